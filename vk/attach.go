@@ -125,7 +125,9 @@ func (d *Device) Attached(key any) Attached {
 // errors match the same sentinels as the errors of Buffer.Attach.
 func (d *Device) Attach(key any, open func() (Attached, error)) (Attached, error) {
 	const op = "Device.Attach"
-	if d == nil || d.c == nil && !d.Closed() {
+	if d.stay() {
+		d.life.RUnlock()
+	} else if !d.Closed() {
 		return nil, unmade(op)
 	}
 	if v := d.attached.get(key); v != nil {

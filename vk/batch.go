@@ -32,7 +32,7 @@ type batch struct {
 
 	queries []uint64 // VkQueryPools
 	marks   int      // timestamps written
-	lost    bool     // never executed; it only counts its timestamps
+	lost    bool     // never executed; it only has timestamps and staging memory
 
 	staged *stagingRing // ring whose space the batch reads
 	mark   uint64       // and the position up to which it is free when this is done

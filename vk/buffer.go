@@ -31,6 +31,7 @@ type Buffer struct {
 	wrapped  bool
 	export   bool
 	dedic    bool
+	lent     bool // of Scratch or Params: its owner closes it
 	closed   atomic.Bool
 	gone     bool // destroyed; under allocator.mu
 	attached attachments
@@ -225,9 +226,10 @@ func (b *Buffer) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(b.region.block.mapped, b.region.offset)), b.size)
 }
 
-// Close closes the buffer. Work in flight holds it until it has finished.
+// Close closes the buffer. Work in flight holds it until it has finished. It does nothing for
+// a buffer of Scratch or Params.
 func (b *Buffer) Close() error {
-	if b == nil || b.closed.Swap(true) || !b.d.stay() {
+	if b == nil || b.lent || b.closed.Swap(true) || !b.d.stay() {
 		return nil
 	}
 	defer b.d.life.RUnlock()

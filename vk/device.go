@@ -40,7 +40,7 @@ type Options struct {
 	// makes kernels slower.
 	RobustBufferAccess bool
 	// Extensions are further device extensions to enable. The error matches
-	// ErrUnsupported if the device lacks one.
+	// ErrUnsupported if the device lacks one, and ErrInvalid for an empty name.
 	Extensions []string
 }
 
@@ -88,6 +88,11 @@ func Open(o Options) (*Device, error) {
 	byEnvironment, err := ValidationByEnv()
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range o.Extensions {
+		if name == "" || strings.Contains(name, "\x00") { // either ends the list that C gets
+			return nil, invalid("Open", "an extension with the name %q", name)
+		}
 	}
 	if byEnvironment || o.SyncValidation || o.GPUValidation {
 		o.Validation = true
@@ -269,19 +274,10 @@ func (d *Device) idle() error {
 	if d.owned {
 		return d.check("vkDeviceWaitIdle", d.withQueue(func() C.VkResult { return C.vka_wait_idle(d.c) }))
 	}
-	d.mu.Lock()
-	var streams []*Stream
-	for s := range d.streams {
-		streams = append(streams, s)
-	}
-	d.mu.Unlock()
-	for _, s := range streams {
+	return d.eachStream(func(s *Stream) error {
 		r := C.vka_timeline_wait(d.c, C.uint64_t(s.timeline.handle), C.uint64_t(s.submitted.Load()), ^C.uint64_t(0))
-		if err := d.check("vkWaitSemaphores", r); err != nil {
-			return err
-		}
-	}
-	return nil
+		return d.check("vkWaitSemaphores", r)
+	})
 }
 
 // Closed reports whether Close has begun.

@@ -178,6 +178,14 @@ func TestALostDeviceAnswersAtOnce(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
+// An empty name ends the list that C gets: it must not hide the names after it.
+func TestExtensionsNeedNames(t *testing.T) {
+	for _, list := range [][]string{{"", "VK_no_such_extension"}, {"VK_KHR_maintenance1\x00VK_no_such_extension"}} {
+		_, err := Open(Options{Extensions: list, PipelineCache: "off"})
+		require.ErrorIs(t, err, ErrInvalid)
+	}
+}
+
 // A driver that is unloaded and loaded over and over gives up in the end.
 func TestDriversStayLoaded(t *testing.T) {
 	needDriver(t)

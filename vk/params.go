@@ -43,6 +43,7 @@ func (m *paramMemory) put(op string, d *Device, data []byte) (BufferRange, error
 		if err != nil {
 			return BufferRange{}, err
 		}
+		b.lent = true
 		m.blocks = append(m.blocks, b)
 	}
 	r := BufferRange{Buffer: m.blocks[m.current], Offset: m.used, Size: size}

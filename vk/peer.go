@@ -47,6 +47,9 @@ type turns struct {
 	pending  bool      // the peer got work since it was last told to signal
 	held     batch     // resources of that work, until a batch waits for it
 	failed   error     // why the peer takes no more turns
+
+	closing sync.RWMutex // held for reading while another goroutine waits for the peer
+	ended   bool         // under closing: the peer is closed
 }
 
 // Peer is the peer that SetPeer set, nil if there is none.
@@ -326,7 +329,9 @@ func (t *turns) drain(d *Device) {
 	t.mu.Lock()
 	peer, failed := t.peer, t.failed
 	t.mu.Unlock()
-	if peer == nil || failed != nil || d.lost.Load() {
+	t.closing.RLock()
+	defer t.closing.RUnlock()
+	if peer == nil || failed != nil || t.ended || d.lost.Load() {
 		return
 	}
 	if err := peer.Drain(); err != nil {
@@ -338,15 +343,10 @@ func (t *turns) drain(d *Device) {
 
 // drainPeers waits for the peers of all streams.
 func (d *Device) drainPeers() {
-	d.mu.Lock()
-	streams := make([]*Stream, 0, len(d.streams))
-	for s := range d.streams {
-		streams = append(streams, s)
-	}
-	d.mu.Unlock()
-	for _, s := range streams {
+	_ = d.eachStream(func(s *Stream) error {
 		s.turns.drain(d)
-	}
+		return nil
+	})
 }
 
 // close ends the turns. The batches of the stream have finished, or the device is lost.
@@ -355,6 +355,9 @@ func (t *turns) close(d *Device) {
 		return
 	}
 	t.drain(d)
+	t.closing.Lock()
+	t.ended = true
+	t.closing.Unlock()
 	t.peer.Close()
 	t.held.drop()
 	if !t.timeline.closed.Swap(true) {

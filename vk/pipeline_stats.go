@@ -21,9 +21,10 @@ func (p *Pipeline) Statistics() ([]Statistic, error) {
 		return nil, err
 	}
 	defer p.d.leave()
-	if p.closed.Load() {
+	if p.retain() != nil { // another goroutine may close it during the call
 		return nil, closed(op)
 	}
+	defer p.release()
 	if !p.d.stats {
 		return nil, unsupported(op, "the device was not opened with Stats, or cannot tell")
 	}

@@ -100,9 +100,15 @@ type scratchPool struct {
 	stream  *Stream
 }
 
+// largestScratch bounds a buffer, so that sums of sizes do not overflow.
+const largestScratch = 1 << 60
+
 // take returns the smallest buffer that suffices and is not far too large, of several the
 // one used last. If there is none it creates one.
 func (p *scratchPool) take(op string, d *Device, zeros, size uint64) (*scratch, error) {
+	if size > largestScratch {
+		return nil, outOfMemory(op, "%d bytes of scratch memory", size)
+	}
 	wantZeros, wantRoom := roomy(max(zeros, zerosLeast)), roomy(max(size, scratchLeast))
 	p.mu.Lock()
 	if p.bound == 0 {
@@ -132,7 +138,11 @@ func (p *scratchPool) take(op string, d *Device, zeros, size uint64) (*scratch, 
 	if s.buf, err = d.newBuffer(op, wantZeros+wantRoom, o); err != nil {
 		s.buf, err = d.newBuffer(op, wantZeros+max(size, 1), o) // near a limit
 	}
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	s.buf.lent = true
+	return s, nil
 }
 
 // roomy rounds n up by at most a quarter, so that slowly growing sizes reuse a buffer. The

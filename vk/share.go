@@ -33,9 +33,10 @@ func (b *Buffer) ExportFD() (int, error) {
 		return -1, err
 	}
 	defer b.d.leave()
-	if b.closed.Load() {
+	if b.retain() != nil { // another goroutine may close it during the call
 		return -1, closed(op)
 	}
+	defer b.release()
 	if !b.export {
 		return -1, invalid(op, "the buffer was not made with Exportable")
 	}
@@ -88,7 +89,7 @@ func (t *Timeline) ExportFD() (int, error) {
 	if err := t.use(op); err != nil {
 		return -1, err
 	}
-	defer t.d.leave()
+	defer t.leave()
 	if !t.exportable {
 		return -1, invalid(op, "the timeline was not made exportable")
 	}

@@ -51,6 +51,7 @@ func (d *Device) newStream(name string) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.lent = true
 	d.setName(C.VK_OBJECT_TYPE_SEMAPHORE, t.handle, name)
 	s := &Stream{Commands: &Commands{d: d}, name: name, timeline: t}
 	s.s = s
@@ -117,56 +118,73 @@ func (s *Stream) retire() error {
 	return s.retireUpTo(done)
 }
 
-func (s *Stream) retireUpTo(done uint64) error {
+// retireUpTo reclaims the batches up to a value of the timeline. If timestamps cannot be read it
+// reclaims all of them and returns the first error.
+func (s *Stream) retireUpTo(done uint64) (first error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
 	for ; n < len(s.inflight) && s.inflight[n].value <= done; n++ {
 		b := s.inflight[n]
-		if b.lost {
-			s.ticks.lose(b.marks)
-			continue
-		}
 		b.drop()
 		if b.staged != nil {
 			b.staged.free(b.mark)
 			b.staged = nil
 		}
-		if err := s.ticks.read(s.d, b); err != nil {
-			return err
+		if b.lost {
+			s.ticks.lose(b.marks)
+			continue
+		}
+		if err := s.ticks.read(s.d, b); err != nil && first == nil {
+			first = err
 		}
 		s.idle = append(s.idle, b)
 	}
 	s.inflight = append(s.inflight[:0], s.inflight[n:]...)
-	return nil
+	return first
 }
 
 // reclaim releases the resources that finished batches of all streams hold, and unused
 // scratch memory. It reports whether there was any. The batches are left to their
 // streams.
 func (d *Device) reclaim() bool {
-	d.mu.Lock()
-	streams := make([]*Stream, 0, len(d.streams))
-	for s := range d.streams {
-		streams = append(streams, s)
-	}
-	d.mu.Unlock()
 	some := false
-	for _, s := range streams {
+	_ = d.eachStream(func(s *Stream) error {
 		done, err := s.timeline.value()
 		if err != nil {
-			break
+			return err
 		}
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		for _, b := range s.inflight {
 			if b.value <= done && len(b.keep) > 0 {
 				b.drop()
 				some = true
 			}
 		}
-		s.mu.Unlock()
-	}
+		return nil
+	})
 	return d.scratch.drop() || some
+}
+
+// eachStream calls f with every open stream until f returns an error, which it returns. It
+// holds their timelines meanwhile: another goroutine may close a stream.
+func (d *Device) eachStream(f func(*Stream) error) (err error) {
+	d.mu.Lock()
+	streams := make([]*Stream, 0, len(d.streams))
+	for s := range d.streams {
+		if s.timeline.retain() == nil {
+			streams = append(streams, s)
+		}
+	}
+	d.mu.Unlock()
+	for _, s := range streams {
+		if err == nil {
+			err = f(s)
+		}
+		s.timeline.release()
+	}
+	return err
 }
 
 // Wait submits the recorded work and waits until all work of the stream has finished. If

@@ -72,6 +72,11 @@ func (s *Stream) SignalTo(t *Timeline, value uint64) error {
 	return s.depend(op, t, value, &s.signals)
 }
 
+// errOwnTimeline is the error of signalling the timeline of a stream.
+func errOwnTimeline(op string) error {
+	return invalid(op, "a stream's own timeline is its own to signal")
+}
+
 func (s *Stream) depend(op string, t *Timeline, value uint64, list *semaphoreList) error {
 	if err := s.use(op); err != nil {
 		return err
@@ -81,7 +86,7 @@ func (s *Stream) depend(op string, t *Timeline, value uint64, list *semaphoreLis
 		return invalid(op, "no timeline of this device")
 	}
 	if list == &s.signals && t == s.timeline {
-		return invalid(op, "a stream's own timeline is its own to signal")
+		return errOwnTimeline(op)
 	}
 	if len(list.handles) >= maxSemaphores {
 		return invalid(op, "more than %d timelines in one submission", maxSemaphores)

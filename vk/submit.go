@@ -38,9 +38,9 @@ func (s *Stream) submit(signal bool) (uint64, error) {
 	if err != nil {
 		s.waits.release()
 		s.signals.release()
-		if b.marks > 0 {
+		if b.marks > 0 || b.staged != nil { // in the order of the others
 			s.mu.Lock()
-			s.inflight = append(s.inflight, &batch{value: value, marks: b.marks, lost: true})
+			s.inflight = append(s.inflight, &batch{value: value, marks: b.marks, lost: true, staged: b.staged, mark: b.mark})
 			s.mu.Unlock()
 		}
 		b.destroy(d)

@@ -16,6 +16,7 @@ type Timeline struct {
 	d          *Device
 	handle     uint64
 	exportable bool
+	lent       bool // of a stream, which closes it
 	closed     atomic.Bool
 	gone       bool // destroyed; under d.mu
 }
@@ -58,7 +59,8 @@ func (t *Timeline) Handle() uint64 {
 	return t.handle
 }
 
-// use starts a call on an open timeline. After a nil error leave must follow.
+// use starts a call on an open timeline and holds it: another goroutine may close it during
+// the call. After a nil error leave must follow.
 func (t *Timeline) use(op string) error {
 	if t == nil {
 		return unmade(op)
@@ -66,11 +68,16 @@ func (t *Timeline) use(op string) error {
 	if err := t.d.enter(op); err != nil {
 		return err
 	}
-	if t.closed.Load() {
+	if t.retain() != nil {
 		t.d.leave()
 		return closed(op)
 	}
 	return nil
+}
+
+func (t *Timeline) leave() {
+	t.release()
+	t.d.leave()
 }
 
 // Value returns the current value without waiting.
@@ -78,7 +85,7 @@ func (t *Timeline) Value() (uint64, error) {
 	if err := t.use("Timeline.Value"); err != nil {
 		return 0, err
 	}
-	defer t.d.leave()
+	defer t.leave()
 	return t.value()
 }
 
@@ -89,13 +96,17 @@ func (t *Timeline) value() (uint64, error) {
 }
 
 // Signal sets the value from the host. It must be above the current value, or the error
-// matches ErrInvalid, and below the values of all pending signals of queues.
+// matches ErrInvalid, and below the values of all pending signals of queues. For the timeline
+// of a stream the error matches ErrInvalid too.
 func (t *Timeline) Signal(value uint64) error {
 	const op = "Timeline.Signal"
 	if err := t.use(op); err != nil {
 		return err
 	}
-	defer t.d.leave()
+	defer t.leave()
+	if t.lent {
+		return errOwnTimeline(op)
+	}
 	now, err := t.value()
 	if err != nil {
 		return err
@@ -111,7 +122,7 @@ func (t *Timeline) set(value uint64) error {
 }
 
 // Wait waits until the value is reached. If ctx is done first it returns the context's
-// error; if the device closes, the error matches ErrClosed.
+// error; if the timeline or the device is closed first, the error matches ErrClosed.
 func (t *Timeline) Wait(ctx context.Context, value uint64) error {
 	const op = "Timeline.Wait"
 	if err := checkContext(op, ctx); err != nil {
@@ -120,7 +131,7 @@ func (t *Timeline) Wait(ctx context.Context, value uint64) error {
 	if err := t.use(op); err != nil {
 		return err
 	}
-	defer t.d.leave()
+	defer t.leave()
 	_, err := t.wait(ctx, op, value, nil)
 	return err
 }
@@ -151,6 +162,9 @@ func (t *Timeline) wait(ctx context.Context, op string, value uint64, peer Peer)
 		if r != C.VK_TIMEOUT {
 			return false, t.d.check("vkWaitSemaphores", r)
 		}
+		if t.closed.Load() {
+			return false, closed(op)
+		}
 		slice = min(2*slice, waitSlice)
 		if peer != nil {
 			if _, err := peer.Poll(0); err != nil {
@@ -160,9 +174,10 @@ func (t *Timeline) wait(ctx context.Context, op string, value uint64, peer Peer)
 	}
 }
 
-// Close closes the timeline. Work in flight holds it until it has finished.
+// Close closes the timeline. Work in flight holds it until it has finished. It does nothing
+// for the timeline of a stream.
 func (t *Timeline) Close() error {
-	if t == nil || t.closed.Swap(true) || !t.d.stay() {
+	if t == nil || t.lent || t.closed.Swap(true) || !t.d.stay() {
 		return nil
 	}
 	defer t.d.life.RUnlock()

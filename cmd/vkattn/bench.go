@@ -112,8 +112,9 @@ the work and shows what it costs; such a result is wrong by design and not verif
 
 ` + fileHelp + `
 
-Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 no row is supported and fits the
-memory, 4 device failure` + signalHelp,
+Exit codes: 0 done, 1 a wrong result or, with --baseline, a slower row, 2 bad flags or, with
+--baseline, a row that only this run has, 3 no row is supported and fits the memory, 4
+device failure` + signalHelp,
 		Example: `  vkattn bench                                      # a sweep that suits the device
   vkattn bench --list                               # presets and suites
   vkattn bench --preset llama3-8b,short --tier all
@@ -132,19 +133,7 @@ memory, 4 device failure` + signalHelp,
 			if o.peerTimeout <= 0 {
 				return badInputf("--peer-timeout %v: want a positive duration", o.peerTimeout)
 			}
-			p, err := o.ranksFlags.plan(c.Flags())
-			switch {
-			case err != nil:
-				return err
-			case p == nil:
-				return flagtext.Sweep.Error(a.bench(c.Context(), &o))
-			case p.joins:
-				return flagtext.Sweep.Error(a.benchRanks(c.Context(), &o, p))
-			}
-			if _, err := o.checkRanks(); err != nil {
-				return flagtext.Sweep.Error(err)
-			}
-			return a.startRanks(c.Context(), o.ranks)
+			return flagtext.Sweep.Error(a.onRanks(c, &o.ranksFlags, &o))
 		},
 	}
 	f := c.Flags()
@@ -211,6 +200,9 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	plan, err := o.plan(bench.Formats)
 	if err != nil {
 		return err
+	}
+	if slices.ContainsFunc(o.peers, func(command string) bool { return strings.TrimSpace(command) == "" }) {
+		return badInputf("--peer needs a command")
 	}
 	if err := checkPlots(o.plots); err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/markdown"
 )
@@ -94,20 +93,4 @@ func (p *benchPlan) narrowed() bool {
 	l, o := &p.lists, &p.options
 	return len(l.Batch)+len(l.Heads)+len(l.HeadsKV)+len(l.SeqLen)+len(l.SeqLenK)+len(l.HeadDim)+len(l.HeadDimV)+len(l.Causal)+
 		len(o.PageSize)+len(o.KV)+len(o.SparseRatio) > 0
-}
-
-// chosenAblations are the ablations of --ablate, or else of the suites.
-func (p *benchPlan) chosenAblations() []attention.Ablation {
-	if p.ablations != nil {
-		return p.ablations
-	}
-	var out []attention.Ablation
-	for _, s := range p.suites {
-		for _, a := range s.Ablations {
-			if !slices.Contains(out, a) {
-				out = append(out, a)
-			}
-		}
-	}
-	return out
 }

@@ -25,6 +25,7 @@ func TestBenchRefusesBadOptions(t *testing.T) {
 		{"finite number above 0", "--softcap", "-1"},
 		{"probability of at least 0", "--dropout", "1"},
 		{"unknown baseline", "--against", "torch"},
+		{"--peer needs a command", "--peer", " "},
 		{"--padded needs --varlen", "--padded"},
 		{"--batch-size and --varlen", "--varlen", "5,7"},
 		{"neither true nor false", "--lse=1"},

@@ -8,12 +8,12 @@ import (
 
 // outcome counts the rows by status, for the exit code.
 type outcome struct {
-	list              []*bench.Row // all rows, with the rows of peers
-	rows, own         int          // rows that count for the exit code; rows that are neither baseline nor ceiling
-	refused, tooLarge int          // Unsupported, OOM
-	failed, broken    int          // Fail, Broken
-	why               string       // reason of the first row without a speed
-	stopped           error        // what ended the run early
+	list              []*bench.Row            // all rows, with the rows of peers
+	rows, own         int                     // rows that count for the exit code; rows that are neither baseline nor ceiling
+	refused, tooLarge int                     // Unsupported, OOM
+	failed, broken    int                     // Fail, Broken
+	why               map[bench.Status]string // reason of the first row of each status
+	stopped           error                   // what ended the run early
 }
 
 func (o *outcome) add(r *bench.Row) {
@@ -36,8 +36,11 @@ func (o *outcome) add(r *bench.Row) {
 	case bench.OOM:
 		o.tooLarge++
 	}
-	if o.why == "" {
-		o.why = r.Reason
+	if o.why == nil {
+		o.why = map[bench.Status]string{}
+	}
+	if o.why[r.Status] == "" {
+		o.why[r.Status] = r.Reason
 	}
 }
 
@@ -56,13 +59,13 @@ func (o *outcome) err() error {
 	case o.failed > 0:
 		return fmt.Errorf("%d of %d rows are wrong", o.failed, o.rows)
 	case o.broken > 0:
-		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.broken, o.rows, o.why)}
+		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.broken, o.rows, o.why[bench.Broken])}
 	case o.refused == o.own && o.own > 0:
-		return unsupportedf("no row is supported: %s", o.why)
+		return unsupportedf("no row is supported: %s", o.why[bench.Unsupported])
 	case o.tooLarge == o.own && o.own > 0:
-		return unsupportedf("no row fits the memory: %s", o.why)
+		return unsupportedf("no row fits the memory: %s", o.why[bench.OOM])
 	case o.refused+o.tooLarge == o.own && o.own > 0:
-		return unsupportedf("no row is supported and fits the memory: %s", o.why)
+		return unsupportedf("no row is supported and fits the memory: %s", o.why[bench.Unsupported])
 	}
 	return nil
 }

@@ -192,6 +192,29 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 	return out, nil
 }
 
+// withoutOptions lists the problems that a command can run, each once. If tell is set, it prints
+// how many it leaves out. It refuses a list of which nothing is left.
+func (a *app) withoutOptions(list []bench.Problem, tell bool, can func(bench.Problem) bool) (out []bench.Problem, err error) {
+	left := 0
+	for _, p := range list {
+		if p.Ceiling != "" || !can(p) {
+			left++
+		} else if p = (bench.Problem{Shape: p.Shape, Config: p.Config, Pass: p.Pass}); !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	if len(out) == 0 {
+		return nil, badInputf("all %d problems are left out: %s", left, onlyBench)
+	}
+	if left > 0 && tell {
+		fmt.Fprintf(a.stderr, "vkattn: %d of %d problems are left out: %s\n", left, len(list), onlyBench)
+	}
+	return out, nil
+}
+
+// onlyBench says why withoutOptions leaves problems out.
+const onlyBench = "they have options, which vkattn bench verifies on one device"
+
 // crossed is a list of problems at each of the passes, with LSE as the flags say.
 func (p *benchPlan) crossed(list []bench.Problem, passes []bench.Pass) ([]bench.Problem, error) {
 	list, err := bench.AtPasses(list, passes)
@@ -229,14 +252,23 @@ func over[T any](list *[]T, typed []T) {
 
 // chosenBaselines lists the baselines of --against, or else of the suites.
 func (p *benchPlan) chosenBaselines() []bench.Baseline {
-	if p.baselines != nil {
-		return p.baselines
+	return chosen(p, p.baselines, func(s *bench.Suite) []bench.Baseline { return s.Baselines })
+}
+
+// chosenAblations lists the ablations of --ablate, or else of the suites.
+func (p *benchPlan) chosenAblations() []attention.Ablation {
+	return chosen(p, p.ablations, func(s *bench.Suite) []attention.Ablation { return s.Ablations })
+}
+
+// chosen is the list of a flag, or if that was not given the lists of all suites.
+func chosen[T comparable](p *benchPlan, given []T, of func(*bench.Suite) []T) (out []T) {
+	if given != nil {
+		return given
 	}
-	var out []bench.Baseline
 	for _, s := range p.suites {
-		for _, f := range s.Baselines {
-			if !slices.Contains(out, f) {
-				out = append(out, f)
+		for _, x := range of(s) {
+			if !slices.Contains(out, x) {
+				out = append(out, x)
 			}
 		}
 	}

@@ -24,6 +24,9 @@ func (o *benchFlags) checkRanks() (*benchPlan, error) {
 		{"peer", len(o.peers) > 0}, {"against", o.baselines != ""}, {"variant", len(plan.variants) > 0}, {"ablate", len(plan.ablations) > 0},
 		{"cuda-kernel", len(plan.kernels) > 0}, {"plot", len(o.plots) > 0}, {"monitor", o.monitor != ""}, {"baseline", o.baseline != ""}, {"list", o.list},
 		{"tile", len(o.tile) > 0}, {"bwd-tile", len(o.tiles) > 0}, {"lse", len(plan.lse) > 0}, {"min-time", o.timing.MinTime != 0}, {"max-noise", o.timing.MaxNoise != 0},
+		{"timeout", o.timing.Timeout != 0}, {"delay", o.timing.Delay != 0}, {"warm-cache", o.timing.WarmCache}, {"wide", o.wide},
+		{"varlen", o.lengths != ""}, {"page-size", o.pageSize != ""}, {"kv-dtype", o.kv != ""}, {"sparse-ratio", o.sparse != ""}, {"block-ratio", o.blocks != ""},
+		{"shared-kv", o.shared}, {"sinks", o.sinks}, {"alibi", o.alibi},
 	} {
 		if x.given {
 			return nil, badInputf("--%s and --ranks exclude one another", x.flag)
@@ -42,8 +45,15 @@ func ranksSweep(dev *vk.Device) bench.Sweep {
 	return s
 }
 
-// benchRanks is `vkattn bench --ranks` of a rank.
-func (a *app) benchRanks(ctx context.Context, o *benchFlags, p *ranksPlan) error {
+func (o *benchFlags) alone(ctx context.Context, a *app) error { return a.bench(ctx, o) }
+
+func (o *benchFlags) refusal() error {
+	_, err := o.checkRanks()
+	return err
+}
+
+// rank is `vkattn bench --ranks` of a rank.
+func (o *benchFlags) rank(ctx context.Context, a *app, p *ranksPlan) error {
 	plan, err := o.checkRanks()
 	if err != nil {
 		return err
@@ -70,11 +80,11 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 	case len(tiers) == 0:
 		tiers = bench.DefaultTiers(s.Device)
 	}
-	var list []bench.Problem
-	for _, x := range problems {
-		if x.Options == (bench.Options{}) && x.Ceiling == "" {
-			list = append(list, x)
-		}
+	list, err := a.withoutOptions(problems, s.Rank() == 0, func(x bench.Problem) bool {
+		return x.Options == (bench.Options{}) && x.Config.KV == attention.KVSame
+	})
+	if err != nil {
+		return nil, err
 	}
 	seed, err := s.Agree(ctx, o.seed, fmt.Sprint(list, tiers))
 	if err != nil {

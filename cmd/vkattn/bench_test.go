@@ -160,6 +160,11 @@ func TestTheOutcomeOfRows(t *testing.T) {
 	require.EqualError(t, mixed.err(), "1 of 4 rows are wrong")
 	stopped := outcome{stopped: errors.New("x")}
 	require.EqualError(t, stopped.err(), "x")
+	// The reason is one of the rows that decide the exit code.
+	var first outcome
+	first.add(&bench.Row{Status: bench.Unsupported, Reason: "no bfloat16"})
+	first.add(&bench.Row{Status: bench.Broken, Reason: "the driver failed"})
+	require.EqualError(t, first.err(), "1 of 2 rows failed: the driver failed")
 }
 
 func TestBenchOnADeviceVerifiesAndTimes(t *testing.T) {

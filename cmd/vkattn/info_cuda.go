@@ -63,7 +63,7 @@ func (r *cudaReport) instead(tiers []attention.TierStatus) (rows []tierRow) {
 	}
 	for _, s := range tiers {
 		if s.Tier != attention.TierCUDA {
-			rows = append(rows, tierRow{s.Tier.String(), s.DType, s.Available, s.Reason})
+			rows = append(rows, tierRow{s.Tier.String(), s.DType, s.Available, flagtext.OneLine(s.Reason)})
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b tierRow) int {

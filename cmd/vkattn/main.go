@@ -13,7 +13,7 @@
 // An error is one line on standard error. Exit codes:
 //
 //	0    done
-//	1    a wrong result, or a failure of this machine such as a full disk
+//	1    a wrong result, a slower row, or a failure of this machine such as a full disk
 //	2    bad input or flags
 //	3    no tier supports the request, or it does not fit the memory
 //	4    the device failed

@@ -50,8 +50,8 @@ failure` + signalHelp,
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32())
 			}
-			if !(o.peak >= 0) {
-				return badInputf("--peak-tflops %v: want a positive number", o.peak)
+			if err := checkPeak("peak-tflops", o.peak); err != nil {
+				return err
 			}
 			if o.repeats < 0 || o.repeats > bench.MaxRepeats || c.Flags().Changed("repetitions") && o.repeats == 0 {
 				return badInputf("-r %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)

@@ -76,6 +76,8 @@ func TestProfileRefuses(t *testing.T) {
 		"tier cpu has no Vulkan":        {"--tier", "cpu"},
 		"-r 0":                          {"-r", "0"},
 		"--peak-tflops -1":              {"--peak-tflops", "-1"},
+		"--peak-tflops +Inf":            {"--peak-tflops", "inf"},
+		"--peak-tflops NaN":             {"--peak-tflops", "nan"},
 		"unknown output format \"csv\"": {"-o", "csv"},
 		"--seqlen":                      {"--seqlen", "x"},
 	} {

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"vkattn/attention"
@@ -84,6 +85,31 @@ func (o *ranksFlags) plan(f *pflag.FlagSet) (*ranksPlan, error) {
 		return nil, badInputf("--ranks %d: the environment has a world of %d ranks", o.ranks, p.world.Ranks)
 	}
 	return p, nil
+}
+
+// rankCommand is a command that runs in this process alone, or as one of several ranks.
+type rankCommand interface {
+	alone(ctx context.Context, a *app) error
+	rank(ctx context.Context, a *app, p *ranksPlan) error
+	refusal() error // what --ranks refuses, before processes are started
+}
+
+// onRanks runs a command as its flags and the environment say: in this process alone, as a
+// rank, or as the parent of the ranks.
+func (a *app) onRanks(c *cobra.Command, o *ranksFlags, command rankCommand) error {
+	p, err := o.plan(c.Flags())
+	switch {
+	case err != nil:
+		return err
+	case p == nil:
+		return command.alone(c.Context(), a)
+	case p.joins:
+		return command.rank(c.Context(), a, p)
+	}
+	if err := command.refusal(); err != nil {
+		return err
+	}
+	return a.startRanks(c.Context(), o.ranks)
 }
 
 // listenerEnv has the file descriptor of the socket at which rank 0 listens.

@@ -85,6 +85,18 @@ func TestBenchOverRanks(t *testing.T) {
 	}
 }
 
+// A row names its options. Flags that several ranks do not have are refused, not ignored.
+func TestOptionsOverRanks(t *testing.T) {
+	p := start(t, nil, onRanks("bench", 2, "-r", "1", "--warmup", "0", "--window", "5,0", "--parallel", "ring", "-o", "jsonl")...)
+	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+	require.Equal(t, "window 5,0", rowsOf(t, p.stdout.String())[0].OptionText)
+	for _, flags := range [][]string{{"--page-size", "16"}, {"--kv-dtype", "int8"}, {"--sinks"}, {"--alibi"}, {"--sparse-ratio", "0.5"},
+		{"--block-ratio", "0.5"}, {"--shared-kv"}, {"--timeout", "1s"}, {"--delay", "1s"}, {"--warm-cache"}, {"--wide"}} {
+		refused(t, exitInput, flags[0]+" and --ranks exclude one another", onRanks("bench", 2, flags...)...)
+	}
+	refused(t, exitInput, "--varlen and --ranks exclude one another", "bench", "--ranks", "2", "--device", "cpu", "--varlen", "8")
+}
+
 // --pass bwd verifies and times gradients, and decode has none.
 func TestGradientsOverRanks(t *testing.T) {
 	more := []string{"--pass", "bwd", "--parallel", "ring,ulysses,allgather,decode", "-o", "jsonl"}

@@ -16,6 +16,7 @@ import (
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/report"
 	"vkattn/cmd/vkattn/internal/results"
+	"vkattn/internal/atomicfile"
 )
 
 // reportFlags are the flags of `vkattn report`.
@@ -36,10 +37,19 @@ func (c *ceilingFlags) add(f *pflag.FlagSet) {
 }
 
 func (c *ceilingFlags) ceilings() (chart.Ceilings, error) {
-	if !(c.tflops >= 0) || !(c.tbs >= 0) { // NaN too
-		return chart.Ceilings{}, badInputf("--peak-tflops, --peak-tbs: want positive numbers")
+	err := checkPeak("peak-tflops", c.tflops)
+	if err == nil {
+		err = checkPeak("peak-tbs", c.tbs)
 	}
-	return chart.Ceilings{TFLOPs: c.tflops, TBs: c.tbs}, nil
+	return chart.Ceilings{TFLOPs: c.tflops, TBs: c.tbs}, err
+}
+
+// checkPeak refuses a speed that no device has. 0 means that it is not given.
+func checkPeak(flag string, v float64) error {
+	if v != 0 && !(v >= chart.Least && v <= chart.Most) { // NaN too
+		return badInputf("--%s %v: want a positive number up to %g", flag, v, chart.Most)
+	}
+	return nil
 }
 
 func (a *app) reportCommand() *cobra.Command {
@@ -56,12 +66,17 @@ sorts them. It is one file, needs no network and follows the reader's light or d
 --plot writes pictures instead, as SVG or PNG: speed over length, the steps of the
 ladder, the bandwidth of decode and, with the ceilings of the device, a roofline. Ceilings
 are rows of bench --suite ceilings or bench --plot for the same device in any of the files,
-unless --peak-tflops and --peak-tbs give them.`,
+unless --peak-tflops and --peak-tbs give them.
+
+Exit codes: 0 written, 1 an output cannot be written, 2 bad flags or files.`,
 		Example: `  vkattn bench --suite forward --save forward.jsonl
   vkattn report forward.jsonl -o report.html
   vkattn report forward.jsonl --plot forward.svg --kind speed`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, paths []string) error {
+			if err := o.conflict(c.Flags().Changed); err != nil {
+				return err
+			}
 			if len(o.plots) > 0 && !c.Flags().Changed("output") {
 				o.output = ""
 			}
@@ -79,6 +94,19 @@ unless --peak-tflops and --peak-tbs give them.`,
 	f.StringVar(&o.caption, "caption", "", "last line of pictures of --plot")
 	o.ceilingFlags.add(f)
 	return c
+}
+
+// conflict refuses flags that would have no effect.
+func (o *reportFlags) conflict(changed func(string) bool) error {
+	if changed("output") && o.output == "" {
+		return badInputf("-o needs a file name")
+	}
+	for _, flag := range []string{"kind", "series", "columns", "caption"} {
+		if changed(flag) && len(o.plots) == 0 {
+			return badInputf("--%s needs --plot", flag)
+		}
+	}
+	return nil
 }
 
 const (
@@ -108,6 +136,9 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 	files, err := results.Load(paths)
 	if err != nil {
 		return badInput(err)
+	}
+	if err := o.checkPaths(files); err != nil {
+		return err
 	}
 	var set outfile.Set
 	defer a.flushed(&set)()
@@ -144,6 +175,29 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 		}
 	}
 	return set.Commit(ctx)
+}
+
+// checkPaths refuses outputs that would overwrite an input.
+func (o *reportFlags) checkPaths(files []results.File) error {
+	outputs := []target{{flag: "-o", path: o.output}}
+	for _, path := range o.plots {
+		outputs = append(outputs, target{flag: "--plot", path: path})
+	}
+	for _, t := range outputs {
+		if t.path == "" || t.path == "-" {
+			continue
+		}
+		place, err := atomicfile.Resolve(t.path)
+		if err != nil {
+			return badInputf("%s %s: %w", t.flag, t.path, err)
+		}
+		for i := range files {
+			if overwrites(place, files[i].Path) {
+				return badInputf("%s %s is the same file as %s", t.flag, t.path, files[i].Path)
+			}
+		}
+	}
+	return nil
 }
 
 // checkPlots refuses files of --plot with a name of no known format.

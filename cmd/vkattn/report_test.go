@@ -37,14 +37,23 @@ func TestReportRefuses(t *testing.T) {
 	rows := filepath.Join(dir, "rows.jsonl")
 	code, _, stderr := call(tiny("--device", "cpu", "--seqlen", "8", "--save", rows)...)
 	require.Equal(t, exitOK, code, stderr)
+	text, err := os.ReadFile(rows)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile("rows.svg", text, 0o600))
 	for says, args := range map[string][]string{
 		"name files or directories":    {"report"},
 		"no such file":                 {"report", "none.jsonl"},
 		"--plot x.gif":                 {"report", rows, "--plot", "x.gif"},
-		"--kind \"pie\"":               {"report", rows, "--kind", "pie"},
-		"--columns 0":                  {"report", rows, "--columns", "0"},
+		"--kind \"pie\"":               {"report", rows, "--plot", "x.svg", "--kind", "pie"},
+		"--columns 0":                  {"report", rows, "--plot", "x.svg", "--columns", "0"},
 		"--peak-tflops":                {"report", rows, "--peak-tflops", "-1"},
+		"--peak-tbs +Inf":              {"report", rows, "--peak-tbs", "inf"},
 		"no such picture":              {"report", rows, "--plot", "x.svg"},
+		"-o needs a file name":         {"report", rows, "-o", ""},
+		"--series needs --plot":        {"report", rows, "--series", "cpu"},
+		"--caption needs --plot":       {"report", rows, "--caption", "x"},
+		"is the same file as":          {"report", rows, "-o", "./rows.jsonl"},
+		"--plot rows.svg is the same":  {"report", "rows.svg", rows, "--plot", "rows.svg"},
 		"-o none/page.html":            {"report", rows, "-o", "none/page.html"},
 		"--plot none/x.svg":            tiny("--device", "cpu", "--plot", "none/x.svg"),
 		"the name ends in none of .sv": tiny("--device", "cpu", "--plot", "x.gif"),
@@ -53,5 +62,5 @@ func TestReportRefuses(t *testing.T) {
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
 	require.NoError(t, err)
-	require.Equal(t, []string{rows}, left)
+	require.Equal(t, []string{rows, filepath.Join(dir, "rows.svg")}, left)
 }

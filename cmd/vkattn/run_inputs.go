@@ -33,7 +33,7 @@ func checkPaths(o *runFlags) error {
 			return badInputf("--%s %s: %w", t.flag, t.path, err)
 		}
 		for _, in := range o.inputs() {
-			if info, err := os.Stat(in.path); err == nil && place.Info != nil && os.SameFile(info, place.Info) {
+			if overwrites(place, in.path) {
 				return badInputf("--%s %s is the same file as --%s", t.flag, t.path, in.flag)
 			}
 		}
@@ -45,6 +45,12 @@ func checkPaths(o *runFlags) error {
 		before = append(before, place)
 	}
 	return nil
+}
+
+// overwrites reports whether an output is an input file, under any name.
+func overwrites(output atomicfile.Target, input string) bool {
+	info, err := os.Stat(input)
+	return err == nil && output.Info != nil && os.SameFile(info, output.Info)
 }
 
 // openInputs reads the headers of all files and the contents of the short ones, so

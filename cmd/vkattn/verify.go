@@ -59,8 +59,9 @@ scalar. Tier cubin has no gradients. The
 float64 reference judges the whole gradients of a small problem. In a large problem it
 judges sampled rows of dQ and sampled keys of dK and dV, which are sums over all rows.
 
-Select problems as in bench. --suite conformance runs the table of the tests: every head
-dim, mask, layout and kind of data. It also checks that kernels write only to the outputs
+Select problems as in bench. Problems of a suite that have options, such as pages, are left
+out: bench verifies them. --suite conformance runs the table of the tests: every head dim,
+mask, layout and kind of data. It also checks that kernels write only to the outputs
 and that masked keys do not change a bit. On a CPU it runs a part of the table, unless
 --case names problems. --suite options does the same with the table of options: lengths,
 windows, softcap, masks and the others. It needs --pass bwd.
@@ -83,19 +84,7 @@ fits the memory, 4 device failure` + signalHelp,
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
 			}
-			p, err := o.ranksFlags.plan(c.Flags())
-			switch {
-			case err != nil:
-				return err
-			case p == nil:
-				return flagtext.Sweep.Error(a.verify(c.Context(), &o))
-			case p.joins:
-				return flagtext.Sweep.Error(a.verifyRanks(c.Context(), &o, p))
-			}
-			if _, err := o.checkRanks(); err != nil {
-				return flagtext.Sweep.Error(err)
-			}
-			return a.startRanks(c.Context(), o.ranks)
+			return flagtext.Sweep.Error(a.onRanks(c, &o.ranksFlags, &o))
 		},
 	}
 	f := c.Flags()
@@ -124,7 +113,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		return err
 	}
 	defer closeDevice(dev)
-	problems, err := plan.problems(dev, o.seed)
+	problems, err := a.verifyProblems(plan, dev, o.seed, true)
 	if err != nil {
 		return err
 	}

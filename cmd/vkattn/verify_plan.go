@@ -73,8 +73,9 @@ func verifyDefaults(dev *vk.Device) bench.Sweep {
 	return s
 }
 
-// problems lists the problems that the flags select.
-func (p *verifyPlan) problems(dev *vk.Device, seed uint64) ([]verifyProblem, error) {
+// verifyProblems lists the problems that the flags select. Problems with options are left out; if
+// tell is set, it prints how many.
+func (a *app) verifyProblems(p *verifyPlan, dev *vk.Device, seed uint64, tell bool) ([]verifyProblem, error) {
 	if p.table {
 		return p.conformance(dev)
 	}
@@ -85,7 +86,10 @@ func (p *verifyPlan) problems(dev *vk.Device, seed uint64) ([]verifyProblem, err
 	if len(p.lists.SeqLen) > 0 {
 		defaults.SeqLenK = nil // as --seqlen
 	}
-	list, err := p.benchPlan.problems(defaults)
+	list, err := p.problems(defaults)
+	if err == nil {
+		list, err = a.withoutOptions(list, tell, func(x bench.Problem) bool { return x.Plain() && x.Config.FixedSplit == 0 })
+	}
 	if err != nil {
 		return nil, err
 	}

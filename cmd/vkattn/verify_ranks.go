@@ -12,7 +12,6 @@ import (
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
-	"vkattn/vk"
 )
 
 // checkRanks refuses flags of verify that several ranks do not have.
@@ -27,8 +26,15 @@ func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
 	return plan, nil
 }
 
-// verifyRanks is `vkattn verify --ranks` of a rank.
-func (a *app) verifyRanks(ctx context.Context, o *verifyFlags, p *ranksPlan) error {
+func (o *verifyFlags) alone(ctx context.Context, a *app) error { return a.verify(ctx, o) }
+
+func (o *verifyFlags) refusal() error {
+	_, err := o.checkRanks()
+	return err
+}
+
+// rank is `vkattn verify --ranks` of a rank.
+func (o *verifyFlags) rank(ctx context.Context, a *app, p *ranksPlan) error {
 	plan, err := o.checkRanks()
 	if err != nil {
 		return err
@@ -40,7 +46,7 @@ func (a *app) verifyRanks(ctx context.Context, o *verifyFlags, p *ranksPlan) err
 
 // compareRanks verifies the rows and prints them on rank 0.
 func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags, plan *verifyPlan, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
-	problems, tiers, err := verifyWork(plan, s.Device)
+	problems, tiers, err := a.verifyWork(plan, s)
 	if err != nil {
 		return nil, err
 	}
@@ -65,8 +71,8 @@ func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags
 }
 
 // verifyWork lists the problems that several ranks verify, and the tiers.
-func verifyWork(plan *verifyPlan, dev *vk.Device) (problems []bench.Problem, tiers []attention.Tier, err error) {
-	list, err := plan.problems(dev, 0)
+func (a *app) verifyWork(plan *verifyPlan, s *ranks.Session) (problems []bench.Problem, tiers []attention.Tier, err error) {
+	list, err := a.verifyProblems(plan, s.Device, 0, s.Rank() == 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -82,7 +88,7 @@ func verifyWork(plan *verifyPlan, dev *vk.Device) (problems []bench.Problem, tie
 		}
 	}
 	if tiers = plan.tiers; len(tiers) == 0 {
-		tiers = availableTiers(dev)
+		tiers = availableTiers(s.Device)
 	}
 	return problems, tiers, nil
 }

@@ -50,6 +50,27 @@ func TestVerifyRefusesBadFlags(t *testing.T) {
 	refused(t, exitUnsupported, "does not run on --device cpu", "verify", "--device", "cpu", "--tier", "coopmat")
 }
 
+// verify computes no options: a problem of a suite that has some is not verified without them.
+func TestVerifyLeavesOutProblemsWithOptions(t *testing.T) {
+	var errs bytes.Buffer
+	a := &app{stderr: &errs}
+	o := verifyFlags{benchFlags: benchFlags{suite: "decode", format: "md", batch: "1", headDim: "128"}, pass: "fwd", times: 1}
+	p, err := o.plan()
+	require.NoError(t, err)
+	list, err := a.verifyProblems(p, nil, 1, true)
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+	for i, x := range list {
+		for _, y := range list[:i] {
+			require.False(t, x.Shape == y.Shape && x.D == y.D && x.Causal == y.Causal && x.dtype == y.dtype, "%v is there twice", x.Shape)
+		}
+	}
+	require.Regexp(t, `^vkattn: \d+ of \d+ problems are left out: they have options`, errs.String())
+	_, err = a.withoutOptions([]bench.Problem{{LSE: true}, {Ceiling: bench.CeilingCopy}}, true, func(bench.Problem) bool { return false })
+	require.EqualError(t, err, "all 2 problems are left out: "+onlyBench)
+	require.Equal(t, exitInput, exitCode(err))
+}
+
 func TestVerifyOnTheCPU(t *testing.T) {
 	saved := filepath.Join(t.TempDir(), "rows.jsonl")
 	code, stdout, stderr := call(tinyVerify("--device", "cpu", "--repeat", "2", "--save", saved)...)

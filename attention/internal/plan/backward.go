@@ -12,6 +12,7 @@ import (
 	"vkattn/attention/internal/tensors"
 	"vkattn/attention/problem"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // BackwardKernel is a kernel of a plan with what an operation needs to run it.
@@ -50,9 +51,9 @@ type BackwardRequest struct {
 // StatRows returns the rows that have statistics.
 func (r *BackwardRequest) StatRows() uint64 {
 	if r.TotalQ > 0 {
-		return uint64(r.Shape.Hq) * uint64(r.TotalQ)
+		return hostmem.Product(r.Shape.Hq, r.TotalQ)
 	}
-	return uint64(r.Shape.B) * uint64(r.Shape.Hq) * uint64(r.Shape.Sq)
+	return uint64(r.Shape.Rows())
 }
 
 // backwardTiers are the tiers of a Vulkan device, best first.
@@ -64,7 +65,7 @@ var backwardTiers = []problem.Tier{problem.TierCoopMat2, problem.TierCoopMat, pr
 //
 // If pick is given, it may replace the tile of a kernel.
 func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick BackwardPicker) (chosenBackward, error) {
-	plan := chosenBackward{BackwardPlan: problem.BackwardPlan{Access: r.Access, Flops: Flops(*cfg, r.Shape) / 2 * 5, Bytes: backwardBytesOf(cfg, r)}}
+	plan := chosenBackward{BackwardPlan: problem.BackwardPlan{Access: r.Access, Flops: hostmem.Product(Flops(*cfg, r.Shape)/2, 5), Bytes: backwardBytesOf(cfg, r)}}
 	switch {
 	case dev == nil && cfg.Tier != problem.TierAuto && cfg.Tier != problem.TierCPU:
 		return plan, fmt.Errorf("%w: tier %v needs a Vulkan device", problem.ErrUnsupported, cfg.Tier)
@@ -124,7 +125,7 @@ const (
 const StatBytes = 8
 
 // StatsBytes returns the bytes of the statistics of all rows.
-func (r *BackwardRequest) StatsBytes() uint64 { return r.StatRows() * 2 * StatBytes }
+func (r *BackwardRequest) StatsBytes() uint64 { return hostmem.Product(r.StatRows(), 2*StatBytes) }
 
 // dropoutBytes are the bytes of the dropout mask behind the statistics, see
 // shaders/backward_dropout.glsl.
@@ -134,7 +135,7 @@ const dropoutBytes = 16
 // mask.
 func (r *BackwardRequest) DSOffset() uint64 {
 	if r.Options.dropout {
-		return r.StatsBytes() + dropoutBytes
+		return hostmem.Sum(r.StatsBytes(), dropoutBytes)
 	}
 	return r.StatsBytes()
 }
@@ -247,7 +248,7 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		plan.Chunks.balance(caps, kernels, r)
 	}
 	plan.Chunks.leaveRareWork(kernels)
-	plan.ScratchBytes = r.DSOffset() + plan.Chunks.DSBytes + plan.Chunks.MarkBytes
+	plan.ScratchBytes = hostmem.Sum(r.DSOffset(), plan.Chunks.DSBytes, plan.Chunks.MarkBytes)
 	plan.Kernels, plan.BackwardPlan.Kernels = kernels, nil
 	for _, k := range kernels {
 		plan.BackwardPlan.Kernels = append(plan.BackwardPlan.Kernels, k.PlanKernel)
@@ -340,6 +341,11 @@ func (k *BackwardKernel) replaceTile(limits *vk.Limits, cfg *problem.Config, r *
 	v := k.Variant
 	v.setTile(p.Tile)
 	shared, reason := v.fits(limits)
+	if reason == "" {
+		on := *k
+		on.Variant = v
+		reason = on.setGrid(limits, r)
+	}
 	switch {
 	case reason == "":
 		k.Variant, k.SharedBytes, k.Tuning = v, shared, p.Source
@@ -403,15 +409,15 @@ func backwardFits(l *vk.Limits, access problem.Access) string {
 // backwardBytesOf returns the bytes of the tensors that a backward call reads and writes.
 func backwardBytesOf(cfg *problem.Config, r *BackwardRequest) uint64 {
 	s := &r.Shape
-	rows, keys := uint64(s.Rows()), uint64(s.B)*uint64(s.KVHeads())*uint64(s.Sk)
+	rows, keys := uint64(s.Rows()), hostmem.Product(s.B, s.KVHeads(), s.Sk)
 	d, dv, size := uint64(cfg.HeadDim), uint64(cfg.ValueDim()), uint64(cfg.DType.Size())
-	bytes := (rows*(d+dv)+keys*(d+dv))*size + rows*dv*uint64(cfg.OType().Size()) + 4*rows
+	bytes := hostmem.Sum(hostmem.Product(hostmem.Sum(rows, keys), (d+dv)*size), hostmem.Product(rows, dv*uint64(cfg.OType().Size())+4))
 	for _, out := range []struct {
 		wanted bool
-		n      uint64
-	}{{r.Want.Q, rows * d}, {r.Want.K, keys * d}, {r.Want.V, keys * dv}} {
+		n, dim uint64
+	}{{r.Want.Q, rows, d}, {r.Want.K, keys, d}, {r.Want.V, keys, dv}} {
 		if out.wanted {
-			bytes += out.n * uint64(cfg.GradientType().Size())
+			bytes = hostmem.Sum(bytes, hostmem.Product(out.n, out.dim, uint64(cfg.GradientType().Size())))
 		}
 	}
 	return bytes

@@ -5,6 +5,7 @@ import (
 
 	"vkattn/attention/problem"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // BackwardChunks says how dS is stored for chunks of heads; zero: it is not stored. A head
@@ -60,7 +61,7 @@ func chunksOf(v *BackwardVariant, tier problem.Tier, f fragment, r *BackwardRequ
 	}
 	rows := (s.Sq*s.Group() + rowUnit - 1) / rowUnit * rowUnit
 	keys := (s.Sk + keyUnit - 1) / keyUnit * keyUnit
-	heads, headBytes := s.B*s.KVHeads(), uint64(rows)*uint64(keys)*2
+	heads, headBytes := s.B*s.KVHeads(), hostmem.Product(rows, keys, 2)
 	c.Heads = int(min(uint64(heads), budget/headBytes, maxGridY))
 	if c.Heads == 0 || !c.fills(c.Heads, r) {
 		return BackwardChunks{}

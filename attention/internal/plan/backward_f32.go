@@ -7,6 +7,7 @@ import (
 	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/problem"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // backwardF32Tile is a tile of the float32 backward kernels on cooperative matrices
@@ -138,8 +139,8 @@ func f32ChunksOf(f fragment, r *BackwardRequest, budget uint64) (c BackwardChunk
 	s := &r.Shape
 	rows := (s.Sq*s.Group() + rowUnit - 1) / rowUnit * rowUnit
 	keys := (s.Sk + keyUnit - 1) / keyUnit * keyUnit
-	heads, rowBytes := s.B*s.KVHeads(), uint64(rows)*4
-	c.Heads, c.Keys = int(min(uint64(heads), budget/(rowBytes*uint64(keys)), maxGridY)), keys
+	heads, rowBytes := s.B*s.KVHeads(), hostmem.Product(rows, 4)
+	c.Heads, c.Keys = int(min(uint64(heads), budget/hostmem.Product(rowBytes, uint64(keys)), maxGridY)), keys
 	if c.Heads == 0 {
 		c.Heads, c.Keys = 1, max(int(budget/rowBytes)/keyUnit, 1)*keyUnit
 		chunks := (keys + c.Keys - 1) / c.Keys
@@ -148,7 +149,7 @@ func f32ChunksOf(f fragment, r *BackwardRequest, budget uint64) (c BackwardChunk
 	chunks := (heads + c.Heads - 1) / c.Heads
 	c.Heads = (heads + chunks - 1) / chunks
 	c.KeyFrags, c.RowFrags = uint32(c.Keys)/f.M, uint32(rows)/f.M
-	c.DSBytes = uint64(c.Heads) * rowBytes * uint64(c.Keys)
+	c.DSBytes = hostmem.Product(uint64(c.Heads), rowBytes, uint64(c.Keys))
 	return c
 }
 

@@ -126,10 +126,10 @@ func NamedTiles(text string) (BackwardPicker, error) {
 		name, value, ok := strings.Cut(word, "=")
 		kernel, field, dot := strings.Cut(name, ".")
 		k := slices.Index(backwardKernelNames[:], kernel)
-		n, err := strconv.ParseUint(value, 10, 32)
+		n, err := strconv.ParseUint(value, 10, 16) // so that no product of fields overflows
 		switch {
 		case !ok || !dot || err != nil:
-			return nil, fmt.Errorf("%q: want kernel.field=number, such as kv.row_tile=48", word)
+			return nil, fmt.Errorf("%q: want kernel.field=number up to 65535, such as kv.row_tile=48", word)
 		case k < 0 || !slices.Contains(tiledKernels, backwardKernel(k)):
 			var names []string
 			for _, k := range tiledKernels {

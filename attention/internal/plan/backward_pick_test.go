@@ -110,12 +110,38 @@ func TestNamedTilesThatCannotRunAreRefused(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"": "no tile is named", ",": "no tile is named", "q": "want kernel.field=number", "q.kv_tile": "want kernel.field=number",
-		"q.kv_tile=-1": "want kernel.field=number", "q.kv_tile=4294967296": "want kernel.field=number", "kv_tile=3": "want kernel.field=number",
+		"q.kv_tile=-1": "want kernel.field=number", "q.kv_tile=4294967296": "want kernel.field=number", "q.subgroups=134217729": "up to 65535", // 32 invocations each, modulo 2^32
+		"kv_tile=3":        "want kernel.field=number",
 		"delta.kv_tile=32": "has no tile", "dq.kv_tile=32": "want one of lse, q, kv, add, bias", "q.m=16": "no tile has a field", "q.owns_keys=1": "no tile has a field",
 	} {
 		_, err := NamedTiles(text)
 		require.ErrorContains(t, err, want, text)
 	}
+}
+
+// A tuned tile whose grid is over the device's leaves the table's tile. A named one is refused.
+func TestATileOverTheGridIsIgnored(t *testing.T) {
+	caps := backwardCaps()
+	rows := 65535*32 + 1 // more than a grid of tiles of 32 rows
+	named, err := NamedTiles("q.subgroups=1")
+	require.NoError(t, err)
+	plan := func(pick BackwardPicker) (p chosenBackward, reason string) {
+		on := backwardDevice{caps: caps, accumulatorIsOperandA: func(problem.DType, fragment) bool { return true }}
+		r := BackwardRequest{Shape: problem.Shape{B: 1, Hq: 1, Hkv: 1, Sq: rows, Sk: 64}, Access: problem.AccessDescriptors, Want: tensors.GradientSet{Q: true}}
+		reason = p.chooseKernels(&on, &problem.Config{HeadDim: 64}, problem.TierCoopMat2, &r, pick)
+		return p, reason
+	}
+	_, reason := plan(named)
+	require.Contains(t, reason, "the device dispatches")
+	p, reason := plan(func(v BackwardVariant, cfg *problem.Config, r *BackwardRequest) BackwardPick {
+		pick := named(v, cfg, r)
+		pick.Only = false
+		return pick
+	})
+	require.Empty(t, reason)
+	require.Equal(t, problem.TileHeuristic, p.kernelOf(t, KernelDQ).Tuning)
+	require.Len(t, p.Notes, 1)
+	require.Contains(t, p.Notes[0], "the tuned tile of dQ is ignored: a grid of")
 }
 
 // Every tile of the tables that a device takes meets the conditions of fits.

@@ -159,14 +159,8 @@ func (v *BackwardVariant) constants() map[uint32]uint32 {
 	return c
 }
 
-// code returns the SPIR-V of v, in its rolled form for drivers on the CPU.
-func (v *BackwardVariant) code() (*shaders.Module, error) {
-	m, err := shaders.Get(v.module)
-	if err == nil && v.onCPU {
-		m = m.Rolled()
-	}
-	return m, err
-}
+// code returns the SPIR-V of v.
+func (v *BackwardVariant) code() (*shaders.Module, error) { return codeOf(v.module, v.onCPU) }
 
 // sharedBytes computes from the SPIR-V how much shared memory a workgroup of v takes.
 func (v *BackwardVariant) sharedBytes() (uint64, error) {
@@ -174,11 +168,7 @@ func (v *BackwardVariant) sharedBytes() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	r, err := m.Reflect()
-	if err != nil {
-		return 0, err
-	}
-	return r.SharedBytes(v.constants())
+	return sharedBytesOf(m, v.constants())
 }
 
 // Pipeline describes v to package vk.

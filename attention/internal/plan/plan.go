@@ -10,6 +10,7 @@ import (
 	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/problem"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // chosen is a Plan with what an operation needs to compute it.
@@ -384,16 +385,17 @@ func workgroups(v Variant, s problem.Shape) uint64 {
 // Slices returns how many workgroups share the columns of O of a row block.
 func (v Variant) Slices() uint32 { return arith.CeilDiv32(v.headDimV, v.Tile.columns()) }
 
+// Flops, like every size of a plan, saturates: a shape may be larger than any memory.
 func Flops(cfg problem.Config, s problem.Shape) uint64 {
-	return 2 * uint64(s.B) * uint64(s.Hq) * uint64(cfg.HeadDim+cfg.ValueDim()) * s.Cells(cfg.Causal)
+	return hostmem.Product(2, uint64(s.B), uint64(s.Hq), uint64(cfg.HeadDim+cfg.ValueDim()), s.Cells(cfg.Causal))
 }
 
 func tensorBytes(cfg problem.Config, s problem.Shape, lse bool) uint64 {
-	rows, keys := uint64(s.Rows()), uint64(s.B)*uint64(s.KVHeads())*uint64(s.Sk)
+	rows, keys := uint64(s.Rows()), hostmem.Product(s.B, s.KVHeads(), s.Sk)
 	d, dv, size := uint64(cfg.HeadDim), uint64(cfg.ValueDim()), uint64(cfg.DType.Size())
-	n := rows*(d*size+dv*uint64(cfg.OType().Size())) + keys*(d+dv)*size
+	n := hostmem.Sum(hostmem.Product(rows, d*size+dv*uint64(cfg.OType().Size())), hostmem.Product(keys, (d+dv)*size))
 	if lse {
-		n += 4 * rows
+		n = hostmem.Sum(n, hostmem.Product(rows, 4))
 	}
 	return n
 }

@@ -6,6 +6,7 @@ import (
 	"vkattn/attention/internal/arith"
 	"vkattn/attention/problem"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // Split keys. Decode has few query rows and many keys: the heads of a group are packed
@@ -153,16 +154,16 @@ func (o *Options) Grid(s *problem.Shape, totalQ, splits int, rows, slices uint32
 // SplitBytes is the scratch memory of splits that a dispatch of its own combines: the LSE of
 // all states first, then their O.
 func SplitBytes(states uint64, dv int) (lse, all uint64) {
-	lse = (states*4 + 15) &^ 15
-	return lse, lse + states*uint64(dv)*4
+	lse = hostmem.Sum(hostmem.Product(states, 4), 15) &^ 15
+	return lse, hostmem.Sum(lse, hostmem.Product(states, uint64(dv), 4))
 }
 
 // CombinedBytes is the scratch memory of splits that the kernel combines itself: a counter
 // for each row block, which must begin as 0, and then O and an LSE for each slice of its
 // columns. shaders/decode_combine.glsl defines the layout.
 func CombinedBytes(states uint64, dv int, slices uint32, groups [3]uint32, splitWorkgroups int) (counters, bytes uint64) {
-	counters = (uint64(groups[0])*uint64(groups[1]/uint32(splitWorkgroups))*uint64(groups[2])*4 + 255) &^ 255
-	return counters, states * uint64(dv+int(slices)) * 4
+	counters = hostmem.Sum(hostmem.Product(uint64(groups[0]), uint64(groups[1]/uint32(splitWorkgroups)), uint64(groups[2]), 4), 255) &^ 255
+	return counters, hostmem.Product(states, uint64(dv+int(slices)), 4)
 }
 
 // workspace is the scratch memory of splits that splitWorkgroups workgroups compute.
@@ -170,14 +171,14 @@ func (plan *chosen) workspace(cfg *problem.Config, r *Request, splitWorkgroups i
 	if plan.Splits <= 1 {
 		return 0
 	}
-	v, rows := &plan.Variant, uint64(r.Shape.B)*uint64(r.Shape.Sq)
+	v, rows := &plan.Variant, hostmem.Product(r.Shape.B, r.Shape.Sq)
 	if r.Options.Lengths&LengthCuQ != 0 {
 		rows = uint64(r.TotalQ)
 	}
-	states := rows * uint64(r.Shape.Hq) * uint64(plan.Splits)
+	states := hostmem.Product(rows, uint64(r.Shape.Hq), uint64(plan.Splits))
 	if v.Options.Combined {
 		counters, bytes := CombinedBytes(states, cfg.ValueDim(), v.Slices(), v.grid(r, splitWorkgroups), splitWorkgroups)
-		return counters + bytes
+		return hostmem.Sum(counters, bytes)
 	}
 	_, all := SplitBytes(states, cfg.ValueDim())
 	return all

@@ -40,7 +40,7 @@ func TestTileFieldsSayWhatTheyAre(t *testing.T) {
 			}
 			key := KeyOf(changed.Interface().(tile))
 			require.NotEqual(t, KeyOf(x), key, "%T.%s is not in the key", x, f.Name)
-			back, ok := tileOf(&v, key)
+			back, ok := tileOf(v.Tile, key)
 			require.True(t, ok, "%s", key)
 			require.Equal(t, changed.Interface(), back)
 		}

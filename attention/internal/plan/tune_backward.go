@@ -1,12 +1,8 @@
 package plan
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -86,13 +82,7 @@ func (v *BackwardVariant) LocalSize() (local, subgroup uint32) {
 }
 
 // SPIRV returns the hash of v's module as the tuning cache stores it.
-func (v *BackwardVariant) SPIRV() string {
-	m, err := v.code()
-	if err != nil {
-		return ""
-	}
-	return hex.EncodeToString(m.Hash[:])
-}
+func (v *BackwardVariant) SPIRV() string { return hashOf(v.code()) }
 
 // BackwardClassOf is ClassOf for a kernel of gradients.
 func BackwardClassOf(v *BackwardVariant, cfg *problem.Config, s *problem.Shape) string {
@@ -145,17 +135,13 @@ func BackwardTilings(v BackwardVariant) []tile {
 
 // backwardTiling is tiling for a kernel of gradients.
 func backwardTiling(limits *vk.Limits, v BackwardVariant, key tileKey) (tile, string) {
-	to := reflect.New(reflect.TypeOf(v.tile()))
-	d := json.NewDecoder(bytes.NewReader([]byte(key)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(to.Interface()); err == nil {
-		if t := to.Elem().Interface().(tile); KeyOf(t) == key && slices.Contains(BackwardTilings(v), t) {
-			v.setTile(t)
-			_, reason := v.fits(limits)
-			return t, reason
-		}
+	t, ok := tileOf(v.tile(), key)
+	if !ok || !slices.Contains(BackwardTilings(v), t) {
+		return nil, notInTable(key)
 	}
-	return nil, fmt.Sprintf("tile %q is not in the table of this build", string(key))
+	v.setTile(t)
+	_, reason := v.fits(limits)
+	return t, reason
 }
 
 // BackwardOption is Option for a kernel of gradients.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -84,9 +85,9 @@ func parseTuning(data []byte, d tuningDevice) (map[string]TuningEntry, error) {
 	case f.Format != tuningFormat:
 		return nil, fmt.Errorf("format %d, this build reads %d", f.Format, tuningFormat)
 	case f.Device.UUID != d.UUID:
-		return nil, fmt.Errorf("tuned on another device (%s)", f.Device.Name)
+		return nil, fmt.Errorf("tuned on another device (%q)", f.Device.Name)
 	case !f.Device.same(d):
-		return nil, fmt.Errorf("tuned with another driver (%s)", f.Device.Driver)
+		return nil, fmt.Errorf("tuned with another driver (%q)", f.Device.Driver)
 	}
 	return f.Classes, nil
 }
@@ -99,8 +100,9 @@ func LoadTuning(path string, d tuningDevice) (classes map[string]TuningEntry, no
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// Another version of the driver has a file of its own.
-		if others, _ := filepath.Glob(filepath.Join(filepath.Dir(path), d.UUID+"-*.json")); len(others) > 0 {
-			return nil, fmt.Sprintf("the device was tuned with another driver version, not with this one (%s)", others[0])
+		dir := filepath.Dir(path)
+		if others, _ := fs.Glob(os.DirFS(dir), d.UUID+"-*.json"); len(others) > 0 {
+			return nil, fmt.Sprintf("the device was tuned with another driver version, not with this one (%s)", filepath.Join(dir, others[0]))
 		}
 		return nil, ""
 	case err != nil:

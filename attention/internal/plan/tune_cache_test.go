@@ -74,6 +74,52 @@ func TestATunedTileIsFoundByTheNextProcess(t *testing.T) {
 	require.Empty(t, notes)
 }
 
+// A class has shapes of any length from 8192 on. The first to be planned may exceed the grid: the
+// tile is still that of the others.
+func TestAShapeOverTheGridDoesNotSpoilItsClass(t *testing.T) {
+	path, caps, v, cfg, r, entry := tuned(t)
+	r.Shape.Sq, r.Shape.Sk = 1<<14, 1<<14
+	class := ClassOf(v, cfg, r.Shape)
+	s := freshStore(path, caps)
+	require.NoError(t, s.Put(class, entry))
+	s = freshStore(path, caps)
+	over := r
+	over.Shape.Sq, over.Shape.Sk = problem.MaxLength, problem.MaxLength
+	require.Equal(t, class, ClassOf(v, cfg, over.Shape))
+	_, _, source, notes := picked(caps, s.Pick, v, 0, cfg, over)
+	require.Equal(t, problem.TileHeuristic, source)
+	require.Len(t, notes, 1)
+	require.Contains(t, notes[0], "row blocks")
+	got, _, source, notes := picked(caps, s.Pick, v, 0, cfg, r)
+	require.Equal(t, problem.TileCached, source, notes)
+	require.Equal(t, entry.Tile, KeyOf(got))
+}
+
+// A folder may have any name.
+func TestTheNoteOfAnotherDriverTakesAnyFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "[a-")
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	other := filepath.Join(dir, tuneDeviceInfo.UUID+"-00000006.json")
+	require.NoError(t, os.WriteFile(other, []byte("{}"), 0o600))
+	_, note := LoadTuning(filepath.Join(dir, tuneDeviceInfo.File()), tuneDeviceInfo)
+	require.Contains(t, note, other)
+}
+
+// Names in a file are the file's: a terminal must not obey them.
+func TestNotesQuoteTheNamesOfAFile(t *testing.T) {
+	for _, spoil := range []func(d *tuningDevice){func(d *tuningDevice) { d.UUID = "ff" }, func(d *tuningDevice) { d.DriverUUID = "ff" }} {
+		path, caps, _, _, _, _ := tuned(t)
+		edit(t, path, func(f *tuningFile) {
+			f.Device.Name, f.Device.Driver = "a\x1b]0;b\n", "a\x1b]0;b\n"
+			spoil(&f.Device)
+		})
+		note := freshStore(path, caps).note
+		require.Contains(t, note, "ignored")
+		require.NotContains(t, note, "\x1b")
+		require.NotContains(t, note, "\n")
+	}
+}
+
 // edit changes the file as a user or a fault would.
 func edit(t *testing.T, path string, change func(f *tuningFile)) {
 	t.Helper()
@@ -130,7 +176,7 @@ func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 		}, "another device"},
 		"another driver": {func(t *testing.T, p string) {
 			edit(t, p, func(f *tuningFile) { f.Device.DriverVersion++ })
-		}, "another driver (driver 1)"},
+		}, `another driver ("driver 1")`},
 		"another build of the driver": {func(t *testing.T, p string) {
 			edit(t, p, func(f *tuningFile) { f.Device.DriverUUID = "ff" })
 		}, "another driver"},

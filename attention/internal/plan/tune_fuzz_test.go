@@ -37,9 +37,9 @@ func FuzzTuningCache(f *testing.F) {
 	f.Add([]byte(`null`), "")
 	f.Fuzz(func(t *testing.T, data []byte, key string) {
 		check := func(e TuningEntry) {
-			if got, reason := e.tile(caps, v, r.Shape); reason == "" {
+			if got, reason := e.tile(caps, v); reason == "" {
 				require.True(t, slices.Contains(Tilings(v), got))
-				again, reason := tiling(caps, v, KeyOf(got), r.Shape)
+				again, reason := tiling(caps, v, KeyOf(got))
 				require.Empty(t, reason)
 				require.Equal(t, got, again)
 			}

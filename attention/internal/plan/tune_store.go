@@ -96,16 +96,17 @@ func (s *Store) load() {
 // the table within the device's limits reach the driver, whatever the file says.
 type reader func(e TuningEntry) (tile, string)
 
-// forward is the reader for a variant of the forward kernels.
-func (s *Store) forward(v Variant, shape problem.Shape) reader {
-	return func(e TuningEntry) (tile, string) { return e.tile(s.caps, v, shape) }
+// forward is the reader for a variant of the forward kernels. The answer holds for every shape of
+// the class: whether the tile fits the grid of one is for picked to check.
+func (s *Store) forward(v Variant) reader {
+	return func(e TuningEntry) (tile, string) { return e.tile(s.caps, v) }
 }
 
-func (e TuningEntry) tile(caps *vk.Caps, v Variant, s problem.Shape) (tile, string) {
+func (e TuningEntry) tile(caps *vk.Caps, v Variant) (tile, string) {
 	if e.SPIRV != v.SPIRV() {
 		return nil, otherSPIRV
 	}
-	return tiling(caps, v, e.Tile, s)
+	return tiling(caps, v, e.Tile)
 }
 
 // backward is the reader for a variant of the backward kernels.
@@ -122,7 +123,7 @@ const otherSPIRV = "it was tuned with other SPIR-V"
 
 // Pick is the TilePicker of the store.
 func (s *Store) Pick(v Variant, cfg problem.Config, r Request) (t tile, source string, notes []string) {
-	return s.pick(ClassOf(v, cfg, r.Shape), s.forward(v, r.Shape))
+	return s.pick(ClassOf(v, cfg, r.Shape), s.forward(v))
 }
 
 // PickBackward is the BackwardPicker of the store.
@@ -183,7 +184,7 @@ func (s *Store) Known(v Variant, cfg problem.Config, r Request) bool {
 	s.mu.RLock()
 	failed := s.failed[class]
 	s.mu.RUnlock()
-	e, found := s.lookUp(class, s.forward(v, r.Shape))
+	e, found := s.lookUp(class, s.forward(v))
 	return failed != "" || found && e.reason == ""
 }
 

@@ -31,9 +31,9 @@ func Tilings(v Variant) []tile {
 	return []tile{v.Tile}
 }
 
-// tileOf decodes the key of a tile of v's family. The tile need not be in the table.
-func tileOf(v *Variant, key tileKey) (tile, bool) {
-	t := reflect.New(reflect.TypeOf(v.Tile))
+// tileOf decodes the key of a tile of the same family as like. The tile need not be in the table.
+func tileOf(like tile, key tileKey) (tile, bool) {
+	t := reflect.New(reflect.TypeOf(like))
 	d := json.NewDecoder(bytes.NewReader([]byte(key)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(t.Interface()); err != nil {
@@ -45,12 +45,17 @@ func tileOf(v *Variant, key tileKey) (tile, bool) {
 
 // tiling returns the tile of a key if it is in the table and can compute v on the device,
 // or the reason why not.
-func tiling(caps *vk.Caps, v Variant, key tileKey, s problem.Shape) (tile, string) {
-	t, ok := tileOf(&v, key)
+func tiling(caps *vk.Caps, v Variant, key tileKey) (tile, string) {
+	t, ok := tileOf(v.Tile, key)
 	if !ok || !slices.Contains(Tilings(v), t) {
-		return nil, fmt.Sprintf("tile %q is not in the table of this build", string(key))
+		return nil, notInTable(key)
 	}
 	v.Tile = t
-	_, reason := Fits(caps, v, s)
+	_, reason := Fits(caps, v, problem.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1, Sk: 1}) // fits every grid
 	return t, reason
+}
+
+// notInTable is the reason why a stored tile is ignored.
+func notInTable(key tileKey) string {
+	return fmt.Sprintf("tile %q is not in the table of this build", string(key))
 }

@@ -110,7 +110,7 @@ func TestKeysNameOneTile(t *testing.T) {
 	caps := h200Caps()
 	v, r := tuneProblem(t, caps, problem.Config{HeadDim: 64}, problem.TierCoopMat2, large)
 	for i, x := range Tilings(v) {
-		back, ok := tileOf(&v, KeyOf(x))
+		back, ok := tileOf(v.Tile, KeyOf(x))
 		require.True(t, ok)
 		require.Equal(t, x, back, "a field of the tile is not in its key")
 		if i%17 > 0 {
@@ -118,7 +118,7 @@ func TestKeysNameOneTile(t *testing.T) {
 		}
 		w := v
 		w.Tile = x
-		got, reason := tiling(caps, v, KeyOf(x), r.Shape)
+		got, reason := tiling(caps, v, KeyOf(x))
 		require.Equal(t, x, got)
 		if _, over := Fits(caps, w, r.Shape); over != "" {
 			require.NotEmpty(t, reason, "over a limit: %v", x)
@@ -129,7 +129,7 @@ func TestKeysNameOneTile(t *testing.T) {
 	own := string(KeyOf(v.Tile))
 	for _, key := range []string{"", "x", "null", "{}", own + " ", own + "1", strings.Replace(own, `"kv_tile":128`, `"kv_tile":72`, 1),
 		strings.Replace(own, "{", `{"invocations":64,`, 1), strings.Replace(own, `"alias_kv":false,`, "", 1), string(KeyOf(scalarTable[0]))} {
-		_, reason := tiling(caps, v, tileKey(key), r.Shape)
+		_, reason := tiling(caps, v, tileKey(key))
 		require.Contains(t, reason, "not in the table")
 	}
 }

@@ -87,13 +87,34 @@ func (v *Variant) askDevice(dev *vk.Device) {
 // in registers are up to 7 % slower (head dim 64, 4x2x64/16).
 func (t coopmatTile) crowded(v *Variant) bool { return excess(t, t.registers(v)) > 1 }
 
-// code returns the SPIR-V of v, in its rolled form for drivers on the CPU.
-func (v Variant) code() (*shaders.Module, error) {
-	m, err := shaders.Get(v.module)
-	if err == nil && v.onCPU {
+// code returns the SPIR-V of v.
+func (v Variant) code() (*shaders.Module, error) { return codeOf(v.module, v.onCPU) }
+
+// codeOf returns the SPIR-V of a module, in its rolled form for drivers on the CPU.
+func codeOf(module string, onCPU bool) (*shaders.Module, error) {
+	m, err := shaders.Get(module)
+	if err == nil && onCPU {
 		m = m.Rolled()
 	}
 	return m, err
+}
+
+// hashOf returns the hash of a module as the tuning cache stores it, "" without the module.
+func hashOf(m *shaders.Module, err error) string {
+	if err != nil {
+		return ""
+	}
+	return hex.EncodeToString(m.Hash[:])
+}
+
+// sharedBytesOf computes from the SPIR-V how much shared memory a workgroup takes with the given
+// specialization constants.
+func sharedBytesOf(m *shaders.Module, constants map[uint32]uint32) (uint64, error) {
+	r, err := m.Reflect()
+	if err != nil {
+		return 0, err
+	}
+	return r.SharedBytes(constants)
 }
 
 // sharedMemory caches the results of sharedBytes, which takes longer than the rest of a
@@ -115,11 +136,7 @@ func (v Variant) sharedBytes() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	r, err := m.Reflect()
-	if err != nil {
-		return 0, err
-	}
-	if n, err = r.SharedBytes(v.constants()); err != nil {
+	if n, err = sharedBytesOf(m, v.constants()); err != nil {
 		return 0, err
 	}
 	sharedMemory.Lock()
@@ -156,13 +173,7 @@ func (v Variant) Describe() string {
 }
 
 // SPIRV returns the hash of v's module as the tuning cache stores it.
-func (v Variant) SPIRV() string {
-	m, err := v.code()
-	if err != nil {
-		return ""
-	}
-	return hex.EncodeToString(m.Hash[:])
-}
+func (v Variant) SPIRV() string { return hashOf(v.code()) }
 
 // RowReach bounds the rows, counted from the first row of a tile, that a kernel addresses
 // with 32-bit offsets.

@@ -49,10 +49,12 @@ func (p *sqlPrinter) Row(r *Row) error {
 	values := []string{quote(p.info.Started.Format("2006-01-02T15:04:05Z07:00"))}
 	for i, v := range csvRecord(r, p.info) {
 		switch {
-		case v == "", v == "NaN", strings.HasSuffix(v, "Inf"):
+		case v == "":
 			v = "NULL"
 		case slices.Contains(sqlText, csvColumns[i]):
 			v = quote(v)
+		case v == "NaN", strings.HasSuffix(v, "Inf"):
+			v = "NULL"
 		}
 		values = append(values, v)
 	}

@@ -94,6 +94,7 @@ func TestSQLiteReadsSQL(t *testing.T) {
 	script := printed(t, "sql", append(exampleRows(), &Row{Status: Fail, Reason: "it's wrong; DROP TABLE vkattn_bench"}))
 	require.Equal(t, 4, strings.Count(script, "INSERT INTO"))
 	require.Contains(t, script, "'it''s wrong; DROP TABLE vkattn_bench'")
+	require.Contains(t, printed(t, "sql", []*Row{{Status: Fail, Reason: "the largest error is +Inf"}}), "'the largest error is +Inf'")
 	python, err := exec.LookPath("python3")
 	if err != nil || exec.Command(python, "-c", "import sqlite3").Run() != nil {
 		t.Skip("no python3 with sqlite3")

@@ -274,5 +274,5 @@ func Room(dev *vk.Device, host, device uint64) error {
 // scratch is the device memory of a plan beyond its tensors.
 func (p Problem) scratch(plan attention.Plan) uint64 {
 	f := p.footprint()
-	return plan.Bytes - min(plan.Bytes, f.tensors) + plan.WorkspaceBytes
+	return hostmem.Sum(plan.Bytes-min(plan.Bytes, f.tensors), plan.WorkspaceBytes)
 }

@@ -31,6 +31,8 @@ type candidate struct {
 	each  time.Duration // the last run
 	gpu   monitor.Record
 	spent time.Duration // with warm-up and the work around the runs
+
+	judged int // number of runs whose noise was computed last
 }
 
 // time measures the candidates in rounds.

@@ -16,6 +16,7 @@ import (
 	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/monitor"
 	"vkattn/cmd/vkattn/internal/peer"
+	"vkattn/vk/hostmem"
 )
 
 // Status is the outcome of a row.
@@ -114,7 +115,7 @@ type Result struct {
 
 // plan fills in the fields that the plan of the call knows.
 func (r *Row) plan(p attention.Plan, s Spec) {
-	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tiles(), p.Bytes+p.WorkspaceBytes, p.Splits
+	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tiles(), hostmem.Sum(p.Bytes, p.WorkspaceBytes), p.Splits
 	r.WorkspaceBytes = p.WorkspaceBytes
 	if p.Tier == attention.TierCUDA && s.Kernel == "" {
 		r.Tile = p.Kernel + " " + p.Tile

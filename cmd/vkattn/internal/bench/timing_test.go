@@ -86,6 +86,24 @@ func TestMaxNoiseRunsUntilTheIntervalIsNarrow(t *testing.T) {
 	require.InDelta(t, noiseTime.Seconds(), never.Ms.Mean*float64(len(never.Samples))/1e3, 1, "a noisy row ends too")
 }
 
+// The noise of a row is computed in a time proportional to its runs, not to their square: a row of a
+// million runs would take longer to judge than to time, whatever its timeout.
+func TestMaxNoiseIsSeldomTested(t *testing.T) {
+	timing, c := Timing{MaxNoise: 1e-9}, &candidate{}
+	sorted := 0
+	for len(c.times) < 100_000 {
+		for range 64 {
+			c.times = append(c.times, jitter(time.Microsecond, 0.3)(len(c.times)))
+		}
+		before := c.judged
+		require.False(t, timing.enough(c))
+		if c.judged != before {
+			sorted += c.judged
+		}
+	}
+	require.Less(t, sorted, 12*len(c.times))
+}
+
 func TestDelayIsBeforeEachProblem(t *testing.T) {
 	var waits []time.Duration
 	b := &Bench{CPU: "cpu", Timing: Timing{Delay: time.Hour, Once: true}, Specs: []Spec{{Tier: attention.TierCPU}},

@@ -12,6 +12,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/vk/hostmem"
 )
 
 // Ceilings are the highest speeds of a device. 0: not known.
@@ -41,7 +42,7 @@ func (c Ceilings) measured(rows, others []*bench.Row) Ceilings {
 	out.measuredTFLOPs = map[attention.DType]float64{}
 	for _, r := range rows {
 		switch {
-		case r.Status != bench.OK || !devices[r.Device]:
+		case !devices[r.Device]:
 		case r.Ceiling == bench.CeilingProducts || r.Ceiling == bench.CeilingFMA:
 			out.measuredTFLOPs[r.DType] = max(out.measuredTFLOPs[r.DType], r.TFLOPs)
 		case r.Ceiling == bench.CeilingCopy && c.TBs == 0:
@@ -113,14 +114,30 @@ func (s *Series) add(x, y float64) {
 	s.X, s.Y = slices.Insert(s.X, i, x), slices.Insert(s.Y, i, y)
 }
 
-// Figures returns the figures that rows give rise to. Rows without a speed are left out.
+// Least and Most bound the numbers of a picture. Axes of wider ranges have no end of ticks.
+const Least, Most = 1e-12, 1e12
+
+// drawable reports whether the numbers of a row can be drawn: a file may have any.
+func drawable(r *bench.Row) bool {
+	for _, v := range []float64{r.TFLOPs, r.TBs} {
+		if v != 0 && !(v >= Least && v <= Most) {
+			return false
+		}
+	}
+	return r.Ceiling != "" || r.Ms.Median >= Least && r.Ms.Median <= Most && min(r.B, r.Hq, r.Sq, r.Sk, r.D) > 0 && min(r.Hkv, r.Dv) >= 0
+}
+
+// Figures returns the figures that rows give rise to. Rows without a speed are left out, and
+// rows with numbers that no device has.
 //
 // Ceilings that are not known are those that the rows measured.
 func Figures(rows []*bench.Row, c Ceilings) []Figure {
-	timed := slices.DeleteFunc(slices.Clone(rows), func(r *bench.Row) bool { return r.Status != bench.OK || r.Ceiling != "" })
+	rows = slices.DeleteFunc(slices.Clone(rows), func(r *bench.Row) bool { return r.Status != bench.OK || !drawable(r) })
+	timed := slices.DeleteFunc(slices.Clone(rows), func(r *bench.Row) bool { return r.Ceiling != "" })
 	c = c.measured(rows, timed)
 	var out []Figure
-	for _, f := range []Figure{speed(timed, c), ladder(timed), bandwidth(timed, c), roofline(timed, c)} {
+	name := namesOf(timed)
+	for _, f := range []Figure{speed(timed, c, name), ladder(timed, name), bandwidth(timed, c, name), roofline(timed, c, name)} {
 		if len(f.Panels) > 0 {
 			shareTop(f.Panels)
 			out = append(out, f)
@@ -128,6 +145,31 @@ func Figures(rows []*bench.Row, c Ceilings) []Figure {
 	}
 	return out
 }
+
+// namer names the series of a row.
+type namer struct{ devices map[string]map[string]bool } // by implementation
+
+func namesOf(rows []*bench.Row) *namer {
+	n := &namer{map[string]map[string]bool{}}
+	for _, r := range rows {
+		if n.devices[r.Who()] == nil {
+			n.devices[r.Who()] = map[string]bool{}
+		}
+		n.devices[r.Who()][r.Device] = true
+	}
+	return n
+}
+
+// device is the device of a row if the rows have its implementation on several, else "".
+func (n *namer) device(r *bench.Row) string {
+	if len(n.devices[r.Who()]) < 2 {
+		return ""
+	}
+	return r.Device
+}
+
+// of is the implementation of a row, with its device if that is needed to tell it from others.
+func (n *namer) of(r *bench.Row) string { return describe(r.Who(), n.device(r)) }
 
 // shareTop gives panels one y axis, so that their heights can be compared. Panels that would
 // fill less than a third of it keep their own.
@@ -218,7 +260,7 @@ func pass(r *bench.Row) string {
 
 // speed has a panel for each set of problems that differ in length alone, with two lengths
 // and more.
-func speed(rows []*bench.Row, c Ceilings) Figure {
+func speed(rows []*bench.Row, c Ceilings, name *namer) Figure {
 	f := Figure{Kind: Speed, Title: "Speed over sequence length"}
 	var all panels
 	types := map[string]attention.DType{} // of panels
@@ -231,7 +273,7 @@ func speed(rows []*bench.Row, c Ceilings) Figure {
 			length, rectangle = r.Sk, fmt.Sprintf("%d rows", r.Sq)
 		}
 		p := all.get(describe(dims(r), causal(r), r.DType.String(), pass(r), fmt.Sprintf("batch %d", r.B), heads(r), rectangle, r.OptionText))
-		p.series(r.Who()).add(float64(length), r.TFLOPs)
+		p.series(name.of(r)).add(float64(length), r.TFLOPs)
 		types[p.Title] = r.DType
 	}
 	for _, title := range all.order {
@@ -248,10 +290,19 @@ func speed(rows []*bench.Row, c Ceilings) Figure {
 
 // ladder has a panel for each problem that has variants, with the other implementations of
 // the problem as lines.
-func ladder(rows []*bench.Row) Figure {
+func ladder(rows []*bench.Row, name *namer) Figure {
 	f := Figure{Kind: Ladder, Title: "Steps of the kernel's development"}
+	several := slices.ContainsFunc(rows, func(r *bench.Row) bool { return r.Variant != "" && name.device(r) != "" })
 	title := func(r *bench.Row) string {
-		return describe(dims(r), causal(r), r.DType.String(), fmt.Sprintf("length %d", r.Sq), fmt.Sprintf("batch %d", r.B), heads(r))
+		device := ""
+		if several {
+			device = r.Device
+		}
+		length := fmt.Sprintf("length %d", r.Sq)
+		if r.Sk != r.Sq {
+			length = fmt.Sprintf("%d rows, %d keys", r.Sq, r.Sk)
+		}
+		return describe(dims(r), causal(r), r.DType.String(), pass(r), length, fmt.Sprintf("batch %d", r.B), heads(r), r.OptionText, device)
 	}
 	var all panels
 	steps := map[string]map[string]float64{}
@@ -264,14 +315,14 @@ func ladder(rows []*bench.Row) Figure {
 			steps[title(r)][r.Variant] = r.TFLOPs
 		}
 	}
-	for _, name := range all.order {
-		p := all.of[name]
-		p.X, p.Y, p.Ticks = "step", "TFLOP/s", slices.Sorted(maps.Keys(steps[name]))
+	for _, of := range all.order {
+		p := all.of[of]
+		p.X, p.Y, p.Ticks = "step", "TFLOP/s", slices.Sorted(maps.Keys(steps[of]))
 		for i, step := range p.Ticks {
-			p.series("vkattn").add(float64(i), steps[name][step])
+			p.series("vkattn").add(float64(i), steps[of][step])
 		}
 		for _, r := range rows {
-			if r.Variant == "" && title(r) == name {
+			if r.Variant == "" && title(r) == of {
 				p.level(r.Who(), r.TFLOPs)
 			}
 		}
@@ -284,7 +335,7 @@ func ladder(rows []*bench.Row) Figure {
 const mostBars = 6
 
 // bandwidth has bars of the problems with one query row.
-func bandwidth(rows []*bench.Row, c Ceilings) Figure {
+func bandwidth(rows []*bench.Row, c Ceilings, names *namer) Figure {
 	f := Figure{Kind: Bandwidth, Title: "Bandwidth of decode"}
 	var all panels
 	for _, r := range rows {
@@ -315,7 +366,7 @@ func bandwidth(rows []*bench.Row, c Ceilings) Figure {
 			at = len(p.Ticks)
 			p.Ticks = append(p.Ticks, name)
 		}
-		p.series(r.Who()).add(float64(at), r.TBs)
+		p.series(names.of(r)).add(float64(at), r.TBs)
 	}
 	for _, title := range all.order {
 		p := all.of[title]
@@ -327,7 +378,7 @@ func bandwidth(rows []*bench.Row, c Ceilings) Figure {
 }
 
 // roofline needs both ceilings. Problems with options read other bytes than their tensors have.
-func roofline(rows []*bench.Row, c Ceilings) Figure {
+func roofline(rows []*bench.Row, c Ceilings, name *namer) Figure {
 	f := Figure{Kind: Roofline, Title: "Roofline"}
 	if c.TBs == 0 {
 		return f
@@ -340,7 +391,7 @@ func roofline(rows []*bench.Row, c Ceilings) Figure {
 			continue
 		}
 		intensity := r.TFLOPs * r.Ms.Median * 1e9 / float64(tensorBytes(r))
-		p.points(r.Who(), intensity, r.TFLOPs)
+		p.points(name.of(r), intensity, r.TFLOPs)
 		_, limit := c.peak(r.DType)
 		peak = max(peak, limit)
 		lowest, highest = min(lowest, intensity), max(highest, intensity)
@@ -369,8 +420,7 @@ func whole(r *bench.Row) bool {
 
 // tensorBytes counts Q, K, V and O once.
 func tensorBytes(r *bench.Row) uint64 {
-	dims := uint64(r.D + r.Dv)
-	rows, keys := uint64(r.B)*uint64(r.Hq)*uint64(r.Sq)*dims, uint64(r.B)*uint64(max(r.Hkv, 1))*uint64(r.Sk)*dims
-	size := uint64(r.DType.Size())
-	return (rows + keys) * size
+	dims, size := hostmem.Sum(uint64(r.D), uint64(r.Dv)), uint64(r.DType.Size())
+	rows, keys := hostmem.Product(r.B, r.Hq, r.Sq), hostmem.Product(r.B, max(r.Hkv, 1), r.Sk)
+	return hostmem.Product(hostmem.Sum(rows, keys), dims, size)
 }

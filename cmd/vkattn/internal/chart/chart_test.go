@@ -105,6 +105,30 @@ func TestMeasuredCeilings(t *testing.T) {
 	require.Equal(t, []float64{roof[len(roof)-1].X[0] * 4, 600, 600}, roof[len(roof)-1].Y)
 }
 
+// Rows of one implementation on several devices are several lines. --series takes all of them.
+func TestDevicesAreNotMixed(t *testing.T) {
+	on := func(device string, r *bench.Row) *bench.Row {
+		r.Device = device
+		return r
+	}
+	step := row("coopmat2", 512, 9)
+	step.Variant = "v1"
+	other := *step
+	rows := []*bench.Row{on("A", row("coopmat2", 512, 1)), on("A", row("coopmat2", 1024, 2)), on("B", row("coopmat2", 512, 3)), on("B", row("coopmat2", 1024, 4)),
+		on("A", row("flash", 512, 5)), on("cpu", row("cpu", 512, 6)), on("A", decodeRow("coopmat2", 64, 1)), on("B", decodeRow("coopmat2", 64, 2)), on("A", step), on("B", &other)}
+	figures := Figures(rows, Ceilings{})
+	require.Equal(t, []Kind{Speed, Ladder, Bandwidth}, kinds(figures))
+	series := map[string][]float64{}
+	for _, s := range figures[0].Panels[0].Series {
+		series[s.Name] = s.Y
+	}
+	require.Equal(t, map[string][]float64{"coopmat2, A": {1, 2}, "coopmat2, B": {3, 4}, "flash": {5}, "cpu": {6}}, series)
+	require.Len(t, figures[1].Panels, 2, "a ladder of each device")
+	require.Len(t, figures[2].Panels[0].Series, 2)
+	only := Only(figures, []string{"coopmat2"})
+	require.Len(t, only[0].Panels[0].Series, 2)
+}
+
 // Problems that differ in more than length have panels of their own.
 func TestPanelsDoNotMixProblems(t *testing.T) {
 	var rows []*bench.Row
@@ -114,6 +138,22 @@ func TestPanelsDoNotMixProblems(t *testing.T) {
 		rows = append(rows, row("x", length, 1), masked, wide, grouped, b16, packed)
 	}
 	require.Len(t, Figures(rows, Ceilings{})[0].Panels, 6)
+}
+
+// The lines of a ladder are other implementations of its problem: not of another pass, of calls
+// with options, or of other lengths of keys.
+func TestLinesOfALadderHaveItsProblem(t *testing.T) {
+	step, backward, withLSE, longer := row("coopmat2", 1024, 3), row("coopmat2", 1024, 4), row("coopmat2", 1024, 5), row("coopmat2", 1024, 6)
+	step.Variant, backward.Pass, withLSE.OptionText, longer.Sk = "v1", bench.PassBackward, "LSE", 2048
+	figures := Figures([]*bench.Row{step, row("flash", 1024, 2), backward, withLSE, longer}, Ceilings{})
+	require.Equal(t, []Kind{Ladder}, kinds(figures))
+	require.Len(t, figures[0].Panels, 1)
+	var names []string
+	for _, s := range figures[0].Panels[0].Series {
+		names = append(names, s.Name)
+	}
+	require.Equal(t, []string{"vkattn", "flash"}, names)
+	require.Equal(t, "head dim 64, f16, length 1024, batch 1, 8 heads", figures[0].Panels[0].Title)
 }
 
 func TestManyProblemsOfDecodeHaveSeveralPanels(t *testing.T) {

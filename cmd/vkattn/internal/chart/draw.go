@@ -446,7 +446,7 @@ func (b *barSet) Plot(c draw.Canvas, d *plot.Plot) {
 	}
 }
 
-// Only keeps the series of the given names, and panels that have any left.
+// Only keeps the series of the given names, on every device, and panels that have any left.
 func Only(figures []Figure, series []string) []Figure {
 	if len(series) == 0 {
 		return figures
@@ -455,7 +455,10 @@ func Only(figures []Figure, series []string) []Figure {
 	for _, f := range figures {
 		var panels []Panel
 		for _, p := range f.Panels {
-			p.Series = slices.DeleteFunc(slices.Clone(p.Series), func(s Series) bool { return !slices.Contains(series, s.Name) })
+			p.Series = slices.DeleteFunc(slices.Clone(p.Series), func(s Series) bool {
+				who, _, _ := strings.Cut(s.Name, ", ")
+				return !slices.Contains(series, s.Name) && !slices.Contains(series, who)
+			})
 			if len(p.Series) > 0 {
 				panels = append(panels, p)
 			}

@@ -76,9 +76,13 @@ type sample struct {
 	key    string
 	device string
 	ms     []float64
+	median float64
 	note   string
-	timed  bool
+	failed bool // one of the rows is wrong, or its device failed
 }
+
+// timed reports whether the rows have a speed.
+func (s *sample) timed() bool { return s.median > 0 && !s.failed }
 
 // samples collects the rows of a run by key. Rows with the same key, of files that were
 // concatenated, are one sample.
@@ -93,11 +97,15 @@ func samples(rows []*bench.Row) (list []*sample, at map[string]*sample) {
 			list = append(list, s)
 		}
 		if r.Status == bench.OK || r.Status == bench.Ablated {
-			s.ms, s.timed = append(s.ms, r.Samples...), len(r.Samples) > 0
+			s.ms = append(s.ms, r.Samples...)
 		}
+		s.failed = s.failed || r.Status == bench.Fail || r.Status == bench.Broken
 		if n := r.Note(); n != "" {
 			s.note = n
 		}
+	}
+	for _, s := range list {
+		s.median = bench.Summarize(s.ms).Median
 	}
 	return list, at
 }
@@ -115,10 +123,10 @@ func Runs(old, current []*bench.Row, o Options) *Report {
 	for _, a := range before {
 		b := at[a.key]
 		switch {
-		case !a.timed && (b == nil || !b.timed): // no speed in either
+		case !a.timed() && (b == nil || !b.timed()): // no speed in either
 			matched[a.key] = true
 			continue
-		case !a.timed: // only the new run has a speed
+		case !a.timed(): // only the new run has a speed
 			continue
 		case b == nil:
 			if !o.Subset {
@@ -138,7 +146,7 @@ func Runs(old, current []*bench.Row, o Options) *Report {
 		r.Pairs = append(r.Pairs, p)
 	}
 	for _, b := range after {
-		if b.timed && !matched[b.key] {
+		if b.timed() && !matched[b.key] {
 			r.OnlyNew = append(r.OnlyNew, b.key)
 		}
 	}
@@ -150,7 +158,7 @@ func Runs(old, current []*bench.Row, o Options) *Report {
 
 func pair(a, b *sample, o Options) Pair {
 	p := Pair{Row: a.key, Old: bench.Summarize(a.ms), New: bench.Summarize(b.ms), Runs: [2]int{len(a.ms), len(b.ms)}, Note: b.note}
-	if !b.timed || p.Old.Median <= 0 || p.New.Median <= 0 {
+	if !b.timed() {
 		p.Verdict, p.P, p.Regress = Broken, 1, true
 		return p
 	}

@@ -133,6 +133,41 @@ func TestRowsOfConcatenatedFilesAreOneSample(t *testing.T) {
 	require.Equal(t, [2]int{60, 30}, p[0].Runs)
 }
 
+// A key that several rows have keeps its runs whatever row comes last, and is broken if one
+// of them is wrong.
+func TestOneOfSeveralRowsMayHaveNoSpeed(t *testing.T) {
+	stopped, failed := row(1), row(1)
+	stopped.Status = bench.Interrupted
+	failed.Status, failed.Reason = bench.Fail, "max error 3"
+	old := []*bench.Row{row(1, steady(1)...)}
+	for _, x := range []struct {
+		current []*bench.Row
+		want    Verdict
+	}{
+		{[]*bench.Row{row(1, steady(1)...), row(1)}, Same},
+		{[]*bench.Row{row(1, steady(1)...), stopped}, Same},
+		{[]*bench.Row{row(1, steady(1)...), failed}, Broken},
+		{[]*bench.Row{failed, row(1, steady(1)...)}, Broken},
+	} {
+		p := Runs(old, x.current, Options{}).Pairs
+		require.Len(t, p, 1)
+		require.Equal(t, x.want, p[0].Verdict)
+		require.Equal(t, x.want == Broken, p[0].Regress)
+	}
+}
+
+// A clock that is too coarse may give times of 0, which are no speed.
+func TestTimesOfZeroAreNoSpeed(t *testing.T) {
+	zero, timed := row(1, 0, 0, 0, 0, 0, 0, 0), row(1, steady(1)...)
+	report := Runs([]*bench.Row{zero}, []*bench.Row{timed}, Options{})
+	require.Empty(t, report.Pairs, "the old row had no speed to lose")
+	require.Len(t, report.OnlyNew, 1)
+	require.Equal(t, Broken, Runs([]*bench.Row{timed}, []*bench.Row{zero}, Options{}).Pairs[0].Verdict)
+	report = Runs([]*bench.Row{zero}, []*bench.Row{zero}, Options{})
+	require.Empty(t, report.Pairs)
+	require.Zero(t, report.Unmatched())
+}
+
 func TestReadTakesWhatBenchPrints(t *testing.T) {
 	rows := []*bench.Row{row(1, steady(1)...), row(2, steady(2)...)}
 	rows[1].Status, rows[1].Checked.MaxError = bench.Fail, 3

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"vkattn/cmd/vkattn/internal/bench"
@@ -24,7 +25,8 @@ type Row struct {
 	Pass bench.Pass `json:"pass"`
 
 	fields.Call
-	Seed uint64 `json:"seed"`
+	OptionText string `json:"options_text,omitempty"` // window and softcap in words
+	Seed       uint64 `json:"seed"`
 
 	Status  bench.Status `json:"status"`
 	Reasons []string     `json:"reasons,omitempty"`
@@ -71,7 +73,11 @@ func (r *Row) Note() string { return strings.Join(r.Reasons, "; ") }
 
 // Name names the row in messages.
 func (r *Row) Name() string {
-	return fmt.Sprintf("%v of %d ranks, %v, tier %s, %v B %d Hq %d Hkv %d Sq %d Sk %d D %d %v", r.Mode, r.Ranks, r.Pass, r.Tier, r.DType, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Causal)
+	name := fmt.Sprintf("%v of %d ranks, %v, tier %s, %v B %d Hq %d Hkv %d Sq %d Sk %d D %d %v", r.Mode, r.Ranks, r.Pass, r.Tier, r.DType, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Causal)
+	if r.OptionText != "" {
+		name += " " + r.OptionText
+	}
+	return name
 }
 
 // NewPrinter prints to w. timed selects the columns.
@@ -86,6 +92,10 @@ func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, timed bool) be
 func table(w io.Writer, rows []*Row, timed bool) error {
 	t := markdown.New("mode<", "ranks", "pass<", "tier<")
 	t.Columns(fields.Columns...)
+	options := slices.ContainsFunc(rows, func(r *Row) bool { return r.OptionText != "" })
+	if options {
+		t.Column("options<")
+	}
 	if timed {
 		t.Columns("ms", "noise", "TFLOP/s a GPU", "one GPU ms", "share of N GPUs", "sent MB", "compute ms", "exposed ms")
 	} else {
@@ -94,6 +104,9 @@ func table(w io.Writer, rows []*Row, timed bool) error {
 	t.Columns("verdict<", "note<")
 	for _, r := range rows {
 		row := append([]any{r.Mode, r.Ranks, r.Pass, r.Tier}, r.Cells()...)
+		if options {
+			row = append(row, r.OptionText)
+		}
 		switch v, x := r.Verified, r.Timed; {
 		case timed && x != nil:
 			one, share := "-", "-"

@@ -66,7 +66,7 @@ func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tie
 // newRow describes a problem.
 func newRow(s *Session, p bench.Problem, tier attention.Tier, mode Mode, seed uint64) *Row {
 	row := &Row{Device: "cpu", Ranks: s.Ranks(), Mode: mode, Pass: p.Pass, Tier: tier.String(),
-		Call: fields.Of(p.Shape, p.Config), Seed: seed, Status: bench.OK}
+		Call: fields.Of(p.Shape, p.Config), OptionText: p.OptionText(), Seed: seed, Status: bench.OK}
 	if s.Device != nil {
 		row.Device = s.Device.Info().Name
 	}

@@ -45,6 +45,9 @@ var extensions = []string{".json", ".jsonl", ".json.gz", ".jsonl.gz"}
 // ErrNoRows is the error of a file that has no row of a benchmark.
 var ErrNoRows = errors.New("no rows of vkattn bench")
 
+// ErrSchema is the error of a file that a later program wrote.
+var ErrSchema = errors.New("rows of a later version of vkattn")
+
 // Load reads files, and of folders every file that has rows of a benchmark, in the order of
 // their names. A file that is named itself must have rows.
 func Load(paths []string) ([]File, error) {
@@ -63,14 +66,18 @@ func Load(paths []string) ([]File, error) {
 			continue
 		}
 		before := len(out)
-		err = filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
+		// With a separator at its end, a link to a folder is the folder.
+		err = filepath.WalkDir(path+string(filepath.Separator), func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !slices.ContainsFunc(extensions, func(e string) bool { return strings.HasSuffix(name, e) }) {
 				return err
+			}
+			if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() { // opening a pipe waits for its writer
+				return nil
 			}
 			f, err := ReadFile(name)
 			if err == nil {
 				out = append(out, f)
-			} else if errors.Is(err, fs.ErrPermission) {
+			} else if errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrSchema) {
 				return err
 			}
 			return nil // a file of something else
@@ -140,6 +147,9 @@ func decode(text []byte) ([]Row, error) {
 		Rows []json.RawMessage `json:"rows"`
 	}
 	if json.Unmarshal(text, &document) == nil && document.Rows != nil {
+		if err := checkSchema(&document.Run); err != nil {
+			return nil, err
+		}
 		var out []Row
 		for _, one := range document.Rows {
 			r, found, err := decodeRow(one)
@@ -176,8 +186,27 @@ func decodeRow(text []byte) (r Row, found bool, err error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return r, false, fmt.Errorf("row: %w", err)
 	}
+	if err := checkSchema(&r.Run); err != nil {
+		return r, false, err
+	}
+	for _, ms := range r.Samples {
+		if ms != 0 && !(ms >= shortest && ms <= longest) {
+			return r, false, fmt.Errorf("row: a run of %v ms", ms)
+		}
+	}
 	if r.Baseline == "" {
 		r.Baseline = bench.Baseline(is.Form)
 	}
 	return r, true, nil
+}
+
+// Bounds of the time of a run in ms. Sums and ratios of such times are finite.
+const shortest, longest = 1e-9, 1e15
+
+// checkSchema refuses the rows of a later program, whose fields may mean something else.
+func checkSchema(run *bench.RunInfo) error {
+	if run.Schema > bench.SchemaVersion {
+		return fmt.Errorf("%w: schema %d, this program reads up to %d", ErrSchema, run.Schema, bench.SchemaVersion)
+	}
+	return nil
 }

@@ -3,12 +3,15 @@ package results
 import (
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"vkattn/cmd/vkattn/internal/bench"
 )
@@ -58,6 +61,62 @@ func TestOtherFilesAreRefusedOrSkipped(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = Read(strings.NewReader(strings.Replace(one, `"none"`, `"sideways"`, 1)))
 	require.ErrorContains(t, err, "row:")
+}
+
+// The folder of the latest results is often a link. A named pipe with the name of a result has
+// no writer: opening it would wait for one.
+func TestFoldersAreFollowedAndPipesAreNot(t *testing.T) {
+	dir := t.TempDir()
+	real := filepath.Join(dir, "2026")
+	require.NoError(t, os.MkdirAll(filepath.Join(real, "sub"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(real, "sub", "a.jsonl"), []byte(one), 0o600))
+	require.NoError(t, os.Symlink(filepath.Join("sub", "a.jsonl"), filepath.Join(real, "b.jsonl")))
+	require.NoError(t, os.Symlink("missing.jsonl", filepath.Join(real, "c.jsonl")))
+	require.NoError(t, unix.Mkfifo(filepath.Join(real, "d.jsonl"), 0o600))
+	link := filepath.Join(dir, "latest")
+	require.NoError(t, os.Symlink("2026", link))
+	for _, path := range []string{real, link} {
+		type loaded struct {
+			files []File
+			err   error
+		}
+		done := make(chan loaded, 1)
+		go func() {
+			files, err := Load([]string{path})
+			done <- loaded{files, err}
+		}()
+		select {
+		case l := <-done:
+			require.NoError(t, l.err)
+			require.Len(t, l.files, 2)
+			require.Equal(t, filepath.Join(path, "b.jsonl"), l.files[0].Path)
+		case <-time.After(10 * time.Second):
+			t.Fatal("waits for the writer of a pipe")
+		}
+	}
+}
+
+// A field of a newer schema may mean something else.
+func TestNewerSchemasAreRefused(t *testing.T) {
+	newer := fmt.Sprintf(`"run":{"schema":%d,`, bench.SchemaVersion+1)
+	for name, text := range map[string]string{
+		"jsonl": one + "\n" + strings.Replace(one, `"run":{`, newer, 1),
+		"json":  `{` + newer + `"program":"vkattn"},"rows":[` + one + `]}`,
+	} {
+		_, err := Read(strings.NewReader(text))
+		require.ErrorContains(t, err, "schema 2, this program reads up to 1", name)
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "a."+name), []byte(text), 0o600))
+		_, err = Load([]string{dir})
+		require.ErrorIs(t, err, ErrSchema)
+	}
+}
+
+func TestImpossibleTimesAreRefused(t *testing.T) {
+	for _, ms := range []string{"-1", "1e300", "1e-300"} {
+		_, err := Read(strings.NewReader(strings.Replace(one, `"ms":`, `"samples":[1,`+ms+`],"ms":`, 1)))
+		require.ErrorContains(t, err, "row: a run of "+ms[:2], ms)
+	}
 }
 
 // A folder of committed results also has files of other commands.

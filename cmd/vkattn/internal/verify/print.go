@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 
 	"vkattn/attention"
@@ -62,17 +63,8 @@ func (p *mdPrinter) table(rows []*Row) error {
 	}
 	t := markdown.New("implementation<", "tile<")
 	t.Columns(fields.Columns...)
-	t.Columns("reference<", "rows", "max diff", "NMSE", "LSE diff", "NaN", "max pair", "worst partner<", "float64 rows", "max error", "runs", "verdict<")
-	notes, named := false, false
-	for _, r := range rows {
-		notes, named = notes || len(r.Reasons) > 0, named || r.Case != ""
-	}
-	if named {
-		t.Column("case<")
-	}
-	if notes {
-		t.Column("note<")
-	}
+	t.Columns("reference<", "rows", "max diff", "NMSE", "LSE diff", "NaN", "max pair", "worst partner<", "float64 rows", "max error")
+	tail := tailOf(t, rows)
 	for _, r := range rows {
 		row := append([]any{r.Who, r.Tile}, r.Cells()...)
 		if r.Reference == "" { // nothing to compare
@@ -94,17 +86,34 @@ func (p *mdPrinter) table(rows []*Row) error {
 			}
 			row = append(row, count(int64(r.Float64.Rows), r.Float64.Of), small(r.Float64.MaxError))
 		}
-		row = append(row, r.Runs, string(r.Status))
-		if named {
-			row = append(row, r.Case)
-		}
-		if notes {
-			row = append(row, r.Note())
-		}
-		t.Row(row...)
+		t.Row(append(row, tail(r)...)...)
 	}
 	_, err := fmt.Fprintln(p.w, t)
 	return err
+}
+
+// tailOf adds the last columns of a table, and returns their cells of a row. Cases and notes
+// have a column if a row has any.
+func tailOf(t *markdown.Table, rows []*Row) func(*Row) []any {
+	named := slices.ContainsFunc(rows, func(r *Row) bool { return r.Case != "" })
+	notes := slices.ContainsFunc(rows, func(r *Row) bool { return len(r.Reasons) > 0 })
+	t.Columns("runs", "verdict<")
+	if named {
+		t.Column("case<")
+	}
+	if notes {
+		t.Column("note<")
+	}
+	return func(r *Row) []any {
+		cells := []any{r.Runs, string(r.Status)}
+		if named {
+			cells = append(cells, r.Case)
+		}
+		if notes {
+			cells = append(cells, r.Note())
+		}
+		return cells
+	}
 }
 
 // gradientNames are the gradients in the order of their columns.
@@ -115,27 +124,19 @@ func (p *mdPrinter) backwardTable(rows []*Row) error {
 	t := markdown.New("implementation<", "tile<")
 	t.Columns(fields.Columns...)
 	t.Columns("rows", "keys")
-	used, notes, named := map[string]bool{}, false, false
+	used := map[string]bool{}
 	for _, r := range rows {
 		for name := range r.Gradients {
 			used[name] = true
 		}
-		notes, named = notes || len(r.Reasons) > 0, named || r.Case != ""
 	}
 	for _, name := range gradientNames {
 		if used[name] {
 			t.Column(name + " error")
 		}
 	}
-	for _, name := range []string{"error/limit", "NMSE", "runs", "verdict<"} {
-		t.Column(name)
-	}
-	if named {
-		t.Column("case<")
-	}
-	if notes {
-		t.Column("note<")
-	}
+	t.Columns("error/limit", "NMSE")
+	tail := tailOf(t, rows)
 	for _, r := range rows {
 		row := append([]any{r.Who, r.Tile}, r.Cells()...)
 		if r.Reference == "" {
@@ -155,14 +156,7 @@ func (p *mdPrinter) backwardTable(rows []*Row) error {
 		} else {
 			row = append(row, fmt.Sprintf("%.2f", r.limitUsed()), small(r.Float64.NMSE))
 		}
-		row = append(row, r.Runs, string(r.Status))
-		if named {
-			row = append(row, r.Case)
-		}
-		if notes {
-			row = append(row, r.Note())
-		}
-		t.Row(row...)
+		t.Row(append(row, tail(r)...)...)
 	}
 	_, err := fmt.Fprintln(p.w, t)
 	return err
