@@ -54,8 +54,9 @@
 //
 // Every object has a Close that may be called again. Work in flight holds what it uses, and so do
 // the calls of other goroutines: a buffer or pipeline that is closed while a stream needs it is
-// destroyed when the work has finished. Device.Close waits until the device is idle and closes everything made from
-// it; later calls return ErrClosed. No function keeps a Go slice after it returns.
+// destroyed when the work has finished. Device.Close waits until the device is idle and closes
+// everything made from it; later calls return ErrClosed. No function keeps a Go slice after it
+// returns.
 //
 // # Errors
 //
