@@ -1,0 +1,43 @@
+package control
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/internal/ranktest"
+	"vkattn/internal/testlevel"
+)
+
+// A rank that sends frames of a wrong form is named on every rank, not rank 0, which would relay them.
+func TestFramesOfAWrongForm(t *testing.T) {
+	testlevel.HostOnly(t)
+	long := &state{posted: map[int]posted{}}
+	for name, x := range map[string]struct {
+		kind    frameKind
+		payload []byte
+	}{
+		"a part that is too long":    {frameGather, make([]byte, maxPart+1)},
+		"a farewell without a state": {frameBye, []byte{9}},
+		"a state of another size":    {frameState, append(long.encode(), 0)},
+		"a report without a rank":    {frameReport, nil},
+		"a frame of rank 0":          {frameGathered, nil},
+		"no kind":                    {200, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list := joined(t, 3)
+			_, err := list[2].link.conn.Write(encodeFrame(x.kind, x.payload))
+			require.NoError(t, err)
+			for r, c := range list {
+				select {
+				case <-c.Ended():
+				case <-time.After(5 * timeout):
+					t.Fatalf("rank %d goes on", r)
+				}
+				ranktest.Named(t, c.Err(), 2, parallel.ErrMismatch)
+			}
+		})
+	}
+}
