@@ -259,12 +259,16 @@ func (c *Channel) Post(sends, receives []int) (*Messages, error) {
 	return m, nil
 }
 
-// Await says that this rank waits for the messages, until Done.
+// Await says that this rank waits for the messages, until Done. After Close it ends the world for this
+// rank: nothing would end the wait.
 func (m *Messages) Await() {
 	if m != nil && m.c != nil {
 		m.c.mu.Lock()
 		defer m.c.mu.Unlock()
 		m.c.awaited = m.list
+		if m.c.closed {
+			m.c.endLocked(&parallel.RankError{Rank: m.c.rank, Err: parallel.ErrLeft})
+		}
 	}
 }
 

@@ -41,3 +41,20 @@ func TestFramesOfAWrongForm(t *testing.T) {
 		})
 	}
 }
+
+// A wait that begins after Close ends at once: nothing would end it later.
+func TestAwaitAfterClose(t *testing.T) {
+	testlevel.HostOnly(t)
+	list := joined(t, 2)
+	m, err := list[1].Post(nil, []int{0})
+	require.NoError(t, err)
+	require.NoError(t, list[1].Close())
+	m.Await()
+	defer m.Done()
+	select {
+	case <-list[1].Ended():
+	case <-time.After(5 * timeout):
+		t.Fatal("the wait goes on")
+	}
+	ranktest.Named(t, list[1].Err(), 1, parallel.ErrLeft)
+}
