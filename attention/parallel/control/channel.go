@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -239,12 +240,14 @@ func (c *Channel) Post(sends, receives []int) (*Messages, error) {
 	if err := c.beginLocked(); err != nil {
 		return nil, err
 	}
+	for _, peer := range slices.Concat(sends, receives) {
+		if peer < 0 || peer >= c.ranks || peer == c.rank {
+			return nil, errs.Invalid("control: a message of rank %d with rank %d of %d", c.rank, peer, c.ranks)
+		}
+	}
 	m := &Messages{c: c}
 	for i, peers := range [2][]int{sends, receives} {
 		for _, peer := range peers {
-			if peer < 0 || peer >= c.ranks || peer == c.rank {
-				return nil, errs.Invalid("control: a message of rank %d with rank %d of %d", c.rank, peer, c.ranks)
-			}
 			p := c.posted[peer]
 			if i == 0 {
 				m.list = append(m.list, awaited{peer, true, p.sends})

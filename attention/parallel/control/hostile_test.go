@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/attention/parallel/internal/ranktest"
 	"vkattn/internal/testlevel"
@@ -57,4 +58,13 @@ func TestAwaitAfterClose(t *testing.T) {
 		t.Fatal("the wait goes on")
 	}
 	ranktest.Named(t, list[1].Err(), 1, parallel.ErrLeft)
+}
+
+// A Post that is refused counts no message.
+func TestPostThatIsRefused(t *testing.T) {
+	testlevel.HostOnly(t)
+	c := joined(t, 2)[0]
+	_, err := c.Post([]int{1}, []int{1, 2})
+	require.ErrorIs(t, err, attention.ErrInvalid)
+	require.Empty(t, c.posted)
 }
