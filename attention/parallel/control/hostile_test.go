@@ -1,6 +1,8 @@
 package control
 
 import (
+	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -67,4 +69,26 @@ func TestPostThatIsRefused(t *testing.T) {
 	_, err := c.Post([]int{1}, []int{1, 2})
 	require.ErrorIs(t, err, attention.ErrInvalid)
 	require.Empty(t, c.posted)
+}
+
+// The longest time to join is no time that is over.
+func TestJoinWithoutALimit(t *testing.T) {
+	testlevel.HostOnly(t)
+	l, addresses := listener(t)
+	for r, err := range ranktest.OnAll(2, func(r int) error {
+		o := Options{Timeout: timeout, Join: math.MaxInt64}
+		if r == 0 {
+			o.Listener = l
+			time.Sleep(timeout / 4) // rank 1 waits for the others
+		}
+		c, err := Join(context.Background(), World{Rank: r, Ranks: 2, Addresses: addresses}, o)
+		if err != nil {
+			return err
+		}
+		_, err = c.Gather(context.Background(), nil)
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		return err
+	}) {
+		require.NoError(t, err, "rank %d", r)
+	}
 }

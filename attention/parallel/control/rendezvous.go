@@ -76,7 +76,7 @@ func Join(ctx context.Context, w World, o Options) (*Channel, error) {
 		return nil, late(bounded, &w, err)
 	}
 	// Rank 0 is there and gives up after Options.Join. It knows who is missing.
-	bounded, cancelWait := context.WithTimeout(ctx, o.Join+o.grace())
+	bounded, cancelWait := context.WithTimeout(ctx, max(o.Join, o.Join+o.grace())) // the sum may overflow
 	defer cancelWait()
 	return follow(bounded, conn, &w, &o)
 }
