@@ -167,7 +167,7 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 		me.Device = uuid[:]
 	}
 	me.Host, me.Port, me.Token = ch.LocalAddress(), l.port(), l.token[:]
-	all, err := introduce(ctx, ch, &me)
+	all, err := gatherJSON(ctx, ch, &me)
 	if err != nil {
 		return nil, err
 	}
@@ -226,9 +226,9 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 	return over, nil
 }
 
-// introduce exchanges introductions.
-func introduce(ctx context.Context, ch *control.Channel, me *introduction) ([]introduction, error) {
-	text, err := json.Marshal(me)
+// gatherJSON gathers a value of each rank.
+func gatherJSON[T any](ctx context.Context, ch *control.Channel, mine *T) ([]T, error) {
+	text, err := json.Marshal(mine)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func introduce(ctx context.Context, ch *control.Channel, me *introduction) ([]in
 	if err != nil {
 		return nil, err
 	}
-	all := make([]introduction, len(parts))
+	all := make([]T, len(parts))
 	for r, text := range parts {
 		if err := json.Unmarshal(text, &all[r]); err != nil {
 			return nil, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: %w", parallel.ErrMismatch, err)}
