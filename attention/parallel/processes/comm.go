@@ -81,11 +81,12 @@ func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather f
 		q.close()
 		return nil, err
 	}
-	near, err := joinShared(ctx, ch)
+	bounded, cancel := context.WithTimeout(ctx, o.joinTime())
+	defer cancel()
+	near, err := joinShared(bounded, ch)
 	if err != nil {
-		_ = ch.Close()
 		q.close()
-		return nil, err
+		return nil, abandon(ch, err)
 	}
 	t := newNCCL(ch, c, q)
 	t.shared = near

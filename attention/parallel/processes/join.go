@@ -1,6 +1,7 @@
 package processes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -104,30 +105,33 @@ func Join(ctx context.Context, dev *vk.Device, w control.World, o Options) (para
 	if err != nil {
 		return nil, err
 	}
-	limit := o.Control.Join
-	if limit == 0 {
-		limit = control.DefaultJoin
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, o.joinTime())
 	defer cancel()
 	t, err := connect(ctx, dev, ch, &w, o.Transport)
-	if err == nil {
-		return t, nil
+	if err != nil {
+		return nil, abandon(ch, err)
 	}
-	if cause := ch.Err(); cause != nil {
-		err = cause // the same on every rank
-	} else {
+	return t, nil
+}
+
+// joinTime bounds what follows control.Join.
+func (o *Options) joinTime() time.Duration { return cmp.Or(o.Control.Join, control.DefaultJoin) }
+
+// abandon leaves a world that this rank cannot join, and returns the error of every rank.
+func abandon(ch *control.Channel, err error) error {
+	if ch.Err() == nil {
 		var named *parallel.RankError
 		if !errors.As(err, &named) {
-			named = &parallel.RankError{Rank: w.Rank, Err: err}
+			named = &parallel.RankError{Rank: ch.Rank(), Err: err}
 		}
 		ch.Abort(named)
-		if err = named; ch.Err() != nil {
-			err = ch.Err() // another rank's cause may have come first
-		}
+		err = named
+	}
+	if cause := ch.Err(); cause != nil {
+		err = cause // the first one
 	}
 	_ = ch.Close()
-	return nil, err
+	return err
 }
 
 // connect agrees on the transport and makes it.

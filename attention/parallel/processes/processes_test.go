@@ -371,6 +371,51 @@ func TestCommunicatorOfTheCaller(t *testing.T) {
 	require.ErrorIs(t, err, vk.ErrUnsupported)
 }
 
+// A rank whose process lives but does not finish joining is named on the others, within the time to join.
+func TestARankThatDoesNotFinishJoining(t *testing.T) {
+	testlevel.HostOnly(t)
+	const n, bad = 2, 1
+	fake := useFake(t)
+	id, err := nccl.NewID()
+	require.NoError(t, err)
+	addresses := make(chan []byte, 1)
+	begin := time.Now()
+	for _, err := range ranktest.OnAll(n, func(r int) error {
+		c, err := nccl.Join(context.Background(), 0, id, r, n)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		o := Options{Control: control.Options{Timeout: timeout, Join: 2 * timeout}}
+		if r == bad {
+			var root rootAddresses
+			copy(root[:], <-addresses)
+			ch, err := control.Join(context.Background(), worldOf(r, n, root.list()), o.Control)
+			if err != nil {
+				return err
+			}
+			defer ch.Close()
+			select {
+			case <-ch.Ended():
+				ranktest.Named(t, ch.Err(), bad, parallel.ErrTimeout)
+			case <-time.After(10 * timeout):
+			}
+			return nil
+		}
+		q := &fakeQueue{fakeNCCL: fake, id: uint64(r + 1)}
+		_, err = wrap(context.Background(), c, q, &o, func(mine []byte) ([]byte, error) {
+			addresses <- mine
+			return mine, nil
+		})
+		ranktest.Named(t, err, bad, parallel.ErrTimeout)
+		require.True(t, q.closed)
+		return nil
+	}) {
+		require.NoError(t, err)
+	}
+	require.Less(t, time.Since(begin), 9*timeout)
+}
+
 // FromEnvironment makes a Group of the variables of a launcher.
 func TestFromEnvironment(t *testing.T) {
 	testlevel.HostOnly(t)
