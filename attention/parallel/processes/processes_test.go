@@ -284,6 +284,28 @@ func TestASilentStranger(t *testing.T) {
 	require.Less(t, time.Since(begin), 4*time.Second)
 }
 
+// A rank that waits for connections returns when the world ends, also if it ends as the wait begins.
+func TestConnectingHeedsTheContext(t *testing.T) {
+	testlevel.HostOnly(t)
+	ranktest.NoLeak(t)
+	for range 100 {
+		l, err := listen()
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // as mesh
+		failed := make(chan error, 1)
+		go func() { failed <- l.admit(ctx, 0, make([]net.Conn, 2)) }()
+		cancel()
+		select {
+		case err := <-failed:
+			require.ErrorIs(t, err, context.Canceled)
+		case <-time.After(5 * time.Second):
+			t.Fatal("it waits for a rank")
+		}
+		stop()
+	}
+}
+
 // Ranks that cannot use what they ask for, or that ask for different transports, are named.
 func TestJoinRefuses(t *testing.T) {
 	testlevel.HostOnly(t)

@@ -1,6 +1,7 @@
 package processes
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -158,9 +159,15 @@ func (l *listening) admit(ctx context.Context, me int, conns []net.Conn) error {
 		}
 	})
 	for missing := len(conns) - 1 - me; missing > 0; {
-		switch a := <-arrived; {
+		var a arrival
+		select {
+		case a = <-arrived:
+		case <-ctx.Done(): // nobody may be left to tell
+			a.err = ctx.Err()
+		}
+		switch {
 		case a.err != nil:
-			return fmt.Errorf("processes: %w", errors.Join(context.Cause(ctx), a.err))
+			return fmt.Errorf("processes: %w", cmp.Or(context.Cause(ctx), a.err))
 		case conns[a.rank] != nil:
 			a.Close()
 		default:
