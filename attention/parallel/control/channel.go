@@ -82,11 +82,25 @@ func (c *Channel) LocalAddress() string {
 	if c == nil || c.link == nil {
 		return ""
 	}
-	a, ok := c.link.conn.LocalAddr().(*net.TCPAddr)
+	return hostOf(c.link.conn.LocalAddr())
+}
+
+// RootAddress is the address of rank 0's host on this rank's connection to it, without a port: that
+// of the World's Addresses which answered. It is "" on rank 0.
+func (c *Channel) RootAddress() string {
+	if c == nil || c.link == nil {
+		return ""
+	}
+	return hostOf(c.link.conn.RemoteAddr())
+}
+
+// hostOf is a TCP address without its port; "" for other networks.
+func hostOf(a net.Addr) string {
+	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
 		return ""
 	}
-	return (&net.IPAddr{IP: a.IP, Zone: a.Zone}).String()
+	return (&net.IPAddr{IP: tcp.IP, Zone: tcp.Zone}).String()
 }
 
 func (c *Channel) usable() error {

@@ -107,7 +107,7 @@ func Join(ctx context.Context, dev *vk.Device, w control.World, o Options) (para
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.joinTime())
 	defer cancel()
-	t, err := connect(ctx, dev, ch, &w, o.Transport)
+	t, err := connect(ctx, dev, ch, o.Transport)
 	if err != nil {
 		return nil, abandon(ch, err)
 	}
@@ -135,7 +135,7 @@ func abandon(ch *control.Channel, err error) error {
 }
 
 // connect agrees on the transport and makes it.
-func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *control.World, want Transport) (t parallel.Transport, err error) {
+func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, want Transport) (t parallel.Transport, err error) {
 	ended, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := make(chan struct{})
@@ -152,7 +152,7 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 	if want != TransportTCP {
 		if err := canUseNCCL(dev); err != nil {
 			me.Why = err.Error()
-		} else if w.Rank == 0 {
+		} else if ch.Rank() == 0 {
 			if id, err = nccl.NewID(); err != nil {
 				me.Why = err.Error()
 			}
@@ -216,8 +216,8 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 	}
 	endpoints := make([]endpoint, len(all))
 	for r, x := range all {
-		if r == 0 && len(w.Addresses) > 0 {
-			x.Host, _, _ = net.SplitHostPort(w.Addresses[0])
+		if r == 0 {
+			x.Host = ch.RootAddress()
 		}
 		endpoints[r].address = net.JoinHostPort(x.Host, strconv.Itoa(x.Port))
 		copy(endpoints[r].token[:], x.Token)

@@ -393,6 +393,29 @@ func TestCommunicatorOfTheCaller(t *testing.T) {
 	require.ErrorIs(t, err, vk.ErrUnsupported)
 }
 
+// Ranks that reach rank 0 by another address than the first one reach its transport there too.
+func TestSecondAddressOfRank0(t *testing.T) {
+	testlevel.HostOnly(t)
+	l, addresses := listenerOf(t)
+	for r, err := range ranktest.OnAll(2, func(r int) error {
+		o := Options{Transport: TransportTCP, Control: control.Options{Timeout: timeout, Join: 5 * timeout}}
+		w := worldOf(r, 2, append([]string{"no such host:1"}, addresses...))
+		if r == 0 {
+			o.Control.Listener = l
+		}
+		x, err := Join(context.Background(), nil, w, o)
+		if err != nil {
+			return err
+		}
+		defer x.Close()
+		err = exchangeAll(context.Background(), x, 100)
+		_, gathered := x.Gather(context.Background(), nil) // so that none leaves early
+		return errors.Join(err, gathered)
+	}) {
+		require.NoError(t, err, "rank %d", r)
+	}
+}
+
 // A rank whose process lives but does not finish joining is named on the others, within the time to join.
 func TestARankThatDoesNotFinishJoining(t *testing.T) {
 	testlevel.HostOnly(t)
