@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -178,4 +179,17 @@ func TestRankShapeOfPackedSequences(t *testing.T) {
 	shape, ok := l.rankShape(1)
 	require.True(t, ok)
 	require.Equal(t, attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 8, Sk: 20}, shape)
+}
+
+// Splits of sizes that no call can have are empty, whatever their numbers.
+func TestSplitsOfImpossibleSizes(t *testing.T) {
+	for _, split := range []func(n, ranks int) Split{Contiguous, Zigzag} {
+		for _, x := range [][2]int{{-1, 2}, {10, 0}, {10, -1}, {10, math.MaxInt}, {10, MaxRanks + 1}, {math.MaxInt, 3}, {attention.MaxLength + 1, 2}} {
+			require.Empty(t, split(x[0], x[1]), "%v", x)
+		}
+		for _, ranks := range []int{1, 3, MaxRanks} {
+			s := split(attention.MaxLength, ranks)
+			require.NoError(t, s.check("", attention.MaxLength, ranks))
+		}
+	}
 }
