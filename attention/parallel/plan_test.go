@@ -193,3 +193,33 @@ func TestSplitsOfImpossibleSizes(t *testing.T) {
 		}
 	}
 }
+
+// The caller may change the Plan that it has: calls have their own.
+func TestPlanIsTheCallers(t *testing.T) {
+	testlevel.HostOnly(t)
+	groups := ranksOf(t, 2, time.Minute)
+	cfg := Config{Mode: ModeRing}
+	cfg.HeadDim = 8
+	op, err := New(groups[0], nil, cfg)
+	require.NoError(t, err)
+	p := Problem{Shape: attention.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 24, Sk: 24}}
+	plan, err := op.Plan(p)
+	require.NoError(t, err)
+	want := plan.Rows.clone()
+	plan.Rows[0][0].N, plan.Keys[1][0].First = 1000, 1000
+	again, err := op.Plan(p)
+	require.NoError(t, err)
+	require.Equal(t, want, again.Rows)
+	require.Equal(t, want, again.Keys)
+	auto := cfg
+	auto.Mode = ModeAuto
+	op, err = New(groups[0], nil, auto)
+	require.NoError(t, err)
+	plan, err = op.Plan(p)
+	require.NoError(t, err)
+	require.NotEmpty(t, plan.Rejected)
+	plan.Rejected[0].Reason = ""
+	again, err = op.Plan(p)
+	require.NoError(t, err)
+	require.NotEmpty(t, again.Rejected[0].Reason)
+}
