@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -175,5 +176,51 @@ func TestManyGoroutines(t *testing.T) {
 			}
 		})
 	}
+	wg.Wait()
+}
+
+// Other goroutines may ask a stream while it is closed: the driver is not asked for one that is destroyed.
+func TestQueryWhileTheStreamCloses(t *testing.T) {
+	f, c := withFake(t)
+	vulkan, err := c.dev.NewStream("")
+	require.NoError(t, err)
+	l, err := c.link(vulkan)
+	require.NoError(t, err)
+	own, err := c.NewStream()
+	require.NoError(t, err)
+	f.slow(50_000)
+	defer f.slow(0)
+	for name, x := range map[string]struct {
+		query func() (bool, error)
+		close func() error
+	}{
+		"a stream":           {own.Query, own.Close},
+		"of a Vulkan stream": {func() (bool, error) { return l.Poll(0) }, func() error { l.Close(); return nil }},
+	} {
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			finished, err := x.query()
+			assert.NoError(t, err, name)
+			assert.True(t, finished, name)
+		})
+		time.Sleep(10 * time.Millisecond)
+		require.NoError(t, x.close())
+		wg.Wait()
+		_, err = x.query()
+		require.ErrorIs(t, err, vk.ErrClosed, name)
+	}
+	require.NoError(t, vulkan.Close())
+}
+
+// A kernel may be chosen while the device closes.
+func TestChooseWhileTheDeviceCloses(t *testing.T) {
+	_, c := withFake(t)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range c.table.kernels {
+			require.NotNil(t, c.kernelOf(&c.table.kernels[i]))
+		}
+	})
+	require.NoError(t, c.dev.Close())
 	wg.Wait()
 }

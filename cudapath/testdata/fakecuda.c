@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_PTX = 218, NOT_FOUND = 500, CONTEXT = 4711, MAX_SHARED = 227 * 1024 };
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, CONTEXT = 4711, MAX_SHARED = 227 * 1024 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -214,10 +214,26 @@ struct op {
 };
 
 struct stream {
+	struct stream *next; /* in streams */
 	pthread_t thread;
 	struct op *first, *last;
 	int busy, end;
 };
+
+static struct stream *streams; /* those that are not destroyed */
+static int query_us;
+
+/* Queries of streams take that long from here on. */
+void fake_slow_query(int us) { __atomic_store_n(&query_us, us, __ATOMIC_SEQ_CST); }
+
+/* Where a stream is in the list; NULL: it is destroyed. The lock is held. */
+static struct stream **find(const struct stream *s)
+{
+	for (struct stream **at = &streams; *at; at = &(*at)->next)
+		if (*at == s)
+			return at;
+	return NULL;
+}
 
 static void perform(struct op *o)
 {
@@ -298,6 +314,10 @@ int cuStreamCreate(cua_handle *s, unsigned int flags)
 	if (flags != CU_STREAM_NON_BLOCKING)
 		return INVALID_VALUE;
 	struct stream *new = calloc(1, sizeof *new);
+	pthread_mutex_lock(&lock);
+	new->next = streams;
+	streams = new;
+	pthread_mutex_unlock(&lock);
 	pthread_create(&new->thread, NULL, work, new);
 	pthread_detach(new->thread);
 	*s = (cua_handle)new;
@@ -311,6 +331,12 @@ int cuStreamDestroy_v2(cua_handle h)
 	if (!current)
 		return INVALID_CONTEXT;
 	pthread_mutex_lock(&lock);
+	struct stream **at = find(s);
+	if (!at) {
+		pthread_mutex_unlock(&lock);
+		return INVALID_HANDLE;
+	}
+	*at = s->next;
 	s->end = 1;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&lock);
@@ -333,8 +359,11 @@ int cuStreamQuery(cua_handle h)
 {
 	IN_CONTEXT("cuStreamQuery");
 	struct stream *s = (struct stream *)h;
+	int us = __atomic_load_n(&query_us, __ATOMIC_SEQ_CST);
+	if (us)
+		usleep((useconds_t)us);
 	pthread_mutex_lock(&lock);
-	int r = s->first || s->busy ? CUDA_ERROR_NOT_READY : 0;
+	int r = !find(s) ? INVALID_HANDLE : s->first || s->busy ? CUDA_ERROR_NOT_READY : 0;
 	pthread_mutex_unlock(&lock);
 	return r;
 }
