@@ -88,7 +88,7 @@ func (t *Timeline) ExportFD() (int, error) {
 	if err := t.use(op); err != nil {
 		return -1, err
 	}
-	defer t.d.leave()
+	defer t.done()
 	if !t.exportable {
 		return -1, invalid(op, "the timeline was not made exportable")
 	}

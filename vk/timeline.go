@@ -58,7 +58,8 @@ func (t *Timeline) Handle() uint64 {
 	return t.handle
 }
 
-// use starts a call on an open timeline. After a nil error leave must follow.
+// use starts a call on an open timeline, and holds it: Close may come meanwhile. After a nil error done
+// must follow.
 func (t *Timeline) use(op string) error {
 	if t == nil {
 		return unmade(op)
@@ -66,11 +67,16 @@ func (t *Timeline) use(op string) error {
 	if err := t.d.enter(op); err != nil {
 		return err
 	}
-	if t.closed.Load() {
+	if t.retain() != nil {
 		t.d.leave()
 		return closed(op)
 	}
 	return nil
+}
+
+func (t *Timeline) done() {
+	t.release()
+	t.d.leave()
 }
 
 // Value returns the current value without waiting.
@@ -78,7 +84,7 @@ func (t *Timeline) Value() (uint64, error) {
 	if err := t.use("Timeline.Value"); err != nil {
 		return 0, err
 	}
-	defer t.d.leave()
+	defer t.done()
 	return t.value()
 }
 
@@ -95,7 +101,7 @@ func (t *Timeline) Signal(value uint64) error {
 	if err := t.use(op); err != nil {
 		return err
 	}
-	defer t.d.leave()
+	defer t.done()
 	now, err := t.value()
 	if err != nil {
 		return err
@@ -120,7 +126,7 @@ func (t *Timeline) Wait(ctx context.Context, value uint64) error {
 	if err := t.use(op); err != nil {
 		return err
 	}
-	defer t.d.leave()
+	defer t.done()
 	_, err := t.wait(ctx, op, value, nil)
 	return err
 }
