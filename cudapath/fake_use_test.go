@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -188,8 +189,8 @@ func TestQueryWhileTheStreamCloses(t *testing.T) {
 	require.NoError(t, err)
 	own, err := c.NewStream()
 	require.NoError(t, err)
-	f.slow(50_000)
-	defer f.slow(0)
+	f.slow("cuStreamQuery", 50_000)
+	defer f.slow("", 0)
 	for name, x := range map[string]struct {
 		query func() (bool, error)
 		close func() error
@@ -210,6 +211,29 @@ func TestQueryWhileTheStreamCloses(t *testing.T) {
 		require.ErrorIs(t, err, vk.ErrClosed, name)
 	}
 	require.NoError(t, vulkan.Close())
+}
+
+// Memory may be closed while another goroutine exports it: it is freed afterwards.
+func TestExportWhileTheMemoryCloses(t *testing.T) {
+	f, c := withFake(t)
+	m, err := c.Alloc(4096)
+	require.NoError(t, err)
+	live := f.live()
+	f.slow("cuMemExportToShareableHandle", 50_000)
+	defer f.slow("", 0)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		fd, err := m.ExportFD()
+		assert.NoError(t, err)
+		assert.NoError(t, syscall.Close(fd))
+	})
+	time.Sleep(10 * time.Millisecond)
+	require.NoError(t, m.Close())
+	require.Equal(t, live, f.live(), "while it is exported")
+	wg.Wait()
+	require.Less(t, f.live(), live)
+	_, err = m.ExportFD()
+	require.ErrorIs(t, err, vk.ErrClosed)
 }
 
 // A kernel may be chosen while the device closes.

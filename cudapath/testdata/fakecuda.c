@@ -19,6 +19,8 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int retained, live, dead;
 static char failing[64];
 static int failing_code;
+static char slow[64];
+static int slow_us;
 static char launches[1 << 16];
 static int (*timeline)(int signal, uint64_t fd, uint64_t value);
 static int (*backward)(const char *name, const void *params, const uint32_t *grid, uint64_t threads);
@@ -44,6 +46,13 @@ void fake_fail(const char *name, int code)
 {
 	snprintf(failing, sizeof failing, "%s", name);
 	failing_code = code;
+}
+
+/* The next calls of a function take that long; 0 ends that. */
+void fake_slow(const char *name, int us)
+{
+	snprintf(slow, sizeof slow, "%s", name);
+	slow_us = us;
 }
 
 /* From here on the device is lost; 0 brings it back. */
@@ -73,6 +82,8 @@ const char *fake_launches(void)
 
 static int refuse(const char *name)
 {
+	if (slow_us && !strcmp(name, slow))
+		usleep((useconds_t)slow_us);
 	return dead ? dead : !strcmp(name, failing) ? failing_code : 0;
 }
 
@@ -221,10 +232,6 @@ struct stream {
 };
 
 static struct stream *streams; /* those that are not destroyed */
-static int query_us;
-
-/* Queries of streams take that long from here on. */
-void fake_slow_query(int us) { __atomic_store_n(&query_us, us, __ATOMIC_SEQ_CST); }
 
 /* Where a stream is in the list; NULL: it is destroyed. The lock is held. */
 static struct stream **find(const struct stream *s)
@@ -359,9 +366,6 @@ int cuStreamQuery(cua_handle h)
 {
 	IN_CONTEXT("cuStreamQuery");
 	struct stream *s = (struct stream *)h;
-	int us = __atomic_load_n(&query_us, __ATOMIC_SEQ_CST);
-	if (us)
-		usleep((useconds_t)us);
 	pthread_mutex_lock(&lock);
 	int r = !find(s) ? INVALID_HANDLE : s->first || s->busy ? CUDA_ERROR_NOT_READY : 0;
 	pthread_mutex_unlock(&lock);
