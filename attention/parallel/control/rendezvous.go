@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -130,18 +131,30 @@ func (c *Channel) start(conn net.Conn, o *Options) {
 	c.link = newLink(conn, o.Timeout, c.handle, c.gone)
 }
 
-// listen listens on an address, or on its port if the address is not of this host.
+// listen listens on an address, or on its port if the address is not of this host, or other hosts know
+// another one.
 func listen(address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
-	if errors.Is(err, syscall.EADDRNOTAVAIL) {
-		if _, port, split := net.SplitHostPort(address); split == nil {
-			l, err = net.Listen("tcp", ":"+port)
-		}
+	host, port, split := net.SplitHostPort(address)
+	switch {
+	case split != nil:
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		l, err = net.Listen("tcp", ":"+port)
+	case err == nil && ownName(host, l.Addr()):
+		_ = l.Close()
+		l, err = net.Listen("tcp", ":"+port)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("control: rank 0 cannot listen: %w", err)
 	}
 	return l, nil
+}
+
+// ownName reports whether host is a name for which this host listens on a loopback address. Debian's
+// /etc/hosts has the host's own name as 127.0.1.1, and other hosts resolve it to another address.
+func ownName(host string, a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback() && net.ParseIP(host) == nil && !strings.Contains(host, "localhost")
 }
 
 // admission is a rank, or what was wrong with its world.
