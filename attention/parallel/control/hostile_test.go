@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"math"
+	"net"
 	"testing"
 	"time"
 
@@ -90,5 +91,22 @@ func TestJoinWithoutALimit(t *testing.T) {
 		return err
 	}) {
 		require.NoError(t, err, "rank %d", r)
+	}
+}
+
+// A connection that says nothing holds up no Join that ends.
+func TestSilentConnectionsAtTheEnd(t *testing.T) {
+	testlevel.HostOnly(t)
+	// The end comes at any point of a greeting.
+	for i := range 1000 {
+		l, addresses := listener(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		stranger, err := net.Dial("tcp", addresses[0])
+		require.NoError(t, err)
+		time.AfterFunc(time.Duration(i)*time.Microsecond, cancel)
+		begin := time.Now()
+		require.Error(t, admit(ctx, l, &World{Ranks: 2}, make([]net.Conn, 2)))
+		require.Less(t, time.Since(begin), patience/2)
+		stranger.Close()
 	}
 }

@@ -181,6 +181,7 @@ func admit(ctx context.Context, l net.Listener, w *World, conns []net.Conn) erro
 				return
 			}
 			all.Go(func() {
+				_ = conn.SetDeadline(time.Now().Add(patience)) // first, so that it replaces none of the context's
 				stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 				a, ok := greet(conn, w)
 				if !stop() || !ok {
@@ -229,7 +230,6 @@ const patience = 5 * time.Second
 
 // greet reads the hello of a connection. ok is false for a stranger.
 func greet(conn net.Conn, w *World) (a admission, ok bool) {
-	_ = conn.SetDeadline(time.Now().Add(patience))
 	kind, b, err := readFrame(conn, maxHello)
 	if err != nil || kind != frameHello || len(b) != maxHello || string(b[:len(magic)]) != magic {
 		_, _ = conn.Write([]byte("control: this port takes ranks of vkattn only\n"))

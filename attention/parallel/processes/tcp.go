@@ -148,6 +148,7 @@ func (l *listening) admit(ctx context.Context, me int, conns []net.Conn) error {
 				return
 			}
 			all.Go(func() {
+				_ = conn.SetDeadline(time.Now().Add(helloTime)) // first, so that it replaces none of the context's
 				stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 				r, ok := l.greet(conn)
 				if !stop() || !ok || r <= me || r >= len(conns) {
@@ -178,11 +179,12 @@ func (l *listening) admit(ctx context.Context, me int, conns []net.Conn) error {
 	return nil
 }
 
+// helloTime is how long a connection may take to say who it is.
+const helloTime = 5 * time.Second
+
 // greet reads who a connection is; ok is false if it does not know the token.
 func (l *listening) greet(conn net.Conn) (rank int, ok bool) {
-	const limit = 5 * time.Second
 	var hello [tokenSize + 4]byte
-	_ = conn.SetDeadline(time.Now().Add(limit))
 	_, err := io.ReadFull(conn, hello[:])
 	_ = conn.SetDeadline(time.Time{})
 	return int(binary.LittleEndian.Uint32(hello[tokenSize:])), err == nil && [tokenSize]byte(hello[:]) == l.token
