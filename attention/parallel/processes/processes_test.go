@@ -449,7 +449,7 @@ func TestARankThatDoesNotFinishJoining(t *testing.T) {
 		}
 		q := &fakeQueue{fakeNCCL: fake, id: uint64(r + 1)}
 		_, err = wrap(context.Background(), c, q, &o, func(mine []byte) ([]byte, error) {
-			addresses <- mine
+			addresses <- bytes.Clone(mine)
 			return mine, nil
 		})
 		ranktest.Named(t, err, bad, parallel.ErrTimeout)
