@@ -95,9 +95,10 @@ func (h *hub) gone(r int, err error) {
 }
 
 func (h *hub) toAllLocked(kind frameKind, payload []byte) {
+	frame := encodeFrame(kind, payload) // once: a Gather of many ranks is large
 	for _, l := range h.links {
 		if l != nil {
-			l.send(kind, payload)
+			l.sendFrame(frame)
 		}
 	}
 }

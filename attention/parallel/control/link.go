@@ -52,11 +52,14 @@ func newLink(conn net.Conn, timeout time.Duration, handle func(frameKind, []byte
 }
 
 // send queues a frame.
-func (l *link) send(kind frameKind, payload []byte) {
+func (l *link) send(kind frameKind, payload []byte) { l.sendFrame(encodeFrame(kind, payload)) }
+
+// sendFrame queues an encoded frame, which several links may send.
+func (l *link) sendFrame(frame []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closing {
-		l.queue = append(l.queue, encodeFrame(kind, payload))
+		l.queue = append(l.queue, frame)
 		l.signal()
 	}
 }
