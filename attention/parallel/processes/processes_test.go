@@ -306,6 +306,25 @@ func TestConnectingHeedsTheContext(t *testing.T) {
 	}
 }
 
+// A rank that does not connect within the time is named, and not the one that waits for it.
+func TestARankThatDoesNotConnect(t *testing.T) {
+	testlevel.HostOnly(t)
+	ranktest.NoLeak(t)
+	l, err := listen()
+	require.NoError(t, err)
+	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", l.port()))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Write(append(l.token[:], 1, 0, 0, 0))
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout/2)
+	defer cancel()
+	conns := make([]net.Conn, 3)
+	ranktest.Named(t, l.admit(ctx, 0, conns), 2, parallel.ErrTimeout)
+	require.NotNil(t, conns[1])
+	conns[1].Close()
+}
+
 // Ranks that cannot use what they ask for, or that ask for different transports, are named.
 func TestJoinRefuses(t *testing.T) {
 	testlevel.HostOnly(t)

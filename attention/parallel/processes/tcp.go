@@ -1,7 +1,6 @@
 package processes
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -9,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -117,34 +117,26 @@ func mesh(ctx context.Context, ch *control.Channel, l *listening, all []endpoint
 	return conns, l.admit(ctx, me, conns)
 }
 
-// arrival is a rank that has connected, or why no further one can.
+// arrival is a rank that has connected.
 type arrival struct {
 	net.Conn
 	rank int
-	err  error
 }
 
 // admit accepts the ranks above this one. A connection that does not say who it is holds up no
 // other one.
 func (l *listening) admit(ctx context.Context, me int, conns []net.Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
-	arrived := make(chan arrival)
+	arrived, failed := make(chan arrival), make(chan error, 1)
 	var all sync.WaitGroup
 	defer func() { cancel(); l.Close(); all.Wait() }()
-	tell := func(a arrival) {
-		select {
-		case arrived <- a:
-		case <-ctx.Done():
-			if a.Conn != nil {
-				a.Close()
-			}
-		}
-	}
 	all.Go(func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
-				tell(arrival{err: err})
+				if !errors.Is(err, net.ErrClosed) { // the end of the context closes it
+					failed <- err
+				}
 				return
 			}
 			all.Go(func() {
@@ -155,25 +147,31 @@ func (l *listening) admit(ctx context.Context, me int, conns []net.Conn) error {
 					conn.Close() // not a rank of this world
 					return
 				}
-				tell(arrival{Conn: conn, rank: r})
+				select {
+				case arrived <- arrival{conn, r}:
+				case <-ctx.Done():
+					conn.Close()
+				}
 			})
 		}
 	})
 	for missing := len(conns) - 1 - me; missing > 0; {
-		var a arrival
 		select {
-		case a = <-arrived:
-		case <-ctx.Done(): // nobody may be left to tell
-			a.err = ctx.Err()
-		}
-		switch {
-		case a.err != nil:
-			return fmt.Errorf("processes: %w", cmp.Or(context.Cause(ctx), a.err))
-		case conns[a.rank] != nil:
-			a.Close()
-		default:
+		case a := <-arrived:
+			if conns[a.rank] != nil {
+				a.Close()
+				continue
+			}
 			conns[a.rank] = a.Conn
 			missing--
+		case err := <-failed:
+			return fmt.Errorf("processes: %w", err)
+		case <-ctx.Done():
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fmt.Errorf("processes: %w", ctx.Err())
+			}
+			late := me + 1 + slices.Index(conns[me+1:], nil)
+			return &parallel.RankError{Rank: late, Err: fmt.Errorf("%w: it did not connect", parallel.ErrTimeout)}
 		}
 	}
 	return nil
