@@ -33,9 +33,10 @@ func (b *Buffer) ExportFD() (int, error) {
 		return -1, err
 	}
 	defer b.d.leave()
-	if b.closed.Load() {
+	if b.retain() != nil { // Close may come meanwhile
 		return -1, closed(op)
 	}
+	defer b.release()
 	if !b.export {
 		return -1, invalid(op, "the buffer was not made with Exportable")
 	}
