@@ -84,7 +84,7 @@ func (l *link) close() {
 func (l *link) finish(within time.Duration) {
 	stop := time.AfterFunc(within, func() {
 		l.close()
-		_ = l.conn.SetDeadline(time.Now())
+		_ = l.conn.Close() // a deadline could be replaced by that of the next frame
 	})
 	defer stop.Stop()
 	l.running.Wait()

@@ -23,8 +23,8 @@ const (
 
 // Options are the options of Join.
 type Options struct {
-	// Timeout is how long a rank may be silent. Its process sends heartbeats while it
-	// computes, so this does not bound a computation. 0: DefaultTimeout.
+	// Timeout is how long a rank may be silent, the same on every rank. Its process sends
+	// heartbeats while it computes, so this does not bound a computation. 0: DefaultTimeout.
 	Timeout time.Duration
 	// Join bounds the time from the first rank's Join to the last one's. 0: DefaultJoin.
 	Join time.Duration
