@@ -151,10 +151,22 @@ func TestSharedMemoryIsAllocated(t *testing.T) {
 		require.NoError(t, err)
 		return strings.Count(string(text), "memfd:vkattn")
 	}
-	before := mapped()
+	opened := func() (n int) {
+		links, err := filepath.Glob("/proc/self/fd/*")
+		require.NoError(t, err)
+		for _, link := range links {
+			if file, err := os.Readlink(link); err == nil && strings.Contains(file, "memfd:vkattn") {
+				n++
+			}
+		}
+		return n
+	}
+	before, files := mapped(), opened()
+	require.Equal(t, 1, files, "f")
 	w := newWorld(t, TransportTCP, 3)
 	requireShared(t, w)
 	require.Equal(t, before+9, mapped())
+	require.Equal(t, files, opened())
 	for _, err := range ranktest.OnAll(3, func(r int) error { return w.transports[r].Close() }) {
 		require.NoError(t, err)
 	}
