@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"vkattn/attention"
 	"vkattn/attention/parallel"
@@ -108,5 +109,67 @@ func TestSilentConnectionsAtTheEnd(t *testing.T) {
 		require.Error(t, admit(ctx, l, &World{Ranks: 2}, make([]net.Conn, 2)))
 		require.Less(t, time.Since(begin), patience/2)
 		stranger.Close()
+	}
+}
+
+// Frames of any bytes, from any rank, in any order, end the world at most, and name a rank.
+func TestFramesOfAnyBytes(t *testing.T) {
+	testlevel.HostOnly(t)
+	type frame struct {
+		kind    frameKind
+		payload []byte
+	}
+	check := func(t *rapid.T) {
+		const ranks = 3
+		h := newHub(ranks, time.Hour)
+		var ends []net.Conn
+		aborted := make(chan []byte, 2*ranks)
+		for r := range ranks {
+			own, other := net.Pipe()
+			ends = append(ends, other)
+			h.links[r] = newLink(own, time.Hour, func(frameKind, []byte) {}, func(error) {})
+			go func() {
+				for {
+					kind, payload, err := readFrame(other, maxPayload)
+					if err != nil {
+						return
+					}
+					if kind == frameAbort {
+						aborted <- payload
+					}
+				}
+			}()
+		}
+		waiting := func(peer int, posts map[int]posted) []byte {
+			return (&state{activity: waits, awaited: []awaited{{peer, true, 3}}, posted: posts}).encode()
+		}
+		known := []frame{{frameGather, nil}, {frameReport, encodeCause(&parallel.RankError{Rank: 1, Err: parallel.ErrTimeout})},
+			{frameReport, encodeCause(&parallel.RankError{Rank: ranks, Err: parallel.ErrTimeout})}, {frameState, (&state{}).encode()}, {frameState, waiting(2, nil)},
+			{frameState, waiting(1, map[int]posted{9: {3, 4}})}, {frameState, waiting(ranks, nil)}, {frameBye, waiting(0, nil)}}
+		frames := rapid.OneOf(rapid.SampledFrom(known), rapid.SampledFrom(known), rapid.SampledFrom(known), rapid.Custom(func(t *rapid.T) frame {
+			return frame{frameKind(rapid.Byte().Draw(t, "kind")), rapid.SliceOfN(rapid.Byte(), 0, 60).Draw(t, "payload")}
+		}))
+		c := newChannel(&World{Rank: 1, Ranks: ranks}, &Options{Timeout: time.Second})
+		c.link = h.links[1]
+		for range rapid.IntRange(1, 30).Draw(t, "frames") {
+			x := frames.Draw(t, "frame")
+			h.handle(rapid.IntRange(0, ranks-1).Draw(t, "rank"), x.kind, x.payload)
+			c.handle(x.kind, x.payload)
+		}
+		h.close(0)
+		for _, conn := range ends {
+			conn.Close()
+		}
+		if h.ended && len(aborted) > 0 {
+			if _, ok := decodeCause(<-aborted, ranks); !ok {
+				t.Fatal("the cause is no cause")
+			}
+		}
+		if cause := c.Err(); cause != nil && (cause.Rank < 0 || cause.Rank >= ranks) {
+			t.Fatalf("rank %d", cause.Rank)
+		}
+	}
+	for range 20 { // a case takes some 200 us
+		rapid.Check(t, check)
 	}
 }
