@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"errors"
 	"fmt"
 
 	"vkattn/attention/internal/arith"
@@ -40,7 +41,25 @@ func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) erro
 		return err
 	}
 	l.preparedBackward, l.op, l.args, l.limits = p, op, a, &op.dev.Caps().Limits
+	if err := l.checkReach(); err != nil {
+		return err
+	}
 	return l.record(c, &r)
+}
+
+// checkReach reports a tensor that no descriptor reaches. The outputs are bound after other dispatches
+// have been recorded.
+func (l *backwardLaunch) checkReach() error {
+	if l.access != AccessDescriptors {
+		return nil
+	}
+	return l.tensors.Each(func(_ int, t *tensors.Layout) error {
+		_, _, err := t.Tensor.Buffer.Window(uint64(t.Tensor.Offset*t.Size), t.SpanBytes())
+		if errors.Is(err, vk.ErrUnsupported) {
+			return fmt.Errorf("%w: %s: %w", ErrUnsupported, t.Field, err)
+		}
+		return err
+	})
 }
 
 // backwardLaunch is the state of a backward call while its dispatches are recorded.

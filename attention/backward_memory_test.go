@@ -2,6 +2,7 @@ package attention_test
 
 import (
 	"context"
+	"encoding/binary"
 	"math/rand/v2"
 	"testing"
 
@@ -59,5 +60,46 @@ func TestBackwardTakesTheMemoryOfItsPlan(t *testing.T) {
 		}
 		room = max(room, grew[0])
 		require.Zero(t, grew[1], "seed %d, %v", seed, s)
+	}
+}
+
+// A call that descriptors cannot reach is refused before anything of it is recorded.
+func TestBackwardBeyondADescriptor(t *testing.T) {
+	dev := tuneDevice(t)
+	longest := dev.Caps().Limits.MaxStorageBufferRange
+	if longest > 256<<20 {
+		t.Skipf("a descriptor holds %d bytes", longest)
+	}
+	stream, err := dev.NewStream("descriptors")
+	require.NoError(t, err)
+	defer stream.Close()
+	cfg := scalarF32
+	cfg.HeadDim, cfg.Access = 8, attention.AccessDescriptors
+	op, err := attention.New(dev, cfg)
+	require.NoError(t, err)
+	defer op.Close()
+	const filled = 0x3f800000
+	s := attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 2, Sk: 2}
+	buffer := func(bytes uint64) attention.Tensor {
+		b, err := dev.NewBuffer(bytes, vk.BufferOptions{Name: "tensor"})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = b.Close() })
+		require.NoError(t, stream.Fill(vk.BufferRange{Buffer: b}, filled))
+		return attention.Tensor{Buffer: b}
+	}
+	const size = 2 * 8 * 4
+	a := attention.BackwardArgs{Args: attention.Args{Shape: s, Q: buffer(size), K: buffer(size), V: buffer(size), O: buffer(size), LSE: buffer(8)},
+		DO: buffer(size), DQ: buffer(size), DK: buffer(size), DV: buffer(longest + size)}
+	a.DV.Strides = attention.Strides{Batch: int64(longest / 2), Head: int64(longest / 2), Seq: int64(longest / 4)}
+	require.NoError(t, stream.Barrier())
+	err = op.Backward(stream, a)
+	require.ErrorIs(t, err, attention.ErrUnsupported)
+	require.ErrorContains(t, err, "DV: ")
+	got := make([]byte, size)
+	for name, x := range map[string]attention.Tensor{"DQ": a.DQ, "DK": a.DK} {
+		require.NoError(t, stream.Download(context.Background(), got, x.Buffer, 0))
+		for i := 0; i < size; i += 4 {
+			require.EqualValues(t, filled, binary.LittleEndian.Uint32(got[i:]), name)
+		}
 	}
 }

@@ -199,6 +199,8 @@ func (c *Context) end() {
 	for _, m := range c.modules {
 		m.unload(c)
 	}
+	c.mu.Lock() // against kernelOf, which holds no life
 	c.owned, c.modules, c.kernels = nil, nil, nil
+	c.mu.Unlock()
 	C.cua_release(c.lib.api, C.int(c.info.device))
 }

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -175,5 +177,74 @@ func TestManyGoroutines(t *testing.T) {
 			}
 		})
 	}
+	wg.Wait()
+}
+
+// Other goroutines may ask a stream while it is closed: the driver is not asked for one that is destroyed.
+func TestQueryWhileTheStreamCloses(t *testing.T) {
+	f, c := withFake(t)
+	vulkan, err := c.dev.NewStream("")
+	require.NoError(t, err)
+	l, err := c.link(vulkan)
+	require.NoError(t, err)
+	own, err := c.NewStream()
+	require.NoError(t, err)
+	f.slow("cuStreamQuery", 50_000)
+	defer f.slow("", 0)
+	for name, x := range map[string]struct {
+		query func() (bool, error)
+		close func() error
+	}{
+		"a stream":           {own.Query, own.Close},
+		"of a Vulkan stream": {func() (bool, error) { return l.Poll(0) }, func() error { l.Close(); return nil }},
+	} {
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			finished, err := x.query()
+			assert.NoError(t, err, name)
+			assert.True(t, finished, name)
+		})
+		time.Sleep(10 * time.Millisecond)
+		require.NoError(t, x.close())
+		wg.Wait()
+		_, err = x.query()
+		require.ErrorIs(t, err, vk.ErrClosed, name)
+	}
+	require.NoError(t, vulkan.Close())
+}
+
+// Memory may be closed while another goroutine exports it: it is freed afterwards.
+func TestExportWhileTheMemoryCloses(t *testing.T) {
+	f, c := withFake(t)
+	m, err := c.Alloc(4096)
+	require.NoError(t, err)
+	live := f.live()
+	f.slow("cuMemExportToShareableHandle", 50_000)
+	defer f.slow("", 0)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		fd, err := m.ExportFD()
+		assert.NoError(t, err)
+		assert.NoError(t, syscall.Close(fd))
+	})
+	time.Sleep(10 * time.Millisecond)
+	require.NoError(t, m.Close())
+	require.Equal(t, live, f.live(), "while it is exported")
+	wg.Wait()
+	require.Less(t, f.live(), live)
+	_, err = m.ExportFD()
+	require.ErrorIs(t, err, vk.ErrClosed)
+}
+
+// A kernel may be chosen while the device closes.
+func TestChooseWhileTheDeviceCloses(t *testing.T) {
+	_, c := withFake(t)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range c.table.kernels {
+			require.NotNil(t, c.kernelOf(&c.table.kernels[i]))
+		}
+	})
+	require.NoError(t, c.dev.Close())
 	wg.Wait()
 }

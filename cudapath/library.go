@@ -98,7 +98,7 @@ func (l *library) check(op string, code C.int) error {
 	return e
 }
 
-// function names for errors that the C side reports by a constant string.
+// opName is the function of the driver that failed, as the C side names it; otherwise if it names none.
 func opName(op *C.char, otherwise string) string {
 	if op == nil {
 		return otherwise

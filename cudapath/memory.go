@@ -77,13 +77,12 @@ func (m *Memory) Context() *Context {
 	return m.c
 }
 
-// use starts a call on open memory. After a nil error leave of the context must follow.
-func (m *Memory) use(op string) error {
-	if err := m.Context().enter(op); err != nil {
-		return err
-	}
-	if m.closed.Load() {
-		m.c.leave()
+// hold keeps open memory until release, which must follow a nil error: Close may come meanwhile.
+func (m *Memory) hold(op string) error {
+	switch {
+	case m == nil || m.c == nil:
+		return unmade(op)
+	case m.closed.Load() || !m.retain():
 		return closed(op)
 	}
 	return nil
@@ -94,7 +93,11 @@ func (m *Memory) use(op string) error {
 // takes ownership. The memory lives until it and every import are closed.
 func (m *Memory) ExportFD() (int, error) {
 	const op = "ExportFD"
-	if err := m.use(op); err != nil {
+	if err := m.hold(op); err != nil {
+		return -1, err
+	}
+	defer m.release()
+	if err := m.c.enter(op); err != nil {
 		return -1, err
 	}
 	defer m.c.leave()
@@ -207,8 +210,8 @@ func (m *Memory) CopyToHost(dst []byte, off uint64) error {
 
 // onStream runs f on a temporary stream while the memory is held.
 func (m *Memory) onStream(op string, f func(*Stream) error) error {
-	if m.closed.Load() || !m.retain() {
-		return closed(op)
+	if err := m.hold(op); err != nil {
+		return err
 	}
 	defer m.release()
 	s, err := m.c.NewStream()

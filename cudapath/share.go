@@ -43,7 +43,7 @@ func (c *Context) Address(b *vk.Buffer) (uint64, error) {
 	return v.(*reached).address, nil
 }
 
-// reaches returns the error that Address would return, without importing anything.
+// reaches reports whether Address would return an address, without importing anything.
 func reaches(b *vk.Buffer) bool { return b.Exportable() || b.Attached(bufferKey) != nil }
 
 func (c *Context) importBuffer(op string, b *vk.Buffer) (*reached, error) {

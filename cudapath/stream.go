@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -18,6 +19,7 @@ type Stream struct {
 	handle C.cua_handle
 	shared bool // belongs to a Vulkan stream
 	closed atomic.Bool
+	mu     sync.RWMutex // close against poll, which comes from other goroutines
 }
 
 // NewStream creates a stream. The caller closes it.
@@ -183,6 +185,11 @@ func (s *Stream) Query() (finished bool, err error) { return s.poll("Query", 0) 
 
 // poll waits at most for a time and reports whether the stream has finished.
 func (s *Stream) poll(op string, atMost time.Duration) (done bool, err error) {
+	if s == nil {
+		return false, unmade(op)
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	if err := s.use(op); err != nil {
 		return false, err
 	}
@@ -203,10 +210,17 @@ func (s *Stream) Close() error {
 	if s.shared {
 		return invalid("Close", "the stream belongs to a Vulkan stream; close that")
 	}
+	s.close()
+	return nil
+}
+
+// close destroys the stream once.
+func (s *Stream) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !s.closed.Swap(true) {
 		s.c.drop(s)
 	}
-	return nil
 }
 
 func (s *Stream) destroy() { C.cua_stream_destroy(s.c.lib.api, s.c.handle, s.handle) }

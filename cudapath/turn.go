@@ -150,9 +150,7 @@ func (l *link) Close() {
 	if l.stream.c.dev.Lost() {
 		return // CUDA may wait for what the lost device will not signal
 	}
-	if !l.stream.closed.Swap(true) {
-		l.stream.c.drop(l.stream)
-	}
+	l.stream.close()
 	_ = l.semaphore.Close()
 	l.release()
 	if l.workspace != nil {

@@ -1,7 +1,10 @@
 package vk
 
 import (
+	"errors"
 	"os"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -102,4 +105,31 @@ func shareTimeline(t *testing.T, d *Device) {
 	require.NoError(t, out.Close())
 	require.NoError(t, s.Wait(background(t)))
 	require.NoError(t, s.Close())
+}
+
+// A buffer may be closed while another goroutine exports it: the memory is freed afterwards.
+func TestExportDuringClose(t *testing.T) {
+	d := openExecuting(t)
+	if !d.Caps().ExternalMemoryFd {
+		t.Skip("the device does not share memory by file descriptor")
+	}
+	for range 3000 {
+		b, err := d.NewBuffer(4096, BufferOptions{Exportable: true})
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		wg.Go(func() {
+			<-start
+			fd, err := b.ExportFD()
+			if err == nil {
+				err = syscall.Close(fd)
+			} else if errors.Is(err, ErrClosed) {
+				err = nil
+			}
+			assert.NoError(t, err)
+		})
+		close(start)
+		require.NoError(t, b.Close())
+		wg.Wait()
+	}
 }

@@ -147,7 +147,7 @@ func uncovered(runs []run, n int) (list []Span) {
 	return list
 }
 
-// whole computes a call over all rows and keys: for this rank's heads, or the only rank's.
+// whole returns the arguments of a call over all rows and keys, for the heads of q and k.
 func (c *call) whole(q, k, v, o, lse view) attention.Args {
 	a := attention.Args{Shape: c.Shape, Q: q.Tensor, K: k.Tensor, V: v.Tensor, O: o.Tensor, LSE: lse.Tensor}
 	a.Hq, a.Hkv = q.heads, k.heads

@@ -132,7 +132,7 @@ func (g *Group) call(ctx context.Context, h header, invalid error, prepare func(
 		return g.end(err)
 	}
 	g.calls++
-	switch err := disagreement(all, g.t.Rank()); {
+	switch err := disagreement(all); {
 	case invalid != nil:
 		return invalid // all ranks know it
 	case err != nil:

@@ -52,7 +52,7 @@ func (h *header) fields() [len(headerFields)]uint64 {
 
 // disagreement names the first rank that cannot take part, or else the first one whose header
 // differs from that of most ranks. With as many ranks on either side, rank 0's side is right.
-func disagreement(all [][]byte, me int) error {
+func disagreement(all [][]byte) error {
 	const size = 8 * len(headerFields)
 	for r, b := range all {
 		switch {

@@ -97,11 +97,13 @@ func (t *inProcess) Close() error {
 	defer t.mu.Unlock()
 	if me := &t.ranks[t.rank]; !me.left {
 		me.left = true
+		ends := me.gathers || len(me.waiting) > 0 // a call of this rank is under way
 		for r := range t.ranks {
 			other := &t.ranks[r]
-			if r != t.rank && (other.gathers || other.peerLocked(func(peer int) bool { return peer == t.rank }) >= 0) {
-				t.endLocked(&RankError{t.rank, ErrLeft})
-			}
+			ends = ends || r != t.rank && (other.gathers || other.peerLocked(func(peer int) bool { return peer == t.rank }) >= 0)
+		}
+		if ends {
+			t.endLocked(&RankError{t.rank, ErrLeft})
 		}
 	}
 	return nil
@@ -140,21 +142,14 @@ func (t *inProcess) Exchange(sends, receives []Transfer) (Pending, error) {
 		}
 	}
 	p := &exchange{t: t, list: make([]*message, 0, len(sends)+len(receives))}
-	for i := range sends {
-		m, err := t.post(&sends[i], true)
-		if err != nil {
-			p.withdraw()
-			return nil, err
-		}
-		p.list = append(p.list, m)
+	copies, err := p.post(sends, receives)
+	for _, c := range copies { // also after an error: the other rank may wait for them
+		copy(c.to.bytes(), c.from.bytes())
+		close(c.to.done)
+		close(c.from.done)
 	}
-	for i := range receives {
-		m, err := t.post(&receives[i], false)
-		if err != nil {
-			p.withdraw()
-			return nil, err
-		}
-		p.list = append(p.list, m)
+	if err != nil {
+		return nil, err
 	}
 	return p, nil
 }
@@ -187,17 +182,45 @@ func (t *inProcess) GatherNear(ctx context.Context, parts [][][]byte) error {
 	return p.Wait(ctx)
 }
 
-// post adds a side of a transfer. If the other side is there, it copies the bytes.
-func (t *inProcess) post(x *Transfer, send bool) (*message, error) {
-	m := &message{Memory: x.Memory, peer: x.Peer, done: make(chan struct{})}
+// messageCopy is a transfer of which both sides are there.
+type messageCopy struct{ to, from *message }
+
+// post adds the messages of an Exchange, and returns the transfers that they complete. If it returns an
+// error no message is there, or the world has ended.
+func (p *exchange) post(sends, receives []Transfer) (copies []messageCopy, err error) {
+	t := p.t
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if err := t.beginLocked(); err != nil {
-		t.mu.Unlock()
 		return nil, err
 	}
-	way := [2]int{x.Peer, t.rank}
+	for k, list := range [2][]Transfer{sends, receives} {
+		for i := range list {
+			send := k == 0
+			m := &message{Memory: list[i].Memory, peer: list[i].Peer, done: make(chan struct{})}
+			other, err := t.postLocked(m, send)
+			if err != nil {
+				return copies, err
+			}
+			p.list = append(p.list, m)
+			switch {
+			case other == nil:
+			case send:
+				copies = append(copies, messageCopy{other, m})
+			default:
+				copies = append(copies, messageCopy{m, other})
+			}
+		}
+	}
+	return copies, nil
+}
+
+// postLocked adds a side of a transfer, and returns the other side if it is there. An error ends the
+// world.
+func (t *inProcess) postLocked(m *message, send bool) (other *message, err error) {
+	way := [2]int{m.peer, t.rank}
 	if send {
-		way = [2]int{t.rank, x.Peer}
+		way = [2]int{t.rank, m.peer}
 	}
 	q := t.queues[way]
 	if q == nil {
@@ -209,32 +232,21 @@ func (t *inProcess) post(x *Transfer, send bool) (*message, error) {
 		mine, theirs = theirs, mine
 	}
 	if len(*theirs) == 0 {
-		if t.ranks[x.Peer].left {
-			t.endLocked(&RankError{x.Peer, ErrLeft})
-			t.mu.Unlock()
+		if t.ranks[m.peer].left {
+			t.endLocked(&RankError{m.peer, ErrLeft})
 			return nil, t.cause
 		}
 		*mine = append(*mine, m)
-		t.mu.Unlock()
-		return m, nil
+		return nil, nil
 	}
-	other := (*theirs)[0]
+	other = (*theirs)[0]
 	*theirs = (*theirs)[1:]
 	if other.Bytes != m.Bytes {
-		t.endLocked(&RankError{x.Peer, fmt.Errorf("%w: a message of %d bytes where rank %d expects %d", ErrMismatch, other.Bytes, t.rank, m.Bytes)})
-		t.mu.Unlock()
+		t.endLocked(&RankError{m.peer, fmt.Errorf("%w: a message of %d bytes where rank %d expects %d", ErrMismatch, other.Bytes, t.rank, m.Bytes)})
 		return nil, t.cause
 	}
 	other.copying, m.copying = true, true
-	t.mu.Unlock()
-	if send {
-		copy(other.bytes(), m.bytes())
-	} else {
-		copy(m.bytes(), other.bytes())
-	}
-	close(other.done)
-	close(m.done)
-	return m, nil
+	return other, nil
 }
 
 // bytes returns the memory of a checked range.
@@ -259,6 +271,9 @@ func (p *exchange) Wait(ctx context.Context) error {
 	t.mu.Lock()
 	me := &t.ranks[t.rank]
 	me.waiting = p.list
+	if me.left {
+		t.endLocked(&RankError{t.rank, ErrLeft})
+	}
 	if r := me.peerLocked(func(peer int) bool { return t.ranks[peer].left }); r >= 0 {
 		t.endLocked(&RankError{r, ErrLeft})
 	}

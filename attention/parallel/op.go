@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"vkattn/attention"
@@ -100,7 +101,9 @@ func (op *Op) Plan(p Problem) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return x.Plan, nil
+	plan := x.Plan // the caller's to change
+	plan.Rows, plan.Keys, plan.Rejected = plan.Rows.clone(), plan.Keys.clone(), slices.Clone(plan.Rejected)
+	return plan, nil
 }
 
 // plan finds or makes the plan of a problem.

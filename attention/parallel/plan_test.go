@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -178,4 +179,47 @@ func TestRankShapeOfPackedSequences(t *testing.T) {
 	shape, ok := l.rankShape(1)
 	require.True(t, ok)
 	require.Equal(t, attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 8, Sk: 20}, shape)
+}
+
+// Splits of sizes that no call can have are empty, whatever their numbers.
+func TestSplitsOfImpossibleSizes(t *testing.T) {
+	for _, split := range []func(n, ranks int) Split{Contiguous, Zigzag} {
+		for _, x := range [][2]int{{-1, 2}, {10, 0}, {10, -1}, {10, math.MaxInt}, {10, MaxRanks + 1}, {math.MaxInt, 3}, {attention.MaxLength + 1, 2}} {
+			require.Empty(t, split(x[0], x[1]), "%v", x)
+		}
+		for _, ranks := range []int{1, 3, MaxRanks} {
+			s := split(attention.MaxLength, ranks)
+			require.NoError(t, s.check("", attention.MaxLength, ranks))
+		}
+	}
+}
+
+// The caller may change the Plan that it has: calls have their own.
+func TestPlanIsTheCallers(t *testing.T) {
+	testlevel.HostOnly(t)
+	groups := ranksOf(t, 2, time.Minute)
+	cfg := Config{Mode: ModeRing}
+	cfg.HeadDim = 8
+	op, err := New(groups[0], nil, cfg)
+	require.NoError(t, err)
+	p := Problem{Shape: attention.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 24, Sk: 24}}
+	plan, err := op.Plan(p)
+	require.NoError(t, err)
+	want := plan.Rows.clone()
+	plan.Rows[0][0].N, plan.Keys[1][0].First = 1000, 1000
+	again, err := op.Plan(p)
+	require.NoError(t, err)
+	require.Equal(t, want, again.Rows)
+	require.Equal(t, want, again.Keys)
+	auto := cfg
+	auto.Mode = ModeAuto
+	op, err = New(groups[0], nil, auto)
+	require.NoError(t, err)
+	plan, err = op.Plan(p)
+	require.NoError(t, err)
+	require.NotEmpty(t, plan.Rejected)
+	plan.Rejected[0].Reason = ""
+	again, err = op.Plan(p)
+	require.NoError(t, err)
+	require.NotEmpty(t, again.Rejected[0].Reason)
 }

@@ -17,9 +17,10 @@ func (s Span) End() int { return s.First + s.N }
 // spans one after the other. For packed sequences it splits the rows of all sequences.
 type Split [][]Span
 
-// Contiguous gives rank r the r-th of equal chunks. Lengths differ by at most one.
+// Contiguous gives rank r the r-th of equal chunks. Lengths differ by at most one. It returns nil if n is
+// not 0 to attention.MaxLength, or ranks not 1 to MaxRanks.
 func Contiguous(n, ranks int) Split {
-	if ranks < 1 || n < 0 {
+	if !splits(n, ranks) {
 		return nil
 	}
 	s := make(Split, ranks)
@@ -30,9 +31,10 @@ func Contiguous(n, ranks int) Split {
 }
 
 // Zigzag cuts the sequence into two chunks a rank and gives rank r chunk r and, counted from
-// the end, chunk r. Under a causal mask every rank then has the same work.
+// the end, chunk r. Under a causal mask every rank then has the same work. It returns nil as Contiguous
+// does.
 func Zigzag(n, ranks int) Split {
-	if ranks < 1 || n < 0 {
+	if !splits(n, ranks) {
 		return nil
 	}
 	s := make(Split, ranks)
@@ -41,6 +43,11 @@ func Zigzag(n, ranks int) Split {
 		s.add(r, chunk(n, 2*ranks, 2*ranks-1-r))
 	}
 	return s
+}
+
+// splits reports whether n rows may be split over some ranks.
+func splits(n, ranks int) bool {
+	return n >= 0 && n <= attention.MaxLength && ranks >= 1 && ranks <= MaxRanks
 }
 
 // chunk is one of the equal chunks of n rows.

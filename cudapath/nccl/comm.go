@@ -6,6 +6,7 @@ import "C"
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"unsafe"
 
@@ -30,7 +31,7 @@ type Comm struct {
 // ctx is done first it aborts and returns the context's error.
 func Join(ctx context.Context, cuda uint64, id ID, rank, ranks int) (*Comm, error) {
 	const op = "ncclCommInitRankConfig"
-	if ranks < 1 || rank < 0 || rank >= ranks {
+	if ranks < 1 || ranks > math.MaxInt32 || rank < 0 || rank >= ranks {
 		return nil, &Error{Op: op, Detail: "no such rank", Err: vk.ErrInvalid}
 	}
 	api, err := load()

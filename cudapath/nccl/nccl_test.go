@@ -170,4 +170,6 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Join(context.Background(), 0, id, 0, 9)
 	require.EqualError(t, err, "nccl: ncclCommInitRankConfig: invalid argument (4)")
+	_, err = Join(context.Background(), 0, id, 0, 1<<32+1) // 1 in 32 bits
+	require.ErrorIs(t, err, vk.ErrInvalid)
 }

@@ -12,13 +12,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_PTX = 218, NOT_FOUND = 500, CONTEXT = 4711, MAX_SHARED = 227 * 1024 };
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, CONTEXT = 4711, MAX_SHARED = 227 * 1024 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int retained, live, dead;
 static char failing[64];
 static int failing_code;
+static char slow[64];
+static int slow_us;
 static char launches[1 << 16];
 static int (*timeline)(int signal, uint64_t fd, uint64_t value);
 static int (*backward)(const char *name, const void *params, const uint32_t *grid, uint64_t threads);
@@ -44,6 +46,13 @@ void fake_fail(const char *name, int code)
 {
 	snprintf(failing, sizeof failing, "%s", name);
 	failing_code = code;
+}
+
+/* The next calls of a function take that long; 0 ends that. */
+void fake_slow(const char *name, int us)
+{
+	snprintf(slow, sizeof slow, "%s", name);
+	slow_us = us;
 }
 
 /* From here on the device is lost; 0 brings it back. */
@@ -73,6 +82,8 @@ const char *fake_launches(void)
 
 static int refuse(const char *name)
 {
+	if (slow_us && !strcmp(name, slow))
+		usleep((useconds_t)slow_us);
 	return dead ? dead : !strcmp(name, failing) ? failing_code : 0;
 }
 
@@ -214,10 +225,22 @@ struct op {
 };
 
 struct stream {
+	struct stream *next; /* in streams */
 	pthread_t thread;
 	struct op *first, *last;
 	int busy, end;
 };
+
+static struct stream *streams; /* those that are not destroyed */
+
+/* Where a stream is in the list; NULL: it is destroyed. The lock is held. */
+static struct stream **find(const struct stream *s)
+{
+	for (struct stream **at = &streams; *at; at = &(*at)->next)
+		if (*at == s)
+			return at;
+	return NULL;
+}
 
 static void perform(struct op *o)
 {
@@ -298,6 +321,10 @@ int cuStreamCreate(cua_handle *s, unsigned int flags)
 	if (flags != CU_STREAM_NON_BLOCKING)
 		return INVALID_VALUE;
 	struct stream *new = calloc(1, sizeof *new);
+	pthread_mutex_lock(&lock);
+	new->next = streams;
+	streams = new;
+	pthread_mutex_unlock(&lock);
 	pthread_create(&new->thread, NULL, work, new);
 	pthread_detach(new->thread);
 	*s = (cua_handle)new;
@@ -311,6 +338,12 @@ int cuStreamDestroy_v2(cua_handle h)
 	if (!current)
 		return INVALID_CONTEXT;
 	pthread_mutex_lock(&lock);
+	struct stream **at = find(s);
+	if (!at) {
+		pthread_mutex_unlock(&lock);
+		return INVALID_HANDLE;
+	}
+	*at = s->next;
 	s->end = 1;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&lock);
@@ -334,7 +367,7 @@ int cuStreamQuery(cua_handle h)
 	IN_CONTEXT("cuStreamQuery");
 	struct stream *s = (struct stream *)h;
 	pthread_mutex_lock(&lock);
-	int r = s->first || s->busy ? CUDA_ERROR_NOT_READY : 0;
+	int r = !find(s) ? INVALID_HANDLE : s->first || s->busy ? CUDA_ERROR_NOT_READY : 0;
 	pthread_mutex_unlock(&lock);
 	return r;
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -81,11 +82,25 @@ func (c *Channel) LocalAddress() string {
 	if c == nil || c.link == nil {
 		return ""
 	}
-	a, ok := c.link.conn.LocalAddr().(*net.TCPAddr)
+	return hostOf(c.link.conn.LocalAddr())
+}
+
+// RootAddress is the address of rank 0's host on this rank's connection to it, without a port: that
+// of the World's Addresses which answered. It is "" on rank 0.
+func (c *Channel) RootAddress() string {
+	if c == nil || c.link == nil {
+		return ""
+	}
+	return hostOf(c.link.conn.RemoteAddr())
+}
+
+// hostOf is a TCP address without its port; "" for other networks.
+func hostOf(a net.Addr) string {
+	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
 		return ""
 	}
-	return (&net.IPAddr{IP: a.IP, Zone: a.Zone}).String()
+	return (&net.IPAddr{IP: tcp.IP, Zone: tcp.Zone}).String()
 }
 
 func (c *Channel) usable() error {
@@ -239,12 +254,14 @@ func (c *Channel) Post(sends, receives []int) (*Messages, error) {
 	if err := c.beginLocked(); err != nil {
 		return nil, err
 	}
+	for _, peer := range slices.Concat(sends, receives) {
+		if peer < 0 || peer >= c.ranks || peer == c.rank {
+			return nil, errs.Invalid("control: a message of rank %d with rank %d of %d", c.rank, peer, c.ranks)
+		}
+	}
 	m := &Messages{c: c}
 	for i, peers := range [2][]int{sends, receives} {
 		for _, peer := range peers {
-			if peer < 0 || peer >= c.ranks || peer == c.rank {
-				return nil, errs.Invalid("control: a message of rank %d with rank %d of %d", c.rank, peer, c.ranks)
-			}
 			p := c.posted[peer]
 			if i == 0 {
 				m.list = append(m.list, awaited{peer, true, p.sends})
@@ -259,12 +276,16 @@ func (c *Channel) Post(sends, receives []int) (*Messages, error) {
 	return m, nil
 }
 
-// Await says that this rank waits for the messages, until Done.
+// Await says that this rank waits for the messages, until Done. After Close it ends the world for this
+// rank: nothing would end the wait.
 func (m *Messages) Await() {
 	if m != nil && m.c != nil {
 		m.c.mu.Lock()
 		defer m.c.mu.Unlock()
 		m.c.awaited = m.list
+		if m.c.closed {
+			m.c.endLocked(&parallel.RankError{Rank: m.c.rank, Err: parallel.ErrLeft})
+		}
 	}
 }
 

@@ -304,6 +304,24 @@ func TestFromEnvironment(t *testing.T) {
 	}
 }
 
+// A name of this host that resolves to a loopback address here is another address elsewhere: rank 0
+// listens on all of them.
+func TestListenOnTheOwnName(t *testing.T) {
+	for host, want := range map[string]bool{"127.0.0.1": false, "::1": false, "localhost": false, "ip6-localhost": false, "node0": true, "node0.cluster": true} {
+		require.Equal(t, want, ownName(host, &net.TCPAddr{IP: net.IPv4(127, 0, 1, 1)}), host)
+		require.False(t, ownName(host, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}), host)
+	}
+	name, err := os.Hostname()
+	require.NoError(t, err)
+	if ips, err := net.LookupIP(name); err != nil || !ips[0].IsLoopback() {
+		t.Skipf("%s is not a loopback address here", name)
+	}
+	l, err := listen(net.JoinHostPort(name, "0"))
+	require.NoError(t, err)
+	defer l.Close()
+	require.True(t, l.Addr().(*net.TCPAddr).IP.IsUnspecified(), "%v", l.Addr())
+}
+
 // A reason that is too long to be sent stays what the caller passed on its own rank, and whole
 // characters on the others.
 func TestALongReason(t *testing.T) {

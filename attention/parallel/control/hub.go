@@ -42,32 +42,31 @@ func newHub(ranks int, grace time.Duration) *hub {
 func (h *hub) handle(r int, kind frameKind, payload []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if kind == frameBye {
-		h.leaveLocked(r, payload)
-		return
-	}
-	if h.ended {
-		return
-	}
 	ranks := len(h.links)
 	ok := true
-	switch kind {
-	case frameGather:
-		if ok = !h.has[r]; ok {
+	switch {
+	case kind == frameBye:
+		var s *state
+		if s, ok = decodeState(payload, ranks); ok {
+			h.leaveLocked(r, payload, s)
+		}
+	case h.ended:
+	case kind == frameGather:
+		if ok = !h.has[r] && len(payload) <= maxPart; ok {
 			h.gatherLocked(r, payload)
 		}
-	case frameReport:
+	case kind == frameReport:
 		var cause *parallel.RankError
 		if cause, ok = decodeCause(payload, ranks); ok && h.inquiry == nil {
 			h.inquireLocked(r, cause.Rank)
 		}
-	case frameState:
+	case kind == frameState:
 		var s *state
 		if s, ok = decodeState(payload, ranks); ok && h.inquiry != nil {
 			h.inquiry.states[r] = s
 			h.answeredLocked()
 		}
-	case frameAbort:
+	case kind == frameAbort:
 		var cause *parallel.RankError
 		if cause, ok = decodeCause(payload, ranks); ok {
 			h.endLocked(cause)
@@ -96,9 +95,10 @@ func (h *hub) gone(r int, err error) {
 }
 
 func (h *hub) toAllLocked(kind frameKind, payload []byte) {
+	frame := encodeFrame(kind, payload) // once: a Gather of many ranks is large
 	for _, l := range h.links {
 		if l != nil {
-			l.send(kind, payload)
+			l.sendFrame(frame)
 		}
 	}
 }
@@ -132,13 +132,13 @@ func (h *hub) gatherLocked(r int, part []byte) {
 	}
 }
 
-// leaveLocked lets a rank go. A Gather that needs it ends. The others learn what it had posted.
-func (h *hub) leaveLocked(r int, payload []byte) {
+// leaveLocked lets a rank go. A Gather that needs it ends. The others learn what it had posted: payload
+// is its state.
+func (h *hub) leaveLocked(r int, payload []byte, last *state) {
 	if h.left[r] {
 		return
 	}
-	h.left[r] = true
-	h.last[r], _ = decodeState(payload, len(h.links))
+	h.left[r], h.last[r] = true, last
 	if h.missing < len(h.has) && !h.has[r] {
 		h.endLocked(&parallel.RankError{Rank: r, Err: parallel.ErrLeft})
 	}

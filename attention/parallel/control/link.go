@@ -52,11 +52,14 @@ func newLink(conn net.Conn, timeout time.Duration, handle func(frameKind, []byte
 }
 
 // send queues a frame.
-func (l *link) send(kind frameKind, payload []byte) {
+func (l *link) send(kind frameKind, payload []byte) { l.sendFrame(encodeFrame(kind, payload)) }
+
+// sendFrame queues an encoded frame, which several links may send.
+func (l *link) sendFrame(frame []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closing {
-		l.queue = append(l.queue, encodeFrame(kind, payload))
+		l.queue = append(l.queue, frame)
 		l.signal()
 	}
 }
@@ -81,7 +84,7 @@ func (l *link) close() {
 func (l *link) finish(within time.Duration) {
 	stop := time.AfterFunc(within, func() {
 		l.close()
-		_ = l.conn.SetDeadline(time.Now())
+		_ = l.conn.Close() // a deadline could be replaced by that of the next frame
 	})
 	defer stop.Stop()
 	l.running.Wait()

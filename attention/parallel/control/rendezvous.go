@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -22,8 +23,8 @@ const (
 
 // Options are the options of Join.
 type Options struct {
-	// Timeout is how long a rank may be silent. Its process sends heartbeats while it
-	// computes, so this does not bound a computation. 0: DefaultTimeout.
+	// Timeout is how long a rank may be silent, the same on every rank. Its process sends
+	// heartbeats while it computes, so this does not bound a computation. 0: DefaultTimeout.
 	Timeout time.Duration
 	// Join bounds the time from the first rank's Join to the last one's. 0: DefaultJoin.
 	Join time.Duration
@@ -76,7 +77,7 @@ func Join(ctx context.Context, w World, o Options) (*Channel, error) {
 		return nil, late(bounded, &w, err)
 	}
 	// Rank 0 is there and gives up after Options.Join. It knows who is missing.
-	bounded, cancelWait := context.WithTimeout(ctx, o.Join+o.grace())
+	bounded, cancelWait := context.WithTimeout(ctx, max(o.Join, o.Join+o.grace())) // the sum may overflow
 	defer cancelWait()
 	return follow(bounded, conn, &w, &o)
 }
@@ -130,18 +131,30 @@ func (c *Channel) start(conn net.Conn, o *Options) {
 	c.link = newLink(conn, o.Timeout, c.handle, c.gone)
 }
 
-// listen listens on an address, or on its port if the address is not of this host.
+// listen listens on an address, or on its port if the address is not of this host, or other hosts know
+// another one.
 func listen(address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
-	if errors.Is(err, syscall.EADDRNOTAVAIL) {
-		if _, port, split := net.SplitHostPort(address); split == nil {
-			l, err = net.Listen("tcp", ":"+port)
-		}
+	host, port, split := net.SplitHostPort(address)
+	switch {
+	case split != nil:
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		l, err = net.Listen("tcp", ":"+port)
+	case err == nil && ownName(host, l.Addr()):
+		_ = l.Close()
+		l, err = net.Listen("tcp", ":"+port)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("control: rank 0 cannot listen: %w", err)
 	}
 	return l, nil
+}
+
+// ownName reports whether host is a name for which this host listens on a loopback address. Debian's
+// /etc/hosts has the host's own name as 127.0.1.1, and other hosts resolve it to another address.
+func ownName(host string, a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback() && net.ParseIP(host) == nil && !strings.Contains(host, "localhost")
 }
 
 // admission is a rank, or what was wrong with its world.
@@ -168,6 +181,7 @@ func admit(ctx context.Context, l net.Listener, w *World, conns []net.Conn) erro
 				return
 			}
 			all.Go(func() {
+				_ = conn.SetDeadline(time.Now().Add(patience)) // first, so that it replaces none of the context's
 				stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 				a, ok := greet(conn, w)
 				if !stop() || !ok {
@@ -216,7 +230,6 @@ const patience = 5 * time.Second
 
 // greet reads the hello of a connection. ok is false for a stranger.
 func greet(conn net.Conn, w *World) (a admission, ok bool) {
-	_ = conn.SetDeadline(time.Now().Add(patience))
 	kind, b, err := readFrame(conn, maxHello)
 	if err != nil || kind != frameHello || len(b) != maxHello || string(b[:len(magic)]) != magic {
 		_, _ = conn.Write([]byte("control: this port takes ranks of vkattn only\n"))

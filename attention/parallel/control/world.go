@@ -16,7 +16,8 @@ type World struct {
 	LocalRank   int // among the ranks of this host; the number of its device
 
 	// Addresses of rank 0, "host:port". Ranks try them in turn. Rank 0 listens on the first
-	// one, or on all interfaces if this host does not have that address.
+	// one, or on all interfaces if this host does not have that address, or resolves its own
+	// name to a loopback address.
 	Addresses []string
 }
 

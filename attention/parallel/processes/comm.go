@@ -81,11 +81,12 @@ func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather f
 		q.close()
 		return nil, err
 	}
-	near, err := joinShared(ctx, ch)
+	bounded, cancel := context.WithTimeout(ctx, o.joinTime())
+	defer cancel()
+	near, err := joinShared(bounded, ch)
 	if err != nil {
-		_ = ch.Close()
 		q.close()
-		return nil, err
+		return nil, abandon(ch, err)
 	}
 	t := newNCCL(ch, c, q)
 	t.shared = near
@@ -143,7 +144,12 @@ func gatherOnDevice(ctx context.Context, q *cudaQueue, c *nccl.Comm, mine []byte
 	if err != nil {
 		return nil, err
 	}
-	defer m.Close()
+	idle := true
+	defer func() {
+		if idle { // otherwise the device may still write to it
+			_ = m.Close()
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ctx, control.DefaultJoin)
 	defer cancel()
 	if err = m.CopyFromHost(0, mine); err == nil {
@@ -156,7 +162,9 @@ func gatherOnDevice(ctx context.Context, q *cudaQueue, c *nccl.Comm, mine []byte
 		abort := c.Abort() // so that nothing uses the memory any more
 		limit, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		return nil, errors.Join(err, abort, q.drain(limit))
+		drained := q.drain(limit)
+		idle = drained == nil
+		return nil, errors.Join(err, abort, drained)
 	}
 	all = make([]byte, n*uint64(c.Ranks()))
 	return all, m.CopyToHost(all, n)

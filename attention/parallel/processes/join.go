@@ -1,6 +1,7 @@
 package processes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -104,34 +105,37 @@ func Join(ctx context.Context, dev *vk.Device, w control.World, o Options) (para
 	if err != nil {
 		return nil, err
 	}
-	limit := o.Control.Join
-	if limit == 0 {
-		limit = control.DefaultJoin
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, o.joinTime())
 	defer cancel()
-	t, err := connect(ctx, dev, ch, &w, o.Transport)
-	if err == nil {
-		return t, nil
+	t, err := connect(ctx, dev, ch, o.Transport)
+	if err != nil {
+		return nil, abandon(ch, err)
 	}
-	if cause := ch.Err(); cause != nil {
-		err = cause // the same on every rank
-	} else {
+	return t, nil
+}
+
+// joinTime bounds what follows control.Join.
+func (o *Options) joinTime() time.Duration { return cmp.Or(o.Control.Join, control.DefaultJoin) }
+
+// abandon leaves a world that this rank cannot join, and returns the error of every rank.
+func abandon(ch *control.Channel, err error) error {
+	if ch.Err() == nil {
 		var named *parallel.RankError
 		if !errors.As(err, &named) {
-			named = &parallel.RankError{Rank: w.Rank, Err: err}
+			named = &parallel.RankError{Rank: ch.Rank(), Err: err}
 		}
 		ch.Abort(named)
-		if err = named; ch.Err() != nil {
-			err = ch.Err() // another rank's cause may have come first
-		}
+		err = named
+	}
+	if cause := ch.Err(); cause != nil {
+		err = cause // the first one
 	}
 	_ = ch.Close()
-	return nil, err
+	return err
 }
 
 // connect agrees on the transport and makes it.
-func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *control.World, want Transport) (t parallel.Transport, err error) {
+func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, want Transport) (t parallel.Transport, err error) {
 	ended, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := make(chan struct{})
@@ -148,7 +152,7 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 	if want != TransportTCP {
 		if err := canUseNCCL(dev); err != nil {
 			me.Why = err.Error()
-		} else if w.Rank == 0 {
+		} else if ch.Rank() == 0 {
 			if id, err = nccl.NewID(); err != nil {
 				me.Why = err.Error()
 			}
@@ -167,7 +171,7 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 		me.Device = uuid[:]
 	}
 	me.Host, me.Port, me.Token = ch.LocalAddress(), l.port(), l.token[:]
-	all, err := introduce(ctx, ch, &me)
+	all, err := gatherJSON(ctx, ch, &me)
 	if err != nil {
 		return nil, err
 	}
@@ -212,8 +216,8 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 	}
 	endpoints := make([]endpoint, len(all))
 	for r, x := range all {
-		if r == 0 && len(w.Addresses) > 0 {
-			x.Host, _, _ = net.SplitHostPort(w.Addresses[0])
+		if r == 0 {
+			x.Host = ch.RootAddress()
 		}
 		endpoints[r].address = net.JoinHostPort(x.Host, strconv.Itoa(x.Port))
 		copy(endpoints[r].token[:], x.Token)
@@ -226,9 +230,9 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 	return over, nil
 }
 
-// introduce exchanges introductions.
-func introduce(ctx context.Context, ch *control.Channel, me *introduction) ([]introduction, error) {
-	text, err := json.Marshal(me)
+// gatherJSON gathers a value of each rank.
+func gatherJSON[T any](ctx context.Context, ch *control.Channel, mine *T) ([]T, error) {
+	text, err := json.Marshal(mine)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +240,7 @@ func introduce(ctx context.Context, ch *control.Channel, me *introduction) ([]in
 	if err != nil {
 		return nil, err
 	}
-	all := make([]introduction, len(parts))
+	all := make([]T, len(parts))
 	for r, text := range parts {
 		if err := json.Unmarshal(text, &all[r]); err != nil {
 			return nil, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: %w", parallel.ErrMismatch, err)}

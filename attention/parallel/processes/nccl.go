@@ -270,8 +270,7 @@ func (x *ncclExchange) poll(ctx context.Context) error {
 		case <-t.ch.Ended():
 			return t.ch.Err()
 		case <-ctx.Done():
-			_ = t.ch.TimedOut(ctx, x.posted.Peer())
-			return t.ch.Err()
+			return t.ch.TimedOut(ctx, x.posted.Peer())
 		case <-t.closing:
 			return left(t.ch)
 		default:

@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"vkattn/attention/internal/errs"
 	"vkattn/attention/parallel"
@@ -32,15 +33,20 @@ type shared struct {
 }
 
 const (
-	sharedFolder = "/dev/shm" // a file system in memory, where Linux has it
-	sharedAreas  = 4096       // where the first area begins
-	sharedArea   = 1 << 20
-	sharedBytes  = sharedAreas + 2*sharedArea
-	sharedToken  = 16
+	sharedAreas = 4096 // where the first area begins
+	sharedArea  = 1 << 20
+	sharedBytes = sharedAreas + 2*sharedArea
+	sharedToken = 16
 
 	sharedNumber = 64 // offset of the number of the last gather
 	sharedSize   = 72 // of the bytes in the first area, and after it in the second
 )
+
+// sharedFile says where the other processes of the host find the memory of a rank.
+type sharedFile struct {
+	PID, FD int // of a file that the process has open; PID 0: none
+	Token   []byte
+}
 
 // joinShared maps the memory of all ranks. It is nil if not all of them are on one host, or some may
 // not open the others' files. All ranks call it at the same point.
@@ -51,47 +57,30 @@ func joinShared(ctx context.Context, ch *control.Channel) (*shared, error) {
 			s.end()
 		}
 	}()
-	type place struct {
-		Path  string // "": none
-		Token []byte
-	}
-	var me place
-	if f, err := os.CreateTemp(sharedFolder, "vkattn-*"); err == nil {
-		defer os.Remove(f.Name())
+	var me sharedFile
+	if f, err := newShared(); err == nil {
 		defer f.Close()
 		token := make([]byte, sharedToken)
 		_, err = rand.Read(token)
 		if err == nil {
-			err = f.Truncate(sharedBytes)
-		}
-		if err == nil {
-			s.all[ch.Rank()], err = syscall.Mmap(int(f.Fd()), 0, sharedBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+			s.all[ch.Rank()], err = unix.Mmap(int(f.Fd()), 0, sharedBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		}
 		if err == nil {
 			copy(s.all[ch.Rank()], token)
-			me = place{f.Name(), token}
+			me = sharedFile{os.Getpid(), int(f.Fd()), token}
 		}
 	}
-	text, err := json.Marshal(me)
-	if err != nil {
-		return nil, err
-	}
-	parts, err := ch.Gather(ctx, text)
+	files, err := gatherJSON(ctx, ch, &me)
 	if err != nil {
 		return nil, err
 	}
 	good := byte(1)
-	for r, text := range parts {
-		var p place
-		if err := json.Unmarshal(text, &p); err != nil {
-			return nil, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: %w", parallel.ErrMismatch, err)}
-		}
+	for r := range files {
 		if r != ch.Rank() {
 			s.peers = append(s.peers, r)
-			if s.all[r] = mapShared(p.Path, p.Token); s.all[r] == nil {
-				good = 0
-			}
-		} else if p.Path == "" {
+			s.all[r] = files[r].open()
+		}
+		if s.all[r] == nil {
 			good = 0
 		}
 	}
@@ -109,9 +98,29 @@ func joinShared(ctx context.Context, ch *control.Channel) (*shared, error) {
 	return s, nil
 }
 
-// mapShared maps the file of another rank; nil if it is not there or not that rank's.
-func mapShared(path string, token []byte) []byte {
-	if path == "" || len(token) != sharedToken {
+// newShared makes the file of this rank. It has no name, so nothing of it is left when its processes have
+// ended, however they end. Its memory is allocated at once: a page that could not be when it is first
+// written would end the process by SIGBUS.
+func newShared() (*os.File, error) {
+	fd, err := unix.MemfdCreate("vkattn", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "memfd")
+	if err := unix.Fallocate(fd, 0, 0, sharedBytes); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// open maps the file of another rank; nil if it is not there or not that rank's. On another host, or in
+// another namespace of processes, the numbers are those of any file.
+func (x *sharedFile) open() []byte {
+	if x.PID < 1 || x.FD < 0 || len(x.Token) != sharedToken {
+		return nil
+	}
+	path := fmt.Sprintf("/proc/%d/fd/%d", x.PID, x.FD)
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Size() != sharedBytes {
 		return nil
 	}
 	f, err := os.Open(path)
@@ -119,15 +128,12 @@ func mapShared(path string, token []byte) []byte {
 		return nil
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || info.Size() != sharedBytes {
-		return nil
-	}
-	b, err := syscall.Mmap(int(f.Fd()), 0, sharedBytes, syscall.PROT_READ, syscall.MAP_SHARED)
+	b, err := unix.Mmap(int(f.Fd()), 0, sharedBytes, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return nil
 	}
-	if !bytes.Equal(b[:sharedToken], token) {
-		_ = syscall.Munmap(b)
+	if !bytes.Equal(b[:sharedToken], x.Token) {
+		_ = unix.Munmap(b)
 		return nil
 	}
 	return b
@@ -142,7 +148,7 @@ func (s *shared) end() {
 	defer s.mu.Unlock()
 	for _, b := range s.all {
 		if b != nil {
-			_ = syscall.Munmap(b)
+			_ = unix.Munmap(b)
 		}
 	}
 	s.all = nil

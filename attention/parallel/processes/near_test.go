@@ -6,14 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
 	"vkattn/attention/inputs"
 	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/control"
 	"vkattn/attention/parallel/internal/ranktest"
 	"vkattn/internal/testlevel"
 )
@@ -47,17 +53,22 @@ func gatherNear(ctx context.Context, x parallel.Near, t parallel.Transport, call
 	return nil
 }
 
-// Gathers of host memory have the bytes of their own call, whichever rank is late, and leave no file.
+// requireShared skips where the ranks of a host may not share memory.
+func requireShared(t *testing.T, w *rankWorld) {
+	t.Helper()
+	if w.near(0).NearBytes() == 0 {
+		_, err := newShared()
+		require.Error(t, err, "ranks of one process share memory")
+		t.Skipf("no shared memory: %v", err)
+	}
+}
+
+// Gathers of host memory have the bytes of their own call, whichever rank is late.
 func TestGatherNear(t *testing.T) {
 	testlevel.HostOnly(t)
 	for _, n := range []int{1, 2, 4} {
-		before, _ := os.ReadDir(sharedFolder)
 		w := newWorld(t, TransportTCP, n)
-		after, _ := os.ReadDir(sharedFolder)
-		require.Len(t, after, len(before))
-		if w.near(0).NearBytes() == 0 {
-			t.Skipf("no shared memory in %s", sharedFolder)
-		}
+		requireShared(t, w)
 		for r, err := range ranktest.OnAll(n, func(r int) error {
 			for call := range 50 {
 				if call%n == r {
@@ -85,6 +96,88 @@ func TestGatherNear(t *testing.T) {
 	}
 }
 
+// Memory that ranks share has no file, at no time: a rank that is killed while it joins leaves nothing.
+func TestSharedMemoryHasNoFile(t *testing.T) {
+	testlevel.HostOnly(t)
+	files := func() []string {
+		list, err := filepath.Glob("/dev/shm/vkattn*")
+		require.NoError(t, err)
+		return list
+	}
+	before := files()
+	l, addresses := listenerOf(t)
+	var joined sync.WaitGroup
+	joined.Add(2)
+	for _, err := range ranktest.OnAll(2, func(r int) error {
+		o := testControl()
+		if r == 0 {
+			o.Listener = l
+		}
+		ch, err := control.Join(context.Background(), worldOf(r, 2, addresses), o)
+		joined.Done()
+		if err != nil {
+			return err
+		}
+		defer ch.Close()
+		if r == 0 {
+			_, err := joinShared(context.Background(), ch) // waits for rank 1
+			ranktest.Named(t, err, 1, parallel.ErrLeft)
+			return nil
+		}
+		joined.Wait()
+		time.Sleep(timeout / 4)
+		assert.Subset(t, before, files())
+		return nil
+	}) {
+		require.NoError(t, err)
+	}
+}
+
+// The memory is there before it is written, and is given back.
+func TestSharedMemoryIsAllocated(t *testing.T) {
+	testlevel.HostOnly(t)
+	f, err := newShared()
+	if err != nil {
+		t.Skipf("no shared memory: %v", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	require.NoError(t, err)
+	require.EqualValues(t, sharedBytes, info.Size())
+	require.GreaterOrEqual(t, info.Sys().(*syscall.Stat_t).Blocks*512, int64(sharedBytes))
+
+	mapped := func() int {
+		text, err := os.ReadFile("/proc/self/maps")
+		require.NoError(t, err)
+		return strings.Count(string(text), "memfd:vkattn")
+	}
+	opened := func() (n int) {
+		links, err := filepath.Glob("/proc/self/fd/*")
+		require.NoError(t, err)
+		for _, link := range links {
+			if file, err := os.Readlink(link); err == nil && strings.Contains(file, "memfd:vkattn") {
+				n++
+			}
+		}
+		return n
+	}
+	before, files := mapped(), opened()
+	require.Equal(t, 1, files, "f")
+	w := newWorld(t, TransportTCP, 3)
+	requireShared(t, w)
+	require.Equal(t, before+9, mapped())
+	require.Equal(t, files, opened())
+	for _, err := range ranktest.OnAll(3, func(r int) error { return w.transports[r].Close() }) {
+		require.NoError(t, err)
+	}
+	require.Equal(t, before, mapped())
+	for _, x := range []sharedFile{{}, {1, -1, make([]byte, sharedToken)}, {os.Getpid(), 1 << 30, make([]byte, sharedToken)},
+		{os.Getpid(), int(f.Fd()), make([]byte, sharedToken+1)}, {os.Getpid(), int(f.Fd()), bytes.Repeat([]byte{1}, sharedToken)}} {
+		require.Nil(t, x.open(), "%v", x)
+	}
+	require.Equal(t, before, mapped())
+}
+
 // A rank that dies, hangs, aborts, leaves or gathers another number of bytes is named on every other
 // rank.
 func TestFaultsOfGatherNear(t *testing.T) {
@@ -105,9 +198,7 @@ func TestFaultsOfGatherNear(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, TransportTCP, n)
-			if w.near(0).NearBytes() == 0 {
-				t.Skipf("no shared memory in %s", sharedFolder)
-			}
+			requireShared(t, w)
 			begin := time.Now()
 			for r, err := range ranktest.OnAll(n, func(r int) error {
 				ctx, cancel := context.WithTimeout(context.Background(), timeout)

@@ -284,6 +284,47 @@ func TestASilentStranger(t *testing.T) {
 	require.Less(t, time.Since(begin), 4*time.Second)
 }
 
+// A rank that waits for connections returns when the world ends, also if it ends as the wait begins.
+func TestConnectingHeedsTheContext(t *testing.T) {
+	testlevel.HostOnly(t)
+	ranktest.NoLeak(t)
+	for range 100 {
+		l, err := listen()
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // as mesh
+		failed := make(chan error, 1)
+		go func() { failed <- l.admit(ctx, 0, make([]net.Conn, 2)) }()
+		cancel()
+		select {
+		case err := <-failed:
+			require.ErrorIs(t, err, context.Canceled)
+		case <-time.After(5 * time.Second):
+			t.Fatal("it waits for a rank")
+		}
+		stop()
+	}
+}
+
+// A rank that does not connect within the time is named, and not the one that waits for it.
+func TestARankThatDoesNotConnect(t *testing.T) {
+	testlevel.HostOnly(t)
+	ranktest.NoLeak(t)
+	l, err := listen()
+	require.NoError(t, err)
+	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", l.port()))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Write(append(l.token[:], 1, 0, 0, 0))
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout/2)
+	defer cancel()
+	conns := make([]net.Conn, 3)
+	ranktest.Named(t, l.admit(ctx, 0, conns), 2, parallel.ErrTimeout)
+	require.NotNil(t, conns[1])
+	conns[1].Close()
+}
+
 // Ranks that cannot use what they ask for, or that ask for different transports, are named.
 func TestJoinRefuses(t *testing.T) {
 	testlevel.HostOnly(t)
@@ -369,6 +410,74 @@ func TestCommunicatorOfTheCaller(t *testing.T) {
 	}
 	_, err = FromComm(context.Background(), nil, 1, Options{})
 	require.ErrorIs(t, err, vk.ErrUnsupported)
+}
+
+// Ranks that reach rank 0 by another address than the first one reach its transport there too.
+func TestSecondAddressOfRank0(t *testing.T) {
+	testlevel.HostOnly(t)
+	l, addresses := listenerOf(t)
+	for r, err := range ranktest.OnAll(2, func(r int) error {
+		o := Options{Transport: TransportTCP, Control: control.Options{Timeout: timeout, Join: 5 * timeout}}
+		w := worldOf(r, 2, append([]string{"no such host:1"}, addresses...))
+		if r == 0 {
+			o.Control.Listener = l
+		}
+		x, err := Join(context.Background(), nil, w, o)
+		if err != nil {
+			return err
+		}
+		defer x.Close()
+		err = exchangeAll(context.Background(), x, 100)
+		_, gathered := x.Gather(context.Background(), nil) // so that none leaves early
+		return errors.Join(err, gathered)
+	}) {
+		require.NoError(t, err, "rank %d", r)
+	}
+}
+
+// A rank whose process lives but does not finish joining is named on the others, within the time to join.
+func TestARankThatDoesNotFinishJoining(t *testing.T) {
+	testlevel.HostOnly(t)
+	const n, bad = 2, 1
+	fake := useFake(t)
+	id, err := nccl.NewID()
+	require.NoError(t, err)
+	addresses := make(chan []byte, 1)
+	begin := time.Now()
+	for _, err := range ranktest.OnAll(n, func(r int) error {
+		c, err := nccl.Join(context.Background(), 0, id, r, n)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		o := Options{Control: control.Options{Timeout: timeout, Join: 2 * timeout}}
+		if r == bad {
+			var root rootAddresses
+			copy(root[:], <-addresses)
+			ch, err := control.Join(context.Background(), worldOf(r, n, root.list()), o.Control)
+			if err != nil {
+				return err
+			}
+			defer ch.Close()
+			select {
+			case <-ch.Ended():
+				ranktest.Named(t, ch.Err(), bad, parallel.ErrTimeout)
+			case <-time.After(10 * timeout):
+			}
+			return nil
+		}
+		q := &fakeQueue{fakeNCCL: fake, id: uint64(r + 1)}
+		_, err = wrap(context.Background(), c, q, &o, func(mine []byte) ([]byte, error) {
+			addresses <- bytes.Clone(mine)
+			return mine, nil
+		})
+		ranktest.Named(t, err, bad, parallel.ErrTimeout)
+		require.True(t, q.closed)
+		return nil
+	}) {
+		require.NoError(t, err)
+	}
+	require.Less(t, time.Since(begin), 9*timeout)
 }
 
 // FromEnvironment makes a Group of the variables of a launcher.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -116,66 +117,72 @@ func mesh(ctx context.Context, ch *control.Channel, l *listening, all []endpoint
 	return conns, l.admit(ctx, me, conns)
 }
 
-// arrival is a rank that has connected, or why no further one can.
+// arrival is a rank that has connected.
 type arrival struct {
 	net.Conn
 	rank int
-	err  error
 }
 
 // admit accepts the ranks above this one. A connection that does not say who it is holds up no
 // other one.
 func (l *listening) admit(ctx context.Context, me int, conns []net.Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
-	arrived := make(chan arrival)
+	arrived, failed := make(chan arrival), make(chan error, 1)
 	var all sync.WaitGroup
 	defer func() { cancel(); l.Close(); all.Wait() }()
-	tell := func(a arrival) {
-		select {
-		case arrived <- a:
-		case <-ctx.Done():
-			if a.Conn != nil {
-				a.Close()
-			}
-		}
-	}
 	all.Go(func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
-				tell(arrival{err: err})
+				if !errors.Is(err, net.ErrClosed) { // the end of the context closes it
+					failed <- err
+				}
 				return
 			}
 			all.Go(func() {
+				_ = conn.SetDeadline(time.Now().Add(helloTime)) // first, so that it replaces none of the context's
 				stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 				r, ok := l.greet(conn)
 				if !stop() || !ok || r <= me || r >= len(conns) {
 					conn.Close() // not a rank of this world
 					return
 				}
-				tell(arrival{Conn: conn, rank: r})
+				select {
+				case arrived <- arrival{conn, r}:
+				case <-ctx.Done():
+					conn.Close()
+				}
 			})
 		}
 	})
 	for missing := len(conns) - 1 - me; missing > 0; {
-		switch a := <-arrived; {
-		case a.err != nil:
-			return fmt.Errorf("processes: %w", errors.Join(context.Cause(ctx), a.err))
-		case conns[a.rank] != nil:
-			a.Close()
-		default:
+		select {
+		case a := <-arrived:
+			if conns[a.rank] != nil {
+				a.Close()
+				continue
+			}
 			conns[a.rank] = a.Conn
 			missing--
+		case err := <-failed:
+			return fmt.Errorf("processes: %w", err)
+		case <-ctx.Done():
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fmt.Errorf("processes: %w", ctx.Err())
+			}
+			late := me + 1 + slices.Index(conns[me+1:], nil)
+			return &parallel.RankError{Rank: late, Err: fmt.Errorf("%w: it did not connect", parallel.ErrTimeout)}
 		}
 	}
 	return nil
 }
 
+// helloTime is how long a connection may take to say who it is.
+const helloTime = 5 * time.Second
+
 // greet reads who a connection is; ok is false if it does not know the token.
 func (l *listening) greet(conn net.Conn) (rank int, ok bool) {
-	const limit = 5 * time.Second
 	var hello [tokenSize + 4]byte
-	_ = conn.SetDeadline(time.Now().Add(limit))
 	_, err := io.ReadFull(conn, hello[:])
 	_ = conn.SetDeadline(time.Time{})
 	return int(binary.LittleEndian.Uint32(hello[tokenSize:])), err == nil && [tokenSize]byte(hello[:]) == l.token
