@@ -20,7 +20,7 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-const timeout = 400 * time.Millisecond
+const timeout = 600 * time.Millisecond
 
 // listener opens a port of this host for rank 0.
 func listener(t *testing.T) (net.Listener, []string) {
