@@ -1,5 +1,9 @@
 #include "host.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 VkResult vka_create_buffer(vka_device *d, uint64_t size, uint32_t flags, uint64_t *buffer, uint64_t *need, uint64_t *alignment, uint32_t *types)
 {
 	VkExternalMemoryBufferCreateInfo external = {
@@ -30,8 +34,21 @@ void vka_destroy_buffer(vka_device *d, uint64_t buffer)
 	d->DestroyBuffer(d->handle, buffer, NULL);
 }
 
+/* Closes fd if it is still the file that it was. */
+static void close_same(int fd, const struct stat *was)
+{
+	struct stat now;
+	if (fstat(fd, &now) == 0 && now.st_dev == was->st_dev && now.st_ino == was->st_ino)
+		close(fd);
+}
+
+/* The memory takes a copy of fd: whatever fails, now or when the buffer is bound, the caller's stays open. */
 VkResult vka_allocate(vka_device *d, uint64_t size, uint32_t type, uint32_t flags, uint64_t dedicated, int fd, uint64_t *memory, void **mapped)
 {
+	int copy = -1;
+	struct stat file;
+	if (fd >= 0 && (fstat(fd, &file) != 0 || (copy = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0))
+		return VK_ERROR_INVALID_EXTERNAL_HANDLE;
 	VkMemoryAllocateFlagsInfo address = {
 		.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
 		.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT,
@@ -44,7 +61,7 @@ VkResult vka_allocate(vka_device *d, uint64_t size, uint32_t type, uint32_t flag
 	VkImportMemoryFdInfoKHR import = {
 		.sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR,
 		.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT,
-		.fd = fd,
+		.fd = copy,
 	};
 	VkMemoryAllocateInfo info = {
 		.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
@@ -68,6 +85,8 @@ VkResult vka_allocate(vka_device *d, uint64_t size, uint32_t type, uint32_t flag
 		info.pNext = &import;
 	}
 	VkResult r = d->AllocateMemory(d->handle, &info, NULL, memory);
+	if (r != VK_SUCCESS && copy >= 0)
+		close_same(copy, &file); /* lavapipe and SwiftShader have closed it */
 	if (r != VK_SUCCESS || !(flags & VKA_MEMORY_MAP))
 		return r;
 	r = d->MapMemory(d->handle, *memory, 0, ~(VkDeviceSize)0, 0, mapped);

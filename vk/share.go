@@ -3,7 +3,11 @@ package vk
 // #include "host.h"
 import "C"
 
-import vulkan "github.com/goki/vulkan"
+import (
+	"syscall"
+
+	vulkan "github.com/goki/vulkan"
+)
 
 // Buffers and timeline semaphores as opaque file descriptors, exported and imported.
 
@@ -79,7 +83,11 @@ func (d *Device) ImportBufferFD(fd int, size uint64, o ImportOptions) (*Buffer, 
 	if o.Dedicated {
 		q.dedicated = 1 // replaced by the buffer's handle
 	}
-	return d.makeBuffer(op, size, BufferOptions{Name: o.Name}, q, o.AllocationBytes)
+	b, err := d.makeBuffer(op, size, BufferOptions{Name: o.Name}, q, o.AllocationBytes)
+	if err == nil {
+		_ = syscall.Close(fd) // the memory has a copy
+	}
+	return b, err
 }
 
 // ExportFD returns a new opaque file descriptor of an exportable timeline. The caller owns

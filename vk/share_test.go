@@ -40,6 +40,12 @@ func TestMemoryTravelsByFileDescriptor(t *testing.T) {
 		if i == 1 {
 			before = openFDs(t) // the first time, drivers open files of their own
 		}
+		// After an error the descriptor is still the caller's, and open.
+		null, err := os.Open(os.DevNull)
+		require.NoError(t, err)
+		_, err = d.ImportBufferFD(int(null.Fd()), 64, ImportOptions{})
+		assert.Error(t, err)
+		require.NoError(t, null.Close())
 		out, err := d.NewBuffer(size, BufferOptions{Exportable: true, Name: "exported"})
 		require.NoError(t, err)
 		a := out.Allocation()
