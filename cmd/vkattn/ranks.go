@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -236,6 +237,7 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 				fmt.Fprintf(a.stderr, "%s%s\n", prefix, lines.Text())
 				mu.Unlock()
 			}
+			_, _ = io.Copy(io.Discard, stderr) // behind a line that is too long; the rank must not wait for a reader
 			if failed[r] = c.Wait(); failed[r] != nil {
 				// The others notice when they wait for it, if they do not compute for too long.
 				stop := time.AfterFunc(endOfOthers, cancel)

@@ -34,6 +34,8 @@ func (p *sqlPrinter) begin() error {
 			kind = "TEXT"
 		case c == "peer", c == "lse":
 			kind = "BOOLEAN"
+		case c == "seed":
+			kind = "NUMERIC(20)" // all 64 bits
 		}
 		columns = append(columns, fmt.Sprintf(`"%s" %s`, c, kind))
 	}

@@ -3,7 +3,7 @@ CREATE TABLE IF NOT EXISTS vkattn_bench (
   "device" TEXT,
   "driver" TEXT,
   "version" TEXT,
-  "seed" DOUBLE PRECISION,
+  "seed" NUMERIC(20),
   "tier" TEXT,
   "tile" TEXT,
   "batch" DOUBLE PRECISION,
