@@ -94,6 +94,26 @@ static void thread()
 	fibers.leave();
 }
 
+/* Runs the threads of a warp until none gets on. Returns how many have not finished. */
+static unsigned runWarp(unsigned warp, bool reversed, bool begun)
+{
+	unsigned left;
+	long before;
+	do {
+		before = progress;
+		left = 0;
+		for (unsigned n = 0; n < 32 && !failure; n++) {
+			const unsigned i = 32 * warp + (reversed ? 31 - n : n);
+			if (finished[i]) continue;
+			left++;
+			threadIdx = {i, 0, 0};
+			fibers.run(i, begun);
+		}
+		begun = true;
+	} while (progress != before && !failure);
+	return left;
+}
+
 static bool block(bool reversed)
 {
 	memset(memory, 0xff, MEMORY);
@@ -104,18 +124,13 @@ static bool block(bool reversed)
 		copies[i].clear();
 		warps[i / 32] = {};
 	}
+	/* A warp runs as far as it can before the next one does, so that it reads too early what lacks a barrier. */
 	unsigned idle = 0;
 	for (bool begun = false;; begun = true) {
-		bool running = false;
+		unsigned left = 0;
 		const long before = progress;
-		for (unsigned n = 0; n < count; n++) {
-			const unsigned i = reversed ? count - 1 - n : n;
-			if (finished[i]) continue;
-			running = true;
-			threadIdx = {i, 0, 0};
-			fibers.run(i, begun);
-		}
-		if (!running) return true;
+		for (unsigned n = 0; n < count / 32; n++) left += runWarp(reversed ? count / 32 - 1 - n : n, reversed, begun);
+		if (left == 0) return true;
 		idle = progress != before ? 0 : idle + 1;
 		if (idle > 1000 && !failure) failure = "all threads wait";
 		if (failure) return false;
