@@ -3,7 +3,6 @@ package cudapath
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -32,18 +31,7 @@ func newWarpEmulator(t testing.TB, dtype string, d, dv int) *warpEmulator {
 	if err != nil {
 		t.Skipf("no compiler for the kernels: %v", err)
 	}
-	dir := t.TempDir()
-	for _, pattern := range []string{"kernels/*.h", "kernels/fa2_backward.cu", "testdata/emulate/cuda_*.h", "testdata/emulate/warp/*"} {
-		files, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			require.NoError(t, err)
-			// Dynamic shared memory is an array of emulate.cc.
-			own := strings.ReplaceAll(string(text), "extern __shared__ __align__(128) char memory[];", "")
-			require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(file)), []byte(own), 0o644))
-		}
-	}
+	dir := emulationSources(t, "fa2_backward.cu", "warp")
 	element := map[string]string{"f16": "Half", "bf16": "Bfloat"}[dtype]
 	file := filepath.Join(dir, "kernels.so")
 	text, err := exec.Command(compiler, "-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", "-I"+dir,

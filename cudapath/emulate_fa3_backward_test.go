@@ -35,7 +35,7 @@ func TestFA3BackwardKernelsOnTheCPU(t *testing.T) {
 				}
 				arguments = append(arguments, "3") // one case
 			}
-			dir := fa3Files(t)
+			dir := emulationSources(t, "fa3_backward.cu", "sm90")
 			program := filepath.Join(dir, "emulate")
 			text, err := exec.Command(compiler, "-std=c++17", "-O2", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-I"+dir,
 				"-DATTN_D="+variant.dim, "-DATTN_DV="+variant.valueDim, "-DATTN_BF16="+variant.bf16, "-o", program, filepath.Join(dir, "emulate.cc")).CombinedOutput()

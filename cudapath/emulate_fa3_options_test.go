@@ -2,7 +2,6 @@ package cudapath
 
 import (
 	"errors"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -28,30 +27,13 @@ type tmaEmulator struct {
 	run func(p *backwardParams, maps *emulatedMap, steps, reversed int32) string
 }
 
-// fa3Files copies the sources of the fa3 backward kernels and of their emulation to a folder.
-func fa3Files(t testing.TB) (dir string) {
-	t.Helper()
-	dir = t.TempDir()
-	for _, pattern := range []string{"kernels/fa3_backward*", "kernels/attn*.h", "kernels/element.h", "testdata/emulate/cuda_*.h", "testdata/emulate/sm90/*"} {
-		files, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		require.NotEmpty(t, files, pattern)
-		for _, name := range files {
-			text, err := os.ReadFile(name)
-			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o600))
-		}
-	}
-	return dir
-}
-
 func newTMAEmulator(t testing.TB, dtype attention.DType, dim int) *tmaEmulator {
 	t.Helper()
 	compiler, err := exec.LookPath("c++")
 	if err != nil {
 		t.Skipf("no compiler for the kernels: %v", err)
 	}
-	dir := fa3Files(t)
+	dir := emulationSources(t, "fa3_backward.cu", "sm90")
 	file := filepath.Join(dir, "kernels.so")
 	bf16 := map[attention.DType]string{attention.F16: "0", attention.BF16: "1"}[dtype]
 	text, err := exec.Command(compiler, "-std=c++17", "-O2", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-shared", "-fPIC", "-I"+dir,

@@ -1,6 +1,7 @@
 package cudapath
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -56,6 +57,26 @@ func newEmulator(t testing.TB, dtype string) *emulator {
 	}
 	emulators.byType[dtype] = e
 	return e
+}
+
+// emulationSources copies the sources of a kernel to a folder, with those of its emulation, a
+// folder of testdata/emulate, in place of the headers that they stand in for.
+func emulationSources(t testing.TB, kernel, emulation string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for _, pattern := range []string{"kernels/*.h", "kernels/" + kernel, "testdata/emulate/*.h", "testdata/emulate/" + emulation + "/*"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, files, pattern)
+		for _, name := range files {
+			text, err := os.ReadFile(name)
+			require.NoError(t, err)
+			// Dynamic shared memory of fa2 is an array of warp/emulate.cc.
+			own := bytes.ReplaceAll(text, []byte("extern __shared__ __align__(128) char memory[];"), nil)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), own, 0o600))
+		}
+	}
+	return dir
 }
 
 // launch runs a kernel. reversed is the order of threads and CTAs.

@@ -10,8 +10,9 @@
 // gradient, whatever values memory holds there. A row with LSE = -inf has gradient 0. Every sum has a fixed
 // order, without atomics, so the same input gives the same bits in every run.
 //
-// Entry points take AttnBackwardParams by value. The table ref_backward.json lists them. The stats kernel runs
-// first; the kernels of the gradients follow on the same stream and read the row statistics that it stored.
+// Entry points take AttnBackwardParams by value. The tables ref_backward.json, fa2_backward.json and fa3_backward.json
+// list them. The stats kernel runs first; the kernels of the gradients follow on the same stream and read the row
+// statistics that it stored.
 // Package cudapath mirrors the struct and tests its layout.
 #pragma once
 #include "attn.h"
@@ -21,7 +22,7 @@ struct AttnBackwardParams {
 	AttnTensor dQ, dK, dV;         // base 0: not requested
 	uint64_t lse;                  // float32 [B, Hq, Sq], packed [Hq, total_q]
 	uint64_t dLSE;                 // same layout as lse; 0: none
-	uint64_t stats;                // workspace: 4 float32 per row, same order as lse
+	uint64_t stats;                // workspace. ref: 4 float32 per row, same order as lse; fa2, fa3: see their Workspace
 	uint64_t cu_q, cu_k;           // varlen: int32 [B + 1], cu_seqlens; 0: padded batch
 	uint64_t used_q, used_k;       // int32 [B], seqused; 0: every sequence is used in full
 	int32_t first_batch;           // the sequence of blockIdx.z = 0

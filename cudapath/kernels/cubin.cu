@@ -23,16 +23,7 @@ template <class T> __device__ __forceinline__ void attend(const TensorMap *mapK,
 	if (threadIdx.x == 0) {
 		prefetchMap(mapK), prefetchMap(mapV);
 		const int releases = 4 * T::WARPGROUPS; // one per warp
-		for (int i = 0; i < T::STAGES; i++) {
-			barrierInit(shared + T::K_FULL + 8 * i, 1);
-			barrierInit(shared + T::K_EMPTY + 8 * i, releases);
-			if (!T::ONE_RING) {
-				barrierInit(shared + T::V_FULL + 8 * i, 1);
-				barrierInit(shared + T::V_EMPTY + 8 * i, releases);
-			}
-			barrierInit(shared + T::V_RAW + 8 * i, 1);
-			*reinterpret_cast<uint32_t *>(tiles + T::MARKS + 4 * i) = 0;
-		}
+		initKeyRings<T>(shared, tiles, releases);
 		for (int i = 0; i < T::WORKS; i++) {
 			barrierInit(shared + T::WORK_FULL + 8 * i, 1);
 			barrierInit(shared + T::WORK_EMPTY + 8 * i, releases);

@@ -5,6 +5,7 @@
 #pragma once
 #include "cubin_tile.h"
 #include "fa3_consume.h"
+// A measurement may define TRACE(event), which takes the time of an event of the main loop.
 #ifndef TRACE
 #define TRACE(event)
 #define TRACE_BEGIN
@@ -107,8 +108,7 @@ template <class T> __device__ __forceinline__ void consumeCubin(const AttnParams
 		if (w.steps == 0) return false;
 		steps = w.steps, masked = T::CAUSAL ? w.masked : w.steps * T::BN > p.Sk ? 1 : 0;
 		const int row = w.row + 64 * group;
-		const int lastKey = T::CAUSAL ? int(min(max(int64_t(row) + 63 + p.causal_offset, int64_t(0)), int64_t(p.Sk - 1))) : p.Sk - 1;
-		first = row < p.Sq ? w.top - lastKey / T::BN : w.top;
+		first = firstStepOf<T>(p, w, row);
 		fetchQ<T>(q, p, w, w.row + rowInBlock, c);
 		return true;
 	};
@@ -151,8 +151,8 @@ template <class T> __device__ __forceinline__ void consumeCubin(const AttnParams
 		const int stage = work.stage, top = steps - 1, crossed = masked;
 		work.advance();
 		const int row = workAt(stage).row + rowInBlock;
-		last0 = T::CAUSAL ? int(min(int64_t(row) + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
-		last1 = T::CAUSAL ? int(min(int64_t(row) + 8 + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
+		last0 = lastKeyOf<T>(p, row);
+		last1 = lastKeyOf<T>(p, int64_t(row) + 8);
 #pragma unroll
 		for (int i = 0; i < T::DV / 2; i++) o[i] = 0;
 		int i = first;

@@ -45,22 +45,10 @@ __device__ __forceinline__ void produceCubin(const TensorMap *mapK, const Tensor
 		more = advance();
 		pass(w.steps);
 		const int headKV = w.head / group;
-		auto loadK = [&](int block) {
-			const uint32_t full = shared + T::K_FULL + 8 * k.stage, to = shared + T::K + k.stage * T::K_BYTES;
-			barrierWait(shared + T::K_EMPTY + 8 * k.stage, k.parity ^ 1);
-			barrierExpect(full, T::K_BYTES);
-#pragma unroll
-			for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, block * T::BN, headKV, w.batch);
-			k.advance();
-		};
+		auto loadK = [&](int block) { copyK<T>(k, mapK, shared, w, headKV, block), k.advance(); };
 		auto loadV = [&](int block) {
-			// In a masked step TMA signals V_RAW. The scanning warps wait for it and arrive at V_FULL when done.
 			const bool raw = T::CAUSAL && w.top - block < w.masked;
-			const uint32_t full = shared + (raw ? T::V_RAW : T::V_FULL) + 8 * v.stage, to = shared + T::V + v.stage * T::V_BYTES;
-			barrierWait(shared + T::V_EMPTY + 8 * v.stage, v.parity ^ 1);
-			barrierExpect(full, T::V_BYTES);
-#pragma unroll
-			for (int i = 0; i < T::V_PANELS; i++) copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, block * T::BN, headKV, w.batch);
+			copyV<T>(v, mapV, shared, w, headKV, block, raw);
 			v.advance();
 		};
 		loadK(w.top);

@@ -1,4 +1,4 @@
-// Conversions between the storage types of the validation kernels and float32.
+// Conversions between the storage types and float32.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -25,6 +25,8 @@
 // Tiles with and without masked keys have separate loops.
 #pragma once
 #include "fa2_tile.h"
+#include "not_finite.h"
+#include "quad.h"
 #include <limits.h>
 
 namespace fa2 {
@@ -90,12 +92,6 @@ template <class C> struct Forward {
 	int todo, next_at, next_left, whole_from;
 	uint32_t k_slot, v_slot; // shared-memory addresses of the thread's first chunk, first stage
 
-	// Returns the swizzled address of 16-wide slice i of a row, given the address of slice 0.
-	template <int Dim> static __device__ __forceinline__ uint32_t slice(uint32_t at, int i) {
-		constexpr int Slices = Dim % 64 == 0 ? 4 : 2;
-		return (at ^ i % Slices * 32) + i / Slices * Slices * 32;
-	}
-
 	// The mbarriers of the stage at an offset.
 	__device__ __forceinline__ uint32_t landed(int at) const { return shared + C::BarriersAt + at / C::StageBytes * 16; }
 	__device__ __forceinline__ uint32_t free(int at) const { return landed(at) + 8; }
@@ -148,13 +144,13 @@ template <class C> struct Forward {
 #pragma unroll
 					for (int e = 0; e < 4; e++) a[i][e] = q[i][d][e];
 				} else {
-					ldmatrix(a[i], slice<D>(q_at, d) + i * 16 * D * 2);
+					ldmatrix(a[i], slice_at<D>(q_at, d) + i * 16 * D * 2);
 				}
 			}
 #pragma unroll
 			for (int n = 0; n < Step / 16; n++) {
 				uint32_t b[4];
-				ldmatrix(b, kt + slice<D>(k_at, d) + n * 16 * D * 2);
+				ldmatrix(b, kt + slice_at<D>(k_at, d) + n * 16 * D * 2);
 #pragma unroll
 				for (int i = 0; i < MFragments; i++) {
 					E::mma(s[i][2 * n], a[i], b[0], b[1]);
@@ -182,13 +178,7 @@ template <class C> struct Forward {
 	// the product is rounded first.
 	template <bool Far> __device__ __forceinline__ float exp_score(float score, float less) {
 		const bool separate = Far && fabsf(less) > Near;
-		return exp2_approx(separate ? __fadd_rn(__fmul_rn(score, scale), -less) : fmaf(score, scale, -less));
-	}
-
-	// Adds the partial row sums of the four lanes of a row.
-	static __device__ __forceinline__ float total(float part) {
-		part += __shfl_xor_sync(~0u, part, 1);
-		return part + __shfl_xor_sync(~0u, part, 2);
+		return exp2Approx(separate ? __fadd_rn(__fmul_rn(score, scale), -less) : fmaf(score, scale, -less));
 	}
 
 	// Returns the largest element of P that leaves the row max of a row with this sum unchanged.
@@ -203,7 +193,7 @@ template <class C> struct Forward {
 #pragma unroll
 		for (int i = 0; i < MFragments; i++)
 #pragma unroll
-			for (int j = 0; j < 2; j++) least = fminf(least, bound(total(l[i][j])));
+			for (int j = 0; j < 2; j++) least = fminf(least, bound(quadSum(l[i][j])));
 		most = E::pack(0, least);
 	}
 
@@ -217,7 +207,7 @@ template <class C> struct Forward {
 				uint32_t top = 0;
 #pragma unroll
 				for (int c = 0; c < Step / 16; c++) top = E::max(E::max(top, w[i][c][j]), w[i][c][2 + j]);
-				found |= fmaxf(E::low(top), E::low(top >> 16)) > bound(total(l[i][j])) * Less;
+				found |= fmaxf(E::low(top), E::low(top >> 16)) > bound(quadSum(l[i][j])) * Less;
 			}
 		}
 		return __any_sync(~0u, found);
@@ -233,17 +223,16 @@ template <class C> struct Forward {
 				float top = -INFINITY;
 #pragma unroll
 				for (int n = 0; n < Step / 8; n++) top = fmaxf(top, fmaxf(s[i][n][2 * j], s[i][n][2 * j + 1]));
-				top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-				top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+				top = quadMax(top);
 				const uint32_t bit = 1u << (2 * i + j);
 				const bool fresh = unset & bit;
-				const float before = total(l[i][j]);
+				const float before = quadSum(l[i][j]);
 				float next = top * scale, sum = 0;
 				if constexpr (!C::RoundedSums) { // the row sum after this step if the row max is updated
 #pragma unroll
 					for (int n = 0; n < Step / 8; n++)
-						sum += exp2_approx(fmaf(s[i][n][2 * j], scale, -next)) + exp2_approx(fmaf(s[i][n][2 * j + 1], scale, -next));
-					sum = total(sum) + (fresh ? 0 : before * exp2_approx(row_max[i][j] - next));
+						sum += exp2Approx(fmaf(s[i][n][2 * j], scale, -next)) + exp2Approx(fmaf(s[i][n][2 * j + 1], scale, -next));
+					sum = quadSum(sum) + (fresh ? 0 : before * exp2Approx(row_max[i][j] - next));
 				}
 				if (fresh ? top > -INFINITY : exp_score<true>(top, row_max[i][j]) > bound(before)) {
 					// For a scale of 0 the host passes a tiny number. The integer would then change LSE, so none is added.
@@ -251,7 +240,7 @@ template <class C> struct Forward {
 						const float lift = float((__float_as_int(sum * 0x1.6ap0f) >> 23) - 127), lifted = next + lift;
 						if (fabsf(next) <= Near || lifted - next == lift) next = lifted;
 					}
-					const float factor = fresh ? 1 : exp2_approx(row_max[i][j] - next);
+					const float factor = fresh ? 1 : exp2Approx(row_max[i][j] - next);
 					row_max[i][j] = next;
 					unset &= ~bit;
 					l[i][j] *= factor;
@@ -323,7 +312,7 @@ template <class C> struct Forward {
 #pragma unroll
 			for (int n = 0; n < Dv / 16; n++) {
 				uint32_t b[4];
-				ldmatrix_transposed(b, vt + slice<Dv>(v_at, n) + c * 16 * Dv * 2);
+				ldmatrix_transposed(b, vt + slice_at<Dv>(v_at, n) + c * 16 * Dv * 2);
 #pragma unroll
 				for (int i = 0; i < MFragments; i++) {
 					E::mma(o[i][2 * n], w[i][c], b[0], b[1]);
@@ -333,18 +322,12 @@ template <class C> struct Forward {
 		}
 	}
 
-	// Returns the top bit of each 16-bit half that is infinite or NaN.
-	static __device__ __forceinline__ uint32_t odd(uint32_t pair) {
-		constexpr uint32_t least = E::ones == Half::ones ? 0x04000400 : 0x00800080; // one in the lowest exponent bit of each half
-		return ((pair & E::infinity) + least) & 0x80008000;
-	}
-
 	// Reports whether the thread's chunks of a V tile hold an infinity or a NaN.
 	static __device__ __forceinline__ bool odd_values(uint32_t vt) {
 		uint32_t found = 0;
 		TiledCopy<C, Dv, C::Cols>::each(vt, [&](uint32_t at) {
-			const uint4 v = load_shared(at);
-			found |= odd(v.x) | odd(v.y) | odd(v.z) | odd(v.w);
+			const uint4 v = loadShared(at);
+			found |= notFinite<E::infinity>(v);
 		});
 		return found;
 	}
@@ -356,8 +339,8 @@ template <class C> struct Forward {
 		for (int c = 0; c < C::Cols; c++) {
 #pragma unroll
 			for (int n = 0; n < Dv / 8; n++) {
-				const uint32_t pair = load_shared_word(vt + chunk_at<Dv>(c, n) + lane % 4 * 4);
-				const uint32_t found = odd(pair);
+				const uint32_t pair = loadSharedWord(vt + chunk_at<Dv>(c, n) + lane % 4 * 4);
+				const uint32_t found = notFinite<E::infinity>(pair);
 				if (found) {
 					const float low = found & 0x8000 ? E::low(pair) : 0, high = found >> 31 ? E::low(pair >> 16) : 0;
 #pragma unroll
@@ -373,14 +356,14 @@ template <class C> struct Forward {
 		}
 		__syncthreads();
 		TiledCopy<C, Dv, C::Cols>::each(vt, [&](uint32_t at) {
-			uint4 v = load_shared(at);
+			uint4 v = loadShared(at);
 			uint32_t *word = &v.x;
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
-				const uint32_t found = odd(word[i]);
+				const uint32_t found = notFinite<E::infinity>(word[i]);
 				word[i] &= ~((found & 0x8000 ? 0xffff : 0) | (found >> 31 ? 0xffff0000 : 0));
 			}
-			store_shared(at, v);
+			storeShared(at, v);
 		});
 		__syncthreads();
 	}
@@ -487,9 +470,9 @@ template <class C> struct Forward {
 		if (!C::QDirect && p.scale_log2 < 0) { // the sign moves to Q
 			copy_wait_all();
 			TiledCopy<C, D, C::Rows>::each(shared + C::QAt, [&](uint32_t at) {
-				uint4 v = load_shared(at);
+				uint4 v = loadShared(at);
 				v.x ^= 0x80008000, v.y ^= 0x80008000, v.z ^= 0x80008000, v.w ^= 0x80008000;
-				store_shared(at, v);
+				storeShared(at, v);
 			});
 			__syncthreads();
 		}
@@ -498,7 +481,7 @@ template <class C> struct Forward {
 #pragma unroll
 			for (int i = 0; i < MFragments; i++)
 #pragma unroll
-				for (int d = 0; d < C::QRegs; d++) ldmatrix(q[i][d], slice<D>(q_at, d) + i * 16 * D * 2);
+				for (int d = 0; d < C::QRegs; d++) ldmatrix(q[i][d], slice_at<D>(q_at, d) + i * 16 * D * 2);
 			if constexpr (C::QPasses) {
 				__syncthreads();
 #pragma unroll
@@ -543,7 +526,7 @@ template <class C> struct Forward {
 		for (int i = 0; i < MFragments; i++) {
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
-				const float sum = total(l[i][j]);
+				const float sum = quadSum(l[i][j]);
 				const float inverse = sum == 0 ? 0 : 1 / (C::RoundedSums ? rounded_sum[i][2 * j] : sum);
 				const int r = row + i * 16 + j * 8;
 				if (p.lse && lane % 4 == 0 && r < p.Sq) {
@@ -554,7 +537,7 @@ template <class C> struct Forward {
 #pragma unroll
 				for (int n = 0; n < Dv / 8; n++) {
 					const uint32_t pair = E::pack(o[i][n][2 * j] * inverse, o[i][n][2 * j + 1] * inverse);
-					store_shared_word(tile + chunk_at<Dv>(i * 16 + j * 8 + lane / 4, n) + lane % 4 * 4, pair);
+					storeSharedWord(tile + chunk_at<Dv>(i * 16 + j * 8 + lane / 4, n) + lane % 4 * 4, pair);
 				}
 			}
 		}
@@ -567,7 +550,7 @@ template <class C> struct Forward {
 			if (at >= p.Sq || chunk * 8 >= p.Dv) {
 				continue;
 			}
-			const uint4 v = load_shared(tile + chunk_at<Dv>(r, chunk));
+			const uint4 v = loadShared(tile + chunk_at<Dv>(r, chunk));
 			char *to = go + (at * p.o.row + chunk * 8) * 2;
 			if constexpr (C::Any) {
 				const uint32_t word[4] = {v.x, v.y, v.z, v.w};

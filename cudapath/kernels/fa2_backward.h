@@ -1,7 +1,8 @@
 // FlashAttention-2's backward pass on mma.sync, for sm_80 and up: five products, dQ in a fixed order, no atomics on floats.
 //
 // A CTA owns Keys keys of a KV head and loops over the query heads of the group and their blocks of Rows rows. K and V
-// stay in shared memory, Q and dO pass through Stages tiles (fa2_backward_copy.h). dK and dV of the keys stay in registers until the unit ends.
+// stay in shared memory, Q and dO pass through Stages tiles (fa2_backward_copy.h). dK and dV of the keys stay in registers
+// until the unit ends.
 //   - S^T = K Q^T and dP^T = V dO^T: a warp computes KeyFragments * 16 keys x RowSlices * 16 rows, in registers.
 //   - dV += P^T dO and dK += dS^T Q: a warp computes the same keys and a part of the dims. Its own P^T and dS^T are operands
 //     in registers. Those of the other rows come from shared memory, so a warp multiplies its own first and then waits for
@@ -14,11 +15,11 @@
 // filled with zeros. Tiles that a mask crosses, and blocks with a large LSE, take a careful path through the exponentials.
 // fa2_backward_odd.h keeps Inf and NaN from rows and keys that do not attend to them.
 #pragma once
+#include "backward_exponent.h"
 #include "fa2_backward_copy.h"
+#include "not_finite.h"
 
 namespace fa2 {
-
-constexpr float Log2e = 1.4426950408889634f;
 
 // The exponent of a score in log2 units, without the row's LSE, and the derivative of the softcap.
 template <class C> struct Exponent {
@@ -26,20 +27,15 @@ template <class C> struct Exponent {
 
 	__device__ __forceinline__ explicit Exponent(const AttnBackwardParams &p) {
 		const bool capped = C::Softcap && p.softcap != 0;
-		cap = capped ? p.softcap * Log2e : 0;
-		scale = capped ? p.scale / p.softcap : p.scale * Log2e;
+		cap = capped ? p.softcap * LOG2E : 0;
+		scale = capped ? p.scale / p.softcap : p.scale * LOG2E;
 	}
 
-	// score * scale + less, capped. From 2^23 on, LSE is a rounded score, so with Careful such a score is rounded too: the
-	// exact difference may be hundreds.
+	// score * scale + less, capped.
 	template <bool Careful> __device__ __forceinline__ float of(float score, float less, float &slope) const {
-		if (C::Softcap && cap != 0) {
-			const float y = score * scale, e = exp2_approx(-2 * Log2e * fabsf(y)), r = __fdividef(1, 1 + e);
-			slope = 4 * e * r * r; // 1 - tanh(y)^2, which would cancel for large |y|
-			return fmaf(copysignf((1 - e) * r, y), cap, less);
-		}
+		if (C::Softcap && cap != 0) return cappedExponent(score * scale, cap, less, slope);
 		slope = 1;
-		return Careful && fabsf(less) >= 8388608 ? __fmul_rn(score, scale) + less : fmaf(score, scale, less);
+		return exponentOf<Careful>(score, scale, less);
 	}
 };
 
@@ -50,7 +46,7 @@ template <class C> struct Backward {
 	using Words = uint32_t[KF][RS][4]; // P^T or dS^T as the A operand of dV or dK
 
 	const AttnBackwardParams &p;
-	const Sequence<C> &s;
+	const TiledSequence<C> &s;
 	const Unit &unit;
 	const Span &rows;
 	const uint32_t shared;
@@ -66,7 +62,7 @@ template <class C> struct Backward {
 	float dK[KF][2 * C::KSlices][4], dV[KF][2 * C::VSlices][4];
 	bool odd_keys, odd_rows;  // Inf or NaN in K; in Q or dO of a tile with masked slots
 
-	__device__ __forceinline__ Backward(const AttnBackwardParams &params, const Sequence<C> &sequence, const Unit &u, const Span &span, uint32_t at)
+	__device__ __forceinline__ Backward(const AttnBackwardParams &params, const TiledSequence<C> &sequence, const Unit &u, const Span &span, uint32_t at)
 		: p(params), s(sequence), unit(u), rows(span), shared(at) {
 		lane = threadIdx.x % 32;
 		warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
@@ -175,7 +171,7 @@ template <class C> struct Backward {
 #pragma unroll
 			for (int n = 0; n < RS; n++)
 #pragma unroll
-				for (int e = 0; e < 4; e++) store_shared_word((tile + own ^ (2 * n + e / 2) * 16) + (i * 16 + e % 2 * 8) * C::Rows * 2, words[i][n][e]);
+				for (int e = 0; e < 4; e++) storeSharedWord((tile + own ^ (2 * n + e / 2) * 16) + (i * 16 + e % 2 * 8) * C::Rows * 2, words[i][n][e]);
 	}
 
 	// P^T from S^T: words are P. With a softcap, x becomes P times its derivative. Careful: the tile may have masked slots,
@@ -185,11 +181,11 @@ template <class C> struct Backward {
 		const int in_tile = row_warp * RS * 16 + lane % 4 * 2, key_here = key_warp * KF * 16 + lane / 4;
 #pragma unroll
 		for (int n = 0; n < 2 * RS; n++) {
-			const float2 less = load_shared_pair(record + (in_tile + 8 * n) * 4);
+			const float2 less = loadSharedPair(record + (in_tile + 8 * n) * 4);
 			float2 rest;
 			int from[2], to[2]; // keys that the thread's rows attend to, relative to its first key
 			if constexpr (Careful) {
-				rest = load_shared_pair(record + (2 * C::Rows + in_tile + 8 * n) * 4);
+				rest = loadSharedPair(record + (2 * C::Rows + in_tile + 8 * n) * 4);
 #pragma unroll
 				for (int e = 0; e < 2; e++) {
 					const int64_t r = row + in_tile + 8 * n + e, first = key + key_here;
@@ -206,10 +202,10 @@ template <class C> struct Backward {
 					for (int e = 0; e < 2; e++) {
 						float power = exponent.template of<Careful>(x[i][n][2 * h + e], e ? less.y : less.x, slope[e]);
 						if constexpr (Careful) power -= e ? rest.y : rest.x;
-						P[e] = exp2_approx(power);
+						P[e] = exp2Approx(power);
 						if constexpr (Careful) {
 							const int c = i * 16 + h * 8;
-							if (odd_keys && load_shared_byte(shared + C::OddKeysAt + key_here + c)) P[e] = __int_as_float(0x7fffffff);
+							if (odd_keys && loadSharedByte(shared + C::OddKeysAt + key_here + c)) P[e] = __int_as_float(0x7fffffff);
 							if (c < from[e] || c > to[e]) P[e] = 0;
 						}
 						if (C::Softcap) x[i][n][2 * h + e] = P[e] * slope[e];
@@ -226,7 +222,7 @@ template <class C> struct Backward {
 		const int in_tile = row_warp * RS * 16 + lane % 4 * 2;
 #pragma unroll
 		for (int n = 0; n < 2 * RS; n++) {
-			const float2 less = load_shared_pair(record + (C::Rows + in_tile + 8 * n) * 4);
+			const float2 less = loadSharedPair(record + (C::Rows + in_tile + 8 * n) * 4);
 #pragma unroll
 			for (int i = 0; i < KF; i++) {
 #pragma unroll
@@ -286,7 +282,7 @@ template <class C> struct Backward {
 				for (int n = 0; n < N; n++) store_l2(dQ.held + (i * N + n) * 128, make_float4(dQ.x[i][n][0], dQ.x[i][n][1], dQ.x[i][n][2], dQ.x[i][n][3]));
 			return;
 		}
-		char *out = s.rows_of(p, p.dQ, step.head);
+		char *out = s.rowsOf(p, p.dQ, step.head);
 #pragma unroll
 		for (int i = 0; i < F; i++) {
 #pragma unroll
@@ -325,7 +321,7 @@ template <class C> struct Backward {
 	template <int Dim, int Slices>
 	__device__ __forceinline__ void store_keys(const float (&sum)[KF][2 * Slices][4], const AttnTensor &t, uint32_t tile, int dims, float scale, bool none) const {
 		if (t.base == 0 || (none && p.accumulate & 1)) return;
-		typename E::type *const out = (typename E::type *)s.keys_of(p, t, unit.head);
+		typename E::type *const out = (typename E::type *)s.keysOf(p, t, unit.head);
 		const int end = p.accumulate & 1 ? s.keys.used : s.keys.extent;
 		if (p.accumulate & 1) {
 #pragma unroll
@@ -349,7 +345,7 @@ template <class C> struct Backward {
 #pragma unroll
 				for (int n = 0; n < 2 * Slices; n++) {
 					const int chunk = (n / 2 * C::RowWarps + row_warp) * 2 + n % 2;
-					store_shared_word(tile + chunk_at<Dim>((key_warp * KF + i) * 16 + h * 8 + lane / 4, chunk) + lane % 4 * 4,
+					storeSharedWord(tile + chunk_at<Dim>((key_warp * KF + i) * 16 + h * 8 + lane / 4, chunk) + lane % 4 * 4,
 							  E::pack(sum[i][n][2 * h] * scale, sum[i][n][2 * h + 1] * scale));
 				}
 		join(C::Threads);
@@ -358,7 +354,7 @@ template <class C> struct Backward {
 		for (int i = threadIdx.x; i < C::Keys * Chunks; i += C::Threads) {
 			const int row = i / Chunks, chunk = i % Chunks;
 			if (key + row >= end || chunk * 8 >= dims) continue;
-			const uint4 v = load_shared(tile + chunk_at<Dim>(row, chunk));
+			const uint4 v = loadShared(tile + chunk_at<Dim>(row, chunk));
 			typename E::type *const to = out + (key + row) * t.row + chunk * 8;
 			if constexpr (C::Any) {
 				const uint32_t word[4] = {v.x, v.y, v.z, v.w};
@@ -396,7 +392,7 @@ template <class C> struct Backward {
 			const uint32_t p_tile = shared + C::PAt + buffer * C::ProbBytes, ds = buffer * C::ProbBytes, ds_tile = shared + C::DSAt + ds;
 			const bool masked = row < least || row > most;
 			barrier_wait(shared + C::RowsFull + 8 * stage, count / C::Stages % 2);
-			const bool careful = masked || odd_keys || load_shared_word(record + 3 * C::Rows * 4);
+			const bool careful = masked || odd_keys || loadSharedWord(record + 3 * C::Rows * 4);
 			bool turn = true; // a look in advance, which seldom has to be repeated
 			if (ordered && threadIdx.x == 0) turn = Turn<C>(p, s, unit, step).here;
 			Words P, dS;
@@ -448,11 +444,11 @@ template <class C> __device__ __forceinline__ void backward(const AttnBackwardPa
 		barrier_init(shared + C::KeysFull, Arrival<C>::Copies);
 		for (int i = 0; i < C::Stages; i++) barrier_init(shared + C::RowsFull + 8 * i, Arrival<C>::Copies);
 		for (int i = 0; i < C::Buffers; i++) barrier_init(shared + C::Stored + 8 * i, C::Warps);
-		store_shared_word(shared + C::UnitAt, atomicAdd(Workspace<C>(p).ticket, 1));
+		storeSharedWord(shared + C::UnitAt, atomicAdd(Workspace<C>(p).ticket, 1));
 	}
 	__syncthreads();
-	const Unit unit = unit_of<C>(p, load_shared_word(shared + C::UnitAt));
-	const Sequence<C> s(p, unit.batch);
+	const Unit unit = unit_of<C>(p, loadSharedWord(shared + C::UnitAt));
+	const TiledSequence<C> s(p, unit.batch);
 	if (unit.block * C::Keys >= s.keys.extent) return;
 	const Span rows = s.row_blocks(unit.block);
 	Backward<C>(p, s, unit, rows, shared).run();

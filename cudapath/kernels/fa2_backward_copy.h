@@ -14,17 +14,17 @@ template <class C> struct Arrival {
 	}
 };
 
-template <class C> __device__ __forceinline__ void copy_keys(const AttnBackwardParams &p, uint32_t shared, const Sequence<C> &s, const Unit &unit) {
+template <class C> __device__ __forceinline__ void copy_keys(const AttnBackwardParams &p, uint32_t shared, const TiledSequence<C> &s, const Unit &unit) {
 	const int key = unit.block * C::Keys;
-	BackwardCopy<C, C::D, C::Keys>::fetch(shared, s.keys_of(p, p.k, unit.head) + 2 * (key * p.k.row), 2 * p.k.row, s.keys.used - key, p.D);
-	BackwardCopy<C, C::Dv, C::Keys>::fetch(shared + C::VAt, s.keys_of(p, p.v, unit.head) + 2 * (key * p.v.row), 2 * p.v.row, s.keys.used - key, p.Dv);
+	BackwardCopy<C, C::D, C::Keys>::fetch(shared, s.keysOf(p, p.k, unit.head) + 2 * (key * p.k.row), 2 * p.k.row, s.keys.used - key, p.D);
+	BackwardCopy<C, C::Dv, C::Keys>::fetch(shared + C::VAt, s.keysOf(p, p.v, unit.head) + 2 * (key * p.v.row), 2 * p.v.row, s.keys.used - key, p.Dv);
 	Arrival<C>::arrive(shared + C::KeysFull);
 }
 
-template <class C> __device__ __forceinline__ void copy_rows(const AttnBackwardParams &p, uint32_t shared, const Sequence<C> &s, const Step &step, int stage) {
+template <class C> __device__ __forceinline__ void copy_rows(const AttnBackwardParams &p, uint32_t shared, const TiledSequence<C> &s, const Step &step, int stage) {
 	const int row = step.block * C::Rows, left = s.rows.used - row;
-	BackwardCopy<C, C::D, C::Rows>::fetch(shared + C::QAt + stage * C::QBytes, s.rows_of(p, p.q, step.head) + 2 * (row * p.q.row), 2 * p.q.row, left, p.D);
-	BackwardCopy<C, C::Dv, C::Rows>::fetch(shared + C::DOAt + stage * C::DOBytes, s.rows_of(p, p.dO, step.head) + 2 * (row * p.dO.row), 2 * p.dO.row, left, p.Dv);
+	BackwardCopy<C, C::D, C::Rows>::fetch(shared + C::QAt + stage * C::QBytes, s.rowsOf(p, p.q, step.head) + 2 * (row * p.q.row), 2 * p.q.row, left, p.D);
+	BackwardCopy<C, C::Dv, C::Rows>::fetch(shared + C::DOAt + stage * C::DOBytes, s.rowsOf(p, p.dO, step.head) + 2 * (row * p.dO.row), 2 * p.dO.row, left, p.Dv);
 	const Workspace<C> space(p);
 	const char *record = (const char *)(space.records + space.index(p, s, step.head, step.block) * C::RecordFloats);
 	const int at = threadIdx.x * 16;
@@ -40,21 +40,21 @@ template <class C> struct Turn {
 	bool here;
 
 	// Looks once.
-	__device__ __forceinline__ Turn(const AttnBackwardParams &p, const Sequence<C> &s, const Unit &unit, const Step &step) {
+	__device__ __forceinline__ Turn(const AttnBackwardParams &p, const TiledSequence<C> &s, const Unit &unit, const Step &step) {
 		const Workspace<C> space(p);
 		counter = space.turns + space.index(p, s, step.head, step.block);
 		mine = s.key_blocks(step.block).end - 1 - unit.block;
-		here = mine == 0 || load_acquire(counter) == mine;
+		here = mine == 0 || loadAcquire(counter) == mine;
 	}
 	__device__ __forceinline__ void wait() {
-		while (!here) here = load_acquire(counter) == mine;
+		while (!here) here = loadAcquire(counter) == mine;
 	}
 	// Passes the turn on after all threads have added, which a barrier has made visible to this thread. The release orders
 	// their additions before the counter.
-	static __device__ __forceinline__ void pass(const AttnBackwardParams &p, const Sequence<C> &s, const Unit &unit, const Step &step) {
+	static __device__ __forceinline__ void pass(const AttnBackwardParams &p, const TiledSequence<C> &s, const Unit &unit, const Step &step) {
 		const Workspace<C> space(p);
 		const Span keys = s.key_blocks(step.block);
-		if (unit.block != keys.first) store_release(space.turns + space.index(p, s, step.head, step.block), keys.end - unit.block);
+		if (unit.block != keys.first) storeRelease(space.turns + space.index(p, s, step.head, step.block), keys.end - unit.block);
 	}
 };
 

@@ -7,44 +7,26 @@
 //   - dK loses nothing with Q: where Q is not finite, neither is the score, and dS is 0 or NaN.
 //   - dV loses the non-finite elements of dO. add_odd_rows() adds them at the end of a unit.
 
-	// Returns the top bit of each 16-bit half that is infinite or NaN.
-	static __device__ __forceinline__ uint32_t odd(uint32_t pair) {
-		constexpr uint32_t step = E::ones == Half::ones ? 0x04000400 : 0x00800080; // one in the lowest exponent bit of each half
-		return ((pair & E::infinity) + step) & 0x80008000;
-	}
-
-	// Whether the thread's share of a tile holds Inf or NaN. With Clear they become 0.
-	template <bool Clear, int Bytes, int RowBytes> static __device__ __forceinline__ bool scan(uint32_t tile, uint32_t flags) {
-		bool found = false;
-#pragma unroll 2
-		for (int at = 16 * threadIdx.x; at < Bytes; at += 16 * C::Threads) {
-			uint4 x = load_shared(tile + at);
-			if ((odd(x.x) | odd(x.y) | odd(x.z) | odd(x.w)) == 0) continue;
-			found = true;
-			if constexpr (Clear) {
-				auto clear = [](uint32_t &two) { two &= ~((odd(two) >> 15) * 0xffff); };
-				clear(x.x), clear(x.y), clear(x.z), clear(x.w);
-				store_shared(tile + at, x);
-				if (flags != 0) store_shared_byte(flags + at / RowBytes, 1);
-			}
-		}
-		return found;
+	// Whether the thread's share of a tile with rows of Row elements holds Inf or NaN. With Clear they become 0, and flags notes
+	// the rows.
+	template <bool Clear, int Row> static __device__ __forceinline__ bool scan(uint32_t tile, int bytes, uint32_t flags = 0) {
+		return scanTile<E::infinity, C::Threads, 2 * Row, Clear>(tile, 16 * threadIdx.x, bytes, flags);
 	}
 
 	// Replaces Inf and NaN in K by 0, and notes the keys. Returns whether there are any.
 	__device__ __forceinline__ bool clear_keys() const {
-		if (threadIdx.x < C::Keys / 4) store_shared_word(shared + C::OddKeysAt + 4 * threadIdx.x, 0);
+		if (threadIdx.x < C::Keys / 4) storeSharedWord(shared + C::OddKeysAt + 4 * threadIdx.x, 0);
 		join(C::Threads);
-		return join_any(C::Threads, scan<true, C::KBytes, D * 2>(shared, shared + C::OddKeysAt));
+		return join_any(C::Threads, scan<true, D>(shared, C::KBytes, shared + C::OddKeysAt));
 	}
 
 	// Replaces Inf and NaN in Q and dO of a step by 0.
 	__device__ __forceinline__ void clear_rows(uint32_t q, uint32_t dO) {
-		const bool found = scan<false, C::QBytes, D * 2>(q, 0) | scan<false, C::DOBytes, Dv * 2>(dO, 0);
+		const bool found = scan<false, D>(q, C::QBytes) | scan<false, Dv>(dO, C::DOBytes);
 		if (!join_any(C::Threads, found)) return;
 		odd_rows = true;
-		scan<true, C::QBytes, D * 2>(q, 0);
-		scan<true, C::DOBytes, Dv * 2>(dO, 0);
+		scan<true, D>(q, C::QBytes);
+		scan<true, Dv>(dO, C::DOBytes);
 		join(C::Threads);
 	}
 
@@ -60,29 +42,29 @@
 			for (int row = rows.first * C::Rows; row < min(rows.end * C::Rows, s.rows.used); row++) {
 				const int block = row / C::Rows;
 				if (block * C::Rows >= least && block * C::Rows <= most) continue;
-				const uint16_t *dO = (const uint16_t *)s.rows_of(p, p.dO, head) + row * p.dO.row;
+				const uint16_t *dO = (const uint16_t *)s.rowsOf(p, p.dO, head) + row * p.dO.row;
 				bool any = false;
-				for (int col = 0; col < p.Dv; col++) any |= odd(dO[col]) != 0;
+				for (int col = 0; col < p.Dv; col++) any |= notFinite<E::infinity>(dO[col]) != 0;
 				if (!any) continue;
 				const float *record = space.records + space.index(p, s, head, block) * C::RecordFloats + row % C::Rows;
-				const uint16_t *q = (const uint16_t *)s.rows_of(p, p.q, head) + row * p.q.row;
+				const uint16_t *q = (const uint16_t *)s.rowsOf(p, p.q, head) + row * p.q.row;
 #pragma unroll
 				for (int i = 0; i < KF; i++) {
 #pragma unroll
 					for (int h = 0; h < 2; h++) {
 						const int c = key + (key_warp * KF + i) * 16 + h * 8 + lane / 4;
 						if (c >= s.keys.used || c < row - s.left || c > row + s.right) continue;
-						const uint16_t *k = (const uint16_t *)s.keys_of(p, p.k, unit.head) + c * p.k.row;
+						const uint16_t *k = (const uint16_t *)s.keysOf(p, p.k, unit.head) + c * p.k.row;
 						float score = 0, slope;
 #pragma unroll 1
 						for (int d = 0; d < p.D; d++) score = fmaf(E::low(q[d]), E::low(k[d]), score);
-						if (exp2_approx(exponent.template of<true>(score, record[0], slope) - record[2 * C::Rows]) == 0) continue;
+						if (exp2Approx(exponent.template of<true>(score, record[0], slope) - record[2 * C::Rows]) == 0) continue;
 #pragma unroll
 						for (int n = 0; n < 2 * C::VSlices; n++) {
 							const int col = ((n / 2 * C::RowWarps + row_warp) * 2 + n % 2) * 8 + lane % 4 * 2;
 #pragma unroll
 							for (int e = 0; e < 2; e++)
-								if (col + e < p.Dv && odd(dO[col + e])) dV[i][n][2 * h + e] += E::low(dO[col + e]);
+								if (col + e < p.Dv && notFinite<E::infinity>(dO[col + e])) dV[i][n][2 * h + e] += E::low(dO[col + e]);
 						}
 					}
 				}

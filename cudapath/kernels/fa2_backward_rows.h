@@ -2,17 +2,14 @@
 //
 // It also clears the counters of the main kernel, and stores dQ = 0 in the rows that the main kernel does not reach.
 //
-// float32 rounds an LSE of 10,000 by up to 0.0005, and so every P of the row by 0.05 %, one unit of float16. For rows with
-// such an LSE it computes the sum of P by the instructions of the main kernel, which subtracts its logarithm from
-// exponents. This pass over the keys is slow and rare. It is left out if LSE is of more keys than the call has.
+// For rows with a large LSE (backward_exponent.h) it computes the sum of P by the instructions of the main kernel, which
+// subtracts its logarithm from exponents.
 #pragma once
 #include "fa2_backward.h"
 
 namespace fa2 {
 
 constexpr int RowsThreads = 256;
-// From this |LSE| on, in log2 units, rounding LSE costs as much as rounding P to the storage type.
-constexpr float LargeLSE = 256 * Log2e;
 
 // Two elements of a row, or 0 past its end.
 template <class C> __device__ __forceinline__ uint32_t pair_of(const uint16_t *row, bool there, int col, int dims) {
@@ -22,7 +19,7 @@ template <class C> __device__ __forceinline__ uint32_t pair_of(const uint16_t *r
 }
 
 // Computes log2 of the sum of P for the rows of a block with a large LSE. sums has Rows floats for each warp.
-template <class C> __device__ __forceinline__ void normalize_large(const AttnBackwardParams &p, const Sequence<C> &s, int head, int block, float *record, float *sums) {
+template <class C> __device__ __forceinline__ void normalize_large(const AttnBackwardParams &p, const TiledSequence<C> &s, int head, int block, float *record, float *sums) {
 	using E = typename C::Element;
 	const Exponent<C> exponent(p);
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -32,7 +29,7 @@ template <class C> __device__ __forceinline__ void normalize_large(const AttnBac
 	__syncwarp();
 #pragma unroll 1
 	for (int key = blocks.first * C::Keys + warp * 16; key < min(blocks.end * C::Keys, s.keys.used); key += RowsThreads / 2) {
-		const uint16_t *const k = (const uint16_t *)s.keys_of(p, p.k, head / (p.Hq / p.Hkv)) + (key + lane / 4) * p.k.row;
+		const uint16_t *const k = (const uint16_t *)s.keysOf(p, p.k, head / (p.Hq / p.Hkv)) + (key + lane / 4) * p.k.row;
 		uint32_t a[C::D / 16][4];
 #pragma unroll
 		for (int d = 0; d < C::D / 16; d++)
@@ -42,7 +39,7 @@ template <class C> __device__ __forceinline__ void normalize_large(const AttnBac
 #pragma unroll 1
 		for (int n = 0; n < C::Rows / 8; n++) {
 			const int row = block * C::Rows + 8 * n;
-			const uint16_t *const q = (const uint16_t *)s.rows_of(p, p.q, head) + (row + lane / 4) * p.q.row;
+			const uint16_t *const q = (const uint16_t *)s.rowsOf(p, p.q, head) + (row + lane / 4) * p.q.row;
 			float x[4] = {};
 #pragma unroll
 			for (int d = 0; d < C::D / 16; d++) {
@@ -59,7 +56,7 @@ template <class C> __device__ __forceinline__ void normalize_large(const AttnBac
 				for (int h = 0; h < 2; h++) {
 					const int64_t c = key + lane / 4 + 8 * h;
 					if (r < s.rows.used && c < s.keys.used && c >= r - s.left && c <= r + s.right)
-						sum += exp2_approx(exponent.template of<true>(x[2 * h + e], record[r % C::Rows], slope));
+						sum += exp2Approx(exponent.template of<true>(x[2 * h + e], record[r % C::Rows], slope));
 				}
 				for (int i = 4; i < 32; i *= 2) sum += __shfl_xor_sync(~0u, sum, i);
 				if (lane < 4) own[8 * n + 2 * lane + e] += sum;
@@ -68,7 +65,7 @@ template <class C> __device__ __forceinline__ void normalize_large(const AttnBac
 		}
 	}
 	__syncthreads();
-	if (threadIdx.x < C::Rows && fabsf(record[threadIdx.x]) >= LargeLSE && fabsf(record[threadIdx.x]) < INFINITY) {
+	if (threadIdx.x < C::Rows && fabsf(record[threadIdx.x]) >= LARGE_LSE && fabsf(record[threadIdx.x]) < INFINITY) {
 		float sum = 0;
 		for (int i = 0; i < RowsThreads / 32; i++) sum += sums[i * C::Rows + threadIdx.x];
 		if (sum > 0 && sum < INFINITY) record[2 * C::Rows + threadIdx.x] = log2f(sum);
@@ -81,7 +78,7 @@ template <class C> __device__ __forceinline__ void stats(const AttnBackwardParam
 	__shared__ int large;
 	constexpr int Lanes = 8; // of a row
 	const int head = blockIdx.y, lane = threadIdx.x % Lanes;
-	const Sequence<C> s(p, p.first_batch + blockIdx.z);
+	const TiledSequence<C> s(p, p.first_batch + blockIdx.z);
 	const Workspace<C> space(p);
 	if (threadIdx.x == 0 && head == 0 && blockIdx.x == 0 && s.batch == 0) *space.ticket = 0;
 #pragma unroll 1
@@ -98,7 +95,7 @@ template <class C> __device__ __forceinline__ void stats(const AttnBackwardParam
 #pragma unroll 1
 			for (int i = threadIdx.x / Lanes; i < C::Rows; i += RowsThreads / Lanes) {
 				const int64_t row = first + i;
-				const uint16_t *const o = (const uint16_t *)s.rows_of(p, p.o, head) + row * p.o.row, *const dO = (const uint16_t *)s.rows_of(p, p.dO, head) + row * p.dO.row;
+				const uint16_t *const o = (const uint16_t *)s.rowsOf(p, p.o, head) + row * p.o.row, *const dO = (const uint16_t *)s.rowsOf(p, p.dO, head) + row * p.dO.row;
 				float sum = 0;
 				if (row < s.rows.used) {
 #pragma unroll
@@ -118,15 +115,15 @@ template <class C> __device__ __forceinline__ void stats(const AttnBackwardParam
 #pragma unroll
 				for (int n = Lanes / 2; n > 0; n /= 2) sum += __shfl_xor_sync(~0u, sum, n);
 				if (lane == 0) {
-					const int64_t at = (p.cu_q ? int64_t(head) * p.total_q + s.rows.first : (int64_t(s.batch) * p.Hq + head) * p.Sq) + row;
+					const int64_t at = s.statOf(p, head) + row;
 					float lse = row < s.rows.used ? ((const float *)p.lse)[at] : -INFINITY, delta = 0;
 					if (lse == -INFINITY) {
 						lse = INFINITY; // a row that attends to no key ignores dO and dLSE
 					} else {
 						delta = sum - (p.dLSE != 0 ? ((const float *)p.dLSE)[at] : 0);
 					}
-					const float less = -lse * Log2e;
-					if (fabsf(less) >= LargeLSE && fabsf(less) < INFINITY && (p.accumulate & 2) == 0) large = 1;
+					const float less = -lse * LOG2E;
+					if (fabsf(less) >= LARGE_LSE && fabsf(less) < INFINITY && (p.accumulate & 2) == 0) large = 1;
 					record[i] = less;
 					record[C::Rows + i] = -delta;
 					record[2 * C::Rows + i] = 0;
@@ -140,7 +137,7 @@ template <class C> __device__ __forceinline__ void stats(const AttnBackwardParam
 		const Span keys = s.key_blocks(block);
 		if (p.dQ.base != 0 && (p.accumulate & 1) == 0) {
 			const int64_t from = keys.first < keys.end ? max(first, int64_t(s.rows.used)) : first, to = min(first + C::Rows, int64_t(s.rows.extent));
-			uint16_t *const out = (uint16_t *)s.rows_of(p, p.dQ, head);
+			uint16_t *const out = (uint16_t *)s.rowsOf(p, p.dQ, head);
 			for (int64_t i = threadIdx.x; i < (to - from) * p.D; i += RowsThreads) out[(from + i / p.D) * p.dQ.row + i % p.D] = 0;
 		}
 		__syncthreads();

@@ -70,13 +70,6 @@ template <class Element_, int D_, int Dv_, class Tile, bool Softcap_, bool Any_>
 	static_assert(Stages == 1 || Stages == 2, "");
 };
 
-// Returns the swizzled address of 16-wide slice i of a row, given the address of slice 0. The order of calls may be
-// changed as long as the slices have no bit in common.
-template <int Dim> __device__ __forceinline__ uint32_t slice_at(uint32_t at, int i) {
-	constexpr int Slices = Dim % 64 == 0 ? 4 : 2;
-	return (at ^ i % Slices * 32) + i / Slices * Slices * 32;
-}
-
 // Copy of a Rows x Dim tile by all threads of a CTA, in chunks of 16 bytes. Lanes threads copy a row.
 template <class C, int Dim, int Rows> struct BackwardCopy {
 	static constexpr int Lanes = Dim % 64 == 0 ? 8 : 4, Groups = Dim / 8 / Lanes, PassRows = C::Threads / Lanes, Passes = (Rows + PassRows - 1) / PassRows;
@@ -97,15 +90,7 @@ template <class C, int Dim, int Rows> struct BackwardCopy {
 				const char *const at = from + g * Lanes * 16;
 				const int col = (g * Lanes + chunk) * 8;
 				if constexpr (C::Any) {
-					const unsigned short *x = (const unsigned short *)at;
-					uint32_t word[4];
-#pragma unroll
-					for (int e = 0; e < 4; e++) {
-						const uint32_t low = there && col + 2 * e < dim ? x[2 * e] : 0;
-						const uint32_t high = there && col + 2 * e + 1 < dim ? x[2 * e + 1] : 0;
-						word[e] = low | high << 16;
-					}
-					store_shared(to, make_uint4(word[0], word[1], word[2], word[3]));
+					store_chunk(to, at, there, col, dim);
 				} else {
 					copy_async(to, at, there && col < dim ? 16 : 0);
 				}

@@ -1,7 +1,7 @@
 // The tile of a kernel of fa2.h: its sizes, its shared-memory layout, and its copies from global memory.
 #pragma once
 #include "attn.h"
-#include "ptx.h"
+#include "sm80.h"
 
 namespace fa2 {
 
@@ -46,6 +46,26 @@ template <int Dim> __device__ __forceinline__ uint32_t chunk_at(int row, int chu
 	return row * (Dim * 2) + ((chunk ^ (Dim % 64 == 0 ? row & 7 : (row >> 1) & 3)) << 4);
 }
 
+// Returns the swizzled address of 16-wide slice i of a row, given the address of slice 0. The order of calls may be
+// changed as long as the slices have no bit in common.
+template <int Dim> __device__ __forceinline__ uint32_t slice_at(uint32_t at, int i) {
+	constexpr int Slices = Dim % 64 == 0 ? 4 : 2;
+	return (at ^ i % Slices * 32) + i / Slices * Slices * 32;
+}
+
+// Stores a chunk element by element, for any alignment. Elements from column `dim` on are zeros; `col` is the chunk's first.
+__device__ __forceinline__ void store_chunk(uint32_t to, const char *from, bool there, int col, int dim) {
+	uint32_t word[4];
+#pragma unroll
+	for (int e = 0; e < 4; e++) {
+		const unsigned short *x = (const unsigned short *)from + 2 * e;
+		const uint32_t low = there && col + 2 * e < dim ? x[0] : 0;
+		const uint32_t high = there && col + 2 * e + 1 < dim ? x[1] : 0;
+		word[e] = low | high << 16;
+	}
+	storeShared(to, make_uint4(word[0], word[1], word[2], word[3]));
+}
+
 // Copy of a Rows x Dim tile by all threads of a CTA, in chunks of 16 bytes. Lanes threads copy a row. A thread
 // copies every Lanes-th chunk of every PassRows-th row.
 template <class C, int Dim, int Rows> struct TiledCopy {
@@ -79,15 +99,7 @@ template <class C, int Dim, int Rows> struct TiledCopy {
 				const char *at = from + g * Lanes * 16;
 				const int r = row() + i * PassRows, col = (g * Lanes + lane()) * 8;
 				if constexpr (C::Any) {
-					uint32_t word[4];
-#pragma unroll
-					for (int e = 0; e < 4; e++) {
-						const unsigned short *x = (const unsigned short *)at + 2 * e;
-						const uint32_t low = r < rows && col + 2 * e < dim ? x[0] : 0;
-						const uint32_t high = r < rows && col + 2 * e + 1 < dim ? x[1] : 0;
-						word[e] = low | high << 16;
-					}
-					store_shared(to, make_uint4(word[0], word[1], word[2], word[3]));
+					store_chunk(to, at, r < rows, col, dim);
 				} else if constexpr (Whole) {
 					copy_async(to, at);
 				} else {

@@ -21,6 +21,9 @@
 // epilogue the consumers of a marked row block read these elements from global memory and add them to O of the rows
 // that attend to them.
 //
+// Files: fa3_tile.h (sizes, shared memory, mbarriers), fa3_work.h (row blocks of a CTA), fa3_produce.h (copies, scan of
+// V), fa3_consume.h (softmax, main loop, epilogue).
+//
 // Compile one cubin per (dtype, head dims): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
 //   -DATTN_BF16=0|1                   storage type
 //   -DATTN_D=64|96|128|192|256        head dim of Q and K; the tensor maps pad smaller ones with zeros
@@ -29,14 +32,8 @@
 // Entries: attn_fa3_<f16|bf16>_d<D>[x<DV>]_<full|causal>(map q, map k, map v, AttnParams). fa3.json has
 // the launch parameters. Any grid gives the same bits; one CTA per multiprocessor is intended.
 #include "fa3_consume.h"
+#include "fa3_names.h"
 #include "fa3_produce.h"
-
-#ifndef ATTN_D
-#define ATTN_D 128
-#endif
-#ifndef ATTN_DV
-#define ATTN_DV ATTN_D
-#endif
 
 template <class T>
 __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const AttnParams &p) {
@@ -50,14 +47,7 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 			barrierInit(shared + T::Q_FULL + 8 * i, 1);
 			barrierInit(shared + T::Q_EMPTY + 8 * i, releases);
 		}
-		for (int i = 0; i < T::STAGES; i++) {
-			barrierInit(shared + T::K_FULL + 8 * i, 1);
-			barrierInit(shared + T::K_EMPTY + 8 * i, releases);
-			barrierInit(shared + T::V_FULL + 8 * i, 1);
-			barrierInit(shared + T::V_EMPTY + 8 * i, releases);
-			barrierInit(shared + T::V_RAW + 8 * i, 1);
-			*reinterpret_cast<uint32_t *>(tiles + T::MARKS + 4 * i) = 0;
-		}
+		initKeyRings<T>(shared, tiles, releases);
 		barrierInitFence();
 	}
 	__syncthreads();
@@ -108,18 +98,6 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 
 #define JOIN_(a, b, c, d) attn_fa3_##a##_d##b##c##_##d
 #define JOIN(a, b, c, d) JOIN_(a, b, c, d)
-#if ATTN_BF16
-#define TYPE_NAME bf16
-#else
-#define TYPE_NAME f16
-#endif
-#if ATTN_D == ATTN_DV
-#define DV_NAME
-#else
-#define DV_NAME_(v) x##v
-#define DV_NAME__(v) DV_NAME_(v)
-#define DV_NAME DV_NAME__(ATTN_DV)
-#endif
 
 using Full = Tile<ATTN_D, ATTN_DV, FA3_FULL, FA3_STAGES, FA3_PINGPONG, false>;
 using Causal = Tile<ATTN_D, ATTN_DV, FA3_CAUSAL, FA3_STAGES, FA3_PINGPONG, true>;

@@ -21,6 +21,10 @@
 // Masked slots have P = dS = 0. Rows past Sq and rows that attend to no key have -LSE = -inf. TMA fills elements past Sq,
 // Sk, D and Dv with zeros. fa3_backward_rare.h keeps Inf and NaN from rows and keys that do not attend to them.
 //
+// Files: fa3_backward_tile.h (sizes, shared memory, mbarriers), fa3_backward_work.h (units of work, workspace, turns),
+// fa3_backward_produce.h (copies, additions to dQ), fa3_backward_consume.h (the main loop), fa3_backward_rows.h and
+// fa3_backward_lse.h (the kernels before and after).
+//
 // Compile one cubin per (dtype, head dim): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
 //   -DATTN_BF16=0|1     storage type
 //   -DATTN_D=64|128|192|256   head dim; the tensor maps pad smaller ones with zeros
@@ -35,13 +39,7 @@
 #include "fa3_backward_rows.h"
 #include "fa3_backward_wide.h"
 #include "fa3_backward_wide_rows.h"
-
-#ifndef ATTN_D
-#define ATTN_D 128
-#endif
-#ifndef ATTN_DV
-#define ATTN_DV ATTN_D
-#endif
+#include "fa3_names.h"
 
 template <class T>
 __device__ __forceinline__ void attendBackward(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const TensorMap *mapDO,
@@ -97,18 +95,6 @@ __device__ __forceinline__ void attendBackward(const TensorMap *mapQ, const Tens
 
 #define JOIN_(a, b, v, c, d) attn_fa3_##a##_d##b##v##_backward_##c##d
 #define JOIN(a, b, v, c, d) JOIN_(a, b, v, c, d)
-#if ATTN_D == ATTN_DV
-#define DV_NAME
-#else
-#define DV_NAME_(v) x##v
-#define DV_NAME__(v) DV_NAME_(v)
-#define DV_NAME DV_NAME__(ATTN_DV)
-#endif
-#if ATTN_BF16
-#define TYPE_NAME bf16
-#else
-#define TYPE_NAME f16
-#endif
 
 #if ATTN_D <= 128
 constexpr int ROWS = ATTN_D == 64 ? 128 : 64;

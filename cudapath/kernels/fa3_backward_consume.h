@@ -1,9 +1,14 @@
 // The consumer warpgroups of the backward fa3 kernel. Each owns 64 keys and keeps their dK and dV, and S and dP of a
-// step, in registers. consumeRows() at the end of the file is the main loop.
+// step, in registers. A thread has keys g and g + 8 of its warp's 16, with g = lane / 4, and pairs of rows: columns 8 j + 2 c
+// and 8 j + 2 c + 1 of S^T, with c = lane % 4 (see sm90_wgmma.h). consumeRows() at the end of the file is the main loop.
+//
+// A step: dP; dS, [dS of both warpgroups is stored], dV, S of the next rows, dQ, dK; P of the next rows while dQ and dK are
+// computed; dQ to shared memory.
 #pragma once
 #include <type_traits>
 
 #include "fa3_backward_rare.h"
+#include "quad.h"
 
 // S^T = K Q^T or dP^T = V dO^T, for the warpgroup's 64 keys.
 template <class T, int DIMS = T::D> __device__ __forceinline__ void issueTransposedScores(float (&s)[T::BM / 2], uint32_t keys, uint32_t rows) {
@@ -16,25 +21,25 @@ template <class T, int DIMS = T::D> __device__ __forceinline__ void issueTranspo
 	touch(s);
 }
 
-// dV += P^T dO, with P^T in registers.
-template <class T> __device__ __forceinline__ void issueGradientDV(float (&sum)[T::D / 2], uint32_t (&words)[T::BM / 4], uint32_t rows) {
+// dV += P^T dO, with P^T in registers and DIMS dims of dO.
+template <class T, int DIMS = T::D> __device__ __forceinline__ void issueGradientDV(float (&sum)[DIMS / 2], uint32_t (&words)[T::BM / 4], uint32_t rows) {
 	touch(sum);
 	touch(words);
 	wgmmaFence();
 #pragma unroll
 	for (int row = 0; row < T::BM; row += 16)
-		Wgmma<T::D>::rs(sum, words[row / 4], words[row / 4 + 1], words[row / 4 + 2], words[row / 4 + 3], rows + matrixOffset(row * 128));
+		Wgmma<DIMS>::rs(sum, words[row / 4], words[row / 4 + 1], words[row / 4 + 2], words[row / 4 + 3], rows + matrixOffset(row * 128));
 	wgmmaCommit();
 	touch(sum);
 }
 
-// dK += dS^T Q, for the warpgroup's 64 keys.
-template <class T> __device__ __forceinline__ void issueGradientDK(float (&sum)[T::D / 2], uint32_t dS, uint32_t rows) {
+// dK += dS^T Q, for the warpgroup's 64 keys and DIMS dims of Q.
+template <class T, int DIMS = T::D> __device__ __forceinline__ void issueGradientDK(float (&sum)[DIMS / 2], uint32_t dS, uint32_t rows) {
 	touch(sum);
 	wgmmaFence();
 #pragma unroll
 	for (int row = 0; row < T::BM; row += 16)
-		WgmmaTransposed<T::D, 1>::ss(sum, dS + matrixOffset(row * 128), rows + matrixOffset(row * 128), true);
+		WgmmaTransposed<DIMS, 1>::ss(sum, dS + matrixOffset(row * 128), rows + matrixOffset(row * 128), true);
 	wgmmaCommit();
 	touch(sum);
 }
@@ -67,17 +72,15 @@ template <class T> __device__ __forceinline__ void clearMasked(float (&s)[T::BM 
 		if (8 * (i / 4) + i % 2 < from[i / 2 % 2] || 8 * (i / 4) + i % 2 >= end) s[i] = 0;
 }
 
-// P^T = 2^(S * scale - LSE), in place. lse is the address of -LSE of the thread's first column. From 2^23 on, LSE is a
-// rounded score, so with LARGE such a score is rounded too: the exact difference may be hundreds.
+// P^T = 2^(S * scale - LSE), in place. lse is the address of -LSE of the thread's first column. LARGE: see exponentOf().
 template <class T, bool LARGE> __device__ __forceinline__ void computeP(float (&s)[T::BM / 2], uint32_t lse, float scale) {
 #pragma unroll
 	for (int j = 0; j < T::BM / 8; j++) {
-		const float2 less = loadPair(lse + 32 * j);
-		auto of = [&](float x, float y) { return exp2Fast(LARGE && fabsf(y) >= 8388608 ? __fmul_rn(x, scale) + y : fmaf(x, scale, y)); };
+		const float2 less = loadSharedPair(lse + 32 * j);
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
-			s[4 * j + 2 * r] = of(s[4 * j + 2 * r], less.x);
-			s[4 * j + 2 * r + 1] = of(s[4 * j + 2 * r + 1], less.y);
+			s[4 * j + 2 * r] = exp2Approx(exponentOf<LARGE>(s[4 * j + 2 * r], scale, less.x));
+			s[4 * j + 2 * r + 1] = exp2Approx(exponentOf<LARGE>(s[4 * j + 2 * r + 1], scale, less.y));
 		}
 	}
 }
@@ -86,9 +89,19 @@ template <class T, bool LARGE> __device__ __forceinline__ void computeP(float (&
 template <class T> __device__ __forceinline__ void scaleP(float (&s)[T::BM / 2], uint32_t factors) {
 #pragma unroll
 	for (int j = 0; j < T::BM / 8; j++) {
-		const float2 factor = loadPair(factors + 32 * j);
+		const float2 factor = loadSharedPair(factors + 32 * j);
 #pragma unroll
 		for (int r = 0; r < 2; r++) s[4 * j + 2 * r] *= factor.x, s[4 * j + 2 * r + 1] *= factor.y;
+	}
+}
+
+// P^T of a tile. stats is the address of the record of its rows, lse that of -LSE of the thread's first column.
+template <class T> __device__ __forceinline__ void computeScaledP(float (&s)[T::BM / 2], uint32_t stats, uint32_t lse, float scale) {
+	if (loadSharedWord(stats + 8 * T::BM)) {
+		computeP<T, true>(s, lse, scale);
+		scaleP<T>(s, lse + 4 * T::BM);
+	} else {
+		computeP<T, false>(s, lse, scale);
 	}
 }
 
@@ -97,7 +110,7 @@ template <class T> __device__ __forceinline__ void scaleP(float (&s)[T::BM / 2],
 template <class T, class Word> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], Word (&P)[T::BM / 4], uint32_t delta) {
 #pragma unroll
 	for (int j = 0; j < T::BM / 8; j++) {
-		const float2 less = loadPair(delta + 32 * j);
+		const float2 less = loadSharedPair(delta + 32 * j);
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			const int i = 4 * j + 2 * r;
@@ -108,7 +121,7 @@ template <class T, class Word> __device__ __forceinline__ void computeDS(float (
 	}
 }
 
-// Whether any element is Inf or NaN.
+// Whether any accumulator is Inf or NaN.
 template <int N> __device__ __forceinline__ bool anyNotFinite(const float (&x)[N]) {
 	float sum = 0;
 #pragma unroll
@@ -116,22 +129,29 @@ template <int N> __device__ __forceinline__ bool anyNotFinite(const float (&x)[N
 	return sum != 0;
 }
 
+// Rounds accumulators to the storage type, two to a word.
 template <int N> __device__ __forceinline__ void packWords(uint32_t (&words)[N / 2], const float (&s)[N]) {
 #pragma unroll
 	for (int i = 0; i < N / 2; i++) words[i] = pack<BF16>(s[2 * i], s[2 * i + 1]);
 }
 
-// Transposes four groups of 16 bytes within a quad. Before, lane c has word c of each group. After, it has all four
-// words of group c.
-__device__ __forceinline__ void transposeQuad(uint32_t (&x)[4], int c) {
-	uint32_t give0 = c & 1 ? x[0] : x[1], give1 = c & 1 ? x[2] : x[3];
-	give0 = __shfl_xor_sync(~0u, give0, 1), give1 = __shfl_xor_sync(~0u, give1, 1);
-	if (c & 1) x[0] = give0, x[2] = give1;
-	else x[1] = give0, x[3] = give1;
-	give0 = c & 2 ? x[0] : x[2], give1 = c & 2 ? x[1] : x[3];
-	give0 = __shfl_xor_sync(~0u, give0, 2), give1 = __shfl_xor_sync(~0u, give1, 2);
-	if (c & 2) x[0] = give0, x[1] = give1;
-	else x[2] = give0, x[3] = give1;
+// Stores dS^T of a step in shared memory, rounded and transposed: rows of dS of 64 keys. `to` is the address of the lane's first
+// row.
+template <class T> __device__ __forceinline__ void storeTransposedDS(uint32_t to, const float (&dS)[T::BM / 2]) {
+	uint32_t words[T::BM / 4];
+	packWords(words, dS);
+#pragma unroll
+	for (int i = 0; i < T::BM / 4; i += 4) storeTransposed(to + i * 512, words[i], words[i + 1], words[i + 2], words[i + 3]);
+	proxyFence();
+}
+
+// Leaves COUNT accumulators of dQ, from number `at` on, in a buffer in shared memory: four of each thread after the other, as the
+// kernel that stores dQ reads them.
+template <int COUNT, int N> __device__ __forceinline__ void leaveDQ(uint32_t buffer, const float (&dQ)[N], int at) {
+	const uint32_t to = buffer + 16 * (threadHere() % 128);
+#pragma unroll
+	for (int j = 0; j < COUNT / 4; j++) storeFloats(to + 2048 * j, dQ[at + 4 * j], dQ[at + 4 * j + 1], dQ[at + 4 * j + 2], dQ[at + 4 * j + 3]);
+	proxyFence();
 }
 
 // Stores dK or dV of the thread's keys, or adds them to what the tensor holds. The accumulators are those of DIMS dims.
@@ -181,13 +201,18 @@ template <class T> __device__ __forceinline__ void zeroRest(const AttnBackwardPa
 	}
 }
 
+// Arrives at the mbarrier of a buffer when all lanes of the warp have read or filled it.
+__device__ __forceinline__ void releaseBuffer(uint32_t bar) {
+	__syncwarp();
+	if (threadHere() % 32 == 0) barrierArrive(bar);
+}
+
+// The offset of the consumer warp's word among those of all consumer warps.
+__device__ __forceinline__ int warpWord() { return 4 * (threadHere() / 32 - 4); }
+
 template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwardParams &p, uint32_t shared, int group) {
 	const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-	const float scale = p.scale * 1.4426950408889634f;
-	auto release = [&](uint32_t bar) {
-		__syncwarp();
-		if (threadHere() % 32 == 0) barrierArrive(bar);
-	};
+	const float scale = p.scale * LOG2E;
 	// Matrices, as lower words of descriptors.
 	const uint32_t base = matrixOffset(shared), own = base + group * matrixOffset(64 * 128);
 	const uint32_t transposedK = base + (matrixOffset(T::K) + matrixPanels(T::KEY_PANEL)) + (T::D == 128 ? group * matrixOffset(T::KEY_PANEL) : 0);
@@ -208,9 +233,8 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 	auto stageOf = [](uint32_t step) { return int(step % 2); };
 	auto previousQ = [&] { return q.stage == 0 ? T::Q_STAGES - 1 : q.stage - 1; };
 	auto waitQ = [&] { barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity); };
-	auto warpWord = [] { return 4 * (threadHere() / 32 - 4); };
 	// The first row of the current Q tile, negative if it has masked slots.
-	auto rowHere = [&] { return loadWord(shared + T::ROW + 4 * q.stage); };
+	auto rowHere = [&] { return int(loadSharedWord(shared + T::ROW + 4 * q.stage)); };
 	constexpr int THREADS = 128 * T::WARPGROUPS;
 	Units<T> units(p, shared);
 	int ticket;
@@ -226,7 +250,7 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 			auto clear = [&](float (&x)[T::BM / 2], int row) {
 				if constexpr (T::OPTIONS) {
 					if (row >= 0) return;
-					const uint4 limits = loadFour(shared + T::LIMITS + 16 * q.stage);
+					const uint4 limits = loadShared(shared + T::LIMITS + 16 * q.stage);
 					clearOutside<T>(x, {int(limits.x), int(limits.y), int(limits.z), int(limits.w)}, 64 * group);
 				} else {
 					clearMasked<T>(x, p, firstKey, row);
@@ -242,20 +266,17 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 						bool rare = false;
 						if constexpr (T::OPTIONS) rare = namedOr(KEYS_CLEAR + group, 128, found || anyNotFinite(s)) && clearKeys<T>(shared, group);
 						else if (rowHere() < 0) rare = namedOr(KEYS_CLEAR + group, 128, found) && clearKeys<T>(shared, group);
-						storeWord(shared + T::RARE_KEYS + warpWord(), rare);
-						storeWord(shared + T::RARE_ROWS + warpWord(), 0);
+						storeSharedWord(shared + T::RARE_KEYS + warpWord(), rare);
+						storeSharedWord(shared + T::RARE_ROWS + warpWord(), 0);
 					}
 				}
 				const bool capped = T::OPTIONS && p.softcap != 0;
 				if (capped) {
 					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, slopedP, lse, Softcap(p));
-				} else if (loadWord(stats + 8 * T::BM)) {
-					computeP<T, true>(s, lse, scale);
-					scaleP<T>(s, lse + 4 * T::BM);
 				} else {
-					computeP<T, false>(s, lse, scale);
+					computeScaledP<T>(s, stats, lse, scale);
 				}
-				if (T::CAUSAL && loadWord(shared + T::RARE_KEYS + warpWord())) {
+				if (T::CAUSAL && loadSharedWord(shared + T::RARE_KEYS + warpWord())) {
 					spoilKeys<T>(s, shared, group);
 					if constexpr (T::OPTIONS)
 						if (capped) spoilWords<T>(slopedP, s);
@@ -278,23 +299,15 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 					computeDS<T>(dP, P, delta);
 				}
 				if (row < 0) clear(dP, row);
-				const uint32_t to = ownDS + stageOf(n) * T::DS_BYTES;
-				uint32_t dS[T::BM / 4];
-				packWords(dS, dP);
-#pragma unroll
-				for (int i = 0; i < T::BM / 4; i += 4) storeTransposed(to + i * 512, dS[i], dS[i + 1], dS[i + 2], dS[i + 3]);
-				proxyFence();
+				storeTransposedDS<T>(ownDS + stageOf(n) * T::DS_BYTES, dP);
 			};
 			auto issueDQ = [&] { issueGradientDQ<T>(dQ, transposedK, dSOf(n) + (T::D == 128 ? 0 : group * matrixOffset(T::DQ_COLUMNS * 128))); };
 			auto issueDK = [&](int stage) { issueGradientDK<T>(dK, dSOf(n) + group * matrixOffset(T::ROW_PANEL), acrossRows(T::Q, stage)); };
 			// Leaves dQ of the current step in shared memory for the adding thread.
 			auto giveDQ = [&] {
 				barrierWait(shared + T::DQ_EMPTY, (n & 1) ^ 1);
-				const uint32_t to = shared + T::DQ + group * T::DQ_BYTES + 16 * (threadHere() % 128);
-#pragma unroll
-				for (int j = 0; j < T::DQ_COLUMNS / 8; j++) storeFloats(to + 2048 * j, dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3]);
-				proxyFence();
-				release(shared + T::DQ_FULL + 8 * group);
+				leaveDQ<T::DQ_COLUMNS / 2>(shared + T::DQ + group * T::DQ_BYTES, dQ, 0);
+				releaseBuffer(shared + T::DQ_FULL + 8 * group);
 			};
 
 			barrierWait(shared + T::K_FULL, keysParity);
@@ -312,16 +325,16 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 				issueDP();
 				wgmmaWait<0>();
 				touch(dP), touch(dK);
-				if (begun) release(shared + T::Q_EMPTY + 8 * previousQ());
+				if (begun) releaseBuffer(shared + T::Q_EMPTY + 8 * previousQ());
 				begun = true;
 				if (T::CAUSAL && row < 0) found |= anyNotFinite(dP);
 				storeDS(row);
 				if (T::CAUSAL && row < 0) {
 					const uint32_t tileQ = shared + T::Q + q.stage * T::ROW_BYTES, tileDO = shared + T::DO + stageOf(n) * T::ROW_BYTES;
 					if (namedOr(DS_STORED, THREADS, found)) {
-						storeWord(shared + T::RARE_ROWS + warpWord(), 1);
-						scanTile<THREADS, true>(tileQ, T::ROW_BYTES, threadHere() - 128);
-						scanTile<THREADS, true>(tileDO, T::ROW_BYTES, threadHere() - 128);
+						storeSharedWord(shared + T::RARE_ROWS + warpWord(), 1);
+						clearTile<THREADS>(tileQ, T::ROW_BYTES, threadHere() - 128);
+						clearTile<THREADS>(tileDO, T::ROW_BYTES, threadHere() - 128);
 						proxyFence();
 						namedSync(DS_STORED, THREADS);
 					}
@@ -338,7 +351,7 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 				issueDK(stage);
 				wgmmaWait<2>();
 				touch(s), touch(dV), touch(P);
-				release(shared + T::DO_EMPTY + 8 * stageOf(n));
+				releaseBuffer(shared + T::DO_EMPTY + 8 * stageOf(n));
 				prob(std::false_type()); // while dQ and dK are computed
 				wgmmaWait<1>();
 				touch(dQ);
@@ -349,17 +362,17 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 			issueDK(q.stage);
 			wgmmaWait<1>();
 			touch(dQ), touch(dV), touch(P);
-			release(shared + T::DO_EMPTY + 8 * stageOf(n));
+			releaseBuffer(shared + T::DO_EMPTY + 8 * stageOf(n));
 			giveDQ();
 			wgmmaWait<0>();
 			touch(dK);
-			release(shared + T::Q_EMPTY + 8 * q.stage);
-			release(shared + T::KEYS_EMPTY);
+			releaseBuffer(shared + T::Q_EMPTY + 8 * q.stage);
+			releaseBuffer(shared + T::KEYS_EMPTY);
 			q.advance();
 			n++;
 		}
 		unitOf<T>(p, ticket, u);
-		if (T::CAUSAL && u.first < u.end && loadWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T>(dV, p, u, u.key + 64 * group);
+		if (T::CAUSAL && u.first < u.end && loadSharedWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T>(dV, p, u, u.key + 64 * group);
 		if constexpr (T::OPTIONS) {
 			if (u.first == u.end && p.accumulate & 1) continue;
 			zeroRest<T>(p, u, group);

@@ -3,8 +3,8 @@
 // As soon as the counter of a block of rows says that all contributions are complete, a warp scales dQ of 16 of its rows,
 // rounds it and stores it. The pieces are in the order in which the units complete them, and the warps of all CTAs take
 // turns. So dQ is read while it is in the L2 cache and while the tensor cores work on later units. A warp waits only for
-// units whose tickets are drawn by the copiers, which wait for no conversion. Head dim 64 without options alone has this: at
-// 128 the last conversions of a causal call of length 1024 come when nothing is left to hide them behind, 14 % slower (H100).
+// units whose tickets are drawn by the copiers, which wait for no conversion. Only the kernels of head dim 64 without options
+// convert: at 128 the last conversions of a causal call of length 1024 overlap with nothing, 14 % slower (H100).
 #pragma once
 #include "fa3_backward_consume.h"
 

@@ -1,15 +1,12 @@
-// Rows with a large LSE in the backward fa3 kernels.
+// Rows with a large LSE in the backward fa3 kernels (see backward_exponent.h): the pass over the keys of the stats kernel.
 //
-// float32 rounds an LSE of 10,000 by up to 0.0005, and so every P of the row by 0.05 %, one unit of float16. For a block
-// with such a row the stats kernel computes the sum of the row's P from the same products as the main kernel, whose P of
-// the block are divided by it. This pass over the keys is slow and rare. It is left out if LSE is of more keys than the
-// call has, as in ring attention: the sum is less than 1 then.
+// The CTA that computes the statistics of a block of rows goes through it in parts of 64 rows, and through the keys in tiles
+// of 64. All threads copy Q and K to shared memory, with a __syncthreads before and after. The first warpgroup computes S^T as
+// the main kernel does, P and its sums. The main kernel multiplies P of the block by the factors 1 / sum.
 #pragma once
 #include "fa3_backward_consume.h"
 
 constexpr int ROWS_THREADS = 256;
-// From this |LSE| on, in log2 units, rounding LSE costs as much as rounding P to the storage type.
-constexpr float LARGE_LSE = 256 * 1.4426950408889634f;
 
 // A tile of 64 rows and 64 keys.
 template <class T> struct LseTile {
@@ -27,7 +24,33 @@ template <class T> __device__ __forceinline__ void copyPanels(uint32_t to, const
 		const int row = i / CHUNKS, chunk = i % CHUNKS;
 		uint4 x = {};
 		if (first + row < rows && 8 * chunk < dims) x = *reinterpret_cast<const uint4 *>(from + 2 * ((first + row) * t.row) + 16 * chunk);
-		storeFour(to + chunk / 8 * T::ROW_PANEL + row * 128 + (chunk % 8 ^ row % 8) * 16, x);
+		storeShared(to + chunk / 8 * T::ROW_PANEL + row * 128 + (chunk % 8 ^ row % 8) * 16, x);
+	}
+}
+
+// Adds P^T of a tile to the sums of the thread's columns, which are the rows of P.
+template <int N> __device__ __forceinline__ void addColumns(float (&sums)[N], const float (&P)[2 * N]) {
+#pragma unroll
+	for (int i = 0; i < N; i++) sums[i] += P[4 * (i / 2) + i % 2] + P[4 * (i / 2) + 2 + i % 2];
+}
+
+// Adds the sums of P of all threads and stores 1 / sum for the rows from number `part` of the block on that have a large LSE.
+template <class T> __device__ __forceinline__ void storeFactors(float (&sums)[LseTile<T>::BM / 4], float *stats, int part, uint32_t shared) {
+	using L = LseTile<T>;
+	const int thread = threadIdx.x;
+	if (thread < 128) {
+#pragma unroll
+		for (int i = 0; i < L::BM / 4; i++) {
+			for (int n = 4; n < 32; n *= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], n);
+			if (thread % 32 < 4)
+				storeSharedWord(shared + L::SUMS + 4 * (thread / 32 * L::BM + 8 * (i / 2) + 2 * (thread % 4) + i % 2), __float_as_int(sums[i]));
+		}
+	}
+	__syncthreads();
+	if (thread < L::BM && fabsf(stats[part + thread]) >= LARGE_LSE && fabsf(stats[part + thread]) < INFINITY) {
+		float sum = 0;
+		for (int i = 0; i < 4; i++) sum += __int_as_float(loadSharedWord(shared + L::SUMS + 4 * (i * L::BM + thread)));
+		if (sum > 0 && sum < INFINITY) stats[T::BM + part + thread] = 1 / sum;
 	}
 }
 
@@ -41,7 +64,7 @@ template <class T> __device__ __forceinline__ void normalizeLarge(const AttnBack
 		float sums[L::BM / 4] = {};
 		__syncthreads(); // all threads have read the previous part
 		copyPanels<L>(shared + L::Q, p.q, batch, head, row, p.Sq, p.D);
-		if (thread < L::BM) storeWord(shared + L::LSE + 4 * thread, __float_as_int(stats[part + thread]));
+		if (thread < L::BM) storeSharedWord(shared + L::LSE + 4 * thread, __float_as_int(stats[part + thread]));
 		const int64_t end = min(int64_t(p.Sk), T::CAUSAL ? min(row + L::BM, p.Sq) + causalOffset<T>(p) : int64_t(p.Sk));
 #pragma unroll 1
 		for (int key = 0; key < end; key += L::BN) {
@@ -54,25 +77,11 @@ template <class T> __device__ __forceinline__ void normalizeLarge(const AttnBack
 				issueTransposedScores<L>(s, matrixOffset(shared + L::K), matrixOffset(shared + L::Q));
 				wgmmaWait<0>();
 				touch(s);
-				computeP<L, true>(s, shared + L::LSE + 8 * (thread % 4), p.scale * 1.4426950408889634f);
+				computeP<L, true>(s, shared + L::LSE + 8 * (thread % 4), p.scale * LOG2E);
 				clearMasked<L>(s, p, key, row | INT32_MIN);
-#pragma unroll
-				for (int i = 0; i < L::BM / 4; i++) sums[i] += s[4 * (i / 2) + i % 2] + s[4 * (i / 2) + 2 + i % 2];
+				addColumns(sums, s);
 			}
 		}
-		if (thread < 128) {
-#pragma unroll
-			for (int i = 0; i < L::BM / 4; i++) {
-				for (int n = 4; n < 32; n *= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], n);
-				if (thread % 32 < 4)
-					storeWord(shared + L::SUMS + 4 * (thread / 32 * L::BM + 8 * (i / 2) + 2 * (thread % 4) + i % 2), __float_as_int(sums[i]));
-			}
-		}
-		__syncthreads();
-		if (thread < L::BM && fabsf(stats[part + thread]) >= LARGE_LSE && fabsf(stats[part + thread]) < INFINITY) {
-			float sum = 0;
-			for (int i = 0; i < 4; i++) sum += __int_as_float(loadWord(shared + L::SUMS + 4 * (i * L::BM + thread)));
-			if (sum > 0 && sum < INFINITY) stats[T::BM + part + thread] = 1 / sum;
-		}
+		storeFactors<T>(sums, stats, part, shared);
 	}
 }

@@ -1,4 +1,4 @@
-// The kernels before and after the main kernel, as fa3_backward_rows.h and fa3_backward_lse.h have them, with options.
+// The kernels before and after the main kernel, with options: those of fa3_backward_rows.h and fa3_backward_lse.h by sequence.
 //
 // A CTA takes a block of rows of a sequence. Rows in use have statistics. Rows past those in use have dQ = 0, unless the
 // call adds to what dQ holds.
@@ -13,11 +13,11 @@ template <class T> __device__ __forceinline__ void normalizeLarge(const AttnBack
 #pragma unroll 1
 	for (int part = 0; part < T::BM; part += L::BM) {
 		const int row = block * T::BM + part;
-		const Span keys = s.template keyBlocks<L>(row / L::BM);
+		const Span keys = keyBlocksOf<L>(s, row / L::BM);
 		float sums[L::BM / 4] = {};
 		__syncthreads(); // all threads have read the previous part
 		copyPanels<L>(shared + L::Q, q, 0, 0, row, s.rows.used, p.D);
-		if (thread < L::BM) storeWord(shared + L::LSE + 4 * thread, __float_as_int(stats[part + thread]));
+		if (thread < L::BM) storeSharedWord(shared + L::LSE + 4 * thread, __float_as_int(stats[part + thread]));
 #pragma unroll 1
 		for (int key = keys.first * L::BN; key < keys.end * L::BN; key += L::BN) {
 			__syncthreads(); // all threads have read the previous keys
@@ -32,65 +32,41 @@ template <class T> __device__ __forceinline__ void normalizeLarge(const AttnBack
 				wgmmaWait<0>();
 				touch(x);
 				if (p.softcap != 0) computeCappedP<L, false>(x, words, lse, Softcap(p));
-				else computeP<L, true>(x, lse, p.scale * 1.4426950408889634f);
-				clearOutside<L>(x, s.template limits<L>(row, key), 0);
-#pragma unroll
-				for (int i = 0; i < L::BM / 4; i++) sums[i] += x[4 * (i / 2) + i % 2] + x[4 * (i / 2) + 2 + i % 2];
+				else computeP<L, true>(x, lse, p.scale * LOG2E);
+				clearOutside<L>(x, limitsOf<L>(s, row, key), 0);
+				addColumns(sums, x);
 			}
 		}
-		if (thread < 128) {
-#pragma unroll
-			for (int i = 0; i < L::BM / 4; i++) {
-				for (int n = 4; n < 32; n *= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], n);
-				if (thread % 32 < 4)
-					storeWord(shared + L::SUMS + 4 * (thread / 32 * L::BM + 8 * (i / 2) + 2 * (thread % 4) + i % 2), __float_as_int(sums[i]));
-			}
-		}
-		__syncthreads();
-		if (thread < L::BM && fabsf(stats[part + thread]) >= LARGE_LSE && fabsf(stats[part + thread]) < INFINITY) {
-			float sum = 0;
-			for (int i = 0; i < 4; i++) sum += __int_as_float(loadWord(shared + L::SUMS + 4 * (i * L::BM + thread)));
-			if (sum > 0 && sum < INFINITY) stats[T::BM + part + thread] = 1 / sum;
-		}
+		storeFactors<T>(sums, stats, part, shared);
 	}
 }
 
 // computeStats() with options.
 template <class T> __device__ __forceinline__ void computeSequenceStats(const AttnBackwardParams &p) {
 	extern __shared__ __align__(1024) char tiles[];
-	constexpr int LANES = T::D / 8, ROWS = ROWS_THREADS / LANES, LOADS = (T::BM + ROWS - 1) / ROWS;
+	constexpr int LANES = T::STAT_LANES, ROWS = ROWS_THREADS / LANES;
 	const Workspace w = Workspace::of<T>(p);
 	const int block = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % LANES;
-	const Sequence s = Sequence::of(p, p.first_batch + blockIdx.z);
+	const Sequence s = sequenceOf(p, p.first_batch + blockIdx.z);
 	if (threadIdx.x == 0 && s.batch == 0 && head == 0 && block == 0) *w.ticket = 0;
 	if (block * T::BM >= s.rows.used) return;
-	const int64_t index = s.template blockIndex<T>(p, head, block);
+	const int64_t index = blockIndex<T>(p, s, head, block);
 	if (threadIdx.x == 0) w.turns[index] = 0;
 	float *const stats = w.lse + index * T::LSE_FLOATS, *const deltas = w.delta + index * T::BM;
 	const char *const o = s.rowsOf(p, p.o, head) + 16 * lane, *const dO = s.rowsOf(p, p.dO, head) + 16 * lane;
-	uint4 a[LOADS], b[LOADS]; // all loads are in flight at once
-#pragma unroll
-	for (int i = 0; i < LOADS; i++) {
-		const int row = block * T::BM + i * ROWS + threadIdx.x / LANES;
-		a[i] = b[i] = make_uint4(0, 0, 0, 0);
-		if (row < s.rows.used && 8 * lane < p.Dv) {
-			a[i] = loadStreaming(o + 2 * (row * p.o.row));
-			b[i] = *reinterpret_cast<const uint4 *>(dO + 2 * (row * p.dO.row));
-		}
-	}
+	StatLoads<T> loads;
+	loads.load(p, o, dO, block, s.rows.used, lane);
 	bool large = false;
 #pragma unroll
-	for (int i = 0; i < LOADS; i++) {
+	for (int i = 0; i < loads.COUNT; i++) {
 		const int inBlock = i * ROWS + threadIdx.x / LANES, row = block * T::BM + inBlock;
-		float sum = dotEight(a[i], b[i]);
-#pragma unroll
-		for (int n = LANES / 2; n > 0; n /= 2) sum += __shfl_xor_sync(~0u, sum, n);
+		const float sum = loads.rowSum(i);
 		if (lane == 0 && inBlock < T::BM) {
 			const int64_t at = s.statOf(p, head) + row;
 			float lse = row < s.rows.used ? reinterpret_cast<const float *>(p.lse)[at] : -INFINITY, delta = 0;
 			if (lse == -INFINITY) lse = INFINITY;
 			else delta = sum - (p.dLSE != 0 ? reinterpret_cast<const float *>(p.dLSE)[at] : 0);
-			const float less = -lse * 1.4426950408889634f;
+			const float less = -lse * LOG2E;
 			large |= fabsf(less) >= LARGE_LSE && fabsf(less) < INFINITY;
 			stats[inBlock] = less;
 			stats[T::BM + inBlock] = 1;
@@ -104,39 +80,34 @@ template <class T> __device__ __forceinline__ void computeSequenceStats(const At
 
 // storeDQ() with options. Packed sequences may have more rows than the longest is said to have, so a CTA takes several blocks.
 template <class T> __device__ __forceinline__ void storeSequenceDQ(const AttnBackwardParams &p) {
-	constexpr int PITCH = T::D + 8, CHUNKS = T::D / 8; // elements of a row in shared memory; pieces of 16 bytes
-	static __shared__ __align__(16) Element tile[T::BM * PITCH];
+	static __shared__ __align__(16) Element tile[T::BM * PITCH<T>];
 	const Workspace w = Workspace::of<T>(p);
 	const int head = blockIdx.y, group = threadIdx.x / 128, thread = threadIdx.x % 128, c = thread % 4;
 	const int dim = (T::D == 128 ? 64 * group : 0) + thread / 32 * 16 + thread % 32 / 4, first = T::D == 128 ? 0 : T::DQ_COLUMNS * group;
-	const Sequence s = Sequence::of(p, p.first_batch + blockIdx.z);
+	const Sequence s = sequenceOf(p, p.first_batch + blockIdx.z);
 	char *const out = s.rowsOf(p, p.dQ, head);
 	const bool add = p.accumulate & 1;
 	const int end = add ? s.rows.used : s.rows.extent;
 #pragma unroll 1
 	for (int64_t block = blockIdx.x; block * T::BM < end; block += gridDim.x) {
-		const Span keys = s.template keyBlocks<T>(int(block));
+		const Span keys = keyBlocksOf<T>(s, int(block));
 		const bool any = keys.first < keys.end; // otherwise nothing has been added
 		if (add && !any) continue;
-		const float4 *from = reinterpret_cast<const float4 *>(w.dQ + (s.template blockIndex<T>(p, head, any ? int(block) : 0) * T::WARPGROUPS + group) * T::DQ_FLOATS) + thread;
+		const float4 *from = reinterpret_cast<const float4 *>(w.dQ + (blockIndex<T>(p, s, head, any ? int(block) : 0) * T::WARPGROUPS + group) * T::DQ_FLOATS) + thread;
 		__syncthreads(); // all threads have read the previous tile
 #pragma unroll
 		for (int j = 0; j < T::DQ_COLUMNS / 8; j++) {
 			const float4 x = any ? from[128 * j] : make_float4(0, 0, 0, 0);
-			Element *to = tile + (first + 8 * j + 2 * c) * PITCH + dim;
+			Element *to = tile + (first + 8 * j + 2 * c) * PITCH<T> + dim;
 			auto sum = [&](float gradient, int column, int d) {
 				const int64_t row = block * T::BM + first + 8 * j + 2 * c + column;
 				const bool held = add && row < end && d < p.D;
 				return fmaf(gradient, p.scale, held ? widen(reinterpret_cast<const Element *>(out)[row * p.dQ.row + d]) : 0);
 			};
-			narrow(to, sum(x.x, 0, dim)), narrow(to + PITCH, sum(x.y, 1, dim));
-			narrow(to + 8, sum(x.z, 0, dim + 8)), narrow(to + PITCH + 8, sum(x.w, 1, dim + 8));
+			narrow(to, sum(x.x, 0, dim)), narrow(to + PITCH<T>, sum(x.y, 1, dim));
+			narrow(to + 8, sum(x.z, 0, dim + 8)), narrow(to + PITCH<T> + 8, sum(x.w, 1, dim + 8));
 		}
 		__syncthreads();
-		for (int i = threadIdx.x; i < T::BM * CHUNKS; i += ROWS_THREADS) {
-			const int row = i / CHUNKS, column = i % CHUNKS * 8;
-			const int64_t at = block * T::BM + row;
-			if (at < end && column < p.D) *reinterpret_cast<uint4 *>(out + 2 * (at * p.dQ.row + column)) = *reinterpret_cast<const uint4 *>(tile + row * PITCH + column);
-		}
+		storeTile<T>(tile, out, p, block, end);
 	}
 }

@@ -3,6 +3,8 @@
 #pragma once
 #include "fa3_backward_work.h"
 
+// Draws tickets, passes them on to the other warps, and copies K and V of each unit and Q, dO and the statistics of each step.
+// Runs in one thread.
 template <class T>
 __device__ __forceinline__ void copyTiles(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const TensorMap *mapDO,
 	const AttnBackwardParams &p, uint32_t shared) {
@@ -15,7 +17,7 @@ __device__ __forceinline__ void copyTiles(const TensorMap *mapQ, const TensorMap
 	for (;;) {
 		barrierWait(shared + T::WORK_EMPTY + 8 * work.stage, work.parity ^ 1);
 		const int ticket = atomicAdd(space.ticket, 1);
-		storeWord(shared + T::WORK + 4 * work.stage, ticket);
+		storeSharedWord(shared + T::WORK + 4 * work.stage, ticket);
 		barrierArrive(shared + T::WORK_FULL + 8 * work.stage);
 		work.advance();
 		UnitOf<T> u;
@@ -35,11 +37,11 @@ __device__ __forceinline__ void copyTiles(const TensorMap *mapQ, const TensorMap
 			barrierWait(shared + empty + 8 * ring.stage, ring.parity ^ 1);
 			if (to == T::Q) {
 				if constexpr (T::OPTIONS) {
-					const Limits limits = u.s.template limits<T>(block * T::BM, u.key);
-					storeWord(shared + T::ROW + 4 * ring.stage, isMasked<T>(limits) ? INT32_MIN : 0);
-					storeFour(shared + T::LIMITS + 16 * ring.stage, {uint32_t(limits.rows), uint32_t(limits.keys), uint32_t(limits.low), uint32_t(limits.high)});
+					const Limits limits = limitsOf<T>(u.s, block * T::BM, u.key);
+					storeSharedWord(shared + T::ROW + 4 * ring.stage, isMasked<T>(limits) ? INT32_MIN : 0);
+					storeShared(shared + T::LIMITS + 16 * ring.stage, {uint32_t(limits.rows), uint32_t(limits.keys), uint32_t(limits.low), uint32_t(limits.high)});
 				} else {
-					storeWord(shared + T::ROW + 4 * ring.stage, block * T::BM | (isMasked<T>(p, whole, block) ? INT32_MIN : 0));
+					storeSharedWord(shared + T::ROW + 4 * ring.stage, block * T::BM | (isMasked<T>(p, whole, block) ? INT32_MIN : 0));
 				}
 			}
 			barrierExpect(bar, panels * T::ROW_PANEL + statBytes);

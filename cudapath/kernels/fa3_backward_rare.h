@@ -10,40 +10,21 @@
 #pragma once
 #include "fa3_backward_work.h"
 
-// Adding EXPONENT_UNITS to the exponents of two packed values carries into their top bits exactly where a value is
-// infinite or NaN.
-constexpr uint32_t EXPONENTS = BF16 ? 0x7f807f80 : 0x7c007c00, EXPONENT_UNITS = BF16 ? 0x00800080 : 0x04000400;
-
-__device__ __forceinline__ uint32_t notFinite(uint32_t two) { return ((two & EXPONENTS) + EXPONENT_UNITS) & 0x80008000; }
-
-// Whether the thread's share of `bytes` bytes of shared memory holds Inf or NaN. With CLEAR they become 0, and the byte
-// of each row of 128 bytes with any becomes 1, if flags is not 0.
-template <int THREADS, bool CLEAR> __device__ __forceinline__ bool scanTile(uint32_t tile, int bytes, int thread, uint32_t flags = 0) {
-	bool found = false;
-#pragma unroll 2
-	for (int at = 16 * thread; at < bytes; at += 16 * THREADS) {
-		uint4 x = loadFour(tile + at);
-		if ((notFinite(x.x) | notFinite(x.y) | notFinite(x.z) | notFinite(x.w)) == 0) continue;
-		found = true;
-		if (CLEAR) {
-			auto clear = [](uint32_t &two) { two &= ~((notFinite(two) >> 15) * 0xffff); };
-			clear(x.x), clear(x.y), clear(x.z), clear(x.w);
-			storeFour(tile + at, x);
-			if (flags != 0) storeByte(flags + at / 128, 1);
-		}
-	}
-	return found;
+// Replaces Inf and NaN in the thread's share of a tile by 0. thread is its number among THREADS. Returns whether there are any;
+// flags notes the rows (see scanTile()).
+template <int THREADS> __device__ __forceinline__ bool clearTile(uint32_t tile, int bytes, int thread, uint32_t flags = 0) {
+	return scanTile<EXPONENTS, THREADS, 128, true>(tile, 16 * thread, bytes, flags);
 }
 
 // Replaces Inf and NaN in K of the warpgroup's 64 keys by 0, and notes the keys. Returns whether there are any.
 template <class T> __device__ __forceinline__ bool clearKeys(uint32_t shared, int group) {
 	const uint32_t flags = shared + T::KEY_FLAGS + 64 * group;
-	if (threadHere() % 128 < 16) storeWord(flags + 4 * (threadHere() % 128), 0);
+	if (threadHere() % 128 < 16) storeSharedWord(flags + 4 * (threadHere() % 128), 0);
 	namedSync(KEYS_CLEAR + group, 128);
 	bool found = false;
 #pragma unroll
 	for (int i = 0; i < T::PANELS; i++)
-		found |= scanTile<128, true>(shared + T::K + i * T::KEY_PANEL + group * 64 * 128, 64 * 128, threadHere() % 128, flags);
+		found |= clearTile<128>(shared + T::K + i * T::KEY_PANEL + group * 64 * 128, 64 * 128, threadHere() % 128, flags);
 	proxyFence();
 	return namedOr(KEYS_CLEAR + group, 128, found);
 }
@@ -53,12 +34,38 @@ template <class T> __device__ __forceinline__ void spoilKeys(float (&P)[T::BM / 
 	const int thread = threadHere() % 128;
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
-		const bool spoiled = loadByte(shared + T::KEY_FLAGS + 64 * group + thread / 32 * 16 + thread % 32 / 4 + 8 * r) != 0;
+		const bool spoiled = loadSharedByte(shared + T::KEY_FLAGS + 64 * group + thread / 32 * 16 + thread % 32 / 4 + 8 * r) != 0;
 #pragma unroll
 		for (int i = 0; i < T::BM / 4; i++) {
 			float &x = P[4 * (i / 2) + 2 * r + i % 2];
 			x = spoiled ? __int_as_float(0x7fffffff) : x;
 		}
+	}
+}
+
+// Returns not 0 if a row of dO has Inf or NaN in the columns of lane c of a quad.
+__device__ __forceinline__ uint32_t rowNotFinite(const uint32_t *dO, int c, int dims) {
+	uint32_t any = 0;
+	for (int column = 2 * c; column < dims; column += 8) any |= notFinite<EXPONENTS>(dO[column / 2]);
+	return any;
+}
+
+// The score of a row and a key, unscaled.
+__device__ __forceinline__ float dotRows(const uint16_t *q, const uint16_t *k, int dims) {
+	float score = 0;
+#pragma unroll 1
+	for (int d = 0; d < dims; d++) score = fmaf(widenHalf<BF16>(q[d], 0), widenHalf<BF16>(k[d], 0), score);
+	return score;
+}
+
+// Adds the non-finite elements of a row of dO, from column FIRST on, to dV of the thread's key number r.
+template <int FIRST, int DIMS> __device__ __forceinline__ void addNonFinite(float (&dV)[DIMS / 2], const uint32_t *dO, int r, int c, const AttnBackwardParams &p) {
+#pragma unroll
+	for (int j = 0; j < DIMS / 8; j++) {
+		if (FIRST + 8 * j >= p.Dv) continue;
+		const uint32_t two = dO[FIRST / 2 + 4 * j + c];
+		if (notFinite<EXPONENTS>(two) & 0x8000) dV[4 * j + 2 * r] += widenHalf<BF16>(two, 0);
+		if (notFinite<EXPONENTS>(two) >> 16) dV[4 * j + 2 * r + 1] += widenHalf<BF16>(two, 1);
 	}
 }
 
@@ -76,9 +83,7 @@ __device__ __forceinline__ void addNonFiniteDO(float (&dV)[DIMS / 2], const Attn
 			const int block = row / T::BM;
 			if (!isMasked<T>(p, whole, block)) continue;
 			const uint32_t *dO = reinterpret_cast<const uint32_t *>(p.dO.base) + (u.batch * p.dO.batch + head * p.dO.head + row * p.dO.row) / 2;
-			uint32_t any = 0;
-			for (int column = 2 * c; column < p.Dv; column += 8) any |= notFinite(dO[column / 2]);
-			if (any == 0) continue;
+			if (rowNotFinite(dO, c, p.Dv) == 0) continue;
 			const float less = space.lse[((int64_t(u.batch) * p.Hq + head) * space.blocks + block) * T::LSE_FLOATS + row % T::BM];
 			const uint16_t *q = reinterpret_cast<const uint16_t *>(p.q.base) + u.batch * p.q.batch + head * p.q.head + row * p.q.row;
 #pragma unroll
@@ -86,17 +91,9 @@ __device__ __forceinline__ void addNonFiniteDO(float (&dV)[DIMS / 2], const Attn
 				const int key = firstOfThread + 8 * r;
 				if (key >= p.Sk || key > row + causalOffset<T>(p)) continue;
 				const uint16_t *k = reinterpret_cast<const uint16_t *>(p.k.base) + u.batch * p.k.batch + u.head * p.k.head + key * p.k.row;
-				float score = 0;
-#pragma unroll 1
-				for (int d = 0; d < p.D; d++) score = fmaf(widenHalf<BF16>(q[d], 0), widenHalf<BF16>(k[d], 0), score);
-				if (exp2Fast(fmaf(score, p.scale * 1.4426950408889634f, less)) == 0) continue;
-#pragma unroll
-				for (int j = 0; j < DIMS / 8; j++) {
-					if (FIRST + 8 * j >= p.Dv) continue;
-					const uint32_t two = dO[FIRST / 2 + 4 * j + c];
-					if (notFinite(two) & 0x8000) dV[4 * j + 2 * r] += widenHalf<BF16>(two, 0);
-					if (notFinite(two) >> 16) dV[4 * j + 2 * r + 1] += widenHalf<BF16>(two, 1);
-				}
+				const float score = dotRows(q, k, p.D);
+				if (exp2Approx(fmaf(score, p.scale * LOG2E, less)) == 0) continue;
+				addNonFinite<FIRST, DIMS>(dV, dO, r, c, p);
 			}
 		}
 	}
@@ -111,30 +108,21 @@ template <class T> __device__ __forceinline__ void addNonFiniteDO(float (&dV)[T:
 #pragma unroll 1
 		for (int row = u.first * T::BM; row < min(u.end * T::BM, u.s.rows.used); row++) {
 			const int block = row / T::BM;
-			if (!isMasked<T>(u.s.template limits<T>(block * T::BM, u.key))) continue;
+			if (!isMasked<T>(limitsOf<T>(u.s, block * T::BM, u.key))) continue;
 			const uint32_t *dO = reinterpret_cast<const uint32_t *>(u.s.rowsOf(p, p.dO, head) + 2 * (row * p.dO.row));
-			uint32_t any = 0;
-			for (int column = 2 * c; column < p.Dv; column += 8) any |= notFinite(dO[column / 2]);
-			if (any == 0) continue;
-			const float less = space.lse[u.s.template blockIndex<T>(p, head, block) * T::LSE_FLOATS + row % T::BM];
+			if (rowNotFinite(dO, c, p.Dv) == 0) continue;
+			const float less = space.lse[blockIndex<T>(p, u.s, head, block) * T::LSE_FLOATS + row % T::BM];
 			const uint16_t *q = reinterpret_cast<const uint16_t *>(u.s.rowsOf(p, p.q, head)) + row * p.q.row;
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
 				const int key = firstOfThread + 8 * r;
 				if (key >= u.s.keys.used || key < row - u.s.left || key > row + u.s.right) continue;
 				const uint16_t *k = reinterpret_cast<const uint16_t *>(u.s.keysOf(p, p.k, u.head)) + key * p.k.row;
-				float score = 0, slope;
-#pragma unroll 1
-				for (int d = 0; d < p.D; d++) score = fmaf(widenHalf<BF16>(q[d], 0), widenHalf<BF16>(k[d], 0), score);
-				const float power = p.softcap != 0 ? Softcap(p).exponent(score, less, slope) : fmaf(score, p.scale * 1.4426950408889634f, less);
-				if (exp2Fast(power) == 0) continue;
-#pragma unroll
-				for (int j = 0; j < T::D / 8; j++) {
-					if (8 * j >= p.Dv) continue;
-					const uint32_t two = dO[4 * j + c];
-					if (notFinite(two) & 0x8000) dV[4 * j + 2 * r] += widenHalf<BF16>(two, 0);
-					if (notFinite(two) >> 16) dV[4 * j + 2 * r + 1] += widenHalf<BF16>(two, 1);
-				}
+				float slope;
+				const float score = dotRows(q, k, p.D);
+				const float power = p.softcap != 0 ? Softcap(p).exponent(score, less, slope) : fmaf(score, p.scale * LOG2E, less);
+				if (exp2Approx(power) == 0) continue;
+				addNonFinite<0, T::D>(dV, dO, r, c, p);
 			}
 		}
 	}

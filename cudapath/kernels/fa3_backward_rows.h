@@ -1,4 +1,5 @@
-// The kernels before and after the main kernel: row statistics, and dQ from float32 to the storage type.
+// The kernels before and after the main kernel: row statistics, and dQ from float32 to the storage type. A CTA has a block of BM
+// rows of a head.
 #pragma once
 #include "fa3_backward_lse.h"
 #include "element.h"
@@ -21,9 +22,37 @@ __device__ __forceinline__ float dotEight(const uint4 &a, const uint4 &b) {
 // Loads 16 bytes that no other CTA reads.
 __device__ __forceinline__ uint4 loadStreaming(const char *from) { return __ldcs(reinterpret_cast<const uint4 *>(from)); }
 
+// What a thread reads of O and dO of a block of rows. LANES lanes read a row, 16 bytes each. For each i the thread has those of
+// row i * ROWS + threadIdx.x / LANES.
+template <class T> struct StatLoads {
+	static constexpr int LANES = T::STAT_LANES, ROWS = ROWS_THREADS / LANES, COUNT = (T::BM + ROWS - 1) / ROWS;
+	uint4 dO[COUNT], o[COUNT];
+
+	// Starts all loads at once. fromO and fromDO are the thread's 16 bytes of row 0. Rows from `end` on become zeros.
+	__device__ __forceinline__ void load(const AttnBackwardParams &p, const char *fromO, const char *fromDO, int block, int end, int lane) {
+#pragma unroll
+		for (int i = 0; i < COUNT; i++) {
+			const int row = block * T::BM + i * ROWS + threadIdx.x / LANES;
+			o[i] = dO[i] = make_uint4(0, 0, 0, 0);
+			if (row < end && 8 * lane < p.Dv) {
+				o[i] = loadStreaming(fromO + 2 * (row * p.o.row));
+				dO[i] = *reinterpret_cast<const uint4 *>(fromDO + 2 * (row * p.dO.row));
+			}
+		}
+	}
+
+	// rowsum(dO * O) of row number i.
+	__device__ __forceinline__ float rowSum(int i) const {
+		float sum = dotEight(o[i], dO[i]);
+#pragma unroll
+		for (int n = LANES / 2; n > 0; n /= 2) sum += __shfl_xor_sync(~0u, sum, n);
+		return sum;
+	}
+};
+
 // A CTA computes the statistics of a block of BM rows: -LSE in log2 units, and dLSE - rowsum(dO * O). Rows that attend
-// to no key and rows past Sq get -inf and 0, so that their P is 0. Factors of P are 1 but for large LSE. It also clears the counters of the main kernel.
-// LANES lanes read a row, 16 bytes each.
+// to no key and rows past Sq get -inf and 0, so that their P is 0. Factors of P are 1 except with a large LSE. The CTA also
+// clears the counters of the main kernel.
 template <class T> __device__ __forceinline__ void computeStats(const AttnBackwardParams &p) {
 	extern __shared__ __align__(1024) char tiles[];
 	constexpr int LANES = T::STAT_LANES, ROWS = ROWS_THREADS / LANES;
@@ -38,23 +67,12 @@ template <class T> __device__ __forceinline__ void computeStats(const AttnBackwa
 	bool large = false;
 	const char *o = reinterpret_cast<const char *>(p.o.base) + 2 * (batch * p.o.batch + head * p.o.head) + 16 * lane;
 	const char *dO = reinterpret_cast<const char *>(p.dO.base) + 2 * (batch * p.dO.batch + head * p.dO.head) + 16 * lane;
-	constexpr int LOADS = (T::BM + ROWS - 1) / ROWS;
-	uint4 a[LOADS], b[LOADS]; // all loads are in flight at once
+	StatLoads<T> loads;
+	loads.load(p, o, dO, block, p.Sq, lane);
 #pragma unroll
-	for (int i = 0; i < LOADS; i++) {
-		const int row = block * T::BM + i * ROWS + threadIdx.x / LANES;
-		a[i] = b[i] = make_uint4(0, 0, 0, 0);
-		if (row < p.Sq && 8 * lane < p.Dv) {
-			a[i] = loadStreaming(o + 2 * (row * p.o.row));
-			b[i] = *reinterpret_cast<const uint4 *>(dO + 2 * (row * p.dO.row));
-		}
-	}
-#pragma unroll
-	for (int i = 0; i < LOADS; i++) {
+	for (int i = 0; i < loads.COUNT; i++) {
 		const int inBlock = i * ROWS + threadIdx.x / LANES, row = block * T::BM + inBlock;
-		float sum = dotEight(a[i], b[i]);
-#pragma unroll
-		for (int n = LANES / 2; n > 0; n /= 2) sum += __shfl_xor_sync(~0u, sum, n);
+		const float sum = loads.rowSum(i);
 		if (lane == 0 && inBlock < T::BM) {
 			const int64_t at = index * p.Sq + row;
 			float lse = row < p.Sq ? reinterpret_cast<const float *>(p.lse)[at] : -INFINITY;
@@ -64,7 +82,7 @@ template <class T> __device__ __forceinline__ void computeStats(const AttnBackwa
 			} else {
 				delta = sum - (p.dLSE != 0 ? reinterpret_cast<const float *>(p.dLSE)[at] : 0);
 			}
-			const float less = -lse * 1.4426950408889634f;
+			const float less = -lse * LOG2E;
 			large |= fabsf(less) >= LARGE_LSE && fabsf(less) < INFINITY;
 			stats[inBlock] = less;
 			stats[T::BM + inBlock] = 1;
@@ -76,11 +94,24 @@ template <class T> __device__ __forceinline__ void computeStats(const AttnBackwa
 	if (large) normalizeLarge<T>(p, stats, batch, head, block, sharedAddress(tiles));
 }
 
+// dQ of a block of rows passes through shared memory, from the order of the accumulators to rows of 16-byte stores.
+template <class T> constexpr int PITCH = T::D + 8; // elements of a row in shared memory
+
+// Stores the rows of a block of dQ below `end`. out is row 0.
+template <class T, class Block>
+__device__ __forceinline__ void storeTile(const Element (&tile)[T::BM * PITCH<T>], char *const &out, const AttnBackwardParams &p, const Block &block, const int &end) {
+	constexpr int CHUNKS = T::D / 8; // of 16 bytes
+	for (int i = threadIdx.x; i < T::BM * CHUNKS; i += ROWS_THREADS) {
+		const int row = i / CHUNKS, column = i % CHUNKS * 8;
+		const Block at = block * T::BM + row;
+		if (at < end && column < p.D) *reinterpret_cast<uint4 *>(out + 2 * (at * p.dQ.row + column)) = *reinterpret_cast<const uint4 *>(tile + row * PITCH<T> + column);
+	}
+}
+
 // A CTA scales dQ of a block of BM rows, rounds it and stores it. The thread numbers are those of the consumers, whose
 // accumulators of dQ^T the workspace holds.
 template <class T> __device__ __forceinline__ void storeDQ(const AttnBackwardParams &p) {
-	constexpr int PITCH = T::D + 8; // elements of a row in shared memory
-	static __shared__ __align__(16) Element tile[T::BM * PITCH];
+	static __shared__ __align__(16) Element tile[T::BM * PITCH<T>];
 	const Workspace w = Workspace::of<T>(p);
 	const int block = blockIdx.x, head = blockIdx.y, batch = p.first_batch + blockIdx.z;
 	const int64_t index = int64_t(batch) * p.Hq + head;
@@ -91,7 +122,7 @@ template <class T> __device__ __forceinline__ void storeDQ(const AttnBackwardPar
 #pragma unroll
 	for (int j = 0; j < T::DQ_COLUMNS / 8; j++) {
 		const float4 x = any ? from[128 * j] : make_float4(0, 0, 0, 0);
-		Element *to = tile + (first + 8 * j + 2 * c) * PITCH + dim;
+		Element *to = tile + (first + 8 * j + 2 * c) * PITCH<T> + dim;
 		const float scale = p.scale;
 		if (p.accumulate & 1) {
 			// Added in float32 and rounded once.
@@ -100,19 +131,14 @@ template <class T> __device__ __forceinline__ void storeDQ(const AttnBackwardPar
 				if (row >= p.Sq || d >= p.D) return 0.0f;
 				return widen(reinterpret_cast<const Element *>(p.dQ.base)[batch * p.dQ.batch + head * p.dQ.head + row * p.dQ.row + d]);
 			};
-			narrow(to, fmaf(x.x, scale, held(0, dim))), narrow(to + PITCH, fmaf(x.y, scale, held(1, dim)));
-			narrow(to + 8, fmaf(x.z, scale, held(0, dim + 8))), narrow(to + PITCH + 8, fmaf(x.w, scale, held(1, dim + 8)));
+			narrow(to, fmaf(x.x, scale, held(0, dim))), narrow(to + PITCH<T>, fmaf(x.y, scale, held(1, dim)));
+			narrow(to + 8, fmaf(x.z, scale, held(0, dim + 8))), narrow(to + PITCH<T> + 8, fmaf(x.w, scale, held(1, dim + 8)));
 		} else {
-			narrow(to, x.x * scale), narrow(to + PITCH, x.y * scale);
-			narrow(to + 8, x.z * scale), narrow(to + PITCH + 8, x.w * scale);
+			narrow(to, x.x * scale), narrow(to + PITCH<T>, x.y * scale);
+			narrow(to + 8, x.z * scale), narrow(to + PITCH<T> + 8, x.w * scale);
 		}
 	}
 	__syncthreads();
-	char *out = reinterpret_cast<char *>(p.dQ.base) + 2 * (batch * p.dQ.batch + head * p.dQ.head);
-	constexpr int CHUNKS = T::D / 8; // of 16 bytes
-	for (int i = threadIdx.x; i < T::BM * CHUNKS; i += ROWS_THREADS) {
-		const int row = i / CHUNKS, column = i % CHUNKS * 8, at = block * T::BM + row;
-		if (at < p.Sq && column < p.D)
-			*reinterpret_cast<uint4 *>(out + 2 * (at * p.dQ.row + column)) = *reinterpret_cast<const uint4 *>(tile + row * PITCH + column);
-	}
+	char *const out = reinterpret_cast<char *>(p.dQ.base) + 2 * (batch * p.dQ.batch + head * p.dQ.head);
+	storeTile<T>(tile, out, p, block, p.Sq);
 }

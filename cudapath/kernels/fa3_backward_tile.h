@@ -1,15 +1,12 @@
 // The tile of a backward fa3 kernel: its shared-memory layout and its barriers.
 #pragma once
-#include <cstdint>
-
 #include "attn_backward.h"
+#include "fa3_element.h"
 #include "sm90.h"
 #include "sm90_backward.h"
 
-constexpr bool BF16 = ATTN_BF16;
-
 // A tile of BM query rows and BN keys. Each of the two consumer warpgroups owns 64 of the keys.
-template <int D_, int BM_, bool CAUSAL_> struct BackwardTile {
+template <int D_, int BM_, bool CAUSAL_> struct BackwardTileData {
 	static constexpr int D = D_, BM = BM_, BN = 128, WARPGROUPS = 2;
 	// Q of a step is read until dK is complete, in the middle of the next step. With two tiles S would wait for the copy.
 	static constexpr int Q_STAGES = 3, DO_STAGES = 2;
@@ -35,16 +32,26 @@ template <int D_, int BM_, bool CAUSAL_> struct BackwardTile {
 	// the previous step.
 	static constexpr int K = 0, V = K + KEY_BYTES, Q = V + KEY_BYTES, DO = Q + Q_STAGES * ROW_BYTES, DS = DO + DO_STAGES * ROW_BYTES,
 			     DQ = DS + 2 * DS_BYTES, LSE = DQ + WARPGROUPS * DQ_BYTES, DELTA = LSE + Q_STAGES * LSE_BYTES, BARRIERS = DELTA + DO_STAGES * DELTA_BYTES;
-	static constexpr int K_FULL = BARRIERS, V_FULL = K_FULL + 8, KEYS_EMPTY = V_FULL + 8, Q_FULL = KEYS_EMPTY + 8, Q_EMPTY = Q_FULL + 8 * Q_STAGES,
-			     DO_FULL = Q_EMPTY + 8 * Q_STAGES, DO_EMPTY = DO_FULL + 8 * DO_STAGES, DQ_FULL = DO_EMPTY + 8 * DO_STAGES, DQ_EMPTY = DQ_FULL + 8 * WARPGROUPS,
-			     WORK_FULL = DQ_EMPTY + 8, WORK_EMPTY = WORK_FULL + 16;
+	static_assert((D == 64 || D == 128) && BM % 64 == 0, "tile");
+};
+
+// The mbarriers of a tile, 8 bytes each, and a few words. They follow its data. FULL: the producer has filled a buffer; EMPTY:
+// the consumer warps have read it. Exceptions: the consumers fill dQ, and the adding warps empty it; all other warps read WORK.
+template <class Data> struct BackwardBarriers : Data {
+	static constexpr int Q_BARRIERS = 8 * Data::Q_STAGES, DO_BARRIERS = 8 * Data::DO_STAGES;
+	static constexpr int K_FULL = Data::BARRIERS, V_FULL = K_FULL + 8, KEYS_EMPTY = V_FULL + 8, Q_FULL = KEYS_EMPTY + 8, Q_EMPTY = Q_FULL + Q_BARRIERS,
+			     DO_FULL = Q_EMPTY + Q_BARRIERS, DO_EMPTY = DO_FULL + DO_BARRIERS, DQ_FULL = DO_EMPTY + DO_BARRIERS, DQ_EMPTY = DQ_FULL + 8 * Data::DQ_BUFFERS,
+			     WORK_FULL = DQ_EMPTY + 8 * Data::DQ_WAITS, WORK_EMPTY = WORK_FULL + 16;
 	// Words: two tickets; the first row of the Q tiles, negative if masked; for each consumer warp whether masked tiles of
 	// the unit have Inf or NaN in K, or in Q or dO; a byte per key with Inf or NaN in K.
-	static constexpr int WORK = WORK_EMPTY + 16, ROW = WORK + 8, RARE_KEYS = ROW + 4 * Q_STAGES, RARE_ROWS = RARE_KEYS + 16 * WARPGROUPS,
-			     KEY_FLAGS = RARE_ROWS + 16 * WARPGROUPS;
-	static constexpr int SHARED_BYTES = KEY_FLAGS + BN;
-	static_assert((D == 64 || D == 128) && BM % 64 == 0 && SHARED_BYTES <= 227 * 1024, "tile");
+	static constexpr int WORK = WORK_EMPTY + 16, ROW = WORK + 8, RARE_KEYS = ROW + 4 * Data::Q_STAGES, RARE_ROWS = RARE_KEYS + 16 * Data::WARPGROUPS,
+			     KEY_FLAGS = RARE_ROWS + 16 * Data::WARPGROUPS;
+	static constexpr int SHARED_BYTES = KEY_FLAGS + Data::BN;
+	static_assert(SHARED_BYTES <= 227 * 1024, "tile");
 };
+
+// A tile of head dims up to 128.
+template <int D, int BM, bool CAUSAL> struct BackwardTile : BackwardBarriers<BackwardTileData<D, BM, CAUSAL>> {};
 
 // Warps of the producer warpgroup.
 enum { COPIER = 0, ADDER = 1, FIRST_CONVERTER = 2, CONVERTERS = 2 };

@@ -14,28 +14,6 @@
 #include "fa3_backward_consume.h"
 #include "fa3_backward_wide_tile.h"
 
-// dV += P^T dO, with P^T in registers and dO of DIMS dims.
-template <class T, int DIMS> __device__ __forceinline__ void issueWideDV(float (&sum)[DIMS / 2], uint32_t (&words)[T::BM / 4], uint32_t rows) {
-	touch(sum);
-	touch(words);
-	wgmmaFence();
-#pragma unroll
-	for (int row = 0; row < T::BM; row += 16)
-		Wgmma<DIMS>::rs(sum, words[row / 4], words[row / 4 + 1], words[row / 4 + 2], words[row / 4 + 3], rows + matrixOffset(row * 128));
-	wgmmaCommit();
-	touch(sum);
-}
-
-// dK += dS^T Q, with Q of DIMS dims.
-template <class T, int DIMS> __device__ __forceinline__ void issueWideDK(float (&sum)[DIMS / 2], uint32_t dS, uint32_t rows) {
-	touch(sum);
-	wgmmaFence();
-#pragma unroll
-	for (int row = 0; row < T::BM; row += 16) WgmmaTransposed<DIMS, 1>::ss(sum, dS + matrixOffset(row * 128), rows + matrixOffset(row * 128), true);
-	wgmmaCommit();
-	touch(sum);
-}
-
 // dQ = dS K, with K of DIMS dims.
 template <class T, int DIMS> __device__ __forceinline__ void issueWideDQ(float (&dQ)[DIMS / 2], uint32_t dS, uint32_t keys) {
 	wgmmaFence();
@@ -52,11 +30,7 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 	constexpr int DIMS = T::dimsOf(GROUP, T::D), FIRST = T::firstOf(GROUP, T::D), VALUE_DIMS = T::dimsOf(GROUP, T::DV), FIRST_VALUE = T::firstOf(GROUP, T::DV);
 	constexpr int DQ_DIMS = GROUP == 0 ? 64 : DIMS;
 	const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-	const float scale = p.scale * 1.4426950408889634f;
-	auto release = [&](uint32_t bar) {
-		__syncwarp();
-		if (threadHere() % 32 == 0) barrierArrive(bar);
-	};
+	const float scale = p.scale * LOG2E;
 	// Matrices, as lower words of descriptors.
 	const uint32_t base = matrixOffset(shared);
 	auto tileOfQ = [&](int stage) { return base + matrixOffset(T::Q) + stage * matrixOffset(T::Q_BYTES); };
@@ -74,9 +48,8 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 	uint32_t keysParity = 0;
 	auto waitQ = [&] { barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity); };
 	auto waitDO = [&] { barrierWait(shared + T::DO_FULL + 8 * dO.stage, dO.parity); };
-	auto warpWord = [] { return 4 * (threadHere() / 32 - 4); };
 	// The first row of the current Q tile, negative if it has masked slots.
-	auto rowHere = [&] { return loadWord(shared + T::ROW + 4 * q.stage); };
+	auto rowHere = [&] { return int(loadSharedWord(shared + T::ROW + 4 * q.stage)); };
 	Units<T> units(p, shared);
 	int ticket;
 	Unit u;
@@ -86,7 +59,7 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 #pragma unroll
 		for (int i = 0; i < VALUE_DIMS / 2; i++) dV[i] = 0;
 		int left = (u.end - u.first) * (p.Hq / p.Hkv); // steps
-		if (T::CAUSAL) storeWord(shared + T::RARE_ROWS + warpWord(), 0);
+		if (T::CAUSAL) storeSharedWord(shared + T::RARE_ROWS + warpWord(), 0);
 		if (left > 0) {
 			const int firstKey = u.key;
 			bool found = false; // Inf or NaN in S or dP of a masked tile
@@ -99,21 +72,16 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 					if constexpr (decltype(first)::value) {
 						bool rare = false;
 						if (rowHere() < 0) rare = namedOr(KEYS_CLEAR, 128, found) && clearKeys<T>(shared, 0);
-						storeWord(shared + T::RARE_KEYS + warpWord(), rare);
+						storeSharedWord(shared + T::RARE_KEYS + warpWord(), rare);
 					}
 				}
-				if (loadWord(stats + 8 * T::BM)) {
-					computeP<T, true>(s, lse, scale);
-					scaleP<T>(s, lse + 4 * T::BM);
-				} else {
-					computeP<T, false>(s, lse, scale);
-				}
-				if (T::CAUSAL && loadWord(shared + T::RARE_KEYS + warpWord())) spoilKeys<T>(s, shared, 0);
+				computeScaledP<T>(s, stats, lse, scale);
+				if (T::CAUSAL && loadSharedWord(shared + T::RARE_KEYS + warpWord())) spoilKeys<T>(s, shared, 0);
 				clearMasked<T>(s, p, firstKey, rowHere());
 				packWords(P, s);
 				const uint32_t to = shared + T::P + 16 * (threadHere() % 128);
 #pragma unroll
-				for (int i = 0; i < T::BM / 4; i += 4) storeFour(to + i * 512, make_uint4(P[i], P[i + 1], P[i + 2], P[i + 3]));
+				for (int i = 0; i < T::BM / 4; i += 4) storeShared(to + i * 512, make_uint4(P[i], P[i + 1], P[i + 2], P[i + 3]));
 				namedArrive(P_STORED, THREADS);
 			};
 			auto takeP = [&] {
@@ -121,7 +89,7 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 				const uint32_t from = shared + T::P + 16 * (threadHere() % 128);
 #pragma unroll
 				for (int i = 0; i < T::BM / 4; i += 4) {
-					const uint4 x = loadFour(from + i * 512);
+					const uint4 x = loadShared(from + i * 512);
 					P[i] = x.x, P[i + 1] = x.y, P[i + 2] = x.z, P[i + 3] = x.w;
 				}
 			};
@@ -129,19 +97,19 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 			auto checkTile = [&](int row, int stage) {
 				if (!T::CAUSAL || row >= 0) return;
 				if (!namedOr(TILE_CHECKED, THREADS, found)) return;
-				storeWord(shared + T::RARE_ROWS + warpWord(), 1);
-				scanTile<THREADS, true>(shared + T::Q + stage * T::Q_BYTES, T::Q_BYTES, threadHere() - 128);
-				scanTile<THREADS, true>(shared + T::DO + dO.stage * T::DO_BYTES, T::DO_BYTES, threadHere() - 128);
+				storeSharedWord(shared + T::RARE_ROWS + warpWord(), 1);
+				clearTile<THREADS>(shared + T::Q + stage * T::Q_BYTES, T::Q_BYTES, threadHere() - 128);
+				clearTile<THREADS>(shared + T::DO + dO.stage * T::DO_BYTES, T::DO_BYTES, threadHere() - 128);
 				proxyFence();
 				namedSync(TILE_CHECKED, THREADS);
 			};
 			auto issueS = [&] { issueTransposedScores<T>(s, base + matrixOffset(T::K), tileOfQ(q.stage)); };
 			auto issueDP = [&] { issueTransposedScores<T, T::DV>(s, base + matrixOffset(T::V), tileOfDO(dO.stage)); };
 			auto issueDV = [&] {
-				issueWideDV<T, VALUE_DIMS>(dV, P, tileOfDO(dO.stage) + matrixPanels(T::ROW_PANEL) + matrixOffset(FIRST_VALUE / 64 * T::ROW_PANEL));
+				issueGradientDV<T, VALUE_DIMS>(dV, P, tileOfDO(dO.stage) + matrixPanels(T::ROW_PANEL) + matrixOffset(FIRST_VALUE / 64 * T::ROW_PANEL));
 			};
 			auto issueDK = [&](int stage) {
-				issueWideDK<T, DIMS>(dK, dSOf(n), tileOfQ(stage) + matrixPanels(T::ROW_PANEL) + matrixOffset(FIRST / 64 * T::ROW_PANEL));
+				issueGradientDK<T, DIMS>(dK, dSOf(n), tileOfQ(stage) + matrixPanels(T::ROW_PANEL) + matrixOffset(FIRST / 64 * T::ROW_PANEL));
 			};
 			auto issueDQ = [&](int piece) {
 				issueWideDQ<T, DQ_DIMS>(dQ, dSOf(n), base + matrixPanels(T::KEY_PANEL) + matrixOffset(T::K + (FIRST / 64 + piece) * T::KEY_PANEL));
@@ -149,32 +117,23 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 			auto storeDS = [&](int row) {
 				computeDS<T>(s, P, shared + T::DELTA + dO.stage * T::DELTA_BYTES + 8 * (threadHere() % 4));
 				if (row < 0) clearMasked<T>(s, p, firstKey, row);
-				const uint32_t to = ownDS + n % 2 * T::DS_BYTES;
-				uint32_t dS[T::BM / 4];
-				packWords(dS, s);
-#pragma unroll
-				for (int i = 0; i < T::BM / 4; i += 4) storeTransposed(to + i * 512, dS[i], dS[i + 1], dS[i + 2], dS[i + 3]);
-				proxyFence();
+				storeTransposedDS<T>(ownDS + n % 2 * T::DS_BYTES, s);
 			};
 			// Leaves a piece of dQ of the current step in shared memory for the adding thread. It begins at accumulator `at`.
 			auto giveDQ = [&](int piece, int at) {
 				const int buffer = T::bufferOf(GROUP, piece);
 				barrierWait(shared + T::DQ_EMPTY + 8 * buffer, ((T::SHARED_BUFFER ? piece : n) & 1) ^ 1);
-				const uint32_t to = shared + T::DQ + buffer * T::DQ_BYTES + 16 * (threadHere() % 128);
-#pragma unroll
-				for (int j = 0; j < T::BM / 8; j++)
-					storeFloats(to + 2048 * j, dQ[at + 4 * j], dQ[at + 4 * j + 1], dQ[at + 4 * j + 2], dQ[at + 4 * j + 3]);
-				proxyFence();
-				release(shared + T::DQ_FULL + 8 * buffer);
+				leaveDQ<T::BM / 2>(shared + T::DQ + buffer * T::DQ_BYTES, dQ, at);
+				releaseBuffer(shared + T::DQ_FULL + 8 * buffer);
 			};
 			auto endDV = [&] {
 				touch(dV), touch(P);
-				release(shared + T::DO_EMPTY + 8 * dO.stage);
+				releaseBuffer(shared + T::DO_EMPTY + 8 * dO.stage);
 			};
 			auto endDK = [&](int stage) {
 				wgmmaWait<0>();
 				touch(dK);
-				release(shared + T::Q_EMPTY + 8 * stage);
+				releaseBuffer(shared + T::Q_EMPTY + 8 * stage);
 			};
 
 			if constexpr (GROUP == 0) {
@@ -268,10 +227,10 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 				}
 			}
 			keysParity ^= 1;
-			release(shared + T::KEYS_EMPTY);
+			releaseBuffer(shared + T::KEYS_EMPTY);
 		}
 		unitOf<T>(p, ticket, u);
-		if (T::CAUSAL && u.first < u.end && loadWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T, FIRST_VALUE, VALUE_DIMS>(dV, p, u, u.key);
+		if (T::CAUSAL && u.first < u.end && loadSharedWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T, FIRST_VALUE, VALUE_DIMS>(dV, p, u, u.key);
 		const int key = u.key + threadHere() % 128 / 32 * 16 + threadHere() % 32 / 4;
 		storeKeys<T, FIRST, DIMS>(dK, p.dK, p, u, key, p.D, p.scale);
 		storeKeys<T, FIRST_VALUE, VALUE_DIMS>(dV, p.dV, p, u, key, p.Dv, 1);

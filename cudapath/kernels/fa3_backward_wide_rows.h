@@ -6,8 +6,7 @@
 // A CTA scales dQ of a block of BM rows, rounds it and stores it. The thread numbers of each half of the CTA are those of a
 // consumer warpgroup, whose accumulators of dQ the workspace holds in pieces of 64 dims. Two pieces at a time.
 template <class T> __device__ __forceinline__ void storeWideDQ(const AttnBackwardParams &p) {
-	constexpr int PITCH = T::D + 8; // elements of a row in shared memory
-	static __shared__ __align__(16) Element tile[T::BM * PITCH];
+	static __shared__ __align__(16) Element tile[T::BM * PITCH<T>];
 	const Workspace w = Workspace::of<T>(p);
 	const int block = blockIdx.x, head = blockIdx.y, batch = p.first_batch + blockIdx.z;
 	const int64_t index = int64_t(batch) * p.Hq + head;
@@ -33,17 +32,12 @@ template <class T> __device__ __forceinline__ void storeWideDQ(const AttnBackwar
 			} else {
 				x.x *= scale, x.y *= scale, x.z *= scale, x.w *= scale;
 			}
-			Element *to = tile + row * PITCH + dim;
+			Element *to = tile + row * PITCH<T> + dim;
 			narrow(to, x.x), narrow(to + 1, x.y);
-			narrow(to + 8 * PITCH, x.z), narrow(to + 8 * PITCH + 1, x.w);
+			narrow(to + 8 * PITCH<T>, x.z), narrow(to + 8 * PITCH<T> + 1, x.w);
 		}
 	}
 	__syncthreads();
-	char *out = reinterpret_cast<char *>(p.dQ.base) + 2 * (batch * p.dQ.batch + head * p.dQ.head);
-	constexpr int CHUNKS = T::D / 8; // of 16 bytes
-	for (int i = threadIdx.x; i < T::BM * CHUNKS; i += ROWS_THREADS) {
-		const int r = i / CHUNKS, column = i % CHUNKS * 8, at = block * T::BM + r;
-		if (at < p.Sq && column < p.D)
-			*reinterpret_cast<uint4 *>(out + 2 * (at * p.dQ.row + column)) = *reinterpret_cast<const uint4 *>(tile + r * PITCH + column);
-	}
+	char *const out = reinterpret_cast<char *>(p.dQ.base) + 2 * (batch * p.dQ.batch + head * p.dQ.head);
+	storeTile<T>(tile, out, p, block, p.Sq);
 }

@@ -5,7 +5,7 @@
 
 // A tile of 64 query rows and 64 keys, with head dims D of Q and K and DV of V. Consumer warpgroup 0 has the first dims of
 // all gradients and of dQ, warpgroup 1 the others (fa3_backward_wide.h).
-template <int D_, int DV_, bool CAUSAL_> struct WideTile {
+template <int D_, int DV_, bool CAUSAL_> struct WideTileData {
 	static constexpr int D = D_, DV = DV_, BM = 64, BN = 64, WARPGROUPS = 2;
 	static constexpr bool CAUSAL = CAUSAL_, WIDE = true, OPTIONS = false, CONVERTS = false;
 	// At head dim 256 only one tile of dO fits. dV, the last product that reads it, is therefore the first of a step.
@@ -35,16 +35,12 @@ template <int D_, int DV_, bool CAUSAL_> struct WideTile {
 	// Offsets in shared memory. dS has two buffers, as in BackwardTile.
 	static constexpr int K = 0, V = K + K_BYTES, Q = V + V_BYTES, DO = Q + Q_STAGES * Q_BYTES, DS = DO + DO_STAGES * DO_BYTES, P = DS + 2 * DS_BYTES,
 			     DQ = P + P_BYTES, LSE = DQ + DQ_BUFFERS * DQ_BYTES, DELTA = LSE + Q_STAGES * LSE_BYTES, BARRIERS = DELTA + DO_STAGES * DELTA_BYTES;
-	static constexpr int K_FULL = BARRIERS, V_FULL = K_FULL + 8, KEYS_EMPTY = V_FULL + 8, Q_FULL = KEYS_EMPTY + 8, Q_EMPTY = Q_FULL + 8 * Q_STAGES,
-			     DO_FULL = Q_EMPTY + 8 * Q_STAGES, DO_EMPTY = DO_FULL + 8 * DO_STAGES, DQ_FULL = DO_EMPTY + 8 * DO_STAGES,
-			     DQ_EMPTY = DQ_FULL + 8 * DQ_BUFFERS, WORK_FULL = DQ_EMPTY + 8 * DQ_BUFFERS, WORK_EMPTY = WORK_FULL + 16;
-	// Words, as in BackwardTile. Warpgroup 0 notes the keys with Inf or NaN in K.
-	static constexpr int WORK = WORK_EMPTY + 16, ROW = WORK + 8, RARE_KEYS = ROW + 4 * Q_STAGES, RARE_ROWS = RARE_KEYS + 16 * WARPGROUPS,
-			     KEY_FLAGS = RARE_ROWS + 16 * WARPGROUPS;
-	static constexpr int SHARED_BYTES = KEY_FLAGS + BN;
-	static_assert(D % 64 == 0 && DV % 64 == 0 && D <= 256 && DV <= D && DV >= 128 && SHARED_BYTES <= 227 * 1024, "tile");
+	static_assert(D % 64 == 0 && DV % 64 == 0 && D <= 256 && DV <= D && DV >= 128, "tile");
 };
 
-// Ids of named barriers of all consumers. P_STORED: P of a step is in shared memory. TILE_CHECKED: both warpgroups know
+// Warpgroup 0 notes the keys with Inf or NaN in K (KEY_FLAGS).
+template <int D, int DV, bool CAUSAL> struct WideTile : BackwardBarriers<WideTileData<D, DV, CAUSAL>> {};
+
+// Ids of named barriers of all consumers, in addition to those of fa3_backward_tile.h. P_STORED: P of a step is in shared memory. TILE_CHECKED: both warpgroups know
 // whether S or dP of a masked tile has Inf or NaN.
 enum { P_STORED = 4, TILE_CHECKED = 5 };

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "fa3_backward_options.h"
+#include "ring.h"
 
 // Workspace: the next ticket; a counter per block of rows; a record per block with -LSE in log2 units and factors of P;
 // -delta per row; dQ in float32.
@@ -28,7 +29,7 @@ struct Workspace {
 		w.rows = w.blocks * T::BM;
 		int64_t heads = int64_t(p.B) * p.Hq;
 		if constexpr (T::OPTIONS) {
-			w.blocks = Sequence::blocksOfHead<T>(p);
+			w.blocks = blocksOfHead<T>(p);
 			w.rows = w.blocks * T::BM;
 			heads = p.Hq;
 		}
@@ -79,7 +80,7 @@ template <class T> using UnitOf = std::conditional_t<T::OPTIONS, SequenceUnit, U
 
 // The number of a block of rows among those of all heads.
 template <class T> __device__ __forceinline__ int64_t blockIndex(const AttnBackwardParams &p, const Workspace &w, const UnitOf<T> &u, int head, int block) {
-	if constexpr (T::OPTIONS) return u.s.template blockIndex<T>(p, head, block);
+	if constexpr (T::OPTIONS) return blockIndex<T>(p, u.s, head, block);
 	else return (int64_t(u.batch) * p.Hq + head) * w.blocks + block;
 }
 
@@ -150,8 +151,8 @@ template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardPara
 	u.head = head - u.batch * p.Hkv;
 	u.block = u.ascending ? index / width : blocks - 1 - index / width;
 	u.key = u.block * T::BN;
-	u.s = Sequence::of(p, u.batch);
-	const Span span = u.s.template rowBlocks<T>(u.block);
+	u.s = sequenceOf(p, u.batch);
+	const Span span = rowBlocksOf<T>(u.s, u.block);
 	u.first = span.first, u.end = span.end;
 	return true;
 }
@@ -171,18 +172,9 @@ template <class T> __device__ __forceinline__ int turnOf(const AttnBackwardParam
 	return u.ascending ? u.block : lastKeyBlock<T>(p, rowBlock) - u.block;
 }
 template <class T> __device__ __forceinline__ int turnOf(const AttnBackwardParams &, const SequenceUnit &u, int rowBlock) {
-	const Span keys = u.s.template keyBlocks<T>(rowBlock);
+	const Span keys = keyBlocksOf<T>(u.s, rowBlock);
 	return u.ascending ? u.block - keys.first : keys.end - 1 - u.block;
 }
-
-// A position in a ring of N buffers, and the mbarrier parity of the phase that fills it.
-template <int N> struct Ring {
-	int stage = 0;
-	uint32_t parity = 0;
-	__device__ __forceinline__ void advance() {
-		if (++stage == N) stage = 0, parity ^= 1;
-	}
-};
 
 // Reads the units that the copying thread has drawn.
 template <class T> struct Units {
@@ -199,7 +191,7 @@ template <class T> struct Units {
 	}
 	__device__ __forceinline__ bool next(int &ticket, UnitOf<T> &u) {
 		barrierWait(shared + T::WORK_FULL + 8 * ring.stage, ring.parity);
-		ticket = loadWord(shared + T::WORK + 4 * ring.stage);
+		ticket = loadSharedWord(shared + T::WORK + 4 * ring.stage);
 		__syncwarp();
 		if (threadIdx.x % 32 == 0) barrierArrive(shared + T::WORK_EMPTY + 8 * ring.stage);
 		ring.advance();

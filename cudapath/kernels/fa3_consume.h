@@ -3,6 +3,7 @@
 #pragma once
 #include "fa3_tile.h"
 #include "fa3_work.h"
+#include "quad.h"
 
 // Row statistics of the two rows of a thread: r = 0 is row g of its warp's 16 rows, r = 1 is row g + 8, with
 // g = lane / 4.
@@ -24,13 +25,15 @@ struct Rows {
 	}
 };
 
-__device__ __forceinline__ float quadMax(float x) {
-	x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-	return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+// The last key that a row attends to; negative: none.
+template <class T> __device__ __forceinline__ int lastKeyOf(const AttnParams &p, int64_t row) {
+	return T::CAUSAL ? int(min(row + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
 }
-__device__ __forceinline__ float quadSum(float x) {
-	x += __shfl_xor_sync(~0u, x, 1);
-	return x + __shfl_xor_sync(~0u, x, 2);
+
+// The first KV step of a warpgroup with rows `row` to `row + 63`. They attend to no key of earlier steps.
+template <class T> __device__ __forceinline__ int firstStepOf(const AttnParams &p, const Work &w, const int &row) {
+	const int lastKey = T::CAUSAL ? int(min(max(int64_t(row) + 63 + p.causal_offset, int64_t(0)), int64_t(p.Sk - 1))) : p.Sk - 1;
+	return row < p.Sq ? w.top - lastKey / T::BN : w.top;
 }
 
 // Sets the scores of masked keys to -inf. last0 and last1 are the last key that each row attends to, relative to the
@@ -67,7 +70,7 @@ template <int N, class Rescale> __device__ __forceinline__ void softmaxP(float (
 			if (reached > before + threshold) rows.top[r] = reached;
 			far[r] = rows.isFar(r, scale);
 			const float step = far[r] ? (before - rows.top[r]) * scale : rowMax - rows.rowMax(r, scale);
-			rows.factor[r] = before == -INFINITY ? 1 : exp2Fast(step);
+			rows.factor[r] = before == -INFINITY ? 1 : exp2Approx(step);
 			rows.sum[r] *= rows.factor[r];
 			rows.less[r] = far[r] ? 0 : rows.rowMax(r, scale);
 		}
@@ -78,7 +81,7 @@ template <int N, class Rescale> __device__ __forceinline__ void softmaxP(float (
 		rescale();
 	}
 #pragma unroll
-	for (int i = 0; i < N; i++) s[i] = exp2Fast(fmaf(s[i], scale, -rows.less[i / 2 % 2]));
+	for (int i = 0; i < N; i++) s[i] = exp2Approx(fmaf(s[i], scale, -rows.less[i / 2 % 2]));
 }
 
 // Adds P to the row sums and rounds it to 16 bits.
@@ -152,19 +155,6 @@ template <class T> __device__ __forceinline__ void issueOutput(float (&o)[T::DV 
 	touch(o);
 }
 
-// Transposes four groups of 16 bytes within a quad. Before, lane c has word c of each group. After, it has all four
-// words of group c.
-__device__ __forceinline__ void transposeQuad(uint32_t (&x)[4], int c) {
-	uint32_t give0 = c & 1 ? x[0] : x[1], give1 = c & 1 ? x[2] : x[3];
-	give0 = __shfl_xor_sync(~0u, give0, 1), give1 = __shfl_xor_sync(~0u, give1, 1);
-	if (c & 1) x[0] = give0, x[2] = give1;
-	else x[1] = give0, x[3] = give1;
-	give0 = c & 2 ? x[0] : x[2], give1 = c & 2 ? x[1] : x[3];
-	give0 = __shfl_xor_sync(~0u, give0, 2), give1 = __shfl_xor_sync(~0u, give1, 2);
-	if (c & 2) x[0] = give0, x[1] = give1;
-	else x[2] = give0, x[3] = give1;
-}
-
 // Adds to O the non-finite elements of V of keys [from, end) to which the rows attend. The scan has replaced these
 // elements by zeros in shared memory, so this function reads them from global memory.
 template <class T>
@@ -175,7 +165,7 @@ __device__ void addNotFinite(float (&o)[T::DV / 2], const AttnParams &p, const W
 #pragma unroll
 		for (int j = 0; j < T::DV / 8; j++) {
 			if (8 * j >= p.Dv) break;
-			const uint32_t two = *reinterpret_cast<const uint32_t *>(row + 16 * j), bad = notFinite(two);
+			const uint32_t two = *reinterpret_cast<const uint32_t *>(row + 16 * j), bad = notFinite<EXPONENTS>(two);
 			if (bad == 0) continue;
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
@@ -331,8 +321,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 				continue;
 			}
 			const int row = w.row + 64 * group;
-			const int lastKey = T::CAUSAL ? int(min(max(int64_t(row) + 63 + p.causal_offset, int64_t(0)), int64_t(p.Sk - 1))) : p.Sk - 1;
-			first = row < p.Sq ? w.top - lastKey / T::BN : w.top;
+			first = firstStepOf<T>(p, w, row);
 			return true;
 		}
 		return false;
@@ -348,8 +337,8 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		Rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {0, 0}, false};
 		const int row = w.row + rowInBlock;
 		// The last key that each row attends to.
-		const int last0 = T::CAUSAL ? int(min(int64_t(row) + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
-		const int last1 = T::CAUSAL ? int(min(int64_t(row) + 8 + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
+		const int last0 = lastKeyOf<T>(p, row);
+		const int last1 = lastKeyOf<T>(p, int64_t(row) + 8);
 		auto maskStep = [&](int i) { mask(s, last0 - (w.top - i) * T::BN - 2 * c, last1 - (w.top - i) * T::BN - 2 * c); };
 #pragma unroll
 		for (int i = 0; i < T::DV / 2; i++) o[i] = 0;

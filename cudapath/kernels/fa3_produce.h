@@ -3,6 +3,40 @@
 #include "fa3_tile.h"
 #include "fa3_work.h"
 
+// Initializes the mbarriers of the rings of K and V, and the marks of their stages. A buffer is free after `releases` arrivals.
+template <class T> __device__ __forceinline__ void initKeyRings(uint32_t shared, char *tiles, int releases) {
+	for (int i = 0; i < T::STAGES; i++) {
+		barrierInit(shared + T::K_FULL + 8 * i, 1);
+		barrierInit(shared + T::K_EMPTY + 8 * i, releases);
+		if (!T::ONE_RING) {
+			barrierInit(shared + T::V_FULL + 8 * i, 1);
+			barrierInit(shared + T::V_EMPTY + 8 * i, releases);
+		}
+		barrierInit(shared + T::V_RAW + 8 * i, 1);
+		*reinterpret_cast<uint32_t *>(tiles + T::MARKS + 4 * i) = 0;
+	}
+}
+
+// Copies K of a block of BN keys to buffer k of its ring, as soon as that is free.
+template <class T>
+__device__ __forceinline__ void copyK(const Ring<T::STAGES> &k, const TensorMap *mapK, uint32_t shared, const Work &w, int headKV, int block) {
+	const uint32_t full = shared + T::K_FULL + 8 * k.stage, to = shared + T::K + k.stage * T::K_BYTES;
+	barrierWait(shared + T::K_EMPTY + 8 * k.stage, k.parity ^ 1);
+	barrierExpect(full, T::K_BYTES);
+#pragma unroll
+	for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, block * T::BN, headKV, w.batch);
+}
+
+// The same for V. raw: TMA signals V_RAW, for which the scanning warps wait. They arrive at V_FULL when done.
+template <class T>
+__device__ __forceinline__ void copyV(const Ring<T::STAGES> &v, const TensorMap *mapV, uint32_t shared, const Work &w, int headKV, int block, bool raw) {
+	const uint32_t full = shared + (raw ? T::V_RAW : T::V_FULL) + 8 * v.stage, to = shared + T::V + v.stage * T::V_BYTES;
+	barrierWait(shared + T::V_EMPTY + 8 * v.stage, v.parity ^ 1);
+	barrierExpect(full, T::V_BYTES);
+#pragma unroll
+	for (int i = 0; i < T::V_PANELS; i++) copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, block * T::BN, headKV, w.batch);
+}
+
 template <class T>
 __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const AttnParams &p, uint32_t shared) {
 	Ring<T::Q_STAGES> q;
@@ -14,22 +48,10 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 	while (walk.next(w)) {
 		if (w.steps == 0) continue;
 		const int headKV = w.head / group;
-		auto loadK = [&](int block) {
-			const uint32_t full = shared + T::K_FULL + 8 * k.stage, to = shared + T::K + k.stage * T::K_BYTES;
-			barrierWait(shared + T::K_EMPTY + 8 * k.stage, k.parity ^ 1);
-			barrierExpect(full, T::K_BYTES);
-#pragma unroll
-			for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, block * T::BN, headKV, w.batch);
-			k.advance();
-		};
+		auto loadK = [&](int block) { copyK<T>(k, mapK, shared, w, headKV, block), k.advance(); };
 		auto loadV = [&](int block) {
-			// In a masked step TMA signals V_RAW. The scanning warps wait for it and arrive at V_FULL when done.
 			const bool raw = T::CAUSAL && w.top - block < w.masked;
-			const uint32_t full = shared + (raw ? T::V_RAW : T::V_FULL) + 8 * v.stage, to = shared + T::V + v.stage * T::V_BYTES;
-			barrierWait(shared + T::V_EMPTY + 8 * v.stage, v.parity ^ 1);
-			barrierExpect(full, T::V_BYTES);
-#pragma unroll
-			for (int i = 0; i < T::V_PANELS; i++) copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, block * T::BN, headKV, w.batch);
+			copyV<T>(v, mapV, shared, w, headKV, block, raw);
 			v.advance();
 		};
 		loadK(w.top);
@@ -68,12 +90,12 @@ template <class T> __device__ __forceinline__ void scan(const AttnParams &p, uin
 #pragma unroll 2
 			for (int at = warp * 32 + lane; at < T::V_BYTES / 16; at += 32 * T::SCANNERS) {
 				uint4 x = tile[at];
-				if ((notFinite(x.x) | notFinite(x.y) | notFinite(x.z) | notFinite(x.w)) != 0) {
+				if (notFinite<EXPONENTS>(x) != 0) {
 					any = true;
 					uint32_t words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
 					for (int j = 0; j < 4; j++) {
-						const uint32_t bad = notFinite(words[j]);
+						const uint32_t bad = notFinite<EXPONENTS>(words[j]);
 						words[j] &= ~(bad | bad - (bad >> 15));
 					}
 					tile[at] = make_uint4(words[0], words[1], words[2], words[3]);

@@ -1,7 +1,6 @@
 // The tile of a fa3 kernel: its shared-memory layout and its barriers.
 #pragma once
-#include <cstdint>
-
+#include "fa3_element.h"
 #include "sm90.h"
 #include "sm90_wgmma.h"
 
@@ -29,16 +28,8 @@ template <int D_, int DV_, int WARPGROUPS_, int BN_, int STAGES_, bool PINGPONG_
 	static_assert(D % 32 == 0 && DV % 32 == 0 && BN % 16 == 0 && BN <= 256 && SHARED_BYTES <= 227 * 1024, "tile");
 };
 
-constexpr bool BF16 = ATTN_BF16;
-
 // A row max is updated only if a score exceeds it by more than this, in log2 units.
 constexpr float RESCALE_THRESHOLD = 8;
-
-// EXPONENTS masks the exponents of two packed 16-bit values. Adding EXPONENT_UNITS, one in the lowest bit of each
-// exponent, carries into the top bit of a value exactly if it is infinite or NaN.
-constexpr uint32_t EXPONENTS = BF16 ? 0x7f807f80 : 0x7c007c00, EXPONENT_UNITS = BF16 ? 0x00800080 : 0x04000400;
-
-__device__ __forceinline__ uint32_t notFinite(uint32_t two) { return ((two & EXPONENTS) + EXPONENT_UNITS) & 0x80008000; }
 
 // Ids of named barriers; 0 is __syncthreads. SCAN: the scanning warps. TURN + group: ping-pong turn of a consumer
 // warpgroup. GROUP + group: all threads of one consumer warpgroup.

@@ -2,6 +2,7 @@
 // consumers each iterate over the same sequence, so they exchange no indices.
 #pragma once
 #include "attn.h"
+#include "ring.h"
 
 // A block of BM query rows of one head and its KV steps of BN keys. The loop runs `steps` steps, from KV tile `top`
 // down to 0. The causal mask crosses the first `masked` of them.
@@ -74,14 +75,5 @@ template <int BM, int BN, bool CAUSAL, bool PARTIAL_LAST> struct Walk {
 		w.steps = (end + BN - 1) / BN;
 		w.top = w.steps - 1;
 		return true;
-	}
-};
-
-// A position in a ring of N buffers, and the mbarrier parity of the phase that fills it.
-template <int N> struct Ring {
-	int stage = 0;
-	uint32_t parity = 0;
-	__device__ __forceinline__ void advance() {
-		if (++stage == N) stage = 0, parity ^= 1;
 	}
 };

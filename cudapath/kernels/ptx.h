@@ -1,144 +1,63 @@
-// Inline PTX for sm_80 instructions that have no CUDA C++ function, and traits of the two 16-bit types.
+// Inline PTX that every kernel family uses: arithmetic, shared memory, and memory that CTAs share. sm80.h and sm90.h have
+// the instructions of one family. Shared memory is addressed by 32-bit addresses of the shared window.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <stdint.h>
 
-// Traits of a 16-bit storage type. A pair of elements is packed into one 32-bit register.
-struct Half {
-	using type = __half;
-	static constexpr uint32_t ones = 0x3c003c00;     // 1, 1
-	static constexpr uint32_t infinity = 0x7c007c00; // all exponent bits of both elements
-	static __device__ __forceinline__ uint32_t pack(float low, float high) {
-		uint32_t r;
-		asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-		return r;
-	}
-	static __device__ __forceinline__ uint32_t max(uint32_t a, uint32_t b) {
-		uint32_t r;
-		asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-		return r;
-	}
-	static __device__ __forceinline__ float low(uint32_t a) { return __half2float(__ushort_as_half(a & 0xffff)); }
-	// d += a b, 16 x 8 x 16
-	static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-		asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-		    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-		    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-	}
-};
+// ---- Arithmetic ---------------------------------------------------------------------------------
 
-struct Bfloat {
-	using type = __nv_bfloat16;
-	static constexpr uint32_t ones = 0x3f803f80;
-	static constexpr uint32_t infinity = 0x7f807f80;
-	static __device__ __forceinline__ uint32_t pack(float low, float high) {
-		uint32_t r;
-		asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-		return r;
-	}
-	static __device__ __forceinline__ uint32_t max(uint32_t a, uint32_t b) {
-		uint32_t r;
-		asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-		return r;
-	}
-	static __device__ __forceinline__ float low(uint32_t a) { return __uint_as_float(a << 16); }
-	static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-		asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-		    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-		    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-	}
-};
-
-// Loads four 8x8 matrices of 16-bit elements. Lane i passes the address of row i % 8 of matrix i / 8.
-__device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], uint32_t address) {
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-	             : "r"(address)
-	             : "memory");
-}
-
-__device__ __forceinline__ void ldmatrix_transposed(uint32_t (&r)[4], uint32_t address) {
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-	             : "r"(address)
-	             : "memory");
-}
-
-// Copies 16 bytes from global to shared memory asynchronously, bypassing L1. The overload with `bytes` reads that
-// many and fills the rest with zeros.
-__device__ __forceinline__ void copy_async(uint32_t to, const void *from) {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-__device__ __forceinline__ void copy_async(uint32_t to, const void *from, uint32_t bytes) {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-
-// Waits for all asynchronous copies of this thread.
-__device__ __forceinline__ void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-__device__ __forceinline__ uint4 load_shared(uint32_t address) {
-	uint4 v;
-	asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
-	return v;
-}
-
-__device__ __forceinline__ uint32_t load_shared_word(uint32_t address) {
-	uint32_t v;
-	asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
-	return v;
-}
-
-__device__ __forceinline__ void store_shared(uint32_t address, uint4 v) {
-	asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
-
-__device__ __forceinline__ void store_shared_word(uint32_t address, uint32_t v) {
-	asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
-
-__device__ __forceinline__ float exp2_approx(float x) {
+__device__ __forceinline__ float exp2Approx(float x) {
 	float y;
 	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
 	return y;
 }
 
-// mbarriers in shared memory. A phase ends when `arrivals` threads have arrived.
-__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
-	asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+// Rounds two float32 to 16 bits and packs them into a word, `low` in the lower half.
+template <bool BF16> __device__ __forceinline__ uint32_t pack(float low, float high) {
+	uint32_t word;
+	if constexpr (BF16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+	else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+	return word;
 }
 
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
-	asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
+// ---- Shared memory ------------------------------------------------------------------------------
+
+__device__ __forceinline__ uint4 loadShared(uint32_t address) {
+	uint4 x;
+	asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
+	return x;
 }
 
-// Arrives when all asynchronous copies that this thread has started are done.
-__device__ __forceinline__ void barrier_arrive_copies(uint32_t barrier) {
-	asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+__device__ __forceinline__ float2 loadSharedPair(uint32_t address) {
+	float2 x;
+	asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
+	return x;
 }
 
-// Waits until the phase of this parity is complete.
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-	asm volatile("{\n"
-	             ".reg .pred done;\n"
-	             "again_%=:\n"
-	             "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
-	             "@!done bra again_%=;\n"
-	             "}" ::"r"(barrier), "r"(parity)
-	             : "memory");
+__device__ __forceinline__ uint32_t loadSharedWord(uint32_t address) {
+	uint32_t x;
+	asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+	return x;
 }
 
-// Returns x through a shuffle, which keeps the compiler from computing x again instead of holding it in a register.
-__device__ __forceinline__ uint32_t heldValue(uint32_t x) {
-	uint32_t y;
-	asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, -1;" : "=r"(y) : "r"(x), "r"(threadIdx.x));
-	return y;
+__device__ __forceinline__ uint32_t loadSharedByte(uint32_t address) {
+	uint32_t x;
+	asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+	return x;
 }
 
-// Returns a + b as one instruction, which keeps the compiler from reordering chains of additions.
-__device__ __forceinline__ const char *plus(const char *a, int64_t b) {
-	const char *c;
-	asm("add.s64 %0, %1, %2;" : "=l"(c) : "l"(a), "l"(b));
-	return c;
+__device__ __forceinline__ void storeShared(uint32_t address, uint4 x) {
+	asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
+
+__device__ __forceinline__ void storeSharedWord(uint32_t address, uint32_t x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory"); }
+__device__ __forceinline__ void storeSharedByte(uint32_t address, uint32_t x) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(x) : "memory"); }
+
+// ---- Memory that CTAs share ---------------------------------------------------------------------
+
+__device__ __forceinline__ int loadAcquire(const int *from) {
+	int x;
+	asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+	return x;
+}
+
+__device__ __forceinline__ void storeRelease(int *to, int x) { asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory"); }

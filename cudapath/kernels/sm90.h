@@ -1,7 +1,6 @@
-// Inline PTX for sm_90a: mbarriers, TMA copies, named barriers and register reallocation. wgmma is in
-// sm90_wgmma.h. Shared memory is addressed by 32-bit addresses of the shared window.
+// Inline PTX for sm_90a: mbarriers, TMA copies, named barriers and register reallocation. wgmma is in sm90_wgmma.h.
 #pragma once
-#include <cstdint>
+#include "ptx.h"
 
 // A tensor map that cuTensorMapEncodeTiled has encoded. Kernels only take its address.
 struct alignas(64) TensorMap { uint8_t bytes[128]; };
@@ -63,19 +62,3 @@ __device__ __forceinline__ void namedArrive(int id, int threads) { asm volatile(
 
 template <int N> __device__ __forceinline__ void takeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void giveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
-
-// ---- Arithmetic ---------------------------------------------------------------------------------
-
-__device__ __forceinline__ float exp2Fast(float x) {
-	float y;
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
-// Rounds two float32 to 16 bits and packs them into a word, `low` in the lower half.
-template <bool BF16> __device__ __forceinline__ uint32_t pack(float low, float high) {
-	uint32_t word;
-	if constexpr (BF16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-	else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-	return word;
-}

@@ -1,5 +1,5 @@
-// Inline PTX for sm_90a that only the backward kernels use: forms of wgmma in addition to those of sm90_wgmma.h, the
-// store that transposes dS, loads and stores of single words, and memory shared by CTAs.
+// Inline PTX for sm_90a that only the backward kernels use: forms of wgmma in addition to those of sm90_wgmma.h,
+// transposition, bulk copies and additions by TMA, and turns of CTAs.
 #pragma once
 #include "sm90_wgmma.h"
 
@@ -68,39 +68,7 @@ __device__ __forceinline__ uint32_t transposeMatrix(uint32_t x) {
 	return y;
 }
 
-// ---- Shared memory ------------------------------------------------------------------------------
-
-__device__ __forceinline__ float2 loadPair(uint32_t at) {
-	float2 x;
-	asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
-	return x;
-}
-__device__ __forceinline__ int loadWord(uint32_t at) {
-	int x;
-	asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-	return x;
-}
-__device__ __forceinline__ uint32_t loadByte(uint32_t at) {
-	uint32_t x;
-	asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-	return x;
-}
-__device__ __forceinline__ uint4 loadFour(uint32_t at) {
-	uint4 x;
-	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at) : "memory");
-	return x;
-}
-__device__ __forceinline__ uint64_t loadLong(uint32_t at) {
-	uint64_t x;
-	asm volatile("ld.shared.u64 %0, [%1];" : "=l"(x) : "r"(at) : "memory");
-	return x;
-}
-__device__ __forceinline__ void storeWord(uint32_t to, int x) { asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
-__device__ __forceinline__ void storeByte(uint32_t to, uint32_t x) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
-__device__ __forceinline__ void storeFour(uint32_t to, const uint4 &x) {
-	asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
-}
-__device__ __forceinline__ void storeLong(uint32_t to, uint64_t x) { asm volatile("st.shared.u64 [%0], %1;" ::"r"(to), "l"(x) : "memory"); }
+// ---- Barriers and copies ------------------------------------------------------------------------
 
 // A named barrier that returns whether x is true in any of the threads.
 __device__ __forceinline__ bool namedOr(int id, int threads, bool x) {
@@ -119,13 +87,6 @@ __device__ __forceinline__ void copyBytes(uint32_t to, const void *from, int byt
 }
 
 // ---- Memory shared by CTAs ------------------------------------------------------------------------
-
-__device__ __forceinline__ int loadAcquire(const int *at) {
-	int x;
-	asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
-	return x;
-}
-__device__ __forceinline__ void storeRelease(int *to, int x) { asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory"); }
 
 // Loads 16 bytes that other CTAs of the same kernel have written.
 __device__ __forceinline__ float4 loadCached(const float4 *from) { return __ldcg(from); }

@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <csetjmp>
-#include <cstdlib>
-#include <ucontext.h>
+#include "fibers.h"
 
 struct Index { unsigned x, y, z; };
 static Index threadIdx, blockIdx, gridDim;
@@ -28,56 +26,37 @@ static inline float __fmul_rn(float a, float b) { return a * b; }
 
 #include SOURCE
 
-enum { MAX_THREADS = 1024, STACK = 64 << 10, RUNNING = 0, FINISHED = -1 };
+enum { MAX_THREADS = 1024, RUNNING = 0, FINISHED = -1 };
 
-static ucontext_t scheduler, starts[MAX_THREADS];
-static jmp_buf home, places[MAX_THREADS]; /* a switch by longjmp makes no system call */
+static Fibers<MAX_THREADS, 64 << 10> fibers;
 static int states[MAX_THREADS]; /* line of the barrier that a thread has reached */
-static char *stacks;
-static unsigned running;
 static void (*kernel)(AttnBackwardParams);
 static const AttnBackwardParams *params;
 
 static void barrier(int line)
 {
-	states[running] = line;
-	if (!_setjmp(places[running]))
-		_longjmp(home, 1);
+	states[fibers.running] = line;
+	fibers.pause();
 }
 
 static void thread()
 {
 	kernel(*params);
-	states[running] = FINISHED;
-	_longjmp(home, 1);
-}
-
-/* Runs a thread up to its next barrier. */
-static void step(bool begun)
-{
-	if (_setjmp(home))
-		return;
-	if (begun)
-		_longjmp(places[running], 1);
-	setcontext(&starts[running]);
+	states[fibers.running] = FINISHED;
+	fibers.leave();
 }
 
 /* Runs a CTA. Returns the line of a barrier that not all threads reach, or 0. */
 static int block(unsigned count, bool reversed)
 {
-	for (unsigned i = 0; i < count; i++) {
-		getcontext(&starts[i]);
-		starts[i].uc_stack.ss_sp = stacks + (size_t)i * STACK;
-		starts[i].uc_stack.ss_size = STACK;
-		starts[i].uc_link = &scheduler;
-		makecontext(&starts[i], thread, 0);
-	}
+	for (unsigned i = 0; i < count; i++)
+		fibers.begin(i, thread);
 	for (bool begun = false;; begun = true) {
 		for (unsigned i = 0; i < count; i++) {
-			running = reversed ? count - 1 - i : i;
-			threadIdx = {running, 0, 0};
-			states[running] = RUNNING;
-			step(begun);
+			const unsigned at = reversed ? count - 1 - i : i;
+			threadIdx = {at, 0, 0};
+			states[at] = RUNNING;
+			fibers.run(at, begun);
 		}
 		for (unsigned i = 1; i < count; i++)
 			if (states[i] != states[0])
@@ -89,9 +68,7 @@ static int block(unsigned count, bool reversed)
 
 extern "C" int emulate(void (*entry)(AttnBackwardParams), const AttnBackwardParams *p, const uint32_t *grid, uint32_t count, int reversed)
 {
-	if (count > MAX_THREADS)
-		return -1;
-	if (!stacks && !(stacks = (char *)malloc((size_t)MAX_THREADS * STACK)))
+	if (count > MAX_THREADS || !fibers.reserve())
 		return -1;
 	kernel = entry;
 	params = p;

@@ -23,35 +23,37 @@ char failure[200];
 constexpr int BLOCK_ROWS = Full::BM;
 
 #include <string>
-#include <ucontext.h>
+#include "fibers.h"
 
 // ---- Threads --------------------------------------------------------------------------------------
 
-enum { MAX_THREADS = 512, STACK = 256 << 10 };
-static jmp_buf home, places[MAX_THREADS];
+enum { MAX_THREADS = 512 };
+static Fibers<MAX_THREADS, 256 << 10> fibers;
 static bool done[MAX_THREADS];
 static std::function<void()> body;
-static ucontext_t starts[MAX_THREADS];
 
-void yield() {
-	if (!_setjmp(places[running])) _longjmp(home, 1);
-}
+void pause() { fibers.pause(); }
 
 static void entry() {
 	body();
 	done[running] = true;
 	progress++;
-	_longjmp(home, 1);
+	fibers.leave();
 }
 
 void refuse(const char *what, uint64_t at) {
 	snprintf(failure, sizeof failure, "%s at %llu", what, (unsigned long long)at);
-	_longjmp(home, 1);
+	fibers.leave();
+}
+
+char *sharedAt(uint32_t address) {
+	if (address >= uint32_t(sharedBytes)) refuse("no shared memory", address);
+	return tiles + address;
 }
 
 // Runs body in all threads of a CTA, until one is refused or none gets on.
 static void runBlock(int threads, int shared, bool reversed, std::function<void()> f) {
-	static char *stacks = (char *)malloc(MAX_THREADS * size_t(STACK));
+	fibers.reserve();
 	body = f;
 	memset(tiles, 0xff, sizeof tiles);
 	bars.clear();
@@ -64,10 +66,7 @@ static void runBlock(int threads, int shared, bool reversed, std::function<void(
 	for (Meet &m : namedMeet) m.count = 0;
 	for (int i = 0; i < threads; i++) {
 		done[i] = false;
-		getcontext(&starts[i]);
-		starts[i].uc_stack.ss_sp = stacks + size_t(i) * STACK;
-		starts[i].uc_stack.ss_size = STACK;
-		makecontext(&starts[i], entry, 0);
+		fibers.begin(i, entry);
 	}
 	bool begun = false;
 	int left = threads;
@@ -80,12 +79,8 @@ static void runBlock(int threads, int shared, bool reversed, std::function<void(
 			left++;
 			running = i;
 			threadIdx = {unsigned(i), 0, 0};
-			if (_setjmp(home)) {
-				if (failure[0]) return;
-				continue;
-			}
-			if (begun) _longjmp(places[i], 1);
-			setcontext(&starts[i]);
+			fibers.run(i, begun);
+			if (failure[0]) return;
 		}
 		begun = true;
 		if (progress != last) {

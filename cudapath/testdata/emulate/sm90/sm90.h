@@ -1,19 +1,8 @@
-// The device of emulate.cc: threads that run one after the other, mbarriers, TMA copies, named barriers and the
-// conversions of sm90.h. An asynchronous operation is complete when it is issued.
+// The instructions of kernels/sm90.h on the CPU, for emulate.cc: mbarriers, TMA copies and named barriers, and where threads
+// meet. An asynchronous operation is complete when it is issued.
 #pragma once
-#include <algorithm>
-#include <cmath>
-#include <csetjmp>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <functional>
-#include <map>
-#include <vector>
-#include "cuda_fp16.h"
-#include "cuda_bf16.h"
-using std::max;
-using std::min;
+#include "ptx.h"
 
 struct Index {
 	unsigned x, y, z;
@@ -24,20 +13,8 @@ extern Index threadIdx, blockIdx, gridDim;
 #define __global__
 #define __grid_constant__
 #define __launch_bounds__(...)
-#define __forceinline__ inline
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__
-struct uint4 {
-	uint32_t x, y, z, w;
-};
-struct float2 {
-	float x, y;
-};
-struct float4 {
-	float x, y, z, w;
-};
-static inline uint4 make_uint4(uint32_t a, uint32_t b, uint32_t c, uint32_t d) { return {a, b, c, d}; }
-static inline float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
 extern char tiles[];
 
 struct alignas(64) TensorMap {
@@ -46,9 +23,7 @@ struct alignas(64) TensorMap {
 	int sizes[4], rows;
 };
 
-void yield();
 extern int running;
-extern long progress;
 
 // A barrier of n threads. The last one runs a function before the others go on.
 struct Meet {
@@ -62,7 +37,7 @@ template <class F> void meet(Meet &m, int n, F last) {
 		m.gen++;
 		progress++;
 	} else {
-		while (m.gen == g) yield();
+		while (m.gen == g) pause();
 	}
 }
 extern Meet warpMeet[16], groupMeet[4], ctaMeet, namedMeet[16];
@@ -82,24 +57,7 @@ template <class T> T shfl(T x, int from) {
 }
 template <class T> T __shfl_xor_sync(unsigned, T x, int n) { return shfl(x, (running % 32) ^ n); }
 template <class T> T __shfl_sync(unsigned, T x, int n) { return shfl(x, n); }
-static inline int atomicAdd(int *p, int n) { return (*p += n) - n; }
 template <class T> T __ldcs(const T *p) { return *p; }
-static inline float __fmul_rn(float a, float b) {
-	volatile float c = a * b;
-	return c;
-}
-static inline int __float_as_int(float x) {
-	int y;
-	memcpy(&y, &x, 4);
-	return y;
-}
-static inline float __int_as_float(int x) {
-	float y;
-	memcpy(&y, &x, 4);
-	return y;
-}
-static inline float __fdividef(float a, float b) { return a / b; }
-static inline float __uint_as_float(uint32_t x) { return __int_as_float(int(x)); }
 
 // ---- mbarriers ------------------------------------------------------------------------------------
 
@@ -120,7 +78,6 @@ static inline void barrierInit(uint32_t bar, int n) {
 	bars[bar] = Bar{n, n, 0, 0};
 }
 static inline void barrierInitFence() {}
-[[noreturn]] void refuse(const char *what, uint64_t at); // ends the CTA
 static inline Bar &barAt(uint32_t bar) {
 	auto i = bars.find(bar);
 	if (i == bars.end()) refuse("no mbarrier", bar);
@@ -131,7 +88,7 @@ static inline void barrierArrive(uint32_t bar) {
 	if (b.pending <= 0) refuse("too many arrivals", bar);
 	b.pending--;
 	barCheck(b);
-	yield();
+	pause();
 }
 static inline void barrierExpect(uint32_t bar, int bytes) {
 	Bar &b = barAt(bar);
@@ -147,16 +104,11 @@ static inline void barrierComplete(uint32_t bar, int bytes) {
 extern uint32_t waitingFor[1024];
 static inline void barrierWait(uint32_t bar, uint32_t parity) {
 	waitingFor[running] = bar;
-	while ((barAt(bar).phase & 1) == parity) yield();
+	while ((barAt(bar).phase & 1) == parity) pause();
 	waitingFor[running] = 0;
 }
 static inline void prefetchMap(const TensorMap *) {}
 static inline uint32_t swizzled(uint32_t a) { return a ^ ((a >> 7 & 7) << 4); }
-extern int sharedBytes;
-static inline char *sh(uint32_t a) {
-	if (a >= uint32_t(sharedBytes)) refuse("no shared memory", a);
-	return tiles + a;
-}
 static inline void copyBox(uint32_t to, const TensorMap *m, uint32_t bar, int column, int row, int head, int batch) {
 	if (to % 1024) refuse("unaligned tile", to);
 	for (int r = 0; r < m->rows; r++)
@@ -164,7 +116,7 @@ static inline void copyBox(uint32_t to, const TensorMap *m, uint32_t bar, int co
 			uint16_t x = 0;
 			if (column + c < m->sizes[0] && row + r < m->sizes[1] && row + r >= 0 && head < m->sizes[2] && batch < m->sizes[3])
 				x = m->base[column + c + (row + r) * m->strides[0] + head * m->strides[1] + batch * m->strides[2]];
-			memcpy(sh(swizzled(to + r * 128 + c * 2)), &x, 2);
+			memcpy(sharedAt(swizzled(to + r * 128 + c * 2)), &x, 2);
 		}
 	barrierComplete(bar, m->rows * 128);
 }
@@ -185,8 +137,3 @@ static inline void namedArrive(int id, int threads) {
 }
 template <int N> void takeRegisters() {}
 template <int N> void giveRegisters() {}
-static inline float exp2Fast(float x) { return exp2f(x); }
-template <bool B> uint32_t pack(float low, float high) {
-	auto one = [](float x) -> uint32_t { if constexpr (B) return __float2bfloat16_rn(x).bits; else return __float2half_rn(x).bits; };
-	return one(low) | one(high) << 16;
-}

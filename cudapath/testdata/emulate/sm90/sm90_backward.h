@@ -25,7 +25,7 @@ static inline float elem(uint32_t start, int mn, int k, bool across) {
 	uint32_t a = across ? base + mn / 64 * panel + k / 8 * 1024 + k % 8 * 128 + mn % 64 * 2 : base + mn / 8 * 1024 + mn % 8 * 128 + k * 2;
 	if (across && mn >= 64 && panel == 0) refuse("no panel", base);
 	uint16_t x;
-	memcpy(&x, sh(swizzled(a)), 2);
+	memcpy(&x, sharedAt(swizzled(a)), 2);
 	return value(x);
 }
 extern float *accs[4][128];
@@ -85,45 +85,20 @@ static inline void storeTransposed(uint32_t to, uint32_t a, uint32_t b, uint32_t
 			for (int m = 0; m < 4; m++)
 				for (int e = 0; e < 2; e++) {
 					const uint16_t x = uint16_t(regs[w][t][m] >> 16 * e);
-					memcpy(sh(at[w][8 * m + 2 * (t % 4) + e] + t / 4 * 2), &x, 2);
+					memcpy(sharedAt(at[w][8 * m + 2 * (t % 4) + e] + t / 4 * 2), &x, 2);
 				}
 	});
 }
 
-template <class T> T ldsh(uint32_t at) {
-	T x;
-	if (at % sizeof(T)) refuse("unaligned load", at);
-	memcpy(&x, sh(at), sizeof x);
-	return x;
-}
-static inline float2 loadPair(uint32_t at) { return ldsh<float2>(at); }
-static inline int loadWord(uint32_t at) { return ldsh<int>(at); }
-static inline uint32_t loadByte(uint32_t at) { return ldsh<uint8_t>(at); }
-static inline uint4 loadFour(uint32_t at) { return ldsh<uint4>(at); }
-template <class T> void stsh(uint32_t at, T x) {
-	if (at % sizeof(T)) refuse("unaligned store", at);
-	memcpy(sh(at), &x, sizeof x);
-}
-static inline void storeWord(uint32_t to, int x) { stsh(to, x); }
-static inline void storeByte(uint32_t to, uint32_t x) { stsh(to, uint8_t(x)); }
-static inline void storeFour(uint32_t to, const uint4 &x) { stsh(to, x); }
-static inline void storeFloats(uint32_t to, float a, float b, float c, float d) { stsh(to, float4{a, b, c, d}); }
+static inline void storeFloats(uint32_t to, float a, float b, float c, float d) { storeSharedAs(to, float4{a, b, c, d}); }
 
 static inline void copyBytes(uint32_t to, const void *from, int bytes, uint32_t bar) {
 	if (to % 16 || uint64_t(from) % 16 || bytes % 16) refuse("unaligned copy", to);
-	memcpy(sh(to), from, bytes);
+	memcpy(sharedAt(to), from, bytes);
 	barrierComplete(bar, bytes);
 }
-static inline int loadAcquire(const int *at) {
-	yield();
-	return *at;
-}
-static inline void storeRelease(int *to, int x) {
-	*to = x;
-	progress++;
-}
 static inline void waitTurn(const int *turn, int mine) {
-	while (*turn < mine) yield();
+	while (*turn < mine) pause();
 	if (*turn > mine) refuse("a turn that has passed", uint64_t(turn)); // of overlapping sequences too
 }
 static inline void passTurn(int *turn) {
@@ -135,13 +110,13 @@ static inline void addBytes(float *to, uint32_t from, int bytes, bool store) {
 	if (from % 16 || uint64_t(to) % 16) refuse("unaligned addition", from);
 	for (int i = 0; i < bytes / 4; i++) {
 		float x;
-		memcpy(&x, sh(from + 4 * i), 4);
+		memcpy(&x, sharedAt(from + 4 * i), 4);
 		to[i] = store ? x : to[i] + x;
 	}
 }
 static inline void bulkCommit() {}
-static inline void bulkWaitRead() { yield(); }
-static inline void bulkWait() { yield(); }
+static inline void bulkWaitRead() { pause(); }
+static inline void bulkWait() { pause(); }
 static inline int threadHere() { return running; }
 
 static inline float4 loadCached(const float4 *from) { return *from; }

@@ -1,13 +1,11 @@
 /* A CUDA kernel of warps compiled by the host's compiler, for tests without a GPU. SOURCE is the file of the kernel, in a
- * folder where ptx.h is the one beside this file. Each thread has a stack of its own. It runs until it has to wait for
+ * folder where sm80.h is the one beside this file. Each thread has a stack of its own. It runs until it has to wait for
  * others: the lanes of its warp, a barrier, or memory. CTAs run one after the other.
  *
  * In the opposite order of threads a kernel must give the same bits, unless it lacks a barrier. Threads that all wait, or
  * lanes that meet at different instructions, are an error. */
 #include <climits>
-#include <csetjmp>
-#include <cstddef>
-#include <ucontext.h>
+#include "fibers.h"
 
 struct Index { unsigned x, y, z; };
 static Index threadIdx, blockIdx, gridDim;
@@ -20,22 +18,17 @@ static void blockBarrier();
 #define __align__(n)
 #define __shared__ static
 #define __syncthreads() blockBarrier()
-#define extern_shared
-#include "ptx.h"
-using std::max;
-using std::min;
-static inline float __fmul_rn(float a, float b) { return a * b; }
+#include "sm80.h"
 
 #include SOURCE
 
-enum { MAX_THREADS = 256, STACK = 256 << 10, MEMORY = 256 << 10 };
+enum { MAX_THREADS = 256, MEMORY = 256 << 10 };
 alignas(128) char memory[MEMORY];
 std::vector<Copy> copies[MAX_THREADS];
 
-static ucontext_t starts[MAX_THREADS], finish;
-static jmp_buf home, places[MAX_THREADS]; /* a switch by longjmp makes no system call */
-static bool finished[MAX_THREADS], moved;
-static char *stacks;
+static Fibers<MAX_THREADS, 256 << 10> fibers;
+static bool finished[MAX_THREADS];
+long progress;
 static const char *failure;
 static unsigned count;
 static void (*kernel)(AttnBackwardParams);
@@ -45,9 +38,18 @@ struct Meeting { const char *what; unsigned here, generation; void *arguments[32
 static Meeting warps[MAX_THREADS / 32];
 static struct { unsigned here, generation; bool any, last; } all;
 
-void pause()
+void pause() { fibers.pause(); }
+
+char *sharedAt(uint32_t address)
 {
-	if (!_setjmp(places[threadIdx.x])) _longjmp(home, 1);
+	if (address >= MEMORY) refuse("no shared memory", address);
+	return memory + address;
+}
+
+void refuse(const char *what, uint64_t)
+{
+	failure = what;
+	fibers.leave();
 }
 
 void meet(const char *what, void *argument, void (*f)(void **))
@@ -57,7 +59,7 @@ void meet(const char *what, void *argument, void (*f)(void **))
 	if (m.here == 0) m.what = what;
 	if (strcmp(m.what, what) != 0 && !failure) failure = what;
 	m.arguments[threadIdx.x % 32] = argument;
-	moved = true;
+	progress++;
 	if (++m.here == 32) {
 		f(m.arguments);
 		m.here = 0;
@@ -71,7 +73,7 @@ void meetAll(unsigned threads, bool &any)
 {
 	const unsigned generation = all.generation;
 	all.any |= any;
-	moved = true;
+	progress++;
 	if (++all.here == threads) {
 		all.last = all.any;
 		all.any = false;
@@ -87,15 +89,29 @@ static void blockBarrier() { join(count); }
 static void thread()
 {
 	kernel(*params);
-	finished[threadIdx.x] = moved = true;
-	_longjmp(home, 1);
+	finished[threadIdx.x] = true;
+	progress++;
+	fibers.leave();
 }
 
-static void step(bool begun)
+/* Runs the threads of a warp until none gets on. Returns how many have not finished. */
+static unsigned runWarp(unsigned warp, bool reversed, bool begun)
 {
-	if (_setjmp(home)) return;
-	if (begun) _longjmp(places[threadIdx.x], 1);
-	setcontext(&starts[threadIdx.x]);
+	unsigned left;
+	long before;
+	do {
+		before = progress;
+		left = 0;
+		for (unsigned n = 0; n < 32 && !failure; n++) {
+			const unsigned i = 32 * warp + (reversed ? 31 - n : n);
+			if (finished[i]) continue;
+			left++;
+			threadIdx = {i, 0, 0};
+			fibers.run(i, begun);
+		}
+		begun = true;
+	} while (progress != before && !failure);
+	return left;
 }
 
 static bool block(bool reversed)
@@ -103,28 +119,19 @@ static bool block(bool reversed)
 	memset(memory, 0xff, MEMORY);
 	all = {};
 	for (unsigned i = 0; i < count; i++) {
-		getcontext(&starts[i]);
-		starts[i].uc_stack.ss_sp = stacks + (size_t)i * STACK;
-		starts[i].uc_stack.ss_size = STACK;
-		starts[i].uc_link = &finish;
-		makecontext(&starts[i], thread, 0);
+		fibers.begin(i, thread);
 		finished[i] = false;
 		copies[i].clear();
 		warps[i / 32] = {};
 	}
+	/* A warp runs as far as it can before the next one does, so that it reads too early what lacks a barrier. */
 	unsigned idle = 0;
 	for (bool begun = false;; begun = true) {
-		bool running = false;
-		moved = false;
-		for (unsigned n = 0; n < count; n++) {
-			const unsigned i = reversed ? count - 1 - n : n;
-			if (finished[i]) continue;
-			running = true;
-			threadIdx = {i, 0, 0};
-			step(begun);
-		}
-		if (!running) return true;
-		idle = moved ? 0 : idle + 1;
+		unsigned left = 0;
+		const long before = progress;
+		for (unsigned n = 0; n < count / 32; n++) left += runWarp(reversed ? count / 32 - 1 - n : n, reversed, begun);
+		if (left == 0) return true;
+		idle = progress != before ? 0 : idle + 1;
 		if (idle > 1000 && !failure) failure = "all threads wait";
 		if (failure) return false;
 	}
@@ -133,7 +140,7 @@ static bool block(bool reversed)
 extern "C" const char *emulate(void (*entry)(AttnBackwardParams), const AttnBackwardParams *p, const uint32_t *grid, uint32_t threads, int reversed)
 {
 	if (threads > MAX_THREADS || threads % 32) return "threads";
-	if (!stacks && !(stacks = (char *)malloc((size_t)MAX_THREADS * STACK))) return "memory";
+	if (!fibers.reserve()) return "memory";
 	kernel = entry;
 	params = p;
 	count = threads;

@@ -1,3 +1,3 @@
-/* see ptx.h */
+/* The instructions are in sm80.h. */
 #pragma once
-#include "ptx.h"
+#include "sm80.h"

@@ -1,36 +1,17 @@
-/* The instructions of kernels/ptx.h and kernels/fa2_backward_ptx.h on the CPU. The lanes of a warp meet at each
+/* The instructions of kernels/sm80.h and kernels/fa2_backward_ptx.h on the CPU. The lanes of a warp meet at each
  * instruction that they execute together; the last to come computes for all. */
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <map>
-#include <vector>
+#include "ptx.h"
 
-#define __forceinline__ inline
 #define __noinline__
 
-struct uint4 { uint32_t x, y, z, w; };
-struct float4 { float x, y, z, w; };
-struct float2 { float x, y; };
-static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
-static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-static inline float __int_as_float(uint32_t x) { return floatOf(x); }
-static inline float __uint_as_float(uint32_t x) { return floatOf(x); }
 static inline uint32_t __float_as_uint(float x) { return bitsOf(x); }
-static inline float __fdividef(float a, float b) { return a / b; }
 
 extern char memory[]; /* dynamic shared memory; an address is an offset */
 static inline uint64_t __cvta_generic_to_shared(const void *p) { return (const char *)p - memory; }
 
 /* Waits until all 32 lanes of the warp are here. f computes from the arguments of all lanes, once. */
 void meet(const char *what, void *argument, void (*f)(void **arguments));
-void pause(); /* lets other threads run */
 void meetAll(unsigned threads, bool &any); /* of the first threads of the CTA */
 
 static inline void __syncwarp() { meet("syncwarp", nullptr, [](void **) {}); }
@@ -77,7 +58,7 @@ template <float (*Widen)(uint32_t)> static void product(void **all)
 struct Half {
 	using type = __half;
 	static constexpr uint32_t ones = 0x3c003c00, infinity = 0x7c007c00;
-	static uint32_t pack(float low, float high) { return __float2half_rn(low).bits | (uint32_t)__float2half_rn(high).bits << 16; }
+	static uint32_t pack(float low, float high) { return ::pack<false>(low, high); }
 	static float low(uint32_t a) { return __half2float({(uint16_t)a}); }
 	static void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 	{
@@ -89,7 +70,7 @@ struct Half {
 struct Bfloat {
 	using type = __nv_bfloat16;
 	static constexpr uint32_t ones = 0x3f803f80, infinity = 0x7f807f80;
-	static uint32_t pack(float low, float high) { return __float2bfloat16_rn(low).bits | (uint32_t)__float2bfloat16_rn(high).bits << 16; }
+	static uint32_t pack(float low, float high) { return ::pack<true>(low, high); }
 	static float low(uint32_t a) { return floatOf(a << 16); }
 	static void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 	{
@@ -130,30 +111,13 @@ extern std::vector<Copy> copies[];
 static inline void copy_async(uint32_t to, const void *from, uint32_t bytes) { copies[threadIdx.x].push_back({to, bytes, from}); }
 static inline void copy_async(uint32_t to, const void *from) { copy_async(to, from, 16); }
 
-template <class T> static inline T loadShared(uint32_t address)
-{
-	T x;
-	memcpy(&x, memory + address, sizeof x);
-	return x;
-}
-template <class T> static inline void storeShared(uint32_t address, T x) { memcpy(memory + address, &x, sizeof x); }
-static inline uint4 load_shared(uint32_t address) { return loadShared<uint4>(address); }
-static inline uint32_t load_shared_word(uint32_t address) { return loadShared<uint32_t>(address); }
-static inline void store_shared(uint32_t address, uint4 v) { storeShared(address, v); }
-static inline void store_shared_word(uint32_t address, uint32_t v) { storeShared(address, v); }
-static inline float2 load_shared_pair(uint32_t address) { return loadShared<float2>(address); }
-static inline uint32_t load_shared_byte(uint32_t address) { return loadShared<uint8_t>(address); }
-static inline void store_shared_byte(uint32_t address, uint32_t x) { storeShared<uint8_t>(address, x); }
-
-static inline float exp2_approx(float x) { return x < -126 ? 0 : exp2f(x); }
-
 struct Phase { uint32_t expected, left, parity; };
-static inline void barrier_init(uint32_t barrier, uint32_t arrivals) { storeShared<uint64_t>(barrier, arrivals << 1 | (uint64_t)arrivals << 32); }
+static inline void barrier_init(uint32_t barrier, uint32_t arrivals) { storeSharedAs<uint64_t>(barrier, arrivals << 1 | (uint64_t)arrivals << 32); }
 static inline void barrier_arrive(uint32_t barrier)
 {
-	uint64_t x = loadShared<uint64_t>(barrier) - (1ull << 32);
+	uint64_t x = loadSharedAs<uint64_t>(barrier) - (1ull << 32);
 	if (x >> 32 == 0) x = (x ^ 1) | (x >> 1 & 0x7fffffff) << 32;
-	storeShared(barrier, x);
+	storeSharedAs(barrier, x);
 }
 static inline void barrier_arrive_copies(uint32_t barrier)
 {
@@ -166,7 +130,7 @@ static inline void barrier_arrive_copies(uint32_t barrier)
 }
 static inline void barrier_wait(uint32_t barrier, uint32_t parity)
 {
-	while ((loadShared<uint64_t>(barrier) & 1) == parity) pause();
+	while ((loadSharedAs<uint64_t>(barrier) & 1) == parity) pause();
 }
 
 static inline bool join_any(uint32_t threads, bool x)
@@ -175,10 +139,7 @@ static inline bool join_any(uint32_t threads, bool x)
 	return x;
 }
 static inline void join(uint32_t threads) { join_any(threads, false); }
-static inline int load_acquire(const int *from) { return pause(), *from; }
-static inline void store_release(int *to, int x) { *to = x; }
 static inline float4 load_l2_if(bool x, const float *from) { return x ? *(const float4 *)from : float4{}; }
 static inline void store_l2(float *to, float4 x) { *(float4 *)to = x; }
-static inline uint32_t atomicAdd(int *to, int x) { return (*to += x) - x; }
 static inline uint32_t heldValue(uint32_t x) { return x; }
 static inline const char *plus(const char *a, int64_t b) { return a + b; }
