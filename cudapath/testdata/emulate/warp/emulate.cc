@@ -1,5 +1,5 @@
 /* A CUDA kernel of warps compiled by the host's compiler, for tests without a GPU. SOURCE is the file of the kernel, in a
- * folder where sm80.h is the one beside this file. Each thread has a stack of its own. It runs until it has to wait for
+ * folder where sm80.h is the one next to this file. Each thread has a stack of its own. It runs until it has to wait for
  * others: the lanes of its warp, a barrier, or memory. CTAs run one after the other.
  *
  * In the opposite order of threads a kernel must give the same bits, unless it lacks a barrier. Threads that all wait, or
