@@ -89,7 +89,7 @@ func TestStreamsCloseWhileOthersLookOn(t *testing.T) {
 
 // A size that overflows with its zeros is too large, and not a small buffer.
 func TestScratchOfAnySizeIsAsLargeOrRefused(t *testing.T) {
-	d := openTest(t)
+	d := openExecuting(t)
 	s := newStream(t, d)
 	for _, size := range []uint64{1 << 62, 1<<63 + 1, ^uint64(0) - 4096, ^uint64(0) - 100, ^uint64(0)} {
 		b, first, err := s.Scratch(0, size)
