@@ -60,14 +60,14 @@ func TestBatchesAreReusedOnceAfterAFailedQuery(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, gate.Close()) }()
 	require.NoError(t, s.WaitFor(gate, 1))
-	var lost, kept Mark
+	var lost, known Mark
 	for i := range 4 {
 		require.NoError(t, s.Fill(BufferRange{Buffer: b}, uint32(i)))
 		switch i {
 		case 1:
 			lost, err = s.Timestamp()
 		case 3:
-			kept, err = s.Timestamp()
+			known, err = s.Timestamp()
 		}
 		require.NoError(t, err)
 		_, err = s.Submit()
@@ -88,6 +88,6 @@ func TestBatchesAreReusedOnceAfterAFailedQuery(t *testing.T) {
 	require.Len(t, s.idle, 4)
 	_, err = s.Ticks(lost)
 	require.ErrorIs(t, err, ErrInvalid)
-	_, err = s.Ticks(kept)
+	_, err = s.Ticks(known)
 	require.ErrorIs(t, err, ErrInvalid)
 }
