@@ -54,7 +54,12 @@ func TestMemoryTravelsByFileDescriptor(t *testing.T) {
 		require.NoError(t, err)
 		_, err = d.ImportBufferFD(fd, size, ImportOptions{AllocationBytes: 1})
 		assert.ErrorIs(t, err, ErrInvalid, "less memory than the buffer needs")
-		in, err := d.ImportBufferFD(fd, size, ImportOptions{AllocationBytes: a.Bytes, MemoryTypes: 1 << a.MemoryType, Dedicated: a.Dedicated})
+		o := ImportOptions{AllocationBytes: a.Bytes, MemoryTypes: 1 << a.MemoryType, Dedicated: a.Dedicated}
+		restore := failing(t, &d.c.BindBufferMemory)
+		_, err = d.ImportBufferFD(fd, size, o)
+		restore()
+		assert.ErrorIs(t, err, ErrOutOfMemory, "after the driver has imported the memory")
+		in, err := d.ImportBufferFD(fd, size, o)
 		require.NoError(t, err)
 		want := []byte{42}
 		require.NoError(t, s.Upload(out, size-1, want))
