@@ -14,7 +14,7 @@
 #               needs it
 #
 # --tests names the packages whose tests are included, as words: "./tests ./attention", or
-# none. The default is all of them, several gigabytes.
+# none. The default is all of them, 1.3 GB.
 # --pack also writes <folder>.tar.xz, with one copy of what the binaries share.
 set -euo pipefail
 
