@@ -84,7 +84,8 @@ measures the ceilings that its pictures show, unless --peak-tflops and --peak-tb
 3.5 times the flops of the forward pass, even if the kernels compute some products twice.
 bench verifies gradients as it verifies results: the whole gradients of a small problem,
 and sampled rows of dQ and sampled keys of dK and dV of a large one. The column "memory"
-has the tensors of the pass and the scratch memory of its kernels.
+has the tensors of the pass and the scratch memory of its kernels. Gradients of tier cuda
+with options take O and LSE from another tier, as its forward kernels have no options.
 
 --tile changes fields of the tile of the dense forward kernel, with the names of the
 tuning cache. For example, --tile "" --tile kv_tile=32,group=4 times the default tile and

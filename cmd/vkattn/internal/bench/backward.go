@@ -64,6 +64,17 @@ func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 	}
 	g.closers = append(g.closers, op.Close)
 	w := &work{op: op, pass: g.problem.Pass, name: g.problem.String(), cuda: s.Tier == attention.TierCUDA}
+	if w.cuda && w.pass == PassBackward && !g.problem.Plain() {
+		// The forward kernels of tier cuda take no options, those of gradients do.
+		other := g.problem.Config
+		other.Tier, other.Kernel = attention.TierAuto, ""
+		forward, err := attention.New(dev, other)
+		if err != nil {
+			return nil, g.stop(row, err)
+		}
+		g.closers = append(g.closers, forward.Close)
+		w.saved = forward
+	}
 	var scratch uint64
 	if g.problem.Plain() {
 		// Planned before any memory is allocated: a refused row allocates none.

@@ -11,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/peer"
+	"vkattn/vk"
 )
 
 func TestPasses(t *testing.T) {
@@ -159,3 +160,26 @@ func TestTablesOfPassesAndLayers(t *testing.T) {
 	require.Regexp(t, `\| bwd +\| 1.0000 \| +2.0000 \| +- \| 3.0000 \| +12 \| +24.00 \|`, out.String())
 	require.Regexp(t, `\| fwd .*\| +3 \| +- \| +OOM \|`, out.String())
 }
+
+// Gradients may take O and LSE from another operation than theirs.
+func TestGradientsTakeOAndLSEOfWork(t *testing.T) {
+	p := smallProblem(attention.F16)
+	p.Pass = PassBackward
+	d := newData(p, 7)
+	op, err := attention.New(nil, p.Config)
+	require.NoError(t, err)
+	want, err := newCPURunner(d, hostRotation).gradients(context.Background(), &work{op: op, pass: p.Pass})
+	require.NoError(t, err)
+
+	only := backwardOnly{op}
+	_, err = newCPURunner(d, hostRotation).gradients(context.Background(), &work{op: only, pass: p.Pass})
+	require.ErrorIs(t, err, attention.ErrUnsupported)
+	got, err := newCPURunner(d, hostRotation).gradients(context.Background(), &work{op: only, saved: op, pass: p.Pass})
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+// backwardOnly is an operation whose forward pass refuses.
+type backwardOnly struct{ operation }
+
+func (backwardOnly) Forward(*vk.Stream, attention.Args) error { return attention.ErrUnsupported }

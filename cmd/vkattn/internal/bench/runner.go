@@ -31,6 +31,7 @@ type runner interface {
 // work is what a row runs.
 type work struct {
 	op    operation
+	saved operation // computes the O and LSE that gradients take; nil: op
 	pass  Pass
 	split func(attention.Args) []attention.Args // one run as several calls; nil: one call
 	cuda  bool                                  // tier cuda, timed by CUDA events
@@ -41,6 +42,14 @@ type work struct {
 type operation interface {
 	Forward(*vk.Stream, attention.Args) error
 	Backward(*vk.Stream, attention.BackwardArgs) error
+}
+
+// forward is what computes O and LSE before gradients are timed.
+func (w *work) forward() operation {
+	if w.saved != nil {
+		return w.saved
+	}
+	return w.op
 }
 
 // run records one run on a stream, or computes it on the CPU for a nil stream.
@@ -131,7 +140,7 @@ func (l *cpuRunner) gradients(ctx context.Context, w *work) (map[string][]byte, 
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if err := w.op.Forward(nil, l.layout.args(l.cfg, l.first, set).Args); err != nil {
+		if err := w.forward().Forward(nil, l.layout.args(l.cfg, l.first, set).Args); err != nil {
 			return nil, err
 		}
 	}

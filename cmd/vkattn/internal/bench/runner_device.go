@@ -127,7 +127,7 @@ func (l *deviceRunner) once(ctx context.Context, w *work) (o, lse []byte, err er
 
 func (l *deviceRunner) gradients(ctx context.Context, w *work) (map[string][]byte, error) {
 	for set := range l.layout.count {
-		if err := w.op.Forward(l.stream, l.layout.args(l.cfg, l.first, set).Args); err != nil {
+		if err := w.forward().Forward(l.stream, l.layout.args(l.cfg, l.first, set).Args); err != nil {
 			return nil, err
 		}
 		if err := l.stream.Barrier(); err != nil { // plain attention has one P for all sets
