@@ -95,6 +95,9 @@ func (t *table) cubinImage(k *Kernel) ([]byte, error) {
 	return t.read(file)
 }
 
+// binaryImport is the operation that errors of tier cubin name.
+const binaryImport = "VK_NVX_binary_import"
+
 // cubinBackend implements attention.Cubins.
 type cubinBackend struct{}
 
@@ -102,12 +105,11 @@ func init() { attention.RegisterCubins(cubinBackend{}) }
 
 // Check implements attention.Cubins.
 func (cubinBackend) Check(dev *vk.Device, info *vk.DeviceInfo, t attention.DType) error {
-	const op = "tier cubin"
 	if !info.Caps.BinaryImport {
-		return unsupported(op, "the device lacks VK_NVX_binary_import")
+		return unsupported(binaryImport, "the device lacks it")
 	}
 	if t == attention.F32 {
-		return unsupported(op, "there is none for %v", t)
+		return unsupported(binaryImport, "there are no kernels for %v", t)
 	}
 	if dev != nil {
 		c, err := cubinsOf(dev)
@@ -119,7 +121,7 @@ func (cubinBackend) Check(dev *vk.Device, info *vk.DeviceInfo, t attention.DType
 	}
 	// The extension does not report the architecture. CUDA does, where it is installed.
 	if d, err := Match(info); err == nil && !slices.ContainsFunc(cubinArchitectures[:], func(a cubinArchitecture) bool { return a.runs(d.Major, d.Minor) }) {
-		return unsupported(op, "its kernels are for %s, the device has compute capability %d.%d", architectureNames(), d.Major, d.Minor)
+		return unsupported(binaryImport, "its kernels are for %s, the device has compute capability %d.%d", architectureNames(), d.Major, d.Minor)
 	}
 	return nil
 }
@@ -129,7 +131,7 @@ func (cubinBackend) Check(dev *vk.Device, info *vk.DeviceInfo, t attention.DType
 func (cubinBackend) Choose(dev *vk.Device, p attention.CUDAProblem) (choice attention.CubinChoice, err error) {
 	const op = "choose a cubin"
 	if !dev.Caps().BinaryImport {
-		return choice, unsupported(op, "the device lacks VK_NVX_binary_import")
+		return choice, unsupported(binaryImport, "the device lacks it")
 	}
 	c, err := cubinsOf(dev)
 	if err != nil {
@@ -222,11 +224,11 @@ func (c *cubins) arch() (string, error) {
 	case c.found != "":
 		return c.found, nil
 	case refused == nil:
-		return "", unsupported("tier cubin", "this build has no kernels")
+		return "", unsupported(binaryImport, "this build has no kernels")
 	case errors.Is(refused, vk.ErrDeviceLost) || errors.Is(refused, vk.ErrClosed) || errors.Is(refused, vk.ErrOutOfMemory):
 		return "", refused
 	}
-	return "", unsupported("tier cubin", "the device loads code for none of %s: %v", architectureNames(), refused)
+	return "", unsupported(binaryImport, "the device loads code for none of %s: %v", architectureNames(), refused)
 }
 
 // module loads the module of a kernel. c.mu is held.

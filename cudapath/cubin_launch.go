@@ -91,7 +91,7 @@ func (k *cubinKernel) Record(commands *vk.Commands, a *attention.CUDACall) error
 	}()
 	c.bind(a)
 	if err := c.params.setMaps(k.Kernel); err != nil {
-		return unsupported("tier cubin", "%v", err)
+		return unsupported(binaryImport, "%v", err)
 	}
 	return commands.Launch(k.f.Load(), k.launchOf(k.tiles(&a.Shape, a.B), k.c.dev.Caps().ShaderCores), c.params.bytes(k.Kernel), c.held[:c.n]...)
 }
