@@ -88,7 +88,7 @@ func TestDriverStructures(t *testing.T) {
 	for name, bytes := range map[string]int{
 		"CUDA_EXTERNAL_MEMORY_HANDLE_DESC": 104, "CUDA_EXTERNAL_MEMORY_BUFFER_DESC": 88, "CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC": 96,
 		"CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS": 144, "CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS": 144, "CUmemAllocationProp": 32,
-		"CUmemAccessDesc": 12, "CUtensorMap": 128, "CUuuid": 16,
+		"CUmemAccessDesc": 12, "CUtensorMap": 128, "CUuuid": 16, "CUlaunchAttribute": 72, "CUlaunchConfig": 56,
 	} {
 		fmt.Fprintf(&c, "_Static_assert(sizeof(%s) == %d, \"%s\");\n", name, bytes, name)
 	}
@@ -96,6 +96,8 @@ func TestDriverStructures(t *testing.T) {
 		"CUDA_EXTERNAL_MEMORY_HANDLE_DESC, handle) == 8", "CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size) == 24", "CUDA_EXTERNAL_MEMORY_HANDLE_DESC, flags) == 32",
 		"CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC, flags) == 24", "CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, flags) == 72",
 		"CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, flags) == 72", "CUmemAllocationProp, location) == 8", "CUmemAllocationProp, flags) == 24",
+		"CUlaunchAttribute, value) == 8", "CUlaunchConfig, block) == 12", "CUlaunchConfig, shared) == 24", "CUlaunchConfig, stream) == 32",
+		"CUlaunchConfig, attributes) == 40", "CUlaunchConfig, count) == 48",
 	} {
 		fmt.Fprintf(&c, "_Static_assert(offsetof(%s, \"\");\n", m)
 	}

@@ -104,14 +104,6 @@ func (t *table) backwardOf(g group, d *DeviceInfo, p *attention.CUDABackwardProb
 			continue
 		}
 		k, some := t.backwardKernel(g, module, outputs, p)
-		if k == nil {
-			// A kernel without options tells which option there is no kernel for.
-			dense := *p
-			dense.Lengths, dense.Window, dense.Softcap = false, false, false
-			if d, _ := t.backwardKernel(g, module, outputs, &dense); d != nil && d.Dense {
-				k = d
-			}
-		}
 		switch {
 		case !some:
 			continue
@@ -119,15 +111,6 @@ func (t *table) backwardOf(g group, d *DeviceInfo, p *attention.CUDABackwardProb
 			return nil, fmt.Sprintf("there is none for %v at head dims %d/%d", p.DType, p.HeadDim, p.HeadDimV)
 		case !k.Any && p.Align < alignment:
 			return nil, fmt.Sprintf("head dims, offsets and strides have to be multiples of %d elements, these are of %d", alignment, p.Align)
-		case k.Dense:
-			for _, x := range []struct {
-				given bool
-				name  string
-			}{{p.Lengths, "lengths"}, {p.Window, "window"}, {p.Softcap, "softcap"}} {
-				if x.given {
-					return nil, "its backward kernels take no " + x.name
-				}
-			}
 		}
 		if why := t.limits(k, d, &p.CUDAProblem); why != "" {
 			return nil, why

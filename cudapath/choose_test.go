@@ -200,7 +200,7 @@ func TestTablesOfThisBuild(t *testing.T) {
 	}
 }
 
-// fa3 computes gradients up to head dim 256 on sm_90, with options up to 128. fa2 computes
+// fa3 computes gradients up to head dim 256 on sm_90, with and without options. fa2 computes
 // those of 16-bit types up to 256. Everything else goes to ref, with the reason.
 func TestChoosesBackwardKernels(t *testing.T) {
 	table, err := embedded()
@@ -224,9 +224,13 @@ func TestChoosesBackwardKernels(t *testing.T) {
 		"wide": {&h200, func(p *problem) { p.Causal, p.HeadDim, p.HeadDimV = true, 200, 8 },
 			"fa3_f16_d256_backward_stats_causal fa3_f16_d256_backward_main_causal fa3_f16_d256_backward_dq_causal", ""},
 		"wide, lengths": {&h200, func(p *problem) { p.Lengths, p.HeadDim = true, 136 },
-			"fa2_f16_d192x128_backward_stats fa2_f16_d192x128_backward_main", "fa3: its backward kernels take no lengths"},
-		"wide, softcap": {&h200, func(p *problem) { p.Softcap, p.HeadDim, p.HeadDimV = true, 200, 8 },
-			"fa2_f16_d256_backward_stats fa2_f16_d256_backward_main_softcap", "fa3: its backward kernels take no softcap"},
+			"fa3_f16_d192x128_backward_stats_options fa3_f16_d192x128_backward_main_options fa3_f16_d192x128_backward_dq_options", ""},
+		"wide, window": {&h200, func(p *problem) { p.Window, p.HeadDim, p.HeadDimV, p.Want = true, 192, 136, [3]bool{2: true} },
+			"fa3_f16_d192_backward_stats_options fa3_f16_d192_backward_main_options", ""},
+		"wide, softcap": {&h200, func(p *problem) { p.Softcap, p.HeadDim, p.HeadDimV, p.DType = true, 200, 8, attention.BF16 },
+			"fa3_bf16_d256_backward_stats_options fa3_bf16_d256_backward_main_options fa3_bf16_d256_backward_dq_options", ""},
+		"wide, softcap, fa2": {&h200, func(p *problem) { p.Softcap, p.HeadDim, p.HeadDimV, p.Kernel = true, 200, 8, "fa2" },
+			"fa2_f16_d256_backward_stats fa2_f16_d256_backward_main_softcap", ""},
 		"alignment": {&h200, func(p *problem) { p.Align, p.Softcap = 4, true }, "fa2_f16_d128_backward_stats_any fa2_f16_d128_backward_main_any",
 			"have to be multiples of 8 elements, these are of 4; fa2: head dims"},
 		"float32":              {&h200, func(p *problem) { p.DType = attention.F32 }, "ref_f32_backward_stats ref_f32_backward_dq ref_f32_backward_dkdv", "fa3: there is none for f32 at head dims 128/128; fa2: there is none for f32"},

@@ -75,9 +75,13 @@ typedef struct {
 typedef struct {
 	cua_handle function;
 	uint32_t grid[3], threads, shared, maps;
+	uint32_t early; /* may start before the kernel before it on the stream ends, for which it waits itself */
 	cua_map map[4];
 	cua_params params;
 } cua_call;
+
+/* Whether the driver takes calls with early. */
+int cua_launches_early(const cua_api *a);
 
 /* op tells which function of the driver failed. */
 int cua_launch(const cua_api *a, cua_handle context, cua_handle stream, const cua_call *call, const char **op);

@@ -125,6 +125,24 @@ typedef struct {
 	int flags;
 } CUmemAccessDesc;
 
+enum { CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
+
+typedef struct {
+	int id;
+	char pad[4];
+	union {
+		char pad[64];
+		int allowed;
+	} value;
+} CUlaunchAttribute;
+
+typedef struct {
+	unsigned int grid[3], block[3], shared;
+	cua_handle stream;
+	CUlaunchAttribute *attributes;
+	unsigned int count;
+} CUlaunchConfig;
+
 /* CUtensorMap is opaque to everybody but the driver. */
 typedef struct {
 	_Alignas(64) uint64_t opaque[16];
@@ -187,8 +205,10 @@ typedef struct {
 	F(WaitSemaphores, "cuWaitExternalSemaphoresAsync", \
 		(const cua_handle *, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *, unsigned int, cua_handle))
 
-/* Since CUDA 12; kernels that need it are not chosen without. */
+/* Since CUDA 12. Kernels that need tensor maps are not chosen without them. cua_launches_early() says
+ * whether LaunchKernelEx is there. */
 #define CUA_OPTIONAL(F) \
+	F(LaunchKernelEx, "cuLaunchKernelEx", (const CUlaunchConfig *, cua_handle, void **, void **)) \
 	F(TensorMapEncode, "cuTensorMapEncodeTiled", \
 		(CUtensorMap *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, \
 			int, int, int, int))

@@ -1,8 +1,10 @@
 package cudapath
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -116,6 +118,83 @@ func TestFA2BackwardOnTheCPU(t *testing.T) {
 			t.Logf("%d cases", n)
 		})
 	}
+}
+
+// Rows of the tables that fa2 once computed wrongly on a GPU, or with too large an error, have gradients by the rules of
+// TestBackwardKernelsOnTheCPU.
+func TestFA2BackwardOfKnownCases(t *testing.T) {
+	testlevel.HostOnly(t)
+	named := map[string]cases.Case{}
+	for _, c := range append(cases.All(), cases.AllOptions()...) {
+		c.LSE = true // as calls for gradients have it
+		named[c.String()] = c
+	}
+	d1 := cases.Case{D: 1, Dv: 1, Shape: attention.Shape{B: 1, Hq: 4, Hkv: 1, Sq: 511, Sk: 255}, Data: cases.Falling, LSE: true, Seed: 1}
+	named[d1.String()] = d1
+	for _, row := range []struct {
+		dtype attention.DType
+		name  string
+	}{
+		// Keys past the end of a sequence get dK = 0, not -0.
+		{attention.F16, "random-127.d128v64.H10k2.none.align-bottom-right.0x77+63x127+84x84.scale-0.1.lse"},
+		// Blocks of dK and dQ with few slots exceed their limit if dS is of P rounded to bfloat16,
+		// or at any alignment if dS is rounded at all.
+		{attention.BF16, "varlen.d64.H4k2.top-left.1x235+0x17+33x0+65x65+7x129+130x64.packedq.packedk.bshd.lse"},
+		{attention.BF16, "d40.bottom-right.B2.H32k8.64x1.odd.falling.lse.addresses"},
+		{attention.BF16, "d8.bottom-right.B2.H32k8.512x129.odd.large.scale-0.31.lse.descriptors"},
+		{attention.BF16, "d1.none.B1.H4k1.511x255.tight.falling.lse"}, // as d1.none.B3.H32k8.1023x1023.padded.falling of the table
+		{attention.BF16, "crowd.d64.H4k2.none.144seqs.packedq.packedk.looseq.loosek.packed.lse"},
+	} {
+		t.Run(row.dtype.String()+" "+row.name, func(t *testing.T) {
+			c, ok := named[row.name]
+			require.True(t, ok, "not in the tables")
+			if emulatedTiles(&c) > 64 && !testlevel.IsExhaustive() {
+				t.Skip("in make test-full")
+			}
+			conformFA2(t, c, row.dtype, func(compute func(attention.BackwardArgs, bool) error) func(attention.BackwardArgs, bool) error {
+				return compute
+			})
+		})
+	}
+}
+
+// conformFA2 judges the gradients that fa2 computes of a case. with may change the call.
+func conformFA2(t *testing.T, c cases.Case, dtype attention.DType, with func(func(attention.BackwardArgs, bool) error) func(attention.BackwardArgs, bool) error) {
+	t.Helper()
+	table, err := embedded()
+	require.NoError(t, err)
+	b, err := cases.NewBackward(c, dtype)
+	require.NoError(t, err)
+	cfg := c.Config(cases.On(attention.TierCPU, dtype))
+	kernels, err := fa2Of(table, b, cfg)
+	require.NoError(t, err)
+	e := newWarpEmulator(t, dtype.String(), kernels[0].D, kernels[0].DV)
+	require.NoError(t, conformEmulated(b, cfg, with(func(a attention.BackwardArgs, reversed bool) error { return emulateFA2(e, kernels, cfg, a, reversed) })))
+}
+
+// cancelling is a call in which terms of up to a thousand add up to a small score in the second row, whose LSE is small, but
+// not in the first.
+var cancelling = cases.Case{D: 128, Dv: 128, Causal: attention.TopLeft, Shape: attention.Shape{B: 1, Hq: 1, Sq: 2, Sk: 2}, Scale: attention.ScaleOf(0.7), Data: cases.Large, LSE: true, Seed: 6}
+
+// withOtherLSE computes from an LSE that is off by as much as the order of additions matters to such scores.
+func withOtherLSE(t *testing.T) func(compute func(attention.BackwardArgs, bool) error) func(attention.BackwardArgs, bool) error {
+	return func(compute func(attention.BackwardArgs, bool) error) func(attention.BackwardArgs, bool) error {
+		return func(a attention.BackwardArgs, reversed bool) error {
+			held, lse := bytes.Clone(a.LSE.Host), floatsOf(a.LSE.Host)[a.LSE.Offset:][:2]
+			defer copy(a.LSE.Host, held)
+			require.Greater(t, math.Abs(float64(lse[0])), 256.0)
+			require.Less(t, math.Abs(float64(lse[1])), 256.0)
+			lse[0], lse[1] = lse[0]-0x1p-10, lse[1]-0x1p-10
+			return compute(a, reversed)
+		}
+	}
+}
+
+// P of all rows of a block adds up to 1 if any of them has a large LSE: where terms cancel, the score of a row is small but no
+// more exact than those of its neighbors.
+func TestFA2BackwardNormalizesBlocks(t *testing.T) {
+	testlevel.HostOnly(t)
+	conformFA2(t, cancelling, attention.F16, withOtherLSE(t))
 }
 
 // fa2Of are the kernels of fa2 for a case.

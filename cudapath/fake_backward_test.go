@@ -135,6 +135,52 @@ func TestBackwardWorkspace(t *testing.T) {
 	require.Empty(t, l.retired)
 }
 
+// The kernels of fa3 without options start early, the first of a call and those with options do
+// not. An old driver launches all of them plainly.
+func TestBackwardStartsEarly(t *testing.T) {
+	f, c := withFake(t)
+	reachable(t, c)
+	s := newVulkanStream(t, c)
+	const heads, rows = 2, 100
+	entry := c.lib.api.LaunchKernelEx
+	newest := c.lib.version
+	for _, x := range []struct {
+		name    string
+		dim     int
+		softcap float32
+		change  func()
+		want    []string // steps, and whether they start early
+	}{
+		{"head dim 64", 64, 0, func() {}, []string{"stats", "main early"}},
+		{"head dim 128", 128, 0, func() {}, []string{"stats", "main early", "dq early"}},
+		{"head dim 256", 256, 0, func() {}, []string{"stats", "main early", "dq early"}},
+		{"softcap", 128, 3, func() {}, []string{"stats", "main", "dq"}},
+		{"no entry point", 128, 0, func() { c.lib.api.LaunchKernelEx = nil }, []string{"stats", "main", "dq"}},
+		{"before CUDA 12.3", 128, 0, func() { c.lib.version = 12020 }, []string{"stats", "main", "dq"}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			x.change()
+			defer func() { c.lib.api.LaunchKernelEx, c.lib.version = entry, newest }()
+			op, err := attention.New(c.dev, attention.Config{HeadDim: x.dim, Tier: attention.TierCUDA, Kernel: "fa3", Causal: attention.TopLeft, Softcap: x.softcap})
+			require.NoError(t, err)
+			a := attention.BackwardArgs{Args: fakeCall(t, c, attention.Shape{B: 1, Hq: heads, Sq: rows, Sk: rows}, x.dim)}
+			bytes := uint64(2 * heads * rows * x.dim)
+			a.LSE.Buffer, a.DO.Buffer, a.DQ.Buffer = newBuffer(t, c, 4*heads*rows), newBuffer(t, c, bytes), newBuffer(t, c, bytes)
+			f.launches()
+			require.NoError(t, op.Backward(s, a))
+			require.NoError(t, s.Wait(background(t)))
+			lines := strings.Split(strings.TrimSpace(f.launches()), "\n")
+			require.Len(t, lines, len(x.want))
+			for i, want := range x.want {
+				step, early, _ := strings.Cut(want, " ")
+				require.Contains(t, lines[i], "_backward_"+step+"_")
+				require.Equal(t, early != "", strings.HasSuffix(lines[i], " early"), lines[i])
+			}
+			require.NoError(t, op.Close())
+		})
+	}
+}
+
 // Errors name the options that the kernels do not support.
 func TestBackwardRefusals(t *testing.T) {
 	_, c := withFake(t)

@@ -22,12 +22,8 @@ func TestGPUBackward(t *testing.T) {
 
 // takenByFA3 reports whether fa3 has backward kernels for a case.
 func takenByFA3(x *cases.Case, dtype attention.DType) bool {
-	most := 128
-	if len(x.Seqs) == 0 && !x.Window.Given() && x.Softcap == 0 {
-		most = 256
-	}
 	aligned := x.Layout != cases.Odd && x.Layout != cases.Even
-	return aligned && dtype != attention.F32 && x.D <= most && x.Dv <= most && x.D%8 == 0 && x.Dv%8 == 0
+	return aligned && dtype != attention.F32 && x.D <= 256 && x.Dv <= 256 && x.D%8 == 0 && x.Dv%8 == 0
 }
 
 // takenByFA2 reports whether fa2 has backward kernels for a case.

@@ -57,12 +57,16 @@ func rowBlocks(s *attention.Shape, totalQ int, k *Kernel) uint64 {
 }
 
 // fa3Workspace is the size of what Workspace of kernels/fa3_backward_work.h describes: a
-// ticket, a counter and a word per block of rows, three statistics per row, and dQ in
-// float32. An array of counters ends at a multiple of 128 bytes.
+// ticket, counters and a word per block of rows, three statistics per row, and dQ in
+// float32. An array of counters ends at a multiple of 128 bytes. Above head dim 128 each of
+// two warpgroups has a counter.
 func fa3Workspace(s *attention.Shape, totalQ int, k *Kernel) uint64 {
 	blocks := rowBlocks(s, totalQ, k) * uint64(s.Hq)
-	rows := blocks * uint64(k.Rows)
-	return 4 * (32 + (blocks+31)/32*32 + 4*blocks + 3*rows + rows*uint64(k.D))
+	rows, counters := blocks*uint64(k.Rows), blocks
+	if k.D > 128 {
+		counters = 2 * blocks
+	}
+	return 4 * (32 + (counters+31)/32*32 + 4*blocks + 3*rows + rows*uint64(k.D))
 }
 
 // fa2Workspace is the size of what Workspace of kernels/fa2_backward_work.h describes: for
@@ -158,6 +162,9 @@ func (v *backwardInvocation) bind(c *Context, a *attention.CUDABackwardCall) err
 
 // launch launches the kernels one after the other, each for as many sequences as a grid
 // holds. It changes v.
+//
+// A kernel that may start early does so only in its first launch, which follows the kernel before
+// it. The first kernel of a call never does: it waits for all earlier work of the stream.
 func (b *backwardKernels) launch(s *Stream, v *backwardInvocation, shape *attention.Shape) error {
 	if err := s.use("Launch"); err != nil {
 		return err
@@ -173,6 +180,10 @@ func (b *backwardKernels) launch(s *Stream, v *backwardInvocation, shape *attent
 			v.params.firstBatch = int32(first)
 			c := &v.call
 			c.function, c.threads, c.shared = k.handle, C.uint32_t(k.Threads), C.uint32_t(k.Shared)
+			c.early = 0
+			if k.Early && first == 0 && s.c.lib.launchesEarly() {
+				c.early = 1
+			}
 			for i, n := range g {
 				c.grid[i] = C.uint32_t(n)
 			}

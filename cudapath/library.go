@@ -86,6 +86,14 @@ func open(path string) (*library, error) {
 	return l, nil
 }
 
+// launchesEarly reports whether a kernel may be launched so that it starts before the one before
+// it ends (programmatic dependent launch). Graphs hold such dependencies since CUDA 12.3, and
+// callers may capture their stream into one.
+func (l *library) launchesEarly() bool {
+	const leastVersion = 12030
+	return l.version >= leastVersion && C.cua_launches_early(l.api) != 0
+}
+
 // check converts a CUresult into an error.
 func (l *library) check(op string, code C.int) error {
 	if code == C.CUDA_SUCCESS {

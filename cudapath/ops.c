@@ -111,8 +111,22 @@ static int launch(const cua_api *a, cua_handle stream, const cua_call *c, const 
 		arguments[i] = &maps[i];
 	}
 	arguments[c->maps] = (void *)params;
+	if (c->early) {
+		CUlaunchAttribute serialization = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.allowed = 1};
+		const CUlaunchConfig config = {
+			.grid = {c->grid[0], c->grid[1], c->grid[2]}, .block = {c->threads, 1, 1}, .shared = c->shared,
+			.stream = stream, .attributes = &serialization, .count = 1,
+		};
+		*op = "cuLaunchKernelEx";
+		return a->LaunchKernelEx(&config, c->function, arguments, 0);
+	}
 	*op = "cuLaunchKernel";
 	return a->LaunchKernel(c->function, c->grid[0], c->grid[1], c->grid[2], c->threads, 1, 1, c->shared, stream, arguments, 0);
+}
+
+int cua_launches_early(const cua_api *a)
+{
+	return a->LaunchKernelEx != NULL;
 }
 
 int cua_launch(const cua_api *a, cua_handle context, cua_handle stream, const cua_call *call, const char **op)

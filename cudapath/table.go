@@ -51,6 +51,9 @@ type Kernel struct {
 	Outputs string `json:"outputs"`
 	// Dense: a backward kernel that takes no lengths, window and softcap.
 	Dense bool `json:"dense"`
+	// Early: the kernel may start before the kernel of the same call before it ends. It waits
+	// itself for what it needs.
+	Early bool `json:"early"`
 	// Softcap is "yes" for a backward kernel that needs a softcap, "no" for one that takes none.
 	Softcap string `json:"softcap"`
 }
@@ -169,6 +172,8 @@ func (k *Kernel) validate() error {
 		return errors.New("d, rows, cols and threads have to be above 0")
 	case !slices.Contains(append(backwardOutputs[:], ""), k.Outputs):
 		return fmt.Errorf("unknown outputs %q", k.Outputs)
+	case k.Early && (k.Outputs == "" || k.Outputs == backwardOutputs[0]):
+		return errors.New("no kernel of the same call precedes it")
 	case len(k.Maps) > maxMaps || k.Family == cubinFamily && len(k.Maps) > maxCubinMaps:
 		return fmt.Errorf("%d tensor maps, at most %d", len(k.Maps), maxMaps)
 	}

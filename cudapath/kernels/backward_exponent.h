@@ -4,6 +4,10 @@
 // an LSE the stats kernel therefore computes the sum of P from the same products as the main kernel, which divides P by it.
 // This pass over the keys is slow and rare. It is left out if LSE is of more keys than the call has, as in ring attention:
 // the sum is less than 1 then.
+//
+// The pass normalizes all rows of a block in which any has a large LSE. Where the terms of a score cancel, score and LSE are
+// small, but their error is that of the terms: about 2^-25 of the sum of their magnitudes, and different in forward and backward, which
+// add in different orders. A large LSE in the block says that terms are large.
 #pragma once
 #include "ptx.h"
 

@@ -7,6 +7,7 @@
 //   - dV += P^T dO and dK += dS^T Q: a warp computes the same keys and a part of the dims. Its own P^T and dS^T are operands
 //     in registers. Those of the other rows come from shared memory, so a warp multiplies its own first and then waits for
 //     the others at an mbarrier.
+//   - In kernels of bfloat16 for any alignment, dS is a sum of two terms (BackwardConfig), and dK and dQ take a product for each.
 //   - dQ = dS K: dS^T comes from shared memory, all keys of it. The accumulators start as dQ of the earlier key blocks,
 //     loaded from float32 memory in their own layout, and go back there. The last key block scales dQ and rounds it.
 // fa2_backward_work.h defines the order. The only barrier of a step is the mbarrier after dS has been stored.
@@ -174,8 +175,8 @@ template <class C> struct Backward {
 				for (int e = 0; e < 4; e++) storeSharedWord((tile + own ^ (2 * n + e / 2) * 16) + (i * 16 + e % 2 * 8) * C::Rows * 2, words[i][n][e]);
 	}
 
-	// P^T from S^T: words are P. With a softcap, x becomes P times its derivative. Careful: the tile may have masked slots,
-	// keys with Inf or NaN, and rows with a large LSE. row is the first of the tile.
+	// P^T from S^T: words are P. With FloatP, x becomes P, times the derivative of a softcap. Careful: the tile may have masked
+	// slots, keys with Inf or NaN, and rows with a large LSE. row is the first of the tile.
 	template <bool Careful> __device__ __forceinline__ void probs(Scores &x, Words &words, uint32_t record, int row) const {
 		const Exponent<C> exponent(p);
 		const int in_tile = row_warp * RS * 16 + lane % 4 * 2, key_here = key_warp * KF * 16 + lane / 4;
@@ -208,7 +209,7 @@ template <class C> struct Backward {
 							if (odd_keys && loadSharedByte(shared + C::OddKeysAt + key_here + c)) P[e] = __int_as_float(0x7fffffff);
 							if (c < from[e] || c > to[e]) P[e] = 0;
 						}
-						if (C::Softcap) x[i][n][2 * h + e] = P[e] * slope[e];
+						if (C::FloatP) x[i][n][2 * h + e] = P[e] * slope[e];
 					}
 					words[i][n / 2][n % 2 * 2 + h] = E::pack(P[0], P[1]);
 				}
@@ -216,9 +217,10 @@ template <class C> struct Backward {
 		}
 	}
 
-	// dS^T = P (dP - delta), without the factor scale. P is that of the product for dV: float32 would take more registers than
-	// there are at head dim 128. With a softcap, x is P times its derivative. Careful: a product with 0 is 0.
-	template <bool Careful> __device__ __forceinline__ void gradients(const Scores &x, const Words &P, const Scores &dP, Words &words, uint32_t record) const {
+	// dS^T = P (dP - delta), without the factor scale. words are its terms. Without FloatP, P is that of the product for dV. With FloatP, x is P, times
+	// the derivative of a softcap. Without a softcap P is then rounded once more, so that the words of probs() need no registers
+	// during the product for dP. Careful: a product with 0 is 0.
+	template <bool Careful> __device__ __forceinline__ void gradients(const Scores &x, Words &P, const Scores &dP, Words (&words)[C::Terms], uint32_t record) const {
 		const int in_tile = row_warp * RS * 16 + lane % 4 * 2;
 #pragma unroll
 		for (int n = 0; n < 2 * RS; n++) {
@@ -227,14 +229,21 @@ template <class C> struct Backward {
 			for (int i = 0; i < KF; i++) {
 #pragma unroll
 				for (int h = 0; h < 2; h++) {
-					const uint32_t pair = P[i][n / 2][n % 2 * 2 + h];
-					const float p0 = C::Softcap ? x[i][n][2 * h] : E::low(pair), p1 = C::Softcap ? x[i][n][2 * h + 1] : E::low(pair >> 16);
+					uint32_t &pair = P[i][n / 2][n % 2 * 2 + h];
+					const float p0 = C::FloatP ? x[i][n][2 * h] : E::low(pair), p1 = C::FloatP ? x[i][n][2 * h + 1] : E::low(pair >> 16);
 					float low = p0 * (dP[i][n][2 * h] + less.x), high = p1 * (dP[i][n][2 * h + 1] + less.y);
 					if constexpr (Careful) {
 						if (p0 == 0) low = 0;
 						if (p1 == 0) high = 0;
 					}
-					words[i][n / 2][n % 2 * 2 + h] = E::pack(low, high);
+					if (C::FloatP && !C::Softcap) pair = E::pack(p0, p1);
+					uint32_t &two = words[0][i][n / 2][n % 2 * 2 + h];
+					two = E::pack(low, high);
+					// The rest of Inf and NaN is 0.
+					if constexpr (C::Terms == 2) {
+						const uint32_t odd = notFinite<E::infinity>(two);
+						words[1][i][n / 2][n % 2 * 2 + h] = E::pack(odd & 0x8000 ? 0 : low - E::low(two), odd >> 16 ? 0 : high - E::low(two >> 16));
+					}
 				}
 			}
 		}
@@ -267,13 +276,15 @@ template <class C> struct Backward {
 	// Adds dS K of a step and stores the sum.
 	__device__ __forceinline__ void add_dq(DQ &dQ, const Step &step, uint32_t ds_at) const {
 		constexpr int F = DQ::F, N = DQ::N;
-		multiply<C::Keys / 16, F, C::DQSlices, 2>(
-			dQ.x,
-			[&](int k, uint32_t (&a)[F][4]) {
+#pragma unroll 1 // unrolled, terms spill at head dim 256
+		for (int term = 0; term < C::Terms; term++)
+			multiply<C::Keys / 16, F, C::DQSlices, 2>(
+				dQ.x,
+				[&](int k, uint32_t (&a)[F][4]) {
 #pragma unroll
-				for (int i = 0; i < F; i++) ldmatrix_transposed(a[i], slice_at<C::Rows>(ds_at, i) + k * 16 * C::Rows * 2);
-			},
-			[&](int k, int n, uint32_t (&b)[4]) { ldmatrix_transposed(b, slice_at<D>(t_k, n * C::DQDimWarps) + k * 16 * D * 2); });
+					for (int i = 0; i < F; i++) ldmatrix_transposed(a[i], slice_at<C::Rows>(ds_at, i) + term * C::ProbBytes + k * 16 * C::Rows * 2);
+				},
+				[&](int k, int n, uint32_t (&b)[4]) { ldmatrix_transposed(b, slice_at<D>(t_k, n * C::DQDimWarps) + k * 16 * D * 2); });
 		if (p.dQ.base == 0) return; // not requested, which is rare: a branch around the products would cost registers
 		if (!dQ.ends) {
 #pragma unroll
@@ -317,7 +328,8 @@ template <class C> struct Backward {
 		}
 	}
 
-	// Stores dK or dV through the tile of K or V.
+	// Stores dK or dV through the tile of K or V. Keys past the end of a sequence get 0, and 0 times a negative scale is -0: so 0 is
+	// added to each product.
 	template <int Dim, int Slices>
 	__device__ __forceinline__ void store_keys(const float (&sum)[KF][2 * Slices][4], const AttnTensor &t, uint32_t tile, int dims, float scale, bool none) const {
 		if (t.base == 0 || (none && p.accumulate & 1)) return;
@@ -346,7 +358,7 @@ template <class C> struct Backward {
 				for (int n = 0; n < 2 * Slices; n++) {
 					const int chunk = (n / 2 * C::RowWarps + row_warp) * 2 + n % 2;
 					storeSharedWord(tile + chunk_at<Dim>((key_warp * KF + i) * 16 + h * 8 + lane / 4, chunk) + lane % 4 * 4,
-							  E::pack(sum[i][n][2 * h] * scale, sum[i][n][2 * h + 1] * scale));
+							  E::pack(fmaf(sum[i][n][2 * h], scale, 0), fmaf(sum[i][n][2 * h + 1], scale, 0)));
 				}
 		join(C::Threads);
 		constexpr int Chunks = Dim / 8;
@@ -389,13 +401,13 @@ template <class C> struct Backward {
 		for (int count = 0; count < steps; count++) {
 			const int stage = count % C::Stages, buffer = count % C::Buffers, row = step.block * C::Rows;
 			const uint32_t record = shared + C::RecordsAt + stage * C::RecordBytes, q = stage * C::QBytes, dO = stage * C::DOBytes;
-			const uint32_t p_tile = shared + C::PAt + buffer * C::ProbBytes, ds = buffer * C::ProbBytes, ds_tile = shared + C::DSAt + ds;
+			const uint32_t p_tile = shared + C::PAt + buffer * C::ProbBytes, ds = buffer * C::DSBytes, ds_tile = shared + C::DSAt + ds;
 			const bool masked = row < least || row > most;
 			barrier_wait(shared + C::RowsFull + 8 * stage, count / C::Stages % 2);
 			const bool careful = masked || odd_keys || loadSharedWord(record + 3 * C::Rows * 4);
 			bool turn = true; // a look in advance, which seldom has to be repeated
 			if (ordered && threadIdx.x == 0) turn = Turn<C>(p, s, unit, step).here;
-			Words P, dS;
+			Words P, dS[C::Terms];
 			{
 				Scores x, y;
 				scores<D>(x, a_k, b_q + q);
@@ -404,14 +416,16 @@ template <class C> struct Backward {
 				store(P, p_tile);
 				scores<Dv>(y, a_v, b_do + dO);
 				careful ? gradients<true>(x, P, y, dS, record) : gradients<false>(x, P, y, dS, record);
-				store(dS, ds_tile);
+#pragma unroll
+				for (int term = 0; term < C::Terms; term++) store(dS[term], ds_tile + term * C::ProbBytes);
 			}
 			if (masked) clear_rows(shared + C::QAt + q, shared + C::DOAt + dO);
 			if (!turn) Turn<C>(p, s, unit, step).wait();
 			__syncwarp();
 			if (lane == 0) barrier_arrive(shared + C::Stored + 8 * buffer);
 			add_own<Dv, C::VSlices>(dV, P, t_do + dO);
-			add_own<D, C::KSlices>(dK, dS, t_q + q);
+#pragma unroll
+			for (int term = 0; term < C::Terms; term++) add_own<D, C::KSlices>(dK, dS[term], t_q + q);
 			barrier_wait(shared + C::Stored + 8 * buffer, count / C::Buffers % 2);
 			// All have finished the previous step.
 			if (count > 0) {
@@ -421,7 +435,8 @@ template <class C> struct Backward {
 			DQ dQ;
 			add_others<Dv, C::VSlices>(dV, p_tile, t_do + dO);
 			load_dq(dQ, step); // it arrives while the next products run
-			add_others<D, C::KSlices>(dK, ds_tile, t_q + q);
+#pragma unroll 1
+			for (int term = 0; term < C::Terms; term++) add_others<D, C::KSlices>(dK, ds_tile + term * C::ProbBytes, t_q + q);
 			add_dq(dQ, step, a_ds + ds);
 			if (C::Stages == 1 && count + 1 < steps) {
 				join(C::Threads);

@@ -2,8 +2,8 @@
 //
 // It also clears the counters of the main kernel, and stores dQ = 0 in the rows that the main kernel does not reach.
 //
-// For rows with a large LSE (backward_exponent.h) it computes the sum of P by the instructions of the main kernel, which
-// subtracts its logarithm from exponents.
+// For the rows of a block with a large LSE (backward_exponent.h) it computes the sums of P by the instructions of the main kernel,
+// which subtracts their logarithms from exponents.
 #pragma once
 #include "fa2_backward.h"
 
@@ -18,7 +18,7 @@ template <class C> __device__ __forceinline__ uint32_t pair_of(const uint16_t *r
 	return *(const uint32_t *)(row + col);
 }
 
-// Computes log2 of the sum of P for the rows of a block with a large LSE. sums has Rows floats for each warp.
+// Computes log2 of the sums of P for all rows of a block that has one with a large LSE. sums has Rows floats for each warp.
 template <class C> __device__ __forceinline__ void normalize_large(const AttnBackwardParams &p, const TiledSequence<C> &s, int head, int block, float *record, float *sums) {
 	using E = typename C::Element;
 	const Exponent<C> exponent(p);
@@ -65,7 +65,7 @@ template <class C> __device__ __forceinline__ void normalize_large(const AttnBac
 		}
 	}
 	__syncthreads();
-	if (threadIdx.x < C::Rows && fabsf(record[threadIdx.x]) >= LARGE_LSE && fabsf(record[threadIdx.x]) < INFINITY) {
+	if (threadIdx.x < C::Rows && fabsf(record[threadIdx.x]) < INFINITY) {
 		float sum = 0;
 		for (int i = 0; i < RowsThreads / 32; i++) sum += sums[i * C::Rows + threadIdx.x];
 		if (sum > 0 && sum < INFINITY) record[2 * C::Rows + threadIdx.x] = log2f(sum);

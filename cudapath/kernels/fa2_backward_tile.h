@@ -3,6 +3,7 @@
 #include "attn_backward.h"
 #include "fa2_backward_ptx.h"
 #include "fa2_tile.h"
+#include "not_finite.h"
 
 namespace fa2 {
 
@@ -48,6 +49,11 @@ template <class Element_, int D_, int Dv_, class Tile, bool Softcap_, bool Any_>
 	static constexpr int Rows = Tile::Rows, Keys = Tile::Keys, Warps = Tile::Warps, Threads = 32 * Warps, Stages = Tile::Stages, Buffers = Tile::Buffers;
 	static constexpr bool Softcap = Softcap_;
 	static constexpr bool Any = Any_; // any alignment: loads and stores single elements
+	// bfloat16 has 8 bits, and its rounding shows in blocks with few slots. So dS takes P in float32 (FloatP), not as rounded for dV.
+	// With Any, where copies of single elements take longer than two more products, dS is a sum of two elements (Terms): the rounded
+	// one and the rest.
+	static constexpr bool Coarse = Element_::infinity == BFLOAT_EXPONENTS, FloatP = Softcap_ || Coarse;
+	static constexpr int Terms = Coarse && Any ? 2 : 1;
 	// S, dP: KeyWarps x RowWarps warps; a warp has KeyFragments * 16 keys and RowSlices * 16 rows.
 	static constexpr int KeyWarps = Tile::KeyWarps, RowWarps = Warps / KeyWarps, KeyFragments = Keys / KeyWarps / 16, RowSlices = Rows / RowWarps / 16;
 	// dK, dV: the same keys. The RowWarps warps of these keys share the dims.
@@ -55,14 +61,14 @@ template <class Element_, int D_, int Dv_, class Tile, bool Softcap_, bool Any_>
 	// dQ: DQRowWarps x DQDimWarps warps.
 	static constexpr int DQRowWarps = Tile::DQRowWarps, DQDimWarps = Warps / DQRowWarps, DQFragments = Rows / DQRowWarps / 16, DQSlices = D / 16 / DQDimWarps;
 
-	// The record of a block of rows: -LSE in log2 units, dLSE - rowsum(dO * O), and what is subtracted from exponents of
-	// rows with a large LSE; then a word that says whether there are such rows, and padding.
+	// The record of a block of rows: -LSE in log2 units, dLSE - rowsum(dO * O), and what is subtracted from exponents in
+	// blocks with a large LSE; then a word that says whether it is one, and padding.
 	static constexpr int RecordFloats = 3 * Rows + 4, RecordBytes = 4 * RecordFloats;
 
 	// Offsets in shared memory.
 	static constexpr int KBytes = Keys * D * 2, VBytes = Keys * Dv * 2, QBytes = Rows * D * 2, DOBytes = Rows * Dv * 2, ProbBytes = Keys * Rows * 2;
 	static constexpr int VAt = KBytes, QAt = VAt + VBytes, DOAt = QAt + Stages * QBytes, PAt = DOAt + Stages * DOBytes,
-			     DSAt = PAt + Buffers * ProbBytes, RecordsAt = DSAt + Buffers * ProbBytes;
+			     DSAt = PAt + Buffers * ProbBytes, DSBytes = Terms * ProbBytes, RecordsAt = DSAt + Buffers * DSBytes;
 	static constexpr int KeysFull = RecordsAt + Stages * RecordBytes, RowsFull = KeysFull + 8, Stored = RowsFull + 8 * Stages, UnitAt = Stored + 8 * Buffers,
 			     OddKeysAt = UnitAt + 8, Shared = OddKeysAt + Keys;
 	static_assert(Keys % (16 * KeyWarps) == 0 && Rows % (16 * RowWarps) == 0 && Rows % (16 * DQRowWarps) == 0, "");

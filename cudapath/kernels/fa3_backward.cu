@@ -1,10 +1,19 @@
 // Backward pass for sm_90a: TMA, wgmma, warp specialization; dQ in a fixed order.
 //
-// Three kernels run one after the other on a stream:
+// Three kernels on a stream:
 //   stats   delta = rowsum(dO * O) - dLSE and LSE in log2 units, for each row; sums of P where LSE is large
 //   main    dK and dV, and dQ in float32 in the workspace
 //   dq      scales dQ and rounds it to the storage type. At head dim 64, without options, idle warps of main do so
 //           (fa3_backward_convert.h)
+//
+// Those without options may be launched with programmatic stream serialization. A kernel then starts before the one before it
+// ends, and waits itself for what it needs:
+//   - main starts when all CTAs of stats have started, and waits for the end of stats before it reads or writes the workspace.
+//   - dq starts when all CTAs of main have started, on multiprocessors that have no unit left. A CTA of dq waits for the counters
+//     of its rows, and no CTA of main waits for dq. So no wait lasts forever.
+//   - The last CTA of dq waits for the end of main, which stores dK and dV of its last units late. So the end of dq means that all
+//     gradients are in memory: what follows on the stream, and is launched plainly, sees them.
+// Launched plainly, they run one after the other and wait for nothing.
 //
 // Main: a CTA owns BN = 128 keys of a KV head and loops over the query heads of the group and their blocks of BM rows.
 // CTAs are persistent; fa3_backward_work.h defines their units of work and the order of the additions to dQ.
@@ -30,7 +39,7 @@
 //   -DATTN_D=64|128|192|256   head dim; the tensor maps pad smaller ones with zeros
 //   -DATTN_DV=128             head dim of V and O, if not ATTN_D
 //   -DATTN_OPTIONS=0|1        1: kernels that take lengths, windows and softcap (fa3_backward_options.h) instead of those that do
-//                             not; head dims 64 and 128
+//                             not
 // Head dims above 128 have other consumers: fa3_backward_wide.h.
 #include "fa3_backward_consume.h"
 #include "fa3_backward_convert.h"
@@ -70,6 +79,7 @@ __device__ __forceinline__ void attendBackward(const TensorMap *mapQ, const Tens
 		barrierInitFence();
 	}
 	__syncthreads();
+	if constexpr (!T::OPTIONS) waitForKernelBefore(), allowNextKernel();
 	if (warp < 4) {
 		giveRegisters<T::PRODUCER_REGISTERS>();
 		if (warp == COPIER) {
@@ -138,7 +148,11 @@ constexpr int STATS_CTAS = Full::WIDE ? 2 : 4; // of a multiprocessor
 
 #if ATTN_OPTIONS
 KERNELS(options, Options, computeSequenceStats)
+#if ATTN_D <= 128
 DQ_KERNEL(options, Options, storeSequenceDQ)
+#else
+DQ_KERNEL(options, Options, storeWideSequenceDQ)
+#endif
 #elif ATTN_D == 64
 KERNELS(full, Full, computeStats)
 KERNELS(causal, Causal, computeStats)

@@ -107,7 +107,7 @@ template <class T> __device__ __forceinline__ void computeScaledP(float (&s)[T::
 
 // dS^T = P (dP - delta), in place. P is rounded to the storage type: float32 would need more registers. delta is the
 // address of -delta of the thread's first column.
-template <class T, class Word> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], Word (&P)[T::BM / 4], uint32_t delta) {
+template <class T, class Words> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], const Words &P, uint32_t delta) {
 #pragma unroll
 	for (int j = 0; j < T::BM / 8; j++) {
 		const float2 less = loadSharedPair(delta + 32 * j);
@@ -118,6 +118,16 @@ template <class T, class Word> __device__ __forceinline__ void computeDS(float (
 			dP[i] = widenHalf<BF16>(two, 0) * (dP[i] + less.x);
 			dP[i + 1] = widenHalf<BF16>(two, 1) * (dP[i + 1] + less.y);
 		}
+	}
+}
+
+// The same with P in float32.
+template <class T, class Float> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], Float (&P)[T::BM / 2], uint32_t delta) {
+#pragma unroll
+	for (int i = 0; i < T::BM / 2; i += 4) {
+		const float2 less = loadSharedPair(delta + 8 * i);
+		dP[i] = P[i] * (dP[i] + less.x), dP[i + 1] = P[i + 1] * (dP[i + 1] + less.y);
+		dP[i + 2] = P[i + 2] * (dP[i + 2] + less.x), dP[i + 3] = P[i + 3] * (dP[i + 3] + less.y);
 	}
 }
 
@@ -224,8 +234,9 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 
 	float dK[T::D / 2], dV[T::D / 2], s[T::BM / 2], dP[T::BM / 2], dQ[T::DQ_COLUMNS / 2];
 	uint32_t P[T::BM / 4];
-	// P times the derivative of the softcap, in local memory: calls without a softcap should not have its registers.
-	volatile uint32_t slopedP[T::OPTIONS ? T::BM / 4 : 1];
+	// With a softcap dV takes P, and dS P times the derivative. One of them, rounded, is in local memory: calls without a softcap
+	// should not have its registers.
+	volatile uint32_t otherP[T::OPTIONS ? T::BM / 4 : 1];
 	uint32_t n = 0; // steps of all units; gives the stages and parities of dO, dS and dQ
 	Ring<T::Q_STAGES> q;
 	uint32_t keysParity = 0;
@@ -272,17 +283,17 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 				}
 				const bool capped = T::OPTIONS && p.softcap != 0;
 				if (capped) {
-					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, slopedP, lse, Softcap(p));
+					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, otherP, lse, Softcap(p));
 				} else {
 					computeScaledP<T>(s, stats, lse, scale);
 				}
 				if (T::CAUSAL && loadSharedWord(shared + T::RARE_KEYS + warpWord())) {
 					spoilKeys<T>(s, shared, group);
-					if constexpr (T::OPTIONS)
-						if (capped) spoilWords<T>(slopedP, s);
+					if constexpr (T::OPTIONS && !T::FLOAT_P)
+						if (capped) spoilWords<T>(otherP, s);
 				}
 				clear(s, rowHere());
-				packWords(P, s);
+				if constexpr (!T::FLOAT_P) packWords(P, s);
 			};
 			auto issueS = [&] { issueTransposedScores<T>(s, own + matrixOffset(T::K), rowsOf(T::Q, q.stage)); };
 			auto issueDP = [&] {
@@ -292,14 +303,25 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 			// Computes dS of the current step and stores it in shared memory. row is its first row.
 			auto storeDS = [&](int row) {
 				const uint32_t delta = shared + T::DELTA + stageOf(n) * T::DELTA_BYTES + 8 * (threadHere() % 4);
-				if constexpr (T::OPTIONS) {
-					if (p.softcap != 0) computeDS<T>(dP, slopedP, delta);
+				if constexpr (T::FLOAT_P) {
+					computeDS<T>(dP, s, delta);
+				} else if constexpr (T::OPTIONS) {
+					if (p.softcap != 0) computeDS<T>(dP, otherP, delta);
 					else computeDS<T>(dP, P, delta);
 				} else {
 					computeDS<T>(dP, P, delta);
 				}
 				if (row < 0) clear(dP, row);
 				storeTransposedDS<T>(ownDS + stageOf(n) * T::DS_BYTES, dP);
+				if constexpr (T::FLOAT_P) {
+					if (p.softcap != 0) {
+#pragma unroll
+						for (int i = 0; i < T::BM / 2; i++) s[i] = widenHalf<BF16>(otherP[i / 2], i % 2);
+						if (loadSharedWord(shared + T::RARE_KEYS + warpWord())) spoilKeys<T>(s, shared, group);
+						clear(s, row);
+					}
+					packWords(P, s);
+				}
 			};
 			auto issueDQ = [&] { issueGradientDQ<T>(dQ, transposedK, dSOf(n) + (T::D == 128 ? 0 : group * matrixOffset(T::DQ_COLUMNS * 128))); };
 			auto issueDK = [&](int stage) { issueGradientDK<T>(dK, dSOf(n) + group * matrixOffset(T::ROW_PANEL), acrossRows(T::Q, stage)); };

@@ -1,4 +1,4 @@
-// Rows with a large LSE in the backward fa3 kernels (see backward_exponent.h): the pass over the keys of the stats kernel.
+// Blocks of rows with a large LSE in the backward fa3 kernels (see backward_exponent.h): the pass over the keys of the stats kernel.
 //
 // The CTA that computes the statistics of a block of rows goes through it in parts of 64 rows, and through the keys in tiles
 // of 64. All threads copy Q and K to shared memory, with a __syncthreads before and after. The first warpgroup computes S^T as
@@ -11,7 +11,7 @@ constexpr int ROWS_THREADS = 256;
 // A tile of 64 rows and 64 keys.
 template <class T> struct LseTile {
 	static constexpr int D = T::D, BM = 64, BN = 64, PANELS = D / 64, ROW_PANEL = BM * 128, KEY_PANEL = BN * 128;
-	static constexpr bool CAUSAL = T::CAUSAL, OPTIONS = T::OPTIONS;
+	static constexpr bool CAUSAL = T::CAUSAL, OPTIONS = T::OPTIONS, FLOAT_P = false;
 	static constexpr int K = 0, Q = K + PANELS * KEY_PANEL, LSE = Q + PANELS * ROW_PANEL, SUMS = LSE + 4 * BM, SHARED_BYTES = SUMS + 4 * 4 * BM;
 };
 
@@ -34,7 +34,7 @@ template <int N> __device__ __forceinline__ void addColumns(float (&sums)[N], co
 	for (int i = 0; i < N; i++) sums[i] += P[4 * (i / 2) + i % 2] + P[4 * (i / 2) + 2 + i % 2];
 }
 
-// Adds the sums of P of all threads and stores 1 / sum for the rows from number `part` of the block on that have a large LSE.
+// Adds the sums of P of all threads and stores 1 / sum for the 64 rows from number `part` of the block on.
 template <class T> __device__ __forceinline__ void storeFactors(float (&sums)[LseTile<T>::BM / 4], float *stats, int part, uint32_t shared) {
 	using L = LseTile<T>;
 	const int thread = threadIdx.x;
@@ -47,14 +47,14 @@ template <class T> __device__ __forceinline__ void storeFactors(float (&sums)[Ls
 		}
 	}
 	__syncthreads();
-	if (thread < L::BM && fabsf(stats[part + thread]) >= LARGE_LSE && fabsf(stats[part + thread]) < INFINITY) {
+	if (thread < L::BM && fabsf(stats[part + thread]) < INFINITY) {
 		float sum = 0;
 		for (int i = 0; i < 4; i++) sum += __int_as_float(loadSharedWord(shared + L::SUMS + 4 * (i * L::BM + thread)));
 		if (sum > 0 && sum < INFINITY) stats[T::BM + part + thread] = 1 / sum;
 	}
 }
 
-// Computes 1 / sum of P for the rows of a block with a large LSE. stats is the block's record of -LSE and factors.
+// Computes 1 / sum of P for all rows of a block that has one with a large LSE. stats is the block's record of -LSE and factors.
 template <class T> __device__ __forceinline__ void normalizeLarge(const AttnBackwardParams &p, float *stats, int batch, int head, int block, uint32_t shared) {
 	using L = LseTile<T>;
 	const int thread = threadIdx.x;

@@ -21,8 +21,12 @@
 
 template <class Plain> struct OptionsTile : Plain {
 	static constexpr bool OPTIONS = true, CONVERTS = false; // the kernel after it converts dQ, by the rows of each sequence
-	// A Limits per Q tile.
-	static constexpr int LIMITS = (Plain::SHARED_BYTES + 15) / 16 * 16, SHARED_BYTES = LIMITS + 16 * Plain::Q_STAGES;
+	// Whether dS takes P in float32. In bf16 rounded P makes the error of dK too large where few rows or keys add up, as those of
+	// short sequences. At head dim 64 the registers of S hold it until dS is stored.
+	static constexpr bool FLOAT_P = BF16 && Plain::D == 64;
+	// A Limits per Q tile. With wide heads the words that pass from warpgroup 0 to 1 with a softcap (SharedWords).
+	static constexpr int LIMITS = (Plain::SHARED_BYTES + 15) / 16 * 16, SLOPED_P = LIMITS + 16 * Plain::Q_STAGES,
+			     SHARED_BYTES = SLOPED_P + (Plain::WIDE ? 2 * Plain::BM * Plain::BN : 0);
 	static_assert(Plain::CAUSAL && SHARED_BYTES <= 227 * 1024, "tile");
 };
 
@@ -73,13 +77,23 @@ template <class T> __device__ __forceinline__ void clearOutside(float (&s)[T::BM
 		if (8 * (i / 4) + i % 2 < from[i / 2 % 2] || 8 * (i / 4) + i % 2 >= end[i / 2 % 2]) s[i] = 0;
 }
 
+// P times the derivative of the softcap, two rounded to a word: in local memory, or in shared memory, where a thread of another
+// warpgroup reads it. A thread's words are 512 bytes apart, one for each of 128 threads.
+struct SharedWords {
+	uint32_t at;
+
+	__device__ __forceinline__ uint32_t operator[](int i) const { return loadSharedWord(at + 512 * i); }
+};
+__device__ __forceinline__ void setWord(volatile uint32_t *words, int i, uint32_t x) { words[i] = x; }
+__device__ __forceinline__ void setWord(const SharedWords &words, int i, uint32_t x) { storeSharedWord(words.at + 512 * i, x); }
+
 // Sets the halves of the words of P where P is NaN. spoilKeys() has spoiled P of whole keys, but not P times the
 // derivative. The other half is another row's, which may be past the end of its sequence.
-template <class T> __device__ __forceinline__ void spoilWords(volatile uint32_t (&words)[T::BM / 4], const float (&P)[T::BM / 2]) {
+template <class T, class Words> __device__ __forceinline__ void spoilWords(Words &&words, const float (&P)[T::BM / 2]) {
 #pragma unroll
 	for (int i = 0; i < T::BM / 4; i++) {
 		const uint32_t nan = (P[2 * i] != P[2 * i] ? 0x7fff : 0) | (P[2 * i + 1] != P[2 * i + 1] ? 0x7fff0000 : 0);
-		if (nan != 0) words[i] = words[i] | nan;
+		if (nan != 0) setWord(words, i, words[i] | nan);
 	}
 }
 
@@ -93,8 +107,8 @@ struct Softcap {
 };
 
 // P^T as computeP() and, with SCALE, scaleP() compute it, with a softcap. Returns P^T times the derivative in words:
-// computeDS() takes it for P.
-template <class T, bool SCALE> __device__ __forceinline__ void computeCappedP(float (&s)[T::BM / 2], volatile uint32_t (&words)[T::BM / 4], uint32_t lse, const Softcap &softcap) {
+// computeDS() takes it for P. With FLOAT_P it is in s, and P^T in words.
+template <class T, bool SCALE, class Words> __device__ __forceinline__ void computeCappedP(float (&s)[T::BM / 2], Words &&words, uint32_t lse, const Softcap &softcap) {
 #pragma unroll
 	for (int j = 0; j < T::BM / 8; j++) {
 		const float2 less = loadSharedPair(lse + 32 * j), factor = SCALE ? loadSharedPair(lse + 4 * T::BM + 32 * j) : float2{1, 1};
@@ -104,7 +118,12 @@ template <class T, bool SCALE> __device__ __forceinline__ void computeCappedP(fl
 			float slope[2];
 			s[i] = exp2Approx(softcap.exponent(s[i], less.x, slope[0])) * factor.x;
 			s[i + 1] = exp2Approx(softcap.exponent(s[i + 1], less.y, slope[1])) * factor.y;
-			words[i / 2] = pack<BF16>(s[i] * slope[0], s[i + 1] * slope[1]);
+			if constexpr (T::FLOAT_P) {
+				setWord(words, i / 2, pack<BF16>(s[i], s[i + 1]));
+				s[i] *= slope[0], s[i + 1] *= slope[1];
+			} else {
+				setWord(words, i / 2, pack<BF16>(s[i] * slope[0], s[i + 1] * slope[1]));
+			}
 		}
 	}
 }

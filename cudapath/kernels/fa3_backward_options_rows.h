@@ -51,7 +51,7 @@ template <class T> __device__ __forceinline__ void computeSequenceStats(const At
 	if (threadIdx.x == 0 && s.batch == 0 && head == 0 && block == 0) *w.ticket = 0;
 	if (block * T::BM >= s.rows.used) return;
 	const int64_t index = blockIndex<T>(p, s, head, block);
-	if (threadIdx.x == 0) w.turns[index] = 0;
+	if (threadIdx.x == 0) w.clearTurns<T>(index);
 	float *const stats = w.lse + index * T::LSE_FLOATS, *const deltas = w.delta + index * T::BM;
 	const char *const o = s.rowsOf(p, p.o, head) + 16 * lane, *const dO = s.rowsOf(p, p.dO, head) + 16 * lane;
 	StatLoads<T> loads;

@@ -100,7 +100,8 @@ __device__ __forceinline__ void addNonFiniteDO(float (&dV)[DIMS / 2], const Attn
 }
 
 // The same with options.
-template <class T> __device__ __forceinline__ void addNonFiniteDO(float (&dV)[T::D / 2], const AttnBackwardParams &p, const SequenceUnit &u, int firstKey) {
+template <class T, int FIRST = 0, int DIMS = T::D>
+__device__ __forceinline__ void addNonFiniteDO(float (&dV)[DIMS / 2], const AttnBackwardParams &p, const SequenceUnit &u, int firstKey) {
 	const int thread = threadHere() % 128, c = thread % 4, firstOfThread = firstKey + thread / 32 * 16 + thread % 32 / 4, group = p.Hq / p.Hkv;
 	const Workspace space = Workspace::of<T>(p);
 #pragma unroll 1
@@ -122,7 +123,7 @@ template <class T> __device__ __forceinline__ void addNonFiniteDO(float (&dV)[T:
 				const float score = dotRows(q, k, p.D);
 				const float power = p.softcap != 0 ? Softcap(p).exponent(score, less, slope) : fmaf(score, p.scale * LOG2E, less);
 				if (exp2Approx(power) == 0) continue;
-				addNonFinite<0, T::D>(dV, dO, r, c, p);
+				addNonFinite<FIRST, DIMS>(dV, dO, r, c, p);
 			}
 		}
 	}

@@ -51,16 +51,17 @@ template <class T> struct StatLoads {
 };
 
 // A CTA computes the statistics of a block of BM rows: -LSE in log2 units, and dLSE - rowsum(dO * O). Rows that attend
-// to no key and rows past Sq get -inf and 0, so that their P is 0. Factors of P are 1 except with a large LSE. The CTA also
-// clears the counters of the main kernel.
+// to no key and rows past Sq get -inf and 0, so that their P is 0. Factors of P are 1 except in a block with a large LSE. The CTA
+// also clears the counters of the main kernel.
 template <class T> __device__ __forceinline__ void computeStats(const AttnBackwardParams &p) {
 	extern __shared__ __align__(1024) char tiles[];
+	allowNextKernel();
 	constexpr int LANES = T::STAT_LANES, ROWS = ROWS_THREADS / LANES;
 	const Workspace w = Workspace::of<T>(p);
 	const int block = blockIdx.x, head = blockIdx.y, batch = p.first_batch + blockIdx.z, lane = threadIdx.x % LANES;
 	const int64_t index = int64_t(batch) * p.Hq + head;
 	if (threadIdx.x == 0) {
-		w.turns[index * w.blocks + block] = 0;
+		w.clearTurns<T>(index * w.blocks + block);
 		if (index == 0 && block == 0) *w.ticket = 0;
 	}
 	float *const stats = w.lse + (index * w.blocks + block) * T::LSE_FLOATS;
@@ -108,6 +109,15 @@ __device__ __forceinline__ void storeTile(const Element (&tile)[T::BM * PITCH<T>
 	}
 }
 
+// Waits until dQ of a block of rows is complete: the main kernel may still run. `index` counts blocks of all heads. The last CTA
+// waits for the end of the main kernel (fa3_backward.cu).
+template <class T> __device__ __forceinline__ void waitForDQ(const AttnBackwardParams &p, const Workspace &w, int64_t index, int block) {
+	if (threadIdx.x < T::COUNTERS)
+		while (loadAcquire(w.turns + T::COUNTERS * index + threadIdx.x) <= lastKeyBlock<T>(p, block)) waitShortly();
+	__syncthreads();
+	if (blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1 && blockIdx.z == gridDim.z - 1) waitForKernelBefore();
+}
+
 // A CTA scales dQ of a block of BM rows, rounds it and stores it. The thread numbers are those of the consumers, whose
 // accumulators of dQ^T the workspace holds.
 template <class T> __device__ __forceinline__ void storeDQ(const AttnBackwardParams &p) {
@@ -119,9 +129,10 @@ template <class T> __device__ __forceinline__ void storeDQ(const AttnBackwardPar
 	const int dim = (T::D == 128 ? 64 * group : 0) + thread / 32 * 16 + thread % 32 / 4, first = T::D == 128 ? 0 : T::DQ_COLUMNS * group;
 	const bool any = lastKeyBlock<T>(p, block) >= 0; // otherwise nothing has been added
 	const float4 *from = reinterpret_cast<const float4 *>(w.dQ + ((index * w.blocks + block) * T::WARPGROUPS + group) * T::DQ_FLOATS) + thread;
+	waitForDQ<T>(p, w, index * w.blocks + block, block);
 #pragma unroll
 	for (int j = 0; j < T::DQ_COLUMNS / 8; j++) {
-		const float4 x = any ? from[128 * j] : make_float4(0, 0, 0, 0);
+		const float4 x = any ? loadCached(from + 128 * j) : make_float4(0, 0, 0, 0);
 		Element *to = tile + (first + 8 * j + 2 * c) * PITCH<T> + dim;
 		const float scale = p.scale;
 		if (p.accumulate & 1) {

@@ -11,6 +11,7 @@ template <int D_, int BM_, bool CAUSAL_> struct BackwardTileData {
 	// Q of a step is read until dK is complete, in the middle of the next step. With two tiles S would wait for the copy.
 	static constexpr int Q_STAGES = 3, DO_STAGES = 2;
 	static constexpr bool CAUSAL = CAUSAL_, WIDE = false, OPTIONS = false; // fa3_backward_wide_tile.h, fa3_backward_options.h
+	static constexpr int COUNTERS = 1; // of a block of rows, for the order of the additions to dQ
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
 	// Whether the main kernel converts dQ to the storage type (fa3_backward_convert.h), not a kernel after it.
 	static constexpr bool CONVERTS = D == 64;
@@ -38,6 +39,7 @@ template <int D_, int BM_, bool CAUSAL_> struct BackwardTileData {
 // The mbarriers of a tile, 8 bytes each, and a few words. They follow its data. FULL: the producer has filled a buffer; EMPTY:
 // the consumer warps have read it. Exceptions: the consumers fill dQ, and the adding warps empty it; all other warps read WORK.
 template <class Data> struct BackwardBarriers : Data {
+	static constexpr bool FLOAT_P = false; // fa3_backward_options.h
 	static constexpr int Q_BARRIERS = 8 * Data::Q_STAGES, DO_BARRIERS = 8 * Data::DO_STAGES;
 	static constexpr int K_FULL = Data::BARRIERS, V_FULL = K_FULL + 8, KEYS_EMPTY = V_FULL + 8, Q_FULL = KEYS_EMPTY + 8, Q_EMPTY = Q_FULL + Q_BARRIERS,
 			     DO_FULL = Q_EMPTY + Q_BARRIERS, DO_EMPTY = DO_FULL + DO_BARRIERS, DQ_FULL = DO_EMPTY + DO_BARRIERS, DQ_EMPTY = DQ_FULL + 8 * Data::DQ_BUFFERS,

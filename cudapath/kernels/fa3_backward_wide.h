@@ -6,10 +6,16 @@
 // threads, so that both have it in registers as operand of dV. dS goes through shared memory to dK and dQ of both.
 //
 // A step of warpgroup 0: dV, S of the next rows, [dS is stored], dQ, dK; P of the next rows while dQ and dK are computed.
-// A step of warpgroup 1: dP, [P is stored], dV; dS while dV is computed; [dS is stored], dQ, dK.
+// A step of warpgroup 1: dP, [P is stored], dV; dS while dV is computed; [dS is stored], dK and dQ. Where dO has two tiles and the
+// warpgroup computes dQ at once, it issues dP of the next rows before it leaves dQ in shared memory.
+//
+// Both release a tile of dO as soon as dV is complete, and a tile of Q when dK is.
 //
 // In tiles that the causal mask crosses, dV waits until both warpgroups know whether S or dP has Inf or NaN
-// (fa3_backward_rare.h).
+// (fa3_backward_rare.h). With options it does so in all masked tiles.
+//
+// With a softcap dS takes P times the derivative, which warpgroup 0 also leaves in shared memory, before it arrives at
+// P_STORED. Warpgroup 1 reads it word by word while it computes dS, so that it needs no registers.
 #pragma once
 #include "fa3_backward_consume.h"
 #include "fa3_backward_wide_tile.h"
@@ -26,9 +32,10 @@ template <class T, int DIMS> __device__ __forceinline__ void issueWideDQ(float (
 
 template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const AttnBackwardParams &p, uint32_t shared) {
 	constexpr int THREADS = 128 * T::WARPGROUPS;
-	// Dims of the warpgroup: of dK and dQ, and of dV. Warpgroup 0 computes dQ in pieces, since S occupies registers then.
+	// Dims of the warpgroup: of dK and dQ, and of dV. dQ is computed in chunks of 64 dims, since S or dP occupies registers then.
 	constexpr int DIMS = T::dimsOf(GROUP, T::D), FIRST = T::firstOf(GROUP, T::D), VALUE_DIMS = T::dimsOf(GROUP, T::DV), FIRST_VALUE = T::firstOf(GROUP, T::DV);
-	constexpr int DQ_DIMS = GROUP == 0 ? 64 : DIMS;
+	constexpr int DQ_DIMS = 64, CHUNKS = DIMS / DQ_DIMS;
+	constexpr bool DP_EARLY = GROUP == 1 && T::DO_STAGES > 1 && CHUNKS == 1;
 	const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
 	const float scale = p.scale * LOG2E;
 	// Matrices, as lower words of descriptors.
@@ -52,7 +59,7 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 	auto rowHere = [&] { return int(loadSharedWord(shared + T::ROW + 4 * q.stage)); };
 	Units<T> units(p, shared);
 	int ticket;
-	Unit u;
+	UnitOf<T> u;
 	while (units.next(ticket, u)) {
 #pragma unroll
 		for (int i = 0; i < DIMS / 2; i++) dK[i] = 0;
@@ -63,6 +70,20 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 		if (left > 0) {
 			const int firstKey = u.key;
 			bool found = false; // Inf or NaN in S or dP of a masked tile
+			// With options and a softcap: P times the derivative.
+			auto slopedP = [&] {
+				if constexpr (T::OPTIONS) return SharedWords{shared + T::SLOPED_P + 4 * (threadHere() % 128)};
+			};
+			// Clears the masked slots of the current Q tile, whose row is `row`.
+			auto clear = [&](int row) {
+				if constexpr (T::OPTIONS) {
+					if (row >= 0) return;
+					const uint4 limits = loadShared(shared + T::LIMITS + 16 * q.stage);
+					clearOutside<T>(s, {int(limits.x), int(limits.y), int(limits.z), int(limits.w)}, 0);
+				} else {
+					clearMasked<T>(s, p, firstKey, row);
+				}
+			};
 			// Computes P of the Q tile and gives it to warpgroup 1. If S of the unit's first tile, which has all masked keys, has Inf or
 			// NaN, the keys are cleared.
 			auto prob = [&](auto first) {
@@ -71,13 +92,23 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 					found = rowHere() < 0 && anyNotFinite(s);
 					if constexpr (decltype(first)::value) {
 						bool rare = false;
-						if (rowHere() < 0) rare = namedOr(KEYS_CLEAR, 128, found) && clearKeys<T>(shared, 0);
+						if constexpr (T::OPTIONS) rare = namedOr(KEYS_CLEAR, 128, found || anyNotFinite(s)) && clearKeys<T>(shared, 0);
+						else if (rowHere() < 0) rare = namedOr(KEYS_CLEAR, 128, found) && clearKeys<T>(shared, 0);
 						storeSharedWord(shared + T::RARE_KEYS + warpWord(), rare);
 					}
 				}
-				computeScaledP<T>(s, stats, lse, scale);
-				if (T::CAUSAL && loadSharedWord(shared + T::RARE_KEYS + warpWord())) spoilKeys<T>(s, shared, 0);
-				clearMasked<T>(s, p, firstKey, rowHere());
+				const bool capped = T::OPTIONS && p.softcap != 0;
+				if (capped) {
+					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, slopedP(), lse, Softcap(p));
+				} else {
+					computeScaledP<T>(s, stats, lse, scale);
+				}
+				if (T::CAUSAL && loadSharedWord(shared + T::RARE_KEYS + warpWord())) {
+					spoilKeys<T>(s, shared, 0);
+					if constexpr (T::OPTIONS)
+						if (capped) spoilWords<T>(slopedP(), s);
+				}
+				clear(rowHere());
 				packWords(P, s);
 				const uint32_t to = shared + T::P + 16 * (threadHere() % 128);
 #pragma unroll
@@ -111,40 +142,38 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 			auto issueDK = [&](int stage) {
 				issueGradientDK<T, DIMS>(dK, dSOf(n), tileOfQ(stage) + matrixPanels(T::ROW_PANEL) + matrixOffset(FIRST / 64 * T::ROW_PANEL));
 			};
-			auto issueDQ = [&](int piece) {
-				issueWideDQ<T, DQ_DIMS>(dQ, dSOf(n), base + matrixPanels(T::KEY_PANEL) + matrixOffset(T::K + (FIRST / 64 + piece) * T::KEY_PANEL));
+			auto issueDQ = [&](int chunk) {
+				issueWideDQ<T, DQ_DIMS>(dQ, dSOf(n), base + matrixPanels(T::KEY_PANEL) + matrixOffset(T::K + (FIRST / 64 + chunk) * T::KEY_PANEL));
 			};
-			auto storeDS = [&](int row) {
-				computeDS<T>(s, P, shared + T::DELTA + dO.stage * T::DELTA_BYTES + 8 * (threadHere() % 4));
-				if (row < 0) clearMasked<T>(s, p, firstKey, row);
-				storeTransposedDS<T>(ownDS + n % 2 * T::DS_BYTES, s);
+			// Leaves a chunk of dQ of the current step in shared memory for the adding thread, in pieces.
+			auto giveDQ = [&](int chunk) {
+				touch(dQ);
+				constexpr int PIECES = DQ_DIMS / T::PIECE_DIMS;
+#pragma unroll
+				for (int i = 0; i < PIECES; i++) {
+					const int piece = chunk * PIECES + i, buffer = T::bufferOf(GROUP, piece);
+					barrierWait(shared + T::DQ_EMPTY + 8 * buffer, T::parityOf(GROUP, n, piece) ^ 1);
+					leaveDQ<T::PIECE_DIMS / 2>(shared + T::DQ + buffer * T::DQ_BYTES, dQ, i * T::PIECE_DIMS / 2);
+					releaseBuffer(shared + T::DQ_FULL + 8 * buffer);
+				}
 			};
-			// Leaves a piece of dQ of the current step in shared memory for the adding thread. It begins at accumulator `at`.
-			auto giveDQ = [&](int piece, int at) {
-				const int buffer = T::bufferOf(GROUP, piece);
-				barrierWait(shared + T::DQ_EMPTY + 8 * buffer, ((T::SHARED_BUFFER ? piece : n) & 1) ^ 1);
-				leaveDQ<T::BM / 2>(shared + T::DQ + buffer * T::DQ_BYTES, dQ, at);
-				releaseBuffer(shared + T::DQ_FULL + 8 * buffer);
+			auto giveRest = [&] {
+				if constexpr (CHUNKS > 1) {
+					issueDQ(1);
+					wgmmaWait<0>();
+					giveDQ(1);
+				}
 			};
 			auto endDV = [&] {
 				touch(dV), touch(P);
 				releaseBuffer(shared + T::DO_EMPTY + 8 * dO.stage);
 			};
 			auto endDK = [&](int stage) {
-				wgmmaWait<0>();
 				touch(dK);
 				releaseBuffer(shared + T::Q_EMPTY + 8 * stage);
 			};
 
 			if constexpr (GROUP == 0) {
-				auto giveRest = [&] {
-					if constexpr (DIMS > DQ_DIMS) {
-						issueDQ(1);
-						wgmmaWait<0>();
-						touch(dQ);
-						giveDQ(1, 0);
-					}
-				};
 				barrierWait(shared + T::K_FULL, keysParity);
 				waitQ();
 				issueS();
@@ -161,9 +190,9 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 					q.advance();
 					waitQ();
 					issueS();
-					namedSync(DS_STORED, THREADS);
 					wgmmaWait<1>(); // P of dV and dQ together do not fit in registers
 					endDV();
+					namedSync(DS_STORED, THREADS);
 					issueDQ(0);
 					issueDK(stage);
 					wgmmaWait<2>();
@@ -171,66 +200,106 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 					prob(std::false_type()); // while dQ and dK are computed
 					dO.advance();
 					wgmmaWait<1>();
-					touch(dQ);
-					giveDQ(0, 0);
+					giveDQ(0);
+					wgmmaWait<0>();
 					endDK(stage);
 					giveRest();
 					n++;
 				}
-				namedSync(DS_STORED, THREADS);
 				wgmmaWait<0>();
 				endDV();
+				namedSync(DS_STORED, THREADS);
 				issueDQ(0);
 				issueDK(q.stage);
 				dO.advance();
 				wgmmaWait<1>();
-				touch(dQ);
-				giveDQ(0, 0);
+				giveDQ(0);
+				wgmmaWait<0>();
 				endDK(q.stage);
 				giveRest();
 				q.advance();
 				n++;
 			} else {
-				barrierWait(shared + T::V_FULL, keysParity);
-#pragma unroll 1
-				for (; left > 0; left--) {
-					waitQ();
+				auto beginDP = [&] {
+					waitQ(); // which says whether the tile is masked
 					waitDO();
 					issueDP();
-					const int row = rowHere(), stage = q.stage;
+				};
+				// Waits for dP, computes dV, and leaves dS in s.
+				auto endDP = [&] {
+					const int row = rowHere();
 					takeP();
 					if (T::CAUSAL && row < 0) {
 						wgmmaWait<0>();
 						touch(s);
 						found = anyNotFinite(s);
-						checkTile(row, stage);
+						checkTile(row, q.stage);
 						issueDV();
 					} else {
 						issueDV();
 						wgmmaWait<1>();
 						touch(s);
 					}
-					storeDS(row);
-					namedSync(DS_STORED, THREADS);
-					issueDQ(0);
-					issueDK(stage);
-					wgmmaWait<2>();
+					const uint32_t delta = shared + T::DELTA + dO.stage * T::DELTA_BYTES + 8 * (threadHere() % 4);
+					if constexpr (T::OPTIONS) {
+						if (p.softcap != 0) computeDS<T>(s, slopedP(), delta);
+						else computeDS<T>(s, P, delta);
+					} else {
+						computeDS<T>(s, P, delta);
+					}
+					if (row < 0) clear(row);
+					wgmmaWait<0>();
 					endDV();
+				};
+				barrierWait(shared + T::V_FULL, keysParity);
+				if constexpr (DP_EARLY) beginDP(), endDP();
+#pragma unroll 1
+				for (;; left--) {
+					if constexpr (!DP_EARLY) beginDP(), endDP();
+					storeTransposedDS<T>(ownDS + n % 2 * T::DS_BYTES, s);
+					namedSync(DS_STORED, THREADS);
+					const int stage = q.stage;
 					dO.advance();
-					wgmmaWait<1>();
-					touch(dQ);
-#pragma unroll
-					for (int piece = 0; piece < DIMS / 64; piece++) giveDQ(piece, 32 * piece);
-					endDK(stage);
 					q.advance();
+					if constexpr (DP_EARLY) {
+						issueDQ(0);
+						issueDK(stage);
+						wgmmaWait<1>();
+						touch(dQ);
+						if (left == 1) {
+							giveDQ(0);
+							wgmmaWait<0>();
+							endDK(stage);
+							break;
+						}
+						beginDP();
+						giveDQ(0);
+						wgmmaWait<1>();
+						endDK(stage);
+						endDP();
+					} else {
+						issueDK(stage);
+						issueDQ(0);
+						wgmmaWait<1>();
+						endDK(stage);
+						wgmmaWait<0>();
+						giveDQ(0);
+						giveRest();
+						if (left == 1) break;
+					}
 					n++;
 				}
+				n++;
 			}
 			keysParity ^= 1;
 			releaseBuffer(shared + T::KEYS_EMPTY);
 		}
 		unitOf<T>(p, ticket, u);
 		if (T::CAUSAL && u.first < u.end && loadSharedWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T, FIRST_VALUE, VALUE_DIMS>(dV, p, u, u.key);
+		if constexpr (T::OPTIONS) {
+			if (u.first == u.end && p.accumulate & 1) continue;
+			zeroRest<T>(p, u, GROUP);
+		}
 		const int key = u.key + threadHere() % 128 / 32 * 16 + threadHere() % 32 / 4;
 		storeKeys<T, FIRST, DIMS>(dK, p.dK, p, u, key, p.D, p.scale);
 		storeKeys<T, FIRST_VALUE, VALUE_DIMS>(dV, p.dV, p, u, key, p.Dv, 1);
@@ -238,42 +307,47 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 }
 
 // Adds the dQ of a consumer warpgroup to memory by TMA, in the order of the turns, as addTiles() does. Each warpgroup has a
-// warp that does so: a warpgroup need not wait until the other one has its piece. Both pass the turn on, so a counter says
-// twice how many contributions are complete, and one more if that of one warpgroup is.
+// warp that does so, and a counter per block of rows: no warpgroup waits for dims of the other one.
 template <class T, int GROUP> __device__ __forceinline__ void addWideTiles(const AttnBackwardParams &p, uint32_t shared) {
-	constexpr int PIECES = T::dimsOf(GROUP, T::D) / 64, FIRST = T::firstOf(GROUP, T::D) / 64;
+	constexpr int PIECES = T::piecesOf(GROUP), FIRST = T::firstOf(GROUP, T::D) / T::PIECE_DIMS;
 	const Workspace space = Workspace::of<T>(p);
 	const int group = p.Hq / p.Hkv;
 	Units<T> units(p, shared);
-	uint32_t parity = 0; // of the buffers that have one piece a step
-	Unit u;
+	uint32_t n = 0; // steps of all units
+	UnitOf<T> u;
 	while (units.next(u)) {
 #pragma unroll 1
 		for (int head = u.head * group; head < (u.head + 1) * group; head++) {
+			int seen = 0; // of the counter of the next block
 #pragma unroll 1
 			for (int block = u.first; block < u.end; block++) {
 				if (threadIdx.x % 32 == 0) {
-					const int64_t at = (int64_t(u.batch) * p.Hq + head) * space.blocks + block;
-					int *turn = space.turns + at;
+					const int64_t at = blockIndex<T>(p, space, u, head, block);
+					int *turn = space.turns + T::COUNTERS * at + GROUP;
 					const int mine = turnOf<T>(p, u, block);
-					while (loadAcquire(turn) < T::WARPGROUPS * mine) continue;
+					waitTurn(turn, mine, seen);
 					globalProxyFence();
 					float *to = space.dQ + at * (T::BM * T::D) + FIRST * T::DQ_FLOATS;
+					auto release = [&](int piece) { barrierArrive(shared + T::DQ_EMPTY + 8 * T::bufferOf(GROUP, piece)); };
 #pragma unroll
 					for (int piece = 0; piece < PIECES; piece++) {
 						const int buffer = T::bufferOf(GROUP, piece);
-						barrierWait(shared + T::DQ_FULL + 8 * buffer, T::SHARED_BUFFER ? piece : parity);
+						barrierWait(shared + T::DQ_FULL + 8 * buffer, T::parityOf(GROUP, n, piece));
 						addBytes(to + piece * T::DQ_FLOATS, shared + T::DQ + buffer * T::DQ_BYTES, T::DQ_BYTES, mine == 0);
 						bulkCommit();
-						bulkWaitRead();
-						barrierArrive(shared + T::DQ_EMPTY + 8 * buffer);
+						if (piece == 0) continue;
+						bulkWaitRead<1>(); // of the piece before
+						release(piece - 1);
 					}
+					bulkWaitRead<0>();
+					release(PIECES - 1);
+					seen = block + 1 < u.end ? loadAcquire(turn + T::COUNTERS) : 0; // while the additions complete
 					bulkWait();
 					globalProxyFence();
 					passTurn(turn);
 				}
 				__syncwarp();
-				parity ^= 1;
+				n++;
 			}
 		}
 	}

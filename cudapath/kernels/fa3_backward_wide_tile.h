@@ -7,6 +7,7 @@
 // all gradients and of dQ, warpgroup 1 the others (fa3_backward_wide.h).
 template <int D_, int DV_, bool CAUSAL_> struct WideTileData {
 	static constexpr int D = D_, DV = DV_, BM = 64, BN = 64, WARPGROUPS = 2;
+	static constexpr int COUNTERS = WARPGROUPS; // each warpgroup adds its dims of dQ in turns of its own
 	static constexpr bool CAUSAL = CAUSAL_, WIDE = true, OPTIONS = false, CONVERTS = false;
 	// At head dim 256 only one tile of dO fits. dV, the last product that reads it, is therefore the first of a step.
 	static constexpr int Q_STAGES = D + DV <= 320 ? 3 : 2, DO_STAGES = DV == 256 ? 1 : 2;
@@ -26,10 +27,16 @@ template <int D_, int DV_, bool CAUSAL_> struct WideTileData {
 	static constexpr int PANELS = D / 64, VALUE_PANELS = DV / 64, ROW_PANEL = BM * 128, KEY_PANEL = BN * 128;
 	static constexpr int Q_BYTES = PANELS * ROW_PANEL, DO_BYTES = VALUE_PANELS * ROW_PANEL, K_BYTES = PANELS * KEY_PANEL, V_BYTES = VALUE_PANELS * KEY_PANEL;
 	static constexpr int DS_BYTES = ROW_PANEL, P_BYTES = 2 * BM * BN;
-	// dQ leaves the CTA in pieces of 64 dims. If there are fewer buffers than pieces, each warpgroup has one buffer.
-	static constexpr int DQ_FLOATS = 64 * BM, DQ_BYTES = 4 * DQ_FLOATS, DQ_BUFFERS = D == 256 ? 2 : PANELS, DQ_WAITS = DQ_BUFFERS, ADDERS = WARPGROUPS;
-	static constexpr bool SHARED_BUFFER = DQ_BUFFERS < PANELS;
-	static constexpr __host__ __device__ int bufferOf(int group, int piece) { return SHARED_BUFFER ? group : firstOf(group, D) / 64 + piece; }
+	// dQ leaves the CTA in pieces of PIECE_DIMS dims. At head dim 256 a warpgroup has two buffers for four pieces, else one for each.
+	static constexpr int PIECE_DIMS = D == 256 ? 32 : 64, DQ_FLOATS = PIECE_DIMS * BM, DQ_BYTES = 4 * DQ_FLOATS, ADDERS = WARPGROUPS;
+	static constexpr __host__ __device__ int piecesOf(int group) { return dimsOf(group, D) / PIECE_DIMS; }
+	static constexpr __host__ __device__ int buffersOf(int group) { return D == 256 ? 2 : piecesOf(group); }
+	static constexpr int DQ_BUFFERS = D == 256 ? 4 : D / PIECE_DIMS, DQ_WAITS = DQ_BUFFERS;
+	static constexpr __host__ __device__ int bufferOf(int group, int piece) { return group * buffersOf(0) + piece % buffersOf(group); }
+	// Parity of the phase in which a piece of step n fills its buffer.
+	static constexpr __host__ __device__ uint32_t parityOf(int group, uint32_t n, int piece) {
+		return (n * (piecesOf(group) / buffersOf(group)) + piece / buffersOf(group)) & 1;
+	}
 	// Statistics of a block of rows, as in BackwardTile.
 	static constexpr int LSE_FLOATS = 2 * BM + 4, LSE_BYTES = 4 * LSE_FLOATS, DELTA_BYTES = 4 * BM;
 	// Offsets in shared memory. dS has two buffers, as in BackwardTile.

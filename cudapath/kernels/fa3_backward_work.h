@@ -5,18 +5,18 @@
 // unit. The units of a head are in descending order of keys, those of the last heads under a causal mask in ascending
 // order; several heads alternate.
 //
-// dQ of a block of rows is a sum over key blocks, in the order of the units. A counter per block of rows says how
-// many key blocks have been added. A CTA adds its contribution when all earlier ones are complete. So a CTA waits only
-// for units of lower tickets. These have started, hence no wait lasts forever, whatever else runs on the device. With a
-// causal mask the first step of a unit is at the diagonal. If the units of a head start at the same time, each step of
-// each unit is one step behind that of its predecessor, and none waits.
+// dQ of a block of rows is a sum over key blocks, in the order of the units. A counter per block of rows says how many key
+// blocks have been added. Above head dim 128 each consumer warpgroup has one for its dims. A CTA adds its contribution when
+// all earlier ones are complete. So a CTA waits only for units of lower tickets. These have started, hence no wait lasts
+// forever, whatever else runs on the device. With a causal mask the first step of a unit is at the diagonal. If the units of
+// a head start at the same time, each step of each unit is one step behind that of its predecessor, and none waits.
 #pragma once
 #include <type_traits>
 
 #include "fa3_backward_options.h"
 #include "ring.h"
 
-// Workspace: the next ticket; a counter per block of rows; a record per block with -LSE in log2 units and factors of P;
+// Workspace: the next ticket; COUNTERS counters per block of rows; a record per block with -LSE in log2 units and factors of P;
 // -delta per row; dQ in float32.
 struct Workspace {
 	int *ticket, *turns;
@@ -35,10 +35,16 @@ struct Workspace {
 		}
 		w.ticket = reinterpret_cast<int *>(p.stats);
 		w.turns = w.ticket + 32;
-		w.lse = reinterpret_cast<float *>(w.turns + (heads * w.blocks + 31) / 32 * 32);
+		w.lse = reinterpret_cast<float *>(w.turns + (heads * w.blocks * T::COUNTERS + 31) / 32 * 32);
 		w.delta = w.lse + heads * w.blocks * T::LSE_FLOATS;
 		w.dQ = w.delta + heads * w.rows;
 		return w;
+	}
+
+	// Sets the counters of a block of rows to 0.
+	template <class T> __device__ __forceinline__ void clearTurns(int64_t block) const {
+#pragma unroll
+		for (int i = 0; i < T::COUNTERS; i++) turns[T::COUNTERS * block + i] = 0;
 	}
 };
 
@@ -88,23 +94,28 @@ template <class T> __device__ __forceinline__ int64_t blockIndex(const AttnBackw
 // cache: consecutive units then add to different dQ and seldom wait (docs/cuda-bwd-log.md).
 constexpr int64_t DQ_IN_L2 = 16 << 20;
 
-// With a causal mask the last heads have their units in ascending order of keys, the longest first, so that CTAs end at
-// about the same time. As many heads as this at least: with fewer, many units of a head run at once, and their first steps
-// wait for each other.
-constexpr int LONGEST_FIRST = 16;
+// Without a causal mask at least this many heads alternate. The units of one head form a pipeline, in which each is one addition
+// behind its predecessor, and which has to fill. Units of one head stay close to each other, so few of their rows are in use at once.
+constexpr int LEAST_TOGETHER = 4;
 
 // Order of the KV heads: `descending` of them in chunks of `together`, then `ascending`, whose units are in ascending order.
+//
+// With a causal mask the last heads have their units in ascending order of keys, the longest first, so that CTAs end at about the
+// same time. Their units drift apart, so all of these heads have to fit in the L2 cache: twice `together`, not more.
 struct HeadOrder {
 	int together, descending, ascending;
 
-	template <class T> static __device__ __forceinline__ HeadOrder of(const AttnBackwardParams &p) {
+	// Of heads with `rows` query rows each. causal: later keys have fewer rows. A copy of `rows` makes the compiler spill 452 bytes
+	// instead of 244 at head dim 256.
+	template <class T> static __device__ __forceinline__ HeadOrder of(const AttnBackwardParams &p, const int &rows, bool causal) {
 		HeadOrder order;
 		const int heads = p.Hkv * p.B;
-		order.together = int(min(max(DQ_IN_L2 / (int64_t(p.Sq) * T::D * 8 * (p.Hq / p.Hkv)), int64_t(1)), int64_t(heads)));
-		order.ascending = T::CAUSAL ? min(heads, max(LONGEST_FIRST, 2 * order.together)) : 0;
+		order.together = int(min(max(DQ_IN_L2 / (int64_t(rows) * T::D * 8 * (p.Hq / p.Hkv)), int64_t(causal ? 1 : LEAST_TOGETHER)), int64_t(heads)));
+		order.ascending = causal ? min(heads, 2 * order.together) : 0;
 		order.descending = heads - order.ascending;
 		return order;
 	}
+	template <class T> static __device__ __forceinline__ HeadOrder of(const AttnBackwardParams &p) { return of<T>(p, p.Sq, T::CAUSAL); }
 };
 
 // Decodes a ticket. Returns false if there is no such unit.
@@ -139,9 +150,8 @@ template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardPara
 template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardParams &p, int ticket, SequenceUnit &u) {
 	const int blocks = (p.Sk + T::BN - 1) / T::BN, heads = p.Hkv * p.B, rows = p.cu_q != 0 ? max(p.total_q / p.B, 1) : p.Sq;
 	if (ticket >= blocks * heads) return false;
-	const int together = int(min(max(DQ_IN_L2 / (int64_t(rows) * T::D * 8 * (p.Hq / p.Hkv)), int64_t(1)), int64_t(heads)));
-	const bool causal = p.right != INT32_MAX && p.left == INT32_MAX;
-	const int ascending = causal ? min(heads, max(LONGEST_FIRST, 2 * together)) : 0, descending = heads - ascending;
+	const HeadOrder order = HeadOrder::of<T>(p, rows, p.right != INT32_MAX && p.left == INT32_MAX);
+	const int together = order.together, ascending = order.ascending, descending = order.descending;
 	u.ascending = ticket >= blocks * descending;
 	// Of the units of `width` heads from `first` on, number `index`.
 	const int chunk = u.ascending ? 0 : ticket / (blocks * together), first = u.ascending ? descending : chunk * together;

@@ -86,15 +86,23 @@ __device__ __forceinline__ void copyBytes(uint32_t to, const void *from, int byt
 		     : "memory");
 }
 
+// ---- Programmatic dependent launch ----------------------------------------------------------------
+
+// Waits until the kernel before this one on the stream is complete and its writes are visible. allowNextKernel() lets the next
+// kernel start when all CTAs of this one have called it or ended. Both concern kernels that are launched with the attribute for
+// programmatic stream serialization, and otherwise do nothing.
+__device__ __forceinline__ void waitForKernelBefore() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void allowNextKernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 // ---- Memory shared by CTAs ------------------------------------------------------------------------
 
-// Loads 16 bytes that other CTAs of the same kernel have written.
+// Loads 16 bytes that CTAs of a running kernel have written.
 __device__ __forceinline__ float4 loadCached(const float4 *from) { return __ldcg(from); }
 __device__ __forceinline__ void waitShortly() { __nanosleep(200); }
 
-// Waits until a counter is at least mine. passTurn() adds 1 to it.
-__device__ __forceinline__ void waitTurn(const int *turn, int mine) {
-	while (loadAcquire(turn) < mine) continue;
+// Waits until a counter is at least mine. `seen` is what loadAcquire() returned for it before. passTurn() adds 1 to it.
+__device__ __forceinline__ void waitTurn(const int *turn, int mine, int seen = -1) {
+	while (seen < mine) seen = loadAcquire(turn);
 }
 __device__ __forceinline__ void passTurn(int *turn) { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn) : "memory"); }
 
@@ -110,8 +118,9 @@ __device__ __forceinline__ void addBytes(float *to, uint32_t from, int bytes, bo
 }
 __device__ __forceinline__ void bulkCommit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Waits until TMA has read shared memory, or until its writes are complete, for all operations that were committed.
-__device__ __forceinline__ void bulkWaitRead() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until TMA has read shared memory, or until its writes are complete, for all groups that were committed, but the last
+// PENDING ones.
+template <int PENDING = 0> __device__ __forceinline__ void bulkWaitRead() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory"); }
 __device__ __forceinline__ void bulkWait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 __device__ __forceinline__ void storeFloats(uint32_t to, float a, float b, float c, float d) {

@@ -480,10 +480,9 @@ int cuTensorMapEncodeTiled(CUtensorMap *m, int type, uint32_t rank, void *base, 
 	return 0;
 }
 
-int cuLaunchKernel(cua_handle f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
-	unsigned int bz, unsigned int shared, cua_handle stream, void **arguments, void **extra)
+static int launch(cua_handle f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
+	unsigned int bz, unsigned int shared, cua_handle stream, void **arguments, void **extra, const char *how)
 {
-	IN_CONTEXT("cuLaunchKernel");
 	if (!f || !gx || !gy || !gz || gy > 65535 || gz > 65535 || by != 1 || bz != 1 || extra || (int)shared > shared_of[f - 1])
 		return INVALID_VALUE;
 	int maps = strstr(names[f - 1], "_backward_main_") ? 4 : strstr(names[f - 1], "fa3") && !strstr(names[f - 1], "_backward_") ? 3 : 0;
@@ -497,7 +496,7 @@ int cuLaunchKernel(cua_handle f, unsigned int gx, unsigned int gy, unsigned int 
 		o.grid[0] = gx, o.grid[1] = gy, o.grid[2] = gz, o.threads = bx;
 		pthread_mutex_lock(&lock);
 		size_t n = strlen(launches);
-		snprintf(launches + n, sizeof launches - n, "%s grid %u,%u,%u threads %u shared %u\n", names[f - 1], gx, gy, gz, bx, shared);
+		snprintf(launches + n, sizeof launches - n, "%s grid %u,%u,%u threads %u shared %u%s\n", names[f - 1], gx, gy, gz, bx, shared, how);
 		pthread_mutex_unlock(&lock);
 		give(stream, o);
 		return 0;
@@ -510,6 +509,21 @@ int cuLaunchKernel(cua_handle f, unsigned int gx, unsigned int gy, unsigned int 
 	pthread_mutex_unlock(&lock);
 	give(stream, o);
 	return 0;
+}
+
+int cuLaunchKernel(cua_handle f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
+	unsigned int bz, unsigned int shared, cua_handle stream, void **arguments, void **extra)
+{
+	IN_CONTEXT("cuLaunchKernel");
+	return launch(f, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra, "");
+}
+
+int cuLaunchKernelEx(const CUlaunchConfig *c, cua_handle f, void **arguments, void **extra)
+{
+	IN_CONTEXT("cuLaunchKernelEx");
+	if (c->count != 1 || c->attributes->id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION || c->attributes->value.allowed != 1)
+		return INVALID_VALUE;
+	return launch(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, arguments, extra, " early");
 }
 
 /* Memory is a file in memory. */

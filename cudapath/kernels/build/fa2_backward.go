@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// fa2BackwardTile is a tile of fa2_backward_tile.h. The build compares the bytes of shared memory.
+// fa2BackwardTile is a tile of fa2_backward_tile.h. The build compares the bytes of shared memory, those of f16.
 type fa2BackwardTile struct{ warps, rows, keys, shared int }
 
 // fa2BackwardBuckets are the head dims that backward kernels exist for, and their tiles.
@@ -29,6 +29,9 @@ func fa2BackwardModules() []module {
 			name := fmt.Sprintf("fa2_%s_d%d", dtype.name, b.d)
 			if b.dv != b.d {
 				name += fmt.Sprintf("x%d", b.dv)
+			}
+			if dtype.name == "bf16" {
+				b.any.shared += 2 * b.any.rows * b.any.keys // the second term of dS
 			}
 			m := module{name: name + "_backward", source: "fa2_backward.cu", ptx: true}
 			m.defines = []string{

@@ -9,21 +9,21 @@ import (
 // build compares the bytes of shared memory.
 type fa3BackwardTile struct {
 	d, dv, rows, keys                  int
-	shared, optionsShared, statsShared int  // bytes; optionsShared is 0 if no kernel takes options
+	shared, optionsShared, statsShared int  // bytes
 	converts                           bool // the main kernel without options converts dQ
 }
 
 var fa3BackwardTiles = []fa3BackwardTile{
 	{d: 64, dv: 64, rows: 128, keys: 128, shared: 217508, optionsShared: 217568, statsShared: 17664, converts: true},
 	{d: 128, dv: 128, rows: 64, keys: 128, shared: 215460, optionsShared: 215520, statsShared: 34048},
-	{d: 192, dv: 128, rows: 64, keys: 64, shared: 223612, statsShared: 50432},
-	{d: 192, dv: 192, rows: 64, keys: 64, shared: 223064, statsShared: 50432},
-	{d: 256, dv: 256, rows: 64, keys: 64, shared: 222776, statsShared: 66816},
+	{d: 192, dv: 128, rows: 64, keys: 64, shared: 223612, optionsShared: 231856, statsShared: 50432},
+	{d: 192, dv: 192, rows: 64, keys: 64, shared: 223064, optionsShared: 231296, statsShared: 50432},
+	{d: 256, dv: 256, rows: 64, keys: 64, shared: 222808, optionsShared: 231040, statsShared: 66816},
 }
 
 // fa3BackwardModules lists the backward kernels of fa3: for each type and head dim a
-// module with two or three kernels, each without and with a causal mask, and to head dim
-// 128 one with three that take lengths, a window and a softcap.
+// module with two or three kernels, each without and with a causal mask, and one with
+// three that take lengths, a window and a softcap.
 func fa3BackwardModules() []module {
 	var list []module
 	for which, dtype := range []string{"f16", "bf16"} {
@@ -50,7 +50,7 @@ func fa3BackwardModules() []module {
 					return entry{
 						Entry: fmt.Sprintf("attn_%s_%s_%s", name, step, kind), Family: "fa3", DType: dtype, D: t.d, Dv: t.dv,
 						Causal: kind == "causal", Module: m.name, Threads: threads, Shared: shared, Rows: t.rows, Cols: t.keys, Grid: grid,
-						Outputs: outputs, Dense: kind != "options", Maps: maps,
+						Outputs: outputs, Dense: kind != "options", Early: kind != "options" && step != "stats", Maps: maps,
 					}
 				}
 				m.entries = append(m.entries,
@@ -63,9 +63,6 @@ func fa3BackwardModules() []module {
 			kernels(&m, "full", t.shared)
 			kernels(&m, "causal", t.shared)
 			list = append(list, m)
-			if t.optionsShared == 0 {
-				continue
-			}
 			options := module{name: name + "_options", source: m.source, defines: slices.Clone(m.defines)}
 			options.defines[2] = fmt.Sprintf("FA3_BACKWARD_SHARED=%d", t.optionsShared)
 			options.defines = append(options.defines, "ATTN_OPTIONS=1")

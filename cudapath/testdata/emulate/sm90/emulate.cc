@@ -130,7 +130,11 @@ extern "C" const char *emulate(const AttnBackwardParams *params, const Mapped *m
 	if (steps & 1) forBlocks(LseTile<T>::SHARED_BYTES, [&] { computeSequenceStats<T>(p); });
 	blockIdx = {0, 0, 0}, gridDim = {1, 1, 1};
 	if (steps & 2 && !failure[0]) runBlock(T::THREADS, T::SHARED_BYTES, reversed, [&] { attendBackward<T>(&maps[0], &maps[1], &maps[2], &maps[3], p); });
-	if (steps & 4 && !failure[0]) forBlocks(0, [&] { storeSequenceDQ<T>(p); });
+	if (steps & 4 && !failure[0])
+		forBlocks(0, [&] {
+			if constexpr (T::WIDE) storeWideSequenceDQ<T>(p);
+			else storeSequenceDQ<T>(p);
+		});
 	return failure;
 }
 #else
@@ -184,10 +188,11 @@ static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const In
 	};
 	const TensorMap q = map(in.q, p.Hq, p.Sq, D, BLOCK_ROWS), k = map(in.k, p.Hkv, p.Sk, D, Full::BN);
 	const TensorMap v = map(in.v, p.Hkv, p.Sk, Dv, Full::BN), dO = map(in.dO, p.Hq, p.Sq, Dv, BLOCK_ROWS);
-	const size_t tilesOfDQ = size_t(B) * p.Hq * blocks, counters = 32 + (tilesOfDQ + 31) / 32 * 32;
+	const size_t tilesOfDQ = size_t(B) * p.Hq * blocks, counters = 32 + (tilesOfDQ * Full::COUNTERS + 31) / 32 * 32;
 	std::vector<uint4> work((counters + tilesOfDQ * (4 + 3 * BLOCK_ROWS + BLOCK_ROWS * ATTN_D)) / 4, uint4{~0u, ~0u, ~0u, ~0u});
 	p.stats = uint64_t(work.data());
 	auto forBlocks = [&](int shared, auto f) {
+		gridDim = {unsigned(blocks), unsigned(p.Hq), unsigned(B)};
 		for (int b = 0; b < B; b++)
 			for (int h = 0; h < p.Hq; h++)
 				for (int i = 0; i < blocks; i++) {
@@ -344,7 +349,7 @@ static bool check(int index, const Case &c) {
 	return right;
 }
 
-// The argument is the index of the only case to run.
+// The arguments are the indices of the cases to run, all without any.
 int main(int argc, char **argv) {
 	constexpr int D = ATTN_D, DV = ATTN_DV;
 	const Case cases[] = {
@@ -354,7 +359,7 @@ int main(int argc, char **argv) {
 	};
 	bool failed = false;
 	for (int i = 0; i < int(sizeof cases / sizeof *cases); i++)
-		if (argc < 2 || atoi(argv[1]) == i) failed |= !check(i, cases[i]);
+		if (argc < 2 || std::any_of(argv + 1, argv + argc, [&](const char *arg) { return atoi(arg) == i; })) failed |= !check(i, cases[i]);
 	return failed;
 }
 #endif
