@@ -78,7 +78,7 @@ template <class T> __device__ __forceinline__ void clearOutside(float (&s)[T::BM
 }
 
 // P times the derivative of the softcap, two rounded to a word: in local memory, or in shared memory, where a thread of another
-// warpgroup reads it. A thread's words are 512 bytes apart, one for each of 128 threads.
+// warpgroup reads it. A thread's words lie at a distance of 512 bytes, one for each of 128 threads.
 struct SharedWords {
 	uint32_t at;
 

@@ -101,7 +101,7 @@ constexpr int LEAST_TOGETHER = 4;
 // Order of the KV heads: `descending` of them in chunks of `together`, then `ascending`, whose units are in ascending order.
 //
 // With a causal mask the last heads have their units in ascending order of keys, the longest first, so that CTAs end at about the
-// same time. Their units drift apart, so all of these heads have to fit in the L2 cache: twice `together`, not more.
+// same time. Their units get out of step, so all of these heads have to fit in the L2 cache: twice `together`, not more.
 struct HeadOrder {
 	int together, descending, ascending;
 
