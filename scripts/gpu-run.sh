@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|all|tune|verify|options|soak|cubin|ranks [check]|backward [step...]|race [entry...]] runs the bundle of gpu-bundle.sh on a machine
+# gpu-run.sh [tests|bench|all|tune|verify|tables|options|soak|cubin|ranks [check]|backward [step...]|race [entry...]] runs the bundle of gpu-bundle.sh on a machine
 # with a GPU. It is in the bundle's root and needs only the GPU's driver. If it finds no GPU it exits with 1: results of
 # the CPU would be misleading.
 #
@@ -17,6 +17,11 @@
 #     conformance.*    every implementation on the conformance table: summary and rows
 #     large.*          every implementation on problems up to batch 16, 8 heads, length 16384
 #     examples.txt     the output of the examples
+#   only with tables: the tables of conformance and of options in as many processes as there are CPUs. The driver's compiler takes
+#   nearly all of the time, so one process alone would take hours. Rows are in the files at once, whatever ends the run
+#     tables.md        right, wrong and refused rows of each part, and the wrong ones by name. The exit code is 1 if a row is wrong or
+#                      a part did not come to its end
+#     tables/PART.jsonl  its rows
 #   only with options:
 #     options.md       cases, tiers, storage types, worst errors and failures of the tables of options
 #     options.jsonl    the same of each case
@@ -50,6 +55,9 @@
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
 #   VKATTN_VERIFY_ARGS the problems of large.* (default: --suite forward,dims,gqa --dtype f16,bf16)
+#   VKATTN_TABLES      the parts of tables, as words: PASS:TIER:TYPE or PASS:cuda/FAMILY:TYPE, with options: in front for the table of
+#                      options (default: gradients of every tier and family in every type)
+#   VKATTN_TABLES_LIMIT seconds that tables takes (default: 540)
 #   VKATTN_OPTIONS_LIMIT seconds that options may take (default: 540; an H200 with 16 cores takes 340 to 420, with 32 265 to 310)
 #   VKATTN_SOAK_SECONDS seconds that soak takes (default: 540); cases under way are then stopped
 #   VKATTN_SOAK_SEED   seed of the compositions (default: random; printed, and in soak.md)
@@ -185,6 +193,48 @@ if [[ $what == verify ]]; then
 		((status)) && rc=1
 	done > >(tee "$OUT/examples.txt")
 	wait $!
+fi
+if [[ $what == tables ]]; then
+	parts=${VKATTN_TABLES-}
+	if [[ -z $parts ]]; then
+		for dtype in f16 bf16 f32; do
+			parts+=" bwd:scalar:$dtype bwd:coopmat:$dtype bwd:coopmat2:$dtype"
+			[[ $dtype == f32 ]] || parts+=" bwd:cuda/fa3:$dtype bwd:cuda/fa2:$dtype options:bwd:cuda/fa3:$dtype options:bwd:cuda/fa2:$dtype"
+		done
+	fi
+	rm -rf "$OUT/tables" "$OUT/tables.md"
+	mkdir -p "$OUT/tables"
+	end=$(($(date +%s) + ${VKATTN_TABLES_LIMIT:-540}))
+	# Cases of a part by head dim, so that a process compiles what no other one does.
+	shards=('^d1[.]|^d[23]' '^d[4-7]' '^d[89]|^d1[01]' '^d1[2-9]|^[^d]')
+	for part in $parts; do
+		IFS=: read -ra words <<<"${part#options:}"
+		args="--pass ${words[0]} --tier ${words[1]%%/*} --dtype ${words[2]}"
+		[[ ${words[1]} == */* ]] && args+=" --cuda-kernel ${words[1]#*/}"
+		name=$(tr ':/' '--' <<<"$part")
+		if [[ $part == options:* ]]; then
+			echo "$name $args --suite options"
+		else
+			for i in "${!shards[@]}"; do echo "$name-$i $args --suite conformance --case ${shards[i]}"; done
+		fi
+	done | xargs -P "$(nproc)" -L 1 bash -c '
+		here=$1 end=$2 name=$3 left=$(($2 - $(date +%s)))
+		: >"$OUT/tables/$name.jsonl"
+		echo "not run, the time is up" >"$OUT/tables/$name.txt"
+		((left < 5)) || timeout --signal INT --kill-after 10 "$left" "$here/vkattn" verify "${@:4}" -o jsonl >"$OUT/tables/$name.jsonl" 2>"$OUT/tables/$name.txt"
+		exit 0' tables "$here" "$end"
+	{
+		printf '| part | right | wrong | refused | not reached | end |\n|---|---:|---:|---:|---:|---|\n'
+		for file in "$OUT"/tables/*.jsonl; do
+			status() { grep -c "\"status\":\"$1\"" "$file"; }
+			printf '| %s | %d | %d | %d | %d | %s |\n' "$(basename "$file" .jsonl)" "$(status ok)" "$(status FAIL)" "$(status unsupported)" \
+				"$(status interrupted)" "$(tail -n 1 "${file%.jsonl}.txt" | cut -c 1-120)"
+		done
+		grep -h '"status":"FAIL"' "$OUT"/tables/*.jsonl | grep -oE '"(implementation|dtype|case)":"[^"]*"|"reasons":\["[^"]{0,200}' | sed 's/^/    /'
+	} | tee "$OUT/tables.md"
+	if grep -q '"status":"FAIL"' "$OUT"/tables/*.jsonl || grep -qE '^(vkattn: interrupted|not run)' "$OUT"/tables/*.txt; then
+		rc=1
+	fi
 fi
 # The driver's compiler takes nearly all of the time, on all CPUs. The tables compile in
 # parallel in one process; the other processes use the CPUs that its last cases leave idle.
