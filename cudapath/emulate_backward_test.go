@@ -142,30 +142,36 @@ func TestBackwardKernelsOnTheCPU(t *testing.T) {
 func conformEmulated(b *cases.Backward, cfg attention.Config, compute func(a attention.BackwardArgs, reversed bool) error) error {
 	var afters [2][][]byte
 	for i, before := range [2][][]byte{b.Image, b.BackwardSpoiled()} {
-		for _, image := range before {
-			afters[i] = append(afters[i], append([]byte(nil), image...))
-		}
-		a := b.BackwardHostArgs(afters[i])
-		forward := cfg
-		forward.Access = attention.AccessAuto
-		op, err := attention.New(nil, forward)
+		a, images, err := callOf(b, cfg, before)
 		if err != nil {
-			return err
-		}
-		if err := op.Forward(nil, a.Args); err != nil {
 			return err
 		}
 		if err := compute(a, i == 1); err != nil {
 			return err
 		}
-		if err := b.BackwardTrespass(before, afters[i]); err != nil {
+		if err := b.BackwardTrespass(before, images); err != nil {
 			return fmt.Errorf("run %d: %w", i+1, err)
 		}
+		afters[i] = images
 	}
 	if err := b.BackwardJudge(afters[0]); err != nil {
 		return err
 	}
 	return b.BackwardSame(afters[0], afters[1])
+}
+
+// callOf is a call of gradients in a copy of memory, with O and LSE of tier cpu, and the copy.
+func callOf(b *cases.Backward, cfg attention.Config, memory [][]byte) (a attention.BackwardArgs, images [][]byte, err error) {
+	for _, image := range memory {
+		images = append(images, bytes.Clone(image))
+	}
+	a = b.BackwardHostArgs(images)
+	cfg.Access = attention.AccessAuto
+	op, err := attention.New(nil, cfg)
+	if err == nil {
+		err = op.Forward(nil, a.Args)
+	}
+	return a, images, err
 }
 
 // floatsOf are the float32 elements of a tensor's memory, NaN where it has none.
@@ -184,14 +190,8 @@ func TestBackwardKernelsAccumulate(t *testing.T) {
 	require.NoError(t, err)
 	cfg := b.Config(cases.On(attention.TierCPU, attention.F32))
 	image := func() attention.BackwardArgs {
-		var images [][]byte
-		for _, x := range b.Image {
-			images = append(images, bytes.Clone(x))
-		}
-		a := b.BackwardHostArgs(images)
-		op, err := attention.New(nil, cfg)
+		a, _, err := callOf(b, cfg, b.Image)
 		require.NoError(t, err)
-		require.NoError(t, op.Forward(nil, a.Args))
 		return a
 	}
 	plain, held, added := image(), image(), image()

@@ -1,7 +1,6 @@
 package cudapath
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -242,14 +241,8 @@ func TestFA3OptionsKeepNaN(t *testing.T) {
 				k, _ := table.backwardKernel(group{family: "fa3"}, "", "dQ dK dV", &attention.CUDABackwardProblem{
 					CUDAProblem: attention.CUDAProblem{Shape: b.Shape, DType: x.dtype, HeadDim: x.dim, HeadDimV: x.dim}, Lengths: true})
 				run := func(spoil bool) attention.BackwardArgs {
-					var images [][]byte
-					for _, image := range b.Image {
-						images = append(images, bytes.Clone(image))
-					}
-					a := b.BackwardHostArgs(images)
-					op, err := attention.New(nil, cfg)
+					a, _, err := callOf(b, cfg, b.Image)
 					require.NoError(t, err)
-					require.NoError(t, op.Forward(nil, a.Args))
 					if spoil {
 						row := a.K.Strides.Resolve(1, keys, x.dim).Seq
 						x.dtype.Encode(a.K.Host[2*(a.K.Offset+spoiled*row+3):][:2], []float32{float32(math.Inf(-1))})
