@@ -19,14 +19,15 @@
 // sign of Inf; such elements do not enter the sums. An element where low alone
 // is not finite does not enter low's.
 //
-// Three allowances keep the rules fair to a correct kernel when low is lucky. In
+// Four allowances keep the rules fair to a correct kernel when low is lucky. In
 // rule 1 low's error counts as at least half a unit in the last place of the
 // stored reference, which no stored result can promise to beat. And below 1024
 // elements the factors grow, smoothly, to about 9 for a single element, since
 // so few errors of low say little about the error to expect. For f32, low's
 // error counts as at least what the rounding of large scores makes likely
 // ([Noise]): 0 but for scores in the thousands. For gradients in the 16-bit types it counts
-// as at least what the rounding of O makes likely ([GradientNoise]).
+// as at least what the rounding of O makes likely ([GradientNoise]), and in rules 2 and 3 as at
+// least what the roundings of P, dS, O and the result make likely in the whole block ([RowError]).
 //
 // [Verify] does it all for a call in host memory, on every row or on a sample.
 package accuracy

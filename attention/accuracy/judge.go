@@ -101,7 +101,7 @@ func (r Report) worst() Stats {
 
 // Judge applies the three rules to a tensor of rows of width elements, to the whole and to
 // blocks of 64 rows, or of more rows if those have fewer than 1024 elements. x, ref, low
-// and, if given, Limits.Noise must have the same number of elements, in whole rows.
+// and, if given, Limits.Noise must have the same number of elements, in whole rows, and Limits.Rows as many rows.
 // Otherwise the Report does not pass and Unjudged says why.
 func Judge(l Limits, width int, x []float32, ref []float64, low []float32) Report {
 	switch n := len(ref); {
@@ -109,12 +109,19 @@ func Judge(l Limits, width int, x []float32, ref []float64, low []float32) Repor
 		return Report{Unjudged: fmt.Sprintf("ref has %d elements, want rows of %d", n, width)}
 	case len(x) != n || len(low) != n || l.Noise != nil && len(l.Noise) != n:
 		return Report{Unjudged: fmt.Sprintf("x, low and noise have %d, %d and %d elements, ref %d", len(x), len(low), len(l.Noise), n)}
+	case l.Rows != nil && len(l.Rows) != n/width:
+		return Report{Unjudged: fmt.Sprintf("Limits.Rows has %d rows, ref %d", len(l.Rows), n/width)}
 	}
 	r := Report{Width: width, BlockRows: max(64, (enough+width-1)/width)}
 	var whole sums
 	for at := 0; at < len(ref); at += r.BlockRows * width {
 		end := min(at+r.BlockRows*width, len(ref))
 		part := measure(l, at, x[at:end], ref[at:end], low[at:end])
+		if l.Rows != nil {
+			for _, row := range l.Rows[at/width : end/width] {
+				part.likely.add(row)
+			}
+		}
 		s := part.judge(l)
 		r.Blocks++
 		if !s.Pass() {

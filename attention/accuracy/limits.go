@@ -19,6 +19,9 @@ type Limits struct {
 	// Noise, if given, is the least error of low that counts for each element of the
 	// tensor; see [Noise].
 	Noise []float64
+	// Rows, if given, is what rounding makes likely in each row. In rules 2 and 3 the error of low in a
+	// block of rows counts as at least two standard deviations more.
+	Rows []RowError
 }
 
 // Forward are the limits of O for a storage type.

@@ -31,7 +31,13 @@ type LowGradients struct {
 	// squares. The results of LowBackward have one draw, which is often small in a row or
 	// a key that matters.
 	Noise GradientNoise
+
+	// Rows is for the 16-bit types what rounding makes likely in each row.
+	Rows GradientRows
 }
+
+// GradientRows has the rows of dQ, dK and dV of [LowGradients].
+type GradientRows struct{ DQ, DK, DV []RowError }
 
 // GradientNoise has the elements of [LowGradients].
 type GradientNoise struct{ DQ, DK, DV, DBias, DSinks []float64 }
@@ -78,6 +84,9 @@ func LowBackward(cfg attention.Config, a attention.BackwardArgs) (LowGradients, 
 	n := &g.Noise
 	n.DQ, n.DK, n.DV = make([]float64, len(g.DQ)), make([]float64, len(g.DK)), make([]float64, len(g.DV))
 	g.noisy = cfg.DType == attention.F32
+	if !g.noisy {
+		g.drawsQ, g.drawsK, g.drawsV = make([]draws, len(g.DQ)/d), make([]draws, len(g.DK)/d), make([]draws, len(g.DV)/dv)
+	}
 	batches := a.B
 	if b := a.Bias; b != nil {
 		g.biasSizes = [3]int{orAll(b.Batches, a.B), orAll(b.Heads, a.Hq), orAll(b.Rows, a.Sq)}
@@ -105,6 +114,7 @@ func LowBackward(cfg attention.Config, a attention.BackwardArgs) (LowGradients, 
 			x[i] = c.round(x[i])
 		}
 	}
+	g.Rows = GradientRows{g.rowErrors(g.drawsQ, g.DQ, d), g.rowErrors(g.drawsK, g.DK, d), g.rowErrors(g.drawsV, g.DV, dv)}
 	if !g.noisy {
 		for k, x := range [][]float64{n.DQ, n.DK, n.DBias, n.DSinks} {
 			for i := range x {
@@ -125,7 +135,8 @@ func LowBackward(cfg attention.Config, a attention.BackwardArgs) (LowGradients, 
 func gradientRoom(cfg *attention.Config, a *attention.BackwardArgs) error {
 	const element = 4 + 8                            // with its noise
 	d, dv, perRow := cfg.HeadDim, cfg.ValueDim(), 16 // of a score: dP, slope, noise
-	needed := hostmem.Sum(hostmem.Product(a.B, a.Hq, a.Sq, d, element), hostmem.Product(a.B, a.KVHeads(), a.Sk, d+dv, element),
+	const row = 24 + 24                              // its draws, and what they make likely
+	needed := hostmem.Sum(hostmem.Product(a.B, a.Hq, a.Sq, d*element+row), hostmem.Product(a.B, a.KVHeads(), a.Sk, (d+dv)*element+2*row),
 		hostmem.Product(runtime.GOMAXPROCS(0), lowRows(&a.Args), mostKeys(&a.Args), perRow+16), hostmem.Product(a.B, 32))
 	if b := a.Bias; b != nil {
 		n := tensors.BiasSizes(b, &a.Shape)
@@ -144,6 +155,8 @@ type lowGradients struct {
 	dLSEGiven bool
 	noisy     bool // float32: scores and dP are
 	biasSizes [3]int
+
+	drawsQ, drawsK, drawsV []draws // of the rows of dQ, dK and dV; nil in float32
 }
 
 // run adds what a sequence and key head contribute.
@@ -168,7 +181,8 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 	rows := w.rows[:len(s.Rows)]
 	slopes, lse := make([][]float32, len(rows)), make([]float32, len(rows))
 	dO, dS, o := make([][]float32, len(rows)), make([][]float32, len(rows)), make([][]float32, len(rows))
-	noise := make([][]float64, len(rows))    // of dS; nil: none
+	noise := make([][]float64, len(rows)) // of dS; nil: none
+	sizeQ, sizeDO := make([]size, len(rows)), make([]size, len(rows))
 	deltaError := make([]float64, len(rows)) // of delta, in 16-bit types
 	if softcap != 0 {                        // its derivative takes the scores in front of it
 		w.eachRun(rows, s.B, kv, false, func(r *lowRow, i int, scores, keys []float32) {
@@ -187,6 +201,7 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 			batch, at := w.queryRow(s.B, row)
 			dO[i], o[i] = make([]float32, dv), make([]float32, dv)
 			g.dO.ReadRow(dO[i], batch, s.H, at)
+			sizeQ[i], sizeDO[i] = sizeOf(rows[i].q), sizeOf(dO[i])
 		}
 	}
 	w.eachRun(rows, s.B, kv, true, func(r *lowRow, i int, weights, values []float32) {
@@ -205,6 +220,9 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 			dS[i][from+c] = dP
 			addTimes(o[i], dropped, values[c*dv:][:dv])
 			addTimes(rowOf(g, g.DV, s.B, kv, key, dv), dropped, dO[i])
+			if g.drawsV != nil {
+				g.drawsV[g.keyRow(s.B, kv, key)].round(g.cfg.DType, dropped, 1, sizeDO[i])
+			}
 			if e := w.scoreError(r); g.noisy && e > leastNoise {
 				addSizes(rowOf(g, g.Noise.DV, s.B, kv, key, dv), e*float64(keep*p*(1-p)), dO[i])
 			}
@@ -213,16 +231,7 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 	for i, row := range s.Rows {
 		if !rows[i].skip {
 			var delta float32
-			var squares float64
-			for j, x := range o[i] {
-				if x != 0 { // dO may hold anything where the row attends to its sink alone
-					rounded := w.round(x)
-					delta += dO[i][j] * rounded
-					off := float64(dO[i][j]) * float64(rounded-x)
-					squares += off * off
-				}
-			}
-			deltaError[i] = 2 * math.Sqrt(squares) // 0 in float32, which rounds nothing here
+			delta, deltaError[i] = w.delta(dO[i], o[i]) // no error in float32, which rounds nothing here
 			noise[i] = g.gradients(w, &rows[i], dS[i], slopes[i], lse[i], delta, deltaError[i], s.B, s.H, row)
 		}
 	}
@@ -232,13 +241,17 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 			meanKey[i] = make([]float64, d)
 		}
 		for c, p := range weights {
-			x, key, row := scale*dS[i][at[i]], int(w.key(r.entries[at[i]])), ((s.B*g.a.Hq+s.H)*g.a.Sq+s.Rows[i])*d
+			x, key, row := scale*dS[i][at[i]], int(w.key(r.entries[at[i]])), g.row(s.B, s.H, s.Rows[i])*d
 			addTimes(g.DQ[row:][:d], x, keys[c*d:][:d])
 			addTimes(rowOf(g, g.DK, s.B, kv, key, d), x, r.q)
 			if noise[i] != nil {
 				e := math.Abs(float64(scale)) * noise[i][at[i]]
 				addSizes(g.Noise.DQ[row:][:d], e, keys[c*d:][:d])
 				addSizes(rowOf(g, g.Noise.DK, s.B, kv, key, d), e, r.q)
+			}
+			if g.drawsK != nil {
+				g.drawsQ[row/d].round(g.cfg.DType, dS[i][at[i]], scale, sizeOf(keys[c*d:][:d]))
+				g.drawsK[g.keyRow(s.B, kv, key)].round(g.cfg.DType, dS[i][at[i]], scale, sizeQ[i])
 			}
 			if deltaError[i] != 0 && p != 0 {
 				p := float64(p)
@@ -249,6 +262,7 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 					meanKey[i][j] += p * float64(k)
 				}
 				e := float64(scale) * deltaError[i] * p
+				g.drawsK[g.keyRow(s.B, kv, key)].move(e/2, sizeQ[i])
 				for j, q := range r.q {
 					rowOf(g, g.Noise.DK, s.B, kv, key, d)[j] += e * e * float64(q) * float64(q)
 				}
@@ -257,12 +271,18 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 		}
 	})
 	for i, mean := range meanKey {
-		row := ((s.B*g.a.Hq+s.H)*g.a.Sq + s.Rows[i]) * d
-		for j, x := range mean {
-			if deltaError[i] != 0 {
-				g.Noise.DQ[row+j] = math.Abs(float64(scale) * deltaError[i] * x)
-			}
+		if deltaError[i] == 0 {
+			continue
 		}
+		row := g.row(s.B, s.H, s.Rows[i])
+		var moved size
+		for j, x := range mean {
+			e := math.Abs(float64(scale) * deltaError[i] * x)
+			g.Noise.DQ[row*d+j] = e
+			moved.sum += e / 2
+			moved.squares += e * e / 4
+		}
+		g.drawsQ[row].move(1, moved)
 	}
 }
 
@@ -339,9 +359,25 @@ func (g *lowGradients) gradients(w *lowWorker, r *lowRow, dS, slopes []float32, 
 	return noise
 }
 
+// row is the number of a row in dQ, and keyRow that of a key in dK and dV.
+func (g *lowGradients) row(b, h, row int) int     { return (b*g.a.Hq+h)*g.a.Sq + row }
+func (g *lowGradients) keyRow(b, kv, key int) int { return (b*g.a.KVHeads()+kv)*g.a.Sk + key }
+
 // rowOf is the row of a key in dK or dV, or their noise.
 func rowOf[T float32 | float64](g *lowGradients, x []T, b, kv, key, dim int) []T {
-	return x[((b*g.a.KVHeads()+kv)*g.a.Sk+key)*dim:][:dim]
+	return x[g.keyRow(b, kv, key)*dim:][:dim]
+}
+
+// rowErrors is what rounding makes likely in the rows of a gradient.
+func (g *lowGradients) rowErrors(list []draws, low []float32, dim int) []RowError {
+	if list == nil {
+		return nil
+	}
+	rows := make([]RowError, len(list))
+	for i, d := range list {
+		rows[i] = d.row(g.cfg.GradientType(), low[i*dim:][:dim])
+	}
+	return rows
 }
 
 // addTimes adds x times src to dst. A factor of 0 adds nothing, whatever src holds.

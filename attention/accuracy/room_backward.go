@@ -20,10 +20,10 @@ func gradientSampleBytes(cfg attention.Config, s attention.Shape, rows int) uint
 	both := cfg.HeadDim + cfg.ValueDim()
 	long := max(s.Sq, s.Sk)
 	return hostmem.Sum(
-		hostmem.Product(rows+2*keysPerHead*keyHeads, both, 8+4+4, 2),            // results
-		hostmem.Product(long, both, 4),                                          // Q and dO, or K and V
-		hostmem.Product(s.Group(), s.Sq, cfg.ValueDim()*cfg.DType.Size()+4+8+8), // O, LSE and delta of a KV head
-		hostmem.Product(s.Sk, 8*(8+4), 64),                                      // scores and their gradients of the rows under way
+		hostmem.Product(rows+2*keysPerHead*keyHeads, both, 8+4+4+8, 2), // results
+		hostmem.Product(long, both, 4),                                 // Q and dO, or K and V
+		hostmem.Product(s.Group(), s.Sq, cfg.ValueDim()*4+4+80),        // O and the statistics of a KV head's rows
+		hostmem.Product(s.Sk, 8*(8+4), 64),                             // scores and their gradients of the rows under way
 	)
 }
 
@@ -40,9 +40,10 @@ func VerifyBackwardBytes(cfg attention.Config, s attention.Shape) uint64 {
 		return gradientSampleBytes(cfg, s, sampledRows(cfg, s))
 	}
 	const element = 8 + 4 + 8 + 2*(4+8+4+8) // reference, low and noise, and those to compare in slices that grow
+	const row = 24 + 3*24                   // its draws, and what they make likely
 	keys := hostmem.Product(s.B, s.KVHeads(), s.Sk)
 	return hostmem.Sum(
-		hostmem.Product(s.B, s.Hq, s.Sq, cfg.HeadDim, element),
-		hostmem.Product(keys, uint64(cfg.HeadDim+cfg.ValueDim()), uint64(element)),
+		hostmem.Product(s.B, s.Hq, s.Sq, cfg.HeadDim*element+row),
+		hostmem.Product(keys, uint64((cfg.HeadDim+cfg.ValueDim())*element+2*row)),
 		hostmem.Product(min(uint64(runtime.GOMAXPROCS(0)), hostmem.Product(s.B, s.KVHeads())), 64, uint64(s.Sk), 2*(8+8+8+8)))
 }

@@ -112,6 +112,20 @@ func (s *gradientSample) readDLSE(b, h, row int) float32 {
 	return one[0]
 }
 
+// delta is the product of dO with O in the storage type, and twice the standard deviation of what rounding O does to it.
+func (c *call) delta(dO, o []float32) (delta float32, off float64) {
+	var squares float64
+	for j, x := range o {
+		if x != 0 { // dO may hold anything where the row attends to its sink alone
+			rounded := c.round(x)
+			delta += dO[j] * rounded
+			e := float64(dO[j]) * float64(rounded-x)
+			squares += e * e
+		}
+	}
+	return delta, 2 * math.Sqrt(squares)
+}
+
 // lowGradient is the gradient of a score in the storage type.
 func (s *gradientSample) lowGradient(p, dP, delta, dLSE, slope float32) float32 {
 	x := s.round(p * (dP - delta + dLSE))

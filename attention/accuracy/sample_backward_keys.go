@@ -21,6 +21,9 @@ type keySums struct {
 	lowDK  []float32
 	lowDV  []float32
 
+	drawsK, drawsV draws
+	noiseK         []float64 // squares; nil in float32
+
 	attended bool // by any row of the group
 }
 
@@ -50,10 +53,10 @@ func (s *gradientSample) keysOf(sample []attention.Rows, want tensors.GradientSe
 			wanted bool
 			rows   *gradientRows
 			tensor attention.Tensor
-			of     func(*keySums) ([]float64, []float32)
+			of     func(*keySums) (ref []float64, low []float32, noise []float64, roundings draws)
 		}{
-			{want.K, &dK, s.a.DK, func(k *keySums) ([]float64, []float32) { return k.dK, k.lowDK }},
-			{want.V, &dV, s.a.DV, func(k *keySums) ([]float64, []float32) { return k.dV, k.lowDV }},
+			{want.K, &dK, s.a.DK, func(k *keySums) ([]float64, []float32, []float64, draws) { return k.dK, k.lowDK, k.noiseK, k.drawsK }},
+			{want.V, &dV, s.a.DV, func(k *keySums) ([]float64, []float32, []float64, draws) { return k.dV, k.lowDV, nil, k.drawsV }},
 		} {
 			if !t.wanted {
 				continue
@@ -63,8 +66,12 @@ func (s *gradientSample) keysOf(sample []attention.Rows, want tensors.GradientSe
 				return err
 			}
 			for i := range sums {
-				ref, low := t.of(&sums[i])
-				t.rows.add(rowPosition{b, kv, sums[i].key}, read, ref, low, nil, !sums[i].attended)
+				ref, low, noise, roundings := t.of(&sums[i])
+				var errors []RowError
+				if s.cfg.DType != attention.F32 {
+					errors = []RowError{roundings.row(s.cfg.GradientType(), low)}
+				}
+				t.rows.add(rowPosition{b, kv, sums[i].key}, read, ref, low, noise, errors, !sums[i].attended)
 			}
 		}
 		s.verdict.Keys += len(sums)
@@ -90,6 +97,9 @@ func (s *gradientSample) sums(b, kv int, keys []int) ([]keySums, error) {
 		k := &list[i]
 		*k = keySums{key: key, times: 1, k: make([]float32, d), v: make([]float32, dv), dK: make([]float64, d), dV: make([]float64, dv),
 			lowDK: make([]float32, d), lowDV: make([]float32, dv)}
+		if s.cfg.DType != attention.F32 {
+			k.noiseK = make([]float64, d)
+		}
 		s.readKey(k.k, false, b, kv, key)
 		s.readKey(k.v, true, b, kv, key)
 		if s.lists != nil {
@@ -112,8 +122,10 @@ func (s *gradientSample) sums(b, kv int, keys []int) ([]keySums, error) {
 			var one [1]float32
 			lse.ReadRow(one[:], 0, g, at)
 			o.ReadRow(row, 0, g, at)
-			delta, _ := dot(dO[i*dv:][:dv], row)
-			stats[i] = rowStatistics{most: float64(one[0]), delta: delta, dLSE: s.readDLSE(b, h, i)}
+			st := rowStatistics{most: float64(one[0]), lowMost: float64(one[0]), dLSE: s.readDLSE(b, h, i), q: sizeOf(q[i*d:][:d]), dO: sizeOf(dO[i*dv:][:dv])}
+			st.delta, _ = dot(dO[i*dv:][:dv], row)
+			st.lowDelta, st.deltaError = s.delta(dO[i*dv:][:dv], row)
+			stats[i] = st
 		}
 		exactly(stats, largeLSE(s.cfg.DType), func(i int, st *rowStatistics) { s.exactLSE(st, b, h, i, q[i*d:][:d]) })
 		par.Each(int64(len(list)), func() func(int64) {
@@ -125,6 +137,9 @@ func (s *gradientSample) sums(b, kv int, keys []int) ([]keySums, error) {
 			for c := range x {
 				x[c] = s.round(x[c])
 			}
+		}
+		for c, x := range list[i].noiseK {
+			list[i].noiseK[c] = math.Sqrt(x)
 		}
 	}
 	return list, nil
@@ -169,9 +184,19 @@ func (s *gradientSample) addRows(k *keySums, b, h int, q, dO []float32, stats []
 				}
 			}
 		}
-		if p := s.round(float32(math.Exp(float64(lowScore) - st.most - st.logSum))); p != 0 {
-			addTimes(k.lowDK, float32(n)*scale*s.lowGradient(p, y, float32(st.delta), st.dLSE, lowSlope), qi)
-			addTimes(k.lowDV, float32(n)*s.round(p*keep), dOi)
+		if p := s.round(float32(math.Exp(float64(lowScore) - st.lowMost - st.lowLogSum))); p != 0 {
+			dS, dropped := s.lowGradient(p, y, st.lowDelta, st.dLSE, lowSlope), s.round(p*keep)
+			addTimes(k.lowDK, float32(n)*scale*dS, qi)
+			addTimes(k.lowDV, float32(n)*dropped, dOi)
+			if k.noiseK != nil {
+				e := n * float64(scale) * st.deltaError * float64(p*lowSlope)
+				for c, x := range qi {
+					k.noiseK[c] += e * e * float64(x) * float64(x)
+				}
+				k.drawsK.move(e/2, st.q)
+				k.drawsK.round(s.cfg.DType, dS, float32(n)*scale, st.q)
+				k.drawsV.round(s.cfg.DType, dropped, float32(n), st.dO)
+			}
 		}
 	}
 }

@@ -26,14 +26,24 @@ func (s *gradientSample) rows(sample []attention.Rows) error {
 			s.readKey(v[t*dv:][:dv], true, head.B, kv, t)
 		}
 		ref, low := make([]float64, len(head.Rows)*d), make([]float32, len(head.Rows)*d)
+		var noise []float64
+		var errors []RowError
+		if s.cfg.DType != attention.F32 {
+			noise, errors = make([]float64, len(ref)), make([]RowError, len(head.Rows))
+		}
 		par.Each(int64(len(head.Rows)), func() func(int64) {
-			w := &rowWork{gradientSample: s, q: make([]float32, d), dO: make([]float32, dv)}
+			w := &rowWork{gradientSample: s, q: make([]float32, d), dO: make([]float32, dv), o: make([]float32, dv), meanKey: make([]float64, d)}
 			return func(i int64) {
-				w.row(head.B, head.H, head.Rows[i], k, v, ref[int(i)*d:][:d], low[int(i)*d:][:d])
+				at := int(i) * d
+				w.row(head.B, head.H, head.Rows[i], k, v, ref[at:][:d], low[at:][:d])
+				if errors != nil {
+					errors[i] = w.draws.row(s.cfg.GradientType(), low[at:][:d])
+					copy(noise[at:], w.meanKey)
+				}
 			}
 		})
 		for i, row := range head.Rows {
-			r.add(rowPosition{head.B, head.H, row}, read, ref[i*d:][:d], low[i*d:][:d], nil, !s.attends(head.B, head.H, row))
+			r.add(rowPosition{head.B, head.H, row}, read, ref[i*d:][:d], low[i*d:][:d], part(noise, i*d, d), part(errors, i, 1), !s.attends(head.B, head.H, row))
 		}
 	}
 	s.verdict.Rows = len(r.at)
@@ -49,6 +59,10 @@ type rowWork struct {
 	p, dP, slopes    []float64
 	low              lowRow
 	lowDP, lowSlopes []float32
+
+	o       []float32 // of low
+	draws   draws
+	meanKey []float64 // Σ P K, then the noise of dQ
 }
 
 func (w *rowWork) row(b, h, row int, k, v []float32, ref []float64, low []float32) {
@@ -57,6 +71,9 @@ func (w *rowWork) row(b, h, row int, k, v []float32, ref []float64, low []float3
 	w.q, w.dO = w.q[:d], w.dO[:dv]
 	w.call.q.ReadRow(w.q, batch, h, at)
 	w.gradientSample.dO.ReadRow(w.dO, batch, h, at)
+	clear(w.o)
+	clear(w.meanKey)
+	w.draws = draws{}
 	w.entries = w.visible(w.entries[:0], b, h, row)
 	w.p, w.dP, w.slopes = w.p[:0], w.dP[:0], w.slopes[:0]
 	w.low.scores, w.low.skip, w.lowDP, w.lowSlopes = w.low.scores[:0], false, w.lowDP[:0], w.lowSlopes[:0]
@@ -89,15 +106,16 @@ func (w *rowWork) row(b, h, row int, k, v []float32, ref []float64, low []float3
 	softmax(w.p, float64(sink))
 	dLSE := w.readDLSE(b, h, row)
 	var delta float64
-	var lowDelta float32
 	for i, p := range w.p {
+		t := int(w.entries[i])
 		if p != 0 {
 			delta += p * w.dP[i]
 		}
 		if q := w.low.scores[i]; q != 0 {
-			lowDelta += q * w.lowDP[i]
+			addTimes(w.o, w.round(q*w.keep(b, h, row, t)), v[t*dv:][:dv])
 		}
 	}
+	lowDelta, deltaError := w.delta(w.dO, w.o)
 	for i, p := range w.p {
 		key := k[int(w.entries[i])*d:][:d]
 		if p != 0 {
@@ -107,9 +125,24 @@ func (w *rowWork) row(b, h, row int, k, v []float32, ref []float64, low []float3
 			}
 		}
 		if q := w.low.scores[i]; q != 0 {
-			addTimes(low, scale*w.lowGradient(q, w.lowDP[i], lowDelta, dLSE, w.lowSlopes[i]), key)
+			dS := w.lowGradient(q, w.lowDP[i], lowDelta, dLSE, w.lowSlopes[i])
+			addTimes(low, scale*dS, key)
+			if deltaError != 0 {
+				w.draws.round(w.cfg.DType, dS, scale, sizeOf(key))
+				for c, x := range key {
+					w.meanKey[c] += float64(q * w.lowSlopes[i] * x)
+				}
+			}
 		}
 	}
+	var moved size
+	for c, x := range w.meanKey {
+		e := math.Abs(float64(scale) * deltaError * x)
+		w.meanKey[c] = e
+		moved.sum += e / 2
+		moved.squares += e * e / 4
+	}
+	w.draws.move(1, moved)
 	for c, x := range low {
 		low[c] = w.round(x)
 	}

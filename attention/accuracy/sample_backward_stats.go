@@ -15,8 +15,13 @@ import (
 // rowStatistics are what the gradients of keys need of a row. Its LSE is most + logSum.
 type rowStatistics struct {
 	most, logSum float64 // -Inf and 0 for a row without keys
-	delta        float64
-	dLSE         float32
+
+	lowMost, lowLogSum float64 // the same of scores in the storage type
+	delta              float64
+	lowDelta           float32
+	deltaError         float64
+	dLSE               float32
+	q, dO              size
 }
 
 // largeLSE is the size from which on float32 does not hold LSE well enough for gradients of
@@ -43,32 +48,40 @@ func exactly(stats []rowStatistics, large float64, visit func(i int, st *rowStat
 
 // exactLSE computes a row's LSE in float64: the largest score, and the logarithm of the sum
 // of the others' weights. Their sum may be lost even in float64, as with a bias of the least
-// float32.
+// float32. LSE of scores in the storage type may differ by more than 1, so plain attention has its own.
 func (s *gradientSample) exactLSE(st *rowStatistics, b, h, row int, q []float32) {
-	key, scores := make([]float32, s.cfg.HeadDim), []float64{}
+	key, scores, lowScores := make([]float32, s.cfg.HeadDim), []float64{}, []float64{}
 	for _, entry := range s.visible(nil, b, h, row) {
 		t := s.keyOf(b, h, entry)
 		s.readKey(key, false, b, h/s.a.Group(), t)
-		x, _ := dot(q, key)
+		x, y := dot(q, key)
 		score, _ := s.score(float64(s.cfg.ScaleValue())*x, b, h, row, t)
-		scores = append(scores, score)
+		lowScore, _ := s.lowScore(s.cfg.ScaleValue()*y, b, h, row, t)
+		scores, lowScores = append(scores, score), append(lowScores, float64(lowScore))
 	}
-	most := float64(s.sink(h))
+	st.most, st.logSum = logSumExp(scores, float64(s.sink(h)))
+	st.lowMost, st.lowLogSum = logSumExp(lowScores, float64(s.sink(h)))
+}
+
+// logSumExp is the logarithm of the sum of weights, in two parts to add.
+func logSumExp(scores []float64, sink float64) (most, logSum float64) {
+	most = sink
 	for _, x := range scores {
 		most = max(most, x)
 	}
-	sum := math.Exp(float64(s.sink(h)) - most)
+	sum := math.Exp(sink - most)
 	for _, x := range scores {
 		sum += math.Exp(x - most)
 	}
-	st.most, st.logSum = most, math.Log(sum)
+	return most, math.Log(sum)
 }
 
-// statistics computes LSE and O of the group of a KV head on the CPU tier, with its dropout
+// statistics computes LSE and O, not rounded, of the group of a KV head on the CPU tier, with its dropout
 // mask in the call, as views of [1, group, rows].
 func (s *gradientSample) statistics(b, kv int) (lse, o attention.HostView, err error) {
 	cfg := s.cfg
 	cfg.Tier, cfg.Access, cfg.Kernel, cfg.FixedSplit, cfg.Tuning = attention.TierCPU, attention.AccessAuto, "", 0, attention.TuningOff
+	cfg.F32O = cfg.DType != attention.F32
 	op, err := attention.New(nil, cfg)
 	if err != nil {
 		return lse, o, err

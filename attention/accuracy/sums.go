@@ -5,6 +5,7 @@ type sums struct {
 	first, n  int
 	x, low    errors
 	lowFloor  float64 // largest error low is to be credited with
+	likely    likely  // the same of its mean error and NMSE
 	worst     int
 	got, want float64
 	wrong     int // elements of the wrong kind
@@ -83,6 +84,7 @@ func (s *sums) join(t *sums) {
 	s.n += t.n
 	s.wrong += t.wrong
 	s.lowFloor = max(s.lowFloor, t.lowFloor)
+	s.likely.join(t.likely)
 	s.x.join(&t.x)
 	s.low.join(&t.low)
 }
@@ -97,8 +99,12 @@ func (s *sums) judge(l Limits) Stats {
 		Worst: s.worst, WorstGot: s.got, WorstWant: s.want, WrongKind: s.wrong,
 	}
 	r.LimMax = f*l.MaxFactor*max(r.LowMax, s.lowFloor) + l.MaxFloor
-	r.LimMean = f*l.MeanFactor*r.LowMean + l.MeanFloor
-	r.LimNMSE = max(l.NMSE, f*f*l.NMSEFactor*r.LowNMSE)
+	mean, nmse := r.LowMean, r.LowNMSE
+	if sum, squares := s.likely.most(); sum > 0 {
+		mean, nmse = max(mean, sum/float64(max(s.x.n, 1))), max(nmse, squares/s.x.ref2)
+	}
+	r.LimMean = f*l.MeanFactor*mean + l.MeanFloor
+	r.LimNMSE = max(l.NMSE, f*f*l.NMSEFactor*nmse)
 	r.MaxOK = r.Max <= r.LimMax
 	r.MeanOK = r.Mean <= r.LimMean
 	r.NMSEOK = r.NMSE <= r.LimNMSE || s.x.ref2 == 0 // nothing to be relative to

@@ -97,7 +97,8 @@ type gradientRows struct {
 	width   int
 	x, low  []float32
 	ref     []float64
-	noise   []float64 // nil: none
+	noise   []float64  // nil: none
+	errors  []RowError // nil: none
 	at      []rowPosition
 	zero    []bool // rows that must be exactly 0; nil: none
 	refused string
@@ -124,10 +125,11 @@ func (g *gradientCheck) whole() error {
 		ref    []float64
 		low    []float32
 		noise  []float64
+		errors []RowError
 	}{
-		{"dQ", want.Q, false, a.DQ, g.cfg.HeadDim, ref.DQ, low.DQ, low.Noise.DQ},
-		{"dK", want.K, true, a.DK, g.cfg.HeadDim, ref.DK, low.DK, low.Noise.DK},
-		{"dV", want.V, true, a.DV, g.cfg.ValueDim(), ref.DV, low.DV, low.Noise.DV},
+		{"dQ", want.Q, false, a.DQ, g.cfg.HeadDim, ref.DQ, low.DQ, low.Noise.DQ, low.Rows.DQ},
+		{"dK", want.K, true, a.DK, g.cfg.HeadDim, ref.DK, low.DK, low.Noise.DK, low.Rows.DK},
+		{"dV", want.V, true, a.DV, g.cfg.ValueDim(), ref.DV, low.DV, low.Noise.DV, low.Rows.DV},
 	} {
 		if !t.wanted {
 			continue
@@ -145,8 +147,9 @@ func (g *gradientCheck) whole() error {
 			for h := range heads {
 				attended := g.attended(t.kv, b, h)
 				for row := range n {
-					first := ((b*heads+h)*extent + row) * t.dim
-					r.add(rowPosition{b, h, row}, read, t.ref[first:][:t.dim], t.low[first:][:t.dim], part(t.noise, first, t.dim), !attended[row])
+					number := (b*heads+h)*extent + row
+					first := number * t.dim
+					r.add(rowPosition{b, h, row}, read, t.ref[first:][:t.dim], t.low[first:][:t.dim], part(t.noise, first, t.dim), part(t.errors, number, 1), !attended[row])
 				}
 			}
 		}
@@ -184,7 +187,7 @@ func (g *gradientCheck) whole() error {
 }
 
 // part is a row of a slice that may be nil.
-func part(x []float64, first, n int) []float64 {
+func part[T any](x []T, first, n int) []T {
 	if x == nil {
 		return nil
 	}
@@ -208,14 +211,12 @@ func (g *gradientCheck) reader(t attention.Tensor, kv bool, dim int) (func(dst [
 
 // add reads a row of the result. idle: no mask and no length leaves it anything, so that it
 // must be 0, unless the reference has NaN: a NaN score plus a bias of -Inf is NaN.
-func (r *gradientRows) add(at rowPosition, read func([]float32, rowPosition), ref []float64, low []float32, noise []float64, idle bool) {
+func (r *gradientRows) add(at rowPosition, read func([]float32, rowPosition), ref []float64, low []float32, noise []float64, errors []RowError, idle bool) {
 	n := len(r.x)
 	r.x = append(r.x, make([]float32, r.width)...)
 	read(r.x[n:], at)
 	r.ref, r.low = append(r.ref, ref...), append(r.low, low...)
-	if noise != nil {
-		r.noise = append(r.noise, noise...)
-	}
+	r.noise, r.errors = append(r.noise, noise...), append(r.errors, errors...)
 	r.at, r.zero = append(r.at, at), append(r.zero, idle && !slices.ContainsFunc(ref, math.IsNaN))
 }
 
@@ -238,7 +239,7 @@ func (g *gradientCheck) judge(r *gradientRows) {
 		}
 	}
 	limits := Gradient(g.cfg.DType)
-	limits.Stored, limits.Noise = r.dtype, r.noise
+	limits.Stored, limits.Noise, limits.Rows = r.dtype, r.noise, r.errors
 	out.Report = Judge(limits, r.width, r.x, r.ref, r.low)
 	g.verdict.Gradients = append(g.verdict.Gradients, out)
 }

@@ -347,14 +347,15 @@ func (b *Backward) BackwardJudge(after [][]byte) error {
 		g        *gradient
 		ref      []float64
 		low      []float32
-		noise    []float64 // nil: none
-		perBatch int       // rows of a batch and head in ref
+		noise    []float64           // nil: none
+		errors   []accuracy.RowError // nil: none
+		perBatch int                 // rows of a batch and head in ref
 	}{
-		{b.pieces[pieceDQ], b.ref.DQ, b.low.DQ, b.low.Noise.DQ, b.args.Sq},
-		{b.pieces[pieceDK], b.ref.DK, b.low.DK, b.low.Noise.DK, b.args.Sk},
-		{b.pieces[pieceDV], b.ref.DV, b.low.DV, b.low.Noise.DV, b.args.Sk},
-		{b.pieces[pieceDBias], b.ref.DBias, b.low.DBias, b.low.Noise.DBias, 0},
-		{b.pieces[pieceDSinks], b.ref.DSinks, b.low.DSinks, b.low.Noise.DSinks, 1},
+		{b.pieces[pieceDQ], b.ref.DQ, b.low.DQ, b.low.Noise.DQ, b.low.Rows.DQ, b.args.Sq},
+		{b.pieces[pieceDK], b.ref.DK, b.low.DK, b.low.Noise.DK, b.low.Rows.DK, b.args.Sk},
+		{b.pieces[pieceDV], b.ref.DV, b.low.DV, b.low.Noise.DV, b.low.Rows.DV, b.args.Sk},
+		{b.pieces[pieceDBias], b.ref.DBias, b.low.DBias, b.low.Noise.DBias, nil, 0},
+		{b.pieces[pieceDSinks], b.ref.DSinks, b.low.DSinks, b.low.Noise.DSinks, nil, 1},
 	} {
 		g := x.g
 		if g == nil {
@@ -365,6 +366,7 @@ func (b *Backward) BackwardJudge(after [][]byte) error {
 		}
 		var got, low []float32
 		var ref, noise []float64
+		var errors []accuracy.RowError
 		var rows []string
 		idle := func(seq, h, row int) bool { return g.ofRows && !b.attends(seq, h, row) }
 		if g.ofKeys {
@@ -373,7 +375,8 @@ func (b *Backward) BackwardJudge(after [][]byte) error {
 		}
 		var notZero error
 		b.eachRow(g, func(seq, h, row, batch, at int) {
-			n := ((seq*g.heads+h)*x.perBatch + row) * g.dim
+			number := (seq*g.heads+h)*x.perBatch + row
+			n := number * g.dim
 			values := decodeFloats(g.row(after[g.image], batch, h, at), g.dtype)
 			if notZero == nil && idle(seq, h, row) && slices.ContainsFunc(values, func(v float32) bool { return v != 0 }) {
 				notZero = fmt.Errorf("wrong %s: %v in sequence %d, head %d, row %d, which takes part in nothing", g.name, values, seq, h, row)
@@ -382,6 +385,9 @@ func (b *Backward) BackwardJudge(after [][]byte) error {
 			ref, low = append(ref, x.ref[n:n+g.dim]...), append(low, x.low[n:n+g.dim]...)
 			if x.noise != nil {
 				noise = append(noise, x.noise[n:n+g.dim]...)
+			}
+			if x.errors != nil {
+				errors = append(errors, x.errors[number])
 			}
 			rows = append(rows, fmt.Sprintf("sequence %d, head %d, row %d", seq, h, row))
 		})
@@ -392,7 +398,7 @@ func (b *Backward) BackwardJudge(after [][]byte) error {
 			continue
 		}
 		limits := accuracy.Gradient(b.DType)
-		limits.Stored, limits.Noise = g.dtype, noise
+		limits.Stored, limits.Noise, limits.Rows = g.dtype, noise, errors
 		if r := accuracy.Judge(limits, g.dim, got, ref, low); !r.Pass() {
 			return fmt.Errorf("wrong %s: %v; the worst in %s", g.name, r.Reasons(), rows[r.Whole.Worst/g.dim])
 		}
