@@ -1,6 +1,11 @@
 package parallel
 
-import "vkattn/attention"
+import (
+	"cmp"
+	"slices"
+
+	"vkattn/attention"
+)
 
 // All-gather: every rank receives all of K and V and computes its rows in ordinary calls.
 
@@ -29,13 +34,15 @@ func (c *call) gatherKeys(tensors ...view) (list []view, err error) {
 	}
 	_, keys := c.extent()
 	all := []Span{{0, keys}}
+	var copies []copying
 	for i, t := range tensors {
 		whole := c.new(t.dtype, t.batch, t.heads, keys, t.dim)
 		for r := range c.ranks {
-			c.place(whole, arrived[i][r], c.layout.keys[r], all)
+			copies = append(copies, placing(whole, arrived[i][r], c.layout.keys[r], all)...)
 		}
 		list = append(list, whole)
 	}
+	c.copies(copies)
 	return list, nil
 }
 
@@ -45,32 +52,66 @@ func (c *call) allGatherForward(q, k, v, o, lse view) error {
 	if err != nil {
 		return err
 	}
-	runs := c.wholeRuns(c.rank)
-	for _, s := range uncovered(runs, q.rows) {
-		c.clear(o.rowsFrom(s.First, s.N))
-		if lse.Given() {
-			c.empty(lse.rowsFrom(s.First, s.N))
-		}
+	return c.forwardRows([]ranksRows{{c.wholeRuns(c.rank), q, o, lse}}, all[0], all[1])
+}
+
+// ranksRows are the rows of a rank, and the runs that compute them over all keys. LSE may be left out.
+type ranksRows struct {
+	runs      []run
+	q, o, lse view
+}
+
+// forwardRows computes rows of some ranks over all keys in their order. Their calls do not depend on one
+// another and follow without a barrier, those that end with short row tiles last (see attend).
+func (c *call) forwardRows(list []ranksRows, k, v view) error {
+	type part struct {
+		*ranksRows
+		runs []run
+		lse  view
 	}
-	if c.packed() {
-		for _, runs := range calls(runs, c.cfg) {
-			if err := c.forward(runs, false, q, all[0], all[1], o, lse); err != nil {
-				return err
+	var parts []part
+	var copies []copying
+	for i := range list {
+		x := &list[i]
+		for _, s := range uncovered(x.runs, x.q.rows) {
+			c.clear(x.o.rowsFrom(s.First, s.N))
+			if x.lse.Given() {
+				c.empty(x.lse.rowsFrom(s.First, s.N))
 			}
 		}
-		return nil
-	}
-	for _, r := range runs {
-		var part view
-		if lse.Given() {
-			part = c.new(attention.F32, q.batch, q.heads, r.rows, 1)
+		if c.packed() { // each uploads cu_seqlens
+			for _, runs := range calls(x.runs, c.cfg) {
+				if err := c.forward(runs, false, x.q, k, v, x.o, x.lse); err != nil {
+					return err
+				}
+			}
+			continue
 		}
-		if err := c.forward([]run{r}, false, q, all[0], all[1], o.rowsFrom(r.row, r.rows), part); err != nil {
+		for j := range x.runs {
+			r := &x.runs[j]
+			p := part{ranksRows: x, runs: x.runs[j : j+1]}
+			if x.lse.Given() {
+				lse := x.lse.rowsFrom(r.row, r.rows)
+				if lse.packed() {
+					p.lse = resized(lse, lse.heads, lse.rows)
+				} else {
+					p.lse = c.like(lse, attention.F32)
+					copies = append(copies, copying{lse, p.lse})
+				}
+			}
+			parts = append(parts, p)
+		}
+	}
+	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(b.runs[0].shortest(), a.runs[0].shortest()) })
+	if len(parts) > 0 && !c.ordered() {
+		return c.err
+	}
+	for _, p := range parts {
+		r := &p.runs[0]
+		if err := c.forwardUnordered(p.runs, false, p.q, k, v, p.o.rowsFrom(r.row, r.rows), p.lse); err != nil {
 			return err
 		}
-		if lse.Given() {
-			c.copy(lse.rowsFrom(r.row, r.rows), part)
-		}
 	}
+	c.copies(copies)
 	return nil
 }

@@ -105,8 +105,8 @@ func (c *call) backwardAll(t operands, d gradients) error {
 	if c.inner == 1 {
 		return c.backwardGroup(t, d)
 	}
-	heads, err := c.toHeads(exchanged{t.q, false}, exchanged{t.k, true}, exchanged{t.v, true}, exchanged{t.o, false},
-		exchanged{t.lse, false}, exchanged{d.dO, false})
+	heads, err := c.toHeads(exchanged{view: t.q}, exchanged{view: t.k, kv: true}, exchanged{view: t.v, kv: true}, exchanged{view: t.o},
+		exchanged{view: t.lse}, exchanged{view: d.dO})
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (c *call) backwardAll(t operands, d gradients) error {
 	if err := c.backwardGroup(h, g); err != nil {
 		return err
 	}
-	return c.toRows([]view{g.dQ, g.dK, g.dV}, []exchanged{{d.dQ, false}, {d.dK, true}, {d.dV, true}})
+	return c.toRows([]view{g.dQ, g.dK, g.dV}, []exchanged{{view: d.dQ}, {view: d.dK, kv: true}, {view: d.dV, kv: true}})
 }
 
 // backwardGroup computes the gradients of the group's rows and keys for this rank's heads. dK

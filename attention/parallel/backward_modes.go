@@ -149,7 +149,7 @@ func (c *call) allGatherBackward(t operands, d gradients) error {
 	for i, whole := range [2]view{dK, dV} {
 		for r := range c.ranks {
 			piece := c.new(attention.F32, whole.batch, whole.heads, c.layout.keys.Count(r), whole.dim)
-			c.take(piece, whole, c.layout.keys[r], order)
+			c.copies(taking(piece, whole, c.layout.keys[r], order))
 			if r == c.rank {
 				terms[i][r] = piece
 				continue

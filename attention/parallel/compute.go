@@ -65,8 +65,18 @@ func (c *call) arguments(runs []run, q, k, v, o, lse view) attention.Args {
 	return a
 }
 
-// forward computes runs of one Config. f32 stores O in float32.
+// forward computes runs of one Config behind a barrier. f32 stores O in float32.
 func (c *call) forward(runs []run, f32 bool, q, k, v, o, lse view) error {
+	return c.forwardBehind(c.ordered, runs, f32, q, k, v, o, lse)
+}
+
+// forwardUnordered is forward without a barrier: it may run at the same time as what was recorded
+// before.
+func (c *call) forwardUnordered(runs []run, f32 bool, q, k, v, o, lse view) error {
+	return c.forwardBehind(func() bool { return c.err == nil }, runs, f32, q, k, v, o, lse)
+}
+
+func (c *call) forwardBehind(ready func() bool, runs []run, f32 bool, q, k, v, o, lse view) error {
 	cfg := runs[0].config(c.cfg)
 	cfg.F32O = f32
 	op, err := c.op.of(cfg)
@@ -74,7 +84,7 @@ func (c *call) forward(runs []run, f32 bool, q, k, v, o, lse view) error {
 		return err
 	}
 	a := c.arguments(runs, q, k, v, o, lse)
-	if !c.ordered() {
+	if !ready() {
 		return c.err
 	}
 	return op.Forward(c.s, a)

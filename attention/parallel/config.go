@@ -11,11 +11,12 @@ import (
 // rank.
 type Config struct {
 	attention.Config
-	Mode    Mode
-	Inner   int // consecutive ranks that share heads, for Mode2D; 0: Machine.RanksPerHost
-	Order   Order
-	Block   int     // consecutive tokens of a sharded KV cache on one rank; 0: DefaultBlock
-	Machine Machine // speeds from which ModeAuto chooses
+	Mode     Mode
+	Inner    int // consecutive ranks that share heads, for Mode2D; 0: Machine.RanksPerHost
+	Order    Order
+	Schedule Schedule // of a ring's forward pass
+	Block    int      // consecutive tokens of a sharded KV cache on one rank; 0: DefaultBlock
+	Machine  Machine  // speeds from which ModeAuto chooses
 }
 
 // Validate reports the first field that is wrong. Options that no mode computes are
@@ -29,6 +30,8 @@ func (c Config) Validate() error {
 		return &attention.ShapeError{Field: "Mode", Got: c.Mode, Want: "auto, ring, ulysses, allgather or 2d"}
 	case !c.Order.Valid():
 		return &attention.ShapeError{Field: "Order", Got: c.Order, Want: "auto, contiguous or zigzag"}
+	case !c.Schedule.Valid():
+		return &attention.ShapeError{Field: "Schedule", Got: c.Schedule, Want: "auto, overlap or ahead"}
 	case c.Inner < 0 || c.Inner > MaxRanks:
 		return &attention.ShapeError{Field: "Inner", Got: c.Inner, Want: fmt.Sprintf("1 to %d, or 0 for the ranks of a host", MaxRanks)}
 	case c.Block < 0 || c.Block > attention.MaxLength:
@@ -49,6 +52,9 @@ func (c Config) String() string {
 	}
 	if c.Order != OrderAuto {
 		s += " " + c.Order.String()
+	}
+	if c.Schedule != ScheduleAuto {
+		s += " " + c.Schedule.String()
 	}
 	return s
 }

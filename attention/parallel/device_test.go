@@ -66,6 +66,7 @@ func openRanks(t *testing.T, n int) (*vk.Device, []*vk.Stream) {
 func TestForwardOnADevice(t *testing.T) {
 	sequenceMessages(t)
 	ringMemory(t, 1) // groups of heads
+	shortSegments(t)
 	const ranks = 4
 	dev, streams := openRanks(t, ranks)
 	// Pipelines of a driver on the CPU take long. Modes share what a problem tests.
@@ -81,7 +82,10 @@ func TestForwardOnADevice(t *testing.T) {
 				continue
 			}
 			t.Run(mode.String()+"/"+name, func(t *testing.T) {
-				cfg := Config{Mode: mode, Inner: 2}
+				cfg := Config{Mode: mode, Inner: 2, Schedule: ScheduleAhead}
+				if mode == Mode2D {
+					cfg.Schedule = ScheduleOverlap
+				}
 				cfg.HeadDim, cfg.Causal, cfg.Tier = 16, attention.BottomRight, attention.TierScalar
 				w := newWhole(cfg, p, 5)
 				groups := ranksOf(t, ranks, time.Minute)

@@ -44,6 +44,7 @@ func faultyCall(mode Mode) *whole {
 func TestFaultsNameTheRankOnEveryOther(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1) // groups of heads
+	shortSegments(t)
 	boom := errors.New("boom")
 	const ranks, bad, timeout = 4, 2, 400 * time.Millisecond
 	for _, mode := range Modes() {
@@ -97,11 +98,11 @@ func TestDisagreementNamesTheRankAndTheField(t *testing.T) {
 	p := Problem{Shape: attention.Shape{B: 1, Hq: 2, Sq: 9, Sk: 9}}
 	groups := ranksOf(t, ranks, time.Minute)
 	for field, change := range map[string]func(*Config, *Problem){
-		"Config":        func(c *Config, _ *Problem) { c.Causal = attention.TopLeft },
-		"Mode or Order": func(c *Config, _ *Problem) { c.Mode = ModeAllGather },
-		"Shape":         func(_ *Config, p *Problem) { p.Sk = 8 },
-		"Split":         func(_ *Config, p *Problem) { p.Rows = Zigzag(9, ranks) },
-		"cu_seqlens":    func(_ *Config, p *Problem) { p.CuQ, p.CuK = []int{0, 9}, []int{0, 9} },
+		"Config":                  func(c *Config, _ *Problem) { c.Causal = attention.TopLeft },
+		"Mode, Order or Schedule": func(c *Config, _ *Problem) { c.Mode = ModeAllGather },
+		"Shape":                   func(_ *Config, p *Problem) { p.Sk = 8 },
+		"Split":                   func(_ *Config, p *Problem) { p.Rows = Zigzag(9, ranks) },
+		"cu_seqlens":              func(_ *Config, p *Problem) { p.CuQ, p.CuK = []int{0, 9}, []int{0, 9} },
 	} {
 		list := onAll(groups, func(r int, g *Group) error {
 			cfg, p := good, p

@@ -141,22 +141,61 @@ func (c *call) forwardAll(t operands) error {
 	if !t.lse.Given() {
 		t.lse.Tensor = attention.Tensor{}
 	}
-	heads, err := c.toHeads(exchanged{t.q, false}, exchanged{t.k, true}, exchanged{t.v, true})
+	switch {
+	case c.inner == 1:
+		return c.forwardGroup(t.q, t.k, t.v, t.o, t.lse)
+	case c.outer == 1 && !c.packed():
+		return c.forwardMembers(t)
+	}
+	heads, err := c.toHeads(exchanged{view: t.q}, exchanged{view: t.k, kv: true}, exchanged{view: t.v, kv: true})
 	if err != nil {
 		return err
-	}
-	if c.inner == 1 {
-		return c.forwardGroup(heads[0], heads[1], heads[2], t.o, t.lse)
 	}
 	q := heads[0]
 	o, lse := c.new(t.o.dtype, q.batch, q.heads, q.rows, t.o.dim), c.new(attention.F32, q.batch, q.heads, q.rows, 1)
 	if err := c.forwardGroup(q, heads[1], heads[2], o, lse); err != nil {
 		return err
 	}
-	if !t.lse.Given() { // the other ranks may want theirs
-		t.lse = c.new(attention.F32, t.q.batch, t.q.heads, t.q.rows, 1)
+	return c.toRows([]view{o, lse}, []exchanged{{view: t.o}, {view: c.lseOr(t)}})
+}
+
+// lseOr is LSE, or a tensor for it where it is left out: the other ranks may want theirs.
+func (c *call) lseOr(t operands) view {
+	if !t.lse.Given() {
+		return c.new(attention.F32, t.q.batch, t.q.heads, t.q.rows, 1)
 	}
-	return c.toRows([]view{o, lse}, []exchanged{{t.o, false}, {t.lse, false}})
+	return t.lse
+}
+
+// forwardMembers computes the rows of each rank for this rank's heads, in calls of their own: Q where it
+// arrives, and O where it is sent from. One call for all rows would need Q and O in the order of the
+// sequence, and so a copy of both.
+func (c *call) forwardMembers(t operands) error {
+	q := exchanged{view: t.q, members: make([]view, c.inner)}
+	heads, err := c.toHeads(q, exchanged{view: t.k, kv: true}, exchanged{view: t.v, kv: true})
+	if err != nil {
+		return err
+	}
+	o, lse := exchanged{view: t.o}, exchanged{view: c.lseOr(t)}
+	var list []ranksRows
+	for u, q := range q.members {
+		x := ranksRows{c.wholeRuns(u), q, c.headsOf(o.view, false, u), c.headsOf(lse.view, false, u)}
+		if u == c.u && !c.reaches(x.q) {
+			x.q = c.dense(x.q)
+		}
+		if u != c.u || !c.reaches(x.o) {
+			x.o = c.new(o.dtype, q.batch, q.heads, q.rows, o.dim)
+		}
+		if u != c.u || !c.reaches(x.lse) {
+			x.lse = c.new(attention.F32, q.batch, q.heads, q.rows, 1)
+		}
+		o.members, lse.members = append(o.members, x.o), append(lse.members, x.lse)
+		list = append(list, x)
+	}
+	if err := c.forwardRows(list, heads[1], heads[2]); err != nil {
+		return err
+	}
+	return c.toRows(make([]view, 2), []exchanged{o, lse})
 }
 
 // forwardGroup computes the rows of this rank's group for this rank's heads.

@@ -20,10 +20,10 @@ const (
 )
 
 // headerFields names what ranks agree on, in the order in which differences are reported.
-var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode or Order", "Shape", "cu_seqlens or lengths", "Split"}
+var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode, Order or Schedule", "Shape", "cu_seqlens or lengths", "Split"}
 
 // headerVersion changes with the protocol between ranks.
-const headerVersion = 4
+const headerVersion = 5
 
 // header describes a call by checksums.
 type header struct {

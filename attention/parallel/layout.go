@@ -15,8 +15,12 @@ type layout struct {
 	groupRows    Split // of groups of inner ranks
 	groupKeys    Split
 
-	ringRows                    []ringRows // of groups
-	forwardHeads, backwardHeads int        // key heads that a ring takes at a time
+	sizes                  []ringSizes // of groups of ranks that a ring joins
+	widest                 ringSizes   // the most of any of them
+	overlapRing, aheadRing arrangement // of either schedule
+	aheadFits              bool        // in the memory of a ring
+	forwardRing            arrangement // the chosen one
+	backwardHeads          int         // key heads that a ring takes at a time
 }
 
 // newLayout lays out a checked problem. The mode suits it.

@@ -16,6 +16,11 @@ type Machine struct {
 	Network      float64 // the same between hosts; 0: 45e9
 	Memory       float64 // bytes per second that a rank reads and writes; 0: 4.3e12
 	Latency      float64 // seconds of a message or collective without its bytes; 0: 37e-6
+
+	// A device executes its kernels and those that move messages within a host by turns. Turn is the
+	// time in seconds of a change to messages and back; 0: 350e-6. A message beside the computation
+	// costs the kernels Turn and Beside times its own duration; 0: 4.
+	Turn, Beside float64
 }
 
 func (m Machine) validate() error {
@@ -23,7 +28,8 @@ func (m Machine) validate() error {
 		field string
 		value float64
 	}{{"Machine.RanksPerHost", float64(m.RanksPerHost)}, {"Machine.Flops", m.Flops}, {"Machine.Link", m.Link},
-		{"Machine.Network", m.Network}, {"Machine.Memory", m.Memory}, {"Machine.Latency", m.Latency}} {
+		{"Machine.Network", m.Network}, {"Machine.Memory", m.Memory}, {"Machine.Latency", m.Latency},
+		{"Machine.Turn", m.Turn}, {"Machine.Beside", m.Beside}} {
 		if !(x.value >= 0) || math.IsInf(x.value, 1) {
 			return &attention.ShapeError{Field: x.field, Got: x.value, Want: "a finite number above 0, or 0 for the default"}
 		}
@@ -36,7 +42,7 @@ func (m Machine) resolved(ranks int) Machine {
 	for _, x := range []struct {
 		value *float64
 		or    float64
-	}{{&m.Flops, 340e12}, {&m.Link, 317e9}, {&m.Network, 45e9}, {&m.Memory, 4.3e12}, {&m.Latency, 37e-6}} {
+	}{{&m.Flops, 340e12}, {&m.Link, 317e9}, {&m.Network, 45e9}, {&m.Memory, 4.3e12}, {&m.Latency, 37e-6}, {&m.Turn, 350e-6}, {&m.Beside, 4}} {
 		if *x.value == 0 {
 			*x.value = x.or
 		}

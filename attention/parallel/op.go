@@ -67,7 +67,7 @@ func New(g *Group, dev *vk.Device, cfg Config) (*Op, error) {
 	x := &Op{group: g, dev: dev, cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
 		local: map[attention.Config]*attention.Op{cfg.Config: op}, merges: map[attention.MergeConfig]*attention.Merge{},
 		sums: map[attention.MergeConfig]*attention.Sum{}, taken: map[taken]struct{}{}}
-	x.config, x.mode, x.shard = checksum(cfg.Config), checksum(cfg.Mode, cfg.Inner, cfg.Order, cfg.Machine), checksum(x.Shard())
+	x.config, x.mode, x.shard = checksum(cfg.Config), checksum(cfg.Mode, cfg.Inner, cfg.Order, cfg.Schedule, cfg.Machine), checksum(x.Shard())
 	return x, nil
 }
 

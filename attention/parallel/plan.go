@@ -17,6 +17,10 @@ type Plan struct {
 	Keys   Split `json:"keys"`  // of K and V
 	Zigzag bool  `json:"zigzag"`
 
+	// Schedule is when the blocks of a ring move in the forward pass, and why; auto: there is no ring.
+	Schedule       Schedule `json:"schedule,omitzero"`
+	ScheduleReason string   `json:"schedule_reason,omitempty"`
+
 	Reason   string      `json:"reason"`
 	Rejected []Rejection `json:"rejected,omitempty"`
 
@@ -59,6 +63,9 @@ func (p Plan) String() string {
 		fmt.Fprintf(&b, " (%d x %d)", p.Outer, p.Inner)
 	}
 	fmt.Fprintf(&b, ": %s; forward %v; backward %v; balance %.2f", p.Reason, p.Forward, p.Backward, p.Balance)
+	if p.Schedule != ScheduleAuto {
+		fmt.Fprintf(&b, "; schedule %v: %s", p.Schedule, p.ScheduleReason)
+	}
 	for _, r := range p.Rejected {
 		fmt.Fprintf(&b, "; not %v: %s", r.Mode, r.Reason)
 	}
@@ -109,7 +116,7 @@ func makePlan(cfg *Config, p Problem, ranks int) (*planned, error) {
 			continue
 		}
 		x := &planned{layout: newLayout(cfg, p, mode, ranks, inner)}
-		x.describe(&machine)
+		x.describe(&machine, cfg.Schedule)
 		if best == nil {
 			best = x
 			continue
@@ -170,7 +177,7 @@ func (c *Config) innerOf(s *attention.Shape, mode Mode, ranks int, m *Machine) (
 }
 
 // describe fills in the Plan of a layout.
-func (x *planned) describe(m *Machine) {
+func (x *planned) describe(m *Machine, asked Schedule) {
 	l := x.layout
 	x.Plan = Plan{Mode: l.mode, Ranks: l.ranks, Inner: l.inner, Outer: l.outer, Rows: l.rows, Keys: l.keys}
 	var total uint64
@@ -189,6 +196,7 @@ func (x *planned) describe(m *Machine) {
 		x.Balance = float64(total) / float64(x.Cells) / float64(l.outer)
 	}
 	compute := 2 * float64(x.Cells) * float64(l.cfg.HeadDim+l.cfg.ValueDim()) / m.Flops
+	x.chooseSchedule(asked, m, compute)
 	forward, backward := l.volumes()
 	x.Forward, x.Backward = forward.cost(l, m, compute), backward.cost(l, m, 2.5*compute)
 	for r := range l.ranks {

@@ -35,6 +35,7 @@ func (c *counted) Exchange(sends, receives []Transfer) (Pending, error) {
 func TestPlanTellsBytesAndMemory(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1) // groups of heads
+	shortSegments(t)
 	for _, mode := range Modes() {
 		for _, n := range []int{1, 2, 4, 6} {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
@@ -81,7 +82,7 @@ func TestPlanChoosesByEstimate(t *testing.T) {
 		shape attention.Shape
 		want  Mode
 	}{
-		{"long sequences hide the ring behind the computation", 16, Config{}, attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: 1 << 20, Sk: 1 << 20}, ModeRing},
+		{"long sequences: estimates within 2 %, and the ring takes the least memory", 8, Config{}, attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: 1 << 20, Sk: 1 << 20}, ModeRing},
 		{"few keys: one exchange of K and V", 8, Config{}, attention.Shape{B: 1, Hq: 33, Hkv: 1, Sq: 1 << 16, Sk: 512}, ModeAllGather},
 		{"many sequences of medium length: heads", 8, Config{}, attention.Shape{B: 16, Hq: 32, Hkv: 32, Sq: 2048, Sk: 2048}, ModeUlysses},
 		{"several hosts: heads within, ring across", 16, Config{Machine: Machine{RanksPerHost: 8}}, attention.Shape{B: 1, Hq: 32, Hkv: 32, Sq: 1 << 15, Sk: 1 << 15}, Mode2D},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"runtime"
+	"slices"
 	"time"
 
 	"vkattn/attention"
@@ -129,9 +130,24 @@ func (s *side) ordered() bool {
 }
 
 // copy copies a tensor to another of the same sizes and type.
-func (s *side) copy(dst, src view) {
+func (s *side) copy(dst, src view) { s.copies([]copying{{dst, src}}) }
+
+// copying is a copy of src to dst.
+type copying struct{ dst, src view }
+
+// copies makes copies that do not depend on one another, behind one barrier.
+func (s *side) copies(list []copying) {
+	list = slices.DeleteFunc(list, func(x copying) bool { return x.src.bytes() == 0 })
+	if len(list) == 0 || s.s != nil && !s.ordered() {
+		return
+	}
+	for _, x := range list {
+		s.copyUnordered(x.dst, x.src)
+	}
+}
+
+func (s *side) copyUnordered(dst, src view) {
 	switch {
-	case src.bytes() == 0:
 	case s.s != nil:
 		s.copyOnDevice(dst, src)
 	case dst.packed() && src.packed():
@@ -145,7 +161,7 @@ func (s *side) copy(dst, src view) {
 }
 
 func (s *side) copyOnDevice(dst, src view) {
-	if !s.ordered() {
+	if s.err != nil {
 		return
 	}
 	if dst.packed() && src.packed() {
@@ -216,6 +232,10 @@ func (s *side) denseIn(memory *view, v view) view {
 func (s *side) isDense(v view) bool {
 	return v.packed() && (s.s == nil || v.bytes() == 0 || s.moves(v.Buffer))
 }
+
+// reaches reports whether a tensor is in memory that the kernels of every tier reach. Those of tier
+// cuda do not reach all that the caller may have.
+func (s *side) reaches(v view) bool { return s.s == nil || v.bytes() == 0 || s.moves(v.Buffer) }
 
 // moves reports whether the transport moves a buffer.
 func (s *side) moves(b *vk.Buffer) bool {

@@ -17,6 +17,11 @@ func (c *call) headsOf(v view, kv bool, u int) view {
 type exchanged struct {
 	view
 	kv bool // K or V
+
+	// members are the rows of each rank of the group, for this rank's heads. toHeads leaves them where
+	// they arrive, and toRows sends them from there. Without members all rows lie in one tensor in the
+	// order of the sequence, into which toHeads copies them, and from which toRows does.
+	members []view
 }
 
 func (c *call) spans(kv bool) (ranks Split, group []Span) {
@@ -27,7 +32,8 @@ func (c *call) spans(kv bool) (ranks Split, group []Span) {
 	return c.layout.rows[first : first+c.inner], c.groupRows[c.group]
 }
 
-// toHeads gives this rank all rows of the group for its heads.
+// toHeads gives this rank all rows of the group for its heads. It fills in the members of a tensor that
+// has room for them, in place of the tensor in the list.
 func (c *call) toHeads(tensors ...exchanged) (list []view, err error) {
 	if c.inner == 1 {
 		for i := range tensors {
@@ -45,7 +51,11 @@ func (c *call) toHeads(tensors ...exchanged) (list []view, err error) {
 	for i, t := range tensors {
 		ranks, group := c.spans(t.kv)
 		mine := c.headsOf(t.view, t.kv, c.u)
-		list = append(list, c.new(t.dtype, t.batch, mine.heads, countOf(group), t.dim))
+		if t.members == nil {
+			list = append(list, c.new(t.dtype, t.batch, mine.heads, countOf(group), t.dim))
+		} else {
+			list = append(list, view{})
+		}
 		for u := range c.inner {
 			a := arrival{mine, u, i}
 			if u != c.u {
@@ -53,6 +63,10 @@ func (c *call) toHeads(tensors ...exchanged) (list []view, err error) {
 				sends = append(sends, c.sends(peer, c.headsOf(t.view, t.kv, u))...)
 				a.view = c.new(t.dtype, t.batch, mine.heads, ranks.Count(u), t.dim)
 				receives = append(receives, transfers(peer, messages(a.view)...)...)
+			}
+			if t.members != nil {
+				t.members[u] = a.view
+				continue
 			}
 			arrivals = append(arrivals, a)
 		}
@@ -63,10 +77,12 @@ func (c *call) toHeads(tensors ...exchanged) (list []view, err error) {
 	if err := c.g.exchange(c.ctx, sends, receives); err != nil {
 		return nil, err
 	}
+	var copies []copying
 	for _, a := range arrivals {
 		ranks, group := c.spans(tensors[a.tensor].kv)
-		c.place(list[a.tensor], a.view, ranks[a.from], group)
+		copies = append(copies, placing(list[a.tensor], a.view, ranks[a.from], group)...)
 	}
+	c.copies(copies)
 	return list, nil
 }
 
@@ -94,48 +110,67 @@ func (c *call) sends(peer int, v view) []Transfer {
 	return transfers(peer, messages(v)...)
 }
 
-// place copies rows of some spans to where they lie among those of all.
-func (c *call) place(dst, src view, spans, all []Span) {
+// placing are copies of rows of some spans to where they lie among those of all.
+func placing(dst, src view, spans, all []Span) (list []copying) {
 	for _, p := range places(spans, all) {
-		c.copy(dst.rowsFrom(p.to, p.n), src.rowsFrom(p.at, p.n))
+		list = append(list, copying{dst.rowsFrom(p.to, p.n), src.rowsFrom(p.at, p.n)})
 	}
+	return list
 }
 
-// take copies rows of some spans from where they lie among those of all.
-func (c *call) take(dst, src view, spans, all []Span) {
+// taking are copies of rows of some spans from where they lie among those of all.
+func taking(dst, src view, spans, all []Span) (list []copying) {
 	for _, p := range places(spans, all) {
-		c.copy(dst.rowsFrom(p.at, p.n), src.rowsFrom(p.to, p.n))
+		list = append(list, copying{dst.rowsFrom(p.at, p.n), src.rowsFrom(p.to, p.n)})
 	}
+	return list
 }
 
-// toRows gives each rank all heads of its rows: heads[i] has all rows of the group for this
-// rank's heads, and out[i] receives this rank's rows. Where ranks share a key head, their
+// toRows gives each rank all heads of its rows: heads[i], or the members of out[i], have all rows of the
+// group for this rank's heads, and out[i] receives this rank's rows. The member that is this rank may
+// lie in out[i] already. Where ranks share a key head, their
 // float32 gradients are summed in the order of ranks.
 func (c *call) toRows(heads []view, out []exchanged) error {
 	var sends, receives []Transfer
+	var copies []copying
 	arrived := make([][]view, len(out)) // by member; not given: in its place already
 	for i, t := range out {
 		ranks, group := c.spans(t.kv)
 		arrived[i] = make([]view, c.inner)
+		if t.members != nil {
+			heads[i] = t.members[c.u]
+		}
 		summed := c.summed(heads[i].dtype, &out[i])
 		for u := range c.inner {
 			dst := c.headsOf(t.view, t.kv, u)
+			if t.members != nil && u == c.u {
+				if mine := t.members[u]; mine.Buffer != dst.Buffer {
+					copies = append(copies, copying{dst, mine})
+				}
+				continue
+			}
 			direct := !summed && (u == c.u || c.isDense(messages(dst)[0]))
 			if !direct {
 				dst = c.new(heads[i].dtype, t.batch, heads[i].heads, t.rows, t.dim)
 				arrived[i][u] = dst
 			}
 			if u == c.u {
-				c.take(dst, heads[i], ranks[u], group)
+				copies = append(copies, taking(dst, heads[i], ranks[u], group)...)
 				continue
 			}
-			piece := c.new(heads[i].dtype, t.batch, heads[i].heads, ranks.Count(u), t.dim)
-			c.take(piece, heads[i], ranks[u], group)
+			var piece view
+			if t.members != nil {
+				piece = t.members[u]
+			} else {
+				piece = c.new(heads[i].dtype, t.batch, heads[i].heads, ranks.Count(u), t.dim)
+				copies = append(copies, taking(piece, heads[i], ranks[u], group)...)
+			}
 			peer := c.group*c.inner + u
 			sends = append(sends, transfers(peer, messages(piece)...)...)
 			receives = append(receives, transfers(peer, messages(dst)...)...)
 		}
 	}
+	c.copies(copies)
 	if err := c.sync(c.ctx); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ type volume struct {
 	total  float64
 	groups int     // of heads, one after the other
 	steps  int     // of the ring that send, of all groups
+	ahead  bool    // messages move while the device is idle
 	memory float64 // bytes read and written to merge states, or to add gradients of ring steps
 }
 
@@ -21,7 +22,7 @@ func (v *volume) most(x volume) {
 	x.total = x.heads + x.gather + x.ring
 	v.heads, v.gather, v.ring = max(v.heads, x.heads), max(v.gather, x.gather), max(v.ring, x.ring)
 	v.step, v.total, v.steps = max(v.step, x.step), max(v.total, x.total), max(v.steps, x.steps)
-	v.memory, v.groups = max(v.memory, x.memory), max(v.groups, x.groups)
+	v.memory, v.groups, v.ahead = max(v.memory, x.memory), max(v.groups, x.groups), v.ahead || x.ahead
 }
 
 // volumes computes what the busiest ranks send. docs/several-gpus.md has the formulas.
@@ -61,18 +62,23 @@ func (l *layout) volumesOf(rank int) (forward, backward volume) {
 		forward.gather = float64(l.ranks-1) * block(rank) * size
 		backward.gather = forward.gather + (all-block(rank))*f32
 	case l.outer > 1:
-		forward.groups, backward.groups = l.headGroups(l.forwardHeads), l.headGroups(l.backwardHeads)
+		forward.groups, backward.groups = l.headGroups(l.forwardRing.heads), l.headGroups(l.backwardHeads)
 		forward.steps, backward.steps = forward.groups*(l.outer-1), backward.groups*l.outer
+		passed := 0.0 // K and V from rank to rank
 		for t := range l.outer {
 			b := block((g - t + l.outer) % l.outer)
 			if t < l.outer-1 {
-				forward.ring += b * size
+				passed += b * size
 				forward.step = max(forward.step, b*size/float64(forward.groups))
 			}
 			backward.ring += b * f32
 			backward.step = max(backward.step, b*(size+f32)/float64(backward.groups))
 		}
-		backward.ring += forward.ring
+		backward.ring += passed
+		if forward.ring = passed; l.forwardRing.ahead > 0 { // every rank sends its own block to all others
+			forward.ahead, forward.steps = true, l.forwardRing.exchanges(l.ringHeads())
+			forward.ring = float64(l.outer-1) * block(g) * size
+		}
 		// A merge reads two float32 states and writes one; the second was written before. A
 		// backward step reads and writes dQ, and adds two blocks of dK and dV to a third.
 		hq := float64(l.Hq) / inner
@@ -95,15 +101,20 @@ func (v *volume) cost(l *layout, m *Machine, compute float64) Cost {
 	c := Cost{SentBytes: uint64(v.total), Rounds: v.steps, HeadGroups: max(1, v.groups)}
 	if l.inner > 1 {
 		c.Rounds += 2
-		c.Exposed += m.Latency + m.collectiveSeconds(v.heads, l.inner)
+		c.Exposed += 2*m.Turn + m.Latency + m.collectiveSeconds(v.heads, l.inner)
 	}
 	if l.mode == ModeAllGather && l.ranks > 1 {
 		c.Rounds++
-		c.Exposed += m.collectiveSeconds(v.gather, l.ranks)
+		c.Exposed += m.Turn + m.collectiveSeconds(v.gather, l.ranks)
 	}
-	if v.steps > 0 {
-		message := m.ringSeconds(v.step, l.ranks)
-		c.Exposed += float64(v.steps) * max(0, message-compute/float64(l.outer*c.HeadGroups)) // the computation of a step hides its message
+	switch n, message := float64(v.steps), m.ringSeconds(v.step, l.ranks); {
+	case n == 0:
+	case v.ahead:
+		c.Exposed += n*(m.Turn+m.Latency) + m.ringSeconds(v.ring, l.ranks) - m.Latency
+	case l.ranks > m.RanksPerHost: // the computation of a step hides its message
+		c.Exposed += n * max(0, message-compute/float64(l.outer*c.HeadGroups))
+	default:
+		c.Exposed += n * (m.Turn + m.Beside*message)
 	}
 	c.Seconds = compute + v.memory/m.Memory + c.Exposed
 	return c
@@ -131,6 +142,19 @@ func (l *layout) headsScratch(rank int, rowDims, keyDims int, size uint64) uint6
 	return (2*arrived + sent) * size
 }
 
+// membersScratch is the memory of forwardMembers: Q of other ranks, K and V as they arrive and in order,
+// O for other ranks, and packed copies of what the transport cannot send or receive in place.
+func (l *layout) membersScratch(rank int) uint64 {
+	d, dv, size := l.cfg.HeadDim, l.cfg.ValueDim(), uint64(l.cfg.DType.Size())
+	_, hq := l.heads(0)
+	_, kv := l.kvHeads(0)
+	rows, keys := l.rows.Count(rank), l.keys.Count(rank)
+	allRows, allKeys := l.rows.total(), l.keys.total()
+	n := l.elements(hq, allRows-rows, d+dv) + l.elements(kv, 2*allKeys-keys, d+dv)
+	n += l.elements(l.Hq, rows, d+dv) + l.elements(kv*(l.inner-1), keys, d+dv)
+	return n*size + (l.elements(3*l.Hq, rows, 1)+l.elements(2*hq, allRows, 1))*4
+}
+
 // forwardScratch bounds the memory that Forward allocates on a rank.
 func (l *layout) forwardScratch(rank int) (n uint64) {
 	cfg := &l.cfg
@@ -138,15 +162,17 @@ func (l *layout) forwardScratch(rank int) (n uint64) {
 	_, hq := l.heads(0)
 	_, kv := l.kvHeads(0)
 	rows := countOf(l.groupRows[rank/l.inner])
-	n = l.headsScratch(rank, d+dv, d+dv, size)
-	if l.inner > 1 {
-		n += l.headsScratch(rank, 1, 0, 4)
+	switch {
+	case l.inner > 1 && l.outer == 1 && !l.packed():
+		return l.membersScratch(rank)
+	case l.inner > 1:
+		n = l.headsScratch(rank, d+dv, d+dv, size) + l.headsScratch(rank, 1, 0, 4)
 	}
 	switch {
 	case l.mode == ModeAllGather && l.ranks > 1:
 		n += 2*l.elements(kv, l.keys.total(), d+dv)*size + l.elements(hq, rows, 1)*4
 	case l.outer > 1:
-		n += l.ringForwardScratch(rank/l.inner, l.forwardHeads)
+		n += l.ringForwardScratch(rank/l.inner, l.forwardRing)
 	}
 	return n
 }

@@ -247,6 +247,7 @@ func drawCall(t *rapid.T, mode Mode, ranks int) (Config, Problem) {
 	if rapid.IntRange(0, 3).Draw(t, "softcap") == 0 {
 		cfg.Softcap = 5
 	}
+	cfg.Schedule = rapid.SampledFrom([]Schedule{ScheduleAuto, ScheduleOverlap, ScheduleAhead}).Draw(t, "schedule")
 	inner := 1
 	switch mode {
 	case ModeUlysses:
@@ -302,4 +303,11 @@ func sequenceMessages(t *testing.T) {
 	before := messageBytes
 	messageBytes = 1
 	t.Cleanup(func() { messageBytes = before })
+}
+
+// shortSegments cuts the rows of short calls too.
+func shortSegments(t *testing.T) {
+	before := segmentRows
+	segmentRows = 1
+	t.Cleanup(func() { segmentRows = before })
 }

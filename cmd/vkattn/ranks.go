@@ -34,6 +34,7 @@ type ranksFlags struct {
 	ranks     int
 	modes     string
 	transport string
+	schedule  string
 }
 
 const ranksHelp = `--ranks N runs the command over N ranks, one process for each GPU (package
@@ -42,11 +43,14 @@ or the variables of mpirun or srun, each process is a rank of that world, and N 
 Otherwise the command starts N processes on this host. Rank 0 prints. --parallel lists the
 modes: ring, ulysses, allgather, 2d or auto, and decode: few rows over a cache that is
 sharded by tokens. NCCL moves the tensors if every rank has a GPU of
-its own and the library libnccl.so.2, otherwise TCP (--transport).`
+its own and the library libnccl.so.2, otherwise TCP (--transport). --schedule says when the
+blocks of a ring move in the forward pass: beside the computation (overlap) or before it
+(ahead). The plan chooses by default.`
 
 func (o *ranksFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.ranks, "ranks", 0, "`number` of processes, one for each GPU (0: this process alone)")
 	f.StringVar(&o.modes, "parallel", "", "`list` of modes of --ranks: auto, ring, ulysses, allgather, 2d, decode (default ring,ulysses,allgather)")
+	f.StringVar(&o.schedule, "schedule", "auto", "when blocks of a ring move in the forward pass of --ranks: auto, overlap or ahead")
 	f.StringVar(&o.transport, "transport", "auto", "what moves tensors between ranks: auto, nccl or tcp")
 }
 
@@ -54,6 +58,7 @@ func (o *ranksFlags) add(f *pflag.FlagSet) {
 type ranksPlan struct {
 	modes     []ranks.Mode
 	transport processes.Transport
+	schedule  parallel.Schedule
 	world     control.World
 	joins     bool // the environment has a world
 }
@@ -61,7 +66,7 @@ type ranksPlan struct {
 // plan parses the flags; nil: the command runs in this process alone.
 func (o *ranksFlags) plan(f *pflag.FlagSet) (*ranksPlan, error) {
 	if o.ranks == 0 {
-		for _, name := range []string{"parallel", "transport"} {
+		for _, name := range []string{"parallel", "transport", "schedule"} {
 			if f.Changed(name) {
 				return nil, badInputf("--%s needs --ranks", name)
 			}
@@ -78,6 +83,9 @@ func (o *ranksFlags) plan(f *pflag.FlagSet) (*ranksPlan, error) {
 	var err error
 	if p.transport, err = processes.ParseTransport(o.transport); err != nil {
 		return nil, badInputf("--transport: %w", err)
+	}
+	if p.schedule, err = parallel.ParseSchedule(o.schedule); err != nil {
+		return nil, badInputf("--schedule: %w", err)
 	}
 	if p.world, p.joins, err = control.FromEnvironment(); err != nil {
 		return nil, badInput(err)
@@ -123,6 +131,7 @@ func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers 
 		return err
 	}
 	defer done()
+	s.Schedule = p.schedule
 	var set outfile.Set
 	defer a.flushed(&set)()
 	all, err := rows(s, &set)

@@ -144,6 +144,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	if no, err := refused(err); no {
 		return row, err
 	}
+	row.Schedule = w.schedule
 	t, err := s.operands(&cfg.Config, &problem, p.Pass, count(w.rows), count(w.keys), seed+uint64(s.Rank()), s.buffers(mode))
 	if err == nil {
 		defer t.close()

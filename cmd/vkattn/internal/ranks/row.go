@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/markdown"
@@ -21,6 +22,8 @@ type Row struct {
 	Ranks  int    `json:"ranks"`
 	Mode   Mode   `json:"mode"`
 	Tier   string `json:"tier"`
+
+	Schedule parallel.Schedule `json:"schedule,omitzero"` // of a ring's forward pass
 
 	Pass bench.Pass `json:"pass"`
 

@@ -22,6 +22,7 @@ type Session struct {
 	Group     *parallel.Group
 	Transport processes.Transport // what moves the tensors
 	PerHost   int                 // consecutive ranks on a host; 0: hosts have different numbers
+	Schedule  parallel.Schedule
 	stream    *vk.Stream
 }
 
@@ -85,7 +86,7 @@ func perHost(local []int) int {
 // config is that of an operation over the ranks of the session.
 func (s *Session) config(cfg attention.Config, tier attention.Tier, mode Mode) parallel.Config {
 	cfg.Tier = tier
-	return parallel.Config{Config: cfg, Mode: mode.Mode, Machine: parallel.Machine{RanksPerHost: s.PerHost}}
+	return parallel.Config{Config: cfg, Mode: mode.Mode, Schedule: s.Schedule, Machine: parallel.Machine{RanksPerHost: s.PerHost}}
 }
 
 // Gather gives every rank a value of each rank.

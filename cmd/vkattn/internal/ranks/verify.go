@@ -40,6 +40,9 @@ func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tie
 	v.problem = parallel.Problem{Shape: p.Shape}
 	row := newRow(s, p, tier, mode, seed)
 	found, refusal, err := v.run()
+	if v.work != nil {
+		row.Schedule = v.work.schedule
+	}
 	if err != nil || refusal != nil {
 		row.refuse(refusal)
 		return row, err

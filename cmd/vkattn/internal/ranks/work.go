@@ -52,6 +52,7 @@ func (m *Mode) UnmarshalText(text []byte) (err error) {
 // work is this rank's part of a problem.
 type work struct {
 	rows, keys []parallel.Span                             // of the problem; every rank has all rows of decode
+	schedule   parallel.Schedule                           // of a ring's forward pass
 	sent       uint64                                      // bytes, of the plan
 	setup      func(ctx context.Context, t *tensors) error // makes O and LSE for call; nil: call needs none
 	call       func(ctx context.Context, t *tensors) error
@@ -73,7 +74,7 @@ func (s *Session) prepare(op *parallel.Op, p parallel.Problem, m Mode, pass benc
 	backward := func(ctx context.Context, t *tensors) error {
 		return op.Backward(ctx, s.stream, parallel.BackwardArgs{Args: t.args(p), DO: t.DO, DQ: t.DQ, DK: t.DK, DV: t.DV})
 	}
-	w := &work{rows: plan.Rows[s.Rank()], keys: plan.Keys[s.Rank()], sent: plan.Forward.SentBytes, call: forward}
+	w := &work{rows: plan.Rows[s.Rank()], keys: plan.Keys[s.Rank()], schedule: plan.Schedule, sent: plan.Forward.SentBytes, call: forward}
 	switch pass {
 	case bench.PassBackward:
 		w.setup, w.call, w.sent = forward, backward, plan.Backward.SentBytes

@@ -1,0 +1,152 @@
+package parallel
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"vkattn/attention"
+	"vkattn/internal/testlevel"
+)
+
+// Both schedules of a ring give the same bits, whatever the call, and the memory that groups of heads
+// and waiting states may have.
+func TestSchedulesGiveTheSameBits(t *testing.T) {
+	testlevel.HostOnly(t)
+	shortSegments(t)
+	for _, mode := range []Mode{ModeRing, Mode2D} {
+		for _, n := range []int{2, 3, 4, 8} {
+			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
+				groups := ranksOf(t, n, time.Minute)
+				rapid.Check(t, func(rt *rapid.T) {
+					cfg, p := drawCall(rt, mode, n)
+					ringMemory(t, rapid.SampledFrom([]uint64{1, 20_000, allHeads}).Draw(rt, "memory"))
+					bshd := rapid.Bool().Draw(rt, "BSHD")
+					var calls [2]*whole
+					for i, schedule := range []Schedule{ScheduleOverlap, ScheduleAhead} {
+						cfg.Schedule = schedule
+						calls[i] = newWhole(cfg, p, 7)
+						plan := calls[i].forward(rt, groups, bshd)
+						if plan.Outer > 1 {
+							require.Equal(rt, schedule, plan.Schedule)
+							require.Equal(rt, "asked for", plan.ScheduleReason)
+						}
+					}
+					require.True(rt, bytes.Equal(calls[0].O.Host, calls[1].O.Host), "O of %v", p)
+					require.True(rt, bytes.Equal(calls[0].LSE.Host, calls[1].LSE.Host), "LSE of %v", p)
+				})
+			})
+		}
+	}
+}
+
+// The plan moves blocks ahead where ranks share a host and memory allows, and says why.
+func TestPlanChoosesTheSchedule(t *testing.T) {
+	testlevel.HostOnly(t)
+	plan := func(ranks int, cfg Config, s attention.Shape) Plan {
+		if cfg.Mode == ModeAuto {
+			cfg.Mode = ModeRing
+		}
+		cfg.HeadDim, cfg.Causal = 128, attention.TopLeft
+		op, err := New(ranksOf(t, ranks, 0)[0], nil, cfg)
+		require.NoError(t, err)
+		p, err := op.Plan(Problem{Shape: s})
+		require.NoError(t, err)
+		return p
+	}
+	s := attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: 1 << 16, Sk: 1 << 16}
+	for _, x := range []struct {
+		name   string
+		ranks  int
+		cfg    Config
+		hkv    int
+		want   Schedule
+		why    string
+		rounds int
+	}{
+		{"one host", 2, Config{}, 8, ScheduleAhead, "exposed", 2},
+		{"one host of eight", 8, Config{}, 8, ScheduleAhead, "exposed", 2},
+		{"two hosts", 16, Config{Machine: Machine{RanksPerHost: 8}}, 8, ScheduleOverlap, "crosses hosts", 15},
+		{"a ring of hosts", 4, Config{Mode: Mode2D, Machine: Machine{RanksPerHost: 2}}, 8, ScheduleOverlap, "crosses hosts", 6},
+		{"one key head of all ranks exceeds two blocks", 8, Config{}, 1, ScheduleOverlap, "need more memory", 7},
+		{"messages beside the computation cost nothing", 2, Config{Machine: Machine{Turn: 1e-9, Beside: 1e-9}}, 8, ScheduleOverlap, "exposed", 8},
+		{"as asked", 2, Config{Schedule: ScheduleOverlap}, 8, ScheduleOverlap, "asked for", 8},
+		{"as asked, across hosts", 16, Config{Schedule: ScheduleAhead, Machine: Machine{RanksPerHost: 8}}, 8, ScheduleAhead, "asked for", 2},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			s := s
+			s.Hkv = x.hkv
+			p := plan(x.ranks, x.cfg, s)
+			require.Equal(t, x.want, p.Schedule, "%v", p)
+			require.Contains(t, p.ScheduleReason, x.why)
+			require.Equal(t, x.rounds, p.Forward.Rounds, "%v", p)
+			require.Contains(t, p.String(), "schedule "+x.want.String()+": ")
+		})
+	}
+	none := plan(2, Config{Mode: ModeUlysses}, s)
+	require.Equal(t, ScheduleAuto, none.Schedule)
+	require.NotContains(t, none.String(), "schedule")
+	cfg := Config{Schedule: 9}
+	cfg.HeadDim = 8
+	_, err := New(ranksOf(t, 2, 0)[0], nil, cfg)
+	require.ErrorIs(t, err, attention.ErrInvalid)
+	require.Contains(t, Config{Schedule: ScheduleAhead}.String(), "ahead")
+}
+
+// Schedules read what they print.
+func TestScheduleNames(t *testing.T) {
+	for _, want := range []Schedule{ScheduleAuto, ScheduleOverlap, ScheduleAhead} {
+		text, err := want.MarshalText()
+		require.NoError(t, err)
+		var got Schedule
+		require.NoError(t, got.UnmarshalText(text))
+		require.Equal(t, want, got)
+	}
+	_, err := ParseSchedule("later")
+	require.ErrorIs(t, err, attention.ErrInvalid)
+}
+
+// Rows under a causal mask are cut at multiples of a tile, and the calls with the shortest tiles come
+// last; other rows stay whole.
+func TestCausalRowsAreCutForTheirOrder(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
+		cfg := Config{Mode: ModeRing}
+		cfg.HeadDim, cfg.Causal = 128, causal
+		l := newLayout(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: 1 << 16, Sk: 1 << 16}}, ModeRing, 2, 1)
+		segments, _ := l.segments(0)
+		if causal == attention.CausalNone {
+			require.Len(t, segments, 1)
+			continue
+		}
+		require.Len(t, segments, 16)
+		for i := range segments {
+			require.Equal(t, 2048, segments[i].rows)
+			require.Zero(t, segments[i].row%256)
+		}
+	}
+}
+
+// With either schedule a rank that fails in a later exchange is named on every other.
+func TestFaultInALaterExchange(t *testing.T) {
+	testlevel.HostOnly(t)
+	ringMemory(t, 1)
+	const ranks, bad = 4, 1
+	w := faultyCall(ModeRing)
+	w.cfg.Schedule = ScheduleAhead
+	groups := ranksOf(t, ranks, time.Minute)
+	boom := fmt.Errorf("boom")
+	groups[bad].t = &faulty{Transport: groups[bad].t, at: 3, fail: func() error { return boom }}
+	plan, list := w.run(t, groups, false, true)
+	require.Equal(t, 4, plan.Forward.Rounds)
+	for r, err := range list {
+		var named *RankError
+		require.ErrorAs(t, err, &named, "rank %d", r)
+		require.Equal(t, bad, named.Rank)
+		require.ErrorIs(t, err, boom)
+	}
+}
