@@ -34,6 +34,8 @@ type batch struct {
 	marks   int      // timestamps written
 	lost    bool     // never executed; it only has timestamps and staging memory
 
+	recording *Recording // that owns the batch; nil: a stream or the caller does
+
 	staged *stagingRing // ring whose space the batch reads
 	mark   uint64       // and the position up to which it is free when this is done
 }

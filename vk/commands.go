@@ -15,7 +15,7 @@ import (
 // unless a Barrier separates them.
 type Commands struct {
 	d        *Device
-	s        *Stream // nil: the caller's command buffer
+	s        *Stream // nil: the caller's command buffer, or that of a Recording
 	b        *batch  // nil: nothing recorded since the last submission
 	released bool    // Release was called
 	launched bool    // a launch was recorded
@@ -47,6 +47,9 @@ func (c *Commands) Release() error {
 	if c != nil && c.s != nil {
 		return invalid("Release", "the commands are a stream's; Close that")
 	}
+	if c.recording() != nil {
+		return invalid("Release", "the commands are a Recording's; Close that")
+	}
 	if !c.Device().stay() {
 		return nil
 	}
@@ -69,6 +72,9 @@ func (c *Commands) Reset() error {
 	const op = "Reset"
 	if c != nil && c.s != nil {
 		return invalid(op, "the commands are a stream's; Submit those")
+	}
+	if c.recording() != nil {
+		return invalid(op, "the commands are a Recording's; make another one")
 	}
 	if err := c.Device().enter(op); err != nil {
 		return err
@@ -133,6 +139,19 @@ func (c *Commands) Barrier() error {
 	}
 	defer c.d.leave()
 	c.barrier(b)
+	return nil
+}
+
+// HostWrites makes what the host writes after the submission visible to the work recorded later. The
+// submission waits for a timeline that the host signals after it has written. Writes before the submission
+// are visible without it.
+func (c *Commands) HostWrites() error {
+	b, err := c.enter("HostWrites")
+	if err != nil {
+		return err
+	}
+	defer c.d.leave()
+	C.vka_cmd_host_writes(c.d.c, b.commands)
 	return nil
 }
 

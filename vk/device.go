@@ -74,12 +74,13 @@ type Device struct {
 	attached attachments
 	launches atomic.Bool // a launch of a cubin was recorded
 
-	mu        sync.Mutex // guards the sets below
-	streams   map[*Stream]struct{}
-	timelines map[*Timeline]struct{}
-	wrapped   map[*Commands]struct{}
-	cubins    map[*Cubin]struct{}
-	functions map[*CubinFunction]struct{}
+	mu         sync.Mutex // guards the sets below
+	streams    map[*Stream]struct{}
+	timelines  map[*Timeline]struct{}
+	wrapped    map[*Commands]struct{}
+	recordings map[*Recording]struct{}
+	cubins     map[*Cubin]struct{}
+	functions  map[*CubinFunction]struct{}
 }
 
 // Open opens a device with one queue of the first queue family that has compute. On all
@@ -167,7 +168,7 @@ func open(in *C.vka_instance, get unsafe.Pointer, log *messageLog, o Options) (*
 
 func newDevice(in *C.vka_instance, c *C.vka_device, p *probe, enabled Caps) *Device {
 	d := &Device{c: c, instance: in, info: p.info,
-		streams: map[*Stream]struct{}{}, timelines: map[*Timeline]struct{}{}, wrapped: map[*Commands]struct{}{},
+		streams: map[*Stream]struct{}{}, timelines: map[*Timeline]struct{}{}, wrapped: map[*Commands]struct{}{}, recordings: map[*Recording]struct{}{},
 		cubins: map[*Cubin]struct{}{}, functions: map[*CubinFunction]struct{}{}}
 	d.info.Caps.setBits(enabled.bits())
 	d.mem.init(d, p)
@@ -288,7 +289,7 @@ func (d *Device) Lost() bool { return d != nil && d.lost.Load() }
 
 // Close waits until the device is idle, saves the pipeline cache and destroys everything
 // made from the device. Waits in other goroutines return ErrClosed. Close waits without a
-// limit: before Close, signal the timelines that submitted work waits for. Mapped memory
+// limit: before Close, signal the timelines that submitted work waits for, or Promise that. Mapped memory
 // (Buffer.Bytes) is unmapped. Further calls do nothing. Close returns the error of the
 // wait. It closes a lost device too.
 func (d *Device) Close() error {
@@ -301,6 +302,9 @@ func (d *Device) Close() error {
 		d.life.Unlock()
 		return nil
 	}
+	for t := range d.timelines {
+		t.keepPromise()
+	}
 	err := d.idle()
 	for s := range d.streams {
 		s.destroy()
@@ -308,13 +312,16 @@ func (d *Device) Close() error {
 	for c := range d.wrapped {
 		c.destroy()
 	}
+	for r := range d.recordings {
+		r.free()
+	}
 	d.destroyCubins()
 	d.pipelines.destroy(d)
 	d.mem.destroy()
 	for t := range d.timelines {
 		t.destroy()
 	}
-	d.streams, d.wrapped, d.timelines = nil, nil, nil
+	d.streams, d.wrapped, d.recordings, d.timelines = nil, nil, nil, nil
 	d.attached.detach()
 	d.log.pump()
 	C.vka_destroy_device(d.c)

@@ -46,7 +46,7 @@
 //
 // # Concurrency
 //
-// Device, Pipeline, Buffer and Timeline are safe for concurrent use. A Stream or a
+// Device, Pipeline, Buffer and Timeline are safe for concurrent use. A Stream, a Recording or a
 // Commands is not: it has one owner at a time. The Device serializes submissions to its
 // queue.
 //
@@ -55,7 +55,8 @@
 // Every object has a Close that may be called again. Work in flight holds what it uses, and so do
 // the calls of other goroutines: a buffer or pipeline that is closed while a stream needs it is
 // destroyed when the work has finished. Device.Close waits until the device is idle and closes
-// everything made from it; later calls return ErrClosed. No function keeps a Go slice after it
+// everything made from it; later calls return ErrClosed. A Recording holds what it uses only
+// while a submission of it is in flight. No function keeps a Go slice after it
 // returns.
 //
 // # Errors

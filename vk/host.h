@@ -229,7 +229,7 @@ VkResult vka_timeline_signal(vka_device *, uint64_t semaphore, uint64_t value);
 VkResult vka_export_semaphore(vka_device *, uint64_t semaphore, int *fd);
 VkResult vka_import_semaphore(vka_device *, uint64_t semaphore, int fd);
 enum { VKA_MAX_SUBMIT_SEMAPHORES = 32 };
-VkResult vka_submit(vka_device *, VkCommandBuffer, uint32_t waits, const uint64_t *wait, const uint64_t *wait_values,
+VkResult vka_submit(vka_device *, uint32_t count, const VkCommandBuffer *, uint32_t waits, const uint64_t *wait, const uint64_t *wait_values,
 	uint32_t signals, const uint64_t *signal, const uint64_t *signal_values);
 
 /* pipeline.c */
@@ -263,7 +263,7 @@ VkResult vka_descriptor_set(vka_device *, uint64_t pool, uint64_t set_layout, ui
 
 VkResult vka_create_commands(vka_device *, uint32_t family, uint64_t *pool, VkCommandBuffer *);
 void vka_destroy_commands(vka_device *, uint64_t pool);
-VkResult vka_begin(vka_device *, uint64_t pool, VkCommandBuffer);
+VkResult vka_begin(vka_device *, uint64_t pool, VkCommandBuffer, int once);
 VkResult vka_end(vka_device *, VkCommandBuffer);
 /* set 0: none. */
 void vka_cmd_dispatch(vka_device *, VkCommandBuffer, uint64_t pipeline, uint64_t layout, uint64_t set,
@@ -271,6 +271,7 @@ void vka_cmd_dispatch(vka_device *, VkCommandBuffer, uint64_t pipeline, uint64_t
 /* all: order all commands, not only the commands of compute and transfer stages. */
 void vka_cmd_barrier(vka_device *, VkCommandBuffer, int all);
 void vka_cmd_host_barrier(vka_device *, VkCommandBuffer, int all);
+void vka_cmd_host_writes(vka_device *, VkCommandBuffer);
 void vka_cmd_copy(vka_device *, VkCommandBuffer, uint64_t src, uint64_t src_offset, uint64_t dst, uint64_t dst_offset, uint64_t size);
 void vka_cmd_fill(vka_device *, VkCommandBuffer, uint64_t buffer, uint64_t offset, uint64_t size, uint32_t word);
 VkResult vka_create_queries(vka_device *, uint32_t count, uint64_t *pool);

@@ -61,7 +61,7 @@ func (c *Commands) Scratch(zeros, size uint64) (b *Buffer, first uint64, err err
 		return nil, 0, err
 	}
 	if zeros > 0 {
-		if err := d.scratch.zero(op, d, s, c.s == nil && !d.owned); err != nil {
+		if err := d.scratch.zero(op, d, s, c.s == nil && c.recording() == nil && !d.owned); err != nil {
 			s.release()
 			return nil, 0, err
 		}
@@ -180,6 +180,19 @@ func (p *scratchPool) put(s *scratch) {
 	for _, s := range gone {
 		s.destroy()
 	}
+}
+
+// claim takes one buffer out of the pool again. It returns false if another batch uses it, or it is closed.
+func (p *scratchPool) claim(s *scratch) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(p.idle, s)
+	if i < 0 {
+		return false
+	}
+	p.idle = slices.Delete(p.idle, i, i+1)
+	p.idleBytes -= s.buf.size
+	return true
 }
 
 // drop closes all unused buffers and reports whether there were any.

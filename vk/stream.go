@@ -95,7 +95,7 @@ func (s *Stream) begin(op string) (*batch, error) {
 		b.destroy(s.d)
 		return nil, err
 	}
-	if err := s.d.check("vkBeginCommandBuffer", C.vka_begin(s.d.c, C.uint64_t(b.pool), b.commands)); err != nil {
+	if err := s.d.check("vkBeginCommandBuffer", C.vka_begin(s.d.c, C.uint64_t(b.pool), b.commands, 1)); err != nil {
 		b.destroy(s.d)
 		return nil, err
 	}
@@ -130,6 +130,10 @@ func (s *Stream) retireUpTo(done uint64) (first error) {
 		if b.staged != nil {
 			b.staged.free(b.mark)
 			b.staged = nil
+		}
+		if b.recording != nil {
+			b.recording.stream = nil
+			continue
 		}
 		if b.lost {
 			s.ticks.lose(b.marks)
@@ -275,7 +279,7 @@ func (s *Stream) destroy() {
 		s.b = nil
 	}
 	s.mu.Lock()
-	for _, b := range append(s.inflight, s.idle...) {
+	for _, b := range append(s.inflight, s.idle...) { // retireUpTo has left none of a Recording
 		b.destroy(s.d)
 	}
 	s.inflight, s.idle = nil, nil

@@ -14,12 +14,15 @@ func (s *Stream) Submit() (uint64, error) {
 	return s.submit(true)
 }
 
-// submit submits the batch. Only a submission that the caller asked for performs the
+// submit is submitWith without a recording.
+func (s *Stream) submit(signal bool) (uint64, error) { return s.submitWith(signal, nil) }
+
+// submitWith submits the batch, and behind it the commands of a recording. Only a submission that the caller asked for performs the
 // signals of SignalTo: a batch that is submitted because staging is full is incomplete.
-func (s *Stream) submit(signal bool) (uint64, error) {
+func (s *Stream) submitWith(signal bool, again *batch) (uint64, error) {
 	value := s.submitted.Load()
 	b := s.b
-	if b == nil {
+	if b == nil && again == nil {
 		if !signal || len(s.signals.handles)+len(s.waits.handles) == 0 && !s.turns.busy() {
 			return value, nil
 		}
@@ -30,14 +33,20 @@ func (s *Stream) submit(signal bool) (uint64, error) {
 	}
 	s.b = nil
 	d := s.d
-	C.vka_cmd_host_barrier(d.c, b.commands, d.barrierScope())
-	err := d.check("vkEndCommandBuffer", C.vka_end(d.c, b.commands))
+	var err error
+	if b != nil {
+		C.vka_cmd_host_barrier(d.c, b.commands, d.barrierScope())
+		err = d.check("vkEndCommandBuffer", C.vka_end(d.c, b.commands))
+	}
 	if err == nil {
-		err = s.send(b, value+1, signal)
+		err = s.send(b, again, value+1, signal)
 	}
 	if err != nil {
 		s.waits.release()
 		s.signals.release()
+		if b == nil {
+			return 0, err
+		}
 		if b.marks > 0 || b.staged != nil { // in the order of the others
 			s.mu.Lock()
 			s.inflight = append(s.inflight, &batch{value: value, marks: b.marks, lost: true, staged: b.staged, mark: b.mark})
@@ -66,8 +75,18 @@ func (l *submission) signal(t *Timeline, v uint64) {
 	l.signals++
 }
 
-func (s *Stream) send(b *batch, value uint64, signal bool) error {
+// send submits b, again, or both in this order, in one vkQueueSubmit.
+func (s *Stream) send(b, again *batch, value uint64, signal bool) error {
 	var l submission
+	var list [2]*batch
+	var commands [2]C.VkCommandBuffer
+	n := 0
+	for _, x := range [2]*batch{b, again} {
+		if x != nil {
+			list[n], commands[n] = x, x.commands
+			n++
+		}
+	}
 	l.waits = copy(l.wait[:], s.waits.handles)
 	copy(l.waitValues[:], s.waits.values)
 	if signal {
@@ -82,20 +101,23 @@ func (s *Stream) send(b *batch, value uint64, signal bool) error {
 	d := s.d
 	d.worked.Store(true)
 	r := d.withQueue(func() C.VkResult {
-		return C.vka_submit(d.c, b.commands, C.uint32_t(l.waits), u64(&l.wait[0]), u64(&l.waitValues[0]),
+		return C.vka_submit(d.c, C.uint32_t(n), &commands[0], C.uint32_t(l.waits), u64(&l.wait[0]), u64(&l.waitValues[0]),
 			C.uint32_t(l.signals), u64(&l.set[0]), u64(&l.signalValues[0]))
 	})
 	if err := d.check("vkQueueSubmit", r); err != nil {
 		return err
 	}
-	s.tookTurn(b)
-	s.waits.moveTo(b)
+	last := list[n-1]
+	s.tookTurn(last)
+	s.waits.moveTo(last)
 	if signal {
-		s.signals.moveTo(b)
+		s.signals.moveTo(last)
 	}
-	b.value = value
 	s.mu.Lock()
-	s.inflight = append(s.inflight, b)
+	for _, x := range list[:n] {
+		x.value = value
+		s.inflight = append(s.inflight, x)
+	}
 	s.mu.Unlock()
 	return nil
 }

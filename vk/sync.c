@@ -64,7 +64,7 @@ VkResult vka_import_semaphore(vka_device *d, uint64_t semaphore, int fd)
 }
 
 /* The caller serializes submissions to the queue. */
-VkResult vka_submit(vka_device *d, VkCommandBuffer commands, uint32_t waits, const uint64_t *wait, const uint64_t *wait_values,
+VkResult vka_submit(vka_device *d, uint32_t count, const VkCommandBuffer *commands, uint32_t waits, const uint64_t *wait, const uint64_t *wait_values,
 	uint32_t signals, const uint64_t *signal, const uint64_t *signal_values)
 {
 	VkFlags stages[VKA_MAX_SUBMIT_SEMAPHORES];
@@ -83,8 +83,8 @@ VkResult vka_submit(vka_device *d, VkCommandBuffer commands, uint32_t waits, con
 		.waitSemaphoreCount = waits,
 		.pWaitSemaphores = wait,
 		.pWaitDstStageMask = stages,
-		.commandBufferCount = commands ? 1 : 0,
-		.pCommandBuffers = &commands,
+		.commandBufferCount = count,
+		.pCommandBuffers = commands,
 		.signalSemaphoreCount = signals,
 		.pSignalSemaphores = signal,
 	};

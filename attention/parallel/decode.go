@@ -50,23 +50,37 @@ func (op *Op) Shard() Shard {
 //
 // With Config.Causal BottomRight a row sees the tokens up to its own, without a causal mask all
 // of them. A window and TopLeft are refused. Each rank sends the float32 state of its tokens
-// to all others: B Hq Sq (HeadDimV + 1) 4 bytes. O and LSE may hold anything after an error.
+// to all others: B Hq Sq (HeadDimV + 1) 4 bytes. O and LSE may hold anything after an error, except
+// that they are unchanged if the ranks disagree.
+//
+// On a device the second call with the same tensors records its work, and later ones submit that. The
+// tensors are held only while a call is under way.
 func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	d := decode{DecodeArgs: a, side: op.newSide(s), shard: op.Shard(), rank: op.group.Rank(), cfg: op.cfg.Config}
-	err := errors.Join(op.checkStream(s), d.check(op))
-	h := header{kind: callDecode, config: op.config, mode: op.shard, shape: checksum(a.B, a.Hq, a.Hkv, a.Sq), sequences: checksum(a.Tokens)}
+	d := decode{DecodeArgs: a, side: op.newSide(s), shard: op.Shard(), rank: op.group.Rank(), cfg: op.cfg.Config, steps: op.newSteps()}
+	records := op.recordings.enter()
+	err := op.checkStream(s)
+	if err == nil {
+		err = d.check(op, records)
+	}
+	h := header{kind: callDecode, config: op.config, mode: op.shard, shape: checksumOf(a.B, a.Hq, a.Hkv, a.Sq), sequences: checksumOf(a.Tokens...)}
+	d.steps.done("check")
 	begun := false
 	begin := func() error {
 		begun = true
+		defer d.steps.done("submit")
 		return d.begin(op)
 	}
 	err = op.group.call(ctx, h, err, begin, func(ctx context.Context) error {
+		d.steps.done("agree")
 		err := d.finish(ctx, op)
 		if err == nil {
 			err = d.err
+		}
+		if err == nil && d.finished {
+			return nil
 		}
 		if waited := d.settle(ctx); err == nil {
 			err = waited
@@ -76,7 +90,12 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 	if begun && err != nil {
 		_ = d.settle(context.Background()) // what begin submitted, if the ranks disagree
 	}
-	return errors.Join(err, d.end(err))
+	err = errors.Join(err, d.end(err))
+	if records {
+		err = errors.Join(err, op.recordings.leave())
+	}
+	d.steps.done("end")
+	return err
 }
 
 // decode is a decode call on this rank.
@@ -89,11 +108,22 @@ type decode struct {
 	states, lse view   // float32 O and LSE of all ranks, one after the other
 	near        Near   // gathers them in host memory; nil: an exchange does
 	begun       uint64 // the submission that computes this rank's state
+
+	callKey  decodeKey
+	keyed    bool      // the call may be recorded, with this key
+	again    *recorded // recordings that compute the call; nil: it is recorded into the stream
+	finished bool      // all work has been waited for
+	steps    steps
 }
 
-func (d *decode) check(op *Op) error {
+// check checks the arguments. With records, a call whose tensors were checked before may use recordings.
+func (d *decode) check(op *Op, records bool) error {
 	if err := checkTokens(d.Tokens, d.B); err != nil {
 		return err
+	}
+	d.near = op.group.near(int64(d.stateBytes()))
+	if d.callKey, d.keyed = d.key(records); d.keyed {
+		d.again = op.recordings.find(d.s, &d.callKey) // a call with these tensors was checked
 	}
 	switch {
 	case d.cfg.Causal == attention.TopLeft:
@@ -107,6 +137,9 @@ func (d *decode) check(op *Op) error {
 		if held := d.shard.Count(d.rank, n); held > d.Capacity {
 			return &attention.ShapeError{Field: "Capacity", Got: d.Capacity, Want: fmt.Sprintf("at least %d for %d tokens of sequence %d", held, n, b)}
 		}
+	}
+	if d.again != nil {
+		return nil
 	}
 	a := d.arguments(0, d.Sq, attention.Vector{}, d.O, d.LSE)
 	a.Varlen = nil
@@ -203,10 +236,26 @@ func (d *decode) calls() (spans []Span, causal []bool) {
 	return spans, causal
 }
 
+// stateConfig is the Config of this rank's state, without a causal mask.
+func (d *decode) stateConfig() attention.Config {
+	cfg := d.cfg
+	cfg.F32O, cfg.Causal, cfg.Align = true, attention.CausalNone, attention.CausalNone
+	return cfg
+}
+
 // begin computes this rank's state. On a device it submits the work.
 func (d *decode) begin(op *Op) error {
+	if d.again == nil && d.keyed {
+		d.again = d.record(op, &d.callKey)
+	}
+	if d.again != nil {
+		if err := d.replay(); !errors.Is(err, vk.ErrStale) {
+			return err
+		}
+		d.again = nil // for this call another stream has the scratch memory, or a tensor was closed just now
+	}
 	options := d.options
-	if d.near = op.group.near(int64(d.stateBytes())); d.near != nil {
+	if d.near != nil {
 		d.options = vk.BufferOptions{Memory: vk.Readback} // kernels write states to the host's memory and read them there
 	}
 	d.states = d.new(attention.F32, d.shard.Ranks*d.B, d.Hq, d.Sq, d.cfg.ValueDim())
@@ -215,8 +264,7 @@ func (d *decode) begin(op *Op) error {
 	o, lse := d.of(d.states, d.rank), d.of(d.lse, d.rank)
 	spans, causal := d.calls()
 	for i, s := range spans {
-		cfg := d.cfg
-		cfg.F32O, cfg.Causal, cfg.Align = true, attention.CausalNone, attention.CausalNone
+		cfg := d.stateConfig()
 		if causal[i] {
 			cfg.Causal = attention.BottomRight
 		}
@@ -292,15 +340,12 @@ func (d *decode) finish(ctx context.Context, op *Op) error {
 
 // finishNear gathers the states through the host's memory. Nothing is left for the host to do between
 // the end of the device's work and the gather, or between the gather and the merge, but to submit it:
-// the merge is recorded while the device computes the state.
+// the merge is recorded while the device computes the state, or was recorded by an earlier call.
 func (d *decode) finishNear(ctx context.Context, op *Op) error {
-	if d.s != nil {
+	if d.s != nil && d.again == nil {
 		if err := d.merge(op); err != nil {
 			return err
 		}
-	}
-	if err := d.soon(ctx, d.begun); err != nil {
-		return err
 	}
 	parts := make([][][]byte, d.shard.Ranks)
 	for r := range parts {
@@ -309,17 +354,58 @@ func (d *decode) finishNear(ctx context.Context, op *Op) error {
 			parts[r] = append(parts[r], m.bytes())
 		}
 	}
+	var ahead *held
+	if d.again != nil && op.cfg.MergeAhead && !d.s.Device().QueueIsUnguarded() {
+		var err error
+		if ahead, err = d.submitAhead(op); err != nil {
+			return err
+		}
+		defer ahead.open()
+	}
+	d.steps.done("prepare the merge")
+	if err := d.soon(ctx, d.begun); err != nil {
+		return err
+	}
+	d.steps.waited("wait for the state", d.polls)
+	ahead.limit()
 	if err := op.group.gatherNear(ctx, d.near, parts); err != nil {
 		return err
 	}
+	d.steps.done("gather")
 	if d.s == nil {
 		return d.merge(op)
 	}
-	value, err := d.submit()
+	value, err := d.submitMerge(ctx, op, ahead)
 	if err != nil {
 		return err
 	}
-	return d.soon(ctx, value)
+	d.steps.done("submit the merge")
+	err = d.soon(ctx, value)
+	d.finished = err == nil
+	d.steps.waited("wait for the merge", d.polls)
+	return err
+}
+
+// submitMerge submits the merge that is recorded, or lets the one that was submitted ahead run.
+func (d *decode) submitMerge(ctx context.Context, op *Op, ahead *held) (uint64, error) {
+	if ahead != nil {
+		if now, err := ahead.open(); now || err != nil {
+			return ahead.submitted, err
+		}
+		if err := d.soon(ctx, ahead.submitted); err != nil { // it has merged other states
+			return 0, err
+		}
+	}
+	if d.again != nil {
+		value, err := d.s.Replay(d.again.merge)
+		if !errors.Is(err, vk.ErrStale) {
+			return value, err
+		}
+		if err := d.merge(op); err != nil {
+			return 0, err
+		}
+	}
+	return d.submit()
 }
 
 // merge merges the states. On a device it records that.
@@ -328,10 +414,15 @@ func (d *decode) merge(op *Op) error {
 	if err != nil {
 		return err
 	}
-	packed := func(v view) attention.Tensor { return attention.Tensor{Host: v.Host, Buffer: v.Buffer} }
-	first := attention.States{O: packed(d.states), LSE: packed(d.lse), Count: d.shard.Ranks}
 	if !d.ordered() {
 		return d.err
 	}
-	return m.Forward(d.s, attention.MergeArgs{Shape: attention.Shape{B: d.B, Hq: d.Hq, Sq: d.Sq}, First: first, O: d.O, LSE: d.LSE})
+	return m.Forward(d.s, d.mergeArguments(d.states, d.lse))
+}
+
+// mergeArguments are those of the merge of all states.
+func (d *decode) mergeArguments(states, lse view) attention.MergeArgs {
+	packed := func(v view) attention.Tensor { return attention.Tensor{Host: v.Host, Buffer: v.Buffer} }
+	first := attention.States{O: packed(states), LSE: packed(lse), Count: d.shard.Ranks}
+	return attention.MergeArgs{Shape: attention.Shape{B: d.B, Hq: d.Hq, Sq: d.Sq}, First: first, O: d.O, LSE: d.LSE}
 }

@@ -115,19 +115,10 @@ func (g *Group) call(ctx context.Context, h header, invalid error, prepare func(
 	h.number = g.calls
 	wait, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	var all [][]byte
-	var err, unprepared error
-	if prepare == nil || invalid != nil {
-		all, err = g.t.Gather(wait, h.encode(invalid))
-	} else {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			all, err = g.t.Gather(wait, h.encode(nil))
-		}()
-		unprepared = prepare()
-		<-done
+	if invalid != nil {
+		prepare = nil
 	}
+	all, unprepared, err := g.agree(wait, h.encode(invalid), prepare)
 	if err != nil {
 		return g.end(err)
 	}
@@ -144,6 +135,35 @@ func (g *Group) call(ctx context.Context, h header, invalid error, prepare func(
 		return g.end(err)
 	}
 	return nil
+}
+
+// agree gathers the headers of all ranks while prepare runs. Where ranks share memory, this rank writes its
+// header there and looks for those of the others after prepare: no other goroutine and no message of the
+// network delays prepare.
+func (g *Group) agree(ctx context.Context, mine []byte, prepare func() error) (all [][]byte, unprepared, err error) {
+	if t, ok := g.t.(Announcer); ok && t.AnnounceBytes() >= headerBytes+maxReason {
+		announced, err := t.Announce(mine)
+		if err != nil {
+			return nil, nil, err
+		}
+		if prepare != nil {
+			unprepared = prepare()
+		}
+		all, err = announced.Wait(ctx)
+		return all, unprepared, err
+	}
+	if prepare == nil {
+		all, err = g.t.Gather(ctx, mine)
+		return all, nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		all, err = g.t.Gather(ctx, mine)
+	}()
+	unprepared = prepare()
+	<-done
+	return all, unprepared, err
 }
 
 // end closes the group to further calls, on every rank.

@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 
 	"vkattn/attention"
@@ -351,12 +352,21 @@ func (t *inProcess) culpritLocked(peer int) int {
 }
 
 func (t *inProcess) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
-	if ctx == nil {
-		ctx = context.Background()
+	g, err := t.Announce(mine)
+	if err != nil {
+		return nil, err
 	}
+	return g.Wait(ctx)
+}
+
+// AnnounceBytes implements Announcer.
+func (t *inProcess) AnnounceBytes() int { return math.MaxInt }
+
+// Announce implements Announcer.
+func (t *inProcess) Announce(mine []byte) (Announced, error) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if err := t.beginLocked(); err != nil {
-		t.mu.Unlock()
 		return nil, err
 	}
 	g := t.gather
@@ -369,8 +379,27 @@ func (t *inProcess) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
 		t.gather = nil
 		close(g.done)
 	}
+	return &announced{t, g}, nil
+}
+
+// announced is a rank's part in a gathering.
+type announced struct {
+	t *inProcess
+	g *gathering
+}
+
+// Wait implements Announced.
+func (a *announced) Wait(ctx context.Context) ([][]byte, error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	t, g := a.t, a.g
+	t.mu.Lock()
 	me := &t.ranks[t.rank]
 	me.gathers = true
+	if me.left {
+		t.endLocked(&RankError{t.rank, ErrLeft})
+	}
 	for r := range t.ranks {
 		if t.ranks[r].left && g.parts[r] == nil {
 			t.endLocked(&RankError{r, ErrLeft})

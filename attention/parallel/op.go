@@ -36,6 +36,9 @@ type Op struct {
 	sums   map[attention.MergeConfig]*attention.Sum
 	taken  map[taken]struct{} // at most maxPlans
 
+	recordings recordings
+	observer   func(DecodeStep) // of ObserveDecode
+
 	// Checksums for headers, of what is the same in every call: they take some microseconds, in which
 	// the device of a decode call would wait.
 	config, mode, shard uint64
@@ -149,7 +152,7 @@ func (op *Op) Close() error {
 	clear(op.local)
 	clear(op.merges)
 	clear(op.sums)
-	all = append(all, op.pool.close())
+	all = append(all, op.pool.close(), op.recordings.close())
 	return errors.Join(all...)
 }
 
@@ -272,6 +275,19 @@ func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, 
 		op.allocated = uint64(c.allocated)
 		return errors.Join(err, c.end(err))
 	})
+}
+
+// checksumOf hashes numbers.
+func checksumOf(values ...int) uint64 {
+	h := uint64(len(values))
+	for _, x := range values {
+		// The finalizer of SplitMix64: each bit of a value changes half of the bits.
+		h += 0x9e3779b97f4a7c15 + uint64(x)
+		h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+		h = (h ^ h>>27) * 0x94d049bb133111eb
+		h ^= h >> 31
+	}
+	return h
 }
 
 // checksum hashes values with all their fields, for which their String methods need not have words.

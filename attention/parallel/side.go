@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"runtime"
 	"slices"
 	"time"
 
 	"vkattn/attention"
+	"vkattn/internal/pause"
 	"vkattn/vk"
 )
 
@@ -22,6 +22,7 @@ type side struct {
 	options   vk.BufferOptions
 	buffers   []*vk.Buffer // allocated
 	allocated int64
+	polls     int // of the last call of soon
 	err       error
 }
 
@@ -313,7 +314,10 @@ func (s *side) soon(ctx context.Context, value uint64) error {
 	if s.s == nil || s.err != nil {
 		return s.err
 	}
-	for begin := time.Now(); time.Since(begin) < pollTime; runtime.Gosched() {
+	s.polls = 0
+	var spin pause.Spin
+	for begin := time.Now(); time.Since(begin) < pollTime; spin.Wait() {
+		s.polls++
 		if now, err := s.s.Timeline().Value(); now >= value || err != nil {
 			break
 		}

@@ -68,6 +68,24 @@ type Near interface {
 	GatherNear(ctx context.Context, parts [][][]byte) error
 }
 
+// Announcer is what a Transport may offer in addition: a Gather in two steps, between which this rank
+// works. Ranks agree on a call of Decode in this way while their devices compute.
+type Announcer interface {
+	// AnnounceBytes is the most bytes of a rank that Announce takes, the same number on every rank.
+	// 0: Announce cannot be called.
+	AnnounceBytes() int
+
+	// Announce starts a Gather and returns without waiting for other ranks. All ranks call it at the
+	// same point, and Wait before the next operation.
+	Announce(mine []byte) (Announced, error)
+}
+
+// Announced is a Gather under way.
+type Announced interface {
+	// Wait returns what Transport.Gather returns. It is called exactly once.
+	Wait(ctx context.Context) ([][]byte, error)
+}
+
 // Pending is an Exchange under way.
 type Pending interface {
 	// Wait returns when all transfers have finished, or with an error when the context ends,

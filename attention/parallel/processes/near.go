@@ -171,46 +171,125 @@ func (s *shared) GatherNear(ctx context.Context, parts [][][]byte) error {
 	if err != nil {
 		return err
 	}
-	me := s.ch.Rank()
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	m, err := s.ch.Post(s.peers, s.peers)
+	g, err := s.write(parts[s.ch.Rank()])
 	if err != nil {
 		return err
 	}
-	m.Await()
-	defer m.Done()
+	return g.read(ctx, func(r int, theirs []byte) error {
+		if len(theirs) != int(bytes) {
+			return fmt.Errorf("%w: it gathers %d bytes where rank %d has %d", parallel.ErrMismatch, len(theirs), s.ch.Rank(), bytes)
+		}
+		for _, x := range parts[r] {
+			theirs = theirs[copy(x, theirs):]
+		}
+		return nil
+	})
+}
+
+// AnnounceBytes implements parallel.Announcer. 0 without shared memory.
+func (s *shared) AnnounceBytes() int {
+	if s == nil {
+		return 0
+	}
+	return sharedArea
+}
+
+// Announce implements parallel.Announcer.
+func (s *shared) Announce(mine []byte) (parallel.Announced, error) {
+	if s == nil || len(mine) > sharedArea {
+		return nil, errs.Invalid("processes: Announce of %d bytes, at most %d", len(mine), s.AnnounceBytes())
+	}
+	g, err := s.write([][]byte{mine})
+	if err != nil {
+		return nil, err
+	}
+	return &announced{g, mine}, nil
+}
+
+// announced is a Gather of headers under way.
+type announced struct {
+	*sharedGather
+	mine []byte
+}
+
+// Wait implements parallel.Announced.
+func (a *announced) Wait(ctx context.Context) ([][]byte, error) {
+	all := make([][]byte, a.s.ch.Ranks())
+	all[a.s.ch.Rank()] = a.mine
+	err := a.read(ctx, func(r int, theirs []byte) error {
+		all[r] = bytes.Clone(theirs)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// write starts a gather: it writes this rank's bytes.
+func (s *shared) write(parts [][]byte) (*sharedGather, error) {
+	m, err := s.ch.Post(s.peers, s.peers)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.all == nil {
+		return nil, left(s.ch)
+	}
+	s.calls++
+	g := &sharedGather{s, m, s.calls}
+	first, size := g.at()
+	mine := s.all[s.ch.Rank()]
+	at := first
+	for _, x := range parts {
+		at += copy(mine[at:], x)
+	}
+	atomic.StoreUint64(word(mine, size), uint64(at-first))
+	atomic.StoreUint64(word(mine, sharedNumber), g.number)
+	return g, nil
+}
+
+// sharedGather is a gather under way.
+type sharedGather struct {
+	s      *shared
+	m      *control.Messages
+	number uint64
+}
+
+// at are the offsets of the bytes of a rank and of their number.
+func (g *sharedGather) at() (area, size int) {
+	turn := int(g.number % 2)
+	return sharedAreas + turn*sharedArea, sharedSize + turn*8
+}
+
+// read calls use with the bytes of each other rank, in order, as they come. An error of use names that
+// rank.
+func (g *sharedGather) read(ctx context.Context, use func(r int, theirs []byte) error) error {
+	s := g.s
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	g.m.Await()
+	defer g.m.Done()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.all == nil {
 		return left(s.ch)
 	}
-	s.calls++
-	turn := int(s.calls % 2)
-	area, size := sharedAreas+turn*sharedArea, sharedSize+turn*8
-	mine := s.all[me]
-	at := area
-	for _, x := range parts[me] {
-		at += copy(mine[at:], x)
-	}
-	atomic.StoreUint64(word(mine, size), uint64(bytes))
-	atomic.StoreUint64(word(mine, sharedNumber), s.calls)
+	area, size := g.at()
 	var loop pause.Loop
 	for _, r := range s.peers {
 		theirs := s.all[r]
-		for ; atomic.LoadUint64(word(theirs, sharedNumber)) < s.calls; loop.Wait() {
-			if err := s.look(ctx, m, r); err != nil {
+		for ; atomic.LoadUint64(word(theirs, sharedNumber)) < g.number; loop.Wait() {
+			if err := s.look(ctx, g.m, r); err != nil {
 				return err
 			}
 		}
-		if n := atomic.LoadUint64(word(theirs, size)); n != uint64(bytes) {
-			s.ch.Abort(&parallel.RankError{Rank: r, Err: fmt.Errorf("%w: it gathers %d bytes where rank %d has %d", parallel.ErrMismatch, n, me, bytes)})
+		n := min(atomic.LoadUint64(word(theirs, size)), sharedArea)
+		if err := use(r, theirs[area:][:n]); err != nil {
+			s.ch.Abort(&parallel.RankError{Rank: r, Err: err})
 			return left(s.ch)
-		}
-		at := area
-		for _, x := range parts[r] {
-			at += copy(x, theirs[at:])
 		}
 	}
 	return nil

@@ -53,6 +53,25 @@ func gatherNear(ctx context.Context, x parallel.Near, t parallel.Transport, call
 	return nil
 }
 
+// announce gathers bytes of a rank in two steps, of other sizes on each.
+func announce(ctx context.Context, _ parallel.Near, t parallel.Transport, call, size int) error {
+	want := func(r int) []byte { return filled(size*(r+1), byte(1+r+call)) }
+	a, err := t.(parallel.Announcer).Announce(want(t.Rank()))
+	if err != nil {
+		return err
+	}
+	all, err := a.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	for r := range all {
+		if !bytes.Equal(all[r], want(r)) {
+			return fmt.Errorf("call %d has other bytes of rank %d", call, r)
+		}
+	}
+	return nil
+}
+
 // requireShared skips where the ranks of a host may not share memory.
 func requireShared(t *testing.T, w *rankWorld) {
 	t.Helper()
@@ -74,7 +93,11 @@ func TestGatherNear(t *testing.T) {
 				if call%n == r {
 					time.Sleep(300 * time.Microsecond)
 				}
-				if err := gatherNear(context.Background(), w.near(r), w.transports[r], call, 1+call*1000); err != nil {
+				gather := gatherNear
+				if call%3 == 2 {
+					gather = announce
+				}
+				if err := gather(context.Background(), w.near(r), w.transports[r], call, 1+call*1000); err != nil {
 					return err
 				}
 				if call%7 == 0 { // messages of another kind between them
@@ -93,6 +116,8 @@ func TestGatherNear(t *testing.T) {
 			tooMany[r] = [][]byte{make([]byte, sharedArea+1)}
 		}
 		require.ErrorIs(t, w.near(0).GatherNear(context.Background(), tooMany), attention.ErrInvalid)
+		_, err := w.transports[0].(parallel.Announcer).Announce(tooMany[0][0])
+		require.ErrorIs(t, err, attention.ErrInvalid)
 	}
 }
 
@@ -196,29 +221,31 @@ func TestFaultsOfGatherNear(t *testing.T) {
 		"leaves": {func(w *rankWorld) error { return w.transports[bad].Close() }, parallel.ErrLeft},
 		"hangs":  {func(*rankWorld) error { return nil }, parallel.ErrTimeout},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, TransportTCP, n)
-			requireShared(t, w)
-			begin := time.Now()
-			for r, err := range ranktest.OnAll(n, func(r int) error {
-				ctx, cancel := context.WithTimeout(context.Background(), timeout)
-				defer cancel()
-				if err := gatherNear(ctx, w.near(r), w.transports[r], 0, 100); err != nil {
-					return err
+		for what, gather := range map[string]func(context.Context, parallel.Near, parallel.Transport, int, int) error{"gathers": gatherNear, "announces": announce} {
+			t.Run(name+" when it "+what, func(t *testing.T) {
+				w := newWorld(t, TransportTCP, n)
+				requireShared(t, w)
+				begin := time.Now()
+				for r, err := range ranktest.OnAll(n, func(r int) error {
+					ctx, cancel := context.WithTimeout(context.Background(), timeout)
+					defer cancel()
+					if err := gatherNear(ctx, w.near(r), w.transports[r], 0, 100); err != nil {
+						return err
+					}
+					if r == bad {
+						time.Sleep(timeout / 4)
+						return x.fault(w)
+					}
+					return gather(ctx, w.near(r), w.transports[r], 1, 100)
+				}) {
+					if r != bad {
+						ranktest.Named(t, err, bad, x.want)
+					}
 				}
-				if r == bad {
-					time.Sleep(timeout / 4)
-					return x.fault(w)
-				}
-				return gatherNear(ctx, w.near(r), w.transports[r], 1, 100)
-			}) {
-				if r != bad {
-					ranktest.Named(t, err, bad, x.want)
-				}
-			}
-			require.Less(t, time.Since(begin), 7*timeout)
-			require.Error(t, gatherNear(context.Background(), w.near(0), w.transports[0], 2, 100))
-		})
+				require.Less(t, time.Since(begin), 7*timeout)
+				require.Error(t, gather(context.Background(), w.near(0), w.transports[0], 2, 100))
+			})
+		}
 	}
 	w := newWorld(t, TransportTCP, 2)
 	for r, err := range ranktest.OnAll(2, func(r int) error {

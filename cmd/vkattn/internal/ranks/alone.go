@@ -2,11 +2,11 @@ package ranks
 
 import (
 	"context"
-	"runtime"
 	"time"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/pause"
 )
 
 // alone is a problem on this rank's device.
@@ -53,7 +53,8 @@ func (x *alone) ordered(ctx context.Context, call func() error) error {
 		return err
 	}
 	// Polls for a short time as decoding over ranks does, so that the times compare.
-	for begin := time.Now(); time.Since(begin) < pollTime; runtime.Gosched() {
+	var spin pause.Spin
+	for begin := time.Now(); time.Since(begin) < pollTime; spin.Wait() {
 		if now, err := x.stream.Timeline().Value(); now >= value || err != nil {
 			break
 		}

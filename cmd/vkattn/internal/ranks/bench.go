@@ -172,14 +172,25 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	if err != nil {
 		return row, err
 	}
-	with, err := s.series(ctx, timing, call)
+	var steps stepTimes
+	observe := func() {
+		if mode.Decode {
+			op.ObserveDecode(steps.add)
+		}
+	}
+	with, err := s.series(ctx, timing, observe, call)
+	op.ObserveDecode(nil)
+	if err != nil {
+		return row, err
+	}
+	allSteps, err := Gather(ctx, s, steps.medians())
 	if err != nil {
 		return row, err
 	}
 	s.Meter.Off = true
 	defer func() { s.Meter.Off = false }()
 	timing.Warmup = min(timing.Warmup, 100*time.Millisecond)
-	without, err := s.series(ctx, timing, call)
+	without, err := s.series(ctx, timing, func() {}, call)
 	if err != nil {
 		return row, err
 	}
@@ -189,6 +200,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	if one.Ms > 0 {
 		x.Share = one.Ms / (float64(s.Ranks()) * x.Ms.Median)
 	}
+	x.Steps = stepsOf(allSteps)
 	for _, n := range sent {
 		x.SentBytes = max(x.SentBytes, n)
 	}
@@ -204,7 +216,8 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 func (s *Session) together(ctx context.Context) error {
 	n, ok := s.Meter.Transport.(parallel.Near)
 	if !ok || n.NearBytes() == 0 {
-		return nil
+		_, err := Gather(ctx, s, 0)
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -215,29 +228,33 @@ func (s *Session) together(ctx context.Context) error {
 	return n.GatherNear(ctx, parts)
 }
 
-// series times calls that start together. The time of a call is that of the slowest rank.
-func (s *Session) series(ctx context.Context, timing Timing, call func() (float64, error)) ([]float64, error) {
-	var mine []float64
-	begin := time.Now()
-	for {
-		warm := time.Since(begin) >= timing.Warmup
-		recorded, err := Gather(ctx, s, warm) // rank 0's answer counts
-		if err == nil {
-			err = s.together(ctx)
-		}
+// series times calls that start together. The time of a call is that of the slowest rank. Between timed
+// calls the devices are idle for microseconds where ranks are on one host, as they are between the calls
+// of timeOne. warm is called when the warm-up is over.
+func (s *Session) series(ctx context.Context, timing Timing, warm func(), call func() (float64, error)) ([]float64, error) {
+	for begin := time.Now(); ; {
+		over, err := Gather(ctx, s, time.Since(begin) >= timing.Warmup)
 		if err != nil {
+			return nil, err
+		}
+		if over[0] { // rank 0's answer counts
+			break
+		}
+		if _, err := call(); err != nil {
+			return nil, err
+		}
+	}
+	warm()
+	var mine []float64
+	for range timing.Repeats {
+		if err := s.together(ctx); err != nil {
 			return nil, err
 		}
 		ms, err := call()
 		if err != nil {
 			return nil, err
 		}
-		if recorded[0] {
-			mine = append(mine, ms)
-		}
-		if len(mine) == timing.Repeats {
-			break
-		}
+		mine = append(mine, ms)
 	}
 	all, err := Gather(ctx, s, mine)
 	if err != nil {

@@ -68,7 +68,16 @@ type Timed struct {
 	Planned   uint64        `json:"planned_bytes"`  // of the plan
 	// ExposedMs is the median less that of the same calls without transfers.
 	ExposedMs float64 `json:"exposed_ms"`
-	ComputeMs float64 `json:"compute_ms"` // median without transfers
+	ComputeMs float64 `json:"compute_ms"`      // median without transfers
+	Steps     []Step  `json:"steps,omitempty"` // of a decode call
+}
+
+// Step is a step of a decode call on every rank. The medians of the steps need not add up to that of the
+// calls.
+type Step struct {
+	Name  string    `json:"name"`
+	Us    []float64 `json:"us"`              // median of each rank
+	Polls []float64 `json:"polls,omitempty"` // of a wait for the device: median reads of the timeline
 }
 
 // Note is the reasons of a row that is not ok, for tables.

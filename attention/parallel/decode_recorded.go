@@ -1,0 +1,264 @@
+package parallel
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// Decode calls that repeat. A program decodes token after token with the same tensors; only the lengths
+// change, which kernels read from memory. The second call with the same tensors records the first pass
+// and the merge, and later ones submit these recordings: no tensor is checked, planned or recorded again.
+
+// decodeKey is all that the recordings of a decode call depend on, besides the operation.
+type decodeKey struct {
+	b, hq, hkv, sq, capacity int
+	q, k, v, o, lse          tensorKey
+	kScale, vScale           vectorKey
+	paged                    bool
+	table                    vectorKey
+	stride, pageSize, pages  int
+}
+
+// tensorKey is a tensor in device memory, vectorKey a vector there.
+type tensorKey struct {
+	buffer  *vk.Buffer
+	offset  int64
+	strides attention.Strides
+}
+
+type vectorKey struct {
+	buffer *vk.Buffer
+	offset int64
+}
+
+// key returns the key of a call; ok is false for a call that is not recorded: one whose rows take several
+// calls or a call that depends on the lengths, one without states in the host's memory, and one during
+// another call.
+func (d *decode) key(records bool) (key decodeKey, ok bool) {
+	if !records || d.s == nil || d.near == nil || d.Sq != 1 && d.cfg.Causal != attention.CausalNone {
+		return key, false
+	}
+	key = decodeKey{b: d.B, hq: d.Hq, hkv: d.Hkv, sq: d.Sq, capacity: d.Capacity}
+	for _, x := range [...]struct {
+		key *tensorKey
+		t   *attention.Tensor
+	}{{&key.q, &d.Q}, {&key.k, &d.K}, {&key.v, &d.V}, {&key.o, &d.O}, {&key.lse, &d.LSE}} {
+		if x.t.Host != nil {
+			return key, false
+		}
+		*x.key = tensorKey{x.t.Buffer, x.t.Offset, x.t.Strides}
+	}
+	vectors := [3]attention.Vector{d.KScale, d.VScale}
+	if p := d.Pages; p != nil {
+		key.paged, key.stride, key.pageSize, key.pages = true, p.Stride, p.PageSize, p.Count
+		vectors[2] = p.Table
+	}
+	for i, to := range [3]*vectorKey{&key.kScale, &key.vScale, &key.table} {
+		if vectors[i].Host != nil {
+			return key, false
+		}
+		*to = vectorKey{vectors[i].Buffer, vectors[i].Offset}
+	}
+	return key, true
+}
+
+// recorded is a call that was recorded. Without recordings the call was seen once.
+type recorded struct {
+	memory       *stateMemory
+	first, merge *vk.Recording // this rank's state; the merge of all
+	refused      bool          // it cannot be recorded
+}
+
+// stateMemory is host-visible memory for the states of all ranks and the lengths. Recordings of calls of
+// the same sizes share it: an operation runs one call at a time.
+type stateMemory struct {
+	states, lse view
+	lengths     *vk.Buffer
+	buffers     []*vk.Buffer
+}
+
+// stateSizes is the key of a stateMemory.
+type stateSizes struct{ b, hq, sq int }
+
+// recordings are those of an operation. One call uses them at a time.
+type recordings struct {
+	mu     sync.Mutex
+	calls  map[decodeKey]*recorded // at most maxRecordings
+	memory map[stateSizes]*stateMemory
+	gate   gate
+	busy   bool // a call uses them
+	closed bool
+}
+
+// maxRecordings bounds the recorded calls: one for each layer of a model, and more. Each has two command
+// buffers. With one more all are dropped. Tests lower it.
+var maxRecordings = 256
+
+// enter reports whether a call may use the recordings. Then leave must follow.
+func (x *recordings) enter() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.busy || x.closed {
+		return false
+	}
+	x.busy = true
+	return true
+}
+
+func (x *recordings) leave() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.busy = false; x.closed {
+		return x.drop()
+	}
+	return nil
+}
+
+// close destroys the recordings, or has the call that uses them do so.
+func (x *recordings) close() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed = true; x.busy {
+		return nil
+	}
+	return x.drop()
+}
+
+// drop destroys all recordings and their memory. The caller uses them, or nobody does.
+func (x *recordings) drop() error {
+	var all []error
+	for _, r := range x.calls {
+		all = append(all, r.close())
+	}
+	for _, m := range x.memory {
+		all = append(all, closeAll(m.buffers))
+	}
+	all = append(all, x.gate.close())
+	clear(x.calls)
+	clear(x.memory)
+	return errors.Join(all...)
+}
+
+func (r *recorded) close() error {
+	err := errors.Join(r.first.Close(), r.merge.Close())
+	r.first, r.merge, r.memory = nil, nil, nil
+	return err
+}
+
+// find returns the recordings of a call that a stream can submit; nil: there are none.
+func (x *recordings) find(s *vk.Stream, key *decodeKey) *recorded {
+	r := x.calls[*key]
+	if r == nil || !s.CanReplay(r.first) || !s.CanReplay(r.merge) {
+		return nil
+	}
+	return r
+}
+
+// again returns the entry of a call that was seen before, without recordings. It is nil the first time,
+// and for a call that cannot be recorded.
+func (x *recordings) again(key *decodeKey) (*recorded, error) {
+	if r := x.calls[*key]; r != nil {
+		if r.refused {
+			return nil, nil
+		}
+		return r, r.close()
+	}
+	var err error
+	if len(x.calls) >= maxRecordings {
+		err = x.drop()
+	}
+	if x.calls == nil {
+		x.calls, x.memory = map[decodeKey]*recorded{}, map[stateSizes]*stateMemory{}
+	}
+	x.calls[*key] = &recorded{}
+	return nil, err
+}
+
+// stateMemory returns the memory for the states of a call.
+func (d *decode) stateMemory(x *recordings) (*stateMemory, error) {
+	sizes := stateSizes{d.B, d.Hq, d.Sq}
+	if m := x.memory[sizes]; m != nil {
+		return m, nil
+	}
+	m := &stateMemory{}
+	m.states = viewOf(attention.Tensor{}, attention.F32, d.shard.Ranks*d.B, d.Hq, d.Sq, d.cfg.ValueDim())
+	m.lse = viewOf(attention.Tensor{}, attention.F32, d.shard.Ranks*d.B, d.Hq, d.Sq, 1)
+	for _, x := range [...]struct {
+		to    **vk.Buffer
+		bytes int64
+		kind  vk.MemoryKind
+	}{{&m.states.Buffer, m.states.bytes(), vk.Readback}, {&m.lse.Buffer, m.lse.bytes(), vk.Readback}, {&m.lengths, int64(4 * d.B), vk.Upload}} {
+		b, err := d.s.Device().NewBuffer(uint64(max(x.bytes, 4)), vk.BufferOptions{Memory: x.kind})
+		if err != nil {
+			return nil, errors.Join(err, closeAll(m.buffers))
+		}
+		*x.to, m.buffers = b, append(m.buffers, b)
+	}
+	x.memory[sizes] = m
+	return m, nil
+}
+
+// record records a call that was seen before and whose arguments are checked. It returns nil where that
+// is not possible: the call is then recorded into the stream, which reports what is wrong.
+func (d *decode) record(op *Op, key *decodeKey) *recorded {
+	r, err := op.recordings.again(key)
+	if r == nil || err != nil {
+		return nil
+	}
+	if r.memory, err = d.stateMemory(&op.recordings); err == nil {
+		r.first, r.merge, err = d.recordIn(op, r.memory)
+	}
+	if err != nil {
+		r.refused = true
+		return nil
+	}
+	return r
+}
+
+// recordIn records the first pass and the merge of a call with states in the given memory.
+func (d *decode) recordIn(op *Op, m *stateMemory) (first, second *vk.Recording, err error) {
+	local, err := op.of(d.stateConfig())
+	if err != nil {
+		return nil, nil, err
+	}
+	merge, err := op.merge(d.cfg.DType)
+	if err != nil {
+		return nil, nil, err
+	}
+	dev := d.s.Device()
+	first, err = dev.Record(func(c *vk.Commands) error {
+		o, lse := d.of(m.states, d.rank), d.of(m.lse, d.rank)
+		return local.Record(c, d.arguments(0, d.Sq, attention.Vector{Buffer: m.lengths}, o.Tensor, lse.Tensor))
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	second, err = dev.Record(func(c *vk.Commands) error {
+		if op.cfg.MergeAhead {
+			if err := c.HostWrites(); err != nil {
+				return err
+			}
+		}
+		return merge.Record(c, d.mergeArguments(m.states, m.lse))
+	})
+	if err != nil {
+		return nil, nil, errors.Join(err, first.Close())
+	}
+	return first, second, nil
+}
+
+// replay submits this rank's state of a recorded call.
+func (d *decode) replay() (err error) {
+	r := d.again
+	to := r.memory.lengths.Bytes()
+	for b, n := range d.Tokens {
+		binary.LittleEndian.PutUint32(to[4*b:], uint32(int32(d.shard.Count(d.rank, n))))
+	}
+	d.states, d.lse = r.memory.states, r.memory.lse
+	d.begun, err = d.s.Replay(r.first)
+	return err
+}

@@ -1,0 +1,441 @@
+package parallel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/inputs"
+	"vkattn/internal/testdevice"
+	"vkattn/vk"
+)
+
+// decoder is a rank that decodes on a device: an operation with its tensors.
+type decoder struct {
+	op *Op
+	s  *vk.Stream
+	DecodeArgs
+}
+
+// newDecoders makes ranks on one device. The cache has random numbers.
+func newDecoders(t require.TestingT, dev *vk.Device, streams []*vk.Stream, groups []*Group, cfg Config, a DecodeArgs) []*decoder {
+	list := make([]*decoder, len(groups))
+	for r, g := range groups {
+		op, err := New(g, dev, cfg)
+		require.NoError(t, err)
+		x := &decoder{op, streams[r], a}
+		x.Capacity = op.Shard().Count(r, 1000)
+		d := &onDevice{t: t, s: streams[r]}
+		tensor := func(heads, rows int, seed uint64) (b attention.Tensor) {
+			b.Host = inputs.New(int64(a.B*heads*rows*cfg.HeadDim), cfg.DType, inputs.Normal, seed)
+			d.tensor(&b, vk.DeviceLocal)
+			return b
+		}
+		x.Q, x.K, x.V = tensor(a.Hq, a.Sq, 1), tensor(a.Hkv, x.Capacity, uint64(10+r)), tensor(a.Hkv, x.Capacity, uint64(20+r))
+		x.O = tensor(a.Hq, a.Sq, 2)
+		lse := attention.Tensor{Host: make([]byte, 4*a.B*a.Hq*a.Sq)}
+		d.tensor(&lse, vk.DeviceLocal)
+		x.LSE = lse
+		require.NoError(t, x.s.Wait(context.Background()))
+		list[r] = x
+	}
+	return list
+}
+
+// result returns O and LSE.
+func (x *decoder) result() (all []byte, err error) {
+	for _, b := range []*vk.Buffer{x.O.Buffer, x.LSE.Buffer} {
+		data := make([]byte, b.Size())
+		err = errors.Join(err, x.s.Download(context.Background(), data, b, 0))
+		all = append(all, data...)
+	}
+	return all, err
+}
+
+// recordedCalls counts the calls that have recordings.
+func (x *decoder) recordedCalls() (n int) {
+	for _, r := range x.op.recordings.calls {
+		if r.first != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// unrecorded computes the calls that follow without recordings, if on.
+func (x *decoder) unrecorded(on bool) { x.op.recordings.busy = on }
+
+// Calls that repeat have the bits of calls that were never recorded, while lengths change, and after
+// tensors changed.
+func TestDecodeRepeats(t *testing.T) {
+	dev, streams := openRanks(t, 2)
+	for _, x := range []struct {
+		ranks  int
+		access attention.Access
+		ahead  bool
+		split  int // splits of the keys, in scratch memory
+	}{{2, attention.AccessAuto, false, 0}, {2, attention.AccessDescriptors, false, 0}, {2, attention.AccessAuto, false, 4},
+		{2, attention.AccessAuto, true, 0}, {1, attention.AccessAuto, true, 4}} {
+		ranks, cfg := x.ranks, Config{Block: 4, MergeAhead: x.ahead}
+		cfg.HeadDim, cfg.Causal, cfg.Tier, cfg.Access = 16, attention.BottomRight, attention.TierScalar, x.access
+		cfg.FixedSplit = x.split
+		t.Run(fmt.Sprintf("%d ranks %v ahead %v split %d", ranks, x.access, x.ahead, x.split), func(t *testing.T) {
+			groups := ranksOf(t, ranks, 10*time.Second)
+			list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 2, Hq: 4, Hkv: 2, Sq: 1})
+			for r, err := range onAll(groups, func(r int, _ *Group) error {
+				x := list[r]
+				defer x.op.Close()
+				other := x.O
+				d := &onDevice{t: t, s: x.s}
+				other.Buffer, other.Host = nil, make([]byte, x.O.Buffer.Size())
+				d.tensor(&other, vk.DeviceLocal)
+				for i := range 12 {
+					if i >= 8 { // another O
+						x.O = other
+					}
+					if i == 5 { // what the stream has recorded comes before
+						if err := x.s.Fill(vk.BufferRange{Buffer: x.Q.Buffer}, 0x3c003c00); err != nil {
+							return err
+						}
+					}
+					x.Tokens = []int{7 + 50*i, 900 - 60*i}
+					var want []byte
+					for _, plain := range []bool{true, false} {
+						x.unrecorded(plain)
+						if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+							return err
+						}
+						got, err := x.result()
+						if err != nil {
+							return err
+						}
+						if plain {
+							want = got
+						} else if !bytes.Equal(want, got) {
+							return fmt.Errorf("call %d has other bits", i)
+						}
+					}
+					if want := map[bool]int{true: 1}[i >= 1] + map[bool]int{true: 1}[i >= 9]; x.recordedCalls() != want {
+						return fmt.Errorf("%d recorded calls after call %d, want %d", x.recordedCalls(), i, want)
+					}
+				}
+				return nil
+			}) {
+				require.NoError(t, err, "rank %d", r)
+			}
+			for _, x := range list {
+				require.Empty(t, x.op.recordings.calls, "Close has destroyed them")
+				require.Empty(t, x.op.recordings.memory)
+			}
+		})
+	}
+}
+
+// Lengths that differ are found after the first pass of a recorded call was submitted: the call ends with
+// the rank's name, O keeps its bits, and the next call is right.
+func TestRecordedDecodeThatDisagrees(t *testing.T) {
+	const ranks = 2
+	dev, streams := openRanks(t, ranks)
+	cfg := Config{Block: 4}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	groups := ranksOf(t, ranks, 10*time.Second)
+	list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 3})
+	for r, err := range onAll(groups, func(r int, _ *Group) error {
+		x := list[r]
+		defer x.op.Close()
+		var before []byte
+		for i := range 3 {
+			x.Tokens = []int{300 + i}
+			if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+				return err
+			}
+		}
+		before, err := x.result()
+		if err != nil {
+			return err
+		}
+		submitted := x.s.Timeline()
+		was, err := submitted.Value()
+		if err != nil {
+			return err
+		}
+		x.Tokens = []int{500 + r}
+		err = x.op.Decode(context.Background(), x.s, x.DecodeArgs)
+		var named *RankError
+		if !errors.As(err, &named) || named.Rank != 1 || !errors.Is(err, ErrMismatch) {
+			return fmt.Errorf("ranks that disagree: %w", err)
+		}
+		if now, err := submitted.Value(); err != nil || now != was+1 {
+			return fmt.Errorf("%d submissions in place of the first pass: %w", now-was, err)
+		}
+		after, err := x.result()
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(before, after) {
+			return errors.New("O or LSE has changed")
+		}
+		x.Tokens = []int{302}
+		if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+			return err
+		}
+		if after, err = x.result(); err != nil || !bytes.Equal(before, after) {
+			return fmt.Errorf("the next call has other bits: %w", err)
+		}
+		return nil
+	}) {
+		require.NoError(t, err, "rank %d", r)
+	}
+}
+
+// Recordings keep no tensor of the caller open. A call with a tensor that was closed ends with an
+// error, as without them.
+func TestRecordedDecodeHoldsNoTensor(t *testing.T) {
+	dev, streams := openRanks(t, 1)
+	cfg := Config{}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	for _, plain := range []bool{true, false} {
+		groups := ranksOf(t, 1, 10*time.Second)
+		x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
+		x.unrecorded(plain)
+		for range 3 {
+			require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+		}
+		require.Equal(t, map[bool]int{false: 1}[plain], x.recordedCalls())
+		buffers := dev.Memory().Buffers
+		require.NoError(t, x.K.Buffer.Close())
+		require.Equal(t, buffers-1, dev.Memory().Buffers)
+		require.ErrorContains(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs), "rank 0")
+		x.unrecorded(false)
+		require.NoError(t, x.op.Close())
+	}
+}
+
+// The number of recorded calls is bounded, and a call whose recording is gone is recorded again. Some
+// calls of a rank end with another stream.
+func TestRecordedDecodesAreBounded(t *testing.T) {
+	was := maxRecordings
+	maxRecordings = 3
+	defer func() { maxRecordings = was }()
+	const ranks = 2
+	dev, streams := openRanks(t, 2*ranks)
+	cfg := Config{}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	groups := ranksOf(t, ranks, 10*time.Second)
+	list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})
+	defer debug.SetGCPercent(debug.SetGCPercent(1))
+	for r, err := range onAll(groups, func(r int, _ *Group) error {
+		x := list[r]
+		defer x.op.Close()
+		want := map[int][]byte{}
+		for i := range 60 {
+			layer := i / 4 % 5
+			x.s = streams[r+ranks*(i%2)]
+			x.K.Offset = int64(layer * 16 * 8)
+			x.Capacity = 400
+			if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+				return err
+			}
+			got, err := x.result()
+			if err != nil {
+				return err
+			}
+			if want[layer] == nil {
+				want[layer] = got
+			}
+			if !bytes.Equal(want[layer], got) {
+				return fmt.Errorf("call %d has other bits", i)
+			}
+			if n := len(x.op.recordings.calls); n > 3 {
+				return fmt.Errorf("%d calls are kept", n)
+			}
+			if i%4 > 0 && x.recordedCalls() == 0 {
+				return fmt.Errorf("call %d is not recorded", i)
+			}
+		}
+		return nil
+	}) {
+		require.NoError(t, err, "rank %d", r)
+	}
+}
+
+// Two ranks on one queue with merges ahead: the state of rank 1 is behind the merge of rank 0, which waits
+// for that state. The bound of the wait ends this, and other streams go on.
+func TestMergeAheadHoldsUpTheQueueForAShortTime(t *testing.T) {
+	dev, streams := openRanks(t, 3)
+	cfg := Config{MergeAhead: true}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	groups := ranksOf(t, 2, 10*time.Second)
+	list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})
+	done := make(chan struct{})
+	var others int
+	go func() { // another stream
+		defer close(done)
+		b, err := dev.NewBuffer(64, vk.BufferOptions{})
+		if err != nil {
+			return
+		}
+		defer b.Close()
+		for others = 0; others < 50; others++ {
+			if streams[2].Fill(vk.BufferRange{Buffer: b}, 1) != nil || streams[2].Wait(context.Background()) != nil {
+				return
+			}
+		}
+	}()
+	for r, err := range onAll(groups, func(r int, _ *Group) error {
+		x := list[r]
+		defer x.op.Close()
+		var want []byte
+		for i := range 40 {
+			if i%4 == 3 && r == 1 {
+				time.Sleep(3 * aheadTime)
+			}
+			if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+				return err
+			}
+			got, err := x.result()
+			if err != nil {
+				return err
+			}
+			if want == nil {
+				want = got
+			}
+			if !bytes.Equal(want, got) {
+				return fmt.Errorf("call %d has other bits", i)
+			}
+		}
+		return nil
+	}) {
+		require.NoError(t, err, "rank %d", r)
+	}
+	<-done
+	require.Equal(t, 50, others)
+}
+
+// An error opens the gate: nothing waits on the device when the call has returned.
+func TestErrorsLetAMergeAheadRun(t *testing.T) {
+	was := aheadTime
+	aheadTime = time.Hour
+	defer func() { aheadTime = was }()
+	dev, streams := openRanks(t, 1)
+	cfg := Config{MergeAhead: true}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	groups := ranksOf(t, 1, 10*time.Second)
+	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
+	for range 3 {
+		require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+	}
+	boom := errors.New("boom")
+	groups[0].t = &failsNear{groups[0].t.(*inProcess), boom}
+	require.ErrorIs(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs), boom)
+	require.NoError(t, x.s.Wait(context.Background()))
+	require.NoError(t, x.op.Close())
+}
+
+// failsNear fails GatherNear.
+type failsNear struct {
+	*inProcess
+	err error
+}
+
+func (f *failsNear) GatherNear(context.Context, [][][]byte) error { return f.err }
+
+// ObserveDecode gets the steps of a call, whose times add up to it.
+func TestObserveDecode(t *testing.T) {
+	dev, streams := openRanks(t, 1)
+	cfg := Config{}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	groups := ranksOf(t, 1, 10*time.Second)
+	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
+	defer x.op.Close()
+	for range 3 {
+		var names []string
+		var sum time.Duration
+		x.op.ObserveDecode(func(s DecodeStep) {
+			names = append(names, s.Name)
+			sum += s.Took
+			require.Equal(t, strings.HasPrefix(s.Name, "wait"), s.Polls > 0, s.Name)
+		})
+		begin := time.Now()
+		require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+		require.LessOrEqual(t, sum, time.Since(begin))
+		require.Equal(t, []string{"check", "submit", "agree", "prepare the merge", "wait for the state", "gather", "submit the merge",
+			"wait for the merge", "end"}, names)
+	}
+	x.op.ObserveDecode(nil)
+	require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+}
+
+// BenchmarkDecode is a call of one rank over few tokens: next to no time of a GPU. The metrics are medians
+// of the steps in which the device waits for the host.
+func BenchmarkDecode(b *testing.B) {
+	dev := testdevice.Open(b)
+	streams := []*vk.Stream{testdevice.Stream(b, dev, "")}
+	cfg := Config{}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	for name, plain := range map[string]bool{"recorded": false, "plain": true} {
+		b.Run(name, func(b *testing.B) {
+			groups := ranksOf(b, 1, 10*time.Second)
+			x := newDecoders(b, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{8}})[0]
+			x.unrecorded(plain)
+			took := map[string][]time.Duration{"check": nil, "submit": nil, "prepare the merge": nil, "submit the merge": nil, "end": nil}
+			for step := range took {
+				took[step] = make([]time.Duration, 0, b.N)
+			}
+			x.op.ObserveDecode(func(s DecodeStep) {
+				if list, ok := took[s.Name]; ok {
+					took[s.Name] = append(list, s.Took)
+				}
+			})
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				require.NoError(b, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+			}
+			for step, list := range took {
+				slices.Sort(list)
+				b.ReportMetric(float64(list[len(list)/2].Nanoseconds()), strings.ReplaceAll(step, " ", "-")+"-ns")
+			}
+			x.unrecorded(false)
+			require.NoError(b, x.op.Close())
+		})
+	}
+}
+
+// Close during calls that use recordings: the call under way ends, later ones are refused, and nothing is
+// left.
+func TestCloseDuringRecordedDecodes(t *testing.T) {
+	dev, streams := openRanks(t, 1)
+	for _, ahead := range []bool{false, true} {
+		cfg := Config{MergeAhead: ahead}
+		cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+		groups := ranksOf(t, 1, 10*time.Second)
+		x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
+		for range 3 {
+			require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+		}
+		ended := make(chan error)
+		go func() {
+			for {
+				if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}()
+		time.Sleep(5 * time.Millisecond)
+		require.NoError(t, x.op.Close())
+		require.ErrorIs(t, <-ended, vk.ErrClosed)
+		require.Empty(t, x.op.recordings.calls)
+		require.NoError(t, x.s.Wait(context.Background()))
+	}
+}
