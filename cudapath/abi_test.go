@@ -55,7 +55,7 @@ func TestBackwardParametersAreThoseOfTheKernels(t *testing.T) {
 		{"dQ", unsafe.Offsetof(p.dQ)}, {"dK", unsafe.Offsetof(p.dK)}, {"dV", unsafe.Offsetof(p.dV)}, {"q.batch", unsafe.Offsetof(p.q) + unsafe.Offsetof(p.q.batch)},
 		{"q.head", unsafe.Offsetof(p.q) + unsafe.Offsetof(p.q.head)}, {"q.row", unsafe.Offsetof(p.q) + unsafe.Offsetof(p.q.row)},
 		{"lse", unsafe.Offsetof(p.lse)}, {"dLSE", unsafe.Offsetof(p.dLSE)}, {"stats", unsafe.Offsetof(p.stats)}, {"cu_q", unsafe.Offsetof(p.cuQ)},
-		{"cu_k", unsafe.Offsetof(p.cuK)}, {"used_q", unsafe.Offsetof(p.usedQ)}, {"used_k", unsafe.Offsetof(p.usedK)}, {"first_batch", unsafe.Offsetof(p.firstBatch)},
+		{"cu_k", unsafe.Offsetof(p.cuK)}, {"used_q", unsafe.Offsetof(p.usedQ)}, {"used_k", unsafe.Offsetof(p.usedK)}, {"first", unsafe.Offsetof(p.first)},
 		{"Hq", unsafe.Offsetof(p.hq)}, {"Hkv", unsafe.Offsetof(p.hkv)}, {"Sq", unsafe.Offsetof(p.sq)}, {"Sk", unsafe.Offsetof(p.sk)}, {"D", unsafe.Offsetof(p.d)},
 		{"Dv", unsafe.Offsetof(p.dv)}, {"total_q", unsafe.Offsetof(p.totalQ)}, {"total_k", unsafe.Offsetof(p.totalK)}, {"bottom_right", unsafe.Offsetof(p.bottomRight)},
 		{"left", unsafe.Offsetof(p.left)}, {"right", unsafe.Offsetof(p.right)}, {"accumulate", unsafe.Offsetof(p.accumulate)}, {"scale", unsafe.Offsetof(p.scale)},

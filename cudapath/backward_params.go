@@ -11,7 +11,7 @@ type backwardParams struct {
 	q, k, v, o, dO, dQ, dK, dV tensorParams
 	lse, dLSE, stats           uint64
 	cuQ, cuK, usedQ, usedK     uint64
-	firstBatch, hq, hkv        int32
+	first, hq, hkv             int32
 	sq, sk, d, dv              int32
 	totalQ, totalK             int32
 	bottomRight, left, right   int32

@@ -40,7 +40,7 @@ func statsBytes(s *attention.Shape, totalQ int) uint64 {
 func (b *backwardKernels) workspace(s *attention.Shape, totalQ int) uint64 {
 	switch k := b.kernels[0]; k.Family {
 	case "fa3":
-		return fa3Workspace(s, totalQ, k.Kernel)
+		return fa3Workspace(s, totalQ, b.kernels[1].Kernel)
 	case "fa2":
 		return fa2Workspace(s, totalQ, k.Kernel)
 	}
@@ -57,16 +57,45 @@ func rowBlocks(s *attention.Shape, totalQ int, k *Kernel) uint64 {
 }
 
 // fa3Workspace is the size of what Workspace of kernels/fa3_backward_work.h describes: a
-// ticket, counters and a word per block of rows, three statistics per row, and dQ in
-// float32. An array of counters ends at a multiple of 128 bytes. Above head dim 128 each of
-// two warpgroups has a counter.
+// ticket, a word per block of rows, three statistics per row, and either counters and dQ in
+// float32, or dS of a launch, a word per unit and, for several launches, dQ. Arrays of counters and of words of units end at a
+// multiple of 128 bytes. k is the main kernel.
 func fa3Workspace(s *attention.Shape, totalQ int, k *Kernel) uint64 {
 	blocks := rowBlocks(s, totalQ, k) * uint64(s.Hq)
-	rows, counters := blocks*uint64(k.Rows), blocks
-	if k.D > 128 {
-		counters = 2 * blocks
+	rows := blocks * uint64(k.Rows)
+	up := func(words uint64) uint64 { return (words + 31) / 32 * 32 }
+	words := 32 + 4*blocks + 3*rows
+	if k.DSBytes == 0 {
+		return 4 * (words + up(blocks) + rows*uint64(k.D))
 	}
-	return 4 * (32 + (counters+31)/32*32 + 4*blocks + 3*rows + rows*uint64(k.D))
+	all, launch, unit := backwardUnits(s, k)
+	if launch < all {
+		words += rows * uint64(k.D)
+	}
+	return 4*(words+up(launch)) + launch*unit
+}
+
+// backwardUnits are the units of work of a call, blocks of keys of a KV head, those of a launch of a kernel
+// with DSBytes, and the bytes of dS of one of them.
+func backwardUnits(s *attention.Shape, k *Kernel) (all, launch, unit uint64) {
+	tiles := func(n, of int) uint64 { return (uint64(n) + uint64(of) - 1) / uint64(of) }
+	all = tiles(s.Sk, k.Cols) * uint64(s.KVHeads()) * uint64(s.B)
+	unit = uint64(s.Group()) * tiles(s.Sq, k.Rows) * uint64(2*k.Rows*k.Cols)
+	if unit == 0 || all == 0 {
+		return all, all, unit
+	}
+	most := min(max(uint64(k.DSBytes)/unit, 1), all)
+	// As many whole heads, or parts of a head, in each launch as in the others.
+	equal := func(n, most uint64) uint64 {
+		launches := (n + most - 1) / most
+		return (n + launches - 1) / launches
+	}
+	if blocks := tiles(s.Sk, k.Cols); most >= blocks {
+		launch = equal(all/blocks, most/blocks) * blocks
+	} else {
+		launch = equal(blocks, most)
+	}
+	return all, launch, unit
 }
 
 // fa2Workspace is the size of what Workspace of kernels/fa2_backward_work.h describes: for
@@ -161,7 +190,7 @@ func (v *backwardInvocation) bind(c *Context, a *attention.CUDABackwardCall) err
 }
 
 // launch launches the kernels one after the other, each for as many sequences as a grid
-// holds. It changes v.
+// holds, and those with DSBytes in turns, for as many units as that holds. It changes v.
 //
 // A kernel that may start early does so only in its first launch, which follows the kernel before
 // it. The first kernel of a call never does: it waits for all earlier work of the stream.
@@ -170,34 +199,60 @@ func (b *backwardKernels) launch(s *Stream, v *backwardInvocation, shape *attent
 		return err
 	}
 	defer s.c.leave()
-	for _, k := range b.kernels {
+	for i, k := range b.kernels {
+		if k.DSBytes > 0 {
+			return b.launchUnits(s, v, shape, b.kernels[i:])
+		}
 		for first := 0; first < shape.B; first += k.batches() {
-			count := min(shape.B-first, k.batches())
-			g, err := k.blocksOf(k.tiles(shape, count))
-			if err != nil {
-				return err
-			}
-			v.params.firstBatch = int32(first)
-			c := &v.call
-			c.function, c.threads, c.shared = k.handle, C.uint32_t(k.Threads), C.uint32_t(k.Shared)
-			c.early = 0
-			if k.Early && first == 0 && s.c.lib.launchesEarly() {
-				c.early = 1
-			}
-			for i, n := range g {
-				c.grid[i] = C.uint32_t(n)
-			}
-			if err := k.setMaps(c, v.mapped(shape), count); err != nil {
-				return err
-			}
-			var name *C.char
-			r := C.cua_launch_params(s.c.lib.api, s.c.handle, s.handle, &v.call, unsafe.Pointer(&v.params), &name)
-			if r != C.CUDA_SUCCESS {
-				err := s.c.check(opName(name, "cuLaunchKernel"), r)
-				err.(*Error).Detail = k.Entry
+			if err := b.launchOne(s, v, shape, k, first, min(shape.B-first, k.batches())); err != nil {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// launchUnits launches kernels with DSBytes.
+func (b *backwardKernels) launchUnits(s *Stream, v *backwardInvocation, shape *attention.Shape, kernels []*kernel) error {
+	all, launch, _ := backwardUnits(shape, kernels[0].Kernel)
+	if v.params.dQ.base == 0 {
+		launch = all // no dS is stored
+	}
+	for first := uint64(0); first < all; first += launch {
+		for _, k := range kernels {
+			if err := b.launchOne(s, v, shape, k, int(first), shape.B); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// launchOne launches a kernel for `count` sequences. first is the first of them, or the first unit of a kernel with DSBytes.
+func (b *backwardKernels) launchOne(s *Stream, v *backwardInvocation, shape *attention.Shape, k *kernel, first, count int) error {
+	g, err := k.blocksOf(k.tiles(shape, count))
+	if err != nil {
+		return err
+	}
+	v.params.first = int32(first)
+	c := &v.call
+	c.function, c.threads, c.shared = k.handle, C.uint32_t(k.Threads), C.uint32_t(k.Shared)
+	c.early = 0
+	if k.Early && first == 0 && s.c.lib.launchesEarly() {
+		c.early = 1
+	}
+	for i, n := range g {
+		c.grid[i] = C.uint32_t(n)
+	}
+	if err := k.setMaps(c, v.mapped(shape), count); err != nil {
+		return err
+	}
+	var name *C.char
+	r := C.cua_launch_params(s.c.lib.api, s.c.handle, s.handle, &v.call, unsafe.Pointer(&v.params), &name)
+	if r != C.CUDA_SUCCESS {
+		err := s.c.check(opName(name, "cuLaunchKernel"), r)
+		err.(*Error).Detail = k.Entry
+		return err
 	}
 	return nil
 }

@@ -54,6 +54,9 @@ type Kernel struct {
 	// Early: the kernel may start before the kernel of the same call before it ends. It waits
 	// itself for what it needs.
 	Early bool `json:"early"`
+	// DSBytes is what dS takes that a launch of a backward kernel stores, or reads for dQ. The kernels run
+	// in turns, each time for as many of the call's units of work as it holds. 0: they run once.
+	DSBytes int `json:"dSBytes"`
 	// Softcap is "yes" for a backward kernel that needs a softcap, "no" for one that takes none.
 	Softcap string `json:"softcap"`
 }
@@ -229,7 +232,7 @@ func (t tiles) count() uint64 { return t.rows * t.heads * t.batch }
 
 // units is the number of units of work that the CTAs of a persistent kernel share.
 func (k *Kernel) units(t tiles) uint64 {
-	if k.Outputs != "" {
+	if k.Outputs != "" && k.Outputs != "dQ" {
 		return t.keys * t.kvHeads * t.batch
 	}
 	return t.count()

@@ -25,7 +25,7 @@ struct AttnBackwardParams {
 	uint64_t stats;                // workspace. ref: 4 float32 per row, same order as lse; fa2, fa3: see their Workspace
 	uint64_t cu_q, cu_k;           // varlen: int32 [B + 1], cu_seqlens; 0: padded batch
 	uint64_t used_q, used_k;       // int32 [B], seqused; 0: every sequence is used in full
-	int32_t first_batch;           // the sequence of blockIdx.z = 0
+	int32_t first;                 // of a launch: the sequence of blockIdx.z = 0, or the first unit of work (fa3_backward_work.h)
 	int32_t Hq, Hkv;               // Hq is a multiple of Hkv
 	int32_t Sq, Sk, D, Dv;         // maximum sequence lengths; head dims
 	int32_t total_q, total_k;      // rows of packed tensors

@@ -78,7 +78,7 @@ template <class C> __device__ __forceinline__ void stats(const AttnBackwardParam
 	__shared__ int large;
 	constexpr int Lanes = 8; // of a row
 	const int head = blockIdx.y, lane = threadIdx.x % Lanes;
-	const TiledSequence<C> s(p, p.first_batch + blockIdx.z);
+	const TiledSequence<C> s(p, p.first + blockIdx.z);
 	const Workspace<C> space(p);
 	if (threadIdx.x == 0 && head == 0 && blockIdx.x == 0 && s.batch == 0) *space.ticket = 0;
 #pragma unroll 1

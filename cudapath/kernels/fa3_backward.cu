@@ -40,14 +40,15 @@
 //   -DATTN_DV=128             head dim of V and O, if not ATTN_D
 //   -DATTN_OPTIONS=0|1        1: kernels that take lengths, windows and softcap (fa3_backward_options.h) instead of those that do
 //                             not
-// Head dims above 128 have other consumers: fa3_backward_wide.h.
+// Head dims above 128 have other consumers, which store dS instead of adding dQ (fa3_backward_wide.h), and a kernel that multiplies it with K
+// (fa3_backward_wide_dq.h). Both are launched for some of the units at a time.
 #include "fa3_backward_consume.h"
 #include "fa3_backward_convert.h"
 #include "fa3_backward_produce.h"
 #include "fa3_backward_options_rows.h"
 #include "fa3_backward_rows.h"
 #include "fa3_backward_wide.h"
-#include "fa3_backward_wide_rows.h"
+#include "fa3_backward_wide_dq.h"
 #include "fa3_names.h"
 
 template <class T>
@@ -80,13 +81,13 @@ __device__ __forceinline__ void attendBackward(const TensorMap *mapQ, const Tens
 	}
 	__syncthreads();
 	if constexpr (!T::OPTIONS) waitForKernelBefore(), allowNextKernel();
+	if (T::WIDE && blockIdx.x == 0 && threadIdx.x == 0) Workspace::of<T>(p).ticket[1] = 0; // of the kernel of dQ
 	if (warp < 4) {
 		giveRegisters<T::PRODUCER_REGISTERS>();
 		if (warp == COPIER) {
 			if (threadIdx.x == 0) copyTiles<T>(mapQ, mapK, mapV, mapDO, p, shared);
 		} else if constexpr (T::WIDE) {
-			if (warp == ADDER) addWideTiles<T, 0>(p, shared);
-			else if (warp == ADDER + 1) addWideTiles<T, 1>(p, shared);
+			if (warp == ADDER) storeScores<T>(p, shared);
 		} else if (warp == ADDER) {
 			addTiles<T>(p, shared);
 		} else if constexpr (T::CONVERTS) {
@@ -117,6 +118,12 @@ using Causal = WideTile<ATTN_D, ATTN_DV, true>;
 
 using Options = OptionsTile<Causal>;
 
+// A CTA starts with 65536 / THREADS registers a thread, in multiples of 8. Warpgroups that ask for more than the producers give back wait forever.
+template <class T> constexpr bool registersSuffice(int threads) {
+	return T::PRODUCER_REGISTERS + (threads / 128 - 1) * T::CONSUMER_REGISTERS <= threads / 128 * (65536 / threads / 8 * 8);
+}
+static_assert(registersSuffice<Full>(Full::THREADS) && registersSuffice<Options>(Options::THREADS), "registers");
+
 #ifdef FA3_BACKWARD_SHARED
 #if ATTN_OPTIONS
 static_assert(Options::SHARED_BYTES == FA3_BACKWARD_SHARED, "build/fa3_backward.go says otherwise");
@@ -124,6 +131,9 @@ static_assert(Options::SHARED_BYTES == FA3_BACKWARD_SHARED, "build/fa3_backward.
 static_assert(Full::SHARED_BYTES == FA3_BACKWARD_SHARED && Causal::SHARED_BYTES == FA3_BACKWARD_SHARED, "build/fa3_backward.go says otherwise");
 #endif
 static_assert(LseTile<Full>::SHARED_BYTES == FA3_BACKWARD_STATS_SHARED, "build/fa3_backward.go says otherwise");
+#ifdef FA3_BACKWARD_DQ_SHARED
+static_assert(DQTile<Full>::SHARED_BYTES == FA3_BACKWARD_DQ_SHARED, "build/fa3_backward.go says otherwise");
+#endif
 #endif
 
 // A thread of the stats kernel has all its loads in flight: 64 bytes each of O and dO, and 128 with wide heads.
@@ -146,12 +156,18 @@ constexpr int STATS_CTAS = Full::WIDE ? 2 : 4; // of a multiprocessor
 		dq<Kind>(p);                                                                                                                   \
 	}
 
+#define WIDE_DQ_KERNEL(kind, Kind)                                                                                                             \
+	extern "C" __global__ void __launch_bounds__(DQTile<Kind>::THREADS, 1)                                                                 \
+		JOIN(TYPE_NAME, ATTN_D, DV_NAME, dq_, kind)(const __grid_constant__ TensorMap k, const __grid_constant__ AttnBackwardParams p) {        \
+		multiplyScores<Kind>(&k, p);                                                                                                   \
+	}
+
 #if ATTN_OPTIONS
 KERNELS(options, Options, computeSequenceStats)
 #if ATTN_D <= 128
 DQ_KERNEL(options, Options, storeSequenceDQ)
 #else
-DQ_KERNEL(options, Options, storeWideSequenceDQ)
+WIDE_DQ_KERNEL(options, Options)
 #endif
 #elif ATTN_D == 64
 KERNELS(full, Full, computeStats)
@@ -164,7 +180,7 @@ KERNELS(causal, Causal, computeStats)
 DQ_KERNEL(causal, Causal, storeDQ)
 #else
 KERNELS(full, Full, computeStats)
-DQ_KERNEL(full, Full, storeWideDQ)
+WIDE_DQ_KERNEL(full, Full)
 KERNELS(causal, Causal, computeStats)
-DQ_KERNEL(causal, Causal, storeWideDQ)
+WIDE_DQ_KERNEL(causal, Causal)
 #endif

@@ -21,6 +21,8 @@
 
 template <class Plain> struct OptionsTile : Plain {
 	static constexpr bool OPTIONS = true, CONVERTS = false; // the kernel after it converts dQ, by the rows of each sequence
+	// With a softcap consumers of wide heads need more registers than without.
+	static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
 	// Whether dS takes P in float32. In bf16 rounded P makes the error of dK too large where few rows or keys add up, as those of
 	// short sequences. At head dim 64 the registers of S hold it until dS is stored.
 	static constexpr bool FLOAT_P = BF16 && Plain::D == 64;

@@ -47,7 +47,7 @@ template <class T> __device__ __forceinline__ void computeSequenceStats(const At
 	constexpr int LANES = T::STAT_LANES, ROWS = ROWS_THREADS / LANES;
 	const Workspace w = Workspace::of<T>(p);
 	const int block = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % LANES;
-	const Sequence s = sequenceOf(p, p.first_batch + blockIdx.z);
+	const Sequence s = sequenceOf(p, p.first + blockIdx.z);
 	if (threadIdx.x == 0 && s.batch == 0 && head == 0 && block == 0) *w.ticket = 0;
 	if (block * T::BM >= s.rows.used) return;
 	const int64_t index = blockIndex<T>(p, s, head, block);
@@ -84,7 +84,7 @@ template <class T> __device__ __forceinline__ void storeSequenceDQ(const AttnBac
 	const Workspace w = Workspace::of<T>(p);
 	const int head = blockIdx.y, group = threadIdx.x / 128, thread = threadIdx.x % 128, c = thread % 4;
 	const int dim = (T::D == 128 ? 64 * group : 0) + thread / 32 * 16 + thread % 32 / 4, first = T::D == 128 ? 0 : T::DQ_COLUMNS * group;
-	const Sequence s = sequenceOf(p, p.first_batch + blockIdx.z);
+	const Sequence s = sequenceOf(p, p.first + blockIdx.z);
 	char *const out = s.rowsOf(p, p.dQ, head);
 	const bool add = p.accumulate & 1;
 	const int end = add ? s.rows.used : s.rows.extent;

@@ -1,5 +1,5 @@
 // The producer warpgroup of the backward fa3 kernel: a thread that draws tickets and issues the TMA copies, and one
-// that adds dQ to memory in a fixed order.
+// that adds dQ to memory in a fixed order, or with wide heads stores dS (fa3_backward_wide.h).
 #pragma once
 #include "fa3_backward_work.h"
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ void copyTiles(const TensorMap *mapQ, const TensorMap
 	uint32_t keysParity = 1;
 	for (;;) {
 		barrierWait(shared + T::WORK_EMPTY + 8 * work.stage, work.parity ^ 1);
-		const int ticket = atomicAdd(space.ticket, 1);
+		const int ticket = (T::WIDE ? p.first : 0) + atomicAdd(space.ticket, 1);
 		storeSharedWord(shared + T::WORK + 4 * work.stage, ticket);
 		barrierArrive(shared + T::WORK_FULL + 8 * work.stage);
 		work.advance();

@@ -58,7 +58,7 @@ template <class T> __device__ __forceinline__ void computeStats(const AttnBackwa
 	allowNextKernel();
 	constexpr int LANES = T::STAT_LANES, ROWS = ROWS_THREADS / LANES;
 	const Workspace w = Workspace::of<T>(p);
-	const int block = blockIdx.x, head = blockIdx.y, batch = p.first_batch + blockIdx.z, lane = threadIdx.x % LANES;
+	const int block = blockIdx.x, head = blockIdx.y, batch = p.first + blockIdx.z, lane = threadIdx.x % LANES;
 	const int64_t index = int64_t(batch) * p.Hq + head;
 	if (threadIdx.x == 0) {
 		w.clearTurns<T>(index * w.blocks + block);
@@ -123,7 +123,7 @@ template <class T> __device__ __forceinline__ void waitForDQ(const AttnBackwardP
 template <class T> __device__ __forceinline__ void storeDQ(const AttnBackwardParams &p) {
 	static __shared__ __align__(16) Element tile[T::BM * PITCH<T>];
 	const Workspace w = Workspace::of<T>(p);
-	const int block = blockIdx.x, head = blockIdx.y, batch = p.first_batch + blockIdx.z;
+	const int block = blockIdx.x, head = blockIdx.y, batch = p.first + blockIdx.z;
 	const int64_t index = int64_t(batch) * p.Hq + head;
 	const int group = threadIdx.x / 128, thread = threadIdx.x % 128, c = thread % 4;
 	const int dim = (T::D == 128 ? 64 * group : 0) + thread / 32 * 16 + thread % 32 / 4, first = T::D == 128 ? 0 : T::DQ_COLUMNS * group;

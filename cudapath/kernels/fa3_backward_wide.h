@@ -1,13 +1,14 @@
-// The consumer warpgroups of the backward fa3 kernel for head dims above 128, and the warps that add their dQ to memory.
+// The consumer warpgroups of the backward fa3 kernel for head dims above 128, and the warp that stores dS.
 //
 // dK and dV of 64 keys need more registers than a warpgroup has, so the two warpgroups divide the dims: each has its dims of
-// dK, dV and dQ, for all 64 keys or rows of the tile. S and dP cannot be divided this way. Warpgroup 0 computes
+// dK and dV, for all 64 keys of the tile. S and dP cannot be divided this way. Warpgroup 0 computes
 // S^T = K Q^T and P^T, warpgroup 1 dP^T = V dO^T and dS^T. P goes to warpgroup 1 through shared memory in the order of the
-// threads, so that both have it in registers as operand of dV. dS goes through shared memory to dK and dQ of both.
+// threads, so that both have it in registers as operand of dV. dS goes through shared memory to dK of both, and from there by TMA
+// to memory. dQ is the product of another kernel (fa3_backward_wide_dq.h): additions to dQ of 64 rows are eight times the bytes of dS, and
+// the L2 cache bounds them.
 //
-// A step of warpgroup 0: dV, S of the next rows, [dS is stored], dQ, dK; P of the next rows while dQ and dK are computed.
-// A step of warpgroup 1: dP, [P is stored], dV; dS while dV is computed; [dS is stored], dK and dQ. Where dO has two tiles and the
-// warpgroup computes dQ at once, it issues dP of the next rows before it leaves dQ in shared memory.
+// A step of warpgroup 0: dV, S of the next rows, [dS is stored], dK; P of the next rows while dK is computed.
+// A step of warpgroup 1: dP, [P is stored], dV; dS while dV is computed; [dS is stored], dK, and dP of the next rows while it is computed.
 //
 // Both release a tile of dO as soon as dV is complete, and a tile of Q when dK is.
 //
@@ -20,22 +21,10 @@
 #include "fa3_backward_consume.h"
 #include "fa3_backward_wide_tile.h"
 
-// dQ = dS K, with K of DIMS dims.
-template <class T, int DIMS> __device__ __forceinline__ void issueWideDQ(float (&dQ)[DIMS / 2], uint32_t dS, uint32_t keys) {
-	wgmmaFence();
-	WgmmaAcross<DIMS>::first(dQ, dS, keys);
-#pragma unroll
-	for (int key = 16; key < T::BN; key += 16) WgmmaAcross<DIMS>::add(dQ, dS + matrixOffset(key * 2), keys + matrixOffset(key * 128));
-	wgmmaCommit();
-	touch(dQ);
-}
-
 template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const AttnBackwardParams &p, uint32_t shared) {
 	constexpr int THREADS = 128 * T::WARPGROUPS;
-	// Dims of the warpgroup: of dK and dQ, and of dV. dQ is computed in chunks of 64 dims, since S or dP occupies registers then.
+	// Dims of the warpgroup: of dK, and of dV.
 	constexpr int DIMS = T::dimsOf(GROUP, T::D), FIRST = T::firstOf(GROUP, T::D), VALUE_DIMS = T::dimsOf(GROUP, T::DV), FIRST_VALUE = T::firstOf(GROUP, T::DV);
-	constexpr int DQ_DIMS = 64, CHUNKS = DIMS / DQ_DIMS;
-	constexpr bool DP_EARLY = GROUP == 1 && T::DO_STAGES > 1 && CHUNKS == 1;
 	const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
 	const float scale = p.scale * LOG2E;
 	// Matrices, as lower words of descriptors.
@@ -46,7 +35,7 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 	// A row of dS has the 64 keys in 128 bytes. A lane stores rows lane % 8 of 8x8 matrices.
 	const uint32_t ownDS = shared + T::DS + (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
 
-	float dK[DIMS / 2], dV[VALUE_DIMS / 2], dQ[DQ_DIMS / 2];
+	float dK[DIMS / 2], dV[VALUE_DIMS / 2];
 	float s[T::BM / 2]; // S of warpgroup 0, dP of warpgroup 1
 	uint32_t P[T::BM / 4];
 	uint32_t n = 0; // steps of all units
@@ -95,6 +84,7 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 						if constexpr (T::OPTIONS) rare = namedOr(KEYS_CLEAR, 128, found || anyNotFinite(s)) && clearKeys<T>(shared, 0);
 						else if (rowHere() < 0) rare = namedOr(KEYS_CLEAR, 128, found) && clearKeys<T>(shared, 0);
 						storeSharedWord(shared + T::RARE_KEYS + warpWord(), rare);
+						if (threadHere() == 128) Workspace::of<T>(p).rare[ticket - p.first] = rare;
 					}
 				}
 				const bool capped = T::OPTIONS && p.softcap != 0;
@@ -142,28 +132,6 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 			auto issueDK = [&](int stage) {
 				issueGradientDK<T, DIMS>(dK, dSOf(n), tileOfQ(stage) + matrixPanels(T::ROW_PANEL) + matrixOffset(FIRST / 64 * T::ROW_PANEL));
 			};
-			auto issueDQ = [&](int chunk) {
-				issueWideDQ<T, DQ_DIMS>(dQ, dSOf(n), base + matrixPanels(T::KEY_PANEL) + matrixOffset(T::K + (FIRST / 64 + chunk) * T::KEY_PANEL));
-			};
-			// Leaves a chunk of dQ of the current step in shared memory for the adding thread, in pieces.
-			auto giveDQ = [&](int chunk) {
-				touch(dQ);
-				constexpr int PIECES = DQ_DIMS / T::PIECE_DIMS;
-#pragma unroll
-				for (int i = 0; i < PIECES; i++) {
-					const int piece = chunk * PIECES + i, buffer = T::bufferOf(GROUP, piece);
-					barrierWait(shared + T::DQ_EMPTY + 8 * buffer, T::parityOf(GROUP, n, piece) ^ 1);
-					leaveDQ<T::PIECE_DIMS / 2>(shared + T::DQ + buffer * T::DQ_BYTES, dQ, i * T::PIECE_DIMS / 2);
-					releaseBuffer(shared + T::DQ_FULL + 8 * buffer);
-				}
-			};
-			auto giveRest = [&] {
-				if constexpr (CHUNKS > 1) {
-					issueDQ(1);
-					wgmmaWait<0>();
-					giveDQ(1);
-				}
-			};
 			auto endDV = [&] {
 				touch(dV), touch(P);
 				releaseBuffer(shared + T::DO_EMPTY + 8 * dO.stage);
@@ -190,33 +158,25 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 					q.advance();
 					waitQ();
 					issueS();
-					wgmmaWait<1>(); // P of dV and dQ together do not fit in registers
+					wgmmaWait<1>();
 					endDV();
 					namedSync(DS_STORED, THREADS);
-					issueDQ(0);
 					issueDK(stage);
-					wgmmaWait<2>();
-					touch(s);
-					prob(std::false_type()); // while dQ and dK are computed
-					dO.advance();
 					wgmmaWait<1>();
-					giveDQ(0);
+					touch(s);
+					prob(std::false_type()); // while dK is computed
+					dO.advance();
 					wgmmaWait<0>();
 					endDK(stage);
-					giveRest();
 					n++;
 				}
 				wgmmaWait<0>();
 				endDV();
 				namedSync(DS_STORED, THREADS);
-				issueDQ(0);
 				issueDK(q.stage);
 				dO.advance();
-				wgmmaWait<1>();
-				giveDQ(0);
 				wgmmaWait<0>();
 				endDK(q.stage);
-				giveRest();
 				q.advance();
 				n++;
 			} else {
@@ -252,43 +212,28 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 					endDV();
 				};
 				barrierWait(shared + T::V_FULL, keysParity);
-				if constexpr (DP_EARLY) beginDP(), endDP();
+				beginDP();
+				endDP();
 #pragma unroll 1
 				for (;; left--) {
-					if constexpr (!DP_EARLY) beginDP(), endDP();
-					storeTransposedDS<T>(ownDS + n % 2 * T::DS_BYTES, s);
+					const uint32_t buffer = n % T::DS_BUFFERS;
+					barrierWait(shared + T::DQ_EMPTY + 8 * buffer, (n / T::DS_BUFFERS & 1) ^ 1);
+					storeTransposedDS<T>(ownDS + buffer * T::DS_BYTES, s);
+					releaseBuffer(shared + T::DQ_FULL + 8 * buffer);
 					namedSync(DS_STORED, THREADS);
 					const int stage = q.stage;
 					dO.advance();
 					q.advance();
-					if constexpr (DP_EARLY) {
-						issueDQ(0);
-						issueDK(stage);
-						wgmmaWait<1>();
-						touch(dQ);
-						if (left == 1) {
-							giveDQ(0);
-							wgmmaWait<0>();
-							endDK(stage);
-							break;
-						}
-						beginDP();
-						giveDQ(0);
-						wgmmaWait<1>();
-						endDK(stage);
-						endDP();
-					} else {
-						issueDK(stage);
-						issueDQ(0);
-						wgmmaWait<1>();
-						endDK(stage);
-						wgmmaWait<0>();
-						giveDQ(0);
-						giveRest();
-						if (left == 1) break;
-					}
+					issueDK(stage);
+					if (left == 1) break;
+					beginDP();
+					wgmmaWait<1>();
+					endDK(stage);
+					endDP();
 					n++;
 				}
+				wgmmaWait<0>();
+				endDK((q.stage + T::Q_STAGES - 1) % T::Q_STAGES);
 				n++;
 			}
 			keysParity ^= 1;
@@ -306,49 +251,33 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 	}
 }
 
-// Adds the dQ of a consumer warpgroup to memory by TMA, in the order of the turns, as addTiles() does. Each warpgroup has a
-// warp that does so, and a counter per block of rows: no warpgroup waits for dims of the other one.
-template <class T, int GROUP> __device__ __forceinline__ void addWideTiles(const AttnBackwardParams &p, uint32_t shared) {
-	constexpr int PIECES = T::piecesOf(GROUP), FIRST = T::firstOf(GROUP, T::D) / T::PIECE_DIMS;
+// Stores dS of each step by TMA, as it lies in shared memory: rows of 64 keys, swizzled. A warp does so.
+template <class T> __device__ __forceinline__ void storeScores(const AttnBackwardParams &p, uint32_t shared) {
 	const Workspace space = Workspace::of<T>(p);
-	const int group = p.Hq / p.Hkv;
+	const int group = p.Hq / p.Hkv, blocks = (p.Sq + T::BM - 1) / T::BM;
 	Units<T> units(p, shared);
 	uint32_t n = 0; // steps of all units
+	int ticket;
 	UnitOf<T> u;
-	while (units.next(u)) {
+	while (units.next(ticket, u)) {
+		char *const unit = space.dS + (ticket - p.first) * unitBytes<T>(p);
 #pragma unroll 1
-		for (int head = u.head * group; head < (u.head + 1) * group; head++) {
-			int seen = 0; // of the counter of the next block
+		for (int head = 0; head < group; head++) {
 #pragma unroll 1
-			for (int block = u.first; block < u.end; block++) {
+			for (int block = u.first; block < u.end; block++, n++) {
 				if (threadIdx.x % 32 == 0) {
-					const int64_t at = blockIndex<T>(p, space, u, head, block);
-					int *turn = space.turns + T::COUNTERS * at + GROUP;
-					const int mine = turnOf<T>(p, u, block);
-					waitTurn(turn, mine, seen);
-					globalProxyFence();
-					float *to = space.dQ + at * (T::BM * T::D) + FIRST * T::DQ_FLOATS;
-					auto release = [&](int piece) { barrierArrive(shared + T::DQ_EMPTY + 8 * T::bufferOf(GROUP, piece)); };
-#pragma unroll
-					for (int piece = 0; piece < PIECES; piece++) {
-						const int buffer = T::bufferOf(GROUP, piece);
-						barrierWait(shared + T::DQ_FULL + 8 * buffer, T::parityOf(GROUP, n, piece));
-						addBytes(to + piece * T::DQ_FLOATS, shared + T::DQ + buffer * T::DQ_BYTES, T::DQ_BYTES, mine == 0);
+					const uint32_t buffer = n % T::DS_BUFFERS;
+					barrierWait(shared + T::DQ_FULL + 8 * buffer, n / T::DS_BUFFERS & 1);
+					if (p.dQ.base != 0) {
+						storeBytes(unit + (int64_t(head) * blocks + block) * T::DS_BYTES, shared + T::DS + buffer * T::DS_BYTES, T::DS_BYTES);
 						bulkCommit();
-						if (piece == 0) continue;
-						bulkWaitRead<1>(); // of the piece before
-						release(piece - 1);
+						bulkWaitRead();
 					}
-					bulkWaitRead<0>();
-					release(PIECES - 1);
-					seen = block + 1 < u.end ? loadAcquire(turn + T::COUNTERS) : 0; // while the additions complete
-					bulkWait();
-					globalProxyFence();
-					passTurn(turn);
+					barrierArrive(shared + T::DQ_EMPTY + 8 * buffer);
 				}
 				__syncwarp();
-				n++;
 			}
 		}
 	}
+	bulkWait();
 }

@@ -4,15 +4,14 @@
 #include "sm90_backward_wide.h"
 
 // A tile of 64 query rows and 64 keys, with head dims D of Q and K and DV of V. Consumer warpgroup 0 has the first dims of
-// all gradients and of dQ, warpgroup 1 the others (fa3_backward_wide.h).
+// dK and dV, warpgroup 1 the others (fa3_backward_wide.h).
 template <int D_, int DV_, bool CAUSAL_> struct WideTileData {
 	static constexpr int D = D_, DV = DV_, BM = 64, BN = 64, WARPGROUPS = 2;
-	static constexpr int COUNTERS = WARPGROUPS; // each warpgroup adds its dims of dQ in turns of its own
+	static constexpr int COUNTERS = 0; // nothing is added to dQ: dS goes to memory
 	static constexpr bool CAUSAL = CAUSAL_, WIDE = true, OPTIONS = false, CONVERTS = false;
-	// At head dim 256 only one tile of dO fits. dV, the last product that reads it, is therefore the first of a step.
-	static constexpr int Q_STAGES = D + DV <= 320 ? 3 : 2, DO_STAGES = DV == 256 ? 1 : 2;
+	static constexpr int Q_STAGES = D == 256 ? 2 : 3, DO_STAGES = 2;
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
-	static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+	static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
 	static constexpr int STAT_LANES = DV <= 128 ? 16 : 32; // that read a row of O and dO
 
 	// How many of `dims` dims a warpgroup has, and the first of them. With 128 columns a product reads less shared memory
@@ -27,21 +26,13 @@ template <int D_, int DV_, bool CAUSAL_> struct WideTileData {
 	static constexpr int PANELS = D / 64, VALUE_PANELS = DV / 64, ROW_PANEL = BM * 128, KEY_PANEL = BN * 128;
 	static constexpr int Q_BYTES = PANELS * ROW_PANEL, DO_BYTES = VALUE_PANELS * ROW_PANEL, K_BYTES = PANELS * KEY_PANEL, V_BYTES = VALUE_PANELS * KEY_PANEL;
 	static constexpr int DS_BYTES = ROW_PANEL, P_BYTES = 2 * BM * BN;
-	// dQ leaves the CTA in pieces of PIECE_DIMS dims. At head dim 256 a warpgroup has two buffers for four pieces, else one for each.
-	static constexpr int PIECE_DIMS = D == 256 ? 32 : 64, DQ_FLOATS = PIECE_DIMS * BM, DQ_BYTES = 4 * DQ_FLOATS, ADDERS = WARPGROUPS;
-	static constexpr __host__ __device__ int piecesOf(int group) { return dimsOf(group, D) / PIECE_DIMS; }
-	static constexpr __host__ __device__ int buffersOf(int group) { return D == 256 ? 2 : piecesOf(group); }
-	static constexpr int DQ_BUFFERS = D == 256 ? 4 : D / PIECE_DIMS, DQ_WAITS = DQ_BUFFERS;
-	static constexpr __host__ __device__ int bufferOf(int group, int piece) { return group * buffersOf(0) + piece % buffersOf(group); }
-	// Parity of the phase in which a piece of step n fills its buffer.
-	static constexpr __host__ __device__ uint32_t parityOf(int group, uint32_t n, int piece) {
-		return (n * (piecesOf(group) / buffersOf(group)) + piece / buffersOf(group)) & 1;
-	}
+	// The barriers that tiles of head dims up to 128 have for dQ are for the buffers of dS: a warp copies them to memory.
+	static constexpr int DS_BUFFERS = 2, DQ_BUFFERS = DS_BUFFERS, DQ_WAITS = DS_BUFFERS, ADDERS = 1;
 	// Statistics of a block of rows, as in BackwardTile.
 	static constexpr int LSE_FLOATS = 2 * BM + 4, LSE_BYTES = 4 * LSE_FLOATS, DELTA_BYTES = 4 * BM;
-	// Offsets in shared memory. dS has two buffers, as in BackwardTile.
-	static constexpr int K = 0, V = K + K_BYTES, Q = V + V_BYTES, DO = Q + Q_STAGES * Q_BYTES, DS = DO + DO_STAGES * DO_BYTES, P = DS + 2 * DS_BYTES,
-			     DQ = P + P_BYTES, LSE = DQ + DQ_BUFFERS * DQ_BYTES, DELTA = LSE + Q_STAGES * LSE_BYTES, BARRIERS = DELTA + DO_STAGES * DELTA_BYTES;
+	// Offsets in shared memory.
+	static constexpr int K = 0, V = K + K_BYTES, Q = V + V_BYTES, DO = Q + Q_STAGES * Q_BYTES, DS = DO + DO_STAGES * DO_BYTES,
+			     P = DS + DS_BUFFERS * DS_BYTES, LSE = P + P_BYTES, DELTA = LSE + Q_STAGES * LSE_BYTES, BARRIERS = DELTA + DO_STAGES * DELTA_BYTES;
 	static_assert(D % 64 == 0 && DV % 64 == 0 && D <= 256 && DV <= D && DV >= 128, "tile");
 };
 

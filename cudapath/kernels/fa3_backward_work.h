@@ -5,22 +5,58 @@
 // unit. The units of a head are in descending order of keys, those of the last heads under a causal mask in ascending
 // order; several heads alternate.
 //
-// dQ of a block of rows is a sum over key blocks, in the order of the units. A counter per block of rows says how many key
-// blocks have been added. Above head dim 128 each consumer warpgroup has one for its dims. A CTA adds its contribution when
+// Up to head dim 128, dQ of a block of rows is a sum over key blocks, in the order of the units. A counter per block of rows says how many key
+// blocks have been added. A CTA adds its contribution when
 // all earlier ones are complete. So a CTA waits only for units of lower tickets. These have started, hence no wait lasts
 // forever, whatever else runs on the device. With a causal mask the first step of a unit is at the diagonal. If the units of
 // a head start at the same time, each step of each unit is one step behind that of its predecessor, and none waits.
+//
+// Above head dim 128 a unit stores dS, a tile for each step. A launch of the main kernel has as many units as a fixed number of bytes
+// holds dS of, and the launch of the kernel after it adds their part of dQ (fa3_backward_wide_dq.h).
 #pragma once
 #include <type_traits>
 
 #include "fa3_backward_options.h"
 #include "ring.h"
 
-// Workspace: the next ticket; COUNTERS counters per block of rows; a record per block with -LSE in log2 units and factors of P;
-// -delta per row; dQ in float32.
+// Bytes of dS of a launch, unless a unit takes more. The build and the host take them from the table.
+#ifndef FA3_BACKWARD_DS
+#define FA3_BACKWARD_DS 0
+#endif
+constexpr int64_t DS_OF_LAUNCH = FA3_BACKWARD_DS;
+
+// The units of a call, those of a launch, and dS of one of them. If dQ is not wanted one launch has all units, and stores no dS.
+template <class T> __device__ __forceinline__ int unitsOfCall(const AttnBackwardParams &p) { return (p.Sk + T::BN - 1) / T::BN * p.Hkv * p.B; }
+template <class T> __device__ __forceinline__ int64_t unitBytes(const AttnBackwardParams &p) {
+	return p.dQ.base == 0 ? 0 : int64_t(p.Hq / p.Hkv) * ((p.Sq + T::BM - 1) / T::BM) * T::DS_BYTES;
+}
+template <class T> __device__ __forceinline__ int unitsOfLaunch(const AttnBackwardParams &p) {
+	const int64_t bytes = unitBytes<T>(p);
+	const int blocks = (p.Sk + T::BN - 1) / T::BN, heads = p.Hkv * p.B;
+	if (bytes == 0) return blocks * heads;
+	const int most = int(min(max(DS_OF_LAUNCH / bytes, int64_t(1)), int64_t(blocks) * heads));
+	// As many whole heads, or parts of a head, in each launch as in the others.
+	auto equal = [](int n, int most) {
+		const int launches = (n + most - 1) / most;
+		return (n + launches - 1) / launches;
+	};
+	return most >= blocks ? equal(heads, most / blocks) * blocks : equal(blocks, most);
+}
+
+// The first ticket that is no unit of the launch.
+template <class T> __device__ __forceinline__ int endOfUnits(const AttnBackwardParams &p, int ofCall) {
+	if constexpr (T::WIDE) return min(p.first + unitsOfLaunch<T>(p), ofCall);
+	else return ofCall;
+}
+
+// Workspace: the next ticket, and with wide heads that of the kernel of dQ; COUNTERS counters per block of rows; a record per block with -LSE in log2
+// units and factors of P; -delta per row; dQ in float32. With wide heads dS of the units of a launch and a word for each of them stand before
+// dQ, which is there only if there are several launches.
 struct Workspace {
 	int *ticket, *turns;
 	float *lse, *delta, *dQ;
+	char *dS;  // with wide heads: by unit, query head of its group and block of rows
+	int *rare; // whether the unit has found Inf or NaN in K
 	int blocks, rows; // blocks of rows of a head; their rows, with those past Sq. With options, of all sequences
 
 	template <class T> static __device__ __forceinline__ Workspace of(const AttnBackwardParams &p) {
@@ -38,6 +74,12 @@ struct Workspace {
 		w.lse = reinterpret_cast<float *>(w.turns + (heads * w.blocks * T::COUNTERS + 31) / 32 * 32);
 		w.delta = w.lse + heads * w.blocks * T::LSE_FLOATS;
 		w.dQ = w.delta + heads * w.rows;
+		if constexpr (T::WIDE) {
+			const int64_t units = unitsOfLaunch<T>(p);
+			w.dS = reinterpret_cast<char *>(w.dQ);
+			w.rare = reinterpret_cast<int *>(w.dS + units * unitBytes<T>(p));
+			w.dQ = reinterpret_cast<float *>(w.rare + (units + 31) / 32 * 32);
+		}
 		return w;
 	}
 
@@ -118,22 +160,57 @@ struct HeadOrder {
 	template <class T> static __device__ __forceinline__ HeadOrder of(const AttnBackwardParams &p) { return of<T>(p, p.Sq, T::CAUSAL); }
 };
 
+// With wide heads: the units of a KV head, which have every `step`-th ticket from `first` on, in ascending order of keys. With a causal mask the first
+// have the most rows, so that CTAs end at about the same time. As many heads alternate as have Q and dO in this part of the L2 cache.
+constexpr int64_t ROWS_IN_L2 = 32 << 20;
+
+struct UnitsOfHead {
+	int first, step;
+
+	// head counts the KV heads of all sequences.
+	template <class T> static __device__ __forceinline__ UnitsOfHead of(const AttnBackwardParams &p, int head) {
+		const int together = togetherOf<T>(p), before = head / together * together;
+		return {(p.Sk + T::BN - 1) / T::BN * before + head - before, min(together, p.Hkv * p.B - before)};
+	}
+
+	// A number of heads that divides those of a launch.
+	template <class T> static __device__ __forceinline__ int togetherOf(const AttnBackwardParams &p) {
+		const int blocks = (p.Sk + T::BN - 1) / T::BN, rows = T::OPTIONS && p.cu_q != 0 ? max(p.total_q / p.B, 1) : p.Sq;
+		const int ofLaunch = max(unitsOfLaunch<T>(p) / max(blocks, 1), 1);
+		int together = int(min(max(ROWS_IN_L2 / (int64_t(max(rows, 1)) * 2 * (T::D + T::DV) * (p.Hq / p.Hkv)), int64_t(1)), int64_t(ofLaunch)));
+		while (ofLaunch % together != 0) together--;
+		return together;
+	}
+};
+
+// Decodes a ticket with wide heads: the KV head among those of all sequences, and the key block.
+template <class T> __device__ __forceinline__ void decodeWide(const AttnBackwardParams &p, int ticket, int &head, int &block) {
+	const int blocks = (p.Sk + T::BN - 1) / T::BN, together = UnitsOfHead::togetherOf<T>(p);
+	const int before = ticket / (blocks * together) * together, width = min(together, p.Hkv * p.B - before), index = ticket - blocks * before;
+	block = index / width;
+	head = before + index - block * width;
+}
+
 // Decodes a ticket. Returns false if there is no such unit.
 template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardParams &p, int ticket, Unit &u) {
 	const int blocks = (p.Sk + T::BN - 1) / T::BN;
-	if (ticket >= blocks * p.Hkv * p.B) return false;
-	const HeadOrder order = HeadOrder::of<T>(p);
-	const int together = order.together, ascending = order.ascending, descending = order.descending;
+	if (ticket >= endOfUnits<T>(p, blocks * p.Hkv * p.B)) return false;
 	int head;
-	u.ascending = ticket >= blocks * descending;
-	if (u.ascending) {
-		ticket -= blocks * descending;
-		u.block = ticket / max(ascending, 1);
-		head = descending + ticket - u.block * ascending;
+	if constexpr (T::WIDE) {
+		decodeWide<T>(p, ticket, head, u.block);
 	} else {
-		const int chunk = ticket / (blocks * together), inChunk = ticket - chunk * blocks * together, width = min(together, descending - chunk * together);
-		head = chunk * together + inChunk % width;
-		u.block = blocks - 1 - inChunk / width;
+		const HeadOrder order = HeadOrder::of<T>(p);
+		const int together = order.together, ascending = order.ascending, descending = order.descending;
+		u.ascending = ticket >= blocks * descending;
+		if (u.ascending) {
+			ticket -= blocks * descending;
+			u.block = ticket / max(ascending, 1);
+			head = descending + ticket - u.block * ascending;
+		} else {
+			const int chunk = ticket / (blocks * together), inChunk = ticket - chunk * blocks * together, width = min(together, descending - chunk * together);
+			head = chunk * together + inChunk % width;
+			u.block = blocks - 1 - inChunk / width;
+		}
 	}
 	u.batch = head / p.Hkv;
 	u.head = head - u.batch * p.Hkv;
@@ -149,17 +226,24 @@ template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardPara
 // The same with options. Every sequence has as many units as the longest. Those past the end of their sequence have no steps.
 template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardParams &p, int ticket, SequenceUnit &u) {
 	const int blocks = (p.Sk + T::BN - 1) / T::BN, heads = p.Hkv * p.B, rows = p.cu_q != 0 ? max(p.total_q / p.B, 1) : p.Sq;
-	if (ticket >= blocks * heads) return false;
-	const HeadOrder order = HeadOrder::of<T>(p, rows, p.right != INT32_MAX && p.left == INT32_MAX);
-	const int together = order.together, ascending = order.ascending, descending = order.descending;
-	u.ascending = ticket >= blocks * descending;
-	// Of the units of `width` heads from `first` on, number `index`.
-	const int chunk = u.ascending ? 0 : ticket / (blocks * together), first = u.ascending ? descending : chunk * together;
-	const int width = u.ascending ? ascending : min(together, descending - first), index = ticket - blocks * first;
-	const int head = first + index % width;
-	u.batch = head / p.Hkv;
-	u.head = head - u.batch * p.Hkv;
-	u.block = u.ascending ? index / width : blocks - 1 - index / width;
+	if (ticket >= endOfUnits<T>(p, blocks * heads)) return false;
+	if constexpr (T::WIDE) {
+		int head;
+		decodeWide<T>(p, ticket, head, u.block);
+		u.batch = head / p.Hkv;
+		u.head = head - u.batch * p.Hkv;
+	} else {
+		const HeadOrder order = HeadOrder::of<T>(p, rows, p.right != INT32_MAX && p.left == INT32_MAX);
+		const int together = order.together, ascending = order.ascending, descending = order.descending;
+		u.ascending = ticket >= blocks * descending;
+		// Of the units of `width` heads from `first` on, number `index`.
+		const int chunk = u.ascending ? 0 : ticket / (blocks * together), first = u.ascending ? descending : chunk * together;
+		const int width = u.ascending ? ascending : min(together, descending - first), index = ticket - blocks * first;
+		const int head = first + index % width;
+		u.batch = head / p.Hkv;
+		u.head = head - u.batch * p.Hkv;
+		u.block = u.ascending ? index / width : blocks - 1 - index / width;
+	}
 	u.key = u.block * T::BN;
 	u.s = sequenceOf(p, u.batch);
 	const Span span = rowBlocksOf<T>(u.s, u.block);

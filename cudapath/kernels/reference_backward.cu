@@ -224,7 +224,7 @@ ENTRY(stats) {
 	__shared__ RowStats stats[Tile];
 	__shared__ int anyLarge;
 
-	const Head h = headOf(p, p.first_batch + blockIdx.z, blockIdx.y);
+	const Head h = headOf(p, p.first + blockIdx.z, blockIdx.y);
 	for (int64_t row = int64_t(blockIdx.x) * Tile; row < h.rows.used; row += int64_t(gridDim.x) * Tile) {
 		__syncthreads(); // all threads have stored the previous rows
 		if (threadIdx.x == 0) anyLarge = 0;
@@ -284,7 +284,7 @@ ENTRY(dq) {
 	__shared__ ProbTile dS; // [key][row]
 	__shared__ RowStats stats[Tile];
 
-	const int b = p.first_batch + blockIdx.z, head = blockIdx.y;
+	const int b = p.first + blockIdx.z, head = blockIdx.y;
 	const Head h = headOf(p, b, head);
 	for (int64_t row = int64_t(blockIdx.x) * Tile; row < h.rows.extent; row += int64_t(gridDim.x) * Tile) {
 		load(stats, p, h, row);
@@ -311,7 +311,7 @@ ENTRY(dkdv) {
 	__shared__ ProbTile P, dS; // [row][key]
 	__shared__ RowStats stats[Tile];
 
-	const int b = p.first_batch + blockIdx.z, kv = blockIdx.y, group = p.Hq / p.Hkv;
+	const int b = p.first + blockIdx.z, kv = blockIdx.y, group = p.Hq / p.Hkv;
 	const Range keys = rangeOf(p.cu_k, p.used_k, b, p.total_k, p.Sk);
 	const int columns = max(p.dK.base ? p.D : 0, p.dV.base ? p.Dv : 0);
 	for (int64_t key = int64_t(blockIdx.x) * Tile; key < keys.extent; key += int64_t(gridDim.x) * Tile) {

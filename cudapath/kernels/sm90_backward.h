@@ -109,6 +109,11 @@ __device__ __forceinline__ void passTurn(int *turn) { asm volatile("red.release.
 // Orders this thread's generic accesses to global memory and those of TMA.
 __device__ __forceinline__ void globalProxyFence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
+// Stores contiguous bytes, a multiple of 16, from shared memory by TMA. The next bulkCommit() includes it.
+__device__ __forceinline__ void storeBytes(void *to, uint32_t from, int bytes) {
+	asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}
+
 // Stores contiguous floats from shared memory by TMA, or adds them to memory. The next bulkCommit() includes it.
 __device__ __forceinline__ void addBytes(float *to, uint32_t from, int bytes, bool store) {
 	if (store)

@@ -38,6 +38,7 @@ type entry struct {
 	Outputs string      `json:"outputs,omitempty"` // of a backward kernel: "stats", "dQ", "dK dV" or "dQ dK dV"
 	Dense   bool        `json:"dense,omitempty"`   // a backward kernel without lengths, window and softcap
 	Early   bool        `json:"early,omitempty"`   // starts before the kernel of the same call before it ends, for which it waits itself
+	DSBytes int         `json:"dSBytes,omitempty"` // of dS that a launch of a backward kernel stores or reads
 	Softcap string      `json:"softcap,omitempty"` // of a backward kernel: "yes" or "no" if it is only for calls with or without one
 	Maps    []tensorMap `json:"maps,omitempty"`
 	Arch    string      `json:"arch,omitempty"`  // of the cubin; empty: sm_90a

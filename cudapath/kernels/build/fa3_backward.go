@@ -10,16 +10,20 @@ import (
 type fa3BackwardTile struct {
 	d, dv, rows, keys                  int
 	shared, optionsShared, statsShared int  // bytes
+	dQShared                           int  // of the kernel that multiplies dS with K; 0: the main kernel adds dQ
 	converts                           bool // the main kernel without options converts dQ
 }
 
 var fa3BackwardTiles = []fa3BackwardTile{
 	{d: 64, dv: 64, rows: 128, keys: 128, shared: 217508, optionsShared: 217568, statsShared: 17664, converts: true},
 	{d: 128, dv: 128, rows: 64, keys: 128, shared: 215460, optionsShared: 215520, statsShared: 34048},
-	{d: 192, dv: 128, rows: 64, keys: 64, shared: 223612, optionsShared: 231856, statsShared: 50432},
-	{d: 192, dv: 192, rows: 64, keys: 64, shared: 223064, optionsShared: 231296, statsShared: 50432},
-	{d: 256, dv: 256, rows: 64, keys: 64, shared: 222808, optionsShared: 231040, statsShared: 66816},
+	{d: 192, dv: 128, rows: 64, keys: 64, shared: 174444, optionsShared: 182688, statsShared: 50432, dQShared: 204940},
+	{d: 192, dv: 192, rows: 64, keys: 64, shared: 199020, optionsShared: 207264, statsShared: 50432, dQShared: 204940},
+	{d: 256, dv: 256, rows: 64, keys: 64, shared: 223048, optionsShared: 231280, statsShared: 66816, dQShared: 196728},
 }
+
+// fa3BackwardDS is what dS of a launch takes at head dims above 128.
+const fa3BackwardDS = 2 << 30
 
 // fa3BackwardModules lists the backward kernels of fa3: for each type and head dim a
 // module with two or three kernels, each without and with a causal mask, and one with
@@ -43,6 +47,11 @@ func fa3BackwardModules() []module {
 			if t.dv != t.d {
 				m.defines = append(m.defines, fmt.Sprintf("ATTN_DV=%d", t.dv))
 			}
+			dS := 0
+			if t.dQShared > 0 {
+				dS = fa3BackwardDS
+				m.defines = append(m.defines, fmt.Sprintf("FA3_BACKWARD_DS=%d", dS), fmt.Sprintf("FA3_BACKWARD_DQ_SHARED=%d", t.dQShared))
+			}
 			box := func(tensor string, rows int) tensorMap { return tensorMap{tensor, []int{64, rows, 1, 1}, 128} }
 			maps := []tensorMap{box("q", t.rows), box("k", t.keys), box("v", t.keys), box("dO", t.rows)}
 			kernels := func(m *module, kind string, mainShared int) {
@@ -56,7 +65,12 @@ func fa3BackwardModules() []module {
 				m.entries = append(m.entries,
 					of("stats", "stats", gridRowsHeadsBatch, 256, t.statsShared, nil),
 					of("main", "dQ dK dV", "persistent", 384, mainShared, maps))
-				if !t.converts || kind == "options" {
+				if t.dQShared > 0 {
+					m.entries = append(m.entries, of("dq", "dQ", "persistent", 384, t.dQShared, maps[1:2]))
+					for i := range m.entries[len(m.entries)-2:] {
+						m.entries[len(m.entries)-2+i].DSBytes = dS
+					}
+				} else if !t.converts || kind == "options" {
 					m.entries = append(m.entries, of("dq", "dQ", gridRowsHeadsBatch, 256, 0, nil))
 				}
 			}

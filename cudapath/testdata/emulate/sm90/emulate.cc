@@ -22,6 +22,12 @@ char failure[200];
 
 constexpr int BLOCK_ROWS = Full::BM;
 
+// The units of wide heads whose dS a launch stores, or all units.
+template <class T> static int launchUnits(const AttnBackwardParams &p) {
+	if constexpr (T::WIDE) return std::max(unitsOfLaunch<T>(p), 1);
+	else return std::max(unitsOfCall<T>(p), 1);
+}
+
 #include <string>
 #include "fibers.h"
 
@@ -105,10 +111,16 @@ struct Mapped {
 	int64_t batch, head, row, dim, rows, heads, packed;
 };
 
+// Runs the kernel of dQ.
+template <class T, class Blocks> static void runDQ(const AttnBackwardParams &p, const TensorMap &k, bool reversed, Blocks forBlocks) {
+	if constexpr (T::WIDE) runBlock(DQTile<T>::THREADS, DQTile<T>::SHARED_BYTES, reversed, [&] { multiplyScores<T>(&k, p); });
+	else forBlocks(0, [&] { storeSequenceDQ<T>(p); });
+}
+
 // Runs the kernels that steps names, 1 statistics, 2 gradients, 4 dQ, with maps of Q, K, V and dO. Returns what failed.
 extern "C" const char *emulate(const AttnBackwardParams *params, const Mapped *mapped, int steps, int reversed) {
 	using T = Options;
-	const AttnBackwardParams p = *params;
+	AttnBackwardParams p = *params;
 	TensorMap maps[4];
 	for (int i = 0; i < 4; i++) {
 		maps[i].base = reinterpret_cast<const uint16_t *>(mapped[i].base);
@@ -128,13 +140,11 @@ extern "C" const char *emulate(const AttnBackwardParams *params, const Mapped *m
 	};
 	failure[0] = 0;
 	if (steps & 1) forBlocks(LseTile<T>::SHARED_BYTES, [&] { computeSequenceStats<T>(p); });
-	blockIdx = {0, 0, 0}, gridDim = {1, 1, 1};
-	if (steps & 2 && !failure[0]) runBlock(T::THREADS, T::SHARED_BYTES, reversed, [&] { attendBackward<T>(&maps[0], &maps[1], &maps[2], &maps[3], p); });
-	if (steps & 4 && !failure[0])
-		forBlocks(0, [&] {
-			if constexpr (T::WIDE) storeWideSequenceDQ<T>(p);
-			else storeSequenceDQ<T>(p);
-		});
+	for (p.first = 0; p.first < unitsOfCall<T>(p) || p.first == 0; p.first += launchUnits<T>(p)) {
+		blockIdx = {0, 0, 0}, gridDim = {1, 1, 1};
+		if (steps & 2 && !failure[0]) runBlock(T::THREADS, T::SHARED_BYTES, reversed, [&] { attendBackward<T>(&maps[0], &maps[1], &maps[2], &maps[3], p); });
+		if (steps & 4 && !failure[0]) runDQ<T>(p, maps[1], reversed, forBlocks);
+	}
 	return failure;
 }
 #else
@@ -189,7 +199,8 @@ static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const In
 	const TensorMap q = map(in.q, p.Hq, p.Sq, D, BLOCK_ROWS), k = map(in.k, p.Hkv, p.Sk, D, Full::BN);
 	const TensorMap v = map(in.v, p.Hkv, p.Sk, Dv, Full::BN), dO = map(in.dO, p.Hq, p.Sq, Dv, BLOCK_ROWS);
 	const size_t tilesOfDQ = size_t(B) * p.Hq * blocks, counters = 32 + (tilesOfDQ * Full::COUNTERS + 31) / 32 * 32;
-	std::vector<uint4> work((counters + tilesOfDQ * (4 + 3 * BLOCK_ROWS + BLOCK_ROWS * ATTN_D)) / 4, uint4{~0u, ~0u, ~0u, ~0u});
+	const size_t units = size_t((p.Sk + Full::BN - 1) / Full::BN) * p.Hkv * B, dS = Full::WIDE ? units * (p.Hq / p.Hkv) * blocks * Full::DS_BYTES / 4 + units + 32 : 0;
+	std::vector<uint4> work((counters + tilesOfDQ * (4 + 3 * BLOCK_ROWS + BLOCK_ROWS * ATTN_D) + dS) / 4, uint4{~0u, ~0u, ~0u, ~0u});
 	p.stats = uint64_t(work.data());
 	auto forBlocks = [&](int shared, auto f) {
 		gridDim = {unsigned(blocks), unsigned(p.Hq), unsigned(B)};
@@ -204,14 +215,17 @@ static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const In
 	auto run = [&](auto kind) {
 		using T = decltype(kind);
 		forBlocks(LseTile<T>::SHARED_BYTES, [&] { computeStats<T>(p); });
-		blockIdx = {0, 0, 0}, gridDim = {1, 1, 1};
-		runBlock(T::THREADS, T::SHARED_BYTES, reversed, [&] { attendBackward<T>(&q, &k, &v, &dO, p); });
-		fail();
-		if (!T::CONVERTS)
-			forBlocks(0, [&] {
-				if constexpr (T::WIDE) storeWideDQ<T>(p);
-				else storeDQ<T>(p);
-			});
+		for (p.first = 0; p.first < unitsOfCall<T>(p); p.first += launchUnits<T>(p)) {
+			blockIdx = {0, 0, 0}, gridDim = {1, 1, 1};
+			runBlock(T::THREADS, T::SHARED_BYTES, reversed, [&] { attendBackward<T>(&q, &k, &v, &dO, p); });
+			fail();
+			if constexpr (T::WIDE) {
+				runBlock(DQTile<T>::THREADS, DQTile<T>::SHARED_BYTES, reversed, [&] { multiplyScores<T>(&k, p); });
+				fail();
+			} else if constexpr (!T::CONVERTS) {
+				forBlocks(0, [&] { storeDQ<T>(p); });
+			}
+		}
 	};
 	if (causal) run(Causal());
 	else run(Full());

@@ -98,9 +98,8 @@ static inline void copyBytes(uint32_t to, const void *from, int bytes, uint32_t 
 	barrierComplete(bar, bytes);
 }
 static inline void waitTurn(const int *turn, int mine, int = -1) {
-	constexpr int OTHER = ATTN_D > 128; // with wide heads the other adding warp of the CTA may have passed the turn on
 	while (*turn < mine) pause();
-	if (*turn > mine + OTHER) refuse("a turn that has passed", uint64_t(turn)); // of overlapping sequences too
+	if (*turn > mine) refuse("a turn that has passed", uint64_t(turn)); // of overlapping sequences too
 }
 static inline void passTurn(int *turn) {
 	++*turn;
@@ -109,6 +108,10 @@ static inline void passTurn(int *turn) {
 static inline void waitForKernelBefore() {}
 static inline void allowNextKernel() {}
 static inline void globalProxyFence() {}
+static inline void storeBytes(void *to, uint32_t from, int bytes) {
+	if (from % 16 || uint64_t(to) % 16 || bytes % 16) refuse("unaligned store", from);
+	memcpy(to, sharedAt(from), bytes);
+}
 static inline void addBytes(float *to, uint32_t from, int bytes, bool store) {
 	if (from % 16 || uint64_t(to) % 16) refuse("unaligned addition", from);
 	for (int i = 0; i < bytes / 4; i++) {
