@@ -62,7 +62,7 @@ func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.T
 	}
 	defer op.Close()
 	// In memory that a program on one GPU has: calls in exportable memory take up to 1.7 times as long.
-	t, err := s.operands(&cfg, &parallel.Problem{Shape: p.Shape}, p.Pass, p.Shape.Sq, p.Shape.Sk, seed, vk.BufferOptions{})
+	t, err := s.operands(&cfg, &parallel.Problem{Shape: p.Shape}, p.Pass, p.Shape.Sq, p.Shape.Sk, seed, ownBuffers(cfg.Tier))
 	if err != nil {
 		return 0, err
 	}

@@ -53,6 +53,11 @@ func (s *Session) buffers(m Mode) vk.BufferOptions {
 	return s.Meter.Buffers()
 }
 
+// ownBuffers are those of a call on one device by a tier. Only CUDA needs exportable ones.
+func ownBuffers(tier attention.Tier) vk.BufferOptions {
+	return vk.BufferOptions{Exportable: tier == attention.TierCUDA}
+}
+
 // allocate makes tensors where the session computes, on a device in buffers as o says. A tensor
 // without elements is not given.
 func (s *Session) allocate(n [tensorCount]int64, o vk.BufferOptions) (*tensors, error) {

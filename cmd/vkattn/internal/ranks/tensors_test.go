@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/vk"
 )
@@ -19,4 +20,6 @@ func TestBuffersOfAMode(t *testing.T) {
 	s := &Session{Meter: &Meter{Transport: exports{}}}
 	require.True(t, s.buffers(Mode{Mode: parallel.ModeRing}).Exportable)
 	require.False(t, s.buffers(Mode{Decode: true}).Exportable)
+	require.True(t, ownBuffers(attention.TierCUDA).Exportable)
+	require.False(t, ownBuffers(attention.TierCoopMat2).Exportable)
 }

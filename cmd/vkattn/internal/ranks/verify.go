@@ -14,7 +14,6 @@ import (
 	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/fields"
-	"vkattn/vk"
 )
 
 // sampled is about how many rows of a problem each rank gives to the float64 reference. The others
@@ -197,7 +196,7 @@ func (t *tensors) results(ctx context.Context, pass bench.Pass) (list [][]byte, 
 // one computes the whole problem on this rank's device.
 func (v *verification) one() (results [][]byte, err error) {
 	cfg, p := v.cfg.Config, &v.problem
-	t, err := v.allocate(sizes(&cfg, p, v.pass, p.Sq, p.Sk), vk.BufferOptions{})
+	t, err := v.allocate(sizes(&cfg, p, v.pass, p.Sq, p.Sk), ownBuffers(cfg.Tier))
 	if err != nil {
 		return nil, err
 	}
