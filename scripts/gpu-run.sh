@@ -205,18 +205,18 @@ if [[ $what == tables ]]; then
 	rm -rf "$OUT/tables" "$OUT/tables.md"
 	mkdir -p "$OUT/tables"
 	end=$(($(date +%s) + ${VKATTN_TABLES_LIMIT:-540}))
-	# Cases of a part by head dim, so that a process compiles what no other one does.
+	# Cases of a part by head dim, or by option, so that a process compiles what few others do.
 	shards=('^d1[.]|^d[23]' '^d[4-7]' '^d[89]|^d1[01]' '^d1[2-9]|^[^d]')
+	options=('^[ac]' '^b' '^[d-l]' '^[m-q]|^random' '^r[^a]|^s' '^[t-z]')
 	for part in $parts; do
 		IFS=: read -ra words <<<"${part#options:}"
 		args="--pass ${words[0]} --tier ${words[1]%%/*} --dtype ${words[2]}"
 		[[ ${words[1]} == */* ]] && args+=" --cuda-kernel ${words[1]#*/}"
 		name=$(tr ':/' '--' <<<"$part")
-		if [[ $part == options:* ]]; then
-			echo "$name $args --suite options"
-		else
-			for i in "${!shards[@]}"; do echo "$name-$i $args --suite conformance --case ${shards[i]}"; done
-		fi
+		suite=conformance
+		patterns=("${shards[@]}")
+		[[ $part == options:* ]] && suite=options patterns=("${options[@]}")
+		for i in "${!patterns[@]}"; do echo "$name-$i $args --suite $suite --case ${patterns[i]}"; done
 	done | xargs -P "$(nproc)" -L 1 bash -c '
 		here=$1 end=$2 name=$3 left=$(($2 - $(date +%s)))
 		: >"$OUT/tables/$name.jsonl"
