@@ -54,7 +54,7 @@ var vkPackage = apiwalk.Package{
 		"CacheDir": vk.CacheDir, "CheckHostMemory": vk.CheckHostMemory, "Devices": vk.Devices, "DriverHint": vk.DriverHint, "GetInstanceProcAddr": vk.GetInstanceProcAddr,
 		"OnDone": vk.OnDone, "Open": vk.Open, "ResultName": vk.ResultName, "ValidationByEnv": vk.ValidationByEnv, "Version": vk.Version, "Wrap": vk.Wrap,
 	},
-	Types: []any{vk.Buffer{}, vk.Commands{}, vk.Cubin{}, vk.CubinFunction{}, vk.ComponentType(0), vk.CoopMatShape{}, vk.Device{}, vk.DeviceType(0), vk.Error{}, vk.Limits{},
+	Types: []any{vk.Buffer{}, vk.Recording{}, vk.Commands{}, vk.Cubin{}, vk.CubinFunction{}, vk.ComponentType(0), vk.CoopMatShape{}, vk.Device{}, vk.DeviceType(0), vk.Error{}, vk.Limits{},
 		vk.MemoryKind(0), vk.Message{}, vk.Pipeline{}, vk.Scope(0), vk.Severity(0), vk.Stream{}, vk.Timeline{}},
 	// A made-up file descriptor may be an open one of this process.
 	Exact: map[string][]any{"Device.ImportBufferFD": {-1}, "Device.ImportTimelineFD": {-1}},
