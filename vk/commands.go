@@ -142,19 +142,6 @@ func (c *Commands) Barrier() error {
 	return nil
 }
 
-// HostWrites makes what the host writes after the submission visible to the work recorded later. The
-// submission waits for a timeline that the host signals after it has written. Writes before the submission
-// are visible without it.
-func (c *Commands) HostWrites() error {
-	b, err := c.enter("HostWrites")
-	if err != nil {
-		return err
-	}
-	defer c.d.leave()
-	C.vka_cmd_host_writes(c.d.c, b.commands)
-	return nil
-}
-
 // Copy records a copy of src to dst, of the same size. In one buffer the two must not
 // overlap. The batch holds both buffers. The error matches ErrInvalid for ranges that
 // exceed their buffers, differ in size or belong to another device.

@@ -289,7 +289,7 @@ func (d *Device) Lost() bool { return d != nil && d.lost.Load() }
 
 // Close waits until the device is idle, saves the pipeline cache and destroys everything
 // made from the device. Waits in other goroutines return ErrClosed. Close waits without a
-// limit: before Close, signal the timelines that submitted work waits for, or Promise that. Mapped memory
+// limit: before Close, signal the timelines that submitted work waits for. Mapped memory
 // (Buffer.Bytes) is unmapped. Further calls do nothing. Close returns the error of the
 // wait. It closes a lost device too.
 func (d *Device) Close() error {
@@ -301,9 +301,6 @@ func (d *Device) Close() error {
 		d.closed = true
 		d.life.Unlock()
 		return nil
-	}
-	for t := range d.timelines {
-		t.keepPromise()
 	}
 	err := d.idle()
 	for s := range d.streams {

@@ -46,17 +46,6 @@ void vka_cmd_host_barrier(vka_device *d, VkCommandBuffer c, int all)
 	d->CmdPipelineBarrier(c, all ? VK_PIPELINE_STAGE_ALL_COMMANDS_BIT : WORK_STAGES, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &b, 0, NULL, 0, NULL);
 }
 
-/* Makes the host's writes before a signal that the submission waits for visible to the work that follows. */
-void vka_cmd_host_writes(vka_device *d, VkCommandBuffer c)
-{
-	VkMemoryBarrier b = {
-		.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-		.srcAccessMask = VK_ACCESS_HOST_WRITE_BIT,
-		.dstAccessMask = WORK_READS,
-	};
-	d->CmdPipelineBarrier(c, VK_PIPELINE_STAGE_HOST_BIT, WORK_STAGES, 0, 1, &b, 0, NULL, 0, NULL);
-}
-
 void vka_cmd_copy(vka_device *d, VkCommandBuffer c, uint64_t src, uint64_t src_offset, uint64_t dst, uint64_t dst_offset, uint64_t size)
 {
 	VkBufferCopy region = {.srcOffset = src_offset, .dstOffset = dst_offset, .size = size};

@@ -271,7 +271,6 @@ void vka_cmd_dispatch(vka_device *, VkCommandBuffer, uint64_t pipeline, uint64_t
 /* all: order all commands, not only the commands of compute and transfer stages. */
 void vka_cmd_barrier(vka_device *, VkCommandBuffer, int all);
 void vka_cmd_host_barrier(vka_device *, VkCommandBuffer, int all);
-void vka_cmd_host_writes(vka_device *, VkCommandBuffer);
 void vka_cmd_copy(vka_device *, VkCommandBuffer, uint64_t src, uint64_t src_offset, uint64_t dst, uint64_t dst_offset, uint64_t size);
 void vka_cmd_fill(vka_device *, VkCommandBuffer, uint64_t buffer, uint64_t offset, uint64_t size, uint32_t word);
 VkResult vka_create_queries(vka_device *, uint32_t count, uint64_t *pool);

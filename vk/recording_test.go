@@ -156,26 +156,6 @@ func TestRecordingOutlivesAStream(t *testing.T) {
 	require.False(t, s.CanReplay(r))
 }
 
-// Device.Close keeps what the host has promised: work that waits for it does not hold it up.
-func TestCloseKeepsPromises(t *testing.T) {
-	d := openExecuting(t)
-	s := newStream(t, d)
-	gate, err := d.NewTimeline(false)
-	require.NoError(t, err)
-	x := newBuffer(t, d, 64, DeviceLocal)
-	for _, value := range []uint64{1, 5} {
-		gate.Promise(value)
-		require.NoError(t, s.WaitFor(gate, value))
-		require.NoError(t, s.HostWrites())
-		require.NoError(t, s.Fill(BufferRange{Buffer: x}, 1))
-		_, err = s.Submit()
-		require.NoError(t, err)
-	}
-	require.NoError(t, gate.Signal(1))
-	require.NoError(t, d.Close())
-	require.ErrorIs(t, gate.Signal(5), ErrClosed)
-}
-
 // Recordings under a collector that runs all the time.
 func TestReplayUnderGC(t *testing.T) {
 	d := openExecuting(t)

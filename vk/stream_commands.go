@@ -28,9 +28,6 @@ func (s *Stream) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, group
 // Fill is [Commands.Fill].
 func (s *Stream) Fill(dst BufferRange, word uint32) error { return s.commands().Fill(dst, word) }
 
-// HostWrites is [Commands.HostWrites].
-func (s *Stream) HostWrites() error { return s.commands().HostWrites() }
-
 // Keep is [Commands.Keep].
 func (s *Stream) Keep(list ...Resource) error { return s.commands().Keep(list...) }
 

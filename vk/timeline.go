@@ -18,8 +18,7 @@ type Timeline struct {
 	exportable bool
 	lent       bool // of a stream, which closes it
 	closed     atomic.Bool
-	promised   atomic.Uint64 // of Promise
-	gone       bool          // destroyed; under d.mu
+	gone       bool // destroyed; under d.mu
 }
 
 // NewTimeline creates a timeline with value 0. The caller closes it. An exportable one
@@ -116,24 +115,6 @@ func (t *Timeline) Signal(value uint64) error {
 		return invalid(op, "to %d, and the value is %d", value, now)
 	}
 	return t.set(value)
-}
-
-// Promise says that the host will signal a value. Work that waits for it may then be submitted although
-// another goroutine may close the device: Device.Close signals the value before it waits for the work. It
-// is for work whose results do not matter then.
-func (t *Timeline) Promise(value uint64) {
-	if t != nil {
-		t.promised.Store(value)
-	}
-}
-
-// keepPromise signals what the host has promised. The device is closing: nothing else uses it.
-func (t *Timeline) keepPromise() {
-	if p := t.promised.Load(); p > 0 && !t.gone {
-		if now, err := t.value(); err == nil && now < p {
-			_ = t.set(p)
-		}
-	}
 }
 
 func (t *Timeline) set(value uint64) error {

@@ -17,12 +17,6 @@ type Config struct {
 	Schedule Schedule // of a ring's forward pass
 	Block    int      // consecutive tokens of a sharded KV cache on one rank; 0: DefaultBlock
 	Machine  Machine  // speeds from which ModeAuto chooses
-
-	// MergeAhead makes calls of Decode that repeat submit the merge before the states of the other ranks
-	// are there. The merge waits on the device until the host has them. It changes no bit. Work that other
-	// streams submit behind it waits too, at most a millisecond longer than for this rank's state. Ranks
-	// may differ in it.
-	MergeAhead bool
 }
 
 // Validate reports the first field that is wrong. Options that no mode computes are

@@ -354,20 +354,11 @@ func (d *decode) finishNear(ctx context.Context, op *Op) error {
 			parts[r] = append(parts[r], m.bytes())
 		}
 	}
-	var ahead *held
-	if d.again != nil && op.cfg.MergeAhead && !d.s.Device().QueueIsUnguarded() {
-		var err error
-		if ahead, err = d.submitAhead(op); err != nil {
-			return err
-		}
-		defer ahead.open()
-	}
 	d.steps.done("prepare the merge")
 	if err := d.soon(ctx, d.begun); err != nil {
 		return err
 	}
 	d.steps.waited("wait for the state", d.polls)
-	ahead.limit()
 	if err := op.group.gatherNear(ctx, d.near, parts); err != nil {
 		return err
 	}
@@ -375,7 +366,7 @@ func (d *decode) finishNear(ctx context.Context, op *Op) error {
 	if d.s == nil {
 		return d.merge(op)
 	}
-	value, err := d.submitMerge(ctx, op, ahead)
+	value, err := d.submitMerge(op)
 	if err != nil {
 		return err
 	}
@@ -386,16 +377,8 @@ func (d *decode) finishNear(ctx context.Context, op *Op) error {
 	return err
 }
 
-// submitMerge submits the merge that is recorded, or lets the one that was submitted ahead run.
-func (d *decode) submitMerge(ctx context.Context, op *Op, ahead *held) (uint64, error) {
-	if ahead != nil {
-		if now, err := ahead.open(); now || err != nil {
-			return ahead.submitted, err
-		}
-		if err := d.soon(ctx, ahead.submitted); err != nil { // it has merged other states
-			return 0, err
-		}
-	}
+// submitMerge submits the merge that is recorded.
+func (d *decode) submitMerge(op *Op) (uint64, error) {
 	if d.again != nil {
 		value, err := d.s.Replay(d.again.merge)
 		if !errors.Is(err, vk.ErrStale) {

@@ -89,7 +89,6 @@ type recordings struct {
 	mu     sync.Mutex
 	calls  map[decodeKey]*recorded // at most maxRecordings
 	memory map[stateSizes]*stateMemory
-	gate   gate
 	busy   bool // a call uses them
 	closed bool
 }
@@ -137,7 +136,6 @@ func (x *recordings) drop() error {
 	for _, m := range x.memory {
 		all = append(all, closeAll(m.buffers))
 	}
-	all = append(all, x.gate.close())
 	clear(x.calls)
 	clear(x.memory)
 	return errors.Join(all...)
@@ -238,11 +236,6 @@ func (d *decode) recordIn(op *Op, m *stateMemory) (first, second *vk.Recording, 
 		return nil, nil, err
 	}
 	second, err = dev.Record(func(c *vk.Commands) error {
-		if op.cfg.MergeAhead {
-			if err := c.HostWrites(); err != nil {
-				return err
-			}
-		}
 		return merge.Record(c, d.mergeArguments(m.states, m.lse))
 	})
 	if err != nil {

@@ -81,14 +81,12 @@ func TestDecodeRepeats(t *testing.T) {
 	for _, x := range []struct {
 		ranks  int
 		access attention.Access
-		ahead  bool
 		split  int // splits of the keys, in scratch memory
-	}{{2, attention.AccessAuto, false, 0}, {2, attention.AccessDescriptors, false, 0}, {2, attention.AccessAuto, false, 4},
-		{2, attention.AccessAuto, true, 0}, {1, attention.AccessAuto, true, 4}} {
-		ranks, cfg := x.ranks, Config{Block: 4, MergeAhead: x.ahead}
+	}{{2, attention.AccessAuto, 0}, {2, attention.AccessDescriptors, 0}, {2, attention.AccessAuto, 4}, {1, attention.AccessAuto, 4}} {
+		ranks, cfg := x.ranks, Config{Block: 4}
 		cfg.HeadDim, cfg.Causal, cfg.Tier, cfg.Access = 16, attention.BottomRight, attention.TierScalar, x.access
 		cfg.FixedSplit = x.split
-		t.Run(fmt.Sprintf("%d ranks %v ahead %v split %d", ranks, x.access, x.ahead, x.split), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d ranks %v split %d", ranks, x.access, x.split), func(t *testing.T) {
 			groups := ranksOf(t, ranks, 10*time.Second)
 			list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 2, Hq: 4, Hkv: 2, Sq: 1})
 			for r, err := range onAll(groups, func(r int, _ *Group) error {
@@ -268,87 +266,6 @@ func TestRecordedDecodesAreBounded(t *testing.T) {
 	}
 }
 
-// Two ranks on one queue with merges ahead: the state of rank 1 is behind the merge of rank 0, which waits
-// for that state. The bound of the wait ends this, and other streams go on.
-func TestMergeAheadHoldsUpTheQueueForAShortTime(t *testing.T) {
-	dev, streams := openRanks(t, 3)
-	cfg := Config{MergeAhead: true}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
-	groups := ranksOf(t, 2, 10*time.Second)
-	list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})
-	done := make(chan struct{})
-	var others int
-	go func() { // another stream
-		defer close(done)
-		b, err := dev.NewBuffer(64, vk.BufferOptions{})
-		if err != nil {
-			return
-		}
-		defer b.Close()
-		for others = 0; others < 50; others++ {
-			if streams[2].Fill(vk.BufferRange{Buffer: b}, 1) != nil || streams[2].Wait(context.Background()) != nil {
-				return
-			}
-		}
-	}()
-	for r, err := range onAll(groups, func(r int, _ *Group) error {
-		x := list[r]
-		defer x.op.Close()
-		var want []byte
-		for i := range 40 {
-			if i%4 == 3 && r == 1 {
-				time.Sleep(3 * aheadTime)
-			}
-			if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
-				return err
-			}
-			got, err := x.result()
-			if err != nil {
-				return err
-			}
-			if want == nil {
-				want = got
-			}
-			if !bytes.Equal(want, got) {
-				return fmt.Errorf("call %d has other bits", i)
-			}
-		}
-		return nil
-	}) {
-		require.NoError(t, err, "rank %d", r)
-	}
-	<-done
-	require.Equal(t, 50, others)
-}
-
-// An error opens the gate: nothing waits on the device when the call has returned.
-func TestErrorsLetAMergeAheadRun(t *testing.T) {
-	was := aheadTime
-	aheadTime = time.Hour
-	defer func() { aheadTime = was }()
-	dev, streams := openRanks(t, 1)
-	cfg := Config{MergeAhead: true}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
-	groups := ranksOf(t, 1, 10*time.Second)
-	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
-	for range 3 {
-		require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
-	}
-	boom := errors.New("boom")
-	groups[0].t = &failsNear{groups[0].t.(*inProcess), boom}
-	require.ErrorIs(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs), boom)
-	require.NoError(t, x.s.Wait(context.Background()))
-	require.NoError(t, x.op.Close())
-}
-
-// failsNear fails GatherNear.
-type failsNear struct {
-	*inProcess
-	err error
-}
-
-func (f *failsNear) GatherNear(context.Context, [][][]byte) error { return f.err }
-
 // ObserveDecode gets the steps of a call, whose times add up to it.
 func TestObserveDecode(t *testing.T) {
 	dev, streams := openRanks(t, 1)
@@ -415,27 +332,25 @@ func BenchmarkDecode(b *testing.B) {
 // left.
 func TestCloseDuringRecordedDecodes(t *testing.T) {
 	dev, streams := openRanks(t, 1)
-	for _, ahead := range []bool{false, true} {
-		cfg := Config{MergeAhead: ahead}
-		cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
-		groups := ranksOf(t, 1, 10*time.Second)
-		x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
-		for range 3 {
-			require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
-		}
-		ended := make(chan error)
-		go func() {
-			for {
-				if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
-					ended <- err
-					return
-				}
-			}
-		}()
-		time.Sleep(5 * time.Millisecond)
-		require.NoError(t, x.op.Close())
-		require.ErrorIs(t, <-ended, vk.ErrClosed)
-		require.Empty(t, x.op.recordings.calls)
-		require.NoError(t, x.s.Wait(context.Background()))
+	cfg := Config{}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	groups := ranksOf(t, 1, 10*time.Second)
+	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
+	for range 3 {
+		require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
 	}
+	ended := make(chan error)
+	go func() {
+		for {
+			if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	time.Sleep(5 * time.Millisecond)
+	require.NoError(t, x.op.Close())
+	require.ErrorIs(t, <-ended, vk.ErrClosed)
+	require.Empty(t, x.op.recordings.calls)
+	require.NoError(t, x.s.Wait(context.Background()))
 }

@@ -66,7 +66,6 @@ func openRanks(t *testing.T, n int) (*vk.Device, []*vk.Stream) {
 func TestForwardOnADevice(t *testing.T) {
 	sequenceMessages(t)
 	ringMemory(t, 1) // groups of heads
-	shortSegments(t)
 	const ranks = 4
 	dev, streams := openRanks(t, ranks)
 	// Pipelines of a driver on the CPU take long. Modes share what a problem tests.

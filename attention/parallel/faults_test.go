@@ -44,7 +44,6 @@ func faultyCall(mode Mode) *whole {
 func TestFaultsNameTheRankOnEveryOther(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1) // groups of heads
-	shortSegments(t)
 	boom := errors.New("boom")
 	const ranks, bad, timeout = 4, 2, 400 * time.Millisecond
 	for _, mode := range Modes() {

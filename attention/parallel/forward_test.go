@@ -23,7 +23,6 @@ var worlds = []int{1, 2, 3, 4, 8}
 func TestForwardOverRanksIsAttention(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1) // groups of heads
-	shortSegments(t)
 	for _, mode := range Modes() {
 		for _, n := range worlds {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
@@ -46,7 +45,6 @@ func TestForwardOverRanksIsAttention(t *testing.T) {
 func TestForwardBitsDoNotDependOnArrival(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1) // groups of heads
-	shortSegments(t)
 	sequenceMessages(t)
 	for _, mode := range Modes() {
 		cfg := Config{Mode: mode, Inner: 2}

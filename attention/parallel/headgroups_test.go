@@ -28,7 +28,6 @@ const allHeads = 1 << 40 // for ringMemory
 // A head has the same bits in a group of its own as among all heads, forward and backward.
 func TestHeadGroupsGiveTheSameBits(t *testing.T) {
 	testlevel.HostOnly(t)
-	shortSegments(t)
 	for _, x := range []struct {
 		mode  Mode
 		ranks int
@@ -170,7 +169,6 @@ func TestFaultInALaterGroupOfHeads(t *testing.T) {
 // the next block overwrites it.
 func TestHeadGroupsOnADevice(t *testing.T) {
 	ringMemory(t, 1)
-	shortSegments(t)
 	for _, test := range []struct {
 		ranks    int
 		schedule Schedule

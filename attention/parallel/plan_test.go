@@ -35,7 +35,6 @@ func (c *counted) Exchange(sends, receives []Transfer) (Pending, error) {
 func TestPlanTellsBytesAndMemory(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1) // groups of heads
-	shortSegments(t)
 	for _, mode := range Modes() {
 		for _, n := range []int{1, 2, 4, 6} {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {

@@ -162,8 +162,6 @@ func (l *layout) segments(g int) (list []segment, steps [][]run) {
 	}
 	if l.packed() {
 		cuts = cuts[:2]
-	} else {
-		cuts = append(cuts, finer(steps, cuts[1])...)
 	}
 	slices.Sort(cuts)
 	cuts = slices.Compact(cuts)
@@ -181,26 +179,6 @@ func (l *layout) segments(g int) (list []segment, steps [][]run) {
 		}
 	}
 	return list, steps
-}
-
-// segmentRows is a multiple of the rows of all kernels' tiles. Tests lower it.
-var segmentRows = 256
-
-// finer cuts rows of which each sees other keys, n rows of the rank in all, to about 16 segments. A call
-// begins its long row tiles head by head, so those of the last head begin late. With a call for each
-// segment, the long tiles of all heads come first. A simulation of 132 multiprocessors that take a tile
-// at a time, 65,536 keys over two ranks, 4 of 32 heads at a time, tiles of 256 rows: whole chunks take
-// 61.3 ms, 16 segments 58.8, 32 segments 58.7, half of one device 57.8.
-func finer(steps [][]run, n int) (cuts []int) {
-	rows := max(4, (n+16*segmentRows-1)/(16*segmentRows)) * segmentRows
-	for _, runs := range steps {
-		for _, r := range runs {
-			for at := rows; (r.shape == lower || r.shape == upper) && at < r.rows; at += rows {
-				cuts = append(cuts, r.row+at)
-			}
-		}
-	}
-	return cuts
 }
 
 // of returns the runs of a segment: at most one but for packed sequences.

@@ -13,7 +13,7 @@ import (
 type state struct{ o, lse view }
 
 // segment is a range of rows whose runs begin and end together in all steps, with its state.
-// Packed sequences are one segment. Rows of which each sees other keys are several.
+// Packed sequences are one segment.
 type segment struct {
 	row, rows int
 	steps     int // steps that contribute

@@ -17,7 +17,6 @@ import (
 // and waiting states may have.
 func TestSchedulesGiveTheSameBits(t *testing.T) {
 	testlevel.HostOnly(t)
-	shortSegments(t)
 	for _, mode := range []Mode{ModeRing, Mode2D} {
 		for _, n := range []int{2, 3, 4, 8} {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
@@ -108,27 +107,6 @@ func TestScheduleNames(t *testing.T) {
 	}
 	_, err := ParseSchedule("later")
 	require.ErrorIs(t, err, attention.ErrInvalid)
-}
-
-// Rows under a causal mask are cut at multiples of a tile, and the calls with the shortest tiles come
-// last; other rows stay whole.
-func TestCausalRowsAreCutForTheirOrder(t *testing.T) {
-	testlevel.HostOnly(t)
-	for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
-		cfg := Config{Mode: ModeRing}
-		cfg.HeadDim, cfg.Causal = 128, causal
-		l := newLayout(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: 1 << 16, Sk: 1 << 16}}, ModeRing, 2, 1)
-		segments, _ := l.segments(0)
-		if causal == attention.CausalNone {
-			require.Len(t, segments, 1)
-			continue
-		}
-		require.Len(t, segments, 16)
-		for i := range segments {
-			require.Equal(t, 2048, segments[i].rows)
-			require.Zero(t, segments[i].row%256)
-		}
-	}
 }
 
 // With either schedule a rank that fails in a later exchange is named on every other.

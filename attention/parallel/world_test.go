@@ -304,10 +304,3 @@ func sequenceMessages(t *testing.T) {
 	messageBytes = 1
 	t.Cleanup(func() { messageBytes = before })
 }
-
-// shortSegments cuts the rows of short calls too.
-func shortSegments(t *testing.T) {
-	before := segmentRows
-	segmentRows = 1
-	t.Cleanup(func() { segmentRows = before })
-}

@@ -42,14 +42,14 @@ attention/parallel; docs/several-gpus.md). Where RANK and WORLD_SIZE are set, as
 or the variables of mpirun or srun, each process is a rank of that world, and N is its size.
 Otherwise the command starts N processes on this host. Rank 0 prints. --parallel lists the
 modes: ring, ulysses, allgather, 2d or auto, and decode: few rows over a cache that is
-sharded by tokens (decode-ahead: with Config.MergeAhead). NCCL moves the tensors if every rank has a GPU of
-its own and the library libnccl.so.2, otherwise TCP (--transport). --schedule says when the
-blocks of a ring move in the forward pass: beside the computation (overlap) or before it
-(ahead). The plan chooses by default.`
+sharded by tokens. NCCL moves the tensors if every rank has a GPU of its own and the library
+libnccl.so.2, otherwise TCP (--transport). --schedule says when the blocks of a ring move in
+the forward pass: beside the computation (overlap) or before it (ahead). The plan chooses by
+default.`
 
 func (o *ranksFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.ranks, "ranks", 0, "`number` of processes, one for each GPU (0: this process alone)")
-	f.StringVar(&o.modes, "parallel", "", "`list` of modes of --ranks: auto, ring, ulysses, allgather, 2d, decode, decode-ahead (default ring,ulysses,allgather)")
+	f.StringVar(&o.modes, "parallel", "", "`list` of modes of --ranks: auto, ring, ulysses, allgather, 2d, decode (default ring,ulysses,allgather)")
 	f.StringVar(&o.schedule, "schedule", "auto", "when blocks of a ring move in the forward pass of --ranks: auto, overlap or ahead")
 	f.StringVar(&o.transport, "transport", "auto", "what moves tensors between ranks: auto, nccl or tcp")
 }

@@ -25,13 +25,12 @@ func TestSteps(t *testing.T) {
 
 // The name of a mode is read back.
 func TestModeNames(t *testing.T) {
-	for _, name := range []string{"ring", "decode", "decode-ahead"} {
+	for _, name := range []string{"ring", "decode"} {
 		m, err := ParseMode(name)
 		require.NoError(t, err)
 		require.Equal(t, name, m.String())
-		require.Equal(t, name != "ring", m.Decode)
-		require.Equal(t, name == "decode-ahead", m.Ahead)
+		require.Equal(t, name == "decode", m.Decode)
 	}
 	_, err := ParseMode("decode-late")
-	require.ErrorContains(t, err, "decode-ahead")
+	require.ErrorContains(t, err, "or decode")
 }

@@ -15,35 +15,25 @@ import (
 type Mode struct {
 	parallel.Mode
 	Decode bool
-	Ahead  bool // with parallel.Config.MergeAhead
 }
 
-// The names of decode.
-const (
-	decode      = "decode"
-	decodeAhead = "decode-ahead"
-)
+// decode is the name of that mode.
+const decode = "decode"
 
 // ParseMode reads what String writes.
 func ParseMode(s string) (Mode, error) {
 	if strings.EqualFold(s, decode) {
 		return Mode{Decode: true}, nil
 	}
-	if strings.EqualFold(s, decodeAhead) {
-		return Mode{Decode: true, Ahead: true}, nil
-	}
 	m, err := parallel.ParseMode(s)
 	if err != nil {
-		return Mode{}, fmt.Errorf("%w, %s or %s", err, decode, decodeAhead)
+		return Mode{}, fmt.Errorf("%w, or %s", err, decode)
 	}
 	return Mode{Mode: m}, nil
 }
 
-// String is "decode", "decode-ahead" or the name of the mode.
+// String is "decode" or the name of the mode.
 func (m Mode) String() string {
-	if m.Ahead {
-		return decodeAhead
-	}
 	if m.Decode {
 		return decode
 	}
