@@ -13,7 +13,7 @@ import (
 // change, which kernels read from memory. The second call with the same tensors records the first pass
 // and the merge, and later ones submit these recordings: no tensor is checked, planned or recorded again.
 
-// decodeKey is all that the recordings of a decode call depend on, besides the operation.
+// decodeKey is all that the recordings of a decode call depend on, with the operation.
 type decodeKey struct {
 	b, hq, hkv, sq, capacity int
 	q, k, v, o, lse          tensorKey

@@ -254,7 +254,7 @@ func TestRecordedDecodesAreBounded(t *testing.T) {
 				return fmt.Errorf("call %d has other bits", i)
 			}
 			if n := len(x.op.recordings.calls); n > 3 {
-				return fmt.Errorf("%d calls are kept", n)
+				return fmt.Errorf("%d recordings", n)
 			}
 			if i%4 > 0 && x.recordedCalls() == 0 {
 				return fmt.Errorf("call %d is not recorded", i)

@@ -18,9 +18,9 @@ type Machine struct {
 	Latency      float64 // seconds of a message or collective without its bytes; 0: 37e-6
 
 	// A device executes its kernels and those that move messages within a host by turns. Turn is the
-	// time in seconds of a change to messages and back; 0: 350e-6. A message beside the computation
-	// costs the kernels Turn and Beside times its own duration; 0: 4.
-	Turn, Beside float64
+	// time in seconds of a change to messages and back; 0: 350e-6. A message that overlaps the computation
+	// costs the kernels Turn and OverlapCost times its own duration; 0: 4.
+	Turn, OverlapCost float64
 }
 
 func (m Machine) validate() error {
@@ -29,7 +29,7 @@ func (m Machine) validate() error {
 		value float64
 	}{{"Machine.RanksPerHost", float64(m.RanksPerHost)}, {"Machine.Flops", m.Flops}, {"Machine.Link", m.Link},
 		{"Machine.Network", m.Network}, {"Machine.Memory", m.Memory}, {"Machine.Latency", m.Latency},
-		{"Machine.Turn", m.Turn}, {"Machine.Beside", m.Beside}} {
+		{"Machine.Turn", m.Turn}, {"Machine.OverlapCost", m.OverlapCost}} {
 		if !(x.value >= 0) || math.IsInf(x.value, 1) {
 			return &attention.ShapeError{Field: x.field, Got: x.value, Want: "a finite number above 0, or 0 for the default"}
 		}
@@ -42,7 +42,7 @@ func (m Machine) resolved(ranks int) Machine {
 	for _, x := range []struct {
 		value *float64
 		or    float64
-	}{{&m.Flops, 340e12}, {&m.Link, 317e9}, {&m.Network, 45e9}, {&m.Memory, 4.3e12}, {&m.Latency, 37e-6}, {&m.Turn, 350e-6}, {&m.Beside, 4}} {
+	}{{&m.Flops, 340e12}, {&m.Link, 317e9}, {&m.Network, 45e9}, {&m.Memory, 4.3e12}, {&m.Latency, 37e-6}, {&m.Turn, 350e-6}, {&m.OverlapCost, 4}} {
 		if *x.value == 0 {
 			*x.value = x.or
 		}

@@ -1,7 +1,7 @@
 package parallel
 
 // The ring's forward pass with ScheduleAhead. A device executes its own kernels and those that move
-// messages by turns, so a message beside the computation takes time from it for as long as it waits
+// messages by turns, so a message that overlaps the computation takes time from it for as long as it waits
 // for the other rank. Here the device is idle while messages move. All ranks start them at about the
 // same time, and one exchange has the blocks of all ranks for some key heads.
 

@@ -112,7 +112,7 @@ func (x *planned) fasterSchedule(m *Machine, compute float64) (Schedule, string)
 		return forward.cost(x.layout, m, compute)
 	}
 	overlap, ahead := cost(x.overlapRing), cost(x.aheadRing)
-	reason := fmt.Sprintf("estimates of what is exposed: %.3g ms in %d exchanges ahead, %.3g ms in %d messages beside the computation",
+	reason := fmt.Sprintf("estimates of what is exposed: %.3g ms in %d exchanges ahead, %.3g ms in %d messages that overlap the computation",
 		1e3*ahead.Exposed, ahead.Rounds, 1e3*overlap.Exposed, overlap.Rounds)
 	if ahead.Exposed < overlap.Exposed {
 		return ScheduleAhead, reason

@@ -72,7 +72,7 @@ func TestPlanChoosesTheSchedule(t *testing.T) {
 		{"two hosts", 16, Config{Machine: Machine{RanksPerHost: 8}}, 8, ScheduleOverlap, "crosses hosts", 15},
 		{"a ring of hosts", 4, Config{Mode: Mode2D, Machine: Machine{RanksPerHost: 2}}, 8, ScheduleOverlap, "crosses hosts", 6},
 		{"one key head of all ranks exceeds two blocks", 8, Config{}, 1, ScheduleOverlap, "need more memory", 7},
-		{"messages beside the computation cost nothing", 2, Config{Machine: Machine{Turn: 1e-9, Beside: 1e-9}}, 8, ScheduleOverlap, "exposed", 8},
+		{"messages that overlap the computation cost nothing", 2, Config{Machine: Machine{Turn: 1e-9, OverlapCost: 1e-9}}, 8, ScheduleOverlap, "exposed", 8},
 		{"as asked", 2, Config{Schedule: ScheduleOverlap}, 8, ScheduleOverlap, "asked for", 8},
 		{"as asked, across hosts", 16, Config{Schedule: ScheduleAhead, Machine: Machine{RanksPerHost: 8}}, 8, ScheduleAhead, "asked for", 2},
 	} {

@@ -114,7 +114,7 @@ func (v *volume) cost(l *layout, m *Machine, compute float64) Cost {
 	case l.ranks > m.RanksPerHost: // the computation of a step hides its message
 		c.Exposed += n * max(0, message-compute/float64(l.outer*c.HeadGroups))
 	default:
-		c.Exposed += n * (m.Turn + m.Beside*message)
+		c.Exposed += n * (m.Turn + m.OverlapCost*message)
 	}
 	c.Seconds = compute + v.memory/m.Memory + c.Exposed
 	return c

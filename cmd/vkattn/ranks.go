@@ -44,7 +44,7 @@ Otherwise the command starts N processes on this host. Rank 0 prints. --parallel
 modes: ring, ulysses, allgather, 2d or auto, and decode: few rows over a cache that is
 sharded by tokens. NCCL moves the tensors if every rank has a GPU of its own and the library
 libnccl.so.2, otherwise TCP (--transport). --schedule says when the blocks of a ring move in
-the forward pass: beside the computation (overlap) or before it (ahead). The plan chooses by
+the forward pass: during the computation (overlap) or before it (ahead). The plan chooses by
 default.`
 
 func (o *ranksFlags) add(f *pflag.FlagSet) {
