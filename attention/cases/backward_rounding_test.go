@@ -173,8 +173,8 @@ func TestRulesOfGradientsWhereOneRoundingDecides(t *testing.T) {
 		}
 		found++
 		t.Run(c.String(), func(t *testing.T) {
-			if !cheap {
-				testlevel.Long(t)
+			if !testlevel.Share(cheap) {
+				t.Skip("the case that takes half a minute is for make test-full, and the others are not")
 			}
 			b, err := NewBackward(c, attention.BF16)
 			require.NoError(t, err)
