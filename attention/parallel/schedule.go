@@ -57,7 +57,7 @@ type arrangement struct {
 // exchanges is the number of exchanges of ScheduleAhead for all key heads of a rank.
 func (a arrangement) exchanges(kv int) int { return (kv + a.ahead - 1) / a.ahead }
 
-// chooseAhead chooses the arrangement of ScheduleAhead that takes at most so many bytes on every rank.
+// chooseAhead chooses the arrangement of ScheduleAhead that takes at most that many bytes on every rank.
 // Each exchange, and each round of merges of a group of heads, leaves the device idle for some tenths
 // of a millisecond: it takes the least number of both. If none fits, it returns the one with the least
 // memory.
