@@ -275,14 +275,8 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 			continue
 		}
 		row := g.row(s.B, s.H, s.Rows[i])
-		var moved size
-		for j, x := range mean {
-			e := math.Abs(float64(scale) * deltaError[i] * x)
-			g.Noise.DQ[row*d+j] = e
-			moved.sum += e / 2
-			moved.squares += e * e / 4
-		}
-		g.drawsQ[row].move(1, moved)
+		g.drawsQ[row].moveDelta(float64(scale)*deltaError[i], mean)
+		copy(g.Noise.DQ[row*d:], mean)
 	}
 }
 

@@ -49,6 +49,19 @@ func (d *draws) move(e float64, row size) {
 	d.elements += e * row.squares
 }
 
+// moveDelta adds the draw that moves delta of a row of dQ by `twice`, twice its standard deviation times the
+// scale, and turns meanKey, Σ P K of the row, into what that does to the row's elements.
+func (d *draws) moveDelta(twice float64, meanKey []float64) {
+	var moved size
+	for j, x := range meanKey {
+		e := math.Abs(twice * x)
+		meanKey[j] = e
+		moved.sum += e / 2
+		moved.squares += e * e / 4
+	}
+	d.move(1, moved)
+}
+
 // row adds the roundings of the row itself, one for each element. low is about the row.
 func (d draws) row(stored attention.DType, low []float32) RowError {
 	var own size

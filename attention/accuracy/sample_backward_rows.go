@@ -135,14 +135,7 @@ func (w *rowWork) row(b, h, row int, k, v []float32, ref []float64, low []float3
 			}
 		}
 	}
-	var moved size
-	for c, x := range w.meanKey {
-		e := math.Abs(float64(scale) * deltaError * x)
-		w.meanKey[c] = e
-		moved.sum += e / 2
-		moved.squares += e * e / 4
-	}
-	w.draws.move(1, moved)
+	w.draws.moveDelta(float64(scale)*deltaError, w.meanKey)
 	for c, x := range low {
 		low[c] = w.round(x)
 	}

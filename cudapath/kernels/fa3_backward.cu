@@ -2,20 +2,20 @@
 //
 // Three kernels on a stream:
 //   stats   delta = rowsum(dO * O) - dLSE and LSE in log2 units, for each row; sums of P where LSE is large
-//   main    dK and dV, and dQ in float32 in the workspace
+//   main    dK and dV, and in the workspace dQ in float32, or dS above head dim 128
 //   dq      scales dQ and rounds it to the storage type. At head dim 64, without options, idle warps of main do so
-//           (fa3_backward_convert.h)
+//           (fa3_backward_convert.h). Above head dim 128 it multiplies dS with K (fa3_backward_wide_dq.h)
 //
 // Those without options may be launched with programmatic stream serialization. A kernel then starts before the one before it
 // ends, and waits itself for what it needs:
 //   - main starts when all CTAs of stats have started, and waits for the end of stats before it reads or writes the workspace.
 //   - dq starts when all CTAs of main have started, on multiprocessors that have no unit left. A CTA of dq waits for the counters
-//     of its rows, and no CTA of main waits for dq. So no wait lasts forever.
+//     of its rows, and no CTA of main waits for dq. So no wait lasts forever. Above head dim 128 dq waits for the end of main.
 //   - The last CTA of dq waits for the end of main, which stores dK and dV of its last units late. So the end of dq means that all
 //     gradients are in memory: what follows on the stream, and is launched plainly, sees them.
 // Launched plainly, they run one after the other and wait for nothing.
 //
-// Main: a CTA owns BN = 128 keys of a KV head and loops over the query heads of the group and their blocks of BM rows.
+// Main, up to head dim 128: a CTA owns BN = 128 keys of a KV head and loops over the query heads of the group and their blocks of BM rows.
 // CTAs are persistent; fa3_backward_work.h defines their units of work and the order of the additions to dQ.
 //   - Warpgroup 0 is the producer. One warp draws tickets and issues the TMA copies: K and V once a unit, Q and dO
 //     through rings. Another adds dQ of each step to float32 memory by TMA, in a fixed order.

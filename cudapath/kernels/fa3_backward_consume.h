@@ -155,12 +155,12 @@ template <class T> __device__ __forceinline__ void storeTransposedDS(uint32_t to
 	proxyFence();
 }
 
-// Leaves COUNT accumulators of dQ, from number `at` on, in a buffer in shared memory: four of each thread after the other, as the
+// Leaves the accumulators of dQ in a buffer in shared memory: four of each thread after the other, as the
 // kernel that stores dQ reads them.
-template <int COUNT, int N> __device__ __forceinline__ void leaveDQ(uint32_t buffer, const float (&dQ)[N], int at) {
+template <int N> __device__ __forceinline__ void leaveDQ(uint32_t buffer, const float (&dQ)[N]) {
 	const uint32_t to = buffer + 16 * (threadHere() % 128);
 #pragma unroll
-	for (int j = 0; j < COUNT / 4; j++) storeFloats(to + 2048 * j, dQ[at + 4 * j], dQ[at + 4 * j + 1], dQ[at + 4 * j + 2], dQ[at + 4 * j + 3]);
+	for (int j = 0; j < N / 4; j++) storeFloats(to + 2048 * j, dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3]);
 	proxyFence();
 }
 
@@ -328,7 +328,7 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 			// Leaves dQ of the current step in shared memory for the adding thread.
 			auto giveDQ = [&] {
 				barrierWait(shared + T::DQ_EMPTY, (n & 1) ^ 1);
-				leaveDQ<T::DQ_COLUMNS / 2>(shared + T::DQ + group * T::DQ_BYTES, dQ, 0);
+				leaveDQ(shared + T::DQ + group * T::DQ_BYTES, dQ);
 				releaseBuffer(shared + T::DQ_FULL + 8 * group);
 			};
 

@@ -112,8 +112,8 @@ __device__ __forceinline__ void storeTile(const Element (&tile)[T::BM * PITCH<T>
 // Waits until dQ of a block of rows is complete: the main kernel may still run. `index` counts blocks of all heads. The last CTA
 // waits for the end of the main kernel (fa3_backward.cu).
 template <class T> __device__ __forceinline__ void waitForDQ(const AttnBackwardParams &p, const Workspace &w, int64_t index, int block) {
-	if (threadIdx.x < T::COUNTERS)
-		while (loadAcquire(w.turns + T::COUNTERS * index + threadIdx.x) <= lastKeyBlock<T>(p, block)) waitShortly();
+	if (threadIdx.x == 0)
+		while (loadAcquire(w.turns + index) <= lastKeyBlock<T>(p, block)) waitShortly();
 	__syncthreads();
 	if (blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1 && blockIdx.z == gridDim.z - 1) waitForKernelBefore();
 }

@@ -11,7 +11,6 @@ template <int D_, int BM_, bool CAUSAL_> struct BackwardTileData {
 	// Q of a step is read until dK is complete, in the middle of the next step. With two tiles S would wait for the copy.
 	static constexpr int Q_STAGES = 3, DO_STAGES = 2;
 	static constexpr bool CAUSAL = CAUSAL_, WIDE = false, OPTIONS = false; // fa3_backward_wide_tile.h, fa3_backward_options.h
-	static constexpr int COUNTERS = 1; // of a block of rows, for the order of the additions to dQ
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
 	// Whether the main kernel converts dQ to the storage type (fa3_backward_convert.h), not a kernel after it.
 	static constexpr bool CONVERTS = D == 64;

@@ -7,7 +7,6 @@
 // dK and dV, warpgroup 1 the others (fa3_backward_wide.h).
 template <int D_, int DV_, bool CAUSAL_> struct WideTileData {
 	static constexpr int D = D_, DV = DV_, BM = 64, BN = 64, WARPGROUPS = 2;
-	static constexpr int COUNTERS = 0; // nothing is added to dQ: dS goes to memory
 	static constexpr bool CAUSAL = CAUSAL_, WIDE = true, OPTIONS = false, CONVERTS = false;
 	static constexpr int Q_STAGES = D == 256 ? 2 : 3, DO_STAGES = 2;
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);

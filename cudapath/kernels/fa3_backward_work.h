@@ -49,7 +49,7 @@ template <class T> __device__ __forceinline__ int endOfUnits(const AttnBackwardP
 	else return ofCall;
 }
 
-// Workspace: the next ticket, and with wide heads that of the kernel of dQ; COUNTERS counters per block of rows; a record per block with -LSE in log2
+// Workspace: the next ticket, and with wide heads that of the kernel of dQ; without them a counter per block of rows; a record per block with -LSE in log2
 // units and factors of P; -delta per row; dQ in float32. With wide heads dS of the units of a launch and a word for each of them stand before
 // dQ, which is there only if there are several launches.
 struct Workspace {
@@ -71,7 +71,7 @@ struct Workspace {
 		}
 		w.ticket = reinterpret_cast<int *>(p.stats);
 		w.turns = w.ticket + 32;
-		w.lse = reinterpret_cast<float *>(w.turns + (heads * w.blocks * T::COUNTERS + 31) / 32 * 32);
+		w.lse = reinterpret_cast<float *>(w.turns + ((T::WIDE ? 0 : heads * w.blocks) + 31) / 32 * 32);
 		w.delta = w.lse + heads * w.blocks * T::LSE_FLOATS;
 		w.dQ = w.delta + heads * w.rows;
 		if constexpr (T::WIDE) {
@@ -83,10 +83,9 @@ struct Workspace {
 		return w;
 	}
 
-	// Sets the counters of a block of rows to 0.
+	// Sets the counter of a block of rows to 0.
 	template <class T> __device__ __forceinline__ void clearTurns(int64_t block) const {
-#pragma unroll
-		for (int i = 0; i < T::COUNTERS; i++) turns[T::COUNTERS * block + i] = 0;
+		if constexpr (!T::WIDE) turns[block] = 0;
 	}
 };
 
@@ -147,8 +146,7 @@ constexpr int LEAST_TOGETHER = 4;
 struct HeadOrder {
 	int together, descending, ascending;
 
-	// Of heads with `rows` query rows each. causal: later keys have fewer rows. A copy of `rows` makes the compiler spill 452 bytes
-	// instead of 244 at head dim 256.
+	// Of heads with `rows` query rows each. causal: later keys have fewer rows.
 	template <class T> static __device__ __forceinline__ HeadOrder of(const AttnBackwardParams &p, const int &rows, bool causal) {
 		HeadOrder order;
 		const int heads = p.Hkv * p.B;

@@ -100,9 +100,9 @@ __device__ __forceinline__ void allowNextKernel() { asm volatile("griddepcontrol
 __device__ __forceinline__ float4 loadCached(const float4 *from) { return __ldcg(from); }
 __device__ __forceinline__ void waitShortly() { __nanosleep(200); }
 
-// Waits until a counter is at least mine. `seen` is what loadAcquire() returned for it before. passTurn() adds 1 to it.
-__device__ __forceinline__ void waitTurn(const int *turn, int mine, int seen = -1) {
-	while (seen < mine) seen = loadAcquire(turn);
+// Waits until a counter is at least mine. passTurn() adds 1 to it.
+__device__ __forceinline__ void waitTurn(const int *turn, int mine) {
+	for (int seen = -1; seen < mine;) seen = loadAcquire(turn);
 }
 __device__ __forceinline__ void passTurn(int *turn) { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn) : "memory"); }
 
@@ -123,9 +123,8 @@ __device__ __forceinline__ void addBytes(float *to, uint32_t from, int bytes, bo
 }
 __device__ __forceinline__ void bulkCommit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Waits until TMA has read shared memory, or until its writes are complete, for all groups that were committed, but the last
-// PENDING ones.
-template <int PENDING = 0> __device__ __forceinline__ void bulkWaitRead() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory"); }
+// Waits until TMA has read shared memory, or until its writes are complete, for all groups that were committed.
+__device__ __forceinline__ void bulkWaitRead() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void bulkWait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 __device__ __forceinline__ void storeFloats(uint32_t to, float a, float b, float c, float d) {

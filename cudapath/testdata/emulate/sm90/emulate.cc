@@ -198,7 +198,7 @@ static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const In
 	};
 	const TensorMap q = map(in.q, p.Hq, p.Sq, D, BLOCK_ROWS), k = map(in.k, p.Hkv, p.Sk, D, Full::BN);
 	const TensorMap v = map(in.v, p.Hkv, p.Sk, Dv, Full::BN), dO = map(in.dO, p.Hq, p.Sq, Dv, BLOCK_ROWS);
-	const size_t tilesOfDQ = size_t(B) * p.Hq * blocks, counters = 32 + (tilesOfDQ * Full::COUNTERS + 31) / 32 * 32;
+	const size_t tilesOfDQ = size_t(B) * p.Hq * blocks, counters = 32 + ((Full::WIDE ? 0 : tilesOfDQ) + 31) / 32 * 32;
 	const size_t units = size_t((p.Sk + Full::BN - 1) / Full::BN) * p.Hkv * B, dS = Full::WIDE ? units * (p.Hq / p.Hkv) * blocks * Full::DS_BYTES / 4 + units + 32 : 0;
 	std::vector<uint4> work((counters + tilesOfDQ * (4 + 3 * BLOCK_ROWS + BLOCK_ROWS * ATTN_D) + dS) / 4, uint4{~0u, ~0u, ~0u, ~0u});
 	p.stats = uint64_t(work.data());

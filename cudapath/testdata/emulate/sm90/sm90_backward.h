@@ -72,7 +72,6 @@ template <int N, int ACROSS> struct WgmmaTransposed {
 	static void ss(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) { product<N>(d, nullptr, a, true, b, ACROSS, add); }
 };
 template <int N> struct WgmmaAcross {
-	static void first(float (&d)[N / 2], uint32_t a, uint32_t b) { product<N>(d, nullptr, a, false, b, true, false); }
 	static void add(float (&d)[N / 2], uint32_t a, uint32_t b) { product<N>(d, nullptr, a, false, b, true, true); }
 };
 static inline void storeTransposed(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
@@ -97,7 +96,7 @@ static inline void copyBytes(uint32_t to, const void *from, int bytes, uint32_t 
 	memcpy(sharedAt(to), from, bytes);
 	barrierComplete(bar, bytes);
 }
-static inline void waitTurn(const int *turn, int mine, int = -1) {
+static inline void waitTurn(const int *turn, int mine) {
 	while (*turn < mine) pause();
 	if (*turn > mine) refuse("a turn that has passed", uint64_t(turn)); // of overlapping sequences too
 }
@@ -121,7 +120,7 @@ static inline void addBytes(float *to, uint32_t from, int bytes, bool store) {
 	}
 }
 static inline void bulkCommit() {}
-template <int PENDING = 0> void bulkWaitRead() { pause(); }
+static inline void bulkWaitRead() { pause(); }
 static inline void bulkWait() { pause(); }
 static inline int threadHere() { return running; }
 
