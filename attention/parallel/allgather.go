@@ -7,52 +7,102 @@ import (
 	"vkattn/attention"
 )
 
-// All-gather: every rank receives all of K and V and computes its rows in ordinary calls.
+// All-gather: every rank receives K and V of all ranks and computes its rows in ordinary calls. Mode
+// allgather gathers all key heads at once. A ring with ScheduleGather gathers some at a time, into the
+// same memory. A device executes its own kernels and those that move messages by turns, so it is idle
+// while messages move.
 
-// gatherKeys gives this rank the keys of all ranks in their order.
-func (c *call) gatherKeys(tensors ...view) (list []view, err error) {
-	var sends, receives []Transfer
-	arrived := make([][]view, len(tensors))
-	for i, t := range tensors {
-		t = c.dense(t)
-		arrived[i] = make([]view, c.ranks)
-		for r := range c.ranks {
-			if r == c.rank {
-				arrived[i][r] = t
-				continue
-			}
-			arrived[i][r] = c.new(t.dtype, t.batch, t.heads, c.layout.keys.Count(r), t.dim)
-			sends = append(sends, transfers(r, t)...)
-			receives = append(receives, transfers(r, arrived[i][r])...)
-		}
-	}
-	if err := c.sync(c.ctx); err != nil {
-		return nil, err
-	}
-	if err := c.g.exchange(c.ctx, sends, receives); err != nil {
-		return nil, err
-	}
-	_, keys := c.extent()
-	all := []Span{{0, keys}}
-	var copies []copying
-	for i, t := range tensors {
-		whole := c.new(t.dtype, t.batch, t.heads, keys, t.dim)
-		for r := range c.ranks {
-			copies = append(copies, placing(whole, arrived[i][r], c.layout.keys[r], all)...)
-		}
-		list = append(list, whole)
-	}
-	c.copies(copies)
-	return list, nil
+// kvGather gathers K and V of the ranks of all groups that have the same heads.
+type kvGather struct {
+	*call
+	k, v    view    // of this rank, all heads
+	arrived []block // by group, the memory of the others' blocks
+	whole   block   // memory of all keys in the order of the sequence
+	blocks  []block // by group, of the key heads under way
 }
 
-// allGatherForward computes O and LSE of this rank's rows.
-func (c *call) allGatherForward(q, k, v, o, lse view) error {
-	all, err := c.gatherKeys(k, v)
-	if err != nil {
-		return err
+// newKVGather makes memory for n key heads.
+func (c *call) newKVGather(k, v view, n int) *kvGather {
+	memory := func(keys int) block {
+		return block{c.new(k.dtype, k.batch, n, keys, k.dim), c.new(v.dtype, v.batch, n, keys, v.dim)}
 	}
-	return c.forwardRows([]ranksRows{{c.wholeRuns(c.rank), q, o, lse}}, all[0], all[1])
+	_, keys := c.extent()
+	x := &kvGather{call: c, k: k, v: v, arrived: make([]block, c.outer), whole: memory(keys)}
+	for g := range c.outer {
+		if g != c.group {
+			x.arrived[g] = memory(countOf(c.groupKeys[g]))
+		}
+	}
+	return x
+}
+
+// start begins to send n key heads of this rank's block from first on to all ranks, and to receive
+// theirs, when the device is idle. What it sends is copied first where it is not packed, or the transport
+// cannot move it. The memory of all keys is free until place and has the copy.
+func (x *kvGather) start(first, n int) (Pending, error) {
+	own := block{x.k.headsFrom(first, n), x.v.headsFrom(first, n)}
+	memory := block{resized(x.whole.k, n, own.k.rows), resized(x.whole.v, n, own.v.rows)}
+	sent := block{x.denseIn(&memory.k, own.k), x.denseIn(&memory.v, own.v)}
+	x.blocks = make([]block, x.outer)
+	x.blocks[x.group] = own
+	var sends, receives []Transfer
+	for t := 1; t < x.outer; t++ {
+		g := (x.group + t) % x.outer
+		b := &x.blocks[g]
+		*b = block{resized(x.arrived[g].k, n, x.arrived[g].k.rows), resized(x.arrived[g].v, n, x.arrived[g].v.rows)}
+		sends = append(sends, transfers(x.peer(t), sent.k, sent.v)...)
+		receives = append(receives, transfers(x.peer(t), b.k, b.v)...)
+	}
+	if err := x.sync(x.ctx); err != nil {
+		return nil, err
+	}
+	return x.g.t.Exchange(sends, receives)
+}
+
+// place copies the blocks to their places in the order of the sequence. The copies are recorded, and may be
+// submitted when the blocks have arrived.
+func (x *kvGather) place() block {
+	n := x.blocks[x.group].k.heads
+	all := block{resized(x.whole.k, n, x.whole.k.rows), resized(x.whole.v, n, x.whole.v.rows)}
+	order := []Span{{0, all.k.rows}}
+	var copies []copying
+	for g, b := range x.blocks {
+		copies = append(copies, placing(all.k, b.k, x.groupKeys[g], order)...)
+		copies = append(copies, placing(all.v, b.v, x.groupKeys[g], order)...)
+	}
+	x.copies(copies)
+	return all
+}
+
+// gatherForward computes O and LSE of this rank's rows, some key heads and their query heads at a time.
+func (c *call) gatherForward(q, k, v, o, lse view) error {
+	n, group := c.forwardHeads, q.heads/k.heads
+	runs := c.wholeRuns(c.groupRows[c.group])
+	x := c.newKVGather(k, v, n)
+	for first := 0; first < k.heads; first += n {
+		arriving, err := x.start(first, n)
+		if err != nil {
+			return err
+		}
+		// What is recorded runs when it is submitted, so it is recorded while the blocks arrive. Uploads of
+		// packed sequences may submit by themselves.
+		if c.s == nil || c.packed() {
+			if err := c.await(&arriving); err != nil {
+				return err
+			}
+		}
+		all, at, heads := x.place(), first*group, n*group
+		if err := c.forwardRows([]ranksRows{{runs, q.headsFrom(at, heads), o.headsFrom(at, heads), lse.headsFrom(at, heads)}}, all.k, all.v); err != nil {
+			return c.abandon(err, arriving)
+		}
+		if err := c.await(&arriving); err != nil {
+			return err
+		}
+		if _, err := c.submit(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ranksRows are the rows of a rank, and the runs that compute them over all keys. LSE may be left out.
@@ -80,8 +130,12 @@ func (c *call) forwardRows(list []ranksRows, k, v view) error {
 			}
 		}
 		if c.packed() { // each uploads cu_seqlens
+			lse := x.lse
+			if lse.Given() { // batch size 1: the heads lie one after the other
+				lse = resized(lse, lse.heads, lse.rows)
+			}
 			for _, runs := range calls(x.runs, c.cfg) {
-				if err := c.forward(runs, false, x.q, k, v, x.o, x.lse); err != nil {
+				if err := c.forward(runs, false, x.q, k, v, x.o, lse); err != nil {
 					return err
 				}
 			}

@@ -140,7 +140,7 @@ func TestBackwardFaultOnADevice(t *testing.T) {
 	const ranks, bad = 2, 1
 	boom := errors.New("boom")
 	dev, streams := openRanks(t, ranks)
-	w := faultyCall(ModeRing)
+	w := faultyCall(form{mode: ModeRing})
 	w.cfg.Tier = attention.TierScalar
 	groups := ranksOf(t, ranks, time.Minute)
 	groups[bad].t = &faulty{Transport: groups[bad].t, at: 2, fail: func() error { return boom }}

@@ -134,12 +134,17 @@ func (r *ring) backwardHeads(g *ringGradients, t operands, d gradients) error {
 // allGatherBackward computes dK and dV of all keys from this rank's rows, and gives each rank
 // those of its keys. The sum follows the order of the ranks.
 func (c *call) allGatherBackward(t operands, d gradients) error {
-	all, err := c.gatherKeys(t.k, t.v)
+	x := c.newKVGather(t.k, t.v, t.k.heads)
+	arriving, err := x.start(0, t.k.heads)
 	if err != nil {
 		return err
 	}
-	dQ, dK, dV := c.zeros(t.q), c.zeros(all[0]), c.zeros(all[1])
-	if err := c.add(c.wholeRuns(c.rank), t, all[0], all[1], c.runLSE(t.lse).of, d.dO, dQ, dK, dV); err != nil {
+	if err := c.await(&arriving); err != nil {
+		return err
+	}
+	all := x.place()
+	dQ, dK, dV := c.zeros(t.q), c.zeros(all.k), c.zeros(all.v)
+	if err := c.add(c.wholeRuns(c.groupRows[c.group]), t, all.k, all.v, c.runLSE(t.lse).of, d.dO, dQ, dK, dV); err != nil {
 		return err
 	}
 	_, keys := c.extent()

@@ -33,8 +33,8 @@ func (f *faulty) Exchange(sends, receives []Transfer) (Pending, error) {
 }
 
 // faultyCall is a small call for every mode.
-func faultyCall(mode Mode) *whole {
-	cfg := Config{Mode: mode, Inner: 2}
+func faultyCall(x form) *whole {
+	cfg := Config{Mode: x.mode, Schedule: x.schedule, Inner: 2}
 	cfg.HeadDim, cfg.Causal = 8, attention.TopLeft
 	return newWhole(cfg, Problem{Shape: attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: 24, Sk: 24}}, 3)
 }
@@ -46,7 +46,7 @@ func TestFaultsNameTheRankOnEveryOther(t *testing.T) {
 	ringMemory(t, 1) // groups of heads
 	boom := errors.New("boom")
 	const ranks, bad, timeout = 4, 2, 400 * time.Millisecond
-	for _, mode := range Modes() {
+	for _, form := range forms() {
 		for name, x := range map[string]struct {
 			fail func(g *Group, ended chan struct{}) error
 			want error
@@ -56,17 +56,17 @@ func TestFaultsNameTheRankOnEveryOther(t *testing.T) {
 			"fails": {func(*Group, chan struct{}) error { return boom }, boom},
 		} {
 			for _, forward := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%v %s forward %v", mode, name, forward), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%v %v %s forward %v", form.mode, form.schedule, name, forward), func(t *testing.T) {
 					t.Parallel()
 					groups := ranksOf(t, ranks, timeout)
 					g := groups[bad]
 					ended := g.t.(*inProcess).ended
 					at := int32(1) // in the second exchange, where there is one
-					if mode == ModeAllGather && forward {
+					if form.mode == ModeAllGather && forward {
 						at = 0
 					}
 					g.t = &faulty{Transport: g.t, at: at, fail: func() error { return x.fail(g, ended) }}
-					w := faultyCall(mode)
+					w := faultyCall(form)
 					start := time.Now()
 					_, list := w.run(t, groups, false, forward)
 					require.Less(t, time.Since(start), 20*timeout)

@@ -92,10 +92,10 @@ func (op *Op) checkForward(s *vk.Stream, l *layout, rank int, a *Args) error {
 }
 
 // checkTier reports that no kernel of this rank's tier computes its calls, before the ranks agree
-// on the call. The ring needs a float32 O, which not all tiers store.
+// on the call. The states of a ring need a float32 O, which not all tiers store.
 func (op *Op) checkTier(l *layout, rank int) error {
 	cfg := l.cfg
-	cfg.F32O = l.outer > 1 && l.mode != ModeAllGather
+	cfg.F32O = l.outer > 1 && !l.gathers
 	return op.checkCall(l, rank, cfg, func(local *attention.Op, s attention.Shape) error {
 		_, err := local.Plan(s)
 		return err
@@ -179,7 +179,7 @@ func (c *call) forwardMembers(t operands) error {
 	o, lse := exchanged{view: t.o}, exchanged{view: c.lseOr(t)}
 	var list []ranksRows
 	for u, q := range q.members {
-		x := ranksRows{c.wholeRuns(u), q, c.headsOf(o.view, false, u), c.headsOf(lse.view, false, u)}
+		x := ranksRows{c.wholeRuns(c.layout.rows[u]), q, c.headsOf(o.view, false, u), c.headsOf(lse.view, false, u)}
 		if u == c.u && !c.reaches(x.q) {
 			x.q = c.dense(x.q)
 		}
@@ -211,8 +211,8 @@ func (c *call) forwardGroup(q, k, v, o, lse view) error {
 			return c.err
 		}
 		return op.Forward(c.s, a)
-	case c.mode == ModeAllGather:
-		return c.allGatherForward(q, k, v, o, lse)
+	case c.gathers:
+		return c.gatherForward(q, k, v, o, lse)
 	}
 	return c.ringForward(q, k, v, o, lse)
 }

@@ -40,14 +40,14 @@ func TestForwardOverRanksIsAttention(t *testing.T) {
 	}
 }
 
-// The same call gives the same bits however messages arrive, and with ulysses and all-gather
-// those of one device on the CPU tier.
+// The same call gives the same bits however messages arrive, and those of one device on the CPU tier where
+// no states are merged.
 func TestForwardBitsDoNotDependOnArrival(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1) // groups of heads
 	sequenceMessages(t)
-	for _, mode := range Modes() {
-		cfg := Config{Mode: mode, Inner: 2}
+	for _, x := range forms() {
+		cfg := Config{Mode: x.mode, Schedule: x.schedule, Inner: 2}
 		cfg.HeadDim, cfg.Causal = 16, attention.TopLeft
 		p := Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 150, Sk: 150}}
 		var first *whole
@@ -59,8 +59,8 @@ func TestForwardBitsDoNotDependOnArrival(t *testing.T) {
 			transports, err := InProcess(4)
 			require.NoError(t, err)
 			groups := make([]*Group, len(transports))
-			for r, x := range transports {
-				groups[r], err = NewGroup(&jittered{x, rand.New(rand.NewPCG(seed, uint64(r)))}, GroupOptions{})
+			for r, transport := range transports {
+				groups[r], err = NewGroup(&jittered{transport, rand.New(rand.NewPCG(seed, uint64(r)))}, GroupOptions{})
 				require.NoError(t, err)
 			}
 			w := newWhole(cfg, p, 7)
@@ -68,16 +68,16 @@ func TestForwardBitsDoNotDependOnArrival(t *testing.T) {
 			if first == nil {
 				first = w
 			}
-			require.True(t, bytes.Equal(first.O.Host, w.O.Host), mode)
-			require.True(t, bytes.Equal(first.LSE.Host, w.LSE.Host), mode)
+			require.True(t, bytes.Equal(first.O.Host, w.O.Host), x)
+			require.True(t, bytes.Equal(first.LSE.Host, w.LSE.Host), x)
 		}
 		one := newWhole(cfg, p, 7)
 		op, err := attention.New(nil, cfg.Config)
 		require.NoError(t, err)
 		require.NoError(t, op.Forward(nil, one.Args))
-		if mode == ModeUlysses || mode == ModeAllGather {
-			require.True(t, bytes.Equal(one.O.Host, first.O.Host), mode)
-			require.True(t, bytes.Equal(one.LSE.Host, first.LSE.Host), mode)
+		if x.schedule != ScheduleOverlap {
+			require.True(t, bytes.Equal(one.O.Host, first.O.Host), x)
+			require.True(t, bytes.Equal(one.LSE.Host, first.LSE.Host), x)
 		}
 	}
 }

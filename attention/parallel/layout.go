@@ -15,12 +15,9 @@ type layout struct {
 	groupRows    Split // of groups of inner ranks
 	groupKeys    Split
 
-	sizes                  []ringSizes // of groups of ranks that a ring joins
-	widest                 ringSizes   // the most of any of them
-	overlapRing, aheadRing arrangement // of either schedule
-	aheadFits              bool        // in the memory of a ring
-	forwardRing            arrangement // the chosen one
-	backwardHeads          int         // key heads that a ring takes at a time
+	ringRows                    []ringRows // of groups of ranks that a ring joins
+	forwardHeads, backwardHeads int        // key heads that a ring takes at a time, or a gather
+	gathers                     bool       // the forward pass gathers K and V of forwardHeads, and then computes
 }
 
 // newLayout lays out a checked problem. The mode suits it.
@@ -78,8 +75,8 @@ func (l *layout) runs(g, source int) []run {
 	return runsOf(l.see, l.all, l.groupRows[g], l.groupKeys[source])
 }
 
-// wholeRuns are the runs of a rank over all keys in their order.
-func (l *layout) wholeRuns(rank int) []run {
+// wholeRuns are the runs of some rows over all keys in their order.
+func (l *layout) wholeRuns(rows []Span) []run {
 	_, keys := l.extent()
-	return runsOf(l.see, l.all, l.rows[rank], []Span{{0, keys}})
+	return runsOf(l.see, l.all, rows, []Span{{0, keys}})
 }

@@ -62,12 +62,13 @@ func (m *Machine) ringSeconds(bytes float64, ranks int) float64 {
 	return m.Latency + bytes/speed
 }
 
-// collectiveSeconds is the time in which each of n consecutive ranks sends bytes, spread
-// evenly over the others.
-func (m *Machine) collectiveSeconds(bytes float64, n int) float64 {
+// collectiveSeconds is the time in which each of n ranks sends bytes, spread evenly over the others.
+// The numbers of the ranks are stride apart.
+func (m *Machine) collectiveSeconds(bytes float64, n, stride int) float64 {
 	if n < 2 {
 		return 0
 	}
-	far := float64(max(0, n-m.RanksPerHost)) / float64(n-1) // share of the peers on other hosts
+	near := max(1, m.RanksPerHost/stride)
+	far := float64(max(0, n-near)) / float64(n-1) // share of the peers on other hosts
 	return m.Latency + max(bytes*(1-far)/m.Link, bytes*far/m.Network)
 }

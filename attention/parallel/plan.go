@@ -138,7 +138,8 @@ func makePlan(cfg *Config, p Problem, ranks int) (*planned, error) {
 	return best, nil
 }
 
-// better reports whether x is faster than y by its estimate, or about as fast with less memory.
+// better reports whether x is faster than y by its estimate, or about as fast with less memory. A ring that
+// gathers all heads at once is an all-gather: then gradients decide.
 func (x *planned) better(y *planned) bool {
 	const same = 1.02
 	a, b := &x.Forward, &y.Forward
@@ -148,7 +149,10 @@ func (x *planned) better(y *planned) bool {
 	case b.Seconds*same < a.Seconds:
 		return false
 	}
-	return a.ScratchBytes < b.ScratchBytes
+	if a.ScratchBytes != b.ScratchBytes {
+		return a.ScratchBytes < b.ScratchBytes
+	}
+	return x.Backward.Seconds < y.Backward.Seconds
 }
 
 func (x *planned) estimate() string {
@@ -197,6 +201,7 @@ func (x *planned) describe(m *Machine, asked Schedule) {
 	}
 	compute := 2 * float64(x.Cells) * float64(l.cfg.HeadDim+l.cfg.ValueDim()) / m.Flops
 	x.chooseSchedule(asked, m, compute)
+	l = x.layout
 	forward, backward := l.volumes()
 	x.Forward, x.Backward = forward.cost(l, m, compute), backward.cost(l, m, 2.5*compute)
 	for r := range l.ranks {

@@ -11,9 +11,9 @@ import (
 // The states of the blocks are merged in an order that is the same in every call: the rank's own
 // block, then the block of the rank before, and so on.
 //
-// With ScheduleOverlap blocks travel from rank to rank: while a rank computes with a block, it sends
-// the block on and receives the next one. With ScheduleAhead (ringahead.go) each rank sends its block
-// to all others before they compute.
+// Blocks travel from rank to rank: while a rank computes with a block, it sends the block on and receives
+// the next one. That is ScheduleOverlap. With ScheduleGather the forward pass gathers all blocks of some
+// heads before it computes with them, and has no states to merge (allgather.go).
 
 // block is K and V of a group of ranks.
 type block struct{ k, v view }
@@ -112,6 +112,15 @@ func (r *ring) abandon(err error, more ...Pending) error {
 	return r.call.abandon(err, append(more, r.pending)...)
 }
 
+// await waits for a transfer that may be under way, once.
+func (c *call) await(p *Pending) error {
+	pending := *p
+	if *p = nil; pending == nil {
+		return nil
+	}
+	return c.g.wait(c.ctx, pending)
+}
+
 // abandon ends the call on all ranks and waits for transfers under way, so that nothing
 // touches the tensors once the call has returned.
 func (c *call) abandon(err error, pending ...Pending) error {
@@ -190,10 +199,7 @@ func (s *segment) of(runs []run) []run {
 
 // ringForward computes O and LSE of this rank's rows, one group of heads after the other.
 func (c *call) ringForward(q, k, v, o, lse view) error {
-	if c.forwardRing.ahead > 0 {
-		return c.aheadForward(q, k, v, o, lse)
-	}
-	n := c.forwardRing.heads
+	n := c.forwardHeads
 	heads := n * q.heads / k.heads
 	segments, steps := c.segments(c.group)
 	c.makeStates(segments, q.batch, heads, v.dim)
@@ -210,12 +216,14 @@ func (c *call) ringForward(q, k, v, o, lse view) error {
 
 // forwardHeads computes O and LSE of a group of heads.
 func (r *ring) forwardHeads(segments []segment, steps [][]run, q, o, lse view) error {
-	beginHeads(segments)
+	for i := range segments {
+		segments[i].done = 0
+	}
 	for more := true; more; {
 		if err := r.start(); err != nil {
 			return err
 		}
-		if err := r.attend(segments, []work{{steps[r.step], r.now}}, q, o); err != nil {
+		if err := r.attend(segments, steps[r.step], r.now, q, o); err != nil {
 			return r.abandon(err)
 		}
 		if err := r.submitStep(); err != nil {

@@ -6,23 +6,25 @@ import (
 	"vkattn/attention/internal/enum"
 )
 
-// Schedule says when the blocks of a ring move in the forward pass. Both schedules merge the same
-// states in the same order and give the same bits. The backward pass always overlaps.
+// Schedule says when the blocks of a ring move in the forward pass. The backward pass always overlaps.
+//
+// The schedules may give different bits, each the same in every run: ScheduleOverlap merges a float32
+// state for each block, and ScheduleGather computes a row over the keys of all blocks at once.
 type Schedule uint8
 
 // Schedules. The zero value lets the plan choose.
 const (
 	ScheduleAuto    Schedule = iota
 	ScheduleOverlap          // a block travels from rank to rank while the device computes with the one before
-	ScheduleAhead            // all blocks of some key heads arrive while the device is idle, then it computes with them
+	ScheduleGather           // K and V of some key heads are gathered from all ranks while the device is idle, then it computes with them
 )
 
-var scheduleNames = []string{"auto", "overlap", "ahead"}
+var scheduleNames = []string{"auto", "overlap", "gather"}
 
 // Valid reports whether s is one of the named schedules.
 func (s Schedule) Valid() bool { return int(s) < len(scheduleNames) }
 
-// String is "auto", "overlap" or "ahead".
+// String is "auto", "overlap" or "gather".
 func (s Schedule) String() string { return enum.Name("Schedule", scheduleNames, uint8(s)) }
 
 // ParseSchedule reads what String writes, in any case. Another word is an error that lists the
@@ -47,75 +49,42 @@ func (s Schedule) MarshalText() ([]byte, error) { return []byte(s.String()), nil
 // UnmarshalText is Set.
 func (s *Schedule) UnmarshalText(text []byte) error { return s.Set(string(text)) }
 
-// arrangement is what a ring's forward pass has in memory at a time.
-type arrangement struct {
-	heads  int // key heads computed at a time, with their query heads
-	states int // steps after the first whose states wait for a merge together
-	ahead  int // key heads whose blocks arrive together, a multiple of heads; 0: ScheduleOverlap
-}
-
-// exchanges is the number of exchanges of ScheduleAhead for all key heads of a rank.
-func (a arrangement) exchanges(kv int) int { return (kv + a.ahead - 1) / a.ahead }
-
-// chooseAhead chooses the arrangement of ScheduleAhead that takes at most that many bytes on every rank.
-// Each exchange, and each round of merges of a group of heads, leaves the device idle for some tenths
-// of a millisecond: it takes the least number of both. If none fits, it returns the one with the least
-// memory.
-func (l *layout) chooseAhead(most uint64) (best arrangement, fits bool) {
-	_, kv := l.kvHeads(0)
-	best = arrangement{heads: 1, states: 1, ahead: 1}
-	least := 0
-	for n := kv; n > 0; n-- {
-		if kv%n != 0 {
-			continue
-		}
-		for e := 1; e <= kv/n; e++ {
-			a := arrangement{heads: n, states: l.outer - 1, ahead: (kv/n + e - 1) / e * n}
-			for a.states > 1 && l.aheadScratch(&l.widest, a) > most {
-				a.states--
-			}
-			idle := a.exchanges(kv) + kv/n*((l.outer-2)/a.states+1)
-			if l.aheadScratch(&l.widest, a) <= most && (!fits || idle < least) {
-				best, least, fits = a, idle, true
-			}
-		}
-	}
-	return best, fits
-}
-
-// chooseSchedule sets when blocks move in the forward pass, as asked or by the estimates.
+// chooseSchedule sets when blocks move in the forward pass of a ring, as asked or by the estimates.
 func (x *planned) chooseSchedule(asked Schedule, m *Machine, compute float64) {
 	if !x.rings() {
 		return
 	}
-	x.Schedule, x.ScheduleReason = asked, "asked for"
-	if asked == ScheduleAuto {
-		x.Schedule, x.ScheduleReason = x.fasterSchedule(m, compute)
+	gather := *x.layout
+	var fits bool
+	gather.forwardHeads, fits = x.mostHeads(x.gatherScratch)
+	gather.gathers = true
+	fits = fits || x.widest(x.gatherScratch, gather.forwardHeads) <= x.widest(x.overlapScratch, x.forwardHeads)
+	if x.Schedule, x.ScheduleReason = asked, "asked for"; asked == ScheduleAuto {
+		x.Schedule, x.ScheduleReason = x.fasterSchedule(m, compute, &gather, fits)
 	}
-	x.forwardRing = x.overlapRing
-	if x.Schedule == ScheduleAhead {
-		x.forwardRing = x.aheadRing
+	if x.Schedule == ScheduleGather {
+		x.layout = &gather
 	}
 }
 
-// fasterSchedule compares the estimates of both schedules.
-func (x *planned) fasterSchedule(m *Machine, compute float64) (Schedule, string) {
+// fasterSchedule compares the estimates of both schedules. fits reports whether what is gathered fits in the
+// memory of a ring.
+func (x *planned) fasterSchedule(m *Machine, compute float64, gather *layout, fits bool) (Schedule, string) {
 	switch {
 	case x.ranks > m.RanksPerHost:
 		return ScheduleOverlap, "the ring crosses hosts"
-	case !x.aheadFits:
-		return ScheduleOverlap, "the blocks of one key head of all ranks need more memory than two blocks"
+	case !fits:
+		return ScheduleOverlap, "K and V of one key head of all ranks need more memory than two blocks, and than overlap"
 	}
-	cost := func(a arrangement) Cost {
-		x.forwardRing = a
-		forward, _ := x.volumes()
-		return forward.cost(x.layout, m, compute)
+	cost := func(l *layout) Cost {
+		forward, _ := l.volumes()
+		return forward.cost(l, m, compute)
 	}
-	overlap, ahead := cost(x.overlapRing), cost(x.aheadRing)
-	reason := fmt.Sprintf("estimates of what is exposed: %.3g ms in %d exchanges ahead, %.3g ms in %d messages that overlap the computation",
-		1e3*ahead.Exposed, ahead.Rounds, 1e3*overlap.Exposed, overlap.Rounds)
-	if ahead.Exposed < overlap.Exposed {
-		return ScheduleAhead, reason
+	o, g := cost(x.layout), cost(gather)
+	reason := fmt.Sprintf("estimates with what is exposed of it: gather %.4g ms (%.3g in %d exchanges), overlap %.4g ms (%.3g in %d messages)",
+		1e3*g.Seconds, 1e3*g.Exposed, g.Rounds, 1e3*o.Seconds, 1e3*o.Exposed, o.Rounds)
+	if g.Seconds < o.Seconds {
+		return ScheduleGather, reason
 	}
 	return ScheduleOverlap, reason
 }

@@ -13,9 +13,9 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-// Both schedules of a ring give the same bits, whatever the call, and the memory that groups of heads
-// and waiting states may have.
-func TestSchedulesGiveTheSameBits(t *testing.T) {
+// A ring that gathers computes a row over all its keys at once: on the CPU tier it gives the bits of one
+// device, whatever the call, and the memory that gathered heads may have.
+func TestARingThatGathersGivesTheBitsOfOneDevice(t *testing.T) {
 	testlevel.HostOnly(t)
 	for _, mode := range []Mode{ModeRing, Mode2D} {
 		for _, n := range []int{2, 3, 4, 8} {
@@ -23,27 +23,26 @@ func TestSchedulesGiveTheSameBits(t *testing.T) {
 				groups := ranksOf(t, n, time.Minute)
 				rapid.Check(t, func(rt *rapid.T) {
 					cfg, p := drawCall(rt, mode, n)
+					cfg.Schedule = ScheduleGather
 					ringMemory(t, rapid.SampledFrom([]uint64{1, 20_000, allHeads}).Draw(rt, "memory"))
-					bshd := rapid.Bool().Draw(rt, "BSHD")
-					var calls [2]*whole
-					for i, schedule := range []Schedule{ScheduleOverlap, ScheduleAhead} {
-						cfg.Schedule = schedule
-						calls[i] = newWhole(cfg, p, 7)
-						plan := calls[i].forward(rt, groups, bshd)
-						if plan.Outer > 1 {
-							require.Equal(rt, schedule, plan.Schedule)
-							require.Equal(rt, "asked for", plan.ScheduleReason)
-						}
+					w, one := newWhole(cfg, p, 7), newWhole(cfg, p, 7)
+					plan := w.forward(rt, groups, rapid.Bool().Draw(rt, "BSHD"))
+					if plan.Outer > 1 {
+						require.Equal(rt, ScheduleGather, plan.Schedule)
+						require.Equal(rt, "asked for", plan.ScheduleReason)
 					}
-					require.True(rt, bytes.Equal(calls[0].O.Host, calls[1].O.Host), "O of %v", p)
-					require.True(rt, bytes.Equal(calls[0].LSE.Host, calls[1].LSE.Host), "LSE of %v", p)
+					op, err := attention.New(nil, cfg.Config)
+					require.NoError(rt, err)
+					require.NoError(rt, op.Forward(nil, one.Args))
+					require.True(rt, bytes.Equal(one.O.Host, w.O.Host), "O of %v", p)
+					require.True(rt, bytes.Equal(one.LSE.Host, w.LSE.Host), "LSE of %v", p)
 				})
 			})
 		}
 	}
 }
 
-// The plan moves blocks ahead where ranks share a host and memory allows, and says why.
+// The plan gathers where ranks share a host and memory allows, and says why.
 func TestPlanChoosesTheSchedule(t *testing.T) {
 	testlevel.HostOnly(t)
 	plan := func(ranks int, cfg Config, s attention.Shape) Plan {
@@ -61,24 +60,26 @@ func TestPlanChoosesTheSchedule(t *testing.T) {
 	for _, x := range []struct {
 		name   string
 		ranks  int
+		keys   int
 		cfg    Config
 		hkv    int
 		want   Schedule
 		why    string
 		rounds int
 	}{
-		{"one host", 2, Config{}, 8, ScheduleAhead, "exposed", 2},
-		{"one host of eight", 8, Config{}, 8, ScheduleAhead, "exposed", 2},
-		{"two hosts", 16, Config{Machine: Machine{RanksPerHost: 8}}, 8, ScheduleOverlap, "crosses hosts", 15},
-		{"a ring of hosts", 4, Config{Mode: Mode2D, Machine: Machine{RanksPerHost: 2}}, 8, ScheduleOverlap, "crosses hosts", 6},
-		{"one key head of all ranks exceeds two blocks", 8, Config{}, 1, ScheduleOverlap, "need more memory", 7},
-		{"messages that overlap the computation cost nothing", 2, Config{Machine: Machine{Turn: 1e-9, OverlapCost: 1e-9}}, 8, ScheduleOverlap, "exposed", 8},
-		{"as asked", 2, Config{Schedule: ScheduleOverlap}, 8, ScheduleOverlap, "asked for", 8},
-		{"as asked, across hosts", 16, Config{Schedule: ScheduleAhead, Machine: Machine{RanksPerHost: 8}}, 8, ScheduleAhead, "asked for", 2},
+		{"one host", 2, 1 << 16, Config{}, 8, ScheduleGather, "exposed", 2},
+		{"one host of eight", 8, 1 << 16, Config{}, 8, ScheduleGather, "exposed", 2},
+		{"two hosts", 16, 1 << 16, Config{Machine: Machine{RanksPerHost: 8}}, 8, ScheduleOverlap, "crosses hosts", 15},
+		{"a ring of hosts", 4, 1 << 16, Config{Mode: Mode2D, Machine: Machine{RanksPerHost: 2}}, 8, ScheduleOverlap, "crosses hosts", 6},
+		{"one key head of all ranks exceeds two blocks", 64, 1 << 20, Config{}, 8, ScheduleOverlap, "need more memory", 4 * 63},
+		{"and so do float32 states", 8, 1 << 20, Config{}, 1, ScheduleGather, "exposed", 1},
+		{"messages that overlap the computation cost nothing", 2, 1 << 16, Config{Machine: Machine{Turn: 1e-9, OverlapCost: 1e-9}}, 8, ScheduleOverlap, "exposed", 8},
+		{"as asked", 2, 1 << 16, Config{Schedule: ScheduleOverlap}, 8, ScheduleOverlap, "asked for", 8},
+		{"as asked, across hosts", 16, 1 << 16, Config{Schedule: ScheduleGather, Machine: Machine{RanksPerHost: 8}}, 8, ScheduleGather, "asked for", 2},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			s := s
-			s.Hkv = x.hkv
+			s.Hkv, s.Sq, s.Sk = x.hkv, x.keys, x.keys
 			p := plan(x.ranks, x.cfg, s)
 			require.Equal(t, x.want, p.Schedule, "%v", p)
 			require.Contains(t, p.ScheduleReason, x.why)
@@ -93,12 +94,12 @@ func TestPlanChoosesTheSchedule(t *testing.T) {
 	cfg.HeadDim = 8
 	_, err := New(ranksOf(t, 2, 0)[0], nil, cfg)
 	require.ErrorIs(t, err, attention.ErrInvalid)
-	require.Contains(t, Config{Schedule: ScheduleAhead}.String(), "ahead")
+	require.Contains(t, Config{Schedule: ScheduleGather}.String(), "gather")
 }
 
 // Schedules read what they print.
 func TestScheduleNames(t *testing.T) {
-	for _, want := range []Schedule{ScheduleAuto, ScheduleOverlap, ScheduleAhead} {
+	for _, want := range []Schedule{ScheduleAuto, ScheduleOverlap, ScheduleGather} {
 		text, err := want.MarshalText()
 		require.NoError(t, err)
 		var got Schedule
@@ -109,13 +110,12 @@ func TestScheduleNames(t *testing.T) {
 	require.ErrorIs(t, err, attention.ErrInvalid)
 }
 
-// With either schedule a rank that fails in a later exchange is named on every other.
+// A rank that fails in a later exchange of a gather is named on every other.
 func TestFaultInALaterExchange(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1)
 	const ranks, bad = 4, 1
-	w := faultyCall(ModeRing)
-	w.cfg.Schedule = ScheduleAhead
+	w := faultyCall(form{ModeRing, ScheduleGather})
 	groups := ranksOf(t, ranks, time.Minute)
 	boom := fmt.Errorf("boom")
 	groups[bad].t = &faulty{Transport: groups[bad].t, at: 3, fail: func() error { return boom }}

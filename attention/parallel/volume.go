@@ -7,14 +7,13 @@ import "vkattn/vk/hostmem"
 // volume is what a rank sends in one direction of a call.
 type volume struct {
 	heads  float64 // all-to-all between heads and sequence, before and after
-	gather float64 // K and V to all ranks, dK and dV to theirs
+	gather float64 // K and V to all ranks of a ring, dK and dV to theirs
 	ring   float64 // of all steps
 	step   float64 // largest message of a ring step
 	total  float64
 	groups int     // of heads, one after the other
 	steps  int     // of the ring that send, of all groups
-	ahead  bool    // messages move while the device is idle
-	memory float64 // bytes read and written to merge states, or to add gradients of ring steps
+	memory float64 // bytes read and written to merge states, to add gradients of ring steps, or to order gathered keys
 }
 
 // most keeps the largest of each number.
@@ -22,7 +21,7 @@ func (v *volume) most(x volume) {
 	x.total = x.heads + x.gather + x.ring
 	v.heads, v.gather, v.ring = max(v.heads, x.heads), max(v.gather, x.gather), max(v.ring, x.ring)
 	v.step, v.total, v.steps = max(v.step, x.step), max(v.total, x.total), max(v.steps, x.steps)
-	v.memory, v.groups, v.ahead = max(v.memory, x.memory), max(v.groups, x.groups), v.ahead || x.ahead
+	v.memory, v.groups = max(v.memory, x.memory), max(v.groups, x.groups)
 }
 
 // volumes computes what the busiest ranks send. docs/several-gpus.md has the formulas.
@@ -56,14 +55,17 @@ func (l *layout) volumesOf(rank int) (forward, backward volume) {
 		forward.heads = before + (groupRows-rows)*hq*(dv*size+f32)
 		backward.heads = before + rows*hq*(inner-1)*(2*dv*size+f32) + (groupRows-rows)*hq*d*size + (groupKeys-keys)*kv*(d+dv)*gradient
 	}
+	all := batch * kv * float64(l.keys.total()) * (d + dv)
+	forward.groups, backward.groups = l.headGroups(l.forwardHeads), l.headGroups(l.backwardHeads)
+	if l.gathers { // and copies K and V of all ranks into their order
+		forward.gather = float64(l.outer-1) * block(g) * size
+		forward.memory = 2 * all * size
+	}
 	switch {
 	case l.mode == ModeAllGather:
-		all := batch * kv * float64(l.keys.total()) * (d + dv)
-		forward.gather = float64(l.ranks-1) * block(rank) * size
-		backward.gather = forward.gather + (all-block(rank))*f32
+		backward.gather = forward.gather + (all-block(g))*f32
 	case l.outer > 1:
-		forward.groups, backward.groups = l.headGroups(l.forwardRing.heads), l.headGroups(l.backwardHeads)
-		forward.steps, backward.steps = forward.groups*(l.outer-1), backward.groups*l.outer
+		backward.steps = backward.groups * l.outer
 		passed := 0.0 // K and V from rank to rank
 		for t := range l.outer {
 			b := block((g - t + l.outer) % l.outer)
@@ -75,14 +77,13 @@ func (l *layout) volumesOf(rank int) (forward, backward volume) {
 			backward.step = max(backward.step, b*(size+f32)/float64(backward.groups))
 		}
 		backward.ring += passed
-		if forward.ring = passed; l.forwardRing.ahead > 0 { // every rank sends its own block to all others
-			forward.ahead, forward.steps = true, l.forwardRing.exchanges(l.ringHeads())
-			forward.ring = float64(l.outer-1) * block(g) * size
-		}
 		// A merge reads two float32 states and writes one; the second was written before. A
 		// backward step reads and writes dQ, and adds two blocks of dK and dV to a third.
 		hq := float64(l.Hq) / inner
-		forward.memory = float64(l.outer-1) * groupRows * hq * dv * 4 * f32
+		if !l.gathers {
+			forward.steps, forward.ring = forward.groups*(l.outer-1), passed
+			forward.memory = float64(l.outer-1) * groupRows * hq * dv * 4 * f32
+		}
 		backward.memory = float64(l.outer) * (groupRows*hq*d*2*f32 + block(g)*4*f32)
 	}
 	return forward, backward
@@ -101,16 +102,15 @@ func (v *volume) cost(l *layout, m *Machine, compute float64) Cost {
 	c := Cost{SentBytes: uint64(v.total), Rounds: v.steps, HeadGroups: max(1, v.groups)}
 	if l.inner > 1 {
 		c.Rounds += 2
-		c.Exposed += 2*m.Turn + m.Latency + m.collectiveSeconds(v.heads, l.inner)
+		c.Exposed += 2*m.Turn + m.Latency + m.collectiveSeconds(v.heads, l.inner, 1)
 	}
-	if l.mode == ModeAllGather && l.ranks > 1 {
-		c.Rounds++
-		c.Exposed += m.Turn + m.collectiveSeconds(v.gather, l.ranks)
+	if v.gather > 0 {
+		n := float64(c.HeadGroups)
+		c.Rounds += c.HeadGroups
+		c.Exposed += n*(m.Turn+m.Latency) + m.collectiveSeconds(v.gather, l.outer, l.inner) - m.Latency
 	}
 	switch n, message := float64(v.steps), m.ringSeconds(v.step, l.ranks); {
 	case n == 0:
-	case v.ahead:
-		c.Exposed += n*(m.Turn+m.Latency) + m.ringSeconds(v.ring, l.ranks) - m.Latency
 	case l.ranks > m.RanksPerHost: // the computation of a step hides its message
 		c.Exposed += n * max(0, message-compute/float64(l.outer*c.HeadGroups))
 	default:
@@ -159,9 +159,6 @@ func (l *layout) membersScratch(rank int) uint64 {
 func (l *layout) forwardScratch(rank int) (n uint64) {
 	cfg := &l.cfg
 	d, dv, size := cfg.HeadDim, cfg.ValueDim(), uint64(cfg.DType.Size())
-	_, hq := l.heads(0)
-	_, kv := l.kvHeads(0)
-	rows := countOf(l.groupRows[rank/l.inner])
 	switch {
 	case l.inner > 1 && l.outer == 1 && !l.packed():
 		return l.membersScratch(rank)
@@ -169,10 +166,10 @@ func (l *layout) forwardScratch(rank int) (n uint64) {
 		n = l.headsScratch(rank, d+dv, d+dv, size) + l.headsScratch(rank, 1, 0, 4)
 	}
 	switch {
-	case l.mode == ModeAllGather && l.ranks > 1:
-		n += 2*l.elements(kv, l.keys.total(), d+dv)*size + l.elements(hq, rows, 1)*4
+	case l.gathers:
+		n += l.gatherScratch(rank/l.inner, l.forwardHeads)
 	case l.outer > 1:
-		n += l.ringForwardScratch(rank/l.inner, l.forwardRing)
+		n += l.overlapScratch(rank/l.inner, l.forwardHeads)
 	}
 	return n
 }
@@ -193,7 +190,7 @@ func (l *layout) lseRows(g int) (n int) {
 		}
 	}
 	if l.mode == ModeAllGather {
-		add(l.wholeRuns(g))
+		add(l.wholeRuns(l.groupRows[g]))
 		return n
 	}
 	for s := range l.outer {
@@ -213,7 +210,7 @@ func (l *layout) backwardScratch(rank int) (n uint64) {
 	switch {
 	case l.mode == ModeAllGather && l.ranks > 1:
 		keys := l.keys.total()
-		n += 2*l.elements(kv, keys, d+dv)*size + l.elements(hq, rows, d)*4 + l.elements(hq, l.lseRows(rank), 1)*4
+		n += l.elements(kv, 2*keys-l.keys.Count(rank), d+dv)*size + l.elements(hq, rows, d)*4 + l.elements(hq, l.lseRows(rank), 1)*4
 		n += l.elements(kv, 2*keys+l.ranks*l.keys.Count(rank), d+dv) * 4
 	case l.outer > 1:
 		n += l.ringBackwardScratch(rank/l.inner, l.backwardHeads)

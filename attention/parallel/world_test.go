@@ -77,6 +77,24 @@ func (j *jittered) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
 	return j.Transport.Gather(ctx, mine)
 }
 
+// form is a mode with a schedule.
+type form struct {
+	mode     Mode
+	schedule Schedule
+}
+
+// forms are all modes, those with a ring in both schedules.
+func forms() (list []form) {
+	for _, mode := range Modes() {
+		if mode == ModeRing || mode == Mode2D {
+			list = append(list, form{mode, ScheduleOverlap}, form{mode, ScheduleGather})
+		} else {
+			list = append(list, form{mode, ScheduleAuto})
+		}
+	}
+	return list
+}
+
 // whole is a call over all ranks: its tensors as one device has them.
 type whole struct {
 	cfg Config
@@ -247,7 +265,7 @@ func drawCall(t *rapid.T, mode Mode, ranks int) (Config, Problem) {
 	if rapid.IntRange(0, 3).Draw(t, "softcap") == 0 {
 		cfg.Softcap = 5
 	}
-	cfg.Schedule = rapid.SampledFrom([]Schedule{ScheduleAuto, ScheduleOverlap, ScheduleAhead}).Draw(t, "schedule")
+	cfg.Schedule = rapid.SampledFrom([]Schedule{ScheduleAuto, ScheduleOverlap, ScheduleGather}).Draw(t, "schedule")
 	inner := 1
 	switch mode {
 	case ModeUlysses:

@@ -44,13 +44,13 @@ Otherwise the command starts N processes on this host. Rank 0 prints. --parallel
 modes: ring, ulysses, allgather, 2d or auto, and decode: few rows over a cache that is
 sharded by tokens. NCCL moves the tensors if every rank has a GPU of its own and the library
 libnccl.so.2, otherwise TCP (--transport). --schedule says when the blocks of a ring move in
-the forward pass: during the computation (overlap) or before it (ahead). The plan chooses by
+the forward pass: during the computation (overlap) or before it (gather). The plan chooses by
 default.`
 
 func (o *ranksFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.ranks, "ranks", 0, "`number` of processes, one for each GPU (0: this process alone)")
 	f.StringVar(&o.modes, "parallel", "", "`list` of modes of --ranks: auto, ring, ulysses, allgather, 2d, decode (default ring,ulysses,allgather)")
-	f.StringVar(&o.schedule, "schedule", "auto", "when blocks of a ring move in the forward pass of --ranks: auto, overlap or ahead")
+	f.StringVar(&o.schedule, "schedule", "auto", "when blocks of a ring move in the forward pass of --ranks: auto, overlap or gather")
 	f.StringVar(&o.transport, "transport", "auto", "what moves tensors between ranks: auto, nccl or tcp")
 }
 

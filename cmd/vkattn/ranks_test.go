@@ -38,7 +38,7 @@ func rowsOf(t *testing.T, text string) (rows []ranks.Row) {
 // The command starts its ranks, and rank 0 alone prints and saves.
 func TestVerifyOverRanks(t *testing.T) {
 	saved := filepath.Join(t.TempDir(), "rows.md")
-	p := start(t, nil, onRanks("verify", 3, "--parallel", "ring,allgather,auto", "--schedule", "ahead", "--repeat", "2", "-o", "jsonl", "--save", saved, "--seed", "7")...)
+	p := start(t, nil, onRanks("verify", 3, "--parallel", "ring,allgather,auto", "--schedule", "gather", "--repeat", "2", "-o", "jsonl", "--save", saved, "--seed", "7")...)
 	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
 	require.Equal(t, "1 problems, 3 rows, 3 ranks, transport tcp, seed 7\n", p.stderr.String())
 	rows := rowsOf(t, p.stdout.String())
@@ -48,7 +48,7 @@ func TestVerifyOverRanks(t *testing.T) {
 		require.Equal(t, mode, r.Mode.String())
 		require.Equal(t, bench.OK, r.Status)
 		require.Equal(t, 3, r.Ranks)
-		require.Equal(t, []string{"ahead", "auto", r.Schedule.String()}[i], r.Schedule.String())
+		require.Equal(t, []string{"gather", "auto", r.Schedule.String()}[i], r.Schedule.String())
 		require.NotZero(t, r.Verified.SentBytes)
 		require.Equal(t, 2, r.Verified.Runs)
 		require.LessOrEqual(t, r.Verified.O.Max, r.Verified.O.Limit)
@@ -226,7 +226,7 @@ func TestRanksRefuseBadFlags(t *testing.T) {
 		{"unknown schedule", "bench", "--ranks", "2", "--schedule", "later"},
 		{"needs --ranks", "bench", "--parallel", "ring"},
 		{"needs --ranks", "verify", "--transport", "tcp"},
-		{"needs --ranks", "bench", "--schedule", "ahead"},
+		{"needs --ranks", "bench", "--schedule", "gather"},
 		{"--peer and --ranks", "bench", "--ranks", "2", "--peer", "true"},
 		{"unknown output format", "bench", "--ranks", "2", "-o", "csv"},
 		{"not a positive number", "verify", "--ranks", "2", "--seqlen", "0"},
