@@ -31,7 +31,7 @@ func (c Config) Validate() error {
 	case !c.Order.Valid():
 		return &attention.ShapeError{Field: "Order", Got: c.Order, Want: "auto, contiguous or zigzag"}
 	case !c.Schedule.Valid():
-		return &attention.ShapeError{Field: "Schedule", Got: c.Schedule, Want: "auto, overlap or ahead"}
+		return &attention.ShapeError{Field: "Schedule", Got: c.Schedule, Want: "auto, overlap or gather"}
 	case c.Inner < 0 || c.Inner > MaxRanks:
 		return &attention.ShapeError{Field: "Inner", Got: c.Inner, Want: fmt.Sprintf("1 to %d, or 0 for the ranks of a host", MaxRanks)}
 	case c.Block < 0 || c.Block > attention.MaxLength:

@@ -7,7 +7,7 @@
 // A [Group] is a rank's membership; an [Op] computes attention for one Config, every rank
 // calling the same methods in the same order with its own part of the tensors:
 //
-//	ring       K and V travel around the ranks while each computes with the block it has
+//	ring       K and V travel around the ranks, or are gathered for some heads at a time
 //	ulysses    all-to-all between heads and sequence; each rank computes some heads whole
 //	allgather  every rank receives all of K and V
 //	2d         ulysses among the ranks of a host, ring across hosts

@@ -54,7 +54,7 @@ func (l *layout) checkable(m *side, rank int, a *Args) (attention.Config, attent
 // buffers of the device otherwise. The results are complete when Forward returns: it submits
 // the stream and waits.
 //
-// The bits depend on the Problem, the mode, the order and the number of ranks, not on the run.
+// The bits depend on the Problem, the mode, the schedule, the order and the number of ranks, not on the run.
 // ctx ends the call on all ranks.
 func (op *Op) Forward(ctx context.Context, s *vk.Stream, a Args) error {
 	if err := op.usable(); err != nil {
