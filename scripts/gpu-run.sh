@@ -41,7 +41,7 @@
 #     ranks.md         exit codes and times of the steps, and their tables
 #     ranks-NAME.*     rows and messages of each step: verify and bench in each mode, forward and backward, a soak, a rank that is killed
 #     nccl-*.txt       the warnings of NCCL
-#     with ranks check: two ranks on one GPU over TCP, in two processes and in one; forward, gradients and decode, less than 60 s
+#     with ranks check: two ranks on one GPU over TCP, in two processes and in one; forward, gradients and decode, less than 75 s
 #   only with backward: gradients, in steps of less than nine minutes each (default: all of them, in this order)
 #     tests        backward-tests.txt: the tests of gradients on every tier and in every storage type
 #     verify       backward-verify.*: every tier versus the reference, on the conformance table and large problems
@@ -367,6 +367,7 @@ if [[ $what == ranks ]]; then
 		tiers=${VKATTN_RANKS_TIERS:-scalar,coopmat,coopmat2}
 		problem=(--tier "$tiers" --batch-size 2 --nheads 8 --nheads-kv 2 --headdim 64 --dtype f16 --seed 1)
 		step forward 20 verify "${problem[@]}" --seqlen 301 --seqlen-k 517 --causal none,top-left,bottom-right --repeat 3 || rc=1
+		step overlap 15 verify "${problem[@]}" --parallel ring --schedule overlap --seqlen 301 --seqlen-k 517 --causal none,bottom-right --repeat 2 || rc=1
 		step gradients 25 verify "${problem[@]}" --pass bwd --seqlen 301 --seqlen-k 517 --causal none,bottom-right --repeat 2 || rc=1
 		step decode 15 verify "${problem[@]}" --parallel decode --seqlen 1,4 --seqlen-k 3000 --causal bottom-right --repeat 3 || rc=1
 		left=$((${VKATTN_RANKS_LIMIT} - SECONDS + start)) log=$OUT/ranks-process.txt
@@ -394,6 +395,8 @@ if [[ $what == ranks ]]; then
 		transport=tcp step tcp 40 verify --tier scalar --batch-size 1 --nheads 4 --seqlen 256 --headdim 64 --dtype f16 --seed 1
 	fi
 	step verify 75 verify --tier coopmat2,cuda --dtype f16 --seqlen 1000,4096 --seqlen-k 4096 --nheads 8 --nheads-kv 2 --batch-size 2 \
+		--headdim 128 --repeat 3 || rc=1
+	step overlap 40 verify --parallel ring --schedule overlap --tier coopmat2 --dtype f16 --seqlen 1000,4096 --seqlen-k 4096 --nheads 8 --nheads-kv 2 --batch-size 2 \
 		--headdim 128 --repeat 3 || rc=1
 	step conformance 75 verify --suite conformance --case '^d(64|128)[.]' --tier coopmat2 --dtype f16 || rc=1
 	for mode in ring ulysses allgather; do
