@@ -36,7 +36,7 @@ func (op *Op) Backward(ctx context.Context, s *vk.Stream, a BackwardArgs) error 
 	if err == nil {
 		err = op.checkBackward(s, x.layout, rank, &a)
 	}
-	return op.run(ctx, s, callBackward, x, err, func(c *call) error {
+	return op.run(ctx, s, callBackward, x, true, err, func(c *call) error {
 		l := c.layout
 		cfg, rows, keys := &l.cfg, l.rows.Count(rank), l.keys.Count(rank)
 		return c.backwardAll(l.view(rank, &a.Args), gradients{

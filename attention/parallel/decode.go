@@ -73,7 +73,7 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 		defer d.steps.done("submit")
 		return d.begin(op)
 	}
-	err = op.group.call(ctx, h, err, begin, func(ctx context.Context) error {
+	err = op.group.call(ctx, h, err, begin, func(ctx context.Context, _ [][]byte) error {
 		d.steps.done("agree")
 		err := d.finish(ctx, op)
 		if err == nil {

@@ -277,7 +277,7 @@ func TestErrorLeavesNoWorkInTheStream(t *testing.T) {
 	defer op.Close()
 	x, err := op.plan(Problem{Shape: attention.Shape{B: 1, Hq: 1, Sq: 4, Sk: 4}})
 	require.NoError(t, err)
-	require.ErrorIs(t, op.run(context.Background(), streams[0], callForward, x, nil, func(c *call) error {
+	require.ErrorIs(t, op.run(context.Background(), streams[0], callForward, x, false, nil, func(c *call) error {
 		require.NoError(t, c.s.Fill(vk.BufferRange{Buffer: b}, 0x01010101))
 		c.fail(boom)
 		return nil

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"slices"
 
 	"vkattn/attention"
 	"vkattn/vk"
@@ -50,11 +51,12 @@ func (l *layout) checkable(m *side, rank int, a *Args) (attention.Config, attent
 }
 
 // Forward computes O, and LSE if a has one, of this rank's rows. All ranks call it with the
-// same Problem. Tensors lie in host memory on the CPU tier, where the stream is nil, and in
+// same Problem. Each may have LSE or leave it out. Tensors lie in host memory on the CPU tier, where the stream is nil, and in
 // buffers of the device otherwise. The results are complete when Forward returns: it submits
 // the stream and waits.
 //
-// The bits depend on the Problem, the mode, the schedule, the order and the number of ranks, not on the run.
+// The bits depend on the Problem, the mode, the schedule, the order, the number of ranks and, as on one device, on
+// whether LSE is asked for; not on the run.
 // ctx ends the call on all ranks.
 func (op *Op) Forward(ctx context.Context, s *vk.Stream, a Args) error {
 	if err := op.usable(); err != nil {
@@ -65,7 +67,7 @@ func (op *Op) Forward(ctx context.Context, s *vk.Stream, a Args) error {
 	if err == nil {
 		err = op.checkForward(s, x.layout, rank, &a)
 	}
-	return op.run(ctx, s, callForward, x, err, func(c *call) error { return c.forwardAll(x.view(rank, &a)) })
+	return op.run(ctx, s, callForward, x, a.LSE.Given(), err, func(c *call) error { return c.forwardAll(x.view(rank, &a)) })
 }
 
 // checkForward checks this rank's tensors and memory.
@@ -152,20 +154,21 @@ func (c *call) forwardAll(t operands) error {
 		return err
 	}
 	q := heads[0]
-	o, lse := c.new(t.o.dtype, q.batch, q.heads, q.rows, t.o.dim), c.new(attention.F32, q.batch, q.heads, q.rows, 1)
+	o := c.new(t.o.dtype, q.batch, q.heads, q.rows, t.o.dim)
+	from, to := []view{o}, []exchanged{{view: t.o}}
+	var lse view
+	if asked := c.askedLSE(); slices.Contains(asked, true) {
+		lse = c.new(attention.F32, q.batch, q.heads, q.rows, 1)
+		from, to = append(from, lse), append(to, exchanged{view: t.lse, only: asked})
+	}
 	if err := c.forwardGroup(q, heads[1], heads[2], o, lse); err != nil {
 		return err
 	}
-	return c.toRows([]view{o, lse}, []exchanged{{view: t.o}, {view: c.lseOr(t)}})
+	return c.toRows(from, to)
 }
 
-// lseOr is LSE, or a tensor for it where it is left out: the other ranks may want theirs.
-func (c *call) lseOr(t operands) view {
-	if !t.lse.Given() {
-		return c.new(attention.F32, t.q.batch, t.q.heads, t.q.rows, 1)
-	}
-	return t.lse
-}
+// askedLSE tells which members of the group ask for LSE. The others are sent none.
+func (c *call) askedLSE() []bool { return c.lse[c.group*c.inner:][:c.inner] }
 
 // forwardMembers computes the rows of each rank for this rank's heads, in calls of their own: Q where it
 // arrives, and O where it is sent from. One call for all rows would need Q and O in the order of the
@@ -176,18 +179,20 @@ func (c *call) forwardMembers(t operands) error {
 	if err != nil {
 		return err
 	}
-	o, lse := exchanged{view: t.o}, exchanged{view: c.lseOr(t)}
+	o, lse := exchanged{view: t.o}, exchanged{view: t.lse, only: c.askedLSE()}
 	var list []ranksRows
 	for u, q := range q.members {
-		x := ranksRows{c.wholeRuns(c.layout.rows[u]), q, c.headsOf(o.view, false, u), c.headsOf(lse.view, false, u)}
+		x := ranksRows{c.wholeRuns(c.layout.rows[u]), q, c.headsOf(o.view, false, u), view{}}
 		if u == c.u && !c.reaches(x.q) {
 			x.q = c.dense(x.q)
 		}
 		if u != c.u || !c.reaches(x.o) {
 			x.o = c.new(o.dtype, q.batch, q.heads, q.rows, o.dim)
 		}
-		if u != c.u || !c.reaches(x.lse) {
-			x.lse = c.new(attention.F32, q.batch, q.heads, q.rows, 1)
+		if lse.only[u] {
+			if x.lse = c.headsOf(lse.view, false, u); u != c.u || !c.reaches(x.lse) {
+				x.lse = c.new(attention.F32, q.batch, q.heads, q.rows, 1)
+			}
 		}
 		o.members, lse.members = append(o.members, x.o), append(lse.members, x.lse)
 		list = append(list, x)

@@ -81,3 +81,39 @@ func TestForwardBitsDoNotDependOnArrival(t *testing.T) {
 		}
 	}
 }
+
+// A rank may leave LSE out. It is sent none, the others get theirs, and O has the same bits.
+func TestLSEOnlyWhereAskedFor(t *testing.T) {
+	testlevel.HostOnly(t)
+	const ranks = 4
+	for _, mode := range Modes() {
+		for name, p := range map[string]Problem{
+			"batch":  {Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 40, Sk: 50}},
+			"packed": {Shape: attention.Shape{B: 2, Hq: 8, Hkv: 4, Sq: 40, Sk: 50}, CuQ: []int{0, 30, 70}, CuK: []int{0, 50, 90}},
+		} {
+			cfg := Config{Mode: mode, Inner: 2}
+			cfg.HeadDim, cfg.Causal = 16, attention.BottomRight
+			all := newWhole(cfg, p, 7)
+			all.forward(t, ranksOf(t, ranks, time.Minute), false)
+			for _, noLSE := range [][]bool{{true, true, true, true}, {false, true, true, false}, {true, true, false, false}} {
+				w := newWhole(cfg, p, 7)
+				garbage := bytes.Clone(w.LSE.Host)
+				w.noLSE = noLSE
+				plan := w.forward(t, ranksOf(t, ranks, time.Minute), true)
+				require.True(t, bytes.Equal(all.O.Host, w.O.Host), "%v %s %v", mode, name, noLSE)
+				rows, _ := p.extent()
+				for r, no := range noLSE {
+					want := all.LSE.Host
+					if no {
+						want = garbage
+					}
+					size := p.batch() * p.Hq * plan.Rows.Count(r) * 4
+					mine, theirs := make([]byte, size), make([]byte, size)
+					move(w.LSE.Host, mine, true, plan.Rows[r], p.batch(), p.Hq, rows, 4, false)
+					move(want, theirs, true, plan.Rows[r], p.batch(), p.Hq, rows, 4, false)
+					require.True(t, bytes.Equal(theirs, mine), "%v %s %v, rank %d", mode, name, noLSE, r)
+				}
+			}
+		}
+	}
+}

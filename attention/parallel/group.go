@@ -74,7 +74,7 @@ func (g *Group) Barrier(ctx context.Context) error {
 	if err := g.usable(); err != nil {
 		return err
 	}
-	return g.call(ctx, header{kind: callBarrier}, nil, nil, func(context.Context) error { return nil })
+	return g.call(ctx, header{kind: callBarrier}, nil, nil, func(context.Context, [][]byte) error { return nil })
 }
 
 // Abort ends the call under way on every rank with an error that names this one.
@@ -96,14 +96,14 @@ func (g *Group) Close() error {
 	return g.t.Close()
 }
 
-// call runs one call of this rank: the ranks agree on h, then run computes. invalid is this
-// rank's reason not to take part; the others learn it. An error after the ranks have agreed
-// ends the group.
+// call runs one call of this rank: the ranks agree on h, then run computes, with the headers of
+// all. invalid is this rank's reason not to take part; the others learn it. An error after the
+// ranks have agreed ends the group.
 //
 // prepare, if given, begins work that needs no other rank and writes no tensor of the caller. It
 // runs while the ranks agree, whose messages take a fifth of a millisecond: as long as a step of
 // decoding. run does not follow if the ranks disagree.
-func (g *Group) call(ctx context.Context, h header, invalid error, prepare func() error, run func(context.Context) error) error {
+func (g *Group) call(ctx context.Context, h header, invalid error, prepare func() error, run func(ctx context.Context, all [][]byte) error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended != nil {
@@ -131,7 +131,7 @@ func (g *Group) call(ctx context.Context, h header, invalid error, prepare func(
 	case unprepared != nil:
 		return g.end(unprepared)
 	}
-	if err := run(ctx); err != nil {
+	if err := run(ctx, all); err != nil {
 		return g.end(err)
 	}
 	return nil

@@ -24,13 +24,14 @@ const (
 var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode, Order or Schedule", "Shape", "cu_seqlens or lengths", "Split"}
 
 // headerVersion changes with the protocol between ranks.
-const headerVersion = 5
+const headerVersion = 6
 
 // header describes a call by checksums.
 type header struct {
 	kind                                  callKind
 	number                                uint64
 	config, mode, shape, sequences, split uint64
+	lse                                   bool // this rank asks for LSE; the others need not
 }
 
 // encode returns the header, followed by the reason why this rank cannot take part.
@@ -38,6 +39,11 @@ func (h *header) encode(invalid error) []byte {
 	var b []byte
 	for _, x := range h.fields() {
 		b = binary.LittleEndian.AppendUint64(b, x)
+	}
+	if h.lse {
+		b = append(b, 1)
+	} else {
+		b = append(b, 0)
 	}
 	if invalid != nil {
 		text := invalid.Error()
@@ -48,9 +54,19 @@ func (h *header) encode(invalid error) []byte {
 
 // Sizes of an encoded header, and the largest reason behind it.
 const (
-	headerBytes = 8 * len(headerFields)
+	headerLSE   = 8 * len(headerFields) // where a rank says whether it asks for LSE
+	headerBytes = headerLSE + 1
 	maxReason   = 400
 )
+
+// asksForLSE tells of each rank that agreed on a call whether it asks for LSE.
+func asksForLSE(all [][]byte) []bool {
+	list := make([]bool, len(all))
+	for r, b := range all {
+		list[r] = b[headerLSE] != 0
+	}
+	return list
+}
 
 func (h *header) fields() [len(headerFields)]uint64 {
 	return [...]uint64{headerVersion, uint64(h.kind), h.number, h.config, h.mode, h.shape, h.sequences, h.split}

@@ -249,22 +249,23 @@ type call struct {
 	g     *Group
 	ctx   context.Context
 	rank  int
-	group int // of inner ranks
-	u     int // member of the group
+	group int    // of inner ranks
+	u     int    // member of the group
+	lse   []bool // which ranks ask for LSE
 }
 
 // run agrees with the other ranks on a call, then computes. check checks this rank's tensors;
-// err is what is already wrong.
-func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, err error, compute func(c *call) error) error {
-	h := header{kind: kind, config: op.config, mode: op.mode}
+// err is what is already wrong. lse says that this rank asks for LSE.
+func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, lse bool, err error, compute func(c *call) error) error {
+	h := header{kind: kind, config: op.config, mode: op.mode, lse: lse}
 	if x != nil {
 		shape := x.Shape
 		shape.Hkv = x.KVHeads() // 0 is Hq
 		h.shape, h.sequences, h.split = checksum(shape), checksum(x.CuQ, x.CuK), checksum(x.layout.rows, x.layout.keys)
 	}
-	return op.group.call(ctx, h, err, nil, func(ctx context.Context) error {
+	return op.group.call(ctx, h, err, nil, func(ctx context.Context, all [][]byte) error {
 		rank := op.group.Rank()
-		c := &call{side: op.newSide(s), g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner}
+		c := &call{side: op.newSide(s), g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner, lse: asksForLSE(all)}
 		err := compute(c)
 		if err == nil || c.err != nil {
 			err = c.err // the first one

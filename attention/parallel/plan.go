@@ -34,7 +34,8 @@ type Plan struct {
 type Cost struct {
 	Rounds       int     `json:"rounds"`        // messages that follow one another
 	HeadGroups   int     `json:"head_groups"`   // into which a ring divides the heads, one after the other; 1: none
-	SentBytes    uint64  `json:"sent_bytes"`    // to other ranks
+	SentBytes    uint64  `json:"sent_bytes"`    // to other ranks, of Forward without LSE
+	LSEBytes     uint64  `json:"lse_bytes"`     // what Forward sends in addition if every rank asks for LSE
 	ScratchBytes uint64  `json:"scratch_bytes"` // memory in addition to the tensors and to what a call on one device takes
 	Seconds      float64 `json:"seconds"`       // estimate, from Config.Machine
 	Exposed      float64 `json:"exposed"`       // of it, in which a rank waits for messages

@@ -48,8 +48,14 @@ func TestPlanTellsBytesAndMemory(t *testing.T) {
 				}
 				rapid.Check(t, func(t *rapid.T) {
 					cfg, p := drawCall(t, mode, n)
+					noLSE := make([]bool, n)
+					asked := rapid.SampledFrom([]string{"by all", "by none", "by some"}).Draw(t, "LSE is asked for")
+					for r := range noLSE {
+						noLSE[r] = asked == "by none" || asked == "by some" && rapid.Bool().Draw(t, "no LSE")
+					}
 					for _, forward := range []bool{true, false} {
 						w := newWhole(cfg, p, 1)
+						w.noLSE = noLSE
 						plan, list := w.run(t, groups, rapid.Bool().Draw(t, "BSHD"), forward)
 						cost := plan.Forward
 						if !forward {
@@ -60,7 +66,14 @@ func TestPlanTellsBytesAndMemory(t *testing.T) {
 							require.NoError(t, list[r])
 							most = max(most, c.sent.Swap(0))
 						}
-						require.EqualValues(t, cost.SentBytes, most, "forward %v: %v", forward, plan)
+						switch {
+						case !forward || asked == "by none":
+							require.EqualValues(t, cost.SentBytes, most, "forward %v: %v", forward, plan)
+						case asked == "by all":
+							require.EqualValues(t, cost.SentBytes+cost.LSEBytes, most, "%v", plan)
+						default:
+							require.LessOrEqual(t, uint64(most), cost.SentBytes+cost.LSEBytes, "%v", plan)
+						}
 						for r := range groups {
 							require.GreaterOrEqual(t, cost.ScratchBytes, w.allocated[r], "forward %v, rank %d: %v", forward, r, plan)
 						}

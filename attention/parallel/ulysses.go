@@ -22,7 +22,12 @@ type exchanged struct {
 	// they arrive, and toRows sends them from there. Without members all rows lie in one tensor in the
 	// order of the sequence, into which toHeads copies them, and from which toRows does.
 	members []view
+
+	only []bool // members that toRows gives their rows; nil: all
 }
+
+// wanted reports whether toRows gives a member its rows.
+func (x *exchanged) wanted(u int) bool { return x.only == nil || x.only[u] }
 
 func (c *call) spans(kv bool) (ranks Split, group []Span) {
 	first := c.group * c.inner
@@ -128,8 +133,8 @@ func taking(dst, src view, spans, all []Span) (list []copying) {
 
 // toRows gives each rank all heads of its rows: heads[i], or the members of out[i], have all rows of the
 // group for this rank's heads, and out[i] receives this rank's rows. The member that is this rank may
-// lie in out[i] already. Where ranks share a key head, their
-// float32 gradients are summed in the order of ranks.
+// lie in out[i] already. Where ranks share a key head, their float32 gradients are summed in the order of
+// ranks. A tensor that a rank does not want may be missing there.
 func (c *call) toRows(heads []view, out []exchanged) error {
 	var sends, receives []Transfer
 	var copies []copying
@@ -142,7 +147,21 @@ func (c *call) toRows(heads []view, out []exchanged) error {
 		}
 		summed := c.summed(heads[i].dtype, &out[i])
 		for u := range c.inner {
-			dst := c.headsOf(t.view, t.kv, u)
+			peer := c.group*c.inner + u
+			if u != c.u && t.wanted(u) { // the member's rows, for this rank's heads
+				var piece view
+				if t.members != nil {
+					piece = t.members[u]
+				} else {
+					piece = c.new(heads[i].dtype, t.batch, heads[i].heads, ranks.Count(u), t.dim)
+					copies = append(copies, taking(piece, heads[i], ranks[u], group)...)
+				}
+				sends = append(sends, transfers(peer, messages(piece)...)...)
+			}
+			if !t.wanted(c.u) {
+				continue
+			}
+			dst := c.headsOf(t.view, t.kv, u) // this rank's rows, for the member's heads
 			if t.members != nil && u == c.u {
 				if mine := t.members[u]; mine.Buffer != dst.Buffer {
 					copies = append(copies, copying{dst, mine})
@@ -158,15 +177,6 @@ func (c *call) toRows(heads []view, out []exchanged) error {
 				copies = append(copies, taking(dst, heads[i], ranks[u], group)...)
 				continue
 			}
-			var piece view
-			if t.members != nil {
-				piece = t.members[u]
-			} else {
-				piece = c.new(heads[i].dtype, t.batch, heads[i].heads, ranks.Count(u), t.dim)
-				copies = append(copies, taking(piece, heads[i], ranks[u], group)...)
-			}
-			peer := c.group*c.inner + u
-			sends = append(sends, transfers(peer, messages(piece)...)...)
 			receives = append(receives, transfers(peer, messages(dst)...)...)
 		}
 	}

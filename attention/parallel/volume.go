@@ -11,6 +11,7 @@ type volume struct {
 	ring   float64 // of all steps
 	step   float64 // largest message of a ring step
 	total  float64
+	lse    float64 // what LSE adds to total if every rank asks for it
 	groups int     // of heads, one after the other
 	steps  int     // of the ring that send, of all groups
 	memory float64 // bytes read and written to merge states, to add gradients of ring steps, or to order gathered keys
@@ -19,6 +20,7 @@ type volume struct {
 // most keeps the largest of each number.
 func (v *volume) most(x volume) {
 	x.total = x.heads + x.gather + x.ring
+	v.lse = max(v.total+v.lse, x.total+x.lse) - max(v.total, x.total)
 	v.heads, v.gather, v.ring = max(v.heads, x.heads), max(v.gather, x.gather), max(v.ring, x.ring)
 	v.step, v.total, v.steps = max(v.step, x.step), max(v.total, x.total), max(v.steps, x.steps)
 	v.memory, v.groups = max(v.memory, x.memory), max(v.groups, x.groups)
@@ -52,7 +54,7 @@ func (l *layout) volumesOf(rank int) (forward, backward volume) {
 		if l.sharers() > 1 {
 			gradient = f32
 		}
-		forward.heads = before + (groupRows-rows)*hq*(dv*size+f32)
+		forward.heads, forward.lse = before+(groupRows-rows)*hq*dv*size, (groupRows-rows)*hq*f32
 		backward.heads = before + rows*hq*(inner-1)*(2*dv*size+f32) + (groupRows-rows)*hq*d*size + (groupKeys-keys)*kv*(d+dv)*gradient
 	}
 	all := batch * kv * float64(l.keys.total()) * (d + dv)
@@ -99,7 +101,7 @@ func (s Split) total() (n int) {
 
 // cost estimates a call that computes for the given time.
 func (v *volume) cost(l *layout, m *Machine, compute float64) Cost {
-	c := Cost{SentBytes: uint64(v.total), Rounds: v.steps, HeadGroups: max(1, v.groups)}
+	c := Cost{SentBytes: uint64(v.total), LSEBytes: uint64(v.lse), Rounds: v.steps, HeadGroups: max(1, v.groups)}
 	if l.inner > 1 {
 		c.Rounds += 2
 		c.Exposed += 2*m.Turn + m.Latency + m.collectiveSeconds(v.heads, l.inner, 1)

@@ -101,6 +101,7 @@ type whole struct {
 	p   Problem
 	attention.BackwardArgs
 	allocated []uint64 // by each rank in the last call
+	noLSE     []bool   // ranks that leave LSE out of Forward; nil: none
 }
 
 // newWhole makes a call with random inputs and outputs that hold garbage.
@@ -230,6 +231,9 @@ func (w *whole) run(t require.TestingT, groups []*Group, bshd, forward bool) (*P
 	parts := make([]*part, len(groups))
 	for r := range parts {
 		parts[r] = w.of(&plan, r, bshd)
+		if forward && w.noLSE != nil && w.noLSE[r] {
+			parts[r].LSE = attention.Tensor{}
+		}
 	}
 	w.allocated = make([]uint64, len(groups))
 	list := onAll(groups, func(r int, g *Group) error {

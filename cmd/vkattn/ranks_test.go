@@ -127,6 +127,16 @@ func TestGradientsOverRanks(t *testing.T) {
 	}
 }
 
+// fwdbwd sends what the plan tells of both passes, with the LSE that the gradients need.
+func TestBothPassesOverRanks(t *testing.T) {
+	p := start(t, nil, onRanks("bench", 2, "-r", "1", "--warmup", "0", "--pass", "fwdbwd", "--parallel", "ulysses", "-o", "jsonl")...)
+	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+	for _, r := range rowsOf(t, p.stdout.String()) {
+		require.Equal(t, bench.PassBoth, r.Pass)
+		require.Equal(t, r.Timed.Planned, r.Timed.SentBytes)
+	}
+}
+
 // decode verifies and times few rows over a cache that is sharded by tokens.
 func TestDecodeOverRanks(t *testing.T) {
 	for _, command := range []string{"verify", "bench"} {

@@ -101,6 +101,9 @@ func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.T
 func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, pass bench.Pass, rows, keys int, seed uint64, o vk.BufferOptions) (*tensors, error) {
 	const period = 32 << 20 // bytes
 	n := sizes(cfg, p, pass, rows, keys)
+	if pass == bench.PassForward {
+		n[tensorLSE] = 0 // as bench on one device: --ranks refuses --lse
+	}
 	t, err := s.allocate(n, o)
 	if err != nil {
 		return nil, err

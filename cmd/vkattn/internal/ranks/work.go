@@ -53,7 +53,7 @@ func (m *Mode) UnmarshalText(text []byte) (err error) {
 type work struct {
 	rows, keys []parallel.Span                             // of the problem; every rank has all rows of decode
 	schedule   parallel.Schedule                           // of a ring's forward pass
-	sent       uint64                                      // bytes, of the plan
+	sent       uint64                                      // bytes, of the plan and this pass
 	setup      func(ctx context.Context, t *tensors) error // makes O and LSE for call; nil: call needs none
 	call       func(ctx context.Context, t *tensors) error
 }
@@ -79,7 +79,7 @@ func (s *Session) prepare(op *parallel.Op, p parallel.Problem, m Mode, pass benc
 	case bench.PassBackward:
 		w.setup, w.call, w.sent = forward, backward, plan.Backward.SentBytes
 	case bench.PassBoth:
-		w.sent += plan.Backward.SentBytes
+		w.sent += plan.Forward.LSEBytes + plan.Backward.SentBytes
 		w.call = func(ctx context.Context, t *tensors) error {
 			if err := forward(ctx, t); err != nil {
 				return err
