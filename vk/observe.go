@@ -30,6 +30,9 @@ func (s *Stream) Observe(f func(Dispatched)) error {
 	return nil
 }
 
+// Observed reports whether the stream has an observer.
+func (s *Stream) Observed() bool { return s != nil && s.observer != nil }
+
 // observed records a dispatch or a launch of an observed stream: with the barrier and the
 // timestamps.
 func (c *Commands) observed(d Dispatched, record func() error) error {

@@ -98,7 +98,7 @@ var ErrStale = fmt.Errorf("%w: a recording that has to be made again", ErrInvali
 // stream is not observed. Replay may still return ErrStale, if another stream uses the scratch memory.
 func (s *Stream) CanReplay(r *Recording) bool {
 	d := s.Device()
-	if r == nil || d == nil || r.d != d || s.observer != nil || !d.stay() {
+	if r == nil || d == nil || r.d != d || s.Observed() || !d.stay() {
 		return false
 	}
 	defer d.life.RUnlock()
@@ -131,7 +131,8 @@ func isOpen(r Resource) bool {
 // Replay submits what the stream has recorded and behind it a recording, both by one vkQueueSubmit, and
 // returns the value of Submit. The stream's timeline says when both have finished. The submission holds
 // what the recording uses. An error that matches ErrStale says that nothing was submitted, and that the
-// recording has to be made again. After other errors what the stream had recorded is dropped.
+// recording has to be made again, or that the stream is observed: an observer would not see the
+// dispatches of a recording. After other errors what the stream had recorded is dropped.
 //
 // A recording is submitted again when Wait or WaitValue of the stream has returned for its last
 // submission.
@@ -147,7 +148,7 @@ func (s *Stream) Replay(r *Recording) (uint64, error) {
 	if r.d != s.d {
 		return 0, invalid(op, "a recording of another device")
 	}
-	if r.closed || r.stream != nil || r.scope != s.d.barrierScope() {
+	if r.closed || r.stream != nil || r.scope != s.d.barrierScope() || s.Observed() {
 		return 0, ErrStale
 	}
 	r.b.id = s.d.batches.Add(1)

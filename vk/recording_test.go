@@ -218,3 +218,26 @@ func TestReplayAfterAFailedSubmission(t *testing.T) {
 		require.EqualValues(t, 5, x.Bytes()[0])
 	}
 }
+
+// A stream that is observed submits no recording, whose dispatches the observer would not see.
+func TestReplayOnAnObservedStream(t *testing.T) {
+	d := openExecuting(t)
+	s := newStream(t, d)
+	if d.Caps().Limits.TimestampValidBits == 0 {
+		t.Skip("the queue has no timestamps")
+	}
+	x, y := newBuffer(t, d, 64, Readback), newBuffer(t, d, 64, Readback)
+	r := fillAll(t, d, x, y, 1)
+	require.NoError(t, s.Observe(func(Dispatched) {}))
+	require.True(t, s.Observed())
+	require.False(t, s.CanReplay(r))
+	_, err := s.Replay(r)
+	require.ErrorIs(t, err, ErrStale)
+	require.NoError(t, s.Observe(nil))
+	require.False(t, s.Observed())
+	require.True(t, s.CanReplay(r))
+	_, err = s.Replay(r)
+	require.NoError(t, err)
+	require.NoError(t, s.Wait(background(t)))
+	require.False(t, (*Stream)(nil).Observed())
+}

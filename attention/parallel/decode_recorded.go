@@ -36,10 +36,10 @@ type vectorKey struct {
 }
 
 // key returns the key of a call; ok is false for a call that is not recorded: one whose rows take several
-// calls or a call that depends on the lengths, one without states in the host's memory, and one during
-// another call.
+// calls or a call that depends on the lengths, one without states in the host's memory, one in a stream
+// whose observer is to see its dispatches, and one during another call.
 func (d *decode) key(records bool) (key decodeKey, ok bool) {
-	if !records || d.s == nil || d.near == nil || d.Sq != 1 && d.cfg.Causal != attention.CausalNone {
+	if !records || d.s == nil || d.s.Observed() || d.near == nil || d.Sq != 1 && d.cfg.Causal != attention.CausalNone {
 		return key, false
 	}
 	key = decodeKey{b: d.B, hq: d.Hq, hkv: d.Hkv, sq: d.Sq, capacity: d.Capacity}

@@ -218,6 +218,44 @@ func TestRecordedDecodeHoldsNoTensor(t *testing.T) {
 	}
 }
 
+// An observer of the stream sees the dispatches of every call: calls are not submitted as recordings, nor
+// recorded, while a stream is observed.
+func TestRecordedDecodeOnAnObservedStream(t *testing.T) {
+	dev, streams := openRanks(t, 1)
+	if dev.Caps().Limits.TimestampValidBits == 0 {
+		t.Skip("the queue has no timestamps")
+	}
+	cfg := Config{}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	groups := ranksOf(t, 1, 10*time.Second)
+	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
+	defer x.op.Close()
+	for range 3 {
+		require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+	}
+	want, err := x.result()
+	require.NoError(t, err)
+	var recorded *vk.Recording
+	for _, r := range x.op.recordings.calls {
+		recorded = r.first
+	}
+	seen := 0
+	require.NoError(t, x.s.Observe(func(vk.Dispatched) { seen++ }))
+	for range 3 {
+		before := seen
+		require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+		require.GreaterOrEqual(t, seen-before, 2, "the state and the merge")
+		got, err := x.result()
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	require.NoError(t, x.s.Observe(nil))
+	require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+	for _, r := range x.op.recordings.calls {
+		require.Same(t, recorded, r.first, "the recording is used again")
+	}
+}
+
 // The number of recorded calls is bounded, and a call whose recording is gone is recorded again. Some
 // calls of a rank end with another stream.
 func TestRecordedDecodesAreBounded(t *testing.T) {
