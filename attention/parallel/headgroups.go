@@ -1,5 +1,7 @@
 package parallel
 
+import "slices"
+
 // Head groups: a ring computes some key heads, with their query heads, at a time. The float32 state
 // of O, the sums of gradients and the blocks of K and V under way are then of these heads alone, and
 // the next group has the same memory. The bytes that a rank sends stay the same, in more messages.
@@ -43,8 +45,8 @@ func (l *layout) chooseHeads() {
 func (l *layout) mostHeads(scratch func(g, n int) uint64) (n int, fits bool) {
 	kv := l.ringHeads()
 	most := max(leastRingMemory, 2*l.elements(kv, l.groupKeys.most(), l.cfg.HeadDim+l.cfg.ValueDim())*uint64(l.cfg.DType.Size()))
-	for n := kv; n > 0; n-- {
-		if kv%n == 0 && l.widest(scratch, n) <= most {
+	for _, n := range groupSizes(kv) {
+		if l.widest(scratch, n) <= most {
 			return n, true
 		}
 	}
@@ -57,6 +59,21 @@ func (l *layout) widest(scratch func(g, n int) uint64, n int) (most uint64) {
 		most = max(most, scratch(g, n))
 	}
 	return most
+}
+
+// groupSizes lists the sizes of equal groups of n heads, the largest first.
+func groupSizes(n int) (list []int) {
+	var small []int
+	for i := 1; i <= n/i; i++ {
+		if n%i == 0 {
+			list = append(list, n/i)
+			if i < n/i {
+				small = append(small, i)
+			}
+		}
+	}
+	slices.Reverse(small)
+	return append(list, small...)
 }
 
 // rings reports whether blocks travel.

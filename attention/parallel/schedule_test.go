@@ -3,6 +3,7 @@ package parallel
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -138,5 +139,40 @@ func TestFaultInALaterExchange(t *testing.T) {
 		require.ErrorAs(t, err, &named, "rank %d", r)
 		require.Equal(t, bad, named.Rank)
 		require.ErrorIs(t, err, boom)
+	}
+}
+
+// The sizes of equal groups are the divisors of the heads.
+func TestGroupSizes(t *testing.T) {
+	testlevel.HostOnly(t)
+	for heads := 1; heads < 200; heads++ {
+		list := groupSizes(heads)
+		slices.Reverse(list)
+		require.Equal(t, divisors(heads), list)
+	}
+}
+
+// A plan of as many heads as a Shape may have takes no longer than others.
+func TestPlanOfVeryManyHeads(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, heads := range []int{attention.MaxLength, 1 << 29, 735134400} { // 735134400 has 1344 divisors
+		for _, mode := range []Mode{ModeRing, Mode2D} {
+			cfg := Config{Mode: mode, Inner: 2}
+			cfg.HeadDim = 128
+			if mode == Mode2D && heads%2 != 0 {
+				continue
+			}
+			done := make(chan error, 1)
+			go func() {
+				_, err := makePlan(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: heads, Hkv: heads, Sq: 1000, Sk: 1000}}, 64)
+				done <- err
+			}()
+			select {
+			case err := <-done:
+				require.NoError(t, err)
+			case <-time.After(30 * time.Second):
+				t.Fatalf("%v of %d heads takes too long", mode, heads)
+			}
+		}
 	}
 }
