@@ -2,8 +2,11 @@ package parallel
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/testlevel"
+	"vkattn/vk"
 )
 
 // A ring that gathers gives the bits of an all-gather, whatever the call, and the memory that gathered heads
@@ -123,22 +127,108 @@ func TestScheduleNames(t *testing.T) {
 	require.ErrorIs(t, err, attention.ErrInvalid)
 }
 
-// A rank that fails in a later exchange of a gather is named on every other.
-func TestFaultInALaterExchange(t *testing.T) {
+// A rank that dies, hangs or fails in any exchange of a gather is named on every other.
+func TestFaultsInExchangesOfAGather(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1)
-	const ranks, bad = 4, 1
-	w := faultyCall(form{ModeRing, ScheduleGather})
+	const ranks, bad, timeout = 4, 1, 400 * time.Millisecond
+	boom := errors.New("boom")
+	for name, x := range map[string]struct {
+		fail func(g *Group, ended chan struct{}) error
+		want error
+	}{
+		"dies":  {func(g *Group, ended chan struct{}) error { g.Close(); <-ended; return boom }, ErrLeft},
+		"hangs": {func(_ *Group, ended chan struct{}) error { <-ended; return nil }, ErrTimeout},
+		"fails": {func(*Group, chan struct{}) error { return boom }, boom},
+	} {
+		for at := range int32(4) {
+			t.Run(fmt.Sprintf("%s in exchange %d", name, at), func(t *testing.T) {
+				t.Parallel()
+				w := faultyCall(form{ModeRing, ScheduleGather})
+				groups := ranksOf(t, ranks, timeout)
+				g := groups[bad]
+				ended := g.t.(*inProcess).ended
+				g.t = &faulty{Transport: g.t, at: at, fail: func() error { return x.fail(g, ended) }}
+				plan, list := w.run(t, groups, false, true)
+				require.Equal(t, 4, plan.Forward.Rounds)
+				for r, err := range list {
+					var named *RankError
+					require.ErrorAs(t, err, &named, "rank %d", r)
+					require.Equal(t, bad, named.Rank, "rank %d: %v", r, err)
+					if r != bad {
+						require.ErrorIs(t, err, x.want, "rank %d", r)
+					}
+				}
+			})
+		}
+	}
+}
+
+// watched tells whether its exchanges have been waited for, and calls started after each start.
+type watched struct {
+	Transport
+	started func()
+	waits   atomic.Int32 // exchanges that were not waited for
+}
+
+func (w *watched) Exchange(sends, receives []Transfer) (Pending, error) {
+	p, err := w.Transport.Exchange(sends, receives)
+	if err != nil {
+		return nil, err
+	}
+	w.waits.Add(1)
+	w.started()
+	return waitedFor{p, w}, nil
+}
+
+type waitedFor struct {
+	Pending
+	w *watched
+}
+
+func (p waitedFor) Wait(ctx context.Context) error {
+	p.w.waits.Add(-1)
+	return p.Pending.Wait(ctx)
+}
+
+// A rank that fails while blocks arrive waits for them before it returns: nothing touches the tensors
+// any more.
+func TestErrorWhileBlocksArrive(t *testing.T) {
+	const ranks, bad = 2, 1
+	dev, streams := openRanks(t, ranks)
+	cfg := Config{Mode: ModeRing, Schedule: ScheduleGather}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	w := newWhole(cfg, Problem{Shape: attention.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 40, Sk: 40}}, 5)
 	groups := ranksOf(t, ranks, time.Minute)
-	boom := fmt.Errorf("boom")
-	groups[bad].t = &faulty{Transport: groups[bad].t, at: 3, fail: func() error { return boom }}
-	plan, list := w.run(t, groups, false, true)
-	require.Equal(t, 4, plan.Forward.Rounds)
-	for r, err := range list {
-		var named *RankError
-		require.ErrorAs(t, err, &named, "rank %d", r)
-		require.Equal(t, bad, named.Rank)
-		require.ErrorIs(t, err, boom)
+	for r, err := range onAll(groups, func(r int, g *Group) error {
+		op, err := New(g, dev, cfg)
+		if err != nil {
+			return err
+		}
+		defer op.Close()
+		plan, err := op.Plan(w.p)
+		if err != nil {
+			return err
+		}
+		x := w.of(&plan, r, false)
+		d := &onDevice{t: t, s: streams[r]}
+		for _, tensor := range []*attention.Tensor{&x.Q, &x.K, &x.V, &x.O, &x.LSE} {
+			d.tensor(tensor, vk.Readback)
+		}
+		watch := &watched{Transport: g.t, started: func() {}}
+		if r == bad {
+			watch.started = func() { _ = op.Close() }
+		}
+		g.t = watch
+		err = op.Forward(context.Background(), streams[r], x.Args)
+		if n := watch.waits.Load(); n != 0 {
+			return fmt.Errorf("%d exchanges under way after %w", n, err)
+		}
+		return err
+	}) {
+		require.ErrorIs(t, err, vk.ErrClosed)
+		require.ErrorContains(t, err, fmt.Sprintf("rank %d: ", bad))
+		require.NotContains(t, err.Error(), "under way", "rank %d", r)
 	}
 }
 
