@@ -68,28 +68,18 @@ func (d *decode) key(records bool) (key decodeKey, ok bool) {
 
 // recorded is a call that was recorded. Without recordings the call was seen once.
 type recorded struct {
-	memory       *stateMemory
+	states, lse  view          // of all ranks, in the memory of the recordings
+	lengths      *vk.Buffer    // there too
 	first, merge *vk.Recording // this rank's state; the merge of all
 	refused      bool          // it cannot be recorded
 }
-
-// stateMemory is host-visible memory for the states of all ranks and the lengths. Recordings of calls of
-// the same sizes share it: an operation runs one call at a time.
-type stateMemory struct {
-	states, lse view
-	lengths     *vk.Buffer
-	buffers     []*vk.Buffer
-}
-
-// stateSizes is the key of a stateMemory.
-type stateSizes struct{ b, hq, sq int }
 
 // recordings are those of an operation. One call uses them at a time.
 type recordings struct {
 	mu     sync.Mutex
 	calls  map[decodeKey]*recorded // at most maxRecordings
-	memory map[stateSizes]*stateMemory
-	busy   bool // a call uses them
+	memory [3]*vk.Buffer           // host-visible, of all recordings: states and LSE of all ranks, and lengths
+	busy   bool                    // a call uses them
 	closed bool
 }
 
@@ -133,17 +123,16 @@ func (x *recordings) drop() error {
 	for _, r := range x.calls {
 		all = append(all, r.close())
 	}
-	for _, m := range x.memory {
-		all = append(all, closeAll(m.buffers))
-	}
+	all = append(all, closeAll(x.memory[:]))
+	x.memory = [3]*vk.Buffer{}
 	clear(x.calls)
-	clear(x.memory)
 	return errors.Join(all...)
 }
 
+// close destroys the recordings of a call, which stays one that was seen.
 func (r *recorded) close() error {
 	err := errors.Join(r.first.Close(), r.merge.Close())
-	r.first, r.merge, r.memory = nil, nil, nil
+	*r = recorded{refused: r.refused}
 	return err
 }
 
@@ -170,45 +159,52 @@ func (x *recordings) again(key *decodeKey) (*recorded, error) {
 		err = x.drop()
 	}
 	if x.calls == nil {
-		x.calls, x.memory = map[decodeKey]*recorded{}, map[stateSizes]*stateMemory{}
+		x.calls = map[decodeKey]*recorded{}
 	}
 	x.calls[*key] = &recorded{}
 	return nil, err
 }
 
-// stateMemory returns the memory for the states of a call.
-func (d *decode) stateMemory(x *recordings) (*stateMemory, error) {
-	sizes := stateSizes{d.B, d.Hq, d.Sq}
-	if m := x.memory[sizes]; m != nil {
-		return m, nil
-	}
-	m := &stateMemory{}
-	m.states = viewOf(attention.Tensor{}, attention.F32, d.shard.Ranks*d.B, d.Hq, d.Sq, d.cfg.ValueDim())
-	m.lse = viewOf(attention.Tensor{}, attention.F32, d.shard.Ranks*d.B, d.Hq, d.Sq, 1)
-	for _, x := range [...]struct {
-		to    **vk.Buffer
-		bytes int64
-		kind  vk.MemoryKind
-	}{{&m.states.Buffer, m.states.bytes(), vk.Readback}, {&m.lse.Buffer, m.lse.bytes(), vk.Readback}, {&m.lengths, int64(4 * d.B), vk.Upload}} {
-		b, err := d.s.Device().NewBuffer(uint64(max(x.bytes, 4)), vk.BufferOptions{Memory: x.kind})
-		if err != nil {
-			return nil, errors.Join(err, closeAll(m.buffers))
+// reserve makes the memory at least as large as a call needs. Larger memory ends all recordings, which are
+// in the old one. It has at least twice the size, so that batches which grow seldom do that.
+func (x *recordings) reserve(dev *vk.Device, needed [3]int64) error {
+	var all []error
+	for i, n := range needed {
+		old := x.memory[i]
+		if old.Size() >= uint64(n) {
+			continue
 		}
-		*x.to, m.buffers = b, append(m.buffers, b)
+		for _, r := range x.calls {
+			all = append(all, r.close())
+		}
+		kind := vk.Readback
+		if i == 2 {
+			kind = vk.Upload
+		}
+		b, err := dev.NewBuffer(max(uint64(n), 2*old.Size()), vk.BufferOptions{Memory: kind})
+		if err != nil {
+			return errors.Join(append(all, err)...)
+		}
+		x.memory[i] = b
+		all = append(all, old.Close())
 	}
-	x.memory[sizes] = m
-	return m, nil
+	return errors.Join(all...)
 }
 
 // record records a call that was seen before and whose arguments are checked. It returns nil where that
 // is not possible: the call is then recorded into the stream, which reports what is wrong.
 func (d *decode) record(op *Op, key *decodeKey) *recorded {
-	r, err := op.recordings.again(key)
+	x := &op.recordings
+	r, err := x.again(key)
 	if r == nil || err != nil {
 		return nil
 	}
-	if r.memory, err = d.stateMemory(&op.recordings); err == nil {
-		r.first, r.merge, err = d.recordIn(op, r.memory)
+	states := viewOf(attention.Tensor{}, attention.F32, d.shard.Ranks*d.B, d.Hq, d.Sq, d.cfg.ValueDim())
+	lse := viewOf(attention.Tensor{}, attention.F32, d.shard.Ranks*d.B, d.Hq, d.Sq, 1)
+	if err = x.reserve(d.s.Device(), [3]int64{states.bytes(), lse.bytes(), int64(4 * d.B)}); err == nil {
+		states.Buffer, lse.Buffer = x.memory[0], x.memory[1]
+		*r = recorded{states: states, lse: lse, lengths: x.memory[2]}
+		r.first, r.merge, err = d.recordIn(op, r)
 	}
 	if err != nil {
 		r.refused = true
@@ -217,8 +213,8 @@ func (d *decode) record(op *Op, key *decodeKey) *recorded {
 	return r
 }
 
-// recordIn records the first pass and the merge of a call with states in the given memory.
-func (d *decode) recordIn(op *Op, m *stateMemory) (first, second *vk.Recording, err error) {
+// recordIn records the first pass and the merge of a call with the memory of r.
+func (d *decode) recordIn(op *Op, m *recorded) (first, second *vk.Recording, err error) {
 	local, err := op.of(d.stateConfig())
 	if err != nil {
 		return nil, nil, err
@@ -247,11 +243,11 @@ func (d *decode) recordIn(op *Op, m *stateMemory) (first, second *vk.Recording, 
 // replay submits this rank's state of a recorded call.
 func (d *decode) replay() (err error) {
 	r := d.again
-	to := r.memory.lengths.Bytes()
+	to := r.lengths.Bytes()
 	for b, n := range d.Tokens {
 		binary.LittleEndian.PutUint32(to[4*b:], uint32(int32(d.shard.Count(d.rank, n))))
 	}
-	d.states, d.lse = r.memory.states, r.memory.lse
+	d.states, d.lse = r.states, r.lse
 	d.begun, err = d.s.Replay(r.first)
 	return err
 }

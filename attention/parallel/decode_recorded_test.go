@@ -132,7 +132,7 @@ func TestDecodeRepeats(t *testing.T) {
 			}
 			for _, x := range list {
 				require.Empty(t, x.op.recordings.calls, "Close has destroyed them")
-				require.Empty(t, x.op.recordings.memory)
+				require.Zero(t, x.op.recordings.memory)
 			}
 		})
 	}
@@ -302,6 +302,42 @@ func TestRecordedDecodesAreBounded(t *testing.T) {
 	}) {
 		require.NoError(t, err, "rank %d", r)
 	}
+}
+
+// Calls of all sizes share the memory of states: it is bounded by twice that of the largest call.
+func TestRecordedDecodesShareMemory(t *testing.T) {
+	dev, streams := openRanks(t, 1)
+	cfg := Config{}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	groups := ranksOf(t, 1, 10*time.Second)
+	const most = 9
+	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: most, Hq: 2, Hkv: 2, Sq: 1})[0]
+	want := map[int][]byte{}
+	for _, round := range []string{"plain", "recorded", "again"} {
+		x.unrecorded(round == "plain")
+		for b := 1; b <= most; b++ {
+			x.B, x.Tokens = b, slices.Repeat([]int{100 * b}, b)
+			for range 3 {
+				require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+			}
+			got, err := x.result()
+			require.NoError(t, err)
+			got = slices.Concat(got[:b*2*16*2], got[most*2*16*2:][:b*2*4]) // of the sequences of this call
+			if round == "plain" {
+				want[b] = got
+			}
+			require.True(t, bytes.Equal(want[b], got), "%s, batch size %d", round, b)
+		}
+	}
+	require.Equal(t, most, x.recordedCalls(), "the largest call came last in the round before")
+	var held uint64
+	for _, b := range x.op.recordings.memory {
+		held += b.Size()
+	}
+	require.LessOrEqual(t, held, uint64(2*most*(2*(16+1)*4+4)))
+	buffers := dev.Memory().Buffers
+	require.NoError(t, x.op.Close())
+	require.LessOrEqual(t, dev.Memory().Buffers, buffers-3)
 }
 
 // ObserveDecode gets the steps of a call, whose times add up to it.
