@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/inputs"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -302,6 +304,76 @@ func TestRecordedDecodesAreBounded(t *testing.T) {
 	}) {
 		require.NoError(t, err, "rank %d", r)
 	}
+}
+
+// Every field of the arguments is in the key of a recorded call, but for the lengths, which kernels read from
+// memory.
+func TestDecodeKeyHasEveryArgument(t *testing.T) {
+	testlevel.HostOnly(t)
+	for want, x := range map[int]any{9: DecodeArgs{}, 6: Cache{}, 4: attention.Tensor{}, 3: attention.Vector{}} {
+		require.Equal(t, want, reflect.TypeOf(x).NumField(), "%T has a new field: is it in decodeKey?", x)
+	}
+	require.Equal(t, 4, reflect.TypeFor[attention.Pages]().NumField())
+	transports, err := InProcess(1)
+	require.NoError(t, err)
+	args := func() *decode {
+		d := &decode{near: transports[0].(Near)}
+		d.s = &vk.Stream{}
+		d.DecodeArgs = DecodeArgs{B: 1, Hq: 4, Hkv: 2, Sq: 1, Tokens: []int{5}, Cache: Cache{Capacity: 8, Pages: &attention.Pages{Stride: 2, PageSize: 4, Count: 3}}}
+		return d
+	}
+	base, ok := args().key(true)
+	require.True(t, ok)
+	seen := map[decodeKey]string{base: "the base"}
+	add := func(name string, change func(d *decode)) {
+		d := args()
+		change(d)
+		key, ok := d.key(true)
+		require.True(t, ok, name)
+		require.Empty(t, seen[key], "%s is not in the key", name)
+		seen[key] = name
+	}
+	add("B", func(d *decode) { d.B++ })
+	add("Hq", func(d *decode) { d.Hq++ })
+	add("Hkv", func(d *decode) { d.Hkv++ })
+	add("Sq", func(d *decode) { d.Sq++ })
+	add("Capacity", func(d *decode) { d.Capacity++ })
+	add("no pages", func(d *decode) { d.Pages = nil })
+	add("Stride", func(d *decode) { d.Pages.Stride++ })
+	add("PageSize", func(d *decode) { d.Pages.PageSize++ })
+	add("Count", func(d *decode) { d.Pages.Count++ })
+	for name, at := range map[string]func(d *decode) *attention.Tensor{"Q": func(d *decode) *attention.Tensor { return &d.Q }, "K": func(d *decode) *attention.Tensor { return &d.K },
+		"V": func(d *decode) *attention.Tensor { return &d.V }, "O": func(d *decode) *attention.Tensor { return &d.O }, "LSE": func(d *decode) *attention.Tensor { return &d.LSE }} {
+		add(name, func(d *decode) { at(d).Buffer = &vk.Buffer{} })
+		add(name+".Offset", func(d *decode) { at(d).Offset = 1 })
+		add(name+".Strides.Batch", func(d *decode) { at(d).Strides.Batch = 1 })
+		add(name+".Strides.Head", func(d *decode) { at(d).Strides.Head = 1 })
+		add(name+".Strides.Seq", func(d *decode) { at(d).Strides.Seq = 1 })
+	}
+	for name, at := range map[string]func(d *decode) *attention.Vector{"KScale": func(d *decode) *attention.Vector { return &d.KScale },
+		"VScale": func(d *decode) *attention.Vector { return &d.VScale }, "Table": func(d *decode) *attention.Vector { return &d.Pages.Table }} {
+		add(name, func(d *decode) { at(d).Buffer = &vk.Buffer{} })
+		add(name+".Offset", func(d *decode) { at(d).Offset = 1 })
+	}
+	for name, change := range map[string]func(d *decode){
+		"several rows under a causal mask": func(d *decode) { d.Sq, d.cfg.Causal = 2, attention.BottomRight },
+		"a tensor in host memory":          func(d *decode) { d.V.Host = []byte{0} },
+		"a vector in host memory":          func(d *decode) { d.Pages.Table.Host = []byte{0} },
+		"no shared memory of the host":     func(d *decode) { d.near = nil },
+		"no device":                        func(d *decode) { d.s = nil },
+	} {
+		d := args()
+		change(d)
+		_, ok := d.key(true)
+		require.False(t, ok, name)
+	}
+	_, ok = args().key(false)
+	require.False(t, ok, "another call uses the recordings")
+	d := args()
+	d.Tokens = []int{7}
+	again, ok := d.key(true)
+	require.True(t, ok)
+	require.Equal(t, base, again)
 }
 
 // Calls of all sizes share the memory of states: it is bounded by twice that of the largest call.
