@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -114,6 +115,32 @@ func TestLSEOnlyWhereAskedFor(t *testing.T) {
 					require.True(t, bytes.Equal(theirs, mine), "%v %s %v, rank %d", mode, name, noLSE, r)
 				}
 			}
+		}
+	}
+}
+
+// Messages of ulysses leave packed tensors and arrive in them, and Q and O stay where they arrive and leave: a
+// rank allocates the rows of the others for its heads, and K and V once more in their order.
+func TestUlyssesCopiesNoMessage(t *testing.T) {
+	testlevel.HostOnly(t)
+	sequenceMessages(t)
+	const ranks, batch, hq, hkv, length, d, dv = 4, 2, 8, 4, 40, 16, 24
+	for _, lse := range []bool{false, true} {
+		cfg := Config{Mode: ModeUlysses}
+		cfg.HeadDim, cfg.HeadDimV = d, dv
+		w := newWhole(cfg, Problem{Shape: attention.Shape{B: batch, Hq: hq, Hkv: hkv, Sq: length, Sk: length}}, 7)
+		want := batch * (length - length/ranks) * (hq/ranks*(d+dv) + hkv/ranks*(d+dv)) * 2
+		want += batch * length * hkv / ranks * (d + dv) * 2
+		if lse {
+			want += batch * (length - length/ranks) * hq / ranks * 4 // sent
+			want += batch * length / ranks * hq / ranks * 4          // of its own rows: LSE of a call is packed
+		} else {
+			w.noLSE = slices.Repeat([]bool{true}, ranks)
+		}
+		plan := w.forward(t, ranksOf(t, ranks, time.Minute), false)
+		for r, n := range w.allocated {
+			require.EqualValues(t, want, n, "rank %d, LSE %v", r, lse)
+			require.LessOrEqual(t, n, plan.Forward.ScratchBytes)
 		}
 	}
 }
