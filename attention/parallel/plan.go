@@ -2,6 +2,8 @@ package parallel
 
 import (
 	"fmt"
+	"math"
+	"math/bits"
 	"strings"
 
 	"vkattn/attention"
@@ -185,7 +187,7 @@ func (c *Config) innerOf(s *attention.Shape, mode Mode, ranks int, m *Machine) (
 func (x *planned) describe(m *Machine, asked Schedule) {
 	l := x.layout
 	x.Plan = Plan{Mode: l.mode, Ranks: l.ranks, Inner: l.inner, Outer: l.outer, Rows: l.rows, Keys: l.keys}
-	var total uint64
+	total := 0.0
 	for g := range l.outer {
 		var cells uint64
 		for s := range l.outer {
@@ -193,12 +195,16 @@ func (x *planned) describe(m *Machine, asked Schedule) {
 				cells += r.cells()
 			}
 		}
-		cells *= uint64(l.batch()) * uint64(l.Hq/l.inner)
-		x.Cells, total = max(x.Cells, cells), total+cells
+		if high, low := bits.Mul64(cells, uint64(l.batch())*uint64(l.Hq/l.inner)); high == 0 {
+			cells = low
+		} else {
+			cells = math.MaxUint64
+		}
+		x.Cells, total = max(x.Cells, cells), total+float64(cells)
 	}
 	x.Balance = 1
 	if x.Cells > 0 {
-		x.Balance = float64(total) / float64(x.Cells) / float64(l.outer)
+		x.Balance = total / float64(x.Cells) / float64(l.outer)
 	}
 	compute := 2 * float64(x.Cells) * float64(l.cfg.HeadDim+l.cfg.ValueDim()) / m.Flops
 	x.chooseSchedule(asked, m, compute)

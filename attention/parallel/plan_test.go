@@ -182,6 +182,28 @@ func TestProblemsAreCheckedByField(t *testing.T) {
 	require.ErrorIs(t, op.Forward(context.Background(), nil, Args{}), errClosed)
 }
 
+// Numbers of the largest problems saturate, and are there at once.
+func TestPlanOfTheLargestProblems(t *testing.T) {
+	testlevel.HostOnly(t)
+	const n = attention.MaxLength
+	for _, window := range []attention.Window{{}, attention.WindowOf(n/2, 0)} {
+		for _, mode := range Modes() {
+			cfg := Config{Mode: mode, Inner: 2}
+			cfg.HeadDim, cfg.Window = 128, window
+			if window.Given() {
+				cfg.Align = attention.TopLeft
+			}
+			begin := time.Now()
+			p, err := makePlan(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: 1 << 12, Hkv: 8, Sq: n, Sk: n}}, 8)
+			require.NoError(t, err)
+			require.Less(t, time.Since(begin), time.Second)
+			require.InDelta(t, 0.75, p.Balance, 0.2501, "%v", p)
+			require.Greater(t, p.Cells, uint64(1)<<60, "%v", p)
+			require.False(t, math.IsInf(p.Forward.Seconds, 0) || math.IsNaN(p.Forward.Seconds), "%v", p)
+		}
+	}
+}
+
 // A rank asks its tier for a call before the ranks agree, for packed sequences too.
 func TestRankShapeOfPackedSequences(t *testing.T) {
 	testlevel.HostOnly(t)

@@ -34,16 +34,16 @@ type run struct {
 }
 
 // cells is the number of pairs of a row and a key that it sees.
-func (r *run) cells() (n uint64) {
+func (r *run) cells() uint64 {
 	rows, keys := uint64(r.rows), uint64(r.keys)
 	switch r.shape {
 	case lower:
 		return attention.Shape{Sq: r.rows, Sk: r.keys}.Cells(attention.BottomRight)
-	case upper: // the rest of a triangle below the diagonal
-		for hidden := uint64(0); hidden < rows && hidden < keys; hidden++ {
-			n += keys - hidden
+	case upper: // row i sees keys - i
+		if n := min(rows, keys); n > 0 {
+			return n*keys - n*(n-1)/2
 		}
-		return n
+		return 0
 	case band:
 		return rows * uint64(r.width)
 	}

@@ -282,7 +282,7 @@ func drawCall(t *rapid.T, mode Mode, ranks int) (Config, Problem) {
 	p.B, p.Sq, p.Sk = rapid.IntRange(1, 2).Draw(t, "B"), rapid.IntRange(1, 40).Draw(t, "Sq"), rapid.IntRange(1, 40).Draw(t, "Sk")
 	p.Hkv = rapid.SampledFrom(divisors(inner)).Draw(t, "Hkv")
 	if p.Hkv == inner {
-		p.Hkv *= rapid.IntRange(1, 2).Draw(t, "more Hkv")
+		p.Hkv *= rapid.IntRange(1, map[bool]int{true: 5, false: 2}[inner == 1]).Draw(t, "more Hkv")
 	}
 	p.Hq = max(p.Hkv, inner) * rapid.IntRange(1, 2).Draw(t, "group")
 	if rapid.IntRange(0, 2).Draw(t, "packed") == 0 {
