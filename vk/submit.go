@@ -17,8 +17,9 @@ func (s *Stream) Submit() (uint64, error) {
 // submit is submitWith without a recording.
 func (s *Stream) submit(signal bool) (uint64, error) { return s.submitWith(signal, nil) }
 
-// submitWith submits the batch, and behind it the commands of a recording. Only a submission that the caller asked for performs the
-// signals of SignalTo: a batch that is submitted because staging is full is incomplete.
+// submitWith submits the batch, and behind it the commands of a recording. Only a submission that the
+// caller asked for performs the signals of SignalTo: a batch that is submitted because staging is full is
+// incomplete.
 func (s *Stream) submitWith(signal bool, again *batch) (uint64, error) {
 	value := s.submitted.Load()
 	b := s.b
