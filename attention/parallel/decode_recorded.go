@@ -165,17 +165,14 @@ func (x *recordings) again(key *decodeKey) (*recorded, error) {
 	return nil, err
 }
 
-// reserve makes the memory at least as large as a call needs. Larger memory ends all recordings, which are
-// in the old one. It has at least twice the size, so that batches which grow seldom do that.
+// reserve makes the memory at least as large as a call needs. Recordings with the smaller memory cannot be
+// submitted any more. Larger memory has at least twice the size, so that this happens seldom while batches
+// grow.
 func (x *recordings) reserve(dev *vk.Device, needed [3]int64) error {
-	var all []error
 	for i, n := range needed {
 		old := x.memory[i]
 		if old.Size() >= uint64(n) {
 			continue
-		}
-		for _, r := range x.calls {
-			all = append(all, r.close())
 		}
 		kind := vk.Readback
 		if i == 2 {
@@ -183,12 +180,14 @@ func (x *recordings) reserve(dev *vk.Device, needed [3]int64) error {
 		}
 		b, err := dev.NewBuffer(max(uint64(n), 2*old.Size()), vk.BufferOptions{Memory: kind})
 		if err != nil {
-			return errors.Join(append(all, err)...)
+			return err
 		}
 		x.memory[i] = b
-		all = append(all, old.Close())
+		if err := old.Close(); err != nil {
+			return err
+		}
 	}
-	return errors.Join(all...)
+	return nil
 }
 
 // record records a call that was seen before and whose arguments are checked. It returns nil where that

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"runtime/debug"
 	"slices"
@@ -303,6 +304,92 @@ func TestRecordedDecodesAreBounded(t *testing.T) {
 		return nil
 	}) {
 		require.NoError(t, err, "rank %d", r)
+	}
+}
+
+// A recording that cannot be submitted any more is made again. If that happens between the two of a call, the
+// merge is recorded into the stream. Without memory that ranks share, calls are recorded there too.
+func TestStaleRecordingsOfDecode(t *testing.T) {
+	const ranks = 2
+	dev, streams := openRanks(t, ranks)
+	cfg := Config{Block: 4}
+	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	groups := ranksOf(t, ranks, 10*time.Second)
+	near := make([]Transport, ranks)
+	for r, g := range groups {
+		near[r] = g.t
+	}
+	list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1})
+	entry := func(x *decoder) (only *recorded) {
+		require.Len(t, x.op.recordings.calls, 1)
+		for _, only = range x.op.recordings.calls {
+		}
+		return only
+	}
+	decode := func(tokens int) (outs [][]byte) {
+		for _, x := range list {
+			x.Tokens = []int{tokens}
+		}
+		for r, err := range onAll(groups, func(r int, _ *Group) error {
+			return list[r].op.Decode(context.Background(), list[r].s, list[r].DecodeArgs)
+		}) {
+			require.NoError(t, err, "rank %d", r)
+		}
+		for _, x := range list {
+			out, err := x.result()
+			require.NoError(t, err)
+			outs = append(outs, out)
+		}
+		return outs
+	}
+	want := map[int][][]byte{}
+	for r, g := range groups { // no Near, no Announcer
+		g.t = &jittered{near[r], rand.New(rand.NewPCG(1, uint64(r)))}
+	}
+	for tokens := 700; tokens < 707; tokens++ {
+		want[tokens] = decode(tokens)
+	}
+	for r, g := range groups {
+		require.Empty(t, list[r].op.recordings.calls)
+		g.t = near[r]
+	}
+	for range 2 {
+		require.Equal(t, want[700], decode(700))
+	}
+	for _, x := range list {
+		require.Equal(t, 1, x.recordedCalls())
+		require.NoError(t, entry(x).merge.Close())
+	}
+	require.Equal(t, want[701], decode(701))
+	for _, x := range list {
+		require.True(t, x.s.CanReplay(entry(x).merge), "it is made again")
+	}
+	for r, g := range groups {
+		f := &faultyNear{inProcess: near[r].(*inProcess), step: stepGather}
+		f.fail = func() error { return entry(list[r]).merge.Close() }
+		g.t = f
+	}
+	require.Equal(t, want[702], decode(702))
+	for r, g := range groups {
+		f := &faultyNear{inProcess: near[r].(*inProcess), step: stepAnnounce}
+		f.fail = func() error { return entry(list[r]).first.Close() }
+		g.t = f
+	}
+	require.Equal(t, want[703], decode(703))
+	for r, g := range groups {
+		g.t = near[r]
+	}
+	require.Equal(t, want[704], decode(704))
+	for _, x := range list {
+		require.Equal(t, 1, x.recordedCalls())
+		require.NoError(t, entry(x).close())
+		entry(x).refused = true
+	}
+	require.Equal(t, want[705], decode(705))
+	require.Equal(t, want[706], decode(706))
+	for _, x := range list {
+		require.Zero(t, x.recordedCalls(), "a call that cannot be recorded is not tried again")
+		require.NoError(t, x.op.Close())
 	}
 }
 
