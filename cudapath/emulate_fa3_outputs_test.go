@@ -2,6 +2,7 @@ package cudapath
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"testing"
 
@@ -66,6 +67,9 @@ func TestFA3CallsOnTheCPU(t *testing.T) {
 					}
 				}
 			})
+			if v.options {
+				t.Run("longest", func(t *testing.T) { testLongest(t, v.dtype, v.d, v.dv, e) })
+			}
 		})
 	}
 }
@@ -152,4 +156,35 @@ func testOutputs(t *testing.T, c cases.Case, dtype attention.DType, options bool
 		}
 		require.NotZero(t, changed)
 	}
+}
+
+// Packed sequences that are longer than the call says the longest is have the gradients of the shorter ones, and zeros
+// behind them.
+func testLongest(t *testing.T, dtype attention.DType, d, dv int, e *tmaEmulator) {
+	const longest = 70
+	c := cases.Case{Name: "longest", D: d, Dv: dv, Shape: attention.Shape{Hq: 1, Hkv: 1}, PackedQ: true, PackedK: true, LooseQ: true, LooseK: true, LSE: true, Seed: 12,
+		Seqs: []cases.Seq{{ID: 1, Rows: 200, Keys: 210}, {ID: 2, Rows: 9, Keys: 140}, {ID: 3, Rows: 129, Keys: 30}}}
+	b, err := cases.NewBackward(c, dtype)
+	require.NoError(t, err)
+	cfg := b.Config(cases.On(attention.TierCPU, dtype))
+	k := fa3KernelOf(t, b, cfg, true)
+	call := func(change func(a *attention.BackwardArgs)) attention.BackwardArgs {
+		a, _, err := callOf(b, cfg, b.Image)
+		require.NoError(t, err)
+		change(&a)
+		require.NoError(t, emulateFA3(e, k, cfg, a, false))
+		return a
+	}
+	said := call(func(a *attention.BackwardArgs) { a.Sq, a.Sk = longest, longest })
+	used := call(func(a *attention.BackwardArgs) {
+		for _, v := range []*attention.Vector{&a.Varlen.UsedQ, &a.Varlen.UsedK} {
+			for i := range c.Seqs {
+				length := v.Host[4*(int(v.Offset)+i):]
+				binary.LittleEndian.PutUint32(length, min(binary.LittleEndian.Uint32(length), longest))
+			}
+		}
+	})
+	require.Equal(t, used.DQ.Host, said.DQ.Host)
+	require.Equal(t, used.DK.Host, said.DK.Host)
+	require.Equal(t, used.DV.Host, said.DV.Host)
 }
