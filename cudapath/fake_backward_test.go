@@ -135,6 +135,46 @@ func TestBackwardWorkspace(t *testing.T) {
 	require.Empty(t, l.retired)
 }
 
+// A workspace that is too small goes before a larger one comes if the stream is idle, and otherwise with the first call
+// that finds the stream idle. Without memory for a larger one an idle stream has none, and the next call works.
+func TestWorkspaceOfAnIdleStream(t *testing.T) {
+	f, c := withFake(t)
+	reachable(t, c)
+	s := newVulkanStream(t, c)
+	_, err := c.Turn(s)
+	require.NoError(t, err)
+	require.NoError(t, s.Wait(background(t)))
+	l := s.Peer().(*link)
+	scratch := func(bytes uint64) *Memory {
+		t.Helper()
+		address, err := l.scratch(bytes)
+		require.NoError(t, err)
+		require.Equal(t, l.workspace.Address(), address)
+		return l.workspace
+	}
+	small := scratch(4 << 20)
+	live := f.live()
+	middle := scratch(8 << 20)
+	require.True(t, small.closed.Load())
+	require.Equal(t, live, f.live())
+	f.fail("cuStreamQuery", 600) // not ready
+	large := scratch(16 << 20)
+	require.False(t, middle.closed.Load())
+	require.Equal(t, large, scratch(1))
+	require.False(t, middle.closed.Load())
+	f.fail("", 0)
+	require.Equal(t, large, scratch(1))
+	require.True(t, middle.closed.Load())
+	require.Equal(t, live, f.live())
+	f.fail("cuMemCreate", 2)
+	_, err = l.scratch(32 << 20)
+	require.ErrorIs(t, err, vk.ErrOutOfMemory)
+	require.True(t, large.closed.Load())
+	f.fail("", 0)
+	scratch(1)
+	require.Equal(t, live, f.live())
+}
+
 // The kernels of fa3 without options start early, the first of a call and those with options do
 // not. An old driver launches all of them plainly.
 func TestBackwardStartsEarly(t *testing.T) {
