@@ -115,6 +115,9 @@ func (t *table) backwardOf(g group, d *DeviceInfo, p *attention.CUDABackwardProb
 		if why := t.limits(k, d, &p.CUDAProblem); why != "" {
 			return nil, why
 		}
+		if why := k.tooLong(p); why != "" {
+			return nil, why
+		}
 		list, module = append(list, k), k.Module
 	}
 	if len(list) == 0 {
@@ -179,6 +182,26 @@ func (t *table) limits(k *Kernel, d *DeviceInfo, p *attention.CUDAProblem) strin
 	}
 	if g[0] > maxGridX || g[1] > maxGridY || g[2] > maxGridY {
 		return fmt.Sprintf("a grid of %v blocks, the device takes %v", g, [3]int{maxGridX, maxGridY, maxGridY})
+	}
+	return ""
+}
+
+// tooLong says what a backward kernel would count past 31 bits: rows and keys up to the end of the
+// last tiles, which may be two of rows; with options also those of all sequences; and the units of
+// two launches.
+func (k *Kernel) tooLong(p *attention.CUDABackwardProblem) string {
+	up := func(n, of int) uint64 { return (uint64(n) + uint64(of) - 1) / uint64(of) * uint64(of) }
+	rows, keys := up(p.Sq, 2*k.Rows), up(p.Sk, k.Cols)
+	if !k.Dense {
+		rows = max(rows, rowBlocks(&p.Shape, p.TotalQ, k)*uint64(k.Rows))
+	}
+	if rows > math.MaxInt32 || keys > math.MaxInt32 {
+		return fmt.Sprintf("%d rows and %d keys with the rest of their tiles, it counts them in 31 bits", rows, keys)
+	}
+	if k.DSBytes > 0 {
+		if u := unitsOf(&p.Shape, k, p.Want[0]); u.call+u.launch > math.MaxInt32 {
+			return fmt.Sprintf("%d blocks of keys of all heads, and %d of a launch, it counts them in 31 bits", u.call, u.launch)
+		}
 	}
 	return ""
 }

@@ -253,3 +253,93 @@ func TestChoosesBackwardKernels(t *testing.T) {
 		})
 	}
 }
+
+// Launches near the limit of what dS takes have whole heads, or equal parts of one, and the workspace has dQ in float32 only if
+// several of them add to it.
+func TestUnitsOfLaunches(t *testing.T) {
+	const gib = 1 << 30
+	table, err := embedded()
+	require.NoError(t, err)
+	find := func(d int) *Kernel {
+		for i := range table.backward {
+			if k := &table.backward[i]; k.DSBytes > 0 && k.D == d && k.Outputs == "dQ dK dV" {
+				require.Equal(t, 2*gib, k.DSBytes)
+				return k
+			}
+		}
+		return nil
+	}
+	for _, x := range []struct {
+		name          string
+		b, hq, hkv    int
+		sq, sk        int
+		launch, parts uint64 // units of a launch, launches
+		dQ            bool   // in float32
+	}{
+		{"one unit", 1, 1, 1, 1, 1, 1, 1, false},
+		{"exactly 2 GiB", 1, 64, 64, 4096, 4096, 64 * 64, 1, false},
+		{"a head more", 1, 65, 65, 4096, 4096, 33 * 64, 2, false},
+		{"a row more", 1, 64, 64, 4097, 4096, 32 * 64, 2, false},
+		{"a key more", 1, 64, 64, 4096, 4097, 32 * 65, 2, false},
+		{"a head of 2 GiB", 1, 4, 4, 32768, 32768, 512, 4, false},
+		{"a head and a key", 1, 4, 4, 32768, 32769, 257, 8, true},
+		{"groups of 8", 2, 64, 8, 65536, 65536, 32, 512, true},
+		{"a unit of 2 GiB", 1, 1, 1, 1 << 24, 100, 1, 2, true},
+		{"a unit of more than 2 GiB", 1, 2, 1, 1<<24 + 1, 100, 1, 2, true},
+		{"one key block of more than 2 GiB", 3, 2, 2, 1 << 25, 64, 1, 6, false},
+		{"many short sequences", 100_000, 4, 1, 64, 64, 50_000, 2, false},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			k, s := find(256), attention.Shape{B: x.b, Hq: x.hq, Hkv: x.hkv, Sq: x.sq, Sk: x.sk}
+			u := unitsOf(&s, k, true)
+			require.Equal(t, x.launch, u.launch)
+			n := uint64(0)
+			require.NoError(t, u.each(func(first int32) error {
+				require.Equal(t, n*u.launch, uint64(first))
+				n++
+				return nil
+			}))
+			require.Equal(t, x.parts, n)
+			blocks := uint64(x.b) * uint64(x.hq) * uint64((x.sq+63)/64)
+			stats := 4 * (32 + blocks*(4+3*64))
+			words := func(units uint64) uint64 { return (units + 31) / 32 * 128 }
+			want := stats + words(u.launch) + u.launch*u.bytes
+			if x.dQ {
+				want += blocks * 64 * 256 * 4
+			}
+			require.Equal(t, want, fa3Workspace(&s, 0, k, true))
+			require.Equal(t, stats+words(u.call), fa3Workspace(&s, 0, k, false))
+		})
+	}
+}
+
+// Lengths whose last tiles end past 2^31 - 1 are refused with a reason, since kernels count rows and keys up to there.
+func TestBackwardKernelsCountIn31Bits(t *testing.T) {
+	table, err := embedded()
+	require.NoError(t, err)
+	for _, x := range []struct {
+		sq, sk, b, totalQ int
+		lengths           bool
+		want              string // "" if fa3 takes it
+	}{
+		{sq: math.MaxInt32 - 127, sk: 1, b: 1},
+		{sq: math.MaxInt32 - 126, sk: 1, b: 1, want: "fa3: 2147483648 rows and"},
+		{sq: 1, sk: math.MaxInt32 - 63, b: 1},
+		{sq: 1, sk: math.MaxInt32 - 62, b: 1, want: "fa3: 128 rows and 2147483648 keys"},
+		{sq: 1 << 16, sk: 1, b: 1 << 15},
+		{sq: 1 << 16, sk: 1, b: 1 << 15, lengths: true, want: "fa3: 2147483648 rows and"},
+		{sq: 64, sk: 1, b: 4, totalQ: math.MaxInt32 - 300, lengths: true},
+		{sq: 64, sk: 1, b: 5, totalQ: math.MaxInt32 - 300, lengths: true, want: "fa3: 2147483648 rows and"},
+		{sq: 1, sk: 64 << 6, b: 1 << 24, want: "fa3: 1073741824 blocks of keys of all heads, and"},
+	} {
+		p := &attention.CUDABackwardProblem{CUDAProblem: attention.CUDAProblem{Shape: attention.Shape{B: x.b, Hq: 1, Hkv: 1, Sq: x.sq, Sk: x.sk}, DType: attention.F16,
+			HeadDim: 256, HeadDimV: 256, Align: 8, Kernel: "fa3"}, Want: [3]bool{false, true, true}, TotalQ: x.totalQ, Lengths: x.lengths}
+		list, _, err := table.chooseBackward(&h200, p)
+		if x.want == "" {
+			require.NoError(t, err, "%+v", x)
+			require.Len(t, list, 2)
+			continue
+		}
+		require.ErrorContains(t, err, x.want, "%+v", x)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -67,11 +68,25 @@ func hostParams(cfg attention.Config, a attention.BackwardArgs) (p backwardParam
 // hostWorkspace is a workspace in host memory that holds NaN.
 func hostWorkspace(n uint64) []byte { return bytes.Repeat([]byte{0xff}, int(max(n, 1))) }
 
+// guardedWorkspace is a workspace in host memory that holds NaN. check reports a byte behind it that was changed.
+func guardedWorkspace(n uint64) (address uint64, check func() error) {
+	const behind = 1 << 16
+	space := hostWorkspace(n + 16 + behind)
+	address = hostAddress(space, 0, 1)
+	aligned := -address % 16
+	return address + aligned, func() error {
+		if i := slices.IndexFunc(space[aligned+n:], func(x byte) bool { return x != 0xff }); i >= 0 {
+			return fmt.Errorf("byte %d behind a workspace of %d was written", i, n)
+		}
+		return nil
+	}
+}
+
 // emulateBackward computes the gradients of a call in host memory by the CUDA kernels.
 func emulateBackward(e *emulator, cfg attention.Config, a attention.BackwardArgs, reversed bool) error {
 	p, dtype := hostParams(cfg, a), cfg.DType.String()
-	stats := hostWorkspace(statsBytes(&a.Shape, int(p.totalQ)))
-	p.stats = hostAddress(stats, 0, 1)
+	var check func() error
+	p.stats, check = guardedWorkspace(statsBytes(&a.Shape, int(p.totalQ)))
 	tiles := func(n int) uint32 { return uint32((n + 63) / 64) }
 	for _, k := range []struct {
 		step   string
@@ -88,9 +103,8 @@ func emulateBackward(e *emulator, cfg attention.Config, a attention.BackwardArgs
 			}
 		}
 	}
-	runtime.KeepAlive(stats)
 	runtime.KeepAlive(a)
-	return nil
+	return check()
 }
 
 // computesBackward reports whether the kernels take a case.

@@ -68,8 +68,8 @@ func (e *warpEmulator) launch(entry string, p *backwardParams, grid [3]uint64, t
 // emulateFA2 computes the gradients of a call in host memory by kernels of fa2.
 func emulateFA2(e *warpEmulator, kernels []*Kernel, cfg attention.Config, a attention.BackwardArgs, reversed bool) error {
 	p := hostParams(cfg, a)
-	space := hostWorkspace(fa2Workspace(&a.Shape, int(p.totalQ), kernels[0]))
-	p.stats = hostAddress(space, 0, 1)
+	var check func() error
+	p.stats, check = guardedWorkspace(fa2Workspace(&a.Shape, int(p.totalQ), kernels[0]))
 	for _, k := range kernels {
 		grid, err := k.grid(k.tiles(&a.Shape, a.B))
 		if err != nil {
@@ -79,9 +79,8 @@ func emulateFA2(e *warpEmulator, kernels []*Kernel, cfg attention.Config, a atte
 			return err
 		}
 	}
-	runtime.KeepAlive(space)
 	runtime.KeepAlive(a)
-	return nil
+	return check()
 }
 
 // The kernels of fa2, run by the CPU, give the gradients of the tables of cases by the rules
@@ -116,6 +115,36 @@ func TestFA2BackwardOnTheCPU(t *testing.T) {
 				})
 			}
 			t.Logf("%d cases", n)
+		})
+	}
+}
+
+// The outputs of fa2 alone, and with Accumulate, by the rules of TestFA3CallsOnTheCPU.
+func TestFA2OutputsOnTheCPU(t *testing.T) {
+	testlevel.HostOnly(t)
+	table, err := embedded()
+	require.NoError(t, err)
+	for _, x := range []struct {
+		dtype attention.DType
+		d, dv int
+		brief bool
+	}{{attention.F16, 64, 64, true}, {attention.BF16, 192, 128, false}, {attention.BF16, 59, 43, false}} {
+		if !x.brief && !testlevel.IsExhaustive() {
+			continue
+		}
+		t.Run(fmt.Sprintf("%v d%dv%d", x.dtype, x.d, x.dv), func(t *testing.T) {
+			var e *warpEmulator
+			for _, c := range append(outputCases(x.d, x.dv, false), outputCases(x.d, x.dv, true)[0]) {
+				b, err := cases.NewBackward(c, x.dtype)
+				require.NoError(t, err)
+				cfg := c.Config(cases.On(attention.TierCPU, x.dtype))
+				kernels, err := fa2Of(table, b, cfg)
+				require.NoError(t, err)
+				if e == nil {
+					e = newWarpEmulator(t, x.dtype.String(), kernels[0].D, kernels[0].DV)
+				}
+				testOutputs(t, b, cfg, func(a attention.BackwardArgs, reversed bool) error { return emulateFA2(e, kernels, cfg, a, reversed) })
+			}
 		})
 	}
 }

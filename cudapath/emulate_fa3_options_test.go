@@ -26,7 +26,7 @@ type emulatedMap struct {
 	batch, head, row, dim, rows, heads, packed int64
 }
 
-// tmaEmulator runs the backward kernels of family fa3 that take options on the CPU.
+// tmaEmulator runs the backward kernels of family fa3 of a module on the CPU.
 type tmaEmulator struct {
 	run func(p *backwardParams, maps *emulatedMap, steps, reversed int32) string
 }
@@ -34,7 +34,8 @@ type tmaEmulator struct {
 // emulatedDS are the bytes of dS of a launch: so few that calls take several.
 const emulatedDS = 100_000
 
-func newTMAEmulator(t testing.TB, dtype attention.DType, dim, valueDim int) *tmaEmulator {
+// newTMAEmulator compiles the kernels that take options, or those that do not.
+func newTMAEmulator(t testing.TB, dtype attention.DType, dim, valueDim int, options bool) *tmaEmulator {
 	t.Helper()
 	compiler, err := exec.LookPath("c++")
 	if err != nil {
@@ -44,7 +45,8 @@ func newTMAEmulator(t testing.TB, dtype attention.DType, dim, valueDim int) *tma
 	file := filepath.Join(dir, "kernels.so")
 	bf16 := map[attention.DType]string{attention.F16: "0", attention.BF16: "1"}[dtype]
 	text, err := exec.Command(compiler, "-std=c++17", "-O2", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-shared", "-fPIC", "-I"+dir,
-		"-DATTN_OPTIONS=1", "-DFA3_BACKWARD_DS="+strconv.Itoa(emulatedDS), "-DATTN_D="+strconv.Itoa(dim), "-DATTN_DV="+strconv.Itoa(valueDim), "-DATTN_BF16="+bf16, "-o", file, filepath.Join(dir, "emulate.cc")).CombinedOutput()
+		"-DEMULATE_LIBRARY", "-DATTN_OPTIONS="+map[bool]string{true: "1", false: "0"}[options], "-DFA3_BACKWARD_DS="+strconv.Itoa(emulatedDS), "-DATTN_D="+strconv.Itoa(dim),
+		"-DATTN_DV="+strconv.Itoa(valueDim), "-DATTN_BF16="+bf16, "-o", file, filepath.Join(dir, "emulate.cc")).CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	e := &tmaEmulator{}
 	lib, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
@@ -53,8 +55,19 @@ func newTMAEmulator(t testing.TB, dtype attention.DType, dim, valueDim int) *tma
 	return e
 }
 
-// emulateFA3 computes the gradients of a call in host memory by the kernels of fa3 that take
-// options.
+// fa3KernelOf is the main kernel of a problem, with options or without.
+func fa3KernelOf(t testing.TB, b *cases.Backward, cfg attention.Config, options bool) *Kernel {
+	t.Helper()
+	table, err := embedded()
+	require.NoError(t, err)
+	k, _ := table.backwardKernel(group{family: "fa3"}, "", "dQ dK dV", &attention.CUDABackwardProblem{
+		CUDAProblem: attention.CUDAProblem{Shape: b.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(), Causal: cfg.Causal != attention.CausalNone}, Lengths: options})
+	require.NotNil(t, k)
+	return k
+}
+
+// emulateFA3 computes the gradients of a call in host memory by the kernels of fa3, in the launches in which Launch makes
+// it. A write past the end of the workspace fails.
 func emulateFA3(e *tmaEmulator, k *Kernel, cfg attention.Config, a attention.BackwardArgs, reversed bool) error {
 	v := &backwardInvocation{params: hostParams(cfg, a)}
 	p := &v.params
@@ -63,9 +76,8 @@ func emulateFA3(e *tmaEmulator, k *Kernel, cfg attention.Config, a attention.Bac
 		few.DSBytes = emulatedDS
 		k = &few
 	}
-	space := hostWorkspace(fa3Workspace(&a.Shape, int(p.totalQ), k) + 16)
-	p.stats = hostAddress(space, 0, 1)
-	p.stats += -p.stats % 16
+	var check func() error
+	p.stats, check = guardedWorkspace(fa3Workspace(&a.Shape, int(p.totalQ), k, a.DQ.Given()))
 	var maps [4]emulatedMap
 	tensors := v.mapped(&a.Shape)
 	for i, x := range []*mappedTensor{&tensors[0], &tensors[1], &tensors[2], &tensors[4]} {
@@ -74,21 +86,35 @@ func emulateFA3(e *tmaEmulator, k *Kernel, cfg attention.Config, a attention.Bac
 			maps[i].packed = 1
 		}
 	}
-	steps, order := int32(3), int32(0)
-	if a.DQ.Given() {
-		steps |= 4
-	}
+	order := int32(0)
 	if reversed {
 		order = 1
 	}
 	emulators.Lock()
 	defer emulators.Unlock()
-	if failure := e.run(p, &maps[0], steps, order); failure != "" {
-		return errors.New(failure)
+	run := func(first, steps int32) error {
+		p.first = first
+		if failure := e.run(p, &maps[0], steps, order); failure != "" {
+			return errors.New(failure)
+		}
+		return nil
 	}
-	runtime.KeepAlive(space)
+	if err := run(0, 1); err != nil {
+		return err
+	}
+	steps := int32(2)
+	if a.DQ.Given() {
+		steps |= 4
+	}
+	u := units{call: 1, launch: 1}
+	if k.DSBytes > 0 {
+		u = unitsOf(&a.Shape, k, a.DQ.Given())
+	}
+	if err := u.each(func(first int32) error { return run(first, steps) }); err != nil {
+		return err
+	}
 	runtime.KeepAlive(a)
-	return nil
+	return check()
 }
 
 // fa3OptionCases are problems in which the order of the additions to dQ depends on lengths and
@@ -176,8 +202,6 @@ func randomFA3Options(n int) cases.Case {
 // out of turn fails.
 func TestFA3OptionsOnTheCPU(t *testing.T) {
 	testlevel.HostOnly(t)
-	table, err := embedded()
-	require.NoError(t, err)
 	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
 		t.Run(dtype.String(), func(t *testing.T) {
 			emulators := map[[2]int]*tmaEmulator{}
@@ -199,12 +223,10 @@ func TestFA3OptionsOnTheCPU(t *testing.T) {
 					b, err := cases.NewBackward(c, dtype)
 					require.NoError(t, err)
 					cfg := c.Config(cases.On(attention.TierCPU, dtype))
-					k, _ := table.backwardKernel(group{family: "fa3"}, "", "dQ dK dV", &attention.CUDABackwardProblem{
-						CUDAProblem: attention.CUDAProblem{Shape: b.Shape, DType: dtype, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim()}, Lengths: true})
-					require.NotNil(t, k)
+					k := fa3KernelOf(t, b, cfg, true)
 					dims := [2]int{k.D, k.DV}
 					if emulators[dims] == nil {
-						emulators[dims] = newTMAEmulator(t, dtype, k.D, k.DV)
+						emulators[dims] = newTMAEmulator(t, dtype, k.D, k.DV, true)
 					}
 					require.NoError(t, conformEmulated(b, cfg, func(a attention.BackwardArgs, reversed bool) error {
 						return emulateFA3(emulators[dims], k, cfg, a, reversed)
@@ -220,8 +242,6 @@ func TestFA3OptionsOnTheCPU(t *testing.T) {
 // that attends to it, in its own dK and dV, and changes no bit elsewhere.
 func TestFA3OptionsKeepNaN(t *testing.T) {
 	testlevel.HostOnly(t)
-	table, err := embedded()
-	require.NoError(t, err)
 	for _, x := range []struct {
 		dtype attention.DType
 		dim   int
@@ -230,7 +250,7 @@ func TestFA3OptionsKeepNaN(t *testing.T) {
 		if !x.brief && !testlevel.IsExhaustive() {
 			continue
 		}
-		e := newTMAEmulator(t, x.dtype, x.dim, x.dim)
+		e := newTMAEmulator(t, x.dtype, x.dim, x.dim, true)
 		for i := range 4 { // with and without a softcap; the first tile of the key has masked slots or none
 			c := cases.Case{Name: "NaN", D: x.dim, Dv: x.dim, Window: attention.WindowOf(170, -1), LSE: true, Seed: 7}
 			first := 0
@@ -246,8 +266,7 @@ func TestFA3OptionsKeepNaN(t *testing.T) {
 				b, err := cases.NewBackward(c, x.dtype)
 				require.NoError(t, err)
 				cfg := b.Config(cases.On(attention.TierCPU, x.dtype))
-				k, _ := table.backwardKernel(group{family: "fa3"}, "", "dQ dK dV", &attention.CUDABackwardProblem{
-					CUDAProblem: attention.CUDAProblem{Shape: b.Shape, DType: x.dtype, HeadDim: x.dim, HeadDimV: x.dim}, Lengths: true})
+				k := fa3KernelOf(t, b, cfg, true)
 				run := func(spoil bool) attention.BackwardArgs {
 					a, _, err := callOf(b, cfg, b.Image)
 					require.NoError(t, err)
@@ -283,14 +302,10 @@ func TestFA3OptionsKeepNaN(t *testing.T) {
 // The stats kernel of fa3 normalizes blocks as that of fa2 does (TestFA2BackwardNormalizesBlocks).
 func TestFA3BackwardNormalizesBlocks(t *testing.T) {
 	testlevel.HostOnly(t)
-	table, err := embedded()
-	require.NoError(t, err)
 	b, err := cases.NewBackward(cancelling, attention.F16)
 	require.NoError(t, err)
 	cfg := cancelling.Config(cases.On(attention.TierCPU, attention.F16))
-	k, _ := table.backwardKernel(group{family: "fa3"}, "", "dQ dK dV", &attention.CUDABackwardProblem{
-		CUDAProblem: attention.CUDAProblem{Shape: b.Shape, DType: attention.F16, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim()}, Lengths: true})
-	require.NotNil(t, k)
-	e := newTMAEmulator(t, attention.F16, k.D, k.DV)
+	k := fa3KernelOf(t, b, cfg, true)
+	e := newTMAEmulator(t, attention.F16, k.D, k.DV, true)
 	require.NoError(t, conformEmulated(b, cfg, withOtherLSE(t)(func(a attention.BackwardArgs, reversed bool) error { return emulateFA3(e, k, cfg, a, reversed) })))
 }

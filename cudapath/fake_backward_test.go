@@ -135,6 +135,46 @@ func TestBackwardWorkspace(t *testing.T) {
 	require.Empty(t, l.retired)
 }
 
+// A workspace that is too small goes before a larger one comes if the stream is idle, and otherwise with the first call
+// that finds the stream idle. Without memory for a larger one an idle stream has none, and the next call works.
+func TestWorkspaceOfAnIdleStream(t *testing.T) {
+	f, c := withFake(t)
+	reachable(t, c)
+	s := newVulkanStream(t, c)
+	_, err := c.Turn(s)
+	require.NoError(t, err)
+	require.NoError(t, s.Wait(background(t)))
+	l := s.Peer().(*link)
+	scratch := func(bytes uint64) *Memory {
+		t.Helper()
+		address, err := l.scratch(bytes)
+		require.NoError(t, err)
+		require.Equal(t, l.workspace.Address(), address)
+		return l.workspace
+	}
+	small := scratch(4 << 20)
+	live := f.live()
+	middle := scratch(8 << 20)
+	require.True(t, small.closed.Load())
+	require.Equal(t, live, f.live())
+	f.fail("cuStreamQuery", 600) // not ready
+	large := scratch(16 << 20)
+	require.False(t, middle.closed.Load())
+	require.Equal(t, large, scratch(1))
+	require.False(t, middle.closed.Load())
+	f.fail("", 0)
+	require.Equal(t, large, scratch(1))
+	require.True(t, middle.closed.Load())
+	require.Equal(t, live, f.live())
+	f.fail("cuMemCreate", 2)
+	_, err = l.scratch(32 << 20)
+	require.ErrorIs(t, err, vk.ErrOutOfMemory)
+	require.True(t, large.closed.Load())
+	f.fail("", 0)
+	scratch(1)
+	require.Equal(t, live, f.live())
+}
+
 // The kernels of fa3 without options start early, the first of a call and those with options do
 // not. An old driver launches all of them plainly.
 func TestBackwardStartsEarly(t *testing.T) {
@@ -178,6 +218,63 @@ func TestBackwardStartsEarly(t *testing.T) {
 			}
 			require.NoError(t, op.Close())
 		})
+	}
+}
+
+// Above head dim 128 the kernels after the statistics run in turns, for as many units of work as the bytes for dS hold: parts
+// of a head here. Only those of the first turn start early. A call without dQ stores no dS and takes one turn.
+func TestBackwardLaunchesInTurns(t *testing.T) {
+	f, c := withFake(t)
+	reachable(t, c)
+	s := newVulkanStream(t, c)
+	const heads, rows, keys, dim, ofUnit = 2, 100, 300, 256, 2 * 2 * 64 * 64
+	for i := range c.table.backward {
+		if k := &c.table.backward[i]; k.DSBytes > 0 {
+			before := k.DSBytes
+			t.Cleanup(func() { k.DSBytes = before })
+			k.DSBytes = 3*ofUnit - 1
+		}
+	}
+	call := func(dQ bool) attention.BackwardArgs {
+		a := attention.BackwardArgs{Args: fakeCall(t, c, attention.Shape{B: 1, Hq: heads, Sq: rows, Sk: keys}, dim)}
+		a.LSE.Buffer, a.DO.Buffer, a.DK.Buffer = newBuffer(t, c, 4*heads*rows), newBuffer(t, c, 2*heads*rows*dim), newBuffer(t, c, 2*heads*keys*dim)
+		if dQ {
+			a.DQ.Buffer = newBuffer(t, c, 2*heads*rows*dim)
+		}
+		return a
+	}
+	launched := func(op *attention.Op, a attention.BackwardArgs) (lines []string) {
+		f.launches()
+		require.NoError(t, op.Backward(s, a))
+		require.NoError(t, s.Wait(background(t)))
+		for line := range strings.Lines(f.launches()) {
+			_, step, _ := strings.Cut(strings.TrimSpace(line), "_backward_")
+			name, _, _ := strings.Cut(step, "_")
+			_, first, _ := strings.Cut(step, " first ")
+			lines = append(lines, name+" "+first)
+		}
+		return lines
+	}
+	for softcap, early := range map[float32]string{0: " early", 3: ""} {
+		op, err := attention.New(c.dev, attention.Config{HeadDim: dim, Tier: attention.TierCUDA, Kernel: "fa3", Softcap: softcap})
+		require.NoError(t, err)
+		both, keysOnly := call(true), call(false)
+		require.Equal(t, []string{"stats 0", "main 0" + early, "dq 0" + early, "main 2", "dq 2", "main 4", "dq 4", "main 6", "dq 6", "main 8", "dq 8"}, launched(op, both))
+		require.Equal(t, []string{"stats 0", "main 0" + early}, launched(op, keysOnly))
+		const blocks = heads * 2
+		const stats = 4 * (32 + 4*blocks + 3*64*blocks)
+		plan, err := op.PlanBackwardFor(both)
+		require.NoError(t, err)
+		require.Equal(t, uint64(stats+4*32+2*ofUnit+4*64*blocks*dim), plan.ScratchBytes)
+		plan, err = op.PlanBackwardFor(keysOnly)
+		require.NoError(t, err)
+		require.Equal(t, uint64(stats+4*32), plan.ScratchBytes)
+		// A turn that fails says so, and the next call begins with the first.
+		f.fail("cuLaunchKernel"+map[bool]string{true: "Ex"}[early != ""], 1)
+		require.ErrorContains(t, op.Backward(s, both), "attn_fa3_f16_d256_backward_")
+		f.fail("", 0)
+		require.Len(t, launched(op, both), 11)
+		require.NoError(t, op.Close())
 	}
 }
 

@@ -40,7 +40,7 @@ func statsBytes(s *attention.Shape, totalQ int) uint64 {
 func (b *backwardKernels) workspace(s *attention.Shape, totalQ int) uint64 {
 	switch k := b.kernels[0]; k.Family {
 	case "fa3":
-		return fa3Workspace(s, totalQ, b.kernels[1].Kernel)
+		return fa3Workspace(s, totalQ, b.kernels[1].Kernel, b.kernels[len(b.kernels)-1].Outputs == "dQ")
 	case "fa2":
 		return fa2Workspace(s, totalQ, k.Kernel)
 	}
@@ -58,9 +58,10 @@ func rowBlocks(s *attention.Shape, totalQ int, k *Kernel) uint64 {
 
 // fa3Workspace is the size of what Workspace of kernels/fa3_backward_work.h describes: a
 // ticket, a word per block of rows, three statistics per row, and either counters and dQ in
-// float32, or dS of a launch, a word per unit and, for several launches, dQ. Arrays of counters and of words of units end at a
-// multiple of 128 bytes. k is the main kernel.
-func fa3Workspace(s *attention.Shape, totalQ int, k *Kernel) uint64 {
+// float32, or dS of a launch, a word per unit and, if several launches add to a row, dQ. Arrays
+// of counters and of words of units end at a multiple of 128 bytes. k is the main kernel. dQ:
+// a kernel with DSBytes has to store dS.
+func fa3Workspace(s *attention.Shape, totalQ int, k *Kernel, dQ bool) uint64 {
 	blocks := rowBlocks(s, totalQ, k) * uint64(s.Hq)
 	rows := blocks * uint64(k.Rows)
 	up := func(words uint64) uint64 { return (words + 31) / 32 * 32 }
@@ -68,34 +69,42 @@ func fa3Workspace(s *attention.Shape, totalQ int, k *Kernel) uint64 {
 	if k.DSBytes == 0 {
 		return 4 * (words + up(blocks) + rows*uint64(k.D))
 	}
-	all, launch, unit := backwardUnits(s, k)
-	if launch < all {
+	u := unitsOf(s, k, dQ)
+	if u.launch < u.head {
 		words += rows * uint64(k.D)
 	}
-	return 4*(words+up(launch)) + launch*unit
+	return 4*(words+up(u.launch)) + u.launch*u.bytes
 }
 
-// backwardUnits are the units of work of a call, blocks of keys of a KV head, those of a launch of a kernel
-// with DSBytes, and the bytes of dS of one of them.
-func backwardUnits(s *attention.Shape, k *Kernel) (all, launch, unit uint64) {
+// units are the units of work of a kernel with DSBytes: blocks of keys of a KV head.
+type units struct {
+	call, launch, head uint64 // of the call, of a launch, which the last may not fill, and of a KV head
+	bytes              uint64 // dS of one; 0 without dQ
+}
+
+// unitsOf repeats unitsOfLaunch of kernels/fa3_backward_work.h.
+func unitsOf(s *attention.Shape, k *Kernel, dQ bool) (u units) {
 	tiles := func(n, of int) uint64 { return (uint64(n) + uint64(of) - 1) / uint64(of) }
-	all = tiles(s.Sk, k.Cols) * uint64(s.KVHeads()) * uint64(s.B)
-	unit = uint64(s.Group()) * tiles(s.Sq, k.Rows) * uint64(2*k.Rows*k.Cols)
-	if unit == 0 || all == 0 {
-		return all, all, unit
+	u.head = tiles(s.Sk, k.Cols)
+	heads := uint64(s.KVHeads()) * uint64(s.B)
+	u.call = u.head * heads
+	u.launch = u.call
+	if !dQ {
+		return u
 	}
-	most := min(max(uint64(k.DSBytes)/unit, 1), all)
+	u.bytes = uint64(s.Group()) * tiles(s.Sq, k.Rows) * uint64(2*k.Rows*k.Cols)
+	most := min(max(uint64(k.DSBytes)/u.bytes, 1), u.call)
 	// As many whole heads, or parts of a head, in each launch as in the others.
 	equal := func(n, most uint64) uint64 {
 		launches := (n + most - 1) / most
 		return (n + launches - 1) / launches
 	}
-	if blocks := tiles(s.Sk, k.Cols); most >= blocks {
-		launch = equal(all/blocks, most/blocks) * blocks
+	if most >= u.head {
+		u.launch = equal(heads, most/u.head) * u.head
 	} else {
-		launch = equal(blocks, most)
+		u.launch = equal(u.head, most)
 	}
-	return all, launch, unit
+	return u
 }
 
 // fa2Workspace is the size of what Workspace of kernels/fa2_backward_work.h describes: for
@@ -204,7 +213,7 @@ func (b *backwardKernels) launch(s *Stream, v *backwardInvocation, shape *attent
 			return b.launchUnits(s, v, shape, b.kernels[i:])
 		}
 		for first := 0; first < shape.B; first += k.batches() {
-			if err := b.launchOne(s, v, shape, k, first, min(shape.B-first, k.batches())); err != nil {
+			if err := b.launchOne(s, v, shape, k, int32(first), min(shape.B-first, k.batches())); err != nil {
 				return err
 			}
 		}
@@ -214,27 +223,34 @@ func (b *backwardKernels) launch(s *Stream, v *backwardInvocation, shape *attent
 
 // launchUnits launches kernels with DSBytes.
 func (b *backwardKernels) launchUnits(s *Stream, v *backwardInvocation, shape *attention.Shape, kernels []*kernel) error {
-	all, launch, _ := backwardUnits(shape, kernels[0].Kernel)
-	if v.params.dQ.base == 0 {
-		launch = all // no dS is stored
-	}
-	for first := uint64(0); first < all; first += launch {
+	u := unitsOf(shape, kernels[0].Kernel, v.params.dQ.base != 0)
+	return u.each(func(first int32) error {
 		for _, k := range kernels {
-			if err := b.launchOne(s, v, shape, k, int(first), shape.B); err != nil {
+			if err := b.launchOne(s, v, shape, k, first, shape.B); err != nil {
 				return err
 			}
+		}
+		return nil
+	})
+}
+
+// each calls f for each launch with its first unit.
+func (u *units) each(f func(first int32) error) error {
+	for first := uint64(0); first < u.call; first += u.launch {
+		if err := f(int32(first)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // launchOne launches a kernel for `count` sequences. first is the first of them, or the first unit of a kernel with DSBytes.
-func (b *backwardKernels) launchOne(s *Stream, v *backwardInvocation, shape *attention.Shape, k *kernel, first, count int) error {
+func (b *backwardKernels) launchOne(s *Stream, v *backwardInvocation, shape *attention.Shape, k *kernel, first int32, count int) error {
 	g, err := k.blocksOf(k.tiles(shape, count))
 	if err != nil {
 		return err
 	}
-	v.params.first = int32(first)
+	v.params.first = first
 	c := &v.call
 	c.function, c.threads, c.shared = k.handle, C.uint32_t(k.Threads), C.uint32_t(k.Shared)
 	c.early = 0

@@ -37,7 +37,7 @@ type Kernel struct {
 	Cols    int    `json:"cols"`   // keys of a CTA's tile
 	// Grid names what each dimension of the grid counts, such as "rows,heads,batch";
 	// factors are joined by *. "persistent" is as many CTAs as run at once, at most one
-	// per tile, or per block of keys of a KV head for a backward kernel.
+	// per tile, or per block of keys of a KV head for a backward kernel of dK and dV.
 	Grid string `json:"grid"`
 	Maps []Map  `json:"maps"` // tensor maps that precede its parameters
 	// Arch is the architecture of its cubin, of a kernel of cubinFamily; empty: the first of

@@ -81,19 +81,25 @@ func (c *Context) newLink(shared *vk.Timeline) (*link, error) {
 
 // scratch returns the address of memory for the stream's next work, which runs after all
 // that uses the same memory now. It does not wait: a workspace that is too small stays until
-// the stream is idle or closed.
+// a call finds the stream idle, or the stream is closed. An idle stream gives it back before a
+// larger one is allocated, as both may have gigabytes.
 func (l *link) scratch(bytes uint64) (uint64, error) {
-	if l.workspace != nil && l.workspace.Size() >= bytes {
-		return l.workspace.Address(), nil
-	}
-	if len(l.retired) > 0 {
-		done, err := l.stream.poll("Launch", 0)
-		if err != nil {
+	enough, idle := l.workspace != nil && l.workspace.Size() >= bytes, false
+	if len(l.retired) > 0 || l.workspace != nil && !enough {
+		var err error
+		if idle, err = l.stream.poll("Launch", 0); err != nil {
 			return 0, err
 		}
-		if done {
-			l.release()
-		}
+	}
+	if idle {
+		l.release()
+	}
+	if enough {
+		return l.workspace.Address(), nil
+	}
+	if idle {
+		_ = l.workspace.Close()
+		l.workspace = nil
 	}
 	m, err := l.stream.c.Alloc(max(bytes+bytes/4, 2<<20)) // the driver rounds up to 2 MiB
 	if errors.Is(err, vk.ErrOutOfMemory) {

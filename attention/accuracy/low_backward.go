@@ -220,7 +220,7 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 			dS[i][from+c] = dP
 			addTimes(o[i], dropped, values[c*dv:][:dv])
 			addTimes(rowOf(g, g.DV, s.B, kv, key, dv), dropped, dO[i])
-			if g.drawsV != nil {
+			if g.drawsV != nil && !roundsToOne(p) {
 				g.drawsV[g.keyRow(s.B, kv, key)].round(g.cfg.DType, dropped, 1, sizeDO[i])
 			}
 			if e := w.scoreError(r); g.noisy && e > leastNoise {

@@ -9,8 +9,8 @@ import (
 // RowError is what rounding makes likely in a row of a gradient: the sum of its elements' errors, each
 // without its sign, the sum of their squares, and of how many independent draws they are made.
 //
-// It is that of a kernel that computes exactly and rounds P, dS, O and the result once. A rounding to nearest has a
-// standard deviation of a unit in the last place over sqrt(12). The one of dS is a single draw for a
+// It is that of a kernel that computes exactly and rounds P, dS, O and the result once, and P of 1 not at all. A rounding
+// to nearest has a standard deviation of a unit in the last place over sqrt(12). The one of dS is a single draw for a
 // whole row of dQ, which it moves by a multiple of a row of K. So where a row attends to one key, or one key takes nearly
 // all of P, a block of thousands of elements may have one draw, and the draw of low says nothing
 // about that of another kernel. Draws of different sizes count as (Σ size²)² / Σ size⁴.
@@ -39,6 +39,11 @@ func (d *draws) round(stored attention.DType, x, factor float32, row size) {
 		d.move(float64(factor)*deviation(stored, float64(x)), row)
 	}
 }
+
+// roundsToOne reports whether P, which has been rounded, is 1. Then its rounding is no draw of dV. The rounded P of
+// a kernel is the number nearest to P, so that of plain attention, which comes from rounded scores, is no nearer. Where one key
+// takes all of P, plain attention's own error of dV has therefore no luck that an allowance has to make up for.
+func roundsToOne(p float32) bool { return p == 1 }
 
 // move adds a draw with a standard deviation of e.
 func (d *draws) move(e float64, row size) {

@@ -173,7 +173,8 @@ func (s *gradientSample) addRows(k *keySums, b, h int, q, dO []float32, stats []
 			x, y = x*factor, s.round(y*keep)
 		}
 		n := float64(k.times)
-		if p := math.Exp(score - st.most - st.logSum); !(p < leastWeight) {
+		exact := math.Exp(score - st.most - st.logSum)
+		if p := exact; !(p < leastWeight) {
 			dS := n * float64(scale) * p * (x - st.delta + float64(st.dLSE)) * slope
 			for c, v := range qi {
 				k.dK[c] += dS * float64(v)
@@ -195,7 +196,9 @@ func (s *gradientSample) addRows(k *keySums, b, h int, q, dO []float32, stats []
 				}
 				k.drawsK.move(e/2, st.q)
 				k.drawsK.round(s.cfg.DType, dS, float32(n)*scale, st.q)
-				k.drawsV.round(s.cfg.DType, dropped, float32(n), st.dO)
+				if !roundsToOne(s.round(float32(exact))) {
+					k.drawsV.round(s.cfg.DType, dropped, float32(n), st.dO)
+				}
 			}
 		}
 	}

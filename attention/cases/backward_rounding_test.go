@@ -23,6 +23,17 @@ type oneRounding struct {
 	// Faults.
 	wrongP, wrongDS float64 // factors of P in dV, and of dS; 0: none
 	noDLSE          bool    // the gradient of LSE is left out
+	twice           bool    // dS takes rounded P, and so is rounded twice
+	slot            func(x *faultySlot)
+}
+
+// faultySlot is a row and a key of a query head, and what a fault changes there: P and delta before dS is computed, and
+// the factors of what the slot adds to each gradient.
+type faultySlot struct {
+	h, row, key      int
+	p, delta         float64
+	toDQ, toDK, toDV float64
+	sum              float64 // of the row's exponentials, by which P is divided
 }
 
 // matrix reads the rows of a tensor.
@@ -107,10 +118,18 @@ func (k oneRounding) compute(t *testing.T, b *Backward) [][]byte {
 							delta -= dLSE.row(batch, h, at)[0]
 						}
 						for j := from; j < to; j++ {
-							dS := round(k.factor*orOne(k.wrongDS)*p[j]*(dot(dOi, values[j])-delta)) / k.factor
-							addTo(sumQ, scale*dS, keys[j])
-							addTo(sumK[j], scale*dS, qi)
-							addTo(sumV[j], round(orOne(k.wrongP)*p[j]), dOi)
+							x := faultySlot{h, i, j, p[j], delta, 1, 1, 1, sum}
+							if k.slot != nil {
+								k.slot(&x)
+							}
+							factor := x.p
+							if k.twice {
+								factor = round(x.p)
+							}
+							dS := round(k.factor*orOne(k.wrongDS)*factor*(dot(dOi, values[j])-x.delta)) / k.factor
+							addTo(sumQ, x.toDQ*scale*dS, keys[j])
+							addTo(sumK[j], x.toDK*scale*dS, qi)
+							addTo(sumV[j], x.toDV*round(orOne(k.wrongP)*x.p), dOi)
 						}
 					}
 					write(dQ, sumQ, batch, h, at)

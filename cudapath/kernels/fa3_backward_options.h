@@ -6,7 +6,7 @@
 // tile past the end of a sequence hold whatever follows there. Their slots are masked like those outside of the window.
 // The copying thread leaves the limits of the unmasked slots of each tile in shared memory.
 //
-// The order of the additions to dQ. A row block and a key block meet if any row of the one attends to any key of the
+// The order of the additions to dQ, up to head dim 128. A row block and a key block meet if any row of the one attends to any key of the
 // other: if c - r is in [-left, right] for some r and c in use. c - r takes all values from the least to the greatest,
 // so this compares the ends of both blocks. rowBlocks() and keyBlocks() solve the same inequalities for one block or the
 // other, and agree for any lengths, 0 included. So the units that add to dQ of a row block are the key blocks in

@@ -1,10 +1,11 @@
 // The kernel of dQ for head dims above 128: dQ = scale * dS K, with dS of the units of a launch of the main kernel.
 //
-// A CTA takes two blocks of BM rows of a query head, and loops over the key blocks that either of them attends to. CTAs are persistent and draw tickets, the last rows of a head first, which have the most keys under a causal mask.
+// A CTA takes two blocks of BM rows of a query head, and loops over the key blocks that either of them attends to. CTAs are
+// persistent and draw tickets, the last rows of a head first, which have the most keys under a causal mask.
 //   - One thread of warpgroup 0 copies K of a key block and a tile of dS for each row block through a ring, by TMA.
 //   - Two consumer warpgroups have a row block each, and all dims of its dQ in registers.
-// So each element of dQ is one sum in a fixed order. If a call takes several launches, dQ in float32 stands in the workspace
-// between them.
+// So each element of dQ is one sum in a fixed order. If several launches have keys of a head, dQ in float32 stands in the
+// workspace between them.
 //
 // The kernel has nothing to do with masks: dS of a masked slot is 0. The main kernel says in which units a key has Inf or NaN in
 // K. Both replace them by 0, since dS is NaN where a row attends to such a key (fa3_backward_rare.h).
@@ -17,7 +18,8 @@ template <class T> struct DQTile {
 	static constexpr int ROW_BLOCKS = 2, THREADS = 128 * (ROW_BLOCKS + 1), STAGES = T::D == 256 ? 4 : 5;
 	static constexpr int REST = T::D - 128; // dims of the second product of a step
 	static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
-	// A stage: K, dS of each row block. Then barriers as in BackwardBarriers, two tickets, and a word for each stage that is not 0 if K has Inf or NaN.
+	// A stage: K, dS of each row block. Then barriers as in BackwardBarriers, two tickets, and a word for each stage that is
+	// not 0 if K has Inf or NaN.
 	static constexpr int DS = T::K_BYTES, STAGE_BYTES = DS + ROW_BLOCKS * T::DS_BYTES;
 	static constexpr int FULL = STAGES * STAGE_BYTES, EMPTY = FULL + 8 * STAGES, WORK_FULL = EMPTY + 8 * STAGES, WORK_EMPTY = WORK_FULL + 16, WORK = WORK_EMPTY + 16,
 			     RARE = WORK + 8, SHARED_BYTES = RARE + 4 * STAGES;

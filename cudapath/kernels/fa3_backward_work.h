@@ -2,17 +2,18 @@
 //
 // A unit of work is a block of BN keys of one KV head. Its steps loop over the query heads of the group, and for each
 // of them over the blocks of BM rows that attend to any of the keys, in ascending order. CTAs draw tickets; a ticket is a
-// unit. The units of a head are in descending order of keys, those of the last heads under a causal mask in ascending
-// order; several heads alternate.
+// unit. Several heads alternate.
 //
-// Up to head dim 128, dQ of a block of rows is a sum over key blocks, in the order of the units. A counter per block of rows says how many key
-// blocks have been added. A CTA adds its contribution when
-// all earlier ones are complete. So a CTA waits only for units of lower tickets. These have started, hence no wait lasts
-// forever, whatever else runs on the device. With a causal mask the first step of a unit is at the diagonal. If the units of
-// a head start at the same time, each step of each unit is one step behind that of its predecessor, and none waits.
+// Up to head dim 128 the units of a head are in descending order of keys, those of the last heads under a causal mask in
+// ascending order (HeadOrder). dQ of a block of rows is a sum over key blocks, in the order of the units. A counter per
+// block of rows says how many key blocks have been added. A CTA adds its contribution when all earlier ones are complete.
+// So a CTA waits only for units of lower tickets. These have started, hence no wait lasts forever, whatever else runs on
+// the device. With a causal mask the first step of a unit is at the diagonal. If the units of a head start at the same
+// time, each step of each unit is one step behind that of its predecessor, and none waits.
 //
-// Above head dim 128 a unit stores dS, a tile for each step. A launch of the main kernel has as many units as a fixed number of bytes
-// holds dS of, and the launch of the kernel after it adds their part of dQ (fa3_backward_wide_dq.h).
+// Above head dim 128 the units of a head are in ascending order of keys (UnitsOfHead), and nothing waits for an order. A unit
+// stores dS, a tile for each step. A launch of the main kernel has as many units as a fixed number of bytes holds dS of, and
+// the launch of the kernel after it adds their part of dQ (fa3_backward_wide_dq.h).
 #pragma once
 #include <type_traits>
 
@@ -49,9 +50,9 @@ template <class T> __device__ __forceinline__ int endOfUnits(const AttnBackwardP
 	else return ofCall;
 }
 
-// Workspace: the next ticket, and with wide heads that of the kernel of dQ; without them a counter per block of rows; a record per block with -LSE in log2
-// units and factors of P; -delta per row; dQ in float32. With wide heads dS of the units of a launch and a word for each of them stand before
-// dQ, which is there only if there are several launches.
+// Workspace: the next ticket, and with wide heads that of the kernel of dQ; without them a counter per block of rows; a record
+// per block with -LSE in log2 units and factors of P; -delta per row; dQ in float32. With wide heads dS of the units of a
+// launch and a word for each of them stand before dQ, which is there only if several launches add to a row.
 struct Workspace {
 	int *ticket, *turns;
 	float *lse, *delta, *dQ;

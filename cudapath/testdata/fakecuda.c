@@ -480,12 +480,24 @@ int cuTensorMapEncodeTiled(CUtensorMap *m, int type, uint32_t rank, void *base, 
 	return 0;
 }
 
+/* Tensor maps that precede the parameters of a kernel. */
+static int maps_of(const char *name)
+{
+	if (!strstr(name, "fa3"))
+		return 0;
+	if (!strstr(name, "_backward_"))
+		return 3;
+	if (strstr(name, "_dq_"))
+		return strstr(name, "_d192") || strstr(name, "_d256"); /* K, to multiply with dS */
+	return strstr(name, "_main_") ? 4 : 0;
+}
+
 static int launch(cua_handle f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
 	unsigned int bz, unsigned int shared, cua_handle stream, void **arguments, void **extra, const char *how)
 {
 	if (!f || !gx || !gy || !gz || gy > 65535 || gz > 65535 || by != 1 || bz != 1 || extra || (int)shared > shared_of[f - 1])
 		return INVALID_VALUE;
-	int maps = strstr(names[f - 1], "_backward_main_") ? 4 : strstr(names[f - 1], "fa3") && !strstr(names[f - 1], "_backward_") ? 3 : 0;
+	int maps = maps_of(names[f - 1]);
 	for (int i = 0; i < maps; i++)
 		if (((CUtensorMap *)arguments[i])->opaque[0] != 0xfeed)
 			return INVALID_VALUE;
@@ -496,7 +508,9 @@ static int launch(cua_handle f, unsigned int gx, unsigned int gy, unsigned int g
 		o.grid[0] = gx, o.grid[1] = gy, o.grid[2] = gz, o.threads = bx;
 		pthread_mutex_lock(&lock);
 		size_t n = strlen(launches);
-		snprintf(launches + n, sizeof launches - n, "%s grid %u,%u,%u threads %u shared %u%s\n", names[f - 1], gx, gy, gz, bx, shared, how);
+		int first; /* of AttnBackwardParams, behind 8 tensors and 7 addresses */
+		memcpy(&first, (char *)arguments[maps] + 8 * 32 + 7 * 8, sizeof first);
+		snprintf(launches + n, sizeof launches - n, "%s grid %u,%u,%u threads %u shared %u first %d%s\n", names[f - 1], gx, gy, gz, bx, shared, first, how);
 		pthread_mutex_unlock(&lock);
 		give(stream, o);
 		return 0;

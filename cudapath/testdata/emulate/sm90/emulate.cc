@@ -1,8 +1,8 @@
 /* The fa3 backward kernels compiled by the host's compiler, for tests without a GPU. Compile it in a folder that has the
  * kernels' files, and the headers of this folder in place of theirs. One CTA runs all units of work. Its threads take
  * turns: each runs until it has to wait. The program compares the gradients with those in float64, those of both orders of
- * the threads bit by bit, and those with Inf and NaN in elements that must not matter bit by bit. With -DATTN_OPTIONS=1 it
- * is a library, with the kernels that take options. */
+ * the threads bit by bit, and those with Inf and NaN in elements that must not matter bit by bit. With -DEMULATE_LIBRARY
+ * it is a library. */
 #include "sm90.h"
 
 Index threadIdx, blockIdx, gridDim;
@@ -102,7 +102,7 @@ static void runBlock(int threads, int shared, bool reversed, std::function<void(
 	}
 }
 
-#if ATTN_OPTIONS
+#ifdef EMULATE_LIBRARY
 // ---- The library ------------------------------------------------------------------------------------
 
 // A tensor that a map describes, as launch.go has it.
@@ -111,16 +111,19 @@ struct Mapped {
 	int64_t batch, head, row, dim, rows, heads, packed;
 };
 
-// Runs the kernel of dQ.
-template <class T, class Blocks> static void runDQ(const AttnBackwardParams &p, const TensorMap &k, bool reversed, Blocks forBlocks) {
-	if constexpr (T::WIDE) runBlock(DQTile<T>::THREADS, DQTile<T>::SHARED_BYTES, reversed, [&] { multiplyScores<T>(&k, p); });
-	else forBlocks(0, [&] { storeSequenceDQ<T>(p); });
+template <class T> static void runStats(const AttnBackwardParams &p) {
+	if constexpr (T::OPTIONS) computeSequenceStats<T>(p);
+	else computeStats<T>(p);
 }
 
-// Runs the kernels that steps names, 1 statistics, 2 gradients, 4 dQ, with maps of Q, K, V and dO. Returns what failed.
-extern "C" const char *emulate(const AttnBackwardParams *params, const Mapped *mapped, int steps, int reversed) {
-	using T = Options;
-	AttnBackwardParams p = *params;
+// Runs the kernel of dQ, if the main kernel does not convert dQ itself.
+template <class T, class Blocks> static void runDQ(const AttnBackwardParams &p, const TensorMap &k, bool reversed, Blocks forBlocks) {
+	if constexpr (T::WIDE) runBlock(DQTile<T>::THREADS, DQTile<T>::SHARED_BYTES, reversed, [&] { multiplyScores<T>(&k, p); });
+	else if constexpr (T::OPTIONS) forBlocks(0, [&] { storeSequenceDQ<T>(p); });
+	else if constexpr (!T::CONVERTS) forBlocks(0, [&] { storeDQ<T>(p); });
+}
+
+template <class T> static const char *emulateTile(AttnBackwardParams p, const Mapped *mapped, int steps, bool reversed) {
 	TensorMap maps[4];
 	for (int i = 0; i < 4; i++) {
 		maps[i].base = reinterpret_cast<const uint16_t *>(mapped[i].base);
@@ -139,13 +142,22 @@ extern "C" const char *emulate(const AttnBackwardParams *params, const Mapped *m
 		}
 	};
 	failure[0] = 0;
-	if (steps & 1) forBlocks(LseTile<T>::SHARED_BYTES, [&] { computeSequenceStats<T>(p); });
-	for (p.first = 0; p.first < unitsOfCall<T>(p) || p.first == 0; p.first += launchUnits<T>(p)) {
-		blockIdx = {0, 0, 0}, gridDim = {1, 1, 1};
-		if (steps & 2 && !failure[0]) runBlock(T::THREADS, T::SHARED_BYTES, reversed, [&] { attendBackward<T>(&maps[0], &maps[1], &maps[2], &maps[3], p); });
-		if (steps & 4 && !failure[0]) runDQ<T>(p, maps[1], reversed, forBlocks);
-	}
+	if (steps & 1) forBlocks(LseTile<T>::SHARED_BYTES, [&] { runStats<T>(p); });
+	blockIdx = {0, 0, 0}, gridDim = {1, 1, 1};
+	if (steps & 2 && !failure[0]) runBlock(T::THREADS, T::SHARED_BYTES, reversed, [&] { attendBackward<T>(&maps[0], &maps[1], &maps[2], &maps[3], p); });
+	if (steps & 4 && !failure[0]) runDQ<T>(p, maps[1], reversed, forBlocks);
 	return failure;
+}
+
+// Runs the kernels that steps names, 1 statistics, 2 gradients, 4 dQ, of the launch at params->first, with maps of Q, K, V and dO.
+// Returns what failed.
+extern "C" const char *emulate(const AttnBackwardParams *params, const Mapped *mapped, int steps, int reversed) {
+#if ATTN_OPTIONS
+	return emulateTile<Options>(*params, mapped, steps, reversed);
+#else
+	if (params->right != INT32_MAX) return emulateTile<Causal>(*params, mapped, steps, reversed);
+	return emulateTile<Full>(*params, mapped, steps, reversed);
+#endif
 }
 #else
 // ---- Calls ----------------------------------------------------------------------------------------
