@@ -24,7 +24,7 @@
 //
 // The O and LSE of a row over a set of keys are its attention state. [Merge] merges the
 // states of disjoint sets of keys. [Append] writes new keys and values into a KV cache,
-// with rotary embedding and quantisation.
+// with rotary embedding and quantization.
 //
 // # Gradients
 //
@@ -39,7 +39,7 @@
 // for every call are in [Config]: Window, Align, Softcap, Dropout and KV. Options with
 // memory are in [Args]: lengths and packing of sequences ([Varlen]), a paged KV cache
 // ([Pages]), lists of tokens ([SparseTokens]), bitmaps of [Blocks], [Mask], [Bias], ALiBi
-// slopes, sinks, and scales of quantised K and V. They combine freely, except that a call
+// slopes, sinks, and scales of quantized K and V. They combine freely, except that a call
 // has at most one of SparseTokens, Blocks and Mask. If a tier lacks a combination, its
 // error names the combination.
 //
@@ -63,7 +63,7 @@
 // and Args.DropoutOffset. So it is the same in Forward and Backward, on every tier, and
 // for packed, padded and paged sequences, splits and lists. A key that a list has twice is
 // dropped in both or in none. Backward computes the gradients of the call with this mask;
-// a dropped slot has weight 0. A probability of 1 is refused, and so are quantised K and
+// a dropped slot has weight 0. A probability of 1 is refused, and so are quantized K and
 // V.
 //
 // A call does not check the numbers in int32 vectors, because they may lie in device
@@ -150,6 +150,6 @@
 //	ExamplePages        sequences of different lengths in a paged KV cache
 //	ExampleMerge        states of disjoint sets of keys
 //	ExampleAppend       one step of decoding
-//	ExampleEncodeKV     quantised K and V
+//	ExampleEncodeKV     quantized K and V
 //	ExampleShapeError   what errors match
 package attention

@@ -328,12 +328,9 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 		if op.cfg.AllowCUDA = false; cfg.Tier.WithoutSPIRV() {
 			return nil, fmt.Errorf("%w: tier %v has no tiles", ErrUnsupported, cfg.Tier)
 		}
-		if err := CheckBackwardTiles(e.BackwardTiles); err != nil {
-			return nil, err
-		}
 		named, err := plan.NamedTiles(e.BackwardTiles)
 		if err != nil {
-			return nil, err
+			return nil, errs.Invalid("tiles of the backward kernels: %v", err)
 		}
 		op.backward.pick, op.backward.named = named, true
 	}
@@ -352,7 +349,7 @@ func CheckTile(text string) error {
 		return nil
 	}
 	if _, err := plan.NamedTile(text); err != nil {
-		return errs.Invalid("tile: %v", err)
+		return errs.Invalid("%v", err)
 	}
 	return nil
 }
@@ -364,7 +361,7 @@ func CheckBackwardTiles(text string) error {
 		return nil
 	}
 	if _, err := plan.NamedTiles(text); err != nil {
-		return errs.Invalid("tiles of the backward kernels: %v", err)
+		return errs.Invalid("%v", err)
 	}
 	return nil
 }

@@ -336,7 +336,7 @@ func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byt
 	return tensors.DecodeKV(t, block, batches, heads, keys, dim, data, scales)
 }
 
-// EncodeKV quantises K or V. x is packed [batches, heads, keys, dim], and so is data. For
+// EncodeKV quantizes K or V. x is packed [batches, heads, keys, dim], and so is data. For
 // pages, batches are pages and keys is PageSize; for packed sequences, batches is 1 and keys
 // is TotalK. For Scaled types scales are the float32 of Args.KScale or VScale, one for block
 // consecutive keys of a head (0: 1, as in Config.KVBlock). Each maps the largest magnitude

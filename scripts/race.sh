@@ -9,7 +9,7 @@
 #   cuda      CUDA kernels of this program and coopmat2, at head dims 64, 128 and 256
 #   ladder    the speed of each step of the kernel's development; tunes first
 #   ablation  the cost of the parts of the work
-#   decode    one row over long K and V, contiguous, paged, quantised and sparse,
+#   decode    one row over long K and V, contiguous, paged, quantized and sparse,
 #             versus copies of as many bytes
 #   cpu       the CPU tier versus PyTorch's flash kernel for the CPU, both with
 #             GOMAXPROCS threads, or as many as there are CPUs; on two cores:

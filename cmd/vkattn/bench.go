@@ -73,7 +73,7 @@ decode also prints the bytes of K and V per second as a share of the speed of a 
 
 --varlen, --page-size, --kv-dtype, --sparse-ratio and the flags listed after them set
 the options of each call. The data is random: the order of pages, the sparse tokens,
-and normal numbers that are quantised. Peers only get problems without these options.
+and normal numbers that are quantized. Peers only get problems without these options.
 --lse has forward calls return LSE too, which is verified like O; peers get these problems.
 
 --suite ceilings measures the device itself: the bandwidth of a copy, the rate of products
@@ -133,6 +133,9 @@ device failure` + signalHelp,
 			}
 			if o.peerTimeout <= 0 {
 				return badInputf("--peer-timeout %v: want a positive duration", o.peerTimeout)
+			}
+			if c.Flags().Changed("peer-timeout") && len(o.peers) == 0 {
+				return badInputf("--peer-timeout needs --peer")
 			}
 			return flagtext.Sweep.Error(a.onRanks(c, &o.ranksFlags, &o))
 		},
@@ -205,6 +208,9 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if slices.ContainsFunc(o.peers, func(command string) bool { return strings.TrimSpace(command) == "" }) {
 		return badInputf("--peer needs a command")
 	}
+	if len(plan.kernels) > 0 && !plan.allTiers && !slices.Contains(plan.tiers, attention.TierCUDA) {
+		return badInputf("--cuda-kernel needs --tier cuda or all")
+	}
 	if err := checkPlots(o.plots); err != nil {
 		return err
 	}
@@ -213,6 +219,9 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		return err
 	}
 	if o.list {
+		if err := o.listOnly(plan); err != nil {
+			return err
+		}
 		return plan.list(a.stdout)
 	}
 	var baseline []*bench.Row
@@ -309,11 +318,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	for _, line := range peerTrouble(all.list) {
 		fmt.Fprintf(a.stderr, "vkattn: %s\n", flagtext.OneLine(line))
 	}
-	rows := "rows"
-	if len(all.list) == 1 {
-		rows = "row"
-	}
-	fmt.Fprintf(a.stderr, "%d %s, %sseed %d\n", len(all.list), rows, oomCount(all.tooLarge), o.seed)
+	fmt.Fprintf(a.stderr, "%s, %sseed %d\n", flagtext.Count(len(all.list), "row"), oomCount(all.tooLarge), o.seed)
 	if err := errors.Join(all.err(), validated(dev)); err != nil {
 		return err
 	}

@@ -20,14 +20,16 @@ func (a *app) openMonitor(set *outfile.Set, path string, dev *vk.Device) (s *mon
 	gpu := monitor.Open(dev)
 	var csv io.Writer
 	if path != "" {
-		if csv, err = set.Add(path); err == nil {
-			_, err = io.WriteString(csv, monitor.CSVHeader)
+		if csv, err = set.Add(path); err != nil {
+			err = badInputf("--monitor %s: %w", path, err)
+		} else if _, err = io.WriteString(csv, monitor.CSVHeader); err != nil {
+			err = fmt.Errorf("--monitor %s: %w", path, err)
 		}
 		if err != nil {
 			if gpu != nil {
 				gpu.Close()
 			}
-			return nil, func() error { return nil }, badInputf("--monitor %s: %w", path, err)
+			return nil, func() error { return nil }, err
 		}
 		if gpu == nil {
 			fmt.Fprintln(a.stderr, "vkattn: --monitor: no clocks of this device can be read (NVML reads NVIDIA GPUs only)")

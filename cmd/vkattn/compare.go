@@ -112,6 +112,9 @@ func compared(r *compare.Report) error {
 	case len(r.Pairs) == 0:
 		return badInputf("no row is in both runs")
 	case r.Unmatched() > 0:
+		if r.Unmatched() == 1 {
+			return badInputf("1 row is in one run only")
+		}
 		return badInputf("%d rows are in one run only", r.Unmatched())
 	}
 	return nil

@@ -112,6 +112,9 @@ func quickDriver(t *testing.T) string {
 
 func TestUnknownWordsAndFlagsAreBadInput(t *testing.T) {
 	refused(t, exitInput, `unknown command "fly"`, "fly")
+	refused(t, exitInput, `unknown command "fly"`, "help", "fly")
+	refused(t, exitInput, `unknown command "benhc" for "vkattn", did you mean bench?`, "help", "benhc")
+	refused(t, exitInput, `unknown command "fly"`, "completion", "fly")
 	refused(t, exitInput, "unknown flag: --wings", "--wings")
 	refused(t, exitInput, "unknown flag: --wings", "info", "--wings")
 	for _, c := range []string{"info", "run", "bench", "verify", "tune", "version"} {

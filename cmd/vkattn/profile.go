@@ -91,7 +91,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		}
 	}
 	a.stats, a.labels = true, true
-	dev, err := a.openDevice(o.device, attention.TierScalar) // every device has it
+	dev, err := a.openDeviceFor(o.device, attention.TierScalar, "profile") // every device has the tier
 	if err != nil {
 		return err
 	}

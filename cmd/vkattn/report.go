@@ -150,7 +150,10 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 		figures := slices.DeleteFunc(chart.Figures(rows, ceilings), func(f chart.Figure) bool {
 			return len(o.kinds) > 0 && !slices.Contains(o.kinds, string(f.Kind))
 		})
-		figures = chart.Only(figures, o.series)
+		all := figures
+		if figures = chart.Only(all, o.series); len(figures) == 0 && len(all) > 0 {
+			return badInputf("--series %s: the pictures have %s", strings.Join(o.series, ","), strings.Join(chart.Names(all), ", "))
+		}
 		if len(figures) == 0 {
 			return badInputf("--plot: the rows give rise to no such picture; speed over length needs two lengths, a roofline both ceilings")
 		}
@@ -171,7 +174,7 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 			return badInputf("-o %s: %w", o.output, err)
 		}
 		if err := report.Write(w, files, page); err != nil {
-			return err
+			return fmt.Errorf("-o %s: %w", o.output, err)
 		}
 	}
 	return set.Commit(ctx)

@@ -164,7 +164,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 			return err
 		}
 	}
-	fmt.Fprintf(a.stderr, "%d problems, %d rows, %sseed %d\n", all.Problems, all.Rows, oomCount(all.TooLarge), o.seed)
+	fmt.Fprintf(a.stderr, "%s, %s, %sseed %d\n", flagtext.Count(all.Problems, "problem"), flagtext.Count(all.Rows, "row"), oomCount(all.TooLarge), o.seed)
 	if stopped != nil {
 		return stopped
 	}
