@@ -296,7 +296,8 @@ const Variants = problem.Variants
 var ErrInvalid error = problem.ErrInvalid
 
 // ErrUnsupported matches errors for well-formed problems that the tier or the device
-// cannot compute. Such errors also match [vk.ErrUnsupported].
+// cannot compute. Such errors also match [vk.ErrUnsupported]. Options that no tier computes
+// together match [ErrInvalid] too.
 var ErrUnsupported error = problem.ErrUnsupported
 
 // CUDAKernels lists the families of kernels of tier cuda, the fastest first.
@@ -314,8 +315,8 @@ func AllRows(s Shape) []Rows { return tensors.AllRows(s) }
 // and the Shape, missing memory, mixed host and device memory, negative offsets and
 // strides, memory too short for the last row (without overflow), overlapping rows of O,
 // and O or LSE overlapping another tensor. It checks the options of Args in the same
-// way but reads no vector. A combination of options that no tier computes matches
-// [ErrUnsupported]. Every tier calls CheckArgs before it accesses memory.
+// way but reads no vector. For options that no tier computes together the ShapeError
+// matches [ErrUnsupported] too. Every tier calls CheckArgs before it accesses memory.
 //
 // Overlap is judged from addresses and strides alone, and exactly: tensors may be
 // interleaved, for example O with Q, or DQ, DK and DV in one tensor [B, S, 3, H, D]. The

@@ -64,7 +64,7 @@ var Suites = []Suite{
 	}},
 	{Name: "seeds", About: "grouped prefill and decode: padded, packed, paged and sparse, each compared with a reference",
 		list: seeds(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}},
-	{Name: "decode", About: "one row over K and V of 256 MiB and more: contiguous, paged, quantized, sparse, of different lengths",
+	{Name: "decode", About: "one row over 128 MiB to 1 GiB of K and V: contiguous, paged, quantized, sparse, of different lengths",
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
 	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, backward and both", parts: []Sweep{
 		{Batch: []int{8}, Heads: []int{1}, SeqLen: []int{256, 1024, 4096, 8192, 16384, 32768, 65536}, HeadDim: []int{16, 32, 64, 128}, Causal: full},
