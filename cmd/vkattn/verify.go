@@ -108,7 +108,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	if err != nil {
 		return err
 	}
-	dev, err := a.benchDevice(o.device, plan.tiers)
+	dev, err := a.deviceOfTiers(o.device, plan.tiers)
 	if err != nil {
 		return err
 	}
