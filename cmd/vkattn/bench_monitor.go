@@ -38,7 +38,7 @@ func (a *app) openMonitor(set *outfile.Set, path string, dev *vk.Device) (s *mon
 	s = monitor.Start(gpu, csv, monitor.Interval)
 	return s, sync.OnceValue(func() error {
 		if err := s.Close(); err != nil {
-			return fmt.Errorf("--monitor: %w", err)
+			return fmt.Errorf("--monitor %s: %w", path, err)
 		}
 		return nil
 	}), nil

@@ -139,7 +139,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	}
 	if trace != nil {
 		if err := writeTrace(trace, p); err != nil {
-			return fmt.Errorf("--trace: %w", err)
+			return fmt.Errorf("--trace %s: %w", o.trace, err)
 		}
 	}
 	if o.format == "json" {
@@ -151,7 +151,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		return err
 	}
 	if err := set.Commit(ctx); err != nil {
-		return fmt.Errorf("--trace: %w", err)
+		return fmt.Errorf("--trace %s: %w", o.trace, err)
 	}
 	fmt.Fprintf(a.stderr, "seed %d\n", o.seed)
 	return errors.Join(all.err(), validated(dev))
