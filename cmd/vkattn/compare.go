@@ -109,6 +109,8 @@ func compared(r *compare.Report) error {
 	switch n := r.Regressions(); {
 	case n > 0:
 		return fmt.Errorf("%d of %d rows are slower or broken", n, len(r.Pairs))
+	case len(r.Pairs) == 0 && r.Unmatched() == 0:
+		return badInputf("no row has a speed in either run")
 	case len(r.Pairs) == 0:
 		return badInputf("no row is in both runs")
 	case r.Unmatched() > 0:

@@ -73,6 +73,13 @@ func TestCompare(t *testing.T) {
 	require.Equal(t, exitInput, code)
 	require.Equal(t, "vkattn: no row is in both runs\n", stderr)
 
+	untimed := filepath.Join(t.TempDir(), "untimed.json")
+	code, _, stderr = call(tiny("--device", "cpu", "--headdim", "300", "--save", untimed)...)
+	require.Equal(t, exitUnsupported, code, stderr)
+	code, _, stderr = call("compare", untimed, untimed)
+	require.Equal(t, exitInput, code)
+	require.Equal(t, "vkattn: no row has a speed in either run\n", stderr)
+
 	refused(t, exitInput, "two files, OLD and NEW, not 1", "compare", old)
 	refused(t, exitInput, "no such file", "compare", old, "nowhere.json")
 	refused(t, exitInput, "not the JSON of a benchmark", "compare", old, "compare_test.go")
