@@ -146,7 +146,9 @@ func (op *Op) PrepareFor(a Args) error {
 }
 
 // Forward computes O, and LSE if a has one. On a device it records the work into the
-// stream's current batch, after what was recorded before. The stream holds the tensors
+// stream's current batch. It inserts no barrier: the caller records one (Stream.Barrier)
+// between other kernels that write Q, K or V and Forward, and between Forward and kernels
+// that read O or LSE. Uploads and downloads need none. The stream holds the tensors
 // until the work has run; the caller submits and waits. On the CPU tier the stream is
 // nil, tensors lie in host memory, and O is complete when Forward returns. If Forward
 // returns an error, it has recorded and written nothing. An error that matches
