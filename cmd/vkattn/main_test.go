@@ -126,11 +126,15 @@ func TestHelpAndVersion(t *testing.T) {
 	code, stdout, stderr := call()
 	require.Equal(t, exitOK, code)
 	require.Empty(t, stderr)
-	for _, c := range []string{"info", "run", "bench", "compare", "verify", "tune", "version"} {
+	for _, c := range []string{"info", "run", "bench", "compare", "verify", "tune", "profile", "report", "version"} {
 		require.Contains(t, stdout, "\n  "+c)
 		code, help, _ := call(c, "--help")
 		require.Equal(t, exitOK, code)
-		require.Contains(t, help, "Usage:")
+		text, _, ok := strings.Cut(help, "Usage:")
+		require.True(t, ok)
+		for _, line := range strings.Split(text, "\n") {
+			require.LessOrEqual(t, len(line), 95, "%s: %s", c, line) // the flags have lines of any length
+		}
 	}
 	code, stdout, _ = call("version")
 	require.Equal(t, exitOK, code)

@@ -86,9 +86,9 @@ Dropout. --dropout drops each weight of the softmax with probability p and multi
 the others by 1 / (1 - p). LSE and the row sum count all weights as they were before
 dropout. For key j of row r of query head h of sequence b, the random number is word
 j % 4 of Philox4x32-10 with the counter (j / 4, r, b * Hq + h, --dropout-offset) and the
-key --dropout-seed, low word first. The weight is dropped if the word is below p * 2^32. r and j count from the start of the sequence, so the mask
-is the same for padded, packed and paged files, and for gradients. Quantized K and V have
-no dropout.
+key --dropout-seed, low word first. The weight is dropped if the word is below p * 2^32.
+r and j count from the start of the sequence, so the mask is the same for padded, packed
+and paged files, and for gradients. Quantized K and V have no dropout.
 
 Sequences of different lengths. With --cu-seqlens-q Q is packed as [total, Hq, Dqk], O
 as [total, Hq, Dv] and LSE as [Hq, total]. With --cu-seqlens-k K and V are packed as
