@@ -165,7 +165,7 @@ func (p *mdPrinter) columns(info *RunInfo) []mdColumn {
 	}
 	return append(list, []mdColumn{
 		{"max error", true, checkedText},
-		{"memory", true, func(r *Row) any { return Bytes(r.Memory) }},
+		{"memory", true, memoryText},
 		{"in", uses, use(func(r *Row) uint64 { return r.InputBytes })},
 		{"out", uses, use(func(r *Row) uint64 { return r.OutputBytes })},
 		{"workspace", uses, use(func(r *Row) uint64 { return r.WorkspaceBytes })},
@@ -190,6 +190,14 @@ func checkedText(r *Row) any {
 		return "-"
 	}
 	return fmt.Sprintf("%.1e", r.Checked.MaxError)
+}
+
+// memoryText is the memory of a row, "-" if it is not known: the row did not run.
+func memoryText(r *Row) any {
+	if r.Memory == 0 {
+		return "-"
+	}
+	return Bytes(r.Memory)
 }
 
 // layersText is the number of layers of a model, "-" for other problems.
