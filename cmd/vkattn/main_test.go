@@ -221,6 +221,8 @@ func TestOneLine(t *testing.T) {
 	require.Equal(t, "a; b", flagtext.OneLine(" a\n\n b \n"))
 	require.Equal(t, "--x: bad", flagtext.OneLine("--x: attention: bad"))
 	require.Equal(t, "lost", flagtext.OneLine("vk: lost"))
+	require.Equal(t, "rank 0: unsupported: NCCL needs a GPU", flagtext.OneLine("parallel: rank 0: unsupported: vk: unsupported: NCCL needs a GPU"))
+	require.Equal(t, "rank 0 cannot listen", flagtext.OneLine("control: rank 0 cannot listen"))
 }
 
 // npyBytes is a .npy file; data may disagree with the header on purpose.
