@@ -187,7 +187,7 @@ func TestARankThatIsKilled(t *testing.T) {
 	require.NoError(t, syscall.Kill(victim, syscall.SIGKILL))
 	require.Equal(t, exitFailure, p.end(t))
 	require.Less(t, time.Since(begin), 20*time.Second)
-	require.Contains(t, p.stderr.String(), "parallel: rank 1: left the group")
+	require.Contains(t, p.stderr.String(), "vkattn: rank 1: left the group")
 	require.Contains(t, p.stderr.String(), "vkattn: rank 1: signal: killed\n")
 
 	p = start(t, nil, onRanks("verify", 2, "--repeat", "1000000", "--parallel", "ring")...)
