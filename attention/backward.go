@@ -123,7 +123,7 @@ func (op *Op) PrepareBackwardFor(a BackwardArgs) error {
 // Tier cuda launches its kernels as Forward does. It needs buffers that CUDA reaches and
 // cannot RecordBackward.
 //
-// For paged or quantised K and V, and for head dims above MaxHeadDim, the error matches
+// For paged or quantized K and V, and for head dims above MaxHeadDim, the error matches
 // [ErrUnsupported].
 func (op *Op) Backward(s *vk.Stream, a BackwardArgs) error {
 	if err := op.usable(); err != nil {

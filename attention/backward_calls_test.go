@@ -237,7 +237,7 @@ func TestBackwardRefuses(t *testing.T) {
 			a.Pages = &attention.Pages{Table: attention.Vector{Buffer: a.DQ.Buffer}, PageSize: 7, Count: 2}
 			a.K.Offset, a.V.Offset = 0, 0
 		}, attention.ErrUnsupported, "Pages"},
-		{"quantised K and V", func(cfg *cfg, a *args) {
+		{"quantized K and V", func(cfg *cfg, a *args) {
 			cfg.KV = attention.KVInt8
 			a.KScale, a.VScale = attention.Vector{Buffer: a.DK.Buffer}, attention.Vector{Buffer: a.DK.Buffer}
 		}, attention.ErrUnsupported, "int8"},

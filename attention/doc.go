@@ -6,6 +6,11 @@
 // tiled online softmax of Dao et al., "FlashAttention: Fast and Memory-Efficient Exact
 // Attention with IO-Awareness" (2022), with the loop order of "FlashAttention-2" (2023).
 //
+// A program opens a device (vk.Open) or takes nil for the CPU, makes an [Op] with [New], and
+// calls [Op.Forward]. Most types are aliases: "go doc vkattn/attention/problem.Config" shows
+// the fields of [Config], and so for the other types of a call. Package attention/merge has
+// [Merge] and [Sum], package attention/kvcache has [Append].
+//
 // # Shapes
 //
 // A problem is a [Shape] (B, Hq, Hkv, Sq, Sk) and a [Config] (storage type, head
@@ -24,14 +29,14 @@
 //
 // The O and LSE of a row over a set of keys are its attention state. [Merge] merges the
 // states of disjoint sets of keys. [Append] writes new keys and values into a KV cache,
-// with rotary embedding and quantisation.
+// with rotary embedding and quantization.
 //
 // # Gradients
 //
 // [Op.Backward] computes the gradients of Q, K, V, Bias and Sinks from the gradients of O
-// and LSE. Every tier has backward kernels and gives the same bits in every run; the
-// backward kernels of tier cuda are slow and serve for validation. [ReferenceBackward]
-// computes gradients in float64 on the CPU. It defines what a backward pass computes.
+// and LSE. Every tier but cubin has backward kernels and gives the same bits in every run.
+// Family ref of tier cuda is slow and serves for validation. [ReferenceBackward] computes
+// gradients in float64 on the CPU. It defines what a backward pass computes.
 //
 // # Options
 //
@@ -39,7 +44,7 @@
 // for every call are in [Config]: Window, Align, Softcap, Dropout and KV. Options with
 // memory are in [Args]: lengths and packing of sequences ([Varlen]), a paged KV cache
 // ([Pages]), lists of tokens ([SparseTokens]), bitmaps of [Blocks], [Mask], [Bias], ALiBi
-// slopes, sinks, and scales of quantised K and V. They combine freely, except that a call
+// slopes, sinks, and scales of quantized K and V. They combine freely, except that a call
 // has at most one of SparseTokens, Blocks and Mask. If a tier lacks a combination, its
 // error names the combination.
 //
@@ -63,7 +68,7 @@
 // and Args.DropoutOffset. So it is the same in Forward and Backward, on every tier, and
 // for packed, padded and paged sequences, splits and lists. A key that a list has twice is
 // dropped in both or in none. Backward computes the gradients of the call with this mask;
-// a dropped slot has weight 0. A probability of 1 is refused, and so are quantised K and
+// a dropped slot has weight 0. A probability of 1 is refused, and so are quantized K and
 // V.
 //
 // A call does not check the numbers in int32 vectors, because they may lie in device
@@ -127,9 +132,11 @@
 //
 // A wrong Config, Shape or Args gives a [*ShapeError] that names the field. A well-formed
 // combination that the requested tier cannot compute gives an error that matches
-// [ErrUnsupported]; nothing is silently computed another way. Methods of nil and zero
+// [ErrUnsupported]; nothing is silently computed another way. Options that no tier computes
+// together give a ShapeError that matches ErrUnsupported too. Methods of nil and zero
 // operations return errors that match [ErrInvalid], as every ShapeError does, and methods
-// of closed ones return errors that match vk.ErrClosed. Nothing panics except what says
+// of closed ones return errors that match vk.ErrClosed. A call that does not fit in memory
+// gives an error that matches vk.ErrOutOfMemory. Nothing panics except what says
 // so: the conversions of rows panic like loops over slices.
 //
 // # Examples
@@ -150,6 +157,6 @@
 //	ExamplePages        sequences of different lengths in a paged KV cache
 //	ExampleMerge        states of disjoint sets of keys
 //	ExampleAppend       one step of decoding
-//	ExampleEncodeKV     quantised K and V
+//	ExampleEncodeKV     quantized K and V
 //	ExampleShapeError   what errors match
 package attention

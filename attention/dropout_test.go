@@ -18,7 +18,7 @@ func TestDropoutIsAProbabilityBelowOne(t *testing.T) {
 	require.NoError(t, attention.Config{HeadDim: 8, Dropout: 1 - 0x1p-24}.Validate())
 }
 
-func TestDropoutOfQuantisedKeysIsRefused(t *testing.T) {
+func TestDropoutOfQuantizedKeysIsRefused(t *testing.T) {
 	cfg := attention.Config{HeadDim: 32, KV: attention.KVQ8_0, Dropout: 0.5}
 	host := attention.Tensor{Host: make([]byte, 64)}
 	err := attention.CheckArgs(cfg, attention.Args{Shape: attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}, Q: host, K: host, V: host, O: attention.Tensor{Host: make([]byte, 64)}})

@@ -234,7 +234,7 @@ func ExamplePages() {
 	// Output: [6 5]
 }
 
-// K and V quantised to int8, with one scale for the elements of two keys of a head.
+// K and V quantized to int8, with one scale for the elements of two keys of a head.
 func ExampleEncodeKV() {
 	data, scales, err := attention.EncodeKV(attention.KVInt8, 2, 1, 1, 4, 2, []float32{1, 2, 0, -127, 3, 0, 0, 254})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testdevice"
 )
 
 func TestAblationsHaveNames(t *testing.T) {
@@ -44,4 +45,12 @@ func TestNewExperimentRefuses(t *testing.T) {
 		_, err = attention.NewExperiment(nil, cfg, e)
 		require.ErrorAs(t, err, &shape)
 	}
+}
+
+// New knows no shape: its error names none.
+func TestNewRefusesWithoutAShape(t *testing.T) {
+	dev := testdevice.Open(t)
+	_, err := attention.NewExperiment(dev, attention.Config{HeadDim: 64, Tier: attention.TierScalar}, attention.Experiment{Variant: 1})
+	require.ErrorIs(t, err, attention.ErrUnsupported)
+	require.ErrorContains(t, err, "attention: unsupported: f16 d64 scalar on "+dev.Info().Name)
 }

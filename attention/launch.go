@@ -263,7 +263,7 @@ func (l *launch) bindTensors(a *Args, all []tensors.Layout, first, count int) er
 		size := uint64(t.Size)
 		unit := size
 		if (i == 1 || i == 2) && kv != KVSame {
-			unit = 1 // quantised rows are addressed by bytes
+			unit = 1 // quantized rows are addressed by bytes
 		}
 		at := (uint64(t.Tensor.Offset) + uint64(first)*uint64(t.Steps[0])) * size
 		length := t.SpanBytes()

@@ -112,7 +112,7 @@ func (l *launch) bindOptions(a *Args) error {
 			return err
 		}
 	}
-	if cfg.Dropout != 0 { // without quantised K and V: there are no scales
+	if cfg.Dropout != 0 { // without quantized K and V: there are no scales
 		l.params.setDropout(dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset))
 	}
 	l.params.totalQ, l.params.totalK = uint32(totalQ), uint32(totalK)

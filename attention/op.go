@@ -146,7 +146,9 @@ func (op *Op) PrepareFor(a Args) error {
 }
 
 // Forward computes O, and LSE if a has one. On a device it records the work into the
-// stream's current batch, after what was recorded before. The stream holds the tensors
+// stream's current batch. It inserts no barrier: the caller records one (Stream.Barrier)
+// between other kernels that write Q, K or V and Forward, and between Forward and kernels
+// that read O or LSE. Uploads and downloads need none. The stream holds the tensors
 // until the work has run; the caller submits and waits. On the CPU tier the stream is
 // nil, tensors lie in host memory, and O is complete when Forward returns. If Forward
 // returns an error, it has recorded and written nothing. An error that matches
@@ -328,12 +330,9 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 		if op.cfg.AllowCUDA = false; cfg.Tier.WithoutSPIRV() {
 			return nil, fmt.Errorf("%w: tier %v has no tiles", ErrUnsupported, cfg.Tier)
 		}
-		if err := CheckBackwardTiles(e.BackwardTiles); err != nil {
-			return nil, err
-		}
 		named, err := plan.NamedTiles(e.BackwardTiles)
 		if err != nil {
-			return nil, err
+			return nil, errs.Invalid("tiles of the backward kernels: %v", err)
 		}
 		op.backward.pick, op.backward.named = named, true
 	}
@@ -352,7 +351,7 @@ func CheckTile(text string) error {
 		return nil
 	}
 	if _, err := plan.NamedTile(text); err != nil {
-		return errs.Invalid("tile: %v", err)
+		return errs.Invalid("%v", err)
 	}
 	return nil
 }
@@ -364,7 +363,7 @@ func CheckBackwardTiles(text string) error {
 		return nil
 	}
 	if _, err := plan.NamedTiles(text); err != nil {
-		return errs.Invalid("tiles of the backward kernels: %v", err)
+		return errs.Invalid("%v", err)
 	}
 	return nil
 }

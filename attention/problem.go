@@ -296,7 +296,8 @@ const Variants = problem.Variants
 var ErrInvalid error = problem.ErrInvalid
 
 // ErrUnsupported matches errors for well-formed problems that the tier or the device
-// cannot compute. Such errors also match [vk.ErrUnsupported].
+// cannot compute. Such errors also match [vk.ErrUnsupported]. Options that no tier computes
+// together match [ErrInvalid] too.
 var ErrUnsupported error = problem.ErrUnsupported
 
 // CUDAKernels lists the families of kernels of tier cuda, the fastest first.
@@ -314,8 +315,8 @@ func AllRows(s Shape) []Rows { return tensors.AllRows(s) }
 // and the Shape, missing memory, mixed host and device memory, negative offsets and
 // strides, memory too short for the last row (without overflow), overlapping rows of O,
 // and O or LSE overlapping another tensor. It checks the options of Args in the same
-// way but reads no vector. A combination of options that no tier computes matches
-// [ErrUnsupported]. Every tier calls CheckArgs before it accesses memory.
+// way but reads no vector. For options that no tier computes together the ShapeError
+// matches [ErrUnsupported] too. Every tier calls CheckArgs before it accesses memory.
 //
 // Overlap is judged from addresses and strides alone, and exactly: tensors may be
 // interleaved, for example O with Q, or DQ, DK and DV in one tensor [B, S, 3, H, D]. The
@@ -336,7 +337,7 @@ func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byt
 	return tensors.DecodeKV(t, block, batches, heads, keys, dim, data, scales)
 }
 
-// EncodeKV quantises K or V. x is packed [batches, heads, keys, dim], and so is data. For
+// EncodeKV quantizes K or V. x is packed [batches, heads, keys, dim], and so is data. For
 // pages, batches are pages and keys is PageSize; for packed sequences, batches is 1 and keys
 // is TotalK. For Scaled types scales are the float32 of Args.KScale or VScale, one for block
 // consecutive keys of a head (0: 1, as in Config.KVBlock). Each maps the largest magnitude

@@ -12,7 +12,7 @@ import "vkattn/attention/internal/host"
 // vk.ErrOutOfMemory.
 //
 // Row i of sequence b (see [Varlen]) is row i of batch b. Rows past the end of a sequence
-// do not exist: they have O = 0 and LSE = -Inf. [ExistingRows] lists the others. Quantised
+// do not exist: they have O = 0 and LSE = -Inf. [ExistingRows] lists the others. Quantized
 // elements of K and V are exact: number times scale.
 func Reference(cfg Config, a Args) (o, lse []float64, err error) { return host.Reference(cfg, a) }
 
@@ -54,7 +54,7 @@ func DropoutMask(cfg Config, a Args) ([]byte, error) { return host.DropoutMask(c
 // The bits do not depend on the number of CPUs. The work is spread over (batch, key head)
 // pairs; pairs that add to the same elements of dBias are computed one after the other.
 // It needs about 32 MiB for each CPU, and the results; where the host lacks that memory,
-// the error matches vk.ErrOutOfMemory. Paged or quantised K and V give an error that
+// the error matches vk.ErrOutOfMemory. Paged or quantized K and V give an error that
 // matches [ErrUnsupported].
 func ReferenceBackward(cfg Config, a BackwardArgs) (g Gradients, err error) {
 	return host.ReferenceBackward(cfg, a)

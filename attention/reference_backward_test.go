@@ -970,7 +970,7 @@ func TestReferenceBackwardRefuses(t *testing.T) {
 		{"pages", "", func(c *backwardCase) {
 			c.Pages = &attention.Pages{Table: vectorI32(0, 0, 0, 0), PageSize: 4, Count: 1}
 		}},
-		{"quantised", "", func(c *backwardCase) {
+		{"quantized", "", func(c *backwardCase) {
 			c.cfg.KV = attention.KVInt8
 			c.KScale = vectorF32(make([]float32, 28)...)
 			c.VScale = c.KScale

@@ -99,6 +99,40 @@ func TestPaths(t *testing.T) {
 }
 
 var (
+	code = regexp.MustCompile("`([A-Za-z_][\\w.]*)`")
+	name = regexp.MustCompile(`[A-Za-z_]\w*`)
+	// mixed is a name that no prose has: with an inner capital or an underscore.
+	mixed = regexp.MustCompile(`[a-z][A-Z]|\w_\w`)
+	// foreign are names of Vulkan, CUDA and PyTorch.
+	foreign = regexp.MustCompile(`^(?:vk|Vk|VK_|cu[A-Z]|CU)`)
+)
+
+// Names in code font are in the code: a renamed function is renamed on the pages that explain it.
+func TestNames(t *testing.T) {
+	known := map[string]bool{}
+	for _, dir := range []string{"attention", "cmd", "cudapath", "internal", "scripts", "shaders", "tests", "vk"} {
+		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !slices.Contains([]string{".go", ".h", ".c", ".cu", ".cc", ".glsl", ".comp", ".sh", ".py"}, filepath.Ext(path)) {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, word := range name.FindAllString(string(text), -1) {
+				known[word] = true
+			}
+			return err
+		}))
+	}
+	for _, page := range []string{"docs/design.md", "docs/extending.md", "docs/library.md", "docs/serving.md", "docs/testing.md"} {
+		for _, m := range code.FindAllStringSubmatch(read(t, page), -1) {
+			word := m[1][strings.LastIndex(m[1], ".")+1:]
+			if mixed.MatchString(word) && !foreign.MatchString(word) && !known[word] {
+				t.Errorf("%s: %s is not in the code", page, m[1])
+			}
+		}
+	}
+}
+
+var (
 	firstLines = regexp.MustCompile(`^(?:#version 460\n|#pragma once\n|//go:build .*\n|\n)+`)
 	goClauses  = regexp.MustCompile(`^package \w+\n(?:\n|(?s:/\*.*?\*/\n)import "C"\n|(?:// #.*\n)+import "C"\n|import .*"\n|import \(\n(?:\n|\t.*\n)*\)\n)*`)
 )

@@ -34,9 +34,9 @@ try:
     import torch
     from cuda_judge import TYPES, judge, make
     from cuda_kernels import Kernels, Problem
-except ImportError:  # a table can be made without PyTorch
-    if sys.argv[1:2] != ["table"]:
-        raise
+except ImportError as error:  # a table and the help can be made without PyTorch
+    if sys.argv[1:2] not in (["table"], ["-h"], ["--help"]):
+        sys.exit(f"cuda_peer.py: PyTorch is needed: {error}")
 
 
 def report(**fields):

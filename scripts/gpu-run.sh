@@ -71,6 +71,14 @@ set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 what=${1:-all}
+case $what in
+tests | bench | all | tune | verify | tables | options | soak | cubin | ranks | backward | race | vkattn) ;;
+*)
+	echo "gpu-run: no entry $what" >&2
+	sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+	exit 2
+	;;
+esac
 OUT=${OUT:-$PWD/out}
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)

@@ -9,7 +9,7 @@
 #   cuda      CUDA kernels of this program and coopmat2, at head dims 64, 128 and 256
 #   ladder    the speed of each step of the kernel's development; tunes first
 #   ablation  the cost of the parts of the work
-#   decode    one row over long K and V, contiguous, paged, quantised and sparse,
+#   decode    one row over long K and V, contiguous, paged, quantized and sparse,
 #             versus copies of as many bytes
 #   cpu       the CPU tier versus PyTorch's flash kernel for the CPU, both with
 #             GOMAXPROCS threads, or as many as there are CPUs; on two cores:
@@ -38,6 +38,18 @@
 #                      and plain 480)
 set -uo pipefail
 
+entries=("$@")
+((${#entries[@]})) || entries=(forward dims gqa f32)
+for entry in "${entries[@]}"; do
+	case $entry in
+	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | seeds | cpu | backward | alone | plain | models) ;;
+	*)
+		echo "race: no entry $entry" >&2
+		sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+		exit 2
+		;;
+	esac
+done
 OUT=${OUT:-$PWD/out}
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit 1
 VKATTN=$(realpath -- "${VKATTN:-$(dirname "${BASH_SOURCE[0]}")/../build/vkattn}")
@@ -46,18 +58,6 @@ if [[ ! -x $VKATTN ]]; then
 	echo "race: $VKATTN is not there; make race builds it" >&2
 	exit 1
 fi
-
-entries=("$@")
-((${#entries[@]})) || entries=(forward dims gqa f32)
-for entry in "${entries[@]}"; do
-	case $entry in
-	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | seeds | cpu | backward | alone | plain | models) ;;
-	*)
-		echo "race: no entry $entry" >&2
-		exit 2
-		;;
-	esac
-done
 tiers=${VKATTN_RACE_TIERS:-coopmat2,coopmat}
 read -ra backends <<<"${VKATTN_RACE_PEERS:-flash cudnn}"
 

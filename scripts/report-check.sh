@@ -7,6 +7,10 @@
 # the filter hides rows, and that the page asks for no other file.
 set -euo pipefail
 
+if (($# != 2)); then
+	sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+	exit 2
+fi
 vkattn=$1 out=$2
 results=docs/results
 mkdir -p "$out"

@@ -36,6 +36,16 @@ if [[ ${1-} == --fetch ]]; then
 	shift
 fi
 parts=("$@")
+for part in "${parts[@]}"; do
+	case " ${runners[*]} native vet stress abi fuzz shaders-check " in
+	*" $part "*) ;;
+	*)
+		echo "test.sh: no part $part" >&2
+		sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+		exit 2
+		;;
+	esac
+done
 # The longest parts come first, and the others give way to lavapipe (run_part), so that no
 # processor idles at the end.
 if ((!${#parts[@]})); then

@@ -149,7 +149,7 @@ void main() {
         if (found) rotateRow(r, cell, lane);
         barrier();
     }
-    if (QUANTISED) {
+    if (QUANTIZED) {
         if (found) scaleRow(cell, span, lane);
         barrier();
     }

@@ -11,7 +11,7 @@ const bool IS_16 = DTYPE != TYPE_F32;
 // One scale per row, in a tensor of its own.
 const bool HAS_ROW_SCALE = CACHE_TYPE == CACHE_INT8 || CACHE_TYPE == CACHE_FP8;
 const bool BLOCKED = CACHE_TYPE == CACHE_Q8_0 || CACHE_TYPE == CACHE_Q4_0;
-const bool QUANTISED = HAS_ROW_SCALE || BLOCKED;
+const bool QUANTIZED = HAS_ROW_SCALE || BLOCKED;
 
 const uint UNIT_ELEMENTS = BLOCKED ? 32 : 1;
 const uint UNIT_BYTES = CACHE_TYPE == CACHE_Q8_0 ? 34 : CACHE_TYPE == CACHE_Q4_0 ? 18 : HAS_ROW_SCALE ? 1 : IS_16 ? 2 : 4;
@@ -20,7 +20,7 @@ const uint PIECE_MASK = HAS_ROW_SCALE ? 0xffu : BLOCKED || IS_16 ? 0xffffu : 0xf
 const uint ROW_BYTES = HEAD_DIM / UNIT_ELEMENTS * UNIT_BYTES;
 
 const uint SPAN = BLOCKED ? 32 : HEAD_DIM;            // elements that share a scale
-const uint SPANS = QUANTISED ? HEAD_DIM / SPAN : 1;   // of a row
+const uint SPANS = QUANTIZED ? HEAD_DIM / SPAN : 1;   // of a row
 
 // element = unit * stored number; stored number = round(inverse * element).
 struct Scale {
@@ -73,7 +73,7 @@ uint encodeFP8(float value, float inverse) {
 
 shared uint cells[LOCAL_SIZE / LANES_PER_ROW * HEAD_DIM];              // rows, bits of float32
 shared float units[LOCAL_SIZE / LANES_PER_ROW * SPANS];                // their scales
-shared float inverses[QUANTISED ? LOCAL_SIZE / LANES_PER_ROW * SPANS : 1];
+shared float inverses[QUANTIZED ? LOCAL_SIZE / LANES_PER_ROW * SPANS : 1];
 
 // Element of the row at `cell`.
 float element(uint cell, uint index) {

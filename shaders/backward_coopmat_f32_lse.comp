@@ -10,6 +10,7 @@
 // as in that kernel, and all tiles are masked. Few calls have such rows: nothing is prefetched.
 //   registers      the terms of K or V of SUBGROUP_KEYS keys; sums of P or of P dP
 //   shared memory  the terms of the rows of Q and dO; P
+//   barriers       two per step of the pairs over the keys: when P is complete, and when it is read
 #define READ_ONLY readonly // the statistics are read and written
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"

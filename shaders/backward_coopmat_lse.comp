@@ -10,7 +10,8 @@
 // loops over the KV tiles, masks all of them, and adds up P in fragments. Few calls have such rows: nothing is
 // prefetched.
 //   registers      Q, -LSE (in log2 units), sums of P
-//   shared memory  the K tile
+//   shared memory  the K tile; before it -LSE of the rows, after it the sums of P
+//   barriers       two per KV tile, before and after it is stored to shared memory
 #define READ_ONLY readonly // the statistics are read and written
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"

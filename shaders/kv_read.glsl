@@ -33,7 +33,7 @@ uint OF(half)(Slice s, uint first) {
 
 // Eight quantized elements from a column that is a multiple of 8. `valid` of them exist, the others are 0; in q8_0 and
 // q4_0 all exist.
-uvec2 OF(quantised)(Slice s, uint row, uint col, uint valid) {
+uvec2 OF(quantized)(Slice s, uint row, uint col, uint valid) {
     if (KV_TYPE == INT8 || KV_TYPE == FLOAT8) {
         uvec2 words = OF(bytes)(s, row * STRIDE_SEQ + col, min(valid, 8u), ALIGNMENT >= 4);
         if (valid < 8) {
@@ -57,7 +57,7 @@ uvec4 LOAD_STORED8(Slice s, uint row, uint col) {
     if (KV_TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);
     if (valid == 0) return uvec4(0);
     const float scale = KEY_SCALES ? 1.0 : OF(blockScale)(s, row, col);
-    return uvec4(OF(quantised)(s, row, col, valid), floatBitsToUint(scale), shiftOfColumn(col));
+    return uvec4(OF(quantized)(s, row, col, valid), floatBitsToUint(scale), shiftOfColumn(col));
 }
 
 // The same with the scale of the key in z.

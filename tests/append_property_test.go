@@ -115,7 +115,7 @@ func TestPropertyRotaryStylesAgree(t *testing.T) {
 	})
 }
 
-// The CPU tier and a device append the same bits, up to the divisions of quantising.
+// The CPU tier and a device append the same bits, up to the divisions of quantizing.
 func TestAppendTiersAgree(t *testing.T) {
 	s := openDevice(t)
 	for _, dtype := range attention.DTypes() {
@@ -261,7 +261,7 @@ func TestAppendThenAttend(t *testing.T) {
 
 // Attention reads what append writes: for every storage type a paged cache gives the same
 // result within the precision of the type.
-func TestAppendQuantisedThenAttend(t *testing.T) {
+func TestAppendQuantizedThenAttend(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		var want []float32
 		for _, kv := range attention.KVTypes() {
@@ -270,7 +270,7 @@ func TestAppendQuantisedThenAttend(t *testing.T) {
 			after, err := p.run(dev)
 			require.NoError(t, err)
 			p.image = after
-			o := attend(t, nil, p, false) // the conformance tests show that all tiers read quantised caches alike
+			o := attend(t, nil, p, false) // the conformance tests show that all tiers read quantized caches alike
 			got := make([]float32, len(o)/2)
 			half.DecodeF16(got, o)
 			if kv == attention.KVSame {

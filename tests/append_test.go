@@ -52,7 +52,7 @@ func appendCases() (all []appendCase) {
 	return all
 }
 
-// New rows of every kind are written to their rows of the cache, rotated and quantised as
+// New rows of every kind are written to their rows of the cache, rotated and quantized as
 // the float64 reference does, and nothing else is written.
 func TestAppend(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {

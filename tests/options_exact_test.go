@@ -52,9 +52,9 @@ func (r raw) DeviceArgs(buffers []*vk.Buffer) attention.Args {
 	return a
 }
 
-// Attention to a single key returns each number of a quantised type, times its scale,
+// Attention to a single key returns each number of a quantized type, times its scale,
 // rounded to the storage type.
-func TestOptionsEveryQuantisedNumber(t *testing.T) {
+func TestOptionsEveryQuantizedNumber(t *testing.T) {
 	s := openTiers(t)
 	const d, heads = 64, 4 // few columns compile quickly
 	const scale = 0.375

@@ -72,15 +72,15 @@ func extremeTable() (table []cases.Case) {
 	})
 	add("a scale of 0", products, func(c *cases.Case) { c.Scale = attention.ScaleOf(0) })
 
-	quantised := options
-	quantised.KV, quantised.Bias, quantised.Window, quantised.Align = attention.KVInt8, cases.BiasKind{}, attention.Window{}, attention.CausalNone
-	quantised.Sinks, quantised.ALiBi = false, false
+	quantized := options
+	quantized.KV, quantized.Bias, quantized.Window, quantized.Align = attention.KVInt8, cases.BiasKind{}, attention.Window{}, attention.CausalNone
+	quantized.Sinks, quantized.ALiBi = false, false
 	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140}, {0x1p60}, {-0x1p60, 0x1p60, 0}, {0, nan}, {-0x1p-6, nan}, {0x1p60, 0x1p-126, nan}} {
-		add(fmt.Sprint("scales of K ", scales), quantised, func(c *cases.Case) { c.Extremes.KScales = scales })
+		add(fmt.Sprint("scales of K ", scales), quantized, func(c *cases.Case) { c.Extremes.KScales = scales })
 	}
 	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140, 0}, {0, nan}, {0x1p-20, nan}, {-0x1p-6, nan}, {4, -4, 0x1p-20, 0},
 		{0x1p60, 0, 0x1p-10}, {0x1p-40, 0x1p-31, 0}} {
-		add(fmt.Sprint("scales of V ", scales), quantised, func(c *cases.Case) { c.Extremes.VScales = scales })
+		add(fmt.Sprint("scales of V ", scales), quantized, func(c *cases.Case) { c.Extremes.VScales = scales })
 	}
 	return table
 }

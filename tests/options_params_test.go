@@ -28,7 +28,7 @@ func narrowed(t *testing.T, s *session) *session {
 }
 
 // paramCases together use most parameters: packed sequences, pages, lists, biases, masks,
-// scales of quantised keys, split keys. Tiers whose kernels compile slowly have one case:
+// scales of quantized keys, split keys. Tiers whose kernels compile slowly have one case:
 // their parameters are the same.
 func paramCases(tt cases.Target) (some []cases.Case) {
 	names := []string{"compact-window", "compact-mask", "compact-serving", "compact-sparse"}

@@ -22,7 +22,7 @@ func CacheDir() string {
 		return dir
 	}
 	base, err := os.UserCacheDir()
-	if err != nil {
+	if err != nil || !filepath.IsAbs(base) { // a relative HOME would put the cache where the process runs
 		return ""
 	}
 	return filepath.Join(base, "vkattn")

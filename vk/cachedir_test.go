@@ -28,4 +28,6 @@ func TestCacheDirFollowsTheEnvironment(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", "")
 	t.Setenv("HOME", "")
 	assert.Empty(t, CacheDir(), "no user, no cache")
+	t.Setenv("HOME", "relative")
+	assert.Empty(t, CacheDir(), "a relative folder is not the user's")
 }

@@ -7,9 +7,10 @@
 //	stream, err := dev.NewStream("example")
 //	buf, err := dev.NewBuffer(size, vk.BufferOptions{})
 //	err = stream.Upload(buf, 0, data)
-//	err = stream.Barrier()
 //	err = stream.Dispatch(pipeline, []vk.BufferRange{{Buffer: buf}}, push, [3]uint32{groups, 1, 1})
-//	err = stream.Wait(ctx)
+//	err = stream.Barrier() // between dispatches; uploads and downloads need none
+//	err = stream.Dispatch(another, []vk.BufferRange{{Buffer: buf}}, push, [3]uint32{groups, 1, 1})
+//	err = stream.Download(ctx, data, buf, 0) // submits and waits
 //
 // # Units
 //

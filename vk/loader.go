@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"os"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -41,7 +42,7 @@ func GetInstanceProcAddr() (unsafe.Pointer, error) {
 	get := C.vka_open_loader(name, &why)
 	if why != nil {
 		defer C.free(unsafe.Pointer(why))
-		return nil, refuse("open the Vulkan loader", ErrNoDevice, "%s: %s", path, C.GoString(why))
+		return nil, refuse("open the Vulkan loader", ErrNoDevice, "%s: %s", path, strings.TrimPrefix(C.GoString(why), path+": "))
 	}
 	loader.get = get
 	return get, nil

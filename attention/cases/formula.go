@@ -46,7 +46,7 @@ type roundings struct {
 	stored  float64 // of O, as stored
 	weight  float64 // of a weight before it is multiplied by V
 	least   float64 // absolute error of a weight times V's scale, the largest being 1
-	element float64 // of an element of K or V that is dequantised
+	element float64 // of an element of K or V that is dequantized
 	most    float64 // largest number stored
 	// smallest is an error below which none is counted: subnormal numbers may become 0.
 	smallest float64

@@ -28,7 +28,7 @@ func CompactOptions() []Case {
 		c.Softcap, c.Bias = 5, BiasKind{Spread{true, true, true, true}, attention.F16}
 	}), func(c *Case) { c.Bias.Heads, c.Bias.Rows, c.Softcap = false, false, 50 },
 		func(c *Case) { c.Bias.Spread, c.Prefix, c.Layout = Spread{On: true, Rows: true}, 0, BSHD })
-	// Pages of quantised rows, with K and V of different lengths and tiles that a bitmap excludes; and pages as long as a tile.
+	// Pages of quantized rows, with K and V of different lengths and tiles that a bitmap excludes; and pages as long as a tile.
 	add(small(prefill("compact-paged")).with(func(c *Case) {
 		c.Dv, c.Seqs, c.PackedQ, c.PageSize, c.Causal = 48, mixedSeqs, true, 16, attention.BottomRight
 		c.KV, c.KVBlock, c.BlockQ, c.BlockK, c.Blocks = attention.KVInt8, 16, 16, 64, Spread{On: true, Batches: true, Heads: true}
@@ -36,7 +36,7 @@ func CompactOptions() []Case {
 	add(small(prefill("compact-paged")).with(func(c *Case) {
 		c.Seqs, c.PackedQ, c.PageSize, c.Prefix, c.Causal = mixedSeqs, true, 64, 64, attention.BottomRight
 	}), topLeft)
-	// A mask, and quantised keys.
+	// A mask, and quantized keys.
 	add(small(prefill("compact-mask")).with(func(c *Case) {
 		c.Mask, c.KV, c.KVBlock = Spread{true, true, true, true}, attention.KVInt8, 16
 	}), func(c *Case) { c.Mask.Heads = false }, func(c *Case) { c.Mask = Spread{On: true, Heads: true} },

@@ -156,7 +156,7 @@ func pagedCases(wide bool) []Case {
 			c.D, c.Dv, c.Seqs, c.PackedQ, c.PageSize, c.Causal = 96, 64, mixedSeqs, true, 16, attention.BottomRight
 		}),
 		prefill("paged").with(func(c *Case) { c.D, c.Dv, c.PageSize = 80, 48, 64 }),
-		// Quantised, and with tiles that a bitmap leaves out.
+		// Quantized, and with tiles that a bitmap leaves out.
 		prefill("paged").with(func(c *Case) {
 			c.KV, c.KVBlock, c.Seqs, c.PackedQ, c.PageSize = attention.KVInt8, 16, mixedSeqs, true, 16
 		}),
@@ -443,7 +443,7 @@ func dropoutCases(wide bool) []Case {
 	return all
 }
 
-// randomDropout is a random composition with dropout, which quantised K and V exclude.
+// randomDropout is a random composition with dropout, which quantized K and V exclude.
 func randomDropout(n int) Case {
 	c := RandomOptions(5000 + n)
 	c.Name, c.KV, c.KVBlock, c.Dropout = fmt.Sprintf("random-dropout-%d", n), attention.KVSame, 0, []float32{0.1, 0.5, 0.75, 1e-3}[n%4]

@@ -93,11 +93,11 @@ type AppendArgs struct {
 // # Numbers
 //
 // A rotation is computed in float32, each product rounded, and rounded once to the
-// storage type, or quantised once. Elements that are not rotated are copied. A NaN
+// storage type, or quantized once. Elements that are not rotated are copied. A NaN
 // becomes quiet, and devices may flush a subnormal of bf16 or f32 that is rotated. A
 // row's bits depend on the row and its position only.
 //
-// A quantised cache is quantised from float32. There is one scale per row (KVInt8 and
+// A quantized cache is quantized from float32. There is one scale per row (KVInt8 and
 // KVFP8, so their Config.KVBlock is 1) or per block of 32 elements of a row. The scale
 // follows from a, the largest absolute value of the row or block:
 //

@@ -1,4 +1,4 @@
 // Package kvcache writes new keys and values into a KV cache, with rotary embedding and
-// quantisation. Programs import vkattn/attention, which has the names of this package as
+// quantization. Programs import vkattn/attention, which has the names of this package as
 // aliases.
 package kvcache

@@ -96,12 +96,12 @@ func ParseAblation(s string) (Ablation, error) {
 }
 
 // Validate reports the first field out of range, as a *ShapeError.
-func (l Experiment) Validate() error {
+func (e Experiment) Validate() error {
 	switch {
-	case l.Variant < 0 || l.Variant > Variants:
-		return &ShapeError{"Variant", l.Variant, fmt.Sprintf("0 to %d", Variants)}
-	case !l.Ablate.Valid():
-		return &ShapeError{"Ablate", l.Ablate, "none, softmax, barrier or load"}
+	case e.Variant < 0 || e.Variant > Variants:
+		return &ShapeError{"Variant", e.Variant, fmt.Sprintf("0 to %d", Variants)}
+	case !e.Ablate.Valid():
+		return &ShapeError{"Ablate", e.Ablate, "none, softmax, barrier or load"}
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // KVType is the storage type of K and V. The zero value is the type of Q and O. The others
-// are quantised; kernels convert them to the storage type.
+// are quantized; kernels convert them to the storage type.
 type KVType uint8
 
 // Storage of K and V. Int8 and FP8 have separate scales, [Args].KScale and VScale: an

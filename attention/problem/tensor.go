@@ -78,7 +78,7 @@ type Args struct {
 	DropoutSeed   uint64
 	DropoutOffset uint32
 
-	// Scales of quantised K and V (KVInt8 and KVFP8), float32, one per key and head:
+	// Scales of quantized K and V (KVInt8 and KVFP8), float32, one per key and head:
 	// packed [B, Hkv, Sk]; with Pages [Count, Hkv, PageSize]; for packed sequences
 	// [Hkv, TotalK]. With Config.KVBlock n > 1, one scale covers n consecutive keys, and
 	// the last dimension is ceil(Sk/n), ceil(PageSize/n) or ceil(TotalK/n).

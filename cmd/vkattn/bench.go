@@ -73,7 +73,7 @@ decode also prints the bytes of K and V per second as a share of the speed of a 
 
 --varlen, --page-size, --kv-dtype, --sparse-ratio and the flags listed after them set
 the options of each call. The data is random: the order of pages, the sparse tokens,
-and normal numbers that are quantised. Peers only get problems without these options.
+and normal numbers that are quantized. Peers only get problems without these options.
 --lse has forward calls return LSE too, which is verified like O; peers get these problems.
 
 --suite ceilings measures the device itself: the bandwidth of a copy, the rate of products
@@ -133,6 +133,9 @@ device failure` + signalHelp,
 			}
 			if o.peerTimeout <= 0 {
 				return badInputf("--peer-timeout %v: want a positive duration", o.peerTimeout)
+			}
+			if c.Flags().Changed("peer-timeout") && len(o.peers) == 0 {
+				return badInputf("--peer-timeout needs --peer")
 			}
 			return flagtext.Sweep.Error(a.onRanks(c, &o.ranksFlags, &o))
 		},
@@ -202,14 +205,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(o.peers, func(command string) bool { return strings.TrimSpace(command) == "" }) {
-		return badInputf("--peer needs a command")
-	}
-	if err := checkPlots(o.plots); err != nil {
-		return err
-	}
-	ceilings, err := o.ceilings()
-	if err != nil {
+	if err := o.refuse(plan); err != nil {
 		return err
 	}
 	if o.list {
@@ -221,30 +217,14 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 			return badInputf("--baseline: %w", err)
 		}
 	}
-	var dev *vk.Device
-	if plan.ceilingsOnly() {
-		dev, err = a.openDeviceFor(o.device, attention.TierScalar, "suite ceilings") // every Vulkan device will do
-	} else {
-		dev, err = a.benchDevice(o.device, plan.tiers)
-	}
+	dev, err := a.benchDevice(o.device, plan)
 	if err != nil {
 		return err
 	}
 	defer closeDevice(dev)
-	plan.small = dev == nil || dev.Info().Type == vk.DeviceCPU
-	problems, err := plan.problems(bench.Defaults(dev))
+	problems, err := o.problems(plan, dev)
 	if err != nil {
 		return err
-	}
-	if len(o.plots) > 0 && dev != nil {
-		problems = append(bench.PlotCeilings(dev, problems, ceilings.TBs > 0, ceilings.TFLOPs > 0), problems...)
-	}
-	tiers := plan.tiers
-	switch {
-	case plan.allTiers:
-		tiers = availableTiers(dev)
-	case len(tiers) == 0:
-		tiers = bench.DefaultTiers(dev)
 	}
 	peers, err := a.openPeers(ctx, o.peers, o.peerTimeout, dev)
 	defer closePeers(peers)
@@ -259,17 +239,13 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		return err
 	}
 	b := &bench.Bench{Monitor: sampler, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
-		Specs: bench.WithTiles(bench.WithTile(bench.Specs(tiers, plan.kernels, plan.variants, plan.chosenAblations()), o.tile), o.tiles), Baselines: plan.chosenBaselines()}
-	info := runInfo(dev, o.seed)
-	info.Schema, info.Shrunk, info.Wide = bench.SchemaVersion, plan.shrunk, o.wide
-	info.Suite, info.Baselines = o.suite, b.BaselineNames(problems)
+		Specs: o.specs(plan, dev), Baselines: plan.chosenBaselines()}
+	info := o.runInfo(plan, dev)
+	info.Baselines = b.BaselineNames(problems)
 	for _, name := range plan.baselines {
 		if !slices.Contains(info.Baselines, string(name)) {
 			fmt.Fprintf(a.stderr, "vkattn: --against %s: no problem of this run has such a row on this device\n", name)
 		}
-	}
-	if o.timing.Timing != (bench.Timing{}) {
-		info.Timing = &o.timing.Timing
 	}
 	for _, p := range peers {
 		b.Peers = append(b.Peers, p)
@@ -280,7 +256,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
-	plots, err := a.openPlots(&set, o.plots, ceilings)
+	plots, err := a.openPlots(&set, o.plots, o.given())
 	if err != nil {
 		return err
 	}
@@ -309,19 +285,75 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	for _, line := range peerTrouble(all.list) {
 		fmt.Fprintf(a.stderr, "vkattn: %s\n", flagtext.OneLine(line))
 	}
-	rows := "rows"
-	if len(all.list) == 1 {
-		rows = "row"
-	}
-	fmt.Fprintf(a.stderr, "%d %s, %sseed %d\n", len(all.list), rows, oomCount(all.tooLarge), o.seed)
+	fmt.Fprintf(a.stderr, "%s, %sseed %d\n", flagtext.Count(len(all.list), "row"), oomCount(all.tooLarge), o.seed)
 	if err := errors.Join(all.err(), validated(dev)); err != nil {
 		return err
 	}
 	return slower
 }
 
-// benchDevice opens a device that can run the tiers.
-func (a *app) benchDevice(name string, tiers []attention.Tier) (*vk.Device, error) {
+// refuse returns the errors of flags that plan does not parse.
+func (o *benchFlags) refuse(p *benchPlan) error {
+	if slices.ContainsFunc(o.peers, func(command string) bool { return strings.TrimSpace(command) == "" }) {
+		return badInputf("--peer needs a command")
+	}
+	if len(p.kernels) > 0 && !p.allTiers && !slices.Contains(p.tiers, attention.TierCUDA) {
+		return badInputf("--cuda-kernel needs --tier cuda or all")
+	}
+	if err := checkPlots(o.plots); err != nil {
+		return err
+	}
+	if err := o.ceilingFlags.check(); err != nil {
+		return err
+	}
+	if o.list {
+		return o.listOnly(p)
+	}
+	return nil
+}
+
+// problems lists the problems of the plan on a device, after the ceilings that pictures need.
+func (o *benchFlags) problems(p *benchPlan, dev *vk.Device) ([]bench.Problem, error) {
+	p.small = dev == nil || dev.Info().Type == vk.DeviceCPU
+	list, err := p.problems(bench.Defaults(dev))
+	if err == nil && len(o.plots) > 0 && dev != nil {
+		list = append(bench.PlotCeilings(dev, list, o.tbs > 0, o.tflops > 0), list...)
+	}
+	return list, err
+}
+
+// specs lists what runs each problem: tiers with their kernels, variants, ablations and tiles.
+func (o *benchFlags) specs(p *benchPlan, dev *vk.Device) []bench.Spec {
+	tiers := p.tiers
+	switch {
+	case p.allTiers:
+		tiers = availableTiers(dev)
+	case len(tiers) == 0:
+		tiers = bench.DefaultTiers(dev)
+	}
+	return bench.WithTiles(bench.WithTile(bench.Specs(tiers, p.kernels, p.variants, p.chosenAblations()), o.tile), o.tiles)
+}
+
+// runInfo describes the run, but for peers and baselines.
+func (o *benchFlags) runInfo(p *benchPlan, dev *vk.Device) *bench.RunInfo {
+	info := runInfo(dev, o.seed)
+	info.Schema, info.Shrunk, info.Wide, info.Suite = bench.SchemaVersion, p.shrunk, o.wide, o.suite
+	if o.timing.Timing != (bench.Timing{}) {
+		info.Timing = &o.timing.Timing
+	}
+	return info
+}
+
+// benchDevice opens a device that can run the plan.
+func (a *app) benchDevice(name string, p *benchPlan) (*vk.Device, error) {
+	if p.ceilingsOnly() {
+		return a.openDeviceFor(name, attention.TierScalar, "suite ceilings") // every Vulkan device will do
+	}
+	return a.deviceOfTiers(name, p.tiers)
+}
+
+// deviceOfTiers opens a device that can run the tiers.
+func (a *app) deviceOfTiers(name string, tiers []attention.Tier) (*vk.Device, error) {
 	var need attention.Tier // auto if no tier is given
 	for i, t := range tiers {
 		if i == 0 || need == attention.TierCPU {

@@ -11,6 +11,22 @@ import (
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
+// listOnly refuses flags that have no effect on --list.
+func (o *benchFlags) listOnly(p *benchPlan) error {
+	if p.format != "md" {
+		return badInputf("--list prints Markdown: leave out -o %s", p.format)
+	}
+	for _, f := range []struct {
+		given bool
+		flag  string
+	}{{len(o.save) > 0, "save"}, {len(o.plots) > 0, "plot"}, {o.monitor != "", "monitor"}} {
+		if f.given {
+			return badInputf("--list runs nothing: leave out --%s", f.flag)
+		}
+	}
+	return nil
+}
+
 // list prints the problems of the chosen presets and suites, or all presets and suites.
 func (p *benchPlan) list(w io.Writer) error {
 	if len(p.suites) > 0 || len(p.presets) > 0 {

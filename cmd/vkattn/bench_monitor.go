@@ -20,14 +20,16 @@ func (a *app) openMonitor(set *outfile.Set, path string, dev *vk.Device) (s *mon
 	gpu := monitor.Open(dev)
 	var csv io.Writer
 	if path != "" {
-		if csv, err = set.Add(path); err == nil {
-			_, err = io.WriteString(csv, monitor.CSVHeader)
+		if csv, err = set.Add(path); err != nil {
+			err = badInputf("--monitor %s: %w", path, err)
+		} else if _, err = io.WriteString(csv, monitor.CSVHeader); err != nil {
+			err = fmt.Errorf("--monitor %s: %w", path, err)
 		}
 		if err != nil {
 			if gpu != nil {
 				gpu.Close()
 			}
-			return nil, func() error { return nil }, badInputf("--monitor %s: %w", path, err)
+			return nil, func() error { return nil }, err
 		}
 		if gpu == nil {
 			fmt.Fprintln(a.stderr, "vkattn: --monitor: no clocks of this device can be read (NVML reads NVIDIA GPUs only)")
@@ -36,7 +38,7 @@ func (a *app) openMonitor(set *outfile.Set, path string, dev *vk.Device) (s *mon
 	s = monitor.Start(gpu, csv, monitor.Interval)
 	return s, sync.OnceValue(func() error {
 		if err := s.Close(); err != nil {
-			return fmt.Errorf("--monitor: %w", err)
+			return fmt.Errorf("--monitor %s: %w", path, err)
 		}
 		return nil
 	}), nil

@@ -71,8 +71,8 @@ func (o *benchFlags) readOptions(p *benchPlan) error {
 	if len(p.lse) > 0 && len(p.passes) > 0 && !slices.Contains(p.passes, bench.PassForward) {
 		return badInputf("--lse needs --pass fwd: rows of the other passes always have LSE")
 	}
-	if o.padded && o.lengths == "" {
-		return badInputf("--padded needs --varlen")
+	if err := o.conflict(p); err != nil {
+		return err
 	}
 	if len(p.suites) > 0 {
 		for _, f := range []struct {
@@ -102,6 +102,26 @@ func (o *benchFlags) readOptions(p *benchPlan) error {
 	var err error
 	if e.Lengths, err = bench.ParseLengths(o.lengths, rows); err != nil {
 		return badInputf("--varlen: %w", err)
+	}
+	return nil
+}
+
+// conflict refuses flags that would have no effect, and block sizes that no block mask has.
+func (o *benchFlags) conflict(p *benchPlan) error {
+	e := &p.options
+	paged := slices.ContainsFunc(e.PageSize, func(n int) bool { return n > 0 })
+	blocks := slices.ContainsFunc(e.Blocks, func(share float64) bool { return share > 0 })
+	switch {
+	case o.padded && o.lengths == "":
+		return badInputf("--padded needs --varlen")
+	case e.HND && !paged && len(p.suites) == 0:
+		return badInputf("--kv-layout needs --page-size")
+	case o.block != (pairFlag{}) && !blocks:
+		return badInputf("--block-size needs --block-ratio")
+	case blocks && !(powerFrom16(e.BlockQ) && powerFrom16(e.BlockK)):
+		return badInputf("--block-size %v: want powers of two, at least 16", &o.block)
+	case e.Align != attention.CausalNone && !e.Window.Given() && !e.ALiBi && len(p.suites)+len(p.presets) == 0:
+		return badInputf("--align needs --window or --alibi")
 	}
 	return nil
 }

@@ -21,7 +21,14 @@ func TestBenchRefusesBadOptions(t *testing.T) {
 		{"share above 0", "--sparse-ratio", "0"},
 		{"share above 0", "--sparse-ratio", "1.5"},
 		{"number from 0 to 256", "--fixed-split", "300"},
-		{"want two numbers", "--window", "5"},
+		{"want two numbers from -1 to 2147483647", "--window", "5"},
+		{"want two numbers from -1 to 2147483647", "--window", "2147483648,1"},
+		{"--kv-layout needs --page-size", "--kv-layout", "hnd"},
+		{"--kv-layout needs --page-size", "--kv-layout", "hnd", "--page-size", "0"},
+		{"--block-size needs --block-ratio", "--block-size", "32,32"},
+		{"--block-size needs --block-ratio", "--block-size", "32,32", "--block-ratio", "1"},
+		{"--block-size 3,16: want powers of two, at least 16", "--block-ratio", "0.5", "--block-size", "3,16"},
+		{"--align needs --window or --alibi", "--align", "top-left"},
 		{"finite number above 0", "--softcap", "-1"},
 		{"probability of at least 0", "--dropout", "1"},
 		{"unknown baseline", "--against", "torch"},
@@ -177,7 +184,6 @@ func TestReasonsOfRowsNameFlags(t *testing.T) {
 		{"--nheads-kv is 3, want a divisor of --nheads (8)", []string{"--nheads", "8", "--nheads-kv", "3"}, true},
 		{"--headdim/--headdim-v is 8/8, want multiples of 32 for q8_0", []string{"--headdim", "8", "--kv-dtype", "q8_0"}, false},
 		{"--headdim/--headdim-v is 300/8, want each at most 256", []string{"--headdim", "300", "--headdim-v", "8"}, true},
-		{"keys of --block-size is 17, want a power of two", []string{"--block-ratio", "0.5", "--block-size", "16,17"}, false},
 	} {
 		for _, command := range []string{"bench", "verify"} {
 			if command == "verify" && !c.verify {

@@ -187,5 +187,5 @@ func TestBenchPasses(t *testing.T) {
 	require.NotZero(t, doc.Rows[1].Checked.Keys)
 	code, _, stderr = call(tiny("--device", "cpu", "--pass", "bwd", "--page-size", "16")...)
 	require.Equal(t, exitUnsupported, code)
-	require.Contains(t, stderr, "paged and quantised K and V have no gradients")
+	require.Contains(t, stderr, "paged and quantized K and V have no gradients")
 }

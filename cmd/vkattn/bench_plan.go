@@ -75,7 +75,7 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 		{"dtype", words(&p.lists.DType, o.dtype, attention.ParseDType)},
 		{"tier", words(&p.tiers, tiers, attention.ParseTier)},
 		{"cuda-kernel", words(&p.kernels, o.kernels, parseCUDAKernel)},
-		{"suite", words(&p.suites, o.suite, bench.ParseSuite)},
+		{"suite", words(&p.suites, o.suite, func(name string) (*bench.Suite, error) { return bench.ParseSuite(name) })},
 		{"preset", words(&p.presets, o.preset, bench.ParsePreset)},
 		{"variant", words(&p.variants, variants, bench.ParseVariant)},
 		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},

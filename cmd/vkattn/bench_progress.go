@@ -26,7 +26,7 @@ type progress struct {
 
 func (a *app) progress(rows int) *progress {
 	f, ok := a.stderr.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
+	if !ok || !term.IsTerminal(int(f.Fd())) || !moves(os.Getenv("TERM")) {
 		return &progress{}
 	}
 	return newProgress(f, rows, 100*time.Millisecond, func() int {
@@ -37,6 +37,9 @@ func (a *app) progress(rows int) *progress {
 		return width
 	})
 }
+
+// moves reports whether a terminal of a type moves its cursor: an unknown one may not.
+func moves(kind string) bool { return kind != "" && kind != "dumb" }
 
 // narrow is the width of a terminal below which only the numbers are printed, as a line
 // that wraps would not be erased.
@@ -49,6 +52,7 @@ func newProgress(w io.Writer, rows int, throttle time.Duration, width func() int
 	}
 	return &progress{width: width, bar: progressbar.NewOptions(rows, progressbar.OptionSetWriter(w), progressbar.OptionShowCount(),
 		progressbar.OptionClearOnFinish(), progressbar.OptionSetWidth(bar), progressbar.OptionThrottle(throttle),
+		progressbar.OptionSetTheme(progressbar.Theme{Saucer: "=", SaucerPadding: " ", BarStart: "|", BarEnd: "|"}), // in every locale
 		progressbar.OptionSetElapsedTime(true), progressbar.OptionSetPredictTime(true))}
 }
 

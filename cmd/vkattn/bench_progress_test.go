@@ -33,7 +33,14 @@ func TestTheProgressBarFitsTheTerminal(t *testing.T) {
 			}
 		}
 		require.NotContains(t, drawn, "\x1b[3", "no colors")
+		require.Regexp(t, `^[[:ascii:]]*$`, drawn, "a terminal of the locale C has no other letters")
 	}
+}
+
+func TestThereIsNoProgressOnTerminalsThatOnlyPrint(t *testing.T) {
+	require.True(t, moves("xterm-256color"))
+	require.False(t, moves("dumb"))
+	require.False(t, moves(""))
 }
 
 func TestThereIsNoProgressOnPipes(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
 	"vkattn/vk"
@@ -121,7 +122,7 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 	})
 	err = a.closeRanks(ctx, s, out, info, set, all, err)
 	if s.Rank() == 0 {
-		fmt.Fprintf(a.stderr, "%d rows, %d ranks, transport %v, seed %d\n", all.rows, s.Ranks(), s.Transport, seed)
+		fmt.Fprintf(a.stderr, "%s, %s, transport %v, seed %d\n", flagtext.Count(all.rows, "row"), flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
 	}
 	return all, err
 }

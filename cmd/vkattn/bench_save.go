@@ -43,9 +43,23 @@ func openSaved[R any](set *outfile.Set, list []saved, printer func(bench.Format,
 		if err != nil {
 			return nil, badInputf("--save %s: %w", s.path, err)
 		}
-		out = append(out, printer(s.format, w))
+		out = append(out, printer(s.format, &savedFile{w, s.path}))
 	}
 	return out, nil
+}
+
+// savedFile is a file of --save, whose errors name it.
+type savedFile struct {
+	w    io.Writer
+	path string
+}
+
+func (f *savedFile) Write(b []byte) (int, error) {
+	n, err := f.w.Write(b)
+	if err != nil {
+		err = fmt.Errorf("--save %s: %w", f.path, err)
+	}
+	return n, err
 }
 
 // commitRows moves the files of --save into place. After a signal it does so only if a

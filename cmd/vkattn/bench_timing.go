@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -32,14 +33,16 @@ func (t *timingFlags) check(f *pflag.FlagSet) error {
 	if t.Repeats < 0 || t.Repeats > bench.MaxRepeats || f.Changed("repetitions") && t.Repeats == 0 {
 		return badInputf("-r %d: want a positive number up to %d", t.Repeats, bench.MaxRepeats)
 	}
-	if t.MinTime < 0 {
-		return badInputf("--min-time %v: want a positive duration", t.MinTime)
+	for _, d := range []struct {
+		flag string
+		time time.Duration
+	}{{"min-time", t.MinTime}, {"warmup", t.Warmup}, {"delay", t.Delay}} {
+		if d.time < 0 {
+			return badInputf("--%s %v: want a duration of 0 or more", d.flag, d.time)
+		}
 	}
 	if t.Timeout < 0 || f.Changed("timeout") && t.Timeout == 0 {
 		return badInputf("--timeout %v: want a positive duration", t.Timeout)
-	}
-	if t.Warmup < 0 || t.Delay < 0 {
-		return badInputf("--warmup %v and --delay %v: want durations of 0 or more", t.Warmup, t.Delay)
 	}
 	for _, name := range []string{"repetitions", "min-time", "max-noise", "warmup"} {
 		if t.Once && f.Changed(name) {

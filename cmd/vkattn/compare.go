@@ -109,9 +109,14 @@ func compared(r *compare.Report) error {
 	switch n := r.Regressions(); {
 	case n > 0:
 		return fmt.Errorf("%d of %d rows are slower or broken", n, len(r.Pairs))
+	case len(r.Pairs) == 0 && r.Unmatched() == 0:
+		return badInputf("no row has a speed in either run")
 	case len(r.Pairs) == 0:
 		return badInputf("no row is in both runs")
 	case r.Unmatched() > 0:
+		if r.Unmatched() == 1 {
+			return badInputf("1 row is in one run only")
+		}
 		return badInputf("%d rows are in one run only", r.Unmatched())
 	}
 	return nil

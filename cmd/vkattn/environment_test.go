@@ -25,7 +25,7 @@ func TestEnvironmentOfNoSenseIsBadInput(t *testing.T) {
 			for _, command := range [][]string{run, {"info"}, {"version"}, {"bench", "--device", "cpu"}} {
 				t.Run(name+"="+value+" "+command[0], func(t *testing.T) {
 					t.Setenv(name, value)
-					refused(t, exitInput, name, command...)
+					refused(t, exitInput, "vkattn: "+name+" is ", command...)
 					refused(t, exitInput, c.word, command...)
 				})
 			}
@@ -52,6 +52,8 @@ func TestValidationWithoutADeviceIsRefused(t *testing.T) {
 		{"--validation needs a Vulkan device", append([]string{"verify", "--validation"}, small...)},
 		{"--validation: info opens no device", []string{"info", "--validation"}},
 		{"--validation: version opens no device", []string{"version", "--validation"}},
+		{"--validation: compare opens no device", []string{"compare", "old.json", "new.json", "--validation"}},
+		{"--validation: report opens no device", []string{"report", "rows.json", "--validation"}},
 	} {
 		refused(t, exitInput, c.says, c.args...)
 	}

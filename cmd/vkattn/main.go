@@ -36,6 +36,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -107,8 +108,8 @@ func runUntilExit(args []string, stdout, stderr io.Writer) (code int, release fu
 	go func() { done <- a.execute(ctx, args) }()
 	select {
 	case err := <-done:
-		if err == nil && out.broken.Load() {
-			err = errNobodyReads
+		if failed := out.failed.Load(); err == nil && failed != nil {
+			err = *failed
 		}
 		return a.exit(err), release
 	case s := <-signals:
@@ -156,20 +157,23 @@ func (a *app) ended(s os.Signal, signals <-chan os.Signal, done <-chan error) in
 	return exitFailure
 }
 
-// output is standard output. A write that fails with EPIPE ends the command as SIGPIPE
-// would, even if the caller ignores the error.
+// output is standard output. A failed write makes the command fail even if the caller
+// ignores the error, as cobra does for help texts. EPIPE ends the command as SIGPIPE would.
 type output struct {
 	w       io.Writer
 	signals chan<- os.Signal
-	broken  atomic.Bool
+	failed  atomic.Pointer[error] // of the last write that failed
 }
 
 var errNobodyReads = fmt.Errorf("standard output: %w", syscall.EPIPE)
 
 func (o *output) Write(b []byte) (int, error) {
 	n, err := o.w.Write(b)
+	if err != nil {
+		o.failed.Store(&err)
+	}
 	if errors.Is(err, syscall.EPIPE) {
-		o.broken.Store(true)
+		o.failed.Store(&errNobodyReads)
 		select {
 		case o.signals <- syscall.SIGPIPE:
 		default: // another signal ends the command already
@@ -190,8 +194,6 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 	a.args = args
 	root := a.root()
 	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
-	root.SetOut(a.stdout)
-	root.SetErr(a.stderr)
 	err = root.ExecuteContext(ctx)
 	if err != nil && strings.HasPrefix(err.Error(), unknownCommand) {
 		// cobra has no type for it, and prints its suggestions on lines of their own.
@@ -215,6 +217,10 @@ const traceEnv = "VKATTN_TRACE"
 // the path is opened.
 func checkEnvironment() error {
 	if _, err := vk.ValidationByEnv(); err != nil {
+		var e *vk.Error
+		if errors.As(err, &e) {
+			err = errors.New(e.Detail) // without the name of a function of package vk
+		}
 		return err
 	}
 	if err := hostmem.CheckVariable(); err != nil {
@@ -236,6 +242,8 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	root.SetOut(a.stdout) // before strictWords: the completion command keeps it
+	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if errors.As(err, &unknown) {
@@ -251,7 +259,7 @@ func (a *app) root() *cobra.Command {
 		if err := checkEnvironment(); err != nil {
 			return badInput(err)
 		}
-		if name := c.Name(); a.validation && (name == "info" || name == "version") {
+		if name := c.Name(); a.validation && slices.Contains([]string{"info", "version", "compare", "report"}, name) {
 			return badInputf("--validation: %s opens no device", name)
 		}
 		return nil
@@ -263,7 +271,26 @@ func (a *app) root() *cobra.Command {
 		complete(c)
 		root.AddCommand(c)
 	}
+	strictWords(root)
 	return root
+}
+
+// strictWords lets cobra's own commands, help and completion, refuse a word that they do not
+// know. Without it they print it with a usage text and exit with 0.
+func strictWords(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Args = func(_ *cobra.Command, words []string) error {
+				_, _, err := root.Find(words)
+				return err
+			}
+		case "completion":
+			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	}
 }
 
 // noArgs refuses positional arguments.

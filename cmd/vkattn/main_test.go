@@ -112,6 +112,9 @@ func quickDriver(t *testing.T) string {
 
 func TestUnknownWordsAndFlagsAreBadInput(t *testing.T) {
 	refused(t, exitInput, `unknown command "fly"`, "fly")
+	refused(t, exitInput, `unknown command "fly"`, "help", "fly")
+	refused(t, exitInput, `unknown command "benhc" for "vkattn", did you mean bench?`, "help", "benhc")
+	refused(t, exitInput, `unknown command "fly"`, "completion", "fly")
 	refused(t, exitInput, "unknown flag: --wings", "--wings")
 	refused(t, exitInput, "unknown flag: --wings", "info", "--wings")
 	for _, c := range []string{"info", "run", "bench", "verify", "tune", "version"} {
@@ -123,11 +126,15 @@ func TestHelpAndVersion(t *testing.T) {
 	code, stdout, stderr := call()
 	require.Equal(t, exitOK, code)
 	require.Empty(t, stderr)
-	for _, c := range []string{"info", "run", "bench", "compare", "verify", "tune", "version"} {
+	for _, c := range []string{"info", "run", "bench", "compare", "verify", "tune", "profile", "report", "version"} {
 		require.Contains(t, stdout, "\n  "+c)
 		code, help, _ := call(c, "--help")
 		require.Equal(t, exitOK, code)
-		require.Contains(t, help, "Usage:")
+		text, _, ok := strings.Cut(help, "Usage:")
+		require.True(t, ok)
+		for _, line := range strings.Split(text, "\n") {
+			require.LessOrEqual(t, len(line), 95, "%s: %s", c, line) // the flags have lines of any length
+		}
 	}
 	code, stdout, _ = call("version")
 	require.Equal(t, exitOK, code)
@@ -214,6 +221,8 @@ func TestOneLine(t *testing.T) {
 	require.Equal(t, "a; b", flagtext.OneLine(" a\n\n b \n"))
 	require.Equal(t, "--x: bad", flagtext.OneLine("--x: attention: bad"))
 	require.Equal(t, "lost", flagtext.OneLine("vk: lost"))
+	require.Equal(t, "rank 0: unsupported: NCCL needs a GPU", flagtext.OneLine("parallel: rank 0: unsupported: vk: unsupported: NCCL needs a GPU"))
+	require.Equal(t, "rank 0 cannot listen", flagtext.OneLine("control: rank 0 cannot listen"))
 }
 
 // npyBytes is a .npy file; data may disagree with the header on purpose.

@@ -131,6 +131,18 @@ func TestTheOutputGoesThroughALinkToAPipe(t *testing.T) {
 	refused(t, exitInput, "the same file as --o", with(args, "--lse", pipe)...)
 }
 
+// cobra ignores errors of writing a help text.
+func TestAHelpTextThatIsNotWrittenIsAFailure(t *testing.T) {
+	for _, args := range [][]string{{"help"}, {"help", "bench"}, {"bench", "--help"}, {"completion"}, {"version"}} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		require.NoError(t, err)
+		defer full.Close()
+		var stderr bytes.Buffer
+		require.Equal(t, exitFailure, Main(args, full, &stderr), "%v", args)
+		require.Equal(t, "vkattn: write /dev/full: no space left on device\n", stderr.String(), "%v", args)
+	}
+}
+
 func TestDevicesTakeTheOutput(t *testing.T) {
 	dir, args := goodFiles(t)
 	code, _, stderr := call(with(with(args, "--o", "/dev/null"), "--lse", "/dev/null")...)

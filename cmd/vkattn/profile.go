@@ -91,7 +91,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		}
 	}
 	a.stats, a.labels = true, true
-	dev, err := a.openDevice(o.device, attention.TierScalar) // every device has it
+	dev, err := a.openDeviceFor(o.device, attention.TierScalar, "profile") // every device has the tier
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	}
 	if trace != nil {
 		if err := writeTrace(trace, p); err != nil {
-			return fmt.Errorf("--trace: %w", err)
+			return fmt.Errorf("--trace %s: %w", o.trace, err)
 		}
 	}
 	if o.format == "json" {
@@ -151,7 +151,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		return err
 	}
 	if err := set.Commit(ctx); err != nil {
-		return fmt.Errorf("--trace: %w", err)
+		return fmt.Errorf("--trace %s: %w", o.trace, err)
 	}
 	fmt.Fprintf(a.stderr, "seed %d\n", o.seed)
 	return errors.Join(all.err(), validated(dev))

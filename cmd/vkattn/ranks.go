@@ -171,7 +171,7 @@ func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []
 			return nil, nil, &coded{exitUnsupported, err}
 		}
 	}
-	dev, err := a.benchDevice(device, tiers)
+	dev, err := a.deviceOfTiers(device, tiers)
 	if err != nil {
 		return nil, nil, err
 	}

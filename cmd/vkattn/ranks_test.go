@@ -40,7 +40,7 @@ func TestVerifyOverRanks(t *testing.T) {
 	saved := filepath.Join(t.TempDir(), "rows.md")
 	p := start(t, nil, onRanks("verify", 3, "--parallel", "ring,allgather,auto", "--schedule", "gather", "--repeat", "2", "-o", "jsonl", "--save", saved, "--seed", "7")...)
 	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-	require.Equal(t, "1 problems, 3 rows, 3 ranks, transport tcp, seed 7\n", p.stderr.String())
+	require.Equal(t, "1 problem, 3 rows, 3 ranks, transport tcp, seed 7\n", p.stderr.String())
 	rows := rowsOf(t, p.stdout.String())
 	require.Len(t, rows, 3)
 	for i, mode := range []string{"ring", "allgather", "auto"} {
@@ -197,7 +197,7 @@ func TestARankThatIsKilled(t *testing.T) {
 	require.NoError(t, syscall.Kill(victim, syscall.SIGKILL))
 	require.Equal(t, exitFailure, p.end(t))
 	require.Less(t, time.Since(begin), 20*time.Second)
-	require.Contains(t, p.stderr.String(), "parallel: rank 1: left the group")
+	require.Contains(t, p.stderr.String(), "vkattn: rank 1: left the group")
 	require.Contains(t, p.stderr.String(), "vkattn: rank 1: signal: killed\n")
 
 	p = start(t, nil, onRanks("verify", 2, "--repeat", "1000000", "--parallel", "ring")...)

@@ -36,13 +36,15 @@ func (c *ceilingFlags) add(f *pflag.FlagSet) {
 	f.Float64Var(&c.tbs, "peak-tbs", 0, "`TB/s` of a copy on the device, a line in pictures of decode")
 }
 
-func (c *ceilingFlags) ceilings() (chart.Ceilings, error) {
-	err := checkPeak("peak-tflops", c.tflops)
-	if err == nil {
-		err = checkPeak("peak-tbs", c.tbs)
+func (c *ceilingFlags) check() error {
+	if err := checkPeak("peak-tflops", c.tflops); err != nil {
+		return err
 	}
-	return chart.Ceilings{TFLOPs: c.tflops, TBs: c.tbs}, err
+	return checkPeak("peak-tbs", c.tbs)
 }
+
+// given are the ceilings of the command line.
+func (c *ceilingFlags) given() chart.Ceilings { return chart.Ceilings{TFLOPs: c.tflops, TBs: c.tbs} }
 
 // checkPeak refuses a speed that no device has. 0 means that it is not given.
 func checkPeak(flag string, v float64) error {
@@ -118,8 +120,7 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 	if len(paths) == 0 {
 		return badInputf("report: name files or directories with results of bench --save")
 	}
-	ceilings, err := o.ceilings()
-	if err != nil {
+	if err := o.ceilingFlags.check(); err != nil {
 		return err
 	}
 	if o.columns < 1 || o.columns > 8 {
@@ -147,10 +148,13 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 		for i := range files {
 			rows = append(rows, files[i].Bench()...)
 		}
-		figures := slices.DeleteFunc(chart.Figures(rows, ceilings), func(f chart.Figure) bool {
+		figures := slices.DeleteFunc(chart.Figures(rows, o.given()), func(f chart.Figure) bool {
 			return len(o.kinds) > 0 && !slices.Contains(o.kinds, string(f.Kind))
 		})
-		figures = chart.Only(figures, o.series)
+		all := figures
+		if figures = chart.Only(all, o.series); len(figures) == 0 && len(all) > 0 {
+			return badInputf("--series %s: the pictures have %s", strings.Join(o.series, ","), strings.Join(chart.Names(all), ", "))
+		}
 		if len(figures) == 0 {
 			return badInputf("--plot: the rows give rise to no such picture; speed over length needs two lengths, a roofline both ceilings")
 		}
@@ -158,7 +162,7 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 			return err
 		}
 	}
-	page := report.Options{Title: o.title, Ceilings: ceilings}
+	page := report.Options{Title: o.title, Ceilings: o.given()}
 	switch o.output {
 	case "":
 	case "-":
@@ -171,7 +175,7 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 			return badInputf("-o %s: %w", o.output, err)
 		}
 		if err := report.Write(w, files, page); err != nil {
-			return err
+			return fmt.Errorf("-o %s: %w", o.output, err)
 		}
 	}
 	return set.Commit(ctx)

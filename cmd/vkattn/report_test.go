@@ -63,4 +63,18 @@ func TestReportRefuses(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
 	require.NoError(t, err)
 	require.Equal(t, []string{rows, filepath.Join(dir, "rows.svg")}, left)
+
+	refused(t, exitFailure, "-o /dev/full: no space left on device", "report", rows, "-o", "/dev/full")
+	refused(t, exitFailure, "--monitor /dev/full: no space left on device", tiny("--device", "cpu", "--monitor", "/dev/full")...)
+	full := filepath.Join(t.TempDir(), "full.jsonl")
+	require.NoError(t, os.Symlink("/dev/full", full))
+	for _, args := range [][]string{tiny("--device", "cpu", "--save", full), tinyVerify("--device", "cpu", "--save", full)} {
+		code, _, stderr = call(args...)
+		require.Equal(t, exitFailure, code)
+		require.Contains(t, stderr, "vkattn: --save "+full+": no space left on device\n")
+	}
+	two := filepath.Join(t.TempDir(), "two.jsonl")
+	code, _, stderr = call(tiny("--device", "cpu", "--seqlen", "8,16", "--save", two)...)
+	require.Equal(t, exitOK, code, stderr)
+	refused(t, exitInput, "--series none: the pictures have cpu", "report", two, "--plot", "x.svg", "--series", "none")
 }

@@ -38,7 +38,7 @@ respect to LSE. With --do, run writes each gradient that has an output file, as 
 --bias, summed over its axes of size 1, and --dsinks as [Hq]. For grouped heads dK and dV
 are sums over the query heads of the group. run first computes O and LSE, unless --o-in
 and --lse-in give them. --o is optional if a gradient is written. A row that attends to
-nothing has gradient 0. --verify compares gradients too. Paged and quantised K and V have
+nothing has gradient 0. --verify compares gradients too. Paged and quantized K and V have
 no gradients.
 `
 
@@ -279,11 +279,15 @@ func (p *problem) plans(op *attention.Op, a attention.BackwardArgs) (forward *at
 
 // planLines are the lines that run prints about its plans.
 func planLines(forward *attention.Plan, backward *attention.BackwardPlan, dev *vk.Device) (lines []string) {
+	on := ""
+	if dev != nil { // without one the plan says so
+		on = ", on " + deviceLabel(dev)
+	}
 	if forward != nil {
-		lines = append(lines, fmt.Sprintf("plan: %v, on %s", *forward, deviceLabel(dev)))
+		lines = append(lines, fmt.Sprintf("plan: %v%s", *forward, on))
 	}
 	if backward != nil {
-		lines = append(lines, fmt.Sprintf("backward: %v, on %s", *backward, deviceLabel(dev)))
+		lines = append(lines, fmt.Sprintf("backward: %v%s", *backward, on))
 	}
 	return lines
 }

@@ -224,7 +224,7 @@ func TestBadGradientFlagsAreBadInput(t *testing.T) {
 		"over an input":      {with(args, "--dk", at("do")), exitInput, "the same file as --do"},
 		"no such folder":     {with(args, "--dv", filepath.Join(dir, "no", "dv.npy")), exitInput, "--dv"},
 		"pages":              {with(args, "--block-table", at("table")), exitUnsupported, "--block-table has no gradients"},
-		"quantised":          {with(args, "--kv-dtype", "q8_0"), exitUnsupported, "--kv-dtype q8_0 has no gradients"},
+		"quantized":          {with(args, "--kv-dtype", "q8_0"), exitUnsupported, "--kv-dtype q8_0 has no gradients"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			refused(t, c.code, c.want, c.args...)

@@ -86,9 +86,9 @@ Dropout. --dropout drops each weight of the softmax with probability p and multi
 the others by 1 / (1 - p). LSE and the row sum count all weights as they were before
 dropout. For key j of row r of query head h of sequence b, the random number is word
 j % 4 of Philox4x32-10 with the counter (j / 4, r, b * Hq + h, --dropout-offset) and the
-key --dropout-seed, low word first. The weight is dropped if the word is below p * 2^32. r and j count from the start of the sequence, so the mask
-is the same for padded, packed and paged files, and for gradients. Quantised K and V have
-no dropout.
+key --dropout-seed, low word first. The weight is dropped if the word is below p * 2^32.
+r and j count from the start of the sequence, so the mask is the same for padded, packed
+and paged files, and for gradients. Quantized K and V have no dropout.
 
 Sequences of different lengths. With --cu-seqlens-q Q is packed as [total, Hq, Dqk], O
 as [total, Hq, Dv] and LSE as [Hq, total]. With --cu-seqlens-k K and V are packed as
@@ -113,7 +113,7 @@ of a group share a list. A token listed twice counts twice. A token past the len
 the sequence, or masked by --causal or --window, is ignored. The padding -1 may be
 anywhere in a list; with --sparse-offsets there is no padding.
 
-Quantised K and V. Files are int8 for int8 and uint8 for fp8 (the bits of e4m3). An
+Quantized K and V. Files are int8 for int8 and uint8 for fp8 (the bits of e4m3). An
 element is its number times its scale. A block of --kv-block keys starts at key 0 of
 each sequence, at the first key of each page, or, for packed K, at key 0 of the file,
 so that a block may hold keys of two sequences. The last block may be short. With
@@ -298,7 +298,7 @@ func pair(s string, least int) (a, b int, err error) {
 	a, errA := strconv.Atoi(strings.TrimSpace(first))
 	b, errB := strconv.Atoi(strings.TrimSpace(second))
 	if !ok || errA != nil || errB != nil || min(a, b) < least || max(a, b) > attention.MaxLength {
-		return 0, 0, fmt.Errorf("%q: want two numbers of at least %d, such as 128,64", s, least)
+		return 0, 0, fmt.Errorf("%q: want two numbers from %d to %d, such as 128,64", s, least, attention.MaxLength)
 	}
 	return a, b, nil
 }

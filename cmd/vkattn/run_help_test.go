@@ -219,10 +219,10 @@ func TestHelpNamesEveryKVType(t *testing.T) {
 	}
 }
 
-// "Quantised K and V": where blocks of --kv-block begin, the scales of V with --v-dim,
+// "Quantized K and V": where blocks of --kv-block begin, the scales of V with --v-dim,
 // and the bytes of q8_0 and q4_0. Elements decoded here as the help says give the result
-// of the quantised files, through every layout; "Pages" and "Sizes" too.
-func TestRunReadsQuantisedFilesAsItsHelpSays(t *testing.T) {
+// of the quantized files, through every layout; "Pages" and "Sizes" too.
+func TestRunReadsQuantizedFilesAsItsHelpSays(t *testing.T) {
 	decodeF16 := func(b []byte) float32 { return half.F16ToFloat32(uint16(b[0]) | uint16(b[1])<<8) }
 	for _, l := range kvLayouts() {
 		for _, kv := range []string{"int8", "int8, v-dim", "q8_0", "q4_0", "q8_0, v-dim"} {

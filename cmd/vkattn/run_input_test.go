@@ -76,7 +76,7 @@ func TestBadFilesAreBadInput(t *testing.T) {
 		"trailing garbage":   {"v", append(zeros(2, 2, 6, 3), 0), "1 bytes follow"},
 		"size that lies":     {"k", npyBytes("<f2", false, []int{2, 2, 1 << 40, 8}, nil), "truncated"},
 		"size that wraps":    {"k", npyBytes("<f2", false, []int{1 << 32, 1 << 32, 1 << 32, 8}, nil), "larger than any file"},
-		"float64":            {"q", npyBytes("<f8", false, []int{2, 4, 5, 8}, make([]byte, 8*320)), "<f8"},
+		"float64":            {"q", npyBytes("<f8", false, []int{2, 4, 5, 8}, make([]byte, 8*320)), "\"<f8\" is not supported: float16 ('<f2'), float32 ('<f4') or bfloat16 ('<V2') is needed"},
 		"integers":           {"q", npyBytes("<i4", false, []int{2, 4, 5, 8}, make([]byte, 4*320)), "<i4"},
 		"rank 3":             {"q", zeros(4, 5, 8), "rank 3, want 4"},
 		"rank 5":             {"v", zeros(1, 2, 2, 6, 3), "rank 5, want 4"},

@@ -69,14 +69,11 @@ func (in *runInputs) open() error {
 		if f.path == "" {
 			continue
 		}
-		file, err := npy.Open(f.path)
+		file, err := npy.Open(f.path, in.wanted(f.flag)...)
 		if err != nil {
 			return fmt.Errorf("--%s %s: %w", f.flag, f.path, err)
 		}
 		in.files[f.flag] = file
-		if err := file.Want(in.wanted(f.flag)...); err != nil {
-			return fmt.Errorf("--%s %s: %w", f.flag, f.path, err)
-		}
 	}
 	if err := in.agree(); err != nil {
 		return err

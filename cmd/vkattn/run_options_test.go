@@ -138,8 +138,8 @@ func (f *withOptions) table() {
 		Table: f.ints("block-table", []int{3, 8}, 12, 1, 3, 2, 9, 8, 11, -7, 1, 99, 99, 99, 99, 99, 99, 99, 4, 0, 1, 12, 99, -1, -1, -1)}
 }
 
-// quantised writes K and V [3, 2, 33, ...] of a type, with a scale for each block of keys.
-func (f *withOptions) quantised(kv attention.KVType, block int) {
+// quantized writes K and V [3, 2, 33, ...] of a type, with a scale for each block of keys.
+func (f *withOptions) quantized(kv attention.KVType, block int) {
 	f.cfg.KV, f.cfg.KVBlock = kv, block
 	f.flag("--kv-dtype", kv.String())
 	groups := 33
@@ -285,11 +285,11 @@ var optionRuns = map[string]func(f *withOptions){
 		f.args.Blocks = &attention.Blocks{Map: f.ints("", nil, 0b101, 0b010, 0, 0b111), BlockQ: 16, BlockK: 16, Batches: 1}
 	},
 	"fixed split": func(f *withOptions) { f.plain(); f.cfg.FixedSplit = 3; f.flag("--fixed-split", "3") },
-	"int8":        func(f *withOptions) { f.plainQ(); f.quantised(attention.KVInt8, 0) },
-	"fp8":         func(f *withOptions) { f.plainQ(); f.quantised(attention.KVFP8, 0) },
+	"int8":        func(f *withOptions) { f.plainQ(); f.quantized(attention.KVInt8, 0) },
+	"fp8":         func(f *withOptions) { f.plainQ(); f.quantized(attention.KVFP8, 0) },
 	"int8, a scale for 8 keys": func(f *withOptions) {
 		f.plainQ()
-		f.quantised(attention.KVInt8, 8)
+		f.quantized(attention.KVInt8, 8)
 		f.flag("--kv-block", "8")
 	},
 	"v-dim": func(f *withOptions) {
@@ -307,8 +307,8 @@ var optionRuns = map[string]func(f *withOptions){
 		f.table()
 		f.flag("--v-dim", "32")
 	},
-	"q8_0": func(f *withOptions) { f.plainQ(); f.quantised(attention.KVQ8_0, 0) },
-	"q4_0": func(f *withOptions) { f.plainQ(); f.quantised(attention.KVQ4_0, 0) },
+	"q8_0": func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ8_0, 0) },
+	"q4_0": func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ4_0, 0) },
 	"much at once": func(f *withOptions) {
 		f.packedQ()
 		f.paged(false)

@@ -53,7 +53,14 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 		Example: `  vkattn tune --headdim 128 --seqlen 4096
   vkattn tune --headdim 64,128 --seqlen 4096 --pass fwd,bwd
   vkattn tune --suite forward --dry-run`,
-		RunE: func(c *cobra.Command, _ []string) error { return flagtext.Sweep.Error(a.tune(c.Context(), &o)) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if f := c.Flags(); f.Changed("budget") && o.budget <= 0 {
+				return badInputf("--budget %v: want a positive duration", o.budget)
+			} else if f.Changed("candidates") && o.candidates <= 0 {
+				return badInputf("--candidates %d: want a positive number", o.candidates)
+			}
+			return flagtext.Sweep.Error(a.tune(c.Context(), &o))
+		},
 	}
 	f := c.Flags()
 	f.SortFlags = false
@@ -96,12 +103,7 @@ func (o *tuneFlags) validate() (*benchPlan, error) {
 	if slices.Contains(plan.passes, bench.PassBoth) {
 		return nil, badInputf("--pass: want fwd or bwd, kernels are tuned one by one")
 	}
-	switch {
-	case o.budget < 0:
-		return nil, badInputf("--budget %v: want a positive duration", o.budget)
-	case o.candidates < 0:
-		return nil, badInputf("--candidates %d: want a positive number", o.candidates)
-	case !(o.tolerance >= 0): // NaN too
+	if !(o.tolerance >= 0) { // NaN too
 		return nil, badInputf("--tolerance %v: want a percentage, 0 or more", o.tolerance)
 	}
 	modes := 0
@@ -123,7 +125,7 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 	}
 	// Tuning needs the compiler's statistics for spills. Every device has the scalar tier.
 	a.stats = true
-	dev, err := a.openDevice(o.device, attention.TierScalar)
+	dev, err := a.openDeviceFor(o.device, attention.TierScalar, "tune")
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
@@ -206,8 +207,8 @@ func (p *tunePrinter) summary() error {
 	e := &errWriter{w: p.w}
 	e.printf("%s\n", t)
 	if n > 0 {
-		e.printf("\nthe heuristic's tile is slower than the best by at most %.1f %%, by %.1f %% in the geometric mean of %d problems\n",
-			worst, 100*(math.Exp(logs/float64(n))-1), n)
+		e.printf("\nthe heuristic's tile is slower than the best by at most %.1f %%, by %.1f %% in the geometric mean of %s\n",
+			worst, 100*(math.Exp(logs/float64(n))-1), flagtext.Count(n, "problem"))
 	}
 	return e.err
 }

@@ -32,7 +32,9 @@ func TestTuneRefusesBadFlags(t *testing.T) {
 		{"tier cuda has no tiles", "--tier", "cuda"},
 		{"unknown output format", "-o", "csv"},
 		{"positive duration", "--budget", "-1s"},
+		{"positive duration", "--budget", "0"},
 		{"positive number", "--candidates", "-1"},
+		{"positive number", "--candidates", "0"},
 		{"percentage", "--tolerance", "-1"},
 		{"percentage", "--tolerance", "NaN"},
 		{"want fwd or bwd", "--pass", "fwd,fwdbwd"},
@@ -48,7 +50,8 @@ func TestTuneRefusesBadFlags(t *testing.T) {
 
 func TestTuneNeedsADevice(t *testing.T) {
 	refused(t, exitUnsupported, "does not run on --device cpu", tinyTune("--device", "cpu")...)
-	refused(t, exitUnsupported, "does not run on --device cpu", "tune", "--list", "--device", "cpu")
+	refused(t, exitUnsupported, "vkattn: tune does not run on --device cpu", "tune", "--list", "--device", "cpu")
+	refused(t, exitUnsupported, "vkattn: profile does not run on --device cpu", "profile", "--device", "cpu")
 }
 
 func TestTuneTakesTheWordsOfBench(t *testing.T) {

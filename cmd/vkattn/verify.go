@@ -55,9 +55,9 @@ has; bench has the same limits (go doc vkattn/cmd/vkattn/internal/verify).
 
 --pass bwd computes the gradients of Q, K and V, and of bias and sinks in the conformance
 table. Each tier takes O and LSE from its own forward pass; tier cuda takes them from tier
-scalar. Tier cubin has no gradients. The
-float64 reference judges the whole gradients of a small problem. In a large problem it
-judges sampled rows of dQ and sampled keys of dK and dV, which are sums over all rows.
+scalar. Tier cubin has no gradients. The float64 reference judges the whole gradients of a
+small problem. In a large problem it judges sampled rows of dQ and sampled keys of dK and
+dV, which are sums over all rows.
 
 Select problems as in bench. Problems of a suite that have options, such as pages, are left
 out: bench verifies them. --suite conformance runs the table of the tests: every head dim,
@@ -108,7 +108,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	if err != nil {
 		return err
 	}
-	dev, err := a.benchDevice(o.device, plan.tiers)
+	dev, err := a.deviceOfTiers(o.device, plan.tiers)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 			return err
 		}
 	}
-	fmt.Fprintf(a.stderr, "%d problems, %d rows, %sseed %d\n", all.Problems, all.Rows, oomCount(all.TooLarge), o.seed)
+	fmt.Fprintf(a.stderr, "%s, %s, %sseed %d\n", flagtext.Count(all.Problems, "problem"), flagtext.Count(all.Rows, "row"), oomCount(all.TooLarge), o.seed)
 	if stopped != nil {
 		return stopped
 	}

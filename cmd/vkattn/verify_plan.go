@@ -3,6 +3,7 @@ package main
 import (
 	"regexp"
 	"slices"
+	"strings"
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
@@ -26,6 +27,14 @@ func (o *verifyFlags) plan() (*verifyPlan, error) {
 	b.onePass = true
 	if p.table {
 		b.suite = ""
+	}
+	for _, name := range strings.FieldsFunc(b.suite, func(r rune) bool { return r == ',' || r == ' ' }) {
+		if name == conformance || name == options {
+			return nil, badInputf("--suite %s stands alone", name)
+		}
+		if _, err := bench.ParseSuite(name, conformance, options); err != nil {
+			return nil, badInputf("--suite: %w", err)
+		}
 	}
 	var err error
 	if p.benchPlan, err = b.plan(verify.Formats); err != nil {

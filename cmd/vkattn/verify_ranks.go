@@ -65,7 +65,7 @@ func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags
 	})
 	err = a.closeRanks(ctx, s, out, info, set, all, err)
 	if s.Rank() == 0 {
-		fmt.Fprintf(a.stderr, "%d problems, %d rows, %d ranks, transport %v, seed %d\n", len(problems), all.rows, s.Ranks(), s.Transport, seed)
+		fmt.Fprintf(a.stderr, "%s, %s, %s, transport %v, seed %d\n", flagtext.Count(len(problems), "problem"), flagtext.Count(all.rows, "row"), flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
 	}
 	return all, err
 }

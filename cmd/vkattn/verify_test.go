@@ -36,7 +36,10 @@ func TestVerifyRefusesBadFlags(t *testing.T) {
 		{"unknown tier", "--tier", "fast"},
 		{"--tier auto", "--tier", "auto"},
 		{"unknown family", "--cuda-kernel", "fa9"},
-		{"unknown suite", "--suite", "everything"},
+		{"seed4, conformance, options", "--suite", "everything"},
+		{"did you mean conformance?", "--suite", "conformanse"},
+		{"--suite conformance stands alone", "--suite", "conformance,forward"},
+		{"--suite options stands alone", "--suite", "decode,options"},
 		{"unknown output format", "-o", "csv"},
 		{"positive number", "--repeat", "0"},
 		{"needs --suite", "--case", "x"},
@@ -75,7 +78,7 @@ func TestVerifyOnTheCPU(t *testing.T) {
 	saved := filepath.Join(t.TempDir(), "rows.jsonl")
 	code, stdout, stderr := call(tinyVerify("--device", "cpu", "--repeat", "2", "--save", saved)...)
 	require.Equal(t, exitOK, code, stderr)
-	require.Equal(t, "1 problems, 1 rows, seed 9\n", stderr)
+	require.Equal(t, "1 problem, 1 row, seed 9\n", stderr)
 	require.Contains(t, stdout, "| float64   |  all |")
 	var line struct {
 		verify.Row

@@ -8,7 +8,20 @@ import (
 )
 
 // ErrInvalid is the error that attention.ErrInvalid names.
-var ErrInvalid = fmt.Errorf("attention: %w", vk.ErrInvalid)
+var ErrInvalid = Sentinel("attention: invalid use", vk.ErrInvalid)
+
+// sentinel is an error with a text of its own that also matches another one.
+type sentinel struct {
+	text  string
+	cause error
+}
+
+func (s *sentinel) Error() string { return s.text }
+
+func (s *sentinel) Unwrap() error { return s.cause }
+
+// Sentinel returns an error with a text that matches itself and cause.
+func Sentinel(text string, cause error) error { return &sentinel{text, cause} }
 
 // IsInvalid reports whether every invalid argument's error matches target.
 func IsInvalid(target error) bool { return target == ErrInvalid || target == vk.ErrInvalid }

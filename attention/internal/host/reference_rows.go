@@ -230,7 +230,7 @@ func (w *refWorker) logit(h int) float64 {
 	return math.Inf(-1)
 }
 
-// widen sets dst to scale times src. That is exact for quantised elements.
+// widen sets dst to scale times src. That is exact for quantized elements.
 func widen(dst []float64, src []float32, scale float64) {
 	for i, x := range src {
 		dst[i] = scale * float64(x)

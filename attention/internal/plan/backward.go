@@ -3,7 +3,6 @@ package plan
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -159,43 +158,18 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 	if cfg.OType() != cfg.DType {
 		return noF32O
 	}
-	v := BackwardVariant{
-		onCPU: on.onCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
-		causal: cfg.Causal != problem.CausalNone, align: r.Align, dLSE: r.DLSE, accumulate: r.Accumulate, f32: cfg.GradientType() != cfg.DType,
-		dK: r.Want.K, dV: r.Want.V, dLSEInDelta: tier != problem.TierScalar, sumQueries: r.Want.Bias && r.Bias[2] == 1 && r.Shape.Sq > 1, Options: r.Options,
-	}
-	if g := r.Shape.Group(); g > 1 {
-		v.Options.packRows = uint32(g)
-	}
+	v := backwardVariantOf(on, cfg, tier, r)
 	var f fragment
-	ofTerms, storage := cfg.DType == problem.F32 && tier != problem.TierScalar, cfg.DType
 	if tier != problem.TierScalar {
-		if ofTerms {
-			f, reason = pickTerms(caps, tier, r.HalfTerms)
-			storage, v.halfTerms, v.dLSEInDelta = termType(r.HalfTerms), r.HalfTerms, false
-			if reason == "" {
-				reason = backwardF32Refusal(cfg, f, r)
-			}
-		} else {
-			f, reason = pickFragment(caps, tier, cfg.DType)
-		}
-		switch {
-		case reason != "":
+		if f, reason = v.useFragments(on, cfg, tier, r); reason != "" {
 			return reason
-		case r.Options.sparseTokens:
-			return "it computes no gradients with sparse tokens"
-		case math.Abs(float64(cfg.ScaleValue())) > maxFastScale && !r.Options.modifies():
-			return fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", cfg.ScaleValue(), problem.MaxFastScore)
-		case cfg.DType == problem.BF16 && !caps.Int16:
-			return "the device lacks shaderInt16"
 		}
-		// Tier coopmat2 converts fragments of float16 in registers on every device.
-		v.inRegisters = tier == problem.TierCoopMat2 && cfg.DType == problem.F16 || on.accumulatorIsOperandA(storage, f)
 	}
 	plan.Notes = nil
+	ofTerms := v.ofTerms(tier)
 	if ofTerms {
 		plan.Chunks = f32ChunksOf(f, r, dsBudget(caps, r))
-		plan.Notes = append(plan.Notes, termsNote(storage))
+		plan.Notes = append(plan.Notes, termsNote(termType(r.HalfTerms)))
 	} else {
 		plan.Chunks = chunksOf(&v, tier, f, r, dsBudget(caps, r))
 	}
@@ -204,29 +178,8 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 	if chunked && !ofTerms && !v.causal && r.Options == (Options{}) {
 		v.rareWork = markRareWork
 	}
-	coopmatKeys := backwardCoopmatKeyTiles
-	if tier == problem.TierCoopMat2 {
-		coopmatKeys = backwardCoopmat2KeyTiles
-	}
 	kernels := []BackwardKernel(nil)
-	for _, k := range []struct {
-		wanted  bool
-		kernel  backwardKernel
-		outputs string
-		scalar  []backwardTile
-		coopmat []backwardTableTile // nil: the kernel of tier scalar serves the coopmat tiers too
-	}{
-		{true, KernelStats, "stats", nil, nil},
-		{!r.PartialKeys, KernelLSE, "LSE", backwardRowTiles, backwardLSETiles},
-		{r.Want.Q && !chunked, KernelDQ, "dQ", backwardRowTiles, backwardCoopmatRowTiles},
-		{r.Want.K || r.Want.V || chunked, KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys},
-		{chunked, KernelDSK, "dQ", nil, backwardAddTiles},
-		{r.Want.Bias, KernelDBias, "dBias", backwardRowTiles, nil},
-		{r.Want.Sinks, KernelDSinks, "dSinks", nil, nil},
-	} {
-		if !k.wanted {
-			continue
-		}
+	for _, k := range wantedKernels(tier, r, chunked) {
 		one := BackwardKernel{PlanKernel: problem.PlanKernel{Outputs: k.outputs}, Variant: v.forKernel(k.kernel)}
 		if reason = one.choose(&caps.Limits, tier, f, k.scalar, k.coopmat, r); reason == "" {
 			var notes []string
@@ -254,6 +207,40 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		plan.BackwardPlan.Kernels = append(plan.BackwardPlan.Kernels, k.PlanKernel)
 	}
 	return ""
+}
+
+// wantedKernel is a kernel of a request with the tables of its tiles.
+type wantedKernel struct {
+	kernel  backwardKernel
+	outputs string
+	scalar  []backwardTile
+	coopmat []backwardTableTile // nil: the kernel of tier scalar serves the coopmat tiers too
+}
+
+// wantedKernels lists the kernels that compute a request on a tier, in the order in which they
+// run. chunked says that the kernel of dK and dV stores dS, from which another computes dQ.
+func wantedKernels(tier problem.Tier, r *BackwardRequest, chunked bool) (list []wantedKernel) {
+	coopmatKeys := backwardCoopmatKeyTiles
+	if tier == problem.TierCoopMat2 {
+		coopmatKeys = backwardCoopmat2KeyTiles
+	}
+	for _, k := range []struct {
+		wanted bool
+		wantedKernel
+	}{
+		{true, wantedKernel{KernelStats, "stats", nil, nil}},
+		{!r.PartialKeys, wantedKernel{KernelLSE, "LSE", backwardRowTiles, backwardLSETiles}},
+		{r.Want.Q && !chunked, wantedKernel{KernelDQ, "dQ", backwardRowTiles, backwardCoopmatRowTiles}},
+		{r.Want.K || r.Want.V || chunked, wantedKernel{KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys}},
+		{chunked, wantedKernel{KernelDSK, "dQ", nil, backwardAddTiles}},
+		{r.Want.Bias, wantedKernel{KernelDBias, "dBias", backwardRowTiles, nil}},
+		{r.Want.Sinks, wantedKernel{KernelDSinks, "dSinks", nil, nil}},
+	} {
+		if k.wanted {
+			list = append(list, k.wantedKernel)
+		}
+	}
+	return list
 }
 
 func dKdV(want tensors.GradientSet) string {

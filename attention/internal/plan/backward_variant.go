@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 
 	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/tensors"
@@ -244,4 +245,51 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 		v.Options = Options{Lengths: v.Options.Lengths & (LengthCuQ | LengthUsedQ)}
 	}
 	return v
+}
+
+// backwardVariantOf is what all kernels of a request have in common on a tier. useFragments adds
+// what depends on the fragments of the device.
+func backwardVariantOf(on *backwardDevice, cfg *problem.Config, tier problem.Tier, r *BackwardRequest) BackwardVariant {
+	v := BackwardVariant{
+		onCPU: on.onCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
+		causal: cfg.Causal != problem.CausalNone, align: r.Align, dLSE: r.DLSE, accumulate: r.Accumulate, f32: cfg.GradientType() != cfg.DType,
+		dK: r.Want.K, dV: r.Want.V, dLSEInDelta: tier != problem.TierScalar, sumQueries: r.Want.Bias && r.Bias[2] == 1 && r.Shape.Sq > 1, Options: r.Options,
+	}
+	if g := r.Shape.Group(); g > 1 {
+		v.Options.packRows = uint32(g)
+	}
+	return v
+}
+
+// ofTerms reports whether the kernels of a tier multiply float32 as sums of terms.
+func (v *BackwardVariant) ofTerms(tier problem.Tier) bool {
+	return v.dtype == problem.F32 && tier != problem.TierScalar
+}
+
+// useFragments picks the fragments of a coopmat tier and fills in what depends on them, or returns
+// the reason why the tier does not compute the request.
+func (v *BackwardVariant) useFragments(on *backwardDevice, cfg *problem.Config, tier problem.Tier, r *BackwardRequest) (f fragment, reason string) {
+	storage := cfg.DType
+	if v.ofTerms(tier) {
+		f, reason = pickTerms(on.caps, tier, r.HalfTerms)
+		storage, v.halfTerms, v.dLSEInDelta = termType(r.HalfTerms), r.HalfTerms, false
+		if reason == "" {
+			reason = backwardF32Refusal(cfg, f, r)
+		}
+	} else {
+		f, reason = pickFragment(on.caps, tier, cfg.DType)
+	}
+	switch {
+	case reason != "":
+		return f, reason
+	case r.Options.sparseTokens:
+		return f, "it computes no gradients with sparse tokens"
+	case math.Abs(float64(cfg.ScaleValue())) > maxFastScale && !r.Options.modifies():
+		return f, fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", cfg.ScaleValue(), problem.MaxFastScore)
+	case cfg.DType == problem.BF16 && !on.caps.Int16:
+		return f, "the device lacks shaderInt16"
+	}
+	// Tier coopmat2 converts fragments of float16 in registers on every device.
+	v.inRegisters = tier == problem.TierCoopMat2 && cfg.DType == problem.F16 || on.accumulatorIsOperandA(storage, f)
+	return f, ""
 }

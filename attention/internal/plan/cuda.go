@@ -71,7 +71,7 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 	case cfg.OType() != cfg.DType:
 		return NoCUDA(noF32Outputs)
 	case r.Options.Any() || cfg.FixedSplit != 0:
-		return NoCUDA("its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, quantised K and V, or fixed splits")
+		return NoCUDA("its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, quantized K and V, or fixed splits")
 	}
 	choice, err := c.Choose(dev, problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel})

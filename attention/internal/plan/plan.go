@@ -82,7 +82,11 @@ func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chose
 	for _, x := range plan.Rejected {
 		why = append(why, fmt.Sprintf("%v: %s", x.Tier, x.Reason))
 	}
-	return plan, fmt.Errorf("%w: %v %v on %s: %s", problem.ErrUnsupported, cfg, r.Shape, dev.Info().Name, strings.Join(why, "; "))
+	what := cfg.String()
+	if !r.AnyArgs { // the shape is that of a call
+		what += " " + r.Shape.String()
+	}
+	return plan, fmt.Errorf("%w: %s on %s: %s", problem.ErrUnsupported, what, dev.Info().Name, strings.Join(why, "; "))
 }
 
 // chooseWithoutPipeline fills in the plan if the tier is cpu, cuda or cubin, which have no

@@ -179,7 +179,7 @@ var coopmat2Cases = []struct {
 	}, []tableTile{
 		{128, coopmatTile{Subgroups: 8, MFrags: 2, KVTile: 32, KVStep: 16, QSmemChunks: 3}},
 	}},
-	// Quantised K and V with scales, whose sums take registers too: on an H200 8x1x64/32 and
+	// Quantized K and V with scales, whose sums take registers too: on an H200 8x1x64/32 and
 	// 12x1x48/16 take 1.34 ms, 8x2x32/16 1.55 (batch 2, 32 heads over 8, length 4096, int8).
 	{func(v *Variant, _ coopmatTile, _ problem.Shape, _ problem.Causal) bool { return v.Options.KV.Scaled() }, []tableTile{
 		{128, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 32}},

@@ -161,7 +161,7 @@ func (v *Variant) keysRun() bool {
 // pairs reports whether two subgroups of the decode kernel split the head dim, which leaves
 // registers to prefetch V. On an H200 head dim 256 then takes 244 us instead of 250, with
 // 16 rows 255 instead of 288, in bfloat16 307 instead of 316. Head dim 192 is slower (200
-// instead of 186): its three blocks of columns have no half. Quantised keys, which take few
+// instead of 186): its three blocks of columns have no half. Quantized keys, which take few
 // registers, are slower too (int8: 206 instead of 184); they pair only with more than 8
 // rows, which would otherwise be read twice.
 func (v *Variant) pairs(dim, sumN uint32) bool {

@@ -221,7 +221,7 @@ static void modify(const simd_tile *t, float *s, const float *slope, const doubl
 	}
 }
 
-// widen_row widens n elements. Quantised ones are multiplied by scale.
+// widen_row widens n elements. Quantized ones are multiplied by scale.
 static void widen_row(float *dst, const uint8_t *src, int32_t n, int32_t type, float scale) {
 	int32_t i = 0;
 	switch (type) {

@@ -78,7 +78,7 @@ func decodeKVRow(t problem.KVType, x []float32, data []byte) {
 	}
 }
 
-// kvPacked is a packed quantised tensor.
+// kvPacked is a packed quantized tensor.
 type kvPacked struct {
 	t           problem.KVType
 	rows        int64 // heads of all batches

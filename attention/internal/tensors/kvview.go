@@ -7,7 +7,7 @@ import (
 
 // KVView reads rows of K or V in host memory, of any storage type.
 type KVView struct {
-	Rows      HostRows // where rows begin, and their elements if they are not quantised
+	Rows      HostRows // where rows begin, and their elements if they are not quantized
 	KV        problem.KVType
 	block     []byte // bytes from Offset 0 on
 	PerBlock  int64  // bytes of 32 elements

@@ -50,7 +50,7 @@ func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 		return nil, g.stop(row, fmt.Errorf("%w: only the forward pass has variants and ablations", attention.ErrUnsupported))
 	}
 	if g.problem.PageSize > 0 || g.problem.Config.KV != attention.KVSame {
-		return nil, g.stop(row, fmt.Errorf("%w: paged and quantised K and V have no gradients", attention.ErrUnsupported))
+		return nil, g.stop(row, fmt.Errorf("%w: paged and quantized K and V have no gradients", attention.ErrUnsupported))
 	}
 	dev := g.Device
 	if s.Tier == attention.TierCPU {

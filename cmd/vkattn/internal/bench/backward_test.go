@@ -118,7 +118,7 @@ func TestAWrongGradientIsNoSpeed(t *testing.T) {
 func TestWhatHasNoGradientsIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*Problem, *Spec){
 		"paged":     func(p *Problem, _ *Spec) { p.PageSize = 16 },
-		"quantised": func(p *Problem, _ *Spec) { p.Config.KV = attention.KVInt8 },
+		"quantized": func(p *Problem, _ *Spec) { p.Config.KV = attention.KVInt8 },
 		"ablation":  func(_ *Problem, s *Spec) { s.Lab.Ablate = attention.AblateSoftmax },
 		"variant":   func(_ *Problem, s *Spec) { s.Lab.Variant = 2 },
 	} {

@@ -118,15 +118,15 @@ func TestANaNInARowThatIsNotSampledIsFound(t *testing.T) {
 
 func TestFormsApply(t *testing.T) {
 	plain := smallProblem(attention.F16)
-	quantised, paged, lengths, empty, lse := plain, plain, plain, plain, plain
-	quantised.Config.KV, paged.PageSize, lengths.Lengths, empty.Lengths = attention.KVInt8, 16, "3/4", "3/0,1/1"
+	quantized, paged, lengths, empty, lse := plain, plain, plain, plain, plain
+	quantized.Config.KV, paged.PageSize, lengths.Lengths, empty.Lengths = attention.KVInt8, 16, "3/4", "3/0,1/1"
 	lse.Lengths, lse.LSE = "3/4", true
 	for _, c := range []struct {
 		baseline Baseline
 		p        Problem
 		want     bool
 	}{
-		{BaselineByMask, plain, true}, {BaselineByMask, quantised, false}, {BaselineContiguous, plain, false}, {BaselineContiguous, paged, true},
+		{BaselineByMask, plain, true}, {BaselineByMask, quantized, false}, {BaselineContiguous, plain, false}, {BaselineContiguous, paged, true},
 		{BaselineSeparate, plain, false}, {BaselineSeparate, lengths, true}, {BaselineSeparate, empty, false}, {BaselineSeparate, lse, false}, {BaselineByMask, lse, true}, {BaselineCopy, plain, true}, {BaselineCUDARef, plain, false},
 	} {
 		require.Equal(t, c.want, c.baseline.applies(c.p, nil), "%v %v", c.baseline, c.p)

@@ -164,7 +164,7 @@ func (d *data) tensors(seed uint64) {
 			t.to.Host = inputs.New(n*int64(t.dim), c.DType, inputs.Normal, seed+1+uint64(i))
 			continue
 		}
-		q := quantise(c.KV, [3]int{batches, p.Shape.KVHeads(), rows}, t.dim, strides, seed+1+uint64(i))
+		q := quantize(c.KV, [3]int{batches, p.Shape.KVHeads(), rows}, t.dim, strides, seed+1+uint64(i))
 		t.to.Host, t.scale.Host = q.rows, q.scales
 	}
 }

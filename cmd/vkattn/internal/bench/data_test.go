@@ -170,7 +170,7 @@ func TestCellsAndBytes(t *testing.T) {
 	require.EqualValues(t, 2*2*1000*4*18, p.KVBytes())
 }
 
-func TestQuantisedDataIsNormalNumbers(t *testing.T) {
+func TestQuantizedDataIsNormalNumbers(t *testing.T) {
 	for _, kv := range attention.KVTypes()[1:] {
 		p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 2, Sq: 1, Sk: 300}, Options: Options{PageSize: 7},
 			Config: attention.Config{HeadDim: 32, HeadDimV: 64, KV: kv, DType: attention.F32}}

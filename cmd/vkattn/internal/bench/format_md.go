@@ -67,115 +67,113 @@ func (p *mdPrinter) table(info *RunInfo) error {
 	return layout(info)
 }
 
-// results prints a line for each row, and the comparisons with peers below. Columns that the
-// others follow from are for wide tables alone.
+// mdColumn is a column of the table of results: its title as markdown.New takes it, whether the
+// table has it, and its cell in a row.
+type mdColumn struct {
+	title string
+	shown bool
+	cell  func(*Row) any
+}
+
+// results prints a line for each row, and the comparisons with peers below.
 func (p *mdPrinter) results(info *RunInfo) error {
-	named := slices.ContainsFunc(p.rows, func(r *Row) bool { return r.Line != "" })
-	wide := info.Wide || info.Suite == "seed4" // the seed's table has these columns
+	var shown []mdColumn
 	m := markdown.New()
-	if named {
-		m.Column("name<")
-	}
-	m.Columns("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<")
-	passes, layers := false, false
-	for _, r := range p.rows {
-		passes, layers = passes || r.Pass != PassForward, layers || r.Layers > 0
-	}
-	if passes {
-		m.Column("pass<")
-	}
-	m.Column("ms min")
-	if wide {
-		m.Column("ms mean")
-	}
-	m.Columns("ms median", "+-", "ms max")
-	if layers {
-		m.Column("layers")
-		m.Column("ms of all layers")
-	}
-	m.Column("TFLOP/s")
-	if wide {
-		m.Columns("TFLOP/s mean", "TFLOP/s peak")
-	}
-	for _, other := range info.others() {
-		m.Column("x " + other)
-	}
-	m.Column("max error")
-	m.Column("memory")
-	memory := wide && slices.ContainsFunc(p.rows, func(r *Row) bool { return r.PlainBytes > 0 })
-	if memory {
-		m.Columns("in", "out", "workspace", "plain needs")
-	}
-	notes, options, splits := false, false, false
-	for _, r := range p.rows {
-		notes, options, splits = notes || r.Note() != "", options || r.OptionText != "", splits || r.Splits > 1
-	}
-	if splits {
-		m.Column("splits")
-	}
-	if options {
-		m.Column("options<")
-	}
-	if notes {
-		m.Column("note<")
+	for _, c := range p.columns(info) {
+		if c.shown {
+			shown = append(shown, c)
+			m.Column(c.title)
+		}
 	}
 	for _, r := range p.rows {
-		var row []any
-		if named {
-			row = append(row, r.Line)
+		var cells []any
+		for _, c := range shown {
+			cells = append(cells, c.cell(r))
 		}
-		row = append(row, r.Device, r.Name(), r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType)
-		if passes {
-			row = append(row, r.Pass)
-		}
-		times, speed := []any{"-", "-", "-", "-"}, "-"
-		mean, meanSpeed, peakSpeed := "-", "-", "-"
-		if r.Status == OK {
-			times, mean = []any{Digits(r.Ms.Min), Digits(r.Ms.Median), noiseText(r.Ms), Digits(r.Ms.Max)}, Digits(r.Ms.Mean)
-		}
-		switch {
-		case r.Status == OK && !IsCopy(r.Name()):
-			speed, meanSpeed, peakSpeed = Digits(r.TFLOPs), Digits(r.MeanTFLOPs), Digits(r.PeakTFLOPs)
-		case r.Status == Fail, r.Status == OOM:
-			speed = string(r.Status)
-		}
-		if wide {
-			times = slices.Insert(times, 1, any(mean))
-		}
-		row = append(row, times...)
-		if layers {
-			row = append(row, layersText(r)...)
-		}
-		row = append(row, speed)
-		if wide {
-			row = append(row, meanSpeed, peakSpeed)
-		}
-		for _, other := range info.others() {
-			row = append(row, ratio(r, other))
-		}
-		checked := "-"
-		if r.Checked.Rows > 0 {
-			checked = fmt.Sprintf("%.1e", r.Checked.MaxError)
-		}
-		row = append(row, checked, Bytes(r.Memory))
-		if memory {
-			row = append(row, memoryText(r)...)
-		}
-		if splits {
-			row = append(row, splitsText(r))
-		}
-		if options {
-			row = append(row, r.OptionText)
-		}
-		if notes {
-			row = append(row, r.Note())
-		}
-		m.Row(row...)
+		m.Row(cells...)
 	}
 	if _, err := fmt.Fprintln(p.w, m); err != nil {
 		return err
 	}
 	return p.comparisons()
+}
+
+// columns lists the columns in their order. Those that follow from others are for wide tables
+// alone.
+func (p *mdPrinter) columns(info *RunInfo) []mdColumn {
+	in := func(has func(*Row) bool) bool { return slices.ContainsFunc(p.rows, has) }
+	timed := func(text func(Summary) string) func(*Row) any {
+		return func(r *Row) any {
+			if r.Status != OK {
+				return "-"
+			}
+			return text(r.Ms)
+		}
+	}
+	speed := func(of func(*Row) float64) func(*Row) any {
+		return func(r *Row) any {
+			if r.Status != OK || IsCopy(r.Name()) {
+				return "-"
+			}
+			return Digits(of(r))
+		}
+	}
+	use := func(of func(*Row) uint64) func(*Row) any { // peers and baselines have no uses of memory
+		return func(r *Row) any {
+			if r.PlainBytes == 0 {
+				return "-"
+			}
+			return Bytes(of(r))
+		}
+	}
+	wide := info.Wide || info.Suite == "seed4" // the seed's table has these columns
+	layers := in(func(r *Row) bool { return r.Layers > 0 })
+	uses := wide && in(func(r *Row) bool { return r.PlainBytes > 0 })
+	list := []mdColumn{
+		{"name<", in(func(r *Row) bool { return r.Line != "" }), func(r *Row) any { return r.Line }},
+		{"device<", true, func(r *Row) any { return r.Device }},
+		{"tier<", true, func(r *Row) any { return r.Name() }},
+		{"tile<", true, func(r *Row) any { return r.Tile }},
+		{"B", true, func(r *Row) any { return r.B }},
+		{"Hq", true, func(r *Row) any { return r.Hq }},
+		{"Hkv", true, func(r *Row) any { return r.Hkv }},
+		{"Sq", true, func(r *Row) any { return r.Sq }},
+		{"Sk", true, func(r *Row) any { return r.Sk }},
+		{"D", true, func(r *Row) any { return r.D }},
+		{"Dv", true, func(r *Row) any { return r.Dv }},
+		{"causal<", true, func(r *Row) any { return r.Causal }},
+		{"dtype<", true, func(r *Row) any { return r.DType }},
+		{"pass<", in(func(r *Row) bool { return r.Pass != PassForward }), func(r *Row) any { return r.Pass }},
+		{"ms min", true, timed(func(s Summary) string { return Digits(s.Min) })},
+		{"ms mean", wide, timed(func(s Summary) string { return Digits(s.Mean) })},
+		{"ms median", true, timed(func(s Summary) string { return Digits(s.Median) })},
+		{"+-", true, timed(noiseText)},
+		{"ms max", true, timed(func(s Summary) string { return Digits(s.Max) })},
+		{"layers", layers, layersText},
+		{"ms of all layers", layers, layersTime},
+		{"TFLOP/s", true, func(r *Row) any {
+			if r.Status == Fail || r.Status == OOM {
+				return string(r.Status)
+			}
+			return speed(func(r *Row) float64 { return r.TFLOPs })(r)
+		}},
+		{"TFLOP/s mean", wide, speed(func(r *Row) float64 { return r.MeanTFLOPs })},
+		{"TFLOP/s peak", wide, speed(func(r *Row) float64 { return r.PeakTFLOPs })},
+	}
+	for _, other := range info.others() {
+		list = append(list, mdColumn{"x " + other, true, func(r *Row) any { return ratio(r, other) }})
+	}
+	return append(list, []mdColumn{
+		{"max error", true, checkedText},
+		{"memory", true, memoryText},
+		{"in", uses, use(func(r *Row) uint64 { return r.InputBytes })},
+		{"out", uses, use(func(r *Row) uint64 { return r.OutputBytes })},
+		{"workspace", uses, use(func(r *Row) uint64 { return r.WorkspaceBytes })},
+		{"plain needs", uses, use(func(r *Row) uint64 { return r.PlainBytes })},
+		{"splits", in(func(r *Row) bool { return r.Splits > 1 }), func(r *Row) any { return splitsText(r) }},
+		{"options<", in(func(r *Row) bool { return r.OptionText != "" }), func(r *Row) any { return r.OptionText }},
+		{"note<", in(func(r *Row) bool { return r.Note() != "" }), func(r *Row) any { return r.Note() }},
+	}...)
 }
 
 // noiseText is the distance of the 95 % interval's ends from the median, such as "0.4%".
@@ -186,23 +184,36 @@ func noiseText(s Summary) string {
 	return "-"
 }
 
-// memoryText is the memory of a row by use, "-" for peers and baselines.
-func memoryText(r *Row) []any {
-	if r.PlainBytes == 0 {
-		return []any{"-", "-", "-", "-"}
+// checkedText is the largest error of a row, "-" if it was not checked.
+func checkedText(r *Row) any {
+	if r.Checked.Rows == 0 {
+		return "-"
 	}
-	return []any{Bytes(r.InputBytes), Bytes(r.OutputBytes), Bytes(r.WorkspaceBytes), Bytes(r.PlainBytes)}
+	return fmt.Sprintf("%.1e", r.Checked.MaxError)
 }
 
-// layersText is the number of layers of a model and the time of all of them.
-func layersText(r *Row) []any {
-	switch {
-	case r.Layers == 0:
-		return []any{"-", "-"}
-	case r.Status != OK:
-		return []any{r.Layers, "-"}
+// memoryText is the memory of a row, "-" if it is not known: the row did not run.
+func memoryText(r *Row) any {
+	if r.Memory == 0 {
+		return "-"
 	}
-	return []any{r.Layers, Digits(float64(r.Layers) * r.Ms.Median)}
+	return Bytes(r.Memory)
+}
+
+// layersText is the number of layers of a model, "-" for other problems.
+func layersText(r *Row) any {
+	if r.Layers == 0 {
+		return "-"
+	}
+	return r.Layers
+}
+
+// layersTime is the time of all layers of a model.
+func layersTime(r *Row) any {
+	if r.Layers == 0 || r.Status != OK {
+		return "-"
+	}
+	return Digits(float64(r.Layers) * r.Ms.Median)
 }
 
 func (p *mdPrinter) comparisons() error {

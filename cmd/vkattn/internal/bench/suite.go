@@ -64,7 +64,7 @@ var Suites = []Suite{
 	}},
 	{Name: "seeds", About: "grouped prefill and decode: padded, packed, paged and sparse, each compared with a reference",
 		list: seeds(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}},
-	{Name: "decode", About: "one row over K and V of 256 MiB and more: contiguous, paged, quantised, sparse, of different lengths",
+	{Name: "decode", About: "one row over 128 MiB to 1 GiB of K and V: contiguous, paged, quantized, sparse, of different lengths",
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
 	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, backward and both", parts: []Sweep{
 		{Batch: []int{8}, Heads: []int{1}, SeqLen: []int{256, 1024, 4096, 8192, 16384, 32768, 65536}, HeadDim: []int{16, 32, 64, 128}, Causal: full},
@@ -99,8 +99,9 @@ func models() (list []Problem) {
 	return list
 }
 
-// ParseSuite finds one of Suites.
-func ParseSuite(name string) (*Suite, error) {
+// ParseSuite finds one of Suites. An error also offers the names of other suites that the
+// command has.
+func ParseSuite(name string, others ...string) (*Suite, error) {
 	var names []string
 	for i := range Suites {
 		if Suites[i].Name == name {
@@ -108,7 +109,7 @@ func ParseSuite(name string) (*Suite, error) {
 		}
 		names = append(names, Suites[i].Name)
 	}
-	return nil, fmt.Errorf("unknown suite %q%s", name, flagtext.Hint(name, names))
+	return nil, fmt.Errorf("unknown suite %q%s", name, flagtext.Hint(name, append(names, others...)))
 }
 
 // Types are the storage types of the suite, given the types of --dtype. None: problems

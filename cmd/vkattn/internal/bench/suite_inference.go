@@ -29,7 +29,7 @@ func seeds() []Problem {
 	}
 }
 
-// decode has one row for each sequence over long K and V: contiguous, paged, quantised,
+// decode has one row for each sequence over long K and V: contiguous, paged, quantized,
 // sparse, and in batches of different lengths.
 func decode() (list []Problem) {
 	of := func(b, hq, hkv, sk, d int) Problem {

@@ -469,3 +469,17 @@ func Only(figures []Figure, series []string) []Figure {
 	}
 	return out
 }
+
+// Names lists the implementations that figures show, as Only takes them.
+func Names(figures []Figure) (names []string) {
+	for _, f := range figures {
+		for _, p := range f.Panels {
+			for _, s := range p.Series {
+				if who, _, _ := strings.Cut(s.Name, ", "); !slices.Contains(names, who) {
+					names = append(names, who)
+				}
+			}
+		}
+	}
+	return names
+}

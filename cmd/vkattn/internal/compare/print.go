@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
@@ -57,11 +58,7 @@ func (r *Report) Summary() string {
 	for _, p := range r.Pairs {
 		count[p.Verdict]++
 	}
-	rows := "rows"
-	if len(r.Pairs) == 1 {
-		rows = "row"
-	}
-	parts := []string{fmt.Sprintf("%d %s", len(r.Pairs), rows)}
+	parts := []string{flagtext.Count(len(r.Pairs), "row")}
 	for _, v := range []Verdict{Faster, Slower, Same, Ambiguous, Broken} {
 		if count[v] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", count[v], v))

@@ -112,11 +112,12 @@ func OneLine(text string) string {
 		}
 	}
 	text = strings.Join(parts, "; ")
-	for _, prefix := range []string{"attention: ", "vk: ", "cudapath: "} {
+	for _, prefix := range []string{"attention: ", "parallel: ", "processes: ", "control: ", "vk: ", "cudapath: "} {
 		text = strings.ReplaceAll(text, ": "+prefix, ": ")
 		text = strings.TrimPrefix(text, prefix)
 	}
-	return text
+	// An error may wrap one that matches the same sentinel.
+	return strings.ReplaceAll(text, "unsupported: unsupported: ", "unsupported: ")
 }
 
 type named struct {

@@ -46,38 +46,36 @@ func (d DType) descr() string {
 	return order + kinds[d].code
 }
 
-// parseDescr parses the code of a type.
-func parseDescr(descr string) (d DType, bigEndian bool, err error) {
+// parseDescr parses the code of a type, which has to be one of want: of all without any.
+func parseDescr(descr string, want []DType) (d DType, bigEndian bool, err error) {
 	code := descr
 	if descr != "" && strings.IndexByte("<>=|", descr[0]) >= 0 {
 		bigEndian = descr[0] == '>'
 		code = descr[1:]
 	}
 	for i, k := range kinds {
-		if k.code == code || code == "?" && DType(i) == Bool {
-			return DType(i), bigEndian, nil
+		d = DType(i)
+		if (k.code == code || code == "?" && d == Bool) && (len(want) == 0 || slices.Contains(want, d)) {
+			return d, bigEndian, nil
 		}
 	}
-	return 0, false, unsupported(descr, []DType{Float16, Float32})
+	return 0, false, fmt.Errorf("element type %q is not supported: %s is needed", descr, alternatives(want))
 }
 
-// unsupported returns an error that names the types that are needed.
-func unsupported(descr string, want []DType) error {
+// alternatives lists types with their codes, all of them for none.
+func alternatives(types []DType) string {
+	if len(types) == 0 {
+		for i := range kinds {
+			types = append(types, DType(i))
+		}
+	}
 	var names []string
-	for _, d := range want {
+	for _, d := range types {
 		names = append(names, fmt.Sprintf("%s ('%s')", d, d.descr()))
 	}
-	list := names[0]
-	if n := len(names) - 1; n > 0 {
-		list = strings.Join(names[:n], ", ") + " or " + names[n]
+	last := len(names) - 1
+	if last == 0 {
+		return names[0]
 	}
-	return fmt.Errorf("element type %q is not supported: %s is needed", descr, list)
-}
-
-// Want returns an error if the file has none of the given types.
-func (f *File) Want(types ...DType) error {
-	if slices.Contains(types, f.DType) {
-		return nil
-	}
-	return unsupported(f.header.descr, types)
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }

@@ -40,7 +40,7 @@ func FuzzHeader(f *testing.F) {
 		f.Add(h)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		h, err := parseHeader(text)
+		h, err := parseHeader(text, nil)
 		if err != nil {
 			require.NotContains(t, err.Error(), "\n")
 			return

@@ -21,8 +21,8 @@ type header struct {
 //
 //	{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2, 3, 4), }
 //
-// with its keys in any order and each exactly once.
-func parseHeader(text string) (header, error) {
+// with its keys in any order and each exactly once. Its type has to be one of want.
+func parseHeader(text string, want []DType) (header, error) {
 	var h header
 	s := scanner{rest: text}
 	seen := map[string]bool{}
@@ -41,7 +41,7 @@ func parseHeader(text string) (header, error) {
 		}
 		switch key {
 		case "descr":
-			err = h.readDescr(&s)
+			err = h.readDescr(&s, want)
 		case "fortran_order":
 			h.fortran, err = s.boolean()
 		case "shape":
@@ -69,16 +69,16 @@ func parseHeader(text string) (header, error) {
 	return h, nil
 }
 
-func (h *header) readDescr(s *scanner) error {
+func (h *header) readDescr(s *scanner, want []DType) error {
 	if s.peek() == '[' {
-		return errors.New("structured arrays are not supported: float16 or float32 is needed")
+		return fmt.Errorf("structured arrays are not supported: %s is needed", alternatives(want))
 	}
 	descr, err := s.quoted()
 	if err != nil {
 		return err
 	}
 	h.descr = descr
-	h.dtype, h.bigEndian, err = parseDescr(descr)
+	h.dtype, h.bigEndian, err = parseDescr(descr, want)
 	return err
 }
 

@@ -41,9 +41,10 @@ const maxHeader = 64 << 10
 var magic = []byte("\x93NUMPY")
 
 // Open opens a regular file and reads its header, so that a file of gigabytes is checked
-// before its data is read. It refuses pipes without waiting for a writer. Errors do not
-// have the path, which the caller adds.
-func Open(path string) (*File, error) {
+// before its data is read. It refuses pipes without waiting for a writer, and elements of
+// other types than those of want if any are given. Errors do not have the path, which the
+// caller adds.
+func Open(path string, want ...DType) (*File, error) {
 	f, err := atomicfile.Open(path)
 	if err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func Open(path string) (*File, error) {
 	info, err := f.Stat()
 	var out *File
 	if err == nil {
-		out, err = open(f, info.Size())
+		out, err = open(f, info.Size(), want)
 	}
 	if err != nil {
 		_ = f.Close()
@@ -106,33 +107,33 @@ func (f *File) Load() (*Array, error) {
 
 // Read reads an array from r, which has size bytes.
 func Read(r io.Reader, size int64) (*Array, error) {
-	f, err := open(r, size)
+	f, err := open(r, size, nil)
 	if err != nil {
 		return nil, err
 	}
 	return f.Load()
 }
 
-func open(r io.Reader, size int64) (*File, error) {
-	h, used, err := readHeader(r, size)
+func open(r io.Reader, size int64, want []DType) (*File, error) {
+	h, used, err := readHeader(r, size, want)
 	if err != nil {
 		return nil, err
 	}
-	want, err := dataBytes(h)
+	need, err := dataBytes(h)
 	if err != nil {
 		return nil, err
 	}
 	switch have := uint64(size - used); {
-	case have < want:
-		return nil, fmt.Errorf("truncated: shape %v of %s needs %d bytes of data, the file has %d", h.shape, h.dtype, want, have)
-	case have > want:
-		return nil, fmt.Errorf("%d bytes follow the data of shape %v of %s", have-want, h.shape, h.dtype)
+	case have < need:
+		return nil, fmt.Errorf("truncated: shape %v of %s needs %d bytes of data, the file has %d", h.shape, h.dtype, need, have)
+	case have > need:
+		return nil, fmt.Errorf("%d bytes follow the data of shape %v of %s", have-need, h.shape, h.dtype)
 	}
 	return &File{DType: h.dtype, Shape: h.shape, header: h, r: r}, nil
 }
 
 // readHeader reads the header and returns it with the number of bytes read.
-func readHeader(r io.Reader, size int64) (header, int64, error) {
+func readHeader(r io.Reader, size int64, want []DType) (header, int64, error) {
 	var start [8]byte
 	if _, err := io.ReadFull(r, start[:]); err != nil || string(start[:6]) != string(magic) {
 		return header{}, 0, errors.New("not a .npy file (no NUMPY magic)")
@@ -161,7 +162,7 @@ func readHeader(r io.Reader, size int64) (header, int64, error) {
 	if _, err := io.ReadFull(r, text); err != nil {
 		return header{}, 0, errors.New("truncated in the header")
 	}
-	h, err := parseHeader(string(text))
+	h, err := parseHeader(string(text), want)
 	return h, used, err
 }
 

@@ -43,7 +43,7 @@ func (f *File) Bench() []*bench.Row {
 var extensions = []string{".json", ".jsonl", ".json.gz", ".jsonl.gz"}
 
 // ErrNoRows is the error of a file that has no row of a benchmark.
-var ErrNoRows = errors.New("no rows of vkattn bench")
+var ErrNoRows = errors.New("no rows of vkattn bench on one device (rows of verify and of --ranks are others)")
 
 // ErrSchema is the error of a file that a later program wrote.
 var ErrSchema = errors.New("rows of a later version of vkattn")

@@ -12,16 +12,16 @@ import (
 	"vkattn/attention/quant"
 )
 
-// quantised is a tensor of random numbers in a quantised type, with the scale of each
+// quantized is a tensor of random numbers in a quantized type, with the scale of each
 // row if the type has separate scales.
-type quantised struct{ rows, scales []byte }
+type quantized struct{ rows, scales []byte }
 
-// quantise returns a tensor [batch, heads, rows, dim] of normal numbers. Strides are in
+// quantize returns a tensor [batch, heads, rows, dim] of normal numbers. Strides are in
 // elements.
-func quantise(kv attention.KVType, size [3]int, dim int, s attention.Strides, seed uint64) quantised {
+func quantize(kv attention.KVType, size [3]int, dim int, s attention.Strides, seed uint64) quantized {
 	rowBytes := int64(kv.RowBytes(attention.F32, dim))
 	n := size[0] * size[1] * size[2]
-	q := quantised{rows: make([]byte, int64(n)*rowBytes)}
+	q := quantized{rows: make([]byte, int64(n)*rowBytes)}
 	if kv.Scaled() {
 		q.scales = make([]byte, 4*n)
 	}
