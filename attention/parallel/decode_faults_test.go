@@ -63,37 +63,13 @@ func (f *faultyNear) GatherNear(ctx context.Context, parts [][][]byte) error {
 	return f.inProcess.GatherNear(ctx, parts)
 }
 
-// decodeFaults are what happens to a rank, and the reason that the others give.
-var decodeFaults = map[string]struct {
-	fail func(f *faultyNear) error
-	want error
-}{
-	"dies":  {func(f *faultyNear) error { f.Close(); <-f.ended; return errBoom }, ErrLeft},
-	"hangs": {func(f *faultyNear) error { <-f.ended; return nil }, ErrTimeout},
-	"fails": {func(*faultyNear) error { return errBoom }, errBoom},
-}
-
-var errBoom = errors.New("boom")
-
 // faultyGroups makes groups of which one has a fault at a step, from when arm is called on.
 func faultyGroups(t *testing.T, ranks, bad int, step, fault string) (groups []*Group, arm func()) {
 	groups = ranksOf(t, ranks, 400*time.Millisecond)
 	f := &faultyNear{inProcess: groups[bad].t.(*inProcess)}
-	f.fail = func() error { return decodeFaults[fault].fail(f) }
+	f.fail = func() error { return rankFaults[fault].fail(groups[bad], f.ended) }
 	groups[bad].t = f
 	return groups, func() { f.step = step }
-}
-
-// requireNamed requires errors of all ranks that name one of them, for a reason.
-func requireNamed(t *testing.T, list []error, bad int, want error) {
-	for r, err := range list {
-		var named *RankError
-		require.ErrorAs(t, err, &named, "rank %d", r)
-		require.Equal(t, bad, named.Rank, "rank %d: %v", r, err)
-		if r != bad {
-			require.ErrorIs(t, err, want, "rank %d", r)
-		}
-	}
 }
 
 // A rank that dies, hangs or fails in any step of a Decode ends it on every other rank with an error that
@@ -101,7 +77,7 @@ func requireNamed(t *testing.T, list []error, bad int, want error) {
 func TestFaultsInDecode(t *testing.T) {
 	testlevel.HostOnly(t)
 	const ranks, bad = 3, 1
-	for fault, x := range decodeFaults {
+	for fault, x := range rankFaults {
 		for _, step := range []string{stepAnnounce, stepAgree, stepGather} {
 			t.Run(fmt.Sprintf("%s at %s", fault, step), func(t *testing.T) {
 				t.Parallel()
@@ -132,7 +108,7 @@ func TestFaultsInRecordedDecode(t *testing.T) {
 	dev, streams := openRanks(t, ranks)
 	cfg := Config{}
 	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
-	for fault, x := range decodeFaults {
+	for fault, x := range rankFaults {
 		for _, step := range []string{stepAnnounce, stepAgree, stepGather} {
 			t.Run(fmt.Sprintf("%s at %s", fault, step), func(t *testing.T) {
 				groups, arm := faultyGroups(t, ranks, bad, step, fault)

@@ -32,6 +32,31 @@ func (f *faulty) Exchange(sends, receives []Transfer) (Pending, error) {
 	return f.Transport.Exchange(sends, receives)
 }
 
+// rankFaults are what happens to a rank, and the reason that the others give. ended is closed when the call
+// has ended for all.
+var rankFaults = map[string]struct {
+	fail func(g *Group, ended chan struct{}) error
+	want error
+}{
+	"dies":  {func(g *Group, ended chan struct{}) error { g.Close(); <-ended; return errBoom }, ErrLeft},
+	"hangs": {func(_ *Group, ended chan struct{}) error { <-ended; return nil }, ErrTimeout},
+	"fails": {func(*Group, chan struct{}) error { return errBoom }, errBoom},
+}
+
+var errBoom = errors.New("boom")
+
+// requireNamed requires errors of all ranks that name one of them, for a reason.
+func requireNamed(t *testing.T, list []error, bad int, want error) {
+	for r, err := range list {
+		var named *RankError
+		require.ErrorAs(t, err, &named, "rank %d", r)
+		require.Equal(t, bad, named.Rank, "rank %d: %v", r, err)
+		if r != bad {
+			require.ErrorIs(t, err, want, "rank %d", r)
+		}
+	}
+}
+
 // faultyCall is a small call for every mode.
 func faultyCall(x form) *whole {
 	cfg := Config{Mode: x.mode, Schedule: x.schedule, Inner: 2}
@@ -44,17 +69,9 @@ func faultyCall(x form) *whole {
 func TestFaultsNameTheRankOnEveryOther(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1) // groups of heads
-	boom := errors.New("boom")
 	const ranks, bad, timeout = 4, 2, 400 * time.Millisecond
 	for _, form := range forms() {
-		for name, x := range map[string]struct {
-			fail func(g *Group, ended chan struct{}) error
-			want error
-		}{
-			"dies":  {func(g *Group, ended chan struct{}) error { g.Close(); <-ended; return boom }, ErrLeft},
-			"hangs": {func(_ *Group, ended chan struct{}) error { <-ended; return nil }, ErrTimeout},
-			"fails": {func(*Group, chan struct{}) error { return boom }, boom},
-		} {
+		for name, x := range rankFaults {
 			for _, forward := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%v %v %s forward %v", form.mode, form.schedule, name, forward), func(t *testing.T) {
 					t.Parallel()
@@ -70,14 +87,7 @@ func TestFaultsNameTheRankOnEveryOther(t *testing.T) {
 					start := time.Now()
 					_, list := w.run(t, groups, false, forward)
 					require.Less(t, time.Since(start), 20*timeout)
-					for r, err := range list {
-						var named *RankError
-						require.ErrorAs(t, err, &named, "rank %d", r)
-						require.Equal(t, bad, named.Rank, "rank %d: %v", r, err)
-						if r != bad {
-							require.ErrorIs(t, err, x.want, "rank %d", r)
-						}
-					}
+					requireNamed(t, list, bad, x.want)
 					// The group stays closed, and says why.
 					for r, g := range groups {
 						require.Error(t, g.Barrier(context.Background()), "rank %d", r)

@@ -3,7 +3,6 @@ package parallel
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -132,15 +131,7 @@ func TestFaultsInExchangesOfAGather(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1)
 	const ranks, bad, timeout = 4, 1, 400 * time.Millisecond
-	boom := errors.New("boom")
-	for name, x := range map[string]struct {
-		fail func(g *Group, ended chan struct{}) error
-		want error
-	}{
-		"dies":  {func(g *Group, ended chan struct{}) error { g.Close(); <-ended; return boom }, ErrLeft},
-		"hangs": {func(_ *Group, ended chan struct{}) error { <-ended; return nil }, ErrTimeout},
-		"fails": {func(*Group, chan struct{}) error { return boom }, boom},
-	} {
+	for name, x := range rankFaults {
 		for at := range int32(4) {
 			t.Run(fmt.Sprintf("%s in exchange %d", name, at), func(t *testing.T) {
 				t.Parallel()
@@ -151,14 +142,7 @@ func TestFaultsInExchangesOfAGather(t *testing.T) {
 				g.t = &faulty{Transport: g.t, at: at, fail: func() error { return x.fail(g, ended) }}
 				plan, list := w.run(t, groups, false, true)
 				require.Equal(t, 4, plan.Forward.Rounds)
-				for r, err := range list {
-					var named *RankError
-					require.ErrorAs(t, err, &named, "rank %d", r)
-					require.Equal(t, bad, named.Rank, "rank %d: %v", r, err)
-					if r != bad {
-						require.ErrorIs(t, err, x.want, "rank %d", r)
-					}
-				}
+				requireNamed(t, list, bad, x.want)
 			})
 		}
 	}
