@@ -63,13 +63,19 @@ func (f *faultyNear) GatherNear(ctx context.Context, parts [][][]byte) error {
 	return f.inProcess.GatherNear(ctx, parts)
 }
 
-// faultyGroups makes groups of which one has a fault at a step, from when arm is called on.
+// faultyGroups makes groups of which one has a fault at a step, from when arm is called on. Calls before may
+// compile pipelines, for which no rank is named.
 func faultyGroups(t *testing.T, ranks, bad int, step, fault string) (groups []*Group, arm func()) {
-	groups = ranksOf(t, ranks, 400*time.Millisecond)
+	groups = ranksOf(t, ranks, time.Minute)
 	f := &faultyNear{inProcess: groups[bad].t.(*inProcess)}
 	f.fail = func() error { return rankFaults[fault].fail(groups[bad], f.ended) }
 	groups[bad].t = f
-	return groups, func() { f.step = step }
+	return groups, func() {
+		f.step = step
+		for _, g := range groups {
+			g.timeout = 400 * time.Millisecond
+		}
+	}
 }
 
 // A rank that dies, hangs or fails in any step of a Decode ends it on every other rank with an error that
