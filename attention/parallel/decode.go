@@ -65,7 +65,7 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 	if err == nil {
 		err = d.check(op, records)
 	}
-	h := header{kind: callDecode, config: op.config, mode: op.shard, shape: checksumOf(a.B, a.Hq, a.Hkv, a.Sq), sequences: checksumOf(a.Tokens...)}
+	h := header{kind: callDecode, config: op.config, mode: op.shard, shape: checksumOf(a.B, a.Hq, attention.Shape{Hq: a.Hq, Hkv: a.Hkv}.KVHeads(), a.Sq), sequences: checksumOf(a.Tokens...)}
 	d.steps.done("check")
 	begun := false
 	begin := func() error {

@@ -184,6 +184,16 @@ func TestDecodeRefuses(t *testing.T) {
 	}) {
 		require.EqualError(t, err, "parallel: rank 1: "+ErrMismatch.Error()+" on the cu_seqlens or lengths")
 	}
+	// 0 key heads are Hq, as in other calls.
+	for _, err := range onAll(ranksOf(t, 2, time.Minute), func(r int, g *Group) error {
+		op, err := New(g, nil, good)
+		require.NoError(t, err)
+		a := args()
+		a.Hq, a.Hkv = 1, r
+		return op.Decode(context.Background(), nil, a)
+	}) {
+		require.NoError(t, err)
+	}
 	op, err := New(groups[0], nil, good)
 	require.NoError(t, err)
 	require.ErrorIs(t, op.Append(nil, AppendArgs{B: 1, Hkv: 1, New: 3, Tokens: []int{500}, Cache: args().Cache}), attention.ErrInvalid)
