@@ -80,7 +80,10 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 		cfg.HeadDim = 8
 		if cfg.KV.Blocked() {
 			cfg.HeadDim = 32
+		} else if rapid.Bool().Draw(t, "other dv") {
+			cfg.HeadDimV = 12
 		}
+		dv := cfg.ValueDim()
 		cfg.Causal = rapid.SampledFrom([]attention.Causal{attention.CausalNone, attention.BottomRight}).Draw(t, "causal")
 		batch, hkv, group := rapid.IntRange(1, 3).Draw(t, "B"), rapid.IntRange(1, 2).Draw(t, "Hkv"), rapid.IntRange(1, 3).Draw(t, "group")
 		const most = 60
@@ -96,16 +99,16 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 			require.NoError(t, err)
 			parts[r] = newSharded(cfg.Config, batch, hkv, max(1, ops[r].Shard().Count(r, most)), pageSize, rng)
 		}
-		one, err := attention.NewAppend(nil, attention.AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, KV: cfg.KV})
+		one, err := attention.NewAppend(nil, attention.AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KV: cfg.KV})
 		require.NoError(t, err)
 		tokens := make([]int, batch)
 		for step := 0; step < 3; step++ {
 			n := rapid.IntRange(1, 18).Draw(t, "new tokens")
-			in := func(heads int) attention.Tensor {
+			in := func(heads, dim int) attention.Tensor {
 				seed++
-				return attention.Tensor{Host: inputs.New(int64(batch*heads*n*cfg.HeadDim), cfg.DType, inputs.Normal, seed)}
+				return attention.Tensor{Host: inputs.New(int64(batch*heads*n*dim), cfg.DType, inputs.Normal, seed)}
 			}
-			k, v, q := in(hkv), in(hkv), in(hkv*group)
+			k, v, q := in(hkv, cfg.HeadDim), in(hkv, dv), in(hkv*group, cfg.HeadDim)
 			var used, total []byte
 			for _, x := range tokens {
 				used = binary.LittleEndian.AppendUint32(used, uint32(x))
@@ -124,7 +127,7 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 					return err
 				}
 				outs[r] = DecodeArgs{B: batch, Hq: hkv * group, Hkv: hkv, Sq: n, Tokens: tokens, Q: q, Cache: parts[r].Cache,
-					O:   attention.Tensor{Host: make([]byte, size*cfg.HeadDim*cfg.DType.Size())},
+					O:   attention.Tensor{Host: make([]byte, size*dv*cfg.DType.Size())},
 					LSE: attention.Tensor{Host: make([]byte, size*4)}}
 				return ops[r].Decode(context.Background(), nil, outs[r])
 			}) {
