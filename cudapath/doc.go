@@ -23,9 +23,10 @@
 //	fa2_any  fa2 for any alignment: loads single elements, at about half the speed
 //	ref      float32 arithmetic, for validation and for float32 tensors
 //
-// Backward uses the first of the same families that supports the problem. Those of fa2 and
-// ref also support varlen, a window and a softcap. Backward keeps statistics of the rows,
-// and for fa3 and fa2 a float32 dQ, in scratch memory that is freed with the stream.
+// Backward uses the first of the same families that supports the problem. They also support
+// varlen, a window and a softcap. Backward keeps statistics of the rows in scratch memory that
+// is freed with the stream, and for fa3 and fa2 a float32 dQ there, or dS for fa3 above head
+// dim 128.
 //
 // The Plan says why the families before the chosen one do not run. Shapes, strides, units
 // and argument errors are the same as in package attention.

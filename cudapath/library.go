@@ -11,6 +11,7 @@ import "C"
 import (
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"unsafe"
 )
@@ -67,7 +68,7 @@ func open(path string) (*library, error) {
 	l := &library{api: C.cua_open(name, &why)}
 	if l.api == nil {
 		defer C.free(unsafe.Pointer(why))
-		return nil, unsupported("load the CUDA driver", "%s: %s", path, C.GoString(why))
+		return nil, unsupported("load the CUDA driver", "%s: %s", path, strings.TrimPrefix(C.GoString(why), path+": "))
 	}
 	var version, devices C.int
 	if err := l.check("cuInit", C.cua_init(l.api, &version, &devices)); err != nil {

@@ -8,7 +8,7 @@ import (
 	"vkattn/attention/internal/dropout"
 )
 
-// call reads the tensors of a call by sequence, with varlen, pages and quantisation. It
+// call reads the tensors of a call by sequence, with varlen, pages and quantization. It
 // shares nothing with package attention but the reading of rows, so that the two
 // implement the options independently.
 type call struct {

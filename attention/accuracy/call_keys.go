@@ -9,7 +9,7 @@ import (
 	"vkattn/attention/internal/dropout"
 )
 
-// readKey widens key t of sequence b, of K or of V, into dst. Quantised keys are rounded to
+// readKey widens key t of sequence b, of K or of V, into dst. Quantized keys are rounded to
 // the storage type, as a chain of separate operations would store them.
 func (c *call) readKey(dst []float32, value bool, b, kv, t int) {
 	batch, at := c.kvRow(b, t)

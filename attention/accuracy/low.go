@@ -23,7 +23,7 @@ import (
 //
 // Options enter as follows. Softcap, bias and ALiBi change a score in float32 before it is
 // rounded. A sink is one more term of the softmax. Dropout is another operation on P, which
-// rounds what it stores. Quantised K and V are dequantised and
+// rounds what it stores. Quantized K and V are dequantized and
 // rounded to the storage type first. Slots that a row does not attend to are left out. A
 // sparse token that is listed twice counts twice. The sample must not have rows past the
 // end of their sequence.
