@@ -241,3 +241,40 @@ func TestReplayOnAnObservedStream(t *testing.T) {
 	require.NoError(t, s.Wait(background(t)))
 	require.False(t, (*Stream)(nil).Observed())
 }
+
+// A launch of a cubin cannot be recorded. The first one on a device makes recordings stale, whose barriers do
+// not cover it.
+func TestRecordingsAndLaunches(t *testing.T) {
+	d := openExecuting(t)
+	s := newStream(t, d)
+	x, y := newBuffer(t, d, 64, Readback), newBuffer(t, d, 64, Readback)
+	r := fillAll(t, d, x, y, 1)
+	var kept *Commands
+	_, err := d.Record(func(c *Commands) error {
+		c.launched, kept = true, c // as CubinFunction.Launch does
+		return nil
+	})
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorIs(t, kept.Barrier(), ErrClosed, "the commands end with the function")
+	require.True(t, s.CanReplay(r))
+	d.launches.Store(true)
+	require.False(t, s.CanReplay(r))
+	_, err = s.Replay(r)
+	require.ErrorIs(t, err, ErrStale)
+	_, err = s.Replay(fillAll(t, d, x, y, 0x02020202))
+	require.NoError(t, err)
+	require.NoError(t, s.Wait(background(t)))
+	require.EqualValues(t, 2, x.Bytes()[0])
+}
+
+// A stream submits recordings of its device alone.
+func TestReplayOnAnotherDevice(t *testing.T) {
+	d, other := openExecuting(t), openExecuting(t)
+	x, y := newBuffer(t, d, 64, Readback), newBuffer(t, d, 64, Readback)
+	r := fillAll(t, d, x, y, 1)
+	s := newStream(t, other)
+	require.False(t, s.CanReplay(r))
+	_, err := s.Replay(r)
+	require.ErrorIs(t, err, ErrInvalid)
+	require.NotErrorIs(t, err, ErrStale)
+}
