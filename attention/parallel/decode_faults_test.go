@@ -131,11 +131,7 @@ func TestFaultsInRecordedDecode(t *testing.T) {
 					return list[r].op.Decode(context.Background(), list[r].s, list[r].DecodeArgs)
 				}), bad, x.want)
 				for _, y := range list {
-					done, err := y.s.Timeline().Value()
-					require.NoError(t, err)
-					submitted, err := y.s.Submit()
-					require.NoError(t, err)
-					require.Equal(t, submitted, done, "work is under way")
+					requireIdle(t, y.s)
 					for _, recorded := range y.op.recordings.calls {
 						require.True(t, y.s.CanReplay(recorded.first))
 						require.True(t, y.s.CanReplay(recorded.merge))

@@ -74,6 +74,16 @@ func (x *decoder) recordedCalls() (n int) {
 	return n
 }
 
+// requireIdle requires that a call has waited for all of its work in a stream.
+func requireIdle(t *testing.T, s *vk.Stream) {
+	t.Helper()
+	done, err := s.Timeline().Value()
+	require.NoError(t, err)
+	submitted, err := s.Submit()
+	require.NoError(t, err)
+	require.Equal(t, submitted, done, "work is under way")
+}
+
 // unrecorded computes the calls that follow without recordings, if on.
 func (x *decoder) unrecorded(on bool) { x.op.recordings.busy = on }
 
@@ -336,6 +346,7 @@ func TestStaleRecordingsOfDecode(t *testing.T) {
 			require.NoError(t, err, "rank %d", r)
 		}
 		for _, x := range list {
+			requireIdle(t, x.s)
 			out, err := x.result()
 			require.NoError(t, err)
 			outs = append(outs, out)
