@@ -249,13 +249,13 @@ func TestRecordingsAndLaunches(t *testing.T) {
 	s := newStream(t, d)
 	x, y := newBuffer(t, d, 64, Readback), newBuffer(t, d, 64, Readback)
 	r := fillAll(t, d, x, y, 1)
-	var kept *Commands
+	var after *Commands
 	_, err := d.Record(func(c *Commands) error {
-		c.launched, kept = true, c // as CubinFunction.Launch does
+		c.launched, after = true, c // as CubinFunction.Launch does
 		return nil
 	})
 	require.ErrorIs(t, err, ErrUnsupported)
-	require.ErrorIs(t, kept.Barrier(), ErrClosed, "the commands end with the function")
+	require.ErrorIs(t, after.Barrier(), ErrClosed, "the commands end with the function")
 	require.True(t, s.CanReplay(r))
 	d.launches.Store(true)
 	require.False(t, s.CanReplay(r))

@@ -62,8 +62,8 @@ func (m *Machine) ringSeconds(bytes float64, ranks int) float64 {
 	return m.Latency + bytes/speed
 }
 
-// collectiveSeconds is the time in which each of n ranks sends bytes, spread evenly over the others.
-// The numbers of the ranks are stride apart.
+// collectiveSeconds is the time in which each of n ranks sends bytes, spread evenly over the others. From
+// one of them to the next the number of the rank grows by stride.
 func (m *Machine) collectiveSeconds(bytes float64, n, stride int) float64 {
 	if n < 2 {
 		return 0
