@@ -1,11 +1,6 @@
 package parallel
 
-import (
-	"cmp"
-	"slices"
-
-	"vkattn/attention"
-)
+import "vkattn/attention"
 
 // All-gather: every rank receives K and V of all ranks and computes its rows in ordinary calls. Mode
 // allgather gathers all key heads at once. A ring with ScheduleGather gathers some at a time, into the
@@ -111,15 +106,9 @@ type ranksRows struct {
 	q, o, lse view
 }
 
-// forwardRows computes rows of some ranks over all keys in their order. Their calls do not depend on one
-// another and follow without a barrier, those that end with short row tiles last (see attend).
+// forwardRows computes rows of some ranks over all keys in their order.
 func (c *call) forwardRows(list []ranksRows, k, v view) error {
-	type part struct {
-		*ranksRows
-		runs []run
-		lse  view
-	}
-	var parts []part
+	var together []runCall
 	var copies []copying
 	for i := range list {
 		x := &list[i]
@@ -141,9 +130,8 @@ func (c *call) forwardRows(list []ranksRows, k, v view) error {
 			}
 			continue
 		}
-		for j := range x.runs {
-			r := &x.runs[j]
-			p := part{ranksRows: x, runs: x.runs[j : j+1]}
+		for _, r := range x.runs {
+			p := runCall{run: r, q: x.q, o: x.o.rowsFrom(r.row, r.rows)}
 			if x.lse.Given() {
 				lse := x.lse.rowsFrom(r.row, r.rows)
 				if lse.packed() {
@@ -153,18 +141,11 @@ func (c *call) forwardRows(list []ranksRows, k, v view) error {
 					copies = append(copies, copying{lse, p.lse})
 				}
 			}
-			parts = append(parts, p)
+			together = append(together, p)
 		}
 	}
-	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(b.runs[0].shortest(), a.runs[0].shortest()) })
-	if len(parts) > 0 && !c.ordered() {
-		return c.err
-	}
-	for _, p := range parts {
-		r := &p.runs[0]
-		if err := c.forwardUnordered(p.runs, false, p.q, k, v, p.o.rowsFrom(r.row, r.rows), p.lse); err != nil {
-			return err
-		}
+	if err := c.forwardRuns(together, false, k, v); err != nil {
+		return err
 	}
 	c.copies(copies)
 	return nil

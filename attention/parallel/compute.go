@@ -1,6 +1,11 @@
 package parallel
 
-import "vkattn/attention"
+import (
+	"cmp"
+	"slices"
+
+	"vkattn/attention"
+)
 
 // Calls of this rank for some runs. Tensors that are not packed sequences take a call for each
 // run. Packed ones take a call for each group of runs of the same Config: every run is a
@@ -67,27 +72,52 @@ func (c *call) arguments(runs []run, q, k, v, o, lse view) attention.Args {
 
 // forward computes runs of one Config behind a barrier. f32 stores O in float32.
 func (c *call) forward(runs []run, f32 bool, q, k, v, o, lse view) error {
-	return c.forwardBehind(c.ordered, runs, f32, q, k, v, o, lse)
+	op, a, err := c.forwardCall(runs, f32, q, k, v, o, lse)
+	if err != nil {
+		return err
+	}
+	if !c.ordered() {
+		return c.err
+	}
+	return op.Forward(c.s, a)
 }
 
-// forwardUnordered is forward without a barrier: it may run at the same time as what was recorded
-// before.
-func (c *call) forwardUnordered(runs []run, f32 bool, q, k, v, o, lse view) error {
-	return c.forwardBehind(func() bool { return c.err == nil }, runs, f32, q, k, v, o, lse)
-}
-
-func (c *call) forwardBehind(ready func() bool, runs []run, f32 bool, q, k, v, o, lse view) error {
+// forwardCall is the operation and the arguments of a forward call.
+func (c *call) forwardCall(runs []run, f32 bool, q, k, v, o, lse view) (*attention.Op, attention.Args, error) {
 	cfg := runs[0].config(c.cfg)
 	cfg.F32O = f32
 	op, err := c.op.of(cfg)
 	if err != nil {
-		return err
+		return nil, attention.Args{}, err
 	}
-	a := c.arguments(runs, q, k, v, o, lse)
-	if !ready() {
+	return op, c.arguments(runs, q, k, v, o, lse), nil
+}
+
+// runCall is a call of one run. O and LSE are of its rows.
+type runCall struct {
+	run       run
+	q, o, lse view
+}
+
+// forwardRuns computes runs of tensors that are not packed sequences, which do not depend on one another.
+//
+// They follow behind one barrier. Behind a barrier of its own, a call begins when the last row tile of the one
+// before has ended, and few tiles keep a GPU busy until then. The calls that end with short row tiles come last.
+func (c *call) forwardRuns(list []runCall, f32 bool, k, v view) error {
+	slices.SortStableFunc(list, func(a, b runCall) int { return cmp.Compare(b.run.shortest(), a.run.shortest()) })
+	if len(list) > 0 && !c.ordered() {
 		return c.err
 	}
-	return op.Forward(c.s, a)
+	for _, x := range list {
+		op, a, err := c.forwardCall([]run{x.run}, f32, x.q, k, v, x.o, x.lse)
+		if err != nil {
+			return err
+		}
+		if err := op.Forward(c.s, a); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // backward adds the gradients of runs of one Config to float32 dQ, dK and dV of the whole

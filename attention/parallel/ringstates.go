@@ -1,11 +1,6 @@
 package parallel
 
-import (
-	"cmp"
-	"slices"
-
-	"vkattn/attention"
-)
+import "vkattn/attention"
 
 // States of a ring: float32 O and LSE of a segment over the keys of each block, and their merges.
 
@@ -36,10 +31,6 @@ func (c *call) makeStates(segments []segment, batch, heads, dim int) {
 }
 
 // attend adds a block to the states of the segments. The last block of a segment rounds its O.
-//
-// The calls write states of their own and read the block alone. So they follow one another without a
-// barrier: behind a barrier, a call begins when the last row tile of the one before has ended, and few
-// tiles keep a GPU busy until then. The calls that end with short tiles come last.
 func (c *call) attend(segments []segment, runs []run, b block, q, o view) error {
 	var parts []segmentPart
 	for i := range segments {
@@ -72,7 +63,7 @@ type segmentPart struct {
 	to   state
 }
 
-// attendParts computes the states of parts, which are independent.
+// attendParts computes the states of parts, each in memory of its own.
 func (c *call) attendParts(parts []segmentPart, b block, q view) error {
 	if c.packed() { // the calls of a part share LSE, and each uploads cu_seqlens
 		for _, p := range parts {
@@ -85,27 +76,11 @@ func (c *call) attendParts(parts []segmentPart, b block, q view) error {
 		}
 		return nil
 	}
-	slices.SortStableFunc(parts, func(a, b segmentPart) int { return cmp.Compare(b.runs[0].shortest(), a.runs[0].shortest()) })
-	if !c.ordered() {
-		return c.err
-	}
+	var list []runCall
 	for _, p := range parts {
-		if err := c.forwardUnordered(p.runs, true, q, b.k, b.v, p.to.o, p.to.lse); err != nil {
-			return err
-		}
+		list = append(list, runCall{p.runs[0], q, p.to.o, p.to.lse})
 	}
-	return nil
-}
-
-// shortest is the number of keys that the row with the fewest keys sees.
-func (r *run) shortest() int {
-	switch r.shape {
-	case lower, upper:
-		return r.keys - r.rows + 1
-	case band:
-		return r.width
-	}
-	return r.keys
+	return c.forwardRuns(list, true, b.k, b.v)
 }
 
 // merge merges what a part wrote into the state of its segment, and rounds O after the last part. The

@@ -50,6 +50,17 @@ func (r *run) cells() uint64 {
 	return rows * keys
 }
 
+// shortest is the number of keys that the row with the fewest keys sees.
+func (r *run) shortest() int {
+	switch r.shape {
+	case lower, upper:
+		return r.keys - r.rows + 1
+	case band:
+		return r.width
+	}
+	return r.keys
+}
+
 // part is the part of a run with rows first to first+n-1 of this rank; ok is false if they see no key.
 func (r run) part(first, n int) (p run, ok bool) {
 	skip := first - r.row
