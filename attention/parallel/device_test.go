@@ -51,6 +51,40 @@ func (d *onDevice) collect() error {
 	return nil
 }
 
+// deviceRank is a rank with its operation, its plan, and its tensors in the device's memory.
+type deviceRank struct {
+	op   *Op
+	plan Plan
+	*part
+	*onDevice
+	g *Group
+}
+
+// onDevices makes the ranks of a forward call, and calls f for each. Tensors are packed, or [batch, row,
+// head, dim] where bshd says so of a rank, and lie in the memory that it names.
+func (w *whole) onDevices(t *testing.T, dev *vk.Device, streams []*vk.Stream, groups []*Group, memory func(r int) (kind vk.MemoryKind, bshd bool), f func(r int, x *deviceRank) error) []error {
+	return onAll(groups, func(r int, g *Group) error {
+		op, err := New(g, dev, w.cfg)
+		if err != nil {
+			return err
+		}
+		defer op.Close()
+		plan, err := op.Plan(w.p)
+		if err != nil {
+			return err
+		}
+		kind, bshd := memory(r)
+		x := &deviceRank{op, plan, w.of(&plan, r, bshd), &onDevice{t: t, s: streams[r]}, g}
+		for _, tensor := range []*attention.Tensor{&x.Q, &x.K, &x.V, &x.O, &x.LSE} {
+			x.tensor(tensor, kind)
+		}
+		return f(r, x)
+	})
+}
+
+// movable is memory that the transport moves without a copy.
+func movable(int) (vk.MemoryKind, bool) { return vk.Readback, false }
+
 // openRanks makes a stream for each of some ranks on one device.
 func openRanks(t *testing.T, n int) (*vk.Device, []*vk.Stream) {
 	dev := testdevice.Open(t)
@@ -90,39 +124,25 @@ func TestForwardOnADevice(t *testing.T) {
 				groups := ranksOf(t, ranks, time.Minute)
 				var mu sync.Mutex
 				var parts []*part
-				for r, err := range onAll(groups, func(r int, g *Group) error {
-					op, err := New(g, dev, cfg)
-					if err != nil {
-						return err
-					}
-					defer op.Close()
-					plan, err := op.Plan(p)
-					if err != nil {
-						return err
-					}
-					x := w.of(&plan, r, r%2 == 0)
-					d := &onDevice{t: t, s: streams[r]}
-					memory := vk.MemoryKind(r % 3)
-					for _, tensor := range []*attention.Tensor{&x.Q, &x.K, &x.V, &x.O, &x.LSE} {
-						d.tensor(tensor, memory)
-					}
+				memory := func(r int) (vk.MemoryKind, bool) { return vk.MemoryKind(r % 3), r%2 == 0 }
+				for r, err := range w.onDevices(t, dev, streams, groups, memory, func(r int, x *deviceRank) error {
 					args := x.Args
 					if name != "packed" && r == ranks-1 { // first without LSE, which other ranks ask for
 						args.LSE = attention.Tensor{}
 					}
 					for range 2 { // the second call has the buffers of the first
-						if err := op.Forward(context.Background(), streams[r], args); err != nil {
+						if err := x.op.Forward(context.Background(), x.s, args); err != nil {
 							return err
 						}
 						args = x.Args
 					}
-					if len(op.pool.free) == 0 {
+					if len(x.op.pool.free) == 0 {
 						return errors.New("the pool has no buffers")
 					}
 					mu.Lock()
-					parts = append(parts, x)
+					parts = append(parts, x.part)
 					mu.Unlock()
-					return d.collect()
+					return x.onDevice.collect()
 				}) {
 					require.NoError(t, err, "rank %d", r)
 				}

@@ -13,7 +13,6 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/internal/testlevel"
-	"vkattn/vk"
 )
 
 // ringMemory sets the memory up to which rings of a test take all heads at once.
@@ -183,29 +182,15 @@ func TestHeadGroupsOnADevice(t *testing.T) {
 		w := newWhole(cfg, Problem{Shape: attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: 64 * ranks, Sk: 64 * ranks}}, 5)
 		groups := ranksOf(t, ranks, time.Minute)
 		parts := make([]*part, ranks)
-		for r, err := range onAll(groups, func(r int, g *Group) error {
-			op, err := New(g, dev, cfg)
-			if err != nil {
+		for r, err := range w.onDevices(t, dev, streams, groups, movable, func(r int, x *deviceRank) error {
+			if err := x.op.Forward(context.Background(), x.s, x.Args); err != nil {
 				return err
 			}
-			defer op.Close()
-			plan, err := op.Plan(w.p)
-			if err != nil {
-				return err
+			if x.plan.Forward.HeadGroups < 2 || x.plan.Schedule != test.schedule || x.op.allocated > x.plan.Forward.ScratchBytes {
+				return fmt.Errorf("allocated %d bytes: %v", x.op.allocated, x.plan)
 			}
-			x := w.of(&plan, r, false)
-			d := &onDevice{t: t, s: streams[r]}
-			for _, tensor := range []*attention.Tensor{&x.Q, &x.K, &x.V, &x.O, &x.LSE} {
-				d.tensor(tensor, vk.Readback) // which the transport moves without a copy
-			}
-			if err := op.Forward(context.Background(), streams[r], x.Args); err != nil {
-				return err
-			}
-			if plan.Forward.HeadGroups < 2 || plan.Schedule != test.schedule || op.allocated > plan.Forward.ScratchBytes {
-				return fmt.Errorf("allocated %d bytes: %v", op.allocated, plan)
-			}
-			parts[r] = x
-			return d.collect()
+			parts[r] = x.part
+			return x.onDevice.collect()
 		}) {
 			require.NoError(t, err, "rank %d", r)
 		}

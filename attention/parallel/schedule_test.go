@@ -185,27 +185,13 @@ func TestErrorWhileBlocksArrive(t *testing.T) {
 	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
 	w := newWhole(cfg, Problem{Shape: attention.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 40, Sk: 40}}, 5)
 	groups := ranksOf(t, ranks, time.Minute)
-	for r, err := range onAll(groups, func(r int, g *Group) error {
-		op, err := New(g, dev, cfg)
-		if err != nil {
-			return err
-		}
-		defer op.Close()
-		plan, err := op.Plan(w.p)
-		if err != nil {
-			return err
-		}
-		x := w.of(&plan, r, false)
-		d := &onDevice{t: t, s: streams[r]}
-		for _, tensor := range []*attention.Tensor{&x.Q, &x.K, &x.V, &x.O, &x.LSE} {
-			d.tensor(tensor, vk.Readback)
-		}
-		watch := &watched{Transport: g.t, started: func() {}}
+	for r, err := range w.onDevices(t, dev, streams, groups, movable, func(r int, x *deviceRank) error {
+		watch := &watched{Transport: x.g.t, started: func() {}}
 		if r == bad {
-			watch.started = func() { _ = op.Close() }
+			watch.started = func() { _ = x.op.Close() }
 		}
-		g.t = watch
-		err = op.Forward(context.Background(), streams[r], x.Args)
+		x.g.t = watch
+		err := x.op.Forward(context.Background(), x.s, x.Args)
 		if n := watch.waits.Load(); n != 0 {
 			return fmt.Errorf("%d exchanges under way after %w", n, err)
 		}
