@@ -39,8 +39,9 @@
 #endif
             S[f][e] = exp2(S[f][e]);
             if (HAS_DK != 0) {
-                dP[f][e] = bool(MASKED) && S[f][e] == 0.0 ? 0.0 : S[f][e] * dP[f][e];
+                dP[f][e] *= S[f][e];
                 if (SOFTCAP != 0) dP[f][e] *= slope[e];
+                if (bool(MASKED) && S[f][e] == 0.0) dP[f][e] = 0.0; // dP and the derivative of a masked slot may be NaN
             }
         }
         if (HAS_DV != 0 && DROPOUT != 0) DROP_ELEMENTS(S[f], f)

@@ -35,8 +35,9 @@
             S[f][e] += negRest[e];
 #endif
             const float P = exp2(S[f][e]);
-            dP[f][e] = bool(MASKED) && P == 0.0 ? 0.0 : P * dP[f][e];
+            dP[f][e] *= P;
             if (SOFTCAP != 0) dP[f][e] *= slope[e];
+            if (bool(MASKED) && P == 0.0) dP[f][e] = 0.0; // dP and the derivative of a masked slot may be NaN
         }
         operandA(dS[f], dP[f])
     }
