@@ -1,52 +1,45 @@
 package parallel
 
-import "vkattn/attention"
+import (
+	"slices"
+
+	"vkattn/attention"
+)
 
 // All-gather: every rank receives K and V of all ranks and computes its rows in ordinary calls. Mode
-// allgather gathers all key heads at once. A ring with ScheduleGather gathers some at a time, into the
-// same memory. A device executes its own kernels and those that move messages by turns, so it is idle
-// while messages move.
+// allgather gathers all key heads at once. A ring with ScheduleGather gathers as many as fit in its memory.
+// A device executes its own kernels and those that move messages by turns, so it is idle while messages move.
 
 // kvGather gathers K and V of the ranks of all groups that have the same heads.
 type kvGather struct {
 	*call
-	k, v    view    // of this rank, all heads
-	arrived []block // by group, the memory of the others' blocks
-	whole   block   // memory of all keys in the order of the sequence
-	blocks  []block // by group, of the key heads under way
+	own block // of this rank, all heads
+	all block // n key heads of all keys in the order of the sequence
+	n   int
 }
 
-// newKVGather makes memory for n key heads.
+// newKVGather makes memory for n key heads. All heads and sequences of a key lie side by side, so that those
+// of consecutive keys are one message, which leaves from its place and arrives in its place.
 func (c *call) newKVGather(k, v view, n int) *kvGather {
-	memory := func(keys int) block {
-		return block{c.new(k.dtype, k.batch, n, keys, k.dim), c.new(v.dtype, v.batch, n, keys, v.dim)}
-	}
 	_, keys := c.extent()
-	x := &kvGather{call: c, k: k, v: v, arrived: make([]block, c.outer), whole: memory(keys)}
-	for g := range c.outer {
-		if g != c.group {
-			x.arrived[g] = memory(countOf(c.groupKeys[g]))
-		}
+	memory := func(v view) view {
+		all, dim := c.new(v.dtype, v.batch, n, keys, v.dim), int64(v.dim)
+		all.Strides = attention.Strides{Batch: int64(n) * dim, Head: dim, Seq: int64(v.batch) * int64(n) * dim}
+		return all
 	}
-	return x
+	return &kvGather{c, block{k, v}, block{memory(k), memory(v)}, n}
 }
 
-// start begins to send n key heads of this rank's block from first on to all ranks, and to receive
-// theirs, when the device is idle. What it sends is copied first where it is not packed, or the transport
-// cannot move it. The memory of all keys is free until place and has the copy.
-func (x *kvGather) start(first, n int) (Pending, error) {
-	own := block{x.k.headsFrom(first, n), x.v.headsFrom(first, n)}
-	memory := block{resized(x.whole.k, n, own.k.rows), resized(x.whole.v, n, own.v.rows)}
-	sent := block{x.denseIn(&memory.k, own.k), x.denseIn(&memory.v, own.v)}
-	x.blocks = make([]block, x.outer)
-	x.blocks[x.group] = own
+// start copies n key heads of this rank from first on to their places. When the device is idle it begins to
+// send them to all ranks, and to receive theirs.
+func (x *kvGather) start(first int) (Pending, error) {
+	order := []Span{{0, x.all.k.rows}}
+	x.copies(append(placing(x.all.k, x.own.k.headsFrom(first, x.n), x.groupKeys[x.group], order),
+		placing(x.all.v, x.own.v.headsFrom(first, x.n), x.groupKeys[x.group], order)...))
 	var sends, receives []Transfer
 	for t := 1; t < x.outer; t++ {
-		g := (x.group + t) % x.outer
-		b := &x.blocks[g]
-		*b = block{resized(x.arrived[g].k, n, x.arrived[g].k.rows), resized(x.arrived[g].v, n, x.arrived[g].v.rows)}
-		sends = append(sends, transfers(x.peer(t), sent.k, sent.v)...)
-		receives = append(receives, transfers(x.peer(t), b.k, b.v)...)
+		sends = append(sends, x.messages(x.peer(t), x.group)...)
+		receives = append(receives, x.messages(x.peer(t), (x.group+t)%x.outer)...)
 	}
 	if err := x.sync(x.ctx); err != nil {
 		return nil, err
@@ -54,28 +47,21 @@ func (x *kvGather) start(first, n int) (Pending, error) {
 	return x.g.t.Exchange(sends, receives)
 }
 
-// place copies the blocks to their places in the order of the sequence. The copies are recorded, and may be
-// submitted when the blocks have arrived.
-func (x *kvGather) place() block {
-	n := x.blocks[x.group].k.heads
-	all := block{resized(x.whole.k, n, x.whole.k.rows), resized(x.whole.v, n, x.whole.v.rows)}
-	order := []Span{{0, all.k.rows}}
-	var copies []copying
-	for g, b := range x.blocks {
-		copies = append(copies, placing(all.k, b.k, x.groupKeys[g], order)...)
-		copies = append(copies, placing(all.v, b.v, x.groupKeys[g], order)...)
+// messages are the keys of group g as messages to or from a rank: one a span and tensor.
+func (x *kvGather) messages(peer, g int) (list []Transfer) {
+	for _, s := range x.groupKeys[g] {
+		list = append(list, transfers(peer, x.all.k.rowsFrom(s.First, s.N), x.all.v.rowsFrom(s.First, s.N))...)
 	}
-	x.copies(copies)
-	return all
+	return list
 }
 
 // gatherForward computes O and LSE of this rank's rows, some key heads and their query heads at a time.
 func (c *call) gatherForward(q, k, v, o, lse view) error {
-	n, group := c.forwardHeads, q.heads/k.heads
+	n, group := c.gatherHeads(slices.Contains(c.lse, true)), q.heads/k.heads
 	runs := c.wholeRuns(c.groupRows[c.group])
 	x := c.newKVGather(k, v, n)
 	for first := 0; first < k.heads; first += n {
-		arriving, err := x.start(first, n)
+		arriving, err := x.start(first)
 		if err != nil {
 			return err
 		}
@@ -86,8 +72,8 @@ func (c *call) gatherForward(q, k, v, o, lse view) error {
 				return err
 			}
 		}
-		all, at, heads := x.place(), first*group, n*group
-		if err := c.forwardRows([]ranksRows{{runs, q.headsFrom(at, heads), o.headsFrom(at, heads), lse.headsFrom(at, heads)}}, all.k, all.v); err != nil {
+		at, heads := first*group, n*group
+		if err := c.forwardRows([]ranksRows{{runs, q.headsFrom(at, heads), o.headsFrom(at, heads), lse.headsFrom(at, heads)}}, x.all.k, x.all.v); err != nil {
 			return c.abandon(err, arriving)
 		}
 		if err := c.await(&arriving); err != nil {

@@ -135,16 +135,15 @@ func (r *ring) backwardHeads(g *ringGradients, t operands, d gradients) error {
 // those of its keys. The sum follows the order of the ranks.
 func (c *call) allGatherBackward(t operands, d gradients) error {
 	x := c.newKVGather(t.k, t.v, t.k.heads)
-	arriving, err := x.start(0, t.k.heads)
+	arriving, err := x.start(0)
 	if err != nil {
 		return err
 	}
 	if err := c.await(&arriving); err != nil {
 		return err
 	}
-	all := x.place()
-	dQ, dK, dV := c.zeros(t.q), c.zeros(all.k), c.zeros(all.v)
-	if err := c.add(c.wholeRuns(c.groupRows[c.group]), t, all.k, all.v, c.runLSE(t.lse).of, d.dO, dQ, dK, dV); err != nil {
+	dQ, dK, dV := c.zeros(t.q), c.zeros(x.all.k), c.zeros(x.all.v)
+	if err := c.add(c.wholeRuns(c.groupRows[c.group]), t, x.all.k, x.all.v, c.runLSE(t.lse).of, d.dO, dQ, dK, dV); err != nil {
 		return err
 	}
 	_, keys := c.extent()

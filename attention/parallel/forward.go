@@ -56,7 +56,7 @@ func (l *layout) checkable(m *side, rank int, a *Args) (attention.Config, attent
 // the stream and waits.
 //
 // The bits depend on the Problem, the mode, the schedule, the order, the number of ranks and, as on one device, on
-// whether LSE is asked for; not on the run.
+// whether LSE is asked for, here by any rank; not on the run.
 // ctx ends the call on all ranks.
 func (op *Op) Forward(ctx context.Context, s *vk.Stream, a Args) error {
 	if err := op.usable(); err != nil {
@@ -90,7 +90,8 @@ func (op *Op) checkForward(s *vk.Stream, l *layout, rank int, a *Args) error {
 	if err := op.checkTier(l, rank); err != nil {
 		return err
 	}
-	return op.checkMemory("parallel.Forward", l.forwardScratch(rank))
+	// Other ranks may ask for LSE where this one does not.
+	return op.checkMemory("parallel.Forward", max(l.forwardScratch(rank, a.LSE.Given()), l.forwardScratch(rank, true)))
 }
 
 // checkTier reports that no kernel of this rank's tier computes its calls, before the ranks agree

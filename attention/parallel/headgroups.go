@@ -23,7 +23,7 @@ func (l *layout) chooseHeads() {
 	case l.outer == 1:
 		return
 	case !l.rings():
-		l.gathers, l.forwardHeads = true, l.ringHeads()
+		l.gathers, l.forwardHeads, l.lseHeads = true, l.ringHeads(), l.ringHeads()
 		return
 	}
 	for g := range l.outer {
@@ -113,12 +113,23 @@ func (l *layout) overlapScratch(g, n int) uint64 {
 	return l.blocksScratch(g, n) + l.elements(l.queryHeads(n), rows, l.cfg.ValueDim()+1)*4
 }
 
-// gatherScratch is the memory of a gather in a rank of group g: K and V of the other ranks, those of all in
-// their order, and LSE of all heads.
-func (l *layout) gatherScratch(g, n int) uint64 {
-	all, dims := l.groupKeys.total(), l.cfg.HeadDim+l.cfg.ValueDim()
-	keys := l.elements(n, all-countOf(l.groupKeys[g]), dims) + l.elements(n, all, dims)
-	return keys*uint64(l.cfg.DType.Size()) + l.elements(l.queryHeads(l.ringHeads()), countOf(l.groupRows[g]), 1)*4
+// gatherHeads is the number of key heads that a gather takes at a time. lse says that a rank asks for LSE.
+// Without it, K and V of all key heads from two ranks are exactly the two blocks that a ring may take.
+func (l *layout) gatherHeads(lse bool) int {
+	if lse {
+		return l.lseHeads
+	}
+	return l.forwardHeads
+}
+
+// gatherScratch is the memory of a gather in a rank: K and V of all ranks.
+func (l *layout) gatherScratch(_, n int) uint64 {
+	return l.elements(n, l.groupKeys.total(), l.cfg.HeadDim+l.cfg.ValueDim()) * uint64(l.cfg.DType.Size())
+}
+
+// gatherLSEScratch is gatherScratch in a rank of group g that asks for LSE: packed copies of all heads.
+func (l *layout) gatherLSEScratch(g, n int) uint64 {
+	return l.gatherScratch(g, n) + l.elements(l.queryHeads(l.ringHeads()), countOf(l.groupRows[g]), 1)*4
 }
 
 // ringBackwardScratch is the memory of gradients, which always overlap.

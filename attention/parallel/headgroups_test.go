@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -56,9 +57,8 @@ func TestHeadGroupsGiveTheSameBits(t *testing.T) {
 								require.NoError(t, err)
 								taken[i] = max(taken[i], (*w).allocated[r])
 							}
-							for _, cost := range []Cost{plan.Forward, plan.Backward} {
-								require.Equal(t, i == 1, cost.HeadGroups > 1, "%v", plan)
-							}
+							require.Equal(t, i == 1, (*w).planned(t, x.ranks).headGroupsWithLSE() > 1, "%v", plan)
+							require.Equal(t, i == 1, plan.Backward.HeadGroups > 1, "%v", plan)
 						}
 						require.Less(t, taken[1], taken[0])
 					}
@@ -66,6 +66,59 @@ func TestHeadGroupsGiveTheSameBits(t *testing.T) {
 						require.True(t, bytes.Equal(pair[0].Host, pair[1].Host), "tensor %d", i)
 					}
 				})
+			}
+		}
+	}
+}
+
+// headGroupsWithLSE is the number of groups of heads of a forward call in which a rank asks for LSE.
+func (l *layout) headGroupsWithLSE() int {
+	if l.gathers {
+		return l.headGroups(l.gatherHeads(true))
+	}
+	return l.headGroups(l.forwardHeads)
+}
+
+// Ranks gather fewer heads at a time if one of them asks for LSE and both do not fit in the memory of a ring.
+// The bits of O are the same.
+func TestLSEDividesAGather(t *testing.T) {
+	testlevel.HostOnly(t)
+	ringMemory(t, 1)
+	for _, mode := range []Mode{ModeRing, Mode2D} {
+		for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
+			cfg := Config{Mode: mode, Schedule: ScheduleGather, Inner: 2}
+			cfg.HeadDim, cfg.Causal = 8, causal
+			p := Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 4, Sq: 64, Sk: 64}}
+			ranks := map[Mode]int{ModeRing: 2, Mode2D: 4}[mode]
+			var none *whole
+			for _, asks := range []string{"none", "one", "all"} {
+				w := newWhole(cfg, p, 3)
+				w.noLSE = make([]bool, ranks)
+				for r := range w.noLSE {
+					w.noLSE[r] = asks == "none" || asks == "one" && r > 0
+				}
+				groups := ranksOf(t, ranks, time.Minute)
+				counters := make([]*faulty, ranks)
+				for r := range groups {
+					counters[r] = &faulty{Transport: groups[r].t, at: -1}
+					groups[r].t = counters[r]
+				}
+				plan := w.forward(t, groups, false)
+				planned := w.planned(t, ranks)
+				require.Equal(t, 1, plan.Forward.HeadGroups)
+				if none == nil {
+					none = w
+				}
+				require.True(t, bytes.Equal(none.O.Host, w.O.Host), "LSE for %s", asks)
+				for r := range groups {
+					exchanges := planned.headGroups(planned.gatherHeads(w.asksForLSE(plan)))
+					require.Equal(t, asks != "none", exchanges > 1)
+					if mode == Mode2D {
+						exchanges += 2
+					}
+					require.EqualValues(t, exchanges, counters[r].n.Load(), "LSE for %s, rank %d", asks, r)
+					require.LessOrEqual(t, w.allocated[r], planned.forwardScratch(r, w.asksForLSE(plan)))
+				}
 			}
 		}
 	}
@@ -84,29 +137,30 @@ func TestRingAllocatesWhatThePlanTells(t *testing.T) {
 				cfg.HeadDim, cfg.HeadDimV, cfg.Causal = 8, 12, causal
 				w := newWhole(cfg, Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 4, Sq: 64, Sk: 64}}, 3)
 				groups := ranksOf(t, ranks, time.Minute)
-				for _, forward := range []bool{true, false} {
-					plan, list := w.run(t, groups, true, forward)
-					require.Equal(t, least == 1, plan.Forward.HeadGroups > 1)
-					planned, err := makePlan(&cfg, w.p, ranks)
-					require.NoError(t, err)
+				for _, x := range []struct{ forward, lse bool }{{true, true}, {true, false}, {false, true}} {
+					w.noLSE = slices.Repeat([]bool{!x.lse}, ranks)
+					plan, list := w.run(t, groups, true, x.forward)
+					planned := w.planned(t, ranks)
+					require.Equal(t, least == 1, planned.headGroupsWithLSE() > 1)
 					var most uint64
 					for r := range groups {
 						require.NoError(t, list[r])
-						told := planned.forwardScratch(r)
-						if !forward {
+						told := planned.forwardScratch(r, x.lse)
+						if !x.forward {
 							told = planned.backwardScratch(r)
 						}
 						most = max(most, told)
-						if least == allHeads && (!forward || schedule == ScheduleGather && len(planned.wholeRuns(planned.groupRows[r])) == 1) {
+						if least == allHeads && x.lse && (!x.forward || schedule == ScheduleGather && len(planned.wholeRuns(planned.groupRows[r])) == 1) {
 							told -= uint64(2*8*64/ranks) * 4 // LSE of all rows and heads needs no copy
 						}
-						require.Equal(t, told, w.allocated[r], "%d ranks, %v, %v, forward %v, rank %d: %v", ranks, causal, schedule, forward, r, plan)
+						require.Equal(t, told, w.allocated[r], "%d ranks, %v, %v, %+v, rank %d: %v", ranks, causal, schedule, x, r, plan)
 					}
-					cost := plan.Forward
-					if !forward {
-						cost = plan.Backward
+					switch {
+					case !x.forward:
+						require.Equal(t, most, plan.Backward.ScratchBytes)
+					case !x.lse:
+						require.Equal(t, most, plan.Forward.ScratchBytes)
 					}
-					require.Equal(t, most, cost.ScratchBytes)
 				}
 			}
 		}
@@ -122,9 +176,7 @@ func TestRingMemoryIsWithinTwoBlocks(t *testing.T) {
 			for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
 				cfg := Config{Mode: ModeRing}
 				cfg.HeadDim, cfg.Causal = 128, causal
-				op, err := New(ranksOf(t, ranks, 0)[0], nil, cfg)
-				require.NoError(t, err)
-				plan, err := op.Plan(Problem{Shape: attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: keys, Sk: keys}})
+				plan, err := makePlan(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: keys, Sk: keys}}, ranks)
 				require.NoError(t, err)
 				block := uint64(keys/ranks) * 8 * 2 * 128 * 2
 				most := 2 * block
@@ -132,6 +184,9 @@ func TestRingMemoryIsWithinTwoBlocks(t *testing.T) {
 					most = max(most, leastRingMemory)
 				}
 				require.LessOrEqual(t, plan.Forward.ScratchBytes, most, "%d ranks, %d keys: %v", ranks, keys, plan)
+				for r := range ranks {
+					require.LessOrEqual(t, plan.forwardScratch(r, true), most, "with LSE, %d ranks, %d keys: %v", ranks, keys, plan)
+				}
 				require.LessOrEqual(t, plan.Backward.ScratchBytes, most, "%d ranks, %d keys: %v", ranks, keys, plan)
 				t.Logf("%v %d ranks, %d keys: %d groups %d MiB, %d groups %d MiB, two blocks %d MiB", causal, ranks, keys, plan.Forward.HeadGroups,
 					plan.Forward.ScratchBytes>>20, plan.Backward.HeadGroups, plan.Backward.ScratchBytes>>20, 2*block>>20)
@@ -186,7 +241,8 @@ func TestHeadGroupsOnADevice(t *testing.T) {
 			if err := x.op.Forward(context.Background(), x.s, x.Args); err != nil {
 				return err
 			}
-			if x.plan.Forward.HeadGroups < 2 || x.plan.Schedule != test.schedule || x.op.allocated > x.plan.Forward.ScratchBytes {
+			planned := w.planned(t, ranks)
+			if planned.headGroupsWithLSE() < 2 || x.plan.Schedule != test.schedule || x.op.allocated > planned.forwardScratch(r, true) {
 				return fmt.Errorf("allocated %d bytes: %v", x.op.allocated, x.plan)
 			}
 			parts[r] = x.part

@@ -16,8 +16,9 @@ type layout struct {
 	groupKeys    Split
 
 	ringRows                    []ringRows // of groups of ranks that a ring joins
-	forwardHeads, backwardHeads int        // key heads that a ring takes at a time, or a gather
-	gathers                     bool       // the forward pass gathers K and V of forwardHeads, and then computes
+	forwardHeads, backwardHeads int        // key heads that a ring takes at a time
+	lseHeads                    int        // forwardHeads of a gather if a rank asks for LSE
+	gathers                     bool       // the forward pass gathers K and V of some key heads, and then computes
 }
 
 // newLayout lays out a checked problem. The mode suits it.

@@ -32,11 +32,13 @@ type Plan struct {
 	Backward Cost    `json:"backward"`
 }
 
-// Cost is what a call costs the rank for which it costs most.
+// Cost is what a call costs the rank for which it costs most. That of Forward is of a call in which no rank
+// asks for LSE. With LSE a ring that gathers may take fewer heads at a time, and so more rounds, and the memory
+// of a call grows by copies of LSE; a ring's bound on memory stays.
 type Cost struct {
 	Rounds       int     `json:"rounds"`        // messages that follow one another
 	HeadGroups   int     `json:"head_groups"`   // into which a ring divides the heads, one after the other; 1: none
-	SentBytes    uint64  `json:"sent_bytes"`    // to other ranks, of Forward without LSE
+	SentBytes    uint64  `json:"sent_bytes"`    // to other ranks
 	LSEBytes     uint64  `json:"lse_bytes"`     // what Forward sends in addition if every rank asks for LSE
 	ScratchBytes uint64  `json:"scratch_bytes"` // memory in addition to the tensors and to what a call on one device takes
 	Seconds      float64 `json:"seconds"`       // estimate, from Config.Machine
@@ -212,7 +214,7 @@ func (x *planned) describe(m *Machine, asked Schedule) {
 	forward, backward := l.volumes()
 	x.Forward, x.Backward = forward.cost(l, m, compute), backward.cost(l, m, 2.5*compute)
 	for r := range l.ranks {
-		x.Forward.ScratchBytes = max(x.Forward.ScratchBytes, l.forwardScratch(r))
+		x.Forward.ScratchBytes = max(x.Forward.ScratchBytes, l.forwardScratch(r, false))
 		x.Backward.ScratchBytes = max(x.Backward.ScratchBytes, l.backwardScratch(r))
 	}
 }

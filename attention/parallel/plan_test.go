@@ -74,8 +74,16 @@ func TestPlanTellsBytesAndMemory(t *testing.T) {
 						default:
 							require.LessOrEqual(t, uint64(most), cost.SentBytes+cost.LSEBytes, "%v", plan)
 						}
+						planned := w.planned(t, n)
 						for r := range groups {
-							require.GreaterOrEqual(t, cost.ScratchBytes, w.allocated[r], "forward %v, rank %d: %v", forward, r, plan)
+							told := planned.backwardScratch(r)
+							if forward {
+								told = planned.forwardScratch(r, w.asksForLSE(plan))
+							}
+							require.GreaterOrEqual(t, told, w.allocated[r], "forward %v, rank %d: %v", forward, r, plan)
+							if !forward || !w.asksForLSE(plan) {
+								require.GreaterOrEqual(t, cost.ScratchBytes, told, "forward %v, rank %d: %v", forward, r, plan)
+							}
 						}
 					}
 				})

@@ -149,7 +149,7 @@ func resized(v view, heads, rows int) view {
 	return viewOf(t, v.dtype, v.batch, heads, rows, v.dim)
 }
 
-// transfers are the messages of packed tensors to or from one rank.
+// transfers are the messages of tensors to or from one rank.
 func transfers(peer int, tensors ...view) (list []Transfer) {
 	for i := range tensors {
 		if tensors[i].bytes() > 0 {

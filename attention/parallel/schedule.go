@@ -56,9 +56,10 @@ func (x *planned) chooseSchedule(asked Schedule, m *Machine, compute float64) {
 	}
 	gather := *x.layout
 	var fits bool
-	gather.forwardHeads, fits = x.mostHeads(x.gatherScratch)
 	gather.gathers = true
-	fits = fits || x.widest(x.gatherScratch, gather.forwardHeads) <= x.widest(x.overlapScratch, x.forwardHeads)
+	gather.forwardHeads, _ = x.mostHeads(x.gatherScratch)
+	gather.lseHeads, fits = x.mostHeads(x.gatherLSEScratch)
+	fits = fits || x.widest(x.gatherLSEScratch, gather.lseHeads) <= x.widest(x.overlapScratch, x.forwardHeads)
 	if x.Schedule, x.ScheduleReason = asked, "asked for"; asked == ScheduleAuto {
 		x.Schedule, x.ScheduleReason = x.fasterSchedule(m, compute, &gather, fits)
 	}
@@ -68,7 +69,7 @@ func (x *planned) chooseSchedule(asked Schedule, m *Machine, compute float64) {
 }
 
 // fasterSchedule compares the estimates of both schedules. fits reports whether what is gathered fits in the
-// memory of a ring.
+// memory of a ring, with LSE too.
 func (x *planned) fasterSchedule(m *Machine, compute float64, gather *layout, fits bool) (Schedule, string) {
 	switch {
 	case x.ranks > m.RanksPerHost:

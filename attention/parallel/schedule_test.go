@@ -83,15 +83,15 @@ func TestPlanChoosesTheSchedule(t *testing.T) {
 		why    string
 		rounds int
 	}{
-		{"one host", 2, 1 << 16, Config{}, 8, ScheduleGather, "exposed", 2},
-		{"one host of eight", 8, 1 << 16, Config{}, 8, ScheduleGather, "exposed", 2},
+		{"one host", 2, 1 << 16, Config{}, 8, ScheduleGather, "exposed", 1},
+		{"one host of eight", 8, 1 << 16, Config{}, 8, ScheduleGather, "exposed", 1},
 		{"two hosts", 16, 1 << 16, Config{Machine: Machine{RanksPerHost: 8}}, 8, ScheduleOverlap, "crosses hosts", 15},
 		{"a ring of hosts", 4, 1 << 16, Config{Mode: Mode2D, Machine: Machine{RanksPerHost: 2}}, 8, ScheduleOverlap, "crosses hosts", 6},
 		{"one key head of all ranks exceeds two blocks", 64, 1 << 20, Config{}, 8, ScheduleOverlap, "need more memory", 4 * 63},
 		{"and so do float32 states", 8, 1 << 20, Config{}, 1, ScheduleGather, "exposed", 1},
 		{"messages that overlap the computation cost nothing", 2, 1 << 16, Config{Machine: Machine{Turn: 1e-9, OverlapCost: 1e-9}}, 8, ScheduleOverlap, "exposed", 8},
 		{"as asked", 2, 1 << 16, Config{Schedule: ScheduleOverlap}, 8, ScheduleOverlap, "asked for", 8},
-		{"as asked, across hosts", 16, 1 << 16, Config{Schedule: ScheduleGather, Machine: Machine{RanksPerHost: 8}}, 8, ScheduleGather, "asked for", 2},
+		{"as asked, across hosts", 16, 1 << 16, Config{Schedule: ScheduleGather, Machine: Machine{RanksPerHost: 8}}, 8, ScheduleGather, "asked for", 1},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			s := s
@@ -132,18 +132,23 @@ func TestFaultsInExchangesOfAGather(t *testing.T) {
 	ringMemory(t, 1)
 	const ranks, bad, timeout = 4, 1, 400 * time.Millisecond
 	for name, x := range rankFaults {
-		for at := range int32(4) {
-			t.Run(fmt.Sprintf("%s in exchange %d", name, at), func(t *testing.T) {
-				t.Parallel()
-				w := faultyCall(form{ModeRing, ScheduleGather})
-				groups := ranksOf(t, ranks, timeout)
-				g := groups[bad]
-				ended := g.t.(*inProcess).ended
-				g.t = &faulty{Transport: g.t, at: at, fail: func() error { return x.fail(g, ended) }}
-				plan, list := w.run(t, groups, false, true)
-				require.Equal(t, 4, plan.Forward.Rounds)
-				requireNamed(t, list, bad, x.want)
-			})
+		for _, lse := range []bool{true, false} {
+			w := faultyCall(form{ModeRing, ScheduleGather})
+			exchanges := w.planned(t, ranks).ringHeads() / w.planned(t, ranks).gatherHeads(lse)
+			require.Equal(t, map[bool]int{true: 4, false: 2}[lse], exchanges)
+			for at := range int32(exchanges) {
+				t.Run(fmt.Sprintf("%s in exchange %d, LSE %v", name, at, lse), func(t *testing.T) {
+					t.Parallel()
+					w := faultyCall(form{ModeRing, ScheduleGather})
+					w.noLSE = slices.Repeat([]bool{!lse}, ranks)
+					groups := ranksOf(t, ranks, timeout)
+					g := groups[bad]
+					ended := g.t.(*inProcess).ended
+					g.t = &faulty{Transport: g.t, at: at, fail: func() error { return x.fail(g, ended) }}
+					_, list := w.run(t, groups, false, true)
+					requireNamed(t, list, bad, x.want)
+				})
+			}
 		}
 	}
 }
@@ -178,7 +183,7 @@ func (p waitedFor) Wait(ctx context.Context) error {
 // A rank that fails while blocks arrive waits for them before it returns: nothing touches the tensors
 // any more.
 func TestErrorWhileBlocksArrive(t *testing.T) {
-	ringMemory(t, 1) // two exchanges: the other rank cannot be done when this one fails in the first
+	ringMemory(t, 1) // two exchanges with LSE: the other rank cannot be done when this one fails in the first
 	const ranks, bad = 2, 1
 	dev, streams := openRanks(t, ranks)
 	cfg := Config{Mode: ModeRing, Schedule: ScheduleGather}

@@ -71,7 +71,7 @@ func (v *view) packed() bool {
 	return true
 }
 
-// memory is the range of a packed view.
+// memory is the range of a view without gaps.
 func (v *view) memory() Memory {
 	return Memory{Host: v.Host, Buffer: v.Buffer, Offset: v.Offset * int64(v.dtype.Size()), Bytes: v.bytes()}
 }

@@ -14,7 +14,7 @@ type volume struct {
 	lse    float64 // what LSE adds to total if every rank asks for it
 	groups int     // of heads, one after the other
 	steps  int     // of the ring that send, of all groups
-	memory float64 // bytes read and written to merge states, to add gradients of ring steps, or to order gathered keys
+	memory float64 // bytes read and written to merge states, to add gradients of ring steps, or to copy the keys that are gathered
 }
 
 // most keeps the largest of each number.
@@ -59,9 +59,9 @@ func (l *layout) volumesOf(rank int) (forward, backward volume) {
 	}
 	all := batch * kv * float64(l.keys.total()) * (d + dv)
 	forward.groups, backward.groups = l.headGroups(l.forwardHeads), l.headGroups(l.backwardHeads)
-	if l.gathers { // and copies K and V of all ranks into their order
+	if l.gathers { // and copies its own K and V to their places
 		forward.gather = float64(l.outer-1) * block(g) * size
-		forward.memory = 2 * all * size
+		forward.memory = 2 * block(g) * size
 	}
 	switch {
 	case l.mode == ModeAllGather:
@@ -146,7 +146,7 @@ func (l *layout) headsScratch(rank int, rowDims, keyDims int, size uint64) uint6
 
 // membersScratch is the memory of forwardMembers: Q of other ranks, K and V as they arrive and in order,
 // O for other ranks, and packed copies of what the transport cannot send or receive in place.
-func (l *layout) membersScratch(rank int) uint64 {
+func (l *layout) membersScratch(rank int, lse bool) (bytes uint64) {
 	d, dv, size := l.cfg.HeadDim, l.cfg.ValueDim(), uint64(l.cfg.DType.Size())
 	_, hq := l.heads(0)
 	_, kv := l.kvHeads(0)
@@ -154,24 +154,30 @@ func (l *layout) membersScratch(rank int) uint64 {
 	allRows, allKeys := l.rows.total(), l.keys.total()
 	n := l.elements(hq, allRows-rows, d+dv) + l.elements(kv, 2*allKeys-keys, d+dv)
 	n += l.elements(l.Hq, rows, d+dv) + l.elements(kv*(l.inner-1), keys, d+dv)
-	return n*size + (l.elements(3*l.Hq, rows, 1)+l.elements(2*hq, allRows, 1))*4
+	if lse {
+		bytes = (l.elements(3*l.Hq, rows, 1) + l.elements(2*hq, allRows, 1)) * 4
+	}
+	return bytes + n*size
 }
 
-// forwardScratch bounds the memory that Forward allocates on a rank.
-func (l *layout) forwardScratch(rank int) (n uint64) {
+// forwardScratch bounds the memory that Forward allocates on a rank. lse says that ranks ask for LSE.
+func (l *layout) forwardScratch(rank int, lse bool) (n uint64) {
 	cfg := &l.cfg
 	d, dv, size := cfg.HeadDim, cfg.ValueDim(), uint64(cfg.DType.Size())
-	switch {
-	case l.inner > 1 && l.outer == 1 && !l.packed():
-		return l.membersScratch(rank)
-	case l.inner > 1:
-		n = l.headsScratch(rank, d+dv, d+dv, size) + l.headsScratch(rank, 1, 0, 4)
+	if l.inner > 1 && l.outer == 1 && !l.packed() {
+		return l.membersScratch(rank, lse)
 	}
-	switch {
+	n = l.headsScratch(rank, d+dv, d+dv, size)
+	if lse {
+		n += l.headsScratch(rank, 1, 0, 4)
+	}
+	switch g := rank / l.inner; {
+	case l.gathers && lse:
+		n += l.gatherLSEScratch(g, l.lseHeads)
 	case l.gathers:
-		n += l.gatherScratch(rank/l.inner, l.forwardHeads)
+		n += l.gatherScratch(g, l.forwardHeads)
 	case l.outer > 1:
-		n += l.overlapScratch(rank/l.inner, l.forwardHeads)
+		n += l.overlapScratch(g, l.forwardHeads)
 	}
 	return n
 }
@@ -212,7 +218,7 @@ func (l *layout) backwardScratch(rank int) (n uint64) {
 	switch {
 	case l.mode == ModeAllGather && l.ranks > 1:
 		keys := l.keys.total()
-		n += l.elements(kv, 2*keys-l.keys.Count(rank), d+dv)*size + l.elements(hq, rows, d)*4 + l.elements(hq, l.lseRows(rank), 1)*4
+		n += l.elements(kv, keys, d+dv)*size + l.elements(hq, rows, d)*4 + l.elements(hq, l.lseRows(rank), 1)*4
 		n += l.elements(kv, 2*keys+l.ranks*l.keys.Count(rank), d+dv) * 4
 	case l.outer > 1:
 		n += l.ringBackwardScratch(rank/l.inner, l.backwardHeads)

@@ -213,6 +213,23 @@ func (w *whole) of(plan *Plan, rank int, bshd bool) *part {
 	return p
 }
 
+// planned is the plan with its layout.
+func (w *whole) planned(t require.TestingT, ranks int) *planned {
+	x, err := makePlan(&w.cfg, w.p, ranks)
+	require.NoError(t, err)
+	return x
+}
+
+// asksForLSE reports whether a rank of a forward call asks for LSE. One without rows does not.
+func (w *whole) asksForLSE(plan *Plan) bool {
+	for r := range plan.Rows {
+		if plan.Rows.Count(r) > 0 && (w.noLSE == nil || !w.noLSE[r]) {
+			return true
+		}
+	}
+	return false
+}
+
 // forward computes the call over ranks and collects O and LSE.
 func (w *whole) forward(t require.TestingT, groups []*Group, bshd bool) *Plan {
 	plan, list := w.run(t, groups, bshd, true)
