@@ -19,12 +19,16 @@ type kvGather struct {
 }
 
 // newKVGather makes memory for n key heads. All heads and sequences of a key lie side by side, so that those
-// of consecutive keys are one message, which leaves from its place and arrives in its place.
+// of consecutive keys are one message, which leaves from its place and arrives in its place. Rows that are not
+// whole words stay [batch, head, key, dim]: a kernel does not copy them, and a vkCmdCopyBuffer for each row
+// of 32,768 keys of 8 heads took 0.2 s to record.
 func (c *call) newKVGather(k, v view, n int) *kvGather {
 	_, keys := c.extent()
 	memory := func(v view) view {
 		all, dim := c.new(v.dtype, v.batch, n, keys, v.dim), int64(v.dim)
-		all.Strides = attention.Strides{Batch: int64(n) * dim, Head: dim, Seq: int64(v.batch) * int64(n) * dim}
+		if v.dim*v.dtype.Size()%4 == 0 {
+			all.Strides = attention.Strides{Batch: int64(n) * dim, Head: dim, Seq: int64(v.batch) * int64(n) * dim}
+		}
 		return all
 	}
 	return &kvGather{c, block{k, v}, block{memory(k), memory(v)}, n}
@@ -47,10 +51,21 @@ func (x *kvGather) start(first int) (Pending, error) {
 	return x.g.t.Exchange(sends, receives)
 }
 
-// messages are the keys of group g as messages to or from a rank: one a span and tensor.
+// messages are the keys of group g as messages to or from a rank: one a span and tensor, or one for each head
+// where the heads of a key do not lie side by side.
 func (x *kvGather) messages(peer, g int) (list []Transfer) {
 	for _, s := range x.groupKeys[g] {
-		list = append(list, transfers(peer, x.all.k.rowsFrom(s.First, s.N), x.all.v.rowsFrom(s.First, s.N))...)
+		for _, v := range [2]view{x.all.k.rowsFrom(s.First, s.N), x.all.v.rowsFrom(s.First, s.N)} {
+			if v.Strides.Head == int64(v.dim) {
+				list = append(list, transfers(peer, v)...)
+				continue
+			}
+			for b := range v.batch {
+				for h := range v.heads {
+					list = append(list, transfers(peer, v.sequencesFrom(b, 1).headsFrom(h, 1))...)
+				}
+			}
+		}
 	}
 	return list
 }

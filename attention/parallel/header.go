@@ -24,7 +24,7 @@ const (
 var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode, Order or Schedule", "Shape", "cu_seqlens or lengths", "Split"}
 
 // headerVersion changes with the protocol between ranks.
-const headerVersion = 6
+const headerVersion = 7
 
 // header describes a call by checksums.
 type header struct {

@@ -15,13 +15,15 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-// counted counts the bytes that a rank sends and receives.
+// counted counts the bytes that a rank sends and receives, and its sends.
 type counted struct {
 	Transport
 	sent, received atomic.Int64
+	sends          atomic.Int32
 }
 
 func (c *counted) Exchange(sends, receives []Transfer) (Pending, error) {
+	c.sends.Add(int32(len(sends)))
 	for i := range sends {
 		c.sent.Add(sends[i].Bytes)
 	}

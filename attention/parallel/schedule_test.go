@@ -58,6 +58,49 @@ func TestARingThatGathersGivesTheBitsOfAnAllGather(t *testing.T) {
 	}
 }
 
+// A gather moves all heads and sequences of a span of keys in one message, or each alone where rows are not
+// whole words. A rank without keys sends nothing.
+func TestMessagesOfAGather(t *testing.T) {
+	testlevel.HostOnly(t)
+	p := Problem{Shape: attention.Shape{B: 2, Hq: 6, Hkv: 3, Sq: 24, Sk: 24}}
+	for _, x := range []struct {
+		name   string
+		dim    int // of V; that of K is 8
+		keys   Split
+		causal attention.Causal
+		want   []int32 // messages that each rank sends
+	}{
+		{"contiguous", 8, nil, attention.CausalNone, []int32{2, 2}},
+		{"zigzag, in which the chunks of rank 1 are side by side", 8, nil, attention.TopLeft, []int32{4, 2}},
+		{"three ranks", 8, nil, attention.TopLeft, []int32{8, 8, 4}},
+		{"odd rows of V", 5, nil, attention.TopLeft, []int32{2 + 2*6, 1 + 6}},
+		{"no keys", 8, Split{{{0, 24}}, nil}, attention.CausalNone, []int32{2, 0}},
+		{"spans by turns", 8, Split{{{0, 3}, {6, 4}, {12, 12}}, {{3, 3}, {10, 2}}}, attention.CausalNone, []int32{6, 4}},
+	} {
+		for _, mode := range []Mode{ModeRing, ModeAllGather} {
+			t.Run(fmt.Sprintf("%s, %v", x.name, mode), func(t *testing.T) {
+				ringMemory(t, allHeads)
+				cfg := Config{Mode: mode, Schedule: ScheduleGather}
+				cfg.HeadDim, cfg.HeadDimV, cfg.Causal = 8, x.dim, x.causal
+				p := p
+				if p.Keys = x.keys; x.keys != nil {
+					p.Rows = Contiguous(24, 2)
+				}
+				groups := ranksOf(t, len(x.want), time.Minute)
+				counters := make([]*counted, len(x.want))
+				for r := range groups {
+					counters[r] = &counted{Transport: groups[r].t}
+					groups[r].t = counters[r]
+				}
+				newWhole(cfg, p, 3).forward(t, groups, false)
+				for r, c := range counters {
+					require.Equal(t, x.want[r], c.sends.Load(), "rank %d", r)
+				}
+			})
+		}
+	}
+}
+
 // The plan gathers where ranks share a host and memory allows, and says why.
 func TestPlanChoosesTheSchedule(t *testing.T) {
 	testlevel.HostOnly(t)
