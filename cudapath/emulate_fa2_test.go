@@ -38,6 +38,7 @@ func newWarpEmulator(t testing.TB, dtype string, d, dv int) *warpEmulator {
 	file := filepath.Join(dir, "kernels.so")
 	text, err := exec.Command(compiler, "-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", "-I"+dir,
 		"-DFA2_ELEMENT="+element, "-DFA2_NAME=attn", fmt.Sprintf("-DFA2_D=%d", d), fmt.Sprintf("-DFA2_DV=%d", dv),
+		fmt.Sprintf("-DSTORES_MATRICES=%t", dtype == "f16"), // both forms of the stores of P and dS
 		`-DSOURCE="fa2_backward.cu"`, "-o", file, filepath.Join(dir, "emulate.cc")).CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	e := &warpEmulator{}
@@ -250,4 +251,43 @@ func fa2Of(t *table, b *cases.Backward, cfg attention.Config) ([]*Kernel, error)
 		list = append(list, k)
 	}
 	return list, nil
+}
+
+// The score of a masked slot is NaN if the row has a NaN. Softcap multiplies P by a derivative, which is then NaN too. The slot
+// still takes no part: the keys that the row does not attend to, and the other rows, keep their gradients.
+func TestFA2BackwardOfNaNBehindSoftcap(t *testing.T) {
+	testlevel.HostOnly(t)
+	const rows, odd = 8, 2
+	c := cases.Case{D: 64, Dv: 64, Causal: attention.TopLeft, Shape: attention.Shape{B: 1, Hq: 1, Sq: rows, Sk: rows}, Softcap: 5, LSE: true, Seed: 3}
+	b, err := cases.NewBackward(c, attention.F16)
+	require.NoError(t, err)
+	cfg := c.Config(cases.On(attention.TierCPU, attention.F16))
+	table, err := embedded()
+	require.NoError(t, err)
+	kernels, err := fa2Of(table, b, cfg)
+	require.NoError(t, err)
+	e := newWarpEmulator(t, "f16", kernels[0].D, kernels[0].DV)
+	at := func(x *attention.Tensor, row int) []byte {
+		return x.Host[2*(x.Offset+int64(row)*x.Strides.Resolve(1, rows, c.D).Seq):][:2*c.D]
+	}
+	calls := [2]attention.BackwardArgs{}
+	for i := range calls {
+		a, _, err := callOf(b, cfg, b.Image)
+		require.NoError(t, err)
+		if i == 1 {
+			copy(at(&a.Q, odd)[6:], []byte{0, 0x7e})
+		}
+		require.NoError(t, emulateFA2(e, kernels, cfg, a, false))
+		calls[i] = a
+	}
+	for i := range rows {
+		if i > odd {
+			require.Equal(t, at(&calls[0].DK, i), at(&calls[1].DK, i), "dK of key %d", i)
+			require.Equal(t, at(&calls[0].DV, i), at(&calls[1].DV, i), "dV of key %d", i)
+		}
+		if i != odd {
+			require.Equal(t, at(&calls[0].DQ, i), at(&calls[1].DQ, i), "dQ of row %d", i)
+		}
+	}
+	require.NotEqual(t, at(&calls[0].DK, odd), at(&calls[1].DK, odd))
 }

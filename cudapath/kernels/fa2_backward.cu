@@ -3,8 +3,8 @@
 // the bytes of shared memory with fa2_backward.json.
 //
 // Read fa2_backward.h first: the idea and the main loop. fa2_backward_tile.h has the sizes and the shared memory,
-// fa2_backward_work.h the units of work and the workspace, fa2_backward_copy.h the copies and the turns,
-// fa2_backward_odd.h Inf and NaN, fa2_backward_rows.h the stats kernel.
+// fa2_backward_work.h the units of work and the workspace, fa2_backward_plan.h what steps need of their unit,
+// fa2_backward_copy.h the copies and the turns, fa2_backward_odd.h Inf and NaN, fa2_backward_rows.h the stats kernel.
 //
 // The build compiles this file once per module: FA2_ELEMENT is Half or Bfloat, FA2_D and FA2_DV are the bucket.
 #include "fa2_backward_rows.h"

@@ -1,4 +1,4 @@
-// Inline PTX for sm_80 that only the backward fa2 kernels use: barriers of a part of a CTA, and dQ in the L2 cache.
+// Inline PTX that only the backward fa2 kernels use: barriers of a part of a CTA, dQ in the L2 cache, and stmatrix, which sm_90 has.
 #pragma once
 #include "sm80.h"
 
@@ -18,6 +18,19 @@ __device__ __forceinline__ bool join_any(uint32_t threads, bool x) {
 }
 
 __device__ __forceinline__ void join(uint32_t threads) { asm volatile("barrier.cta.sync 1, %0;" ::"r"(threads) : "memory"); }
+
+// Whether the GPU has stmatrix.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr bool StoresMatrices = true;
+#else
+constexpr bool StoresMatrices = false;
+#endif
+
+// Stores four 8x8 matrices as ldmatrix loads them. Lane i passes the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void stmatrix(uint32_t address, const uint32_t (&r)[4]) {
+	if constexpr (StoresMatrices)
+		asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
 
 // Loads memory that other CTAs write, from the L2 cache, or gives 0 if x does not hold. It does not branch.
 __device__ __forceinline__ float4 load_l2_if(bool x, const float *from) {

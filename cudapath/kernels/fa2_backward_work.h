@@ -63,7 +63,7 @@ template <class C> __device__ __forceinline__ Unit unit_of(const AttnBackwardPar
 	return {int(head / p.Hkv), int(head % p.Hkv), int(blocks - 1 - in_chunk / width), int(blocks)};
 }
 
-// The steps of a unit, one after the other.
+// The steps of a unit, one after the other. Heads count from the first query head of the group.
 struct Step {
 	int head, block;
 	__device__ __forceinline__ Step next(const Span &rows) const { return block + 1 == rows.end ? Step{head + 1, rows.first} : Step{head, block + 1}; }

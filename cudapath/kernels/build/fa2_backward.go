@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// fa2BackwardTile is a tile of fa2_backward_tile.h. The build compares the bytes of shared memory, those of f16.
+// fa2BackwardTile is a tile of fa2_backward_tile.h. The build compares the bytes of shared memory.
 type fa2BackwardTile struct{ warps, rows, keys, shared int }
 
 // fa2BackwardBuckets are the head dims that backward kernels exist for, and their tiles.
@@ -10,12 +10,12 @@ var fa2BackwardBuckets = []struct {
 	d, dv     int
 	main, any fa2BackwardTile
 }{
-	{64, 64, fa2BackwardTile{8, 128, 128, 167112}, fa2BackwardTile{8, 32, 64, 41864}},
-	{96, 96, fa2BackwardTile{8, 64, 128, 165584}, fa2BackwardTile{4, 32, 64, 58248}},
-	{128, 128, fa2BackwardTile{8, 64, 128, 198352}, fa2BackwardTile{8, 32, 64, 74632}},
-	{192, 128, fa2BackwardTile{8, 64, 64, 157328}, fa2BackwardTile{4, 32, 32, 66408}},
-	{192, 192, fa2BackwardTile{8, 64, 64, 181904}, fa2BackwardTile{4, 32, 32, 78696}},
-	{256, 256, fa2BackwardTile{8, 64, 64, 214664}, fa2BackwardTile{4, 32, 32, 70096}},
+	{64, 64, fa2BackwardTile{8, 128, 128, 167264}, fa2BackwardTile{8, 32, 64, 42016}},
+	{96, 96, fa2BackwardTile{8, 64, 128, 165736}, fa2BackwardTile{4, 32, 64, 58400}},
+	{128, 128, fa2BackwardTile{8, 64, 128, 198504}, fa2BackwardTile{8, 32, 64, 74784}},
+	{192, 128, fa2BackwardTile{8, 64, 64, 157480}, fa2BackwardTile{4, 32, 32, 66560}},
+	{192, 192, fa2BackwardTile{8, 64, 64, 182056}, fa2BackwardTile{4, 32, 32, 78848}},
+	{256, 256, fa2BackwardTile{8, 64, 64, 214816}, fa2BackwardTile{4, 32, 32, 70248}},
 }
 
 // fa2BackwardModules lists the backward kernels of fa2: for each type and bucket a module
@@ -29,9 +29,6 @@ func fa2BackwardModules() []module {
 			name := fmt.Sprintf("fa2_%s_d%d", dtype.name, b.d)
 			if b.dv != b.d {
 				name += fmt.Sprintf("x%d", b.dv)
-			}
-			if dtype.name == "bf16" {
-				b.any.shared += 2 * b.any.rows * b.any.keys // the second term of dS
 			}
 			m := module{name: name + "_backward", source: "fa2_backward.cu", ptx: true}
 			m.defines = []string{

@@ -9,6 +9,7 @@ static inline uint32_t __float_as_uint(float x) { return bitsOf(x); }
 
 extern char memory[]; /* dynamic shared memory; an address is an offset */
 static inline uint64_t __cvta_generic_to_shared(const void *p) { return (const char *)p - memory; }
+static inline void *__cvta_shared_to_generic(uint64_t address) { return memory + address; }
 
 /* Waits until all 32 lanes of the warp are here. f computes from the arguments of all lanes, once. */
 void meet(const char *what, void *argument, void (*f)(void **arguments));
@@ -102,6 +103,22 @@ static inline void ldmatrix_transposed(uint32_t (&r)[4], uint32_t address)
 		for (int i = 0; i < 32; i++)
 			for (int m = 0; m < 4; m++)
 				((Matrices *)all[i])->r[m] = elementAt(all, m, i % 4 * 2, i / 4) | (uint32_t)elementAt(all, m, i % 4 * 2 + 1, i / 4) << 16;
+	});
+}
+
+/* The test chooses whether kernels use stmatrix. */
+#ifndef STORES_MATRICES
+#define STORES_MATRICES true
+#endif
+constexpr bool StoresMatrices = STORES_MATRICES;
+struct Stores { const uint32_t *r; uint32_t address; };
+static inline void stmatrix(uint32_t address, const uint32_t (&r)[4])
+{
+	Stores one = {r, address};
+	if (address % 16) refuse("unaligned store", address);
+	meet("stmatrix", &one, [](void **all) {
+		for (int i = 0; i < 32; i++)
+			for (int m = 0; m < 4; m++) memcpy(sharedAt(((Stores *)all[8 * m + i / 4])->address) + 4 * (i % 4), &((Stores *)all[i])->r[m], 4);
 	});
 }
 
