@@ -85,11 +85,17 @@ func exitCode(err error) int {
 	return exitFailure
 }
 
+// errorPrefix begins the line that reports an error.
+const errorPrefix = "vkattn: "
+
+// errSaid is an error that a process of this command has reported.
+var errSaid = errors.New("reported")
+
 // exit reports err in one line and returns the exit code.
 func (a *app) exit(err error) int {
 	code := exitCode(err)
-	if err != nil {
-		fmt.Fprintln(a.stderr, "vkattn:", flagtext.OneLine(err.Error()))
+	if err != nil && !errors.Is(err, errSaid) {
+		fmt.Fprintln(a.stderr, errorPrefix+flagtext.OneLine(err.Error()))
 	}
 	return code
 }

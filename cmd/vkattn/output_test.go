@@ -71,12 +71,19 @@ func TestADescriptorThatIsNotOpenForWritingIsBadInput(t *testing.T) {
 }
 
 func TestASocketTakesTheOutput(t *testing.T) {
+	for _, path := range []string{"/dev/stdout", "-"} {
+		t.Run(path, func(t *testing.T) { socketTakesTheOutput(t, path) })
+	}
+}
+
+func socketTakesTheOutput(t *testing.T, path string) {
+	t.Helper()
 	_, args := goodFiles(t)
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
 	defer func() { _ = ours.Close() }()
-	p := start(t, func(c *exec.Cmd) { c.Stdout = theirs }, with(without(args, "--lse"), "--o", "/dev/stdout")...)
+	p := start(t, func(c *exec.Cmd) { c.Stdout = theirs }, with(without(args, "--lse"), "--o", path)...)
 	require.NoError(t, theirs.Close())
 	data, err := io.ReadAll(ours)
 	require.NoError(t, err)

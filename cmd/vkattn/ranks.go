@@ -192,7 +192,8 @@ func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []
 }
 
 // startRanks runs this command with the same arguments in a process for each rank of this host. The
-// first gets standard output; the lines on standard error of the others are prefixed.
+// first gets standard output; the lines on standard error of the others are prefixed. An error that several
+// ranks report, such as bad input, is printed once.
 func (a *app) startRanks(ctx context.Context, n int) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -215,6 +216,8 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 	var mu sync.Mutex // of standard error
 	var all sync.WaitGroup
 	failed := make([]error, n)
+	said := map[string]bool{}   // errors printed
+	last := make([][]string, n) // errors of ranks, which wait for those of rank 0
 	for r := range n {
 		c := exec.CommandContext(ctx, self, a.args...)
 		c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
@@ -238,12 +241,18 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 			lines := bufio.NewScanner(stderr)
 			lines.Buffer(nil, 1<<20)
 			for lines.Scan() {
-				prefix := ""
-				if r > 0 {
-					prefix = fmt.Sprintf("rank %d: ", r)
+				text := lines.Text()
+				isError := strings.HasPrefix(text, errorPrefix)
+				if isError && r > 0 {
+					last[r] = append(last[r], text)
+					continue
 				}
 				mu.Lock()
-				fmt.Fprintf(a.stderr, "%s%s\n", prefix, lines.Text())
+				if r > 0 {
+					text = fmt.Sprintf("rank %d: %s", r, text)
+				}
+				fmt.Fprintln(a.stderr, text)
+				said[text] = said[text] || isError
 				mu.Unlock()
 			}
 			_, _ = io.Copy(io.Discard, stderr) // behind a line that is too long; the rank must not wait for a reader
@@ -256,6 +265,14 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 	}
 	_ = socket.Close()
 	all.Wait()
+	for r, list := range last {
+		for _, text := range list {
+			if !said[text] {
+				fmt.Fprintf(a.stderr, "rank %d: %s\n", r, text)
+				said[text] = true
+			}
+		}
+	}
 	if err := asked.Err(); err != nil {
 		return err
 	}
@@ -268,6 +285,9 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 	for r, err := range failed {
 		switch {
 		case errors.As(err, &exit) && exit.ExitCode() > 0:
+			if len(said) > 0 {
+				return &coded{exit.ExitCode(), errSaid}
+			}
 			return &coded{exit.ExitCode(), fmt.Errorf("rank %d ended with exit code %d", r, exit.ExitCode())}
 		case err != nil:
 			return fmt.Errorf("rank %d: %w", r, err)

@@ -179,6 +179,14 @@ func TestRanksJoinAWorld(t *testing.T) {
 	require.Contains(t, other.stderr.String(), "a world of 4 ranks")
 }
 
+// What all ranks refuse is said once.
+func TestRanksReportAnErrorOnce(t *testing.T) {
+	p := start(t, nil, onRanks("bench", 2, "--tier", "coopmat")...)
+	require.Equal(t, exitUnsupported, p.end(t))
+	require.Equal(t, 1, strings.Count(p.stderr.String(), "\n"), "%s", p.stderr.String())
+	require.True(t, strings.HasPrefix(p.stderr.String(), "vkattn: tier coopmat"), "%s", p.stderr.String())
+}
+
 // A rank that is killed ends the others, and is named. A signal ends all.
 func TestARankThatIsKilled(t *testing.T) {
 	p := start(t, nil, onRanks("verify", 2, "--repeat", "1000000", "--parallel", "ring")...)

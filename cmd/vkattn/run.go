@@ -52,7 +52,7 @@ the same one, else f32.
 
 O is written as float32 in the layout of the inputs, LSE as float32 [B, Hq, Sq] in
 either layout. Both files are written whole or not at all, even after SIGHUP, SIGINT or
-SIGTERM. With --o /dev/stdout the plan is printed on standard error. Inputs must be
+SIGTERM. With --o - (or /dev/stdout) the plan is printed on standard error. Inputs must be
 regular files; their size is checked before they are read.
 
 ` + fileHelp + `
@@ -71,6 +71,11 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 				return badInputf("--lse needs a file name")
 			}
 			o.dtypeSet = c.Flags().Changed("dtype")
+			for _, path := range []*string{&o.o, &o.lse, &o.dQ, &o.dK, &o.dV, &o.dBias, &o.dSinks} {
+				if *path == "-" {
+					*path = "/dev/stdout"
+				}
+			}
 			for _, f := range o.files() {
 				if c.Flags().Changed(f.flag) && f.path == "" {
 					return badInputf("--%s needs a file name", f.flag)
