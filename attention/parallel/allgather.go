@@ -18,7 +18,7 @@ type kvGather struct {
 	n   int
 }
 
-// newKVGather makes memory for n key heads. All heads and sequences of a key lie side by side, so that those
+// newKVGather makes memory for n key heads. All heads and sequences of a key are adjacent, so that those
 // of consecutive keys are one message, which leaves from its place and arrives in its place. Rows that are not
 // whole words stay [batch, head, key, dim]: a kernel does not copy them, and a vkCmdCopyBuffer for each row
 // of 32,768 keys of 8 heads took 0.2 s to record.
@@ -52,7 +52,7 @@ func (x *kvGather) start(first int) (Pending, error) {
 }
 
 // messages are the keys of group g as messages to or from a rank: one a span and tensor, or one for each head
-// where the heads of a key do not lie side by side.
+// where the heads of a key are not adjacent.
 func (x *kvGather) messages(peer, g int) (list []Transfer) {
 	for _, s := range x.groupKeys[g] {
 		for _, v := range [2]view{x.all.k.rowsFrom(s.First, s.N), x.all.v.rowsFrom(s.First, s.N)} {

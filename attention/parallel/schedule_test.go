@@ -71,7 +71,7 @@ func TestMessagesOfAGather(t *testing.T) {
 		want   []int32 // messages that each rank sends
 	}{
 		{"contiguous", 8, nil, attention.CausalNone, []int32{2, 2}},
-		{"zigzag, in which the chunks of rank 1 are side by side", 8, nil, attention.TopLeft, []int32{4, 2}},
+		{"zigzag, in which the chunks of rank 1 are adjacent", 8, nil, attention.TopLeft, []int32{4, 2}},
 		{"three ranks", 8, nil, attention.TopLeft, []int32{8, 8, 4}},
 		{"odd rows of V", 5, nil, attention.TopLeft, []int32{2 + 2*6, 1 + 6}},
 		{"no keys", 8, Split{{{0, 24}}, nil}, attention.CausalNone, []int32{2, 0}},
