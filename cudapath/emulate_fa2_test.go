@@ -13,6 +13,7 @@ import (
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
@@ -24,6 +25,8 @@ import (
 type warpEmulator struct {
 	lib uintptr
 	run func(entry uintptr, p *backwardParams, grid *uint32, threads, reversed int32) string
+
+	planDiffers func(p *backwardParams, ticket uint32, seed uint64) int32
 }
 
 // newWarpEmulator compiles a module of fa2_backward.cu once for a test.
@@ -45,6 +48,7 @@ func newWarpEmulator(t testing.TB, dtype string, d, dv int) *warpEmulator {
 	e.lib, err = purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	require.NoError(t, err)
 	purego.RegisterLibFunc(&e.run, e.lib, "emulate")
+	purego.RegisterLibFunc(&e.planDiffers, e.lib, "planDiffers")
 	return e
 }
 
@@ -290,4 +294,43 @@ func TestFA2BackwardOfNaNBehindSoftcap(t *testing.T) {
 		}
 	}
 	require.NotEqual(t, at(&calls[0].DK, odd), at(&calls[1].DK, odd))
+}
+
+// The plan of a unit of fa2 has limits for its steps in 32 bits. For every block of rows they say what the lengths, the mask and
+// the window say, whatever the lengths.
+func TestFA2PlanFollowsTheLengths(t *testing.T) {
+	testlevel.HostOnly(t)
+	e := newWarpEmulator(t, "f16", 128, 128)
+	check := func(t *rapid.T) {
+		length := func(name string) int32 {
+			if rapid.Bool().Draw(t, name+" is large") {
+				return rapid.Int32Range(1, 2_000_000_000).Draw(t, name)
+			}
+			return rapid.Int32Range(1, 2000).Draw(t, name)
+		}
+		limit := func(name string) int32 {
+			ofBlocks := rapid.Map(rapid.Int32Range(1, 20), func(n int32) int32 { return 64*n - 1 })
+			return rapid.OneOf(rapid.Just[int32](math.MaxInt32), rapid.Just[int32](0), rapid.Int32Range(0, 700), ofBlocks, rapid.Int32Range(0, math.MaxInt32)).Draw(t, name)
+		}
+		p := backwardParams{hq: 2, hkv: 1, b: 1, d: 128, dv: 128, scale: 1, sq: length("Sq"), sk: length("Sk"), left: limit("left"), right: limit("right"),
+			bottomRight: rapid.Int32Range(0, 1).Draw(t, "bottom-right")}
+		if rapid.Bool().Draw(t, "dQ") {
+			p.dQ.base = 1 << 20 // not read
+		}
+		const keys = 128
+		blocks := uint32((int64(p.sk) + keys - 1) / keys)
+		last := rapid.Bool().Draw(t, "near the last")
+		ticket := rapid.Uint32Range(0, min(blocks-1, 40)).Draw(t, "ticket")
+		if last {
+			ticket = blocks - 1 - ticket
+		} else if rapid.Bool().Draw(t, "anywhere") {
+			ticket = rapid.Uint32Range(0, blocks-1).Draw(t, "unit")
+		}
+		require.Zero(t, e.planDiffers(&p, ticket, rapid.Uint64().Draw(t, "seed")), "1: later_blocks, 2: ends_at, 3: least and most")
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		for range 50 { // one takes a microsecond
+			check(t)
+		}
+	})
 }

@@ -154,3 +154,25 @@ extern "C" const char *emulate(void (*entry)(AttnBackwardParams), const AttnBack
 	}
 	return nullptr;
 }
+
+/* Whether the plan of a unit of kernel Main says of blocks of its rows what follows from their lengths: 0, or what differs. The
+ * blocks are the first and last 16 of the unit, and others by seed. */
+extern "C" int planDiffers(const AttnBackwardParams *p, uint32_t ticket, uint64_t seed)
+{
+	const fa2::Work<Main> work(*p, ticket);
+	const fa2::Plan<Main> plan(*p, work);
+	const int64_t n = work.rows.end - work.rows.first, key = work.key;
+	for (int i = 0; i < 64 && n > 0; i++) {
+		seed = seed * 6364136223846793005u + 1442695040888963407u;
+		const int64_t at = i < 16 ? i : i < 32 ? n - 1 - (i - 16) : int64_t((seed >> 33) % uint64_t(n));
+		if (at < 0 || at >= n) continue;
+		const int block = work.rows.first + int(at);
+		const Span keys = work.s.key_blocks(block);
+		if (plan.later_blocks(block) != (p->dQ.base ? keys.end - 1 - work.unit.block : 0)) return 1;
+		if (p->dQ.base && plan.ends_at(block) != (keys.first == work.unit.block)) return 2;
+		const int64_t row = int64_t(block) * Main::Rows, lastRow = row + Main::Rows - 1, lastKey = key + Main::Keys - 1;
+		const bool whole = lastRow < work.s.rows.used && lastKey < work.s.keys.used && lastKey <= row + work.s.right && key >= lastRow - work.s.left;
+		if ((row >= plan.least && row <= plan.most) != whole) return 3;
+	}
+	return 0;
+}
