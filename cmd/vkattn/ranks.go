@@ -252,7 +252,9 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 					text = fmt.Sprintf("rank %d: %s", r, text)
 				}
 				fmt.Fprintln(a.stderr, text)
-				said[text] = said[text] || isError
+				if isError {
+					said[text] = true
+				}
 				mu.Unlock()
 			}
 			_, _ = io.Copy(io.Discard, stderr) // behind a line that is too long; the rank must not wait for a reader
