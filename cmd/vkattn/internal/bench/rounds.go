@@ -35,7 +35,7 @@ type candidate struct {
 	judged int // number of runs whose noise was computed last
 }
 
-// time measures the candidates in rounds.
+// time measures the candidates in rounds, each in another order (turnOrder).
 func (g *group) time(ctx context.Context, ready []*candidate) error {
 	open := ready[:0:0]
 	for _, c := range ready {
@@ -46,17 +46,24 @@ func (g *group) time(ctx context.Context, ready []*candidate) error {
 			return err
 		}
 	}
-	for len(open) > 0 {
-		still := open[:0:0]
-		for _, c := range open {
+	for round := 0; len(open) > 0; round++ {
+		ended := make([]bool, len(open))
+		for _, i := range turnOrder(len(open), round) {
+			c := open[i]
 			g.say(g.problem, c.row.Who(), fmt.Sprintf("run %d", len(c.times)+1))
 			if err := g.batch(ctx, c); err != nil {
+				ended[i] = true
 				if err = g.drop(ctx, c, ready, err); err != nil {
 					return err
 				}
 			} else if g.enough(c) {
+				ended[i] = true
 				g.finish(c)
-			} else {
+			}
+		}
+		still := open[:0:0]
+		for i, c := range open {
+			if !ended[i] {
 				still = append(still, c)
 			}
 		}
