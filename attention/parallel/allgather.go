@@ -13,9 +13,11 @@ import (
 // kvGather gathers K and V of the ranks of all groups that have the same heads.
 type kvGather struct {
 	*call
-	own block // of this rank, all heads
-	all block // n key heads of all keys in the order of the sequence
-	n   int
+	own     block   // of this rank, all heads
+	sent    block   // memory for copies of n of them
+	all     block   // n key heads of all keys in the order of the sequence
+	arrived []block // by group of ranks: n key heads that move as one message
+	n       int
 }
 
 // newKVGather makes memory for n key heads. All heads and sequences of a key are adjacent, so that those
@@ -24,26 +26,59 @@ type kvGather struct {
 // of 32,768 keys of 8 heads took 0.2 s to record.
 func (c *call) newKVGather(k, v view, n int) *kvGather {
 	_, keys := c.extent()
-	memory := func(v view) view {
+	x := &kvGather{call: c, own: block{k, v}, arrived: make([]block, c.outer), n: n}
+	for i, v := range [2]view{k, v} {
 		all, dim := c.new(v.dtype, v.batch, n, keys, v.dim), int64(v.dim)
-		if v.dim*v.dtype.Size()%4 == 0 {
+		if c.wordRows(v.dim) {
 			all.Strides = attention.Strides{Batch: int64(n) * dim, Head: dim, Seq: int64(v.batch) * int64(n) * dim}
 		}
-		return all
+		*x.all.tensor(i) = all
+		for g := range c.outer {
+			if g != c.group && c.packs(g, n, v.dim) {
+				*x.arrived[g].tensor(i) = c.new(v.dtype, v.batch, n, countOf(c.groupKeys[g]), v.dim)
+			}
+		}
 	}
-	return &kvGather{c, block{k, v}, block{memory(k), memory(v)}, n}
+	return x
+}
+
+// tensor is K or V.
+func (b *block) tensor(i int) *view { return [2]*view{&b.k, &b.v}[i] }
+
+// wordRows reports whether rows of K or V are whole 32-bit words.
+func (l *layout) wordRows(dim int) bool { return dim*l.cfg.DType.Size()%4 == 0 }
+
+// placedMessages is the number of messages of a tensor that a gather receives in their places from a rank,
+// however short they are.
+const placedMessages = 16
+
+// packs reports whether n heads of K or V of a group of ranks move as one message, which the receiver copies to
+// their places. In place they would be many messages, most of them short. The layout alone decides, so sender and
+// receiver decide alike.
+func (l *layout) packs(g, n, dim int) bool {
+	spans := l.groupKeys[g]
+	messages := len(spans)
+	if !l.wordRows(dim) {
+		messages *= l.batch() * n
+	}
+	return messages > placedMessages && l.elements(n, countOf(spans), dim)*l.dtypeSize() < uint64(messages)*uint64(messageBytes)
 }
 
 // start copies n key heads of this rank from first on to their places. When the device is idle it begins to
 // send them to all ranks, and to receive theirs.
 func (x *kvGather) start(first int) (Pending, error) {
-	order := []Span{{0, x.all.k.rows}}
-	x.copies(append(placing(x.all.k, x.own.k.headsFrom(first, x.n), x.groupKeys[x.group], order),
-		placing(x.all.v, x.own.v.headsFrom(first, x.n), x.groupKeys[x.group], order)...))
+	own := block{x.own.k.headsFrom(first, x.n), x.own.v.headsFrom(first, x.n)}
+	x.copies(x.placing(nil, x.group, own))
 	var sends, receives []Transfer
+	for i := range 2 {
+		if v := own.tensor(i); x.packs(x.group, x.n, v.dim) {
+			*v = x.denseIn(x.sent.tensor(i), *v)
+		}
+	}
 	for t := 1; t < x.outer; t++ {
-		sends = append(sends, x.messages(x.peer(t), x.group)...)
-		receives = append(receives, x.messages(x.peer(t), (x.group+t)%x.outer)...)
+		g := (x.group + t) % x.outer
+		sends = append(sends, x.messages(g, x.group, own)...)
+		receives = append(receives, x.messages(g, g, x.arrived[g])...)
 	}
 	if err := x.sync(x.ctx); err != nil {
 		return nil, err
@@ -51,11 +86,18 @@ func (x *kvGather) start(first int) (Pending, error) {
 	return x.g.t.Exchange(sends, receives)
 }
 
-// messages are the keys of group g as messages to or from a rank: one a span and tensor, or one for each head
-// where the heads of a key are not adjacent.
-func (x *kvGather) messages(peer, g int) (list []Transfer) {
-	for _, s := range x.groupKeys[g] {
-		for _, v := range [2]view{x.all.k.rowsFrom(s.First, s.N), x.all.v.rowsFrom(s.First, s.N)} {
+// messages are the keys of group g as messages to or from the rank of another group: of each tensor one a span, or
+// one for each head where the heads of a key are not adjacent, or else all in one, which is packed.
+func (x *kvGather) messages(other, g int, packed block) (list []Transfer) {
+	peer := other*x.inner + x.u
+	for i := range 2 {
+		all := x.all.tensor(i)
+		if x.packs(g, x.n, all.dim) {
+			list = append(list, transfers(peer, *packed.tensor(i))...)
+			continue
+		}
+		for _, s := range x.groupKeys[g] {
+			v := all.rowsFrom(s.First, s.N)
 			if v.Strides.Head == int64(v.dim) {
 				list = append(list, transfers(peer, v)...)
 				continue
@@ -68,6 +110,26 @@ func (x *kvGather) messages(peer, g int) (list []Transfer) {
 		}
 	}
 	return list
+}
+
+// placing adds copies of tensors with the keys of group g to their places.
+func (x *kvGather) placing(list []copying, g int, b block) []copying {
+	order := []Span{{0, x.all.k.rows}}
+	for i := range 2 {
+		if v := b.tensor(i); v.Given() {
+			list = append(list, placing(*x.all.tensor(i), *v, x.groupKeys[g], order)...)
+		}
+	}
+	return list
+}
+
+// placeArrived copies what has arrived elsewhere to its places.
+func (x *kvGather) placeArrived() {
+	var list []copying
+	for g, b := range x.arrived {
+		list = x.placing(list, g, b)
+	}
+	x.copies(list)
 }
 
 // gatherForward computes O and LSE of this rank's rows, some key heads and their query heads at a time.
@@ -87,6 +149,7 @@ func (c *call) gatherForward(q, k, v, o, lse view) error {
 				return err
 			}
 		}
+		x.placeArrived()
 		at, heads := first*group, n*group
 		if err := c.forwardRows([]ranksRows{{runs, q.headsFrom(at, heads), o.headsFrom(at, heads), lse.headsFrom(at, heads)}}, x.all.k, x.all.v); err != nil {
 			return c.abandon(err, arriving)

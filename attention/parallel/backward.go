@@ -26,23 +26,58 @@ type gradients struct{ dO, dQ, dK, dV view }
 // Backward returns. ctx ends the call on all ranks.
 //
 // The kernels of tiers cuda and cubin store no float32 gradients, which every mode but ulysses
-// needs: with Config.Tier TierCUDA the error matches [attention.ErrUnsupported] on every rank.
+// needs: with Config.Tier TierCUDA the error matches [attention.ErrUnsupported] on every rank. Tensors that buffer
+// descriptors do not reach are refused as by Forward.
 func (op *Op) Backward(ctx context.Context, s *vk.Stream, a BackwardArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	x, err := op.plan(a.Problem)
+	x, err := op.plan(a.Problem, op.reach(a.Q, a.K, a.V, a.O, a.LSE, a.DO, a.DQ, a.DK, a.DV))
 	rank := op.group.Rank()
 	if err == nil {
 		err = op.checkBackward(s, x.layout, rank, &a)
 	}
 	return op.run(ctx, s, callBackward, x, true, err, func(c *call) error {
-		l := c.layout
-		cfg, rows, keys := &l.cfg, l.rows.Count(rank), l.keys.Count(rank)
-		return c.backwardAll(l.view(rank, &a.Args), gradients{
-			viewOf(a.DO, cfg.DType, l.batch(), l.Hq, rows, cfg.ValueDim()), viewOf(a.DQ, cfg.DType, l.batch(), l.Hq, rows, cfg.HeadDim),
-			viewOf(a.DK, cfg.DType, l.batch(), l.KVHeads(), keys, cfg.HeadDim), viewOf(a.DV, cfg.DType, l.batch(), l.KVHeads(), keys, cfg.ValueDim())})
+		return c.backwardAll(c.layout.view(rank, &a.Args), c.layout.gradients(rank, &a))
 	})
+}
+
+// gradients resolves this rank's gradients.
+func (l *layout) gradients(rank int, a *BackwardArgs) gradients {
+	cfg, rows, keys := &l.cfg, l.rows.Count(rank), l.keys.Count(rank)
+	return gradients{
+		viewOf(a.DO, cfg.DType, l.batch(), l.Hq, rows, cfg.ValueDim()), viewOf(a.DQ, cfg.DType, l.batch(), l.Hq, rows, cfg.HeadDim),
+		viewOf(a.DK, cfg.DType, l.batch(), l.KVHeads(), keys, cfg.HeadDim), viewOf(a.DV, cfg.DType, l.batch(), l.KVHeads(), keys, cfg.ValueDim())}
+}
+
+// checkBackwardReach reports tensors that kernels do not reach: those that the call allocates, and those of this
+// rank that kernels take where they lie.
+func (l *layout) checkBackwardReach(rank int, a *BackwardArgs) error {
+	if reason := l.backwardRefusal(); reason != "" {
+		return &ModeError{l.mode, reason}
+	}
+	t, d := l.view(rank, &a.Args), l.gradients(rank, a)
+	_, kv := l.kvHeads(rank % l.inner)
+	if l.outer > 1 {
+		kv = l.backwardHeads
+	}
+	heads := l.queryHeads(kv)
+	for _, x := range []struct {
+		field string
+		view
+		heads int
+		taken bool // not copied
+		all   bool // sequences of a batch at once; a sum takes one at a time
+	}{{"Q", t.q, heads, l.inner == 1, true}, {"O", t.o, heads, l.inner == 1, true}, {"DO", d.dO, heads, l.inner == 1, true}, {"DQ", d.dQ, heads, l.inner == 1, false},
+		{"DK", d.dK, kv, l.inner == 1 || l.sharers() > 1, false}, {"DV", d.dV, kv, l.inner == 1 || l.sharers() > 1, false}} {
+		if !x.taken {
+			continue
+		}
+		if err := l.checkReach(x.field, x.view, x.heads, x.all); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkBackward checks this rank's tensors and memory.
@@ -85,6 +120,9 @@ func (op *Op) checkBackward(s *vk.Stream, l *layout, rank int, a *BackwardArgs) 
 		return err
 	}
 	if err := op.checkBackwardTier(l, rank); err != nil {
+		return err
+	}
+	if err := l.checkBackwardReach(rank, a); err != nil {
 		return err
 	}
 	return op.checkMemory("parallel.Backward", l.backwardScratch(rank))

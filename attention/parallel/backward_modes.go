@@ -132,45 +132,86 @@ func (r *ring) backwardHeads(g *ringGradients, t operands, d gradients) error {
 }
 
 // allGatherBackward computes dK and dV of all keys from this rank's rows, and gives each rank
-// those of its keys. The sum follows the order of the ranks.
+// those of its keys. The sum follows the order of the ranks. All key heads are one group, if kernels reach
+// their gradients. Groups have the same memory.
 func (c *call) allGatherBackward(t operands, d gradients) error {
-	x := c.newKVGather(t.k, t.v, t.k.heads)
-	arriving, err := x.start(0)
-	if err != nil {
-		return err
-	}
-	if err := c.await(&arriving); err != nil {
-		return err
-	}
-	dQ, dK, dV := c.zeros(t.q), c.zeros(x.all.k), c.zeros(x.all.v)
-	if err := c.add(c.wholeRuns(c.groupRows[c.group]), t, x.all.k, x.all.v, c.runLSE(t.lse).of, d.dO, dQ, dK, dV); err != nil {
-		return err
-	}
+	n := c.backwardHeads
+	heads := n * t.q.heads / t.k.heads
 	_, keys := c.extent()
-	order := []Span{{0, keys}}
-	var sends, receives []Transfer
-	terms := [2][]view{make([]view, c.ranks), make([]view, c.ranks)}
-	for i, whole := range [2]view{dK, dV} {
+	x := c.newKVGather(t.k, t.v, n)
+	sums := gatherGradients{call: c, lse: c.runLSE(t.lse), dQ: c.new(attention.F32, t.q.batch, heads, t.q.rows, t.q.dim)}
+	for i, v := range [2]view{t.k, t.v} {
+		*sums.all.tensor(i) = c.new(attention.F32, v.batch, n, keys, v.dim)
 		for r := range c.ranks {
-			piece := c.new(attention.F32, whole.batch, whole.heads, c.layout.keys.Count(r), whole.dim)
-			c.copies(taking(piece, whole, c.layout.keys[r], order))
-			if r == c.rank {
-				terms[i][r] = piece
-				continue
+			sums.pieces = append(sums.pieces, c.new(attention.F32, v.batch, n, c.layout.keys.Count(r), v.dim))
+			if r != c.rank {
+				sums.terms = append(sums.terms, c.new(attention.F32, v.batch, n, v.rows, v.dim))
+			} else { // its own piece
+				sums.terms = append(sums.terms, sums.pieces[len(sums.pieces)-1])
 			}
-			sends = append(sends, transfers(r, piece)...)
-			terms[i][r] = c.new(attention.F32, whole.batch, whole.heads, t.k.rows, whole.dim)
-			receives = append(receives, transfers(r, terms[i][r])...)
 		}
 	}
-	if err := c.sync(c.ctx); err != nil {
+	for first := 0; first < t.k.heads; first += n {
+		at := first * t.q.heads / t.k.heads
+		arriving, err := x.start(first)
+		if err != nil {
+			return err
+		}
+		if err := c.await(&arriving); err != nil {
+			return err
+		}
+		x.placeArrived()
+		group := operands{t.q.headsFrom(at, heads), x.all.k, x.all.v, t.o.headsFrom(at, heads), t.lse.headsFrom(at, heads)}
+		if c.packed() { // batch size 1: the heads lie one after the other
+			group.lse = resized(group.lse, heads, t.lse.rows)
+		}
+		if err := sums.add(group, gradients{d.dO.headsFrom(at, heads), d.dQ.headsFrom(at, heads), d.dK.headsFrom(first, n), d.dV.headsFrom(first, n)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gatherGradients is the memory in which an all-gather sums gradients of a group of heads.
+type gatherGradients struct {
+	*call
+	lse    *runLSE
+	dQ     view
+	all    block  // dK and dV of all keys, of this rank's rows
+	pieces []view // of them those of each rank's keys: dK of all ranks, then dV
+	terms  []view // of this rank's keys what each rank gives
+}
+
+// add computes the gradients of a group of heads.
+func (s *gatherGradients) add(t operands, d gradients) error {
+	s.clear(s.dQ)
+	s.lse.begin(t.lse)
+	var sends, receives []Transfer
+	var copies []copying
+	order := []Span{{0, s.all.k.rows}}
+	for i := range 2 {
+		whole := s.all.tensor(i)
+		s.clear(*whole)
+		for r := range s.ranks {
+			piece, term := s.pieces[i*s.ranks+r], s.terms[i*s.ranks+r]
+			copies = append(copies, taking(piece, *whole, s.layout.keys[r], order)...)
+			if r != s.rank {
+				sends, receives = append(sends, transfers(r, piece)...), append(receives, transfers(r, term)...)
+			}
+		}
+	}
+	if err := s.call.add(s.wholeRuns(s.groupRows[s.group]), t, t.k, t.v, s.lse.of, d.dO, s.dQ, s.all.k, s.all.v); err != nil {
 		return err
 	}
-	if err := c.g.exchange(c.ctx, sends, receives); err != nil {
+	s.copies(copies)
+	if err := s.sync(s.ctx); err != nil {
 		return err
 	}
-	c.sum(d.dQ, dQ)
-	c.sum(d.dK, terms[0]...)
-	c.sum(d.dV, terms[1]...)
+	if err := s.g.exchange(s.ctx, sends, receives); err != nil {
+		return err
+	}
+	s.sum(d.dQ, s.dQ)
+	s.sum(d.dK, s.terms[:s.ranks]...)
+	s.sum(d.dV, s.terms[s.ranks:]...)
 	return nil
 }

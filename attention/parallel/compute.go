@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"vkattn/attention"
@@ -14,6 +15,11 @@ import (
 // calls divides the runs of packed sequences into groups that one call can compute: the same
 // Config, rows and keys ascending.
 func calls(runs []run, cfg attention.Config) (groups [][]run) {
+	return callsUpTo(math.MaxInt, runs, cfg)
+}
+
+// callsUpTo lists the first calls, up to most of them.
+func callsUpTo(most int, runs []run, cfg attention.Config) (groups [][]run) {
 	type open struct {
 		cfg   attention.Config
 		group int
@@ -28,6 +34,9 @@ next:
 				*g = append(*g, r)
 				continue next
 			}
+		}
+		if len(groups) == most {
+			break
 		}
 		groups = append(groups, []run{r})
 		list = append(list, open{c, len(groups) - 1})

@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -69,7 +70,7 @@ type Problem struct {
 	CuQ, CuK []int
 
 	// Rows and Keys say which rows of Q and O, and which rows of K and V, each rank holds.
-	// nil: in Config.Order.
+	// nil: in Config.Order. Modes refuse splits that need thousands of calls of attention.
 	Rows, Keys Split
 }
 
@@ -105,6 +106,28 @@ func (p *Problem) check() error {
 func (p Problem) clone() Problem {
 	p.CuQ, p.CuK, p.Rows, p.Keys = slices.Clone(p.CuQ), slices.Clone(p.CuK), p.Rows.clone(), p.Keys.clone()
 	return p
+}
+
+// encode appends all fields to b. Missing slices and empty ones differ.
+func (p *Problem) encode(b []byte) []byte {
+	for _, x := range []int{p.B, p.Hq, p.Hkv, p.Sq, p.Sk} {
+		b = binary.LittleEndian.AppendUint64(b, uint64(x))
+	}
+	for _, cu := range [2][]int{p.CuQ, p.CuK} {
+		b = encodeLength(b, len(cu), cu == nil)
+		for _, x := range cu {
+			b = binary.LittleEndian.AppendUint64(b, uint64(x))
+		}
+	}
+	return p.Keys.encode(p.Rows.encode(b))
+}
+
+// encodeLength appends the length of a slice.
+func encodeLength(b []byte, n int, missing bool) []byte {
+	if missing {
+		n = -1
+	}
+	return binary.LittleEndian.AppendUint64(b, uint64(n))
 }
 
 func (p *Problem) packed() bool { return p.CuQ != nil }

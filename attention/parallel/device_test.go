@@ -300,7 +300,7 @@ func TestErrorLeavesNoWorkInTheStream(t *testing.T) {
 	op, err := New(ranksOf(t, 1, time.Minute)[0], dev, cfg)
 	require.NoError(t, err)
 	defer op.Close()
-	x, err := op.plan(Problem{Shape: attention.Shape{B: 1, Hq: 1, Sq: 4, Sk: 4}})
+	x, err := op.plan(Problem{Shape: attention.Shape{B: 1, Hq: 1, Sq: 4, Sk: 4}}, everywhere)
 	require.NoError(t, err)
 	require.ErrorIs(t, op.run(context.Background(), streams[0], callForward, x, false, nil, func(c *call) error {
 		require.NoError(t, c.s.Fill(vk.BufferRange{Buffer: b}, 0x01010101))

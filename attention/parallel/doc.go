@@ -19,7 +19,8 @@
 //
 // A [Split] says which rows and keys each rank holds: [Contiguous] chunks, or [Zigzag] pairs
 // of an early and a late chunk, which gives every rank the same work under a causal mask.
-// Every mode takes every split. The Plan tells the split; Problem may give another one.
+// The Plan tells the split; Problem may give another one. A mode that would need more than 1024 calls of attention
+// for it, over the keys of a step or of a gather, refuses it with a [*ModeError] that matches [attention.ErrUnsupported].
 //
 // # Decoding
 //

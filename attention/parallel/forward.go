@@ -58,11 +58,15 @@ func (l *layout) checkable(m *side, rank int, a *Args) (attention.Config, attent
 // The bits depend on the Problem, the mode, the schedule, the order, the number of ranks and, as on one device, on
 // whether LSE is asked for, here by any rank; not on the run.
 // ctx ends the call on all ranks.
+//
+// Kernels that take buffer descriptors reach a tensor up to the device's maxStorageBufferRange. Ranks then take fewer
+// heads at a time. A tensor of one key head that exceeds it is refused on every rank before tensors move, by an error
+// that matches [attention.ErrUnsupported] on the rank whose kernels do not reach it.
 func (op *Op) Forward(ctx context.Context, s *vk.Stream, a Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	x, err := op.plan(a.Problem)
+	x, err := op.plan(a.Problem, op.reach(a.Q, a.K, a.V, a.O, a.LSE))
 	rank := op.group.Rank()
 	if err == nil {
 		err = op.checkForward(s, x.layout, rank, &a)
@@ -90,8 +94,27 @@ func (op *Op) checkForward(s *vk.Stream, l *layout, rank int, a *Args) error {
 	if err := op.checkTier(l, rank); err != nil {
 		return err
 	}
+	if err := l.checkForwardReach(rank, a); err != nil {
+		return err
+	}
 	// Other ranks may ask for LSE where this one does not.
 	return op.checkMemory("parallel.Forward", max(l.forwardScratch(rank, a.LSE.Given()), l.forwardScratch(rank, true)))
+}
+
+// checkForwardReach reports tensors of this rank that kernels take where they lie and do not reach.
+func (l *layout) checkForwardReach(rank int, a *Args) error {
+	t := l.view(rank, a)
+	_, heads := l.heads(rank % l.inner)
+	switch {
+	case l.inner > 1 && !l.members: // copied
+		return nil
+	case l.outer > 1:
+		heads = l.queryHeads(l.forwardHeads)
+	}
+	if err := l.checkReach("Q", t.q, heads, false); err != nil {
+		return err
+	}
+	return l.checkReach("O", t.o, heads, false)
 }
 
 // checkTier reports that no kernel of this rank's tier computes its calls, before the ranks agree
@@ -147,7 +170,7 @@ func (c *call) forwardAll(t operands) error {
 	switch {
 	case c.inner == 1:
 		return c.forwardGroup(t.q, t.k, t.v, t.o, t.lse)
-	case c.outer == 1 && !c.packed():
+	case c.members:
 		return c.forwardMembers(t)
 	}
 	heads, err := c.toHeads(exchanged{view: t.q}, exchanged{view: t.k, kv: true}, exchanged{view: t.v, kv: true})

@@ -24,14 +24,15 @@ const (
 var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode, Order or Schedule", "Shape", "cu_seqlens or lengths", "Split"}
 
 // headerVersion changes with the protocol between ranks.
-const headerVersion = 7
+const headerVersion = 8
 
 // header describes a call by checksums.
 type header struct {
 	kind                                  callKind
 	number                                uint64
 	config, mode, shape, sequences, split uint64
-	lse                                   bool // this rank asks for LSE; the others need not
+	lse                                   bool   // this rank asks for LSE; the others need not
+	reach                                 uint64 // bytes of a tensor that this rank's kernels reach
 }
 
 // encode returns the header, followed by the reason why this rank cannot take part.
@@ -45,6 +46,7 @@ func (h *header) encode(invalid error) []byte {
 	} else {
 		b = append(b, 0)
 	}
+	b = binary.LittleEndian.AppendUint64(b, h.reach)
 	if invalid != nil {
 		text := invalid.Error()
 		b = append(b, text[:min(len(text), maxReason)]...)
@@ -55,7 +57,8 @@ func (h *header) encode(invalid error) []byte {
 // Sizes of an encoded header, and the largest reason behind it.
 const (
 	headerLSE   = 8 * len(headerFields) // where a rank says whether it asks for LSE
-	headerBytes = headerLSE + 1
+	headerReach = headerLSE + 1         // its reach
+	headerBytes = headerReach + 8
 	maxReason   = 400
 )
 
@@ -66,6 +69,15 @@ func asksForLSE(all [][]byte) []bool {
 		list[r] = b[headerLSE] != 0
 	}
 	return list
+}
+
+// commonReach is the number of bytes of a tensor that the kernels of all ranks reach.
+func commonReach(all [][]byte) uint64 {
+	reach := uint64(everywhere)
+	for _, b := range all {
+		reach = min(reach, binary.LittleEndian.Uint64(b[headerReach:]))
+	}
+	return reach
 }
 
 func (h *header) fields() [len(headerFields)]uint64 {

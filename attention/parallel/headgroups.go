@@ -23,12 +23,19 @@ func (l *layout) chooseHeads() {
 	case l.outer == 1:
 		return
 	case !l.rings():
-		l.gathers, l.forwardHeads, l.lseHeads = true, l.ringHeads(), l.ringHeads()
+		l.gathers, l.forwardHeads = true, l.reachableHeads(l.gatherBinding)
+		l.lseHeads, l.backwardHeads = l.forwardHeads, l.reachableHeads(l.gatherBackwardBinding)
 		return
 	}
 	for g := range l.outer {
+		if l.calls = max(l.calls, l.stepCalls(g)); l.calls > maxCalls {
+			return // refused
+		}
 		rows := ringRows{lse: l.lseRows(g)}
-		segments, _ := l.segments(g)
+		segments, steps := l.segments(g)
+		for _, runs := range steps {
+			l.calls = max(l.calls, l.callsOf(runs))
+		}
 		for i := range segments {
 			if segments[i].steps > 1 {
 				rows.partial += segments[i].rows
@@ -36,21 +43,32 @@ func (l *layout) chooseHeads() {
 		}
 		l.ringRows = append(l.ringRows, rows)
 	}
-	l.forwardHeads, _ = l.mostHeads(l.overlapScratch)
-	l.backwardHeads, _ = l.mostHeads(l.ringBackwardScratch)
+	l.forwardHeads, _ = l.mostHeads(l.overlapScratch, l.overlapBinding)
+	l.backwardHeads, _ = l.mostHeads(l.ringBackwardScratch, l.ringBackwardBinding)
 }
 
 // mostHeads is the largest group of key heads of equal groups that fits in two blocks of K and V with all
-// key heads, or in leastRingMemory, on every rank. If none fits it is 1.
-func (l *layout) mostHeads(scratch func(g, n int) uint64) (n int, fits bool) {
+// key heads, or in leastRingMemory, on every rank, and whose tensors kernels reach. If none does it is 1.
+func (l *layout) mostHeads(scratch, binding func(g, n int) uint64) (n int, fits bool) {
 	kv := l.ringHeads()
 	most := max(leastRingMemory, 2*l.elements(kv, l.groupKeys.most(), l.cfg.HeadDim+l.cfg.ValueDim())*uint64(l.cfg.DType.Size()))
 	for _, n := range groupSizes(kv) {
-		if l.widest(scratch, n) <= most {
+		if l.widest(scratch, n) <= most && l.widest(binding, n) <= l.reach {
 			return n, true
 		}
 	}
 	return 1, false
+}
+
+// reachableHeads is the largest group of key heads of equal groups whose tensors kernels reach. If there is none
+// it is 1.
+func (l *layout) reachableHeads(binding func(g, n int) uint64) int {
+	for _, n := range groupSizes(l.ringHeads()) {
+		if l.widest(binding, n) <= l.reach {
+			return n
+		}
+	}
+	return 1
 }
 
 // widest is the memory of n key heads on the rank that takes most.
@@ -122,9 +140,24 @@ func (l *layout) gatherHeads(lse bool) int {
 	return l.forwardHeads
 }
 
-// gatherScratch is the memory of a gather in a rank: K and V of all ranks.
+// gatherScratch is the memory of a gather in a rank: K and V of all ranks, and again those of ranks with many short
+// spans. A rank that is one of them may copy its own to send them.
 func (l *layout) gatherScratch(_, n int) uint64 {
-	return l.elements(n, l.groupKeys.total(), l.cfg.HeadDim+l.cfg.ValueDim()) * uint64(l.cfg.DType.Size())
+	elements := l.elements(n, l.groupKeys.total(), l.cfg.HeadDim+l.cfg.ValueDim())
+	for g := range l.outer {
+		elements += l.packedElements(g, n)
+	}
+	return elements * l.dtypeSize()
+}
+
+// packedElements are the elements of n key heads of a group of ranks that move as one message a tensor.
+func (l *layout) packedElements(g, n int) (elements uint64) {
+	for _, dim := range [2]int{l.cfg.HeadDim, l.cfg.ValueDim()} {
+		if l.packs(g, n, dim) {
+			elements += l.elements(n, countOf(l.groupKeys[g]), dim)
+		}
+	}
+	return elements
 }
 
 // gatherLSEScratch is gatherScratch in a rank of group g that asks for LSE: packed copies of all heads.

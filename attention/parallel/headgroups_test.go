@@ -176,7 +176,7 @@ func TestRingMemoryIsWithinTwoBlocks(t *testing.T) {
 			for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
 				cfg := Config{Mode: ModeRing}
 				cfg.HeadDim, cfg.Causal = 128, causal
-				plan, err := makePlan(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: keys, Sk: keys}}, ranks)
+				plan, err := makePlan(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: keys, Sk: keys}}, ranks, everywhere)
 				require.NoError(t, err)
 				block := uint64(keys/ranks) * 8 * 2 * 128 * 2
 				most := 2 * block

@@ -19,11 +19,15 @@ type layout struct {
 	forwardHeads, backwardHeads int        // key heads that a ring takes at a time
 	lseHeads                    int        // forwardHeads of a gather if a rank asks for LSE
 	gathers                     bool       // the forward pass gathers K and V of some key heads, and then computes
+
+	reach   uint64 // bytes of a tensor that the kernels of every rank reach
+	calls   int    // of attention in the largest step of a ring
+	members bool   // ulysses computes the rows of each rank where they arrive
 }
 
-// newLayout lays out a checked problem. The mode suits it.
-func newLayout(cfg *Config, p Problem, mode Mode, ranks, inner int) *layout {
-	l := &layout{Problem: p, cfg: cfg.Config, see: sightOf(&cfg.Config), all: p.sequences(), mode: mode, ranks: ranks, inner: inner, outer: ranks / inner}
+// newLayout lays out a checked problem. The mode suits it, but for what refusal finds.
+func newLayout(cfg *Config, p Problem, mode Mode, ranks, inner int, reach uint64) *layout {
+	l := &layout{Problem: p, cfg: cfg.Config, see: sightOf(&cfg.Config), all: p.sequences(), mode: mode, ranks: ranks, inner: inner, outer: ranks / inner, reach: reach}
 	order := Contiguous
 	if cfg.zigzag() {
 		order = Zigzag
@@ -36,6 +40,7 @@ func newLayout(cfg *Config, p Problem, mode Mode, ranks, inner int) *layout {
 		l.keys = order(keys, ranks)
 	}
 	l.groupRows, l.groupKeys = l.rows.by(inner), l.keys.by(inner)
+	l.members = l.fitsMembers()
 	l.chooseHeads()
 	return l
 }

@@ -95,12 +95,13 @@ func (op *Op) usable() error {
 }
 
 // Plan returns how a problem would be shared. It needs no other rank, and every rank gets the
-// same Plan. A problem that Config.Mode cannot compute gives a [*ModeError].
+// same Plan, if the devices of all need buffer descriptors of the same size, or none. A problem that Config.Mode
+// cannot compute gives a [*ModeError].
 func (op *Op) Plan(p Problem) (Plan, error) {
 	if err := op.usable(); err != nil {
 		return Plan{}, err
 	}
-	x, err := op.plan(p)
+	x, err := op.plan(p, op.reach())
 	if err != nil {
 		return Plan{}, err
 	}
@@ -109,19 +110,20 @@ func (op *Op) Plan(p Problem) (Plan, error) {
 	return plan, nil
 }
 
-// plan finds or makes the plan of a problem.
-func (op *Op) plan(p Problem) (*planned, error) {
-	key := sha256.Sum256(fmt.Appendf(nil, "%#v", p)) // nil and empty slices differ
+// plan finds or makes the plan of a problem for ranks whose kernels reach so many bytes of a tensor.
+func (op *Op) plan(p Problem, reach uint64) (*planned, error) {
+	key := sha256.Sum256(p.encode(binary.LittleEndian.AppendUint64(nil, reach)))
 	op.mu.Lock()
 	x := op.plans[key]
 	op.mu.Unlock()
 	if x != nil {
 		return x, nil
 	}
-	x, err := makePlan(&op.cfg, p.clone(), op.group.Ranks())
+	x, err := makePlan(&op.cfg, p.clone(), op.group.Ranks(), reach)
 	if err != nil {
 		return nil, err
 	}
+	x.split = checksumBytes(x.layout.keys.encode(x.layout.rows.encode(nil)))
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if len(op.plans) >= maxPlans {
@@ -261,10 +263,16 @@ func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, 
 	if x != nil {
 		shape := x.Shape
 		shape.Hkv = x.KVHeads() // 0 is Hq
-		h.shape, h.sequences, h.split = checksum(shape), checksum(x.CuQ, x.CuK), checksum(x.layout.rows, x.layout.keys)
+		h.shape, h.sequences, h.split, h.reach = checksum(shape), checksum(x.CuQ, x.CuK), x.split, x.reach
 	}
 	return op.group.call(ctx, h, err, nil, func(ctx context.Context, all [][]byte) error {
 		rank := op.group.Rank()
+		if reach := commonReach(all); reach != x.reach { // the plan of the rank that reaches least
+			var err error
+			if x, err = op.plan(x.Problem, reach); err != nil {
+				return err
+			}
+		}
 		c := &call{side: op.newSide(s), g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner, lse: asksForLSE(all)}
 		err := compute(c)
 		if err == nil || c.err != nil {
@@ -297,6 +305,11 @@ func checksum(values ...any) uint64 {
 	for _, v := range values {
 		b = fmt.Appendf(b, "%#v\x00", v)
 	}
+	return checksumBytes(b)
+}
+
+// checksumBytes hashes bytes.
+func checksumBytes(b []byte) uint64 {
 	sum := sha256.Sum256(b)
 	return binary.LittleEndian.Uint64(sum[:])
 }

@@ -81,10 +81,13 @@ func (p Plan) String() string {
 type planned struct {
 	Plan
 	*layout
+	split uint64 // checksum of its rows and keys
 }
 
 // makePlan chooses a mode for a problem.
-func makePlan(cfg *Config, p Problem, ranks int) (*planned, error) {
+//
+// reach is the number of bytes of a tensor that the kernels of every rank reach.
+func makePlan(cfg *Config, p Problem, ranks int, reach uint64) (*planned, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
@@ -113,6 +116,11 @@ func makePlan(cfg *Config, p Problem, ranks int) (*planned, error) {
 		if reason == "" && cfg.KV != attention.KVSame {
 			reason = "K and V of a type of their own are those of Decode"
 		}
+		var x *planned
+		if reason == "" {
+			x = &planned{layout: newLayout(cfg, p, mode, ranks, inner, reach)}
+			reason = x.refusal(cfg.Schedule)
+		}
 		if reason != "" {
 			if cfg.Mode != ModeAuto {
 				return nil, &ModeError{mode, reason}
@@ -120,7 +128,6 @@ func makePlan(cfg *Config, p Problem, ranks int) (*planned, error) {
 			rejected = append(rejected, Rejection{mode, reason})
 			continue
 		}
-		x := &planned{layout: newLayout(cfg, p, mode, ranks, inner)}
 		x.describe(&machine, cfg.Schedule)
 		if best == nil {
 			best = x

@@ -203,7 +203,7 @@ func TestPlanOfTheLargestProblems(t *testing.T) {
 			if window.Given() {
 				cfg.Align = attention.TopLeft
 			}
-			p, err := makePlan(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: 1 << 12, Hkv: 8, Sq: n, Sk: n}}, 8)
+			p, err := makePlan(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: 1 << 12, Hkv: 8, Sq: n, Sk: n}}, 8, everywhere)
 			require.NoError(t, err)
 			require.InDelta(t, 0.75, p.Balance, 0.2501, "%v", p)
 			require.Greater(t, p.Cells, uint64(1)<<60, "%v", p)
@@ -218,7 +218,7 @@ func TestRankShapeOfPackedSequences(t *testing.T) {
 	cfg := Config{}
 	cfg.HeadDim = 8
 	p := Problem{Shape: attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 9, Sk: 30}, CuQ: []int{0, 9, 10, 16}, CuK: []int{0, 30, 31, 40}}
-	l := newLayout(&cfg, p, ModeRing, 2, 1)
+	l := newLayout(&cfg, p, ModeRing, 2, 1, everywhere)
 	shape, ok := l.rankShape(1)
 	require.True(t, ok)
 	require.Equal(t, attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 8, Sk: 20}, shape)

@@ -1,7 +1,7 @@
 package parallel
 
 import (
-	"slices"
+	"math"
 
 	"vkattn/attention"
 )
@@ -110,136 +110,160 @@ func sightOf(cfg *attention.Config) sight {
 	return s
 }
 
-// keySpan is a span of keys of one sequence, with its first row in the tensor.
-type keySpan struct {
+// spanAt is a span of one sequence, with its first row in the tensor.
+type spanAt struct {
 	Span
 	at int
 }
 
-// before is the number of the tensor's row at which keys of number x and later begin.
-func before(spans []keySpan, x int) int {
-	at := spans[0].at
-	for _, s := range spans {
-		at = s.at + min(max(x-s.First, 0), s.N)
-		if x < s.End() {
+// cursor finds the spans of sequences, which ascend as they do.
+type cursor struct {
+	spans []Span
+	i, at int // the next span, and its first row in the tensor
+	list  []spanAt
+}
+
+// within lists the spans of rows first to end-1. The list is good until the next call.
+func (c *cursor) within(first, end int) []spanAt {
+	c.list = c.list[:0]
+	for c.i < len(c.spans) && c.spans[c.i].First < end {
+		s := c.spans[c.i]
+		if lo, hi := max(s.First, first), min(s.End(), end); lo < hi {
+			c.list = append(c.list, spanAt{Span{lo, hi - lo}, c.at + lo - s.First})
+		}
+		if s.End() > end { // it goes on in the next sequence
 			break
 		}
+		c.at += s.N
+		c.i++
 	}
-	return at
+	return c.list
+}
+
+// edge finds positions, which ascend, among keys.
+type edge struct {
+	keys []spanAt
+	i    int
+}
+
+// find returns the row of the tensor at which the keys from number x on begin. That of number x+1 is step more,
+// and so on for n numbers, x the first.
+func (e *edge) find(x int) (at, step, n int) {
+	for e.i < len(e.keys)-1 && x >= e.keys[e.i].End() {
+		e.i++
+	}
+	switch s := &e.keys[e.i]; {
+	case x < s.First:
+		return s.at, 0, s.First - x + 1
+	case x < s.End():
+		return s.at + x - s.First, 1, s.End() - x + 1
+	default:
+		return s.at + s.N, 0, math.MaxInt
+	}
+}
+
+// sweep is consecutive rows of a tensor that see keys lo to hi-1 of another one. From row to row either end
+// moves by its step, 0 or 1; those of a single row are not known.
+type sweep struct {
+	row, rows      int
+	lo, hi         int // of the first row
+	loStep, hiStep int
+}
+
+// extend adds a sweep that follows, if both are one.
+func (s *sweep) extend(next *sweep) bool {
+	lo, hi := next.lo-s.lo-(s.rows-1)*s.loStep, next.hi-s.hi-(s.rows-1)*s.hiStep // from this last row to the next one
+	if next.row != s.row+s.rows || lo != lo&1 || hi != hi&1 || s.rows > 1 && (lo != s.loStep || hi != s.hiStep) ||
+		next.rows > 1 && (lo != next.loStep || hi != next.hiStep) {
+		return false
+	}
+	s.rows, s.loStep, s.hiStep = s.rows+next.rows, lo, hi
+	return true
+}
+
+// run is the run of a sweep; ok is false if its rows see no key.
+func (s *sweep) run() (r run, ok bool) {
+	r = run{row: s.row, rows: s.rows, key: s.lo, keys: s.hi + (s.rows-1)*s.hiStep - s.lo}
+	switch {
+	case s.rows == 1 || s.loStep == 0 && s.hiStep == 0:
+	case s.loStep == 0:
+		r.shape = lower
+	case s.hiStep == 0:
+		r.shape = upper
+	default:
+		r.shape, r.width = band, s.hi-s.lo
+	}
+	return r, r.keys > 0 && (r.shape != band || r.width > 0)
 }
 
 // runsOf lists the runs of a rank's rows over the keys of another rank, ascending by row.
-// Each row is in at most one of them.
+// Each row is in at most one of them. It takes time for each span.
 func runsOf(see sight, sequences []sequence, rows, keys []Span) (runs []run) {
-	var mine []keySpan
-	at := 0
-	for _, r := range rows {
-		for i := range sequences {
-			q := &sequences[i]
-			first, end := max(r.First, q.row), min(r.End(), q.row+q.rows)
-			if first >= end {
-				continue
-			}
-			mine = mine[:0]
-			keyAt := 0
-			for _, k := range keys {
-				if lo, hi := max(k.First, q.key), min(k.End(), q.key+q.keys); lo < hi {
-					mine = append(mine, keySpan{Span{lo, hi - lo}, keyAt + lo - k.First})
-				}
-				keyAt += k.N
-			}
-			if len(mine) > 0 {
-				runs = appendRuns(runs, see, q, first, end, at+first-r.First, mine)
-			}
+	allRows, allKeys := cursor{spans: rows}, cursor{spans: keys}
+	for i := range sequences {
+		q := &sequences[i]
+		mine, theirs := allRows.within(q.row, q.row+q.rows), allKeys.within(q.key, q.key+q.keys)
+		if len(theirs) > 0 {
+			runs = appendRuns(runs, see, q, mine, theirs)
 		}
-		at += r.N
 	}
 	return runs
 }
 
-// appendRuns adds the runs of rows first to end-1 of one sequence, which lie at row at of the
-// tensor.
-func appendRuns(runs []run, see sight, q *sequence, first, end, at int, keys []keySpan) []run {
+// appendRuns adds the runs of rows of one sequence.
+func appendRuns(runs []run, see sight, q *sequence, rows, keys []spanAt) []run {
 	// Row r sees keys from r+from to r+to-1.
 	position := q.key - q.row
 	if see.align == attention.BottomRight {
 		position += q.keys - q.rows
 	}
 	from, to := position-see.left, position+see.right+1
-	cuts := []int{first, end}
-	for _, k := range keys {
-		for _, x := range [2]int{k.First, k.End()} {
-			// The range's end moves while r+to is in (First, End], its start while r+from is.
-			if see.right >= 0 {
-				cuts = append(cuts, x+1-to)
-			}
-			if see.left >= 0 {
-				cuts = append(cuts, x+1-from)
-			}
+	var current sweep
+	end := func() {
+		if r, ok := current.run(); ok && current.rows > 0 {
+			runs = append(runs, r)
 		}
 	}
-	slices.Sort(cuts)
-	cuts = slices.Compact(cuts)
 	last := keys[len(keys)-1]
-	limits := func(r int) (lo, hi int) {
-		lo, hi = keys[0].at, last.at+last.N
-		if see.left >= 0 {
-			lo = before(keys, r+from)
+	low, high := edge{keys: keys}, edge{keys: keys}
+	for _, s := range rows {
+		for r := s.First; r < s.End(); {
+			next := sweep{row: s.at + r - s.First, rows: s.End() - r, lo: keys[0].at, hi: last.at + last.N}
+			var n int
+			if see.left >= 0 {
+				next.lo, next.loStep, n = low.find(r + from)
+				next.rows = min(next.rows, n)
+			}
+			if see.right >= 0 {
+				next.hi, next.hiStep, n = high.find(r + to)
+				next.rows = min(next.rows, n)
+			}
+			if r += next.rows; current.rows == 0 || !current.extend(&next) {
+				end()
+				current = next
+			}
 		}
-		if see.right >= 0 {
-			hi = before(keys, r+to)
-		}
-		return lo, hi
 	}
-	for i, c := range cuts[:len(cuts)-1] {
-		if c < first || c >= end {
-			continue
-		}
-		n := cuts[i+1] - c
-		lo, hi := limits(c)
-		lastLo, lastHi := limits(c + n - 1)
-		r := run{row: at + c - first, rows: n, key: lo, keys: lastHi - lo}
-		switch {
-		case lastLo > lo && lastHi > hi:
-			r.shape, r.width = band, hi-lo
-		case lastLo > lo:
-			r.shape = upper
-		case lastHi > hi:
-			r.shape = lower
-		}
-		if r.keys <= 0 || r.shape == band && r.width <= 0 {
-			continue
-		}
-		if k := len(runs) - 1; k >= 0 && runs[k].continues(&r, hi-lo) {
-			runs[k].rows, runs[k].keys = runs[k].rows+r.rows, r.keys
-			continue
-		}
-		runs = append(runs, r)
-	}
+	end()
 	return runs
 }
 
-// continues reports whether a run that follows, whose first row sees some keys, is more of
-// the same one.
-func (r *run) continues(next *run, keys int) bool {
-	if next.row != r.row+r.rows || next.key != r.key || next.shape != r.shape {
-		return false
-	}
-	return r.shape == full && next.keys == r.keys || r.shape == lower && keys == r.keys+1
-}
-
-// cutAt divides runs at rows of the tensor, which are ascending.
+// cutAt divides runs at rows of the tensor. Both are ascending.
 func cutAt(runs []run, rows []int) (list []run) {
+	i := 0
 	for _, r := range runs {
-		first := r.row
-		for _, cut := range append(slices.Clone(rows), r.row+r.rows) {
-			if cut <= first || cut > r.row+r.rows {
+		first, end := r.row, r.row+r.rows
+		for ; i < len(rows) && rows[i] < end; i++ {
+			if rows[i] <= first {
 				continue
 			}
-			if p, ok := r.part(first, cut-first); ok {
+			if p, ok := r.part(first, rows[i]-first); ok {
 				list = append(list, p)
 			}
-			first = cut
+			first = rows[i]
+		}
+		if p, ok := r.part(first, end-first); ok {
+			list = append(list, p)
 		}
 	}
 	return list

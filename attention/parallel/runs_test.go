@@ -10,11 +10,12 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-// drawSplit cuts n rows into random pieces and deals them to ranks.
+// drawSplit cuts n rows into random pieces, or into pieces of a row or two, and deals them to ranks.
 func drawSplit(t *rapid.T, label string, n, ranks int) Split {
 	s := make(Split, ranks)
+	most := rapid.SampledFrom([]int{n, 1, 2}).Draw(t, label+" piece")
 	for first := 0; first < n; {
-		size := rapid.IntRange(1, n-first).Draw(t, label)
+		size := rapid.IntRange(1, min(most, n-first)).Draw(t, label)
 		s.add(rapid.IntRange(0, ranks-1).Draw(t, label+" rank"), Span{first, size})
 		first += size
 	}

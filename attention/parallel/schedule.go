@@ -57,8 +57,8 @@ func (x *planned) chooseSchedule(asked Schedule, m *Machine, compute float64) {
 	gather := *x.layout
 	var fits bool
 	gather.gathers = true
-	gather.forwardHeads, _ = x.mostHeads(x.gatherScratch)
-	gather.lseHeads, fits = x.mostHeads(x.gatherLSEScratch)
+	gather.forwardHeads, _ = x.mostHeads(x.gatherScratch, x.gatherBinding)
+	gather.lseHeads, fits = x.mostHeads(x.gatherLSEScratch, x.gatherBinding)
 	fits = fits || x.widest(x.gatherLSEScratch, gather.lseHeads) <= x.widest(x.overlapScratch, x.forwardHeads)
 	if x.Schedule, x.ScheduleReason = asked, "asked for"; asked == ScheduleAuto {
 		x.Schedule, x.ScheduleReason = x.fasterSchedule(m, compute, &gather, fits)
@@ -74,6 +74,10 @@ func (x *planned) fasterSchedule(m *Machine, compute float64, gather *layout, fi
 	switch {
 	case x.ranks > m.RanksPerHost:
 		return ScheduleOverlap, "the ring crosses hosts"
+	case x.gatherRefusal() != "":
+		return ScheduleOverlap, "no gather: " + x.gatherRefusal()
+	case gather.gatherCopies() > maxCopies:
+		return ScheduleOverlap, fmt.Sprintf("no gather: the keys of this Split take %d copies", gather.gatherCopies())
 	case !fits:
 		return ScheduleOverlap, "K and V of one key head of all ranks need more memory than two blocks, and than overlap"
 	}

@@ -273,7 +273,7 @@ func TestPlanOfVeryManyHeads(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() {
-				_, err := makePlan(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: heads, Hkv: heads, Sq: 1000, Sk: 1000}}, 64)
+				_, err := makePlan(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: heads, Hkv: heads, Sq: 1000, Sk: 1000}}, 64, everywhere)
 				done <- err
 			}()
 			select {

@@ -91,15 +91,6 @@ func (s *side) buffer(bytes int64) *vk.Buffer {
 	return b
 }
 
-// zeros allocates a packed float32 tensor of zeros with the sizes of another.
-func (s *side) zeros(v view) view {
-	z := s.like(v, attention.F32)
-	if s.s != nil {
-		s.clear(z)
-	}
-	return z
-}
-
 // like allocates a packed tensor with the sizes of another.
 func (s *side) like(v view, dtype attention.DType) view {
 	return s.new(dtype, v.batch, v.heads, v.rows, v.dim)

@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -91,6 +92,18 @@ func (s Split) clone() Split {
 	return c
 }
 
+// encode appends all spans to b. A missing split and an empty one differ.
+func (s Split) encode(b []byte) []byte {
+	b = encodeLength(b, len(s), s == nil)
+	for _, spans := range s {
+		b = encodeLength(b, len(spans), false)
+		for _, x := range spans {
+			b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, uint64(x.First)), uint64(x.N))
+		}
+	}
+	return b
+}
+
 // check reports a split that does not hold each of n rows exactly once, ascending in each
 // rank.
 func (s Split) check(field string, n, ranks int) error {
@@ -151,17 +164,46 @@ type place struct{ at, to, n int }
 
 // places says where the rows of spans lie in the tensor of all, which holds them too.
 func places(spans, all []Span) (list []place) {
-	at := 0
+	at, to, i := 0, 0, 0
 	for _, x := range spans {
-		to := 0
-		for _, y := range all {
-			first, end := max(x.First, y.First), min(x.End(), y.End())
-			if first < end {
+		for i < len(all) && all[i].First < x.End() {
+			y := all[i]
+			if first, end := max(x.First, y.First), min(x.End(), y.End()); first < end {
 				list = append(list, place{at + first - x.First, to + first - y.First, end - first})
 			}
+			if y.End() > x.End() { // it goes on with the next span
+				break
+			}
 			to += y.N
+			i++
 		}
 		at += x.N
 	}
 	return list
+}
+
+// progression is count places of the same length at constant distances. In the rank's tensor they follow one another.
+type progression struct {
+	place
+	count int
+	step  int // rows from a place to the next in the other tensor
+}
+
+// progressions joins places at constant distances. A striped order, in which the ranks have tokens in turn,
+// is one progression, whatever its length.
+func progressions(list []place) (joined []progression) {
+	for _, p := range list {
+		if n := len(joined) - 1; n >= 0 && joined[n].n == p.n {
+			last := &joined[n]
+			if last.count == 1 {
+				last.step = p.to - last.to
+			}
+			if p.to == last.to+last.count*last.step {
+				last.count++
+				continue
+			}
+		}
+		joined = append(joined, progression{place: p, count: 1})
+	}
+	return joined
 }

@@ -117,16 +117,34 @@ func (c *call) sends(peer int, v view) []Transfer {
 
 // placing are copies of rows of some spans to where they lie among those of all.
 func placing(dst, src view, spans, all []Span) (list []copying) {
-	for _, p := range places(spans, all) {
-		list = append(list, copying{dst.rowsFrom(p.to, p.n), src.rowsFrom(p.at, p.n)})
+	for _, p := range progressions(places(spans, all)) {
+		list = append(list, p.copies(dst, p.to, p.step, src, p.at, p.n)...)
 	}
 	return list
 }
 
 // taking are copies of rows of some spans from where they lie among those of all.
 func taking(dst, src view, spans, all []Span) (list []copying) {
-	for _, p := range places(spans, all) {
-		list = append(list, copying{dst.rowsFrom(p.at, p.n), src.rowsFrom(p.to, p.n)})
+	for _, p := range progressions(places(spans, all)) {
+		list = append(list, p.copies(dst, p.at, p.n, src, p.to, p.step)...)
+	}
+	return list
+}
+
+// copies are the copies of a progression to and from some rows on, with the distances of its places: one, or one for
+// each sequence of the batch or each row of a place, whichever are fewer.
+func (p *progression) copies(dst view, to, step int, src view, from, fromStep int) (list []copying) {
+	switch {
+	case p.count == 1:
+		return []copying{{dst.rowsFrom(to, p.n), src.rowsFrom(from, p.n)}}
+	case p.n <= src.batch:
+		for i := range p.n {
+			list = append(list, copying{dst.every(to+i, step, p.count), src.every(from+i, fromStep, p.count)})
+		}
+		return list
+	}
+	for b := range src.batch {
+		list = append(list, copying{dst.sequencesFrom(b, 1).groupsOfRows(to, p.n, step, p.count), src.sequencesFrom(b, 1).groupsOfRows(from, p.n, fromStep, p.count)})
 	}
 	return list
 }

@@ -24,6 +24,23 @@ func (v view) rowsFrom(first, n int) view {
 	return v
 }
 
+// every is n rows from row first on, at a distance of step rows.
+func (v view) every(first, step, n int) view {
+	v.Offset += int64(first) * v.Strides.Seq
+	v.Strides.Seq *= int64(step)
+	v.rows = n
+	return v
+}
+
+// groupsOfRows is count groups of n consecutive rows from row first on, at a distance of step rows, as sequences
+// of a batch. v is a single sequence.
+func (v view) groupsOfRows(first, n, step, count int) view {
+	v = v.rowsFrom(first, n)
+	v.Strides.Batch = int64(step) * v.Strides.Seq
+	v.batch = count
+	return v
+}
+
 // headsFrom is n heads from head first on.
 func (v view) headsFrom(first, n int) view {
 	v.Offset += int64(first) * v.Strides.Head

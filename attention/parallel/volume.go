@@ -62,6 +62,9 @@ func (l *layout) volumesOf(rank int) (forward, backward volume) {
 	if l.gathers { // and copies its own K and V to their places
 		forward.gather = float64(l.outer-1) * block(g) * size
 		forward.memory = 2 * block(g) * size
+		for s := range l.outer { // those that arrive in other memory than their places
+			forward.memory += 2 * float64(l.packedElements(s, l.forwardHeads)*uint64(forward.groups)) * size
+		}
 	}
 	switch {
 	case l.mode == ModeAllGather:
@@ -125,6 +128,9 @@ func (v *volume) cost(l *layout, m *Machine, compute float64) Cost {
 // Memory that a call allocates on a rank. Its functions follow the allocations of the modes in
 // ulysses.go and allgather.go; headgroups.go has those of the ring.
 
+// dtypeSize is the size of an element in bytes.
+func (l *layout) dtypeSize() uint64 { return uint64(l.cfg.DType.Size()) }
+
 func (l *layout) elements(heads, rows, dim int) uint64 {
 	const most = 1 << 56 // so that sums do not overflow
 	return min(hostmem.Product(l.batch(), heads, rows, dim), most)
@@ -164,7 +170,7 @@ func (l *layout) membersScratch(rank int, lse bool) (bytes uint64) {
 func (l *layout) forwardScratch(rank int, lse bool) (n uint64) {
 	cfg := &l.cfg
 	d, dv, size := cfg.HeadDim, cfg.ValueDim(), uint64(cfg.DType.Size())
-	if l.inner > 1 && l.outer == 1 && !l.packed() {
+	if l.members {
 		return l.membersScratch(rank, lse)
 	}
 	n = l.headsScratch(rank, d+dv, d+dv, size)
@@ -210,16 +216,15 @@ func (l *layout) lseRows(g int) (n int) {
 // backwardScratch is forwardScratch of Backward.
 func (l *layout) backwardScratch(rank int) (n uint64) {
 	cfg := &l.cfg
-	d, dv, size := cfg.HeadDim, cfg.ValueDim(), uint64(cfg.DType.Size())
+	d, dv, size := cfg.HeadDim, cfg.ValueDim(), l.dtypeSize()
 	_, hq := l.heads(0)
-	_, kv := l.kvHeads(0)
 	rows := countOf(l.groupRows[rank/l.inner])
 	n = l.headsScratch(rank, 2*(d+dv), d+dv, size) + l.headsScratch(rank, 1, d+dv, 4)
 	switch {
 	case l.mode == ModeAllGather && l.ranks > 1:
-		keys := l.keys.total()
-		n += l.elements(kv, keys, d+dv)*size + l.elements(hq, rows, d)*4 + l.elements(hq, l.lseRows(rank), 1)*4
-		n += l.elements(kv, 2*keys+l.ranks*l.keys.Count(rank), d+dv) * 4
+		kv, hq := l.backwardHeads, l.queryHeads(l.backwardHeads)
+		n += l.gatherScratch(rank, kv) + l.elements(hq, rows, d)*4 + l.elements(hq, l.lseRows(rank), 1)*4
+		n += l.elements(kv, 2*l.keys.total()+l.ranks*l.keys.Count(rank), d+dv) * 4
 	case l.outer > 1:
 		n += l.ringBackwardScratch(rank/l.inner, l.backwardHeads)
 	case l.sharers() > 1:

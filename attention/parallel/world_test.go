@@ -215,7 +215,7 @@ func (w *whole) of(plan *Plan, rank int, bshd bool) *part {
 
 // planned is the plan with its layout.
 func (w *whole) planned(t require.TestingT, ranks int) *planned {
-	x, err := makePlan(&w.cfg, w.p, ranks)
+	x, err := makePlan(&w.cfg, w.p, ranks, mostReach)
 	require.NoError(t, err)
 	return x
 }
