@@ -6,11 +6,12 @@ import (
 	"slices"
 	"time"
 
+	"vkattn/internal/turns"
 	"vkattn/vk"
 )
 
 // race times candidates by successive halving. In each round the remaining candidates take
-// turns, so that none gets a warmer or quieter device. The faster half enters the next
+// turns, after the first round in another order each time, so that none gets a warmer or quieter device. The faster half enters the next
 // round, with twice the turns. Candidate 0, the heuristic's, always stays, because a
 // tuning reports its time over the winner's.
 type race struct {
@@ -39,23 +40,23 @@ type runner struct {
 	err    error
 }
 
-// hold runs the race among n candidates. It returns the result of each and the winner. An
+// hold runs the race among some candidates. It returns the result of each and the winner. An
 // error ends the race: the context is done, or the device is lost or closed.
-func (r *race) hold(ctx context.Context, n int) (all []runner, winner int, err error) {
-	all = make([]runner, n)
-	left := make([]int, n)
+func (r *race) hold(ctx context.Context, candidates int) (all []runner, winner int, err error) {
+	all = make([]runner, candidates)
+	left := make([]int, candidates)
 	for i := range left {
 		left[i] = i
 	}
-	for turns, round := 2, 1; ; turns, round = 2*turns, round+1 {
+	for n, round := 2, 1; ; n, round = 2*n, round+1 {
 		last := len(left) <= finalists
 		if last {
-			turns = max(turns, finalTurns)
+			n = max(n, finalTurns)
 		}
 		if r.say != nil {
 			r.say(round, len(left))
 		}
-		if err := r.round(ctx, all, left, turns, round == 1); err != nil {
+		if err := r.round(ctx, all, left, n, round == 1); err != nil {
 			return all, 0, err
 		}
 		left = slices.DeleteFunc(left, func(i int) bool { return all[i].err != nil || all[i].median == 0 })
@@ -85,11 +86,16 @@ func (r *race) hold(ctx context.Context, n int) (all []runner, winner int, err e
 // round gives each remaining candidate the given number of turns. When no time is left, it
 // ends after a turn of every candidate; in the first round it skips the candidates that
 // have not had their turn, except the heuristic's.
-func (r *race) round(ctx context.Context, all []runner, left []int, turns int, first bool) error {
+func (r *race) round(ctx context.Context, all []runner, left []int, n int, first bool) error {
 	samples := make(map[int][]time.Duration, len(left))
 	var best time.Duration
-	for turn := range turns {
-		for _, i := range left {
+	for turn := range n {
+		order := turns.Order(len(left), turn)
+		if first { // the best by estimate begin
+			slices.Sort(order)
+		}
+		for _, at := range order {
+			i := left[at]
 			c := &all[i]
 			slow := first && best > 0 && float64(c.median) > tooSlow*float64(best)
 			if c.err != nil || slow || first && r.over() && i != 0 {

@@ -68,6 +68,30 @@ func TestTheFastestWins(t *testing.T) {
 	require.InDelta(t, 3, float64(all[2].median)/1e6, 0.1)
 }
 
+// No finalist always runs behind the same one, or always first.
+func TestFinalistsTakeTurnsInBalancedOrder(t *testing.T) {
+	k := &track{times: ms(5, 7, 3, 4, 9, 3.2, 20, 6, 8, 3.1), noise: 0.02}
+	_, _, err := k.race().hold(context.Background(), len(k.times))
+	require.NoError(t, err)
+	final := k.order[len(k.order)-finalTurns*finalists:]
+	first, follows := map[int]int{}, map[[2]int]int{}
+	for at, i := range final {
+		if at%finalists == 0 {
+			first[i]++
+		} else {
+			follows[[2]int{final[at-1], i}]++
+		}
+	}
+	require.Len(t, first, finalists, "%v", final)
+	for i, n := range first {
+		require.Equal(t, finalTurns/finalists, n, "candidate %d begins: %v", i, final)
+	}
+	require.Len(t, follows, finalists*(finalists-1), "%v", final)
+	for pair, n := range follows {
+		require.Equal(t, finalTurns/finalists, n, "%v: %v", pair, final)
+	}
+}
+
 // Within the noise the heuristic's tile, which needs no cache, wins.
 func TestTheHeuristicStaysUnlessBeaten(t *testing.T) {
 	for _, c := range []struct {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"vkattn/cmd/vkattn/internal/monitor"
+	"vkattn/internal/turns"
 )
 
 // How a row is timed.
@@ -17,7 +18,7 @@ const (
 	noiseTime      = time.Minute           // of runs of a row that is too noisy for MaxNoise
 	batchTime      = 20 * time.Millisecond // length of one submission
 	batchMost      = 64                    // runs of one submission
-	turns          = 5                     // a row is timed in at least 5 turns, spread over the group's time
+	leastTurns     = 5                     // a row is timed in at least 5 turns, spread over the group's time
 )
 
 // candidate is a row that is timed.
@@ -35,7 +36,7 @@ type candidate struct {
 	judged int // number of runs whose noise was computed last
 }
 
-// time measures the candidates in rounds, each in another order (turnOrder).
+// time measures the candidates in rounds, each in another order.
 func (g *group) time(ctx context.Context, ready []*candidate) error {
 	open := ready[:0:0]
 	for _, c := range ready {
@@ -48,7 +49,7 @@ func (g *group) time(ctx context.Context, ready []*candidate) error {
 	}
 	for round := 0; len(open) > 0; round++ {
 		ended := make([]bool, len(open))
-		for _, i := range turnOrder(len(open), round) {
+		for _, i := range turns.Order(len(open), round) {
 			c := open[i]
 			g.say(g.problem, c.row.Who(), fmt.Sprintf("run %d", len(c.times)+1))
 			if err := g.batch(ctx, c); err != nil {
@@ -104,7 +105,7 @@ func (g *group) warm(ctx context.Context, c *candidate) error {
 func (g *group) batch(ctx context.Context, c *candidate) error {
 	n := c.batchSize()
 	if left := g.repeats() - len(c.times); left > 0 {
-		n = min(n, left, (g.repeats()-1)/turns+1)
+		n = min(n, left, (g.repeats()-1)/leastTurns+1)
 	}
 	// The first run of a turn is slower: the caches hold the code and the address
 	// translations of another kernel. It is dropped unless runs are so long that it

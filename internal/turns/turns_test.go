@@ -1,4 +1,4 @@
-package bench
+package turns
 
 import (
 	"slices"
@@ -9,13 +9,13 @@ import (
 
 // A round has every row once. Over n rounds, or 2n, each row follows each other one equally often, and
 // each is first equally often.
-func TestTurnOrderIsBalanced(t *testing.T) {
-	require.Empty(t, turnOrder(0, 0))
+func TestOrderIsBalanced(t *testing.T) {
+	require.Empty(t, Order(0, 0))
 	for n := 1; n <= 9; n++ {
 		rounds := n * (1 + n%2)
 		follows, first := map[[2]int]int{}, map[int]int{}
 		for round := range rounds {
-			order := turnOrder(n, round)
+			order := Order(n, round)
 			sorted := slices.Sorted(slices.Values(order))
 			for i, x := range sorted {
 				require.Equal(t, i, x, "n %d, round %d: %v", n, round, order)
