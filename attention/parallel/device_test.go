@@ -82,6 +82,32 @@ func (w *whole) onDevices(t *testing.T, dev *vk.Device, streams []*vk.Stream, gr
 	})
 }
 
+// isAttentionOnDevices runs Forward on every rank, with tensors that the transport moves, and judges O. ran is called on each rank
+// that has run; it may be nil.
+func (w *whole) isAttentionOnDevices(t *testing.T, dev *vk.Device, streams []*vk.Stream, groups []*Group, ran func(r int, x *deviceRank) error) {
+	parts := make([]*part, len(groups))
+	for r, err := range w.onDevices(t, dev, streams, groups, movable, func(r int, x *deviceRank) error {
+		if err := x.op.Forward(context.Background(), x.s, x.Args); err != nil {
+			return err
+		}
+		if ran != nil {
+			if err := ran(r, x); err != nil {
+				return err
+			}
+		}
+		parts[r] = x.part
+		return x.onDevice.collect()
+	}) {
+		require.NoError(t, err, "rank %d", r)
+	}
+	for _, x := range parts {
+		x.collect(true)
+	}
+	v, err := accuracy.Verify(w.cfg.Config, w.Args, accuracy.Options{})
+	require.NoError(t, err)
+	require.True(t, v.Pass(), "%d ranks: %v", len(groups), v)
+}
+
 // movable is memory that the transport moves without a copy.
 func movable(int) (vk.MemoryKind, bool) { return vk.Readback, false }
 

@@ -110,7 +110,7 @@ func (op *Op) Plan(p Problem) (Plan, error) {
 	return plan, nil
 }
 
-// plan finds or makes the plan of a problem for ranks whose kernels reach so many bytes of a tensor.
+// plan finds or makes the plan of a problem for ranks whose kernels reach a number of bytes of a tensor.
 func (op *Op) plan(p Problem, reach uint64) (*planned, error) {
 	key := sha256.Sum256(p.encode(binary.LittleEndian.AppendUint64(nil, reach)))
 	op.mu.Lock()
