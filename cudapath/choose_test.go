@@ -302,13 +302,13 @@ func TestUnitsOfLaunches(t *testing.T) {
 			require.Equal(t, x.parts, n)
 			blocks := uint64(x.b) * uint64(x.hq) * uint64((x.sq+63)/64)
 			stats := 4 * (32 + blocks*(4+3*64))
-			words := func(units uint64) uint64 { return (units + 31) / 32 * 128 }
-			want := stats + words(u.launch) + u.launch*u.bytes
+			counters := (u.call + uint64(x.hkv)*uint64(x.b) + 31) / 32 * 128
+			want := stats + counters + u.launch*u.bytes
 			if x.dQ {
 				want += blocks * 64 * 256 * 4
 			}
 			require.Equal(t, want, fa3Workspace(&s, 0, k, true))
-			require.Equal(t, stats+words(u.call), fa3Workspace(&s, 0, k, false))
+			require.Equal(t, stats+counters, fa3Workspace(&s, 0, k, false))
 		})
 	}
 }

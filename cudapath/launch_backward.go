@@ -58,9 +58,9 @@ func rowBlocks(s *attention.Shape, totalQ int, k *Kernel) uint64 {
 
 // fa3Workspace is the size of what Workspace of kernels/fa3_backward_work.h describes: a
 // ticket, a word per block of rows, three statistics per row, and either counters and dQ in
-// float32, or dS of a launch, a word per unit and, if several launches add to a row, dQ. Arrays
-// of counters and of words of units end at a multiple of 128 bytes. k is the main kernel. dQ:
-// a kernel with DSBytes has to store dS.
+// float32, or a word per unit and per KV head, dS of a launch and, if several launches add to a
+// row, dQ. Arrays of counters and of these words end at a multiple of 128 bytes. k is the main
+// kernel. dQ: a kernel with DSBytes has to store dS.
 func fa3Workspace(s *attention.Shape, totalQ int, k *Kernel, dQ bool) uint64 {
 	blocks := rowBlocks(s, totalQ, k) * uint64(s.Hq)
 	rows := blocks * uint64(k.Rows)
@@ -73,7 +73,7 @@ func fa3Workspace(s *attention.Shape, totalQ int, k *Kernel, dQ bool) uint64 {
 	if u.launch < u.head {
 		words += rows * uint64(k.D)
 	}
-	return 4*(words+up(u.launch)) + u.launch*u.bytes
+	return 4*(words+up(u.call+uint64(s.KVHeads())*uint64(s.B))) + u.launch*u.bytes
 }
 
 // units are the units of work of a kernel with DSBytes: blocks of keys of a KV head.
@@ -201,8 +201,8 @@ func (v *backwardInvocation) bind(c *Context, a *attention.CUDABackwardCall) err
 // launch launches the kernels one after the other, each for as many sequences as a grid
 // holds, and those with DSBytes in turns, for as many units as that holds. It changes v.
 //
-// A kernel that may start early does so only in its first launch, which follows the kernel before
-// it. The first kernel of a call never does: it waits for all earlier work of the stream.
+// A kernel that may start early does so in its first launch, which follows the kernel before it, and that of dQ in
+// each. The first kernel of a call never does: it waits for all earlier work of the stream.
 func (b *backwardKernels) launch(s *Stream, v *backwardInvocation, shape *attention.Shape) error {
 	if err := s.use("Launch"); err != nil {
 		return err
@@ -254,7 +254,7 @@ func (b *backwardKernels) launchOne(s *Stream, v *backwardInvocation, shape *att
 	c := &v.call
 	c.function, c.threads, c.shared = k.handle, C.uint32_t(k.Threads), C.uint32_t(k.Shared)
 	c.early = 0
-	if k.Early && first == 0 && s.c.lib.launchesEarly() {
+	if k.Early && (first == 0 || k.Outputs == "dQ") && s.c.lib.launchesEarly() {
 		c.early = 1
 	}
 	for i, n := range g {

@@ -10,20 +10,20 @@
 // ends, and waits itself for what it needs:
 //   - main starts when all CTAs of stats have started, and waits for the end of stats before it reads or writes the workspace.
 //   - dq starts when all CTAs of main have started, on multiprocessors that have no unit left. A CTA of dq waits for the counters
-//     of its rows, and no CTA of main waits for dq. So no wait lasts forever. Above head dim 128 dq waits for the end of main.
-//   - The last CTA of dq waits for the end of main, which stores dK and dV of its last units late. So the end of dq means that all
+//     of its rows, above head dim 128 for that of its KV head, and no CTA of main waits for dq. So no wait lasts forever.
+//   - A CTA of dq waits for the end of main, which stores dK and dV of its last units late. So the end of dq means that all
 //     gradients are in memory: what follows on the stream, and is launched plainly, sees them.
 // Launched plainly, they run one after the other and wait for nothing.
 //
 // Main, up to head dim 128: a CTA owns BN = 128 keys of a KV head and loops over the query heads of the group and their blocks of BM rows.
 // CTAs are persistent; fa3_backward_work.h defines their units of work and the order of the additions to dQ.
 //   - Warpgroup 0 is the producer. One warp draws tickets and issues the TMA copies: K and V once a unit, Q and dO
-//     through rings. Another adds dQ of each step to float32 memory by TMA, in a fixed order.
+//     through rings. One or two others add dQ of each step to float32 memory by TMA, in a fixed order.
 //   - Two consumer warpgroups of 64 keys each compute S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T are operands
 //     in registers of dV += P^T dO and dK += dS^T Q. dS goes through shared memory to dQ^T = K^T dS^T, of which each
 //     warpgroup computes a half, over all 128 keys.
-//   - A step issues S of the next rows before dQ and dK of the current ones, with which the exponentials overlap. dV is
-//     issued after dS. One named barrier a step joins the consumers, after dS has been stored.
+//   - A step issues dV, S of the next rows and dQ, with which the exponentials overlap, and then dK and dP of the next rows. One named barrier
+//     a step joins the consumers, after dS has been stored.
 //   - The consumers leave dQ in shared memory, in the layout of the accumulators. They wait only until TMA has read dQ of
 //     the step before. The first contribution is stored, so memory need not be cleared.
 //
@@ -81,15 +81,18 @@ __device__ __forceinline__ void attendBackward(const TensorMap *mapQ, const Tens
 	}
 	__syncthreads();
 	if constexpr (!T::OPTIONS) waitForKernelBefore(), allowNextKernel();
-	if (T::WIDE && blockIdx.x == 0 && threadIdx.x == 0) Workspace::of<T>(p).ticket[1] = 0; // of the kernel of dQ
+	if constexpr (T::WIDE) {
+		const Workspace space = Workspace::of<T>(p);
+		if (blockIdx.x == 0 && threadIdx.x == 0) *space.ticketOfDQ<T>(p, 1) = 0;
+	}
 	if (warp < 4) {
 		giveRegisters<T::PRODUCER_REGISTERS>();
 		if (warp == COPIER) {
 			if (threadIdx.x == 0) copyTiles<T>(mapQ, mapK, mapV, mapDO, p, shared);
 		} else if constexpr (T::WIDE) {
 			if (warp == ADDER) storeScores<T>(p, shared);
-		} else if (warp == ADDER) {
-			addTiles<T>(p, shared);
+		} else if (warp < ADDER + T::ADDERS) {
+			addTiles<T>(p, shared, warp - ADDER);
 		} else if constexpr (T::CONVERTS) {
 			convertTiles<T>(p, warp - FIRST_CONVERTER);
 		}

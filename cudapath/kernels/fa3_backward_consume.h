@@ -2,8 +2,11 @@
 // step, in registers. A thread has keys g and g + 8 of its warp's 16, with g = lane / 4, and pairs of rows: columns 8 j + 2 c
 // and 8 j + 2 c + 1 of S^T, with c = lane % 4 (see sm90_wgmma.h). consumeRows() at the end of the file is the main loop.
 //
-// A step: dP; dS, [dS of both warpgroups is stored], dV, S of the next rows, dQ, dK; P of the next rows while dQ and dK are
-// computed; dQ to shared memory.
+// A step: dS, [dS of both warpgroups is stored], dV, S of the next rows, dQ; P of the next rows while dQ is computed; dK and dP of the next
+// rows; dQ to shared memory.
+//
+// A warp issues a product only when the tensor cores are near it, and its accesses of shared memory wait behind the products that it has issued. So the
+// statistics that P and dS take are loaded before the product that they wait for, and dK is issued after P.
 #pragma once
 #include <type_traits>
 
@@ -72,11 +75,30 @@ template <class T> __device__ __forceinline__ void clearMasked(float (&s)[T::BM 
 		if (8 * (i / 4) + i % 2 < from[i / 2 % 2] || 8 * (i / 4) + i % 2 >= end) s[i] = 0;
 }
 
-// P^T = 2^(S * scale - LSE), in place. lse is the address of -LSE of the thread's first column. LARGE: see exponentOf().
-template <class T, bool LARGE> __device__ __forceinline__ void computeP(float (&s)[T::BM / 2], uint32_t lse, float scale) {
+// A statistic of the thread's pairs of columns, in shared memory.
+struct PairsAt {
+	uint32_t at; // of the first pair
+
+	__device__ __forceinline__ float2 operator[](int j) const { return loadSharedPair(at + 32 * j); }
+};
+
+// The same, the first AHEAD pairs of which are loaded at once: before the wait for a product, so that it covers the latency.
+template <int AHEAD> struct Pairs {
+	PairsAt at;
+	float2 ahead[AHEAD > 0 ? AHEAD : 1];
+
+	__device__ __forceinline__ explicit Pairs(const PairsAt &from) : at(from) {
+#pragma unroll
+		for (int j = 0; j < AHEAD; j++) ahead[j] = from[j];
+	}
+	__device__ __forceinline__ float2 operator[](int j) const { return j < AHEAD ? ahead[j] : at[j]; }
+};
+
+// P^T = 2^(S * scale - LSE), in place. lse is -LSE. LARGE: see exponentOf().
+template <class T, bool LARGE, class Columns> __device__ __forceinline__ void computeP(float (&s)[T::BM / 2], const Columns &lse, float scale) {
 #pragma unroll
 	for (int j = 0; j < T::BM / 8; j++) {
-		const float2 less = loadSharedPair(lse + 32 * j);
+		const float2 less = lse[j];
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			s[4 * j + 2 * r] = exp2Approx(exponentOf<LARGE>(s[4 * j + 2 * r], scale, less.x));
@@ -86,31 +108,39 @@ template <class T, bool LARGE> __device__ __forceinline__ void computeP(float (&
 }
 
 // Multiplies P^T by the factors of the rows.
-template <class T> __device__ __forceinline__ void scaleP(float (&s)[T::BM / 2], uint32_t factors) {
+template <class T> __device__ __forceinline__ void scaleP(float (&s)[T::BM / 2], const PairsAt &factors) {
 #pragma unroll
 	for (int j = 0; j < T::BM / 8; j++) {
-		const float2 factor = loadSharedPair(factors + 32 * j);
+		const float2 factor = factors[j];
 #pragma unroll
 		for (int r = 0; r < 2; r++) s[4 * j + 2 * r] *= factor.x, s[4 * j + 2 * r + 1] *= factor.y;
 	}
 }
 
-// P^T of a tile. stats is the address of the record of its rows, lse that of -LSE of the thread's first column.
-template <class T> __device__ __forceinline__ void computeScaledP(float (&s)[T::BM / 2], uint32_t stats, uint32_t lse, float scale) {
-	if (loadSharedWord(stats + 8 * T::BM)) {
-		computeP<T, true>(s, lse, scale);
-		scaleP<T>(s, lse + 4 * T::BM);
+// What P^T of a tile takes from the record of its rows.
+template <class T, int AHEAD> struct RowRecord {
+	bool large; // whether P has factors
+	Pairs<AHEAD> lse;
+
+	// record is its address, column the offset of the thread's first pair.
+	__device__ __forceinline__ RowRecord(uint32_t record, uint32_t column) : large(loadSharedWord(record + 8 * T::BM) != 0), lse(PairsAt{record + column}) {}
+};
+
+// P^T of a tile.
+template <class T, int AHEAD> __device__ __forceinline__ void computeScaledP(float (&s)[T::BM / 2], const RowRecord<T, AHEAD> &rows, float scale) {
+	if (rows.large) {
+		computeP<T, true>(s, rows.lse, scale);
+		scaleP<T>(s, PairsAt{rows.lse.at.at + 4 * T::BM});
 	} else {
-		computeP<T, false>(s, lse, scale);
+		computeP<T, false>(s, rows.lse, scale);
 	}
 }
 
-// dS^T = P (dP - delta), in place. P is rounded to the storage type: float32 would need more registers. delta is the
-// address of -delta of the thread's first column.
-template <class T, class Words> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], const Words &P, uint32_t delta) {
+// dS^T = P (dP - delta), in place. P is rounded to the storage type: float32 would need more registers. delta is -delta.
+template <class T, class Words, class Columns> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], const Words &P, const Columns &delta) {
 #pragma unroll
 	for (int j = 0; j < T::BM / 8; j++) {
-		const float2 less = loadSharedPair(delta + 32 * j);
+		const float2 less = delta[j];
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			const int i = 4 * j + 2 * r;
@@ -122,10 +152,10 @@ template <class T, class Words> __device__ __forceinline__ void computeDS(float 
 }
 
 // The same with P in float32.
-template <class T, class Float> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], Float (&P)[T::BM / 2], uint32_t delta) {
+template <class T, class Float, class Columns> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], Float (&P)[T::BM / 2], const Columns &delta) {
 #pragma unroll
 	for (int i = 0; i < T::BM / 2; i += 4) {
-		const float2 less = loadSharedPair(delta + 8 * i);
+		const float2 less = delta[i / 4];
 		dP[i] = P[i] * (dP[i] + less.x), dP[i + 1] = P[i + 1] * (dP[i + 1] + less.y);
 		dP[i + 2] = P[i + 2] * (dP[i + 2] + less.x), dP[i + 3] = P[i + 3] * (dP[i + 3] + less.y);
 	}
@@ -157,11 +187,9 @@ template <class T> __device__ __forceinline__ void storeTransposedDS(uint32_t to
 
 // Leaves the accumulators of dQ in a buffer in shared memory: four of each thread after the other, as the
 // kernel that stores dQ reads them.
-template <int N> __device__ __forceinline__ void leaveDQ(uint32_t buffer, const float (&dQ)[N]) {
-	const uint32_t to = buffer + 16 * (threadHere() % 128);
+template <int N> __device__ __forceinline__ void leaveDQ(uint32_t to, const float (&dQ)[N]) {
 #pragma unroll
 	for (int j = 0; j < N / 4; j++) storeFloats(to + 2048 * j, dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3]);
-	proxyFence();
 }
 
 // Stores dK or dV of the thread's keys, or adds them to what the tensor holds. The accumulators are those of DIMS dims.
@@ -214,7 +242,7 @@ template <class T> __device__ __forceinline__ void zeroRest(const AttnBackwardPa
 // Arrives at the mbarrier of a buffer when all lanes of the warp have read or filled it.
 __device__ __forceinline__ void releaseBuffer(uint32_t bar) {
 	__syncwarp();
-	if (threadHere() % 32 == 0) barrierArrive(bar);
+	if (electLane()) barrierArrive(bar);
 }
 
 // The offset of the consumer warp's word among those of all consumer warps.
@@ -223,6 +251,8 @@ __device__ __forceinline__ int warpWord() { return 4 * (threadHere() / 32 - 4); 
 template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwardParams &p, uint32_t shared, int group) {
 	const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
 	const float scale = p.scale * LOG2E;
+	const uint32_t ownDQ = shared + T::DQ + group * T::DQ_BYTES + 16 * thread; // where the thread leaves dQ
+	const uint32_t column = 8 * (thread % 4);                                  // of its first pair of columns, in bytes of a statistic
 	// Matrices, as lower words of descriptors.
 	const uint32_t base = matrixOffset(shared), own = base + group * matrixOffset(64 * 128);
 	const uint32_t transposedK = base + (matrixOffset(T::K) + matrixPanels(T::KEY_PANEL)) + (T::D == 128 ? group * matrixOffset(T::KEY_PANEL) : 0);
@@ -242,15 +272,13 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 	uint32_t keysParity = 0;
 	static_assert(T::DO_STAGES == 2, "dO has the stages of dS");
 	auto stageOf = [](uint32_t step) { return int(step % 2); };
-	auto previousQ = [&] { return q.stage == 0 ? T::Q_STAGES - 1 : q.stage - 1; };
 	auto waitQ = [&] { barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity); };
 	// The first row of the current Q tile, negative if it has masked slots.
 	auto rowHere = [&] { return int(loadSharedWord(shared + T::ROW + 4 * q.stage)); };
 	constexpr int THREADS = 128 * T::WARPGROUPS;
-	Units<T> units(p, shared);
-	int ticket;
+	Units<T> units(shared);
 	UnitOf<T> u;
-	while (units.next(ticket, u)) {
+	while (units.next(u)) {
 #pragma unroll
 		for (int i = 0; i < T::D / 2; i++) dK[i] = dV[i] = 0;
 		int left = (u.end - u.first) * (p.Hq / p.Hkv); // steps
@@ -267,10 +295,10 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 					clearMasked<T>(x, p, firstKey, row);
 				}
 			};
+			auto recordHere = [&] { return RowRecord<T, T::AHEAD>(shared + T::LSE + q.stage * T::LSE_BYTES, column); };
 			// Computes P of the Q tile. The warpgroup clears its keys if S of the unit's first tile, which has all masked keys, has Inf
 			// or NaN.
-			auto prob = [&](auto first) {
-				const uint32_t stats = shared + T::LSE + q.stage * T::LSE_BYTES, lse = stats + 8 * (threadHere() % 4);
+			auto prob = [&](auto first, const RowRecord<T, T::AHEAD> &rows) {
 				if constexpr (T::CAUSAL) {
 					found = rowHere() < 0 && anyNotFinite(s);
 					if constexpr (decltype(first)::value) {
@@ -283,9 +311,9 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 				}
 				const bool capped = T::OPTIONS && p.softcap != 0;
 				if (capped) {
-					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, otherP, lse, Softcap(p));
+					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, otherP, rows.lse.at.at, Softcap(p));
 				} else {
-					computeScaledP<T>(s, stats, lse, scale);
+					computeScaledP<T>(s, rows, scale);
 				}
 				if (T::CAUSAL && loadSharedWord(shared + T::RARE_KEYS + warpWord())) {
 					spoilKeys<T>(s, shared, group);
@@ -296,13 +324,11 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 				if constexpr (!T::FLOAT_P) packWords(P, s);
 			};
 			auto issueS = [&] { issueTransposedScores<T>(s, own + matrixOffset(T::K), rowsOf(T::Q, q.stage)); };
-			auto issueDP = [&] {
-				barrierWait(shared + T::DO_FULL + 8 * stageOf(n), n / 2 % 2);
-				issueTransposedScores<T>(dP, own + matrixOffset(T::V), rowsOf(T::DO, stageOf(n)));
-			};
+			auto waitDO = [&] { barrierWait(shared + T::DO_FULL + 8 * stageOf(n), n / 2 % 2); };
+			auto deltaHere = [&] { return Pairs<T::AHEAD>(PairsAt{shared + T::DELTA + stageOf(n) * T::DELTA_BYTES + column}); };
+			auto issueDP = [&] { issueTransposedScores<T>(dP, own + matrixOffset(T::V), rowsOf(T::DO, stageOf(n))); };
 			// Computes dS of the current step and stores it in shared memory. row is its first row.
-			auto storeDS = [&](int row) {
-				const uint32_t delta = shared + T::DELTA + stageOf(n) * T::DELTA_BYTES + 8 * (threadHere() % 4);
+			auto storeDS = [&](int row, const Pairs<T::AHEAD> &delta) {
 				if constexpr (T::FLOAT_P) {
 					computeDS<T>(dP, s, delta);
 				} else if constexpr (T::OPTIONS) {
@@ -324,33 +350,36 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 				}
 			};
 			auto issueDQ = [&] { issueGradientDQ<T>(dQ, transposedK, dSOf(n) + (T::D == 128 ? 0 : group * matrixOffset(T::DQ_COLUMNS * 128))); };
-			auto issueDK = [&](int stage) { issueGradientDK<T>(dK, dSOf(n) + group * matrixOffset(T::ROW_PANEL), acrossRows(T::Q, stage)); };
-			// Leaves dQ of the current step in shared memory for the adding thread.
-			auto giveDQ = [&] {
-				barrierWait(shared + T::DQ_EMPTY, (n & 1) ^ 1);
-				leaveDQ(shared + T::DQ + group * T::DQ_BYTES, dQ);
-				releaseBuffer(shared + T::DQ_FULL + 8 * group);
+			auto issueDK = [&](int stage, uint32_t step) { issueGradientDK<T>(dK, dSOf(step) + group * matrixOffset(T::ROW_PANEL), acrossRows(T::Q, stage)); };
+			// Leaves dQ of a step in shared memory. After a proxyFence() giveDQ() gives it to the warp that adds it.
+			auto keepDQ = [&](uint32_t step) {
+				barrierWait(shared + T::DQ_EMPTY, (step & 1) ^ 1);
+				leaveDQ(ownDQ, dQ);
 			};
+			auto giveDQ = [&](uint32_t step) { releaseBuffer(shared + T::DQ_FULL + 8 * (T::WARPGROUPS * (step % T::ADDERS) + group)); };
 
 			barrierWait(shared + T::K_FULL, keysParity);
 			waitQ();
+			const RowRecord<T, T::AHEAD> record = recordHere();
 			issueS();
 			wgmmaWait<0>();
 			touch(s);
-			prob(std::true_type());
+			prob(std::true_type(), record);
 			barrierWait(shared + T::V_FULL, keysParity);
 			keysParity ^= 1;
 			bool begun = false;
+			waitDO();
+			Pairs<T::AHEAD> delta = deltaHere();
+			issueDP();
+			wgmmaWait<0>();
+			touch(dP);
 #pragma unroll 1
 			for (;; left--) {
 				const int row = rowHere();
-				issueDP();
-				wgmmaWait<0>();
-				touch(dP), touch(dK);
-				if (begun) releaseBuffer(shared + T::Q_EMPTY + 8 * previousQ());
-				begun = true;
 				if (T::CAUSAL && row < 0) found |= anyNotFinite(dP);
-				storeDS(row);
+				storeDS(row, delta);
+				if (begun) giveDQ(n - 1); // the fence of dS is dQ's too
+				begun = true;
 				if (T::CAUSAL && row < 0) {
 					const uint32_t tileQ = shared + T::Q + q.stage * T::ROW_BYTES, tileDO = shared + T::DO + stageOf(n) * T::ROW_BYTES;
 					if (namedOr(DS_STORED, THREADS, found)) {
@@ -368,24 +397,31 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 				const int stage = q.stage;
 				q.advance();
 				waitQ();
+				const RowRecord<T, T::AHEAD> record = recordHere();
 				issueS();
 				issueDQ();
-				issueDK(stage);
-				wgmmaWait<2>();
+				wgmmaWait<1>();
 				touch(s), touch(dV), touch(P);
 				releaseBuffer(shared + T::DO_EMPTY + 8 * stageOf(n));
-				prob(std::false_type()); // while dQ and dK are computed
-				wgmmaWait<1>();
-				touch(dQ);
-				giveDQ();
+				prob(std::false_type(), record); // while dQ is computed
 				n++;
+				waitDO();
+				delta = deltaHere();
+				issueDK(stage, n - 1);
+				issueDP();
+				wgmmaWait<0>();
+				touch(dP), touch(dK), touch(dQ);
+				releaseBuffer(shared + T::Q_EMPTY + 8 * stage);
+				keepDQ(n - 1);
 			}
 			issueDQ();
-			issueDK(q.stage);
+			issueDK(q.stage, n);
 			wgmmaWait<1>();
 			touch(dQ), touch(dV), touch(P);
 			releaseBuffer(shared + T::DO_EMPTY + 8 * stageOf(n));
-			giveDQ();
+			keepDQ(n);
+			proxyFence();
+			giveDQ(n);
 			wgmmaWait<0>();
 			touch(dK);
 			releaseBuffer(shared + T::Q_EMPTY + 8 * q.stage);
@@ -393,7 +429,8 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 			q.advance();
 			n++;
 		}
-		unitOf<T>(p, ticket, u);
+		units.read(u);
+		units.done();
 		if (T::CAUSAL && u.first < u.end && loadSharedWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T>(dV, p, u, u.key + 64 * group);
 		if constexpr (T::OPTIONS) {
 			if (u.first == u.end && p.accumulate & 1) continue;

@@ -77,7 +77,7 @@ template <class T> __device__ __forceinline__ void normalizeLarge(const AttnBack
 				issueTransposedScores<L>(s, matrixOffset(shared + L::K), matrixOffset(shared + L::Q));
 				wgmmaWait<0>();
 				touch(s);
-				computeP<L, true>(s, shared + L::LSE + 8 * (thread % 4), p.scale * LOG2E);
+				computeP<L, true>(s, PairsAt{shared + L::LSE + 8 * (thread % 4)}, p.scale * LOG2E);
 				clearMasked<L>(s, p, key, row | INT32_MIN);
 				addColumns(sums, s);
 			}

@@ -27,8 +27,9 @@ template <class Plain> struct OptionsTile : Plain {
 	// short sequences. At head dim 64 the registers of S hold it until dS is stored.
 	static constexpr bool FLOAT_P = BF16 && Plain::D == 64;
 	// A Limits per Q tile. With wide heads the words that pass from warpgroup 0 to 1 with a softcap (SharedWords).
+	// Units of work have their sequences.
 	static constexpr int LIMITS = (Plain::SHARED_BYTES + 15) / 16 * 16, SLOPED_P = LIMITS + 16 * Plain::Q_STAGES,
-			     SHARED_BYTES = SLOPED_P + (Plain::WIDE ? 2 * Plain::BM * Plain::BN : 0);
+			     WORK = SLOPED_P + (Plain::WIDE ? 2 * Plain::BM * Plain::BN : 0), UNIT_BYTES = 80, SHARED_BYTES = WORK + 2 * UNIT_BYTES;
 	static_assert(Plain::CAUSAL && SHARED_BYTES <= 227 * 1024, "tile");
 };
 

@@ -32,7 +32,7 @@ template <class T> __device__ __forceinline__ void normalizeLarge(const AttnBack
 				wgmmaWait<0>();
 				touch(x);
 				if (p.softcap != 0) computeCappedP<L, false>(x, words, lse, Softcap(p));
-				else computeP<L, true>(x, lse, p.scale * LOG2E);
+				else computeP<L, true>(x, PairsAt{lse}, p.scale * LOG2E);
 				clearOutside<L>(x, limitsOf<L>(s, row, key), 0);
 				addColumns(sums, x);
 			}
@@ -48,10 +48,12 @@ template <class T> __device__ __forceinline__ void computeSequenceStats(const At
 	const Workspace w = Workspace::of<T>(p);
 	const int block = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % LANES;
 	const Sequence s = sequenceOf(p, p.first + blockIdx.z);
-	if (threadIdx.x == 0 && s.batch == 0 && head == 0 && block == 0) *w.ticket = 0;
-	if (block * T::BM >= s.rows.used) return;
 	const int64_t index = blockIndex<T>(p, s, head, block);
-	if (threadIdx.x == 0) w.clearTurns<T>(index);
+	if (threadIdx.x == 0) {
+		if (s.batch == 0 && head == 0 && block == 0) w.ticket[0] = w.ticket[1] = 0;
+		if (T::WIDE || block * T::BM < s.rows.used) w.clearCounters<T>(index, (s.batch * p.Hq + head) / (p.Hq / p.Hkv));
+	}
+	if (block * T::BM >= s.rows.used) return;
 	float *const stats = w.lse + index * T::LSE_FLOATS, *const deltas = w.delta + index * T::BM;
 	const char *const o = s.rowsOf(p, p.o, head) + 16 * lane, *const dO = s.rowsOf(p, p.dO, head) + 16 * lane;
 	StatLoads<T> loads;

@@ -17,11 +17,12 @@ __device__ __forceinline__ void copyTiles(const TensorMap *mapQ, const TensorMap
 	for (;;) {
 		barrierWait(shared + T::WORK_EMPTY + 8 * work.stage, work.parity ^ 1);
 		const int ticket = (T::WIDE ? p.first : 0) + atomicAdd(space.ticket, 1);
-		storeSharedWord(shared + T::WORK + 4 * work.stage, ticket);
+		UnitOf<T> u;
+		const bool any = unitOf<T>(p, ticket, u);
+		storeWords(shared + T::WORK + T::UNIT_BYTES * work.stage, u);
 		barrierArrive(shared + T::WORK_FULL + 8 * work.stage);
 		work.advance();
-		UnitOf<T> u;
-		if (!unitOf<T>(p, ticket, u)) return;
+		if (!any) return;
 		if (u.first == u.end) continue;
 		const int whole = firstWholeRow<T>(p, u.key);
 		auto copyKeys = [&](int to, const TensorMap *map, int full, int panels) {
@@ -70,19 +71,21 @@ __device__ __forceinline__ void copyTiles(const TensorMap *mapQ, const TensorMap
 	}
 }
 
-// Adds dQ of each step to memory by TMA, in the order of the turns. The consumers leave dQ in shared memory. A later
+// Adds dQ of every ADDERS-th step to memory by TMA, in the order of the turns. The consumers leave dQ in shared memory. A later
 // CTA may add as soon as the counter says that this addition is complete.
-template <class T> __device__ __forceinline__ void addTiles(const AttnBackwardParams &p, uint32_t shared) {
+template <class T> __device__ __forceinline__ void addTiles(const AttnBackwardParams &p, uint32_t shared, int adder) {
 	const Workspace space = Workspace::of<T>(p);
 	const int group = p.Hq / p.Hkv;
-	Units<T> units(p, shared);
-	uint32_t parity = 0;
+	Units<T> units(shared);
+	uint32_t n = 0; // steps of all units
 	UnitOf<T> u;
 	while (units.next(u)) {
+		units.done();
 #pragma unroll 1
 		for (int head = u.head * group; head < (u.head + 1) * group; head++) {
 #pragma unroll 1
-			for (int block = u.first; block < u.end; block++) {
+			for (int block = u.first; block < u.end; block++, n++) {
+				if (n % T::ADDERS != adder) continue;
 				if (threadIdx.x % 32 == 0) {
 					const int64_t at = blockIndex<T>(p, space, u, head, block);
 					int *turn = space.turns + at;
@@ -94,7 +97,7 @@ template <class T> __device__ __forceinline__ void addTiles(const AttnBackwardPa
 					float *to = space.dQ + at * T::WARPGROUPS * T::DQ_FLOATS;
 #pragma unroll
 					for (int i = 0; i < T::WARPGROUPS; i++) {
-						barrierWait(shared + T::DQ_FULL + 8 * i, parity);
+						barrierWait(shared + T::DQ_FULL + 8 * (T::WARPGROUPS * adder + i), n / T::ADDERS & 1);
 						addBytes(to + i * T::DQ_FLOATS, shared + T::DQ + i * T::DQ_BYTES, T::DQ_BYTES, mine == 0);
 					}
 					bulkCommit();
@@ -106,7 +109,6 @@ template <class T> __device__ __forceinline__ void addTiles(const AttnBackwardPa
 					else storeRelease(turn, mine + 1);
 				}
 				__syncwarp();
-				parity ^= 1;
 			}
 		}
 	}

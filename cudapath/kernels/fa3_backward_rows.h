@@ -61,8 +61,8 @@ template <class T> __device__ __forceinline__ void computeStats(const AttnBackwa
 	const int block = blockIdx.x, head = blockIdx.y, batch = p.first + blockIdx.z, lane = threadIdx.x % LANES;
 	const int64_t index = int64_t(batch) * p.Hq + head;
 	if (threadIdx.x == 0) {
-		w.clearTurns<T>(index * w.blocks + block);
-		if (index == 0 && block == 0) *w.ticket = 0;
+		w.clearCounters<T>(index * w.blocks + block, int(index) / (p.Hq / p.Hkv));
+		if (index == 0 && block == 0) w.ticket[0] = w.ticket[1] = 0;
 	}
 	float *const stats = w.lse + (index * w.blocks + block) * T::LSE_FLOATS;
 	bool large = false;

@@ -15,7 +15,9 @@ template <int D_, int BM_, bool CAUSAL_> struct BackwardTileData {
 	// Whether the main kernel converts dQ to the storage type (fa3_backward_convert.h), not a kernel after it.
 	static constexpr bool CONVERTS = D == 64;
 	static constexpr int STAT_LANES = D / 8; // that read a row of O and dO
-	static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+	static constexpr int PRODUCER_REGISTERS = D == 128 ? 24 : 56, CONSUMER_REGISTERS = D == 128 ? 240 : 224;
+	// How many pairs of statistics of a tile the consumers load ahead, before they issue the product that P or dS waits for.
+	static constexpr int AHEAD = 8;
 	// dQ^T of a tile has D rows and BM columns. At head dim 128 each consumer warpgroup computes 64 of the rows, at
 	// head dim 64 half of the columns.
 	static constexpr int PANELS = D / 64, DQ_COLUMNS = D == 128 ? BM : BM / 2;
@@ -24,7 +26,9 @@ template <int D_, int BM_, bool CAUSAL_> struct BackwardTileData {
 	static constexpr int ROW_PANEL = BM * 128, KEY_PANEL = BN * 128;
 	static constexpr int ROW_BYTES = PANELS * ROW_PANEL, KEY_BYTES = PANELS * KEY_PANEL, DS_BYTES = BN / 64 * ROW_PANEL;
 	static constexpr int VALUE_PANELS = PANELS, Q_BYTES = ROW_BYTES, DO_BYTES = ROW_BYTES, K_BYTES = KEY_BYTES, V_BYTES = KEY_BYTES;
-	static constexpr int DQ_BUFFERS = WARPGROUPS, DQ_WAITS = 1, ADDERS = 1; // mbarriers, warps
+	// Warps that add dQ, in turns: one may wait until its addition is complete while the other waits for dQ of the next step. At head dim 64 the
+	// others convert. Each has an mbarrier for each warpgroup's part of dQ.
+	static constexpr int ADDERS = D == 128 ? 2 : 1, DQ_BUFFERS = ADDERS * WARPGROUPS, DQ_WAITS = 1;
 	// Statistics of a block of rows: -LSE, the factor of P of each row, and a word that says whether any factor is not 1
 	// (fa3_backward_lse.h); -delta.
 	static constexpr int LSE_FLOATS = 2 * BM + 4, LSE_BYTES = 4 * LSE_FLOATS, DELTA_BYTES = 4 * BM;
@@ -43,9 +47,9 @@ template <class Data> struct BackwardBarriers : Data {
 	static constexpr int K_FULL = Data::BARRIERS, V_FULL = K_FULL + 8, KEYS_EMPTY = V_FULL + 8, Q_FULL = KEYS_EMPTY + 8, Q_EMPTY = Q_FULL + Q_BARRIERS,
 			     DO_FULL = Q_EMPTY + Q_BARRIERS, DO_EMPTY = DO_FULL + DO_BARRIERS, DQ_FULL = DO_EMPTY + DO_BARRIERS, DQ_EMPTY = DQ_FULL + 8 * Data::DQ_BUFFERS,
 			     WORK_FULL = DQ_EMPTY + 8 * Data::DQ_WAITS, WORK_EMPTY = WORK_FULL + 16;
-	// Words: two tickets; the first row of the Q tiles, negative if masked; for each consumer warp whether masked tiles of
+	// Words: two units of work; the first row of the Q tiles, negative if masked; for each consumer warp whether masked tiles of
 	// the unit have Inf or NaN in K, or in Q or dO; a byte per key with Inf or NaN in K.
-	static constexpr int WORK = WORK_EMPTY + 16, ROW = WORK + 8, RARE_KEYS = ROW + 4 * Data::Q_STAGES, RARE_ROWS = RARE_KEYS + 16 * Data::WARPGROUPS,
+	static constexpr int UNIT_BYTES = 32, WORK = WORK_EMPTY + 16, ROW = WORK + 2 * UNIT_BYTES, RARE_KEYS = ROW + 4 * Data::Q_STAGES, RARE_ROWS = RARE_KEYS + 16 * Data::WARPGROUPS,
 			     KEY_FLAGS = RARE_ROWS + 16 * Data::WARPGROUPS;
 	static constexpr int SHARED_BYTES = KEY_FLAGS + Data::BN;
 	static_assert(SHARED_BYTES <= 227 * 1024, "tile");

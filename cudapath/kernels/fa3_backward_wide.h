@@ -46,10 +46,9 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 	auto waitDO = [&] { barrierWait(shared + T::DO_FULL + 8 * dO.stage, dO.parity); };
 	// The first row of the current Q tile, negative if it has masked slots.
 	auto rowHere = [&] { return int(loadSharedWord(shared + T::ROW + 4 * q.stage)); };
-	Units<T> units(p, shared);
-	int ticket;
+	Units<T> units(shared);
 	UnitOf<T> u;
-	while (units.next(ticket, u)) {
+	while (units.next(u)) {
 #pragma unroll
 		for (int i = 0; i < DIMS / 2; i++) dK[i] = 0;
 #pragma unroll
@@ -84,14 +83,14 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 						if constexpr (T::OPTIONS) rare = namedOr(KEYS_CLEAR, 128, found || anyNotFinite(s)) && clearKeys<T>(shared, 0);
 						else if (rowHere() < 0) rare = namedOr(KEYS_CLEAR, 128, found) && clearKeys<T>(shared, 0);
 						storeSharedWord(shared + T::RARE_KEYS + warpWord(), rare);
-						if (threadHere() == 128) Workspace::of<T>(p).rare[ticket - p.first] = rare;
+						if (threadHere() == 128) Workspace::of<T>(p).rare[u.ticket] = rare;
 					}
 				}
 				const bool capped = T::OPTIONS && p.softcap != 0;
 				if (capped) {
 					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, slopedP(), lse, Softcap(p));
 				} else {
-					computeScaledP<T>(s, stats, lse, scale);
+					computeScaledP<T>(s, RowRecord<T, 0>(stats, 8 * (threadHere() % 4)), scale);
 				}
 				if (T::CAUSAL && loadSharedWord(shared + T::RARE_KEYS + warpWord())) {
 					spoilKeys<T>(s, shared, 0);
@@ -200,7 +199,7 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 						wgmmaWait<1>();
 						touch(s);
 					}
-					const uint32_t delta = shared + T::DELTA + dO.stage * T::DELTA_BYTES + 8 * (threadHere() % 4);
+					const PairsAt delta = {shared + T::DELTA + dO.stage * T::DELTA_BYTES + 8 * (threadHere() % 4)};
 					if constexpr (T::OPTIONS) {
 						if (p.softcap != 0) computeDS<T>(s, slopedP(), delta);
 						else computeDS<T>(s, P, delta);
@@ -239,7 +238,8 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 			keysParity ^= 1;
 			releaseBuffer(shared + T::KEYS_EMPTY);
 		}
-		unitOf<T>(p, ticket, u);
+		units.read(u);
+		units.done();
 		if (T::CAUSAL && u.first < u.end && loadSharedWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T, FIRST_VALUE, VALUE_DIMS>(dV, p, u, u.key);
 		if constexpr (T::OPTIONS) {
 			if (u.first == u.end && p.accumulate & 1) continue;
@@ -251,16 +251,16 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 	}
 }
 
-// Stores dS of each step by TMA, as it lies in shared memory: rows of 64 keys, swizzled. A warp does so.
+// Stores dS of each step by TMA, as it lies in shared memory: rows of 64 keys, swizzled. A warp does so, and says when that of a unit is in memory.
 template <class T> __device__ __forceinline__ void storeScores(const AttnBackwardParams &p, uint32_t shared) {
 	const Workspace space = Workspace::of<T>(p);
 	const int group = p.Hq / p.Hkv, blocks = (p.Sq + T::BM - 1) / T::BM;
-	Units<T> units(p, shared);
+	Units<T> units(shared);
 	uint32_t n = 0; // steps of all units
-	int ticket;
 	UnitOf<T> u;
-	while (units.next(ticket, u)) {
-		char *const unit = space.dS + (ticket - p.first) * unitBytes<T>(p);
+	while (units.next(u)) {
+		units.done();
+		char *const unit = space.dS + (u.ticket - p.first) * unitBytes<T>(p);
 #pragma unroll 1
 		for (int head = 0; head < group; head++) {
 #pragma unroll 1
@@ -278,6 +278,11 @@ template <class T> __device__ __forceinline__ void storeScores(const AttnBackwar
 				__syncwarp();
 			}
 		}
+		if (threadIdx.x % 32 == 0 && p.dQ.base != 0) {
+			bulkWait();
+			globalProxyFence();
+			passTurn(space.stored + u.batch * p.Hkv + u.head);
+		}
+		__syncwarp();
 	}
-	bulkWait();
 }

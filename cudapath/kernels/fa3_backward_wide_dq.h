@@ -18,35 +18,39 @@ template <class T> struct DQTile {
 	static constexpr int ROW_BLOCKS = 2, THREADS = 128 * (ROW_BLOCKS + 1), STAGES = T::D == 256 ? 4 : 5;
 	static constexpr int REST = T::D - 128; // dims of the second product of a step
 	static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
-	// A stage: K, dS of each row block. Then barriers as in BackwardBarriers, two tickets, and a word for each stage that is
+	// A stage: K, dS of each row block. Then barriers as in BackwardBarriers, two RowPairs, and a word for each stage that is
 	// not 0 if K has Inf or NaN.
 	static constexpr int DS = T::K_BYTES, STAGE_BYTES = DS + ROW_BLOCKS * T::DS_BYTES;
-	static constexpr int FULL = STAGES * STAGE_BYTES, EMPTY = FULL + 8 * STAGES, WORK_FULL = EMPTY + 8 * STAGES, WORK_EMPTY = WORK_FULL + 16, WORK = WORK_EMPTY + 16,
-			     RARE = WORK + 8, SHARED_BYTES = RARE + 4 * STAGES;
+	static constexpr int WORK_BYTES = 80, FULL = STAGES * STAGE_BYTES, EMPTY = FULL + 8 * STAGES, WORK_FULL = EMPTY + 8 * STAGES, WORK_EMPTY = WORK_FULL + 16,
+			     WORK = WORK_EMPTY + 16, RARE = WORK + 2 * WORK_BYTES, SHARED_BYTES = RARE + 4 * STAGES;
 	static_assert(SHARED_BYTES <= 227 * 1024 && PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS <= 3 * 168, "tile"); // 168: 65536 / THREADS
 };
 enum { DQ_KEYS_CLEAR = 1 }; // id of a named barrier of the consumers
 
 // Two row blocks of a query head.
 template <class T> struct RowPair {
-	int batch, head, block; // the first row block
-	Sequence s;             // with options
-	UnitsOfHead units;
+	int batch, head, block; // the first row block; -1: no pair
+	HeadsOfLaunch::Tickets units;
 	Span launch; // key blocks whose units are of this launch
+	Sequence s;  // with options
 
-	// Returns false if there is no such ticket.
-	static __device__ __forceinline__ bool of(const AttnBackwardParams &p, int ticket, RowPair &x) {
-		const int pairs = (p.Sq + 2 * T::BM - 1) / (2 * T::BM);
-		if (ticket >= pairs * p.Hq * p.B) return false;
-		const int head = ticket / pairs;
-		x.batch = head / p.Hq;
-		x.head = head - x.batch * p.Hq;
-		x.block = 2 * (pairs - 1 - (ticket - head * pairs));
+	// The pair of a ticket. Pairs of the heads of a launch are in the order of their units, the last rows of each head first.
+	static __device__ __forceinline__ RowPair of(const AttnBackwardParams &p, int ticket) {
+		RowPair x;
+		x.block = -1;
+		const HeadsOfLaunch heads = HeadsOfLaunch::of<T>(p);
+		const int group = p.Hq / p.Hkv, pairs = (p.Sq + 2 * T::BM - 1) / (2 * T::BM);
+		if (ticket >= pairs * group * heads.count) return x;
+		int kvHead, i;
+		heads.decode(ticket, pairs * group, kvHead, i);
+		x.batch = kvHead / p.Hkv;
+		x.head = (kvHead - x.batch * p.Hkv) * group + i % group;
+		x.block = 2 * (pairs - 1 - i / group);
 		if constexpr (T::OPTIONS) x.s = sequenceOf(p, x.batch);
-		x.units = UnitsOfHead::of<T>(p, x.batch * p.Hkv + x.head / (p.Hq / p.Hkv));
-		auto blockFrom = [&](int ticket) { return ticket <= x.units.first ? 0 : (ticket - x.units.first + x.units.step - 1) / x.units.step; };
+		x.units = heads.ticketsOf(kvHead);
+		auto blockFrom = [&](int ticket) { return min(ticket <= x.units.first ? 0 : (ticket - x.units.first + x.units.step - 1) / x.units.step, heads.blocks); };
 		x.launch = {blockFrom(p.first), blockFrom(endOfUnits<T>(p, unitsOfCall<T>(p)))};
-		return true;
+		return x;
 	}
 
 	// The key blocks that row block 0 or 1 attends to, {0, 0} if there are none, and those of this launch.
@@ -73,18 +77,22 @@ template <class T> struct RowPair {
 template <class T> __device__ __forceinline__ void copyScores(const TensorMap *mapK, const AttnBackwardParams &p, uint32_t shared) {
 	using X = DQTile<T>;
 	const Workspace space = Workspace::of<T>(p);
+	int *const next = space.ticketOfDQ<T>(p, 0);
 	const int group = p.Hq / p.Hkv, blocks = (p.Sq + T::BM - 1) / T::BM;
 	Ring<2> work;
 	Ring<X::STAGES> ring;
 	for (;;) {
 		barrierWait(shared + X::WORK_EMPTY + 8 * work.stage, work.parity ^ 1);
-		const int ticket = atomicAdd(space.ticket + 1, 1);
-		storeSharedWord(shared + X::WORK + 4 * work.stage, ticket);
+		const RowPair<T> x = RowPair<T>::of(p, atomicAdd(next, 1));
+		static_assert(sizeof x <= X::WORK_BYTES, "work");
+		storeWords(shared + X::WORK + X::WORK_BYTES * work.stage, x);
 		barrierArrive(shared + X::WORK_FULL + 8 * work.stage);
 		work.advance();
-		RowPair<T> x;
-		if (!RowPair<T>::of(p, ticket, x)) return;
+		if (x.block < 0) return;
 		const int kvHead = x.head / group;
+		// The main kernel may still run.
+		while (loadAcquire(space.stored + x.batch * p.Hkv + kvHead) < x.launch.end) waitShortly();
+		globalProxyFence();
 		const Span each[] = {x.here(x.all(p, 0)), x.here(x.all(p, 1))}, steps = x.steps(p);
 #pragma unroll 1
 		for (int i = steps.first; i < steps.end; i++) {
@@ -92,7 +100,7 @@ template <class T> __device__ __forceinline__ void copyScores(const TensorMap *m
 			const int unit = x.units.first + i * x.units.step - p.first; // in the launch
 			const bool wanted[] = {i >= each[0].first && i < each[0].end, i >= each[1].first && i < each[1].end};
 			barrierWait(shared + X::EMPTY + 8 * ring.stage, ring.parity ^ 1);
-			if constexpr (T::CAUSAL) storeSharedWord(shared + X::RARE + 4 * ring.stage, space.rare[unit]);
+			if constexpr (T::CAUSAL) storeSharedWord(shared + X::RARE + 4 * ring.stage, space.rare[p.first + unit]);
 			barrierExpect(full, T::K_BYTES + (wanted[0] + wanted[1]) * T::DS_BYTES);
 			const int key = i * T::BN;
 #pragma unroll
@@ -146,11 +154,11 @@ template <class T> __device__ __forceinline__ void multiplyTiles(const AttnBackw
 	Ring<X::STAGES> ring;
 	for (;;) {
 		barrierWait(shared + X::WORK_FULL + 8 * work.stage, work.parity);
-		const int ticket = loadSharedWord(shared + X::WORK + 4 * work.stage);
+		RowPair<T> x;
+		loadWords(x, shared + X::WORK + X::WORK_BYTES * work.stage);
 		releaseBuffer(shared + X::WORK_EMPTY + 8 * work.stage);
 		work.advance();
-		RowPair<T> x;
-		if (!RowPair<T>::of(p, ticket, x)) return;
+		if (x.block < 0) return;
 		const Span all = x.all(p, which), own = x.here(all), steps = x.steps(p);
 #pragma unroll
 		for (int i = 0; i < 64; i++) first[i] = 0;
@@ -210,8 +218,8 @@ template <class T> __device__ __forceinline__ void multiplyTiles(const AttnBackw
 #pragma unroll
 			for (int i = 0; i < X::REST / 2; i += 4) exchange(rest + i, 16 + i / 4);
 			if (more) continue;
-		} else if (all.first == all.end && (T::OPTIONS && p.accumulate & 1 || p.first != 0)) {
-			continue; // no keys: zeros that the first launch stores
+		} else if (all.first == all.end && (T::OPTIONS && p.accumulate & 1 || x.launch.first != 0)) {
+			continue; // no keys: zeros that the first launch of the head stores
 		}
 		char *out;
 		if constexpr (T::OPTIONS) out = x.s.rowsOf(p, p.dQ, x.head);
@@ -252,11 +260,13 @@ template <class T> __device__ __forceinline__ void multiplyScores(const TensorMa
 		barrierInitFence();
 	}
 	__syncthreads();
-	if constexpr (!T::OPTIONS) waitForKernelBefore();
-	if (blockIdx.x == 0 && threadIdx.x == 0) *Workspace::of<T>(p).ticket = 0; // of the next launch of the main kernel
 	if (warp < 4) {
 		giveRegisters<X::PRODUCER_REGISTERS>();
 		if (threadIdx.x == 0) copyScores<T>(mapK, p, shared);
+		if (blockIdx.x == 0 && threadIdx.x == 32) {
+			if constexpr (!T::OPTIONS) waitForKernelBefore();
+			*Workspace::of<T>(p).ticket = 0; // of the next launch of the main kernel
+		}
 	} else {
 		takeRegisters<X::CONSUMER_REGISTERS>();
 		if constexpr (T::OPTIONS) zeroRows<T>(p);

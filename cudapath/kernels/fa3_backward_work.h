@@ -11,10 +11,13 @@
 // the device. With a causal mask the first step of a unit is at the diagonal. If the units of a head start at the same
 // time, each step of each unit is one step behind that of its predecessor, and none waits.
 //
-// Above head dim 128 the units of a head are in ascending order of keys (UnitsOfHead), and nothing waits for an order. A unit
+// Above head dim 128 the units of a head are in ascending order of keys (HeadsOfLaunch), and nothing waits for an order. A unit
 // stores dS, a tile for each step. A launch of the main kernel has as many units as a fixed number of bytes holds dS of, and
-// the launch of the kernel after it adds their part of dQ (fa3_backward_wide_dq.h).
+// the launch of the kernel after it adds their part of dQ (fa3_backward_wide_dq.h). A counter per KV head says how many of its units have dS in memory.
+//
+// Only the copying thread decodes tickets, while the consumers compute the unit before. It leaves units in shared memory.
 #pragma once
+#include <string.h>
 #include <type_traits>
 
 #include "fa3_backward_options.h"
@@ -50,14 +53,15 @@ template <class T> __device__ __forceinline__ int endOfUnits(const AttnBackwardP
 	else return ofCall;
 }
 
-// Workspace: the next ticket, and with wide heads that of the kernel of dQ; without them a counter per block of rows; a record
-// per block with -LSE in log2 units and factors of P; -delta per row; dQ in float32. With wide heads dS of the units of a
-// launch and a word for each of them stand before dQ, which is there only if several launches add to a row.
+// Workspace: the next ticket; a counter per block of rows; a record per block with -LSE in log2 units and factors of P; -delta per row; dQ in float32.
+//
+// With wide heads there are also two words for the next ticket of the kernel of dQ, and in place of the counters of blocks a word per unit, a counter per KV
+// head, and dS of the units of a launch. dQ follows it, and is there only if several launches add to a row.
 struct Workspace {
 	int *ticket, *turns;
 	float *lse, *delta, *dQ;
-	char *dS;  // with wide heads: by unit, query head of its group and block of rows
-	int *rare; // whether the unit has found Inf or NaN in K
+	char *dS;           // with wide heads: by unit of the launch, query head of its group and block of rows
+	int *rare, *stored; // whether a unit has found Inf or NaN in K; how many units of a KV head have dS in memory
 	int blocks, rows; // blocks of rows of a head; their rows, with those past Sq. With options, of all sequences
 
 	template <class T> static __device__ __forceinline__ Workspace of(const AttnBackwardParams &p) {
@@ -76,18 +80,22 @@ struct Workspace {
 		w.delta = w.lse + heads * w.blocks * T::LSE_FLOATS;
 		w.dQ = w.delta + heads * w.rows;
 		if constexpr (T::WIDE) {
-			const int64_t units = unitsOfLaunch<T>(p);
-			w.dS = reinterpret_cast<char *>(w.dQ);
-			w.rare = reinterpret_cast<int *>(w.dS + units * unitBytes<T>(p));
-			w.dQ = reinterpret_cast<float *>(w.rare + (units + 31) / 32 * 32);
+			w.rare = reinterpret_cast<int *>(w.dQ);
+			w.stored = w.rare + unitsOfCall<T>(p);
+			w.dS = reinterpret_cast<char *>(w.rare + (unitsOfCall<T>(p) + p.Hkv * p.B + 31) / 32 * 32);
+			w.dQ = reinterpret_cast<float *>(w.dS + unitsOfLaunch<T>(p) * unitBytes<T>(p));
 		}
 		return w;
 	}
 
-	// Sets the counter of a block of rows to 0.
-	template <class T> __device__ __forceinline__ void clearTurns(int64_t block) const {
-		if constexpr (!T::WIDE) turns[block] = 0;
+	// Sets the counter of a block of rows to 0. kvHead is its head's among the KV heads of all sequences.
+	template <class T> __device__ __forceinline__ void clearCounters(int64_t block, int kvHead) const {
+		if constexpr (T::WIDE) stored[kvHead] = 0;
+		else turns[block] = 0;
 	}
+
+	// The next ticket of the kernel of dQ. Launches take turns with two words: a launch of the main kernel clears that of the next.
+	template <class T> __device__ __forceinline__ int *ticketOfDQ(const AttnBackwardParams &p, int later) const { return ticket + 1 + (p.first / unitsOfLaunch<T>(p) + later) % 2; }
 };
 
 // A causal mask: row r attends to keys up to r + offset.
@@ -114,6 +122,7 @@ template <class T> __device__ __forceinline__ bool isMasked(const AttnBackwardPa
 }
 
 struct Unit {
+	int ticket;      // -1: no unit
 	int batch, head; // KV head
 	int block, key;  // key block and its first key
 	int first, end;  // blocks of rows
@@ -159,44 +168,53 @@ struct HeadOrder {
 	template <class T> static __device__ __forceinline__ HeadOrder of(const AttnBackwardParams &p) { return of<T>(p, p.Sq, T::CAUSAL); }
 };
 
-// With wide heads: the units of a KV head, which have every `step`-th ticket from `first` on, in ascending order of keys. With a causal mask the first
-// have the most rows, so that CTAs end at about the same time. As many heads alternate as have Q and dO in this part of the L2 cache.
+// With wide heads: the KV heads of a launch, and the order of their units. Several heads alternate, as many as have Q and dO in this part of the L2 cache. The units
+// of a head are in ascending order of keys. With a causal mask the first have the most rows, so that CTAs end at about the same time.
 constexpr int64_t ROWS_IN_L2 = 32 << 20;
 
-struct UnitsOfHead {
-	int first, step;
+struct HeadsOfLaunch {
+	int blocks; // key blocks of a head
+	int first, count, together;
 
-	// head counts the KV heads of all sequences.
-	template <class T> static __device__ __forceinline__ UnitsOfHead of(const AttnBackwardParams &p, int head) {
-		const int together = togetherOf<T>(p), before = head / together * together;
-		return {(p.Sk + T::BN - 1) / T::BN * before + head - before, min(together, p.Hkv * p.B - before)};
+	template <class T> static __device__ __forceinline__ HeadsOfLaunch of(const AttnBackwardParams &p) {
+		HeadsOfLaunch h;
+		h.blocks = (p.Sk + T::BN - 1) / T::BN;
+		const int units = unitsOfLaunch<T>(p), end = min(p.first + units, h.blocks * p.Hkv * p.B);
+		h.first = p.first / max(h.blocks, 1);
+		h.count = (end + h.blocks - 1) / max(h.blocks, 1) - h.first;
+		const int64_t rows = max(T::OPTIONS && p.cu_q != 0 ? p.total_q / p.B : p.Sq, 1);
+		// A launch that does not have whole heads has the units of one after those of another.
+		h.together = units < h.blocks ? 1 : int(min(max(ROWS_IN_L2 / (rows * 2 * (T::D + T::DV) * (p.Hq / p.Hkv)), int64_t(1)), int64_t(h.count)));
+		return h;
 	}
 
-	// A number of heads that divides those of a launch.
-	template <class T> static __device__ __forceinline__ int togetherOf(const AttnBackwardParams &p) {
-		const int blocks = (p.Sk + T::BN - 1) / T::BN, rows = T::OPTIONS && p.cu_q != 0 ? max(p.total_q / p.B, 1) : p.Sq;
-		const int ofLaunch = max(unitsOfLaunch<T>(p) / max(blocks, 1), 1);
-		int together = int(min(max(ROWS_IN_L2 / (int64_t(max(rows, 1)) * 2 * (T::D + T::DV) * (p.Hq / p.Hkv)), int64_t(1)), int64_t(ofLaunch)));
-		while (ofLaunch % together != 0) together--;
-		return together;
+	// The units of a head: every `step`-th ticket from `first` on.
+	struct Tickets {
+		int first, step;
+	};
+	__device__ __forceinline__ Tickets ticketsOf(int head) const {
+		const int i = head - first, before = i / together * together;
+		return {blocks * (first + before) + i - before, min(together, count - before)};
+	}
+
+	// Decodes number i of the launch, of numbers that are divided among its heads as tickets are, `each` for a head.
+	__device__ __forceinline__ void decode(int i, int each, int &head, int &number) const {
+		const int before = i / (each * together) * together, width = min(together, count - before), index = i - each * before;
+		number = index / width;
+		head = first + before + index - number * width;
 	}
 };
 
-// Decodes a ticket with wide heads: the KV head among those of all sequences, and the key block.
-template <class T> __device__ __forceinline__ void decodeWide(const AttnBackwardParams &p, int ticket, int &head, int &block) {
-	const int blocks = (p.Sk + T::BN - 1) / T::BN, together = UnitsOfHead::togetherOf<T>(p);
-	const int before = ticket / (blocks * together) * together, width = min(together, p.Hkv * p.B - before), index = ticket - blocks * before;
-	block = index / width;
-	head = before + index - block * width;
-}
-
 // Decodes a ticket. Returns false if there is no such unit.
 template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardParams &p, int ticket, Unit &u) {
+	u.ticket = -1;
 	const int blocks = (p.Sk + T::BN - 1) / T::BN;
 	if (ticket >= endOfUnits<T>(p, blocks * p.Hkv * p.B)) return false;
+	u.ticket = ticket;
 	int head;
 	if constexpr (T::WIDE) {
-		decodeWide<T>(p, ticket, head, u.block);
+		const HeadsOfLaunch heads = HeadsOfLaunch::of<T>(p);
+		heads.decode(ticket - heads.first * blocks, blocks, head, u.block);
 	} else {
 		const HeadOrder order = HeadOrder::of<T>(p);
 		const int together = order.together, ascending = order.ascending, descending = order.descending;
@@ -224,11 +242,14 @@ template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardPara
 
 // The same with options. Every sequence has as many units as the longest. Those past the end of their sequence have no steps.
 template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardParams &p, int ticket, SequenceUnit &u) {
+	u.ticket = -1;
 	const int blocks = (p.Sk + T::BN - 1) / T::BN, heads = p.Hkv * p.B, rows = p.cu_q != 0 ? max(p.total_q / p.B, 1) : p.Sq;
 	if (ticket >= endOfUnits<T>(p, blocks * heads)) return false;
+	u.ticket = ticket;
 	if constexpr (T::WIDE) {
 		int head;
-		decodeWide<T>(p, ticket, head, u.block);
+		const HeadsOfLaunch ofLaunch = HeadsOfLaunch::of<T>(p);
+		ofLaunch.decode(ticket - ofLaunch.first * blocks, blocks, head, u.block);
 		u.batch = head / p.Hkv;
 		u.head = head - u.batch * p.Hkv;
 	} else {
@@ -269,25 +290,42 @@ template <class T> __device__ __forceinline__ int turnOf(const AttnBackwardParam
 	return u.ascending ? u.block - keys.first : keys.end - 1 - u.block;
 }
 
-// Reads the units that the copying thread has drawn.
+// Passes a struct of words through shared memory.
+template <class X> __device__ __forceinline__ void storeWords(uint32_t to, const X &x) {
+	uint32_t words[sizeof(X) / 4];
+	memcpy(words, &x, sizeof words);
+#pragma unroll
+	for (int i = 0; i < int(sizeof(X) / 4); i++) storeSharedWord(to + 4 * i, words[i]);
+}
+template <class X> __device__ __forceinline__ void loadWords(X &x, uint32_t from) {
+	uint32_t words[sizeof(X) / 4];
+#pragma unroll
+	for (int i = 0; i < int(sizeof(X) / 4); i++) words[i] = loadSharedWord(from + 4 * i);
+	memcpy(&x, words, sizeof words);
+}
+
+// Reads the units that the copying thread has drawn and decoded.
 template <class T> struct Units {
-	const AttnBackwardParams &p;
 	uint32_t shared;
 	Ring<2> ring;
 
-	__device__ __forceinline__ Units(const AttnBackwardParams &params, uint32_t at) : p(params), shared(at) {}
+	__device__ __forceinline__ explicit Units(uint32_t at) : shared(at) {}
 
-	// Called by all lanes of a warp.
+	// Waits for the next unit. Returns false if there is none. All lanes of a warp call this and done().
 	__device__ __forceinline__ bool next(UnitOf<T> &u) {
-		int ticket;
-		return next(ticket, u);
-	}
-	__device__ __forceinline__ bool next(int &ticket, UnitOf<T> &u) {
 		barrierWait(shared + T::WORK_FULL + 8 * ring.stage, ring.parity);
-		ticket = loadSharedWord(shared + T::WORK + 4 * ring.stage);
+		read(u);
+		return u.ticket >= 0;
+	}
+
+	// Reads the unit again. A warp may do so until done().
+	__device__ __forceinline__ void read(UnitOf<T> &u) const {
+		static_assert(sizeof(UnitOf<T>) <= T::UNIT_BYTES, "unit");
+		loadWords(u, shared + T::WORK + T::UNIT_BYTES * ring.stage);
+	}
+	__device__ __forceinline__ void done() {
 		__syncwarp();
 		if (threadIdx.x % 32 == 0) barrierArrive(shared + T::WORK_EMPTY + 8 * ring.stage);
 		ring.advance();
-		return unitOf<T>(p, ticket, u);
 	}
 };

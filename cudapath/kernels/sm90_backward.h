@@ -133,6 +133,13 @@ __device__ __forceinline__ void storeFloats(uint32_t to, float a, float b, float
 
 // ---- Registers ------------------------------------------------------------------------------------
 
+// Returns whether this is the lane that the warp has chosen. All lanes call it.
+__device__ __forceinline__ bool electLane() {
+	uint32_t chosen;
+	asm volatile("{\n.reg .pred chosen;\nelect.sync _|chosen, 0xffffffff;\nselp.u32 %0, 1, 0, chosen;\n}\n" : "=r"(chosen)::"memory");
+	return chosen != 0;
+}
+
 // Returns threadIdx.x. The assembler reads it again at each call instead of holding it in a register.
 __device__ __forceinline__ int threadHere() {
 	int x;

@@ -15,11 +15,11 @@ type fa3BackwardTile struct {
 }
 
 var fa3BackwardTiles = []fa3BackwardTile{
-	{d: 64, dv: 64, rows: 128, keys: 128, shared: 217508, optionsShared: 217568, statsShared: 17664, converts: true},
-	{d: 128, dv: 128, rows: 64, keys: 128, shared: 215460, optionsShared: 215520, statsShared: 34048},
-	{d: 192, dv: 128, rows: 64, keys: 64, shared: 174444, optionsShared: 182688, statsShared: 50432, dQShared: 204940},
-	{d: 192, dv: 192, rows: 64, keys: 64, shared: 199020, optionsShared: 207264, statsShared: 50432, dQShared: 204940},
-	{d: 256, dv: 256, rows: 64, keys: 64, shared: 223048, optionsShared: 231280, statsShared: 66816, dQShared: 196728},
+	{d: 64, dv: 64, rows: 128, keys: 128, shared: 217564, optionsShared: 217776, statsShared: 17664, converts: true},
+	{d: 128, dv: 128, rows: 64, keys: 128, shared: 215532, optionsShared: 215744, statsShared: 34048},
+	{d: 192, dv: 128, rows: 64, keys: 64, shared: 174500, optionsShared: 182912, statsShared: 50432, dQShared: 205092},
+	{d: 192, dv: 192, rows: 64, keys: 64, shared: 199076, optionsShared: 207488, statsShared: 50432, dQShared: 205092},
+	{d: 256, dv: 256, rows: 64, keys: 64, shared: 223104, optionsShared: 231488, statsShared: 66816, dQShared: 196880},
 }
 
 // fa3BackwardDS is what dS of a launch takes at head dims above 128.

@@ -123,6 +123,7 @@ static inline void bulkCommit() {}
 static inline void bulkWaitRead() { pause(); }
 static inline void bulkWait() { pause(); }
 static inline int threadHere() { return running; }
+static inline bool electLane() { return running % 32 == 0; }
 
 static inline float4 loadCached(const float4 *from) { return *from; }
 static inline void waitShortly() {}
