@@ -5,8 +5,9 @@
 // A step: dS, [dS of both warpgroups is stored], dV, S of the next rows, dQ; P of the next rows while dQ is computed; dK and dP of the next
 // rows; dQ to shared memory.
 //
-// A warp issues a product only when the tensor cores are near it, and its accesses of shared memory wait behind the products that it has issued. So the
-// statistics that P and dS take are loaded before the product that they wait for, and dK is issued after P.
+// As a profile shows it (docs/cuda-bwd-log.md, 17), a warp issues a product only when the tensor cores are near it, and its accesses of shared memory wait
+// behind the products that it has issued. So the statistics that P and dS take are loaded before the product that these wait for, and dK is issued
+// after P.
 #pragma once
 #include <type_traits>
 
