@@ -78,12 +78,12 @@ template <class T> __device__ __forceinline__ void clearMasked(float (&s)[T::BM 
 
 // A statistic of the thread's pairs of columns, in shared memory.
 struct PairsAt {
-	uint32_t at; // of the first pair
+	uint32_t address; // of the first pair
 
-	__device__ __forceinline__ float2 operator[](int j) const { return loadSharedPair(at + 32 * j); }
+	__device__ __forceinline__ float2 operator[](int j) const { return loadSharedPair(address + 32 * j); }
 };
 
-// The same, the first AHEAD pairs of which are loaded at once: before the wait for a product, so that it covers the latency.
+// The same, the first AHEAD pairs of which are loaded at once: before the product that is waited for is issued, so that it covers the latency.
 template <int AHEAD> struct Pairs {
 	PairsAt at;
 	float2 ahead[AHEAD > 0 ? AHEAD : 1];
@@ -131,7 +131,7 @@ template <class T, int AHEAD> struct RowRecord {
 template <class T, int AHEAD> __device__ __forceinline__ void computeScaledP(float (&s)[T::BM / 2], const RowRecord<T, AHEAD> &rows, float scale) {
 	if (rows.large) {
 		computeP<T, true>(s, rows.lse, scale);
-		scaleP<T>(s, PairsAt{rows.lse.at.at + 4 * T::BM});
+		scaleP<T>(s, PairsAt{rows.lse.at.address + 4 * T::BM});
 	} else {
 		computeP<T, false>(s, rows.lse, scale);
 	}
@@ -312,7 +312,7 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 				}
 				const bool capped = T::OPTIONS && p.softcap != 0;
 				if (capped) {
-					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, otherP, rows.lse.at.at, Softcap(p));
+					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, otherP, rows.lse.at.address, Softcap(p));
 				} else {
 					computeScaledP<T>(s, rows, scale);
 				}
@@ -353,7 +353,7 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 			auto issueDQ = [&] { issueGradientDQ<T>(dQ, transposedK, dSOf(n) + (T::D == 128 ? 0 : group * matrixOffset(T::DQ_COLUMNS * 128))); };
 			auto issueDK = [&](int stage, uint32_t step) { issueGradientDK<T>(dK, dSOf(step) + group * matrixOffset(T::ROW_PANEL), acrossRows(T::Q, stage)); };
 			// Leaves dQ of a step in shared memory. After a proxyFence() giveDQ() gives it to the warp that adds it.
-			auto keepDQ = [&](uint32_t step) {
+			auto stageDQ = [&](uint32_t step) {
 				barrierWait(shared + T::DQ_EMPTY, (step & 1) ^ 1);
 				leaveDQ(ownDQ, dQ);
 			};
@@ -413,14 +413,14 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 				wgmmaWait<0>();
 				touch(dP), touch(dK), touch(dQ);
 				releaseBuffer(shared + T::Q_EMPTY + 8 * stage);
-				keepDQ(n - 1);
+				stageDQ(n - 1);
 			}
 			issueDQ();
 			issueDK(q.stage, n);
 			wgmmaWait<1>();
 			touch(dQ), touch(dV), touch(P);
 			releaseBuffer(shared + T::DO_EMPTY + 8 * stageOf(n));
-			keepDQ(n);
+			stageDQ(n);
 			proxyFence();
 			giveDQ(n);
 			wgmmaWait<0>();
