@@ -61,7 +61,7 @@ func fa3KernelOf(t testing.TB, b *cases.Backward, cfg attention.Config, options 
 	table, err := embedded()
 	require.NoError(t, err)
 	k, _ := table.backwardKernel(group{family: "fa3"}, "", "dQ dK dV", &attention.CUDABackwardProblem{
-		CUDAProblem: attention.CUDAProblem{Shape: b.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(), Causal: cfg.Causal != attention.CausalNone}, Lengths: options})
+		CUDAProblem: attention.CUDAProblem{Shape: b.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(), Causal: cfg.Causal != attention.CausalNone}, Lengths: options, Softcap: cfg.Softcap != 0})
 	require.NotNil(t, k)
 	return k
 }

@@ -38,8 +38,8 @@
 //   -DATTN_BF16=0|1     storage type
 //   -DATTN_D=64|128|192|256   head dim; the tensor maps pad smaller ones with zeros
 //   -DATTN_DV=128             head dim of V and O, if not ATTN_D
-//   -DATTN_OPTIONS=0|1        1: kernels that take lengths, windows and softcap (fa3_backward_options.h) instead of those that do
-//                             not
+//   -DATTN_OPTIONS=0|1        1: kernels that take lengths and windows, and main kernels with a softcap and without (fa3_backward_options.h),
+//                             instead of those that take none
 // Head dims above 128 have other consumers, which store dS instead of adding dQ (fa3_backward_wide.h), and a kernel that multiplies it with K
 // (fa3_backward_wide_dq.h). Both are launched for some of the units at a time.
 #include "fa3_backward_consume.h"
@@ -119,17 +119,12 @@ using Full = WideTile<ATTN_D, ATTN_DV, false>;
 using Causal = WideTile<ATTN_D, ATTN_DV, true>;
 #endif
 
-using Options = OptionsTile<Causal>;
-
-// A CTA starts with 65536 / THREADS registers a thread, in multiples of 8. Warpgroups that ask for more than the producers give back wait forever.
-template <class T> constexpr bool registersSuffice(int threads) {
-	return T::PRODUCER_REGISTERS + (threads / 128 - 1) * T::CONSUMER_REGISTERS <= threads / 128 * (65536 / threads / 8 * 8);
-}
-static_assert(registersSuffice<Full>(Full::THREADS) && registersSuffice<Options>(Options::THREADS), "registers");
+using Options = OptionsTile<Causal, false>;
+using Capped = OptionsTile<Causal, true>;
 
 #ifdef FA3_BACKWARD_SHARED
 #if ATTN_OPTIONS
-static_assert(Options::SHARED_BYTES == FA3_BACKWARD_SHARED, "build/fa3_backward.go says otherwise");
+static_assert(Options::SHARED_BYTES == FA3_BACKWARD_SHARED && Capped::SHARED_BYTES == FA3_BACKWARD_SHARED, "build/fa3_backward.go says otherwise");
 #else
 static_assert(Full::SHARED_BYTES == FA3_BACKWARD_SHARED && Causal::SHARED_BYTES == FA3_BACKWARD_SHARED, "build/fa3_backward.go says otherwise");
 #endif
@@ -142,10 +137,12 @@ static_assert(DQTile<Full>::SHARED_BYTES == FA3_BACKWARD_DQ_SHARED, "build/fa3_b
 // A thread of the stats kernel has all its loads in flight: 64 bytes each of O and dO, and 128 with wide heads.
 constexpr int STATS_CTAS = Full::WIDE ? 2 : 4; // of a multiprocessor
 
-#define KERNELS(kind, Kind, stats)                                                                                                             \
+#define STATS_KERNEL(kind, Kind, stats)                                                                                                        \
 	extern "C" __global__ void __launch_bounds__(ROWS_THREADS, STATS_CTAS) JOIN(TYPE_NAME, ATTN_D, DV_NAME, stats_, kind)(const __grid_constant__ AttnBackwardParams p) { \
 		stats<Kind>(p);                                                                                                                \
-	}                                                                                                                                      \
+	}
+
+#define MAIN_KERNEL(kind, Kind)                                                                                                                \
 	extern "C" __global__ void __launch_bounds__(Kind::THREADS, 1)                                                                         \
 		JOIN(TYPE_NAME, ATTN_D, DV_NAME, main_, kind)(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,                 \
 						     const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap dO,                \
@@ -166,24 +163,32 @@ constexpr int STATS_CTAS = Full::WIDE ? 2 : 4; // of a multiprocessor
 	}
 
 #if ATTN_OPTIONS
-KERNELS(options, Options, computeSequenceStats)
+STATS_KERNEL(options, Options, computeSequenceStats)
+MAIN_KERNEL(options, Options)
+MAIN_KERNEL(softcap, Capped)
 #if ATTN_D <= 128
 DQ_KERNEL(options, Options, storeSequenceDQ)
 #else
 WIDE_DQ_KERNEL(options, Options)
 #endif
 #elif ATTN_D == 64
-KERNELS(full, Full, computeStats)
-KERNELS(causal, Causal, computeStats)
+STATS_KERNEL(full, Full, computeStats)
+MAIN_KERNEL(full, Full)
+STATS_KERNEL(causal, Causal, computeStats)
+MAIN_KERNEL(causal, Causal)
 static_assert(Full::CONVERTS && Causal::CONVERTS, "no kernel of dQ");
 #elif ATTN_D == 128
-KERNELS(full, Full, computeStats)
+STATS_KERNEL(full, Full, computeStats)
+MAIN_KERNEL(full, Full)
 DQ_KERNEL(full, Full, storeDQ)
-KERNELS(causal, Causal, computeStats)
+STATS_KERNEL(causal, Causal, computeStats)
+MAIN_KERNEL(causal, Causal)
 DQ_KERNEL(causal, Causal, storeDQ)
 #else
-KERNELS(full, Full, computeStats)
+STATS_KERNEL(full, Full, computeStats)
+MAIN_KERNEL(full, Full)
 WIDE_DQ_KERNEL(full, Full)
-KERNELS(causal, Causal, computeStats)
+STATS_KERNEL(causal, Causal, computeStats)
+MAIN_KERNEL(causal, Causal)
 WIDE_DQ_KERNEL(causal, Causal)
 #endif

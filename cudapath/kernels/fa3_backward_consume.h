@@ -119,16 +119,16 @@ template <class T> __device__ __forceinline__ void scaleP(float (&s)[T::BM / 2],
 }
 
 // What P^T of a tile takes from the record of its rows.
-template <class T, int AHEAD> struct RowRecord {
+template <class T> struct RowRecord {
 	bool large; // whether P has factors
-	Pairs<AHEAD> lse;
+	Pairs<T::AHEAD> lse;
 
 	// record is its address, column the offset of the thread's first pair.
 	__device__ __forceinline__ RowRecord(uint32_t record, uint32_t column) : large(loadSharedWord(record + 8 * T::BM) != 0), lse(PairsAt{record + column}) {}
 };
 
 // P^T of a tile.
-template <class T, int AHEAD> __device__ __forceinline__ void computeScaledP(float (&s)[T::BM / 2], const RowRecord<T, AHEAD> &rows, float scale) {
+template <class T> __device__ __forceinline__ void computeScaledP(float (&s)[T::BM / 2], const RowRecord<T> &rows, float scale) {
 	if (rows.large) {
 		computeP<T, true>(s, rows.lse, scale);
 		scaleP<T>(s, PairsAt{rows.lse.at.address + 4 * T::BM});
@@ -265,9 +265,8 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 
 	float dK[T::D / 2], dV[T::D / 2], s[T::BM / 2], dP[T::BM / 2], dQ[T::DQ_COLUMNS / 2];
 	uint32_t P[T::BM / 4];
-	// With a softcap dV takes P, and dS P times the derivative. One of them, rounded, is in local memory: calls without a softcap
-	// should not have its registers.
-	volatile uint32_t otherP[T::OPTIONS ? T::BM / 4 : 1];
+	// With a softcap dV takes P, and dS P times the derivative. There are no registers for both: one of them, rounded, is in local memory.
+	volatile uint32_t otherP[T::CAPPED ? T::BM / 4 : 1];
 	uint32_t n = 0; // steps of all units; gives the stages and parities of dO, dS and dQ
 	Ring<T::Q_STAGES> q;
 	uint32_t keysParity = 0;
@@ -296,10 +295,10 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 					clearMasked<T>(x, p, firstKey, row);
 				}
 			};
-			auto recordHere = [&] { return RowRecord<T, T::AHEAD>(shared + T::LSE + q.stage * T::LSE_BYTES, column); };
+			auto recordHere = [&] { return RowRecord<T>(shared + T::LSE + q.stage * T::LSE_BYTES, column); };
 			// Computes P of the Q tile. The warpgroup clears its keys if S of the unit's first tile, which has all masked keys, has Inf
 			// or NaN.
-			auto prob = [&](auto first, const RowRecord<T, T::AHEAD> &rows) {
+			auto prob = [&](auto first, const RowRecord<T> &rows) {
 				if constexpr (T::CAUSAL) {
 					found = rowHere() < 0 && anyNotFinite(s);
 					if constexpr (decltype(first)::value) {
@@ -310,16 +309,11 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 						storeSharedWord(shared + T::RARE_ROWS + warpWord(), 0);
 					}
 				}
-				const bool capped = T::OPTIONS && p.softcap != 0;
-				if (capped) {
-					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, otherP, rows.lse.at.address, Softcap(p));
-				} else {
-					computeScaledP<T>(s, rows, scale);
-				}
+				if constexpr (T::CAPPED) computeCappedP<T, true>(s, otherP, rows.lse.at.address, Softcap(p));
+				else computeScaledP<T>(s, rows, scale);
 				if (T::CAUSAL && loadSharedWord(shared + T::RARE_KEYS + warpWord())) {
 					spoilKeys<T>(s, shared, group);
-					if constexpr (T::OPTIONS && !T::FLOAT_P)
-						if (capped) spoilWords<T>(otherP, s);
+					if constexpr (T::CAPPED && !T::FLOAT_P) spoilWords<T>(otherP, s);
 				}
 				clear(s, rowHere());
 				if constexpr (!T::FLOAT_P) packWords(P, s);
@@ -330,18 +324,13 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 			auto issueDP = [&] { issueTransposedScores<T>(dP, own + matrixOffset(T::V), rowsOf(T::DO, stageOf(n))); };
 			// Computes dS of the current step and stores it in shared memory. row is its first row.
 			auto storeDS = [&](int row, const Pairs<T::AHEAD> &delta) {
-				if constexpr (T::FLOAT_P) {
-					computeDS<T>(dP, s, delta);
-				} else if constexpr (T::OPTIONS) {
-					if (p.softcap != 0) computeDS<T>(dP, otherP, delta);
-					else computeDS<T>(dP, P, delta);
-				} else {
-					computeDS<T>(dP, P, delta);
-				}
+				if constexpr (T::FLOAT_P) computeDS<T>(dP, s, delta);
+				else if constexpr (T::CAPPED) computeDS<T>(dP, otherP, delta);
+				else computeDS<T>(dP, P, delta);
 				if (row < 0) clear(dP, row);
 				storeTransposedDS<T>(ownDS + stageOf(n) * T::DS_BYTES, dP);
 				if constexpr (T::FLOAT_P) {
-					if (p.softcap != 0) {
+					if constexpr (T::CAPPED) {
 #pragma unroll
 						for (int i = 0; i < T::BM / 2; i++) s[i] = widenHalf<BF16>(otherP[i / 2], i % 2);
 						if (loadSharedWord(shared + T::RARE_KEYS + warpWord())) spoilKeys<T>(s, shared, group);
@@ -361,7 +350,7 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 
 			barrierWait(shared + T::K_FULL, keysParity);
 			waitQ();
-			const RowRecord<T, T::AHEAD> record = recordHere();
+			const RowRecord<T> record = recordHere();
 			issueS();
 			wgmmaWait<0>();
 			touch(s);
@@ -398,7 +387,7 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 				const int stage = q.stage;
 				q.advance();
 				waitQ();
-				const RowRecord<T, T::AHEAD> record = recordHere();
+				const RowRecord<T> record = recordHere();
 				issueS();
 				issueDQ();
 				wgmmaWait<1>();

@@ -1,6 +1,7 @@
 // Options of a call in the backward fa3 kernels: sequences of different lengths, windows and softcap.
 //
-// OptionsTile is a tile whose kernels take them all. The kernels of the other tiles contain none of this code.
+// OptionsTile is a tile whose kernels take them. With CAPPED they take calls with a softcap, and no others: its code in the main loop would
+// cost the others registers. The kernels of the other tiles contain none of this code.
 //
 // A unit of work belongs to a sequence (backward_sequence.h). TMA copies tiles of whole tensors, so the rows and keys of a
 // tile past the end of a sequence hold whatever follows there. Their slots are masked like those outside of the window.
@@ -19,13 +20,14 @@
 #include "backward_sequence.h"
 #include "fa3_backward_tile.h"
 
-template <class Plain> struct OptionsTile : Plain {
-	static constexpr bool OPTIONS = true, CONVERTS = false; // the kernel after it converts dQ, by the rows of each sequence
-	// With a softcap consumers of wide heads need more registers than without.
-	static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+template <class Plain, bool CAPPED_> struct OptionsTile : Plain {
+	static constexpr bool OPTIONS = true, CAPPED = CAPPED_, CONVERTS = false; // the kernel after it converts dQ, by the rows of each sequence
 	// Whether dS takes P in float32. In bf16 rounded P makes the error of dK too large where few rows or keys add up, as those of
 	// short sequences. At head dim 64 the registers of S hold it until dS is stored.
 	static constexpr bool FLOAT_P = BF16 && Plain::D == 64;
+	// What is left of the registers of a warpgroup. Consumers that spill in the main loop cost more time than producers that do.
+	static constexpr int AHEAD = FLOAT_P ? 0 : Plain::AHEAD;
+	static constexpr int PRODUCER_REGISTERS = FLOAT_P || Plain::D != 64 ? 24 : CAPPED ? 40 : 56, CONSUMER_REGISTERS = consumerRegisters(PRODUCER_REGISTERS);
 	// A Limits per Q tile. With wide heads the words that pass from warpgroup 0 to 1 with a softcap (SharedWords).
 	// Units of work have their sequences.
 	static constexpr int LIMITS = (Plain::SHARED_BYTES + 15) / 16 * 16, SLOPED_P = LIMITS + 16 * Plain::Q_STAGES,

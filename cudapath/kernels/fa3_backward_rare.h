@@ -121,7 +121,7 @@ __device__ __forceinline__ void addNonFiniteDO(float (&dV)[DIMS / 2], const Attn
 				const uint16_t *k = reinterpret_cast<const uint16_t *>(u.s.keysOf(p, p.k, u.head)) + key * p.k.row;
 				float slope;
 				const float score = dotRows(q, k, p.D);
-				const float power = p.softcap != 0 ? Softcap(p).exponent(score, less, slope) : fmaf(score, p.scale * LOG2E, less);
+				const float power = T::CAPPED ? Softcap(p).exponent(score, less, slope) : fmaf(score, p.scale * LOG2E, less);
 				if (exp2Approx(power) == 0) continue;
 				addNonFinite<FIRST, DIMS>(dV, dO, r, c, p);
 			}

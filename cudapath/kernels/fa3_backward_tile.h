@@ -5,17 +5,21 @@
 #include "sm90.h"
 #include "sm90_backward.h"
 
+// The registers of a thread of the two consumer warpgroups if one of the producers has so many. A CTA of three warpgroups starts with 65536 / 384
+// for each thread, in multiples of 8. Warpgroups that ask for more than the producers give back would wait forever.
+constexpr int consumerRegisters(int producers) { return (3 * (65536 / 384 / 8 * 8) - producers) / 2 / 8 * 8; }
+
 // A tile of BM query rows and BN keys. Each of the two consumer warpgroups owns 64 of the keys.
 template <int D_, int BM_, bool CAUSAL_> struct BackwardTileData {
 	static constexpr int D = D_, BM = BM_, BN = 128, WARPGROUPS = 2;
 	// Q of a step is read until dK is complete, in the middle of the next step. With two tiles S would wait for the copy.
 	static constexpr int Q_STAGES = 3, DO_STAGES = 2;
-	static constexpr bool CAUSAL = CAUSAL_, WIDE = false, OPTIONS = false; // fa3_backward_wide_tile.h, fa3_backward_options.h
+	static constexpr bool CAUSAL = CAUSAL_, WIDE = false, OPTIONS = false, CAPPED = false; // fa3_backward_wide_tile.h, fa3_backward_options.h
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
 	// Whether the main kernel converts dQ to the storage type (fa3_backward_convert.h), not a kernel after it.
 	static constexpr bool CONVERTS = D == 64;
 	static constexpr int STAT_LANES = D / 8; // that read a row of O and dO
-	static constexpr int PRODUCER_REGISTERS = D == 128 ? 24 : 56, CONSUMER_REGISTERS = D == 128 ? 240 : 224;
+	static constexpr int PRODUCER_REGISTERS = D == 128 ? 24 : 56, CONSUMER_REGISTERS = consumerRegisters(PRODUCER_REGISTERS);
 	// How many pairs of statistics of a tile the consumers load ahead, before they issue the product that P or dS waits for.
 	static constexpr int AHEAD = 8;
 	// dQ^T of a tile has D rows and BM columns. At head dim 128 each consumer warpgroup computes 64 of the rows, at

@@ -58,9 +58,9 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 		if (left > 0) {
 			const int firstKey = u.key;
 			bool found = false; // Inf or NaN in S or dP of a masked tile
-			// With options and a softcap: P times the derivative.
+			// With a softcap: P times the derivative.
 			auto slopedP = [&] {
-				if constexpr (T::OPTIONS) return SharedWords{shared + T::SLOPED_P + 4 * (threadHere() % 128)};
+				if constexpr (T::CAPPED) return SharedWords{shared + T::SLOPED_P + 4 * (threadHere() % 128)};
 			};
 			// Clears the masked slots of the current Q tile, whose row is `row`.
 			auto clear = [&](int row) {
@@ -74,8 +74,7 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 			};
 			// Computes P of the Q tile and gives it to warpgroup 1. If S of the unit's first tile, which has all masked keys, has Inf or
 			// NaN, the keys are cleared.
-			auto prob = [&](auto first) {
-				const uint32_t stats = shared + T::LSE + q.stage * T::LSE_BYTES, lse = stats + 8 * (threadHere() % 4);
+			auto prob = [&](auto first, const RowRecord<T> &rows) {
 				if constexpr (T::CAUSAL) {
 					found = rowHere() < 0 && anyNotFinite(s);
 					if constexpr (decltype(first)::value) {
@@ -86,16 +85,11 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 						if (threadHere() == 128) Workspace::of<T>(p).rare[u.ticket] = rare;
 					}
 				}
-				const bool capped = T::OPTIONS && p.softcap != 0;
-				if (capped) {
-					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, slopedP(), lse, Softcap(p));
-				} else {
-					computeScaledP<T>(s, RowRecord<T, 0>(stats, 8 * (threadHere() % 4)), scale);
-				}
+				if constexpr (T::CAPPED) computeCappedP<T, true>(s, slopedP(), rows.lse.at.address, Softcap(p));
+				else computeScaledP<T>(s, rows, scale);
 				if (T::CAUSAL && loadSharedWord(shared + T::RARE_KEYS + warpWord())) {
 					spoilKeys<T>(s, shared, 0);
-					if constexpr (T::OPTIONS)
-						if (capped) spoilWords<T>(slopedP(), s);
+					if constexpr (T::CAPPED) spoilWords<T>(slopedP(), s);
 				}
 				clear(rowHere());
 				packWords(P, s);
@@ -123,6 +117,8 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 				proxyFence();
 				namedSync(TILE_CHECKED, THREADS);
 			};
+			auto recordHere = [&] { return RowRecord<T>(shared + T::LSE + q.stage * T::LSE_BYTES, 8 * (threadHere() % 4)); };
+			auto deltaHere = [&] { return Pairs<T::AHEAD>(PairsAt{shared + T::DELTA + dO.stage * T::DELTA_BYTES + 8 * (threadHere() % 4)}); };
 			auto issueS = [&] { issueTransposedScores<T>(s, base + matrixOffset(T::K), tileOfQ(q.stage)); };
 			auto issueDP = [&] { issueTransposedScores<T, T::DV>(s, base + matrixOffset(T::V), tileOfDO(dO.stage)); };
 			auto issueDV = [&] {
@@ -143,10 +139,11 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 			if constexpr (GROUP == 0) {
 				barrierWait(shared + T::K_FULL, keysParity);
 				waitQ();
+				const RowRecord<T> record = recordHere();
 				issueS();
 				wgmmaWait<0>();
 				touch(s);
-				prob(std::true_type());
+				prob(std::true_type(), record);
 #pragma unroll 1
 				for (;; left--) {
 					const int stage = q.stage;
@@ -156,6 +153,7 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 					if (left == 1) break;
 					q.advance();
 					waitQ();
+					const RowRecord<T> record = recordHere();
 					issueS();
 					wgmmaWait<1>();
 					endDV();
@@ -163,7 +161,7 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 					issueDK(stage);
 					wgmmaWait<1>();
 					touch(s);
-					prob(std::false_type()); // while dK is computed
+					prob(std::false_type(), record); // while dK is computed
 					dO.advance();
 					wgmmaWait<0>();
 					endDK(stage);
@@ -179,13 +177,16 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 				q.advance();
 				n++;
 			} else {
+				// Issues dP and returns delta of its rows.
 				auto beginDP = [&] {
 					waitQ(); // which says whether the tile is masked
 					waitDO();
+					const Pairs<T::AHEAD> delta = deltaHere();
 					issueDP();
+					return delta;
 				};
 				// Waits for dP, computes dV, and leaves dS in s.
-				auto endDP = [&] {
+				auto endDP = [&](const Pairs<T::AHEAD> &delta) {
 					const int row = rowHere();
 					takeP();
 					if (T::CAUSAL && row < 0) {
@@ -199,20 +200,14 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 						wgmmaWait<1>();
 						touch(s);
 					}
-					const PairsAt delta = {shared + T::DELTA + dO.stage * T::DELTA_BYTES + 8 * (threadHere() % 4)};
-					if constexpr (T::OPTIONS) {
-						if (p.softcap != 0) computeDS<T>(s, slopedP(), delta);
-						else computeDS<T>(s, P, delta);
-					} else {
-						computeDS<T>(s, P, delta);
-					}
+					if constexpr (T::CAPPED) computeDS<T>(s, slopedP(), delta);
+					else computeDS<T>(s, P, delta);
 					if (row < 0) clear(row);
 					wgmmaWait<0>();
 					endDV();
 				};
 				barrierWait(shared + T::V_FULL, keysParity);
-				beginDP();
-				endDP();
+				endDP(beginDP());
 #pragma unroll 1
 				for (;; left--) {
 					const uint32_t buffer = n % T::DS_BUFFERS;
@@ -225,10 +220,10 @@ template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const 
 					q.advance();
 					issueDK(stage);
 					if (left == 1) break;
-					beginDP();
+					const Pairs<T::AHEAD> delta = beginDP();
 					wgmmaWait<1>();
 					endDK(stage);
-					endDP();
+					endDP(delta);
 					n++;
 				}
 				wgmmaWait<0>();

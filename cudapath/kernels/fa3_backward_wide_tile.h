@@ -7,10 +7,13 @@
 // dK and dV, warpgroup 1 the others (fa3_backward_wide.h).
 template <int D_, int DV_, bool CAUSAL_> struct WideTileData {
 	static constexpr int D = D_, DV = DV_, BM = 64, BN = 64, WARPGROUPS = 2;
-	static constexpr bool CAUSAL = CAUSAL_, WIDE = true, OPTIONS = false, CONVERTS = false;
-	static constexpr int Q_STAGES = D == 256 ? 2 : 3, DO_STAGES = 2;
+	static constexpr bool CAUSAL = CAUSAL_, WIDE = true, OPTIONS = false, CAPPED = false, CONVERTS = false;
+	// Q of a step is read until dK is complete, when S of the next rows has been issued and P is computed. With two tiles S would wait for the
+	// copy. dO is read until dV is complete, and dP of the next rows follows dK, so at head dim 256 one tile has to do.
+	static constexpr int Q_STAGES = 3, DO_STAGES = D == 256 ? 1 : 2;
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
-	static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
+	static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = consumerRegisters(PRODUCER_REGISTERS);
+	static constexpr int AHEAD = 8; // pairs of statistics, as in BackwardTile
 	static constexpr int STAT_LANES = DV <= 128 ? 16 : 32; // that read a row of O and dO
 
 	// How many of `dims` dims a warpgroup has, and the first of them. With 128 columns a product reads less shared memory

@@ -19,15 +19,15 @@ var fa3BackwardTiles = []fa3BackwardTile{
 	{d: 128, dv: 128, rows: 64, keys: 128, shared: 215532, optionsShared: 215744, statsShared: 34048},
 	{d: 192, dv: 128, rows: 64, keys: 64, shared: 174500, optionsShared: 182912, statsShared: 50432, dQShared: 205092},
 	{d: 192, dv: 192, rows: 64, keys: 64, shared: 199076, optionsShared: 207488, statsShared: 50432, dQShared: 205092},
-	{d: 256, dv: 256, rows: 64, keys: 64, shared: 223104, optionsShared: 231488, statsShared: 66816, dQShared: 196880},
+	{d: 256, dv: 256, rows: 64, keys: 64, shared: 223380, optionsShared: 231792, statsShared: 66816, dQShared: 196880},
 }
 
 // fa3BackwardDS is what dS of a launch takes at head dims above 128.
 const fa3BackwardDS = 2 << 30
 
 // fa3BackwardModules lists the backward kernels of fa3: for each type and head dim a
-// module with two or three kernels, each without and with a causal mask, and one with
-// three that take lengths, a window and a softcap.
+// module with two or three kernels, each without and with a causal mask, and one whose
+// kernels take lengths and a window, and a softcap in a main kernel of its own.
 func fa3BackwardModules() []module {
 	var list []module
 	for which, dtype := range []string{"f16", "bf16"} {
@@ -62,14 +62,21 @@ func fa3BackwardModules() []module {
 						Outputs: outputs, Dense: kind != "options", Early: kind != "options" && step != "stats", Maps: maps,
 					}
 				}
-				m.entries = append(m.entries,
-					of("stats", "stats", gridRowsHeadsBatch, 256, t.statsShared, nil),
-					of("main", "dQ dK dV", "persistent", 384, mainShared, maps))
+				main := of("main", "dQ dK dV", "persistent", 384, mainShared, maps)
+				main.DSBytes = dS
+				m.entries = append(m.entries, of("stats", "stats", gridRowsHeadsBatch, 256, t.statsShared, nil))
+				if kind == "options" {
+					capped := main
+					capped.Entry = fmt.Sprintf("attn_%s_main_softcap", name)
+					main.Softcap, capped.Softcap = "no", "yes"
+					m.entries = append(m.entries, main, capped)
+				} else {
+					m.entries = append(m.entries, main)
+				}
 				if t.dQShared > 0 {
-					m.entries = append(m.entries, of("dq", "dQ", "persistent", 384, t.dQShared, maps[1:2]))
-					for i := range m.entries[len(m.entries)-2:] {
-						m.entries[len(m.entries)-2+i].DSBytes = dS
-					}
+					dQ := of("dq", "dQ", "persistent", 384, t.dQShared, maps[1:2])
+					dQ.DSBytes = dS
+					m.entries = append(m.entries, dQ)
 				} else if !t.converts || kind == "options" {
 					m.entries = append(m.entries, of("dq", "dQ", gridRowsHeadsBatch, 256, 0, nil))
 				}

@@ -153,6 +153,7 @@ template <class T> static const char *emulateTile(AttnBackwardParams p, const Ma
 // Returns what failed.
 extern "C" const char *emulate(const AttnBackwardParams *params, const Mapped *mapped, int steps, int reversed) {
 #if ATTN_OPTIONS
+	if (params->softcap != 0) return emulateTile<Capped>(*params, mapped, steps, reversed);
 	return emulateTile<Options>(*params, mapped, steps, reversed);
 #else
 	if (params->right != INT32_MAX) return emulateTile<Causal>(*params, mapped, steps, reversed);
