@@ -5,7 +5,7 @@
 #include "sm90.h"
 #include "sm90_backward.h"
 
-// The registers of a thread of the two consumer warpgroups if one of the producers has so many. A CTA of three warpgroups starts with 65536 / 384
+// The registers that a thread of the two consumer warpgroups can have, given those of a producer. A CTA of three warpgroups starts with 65536 / 384
 // for each thread, in multiples of 8. Warpgroups that ask for more than the producers give back would wait forever.
 constexpr int consumerRegisters(int producers) { return (3 * (65536 / 384 / 8 * 8) - producers) / 2 / 8 * 8; }
 
