@@ -150,6 +150,10 @@ constexpr int STATS_CTAS = Full::WIDE ? 2 : 4; // of a multiprocessor
 		attendBackward<Kind>(&q, &k, &v, &dO, p);                                                                                      \
 	}
 
+#define KERNELS(kind, Kind, stats)                                                                                                             \
+	STATS_KERNEL(kind, Kind, stats)                                                                                                        \
+	MAIN_KERNEL(kind, Kind)
+
 #define DQ_KERNEL(kind, Kind, dq)                                                                                                              \
 	static_assert(!Kind::CONVERTS, "the main kernel converts dQ");                                                                         \
 	extern "C" __global__ void __launch_bounds__(ROWS_THREADS) JOIN(TYPE_NAME, ATTN_D, DV_NAME, dq_, kind)(const __grid_constant__ AttnBackwardParams p) { \
@@ -163,8 +167,7 @@ constexpr int STATS_CTAS = Full::WIDE ? 2 : 4; // of a multiprocessor
 	}
 
 #if ATTN_OPTIONS
-STATS_KERNEL(options, Options, computeSequenceStats)
-MAIN_KERNEL(options, Options)
+KERNELS(options, Options, computeSequenceStats)
 MAIN_KERNEL(softcap, Capped)
 #if ATTN_D <= 128
 DQ_KERNEL(options, Options, storeSequenceDQ)
@@ -172,23 +175,17 @@ DQ_KERNEL(options, Options, storeSequenceDQ)
 WIDE_DQ_KERNEL(options, Options)
 #endif
 #elif ATTN_D == 64
-STATS_KERNEL(full, Full, computeStats)
-MAIN_KERNEL(full, Full)
-STATS_KERNEL(causal, Causal, computeStats)
-MAIN_KERNEL(causal, Causal)
+KERNELS(full, Full, computeStats)
+KERNELS(causal, Causal, computeStats)
 static_assert(Full::CONVERTS && Causal::CONVERTS, "no kernel of dQ");
 #elif ATTN_D == 128
-STATS_KERNEL(full, Full, computeStats)
-MAIN_KERNEL(full, Full)
+KERNELS(full, Full, computeStats)
 DQ_KERNEL(full, Full, storeDQ)
-STATS_KERNEL(causal, Causal, computeStats)
-MAIN_KERNEL(causal, Causal)
+KERNELS(causal, Causal, computeStats)
 DQ_KERNEL(causal, Causal, storeDQ)
 #else
-STATS_KERNEL(full, Full, computeStats)
-MAIN_KERNEL(full, Full)
+KERNELS(full, Full, computeStats)
 WIDE_DQ_KERNEL(full, Full)
-STATS_KERNEL(causal, Causal, computeStats)
-MAIN_KERNEL(causal, Causal)
+KERNELS(causal, Causal, computeStats)
 WIDE_DQ_KERNEL(causal, Causal)
 #endif
