@@ -25,7 +25,7 @@ template <class Plain, bool CAPPED_> struct OptionsTile : Plain {
 	// Whether dS takes P in float32. In bf16 rounded P makes the error of dK too large where few rows or keys add up, as those of
 	// short sequences. At head dim 64 the registers of S hold it until dS is stored.
 	static constexpr bool FLOAT_P = BF16 && Plain::D == 64;
-	// What is left of the registers of a warpgroup. Consumers that spill in the main loop cost more time than producers that do.
+	// P in float32 leaves no registers for statistics that are loaded ahead. What the main loop of the consumers can spare goes to the producers.
 	static constexpr int AHEAD = FLOAT_P ? 0 : Plain::AHEAD;
 	static constexpr int PRODUCER_REGISTERS = FLOAT_P || Plain::D != 64 ? 24 : CAPPED ? 40 : 56, CONSUMER_REGISTERS = consumerRegisters(PRODUCER_REGISTERS);
 	// A Limits per Q tile. With wide heads the words that pass from warpgroup 0 to 1 with a softcap (SharedWords).
