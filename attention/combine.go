@@ -16,7 +16,7 @@ import (
 // Push constant bytes, bindings and workgroup size of shaders/combine.comp. Every device
 // supports workgroups of this size.
 const (
-	combinePushBytes = 60
+	combinePushBytes = 80
 	combineBindings  = 5
 	combineLocal     = 128
 )
@@ -25,16 +25,22 @@ const (
 type combineVariant struct {
 	access Access // AccessAddresses or AccessDescriptors, decided
 	lse    bool
+	sinks  bool
 	align  uint32 // of O, in elements
 }
 
 // combineLaunch combines the splits that a dispatch with split keys leaves in scratch
-// memory: first LSE, float32 [splits, rows], then O, float32 [splits, rows, dim].
+// memory: first row max and row sum, float32 [splits, rows, 2], then O, float32 [splits, rows,
+// dim].
 type combineLaunch struct {
 	scratch      *vk.Buffer
-	lseAt, oAt   uint64         // byte offsets in scratch
+	statsAt, oAt uint64         // byte offsets in scratch
 	splits, rows uint32         // rows per split: all rows of the output
 	o, lse       tensors.Layout // values, since pointers would put the layouts of every call on the heap; lse may be zero
+	sinks        Vector         // may be zero
+
+	natural           bool // row maxima are natural exponents
+	unitHigh, unitLow float32
 
 	pipeline *vk.Pipeline
 	access   Access
@@ -54,7 +60,7 @@ func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 			l.limits.MaxWorkGroupCount[0], l.limits.MaxWorkGroupCount[1])
 	}
 	t := &l.o
-	v := combineVariant{access: access, lse: l.hasLSE(), align: tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset),
+	v := combineVariant{access: access, lse: l.hasLSE(), sinks: l.sinks.Given(), align: tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset),
 		uint64(t.Steps[0]), uint64(t.Steps[1]), uint64(t.Steps[2]), tensors.BaseOf(&t.Tensor, t.Size, access)/uint64(t.Size))}
 	l.pipeline, err = op.combines.Of(op.dev, &op.cfg, v)
 	return err
@@ -70,6 +76,7 @@ func (v combineVariant) Pipeline(cfg *Config) (*vk.PipelineDesc, error) {
 		shaders.ConstLocalSize: combineLocal,
 		shaders.ConstHeadDimV:  uint32(cfg.ValueDim()),
 		shaders.ConstHasLse:    dispatch.BoolConstant(v.lse),
+		shaders.ConstSinks:     dispatch.BoolConstant(v.sinks),
 		shaders.ConstAlignO:    v.align,
 		shaders.ConstDtype:     uint32(cfg.OType()),
 	})
@@ -99,9 +106,13 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 	}
 	states := uint64(l.splits) * uint64(l.rows)
 	t := &l.o
-	held := [3]vk.Resource{l.scratch, t.Tensor.Buffer, t.Tensor.Buffer}
+	held := [4]vk.Resource{l.scratch, t.Tensor.Buffer, t.Tensor.Buffer, t.Tensor.Buffer}
 	bind(0, &push.addrSplitO, l.scratch, l.oAt, states*uint64(t.Dim)*4, 4)
-	bind(1, &push.addrSplitLSE, l.scratch, l.lseAt, states*4, 4)
+	bind(1, &push.addrSplitStats, l.scratch, l.statsAt, states*8, 4)
+	if l.sinks.Given() {
+		bind(2, &push.addrSinks, l.sinks.Buffer, uint64(l.sinks.Offset*4), uint64(t.Counts[1])*4, 4)
+		held[3] = l.sinks.Buffer
+	}
 	bind(3, &push.addrO, t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size), t.SpanBytes(), uint64(t.Size))
 	if l.hasLSE() {
 		bind(4, &push.addrLSE, l.lse.Tensor.Buffer, uint64(l.lse.Tensor.Offset*4), l.lse.SpanBytes(), 4)
@@ -117,6 +128,7 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 		push.strideO[d] = uint32(step)
 	}
 	push.splits, push.rows, push.Sq, push.Hq = l.splits, l.rows, uint32(t.Counts[2]), uint32(t.Counts[1])
+	push.naturalScores, push.unitHigh, push.unitLow = dispatch.BoolConstant(l.natural), l.unitHigh, l.unitLow
 	if l.access == AccessAddresses {
 		return c.Dispatch(l.pipeline, nil, dispatch.ParamBytes(&push, combinePushBytes), l.groups, held[:]...)
 	}

@@ -9,10 +9,10 @@ import (
 	"vkattn/vk"
 )
 
-// Split keys: the kernel writes a float32 state (O and LSE) for each split of a row's keys
-// to scratch memory. The last workgroup of a row block combines them, or combine.comp does.
+// Split keys: the kernel writes a float32 state (O, row max and row sum) for each split of a
+// row's keys to scratch memory. The last workgroup of a row block combines them, or combine.comp does.
 
-// absentRow is the LSE that marks a row of no sequence for shaders/combine.comp.
+// absentRow is the row sum that marks a row of no sequence for shaders/combine.comp.
 const absentRow = 0xff8a5a5a
 
 // errNeedsCombine means that the kernel cannot combine its splits, for lack of suitable
@@ -63,17 +63,17 @@ func (l *launch) split(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]
 	batches, rows := tensors.QueryExtent(a)
 	dv := l.op.cfg.ValueDim()
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows per split
-	lseBytes, bytes := plan.SplitBytes(states*uint64(l.splits), dv)
+	statsBytes, bytes := plan.SplitBytes(states*uint64(l.splits), dv)
 	scratch, first, err := c.Scratch(0, bytes)
 	if err != nil {
 		return fmt.Errorf("attention: memory for %d splits of the keys: %w", l.splits, err)
 	}
-	o := Tensor{Buffer: scratch, Offset: int64(first+lseBytes) / 4}
-	lse := Tensor{Buffer: scratch, Offset: int64(first) / 4}
+	o := Tensor{Buffer: scratch, Offset: int64(first+statsBytes) / 4}
+	stats := Tensor{Buffer: scratch, Offset: int64(first) / 4}
 	var with [5]tensors.Layout
 	copy(with[:], all[:tensors.FirstOutput])
 	with[3].Set("O", &o, 4, batches, a.Hq, rows*l.splits, dv)
-	with[4].Set("LSE", &lse, 4, batches, a.Hq, rows*l.splits, 1)
+	with[4].Set("LSE", &stats, 4, batches, a.Hq, rows*l.splits, 2)
 	if err := l.bindTensors(a, with[:], 0, a.B); err != nil {
 		return err
 	}
@@ -81,7 +81,8 @@ func (l *launch) split(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]
 		return err
 	}
 	l.params.stride[tensors.FirstOutput][0] = uint32(states)
-	combine := combineLaunch{scratch: scratch, lseAt: first, oAt: first + lseBytes, splits: uint32(l.splits), rows: uint32(states), o: all[tensors.FirstOutput]}
+	combine := combineLaunch{scratch: scratch, statsAt: first, oAt: first + statsBytes, splits: uint32(l.splits), rows: uint32(states),
+		o: all[tensors.FirstOutput], sinks: a.Sinks, natural: l.options.Natural(), unitHigh: l.params.unitHigh, unitLow: l.params.unitLow}
 	if len(all) > tensors.FirstOutput+1 {
 		combine.lse = all[tensors.FirstOutput+1]
 	}
@@ -93,7 +94,7 @@ func (l *launch) split(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]
 	}
 	if l.options.Lengths&(plan.LengthCuQ|plan.LengthUsedQ) != 0 {
 		// No kernel writes rows of no sequence. They keep this mark, and combine.comp skips them.
-		if err := c.Fill(vk.BufferRange{Buffer: scratch, Offset: first, Size: lseBytes}, absentRow); err != nil {
+		if err := c.Fill(vk.BufferRange{Buffer: scratch, Offset: first, Size: statsBytes}, absentRow); err != nil {
 			return err
 		}
 		if err := c.Barrier(); err != nil {

@@ -51,9 +51,11 @@ func (p *generalParams) setDropout(m dropout.Mask) {
 
 // combineParams is the block Params of shaders/combine.comp.
 type combineParams struct {
-	addrSplitO, addrSplitLSE, addrO, addrLSE uint64
+	addrSplitO, addrSplitStats, addrO, addrLSE, addrSinks uint64
 
 	strideO [3]uint32 `glsl:"strideOBatch strideOHead strideOSeq"`
 
 	splits, rows, Sq, Hq uint32
+	naturalScores        uint32
+	unitHigh, unitLow    float32
 }

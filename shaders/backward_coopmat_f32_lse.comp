@@ -109,7 +109,9 @@ void main() {
     barrier();
     if (tid >= ROW_TILE || row0 + tid >= work.rows) return;
     const float lse = loadStatsAt(rowIndex(row0 + tid)).x, all = sumOfRow(0, tid);
-    if (isLarge(lse) && all > 0.0 && all < INFINITY) {
+    if (IS_FAR_LSE(lse)) {
+        storeWord(row0 + tid, true, 0, uintBitsToFloat(NAN_BITS));
+    } else if (isLarge(lse) && all > 0.0 && all < INFINITY) {
         storeWord(row0 + tid, true, 0, naturalLog(all));
         storeWord(row0 + tid, false, 1, sumOfRow(1, tid) / all);
     }

@@ -142,8 +142,11 @@ void main() {
             const float lse = loadStatsAt(rowIndex(row)).x;
             float all = 0.0;
             [[dont_unroll]] for (uint j = 0; j < FRAG_N; ++j) all += loadScratch(i, j);
-            all += sinkP(row, lse);
-            if (isLarge(lse) && all > 0.0 && all < INFINITY) storeRest(row, naturalLog(all));
+            const float sink = sinkP(row, lse), keys = all;
+            all += sink;
+            // A far LSE that is the sink's leaves the keys nothing, and needs no product near it.
+            if (IS_FAR_LSE(lse) && (keys != 0.0 || sink == 0.0)) storeRest(row, uintBitsToFloat(NAN_BITS));
+            else if (isLarge(lse) && all > 0.0 && all < INFINITY) storeRest(row, naturalLog(all));
         }
     }
 }

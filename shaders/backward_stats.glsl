@@ -28,6 +28,10 @@ float loadRest(uint index) { return loadMoreAt(index).x; }
 const float LARGE_LSE = IS_16 ? 256.0 : 16.0;
 bool isLarge(float lse) { return abs(lse) >= LARGE_LSE && abs(lse) < INFINITY; } // and not NaN
 
+// From this |LSE| on (attention.MaxFastScore) the coopmat kernels cannot subtract it from a product: fma(S, scale, -LSE) is
+// off by more than 1. Their kernels of LSE write NaN as the rest, and the gradients of the row are NaN.
+#define IS_FAR_LSE(lse) (!SCORE_MOD && abs(lse) > 16777216.0 && abs(lse) < INFINITY)
+
 struct RowStats { float lse, delta, rest, dLSE; };
 
 // The statistics of a row of the sequence; an LSE of +Inf past its end.

@@ -1,13 +1,12 @@
 #version 460
-// Combines splits: float32 partial states of O and LSE that workgroups stored when they split the keys of a row. Core
-// Vulkan 1.1.
+// Combines splits: partial states, in float32, that workgroups stored when they split the keys of a row. Core Vulkan 1.1.
 //
 // A workgroup owns one row. Its invocations form groups, one invocation per eight columns; each group adds up one
 // chain of splits (split_weights.glsl) in registers.
-//   shared memory  LSE, then weights; the sums of the chains
-//   barriers       when all LSE are stored, when all have read them, when the weights are stored, when the chains are
-// The splits of a chain are loaded before the LSE are known. The first group adds up the chains in order: the same
-// bits every run. A row that no sequence has is marked in the LSE of its first split and is left alone.
+//   shared memory  row maxima; row sums, then weights; the sums of the chains
+//   barriers       when all row sums are stored, when all have read them, when the weights are stored, when the chains are
+// The splits of a chain are loaded before the weights are known. The first group adds up the chains in order: the same
+// bits every run. A row that no sequence has is marked in the row sum of its first split and is left alone.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #ifndef BDA
@@ -19,22 +18,28 @@
 #endif
 #define ANY_DTYPE
 #include "constants.glsl"
+#include "constants_general.glsl"
 #include "numeric.glsl"
 
-// 60 bytes, units as in interface.glsl. BDA=0: storage buffers 0 and 1 are O and LSE of the splits, 3 and 4 are O and LSE
-// of the output; 2 is unused.
+// 80 bytes, units as in interface.glsl. BDA=0: storage buffers 0 and 1 are O and statistics of the splits, 2 the sinks, 3
+// and 4 are O and LSE of the output.
 layout(push_constant, std430) uniform Params {
     uvec2 addrSplitO;     // float32 [splits, rows, HEAD_DIM_V]
-    uvec2 addrSplitLSE;   // float32 [splits, rows]
+    uvec2 addrSplitStats; // float32 [splits, rows, 2], row max and row sum
     uvec2 addrO, addrLSE;
+    uvec2 addrSinks;      // float32 [Hq]
     uint strideOBatch, strideOHead, strideOSeq;
     uint splits;         // at most MAX_SPLITS; splits * rows < 2^32
     uint rows;           // batches * Hq * Sq
     uint Sq, Hq;
+    uint naturalScores;  // 1: row maxima are exponents of e, see score_units.glsl
+    float unitHigh, unitLow;
 } p;
 
+#define NATURAL_SCORES (p.naturalScores != 0)
+#include "score_units.glsl"
 #include "addressing.glsl"
-#include "split_weights.glsl"
+#include "rounding.glsl"
 
 const bool IS_16 = DTYPE != TYPE_F32;
 #include "tensor_write.glsl"
@@ -42,23 +47,30 @@ const bool IS_16 = DTYPE != TYPE_F32;
 #if !BDA
 layout(set = 0, binding = 0, std430) READ_ONLY buffer WordsSplitO { uint wordsSplitO[]; };
 layout(set = 0, binding = 0, std430) READ_ONLY buffer QuadsSplitO { uvec4 quadsSplitO[]; };
-layout(set = 0, binding = 1, std430) READ_ONLY buffer WordsSplitLSE { uint wordsSplitLSE[]; };
-layout(set = 0, binding = 2, std430) READ_ONLY buffer WordsNothing { uint wordsNothing[]; };
+layout(set = 0, binding = 1, std430) READ_ONLY buffer WordsSplitStats { uint wordsSplitStats[]; };
+layout(set = 0, binding = 2, std430) READ_ONLY buffer ArraySinks { uint arraySinks[]; };
+uint loadSinks(uint head) { return arraySinks[p.addrSinks.x + head]; }
+#else
+uint loadSinks(uint head) { return ReadWords(p.addrSinks).at[head]; }
 #endif
+#include "sinks.glsl"
+#include "split_weights.glsl"
 
-const uint NO_SEQUENCE = 0xff8a5a5au;      // LSE of a row that no sequence has: a NaN that arithmetic does not give
+const uint NO_SEQUENCE = 0xff8a5a5au;      // row sum of a row that no sequence has: a NaN that arithmetic does not give
 
 const uint PREFETCHED_SPLITS = 4;          // splits of its chain that an invocation loads before it knows their weights
 
-shared float splitWeights[MAX_SPLITS];     // LSE until the maximum is known
+shared float rowMaxima[MAX_SPLITS];
+shared float splitWeights[MAX_SPLITS];     // row sums until the maximum is known
 shared vec4 sums[2 * LOCAL_SIZE];
 
-float lseOf(uint split, uint row) {
-    const Slice s = sliceAt(p.addrSplitLSE, uvec2(split * p.rows + row, 0), false, 1);
+// Row max (0) or row sum (1).
+float statOf(uint split, uint row, uint word) {
+    const Slice s = sliceAt(p.addrSplitStats, add64(mul64(split * p.rows + row, 2), uvec2(word, 0)), false, 1);
 #if BDA
     return uintBitsToFloat(ReadWords(s.word).at[0]);
 #else
-    return uintBitsToFloat(wordsSplitLSE[s.word]);
+    return uintBitsToFloat(wordsSplitStats[s.word]);
 #endif
 }
 
@@ -94,20 +106,20 @@ void main() {
     vec4 lows[PREFETCHED_SPLITS], highs[PREFETCHED_SPLITS];
     [[unroll]] for (uint i = 0; i < PREFETCHED_SPLITS; i++)
         if (group < CHAINS && group + i * CHAINS < p.splits) loadSplit8(group + i * CHAINS, rowIndex, col, lows[i], highs[i]);
-    for (uint n = tid; n < p.splits; n += LOCAL_SIZE) splitWeights[n] = lseOf(n, rowIndex);
+    for (uint n = tid; n < p.splits; n += LOCAL_SIZE) {
+        rowMaxima[n] = statOf(n, rowIndex, 0);
+        splitWeights[n] = statOf(n, rowIndex, 1);
+    }
     barrier();
     if (floatBitsToUint(splitWeights[0]) == NO_SEQUENCE) return;
-    bool attended = false, invalid = false;
-    float maxLSE = 0.0;
+    bool invalid = false;
+    float rowMax = ROW_MAX_INIT; // that of a split without keys
     for (uint n = 0; n < p.splits; n++) {
-        const float lse = splitWeights[n];
-        const uint bits = floatBitsToUint(lse);
-        invalid = invalid || invalidatesLSE(bits);
-        maxLSE = bits == EMPTY_LSE ? maxLSE : attended ? max(maxLSE, lse) : lse;
-        attended = attended || bits != EMPTY_LSE;
+        invalid = invalid || isNaN(splitWeights[n]);
+        rowMax = max(rowMax, rowMaxima[n]);
     }
-    barrier(); // all have read the LSE
-    for (uint n = tid; n < p.splits; n += LOCAL_SIZE) splitWeights[n] = splitWeight(splitWeights[n], maxLSE);
+    barrier(); // all have read the row sums
+    for (uint n = tid; n < p.splits; n += LOCAL_SIZE) splitWeights[n] = splitWeight(rowMaxima[n], splitWeights[n], rowMax);
     barrier();
     precise vec4 low = vec4(0.0), high = vec4(0.0);
     if (group < CHAINS && !invalid) {
@@ -138,16 +150,12 @@ void main() {
     }
     precise float total = 0.0;
     for (uint n = 0; n < p.splits; n++) total += splitWeights[n];
-    float lse = -INFINITY;
-    if (invalid) {
-        lse = uintBitsToFloat(NAN_ROW);
-        low = high = vec4(lse);
-    } else if (attended) {
-        low *= inverseTotal(total);
-        high *= inverseTotal(total);
-        lse = combinedLSE(maxLSE, total);
-    }
     const uint heads = rowIndex / p.Sq, row = rowIndex % p.Sq, batch = heads / p.Hq, head = heads % p.Hq;
+    const float inverse = inverseTotal(head, rowMax, total);
+    invalid = invalid || isNaN(inverse);
+    low = invalid ? vec4(uintBitsToFloat(NAN_BITS)) : low * inverse;
+    high = invalid ? vec4(uintBitsToFloat(NAN_BITS)) : high * inverse;
+    const float lse = invalid ? uintBitsToFloat(NAN_BITS) : lseWithSink(head, logSumExp(rowMax, total));
     const Slice s = sliceO(batch, head, row);
     if (IS_16) {
         storeO8(s, 0, col, uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w),

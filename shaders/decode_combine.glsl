@@ -6,8 +6,8 @@
 // workgroup it is (split_weights.glsl), and stores O, and with COMBINE 2 LSE. No workgroup waits for another.
 //
 // Scratch memory, from p.addrLSE on, in words: a counter per workgroup of a split, padded to 256 bytes; partial O,
-// float32 [splits, rows of a state, HEAD_DIM_V]; LSE [DV_SLICES, splits, rows of a state], as a workgroup combines
-// its own columns alone. Counters are zero at launch, and the last workgroup resets its own: clearing them by a
+// float32 [splits, rows of a state, HEAD_DIM_V]; row max and row sum [DV_SLICES, splits, rows of a state, 2], as a
+// workgroup combines its own columns alone. Counters are zero at launch, and the last workgroup resets its own: clearing them by a
 // command would cost a barrier. Which workgroups there are follows from the grid alone, so those without rows count
 // too, and no number in memory can leave a counter at another value.
 //
@@ -15,9 +15,9 @@
 // workgroup -> its workgroup barrier -> the atomic of its first invocation, a release -> the last workgroup's atomic,
 // an acquire -> its workgroup barrier -> its loads. Counters are accessed by atomics of that scope only.
 //
-// Barriers: two around the atomic in every workgroup; in the last one a third, when the LSE are in shared memory. An
+// Barriers: two around the atomic in every workgroup; in the last one a third, when the statistics are in shared memory. An
 // invocation combines four columns of a row. It loads SPLITS_PER_LOAD splits at a time, the first of them before the
-// LSE arrive: with no more splits the last workgroup waits for memory once. The KV loop, before it, takes all
+// statistics arrive: with no more splits the last workgroup waits for memory once. The KV loop, before it, takes all
 // registers; this takes fewer.
 //
 // The code of the combine is in no cache by then, as K and V have passed through. With few rows the last workgroups
@@ -55,6 +55,16 @@ uint rowsPerSplit() {
 
 Slice scratchAt(uvec2 word) { return sliceAt(p.addrLSE, word, false, 1); }
 
+// The slice `words` float32 further.
+Slice skip(Slice s, uvec2 words) {
+#if BDA
+    s.word = add64(s.word, uvec2(words.x << 2, words.y << 2 | words.x >> 30));
+#else
+    s.word += words.x;
+#endif
+    return s;
+}
+
 Slice counter() {
     const uint heads = p.Hq / ROWS_PER_QUERY;
     return scratchAt(uvec2((gl_WorkGroupID.z * heads + gl_WorkGroupID.y % heads) * gl_NumWorkGroups.x + gl_WorkGroupID.x, 0));
@@ -66,19 +76,24 @@ Slice splitO(uint n, uint number, uint col) {
     return scratchAt(add64(uvec2(first, 0), add64(mul64(n * rowsPerSplit() + number, HEAD_DIM_V), uvec2(col, 0))));
 }
 
-// LSE of split n. Computed from the start of scratch memory: going through splitO made NVIDIA's compiler (580.159)
+// Row max of split n; the row sum follows. Computed from the start of scratch memory: going through splitO made NVIDIA's compiler (580.159)
 // put the operands of the KV loop in local memory.
-Slice splitLSE(uint n, uint number) {
+Slice splitStats(uint n, uint number) {
     const uint each = work.splits * rowsPerSplit(), slice = work.col0 / DV_SLICE;
     const uint first = (workgroupsPerSplit() + 63) & ~63u;
-    return scratchAt(add64(uvec2(first, 0), add64(mul64(each, HEAD_DIM_V), uvec2(slice * each + n * rowsPerSplit() + number, 0))));
+    return scratchAt(add64(uvec2(first, 0), add64(mul64(each, HEAD_DIM_V), mul64(slice * each + n * rowsPerSplit() + number, 2))));
 }
 
 // -- storing a split -----------------------------------------------------------------------------------
 
-void storeSplitLSE(uint row, float value) {
-    if (COMBINE != 0) SPLIT_WORD(splitLSE(work.split, rowIndex(row))) = floatBitsToUint(value);
-    else storeRowLSE(row, value);
+void storeSplitStats(uint row, float rowMax, float rowSum) {
+    if (COMBINE == 0) {
+        storeStateStats(row, rowMax, rowSum);
+        return;
+    }
+    const Slice s = splitStats(work.split, rowIndex(row));
+    SPLIT_WORD(s) = floatBitsToUint(rowMax);
+    SPLIT_WORD(skip(s, uvec2(1, 0))) = floatBitsToUint(rowSum);
 }
 
 void storeSplit4(uint row, uint col, vec4 value) {
@@ -120,16 +135,6 @@ void orderSplits() {
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
 }
 
-// The slice `words` float32 further.
-Slice skip(Slice s, uvec2 words) {
-#if BDA
-    s.word = add64(s.word, uvec2(words.x << 2, words.y << 2 | words.x >> 30));
-#else
-    s.word += words.x;
-#endif
-    return s;
-}
-
 // Four columns from col on; those past HEAD_DIM_V are 0.
 vec4 loadSplit4(Slice s, uint col) {
     if (HEAD_DIM_V % 4 == 0) return uintBitsToFloat(SPLIT_QUAD(s));
@@ -154,9 +159,10 @@ const uint SPLITS_PER_LOAD = 8; // a multiple of CHAINS
 // Adds them to their chains. Splits past the last have weight 0.
 #define ADD_FOUR(g)                                                                                 \
     {                                                                                               \
-        const vec4 lse = uintBitsToFloat(smem[lseRow + (first + g) / 4]);                           \
+        const vec4 maxima = uintBitsToFloat(smem[maxRow + (first + g) / 4]);                        \
+        const vec4 rowSums = uintBitsToFloat(smem[sumRow + (first + g) / 4]);                       \
         [[unroll]] for (uint n = 0; n < 4; ++n) {                                                   \
-            const float weight = splitWeight(lse[n], maxLSE);                                       \
+            const float weight = splitWeight(maxima[n], rowSums[n], highest);                       \
             total += weight;                                                                        \
             precise const vec4 weighted = weight * loaded[g + n];                                   \
             precise const vec4 sum = chain[(g + n) % CHAINS] + weighted;                            \
@@ -176,7 +182,8 @@ void combineSplits(uint rows) {
     const bool last = ARRIVAL == LAST;
     // The first workgroup takes its own split: others are being stored.
     const uint splits = last ? work.splits : 1, firstSplit = last ? 0 : work.split;
-    const uint quads = (splits + 3) / 4; // of LSE per row, at the start of shared memory
+    // Row maxima at the start of shared memory, then row sums, `quads` vectors per row.
+    const uint quads = (splits + 3) / 4, sums = rows * quads;
     const uvec2 splitStride = mul64(rowsPerSplit(), HEAD_DIM_V);
     uint at = gl_LocalInvocationIndex, first = 0;
 #define ROW_AT (work.row0 + at / QUADS)
@@ -190,19 +197,21 @@ void combineSplits(uint rows) {
     }
     for (uint i = gl_LocalInvocationIndex; i < rows * quads * 4; i += LOCAL_SIZE) {
         const uint n = i % (quads * 4), row = i / (quads * 4);
-        smem[i / 4][i % 4] = n < splits ? SPLIT_WORD(splitLSE(firstSplit + n, rowIndex(work.row0 + row))) : EMPTY_LSE;
+        const Slice s = splitStats(firstSplit + min(n, splits - 1), rowIndex(work.row0 + row));
+        smem[i / 4][i % 4] = SPLIT_WORD(s);
+        smem[sums + i / 4][i % 4] = n < splits ? SPLIT_WORD(skip(s, uvec2(1, 0))) : 0;
     }
     barrier();
     [[dont_unroll]] for (; at < rows * QUADS; at += LOCAL_SIZE) {
-        const uint row = ROW_AT, col = COL_AT, lseRow = at / QUADS * quads;
+        const uint row = ROW_AT, col = COL_AT, maxRow = at / QUADS * quads, sumRow = sums + maxRow;
         if (col >= HEAD_DIM_V) continue;
-        float maxLSE = -INFINITY;
+        float highest = ROW_MAX_INIT; // that of a split without keys
         bool invalid = false;
         [[dont_unroll]] for (uint i = 0; i < quads; ++i) {
-            const uvec4 lse = smem[lseRow + i];
+            const vec4 maxima = uintBitsToFloat(smem[maxRow + i]), rowSums = uintBitsToFloat(smem[sumRow + i]);
             [[unroll]] for (uint n = 0; n < 4; ++n) {
-                invalid = invalid || invalidatesLSE(lse[n]);
-                maxLSE = max(maxLSE, uintBitsToFloat(lse[n])); // of valid ones
+                invalid = invalid || isNaN(rowSums[n]);
+                highest = max(highest, maxima[n]);
             }
         }
         precise float total = 0.0;
@@ -218,11 +227,12 @@ void combineSplits(uint rows) {
         precise vec4 o = chain[0];
         [[unroll]] for (uint c = 1; c < CHAINS; ++c) o += chain[c];
         o += 0.0; // turns -0 into +0
-        if (invalid) o = vec4(uintBitsToFloat(NAN_ROW));
-        else if (total != 0.0) o *= inverseTotal(total);
+        const float inverse = inverseTotal(headOf(row), highest, total);
+        invalid = invalid || isNaN(inverse);
+        o = invalid ? vec4(uintBitsToFloat(NAN_BITS)) : o * inverse;
         if (last) store4O(blockO(), elementO(row) + col, o, HEAD_DIM_V - col);
         if (COMBINE == 2 && last && col == 0) { // its address is in place of the slopes': calls with ALiBi have another combine
-            const float lse = invalid ? uintBitsToFloat(NAN_ROW) : total == 0.0 ? -INFINITY : combinedLSE(maxLSE, total);
+            const float lse = invalid ? uintBitsToFloat(NAN_BITS) : lseWithSink(headOf(row), logSumExp(highest, total));
             COMBINED_LSE(sliceAt(p.addrALiBi, uvec2(rowIndex(row), 0), false, 1)) = floatBitsToUint(lse);
         }
     }

@@ -39,14 +39,13 @@ const Slice oBlock = blockO();
             sum += factors[n] * rowStat(FACTOR_BASE, n, row);
             if (NEEDS_F32_SUM) sumF32 += factors[n] * rowStat(ROW_SUM_F32_BASE, n, row);
         }
-        if (HAS_LSE != 0 && sliceCol == 0 && (COMBINE != 0 || work.col0 == 0))
-            storeSplitLSE(work.row0 + row, lseWithSink(work.row0 + row, logSumExp(highest, sumF32)));
-        // A sink is not rounded as P is: it scales the rounded sum as it scales the float32 sum.
-        if (SINKS != 0) {
-            const float sink = sinkTerm(work.row0 + row, highest);
-            if (sum != 0.0 || isNaN(sink)) sum *= 1.0 + sink / sumF32;
+        if (HAS_LSE != 0 && sliceCol == 0 && (COMBINE != 0 || work.col0 == 0)) {
+            if (SPLIT != 0) storeSplitStats(work.row0 + row, highest, isFarRow(highest) ? INFINITY : sumF32);
+            else storeRowLSE(work.row0 + row, lseWithSink(headOf(work.row0 + row), nanIfFar(highest, logSumExp(highest, sumF32))));
         }
-        const float inverse = sum == 0.0 ? 0.0 : 1.0 / sum;
+        // A sink is not rounded as P is: it scales the rounded sum as it scales the float32 sum.
+        const float sink = SINKS != 0 && SPLIT == 0 ? sinkFactor(sinkTerm(headOf(work.row0 + row), highest), sumF32) : 1.0;
+        const float inverse = inverseSum(highest, sum, sink);
         vec4 o = vec4(0.0);
         [[unroll]] for (uint n = 0; n < KV_LOOPS; ++n) {
             const float factor = factors[n] * inverse;

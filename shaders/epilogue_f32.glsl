@@ -12,9 +12,9 @@ FragC inverse[M_FRAGS]; // 1 / row sum
 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
     FragC total;
     reduceRowSum(total, rowSumF32[r]);
-    [[unroll]] for (uint e = 0; e < total.length(); ++e) inverse[r][e] = total[e] == 0.0 ? 0.0 : 1.0 / total[e];
+    [[unroll]] for (uint e = 0; e < total.length(); ++e) inverse[r][e] = inverseSum(rowMax[r][e], total[e], 1.0);
     if (HAS_LSE != 0 && work.col0 == 0) {
-        [[unroll]] for (uint e = 0; e < total.length(); ++e) total[e] = logSumExp(rowMax[r][e], total[e]);
+        [[unroll]] for (uint e = 0; e < total.length(); ++e) total[e] = nanIfFar(rowMax[r][e], logSumExp(rowMax[r][e], total[e]));
         fragmentToScratch(total);
         [[unroll]] for (uint s = 0; s < FRAG_M; s += SUBGROUP_SIZE) {
             const uint row = s + gl_SubgroupInvocationID, seqRow = rowBase + r * FRAG_M + row;

@@ -1,8 +1,10 @@
-// Part of main, the end: O / row sum is stored, as the storage type or, with SPLIT, as float32 partial state; LSE.
+// Part of main, the end: O / row sum is stored, as the storage type or, with SPLIT, as partial state; LSE.
 // Sinks join the row sum here. O leaves in passes (epilogue_state.glsl), in pairs of fragments (epilogue_pairs.glsl),
 // or fragment by fragment through scratch. Inf and NaN of V are added to what was stored.
 #define STORE_O8(row, col, words) store8O(oBlock, elementO(rowBase + (row)) + (col), words, max(HEAD_DIM_V, col) - (col))
-#define STORE_LSE(row, value) storeRowLSE(row, lseWithSink(row, value))
+#define STORE_LSE(row, value)                                                                       \
+    if (SPLIT != 0) storeStateSum(row, value);                                                      \
+    else storeRowLSE(row, lseWithSink(headOf(row), value));
 #define STORE_GROUP(group, row, col)                                                                \
     if (SPLIT != 0) {                                                                               \
         const uint at = subgroupScratch() + group / (FRAG_N / 8) * SCRATCH_STRIDE + group % (FRAG_N / 8) * 2; \
@@ -12,10 +14,10 @@
         STORE_O8(row, col, packScratch8(group));
 subgroupSync();
 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
-if (SINKS != 0) {
+if (SINKS != 0 && SPLIT == 0) {
     for (uint i = gl_SubgroupInvocationID; i < SUBGROUP_ROWS; i += SUBGROUP_SIZE)
         if (rowBase + i < ROWS)
-            sinkTerms[gl_SubgroupID * SUBGROUP_ROWS + i] = sinkTerm(rowBase + i, rowMaxOfRow(i / FRAG_M, i % FRAG_M));
+            sinkTerms[gl_SubgroupID * SUBGROUP_ROWS + i] = sinkTerm(headOf(rowBase + i), rowMaxOfRow(i / FRAG_M, i % FRAG_M));
 }
 barrier(); // the KV tile's shared memory becomes scratch
 const Slice oBlock = blockO();

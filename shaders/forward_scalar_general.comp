@@ -97,7 +97,7 @@ void main() {
             float sum = 0.0;
             [[unroll]] for (uint quad = 0; quad < THREADS_X / 4; quad++) sum += dot(partials(i, quad), vec4(1.0));
             const bool empty = sum == 0.0;
-            const float sink = SINKS != 0 ? sinkTerm(row, rowMax[i]) : 0.0;
+            const float sink = SINKS != 0 && SPLIT == 0 ? sinkTerm(headOf(row), rowMax[i]) : 0.0;
             float inverse = isNaN(sink) ? sink : empty ? 0.0 : 1.0 / (sum + sink);
             if (DROPOUT != 0) inverse *= dropoutScale();
             [[unroll]] for (uint n = 0; n < DV_QUADS; n++) {
@@ -106,8 +106,9 @@ void main() {
                 if (SPLIT != 0) storeState4(row, col, O[i][n] * inverse);
                 else store4O(o, elementO(row) + col, O[i][n] * inverse, HEAD_DIM_V - col);
             }
-            if (HAS_LSE != 0 && w.col0 == 0 && x == 0)
-                storeRowLSE(row, lseWithSink(row, empty ? -INFINITY : logSumExp(rowMax[i], sum)));
+            if (w.col0 != 0 || x != 0) continue;
+            if (SPLIT != 0) storeStateStats(row, rowMax[i], sum);
+            else if (HAS_LSE != 0) storeRowLSE(row, lseWithSink(headOf(row), logSumExp(rowMax[i], sum)));
         }
     }
 }

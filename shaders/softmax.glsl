@@ -27,6 +27,18 @@ void startSoftmax() {
         smem[rowMaxAt(0) + i] = uvec4(floatBitsToUint(ROW_MAX_INIT));
 }
 
+// fma(S, scale, -rowMax) subtracts a rounded row max from an exact score. From this row max on (attention.MaxFastScore in
+// log2 units) they differ by more than 1, and P may overflow or vanish: the epilogues make such a row NaN. Modified
+// scores, and those times a scale per key, are rounded too, and the difference is exact.
+const float MAX_FAST_SCORE = 16777216.0 * LOG2E;
+bool isFarRow(float rowMax) { return !SCORE_MOD && !KEY_SCALES && abs(rowMax) > MAX_FAST_SCORE && rowMax != ROW_MAX_INIT; }
+float nanIfFar(float rowMax, float x) { return isFarRow(rowMax) ? uintBitsToFloat(NAN_BITS) : x; }
+// 1 / (row sum * sinkFactor). P of a NaN score may have been rounded to Inf: the row is NaN then, and not 0 = 1 / Inf.
+float inverseSum(float rowMax, float rowSum, float sinkFactor) {
+    if (isFarRow(rowMax) || nonFinite(rowSum) || isNaN(sinkFactor)) return uintBitsToFloat(NAN_BITS);
+    return rowSum == 0.0 ? 0.0 : 1.0 / (rowSum * sinkFactor);
+}
+
 // Maximum over a row's fragments, element by element: the maximum of the elements that this lane has of each row.
 #define LANE_MAX(top, r)                                                                            \
     FragC top = S[(r) * KV_FRAGS];                                                                  \

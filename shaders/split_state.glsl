@@ -1,8 +1,21 @@
-// LSE, and the partial states of splits: float32 O and LSE, one row per split. Without SPLIT, LSE is the call's.
+// LSE of the call, or with SPLIT the partial states: one row per split of float32 O, and of its row max and row sum, in
+// pairs. An LSE in their place would lose the row sum where the row max is large.
 
 void storeRowLSE(uint row, float value) {
     const Slice s = sliceAt(p.addrLSE, uvec2(stateRow(row), 0), false, 1);
     WORD_LSE(s, 0) = floatBitsToUint(value);
+}
+
+// A row without keys has the row sum 0.
+void storeStateWord(uint row, uint word, float value) {
+    const Slice s = sliceAt(p.addrLSE, add64(mul64(stateRow(row), 2), uvec2(word, 0)), false, 1);
+    WORD_LSE(s, 0) = floatBitsToUint(value);
+}
+void storeStateMax(uint row, float rowMax) { storeStateWord(row, 0, rowMax); }
+void storeStateSum(uint row, float rowSum) { storeStateWord(row, 1, rowSum); }
+void storeStateStats(uint row, float rowMax, float rowSum) {
+    storeStateMax(row, rowMax);
+    storeStateSum(row, rowSum);
 }
 
 // Four columns of the partial O of a split, float32; those past HEAD_DIM_V are not written.

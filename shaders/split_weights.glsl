@@ -1,5 +1,6 @@
-// How splits are combined: O = sum(exp(LSE_i - max) O_i) / sum(exp(LSE_i - max)). combine.comp and
-// decode_combine.glsl do the same operations in the same order and so give the same bits: chain c adds splits c, c +
+// How splits are combined. A split has O, its row max m and its row sum s: O = sum(w_i O_i) / sum(w_i) with the weights
+// w_i = s_i exp(m_i - max of m). Their logarithms, the LSE, would lose s where m is large. A sink joins the sum of the
+// weights. combine.comp and decode_combine.glsl do the same operations in the same order and so give the same bits: chain c adds splits c, c +
 // CHAINS, c + 2 CHAINS, ... in this order, the chains are added to the first one in order, and the weights are added
 // in the order of the splits.
 #ifndef SPLIT_WEIGHTS_GLSL
@@ -9,26 +10,21 @@ const uint MAX_SPLITS = 1024;   // of combine.comp
 const uint OCTETS = (HEAD_DIM_V + 7) / 8;
 // combine.comp has 128 invocations, one per eight columns of a chain; decode_combine.glsl loads eight splits at a time.
 const uint CHAINS = 128 / OCTETS >= 8 ? 8 : 128 / OCTETS >= 4 ? 4 : 128 / OCTETS >= 2 ? 2 : 1;
-const float MIN_WEIGHT_EXPONENT = -80.0;   // below it the weight is 0: divided by the total it might be subnormal
-const uint EMPTY_LSE = 0xff800000u;        // -Inf: LSE of a row that attended to nothing
-const uint NAN_ROW = 0x7fc00000u;          // a row with an LSE of NaN or +Inf
+const float MIN_WEIGHT_EXPONENT = -115.0;  // of two; below it the weight is 0: divided by the sum it might be subnormal
 
-// An LSE that makes its row NaN. Tests the bits: a compiler may assume that no float is NaN.
-bool invalidatesLSE(uint bits) { return (bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u; }
-
-// exp(lse - maxLSE), exactly 1 for the largest: exp need not be exact.
-float splitWeight(float lse, float maxLSE) {
-    precise const float below = lse - maxLSE;
-    return floatBitsToUint(lse) == EMPTY_LSE || below < MIN_WEIGHT_EXPONENT ? 0.0 : lse == maxLSE ? 1.0 : exp(below);
+// The weight of a split; 0 for a split without keys, whose row sum is 0. A row sum of NaN makes the row NaN, one of Inf (a
+// far row, softmax.glsl) only if it has weight. exp2 need not be exact at 0.
+float splitWeight(float rowMax, float rowSum, float maxOfMaxima) {
+    precise const float below = TO_LOG2(rowMax - maxOfMaxima);
+    precise const float weight = rowSum * (rowMax == maxOfMaxima ? 1.0 : exp2(below));
+    return below < MIN_WEIGHT_EXPONENT ? 0.0 : weight;
 }
 
-// LSE of a row that attended to something.
-float combinedLSE(float maxLSE, float total) {
-    precise const float lse = maxLSE + naturalLog(total);
-    return lse;
+// 1 / sum of the weights, the sink's term included; 0 for a row without keys, NaN for a row that is NaN.
+float inverseTotal(uint head, float rowMax, float total) {
+    const float sink = SINKS != 0 ? sinkTerm(head, rowMax) : 0.0;
+    if (isNaN(sink) || (floatBitsToUint(total) & 0x7f800000u) == 0x7f800000u) return uintBitsToFloat(NAN_BITS);
+    return total == 0.0 ? 0.0 : 1.0 / (total + sink);
 }
-
-// 1 / total. total is at least 1 if any split attended to anything.
-float inverseTotal(float total) { return total == 1.0 ? 1.0 : 1.0 / total; }
 
 #endif

@@ -40,6 +40,15 @@ func extremeTable() (table []cases.Case) {
 	add("least biases", options, func(c *cases.Case) {
 		c.Extremes.Bias, c.Extremes.Sinks = []float32{-most}, []float32{-inf, -most, 0}
 	})
+	add("least biases in splits", options, func(c *cases.Case) {
+		c.Extremes.Bias, c.Extremes.Sinks, c.FixedSplit = []float32{-most}, []float32{-inf, -most, 0}, 2
+	})
+	decode := options // few rows: the decode kernel combines its splits itself
+	decode.Seqs = []cases.Seq{{ID: 0, Rows: 1, Keys: 48}, {ID: 1, Rows: 2, Keys: 40}}
+	decode.PackedQ, decode.PackedK, decode.PageSize, decode.ALiBi, decode.LSE = true, false, 16, false, true
+	add("least biases in splits, decode", decode, func(c *cases.Case) {
+		c.Extremes.Bias, c.Extremes.Sinks, c.FixedSplit = []float32{-most}, []float32{-inf}, 2
+	})
 	add("slopes", options, func(c *cases.Case) { c.Extremes.Slopes = []float32{0, 1e4, 1e-8, -0.125, 1e2} })
 	for _, align := range []attention.Causal{attention.TopLeft, attention.BottomRight} {
 		for _, w := range [][2]int{{sides, sides}, {sides - 1, sides}, {1 << 30, 1<<30 + 7}, {sides, 0}, {0, sides}, {sides - 5, 3}, {2, sides - 60}} {
@@ -121,6 +130,9 @@ func TestOptionsExtremes(t *testing.T) {
 					require.Zero(t, judged.Unjudged)
 					if judged.Beyond > 0 {
 						require.Contains(t, x.problem.Name, "products", "only these pass MaxFastScore")
+					}
+					if x.problem.Name == "equal products of 1e8" {
+						require.Equal(t, onMatrices(tt), judged.Beyond > 0, "rows that are NaN")
 					}
 				})
 			}

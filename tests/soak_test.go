@@ -257,7 +257,7 @@ func (x *soakRun) judge(e *engine) (cases.Judgement, error) {
 			return judged, err
 		}
 		fragments := plan.Tier == attention.TierCoopMat || plan.Tier == attention.TierCoopMat2
-		formula.Rounded = plan.Splits > 1 || fragments && p.KV.Scaled()
+		formula.Rounded = fragments && p.KV.Scaled()
 		if fragments && !p.Bias.On && !p.ALiBi && p.Softcap == 0 && !p.KV.Scaled() {
 			formula.MaxScore = attention.MaxFastScore
 		}

@@ -2,6 +2,7 @@ package cases
 
 import (
 	"math"
+	"math/rand/v2"
 
 	"vkattn/attention"
 )
@@ -23,6 +24,34 @@ type Extremes struct {
 	KScales, VScales []float32
 
 	Q, K, V float32 // factors on the numbers of Q, K and V; 0: 1
+
+	// NonFinite makes up to three numbers of Q, K and V of a sequence Inf or NaN; those of
+	// float8 NaN, and none of K and V of the other quantized types.
+	NonFinite bool
+	// FiniteScores leaves Inf out of Q and K: a score of -Inf has weight 0, and whether 0 times
+	// that Inf reaches a gradient is not defined.
+	FiniteScores bool
+}
+
+// plantNonFinite makes some numbers of a sequence Inf or NaN.
+func (c *Case) plantNonFinite(id int, q, k, v []float32) {
+	if !c.Extremes.NonFinite {
+		return
+	}
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	r := rand.New(rand.NewPCG(c.mix(mixNonFinite, id), 0))
+	for i, x := range [][]float32{q, k, v} {
+		of := []float32{nan, inf, -inf}
+		switch {
+		case i > 0 && c.KV == attention.KVFP8, i < 2 && c.Extremes.FiniteScores:
+			of = of[:1]
+		case i > 0 && c.KV != attention.KVSame:
+			continue
+		}
+		for n := r.IntN(4); n > 0 && len(x) > 0; n-- {
+			x[r.IntN(len(x))] = of[r.IntN(len(of))]
+		}
+	}
 }
 
 // multiply applies the factors to the numbers of Q, K and V.
@@ -64,7 +93,7 @@ func (c *Case) extremeBias(id, h, row, t int) (x float32, ok bool) {
 // storable is x rounded to a storage type, with finite numbers clamped to its range.
 func storable(x float32, dtype attention.DType) float32 {
 	most := map[attention.DType]float32{attention.F16: 65504, attention.BF16: 0x1.fep127, attention.F32: math.MaxFloat32}[dtype]
-	if !math.IsInf(float64(x), -1) {
+	if !math.IsInf(float64(x), 0) {
 		x = max(-most, min(most, x))
 	}
 	return decodeFloats(encodeFloats([]float32{x}, dtype), dtype)[0]

@@ -32,6 +32,9 @@ func RandomExtreme(seed uint64, draw int, kv attention.KVType, dtype attention.D
 	d.drawWindow(&c)
 	d.drawScores(&c, dtype)
 	d.drawExtremes(&c, dtype)
+	if d.chance(4) {
+		d.drawNonFinite(&c)
+	}
 	return c
 }
 
@@ -253,4 +256,20 @@ func (r randomExtreme) drawExtremes(c *Case, dtype attention.DType) {
 		values = append(values, 0x1p60, -0x1p60)
 	}
 	e.VScales = some(values)
+}
+
+// drawNonFinite adds Inf and NaN to the numbers of the tensors.
+func (r randomExtreme) drawNonFinite(c *Case) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	e := &c.Extremes
+	e.NonFinite = true
+	if e.Bias != nil && r.chance(2) {
+		e.Bias = append(e.Bias, nan, inf)
+	}
+	if e.KScales != nil && r.chance(2) {
+		e.KScales = append(e.KScales, inf, -inf)
+	}
+	if e.VScales != nil && r.chance(2) {
+		e.VScales = append(e.VScales, inf, -inf)
+	}
 }

@@ -24,11 +24,10 @@ import (
 // neither is 0 unless the values are 0.
 type Formula struct {
 	// Rounded says that rounding moves weights also where the scores of a row are one large
-	// bias, exactly: the keys are computed in splits whose states are O and a float32 LSE, or
-	// the exponents of V's scales are added to scores.
+	// bias, exactly: the exponents of V's scales are added to scores.
 	Rounded bool
 	// MaxScore is the bound of the row max, by magnitude, that the kernel promises to be right
-	// within; 0: none. Rows beyond it are not judged.
+	// within; 0: none. Rows beyond it must be right or NaN.
 	MaxScore float64
 
 	p    *Problem
@@ -72,7 +71,7 @@ func roundingsOf(p *Problem) roundings {
 type Judgement struct {
 	Rows     int     // judged
 	Unjudged int     // scores, or their sums with a bias, that float32 cannot hold
-	Beyond   int     // rows with a row max beyond MaxScore, not judged either
+	Beyond   int     // rows with a row max beyond MaxScore that are NaN
 	Share    float64 // largest error as a part of what it may be
 	Wrong    int     // rows
 	First    *RowError
@@ -134,15 +133,17 @@ func (f *Formula) JudgeRows(sample []attention.Rows, o, lse []float32) (j Judgem
 				}
 				f.wide = false
 			}
-			i++
 			if f.row.beyond {
 				j.Unjudged++
+				i++
 				continue
 			}
-			if s := f.row.s; f.MaxScore != 0 && len(s) > 0 && math.Abs(slices.Max(s)) > f.MaxScore {
+			if what != "" && f.pastMaxScore() && allOf(o[i*dv:][:dv], sum, "NaN", math.IsNaN) == "" {
 				j.Beyond++
+				i++
 				continue
 			}
+			i++
 			j.Rows++
 			if what == "" {
 				j.Share = max(j.Share, share)
@@ -157,17 +158,26 @@ func (f *Formula) JudgeRows(sample []attention.Rows, o, lse []float32) (j Judgem
 	return j
 }
 
+// pastMaxScore reports whether float32 may hold the row max as one beyond MaxScore.
+func (f *Formula) pastMaxScore() bool {
+	s := f.row.s
+	return f.MaxScore != 0 && len(s) > 0 && math.Abs(slices.Max(s)) > f.MaxScore*(1-0x1p-20)
+}
+
 // rowScores are the scores of one row.
 type rowScores struct {
-	s, e   []float64 // scores of the keys that have weight, and their errors
-	value  [][]float64
-	scale  []float64 // of the key's row of V, by magnitude; 1 where it has none
-	times  []float64 // how often each key counts
-	sink   float64
-	sinkE  float64
-	most   float64 // of all, the sink's included
-	raw    float64 // largest score before it is modified, by magnitude
-	beyond bool    // some score is more than float32 holds
+	s, e       []float64 // scores of the keys that have weight, and their errors
+	value      [][]float64
+	scale      []float64 // of the key's row of V, by magnitude; 1 where it has none
+	times      []float64 // how often each key counts
+	sink       float64
+	sinkE      float64
+	most       float64     // of all, the sink's included
+	raw        float64     // largest score before it is modified, by magnitude
+	unweighted [][]float64 // values of the keys with a score of -Inf
+
+	beyond bool // some score is more than float32 holds
+	isNaN  bool // some score is NaN or +Inf
 
 	absorbed bool // some score was rounded away by what was added to it
 }
@@ -176,7 +186,7 @@ type rowScores struct {
 func (f *Formula) score(b, h, row int) {
 	p, r := f.p, &f.row
 	kv, s := h/p.Group(), p.seq(b)
-	*r = rowScores{s: r.s[:0], e: r.e[:0], value: r.value[:0], scale: r.scale[:0], times: r.times[:0], sink: math.Inf(-1)}
+	*r = rowScores{s: r.s[:0], e: r.e[:0], value: r.value[:0], unweighted: r.unweighted[:0], scale: r.scale[:0], times: r.times[:0], sink: math.Inf(-1)}
 	if p.Sinks {
 		r.sink = float64(p.sinkOf(h))
 	}
@@ -189,8 +199,13 @@ func (f *Formula) score(b, h, row int) {
 			continue
 		}
 		score, e := f.modified(q, b, h, row, t)
-		if math.IsInf(score, -1) {
-			continue // by its bias
+		switch {
+		case math.IsInf(score, -1):
+			r.unweighted = append(r.unweighted, f.valueOf(b, kv, t)) // by its bias, or by Q and K
+			continue
+		case math.IsNaN(score) || math.IsInf(score, 1):
+			r.isNaN = true
+			continue
 		}
 		r.beyond = r.beyond || math.Abs(score) > math.MaxFloat32*(1+0x1p-25)
 		r.s, r.e, r.times = append(r.s, score), append(r.e, e), append(r.times, float64(n))
@@ -222,10 +237,13 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 	}
 	s, size = sum*scale, size*math.Abs(scale)
 	e = size*(0x1p-24*(8+float64(p.D)/4)+f.unit.element) + 0x1p-22*math.Abs(s)
+	if math.IsInf(s, 0) {
+		e = 0
+	}
 	if math.Abs(s) > math.Abs(f.row.raw) {
 		f.row.raw = s
 	}
-	f.row.beyond = f.row.beyond || size > math.MaxFloat32/4
+	f.row.beyond = f.row.beyond || size > math.MaxFloat32/4 && !math.IsInf(size, 1)
 	if limit := float64(p.Softcap); limit != 0 {
 		capped := limit * math.Tanh(s/limit)
 		e = max(limit*math.Tanh((s+e)/limit)-capped, capped-limit*math.Tanh((s-e)/limit)) + limit*0x1p-20
@@ -291,8 +309,8 @@ const negligible = 40
 func (f *Formula) judgeRow(o []float32, lse *float32) (share float64, what string) {
 	r := &f.row
 	switch {
-	case math.IsNaN(r.sink) || math.IsInf(r.sink, 1):
-		return 0, allOf(o, lse, "NaN", func(x float64) bool { return math.IsNaN(x) })
+	case r.isNaN, math.IsNaN(r.sink), math.IsInf(r.sink, 1):
+		return 0, allOf(o, lse, "NaN", math.IsNaN)
 	case math.IsInf(r.most, -1):
 		for i, x := range o {
 			if x != 0 {
@@ -389,6 +407,12 @@ func (f *Formula) weigh() (w rowWeights) {
 
 func (f *Formula) judgeElement(w *rowWeights, j int, got float64) (share float64, what string) {
 	r, u := &f.row, &f.unit
+	switch reached, mayReach := f.nonFinite(w, j); {
+	case reached && finite(got):
+		return 0, fmt.Sprintf("O[%d] is %.6g, want Inf or NaN as in V", j, got)
+	case mayReach:
+		return 0, ""
+	}
 	var want, size, all, elements float64
 	for i, p := range w.p {
 		v := r.value[i][j]
@@ -441,6 +465,23 @@ func (f *Formula) judgeElement(w *rowWeights, j int, got float64) (share float64
 	return math.Abs(got-want) / allowed, ""
 }
 
+// nonFinite reports whether column j of V is Inf or NaN in a key that has weight, and
+// whether it is in a key that may have weight.
+func (f *Formula) nonFinite(w *rowWeights, j int) (reached, mayReach bool) {
+	for i := range w.p {
+		if !finite(f.row.value[i][j]) {
+			mayReach = true
+			reached = reached || w.p[i] > 0x1p-20 && f.row.e[i] < 1
+		}
+	}
+	for _, v := range f.row.unweighted {
+		mayReach = mayReach || !finite(v[j])
+	}
+	return reached, mayReach
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
 // describe names a wrong row.
 func (f *Formula) describe(b, h, row int, what string) *RowError {
 	r := &f.row
@@ -462,6 +503,8 @@ func (f *Formula) class(x *RowError) string {
 	switch {
 	case math.IsNaN(x.Sink) || math.IsInf(x.Sink, 1):
 		return "sink that is NaN or +Inf"
+	case p.Extremes.NonFinite:
+		return "Inf or NaN in the tensors"
 	case math.Abs(x.Sink) > 1e9 && !math.IsInf(x.Sink, -1):
 		return "sink of 1e30 and more"
 	case len(p.Extremes.Bias) > 0 && (x.High < -1e9 && x.Keys > 0 || x.High > 1e20 || x.Low < -1e20):

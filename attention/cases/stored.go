@@ -52,6 +52,7 @@ const (
 	mixSpoil
 	mixExtremeBias
 	mixExtremeScale
+	mixNonFinite
 )
 
 // makeSequence makes the numbers of a sequence.
@@ -61,6 +62,7 @@ func (c *Case) makeSequence(id, rows, keys int, dtype attention.DType) sequence 
 		Shape: attention.Shape{B: 1, Hq: c.Hq, Hkv: c.Hkv, Sq: max(rows, 1), Sk: max(keys, 1)},
 	})
 	c.Extremes.multiply(q, k, v)
+	c.plantNonFinite(id, q[:c.Hq*rows*c.D], k[:c.KVHeads()*keys*c.D], v[:c.KVHeads()*keys*c.Dv])
 	s := sequence{q: q[:c.Hq*rows*c.D]}
 	stored := encodeFloats(s.q, dtype)
 	s.q = decodeFloats(stored, dtype)

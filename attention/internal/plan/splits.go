@@ -11,7 +11,8 @@ import (
 
 // Split keys. Decode has few query rows and many keys: the heads of a group are packed
 // into the rows of one workgroup, and several workgroups split the keys of a row. Each
-// writes a float32 state (O and LSE); the decode kernel or combine.comp combines them.
+// writes a float32 state: O, and its row max and row sum. The decode kernel or combine.comp
+// combines them.
 
 // decodeQueries is the largest Sq of a call that may run the decode path without options.
 const decodeQueries = 16
@@ -95,7 +96,6 @@ func splitsOf(caps *vk.Caps, cfg *problem.Config, v *Variant, r *Request, shared
 // 12.0 (1, 8 over 1, 2048, 128: four rounds); 12 splits with lengths 11.4 and 19.7 (two).
 const (
 	SplitsPerRound      = 8
-	combineSplits       = 64 // the LSE of this many splits fit in shared memory
 	combineRounds       = 2
 	combineRoundsVarlen = 6
 )
@@ -105,7 +105,7 @@ const (
 // and those of the ALiBi slopes the address of LSE: a call with both combines separately.
 func (v *Variant) combines(r *Request, splits int) bool {
 	t, ok := v.Tile.(decodeTile)
-	if !ok || r.LSE && r.Options.alibi || r.SeparateCombine || splits <= 1 || splits > combineSplits {
+	if !ok || r.LSE && r.Options.alibi || r.SeparateCombine || splits <= 1 || !t.holdsStats(splits) {
 		return false
 	}
 	most := uint32(combineRounds)
@@ -151,19 +151,26 @@ func (o *Options) Grid(s *problem.Shape, totalQ, splits int, rows, slices uint32
 	return [3]uint32{clamp32(x), clamp32(y), clamp32(z)}
 }
 
-// SplitBytes is the scratch memory of splits that a dispatch of its own combines: the LSE of
-// all states first, then their O.
-func SplitBytes(states uint64, dv int) (lse, all uint64) {
-	lse = hostmem.Sum(hostmem.Product(states, 4), 15) &^ 15
-	return lse, hostmem.Sum(lse, hostmem.Product(states, uint64(dv), 4))
+// holdsStats reports whether the shared memory in which decode_coopmat.comp combines the
+// splits of its rows holds their row maxima and row sums. It has 272 bytes per row and
+// subgroup at least (shaders/decode_smem.glsl).
+func (t decodeTile) holdsStats(splits int) bool {
+	return uint64(splits+3)/4*32 <= uint64(t.Subgroups)*272
+}
+
+// SplitBytes is the scratch memory of splits that a dispatch of its own combines: row max
+// and row sum of all states first, then their O.
+func SplitBytes(states uint64, dv int) (stats, all uint64) {
+	stats = hostmem.Sum(hostmem.Product(states, 8), 15) &^ 15
+	return stats, hostmem.Sum(stats, hostmem.Product(states, uint64(dv), 4))
 }
 
 // CombinedBytes is the scratch memory of splits that the kernel combines itself: a counter
-// for each row block, which must begin as 0, and then O and an LSE for each slice of its
-// columns. shaders/decode_combine.glsl defines the layout.
+// for each row block, which must begin as 0, and then O, and row max and row sum for each
+// slice of its columns. shaders/decode_combine.glsl defines the layout.
 func CombinedBytes(states uint64, dv int, slices uint32, groups [3]uint32, splitWorkgroups int) (counters, bytes uint64) {
 	counters = hostmem.Sum(hostmem.Product(uint64(groups[0]), uint64(groups[1]/uint32(splitWorkgroups)), uint64(groups[2]), 4), 255) &^ 255
-	return counters, hostmem.Product(states, uint64(dv+int(slices)), 4)
+	return counters, hostmem.Product(states, uint64(dv+2*int(slices)), 4)
 }
 
 // workspace is the scratch memory of splits that splitWorkgroups workgroups compute.
