@@ -93,10 +93,12 @@
 //   - A score of NaN or +Inf makes the row's O and LSE NaN. So does such a sink.
 //   - A score of -Inf has weight 0, even if a bias causes it. A row whose scores are all
 //     -Inf counts as a row with nothing to attend to.
-//   - Scores have the precision of float32. Tiers coopmat and coopmat2 compute products up
-//     to [MaxFastScore]. With split keys, and on these two tiers with int8 or float8 and a
-//     scale per key, the exponents of weights are off by 2^-24 of the row max. So if a bias
-//     makes all scores of a row finfo(float32).min, O is an average of V but not its mean.
+//   - Scores have the precision of float32. On tiers coopmat and coopmat2 a row whose
+//     products pass [MaxFastScore] is NaN. On these two tiers, with int8 or float8 and a
+//     scale per key, exponents of weights are off by 2^-24 of the row max: the exponent of
+//     V's scale is added to the score, so that the KV loop needs no multiplication. So if a
+//     bias makes all scores of a row finfo(float32).min, O is an average of V but not its
+//     mean there.
 //   - An Inf or NaN in V reaches its column of O in every row that gives it weight. If
 //     that weight is 0, because the score is -Inf or by underflow in float32, the column
 //     may be NaN or not.

@@ -269,8 +269,10 @@ const (
 
 // MaxFastScore bounds the magnitude of the row max that tiers coopmat and coopmat2
 // compute correctly when scores are scaled products without bias, softcap or ALiBi.
-// Beyond it, float32 rounding makes P overflow or vanish, and O may be NaN or 0. Tiers
-// scalar and cpu have no such bound. TierAuto leaves calls with a scale over 2^20 to them.
+// Beyond it float32 rounding would make P overflow or vanish, and these tiers give NaN: in
+// the row's O and LSE, and in the gradients that it has a part in. With split keys the
+// bound holds for the row max of each split that has weight. Other tiers have no such
+// bound. TierAuto leaves calls with a scale over 2^20 to them.
 const MaxFastScore = problem.MaxFastScore
 
 // MaxHeadDim bounds HeadDim and HeadDimV independently. A few larger pairs, which latent

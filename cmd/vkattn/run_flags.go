@@ -80,7 +80,9 @@ in this order. With top-left alignment i = r; with bottom-right alignment i = r 
 and --alibi need --align. With --causal a row attends to keys j <= i, with --window to
 keys i - left to i + right. The row sum is the sum of exp(s), plus exp(sink) with
 --sinks; LSE is its natural logarithm. Sinks have no value and add nothing to O. A row
-without keys has O = 0. Its LSE is -Inf, or its sink with --sinks.
+without keys has O = 0. Its LSE is -Inf, or its sink with --sinks. On tiers coopmat and
+coopmat2 a row whose largest score is beyond 2^24 in magnitude is NaN, unless --softcap,
+--bias or --alibi changes scores.
 
 Dropout. --dropout drops each weight of the softmax with probability p and multiplies
 the others by 1 / (1 - p). LSE and the row sum count all weights as they were before
