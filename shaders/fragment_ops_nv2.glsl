@@ -45,7 +45,8 @@ float maskedBiasedElement(const in uint32_t row, const in uint32_t col, const in
 #ifdef DTYPE_BF16
 // P rounded to storage. NVIDIA's conversion to bfloat16 truncates (driver 580.159), and P that lost up to a unit in the
 // last place shows in rows with few keys. P is not negative: adding half a unit and clearing the low bits makes the
-// conversion exact. min turns NaN into Inf before it carries; the row becomes NaN still, by Inf / Inf and Inf x 0.
+// conversion exact. min turns NaN into Inf before it carries; the epilogues make the row NaN, as its row sum is Inf. exp2
+// returns NaN as 0x7fffffff: one from 0xffff8000 on would wrap around.
 #define toOperandA(result, x)                                                                       \
     {                                                                                               \
         [[unroll]] for (uint e = 0; e < x.length(); ++e)                                            \
