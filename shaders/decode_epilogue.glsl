@@ -45,7 +45,8 @@ const Slice oBlock = blockO();
         }
         // A sink is not rounded as P is: it scales the rounded sum as it scales the float32 sum.
         const float sink = SINKS != 0 && SPLIT == 0 ? sinkFactor(sinkTerm(headOf(work.row0 + row), highest), sumF32) : 1.0;
-        const float inverse = inverseSum(highest, sum, sink);
+        // A factor of 0 below leaves out O, which is Inf or NaN where the row sum is Inf.
+        const float inverse = nonFinite(sum) ? uintBitsToFloat(NAN_BITS) : nanIfFar(highest, inverseSum(sum, sink));
         vec4 o = vec4(0.0);
         [[unroll]] for (uint n = 0; n < KV_LOOPS; ++n) {
             const float factor = factors[n] * inverse;

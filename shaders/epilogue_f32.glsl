@@ -12,7 +12,7 @@ FragC inverse[M_FRAGS]; // 1 / row sum
 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
     FragC total;
     reduceRowSum(total, rowSumF32[r]);
-    [[unroll]] for (uint e = 0; e < total.length(); ++e) inverse[r][e] = inverseSum(rowMax[r][e], total[e], 1.0);
+    [[unroll]] for (uint e = 0; e < total.length(); ++e) inverse[r][e] = nanIfFar(rowMax[r][e], inverseSum(total[e], 1.0));
     if (HAS_LSE != 0 && work.col0 == 0) {
         [[unroll]] for (uint e = 0; e < total.length(); ++e) total[e] = nanIfFar(rowMax[r][e], logSumExp(rowMax[r][e], total[e]));
         fragmentToScratch(total);

@@ -32,7 +32,7 @@ FragC inverse[M_FRAGS]; // 1 / row sum
     }
 #endif
     [[unroll]] for (uint e = 0; e < inverse[r].length(); ++e)
-        inverse[r][e] = inverseSum(rowMax[r][e], inverse[r][e], sink[e]);
+        inverse[r][e] = inverseSum(inverse[r][e], sink[e]);
 #ifdef HAS_DROPOUT
     if (DROPOUT != 0) inverse[r] *= dropoutScale();
 #endif
@@ -40,6 +40,20 @@ FragC inverse[M_FRAGS]; // 1 / row sum
         [[unroll]] for (uint e = 0; e < total.length(); ++e)
             rowSumF32[r][e] = STORES_STATE ? (isFarRow(rowMax[r][e]) ? INFINITY : total[e])
                 : nanIfFar(rowMax[r][e], logSumExp(rowMax[r][e], total[e]));
+    }
+}
+// Far rows become NaN. Few calls have one: the lanes look at a row each, and only then are row maxima loaded as fragments.
+{
+    bool far = false;
+    [[unroll]] for (uint i0 = 0; i0 < SUBGROUP_ROWS; i0 += SUBGROUP_SIZE) {
+        const uint i = i0 + gl_SubgroupInvocationID;
+        far = far || i < SUBGROUP_ROWS && isFarRow(rowMaxOfRow(i / FRAG_M, i % FRAG_M));
+    }
+    if (subgroupAny(far)) {
+        [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
+            loadRowMax(r);
+            [[unroll]] for (uint e = 0; e < inverse[r].length(); ++e) inverse[r][e] = nanIfFar(rowMax[r][e], inverse[r][e]);
+        }
     }
 }
 // LSE in loops of its own: NVIDIA's compiler does not unroll a loop over fragments that holds a loop with a barrier, and

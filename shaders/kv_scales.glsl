@@ -30,7 +30,9 @@ bool storeScales(uint col, vec2 scales) {
     const int e = nonFiniteScale ? 0 : max(max(min(exponent, 96), exponent - 6), MIN_EXPONENT);
     const float down = uintBitsToFloat(uint(127 - e) << 23);
     const float m = nonFiniteScale ? 1.0 : small && !HAS_P_FACTOR ? UNDERFLOWS : scales.y * down;
-    storeScale(K_SCALE, col, SCORE_MOD ? scales.x : scales.x * abs(p.scoreScale));
+    // Elements times a scale of Inf are Inf of both signs. Their products with Q add up to NaN, not to Inf.
+    const float kScale = nonFinite(scales.x) ? uintBitsToFloat(NAN_BITS) : scales.x;
+    storeScale(K_SCALE, col, SCORE_MOD ? kScale : kScale * abs(p.scoreScale));
     storeScale(V_EXPONENT, col, NATURAL_SCORES ? float(e) * LN2 : float(e));
     storeScale(V_MANTISSA, col, m);
     storeScale(V_INVERSE, col, small && HAS_P_FACTOR ? 0.0 : down / m);

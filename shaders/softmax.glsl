@@ -33,10 +33,10 @@ void startSoftmax() {
 const float MAX_FAST_SCORE = 16777216.0 * LOG2E;
 bool isFarRow(float rowMax) { return !SCORE_MOD && !KEY_SCALES && abs(rowMax) > MAX_FAST_SCORE && rowMax != ROW_MAX_INIT; }
 float nanIfFar(float rowMax, float x) { return isFarRow(rowMax) ? uintBitsToFloat(NAN_BITS) : x; }
-// 1 / (row sum * sinkFactor). P of a NaN score may have been rounded to Inf: the row is NaN then, and not 0 = 1 / Inf.
-float inverseSum(float rowMax, float rowSum, float sinkFactor) {
-    if (isFarRow(rowMax) || nonFinite(rowSum) || isNaN(sinkFactor)) return uintBitsToFloat(NAN_BITS);
-    return rowSum == 0.0 ? 0.0 : 1.0 / (rowSum * sinkFactor);
+// 1 / (row sum * sinkFactor). P of a NaN score may have been rounded to Inf. The row sum is Inf then, its inverse 0, and O
+// times 0 is NaN, as O is Inf or NaN.
+float inverseSum(float rowSum, float sinkFactor) {
+    return isNaN(sinkFactor) ? sinkFactor : rowSum == 0.0 ? 0.0 : 1.0 / (rowSum * sinkFactor);
 }
 
 // Maximum over a row's fragments, element by element: the maximum of the elements that this lane has of each row.

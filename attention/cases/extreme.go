@@ -20,7 +20,7 @@ type Extremes struct {
 	Bias []float32
 
 	// KScales and VScales are scales of int8 and fp8 keys. Every key has one of them; NaN
-	// stands for an ordinary scale.
+	// stands for an ordinary scale, and ScaleNaN for NaN.
 	KScales, VScales []float32
 
 	Q, K, V float32 // factors on the numbers of Q, K and V; 0: 1
@@ -32,6 +32,11 @@ type Extremes struct {
 	// that Inf reaches a gradient is not defined.
 	FiniteScores bool
 }
+
+// ScaleNaN is a NaN among the scales of an Extremes.
+var ScaleNaN = math.Float32frombits(scaleNaNBits)
+
+const scaleNaNBits = 0x7fc00bad
 
 // plantNonFinite makes some numbers of a sequence Inf or NaN.
 func (c *Case) plantNonFinite(id int, q, k, v []float32) {
@@ -109,5 +114,5 @@ func (c *Case) extremeScale(stream, id, kv, t int) (x float32, ok bool) {
 		return 0, false
 	}
 	x = list[c.mix(mixExtremeScale, stream, id, kv, t)%uint64(len(list))]
-	return x, x == x
+	return x, x == x || math.Float32bits(x) == scaleNaNBits
 }

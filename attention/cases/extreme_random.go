@@ -267,9 +267,9 @@ func (r randomExtreme) drawNonFinite(c *Case) {
 		e.Bias = append(e.Bias, nan, inf)
 	}
 	if e.KScales != nil && r.chance(2) {
-		e.KScales = append(e.KScales, inf, -inf)
+		e.KScales = append(e.KScales, ScaleNaN, inf)
 	}
 	if e.VScales != nil && r.chance(2) {
-		e.VScales = append(e.VScales, inf, -inf)
+		e.VScales = append(e.VScales, ScaleNaN, -inf)
 	}
 }

@@ -178,6 +178,9 @@ type rowScores struct {
 
 	beyond bool // some score is more than float32 holds
 	isNaN  bool // some score is NaN or +Inf
+	// mayBeNaN: a scale of K is Inf, and all products with it have one sign. A kernel may
+	// multiply by the scale before it adds up products, or take NaN in its place.
+	mayBeNaN bool
 
 	absorbed bool // some score was rounded away by what was added to it
 }
@@ -201,6 +204,7 @@ func (f *Formula) score(b, h, row int) {
 		score, e := f.modified(q, b, h, row, t)
 		switch {
 		case math.IsInf(score, -1):
+			r.mayBeNaN = r.mayBeNaN || p.KV.Scaled() && f.scaleIsInf(b, kv, t)
 			r.unweighted = append(r.unweighted, f.valueOf(b, kv, t)) // by its bias, or by Q and K
 			continue
 		case math.IsNaN(score) || math.IsInf(score, 1):
@@ -223,6 +227,12 @@ func (f *Formula) score(b, h, row int) {
 		r.e[i] += 0x1p-23 * (3 + 3*min(r.most-r.s[i], 200))
 	}
 	r.sinkE = 0x1p-22*math.Abs(r.sink) + 0x1p-23*(3+3*min(r.most-r.sink, 200))
+}
+
+// scaleIsInf reports whether the scale of a key of K is infinite.
+func (f *Formula) scaleIsInf(b, kv, t int) bool {
+	scale, _ := f.p.scaleAt(b, kv, t)
+	return math.IsInf(float64(scale), 0)
 }
 
 // modified is the score of a key after softcap, bias and ALiBi, and its error.
@@ -309,11 +319,13 @@ const negligible = 40
 func (f *Formula) judgeRow(o []float32, lse *float32) (share float64, what string) {
 	r := &f.row
 	switch {
+	case r.mayBeNaN && allOf(o, lse, "NaN", math.IsNaN) == "":
+		return 0, ""
 	case r.isNaN, math.IsNaN(r.sink), math.IsInf(r.sink, 1):
 		return 0, allOf(o, lse, "NaN", math.IsNaN)
 	case math.IsInf(r.most, -1):
 		for i, x := range o {
-			if x != 0 {
+			if x != 0 && !slices.ContainsFunc(r.unweighted, func(v []float64) bool { return !finite(v[i]) }) {
 				return 0, fmt.Sprintf("O[%d] is %v, want 0: there is nothing to attend to", i, x)
 			}
 		}
