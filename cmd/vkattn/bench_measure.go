@@ -16,7 +16,8 @@ const (
 	// computation on the CPU cannot be stopped.
 	patience = 300 * time.Millisecond
 	// flushTime is how long the cleanup of a signal waits for the files of --save. On a
-	// busy machine a process of low priority takes seconds to flush them to the disk.
+	// busy machine a process of low priority takes seconds to flush them to the disk. A
+	// second signal ends the wait.
 	flushTime = 10 * time.Second
 )
 
@@ -49,26 +50,36 @@ func measure(ctx context.Context, b *bench.Bench, problems []bench.Problem, to b
 // group measures one problem. If that takes longer than patience after an interrupt,
 // group returns its rows without results.
 func group(ctx context.Context, b *bench.Bench, p bench.Problem) ([]*bench.Row, error) {
-	type measured struct {
-		rows []*bench.Row
-		err  error
+	rows, late, err := patiently(ctx, func() ([]*bench.Row, error) { return b.Group(ctx, p) })
+	if late {
+		rows = b.Unfinished(p)
 	}
-	done := make(chan measured, 1)
+	return rows, err
+}
+
+// patiently returns what work returns, or late and the error of ctx if work takes longer
+// than patience after an interrupt. The work then goes on.
+func patiently[T any](ctx context.Context, work func() (T, error)) (x T, late bool, err error) {
+	type outcome struct {
+		x   T
+		err error
+	}
+	done := make(chan outcome, 1)
 	go func() {
-		var m measured
-		m.rows, m.err = b.Group(ctx, p)
-		done <- m
+		var o outcome
+		o.x, o.err = work()
+		done <- o
 	}()
 	select {
-	case m := <-done:
-		return m.rows, m.err
+	case o := <-done:
+		return o.x, false, o.err
 	case <-ctx.Done():
 	}
 	select {
-	case m := <-done:
-		return m.rows, m.err
+	case o := <-done:
+		return o.x, false, o.err
 	case <-time.After(patience):
-		return b.Unfinished(p), ctx.Err()
+		return x, true, ctx.Err()
 	}
 }
 
@@ -81,9 +92,10 @@ func stopReason(err error) string {
 }
 
 // flushed registers a cleanup that discards the temporary files of the set after an
-// interrupt, once the command has returned or flushTime has passed. The command calls
-// the returned function when it returns.
+// interrupt, once the command has returned or flushTime has passed, and after a second
+// signal at once. The command calls the returned function when it returns.
 func (a *app) flushed(set *outfile.Set) func() {
+	a.onSecondSignal.add(set.Discard)
 	done := make(chan struct{})
 	a.onInterrupt.add(func() {
 		select {

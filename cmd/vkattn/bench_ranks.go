@@ -48,9 +48,12 @@ func ranksSweep(dev *vk.Device) bench.Sweep {
 
 func (o *benchFlags) alone(ctx context.Context, a *app) error { return a.bench(ctx, o) }
 
-func (o *benchFlags) refusal() error {
-	_, err := o.checkRanks()
-	return err
+func (o *benchFlags) admit() ([]saved, error) {
+	plan, err := o.checkRanks()
+	if err != nil {
+		return nil, err
+	}
+	return plan.saved, nil
 }
 
 // rank is `vkattn bench --ranks` of a rank.

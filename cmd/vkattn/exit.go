@@ -30,7 +30,8 @@ const signalHelp = `.
 // fileHelp is the paragraph on output files in the help of a command.
 const fileHelp = `An output file is written under a hidden name in its folder and renamed when it is
 complete. After an error the old file is unchanged and no temporary file is left. A
-killed process may leave one; the next command that writes the same file removes it.
+killed process may leave one; the next command that writes the same file removes it, and
+--ranks removes that of a killed rank.
 A replaced file keeps its permissions. Symbolic links are followed, not replaced.
 Pipes and devices, such as /dev/stdout and /dev/null, are written in place; opening a
 named pipe waits for its reader.`
@@ -88,6 +89,9 @@ func exitCode(err error) int {
 // errorPrefix begins the line that reports an error.
 const errorPrefix = "vkattn: "
 
+// interruptedText is the line of a command that a signal ended.
+const interruptedText = errorPrefix + "interrupted"
+
 // errSaid is an error that a process of this command has reported.
 var errSaid = errors.New("reported")
 
@@ -100,7 +104,7 @@ func (a *app) exit(err error) int {
 	return code
 }
 
-// cleanup is a list of functions to call when the command is interrupted.
+// cleanup is a list of functions to call after a signal.
 type cleanup struct {
 	mu    sync.Mutex
 	funcs []func()

@@ -23,9 +23,11 @@
 // SIGHUP, SIGINT and SIGTERM end a command in about a second and remove its temporary
 // files. After a signal, run creates and replaces no output file; bench and verify print
 // and save the finished rows, for which they wait at most ten seconds for a slow disk. A
-// second signal ends every wait. A command that finished before the signal exits with its
-// own code. A process killed by SIGKILL leaves a temporary file; the next command that
-// writes the same output removes it.
+// signal a second later or more ends every wait; before that it is the same request, which
+// terminals and timeout send to the process and to its group. A command that finished
+// before the signal exits with its own code. A process killed by SIGKILL leaves a temporary
+// file; the next command that writes the same output removes it. A command that runs over
+// several ranks removes that of a killed rank.
 package main
 
 import (
@@ -69,7 +71,8 @@ type app struct {
 	labels         bool                                               // open devices with names for debugging tools
 	touch          func(who string, p *cases.Problem, after [][]byte) // for tests: see verify.Verifier
 	spoil          func(*attention.BackwardArgs)                      // for tests: changes results before run --verify reads them
-	onInterrupt    cleanup                                            // removes temporary files
+	onInterrupt    cleanup                                            // saves finished rows, and removes temporary files
+	onSecondSignal cleanup                                            // removes temporary files without a wait
 }
 
 // grace is how long an interrupted command may take to end.
@@ -119,8 +122,10 @@ func runUntilExit(args []string, stdout, stderr io.Writer) (code int, release fu
 }
 
 // ended waits until an interrupted command has cleaned up, at most grace, and returns
-// the exit code. A second signal ends the wait.
+// the exit code. A second signal ends the wait, but not within grace of the first: timeout
+// and a parent that passes signals on send one request as several signals.
 func (a *app) ended(s os.Signal, signals <-chan os.Signal, done <-chan error) int {
+	first := time.Now()
 	// A computation on the CPU cannot be stopped, but its output can be discarded.
 	cleaned := make(chan struct{})
 	go func() {
@@ -130,6 +135,7 @@ func (a *app) ended(s os.Signal, signals <-chan os.Signal, done <-chan error) in
 	// The cleanup waits for renames under way. The limit starts after it, so that the
 	// exit code tells whether the files were written.
 	var limit <-chan time.Time
+	var removed chan struct{} // nil: there was no second signal
 	finished, waiting := false, true
 	for waiting && (done != nil || cleaned != nil) {
 		select {
@@ -139,8 +145,20 @@ func (a *app) ended(s os.Signal, signals <-chan os.Signal, done <-chan error) in
 			limit, cleaned = time.After(grace), nil
 		case <-limit:
 			waiting = false
+		case <-removed:
+			waiting = false
 		case again := <-signals:
-			waiting = again == syscall.SIGPIPE
+			switch {
+			case again == syscall.SIGPIPE || time.Since(first) < grace:
+			case removed != nil: // a third one
+				waiting = false
+			default:
+				removed, limit = make(chan struct{}), time.After(grace)
+				go func() {
+					a.onSecondSignal.run()
+					close(removed)
+				}()
+			}
 		}
 	}
 	number, known := s.(syscall.Signal)
@@ -150,7 +168,7 @@ func (a *app) ended(s os.Signal, signals <-chan os.Signal, done <-chan error) in
 	case finished: // before it saw the signal; its files are written
 		return exitOK
 	}
-	fmt.Fprintln(a.stderr, "vkattn: interrupted")
+	fmt.Fprintln(a.stderr, interruptedText)
 	if known {
 		return exitSignal + int(number)
 	}

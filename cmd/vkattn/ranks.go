@@ -100,7 +100,8 @@ func (o *ranksFlags) plan(f *pflag.FlagSet) (*ranksPlan, error) {
 type rankCommand interface {
 	alone(ctx context.Context, a *app) error
 	rank(ctx context.Context, a *app, p *ranksPlan) error
-	refusal() error // what --ranks refuses, before processes are started
+	// admit refuses what ranks do not take, before processes are started, and lists the files of --save.
+	admit() ([]saved, error)
 }
 
 // onRanks runs a command as its flags and the environment say: in this process alone, as a
@@ -115,10 +116,11 @@ func (a *app) onRanks(c *cobra.Command, o *ranksFlags, command rankCommand) erro
 	case p.joins:
 		return command.rank(c.Context(), a, p)
 	}
-	if err := command.refusal(); err != nil {
+	files, err := command.admit()
+	if err != nil {
 		return err
 	}
-	return a.startRanks(c.Context(), o.ranks)
+	return a.startRanks(c.Context(), o.ranks, files)
 }
 
 // listenerEnv has the file descriptor of the socket at which rank 0 listens.
@@ -193,8 +195,8 @@ func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []
 
 // startRanks runs this command with the same arguments in a process for each rank of this host. The
 // first gets standard output; the lines on standard error of the others are prefixed. An error that several
-// ranks report, such as bad input, is printed once.
-func (a *app) startRanks(ctx context.Context, n int) error {
+// ranks report, such as bad input, is printed once. An interrupted command waits for its ranks.
+func (a *app) startRanks(ctx context.Context, n int, files []saved) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -218,6 +220,9 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 	failed := make([]error, n)
 	said := map[string]bool{}   // errors printed
 	last := make([][]string, n) // errors of ranks, which wait for those of rank 0
+	over := make(chan struct{})
+	a.onInterrupt.add(func() { <-over })
+	var started []*exec.Cmd
 	for r := range n {
 		c := exec.CommandContext(ctx, self, a.args...)
 		c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
@@ -237,12 +242,16 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 			failed[r] = err // the other ranks wait for it, and then end
 			continue
 		}
+		started = append(started, c)
 		all.Go(func() {
 			lines := bufio.NewScanner(stderr)
 			lines.Buffer(nil, 1<<20)
 			for lines.Scan() {
 				text := lines.Text()
 				isError := strings.HasPrefix(text, errorPrefix)
+				if text == interruptedText && asked.Err() != nil {
+					continue // this process says so
+				}
 				if isError && r > 0 {
 					last[r] = append(last[r], text)
 					continue
@@ -266,7 +275,17 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 		})
 	}
 	_ = socket.Close()
+	a.onSecondSignal.add(func() {
+		for _, c := range started {
+			_ = c.Process.Kill()
+		}
+		<-over
+	})
 	all.Wait()
+	for _, f := range files { // a rank that is killed leaves a temporary file
+		outfile.RemoveLeftovers(f.path)
+	}
+	close(over)
 	for r, list := range last {
 		for _, text := range list {
 			if !said[text] {
@@ -301,8 +320,8 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 // endOfOthers is how long the other ranks may go on after one has failed.
 const endOfOthers = 30 * time.Second
 
-// endOfRank is how long an interrupted rank may take to end.
-const endOfRank = 2 * time.Second
+// endOfRank is how long an interrupted rank may take to save its rows and to end.
+const endOfRank = flushTime + 2*grace
 
 // noPrinter is the printer of all ranks but 0.
 type noPrinter struct{}

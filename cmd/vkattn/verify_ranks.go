@@ -28,9 +28,12 @@ func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
 
 func (o *verifyFlags) alone(ctx context.Context, a *app) error { return a.verify(ctx, o) }
 
-func (o *verifyFlags) refusal() error {
-	_, err := o.checkRanks()
-	return err
+func (o *verifyFlags) admit() ([]saved, error) {
+	plan, err := o.checkRanks()
+	if err != nil {
+		return nil, err
+	}
+	return plan.saved, nil
 }
 
 // rank is `vkattn verify --ranks` of a rank.
@@ -124,7 +127,7 @@ func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tie
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				r, err := row(x, tier, mode)
+				r, _, err := patiently(ctx, func() (*ranks.Row, error) { return row(x, tier, mode) })
 				if err != nil {
 					return err
 				}

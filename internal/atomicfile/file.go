@@ -35,7 +35,7 @@ func Create(t Target) (*File, error) {
 	if t.Special() {
 		return nil, notRegular(t.Info.Mode())
 	}
-	removeLeftovers(t.Path)
+	RemoveLeftovers(t)
 	for range maxAttempts {
 		f, err := create(t)
 		if f != nil || err != nil {

@@ -34,10 +34,10 @@ func tempName(target string) string {
 	return filepath.Join(filepath.Dir(target), tempPrefix(target)+rand.Text()+tempSuffix)
 }
 
-// removeLeftovers removes the hidden files of a target that are not locked. It ignores
-// errors: a leftover only costs space.
-func removeLeftovers(target string) {
-	dir, prefix := filepath.Dir(target), tempPrefix(target)
+// RemoveLeftovers removes the hidden files of a target that killed writers left: those that
+// are not locked. It ignores errors: a leftover only costs space.
+func RemoveLeftovers(t Target) {
+	dir, prefix := filepath.Dir(t.Path), tempPrefix(t.Path)
 	d, err := os.Open(dir)
 	if err != nil {
 		return

@@ -91,6 +91,13 @@ func Check(path string) error {
 	return err
 }
 
+// RemoveLeftovers removes the hidden files of path that killed processes left.
+func RemoveLeftovers(path string) {
+	if target, err := atomicfile.Resolve(path); err == nil && !target.Special() {
+		atomicfile.RemoveLeftovers(target)
+	}
+}
+
 // Commit flushes every file to the disk and renames it, unless ctx is cancelled or the
 // set is discarded before the first rename. After an error no file of the set exists and
 // the old files are restored.
