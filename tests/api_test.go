@@ -161,7 +161,7 @@ var parallelPackage = apiwalk.Package{
 	Matches: apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported, parallel.ErrTimeout, parallel.ErrLeft, parallel.ErrMismatch, parallel.ErrFailed),
 	Functions: map[string]any{
 		"CheckNear": parallel.CheckNear, "CheckTransfers": parallel.CheckTransfers, "Contiguous": parallel.Contiguous, "InProcess": parallel.InProcess, "Modes": parallel.Modes, "New": parallel.New, "NewGroup": parallel.NewGroup,
-		"ParseMode": parallel.ParseMode, "ParseOrder": parallel.ParseOrder, "ParseSchedule": parallel.ParseSchedule, "Zigzag": parallel.Zigzag,
+		"ParseMode": parallel.ParseMode, "ParseOrder": parallel.ParseOrder, "ParseSchedule": parallel.ParseSchedule, "Striped": parallel.Striped, "Zigzag": parallel.Zigzag,
 	},
 	Types: []any{parallel.Config{}, parallel.Cost{}, parallel.Group{}, parallel.Mode(0), parallel.ModeError{}, parallel.Op{}, parallel.Order(0), parallel.Plan{}, parallel.Problem{},
 		parallel.RankError{}, parallel.Schedule(0), parallel.Shard{}, parallel.Span{}, parallel.Split{}},

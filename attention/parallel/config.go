@@ -30,7 +30,7 @@ func (c Config) Validate() error {
 	case !c.Mode.Valid():
 		return &attention.ShapeError{Field: "Mode", Got: c.Mode, Want: "auto, ring, ulysses, allgather or 2d"}
 	case !c.Order.Valid():
-		return &attention.ShapeError{Field: "Order", Got: c.Order, Want: "auto, contiguous or zigzag"}
+		return &attention.ShapeError{Field: "Order", Got: c.Order, Want: "auto, contiguous, zigzag or striped"}
 	case !c.Schedule.Valid():
 		return &attention.ShapeError{Field: "Schedule", Got: c.Schedule, Want: "auto, overlap or gather"}
 	case c.Inner < 0 || c.Inner > MaxRanks:

@@ -17,9 +17,9 @@
 //
 // # Order of the sequence
 //
-// A [Split] says which rows and keys each rank holds: [Contiguous] chunks, or [Zigzag] pairs
-// of an early and a late chunk, which gives every rank the same work under a causal mask.
-// The Plan tells the split; Problem may give another one. A mode that would need more than 1024 calls of attention
+// A [Split] says which rows and keys each rank holds: [Contiguous] chunks, [Zigzag] pairs
+// of an early and a late chunk, which gives every rank the same work under a causal mask, or
+// [Striped] tokens in turn. Config.Order chooses one, the Plan tells it; Problem may give another one. A mode that would need more than 1024 calls of attention
 // for it, over the keys of a step or of a gather, refuses it with a [*ModeError] that matches [attention.ErrUnsupported].
 //
 // # Decoding

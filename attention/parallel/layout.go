@@ -28,26 +28,17 @@ type layout struct {
 // newLayout lays out a checked problem. The mode suits it, but for what refusal finds.
 func newLayout(cfg *Config, p Problem, mode Mode, ranks, inner int, reach uint64) *layout {
 	l := &layout{Problem: p, cfg: cfg.Config, see: sightOf(&cfg.Config), all: p.sequences(), mode: mode, ranks: ranks, inner: inner, outer: ranks / inner, reach: reach}
-	order := Contiguous
-	if cfg.zigzag() {
-		order = Zigzag
-	}
 	rows, keys := p.extent()
 	if l.rows = p.Rows; l.rows == nil {
-		l.rows = order(rows, ranks)
+		l.rows = cfg.order().split(rows, ranks)
 	}
 	if l.keys = p.Keys; l.keys == nil {
-		l.keys = order(keys, ranks)
+		l.keys = cfg.order().split(keys, ranks)
 	}
 	l.groupRows, l.groupKeys = l.rows.by(inner), l.keys.by(inner)
 	l.members = l.fitsMembers()
 	l.chooseHeads()
 	return l
-}
-
-// zigzag reports whether the order is zigzag.
-func (c *Config) zigzag() bool {
-	return c.Order == OrderZigzag || c.Order == OrderAuto && c.Causal != attention.CausalNone
 }
 
 // innerFits reports why n ranks cannot share the heads; "" if they can.

@@ -1,6 +1,9 @@
 package parallel
 
-import "vkattn/attention/internal/enum"
+import (
+	"vkattn/attention"
+	"vkattn/attention/internal/enum"
+)
 
 // Mode says how ranks share a call.
 type Mode uint8
@@ -55,14 +58,15 @@ const (
 	OrderAuto       Order = iota
 	OrderContiguous       // see [Contiguous]
 	OrderZigzag           // see [Zigzag]
+	OrderStriped          // see [Striped]
 )
 
-var orderNames = []string{"auto", "contiguous", "zigzag"}
+var orderNames = []string{"auto", "contiguous", "zigzag", "striped"}
 
 // Valid reports whether o is one of the named orders.
 func (o Order) Valid() bool { return int(o) < len(orderNames) }
 
-// String is "auto", "contiguous" or "zigzag".
+// String is "auto", "contiguous", "zigzag" or "striped".
 func (o Order) String() string { return enum.Name("Order", orderNames, uint8(o)) }
 
 // ParseOrder reads what String writes, in any case. Another word is an error that lists the
@@ -70,4 +74,35 @@ func (o Order) String() string { return enum.Name("Order", orderNames, uint8(o))
 func ParseOrder(s string) (Order, error) {
 	v, err := enum.Parse("order", orderNames, s)
 	return Order(v), err
+}
+
+// Set makes *Order a flag.Value.
+func (o *Order) Set(text string) error {
+	v, err := ParseOrder(text)
+	if err == nil {
+		*o = v
+	}
+	return err
+}
+
+// MarshalText writes String.
+func (o Order) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// UnmarshalText is Set.
+func (o *Order) UnmarshalText(text []byte) error { return o.Set(string(text)) }
+
+// split is the split of n rows in an order other than OrderAuto.
+func (o Order) split(n, ranks int) Split {
+	return map[Order]func(n, ranks int) Split{OrderContiguous: Contiguous, OrderZigzag: Zigzag, OrderStriped: Striped}[o](n, ranks)
+}
+
+// order is the order of a Config, resolved.
+func (c *Config) order() Order {
+	switch {
+	case c.Order != OrderAuto:
+		return c.Order
+	case c.Causal != attention.CausalNone:
+		return OrderZigzag
+	}
+	return OrderContiguous
 }

@@ -25,16 +25,15 @@ type Op struct {
 	dev   *vk.Device // nil: the CPU tier
 	cfg   Config
 
-	allocated uint64 // by the last call; tests read it
-
-	mu     sync.Mutex
-	closed bool
-	pool   pool
-	plans  map[[sha256.Size]byte]*planned     // at most maxPlans
-	local  map[attention.Config]*attention.Op // of this rank's calls
-	merges map[attention.MergeConfig]*attention.Merge
-	sums   map[attention.MergeConfig]*attention.Sum
-	taken  map[taken]struct{} // at most maxPlans
+	mu        sync.Mutex
+	allocated uint64 // by the last call
+	closed    bool
+	pool      pool
+	plans     map[[sha256.Size]byte]*planned     // at most maxPlans
+	local     map[attention.Config]*attention.Op // of this rank's calls
+	merges    map[attention.MergeConfig]*attention.Merge
+	sums      map[attention.MergeConfig]*attention.Sum
+	taken     map[taken]struct{} // at most maxPlans
 
 	recordings recordings
 	observer   func(DecodeStep) // of ObserveDecode
@@ -108,6 +107,17 @@ func (op *Op) Plan(p Problem) (Plan, error) {
 	plan := x.Plan // the caller's to change
 	plan.Rows, plan.Keys, plan.Rejected = plan.Rows.clone(), plan.Keys.clone(), slices.Clone(plan.Rejected)
 	return plan, nil
+}
+
+// ScratchBytes is the memory that the last call of Forward or Backward took on this rank in addition to its
+// tensors, of which Plan tells the most of all ranks as Cost.ScratchBytes.
+func (op *Op) ScratchBytes() uint64 {
+	if op == nil {
+		return 0
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.allocated
 }
 
 // plan finds or makes the plan of a problem for ranks whose kernels reach a number of bytes of a tensor.
@@ -281,7 +291,9 @@ func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, 
 		if waited := c.settle(ctx); err == nil {
 			err = waited
 		}
+		op.mu.Lock()
 		op.allocated = uint64(c.allocated)
+		op.mu.Unlock()
 		return errors.Join(err, c.end(err))
 	})
 }

@@ -102,6 +102,9 @@ func makePlan(cfg *Config, p Problem, ranks int, reach uint64) (*planned, error)
 			return nil, err
 		}
 	}
+	if n := max(rows, keys); cfg.order() == OrderStriped && n > MaxStriped && (p.Rows == nil || p.Keys == nil) {
+		return nil, &ModeError{cfg.Mode, fmt.Sprintf("a striped split of %d rows or keys, at most %d have one", n, MaxStriped)}
+	}
 	machine := cfg.Machine.resolved(ranks)
 	var best *planned
 	var rejected []Rejection
@@ -146,7 +149,7 @@ func makePlan(cfg *Config, p Problem, ranks int, reach uint64) (*planned, error)
 	if cfg.Mode != ModeAuto {
 		best.Reason = "asked for"
 	}
-	best.Plan.Zigzag, best.Rejected = cfg.zigzag() && p.Rows == nil, rejected
+	best.Plan.Zigzag, best.Rejected = cfg.order() == OrderZigzag && p.Rows == nil, rejected
 	return best, nil
 }
 

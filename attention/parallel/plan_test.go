@@ -159,6 +159,10 @@ func TestModesRefuseByName(t *testing.T) {
 		require.Equal(t, x.mode, refused.Mode, "%v", err)
 	}
 	require.NoError(t, plan(Config{}, s, 4))
+	long := s
+	long.Sk = MaxStriped + 1
+	require.ErrorContains(t, plan(Config{Mode: ModeRing, Order: OrderStriped}, long, 2), "mode ring: a striped split of 16777217 rows or keys")
+	require.NoError(t, plan(Config{}, long, 2))
 	require.ErrorIs(t, plan(Config{Config: attention.Config{Tier: attention.TierScalar}}, s, 2), attention.ErrUnsupported)
 	require.ErrorIs(t, plan(Config{Mode: 99}, s, 2), attention.ErrInvalid)
 	require.ErrorIs(t, plan(Config{Order: 99}, s, 2), attention.ErrInvalid)
@@ -226,13 +230,14 @@ func TestRankShapeOfPackedSequences(t *testing.T) {
 
 // Splits of sizes that no call can have are empty, whatever their numbers.
 func TestSplitsOfImpossibleSizes(t *testing.T) {
-	for _, split := range []func(n, ranks int) Split{Contiguous, Zigzag} {
+	for _, split := range []func(n, ranks int) Split{Contiguous, Zigzag, Striped} {
 		for _, x := range [][2]int{{-1, 2}, {10, 0}, {10, -1}, {10, math.MaxInt}, {10, MaxRanks + 1}, {math.MaxInt, 3}, {attention.MaxLength + 1, 2}} {
 			require.Empty(t, split(x[0], x[1]), "%v", x)
 		}
 		for _, ranks := range []int{1, 3, MaxRanks} {
-			s := split(attention.MaxLength, ranks)
-			require.NoError(t, s.check("", attention.MaxLength, ranks))
+			if s := split(attention.MaxLength, ranks); s != nil { // Striped takes fewer
+				require.NoError(t, s.check("", attention.MaxLength, ranks))
+			}
 		}
 	}
 }

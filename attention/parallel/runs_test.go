@@ -131,6 +131,7 @@ func TestSplitsHoldEveryRowOnce(t *testing.T) {
 		for ranks := 1; ranks <= 9; ranks++ {
 			require.NoError(t, Contiguous(n, ranks).check("Rows", n, ranks))
 			require.NoError(t, Zigzag(n, ranks).check("Rows", n, ranks))
+			require.NoError(t, Striped(n, ranks).check("Rows", n, ranks))
 			if ranks%3 == 0 {
 				require.NoError(t, Zigzag(n, ranks).by(3).check("Rows", n, ranks/3))
 			}
@@ -141,4 +142,7 @@ func TestSplitsHoldEveryRowOnce(t *testing.T) {
 	}
 	require.Nil(t, Contiguous(3, 0))
 	require.Nil(t, Zigzag(-1, 2))
+	require.Nil(t, Striped(MaxStriped+1, 2))
+	require.Equal(t, striped(10, 3, 1), Striped(10, 3))
+	require.Equal(t, Split{{{0, 5}}}, Striped(5, 1))
 }

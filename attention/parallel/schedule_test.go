@@ -157,7 +157,7 @@ func TestPlanChoosesTheSchedule(t *testing.T) {
 }
 
 // Schedules read what they print.
-func TestScheduleNames(t *testing.T) {
+func TestNamesOfSchedulesAndOrders(t *testing.T) {
 	for _, want := range []Schedule{ScheduleAuto, ScheduleOverlap, ScheduleGather} {
 		text, err := want.MarshalText()
 		require.NoError(t, err)
@@ -166,6 +166,15 @@ func TestScheduleNames(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	_, err := ParseSchedule("later")
+	require.ErrorIs(t, err, attention.ErrInvalid)
+	for _, want := range []Order{OrderAuto, OrderContiguous, OrderZigzag, OrderStriped} {
+		text, err := want.MarshalText()
+		require.NoError(t, err)
+		var got Order
+		require.NoError(t, got.UnmarshalText(text))
+		require.Equal(t, want, got)
+	}
+	_, err = ParseOrder("random")
 	require.ErrorIs(t, err, attention.ErrInvalid)
 }
 

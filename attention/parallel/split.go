@@ -46,6 +46,25 @@ func Zigzag(n, ranks int) Split {
 	return s
 }
 
+// MaxStriped is the most rows of a striped split. A span takes 16 bytes of host memory in each of its copies.
+const MaxStriped = 1 << 24
+
+// Striped deals rows to the ranks in turn, as Striped Attention does: row i belongs to rank i mod ranks. It returns
+// nil as Contiguous does, and if n is above MaxStriped. Modes refuse it where it would take thousands of calls of
+// attention.
+func Striped(n, ranks int) Split {
+	if !splits(n, ranks) || n > MaxStriped {
+		return nil
+	}
+	s := make(Split, ranks)
+	for r := range s {
+		for i := r; i < n; i += ranks {
+			s.add(r, Span{i, 1})
+		}
+	}
+	return s
+}
+
 // splits reports whether n rows may be split over some ranks.
 func splits(n, ranks int) bool {
 	return n >= 0 && n <= attention.MaxLength && ranks >= 1 && ranks <= MaxRanks

@@ -258,7 +258,7 @@ func (w *whole) run(t require.TestingT, groups []*Group, bshd, forward bool) (*P
 		if err != nil {
 			return err
 		}
-		defer func() { w.allocated[r] = op.allocated; _ = op.Close() }()
+		defer func() { w.allocated[r] = op.ScratchBytes(); _ = op.Close() }()
 		if forward {
 			return op.Forward(context.Background(), nil, parts[r].Args)
 		}
@@ -276,7 +276,7 @@ func drawCall(t *rapid.T, mode Mode, ranks int) (Config, Problem) {
 	cfg.DType = rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype")
 	cfg.HeadDim, cfg.HeadDimV = rapid.IntRange(1, 20).Draw(t, "d"), rapid.IntRange(0, 20).Draw(t, "dv")
 	cfg.Causal = rapid.SampledFrom([]attention.Causal{attention.CausalNone, attention.TopLeft, attention.BottomRight}).Draw(t, "causal")
-	cfg.Order = rapid.SampledFrom([]Order{OrderAuto, OrderContiguous, OrderZigzag}).Draw(t, "order")
+	cfg.Order = rapid.SampledFrom([]Order{OrderAuto, OrderContiguous, OrderZigzag, OrderStriped}).Draw(t, "order")
 	if rapid.IntRange(0, 3).Draw(t, "window") == 0 {
 		cfg.Window = attention.WindowOf(rapid.IntRange(-1, 20).Draw(t, "left"), rapid.IntRange(-1, 20).Draw(t, "right"))
 		if cfg.Causal == attention.CausalNone {

@@ -38,6 +38,7 @@ func completions() map[string][]string {
 		"causal": {"none", "top-left", "bottom-right"}, "pass": {"fwd", "bwd", "fwdbwd"}, "cuda-kernel": attention.CUDAKernels(),
 		"variant": {"v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "all"}, "kv-dtype": {"same", "int8", "fp8", "q8_0", "q4_0"},
 		"device": {"auto", "cpu"}, "lse": {"false", "true"},
+		"parallel": {"auto", "ring", "ulysses", "allgather", "2d", "decode"}, "split": {"auto", "contiguous", "zigzag", "striped"},
 	}
 }
 

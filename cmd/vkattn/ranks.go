@@ -35,6 +35,8 @@ type ranksFlags struct {
 	modes     string
 	transport string
 	schedule  string
+	splits    string
+	inner     int
 }
 
 const ranksHelp = `--ranks N runs the command over N ranks, one process for each GPU (package
@@ -45,12 +47,17 @@ modes: ring, ulysses, allgather, 2d or auto, and decode: few rows over a cache t
 sharded by tokens. NCCL moves the tensors if every rank has a GPU of its own and the library
 libnccl.so.2, otherwise TCP (--transport). --schedule says when the blocks of a ring move in
 the forward pass: during the computation (overlap) or before it (gather). The plan chooses by
-default.`
+default. --split lists the splits of rows and keys, each a row of its own: one chunk for each
+rank (contiguous), two chunks, one counted from the end (zigzag, the default under a causal
+mask), or tokens in turn (striped). --inner N shares heads among N consecutive ranks in mode
+2d, in place of those of a host.`
 
 func (o *ranksFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.ranks, "ranks", 0, "`number` of processes, one for each GPU (0: this process alone)")
 	f.StringVar(&o.modes, "parallel", "", "`list` of modes of --ranks: auto, ring, ulysses, allgather, 2d, decode (default ring,ulysses,allgather)")
 	f.StringVar(&o.schedule, "schedule", "auto", "when blocks of a ring move in the forward pass of --ranks: auto, overlap or gather")
+	f.StringVar(&o.splits, "split", "auto", "`list` of splits of rows and keys over the ranks: auto, contiguous, zigzag, striped; decode takes none")
+	f.IntVar(&o.inner, "inner", 0, "`number` of consecutive ranks that share heads in --parallel 2d (0: those of a host)")
 	f.StringVar(&o.transport, "transport", "auto", "what moves tensors between ranks: auto, nccl or tcp")
 }
 
@@ -66,7 +73,7 @@ type ranksPlan struct {
 // plan parses the flags; nil: the command runs in this process alone.
 func (o *ranksFlags) plan(f *pflag.FlagSet) (*ranksPlan, error) {
 	if o.ranks == 0 {
-		for _, name := range []string{"parallel", "transport", "schedule"} {
+		for _, name := range []string{"parallel", "transport", "schedule", "split", "inner"} {
 			if f.Changed(name) {
 				return nil, badInputf("--%s needs --ranks", name)
 			}
@@ -79,6 +86,9 @@ func (o *ranksFlags) plan(f *pflag.FlagSet) (*ranksPlan, error) {
 	}
 	if err := words(&p.modes, o.modes, ranks.ParseMode); err != nil {
 		return nil, badInputf("--parallel: %w", err)
+	}
+	if err := o.divide(p); err != nil {
+		return nil, err
 	}
 	var err error
 	if p.transport, err = processes.ParseTransport(o.transport); err != nil {
@@ -94,6 +104,34 @@ func (o *ranksFlags) plan(f *pflag.FlagSet) (*ranksPlan, error) {
 		return nil, badInputf("--ranks %d: the environment has a world of %d ranks", o.ranks, p.world.Ranks)
 	}
 	return p, nil
+}
+
+// divide gives each mode each of the splits, and the ranks that share heads.
+func (o *ranksFlags) divide(p *ranksPlan) error {
+	var splits []parallel.Order
+	if err := words(&splits, o.splits, parallel.ParseOrder); err != nil {
+		return badInputf("--split: %w", err)
+	}
+	grouped := func(m ranks.Mode) bool {
+		return !m.Decode && (m.Mode == parallel.Mode2D || m.Mode == parallel.ModeAuto)
+	}
+	switch {
+	case o.inner < 0 || o.inner > parallel.MaxRanks:
+		return badInputf("--inner %d: want 1 to %d, or 0 for the ranks of a host", o.inner, parallel.MaxRanks)
+	case o.inner > 0 && !slices.ContainsFunc(p.modes, grouped):
+		return badInputf("--inner needs --parallel 2d or auto")
+	}
+	var modes []ranks.Mode
+	for _, m := range p.modes {
+		if grouped(m) {
+			m.Inner = o.inner
+		}
+		for _, m.Split = range splits {
+			modes = append(modes, m)
+		}
+	}
+	p.modes = modes
+	return nil
 }
 
 // rankCommand is a command that runs in this process alone, or as one of several ranks.

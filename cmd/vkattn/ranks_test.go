@@ -98,6 +98,66 @@ func TestOptionsOverRanks(t *testing.T) {
 	refused(t, exitInput, "--varlen and --ranks exclude one another", "bench", "--ranks", "2", "--device", "cpu", "--varlen", "8")
 }
 
+// --split is a list like the others: a row for each, which names it. A mode that takes none refuses it.
+func TestSplitsOverRanks(t *testing.T) {
+	onceOnly(t)
+	splits := []string{"contiguous", "zigzag", "striped"}
+	for _, pass := range []string{"fwd", "bwd"} {
+		for command, flags := range map[string][]string{"verify": {"--repeat", "3"}, "bench": {"-r", "1", "--warmup", "0"}} {
+			p := start(t, nil, onRanks(command, 2, append(flags, "--pass", pass, "--parallel", "ring,ulysses", "--split", strings.Join(splits, ","), "-o", "jsonl")...)...)
+			require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+			rows := rowsOf(t, p.stdout.String())
+			require.Len(t, rows, 2*len(splits))
+			for i, r := range rows {
+				require.Equal(t, bench.OK, r.Status, "%v", r.Reasons)
+				require.Equal(t, splits[i%3], r.Split.String())
+				require.Contains(t, r.Name(), splits[i%3])
+				if command == "verify" {
+					require.Equal(t, 3, r.Verified.Runs)
+					continue
+				}
+				require.Equal(t, r.Timed.Planned, r.Timed.SentBytes)
+				require.LessOrEqual(t, r.Timed.ScratchBytes, r.Timed.PlannedScratch)
+				require.Positive(t, r.Timed.ScratchBytes)
+			}
+		}
+	}
+	// Without the flag, a causal mask has a zigzag split. All keys of a row of a striped one are a call of their own.
+	p := start(t, nil, "verify", "--ranks", "2", "--device", "cpu", "--nheads", "2", "--seqlen", "2100", "--headdim", "8", "--causal", "none,bottom-right", "--dtype", "f16",
+		"--parallel", "allgather,decode", "--split", "auto,striped", "-o", "jsonl")
+	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+	rows := rowsOf(t, p.stdout.String())
+	require.Len(t, rows, 8)
+	for i, want := range []struct {
+		split  string
+		status bench.Status
+		note   string
+	}{
+		{"contiguous", bench.OK, ""}, {"striped", bench.OK, ""},
+		{"auto", bench.OK, ""}, {"striped", bench.Unsupported, "mode decode takes no split"},
+		{"zigzag", bench.OK, ""}, {"striped", bench.Unsupported, "mode allgather: its rows in this Split take more than 1024 calls"},
+		{"auto", bench.OK, ""}, {"striped", bench.Unsupported, "mode decode takes no split"},
+	} {
+		require.Equal(t, want.status, rows[i].Status, "row %d: %v", i, rows[i].Reasons)
+		require.Equal(t, want.split, rows[i].Split.String(), "row %d", i)
+		require.Contains(t, rows[i].Note(), want.note)
+	}
+}
+
+// --inner divides the ranks of a host into groups that share heads.
+func TestGroupsOfRanks(t *testing.T) {
+	onceOnly(t)
+	p := start(t, nil, onRanks("verify", 4, "--parallel", "2d,ring", "--inner", "2", "-o", "jsonl")...)
+	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+	rows := rowsOf(t, p.stdout.String())
+	require.Len(t, rows, 2)
+	require.Equal(t, []int{2, 0}, []int{rows[0].Inner, rows[1].Inner})
+	require.Contains(t, rows[0].Name(), "2d 2 x 2 of 4 ranks")
+	p = start(t, nil, onRanks("verify", 4, "--parallel", "2d,ring", "--inner", "3", "-o", "jsonl")...)
+	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+	require.Contains(t, rowsOf(t, p.stdout.String())[0].Note(), "groups of 3 ranks do not divide 4")
+}
+
 // --pass bwd verifies and times gradients, and decode has none.
 func TestGradientsOverRanks(t *testing.T) {
 	more := []string{"--pass", "bwd", "--parallel", "ring,ulysses,allgather,decode", "-o", "jsonl"}
@@ -236,6 +296,11 @@ func TestRanksRefuseBadFlags(t *testing.T) {
 		{"needs --ranks", "bench", "--parallel", "ring"},
 		{"needs --ranks", "verify", "--transport", "tcp"},
 		{"needs --ranks", "bench", "--schedule", "gather"},
+		{"needs --ranks", "verify", "--split", "striped"},
+		{"needs --ranks", "bench", "--inner", "2"},
+		{"unknown order", "verify", "--ranks", "2", "--split", "random"},
+		{"1 to 1024", "verify", "--ranks", "2", "--parallel", "2d", "--inner", "-1"},
+		{"--inner needs --parallel 2d", "verify", "--ranks", "2", "--inner", "2"},
 		{"--peer and --ranks", "bench", "--ranks", "2", "--peer", "true"},
 		{"unknown output format", "bench", "--ranks", "2", "-o", "csv"},
 		{"not a positive number", "verify", "--ranks", "2", "--seqlen", "0"},

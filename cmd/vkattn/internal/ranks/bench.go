@@ -3,6 +3,7 @@ package ranks
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"vkattn/attention"
@@ -147,7 +148,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	if no, err := refused(err); no {
 		return row, err
 	}
-	row.Schedule = w.schedule
+	row.of(w)
 	t, err := s.operands(&cfg.Config, &problem, p.Pass, count(w.rows), count(w.keys), seed+uint64(s.Rank()), s.buffers(mode))
 	if err == nil {
 		defer t.close()
@@ -171,7 +172,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 		_, err = refused(err) // all ranks have an error
 		return row, err
 	}
-	sent, err := Gather(ctx, s, s.Meter.Bytes-before)
+	took, err := Gather(ctx, s, [2]uint64{s.Meter.Bytes - before, op.ScratchBytes()})
 	if err != nil {
 		return row, err
 	}
@@ -204,10 +205,14 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 		x.Share = one.Ms / (float64(s.Ranks()) * x.Ms.Median)
 	}
 	x.Steps = stepsOf(allSteps)
-	for _, n := range sent {
-		x.SentBytes = max(x.SentBytes, n)
+	for _, n := range took {
+		x.SentBytes, x.ScratchBytes = max(x.SentBytes, n[0]), max(x.ScratchBytes, n[1])
 	}
 	row.Timed = x
+	if x.PlannedScratch = w.scratch; x.ScratchBytes > x.PlannedScratch {
+		row.Status = bench.Fail
+		row.Reasons = append(row.Reasons, fmt.Sprintf("a rank takes %d bytes in addition to its tensors, the plan says %d", x.ScratchBytes, x.PlannedScratch))
+	}
 	if one.Reason != "" {
 		row.Reasons = append(row.Reasons, "one device: "+one.Reason)
 	}

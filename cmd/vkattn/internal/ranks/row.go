@@ -23,6 +23,8 @@ type Row struct {
 	Mode   Mode   `json:"mode"`
 	Tier   string `json:"tier"`
 
+	Split    parallel.Order    `json:"split,omitzero"`    // of rows and keys; auto: decode, or a row that was refused before the plan chose
+	Inner    int               `json:"inner,omitempty"`   // ranks that share heads, of a mode that has a ring across such groups
 	Schedule parallel.Schedule `json:"schedule,omitzero"` // of a ring's forward pass
 
 	Pass bench.Pass `json:"pass"`
@@ -66,6 +68,10 @@ type Timed struct {
 	Share     float64       `json:"share,omitzero"` // of the speed of that many devices, 1 is ideal
 	SentBytes uint64        `json:"sent_bytes"`     // by the rank that sends most
 	Planned   uint64        `json:"planned_bytes"`  // of the plan
+	// ScratchBytes is the memory that a call takes in addition to the tensors, on the rank that takes most.
+	// Decode does not tell it.
+	ScratchBytes   uint64 `json:"scratch_bytes,omitempty"`
+	PlannedScratch uint64 `json:"planned_scratch_bytes,omitempty"` // of the plan
 	// ExposedMs is the median less that of the same calls without transfers.
 	ExposedMs float64 `json:"exposed_ms"`
 	ComputeMs float64 `json:"compute_ms"`      // median without transfers
@@ -85,11 +91,22 @@ func (r *Row) Note() string { return strings.Join(r.Reasons, "; ") }
 
 // Name names the row in messages.
 func (r *Row) Name() string {
-	name := fmt.Sprintf("%v of %d ranks, %v, tier %s, %v B %d Hq %d Hkv %d Sq %d Sk %d D %d %v", r.Mode, r.Ranks, r.Pass, r.Tier, r.DType, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Causal)
+	name := fmt.Sprintf("%s of %d ranks, %v, tier %s, %v B %d Hq %d Hkv %d Sq %d Sk %d D %d %v", r.modeText(), r.Ranks, r.Pass, r.Tier, r.DType, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Causal)
+	if r.Split != parallel.OrderAuto {
+		name += " " + r.Split.String()
+	}
 	if r.OptionText != "" {
 		name += " " + r.OptionText
 	}
 	return name
+}
+
+// modeText is the mode, with the groups of ranks and the ranks of each if it divides them.
+func (r *Row) modeText() string {
+	if r.Inner > 0 {
+		return fmt.Sprintf("%v %d x %d", r.Mode, r.Ranks/r.Inner, r.Inner)
+	}
+	return r.Mode.String()
 }
 
 // NewPrinter prints to w. timed selects the columns.
@@ -102,20 +119,24 @@ func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, timed bool) be
 
 // table prints a line for each row.
 func table(w io.Writer, rows []*Row, timed bool) error {
-	t := markdown.New("mode<", "ranks", "pass<", "tier<")
+	t := markdown.New("mode<", "split<", "ranks", "pass<", "tier<")
 	t.Columns(fields.Columns...)
 	options := slices.ContainsFunc(rows, func(r *Row) bool { return r.OptionText != "" })
 	if options {
 		t.Column("options<")
 	}
 	if timed {
-		t.Columns("ms", "noise", "TFLOP/s a GPU", "one GPU ms", "share of N GPUs", "sent MB", "compute ms", "exposed ms")
+		t.Columns("ms", "noise", "TFLOP/s a GPU", "one GPU ms", "share of N GPUs", "sent MB", "compute ms", "exposed ms", "scratch MB", "planned MB")
 	} else {
 		t.Columns("max diff", "limit", "LSE diff", "LSE limit", "float64 rows", "sent bytes", "runs")
 	}
 	t.Columns("verdict<", "note<")
 	for _, r := range rows {
-		row := append([]any{r.Mode, r.Ranks, r.Pass, r.Tier}, r.Cells()...)
+		split := "-"
+		if r.Split != parallel.OrderAuto {
+			split = r.Split.String()
+		}
+		row := append([]any{r.modeText(), split, r.Ranks, r.Pass, r.Tier}, r.Cells()...)
 		if options {
 			row = append(row, r.OptionText)
 		}
@@ -126,9 +147,14 @@ func table(w io.Writer, rows []*Row, timed bool) error {
 				one, share = fmt.Sprintf("%.3f", x.OneMs), fmt.Sprintf("%.1f %%", 100*x.Share)
 			}
 			row = append(row, fmt.Sprintf("%.3f", x.Ms.Median), noise(x.Ms), fmt.Sprintf("%.4g", x.TFLOPs), one, share,
-				fmt.Sprintf("%.1f", float64(x.SentBytes)/1e6), fmt.Sprintf("%.3f", x.ComputeMs), fmt.Sprintf("%.3f", x.ExposedMs))
+				megabytes(x.SentBytes), fmt.Sprintf("%.3f", x.ComputeMs), fmt.Sprintf("%.3f", x.ExposedMs))
+			if x.PlannedScratch > 0 {
+				row = append(row, megabytes(x.ScratchBytes), megabytes(x.PlannedScratch))
+			} else {
+				row = append(row, "-", "-")
+			}
 		case timed:
-			row = append(row, "-", "-", "-", "-", "-", "-", "-", "-")
+			row = append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-")
 		case v != nil && r.Pass != bench.PassForward:
 			g := worse(worse(v.DQ, v.DK), v.DV)
 			row = append(row, small(g.Max), small(g.Limit), "-", "-", v.Float64Rows, v.SentBytes, v.Runs)
@@ -142,6 +168,8 @@ func table(w io.Writer, rows []*Row, timed bool) error {
 	_, err := fmt.Fprintln(w, t)
 	return err
 }
+
+func megabytes(n uint64) string { return fmt.Sprintf("%.1f", float64(n)/1e6) }
 
 func small(x bench.Number) string { return fmt.Sprintf("%.2g", float64(x)) }
 

@@ -39,9 +39,7 @@ func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tie
 	v.problem = parallel.Problem{Shape: p.Shape}
 	row := newRow(s, p, tier, mode, seed)
 	found, refusal, err := v.run()
-	if v.work != nil {
-		row.Schedule = v.work.schedule
-	}
+	row.of(v.work)
 	if err != nil || refusal != nil {
 		row.refuse(refusal)
 		return row, err
@@ -67,12 +65,30 @@ func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tie
 
 // newRow describes a problem.
 func newRow(s *Session, p bench.Problem, tier attention.Tier, mode Mode, seed uint64) *Row {
-	row := &Row{Device: "cpu", Ranks: s.Ranks(), Mode: mode, Pass: p.Pass, Tier: tier.String(),
+	row := &Row{Device: "cpu", Ranks: s.Ranks(), Mode: mode, Split: mode.Split, Pass: p.Pass, Tier: tier.String(),
 		Call: fields.Of(p.Shape, p.Config), OptionText: p.OptionText(), Seed: seed, Status: bench.OK}
 	if s.Device != nil {
 		row.Device = s.Device.Info().Name
 	}
 	return row
+}
+
+// of tells what the plan of a problem chose; w is nil if there is none.
+func (r *Row) of(w *work) {
+	if w == nil || r.Mode.Decode {
+		return
+	}
+	r.Schedule = w.plan.Schedule
+	if w.plan.Inner > 1 && w.plan.Outer > 1 {
+		r.Inner = w.plan.Inner
+	}
+	switch {
+	case r.Split != parallel.OrderAuto:
+	case w.plan.Zigzag:
+		r.Split = parallel.OrderZigzag
+	default:
+		r.Split = parallel.OrderContiguous
+	}
 }
 
 // refuse gives a row the status of a refusal.

@@ -11,10 +11,12 @@ import (
 )
 
 // Mode is how ranks share a problem: a mode of package parallel, or decode over a cache that is
-// sharded by tokens.
+// sharded by tokens. Its text is the name alone.
 type Mode struct {
 	parallel.Mode
 	Decode bool
+	Split  parallel.Order // of rows and keys over the ranks
+	Inner  int            // consecutive ranks that share heads in mode 2d; 0: those of a host
 }
 
 // decode is the name of that mode.
@@ -52,8 +54,9 @@ func (m *Mode) UnmarshalText(text []byte) (err error) {
 // work is this rank's part of a problem.
 type work struct {
 	rows, keys []parallel.Span                             // of the problem; every rank has all rows of decode
-	schedule   parallel.Schedule                           // of a ring's forward pass
+	plan       parallel.Plan                               // zero for decode
 	sent       uint64                                      // bytes, of the plan and this pass
+	scratch    uint64                                      // bytes of memory, of the plan and the last call of this pass
 	setup      func(ctx context.Context, t *tensors) error // makes O and LSE for call; nil: call needs none
 	call       func(ctx context.Context, t *tensors) error
 }
@@ -63,6 +66,8 @@ func (s *Session) prepare(op *parallel.Op, p parallel.Problem, m Mode, pass benc
 	switch {
 	case m.Decode && pass != bench.PassForward:
 		return nil, fmt.Errorf("%w: decode has no gradients", attention.ErrUnsupported)
+	case m.Decode && m.Split != parallel.OrderAuto:
+		return nil, fmt.Errorf("%w: mode decode takes no split: blocks of tokens go to the ranks in turn", attention.ErrUnsupported)
 	case m.Decode:
 		return s.prepareDecode(op, p)
 	}
@@ -74,12 +79,12 @@ func (s *Session) prepare(op *parallel.Op, p parallel.Problem, m Mode, pass benc
 	backward := func(ctx context.Context, t *tensors) error {
 		return op.Backward(ctx, s.stream, parallel.BackwardArgs{Args: t.args(p), DO: t.DO, DQ: t.DQ, DK: t.DK, DV: t.DV})
 	}
-	w := &work{rows: plan.Rows[s.Rank()], keys: plan.Keys[s.Rank()], schedule: plan.Schedule, sent: plan.Forward.SentBytes, call: forward}
+	w := &work{rows: plan.Rows[s.Rank()], keys: plan.Keys[s.Rank()], plan: plan, sent: plan.Forward.SentBytes, scratch: plan.Forward.ScratchBytes, call: forward}
 	switch pass {
 	case bench.PassBackward:
-		w.setup, w.call, w.sent = forward, backward, plan.Backward.SentBytes
+		w.setup, w.call, w.sent, w.scratch = forward, backward, plan.Backward.SentBytes, plan.Backward.ScratchBytes
 	case bench.PassBoth:
-		w.sent += plan.Forward.LSEBytes + plan.Backward.SentBytes
+		w.sent, w.scratch = w.sent+plan.Forward.LSEBytes+plan.Backward.SentBytes, plan.Backward.ScratchBytes
 		w.call = func(ctx context.Context, t *tensors) error {
 			if err := forward(ctx, t); err != nil {
 				return err
