@@ -158,6 +158,67 @@ func TestGroupsOfRanks(t *testing.T) {
 	require.Contains(t, rowsOf(t, p.stdout.String())[0].Note(), "groups of 3 ranks do not divide 4")
 }
 
+// Four and eight ranks compute every mode, with two and four ranks that share heads in mode 2d, zigzag and striped.
+func TestManyRanks(t *testing.T) {
+	onceOnly(t)
+	run := func(t *testing.T, n int, command string, flags ...string) []ranks.Row {
+		t.Helper()
+		p := start(t, nil, append([]string{command, "--ranks", strconv.Itoa(n), "--inner", strconv.Itoa(n / 2), "--device", "cpu", "--headdim", "8", "--dtype", "f16",
+			"-o", "jsonl"}, flags...)...)
+		require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+		return rowsOf(t, p.stdout.String())
+	}
+	const modes = "ring,ulysses,allgather,2d"
+	call := []string{"--nheads", "8", "--nheads-kv", "4", "--seqlen", "90", "--seqlen-k", "110", "--causal", "none,bottom-right", "--parallel", modes}
+	for _, n := range []int{4, 8} {
+		for _, pass := range []string{"fwd", "bwd"} {
+			rows := run(t, n, "verify", append(call, "--pass", pass, "--split", "zigzag,striped", "--repeat", "2")...)
+			require.Len(t, rows, 16)
+			for _, r := range rows {
+				require.Equal(t, bench.OK, r.Status, "%s: %v", r.Name(), r.Reasons)
+			}
+			rows = run(t, n, "bench", append(call, "--causal", "bottom-right", "--pass", pass, "-r", "1", "--warmup", "0")...)
+			require.Len(t, rows, 4)
+			for _, r := range rows {
+				require.Equal(t, bench.OK, r.Status, "%s: %v", r.Name(), r.Reasons)
+				require.Equal(t, r.Timed.Planned, r.Timed.SentBytes, r.Name())
+				require.Positive(t, r.Timed.Share, r.Name())
+			}
+		}
+		// Six heads over three: groups of two and four ranks do not divide them.
+		rows := run(t, n, "verify", "--nheads", "6", "--nheads-kv", "3", "--seqlen", "40", "--causal", "none", "--parallel", modes)
+		for i, status := range []bench.Status{bench.OK, bench.Unsupported, bench.OK, bench.Unsupported} {
+			require.Equal(t, status, rows[i].Status, "%s: %v", rows[i].Name(), rows[i].Reasons)
+			if status != bench.OK {
+				require.Contains(t, rows[i].Note(), "share heads")
+			}
+		}
+		// Eight ranks have four blocks of tokens.
+		for _, r := range run(t, n, "verify", "--inner", "0", "--nheads", "4", "--nheads-kv", "2", "--seqlen", "1,3", "--seqlen-k", "230", "--causal", "none,bottom-right",
+			"--parallel", "decode", "--repeat", "3") {
+			require.Equal(t, bench.OK, r.Status, "%s: %v", r.Name(), r.Reasons)
+		}
+	}
+}
+
+// One of eight ranks that is killed is named, and the others end.
+func TestOneOfManyRanksIsKilled(t *testing.T) {
+	onceOnly(t)
+	dir := t.TempDir()
+	p := start(t, nil, onRanks("verify", 8, "--repeat", "1000000", "--parallel", "ring", "--save", filepath.Join(dir, "rows.md"))...)
+	saving(t, dir)
+	list := children(p.Process.Pid)
+	require.Len(t, list, 8)
+	require.NoError(t, syscall.Kill(rankOf(t, p.Process.Pid, "5"), syscall.SIGKILL))
+	require.Equal(t, exitFailure, p.end(t))
+	require.Contains(t, p.stderr.String(), "vkattn: rank 5: left the group")
+	require.Contains(t, p.stderr.String(), "vkattn: rank 5: signal: killed\n")
+	require.Empty(t, hidden(t, dir))
+	for _, pid := range list {
+		require.Error(t, syscall.Kill(pid, 0), "a rank lives")
+	}
+}
+
 // --pass bwd verifies and times gradients, and decode has none.
 func TestGradientsOverRanks(t *testing.T) {
 	more := []string{"--pass", "bwd", "--parallel", "ring,ulysses,allgather,decode", "-o", "jsonl"}

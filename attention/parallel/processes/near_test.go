@@ -260,8 +260,8 @@ func TestFaultsOfGatherNear(t *testing.T) {
 // Decoding has the bits of one process, whether states go through shared memory or are exchanged.
 func TestDecodeHasTheBitsOfOneProcess(t *testing.T) {
 	testlevel.HostOnly(t)
-	const n, heads, dim, tokens = 3, 2, 16, 200
-	decode := func(transports []parallel.Transport) [][]byte {
+	const heads, dim, tokens = 2, 16, 200
+	decode := func(n int, transports []parallel.Transport) [][]byte {
 		outs := make([][]byte, n)
 		for r, err := range ranktest.OnAll(n, func(r int) error {
 			g, err := parallel.NewGroup(transports[r], parallel.GroupOptions{Timeout: 10 * time.Second})
@@ -278,7 +278,7 @@ func TestDecodeHasTheBitsOfOneProcess(t *testing.T) {
 			in := func(count, seed int) attention.Tensor {
 				return attention.Tensor{Host: inputs.New(int64(count*dim), cfg.DType, inputs.Normal, uint64(seed))}
 			}
-			held := op.Shard().Count(r, tokens)
+			held := max(1, op.Shard().Count(r, tokens)) // a cache has room for a token
 			a := parallel.DecodeArgs{B: 1, Hq: heads, Hkv: heads, Sq: 1, Tokens: []int{tokens}, Q: in(heads, 1),
 				Cache: parallel.Cache{K: in(heads*held, 10+r), V: in(heads*held, 20+r), Capacity: held},
 				O:     attention.Tensor{Host: make([]byte, heads*dim*2)}, LSE: attention.Tensor{Host: make([]byte, heads*4)}}
@@ -292,11 +292,13 @@ func TestDecodeHasTheBitsOfOneProcess(t *testing.T) {
 		}
 		return outs
 	}
-	one, err := parallel.InProcess(n)
-	require.NoError(t, err)
-	want := decode(one)
-	for _, kind := range kinds { // the world of NCCL has no shared memory
-		w := newWorld(t, kind, n)
-		require.Equal(t, want, decode(w.transports), "%v", kind)
+	for _, n := range []int{3, 8} { // eight ranks have four blocks of tokens
+		one, err := parallel.InProcess(n)
+		require.NoError(t, err)
+		want := decode(n, one)
+		for _, kind := range kinds { // the world of NCCL has no shared memory
+			w := newWorld(t, kind, n)
+			require.Equal(t, want, decode(n, w.transports), "%v, %d ranks", kind, n)
+		}
 	}
 }

@@ -90,7 +90,27 @@ func TestExchange(t *testing.T) {
 // fake NCCL waits for its receive, so no exchange may have sends that only a later one receives.
 func TestCallsHaveTheBitsOfOneProcess(t *testing.T) {
 	testlevel.HostOnly(t)
-	const n, heads, rows, dim = 4, 4, 60, 16
+	for _, kind := range kinds {
+		t.Run(kind.String(), func(t *testing.T) { callsHaveTheBits(t, kind, 4, 2, parallel.OrderAuto) })
+	}
+}
+
+// Eight ranks as two groups of four, and striped splits, whose messages are packed.
+func TestCallsOfManyRanksHaveTheBitsOfOneProcess(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, kind := range kinds {
+		t.Run(kind.String(), func(t *testing.T) {
+			callsHaveTheBits(t, kind, 8, 4, parallel.OrderAuto)
+			callsHaveTheBits(t, kind, 8, 2, parallel.OrderStriped)
+			callsHaveTheBits(t, kind, 4, 2, parallel.OrderStriped)
+		})
+	}
+}
+
+// callsHaveTheBits computes in every mode over n ranks, of which inner share heads in mode 2d.
+func callsHaveTheBits(t *testing.T, kind Transport, n, inner int, order parallel.Order) {
+	t.Helper()
+	const heads, rows, dim = 8, 60, 16
 	p := parallel.Problem{Shape: attention.Shape{B: 1, Hq: heads, Hkv: heads, Sq: rows, Sk: rows}}
 	compute := func(transports []parallel.Transport, mode parallel.Mode) [][]byte {
 		outs := make([][]byte, n)
@@ -99,7 +119,7 @@ func TestCallsHaveTheBitsOfOneProcess(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			cfg := parallel.Config{Mode: mode, Inner: 2}
+			cfg := parallel.Config{Mode: mode, Inner: inner, Order: order}
 			cfg.HeadDim, cfg.Causal = dim, attention.BottomRight
 			op, err := parallel.New(g, nil, cfg)
 			if err != nil {
@@ -128,15 +148,11 @@ func TestCallsHaveTheBitsOfOneProcess(t *testing.T) {
 		}
 		return outs
 	}
-	for _, kind := range kinds {
-		t.Run(kind.String(), func(t *testing.T) {
-			w := newWorld(t, kind, n)
-			for _, mode := range parallel.Modes() {
-				one, err := parallel.InProcess(n)
-				require.NoError(t, err)
-				require.Equal(t, compute(one, mode), compute(w.transports, mode), "%v", mode)
-			}
-		})
+	w := newWorld(t, kind, n)
+	for _, mode := range parallel.Modes() {
+		one, err := parallel.InProcess(n)
+		require.NoError(t, err)
+		require.Equal(t, compute(one, mode), compute(w.transports, mode), "%v of %d ranks, %v", mode, n, order)
 	}
 }
 

@@ -17,6 +17,16 @@ type alone struct {
 	args attention.Args
 }
 
+// prepare compiles the kernels of a pass.
+func (x *alone) prepare(pass bench.Pass) error {
+	if pass != bench.PassBackward {
+		if err := x.op.PrepareFor(x.args); err != nil || pass == bench.PassForward {
+			return err
+		}
+	}
+	return x.op.PrepareBackwardFor(x.t.backward(x.args))
+}
+
 // forward computes O and LSE.
 func (x *alone) forward(ctx context.Context) error {
 	return x.ordered(ctx, func() error { return x.op.Forward(x.stream, x.args) })

@@ -69,6 +69,10 @@ func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.T
 	}
 	defer t.close()
 	x := &alone{s, op, t, attention.Args{Shape: p.Shape, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE}}
+	// Without warm-up a time would have the compilation, which Time leaves to a call of its own.
+	if err := x.prepare(p.Pass); err != nil {
+		return 0, err
+	}
 	if p.Pass == bench.PassBackward {
 		if err := x.forward(ctx); err != nil {
 			return 0, err
@@ -149,7 +153,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 		return row, err
 	}
 	row.of(w)
-	t, err := s.operands(&cfg.Config, &problem, p.Pass, count(w.rows), count(w.keys), seed+uint64(s.Rank()), s.buffers(mode))
+	t, err := s.operands(&cfg.Config, &problem, p.Pass, count(w.rows), w.room, seed+uint64(s.Rank()), s.buffers(mode))
 	if err == nil {
 		defer t.close()
 	}

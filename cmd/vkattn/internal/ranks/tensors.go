@@ -91,7 +91,7 @@ func (t *tensors) backward(a attention.Args) attention.BackwardArgs {
 // write fills a tensor.
 func (t *tensors) write(x *attention.Tensor, data []byte) error {
 	switch {
-	case !x.Given():
+	case !x.Given() || len(data) == 0:
 		return nil
 	case x.Buffer == nil:
 		copy(x.Host, data)

@@ -149,7 +149,7 @@ func (v *verification) run() (found finding, refusal *Refusal, err error) {
 	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
 		return found, refusal, err
 	}
-	t, err := v.allocate(sizes(cfg, p, v.pass, count(v.rows), count(v.keys)), v.buffers(v.mode))
+	t, err := v.allocate(sizes(cfg, p, v.pass, count(v.rows), v.room), v.buffers(v.mode))
 	if err == nil {
 		defer t.close()
 		size := cfg.DType.Size()

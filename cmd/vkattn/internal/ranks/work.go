@@ -54,6 +54,7 @@ func (m *Mode) UnmarshalText(text []byte) (err error) {
 // work is this rank's part of a problem.
 type work struct {
 	rows, keys []parallel.Span                             // of the problem; every rank has all rows of decode
+	room       int                                         // keys that the tensors of this rank have room for
 	plan       parallel.Plan                               // zero for decode
 	sent       uint64                                      // bytes, of the plan and this pass
 	scratch    uint64                                      // bytes of memory, of the plan and the last call of this pass
@@ -79,7 +80,8 @@ func (s *Session) prepare(op *parallel.Op, p parallel.Problem, m Mode, pass benc
 	backward := func(ctx context.Context, t *tensors) error {
 		return op.Backward(ctx, s.stream, parallel.BackwardArgs{Args: t.args(p), DO: t.DO, DQ: t.DQ, DK: t.DK, DV: t.DV})
 	}
-	w := &work{rows: plan.Rows[s.Rank()], keys: plan.Keys[s.Rank()], plan: plan, sent: plan.Forward.SentBytes, scratch: plan.Forward.ScratchBytes, call: forward}
+	keys := plan.Keys[s.Rank()]
+	w := &work{rows: plan.Rows[s.Rank()], keys: keys, room: count(keys), plan: plan, sent: plan.Forward.SentBytes, scratch: plan.Forward.ScratchBytes, call: forward}
 	switch pass {
 	case bench.PassBackward:
 		w.setup, w.call, w.sent, w.scratch = forward, backward, plan.Backward.SentBytes, plan.Backward.ScratchBytes
@@ -106,17 +108,12 @@ func (s *Session) prepareDecode(op *parallel.Op, p parallel.Problem) (*work, err
 	}
 	shard, cfg := op.Shard(), op.Config()
 	w := &work{rows: []parallel.Span{{First: 0, N: p.Sq}}}
-	held := 0
 	for at := 0; at < p.Sk; at += shard.Block {
 		if shard.Owner(at) == s.Rank() {
-			n := min(shard.Block, p.Sk-at)
-			w.keys = append(w.keys, parallel.Span{First: at, N: n})
-			held += n
+			w.keys = append(w.keys, parallel.Span{First: at, N: min(shard.Block, p.Sk-at)})
 		}
 	}
-	if held == 0 {
-		held = 1 // a cache has room for a token
-	}
+	w.room = max(1, count(w.keys)) // a cache has room for a token
 	tokens := make([]int, p.B)
 	for b := range tokens {
 		tokens[b] = p.Sk
@@ -124,7 +121,7 @@ func (s *Session) prepareDecode(op *parallel.Op, p parallel.Problem) (*work, err
 	w.sent = uint64(s.Ranks()-1) * uint64(p.B) * uint64(p.Hq) * uint64(p.Sq) * uint64(cfg.ValueDim()+1) * 4
 	w.call = func(ctx context.Context, t *tensors) error {
 		return op.Decode(ctx, s.stream, parallel.DecodeArgs{B: p.B, Hq: p.Hq, Hkv: p.KVHeads(), Sq: p.Sq, Tokens: tokens, Q: t.Q,
-			Cache: parallel.Cache{K: t.K, V: t.V, Capacity: held}, O: t.O, LSE: t.LSE})
+			Cache: parallel.Cache{K: t.K, V: t.V, Capacity: w.room}, O: t.O, LSE: t.LSE})
 	}
 	return w, nil
 }
