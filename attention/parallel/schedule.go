@@ -76,6 +76,8 @@ func (x *planned) fasterSchedule(m *Machine, compute float64, gather *layout, fi
 		return ScheduleOverlap, "the ring crosses hosts"
 	case x.gatherRefusal() != "":
 		return ScheduleOverlap, "no gather: " + x.gatherRefusal()
+	case x.gatherCalls() > memberCalls && x.gatherCalls() > x.outer*x.calls: // short calls compute tiles that are mostly empty
+		return ScheduleOverlap, fmt.Sprintf("no gather: its rows in this Split take %d calls of attention, those of overlap %d a step", x.gatherCalls(), x.calls)
 	case gather.gatherCopies() > maxCopies:
 		return ScheduleOverlap, fmt.Sprintf("no gather: the keys of this Split take %d copies", gather.gatherCopies())
 	case !fits:

@@ -133,6 +133,7 @@ func TestPlanChoosesTheSchedule(t *testing.T) {
 		{"one key head of all ranks exceeds two blocks", 64, 1 << 20, Config{}, 8, ScheduleOverlap, "need more memory", 4 * 63},
 		{"and so do float32 states", 8, 1 << 20, Config{}, 1, ScheduleGather, "exposed", 1},
 		{"messages that overlap the computation cost nothing", 2, 1 << 16, Config{Machine: Machine{Turn: 1e-9, OverlapCost: 1e-9}}, 8, ScheduleOverlap, "exposed", 8},
+		{"a call for each row, which overlap does not take", 2, 1 << 10, Config{Order: OrderStriped}, 8, ScheduleOverlap, "512 calls of attention", 1},
 		{"as asked", 2, 1 << 16, Config{Schedule: ScheduleOverlap}, 8, ScheduleOverlap, "asked for", 8},
 		{"as asked, across hosts", 16, 1 << 16, Config{Schedule: ScheduleGather, Machine: Machine{RanksPerHost: 8}}, 8, ScheduleGather, "asked for", 1},
 	} {
