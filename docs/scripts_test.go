@@ -18,6 +18,7 @@ func TestScriptsRefuseUnknownWords(t *testing.T) {
 		{"deps.sh", "deps.sh all"},
 		{"gpu-run.sh", "gpu-run: no entry no-such-word\ngpu-run.sh [tests|"},
 		{"race.sh", "race: no entry no-such-word\nrace.sh [entry...] runs"},
+		{"ranks.sh", "ranks: no entry no-such-word\nranks.sh [check|splits] runs"},
 		{"report-check.sh", "report-check.sh <vkattn> <folder>"},
 		{"run-with", "run-with <runner> program [args...]"},
 		{"test.sh", "test.sh: no part no-such-word\ntest.sh [--fetch] [part...] runs"},

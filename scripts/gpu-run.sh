@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|all|tune|verify|tables|options|soak|cubin|ranks [check]|backward [step...]|race [entry...]] runs the bundle of gpu-bundle.sh on a machine
+# gpu-run.sh [tests|bench|all|tune|verify|tables|options|soak|cubin|ranks [check|splits]|backward [step...]|race [entry...]] runs the bundle of gpu-bundle.sh on a machine
 # with a GPU. It is in the bundle's root and needs only the GPU's driver. If it finds no GPU it exits with 1: results of
 # the CPU would be misleading.
 #
@@ -36,12 +36,12 @@
 #     cubin-NAME.txt   the output of each test and probe
 #     cubin-conformance.*  tier cubin on the conformance table
 #     cubin-race.*     tiers cubin, cuda and coopmat2 versus FlashAttention-2 and cuDNN; it needs python3 with PyTorch
-#   only with ranks: several GPUs over NCCL, one process each, in less than 8 minutes. It takes libnccl.so.2 of the
-#   system, or that of PyTorch's wheel
+#   only with ranks: several GPUs over NCCL, one process each, in less than 10 minutes (scripts/ranks.sh)
 #     ranks.md         exit codes and times of the steps, and their tables
-#     ranks-NAME.*     rows and messages of each step: verify and bench in each mode, forward and backward, a soak, a rank that is killed
+#     ranks-NAME.*     rows and messages of each step: verify and bench in each mode, forward and backward, a rank that is killed
 #     nccl-*.txt       the warnings of NCCL
 #     with ranks check: two ranks on one GPU over TCP, in two processes and in one; forward, gradients and decode, less than 75 s
+#     with ranks splits: contiguous, zigzag and striped splits over two GPUs, less than 6 minutes
 #   only with backward: gradients, in steps of less than nine minutes each (default: all of them, in this order)
 #     tests        backward-tests.txt: the tests of gradients on every tier and in every storage type
 #     verify       backward-verify.*: every tier versus the reference, on the conformance table and large problems
@@ -63,9 +63,8 @@
 #   VKATTN_SOAK_SEED   seed of the compositions (default: random; printed, and in soak.md)
 #   VKATTN_SOAK_CASE   the only case to run, as failures name it
 #   VKATTN_SOAK_TARGETS, VKATTN_SOAK_PROCESSES: see src/tests/soak_test.go
-#   VKATTN_RANKS       GPUs of ranks (default: 2)
-#   VKATTN_RANKS_TRANSPORT  nccl (default) or tcp, for a trial without NCCL
-#   VKATTN_RANKS_LIMIT seconds that ranks takes (default: 470)
+#   VKATTN_RANKS       GPUs of ranks (default: 2; three and more have steps of their own)
+#   VKATTN_RANKS_LIMIT, VKATTN_RANKS_TRANSPORT, VKATTN_RANKS_TIERS, VKATTN_RANKS_SHRINK: see src/scripts/ranks.sh
 #   VKATTN_VERIFY_LIMIT seconds each part of verify may take (default: 400)
 set -uo pipefail
 
@@ -336,123 +335,7 @@ if [[ $what == soak ]]; then
 	cd "$here" || exit 1
 fi
 if [[ $what == ranks ]]; then
-	n=${VKATTN_RANKS:-2} transport=${VKATTN_RANKS_TRANSPORT:-nccl} start=$SECONDS check=
-	if [[ ${2-} == check ]]; then
-		check=1 transport=tcp VKATTN_RANKS_LIMIT=${VKATTN_RANKS_LIMIT:-60}
-	fi
-	rm -f "$OUT"/ranks.md "$OUT"/ranks-* "$OUT"/nccl-*.txt
-	if [[ -z ${VKATTN_LIBNCCL-} ]] && ! has_library libnccl.so.2; then
-		found=$(python3 -c 'import nvidia.nccl, os; print(os.path.join(list(nvidia.nccl.__path__)[0], "lib", "libnccl.so.2"))' 2>/dev/null)
-		[[ -r $found ]] && export VKATTN_LIBNCCL=$found
-	fi
-	# NVLink multicast is not needed here, and a fault in it can take a host's GPUs out of service.
-	export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} NCCL_DEBUG=${NCCL_DEBUG:-WARN} NCCL_DEBUG_FILE=$OUT/nccl-%p.txt
-	{
-		echo "NCCL: ${VKATTN_LIBNCCL:-libnccl.so.2 of the system}; $n ranks, transport $transport"
-		command -v nvidia-smi >/dev/null && nvidia-smi topo -m
-	} 2>&1 | tee "$OUT/ranks-machine.txt"
-	"$here/vkattn" info >"$OUT/info.txt" 2>&1
-	# A step is a process of its own. If its time is up, its file has the rows that it printed until then.
-	step() { # <name> <seconds> <command of vkattn> <arguments...>
-		local name=$1 limit=$2 begin=$SECONDS status left
-		shift 2
-		left=$((${VKATTN_RANKS_LIMIT:-470} - SECONDS + start))
-		((limit > left)) && limit=$left
-		if ((limit < 5)); then
-			printf -- '- %s: not run, the time is up\n' "$name" | tee -a "$OUT/ranks.md"
-			return 1
-		fi
-		timeout --signal INT --kill-after 15 "$limit" "$here/vkattn" "$1" --ranks "$n" --transport "$transport" "${@:2}" \
-			-o jsonl --save "$OUT/ranks-$name.md" >"$OUT/ranks-$name.jsonl" 2>"$OUT/ranks-$name.txt"
-		status=$?
-		{
-			printf -- '- %s: exit %d after %d s: %s %s\n' "$name" "$status" $((SECONDS - begin)) "$1" "${*:2}"
-			tail -n 4 "$OUT/ranks-$name.txt" | cut -c 1-400 | sed 's/^/    /'
-		} | tee -a "$OUT/ranks.md"
-		return "$status"
-	}
-	if [[ -n $check ]]; then
-		tiers=${VKATTN_RANKS_TIERS:-scalar,coopmat,coopmat2}
-		problem=(--tier "$tiers" --batch-size 2 --nheads 8 --nheads-kv 2 --headdim 64 --dtype f16 --seed 1)
-		step forward 20 verify "${problem[@]}" --seqlen 301 --seqlen-k 517 --causal none,top-left,bottom-right --repeat 3 || rc=1
-		step overlap 15 verify "${problem[@]}" --parallel ring --schedule overlap --seqlen 301 --seqlen-k 517 --causal none,bottom-right --repeat 2 || rc=1
-		step gradients 25 verify "${problem[@]}" --pass bwd --seqlen 301 --seqlen-k 517 --causal none,bottom-right --repeat 2 || rc=1
-		step decode 15 verify "${problem[@]}" --parallel decode --seqlen 1,4 --seqlen-k 3000 --causal bottom-right --repeat 3 || rc=1
-		left=$((${VKATTN_RANKS_LIMIT} - SECONDS + start)) log=$OUT/ranks-process.txt
-		if ((left > 5)) && [[ -x $here/tests/attention.parallel.test ]]; then
-			begin=$SECONDS
-			cd "$here/src/attention/parallel" || exit 1
-			VKATTN_TEST_LEVEL=all timeout --kill-after 5 "$left" "$here/tests/attention.parallel.test" -test.v -test.run OnADevice >"$log" 2>&1
-			status=$?
-			cd "$here" || exit 1
-			((status)) && rc=1
-			{
-				printf -- '- one process: exit %d after %d s, %d tests pass\n' "$status" $((SECONDS - begin)) "$(grep -c -- '--- PASS' "$log")"
-				grep -E -A 8 -- '--- (FAIL|SKIP)' "$log" | head -n 40 | cut -c 1-400 | sed 's/^/    /'
-			} | tee -a "$OUT/ranks.md"
-		fi
-		for table in "$OUT"/ranks-*.md; do
-			printf '\n## %s\n\n' "$(basename "$table" .md)"
-			cat "$table"
-		done >>"$OUT/ranks.md"
-		exit "$rc"
-	fi
-	if ! step first 60 verify --tier scalar --batch-size 1 --nheads 4 --seqlen 256 --headdim 64 --dtype f16 --seed 1; then
-		rc=1
-		NCCL_DEBUG=INFO NCCL_DEBUG_FILE=$OUT/nccl-info-%p.txt step info 40 verify --tier scalar --batch-size 1 --nheads 4 --seqlen 256 --headdim 64 --dtype f16 --parallel allgather --seed 1
-		transport=tcp step tcp 40 verify --tier scalar --batch-size 1 --nheads 4 --seqlen 256 --headdim 64 --dtype f16 --seed 1
-	fi
-	step verify 75 verify --tier coopmat2,cuda --dtype f16 --seqlen 1000,4096 --seqlen-k 4096 --nheads 8 --nheads-kv 2 --batch-size 2 \
-		--headdim 128 --repeat 3 || rc=1
-	step overlap 40 verify --parallel ring --schedule overlap --tier coopmat2 --dtype f16 --seqlen 1000,4096 --seqlen-k 4096 --nheads 8 --nheads-kv 2 --batch-size 2 \
-		--headdim 128 --repeat 3 || rc=1
-	step conformance 75 verify --suite conformance --case '^d(64|128)[.]' --tier coopmat2 --dtype f16 || rc=1
-	for mode in ring ulysses allgather; do
-		step "bench-$mode" 45 bench --parallel "$mode" --tier coopmat2,cuda --seqlen 65536 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 -r 8 || rc=1
-	done
-	step gradients 40 verify --pass bwd --tier scalar,coopmat2 --dtype f16 --seqlen 1000 --seqlen-k 1500 --nheads 8 --nheads-kv 2 --batch-size 2 \
-		--headdim 128 --repeat 3 || rc=1
-	step bench-gradients 45 bench --pass bwd --parallel ring,ulysses --tier coopmat2 --seqlen 32768 --nheads 32 --nheads-kv 8 --headdim 128 \
-		--dtype f16 --causal bottom-right -r 5 || rc=1
-	step bench-sequences 30 bench --parallel ulysses,ring --tier coopmat2,cuda --batch-size 16 --seqlen 16384 --nheads 32 --nheads-kv 8 --headdim 128 \
-		--dtype f16 --causal bottom-right -r 8 || rc=1
-	step decode 25 verify --parallel decode --tier scalar,coopmat,coopmat2 --batch-size 4 --nheads 32 --nheads-kv 8 --seqlen 1,4 --seqlen-k 8192 --headdim 128 \
-		--causal bottom-right --dtype f16 --repeat 5 || rc=1
-	step bench-decode 30 bench --parallel decode --tier auto --batch-size 1 --nheads 32 --nheads-kv 8 --seqlen 1 --seqlen-k 131072,1048576 \
-		--headdim 128 --causal none --dtype f16 -r 30 || rc=1
-	# A rank that is killed: the others end and name it.
-	"$here/vkattn" verify --ranks "$n" --transport "$transport" --parallel ring --tier scalar --seqlen 4096 --nheads 8 --headdim 64 --dtype f16 \
-		--causal none --repeat 100000 >"$OUT/ranks-killed.txt" 2>&1 &
-	parent=$!
-	sleep 12
-	victim=$(for pid in $(cat "/proc/$parent/task/"*/children 2>/dev/null); do tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx 'RANK=1' && echo "$pid"; done)
-	[[ -n $victim ]] && kill -KILL "$victim"
-	begin=$SECONDS
-	(sleep 60 && kill "$parent") 2>/dev/null &
-	watchdog=$!
-	wait "$parent"
-	status=$?
-	kill "$watchdog" 2>/dev/null
-	{
-		printf -- '- killed: exit %d, %d s after rank 1 (process %s) was killed\n' "$status" $((SECONDS - begin)) "${victim:-not found}"
-		tail -n 4 "$OUT/ranks-killed.txt" | cut -c 1-400 | sed 's/^/    /'
-	} | tee -a "$OUT/ranks.md"
-	grep -q 'rank 1' "$OUT/ranks-killed.txt" || rc=1
-	step bench-long 45 bench --parallel ring --tier coopmat2 --seqlen 262144 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 --causal bottom-right \
-		-r 3 --warmup 10ms || rc=1
-	# A soak: random lengths, the same bits in each of many runs.
-	for ((i = 0; ${VKATTN_RANKS_LIMIT:-470} - SECONDS + start > 25; i++)); do
-		step "soak-$i" 45 verify --tier coopmat2 --dtype f16,bf16 --batch-size $((1 + RANDOM % 2)) --nheads 8 --nheads-kv 4 --headdim 64,128 \
-			--seqlen $((1 + RANDOM % 5000)) --seqlen-k $((1 + RANDOM % 5000)) --repeat 20 || {
-			rc=1
-			break
-		}
-	done
-	for table in "$OUT"/ranks-*.md; do
-		printf '\n## %s\n\n' "$(basename "$table" .md)"
-		cat "$table"
-	done >>"$OUT/ranks.md"
-	cat "$OUT/ranks.md"
+	VKATTN=$here/vkattn VKATTN_RANKS_TESTS=$here/tests "$here/src/scripts/ranks.sh" "${@:2}" || rc=1
 fi
 if [[ $what == backward ]]; then
 	steps=("${@:2}")

@@ -56,5 +56,5 @@ func TestEstimatesOfTheDocs(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 8, rows)
+	require.Equal(t, 10, rows)
 }
