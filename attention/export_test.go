@@ -27,6 +27,13 @@ func CompileTime(op *Op) (d time.Duration) {
 	return d
 }
 
+// SetTuneBudget sets the time of a tuning that names none, until the test ends.
+func SetTuneBudget(t testing.TB, d time.Duration) {
+	before := tuneBudget
+	tuneBudget = d
+	t.Cleanup(func() { tuneBudget = before })
+}
+
 // SetMaxDSBytes bounds dS in scratch memory; 0: the plan does.
 func SetMaxDSBytes(op *Op, n uint64) { op.backward.maxDSBytes = n }
 

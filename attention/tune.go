@@ -38,8 +38,10 @@ type TuneProgress struct {
 	Of    int
 }
 
+// tuneBudget is the Budget of TuneOptions by default. Tests raise it: what a tuning finds depends on it.
+var tuneBudget = 50 * time.Second
+
 const (
-	tuneBudget        = 50 * time.Second
 	tuneCandidatesCPU = 8                      // on a driver on the CPU, in place of TuneCandidates
 	tuneWarm          = 500 * time.Millisecond // a cold card measured up to 4x slower
 )

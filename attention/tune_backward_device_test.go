@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -28,7 +27,7 @@ func TestTuneBackwardTimesStoresAndIsUsed(t *testing.T) {
 	require.Empty(t, dry[0].Stored)
 	require.Zero(t, dry[0].Gain)
 
-	reports, err := op.TuneBackward(context.Background(), shape, attention.TuneOptions{Candidates: 2, Budget: 5 * time.Minute})
+	reports, err := op.TuneBackward(context.Background(), shape, attention.TuneOptions{Candidates: 2, Budget: tuneTime})
 	require.NoError(t, err)
 	require.Len(t, reports, 2)
 	winners := map[string]string{}
