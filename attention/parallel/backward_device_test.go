@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -121,8 +120,8 @@ func TestBackwardOnADevice(t *testing.T) {
 			w := newWhole(x.cfg, x.p, 5)
 			host := *w
 			host.cfg.Tier = attention.TierAuto
-			host.forward(t, ranksOf(t, x.ranks, time.Minute), false) // O and LSE
-			for r, err := range backwardOnDevice(t, dev, streams, ranksOf(t, x.ranks, time.Minute), w) {
+			host.forward(t, ranksOf(t, x.ranks), false) // O and LSE
+			for r, err := range backwardOnDevice(t, dev, streams, ranksOf(t, x.ranks), w) {
 				if x.cfg.Tier != attention.TierScalar && errors.Is(err, attention.ErrUnsupported) {
 					t.Skip(err) // the device lacks the tier
 				}
@@ -142,7 +141,7 @@ func TestBackwardFaultOnADevice(t *testing.T) {
 	dev, streams := openRanks(t, ranks)
 	w := faultyCall(form{mode: ModeRing})
 	w.cfg.Tier = attention.TierScalar
-	groups := ranksOf(t, ranks, time.Minute)
+	groups := ranksOf(t, ranks)
 	groups[bad].t = &faulty{Transport: groups[bad].t, at: 2, fail: func() error { return boom }}
 	for r, err := range backwardOnDevice(t, dev, streams, groups, w) {
 		var named *RankError

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -23,7 +23,7 @@ func TestBackwardOverRanksIsTheGradient(t *testing.T) {
 		for _, n := range worlds {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
 				rapid.Check(t, func(t *rapid.T) {
-					groups := ranksOf(t, n, time.Minute)
+					groups := ranksOf(t, n)
 					cfg, p := drawCall(t, mode, n)
 					if cfg.DType == attention.F32 {
 						// Merged states round LSE and O to float32. Where a row has two keys, dS can
@@ -57,7 +57,7 @@ func TestBackwardOfLargeScores(t *testing.T) {
 			cfg := Config{Mode: mode, Inner: 2}
 			cfg.HeadDim, cfg.Causal, cfg.Scale = 16, causal, attention.ScaleOf(60)
 			w := newWhole(cfg, Problem{Shape: attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 60, Sk: 60}}, 3)
-			groups := ranksOf(t, 4, time.Minute)
+			groups := ranksOf(t, 4)
 			w.forward(t, groups, false)
 			_, list := w.run(t, groups, false, false)
 			for r, err := range list {
@@ -73,32 +73,34 @@ func TestBackwardOfLargeScores(t *testing.T) {
 // The same call gives the same gradients, bit for bit, however messages arrive.
 func TestBackwardBitsDoNotDependOnArrival(t *testing.T) {
 	testlevel.HostOnly(t)
-	ringMemory(t, 1) // groups of heads
-	for _, mode := range Modes() {
-		cfg := Config{Mode: mode, Inner: 2}
-		cfg.HeadDim, cfg.Causal = 16, attention.BottomRight
-		p := Problem{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 100, Sk: 120}}
-		var first *whole
-		for seed := range uint64(5) {
-			transports, err := InProcess(4)
-			require.NoError(t, err)
-			groups := make([]*Group, len(transports))
-			for r, x := range transports {
-				groups[r], err = NewGroup(&jittered{x, rand.New(rand.NewPCG(seed, uint64(r)))}, GroupOptions{})
+	ringMemory(t, 1)                      // groups of heads
+	synctest.Test(t, func(t *testing.T) { // delays take no time
+		for _, mode := range Modes() {
+			cfg := Config{Mode: mode, Inner: 2}
+			cfg.HeadDim, cfg.Causal = 16, attention.BottomRight
+			p := Problem{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 100, Sk: 120}}
+			var first *whole
+			for seed := range uint64(5) {
+				transports, err := InProcess(4)
 				require.NoError(t, err)
+				groups := make([]*Group, len(transports))
+				for r, x := range transports {
+					groups[r], err = NewGroup(&jittered{x, rand.New(rand.NewPCG(seed, uint64(r)))}, GroupOptions{})
+					require.NoError(t, err)
+				}
+				w := newWhole(cfg, p, 7)
+				w.forward(t, groups, false)
+				_, list := w.run(t, groups, seed%2 == 0, false)
+				for _, err := range list {
+					require.NoError(t, err)
+				}
+				if first == nil {
+					first = w
+				}
+				require.True(t, bytes.Equal(first.DQ.Host, w.DQ.Host), mode)
+				require.True(t, bytes.Equal(first.DK.Host, w.DK.Host), mode)
+				require.True(t, bytes.Equal(first.DV.Host, w.DV.Host), mode)
 			}
-			w := newWhole(cfg, p, 7)
-			w.forward(t, groups, false)
-			_, list := w.run(t, groups, seed%2 == 0, false)
-			for _, err := range list {
-				require.NoError(t, err)
-			}
-			if first == nil {
-				first = w
-			}
-			require.True(t, bytes.Equal(first.DQ.Host, w.DQ.Host), mode)
-			require.True(t, bytes.Equal(first.DK.Host, w.DK.Host), mode)
-			require.True(t, bytes.Equal(first.DV.Host, w.DV.Host), mode)
 		}
-	}
+	})
 }

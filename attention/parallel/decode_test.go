@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -90,7 +89,7 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 		pageSize := rapid.SampledFrom([]int{0, 1, 4}).Draw(t, "page size")
 		seed := rapid.Uint64().Draw(t, "seed")
 		rng := rand.New(rand.NewPCG(seed, 1))
-		groups := ranksOf(t, ranks, time.Minute)
+		groups := ranksOf(t, ranks)
 		whole := newSharded(cfg.Config, batch, hkv, most, pageSize, rng)
 		parts, ops := make([]*sharded, ranks), make([]*Op, ranks)
 		for r := range parts {
@@ -164,7 +163,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"tokens":   {func(_ *Config, a *DecodeArgs) { a.Tokens = nil }, attention.ErrInvalid},
 		"O":        {func(_ *Config, a *DecodeArgs) { a.O = attention.Tensor{} }, attention.ErrInvalid},
 	} {
-		groups := ranksOf(t, 2, time.Minute)
+		groups := ranksOf(t, 2)
 		for _, err := range onAll(groups, func(_ int, g *Group) error {
 			cfg, a := good, args()
 			x.change(&cfg, &a)
@@ -177,7 +176,7 @@ func TestDecodeRefuses(t *testing.T) {
 			require.ErrorIs(t, err, x.want, name)
 		}
 	}
-	groups := ranksOf(t, 2, time.Minute)
+	groups := ranksOf(t, 2)
 	for _, err := range onAll(groups, func(r int, g *Group) error {
 		op, err := New(g, nil, good)
 		require.NoError(t, err)
@@ -188,7 +187,7 @@ func TestDecodeRefuses(t *testing.T) {
 		require.EqualError(t, err, "parallel: rank 1: "+ErrMismatch.Error()+" on the cu_seqlens or lengths")
 	}
 	// 0 key heads are Hq, as in other calls.
-	for _, err := range onAll(ranksOf(t, 2, time.Minute), func(r int, g *Group) error {
+	for _, err := range onAll(ranksOf(t, 2), func(r int, g *Group) error {
 		op, err := New(g, nil, good)
 		require.NoError(t, err)
 		a := args()
@@ -207,7 +206,7 @@ func TestDecodeRefuses(t *testing.T) {
 // closed operation takes none.
 func TestTakesRemembersShapes(t *testing.T) {
 	testlevel.HostOnly(t)
-	op, err := New(ranksOf(t, 1, time.Minute)[0], nil, Config{Config: attention.Config{HeadDim: 8}})
+	op, err := New(ranksOf(t, 1)[0], nil, Config{Config: attention.Config{HeadDim: 8}})
 	require.NoError(t, err)
 	good, bad := attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 1, Sk: 9}, attention.Shape{B: 1, Hq: 3, Hkv: 2, Sq: 1, Sk: 9}
 	for range 2 {

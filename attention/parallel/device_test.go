@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -147,7 +146,7 @@ func TestForwardOnADevice(t *testing.T) {
 				}
 				cfg.HeadDim, cfg.Causal, cfg.Tier = 16, attention.BottomRight, attention.TierScalar
 				w := newWhole(cfg, p, 5)
-				groups := ranksOf(t, ranks, time.Minute)
+				groups := ranksOf(t, ranks)
 				var mu sync.Mutex
 				var parts []*part
 				memory := func(r int) (vk.MemoryKind, bool) { return vk.MemoryKind(r % 3), r%2 == 0 }
@@ -188,7 +187,7 @@ func TestCopyOnADevice(t *testing.T) {
 	dev, streams := openRanks(t, 1)
 	cfg := Config{}
 	cfg.HeadDim, cfg.Tier = 8, attention.TierScalar
-	op, err := New(ranksOf(t, 1, time.Minute)[0], dev, cfg)
+	op, err := New(ranksOf(t, 1)[0], dev, cfg)
 	require.NoError(t, err)
 	defer op.Close()
 	for _, x := range []struct {
@@ -249,7 +248,7 @@ func TestDecodeOnADevice(t *testing.T) {
 	dev, streams := openRanks(t, ranks)
 	cfg := Config{Block: 4}
 	cfg.HeadDim, cfg.Causal, cfg.Tier = 16, attention.BottomRight, attention.TierScalar
-	groups := ranksOf(t, ranks, time.Minute)
+	groups := ranksOf(t, ranks)
 	whole := newSharded(cfg.Config, batch, heads, most, 0, nil)
 	one, err := attention.NewAppend(nil, attention.AppendConfig{HeadDim: cfg.HeadDim})
 	require.NoError(t, err)
@@ -323,7 +322,7 @@ func TestErrorLeavesNoWorkInTheStream(t *testing.T) {
 	defer b.Close()
 	cfg := Config{}
 	cfg.HeadDim, cfg.Tier = 8, attention.TierScalar
-	op, err := New(ranksOf(t, 1, time.Minute)[0], dev, cfg)
+	op, err := New(ranksOf(t, 1)[0], dev, cfg)
 	require.NoError(t, err)
 	defer op.Close()
 	x, err := op.plan(Problem{Shape: attention.Shape{B: 1, Hq: 1, Sq: 4, Sk: 4}}, everywhere)

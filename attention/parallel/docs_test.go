@@ -39,7 +39,7 @@ func TestEstimatesOfTheDocs(t *testing.T) {
 			}
 			cfg := Config{Mode: mode, Machine: Machine{RanksPerHost: 8}}
 			cfg.HeadDim, cfg.Causal = 128, attention.TopLeft
-			op, err := New(ranksOf(t, ranks, 0)[0], nil, cfg)
+			op, err := New(ranksOf(t, ranks)[0], nil, cfg)
 			require.NoError(t, err)
 			p, err := op.Plan(Problem{Shape: attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: keys, Sk: keys}})
 			require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -69,29 +70,31 @@ func faultyCall(x form) *whole {
 func TestFaultsNameTheRankOnEveryOther(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1) // groups of heads
-	const ranks, bad, timeout = 4, 2, 400 * time.Millisecond
+	const ranks, bad = 4, 2
 	for _, form := range forms() {
 		for name, x := range rankFaults {
 			for _, forward := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%v %v %s forward %v", form.mode, form.schedule, name, forward), func(t *testing.T) {
 					t.Parallel()
-					groups := ranksOf(t, ranks, timeout)
-					g := groups[bad]
-					ended := g.t.(*inProcess).ended
-					at := int32(1) // in the second exchange, where there is one
-					if form.mode == ModeAllGather && forward {
-						at = 0
-					}
-					g.t = &faulty{Transport: g.t, at: at, fail: func() error { return x.fail(g, ended) }}
-					w := faultyCall(form)
-					start := time.Now()
-					_, list := w.run(t, groups, false, forward)
-					require.Less(t, time.Since(start), 20*timeout)
-					requireNamed(t, list, bad, x.want)
-					// The group stays closed, and says why.
-					for r, g := range groups {
-						require.Error(t, g.Barrier(context.Background()), "rank %d", r)
-					}
+					synctest.Test(t, func(t *testing.T) { // only a rank that waits for ever sees the timeout
+						groups := ranksOf(t, ranks)
+						g := groups[bad]
+						ended := g.t.(*inProcess).ended
+						at := int32(1) // in the second exchange, where there is one
+						if form.mode == ModeAllGather && forward {
+							at = 0
+						}
+						g.t = &faulty{Transport: g.t, at: at, fail: func() error { return x.fail(g, ended) }}
+						w := faultyCall(form)
+						start := time.Now()
+						_, list := w.run(t, groups, false, forward)
+						require.LessOrEqual(t, time.Since(start), patience)
+						requireNamed(t, list, bad, x.want)
+						// The group stays closed, and says why.
+						for r, g := range groups {
+							require.Error(t, g.Barrier(context.Background()), "rank %d", r)
+						}
+					})
 				})
 			}
 		}
@@ -105,7 +108,7 @@ func TestDisagreementNamesTheRankAndTheField(t *testing.T) {
 	good := Config{}
 	good.HeadDim = 8
 	p := Problem{Shape: attention.Shape{B: 1, Hq: 2, Sq: 9, Sk: 9}}
-	groups := ranksOf(t, ranks, time.Minute)
+	groups := ranksOf(t, ranks)
 	for field, change := range map[string]func(*Config, *Problem){
 		"Config":                  func(c *Config, _ *Problem) { c.Causal = attention.TopLeft },
 		"Mode, Order or Schedule": func(c *Config, _ *Problem) { c.Mode = ModeAllGather },
@@ -214,40 +217,42 @@ func TestCancelAndAbortEndTheCall(t *testing.T) {
 		{func(g *Group, _ func()) { g.Abort(nil) }, ErrFailed},
 		{func(g *Group, _ func()) { require.NoError(t, g.Close()) }, ErrLeft},
 	} {
-		groups := ranksOf(t, 3, time.Minute)
-		list := onAll(groups, func(r int, g *Group) error {
-			if r == 2 {
-				return nil // never calls
+		synctest.Test(t, func(t *testing.T) {
+			list := onAll(ranksOf(t, 3), func(r int, g *Group) error {
+				if r == 2 {
+					return nil // never calls
+				}
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				if r == 1 {
+					time.AfterFunc(time.Second, func() { x.end(g, cancel) }) // when both wait
+				}
+				return g.Barrier(ctx)
+			})
+			for r, err := range list[:2] {
+				var named *RankError
+				require.ErrorAs(t, err, &named)
+				require.Equal(t, 1, named.Rank, "rank %d: %v", r, err)
+				require.ErrorIs(t, err, x.want)
 			}
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			if r == 1 {
-				time.AfterFunc(10*time.Millisecond, func() { x.end(g, cancel) })
-			}
-			return g.Barrier(ctx)
 		})
-		for r, err := range list[:2] {
-			var named *RankError
-			require.ErrorAs(t, err, &named)
-			require.Equal(t, 1, named.Rank, "rank %d: %v", r, err)
-			require.ErrorIs(t, err, x.want)
-		}
 	}
 }
 
 // A rank that never calls is named by those that wait for it.
 func TestTimeoutNamesTheMissingRank(t *testing.T) {
 	testlevel.HostOnly(t)
-	groups := ranksOf(t, 4, 50*time.Millisecond)
-	for r, err := range onAll(groups, func(r int, g *Group) error {
-		if r == 3 {
-			return nil
+	synctest.Test(t, func(t *testing.T) {
+		for r, err := range onAll(ranksOf(t, 4), func(r int, g *Group) error {
+			if r == 3 {
+				return nil
+			}
+			return g.Barrier(context.Background())
+		})[:3] {
+			require.ErrorIs(t, err, ErrTimeout)
+			require.EqualError(t, err, "parallel: rank 3: no response within the timeout", "rank %d", r)
 		}
-		return g.Barrier(context.Background())
-	})[:3] {
-		require.ErrorIs(t, err, ErrTimeout)
-		require.EqualError(t, err, "parallel: rank 3: no response within the timeout", "rank %d", r)
-	}
+	})
 }
 
 // Messages of different sizes end the call instead of writing past the memory.

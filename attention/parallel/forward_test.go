@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -28,7 +28,7 @@ func TestForwardOverRanksIsAttention(t *testing.T) {
 		for _, n := range worlds {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
 				rapid.Check(t, func(t *rapid.T) {
-					groups := ranksOf(t, n, time.Minute)
+					groups := ranksOf(t, n)
 					cfg, p := drawCall(t, mode, n)
 					w := newWhole(cfg, p, 1)
 					plan := w.forward(t, groups, rapid.Bool().Draw(t, "BSHD"))
@@ -47,40 +47,42 @@ func TestForwardBitsDoNotDependOnArrival(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1) // groups of heads
 	sequenceMessages(t)
-	for _, x := range forms() {
-		cfg := Config{Mode: x.mode, Schedule: x.schedule, Inner: 2}
-		cfg.HeadDim, cfg.Causal = 16, attention.TopLeft
-		p := Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 150, Sk: 150}}
-		var first *whole
-		for seed := range uint64(6) {
-			messageBytes = 1 // a message for each sequence
-			if seed%4 < 2 {
-				messageBytes = math.MaxInt32
-			}
-			transports, err := InProcess(4)
-			require.NoError(t, err)
-			groups := make([]*Group, len(transports))
-			for r, transport := range transports {
-				groups[r], err = NewGroup(&jittered{transport, rand.New(rand.NewPCG(seed, uint64(r)))}, GroupOptions{})
+	synctest.Test(t, func(t *testing.T) { // delays take no time
+		for _, x := range forms() {
+			cfg := Config{Mode: x.mode, Schedule: x.schedule, Inner: 2}
+			cfg.HeadDim, cfg.Causal = 16, attention.TopLeft
+			p := Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 150, Sk: 150}}
+			var first *whole
+			for seed := range uint64(6) {
+				messageBytes = 1 // a message for each sequence
+				if seed%4 < 2 {
+					messageBytes = math.MaxInt32
+				}
+				transports, err := InProcess(4)
 				require.NoError(t, err)
+				groups := make([]*Group, len(transports))
+				for r, transport := range transports {
+					groups[r], err = NewGroup(&jittered{transport, rand.New(rand.NewPCG(seed, uint64(r)))}, GroupOptions{})
+					require.NoError(t, err)
+				}
+				w := newWhole(cfg, p, 7)
+				w.forward(t, groups, seed%2 == 0)
+				if first == nil {
+					first = w
+				}
+				require.True(t, bytes.Equal(first.O.Host, w.O.Host), x)
+				require.True(t, bytes.Equal(first.LSE.Host, w.LSE.Host), x)
 			}
-			w := newWhole(cfg, p, 7)
-			w.forward(t, groups, seed%2 == 0)
-			if first == nil {
-				first = w
+			one := newWhole(cfg, p, 7)
+			op, err := attention.New(nil, cfg.Config)
+			require.NoError(t, err)
+			require.NoError(t, op.Forward(nil, one.Args))
+			if x.schedule != ScheduleOverlap {
+				require.True(t, bytes.Equal(one.O.Host, first.O.Host), x)
+				require.True(t, bytes.Equal(one.LSE.Host, first.LSE.Host), x)
 			}
-			require.True(t, bytes.Equal(first.O.Host, w.O.Host), x)
-			require.True(t, bytes.Equal(first.LSE.Host, w.LSE.Host), x)
 		}
-		one := newWhole(cfg, p, 7)
-		op, err := attention.New(nil, cfg.Config)
-		require.NoError(t, err)
-		require.NoError(t, op.Forward(nil, one.Args))
-		if x.schedule != ScheduleOverlap {
-			require.True(t, bytes.Equal(one.O.Host, first.O.Host), x)
-			require.True(t, bytes.Equal(one.LSE.Host, first.LSE.Host), x)
-		}
-	}
+	})
 }
 
 // A rank may leave LSE out. It is sent none, the others get theirs, and O has the same bits.
@@ -95,12 +97,12 @@ func TestLSEOnlyWhereAskedFor(t *testing.T) {
 			cfg := Config{Mode: mode, Inner: 2}
 			cfg.HeadDim, cfg.Causal = 16, attention.BottomRight
 			all := newWhole(cfg, p, 7)
-			all.forward(t, ranksOf(t, ranks, time.Minute), false)
+			all.forward(t, ranksOf(t, ranks), false)
 			for _, noLSE := range [][]bool{{true, true, true, true}, {false, true, true, false}, {true, true, false, false}} {
 				w := newWhole(cfg, p, 7)
 				garbage := bytes.Clone(w.LSE.Host)
 				w.noLSE = noLSE
-				plan := w.forward(t, ranksOf(t, ranks, time.Minute), true)
+				plan := w.forward(t, ranksOf(t, ranks), true)
 				require.True(t, bytes.Equal(all.O.Host, w.O.Host), "%v %s %v", mode, name, noLSE)
 				rows, _ := p.extent()
 				for r, no := range noLSE {
@@ -137,7 +139,7 @@ func TestUlyssesCopiesNoMessage(t *testing.T) {
 		} else {
 			w.noLSE = slices.Repeat([]bool{true}, ranks)
 		}
-		plan := w.forward(t, ranksOf(t, ranks, time.Minute), false)
+		plan := w.forward(t, ranksOf(t, ranks), false)
 		for r, n := range w.allocated {
 			require.EqualValues(t, want, n, "rank %d, LSE %v", r, lse)
 			require.LessOrEqual(t, n, plan.Forward.ScratchBytes)

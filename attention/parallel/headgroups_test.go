@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -42,7 +41,7 @@ func TestHeadGroupsGiveTheSameBits(t *testing.T) {
 				t.Run(fmt.Sprintf("%v %v %d %v %v", x.mode, schedule, x.ranks, x.p.Shape, causal), func(t *testing.T) {
 					cfg := Config{Mode: x.mode, Schedule: schedule, Inner: 2}
 					cfg.HeadDim, cfg.Causal = 8, causal
-					groups := ranksOf(t, x.ranks, time.Minute)
+					groups := ranksOf(t, x.ranks)
 					var all, some *whole
 					for _, forward := range []bool{true, false} {
 						var taken [2]uint64
@@ -96,7 +95,7 @@ func TestLSEDividesAGather(t *testing.T) {
 				for r := range w.noLSE {
 					w.noLSE[r] = asks == "none" || asks == "one" && r > 0
 				}
-				groups := ranksOf(t, ranks, time.Minute)
+				groups := ranksOf(t, ranks)
 				counters := make([]*faulty, ranks)
 				for r := range groups {
 					counters[r] = &faulty{Transport: groups[r].t, at: -1}
@@ -135,7 +134,7 @@ func TestRingAllocatesWhatThePlanTells(t *testing.T) {
 				cfg := Config{Mode: ModeRing, Schedule: schedule}
 				cfg.HeadDim, cfg.HeadDimV, cfg.Causal = 8, 12, causal
 				w := newWhole(cfg, Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 4, Sq: 64, Sk: 64}}, 3)
-				groups := ranksOf(t, ranks, time.Minute)
+				groups := ranksOf(t, ranks)
 				for _, x := range []struct{ forward, lse bool }{{true, true}, {true, false}, {false, true}} {
 					w.noLSE = slices.Repeat([]bool{!x.lse}, ranks)
 					plan, list := w.run(t, groups, true, x.forward)
@@ -202,7 +201,7 @@ func TestFaultInALaterGroupOfHeads(t *testing.T) {
 	const ranks, bad = 4, 2
 	for _, forward := range []bool{true, false} {
 		w := faultyCall(form{ModeRing, ScheduleOverlap})
-		groups := ranksOf(t, ranks, time.Minute)
+		groups := ranksOf(t, ranks)
 		at := int32(3 * (ranks - 1)) // the first exchange of the last group
 		if !forward {
 			at = 3 * (2*ranks - 1)
@@ -234,7 +233,7 @@ func TestHeadGroupsOnADevice(t *testing.T) {
 		cfg := Config{Mode: ModeRing, Schedule: test.schedule}
 		cfg.HeadDim, cfg.Tier, cfg.Causal = 32, attention.TierScalar, attention.TopLeft
 		w := newWhole(cfg, Problem{Shape: attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: 64 * ranks, Sk: 64 * ranks}}, 5)
-		groups := ranksOf(t, ranks, time.Minute)
+		groups := ranksOf(t, ranks)
 		w.isAttentionOnDevices(t, dev, streams, groups, func(r int, x *deviceRank) error {
 			planned := w.planned(t, ranks)
 			if planned.headGroupsWithLSE() < 2 || x.plan.Schedule != test.schedule || x.op.allocated > planned.forwardScratch(r, true) {

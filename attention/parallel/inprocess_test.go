@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -16,12 +17,12 @@ func TestCloseEndsTheOwnWait(t *testing.T) {
 	transfer := func(peer int) []Transfer { return []Transfer{{peer, Memory{Host: make([]byte, 4), Bytes: 4}}} }
 	for name, wait := range map[string]func(x Transport, closed func()) error{
 		"a gather": func(x Transport, closed func()) error {
-			time.AfterFunc(10*time.Millisecond, closed)
+			time.AfterFunc(1, closed) // when this rank waits
 			_, err := x.Gather(context.Background(), nil)
 			return err
 		},
 		"an exchange": func(x Transport, closed func()) error {
-			time.AfterFunc(10*time.Millisecond, closed)
+			time.AfterFunc(1, closed) // when this rank waits
 			p, err := x.Exchange(nil, transfer(1))
 			require.NoError(t, err)
 			return p.Wait(context.Background())
@@ -34,18 +35,13 @@ func TestCloseEndsTheOwnWait(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			list, err := InProcess(3)
-			require.NoError(t, err)
-			ended := make(chan error, 1)
-			go func() { ended <- wait(list[0], func() { _ = list[0].Close() }) }()
-			select {
-			case err := <-ended:
+			synctest.Test(t, func(t *testing.T) {
+				list, err := InProcess(3)
+				require.NoError(t, err)
+				require.Equal(t, &RankError{0, ErrLeft}, wait(list[0], func() { _ = list[0].Close() }))
+				_, err = list[1].Gather(context.Background(), nil)
 				require.Equal(t, &RankError{0, ErrLeft}, err)
-			case <-time.After(5 * time.Second):
-				t.Fatal("it goes on")
-			}
-			_, err = list[1].Gather(context.Background(), nil)
-			require.Equal(t, &RankError{0, ErrLeft}, err)
+			})
 		})
 	}
 }
@@ -60,12 +56,5 @@ func TestExchangeThatFails(t *testing.T) {
 	require.NoError(t, err)
 	_, err = list[1].Exchange([]Transfer{{0, memory(4)}}, []Transfer{{0, memory(4)}, {0, memory(5)}})
 	require.ErrorIs(t, err, ErrMismatch)
-	ended := make(chan error, 1)
-	go func() { ended <- first.Wait(context.Background()) }()
-	select {
-	case err := <-ended:
-		require.ErrorIs(t, err, ErrMismatch)
-	case <-time.After(5 * time.Second):
-		t.Fatal("it goes on")
-	}
+	require.ErrorIs(t, first.Wait(context.Background()), ErrMismatch)
 }

@@ -6,7 +6,6 @@ import (
 	"math"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -45,7 +44,7 @@ func TestPlanTellsBytesAndMemory(t *testing.T) {
 				groups, counters := make([]*Group, n), make([]*counted, n)
 				for r := range groups {
 					counters[r] = &counted{Transport: transports[r]}
-					groups[r], err = NewGroup(counters[r], GroupOptions{Timeout: time.Minute})
+					groups[r], err = NewGroup(counters[r], GroupOptions{Timeout: patience})
 					require.NoError(t, err)
 				}
 				rapid.Check(t, func(t *rapid.T) {
@@ -111,7 +110,7 @@ func TestPlanChoosesByEstimate(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			x.cfg.HeadDim, x.cfg.Causal = 128, attention.TopLeft
-			op, err := New(ranksOf(t, x.ranks, 0)[0], nil, x.cfg)
+			op, err := New(ranksOf(t, x.ranks)[0], nil, x.cfg)
 			require.NoError(t, err)
 			p, err := op.Plan(Problem{Shape: x.shape})
 			require.NoError(t, err)
@@ -131,7 +130,7 @@ func TestModesRefuseByName(t *testing.T) {
 	testlevel.HostOnly(t)
 	plan := func(cfg Config, s attention.Shape, ranks int) error {
 		cfg.HeadDim = 32
-		op, err := New(ranksOf(t, ranks, 0)[0], nil, cfg)
+		op, err := New(ranksOf(t, ranks)[0], nil, cfg)
 		if err != nil {
 			return err
 		}
@@ -174,7 +173,7 @@ func TestProblemsAreCheckedByField(t *testing.T) {
 	testlevel.HostOnly(t)
 	cfg := Config{}
 	cfg.HeadDim = 8
-	op, err := New(ranksOf(t, 2, 0)[0], nil, cfg)
+	op, err := New(ranksOf(t, 2)[0], nil, cfg)
 	require.NoError(t, err)
 	s := attention.Shape{B: 2, Hq: 2, Sq: 5, Sk: 5}
 	for field, p := range map[string]Problem{
@@ -245,7 +244,7 @@ func TestSplitsOfImpossibleSizes(t *testing.T) {
 // The caller may change the Plan that it has: calls have their own.
 func TestPlanIsTheCallers(t *testing.T) {
 	testlevel.HostOnly(t)
-	groups := ranksOf(t, 2, time.Minute)
+	groups := ranksOf(t, 2)
 	cfg := Config{Mode: ModeRing}
 	cfg.HeadDim = 8
 	op, err := New(groups[0], nil, cfg)

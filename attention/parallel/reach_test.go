@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -61,8 +60,8 @@ func TestReachDividesHeads(t *testing.T) {
 			cfg := Config{Mode: x.mode, Schedule: x.schedule, Inner: 2}
 			cfg.HeadDim, cfg.Causal = d, attention.TopLeft
 			w := newWhole(cfg, Problem{Shape: s}, 3)
-			w.forward(t, ranksOf(t, ranks, time.Minute), false)
-			_, list := w.run(t, ranksOf(t, ranks, time.Minute), false, false)
+			w.forward(t, ranksOf(t, ranks), false)
+			_, list := w.run(t, ranksOf(t, ranks), false, false)
 			require.NoError(t, errors.Join(list...))
 			kernelReach(t, x.reach)
 			got := newWhole(cfg, Problem{Shape: s}, 3)
@@ -72,7 +71,7 @@ func TestReachDividesHeads(t *testing.T) {
 				require.ErrorContains(t, err, fmt.Sprintf("a descriptor reaches %d", x.reach))
 				return
 			}
-			groups := ranksOf(t, ranks, time.Minute)
+			groups := ranksOf(t, ranks)
 			counters := make([]*counted, ranks)
 			for r := range groups {
 				counters[r] = &counted{Transport: groups[r].t}
@@ -138,9 +137,9 @@ func TestRanksOfDifferentReach(t *testing.T) {
 	cfg.HeadDim = 16
 	p := Problem{Shape: attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: 30, Sk: 30}}
 	all := newWhole(cfg, p, 3)
-	all.forward(t, ranksOf(t, ranks, time.Minute), false)
+	all.forward(t, ranksOf(t, ranks), false)
 	w := newWhole(cfg, p, 3)
-	groups := ranksOf(t, ranks, time.Minute)
+	groups := ranksOf(t, ranks)
 	counters := make([]*counted, ranks)
 	for r := range groups {
 		counters[r] = &counted{Transport: groups[r].t}
@@ -175,7 +174,7 @@ func TestReachOfDescriptorsOnADevice(t *testing.T) {
 		cfg := Config{Mode: x.mode, Schedule: ScheduleGather}
 		cfg.HeadDim, cfg.HeadDimV, cfg.Tier, cfg.Access = d, 8, attention.TierScalar, attention.AccessDescriptors
 		w := newWhole(cfg, Problem{Shape: attention.Shape{B: x.batch, Hq: x.heads, Hkv: x.heads, Sq: 2, Sk: keys}}, 5)
-		groups := ranksOf(t, ranks, time.Minute)
+		groups := ranksOf(t, ranks)
 		op, err := New(groups[0], dev, cfg)
 		require.NoError(t, err)
 		plan, err := op.Plan(w.p)

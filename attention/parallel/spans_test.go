@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -169,8 +168,8 @@ func TestMessagesOfAStripedSplit(t *testing.T) {
 						cfg := Config{Mode: x.mode, Schedule: x.schedule, Inner: 2}
 						cfg.HeadDim, cfg.HeadDimV = 8, dim
 						w := newWhole(cfg, stripedProblem(attention.Shape{B: 2, Hq: 4, Hkv: 4, Sq: n, Sk: n}, ranks, 1), 3)
-						w.forward(t, ranksOf(t, ranks, time.Minute), false)
-						groups := ranksOf(t, ranks, time.Minute)
+						w.forward(t, ranksOf(t, ranks), false)
+						groups := ranksOf(t, ranks)
 						var sends []int32
 						counters := make([]*counted, ranks)
 						for r := range groups {
@@ -223,7 +222,7 @@ func TestSpansThatAreMessages(t *testing.T) {
 		for g := range ranks {
 			require.Equal(t, x.want, planned.packs(g, 2, 8), "%+v", x)
 		}
-		w.forward(t, ranksOf(t, ranks, time.Minute), true)
+		w.forward(t, ranksOf(t, ranks), true)
 		for r, n := range w.allocated {
 			require.LessOrEqual(t, n, planned.forwardScratch(r, true), "%+v", x)
 		}
@@ -264,7 +263,7 @@ func TestStripedSplitIsAttention(t *testing.T) {
 						name := fmt.Sprintf("%v, %d ranks, problem %d, %v", x, ranks, i, causal)
 						w := newWhole(cfg, p, 1)
 						for _, forward := range []bool{true, false} {
-							plan, list := w.run(t, ranksOf(t, ranks, time.Minute), i%2 == 0, forward)
+							plan, list := w.run(t, ranksOf(t, ranks), i%2 == 0, forward)
 							planned := w.planned(t, ranks)
 							for r, err := range list {
 								require.NoError(t, err, name)
@@ -310,7 +309,7 @@ func TestStripedSplitOnADevice(t *testing.T) {
 					cfg := Config{Mode: x.mode, Schedule: x.schedule, Inner: 2}
 					cfg.HeadDim, cfg.HeadDimV, cfg.Causal, cfg.Tier = 16, dim, causal, attention.TierScalar
 					w := newWhole(cfg, stripedProblem(attention.Shape{B: 2, Hq: 4, Hkv: 4, Sq: 20 * ranks, Sk: 20 * ranks * some}, ranks, some), 5)
-					groups := ranksOf(t, ranks, time.Minute)
+					groups := ranksOf(t, ranks)
 					w.isAttentionOnDevices(t, dev, streams[:ranks], groups, nil)
 					for r, err := range backwardOnDevice(t, dev, streams[:ranks], groups, w) {
 						require.NoError(t, err, "rank %d", r)
@@ -339,7 +338,7 @@ func TestDispatchesOfAStripedSplit(t *testing.T) {
 			cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
 			w := newWhole(cfg, stripedProblem(attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: n, Sk: n}, ranks, 1), 5)
 			seen := make([]int, ranks)
-			for r, err := range w.onDevices(t, dev, streams, ranksOf(t, ranks, time.Minute), movable, func(r int, d *deviceRank) error {
+			for r, err := range w.onDevices(t, dev, streams, ranksOf(t, ranks), movable, func(r int, d *deviceRank) error {
 				if err := d.s.Observe(func(vk.Dispatched) { seen[r]++ }); err != nil {
 					return err
 				}

@@ -36,13 +36,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// patience is longer than any wait that ends.
+const patience = 10 * time.Minute
+
 // ranksOf makes a group of n ranks of this process.
-func ranksOf(t require.TestingT, n int, timeout time.Duration) []*Group {
+func ranksOf(t require.TestingT, n int) []*Group {
 	transports, err := InProcess(n)
 	require.NoError(t, err)
 	groups := make([]*Group, n)
 	for r := range groups {
-		groups[r], err = NewGroup(transports[r], GroupOptions{Timeout: timeout})
+		groups[r], err = NewGroup(transports[r], GroupOptions{Timeout: patience})
 		require.NoError(t, err)
 	}
 	return groups
@@ -59,7 +62,8 @@ func onAll(groups []*Group, work func(rank int, g *Group) error) []error {
 	return list
 }
 
-// jittered delays operations of a transport at random, so that messages arrive in any order.
+// jittered delays operations of a transport at random, so that messages arrive in any order. It is for
+// bubbles of synctest, whose clock makes the delays the order.
 type jittered struct {
 	Transport
 	rng *rand.Rand

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -20,72 +21,38 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-const timeout = 600 * time.Millisecond
-
-// listener opens a port of this host for rank 0.
-func listener(t *testing.T) (net.Listener, []string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	return l, []string{l.Addr().String()}
-}
-
-// joined brings n ranks together.
-func joined(t *testing.T, n int) []*Channel {
-	t.Helper()
-	l, addresses := listener(t)
-	list := make([]*Channel, n)
-	for r, err := range ranktest.OnAll(n, func(r int) (err error) {
-		o := Options{Timeout: timeout, Join: 5 * time.Second}
-		if r == 0 {
-			o.Listener = l
-		}
-		list[r], err = Join(context.Background(), World{Rank: r, Ranks: n, Addresses: addresses}, o)
-		return err
-	}) {
-		require.NoError(t, err, "rank %d", r)
-	}
-	t.Cleanup(func() {
-		for _, err := range ranktest.OnAll(n, func(r int) error { return list[r].Close() }) {
-			require.NoError(t, err)
-		}
-	})
-	return list
-}
-
 // Ranks gather each other's bytes, any number of times, and leave in any order.
 func TestRanksGather(t *testing.T) {
-	testlevel.HostOnly(t)
 	for _, n := range []int{1, 2, 3, 4, 8} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			ranktest.NoLeak(t)
-			list := joined(t, n)
-			for range 20 {
-				for r, err := range ranktest.OnAll(n, func(r int) error {
-					parts, err := list[r].Gather(context.Background(), []byte(strings.Repeat("x", r)))
-					for s, p := range parts {
-						if len(p) != s {
-							return fmt.Errorf("%d bytes of rank %d", len(p), s)
+			inBubble(t, func(t *testing.T) {
+				list := joined(t, n)
+				for range 20 {
+					for r, err := range ranktest.OnAll(n, func(r int) error {
+						parts, err := list[r].Gather(context.Background(), []byte(strings.Repeat("x", r)))
+						for s, p := range parts {
+							if len(p) != s {
+								return fmt.Errorf("%d bytes of rank %d", len(p), s)
+							}
 						}
+						return err
+					}) {
+						require.NoError(t, err, "rank %d", r)
 					}
-					return err
-				}) {
-					require.NoError(t, err, "rank %d", r)
 				}
-			}
-			time.Sleep(2 * timeout) // heartbeats keep the world alive
-			for _, c := range list {
-				require.Nil(t, c.Err())
-				require.NoError(t, c.Close())
-				require.Nil(t, c.Err())
-			}
+				time.Sleep(20 * timeout) // heartbeats keep the world alive
+				for _, c := range list {
+					require.Nil(t, c.Err())
+					require.NoError(t, c.Close())
+					require.Nil(t, c.Err())
+				}
+			})
 		})
 	}
 }
 
 // A rank that dies, stops responding, aborts, leaves or does not call is named on every other rank.
 func TestFaultsNameTheRank(t *testing.T) {
-	testlevel.HostOnly(t)
 	boom := errors.New("boom")
 	for name, x := range map[string]struct {
 		fault func(c *Channel)
@@ -95,40 +62,39 @@ func TestFaultsNameTheRank(t *testing.T) {
 		"aborts": {func(c *Channel) { c.Abort(&parallel.RankError{Rank: c.rank, Err: boom}) }, parallel.ErrFailed},
 		"leaves": {func(c *Channel) { _ = c.Close() }, parallel.ErrLeft},
 		"hangs":  {func(c *Channel) {}, parallel.ErrTimeout},
-		"is silent": {func(c *Channel) { // a stopped process: its connection stays, without heartbeats
-			c.link.mu.Lock()
-			time.AfterFunc(3*timeout, c.link.mu.Unlock)
-		}, parallel.ErrTimeout},
+		// A stopped process: its connections stay, without heartbeats.
+		"is silent": {func(c *Channel) { stop(c, 3*timeout) }, parallel.ErrTimeout},
 	} {
 		for _, n := range []int{2, 4, 8} {
 			for _, bad := range []int{0, n - 1} {
 				t.Run(fmt.Sprintf("%s/%d of %d", name, bad, n), func(t *testing.T) {
-					ranktest.NoLeak(t)
-					list := joined(t, n)
-					start := time.Now()
-					for r, err := range ranktest.OnAll(n, func(r int) error {
-						if r == bad {
-							x.fault(list[r])
-							return nil
+					inBubble(t, func(t *testing.T) {
+						list := joined(t, n)
+						start := time.Now()
+						for r, err := range ranktest.OnAll(n, func(r int) error {
+							if r == bad {
+								x.fault(list[r])
+								return nil
+							}
+							within := 5 * timeout
+							if name == "hangs" {
+								within = timeout
+							}
+							ctx, cancel := context.WithTimeout(context.Background(), within)
+							defer cancel()
+							_, err := list[r].Gather(ctx, nil)
+							return err
+						}) {
+							if r != bad {
+								ranktest.Named(t, err, bad, x.want)
+								require.Equal(t, err, error(list[r].Err()))
+							}
 						}
-						within := 5 * timeout
-						if name == "hangs" {
-							within = timeout
+						require.LessOrEqual(t, time.Since(start), timeout)
+						if name == "aborts" {
+							require.ErrorIs(t, list[bad].Err(), boom)
 						}
-						ctx, cancel := context.WithTimeout(context.Background(), within)
-						defer cancel()
-						_, err := list[r].Gather(ctx, nil)
-						return err
-					}) {
-						if r != bad {
-							ranktest.Named(t, err, bad, x.want)
-							require.Equal(t, err, error(list[r].Err()))
-						}
-					}
-					require.Less(t, time.Since(start), 6*timeout)
-					if name == "aborts" {
-						require.ErrorIs(t, list[bad].Err(), boom)
-					}
+					})
 				})
 			}
 		}
@@ -138,45 +104,44 @@ func TestFaultsNameTheRank(t *testing.T) {
 // A wait for messages that times out names the rank at the end of the chain of waits, and a
 // peer that left without its side of a message is found.
 func TestTimeoutOfMessagesNamesTheCulprit(t *testing.T) {
-	testlevel.HostOnly(t)
-	ranktest.NoLeak(t)
-	list := joined(t, 4)
-	// 0 waits for 3, which waits for 2, which computes. 1 has posted all that 0 needs.
-	posts := []struct{ sends, receives []int }{{[]int{1}, []int{3}}, {nil, []int{0}}, {nil, nil}, {nil, []int{2}}}
-	var waiting []*Messages
-	for r, p := range posts {
-		m, err := list[r].Post(p.sends, p.receives)
-		require.NoError(t, err)
-		waiting = append(waiting, m)
-	}
-	waiting[0].Await()
-	waiting[3].Await()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
-	defer cancel()
-	<-ctx.Done()
-	ranktest.Named(t, list[0].TimedOut(ctx, 3), 2, parallel.ErrTimeout)
-	for _, c := range list {
-		<-c.Ended()
-		ranktest.Named(t, c.Err(), 2, parallel.ErrTimeout)
-	}
+	inBubble(t, func(t *testing.T) {
+		list := joined(t, 4)
+		// 0 waits for 3, which waits for 2, which computes. 1 has posted all that 0 needs.
+		posts := []struct{ sends, receives []int }{{[]int{1}, []int{3}}, {nil, []int{0}}, {nil, nil}, {nil, []int{2}}}
+		var waiting []*Messages
+		for r, p := range posts {
+			m, err := list[r].Post(p.sends, p.receives)
+			require.NoError(t, err)
+			waiting = append(waiting, m)
+		}
+		waiting[0].Await()
+		waiting[3].Await()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
+		defer cancel()
+		<-ctx.Done()
+		ranktest.Named(t, list[0].TimedOut(ctx, 3), 2, parallel.ErrTimeout)
+		for _, c := range list {
+			<-c.Ended()
+			ranktest.Named(t, c.Err(), 2, parallel.ErrTimeout)
+		}
 
-	list = joined(t, 3)
-	m, err := list[1].Post(nil, []int{2})
-	require.NoError(t, err)
-	require.NoError(t, list[2].Close())
-	require.Eventually(t, func() bool { return m.Missing() != nil }, time.Second, time.Millisecond)
-	ranktest.Named(t, m.Missing(), 2, parallel.ErrLeft)
-	for _, peer := range []int{-1, 1, 3} {
-		_, err = list[1].Post([]int{peer}, nil)
+		list = joined(t, 3)
+		m, err := list[1].Post(nil, []int{2})
+		require.NoError(t, err)
+		require.NoError(t, list[2].Close())
+		synctest.Wait()
+		ranktest.Named(t, m.Missing(), 2, parallel.ErrLeft)
+		for _, peer := range []int{-1, 1, 3} {
+			_, err = list[1].Post([]int{peer}, nil)
+			require.ErrorIs(t, err, attention.ErrInvalid)
+		}
+		_, err = list[1].Gather(context.Background(), make([]byte, maxPart+1))
 		require.ErrorIs(t, err, attention.ErrInvalid)
-	}
-	_, err = list[1].Gather(context.Background(), make([]byte, maxPart+1))
-	require.ErrorIs(t, err, attention.ErrInvalid)
+	})
 }
 
 // Ranks that disagree on the world, and those that do not come, are named on every rank.
 func TestJoinNamesTheRankThatIsWrong(t *testing.T) {
-	testlevel.HostOnly(t)
 	for name, x := range map[string]struct {
 		bad  *World // in place of rank 2; nil: it does not come
 		want error
@@ -185,70 +150,64 @@ func TestJoinNamesTheRankThatIsWrong(t *testing.T) {
 		"missing":    {nil, parallel.ErrTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ranktest.NoLeak(t)
-			l, addresses := listener(t)
-			for r, err := range ranktest.OnAll(3, func(r int) error {
-				w, o := World{Rank: r, Ranks: 3, Addresses: addresses}, Options{Timeout: timeout, Join: timeout}
-				switch {
-				case r == 0:
-					o.Listener = l
-				case r == 1:
-					o.Join = time.Minute
-				case x.bad == nil:
-					return &parallel.RankError{Rank: 2, Err: x.want}
-				default:
-					w.Ranks = x.bad.Ranks
-					time.Sleep(timeout / 4) // rank 1 is there
+			inBubble(t, func(t *testing.T) {
+				l := ranktest.NewNetwork()
+				for r, err := range ranktest.OnAll(3, func(r int) error {
+					w, o := world(r, 3), options(l, r, timeout)
+					switch {
+					case r == 0:
+					case r == 1:
+						o.Join = time.Minute
+					case x.bad == nil:
+						return &parallel.RankError{Rank: 2, Err: x.want}
+					default:
+						w.Ranks = x.bad.Ranks
+						time.Sleep(timeout / 4) // rank 1 is there
+					}
+					_, err := Join(context.Background(), w, o)
+					return err
+				}) {
+					ranktest.Named(t, err, 2, x.want)
+					t.Logf("rank %d: %v", r, err)
 				}
-				_, err := Join(context.Background(), w, o)
-				return err
-			}) {
-				ranktest.Named(t, err, 2, x.want)
-				t.Logf("rank %d: %v", r, err)
-			}
+			})
 		})
 	}
 }
 
 // Strangers and second processes of a rank are refused, and the world is made without them.
 func TestStrangersAreRefused(t *testing.T) {
-	testlevel.HostOnly(t)
-	ranktest.NoLeak(t)
-	l, addresses := listener(t)
-	o := Options{Timeout: timeout, Join: 5 * time.Second}
-	list := make([]*Channel, 3)
-	var wg sync.WaitGroup
-	errs := make([]error, 3)
-	join := func(r int, o Options) {
-		wg.Go(func() {
-			list[r], errs[r] = Join(context.Background(), World{Rank: r, Ranks: 3, Addresses: addresses}, o)
-		})
-	}
-	lead := o
-	lead.Listener = l
-	join(0, lead)
-	stranger, err := net.Dial("tcp", addresses[0])
-	require.NoError(t, err)
-	_, err = stranger.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
-	require.NoError(t, err)
-	answer := make([]byte, 100)
-	n, _ := stranger.Read(answer)
-	require.Equal(t, "control: this port takes ranks of vkattn only\n", string(answer[:n]))
-	stranger.Close()
-	join(1, o)
-	time.Sleep(timeout / 2)
-	_, err = Join(context.Background(), World{Rank: 1, Ranks: 3, Addresses: addresses}, o)
-	ranktest.Named(t, err, 1, parallel.ErrMismatch)
-	require.EqualError(t, err, "parallel: rank 1: disagrees with the other ranks: this rank has joined already")
-	join(2, o)
-	wg.Wait()
-	for r, err := range errs {
+	inBubble(t, func(t *testing.T) {
+		l := ranktest.NewNetwork()
+		list := make([]*Channel, 3)
+		var wg sync.WaitGroup
+		errs := make([]error, 3)
+		join := func(r int) {
+			wg.Go(func() { list[r], errs[r] = Join(context.Background(), world(r, 3), options(l, r, time.Minute)) })
+		}
+		join(0)
+		stranger, err := l.DialContext(context.Background(), "", "")
 		require.NoError(t, err)
-		require.Nil(t, list[r].Err())
-	}
-	for _, err := range ranktest.OnAll(3, func(r int) error { return list[r].Close() }) {
-		require.NoError(t, err)
-	}
+		go func() { _, _ = stranger.Write([]byte("GET / HTTP/1.1\r\n\r\n")) }()
+		answer := make([]byte, 100)
+		n, _ := stranger.Read(answer)
+		require.Equal(t, "control: this port takes ranks of vkattn only\n", string(answer[:n]))
+		stranger.Close()
+		join(1)
+		synctest.Wait()
+		_, err = Join(context.Background(), world(1, 3), options(l, 1, time.Minute))
+		ranktest.Named(t, err, 1, parallel.ErrMismatch)
+		require.EqualError(t, err, "parallel: rank 1: disagrees with the other ranks: this rank has joined already")
+		join(2)
+		wg.Wait()
+		for r, err := range errs {
+			require.NoError(t, err)
+			require.Nil(t, list[r].Err())
+		}
+		for _, err := range ranktest.OnAll(3, func(r int) error { return list[r].Close() }) {
+			require.NoError(t, err)
+		}
+	})
 }
 
 // The variables of each launcher give the same world; wrong ones are errors of one line.
@@ -325,45 +284,48 @@ func TestListenOnTheOwnName(t *testing.T) {
 // A reason that is too long to be sent stays what the caller passed on its own rank, and whole
 // characters on the others.
 func TestALongReason(t *testing.T) {
-	testlevel.HostOnly(t)
-	list := joined(t, 2)
-	boom := errors.New("boom")
-	list[1].Abort(&parallel.RankError{Rank: 1, Err: fmt.Errorf("x%s: %w", strings.Repeat("\u00e9", maxText), boom)})
-	<-list[0].Ended()
-	require.ErrorIs(t, list[1].Err(), boom)
-	require.ErrorIs(t, list[0].Err(), parallel.ErrFailed)
-	require.True(t, utf8.ValidString(list[0].Err().Error()))
+	inBubble(t, func(t *testing.T) {
+		list := joined(t, 2)
+		boom := errors.New("boom")
+		list[1].Abort(&parallel.RankError{Rank: 1, Err: fmt.Errorf("x%s: %w", strings.Repeat("\u00e9", maxText), boom)})
+		<-list[0].Ended()
+		require.ErrorIs(t, list[1].Err(), boom)
+		require.ErrorIs(t, list[0].Err(), parallel.ErrFailed)
+		require.True(t, utf8.ValidString(list[0].Err().Error()))
+	})
 }
 
 // A wait that ends after Close says that this rank has left, and asks nobody.
 func TestTimedOutAfterClose(t *testing.T) {
-	testlevel.HostOnly(t)
-	c := joined(t, 1)[0]
-	require.NoError(t, c.Close())
-	canceled, cancel := context.WithCancel(context.Background())
-	cancel()
-	late, cancel := context.WithDeadline(context.Background(), time.Now())
-	defer cancel()
-	for _, ctx := range []context.Context{canceled, late} {
-		begin := time.Now()
-		err := c.TimedOut(ctx, 0)
-		require.ErrorIs(t, err, parallel.ErrLeft)
-		require.EqualError(t, err, "parallel: rank 0: left the group")
-		require.Less(t, time.Since(begin), timeout/2)
-	}
+	inBubble(t, func(t *testing.T) {
+		c := joined(t, 1)[0]
+		require.NoError(t, c.Close())
+		canceled, cancel := context.WithCancel(context.Background())
+		cancel()
+		late, cancel := context.WithDeadline(context.Background(), time.Now())
+		defer cancel()
+		for _, ctx := range []context.Context{canceled, late} {
+			begin := time.Now()
+			err := c.TimedOut(ctx, 0)
+			require.ErrorIs(t, err, parallel.ErrLeft)
+			require.EqualError(t, err, "parallel: rank 0: left the group")
+			require.Zero(t, time.Since(begin))
+		}
+	})
 }
 
 // A rank that sends no frames is named for that, not for leaving.
 func TestARankThatSendsNoFrames(t *testing.T) {
-	testlevel.HostOnly(t)
-	list := joined(t, 3)
-	_, err := list[2].link.conn.Write([]byte("\x01\xff\xff\xff\xff"))
-	require.NoError(t, err)
-	for r, c := range list {
-		<-c.Ended()
-		require.Equal(t, 2, c.Err().Rank, "rank %d", r)
-		require.ErrorIs(t, c.Err(), parallel.ErrMismatch, "rank %d", r)
-	}
+	inBubble(t, func(t *testing.T) {
+		list := joined(t, 3)
+		_, err := list[2].link.conn.Write([]byte("\x01\xff\xff\xff\xff"))
+		require.NoError(t, err)
+		for r, c := range list {
+			<-c.Ended()
+			require.Equal(t, 2, c.Err().Rank, "rank %d", r)
+			require.ErrorIs(t, c.Err(), parallel.ErrMismatch, "rank %d", r)
+		}
+	})
 }
 
 // The rank that is late is named, also if its part or its answer arrives after the report, and a

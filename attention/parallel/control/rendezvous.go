@@ -30,10 +30,18 @@ type Options struct {
 	Join time.Duration
 	// Listener replaces the one that rank 0 opens. Join closes it.
 	Listener net.Listener
+
+	dialer dialer // of tests, whose network is in memory; nil: a net.Dialer
 }
 
-// grace is how long rank 0 waits for the answers to an inquiry.
-func (o *Options) grace() time.Duration { return min(o.Timeout/2, time.Second) }
+// dialer is what Join needs of a net.Dialer.
+type dialer interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// grace is how long rank 0 waits for the answers to an inquiry. A longer Timeout, for busy machines, makes
+// it longer.
+func (o *Options) grace() time.Duration { return max(min(o.Timeout/2, time.Second), o.Timeout/10) }
 
 func (o *Options) defaults() error {
 	if o.Timeout < 0 || o.Join < 0 {
@@ -72,7 +80,7 @@ func Join(ctx context.Context, w World, o Options) (*Channel, error) {
 	if w.Rank == 0 {
 		return lead(bounded, &w, &o)
 	}
-	conn, err := dial(bounded, w.Addresses)
+	conn, err := dial(bounded, o.dialer, w.Addresses)
 	if err != nil {
 		return nil, late(bounded, &w, err)
 	}
@@ -300,9 +308,11 @@ func follow(ctx context.Context, conn net.Conn, w *World, o *Options) (*Channel,
 }
 
 // dial connects to rank 0, which may not listen yet.
-func dial(ctx context.Context, addresses []string) (net.Conn, error) {
+func dial(ctx context.Context, d dialer, addresses []string) (net.Conn, error) {
 	const longest, attempt = time.Second, 3 * time.Second
-	d := net.Dialer{Timeout: attempt}
+	if d == nil {
+		d = &net.Dialer{Timeout: attempt}
+	}
 	var last error
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, longest) {
 		for _, address := range addresses {

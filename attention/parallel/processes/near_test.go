@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -91,7 +92,9 @@ func TestGatherNear(t *testing.T) {
 		for r, err := range ranktest.OnAll(n, func(r int) error {
 			for call := range 50 {
 				if call%n == r {
-					time.Sleep(300 * time.Microsecond)
+					for range 100 {
+						runtime.Gosched()
+					}
 				}
 				gather := gatherNear
 				if call%3 == 2 {
@@ -129,7 +132,7 @@ func TestSharedMemoryHasNoFile(t *testing.T) {
 		require.NoError(t, err)
 		return list
 	}
-	before := files()
+	before, maps := files(), mapped(t)
 	l, addresses := listenerOf(t)
 	var joined sync.WaitGroup
 	joined.Add(2)
@@ -150,12 +153,23 @@ func TestSharedMemoryHasNoFile(t *testing.T) {
 			return nil
 		}
 		joined.Wait()
-		time.Sleep(timeout / 4)
+		f, err := newShared()
+		if err == nil {
+			assert.NoError(t, f.Close())
+			assert.Eventually(t, func() bool { return mapped(t) > maps }, timeout, time.Millisecond, "rank 0 has its memory")
+		}
 		assert.Subset(t, before, files())
 		return nil
 	}) {
 		require.NoError(t, err)
 	}
+}
+
+// mapped is the number of mappings of shared memory.
+func mapped(t *testing.T) int {
+	text, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	return strings.Count(string(text), "memfd:vkattn")
 }
 
 // The memory is there before it is written, and is given back.
@@ -171,11 +185,6 @@ func TestSharedMemoryIsAllocated(t *testing.T) {
 	require.EqualValues(t, sharedBytes, info.Size())
 	require.GreaterOrEqual(t, info.Sys().(*syscall.Stat_t).Blocks*512, int64(sharedBytes))
 
-	mapped := func() int {
-		text, err := os.ReadFile("/proc/self/maps")
-		require.NoError(t, err)
-		return strings.Count(string(text), "memfd:vkattn")
-	}
 	opened := func() (n int) {
 		links, err := filepath.Glob("/proc/self/fd/*")
 		require.NoError(t, err)
@@ -186,28 +195,27 @@ func TestSharedMemoryIsAllocated(t *testing.T) {
 		}
 		return n
 	}
-	before, files := mapped(), opened()
+	before, files := mapped(t), opened()
 	require.Equal(t, 1, files, "f")
 	w := newWorld(t, TransportTCP, 3)
 	requireShared(t, w)
-	require.Equal(t, before+9, mapped())
+	require.Equal(t, before+9, mapped(t))
 	require.Equal(t, files, opened())
 	for _, err := range ranktest.OnAll(3, func(r int) error { return w.transports[r].Close() }) {
 		require.NoError(t, err)
 	}
-	require.Equal(t, before, mapped())
+	require.Equal(t, before, mapped(t))
 	for _, x := range []sharedFile{{}, {1, -1, make([]byte, sharedToken)}, {os.Getpid(), 1 << 30, make([]byte, sharedToken)},
 		{os.Getpid(), int(f.Fd()), make([]byte, sharedToken+1)}, {os.Getpid(), int(f.Fd()), bytes.Repeat([]byte{1}, sharedToken)}} {
 		require.Nil(t, x.open(), "%v", x)
 	}
-	require.Equal(t, before, mapped())
+	require.Equal(t, before, mapped(t))
 }
 
 // A rank that dies, hangs, aborts, leaves or gathers another number of bytes is named on every other
 // rank.
 func TestFaultsOfGatherNear(t *testing.T) {
 	testlevel.HostOnly(t)
-	lower(t)
 	const n, bad = 3, 2
 	for name, x := range map[string]struct {
 		fault func(w *rankWorld) error
@@ -225,24 +233,21 @@ func TestFaultsOfGatherNear(t *testing.T) {
 			t.Run(name+" when it "+what, func(t *testing.T) {
 				w := newWorld(t, TransportTCP, n)
 				requireShared(t, w)
-				begin := time.Now()
+				waits := ranktest.NewWaits(n - 1)
 				for r, err := range ranktest.OnAll(n, func(r int) error {
-					ctx, cancel := context.WithTimeout(context.Background(), timeout)
-					defer cancel()
-					if err := gatherNear(ctx, w.near(r), w.transports[r], 0, 100); err != nil {
+					if err := gatherNear(context.Background(), w.near(r), w.transports[r], 0, 100); err != nil {
 						return err
 					}
 					if r == bad {
-						time.Sleep(timeout / 4)
+						<-waits.All()
 						return x.fault(w)
 					}
-					return gather(ctx, w.near(r), w.transports[r], 1, 100)
+					return gather(waits.Context(name == "hangs"), w.near(r), w.transports[r], 1, 100)
 				}) {
 					if r != bad {
 						ranktest.Named(t, err, bad, x.want)
 					}
 				}
-				require.Less(t, time.Since(begin), 7*timeout)
 				require.Error(t, gather(context.Background(), w.near(0), w.transports[0], 2, 100))
 			})
 		}
@@ -264,7 +269,7 @@ func TestDecodeHasTheBitsOfOneProcess(t *testing.T) {
 	decode := func(n int, transports []parallel.Transport) [][]byte {
 		outs := make([][]byte, n)
 		for r, err := range ranktest.OnAll(n, func(r int) error {
-			g, err := parallel.NewGroup(transports[r], parallel.GroupOptions{Timeout: 10 * time.Second})
+			g, err := parallel.NewGroup(transports[r], parallel.GroupOptions{Timeout: timeout})
 			if err != nil {
 				return err
 			}

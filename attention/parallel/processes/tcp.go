@@ -177,8 +177,8 @@ func (l *listening) admit(ctx context.Context, me int, conns []net.Conn) error {
 	return nil
 }
 
-// helloTime is how long a connection may take to say who it is.
-const helloTime = 5 * time.Second
+// helloTime is how long a connection may take to say who it is. Tests raise it.
+var helloTime = 5 * time.Second
 
 // greet reads who a connection is; ok is false if it does not know the token.
 func (l *listening) greet(conn net.Conn) (rank int, ok bool) {
@@ -285,7 +285,7 @@ func (t *overTCP) lost(p *connection, err error) {
 }
 
 // grace is how long the side channel has to name the rank behind an error of a transport. Tests
-// lower it.
+// change it.
 var grace = 2 * time.Second
 
 // stopConnections ends all connections.

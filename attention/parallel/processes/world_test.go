@@ -3,7 +3,9 @@ package processes
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -18,10 +20,19 @@ import (
 	"vkattn/attention/parallel/control"
 	"vkattn/attention/parallel/internal/ranktest"
 	"vkattn/cudapath/nccl"
+	"vkattn/internal/pause"
 )
 
-// timeout is the silence after which a rank is gone, and the time that the tests give calls.
-const timeout = 600 * time.Millisecond
+// timeout is the silence after which a rank is gone. No rank of the tests is: a machine under load makes
+// them silent.
+const timeout = 10 * time.Minute
+
+// set gives a variable a value for the time of a test.
+func set[T any](t *testing.T, at *T, value T) {
+	before := *at
+	*at = value
+	t.Cleanup(func() { *at = before })
+}
 
 // fakeNCCL is cudapath/nccl/testdata/fakenccl.c, loaded instead of NCCL.
 type fakeNCCL struct {
@@ -31,15 +42,30 @@ type fakeNCCL struct {
 	comm   func(rank int32) uintptr
 }
 
+// compiled is the fake library. A compilation takes a second, on a busy machine ten.
+var compiled = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "libfakenccl.so")
+	text, err := exec.Command("cc", "-shared", "-fPIC", "-pthread", "-o", file, "../../../cudapath/nccl/testdata/fakenccl.c").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, text)
+	}
+	return os.ReadFile(file)
+})
+
 func useFake(t *testing.T) *fakeNCCL {
 	t.Helper()
-	compiler, err := exec.LookPath("cc")
-	if err != nil {
+	if _, err := exec.LookPath("cc"); err != nil {
 		t.Skipf("no compiler for the fake library: %v", err)
 	}
-	file := filepath.Join(t.TempDir(), "libfakenccl.so")
-	text, err := exec.Command(compiler, "-shared", "-fPIC", "-pthread", "-o", file, "../../../cudapath/nccl/testdata/fakenccl.c").CombinedOutput()
-	require.NoError(t, err, "%s", text)
+	text, err := compiled()
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "libfakenccl.so") // a file of its own: its state is the test's
+	require.NoError(t, os.WriteFile(file, text, 0o700))
 	t.Setenv(nccl.LibraryEnv, file)
 	lib, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	require.NoError(t, err)
@@ -87,11 +113,10 @@ func (q *fakeQueue) reached() (n uint64, err error) {
 }
 
 func (q *fakeQueue) drain(ctx context.Context) error {
-	for q.groups(q.id, 1) < q.groups(q.id, 0) {
+	for loop := (pause.Loop{}); q.groups(q.id, 1) < q.groups(q.id, 0); loop.Wait() {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		time.Sleep(time.Millisecond)
 	}
 	return nil
 }
@@ -184,7 +209,7 @@ func newWorld(t *testing.T, kind Transport, n int) *rankWorld {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	for r, err := range ranktest.OnAll(n, func(r int) (err error) {
-		o := Options{Transport: kind, Control: control.Options{Timeout: timeout, Join: 10 * time.Second}}
+		o := Options{Transport: kind, Control: control.Options{Timeout: timeout, Join: timeout}}
 		address := l.Addr().String()
 		if r == 0 {
 			o.Control.Listener = l
@@ -245,7 +270,7 @@ func listenerOf(t *testing.T) (net.Listener, []string) {
 }
 
 func testControl() control.Options {
-	return control.Options{Timeout: timeout, Join: 10 * time.Second}
+	return control.Options{Timeout: timeout, Join: timeout}
 }
 
 func worldOf(r, n int, addresses []string) control.World {
