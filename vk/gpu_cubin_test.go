@@ -125,7 +125,7 @@ func (p *prober) launch(architecture, name string, ctas, shared uint32) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	got := make([]byte, 8)
 	if err := s.Download(ctx, got, b, 0); err != nil {

@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,8 +134,45 @@ func words(v []byte) []uint32 {
 
 func groups(n uint32) [3]uint32 { return [3]uint32{(n + testLocal - 1) / testLocal, 1, 1} }
 
+// patience is longer than any wait that ends.
+const patience = 10 * time.Minute
+
 func background(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// polled is a context that a wait asks again and again. It tells when the wait has asked it twice, so that it
+// is under way, and may be over after some more.
+type polled struct {
+	context.Context
+	over  bool
+	waits chan struct{}
+	asked atomic.Int32
+}
+
+func newPolled(over bool) *polled {
+	return &polled{Context: context.Background(), over: over, waits: make(chan struct{})}
+}
+
+func (c *polled) Err() error {
+	n := c.asked.Add(1)
+	if n == 2 {
+		close(c.waits)
+	}
+	if c.over && n > 5 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// late does f, but not soon: others that are ready come first.
+func late(f func()) func() {
+	return func() {
+		for range 1000 {
+			runtime.Gosched()
+		}
+		f()
+	}
 }

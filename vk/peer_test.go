@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/pause"
 )
 
 // fakePeer is a queue of another API: a goroutine that works through a list. It
@@ -76,7 +78,7 @@ func (p *fakePeer) die(err error) {
 
 func (p *fakePeer) WaitFor(value uint64) error {
 	return p.do(func() {
-		for {
+		for loop := (pause.Loop{}); ; loop.Wait() {
 			now, err := p.t.value()
 			if err != nil || now >= value {
 				return
@@ -84,7 +86,6 @@ func (p *fakePeer) WaitFor(value uint64) error {
 			if _, err := p.Poll(0); err != nil {
 				return
 			}
-			time.Sleep(100 * time.Microsecond)
 		}
 	})
 }
@@ -200,20 +201,20 @@ func TestPeersTurnsInARowAreOne(t *testing.T) {
 	n := 0
 	for range 10 {
 		require.NoError(t, s.HandOver())
-		require.NoError(t, p.do(func() { time.Sleep(2 * time.Millisecond); n++ }))
+		require.NoError(t, p.do(late(func() { n++ })))
 	}
 	require.NoError(t, s.Wait(background(t)))
 	assert.Equal(t, 10, n, "Wait covers the peer")
 	assert.Zero(t, p.signals, "nothing waits for it but the host")
 	assert.Zero(t, s.submitted.Load(), "nothing was recorded, and nothing submitted")
 	require.NoError(t, s.HandOver())
-	require.NoError(t, p.do(func() { time.Sleep(2 * time.Millisecond); n++ }))
+	require.NoError(t, p.do(late(func() { n++ })))
 	v, err := s.Submit()
 	require.NoError(t, err)
 	require.NoError(t, s.WaitValue(background(t), v))
 	assert.Equal(t, 11, n, "so does the value of Submit")
 	require.NoError(t, s.HandOver())
-	require.NoError(t, p.do(func() { time.Sleep(2 * time.Millisecond); n++ }))
+	require.NoError(t, p.do(late(func() { n++ })))
 	require.NoError(t, d.WaitIdle())
 	assert.Equal(t, 12, n, "and the device's end of work")
 }
@@ -228,11 +229,10 @@ func TestPeerAndOtherTimelines(t *testing.T) {
 	require.NoError(t, s.SignalTo(after, 1))
 	require.NoError(t, s.HandOver())
 	var ran atomic.Bool
-	require.NoError(t, p.do(func() { time.Sleep(5 * time.Millisecond); ran.Store(true) }))
+	require.NoError(t, p.do(late(func() { ran.Store(true) })))
 	_, err := s.Submit()
 	require.NoError(t, err)
-	time.Sleep(20 * time.Millisecond)
-	assert.False(t, ran.Load(), "before the wait is over")
+	late(func() { assert.False(t, ran.Load(), "before the wait is over") })()
 	require.NoError(t, before.Signal(1))
 	require.NoError(t, after.Wait(background(t), 1))
 	assert.True(t, ran.Load(), "at the signal")
@@ -263,9 +263,7 @@ func TestPeersWorkHoldsWhatItUses(t *testing.T) {
 			}
 			require.NoError(t, p.do(func() { <-release }))
 			require.NoError(t, b.Close())
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-			defer cancel()
-			require.ErrorIs(t, s.Wait(ctx), context.DeadlineExceeded)
+			require.ErrorIs(t, s.Wait(newPolled(true)), context.DeadlineExceeded)
 			assert.False(t, gone.Load(), "while the peer works")
 			switch end {
 			case "wait":
@@ -280,7 +278,7 @@ func TestPeersWorkHoldsWhatItUses(t *testing.T) {
 				close(release)
 				require.NoError(t, s.Wait(background(t)))
 			case "close":
-				go func() { time.Sleep(5 * time.Millisecond); close(release) }()
+				go late(func() { close(release) })()
 				require.NoError(t, s.Close())
 				assert.True(t, p.closed)
 			}
@@ -337,7 +335,7 @@ func TestDeviceClosesWithAPeerAtWork(t *testing.T) {
 		require.NoError(t, s.Fill(BufferRange{Buffer: b}, 1))
 		require.NoError(t, s.HandOver(b))
 		done := false
-		require.NoError(t, p.do(func() { time.Sleep(30 * time.Millisecond); done = true }))
+		require.NoError(t, p.do(late(func() { done = true })))
 		if batch {
 			require.NoError(t, s.Fill(BufferRange{Buffer: b}, 2))
 			_, err := s.Submit()
