@@ -25,7 +25,8 @@ type fake struct {
 	fail     func(name string, code int32)
 	die      func(code int32)
 	live     func() int32
-	slow     func(name string, us int32)
+	hold     func(name string)
+	await    func()
 	launches func() string
 }
 
@@ -59,7 +60,7 @@ func newFake(t testing.TB) *fake {
 	lib, err := purego.Dlopen(f.path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	require.NoError(t, err)
 	for name, function := range map[string]any{"fake_device": &f.device, "fake_timeline": &f.timeline, "fake_backward": &f.backward, "fake_fail": &f.fail,
-		"fake_die": &f.die, "fake_live": &f.live, "fake_slow": &f.slow, "fake_launches": &f.launches} {
+		"fake_die": &f.die, "fake_live": &f.live, "fake_hold": &f.hold, "fake_await": &f.await, "fake_launches": &f.launches} {
 		purego.RegisterLibFunc(function, lib, name)
 	}
 	t.Setenv(LibraryEnv, f.path)

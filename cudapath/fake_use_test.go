@@ -2,12 +2,12 @@ package cudapath
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -189,8 +189,6 @@ func TestQueryWhileTheStreamCloses(t *testing.T) {
 	require.NoError(t, err)
 	own, err := c.NewStream()
 	require.NoError(t, err)
-	f.slow("cuStreamQuery", 50_000)
-	defer f.slow("", 0)
 	for name, x := range map[string]struct {
 		query func() (bool, error)
 		close func() error
@@ -199,13 +197,18 @@ func TestQueryWhileTheStreamCloses(t *testing.T) {
 		"of a Vulkan stream": {func() (bool, error) { return l.Poll(0) }, func() error { l.Close(); return nil }},
 	} {
 		var wg sync.WaitGroup
+		f.hold("cuStreamQuery")
 		wg.Go(func() {
 			finished, err := x.query()
 			assert.NoError(t, err, name)
 			assert.True(t, finished, name)
 		})
-		time.Sleep(10 * time.Millisecond)
-		require.NoError(t, x.close())
+		f.await()
+		wg.Go(func() { assert.NoError(t, x.close()) }) // it waits for the query
+		for range 1000 {
+			runtime.Gosched()
+		}
+		f.hold("")
 		wg.Wait()
 		_, err = x.query()
 		require.ErrorIs(t, err, vk.ErrClosed, name)
@@ -219,17 +222,17 @@ func TestExportWhileTheMemoryCloses(t *testing.T) {
 	m, err := c.Alloc(4096)
 	require.NoError(t, err)
 	live := f.live()
-	f.slow("cuMemExportToShareableHandle", 50_000)
-	defer f.slow("", 0)
+	f.hold("cuMemExportToShareableHandle")
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		fd, err := m.ExportFD()
 		assert.NoError(t, err)
 		assert.NoError(t, syscall.Close(fd))
 	})
-	time.Sleep(10 * time.Millisecond)
+	f.await()
 	require.NoError(t, m.Close())
 	require.Equal(t, live, f.live(), "while it is exported")
+	f.hold("")
 	wg.Wait()
 	require.Less(t, f.live(), live)
 	_, err = m.ExportFD()

