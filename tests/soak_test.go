@@ -123,37 +123,42 @@ func briefSeed(t *testing.T) uint64 {
 	return soakSeed(t)
 }
 
-// soaker computes compositions of its groups until its time is over.
+// soaker computes compositions of its groups until its time is over, or so many.
 type soaker struct {
 	*session
 	groups []soakCase
 	rand   *rand.Rand
-	until  time.Time
-	draws  int // of each composition
+	until  time.Time // zero: no limit
+	most   int       // compositions; 0: no limit
+	draws  int       // of each composition
 	small  bool
 	record func(soakRecord)
 
-	mu   sync.Mutex
-	next []soakCase
-	lost atomic.Bool // the device is gone
+	mu    sync.Mutex
+	next  []soakCase
+	drawn int
+	lost  atomic.Bool // the device is gone
 }
 
-// draw returns the next composition. The groups take turns, in random order.
-func (k *soaker) draw() soakCase {
+// draw returns the next composition, if there is one. The groups take turns, in random order.
+func (k *soaker) draw() (c soakCase, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.drawn++; k.over() || k.most > 0 && k.drawn > k.most {
+		return c, false
+	}
 	for {
 		if len(k.next) == 0 {
 			k.next = append(k.next, k.groups...)
 			k.rand.Shuffle(len(k.next), func(i, j int) { k.next[i], k.next[j] = k.next[j], k.next[i] })
 		}
-		c := k.next[0]
+		c = k.next[0]
 		c.Seed = k.rand.Uint64() >> 16
 		if x := c.composition(); k.small && x.D+x.Dv > 100 {
 			continue
 		}
 		k.next = k.next[1:]
-		return c
+		return c, true
 	}
 }
 
@@ -163,15 +168,17 @@ func (k *soaker) work(workers int) {
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
-			for !k.over() {
-				k.compose(k.draw(), 0, k.draws)
+			for c, ok := k.draw(); ok; c, ok = k.draw() {
+				k.compose(c, 0, k.draws)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-func (k *soaker) over() bool { return k.lost.Load() || !time.Now().Before(k.until) }
+func (k *soaker) over() bool {
+	return k.lost.Load() || !k.until.IsZero() && !time.Now().Before(k.until)
+}
 
 // soakBatch is the number of cases in one submission.
 const soakBatch = 6
@@ -316,16 +323,14 @@ func reportTo(t *testing.T) func(r soakRecord) {
 	}
 }
 
-// soakBriefly is the soak among other tests: compositions that compile quickly, for some
-// seconds.
+// soakBriefly is the soak among other tests: a few compositions that compile quickly.
 func soakBriefly(t *testing.T) {
 	s := openTiers(t)
-	const seconds = 3
 	var mu sync.Mutex
 	report := reportTo(t)
 	k := &soaker{
 		session: s, groups: s.soakGroups(t), rand: rand.New(rand.NewPCG(briefSeed(t), 1)), small: fewPipelines(),
-		draws: 2 * soakBatch, until: time.Now().Add(seconds * time.Second),
+		draws: soakBatch, most: 8,
 		record: func(r soakRecord) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -11,15 +11,14 @@ import (
 	"vkattn/cmd/vkattn/internal/outfile"
 )
 
-const (
-	// patience is how long an interrupted command waits for the problem under way. A
-	// computation on the CPU cannot be stopped.
-	patience = 300 * time.Millisecond
-	// flushTime is how long the cleanup of a signal waits for the files of --save. On a
-	// busy machine a process of low priority takes seconds to flush them to the disk. A
-	// second signal ends the wait.
-	flushTime = 10 * time.Second
-)
+// patience is how long an interrupted command waits for the problem under way. A
+// computation on the CPU cannot be stopped.
+const patience = 300 * time.Millisecond
+
+// flushTime is how long the cleanup of a signal waits for the files of --save. On a
+// busy machine a process of low priority takes seconds to flush them to the disk. A
+// second signal ends the wait. Tests raise it.
+var flushTime = 10 * time.Second
 
 // measure runs the problems and prints their rows. If an error or a signal stops it,
 // the outcome has the reason, and the rows under way are printed with the status

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"regexp"
@@ -22,12 +23,19 @@ import (
 )
 
 // TestMain lets a test start the command itself: the test binary is vkattn when asked to
-// be. It can be asked to wait between the end of the command and the end of the process.
+// be. VKATTN_TEST_LINGER names a file to make when the command has ended; the process then lives
+// until the end of its input. VKATTN_TEST_GRACE is grace.
 func TestMain(m *testing.M) {
 	if os.Getenv("VKATTN_TEST_IS_COMMAND") != "" {
+		flushTime = endLimit
+		if d, err := time.ParseDuration(os.Getenv("VKATTN_TEST_GRACE")); err == nil {
+			grace = d
+		}
 		code, _ := runUntilExit(os.Args[1:], os.Stdout, os.Stderr)
-		linger, _ := time.ParseDuration(os.Getenv("VKATTN_TEST_LINGER"))
-		time.Sleep(linger)
+		if path := os.Getenv("VKATTN_TEST_LINGER"); path != "" {
+			_ = os.WriteFile(path, nil, 0o600)
+			_, _ = io.Copy(io.Discard, os.Stdin)
+		}
 		os.Exit(code)
 	}
 	// Under nohup, and in the background of a script, children would ignore a signal too; one

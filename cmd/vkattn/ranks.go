@@ -264,7 +264,7 @@ func (a *app) startRanks(ctx context.Context, n int, files []saved) error {
 	for r := range n {
 		c := exec.CommandContext(ctx, self, a.args...)
 		c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
-		c.WaitDelay = endOfRank
+		c.WaitDelay = endOfRank()
 		c.Env = append(os.Environ(), "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(n), "LOCAL_RANK="+strconv.Itoa(r),
 			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, control.PortEnv+"="+port, listenerEnv+"=")
 		if r == 0 {
@@ -359,7 +359,7 @@ func (a *app) startRanks(ctx context.Context, n int, files []saved) error {
 const endOfOthers = 30 * time.Second
 
 // endOfRank is how long an interrupted rank may take to save its rows and to end.
-const endOfRank = flushTime + 2*grace
+func endOfRank() time.Duration { return flushTime + 2*grace }
 
 // noPrinter is the printer of all ranks but 0.
 type noPrinter struct{}

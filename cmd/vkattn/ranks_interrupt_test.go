@@ -68,7 +68,7 @@ func TestRanksThatEndEarlyLeaveNoTemporaryFile(t *testing.T) {
 			t.Run(command+", "+x.name, func(t *testing.T) {
 				dir := t.TempDir()
 				p := start(t, ownGroup, onRanks(command, 2, append(flags, "--parallel", "ring", "--save", filepath.Join(dir, "rows.jsonl"))...)...)
-				saving(t, dir)
+				until(t, "a temporary file", func() bool { return len(hidden(t, dir)) > 0 })
 				ranks := children(p.Process.Pid)
 				x.end(t, p.Process.Pid)
 				require.Equal(t, x.code, p.end(t), p.stderr.String())
@@ -99,7 +99,6 @@ func TestInterruptedRanksSaveFinishedRows(t *testing.T) {
 				"--parallel", "ring", "-o", "jsonl", "--save", saved)
 			first, err := lines.ReadString('\n')
 			require.NoError(t, err)
-			time.Sleep(500 * time.Millisecond) // the second row is under way, which nothing can stop
 			require.NoError(t, syscall.Kill(to*p.Process.Pid, syscall.SIGINT))
 			require.Equal(t, 130, p.end(t), p.stderr.String())
 			text, err := os.ReadFile(saved)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -206,7 +205,7 @@ func TestOneOfManyRanksIsKilled(t *testing.T) {
 	onceOnly(t)
 	dir := t.TempDir()
 	p := start(t, nil, onRanks("verify", 8, "--repeat", "1000000", "--parallel", "ring", "--save", filepath.Join(dir, "rows.md"))...)
-	saving(t, dir)
+	until(t, "a temporary file", func() bool { return len(hidden(t, dir)) > 0 })
 	list := children(p.Process.Pid)
 	require.Len(t, list, 8)
 	require.NoError(t, syscall.Kill(rankOf(t, p.Process.Pid, "5"), syscall.SIGKILL))
@@ -310,19 +309,34 @@ func TestRanksReportAnErrorOnce(t *testing.T) {
 
 // A rank that is killed ends the others, and is named. A signal ends all.
 func TestARankThatIsKilled(t *testing.T) {
+	// together waits until both ranks have joined: each has mapped the memory of both.
+	together := func(p *process) (list []int) {
+		until(t, "both ranks have joined", func() bool {
+			list = children(p.Process.Pid)
+			joined := 0
+			for _, pid := range list {
+				text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
+				if strings.Count(string(text), "memfd:vkattn") >= 2 {
+					joined++
+				}
+			}
+			return joined == 2
+		})
+		return list
+	}
 	p := start(t, nil, onRanks("verify", 2, "--repeat", "1000000", "--parallel", "ring")...)
-	victim := rankOf(t, p.Process.Pid, "1")
-	time.Sleep(time.Second)
-	begin := time.Now()
-	require.NoError(t, syscall.Kill(victim, syscall.SIGKILL))
+	for _, pid := range together(p) {
+		text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+		if strings.Contains("\x00"+string(text), "\x00RANK=1\x00") {
+			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		}
+	}
 	require.Equal(t, exitFailure, p.end(t))
-	require.Less(t, time.Since(begin), 20*time.Second)
 	require.Contains(t, p.stderr.String(), "vkattn: rank 1: left the group")
 	require.Contains(t, p.stderr.String(), "vkattn: rank 1: signal: killed\n")
 
 	p = start(t, nil, onRanks("verify", 2, "--repeat", "1000000", "--parallel", "ring")...)
-	time.Sleep(time.Second)
-	list := children(p.Process.Pid)
+	list := together(p)
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, exitSignal+int(syscall.SIGTERM), p.end(t))
 	for _, pid := range list {

@@ -2,14 +2,16 @@ package main
 
 import (
 	"bytes"
-	"math/rand/v2"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -23,7 +25,7 @@ type process struct {
 }
 
 // endLimit is for a process that does not do what it should; ending it fails the test.
-const endLimit = time.Minute
+const endLimit = 10 * time.Minute
 
 func start(t *testing.T, change func(*exec.Cmd), args ...string) *process {
 	t.Helper()
@@ -50,6 +52,58 @@ func (p *process) end(t *testing.T) int {
 	_ = p.Wait()
 	require.True(t, late.Stop(), "did not end: %v", p.Args)
 	return p.ProcessState.ExitCode()
+}
+
+// until waits for what a process does.
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	require.Eventually(t, done, endLimit, time.Millisecond, what)
+}
+
+// reads waits until the process has a file open: by then it catches signals.
+func (p *process) reads(t *testing.T, path string) {
+	t.Helper()
+	until(t, "it opens "+path, func() bool {
+		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.Process.Pid))
+		return slices.ContainsFunc(links, func(link string) bool {
+			to, err := os.Readlink(link)
+			return err == nil && to == path
+		})
+	})
+}
+
+// ended reports whether a process has ended and only its exit status is left.
+func (p *process) ended() bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+// rests waits until a process has taken no time of the CPU for a while, as one that waits.
+func (p *process) rests(t *testing.T) {
+	t.Helper()
+	var last string
+	same := 0
+	until(t, "it rests", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
+		require.NoError(t, err)
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')'):]))
+		same++
+		if now := fields[12] + " " + fields[13]; now != last { // user and system time
+			last, same = now, 0
+		}
+		return same > 50
+	})
+}
+
+// works waits until a process has the tensors of a large problem, of more than 200 MB.
+func works(t *testing.T, pid int) {
+	t.Helper()
+	until(t, "it has large tensors", func() bool {
+		var size, resident int
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+		_, err := fmt.Sscan(string(text), &size, &resident)
+		return err == nil && resident*os.Getpagesize() > 200<<20
+	})
 }
 
 // hidden are the temporary files of a folder.
@@ -85,7 +139,7 @@ func TestASignalEndsALongRunAndLeavesNothing(t *testing.T) {
 	enlarge(t, dir, 4, 65536) // minutes of work
 	for _, s := range endingSignals {
 		p := start(t, nil, args...)
-		time.Sleep(500*time.Millisecond + time.Duration(rand.IntN(300))*time.Millisecond)
+		p.reads(t, filepath.Join(dir, "q.npy"))
 		require.NoError(t, p.Process.Signal(s))
 		require.Equal(t, 128+int(s), p.end(t))
 		require.Equal(t, "vkattn: interrupted\n", p.stderr.String())
@@ -97,64 +151,69 @@ func TestASignalEndsALongRunAndLeavesNothing(t *testing.T) {
 // Whenever a signal comes, the run was done before it or has changed nothing: also
 // where the work, which cannot be stopped, is done before the process ends.
 func TestASignalAtAnyTimeLeavesAllOrNothing(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
 	dir, args := goodFiles(t)
 	enlarge(t, dir, 1, 256)
 	o, lse := filepath.Join(dir, "o.npy"), filepath.Join(dir, "lse.npy")
-	begin := time.Now()
-	require.Equal(t, exitOK, start(t, nil, args...).end(t))
-	whole := time.Since(begin)
-	var done, ended int
-	for i := range 24 {
-		for _, path := range []string{o, lse} {
-			require.NoError(t, os.WriteFile(path, []byte("old"), 0o644))
-		}
-		s := endingSignals[i%len(endingSignals)]
-		p := start(t, nil, args...)
-		// Before a process listens it dies of the signal, and not of its own will.
-		time.Sleep(whole/4 + time.Duration(random.Int64N(int64(whole))))
-		_ = p.Process.Signal(s)
-		code := p.end(t)
-		if p.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
-			code = 128 + int(s)
-		}
-		require.Empty(t, hidden(t, dir))
-		for _, path := range []string{o, lse} {
-			b, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.Equal(t, code == exitOK, string(b) != "old", "exit code %d, %s", code, filepath.Base(path))
-		}
-		if code == exitOK {
-			done++
-			require.Contains(t, p.stdout.String(), "plan: ")
-			continue
-		}
-		ended++
-		require.Equal(t, 128+int(s), code, p.stderr.String())
-		require.Empty(t, p.stdout.String())
+	old := func(path string) bool {
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return string(b) == "old"
 	}
-	t.Logf("%d done, %d ended by the signal, %v each", done, ended, whole)
-	require.NotZero(t, ended)
+	for at, moment := range []func(p *process){
+		// Before a process listens it dies of the signal, and not of its own will.
+		func(p *process) {},
+		func(p *process) { p.reads(t, filepath.Join(dir, "q.npy")) },
+		func(p *process) { until(t, "a new file", func() bool { return p.ended() || len(hidden(t, dir)) > 0 }) },
+		func(p *process) {
+			until(t, "both new files", func() bool { return p.ended() || len(hidden(t, dir)) > 1 })
+		},
+		func(p *process) {
+			until(t, "a file in its place", func() bool { return p.ended() || !old(o) || !old(lse) })
+		},
+	} {
+		for _, s := range endingSignals {
+			for _, path := range []string{o, lse} {
+				require.NoError(t, os.WriteFile(path, []byte("old"), 0o644))
+			}
+			p := start(t, func(c *exec.Cmd) { c.Env = append(c.Env, "VKATTN_TEST_GRACE="+endLimit.String()) }, args...)
+			moment(p)
+			_ = p.Process.Signal(s)
+			code := p.end(t)
+			if p.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
+				code = 128 + int(s)
+			}
+			t.Logf("moment %d: exit code %d", at, code)
+			require.Empty(t, hidden(t, dir))
+			for _, path := range []string{o, lse} {
+				require.Equal(t, code == exitOK, !old(path), "exit code %d, %s", code, filepath.Base(path))
+			}
+			if code == exitOK {
+				require.Contains(t, p.stdout.String(), "plan: ")
+				continue
+			}
+			require.Equal(t, 128+int(s), code, p.stderr.String())
+			require.Empty(t, p.stdout.String())
+		}
+	}
 }
 
 func TestASignalAfterTheEndDoesNotChangeTheExitCode(t *testing.T) {
 	_, args := goodFiles(t)
 	for _, s := range endingSignals {
-		out, err := os.CreateTemp(t.TempDir(), "")
+		over := filepath.Join(t.TempDir(), "over")
+		in, lives, err := os.Pipe()
 		require.NoError(t, err)
-		defer func() { _ = out.Close() }()
 		p := start(t, func(c *exec.Cmd) {
-			c.Env = append(c.Env, "VKATTN_TEST_LINGER=2s")
-			c.Stdout = out
+			c.Env = append(c.Env, "VKATTN_TEST_LINGER="+over)
+			c.Stdin = in
 		}, args...)
-		require.Eventually(t, func() bool { // the plan is its last deed
-			info, err := out.Stat()
-			return err == nil && info.Size() > 0
-		}, endLimit, time.Millisecond)
-		time.Sleep(100 * time.Millisecond)
+		require.NoError(t, in.Close())
+		until(t, "the command is over", func() bool {
+			_, err := os.Stat(over)
+			return err == nil
+		})
 		require.NoError(t, p.Process.Signal(s))
+		require.NoError(t, lives.Close())
 		require.Equal(t, exitOK, p.end(t))
 	}
 }
@@ -162,30 +221,32 @@ func TestASignalAfterTheEndDoesNotChangeTheExitCode(t *testing.T) {
 // A folder that is slow to move files must not turn a replaced output into an
 // interrupted one, and a second signal must end what hangs.
 func TestASecondSignalEndsWaiting(t *testing.T) {
-	var stderr bytes.Buffer
-	a := &app{stdout: &stderr, stderr: &stderr}
-	hang := make(chan struct{})
-	defer close(hang)
-	a.onInterrupt.add(func() { <-hang })
-	signals := make(chan os.Signal)
-	code := make(chan int)
-	go func() { code <- a.ended(syscall.SIGTERM, signals, make(chan error)) }()
-	signals <- syscall.SIGPIPE
-	select {
-	case <-code:
-		t.Fatal("did not wait for files that are being moved")
-	case <-time.After(grace + grace/2):
-	}
-	signals <- syscall.SIGINT
-	require.Equal(t, 143, <-code)
+	synctest.Test(t, func(t *testing.T) {
+		var stderr bytes.Buffer
+		a := &app{stdout: &stderr, stderr: &stderr}
+		hang := make(chan struct{})
+		defer close(hang)
+		a.onInterrupt.add(func() { <-hang })
+		signals := make(chan os.Signal)
+		code := make(chan int)
+		go func() { code <- a.ended(syscall.SIGTERM, signals, make(chan error)) }()
+		signals <- syscall.SIGPIPE
+		select {
+		case <-code:
+			t.Fatal("did not wait for files that are being moved")
+		case <-time.After(100 * grace):
+		}
+		signals <- syscall.SIGINT
+		require.Equal(t, 143, <-code)
 
-	a = &app{stdout: &stderr, stderr: &stderr}
-	done := make(chan error, 1)
-	a.onInterrupt.add(func() {
-		time.Sleep(grace + grace/2)
-		done <- nil
+		a = &app{stdout: &stderr, stderr: &stderr}
+		done := make(chan error, 1)
+		a.onInterrupt.add(func() {
+			time.Sleep(100 * grace)
+			done <- nil
+		})
+		require.Equal(t, exitOK, a.ended(syscall.SIGTERM, signals, done))
 	})
-	require.Equal(t, exitOK, a.ended(syscall.SIGTERM, signals, done))
 }
 
 // endless is a benchmark that saves its rows and ends by a signal alone.
@@ -193,33 +254,26 @@ func endless(path string, more ...string) []string {
 	return tiny(append([]string{"--device", "cpu", "--min-time", "1h", "--save", path}, more...)...)
 }
 
-// saving waits until a benchmark has made its temporary file, and returns the new name.
-func saving(t *testing.T, dir string, before ...string) string {
+// saving waits until a benchmark has its temporary file, and returns the name. It has it when it holds the
+// lock: before, another process may take the file for a leftover.
+func (p *process) saving(t *testing.T, dir string) (name string) {
 	t.Helper()
-	var found string
-	require.Eventually(t, func() bool {
-		for _, name := range hidden(t, dir) {
-			for _, b := range before {
-				if name == b {
-					name = ""
-				}
+	until(t, "it has a temporary file", func() bool {
+		locks, err := os.ReadFile("/proc/locks")
+		require.NoError(t, err)
+		for _, name = range hidden(t, dir) {
+			info, err := os.Stat(filepath.Join(dir, name))
+			if err != nil {
+				continue
 			}
-			if name != "" {
-				found = name
+			inode := info.Sys().(*syscall.Stat_t).Ino
+			if regexp.MustCompile(fmt.Sprintf(`FLOCK .* %d [0-9a-f:]+:%d `, p.Process.Pid, inode)).Match(locks) {
+				return true
 			}
 		}
-		if found == "" {
-			return false
-		}
-		// A file that only tries whether the folder can be written to is gone by then.
-		time.Sleep(50 * time.Millisecond)
-		if slices.Contains(hidden(t, dir), found) {
-			return true
-		}
-		found = ""
 		return false
-	}, endLimit, 5*time.Millisecond)
-	return found
+	})
+	return name
 }
 
 func TestASignalEndsABenchmarkAndKeepsTheOldRows(t *testing.T) {
@@ -229,7 +283,7 @@ func TestASignalEndsABenchmarkAndKeepsTheOldRows(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("old"), 0o600))
 	for _, s := range endingSignals {
 		p := start(t, nil, endless(path)...)
-		saving(t, dir)
+		p.saving(t, dir)
 		require.NoError(t, p.Process.Signal(s))
 		require.Equal(t, 128+int(s), p.end(t), p.stderr.String())
 		require.Empty(t, hidden(t, dir))
@@ -244,13 +298,13 @@ func TestTheNextRunRemovesWhatAKilledOneLeft(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "rows.jsonl")
 	killed := start(t, nil, endless(path)...)
-	left := saving(t, dir)
+	left := killed.saving(t, dir)
 	require.NoError(t, killed.Process.Kill())
 	require.Equal(t, -1, killed.end(t))
 	require.Equal(t, []string{left}, hidden(t, dir))
 	// A process that lives keeps its file, and the dead one's goes at once.
 	live := start(t, nil, endless(path)...)
-	temporary := saving(t, dir, left)
+	temporary := live.saving(t, dir)
 	require.Equal(t, []string{temporary}, hidden(t, dir))
 	code, _, stderr := call(tiny("--device", "cpu", "--save", path)...)
 	require.Equal(t, exitOK, code, stderr)
@@ -301,7 +355,8 @@ func TestASignalEndsWaitingForAPipe(t *testing.T) {
 	pipe := filepath.Join(dir, "o.npy")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	p := start(t, nil, args...)
-	time.Sleep(500 * time.Millisecond)
+	p.reads(t, filepath.Join(dir, "q.npy"))
+	p.rests(t)
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 143, p.end(t))
 	require.Empty(t, hidden(t, dir))
@@ -316,10 +371,10 @@ func TestAPipeWhoseReaderLeavesIsOneLine(t *testing.T) {
 	r, err := os.OpenFile(pipe, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	require.NoError(t, err)
 	p := start(t, nil, args...)
-	require.Eventually(t, func() bool {
+	until(t, "it writes", func() bool {
 		n, _ := r.Read(make([]byte, 1))
 		return n > 0
-	}, endLimit, time.Millisecond)
+	})
 	require.NoError(t, r.Close())
 	code := p.end(t)
 	assert.Equal(t, exitPipe, code)

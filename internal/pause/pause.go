@@ -47,14 +47,23 @@ const (
 // Wait returns when the loop should poll again.
 func (l *Loop) Wait() {
 	now := time.Now()
+	d := l.sleep(now)
+	if d == 0 {
+		l.spin.at(now)
+		return
+	}
+	t := syscall.NsecToTimespec(int64(d))
+	_ = syscall.Nanosleep(&t, nil) // a signal ends it early
+}
+
+// sleep is how long a Wait at some time sleeps; 0: it spins.
+func (l *Loop) sleep(now time.Time) time.Duration {
 	if l.begin.IsZero() {
 		l.begin = now
 	}
 	waited := now.Sub(l.begin)
 	if waited < spin {
-		l.spin.at(now)
-		return
+		return 0
 	}
-	t := syscall.NsecToTimespec(int64(min(waited/16, longest)))
-	_ = syscall.Nanosleep(&t, nil) // a signal ends it early
+	return min(waited/16, longest)
 }

@@ -7,21 +7,19 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestLoop expects more polls than time.Sleep allows, and fewer than a loop without sleeps makes.
+// A loop polls without sleeping at first, then sleeps longer and longer, and never for as long as time.Sleep
+// does.
 func TestLoop(t *testing.T) {
-	const total = 50 * time.Millisecond
-	best := 0 // a machine under load delays some loops
-	for range 5 {
-		var l Loop
-		n, late := 0, 0
-		for begin := time.Now(); time.Since(begin) < total; n++ {
-			l.Wait()
-			if time.Since(begin) > total/2 {
-				late++
-			}
-		}
-		assert.Less(t, late, int(total/2/(50*time.Microsecond)), "polls in the second half")
-		best = max(best, late)
+	var l Loop
+	begin := time.Now()
+	var before time.Duration
+	for waited := time.Duration(0); waited < 50*time.Millisecond; waited += 10 * time.Microsecond {
+		d := l.sleep(begin.Add(waited))
+		assert.Equal(t, waited < spin, d == 0, "after %v", waited)
+		assert.GreaterOrEqual(t, d, before, "after %v", waited)
+		before = d
 	}
-	assert.Greater(t, best, int(total/2/(500*time.Microsecond)), "polls in the second half")
+	assert.Equal(t, longest, before)
+	l.Wait()
+	assert.Equal(t, begin, l.begin)
 }
