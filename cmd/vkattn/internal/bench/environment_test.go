@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -59,7 +60,7 @@ func (*risingGPU) Close() {}
 
 func TestTheWarmupEndsWhenTheClockIsUp(t *testing.T) {
 	const run = 10 * time.Millisecond
-	warm := func(timing Timing, rises time.Duration, onCPU bool) (spent time.Duration, row *Row) {
+	warm := func(t *testing.T, timing Timing, rises time.Duration, onCPU bool) (spent time.Duration, row *Row) {
 		gpu, clock := &risingGPU{}, &fakeTime{}
 		b := &Bench{Timing: timing, Monitor: monitor.Start(gpu, nil, time.Millisecond), now: func() time.Time { return clock.at }}
 		defer b.Monitor.Close()
@@ -95,8 +96,10 @@ func TestTheWarmupEndsWhenTheClockIsUp(t *testing.T) {
 		"no warm-up":                 {Timing{Warmup: -1}, time.Hour, false, 0, true},
 		"the row runs on the CPU":    {Timing{}, time.Hour, true, warmupCPU, false},
 	} {
-		spent, row := warm(c.timing, c.rises, c.onCPU)
-		require.InDelta(t, c.want.Seconds(), spent.Seconds(), 0.05, name)
-		require.Equal(t, c.idle, row.Unsteady != "", "%s: %s", name, row.Unsteady)
+		synctest.Test(t, func(t *testing.T) {
+			spent, row := warm(t, c.timing, c.rises, c.onCPU)
+			require.InDelta(t, c.want.Seconds(), spent.Seconds(), 0.05, name)
+			require.Equal(t, c.idle, row.Unsteady != "", "%s: %s", name, row.Unsteady)
+		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -88,14 +89,13 @@ func TestChangingClocksAreUnsteady(t *testing.T) {
 }
 
 func TestTheSamplerReadsInIntervals(t *testing.T) {
-	var csv bytes.Buffer
-	s := Start(&fake{list: []Reading{at(1980, 0)}}, &csv, time.Millisecond)
-	require.Eventually(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return strings.Count(csv.String(), "\n") >= 3
-	}, 10*time.Second, time.Millisecond)
-	require.NoError(t, s.Close())
+	synctest.Test(t, func(t *testing.T) {
+		var csv bytes.Buffer
+		s := Start(&fake{list: []Reading{at(1980, 0)}}, &csv, Interval)
+		time.Sleep(100*Interval + 1)
+		require.NoError(t, s.Close())
+		require.Equal(t, 100, strings.Count(csv.String(), "\n"))
+	})
 }
 
 type full struct{}

@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -45,14 +46,18 @@ func TestAClockIsUpWhenItDoesNotGetHigher(t *testing.T) {
 func TestTheSamplerFollowsAClock(t *testing.T) {
 	var none *Sampler
 	require.True(t, none.Follow().Up())
-	gpu := &fake{list: []Reading{at(345, Idle), at(1980, 0)}}
-	s := Start(gpu, nil, time.Millisecond)
-	defer s.Close()
-	r := s.Follow()
-	require.Eventually(t, r.Up, 10*time.Second, time.Millisecond)
-	s.Begin(&Record{}, "")
-	s.End()
-	require.NotSame(t, r, s.Follow(), "each follows from its own beginning")
+	synctest.Test(t, func(t *testing.T) {
+		gpu := &fake{list: []Reading{at(345, Idle), at(1980, 0)}}
+		s := Start(gpu, nil, Interval)
+		defer s.Close()
+		r := s.Follow()
+		require.False(t, r.Up())
+		time.Sleep(4 * Interval)
+		require.True(t, r.Up())
+		s.Begin(&Record{}, "")
+		s.End()
+		require.NotSame(t, r, s.Follow(), "each follows from its own beginning")
+	})
 }
 
 func TestIdleClocksAreUnsteady(t *testing.T) {

@@ -27,10 +27,14 @@ type process struct {
 	state   error         // exit state, valid after exited is closed
 	lastID  int
 	readErr error // valid after lines is closed
+
+	lastWords time.Duration
 }
 
-const (
-	maxLine     = 1 << 20                // bytes of an answer
+const maxLine = 1 << 20 // bytes of an answer
+
+// Tests raise these.
+var (
 	lastWords   = 200 * time.Millisecond // wait for the exit state after the output ended
 	endPatience = 5 * time.Second        // wait for the process to end by itself
 )
@@ -46,7 +50,7 @@ func start(ctx context.Context, command string) (*process, error) {
 	}
 	defer theirs.Close()
 	ctx, kill := context.WithCancel(ctx)
-	p := &process{out: ours, kill: kill, lines: make(chan string), exited: make(chan struct{})}
+	p := &process{out: ours, kill: kill, lines: make(chan string), exited: make(chan struct{}), lastWords: lastWords}
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command)
 	cmd.Stdout, cmd.Stderr = theirs, &p.stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -103,7 +107,7 @@ func (p *process) ask(ctx context.Context, op string, request, answer any, timeo
 		select {
 		case text, ok := <-p.lines:
 			return p.decode(ctx, op, text, ok, answer)
-		case <-time.After(lastWords):
+		case <-time.After(p.lastWords):
 			return p.died(ctx, op)
 		}
 	case <-timer.C:
@@ -163,7 +167,7 @@ func (p *process) decode(ctx context.Context, op, text string, ok bool, answer a
 func (p *process) died(ctx context.Context, op string) error {
 	select {
 	case <-p.exited:
-	case <-time.After(lastWords): // the process closed its output and still runs
+	case <-time.After(p.lastWords): // the process closed its output and still runs
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()

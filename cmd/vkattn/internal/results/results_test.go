@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -76,23 +75,10 @@ func TestFoldersAreFollowedAndPipesAreNot(t *testing.T) {
 	link := filepath.Join(dir, "latest")
 	require.NoError(t, os.Symlink("2026", link))
 	for _, path := range []string{real, link} {
-		type loaded struct {
-			files []File
-			err   error
-		}
-		done := make(chan loaded, 1)
-		go func() {
-			files, err := Load([]string{path})
-			done <- loaded{files, err}
-		}()
-		select {
-		case l := <-done:
-			require.NoError(t, l.err)
-			require.Len(t, l.files, 2)
-			require.Equal(t, filepath.Join(path, "b.jsonl"), l.files[0].Path)
-		case <-time.After(10 * time.Second):
-			t.Fatal("waits for the writer of a pipe")
-		}
+		files, err := Load([]string{path}) // without waiting for the writer of a pipe
+		require.NoError(t, err)
+		require.Len(t, files, 2)
+		require.Equal(t, filepath.Join(path, "b.jsonl"), files[0].Path)
 	}
 }
 
