@@ -11,7 +11,8 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-// Close ends the wait of its own rank, whether the others have come or not, and one that begins later.
+// Close ends the wait of its own rank, whether the others have come or not, and one that begins later. The
+// clock is synctest's.
 func TestCloseEndsTheOwnWait(t *testing.T) {
 	testlevel.HostOnly(t)
 	transfer := func(peer int) []Transfer { return []Transfer{{peer, Memory{Host: make([]byte, 4), Bytes: 4}}} }

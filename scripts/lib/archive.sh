@@ -136,7 +136,7 @@ extract() {
 # settled <file>: what a process substitution writes there, once it has.
 settled() {
 	local i
-	for ((i = 0; i < 100; i++)); do
+	for ((i = 0; i < 6000; i++)); do
 		[[ -s $1 ]] && break
 		sleep 0.1
 	done

@@ -58,6 +58,7 @@ func (g *risingGPU) Read() monitor.Reading {
 
 func (*risingGPU) Close() {}
 
+// The GPU is read on synctest's clock.
 func TestTheWarmupEndsWhenTheClockIsUp(t *testing.T) {
 	const run = 10 * time.Millisecond
 	warm := func(t *testing.T, timing Timing, rises time.Duration, onCPU bool) (spent time.Duration, row *Row) {
