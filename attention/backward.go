@@ -30,6 +30,7 @@ type preparedBackward struct {
 	kernels      []plan.BackwardKernel
 	pipelines    []*vk.Pipeline // of kernels
 	tileRows     uint32         // most query rows of a tile
+	tileKeys     uint32         // most keys of a tile; 0 if kernels compute the position of each key
 	chunks       plan.BackwardChunks
 	rare         *vk.Pipeline // of chunks.Rare; nil: there is none
 	cuda         CUDABackward // for TierCUDA, which uses none of the fields above
@@ -268,6 +269,9 @@ func (op *Op) prepareBackward(r *plan.BackwardRequest) (*preparedBackward, error
 		}
 		p.pipelines = append(p.pipelines, made)
 		p.tileRows = max(p.tileRows, k.Variant.TileRows()+1)
+		if keys := k.Variant.TileKeys(); keys > 0 {
+			p.tileKeys = max(p.tileKeys, keys+1)
+		}
 	}
 	if c.Chunks.MarkBytes > 0 {
 		if p.rare, err = b.pipelines.Of(op.dev, &op.cfg, c.Chunks.Rare); err != nil {

@@ -37,7 +37,7 @@ func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) erro
 	if p.cuda != nil {
 		return op.backwardCUDA(p.cuda, s, a, &l.tensors)
 	}
-	if err := l.tensors.CheckStrides(a, p.tileRows); err != nil {
+	if err := l.tensors.CheckStrides(a, p.tileRows, p.tileKeys); err != nil {
 		return err
 	}
 	l.preparedBackward, l.op, l.args, l.limits = p, op, a, &op.dev.Caps().Limits

@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
+	"vkattn/attention/inputs"
 	"vkattn/vk"
 )
 
@@ -77,5 +78,86 @@ func TestBuffersOver4GiB(t *testing.T) {
 	}
 	if !ran {
 		t.Skip("no buffer is large enough here")
+	}
+}
+
+// K, V and their gradients may be one memory in which keys are far apart, as tokens x sequences x heads are. A tile of keys
+// then spans up to 2^33 elements. Gradients are those of packed tensors, or the call is refused.
+func TestBackwardOfKeysOver4GiB(t *testing.T) {
+	s := openDevice(t)
+	if !full() {
+		t.Skip("large buffers are for VKATTN_TEST_LEVEL=exhaustive")
+	}
+	const d, rows, keys = 64, 33, 70
+	shape := attention.Shape{B: 1, Hq: 1, Sq: rows, Sk: keys}
+	stream, err := s.dev.NewStream("far keys")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, stream.Close()) }()
+	buffer := func(t *testing.T, elements int64, data []byte) *vk.Buffer {
+		b, err := s.dev.NewBuffer(uint64(2*elements), vk.BufferOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		if data != nil {
+			require.NoError(t, stream.Upload(b, 0, data))
+		}
+		return b
+	}
+	for _, far := range []int64{1 << 23, 1 << 26, 1<<27 + 64} { // elements between keys
+		bytes := uint64(2 * (far*(keys-1) + 4*d))
+		if bytes > s.dev.Caps().Limits.MaxBufferBytes || !s.dev.Caps().BufferDeviceAddress {
+			t.Logf("keys %d elements apart: a buffer holds %d bytes here", far, s.dev.Caps().Limits.MaxBufferBytes)
+			continue
+		}
+		for _, tt := range s.available() {
+			if tt.Tier == attention.TierCPU || tt.DType == attention.F32 || !computesGradients(tt.Tier) {
+				continue
+			}
+			t.Run(fmt.Sprintf("keys %d elements apart/%v", far, tt), func(t *testing.T) {
+				op, err := attention.New(s.dev, attention.Config{DType: tt.DType, HeadDim: d, Tier: tt.Tier, Causal: attention.BottomRight, Tuning: attention.TuningOff})
+				require.NoError(t, err)
+				defer func() { require.NoError(t, op.Close()) }()
+				packed := func(rows int64, seed uint64) attention.Tensor {
+					return attention.Tensor{Buffer: buffer(t, rows*d, inputs.New(rows*d, tt.DType, inputs.Normal, seed))}
+				}
+				a := attention.BackwardArgs{Args: attention.Args{Shape: shape, Q: packed(rows, 1), K: packed(keys, 2), V: packed(keys, 3), O: packed(rows, 4),
+					LSE: attention.Tensor{Buffer: buffer(t, 2*rows, nil)}}, DO: packed(rows, 5), DQ: packed(rows, 6), DK: packed(keys, 7), DV: packed(keys, 8)}
+				apart := a
+				apart.DQ = packed(rows, 9)
+				memory := buffer(t, int64(bytes)/2, nil)
+				near := []*attention.Tensor{&a.K, &a.V, &a.DK, &a.DV}
+				for i, x := range []*attention.Tensor{&apart.K, &apart.V, &apart.DK, &apart.DV} {
+					*x = attention.Tensor{Buffer: memory, Offset: int64(i * d), Strides: attention.Strides{Batch: keys * far, Head: keys * far, Seq: far}}
+				}
+				for i := range 2 {
+					image := inputs.New(keys*d, tt.DType, inputs.Normal, uint64(2+i))
+					for j := range int64(keys) {
+						require.NoError(t, stream.Upload(memory, uint64(2*(j*far+int64(i*d))), image[2*d*j:][:2*d]))
+					}
+				}
+				require.NoError(t, stream.Barrier())
+				require.NoError(t, op.Forward(stream, a.Args))
+				require.NoError(t, stream.Barrier())
+				require.NoError(t, op.Backward(stream, a))
+				require.NoError(t, stream.Barrier())
+				if err := op.Backward(stream, apart); err != nil {
+					require.ErrorIs(t, err, attention.ErrUnsupported)
+					require.NotEqual(t, attention.TierScalar, tt.Tier, "it computes the position of each key")
+					return
+				}
+				require.NoError(t, stream.Barrier())
+				read := func(b *vk.Buffer, at int64, n int) []byte {
+					out := make([]byte, 2*n)
+					require.NoError(t, stream.Download(t.Context(), out, b, uint64(2*at)))
+					return out
+				}
+				require.Equal(t, read(a.DQ.Buffer, 0, rows*d), read(apart.DQ.Buffer, 0, rows*d), "DQ")
+				for i := 2; i < 4; i++ {
+					want := read(near[i].Buffer, 0, keys*d)
+					for j := range keys {
+						require.Equal(t, want[2*d*j:][:2*d], read(memory, int64(j)*far+int64(i*d), d), "%s of key %d", []string{"DK", "DV"}[i-2], j)
+					}
+				}
+			})
+		}
 	}
 }

@@ -110,6 +110,12 @@ func (v *BackwardVariant) TileRows() uint32 {
 	return max(v.Tile.QTile, v.Coopmat.Rows(), v.Coopmat.RowTile, v.F32.Rows(), v.F32.RowTile)
 }
 
+// TileKeys returns the most keys that a workgroup addresses from one position: none in the
+// scalar kernels, which compute the position of each key.
+func (v *BackwardVariant) TileKeys() uint32 {
+	return max(v.Coopmat.Rows(), v.Coopmat.keys(), v.F32.Rows(), v.F32.keys())
+}
+
 // LanesPerRow returns how many invocations of the kernel of row statistics share a row:
 // each has eight columns, so that their sums are added in the order of the tile product.
 func (v *BackwardVariant) LanesPerRow() uint32 {

@@ -142,20 +142,27 @@ func (l *BackwardTensors) checkOutputs(cfg *problem.Config, a *problem.BackwardA
 	return nil
 }
 
-// CheckStrides checks the strides against the 32 bits of a kernel's offsets, which span the
-// rows of a tile and the query heads of a group.
-func (l *BackwardTensors) CheckStrides(a *problem.BackwardArgs, tileRows uint32) error {
+// CheckStrides checks the strides against the 32 bits of a kernel's offsets. Those of Q, DO and DQ
+// span the rows of a tile and the query heads of a group, in bytes. Those of K, V, DK and DV span
+// the keys of a tile, in elements; tileKeys is 0 for kernels that compute the position of each key.
+func (l *BackwardTensors) CheckStrides(a *problem.BackwardArgs, tileRows, tileKeys uint32) error {
 	return l.Each(func(i int, t *Layout) error {
 		for d, step := range t.Steps {
 			if t.Counts[d] > 1 && step > math.MaxUint32 {
 				return fmt.Errorf("%w: %s has a %s stride of 2^32 elements or more", problem.ErrUnsupported, t.Field, StrideNames[d])
 			}
 		}
-		if i != BackwardQ && i != BackwardDO && i != BackwardDQ {
+		most := uint64(math.MaxUint32)
+		switch i {
+		case BackwardQ, BackwardDO, BackwardDQ:
+			most -= min(uint64(a.Group())*uint64(t.Steps[1]), most)
+			most = most / uint64(tileRows) / uint64(t.Size)
+		case BackwardK, BackwardV, BackwardDK, BackwardDV:
+			most /= uint64(max(tileKeys, 1))
+		default: // one row at a time
 			return nil
 		}
-		heads, size := uint64(a.Group())*uint64(t.Steps[1]), uint64(t.Size)
-		if t.Counts[2] > 1 && uint64(t.Steps[2]) > (math.MaxUint32-min(heads, math.MaxUint32))/uint64(tileRows)/size {
+		if t.Counts[2] > 1 && uint64(t.Steps[2]) > most {
 			return fmt.Errorf("%w: %s has a row stride of %d elements: a tile would span 2^32 of them", problem.ErrUnsupported, t.Field, t.Steps[2])
 		}
 		return nil
