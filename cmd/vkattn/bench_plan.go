@@ -181,7 +181,7 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 			return nil, badInput(err)
 		}
 		for _, problem := range list {
-			if p.lists.Has(problem) && p.options.Has(problem) && !slices.Contains(out, problem) {
+			if p.lists.Has(problem) && p.options.Has(problem) && !slices.ContainsFunc(out, problem.Same) {
 				out = append(out, problem)
 			}
 		}

@@ -44,7 +44,7 @@ func TestPicturesHaveTheCeilingsOfTheirProblems(t *testing.T) {
 	require.Equal(t, []Problem{{Ceiling: CeilingCopy}, fma}, PlotCeilings(nil, list, false, false))
 	require.Equal(t, []Problem{fma}, PlotCeilings(nil, list, true, false))
 	require.Empty(t, PlotCeilings(nil, list, true, true))
-	require.Empty(t, PlotCeilings(nil, append(list, Problem{Ceiling: CeilingCopy}, fma), false, false), "they are among the problems")
+	require.Empty(t, PlotCeilings(nil, append(list, Problem{Suite: "ceilings", Ceiling: CeilingCopy}, fma), false, false), "they are among the problems")
 	require.Empty(t, PlotCeilings(nil, []Problem{{Ceiling: CeilingBarrier}}, false, false), "there is no picture")
 }
 

@@ -22,8 +22,16 @@ func timedRow(p Problem, s Spec, ms float64) *Row {
 	return r
 }
 
+// inSuite says of problems which suite they are of, as Suite.Problems does.
+func inSuite(name string, list []Problem) []Problem {
+	for i := range list {
+		list[i].Suite = name
+	}
+	return list
+}
+
 func seedRows() (rows []*Row) {
-	for i, p := range seeds() {
+	for i, p := range inSuite("seeds", seeds()) {
 		group := []*Row{timedRow(p, Spec{Tier: attention.TierCoopMat2}, 0.5), timedRow(p, Spec{Tier: attention.TierScalar, Baseline: BaselineByMask}, 20)}
 		if i == 3 {
 			group = append(group, timedRow(p, Spec{Tier: attention.TierCUDA, Kernel: "ref", Baseline: BaselineCUDARef}, 8))
@@ -50,7 +58,7 @@ func seedRows() (rows []*Row) {
 }
 
 func decodeRows() (rows []*Row) {
-	for i, p := range decode()[:11] {
+	for i, p := range inSuite("decode", decode()[:11]) {
 		auto := timedRow(p, Spec{Tier: attention.TierAuto}, 0.07+float64(i)/1000)
 		auto.Tier, auto.Splits = "coopmat2", 4
 		group := []*Row{auto, timedRow(p, Spec{Tier: attention.TierAuto, Baseline: BaselineCopy}, 0.0625)}
@@ -97,6 +105,27 @@ func TestTablesOfInferenceMatchTheirGoldenFiles(t *testing.T) {
 				require.Equal(t, string(want), out.String())
 			}
 		})
+	}
+}
+
+// Each suite has its own table, also in a run of several suites.
+func TestTablesOfSeveralSuites(t *testing.T) {
+	golden := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("testdata", name+".md"))
+		require.NoError(t, err)
+		return string(text)
+	}
+	info := &RunInfo{Suite: "decode,seeds", Baselines: []string{"by-mask", "cuda-ref", "copy"}, Peers: []peer.Info{{Name: "flash"}, {Name: "torch-copy"}}}
+	for _, c := range []struct {
+		rows []*Row
+		want string
+	}{
+		{append(decodeRows(), seedRows()...), golden("decode") + "\n" + golden("seeds")},
+		{append(seedRows(), decodeRows()...), golden("seeds") + "\n" + golden("decode")},
+	} {
+		var out bytes.Buffer
+		require.NoError(t, (&mdPrinter{w: &out, rows: c.rows}).print(info))
+		require.Equal(t, c.want, out.String())
 	}
 }
 

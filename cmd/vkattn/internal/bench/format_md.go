@@ -9,8 +9,9 @@ import (
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
-// mdPrinter prints at the end, as it aligns columns. Suite and rows decide the table:
-// results, seeds, decode, the ladder of variants or ablations. Ceilings have one of their own.
+// mdPrinter prints at the end, as it aligns columns. The suite of a row decides which table it
+// stands in: results, seeds, decode, the ladder of variants or ablations. Ceilings have one of
+// their own.
 type mdPrinter struct {
 	w    io.Writer
 	rows []*Row
@@ -25,12 +26,24 @@ func (p *mdPrinter) print(info *RunInfo) error {
 		}
 	}
 	p.rows = slices.DeleteFunc(p.rows, isCeiling)
-	var err error
-	if len(p.rows) > 0 || len(limits) == 0 {
-		err = p.table(info)
+	tables := groupBy(p.rows, func(r *Row) string { return tableOf(r.Problem().Suite) })
+	if len(tables)+len(limits) == 0 {
+		tables = []*titled{{}} // a table without rows
 	}
-	if err == nil && len(limits) > 0 {
-		if len(p.rows) > 0 {
+	var err error
+	for i, g := range tables {
+		if i > 0 {
+			_, err = fmt.Fprintln(p.w)
+		}
+		if err == nil {
+			err = (&mdPrinter{w: p.w, rows: g.rows}).table(g.title, info.of(g.rows))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(limits) > 0 {
+		if len(tables) > 0 {
 			_, err = fmt.Fprintln(p.w)
 		}
 		if err == nil {
@@ -43,17 +56,50 @@ func (p *mdPrinter) print(info *RunInfo) error {
 	return err
 }
 
-func (p *mdPrinter) table(info *RunInfo) error {
-	layout := p.results
-	switch info.Suite {
+// Tables of suites. Other suites have the table of results.
+const (
+	tableSeeds  = "seeds"
+	tableDecode = "decode"
+	tableSeed0  = "seed0"
+	tableSeed2  = "seed2"
+	tableWide   = "wide" // that of results with every column
+)
+
+// tableOf is the table of a suite.
+func tableOf(suite string) string {
+	switch suite {
 	case "seeds", "seed1":
+		return tableSeeds
+	case "seed4":
+		return tableWide
+	case tableDecode, tableSeed0, tableSeed2:
+		return suite
+	}
+	return ""
+}
+
+// of is the run with those baselines alone that are among the rows of a table.
+func (i *RunInfo) of(rows []*Row) *RunInfo {
+	part := *i
+	part.Baselines = slices.DeleteFunc(slices.Clone(i.Baselines), func(name string) bool {
+		return !slices.ContainsFunc(rows, func(r *Row) bool { return r.Name() == name })
+	})
+	return &part
+}
+
+func (p *mdPrinter) table(name string, info *RunInfo) error {
+	layout := p.results
+	switch name {
+	case tableSeeds:
 		layout = p.seeds
-	case "decode":
+	case tableDecode:
 		layout = p.decode
-	case "seed0":
+	case tableSeed0:
 		return p.seed0(info)
-	case "seed2":
+	case tableSeed2:
 		return p.seed2(info)
+	case tableWide:
+		info.Wide = true
 	}
 	for _, r := range p.rows {
 		if r.Ablation != "" {
@@ -126,7 +172,7 @@ func (p *mdPrinter) columns(info *RunInfo) []mdColumn {
 			return Bytes(of(r))
 		}
 	}
-	wide := info.Wide || info.Suite == "seed4" // the seed's table has these columns
+	wide := info.Wide
 	layers := in(func(r *Row) bool { return r.Layers > 0 })
 	uses := wide && in(func(r *Row) bool { return r.PlainBytes > 0 })
 	list := []mdColumn{

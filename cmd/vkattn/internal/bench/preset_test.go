@@ -92,7 +92,7 @@ func TestSeedSuitesPrintTheirColumns(t *testing.T) {
 		}
 		var out bytes.Buffer
 		p := &mdPrinter{w: &out, rows: rows}
-		require.NoError(t, p.print(&RunInfo{Suite: name, Peers: peersNamed("flash"), Shrunk: true}))
+		require.NoError(t, p.print(&RunInfo{Peers: peersNamed("flash"), Shrunk: true}))
 		var got []string
 		lines := strings.Split(out.String(), "\n")
 		for i, l := range lines[1:] {

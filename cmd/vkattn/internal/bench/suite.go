@@ -136,7 +136,7 @@ func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
 		out = append(out, list...)
 	}
 	if len(dtypes) == 0 {
-		return append(out, s.list...), nil
+		out = append(out, s.list...)
 	}
 	for _, dtype := range dtypes {
 		for _, p := range s.list {
@@ -149,6 +149,9 @@ func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
 			}
 			out = append(out, p)
 		}
+	}
+	for i := range out {
+		out[i].Suite = s.Name
 	}
 	return out, nil
 }
