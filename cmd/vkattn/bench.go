@@ -261,10 +261,10 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		return err
 	}
 	files = append(files, plots)
-	bar := a.progress(b.Rows(problems))
-	b.Progress, b.Done = bar.say, bar.step
-	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout), bar)...), info)
-	bar.end()
+	a.bar.start("row", b.Rows(problems))
+	b.Progress, b.Done = a.bar.say, a.bar.step
+	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout), &a.bar)...), info)
+	a.bar.end()
 	if err == nil {
 		err = stopSampler()
 	}

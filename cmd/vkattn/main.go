@@ -65,6 +65,7 @@ func main() {
 // app holds what all subcommands use.
 type app struct {
 	stdout, stderr io.Writer
+	bar            progress
 	args           []string // of the command
 	validation     bool
 	stats          bool                                               // open devices with compiler statistics
@@ -89,9 +90,12 @@ func Main(args []string, stdout, stderr io.Writer) int {
 // caught and have no effect.
 func runUntilExit(args []string, stdout, stderr io.Writer) (code int, release func()) {
 	signals := make(chan os.Signal, 1)
-	out := &output{w: stdout, signals: signals}
-	a := &app{stdout: out, stderr: stderr}
+	a := &app{}
+	a.bar.open(stderr)
+	out := &output{w: a.bar.above(stdout), signals: signals}
+	a.stdout, a.stderr = out, a.bar.above(stderr)
 	ctx, cancel := context.WithCancel(context.Background())
+	context.AfterFunc(ctx, a.bar.end)
 	defer cancel()
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
 		if !signal.Ignored(s) { // nohup stays nohup

@@ -151,13 +151,14 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 	out := &tunePrinter{w: a.stdout, json: o.format == "json", check: o.check, all: o.all,
 		stores: !o.check && !o.dryRun && !o.compileOnly}
 	out.doc.Run = runInfo(dev, 0)
-	bar := a.progress(len(problems) * len(plan.tiers))
+	a.bar.start("row", len(problems)*len(plan.tiers))
+	defer a.bar.end()
 	var stopped error
 loop:
 	for _, p := range problems {
 		for _, tier := range plan.tiers {
-			rows, err := tuneProblem(ctx, dev, p, tier, o, bar)
-			bar.step()
+			rows, err := tuneProblem(ctx, dev, p, tier, o, &a.bar)
+			a.bar.step()
 			for _, row := range rows {
 				if err := out.add(row); err != nil {
 					return err
@@ -168,7 +169,7 @@ loop:
 			}
 		}
 	}
-	bar.end()
+	a.bar.end()
 	if stopped != nil {
 		out.doc.Run.Stopped = stopReason(stopped)
 	}

@@ -142,11 +142,11 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		return err
 	}
 	out := bench.Printers(append(files, printer(plan.format, a.stdout))...)
-	bar := a.progress(len(problems))
-	v.Progress = bar.say
+	a.bar.start("problem", len(problems))
+	v.Progress = a.bar.say
 	var all verify.Outcome
-	stopped, err := verifyAll(ctx, v, problems, out, &all, bar.step)
-	bar.end()
+	stopped, err := verifyAll(ctx, v, problems, out, &all, a.bar.step)
+	a.bar.end()
 	if err != nil {
 		return err
 	}
@@ -231,6 +231,7 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 					r.rows, r.err = v.Problem(ctx, problems[i].Case, problems[i].dtype)
 				}
 				results[i] <- r
+				step()
 			}
 		})
 	}
@@ -266,7 +267,6 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 		if stopped != nil {
 			cancel()
 		}
-		step()
 	}
 	return stopped, nil
 }

@@ -28,7 +28,7 @@ type Bench struct {
 
 	// Monitor reads the clocks of the GPU; nil: they are not known.
 	Monitor *monitor.Sampler
-	// Progress is called with a text for a progress bar. It may be nil.
+	// Progress is called with a text for a line of progress, the problem first. It may be nil.
 	Progress func(text string)
 	// Done is called after each row.
 	Done func()
@@ -179,7 +179,7 @@ func (b *Bench) done() {
 
 func (b *Bench) say(p Problem, who, what string) {
 	if b.Progress != nil {
-		b.Progress(fmt.Sprintf("%s %v: %s", who, p, what))
+		b.Progress(fmt.Sprintf("%v: %s %s", p, who, what))
 	}
 }
 

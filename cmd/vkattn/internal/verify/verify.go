@@ -38,7 +38,7 @@ type Verifier struct {
 	// Touch is for tests of the checks: it is called with the memory after a run and may
 	// change it before it is judged. It may be nil.
 	Touch func(who string, p *cases.Problem, after [][]byte)
-	// Progress is called with a text for a progress bar. It may be nil.
+	// Progress is called with a text for a line of progress, the problem first. It may be nil.
 	Progress func(text string)
 
 	mu  sync.Mutex
@@ -125,7 +125,7 @@ func (v *Verifier) Unfinished(c cases.Case, dtype attention.DType) (rows []*Row)
 
 func (v *Verifier) say(p *cases.Problem, who, what string) {
 	if v.Progress != nil {
-		v.Progress(fmt.Sprintf("%s %v %v: %s", who, p.DType, p.Case, what))
+		v.Progress(fmt.Sprintf("%v %v: %s %s", p.DType, p.Case, who, what))
 	}
 }
 
