@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/vk"
 )
 
@@ -95,10 +96,11 @@ const interruptedText = errorPrefix + "interrupted"
 // errSaid is an error that a process of this command has reported.
 var errSaid = errors.New("reported")
 
-// exit reports err in one line and returns the exit code.
+// exit reports err in one line and returns the exit code. It is silent if standard output was
+// closed: the reader, such as head, has what it wanted.
 func (a *app) exit(err error) int {
 	code := exitCode(err)
-	if err != nil && !errors.Is(err, errSaid) {
+	if err != nil && !errors.Is(err, errSaid) && !errors.Is(err, outfile.ErrNobodyReads) {
 		fmt.Fprintln(a.stderr, errorPrefix+flagtext.OneLine(err.Error()))
 	}
 	return code

@@ -10,7 +10,8 @@
 //	vkattn tune     find the fastest tile of each problem and store it
 //	vkattn version  print the version of the command
 //
-// An error is one line on standard error. Exit codes:
+// An error is one line on standard error, except that a reader who closes standard output
+// hears nothing. Exit codes:
 //
 //	0    done
 //	1    a wrong result, a slower row, or a failure of this machine such as a full disk
@@ -50,6 +51,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/vk"
 	"vkattn/vk/hostmem"
 )
@@ -168,7 +170,7 @@ func (a *app) ended(s os.Signal, signals <-chan os.Signal, done <-chan error) in
 	number, known := s.(syscall.Signal)
 	switch {
 	case number == syscall.SIGPIPE:
-		return a.exit(errNobodyReads)
+		return a.exit(outfile.ErrNobodyReads)
 	case finished: // before it saw the signal; its files are written
 		return exitOK
 	}
@@ -187,21 +189,25 @@ type output struct {
 	failed  atomic.Pointer[error] // of the last write that failed
 }
 
-var errNobodyReads = fmt.Errorf("standard output: %w", syscall.EPIPE)
-
 func (o *output) Write(b []byte) (int, error) {
 	n, err := o.w.Write(b)
 	if err != nil {
 		o.failed.Store(&err)
 	}
 	if errors.Is(err, syscall.EPIPE) {
-		o.failed.Store(&errNobodyReads)
+		o.failed.Store(&outfile.ErrNobodyReads)
 		select {
 		case o.signals <- syscall.SIGPIPE:
 		default: // another signal ends the command already
 		}
 	}
 	return n, err
+}
+
+// nobodyReads reports whether standard output is a pipe whose reader has left.
+func (a *app) nobodyReads() bool {
+	o, ok := a.stdout.(*output)
+	return ok && o.failed.Load() == &outfile.ErrNobodyReads
 }
 
 func (a *app) execute(ctx context.Context, args []string) (err error) {

@@ -286,6 +286,9 @@ func (a *app) startRanks(ctx context.Context, n int, files []saved) error {
 			lines.Buffer(nil, 1<<20)
 			for lines.Scan() {
 				text := lines.Text()
+				if a.nobodyReads() {
+					continue // nor wants to know how the rank ends
+				}
 				isError := strings.HasPrefix(text, errorPrefix)
 				if text == interruptedText && asked.Err() != nil {
 					continue // this process says so

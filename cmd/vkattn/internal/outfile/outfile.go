@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"syscall"
 
 	"vkattn/internal/atomicfile"
 )
@@ -23,6 +24,9 @@ type Set struct {
 }
 
 var errDiscarded = errors.New("output was discarded")
+
+// ErrNobodyReads is the error of a write to standard output that is a pipe without a reader.
+var ErrNobodyReads = fmt.Errorf("standard output: %w", syscall.EPIPE)
 
 // Add creates the hidden file of path, so that a folder that cannot be written to is an
 // error before any work is done. It follows symbolic links. A pipe or device is opened
@@ -45,6 +49,9 @@ func (s *Set) Add(path string) (io.Writer, error) {
 			_ = w.Close()
 			return nil, errDiscarded
 		}
+		if target.Stdout() {
+			return stdout{w}, nil
+		}
 		return w, nil
 	}
 	f, err := atomicfile.Create(target)
@@ -56,6 +63,17 @@ func (s *Set) Add(path string) (io.Writer, error) {
 		return nil, errDiscarded
 	}
 	return f, nil
+}
+
+// stdout is standard output, named by a path.
+type stdout struct{ w io.Writer }
+
+func (s stdout) Write(b []byte) (int, error) {
+	n, err := s.w.Write(b)
+	if errors.Is(err, syscall.EPIPE) {
+		err = ErrNobodyReads
+	}
+	return n, err
 }
 
 func (s *Set) discarded() bool {
