@@ -102,7 +102,7 @@ func (op *Op) tuneOnFirstUse(r plan.Request) error {
 	store := plan.StoreOf(op.dev)
 	known := func() (bool, error) {
 		c, err := plan.Make(op.dev, op.cfg, r, nil)
-		if err == nil && c.CUDA != nil {
+		if err == nil && (c.CUDA != nil || !c.Variant.Tunes()) {
 			return true, nil
 		}
 		return err == nil && store.Known(c.Variant, op.cfg, r), err
@@ -170,6 +170,9 @@ func (op *Op) tune(ctx context.Context, store *plan.Store, r plan.Request, o Tun
 		return report, err
 	}
 	v := c.Variant
+	if !v.Tunes() {
+		return report, fmt.Errorf("%w: kernel %s has one tile for a call", ErrUnsupported, c.Kernel)
+	}
 	class := plan.ClassOf(v, op.cfg, r.Shape)
 	if timed := plan.ShrunkBatch(r.Shape); plan.ClassOf(v, op.cfg, timed) == class {
 		r.Shape = timed

@@ -137,6 +137,22 @@ func TestExperimentsAreNotTuned(t *testing.T) {
 }
 
 // Candidates compile on devices that execute nothing: AMD's compiler on a null device.
+// The decode kernel has one tile for a call.
+func TestAKernelWithOneTileIsNotTuned(t *testing.T) {
+	dev := tuneDevice(t)
+	shape := attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 1, Sk: 512}
+	for _, tuning := range []attention.Tuning{attention.TuningAuto, attention.TuningOn} {
+		op, err := attention.New(dev, attention.Config{HeadDim: 128, KV: attention.KVInt8, Tier: attention.TierCoopMat2, Tuning: tuning})
+		mayLack(t, err)
+		require.NoError(t, err)
+		_, err = op.Tune(t.Context(), shape, smallTuning)
+		require.ErrorIs(t, err, attention.ErrUnsupported)
+		require.ErrorContains(t, err, "one tile")
+		require.NoError(t, op.Prepare(shape), "the first call tunes, if there is anything to tune")
+		require.NoError(t, op.Close())
+	}
+}
+
 func TestCompileOnlyNeedsNoExecution(t *testing.T) {
 	if name := os.Getenv("VKATTN_DRIVER"); name == "" || name == "none" {
 		t.Skip("no Vulkan driver under test (VKATTN_DRIVER)")

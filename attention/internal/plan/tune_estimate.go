@@ -44,6 +44,12 @@ type tunable interface {
 	division() [2]uint32                                                        // division of the workgroup: tiles with the same one are alike
 }
 
+// Tunes reports whether tuning varies the tile of v: the decode kernel has one tile for a call.
+func (v *Variant) Tunes() bool {
+	_, ok := v.Tile.(tunable)
+	return ok
+}
+
 // excess returns estimated registers over available ones. Larger workgroups have fewer
 // registers per invocation. The compiler then hoists fewer loads: 16x1x64/32 at head dim
 // 64 and 12x1x64/16 at 128 run with 128 and 168 registers and hardly spill, although the
