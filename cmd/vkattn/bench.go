@@ -142,24 +142,15 @@ device failure` + signalHelp,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	o.problemFlags(f)
-	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cubin, cuda, or all for every tier of the device (default auto; scalar on a Vulkan driver that runs on the CPU)")
+	o.rowFlags(f)
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
-	o.timing.add(f)
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json, jsonl, sql or gobench, which benchstat reads")
-	f.StringVar(&o.preset, "preset", "", "`list` of models and usual shapes, such as llama3-8b,short; lists and options on the command line replace the lists and options of a preset")
-	f.StringVar(&o.suite, "suite", "", suitesUsage())
 	f.BoolVar(&o.wide, "wide", false, "-o md: also print the mean time, the mean and peak speed, memory by use, and the memory that plain attention would need")
 	f.BoolVar(&o.list, "list", false, "print the presets and suites with their shapes, or the problems of the given --preset and --suite, and run nothing")
-	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: as the suite says, else fwd)")
 	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "stop a peer whose answer takes longer")
-	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
-	f.StringArrayVar(&o.tile, "tile", nil, "`changes` of the tile of the dense forward kernel, as field=number,... (kv_tile=32,group=4); one row for each flag, \"\" for the tile that calls take")
-	f.StringArrayVar(&o.tiles, "bwd-tile", nil, "`changes` of the tiles of the backward kernels, as kernel.field=number,... (q.kv_tile=32,kv.row_tile=48); one row for each flag, \"\" for the tiles that calls take")
 	f.StringVar(&o.ablate, "ablate", "", "`list` of what to leave out, one row each: none, softmax, barrier, load")
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
-	f.StringVar(&o.monitor, "monitor", "", monitorUsage)
 	f.StringArrayVar(&o.plots, "plot", nil, plotUsage)
 	o.ceilingFlags.add(f)
 	var baselines []string
@@ -168,10 +159,23 @@ device failure` + signalHelp,
 	}
 	f.StringVar(&o.baselines, "against", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+", or none (default: as the suite says)")
 	f.StringVar(&o.baseline, "baseline", "", "compare the rows with the rows of `file`, an earlier --save in json or jsonl, as vkattn compare does")
-	o.optionSweepFlags.add(f)
 	o.ranksFlags.add(f)
-	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
+}
+
+// rowFlags adds the flags that say what a row computes and how it is timed. bench and profile
+// have them.
+func (o *benchFlags) rowFlags(f *pflag.FlagSet) {
+	o.problemFlags(f)
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cubin, cuda, or all for every tier of the device (default auto; scalar on a Vulkan driver that runs on the CPU)")
+	o.timing.add(f)
+	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: as the suite says, else fwd)")
+	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
+	f.StringArrayVar(&o.tile, "tile", nil, "`changes` of the tile of the dense forward kernel, as field=number,... (kv_tile=32,group=4); one row for each flag, \"\" for the tile that calls take")
+	f.StringArrayVar(&o.tiles, "bwd-tile", nil, "`changes` of the tiles of the backward kernels, as kernel.field=number,... (q.kv_tile=32,kv.row_tile=48); one row for each flag, \"\" for the tiles that calls take")
+	o.optionSweepFlags.add(f)
+	f.StringVar(&o.monitor, "monitor", "", monitorUsage)
+	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 }
 
 // saveUsage is the help of --save.
@@ -189,6 +193,8 @@ func (o *benchFlags) problemFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.headDimV, "headdim-v", "", "`list` of head dims of V and O (default: as --headdim)")
 	f.StringVar(&o.causal, "causal", "", "`list` of causal masks: none, top-left, bottom-right")
 	f.StringVar(&o.dtype, "dtype", "", "`list` of storage types: f16, bf16, f32")
+	f.StringVar(&o.preset, "preset", "", "`list` of models and usual shapes, such as llama3-8b,short; lists and options on the command line replace the lists and options of a preset")
+	f.StringVar(&o.suite, "suite", "", suitesUsage())
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
 }
 
@@ -241,6 +247,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	b := &bench.Bench{Monitor: sampler, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
 		Specs: o.specs(plan, dev), Baselines: plan.chosenBaselines()}
 	info := o.runInfo(plan, dev)
+	info.Schema = bench.SchemaVersion
 	info.Baselines = b.BaselineNames(problems)
 	for _, name := range plan.baselines {
 		if !slices.Contains(info.Baselines, string(name)) {
@@ -337,7 +344,7 @@ func (o *benchFlags) specs(p *benchPlan, dev *vk.Device) []bench.Spec {
 // runInfo describes the run, but for peers and baselines.
 func (o *benchFlags) runInfo(p *benchPlan, dev *vk.Device) *bench.RunInfo {
 	info := runInfo(dev, o.seed)
-	info.Schema, info.Shrunk, info.Wide, info.Suite = bench.SchemaVersion, p.shrunk, o.wide, o.suite
+	info.Shrunk, info.Wide, info.Suite = p.shrunk, o.wide, o.suite
 	if o.timing.Timing != (bench.Timing{}) {
 		info.Timing = &o.timing.Timing
 	}

@@ -192,9 +192,9 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 	return out, nil
 }
 
-// withoutOptions lists the problems that a command can run, each once. If tell is set, it prints
+// withoutOptions lists the problems that a command can run, each once. If tell is set, it prints why and
 // how many it leaves out. It refuses a list of which nothing is left.
-func (a *app) withoutOptions(list []bench.Problem, tell bool, can func(bench.Problem) bool) (out []bench.Problem, err error) {
+func (a *app) withoutOptions(list []bench.Problem, tell bool, why string, can func(bench.Problem) bool) (out []bench.Problem, err error) {
 	left := 0
 	for _, p := range list {
 		if p.Ceiling != "" || !can(p) {
@@ -204,16 +204,22 @@ func (a *app) withoutOptions(list []bench.Problem, tell bool, can func(bench.Pro
 		}
 	}
 	if len(out) == 0 {
-		return nil, badInputf("all %d problems are left out: %s", left, onlyBench)
+		return nil, badInputf("all %d problems are left out: %s", left, why)
 	}
 	if left > 0 && tell {
-		fmt.Fprintf(a.stderr, "vkattn: %d of %d problems are left out: %s\n", left, len(list), onlyBench)
+		fmt.Fprintf(a.stderr, "vkattn: %d of %d problems are left out: %s\n", left, len(list), why)
 	}
 	return out, nil
 }
 
-// onlyBench says why withoutOptions leaves problems out.
-const onlyBench = "they have options, which vkattn bench verifies on one device"
+// Why withoutOptions leaves problems out.
+const (
+	onlyBench = "they have options, which vkattn bench verifies on one device"
+	notTuned  = "they have options, and such calls use the heuristic's tiles"
+)
+
+// denseCall reports whether a problem has no options.
+func denseCall(p bench.Problem) bool { return p.Plain() && p.Config.FixedSplit == 0 }
 
 // crossed is a list of problems at each of the passes, with LSE as the flags say.
 func (p *benchPlan) crossed(list []bench.Problem, passes []bench.Pass) ([]bench.Problem, error) {

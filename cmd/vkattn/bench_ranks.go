@@ -84,7 +84,7 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 	case len(tiers) == 0:
 		tiers = bench.DefaultTiers(s.Device)
 	}
-	list, err := a.withoutOptions(problems, s.Rank() == 0, func(x bench.Problem) bool {
+	list, err := a.withoutOptions(problems, s.Rank() == 0, onlyBench, func(x bench.Problem) bool {
 		return x.Options == (bench.Options{}) && x.Config.KV == attention.KVSame
 	})
 	if err != nil {

@@ -23,9 +23,8 @@ import (
 // profileFlags are the flags of `vkattn profile`.
 type profileFlags struct {
 	benchFlags
-	trace   string
-	peak    float64
-	repeats int
+	trace string
+	peak  float64
 }
 
 func (a *app) profileCommand() *cobra.Command {
@@ -38,6 +37,9 @@ barriers between them. Prints the compiler's statistics of each pipeline, the sp
 share of the device's ceilings, and what bounds it. The ceilings are measured: a copy,
 products whose operands stay in registers, an empty dispatch and a barrier.
 
+The flags select the problem, its options and its kernel, and say how it is timed, as in
+bench. They must give one problem.
+
 Registers, spills and shared memory need VK_KHR_pipeline_executable_properties. The
 occupancy is an estimate from them, for NVIDIA GPUs. --trace writes the dispatches for
 chrome://tracing and Perfetto. Nsight shows the names of commands and pipelines.
@@ -45,6 +47,7 @@ chrome://tracing and Perfetto. Nsight shows the names of commands and pipelines.
 Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 not supported or too large, 4 device
 failure` + signalHelp,
 		Example: `  vkattn profile --batch-size 8 --nheads 32 --nheads-kv 8 --seqlen 1 --seqlen-k 8192 --headdim 128
+  vkattn profile --preset gpt3 --warmup 2s
   vkattn profile --seqlen 4096 --headdim 128 --trace trace.json`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
@@ -53,24 +56,18 @@ failure` + signalHelp,
 			if err := checkPeak("peak-tflops", o.peak); err != nil {
 				return err
 			}
-			if o.repeats < 0 || o.repeats > bench.MaxRepeats || c.Flags().Changed("repetitions") && o.repeats == 0 {
-				return badInputf("-r %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)
+			if err := o.timing.check(c.Flags()); err != nil {
+				return err
 			}
 			return flagtext.Sweep.Error(a.profile(c.Context(), &o))
 		},
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	o.problemFlags(f)
-	f.StringVar(&o.tier, "tier", "", "auto, scalar, coopmat or coopmat2 (default auto; scalar on a Vulkan driver that runs on the CPU)")
-	f.StringVar(&o.passes, "pass", "", "fwd, bwd or fwdbwd (default fwd)")
-	f.StringArrayVar(&o.tile, "tile", nil, "`changes` of the tile of the dense forward kernel, as in vkattn bench")
-	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs (default 30; after 2 s of them, 3 are enough)")
+	o.rowFlags(f)
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
 	f.StringVar(&o.trace, "trace", "", "write every dispatch to `file` in the format of chrome://tracing")
 	f.Float64Var(&o.peak, "peak-tflops", 0, "`TFLOP/s` of the device's products, for the share of it (default: measured from registers)")
-	o.optionSweepFlags.add(f)
-	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
 }
 
@@ -79,11 +76,15 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	if err != nil {
 		return err
 	}
-	if plan.allTiers || len(plan.tiers) > 1 {
+	switch {
+	case plan.allTiers || len(plan.tiers) > 1:
 		return badInputf("--tier: a profile is of one tier")
-	}
-	if len(o.tile) > 1 {
+	case len(plan.variants) > 1:
+		return badInputf("--variant: a profile is of one step")
+	case len(o.tile) > 1:
 		return badInputf("--tile: a profile is of one tile")
+	case len(o.tiles) > 1:
+		return badInputf("--bwd-tile: a profile is of one set of tiles")
 	}
 	for _, t := range plan.tiers {
 		if t.WithoutSPIRV() {
@@ -102,7 +103,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	}
 	defaults := bench.Sweep{Batch: []int{1}, Heads: []int{8}, SeqLen: []int{4096}, HeadDim: []int{128},
 		Causal: []attention.Causal{attention.CausalNone}, DType: []attention.DType{attention.F16}}
-	if dev.Info().Type == vk.DeviceCPU {
+	if plan.small = dev.Info().Type == vk.DeviceCPU; plan.small {
 		defaults.Heads, defaults.SeqLen, defaults.HeadDim = []int{2}, []int{256}, []int{64}
 	}
 	problems, err := plan.problems(defaults)
@@ -120,18 +121,18 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 			return badInputf("--trace %s: %w", o.trace, err)
 		}
 	}
-	sampler, stopSampler, err := a.openMonitor(&set, "", dev)
+	sampler, stopSampler, err := a.openMonitor(&set, o.monitor, dev)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = stopSampler() }()
-	b := &bench.Bench{Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: bench.Timing{Repeats: o.repeats}, Monitor: sampler,
-		Specs: bench.WithTile(bench.Specs(tiers, nil, nil, nil), o.tile)}
+	b := &bench.Bench{Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing, Monitor: sampler,
+		Specs: bench.WithTiles(bench.WithTile(bench.Specs(tiers, nil, plan.variants, nil), o.tile), o.tiles)}
 	p, err := b.Profile(ctx, problems[0], o.peak)
 	if err != nil {
 		return err
 	}
-	p.Run = runInfo(dev, o.seed)
+	p.Run = o.runInfo(plan, dev)
 	var all outcome
 	all.add(p.Row)
 	if err := all.err(); err != nil {
@@ -148,6 +149,9 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		err = printProfile(a.stdout, p)
 	}
 	if err != nil {
+		return err
+	}
+	if err := stopSampler(); err != nil {
 		return err
 	}
 	if err := set.Commit(ctx); err != nil {

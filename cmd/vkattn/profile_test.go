@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"vkattn/cmd/vkattn/internal/bench"
@@ -65,14 +66,67 @@ func TestProfileOfOneProblem(t *testing.T) {
 	require.Contains(t, out.String(), p.Dispatches[1].Pipeline)
 	require.NotContains(t, out.String(), "(given)")
 
+	code, stdout, stderr = call("profile", "--preset", "gpt3", "--tier", "scalar", "--batch-size", "1", "--nheads", "1", "--seqlen", "16", "--headdim", "8", "--run-once", "-o", "json")
+	require.Equal(t, exitOK, code, stderr)
+	require.NoError(t, json.Unmarshal([]byte(stdout), &p))
+	require.Len(t, p.Row.Samples, 1)
+	require.True(t, p.Run.Timing.Once)
+
 	code, stdout, stderr = call(append(args, "--peak-tflops", "2")...)
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stdout, "products 2 TFLOP/s (given)")
 }
 
+// The page of profile says that it takes the flags of bench but for these.
+func TestProfileTakesTheFlagsOfBench(t *testing.T) {
+	flags := func(name string) *pflag.FlagSet {
+		c, _, err := (&app{}).root().Find([]string{name})
+		require.NoError(t, err)
+		return c.Flags()
+	}
+	page, err := os.ReadFile("../../docs/profiling.md")
+	require.NoError(t, err)
+	_, without, _ := strings.Cut(string(page), "`profile` takes the flags of `bench` except ")
+	without, _, found := strings.Cut(without, ". ")
+	require.True(t, found)
+	profile := flags("profile")
+	flags("bench").VisitAll(func(f *pflag.Flag) {
+		if strings.Contains(without, "`--"+f.Name+"`") {
+			require.Nil(t, profile.Lookup(f.Name), f.Name)
+			return
+		}
+		has := profile.Lookup(f.Name)
+		require.NotNil(t, has, "--%s", f.Name)
+		require.Equal(t, f.Value.Type(), has.Value.Type(), "--%s", f.Name)
+		require.Equal(t, f.Shorthand, has.Shorthand, "--%s", f.Name)
+	})
+}
+
+// Problems are named as in bench.
+func TestCommandsNameProblemsAlike(t *testing.T) {
+	var bench benchFlags
+	want := pflag.NewFlagSet("", pflag.ContinueOnError)
+	bench.problemFlags(want)
+	for _, name := range []string{"batch-size", "seqlen-k", "causal", "preset", "suite", "device"} {
+		require.NotNil(t, want.Lookup(name), name)
+	}
+	for _, name := range []string{"bench", "verify", "tune", "profile"} {
+		c, _, err := (&app{}).root().Find([]string{name})
+		require.NoError(t, err)
+		want.VisitAll(func(f *pflag.Flag) { require.NotNil(t, c.Flags().Lookup(f.Name), "%s --%s", name, f.Name) })
+	}
+}
+
 func TestProfileRefuses(t *testing.T) {
 	for says, args := range map[string][]string{
 		"a profile is of one tier":      {"--tier", "scalar,coopmat"},
+		"a profile is of one tile":      {"--tile", "", "--tile", "kv_tile=32"},
+		"--bwd-tile: a profile":         {"--pass", "bwd", "--bwd-tile", "", "--bwd-tile", "kv.row_tile=48"},
+		"--variant: a profile":          {"--variant", "all"},
+		"--warmup -1s":                  {"--warmup", "-1s"},
+		"unknown preset":                {"--preset", "none"},
+		"--preset and --suite exclude":  {"--preset", "gpt3", "--suite", "forward"},
+		"only vkattn bench measures it": {"--suite", "ceilings"},
 		"tier cpu has no Vulkan":        {"--tier", "cpu"},
 		"-r 0":                          {"-r", "0"},
 		"--peak-tflops -1":              {"--peak-tflops", "-1"},
@@ -85,6 +139,7 @@ func TestProfileRefuses(t *testing.T) {
 	}
 	driver(t)
 	refused(t, exitInput, "the flags give 2 problems", "profile", "--seqlen", "8,16")
+	refused(t, exitInput, "the flags give 2 problems", "profile", "--preset", "gpt3,short")
 	refused(t, exitInput, "--trace none/t.json", "profile", "--seqlen", "8", "--trace", "none/t.json")
 	refused(t, exitUnsupported, "--headdim/--headdim-v is 300", "profile", "--seqlen", "8", "--headdim", "300")
 }

@@ -65,7 +65,6 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	f := c.Flags()
 	f.SortFlags = false
 	o.problemFlags(f)
-	f.StringVar(&o.suite, "suite", "", suitesUsage())
 	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: auto, scalar, coopmat, coopmat2")
 	f.StringVar(&o.passes, "pass", "", "`list` of what to tune: fwd, bwd (each backward kernel separately: dQ; dK and dV; dQ = dS K) (default fwd)")
 	f.BoolVar(&o.lse, "lse", false, "tune the forward pass for calls that return LSE; these calls have separate classes")
@@ -144,7 +143,7 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 		}
 		return printCache(a.stdout, o.format, &cache)
 	}
-	problems, err := o.problems(plan, dev)
+	problems, err := a.tuneProblems(o, plan, dev)
 	if err != nil {
 		return err
 	}
@@ -179,9 +178,9 @@ loop:
 	return errors.Join(stopped, out.verdict(o.tolerance, stopped), validated(dev))
 }
 
-// problems lists the problems that the flags select; without lists, the defaults of
+// tuneProblems lists the problems that the flags select; without lists, the defaults of
 // the device.
-func (o *tuneFlags) problems(plan *benchPlan, dev *vk.Device) ([]bench.Problem, error) {
+func (a *app) tuneProblems(o *tuneFlags, plan *benchPlan, dev *vk.Device) ([]bench.Problem, error) {
 	s := bench.Defaults(dev)
 	if o.check {
 		// The heuristic was made from batch x heads 128 and length 4096, at the head
@@ -192,7 +191,11 @@ func (o *tuneFlags) problems(plan *benchPlan, dev *vk.Device) ([]bench.Problem, 
 			s.Batch, s.Heads, s.SeqLen, s.HeadDim = []int{1}, []int{2}, []int{100, 300}, []int{40}
 		}
 	}
-	return plan.problems(s)
+	list, err := plan.problems(s)
+	if err != nil {
+		return nil, err
+	}
+	return a.withoutOptions(list, true, notTuned, denseCall)
 }
 
 // tuneProblem tunes one problem on one tier. It returns one row, or for the backward pass

@@ -57,9 +57,30 @@ func TestTuneNeedsADevice(t *testing.T) {
 func TestTuneTakesTheWordsOfBench(t *testing.T) {
 	a := &app{}
 	words, tune := a.benchCommand().Flags(), a.tuneCommand().Flags()
-	for _, name := range []string{"batch-size", "nheads", "nheads-kv", "seqlen", "seqlen-k", "headdim", "headdim-v", "causal", "dtype", "suite", "device"} {
+	for _, name := range []string{"batch-size", "nheads", "nheads-kv", "seqlen", "seqlen-k", "headdim", "headdim-v", "causal", "dtype", "suite", "preset", "device"} {
 		require.NotNil(t, words.Lookup(name), name)
 		require.Equal(t, words.Lookup(name).Usage, tune.Lookup(name).Usage, name)
+	}
+}
+
+// Calls with options take the heuristic's tiles: there is nothing to tune for them.
+func TestTuneLeavesOutProblemsWithOptions(t *testing.T) {
+	for _, flags := range []benchFlags{{suite: "decode"}, {preset: "gpt3,deepseek-v3-mla"}} {
+		var stderr strings.Builder
+		a := &app{stderr: &stderr}
+		o := tuneFlags{benchFlags: flags, tolerance: 1}
+		o.format = "md"
+		plan, err := o.validate()
+		require.NoError(t, err)
+		list, err := a.tuneProblems(&o, plan, nil)
+		require.NoError(t, err)
+		require.NotEmpty(t, list)
+		for i, p := range list {
+			require.True(t, p.Plain(), "%v", p)
+			require.Zero(t, p.Config.FixedSplit)
+			require.NotContains(t, list[:i], p)
+		}
+		require.Regexp(t, `^vkattn: \d+ of \d+ problems are left out: they have options, and such calls use the heuristic's tiles\n$`, stderr.String())
 	}
 }
 

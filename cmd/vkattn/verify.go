@@ -90,7 +90,7 @@ fits the memory, 4 device failure` + signalHelp,
 	f := c.Flags()
 	f.SortFlags = false
 	o.problemFlags(f)
-	f.StringVar(&o.suite, "suite", "", suitesUsage()+", "+conformance+", "+options)
+	f.Lookup("suite").Usage = suitesUsage() + ", " + conformance + ", " + options
 	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance or options whose names match the regular expression `pattern`")
 	f.StringVar(&o.pass, "pass", "fwd", "what to compare: fwd (O and LSE) or bwd (gradients)")
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda, or all (default: all of the device)")

@@ -26,6 +26,9 @@ func (o *verifyFlags) plan() (*verifyPlan, error) {
 	b := o.benchFlags
 	b.onePass = true
 	if p.table {
+		if b.preset != "" {
+			return nil, badInputf("--preset and --suite exclude one another")
+		}
 		b.suite = ""
 	}
 	for _, name := range strings.FieldsFunc(b.suite, func(r rune) bool { return r == ',' || r == ' ' }) {
@@ -97,7 +100,7 @@ func (a *app) verifyProblems(p *verifyPlan, dev *vk.Device, seed uint64, tell bo
 	}
 	list, err := p.problems(defaults)
 	if err == nil {
-		list, err = a.withoutOptions(list, tell, func(x bench.Problem) bool { return x.Plain() && x.Config.FixedSplit == 0 })
+		list, err = a.withoutOptions(list, tell, onlyBench, denseCall)
 	}
 	if err != nil {
 		return nil, err

@@ -69,7 +69,7 @@ func TestVerifyLeavesOutProblemsWithOptions(t *testing.T) {
 		}
 	}
 	require.Regexp(t, `^vkattn: \d+ of \d+ problems are left out: they have options`, errs.String())
-	_, err = a.withoutOptions([]bench.Problem{{LSE: true}, {Ceiling: bench.CeilingCopy}}, true, func(bench.Problem) bool { return false })
+	_, err = a.withoutOptions([]bench.Problem{{LSE: true}, {Ceiling: bench.CeilingCopy}}, true, onlyBench, func(bench.Problem) bool { return false })
 	require.EqualError(t, err, "all 2 problems are left out: "+onlyBench)
 	require.Equal(t, exitInput, exitCode(err))
 }

@@ -92,7 +92,7 @@ func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile,
 	if b.Device.Caps().Limits.TimestampValidBits == 0 {
 		return nil, fmt.Errorf("%w: the queue has no timestamps", attention.ErrUnsupported)
 	}
-	if err := p.Shape.Validate(); err != nil {
+	if err := errors.Join(p.Shape.Validate(), b.pause(ctx)); err != nil {
 		return nil, err
 	}
 	g := &group{Bench: b, problem: p}
