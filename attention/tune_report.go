@@ -71,6 +71,8 @@ const (
 
 // TuningCache is the content of a device's tuning cache, and its path.
 type TuningCache struct {
+	Device  string       `json:"device,omitempty"` // its name
+	Driver  string       `json:"driver,omitempty"`
 	Path    string       `json:"path"`
 	Note    string       `json:"note,omitempty"` // why the file is ignored
 	Classes []TunedClass `json:"classes"`
@@ -94,7 +96,7 @@ func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 		return TuningCache{}, errs.Invalid("ReadTuningCache: no device")
 	}
 	d := plan.TuningDeviceOf(dev.Info())
-	c := TuningCache{Classes: []TunedClass{}}
+	c := TuningCache{Device: d.Name, Driver: d.Driver, Classes: []TunedClass{}}
 	dir := plan.TuningDir()
 	if dir == "" {
 		return c, fmt.Errorf("attention: %w", plan.ErrNoCache)
@@ -102,12 +104,37 @@ func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 	c.Path = filepath.Join(dir, d.File())
 	classes, note := plan.LoadTuning(c.Path, d)
 	c.Note = note
+	c.add(classes)
+	return c, nil
+}
+
+// ReadTuningCaches reads the cache files of all devices and driver versions; they are sorted by path,
+// and their classes by name. It needs no device. It returns the folder of the files, and an error if
+// there is no cache folder or if it cannot be read.
+func ReadTuningCaches() (folder string, list []TuningCache, err error) {
+	if folder = plan.TuningDir(); folder == "" {
+		return "", nil, fmt.Errorf("attention: %w", plan.ErrNoCache)
+	}
+	paths, err := plan.TuningFiles(folder)
+	if err != nil {
+		return folder, nil, fmt.Errorf("attention: tuning cache: %w", err)
+	}
+	for _, path := range paths {
+		d, classes, note := plan.LoadTuningOf(path)
+		c := TuningCache{Device: d.Name, Driver: d.Driver, Path: path, Note: note, Classes: []TunedClass{}}
+		c.add(classes)
+		list = append(list, c)
+	}
+	return folder, list, nil
+}
+
+// add adds the entries of a file.
+func (c *TuningCache) add(classes map[string]plan.TuningEntry) {
 	for _, class := range slices.Sorted(maps.Keys(classes)) {
 		e := classes[class]
 		c.Classes = append(c.Classes, TunedClass{Class: class, Tile: e.Name, Ms: e.Ms, Gain: ratio(e.HeuristicMs, e.Ms),
 			Shape: e.Shape, When: e.When, Stale: plan.Stale(class, e)})
 	}
-	return c, nil
 }
 
 // ClearTuningCache removes the cache file of a device, if there is one, and returns its

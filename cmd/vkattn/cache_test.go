@@ -34,10 +34,12 @@ func TestCachesThatArePipesAreIgnoredWithANote(t *testing.T) {
 		return code, stdout, stderr
 	}
 	list := func() (c attention.TuningCache, stderr string) {
-		code, stdout, stderr := promptly("tune", "--list", "-o", "json")
+		code, stdout, stderr := promptly("tune", "--list", "--device", "0", "-o", "json")
 		require.Equal(t, exitOK, code, stderr)
-		require.NoError(t, json.Unmarshal([]byte(stdout), &c))
-		return c, stderr
+		var list []attention.TuningCache
+		require.NoError(t, json.Unmarshal([]byte(stdout), &list))
+		require.Len(t, list, 1)
+		return list[0], stderr
 	}
 	code, _, stderr := promptly(tiny("--tier", "scalar")...)
 	require.Equal(t, exitOK, code, stderr)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,8 +73,8 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	f.BoolVar(&o.compileOnly, "compile-only", false, "compile the candidates and print the compiler's statistics; do not time them")
 	f.BoolVar(&o.check, "check", false, "compare the heuristic's tile with the best one; store nothing")
 	f.Float64Var(&o.tolerance, "tolerance", 10, "with --check: by how many percent a heuristic's tile may be slower")
-	f.BoolVar(&o.list, "list", false, "print the cache of the device and exit")
-	f.BoolVar(&o.clear, "clear", false, "empty the cache of the device and exit")
+	f.BoolVar(&o.list, "list", false, "print the tiles that are stored for all devices, or for that of --device, and exit; needs no device")
+	f.BoolVar(&o.clear, "clear", false, "remove the tiles that are stored for the device and exit")
 	f.BoolVar(&o.all, "all", false, "print pruned candidates too")
 	f.DurationVar(&o.budget, "budget", 0, "time limit for each problem (default 50s)")
 	f.IntVar(&o.candidates, "candidates", 0, "compile at most this many tiles for each problem (default 40; 8 on a Vulkan driver that runs on the CPU)")
@@ -122,6 +123,13 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 	if err != nil {
 		return err
 	}
+	if o.list && (o.device == "" || strings.EqualFold(o.device, "auto")) {
+		folder, list, err := attention.ReadTuningCaches()
+		if err != nil {
+			return err
+		}
+		return printCaches(a.stdout, o.format, folder, list)
+	}
 	// Tuning needs the compiler's statistics for spills. Every device has the scalar tier.
 	a.stats = true
 	dev, err := a.openDeviceFor(o.device, attention.TierScalar, "tune")
@@ -141,7 +149,7 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 		if err != nil {
 			return err
 		}
-		return printCache(a.stdout, o.format, &cache)
+		return printCaches(a.stdout, o.format, cache.Path, []attention.TuningCache{cache})
 	}
 	problems, err := a.tuneProblems(o, plan, dev)
 	if err != nil {

@@ -213,30 +213,49 @@ func (p *tunePrinter) summary() error {
 	return e.err
 }
 
-// printCache prints the tuning cache of a device.
-func printCache(w io.Writer, format string, c *attention.TuningCache) error {
+// printCaches prints tuning caches, and where there is none the place where they would be.
+func printCaches(w io.Writer, format, place string, list []attention.TuningCache) error {
 	if format == "json" {
-		return bench.WriteJSON(w, c)
+		if list == nil {
+			list = []attention.TuningCache{}
+		}
+		return bench.WriteJSON(w, list)
 	}
 	e := &errWriter{w: w}
-	e.printf("%s\n", c.Path)
-	if c.Note != "" {
-		e.printf("note: %s\n", c.Note)
+	if len(list) == 0 {
+		e.printf("%s\nnothing is tuned\n", place)
 	}
-	if len(c.Classes) == 0 {
-		e.printf("nothing is tuned\n")
-		return e.err
+	for i, c := range list {
+		if i > 0 {
+			e.printf("\n")
+		}
+		if c.Device != "" {
+			e.printf("%s, driver %s\n", c.Device, c.Driver)
+		}
+		e.printf("%s\n", c.Path)
+		if c.Note != "" {
+			e.printf("note: %s\n", c.Note)
+		} else if len(c.Classes) == 0 {
+			e.printf("nothing is tuned\n")
+		}
+		if len(c.Classes) > 0 {
+			e.printf("\n%s\n", classTable(c.Classes))
+		}
 	}
+	return e.err
+}
+
+// classTable is the table of the entries of a cache.
+func classTable(list []attention.TunedClass) string {
 	t := markdown.New("class<", "tile<", "ms", "gain", "shape timed<", "when<", "state<")
-	for _, x := range c.Classes {
-		state := "in use"
+	for _, x := range list {
+		state := "current"
 		if x.Stale {
 			state = "stale: the SPIR-V has changed"
 		}
 		t.Row(x.Class, x.Tile, dash(x.Ms), fmt.Sprintf("%.3f", x.Gain), x.Shape, x.When.Format("2006-01-02 15:04"), state)
 	}
-	e.printf("\n%s\n", t)
-	return e.err
+	return t.String()
 }
 
 // dash prints a number with four digits, and "-" for 0.

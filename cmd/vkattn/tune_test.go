@@ -51,7 +51,46 @@ func TestTuneRefusesBadFlags(t *testing.T) {
 func TestTuneNeedsADevice(t *testing.T) {
 	refused(t, exitUnsupported, "does not run on --device cpu", tinyTune("--device", "cpu")...)
 	refused(t, exitUnsupported, "vkattn: tune does not run on --device cpu", "tune", "--list", "--device", "cpu")
+	refused(t, exitUnsupported, "vkattn: tune does not run on --device cpu", "tune", "--clear", "--device", "cpu")
 	refused(t, exitUnsupported, "vkattn: profile does not run on --device cpu", "profile", "--device", "cpu")
+}
+
+// What is stored can be read on a machine without the device.
+func TestTheTunedTilesAreListedWithoutADevice(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv(vk.CacheDirEnv, dir)
+	t.Setenv("VKATTN_LIBVULKAN", filepath.Join(dir, "none.so"))
+	code, stdout, stderr := call("tune", "--list")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, filepath.Join(dir, "tuning-v2")+"\nnothing is tuned\n", stdout)
+
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "tuning-v2"), 0o755))
+	for name, text := range map[string]string{
+		"a-00000001.json": `{"format": 2, "device": {"name": "Example GPU", "uuid": "a", "driver": "example 1.2", "driver_version": 1}, "classes": {
+			"scalar_bda f32 d8/8 none": {"tile": "", "name": "64x32 128t", "ms": 0.5, "heuristic_ms": 1, "shape": "B1 H1 S16", "when": "2026-11-20T10:00:00Z"}}}`,
+		"b-00000001.json": "{",
+		"c-00000001.json": `{"format": 1, "device": {"name": "Old GPU"}}`,
+		"notes.txt":       "not one of them",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "tuning-v2", name), []byte(text), 0o644))
+	}
+	code, stdout, stderr = call("tune", "--list")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "Example GPU, driver example 1.2\n"+filepath.Join(dir, "tuning-v2", "a-00000001.json")+"\n\n| class ")
+	require.Contains(t, stdout, "| scalar_bda f32 d8/8 none | 64x32 128t | 0.5 | 2.000 | B1 H1 S16   | 2026-11-20 10:00 | stale: the SPIR-V has changed |\n")
+	require.Contains(t, stdout, "b-00000001.json ignored: damaged: unexpected end of JSON input\n")
+	require.Contains(t, stdout, "c-00000001.json ignored: format 1, this build reads 2\n")
+	require.NotContains(t, stdout, "notes.txt")
+	code, stdout, stderr = call("tune", "--list", "-o", "json")
+	require.Equal(t, exitOK, code, stderr)
+	var list []attention.TuningCache
+	require.NoError(t, json.Unmarshal([]byte(stdout), &list))
+	require.Len(t, list, 3)
+	require.Equal(t, "Example GPU", list[0].Device)
+	require.Len(t, list[0].Classes, 1)
+
+	t.Setenv(vk.CacheDirEnv, "off")
+	refused(t, exitFailure, "there is no cache folder", "tune", "--list")
 }
 
 func TestTuneTakesTheWordsOfBench(t *testing.T) {
@@ -173,8 +212,10 @@ func TestTuneOnADevice(t *testing.T) {
 
 	code, stdout, stderr = call("tune", "--list", "-o", "json")
 	require.Equal(t, exitOK, code, stderr)
-	var cache attention.TuningCache
-	require.NoError(t, json.Unmarshal([]byte(stdout), &cache))
+	var caches []attention.TuningCache
+	require.NoError(t, json.Unmarshal([]byte(stdout), &caches))
+	require.Len(t, caches, 1)
+	cache := caches[0]
 	require.Len(t, cache.Classes, 1)
 	require.Contains(t, cache.Classes[0].Class, "f32 d8/8 none")
 

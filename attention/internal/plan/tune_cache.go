@@ -75,15 +75,23 @@ func (d tuningDevice) same(e tuningDevice) bool {
 
 func (d tuningDevice) File() string { return fmt.Sprintf("%s-%08x.json", d.UUID, d.DriverVersion) }
 
+// readTuning reads a file's content. The error says why the file is ignored.
+func readTuning(data []byte) (f tuningFile, err error) {
+	if err := json.Unmarshal(data, &f); err != nil {
+		return f, fmt.Errorf("damaged: %w", err)
+	}
+	if f.Format != tuningFormat {
+		return f, fmt.Errorf("format %d, this build reads %d", f.Format, tuningFormat)
+	}
+	return f, nil
+}
+
 // parseTuning reads a file's content for a device. The error says why the file is ignored.
 func parseTuning(data []byte, d tuningDevice) (map[string]TuningEntry, error) {
-	var f tuningFile
-	if err := json.Unmarshal(data, &f); err != nil {
-		return nil, fmt.Errorf("damaged: %w", err)
-	}
+	f, err := readTuning(data)
 	switch {
-	case f.Format != tuningFormat:
-		return nil, fmt.Errorf("format %d, this build reads %d", f.Format, tuningFormat)
+	case err != nil:
+		return nil, err
 	case f.Device.UUID != d.UUID:
 		return nil, fmt.Errorf("tuned on another device (%q)", f.Device.Name)
 	case !f.Device.same(d):
@@ -92,10 +100,43 @@ func parseTuning(data []byte, d tuningDevice) (map[string]TuningEntry, error) {
 	return f.Classes, nil
 }
 
+// TuningFiles lists the files of a folder, of all devices, by name.
+func TuningFiles(dir string) ([]string, error) {
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var paths []string
+	for _, f := range list {
+		if filepath.Ext(f.Name()) == ".json" {
+			paths = append(paths, filepath.Join(dir, f.Name()))
+		}
+	}
+	return paths, err
+}
+
+// LoadTuningOf reads the tuning results of a file, of whatever device. If it is ignored, the
+// note says why.
+func LoadTuningOf(path string) (d tuningDevice, classes map[string]TuningEntry, note string) {
+	data, err := cachefile.Read(path, TuningMost)
+	var f tuningFile
+	if err == nil {
+		f, err = readTuning(data)
+	}
+	if err != nil {
+		return f.Device, nil, ignored(path, err)
+	}
+	return f.Device, f.Classes, ""
+}
+
+// ignored is the note of a file that is not read.
+func ignored(path string, err error) string {
+	return fmt.Sprintf("tuning cache %s ignored: %v", path, err)
+}
+
 // LoadTuning reads the tuning results of a device. If there are none, the note says why,
 // unless the device was never tuned.
 func LoadTuning(path string, d tuningDevice) (classes map[string]TuningEntry, note string) {
-	ignored := func(err error) string { return fmt.Sprintf("tuning cache %s ignored: %v", path, err) }
 	data, err := cachefile.Read(path, TuningMost)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -106,10 +147,10 @@ func LoadTuning(path string, d tuningDevice) (classes map[string]TuningEntry, no
 		}
 		return nil, ""
 	case err != nil:
-		return nil, ignored(err)
+		return nil, ignored(path, err)
 	}
 	if classes, err = parseTuning(data, d); err != nil {
-		return nil, ignored(err)
+		return nil, ignored(path, err)
 	}
 	return classes, ""
 }
