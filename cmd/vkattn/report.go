@@ -65,6 +65,8 @@ compressed with gzip or not. From a directory it reads every such file.
 The page has pictures, the environment of every run, and tables; a click on a column
 sorts them. It is one file, needs no network and follows the reader's light or dark theme.
 
+The command prints the names of the files that it wrote.
+
 --plot writes pictures instead, as SVG or PNG: speed over length, the steps of the
 ladder, the bandwidth of decode and, with the ceilings of the device, a roofline. Ceilings
 are rows of bench --suite ceilings or bench --plot for the same device in any of the files,
@@ -178,7 +180,15 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 			return fmt.Errorf("-o %s: %w", o.output, err)
 		}
 	}
-	return set.Commit(ctx)
+	if err := set.Commit(ctx); err != nil {
+		return err
+	}
+	for _, path := range append(o.plots, o.output) {
+		if path != "" && path != "-" {
+			fmt.Fprintf(a.stderr, "wrote %s\n", path)
+		}
+	}
+	return nil
 }
 
 // checkPaths refuses outputs that would overwrite an input.

@@ -20,6 +20,7 @@ func TestReportOfABenchmark(t *testing.T) {
 	page, svg := filepath.Join(dir, "page.html"), filepath.Join(dir, "speed.svg")
 	code, _, stderr = call("report", dir, "-o", page, "--plot", svg, "--peak-tflops", "1")
 	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, "wrote "+svg+"\nwrote "+page+"\n", stderr)
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
 	require.Contains(t, string(text), "2 rows of 1 file.")
@@ -28,6 +29,7 @@ func TestReportOfABenchmark(t *testing.T) {
 	require.Contains(t, string(text), "coopmat peak")
 	code, stdout, stderr := call("report", rows, "-o", "-")
 	require.Equal(t, exitOK, code, stderr)
+	require.Empty(t, stderr)
 	require.Contains(t, stdout, "<!doctype html>")
 }
 
