@@ -64,8 +64,8 @@ the suite. --dtype selects nothing: the suite runs once in each type.
 A peer is a command that times another implementation on the same device, in turns
 with the rows of this program (go doc vkattn/cmd/vkattn/internal/peer has the
 protocol). The column "x NAME" has the time of peer NAME divided by the time of the
-row: above 1 the row is faster. Tier cuda has such a column too. A peer that fails does
-not change the exit code.
+row: above 1 the row is faster. Tier cuda has such a column too. A command that does not
+answer as a peer is refused; a peer that fails later does not change the exit code.
 
 --against adds rows of baselines, which compute the same result in another way. They
 have such columns too. Suite seeds also prints the difference of the results. Suite

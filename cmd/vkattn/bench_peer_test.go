@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,11 +68,43 @@ func TestBenchBesidePeers(t *testing.T) {
 	require.Equal(t, "vkattn: 2 of 2 rows of peer cpu.2 failed: ended at \"time\" (exit status 5): no more\n8 rows, seed 9\n", stderr)
 }
 
+// A command that speaks another language, or none, is a mistake in the flag.
+func TestBenchRefusesACommandThatIsNoPeer(t *testing.T) {
+	for command, says := range map[string]string{
+		"no-such-command": `--peer no-such-command: ended at "hello" (exit status 127): `,
+		"exit 3":          `--peer exit 3: ended at "hello" (exit status 3); `,
+		"true":            `--peer true: ended at "hello" (exit status 0); `,
+		"echo hi":         `--peer echo hi: answered nonsense to "hello": "hi"; `,
+		"echo a b; cat":   `answered nonsense to "hello": `,
+	} {
+		refused(t, exitInput, says, tiny("--device", "cpu", "--peer", shellPeer(t, "same", ""), "--peer", command)...)
+	}
+	refused(t, exitInput, `a peer is, for example, "python3 scripts/peer_torch.py flash"; others are cudnn, efficient, math, copy and, for --device cpu, cpu`, tiny("--device", "cpu", "--peer", "flash")...)
+}
+
+func TestBenchNamesThePeersThatThereAre(t *testing.T) {
+	text, err := os.ReadFile("../../scripts/peer_torch.py")
+	require.NoError(t, err)
+	_, table, _ := strings.Cut(string(text), "BACKENDS = {")
+	table, _, _ = strings.Cut(table, "}")
+	backends := []string{"copy"}
+	for _, m := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(table, -1) {
+		backends = append(backends, m[1])
+	}
+	require.ElementsMatch(t, regexp.MustCompile(`\b[a-z]+\b`).FindAllString(strings.Join(backends, " "), -1), append(slices.Clone(torchBackends), "cpu"))
+}
+
+// Any other failure of a peer costs its own rows.
 func TestBenchWithoutThePeerItWasGiven(t *testing.T) {
-	code, stdout, stderr := call(tiny("--device", "cpu", "--peer", "exit 3")...)
+	code, stdout, stderr := call(tiny("--device", "cpu", "--peer", "kill -9 $$")...)
 	require.Equal(t, exitOK, code)
-	require.Contains(t, stdout, "| x exit 3 |")
-	require.True(t, strings.HasPrefix(stderr, "vkattn: peer exit 3: ended at \"hello\" (exit status 3)\n"), stderr)
+	require.Contains(t, stdout, "| x kill -9 $$ |")
+	require.True(t, strings.HasPrefix(stderr, "vkattn: peer kill -9 $$: ended at \"hello\" (signal: killed)\n"), stderr)
+
+	code, stdout, stderr = call(tiny("--device", "cpu", "--peer", `read -r line; echo '{"id": 1, "name": "gpu-only", "status": "unsupported", "reason": "it needs a GPU"}'; cat`)...)
+	require.Equal(t, exitOK, code)
+	require.Contains(t, stdout, "| unsupported: it needs a GPU |")
+	require.Equal(t, "vkattn: peer gpu-only: it needs a GPU\n2 rows, seed 9\n", stderr)
 }
 
 func TestBenchSuites(t *testing.T) {

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,9 +20,12 @@ import (
 // and in Vulkan.
 const vendorNVIDIA = 0x10de
 
+// torchBackends are the backends of scripts/peer_torch.py on a GPU.
+var torchBackends = []string{"flash", "cudnn", "efficient", "math", "copy"}
+
 // openPeers starts the commands of the peers in parallel, as each may take seconds to
-// import a framework. A peer that cannot start is reported on standard error; its rows
-// say why, and the others run.
+// import a framework. A command that is no peer is an error. A peer that cannot run on this
+// machine is reported on standard error; its rows say why, and the others run.
 func (a *app) openPeers(ctx context.Context, commands []string, timeout time.Duration, dev *vk.Device) ([]*peer.Peer, error) {
 	options := peer.Options{Timeout: timeout}
 	if dev != nil && dev.Info().VendorID == vendorNVIDIA {
@@ -38,6 +43,10 @@ func (a *app) openPeers(ctx context.Context, commands []string, timeout time.Dur
 		return peers, err
 	}
 	for i, p := range peers {
+		if errors.Is(errs[i], peer.ErrNoPeer) {
+			return peers, badInputf(`--peer %s: %w; a peer is, for example, "python3 scripts/peer_torch.py %s"; others are %s and, for --device cpu, cpu`,
+				commands[i], errs[i], torchBackends[0], strings.Join(torchBackends[1:], ", "))
+		}
 		if errs[i] != nil {
 			fmt.Fprintf(a.stderr, "vkattn: peer %s: %s\n", p.Info().Name, flagtext.OneLine(errs[i].Error()))
 		}

@@ -33,8 +33,8 @@ type Peer struct {
 const maxFailures = 2
 
 // Open starts a command and sends hello. It always returns a Peer, which the caller must
-// close: if the command fails, Open and each Problem return the error. Cancelling ctx
-// kills the process.
+// close: if the command fails, Open and each Problem return the error. It matches ErrNoPeer
+// if the command ends by itself or answers something else. Cancelling ctx kills the process.
 func Open(ctx context.Context, command string, o Options) (*Peer, error) {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
@@ -57,11 +57,15 @@ func (p *Peer) greet(ctx context.Context) error {
 	}{protocol, p.options.UUID}
 	err = child.ask(ctx, "hello", request, &info, p.options.Timeout)
 	var said *refusal
-	if err != nil && !errors.As(err, &said) {
-		return p.fail(ctx, err)
+	if err == nil || errors.As(err, &said) {
+		err = info.check(p.options.UUID)
 	}
-	if err := info.check(p.options.UUID); err != nil {
-		return p.fail(ctx, err)
+	if err != nil {
+		failed := p.fail(ctx, err)
+		if !p.known() && (errors.Is(err, errEnded) || errors.Is(err, errRubbish)) {
+			return noPeer{failed}
+		}
+		return failed
 	}
 	info.Command = p.info.Command
 	if p.known() {

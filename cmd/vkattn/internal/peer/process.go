@@ -163,6 +163,9 @@ func (p *process) decode(ctx context.Context, op, text string, ok bool, answer a
 	return head.err()
 }
 
+// errEnded is a process that ended by itself, not by a signal.
+var errEnded = errors.New("ended")
+
 // died returns the error of a process that ended during a request.
 func (p *process) died(ctx context.Context, op string) error {
 	select {
@@ -174,11 +177,14 @@ func (p *process) died(ctx context.Context, op string) error {
 	}
 	select {
 	case <-p.exited:
-		how := "exit status 0"
-		if p.state != nil {
-			how = p.state.Error()
+		var signaled *exec.ExitError
+		switch {
+		case p.state == nil:
+			return fmt.Errorf("%w at %q (exit status 0)%s", errEnded, op, p.stderr.quote())
+		case errors.As(p.state, &signaled) && !signaled.Exited():
+			return fmt.Errorf("ended at %q (%v)%s", op, p.state, p.stderr.quote())
 		}
-		return fmt.Errorf("ended at %q (%s)%s", op, how, p.stderr.quote())
+		return fmt.Errorf("%w at %q (%v)%s", errEnded, op, p.state, p.stderr.quote())
 	default:
 		return fmt.Errorf("closed its output at %q%s", op, p.stderr.quote())
 	}

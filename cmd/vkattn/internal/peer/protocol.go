@@ -72,6 +72,13 @@ var (
 	ErrOutOfMemory = errors.New("out of memory in the peer")
 )
 
+// ErrNoPeer is a command that does not answer hello: it is no peer, or cannot be run at all.
+var ErrNoPeer = errors.New("is no peer")
+
+type noPeer struct{ error }
+
+func (noPeer) Is(target error) bool { return target == ErrNoPeer }
+
 // Problem is the problem of a request.
 type Problem struct {
 	fields.Call
