@@ -40,7 +40,10 @@ var (
 	anchor  = regexp.MustCompile(`<a id="([^"]+)">`)
 	heading = regexp.MustCompile(`(?m)^#+ (.+)$`)
 	path    = regexp.MustCompile("`((?:attention|cmd|cudapath|docs|internal|scripts|shaders|tests|vk)/[\\w./-]+)`")
-	section = regexp.MustCompile(`docs/(log|cpu-log|cuda-log|cuda-fa3-log)\.md, (?:entry |section )?(\d+)`)
+	mention = regexp.MustCompile(`docs/[\w-]+\.md`)
+	section = regexp.MustCompile(`(docs/[\w-]*log\.md)(?:,|,? \()\s*(?:(?://|#|\*) )?(?:entry |sections? )?(\d+)`)
+	// numbered is a link to a section of a log whose text has the section's number.
+	numbered = regexp.MustCompile(`\[([^\]]*)\]\(([^()\s]*log\.md)?#s(\d+)\)`)
 )
 
 // anchors are the targets of links into a page: explicit anchors and the anchors of
@@ -182,7 +185,7 @@ func TestMap(t *testing.T) {
 	}
 }
 
-// Comments that refer to a section of a log name one that exists.
+// Comments that refer to a page of docs, or to a section of a log, name one that exists.
 func TestSectionsOfTheLogs(t *testing.T) {
 	require.NoError(t, filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -195,17 +198,45 @@ func TestSectionsOfTheLogs(t *testing.T) {
 			}
 			return nil
 		}
-		if !slices.Contains([]string{".go", ".glsl", ".comp", ".cu", ".h", ".c", ".sh"}, filepath.Ext(file)) {
+		if !slices.Contains([]string{".go", ".glsl", ".comp", ".cu", ".h", ".c", ".cc", ".sh", ".py"}, filepath.Ext(file)) {
 			return nil
 		}
 		text, err := os.ReadFile(file)
+		for _, page := range mention.FindAllString(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(root, page)); err != nil {
+				t.Errorf("%s refers to %s, which is not there", file, page)
+			}
+		}
 		for _, m := range section.FindAllStringSubmatch(string(text), -1) {
-			if log := "docs/" + m[1] + ".md"; !slices.Contains(anchors(read(t, log)), "s"+m[2]) {
+			if !slices.Contains(anchors(read(t, m[1])), "s"+m[2]) {
 				t.Errorf("%s refers to %s, which is not there", file, m[0])
 			}
 		}
 		return err
 	}))
+}
+
+// Each numbered section of a log has the anchor that links name, and the number in the text of a
+// link is that of its section.
+func TestLogs(t *testing.T) {
+	logs, err := filepath.Glob("*log.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, logs)
+	for _, log := range logs {
+		text := read(t, filepath.Join("docs", log))
+		for _, m := range regexp.MustCompile(`(?m)^## (\d+)\b`).FindAllStringSubmatch(text, -1) {
+			if !slices.Contains(anchors(text), "s"+m[1]) {
+				t.Errorf("section %s of %s has no anchor", m[1], log)
+			}
+		}
+	}
+	for _, page := range pages(t) {
+		for _, m := range numbered.FindAllStringSubmatch(read(t, page), -1) {
+			if numbers := regexp.MustCompile(`\b\d+\b`).FindAllString(m[1], -1); len(numbers) > 0 && !slices.Contains(numbers, m[3]) {
+				t.Errorf("%s links %q to section %s of %s", page, m[1], m[3], m[2])
+			}
+		}
+	}
 }
 
 // README is a page that is read whole.
