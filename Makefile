@@ -73,8 +73,8 @@ golden: ## regenerate the golden outputs of tests/golden
 results := docs/results
 .PHONY: pictures
 pictures: $(BUILD)/vkattn ## draw the pictures of README and docs/results from the committed rows
-	$(BUILD)/vkattn report $(results)/2026-11-25-h200/forward.jsonl.gz --kind speed --plot docs/img/forward.svg \
-		--caption 'Forward, f16, NVIDIA H200. Within a panel all implementations took turns in one process.'
+	$(BUILD)/vkattn report $(results)/2026-11-27-h200/cuda-forward-race.jsonl.gz --kind speed --plot docs/img/forward.svg \
+		--caption 'Forward, f16, NVIDIA H200. Within a panel all took turns in one process, each round in another order.'
 	$(BUILD)/vkattn report $(results)/2026-11-22-h200/decode.jsonl.gz --kind bandwidth --plot docs/img/decode.svg \
 		--series coopmat2,flash,cudnn,torch-copy --caption 'Decode, f16, NVIDIA H200.'
 	$(BUILD)/vkattn report $(results)/2026-11-20-h200/ladder.jsonl --kind ladder --plot docs/img/ladder.svg \

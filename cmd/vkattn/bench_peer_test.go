@@ -83,8 +83,7 @@ func TestBenchRefusesACommandThatIsNoPeer(t *testing.T) {
 }
 
 func TestBenchNamesThePeersThatThereAre(t *testing.T) {
-	text, err := os.ReadFile("../../scripts/peer_torch.py")
-	require.NoError(t, err)
+	text := sourceFile(t, "scripts/peer_torch.py")
 	_, table, _ := strings.Cut(string(text), "BACKENDS = {")
 	table, _, _ = strings.Cut(table, "}")
 	backends := []string{"copy"}

@@ -84,8 +84,7 @@ func TestProfileTakesTheFlagsOfBench(t *testing.T) {
 		require.NoError(t, err)
 		return c.Flags()
 	}
-	page, err := os.ReadFile("../../docs/profiling.md")
-	require.NoError(t, err)
+	page := sourceFile(t, "docs/profiling.md")
 	_, without, _ := strings.Cut(string(page), "`profile` takes the flags of `bench` except ")
 	without, _, found := strings.Cut(without, ". ")
 	require.True(t, found)

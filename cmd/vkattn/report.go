@@ -25,6 +25,7 @@ type reportFlags struct {
 	plots                  []string
 	kinds, series          []string
 	columns                int
+	ratios                 bool
 	ceilingFlags
 }
 
@@ -67,6 +68,10 @@ sorts them. It is one file, needs no network and follows the reader's light or d
 
 The command prints the names of the files that it wrote.
 
+--ratios prints a table instead: the speed of each implementation over that of each peer,
+as a range and a geometric mean, with the lengths and the number of cells that they cover,
+and in how many of them the GPU was throttled or its clock changed.
+
 --plot writes pictures instead, as SVG or PNG: speed over length, the steps of the
 ladder, the bandwidth of decode and, with the ceilings of the device, a roofline. Ceilings
 are rows of bench --suite ceilings or bench --plot for the same device in any of the files,
@@ -81,7 +86,7 @@ Exit codes: 0 written, 1 an output cannot be written, 2 bad flags or files.`,
 			if err := o.conflict(c.Flags().Changed); err != nil {
 				return err
 			}
-			if len(o.plots) > 0 && !c.Flags().Changed("output") {
+			if (o.ratios || len(o.plots) > 0) && !c.Flags().Changed("output") {
 				o.output = ""
 			}
 			return a.writeReport(c.Context(), &o, paths)
@@ -92,8 +97,9 @@ Exit codes: 0 written, 1 an output cannot be written, 2 bad flags or files.`,
 	f.StringVarP(&o.output, "output", "o", "report.html", "`file` of the page; -: standard output")
 	f.StringVar(&o.title, "title", "", "title of the page")
 	f.StringArrayVar(&o.plots, "plot", nil, plotUsage+"; without -o no page is written")
+	f.BoolVar(&o.ratios, "ratios", false, "print the ratios of speed to each peer; without -o no page is written")
 	f.StringSliceVar(&o.kinds, "kind", nil, "`list` of pictures of --plot: speed, ladder, bandwidth, roofline (default: all)")
-	f.StringSliceVar(&o.series, "series", nil, "`list` of implementations in pictures of --plot (default: all)")
+	f.StringSliceVar(&o.series, "series", nil, "`list` of implementations in pictures of --plot and lines of --ratios (default: all)")
 	f.IntVar(&o.columns, "columns", plotColumns, "panels in a row of a picture of --plot")
 	f.StringVar(&o.caption, "caption", "", "last line of pictures of --plot")
 	o.ceilingFlags.add(f)
@@ -106,7 +112,7 @@ func (o *reportFlags) conflict(changed func(string) bool) error {
 		return badInputf("-o needs a file name")
 	}
 	for _, flag := range []string{"kind", "series", "columns", "caption"} {
-		if changed(flag) && len(o.plots) == 0 {
+		if changed(flag) && len(o.plots) == 0 && !(flag == "series" && o.ratios) {
 			return badInputf("--%s needs --plot", flag)
 		}
 	}
@@ -142,6 +148,11 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 	}
 	if err := o.checkPaths(files); err != nil {
 		return err
+	}
+	if o.ratios {
+		if err := a.printRatios(files, o.series); err != nil {
+			return err
+		}
 	}
 	var set outfile.Set
 	defer a.flushed(&set)()
@@ -189,6 +200,24 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 		}
 	}
 	return nil
+}
+
+// printRatios prints the ratios of the rows to peers. A run is named as its file.
+func (a *app) printRatios(files []results.File, series []string) error {
+	var runs []bench.RatioRun
+	for i := range files {
+		name, _, _ := strings.Cut(filepath.Base(files[i].Path), ".")
+		if slices.ContainsFunc(runs, func(r bench.RatioRun) bool { return r.Name == name }) {
+			name = files[i].Path
+		}
+		runs = append(runs, bench.RatioRun{Name: name, Rows: files[i].Bench()})
+	}
+	table, err := bench.Ratios(runs, series)
+	if err != nil {
+		return badInputf("--ratios: %w", err)
+	}
+	_, err = fmt.Fprintln(a.stdout, table)
+	return err
 }
 
 // checkPaths refuses outputs that would overwrite an input.

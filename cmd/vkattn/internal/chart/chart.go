@@ -103,15 +103,40 @@ type Series struct {
 	Points bool // no line
 	Bare   bool // a line without points
 	Level  bool // a horizontal line over the whole panel at Y[0]
+
+	unsteady []bool // of rows: their time may be off
 }
 
-func (s *Series) add(x, y float64) {
+// add adds the point of a row.
+func (s *Series) add(x, y float64, r *bench.Row) {
 	i, found := slices.BinarySearch(s.X, x)
 	if found {
-		s.Y[i] = y // the last run of a problem counts
+		s.Y[i], s.unsteady[i] = y, r.Unsteady != "" // the last run of a problem counts
 		return
 	}
-	s.X, s.Y = slices.Insert(s.X, i, x), slices.Insert(s.Y, i, y)
+	s.X, s.Y, s.unsteady = slices.Insert(s.X, i, x), slices.Insert(s.Y, i, y), slices.Insert(s.unsteady, i, r.Unsteady != "")
+}
+
+// unsteadyNote says of how many rows in pictures the time may be off, "" if of none is known that
+// it may.
+func unsteadyNote(figures []Figure) string {
+	rows, off := 0, 0
+	for _, f := range figures {
+		for _, p := range f.Panels {
+			for _, s := range p.Series {
+				rows += len(s.unsteady)
+				for _, u := range s.unsteady {
+					if u {
+						off++
+					}
+				}
+			}
+		}
+	}
+	if off == 0 {
+		return ""
+	}
+	return fmt.Sprintf("In %d of %d rows the GPU was throttled or its clock changed.", off, rows)
 }
 
 // Least and Most bound the numbers of a picture. Axes of wider ranges have no end of ticks.
@@ -273,7 +298,7 @@ func speed(rows []*bench.Row, c Ceilings, name *namer) Figure {
 			length, rectangle = r.Sk, fmt.Sprintf("%d rows", r.Sq)
 		}
 		p := all.get(describe(dims(r), causal(r), r.DType.String(), pass(r), fmt.Sprintf("batch %d", r.B), heads(r), rectangle, r.OptionText))
-		p.series(name.of(r)).add(float64(length), r.TFLOPs)
+		p.series(name.of(r)).add(float64(length), r.TFLOPs, r)
 		types[p.Title] = r.DType
 	}
 	for _, title := range all.order {
@@ -305,21 +330,21 @@ func ladder(rows []*bench.Row, name *namer) Figure {
 		return describe(dims(r), causal(r), r.DType.String(), pass(r), length, fmt.Sprintf("batch %d", r.B), heads(r), r.OptionText, device)
 	}
 	var all panels
-	steps := map[string]map[string]float64{}
+	steps := map[string]map[string]*bench.Row{}
 	for _, r := range rows {
 		if r.Variant != "" {
 			all.get(title(r))
 			if steps[title(r)] == nil {
-				steps[title(r)] = map[string]float64{}
+				steps[title(r)] = map[string]*bench.Row{}
 			}
-			steps[title(r)][r.Variant] = r.TFLOPs
+			steps[title(r)][r.Variant] = r
 		}
 	}
 	for _, of := range all.order {
 		p := all.of[of]
 		p.X, p.Y, p.Ticks = "step", "TFLOP/s", slices.Sorted(maps.Keys(steps[of]))
 		for i, step := range p.Ticks {
-			p.series("vkattn").add(float64(i), steps[of][step])
+			p.series("vkattn").add(float64(i), steps[of][step].TFLOPs, steps[of][step])
 		}
 		for _, r := range rows {
 			if r.Variant == "" && title(r) == of {
@@ -366,7 +391,7 @@ func bandwidth(rows []*bench.Row, c Ceilings, names *namer) Figure {
 			at = len(p.Ticks)
 			p.Ticks = append(p.Ticks, name)
 		}
-		p.series(names.of(r)).add(float64(at), r.TBs)
+		p.series(names.of(r)).add(float64(at), r.TBs, r)
 	}
 	for _, title := range all.order {
 		p := all.of[title]
@@ -391,7 +416,7 @@ func roofline(rows []*bench.Row, c Ceilings, name *namer) Figure {
 			continue
 		}
 		intensity := r.TFLOPs * r.Ms.Median * 1e9 / float64(tensorBytes(r))
-		p.points(name.of(r), intensity, r.TFLOPs)
+		p.points(name.of(r), intensity, r.TFLOPs, r)
 		_, limit := c.peak(r.DType)
 		peak = max(peak, limit)
 		lowest, highest = min(lowest, intensity), max(highest, intensity)
@@ -407,9 +432,9 @@ func roofline(rows []*bench.Row, c Ceilings, name *namer) Figure {
 }
 
 // points adds a point to a series that may have several at one x.
-func (p *Panel) points(name string, x, y float64) {
+func (p *Panel) points(name string, x, y float64, r *bench.Row) {
 	s := p.series(name)
-	s.Points, s.X, s.Y = true, append(s.X, x), append(s.Y, y)
+	s.Points, s.X, s.Y, s.unsteady = true, append(s.X, x), append(s.Y, y), append(s.unsteady, r.Unsteady != "")
 }
 
 // whole reports whether a row reads all of K and V, in the type of Q.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -56,10 +57,10 @@ func TestRowsGiveRiseToTheirFigures(t *testing.T) {
 	speed := figures[0].Panels
 	require.Len(t, speed, 1)
 	require.Equal(t, "head dim 64, f16, batch 1, 8 heads", speed[0].Title)
-	require.Equal(t, []Series{{Name: "coopmat2", X: []float64{1024, 2048}, Y: []float64{100, 200}}, {Name: "flash", X: []float64{1024}, Y: []float64{90}}}, speed[0].Series)
+	require.Equal(t, []Series{{Name: "coopmat2", X: []float64{1024, 2048}, Y: []float64{100, 200}, unsteady: make([]bool, 2)}, {Name: "flash", X: []float64{1024}, Y: []float64{90}, unsteady: make([]bool, 1)}}, speed[0].Series)
 	ladder := figures[1].Panels[0]
 	require.Equal(t, []string{"v1", "v2"}, ladder.Ticks)
-	require.Equal(t, []Series{{Name: "vkattn", X: []float64{0, 1}, Y: []float64{10, 20}}, {Name: "coopmat2", Y: []float64{100}, Level: true}, {Name: "flash", Y: []float64{90}, Level: true}}, ladder.Series)
+	require.Equal(t, []Series{{Name: "vkattn", X: []float64{0, 1}, Y: []float64{10, 20}, unsteady: make([]bool, 2)}, {Name: "coopmat2", Y: []float64{100}, Level: true}, {Name: "flash", Y: []float64{90}, Level: true}}, ladder.Series)
 	require.Equal(t, []string{"1 × 8192\n8 heads\nd 64"}, figures[2].Panels[0].Ticks)
 
 	figures = Figures(rows, Ceilings{TFLOPs: 600, TBs: 4})
@@ -200,6 +201,28 @@ func TestTicksAreRoundNumbers(t *testing.T) {
 	}
 }
 
+// A picture says how many of its rows have a time that may be off.
+func TestAPictureSaysThatTheClockWasNotSteady(t *testing.T) {
+	row := func(length int, tflops float64, unsteady string) *bench.Row {
+		r := row("coopmat2", length, tflops)
+		r.Unsteady = unsteady
+		return r
+	}
+	draw := func(caption string, rows ...*bench.Row) string {
+		figures := slices.DeleteFunc(Figures(rows, Ceilings{}), func(f Figure) bool { return f.Kind != Speed })
+		var svg bytes.Buffer
+		require.NoError(t, SVG(&svg, figures, 2, caption))
+		return svg.String()
+	}
+	const note = "In 1 of 2 rows the GPU was throttled or its clock changed."
+	require.NotContains(t, draw("", row(1024, 1, ""), row(2048, 4, "")), "throttled")
+	require.Contains(t, draw("", row(1024, 1, ""), row(2048, 4, "power cap")), note)
+	both := draw("Forward.", row(1024, 1, ""), row(2048, 4, "power cap"))
+	require.Contains(t, both, ">Forward.<")
+	require.Contains(t, both, ">"+note+"<")
+	require.NotContains(t, draw("", row(1024, 1, "power cap"), row(1024, 1, ""), row(2048, 4, "")), "throttled", "the last run of a problem counts")
+}
+
 // number matches the numbers of a picture, whose last digits depend on the machine.
 var number = regexp.MustCompile(`-?\d+(\.\d+)?`)
 
@@ -211,7 +234,7 @@ func TestPicturesAreUpToDate(t *testing.T) {
 		kind                   Kind
 		series                 []string
 	}{
-		{"forward.svg", "2026-11-25-h200/forward.jsonl.gz", "Forward, f16, NVIDIA H200. Within a panel all implementations took turns in one process.", Speed, nil},
+		{"forward.svg", "2026-11-27-h200/cuda-forward-race.jsonl.gz", "Forward, f16, NVIDIA H200. Within a panel all took turns in one process, each round in another order.", Speed, nil},
 		{"decode.svg", "2026-11-22-h200/decode.jsonl.gz", "Decode, f16, NVIDIA H200.", Bandwidth, []string{"coopmat2", "flash", "cudnn", "torch-copy"}},
 		{"ladder.svg", "2026-11-20-h200/ladder.jsonl", "Forward, f16, NVIDIA H200.", Ladder, nil},
 	} {

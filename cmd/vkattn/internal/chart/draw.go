@@ -126,16 +126,19 @@ func newGrid(figures []Figure, columns int, caption string) *grid {
 	for _, f := range figures {
 		g.height += g.figureHeight(f)
 	}
-	if caption == "" {
+	if note := unsteadyNote(figures); note != "" {
+		g.caption = strings.TrimPrefix(caption+"\n"+note, "\n")
+	}
+	if g.caption == "" {
 		g.height -= gap / 2
 	} else {
-		g.height += lineHeight
+		g.height += vg.Length(1+strings.Count(g.caption, "\n")) * lineHeight
 	}
 	return g
 }
 
 // SVG writes the figures below one another as one picture, with as many panels in a row as
-// columns says. The caption is its last line.
+// columns says. The caption is its last line, or a line below it says that times may be off.
 func SVG(w io.Writer, figures []Figure, columns int, caption string) error {
 	g := newGrid(figures, columns, caption)
 	c := vgsvg.New(g.width, g.height)

@@ -1,0 +1,182 @@
+package bench
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"vkattn/cmd/vkattn/internal/markdown"
+)
+
+// RatioRun is the rows of a file with a name for tables.
+type RatioRun struct {
+	Name string
+	Rows []*Row
+}
+
+// ratioKey is what a line of the table of ratios is of: masks, lengths and storage types are
+// summed up, runs are not.
+type ratioKey struct {
+	run         int // its index
+	device, who string
+	pass        Pass
+	d, dv       int
+	options     string
+}
+
+// ratioLine sums up the ratios of one implementation to each peer.
+type ratioLine struct {
+	ratioKey
+	dtypes          []string
+	least, most     int // keys
+	cells, unsteady int
+	known           bool // the clocks were read for each row
+	ratios          map[string][]float64
+}
+
+// Ratios is a table with the ratios of each implementation to each peer: the range and the
+// geometric mean, the lengths of keys and the number of cells that they cover, and of how many
+// the GPU was throttled or its clock not steady. Above 1 the implementation is faster. A list of
+// series selects implementations by name.
+func Ratios(runs []RatioRun, series []string) (string, error) {
+	var lines []*ratioLine
+	var peers, names []string
+	at := map[ratioKey]*ratioLine{}
+	for i, run := range runs {
+		for _, r := range run.Rows {
+			if r.Peer && !slices.Contains(peers, r.Name()) {
+				peers = append(peers, r.Name())
+			}
+		}
+		for _, r := range run.Rows {
+			if r.Peer || r.Baseline != "" || r.Ceiling != "" || !slices.ContainsFunc(peers, func(p string) bool { _, has := r.Versus[p]; return has }) {
+				continue
+			}
+			if !slices.Contains(names, r.Who()) {
+				names = append(names, r.Who())
+			}
+			if len(series) > 0 && !slices.Contains(series, r.Who()) {
+				continue
+			}
+			k := ratioKey{i, r.Device, r.Who(), r.Pass, r.D, r.Dv, r.OptionText}
+			l := at[k]
+			if l == nil {
+				l = &ratioLine{ratioKey: k, least: r.Sk, known: true, ratios: map[string][]float64{}}
+				at[k] = l
+				lines = append(lines, l)
+			}
+			l.add(r, peers)
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return "", errors.New("no row has a ratio to a peer")
+	case len(lines) == 0:
+		return "", fmt.Errorf("the rows with a ratio to a peer are of %s", strings.Join(names, ", "))
+	}
+	slices.SortStableFunc(lines, func(a, b *ratioLine) int { // the lines of an implementation in a run follow one another
+		return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(slices.Index(names, a.who), slices.Index(names, b.who)))
+	})
+	return ratioTable(runs, lines, peers), nil
+}
+
+func (l *ratioLine) add(r *Row, peers []string) {
+	l.least, l.most = min(l.least, r.Sk), max(l.most, r.Sk)
+	l.cells++
+	if t := r.DType.String(); !slices.Contains(l.dtypes, t) {
+		l.dtypes = append(l.dtypes, t)
+	}
+	if r.Unsteady != "" {
+		l.unsteady++
+	}
+	l.known = l.known && r.GPU != nil
+	for _, p := range peers {
+		if x, ok := r.Versus[p]; ok {
+			l.ratios[p] = append(l.ratios[p], x)
+		}
+	}
+}
+
+// column is a column of the table of ratios.
+type ratioColumn struct {
+	title string
+	shown bool
+	cell  func(*ratioLine) any
+}
+
+func ratioTable(runs []RatioRun, lines []*ratioLine, peers []string) string {
+	differ := func(of func(*ratioLine) string) bool {
+		return slices.ContainsFunc(lines, func(l *ratioLine) bool { return of(l) != of(lines[0]) })
+	}
+	columns := []ratioColumn{
+		{"run<", len(runs) > 1, func(l *ratioLine) any { return runs[l.run].Name }},
+		{"device<", differ(func(l *ratioLine) string { return l.device }), func(l *ratioLine) any { return l.device }},
+		{"tier<", true, func(l *ratioLine) any { return l.who }},
+		{"pass<", differ(func(l *ratioLine) string { return l.pass.String() }) || lines[0].pass != PassForward, func(l *ratioLine) any { return l.pass }},
+		{"dtype<", true, func(l *ratioLine) any { return strings.Join(l.dtypes, ", ") }},
+		{"head dim", true, func(l *ratioLine) any {
+			if l.d != l.dv && l.dv != 0 {
+				return fmt.Sprintf("%d/%d", l.d, l.dv)
+			}
+			return l.d
+		}},
+		{"options<", differ(func(l *ratioLine) string { return l.options }) || lines[0].options != "", func(l *ratioLine) any { return l.options }},
+		{"lengths<", true, func(l *ratioLine) any {
+			if l.least == l.most {
+				return l.least
+			}
+			return fmt.Sprintf("%d to %d", l.least, l.most)
+		}},
+		{"cells", true, func(l *ratioLine) any { return l.cells }},
+		{"unsteady", true, func(l *ratioLine) any {
+			if !l.known {
+				return "?"
+			}
+			return l.unsteady
+		}},
+	}
+	for _, p := range peers {
+		columns = append(columns, ratioColumn{"x " + p + "<", true, func(l *ratioLine) any { return rangeText(l.ratios[p], l.cells) }})
+	}
+	columns = slices.DeleteFunc(columns, func(c ratioColumn) bool { return !c.shown })
+	m := markdown.New()
+	for _, c := range columns {
+		m.Column(c.title)
+	}
+	for _, l := range lines {
+		var cells []any
+		for _, c := range columns {
+			cells = append(cells, c.cell(l))
+		}
+		m.Row(cells...)
+	}
+	return m.String()
+}
+
+// rangeText is the range and the geometric mean of ratios, with their number if it is not that of
+// all cells.
+func rangeText(list []float64, cells int) string {
+	if len(list) == 0 {
+		return "-"
+	}
+	least, most := fmt.Sprintf("%.2f", slices.Min(list)), fmt.Sprintf("%.2f", slices.Max(list))
+	text := least
+	if least != most {
+		logs := 0.0
+		for _, x := range list {
+			logs += math.Log(x)
+		}
+		text = fmt.Sprintf("%s to %s, mean %.2f", least, most, math.Exp(logs/float64(len(list))))
+	}
+	switch {
+	case len(list) == cells:
+	case len(list) == 1:
+		text += " (1 cell)"
+	default:
+		text += fmt.Sprintf(" (%d cells)", len(list))
+	}
+	return text
+}
