@@ -304,6 +304,20 @@ func TestConnectingHeedsTheContext(t *testing.T) {
 	}
 }
 
+// A connection that says nothing does not hold up a rank whose wait ends as the greeting begins.
+func TestASilentStrangerAtTheEnd(t *testing.T) {
+	testlevel.HostOnly(t)
+	synctest.Test(t, func(t *testing.T) {
+		network := ranktest.NewNetwork()
+		ctx, cancel := context.WithCancel(context.Background())
+		network.Greeting = func() { cancel(); time.Sleep(1) } // what follows the end has happened then
+		go func() { _, _ = network.DialContext(context.Background(), "", "") }()
+		begin := time.Now()
+		require.ErrorIs(t, (&listening{Listener: network}).admit(ctx, 0, make([]net.Conn, 2)), context.Canceled)
+		require.Less(t, time.Since(begin), time.Second)
+	})
+}
+
 // A rank that does not connect within the time is named, and not the one that waits for it.
 func TestARankThatDoesNotConnect(t *testing.T) {
 	testlevel.HostOnly(t)

@@ -10,6 +10,9 @@ import (
 
 // Network is a listener in memory, for bubbles of synctest, and connects with it.
 type Network struct {
+	// Greeting, if given, is called once as a connection that was accepted gets its first deadline, before it takes effect.
+	Greeting func()
+
 	arriving chan net.Conn
 	closed   chan struct{}
 	once     sync.Once
@@ -43,7 +46,7 @@ func (n *Network) Addr() net.Addr { return &net.UnixAddr{} }
 func (n *Network) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
 	mine, theirs := net.Pipe()
 	select {
-	case n.arriving <- &Conn{Conn: theirs}:
+	case n.arriving <- &Conn{Conn: theirs, greeting: n.Greeting}:
 		return &Conn{Conn: mine}, nil
 	case <-n.closed:
 		return nil, net.ErrClosed
@@ -55,7 +58,17 @@ func (n *Network) DialContext(ctx context.Context, _, _ string) (net.Conn, error
 // Conn is an end of a connection. It sends nothing while its process is stopped.
 type Conn struct {
 	net.Conn
-	until atomic.Pointer[time.Time]
+	until    atomic.Pointer[time.Time]
+	greeting func()
+	greeted  atomic.Bool
+}
+
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error {
+	if !c.greeted.Swap(true) && c.greeting != nil {
+		c.greeting()
+	}
+	return c.Conn.SetDeadline(t)
 }
 
 // Write implements net.Conn.
