@@ -191,7 +191,7 @@ func (l *backwardLaunch) bindCall() error {
 	if v := a.Varlen; v != nil {
 		p.totalQ, p.totalK = uint32(v.TotalQ), uint32(v.TotalK)
 	}
-	p.scoreScale, p.softcap = cfg.ScaleValue(), cfg.Softcap
+	p.scoreScale, p.softcap = l.op.factors.Natural.Scale, l.op.factors.Natural.Softcap
 	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
 		p.causalOffset = 1
 	}

@@ -399,3 +399,32 @@ func TestCUDABackward(t *testing.T) {
 	c = f.backwardCalls[1]
 	require.Equal(t, [2]int32{3, 0}, [2]int32{c.Left, c.Right})
 }
+
+// A softcap that float32 or a device that flushes subnormals does not hold in the kernel's
+// units reaches it as one that gives the same scores; a quotient that it cannot hold is refused.
+func TestCUDABackwardOfExtremeSoftcaps(t *testing.T) {
+	f := withFakeCUDA(t)
+	f.backwardErr = nil
+	f.choice.Rejected = nil
+	dev := cudaDevice(t)
+	a := BackwardArgs{Args: callOn(t, dev)}
+	a.DO, a.DQ = callOn(t, dev).O, callOn(t, dev).O
+	s, err := dev.NewStream("test")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	for _, x := range []struct {
+		scale, softcap float32
+		want           float32 // 0: refused
+	}{{0.125, 30, 30}, {0, 30, 30}, {0.125, 1e-40, 0x1p-126}, {0.125, math.MaxFloat32, 0x1p104}, {100, 1e-40, 0}, {1e-10, math.MaxFloat32, 0}, {1e-40, 30, 30}} {
+		op, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight, Scale: ScaleOf(x.scale), Softcap: x.softcap})
+		if x.want == 0 {
+			oneLine(t, err, "scale / softcap")
+			continue
+		}
+		require.NoError(t, err)
+		f.backwardCalls = nil
+		require.NoError(t, op.Backward(s, a))
+		require.Equal(t, x.want, f.backwardCalls[0].Softcap, "%v", x)
+		require.True(t, f.backwardCalls[0].Scale == 0 || f.backwardCalls[0].Scale >= 0x1p-126)
+	}
+}

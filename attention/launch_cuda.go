@@ -58,7 +58,7 @@ func (op *Op) fillCUDACall(c *CUDACall, a *Args, all []tensors.Layout) {
 // backwardCUDA launches the backward kernels of CUDA on the stream with the tensors of a call.
 func (op *Op) backwardCUDA(k CUDABackward, s *vk.Stream, a *BackwardArgs, l *tensors.BackwardTensors) error {
 	c := CUDABackwardCall{Shape: a.Shape, HeadDim: op.cfg.HeadDim, HeadDimV: op.cfg.ValueDim(), Left: NoCausal, Right: NoCausal,
-		Scale: op.cfg.ScaleValue(), Softcap: op.cfg.Softcap, Accumulate: a.Accumulate, PartialKeys: a.PartialKeys}
+		Scale: op.factors.Natural.Scale, Softcap: op.factors.Natural.Softcap, Accumulate: a.Accumulate, PartialKeys: a.PartialKeys}
 	c.Hkv = a.KVHeads()
 	for i, which := range [len(c.Tensors)]int{tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardO, tensors.BackwardDO,
 		tensors.BackwardDQ, tensors.BackwardDK, tensors.BackwardDV} {

@@ -1,8 +1,6 @@
 package attention
 
 import (
-	"math"
-
 	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/dropout"
 	"vkattn/attention/internal/plan"
@@ -119,10 +117,7 @@ func (l *launch) bindOptions(a *Args) error {
 	if w := cfg.Window; w.Given() {
 		l.params.windowLeft, l.params.windowRight = int32(min(w.Left(), plan.MaxWindow)), int32(min(w.Right(), plan.MaxWindow))
 	}
-	l.params.softcap = cfg.Softcap
-	if !l.options.Natural() {
-		l.params.softcap = float32(float64(cfg.Softcap) * math.Log2E)
-	}
+	l.params.softcap = l.options.Factors(&l.op.factors).Softcap
 	return nil
 }
 

@@ -305,8 +305,13 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 	if dev == nil && e != (Experiment{}) {
 		return nil, fmt.Errorf("%w: the CPU tier has no variants and no ablations", ErrUnsupported)
 	}
-	if dev != nil && dev.Closed() {
-		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
+	if dev != nil {
+		if dev.Closed() {
+			return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
+		}
+		if err := plan.CheckScale(&cfg); err != nil {
+			return nil, err
+		}
 	}
 	var pick plan.TilePicker
 	if dev != nil && cfg.Tuning != TuningOff && plan.Includes(e, plan.StepTuner) {
@@ -338,8 +343,10 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 	}
 	r := op.typical(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
 	r.AnyArgs = true
-	if _, err := plan.Make(dev, cfg, r, pick); err != nil && !op.onlyBackward(r.Shape) {
-		return nil, err
+	if _, err := plan.Make(dev, cfg, r, pick); err != nil {
+		if err := op.withoutForward(r.Shape, err); err != nil {
+			return nil, err
+		}
 	}
 	return op, nil
 }
@@ -368,14 +375,16 @@ func CheckBackwardTiles(text string) error {
 	return nil
 }
 
-// onlyBackward reports whether tier cuda, asked for by name, computes the gradients of a
-// Config whose window or softcap its forward kernels do not take. O and LSE are then those
-// of another tier.
-func (op *Op) onlyBackward(s Shape) bool {
+// withoutForward returns nil if tier cuda, asked for by name, computes the gradients of a
+// Config whose window or softcap its forward kernels refuse. O and LSE are then those of
+// another tier.
+func (op *Op) withoutForward(s Shape, refusal error) error {
 	if op.cfg.Tier != TierCUDA || !op.cfg.Window.Given() && op.cfg.Softcap == 0 {
-		return false
+		return refusal
 	}
 	r := op.typicalBackward(s)
-	_, err := plan.MakeBackward(op.dev, &op.cfg, &r, op.backward.pick)
-	return err == nil
+	if _, err := plan.MakeBackward(op.dev, &op.cfg, &r, op.backward.pick); err != nil {
+		return fmt.Errorf("%w; gradients: %w", refusal, err)
+	}
+	return nil
 }

@@ -15,7 +15,7 @@ type Config struct {
 	HeadDim  int    // elements per row of Q and K
 	HeadDimV int    // elements per row of V and O; 0: HeadDim
 	Causal   Causal // which keys a row attends to
-	Scale    Scale  // factor on Q Kᵀ; zero value: 1/sqrt(HeadDim); see MaxFastScore for large ones
+	Scale    Scale  // factor on Q Kᵀ; zero value: 1/sqrt(HeadDim); see MaxFastScore for large ones; on devices at most 2.358e38
 	Tier     Tier   // implementation; zero value: the best available
 	Access   Access // how kernels reach tensors; zero value: chosen by the buffers
 	Tuning   Tuning // how tiles are chosen; zero value: tuned tiles if the user's cache has them
@@ -23,7 +23,7 @@ type Config struct {
 	// Score modifiers that are the same for every call. [Args] has those that need tensors.
 	Window  Window  // keys near a row's position
 	Align   Causal  // alignment of rows with keys for Window and ALiBi; CausalNone: as Causal says
-	Softcap float32 // scores become Softcap * tanh(score / Softcap) before any bias; 0: off
+	Softcap float32 // scores become Softcap * tanh(score / Softcap) before any bias; 0: off; devices take one above 2^104 as 2^104
 
 	// Dropout is the probability that a weight P is dropped, at least 0 and below 1.
 	// Weights that remain are multiplied by 1 / (1 - Dropout). LSE is the LSE of the

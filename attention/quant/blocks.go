@@ -71,13 +71,13 @@ func DecodeQ4_0(dst []float32, src []byte) {
 }
 
 // putScale stores a block's scale as f16 and returns the inverse of the unrounded scale;
-// 0 if the scale is 0.
+// 0 if float32 does not hold it.
 func putScale(dst []byte, scale float32) (inverse float32) {
 	binary.LittleEndian.PutUint16(dst, half.F16FromFloat32(scale))
-	if scale == 0 {
+	if inverse = 1 / scale; math.IsInf(float64(inverse), 0) {
 		return 0
 	}
-	return 1 / scale
+	return inverse
 }
 
 func abs(x float32) float32 { return float32(math.Abs(float64(x))) }

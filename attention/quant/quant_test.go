@@ -119,6 +119,23 @@ func TestQ4_0Bytes(t *testing.T) {
 	require.Equal(t, float32(-1), back[50])
 }
 
+// A scale whose inverse is no float32 is 0 as an f16: the block is stored as one of zeros.
+func TestBlocksOfNumbersNextTo0(t *testing.T) {
+	x := make([]float32, 32)
+	zeros, b := make([]byte, quant.Q8Bytes), make([]byte, quant.Q8Bytes)
+	for _, encode := range []func([]byte, []float32){quant.EncodeQ8_0, quant.EncodeQ4_0} {
+		clear(x)
+		clear(zeros)
+		encode(zeros, x)
+		for _, most := range []float32{math.SmallestNonzeroFloat32, 1e-40, 0x1p-126} {
+			x[1], x[9] = most, -most/2
+			clear(b)
+			encode(b, x)
+			require.Equal(t, zeros[2:], b[2:], "%v", most)
+		}
+	}
+}
+
 func TestBlocksOfRandomNumbers(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	x, back := make([]float32, 32*50), make([]float32, 32*50)

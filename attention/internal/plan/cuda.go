@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -141,6 +142,11 @@ func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config,
 	} {
 		if x.given {
 			return NoCUDA("its backward kernels take no " + x.name)
+		}
+	}
+	if f := FactorsOf(*cfg).Natural; f.Softcap != 0 && f.Scale != 0 {
+		if q := math.Abs(float64(f.Scale)) / float64(f.Softcap); q < leastNormal || q > math.MaxFloat32 {
+			return NoCUDA(fmt.Sprintf("its backward kernels take scale / softcap in float32: %v / %v", cfg.ScaleValue(), cfg.Softcap))
 		}
 	}
 	align := uint32(tensors.LargestAlignment(0))

@@ -161,7 +161,7 @@ const MaxWindow = maxGeneralLength - 1
 // Factors returns the factors for the unit of the call's scores.
 func (f Options) Factors(s *ScoreFactors) *factors {
 	if f.Natural() {
-		return &s.natural
+		return &s.Natural
 	}
 	return &s.Products
 }
