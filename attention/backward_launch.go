@@ -75,6 +75,7 @@ type backwardLaunch struct {
 	rows    uint64     // rows that have statistics
 
 	params backwardParams
+	units  [plan.BackwardBindings]uint64 // bytes that an address counts in
 	bound  [plan.BackwardBindings]vk.BufferRange
 	held   [tensors.BackwardCount + plan.BackwardBindings]vk.Resource
 	n      int // entries of held
@@ -84,7 +85,10 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 	l.rows = r.StatRows()
 	statDispatches := arith.CeilDiv64(l.kernels[0].Workgroups, uint64(l.limits.MaxWorkGroupCount[0]))
 	if l.access == AccessDescriptors {
-		dispatches := len(l.kernels) - 1 + int(statDispatches)
+		dispatches := int(statDispatches)
+		for i := 1; i < len(l.kernels); i++ {
+			dispatches += l.dispatchesOf(&l.kernels[i])
+		}
 		if l.chunks.Heads > 0 {
 			dispatches += 3 * (arith.CeilDiv(l.args.B*l.args.KVHeads(), l.chunks.Heads) * l.keyChunks())
 		}
@@ -147,6 +151,9 @@ func (l *backwardLaunch) bindLayout(bound *vk.BufferRange, t *tensors.Layout) (s
 // bind stores a tensor in the parameters of the gradient kernels.
 func (l *backwardLaunch) bind(binding int, b *vk.Buffer, offset, length, unit uint64) error {
 	start, err := l.bindMemory(&l.bound[binding], b, offset, length, unit)
+	if l.units[binding] = unit; l.access == AccessAddresses {
+		l.units[binding] = 1
+	}
 	if at := l.params.address(binding); at != nil {
 		*at = start
 	} else {
@@ -374,21 +381,43 @@ func (l *backwardLaunch) rests(c *vk.Commands, pipeline *vk.Pipeline, k *plan.Ba
 	return l.dispatch(c, pipeline, k, common)
 }
 
-// dispatch records a kernel that takes backwardParams. It forgets the entries of held from
-// index common on.
+// dispatch records a kernel that takes backwardParams, in as many dispatches as its grid needs.
+// It forgets the entries of held from index common on.
 func (l *backwardLaunch) dispatch(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel, common int) error {
 	held := l.held[:l.n]
 	l.n = common
+	parts, perY := k.Parts(l.limits, &l.args.Shape)
+	if parts.One() {
+		return l.dispatchOne(c, pipeline, k.Groups, held)
+	}
+	steps, whole := l.steps(k), l.params
+	for part, ok := parts.Next(); ok; part, ok = parts.Next() {
+		l.params = whole
+		for i := range bwdTokens {
+			if l.units[i] != 0 {
+				*l.params.address(i) += steps[i].To(part.Batch, part.Head*perY, l.args.Group()) / l.units[i]
+			}
+		}
+		if err := l.dispatchOne(c, pipeline, [3]uint32{k.Groups[0], uint32(part.Heads), uint32(part.Batches)}, held); err != nil {
+			return err
+		}
+	}
+	l.params = whole
+	return nil
+}
+
+// dispatchOne records a dispatch of a kernel that takes backwardParams.
+func (l *backwardLaunch) dispatchOne(c *vk.Commands, pipeline *vk.Pipeline, groups [3]uint32, held []vk.Resource) error {
 	block := dispatch.ParamBytes(&l.params, plan.BackwardPushBytes)
 	if l.access == AccessAddresses {
-		return c.Dispatch(pipeline, nil, block, k.Groups, held...)
+		return c.Dispatch(pipeline, nil, block, groups, held...)
 	}
 	var err error
 	if l.bound[plan.BackwardBindings-1], err = c.Params(block); err != nil {
 		return err
 	}
 	fillBindings(l.bound[:], l.scratch)
-	return c.Dispatch(pipeline, l.bound[:], nil, k.Groups)
+	return c.Dispatch(pipeline, l.bound[:], nil, groups)
 }
 
 // fillBindings binds a few bytes of a buffer where a kernel needs nothing.
@@ -447,7 +476,7 @@ func (l *backwardLaunch) stats(c *vk.Commands) error {
 	return nil
 }
 
-// sinks records the kernel of dSinks.
+// sinks records the kernel of dSinks, in as many dispatches as its heads need.
 func (l *backwardLaunch) sinks(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) error {
 	var p sinksParams
 	var bound [sinksBindings]vk.BufferRange
@@ -482,10 +511,26 @@ func (l *backwardLaunch) sinks(c *vk.Commands, pipeline *vk.Pipeline, k *plan.Ba
 	}
 	held := l.held[:l.n]
 	l.n = common
-	block := dispatch.ParamBytes(&p, sinksPushBytes)
-	if l.access == AccessAddresses {
-		return c.Dispatch(pipeline, nil, block, k.Groups, held...)
-	}
 	fillBindings(bound[:], l.scratch)
-	return c.Dispatch(pipeline, bound[:], block, k.Groups)
+	most, whole := l.limits.MaxWorkGroupCount[0], p
+	for first := uint32(0); first < k.Groups[0]; first += most {
+		p = whole
+		for i, step := range [...]uint64{l.statsStep().Head, 4, 4} {
+			if l.access != AccessAddresses {
+				step /= [...]uint64{plan.StatBytes, 4, 4}[i]
+			}
+			p.addr[i] += uint64(first) * step
+		}
+		groups, block := [3]uint32{min(most, k.Groups[0]-first), 1, 1}, dispatch.ParamBytes(&p, sinksPushBytes)
+		var err error
+		if l.access == AccessAddresses {
+			err = c.Dispatch(pipeline, nil, block, groups, held...)
+		} else {
+			err = c.Dispatch(pipeline, bound[:], block, groups)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

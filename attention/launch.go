@@ -65,6 +65,7 @@ type launch struct {
 	access Access
 	limits *vk.Limits
 	params generalParams
+	units  [plan.GeneralBindings]uint64 // bytes that an address counts in
 	bound  [plan.GeneralBindings]vk.BufferRange
 	held   [plan.GeneralBindings]vk.Resource
 	n      int // entries of held
@@ -100,8 +101,10 @@ func (l *launch) dense(c *vk.Commands, a *Args, all []tensors.Layout) error {
 	if err != nil {
 		return err
 	}
-	if l.access == AccessDescriptors && chunk < a.B {
-		if err := c.Reserve((a.B+chunk-1)/chunk, l.bindings); err != nil {
+	groups := [3]uint32{arith.CeilDiv32(uint32(a.Sq), l.rows), uint32(a.Hq), uint32(chunk) * l.slices}
+	parts := l.parts(a, groups, l.limits)
+	if l.access == AccessDescriptors && (chunk < a.B || !parts.One()) {
+		if err := c.Reserve((a.B+chunk-1)/chunk*parts.Count(), l.bindings); err != nil {
 			return err
 		}
 	}
@@ -110,8 +113,8 @@ func (l *launch) dense(c *vk.Commands, a *Args, all []tensors.Layout) error {
 		if err := l.bindTensors(a, all, first, count); err != nil {
 			return err
 		}
-		groups := [3]uint32{arith.CeilDiv32(uint32(a.Sq), l.rows), uint32(a.Hq), uint32(count) * l.slices}
-		if err := l.dispatchOne(c, l.pipeline, groups); err != nil {
+		groups[2] = uint32(count) * l.slices
+		if err := l.dispatchParts(c, l.prepared, a, all, groups); err != nil {
 			return err
 		}
 	}
@@ -123,21 +126,28 @@ func (l *launch) general(c *vk.Commands, a *Args, all []tensors.Layout) error {
 	if err := l.options.CheckLimits(a, l.splits, l.op.cfg.ValueDim()); err != nil {
 		return err
 	}
-	groups, err := l.grid(a, l.limits)
+	groups, err := l.grid(a, &l.op.cfg, l.limits)
 	if err != nil {
 		return err
 	}
 	if err := l.checkStrides(a, all); err != nil {
 		return err
 	}
+	parts := l.parts(a, groups, l.limits)
+	if l.options.Combined && !parts.One() {
+		return errNeedsCombine // the counters of a dispatch are of its own splits
+	}
+	dispatches := parts.Count()
 	if l.decodePart != nil {
-		if l.decodePartGroups, err = l.decodePart.grid(a, l.limits); err != nil {
+		if l.decodePartGroups, err = l.decodePart.grid(a, &l.op.cfg, l.limits); err != nil {
 			return err
 		}
-		if l.access == AccessDescriptors {
-			if err := c.Reserve(2, l.bindings); err != nil {
-				return err
-			}
+		parts := l.decodePart.parts(a, l.decodePartGroups, l.limits)
+		dispatches += parts.Count()
+	}
+	if l.access == AccessDescriptors && dispatches > 1 {
+		if err := c.Reserve(dispatches, l.bindings); err != nil {
+			return err
 		}
 	}
 	switch {
@@ -149,23 +159,18 @@ func (l *launch) general(c *vk.Commands, a *Args, all []tensors.Layout) error {
 	if err := l.bindCall(c, a, all); err != nil {
 		return err
 	}
-	return l.dispatch(c, groups)
+	return l.dispatch(c, a, all, groups)
 }
 
-// grid returns the workgroups of a dispatch of the general or decode kernel, or an error if
-// the device cannot dispatch that many.
-func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
+// grid returns the workgroups of the general or decode kernel, or an error if the device cannot
+// dispatch them.
+func (p *prepared) grid(a *Args, cfg *Config, limits *vk.Limits) ([3]uint32, error) {
 	totalQ := 0
 	if p.options.Lengths&plan.LengthCuQ != 0 {
 		totalQ = a.Varlen.TotalQ
 	}
 	groups := p.options.Grid(&a.Shape, totalQ, p.splitWorkgroups, p.rows, p.slices)
-	for i, n := range groups {
-		if n > limits.MaxWorkGroupCount[i] {
-			return groups, fmt.Errorf("%w: a grid of %v workgroups, the device dispatches %v", ErrUnsupported, groups, limits.MaxWorkGroupCount)
-		}
-	}
-	return groups, nil
+	return groups, p.checkParts(a, cfg, groups, limits)
 }
 
 // checkStrides checks the strides against the 32 bits of a kernel's offsets. The dense
@@ -224,6 +229,7 @@ func (l *launch) batchesPerDispatch(a *Args, all []tensors.Layout) (int, error) 
 // their start in the parameters: a device address, or the position in the bound range in
 // units of unit bytes.
 func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) error {
+	l.units[i] = 1
 	if l.access == AccessAddresses {
 		if b.Address() == 0 {
 			return fmt.Errorf("%w: a buffer has no device address, and others of the call have", ErrUnsupported)
@@ -238,7 +244,7 @@ func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) er
 		return err
 	}
 	l.params.setAddress(i, first/unit)
-	l.bound[i] = bound
+	l.bound[i], l.units[i] = bound, unit
 	return nil
 }
 
@@ -296,11 +302,11 @@ func (l *launch) bindTensors(a *Args, all []tensors.Layout, first, count int) er
 // dispatch records the general kernel and, with the same parameters, the decode kernel for
 // the decode part of a mixed batch. The two write different rows and need no barrier
 // between them. The prefill part comes first, since its workgroups take longest.
-func (l *launch) dispatch(c *vk.Commands, groups [3]uint32) error {
-	if err := l.dispatchOne(c, l.pipeline, groups); err != nil || l.decodePart == nil {
+func (l *launch) dispatch(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]uint32) error {
+	if err := l.dispatchParts(c, l.prepared, a, all, groups); err != nil || l.decodePart == nil {
 		return err
 	}
-	return l.dispatchOne(c, l.decodePart.pipeline, l.decodePartGroups)
+	return l.dispatchParts(c, l.decodePart, a, all, l.decodePartGroups)
 }
 
 // dispatchOne records one kernel.

@@ -54,7 +54,7 @@ func (l *launch) combined(c *vk.Commands, a *Args, all []tensors.Layout, groups 
 	if err := l.writeParams(c); err != nil {
 		return err
 	}
-	return l.dispatch(c, groups)
+	return l.dispatch(c, a, all, groups)
 }
 
 // split records the kernel, which writes the states of its splits to scratch memory, a
@@ -101,7 +101,7 @@ func (l *launch) split(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]
 			return err
 		}
 	}
-	if err := l.dispatch(c, groups); err != nil {
+	if err := l.dispatch(c, a, all, groups); err != nil {
 		return err
 	}
 	if err := c.Barrier(); err != nil {

@@ -34,14 +34,20 @@ type generalParams struct {
 // setAddress stores the start of a binding's tensor. A call has sparse tokens or a mask,
 // never both, so the address of the sparse tokens is in the first two strides of the mask.
 func (p *generalParams) setAddress(binding int, at uint64) {
-	switch {
-	case binding <= bindLSE:
-		p.addr[binding] = at
-	case binding < bindTokens:
-		p.addrOptions[binding-bindCuQ] = at
-	default:
+	if binding == bindTokens {
 		p.strideMap[0], p.strideMap[1] = uint32(at), uint32(at>>32)
+		return
 	}
+	*p.address(binding) = at
+}
+
+// address returns the member that holds the start of a binding's tensor, other than the
+// sparse tokens.
+func (p *generalParams) address(binding int) *uint64 {
+	if binding <= bindLSE {
+		return &p.addr[binding]
+	}
+	return &p.addrOptions[binding-bindCuQ]
 }
 
 // setDropout stores the dropout mask in place of the addresses of the scales of K and V.

@@ -332,14 +332,17 @@ func withConfig(change func(c *attention.Config)) attention.Config {
 	return c
 }
 
-// backwardTable has every option alone, and some together.
-var backwardTable = []struct {
+// backwardRow is a case of backwardTable; set changes the call.
+type backwardRow struct {
 	name   string
 	cfg    attention.Config
 	shape  attention.Shape
 	layout string
 	set    func(t require.TestingT, c *backwardCase)
-}{
+}
+
+// backwardTable has every option alone, and some together.
+var backwardTable = []backwardRow{
 	{name: "one head", cfg: two, shape: attention.Shape{B: 1, Hq: 1, Sq: 3, Sk: 4}},
 	{name: "grouped heads", cfg: two, shape: small},
 	{name: "one key head", cfg: two, shape: attention.Shape{B: 2, Hq: 3, Hkv: 1, Sq: 4, Sk: 5}},

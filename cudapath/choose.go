@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/internal/grid"
 )
 
 // group is a family of kernels, or the kernels of a family that need the same alignment.
@@ -170,6 +171,12 @@ func (t *table) limits(k *Kernel, d *DeviceInfo, p *attention.CUDAProblem) strin
 		return fmt.Sprintf("%d bytes of shared memory a block, the device has %d", k.Shared, d.MaxShared)
 	}
 	count := k.tiles(&p.Shape, min(p.B, k.batches()))
+	if k.Outputs == "" { // of a forward kernel, which takes several launches
+		parts := k.parts(&p.Shape)
+		first, _ := parts.Next()
+		shape := partOf(&p.Shape, first)
+		count = k.tiles(&shape, shape.B)
+	}
 	if k.persistent() {
 		if n := max(count.count(), k.units(count)); n > math.MaxInt32 {
 			return fmt.Sprintf("%d tiles, it counts them in 31 bits", n)
@@ -213,10 +220,21 @@ func (k *Kernel) tiles(s *attention.Shape, batches int) tiles {
 	return tiles{rows: rows, heads: uint64(s.Hq), batch: uint64(batches), keys: keys, kvHeads: uint64(s.KVHeads())}
 }
 
-// batches is the largest number of batches of one launch.
+// batches is the largest number of batches, and of heads, of one launch.
 func (k *Kernel) batches() int {
 	if k.persistent() {
 		return math.MaxInt32
 	}
 	return maxGridY
+}
+
+// parts divides the heads and batches of a forward call over launches.
+func (k *Kernel) parts(s *attention.Shape) grid.Parts {
+	most := k.batches()
+	return grid.Parts{Heads: s.Hq, Batches: s.B, MostHeads: most, MostBatches: most, Group: s.Group()}
+}
+
+// partOf is the shape of a part of a call: whole groups of query heads, or some of one group.
+func partOf(s *attention.Shape, part grid.Part) attention.Shape {
+	return attention.Shape{B: part.Batches, Hq: part.Heads, Hkv: max(1, part.Heads/s.Group()), Sq: s.Sq, Sk: s.Sk}
 }

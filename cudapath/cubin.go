@@ -153,18 +153,22 @@ func (cubinBackend) Choose(dev *vk.Device, p attention.CUDAProblem) (choice atte
 		return choice, unsupported(op, "%d bytes of shared memory a CTA, the device has %d", k.Shared, dev.Caps().Limits.MaxSharedBytes)
 	}
 	n := k.tiles(&p.Shape, p.B)
-	if n.count() > math.MaxInt32 {
-		return choice, unsupported(op, "%d tiles, it counts them in 31 bits", n.count())
+	parts := k.parts(&p.Shape)
+	part, _ := parts.Next()
+	first := partOf(&p.Shape, part)
+	one := k.tiles(&first, first.B)
+	if one.count() > math.MaxInt32 {
+		return choice, unsupported(op, "%d tiles, it counts them in 31 bits", one.count())
 	}
-	if g, err := k.grid(n); !k.persistent() && (err != nil || g[0] > maxGridX || g[1] > maxGridY || g[2] > maxGridY) {
+	if g, err := k.grid(one); !k.persistent() && (err != nil || g[0] > maxGridX || g[1] > maxGridY || g[2] > maxGridY) {
 		return choice, unsupported(op, "a grid of %v blocks, the device takes %v", g, [3]int{maxGridX, maxGridY, maxGridY})
 	}
-	one := c.kernel(k)
-	if err := one.Load(); err != nil {
+	loaded := c.kernel(k)
+	if err := loaded.Load(); err != nil {
 		return choice, err
 	}
 	slow := slices.ContainsFunc(cubinArchitectures[:], func(a cubinArchitecture) bool { return a.name == arch && a.slow })
-	return attention.CubinChoice{Kernel: one, Name: k.Entry, Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared), Workgroups: n.count(), Slow: slow}, nil
+	return attention.CubinChoice{Kernel: loaded, Name: k.Entry, Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared), Workgroups: n.count(), Slow: slow}, nil
 }
 
 // cubins has the kernels of cubinFamily on a Vulkan device. It belongs to the device, which

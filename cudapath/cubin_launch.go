@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"vkattn/attention"
+	"vkattn/internal/grid"
 	"vkattn/vk"
 )
 
@@ -90,10 +91,35 @@ func (k *cubinKernel) Record(commands *vk.Commands, a *attention.CUDACall) error
 		cubinCalls.Put(c)
 	}()
 	c.bind(a)
-	if err := c.params.setMaps(k.Kernel); err != nil {
-		return unsupported(binaryImport, "%v", err)
+	parts, whole := k.parts(&a.Shape), c.params
+	for part, ok := parts.Next(); ok; part, ok = parts.Next() {
+		c.params = whole
+		c.params.advance(&a.Shape, part)
+		if err := c.params.setMaps(k.Kernel); err != nil {
+			return unsupported(binaryImport, "%v", err)
+		}
+		shape := partOf(&a.Shape, part)
+		if err := commands.Launch(k.f.Load(), k.launchOf(k.tiles(&shape, shape.B), k.c.dev.Caps().ShaderCores), c.params.bytes(k.Kernel), c.held[:c.n]...); err != nil {
+			return err
+		}
 	}
-	return commands.Launch(k.f.Load(), k.launchOf(k.tiles(&a.Shape, a.B), k.c.dev.Caps().ShaderCores), c.params.bytes(k.Kernel), c.held[:c.n]...)
+	return nil
+}
+
+// advance moves the tensors to the first head and batch of a part, as kernel.advance does.
+func (p *cubinParams) advance(shape *attention.Shape, part grid.Part) {
+	const elementBytes = 2
+	for _, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
+		head := part.Head
+		if t == &p.k || t == &p.v {
+			head /= shape.Group()
+		}
+		t.base += elementBytes * (uint64(t.batch)*uint64(part.Batch) + uint64(t.head)*uint64(head))
+	}
+	if p.lse != 0 {
+		p.lse += lseBytes(shape, part)
+	}
+	p.b = int32(part.Batches)
 }
 
 // launchOf is the launch for a number of tiles: of a persistent kernel, one CTA per

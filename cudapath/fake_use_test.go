@@ -116,6 +116,34 @@ func TestManyBatches(t *testing.T) {
 	require.Contains(t, lines[1], " grid 1,2,4465 ")
 }
 
+// So do heads, with whole groups of query heads in each, or some heads of one group.
+func TestManyHeads(t *testing.T) {
+	f, c := withFake(t)
+	reachable(t, c)
+	s := newVulkanStream(t, c)
+	op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "fa2", Causal: attention.TopLeft})
+	require.NoError(t, err)
+	for _, x := range []struct {
+		hkv    int
+		grids  []string
+		second uint64 // first query head of the second launch
+	}{{35_000, []string{"1,65534,2", "1,4466,2"}, 65534}, {1, []string{"1,65535,2", "1,4465,2"}, 65535}} {
+		before := len(f.launches())
+		a := fakeCall(t, c, attention.Shape{B: 2, Hq: 70_000, Hkv: x.hkv, Sq: 1, Sk: 1}, 8)
+		require.NoError(t, s.Fill(vk.BufferRange{Buffer: a.Q.Buffer}, 5))
+		require.NoError(t, s.Fill(vk.BufferRange{Buffer: a.O.Buffer}, 0))
+		require.NoError(t, op.Forward(s, a))
+		require.Equal(t, uint32(6), word(t, s, a.O.Buffer, 0))
+		require.Equal(t, uint32(6), word(t, s, a.O.Buffer, x.second*8*2), "the first of the second launch")
+		require.Zero(t, word(t, s, a.O.Buffer, x.second*8*2-32))
+		lines := strings.Split(strings.TrimSpace(f.launches()[before:]), "\n")
+		require.Len(t, lines, 2)
+		for i, grid := range x.grids {
+			require.Contains(t, lines[i], "attn_fa2_f16_d32_causal grid "+grid+" ")
+		}
+	}
+}
+
 // Kernels with tensor maps run as many blocks as there is room for, and the maps
 // are what the driver takes for all layouts.
 func TestTensorMaps(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/internal/grid"
 	"vkattn/vk"
 )
 
@@ -71,17 +72,20 @@ func (k *kernel) bind(v *invocation, a *attention.CUDACall) error {
 
 var tensorNames = [...]string{"Q", "K", "V", "O"}
 
-// launch launches all batches, in several launches if one grid cannot hold them. It
+// launch launches all heads and batches, in several launches if one grid cannot hold them. It
 // changes v.
 func (k *kernel) launch(s *Stream, v *invocation) error {
 	if err := s.use("Launch"); err != nil {
 		return err
 	}
 	defer s.c.leave()
-	for first := 0; first < v.shape.B; first += k.batches() {
-		count := min(v.shape.B-first, k.batches())
-		v.call.params.b = C.int32_t(count)
-		g, err := k.blocksOf(k.tiles(&v.shape, count))
+	parts, whole := k.parts(&v.shape), v.call.params
+	for part, ok := parts.Next(); ok; part, ok = parts.Next() {
+		v.call.params = whole
+		k.advance(&v.call.params, &v.shape, part)
+		shape := partOf(&v.shape, part)
+		v.call.params.b = C.int32_t(shape.B)
+		g, err := k.blocksOf(k.tiles(&shape, shape.B))
 		if err != nil {
 			return err
 		}
@@ -90,12 +94,12 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		}
 		p := &v.call.params
 		tensors := [...]mappedTensor{
-			{uint64(p.q.base), int64(p.q.batch), int64(p.q.head), int64(p.q.row), int(p.d), v.shape.Sq, v.shape.Hq, false},
-			{uint64(p.k.base), int64(p.k.batch), int64(p.k.head), int64(p.k.row), int(p.d), v.shape.Sk, v.shape.KVHeads(), false},
-			{uint64(p.v.base), int64(p.v.batch), int64(p.v.head), int64(p.v.row), int(p.dv), v.shape.Sk, v.shape.KVHeads(), false},
-			{uint64(p.o.base), int64(p.o.batch), int64(p.o.head), int64(p.o.row), int(p.dv), v.shape.Sq, v.shape.Hq, false},
+			{uint64(p.q.base), int64(p.q.batch), int64(p.q.head), int64(p.q.row), int(p.d), shape.Sq, shape.Hq, false},
+			{uint64(p.k.base), int64(p.k.batch), int64(p.k.head), int64(p.k.row), int(p.d), shape.Sk, shape.Hkv, false},
+			{uint64(p.v.base), int64(p.v.batch), int64(p.v.head), int64(p.v.row), int(p.dv), shape.Sk, shape.Hkv, false},
+			{uint64(p.o.base), int64(p.o.batch), int64(p.o.head), int64(p.o.row), int(p.dv), shape.Sq, shape.Hq, false},
 		}
-		if err := k.setMaps(&v.call, tensors[:], count); err != nil {
+		if err := k.setMaps(&v.call, tensors[:], shape.B); err != nil {
 			return err
 		}
 		var name *C.char
@@ -105,20 +109,28 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 			err.(*Error).Detail = k.Entry
 			return err
 		}
-		k.advance(&v.call.params, &v.shape, count)
 	}
 	return nil
 }
 
-// advance advances the tensors to the next batches.
-func (k *kernel) advance(p *C.cua_params, shape *attention.Shape, batches int) {
-	size := C.uint64_t(k.elementBytes())
+// advance moves the tensors to the first head and batch of a part. The number of heads stays:
+// LSE is packed, and a group of query heads has its size.
+func (k *kernel) advance(p *C.cua_params, shape *attention.Shape, part grid.Part) {
 	for _, t := range [...]*C.cua_tensor{&p.q, &p.k, &p.v, &p.o} {
-		t.base += C.uint64_t(t.batch) * size * C.uint64_t(batches)
+		head := part.Head
+		if t == &p.k || t == &p.v {
+			head /= shape.Group()
+		}
+		t.base += C.uint64_t(k.elementBytes()) * (C.uint64_t(t.batch)*C.uint64_t(part.Batch) + C.uint64_t(t.head)*C.uint64_t(head))
 	}
 	if p.lse != 0 {
-		p.lse += 4 * C.uint64_t(batches) * C.uint64_t(shape.Hq) * C.uint64_t(shape.Sq)
+		p.lse += C.uint64_t(lseBytes(shape, part))
 	}
+}
+
+// lseBytes is the distance from the first LSE of a call to that of a part.
+func lseBytes(shape *attention.Shape, part grid.Part) uint64 {
+	return 4 * (uint64(part.Batch)*uint64(shape.Hq) + uint64(part.Head)) * uint64(shape.Sq)
 }
 
 // blocksOf is the grid of a launch.

@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/tensors"
 	"vkattn/attention/problem"
+	"vkattn/internal/grid"
 	"vkattn/vk"
 	"vkattn/vk/hostmem"
 )
@@ -345,40 +347,64 @@ func (k *BackwardKernel) replaceTile(limits *vk.Limits, cfg *problem.Config, r *
 	return p.Notes, ""
 }
 
-// setGrid fills in the workgroups, or returns the limit that they exceed. The kernel of row
-// statistics takes as many dispatches as its rows need.
+// setGrid fills in the workgroups, or returns the limit that they exceed. Row statistics, heads
+// and batches take as many dispatches as they need.
 func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason string) {
 	v, s := &k.Variant, &r.Shape
 	blocks := func(n int, of uint32) uint64 { return arith.CeilDiv64(uint64(n), uint64(of)) }
-	var grid [3]uint64
+	var groups [3]uint64
 	switch v.Kernel {
 	case KernelStats:
 		k.Workgroups = arith.CeilDiv64(r.StatRows(), uint64(BackwardLocal/v.LanesPerRow()))
 		return ""
 	case KernelLSE, KernelDQ, KernelDSK:
 		packed := max(1, int(v.Options.packRows))
-		grid = [3]uint64{blocks(s.Sq*packed, v.OwnedRows()), uint64(s.Hq / packed), uint64(s.B)}
+		groups = [3]uint64{blocks(s.Sq*packed, v.OwnedRows()), uint64(s.Hq / packed), uint64(s.B)}
 		if r.TotalQ > 0 {
-			grid[0], grid[2] = uint64(r.TotalQ*packed)/uint64(v.OwnedRows())+uint64(s.B), 1
+			groups[0], groups[2] = uint64(r.TotalQ*packed)/uint64(v.OwnedRows())+uint64(s.B), 1
 		}
 	case KernelDKDV:
-		grid = [3]uint64{blocks(s.Sk, v.OwnedRows()), uint64(s.KVHeads()), uint64(s.B)}
+		groups = [3]uint64{blocks(s.Sk, v.OwnedRows()), uint64(s.KVHeads()), uint64(s.B)}
 		if r.TotalK > 0 {
-			grid[0], grid[2] = uint64(r.TotalK)/uint64(v.OwnedRows())+uint64(s.B), 1
+			groups[0], groups[2] = uint64(r.TotalK)/uint64(v.OwnedRows())+uint64(s.B), 1
 		}
 	case KernelDBias:
-		grid = [3]uint64{blocks(r.Bias[2], v.Tile.QTile) * blocks(s.Sk, v.Tile.KVTile), uint64(r.Bias[1]), uint64(r.Bias[0])}
+		groups = [3]uint64{blocks(r.Bias[2], v.Tile.QTile) * blocks(s.Sk, v.Tile.KVTile), uint64(r.Bias[1]), uint64(r.Bias[0])}
 	case KernelDSinks:
-		grid = [3]uint64{uint64(s.Hq), 1, 1}
+		groups = [3]uint64{uint64(s.Hq), 1, 1}
 	}
-	for i, n := range grid {
-		if n > uint64(limits.MaxWorkGroupCount[i]) {
-			return fmt.Sprintf("a grid of %v workgroups, the device dispatches %v", grid, limits.MaxWorkGroupCount)
+	for i, n := range groups {
+		k.Groups[i] = uint32(min(n, math.MaxUint32))
+		if n <= uint64(limits.MaxWorkGroupCount[i]) {
+			continue
 		}
-		k.Groups[i] = uint32(n)
+		reason := fmt.Sprintf("a grid of %v workgroups, the device dispatches %v at once: ", groups, limits.MaxWorkGroupCount)
+		switch {
+		case v.Kernel == KernelDSinks:
+		case i == 0:
+			return reason + "row blocks are not divided"
+		case v.Kernel == KernelDBias:
+			return reason + "a bias has its gradient from one dispatch"
+		case r.Options.dropout:
+			return reason + OneDropout
+		}
 	}
-	k.Workgroups = grid[0] * grid[1] * grid[2]
+	k.Workgroups = groups[0] * groups[1] * groups[2]
 	return ""
+}
+
+// OneDropout is why a grid with dropout is not divided over several dispatches.
+const OneDropout = "dropout numbers the heads of a dispatch"
+
+// Parts divides the grid of a kernel over dispatches. perY is the number of query heads at a
+// place along y.
+func (k *BackwardKernel) Parts(limits *vk.Limits, s *problem.Shape) (parts grid.Parts, perY int) {
+	perY, group := max(1, int(k.Variant.Options.packRows)), s.Group()
+	if k.Variant.Kernel == KernelDKDV {
+		perY = group
+	}
+	return grid.Parts{Heads: int(k.Groups[1]), Batches: int(k.Groups[2]), Group: max(1, group/perY),
+		MostHeads: int(limits.MaxWorkGroupCount[1]), MostBatches: int(limits.MaxWorkGroupCount[2])}, perY
 }
 
 // backwardFits reports why backward modules do not fit a device's limits; "" if they do.

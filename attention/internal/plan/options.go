@@ -106,6 +106,9 @@ func (f Options) constants(c map[uint32]uint32) {
 	c[shaders.ConstIsDecodePart] = dispatch.BoolConstant(f.isDecodePart)
 }
 
+// PackRows returns the query heads of a group that are packed as consecutive rows; 0: not packed.
+func (f Options) PackRows() uint32 { return f.packRows }
+
 // Split reports whether the kernel writes states, which a combine turns into O.
 func (f Options) Split() bool { return f.split }
 

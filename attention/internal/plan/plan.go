@@ -347,14 +347,11 @@ func shapeFits(caps *vk.Caps, v Variant, s problem.Shape) string {
 	return gridFits(caps, v, s)
 }
 
-// gridFits checks the limits of the grid that hold even if the batches are divided among
-// several dispatches.
+// gridFits checks the limit of the grid that holds even if heads and batches are divided
+// among several dispatches.
 func gridFits(caps *vk.Caps, v Variant, s problem.Shape) string {
 	if n := arith.CeilDiv32(uint32(s.Sq), v.Tile.Rows()); n > caps.Limits.MaxWorkGroupCount[0] {
 		return fmt.Sprintf("%d row blocks, the device dispatches %d", n, caps.Limits.MaxWorkGroupCount[0])
-	}
-	if uint32(s.Hq) > caps.Limits.MaxWorkGroupCount[1] {
-		return fmt.Sprintf("%d heads, the device dispatches %d", s.Hq, caps.Limits.MaxWorkGroupCount[1])
 	}
 	return ""
 }
