@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"vkattn/attention"
 	"vkattn/vk"
@@ -265,6 +266,20 @@ func TestExportWhileTheMemoryCloses(t *testing.T) {
 	require.Less(t, f.live(), live)
 	_, err = m.ExportFD()
 	require.ErrorIs(t, err, vk.ErrClosed)
+}
+
+// The driver's descriptor is inherited by programs; the one that ExportFD returns is not.
+func TestExportedMemoryClosesOnExec(t *testing.T) {
+	_, c := withFake(t)
+	m, err := c.Alloc(4096)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
+	fd, err := m.ExportFD()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, syscall.Close(fd)) }()
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	require.NoError(t, err)
+	require.NotZero(t, flags&unix.FD_CLOEXEC)
 }
 
 // A kernel may be chosen while the device closes.

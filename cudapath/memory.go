@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"vkattn/internal/cloexec"
 	"vkattn/vk"
 )
 
@@ -90,7 +91,8 @@ func (m *Memory) hold(op string) error {
 
 // ExportFD returns a new file descriptor of the memory, whose allocation has
 // AllocationBytes. The caller owns it and either closes it or passes it to an import, which
-// takes ownership. The memory lives until it and every import are closed.
+// takes ownership. The memory lives until it and every import are closed. Programs that this
+// process starts do not inherit the descriptor.
 func (m *Memory) ExportFD() (int, error) {
 	const op = "ExportFD"
 	if err := m.hold(op); err != nil {
@@ -101,11 +103,11 @@ func (m *Memory) ExportFD() (int, error) {
 		return -1, err
 	}
 	defer m.c.leave()
-	var fd C.int
-	if err := m.c.check("cuMemExportToShareableHandle", C.cua_export(m.c.lib.api, m.c.handle, m.handle, &fd)); err != nil {
-		return -1, err
-	}
-	return int(fd), nil
+	return cloexec.Take(func() (int, error) {
+		fd := C.int(-1)
+		err := m.c.check("cuMemExportToShareableHandle", C.cua_export(m.c.lib.api, m.c.handle, m.handle, &fd))
+		return int(fd), err
+	})
 }
 
 // AllocationBytes is the size of the whole allocation, which an import needs.

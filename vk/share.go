@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	vulkan "github.com/goki/vulkan"
+
+	"vkattn/internal/cloexec"
 )
 
 // Buffers and timeline semaphores as opaque file descriptors, exported and imported.
@@ -30,7 +32,8 @@ func (b *Buffer) Allocation() Allocation {
 
 // ExportFD returns a new opaque file descriptor of the memory of a buffer made with
 // Exportable. The caller owns it and either closes it or passes it to an import, which
-// takes ownership. The memory lives until the buffer and every import are closed.
+// takes ownership. The memory lives until the buffer and every import are closed. Programs
+// that this process starts do not inherit the descriptor.
 func (b *Buffer) ExportFD() (int, error) {
 	const op = "ExportFD"
 	if err := b.Device().enter(op); err != nil {
@@ -44,11 +47,11 @@ func (b *Buffer) ExportFD() (int, error) {
 	if !b.export {
 		return -1, invalid(op, "the buffer was not made with Exportable")
 	}
-	fd := C.int(-1)
-	if err := b.d.check("vkGetMemoryFdKHR", C.vka_export_memory(b.d.c, C.uint64_t(b.region.block.memory), &fd)); err != nil {
-		return -1, err
-	}
-	return int(fd), nil
+	return cloexec.Take(func() (int, error) {
+		fd := C.int(-1)
+		err := b.d.check("vkGetMemoryFdKHR", C.vka_export_memory(b.d.c, C.uint64_t(b.region.block.memory), &fd))
+		return int(fd), err
+	})
 }
 
 // ImportOptions describe memory to import. The zero value fits a buffer of the same size
@@ -101,11 +104,11 @@ func (t *Timeline) ExportFD() (int, error) {
 	if !t.exportable {
 		return -1, invalid(op, "the timeline was not made exportable")
 	}
-	fd := C.int(-1)
-	if err := t.d.check("vkGetSemaphoreFdKHR", C.vka_export_semaphore(t.d.c, C.uint64_t(t.handle), &fd)); err != nil {
-		return -1, err
-	}
-	return int(fd), nil
+	return cloexec.Take(func() (int, error) {
+		fd := C.int(-1)
+		err := t.d.check("vkGetSemaphoreFdKHR", C.vka_export_semaphore(t.d.c, C.uint64_t(t.handle), &fd))
+		return int(fd), err
+	})
 }
 
 // ImportTimelineFD returns a timeline that shares its value with the exported one. On

@@ -6,9 +6,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"unsafe"
 
+	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func openFDs(t *testing.T) int {
@@ -143,4 +146,43 @@ func TestExportDuringClose(t *testing.T) {
 		require.NoError(t, b.Close())
 		wg.Wait()
 	}
+}
+
+// closesOnExec reports whether a program that this process starts does not inherit a descriptor.
+func closesOnExec(t *testing.T, fd int) bool {
+	t.Helper()
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	require.NoError(t, err)
+	return flags&unix.FD_CLOEXEC != 0
+}
+
+// Programs started later inherit no exported descriptor, whatever the driver's flags of it are.
+func TestExportedDescriptorsCloseOnExec(t *testing.T) {
+	d := openExecuting(t)
+	leaky := purego.NewCallback(func(_, _ uintptr, fd *int32) uintptr {
+		n, err := syscall.Dup(0) // without close-on-exec
+		if err != nil {
+			return ^uintptr(0)
+		}
+		*fd = int32(n)
+		return 0
+	})
+	exports := func(place unsafe.Pointer, export func() (int, error)) {
+		t.Helper()
+		function := (*uintptr)(place)
+		defer func(was uintptr) { *function = was }(*function)
+		*function = leaky
+		fd, err := export()
+		require.NoError(t, err)
+		defer func() { _ = syscall.Close(fd) }()
+		require.True(t, closesOnExec(t, fd))
+	}
+	timeline, err := d.NewTimeline(false)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, timeline.Close()) }()
+	timeline.exportable = true
+	exports(unsafe.Pointer(&d.c.GetSemaphoreFdKHR), timeline.ExportFD)
+	buffer := newBuffer(t, d, 64, DeviceLocal)
+	buffer.export = true
+	exports(unsafe.Pointer(&d.c.GetMemoryFdKHR), buffer.ExportFD)
 }
