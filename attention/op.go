@@ -152,7 +152,7 @@ func (op *Op) PrepareFor(a Args) error {
 // until the work has run; the caller submits and waits. On the CPU tier the stream is
 // nil, tensors lie in host memory, and O is complete when Forward returns. If Forward
 // returns an error, it has recorded and written nothing. An error that matches
-// vk.ErrOutOfMemory gives the needed and the available bytes.
+// vk.ErrOutOfMemory gives the needed and the available memory.
 //
 // Tier cuda first submits what the stream has recorded, then launches its kernel before
 // anything recorded later, without waiting on the host. The kernel may still run when

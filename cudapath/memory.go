@@ -10,6 +10,7 @@ import (
 
 	"vkattn/internal/cloexec"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // Memory is device memory of CUDA that can be shared as a file descriptor and as a Vulkan
@@ -37,7 +38,7 @@ func (c *Context) Alloc(bytes uint64) (*Memory, error) {
 	case bytes == 0:
 		return nil, invalid(op, "0 bytes")
 	case bytes > c.info.Memory:
-		return nil, refuse(op, vk.ErrOutOfMemory, "%d bytes, the device has %d", bytes, c.info.Memory)
+		return nil, refuse(op, vk.ErrOutOfMemory, "%s, the device has %s", hostmem.Bytes(bytes), hostmem.Bytes(c.info.Memory))
 	case !c.info.Shares:
 		return nil, unsupported(op, "%s exports no memory as file descriptors", c.info.Name)
 	}

@@ -343,7 +343,7 @@ var inputsPackage = apiwalk.Package{
 // LimitHeap stays set for the other tests of the process; it does not affect them.
 var hostmemPackage = apiwalk.Package{
 	Name: "hostmem", Folder: "../vk/hostmem", Matches: sentinels,
-	Functions: map[string]any{"Available": hostmem.Available, "Bytes": hostmem.Bytes, "Check": hostmem.Check, "CheckVariable": hostmem.CheckVariable,
+	Functions: map[string]any{"Available": hostmem.Available, "Bytes": hostmem.Bytes, "Shortage": hostmem.Shortage, "Check": hostmem.Check, "CheckVariable": hostmem.CheckVariable,
 		"LimitHeap": hostmem.LimitHeap, "Product": hostmem.Product[int], "Sum": hostmem.Sum},
 	Types: []any{hostmem.Error{}},
 }

@@ -6,6 +6,8 @@ import "C"
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"vkattn/vk/hostmem"
 )
 
 // BufferOptions are the options of NewBuffer. The zero value is device-local memory.
@@ -72,7 +74,7 @@ func (d *Device) makeBuffer(op string, size uint64, o BufferOptions, q request, 
 		return nil, invalid(op, "a buffer of 0 bytes")
 	}
 	if size > ^uint64(0)-padding || l.MaxBufferBytes > 0 && alignUp(size, padding) > l.MaxBufferBytes {
-		return nil, outOfMemory(op, "%d bytes: the device allows buffers of %d", size, l.MaxBufferBytes)
+		return nil, outOfMemory(op, "%s: the device allows buffers of %s", hostmem.Bytes(size), hostmem.Bytes(l.MaxBufferBytes))
 	}
 	b := &Buffer{d: d, size: size, capacity: alignUp(size, padding), kind: o.Memory, export: q.export}
 	shared := q.export || q.fd >= 0

@@ -7,8 +7,8 @@ import "vkattn/vk/hostmem"
 
 // Checks of memory before it is allocated: of the process, and of the heaps of a device.
 
-// CheckHostMemory returns an error that matches ErrOutOfMemory, with needed and
-// available bytes, if this process cannot allocate that much host memory (see
+// CheckHostMemory returns an error that matches ErrOutOfMemory, with the needed and
+// the available memory, if this process cannot allocate that much host memory (see
 // package hostmem for what limits it). Call it before the allocation: Go ends the
 // process when one fails, and Linux when its pages are touched.
 func CheckHostMemory(op string, needed uint64) error {
@@ -30,8 +30,8 @@ func (d *Device) AvailableMemory(kind MemoryKind) (uint64, error) {
 	return d.mem.available(kind), nil
 }
 
-// CheckMemory returns an error that matches ErrOutOfMemory, with needed and available
-// bytes, if device-local buffers of that many bytes in sum do not fit.
+// CheckMemory returns an error that matches ErrOutOfMemory, with the needed and the
+// available memory, if device-local buffers of that many bytes in sum do not fit.
 func (d *Device) CheckMemory(op string, needed uint64) error {
 	if err := d.enter(op); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (d *Device) CheckMemory(op string, needed uint64) error {
 		available = d.mem.available(DeviceLocal)
 	}
 	if needed > available {
-		return outOfMemory(op, "needs %s of device memory, %d are available", hostmem.Bytes(needed), available)
+		return outOfMemory(op, "%s", hostmem.Shortage("device memory", needed, available))
 	}
 	return nil
 }
@@ -91,14 +91,14 @@ func (a *allocator) checkBlock(op string, heap uint32, size uint64) error {
 	d := a.d
 	total := d.info.Caps.MemoryHeaps[heap].Bytes
 	if size > total || a.heapUsed[heap] > total-size {
-		return outOfMemory(op, "%d bytes: the heap has %d, %d in use here", size, total, a.heapUsed[heap])
+		return outOfMemory(op, "%s: the heap has %s, %s in use here", hostmem.Bytes(size), hostmem.Bytes(total), hostmem.Bytes(a.heapUsed[heap]))
 	}
 	if size < budgetFloor {
 		return nil
 	}
 	budget, usage := a.budgets()
 	if budget[heap] > 0 && (usage[heap] > budget[heap] || size > budget[heap]-usage[heap]) {
-		return outOfMemory(op, "%d bytes: the budget is %d, %d in use", size, budget[heap], usage[heap])
+		return outOfMemory(op, "%s: the budget is %s, %s in use", hostmem.Bytes(size), hostmem.Bytes(budget[heap]), hostmem.Bytes(usage[heap]))
 	}
 	if d.info.Type == DeviceCPU {
 		return CheckHostMemory(op, size)

@@ -16,7 +16,7 @@ func TestHostMemoryIsCheckedBeforeItIsTaken(t *testing.T) {
 	t.Setenv(hostmem.Variable, "1000")
 	err = CheckHostMemory("test", 1001)
 	require.ErrorIs(t, err, ErrOutOfMemory)
-	require.EqualError(t, err, "vk: test: needs 1001 bytes of host memory, 1000 are available (VKATTN_HOST_MEMORY)")
+	require.EqualError(t, err, "vk: test: needs 1001 B of host memory, 1000 B are available (VKATTN_HOST_MEMORY)")
 }
 
 func TestAvailableMemoryFollowsBuffers(t *testing.T) {
@@ -27,7 +27,7 @@ func TestAvailableMemoryFollowsBuffers(t *testing.T) {
 	require.NoError(t, d.CheckMemory("test", 64<<20))
 	err = d.CheckMemory("test", math.MaxUint64)
 	require.ErrorIs(t, err, ErrOutOfMemory)
-	require.Contains(t, err.Error(), "needs over 2^64 bytes of ")
+	require.Contains(t, err.Error(), "needs over 16 EiB of ")
 	require.Contains(t, err.Error(), " are available")
 	require.NoError(t, d.Close())
 	_, err = d.AvailableMemory(DeviceLocal)

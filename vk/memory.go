@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"unsafe"
+
+	"vkattn/vk/hostmem"
 )
 
 // The allocator of device memory: memory types of each kind, shared blocks, and buffers as
@@ -224,7 +226,7 @@ func (a *allocator) fromType(t uint32, q request, own bool) (region, error) {
 	at, ok := b.spans.alloc(q.size, align)
 	if !ok {
 		a.freeBlock(b)
-		return region{}, outOfMemory("allocate memory", "%d bytes do not fit a block of %d", q.size, b.size)
+		return region{}, outOfMemory("allocate memory", "%s do not fit a block of %s", hostmem.Bytes(q.size), hostmem.Bytes(b.size))
 	}
 	a.blocks[t] = append(a.blocks[t], b)
 	return region{b, at, q.size}, nil
@@ -246,7 +248,7 @@ func (a *allocator) newBlock(t uint32, size uint64, q request) (*block, error) {
 			return nil, err
 		}
 	} else if total := d.info.Caps.MemoryHeaps[heap].Bytes; size > total {
-		return nil, outOfMemory(op, "%d bytes: the heap has %d", size, total)
+		return nil, outOfMemory(op, "%s: the heap has %s", hostmem.Bytes(size), hostmem.Bytes(total))
 	}
 	b := &block{size: size, typ: t}
 	var flags C.uint32_t

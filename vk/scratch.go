@@ -8,6 +8,8 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+
+	"vkattn/vk/hostmem"
 )
 
 // Scratch memory of recorded commands: a pool of buffers that the device reuses, with zeros
@@ -107,7 +109,7 @@ const largestScratch = 1 << 60
 // one used last. If there is none it creates one.
 func (p *scratchPool) take(op string, d *Device, zeros, size uint64) (*scratch, error) {
 	if size > largestScratch {
-		return nil, outOfMemory(op, "%d bytes of scratch memory", size)
+		return nil, outOfMemory(op, "%s of scratch memory", hostmem.Bytes(size))
 	}
 	wantZeros, wantRoom := roomy(max(zeros, zerosLeast)), roomy(max(size, scratchLeast))
 	p.mu.Lock()

@@ -48,7 +48,7 @@ func TestPlainAttentionIsARowOfTheTable(t *testing.T) {
 		require.Less(t, plain.Memory-tier.Memory, scores(&plain)+1<<16, "scores, and little else")
 		if plain.Sq == large {
 			require.Equal(t, bench.OOM, plain.Status)
-			require.Regexp(t, `needs \d+ bytes of host memory`, plain.Reason)
+			require.Regexp(t, `needs [\d.]+ [KMGT]iB of host memory`, plain.Reason)
 			require.Empty(t, tier.Versus)
 			continue
 		}

@@ -44,7 +44,7 @@ JSON has the reason. If no row is finished, the files of --save stay unchanged.`
 
 // oomHelp is the paragraph on memory in the help of a command that prints rows.
 const oomHelp = `A problem that does not fit in the memory of the machine or the device is printed as
-OOM, with needed and available bytes. The command goes on with the next problem.`
+OOM, with the needed and the available memory. The command goes on with the next problem.`
 
 // coded is an error with its exit code.
 type coded struct {

@@ -13,6 +13,7 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // machine is the JSON of `vkattn info --json`.
@@ -105,7 +106,7 @@ func (m *machine) print(w io.Writer) error {
 	for _, d := range m.Devices {
 		p.printf("\n%d: %s (%s)\n   driver %s %s, Vulkan %s, uuid %s\n   memory %s, shared %s, subgroup %d\n",
 			d.Index, d.Name, d.Type, d.Driver, d.DriverInfo, d.API, d.UUID,
-			bench.Bytes(d.MemoryBytes), bench.Bytes(uint64(d.SharedBytes)), d.Subgroup)
+			hostmem.Bytes(d.MemoryBytes), hostmem.Bytes(uint64(d.SharedBytes)), d.Subgroup)
 		if d.Unusable != "" {
 			p.printf("   not usable: %s\n", d.Unusable)
 		}

@@ -72,7 +72,7 @@ func refused(t *testing.T, code int, want string, args ...string) {
 var (
 	identifiers = regexp.MustCompile(`\b(?:[A-Z]+[a-z]+[A-Z]\w*|[A-Z]{2,}[a-z]{2,}\w*|\w+\.[A-Z]\w+|` +
 		`Align|Softcap|Dropout|Causal|Window|Blocks|Pages|Varlen|Bias|Mask|Sinks|Tier|Tuning|Kernel|Access|Scale|Shape|Config|Args|SparseTokens|Lab|Ablate)\b`)
-	notIdentifiers = regexp.MustCompile(`\b(?:[KMGT]iB|NaN|ALiBi|MemAvailable|SwiftShader|libEGL\S*)\b`)
+	notIdentifiers = regexp.MustCompile(`\b(?:[KMGTPE]iB|NaN|ALiBi|MemAvailable|SwiftShader|libEGL\S*)\b`)
 )
 
 func noIdentifiers(t *testing.T, text string) {

@@ -18,6 +18,7 @@ import (
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // profileFlags are the flags of `vkattn profile`.
@@ -165,7 +166,7 @@ func printProfile(out io.Writer, p *bench.Profile) error {
 	w := &errWriter{w: out}
 	r := p.Row
 	w.printf("%s, tier %s, tile %s\n%s\n\n", r.Device, r.Tier, r.Tile, p.Problem)
-	w.printf("%.4g ms median (%.4g to %.4g), %.4g TFLOP/s, %.4g TB/s of %s\n", r.Ms.Median, r.Ms.Min, r.Ms.Max, r.TFLOPs, p.TBs, bench.Bytes(p.Bytes))
+	w.printf("%.4g ms median (%.4g to %.4g), %.4g TFLOP/s, %.4g TB/s of %s\n", r.Ms.Median, r.Ms.Min, r.Ms.Max, r.TFLOPs, p.TBs, hostmem.Bytes(p.Bytes))
 	if r.Unsteady != "" {
 		w.printf("unsteady: %s\n", r.Unsteady)
 	}

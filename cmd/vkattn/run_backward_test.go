@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -266,5 +265,5 @@ func TestRunRefusesGradientsThatDoNotFit(t *testing.T) {
 		args = append(args, "--"+name, filepath.Join(dir, name+".npy"))
 	}
 	// 8 tensors of 64 MiB, LSE, and a float32 copy of a tensor for its file.
-	refused(t, exitUnsupported, fmt.Sprintf("needs %d bytes of host memory", 8<<26+4<<19+1<<27), args...)
+	refused(t, exitUnsupported, "needs "+hostmem.Bytes(8<<26+4<<19+1<<27)+" of host memory", args...)
 }

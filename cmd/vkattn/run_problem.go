@@ -10,6 +10,7 @@ import (
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // problem is a call whose arguments are in host memory, its tensors in the storage type.
@@ -92,7 +93,7 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 		host := t.Host()
 		buffer, err := dev.NewBuffer(uint64(len(host)+3)&^3, vk.BufferOptions{Name: t.Name, Exportable: inCUDA})
 		if err != nil {
-			return plan, backward, fmt.Errorf("memory of %s (%d bytes): %w", t.Name, len(host), err)
+			return plan, backward, fmt.Errorf("memory of %s (%s): %w", t.Name, hostmem.Bytes(uint64(len(host))), err)
 		}
 		defer func() { _ = buffer.Close() }()
 		t.OnDevice(buffer)

@@ -52,20 +52,12 @@ type Error struct {
 // Is reports whether target is ErrOutOfMemory.
 func (e *Error) Is(target error) bool { return target == ErrOutOfMemory }
 
-// Error names both sizes in bytes.
+// Error names both sizes.
 func (e *Error) Error() string {
 	if e == nil {
 		return "vk: no error"
 	}
-	return fmt.Sprintf("needs %s of host memory, %d are available (%s)", Bytes(e.Needed), e.Bytes, e.By)
-}
-
-// Bytes prints a size. For a saturated size it prints no digits.
-func Bytes(n uint64) string {
-	if n == math.MaxUint64 {
-		return "over 2^64 bytes"
-	}
-	return strconv.FormatUint(n, 10) + " bytes"
+	return fmt.Sprintf("%s (%s)", Shortage("host memory", e.Needed, e.Bytes), e.By)
 }
 
 // Check returns an *Error if needed bytes are not available. Before it does so it collects

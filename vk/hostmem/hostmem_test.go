@@ -90,11 +90,12 @@ func TestCheckRefusesWhatDoesNotFit(t *testing.T) {
 	var e *Error
 	require.True(t, errors.As(Check(math.MaxUint64), &e))
 	require.ErrorIs(t, e, ErrOutOfMemory)
-	require.Contains(t, e.Error(), "needs over 2^64 bytes of host memory, ")
+	require.Contains(t, e.Error(), "needs over 16 EiB of host memory, ")
 
 	t.Setenv(Variable, "1MiB")
 	require.NoError(t, Check(1<<20))
-	require.EqualError(t, Check(1<<20+1), "needs 1048577 bytes of host memory, 1048576 are available (VKATTN_HOST_MEMORY)")
+	require.EqualError(t, Check(1<<20+1), "needs 1.0 MiB of host memory, 1 B more than are available (VKATTN_HOST_MEMORY)")
+	require.EqualError(t, Check(385<<30), "needs 385 GiB of host memory, 1.0 MiB are available (VKATTN_HOST_MEMORY)")
 }
 
 func TestTheVariableTakesUnits(t *testing.T) {
@@ -133,4 +134,10 @@ func TestSizesSaturate(t *testing.T) {
 	require.EqualValues(t, 6, Sum(1, 2, 3))
 	require.EqualValues(t, uint64(math.MaxUint64), Sum(math.MaxUint64, 1))
 	require.EqualValues(t, uint64(math.MaxUint64), Sum(math.MaxUint64, 0))
+}
+
+func TestBytes(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 10 << 20: "10 MiB", 1536 << 20: "1.5 GiB", 1 << 60: "1.0 EiB"} {
+		require.Equal(t, want, Bytes(n))
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"vkattn/cmd/vkattn/internal/markdown"
+	"vkattn/vk/hostmem"
 )
 
 // seeds prints a line for each row and each baseline: both times, both largest values and
@@ -119,9 +120,9 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 		line := []any{r.Line, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Who()}
 		splits := splitsText(r)
 		if r.Status == OK {
-			line = append(line, splits, Digits(r.Ms.Median*1e3), Bytes(r.KVBytes), Digits(r.TBs), p.ofCopy(r))
+			line = append(line, splits, Digits(r.Ms.Median*1e3), hostmem.Bytes(r.KVBytes), Digits(r.TBs), p.ofCopy(r))
 		} else {
-			line = append(line, splits, string(r.Status), Bytes(r.KVBytes), "-", "-")
+			line = append(line, splits, string(r.Status), hostmem.Bytes(r.KVBytes), "-", "-")
 		}
 		for _, o := range others {
 			line = append(line, ratio(r, o))

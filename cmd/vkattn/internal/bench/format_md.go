@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"vkattn/cmd/vkattn/internal/markdown"
+	"vkattn/vk/hostmem"
 )
 
 // mdPrinter prints at the end, as it aligns columns. The suite of a row decides which table it
@@ -169,7 +170,7 @@ func (p *mdPrinter) columns(info *RunInfo) []mdColumn {
 			if r.PlainBytes == 0 {
 				return "-"
 			}
-			return Bytes(of(r))
+			return hostmem.Bytes(of(r))
 		}
 	}
 	wide := info.Wide
@@ -243,7 +244,7 @@ func memoryText(r *Row) any {
 	if r.Memory == 0 {
 		return "-"
 	}
-	return Bytes(r.Memory)
+	return hostmem.Bytes(r.Memory)
 }
 
 // layersText is the number of layers of a model, "-" for other problems.
@@ -299,22 +300,4 @@ func Digits(v float64) string {
 		return strconv.FormatFloat(v, 'f', 4, 64)
 	}
 	return strconv.FormatFloat(v, 'g', 3, 64)
-}
-
-// Bytes prints a size with its binary unit.
-func Bytes(n uint64) string {
-	const units = "KMGTPE"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	v := float64(n)
-	at := -1
-	for v >= 1024 && at < len(units)-1 {
-		v /= 1024
-		at++
-	}
-	if v < 10 {
-		return fmt.Sprintf("%.1f %ciB", v, units[at])
-	}
-	return fmt.Sprintf("%.0f %ciB", v, units[at])
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"vkattn/cmd/vkattn/internal/markdown"
+	"vkattn/vk/hostmem"
 )
 
 // linesOf are the rows whose problem has one of the lines.
@@ -105,7 +106,7 @@ func (p *mdPrinter) seed2(info *RunInfo) error {
 		for _, cell := range passesOf(rows) {
 			r := first(cell)
 			s := float64(r.Layers) / 1e3
-			m.Row(r.Line, r.Who(), timeOf(cell[0], s), timeOf(cell[0], s*steps), timeOf(cell[1], s), timeOf(cell[1], s*steps), timeOf(cell[2], s), Bytes(r.Memory))
+			m.Row(r.Line, r.Who(), timeOf(cell[0], s), timeOf(cell[0], s*steps), timeOf(cell[1], s), timeOf(cell[1], s*steps), timeOf(cell[2], s), hostmem.Bytes(r.Memory))
 		}
 		tables = append(tables, fmt.Sprintf("Attention of all layers of a model, in seconds; totals of %d steps\n\n%v", steps, m))
 	}

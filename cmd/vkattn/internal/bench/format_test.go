@@ -211,12 +211,6 @@ func TestTheIntervalHoldsTheMedian(t *testing.T) {
 	require.Greater(t, held, runs*94/100)
 }
 
-func TestBytes(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 10 << 20: "10 MiB", 1536 << 20: "1.5 GiB", 1 << 60: "1.0 EiB"} {
-		require.Equal(t, want, Bytes(n))
-	}
-}
-
 func TestParseFormat(t *testing.T) {
 	for _, f := range Formats {
 		got, err := ParseFormat(string(f), Formats)

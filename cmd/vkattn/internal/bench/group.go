@@ -258,7 +258,7 @@ func (g *group) setup(ctx context.Context, dev *vk.Device, baseline Baseline, sc
 	}
 	if baseline == BaselineByMask {
 		if size, _ := g.problem.maskBytes(); size > maxMask {
-			return nil, fmt.Errorf("%w: a mask of %s", attention.ErrUnsupported, Bytes(size))
+			return nil, fmt.Errorf("%w: a mask of %s", attention.ErrUnsupported, hostmem.Bytes(size))
 		}
 	}
 	if err := g.room(dev, baseline, scratch); err != nil {

@@ -248,14 +248,14 @@ func (g *group) needed(dev *vk.Device, baseline Baseline) (host, device uint64) 
 	return host, device
 }
 
-// room returns an error with needed and available bytes if a setup does not fit the
+// room returns an error with the needed and the available memory if a setup does not fit the
 // memory.
 func (g *group) room(dev *vk.Device, baseline Baseline, scratch uint64) error {
 	host, device := g.needed(dev, baseline)
 	return Room(dev, host, hostmem.Sum(device, scratch))
 }
 
-// Room returns an error with needed and available bytes if the host or the device lacks
+// Room returns an error with the needed and the available memory if the host or the device lacks
 // the memory. A device that is the CPU uses host memory.
 func Room(dev *vk.Device, host, device uint64) error {
 	const op = "problem"

@@ -125,7 +125,7 @@ func TestAProblemThatDoesNotFitMemoryIsARow(t *testing.T) {
 			require.Equal(t, len(rows), done)
 			for _, r := range rows {
 				require.Equal(t, OOM, r.Status, "%s: %s", r.Who(), r.Reason)
-				require.Regexp(t, `needs \d+ bytes of host memory, 71680 are available`, r.Reason)
+				require.Regexp(t, `needs [\d.]+ [KMGTPE]iB of host memory, 70 KiB are available`, r.Reason)
 				require.Regexp(t, `^OOM: problem: needs `, r.Note())
 			}
 		})

@@ -27,8 +27,8 @@ func TestAFileLargerThanMemoryIsNotRead(t *testing.T) {
 		data   int64
 		needed string
 	}{
-		"C order":       {"{'descr': '<f2', 'fortran_order': False, 'shape': (1024, 1048576), }", 2 << 30, "needs 2147483648 bytes"},
-		"Fortran order": {"{'descr': '<f2', 'fortran_order': True, 'shape': (1024, 1048576), }", 2 << 30, "needs 4294967296 bytes"},
+		"C order":       {"{'descr': '<f2', 'fortran_order': False, 'shape': (1024, 1048576), }", 2 << 30, "needs 2.0 GiB"},
+		"Fortran order": {"{'descr': '<f2', 'fortran_order': True, 'shape': (1024, 1048576), }", 2 << 30, "needs 4.0 GiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(hostmem.Variable, "1GiB")
@@ -40,7 +40,7 @@ func TestAFileLargerThanMemoryIsNotRead(t *testing.T) {
 			_, err = f.Load()
 			runtime.ReadMemStats(&after)
 			require.ErrorIs(t, err, hostmem.ErrOutOfMemory)
-			require.ErrorContains(t, err, c.needed+" of host memory, 1073741824 are available")
+			require.ErrorContains(t, err, c.needed+" of host memory, 1.0 GiB are available")
 			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 		})
 	}

@@ -77,7 +77,7 @@ func TestGradientsThatDoNotFitAreARow(t *testing.T) {
 	rows, err := (&Verifier{Backward: true, List: []Implementation{cpu}}).Problem(context.Background(), problem(attention.CausalNone), attention.F16)
 	require.NoError(t, err)
 	require.Equal(t, bench.OOM, rows[0].Status)
-	require.Regexp(t, `needs \d+ bytes of host memory`, rows[0].Note())
+	require.Regexp(t, `needs [\d.]+ [KMGT]iB of host memory`, rows[0].Note())
 }
 
 func TestTheTableOfGradients(t *testing.T) {

@@ -55,7 +55,7 @@ func TestAProblemThatDoesNotFitMemoryIsARow(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, rows, 1)
 	require.Equal(t, bench.OOM, rows[0].Status)
-	require.Regexp(t, `needs \d+ bytes of host memory, 65536 are available`, rows[0].Note())
+	require.Regexp(t, `needs [\d.]+ [KMGT]iB of host memory, 64 KiB are available`, rows[0].Note())
 	var o Outcome
 	o.Add(rows)
 	require.Equal(t, 1, o.TooLarge)
