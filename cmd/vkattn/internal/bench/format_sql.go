@@ -55,13 +55,20 @@ func (p *sqlPrinter) Row(r *Row) error {
 			v = "NULL"
 		case slices.Contains(sqlText, csvColumns[i]):
 			v = quote(v)
-		case v == "NaN", strings.HasSuffix(v, "Inf"):
-			v = "NULL"
+		case notFinite[v] != "":
+			v = notFinite[v]
 		}
 		values = append(values, v)
 	}
-	_, err := fmt.Fprintf(p.w, "INSERT INTO vkattn_bench VALUES (%s);\n", strings.Join(values, ", "))
+	_, err := fmt.Fprintf(p.w, "INSERT INTO vkattn_bench (%s) VALUES (%s);\n", sqlNames, strings.Join(values, ", "))
 	return err
 }
+
+// notFinite are the numbers that SQL has no literals of. PostgreSQL converts the texts, and SQLite keeps them.
+// MySQL, which has no such numbers, would store 0: it alone executes what such a comment holds, and stores NULL.
+var notFinite = map[string]string{"NaN": "'NaN' /*! + NULL */", "+Inf": "'Infinity' /*! + NULL */", "-Inf": "'-Infinity' /*! + NULL */"}
+
+// sqlNames names the columns of a row. Without them a table with more columns, or in another order, takes no row.
+var sqlNames = `"started", "` + strings.Join(csvColumns, `", "`) + `"`
 
 func (p *sqlPrinter) Close(*RunInfo) error { return p.begin() }

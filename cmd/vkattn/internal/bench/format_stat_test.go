@@ -2,6 +2,9 @@ package bench
 
 import (
 	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"math"
 	"os/exec"
 	"slices"
 	"strings"
@@ -108,4 +111,48 @@ print(db.execute("SELECT count(*), sum(ms_median), typeof(max(tflops)), sum(peer
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Equal(t, "(8, 4.0, 'real', 0)\n", string(out))
+}
+
+// Errors of wrong results that are not finite are no small numbers in any format.
+func TestErrorsThatAreNotFiniteAreReadBack(t *testing.T) {
+	var rows []*Row
+	for i, e := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0.25} {
+		rows = append(rows, &Row{Status: Fail, Checked: Checked{Rows: 1 + i, MaxError: Number(e), NMSE: Number(e)},
+			Result: &Result{MaxAbs: Number(e), From: map[string]Number{"by-mask": Number(e)}}})
+	}
+	lines := strings.Split(strings.TrimSpace(printed(t, "jsonl", rows)), "\n")
+	require.Len(t, lines, len(rows))
+	for i, line := range lines {
+		var back Row
+		require.NoError(t, json.Unmarshal([]byte(line), &back))
+		for _, n := range []Number{back.Checked.MaxError, back.Checked.NMSE, back.Result.MaxAbs, back.Result.From["by-mask"]} {
+			require.Equal(t, i < 3, math.IsNaN(float64(n)), "%v: %s", n, line)
+		}
+	}
+	require.Equal(t, Number(0.25), rows[3].Checked.MaxError)
+
+	records, err := csv.NewReader(strings.NewReader(printed(t, "csv", rows))).ReadAll()
+	require.NoError(t, err)
+	at := slices.Index(records[0], "max_error")
+	for i, want := range []string{"NaN", "+Inf", "-Inf", "0.25"} {
+		require.Equal(t, want, records[1+i][at])
+	}
+	require.Regexp(t, `(?m)^\|.*\bNaN\b`, printed(t, "md", rows))
+
+	python, err := exec.LookPath("python3")
+	if err != nil || exec.Command(python, "-c", "import sqlite3").Run() != nil {
+		t.Skip("no python3 with sqlite3")
+	}
+	// A program with a column more, or with the columns in another order, made the table.
+	c := exec.Command(python, "-c", `import sqlite3, sys
+db = sqlite3.connect(":memory:")
+create, insert = sys.stdin.read().split(";\n", 1)
+name, columns = create.split("(\n", 1)
+db.execute(name + '("newer" TEXT, "max_error" DOUBLE PRECISION, ' + columns.replace('"max_error" DOUBLE PRECISION,', ''))
+db.executescript(insert)
+print([float(v) for v, in db.execute("SELECT max_error FROM vkattn_bench ORDER BY checked_rows")])`)
+	c.Stdin = strings.NewReader(printed(t, "sql", rows))
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Equal(t, "[nan, inf, -inf, 0.25]\n", string(out))
 }

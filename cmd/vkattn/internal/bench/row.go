@@ -127,12 +127,12 @@ type Checked struct {
 	Rows     int    `json:"rows"`               // softmax rows compared with the reference
 	Of       int64  `json:"of"`                 // softmax rows of the problem
 	Keys     int    `json:"keys,omitzero"`      // keys of KV heads compared, of a backward pass
-	MaxError Number `json:"max_error"`          // largest error of O, or of any gradient
-	NMSE     Number `json:"nmse"`               // squared error over squared reference
-	LSEError Number `json:"lse_error,omitzero"` // largest error of LSE, if the forward pass returned it
+	MaxError Number `json:"max_error"`          // largest error of O, or of any gradient; null: not finite
+	NMSE     Number `json:"nmse"`               // squared error over squared reference; null: not finite
+	LSEError Number `json:"lse_error,omitzero"` // largest error of LSE, if the forward pass returned it; null: not finite
 }
 
-// Number is a float64 whose NaN and Inf, which wrong results have, are null in JSON.
+// Number is a float64 whose NaN and Inf, which wrong results have, are null in JSON. Null is read as NaN.
 type Number float64
 
 // MarshalJSON writes null for NaN and Inf.
@@ -141,6 +141,15 @@ func (n Number) MarshalJSON() ([]byte, error) {
 		return []byte("null"), nil
 	}
 	return json.Marshal(float64(n))
+}
+
+// UnmarshalJSON reads null as NaN.
+func (n *Number) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*n = Number(math.NaN())
+		return nil
+	}
+	return json.Unmarshal(text, (*float64)(n))
 }
 
 // SchemaVersion is the version of the JSON of a benchmark, which docs/bench.schema.json

@@ -202,7 +202,8 @@ type column struct {
 	Name   string
 	Number bool
 	text   func(*results.Row) string
-	value  func(*results.Row) float64 // NaN: none
+	value  func(*results.Row) float64 // NaN: none, unless known tells
+	known  func(*results.Row) bool    // nil: every value but NaN is known
 	format string
 }
 
@@ -215,8 +216,12 @@ func (c column) cell(r *results.Row) cell {
 		return out
 	}
 	v := c.value(r)
-	if math.IsNaN(v) || math.IsInf(v, 0) {
+	finite := !math.IsNaN(v) && !math.IsInf(v, 0)
+	switch {
+	case c.known != nil && !c.known(r), c.known == nil && !finite:
 		return cell{Class: "number"}
+	case !finite: // a wrong result: behind all others
+		return cell{Text: fmt.Sprintf(c.format, v), Class: "number", Sort: "Infinity"}
 	}
 	return cell{Text: fmt.Sprintf(c.format, v), Class: "number", Sort: strconv.FormatFloat(v, 'g', -1, 64)}
 }
@@ -296,12 +301,8 @@ func columns(rows []results.Row) (out []column) {
 		all = append(all, number("× "+name, "%.3f", func(r *results.Row) float64 { return some(r.Versus[name]) }))
 	}
 	all = append(all,
-		number("max error", "%.1e", func(r *results.Row) float64 {
-			if r.Checked.Rows == 0 {
-				return math.NaN()
-			}
-			return float64(r.Checked.MaxError)
-		}),
+		column{Name: "max error", Number: true, format: "%.1e", value: func(r *results.Row) float64 { return float64(r.Checked.MaxError) },
+			known: func(r *results.Row) bool { return r.Checked.Rows > 0 }},
 		number("memory, MiB", "%.1f", func(r *results.Row) float64 { return some(float64(r.Memory) / (1 << 20)) }),
 		number("SM MHz", "%.0f", func(r *results.Row) float64 {
 			if r.Clock == nil {

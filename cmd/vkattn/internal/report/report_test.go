@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"math"
 	"strings"
 	"testing"
 
@@ -70,6 +71,22 @@ func TestCeilingsOfAnotherFile(t *testing.T) {
 	for _, empty := range []string{"B", "Sq", "causal", "dtype"} {
 		require.Empty(t, cells[empty], empty)
 	}
+}
+
+// An error that is not a number is no error that is not known.
+func TestErrorsThatAreNotNumbersAreShown(t *testing.T) {
+	rows := sample().Rows
+	rows[2].Checked = bench.Checked{Rows: 7, MaxError: bench.Number(math.NaN())}
+	rows[1].Checked = bench.Checked{Rows: 7, MaxError: bench.Number(math.Inf(1))}
+	for _, c := range columns(rows) {
+		if c.Name == "max error" {
+			require.Equal(t, "NaN", c.cell(&rows[2]).Text)
+			require.Equal(t, "+Inf", c.cell(&rows[1]).Text)
+			require.Empty(t, c.cell(&rows[0]).Text, "not checked")
+			return
+		}
+	}
+	t.Fatal("no column of errors")
 }
 
 func TestColumnsWithoutValuesAreLeftOut(t *testing.T) {
