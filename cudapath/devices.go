@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"fmt"
+	"strings"
 
 	"vkattn/attention"
 	"vkattn/vk"
@@ -27,7 +28,7 @@ type DeviceInfo struct {
 }
 
 func deviceInfo(ordinal int, c *C.cua_device_info, version int) DeviceInfo {
-	d := DeviceInfo{Ordinal: ordinal, Name: C.GoString(&c.name[0]), Major: int(c.major), Minor: int(c.minor),
+	d := DeviceInfo{Ordinal: ordinal, Name: strings.ToValidUTF8(C.GoString(&c.name[0]), "\uFFFD"), Major: int(c.major), Minor: int(c.minor),
 		SMs: int(c.sms), MaxShared: int(c.max_shared), MaxThreads: int(c.max_threads), Memory: uint64(c.memory),
 		Driver: version, Shares: c.virtual_memory != 0 && c.posix_fd != 0, device: int(c.device)}
 	for i, b := range c.uuid {

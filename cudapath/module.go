@@ -121,7 +121,7 @@ func (m *module) load(c *Context, name string) error {
 	if err := c.check("load module "+name, r); err != nil {
 		e := err.(*Error)
 		// In one line, as it is part of an error message.
-		e.Detail = strings.Join(strings.Fields(C.GoString((*C.char)(log))), " ")
+		e.Detail = strings.ToValidUTF8(strings.Join(strings.Fields(C.GoString((*C.char)(log))), " "), "\uFFFD")
 		return e
 	}
 	m.handle = handle

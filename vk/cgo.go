@@ -24,6 +24,8 @@ package vk
 import "C"
 
 import (
+	"bytes"
+	"strings"
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
@@ -35,16 +37,18 @@ func u32(p *uint32) *C.uint32_t { return (*C.uint32_t)(unsafe.Pointer(p)) }
 
 func goResult(r C.VkResult) vulkan.Result { return vulkan.Result(r) }
 
-// text reads a C character array.
+// text reads a C character array of a driver.
 func text(a []C.char) string {
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&a[0])), len(a))
-	for i, c := range b {
-		if c == 0 {
-			return string(b[:i])
-		}
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
 	}
-	return string(b)
+	return valid(string(b))
 }
+
+// valid makes a text of a driver UTF-8, as Vulkan wants it: others write it into files and to terminals. A
+// driver that cuts a name may cut a character.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func uuid(a [16]C.uint8_t) (u [16]byte) {
 	for i, c := range a {

@@ -99,7 +99,7 @@ func (l *messageLog) pump() {
 		if C.vka_messages_take(l.c, &severity, &number, &id, &body) == 0 {
 			return
 		}
-		m := Message{Severity(severity), C.GoString(id), int32(number), C.GoString(body)}
+		m := Message{Severity(severity), valid(C.GoString(id)), int32(number), valid(C.GoString(body))}
 		C.free(unsafe.Pointer(id))
 		C.free(unsafe.Pointer(body))
 		l.mu.Lock()

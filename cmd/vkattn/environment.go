@@ -57,7 +57,7 @@ func fieldOf(path, separator, key string) string {
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if name, value, found := strings.Cut(lines.Text(), separator); found && strings.TrimSpace(name) == key {
-			return strings.TrimSpace(value)
+			return strings.ToValidUTF8(strings.TrimSpace(value), "\uFFFD")
 		}
 	}
 	return ""
