@@ -52,9 +52,9 @@ var vkPackage = apiwalk.Package{
 	Name: "vk", Folder: "../vk", Matches: sentinels, Live: liveDevice, Closed: closedDevice,
 	Functions: map[string]any{
 		"CacheDir": vk.CacheDir, "CheckHostMemory": vk.CheckHostMemory, "Devices": vk.Devices, "DriverHint": vk.DriverHint, "GetInstanceProcAddr": vk.GetInstanceProcAddr,
-		"OnDone": vk.OnDone, "Open": vk.Open, "ResultName": vk.ResultName, "ValidationByEnv": vk.ValidationByEnv, "Version": vk.Version, "Wrap": vk.Wrap,
+		"OnDone": vk.OnDone, "Open": vk.Open, "Order": vk.Order, "ResultName": vk.ResultName, "ValidationByEnv": vk.ValidationByEnv, "Version": vk.Version, "Wrap": vk.Wrap,
 	},
-	Types: []any{vk.Buffer{}, vk.Recording{}, vk.Commands{}, vk.Cubin{}, vk.CubinFunction{}, vk.ComponentType(0), vk.CoopMatShape{}, vk.Device{}, vk.DeviceType(0), vk.Error{}, vk.Limits{},
+	Types: []any{vk.Buffer{}, vk.Caps{}, vk.Recording{}, vk.Commands{}, vk.Cubin{}, vk.CubinFunction{}, vk.ComponentType(0), vk.CoopMatShape{}, vk.Device{}, vk.DeviceType(0), vk.Error{}, vk.Limits{},
 		vk.MemoryKind(0), vk.Message{}, vk.Pipeline{}, vk.Scope(0), vk.Severity(0), vk.Stream{}, vk.Timeline{}},
 	// A made-up file descriptor may be an open one of this process.
 	Exact: map[string][]any{"Device.ImportBufferFD": {-1}, "Device.ImportTimelineFD": {-1}},

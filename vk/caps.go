@@ -16,6 +16,7 @@ type DeviceInfo struct {
 	DriverInfo         string // e.g. "Mesa 26.2.0 (LLVM 21)"
 	Caps               Caps
 	Unusable           string   // why Open would refuse the device; empty if it would not
+	failed             error    // the call that failed, if that is why
 	pipelineCacheUUID  [16]byte // key of the pipeline cache file
 	queueFamily        uint32
 
@@ -95,6 +96,8 @@ type Caps struct {
 
 	Limits      Limits
 	MemoryHeaps []Heap
+
+	supported uint64 // bits of all features that the device has, enabled or not
 }
 
 // CoopMat2 is VK_NV_cooperative_matrix2, feature by feature.

@@ -36,7 +36,8 @@ func (d *Device) NewCubin(name string, cubin []byte) (*Cubin, error) {
 	}
 	defer d.leave()
 	if !d.info.Caps.BinaryImport {
-		return nil, refuse(op, ErrNoBinaryImport, "%s: %s has no VK_NVX_binary_import, or it is not enabled", name, d.info.Name)
+		why := d.info.Caps.Without(Need{"VK_NVX_binary_import", func(c *Caps) bool { return c.BinaryImport }})
+		return nil, refuse(op, ErrNoBinaryImport, "%s: %s: %s", name, d.info.Name, why)
 	}
 	kernels, err := parseCubin(cubin)
 	if err != nil {

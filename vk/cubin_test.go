@@ -7,8 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -16,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"unsafe"
 
 	"github.com/ebitengine/purego"
 	vulkan "github.com/goki/vulkan"
@@ -89,34 +86,13 @@ func TestDevicesWithoutBinaryImportRefuseCubins(t *testing.T) {
 // test, until the test ends.
 func newFakeImport(t *testing.T) *importRecord {
 	t.Helper()
-	compiler, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skipf("no C compiler: %v", err)
-	}
-	file := filepath.Join(t.TempDir(), "fake.so")
-	text, err := exec.Command(compiler, "-shared", "-fPIC", "-O1", "-o", file, "testdata/fake_binary_import.c").CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	lib, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
-	require.NoError(t, err)
+	needDriver(t)
+	lib := newFrontLoader(t, "fake_binary_import.c")
 	var record func() *importRecord
-	var front func(unsafe.Pointer)
 	var sizes func() *[64]uint32
 	purego.RegisterLibFunc(&record, lib, "fake_record")
-	purego.RegisterLibFunc(&front, lib, "fake_front")
 	purego.RegisterLibFunc(&sizes, lib, "fake_sizes")
 	copy(sizes()[:], []uint32{128, 128, 128, 184}) // of someCubin's kernel
-	real, err := GetInstanceProcAddr()
-	require.NoError(t, err)
-	front(real)
-	get, err := purego.Dlsym(lib, "fake_get_instance_proc")
-	require.NoError(t, err)
-	set := func(p unsafe.Pointer) {
-		loader.Lock()
-		defer loader.Unlock()
-		loader.get = p
-	}
-	set(*(*unsafe.Pointer)(unsafe.Pointer(&get)))
-	t.Cleanup(func() { set(real) })
 	return record()
 }
 

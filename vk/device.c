@@ -12,17 +12,16 @@ static vka_fn device_proc(vka_instance *in, VkDevice d, const char *name, const 
 	return f;
 }
 
-static VkResult load(vka_device *d)
+static VkResult load(vka_device *d, vka_missing *missing)
 {
 	vka_instance *in = d->instance;
-#define PUT(name, alias) (d->name = (__typeof__(d->name))device_proc(in, d->handle, "vk" #name, alias))
-#define NEED(name) \
-	if (!PUT(name, NULL)) \
-		return VK_ERROR_INITIALIZATION_FAILED
-#define NEED_KHR(name) \
-	if (!PUT(name, "vk" #name "KHR")) \
-		return VK_ERROR_INITIALIZATION_FAILED
-#define IF(feature) if (d->features & VKA_BIT(feature))
+	const char *field = ""; /* of Caps, that needs the functions which follow */
+#define PUT(name, vk, alias) vka_need(missing, field, vk, (d->name = (__typeof__(d->name))device_proc(in, d->handle, vk, alias)) != NULL)
+#define NEED(name) PUT(name, "vk" #name, NULL)
+#define NEED_KHR(name) PUT(name, "vk" #name, "vk" #name "KHR")
+#define IF(feature, name) \
+	field = name; \
+	if (d->features & VKA_BIT(feature))
 	NEED(DestroyDevice);
 	NEED(GetDeviceQueue);
 	NEED(DeviceWaitIdle);
@@ -73,41 +72,40 @@ static VkResult load(vka_device *d)
 	NEED(CmdFillBuffer);
 	NEED(CmdResetQueryPool);
 	NEED(CmdWriteTimestamp);
-	IF(VKA_BUFFER_DEVICE_ADDRESS)
+	IF(VKA_BUFFER_DEVICE_ADDRESS, "BufferDeviceAddress")
 	NEED_KHR(GetBufferDeviceAddress);
-	IF(VKA_EXTERNAL_MEMORY_FD)
+	IF(VKA_EXTERNAL_MEMORY_FD, "ExternalMemoryFd")
 	NEED(GetMemoryFdKHR);
-	IF(VKA_EXTERNAL_SEMAPHORE_FD) {
+	IF(VKA_EXTERNAL_SEMAPHORE_FD, "ExternalSemaphoreFd") {
 		NEED(GetSemaphoreFdKHR);
 		NEED(ImportSemaphoreFdKHR);
 	}
-	IF(VKA_PIPELINE_EXECUTABLE) {
+	IF(VKA_PIPELINE_EXECUTABLE, "PipelineExecutable") {
 		NEED(GetPipelineExecutablePropertiesKHR);
 		NEED(GetPipelineExecutableStatisticsKHR);
 	}
-	IF(VKA_CALIBRATED_TIMESTAMPS)
-	if (!PUT(GetCalibratedTimestamps, "vkGetCalibratedTimestampsKHR") && !PUT(GetCalibratedTimestamps, "vkGetCalibratedTimestampsEXT"))
-		return VK_ERROR_INITIALIZATION_FAILED;
-	IF(VKA_BINARY_IMPORT) {
+	IF(VKA_CALIBRATED_TIMESTAMPS, "CalibratedTimestamps")
+	PUT(GetCalibratedTimestamps, "vkGetCalibratedTimestampsKHR", "vkGetCalibratedTimestampsEXT");
+	IF(VKA_BINARY_IMPORT, "BinaryImport") {
 		NEED(CreateCuModuleNVX);
 		NEED(DestroyCuModuleNVX);
 		NEED(CreateCuFunctionNVX);
 		NEED(DestroyCuFunctionNVX);
 		NEED(CmdCuLaunchKernelNVX);
 	}
-	IF(VKA_DEBUG_UTILS) {
+	IF(VKA_DEBUG_UTILS, "DebugUtils") {
 		NEED(SetDebugUtilsObjectNameEXT);
 		NEED(CmdBeginDebugUtilsLabelEXT);
 		NEED(CmdEndDebugUtilsLabelEXT);
 	}
-	return VK_SUCCESS;
+	return missing->count ? VK_ERROR_INITIALIZATION_FAILED : VK_SUCCESS;
 #undef IF
 #undef NEED_KHR
 #undef NEED
 #undef PUT
 }
 
-VkResult vka_wrap_device(vka_instance *in, VkPhysicalDevice pd, VkDevice handle, VkQueue queue, uint64_t features, vka_device **out)
+VkResult vka_wrap_device(vka_instance *in, VkPhysicalDevice pd, VkDevice handle, VkQueue queue, uint64_t features, vka_missing *missing, vka_device **out)
 {
 	vka_device *d = calloc(1, sizeof *d);
 	if (!d)
@@ -117,7 +115,7 @@ VkResult vka_wrap_device(vka_instance *in, VkPhysicalDevice pd, VkDevice handle,
 	d->queue = queue;
 	d->instance = in;
 	d->features = features;
-	VkResult r = load(d);
+	VkResult r = load(d, missing);
 	if (r != VK_SUCCESS) {
 		free(d);
 		return r;
@@ -142,22 +140,11 @@ static void add(names *n, const char *name)
 		n->list[n->count++] = name;
 }
 
-static VkResult get_extensions(vka_instance *in, VkPhysicalDevice pd, vka_extensions *e)
-{
-	VkResult r = in->EnumerateDeviceExtensionProperties(pd, NULL, &e->count, NULL);
-	if (r != VK_SUCCESS || !e->count)
-		return r;
-	e->list = calloc(e->count, sizeof *e->list);
-	if (!e->list)
-		return VK_ERROR_OUT_OF_HOST_MEMORY;
-	return in->EnumerateDeviceExtensionProperties(pd, NULL, &e->count, e->list);
-}
-
-VkResult vka_create_device(vka_instance *in, VkPhysicalDevice pd, const vka_probe *p, uint64_t features, const char *extra, vka_device **out)
+VkResult vka_create_device(vka_instance *in, VkPhysicalDevice pd, const vka_probe *p, uint64_t features, const char *extra, vka_missing *missing, vka_device **out)
 {
 	vka_extensions e = {0, NULL};
-	VkResult r = get_extensions(in, pd, &e);
-	if (r < 0) {
+	VkResult r = vka_list_extensions(in, pd, &e);
+	if (r != VK_SUCCESS) {
 		free(e.list);
 		return r;
 	}
@@ -224,7 +211,7 @@ VkResult vka_create_device(vka_instance *in, VkPhysicalDevice pd, const vka_prob
 	if (r != VK_SUCCESS)
 		return r;
 	vka_device *d = NULL;
-	r = vka_wrap_device(in, pd, handle, NULL, features, &d);
+	r = vka_wrap_device(in, pd, handle, NULL, features, missing, &d);
 	if (r != VK_SUCCESS) {
 		void (*destroy)(VkDevice, const void *) = (void (*)(VkDevice, const void *))in->GetDeviceProcAddr(handle, "vkDestroyDevice");
 		if (destroy)

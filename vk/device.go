@@ -15,10 +15,14 @@ import (
 
 // Options are the options of Open. The zero value opens the best device.
 type Options struct {
-	// Device selects the device: "" or "auto" for the best usable one (discrete before
-	// integrated, virtual, CPU), an index in the loader's list, a UUID, or part of a
-	// name, ignoring case. A name that several devices have is an error that lists them.
+	// Device selects the device: "" or "auto" for the best usable one (see [Order]), an
+	// index in the loader's list, a UUID, or part of a name, ignoring case. A name that
+	// several devices have is an error that lists them. The automatic choice passes over a
+	// device that cannot be opened (see [Device.PassedOver]).
 	Device string
+	// GPUOnly leaves drivers of the CPU out of the automatic choice. The error matches
+	// ErrNoDevice if there is no GPU that can be used.
+	GPUOnly bool
 	// Validation loads VK_LAYER_KHRONOS_validation, as does VKATTN_VALIDATION=1 in the
 	// environment (see [ValidationEnv]). The error matches ErrUnsupported if the layer is
 	// not installed.
@@ -40,7 +44,8 @@ type Options struct {
 	// makes kernels slower.
 	RobustBufferAccess bool
 	// Extensions are further device extensions to enable. The error matches
-	// ErrUnsupported if the device lacks one, and ErrInvalid for an empty name.
+	// ErrUnsupported if the device, or the best one, lacks one, and ErrInvalid for an
+	// empty name.
 	Extensions []string
 }
 
@@ -50,7 +55,8 @@ type Device struct {
 	instance *C.vka_instance
 	log      *messageLog // nil without validation
 	info     DeviceInfo
-	owned    bool // made by Open: Close destroys it
+	over     []DeviceInfo // better devices that Open passed over
+	owned    bool         // made by Open: Close destroys it
 	debug    bool
 	stats    bool
 
@@ -131,9 +137,6 @@ func Open(o Options) (*Device, error) {
 }
 
 func open(in *C.vka_instance, get unsafe.Pointer, log *messageLog, o Options) (*Device, error) {
-	if err := hookGoki(get, vulkan.Instance(unsafe.Pointer(in.handle))); err != nil {
-		return nil, &Error{Op: "goki/vulkan InitInstance", Err: err}
-	}
 	probes, err := probeAll(in)
 	if err != nil {
 		return nil, err
@@ -143,11 +146,39 @@ func open(in *C.vka_instance, get unsafe.Pointer, log *messageLog, o Options) (*
 		defer p.free()
 		infos[i] = p.info
 	}
-	i, err := choose(infos, o.Device)
+	order, err := choose(infos, o.Device)
 	if err != nil {
 		return nil, err
 	}
-	p := probes[i]
+	auto := isAuto(o.Device)
+	for _, i := range order {
+		if auto && o.GPUOnly && infos[i].Type == DeviceCPU {
+			break
+		}
+		d, failed := create(in, probes[i], log, o)
+		if failed == nil {
+			if err := hookGoki(get, vulkan.Instance(unsafe.Pointer(in.handle))); err != nil {
+				C.vka_destroy_device(d.c)
+				return nil, &Error{Op: "goki/vulkan InitInstance", Err: err}
+			}
+			for j := range infos {
+				if auto && infos[j].Unusable != "" && better(&infos[j], &infos[i]) {
+					d.over = append(d.over, infos[j])
+				}
+			}
+			d.loadPipelineCache(o.PipelineCache)
+			return d, nil
+		}
+		lacking := failed.Result == vulkan.ErrorExtensionNotPresent && len(o.Extensions) > 0 // what the caller asks for
+		if infos[i].fail(failed); !auto || lacking {
+			return nil, failed
+		}
+	}
+	return nil, noneOpens(infos, o.GPUOnly)
+}
+
+// create creates the device.
+func create(in *C.vka_instance, p *probe, log *messageLog, o Options) (*Device, *Error) {
 	enable := p.info.Caps
 	enable.Robustness2 = false
 	enable.RobustBufferAccess = enable.RobustBufferAccess && o.RobustBufferAccess
@@ -155,14 +186,17 @@ func open(in *C.vka_instance, get unsafe.Pointer, log *messageLog, o Options) (*
 
 	extra := C.CString(strings.Join(o.Extensions, "\x00") + "\x00")
 	defer C.free(unsafe.Pointer(extra))
+	var missing C.vka_missing
 	var c *C.vka_device
-	r := C.vka_create_device(in, p.handle, p.c, C.uint64_t(enable.bits()), extra, &c)
-	if r != C.VK_SUCCESS {
-		return nil, &Error{Op: "vkCreateDevice", Result: goResult(r), Detail: p.info.Name}
+	r := C.vka_create_device(in, p.handle, p.c, C.uint64_t(enable.bits()), extra, &missing, &c)
+	switch {
+	case missing.count > 0:
+		return nil, functionsError("vkGetDeviceProcAddr", &missing, false).(*Error)
+	case r != C.VK_SUCCESS:
+		return nil, &Error{Op: "vkCreateDevice", Result: goResult(r)}
 	}
 	d := newDevice(in, c, p, enable)
 	d.owned, d.log, d.debug, d.stats = true, log, o.Debug && enable.DebugUtils, enable.PipelineExecutable
-	d.loadPipelineCache(o.PipelineCache)
 	return d, nil
 }
 
@@ -183,6 +217,15 @@ func (d *Device) Info() *DeviceInfo {
 		return &DeviceInfo{}
 	}
 	return &d.info
+}
+
+// PassedOver lists devices that are better than this one by [Order] and cannot be used, with
+// the reason in Unusable, if Open chose the device automatically.
+func (d *Device) PassedOver() []DeviceInfo {
+	if d == nil {
+		return nil
+	}
+	return d.over
 }
 
 // Caps are the capabilities that the device has and that are enabled. Do not change it.

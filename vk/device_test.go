@@ -121,21 +121,21 @@ func TestChoose(t *testing.T) {
 	}
 	for _, c := range []struct {
 		spec string
-		want int
+		want []int
 		err  error
 		text string
 	}{
-		{"", 2, nil, ""},
-		{"auto", 2, nil, ""},
-		{"1", 1, nil, ""},
-		{"4090", 2, nil, ""},
-		{"iris", 1, nil, ""},
-		{"00000000-0000-0000-0000-000000000001", 0, nil, ""},
-		{"00000000000000000000000000000002", 1, nil, ""},
-		{"geforce", 0, ErrInvalid, "[3] GeForce RTX 3090"},
-		{"3090", 0, ErrUnsupported, "it sulks"},
-		{"radeon", 0, ErrNoDevice, "Iris Xe"},
-		{"7", 0, ErrNoDevice, "llvmpipe"},
+		{"", []int{2, 1, 0}, nil, ""},
+		{"auto", []int{2, 1, 0}, nil, ""},
+		{"1", []int{1}, nil, ""},
+		{"4090", []int{2}, nil, ""},
+		{"iris", []int{1}, nil, ""},
+		{"00000000-0000-0000-0000-000000000001", []int{0}, nil, ""},
+		{"00000000000000000000000000000002", []int{1}, nil, ""},
+		{"geforce", nil, ErrInvalid, "[3] GeForce RTX 3090"},
+		{"3090", nil, ErrUnsupported, "it sulks"},
+		{"radeon", nil, ErrNoDevice, "Iris Xe"},
+		{"7", nil, ErrNoDevice, "llvmpipe"},
 	} {
 		got, err := choose(list, c.spec)
 		if c.err == nil {
@@ -146,10 +146,20 @@ func TestChoose(t *testing.T) {
 		require.ErrorIs(t, err, c.err, c.spec)
 		assert.Contains(t, err.Error(), c.text)
 	}
-	_, err := choose(list[3:], "auto")
+	err := noneOpens(list[3:], false)
 	assert.ErrorIs(t, err, ErrUnsupported)
 	assert.ErrorIs(t, err, ErrNoDevice)
 	assert.ErrorContains(t, err, "it sulks")
+}
+
+func TestOrderPutsDriversOfTheCPULast(t *testing.T) {
+	list := []DeviceInfo{{Type: DeviceCPU}, {Type: DeviceOther}, {Type: DeviceVirtual}, {Type: DeviceDiscrete, Unusable: "it sulks"},
+		{Type: DeviceIntegrated}, {Type: DeviceDiscrete}, {Type: DeviceCPU}, {Type: DeviceDiscrete}}
+	for i := range list {
+		list[i].Index = i
+	}
+	assert.Equal(t, []int{5, 7, 4, 2, 1, 0, 6}, Order(list))
+	assert.Empty(t, Order(nil))
 }
 
 func TestErrorsMatchSentinels(t *testing.T) {

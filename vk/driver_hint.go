@@ -5,8 +5,11 @@ package vk
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"unsafe"
 )
 
@@ -16,11 +19,19 @@ var nvidiaKernel = []string{"/proc/driver/nvidia/version", "/dev/nvidiactl"}
 // eglLibrary is the library that NVIDIA's Vulkan driver opens even without a display.
 var eglLibrary = "libEGL.so.1"
 
-// DriverHint says why a machine with an NVIDIA GPU has no Vulkan device, or "" if it knows
-// no reason. NVIDIA's Vulkan driver (580.159) opens libEGL.so.1 of glvnd. Without that
-// library, which servers and containers often lack, it offers no device, as if there were
-// no driver.
-func DriverHint() string {
+// Files that drivers of other GPUs open, and where the kernel lists them whether or not a
+// container has them.
+var renderNodes, kernelNodes = "/dev/dri/renderD*", "/sys/class/drm/renderD*"
+
+// DriverHint says why a machine with a GPU has no Vulkan device for it, or "" if it knows no
+// reason. NVIDIA's Vulkan driver (580.159) opens libEGL.so.1 of glvnd. Without that library,
+// which servers and containers often lack, it offers no device, as if there were no driver.
+// Drivers of Mesa open /dev/dri/renderD*, which containers often lack, and which belongs to
+// the group render.
+func DriverHint() string { return driverHint(false) }
+
+// driverHint is DriverHint. failed: a driver is installed and finds no device.
+func driverHint(failed bool) string {
 	for _, file := range nvidiaKernel {
 		if _, err := os.Stat(file); err != nil {
 			continue
@@ -29,6 +40,25 @@ func DriverHint() string {
 			return fmt.Sprintf("NVIDIA's kernel driver is here, and its Vulkan driver needs %s: install the package libegl1 (%s)", eglLibrary, why)
 		}
 		return ""
+	}
+	nodes, _ := filepath.Glob(renderNodes)
+	var denied error
+	for _, node := range nodes {
+		f, err := os.OpenFile(node, os.O_RDWR, 0)
+		if err == nil {
+			_ = f.Close()
+			return ""
+		}
+		denied = err
+	}
+	known, _ := filepath.Glob(kernelNodes)
+	switch {
+	case denied != nil:
+		return fmt.Sprintf("drivers of GPUs need %s: add the user to the group render (%v)", renderNodes, denied)
+	case len(known) > 0:
+		return fmt.Sprintf("the kernel has a GPU (%s), and there is no %s: give the container the devices of /dev/dri", filepath.Base(known[0]), renderNodes)
+	case failed:
+		return fmt.Sprintf("drivers of GPUs need %s, and there is none: load the kernel's driver, or give the container the devices of /dev/dri", renderNodes)
 	}
 	return ""
 }
@@ -44,10 +74,17 @@ func unopenable(library string) string {
 	return ""
 }
 
-// noDevice returns an ErrNoDevice with a detail and the hint.
-func noDevice(detail string) string {
-	if hint := DriverHint(); hint != "" {
-		return detail + "; " + hint
+// noDevice is a detail with the hint.
+func noDevice(detail string, failed bool) string {
+	return strings.TrimPrefix(strings.TrimSuffix(detail+"; "+driverHint(failed), "; "), "; ")
+}
+
+// noDeviceError is the error of a call without which there is no device. Memory may be there
+// for the next call.
+func noDeviceError(op string, r C.VkResult, detail string, failed bool) error {
+	err := &Error{Op: op, Result: goResult(r)}
+	if !errors.Is(err, ErrOutOfMemory) {
+		err.Detail, err.Err = noDevice(detail, failed), ErrNoDevice
 	}
-	return detail
+	return err
 }

@@ -23,12 +23,16 @@ typedef struct vka_feature_row {
 extern const vka_feature_row vka_feature_rows[];
 extern const uint32_t vka_feature_row_count;
 
+struct vka_instance;
+
 /* A device's extensions, for lookups. */
 typedef struct vka_extensions {
 	uint32_t count;
 	VkExtensionProperties *list;
 } vka_extensions;
 int vka_has_extension(const vka_extensions *, const char *name);
+/* The caller frees e->list, whatever the result is. */
+VkResult vka_list_extensions(struct vka_instance *, VkPhysicalDevice, vka_extensions *e);
 
 #define VKA_VERSION(major, minor) ((uint32_t)(major) << 22 | (uint32_t)(minor) << 12)
 

@@ -30,6 +30,14 @@ VkBool32 vka_on_message(uint32_t, VkFlags, const VkDebugUtilsMessengerCallbackDa
 
 /* instance.c */
 
+/* Functions that a driver does not have, each with the field of Caps that needs it; "": every device needs it. */
+enum { VKA_MAX_MISSING = 96 };
+typedef struct vka_missing {
+	uint32_t count;
+	const char *function[VKA_MAX_MISSING], *field[VKA_MAX_MISSING];
+} vka_missing;
+void vka_need(vka_missing *, const char *field, const char *name, int found);
+
 /* An instance and its functions. */
 typedef struct vka_instance {
 	VkInstance handle;
@@ -67,9 +75,9 @@ enum vka_instance_flags {
 };
 /* What the loader offers: 0 when it knows Vulkan 1.0 only. */
 uint32_t vka_loader_version(void *get);
-VkResult vka_create_instance(void *get, uint32_t api, uint32_t flags, vka_messages *, vka_instance **);
+VkResult vka_create_instance(void *get, uint32_t api, uint32_t flags, vka_messages *, vka_missing *, vka_instance **);
 /* A table for an instance that somebody else made. */
-VkResult vka_wrap_instance(void *get, VkInstance, uint32_t api, int debug_utils, vka_instance **);
+VkResult vka_wrap_instance(void *get, VkInstance, uint32_t api, int debug_utils, vka_missing *, vka_instance **);
 void vka_destroy_instance(vka_instance *);
 VkResult vka_physical_devices(vka_instance *, uint32_t *count, VkPhysicalDevice *list);
 
@@ -199,8 +207,8 @@ typedef struct vka_device {
 
 /* extensions: names one after the other, each ended by a NUL, then an empty one;
  * those the device lacks give VK_ERROR_EXTENSION_NOT_PRESENT. */
-VkResult vka_create_device(vka_instance *, VkPhysicalDevice, const vka_probe *, uint64_t features, const char *extensions, vka_device **);
-VkResult vka_wrap_device(vka_instance *, VkPhysicalDevice, VkDevice, VkQueue, uint64_t features, vka_device **);
+VkResult vka_create_device(vka_instance *, VkPhysicalDevice, const vka_probe *, uint64_t features, const char *extensions, vka_missing *, vka_device **);
+VkResult vka_wrap_device(vka_instance *, VkPhysicalDevice, VkDevice, VkQueue, uint64_t features, vka_missing *, vka_device **);
 void vka_destroy_device(vka_device *);
 VkResult vka_wait_idle(vka_device *);
 void vka_set_name(vka_device *, uint32_t type, uint64_t handle, const char *name);

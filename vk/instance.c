@@ -49,14 +49,20 @@ static int has_layer(vka_get_instance_proc get, const char *name)
 	return found;
 }
 
+void vka_need(vka_missing *missing, const char *field, const char *name, int found)
+{
+	if (found || missing->count == VKA_MAX_MISSING)
+		return;
+	missing->field[missing->count] = field;
+	missing->function[missing->count++] = name;
+}
+
 /* Fills the table; a missing core function means a broken loader. */
-static VkResult load(vka_instance *in)
+static VkResult load(vka_instance *in, vka_missing *missing)
 {
 	VkInstance h = in->handle;
 #define GET(name) (in->name = (__typeof__(in->name))in->get(h, "vk" #name))
-#define NEED(name) \
-	if (!GET(name)) \
-		return VK_ERROR_INITIALIZATION_FAILED
+#define NEED(name) vka_need(missing, "", "vk" #name, GET(name) != NULL)
 	NEED(DestroyInstance);
 	NEED(EnumeratePhysicalDevices);
 	NEED(GetPhysicalDeviceProperties);
@@ -79,12 +85,12 @@ static VkResult load(vka_instance *in)
 		GET(CreateDebugUtilsMessengerEXT);
 		GET(DestroyDebugUtilsMessengerEXT);
 	}
-	return VK_SUCCESS;
+	return missing->count ? VK_ERROR_INITIALIZATION_FAILED : VK_SUCCESS;
 #undef NEED
 #undef GET
 }
 
-VkResult vka_wrap_instance(void *get, VkInstance handle, uint32_t api, int debug_utils, vka_instance **out)
+VkResult vka_wrap_instance(void *get, VkInstance handle, uint32_t api, int debug_utils, vka_missing *missing, vka_instance **out)
 {
 	vka_instance *in = calloc(1, sizeof *in);
 	if (!in)
@@ -93,7 +99,7 @@ VkResult vka_wrap_instance(void *get, VkInstance handle, uint32_t api, int debug
 	in->get = (vka_get_instance_proc)get;
 	in->api = api;
 	in->debug_utils = debug_utils;
-	VkResult r = load(in);
+	VkResult r = load(in, missing);
 	if (r != VK_SUCCESS) {
 		free(in);
 		return r;
@@ -102,7 +108,7 @@ VkResult vka_wrap_instance(void *get, VkInstance handle, uint32_t api, int debug
 	return VK_SUCCESS;
 }
 
-VkResult vka_create_instance(void *get_address, uint32_t api, uint32_t flags, vka_messages *messages, vka_instance **out)
+VkResult vka_create_instance(void *get_address, uint32_t api, uint32_t flags, vka_messages *messages, vka_missing *missing, vka_instance **out)
 {
 	vka_get_instance_proc get = (vka_get_instance_proc)get_address;
 	create_instance create = (create_instance)get(NULL, "vkCreateInstance");
@@ -180,7 +186,7 @@ VkResult vka_create_instance(void *get_address, uint32_t api, uint32_t flags, vk
 	if (r != VK_SUCCESS)
 		return r;
 	vka_instance *in = NULL;
-	r = vka_wrap_instance(get_address, handle, api, debug, &in);
+	r = vka_wrap_instance(get_address, handle, api, debug, missing, &in);
 	if (r != VK_SUCCESS) {
 		void (*destroy)(VkInstance, const void *) = (void (*)(VkInstance, const void *))get(handle, "vkDestroyInstance");
 		if (destroy)

@@ -4,6 +4,7 @@ package vk
 import "C"
 
 import (
+	"errors"
 	"sync"
 	"unsafe"
 
@@ -21,33 +22,39 @@ func newInstance(flags C.uint32_t, log *messageLog) (*C.vka_instance, unsafe.Poi
 	}
 	have := uint32(C.vka_loader_version(get))
 	if have < 1<<22|1<<12 {
-		return nil, nil, unsupported("vkCreateInstance", "the Vulkan loader knows 1.0 only; 1.1 is the least")
+		return nil, nil, refuse("vkCreateInstance", errors.Join(ErrNoDevice, ErrUnsupported), "the Vulkan loader knows 1.0 only; 1.1 is the least")
 	}
 	var messages *C.vka_messages
 	if log != nil {
 		messages = log.c
 	}
 	var in *C.vka_instance
+	var missing C.vka_missing
 	r := C.VkResult(C.VK_ERROR_INCOMPATIBLE_DRIVER)
 	for _, v := range instanceVersions {
 		if v>>12 > have>>12 {
 			continue
 		}
-		r = C.vka_create_instance(get, C.uint32_t(v), flags, messages, &in)
+		r = C.vka_create_instance(get, C.uint32_t(v), flags, messages, &missing, &in)
 		if r != C.VK_ERROR_INCOMPATIBLE_DRIVER {
 			break
 		}
 	}
-	switch {
+	err = &Error{Op: "vkCreateInstance", Result: goResult(r)}
+	validates := flags&C.VKA_INSTANCE_VALIDATION != 0
+	switch result := goResult(r); {
 	case r == C.VK_SUCCESS:
 		return in, get, nil
-	case goResult(r) == vulkan.ErrorIncompatibleDriver:
-		return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r), Detail: noDevice("no usable driver"), Err: ErrNoDevice}
-	case goResult(r) == vulkan.ErrorLayerNotPresent:
-		return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r),
-			Detail: "validation was asked for and VK_LAYER_KHRONOS_validation is not installed"}
+	case missing.count > 0:
+		err = functionsError("vkGetInstanceProcAddr", &missing, false)
+	case result == vulkan.ErrorIncompatibleDriver:
+		err = noDeviceError("vkCreateInstance", r, "no usable driver", false)
+	case result == vulkan.ErrorLayerNotPresent && validates:
+		err.(*Error).Detail = "validation was asked for and VK_LAYER_KHRONOS_validation is not installed"
+	case !validates:
+		err = noDeviceError("vkCreateInstance", r, "", false)
 	}
-	return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r)}
+	return nil, nil, err
 }
 
 var driversLoaded sync.Once
@@ -63,7 +70,8 @@ func closeInstance(in *C.vka_instance) {
 		driversLoaded.Do(func() {
 			if stays = in.messages == nil && in.debug_utils == 0; !stays {
 				var bare *C.vka_instance
-				C.vka_create_instance(unsafe.Pointer(in.get), C.uint32_t(1<<22|1<<12), 0, nil, &bare)
+				var missing C.vka_missing
+				C.vka_create_instance(unsafe.Pointer(in.get), C.uint32_t(1<<22|1<<12), 0, nil, &missing, &bare)
 			}
 		})
 	}
@@ -77,7 +85,7 @@ func physicalDevices(in *C.vka_instance) ([]C.VkPhysicalDevice, error) {
 	var n C.uint32_t
 	r := C.vka_physical_devices(in, &n, nil)
 	if r < 0 {
-		return nil, &Error{Op: "vkEnumeratePhysicalDevices", Result: goResult(r)}
+		return nil, noDeviceError("vkEnumeratePhysicalDevices", r, "the Vulkan drivers find no device", true)
 	}
 	if n == 0 {
 		return nil, nil
@@ -85,7 +93,7 @@ func physicalDevices(in *C.vka_instance) ([]C.VkPhysicalDevice, error) {
 	list := make([]C.VkPhysicalDevice, n)
 	r = C.vka_physical_devices(in, &n, &list[0])
 	if r < 0 {
-		return nil, &Error{Op: "vkEnumeratePhysicalDevices", Result: goResult(r)}
+		return nil, noDeviceError("vkEnumeratePhysicalDevices", r, "the Vulkan drivers find no device", true)
 	}
 	return list[:n], nil
 }

@@ -134,8 +134,8 @@ func (d *Device) checkPipeline(p *PipelineDesc) error {
 		}
 	}
 	if p.FullSubgroups {
-		if !c.FullSubgroups {
-			return cannot("the device does not promise full subgroups")
+		if why := c.Without(Need{"computeFullSubgroups", func(c *Caps) bool { return c.FullSubgroups }}); why != "" {
+			return cannot("%s", why)
 		}
 		if p.LocalSize[0]%size != 0 {
 			return bad("full subgroups of %d need a local size in x that is a multiple, not %v", size, p.LocalSize)

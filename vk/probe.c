@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static VkResult list_extensions(vka_instance *in, VkPhysicalDevice pd, vka_extensions *e)
+VkResult vka_list_extensions(vka_instance *in, VkPhysicalDevice pd, vka_extensions *e)
 {
 	e->count = 0;
 	e->list = NULL;
@@ -295,7 +295,7 @@ VkResult vka_probe_device(vka_instance *in, VkPhysicalDevice pd, vka_probe *p)
 	if (p->effective_api < VKA_VERSION(1, 1))
 		return VK_SUCCESS; /* the queries below are not there */
 	vka_extensions e;
-	VkResult r = list_extensions(in, pd, &e);
+	VkResult r = vka_list_extensions(in, pd, &e);
 	if (r == VK_SUCCESS) {
 		if (in->debug_utils)
 			p->features |= VKA_BIT(VKA_DEBUG_UTILS);

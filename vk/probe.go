@@ -5,6 +5,7 @@ package vk
 import "C"
 
 import (
+	"strings"
 	"unsafe"
 )
 
@@ -22,15 +23,24 @@ func (p *probe) free() {
 	}
 }
 
-func newProbe(in *C.vka_instance, handle C.VkPhysicalDevice, index int) (*probe, error) {
+// newProbe queries a device. If a query fails, the device is unusable, and no other is.
+func newProbe(in *C.vka_instance, handle C.VkPhysicalDevice, index int) *probe {
 	c := (*C.vka_probe)(C.calloc(1, C.sizeof_vka_probe)) // cgo's calloc does not return nil
-	p := &probe{handle: handle, c: c}
-	if r := C.vka_probe_device(in, handle, c); r < 0 {
-		p.free()
-		return nil, &Error{Op: "query physical device", Result: goResult(r)}
+	r := C.vka_probe_device(in, handle, c)
+	p := &probe{handle: handle, c: c, info: deviceInfo(c, index)}
+	if r != C.VK_SUCCESS {
+		p.info.fail(&Error{Op: "vkEnumerateDeviceExtensionProperties", Result: goResult(r)})
 	}
-	p.info = deviceInfo(c, index)
-	return p, nil
+	return p
+}
+
+// fail makes a device unusable.
+func (info *DeviceInfo) fail(err *Error) {
+	info.Unusable = strings.TrimPrefix(err.Error(), "vk: ")
+	if err.Detail == "" {
+		err.Detail = info.Name
+	}
+	info.failed = err
 }
 
 func deviceInfo(c *C.vka_probe, index int) DeviceInfo {
@@ -81,6 +91,7 @@ func deviceInfo(c *C.vka_probe, index int) DeviceInfo {
 	if c.required_size_in_compute == 0 {
 		features &^= 1 << C.VKA_SUBGROUP_SIZE_CONTROL
 	}
+	info.Caps.supported = features
 	info.Caps.setBits(features)
 	info.Unusable = unusable(&info)
 	return info
@@ -110,8 +121,8 @@ func unusable(info *DeviceInfo) string {
 }
 
 // Devices lists the physical devices in the loader's order. It creates no device. Devices
-// that Open would refuse are listed too, with the reason in Unusable. Without Vulkan or
-// without any device the error matches ErrNoDevice.
+// that Open would refuse are listed too, with the reason in Unusable, also one whose
+// queries fail. Without Vulkan or without any device the error matches ErrNoDevice.
 func Devices() ([]DeviceInfo, error) {
 	in, _, err := newInstance(0, nil)
 	if err != nil {
@@ -136,18 +147,11 @@ func probeAll(in *C.vka_instance) ([]*probe, error) {
 		return nil, err
 	}
 	if len(handles) == 0 {
-		return nil, refuse("vkEnumeratePhysicalDevices", ErrNoDevice, "%s", noDevice("the Vulkan loader lists no device"))
+		return nil, refuse("vkEnumeratePhysicalDevices", ErrNoDevice, "%s", noDevice("the Vulkan loader lists no device", true))
 	}
 	var probes []*probe
 	for i, h := range handles {
-		p, err := newProbe(in, h, i)
-		if err != nil {
-			for _, p := range probes {
-				p.free()
-			}
-			return nil, err
-		}
-		probes = append(probes, p)
+		probes = append(probes, newProbe(in, h, i))
 	}
 	return probes, nil
 }

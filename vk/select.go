@@ -4,17 +4,45 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // typeRank orders device types for automatic choice, best first.
-var typeRank = map[DeviceType]int{DeviceDiscrete: 0, DeviceIntegrated: 1, DeviceVirtual: 2, DeviceCPU: 3, DeviceOther: 4}
+var typeRank = map[DeviceType]int{DeviceDiscrete: -3, DeviceIntegrated: -2, DeviceVirtual: -1, DeviceOther: 0, DeviceCPU: 1}
 
-// choose finds the device of a spec: "" or "auto", an index, a UUID, or part of a name.
-func choose(list []DeviceInfo, spec string) (int, error) {
-	if spec == "" || spec == "auto" {
-		return chooseBest(list)
+// better reports whether automatic choice takes a before b.
+func better(a, b *DeviceInfo) bool {
+	if x, y := typeRank[a.Type], typeRank[b.Type]; x != y {
+		return x < y
+	}
+	return a.Index < b.Index
+}
+
+// Order returns the positions in list of the devices that can be used, in the order in
+// which automatic choice tries them: discrete GPUs, integrated, virtual and other ones,
+// then drivers of the CPU (DeviceCPU). Devices of one type stay in the loader's order.
+func Order(list []DeviceInfo) (order []int) {
+	for i := range list {
+		if list[i].Unusable == "" {
+			order = append(order, i)
+		}
+	}
+	slices.SortFunc(order, func(i, j int) int {
+		if better(&list[i], &list[j]) {
+			return -1
+		}
+		return 1
+	})
+	return order
+}
+
+// choose finds the devices to try, best first: of "" or "auto" all that can be used, of an
+// index, a UUID or part of a name the one that is meant.
+func choose(list []DeviceInfo, spec string) ([]int, error) {
+	if isAuto(spec) {
+		return Order(list), nil
 	}
 	if b, err := hex.DecodeString(strings.ReplaceAll(spec, "-", "")); err == nil && len(b) == 16 {
 		for i := range list {
@@ -34,32 +62,39 @@ func choose(list []DeviceInfo, spec string) (int, error) {
 	}
 	switch len(found) {
 	case 0:
-		return 0, refuse("Open", ErrNoDevice, "no device is meant by %q; there are%s", spec, listing(list, nil))
+		return nil, refuse("Open", ErrNoDevice, "no device is meant by %q; there are%s", spec, listing(list, nil))
 	case 1:
 		return usable(list, found[0])
 	}
-	return 0, invalid("Open", "%q means more than one device:%s", spec, listing(list, found))
+	return nil, invalid("Open", "%q means more than one device:%s", spec, listing(list, found))
 }
 
-// chooseBest picks the device of the best type, the first listed of several.
-func chooseBest(list []DeviceInfo) (int, error) {
-	best := -1
+func isAuto(spec string) bool { return spec == "" || spec == "auto" }
+
+// noneOpens is the error of automatic choice when no device of the list can be opened.
+func noneOpens(list []DeviceInfo, gpuOnly bool) error {
+	what, causes := "device", []error{ErrNoDevice, ErrUnsupported}
 	for i := range list {
-		if list[i].Unusable == "" && (best < 0 || typeRank[list[i].Type] < typeRank[list[best].Type]) {
-			best = i
+		if d := &list[i]; gpuOnly && d.Type == DeviceCPU && d.Unusable == "" {
+			d.Unusable = "a driver of the CPU"
+		} else if d.failed != nil {
+			causes = append(causes, d.failed)
 		}
 	}
-	if best < 0 {
-		return 0, refuse("Open", errors.Join(ErrNoDevice, ErrUnsupported), "no device can be used:%s", listing(list, nil))
+	if gpuOnly {
+		what = "GPU"
 	}
-	return best, nil
+	return refuse("Open", errors.Join(causes...), "%s", noDevice(fmt.Sprintf("no %s can be used:%s", what, listing(list, nil)), false))
 }
 
-func usable(list []DeviceInfo, i int) (int, error) {
-	if why := list[i].Unusable; why != "" {
-		return 0, unsupported("Open", "device %d (%s): %s", i, list[i].Name, why)
+func usable(list []DeviceInfo, i int) ([]int, error) {
+	switch d := &list[i]; {
+	case d.failed != nil:
+		return nil, d.failed
+	case d.Unusable != "":
+		return nil, unsupported("Open", "device %d (%s): %s", i, d.Name, d.Unusable)
 	}
-	return i, nil
+	return []int{i}, nil
 }
 
 // listing names devices, all of them or those in only.

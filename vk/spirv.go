@@ -26,6 +26,7 @@ func (d *Device) checkSPIRV(op string, code []byte) error {
 		return unsupported(op, "SPIR-V %d.%d; Vulkan %s takes up to 1.%d", v>>16, v>>8&0xff, Version(d.info.effectiveAPI), have)
 	}
 	var missing []string
+	var needs []Need
 	for at := 20; at < len(code); {
 		w := binary.LittleEndian.Uint32(code[at:])
 		n := int(w >> 16)
@@ -39,23 +40,21 @@ func (d *Device) checkSPIRV(op string, code []byte) error {
 			return invalid(op, "broken OpCapability at byte %d", at)
 		}
 		id := binary.LittleEndian.Uint32(code[at+4:])
-		if need, ok := capabilities[id]; ok && !need.have(&d.info.Caps) {
-			missing = append(missing, fmt.Sprintf("%s (capability %d)", need.name, id))
+		if need, ok := capabilities[id]; ok && !need.Have(&d.info.Caps) {
+			missing = append(missing, fmt.Sprintf("%s (capability %d)", need.Name, id))
+			needs = append(needs, need)
 		}
 		at += 4 * n
 	}
 	if missing != nil {
-		return unsupported(op, "the code needs %s", strings.Join(missing, ", "))
+		return unsupported(op, "the code needs %s; %s", strings.Join(missing, ", "), d.info.Caps.Without(needs...))
 	}
 	return nil
 }
 
 // capabilities maps capabilities of compute kernels to the Caps that they need. Others are
 // left to the driver.
-var capabilities = map[uint32]struct {
-	name string
-	have func(*Caps) bool
-}{
+var capabilities = map[uint32]Need{
 	9:    {"float16", func(c *Caps) bool { return c.Float16 }},
 	11:   {"int64", func(c *Caps) bool { return c.Int64 }},
 	22:   {"int16", func(c *Caps) bool { return c.Int16 }},

@@ -23,7 +23,7 @@ type External struct {
 	// Enabled has the features that the device was created with: the booleans of Caps;
 	// its other fields are ignored. TimelineSemaphore is required. A feature that the
 	// device does not support is dropped. A feature that was not enabled violates
-	// Vulkan's valid usage.
+	// Vulkan's valid usage; Wrap refuses it where its functions are missing.
 	Enabled Caps
 	// GetInstanceProcAddr is the C function vkGetInstanceProcAddr; nil uses the loader's.
 	GetInstanceProcAddr unsafe.Pointer
@@ -36,17 +36,15 @@ type External struct {
 
 // Wrap returns a Device on the caller's objects, which must live until it is closed. Close
 // destroys what was made through the Device but not the caller's objects. The error
-// matches ErrInvalid if a handle is missing or the queue family has no compute, and
-// ErrUnsupported if the device or its enabled features do not suffice.
+// matches ErrInvalid if a handle is missing, the queue family has no compute or Enabled has
+// features that were not enabled, and ErrUnsupported if the device or its enabled features
+// do not suffice.
 func Wrap(e External) (*Device, error) {
 	if e.Instance == nil || e.PhysicalDevice == nil || e.Device == nil || e.Queue == nil {
 		return nil, invalid("Wrap", "Instance, PhysicalDevice, Device and Queue are all needed")
 	}
 	if (e.LockQueue == nil) != (e.UnlockQueue == nil) {
 		return nil, invalid("Wrap", "LockQueue and UnlockQueue come together")
-	}
-	if !e.Enabled.TimelineSemaphore {
-		return nil, unsupported("Wrap", "the device has to be created with timelineSemaphore enabled")
 	}
 	if e.APIVersion == 0 {
 		e.APIVersion = 1<<22 | 1<<12
@@ -63,9 +61,13 @@ func Wrap(e External) (*Device, error) {
 	if e.Enabled.DebugUtils {
 		debug = 1
 	}
-	r := C.vka_wrap_instance(get, C.VkInstance(unsafe.Pointer(e.Instance)), C.uint32_t(e.APIVersion), debug, &in)
-	if r != C.VK_SUCCESS {
-		return nil, &Error{Op: "Wrap", Result: goResult(r), Detail: "instance functions are missing"}
+	var missing C.vka_missing
+	r := C.vka_wrap_instance(get, C.VkInstance(unsafe.Pointer(e.Instance)), C.uint32_t(e.APIVersion), debug, &missing, &in)
+	switch {
+	case missing.count > 0:
+		return nil, functionsError("Wrap", &missing, true)
+	case r != C.VK_SUCCESS:
+		return nil, &Error{Op: "Wrap", Result: goResult(r)}
 	}
 	d, err := wrap(in, e)
 	if err != nil {
@@ -85,13 +87,15 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 			}
 		}
 	}
-	p, err := newProbe(in, handle, index)
-	if err != nil {
-		return nil, err
-	}
+	p := newProbe(in, handle, index)
 	defer p.free()
-	if p.info.Unusable != "" {
+	switch {
+	case p.info.failed != nil:
+		return nil, p.info.failed
+	case p.info.Unusable != "":
 		return nil, unsupported("Wrap", "%s: %s", p.info.Name, p.info.Unusable)
+	case !e.Enabled.TimelineSemaphore:
+		return nil, unsupported("Wrap", "the device supports timelineSemaphore, which Enabled does not have: create the device with it")
 	}
 	var compute C.int
 	p.info.Caps.Limits.TimestampValidBits = uint32(C.vka_timestamp_bits(in, handle, C.uint32_t(e.QueueFamily), &compute))
@@ -104,10 +108,14 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 	var enabled Caps
 	enabled.setBits(e.Enabled.bits() & p.info.Caps.bits())
 	var c *C.vka_device
+	var missing C.vka_missing
 	r := C.vka_wrap_device(in, handle, C.VkDevice(unsafe.Pointer(e.Device)), C.VkQueue(unsafe.Pointer(e.Queue)),
-		C.uint64_t(enabled.bits()), &c)
-	if r != C.VK_SUCCESS {
-		return nil, &Error{Op: "Wrap", Result: goResult(r), Detail: "device functions are missing: is all of Enabled enabled?"}
+		C.uint64_t(enabled.bits()), &missing, &c)
+	switch {
+	case missing.count > 0:
+		return nil, functionsError("Wrap", &missing, true)
+	case r != C.VK_SUCCESS:
+		return nil, &Error{Op: "Wrap", Result: goResult(r)}
 	}
 	d := newDevice(in, c, p, enabled)
 	d.lockQueue, d.unlockQueue = e.LockQueue, e.UnlockQueue

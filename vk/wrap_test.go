@@ -35,13 +35,18 @@ func TestGokiGoesOnWithOurHandles(t *testing.T) {
 	assert.Equal(t, vulkan.Success, vulkan.DeviceWaitIdle(d.VulkanDevice()))
 }
 
-// host is somebody's program: a device, and a stream whose command buffer it lends.
-func wrapOf(t *testing.T, host *Device, change ...func(*External)) *Device {
-	t.Helper()
+// external describes a device that somebody's program owns.
+func external(host *Device) External {
 	queue, family := host.VulkanQueue()
-	e := External{Instance: host.VulkanInstance(), PhysicalDevice: host.VulkanPhysicalDevice(), Device: host.VulkanDevice(),
+	return External{Instance: host.VulkanInstance(), PhysicalDevice: host.VulkanPhysicalDevice(), Device: host.VulkanDevice(),
 		Queue: queue, QueueFamily: family, APIVersion: 1<<22 | 3<<12, Enabled: *host.Caps(), PipelineCache: "off",
 		LockQueue: host.queue.Lock, UnlockQueue: host.queue.Unlock}
+}
+
+// wrapOf wraps the device of somebody's program.
+func wrapOf(t *testing.T, host *Device, change ...func(*External)) *Device {
+	t.Helper()
+	e := external(host)
 	for _, f := range change {
 		f(&e)
 	}
@@ -125,4 +130,53 @@ func TestWrapTakesOnlyWhatIsEnabled(t *testing.T) {
 	_, err = Wrap(External{Instance: host.VulkanInstance(), PhysicalDevice: host.VulkanPhysicalDevice(), Device: host.VulkanDevice(), Queue: queue})
 	assert.ErrorIs(t, err, ErrUnsupported)
 	assert.ErrorContains(t, err, "timelineSemaphore")
+}
+
+func TestWrapListsEveryGap(t *testing.T) {
+	newFakeDevices(t, "2 nothing 32 32 32")
+	host, err := Open(Options{Device: "fake 0", PipelineCache: "off"})
+	require.NoError(t, err)
+	defer host.Close()
+	e := external(host)
+	e.Enabled.PipelineExecutable, e.Enabled.CoopMat = true, true // not enabled; not supported, so dropped
+	t.Setenv("FAKE_HIDE", "vkGetBufferDeviceAddress,vkGetBufferDeviceAddressKHR,vkGetPipelineExecutablePropertiesKHR,vkGetPipelineExecutableStatisticsKHR,")
+	_, err = Wrap(e)
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorContains(t, err, "Enabled has features that were not enabled: BufferDeviceAddress (no vkGetBufferDeviceAddress), "+
+		"PipelineExecutable (no vkGetPipelineExecutablePropertiesKHR, vkGetPipelineExecutableStatisticsKHR)")
+
+	t.Setenv("FAKE_HIDE", "vkCmdDispatch,vkWaitSemaphores,vkWaitSemaphoresKHR,")
+	_, err = Wrap(e)
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, "the driver has no vkWaitSemaphores, vkCmdDispatch")
+
+	t.Setenv("FAKE_HIDE", "vkCreateDevice,vkGetPhysicalDeviceFeatures2,")
+	_, err = Wrap(e)
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, "the driver has no vkGetPhysicalDeviceFeatures2, vkCreateDevice")
+
+	t.Setenv("FAKE_HIDE", "")
+	e.Enabled.TimelineSemaphore = false
+	_, err = Wrap(e)
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, "supports timelineSemaphore, which Enabled does not have")
+}
+
+// A capability that is off is not one that is not there.
+func TestWithoutTellsLackingFromNotEnabled(t *testing.T) {
+	newFakeDevices(t, "2 nothing 32 32 32")
+	host, err := Open(Options{Device: "fake 0", PipelineCache: "off"})
+	require.NoError(t, err)
+	defer host.Close()
+	d, err := Wrap(func() External { e := external(host); e.Enabled = Caps{TimelineSemaphore: true}; return e }())
+	require.NoError(t, err)
+	defer d.Close()
+	timeline := Need{"timelineSemaphore", func(c *Caps) bool { return c.TimelineSemaphore }}
+	address := Need{"bufferDeviceAddress", func(c *Caps) bool { return c.BufferDeviceAddress }}
+	full := Need{"computeFullSubgroups", func(c *Caps) bool { return c.FullSubgroups }}
+	float16 := Need{"shaderFloat16", func(c *Caps) bool { return c.Float16 }}
+	require.Empty(t, d.Caps().Without(timeline))
+	require.Equal(t, "the device has bufferDeviceAddress, computeFullSubgroups, not enabled", d.Caps().Without(timeline, address, full))
+	require.Equal(t, "the device lacks shaderFloat16", d.Caps().Without(address, float16, full))
+	require.Equal(t, "the device lacks bufferDeviceAddress", new(Caps).Without(address))
 }

@@ -143,7 +143,7 @@ static fn device_get(void *d, const char *name)
 
 void fake_front(get_fn real) { real_get = real; }
 
-fn fake_get_instance_proc(void *instance, const char *name)
+fn vkGetInstanceProcAddr(void *instance, const char *name)
 {
 	fn f = real_get(instance, name);
 	if (!f)

@@ -1,0 +1,80 @@
+package vk
+
+// #include "host.h"
+import "C"
+
+import (
+	"slices"
+	"strings"
+)
+
+// Need is a capability that a kernel or a call needs.
+type Need struct {
+	Name string // Vulkan's name of the feature or extension
+	Have func(*Caps) bool
+}
+
+// Without says which of the needs are not met, "" if all are: the first one that the device
+// does not support, or else each one that it supports and that is not enabled, as on a
+// device that Wrap returned.
+func (c *Caps) Without(needs ...Need) string {
+	if c == nil {
+		c = &Caps{}
+	}
+	var off []string
+	for _, need := range needs {
+		switch {
+		case need.Have != nil && need.Have(c):
+		case need.Have == nil || !need.Have(c.withSupported()):
+			return "the device lacks " + need.Name
+		default:
+			off = append(off, need.Name)
+		}
+	}
+	if off == nil {
+		return ""
+	}
+	return "the device has " + strings.Join(off, ", ") + ", not enabled"
+}
+
+// withSupported returns the capabilities with each feature that could be enabled.
+func (c *Caps) withSupported() *Caps {
+	all := *c
+	for _, f := range featureBits {
+		*f.field(&all) = *f.field(c) || c.supported>>f.bit&1 != 0
+	}
+	return &all
+}
+
+// missingFunctions names functions that a driver does not have: those that every device
+// needs, and for each feature that is said to be enabled, by its field of Caps, its own.
+func missingFunctions(m *C.vka_missing) (core []string, features string) {
+	var fields []string
+	of := map[string][]string{}
+	for i := range int(m.count) {
+		field := C.GoString(m.field[i])
+		if !slices.Contains(fields, field) && field != "" {
+			fields = append(fields, field)
+		}
+		of[field] = append(of[field], C.GoString(m.function[i]))
+	}
+	for i, field := range fields {
+		fields[i] = field + " (no " + strings.Join(of[field], ", ") + ")"
+	}
+	return of[""], strings.Join(fields, ", ")
+}
+
+// functionsError is the error of a device or an instance whose functions are missing. said
+// tells whether the caller said which features are enabled.
+func functionsError(op string, m *C.vka_missing, said bool) error {
+	core, features := missingFunctions(m)
+	switch {
+	case len(core) > 0 && features != "":
+		return unsupported(op, "the driver has no %s; and for features that are enabled: %s", strings.Join(core, ", "), features)
+	case len(core) > 0:
+		return unsupported(op, "the driver has no %s", strings.Join(core, ", "))
+	case said:
+		return invalid(op, "Enabled has features that were not enabled: %s", features)
+	}
+	return unsupported(op, "the driver enabled features without their functions: %s", features)
+}
