@@ -67,7 +67,7 @@ type Caps struct {
 	// Subgroups.
 	SubgroupSize                     uint32 // of a pipeline that requires no size
 	MinSubgroupSize, MaxSubgroupSize uint32 // both SubgroupSize without SubgroupSizeControl
-	SubgroupSizeControl              bool   // a pipeline may ask for a size between the two
+	SubgroupSizeControl              bool   // a pipeline may ask for a size between the two, which may be equal
 	FullSubgroups                    bool   // a pipeline may demand full subgroups
 	SubgroupOps                      SubgroupOps
 	SubgroupExtendedTypes            bool // subgroup operations on 8-, 16- and 64-bit types

@@ -127,3 +127,29 @@ func TestDriversOfTheCPUAreNoGPUs(t *testing.T) {
 	require.NoError(t, err, "it is named")
 	require.NoError(t, d.Close())
 }
+
+// NVK has one subgroup size and requires none (requiredSubgroupSizeStages is 0).
+func TestASingleSubgroupSizeNeedsNoRequirement(t *testing.T) {
+	const compute = "32"
+	required := newFakeDevices(t, "2 nothing 32 32 0; 2 nothing 32 64 "+compute+"; 2 nothing 8 32 0; 2 nothing 32 32 "+compute)
+	list, err := Devices()
+	require.NoError(t, err)
+	for i, want := range []struct {
+		control  bool
+		min, max uint32
+		required uint32
+	}{{true, 32, 32, 0}, {true, 32, 64, 32}, {false, 32, 32, 0}, {true, 32, 32, 0}} {
+		c := list[i].Caps
+		assert.Equal(t, want.control, c.SubgroupSizeControl, i)
+		assert.Equal(t, [2]uint32{want.min, want.max}, [2]uint32{c.MinSubgroupSize, c.MaxSubgroupSize}, i)
+		d, err := Open(Options{Device: list[i].Name, PipelineCache: "off"})
+		require.NoError(t, err)
+		desc := saxpy(t, 5)
+		desc.SubgroupSize, desc.FullSubgroups = 32, true
+		p, err := d.Pipeline(desc)
+		require.NoError(t, err)
+		assert.Equal(t, want.required, *required, i)
+		require.NoError(t, p.Close())
+		require.NoError(t, d.Close())
+	}
+}

@@ -104,8 +104,8 @@ func (c *compiled) build(desc *PipelineDesc) error {
 		flags |= C.VKA_PIPELINE_STATISTICS
 	}
 	subgroup := desc.SubgroupSize
-	if !d.info.Caps.SubgroupSizeControl {
-		subgroup = 0 // the device has one size, and checkPipeline has compared it
+	if d.info.Caps.MinSubgroupSize == d.info.Caps.MaxSubgroupSize {
+		subgroup = 0 // checkPipeline has compared it with the only size
 	}
 	start := time.Now()
 	r := C.vka_create_pipeline(d.c, C.uint64_t(d.pipelines.cache.handle), C.uint64_t(c.layout),

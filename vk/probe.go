@@ -88,7 +88,9 @@ func deviceInfo(c *C.vka_probe, index int) DeviceInfo {
 		})
 	}
 	features := uint64(c.features)
-	if c.required_size_in_compute == 0 {
+	// A device with one size needs no pipeline to require it: NVK has 32 and
+	// requiredSubgroupSizeStages 0.
+	if oneSize := c.min_subgroup == c.max_subgroup; c.required_size_in_compute == 0 && !oneSize {
 		features &^= 1 << C.VKA_SUBGROUP_SIZE_CONTROL
 	}
 	info.Caps.supported = features
