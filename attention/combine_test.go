@@ -32,7 +32,7 @@ func openCombining(t *testing.T) *vk.Device {
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	op, err := attention.New(dev, attention.Config{HeadDim: 64, FixedSplit: 2})
+	op, err := attention.New(dev, attention.Config{HeadDim: 64, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
 	plan, err := op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 64})
@@ -70,7 +70,7 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case
 		change(p.HostArgs(p.Image))
 	}
 	x := &combining{Problem: p}
-	cfg := c.Config(cases.On(attention.TierAuto, attention.F16))
+	cfg := c.Config(cases.OnMatrices(dev, attention.F16))
 	x.op, err = attention.New(dev, cfg)
 	require.NoError(t, err)
 	keep.Cleanup(func() { require.NoError(t, x.op.Close()) }) // and its pipelines, for the next problem

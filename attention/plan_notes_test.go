@@ -91,3 +91,40 @@ func TestWithoutADeviceOnlyTheCPUTierRuns(t *testing.T) {
 	_, err = op.Plan(Shape{B: 2, Hq: 8, Hkv: 3, Sq: 100, Sk: 50})
 	require.True(t, errors.As(err, &shape))
 }
+
+// On drivers of the CPU tier scalar computes faster than fragments that the driver emulates.
+func TestAutoTakesTierScalarOnDriversOfTheCPU(t *testing.T) {
+	dev := deviceUnderTest(t)
+	if dev.Info().Type != vk.DeviceCPU {
+		t.Skip("a GPU")
+	}
+	for _, dtype := range []DType{F16, BF16, F32} {
+		for _, tier := range []Tier{TierAuto, TierScalar, TierCoopMat, TierCoopMat2} {
+			op, err := New(dev, Config{HeadDim: 64, DType: dtype, Tier: tier})
+			if errors.Is(err, ErrUnsupported) && tier > TierScalar {
+				continue // the driver lacks it
+			}
+			require.NoError(t, err)
+			want := tier
+			if tier == TierAuto {
+				want = TierScalar
+			}
+			for _, rows := range []int{1, 512} {
+				shape := Shape{B: 1, Hq: 4, Hkv: 4, Sq: rows, Sk: 512}
+				plan, err := op.Plan(shape)
+				require.NoError(t, err)
+				require.Equal(t, want, plan.Tier, plan)
+				backward, err := op.PlanBackward(shape)
+				require.NoError(t, err)
+				require.Equal(t, want, backward.Tier, backward)
+				if tier == TierAuto {
+					require.Contains(t, plan.Reason, "a driver of the CPU")
+					require.Len(t, plan.Rejected, 2, "the other tiers have a reason too")
+					require.Len(t, backward.Rejected, 2)
+					require.Contains(t, backward.Reason, "a driver of the CPU")
+				}
+			}
+			require.NoError(t, op.Close())
+		}
+	}
+}

@@ -98,6 +98,9 @@ func (t *table) cubinImage(k *Kernel) ([]byte, error) {
 // binaryImport is the operation that errors of tier cubin name.
 const binaryImport = "VK_NVX_binary_import"
 
+// needImport is that extension, in an error of the operation.
+var needImport = vk.Need{Name: "it", Have: func(c *vk.Caps) bool { return c.BinaryImport }}
+
 // cubinBackend implements attention.Cubins.
 type cubinBackend struct{}
 
@@ -105,8 +108,8 @@ func init() { attention.RegisterCubins(cubinBackend{}) }
 
 // Check implements attention.Cubins.
 func (cubinBackend) Check(dev *vk.Device, info *vk.DeviceInfo, t attention.DType) error {
-	if !info.Caps.BinaryImport {
-		return unsupported(binaryImport, "the device lacks it")
+	if why := info.Caps.Without(needImport); why != "" {
+		return unsupported(binaryImport, "%s", why)
 	}
 	if t == attention.F32 {
 		return unsupported(binaryImport, "there are no kernels for %v", t)
@@ -130,8 +133,8 @@ func (cubinBackend) Check(dev *vk.Device, info *vk.DeviceInfo, t attention.DType
 // runs code of an architecture shows only then.
 func (cubinBackend) Choose(dev *vk.Device, p attention.CUDAProblem) (choice attention.CubinChoice, err error) {
 	const op = "choose a cubin"
-	if !dev.Caps().BinaryImport {
-		return choice, unsupported(binaryImport, "the device lacks it")
+	if why := dev.Caps().Without(needImport); why != "" {
+		return choice, unsupported(binaryImport, "%s", why)
 	}
 	c, err := cubinsOf(dev)
 	if err != nil {

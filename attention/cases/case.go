@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/vk"
 )
 
 // Target is a tier for one storage type.
@@ -16,6 +17,17 @@ type Target struct {
 
 // On is the Target of a tier and a storage type.
 func On(tier attention.Tier, dtype attention.DType) Target { return Target{tier, dtype} }
+
+// OnMatrices is the Target of the best tier of cooperative matrices that a device has for a
+// storage type, which TierAuto does not take on a driver of the CPU; TierAuto without one.
+func OnMatrices(dev *vk.Device, dtype attention.DType) Target {
+	for _, s := range attention.TierReport(dev) { // coopmat2 comes first
+		if s.DType == dtype && s.Available && (s.Tier == attention.TierCoopMat2 || s.Tier == attention.TierCoopMat) {
+			return On(s.Tier, dtype)
+		}
+	}
+	return On(attention.TierAuto, dtype)
+}
 
 // String is "coopmat/f16", for example.
 func (t Target) String() string { return fmt.Sprintf("%v/%v", t.Tier, t.DType) }

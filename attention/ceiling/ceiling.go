@@ -184,11 +184,11 @@ func Supported(dev *vk.Device, dtype problem.DType) error {
 }
 
 func check(dev *vk.Device) error {
-	switch {
-	case dev == nil:
+	if dev == nil {
 		return fmt.Errorf("%w: ceilings are those of a Vulkan device", problem.ErrUnsupported)
-	case !dev.Caps().BufferDeviceAddress:
-		return fmt.Errorf("%w: the device lacks bufferDeviceAddress", problem.ErrUnsupported)
+	}
+	if why := dev.Caps().Without(dispatch.NeedAddresses); why != "" {
+		return fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
 	}
 	return nil
 }

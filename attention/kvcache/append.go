@@ -137,8 +137,8 @@ func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
 		if dev.Closed() {
 			return nil, fmt.Errorf("attention: NewAppend: %w", vk.ErrClosed)
 		}
-		if cfg.Access == problem.AccessAddresses && !dev.Caps().BufferDeviceAddress {
-			return nil, fmt.Errorf("%w: the device has no buffer device addresses", problem.ErrUnsupported)
+		if why := dev.Caps().Without(dispatch.NeedAddresses); why != "" && cfg.Access == problem.AccessAddresses {
+			return nil, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
 		}
 	}
 	return &Append{dev: dev, cfg: cfg}, nil

@@ -130,8 +130,8 @@ func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 		if dev.Closed() {
 			return nil, fmt.Errorf("attention: NewMerge: %w", vk.ErrClosed)
 		}
-		if cfg.Access == problem.AccessAddresses && !dev.Caps().BufferDeviceAddress {
-			return nil, fmt.Errorf("%w: the device has no buffer device addresses", problem.ErrUnsupported)
+		if why := dev.Caps().Without(dispatch.NeedAddresses); why != "" && cfg.Access == problem.AccessAddresses {
+			return nil, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
 		}
 	}
 	return &Merge{dev: dev, cfg: cfg}, nil

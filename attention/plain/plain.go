@@ -36,8 +36,8 @@ func New(dev *vk.Device, cfg problem.Config, shape problem.Shape, backward bool)
 	if err := Check(cfg, shape); err != nil {
 		return nil, err
 	}
-	if !dev.Caps().BufferDeviceAddress {
-		return nil, unsupported("the device lacks bufferDeviceAddress")
+	if why := dev.Caps().Without(dispatch.NeedAddresses); why != "" {
+		return nil, unsupported("%s", why)
 	}
 	o := &Op{dev: dev, cfg: cfg, shape: shape}
 	var err error

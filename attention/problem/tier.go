@@ -8,7 +8,8 @@ import (
 // capabilities, never from its vendor. Each tier can be forced.
 type Tier uint8
 
-// Tiers. The zero value picks the best one the device supports.
+// Tiers. The zero value picks the best one the device supports; on a driver of the CPU that
+// is TierScalar.
 const (
 	TierAuto     Tier = iota
 	TierCPU           // the host, without a device

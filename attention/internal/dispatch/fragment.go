@@ -17,9 +17,8 @@ func LargestFragment(caps *vk.Caps, dtype problem.DType) (frag vk.CoopMatShape, 
 	case dtype == problem.BF16:
 		component = vk.BFloat16
 	}
-	if !caps.CoopMat || !caps.VulkanMemoryModel || !caps.SubgroupSizeControl || !caps.FullSubgroups || !caps.Float16 ||
-		dtype == problem.BF16 && !caps.BFloat16CoopMat {
-		return frag, fmt.Errorf("%w: the device lacks cooperative matrices of %v", problem.ErrUnsupported, dtype)
+	if why := caps.Without(append(MatrixNeeds(dtype), NeedFloat16)...); why != "" {
+		return frag, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
 	}
 	for _, f := range caps.CoopMatShapes {
 		if f.A == component && f.B == component && f.C == vk.Float32 && f.Result == vk.Float32 && f.Scope == vk.ScopeSubgroup &&

@@ -57,9 +57,6 @@ func (r *BackwardRequest) StatRows() uint64 {
 	return uint64(r.Shape.Rows())
 }
 
-// backwardTiers are the tiers of a Vulkan device, best first.
-var backwardTiers = []problem.Tier{problem.TierCoopMat2, problem.TierCoopMat, problem.TierScalar}
-
 // MakeBackward decides how a backward request is computed. A nil dev selects the CPU
 // tier. A tier that the Config asks for is the only one: what it does not compute is
 // refused.
@@ -93,16 +90,12 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick 
 		caps: dev.Caps(), onCPU: dev.Info().Type == vk.DeviceCPU,
 		accumulatorIsOperandA: func(t problem.DType, f fragment) bool { return accumulatorIsOperandA(dev, t, f) },
 	}
-	for _, tier := range backwardTiers {
-		if cfg.Tier != problem.TierAuto && cfg.Tier != tier {
-			continue
-		}
+	tiers, best := tiersOf(dev.Info(), cfg.Tier)
+	for i, tier := range tiers {
 		reason := plan.chooseKernels(&on, cfg, tier, r, pick)
 		if reason == "" {
-			plan.Tier, plan.Reason = tier, "best tier that computes gradients on the device"
-			if cfg.Tier == tier {
-				plan.Reason = "asked for"
-			}
+			plan.Tier, plan.Reason = tier, best
+			plan.Rejected = append(plan.Rejected, notFaster(on.caps, cfg, tier, tiers[i+1:], r.HalfTerms)...)
 			return plan, nil
 		}
 		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: tier, Reason: reason})
@@ -154,8 +147,8 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 	if reason := backwardFits(&caps.Limits, r.Access); reason != "" {
 		return reason
 	}
-	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
-		return "the device has no buffer device addresses"
+	if why := caps.Without(dispatch.NeedAddresses); why != "" && r.Access == problem.AccessAddresses {
+		return why
 	}
 	if cfg.OType() != cfg.DType {
 		return noF32O

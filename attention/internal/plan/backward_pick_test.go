@@ -150,7 +150,7 @@ func TestTablesOfTheBackwardKernelsFit(t *testing.T) {
 	for name, caps := range tuneDevices {
 		c := *caps
 		c.Limits.MaxStorageBuffers = BackwardBindings
-		for _, tier := range backwardTiers {
+		for _, tier := range deviceTiers {
 			for _, d := range []int{1, 16, 40, 64, 80, 128, 192, 256} {
 				plan, reason := backwardProblem(t, &c, problem.Config{HeadDim: d}, tier, nil)
 				if reason != "" {

@@ -292,8 +292,10 @@ func (v *BackwardVariant) useFragments(on *backwardDevice, cfg *problem.Config, 
 		return f, "it computes no gradients with sparse tokens"
 	case math.Abs(float64(cfg.ScaleValue())) > maxFastScale && !r.Options.modifies():
 		return f, fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", cfg.ScaleValue(), problem.MaxFastScore)
-	case cfg.DType == problem.BF16 && !on.caps.Int16:
-		return f, "the device lacks shaderInt16"
+	case cfg.DType == problem.BF16:
+		if why := on.caps.Without(dispatch.NeedInt16); why != "" {
+			return f, why
+		}
 	}
 	// Tier coopmat2 converts fragments of float16 in registers on every device.
 	v.inRegisters = tier == problem.TierCoopMat2 && cfg.DType == problem.F16 || on.accumulatorIsOperandA(storage, f)

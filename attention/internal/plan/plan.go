@@ -43,8 +43,46 @@ type Request struct {
 	SeparateCombine bool // a dispatch of its own combines the splits, never the decode kernel
 }
 
-// deviceTiers are the tiers that run on a Vulkan device, best first.
+// deviceTiers are the tiers that run on a Vulkan device, best first on a GPU.
 var deviceTiers = []problem.Tier{problem.TierCoopMat2, problem.TierCoopMat, problem.TierScalar}
+
+// onCPUTiers are those tiers in the order of a driver of the CPU, which emulates cooperative
+// matrices: 32 decode steps took 0.61 s on tier scalar and 5.0 on coopmat2 (lavapipe 26.2,
+// two cores).
+var onCPUTiers = []problem.Tier{problem.TierScalar, problem.TierCoopMat2, problem.TierCoopMat}
+
+// tiersOf lists the tiers of a Vulkan device to try, the one that the Config names or all,
+// best first. reason is why a plan takes the first that can compute it.
+func tiersOf(dev *vk.DeviceInfo, named problem.Tier) (tiers []problem.Tier, reason string) {
+	switch {
+	case named != problem.TierAuto:
+		return []problem.Tier{named}, "asked for"
+	case dev.Type == vk.DeviceCPU:
+		return onCPUTiers, "best tier on a driver of the CPU"
+	}
+	return deviceTiers, "best tier the device supports"
+}
+
+// notFaster gives the reasons against the other tiers where tier scalar is taken before them.
+func notFaster(caps *vk.Caps, cfg *problem.Config, taken problem.Tier, others []problem.Tier, halfTerms bool) (list []problem.Rejection) {
+	if taken != problem.TierScalar {
+		return nil
+	}
+	for _, tier := range others {
+		pick := pickFragment
+		if cfg.DType == problem.F32 {
+			pick = func(caps *vk.Caps, tier problem.Tier, _ problem.DType) (fragment, string) {
+				return pickTerms(caps, tier, halfTerms)
+			}
+		}
+		_, reason := pick(caps, tier, cfg.DType)
+		if reason == "" {
+			reason = "tier scalar is faster on a driver of the CPU"
+		}
+		list = append(list, problem.Rejection{Tier: tier, Reason: reason})
+	}
+	return list
+}
 
 // Make decides how a request is computed: the tier, its kernel and tile, and the splits
 // of the keys. A nil dev selects the CPU tier. If pick is given, it may replace the
@@ -54,10 +92,8 @@ func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chose
 	if done, err := plan.chooseWithoutPipeline(dev, &cfg, &r); done || err != nil {
 		return plan, err
 	}
-	for _, tier := range deviceTiers {
-		if cfg.Tier != problem.TierAuto && cfg.Tier != tier {
-			continue
-		}
+	tiers, best := tiersOf(dev.Info(), cfg.Tier)
+	for i, tier := range tiers {
 		shared, reason := plan.chooseTile(dev, &cfg, tier, &r, pick)
 		if reason != "" {
 			plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: tier, Reason: reason})
@@ -72,10 +108,8 @@ func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chose
 		}
 		v := &plan.Variant
 		plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes = tier, v.module, v.Tile.String(), shared
-		plan.Reason = "best tier the device supports"
-		if cfg.Tier != problem.TierAuto {
-			plan.Reason = "asked for"
-		}
+		plan.Reason = best
+		plan.Rejected = append(plan.Rejected, notFaster(dev.Caps(), &cfg, tier, tiers[i+1:], r.Experiment.HalfTerms)...)
 		return plan, nil
 	}
 	var why []string
@@ -230,8 +264,8 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != problem.CausalNone, lse: r.LSE, align: r.Align, Experiment: r.Experiment, Options: r.Options,
 	}
-	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
-		return v, 0, "the device has no buffer device addresses"
+	if why := caps.Without(dispatch.NeedAddresses); why != "" && r.Access == problem.AccessAddresses {
+		return v, 0, why
 	}
 	if cfg.DType == problem.F32 && tier != problem.TierScalar {
 		if reason := f32Refusal(&cfg, &v, &r); reason != "" {

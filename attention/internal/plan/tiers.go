@@ -3,35 +3,29 @@ package plan
 import (
 	"fmt"
 
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
 // pickFragment tests a device for a cooperative-matrix tier, capability by capability and
 // without a look at the vendor. It returns the fragment shape and subgroup size of the
-// tier, or what the device lacks.
+// tier, or what the device lacks or has not enabled.
 func pickFragment(caps *vk.Caps, tier problem.Tier, t problem.DType) (fragment, string) {
 	if t == problem.F32 {
 		return fragment{}, "f32 multiplies in float32, and there are no float32 cooperative matrices"
 	}
-	for _, need := range []struct {
-		have bool
-		what string
-	}{
-		{caps.CoopMat, "VK_KHR_cooperative_matrix"},
-		{caps.VulkanMemoryModel, "vulkanMemoryModel"},
-		{caps.Float16 || t == problem.BF16, "shaderFloat16"},
-		{caps.BFloat16CoopMat || t != problem.BF16, "shaderBFloat16CooperativeMatrix"},
-		{caps.SubgroupSizeControl && caps.FullSubgroups, "subgroup size control with full subgroups"},
-		{caps.SubgroupOps&vk.SubgroupVote != 0, "subgroup vote"},
-		{caps.SubgroupOps&vk.SubgroupBallot != 0, "subgroup ballot"},
-		{tier != problem.TierCoopMat2 || caps.CoopMat2.Reductions, "cooperativeMatrixReductions (VK_NV_cooperative_matrix2)"},
-		{tier != problem.TierCoopMat2 || caps.CoopMat2.Conversions, "cooperativeMatrixConversions (VK_NV_cooperative_matrix2)"},
-		{tier != problem.TierCoopMat2 || caps.CoopMat2.PerElement, "cooperativeMatrixPerElementOperations (VK_NV_cooperative_matrix2)"},
-	} {
-		if !need.have {
-			return fragment{}, "the device lacks " + need.what
-		}
+	needs := append(dispatch.MatrixNeeds(t),
+		vk.Need{Name: "subgroup vote", Have: func(c *vk.Caps) bool { return c.SubgroupOps&vk.SubgroupVote != 0 }},
+		vk.Need{Name: "subgroup ballot", Have: func(c *vk.Caps) bool { return c.SubgroupOps&vk.SubgroupBallot != 0 }})
+	if tier == problem.TierCoopMat2 {
+		needs = append(needs,
+			vk.Need{Name: "cooperativeMatrixReductions (VK_NV_cooperative_matrix2)", Have: func(c *vk.Caps) bool { return c.CoopMat2.Reductions }},
+			vk.Need{Name: "cooperativeMatrixConversions (VK_NV_cooperative_matrix2)", Have: func(c *vk.Caps) bool { return c.CoopMat2.Conversions }},
+			vk.Need{Name: "cooperativeMatrixPerElementOperations (VK_NV_cooperative_matrix2)", Have: func(c *vk.Caps) bool { return c.CoopMat2.PerElement }})
+	}
+	if why := caps.Without(needs...); why != "" {
+		return fragment{}, why
 	}
 	component := vk.Float16
 	if t == problem.BF16 {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/problem"
 	"vkattn/vk"
 )
@@ -127,11 +128,8 @@ func pickTerms(caps *vk.Caps, tier problem.Tier, half bool) (fragment, string) {
 	if half {
 		return pickFragment(caps, tier, problem.F16)
 	}
-	switch {
-	case !caps.Int16:
-		return fragment{}, "the device lacks shaderInt16"
-	case !caps.Float16:
-		return fragment{}, "the device lacks shaderFloat16"
+	if why := caps.Without(dispatch.NeedInt16, dispatch.NeedFloat16); why != "" {
+		return fragment{}, why
 	}
 	return pickFragment(caps, tier, problem.BF16)
 }

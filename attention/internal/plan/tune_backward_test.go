@@ -33,7 +33,7 @@ func TestBackwardCandidatesFitTheirKernelAndDevice(t *testing.T) {
 		caps := *d
 		caps.Limits.MaxStorageBuffers = BackwardBindings
 		caps.MemoryHeaps = backwardCaps().MemoryHeaps
-		for _, tier := range backwardTiers {
+		for _, tier := range deviceTiers {
 			for _, dim := range []int{16, 64, 111, 128, 256} {
 				plan, reason := backwardProblem(t, &caps, problem.Config{HeadDim: dim}, tier, nil)
 				if reason != "" {
