@@ -38,6 +38,7 @@ import json, os, random, re, shlex, signal, statistics, subprocess, sys, time
 
 vkattn, timing, out = os.environ["VKATTN"], os.environ["VKATTN_TIMING"], os.environ["OUT"]
 runner = shlex.split(os.environ.get("VKATTN_EXEC", ""))  # of a driver on the CPU, scripts/run-with
+device = ["--device", "0"] if runner else []  # auto would take tier cpu
 tries = int(os.environ.get("VKATTN_PROOF_TRIES", "20"))
 scale = float(os.environ.get("VKATTN_PROOF_SCALE", "1"))
 parts = sys.argv[1:] or ["compare", "overhead", "interrupt"]
@@ -53,7 +54,7 @@ def verdict(ok, text):
 
 
 def problem(lengths):
-    return ["--tier", "auto", "--dtype", "f16", "--batch-size", "1", "--nheads", str(HEADS), "--headdim", str(DIM), "--causal", "none",
+    return [*device, "--tier", "auto", "--dtype", "f16", "--batch-size", "1", "--nheads", str(HEADS), "--headdim", str(DIM), "--causal", "none",
             "--seqlen", str(ROWS), "--seqlen-k", ",".join(map(str, lengths))]
 
 

@@ -168,6 +168,8 @@ fi
 if [[ $what == bench || $what == all ]] && [[ -x $here/vkattn ]]; then
 	# shellcheck disable=SC2086 # the arguments are words
 	"$here/vkattn" bench ${VKATTN_BENCH_ARGS-} 2>&1 | tee "$OUT/bench.txt" || rc=1
+	# A GPU that is listed may fail to open; the numbers of the CPU would mislead.
+	! grep -q '^vkattn: .*; computing on the CPU$' "$OUT/bench.txt" || rc=1
 fi
 if [[ $what == tune ]]; then
 	# shellcheck disable=SC2086 # the arguments are words

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -35,7 +34,7 @@ func TestManyRanksOnADevice(t *testing.T) {
 			cfg := Config{Mode: x.mode, Schedule: x.schedule, Inner: x.inner, Order: x.order}
 			cfg.HeadDim, cfg.Causal, cfg.Tier = 16, x.causal, attention.TierScalar
 			w := newWhole(cfg, Problem{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 4, Sq: 80, Sk: 80}}, 5)
-			groups := ranksOf(t, ranks, time.Minute)
+			groups := ranksOf(t, ranks)
 			w.isAttentionOnDevices(t, dev, streams, groups, nil)
 			for r, err := range backwardOnDevice(t, dev, streams, groups, w) {
 				require.NoError(t, err, "rank %d", r)
@@ -54,7 +53,7 @@ func TestManyRanksDecodeOnADevice(t *testing.T) {
 		dev, streams := openRanks(t, ranks)
 		cfg := Config{Block: 4}
 		cfg.HeadDim, cfg.Causal, cfg.Tier = 16, attention.BottomRight, attention.TierScalar
-		groups := ranksOf(t, ranks, time.Minute)
+		groups := ranksOf(t, ranks)
 		host := func(n int, seed uint64) attention.Tensor {
 			return attention.Tensor{Host: inputs.New(int64(batch*heads*n*cfg.HeadDim), cfg.DType, inputs.Normal, seed)}
 		}

@@ -107,6 +107,8 @@ with the whole problem. It does not verify; vkattn verify --ranks does.
 --variant times the steps of the kernel's development. --ablate leaves out a part of
 the work and shows what it costs; such a result is wrong by design and not verified.
 
+` + deviceHelp + `
+
 ` + oomHelp + `
 
 ` + rowsHelp + `
@@ -167,7 +169,7 @@ device failure` + signalHelp,
 // have them.
 func (o *benchFlags) rowFlags(f *pflag.FlagSet) {
 	o.problemFlags(f)
-	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cubin, cuda, or all for every tier of the device (default auto; scalar on a Vulkan driver that runs on the CPU)")
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cubin, cuda, or all for every tier of the device (default auto)")
 	o.timing.add(f)
 	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: as the suite says, else fwd)")
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
@@ -336,7 +338,7 @@ func (o *benchFlags) specs(p *benchPlan, dev *vk.Device) []bench.Spec {
 	case p.allTiers:
 		tiers = availableTiers(dev)
 	case len(tiers) == 0:
-		tiers = bench.DefaultTiers(dev)
+		tiers = []attention.Tier{attention.TierAuto}
 	}
 	return bench.WithTiles(bench.WithTile(bench.Specs(tiers, p.kernels, p.variants, p.chosenAblations()), o.tile), o.tiles)
 }
@@ -354,24 +356,18 @@ func (o *benchFlags) runInfo(p *benchPlan, dev *vk.Device) *bench.RunInfo {
 // benchDevice opens a device that can run the plan.
 func (a *app) benchDevice(name string, p *benchPlan) (*vk.Device, error) {
 	if p.ceilingsOnly() {
-		return a.openDeviceFor(name, attention.TierScalar, "suite ceilings") // every Vulkan device will do
+		return a.openDevice(name, needVulkan, "suite ceilings") // every Vulkan device will do
 	}
-	return a.deviceOfTiers(name, p.tiers)
+	return a.deviceOfTiers(name, p.tiers, p.allTiers)
 }
 
-// deviceOfTiers opens a device that can run the tiers.
-func (a *app) deviceOfTiers(name string, tiers []attention.Tier) (*vk.Device, error) {
-	var need attention.Tier // auto if no tier is given
-	for i, t := range tiers {
-		if i == 0 || need == attention.TierCPU {
-			need = t
-		}
+// deviceOfTiers opens a device that can run the tiers. all: without a list all tiers run.
+func (a *app) deviceOfTiers(name string, tiers []attention.Tier, all bool) (*vk.Device, error) {
+	var what string
+	if len(tiers) > 0 {
+		what = fmt.Sprintf("tier %v", tiers[0])
 	}
-	if len(tiers) > 1 && need != attention.TierCPU {
-		// A row of a tier that cannot run says why; no need to refuse the command.
-		need = attention.TierAuto
-	}
-	return a.openDevice(name, need)
+	return a.openDevice(name, needOfTiers(tiers, all), what)
 }
 
 func runInfo(dev *vk.Device, seed uint64) *bench.RunInfo {

@@ -62,7 +62,7 @@ func (o *benchFlags) rank(ctx context.Context, a *app, p *ranksPlan) error {
 	if err != nil {
 		return err
 	}
-	return a.onSession(ctx, p, o.device, plan.tiers, func(s *ranks.Session, set *outfile.Set) (*ranksOutcome, error) {
+	return a.onSession(ctx, p, o.device, plan.tiers, plan.allTiers, func(s *ranks.Session, set *outfile.Set) (*ranksOutcome, error) {
 		return a.timeRanks(ctx, s, o, plan, p, set)
 	})
 }
@@ -82,7 +82,7 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 	case plan.allTiers:
 		tiers = availableTiers(s.Device)
 	case len(tiers) == 0:
-		tiers = bench.DefaultTiers(s.Device)
+		tiers = []attention.Tier{attention.TierAuto}
 	}
 	list, err := a.withoutOptions(problems, s.Rank() == 0, onlyBench, func(x bench.Problem) bool {
 		return x.Options == (bench.Options{}) && x.Config.KV == attention.KVSame

@@ -10,43 +10,80 @@ import (
 	"vkattn/vk"
 )
 
-// openDevice opens the device of --device for a tier. It returns nil for the CPU tier,
-// which needs no device. With "auto" and no Vulkan device it prints a note and returns
-// nil. The caller closes the device.
-func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
-	return a.openDeviceFor(name, tier, fmt.Sprintf("tier %v", tier))
+// deviceHelp is the paragraph on --device in the help of a command.
+const deviceHelp = `--device auto takes the best GPU, and tier cpu if there is none. A Vulkan driver that runs
+on the CPU is slower than tier cpu: auto takes it if tiers of Vulkan are asked for by name,
+or all tiers. It passes over a device that cannot be opened, and says so.`
+
+// need is what a command computes with. It decides what --device auto takes.
+type need int
+
+const (
+	needAny    need = iota // a GPU, or else the CPU tier
+	needVulkan             // a Vulkan device
+	needTiers              // a Vulkan device of any kind, or else the CPU tier: rows of tiers that cannot run say why
+	needCPU                // the CPU tier
+)
+
+// needOf is what a tier needs.
+func needOf(tier attention.Tier) need {
+	switch tier {
+	case attention.TierAuto:
+		return needAny
+	case attention.TierCPU:
+		return needCPU
+	}
+	return needVulkan
 }
 
-// openDeviceFor is openDevice for what errors name.
-func (a *app) openDeviceFor(name string, tier attention.Tier, what string) (*vk.Device, error) {
+// needOfTiers is what a list of tiers needs. all: without a list all tiers of the device run,
+// otherwise TierAuto.
+func needOfTiers(tiers []attention.Tier, all bool) need {
+	switch {
+	case len(tiers) == 0 && all:
+		return needTiers
+	case len(tiers) == 0:
+		return needAny
+	case len(tiers) == 1:
+		return needOf(tiers[0])
+	}
+	least := needCPU
+	for _, tier := range tiers {
+		switch needOf(tier) {
+		case needVulkan:
+			return needTiers
+		case needAny:
+			least = needAny
+		}
+	}
+	return least
+}
+
+// openDevice opens the device of --device. what names the need in errors. It returns nil for
+// the CPU tier, which needs no device. Where "auto" falls back on the CPU it says why. The
+// caller closes the device.
+func (a *app) openDevice(name string, need need, what string) (*vk.Device, error) {
 	auto := name == "" || strings.EqualFold(name, "auto")
 	cpu := strings.EqualFold(name, "cpu")
 	switch {
-	case cpu && tier != attention.TierAuto && tier != attention.TierCPU:
+	case cpu && need == needVulkan:
 		return nil, unsupportedf("%s does not run on --device cpu", what)
-	case a.validation && (cpu || auto && tier == attention.TierCPU):
+	case a.validation && (cpu || auto && need == needCPU):
 		return nil, badInputf("--validation needs a Vulkan device, but this runs on the CPU")
-	case cpu, auto && tier == attention.TierCPU:
+	case cpu, auto && need == needCPU:
 		return nil, nil
-	case tier == attention.TierCPU:
+	case need == needCPU:
 		return nil, unsupportedf("tier cpu does not run on a Vulkan device: leave out --device %s", name)
 	}
 	if auto {
 		name = "auto"
 	}
-	dev, err := vk.Open(vk.Options{Device: name, Validation: a.validation, Stats: a.stats, Debug: a.labels})
+	dev, err := vk.Open(vk.Options{Device: name, GPUOnly: need == needAny && !a.validation, Validation: a.validation, Stats: a.stats, Debug: a.labels})
 	switch {
 	case errors.Is(err, vk.ErrInvalid): // several devices have that name
 		return nil, badInputf("--device %s: %w", name, err)
 	case err == nil:
-		if auto && dev.Info().Type == vk.DeviceCPU {
-			if hint := vk.DriverHint(); hint != "" {
-				fmt.Fprintf(a.stderr, "vkattn: %s; computing on %s\n", hint, dev.Info().Name)
-			}
-		}
-		if note := dev.PipelineCacheNote(); note != "" {
-			fmt.Fprintf(a.stderr, "vkattn: %s\n", note)
-		}
+		a.noteDevice(dev, auto)
 		return dev, nil
 	case !errors.Is(err, vk.ErrNoDevice):
 		return nil, err
@@ -54,7 +91,7 @@ func (a *app) openDeviceFor(name string, tier attention.Tier, what string) (*vk.
 	if auto && a.validation {
 		return nil, unsupportedf("--validation needs a Vulkan device: %w", err)
 	}
-	if auto && tier == attention.TierAuto {
+	if auto && need != needVulkan {
 		fmt.Fprintf(a.stderr, "vkattn: %s; computing on the CPU\n", flagtext.OneLine(err.Error()))
 		return nil, nil
 	}
@@ -67,6 +104,21 @@ func (a *app) openDeviceFor(name string, tier attention.Tier, what string) (*vk.
 		return nil, badInputf("--device %s: %w", name, err)
 	}
 	return nil, unsupportedf("--device %s: %w", name, err)
+}
+
+// noteDevice prints what the user should know of a device that was opened.
+func (a *app) noteDevice(dev *vk.Device, auto bool) {
+	for _, d := range dev.PassedOver() {
+		fmt.Fprintf(a.stderr, "vkattn: device %d (%s) is passed over: %s\n", d.Index, d.Name, flagtext.OneLine(d.Unusable))
+	}
+	if auto && dev.Info().Type == vk.DeviceCPU {
+		if hint := vk.DriverHint(); hint != "" {
+			fmt.Fprintf(a.stderr, "vkattn: %s; computing on %s\n", hint, dev.Info().Name)
+		}
+	}
+	if note := dev.PipelineCacheNote(); note != "" {
+		fmt.Fprintf(a.stderr, "vkattn: %s\n", note)
+	}
 }
 
 // closeDevice closes a device of openDevice, which may be nil.

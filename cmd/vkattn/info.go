@@ -104,15 +104,14 @@ func (m *machine) print(w io.Writer) error {
 		p.printf("\nonly the CPU as a device: %s\n", m.Hint)
 	}
 	for _, d := range m.Devices {
+		if d.Unusable != "" {
+			p.printf("\n%d: %s (%s)\n   not usable: %s\n", d.Index, d.Name, d.Type, d.Unusable)
+			continue
+		}
 		p.printf("\n%d: %s (%s)\n   driver %s %s, Vulkan %s, uuid %s\n   memory %s, shared %s, subgroup %d\n",
 			d.Index, d.Name, d.Type, d.Driver, d.DriverInfo, d.API, d.UUID,
 			hostmem.Bytes(d.MemoryBytes), hostmem.Bytes(uint64(d.SharedBytes)), d.Subgroup)
-		if d.Unusable != "" {
-			p.printf("   not usable: %s\n", d.Unusable)
-		}
-		if d.Unusable == "" {
-			p.cuda(&d.CUDA)
-		}
+		p.cuda(&d.CUDA)
 		p.tiers(d.CUDA.instead(d.Tiers))
 	}
 	p.printf("\ncpu: %s\n", m.CPU)

@@ -93,14 +93,14 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		}
 	}
 	a.stats, a.labels = true, true
-	dev, err := a.openDeviceFor(o.device, attention.TierScalar, "profile") // every device has the tier
+	dev, err := a.openDevice(o.device, needVulkan, "profile")
 	if err != nil {
 		return err
 	}
 	defer closeDevice(dev)
 	tiers := plan.tiers
 	if len(tiers) == 0 {
-		tiers = bench.DefaultTiers(dev)
+		tiers = []attention.Tier{attention.TierAuto}
 	}
 	defaults := bench.Sweep{Batch: []int{1}, Heads: []int{8}, SeqLen: []int{4096}, HeadDim: []int{128},
 		Causal: []attention.Causal{attention.CausalNone}, DType: []attention.DType{attention.F16}}

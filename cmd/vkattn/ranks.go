@@ -165,8 +165,8 @@ func (a *app) onRanks(c *cobra.Command, o *ranksFlags, command rankCommand) erro
 const listenerEnv = "VKATTN_RANK_LISTENER"
 
 // onSession joins the world, runs rows and leaves it.
-func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier, rows func(*ranks.Session, *outfile.Set) (*ranksOutcome, error)) error {
-	s, done, err := a.session(ctx, p, device, tiers)
+func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier, allTiers bool, rows func(*ranks.Session, *outfile.Set) (*ranksOutcome, error)) error {
+	s, done, err := a.session(ctx, p, device, tiers, allTiers)
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers 
 }
 
 // session joins the world of the environment with the device of this rank.
-func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier) (s *ranks.Session, done func(), err error) {
+func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier, allTiers bool) (s *ranks.Session, done func(), err error) {
 	o := processes.Options{Transport: p.transport, Control: control.Options{Join: 2 * time.Minute}}
 	if text := os.Getenv(listenerEnv); text != "" && p.world.Rank == 0 {
 		fd, err := strconv.Atoi(text)
@@ -200,7 +200,7 @@ func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []
 		}
 		o.Control.Listener = l
 	}
-	if auto := device == "" || strings.EqualFold(device, "auto"); auto && !slices.Equal(tiers, []attention.Tier{attention.TierCPU}) {
+	if auto := device == "" || strings.EqualFold(device, "auto"); auto && needOfTiers(tiers, allTiers) != needCPU {
 		name, err := processes.Device(p.world.LocalRank)
 		switch {
 		case err == nil:
@@ -211,7 +211,7 @@ func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []
 			return nil, nil, &coded{exitUnsupported, err}
 		}
 	}
-	dev, err := a.deviceOfTiers(device, tiers)
+	dev, err := a.deviceOfTiers(device, tiers, allTiers)
 	if err != nil {
 		return nil, nil, err
 	}

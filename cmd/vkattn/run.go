@@ -57,6 +57,8 @@ regular files; their size is checked before they are read.
 
 ` + fileHelp + `
 ` + optionHelp + gradientHelp + `
+` + deviceHelp + `
+
 Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 the request is
 unsupported or does not fit the memory, 4 device failure` + signalHelp,
 		Example: `  vkattn run --q q.npy --k k.npy --v v.npy --o o.npy --causal bottom-right
@@ -153,7 +155,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		// The files agree, but no tier supports these head dims.
 		return unsupportedf("%w", err)
 	}
-	dev, err := a.openDevice(o.device, o.tier)
+	dev, err := a.openDevice(o.device, needOf(o.tier), fmt.Sprintf("tier %v", o.tier))
 	if err != nil {
 		return err
 	}

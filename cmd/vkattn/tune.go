@@ -130,9 +130,9 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 		}
 		return printCaches(a.stdout, o.format, folder, list)
 	}
-	// Tuning needs the compiler's statistics for spills. Every device has the scalar tier.
+	// Tuning needs the compiler's statistics for spills.
 	a.stats = true
-	dev, err := a.openDeviceFor(o.device, attention.TierScalar, "tune")
+	dev, err := a.openDevice(o.device, needVulkan, "tune")
 	if err != nil {
 		return err
 	}

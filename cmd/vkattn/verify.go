@@ -70,6 +70,8 @@ windows, softcap, masks and the others. It needs --pass bwd.
 compares the rows of all ranks with those of one GPU and, on sampled rows, with the float64
 reference.
 
+` + deviceHelp + `
+
 ` + oomHelp + `
 
 ` + rowsHelp + `
@@ -108,7 +110,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	if err != nil {
 		return err
 	}
-	dev, err := a.deviceOfTiers(o.device, plan.tiers)
+	dev, err := a.deviceOfTiers(o.device, plan.tiers, true)
 	if err != nil {
 		return err
 	}

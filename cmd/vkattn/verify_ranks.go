@@ -42,7 +42,7 @@ func (o *verifyFlags) rank(ctx context.Context, a *app, p *ranksPlan) error {
 	if err != nil {
 		return err
 	}
-	return a.onSession(ctx, p, o.device, plan.tiers, func(s *ranks.Session, set *outfile.Set) (*ranksOutcome, error) {
+	return a.onSession(ctx, p, o.device, plan.tiers, true, func(s *ranks.Session, set *outfile.Set) (*ranksOutcome, error) {
 		return a.compareRanks(ctx, s, o, plan, p, set)
 	})
 }

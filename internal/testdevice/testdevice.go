@@ -28,6 +28,9 @@ func Open(t testing.TB) *vk.Device {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
+	if driver != "" {
+		require.Empty(t, dev.PassedOver(), "the device under test is not the best one")
+	}
 	t.Cleanup(func() { require.NoError(t, dev.Close()); require.Empty(t, dev.ValidationMessages()) })
 	return dev
 }

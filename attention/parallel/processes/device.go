@@ -12,8 +12,8 @@ import (
 
 // Device is the device of a rank for vk.Options: the CUDA device whose number is that of the rank
 // on its host, so that CUDA_VISIBLE_DEVICES counts. If only one CUDA device is visible, it is that
-// one. Without CUDA the rank counts the GPUs of Vulkan. The error matches vk.ErrNoDevice if there
-// are fewer GPUs.
+// one. Without CUDA the rank counts the GPUs of Vulkan, best first (vk.Order). The error matches
+// vk.ErrNoDevice if there are fewer GPUs.
 func Device(localRank int) (string, error) {
 	if localRank < 0 {
 		return "", errs.Invalid("processes: rank %d of the host", localRank)
@@ -43,8 +43,8 @@ func gpus() (names []string) {
 	if err != nil {
 		return nil
 	}
-	for i := range list {
-		if list[i].Type != vk.DeviceCPU && list[i].Unusable == "" {
+	for _, i := range vk.Order(list) {
+		if list[i].Type != vk.DeviceCPU {
 			names = append(names, strconv.Itoa(i))
 		}
 	}

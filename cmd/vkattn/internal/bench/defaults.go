@@ -21,13 +21,3 @@ func Defaults(dev *vk.Device) Sweep {
 	}
 	return s
 }
-
-// DefaultTiers is the best tier, and tier scalar on a Vulkan driver that runs on the CPU:
-// lavapipe takes a minute and more to compile a cooperative-matrix kernel, which is then
-// half as fast as the scalar one (head dim 64, 2 cores).
-func DefaultTiers(dev *vk.Device) []attention.Tier {
-	if dev != nil && dev.Info().Type == vk.DeviceCPU {
-		return []attention.Tier{attention.TierScalar}
-	}
-	return []attention.Tier{attention.TierAuto}
-}
