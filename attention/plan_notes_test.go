@@ -128,3 +128,29 @@ func TestAutoTakesTierScalarOnDriversOfTheCPU(t *testing.T) {
 		}
 	}
 }
+
+// A device that a program wraps may have more than the program has enabled.
+func TestReasonsTellLackingFromNotEnabled(t *testing.T) {
+	dev := deviceUnderTest(t)
+	queue, family := dev.VulkanQueue()
+	wrapped, err := vk.Wrap(vk.External{Instance: dev.VulkanInstance(), PhysicalDevice: dev.VulkanPhysicalDevice(), Device: dev.VulkanDevice(),
+		Queue: queue, QueueFamily: family, APIVersion: 1<<22 | 3<<12, Enabled: vk.Caps{TimelineSemaphore: true}, PipelineCache: "off"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, wrapped.Close()) })
+	says := func(on *vk.Device, want string, cfg Config) {
+		t.Helper()
+		_, err := New(on, cfg)
+		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorContains(t, err, want)
+	}
+	cfg := Config{HeadDim: 64, Tier: TierCoopMat}
+	if dev.Caps().CoopMat {
+		says(wrapped, "the device has VK_KHR_cooperative_matrix, vulkanMemoryModel, shaderFloat16, subgroup size control with full subgroups, not enabled", cfg)
+	} else {
+		says(wrapped, "the device lacks VK_KHR_cooperative_matrix", cfg)
+		says(dev, "the device lacks VK_KHR_cooperative_matrix", cfg)
+	}
+	if dev.Caps().BufferDeviceAddress {
+		says(wrapped, "the device has bufferDeviceAddress, not enabled", Config{HeadDim: 64, Access: AccessAddresses})
+	}
+}
