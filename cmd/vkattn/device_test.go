@@ -117,6 +117,22 @@ func TestDriversOfTheCPUComeAfterTierCPU(t *testing.T) {
 	}
 }
 
+// Ranks choose as one process does: the best GPUs first, the CPU without any.
+func TestRanksChooseDevicesInTheSameOrder(t *testing.T) {
+	loader := fakeLoader(t)
+	args := []string{"bench", "--parallel", "ring", "--nheads", "4", "--seqlen", "60", "--headdim", "16", "--causal", "none", "--dtype", "f32", "-r", "1", "-o", "json"}
+	for _, c := range []struct {
+		environment, ranks, device string
+	}{
+		{"FAKE_ENUMERATE=-3", "2", "cpu"},
+		{"FAKE_DEVICES=4 nothing 8 8 32", "2", "cpu"},
+		{"FAKE_DEVICES=1 nothing 32 32 32; 2 nothing 32 32 32", "1", "fake 1"},
+	} {
+		_, stdout, stderr := onFakes(t, loader, c.environment, append(args, "--ranks", c.ranks)...)
+		require.Contains(t, stdout, `"name": "`+c.device+`"`, stderr)
+	}
+}
+
 func TestNeedsOfTiers(t *testing.T) {
 	const auto, cpu, scalar, coopmat = attention.TierAuto, attention.TierCPU, attention.TierScalar, attention.TierCoopMat
 	for _, c := range []struct {

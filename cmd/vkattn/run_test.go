@@ -46,8 +46,8 @@ func TestRunOnADeviceAgreesWithTheReference(t *testing.T) {
 	for name, c := range roundTrips {
 		t.Run(name, func(t *testing.T) { c.check(t, "--tier", "scalar") })
 	}
-	// One is enough of what lavapipe compiles for a minute: the tiers have their own tests.
-	t.Run("auto", func(t *testing.T) { roundTrips["causal, scale"].check(t, "--tier", "auto") })
+	// A named device: auto takes tier cpu before a driver of the CPU.
+	t.Run("auto", func(t *testing.T) { roundTrips["causal, scale"].check(t, "--tier", "auto", "--device", "0") })
 }
 
 func (c roundTrip) check(t *testing.T, where ...string) {
