@@ -37,6 +37,35 @@ func savedRun(t *testing.T, ms map[int]float64) string {
 	return path
 }
 
+// A file that is none of a benchmark is one clear line, the name once.
+func TestFilesThatAreNoBenchmark(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	good := "good.json"
+	code, _, stderr := call(tiny("--device", "cpu", "--save", good)...)
+	require.Equal(t, exitOK, code, stderr)
+	require.NoError(t, os.Mkdir("folder", 0o755))
+	for name, text := range map[string]string{"empty.json": "", "text.json": "hello", "none.json": "{}", "zip.json": "\x1f\x8b"} {
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o644))
+	}
+	for name, says := range map[string]string{
+		"missing.json": "missing.json: no such file or directory\n",
+		"empty.json":   "empty.json: is empty\n",
+		"text.json":    "text.json: not the JSON of a benchmark: ",
+		"none.json":    "none.json: no rows of vkattn bench",
+		"zip.json":     "zip.json: not a gzip file: ",
+	} {
+		refused(t, exitInput, "vkattn: "+says, "compare", name, good)
+		refused(t, exitInput, "vkattn: "+says, "compare", good, name)
+		refused(t, exitInput, "vkattn: "+says, "report", name, "-o", "page.html")
+		refused(t, exitInput, "vkattn: --baseline: "+says, tiny("--device", "cpu", "--baseline", name)...)
+	}
+	refused(t, exitInput, "vkattn: folder: is a directory\n", "compare", "folder", good)
+	refused(t, exitInput, "vkattn: --baseline: folder: is a directory\n", tiny("--device", "cpu", "--baseline", "folder")...)
+	refused(t, exitInput, "vkattn: folder: no rows of vkattn bench", "report", "folder", "-o", "page.html")
+	refused(t, exitInput, "vkattn: --q empty.json: not a .npy file: it is empty\n", "run", "--q", "empty.json", "--k", good, "--v", good, "--o", "o.npy")
+}
+
 func TestCompare(t *testing.T) {
 	old := savedRun(t, map[int]float64{1: 1, 2: 1, 3: 1})
 	code, stdout, stderr := call("compare", old, old)

@@ -38,8 +38,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -260,8 +260,47 @@ func checkEnvironment() error {
 	return nil
 }
 
-// parsing matches the prefix of strconv's errors, which names a Go function.
-var parsing = regexp.MustCompile(`strconv\.\w+: parsing "[^"]*": `)
+// wanted says what the values of flags are, by pflag's name of their type.
+var wanted = map[string]string{"int": "want a whole number", "uint64": "want a whole number from 0 on", "float64": "want a number",
+	"bool": "want true or false", "duration": "want a duration, such as 2s"}
+
+// invalidValue is the error of a value that a flag cannot have: the flag, the value and why.
+func invalidValue(e *pflag.InvalidValueError) error {
+	f, value := e.GetFlag(), strconv.Quote(e.GetValue())
+	why := e.Unwrap().Error()
+	if want := wanted[f.Value.Type()]; want != "" && !errors.Is(e, strconv.ErrRange) {
+		why = want
+	} else if errors.Is(e, strconv.ErrRange) {
+		why = "value out of range"
+	}
+	if strings.Contains(why, value) {
+		return fmt.Errorf("%s: %s", flagName(f), why)
+	}
+	return fmt.Errorf("%s %s: %s", flagName(f), value, why)
+}
+
+// flagName is a flag as errors name it.
+func flagName(f *pflag.Flag) string {
+	if f.Shorthand != "" {
+		return "-" + f.Shorthand
+	}
+	return "--" + f.Name
+}
+
+// needFileNames refuses flags for files whose value is empty, such as that of a variable that is
+// not set.
+func needFileNames(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		if kind, _ := pflag.UnquoteUsage(f); kind == "file" && slices.Contains(values, "") && err == nil {
+			err = badInputf("%s needs a file name", flagName(f))
+		}
+	})
+	return err
+}
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -274,12 +313,16 @@ func (a *app) root() *cobra.Command {
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
-		if errors.As(err, &unknown) {
+		var invalid *pflag.InvalidValueError
+		switch {
+		case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
 			var names []string
 			c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
 			return badInputf("%w%s", err, flagtext.Close("--"+unknown.GetSpecifiedName(), names))
+		case errors.As(err, &invalid):
+			return badInput(invalidValue(invalid))
 		}
-		return badInput(errors.New(parsing.ReplaceAllString(err.Error(), "")))
+		return badInput(err)
 	})
 	root.PersistentFlags().BoolVar(&a.validation, "validation", false,
 		"use the Vulkan validation layers; needs a Vulkan device (also "+vk.ValidationEnv+"=1, which the CPU tier ignores)")
@@ -290,7 +333,7 @@ func (a *app) root() *cobra.Command {
 		if name := c.Name(); a.validation && slices.Contains([]string{"info", "version", "compare", "report"}, name) {
 			return badInputf("--validation: %s opens no device", name)
 		}
-		return nil
+		return needFileNames(c.Flags())
 	}
 	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.compareCommand(), a.verifyCommand(), a.tuneCommand(), a.profileCommand(), a.reportCommand(), a.versionCommand()} {
 		if c.Args == nil {

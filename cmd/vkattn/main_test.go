@@ -130,6 +130,34 @@ func TestUnknownWordsAndFlagsAreBadInput(t *testing.T) {
 	}
 }
 
+// A value that a flag cannot have is refused in one form: the flag, the value and what is wanted.
+func TestValuesThatAFlagCannotHave(t *testing.T) {
+	for says, args := range map[string][]string{
+		`--columns "abc": want a whole number`:                       {"report", "x", "--columns", "abc"},
+		`--peak-tflops "abc": want a number`:                         {"report", "x", "--peak-tflops", "abc"},
+		`--peak-tflops "1e400": value out of range`:                  {"report", "x", "--peak-tflops", "1e400"},
+		`--min-time "-1": want a duration, such as 2s`:               {"bench", "--min-time", "-1"},
+		`--seed "-1": want a whole number from 0 on`:                 {"bench", "--seed", "-1"},
+		`--ratios "x": want true or false`:                           {"report", "x", "--ratios=x"},
+		`--max-noise: "0" is not a percentage above 0 and below 100`: {"bench", "--max-noise", "0"},
+		`--kv-layout: unknown layout "abc", want nhd or hnd`:         {"bench", "--kv-layout", "abc"},
+		`--softcap "0": want a finite number above 0`:                {"run", "--softcap", "0"},
+		`--batch-size: "0" is not a positive number`:                 {"bench", "--batch-size", "0"},
+		`--seqlen: "-1" is not a positive number`:                    {"bench", "--seqlen", "-1"},
+		`--nheads: "8-x*2": "x" is not a positive number`:            {"bench", "--nheads", "8-x*2"},
+		"--baseline needs a file name":                               {"bench", "--baseline", ""},
+		"--monitor needs a file name":                                {"bench", "--monitor", ""},
+		"--trace needs a file name":                                  {"profile", "--trace", ""},
+		"--save needs a file name":                                   {"verify", "--save", ""},
+		"--plot needs a file name":                                   {"report", "x", "--plot", ""},
+		"unknown shorthand flag: '1' in -1":                          {"run", "--json", "-1"},
+	} {
+		refused(t, exitInput, "vkattn: "+says, args...)
+	}
+	_, _, stderr := call("run", "--json", "-1")
+	require.NotContains(t, stderr, "did you mean")
+}
+
 func TestHelpAndVersion(t *testing.T) {
 	code, stdout, stderr := call()
 	require.Equal(t, exitOK, code)

@@ -69,18 +69,10 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 					return badInputf("--%s is needed", name)
 				}
 			}
-			if c.Flags().Changed("lse") && o.lse == "" {
-				return badInputf("--lse needs a file name")
-			}
 			o.dtypeSet = c.Flags().Changed("dtype")
 			for _, path := range []*string{&o.o, &o.lse, &o.dQ, &o.dK, &o.dV, &o.dBias, &o.dSinks} {
 				if *path == "-" {
 					*path = "/dev/stdout"
-				}
-			}
-			for _, f := range o.files() {
-				if c.Flags().Changed(f.flag) && f.path == "" {
-					return badInputf("--%s needs a file name", f.flag)
 				}
 			}
 			if err := o.optionFlags.conflict(c.Flags().Changed); err != nil {

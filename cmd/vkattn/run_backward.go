@@ -55,11 +55,6 @@ func (g *gradientFlags) outputs() []inputFile {
 
 // conflict returns an error for flags of gradients that need or exclude others.
 func (g *gradientFlags) conflict(o *runFlags, changed func(string) bool) error {
-	for _, f := range slices.Concat(g.inputs(), g.outputs()) {
-		if changed(f.flag) && f.path == "" {
-			return badInputf("--%s needs a file name", f.flag)
-		}
-	}
 	if !g.wanted() {
 		if some := given(g.inputs()...); len(some) > 0 {
 			return badInputf("%s needs an output: --dq, --dk, --dv, --dbias or --dsinks", some[0])

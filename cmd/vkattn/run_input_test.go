@@ -103,7 +103,7 @@ func TestBadFlagsAreBadInput(t *testing.T) {
 	dir, args := goodFiles(t)
 	for _, flag := range []string{"--q", "--k", "--v", "--o"} {
 		refused(t, exitInput, flag+" is needed", without(args, flag)...)
-		refused(t, exitInput, flag+" is needed", with(args, flag, "")...)
+		refused(t, exitInput, flag+" needs a file name", with(args, flag, "")...)
 	}
 	sub := filepath.Join(dir, "no", "such", "folder.npy")
 	for _, c := range [][3]string{
@@ -111,7 +111,7 @@ func TestBadFlagsAreBadInput(t *testing.T) {
 		{"--k", dir, "not a regular file"},
 		{"--o", sub, "no such file"},
 		{"--o", dir, "not a regular file"},
-		{"--o", "", "--o is needed"},
+		{"--o", "", "--o needs a file name"},
 		{"--lse", sub, "no such file"},
 		{"--lse", "", "--lse needs a file name"},
 		{"--lse", filepath.Join(dir, "o.npy"), "the same file as --o"},

@@ -135,7 +135,9 @@ func open(r io.Reader, size int64, want []DType) (*File, error) {
 // readHeader reads the header and returns it with the number of bytes read.
 func readHeader(r io.Reader, size int64, want []DType) (header, int64, error) {
 	var start [8]byte
-	if _, err := io.ReadFull(r, start[:]); err != nil || string(start[:6]) != string(magic) {
+	if _, err := io.ReadFull(r, start[:]); errors.Is(err, io.EOF) {
+		return header{}, 0, errors.New("not a .npy file: it is empty")
+	} else if err != nil || string(start[:6]) != string(magic) {
 		return header{}, 0, errors.New("not a .npy file (no NUMPY magic)")
 	}
 	var length [4]byte

@@ -45,6 +45,8 @@ var extensions = []string{".json", ".jsonl", ".json.gz", ".jsonl.gz"}
 // ErrNoRows is the error of a file that has no row of a benchmark.
 var ErrNoRows = errors.New("no rows of vkattn bench on one device (rows of verify and of --ranks are others)")
 
+var errEmpty = errors.New("is empty")
+
 // ErrSchema is the error of a file that a later program wrote.
 var ErrSchema = errors.New("rows of a later version of vkattn")
 
@@ -55,7 +57,7 @@ func Load(paths []string) ([]File, error) {
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
-			return nil, err
+			return nil, pathError(path, err)
 		}
 		if !info.IsDir() {
 			f, err := ReadFile(path)
@@ -96,14 +98,23 @@ func Load(paths []string) ([]File, error) {
 func ReadFile(path string) (f File, err error) {
 	in, err := os.Open(path)
 	if err != nil {
-		return f, err
+		return f, pathError(path, err)
 	}
 	defer in.Close()
 	rows, err := Read(in)
 	if err != nil {
-		return f, fmt.Errorf("%s: %w", path, err)
+		return f, pathError(path, err)
 	}
 	return File{Path: path, Rows: rows}, nil
+}
+
+// pathError names the file of an error once, and no function of the system.
+func pathError(path string, err error) error {
+	var of *fs.PathError
+	if errors.As(err, &of) {
+		err = of.Err
+	}
+	return fmt.Errorf("%s: %w", path, err)
 }
 
 // mostBytes bounds the decompressed size of one file.
@@ -113,10 +124,13 @@ const mostBytes = 1 << 30
 // no times are left out: files may hold rows of other programs too.
 func Read(r io.Reader) ([]Row, error) {
 	in := bufio.NewReader(r)
+	if _, err := in.Peek(1); errors.Is(err, io.EOF) {
+		return nil, errEmpty
+	}
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		plain, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("not a gzip file: %w", err)
 		}
 		in = bufio.NewReader(plain)
 	}

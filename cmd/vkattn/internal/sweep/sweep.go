@@ -41,7 +41,7 @@ func Ints(list string) ([]int, error) {
 
 func term(item string) ([]int, error) {
 	first, rest, isRange := strings.Cut(item, "-")
-	if !isRange {
+	if !isRange || first == "" {
 		v, err := positive(item, item)
 		return []int{v}, err
 	}
@@ -93,7 +93,10 @@ func positive(text, item string) (int, error) {
 	if errors.Is(err, strconv.ErrRange) && strings.Trim(text, "0123456789") == "" {
 		return 0, fmt.Errorf("%q: %s is over %d", item, text, largest)
 	}
-	if err != nil || v == 0 {
+	switch {
+	case (err != nil || v == 0) && text == item:
+		return 0, fmt.Errorf("%q is not a positive number", item)
+	case err != nil || v == 0:
 		return 0, fmt.Errorf("%q: %q is not a positive number", item, text)
 	}
 	return int(v), nil

@@ -33,7 +33,7 @@ func TestIntsRefuses(t *testing.T) {
 		"":                                   "not a positive number",
 		"64,":                                "not a positive number",
 		"0":                                  "not a positive number",
-		"-4":                                 "first-last*mult",
+		"-4":                                 "not a positive number",
 		"x":                                  "not a positive number",
 		"1.5":                                "not a positive number",
 		"64-128":                             "first-last*mult or first-last+step",
