@@ -118,7 +118,7 @@ func TestAppendRefusesByFieldName(t *testing.T) {
 		"page size":        {"Pages.PageSize", func(_ config, a args) { pagedAppend(a); a.Pages.PageSize = 0 }},
 		"pages":            {"Pages.Count", func(_ config, a args) { pagedAppend(a); a.Pages.Count = 0 }},
 		"page stride":      {"Pages.Stride", func(_ config, a args) { pagedAppend(a); a.Pages.Stride = -1 }},
-		"pages of nothing": {"Capacity", func(_ config, a args) { pagedAppend(a); a.Capacity = 0 }},
+		"pages of nothing": {"Pages.Stride", func(_ config, a args) { pagedAppend(a); a.Capacity = 0 }},
 		"no K":             {"K", func(_ config, a args) { a.K = attention.Tensor{} }},
 		"no cache":         {"KCache", func(_ config, a args) { a.KCache = attention.Tensor{} }},
 		"V alone":          {"VCache", func(_ config, a args) { a.VCache = attention.Tensor{} }},
@@ -262,7 +262,10 @@ func TestAppendRefusesOnADevice(t *testing.T) {
 	require.NoError(t, err)
 	elsewhere, err := attention.NewAppend(other, p.Config())
 	require.NoError(t, err)
-	require.ErrorAs(t, elsewhere.Forward(r.stream, good), &shape)
+	stream, err := other.NewStream("elsewhere")
+	require.NoError(t, err)
+	require.ErrorAs(t, elsewhere.Forward(stream, good), &shape)
+	require.NoError(t, stream.Close())
 	require.NoError(t, elsewhere.Close())
 	require.NoError(t, other.Close())
 	_, err = attention.NewAppend(other, p.Config())

@@ -143,6 +143,9 @@ func (op *Op) Backward(s *vk.Stream, a BackwardArgs) error {
 	if s.Device() == nil {
 		return errs.Invalid("Backward: a device tier needs a stream")
 	}
+	if err := errs.CheckStream("Backward", "the stream is", s.Device(), op.dev); err != nil {
+		return err
+	}
 	return op.recordBackward(s.Commands, s, &a)
 }
 
@@ -159,6 +162,9 @@ func (op *Op) RecordBackward(c *vk.Commands, a BackwardArgs) error {
 	}
 	if c.Device() == nil {
 		return errs.Invalid("RecordBackward: no command buffer")
+	}
+	if err := errs.CheckStream("RecordBackward", "the commands are", c.Device(), op.dev); err != nil {
+		return err
 	}
 	return op.recordBackward(c, nil, &a)
 }
@@ -281,7 +287,7 @@ func (op *Op) prepareBackward(r *plan.BackwardRequest) (*preparedBackward, error
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if op.closed.Load() {
-		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
+		return nil, errs.ClosedOp
 	}
 	if b.plans == nil || len(b.plans) >= maxPlans {
 		b.plans = map[plan.BackwardRequest]*preparedBackward{}

@@ -3,6 +3,7 @@ package attention
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -77,7 +78,7 @@ func (op *Op) usable() error {
 	case op == nil || op.cfg.HeadDim == 0: // New accepts no Config with HeadDim 0
 		return errs.Unmade("New")
 	case op.closed.Load():
-		return fmt.Errorf("attention: %w", vk.ErrClosed)
+		return errs.ClosedOp
 	}
 	return nil
 }
@@ -175,6 +176,9 @@ func (op *Op) Forward(s *vk.Stream, a Args) error {
 	if s.Device() == nil {
 		return errs.Invalid("Forward: a device tier needs a stream")
 	}
+	if err := errs.CheckStream("Forward", "the stream is", s.Device(), op.dev); err != nil {
+		return err
+	}
 	return op.record(s.Commands, s, &a)
 }
 
@@ -193,6 +197,9 @@ func (op *Op) Record(c *vk.Commands, a Args) error {
 	}
 	if c.Device() == nil {
 		return errs.Invalid("Record: no command buffer")
+	}
+	if err := errs.CheckStream("Record", "the commands are", c.Device(), op.dev); err != nil {
+		return err
 	}
 	return op.record(c, nil, &a)
 }
@@ -238,7 +245,7 @@ func (op *Op) prepare(r plan.Request) (*prepared, error) {
 		return p, nil
 	}
 	if op.closed.Load() {
-		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
+		return nil, errs.ClosedOp
 	}
 	if op.cfg.Tuning == TuningOn && op.experiment == (Experiment{}) {
 		if err := op.tuneOnFirstUse(r); err != nil {
@@ -273,7 +280,7 @@ func (op *Op) prepare(r plan.Request) (*prepared, error) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if op.closed.Load() {
-		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
+		return nil, errs.ClosedOp
 	}
 	if len(op.plans) >= maxPlans {
 		clear(op.plans)
@@ -307,7 +314,7 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 	}
 	if dev != nil {
 		if dev.Closed() {
-			return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
+			return nil, errs.Closed("the device")
 		}
 		if err := plan.CheckScale(&cfg); err != nil {
 			return nil, err
@@ -383,8 +390,9 @@ func (op *Op) withoutForward(s Shape, refusal error) error {
 		return refusal
 	}
 	r := op.typicalBackward(s)
-	if _, err := plan.MakeBackward(op.dev, &op.cfg, &r, op.backward.pick); err != nil {
-		return fmt.Errorf("%w; gradients: %w", refusal, err)
+	_, err := plan.MakeBackward(op.dev, &op.cfg, &r, op.backward.pick)
+	if errors.Is(err, ErrUnsupported) {
+		return fmt.Errorf("%w; %s", refusal, strings.TrimPrefix(err.Error(), ErrUnsupported.Error()+": "))
 	}
-	return nil
+	return err
 }

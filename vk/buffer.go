@@ -210,6 +210,9 @@ func (b *Buffer) Device() *Device {
 	return b.d
 }
 
+// Closed reports whether Close was called.
+func (b *Buffer) Closed() bool { return b != nil && b.closed.Load() }
+
 // Bytes is the mapped memory of Upload and Readback buffers, coherent with the device. It
 // is nil for other and for closed buffers. Do not use the slice after the buffer or its
 // device is closed. Writes of the device are visible after Stream.Wait; writes of the host

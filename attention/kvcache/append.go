@@ -135,7 +135,7 @@ func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
 	}
 	if dev != nil {
 		if dev.Closed() {
-			return nil, fmt.Errorf("attention: NewAppend: %w", vk.ErrClosed)
+			return nil, errs.Closed("the device")
 		}
 		if why := dev.Caps().Without(dispatch.NeedAddresses); why != "" && cfg.Access == problem.AccessAddresses {
 			return nil, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
@@ -158,7 +158,7 @@ func (p *Append) usable() error {
 	case p == nil || p.cfg.HeadDim == 0: // NewAppend accepts no AppendConfig with HeadDim 0
 		return errs.Unmade("NewAppend")
 	case p.pipelines.IsClosed():
-		return fmt.Errorf("attention: %w", vk.ErrClosed)
+		return errs.ClosedOp
 	}
 	return nil
 }
@@ -208,6 +208,9 @@ func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
 	if s.Device() == nil {
 		return errs.Invalid("Append.Forward: a device tier needs a stream")
 	}
+	if err := errs.CheckStream("Append.Forward", "the stream is", s.Device(), p.dev); err != nil {
+		return err
+	}
 	return p.record(s.Commands, &a)
 }
 
@@ -224,6 +227,9 @@ func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
 	}
 	if c.Device() == nil {
 		return errs.Invalid("Append.Record: no command buffer")
+	}
+	if err := errs.CheckStream("Append.Record", "the commands are", c.Device(), p.dev); err != nil {
+		return err
 	}
 	return p.record(c, &a)
 }

@@ -49,9 +49,6 @@ func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].Field != 
 
 // check checks a call and fills l with its layouts.
 func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
-	if p.pipelines.IsClosed() {
-		return fmt.Errorf("attention: %w", vk.ErrClosed)
-	}
 	if err := l.setSizes(a); err != nil {
 		return err
 	}
@@ -122,7 +119,10 @@ func (l *appendLayouts) setPages(a *AppendArgs) error {
 	if err := checkSize("Pages.Count", g.Count); err != nil {
 		return err
 	}
-	if a.Capacity != 0 || g.Stride == 0 {
+	if a.Capacity == 0 && g.Stride == 0 {
+		return &problem.ShapeError{Field: "Pages.Stride", Got: 0, Want: "the entries of a row of the block table, or a Capacity"}
+	}
+	if a.Capacity != 0 {
 		if err := checkSize("Capacity", a.Capacity); err != nil {
 			return err
 		}

@@ -36,9 +36,6 @@ type stack struct {
 
 // check checks a call and fills l with its layouts.
 func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
-	if m.pipelines.IsClosed() {
-		return fmt.Errorf("attention: %w", vk.ErrClosed)
-	}
 	sizes := problem.Shape{B: a.B, Hq: a.Hq, Sq: a.Sq, Sk: 1}
 	if err := sizes.Validate(); err != nil {
 		return err

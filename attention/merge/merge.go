@@ -128,7 +128,7 @@ func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 	}
 	if dev != nil {
 		if dev.Closed() {
-			return nil, fmt.Errorf("attention: NewMerge: %w", vk.ErrClosed)
+			return nil, errs.Closed("the device")
 		}
 		if why := dev.Caps().Without(dispatch.NeedAddresses); why != "" && cfg.Access == problem.AccessAddresses {
 			return nil, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
@@ -151,7 +151,7 @@ func (m *Merge) usable() error {
 	case m == nil || m.cfg.HeadDim == 0: // NewMerge accepts no MergeConfig with HeadDim 0
 		return errs.Unmade("NewMerge")
 	case m.pipelines.IsClosed():
-		return fmt.Errorf("attention: %w", vk.ErrClosed)
+		return errs.ClosedOp
 	}
 	return nil
 }
@@ -198,6 +198,9 @@ func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
 	if s.Device() == nil {
 		return errs.Invalid("Merge.Forward: a device tier needs a stream")
 	}
+	if err := errs.CheckStream("Merge.Forward", "the stream is", s.Device(), m.dev); err != nil {
+		return err
+	}
 	return m.record(s.Commands, &a)
 }
 
@@ -214,6 +217,9 @@ func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {
 	}
 	if c.Device() == nil {
 		return errs.Invalid("Merge.Record: no command buffer")
+	}
+	if err := errs.CheckStream("Merge.Record", "the commands are", c.Device(), m.dev); err != nil {
+		return err
 	}
 	return m.record(c, &a)
 }

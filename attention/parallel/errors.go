@@ -24,7 +24,7 @@ func (mismatch) Error() string        { return "disagrees with the other ranks" 
 func (mismatch) Is(target error) bool { return errs.IsInvalid(target) }
 
 // errClosed is the error of an operation that is closed.
-var errClosed = fmt.Errorf("attention: %w", vk.ErrClosed)
+var errClosed = errs.ClosedOp
 
 // RankError names the rank that ended a call and the reason.
 type RankError struct {

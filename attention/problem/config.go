@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"vkattn/attention/internal/errs"
 	"vkattn/attention/quant"
 )
 
@@ -100,7 +101,8 @@ func (c Config) GradientType() DType {
 // ScaleValue is the factor on Q Kᵀ.
 func (c Config) ScaleValue() float32 { return c.Scale.Value(c.HeadDim) }
 
-// Validate reports the first field that no tier accepts, as a *ShapeError.
+// Validate reports the first field that no tier accepts, as a *ShapeError. Fields that no tier
+// computes together match [ErrUnsupported] too.
 func (c Config) Validate() error {
 	switch {
 	case !c.DType.Valid():
@@ -135,6 +137,8 @@ func (c Config) Validate() error {
 		return &ShapeError{"KV", c.KV, "same, int8, fp8, q8_0 or q4_0"}
 	case c.KV.Blocked() && (c.HeadDim%quant.BlockElements != 0 || c.ValueDim()%quant.BlockElements != 0):
 		return &ShapeError{"HeadDim/HeadDimV", fmt.Sprintf("%d/%d", c.HeadDim, c.ValueDim()), fmt.Sprintf("multiples of 32 for %v", c.KV)}
+	case c.KV != KVSame && c.Dropout != 0:
+		return errs.Refuse(&ShapeError{"Dropout", fmt.Sprintf("%v with K and V of type %v", c.Dropout, c.KV), "K and V of the storage type"})
 	case c.KVBlock < 0 || c.KVBlock > MaxLength:
 		return &ShapeError{"KVBlock", c.KVBlock, "at least 1, or 0 for 1"}
 	case c.KVBlock > 1 && !c.KV.Scaled():

@@ -4,13 +4,12 @@ import (
 	"fmt"
 
 	"vkattn/attention/internal/errs"
-	"vkattn/vk"
 )
 
 // ErrUnsupported matches errors for well-formed problems that the tier or the device
 // cannot compute. Such errors also match [vk.ErrUnsupported]. Options that no tier computes
 // together match ErrInvalid too.
-var ErrUnsupported error = errs.Sentinel("attention: unsupported", vk.ErrUnsupported)
+var ErrUnsupported error = errs.ErrUnsupported
 
 // ErrInvalid matches errors for arguments that no tier accepts, every [ShapeError] among
 // them, and errors of objects that are nil or not made by this package. Such errors also

@@ -2,12 +2,12 @@ package dispatch
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 
+	"vkattn/attention/internal/errs"
 	"vkattn/vk"
 )
 
@@ -41,7 +41,7 @@ func (p *Pipelines[K, C]) Of(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, error
 // once.
 func (p *Pipelines[K, C]) make(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, error) {
 	if p.closed.Load() {
-		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
+		return nil, errs.ClosedOp
 	}
 	desc, err := key.Pipeline(cfg)
 	if err != nil {
@@ -54,7 +54,7 @@ func (p *Pipelines[K, C]) make(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, err
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed.Load() {
-		return nil, errors.Join(fmt.Errorf("attention: %w", vk.ErrClosed), made.Close())
+		return nil, errors.Join(errs.ClosedOp, made.Close())
 	}
 	if first := p.made[key]; first != nil {
 		return first, made.Close()

@@ -1,14 +1,19 @@
-// Package errs makes errors that match attention.ErrInvalid.
+// Package errs makes errors that match attention.ErrInvalid, attention.ErrUnsupported and
+// vk.ErrClosed.
 package errs
 
 import (
 	"fmt"
+	"strings"
 
 	"vkattn/vk"
 )
 
 // ErrInvalid is the error that attention.ErrInvalid names.
 var ErrInvalid = Sentinel("attention: invalid use", vk.ErrInvalid)
+
+// ErrUnsupported is the error that attention.ErrUnsupported names.
+var ErrUnsupported = Sentinel("attention: unsupported", vk.ErrUnsupported)
 
 // sentinel is an error with a text of its own that also matches another one.
 type sentinel struct {
@@ -41,4 +46,31 @@ func Invalid(format string, args ...any) error {
 // Unmade is the error of a nil or zero operation.
 func Unmade(constructor string) error {
 	return Invalid("the operation is nil, or was not made by %s", constructor)
+}
+
+// refusal is an error that also matches ErrUnsupported.
+type refusal struct{ cause error }
+
+func (e refusal) Error() string {
+	return ErrUnsupported.Error() + ": " + strings.TrimPrefix(e.cause.Error(), "attention: ")
+}
+
+func (e refusal) Unwrap() []error { return []error{ErrUnsupported, e.cause} }
+
+// Refuse returns an error that matches cause and ErrUnsupported: that of fields which are
+// well-formed, but no tier, or no device, computes.
+func Refuse(cause error) error { return refusal{cause} }
+
+// Closed is the error of something that is closed: the operation, the device or a buffer.
+func Closed(what string) error { return Sentinel("attention: "+what+" is closed", vk.ErrClosed) }
+
+// ClosedOp is the error of a closed operation.
+var ClosedOp = Closed("the operation")
+
+// CheckStream refuses a stream, or commands, of another device than the operation's.
+func CheckStream(method, what string, of, dev *vk.Device) error {
+	if of == dev {
+		return nil
+	}
+	return Invalid("%s: %s of another device", method, what)
 }

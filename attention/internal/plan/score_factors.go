@@ -1,9 +1,9 @@
 package plan
 
 import (
-	"fmt"
 	"math"
 
+	"vkattn/attention/internal/errs"
 	"vkattn/attention/problem"
 )
 
@@ -51,7 +51,7 @@ func CheckScale(c *problem.Config) error {
 	if !math.IsInf(float64(scaleLog2(*c)), 0) {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", problem.ErrUnsupported, &problem.ShapeError{Field: "Scale", Got: c.Scale,
+	return errs.Refuse(&problem.ShapeError{Field: "Scale", Got: c.Scale,
 		Want: "a magnitude of at most 2.358e38 on a device, whose kernels take the scale times log2(e) in float32"})
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/errs"
 	"vkattn/attention/problem"
 	"vkattn/attention/quant"
 	"vkattn/vk"
@@ -100,7 +101,7 @@ func (l *Layout) CheckGiven() error {
 }
 
 // CheckDevice reports memory on the wrong side: a device operation takes buffers of its
-// device, the CPU tier takes host memory.
+// device, which are not closed, the CPU tier takes host memory.
 func (l *Layout) CheckDevice(dev *vk.Device) error {
 	switch b := l.Tensor.Buffer; {
 	case dev == nil && b != nil:
@@ -109,6 +110,8 @@ func (l *Layout) CheckDevice(dev *vk.Device) error {
 		return &problem.ShapeError{Field: l.Field, Got: side(false), Want: "a buffer of the operation's device"}
 	case dev != nil && b.Device() != dev:
 		return &problem.ShapeError{Field: l.Field, Got: "a buffer of another device", Want: "one of the operation's device"}
+	case b.Closed():
+		return errs.Closed("the buffer of " + l.Field)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/errs"
 	"vkattn/attention/problem"
 	"vkattn/attention/quant"
 	"vkattn/vk"
@@ -59,7 +60,7 @@ func checkOptions(a *problem.Args, cfg *problem.Config) error {
 // checkCombination refuses, by name, the combinations that no tier computes.
 func checkCombination(a *problem.Args) error {
 	both := func(field, other string) error {
-		return fmt.Errorf("%w: %w", problem.ErrUnsupported, &problem.ShapeError{Field: field, Got: "given together with " + other, Want: "one of SparseTokens, Blocks and Mask"})
+		return errs.Refuse(&problem.ShapeError{Field: field, Got: "given together with " + other, Want: "one of SparseTokens, Blocks and Mask"})
 	}
 	switch {
 	case a.SparseTokens != nil && a.Blocks != nil:
@@ -140,10 +141,6 @@ func checkBroadcast(field string, batches, heads, rows int, s *problem.Shape) er
 // checkKV checks the scales against the type of K and V, and that rows of a Blocked type
 // start at a block.
 func checkKV(a *problem.Args, cfg *problem.Config) error {
-	if cfg.KV != problem.KVSame && cfg.Dropout != 0 {
-		return fmt.Errorf("%w: %w", problem.ErrUnsupported,
-			&problem.ShapeError{Field: "Dropout", Got: fmt.Sprintf("%v with K and V of type %v", cfg.Dropout, cfg.KV), Want: "K and V of the storage type"})
-	}
 	if err := checkScale("KScale", &a.KScale, cfg.KV); err != nil {
 		return err
 	}
