@@ -132,6 +132,11 @@ func (x *kvGather) placeArrived() {
 	x.copies(list)
 }
 
+// mayCUDA reports whether a call with cfg may run on tier cuda.
+func mayCUDA(cfg *attention.Config) bool {
+	return cfg.Tier == attention.TierCUDA || cfg.Tier == attention.TierAuto && cfg.AllowCUDA
+}
+
 // gatherForward computes O and LSE of this rank's rows, some key heads and their query heads at a time.
 func (c *call) gatherForward(q, k, v, o, lse view) error {
 	n, group := c.gatherHeads(slices.Contains(c.lse, true)), q.heads/k.heads
@@ -143,8 +148,8 @@ func (c *call) gatherForward(q, k, v, o, lse view) error {
 			return err
 		}
 		// What is recorded runs when it is submitted, so it is recorded while the blocks arrive. Uploads of
-		// packed sequences may submit by themselves.
-		if c.s == nil || c.packed() {
+		// packed sequences may submit by themselves, and a launch of tier cuda submits what is recorded.
+		if c.s == nil || c.packed() || mayCUDA(&c.cfg) {
 			if err := c.await(&arriving); err != nil {
 				return err
 			}

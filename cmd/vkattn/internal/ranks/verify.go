@@ -182,10 +182,11 @@ func (v *verification) run() (found finding, refusal *Refusal, err error) {
 		if err != nil {
 			return found, nil, err
 		}
-		if n > 0 && !slices.EqualFunc(results, again, bytes.Equal) {
+		if n == 0 {
+			results = again // the first run is judged: nothing is warm yet
+		} else if !slices.EqualFunc(results, again, bytes.Equal) {
 			found.Reasons = append(found.Reasons, fmt.Sprintf("run %d has other bits", n+1))
 		}
-		results = again
 	}
 	if v.pass != bench.PassForward {
 		return found, nil, v.judgeGradients(&found, results, one)
