@@ -362,7 +362,7 @@ func (b *Backward) judgeKinds(after [][]byte) error {
 			n := ((seq*x.g.heads+h)*x.perBatch + row) * x.g.dim
 			for i, got := range decodeFloats(x.g.row(after[x.g.image], batch, h, at), x.g.dtype) {
 				want, got := x.ref[n+i], float64(got)
-				if wrong == nil && (finite(want) != finite(got) || finite(want) && math.Abs(want-got) > most/32) {
+				if wrong == nil && (finite(want) != finite(got) || finite(want) && math.Abs(want-got) > most/8) {
 					wrong = fmt.Errorf("%s is %v, want %v, in sequence %d, head %d, row %d, column %d", x.g.name, got, want, seq, h, row, i)
 				}
 			}

@@ -263,6 +263,9 @@ func (r randomExtreme) drawNonFinite(c *Case) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	e := &c.Extremes
 	e.NonFinite = true
+	if c.Scale == attention.ScaleOf(0) {
+		c.Scale = attention.Scale{} // kernels take 2^-100, and Inf times that is Inf
+	}
 	if e.Bias != nil && r.chance(2) {
 		e.Bias = append(e.Bias, nan, inf)
 	}

@@ -178,8 +178,8 @@ type rowScores struct {
 
 	beyond bool // some score is more than float32 holds
 	isNaN  bool // some score is NaN or +Inf
-	// mayBeNaN: a scale of K is Inf, and all products with it have one sign. A kernel may
-	// multiply by the scale before it adds up products, or take NaN in its place.
+	// mayBeNaN: a scale of K is Inf. Even where all products with it have one sign, a kernel may
+	// take NaN in its place.
 	mayBeNaN bool
 
 	absorbed bool // some score was rounded away by what was added to it
@@ -202,9 +202,9 @@ func (f *Formula) score(b, h, row int) {
 			continue
 		}
 		score, e := f.modified(q, b, h, row, t)
+		r.mayBeNaN = r.mayBeNaN || p.KV.Scaled() && f.scaleIsInf(b, kv, t)
 		switch {
 		case math.IsInf(score, -1):
-			r.mayBeNaN = r.mayBeNaN || p.KV.Scaled() && f.scaleIsInf(b, kv, t)
 			r.unweighted = append(r.unweighted, f.valueOf(b, kv, t)) // by its bias, or by Q and K
 			continue
 		case math.IsNaN(score) || math.IsInf(score, 1):
