@@ -221,7 +221,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	}
 	var baseline []*bench.Row
 	if o.baseline != "" {
-		if baseline, err = savedRows(o.baseline); err != nil {
+		if baseline, err = a.savedRows(o.baseline); err != nil {
 			return badInputf("--baseline: %w", err)
 		}
 	}

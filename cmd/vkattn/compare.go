@@ -9,6 +9,7 @@ import (
 
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/compare"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/results"
 )
 
@@ -43,6 +44,9 @@ nothing changed.
   ambiguous  none of these: measure again with more runs or a lower --max-noise
   broken     the old row has a speed and the new one has none
 
+A row that is damaged or has an impossible time, such as 0 ms, is left out with a line on
+standard error.
+
 Exit codes: 0 no regression, 1 a row is slower or broken, 2 bad flags or files, or a
 row that only one of the files has.`,
 		Example: `  vkattn bench --preset llama3-8b --save old.json
@@ -74,9 +78,19 @@ func twoFiles(_ *cobra.Command, args []string) error {
 }
 
 // savedRows reads the rows that a benchmark saved.
-func savedRows(path string) ([]*bench.Row, error) {
+func (a *app) savedRows(path string) ([]*bench.Row, error) {
 	f, err := results.ReadFile(path)
+	a.saySkipped(f)
 	return f.Bench(), err
+}
+
+// saySkipped prints a line on each row of the files that is left out.
+func (a *app) saySkipped(files ...results.File) {
+	for _, f := range files {
+		for _, why := range f.Skipped {
+			fmt.Fprintf(a.stderr, "%s%s: left out: %s\n", errorPrefix, f.Path, flagtext.OneLine(why))
+		}
+	}
 }
 
 func (a *app) compare(old, current string, o *compareFlags) error {
@@ -84,11 +98,11 @@ func (a *app) compare(old, current string, o *compareFlags) error {
 	if err != nil {
 		return badInputf("-o: %w", err)
 	}
-	before, err := savedRows(old)
+	before, err := a.savedRows(old)
 	if err != nil {
 		return badInput(err)
 	}
-	after, err := savedRows(current)
+	after, err := a.savedRows(current)
 	if err != nil {
 		return badInput(err)
 	}

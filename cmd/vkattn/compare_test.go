@@ -116,6 +116,37 @@ func TestCompare(t *testing.T) {
 	refused(t, exitInput, "unknown output format", "compare", old, old, "-o", "csv")
 }
 
+// A row of a device whose clock ran backwards, or a line that is cut off, costs itself alone.
+func TestBadRowsOfSavedFilesAreLeftOut(t *testing.T) {
+	dir := t.TempDir()
+	rows := filepath.Join(dir, "rows.jsonl")
+	code, _, stderr := call(tiny("--device", "cpu", "-r", "8", "--warmup", "0", "--save", rows)...)
+	require.Equal(t, exitOK, code, stderr)
+	good, err := os.ReadFile(rows)
+	require.NoError(t, err)
+	var r map[string]any
+	require.NoError(t, json.Unmarshal(good, &r))
+	r["seqlen_q"], r["samples"] = 77, []float64{1, -9.2e12}
+	bad, err := json.Marshal(r)
+	require.NoError(t, err)
+	text := append(append(append(bad, '\n'), good...), good[:len(good)/2]...)
+	require.NoError(t, os.WriteFile(rows, text, 0o600))
+	leftOut := "vkattn: " + rows + ": left out: row 1: a run of -9.2e+12 ms\n" +
+		"vkattn: " + rows + ": left out: row 3: not the JSON of a benchmark: unexpected EOF\n"
+
+	code, stdout, stderr := call("compare", rows, rows)
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, leftOut+leftOut, stderr)
+	require.Contains(t, stdout, "1 row, ")
+	code, stdout, stderr = call("report", rows, "-o", "-")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, leftOut, stderr)
+	require.Contains(t, stdout, "1 rows of 1 file.")
+	_, stdout, stderr = call(tiny("--device", "cpu", "-r", "8", "--warmup", "0", "--baseline", rows)...)
+	require.Contains(t, stderr, leftOut)
+	require.Contains(t, stdout, "\ncompared with rows.jsonl:\n")
+}
+
 func TestBenchComparesWithABaseline(t *testing.T) {
 	onceOnly(t)
 	slow := savedRun(t, map[int]float64{33: 1e6, 7: 1})

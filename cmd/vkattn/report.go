@@ -143,6 +143,7 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 	if err != nil {
 		return badInput(err)
 	}
+	a.saySkipped(files...)
 	if err := o.checkPaths(files); err != nil {
 		return err
 	}

@@ -183,14 +183,14 @@ func TestReadTakesWhatBenchPrints(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, z.Close())
 		for _, b := range []bytes.Buffer{out, packed} {
-			got, err := results.Read(&b)
+			got, _, err := results.Read(&b)
 			require.NoError(t, err)
 			f := results.File{Rows: got}
 			require.Equal(t, rows, f.Bench())
 		}
 	}
 	for _, bad := range []string{"", "x", "{}", "[1]", `{"rows": []}`, `{"rows": [{"batch": "two"}]}`, "\x1f\x8bx", "| md |"} {
-		_, err := results.Read(strings.NewReader(bad))
+		_, _, err := results.Read(strings.NewReader(bad))
 		require.Error(t, err, bad)
 	}
 }

@@ -20,8 +20,9 @@ import (
 
 // File is the rows of one file.
 type File struct {
-	Path string
-	Rows []Row
+	Path    string
+	Rows    []Row
+	Skipped []string // a line on each row that is left out
 }
 
 // Row is a row of a benchmark with the run that it belongs to.
@@ -101,11 +102,11 @@ func ReadFile(path string) (f File, err error) {
 		return f, pathError(path, err)
 	}
 	defer in.Close()
-	rows, err := Read(in)
+	rows, skipped, err := Read(in)
 	if err != nil {
 		return f, pathError(path, err)
 	}
-	return File{Path: path, Rows: rows}, nil
+	return File{Path: path, Rows: rows, Skipped: skipped}, nil
 }
 
 // pathError names the file of an error once, and no function of the system.
@@ -120,67 +121,138 @@ func pathError(path string, err error) error {
 // mostBytes bounds the decompressed size of one file.
 const mostBytes = 1 << 30
 
+// mostDamage bounds the lines of a file that are no JSON. Behind so many it is taken for something else.
+const mostDamage = 100
+
 // Read reads rows in the format json or jsonl, compressed with gzip or not. Lines that have
-// no times are left out: files may hold rows of other programs too.
-func Read(r io.Reader) ([]Row, error) {
+// no times are left out: files may hold rows of other programs too. A row that is damaged or has
+// impossible times is left out with a line in skipped; without any other row it is the error.
+func Read(r io.Reader) (rows []Row, skipped []string, err error) {
 	in := bufio.NewReader(r)
 	if _, err := in.Peek(1); errors.Is(err, io.EOF) {
-		return nil, errEmpty
+		return nil, nil, errEmpty
 	}
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		plain, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, fmt.Errorf("not a gzip file: %w", err)
+			return nil, nil, fmt.Errorf("not a gzip file: %w", err)
 		}
 		in = bufio.NewReader(plain)
 	}
-	var rows []Row
-	for d := json.NewDecoder(io.LimitReader(in, mostBytes)); ; {
-		var text json.RawMessage
-		if err := d.Decode(&text); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, fmt.Errorf("not the JSON of a benchmark: %w", err)
-		}
-		list, err := decode(text)
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, list...)
+	f := reader{in: io.LimitReader(in, mostBytes)}
+	if err := f.read(); err != nil {
+		return nil, nil, err
 	}
-	if len(rows) == 0 {
-		return nil, ErrNoRows
+	switch {
+	case len(f.rows) > 0:
+		return f.rows, f.skipped, nil
+	case f.first != nil:
+		return nil, nil, f.first
 	}
-	return rows, nil
+	return nil, nil, ErrNoRows
 }
 
-// decode reads a line of jsonl, or the document of json.
-func decode(text []byte) ([]Row, error) {
+// reader reads the rows of one file.
+type reader struct {
+	in      io.Reader
+	rows    []Row
+	seen    int // values that may be rows
+	skipped []string
+	first   error // of the first row that is left out
+}
+
+func (f *reader) skip(err error) {
+	f.skipped = append(f.skipped, err.Error())
+	if f.first == nil {
+		f.first = err
+	}
+}
+
+// read reads one value after the other.
+func (f *reader) read() error {
+	damaged := 0
+	defer func() {
+		if damaged > 1 {
+			f.skipped = append(f.skipped, fmt.Sprintf("%d more lines that are not the JSON of a benchmark", damaged-1))
+		}
+	}()
+	for d := json.NewDecoder(f.in); damaged < mostDamage; {
+		var text json.RawMessage
+		err := d.Decode(&text)
+		var syntax *json.SyntaxError
+		cut := errors.Is(err, io.ErrUnexpectedEOF)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case cut || errors.As(err, &syntax):
+			if damaged++; damaged == 1 {
+				f.skip(fmt.Errorf("row %d: not the JSON of a benchmark: %w", f.seen+1, err))
+			}
+			if cut {
+				return nil
+			}
+			rest := bufio.NewReader(io.MultiReader(d.Buffered(), f.in))
+			nextLine(rest)
+			f.in, d = rest, json.NewDecoder(rest)
+		case err != nil:
+			return err
+		default:
+			if err := f.value(text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// nextLine goes to the end of the line of the first character that is no space.
+func nextLine(r *bufio.Reader) {
+	begun := false
+	for {
+		c, err := r.ReadByte()
+		if err != nil || begun && c == '\n' {
+			return
+		}
+		begun = begun || c != ' ' && c != '\t' && c != '\r' && c != '\n'
+	}
+}
+
+// value takes a line of jsonl, or the document of json.
+func (f *reader) value(text []byte) error {
 	var document struct {
 		Run  bench.RunInfo     `json:"run"`
 		Rows []json.RawMessage `json:"rows"`
 	}
-	if json.Unmarshal(text, &document) == nil && document.Rows != nil {
-		if err := checkSchema(&document.Run); err != nil {
-			return nil, err
-		}
-		var out []Row
-		for _, one := range document.Rows {
-			r, found, err := decodeRow(one)
-			if err != nil {
-				return nil, err
-			}
-			if r.Run = document.Run; found {
-				out = append(out, r)
-			}
-		}
-		return out, nil
+	if json.Unmarshal(text, &document) != nil || document.Rows == nil {
+		return f.row(text, nil)
 	}
+	if err := checkSchema(&document.Run); err != nil {
+		return err
+	}
+	for _, one := range document.Rows {
+		if err := f.row(one, &document.Run); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// row takes one row. run is the run of its document; nil: the row has its own.
+func (f *reader) row(text []byte, run *bench.RunInfo) error {
+	f.seen++
 	r, found, err := decodeRow(text)
-	if err != nil || !found {
-		return nil, err
+	switch {
+	case errors.Is(err, ErrSchema):
+		return err
+	case err != nil:
+		f.skip(fmt.Errorf("row %d: %w", f.seen, err))
+	case found:
+		if run != nil {
+			r.Run = *run
+		}
+		f.rows = append(f.rows, r)
 	}
-	return []Row{r}, nil
+	return nil
 }
 
 func decodeRow(text []byte) (r Row, found bool, err error) {
@@ -198,14 +270,14 @@ func decodeRow(text []byte) (r Row, found bool, err error) {
 		return r, false, nil // of another command, which times nothing
 	}
 	if err := json.Unmarshal(text, &r); err != nil {
-		return r, false, fmt.Errorf("row: %w", err)
+		return r, false, err
 	}
 	if err := checkSchema(&r.Run); err != nil {
 		return r, false, err
 	}
-	for _, ms := range r.Samples {
-		if ms != 0 && !(ms >= shortest && ms <= longest) {
-			return r, false, fmt.Errorf("row: a run of %v ms", ms)
+	if r.Status == bench.OK || r.Status == bench.Ablated {
+		if err := checkTimes(&r.Row); err != nil {
+			return r, false, err
 		}
 	}
 	if r.Baseline == "" {
@@ -216,6 +288,26 @@ func decodeRow(text []byte) (r Row, found bool, err error) {
 
 // Bounds of the time of a run in ms. Sums and ratios of such times are finite.
 const shortest, longest = 1e-9, 1e15
+
+// checkTimes refuses the times of a row that no run takes, as a clock that stands still or runs backwards
+// gives them.
+func checkTimes(r *bench.Row) error {
+	possible := func(ms float64) bool { return ms >= shortest && ms <= longest }
+	for _, ms := range r.Samples {
+		if !possible(ms) {
+			return fmt.Errorf("a run of %v ms", ms)
+		}
+	}
+	for _, s := range []struct {
+		what string
+		ms   float64
+	}{{"median", r.Ms.Median}, {"least time", r.Ms.Min}, {"longest time", r.Ms.Max}} {
+		if !possible(s.ms) {
+			return fmt.Errorf("a %s of %v ms", s.what, s.ms)
+		}
+	}
+	return nil
+}
 
 // checkSchema refuses the rows of a later program, whose fields may mean something else.
 func checkSchema(run *bench.RunInfo) error {
