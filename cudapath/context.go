@@ -16,6 +16,7 @@ package cudapath
 import "C"
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 
@@ -35,9 +36,10 @@ type Context struct {
 
 	// Every call holds life for reading; the end of the device holds it for writing. Do
 	// not call package vk with it held: the end of the device waits for such calls.
-	life   sync.RWMutex
-	closed bool
-	dead   atomic.Pointer[Error] // the first error that lost the device
+	life    sync.RWMutex
+	closed  bool
+	closing atomic.Bool           // no call begins
+	dead    atomic.Pointer[Error] // the first error that lost the device
 
 	mu      sync.Mutex // guards what follows
 	modules map[string]*module
@@ -79,6 +81,9 @@ type attached struct{ c *Context }
 
 // Detach closes the context at the end of the device.
 func (a attached) Detach() { a.c.end() }
+
+// Wait is vk.Waiter's: the work of all CUDA streams ends before the device does.
+func (a attached) Wait(ctx context.Context) error { return a.c.drain(ctx) }
 
 func newContext(dev *vk.Device) (*Context, error) {
 	info, lib, err := match(dev.Info())
@@ -128,7 +133,7 @@ func (c *Context) enter(op string) error {
 		return unmade(op)
 	}
 	c.life.RLock()
-	if c.closed {
+	if c.closed || c.closing.Load() {
 		c.life.RUnlock()
 		return closed(op)
 	}
@@ -176,6 +181,27 @@ func (c *Context) drop(r resource) {
 	}
 }
 
+// drain waits for the work of all streams, and ends the calls on the context.
+func (c *Context) drain(ctx context.Context) error {
+	c.closing.Store(true)
+	var streams []*Stream
+	c.mu.Lock()
+	for r := range c.owned {
+		if s, ok := r.(*Stream); ok {
+			streams = append(streams, s)
+		}
+	}
+	c.mu.Unlock()
+	for _, s := range streams {
+		for !c.dev.Lost() && c.dead.Load() == nil && s.unfinished() {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // end destroys everything. After a lost device CUDA may wait for semaphores that nobody
 // will signal; end then destroys nothing, as that would wait for them too.
 func (c *Context) end() {
@@ -187,11 +213,6 @@ func (c *Context) end() {
 	c.closed = true
 	if c.dev.Lost() {
 		return
-	}
-	for r := range c.owned { // memory is destroyed after the streams that use it
-		if s, ok := r.(*Stream); ok {
-			C.cua_stream_synchronize(c.lib.api, c.handle, s.handle)
-		}
 	}
 	for r := range c.owned {
 		r.destroy()

@@ -33,7 +33,6 @@ int cua_release(const cua_api *a, int device);
 
 int cua_stream_create(const cua_api *a, cua_handle context, cua_handle *stream);
 int cua_stream_destroy(const cua_api *a, cua_handle context, cua_handle stream);
-int cua_stream_synchronize(const cua_api *a, cua_handle context, cua_handle stream);
 /* Asks until the stream is done, an error, or the time is over (CUDA_ERROR_NOT_READY). */
 int cua_stream_poll(const cua_api *a, cua_handle context, cua_handle stream, uint64_t at_most_ns);
 

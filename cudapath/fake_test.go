@@ -89,7 +89,7 @@ var fakeTimeline = sync.OnceValue(func() uintptr {
 })
 
 // withFake opens a Vulkan device that the fake is the CUDA of.
-func withFake(t testing.TB) (*fake, *Context) {
+func withFake(t testing.TB, change ...func(*vk.Options)) (*fake, *Context) {
 	t.Helper()
 	f := newFake(t)
 	driver := os.Getenv("VKATTN_DRIVER")
@@ -97,7 +97,11 @@ func withFake(t testing.TB) (*fake, *Context) {
 		t.Skip("a null device executes nothing")
 	}
 	t.Setenv("VKATTN_VALIDATION", "")
-	dev, err := vk.Open(vk.Options{PipelineCache: "off"})
+	o := vk.Options{PipelineCache: "off"}
+	for _, f := range change {
+		f(&o)
+	}
+	dev, err := vk.Open(o)
 	if err != nil && (driver == "" || driver == "none") {
 		t.Skipf("no Vulkan device: %v", err)
 	}

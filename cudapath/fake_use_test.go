@@ -282,6 +282,35 @@ func TestExportedMemoryClosesOnExec(t *testing.T) {
 	require.NotZero(t, flags&unix.FD_CLOEXEC)
 }
 
+// CUDA work that never ends does not keep the device from closing, and nothing that it uses is destroyed.
+func TestTheDeviceClosesWhileCUDAHangs(t *testing.T) {
+	f, c := withFake(t, func(o *vk.Options) { o.Timeout = 50 * time.Millisecond })
+	other, err := vk.Open(vk.Options{PipelineCache: "off"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, other.Close()) }()
+	gate, err := other.NewTimeline(false)
+	require.NoError(t, err)
+	never, err := c.ImportTimeline(gate)
+	require.NoError(t, err)
+	s, err := c.NewStream()
+	require.NoError(t, err)
+	require.NoError(t, s.WaitFor(never, 1))
+	live := f.live()
+	closed := make(chan error, 1)
+	go func() { closed <- c.dev.Close() }()
+	select {
+	case err := <-closed:
+		require.ErrorIs(t, err, vk.ErrTimeout)
+	case <-time.After(20 * time.Second):
+		t.Error("Close waits for CUDA")
+	}
+	require.Equal(t, live, f.live())
+	_, err = c.NewStream()
+	require.ErrorIs(t, err, vk.ErrClosed)
+	require.NoError(t, s.Close())
+	require.NoError(t, gate.Signal(1))
+}
+
 // A kernel may be chosen while the device closes.
 func TestChooseWhileTheDeviceCloses(t *testing.T) {
 	_, c := withFake(t)

@@ -4,7 +4,6 @@ package cudapath
 import "C"
 
 import (
-	"context"
 	"sync/atomic"
 	"syscall"
 
@@ -187,8 +186,8 @@ func (m *Memory) checkRange(op string, off, n uint64) error {
 	return nil
 }
 
-// CopyFromHost copies src to byte offset off and waits for the copy. It is not ordered with
-// the work of streams: for that see Stream.CopyFromHost.
+// CopyFromHost copies src to byte offset off and waits for the copy, at most for the Timeout of
+// the device. It is not ordered with the work of streams: for that see Stream.CopyFromHost.
 func (m *Memory) CopyFromHost(off uint64, src []byte) error {
 	const op = "CopyFromHost"
 	if err := m.checkRange(op, off, uint64(len(src))); err != nil {
@@ -198,7 +197,12 @@ func (m *Memory) CopyFromHost(off uint64, src []byte) error {
 		if err := s.CopyFromHost(m.Address()+off, src); err != nil {
 			return err
 		}
-		return s.Wait(context.Background())
+		ctx, cancel := m.c.dev.Bounded()
+		defer cancel()
+		if err := s.Wait(ctx); err == nil || ctx.Err() == nil {
+			return err
+		}
+		return refuse(op, vk.ErrTimeout, "the copy has not finished")
 	})
 }
 

@@ -11,11 +11,6 @@ int cua_stream_destroy(const cua_api *a, cua_handle context, cua_handle stream)
 	return with(context, a->StreamDestroy(stream));
 }
 
-int cua_stream_synchronize(const cua_api *a, cua_handle context, cua_handle stream)
-{
-	return with(context, a->StreamSynchronize(stream));
-}
-
 static uint64_t now(void)
 {
 	struct timespec t;

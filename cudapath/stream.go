@@ -121,7 +121,7 @@ func (s *Stream) CopyFromHost(address uint64, src []byte) error {
 }
 
 // CopyToHost copies from a device address to dst, after the earlier work of the stream. dst
-// has the bytes when it returns.
+// has the bytes when it returns. It waits without a bound: Wait, which takes a context, may come first.
 func (s *Stream) CopyToHost(dst []byte, address uint64) error {
 	const op = "CopyToHost"
 	if err := s.use(op); err != nil {
@@ -199,6 +199,14 @@ func (s *Stream) poll(op string, atMost time.Duration) (done bool, err error) {
 		return false, nil
 	}
 	return true, s.c.check("cuStreamQuery", r)
+}
+
+// unfinished waits for a slice of time and reports whether an open stream has work after it.
+func (s *Stream) unfinished() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return !s.closed.Load() &&
+		C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(waitSlice)) == C.CUDA_ERROR_NOT_READY
 }
 
 // Close destroys the stream; its work continues. For the stream of a Vulkan stream it

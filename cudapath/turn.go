@@ -5,7 +5,6 @@ import "C"
 
 import (
 	"errors"
-	"sync"
 	"time"
 
 	"vkattn/vk"
@@ -19,7 +18,6 @@ type link struct {
 	workspace *Memory   // of backward kernels; nil: none yet
 	retired   []*Memory // smaller ones, which unfinished work may use
 
-	mu     sync.RWMutex // Close against Drain, which comes from other goroutines
 	closed bool
 }
 
@@ -123,32 +121,16 @@ func (l *link) release() {
 	l.retired = nil
 }
 
-// WaitFor, SignalTo, Drain, Poll and Close implement vk.Peer.
+// WaitFor, SignalTo, Poll and Close implement vk.Peer.
 func (l *link) WaitFor(value uint64) error { return l.stream.WaitFor(l.semaphore, value) }
 
 func (l *link) SignalTo(value uint64) error { return l.stream.SignalTo(l.semaphore, value) }
-
-func (l *link) Drain() error {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	if l.closed {
-		return nil
-	}
-	s := l.stream
-	if err := s.use("Drain"); err != nil {
-		return err
-	}
-	defer s.c.leave()
-	return s.c.check("cuStreamSynchronize", C.cua_stream_synchronize(s.c.lib.api, s.c.handle, s.handle))
-}
 
 func (l *link) Poll(atMost time.Duration) (done bool, err error) {
 	return l.stream.poll("Poll", atMost)
 }
 
 func (l *link) Close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}

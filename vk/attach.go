@@ -1,7 +1,9 @@
 package vk
 
 import (
+	"context"
 	"reflect"
+	"slices"
 	"sync"
 )
 
@@ -12,6 +14,15 @@ type Attached interface {
 	// all work that held it, for a device after everything made from it. It runs on any
 	// goroutine that uses the device and must not use the device.
 	Detach()
+}
+
+// Waiter is an Attached of a device with work of its own. Device.Close waits for it before it
+// destroys anything.
+type Waiter interface {
+	Attached
+	// Wait waits until the work has finished. If ctx is done first, which Err tells, it
+	// returns the context's error. It must not use the device.
+	Wait(ctx context.Context) error
 }
 
 // attachments are values by key, as in a context.Context. There are one or two.
@@ -67,6 +78,21 @@ func (a *attachments) add(op string, key any, open func() (Attached, error)) (At
 		return nil, closed(op)
 	}
 	return v, nil
+}
+
+// wait waits for the work of all values.
+func (a *attachments) wait(ctx context.Context) error {
+	a.mu.RLock()
+	list := slices.Clone(a.list)
+	a.mu.RUnlock()
+	for _, v := range list {
+		if w, ok := v.value.(Waiter); ok {
+			if err := w.Wait(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // detach detaches all values, the last one first.

@@ -5,9 +5,11 @@ package vk
 import "C"
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
@@ -47,7 +49,15 @@ type Options struct {
 	// ErrUnsupported if the device, or the best one, lacks one, and ErrInvalid for an
 	// empty name.
 	Extensions []string
+	// Timeout bounds the waits of calls that take no context: Close of a Device, a Stream and
+	// a Recording, WaitIdle, Stream.Finish, and Upload if staging memory is full. They return an error that
+	// matches ErrTimeout when no submission to the device has finished for so long. 0:
+	// DefaultTimeout; negative: no bound.
+	Timeout time.Duration
 }
+
+// DefaultTimeout is the Timeout of Options and External that name none.
+const DefaultTimeout = 30 * time.Second
 
 // Device is an open device with one queue. It is safe for concurrent use.
 type Device struct {
@@ -63,12 +73,15 @@ type Device struct {
 	// Every call holds life for reading and Close holds it for writing, so that no call
 	// uses a destroyed device.
 	life    sync.RWMutex
-	closed  bool
-	closing atomic.Bool // waits end early
+	closed  atomic.Bool
+	closing atomic.Bool // waits end early, and no call begins
 	lost    atomic.Bool
+	timeout time.Duration // of Options; negative: none
+	hung    atomic.Uint64 // 1 + what finished was when a wait ended by the timeout; 0: none has
 
 	queue                  sync.Mutex
 	worked                 atomic.Bool // work may have been submitted to the queue
+	direct                 atomic.Bool // the caller may have submitted work to it
 	lockQueue, unlockQueue func()      // of External, around each use of the queue
 	unguarded              bool        // wrapped without LockQueue
 
@@ -196,6 +209,7 @@ func create(in *C.vka_instance, p *probe, log *messageLog, o Options) (*Device, 
 		return nil, &Error{Op: "vkCreateDevice", Result: goResult(r)}
 	}
 	d := newDevice(in, c, p, enable)
+	d.timeout = timeoutOf(o.Timeout)
 	d.owned, d.log, d.debug, d.stats = true, log, o.Debug && enable.DebugUtils, enable.PipelineExecutable
 	return d, nil
 }
@@ -241,8 +255,11 @@ func (d *Device) enter(op string) error {
 	if d == nil {
 		return unmade(op)
 	}
+	if d.closing.Load() {
+		return closed(op)
+	}
 	d.life.RLock()
-	if d.closed {
+	if d.closed.Load() {
 		d.life.RUnlock()
 		return closed(op)
 	}
@@ -260,11 +277,11 @@ func (d *Device) enter(op string) error {
 // stay is enter for calls that work on a lost device too. If it reports true,
 // d.life.RUnlock must follow.
 func (d *Device) stay() bool {
-	if d == nil {
+	if d == nil || d.closing.Load() {
 		return false
 	}
 	d.life.RLock()
-	if d.closed || d.c == nil {
+	if d.closed.Load() || d.c == nil {
 		d.life.RUnlock()
 		return false
 	}
@@ -298,30 +315,15 @@ func (d *Device) withQueue(f func() C.VkResult) C.VkResult {
 	return f()
 }
 
-// WaitIdle waits until all submitted work has finished. It does not submit recorded work.
-// On a wrapped device it waits only for the streams of this Device.
+// WaitIdle waits until all submitted work has finished, within Options.Timeout. It does not
+// submit recorded work. On a wrapped device it waits only for the streams of this Device.
 func (d *Device) WaitIdle() error {
-	if err := d.enter("WaitIdle"); err != nil {
+	const op = "WaitIdle"
+	if err := d.enter(op); err != nil {
 		return err
 	}
 	defer d.leave()
-	return d.idle()
-}
-
-// idle waits for the device. On a wrapped device, whose other queues this package cannot
-// lock, it waits for the streams of this Device.
-func (d *Device) idle() error {
-	d.drainPeers()
-	if !d.worked.Load() {
-		return nil // null drivers, which have no hardware, do not implement waits
-	}
-	if d.owned {
-		return d.check("vkDeviceWaitIdle", d.withQueue(func() C.VkResult { return C.vka_wait_idle(d.c) }))
-	}
-	return d.eachStream(func(s *Stream) error {
-		r := C.vka_timeline_wait(d.c, C.uint64_t(s.timeline.handle), C.uint64_t(s.submitted.Load()), ^C.uint64_t(0))
-		return d.check("vkWaitSemaphores", r)
-	})
+	return d.idle(d.limit(op))
 }
 
 // Closed reports whether Close has begun.
@@ -331,21 +333,36 @@ func (d *Device) Closed() bool { return d != nil && d.closing.Load() }
 func (d *Device) Lost() bool { return d != nil && d.lost.Load() }
 
 // Close waits until the device is idle, saves the pipeline cache and destroys everything
-// made from the device. Waits in other goroutines return ErrClosed. Close waits without a
-// limit: before Close, signal the timelines that submitted work waits for. Mapped memory
+// made from the device. Waits in other goroutines return ErrClosed. Mapped memory
 // (Buffer.Bytes) is unmapped. Further calls do nothing. Close returns the error of the
 // wait. It closes a lost device too.
+//
+// Close waits within Options.Timeout: before Close, signal the timelines that submitted work
+// waits for. If the device does not become idle, or a call of another goroutine does not return
+// from the driver, the error matches ErrTimeout. The device and what was made from it are closed
+// then, but nothing is destroyed: destroying what a device uses is undefined.
 func (d *Device) Close() error {
 	if d == nil || d.closing.Swap(true) {
 		return nil
 	}
-	d.life.Lock()
+	ctx := d.limit("Device.Close")
+	ctx.closes = true
+	defer d.closed.Store(true)
+	if err := d.lockLife(ctx); err != nil {
+		return err
+	}
+	defer d.life.Unlock()
 	if d.c == nil { // a zero Device
-		d.closed = true
-		d.life.Unlock()
 		return nil
 	}
-	err := d.idle()
+	err := d.idle(ctx)
+	if err == nil {
+		err = d.attached.wait(ctx)
+	}
+	if errors.Is(err, ErrTimeout) {
+		d.log.pump()
+		return err
+	}
 	for s := range d.streams {
 		s.destroy()
 	}
@@ -368,8 +385,6 @@ func (d *Device) Close() error {
 	closeInstance(d.instance)
 	d.log.close()
 	d.c, d.instance = nil, nil
-	d.closed = true
-	d.life.Unlock()
 	return err
 }
 
@@ -409,6 +424,7 @@ func (d *Device) VulkanQueue() (queue vulkan.Queue, family uint32) {
 	}
 	defer d.life.RUnlock()
 	d.worked.Store(true)
+	d.direct.Store(true)
 	return vulkan.Queue(unsafe.Pointer(d.c.queue)), d.info.queueFamily
 }
 
@@ -424,6 +440,7 @@ func (d *Device) WithQueue(f func(queue vulkan.Queue)) error {
 		return invalid(op, "no function")
 	}
 	d.worked.Store(true)
+	d.direct.Store(true)
 	d.withQueue(func() C.VkResult { f(vulkan.Queue(unsafe.Pointer(d.c.queue))); return C.VK_SUCCESS })
 	return nil
 }

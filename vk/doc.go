@@ -60,6 +60,10 @@
 // while a submission of it is in flight. No function keeps a Go slice after it
 // returns.
 //
+// Submitted work may never end. Waits take a context; the few calls that take none return
+// ErrTimeout when nothing has finished for Options.Timeout. Objects whose Close returns it are closed,
+// and stay until Device.Close. If that returns it too, what the device may use is left undestroyed.
+//
 // # Errors
 //
 // Errors that the environment or the caller causes are *Error values that match one of

@@ -22,6 +22,10 @@ var (
 	ErrClosed = errors.New("vk: closed")
 	// ErrNoDevice: no Vulkan loader, no device, or none that matches the request.
 	ErrNoDevice = errors.New("vk: no device")
+	// ErrTimeout: submitted work did not finish within Options.Timeout, in a call that takes no context.
+	ErrTimeout = errors.New("vk: timeout")
+	// ErrTimestamps: the device's clock gave no time, as it ran backwards or beyond the host's.
+	ErrTimestamps = errors.New("vk: unusable timestamps")
 	// ErrInvalid: an argument breaks a rule of this package or a limit of Vulkan.
 	ErrInvalid = errors.New("vk: invalid use")
 )

@@ -14,8 +14,8 @@ import (
 // everything recorded in the stream before, and before everything recorded later. Both
 // signal and wait for one timeline, so that no turn waits on the host.
 //
-// The owner of the stream calls the methods; other goroutines may call Drain and Poll. The
-// methods must not use the device.
+// The owner of the stream calls the methods; other goroutines may call Poll. The methods must
+// not use the device.
 //
 // After a peer has failed it gets no more work, and every call of its stream returns the
 // peer's error.
@@ -24,13 +24,12 @@ type Peer interface {
 	WaitFor(value uint64) error
 	// SignalTo sets the timeline to value when all work of the peer has finished.
 	SignalTo(value uint64) error
-	// Drain waits until all work of the peer has finished. After an error some of it
-	// will never finish, and the timeline may not reach the value of SignalTo.
-	Drain() error
-	// Poll is like Drain but waits at most for a time, which may be 0. It reports
-	// whether all work has finished.
+	// Poll waits until all work of the peer has finished, at most for a time, which may be
+	// 0, and reports whether it has. After an error some of it will never finish, and the
+	// timeline may not reach the value of SignalTo.
 	Poll(atMost time.Duration) (done bool, err error)
-	// Close is called once, after Drain or when the device is lost.
+	// Close is called once, when Poll has reported that all work has finished, or failed, or
+	// when the device is lost.
 	Close()
 }
 
@@ -324,37 +323,45 @@ func (t *turns) failure() error {
 	return t.failed
 }
 
-// drain waits for the peer, from any goroutine.
-func (t *turns) drain(d *Device) {
+// drain waits for the peer, from any goroutine. The error is that of ctx.
+func (t *turns) drain(ctx context.Context, d *Device) error {
 	t.mu.Lock()
 	peer, failed := t.peer, t.failed
 	t.mu.Unlock()
 	t.closing.RLock()
 	defer t.closing.RUnlock()
-	if peer == nil || failed != nil || t.ended || d.lost.Load() {
-		return
+	if peer == nil || failed != nil || t.ended {
+		return nil
 	}
-	if err := peer.Drain(); err != nil {
-		t.mu.Lock()
-		t.fail(d, err)
-		t.mu.Unlock()
+	for !d.lost.Load() {
+		done, err := peer.Poll(pollSlice)
+		switch {
+		case err != nil:
+			t.mu.Lock()
+			t.fail(d, err)
+			t.mu.Unlock()
+			return nil
+		case done:
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // drainPeers waits for the peers of all streams.
-func (d *Device) drainPeers() {
-	_ = d.eachStream(func(s *Stream) error {
-		s.turns.drain(d)
-		return nil
-	})
+func (d *Device) drainPeers(ctx context.Context) error {
+	return d.eachStream(func(s *Stream) error { return s.turns.drain(ctx, d) })
 }
 
-// close ends the turns. The batches of the stream have finished, or the device is lost.
+// close ends the turns. The batches of the stream and the work of the peer have finished, or the device is
+// lost.
 func (t *turns) close(d *Device) {
 	if t.peer == nil {
 		return
 	}
-	t.drain(d)
 	t.closing.Lock()
 	t.ended = true
 	t.closing.Unlock()

@@ -95,15 +95,6 @@ func (p *fakePeer) SignalTo(value uint64) error {
 	return p.do(func() { _ = p.t.set(value) })
 }
 
-func (p *fakePeer) Drain() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for p.err == nil && (p.busy || len(p.list) > 0) {
-		p.changed.Wait()
-	}
-	return p.err
-}
-
 func (p *fakePeer) Poll(atMost time.Duration) (done bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

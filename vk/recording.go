@@ -3,7 +3,10 @@ package vk
 // #include "host.h"
 import "C"
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Recording is a command buffer that is recorded once and submitted many times, by Stream.Replay.
 // A submission then costs the host a vkQueueSubmit, without the checks of the commands and their
@@ -20,6 +23,7 @@ type Recording struct {
 	scope  C.int   // of its barriers
 	stream *Stream // of the submission that has not been waited for; nil: none
 	closed bool
+	gone   bool // destroyed
 }
 
 // Record makes a Recording of the commands that f records, behind a barrier. f gets Commands for its own
@@ -179,7 +183,9 @@ func (r *Recording) hold(x Resource) bool {
 	return r.b.hold(x) == nil
 }
 
-// Close waits for the last submission and destroys the recording.
+// Close waits for the last submission, within Options.Timeout, and destroys the recording. If the
+// submission does not finish, the error matches ErrTimeout: the recording is closed then, and destroyed
+// with the device.
 func (r *Recording) Close() error {
 	if r == nil || !r.d.stay() {
 		return nil
@@ -191,8 +197,14 @@ func (r *Recording) Close() error {
 	var err error
 	if s := r.stream; s != nil {
 		if !r.d.lost.Load() {
-			c := C.vka_timeline_wait(r.d.c, C.uint64_t(s.timeline.handle), C.uint64_t(r.b.value), ^C.uint64_t(0))
-			err = r.d.check("vkWaitSemaphores", c)
+			err = r.d.await(r.d.limit("Recording.Close"), s.timeline.handle, r.b.value)
+			if r.d.closing.Load() {
+				return nil // Device.Close does the rest
+			}
+			if errors.Is(err, ErrTimeout) {
+				r.closed = true
+				return err
+			}
 		}
 		_ = s.retireUpTo(r.b.value)
 	}
@@ -209,8 +221,8 @@ func (r *Recording) destroy() {
 }
 
 func (r *Recording) free() {
-	if !r.closed {
-		r.closed = true
+	if !r.gone {
+		r.closed, r.gone = true, true
 		r.uses = nil
 		r.b.destroy(r.d)
 	}

@@ -85,7 +85,7 @@ func (s *Stream) makeRoom(ctx context.Context, op string) error {
 // Upload copies src to dst at byte offset off, after all work recorded before and before
 // all work recorded later. It has copied src to staging memory when it returns; the copy
 // to dst runs with the stream. src may have any size: if staging memory is full, Upload
-// submits the recorded work and waits.
+// submits the recorded work and waits, within Options.Timeout.
 func (s *Stream) Upload(dst *Buffer, off uint64, src []byte) error {
 	const op = "Upload"
 	if err := s.use(op); err != nil {
@@ -98,7 +98,7 @@ func (s *Stream) Upload(dst *Buffer, off uint64, src []byte) error {
 	if _, _, err := s.d.checkRange(op, BufferRange{dst, off, uint64(len(src))}); err != nil {
 		return err
 	}
-	ctx := context.Background()
+	ctx := s.d.limit(op)
 	b, err := s.record(op)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -33,6 +34,7 @@ type Stream struct {
 	observer       func(Dispatched) // of Observe; nil: none
 	up, down       *stagingRing
 	closed         bool
+	gone           bool // destroyed
 }
 
 // NewStream creates a stream. The name is for debugging tools. The caller closes the
@@ -217,6 +219,18 @@ func (s *Stream) Wait(ctx context.Context) error {
 	return s.wait(ctx, op, value)
 }
 
+// Finish is Wait for a caller who must not leave before the work has finished: no context ends it, but it
+// returns an error that matches ErrTimeout when no submission to the device has finished for
+// Options.Timeout.
+func (s *Stream) Finish() error {
+	const op = "Finish"
+	d := s.Device()
+	if d == nil {
+		return unmade(op)
+	}
+	return s.Wait(d.limit(op))
+}
+
 // WaitValue waits until the submission that returned value (see Submit) has finished. It
 // submits nothing. If ctx is done first it returns the context's error. The error matches
 // ErrInvalid for a value that no submission has returned.
@@ -242,8 +256,9 @@ func (s *Stream) wait(ctx context.Context, op string, value uint64) error {
 	return s.retireUpTo(value)
 }
 
-// Close waits for the submitted work of the stream and destroys the stream. Work that was
-// not submitted is dropped.
+// Close waits for the submitted work of the stream, within Options.Timeout, and destroys the
+// stream. Work that was not submitted is dropped. If the work does not finish, the error matches
+// ErrTimeout: the stream is closed then, and what it holds stays until the device is closed.
 func (s *Stream) Close() error {
 	if !s.Device().stay() {
 		return nil
@@ -254,9 +269,18 @@ func (s *Stream) Close() error {
 	}
 	var err error
 	if !s.d.lost.Load() {
-		err = s.waitOn(context.Background(), "Close", s.timeline, s.submitted.Load())
+		const op = "Stream.Close"
+		ctx := s.d.limit(op)
+		err = s.waitOn(ctx, op, s.timeline, s.submitted.Load())
+		if late := s.turns.drain(ctx, s.d); err == nil {
+			err = late
+		}
 		if s.d.closing.Load() {
 			return nil // Device.Close does the rest
+		}
+		if errors.Is(err, ErrTimeout) {
+			s.closed = true
+			return err
 		}
 	}
 	s.d.mu.Lock()
@@ -268,10 +292,10 @@ func (s *Stream) Close() error {
 
 // destroy frees everything. The work is finished, or the device is lost.
 func (s *Stream) destroy() {
-	if s.closed {
+	if s.gone {
 		return
 	}
-	s.closed = true
+	s.closed, s.gone = true, true
 	s.turns.close(s.d)
 	_ = s.retireUpTo(math.MaxUint64)
 	if s.b != nil {

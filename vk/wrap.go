@@ -4,6 +4,7 @@ package vk
 import "C"
 
 import (
+	"time"
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
@@ -30,8 +31,9 @@ type External struct {
 	// LockQueue and UnlockQueue are called around each use of Queue. A program that
 	// uses the queue too must set both.
 	LockQueue, UnlockQueue func()
-	// PipelineCache as in Options.
+	// PipelineCache and Timeout as in Options.
 	PipelineCache string
+	Timeout       time.Duration
 }
 
 // Wrap returns a Device on the caller's objects, which must live until it is closed. Close
@@ -118,6 +120,7 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 		return nil, &Error{Op: "Wrap", Result: goResult(r)}
 	}
 	d := newDevice(in, c, p, enabled)
+	d.timeout = timeoutOf(e.Timeout)
 	d.lockQueue, d.unlockQueue = e.LockQueue, e.UnlockQueue
 	d.unguarded = e.LockQueue == nil
 	d.debug, d.stats = enabled.DebugUtils, enabled.PipelineExecutable

@@ -82,13 +82,13 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 		if err == nil && d.finished {
 			return nil
 		}
-		if waited := d.settle(ctx); err == nil {
+		if waited := d.settle(); err == nil {
 			err = waited
 		}
 		return err
 	})
 	if begun && err != nil {
-		_ = d.settle(context.Background()) // what begin submitted, if the ranks disagree
+		_ = d.settle() // what begin submitted, if the ranks disagree
 	}
 	err = errors.Join(err, d.end(err))
 	if records {

@@ -288,7 +288,7 @@ func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, 
 		if err == nil || c.err != nil {
 			err = c.err // the first one
 		}
-		if waited := c.settle(ctx); err == nil {
+		if waited := c.settle(); err == nil {
 			err = waited
 		}
 		op.mu.Lock()

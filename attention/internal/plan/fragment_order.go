@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -225,7 +224,9 @@ func probeFragments(dev *vk.Device, t problem.DType, f fragment) ([]uint32, erro
 	if err := s.Barrier(); err != nil {
 		return nil, err
 	}
-	if err := s.Download(context.Background(), bytes, b, 0); err != nil {
+	ctx, cancel := dev.Bounded()
+	defer cancel()
+	if err := s.Download(ctx, bytes, b, 0); err != nil {
 		return nil, err
 	}
 	answer := make([]uint32, len(bytes)/4)
