@@ -58,7 +58,9 @@ const (
 //
 // Tune drops a candidate that does not compile or run, or whose result differs from the
 // result of the heuristic's tile. The report says why. Canceling ctx ends a tuning between
-// two steps, and a lost device ends it at once; nothing is stored then. The CPU tier has
+// two steps, and a lost device ends it at once; nothing is stored then. A device that does not finish
+// a run within the budget and half a minute more ends it with an error that matches vk.ErrTimeout. If
+// the device's timestamps are no times, Tune times by the wall clock, and a note says so. The CPU tier has
 // nothing to tune: the error matches [ErrUnsupported].
 func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, error) {
 	if err := op.usable(); err != nil {
@@ -148,7 +150,45 @@ type contestants interface {
 	timed(ctx context.Context, op *Op, n int) ([]time.Duration, error)
 	// result runs an operation once and returns some of what it computed.
 	result(ctx context.Context, op *Op) ([]float32, error)
+	// byWall changes to the wall clock, after an error that matches errNoClock.
+	byWall()
 	close()
+}
+
+// hangTime is how much longer than the budget of a tuning one wait for the device may take.
+const hangTime = 30 * time.Second
+
+// bounded are contestants on a device that may hang.
+type bounded struct {
+	contestants
+	limit time.Duration // of one wait
+}
+
+func (b *bounded) timed(ctx context.Context, op *Op, n int) (times []time.Duration, err error) {
+	err = within(ctx, b.limit, func(ctx context.Context) error {
+		times, err = b.contestants.timed(ctx, op, n)
+		return err
+	})
+	return times, err
+}
+
+func (b *bounded) result(ctx context.Context, op *Op) (values []float32, err error) {
+	err = within(ctx, b.limit, func(ctx context.Context) error {
+		values, err = b.contestants.result(ctx, op)
+		return err
+	})
+	return values, err
+}
+
+// within calls f with a context of limited time. If that ends first, the error matches vk.ErrTimeout.
+func within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	inner, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := f(inner)
+	if err != nil && ctx.Err() == nil && inner.Err() != nil {
+		return &vk.Error{Op: "Tune", Detail: fmt.Sprintf("the device hangs: it has finished no run for %v", limit), Err: vk.ErrTimeout}
+	}
+	return err
 }
 
 // limits fills in the defaults of the options.
@@ -345,7 +385,11 @@ func (t *tuning) check(ctx context.Context, memory contestants, list []*candidat
 // compete compiles, checks and times the candidates. It returns the winner, its time and
 // the time of the heuristic's tile, in milliseconds.
 func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristic float64, err error) {
-	memory, err := t.memory(ctx)
+	memory := &bounded{limit: t.Budget + hangTime}
+	err = within(ctx, memory.limit, func(ctx context.Context) error {
+		memory.contestants, err = t.memory(ctx)
+		return err
+	})
 	if err != nil {
 		return nil, 0, 0, err
 	}
@@ -362,19 +406,12 @@ func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristi
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	// Candidates are in the order of their estimates, so that the likely ones are timed if time runs out.
-	t.say("warming up", 0, len(runs))
-	for start := time.Now(); time.Since(start) < min(tuneWarm, t.Budget/4); {
-		if _, err := memory.timed(ctx, runs[0].op, 4); err != nil {
-			return nil, 0, 0, err
-		}
+	all, first, err := t.race(ctx, memory, runs)
+	if errors.Is(err, errNoClock) { // all times are of one clock
+		memory.byWall()
+		t.report.Notes = append(t.report.Notes, "timed by the wall clock: "+errNoClock.Error())
+		all, first, err = t.race(ctx, memory, runs)
 	}
-	contest := race{
-		run:  func(ctx context.Context, i, n int) ([]time.Duration, error) { return memory.timed(ctx, runs[i].op, n) },
-		over: func() bool { return time.Now().After(t.deadline) },
-		say:  func(round, left int) { t.say(fmt.Sprintf("timing, round %d", round), len(runs)-left, len(runs)) },
-	}
-	all, first, err := contest.hold(ctx, len(runs))
 	if err != nil {
 		return nil, 0, 0, err
 	}
@@ -394,6 +431,23 @@ func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristi
 		row.TFLOPs = ratio(float64(t.flops), row.Ms*1e9)
 	}
 	return runs[first], milliseconds(all[first].median), milliseconds(all[0].median), nil
+}
+
+// race times the candidates. They are in the order of their estimates, so that the likely ones are timed if
+// time runs out.
+func (t *tuning) race(ctx context.Context, memory contestants, runs []*candidate) (all []runner, winner int, err error) {
+	t.say("warming up", 0, len(runs))
+	for start := time.Now(); time.Since(start) < min(tuneWarm, t.Budget/4); {
+		if _, err := memory.timed(ctx, runs[0].op, 4); err != nil {
+			return nil, 0, err
+		}
+	}
+	contest := race{
+		run:  func(ctx context.Context, i, n int) ([]time.Duration, error) { return memory.timed(ctx, runs[i].op, n) },
+		over: func() bool { return time.Now().After(t.deadline) },
+		say:  func(round, left int) { t.say(fmt.Sprintf("timing, round %d", round), len(runs)-left, len(runs)) },
+	}
+	return contest.hold(ctx, len(runs))
 }
 
 func (t *tuning) say(stage string, done, of int) {

@@ -192,7 +192,7 @@ func (m *backwardTuneMemory) backward(op *Op) error {
 }
 
 // timed runs op n times and returns the times of the kernel alone. Without the device's
-// clock they are the times of whole calls, which differ by the kernel.
+// clock they are the times of whole calls, which differ by the kernel. A time of 0 matches errNoClock.
 func (m *backwardTuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration, error) {
 	out := make([]time.Duration, n)
 	watches := make([]kernelWatch, n)
@@ -226,11 +226,13 @@ func (m *backwardTuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.D
 		for _, pair := range watches[i].marks {
 			t, err := m.stream.Elapsed(pair[0], pair[1])
 			if err != nil {
-				return nil, err
+				return nil, noClock(err)
 			}
 			out[i] += t
 		}
-		out[i] = max(out[i], 1) // a coarse clock may stand still
+		if out[i] <= 0 {
+			return nil, errNoClock
+		}
 	}
 	return out, nil
 }

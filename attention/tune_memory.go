@@ -25,7 +25,7 @@ type tuneMemory struct {
 	stride  [4]int64      // elements from one copy of a tensor to the next
 	copies  int
 	next    int
-	stamps  bool
+	stamps  bool // times are of the device's timestamps, not of the wall clock
 }
 
 const (
@@ -152,7 +152,20 @@ func (m *tuneMemory) args(copy int) Args {
 	return a
 }
 
-// timed runs op n times, each on the next copy, with a barrier between runs.
+// errNoClock is the error of times that the device's timestamps do not give.
+var errNoClock = errors.New("the device's timestamps are unusable")
+
+// noClock replaces an error of unusable timestamps.
+func noClock(err error) error {
+	if errors.Is(err, vk.ErrTimestamps) {
+		return errNoClock
+	}
+	return err
+}
+
+func (m *tuneMemory) byWall() { m.stamps = false }
+
+// timed runs op n times, each on the next copy, with a barrier between runs. A time of 0 matches errNoClock.
 func (m *tuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration, error) {
 	marks := make([][2]vk.Mark, n)
 	out := make([]time.Duration, n)
@@ -187,9 +200,11 @@ func (m *tuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration,
 	for i, pair := range marks {
 		t, err := m.stream.Elapsed(pair[0], pair[1])
 		if err != nil {
-			return nil, err
+			return nil, noClock(err)
 		}
-		out[i] = max(t, 1) // a coarse clock may stand still
+		if out[i] = t; t <= 0 {
+			return nil, errNoClock
+		}
 	}
 	return out, nil
 }

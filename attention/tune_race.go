@@ -41,7 +41,7 @@ type runner struct {
 }
 
 // hold runs the race among some candidates. It returns the result of each and the winner. An
-// error ends the race: the context is done, or the device is lost or closed.
+// error ends the race: see fatal.
 func (r *race) hold(ctx context.Context, candidates int) (all []runner, winner int, err error) {
 	all = make([]runner, candidates)
 	left := make([]int, candidates)
@@ -132,10 +132,15 @@ func (r *race) round(ctx context.Context, all []runner, left []int, n int, first
 	return nil
 }
 
-// fatal reports whether an error ends the tuning: the device is lost or closed, or the
-// caller canceled. Other errors concern one candidate.
+// fatal reports whether an error ends the tuning, or all times of it: the device is lost, closed or
+// hangs, its clock is unusable, or the caller canceled. Other errors concern one candidate.
 func fatal(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, vk.ErrClosed)
+	for _, all := range []error{vk.ErrDeviceLost, vk.ErrClosed, vk.ErrTimeout, errNoClock} {
+		if errors.Is(err, all) {
+			return true
+		}
+	}
+	return ctx.Err() != nil
 }
 
 func median(times []time.Duration) time.Duration {

@@ -4,8 +4,11 @@ package cudapath
 import "C"
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
+
+	"vkattn/vk"
 )
 
 // Event records the device time at which a stream reaches a point.
@@ -45,7 +48,8 @@ func (s *Stream) Record(e *Event) error {
 }
 
 // Since is the device time from an earlier event to this one, with a resolution of half a
-// microsecond. Both must have been recorded and reached (after Stream.Wait).
+// microsecond. Both must have been recorded and reached (after Stream.Wait). The error matches
+// vk.ErrTimestamps for a time that is none: below 0, or longer than a Duration.
 func (e *Event) Since(earlier *Event) (time.Duration, error) {
 	const op = "Since"
 	if e == nil {
@@ -60,7 +64,14 @@ func (e *Event) Since(earlier *Event) (time.Duration, error) {
 	}
 	var ms C.float
 	err := e.c.check("cuEventElapsedTime", C.cua_event_elapsed(e.c.lib.api, e.c.handle, earlier.handle, e.handle, &ms))
-	return time.Duration(float64(ms) * float64(time.Millisecond)), err
+	ns := float64(ms) * float64(time.Millisecond)
+	switch {
+	case err != nil:
+		return 0, err
+	case !(ns >= 0 && ns < math.MaxInt64): // NaN too
+		return 0, refuse(op, vk.ErrTimestamps, "%v ms", float64(ms))
+	}
+	return time.Duration(ns), nil
 }
 
 // Close destroys the event.

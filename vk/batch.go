@@ -3,7 +3,10 @@ package vk
 // #include "host.h"
 import "C"
 
-import "unsafe"
+import (
+	"time"
+	"unsafe"
+)
 
 // A descriptor pool holds this many sets and buffers; a batch takes more pools as
 // it needs them and keeps them for its next use.
@@ -30,9 +33,10 @@ type batch struct {
 	handles, starts, ranges [C.VKA_MAX_BINDINGS]uint64 // scratch for one set
 	params                  paramMemory
 
-	queries []uint64 // VkQueryPools
-	marks   int      // timestamps written
-	lost    bool     // never executed; it only has timestamps and staging memory
+	queries []uint64      // VkQueryPools
+	marks   int           // timestamps written
+	sent    time.Duration // since epoch: when it was submitted, if it has timestamps
+	lost    bool          // never executed; it only has timestamps and staging memory
 
 	recording *Recording // that owns the batch; nil: a stream or the caller does
 

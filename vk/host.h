@@ -212,7 +212,8 @@ VkResult vka_wrap_device(vka_instance *, VkPhysicalDevice, VkDevice, VkQueue, ui
 void vka_destroy_device(vka_device *);
 VkResult vka_wait_idle(vka_device *);
 void vka_set_name(vka_device *, uint32_t type, uint64_t handle, const char *name);
-VkResult vka_calibrate(vka_device *, uint64_t *device_ticks, uint64_t *host_ns, uint64_t *deviation_ns);
+/* *before and *after are the host's time, of the clock that *host_ns is of, around the call. */
+VkResult vka_calibrate(vka_device *, uint64_t *device_ticks, uint64_t *host_ns, uint64_t *deviation_ns, uint64_t *before, uint64_t *after);
 
 /* memory.c */
 

@@ -3,6 +3,8 @@ package vk
 // #include "host.h"
 import "C"
 
+import "time"
+
 // Submit submits the recorded work and returns the value that the stream's timeline has
 // when the work has finished. With nothing recorded it returns the value of the last
 // submission. If it fails, the recorded work is dropped.
@@ -101,6 +103,9 @@ func (s *Stream) send(b, again *batch, value uint64, signal bool) error {
 	l.signal(s.timeline, value)
 	d := s.d
 	d.worked.Store(true)
+	if b != nil && b.marks > 0 {
+		b.sent = time.Since(epoch)
+	}
 	r := d.withQueue(func() C.VkResult {
 		return C.vka_submit(d.c, C.uint32_t(n), &commands[0], C.uint32_t(l.waits), u64(&l.wait[0]), u64(&l.waitValues[0]),
 			C.uint32_t(l.signals), u64(&l.set[0]), u64(&l.signalValues[0]))

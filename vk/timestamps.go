@@ -4,6 +4,7 @@ package vk
 import "C"
 
 import (
+	"math"
 	"time"
 )
 
@@ -19,14 +20,23 @@ const maxTicks = 1 << 16
 // lostTick stands for a timestamp whose batch was never executed.
 const lostTick = ^uint64(0)
 
-// tickLog has the timestamps of a stream in the order of recording.
-type tickLog struct {
-	recorded uint64   // number of marks recorded
-	first    uint64   // mark that values[0] belongs to
-	values   []uint64 // ticks of finished marks
+// stamp is a finished timestamp with the host's times, since epoch, between which the device took it.
+type stamp struct {
+	ticks      uint64
+	sent, seen time.Duration // of its batch: submitted, and found finished
 }
 
-func (t *tickLog) add(v uint64) {
+// epoch is when the host's times of stamps begin.
+var epoch = time.Now()
+
+// tickLog has the timestamps of a stream in the order of recording.
+type tickLog struct {
+	recorded uint64  // number of marks recorded
+	first    uint64  // mark that values[0] belongs to
+	values   []stamp // of finished marks
+}
+
+func (t *tickLog) add(v stamp) {
 	if len(t.values) >= 2*maxTicks {
 		t.values = append(t.values[:0], t.values[maxTicks:]...)
 		t.first += maxTicks
@@ -36,13 +46,14 @@ func (t *tickLog) add(v uint64) {
 
 func (t *tickLog) lose(n int) {
 	for range n {
-		t.add(lostTick)
+		t.add(stamp{ticks: lostTick})
 	}
 }
 
 // read reads the timestamps of a finished batch.
 func (t *tickLog) read(d *Device, b *batch) error {
 	var ticks [queryCount]uint64
+	seen := time.Since(epoch)
 	for i := 0; b.marks > 0; i++ {
 		n := min(b.marks, queryCount)
 		if d.lost.Load() {
@@ -55,7 +66,7 @@ func (t *tickLog) read(d *Device, b *batch) error {
 				return err
 			}
 			for _, v := range ticks[:n] {
-				t.add(v)
+				t.add(stamp{v, b.sent, seen})
 			}
 		}
 		b.marks -= n
@@ -102,7 +113,7 @@ func (c *Commands) Timestamp() (Mark, error) {
 	return Mark{c.s, seq}, nil
 }
 
-// Ticks is the raw value of a finished mark, in units of Limits.TimestampPeriodNs, with
+// Ticks is the raw value of a finished mark, as the driver gives it, in units of Limits.TimestampPeriodNs, with
 // Limits.TimestampValidBits valid bits. The error matches ErrInvalid for a mark of another
 // stream, for a mark whose work has not finished or was never executed, and for a mark
 // older than the last 65536.
@@ -112,31 +123,37 @@ func (s *Stream) Ticks(m Mark) (uint64, error) {
 		return 0, err
 	}
 	defer s.d.leave()
-	return s.tick(op, m)
+	v, err := s.stamp(op, m)
+	return v.ticks, err
 }
 
-func (s *Stream) tick(op string, m Mark) (uint64, error) {
+func (s *Stream) stamp(op string, m Mark) (stamp, error) {
 	if m.s != s {
-		return 0, invalid(op, "the mark is of another stream")
+		return stamp{}, invalid(op, "the mark is of another stream")
 	}
 	if err := s.retire(); err != nil {
-		return 0, err
+		return stamp{}, err
 	}
 	t := &s.ticks
 	switch {
 	case m.seq < t.first:
-		return 0, invalid(op, "the mark is older than the last %d", maxTicks)
+		return stamp{}, invalid(op, "the mark is older than the last %d", maxTicks)
 	case m.seq >= t.first+uint64(len(t.values)):
-		return 0, invalid(op, "the mark's work has not finished")
-	case t.values[m.seq-t.first] == lostTick:
-		return 0, invalid(op, "the mark's work was not executed")
+		return stamp{}, invalid(op, "the mark's work has not finished")
+	case t.values[m.seq-t.first].ticks == lostTick:
+		return stamp{}, invalid(op, "the mark's work was not executed")
 	}
 	return t.values[m.seq-t.first], nil
 }
 
+// clockSlack is the share by which the clocks of device and host may disagree.
+const clockSlack = 16
+
 // Elapsed is the device time from mark a to mark b, which was recorded after a. Both must
-// have finished (after Wait). Elapsed returns the same errors as Ticks. For marks in the
-// wrong order the error matches ErrInvalid.
+// have finished (after Wait). It is 0 if the clock stood still: the work between the marks is
+// shorter than a tick, or the device has no clock that runs. Elapsed returns the same errors as
+// Ticks. For marks in the wrong order the error matches ErrInvalid. If the clock ran backwards, or by
+// more than the host's between submission and end of the work, it matches ErrTimestamps.
 func (s *Stream) Elapsed(a, b Mark) (time.Duration, error) {
 	const op = "Elapsed"
 	if err := s.use(op); err != nil {
@@ -146,26 +163,34 @@ func (s *Stream) Elapsed(a, b Mark) (time.Duration, error) {
 	if a.seq > b.seq {
 		return 0, invalid(op, "the marks are in the wrong order")
 	}
-	x, err := s.tick(op, a)
+	x, err := s.stamp(op, a)
 	if err != nil {
 		return 0, err
 	}
-	y, err := s.tick(op, b)
+	y, err := s.stamp(op, b)
 	if err != nil {
 		return 0, err
 	}
 	l := &s.d.info.Caps.Limits
-	return ticksToDuration(x, y, l.TimestampValidBits, l.TimestampPeriodNs), nil
+	took := ticksToDuration(x.ticks, y.ticks, l.TimestampValidBits, l.TimestampPeriodNs)
+	if most := y.seen - x.sent; took > most+most/clockSlack {
+		return 0, refuse(op, ErrTimestamps, "timestamps %d and %d of work that took at most %v", x.ticks, y.ticks, most)
+	}
+	return took, nil
 }
 
-// ticksToDuration converts ticks. A counter of fewer than 64 bits may have wrapped once.
+// ticksToDuration converts ticks. A counter of fewer than 64 bits may have wrapped once. A time that is too
+// long for a Duration, as of a clock that ran backwards, is the longest.
 func ticksToDuration(from, to uint64, validBits uint32, periodNs float64) time.Duration {
 	mask := ^uint64(0)
 	if validBits < 64 {
 		mask = 1<<validBits - 1
 	}
 	n := (to - from) & mask
-	return time.Duration(float64(n) * periodNs)
+	if ns := float64(n) * periodNs; ns < math.MaxInt64 {
+		return time.Duration(ns)
+	}
+	return math.MaxInt64
 }
 
 // Calibration is a simultaneous reading of the clocks of device and host.
@@ -176,7 +201,8 @@ type Calibration struct {
 }
 
 // Calibrate reads the clocks of device and host, to convert device times to host times.
-// Without Caps.CalibratedTimestamps the error matches ErrUnsupported.
+// Without Caps.CalibratedTimestamps the error matches ErrUnsupported. If the host's time is
+// not that of the call, or the device's is 0, it matches ErrTimestamps.
 func (d *Device) Calibrate() (Calibration, error) {
 	const op = "Calibrate"
 	if err := d.enter(op); err != nil {
@@ -186,10 +212,13 @@ func (d *Device) Calibrate() (Calibration, error) {
 	if !d.info.Caps.CalibratedTimestamps {
 		return Calibration{}, unsupported(op, "the device does not calibrate its clock against the host's")
 	}
-	var ticks, host, deviation uint64
-	r := C.vka_calibrate(d.c, u64(&ticks), u64(&host), u64(&deviation))
+	var ticks, host, deviation, before, after uint64
+	r := C.vka_calibrate(d.c, u64(&ticks), u64(&host), u64(&deviation), u64(&before), u64(&after))
 	if err := d.check("vkGetCalibratedTimestamps", r); err != nil {
 		return Calibration{}, err
+	}
+	if slack := min(deviation, before); ticks == 0 || deviation > math.MaxInt64 || host < before-slack || host > after+slack {
+		return Calibration{}, refuse(op, ErrTimestamps, "the device's clock is at %d, and the host's, from %d to %d ns, at %d", ticks, before, after, host)
 	}
 	return Calibration{ticks, time.Duration(host), time.Duration(deviation)}, nil
 }

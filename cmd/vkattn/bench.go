@@ -117,7 +117,7 @@ the work and shows what it costs; such a result is wrong by design and not verif
 
 Exit codes: 0 done, 1 a wrong result or, with --baseline, a slower row, 2 bad flags or, with
 --baseline, a row that only this run has, 3 no row is supported and fits the memory, 4
-device failure` + signalHelp,
+device failure, or a device that hangs (--timeout)` + signalHelp,
 		Example: `  vkattn bench                                      # a sweep that suits the device
   vkattn bench --list                               # presets and suites
   vkattn bench --preset llama3-8b,short --tier all
@@ -225,6 +225,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 			return badInputf("--baseline: %w", err)
 		}
 	}
+	a.timeout = o.timing.Limit()
 	dev, err := a.benchDevice(o.device, plan)
 	if err != nil {
 		return err

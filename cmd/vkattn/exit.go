@@ -81,7 +81,7 @@ func exitCode(err error) int {
 		return exitUnsupported
 	case errors.As(err, &shape):
 		return exitInput
-	case errors.As(err, &device), errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
+	case errors.As(err, &device), errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed), errors.Is(err, vk.ErrTimeout):
 		return exitDevice
 	}
 	return exitFailure

@@ -72,6 +72,7 @@ type app struct {
 	validation     bool
 	stats          bool                                               // open devices with compiler statistics
 	labels         bool                                               // open devices with names for debugging tools
+	timeout        time.Duration                                      // of opened devices; 0: vk.DefaultTimeout
 	touch          func(who string, p *cases.Problem, after [][]byte) // for tests: see verify.Verifier
 	spoil          func(*attention.BackwardArgs)                      // for tests: changes results before run --verify reads them
 	onInterrupt    cleanup                                            // saves finished rows, and removes temporary files

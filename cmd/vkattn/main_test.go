@@ -19,6 +19,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/internal/faultydriver"
 	"vkattn/vk"
 )
 
@@ -27,6 +28,9 @@ import (
 // until the end of its input. VKATTN_TEST_GRACE is grace.
 func TestMain(m *testing.M) {
 	if os.Getenv("VKATTN_TEST_IS_COMMAND") != "" {
+		if err := faultydriver.Install(); err != nil {
+			panic(err)
+		}
 		flushTime = endLimit
 		if d, err := time.ParseDuration(os.Getenv("VKATTN_TEST_GRACE")); err == nil {
 			grace = d

@@ -236,7 +236,7 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 	switch {
 	case err == nil:
 		return rows, nil
-	case ctx.Err() != nil, errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
+	case ctx.Err() != nil, errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed), errors.Is(err, vk.ErrTimeout):
 		return rows, err
 	case errors.Is(err, vk.ErrOutOfMemory):
 		last.OOM = flagtext.OneLine(err.Error())

@@ -79,6 +79,9 @@ func timed(stream *vk.Stream, op *attention.Op, args attention.Args, n int) []ti
 		var err error
 		times[i], err = stream.Elapsed(m[0], m[1])
 		check(err)
+		if times[i] <= 0 {
+			log.Fatal("the clock of the device stands still")
+		}
 	}
 	return times
 }

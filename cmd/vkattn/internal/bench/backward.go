@@ -99,11 +99,12 @@ func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 		kernels[i] = k.Kernel
 	}
 	row.SPIRV = modules(dev, kernels...)
-	out, err := p.runner.gradients(ctx, w)
+	out, err := g.gradients(ctx, p, w)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
-	row.Sets, row.Timer, row.SparseRatio = p.runner.sets(), p.runner.timer(), g.in.sparseRatio()
+	clock := p.runner.clock(w)
+	row.Sets, row.Timer, row.SparseRatio = p.runner.sets(), clock.timer(), g.in.sparseRatio()
 	a := p.data.all()
 	for name, t := range map[string]*attention.Tensor{"DQ": &a.DQ, "DK": &a.DK, "DV": &a.DV} {
 		t.Host = out[name]
@@ -114,7 +115,7 @@ func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 	if row.Status != "" {
 		return nil, row
 	}
-	return &candidate{row: row, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
+	return &candidate{row: row, clock: clock, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
 		return p.runner.timed(ctx, w, n)
 	}}, row
 }

@@ -35,15 +35,16 @@ func (g *group) plain(ctx context.Context, s Spec) (*candidate, *Row) {
 	}
 	g.closers = append(g.closers, op.Close)
 	row.Tier, row.Tile = op.Tier().String(), op.Tile()
-	row.Sets, row.Timer = p.runner.sets(), p.runner.timer()
 	w := &work{op: op, pass: g.problem.Pass, name: "plain " + g.problem.String()}
+	clock := p.runner.clock(w)
+	row.Sets, row.Timer = p.runner.sets(), clock.timer()
 	if err := g.verifyPlain(ctx, row, p, w); err != nil {
 		return nil, g.stop(row, err)
 	}
 	if row.Status != "" {
 		return nil, row
 	}
-	return &candidate{row: row, run: func(ctx context.Context, n int) ([]time.Duration, error) {
+	return &candidate{row: row, clock: clock, run: func(ctx context.Context, n int) ([]time.Duration, error) {
 		return p.runner.timed(ctx, w, n)
 	}}, row
 }
@@ -52,7 +53,7 @@ func (g *group) plain(ctx context.Context, s Spec) (*candidate, *Row) {
 // sets the status of the row.
 func (g *group) verifyPlain(ctx context.Context, row *Row, p *setup, w *work) error {
 	if w.pass != PassForward {
-		out, err := p.runner.gradients(ctx, w)
+		out, err := g.gradients(ctx, p, w)
 		if err != nil {
 			return err
 		}
@@ -62,7 +63,7 @@ func (g *group) verifyPlain(ctx context.Context, row *Row, p *setup, w *work) er
 		}
 		return g.judgeGradients(row, g.problem.Config, a)
 	}
-	out, _, err := p.runner.once(ctx, w) // plain attention has no LSE
+	out, _, err := g.once(ctx, p, w) // plain attention has no LSE
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func (b *Bench) BaselineNames(list []Problem) []string {
 
 // Group verifies and times one problem by every Spec, baseline and peer and returns a row
 // of each. Their timed runs take turns, so that all have the same clocks and load. The
-// error is a lost device or the context's error; the rows are valid even then.
+// error is a device that is lost or hangs, or the context's error; the rows are valid even then.
 func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	specs, peers := b.specs(p), b.peers(p)
 	if err := p.Shape.Validate(); err != nil && p.Ceiling == "" {

@@ -113,7 +113,7 @@ func (g *group) ceiling(ctx context.Context, s Spec) (*candidate, *Row) {
 	row.Tier = ""
 	c := &candidate{row: row}
 	var err error
-	if c.run, err = g.ceilingRun(ctx, row); err != nil {
+	if c.run, c.clock, err = g.ceilingRun(ctx, row); err != nil {
 		g.stop(row, err)
 		if errors.Is(err, ceiling.ErrWrong) {
 			row.Status = Fail
@@ -123,8 +123,8 @@ func (g *group) ceiling(ctx context.Context, s Spec) (*candidate, *Row) {
 	return c, row
 }
 
-// ceilingRun returns the function that times the row, after a first run.
-func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context, int) ([]time.Duration, error), error) {
+// ceilingRun returns the function that times the row, after a first run, and its clock.
+func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context, int) ([]time.Duration, error), *deviceClock, error) {
 	if row.Ceiling.moves() && g.Device != nil {
 		return g.memoryCeiling(ctx, row)
 	}
@@ -138,19 +138,21 @@ func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context,
 		kernels = append(kernels, empty)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, k := range kernels {
 		g.closers = append(g.closers, k.Close)
 	}
 	stream, err := g.Device.NewStream(string(row.Ceiling))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	g.closers = append(g.closers, stream.Close)
 	for _, k := range kernels {
-		if err := firstError(func() error { return k.Verify(ctx, stream) }, func() error { return stream.Wait(ctx) }); err != nil {
-			return nil, err
+		if err := g.within(ctx, func(ctx context.Context) error {
+			return firstError(func() error { return k.Verify(ctx, stream) }, func() error { return stream.Wait(ctx) })
+		}); err != nil {
+			return nil, nil, err
 		}
 	}
 	clock := &deviceClock{stream: stream, stamps: g.Device.Caps().Limits.TimestampValidBits > 0 && row.Ceiling != CeilingLaunch}
@@ -158,7 +160,7 @@ func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context,
 		return clock.timed(ctx, n, kernels[i].Record)
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	kernel := kernels[best]
 	row.Flops, row.Memory, row.Tile, row.Timer = kernel.Flops(), kernel.Bytes(), kernel.Tile(), clock.timer()
@@ -173,7 +175,7 @@ func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context,
 			times[i] /= time.Duration(inARow)
 		}
 		return times, err
-	}, nil
+	}, clock, nil
 }
 
 // fastest returns which of several variants of the same work has the shortest run. They take
@@ -186,8 +188,11 @@ func (g *group) fastest(ctx context.Context, variants int, timed func(ctx contex
 	w := g.warming(false)
 	for round := 0; round == 0 || w.on(); round++ {
 		for i := range variants {
-			times, err := timed(ctx, i, 2)
-			if err != nil {
+			var times []time.Duration
+			if err := g.within(ctx, func(ctx context.Context) (err error) {
+				times, err = timed(ctx, i, 2)
+				return err
+			}); err != nil {
 				return 0, err
 			}
 			if t := slices.Min(times); shortest[i] == 0 || t < shortest[i] {

@@ -24,7 +24,7 @@ func (g *group) watched(ctx context.Context, c *candidate, n int) ([]time.Durati
 		g.Monitor.Begin(&c.gpu, c.row.Who())
 		defer g.Monitor.End()
 	}
-	return c.run(ctx, n)
+	return g.runs(ctx, c, n)
 }
 
 // clocks fills in the clocks of a timed row.

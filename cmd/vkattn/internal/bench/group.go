@@ -27,7 +27,7 @@ type group struct {
 	compared bool   // results are compared with a reference
 	kvBytes  uint64 // of a problem with a block mask, computed once
 	results  map[*Row][]float32
-	lost     error // the error of a lost device
+	lost     error // the error of a device that is lost or hangs
 }
 
 // setup is the data of the problem, or of a baseline that needs other data, on a device or
@@ -122,7 +122,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	if s.Baseline == BaselineSeparate {
 		w.split = p.data.separate
 	}
-	out, lse, err := p.runner.once(ctx, w)
+	out, lse, err := g.once(ctx, p, w)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
@@ -139,8 +139,9 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	if s.Baseline != "" || !g.problem.Plain() {
 		row.Memory = p.data.bytes() + plan.WorkspaceBytes
 	}
-	row.Sets, row.Timer, row.SparseRatio = p.runner.sets(), p.runner.timer(), g.in.sparseRatio()
-	c := &candidate{row: row, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
+	clock := p.runner.clock(w)
+	row.Sets, row.Timer, row.SparseRatio = p.runner.sets(), clock.timer(), g.in.sparseRatio()
+	c := &candidate{row: row, clock: clock, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
 		return p.runner.timed(ctx, w, n)
 	}}
 	if row.Ablation != "" {
@@ -177,13 +178,17 @@ func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate,
 	if err := Room(dev, 0, hostmem.Sum(max(row.KVBytes, g.rotation(dev)), 4*setAlign)); err != nil {
 		return nil, g.stop(row, err)
 	}
-	l, err := newCopyRunner(ctx, dev, false, row.KVBytes/2, g.rotation(dev))
+	var l *copyRunner
+	err := g.within(ctx, func(ctx context.Context) (err error) {
+		l, err = newCopyRunner(ctx, dev, false, row.KVBytes/2, g.rotation(dev))
+		return err
+	})
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
 	g.copies = l
 	row.Sets, row.Timer, row.SPIRV = l.count, l.timer(), modules(dev, l.kernel.Module())
-	return &candidate{row: row, run: l.timed}, row
+	return &candidate{row: row, clock: &l.deviceClock, run: l.timed}, row
 }
 
 // keep fills in row.Result and keeps O to be compared with a reference.
@@ -280,11 +285,13 @@ func (g *group) setup(ctx context.Context, dev *vk.Device, baseline Baseline, sc
 	if dev == nil {
 		p.runner = newCPURunner(p.data, g.rotation(nil))
 	} else {
-		l, err := newDeviceRunner(ctx, dev, p.data, g.rotation(dev), g.usesCUDA())
+		err := g.within(ctx, func(ctx context.Context) (err error) {
+			p.runner, err = newDeviceRunner(ctx, dev, p.data, g.rotation(dev), g.usesCUDA())
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}
-		p.runner = l
 	}
 	g.setups = append(g.setups, p)
 	return p, nil
@@ -319,7 +326,7 @@ func (g *group) stop(row *Row, err error) *Row {
 			f := g.problem.footprint()
 			row.Memory = hostmem.Sum(f.tensors, f.lists)
 		}
-	case errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
+	case errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed), errors.Is(err, vk.ErrTimeout):
 		g.lost = err
 	}
 	return row

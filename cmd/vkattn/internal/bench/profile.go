@@ -110,6 +110,9 @@ func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile,
 		return out, err
 	}
 	if err := g.observe(ctx, c, out); err != nil {
+		if errors.Is(err, vk.ErrTimestamps) {
+			err = fmt.Errorf("%w: the device's timestamps are unusable", attention.ErrUnsupported)
+		}
 		return out, err
 	}
 	var err error
@@ -170,6 +173,9 @@ func (g *group) observe(ctx context.Context, c *candidate, out *Profile) error {
 			}
 			origin = seen[0].Begin
 		}
+		if c.clock.broken {
+			return vk.ErrTimestamps
+		}
 		rest := total[0]
 		for i, d := range seen {
 			begin, err := stream.Elapsed(origin, d.Begin)
@@ -196,10 +202,11 @@ func (g *group) observe(ctx context.Context, c *candidate, out *Profile) error {
 		}
 		out.Dispatches = append(out.Dispatches, p)
 	}
+	if sum <= 0 {
+		return vk.ErrTimestamps
+	}
 	for i := range out.Dispatches {
-		if sum > 0 {
-			out.Dispatches[i].Share = out.Dispatches[i].Us / sum
-		}
+		out.Dispatches[i].Share = out.Dispatches[i].Us / sum
 	}
 	out.OtherUs = Summarize(other).Median
 	return nil

@@ -1,8 +1,10 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"vkattn/cmd/vkattn/internal/monitor"
@@ -26,7 +28,8 @@ type candidate struct {
 	row *Row
 	// run times n runs, each on the next input set.
 	run   func(ctx context.Context, n int) ([]time.Duration, error)
-	onCPU bool // does not use the GPU
+	clock *deviceClock // of run; nil: one that does not change
+	onCPU bool         // does not use the GPU
 	times []time.Duration
 	total time.Duration
 	each  time.Duration // the last run
@@ -93,7 +96,7 @@ func (g *group) warm(ctx context.Context, c *candidate) error {
 	w := g.warming(c.onCPU)
 	defer func() { c.spent += g.clock().Sub(w.start) }()
 	for w.on() {
-		times, err := c.run(ctx, c.batchSize())
+		times, err := g.runs(ctx, c, c.batchSize())
 		if err != nil {
 			return err
 		}
@@ -121,7 +124,14 @@ func (g *group) batch(ctx context.Context, c *candidate) error {
 		return err
 	}
 	times = times[lead:]
+	if c.clock != nil && c.row.Timer != c.clock.timer() { // times of two clocks are no sample
+		c.row.Timer = c.clock.timer()
+		c.times, c.total, c.judged = nil, 0, 0
+	}
 	for _, t := range times {
+		if t <= 0 {
+			return fmt.Errorf("a run took %v by its clock (%s)", t, cmp.Or(c.row.Timer, "unknown"))
+		}
 		c.total += t
 	}
 	c.each = times[len(times)-1]
@@ -141,6 +151,9 @@ func (g *group) finish(c *candidate) {
 	r := c.row
 	r.Samples = milliseconds(c.times)
 	g.clocks(c)
+	if c.clock != nil && c.clock.broken && r.Timer == c.clock.timer() {
+		r.Unsteady = strings.TrimPrefix(r.Unsteady+"; "+brokenClock, "; ")
+	}
 	r.Ms = Summarize(r.Samples)
 	speed, peak, mean := g.tflops(r, r.Ms.Median), g.tflops(r, r.Ms.Min), g.tflops(r, r.Ms.Mean)
 	if r.Ablation == "" {

@@ -99,7 +99,7 @@ type Row struct {
 	GPU *monitor.Record `json:"gpu,omitempty"`
 
 	// Unsteady says why the time of the row may be off: a clock that was throttled or not
-	// steady. It is empty if nothing is known.
+	// steady, or the wall clock in place of timestamps that are unusable. It is empty if nothing is known.
 	Unsteady string `json:"unsteady,omitempty"`
 
 	problem Problem

@@ -24,7 +24,7 @@ type runner interface {
 	args() attention.Args
 	all() attention.BackwardArgs
 	sets() int
-	timer() string // "device" or "wall"
+	clock(w *work) *deviceClock // that times a row; nil: the wall clock
 	close()
 }
 
@@ -171,6 +171,6 @@ func (l *cpuRunner) timed(ctx context.Context, w *work, n int) ([]time.Duration,
 	return out, nil
 }
 
-func (l *cpuRunner) sets() int     { return l.layout.count }
-func (l *cpuRunner) timer() string { return "wall" }
-func (l *cpuRunner) close()        {}
+func (l *cpuRunner) sets() int                { return l.layout.count }
+func (l *cpuRunner) clock(*work) *deviceClock { return nil }
+func (l *cpuRunner) close()                   {}

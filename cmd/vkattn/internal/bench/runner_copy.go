@@ -198,7 +198,7 @@ const (
 )
 
 // memoryCeiling prepares a copy or a read, of less than transferCeiling where memory is short.
-func (g *group) memoryCeiling(ctx context.Context, row *Row) (func(context.Context, int) ([]time.Duration, error), error) {
+func (g *group) memoryCeiling(ctx context.Context, row *Row) (func(context.Context, int) ([]time.Duration, error), *deviceClock, error) {
 	buffers := uint64(1)
 	if row.Ceiling == CeilingCopy {
 		buffers = 2
@@ -214,21 +214,25 @@ func (g *group) memoryCeiling(ctx context.Context, row *Row) (func(context.Conte
 			break
 		}
 		if size <= transferCeilingMin || !errors.Is(err, vk.ErrOutOfMemory) {
-			return nil, err
+			return nil, nil, err
 		}
 		size /= 2
 	}
-	l, err := newCopyRunner(ctx, g.Device, row.Ceiling == CeilingRead, size, 0)
+	var l *copyRunner
+	err := g.within(ctx, func(ctx context.Context) (err error) {
+		l, err = newCopyRunner(ctx, g.Device, row.Ceiling == CeilingRead, size, 0)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	g.copies = l
 	if err := l.fastest(ctx, g); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	row.Bytes = buffers*l.size + l.kernel.SumBytes()
 	row.Sets, row.Timer, row.Tile, row.SPIRV = l.count, l.timer(), l.kernel.Tile(), modules(g.Device, l.kernel.Module())
-	return l.timed, nil
+	return l.timed, &l.deviceClock, nil
 }
 
 // hostCopy times copies of half the bytes on the CPU, by the wall clock.

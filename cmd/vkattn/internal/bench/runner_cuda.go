@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"vkattn/cudapath"
+	"vkattn/vk"
 )
 
-// timedByCUDA times tier cuda by CUDA events around each kernel. All runs of a batch are
+// timedByEvents times tier cuda by CUDA events around each kernel. All runs of a batch are
 // in one turn of CUDA, so that the two queue changes are not part of a kernel's time: a
 // Vulkan stream pays for them once, however many kernels lie between.
-func (l *deviceRunner) timedByCUDA(ctx context.Context, w *work, n int) ([]time.Duration, error) {
+func (l *deviceRunner) timedByEvents(ctx context.Context, run func(*vk.Stream) error, n int) ([]time.Duration, error) {
 	cuda, err := cudapath.Open(l.stream.Device())
 	if err != nil {
 		return nil, err
@@ -30,10 +31,9 @@ func (l *deviceRunner) timedByCUDA(ctx context.Context, w *work, n int) ([]time.
 		return s.Record(e)
 	}
 	for i := range n {
-		l.next = (l.next + 1) % l.layout.count
 		if err := firstError(
 			func() error { return record(l.events[2*i]) },
-			func() error { return w.run(l.stream, l.layout.args(l.cfg, l.first, l.next)) },
+			func() error { return run(l.stream) },
 			func() error { return record(l.events[2*i+1]) },
 		); err != nil {
 			return nil, err

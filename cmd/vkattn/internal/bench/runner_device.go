@@ -21,7 +21,8 @@ type deviceRunner struct {
 	o      map[string]deviceOutput // by the name of their operand
 	layout sets
 	next   int
-	events []*cudapath.Event // of tier cuda, whose kernels the stream's timestamps do not see
+	cuda   deviceClock       // of tier cuda, whose kernels the stream's timestamps do not see
+	events []*cudapath.Event // its clock
 }
 
 // newDeviceRunner uploads the problem's data, one copy for each input set. Memory that
@@ -37,6 +38,7 @@ func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, rotation uint
 	if l.stream, err = dev.NewStream("bench"); err != nil {
 		return nil, err
 	}
+	l.cuda = deviceClock{stream: l.stream, stamps: true}
 	list := operands.ListBackward(l.cfg, &l.first)
 	l.layout = newSets(list, rotation)
 	var inputs []int
@@ -156,14 +158,22 @@ func (l *deviceRunner) gradients(ctx context.Context, w *work) (map[string][]byt
 }
 
 func (l *deviceRunner) timed(ctx context.Context, w *work, n int) ([]time.Duration, error) {
-	if w.cuda {
-		return l.timedByCUDA(ctx, w, n)
-	}
-	return l.deviceClock.timed(ctx, n, func(s *vk.Stream) error {
+	run := func(s *vk.Stream) error {
 		l.next = (l.next + 1) % l.layout.count
 		defer s.Label(w.name)()
 		return w.run(s, l.layout.args(l.cfg, l.first, l.next))
-	})
+	}
+	if w.cuda {
+		return l.cuda.orWall(ctx, n, run, func() ([]time.Duration, error) { return l.timedByEvents(ctx, run, n) })
+	}
+	return l.deviceClock.timed(ctx, n, run)
+}
+
+func (l *deviceRunner) clock(w *work) *deviceClock {
+	if w.cuda {
+		return &l.cuda
+	}
+	return &l.deviceClock
 }
 
 func (l *deviceRunner) sets() int { return l.layout.count }
@@ -178,63 +188,6 @@ func (l *deviceRunner) close() {
 	for _, b := range l.memory {
 		_ = b.Close()
 	}
-}
-
-// deviceClock times work on a stream.
-type deviceClock struct {
-	stream *vk.Stream
-	stamps bool
-}
-
-func (l *deviceClock) timer() string {
-	if l.stamps {
-		return "device"
-	}
-	return "wall"
-}
-
-// timed records n runs on the stream and returns the time of each.
-func (l *deviceClock) timed(ctx context.Context, n int, run func(*vk.Stream) error) ([]time.Duration, error) {
-	if !l.stamps {
-		return l.timedByWall(ctx, n, run)
-	}
-	marks := make([][2]vk.Mark, n)
-	for i := range marks {
-		if err := firstError(
-			l.stream.Barrier,
-			func() (err error) { marks[i][0], err = l.stream.Timestamp(); return },
-			func() error { return run(l.stream) },
-			func() (err error) { marks[i][1], err = l.stream.Timestamp(); return },
-		); err != nil {
-			return nil, err
-		}
-	}
-	if err := l.stream.Wait(ctx); err != nil {
-		return nil, err
-	}
-	out := make([]time.Duration, n)
-	for i, m := range marks {
-		var err error
-		if out[i], err = l.stream.Elapsed(m[0], m[1]); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-func (l *deviceClock) timedByWall(ctx context.Context, n int, run func(*vk.Stream) error) ([]time.Duration, error) {
-	out := make([]time.Duration, n)
-	for i := range out {
-		start := time.Now()
-		if err := run(l.stream); err != nil {
-			return nil, err
-		}
-		if err := l.stream.Wait(ctx); err != nil {
-			return nil, err
-		}
-		out[i] = time.Since(start)
-	}
-	return out, nil
 }
 
 func firstError(steps ...func() error) error {

@@ -20,7 +20,8 @@ type Timing struct {
 	// goes on until they are up, up to 3 s.
 	Warmup time.Duration `json:"warmup_ns,omitzero"`
 	// Timeout bounds the time of a row from its warm-up on. A row that reaches it keeps
-	// the runs that it has, at least one. 0: no bound.
+	// the runs that it has, at least one. A device that does not finish a run within 3 s more
+	// is taken to hang, which ends all rows. 0: no bound.
 	Timeout time.Duration `json:"timeout_ns,omitzero"`
 	// Delay is a pause before each problem, for a device that gets hot.
 	Delay time.Duration `json:"delay_ns,omitzero"`

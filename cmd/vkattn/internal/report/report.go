@@ -132,7 +132,7 @@ func newSection(f *results.File, title string, ceilings chart.Ceilings, measured
 		}
 	}
 	if unsteady > 0 {
-		s.Notes = fmt.Sprintf("%d of %d rows were measured while the GPU was throttled or its clock changed; the column “clocks” says why.", unsteady, len(f.Rows))
+		s.Notes = fmt.Sprintf("%d of %d rows were measured while the GPU was throttled, its clock changed or its timestamps were unusable; the column “clocks” says why.", unsteady, len(f.Rows))
 	}
 	s.Columns = columns(f.Rows)
 	for i := range f.Rows {

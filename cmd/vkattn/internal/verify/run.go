@@ -224,7 +224,7 @@ func (r *result) stop(err error) error {
 	}
 	r.after = nil
 	r.row.Reasons = append(r.row.Reasons, flagtext.OneLine(flagtext.Sweep.Text(err)))
-	if errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, vk.ErrClosed) {
+	if errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, vk.ErrClosed) || errors.Is(err, vk.ErrTimeout) {
 		return err
 	}
 	return nil
