@@ -32,7 +32,7 @@ func ended(t *testing.T, name string, call func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(20 * time.Second):
+	case <-time.After(10 * time.Minute):
 		t.Fatalf("%s waits for a device that hangs", name)
 		return nil
 	}
@@ -51,7 +51,7 @@ func TestCallsEndWhileTheDeviceHangs(t *testing.T) {
 	require.NoError(t, err)
 	hang(t, s, gate, b)
 
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	ctx, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
 	defer cancel()
 	require.ErrorIs(t, s.Wait(ctx), context.DeadlineExceeded)
 	behind, err := d.NewStream("behind it")
@@ -171,9 +171,7 @@ type busy struct{ detached bool }
 func (b *busy) Detach() { b.detached = true }
 
 func (b *busy) Wait(ctx context.Context) error {
-	for ctx.Err() == nil {
-		time.Sleep(time.Millisecond)
-	}
+	<-ctx.Done()
 	return ctx.Err()
 }
 

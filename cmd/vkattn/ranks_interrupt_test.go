@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -115,23 +116,25 @@ func TestInterruptedRanksSaveFinishedRows(t *testing.T) {
 // A second request ends every wait, and temporary files go all the same. A signal that comes at once after the
 // first is the same request.
 func TestASecondSignalRemovesTemporaryFiles(t *testing.T) {
-	dir := t.TempDir()
-	var stderr strings.Builder
-	a := &app{stdout: &stderr, stderr: &stderr}
-	var set outfile.Set
-	_, err := set.Add(filepath.Join(dir, "rows.jsonl"))
-	require.NoError(t, err)
-	a.flushed(&set) // the command never returns
-	signals, code := make(chan os.Signal), make(chan int)
-	go func() { code <- a.ended(syscall.SIGINT, signals, make(chan error)) }()
-	signals <- syscall.SIGTERM
-	select {
-	case <-code:
-		t.Fatal("took one request for two")
-	case <-time.After(grace + grace/2):
-	}
-	require.Len(t, hidden(t, dir), 1)
-	signals <- syscall.SIGINT
-	require.Equal(t, 130, <-code)
-	require.Empty(t, hidden(t, dir))
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		var stderr strings.Builder
+		a := &app{stdout: &stderr, stderr: &stderr}
+		var set outfile.Set
+		_, err := set.Add(filepath.Join(dir, "rows.jsonl"))
+		require.NoError(t, err)
+		a.flushed(&set) // the command never returns
+		signals, code := make(chan os.Signal), make(chan int)
+		go func() { code <- a.ended(syscall.SIGINT, signals, make(chan error)) }()
+		signals <- syscall.SIGTERM
+		select {
+		case <-code:
+			t.Fatal("took one request for two")
+		case <-time.After(grace + grace/2):
+		}
+		require.Len(t, hidden(t, dir), 1)
+		signals <- syscall.SIGINT
+		require.Equal(t, 130, <-code)
+		require.Empty(t, hidden(t, dir))
+	})
 }

@@ -64,7 +64,7 @@ func TestPlansOfExtremeShapes(t *testing.T) {
 				if reason == "" {
 					plan := chosen{Variant: v, Plan: problem.Plan{Splits: problem.MaxStates}}
 					splitsOf(caps, &cfg, &v, &r, shared)
-					least(t, plan.workspace(&cfg, &r, problem.MaxStates), rows*problem.MaxStates*129*4, name)
+					least(t, plan.workspace(&cfg, &r, problem.MaxStates), rows*problem.MaxStates*130*4, name)
 				}
 				on := backwardDevice{caps: caps, accumulatorIsOperandA: func(problem.DType, fragment) bool { return true }}
 				var plan chosenBackward
