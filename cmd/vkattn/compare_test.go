@@ -51,7 +51,7 @@ func TestFilesThatAreNoBenchmark(t *testing.T) {
 	for name, says := range map[string]string{
 		"missing.json": "missing.json: no such file or directory\n",
 		"empty.json":   "empty.json: is empty\n",
-		"text.json":    "text.json: not the JSON of a benchmark: ",
+		"text.json":    "text.json: row 1: not the JSON of a benchmark: ",
 		"none.json":    "none.json: no rows of vkattn bench",
 		"zip.json":     "zip.json: not a gzip file: ",
 	} {

@@ -136,5 +136,6 @@ func TestASecondSignalRemovesTemporaryFiles(t *testing.T) {
 		signals <- syscall.SIGINT
 		require.Equal(t, 130, <-code)
 		require.Empty(t, hidden(t, dir))
+		time.Sleep(2 * flushTime) // every wait of the command ends
 	})
 }

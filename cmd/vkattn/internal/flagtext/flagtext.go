@@ -82,7 +82,9 @@ func (n *Names) Text(err error) string {
 	text := err.Error()
 	var shape *attention.ShapeError
 	if errors.As(err, &shape) {
-		text = strings.ReplaceAll(text, shape.Error(), n.shape(shape))
+		named := n.shape(shape)
+		text = strings.ReplaceAll(text, shape.Error(), named)
+		text = strings.ReplaceAll(text, strings.TrimPrefix(shape.Error(), "attention: "), named) // behind another prefix
 	}
 	return text
 }
