@@ -255,15 +255,15 @@ func endless(path string, more ...string) []string {
 }
 
 // saving waits until a benchmark has its temporary file, and returns the name. It has it when it holds the
-// lock: before, another process may take the file for a leftover.
-func (p *process) saving(t *testing.T, dir string) (name string) {
+// lock: before, another process may take the file for a leftover. It also locks leftovers, to remove them.
+func (p *process) saving(t *testing.T, dir string, leftovers ...string) (name string) {
 	t.Helper()
 	until(t, "it has a temporary file", func() bool {
 		locks, err := os.ReadFile("/proc/locks")
 		require.NoError(t, err)
 		for _, name = range hidden(t, dir) {
 			info, err := os.Stat(filepath.Join(dir, name))
-			if err != nil {
+			if err != nil || slices.Contains(leftovers, name) {
 				continue
 			}
 			inode := info.Sys().(*syscall.Stat_t).Ino
@@ -304,7 +304,7 @@ func TestTheNextRunRemovesWhatAKilledOneLeft(t *testing.T) {
 	require.Equal(t, []string{left}, hidden(t, dir))
 	// A process that lives keeps its file, and the dead one's goes at once.
 	live := start(t, nil, endless(path)...)
-	temporary := live.saving(t, dir)
+	temporary := live.saving(t, dir, left)
 	require.Equal(t, []string{temporary}, hidden(t, dir))
 	code, _, stderr := call(tiny("--device", "cpu", "--save", path)...)
 	require.Equal(t, exitOK, code, stderr)
