@@ -1,7 +1,9 @@
 package cudapath
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
 	"sync"
@@ -9,7 +11,9 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+	"unsafe"
 
+	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -310,6 +314,32 @@ func TestTheDeviceClosesWhileCUDAHangs(t *testing.T) {
 	require.ErrorIs(t, err, vk.ErrClosed)
 	require.NoError(t, s.Close())
 	require.NoError(t, gate.Signal(1))
+}
+
+// A time that the driver cannot mean is none.
+func TestImpossibleEventTimesAreRefused(t *testing.T) {
+	_, c := withFake(t)
+	s, err := c.NewStream()
+	require.NoError(t, err)
+	var events [2]*Event
+	for i := range events {
+		events[i], err = c.NewEvent()
+		require.NoError(t, err)
+		require.NoError(t, s.Record(events[i]))
+	}
+	require.NoError(t, s.Wait(context.Background()))
+	function := (*uintptr)(unsafe.Pointer(&c.lib.api.EventElapsedTime))
+	defer func(was uintptr) { *function = was }(*function)
+	var ms float32
+	*function = purego.NewCallback(func(out *float32, _, _ uintptr) uintptr { *out = ms; return 0 })
+	for _, ms = range []float32{-1, float32(math.NaN()), float32(math.Inf(1)), 1e30} {
+		_, err := events[1].Since(events[0])
+		require.ErrorIs(t, err, vk.ErrTimestamps, ms)
+	}
+	ms = 1.5
+	took, err := events[1].Since(events[0])
+	require.NoError(t, err)
+	require.Equal(t, 1500*time.Microsecond, took)
 }
 
 // A kernel may be chosen while the device closes.
