@@ -49,7 +49,7 @@ func TestBackwardOfSomeGradients(t *testing.T) {
 	all := copyOf(c.BackwardArgs)
 	d.run(t, c.cfg, all)
 	for _, access := range recordTests {
-		if caps := d.dev.Caps(); access == attention.AccessAddresses && (!caps.BufferDeviceAddress || caps.Limits.MaxPushConstantBytes < 256) {
+		if access == attention.AccessAddresses && !d.takesAddresses() {
 			continue
 		}
 		cfg := c.cfg

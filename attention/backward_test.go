@@ -58,6 +58,12 @@ func newBackwardDevice(t testing.TB) *backwardDevice {
 	return d
 }
 
+// takesAddresses reports whether the general kernels have room for addresses.
+func (d *backwardDevice) takesAddresses() bool {
+	caps := d.dev.Caps()
+	return caps.BufferDeviceAddress && caps.Limits.MaxPushConstantBytes >= 256
+}
+
 func (d *backwardDevice) op(t require.TestingT, cfg attention.Config) *attention.Op {
 	cfg.Tier, cfg.Tuning = attention.TierScalar, attention.TuningOff
 	if d.ops[cfg] == nil {

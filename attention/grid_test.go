@@ -32,7 +32,7 @@ func TestGridsOfManyHeadsAndBatches(t *testing.T) {
 		}
 		cfg := onTier(c.cfg)
 		cfg.Access = recordTests[ran%len(recordTests)]
-		if ran++; !d.dev.Caps().BufferDeviceAddress || d.dev.Caps().Limits.MaxPushConstantBytes < 256 {
+		if ran++; !d.takesAddresses() {
 			cfg.Access = attention.AccessDescriptors
 		}
 		c.giveOutputs(t)
@@ -158,7 +158,7 @@ func TestGridsOfManySplitsAndPages(t *testing.T) {
 			a.O, a.LSE = attention.Tensor{Host: nans(b * hq * sq * dim)}, attention.Tensor{Host: nans(b * hq * sq)}
 			set(&cfg, &a)
 			for _, access := range recordTests {
-				if access == attention.AccessAddresses && !d.dev.Caps().BufferDeviceAddress {
+				if access == attention.AccessAddresses && !d.takesAddresses() {
 					continue
 				}
 				cfg.Access = access

@@ -61,10 +61,13 @@ func (l *launch) steps(a *Args, all []tensors.Layout) (s [plan.GeneralBindings]d
 		}
 	}
 	_, rows := tensors.QueryExtent(a)
-	s[bindLSE] = dispatch.Step{Batch: 4 * uint64(a.Hq) * uint64(rows), Head: 4 * uint64(rows)}
-	if l.options.Split() { // O is packed as LSE is, in each split
-		o, row := &s[tensors.FirstOutput], uint64(cfg.ValueDim())
-		o.Batch, o.Head = s[bindLSE].Batch*row, s[bindLSE].Head*row
+	ofRows := func(words int) dispatch.Step { // packed float32
+		head := 4 * uint64(words) * uint64(rows)
+		return dispatch.Step{Batch: head * uint64(a.Hq), Head: head}
+	}
+	s[bindLSE] = ofRows(1)
+	if l.options.Split() { // states: row max and row sum, and O
+		s[bindLSE], s[tensors.FirstOutput] = ofRows(2), ofRows(cfg.ValueDim())
 	}
 	o := optionSteps(a)
 	for _, i := range [...]int{bindCuQ, bindCuK, bindUsedQ, bindUsedK} {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention/internal/plan"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -131,7 +132,7 @@ func TestAutoTakesTierScalarOnDriversOfTheCPU(t *testing.T) {
 
 // A device that a program wraps may have more than the program has enabled.
 func TestReasonsTellLackingFromNotEnabled(t *testing.T) {
-	dev := deviceUnderTest(t)
+	dev := testdevice.Open(t)
 	queue, family := dev.VulkanQueue()
 	wrapped, err := vk.Wrap(vk.External{Instance: dev.VulkanInstance(), PhysicalDevice: dev.VulkanPhysicalDevice(), Device: dev.VulkanDevice(),
 		Queue: queue, QueueFamily: family, APIVersion: 1<<22 | 3<<12, Enabled: vk.Caps{TimelineSemaphore: true}, PipelineCache: "off"})

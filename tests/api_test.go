@@ -121,7 +121,7 @@ var attentionPackage = apiwalk.Package{
 		"KVTypes": attention.KVTypes, "New": attention.New, "NewAppend": attention.NewAppend, "NewExperiment": attention.NewExperiment,
 		"NewMerge": attention.NewMerge, "NewSum": attention.NewSum, "ParseAblation": attention.ParseAblation, "ParseCausal": attention.ParseCausal,
 		"ParseDType": attention.ParseDType, "ParseKVType": attention.ParseKVType, "ParseRotaryStyle": attention.ParseRotaryStyle,
-		"ParseTier": attention.ParseTier, "ParseTuning": attention.ParseTuning, "ReadTuningCache": attention.ReadTuningCache,
+		"ParseTier": attention.ParseTier, "ParseTuning": attention.ParseTuning, "ReadTuningCache": attention.ReadTuningCache, "ReadTuningCaches": attention.ReadTuningCaches,
 		"Reference": attention.Reference, "ReferenceBackward": attention.ReferenceBackward, "ReferenceRows": attention.ReferenceRows,
 		"ReferenceSample": attention.ReferenceSample, "RegisterCUDA": attention.RegisterCUDA, "RegisterCubins": attention.RegisterCubins, "ScaleOf": attention.ScaleOf,
 		"Sequences": attention.Sequences, "TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf,

@@ -56,7 +56,7 @@ func TestBackwardNonFinite(t *testing.T) {
 			for i := 0; i < draws || time.Now().Before(until); i += 4 {
 				var list []cases.Case
 				for range min(4, max(draws-i, 1)) {
-					list = append(list, randomNonFinite(r, tt))
+					list = append(list, s.withAccess(randomNonFinite(r, tt)))
 				}
 				runBackward(t, s, tt, list)
 			}

@@ -193,13 +193,10 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 			which = i
 		}
 	}
-	few := s.dev != nil && s.dev.Caps().Limits.MaxPushConstantBytes < backwardPushBytes
 	for _, table := range [][]cases.Case{cases.Brief(which), backwardOptionTable(tt)} {
 		var all []cases.Case
 		for _, c := range table {
-			if few && c.Access == attention.AccessAddresses {
-				c.Access = attention.AccessDescriptors // addresses are refused: the push constants are too small
-			}
+			c = s.withAccess(c)
 			if c.HasGradients() && hasBackwardKernels(c, tt) && wanted.MatchString(c.String()) && c.Flops() <= backwardFlops(tt) {
 				all = append(all, c)
 			}
@@ -207,6 +204,14 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 		some = append(some, s.backwardShareOf(tt, all, 3*which+s.turn)...)
 	}
 	return some
+}
+
+// withAccess is a case with descriptors where the push constants have no room for addresses.
+func (s *session) withAccess(c cases.Case) cases.Case {
+	if s.dev != nil && s.dev.Caps().Limits.MaxPushConstantBytes < backwardPushBytes && c.Access == attention.AccessAddresses {
+		c.Access = attention.AccessDescriptors
+	}
+	return c
 }
 
 // backwardShareOf is levelShareOf for gradients. A CPU driver compiles seconds for each case,
