@@ -33,12 +33,14 @@ func TestPlainAttentionIsARowOfTheTable(t *testing.T) {
 		return doc.Rows
 	}
 	scores := func(r *bench.Row) uint64 { return 2 * 4 * uint64(r.Sq) * uint64(r.Sk) } // 2 heads, 4 bytes
-	// What the tier's row needs, from its refusal. The scores need more.
+	// What the tier's row needs, from its refusal, whose number is rounded. The scores need more.
 	refused := run(strconv.Itoa(large), "1KiB")[0]
 	require.Equal(t, bench.OOM, refused.Status)
-	found := regexp.MustCompile(`needs (\d+) bytes`).FindStringSubmatch(refused.Reason)
+	found := regexp.MustCompile(`needs (\d+) MiB`).FindStringSubmatch(refused.Reason)
 	require.Len(t, found, 2, refused.Reason)
-	rows := run(fmt.Sprintf("65,%d,33", large), found[1])
+	needs, err := strconv.Atoi(found[1])
+	require.NoError(t, err)
+	rows := run(fmt.Sprintf("65,%d,33", large), fmt.Sprintf("%dMiB", needs+1))
 	require.Len(t, rows, 6)
 	for i := 0; i < len(rows); i += 2 {
 		tier, plain := rows[i], rows[i+1]
