@@ -12,7 +12,7 @@ import (
 )
 
 // Users import package attention alone, so it names every exported constant of
-// attention/problem. A new tier or KV type without its alias would be out of their reach.
+// internal/problem. A new tier or KV type without its alias would be out of their reach.
 func TestEveryNameOfProblemHasAnAlias(t *testing.T) {
 	aliases := make(map[string]bool)
 	inspect(t, "problem.go", func(n ast.Node) {

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 
-	"vkattn/attention/internal/arith"
-	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/dropout"
-	"vkattn/attention/internal/plan"
-	"vkattn/attention/internal/tensors"
+	"vkattn/internal/arith"
+	"vkattn/internal/dispatch"
+	"vkattn/internal/dropout"
+	"vkattn/internal/plan"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

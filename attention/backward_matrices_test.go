@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
+	"vkattn/internal/half"
 	"vkattn/internal/testlevel"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 )
 
 // The table and the random draw that central differences judge have every option, so that no

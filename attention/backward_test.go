@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
+	"vkattn/internal/half"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )

@@ -3,9 +3,9 @@ package attention
 import (
 	"fmt"
 
-	"vkattn/attention/internal/arith"
-	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/tensors"
+	"vkattn/internal/arith"
+	"vkattn/internal/dispatch"
+	"vkattn/internal/tensors"
 	"vkattn/shaders"
 	"vkattn/vk"
 )

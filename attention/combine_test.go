@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
-	"vkattn/attention/half"
+	"vkattn/internal/cases"
+	"vkattn/internal/half"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )

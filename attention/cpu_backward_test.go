@@ -12,9 +12,9 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
+	"vkattn/internal/half"
+	"vkattn/internal/hostmem"
 	"vkattn/internal/testlevel"
-	"vkattn/vk/hostmem"
 )
 
 // gradientError bounds the difference to the float64 reference, per tensor:

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/cases"
-	"vkattn/attention/half"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/cases"
+	"vkattn/internal/half"
 	"vkattn/internal/testlevel"
 )
 

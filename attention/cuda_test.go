@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/attention/internal/plan"
+	"vkattn/internal/plan"
 	"vkattn/vk"
 )
 

@@ -7,7 +7,7 @@
 // Attention with IO-Awareness" (2022), with the loop order of "FlashAttention-2" (2023).
 //
 // A program opens a device (vk.Open) or takes nil for the CPU, makes an [Op] with [New], and
-// calls [Op.Forward]. Most types are aliases: "go doc vkattn/attention/problem.Config" shows
+// calls [Op.Forward]. Most types are aliases: "go doc vkattn/internal/problem.Config" shows
 // the fields of [Config], and so for the other types of a call. Package attention/merge has
 // [Merge] and [Sum], package attention/kvcache has [Append].
 //

@@ -8,7 +8,7 @@ import (
 	"log"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
+	"vkattn/internal/half"
 	"vkattn/vk"
 )
 

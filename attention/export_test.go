@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"vkattn/attention/internal/host"
-	"vkattn/attention/internal/plan"
-	"vkattn/attention/internal/simd"
-	"vkattn/attention/internal/tensors"
+	"vkattn/internal/host"
+	"vkattn/internal/plan"
+	"vkattn/internal/simd"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/inputs"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/inputs"
 	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
+	"vkattn/internal/inputs"
 	"vkattn/internal/testlevel"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
+	"vkattn/internal/half"
 )
 
 // gridCases are the cases of backwardTable with every tensor that has heads or batches.

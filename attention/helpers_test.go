@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
-	"vkattn/attention/inputs"
+	"vkattn/internal/half"
+	"vkattn/internal/inputs"
 )
 
 // problem is a call in host memory.

@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // repeated is a call whose Q, K and V are one row each, repeated by strides of 0. It may

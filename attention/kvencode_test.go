@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
-	"vkattn/attention/inputs"
+	"vkattn/internal/half"
+	"vkattn/internal/inputs"
 )
 
 // Calls read what EncodeKV writes: attention over it equals attention over the elements

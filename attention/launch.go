@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"math"
 
-	"vkattn/attention/internal/arith"
-	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/plan"
-	"vkattn/attention/internal/tensors"
+	"vkattn/internal/arith"
+	"vkattn/internal/dispatch"
+	"vkattn/internal/plan"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

@@ -3,7 +3,7 @@ package attention
 import (
 	"sync"
 
-	"vkattn/attention/internal/tensors"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

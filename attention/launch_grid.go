@@ -3,11 +3,11 @@ package attention
 import (
 	"fmt"
 
-	"vkattn/attention/internal/arith"
-	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/plan"
-	"vkattn/attention/internal/tensors"
+	"vkattn/internal/arith"
+	"vkattn/internal/dispatch"
 	"vkattn/internal/grid"
+	"vkattn/internal/plan"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

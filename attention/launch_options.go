@@ -1,10 +1,10 @@
 package attention
 
 import (
-	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/dropout"
-	"vkattn/attention/internal/plan"
-	"vkattn/attention/internal/tensors"
+	"vkattn/internal/dispatch"
+	"vkattn/internal/dropout"
+	"vkattn/internal/plan"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

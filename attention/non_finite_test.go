@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
+	"vkattn/internal/half"
 )
 
 // A NaN of V reaches O of every row that attends to its key and of no other, wherever the key

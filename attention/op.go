@@ -7,11 +7,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/errs"
-	"vkattn/attention/internal/host"
-	"vkattn/attention/internal/plan"
-	"vkattn/attention/internal/tensors"
+	"vkattn/internal/dispatch"
+	"vkattn/internal/errs"
+	"vkattn/internal/host"
+	"vkattn/internal/plan"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

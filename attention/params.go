@@ -1,6 +1,6 @@
 package attention
 
-import "vkattn/attention/internal/dropout"
+import "vkattn/internal/dropout"
 
 // The parameter blocks of the kernels. Each struct mirrors a block field by field. The tag
 // glsl gives the GLSL names, one per element; a field without the tag has the same name in

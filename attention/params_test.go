@@ -3,8 +3,8 @@ package attention
 import (
 	"testing"
 
-	"vkattn/attention/internal/paramtest"
-	"vkattn/attention/internal/plan"
+	"vkattn/internal/paramtest"
+	"vkattn/internal/plan"
 )
 
 // blocks are the parameter blocks of this package.

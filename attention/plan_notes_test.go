@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/attention/internal/plan"
+	"vkattn/internal/plan"
 	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )

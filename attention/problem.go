@@ -1,8 +1,8 @@
 package attention
 
 import (
-	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 )
 
 // This file names the types of package problem here, so that a program imports one package,

@@ -1,6 +1,6 @@
 package attention
 
-import "vkattn/attention/internal/host"
+import "vkattn/internal/host"
 
 // Reference computes a call in float64 by the plain formula: all scores of a row, its
 // softmax, then the weighted sum of V. It reads inputs in their storage type and neither

@@ -12,9 +12,9 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
+	"vkattn/internal/half"
+	"vkattn/internal/hostmem"
 	"vkattn/internal/testlevel"
-	"vkattn/vk/hostmem"
 )
 
 // backwardCase is a backward call in host memory: F32 with elements that are multiples of

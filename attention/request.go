@@ -1,8 +1,8 @@
 package attention
 
 import (
-	"vkattn/attention/internal/plan"
-	"vkattn/attention/internal/tensors"
+	"vkattn/internal/plan"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

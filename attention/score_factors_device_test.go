@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
+	"vkattn/internal/half"
 	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"

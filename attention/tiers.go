@@ -1,7 +1,7 @@
 package attention
 
 import (
-	"vkattn/attention/internal/plan"
+	"vkattn/internal/plan"
 	"vkattn/vk"
 )
 

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"vkattn/attention/internal/errs"
-	"vkattn/attention/internal/plan"
+	"vkattn/internal/errs"
+	"vkattn/internal/plan"
 	"vkattn/vk"
 )
 

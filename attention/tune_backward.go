@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"vkattn/attention/internal/errs"
-	"vkattn/attention/internal/plan"
+	"vkattn/internal/errs"
+	"vkattn/internal/hostmem"
+	"vkattn/internal/plan"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // TuneBackward is Tune for the backward kernels: one for dQ, one for dK and dV, and, where

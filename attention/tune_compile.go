@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"vkattn/attention/internal/plan"
+	"vkattn/internal/plan"
 	"vkattn/vk"
 )
 

@@ -7,9 +7,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"vkattn/attention/internal/plan"
+	"vkattn/internal/hostmem"
+	"vkattn/internal/plan"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // tuneMemory holds the tensors on which candidates are timed, and the clock. Runs cycle

@@ -11,10 +11,10 @@ import (
 	"slices"
 	"time"
 
-	"vkattn/attention/internal/errs"
-	"vkattn/attention/internal/plan"
+	"vkattn/internal/cachefile"
+	"vkattn/internal/errs"
+	"vkattn/internal/plan"
 	"vkattn/vk"
-	"vkattn/vk/cachefile"
 )
 
 // TuneReport is the result of a tuning.

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"vkattn/cudapath"
-	"vkattn/tests/apiwalk"
+	"vkattn/internal/apiwalk"
 	"vkattn/vk"
 )
 

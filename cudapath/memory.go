@@ -8,8 +8,8 @@ import (
 	"syscall"
 
 	"vkattn/internal/cloexec"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // Memory is device memory of CUDA that can be shared as a file descriptor and as a Vulkan

@@ -9,20 +9,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/ceiling"
-	"vkattn/attention/half"
-	"vkattn/attention/inputs"
 	"vkattn/attention/kvcache"
 	"vkattn/attention/merge"
 	"vkattn/attention/parallel"
-	"vkattn/attention/parallel/control"
 	"vkattn/attention/parallel/processes"
-	"vkattn/attention/problem"
-	"vkattn/attention/quant"
-	"vkattn/tests/apiwalk"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/apiwalk"
+	"vkattn/internal/ceiling"
+	"vkattn/internal/control"
+	"vkattn/internal/half"
+	"vkattn/internal/hostmem"
+	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
+	"vkattn/internal/quant"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // The walk over the exported API: package apiwalk calls everything that the packages of the
@@ -131,7 +131,7 @@ var attentionPackage = apiwalk.Package{
 }
 
 var problemPackage = apiwalk.Package{
-	Name: "problem", Folder: "../attention/problem", Matches: sentinels, Live: liveOps, Closed: closedOps,
+	Name: "problem", Folder: "../internal/problem", Matches: sentinels, Live: liveOps, Closed: closedOps,
 	Functions: map[string]any{
 		"Ablations": problem.Ablations, "BHSD": problem.BHSD, "BSHD": problem.BSHD, "CUDAKernels": problem.CUDAKernels,
 		"DTypes": problem.DTypes, "KVTypes": problem.KVTypes, "ParseAblation": problem.ParseAblation,
@@ -168,7 +168,7 @@ var parallelPackage = apiwalk.Package{
 }
 
 var controlPackage = apiwalk.Package{
-	Name: "control", Folder: "../attention/parallel/control", Live: liveChannel, Closed: closedChannel,
+	Name: "control", Folder: "../internal/control", Live: liveChannel, Closed: closedChannel,
 	Matches:   apiwalk.Matching(vk.ErrInvalid, parallel.ErrTimeout, parallel.ErrLeft, parallel.ErrMismatch, parallel.ErrFailed),
 	Functions: map[string]any{"FromEnvironment": control.FromEnvironment, "Join": control.Join},
 	Types:     []any{control.Channel{}, control.Messages{}},
@@ -228,7 +228,7 @@ func closedRanks(t *testing.T) []any {
 }
 
 var ceilingPackage = apiwalk.Package{
-	Name: "ceiling", Folder: "../attention/ceiling", Matches: sentinels, Live: liveKernels, Closed: closedKernels,
+	Name: "ceiling", Folder: "../internal/ceiling", Matches: sentinels, Live: liveKernels, Closed: closedKernels,
 	Functions: map[string]any{"NewEmpty": ceiling.NewEmpty, "Products": ceiling.Products, "Copies": ceiling.Copies, "Reads": ceiling.Reads, "Supported": ceiling.Supported},
 	Types:     []any{ceiling.Kernel{}, ceiling.Transfer{}},
 }
@@ -313,7 +313,7 @@ func closedOps(t *testing.T) []any {
 }
 
 var accuracyPackage = apiwalk.Package{
-	Name: "accuracy", Folder: "../attention/accuracy", Matches: sentinels, Trials: 100,
+	Name: "accuracy", Folder: "../internal/accuracy", Matches: sentinels, Trials: 100,
 	Functions: map[string]any{"Forward": accuracy.Forward, "ForwardLSE": accuracy.ForwardLSE, "Gradient": accuracy.Gradient,
 		"Judge": accuracy.Judge, "Low": accuracy.Low, "LowBackward": accuracy.LowBackward, "NewEstimate": accuracy.NewEstimate, "Noise": accuracy.Noise,
 		"Sample": accuracy.Sample, "SampleArgs": accuracy.SampleArgs, "Verify": accuracy.Verify, "VerifyBackward": accuracy.VerifyBackward, "VerifyBackwardBytes": accuracy.VerifyBackwardBytes},
@@ -321,7 +321,7 @@ var accuracyPackage = apiwalk.Package{
 }
 
 var halfPackage = apiwalk.Package{
-	Name: "half", Folder: "../attention/half",
+	Name: "half", Folder: "../internal/half",
 	Functions: map[string]any{"BF16FromFloat32": half.BF16FromFloat32, "BF16ToFloat32": half.BF16ToFloat32, "BF16sToFloat32s": half.BF16sToFloat32s,
 		"DecodeBF16": half.DecodeBF16, "DecodeF16": half.DecodeF16, "DecodeF32": half.DecodeF32, "EncodeBF16": half.EncodeBF16,
 		"EncodeF16": half.EncodeF16, "EncodeF32": half.EncodeF32, "F16FromFloat32": half.F16FromFloat32, "F16ToFloat32": half.F16ToFloat32,
@@ -329,20 +329,20 @@ var halfPackage = apiwalk.Package{
 }
 
 var quantPackage = apiwalk.Package{
-	Name: "quant", Folder: "../attention/quant",
+	Name: "quant", Folder: "../internal/quant",
 	Functions: map[string]any{"DecodeFP8": quant.DecodeFP8, "DecodeInt8": quant.DecodeInt8, "DecodeQ4_0": quant.DecodeQ4_0,
 		"DecodeQ8_0": quant.DecodeQ8_0, "EncodeFP8": quant.EncodeFP8, "EncodeInt8": quant.EncodeInt8, "EncodeQ4_0": quant.EncodeQ4_0,
 		"EncodeQ8_0": quant.EncodeQ8_0, "FP8FromFloat32": quant.FP8FromFloat32, "FP8ToFloat32": quant.FP8ToFloat32},
 }
 
 var inputsPackage = apiwalk.Package{
-	Name: "inputs", Folder: "../attention/inputs",
+	Name: "inputs", Folder: "../internal/inputs",
 	Functions: map[string]any{"Fill": inputs.Fill, "New": inputs.New},
 }
 
 // LimitHeap stays set for the other tests of the process; it does not affect them.
 var hostmemPackage = apiwalk.Package{
-	Name: "hostmem", Folder: "../vk/hostmem", Matches: sentinels,
+	Name: "hostmem", Folder: "../internal/hostmem", Matches: sentinels,
 	Functions: map[string]any{"Available": hostmem.Available, "Bytes": hostmem.Bytes, "Shortage": hostmem.Shortage, "Check": hostmem.Check, "CheckVariable": hostmem.CheckVariable,
 		"LimitHeap": hostmem.LimitHeap, "Product": hostmem.Product[int], "Sum": hostmem.Sum},
 	Types: []any{hostmem.Error{}},

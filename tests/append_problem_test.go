@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 	"vkattn/vk"
 )
 

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
-	"vkattn/attention/half"
+	"vkattn/internal/cases"
+	"vkattn/internal/half"
 	"vkattn/vk"
 )
 

@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
+	"vkattn/internal/half"
 )
 
 // appended is a row that a call writes.

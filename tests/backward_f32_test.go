@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 	"vkattn/internal/testlevel"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 )
 
 // randomNonFinite draws a composition that has gradients, with NaN among Q, K and V, Inf

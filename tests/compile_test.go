@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 	"vkattn/vk"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 	"vkattn/vk"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/cases"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/cases"
 	"vkattn/internal/testlevel"
 )
 

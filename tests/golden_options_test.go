@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/half"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/half"
 	"vkattn/internal/testlevel"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"vkattn/attention/accuracy"
+	"vkattn/internal/accuracy"
 )
 
 // entry is the result of one case: a line of the journal, the file that VKATTN_TEST_LOG

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 	"vkattn/internal/testlevel"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/attention/half"
+	"vkattn/internal/half"
 )
 
 // Golden arrays are .npy files, version 1.0, of float16, float32 or float64 in C

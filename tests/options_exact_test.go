@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
-	"vkattn/attention/half"
+	"vkattn/internal/cases"
+	"vkattn/internal/half"
 	"vkattn/vk"
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 )
 
 // extremeTable lists cases whose numbers are at the ends of the allowed ranges. The cases

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 	"vkattn/vk"
 )
 

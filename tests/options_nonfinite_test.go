@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 )
 
 // nonFiniteCases have rows that see only some of the keys. Together they have every way in

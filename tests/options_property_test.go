@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/cases"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/cases"
 	"vkattn/vk"
 )
 

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 )
 
 // Every tier refuses combinations that no tier computes, with an error that names them, and

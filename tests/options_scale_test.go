@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
+	"vkattn/internal/inputs"
 )
 
 // scalesOfAnySize are consecutive scales of V: small before large ones, zero, negative

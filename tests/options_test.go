@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 )
 
 // optionTable returns the table of cases of a tier.

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 )
 
 // wildCases together read every vector of integers that a call may have.

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
-	"vkattn/attention/inputs"
+	"vkattn/internal/cases"
+	"vkattn/internal/inputs"
 	"vkattn/vk"
 )
 

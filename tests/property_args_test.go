@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 )
 
 // breakage is a way to make valid arguments invalid.

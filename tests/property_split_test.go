@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/cases"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/cases"
 )
 
 // Keys computed in two splits and merged by LSE give the result of one call over all keys.

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 )
 
 // A process that dies, hangs or cannot be started is a failure that names its unfinished

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 )
 
 // table returns the cases for every tier of a storage type. The default is brief, since

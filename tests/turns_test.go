@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 	"vkattn/internal/testlevel"
 )
 

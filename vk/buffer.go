@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // BufferOptions are the options of NewBuffer. The zero value is device-local memory.

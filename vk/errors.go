@@ -7,7 +7,7 @@ import (
 
 	vulkan "github.com/goki/vulkan"
 
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // Sentinels, matched with errors.Is.

@@ -3,7 +3,7 @@ package vk
 // #include "host.h"
 import "C"
 
-import "vkattn/vk/hostmem"
+import "vkattn/internal/hostmem"
 
 // Checks of memory before it is allocated: of the process, and of the heaps of a device.
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 func TestHostMemoryIsCheckedBeforeItIsTaken(t *testing.T) {

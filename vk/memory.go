@@ -8,7 +8,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // The allocator of device memory: memory types of each kind, shared blocks, and buffers as

@@ -16,7 +16,7 @@ import (
 	"time"
 	"unsafe"
 
-	"vkattn/vk/cachefile"
+	"vkattn/internal/cachefile"
 )
 
 // cacheMagic begins a cache file; the digit is the version of the format. The SHA-256 of

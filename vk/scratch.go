@@ -9,7 +9,7 @@ import (
 	"slices"
 	"sync"
 
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // Scratch memory of recorded commands: a pool of buffers that the device reuses, with zeros

@@ -3,9 +3,9 @@ package kvcache
 import (
 	"fmt"
 
-	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/errs"
-	"vkattn/attention/problem"
+	"vkattn/internal/dispatch"
+	"vkattn/internal/errs"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 

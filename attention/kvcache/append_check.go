@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"math"
 
-	"vkattn/attention/internal/arith"
-	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
-	"vkattn/attention/quant"
+	"vkattn/internal/arith"
+	"vkattn/internal/problem"
+	"vkattn/internal/quant"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

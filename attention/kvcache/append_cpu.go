@@ -5,9 +5,9 @@ import (
 	"math"
 	"sort"
 
-	"vkattn/attention/half"
-	"vkattn/attention/internal/par"
-	"vkattn/attention/problem"
+	"vkattn/internal/half"
+	"vkattn/internal/par"
+	"vkattn/internal/problem"
 )
 
 // Append in host memory: workers take blocks of rows of K, V and Q.

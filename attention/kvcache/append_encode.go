@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"math"
 
-	"vkattn/attention/half"
-	"vkattn/attention/problem"
-	"vkattn/attention/quant"
+	"vkattn/internal/half"
+	"vkattn/internal/problem"
+	"vkattn/internal/quant"
 )
 
 // encodeKV stores a row in the type of a cache, as shaders/append_encode.glsl does. It

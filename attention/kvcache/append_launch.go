@@ -5,10 +5,10 @@ import (
 	"math"
 	"math/bits"
 
-	"vkattn/attention/internal/arith"
-	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
+	"vkattn/internal/arith"
+	"vkattn/internal/dispatch"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 	"vkattn/shaders"
 	"vkattn/vk"
 )

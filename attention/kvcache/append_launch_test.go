@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/attention/problem"
-	"vkattn/attention/quant"
+	"vkattn/internal/problem"
+	"vkattn/internal/quant"
 	"vkattn/shaders"
 	"vkattn/vk"
 )

@@ -3,7 +3,7 @@ package kvcache
 import (
 	"testing"
 
-	"vkattn/attention/internal/paramtest"
+	"vkattn/internal/paramtest"
 )
 
 // blocks are the parameter blocks of this package.

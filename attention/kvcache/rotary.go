@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 
-	"vkattn/attention/internal/enum"
-	"vkattn/attention/problem"
+	"vkattn/internal/enum"
+	"vkattn/internal/problem"
 )
 
 // RotaryStyle says which elements of a row form the pairs of a rotary embedding.

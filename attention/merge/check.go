@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math"
 
-	"vkattn/attention/internal/arith"
-	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
+	"vkattn/internal/arith"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

@@ -3,8 +3,8 @@ package merge
 import (
 	"math"
 
-	"vkattn/attention/half"
-	"vkattn/attention/internal/par"
+	"vkattn/internal/half"
+	"vkattn/internal/par"
 )
 
 // The merge of tier cpu: workers take blocks of rows in host memory.

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"math"
 
-	"vkattn/attention/internal/arith"
-	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
+	"vkattn/internal/arith"
+	"vkattn/internal/dispatch"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 	"vkattn/shaders"
 	"vkattn/vk"
 )

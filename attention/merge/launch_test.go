@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/attention/problem"
+	"vkattn/internal/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )

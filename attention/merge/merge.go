@@ -3,10 +3,10 @@ package merge
 import (
 	"fmt"
 
-	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/errs"
-	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
+	"vkattn/internal/dispatch"
+	"vkattn/internal/errs"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

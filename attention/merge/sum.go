@@ -1,9 +1,9 @@
 package merge
 
 import (
-	"vkattn/attention/internal/errs"
-	"vkattn/attention/internal/par"
-	"vkattn/attention/problem"
+	"vkattn/internal/errs"
+	"vkattn/internal/par"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"vkattn/attention"
-	"vkattn/attention/internal/tensors"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 

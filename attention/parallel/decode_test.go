@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/inputs"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/inputs"
 	"vkattn/internal/testlevel"
 )
 

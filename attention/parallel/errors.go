@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"vkattn/attention"
-	"vkattn/attention/internal/errs"
+	"vkattn/internal/errs"
 	"vkattn/vk"
 )
 

@@ -6,8 +6,8 @@ import (
 	"sync"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
 	"vkattn/attention/parallel"
+	"vkattn/internal/inputs"
 )
 
 // Two ranks of one process compute causal attention of one sequence, each on half of it.

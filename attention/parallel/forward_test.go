@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
+	"vkattn/internal/accuracy"
 	"vkattn/internal/testlevel"
 )
 

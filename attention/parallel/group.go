@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"vkattn/attention/internal/errs"
+	"vkattn/internal/errs"
 )
 
 // DefaultTimeout is how long a rank waits for another one.

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"vkattn/attention"
-	"vkattn/attention/internal/errs"
+	"vkattn/internal/errs"
 	"vkattn/vk"
 )
 

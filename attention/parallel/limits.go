@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"vkattn/attention"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // Limits of a mode: the calls of attention that a split takes, and the bytes of a tensor that kernels reach.

@@ -2,7 +2,7 @@ package parallel
 
 import (
 	"vkattn/attention"
-	"vkattn/attention/internal/enum"
+	"vkattn/internal/enum"
 )
 
 // Mode says how ranks share a call.

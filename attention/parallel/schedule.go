@@ -3,7 +3,7 @@ package parallel
 import (
 	"fmt"
 
-	"vkattn/attention/internal/enum"
+	"vkattn/internal/enum"
 )
 
 // Schedule says when the blocks of a ring move in the forward pass. The backward pass always overlaps.

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
+	"vkattn/internal/accuracy"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )

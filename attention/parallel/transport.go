@@ -3,7 +3,7 @@ package parallel
 import (
 	"context"
 
-	"vkattn/attention/internal/errs"
+	"vkattn/internal/errs"
 	"vkattn/vk"
 )
 

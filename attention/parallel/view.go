@@ -2,7 +2,7 @@ package parallel
 
 import (
 	"vkattn/attention"
-	"vkattn/attention/internal/par"
+	"vkattn/internal/par"
 )
 
 // view is a tensor [batch, heads, rows, dim] with its sizes and explicit strides.

@@ -1,6 +1,6 @@
 package parallel
 
-import "vkattn/vk/hostmem"
+import "vkattn/internal/hostmem"
 
 // Bytes that ranks send to each other, and the time that takes.
 

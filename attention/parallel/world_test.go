@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
+	"vkattn/internal/inputs"
 	"vkattn/internal/testlevel"
 )
 

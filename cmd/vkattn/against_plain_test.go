@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // Plain attention is a row of the table, as each tier is: verified, timed, with the memory of its scores

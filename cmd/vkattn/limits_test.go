@@ -13,7 +13,7 @@ import (
 
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/verify"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // noCrash checks what holds of every failure, however large the numbers are.

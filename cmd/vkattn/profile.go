@@ -17,8 +17,8 @@ import (
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // profileFlags are the flags of `vkattn profile`.

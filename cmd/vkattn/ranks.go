@@ -21,11 +21,11 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/parallel"
-	"vkattn/attention/parallel/control"
 	"vkattn/attention/parallel/processes"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
+	"vkattn/internal/control"
 	"vkattn/vk"
 )
 

@@ -13,11 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/internal/accuracy"
 	"vkattn/internal/atomicfile"
 )
 

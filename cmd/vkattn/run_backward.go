@@ -9,8 +9,8 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/npy"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // gradientFlags are the flags of `vkattn run` for gradients.

@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
-	"vkattn/attention/inputs"
 	"vkattn/cmd/vkattn/internal/npy"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/half"
+	"vkattn/internal/hostmem"
+	"vkattn/internal/inputs"
 )
 
 // backwardFiles adds dO of random numbers and the outputs of gradients to a call of

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
+	"vkattn/internal/half"
 )
 
 // Each test here holds `vkattn run` to a paragraph of its help, by numbers computed as

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // readLengths reads the lengths of the sequences and completes the shape.

@@ -4,8 +4,8 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/npy"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // memory is the memory of a run in bytes, computed from the headers of the files.

@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
-	"vkattn/attention/inputs"
-	"vkattn/attention/quant"
 	"vkattn/cmd/vkattn/internal/npy"
+	"vkattn/internal/half"
+	"vkattn/internal/inputs"
+	"vkattn/internal/quant"
 )
 
 // withOptions is one call with options, as arguments and as files and flags. Both

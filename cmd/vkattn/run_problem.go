@@ -9,8 +9,8 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/cmd/vkattn/internal/operands"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // problem is a call whose arguments are in host memory, its tensors in the storage type.

@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/half"
-	"vkattn/attention/inputs"
 	"vkattn/cmd/vkattn/internal/npy"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/half"
+	"vkattn/internal/inputs"
 )
 
 // roundTrip is one problem through files.

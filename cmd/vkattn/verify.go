@@ -15,12 +15,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/verify"
 	"vkattn/cudapath"
+	"vkattn/internal/cases"
 	"vkattn/vk"
 )
 

@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/verify"
+	"vkattn/internal/cases"
 	"vkattn/vk"
 )
 

@@ -7,11 +7,11 @@ import (
 	"io"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
+	"vkattn/internal/cases"
 )
 
 // checkRanks refuses flags of verify that several ranks do not have.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/verify"
+	"vkattn/internal/cases"
 )
 
 // tinyVerify is a verification of one quick problem.

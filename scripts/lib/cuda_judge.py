@@ -1,6 +1,6 @@
 """Float64 attention on the GPU, and the rules by which a result is judged against it.
 
-Used by cuda_peer.py. The rules are the same as in attention/accuracy.
+Used by cuda_peer.py. The rules are the same as in internal/accuracy.
 """
 import ctypes
 

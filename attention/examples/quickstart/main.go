@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"math/rand/v2"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
 	"vkattn/vk"
 )
 
@@ -22,9 +22,9 @@ func main() {
 	defer op.Close()
 
 	shape := attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 100, Sk: 300}
-	q := inputs.New(1*8*100*64, attention.F16, inputs.Normal, 1) // [B, Hq, Sq, HeadDim], little-endian
-	k := inputs.New(1*2*300*64, attention.F16, inputs.Normal, 2) // [B, Hkv, Sk, HeadDim]
-	v := inputs.New(1*2*300*64, attention.F16, inputs.Normal, 3)
+	q := random(1*8*100*64, 1) // [B, Hq, Sq, HeadDim]
+	k := random(1*2*300*64, 2) // [B, Hkv, Sk, HeadDim]
+	v := random(1*2*300*64, 3)
 	o := make([]byte, len(q))
 	args := attention.Args{Shape: shape, Q: attention.Tensor{Host: q}, K: attention.Tensor{Host: k},
 		V: attention.Tensor{Host: v}, O: attention.Tensor{Host: o}}
@@ -47,6 +47,14 @@ func main() {
 	first := make([]float32, 4)
 	attention.F16.Decode(first, o)
 	fmt.Println(plan, first)
+}
+
+func random(n int, seed uint64) []byte { // f16, little-endian
+	r, data := rand.New(rand.NewPCG(seed, 0)), make([]byte, 2*n)
+	for i := range n {
+		attention.F16.Encode(data[2*i:], []float32{float32(r.NormFloat64())})
+	}
+	return data
 }
 
 func check(err error) {

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
 )
 
 // The program computes the right thing on whatever driver is under test, and on the CPU
@@ -30,8 +29,8 @@ func TestQuickstartRuns(t *testing.T) {
 	default:
 		require.NotContains(t, out, "tier cpu")
 	}
-	host := func(n int64, seed uint64) attention.Tensor {
-		return attention.Tensor{Host: inputs.New(n, attention.F16, inputs.Normal, seed)}
+	host := func(n int, seed uint64) attention.Tensor {
+		return attention.Tensor{Host: random(n, seed)}
 	}
 	o, _, err := attention.Reference(attention.Config{DType: attention.F16, HeadDim: 64, Causal: attention.BottomRight},
 		attention.Args{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 100, Sk: 300},

@@ -8,12 +8,12 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"time"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
 	"vkattn/vk"
 )
 
@@ -43,7 +43,7 @@ func main() {
 		if i == 0 || i == 3 {
 			rows = shape.Sq
 		}
-		host := inputs.New(int64(shape.B*shape.Hq*rows**headDim), attention.F16, inputs.Normal, uint64(i))
+		host := random(shape.B*shape.Hq*rows**headDim, uint64(i))
 		buffer, err := dev.NewBuffer(uint64(len(host)), vk.BufferOptions{})
 		check(err)
 		check(stream.Upload(buffer, 0, host))
@@ -84,6 +84,15 @@ func timed(stream *vk.Stream, op *attention.Op, args attention.Args, n int) []ti
 		}
 	}
 	return times
+}
+
+// random returns n normal numbers in f16, little-endian.
+func random(n int, seed uint64) []byte {
+	r, data := rand.New(rand.NewPCG(seed, 0)), make([]byte, 2*n)
+	for i := range n {
+		attention.F16.Encode(data[2*i:], []float32{float32(r.NormFloat64())})
+	}
+	return data
 }
 
 func check(err error) {

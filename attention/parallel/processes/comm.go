@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"vkattn/attention/parallel"
-	"vkattn/attention/parallel/control"
 	"vkattn/cudapath"
-	"vkattn/cudapath/nccl"
+	"vkattn/internal/control"
+	"vkattn/internal/nccl"
 	"vkattn/vk"
 )
 

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"strconv"
 
-	"vkattn/attention/internal/errs"
 	"vkattn/attention/parallel"
 	"vkattn/cudapath"
+	"vkattn/internal/errs"
 	"vkattn/vk"
 )
 

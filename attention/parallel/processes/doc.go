@@ -3,7 +3,7 @@
 // mpirun set. [FromComm] makes one from the caller's ncclComm_t.
 //
 // Two transports move tensors. [TransportNCCL] needs an NVIDIA GPU for every rank, and NCCL,
-// which is loaded at run time (package vkattn/cudapath/nccl). It moves device-local buffers that
+// which is loaded at run time (package vkattn/internal/nccl). It moves device-local buffers that
 // were made with vk.BufferOptions.Exportable, without a copy. [TransportTCP] moves host memory
 // and host-visible buffers over TCP. It is for ranks on the CPU tier and for tests.
 //

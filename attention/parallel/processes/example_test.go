@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
 	"vkattn/attention/parallel"
 	"vkattn/attention/parallel/processes"
+	"vkattn/internal/inputs"
 )
 
 // A program that torchrun, srun or mpirun starts once for each rank. Here it is the only rank of

@@ -10,12 +10,12 @@ import (
 	"strconv"
 	"time"
 
-	"vkattn/attention/internal/enum"
-	"vkattn/attention/internal/errs"
 	"vkattn/attention/parallel"
-	"vkattn/attention/parallel/control"
 	"vkattn/cudapath"
-	"vkattn/cudapath/nccl"
+	"vkattn/internal/control"
+	"vkattn/internal/enum"
+	"vkattn/internal/errs"
+	"vkattn/internal/nccl"
 	"vkattn/vk"
 )
 

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"vkattn/attention/parallel"
-	"vkattn/attention/parallel/control"
-	"vkattn/cudapath/nccl"
+	"vkattn/internal/control"
+	"vkattn/internal/nccl"
 	"vkattn/internal/pause"
 	"vkattn/vk"
 )

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vkattn/attention/internal/errs"
 	"vkattn/attention/parallel"
-	"vkattn/attention/parallel/control"
+	"vkattn/internal/control"
+	"vkattn/internal/errs"
 	"vkattn/internal/pause"
 )
 

@@ -18,10 +18,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
 	"vkattn/attention/parallel"
-	"vkattn/attention/parallel/control"
-	"vkattn/attention/parallel/internal/ranktest"
+	"vkattn/internal/control"
+	"vkattn/internal/inputs"
+	"vkattn/internal/ranktest"
 	"vkattn/internal/testlevel"
 )
 

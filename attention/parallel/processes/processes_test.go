@@ -15,11 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
 	"vkattn/attention/parallel"
-	"vkattn/attention/parallel/control"
-	"vkattn/attention/parallel/internal/ranktest"
-	"vkattn/cudapath/nccl"
+	"vkattn/internal/control"
+	"vkattn/internal/inputs"
+	"vkattn/internal/nccl"
+	"vkattn/internal/ranktest"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )

@@ -14,7 +14,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/parallel"
-	"vkattn/attention/parallel/control"
+	"vkattn/internal/control"
 	"vkattn/vk"
 )
 

@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention/parallel"
-	"vkattn/attention/parallel/control"
-	"vkattn/attention/parallel/internal/ranktest"
-	"vkattn/cudapath/nccl"
+	"vkattn/internal/control"
+	"vkattn/internal/nccl"
 	"vkattn/internal/pause"
+	"vkattn/internal/ranktest"
 )
 
 // timeout is the silence after which a rank is gone. No rank of the tests is: a machine under load makes
@@ -34,7 +34,7 @@ func set[T any](t *testing.T, at *T, value T) {
 	t.Cleanup(func() { *at = before })
 }
 
-// fakeNCCL is cudapath/nccl/testdata/fakenccl.c, loaded instead of NCCL.
+// fakeNCCL is internal/nccl/testdata/fakenccl.c, loaded instead of NCCL.
 type fakeNCCL struct {
 	groups func(stream uint64, finished int32) int
 	fail   func(rank, code int32)
@@ -50,7 +50,7 @@ var compiled = sync.OnceValues(func() ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "libfakenccl.so")
-	text, err := exec.Command("cc", "-shared", "-fPIC", "-pthread", "-o", file, "../../../cudapath/nccl/testdata/fakenccl.c").CombinedOutput()
+	text, err := exec.Command("cc", "-shared", "-fPIC", "-pthread", "-o", file, "../../../internal/nccl/testdata/fakenccl.c").CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, text)
 	}

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/inputs"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/hostmem"
+	"vkattn/internal/inputs"
 )
 
 // gradients fills in dO and allocates dQ, dK and dV.

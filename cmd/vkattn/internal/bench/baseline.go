@@ -7,8 +7,8 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/operands"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // Baseline is another way to compute a problem, with which rows are compared: on the

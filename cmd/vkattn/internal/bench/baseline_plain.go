@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"vkattn/attention"
-	"vkattn/attention/plain"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
+	"vkattn/internal/plain"
 )
 
 // plain prepares the row of BaselinePlain, of any pass. A row whose scores do not fit in

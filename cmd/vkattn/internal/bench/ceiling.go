@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"vkattn/attention"
-	"vkattn/attention/ceiling"
+	"vkattn/internal/ceiling"
 	"vkattn/vk"
 )
 

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
-	"vkattn/attention/inputs"
 	"vkattn/cmd/vkattn/internal/operands"
+	"vkattn/internal/half"
+	"vkattn/internal/inputs"
 )
 
 // data is one input set of a problem in host memory, from which every runner copies. Its

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"vkattn/cmd/vkattn/internal/markdown"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // seeds prints a line for each row and each baseline: both times, both largest values and

@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"vkattn/cmd/vkattn/internal/markdown"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // mdPrinter prints at the end, as it aligns columns. The suite of a row decides which table it

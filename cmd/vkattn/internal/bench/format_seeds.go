@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"vkattn/cmd/vkattn/internal/markdown"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // linesOf are the rows whose problem has one of the lines.

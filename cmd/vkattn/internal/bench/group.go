@@ -10,8 +10,8 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/peer"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // group is the state of one problem.

@@ -4,9 +4,9 @@ import (
 	"runtime"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // footprint is the memory of a problem in bytes, computed from its sizes alone. Sizes

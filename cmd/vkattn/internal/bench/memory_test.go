@@ -10,7 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/operands"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // memoryProblems are small problems, each with something that takes memory of its own.

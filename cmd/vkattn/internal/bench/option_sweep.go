@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // OptionSweep holds the options of a benchmark: lists to cross with a Sweep, and values

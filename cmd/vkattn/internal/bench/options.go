@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // Options are the options of a problem's calls that are not in its Config. The type is

@@ -5,7 +5,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/fields"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // Problem is what a row computes. It leaves the tier open.

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // Profile says where the time of one problem goes.

@@ -7,9 +7,9 @@ import (
 	"sync"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
-	"vkattn/attention/inputs"
-	"vkattn/attention/quant"
+	"vkattn/internal/half"
+	"vkattn/internal/inputs"
+	"vkattn/internal/quant"
 )
 
 // quantized is a tensor of random numbers in a quantized type, with the scale of each

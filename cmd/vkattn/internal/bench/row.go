@@ -16,7 +16,7 @@ import (
 	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/monitor"
 	"vkattn/cmd/vkattn/internal/peer"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // Status is the outcome of a row.

@@ -9,9 +9,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"vkattn/attention/ceiling"
+	"vkattn/internal/ceiling"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // copyRunner times copies of memory, or reads, on one input set after the other.

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // verifyBudget bounds the multiply-adds of one verification, for the reference and for

@@ -3,8 +3,8 @@ package bench
 import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/operands"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // Rotation is the number of bytes of tensors that successive runs cycle through, so that

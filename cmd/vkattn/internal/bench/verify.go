@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
+	"vkattn/internal/accuracy"
 )
 
 // truth is the float64 reference of a problem's sampled rows, with the result of plain

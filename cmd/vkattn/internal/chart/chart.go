@@ -12,7 +12,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // Ceilings are the highest speeds of a device. 0: not known.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // sparse is a file of as much data as its header says, without a block on the disk.

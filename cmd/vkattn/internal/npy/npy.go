@@ -15,7 +15,7 @@ import (
 	"os"
 
 	"vkattn/internal/atomicfile"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/hostmem"
 )
 
 // Array is the content of a file: little-endian elements, the last axis contiguous.

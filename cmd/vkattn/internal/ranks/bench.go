@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
 	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/inputs"
 	"vkattn/vk"
 )
 

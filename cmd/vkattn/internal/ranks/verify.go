@@ -9,11 +9,11 @@ import (
 	"slices"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/inputs"
 	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/fields"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/inputs"
 )
 
 // sampled is about how many rows of a problem each rank gives to the float64 reference. The others

@@ -4,9 +4,9 @@ import (
 	"fmt"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
 	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/accuracy"
 )
 
 // judgeGradients is judge of dQ, dK and dV: this rank's rows of dQ and keys of dK and dV are

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/cases"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // backward runs forward and backward of a case on every implementation and judges the

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/accuracy"
 )
 
 // blockRows is the number of rows of a head that are judged together.

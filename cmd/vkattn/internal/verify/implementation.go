@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/internal/cases"
 	"vkattn/vk"
 )
 

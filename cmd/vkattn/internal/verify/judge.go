@@ -5,9 +5,9 @@ import (
 	"strings"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
-	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/cases"
 )
 
 // judge fills in the rows of a computed problem.

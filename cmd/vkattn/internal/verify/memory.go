@@ -5,10 +5,10 @@ import (
 	"fmt"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/cases"
+	"vkattn/internal/hostmem"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // memory holds the tensors of one problem on a device or on the host.

@@ -2,9 +2,9 @@ package verify
 
 import (
 	"vkattn/attention"
-	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/cases"
+	"vkattn/internal/hostmem"
 )
 
 // footprint is the memory of a case in bytes, computed from its sizes alone. Sizes

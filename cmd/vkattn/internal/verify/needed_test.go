@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/vk/hostmem"
+	"vkattn/internal/cases"
+	"vkattn/internal/hostmem"
 )
 
 func onCPU() *Verifier {

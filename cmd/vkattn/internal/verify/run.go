@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/internal/cases"
 	"vkattn/vk"
 )
 

@@ -8,9 +8,9 @@ import (
 	"sync"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/fields"
+	"vkattn/internal/cases"
 	"vkattn/vk"
 )
 

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
-	"vkattn/attention/half"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/cases"
+	"vkattn/internal/half"
 )
 
 var cpu = Implementation{Tier: attention.TierCPU}

@@ -1,0 +1,102 @@
+package accuracy_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/internal/accuracy"
+)
+
+// A caller may leave out LSE; what is wrong with O has to reach the reader all the
+// same, and nothing about an LSE that nobody asked for.
+func TestVerdictWithoutLSESaysWhatIsWrongWithO(t *testing.T) {
+	cfg := attention.Config{HeadDim: 32}
+	s := attention.Shape{B: 2, Hq: 2, Sq: 70, Sk: 40}
+	a := call(cfg, s)
+	a.LSE = attention.Tensor{}
+	ref, _, err := attention.Reference(cfg, a)
+	require.NoError(t, err)
+	for _, wrong := range []bool{false, true} {
+		o := round(cfg.DType, ref)
+		if wrong {
+			o[len(o)-1]++
+		}
+		cfg.DType.Encode(a.O.Host, o)
+		v, err := accuracy.Verify(cfg, a, accuracy.Options{Rows: -1})
+		require.NoError(t, err)
+		require.False(t, v.HasLSE)
+		require.Equal(t, !wrong, v.Pass())
+		require.NotContains(t, v.String(), "LSE")
+		if wrong {
+			require.Contains(t, v.String(), "FAIL: O: ")
+			require.Contains(t, v.String(), "(batch 1, head 1, row 69)")
+		}
+	}
+}
+
+func TestZeroAndPartialVerdictsHaveText(t *testing.T) {
+	good := accuracy.Judge(accuracy.Forward(attention.F16), 2, []float32{1, 2}, []float64{1, 2}, []float32{1, 2})
+	bad := accuracy.Judge(accuracy.Forward(attention.F16), 2, []float32{1, 5}, []float64{1, 2}, []float32{1, 2})
+	require.True(t, good.Pass())
+	require.False(t, bad.Pass())
+	for name, c := range map[string]struct {
+		v    *accuracy.Verdict
+		says string
+	}{
+		"nil":            {nil, "FAIL: nothing was judged"},
+		"zero":           {&accuracy.Verdict{}, "FAIL: O: nothing was judged"},
+		"O alone":        {&accuracy.Verdict{O: good}, "ok: "},
+		"wrong O":        {&accuracy.Verdict{O: bad}, "FAIL: O: max error"},
+		"LSE not judged": {&accuracy.Verdict{O: good, HasLSE: true}, "FAIL: LSE: nothing was judged"},
+		"wrong LSE":      {&accuracy.Verdict{O: good, LSE: bad, HasLSE: true}, "FAIL: LSE: max error"},
+		"LSE not asked":  {&accuracy.Verdict{O: good, LSE: bad}, "ok: "},
+		"failed blocks":  {&accuracy.Verdict{O: accuracy.Report{Failed: 1}}, "FAIL: O: nothing was judged"},
+	} {
+		require.Contains(t, c.v.String(), c.says, name)
+		require.Equal(t, c.says[:2] == "ok", c.v.Pass(), name)
+		b, h, row := c.v.RowOf(-1)
+		require.Equal(t, [3]int{-1, -1, -1}, [3]int{b, h, row}, name)
+	}
+	require.Equal(t, []string{"nothing was judged"}, accuracy.Report{}.Reasons())
+	require.Len(t, accuracy.Stats{}.Reasons(), 4)
+	require.Zero(t, accuracy.Stats{}.Share())
+	require.True(t, math.IsInf(accuracy.Stats{Max: 1}.Share(), 1), "an error where none is allowed")
+}
+
+func TestJudgeRefusesSizesThatDoNotMatch(t *testing.T) {
+	three := []float32{1, 2, 3}
+	for name, r := range map[string]accuracy.Report{
+		"no width":     accuracy.Judge(accuracy.Limits{}, 0, three, []float64{1, 2, 3}, three),
+		"partial row":  accuracy.Judge(accuracy.Limits{}, 2, three, []float64{1, 2, 3}, three),
+		"short x":      accuracy.Judge(accuracy.Limits{}, 1, three[:2], []float64{1, 2, 3}, three),
+		"short low":    accuracy.Judge(accuracy.Limits{}, 1, three, []float64{1, 2, 3}, three[:1]),
+		"short noise":  accuracy.Judge(accuracy.Limits{Noise: []float64{0}}, 1, three, []float64{1, 2, 3}, three),
+		"nothing at x": accuracy.Judge(accuracy.Limits{}, 1, nil, []float64{1, 2, 3}, nil),
+	} {
+		require.False(t, r.Pass(), name)
+		require.Contains(t, r.Reasons()[0], "ref", name)
+		require.Len(t, r.Reasons(), 1, name)
+	}
+	require.True(t, accuracy.Judge(accuracy.Forward(attention.F16), 8, nil, nil, nil).Pass(), "no rows, nothing wrong")
+}
+
+func TestEstimateOfTooFewElementsIsThatOfWholeRows(t *testing.T) {
+	l := accuracy.Forward(attention.F16)
+	ref, low := []float64{1, 2, 3, 4}, []float32{1, 2, 3, 5}
+	wantMax, wantMean := accuracy.NewEstimate(l, 2, []int{9}, ref, low, 100).Block(9, 9, 1)
+	for name, e := range map[string]*accuracy.Estimate{
+		"short low": accuracy.NewEstimate(l, 2, []int{9, 9}, ref, low[:3], 100),
+		"short ref": accuracy.NewEstimate(l, 2, []int{9, 9}, ref[:2], low, 100),
+	} {
+		most, mean := e.Block(9, 9, 1)
+		require.Equal(t, [2]float64{wantMax, wantMean}, [2]float64{most, mean}, name)
+	}
+	for name, e := range map[string]*accuracy.Estimate{
+		"zero": {}, "no width": accuracy.NewEstimate(l, 0, []int{9}, ref, low, 100), "nothing": accuracy.NewEstimate(l, 2, []int{-1}, nil, nil, 0),
+	} {
+		require.NotPanics(t, func() { e.Block(-1, 1<<40, math.Inf(1)); e.Whole(math.NaN()) }, name)
+	}
+}

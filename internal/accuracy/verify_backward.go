@@ -1,0 +1,323 @@
+package accuracy
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"vkattn/attention"
+	"vkattn/internal/tensors"
+)
+
+// BackwardVerdict is the outcome of VerifyBackward.
+type BackwardVerdict struct {
+	Rows, Keys     int   // rows whose dQ was judged, and keys of KV heads whose dK and dV were
+	OfRows, OfKeys int64 // rows and keys of the problem
+	Gradients      []GradientReport
+}
+
+// GradientReport is the judgement of one gradient.
+type GradientReport struct {
+	Name string // "dQ", "dK", "dV", "dBias" or "dSinks"
+	Report
+	Unjudged string // why the gradient was not judged; "" if it was
+
+	notZero   int // elements that have to be exactly 0 and are not
+	zeroAt    int
+	zeroGot   float32
+	positions []rowPosition // of the rows that were judged, in order
+}
+
+// rowPosition is a row of a gradient.
+type rowPosition struct{ b, h, row int }
+
+func (p rowPosition) String() string {
+	return fmt.Sprintf("batch %d, head %d, row %d", p.b, p.h, p.row)
+}
+
+// VerifyBackward judges the gradients that a backward call left in host memory. It reads
+// neither O nor LSE, because the reference computes them from the inputs. [Gradient] has
+// the rules.
+//
+// dQ of a row that attends to no key, and dK and dV of a key that no row of its group attends
+// to, must be exactly 0. A row attends to the keys that its sequence's length, the causal
+// mask, the window, Mask, Blocks and SparseTokens leave to it, except those with a bias of
+// -Inf. A P that underflows excuses nothing and demands nothing: the rules alone judge it.
+//
+// A small problem is compared whole with attention.ReferenceBackward. Of a large one,
+// opt.Rows rows of dQ (0: a second or two of work) and keys of dK and dV are compared with
+// float64 sums over all keys and rows. The keys need row statistics: LSE and the product
+// of dO and O. They come from the CPU tier, so that they do not depend on the device. A
+// large LSE, which float32 does not hold well enough, is computed in float64. dBias and
+// dSinks of a large problem are sums over all of it and are not judged.
+//
+// An error means that the gradients could not be judged. Accumulate must be false: what
+// the outputs held before is gone. So must PartialKeys: the reference has no other keys.
+func VerifyBackward(cfg attention.Config, a attention.BackwardArgs, opt Options) (*BackwardVerdict, error) {
+	switch {
+	case a.Accumulate:
+		return nil, &attention.ShapeError{Field: "Accumulate", Got: true, Want: "false: what the gradients held before is not known"}
+	case a.PartialKeys:
+		return nil, &attention.ShapeError{Field: "PartialKeys", Got: true, Want: "false: the reference has no other keys"}
+	}
+	if err := tensors.CheckBackward(&a, &cfg); err != nil {
+		return nil, err
+	}
+	c, err := openCall(cfg, a.Args)
+	if err != nil {
+		return nil, err
+	}
+	g := &gradientCheck{call: c, a: a, verdict: &BackwardVerdict{OfRows: a.Rows(), OfKeys: int64(a.B) * int64(a.KVHeads()) * int64(a.Sk)}}
+	if opt.Rows < 0 || opt.Rows == 0 && gradientProducts(cfg, a.Shape) <= wholeProducts || int64(opt.Rows) >= a.Rows() {
+		return g.verdict, g.whole()
+	}
+	return g.verdict, g.sampled(opt)
+}
+
+// wholeProducts are the multiply-adds of a reference that takes a second or two on a few
+// CPUs.
+const wholeProducts = 2e9
+
+func gradientProducts(cfg attention.Config, s attention.Shape) float64 {
+	return float64(s.B) * float64(s.Hq) * float64(s.Sq) * float64(s.Sk) * float64(3*cfg.HeadDim+2*cfg.ValueDim())
+}
+
+// gradientCheck is one call of VerifyBackward.
+type gradientCheck struct {
+	*call
+	a       attention.BackwardArgs
+	verdict *BackwardVerdict
+}
+
+// gradientRows are the rows of one gradient to judge.
+type gradientRows struct {
+	name    string
+	dtype   attention.DType // in which it is stored
+	width   int
+	x, low  []float32
+	ref     []float64
+	noise   []float64  // nil: none
+	errors  []RowError // nil: none
+	at      []rowPosition
+	zero    []bool // rows that must be exactly 0; nil: none
+	refused string
+}
+
+// whole compares every row and key that exists.
+func (g *gradientCheck) whole() error {
+	a := g.a
+	ref, err := attention.ReferenceBackward(g.cfg, a)
+	if err != nil {
+		return err
+	}
+	low, err := LowBackward(g.cfg, a)
+	if err != nil {
+		return err
+	}
+	want := tensors.GradientsOf(&a)
+	for _, t := range []struct {
+		name   string
+		wanted bool
+		kv     bool
+		tensor attention.Tensor
+		dim    int
+		ref    []float64
+		low    []float32
+		noise  []float64
+		errors []RowError
+	}{
+		{"dQ", want.Q, false, a.DQ, g.cfg.HeadDim, ref.DQ, low.DQ, low.Noise.DQ, low.Rows.DQ},
+		{"dK", want.K, true, a.DK, g.cfg.HeadDim, ref.DK, low.DK, low.Noise.DK, low.Rows.DK},
+		{"dV", want.V, true, a.DV, g.cfg.ValueDim(), ref.DV, low.DV, low.Noise.DV, low.Rows.DV},
+	} {
+		if !t.wanted {
+			continue
+		}
+		heads, extent, lengths := a.Hq, a.Sq, g.rows
+		if t.kv {
+			heads, extent, lengths = a.KVHeads(), a.Sk, g.keys
+		}
+		r := gradientRows{name: t.name, dtype: g.cfg.GradientType(), width: t.dim}
+		read, err := g.reader(t.tensor, t.kv, t.dim)
+		if err != nil {
+			return err
+		}
+		for b, n := range lengths {
+			for h := range heads {
+				attended := g.attended(t.kv, b, h)
+				for row := range n {
+					number := (b*heads+h)*extent + row
+					first := number * t.dim
+					r.add(rowPosition{b, h, row}, read, t.ref[first:][:t.dim], t.low[first:][:t.dim], part(t.noise, first, t.dim), part(t.errors, number, 1), !attended[row])
+				}
+			}
+		}
+		if t.kv {
+			g.verdict.Keys = len(r.at)
+		} else {
+			g.verdict.Rows = len(r.at)
+		}
+		g.judge(&r)
+	}
+	if want.Bias {
+		n := tensors.BiasSizes(a.Bias, &a.Shape)
+		r := gradientRows{name: "dBias", dtype: attention.F32, width: a.Sk, ref: ref.DBias, low: low.DBias, noise: low.Noise.DBias}
+		view, err := attention.ViewHost(a.DBias, attention.F32, n[1], n[2], a.Sk)
+		if err != nil {
+			return err
+		}
+		r.x = make([]float32, len(ref.DBias))
+		for i := range n[0] * n[1] * n[2] {
+			at := rowPosition{i / n[2] / n[1], i / n[2] % n[1], i % n[2]}
+			view.ReadRow(r.x[i*a.Sk:], at.b, at.h, at.row)
+			r.at = append(r.at, at)
+		}
+		g.judge(&r)
+	}
+	if want.Sinks {
+		r := gradientRows{name: "dSinks", dtype: attention.F32, width: 1, ref: ref.DSinks, low: low.DSinks, noise: low.Noise.DSinks}
+		for h := range a.Hq {
+			r.x = append(r.x, floatAt(a.DSinks, h))
+			r.at = append(r.at, rowPosition{0, h, 0})
+		}
+		g.judge(&r)
+	}
+	return nil
+}
+
+// part is a row of a slice that may be nil.
+func part[T any](x []T, first, n int) []T {
+	if x == nil {
+		return nil
+	}
+	return x[first:][:n]
+}
+
+// reader returns a function that reads a row of dQ, or of dK or dV, of a sequence.
+func (g *gradientCheck) reader(t attention.Tensor, kv bool, dim int) (func(dst []float32, at rowPosition), error) {
+	heads, where := g.a.Hq, g.queryRow
+	_, extent := tensors.QueryExtent(&g.a.Args)
+	if kv {
+		heads, where = g.a.KVHeads(), g.kvRow
+		_, extent = tensors.KVExtent(&g.a.Args)
+	}
+	view, err := attention.ViewHost(t, g.cfg.GradientType(), heads, extent, dim)
+	return func(dst []float32, at rowPosition) {
+		batch, row := where(at.b, at.row)
+		view.ReadRow(dst, batch, at.h, row)
+	}, err
+}
+
+// add reads a row of the result. idle: no mask and no length leaves it anything, so that it
+// must be 0, unless the reference has NaN: a NaN score plus a bias of -Inf is NaN.
+func (r *gradientRows) add(at rowPosition, read func([]float32, rowPosition), ref []float64, low []float32, noise []float64, errors []RowError, idle bool) {
+	n := len(r.x)
+	r.x = append(r.x, make([]float32, r.width)...)
+	read(r.x[n:], at)
+	r.ref, r.low = append(r.ref, ref...), append(r.low, low...)
+	r.noise, r.errors = append(r.noise, noise...), append(r.errors, errors...)
+	r.at, r.zero = append(r.at, at), append(r.zero, idle && !slices.ContainsFunc(ref, math.IsNaN))
+}
+
+// judge applies the rules to one gradient.
+func (g *gradientCheck) judge(r *gradientRows) {
+	out := GradientReport{Name: r.name, Unjudged: r.refused, positions: r.at}
+	if len(r.x) == 0 {
+		if out.Unjudged == "" {
+			out.Unjudged = "no sequence has a row of it"
+		}
+		g.verdict.Gradients = append(g.verdict.Gradients, out)
+		return
+	}
+	for i, x := range r.x {
+		if r.zero != nil && r.zero[i/r.width] && x != 0 {
+			if out.notZero == 0 {
+				out.zeroAt, out.zeroGot = i/r.width, x
+			}
+			out.notZero++
+		}
+	}
+	limits := Gradient(g.cfg.DType)
+	limits.Stored, limits.Noise, limits.Rows = r.dtype, r.noise, r.errors
+	out.Report = Judge(limits, r.width, r.x, r.ref, r.low)
+	g.verdict.Gradients = append(g.verdict.Gradients, out)
+}
+
+// Pass reports whether all rules hold for a gradient, or it was not judged.
+func (r *GradientReport) Pass() bool {
+	return r != nil && (r.Unjudged != "" || r.notZero == 0 && r.Report.Pass())
+}
+
+// Reasons says what failed and where; it is empty if the gradient passes.
+func (r *GradientReport) Reasons() (why []string) {
+	switch {
+	case r == nil:
+		return []string{"nothing was judged"}
+	case r.Pass():
+		return nil
+	}
+	if r.notZero > 0 {
+		why = append(why, fmt.Sprintf("%d elements are not exactly 0, such as %v at %v", r.notZero, r.zeroGot, r.positions[r.zeroAt]))
+	}
+	if !r.Report.Pass() {
+		why = append(why, r.Report.Reasons()...)
+		if i := r.worst().Worst / max(r.Width, 1); i < len(r.positions) {
+			why = append(why, "the worst at "+r.positions[i].String())
+		}
+	}
+	return why
+}
+
+// Pass reports whether all gradients that were judged pass, and any was.
+func (v *BackwardVerdict) Pass() bool {
+	if v == nil {
+		return false
+	}
+	judged := false
+	for i := range v.Gradients {
+		if !v.Gradients[i].Pass() {
+			return false
+		}
+		judged = judged || v.Gradients[i].Unjudged == ""
+	}
+	return judged
+}
+
+// Worst returns the largest error and NMSE of the gradients.
+func (v *BackwardVerdict) Worst() (maxError, nmse float64) {
+	if v == nil {
+		return 0, 0
+	}
+	for i := range v.Gradients {
+		w := &v.Gradients[i].Whole
+		maxError, nmse = max(maxError, w.Max), max(nmse, w.NMSE)
+	}
+	return maxError, nmse
+}
+
+// String is one line if the verdict passes, otherwise the reasons.
+func (v *BackwardVerdict) String() string {
+	if v == nil || len(v.Gradients) == 0 {
+		return "FAIL: nothing was judged"
+	}
+	var lines, notes []string
+	for i := range v.Gradients {
+		r := &v.Gradients[i]
+		switch w := &r.Whole; {
+		case r.Unjudged != "":
+			notes = append(notes, r.Name+" not judged: "+r.Unjudged)
+		case !r.Pass():
+			lines = append(lines, r.Name+": "+strings.Join(r.Reasons(), "; "))
+		default:
+			notes = append(notes, fmt.Sprintf("%s max error %.2g (low %.2g), NMSE %.2g", r.Name, w.Max, w.LowMax, w.NMSE))
+		}
+	}
+	if len(lines) > 0 {
+		return "FAIL: " + strings.Join(lines, "\n")
+	}
+	if !v.Pass() {
+		return "FAIL: nothing was judged: " + strings.Join(notes, ", ")
+	}
+	return fmt.Sprintf("ok: %d of %d rows, %d of %d keys, %s", v.Rows, v.OfRows, v.Keys, v.OfKeys, strings.Join(notes, ", "))
+}

@@ -1,0 +1,183 @@
+package cases
+
+import (
+	"math"
+
+	"vkattn/attention"
+	"vkattn/internal/dropout"
+)
+
+// layOutLists puts lists of sparse tokens and bitmaps of blocks into memory.
+func (p *Problem) layOutLists() {
+	if p.SparseRatio > 0 {
+		p.layOutSparseTokens()
+	}
+	if p.BlockQ > 0 {
+		p.layOutBlocks()
+	}
+}
+
+func (p *Problem) layOutSparseTokens() {
+	var tokens []int32
+	if p.Layout != Tight {
+		tokens = []int32{7, 8, 9} // of no list
+	}
+	first := len(tokens)
+	offsets := []int32{int32(first)}
+	for i, list := range p.sparseLists() {
+		keys := p.seq(i / p.KVHeads()).Keys
+		count := make([]int, keys)
+		for _, t := range list {
+			if t >= 0 && int(t) < keys {
+				count[t]++
+			}
+		}
+		p.sparseCount = append(p.sparseCount, count)
+		tokens = append(tokens, list...)
+		offsets = append(offsets, int32(len(tokens)))
+	}
+	end := len(tokens)
+	tokens = append(tokens, 0, 1)
+	p.args.SparseTokens = &attention.SparseTokens{
+		Offsets: p.vector(pieceOffsets, words(offsets), nil),
+		Tokens:  p.vector(pieceTokens, words(tokens), func(i int) bool { return i >= first && i < end }),
+		Total:   len(tokens),
+	}
+}
+
+func (p *Problem) layOutBlocks() {
+	size := func(each bool, n int) int {
+		if each {
+			return n
+		}
+		return 1
+	}
+	batches, heads := size(p.Blocks.Batches, p.args.B), size(p.Blocks.Heads, p.Hq)
+	lines := (p.args.Sq + p.BlockQ - 1) / p.BlockQ
+	columns := (p.args.Sk + p.BlockK - 1) / p.BlockK
+	perLine := (columns + 31) / 32
+	bits := make([]uint32, batches*heads*lines*perLine)
+	live := make([]uint32, len(bits))
+	for b, s := range p.sequences() {
+		for h := range p.Hq {
+			for i := range (s.Rows + p.BlockQ - 1) / p.BlockQ {
+				for j := range (s.Keys + p.BlockK - 1) / p.BlockK {
+					at := ((broadcastIndex(p.Blocks.Batches, b)*heads+broadcastIndex(p.Blocks.Heads, h))*lines+i)*perLine + j/32
+					live[at] |= 1 << (j % 32)
+					if p.blockAt(b, h, i, j) {
+						bits[at] |= 1 << (j % 32)
+					}
+				}
+			}
+		}
+	}
+	batchesArg, headsArg, _ := p.Blocks.sizes()
+	v := p.vector(pieceBlocks, bits, func(int) bool { return false })
+	for i, word := range live {
+		fill(p.live[p.piece[pieceBlocks]][4*(v.Offset+int64(i)):][:4], word)
+	}
+	p.args.Blocks = &attention.Blocks{Map: v, BlockQ: p.BlockQ, BlockK: p.BlockK, Batches: batchesArg, Heads: headsArg}
+}
+
+// layOutModifiers puts sinks, ALiBi slopes, mask and bias into memory.
+func (p *Problem) layOutModifiers() {
+	if p.ALiBi || p.Sinks {
+		var slopes, sinks []float32
+		for h := range p.Hq {
+			slopes, sinks = append(slopes, p.slope(h)), append(sinks, p.sinkOf(h))
+		}
+		if p.ALiBi {
+			p.args.ALiBi = p.vector(pieceALiBi, floatWords(slopes), nil)
+		}
+		if p.Sinks {
+			p.args.Sinks = p.vector(pieceSinks, floatWords(sinks), nil)
+		}
+	}
+	if p.Mask.On {
+		batches, heads, rows := p.Mask.sizes()
+		t := p.slots(pieceMask, p.Mask, 1, func(b, h, row, key int) []byte {
+			return []byte{p.maskAt(b, h, row, key)}
+		}, func(b, h, row, key int) bool {
+			from, to := p.span(b, row)
+			return key >= from && key < to
+		})
+		p.args.Mask = &attention.Mask{Tensor: t, Batches: batches, Heads: heads, Rows: rows}
+	}
+	if p.Bias.On {
+		batches, heads, rows := p.Bias.sizes()
+		t := p.slots(pieceBias, p.Bias.Spread, p.Bias.DType.Size(), func(b, h, row, key int) []byte {
+			return encodeFloats([]float32{p.biasAt(b, h, row, key)}, p.Bias.DType)
+		}, func(b, h, row, key int) bool { return p.Weight(b, h, row, key) > 0 })
+		p.args.Bias = &attention.Bias{Tensor: t, DType: p.Bias.DType, Batches: batches, Heads: heads, Rows: rows}
+	}
+}
+
+// slots makes a tensor [batches, heads, rows, Sk] with a number for each slot. Only slots
+// that the result depends on are live.
+func (p *Problem) slots(which int, s Spread, size int, value func(b, h, row, key int) []byte, live func(b, h, row, key int) bool) attention.Tensor {
+	batches, heads, rows := 1, 1, 1
+	if s.Batches {
+		batches = p.args.B
+	}
+	if s.Heads {
+		heads = p.Hq
+	}
+	if s.Rows {
+		rows = p.args.Sq
+	}
+	t := attention.Tensor{Offset: p.guard()}
+	switch p.Layout {
+	case Tight:
+	case BSHD:
+		t.Strides = attention.BSHD(heads, rows, p.args.Sk)
+	case Odd:
+		t.Offset++
+		t.Strides = SpacedStrides(int64(heads), int64(rows), int64(p.args.Sk)|1, 2, 1)
+	case Padded:
+		t.Strides = SpacedStrides(int64(heads), int64(rows), RoundUp(int64(p.args.Sk), 16), 16, 0)
+	default:
+		t.Strides = attention.BHSD(heads, rows, p.args.Sk)
+	}
+	at := t.Strides.Resolve(heads, rows, p.args.Sk)
+	end := t.Offset + int64(batches-1)*at.Batch + int64(heads-1)*at.Head + int64(rows-1)*at.Seq + int64(p.args.Sk) + p.guard()
+	m := p.newPiece(which, end*int64(size))
+	t.Host = p.Image[m]
+	for b, q := range p.sequences() {
+		for h := range p.Hq {
+			for row := range q.Rows {
+				for key := range q.Keys {
+					e := t.Offset + int64(broadcastIndex(s.Batches, b))*at.Batch + int64(broadcastIndex(s.Heads, h))*at.Head + int64(broadcastIndex(s.Rows, row))*at.Seq + int64(key)
+					p.put(which, e*int64(size), value(b, h, row, key), live(b, h, row, key))
+				}
+			}
+		}
+	}
+	return t
+}
+
+// modify applies softcap, bias and ALiBi to a scaled score.
+func (p *Problem) modify(score float64, b, h, row, key int) float64 {
+	if p.Softcap != 0 {
+		score = float64(p.Softcap) * math.Tanh(score/float64(p.Softcap))
+	}
+	if p.Bias.On {
+		score += float64(p.biasAt(b, h, row, key))
+	}
+	if p.ALiBi {
+		score -= float64(p.slope(h)) * math.Abs(float64(p.position(b, row)-key))
+	}
+	return score
+}
+
+// dropped returns a weight behind dropout.
+func (p *Problem) dropped(weight float64, b, h, row, key int) float64 {
+	if p.Dropout == 0 {
+		return weight
+	}
+	words := dropout.Philox([4]uint32{uint32(key / 4), uint32(row), uint32(b*p.Hq + h), p.args.DropoutOffset},
+		[2]uint32{uint32(p.args.DropoutSeed), uint32(p.args.DropoutSeed >> 32)})
+	if float64(words[key%4]) < math.Round(float64(p.Dropout)*0x1p32) {
+		return 0
+	}
+	return weight / (1 - float64(p.Dropout))
+}

@@ -1,0 +1,232 @@
+// Package plain is plain attention on a Vulkan device: scores and probabilities of all rows
+// and keys lie in memory. S = scale Q Kᵀ, P = softmax(S), O = P V, each product one dispatch
+// over all heads of all batches. Package attention never does this; benchmarks compare with
+// it.
+//
+// Scores are stored in the storage type: f16 and bf16 on tiers coopmat and coopmat2, whose
+// products sum in float32, f32 on tier scalar. P is stored over S, and dS over dP. The
+// backward pass keeps P of the forward pass and computes dV = Pᵀ dO, dP = dO Vᵀ, dS = P
+// (dP - rowsum(P dP)), dQ = scale dS K, dK = scale dSᵀ Q.
+package plain
+
+import (
+	"errors"
+	"fmt"
+
+	"vkattn/internal/dispatch"
+	"vkattn/internal/problem"
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// Op is plain attention of one shape. It is used by one goroutine at a time.
+type Op struct {
+	dev   *vk.Device
+	cfg   problem.Config
+	shape problem.Shape
+	tile  tile
+	made  dispatch.Pipelines[variant, tile]
+	p, d  *vk.Buffer // S and P; dP and dS
+}
+
+// New allocates the scores of a shape, and the scores of a backward pass if backward is
+// set. The error matches vk.ErrOutOfMemory if the device lacks the memory, before anything
+// is allocated, and vk.ErrUnsupported if the tier cannot compute the problem.
+func New(dev *vk.Device, cfg problem.Config, shape problem.Shape, backward bool) (*Op, error) {
+	if err := Check(cfg, shape); err != nil {
+		return nil, err
+	}
+	if why := dev.Caps().Without(dispatch.NeedAddresses); why != "" {
+		return nil, unsupported("%s", why)
+	}
+	o := &Op{dev: dev, cfg: cfg, shape: shape}
+	var err error
+	if o.tile, err = chooseTile(dev.Caps(), cfg, shape); err != nil {
+		return nil, err
+	}
+	total := Bytes(cfg, shape, backward)
+	if err := dev.CheckMemory("plain attention", total); err != nil {
+		return nil, err
+	}
+	size := Bytes(cfg, shape, false)
+	if o.p, err = dev.NewBuffer(size, vk.BufferOptions{Name: "P"}); err != nil {
+		return nil, err
+	}
+	if backward {
+		if o.d, err = dev.NewBuffer(size, vk.BufferOptions{Name: "dP"}); err != nil {
+			return nil, errors.Join(err, o.Close())
+		}
+	}
+	return o, nil
+}
+
+// Tier is the tier of the products.
+func (o *Op) Tier() problem.Tier {
+	if o.tile.subgroup == 0 {
+		return problem.TierScalar
+	}
+	return problem.TierCoopMat
+}
+
+// Tile names the tile of the products, such as "128x128x32".
+func (o *Op) Tile() string { return fmt.Sprintf("%dx%dx%d", o.tile.m, o.tile.n, o.tile.k) }
+
+// Close releases the pipelines and the memory.
+func (o *Op) Close() error {
+	err := o.made.Close()
+	for _, b := range []*vk.Buffer{o.p, o.d} {
+		if b != nil {
+			err = errors.Join(err, b.Close())
+		}
+	}
+	return err
+}
+
+// Forward records O of a call on the device. P stays in memory for Backward. LSE is not
+// written.
+func (o *Op) Forward(s *vk.Stream, a problem.Args) error {
+	q, k, v, out, err := o.tensors(&a)
+	if err != nil {
+		return err
+	}
+	p, group, scale := o.scores(o.p), uint32(o.shape.Group()), o.cfg.ScaleValue()
+	sq, sk, dim, dimV := o.sizes()
+	return first(
+		func() error {
+			return o.gemm(s, product{a: q, b: k, c: p, transB: true, m: sq, n: sk, k: dim, heads: o.shape.Hq, groupB: group, alpha: scale})
+		},
+		s.Barrier,
+		func() error { return o.softmax(s, false) },
+		s.Barrier,
+		func() error {
+			return o.gemm(s, product{a: p, b: v, c: out, m: sq, n: dimV, k: sk, heads: o.shape.Hq, groupB: group, alpha: 1})
+		},
+	)
+}
+
+// Backward records dQ, dK and dV, all of them, of the call whose Forward was the last.
+func (o *Op) Backward(s *vk.Stream, a problem.BackwardArgs) error {
+	if o.d == nil {
+		return errors.New("plain attention was made without a backward pass")
+	}
+	q, k, v, _, err := o.tensors(&a.Args)
+	if err != nil {
+		return err
+	}
+	if a.Accumulate || a.DLSE.Given() {
+		return unsupported("plain attention takes no gradient of LSE and does not accumulate")
+	}
+	hkv, dim, dimV := o.shape.KVHeads(), o.cfg.HeadDim, o.cfg.ValueDim()
+	var list [4]matrix
+	for i, t := range []struct {
+		t           problem.Tensor
+		heads, rows int
+		dim         int
+	}{{a.DO, o.shape.Hq, o.shape.Sq, dimV}, {a.DQ, o.shape.Hq, o.shape.Sq, dim}, {a.DK, hkv, o.shape.Sk, dim}, {a.DV, hkv, o.shape.Sk, dimV}} {
+		if list[i], err = o.tensor(t.t, t.heads, t.rows, t.dim); err != nil {
+			return err
+		}
+	}
+	do, dq, dk, dv := list[0], list[1], list[2], list[3]
+	p, d, group, scale := o.scores(o.p), o.scores(o.d), uint32(o.shape.Group()), o.cfg.ScaleValue()
+	m, n, depth, depthV := o.sizes()
+	return first(
+		func() error {
+			return o.gemm(s, product{a: p, b: do, c: dv, transA: true, m: n, n: depthV, k: m, heads: hkv, repeat: group, alpha: 1})
+		},
+		func() error {
+			return o.gemm(s, product{a: do, b: v, c: d, transB: true, m: m, n: n, k: depthV, heads: o.shape.Hq, groupB: group, alpha: 1})
+		},
+		s.Barrier,
+		func() error { return o.softmax(s, true) },
+		s.Barrier,
+		func() error {
+			return o.gemm(s, product{a: d, b: k, c: dq, m: m, n: depth, k: n, heads: o.shape.Hq, groupB: group, alpha: scale})
+		},
+		func() error {
+			return o.gemm(s, product{a: d, b: q, c: dk, transA: true, m: n, n: depth, k: m, heads: hkv, repeat: group, alpha: scale})
+		},
+	)
+}
+
+func (o *Op) sizes() (sq, sk, dim, dimV uint32) {
+	return uint32(o.shape.Sq), uint32(o.shape.Sk), uint32(o.cfg.HeadDim), uint32(o.cfg.ValueDim())
+}
+
+// softmaxLocal is the workgroup size of the softmax kernel, a power of 2.
+const softmaxLocal = 128
+
+// softmaxParams is the push constant block of shaders/plain_softmax.comp.
+type softmaxParams struct {
+	addrP, addrD uint64
+	rows, stride uint32
+	sq, sk       uint32
+	causal       uint32
+	causalOffset int32
+}
+
+func (o *Op) softmax(s *vk.Stream, backward bool) error {
+	pipeline, err := o.made.Of(o.dev, &o.tile, variant{softmax: true, backward: backward, dtype: o.cfg.DType})
+	if err != nil {
+		return err
+	}
+	rows := uint32(o.shape.Rows())
+	push := softmaxParams{addrP: o.p.Address(), rows: rows, stride: uint32(stride(o.shape.Sk)), sq: uint32(o.shape.Sq), sk: uint32(o.shape.Sk)}
+	keep := []vk.Resource{o.p}
+	if backward {
+		push.addrD = o.d.Address()
+		keep = append(keep, o.d)
+	}
+	if o.cfg.Causal != problem.CausalNone {
+		push.causal = 1
+	}
+	if o.cfg.Causal == problem.BottomRight {
+		push.causalOffset = int32(o.shape.Sk - o.shape.Sq)
+	}
+	x := min(rows, o.dev.Caps().Limits.MaxWorkGroupCount[0])
+	return s.Dispatch(pipeline, nil, dispatch.ParamBytes(&push, 40), [3]uint32{x, (rows + x - 1) / x, 1}, keep...)
+}
+
+// variant is the key of an Op's pipelines.
+type variant struct {
+	softmax, backward bool
+	transA, transB    bool
+	dtype             problem.DType
+}
+
+// Pipeline describes the kernel to the host layer.
+func (v variant) Pipeline(t *tile) (*vk.PipelineDesc, error) {
+	name, local, constants := "plain_softmax", uint32(softmaxLocal), map[uint32]uint32{
+		shaders.ConstLocalSize: softmaxLocal, shaders.ConstDtype: uint32(v.dtype), shaders.ConstPlainBackward: dispatch.BoolConstant(v.backward)}
+	if !v.softmax {
+		name, local, constants = t.module, t.local(), t.constants()
+		constants[shaders.ConstPlainTransA] = dispatch.BoolConstant(v.transA)
+		constants[shaders.ConstPlainTransB] = dispatch.BoolConstant(v.transB)
+	}
+	module, err := shaders.Get(dispatch.ModuleName(name, problem.AccessAddresses))
+	if err != nil {
+		return nil, err
+	}
+	desc, err := dispatch.DescribeKernel(module, local, constants)
+	if err != nil {
+		return nil, err
+	}
+	if !v.softmax && t.subgroup > 0 {
+		desc.SubgroupSize, desc.FullSubgroups = t.subgroup, true
+	}
+	desc.Name = fmt.Sprintf("%s %v %dx%dx%d", module.Name, v.dtype, t.m, t.n, t.k)
+	return desc, nil
+}
+
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", problem.ErrUnsupported, fmt.Sprintf(format, args...))
+}
+
+func first(steps ...func() error) error {
+	for _, f := range steps {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
+	"vkattn/vk"
+)
+
+// Tier cuda in the plan: the registered backend, what it refuses and why, and its choice of
+// kernels, forward and backward.
+
+var cuda atomic.Pointer[problem.CUDA]
+
+// RegisterCUDA is attention.RegisterCUDA, which documents it.
+func RegisterCUDA(c problem.CUDA) { cuda.Store(&c) }
+
+// RegisteredCUDA returns the registered backend, or nil.
+func RegisteredCUDA() problem.CUDA {
+	if p := cuda.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// cudaBar is what keeps tier cuda from a call, other than the problem: 0 for nothing, 1
+// to 5 for the tensor that CUDA cannot reach, or one of the constants below.
+type cudaBar uint8
+
+const (
+	CUDARecords cudaBar = 6 + iota // into a caller's command buffer
+	CUDATunes                      // tiles of the other tiers
+)
+
+var cudaBars = [...]string{"",
+	notShared + "Q", notShared + "K", notShared + "V", notShared + "O", notShared + "LSE",
+	"it cannot record into a command buffer, since CUDA has its own stream: use Forward",
+	"it has no tiles to tune",
+}
+
+const notShared = "CUDA does not reach the buffer (made without Exportable?) of "
+
+// CUDABarOf returns the first tensor that CUDA cannot reach.
+func CUDABarOf(l *tensors.Layouts) cudaBar {
+	c := RegisteredCUDA()
+	if c == nil {
+		return 0
+	}
+	for i := range l.All() {
+		if c.Reach(l.List[i].Tensor.Buffer) != nil {
+			return cudaBar(1 + i)
+		}
+	}
+	return 0
+}
+
+// planCUDA fills in plan for tier cuda, or reports why it cannot.
+func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) error {
+	c := RegisteredCUDA()
+	switch {
+	case c == nil:
+		return NoCUDA("it is not part of this program: import vkattn/cudapath")
+	case r.Experiment != (problem.Experiment{}):
+		return NoCUDA("only cooperative-matrix kernels have variants and ablations")
+	case r.Bar != 0:
+		return NoCUDA(cudaBars[r.Bar])
+	case cfg.OType() != cfg.DType:
+		return NoCUDA(noF32Outputs)
+	case r.Options.Any() || cfg.FixedSplit != 0:
+		return NoCUDA("its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, quantized K and V, or fixed splits")
+	}
+	choice, err := c.Choose(dev, problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
+		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel})
+	switch {
+	case err != nil:
+		return err
+	case choice.Validation && cfg.Tier != problem.TierCUDA:
+		return NoCUDA(strings.Join(append(choice.Rejected, "only the slow kernel for validation remains"), "; "))
+	}
+	for _, why := range choice.Rejected {
+		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: why})
+	}
+	plan.Tier, plan.Kernel, plan.Tile = problem.TierCUDA, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
+	plan.SharedBytes, plan.Workgroups, plan.CUDA = choice.SharedBytes, choice.Workgroups, choice.Kernel
+	plan.Reason = "allowed, and the device has the kernel"
+	if cfg.Tier == problem.TierCUDA {
+		plan.Reason = "asked for"
+	}
+	return nil
+}
+
+// CUDABackwardRecords is the Bar of a call that records into a caller's command buffer.
+const CUDABackwardRecords = "it cannot record into a command buffer, since CUDA has its own stream: use Backward"
+
+// CUDABackwardBar returns what keeps tier cuda from the tensors of a backward call: the
+// first that CUDA cannot reach; "" if it reaches all.
+func CUDABackwardBar(l *tensors.BackwardTensors, a *problem.BackwardArgs) (bar string) {
+	c := RegisteredCUDA()
+	if c == nil {
+		return ""
+	}
+	look := func(field string, b *vk.Buffer) {
+		if bar == "" && b != nil && c.Reach(b) != nil {
+			bar = notShared + field
+		}
+	}
+	_ = l.Each(func(_ int, t *tensors.Layout) error { look(t.Field, t.Tensor.Buffer); return nil })
+	if v := a.Varlen; v != nil {
+		look("Varlen.CuQ", v.CuQ.Buffer)
+		look("Varlen.CuK", v.CuK.Buffer)
+		look("Varlen.UsedQ", v.UsedQ.Buffer)
+		look("Varlen.UsedK", v.UsedK.Buffer)
+	}
+	return bar
+}
+
+// planBackwardCUDA fills in a backward plan for tier cuda, or reports why it cannot. Its
+// kernels take lengths, a window and a softcap, which its forward kernels do not.
+func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config, r *BackwardRequest) error {
+	c := RegisteredCUDA()
+	if c == nil {
+		return NoCUDA("it is not part of this program: import vkattn/cudapath")
+	}
+	if r.Bar != "" {
+		return NoCUDA(r.Bar)
+	}
+	if cfg.OType() != cfg.DType || cfg.GradientType() != cfg.DType {
+		return NoCUDA(noF32Outputs)
+	}
+	for _, x := range []struct {
+		given bool
+		name  string
+	}{
+		{r.Options.bias != 0, "bias"}, {r.Options.mask, "mask"}, {r.Options.mapRows != 0, "block bitmap"},
+		{r.Options.sparseTokens, "sparse tokens"}, {r.Options.alibi, "ALiBi"}, {r.Options.sinks, "sinks"},
+		{r.Options.dropout, "dropout"},
+	} {
+		if x.given {
+			return NoCUDA("its backward kernels take no " + x.name)
+		}
+	}
+	if f := FactorsOf(*cfg).Natural; f.Softcap != 0 && f.Scale != 0 {
+		if q := math.Abs(float64(f.Scale)) / float64(f.Softcap); q < leastNormal || q > math.MaxFloat32 {
+			return NoCUDA(fmt.Sprintf("its backward kernels take scale / softcap in float32: %v / %v", cfg.ScaleValue(), cfg.Softcap))
+		}
+	}
+	align := uint32(tensors.LargestAlignment(0))
+	for _, n := range r.Align {
+		if n > 0 {
+			align = min(align, n)
+		}
+	}
+	choice, err := c.ChooseBackward(dev, problem.CUDABackwardProblem{
+		CUDAProblem: problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
+			Causal: cfg.Causal != problem.CausalNone, Align: align, LSE: true, Kernel: cfg.Kernel},
+		Want: [3]bool{r.Want.Q, r.Want.K, r.Want.V}, TotalQ: r.TotalQ, TotalK: r.TotalK,
+		Lengths: r.Options.Lengths != 0, Window: cfg.Window.Given(), Softcap: cfg.Softcap != 0,
+	})
+	switch {
+	case err != nil:
+		return err
+	case choice.Validation && cfg.Tier != problem.TierCUDA:
+		return NoCUDA(strings.Join(append(choice.Rejected, "only the slow kernels for validation remain"), "; "))
+	}
+	for _, why := range choice.Rejected {
+		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: why})
+	}
+	plan.Tier, plan.BackwardPlan.Kernels, plan.ScratchBytes, plan.CUDA = problem.TierCUDA, choice.Kernels, choice.ScratchBytes, choice.Launcher
+	plan.Reason = "allowed, and the device has the kernels"
+	if cfg.Tier == problem.TierCUDA {
+		plan.Reason = "asked for"
+	}
+	return nil
+}
+
+// NoCUDA is the reason why tier cuda does not compute a problem.
+type NoCUDA string
+
+func (e NoCUDA) Error() string { return string(e) }
+func (NoCUDA) Unwrap() error   { return problem.ErrUnsupported }
+
+// MayCUDA reports whether the Config allows tier cuda.
+func MayCUDA(c *problem.Config) bool {
+	return c.Tier == problem.TierCUDA || c.Tier == problem.TierAuto && c.AllowCUDA
+}

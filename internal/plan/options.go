@@ -1,0 +1,212 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+
+	"vkattn/internal/arith"
+	"vkattn/internal/dispatch"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// Options are the options of a call as far as a kernel depends on them. They are part
+// of a pipeline's key. The zero value selects the dense kernel, a module of its own that
+// pays for no option; any other value selects the general kernel.
+type Options struct {
+	packRows         uint32 // query heads of a group that are packed as consecutive rows; 0: not packed
+	Lengths          uint32 // sum of LengthCuQ and so on
+	pageSize         uint32
+	sparseTokens     bool
+	mapRows, mapKeys uint32 // block sizes of the bitmap
+	window           uint32 // sum of windowLeft and windowRight
+	softcap          bool
+	dropout          bool
+	alibi, sinks     bool
+	bias             uint32 // biasF16 and so on; 0: none
+	mask             bool
+	KV               problem.KVType
+	kvBlock          uint32
+	split            bool // the kernel writes the state of a split
+	Combined         bool // the same kernel combines the splits
+	CombinedLSE      bool // it stores LSE too
+
+	decodePartRows uint32 // sequences of at most this many rows run in the decode kernel's own dispatch; 0: all run in one
+	isDecodePart   bool   // this kernel is that dispatch
+}
+
+const (
+	LengthCuQ = 1 << iota
+	LengthUsedQ
+	lengthCuK
+	lengthUsedK
+)
+
+const (
+	windowLeft = 1 << iota
+	windowRight
+)
+
+// Any reports whether the call runs the general kernel.
+func (f Options) Any() bool { return f != Options{} }
+
+// OptionsOf returns the options that a call asks for. Row packing and splits are decided
+// later, with the tile.
+func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
+	if w := cfg.Window; w.Given() {
+		f.window = windowLeft*dispatch.BoolConstant(w.Left() >= 0) + windowRight*dispatch.BoolConstant(w.Right() >= 0)
+	}
+	f.softcap, f.dropout = cfg.Softcap != 0, cfg.Dropout != 0
+	f.split = cfg.OType() != cfg.DType // O of a split is float32, and so is what combine.comp makes of it
+	if !tensors.HasOptions(a, cfg) {
+		return f
+	}
+	if v := a.Varlen; v != nil {
+		f.Lengths = LengthCuQ*dispatch.BoolConstant(v.CuQ.Given()) + LengthUsedQ*dispatch.BoolConstant(v.UsedQ.Given()) +
+			lengthCuK*dispatch.BoolConstant(v.CuK.Given()) + lengthUsedK*dispatch.BoolConstant(v.UsedK.Given())
+	}
+	if a.Pages != nil {
+		f.pageSize = uint32(a.Pages.PageSize)
+	}
+	f.sparseTokens = a.SparseTokens != nil
+	if a.Blocks != nil {
+		f.mapRows, f.mapKeys = uint32(a.Blocks.BlockQ), uint32(a.Blocks.BlockK)
+	}
+	f.alibi, f.sinks, f.mask = a.ALiBi.Given(), a.Sinks.Given(), a.Mask != nil
+	if a.Bias != nil {
+		f.bias = 1 + uint32(a.Bias.DType)
+	}
+	if f.KV = cfg.KV; f.KV.Scaled() {
+		f.kvBlock = uint32(max(cfg.KVBlock, 1))
+	}
+	return f
+}
+
+// constants adds the specialization constants of the options to c.
+func (f Options) constants(c map[uint32]uint32) {
+	c[shaders.ConstPackGqa] = f.packRows
+	c[shaders.ConstVarlen] = f.Lengths
+	c[shaders.ConstPageSize] = f.pageSize
+	c[shaders.ConstSparseTokens] = dispatch.BoolConstant(f.sparseTokens)
+	c[shaders.ConstSparseBlockQ], c[shaders.ConstSparseBlockK] = f.mapRows, f.mapKeys
+	c[shaders.ConstWindow] = f.window
+	c[shaders.ConstSoftcap] = dispatch.BoolConstant(f.softcap)
+	c[shaders.ConstDropout] = dispatch.BoolConstant(f.dropout)
+	c[shaders.ConstAlibi] = dispatch.BoolConstant(f.alibi)
+	c[shaders.ConstSinks] = dispatch.BoolConstant(f.sinks)
+	c[shaders.ConstBias] = f.bias
+	c[shaders.ConstMask] = dispatch.BoolConstant(f.mask)
+	c[shaders.ConstKvType] = uint32(f.KV)
+	c[shaders.ConstKvScaleBlock] = max(f.kvBlock, 1)
+	c[shaders.ConstSplit] = dispatch.BoolConstant(f.split)
+	c[shaders.ConstCombine] = dispatch.BoolConstant(f.Combined) + dispatch.BoolConstant(f.CombinedLSE)
+	c[shaders.ConstDecodePartRows] = f.decodePartRows
+	c[shaders.ConstIsDecodePart] = dispatch.BoolConstant(f.isDecodePart)
+}
+
+// PackRows returns the query heads of a group that are packed as consecutive rows; 0: not packed.
+func (f Options) PackRows() uint32 { return f.packRows }
+
+// Split reports whether the kernel writes states, which a combine turns into O.
+func (f Options) Split() bool { return f.split }
+
+// modifies reports whether scores are more than scaled products.
+func (f Options) modifies() bool { return f.softcap || f.alibi || f.bias != 0 }
+
+// Natural reports whether scores are natural exponents rather than exponents of two.
+func (f Options) Natural() bool { return f.alibi || f.bias != 0 }
+
+// DensePushBytes is the size of the parameters of dense modules, DenseBindings the number
+// of tensors.
+const (
+	DensePushBytes = 120
+	DenseBindings  = 5
+)
+
+// Parameters and bindings of general modules. With addresses the parameters are push
+// constants, with descriptors the last binding.
+const (
+	GeneralPushBytes = 256
+	GeneralBindings  = 18
+	ParamsBinding    = GeneralBindings - 1
+)
+
+// PushTooSmall reports whether general modules cannot use addresses, as their parameters
+// exceed the push constants. Before 1.4 Vulkan guarantees only 128 bytes of them.
+func PushTooSmall(l *vk.Limits) bool { return l.MaxPushConstantBytes < GeneralPushBytes }
+
+// generalFits reports why general modules do not fit a device's limits; "" if they do.
+func generalFits(l *vk.Limits, access problem.Access) string {
+	instead := "; buffers with device addresses need none"
+	if PushTooSmall(l) {
+		if access == problem.AccessAddresses {
+			return fmt.Sprintf("the device has %d bytes of push constants, the general kernel takes %d with addresses; with descriptors it takes none",
+				l.MaxPushConstantBytes, GeneralPushBytes)
+		}
+		instead = ""
+	}
+	if access == problem.AccessDescriptors && l.MaxStorageBuffers < GeneralBindings {
+		return fmt.Sprintf("the device binds %d buffers, the general kernel takes %d%s", l.MaxStorageBuffers, GeneralBindings, instead)
+	}
+	return ""
+}
+
+// maxGeneralLength bounds Sq and Sk of calls with options, so that sums of positions and
+// windows fit 32 bits.
+const maxGeneralLength = 1 << 30
+
+// MaxWindow is the widest side of a window. It excludes no key of a sequence of up to
+// maxGeneralLength keys, and its sum with a position fits 32 bits.
+const MaxWindow = maxGeneralLength - 1
+
+// Factors returns the factors for the unit of the call's scores.
+func (f Options) Factors(s *ScoreFactors) *factors {
+	if f.Natural() {
+		return &s.Natural
+	}
+	return &s.Products
+}
+
+// CheckLimits refuses calls whose sizes exceed the 32-bit numbers of general kernels.
+func (f Options) CheckLimits(a *problem.Args, splits, dv int) error {
+	batches, rows := tensors.QueryExtent(a)
+	all, ok := arith.Product(batches, a.Hq, rows)
+	switch {
+	case a.Sq > maxGeneralLength || a.Sk > maxGeneralLength:
+		return fmt.Errorf("%w: Sq %d and Sk %d: the call's options allow at most 2^30", problem.ErrUnsupported, a.Sq, a.Sk)
+	case !ok || all > math.MaxUint32/int64(max(splits, 1)):
+		return fmt.Errorf("%w: %d x %d x %d rows in %d splits: the call's options allow fewer than 2^32 rows in all", problem.ErrUnsupported, batches, a.Hq, rows, splits)
+	case f.split && all*int64(dv) > math.MaxUint32:
+		return fmt.Errorf("%w: %d rows of %d elements: split keys allow fewer than 2^32 elements", problem.ErrUnsupported, all, dv)
+	case f.sparseTokens && int64(a.SparseTokens.Total) > maxGeneralLength:
+		return fmt.Errorf("%w: %d sparse tokens, at most 2^30 are possible", problem.ErrUnsupported, a.SparseTokens.Total)
+	}
+	if a.Bias != nil {
+		if err := below32("Bias", tensors.BiasStrides(a.Bias, a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
+			return err
+		}
+	}
+	if a.Mask != nil {
+		if err := below32("Mask", tensors.MaskStrides(a.Mask, a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// below32 refuses a tensor whose element offsets do not fit 32 bits.
+func below32(field string, steps [3]int64, counts [3]int, dim int) error {
+	end := int64(dim)
+	for i, n := range counts {
+		far, ok := arith.Mul(int64(n-1), steps[i])
+		if ok {
+			end, ok = arith.Add(end, far)
+		}
+		if !ok || end > math.MaxUint32 {
+			return fmt.Errorf("%w: %s spans 2^32 elements or more", problem.ErrUnsupported, field)
+		}
+	}
+	return nil
+}

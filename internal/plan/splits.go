@@ -1,0 +1,209 @@
+package plan
+
+import (
+	"math"
+
+	"vkattn/internal/arith"
+	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
+	"vkattn/vk"
+)
+
+// Split keys. Decode has few query rows and many keys: the heads of a group are packed
+// into the rows of one workgroup, and several workgroups split the keys of a row. Each
+// writes a float32 state: O, and its row max and row sum. The decode kernel or combine.comp
+// combines them.
+
+// decodeQueries is the largest Sq of a call that may run the decode path without options.
+const decodeQueries = 16
+
+// fewRows is a number of row fragments. Calls with at most that many packed rows use tiles
+// of one subgroup, or of subgroups that split the KV tile.
+const fewRows = 2
+
+// Decodes reports whether packed rows or split keys make a call without options faster.
+func Decodes(caps *vk.Caps, cfg *problem.Config, r *Request) bool {
+	if r.Plain {
+		return false
+	}
+	if cfg.FixedSplit > 0 {
+		return true
+	}
+	if r.Shape.Sq > decodeQueries || r.Experiment != (problem.Experiment{}) || generalFits(&caps.Limits, r.Access) != "" {
+		return false
+	}
+	return r.Shape.Group() > 1 || r.Shape.Sk >= minSplitKeys
+}
+
+// fullRounds: a grid of at least this many rounds of resident workgroups is not split. It
+// leaves the device idle at its end for less time than splits would cost.
+const fullRounds = 2
+
+// splitCost is the fixed cost of a split, in keys: on an H200 a workgroup takes 2 us to
+// start and end, and 30 ns per key.
+const splitCost = 64
+
+// minSplitKeys is the fewest keys worth a workgroup of their own.
+const minSplitKeys = 256
+
+// minSplitKeys returns the fewest keys of a split: half as many for the decode kernel,
+// which has no barriers.
+func (v *Variant) minSplitKeys() int {
+	if v.IsDecode() {
+		return minSplitKeys / 2
+	}
+	return minSplitKeys
+}
+
+// splitsOf returns how many workgroups split the keys of a row. It is Config.FixedSplit
+// if that is set. Otherwise it is the smallest number with the least estimated time, each
+// split with minSplitKeys keys or more. The estimate assumes that all workgroups take
+// equally long, that as many run at once as fit in the shared memory of the cores, and
+// that every sequence has Sk keys.
+func splitsOf(caps *vk.Caps, cfg *problem.Config, v *Variant, r *Request, sharedBytes uint64) int {
+	if cfg.FixedSplit > 0 {
+		return cfg.FixedSplit
+	}
+	g := v.grid(r, 1)
+	groups := uint64(g[0]) * uint64(g[1]) * uint64(g[2])
+	const reserved, mostResident = 1024, 8
+	most := uint64(mostResident)
+	if t, ok := v.Tile.(decodeTile); ok {
+		most = uint64(max(decodeSubgroups/t.Subgroups, 1))
+	}
+	resident := coresOf(caps) * min(max(uint64(caps.Limits.MaxSharedBytes)/(sharedBytes+reserved), 1), most)
+	if groups >= fullRounds*resident {
+		return 1
+	}
+	// The time in keys: rounds of workgroups, times the keys of a split plus its fixed cost.
+	cost := func(n int) uint64 {
+		return arith.CeilDiv64(groups*uint64(n), resident) * (arith.CeilDiv64(uint64(r.keys()), uint64(n)) + splitCost)
+	}
+	best := 1
+	for n := 2; n <= min(max(1, r.keys()/v.minSplitKeys()), problem.MaxStates); n++ {
+		if cost(n) < cost(best) {
+			best = n
+		}
+	}
+	return best
+}
+
+// In decode_combine.glsl an invocation combines four columns of a row and loads
+// SplitsPerRound of its splits at a time: a round. On an H200 a second dispatch takes as
+// long as combineRounds rounds. With sequence lengths it must also find the rows of no
+// sequence and takes as long as combineRoundsVarlen. Times in the kernel and with a second
+// dispatch: 16 splits 41.0 and 42.4 us (1, 32 over 8, 32768, 128: two rounds), 13.5 and
+// 12.0 (1, 8 over 1, 2048, 128: four rounds); 12 splits with lengths 11.4 and 19.7 (two).
+const (
+	SplitsPerRound      = 8
+	combineRounds       = 2
+	combineRoundsVarlen = 6
+)
+
+// combines reports whether the kernel combines the splits itself. Only the decode kernel
+// does, if splits are few. The parameters of LSE then hold the address of scratch memory,
+// and those of the ALiBi slopes the address of LSE: a call with both combines separately.
+func (v *Variant) combines(r *Request, splits int) bool {
+	t, ok := v.Tile.(decodeTile)
+	if !ok || r.LSE && r.Options.alibi || r.SeparateCombine || splits <= 1 || !t.holdsStats(splits) {
+		return false
+	}
+	most := uint32(combineRounds)
+	if r.Options.Lengths&(LengthCuQ|LengthUsedQ) != 0 {
+		most = combineRoundsVarlen
+	}
+	rows := min(r.decodeRows(), t.Rows())
+	return splits <= SplitsPerRound || arith.CeilDiv32(rows*arith.CeilDiv32(t.DvSlice, 4), t.LocalSize())*arith.CeilDiv32(uint32(splits), SplitsPerRound) <= most
+}
+
+// decodeRows returns the rows of a KV head when the query heads of its group are packed.
+func (r *Request) decodeRows() uint32 {
+	return uint32(min(int64(r.Shape.Sq)*int64(r.Shape.Group()), math.MaxInt32))
+}
+
+// keys returns the most keys that a row attends to.
+func (r *Request) keys() int {
+	if r.Options.sparseTokens {
+		return r.SparseTokens
+	}
+	return r.Shape.Sk
+}
+
+// grid returns the workgroups of a dispatch of the general or decode kernel.
+func (v *Variant) grid(r *Request, splits int) [3]uint32 {
+	return v.Options.Grid(&r.Shape, r.TotalQ, splits, v.Tile.Rows(), v.Slices())
+}
+
+// Grid returns the workgroups of a dispatch with these options: x row blocks, y KV heads
+// times splits, z batches times slices of O.
+func (o *Options) Grid(s *problem.Shape, totalQ, splits int, rows, slices uint32) [3]uint32 {
+	group := max(o.packRows, 1)
+	x := arith.CeilDiv64(uint64(s.Sq)*uint64(group), uint64(rows))
+	z := uint64(s.B) * uint64(slices)
+	switch {
+	case o.isDecodePart: // as many row blocks as a short sequence may have
+		x = uint64(arith.CeilDiv32(o.decodePartRows, rows))
+	case o.Lengths&LengthCuQ != 0:
+		// Packed sequences: each may leave its last row block partly empty.
+		x, z = uint64(totalQ)*uint64(group)/uint64(rows)+uint64(s.B), uint64(slices)
+	}
+	y := uint64(s.Hq) / uint64(group) * uint64(splits)
+	return [3]uint32{clamp32(x), clamp32(y), clamp32(z)}
+}
+
+// holdsStats reports whether the shared memory in which decode_coopmat.comp combines the
+// splits of its rows holds their row maxima and row sums. It has 272 bytes per row and
+// subgroup at least (shaders/decode_smem.glsl).
+func (t decodeTile) holdsStats(splits int) bool {
+	return uint64(splits+3)/4*32 <= uint64(t.Subgroups)*272
+}
+
+// SplitBytes is the scratch memory of splits that a dispatch of its own combines: row max
+// and row sum of all states first, then their O.
+func SplitBytes(states uint64, dv int) (stats, all uint64) {
+	stats = hostmem.Sum(hostmem.Product(states, 8), 15) &^ 15
+	return stats, hostmem.Sum(stats, hostmem.Product(states, uint64(dv), 4))
+}
+
+// CombinedBytes is the scratch memory of splits that the kernel combines itself: a counter
+// for each row block, which must begin as 0, and then O, and row max and row sum for each
+// slice of its columns. shaders/decode_combine.glsl defines the layout.
+func CombinedBytes(states uint64, dv int, slices uint32, groups [3]uint32, splitWorkgroups int) (counters, bytes uint64) {
+	counters = hostmem.Sum(hostmem.Product(uint64(groups[0]), uint64(groups[1]/uint32(splitWorkgroups)), uint64(groups[2]), 4), 255) &^ 255
+	return counters, hostmem.Product(states, uint64(dv+2*int(slices)), 4)
+}
+
+// workspace is the scratch memory of splits that splitWorkgroups workgroups compute.
+func (plan *chosen) workspace(cfg *problem.Config, r *Request, splitWorkgroups int) uint64 {
+	if plan.Splits <= 1 {
+		return 0
+	}
+	v, rows := &plan.Variant, hostmem.Product(r.Shape.B, r.Shape.Sq)
+	if r.Options.Lengths&LengthCuQ != 0 {
+		rows = uint64(r.TotalQ)
+	}
+	states := hostmem.Product(rows, uint64(r.Shape.Hq), uint64(plan.Splits))
+	if v.Options.Combined {
+		counters, bytes := CombinedBytes(states, cfg.ValueDim(), v.Slices(), v.grid(r, splitWorkgroups), splitWorkgroups)
+		return hostmem.Sum(counters, bytes)
+	}
+	_, all := SplitBytes(states, cfg.ValueDim())
+	return all
+}
+
+// workgroups is the number of workgroups in grid.
+func (v *Variant) workgroups(r *Request, splits int) uint64 {
+	g := v.grid(r, splits)
+	return uint64(g[0]) * uint64(g[1]) * uint64(g[2])
+}
+
+// coresOf returns the number of shader cores; 16 if the device does not report it.
+func coresOf(caps *vk.Caps) uint64 {
+	if caps.ShaderCores == 0 {
+		return 16
+	}
+	return uint64(caps.ShaderCores)
+}
+
+// clamp32 saturates, so that a grid too large for a dispatch stays too large.
+func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }

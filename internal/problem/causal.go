@@ -1,0 +1,65 @@
+package problem
+
+import (
+	"vkattn/internal/enum"
+)
+
+// Causal says which keys a query row may attend to. With Sq == Sk TopLeft and
+// BottomRight are the same; otherwise they differ and the caller must say which
+// is meant.
+type Causal uint8
+
+// Masks. The zero value attends to every key.
+const (
+	CausalNone  Causal = iota
+	TopLeft            // col <= row: row 0 sees key 0
+	BottomRight        // col <= row + Sk - Sq: the last row sees the last key
+)
+
+var causalNames = []string{"none", "top-left", "bottom-right"}
+
+// Valid reports whether c is one of the named masks.
+func (c Causal) Valid() bool { return int(c) < len(causalNames) }
+
+// Visible is the number of keys that query row may attend to. They are always
+// a prefix, keys 0..Visible-1; 0 when the row attends to nothing, which
+// happens with BottomRight and Sq > Sk.
+func (c Causal) Visible(row, sq, sk int) int {
+	n := sk
+	switch c {
+	case TopLeft:
+		n = min(row+1, sk)
+	case BottomRight:
+		// sk - sq first: row + sk could pass the range of a 32-bit int.
+		n = min(row+(sk-sq)+1, sk)
+	}
+	return max(n, 0)
+}
+
+// String is "none", "top-left" or "bottom-right".
+func (c Causal) String() string { return enum.Name("Causal", causalNames, uint8(c)) }
+
+// ParseCausal reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
+func ParseCausal(s string) (Causal, error) {
+	v, err := enum.Parse("causal mask", causalNames, s)
+	return Causal(v), err
+}
+
+// Set makes *Causal a flag.Value.
+func (c *Causal) Set(s string) error {
+	v, err := ParseCausal(s)
+	if err == nil {
+		*c = v
+	}
+	return err
+}
+
+// Type names the flag's kind, for flag packages that ask.
+func (c Causal) Type() string { return "causal" }
+
+// MarshalText writes String.
+func (c Causal) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText is Set.
+func (c *Causal) UnmarshalText(text []byte) error { return c.Set(string(text)) }

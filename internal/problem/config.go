@@ -1,0 +1,221 @@
+package problem
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"vkattn/internal/errs"
+	"vkattn/internal/quant"
+)
+
+// Config says what to compute, except for sizes. It is comparable and can be a map key.
+// The zero value of every field but HeadDim is a useful default.
+type Config struct {
+	DType    DType  // storage type of Q, K, V and O
+	HeadDim  int    // elements per row of Q and K
+	HeadDimV int    // elements per row of V and O; 0: HeadDim
+	Causal   Causal // which keys a row attends to
+	Scale    Scale  // factor on Q Kᵀ; zero value: 1/sqrt(HeadDim); see MaxFastScore for large ones; on devices at most 2.358e38
+	Tier     Tier   // implementation; zero value: the best available
+	Access   Access // how kernels reach tensors; zero value: chosen by the buffers
+	Tuning   Tuning // how tiles are chosen; zero value: tuned tiles if the user's cache has them
+
+	// Score modifiers that are the same for every call. [Args] has those that need tensors.
+	Window  Window  // keys near a row's position
+	Align   Causal  // alignment of rows with keys for Window and ALiBi; CausalNone: as Causal says
+	Softcap float32 // scores become Softcap * tanh(score / Softcap) before any bias; 0: off; devices take one above 2^104 as 2^104
+
+	// Dropout is the probability that a weight P is dropped, at least 0 and below 1.
+	// Weights that remain are multiplied by 1 / (1 - Dropout). LSE is the LSE of the
+	// softmax before dropout. [Args].DropoutSeed and DropoutOffset choose the mask.
+	Dropout float32
+
+	KV      KVType // how K and V are stored; zero value: as DType
+	KVBlock int    // consecutive keys per entry of Args.KScale and VScale; 0: 1
+
+	// FixedSplit cuts the keys of every sequence into this many splits, 1 to MaxStates,
+	// which are computed in parallel and combined. 0: as many as keep the device busy
+	// (see [Plan].Splits). With FixedSplit the bits of a sequence depend only on its own
+	// rows and keys and on FixedSplit, never on the rest of the batch; tuned tiles are
+	// not used.
+	FixedSplit int
+
+	// F32O makes O float32 whatever DType: a partial result over some of the keys, which a
+	// Merge with MergeConfig.F32States rounds once. Backward then reads such an O.
+	// F32Gradients makes DQ, DK and DV float32, for sums over several calls with
+	// BackwardArgs.Accumulate. With DTypes of 16 bits, tiers cuda and cubin have neither, and
+	// Backward takes a float32 O on tier cpu alone.
+	F32O, F32Gradients bool
+
+	// AllowCUDA lets TierAuto choose tiers cuda and cubin. Both need an NVIDIA GPU and a
+	// program that imports vkattn/cudapath. Tier cuda takes calls of Forward whose buffers
+	// are all made with vk.BufferOptions.Exportable or wrap CUDA memory. Tier cubin takes
+	// calls of Forward and Record on a device with VK_NVX_binary_import. Other calls run on
+	// the other tiers, and their bits differ.
+	AllowCUDA bool
+	// Kernel is the family of kernels that TierCUDA uses, one of CUDAKernels. "": the
+	// fastest that can compute the problem; the Plan names it.
+	Kernel string
+}
+
+// MaxFastScore bounds the magnitude of the row max that tiers coopmat and coopmat2
+// compute correctly when scores are scaled products without bias, softcap or ALiBi.
+// Beyond it float32 rounding would make P overflow or vanish, and these tiers give NaN: in
+// the row's O and LSE, and in the gradients that it has a part in. With split keys the
+// bound holds for the row max of each split that has weight. Other tiers have no such
+// bound. TierAuto leaves calls with a scale over 2^20 to them.
+const MaxFastScore = 1 << 24
+
+// MaxHeadDim bounds HeadDim and HeadDimV independently. A few larger pairs, which latent
+// attention (MLA) uses for decoding, are accepted too.
+const MaxHeadDim = 256
+
+// wideHeadDims are the (HeadDim, HeadDimV) pairs accepted beyond MaxHeadDim.
+var wideHeadDims = [][2]int{{320, 256}, {512, 512}, {576, 512}}
+
+// ValueDim is HeadDimV, or HeadDim if HeadDimV is 0.
+func (c Config) ValueDim() int {
+	if c.HeadDimV == 0 {
+		return c.HeadDim
+	}
+	return c.HeadDimV
+}
+
+// OType is the storage type of O: DType, or F32 with F32O.
+func (c Config) OType() DType {
+	if c.F32O {
+		return F32
+	}
+	return c.DType
+}
+
+// GradientType is the storage type of DQ, DK and DV: DType, or F32 with F32Gradients.
+func (c Config) GradientType() DType {
+	if c.F32Gradients {
+		return F32
+	}
+	return c.DType
+}
+
+// ScaleValue is the factor on Q Kᵀ.
+func (c Config) ScaleValue() float32 { return c.Scale.Value(c.HeadDim) }
+
+// Validate reports the first field that no tier accepts, as a *ShapeError. Fields that no tier
+// computes together match [ErrUnsupported] too.
+func (c Config) Validate() error {
+	switch {
+	case !c.DType.Valid():
+		return &ShapeError{"DType", c.DType, "f16, bf16 or f32"}
+	case !c.Causal.Valid():
+		return &ShapeError{"Causal", c.Causal, "none, top-left or bottom-right"}
+	case !c.Tier.Valid():
+		return &ShapeError{"Tier", c.Tier, "auto, cpu, scalar, coopmat, coopmat2, cubin or cuda"}
+	case !c.Access.Valid():
+		return &ShapeError{"Access", c.Access, "auto, addresses or descriptors"}
+	case !c.Tuning.Valid():
+		return &ShapeError{"Tuning", c.Tuning, "auto, off or on"}
+	case !slices.Contains(cudaKernels, c.Kernel):
+		return &ShapeError{"Kernel", c.Kernel, "fa3, fa2, ref or empty"}
+	case c.Kernel != "" && c.Tier != TierCUDA:
+		return &ShapeError{"Kernel", c.Kernel + " with tier " + c.Tier.String(), "a kernel of tier cuda only with that tier"}
+	case c.HeadDim < 1:
+		return &ShapeError{"HeadDim", c.HeadDim, "at least 1"}
+	case c.HeadDimV < 0:
+		return &ShapeError{"HeadDimV", c.HeadDimV, "at least 1, or 0 for HeadDim"}
+	case !c.Align.Valid():
+		return &ShapeError{"Align", c.Align, "none, top-left or bottom-right"}
+	case c.Align != CausalNone && c.Causal != CausalNone && c.Align != c.Causal:
+		return &ShapeError{"Align", c.Align, fmt.Sprintf("%v, as Causal has it, or none", c.Causal)}
+	case c.Window.Given() && c.Causal == CausalNone && c.Align == CausalNone:
+		return &ShapeError{"Align", c.Align, "top-left or bottom-right for a Window without a causal mask"}
+	case !(c.Softcap >= 0) || math.IsInf(float64(c.Softcap), 1):
+		return &ShapeError{"Softcap", c.Softcap, "a finite number above 0, or 0 for none"}
+	case !(c.Dropout >= 0 && c.Dropout < 1):
+		return &ShapeError{"Dropout", c.Dropout, "a probability of at least 0 and below 1"}
+	case !c.KV.Valid():
+		return &ShapeError{"KV", c.KV, "same, int8, fp8, q8_0 or q4_0"}
+	case c.KV.Blocked() && (c.HeadDim%quant.BlockElements != 0 || c.ValueDim()%quant.BlockElements != 0):
+		return &ShapeError{"HeadDim/HeadDimV", fmt.Sprintf("%d/%d", c.HeadDim, c.ValueDim()), fmt.Sprintf("multiples of 32 for %v", c.KV)}
+	case c.KV != KVSame && c.Dropout != 0:
+		return errs.Refuse(&ShapeError{"Dropout", fmt.Sprintf("%v with K and V of type %v", c.Dropout, c.KV), "K and V of the storage type"})
+	case c.KVBlock < 0 || c.KVBlock > MaxLength:
+		return &ShapeError{"KVBlock", c.KVBlock, "at least 1, or 0 for 1"}
+	case c.KVBlock > 1 && !c.KV.Scaled():
+		return &ShapeError{"KVBlock", c.KVBlock, "0 without int8 or fp8"}
+	case c.FixedSplit < 0 || c.FixedSplit > MaxStates:
+		return &ShapeError{"FixedSplit", c.FixedSplit, fmt.Sprintf("1 to %d, or 0 for a number that suits the device", MaxStates)}
+	case !c.Scale.finite():
+		return &ShapeError{"Scale", c.Scale, "a finite number"}
+	}
+	if c.HeadDim <= MaxHeadDim && c.ValueDim() <= MaxHeadDim {
+		return nil
+	}
+	for _, p := range wideHeadDims {
+		if c.HeadDim == p[0] && c.ValueDim() == p[1] {
+			return nil
+		}
+	}
+	return &ShapeError{"HeadDim/HeadDimV", fmt.Sprintf("%d/%d", c.HeadDim, c.ValueDim()),
+		"each at most 256, or 320/256, 512/512 or 576/512"}
+}
+
+// String is a short form for logs, for example "f16 d128/64 top-left scale 0.5 scalar".
+func (c Config) String() string {
+	s := fmt.Sprintf("%v d%d", c.DType, c.HeadDim)
+	if v := c.ValueDim(); v != c.HeadDim {
+		s += fmt.Sprintf("/%d", v)
+	}
+	if c.Causal != CausalNone {
+		s += " " + c.Causal.String()
+	}
+	if !c.Scale.IsDefault() {
+		s += " scale " + c.Scale.String()
+	}
+	if c.Window.Given() {
+		s += " window " + c.Window.String()
+	}
+	if c.Align != CausalNone && c.Align != c.Causal {
+		s += " align " + c.Align.String()
+	}
+	if c.Softcap != 0 {
+		s += fmt.Sprintf(" softcap %v", c.Softcap)
+	}
+	if c.Dropout != 0 {
+		s += fmt.Sprintf(" dropout %v", c.Dropout)
+	}
+	if c.KV != KVSame {
+		s += " kv " + c.KV.String()
+		if c.KVBlock > 1 {
+			s += fmt.Sprintf("/%d", c.KVBlock)
+		}
+	}
+	if c.FixedSplit != 0 {
+		s += fmt.Sprintf(" split %d", c.FixedSplit)
+	}
+	if c.F32O {
+		s += " O f32"
+	}
+	if c.F32Gradients {
+		s += " gradients f32"
+	}
+	if c.Tier != TierAuto {
+		s += " " + c.Tier.String()
+	}
+	if c.Kernel != "" {
+		s += "/" + c.Kernel
+	}
+	if c.AllowCUDA {
+		s += " allow cuda"
+	}
+	if c.Tuning != TuningAuto {
+		s += " tuning " + c.Tuning.String()
+	}
+	return s
+}
+
+// cudaKernels are the families of Config.Kernel.
+var cudaKernels = []string{"", "fa3", "fa2", "ref"}
+
+// CUDAKernels lists the families of kernels of tier cuda, the fastest first.
+func CUDAKernels() []string { return slices.Clone(cudaKernels[1:]) }

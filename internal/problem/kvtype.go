@@ -1,0 +1,79 @@
+package problem
+
+import (
+	"vkattn/internal/enum"
+	"vkattn/internal/quant"
+)
+
+// KVType is the storage type of K and V. The zero value is the type of Q and O. The others
+// are quantized; kernels convert them to the storage type.
+type KVType uint8
+
+// Storage of K and V. Int8 and FP8 have separate scales, [Args].KScale and VScale: an
+// element is the stored number times its scale. The cooperative-matrix tiers never round
+// that product; there a scale of V below 2^-96 counts as 2^-96. The blocked types have a
+// scale for every 32 elements within the row, as in ggml; HeadDim and HeadDimV must be
+// multiples of 32.
+const (
+	KVSame KVType = iota // as DType
+	KVInt8               // signed bytes
+	KVFP8                // float8 e4m3 (OCP, finite only): 1 sign, 4 exponent (bias 7), 3 mantissa bits
+	KVQ8_0               // 34 bytes for 32 elements: an f16 scale, then 32 signed bytes
+	KVQ4_0               // 18 bytes for 32 elements: an f16 scale, then 16 bytes; byte i has element i in its low half and i+16 in its high one, each less 8
+)
+
+var kvNames = []string{"same", "int8", "fp8", "q8_0", "q4_0"}
+
+// KVTypes lists every KVType.
+func KVTypes() []KVType { return []KVType{KVSame, KVInt8, KVFP8, KVQ8_0, KVQ4_0} }
+
+// Valid reports whether t is one of the named types.
+func (t KVType) Valid() bool { return int(t) < len(kvNames) }
+
+// Scaled reports whether elements have separate scales.
+func (t KVType) Scaled() bool { return t == KVInt8 || t == KVFP8 }
+
+// Blocked reports whether rows are blocks of 32 elements, each with its scale.
+func (t KVType) Blocked() bool { return t == KVQ8_0 || t == KVQ4_0 }
+
+// RowBytes is the number of bytes of the given number of elements, a multiple of 32 for
+// Blocked types. d is the storage type for KVSame.
+func (t KVType) RowBytes(d DType, elements int) int {
+	switch t {
+	case KVInt8, KVFP8:
+		return elements
+	case KVQ8_0:
+		return elements / quant.BlockElements * 34
+	case KVQ4_0:
+		return elements / quant.BlockElements * 18
+	}
+	return elements * d.Size()
+}
+
+// String is "same", "int8", "fp8", "q8_0" or "q4_0".
+func (t KVType) String() string { return enum.Name("KVType", kvNames, uint8(t)) }
+
+// ParseKVType reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
+func ParseKVType(s string) (KVType, error) {
+	v, err := enum.Parse("K/V type", kvNames, s)
+	return KVType(v), err
+}
+
+// Set makes *KVType a flag.Value.
+func (t *KVType) Set(s string) error {
+	v, err := ParseKVType(s)
+	if err == nil {
+		*t = v
+	}
+	return err
+}
+
+// Type names the flag's kind, for flag packages that ask.
+func (t KVType) Type() string { return "kv-dtype" }
+
+// MarshalText writes String.
+func (t KVType) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText is Set.
+func (t *KVType) UnmarshalText(text []byte) error { return t.Set(string(text)) }

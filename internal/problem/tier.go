@@ -1,0 +1,58 @@
+package problem
+
+import (
+	"vkattn/internal/enum"
+)
+
+// Tier names an implementation. The tiers that a device supports follow from its reported
+// capabilities, never from its vendor. Each tier can be forced.
+type Tier uint8
+
+// Tiers. The zero value picks the best one the device supports; on a driver of the CPU that
+// is TierScalar.
+const (
+	TierAuto     Tier = iota
+	TierCPU           // the host, without a device
+	TierScalar        // Vulkan 1.1 core
+	TierCoopMat       // VK_KHR_cooperative_matrix
+	TierCoopMat2      // VK_NV_cooperative_matrix2
+	TierCubin         // a CUDA kernel in the Vulkan command buffer (VK_NVX_binary_import)
+	TierCUDA          // a CUDA kernel on the same buffers
+)
+
+var tierNames = []string{"auto", "cpu", "scalar", "coopmat", "coopmat2", "cubin", "cuda"}
+
+// Valid reports whether t is one of the named tiers.
+func (t Tier) Valid() bool { return int(t) < len(tierNames) }
+
+// WithoutSPIRV reports whether the tier runs no SPIR-V: its kernels have no tiles to tune,
+// no variants and no Vulkan dispatches.
+func (t Tier) WithoutSPIRV() bool { return t == TierCPU || t == TierCubin || t == TierCUDA }
+
+// String is "auto", "cpu", "scalar", "coopmat", "coopmat2", "cubin" or "cuda".
+func (t Tier) String() string { return enum.Name("Tier", tierNames, uint8(t)) }
+
+// ParseTier reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
+func ParseTier(s string) (Tier, error) {
+	v, err := enum.Parse("tier", tierNames, s)
+	return Tier(v), err
+}
+
+// Set makes *Tier a flag.Value.
+func (t *Tier) Set(s string) error {
+	v, err := ParseTier(s)
+	if err == nil {
+		*t = v
+	}
+	return err
+}
+
+// Type names the flag's kind, for flag packages that ask.
+func (t Tier) Type() string { return "tier" }
+
+// MarshalText writes String.
+func (t Tier) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText is Set.
+func (t *Tier) UnmarshalText(text []byte) error { return t.Set(string(text)) }

@@ -1,0 +1,167 @@
+package quant_test
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/half"
+	"vkattn/internal/quant"
+)
+
+func TestFP8Values(t *testing.T) {
+	for b, want := range map[byte]float64{
+		0x00: 0, 0x01: 0x1p-9, 0x07: 7 * 0x1p-9, 0x08: 0x1p-6, 0x0f: 15 * 0x1p-9, 0x38: 1, 0x39: 1.125,
+		0x40: 2, 0x77: 240, 0x78: 256, 0x7e: 448, 0xb8: -1, 0xfe: -448, 0x81: -0x1p-9,
+	} {
+		require.Equal(t, float32(want), quant.FP8ToFloat32(b), "%#02x", b)
+	}
+	require.True(t, math.Signbit(float64(quant.FP8ToFloat32(0x80))), "-0")
+	for _, nan := range []byte{0x7f, 0xff} {
+		require.True(t, math.IsNaN(float64(quant.FP8ToFloat32(nan))))
+		require.Equal(t, nan&0x7f, quant.FP8FromFloat32(quant.FP8ToFloat32(nan))&0x7f)
+	}
+}
+
+// Every number comes back, and what lies between two goes to the nearer, ties to the
+// even one.
+func TestFP8RoundsToNearest(t *testing.T) {
+	for sign := range 2 {
+		for i := range 0x7f {
+			b := byte(sign<<7 | i)
+			x := quant.FP8ToFloat32(b)
+			require.Equal(t, b, quant.FP8FromFloat32(x), "%v", x)
+			if i == 0x7e {
+				continue
+			}
+			next := quant.FP8ToFloat32(b + 1)
+			middle := (x + next) / 2
+			even := b + b&1
+			require.Equal(t, even, quant.FP8FromFloat32(middle), "between %v and %v", x, next)
+			require.Equal(t, b, quant.FP8FromFloat32(math.Nextafter32(middle, x)))
+			require.Equal(t, b+1, quant.FP8FromFloat32(math.Nextafter32(middle, next)))
+		}
+	}
+	for _, x := range []float32{448, 449, 480, 1e30, float32(math.Inf(1))} {
+		require.Equal(t, byte(0x7e), quant.FP8FromFloat32(x))
+		require.Equal(t, byte(0xfe), quant.FP8FromFloat32(-x))
+	}
+	require.Equal(t, byte(0), quant.FP8FromFloat32(1e-30))
+}
+
+func TestScaledTypesUseTheirRange(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 100 {
+		x := make([]float32, 1+r.IntN(100))
+		var most float64
+		for i := range x {
+			x[i] = float32(r.NormFloat64() * math.Exp(4*r.NormFloat64()))
+			most = max(most, math.Abs(float64(x[i])))
+		}
+		bytes, numbers := make([]byte, len(x)), make([]float32, len(x))
+		scale := quant.EncodeInt8(bytes, x)
+		quant.DecodeInt8(numbers, bytes)
+		require.InEpsilon(t, most/127, float64(scale), 1e-6)
+		for i, n := range numbers {
+			require.LessOrEqual(t, math.Abs(float64(n)), 127.0)
+			require.InDelta(t, x[i], float64(scale)*float64(n), float64(scale)*0.5001)
+		}
+		scale = quant.EncodeFP8(bytes, x)
+		quant.DecodeFP8(numbers, bytes)
+		require.InEpsilon(t, most/448, float64(scale), 1e-6)
+		for i, n := range numbers {
+			require.InDelta(t, x[i], float64(scale)*float64(n), max(math.Abs(float64(x[i]))/16, float64(scale)*0x1p-10)*1.0001)
+		}
+	}
+	bytes := []byte{1, 1}
+	require.Zero(t, quant.EncodeInt8(bytes, []float32{0, 0}))
+	require.Equal(t, []byte{0, 0}, bytes)
+	require.Zero(t, quant.EncodeFP8(bytes, []float32{0, 0}))
+	require.Equal(t, []byte{0, 0}, bytes)
+}
+
+// Two blocks worked out by hand.
+func TestQ8_0Bytes(t *testing.T) {
+	x := make([]float32, 64)
+	x[0], x[1], x[2], x[3], x[31] = 127, -63.5, 0.5, -0.5, -126.4 // scale 1: halves away from 0
+	x[32], x[40] = -2.54, 1.27                                    // scale 0.02
+	b := make([]byte, 2*quant.Q8Bytes)
+	quant.EncodeQ8_0(b, x)
+	require.Equal(t, half.F16FromFloat32(1), binary.LittleEndian.Uint16(b))
+	require.Equal(t, []int8{127, -64, 1, -1, 0, -126}, []int8{int8(b[2]), int8(b[3]), int8(b[4]), int8(b[5]), int8(b[6]), int8(b[33])})
+	require.Equal(t, half.F16FromFloat32(0.02), binary.LittleEndian.Uint16(b[34:]))
+	require.Equal(t, []int8{-127, 64}, []int8{int8(b[36]), int8(b[44])})
+	back := make([]float32, 64)
+	quant.DecodeQ8_0(back, b)
+	require.Equal(t, []float32{127, -64, 1, -1, 0}, back[:5])
+	require.Equal(t, half.F16ToFloat32(half.F16FromFloat32(0.02))*-127, back[32])
+}
+
+func TestQ4_0Bytes(t *testing.T) {
+	x := make([]float32, 64)
+	x[0], x[1], x[16], x[17], x[31] = -8, 7, 3.4, 3.5, 8 // the first of the largest decides: scale 1
+	x[33], x[50] = 4, -1                                 // scale -0.5: 4 is -8 of it, -1 is 2
+	b := make([]byte, 2*quant.Q4Bytes)
+	quant.EncodeQ4_0(b, x)
+	require.Equal(t, half.F16FromFloat32(1), binary.LittleEndian.Uint16(b))
+	require.Equal(t, []byte{0 | 11<<4, 15 | 12<<4, 8 | 8<<4}, b[2:5])
+	require.Equal(t, byte(8|15<<4), b[17], "8 does not fit: 7")
+	require.Equal(t, half.F16FromFloat32(-0.5), binary.LittleEndian.Uint16(b[18:]))
+	require.Equal(t, []byte{8 | 8<<4, 0 | 8<<4, 8 | 10<<4}, b[20:23])
+	back := make([]float32, 64)
+	quant.DecodeQ4_0(back, b)
+	require.Equal(t, []float32{-8, 7}, back[:2])
+	require.Equal(t, []float32{3, 4}, back[16:18])
+	require.Equal(t, []float32{0, 4}, back[32:34])
+	require.Equal(t, float32(-1), back[50])
+}
+
+// A scale whose inverse is no float32 is 0 as an f16: the block is stored as one of zeros.
+func TestBlocksOfNumbersNextTo0(t *testing.T) {
+	x := make([]float32, 32)
+	zeros, b := make([]byte, quant.Q8Bytes), make([]byte, quant.Q8Bytes)
+	for _, encode := range []func([]byte, []float32){quant.EncodeQ8_0, quant.EncodeQ4_0} {
+		clear(x)
+		clear(zeros)
+		encode(zeros, x)
+		for _, most := range []float32{math.SmallestNonzeroFloat32, 1e-40, 0x1p-126} {
+			x[1], x[9] = most, -most/2
+			clear(b)
+			encode(b, x)
+			require.Equal(t, zeros[2:], b[2:], "%v", most)
+		}
+	}
+}
+
+func TestBlocksOfRandomNumbers(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	x, back := make([]float32, 32*50), make([]float32, 32*50)
+	for i := range x {
+		if i/32 != 7 { // a block of zeros
+			x[i] = float32(r.NormFloat64())
+		}
+	}
+	for _, c := range []struct {
+		bytes          int
+		encode         func([]byte, []float32)
+		decode         func([]float32, []byte)
+		steps, largest float64
+	}{
+		{quant.Q8Bytes, quant.EncodeQ8_0, quant.DecodeQ8_0, 127, 0.5},
+		{quant.Q4Bytes, quant.EncodeQ4_0, quant.DecodeQ4_0, 8, 1}, // the other end of the range is a step short
+	} {
+		b := make([]byte, 50*c.bytes)
+		c.encode(b, x)
+		c.decode(back, b)
+		for i := range x {
+			var most float64
+			for _, y := range x[i/32*32:][:32] {
+				most = max(most, math.Abs(float64(y)))
+			}
+			require.InDelta(t, x[i], back[i], (c.largest+c.steps/2048)*most/c.steps, "element %d", i)
+		}
+	}
+}

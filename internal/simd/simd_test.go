@@ -1,0 +1,113 @@
+package simd_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/half"
+	"vkattn/internal/quant"
+	"vkattn/internal/simd"
+)
+
+// Every stored number is widened as packages half and quant do, at any length of rows.
+func TestWidenIsTheGoPackages(t *testing.T) {
+	const seed = 11
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	halves := make([]byte, 2<<16)
+	for i := range 1 << 16 {
+		halves[2*i], halves[2*i+1] = byte(i), byte(i>>8)
+	}
+	bytes := make([]byte, 256)
+	for i := range bytes {
+		bytes[i] = byte(i)
+	}
+	blocks := make([]byte, 34*64)
+	for i := range blocks {
+		blocks[i] = byte(r.Uint32())
+	}
+	for _, k := range simd.Sets() {
+		for _, c := range []struct {
+			name   string
+			t      simd.Type
+			data   []byte
+			n, per int // elements, and multiples of how many
+			decode func(dst []float32, src []byte)
+		}{
+			{"f16", simd.F16, halves, 1 << 16, 1, half.DecodeF16},
+			{"bf16", simd.BF16, halves, 1 << 16, 1, half.DecodeBF16},
+			{"f32", simd.F32, halves, 1 << 15, 1, half.DecodeF32},
+			{"int8", simd.Int8, bytes, 256, 1, quant.DecodeInt8},
+			{"fp8", simd.FP8, bytes, 256, 1, quant.DecodeFP8},
+			{"q8_0", simd.Q80, blocks, 32 * 64, 32, quant.DecodeQ8_0},
+			{"q4_0", simd.Q40, blocks, 32 * 64, 32, quant.DecodeQ4_0},
+		} {
+			lengths := []int{c.n}
+			for n := c.per; n < 70; n += c.per {
+				lengths = append(lengths, n)
+			}
+			for _, n := range lengths {
+				want, got := make([]float32, n), make([]float32, n)
+				c.decode(want, c.data)
+				k.Widen(got, c.data, []int64{0}, nil, n, c.t)
+				for i := range want {
+					if want[i] == want[i] || got[i] == got[i] {
+						require.Equal(t, math.Float32bits(want[i]), math.Float32bits(got[i]), "%s, %s, element %d of %d", k.Name, c.name, i, n)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A row that attends to one key gets its value, rounded to the storage type as package
+// half does: any finite number, at any head dim.
+func TestOneKeyIsItsValueRounded(t *testing.T) {
+	const seed = 12
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for _, k := range simd.Sets() {
+		for dv := 1; dv < 140; dv++ {
+			value, q := make([]float32, dv), make([]byte, 8)
+			for i := range value {
+				for {
+					value[i] = math.Float32frombits(r.Uint32())
+					if r.IntN(2) == 0 { // of the size of halves, half-way between two now and then
+						value[i] = math.Float32frombits(r.Uint32()&0x8fffffff | 0x30000000)
+						value[i] = math.Float32frombits(math.Float32bits(value[i]) &^ 0xfff)
+					}
+					if !math.IsInf(float64(value[i]), 0) && value[i] == value[i] {
+						break
+					}
+				}
+			}
+			for _, c := range []struct {
+				t      simd.Type
+				size   int
+				encode func(dst []byte, src []float32)
+			}{{simd.F16, 2, half.EncodeF16}, {simd.BF16, 2, half.EncodeBF16}, {simd.F32, 4, half.EncodeF32}} {
+				g := k.NewGroup(2, dv)
+				for i := range g.Rows(1) {
+					g.Span[i], g.Span[k.Lanes+i], g.Sink[i] = 0, 1, float32(math.Inf(-1))
+				}
+				g.Begin(q, simd.F32)
+				key := []float32{1, 1}
+				g.Attend(&simd.Tile{
+					Keys: []int32{0}, K: unsafe.Pointer(&key[0]), V: unsafe.Pointer(&value[0]), KStride: 2, VStride: dv,
+					To: 1, FullTo: 1, Scale: 1,
+				}, make([]float32, simd.Keys*k.Lanes))
+				want, got := make([]byte, dv*c.size), make([]byte, dv*c.size+1)
+				got[dv*c.size] = 0xa5
+				c.encode(want, value)
+				g.Finish(got, c.t, 1, 1)
+				require.Equal(t, want, got[:dv*c.size], "%s, type %d, head dim %d", k.Name, c.t, dv)
+				require.Equal(t, byte(0xa5), got[dv*c.size], "what follows the row")
+				require.Zero(t, g.LSE[0])
+			}
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package tensors
+
+import (
+	"fmt"
+
+	"vkattn/internal/problem"
+)
+
+// CheckArgs is attention.CheckArgs, which documents it.
+func CheckArgs(cfg problem.Config, a problem.Args) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	var l Layouts
+	return l.Check(&cfg, &a)
+}
+
+// Check is CheckArgs for a valid Config. It fills l with the layouts.
+func (l *Layouts) Check(cfg *problem.Config, a *problem.Args) error {
+	if err := a.Shape.Validate(); err != nil {
+		return err
+	}
+	hasOptions := HasOptions(a, cfg)
+	if hasOptions {
+		if err := checkOptions(a, cfg); err != nil {
+			return err
+		}
+	}
+	l.set(cfg, a)
+	if err := checkMemory(l.All()); err != nil {
+		return err
+	}
+	if err := checkRowStrides(a, "LSE", a.LSE.Strides); err != nil {
+		return err
+	}
+	if err := checkOverlaps(l.All()); err != nil || !hasOptions {
+		return err
+	}
+	return checkOptionTensors(a, cfg, l.All())
+}
+
+// CheckInputs is CheckArgs without O and LSE.
+func CheckInputs(cfg problem.Config, a problem.Args) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if err := a.Shape.Validate(); err != nil {
+		return err
+	}
+	hasOptions := HasOptions(&a, &cfg)
+	if hasOptions {
+		if err := checkOptions(&a, &cfg); err != nil {
+			return err
+		}
+	}
+	var l Layouts
+	l.set(&cfg, &a)
+	inputs := l.All()[:FirstOutput]
+	if err := checkMemory(inputs); err != nil || !hasOptions {
+		return err
+	}
+	return checkOptionTensors(&a, &cfg, inputs)
+}
+
+// checkMemory checks that all tensors are given, on one side and in bounds.
+func checkMemory(all []Layout) error {
+	first := all[0].Tensor.Buffer != nil
+	for i := range all {
+		l := &all[i]
+		if err := l.CheckGiven(); err != nil {
+			return err
+		}
+		if onDevice := l.Tensor.Buffer != nil; onDevice != first {
+			return &problem.ShapeError{Field: l.Field, Got: side(onDevice), Want: side(first) + ", where " + all[0].Field + " is"}
+		}
+	}
+	for i := range all {
+		if err := all[i].CheckBounds(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Layouts are the layouts of Q, K, V, O and, if asked for, LSE. They are an array so
+// that a call keeps them on its stack.
+type Layouts struct {
+	List [5]Layout
+	n    int
+}
+
+func (l *Layouts) All() []Layout { return l.List[:l.n] }
+
+func (l *Layouts) set(cfg *problem.Config, a *problem.Args) {
+	size, dv := cfg.DType.Size(), cfg.ValueDim()
+	batches, rows := QueryExtent(a)
+	l.List[0].Set("Q", &a.Q, size, batches, a.Hq, rows, cfg.HeadDim)
+	l.List[3].Set("O", &a.O, cfg.OType().Size(), batches, a.Hq, rows, dv)
+	if HasLSE(a) {
+		l.List[4].Set("LSE", &a.LSE, problem.F32.Size(), batches, a.Hq, rows, 1)
+	}
+	batches, keys := KVExtent(a)
+	l.List[1].SetKV("K", &a.K, cfg, batches, a.KVHeads(), keys, cfg.HeadDim)
+	l.List[2].SetKV("V", &a.V, cfg, batches, a.KVHeads(), keys, dv)
+	l.n = 4
+	if HasLSE(a) {
+		l.n = 5
+	}
+}
+
+// checkRowStrides checks that LSE, or a tensor packed as LSE, has the packed strides.
+func checkRowStrides(a *problem.Args, field string, s problem.Strides) error {
+	_, rows := QueryExtent(a)
+	packed := problem.BHSD(a.Hq, rows, 1)
+	if s != (problem.Strides{}) && s != packed {
+		return &problem.ShapeError{Field: field + ".Strides", Got: s, Want: fmt.Sprintf("packed %v, or zero", packed)}
+	}
+	return nil
+}
+
+// FirstOutput is the index of O in layouts; LSE follows.
+const FirstOutput = 3
+
+func checkOverlaps(all []Layout) error {
+	for i := FirstOutput; i < len(all); i++ {
+		out := &all[i]
+		if !out.RowsDisjoint() {
+			return &problem.ShapeError{Field: out.Field + ".Strides", Got: out.Tensor.Strides,
+				Want: fmt.Sprintf("rows of %d elements that do not overlap", out.Dim)}
+		}
+		for j := range i {
+			if out.Overlaps(&all[j]) {
+				return &problem.ShapeError{Field: out.Field, Got: "overlapping " + all[j].Field, Want: "memory of its own"}
+			}
+		}
+	}
+	return nil
+}
+
+func side(device bool) string {
+	if device {
+		return "in device memory"
+	}
+	return "in host memory"
+}

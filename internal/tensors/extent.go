@@ -1,0 +1,102 @@
+package tensors
+
+import (
+	"vkattn/internal/arith"
+	"vkattn/internal/problem"
+)
+
+// Extents: how many batches, rows and elements the tensors of a call have.
+
+// QueryExtent returns the batches and rows of Q, O and LSE.
+func QueryExtent(a *problem.Args) (batches, rows int) {
+	if a.Varlen != nil && a.Varlen.CuQ.Given() {
+		return 1, a.Varlen.TotalQ
+	}
+	return a.B, a.Sq
+}
+
+// KVExtent returns the batches and rows of K and V.
+func KVExtent(a *problem.Args) (batches, keys int) {
+	switch {
+	case a.Pages != nil:
+		return a.Pages.Count, a.Pages.PageSize
+	case a.Varlen != nil && a.Varlen.CuK.Given():
+		return 1, a.Varlen.TotalK
+	}
+	return a.B, a.Sk
+}
+
+// HasLSE reports whether the caller asked for LSE. An offset or strides without memory
+// count too, so that missing memory is an error.
+func HasLSE(a *problem.Args) bool {
+	return a.LSE.Given() || a.LSE.Offset != 0 || a.LSE.Strides != (problem.Strides{})
+}
+
+// HasOptions reports whether a call has options in Args or a KV type of its own. Calls
+// without skip the checks of options.
+func HasOptions(a *problem.Args, cfg *problem.Config) bool {
+	return a.Varlen != nil || a.Pages != nil || a.SparseTokens != nil || a.Blocks != nil || a.Bias != nil || a.Mask != nil ||
+		VectorBegun(&a.ALiBi) || VectorBegun(&a.Sinks) || VectorBegun(&a.KScale) || VectorBegun(&a.VScale) || cfg.KV != problem.KVSame
+}
+
+// ScaleGroups is the number of entries of KScale and VScale for a number of keys.
+func ScaleGroups(c *problem.Config, keys int) int { return arith.CeilDiv(keys, max(1, c.KVBlock)) }
+
+// Broadcast returns the strides with their default, and 0 for dimensions of size 1.
+func Broadcast(s problem.Strides, sizes [3]int, dim int) [3]int64 {
+	s = s.Resolve(sizes[1], sizes[2], dim)
+	steps := [3]int64{s.Batch, s.Head, s.Seq}
+	for i, n := range sizes {
+		if n == 1 {
+			steps[i] = 0
+		}
+	}
+	return steps
+}
+
+// BiasSizes returns the batches, heads and rows of a bias.
+func BiasSizes(b *problem.Bias, s *problem.Shape) [3]int {
+	return [3]int{OrFull(b.Batches, s.B), OrFull(b.Heads, s.Hq), OrFull(b.Rows, s.Sq)}
+}
+
+// BiasStrides returns the strides of batch, head and row in elements, 0 where one entry serves all.
+func BiasStrides(b *problem.Bias, s problem.Shape) [3]int64 {
+	return Broadcast(b.Strides, BiasSizes(b, &s), s.Sk)
+}
+
+// maskSizes returns the batches, heads and rows of a mask.
+func maskSizes(m *problem.Mask, s *problem.Shape) [3]int {
+	return [3]int{OrFull(m.Batches, s.B), OrFull(m.Heads, s.Hq), OrFull(m.Rows, s.Sq)}
+}
+
+// MaskStrides returns the strides of batch, head and row in bytes, 0 where one entry serves all.
+func MaskStrides(m *problem.Mask, s problem.Shape) [3]int64 {
+	return Broadcast(m.Strides, maskSizes(m, &s), s.Sk)
+}
+
+// BlocksGrid returns the number of rows of blocks and the words in each.
+func BlocksGrid(b *problem.Blocks, s *problem.Shape) (rows, words int) {
+	return arith.CeilDiv(s.Sq, b.BlockQ), arith.CeilDiv(arith.CeilDiv(s.Sk, b.BlockK), 32)
+}
+
+// BlocksStrides returns the strides of batch, head and row of blocks in words, 0 where one entry serves all.
+func BlocksStrides(b *problem.Blocks, s problem.Shape) [3]int64 {
+	rows, words := BlocksGrid(b, &s)
+	return Broadcast(problem.Strides{}, [3]int{OrFull(b.Batches, s.B), OrFull(b.Heads, s.Hq), rows}, words)
+}
+
+// OrFull is a size, or the full size if it is 0.
+func OrFull(n, full int) int {
+	if n == 0 {
+		return full
+	}
+	return n
+}
+
+// TableStride is Pages.Stride, or the default if it is 0.
+func TableStride(p *problem.Pages, s *problem.Shape) int {
+	if p.Stride == 0 {
+		return arith.CeilDiv(s.Sk, p.PageSize)
+	}
+	return p.Stride
+}

@@ -1,0 +1,51 @@
+package tensors
+
+import (
+	"vkattn/internal/problem"
+	"vkattn/internal/quant"
+)
+
+// KVView reads rows of K or V in host memory, of any storage type.
+type KVView struct {
+	Rows      HostRows // where rows begin, and their elements if they are not quantized
+	KV        problem.KVType
+	block     []byte // bytes from Offset 0 on
+	PerBlock  int64  // bytes of 32 elements
+	scales    problem.Vector
+	heads     int
+	scaleKeys int // keys that share a scale
+	scaleRow  int // scales of a head
+}
+
+func ViewKV(t problem.Tensor, scales problem.Vector, cfg *problem.Config, heads, keys, dim int) (KVView, error) {
+	rows, err := ViewRows(t, cfg.DType, heads, keys, dim)
+	return KVView{
+		Rows: rows, KV: cfg.KV, block: t.Host, PerBlock: int64(cfg.KV.RowBytes(cfg.DType, quant.BlockElements)),
+		scales: scales, heads: heads, scaleKeys: max(1, cfg.KVBlock), scaleRow: ScaleGroups(cfg, keys),
+	}, err
+}
+
+// Read reads the numbers of a row into dst and returns their scale: element = scale *
+// number. The scale is 1 for types that are not Scaled.
+func (v *KVView) Read(dst []float32, batch, head, row int) (scale float32) {
+	dst = dst[:v.Rows.Dim()]
+	if v.KV == problem.KVSame {
+		v.Rows.ReadRow(dst, batch, head, row)
+		return 1
+	}
+	decodeKVRow(v.KV, dst, v.block[v.ByteOf(batch, head, row):])
+	if !v.KV.Scaled() {
+		return 1
+	}
+	return v.Scale(batch, head, row)
+}
+
+// ByteOf returns the byte offset of a row.
+func (v *KVView) ByteOf(batch, head, row int) int64 {
+	return v.Rows.Element(batch, head, row) * v.PerBlock / quant.BlockElements
+}
+
+// Scale returns the scale of a row of a Scaled type.
+func (v *KVView) Scale(batch, head, row int) float32 {
+	return FloatAt(&v.scales, (batch*v.heads+head)*v.scaleRow+row/v.scaleKeys)
+}

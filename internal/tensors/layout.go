@@ -1,0 +1,147 @@
+package tensors
+
+import (
+	"fmt"
+
+	"vkattn/internal/arith"
+	"vkattn/internal/errs"
+	"vkattn/internal/problem"
+	"vkattn/internal/quant"
+	"vkattn/vk"
+)
+
+// Layout is a tensor with its sizes and strides.
+type Layout struct {
+	Field  string // the Args field, for errors
+	Tensor problem.Tensor
+	Size   int64    // bytes of an element
+	Counts [3]int64 // batch, heads, rows
+	Steps  [3]int64 // their strides, in elements
+	Dim    int64    // elements of a row
+}
+
+// Set resolves the strides of a tensor and stores its sizes.
+func (l *Layout) Set(field string, t *problem.Tensor, size, batch, heads, seq, dim int) {
+	s := t.Strides.Resolve(heads, seq, dim)
+	*l = Layout{
+		Field: field, Tensor: *t, Size: int64(size), Dim: int64(dim),
+		Counts: [3]int64{int64(batch), int64(heads), int64(seq)},
+		Steps:  [3]int64{s.Batch, s.Head, s.Seq},
+	}
+}
+
+// SetKV is set for K or V. For a Blocked type dim, offset and strides count blocks of
+// 32 elements.
+func (l *Layout) SetKV(field string, t *problem.Tensor, cfg *problem.Config, batch, heads, seq, dim int) {
+	l.Set(field, t, cfg.KV.RowBytes(cfg.DType, 1), batch, heads, seq, dim)
+	if cfg.KV.Blocked() {
+		l.Size = int64(cfg.KV.RowBytes(cfg.DType, quant.BlockElements))
+		l.Dim /= quant.BlockElements
+		l.Tensor.Offset /= quant.BlockElements
+		for i := range l.Steps {
+			l.Steps[i] /= quant.BlockElements
+		}
+	}
+}
+
+var StrideNames = [3]string{"Batch", "Head", "Seq"}
+
+// CheckBounds reports too little memory, and offsets or strides out of range. If it
+// returns nil, all distances fit an int64.
+func (l *Layout) CheckBounds() error {
+	if l.Tensor.Offset < 0 {
+		return &problem.ShapeError{Field: l.Field + ".Offset", Got: l.Tensor.Offset, Want: "at least 0"}
+	}
+	// Packed strides are products of the sizes. If a product overflows, the strides are
+	// meaningless too.
+	if l.Tensor.Strides == (problem.Strides{}) {
+		if _, ok := arith.Product(l.Counts[0], l.Counts[1], l.Counts[2], l.Dim); !ok {
+			return l.TooLarge()
+		}
+	}
+	end, ok := arith.Add(l.Tensor.Offset, l.Dim)
+	for i, n := range l.Counts {
+		if l.Steps[i] < 0 {
+			return &problem.ShapeError{Field: l.Field + ".Strides." + StrideNames[i], Got: l.Steps[i], Want: "at least 0"}
+		}
+		var far int64
+		if ok {
+			far, ok = arith.Mul(n-1, l.Steps[i])
+		}
+		if ok {
+			end, ok = arith.Add(end, far)
+		}
+	}
+	if ok {
+		end, ok = arith.Mul(end, l.Size)
+	}
+	if !ok {
+		return l.TooLarge()
+	}
+	if have := l.memoryBytes(); uint64(end) > have {
+		return &problem.ShapeError{Field: l.Field, Got: fmt.Sprintf("%d bytes", have), Want: fmt.Sprintf("at least %d bytes", end)}
+	}
+	return nil
+}
+
+func (l *Layout) TooLarge() error {
+	return &problem.ShapeError{Field: l.Field, Got: fmt.Sprintf("%v with offset %d and strides %v", l.Counts, l.Tensor.Offset, l.Steps),
+		Want: "an extent below 2^63 bytes"}
+}
+
+// CheckGiven reports missing memory, or both kinds of memory.
+func (l *Layout) CheckGiven() error {
+	switch t := l.Tensor; {
+	case t.Buffer != nil && t.Host != nil:
+		return &problem.ShapeError{Field: l.Field, Got: "in both Buffer and Host", Want: "one of them"}
+	case !t.Given():
+		return &problem.ShapeError{Field: l.Field, Got: "missing", Want: "a Buffer or Host memory"}
+	}
+	return nil
+}
+
+// CheckDevice reports memory on the wrong side: a device operation takes buffers of its
+// device, which are not closed, the CPU tier takes host memory.
+func (l *Layout) CheckDevice(dev *vk.Device) error {
+	switch b := l.Tensor.Buffer; {
+	case dev == nil && b != nil:
+		return &problem.ShapeError{Field: l.Field, Got: side(true), Want: side(false) + ", where the CPU tier computes"}
+	case dev != nil && b == nil:
+		return &problem.ShapeError{Field: l.Field, Got: side(false), Want: "a buffer of the operation's device"}
+	case dev != nil && b.Device() != dev:
+		return &problem.ShapeError{Field: l.Field, Got: "a buffer of another device", Want: "one of the operation's device"}
+	case b.Closed():
+		return errs.Closed("the buffer of " + l.Field)
+	}
+	return nil
+}
+
+func (l *Layout) memoryBytes() uint64 {
+	if l.Tensor.Buffer != nil {
+		return l.Tensor.Buffer.Size()
+	}
+	return uint64(len(l.Tensor.Host))
+}
+
+// Element returns the memory of a vector from element i on.
+func (l *Layout) Element(i int64) []byte { return l.Tensor.Host[(l.Tensor.Offset+i)*l.Size:] }
+
+// HostRow returns the memory of a row.
+func (l *Layout) HostRow(batch, head, seq int64) []byte {
+	e := l.Tensor.Offset + batch*l.Steps[0] + head*l.Steps[1] + seq*l.Steps[2]
+	return l.Tensor.Host[e*l.Size:][:l.Dim*l.Size]
+}
+
+// Extent is the number of elements of one batch, from its first to past its last.
+func (l *Layout) Extent() uint64 {
+	return uint64((l.Counts[1]-1)*l.Steps[1] + (l.Counts[2]-1)*l.Steps[2] + l.Dim)
+}
+
+func CheckDevice(all []Layout, dev *vk.Device) error {
+	for i := range all {
+		if err := all[i].CheckDevice(dev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
