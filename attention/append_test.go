@@ -106,7 +106,7 @@ func TestAppendRefusesByFieldName(t *testing.T) {
 		"rotary first":     {"Rotary.First", func(c config, _ args) { c.Rotary.First = 17 }},
 		"rotary style":     {"Rotary.Style", func(c config, _ args) { c.Rotary.Style = 2 }},
 		"access":           {"Access", func(c config, _ args) { c.Access = 7 }},
-		"batch":            {"B", func(_ config, a args) { a.B = 0 }},
+		"batch":            {"B", func(_ config, a args) { a.B = -1 }},
 		"heads":            {"Hkv", func(_ config, a args) { a.Hkv = -1 }},
 		"query heads":      {"Hq", func(_ config, a args) { a.Hq = 0 }},
 		"group":            {"Hkv", func(_ config, a args) { a.Hq = 3 }},

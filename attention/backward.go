@@ -171,7 +171,7 @@ func (op *Op) RecordBackward(c *vk.Commands, a BackwardArgs) error {
 
 // typicalBackward returns the request for packed tensors at the start of their own buffers.
 func (op *Op) typicalBackward(s Shape) plan.BackwardRequest {
-	s.Hkv = s.KVHeads()
+	s.Hkv, s.B = s.KVHeads(), max(s.B, 1)
 	r := plan.BackwardRequest{Shape: s, Want: tensors.GradientSet{Q: true, K: true, V: true}, Options: plan.OptionsOf(&Args{Shape: s}, &op.cfg)}
 	r.Access, r.MaxDSBytes, r.HalfTerms = op.backwardAccess(), op.backward.maxDSBytes, op.experiment.HalfTerms
 	d, dv := uint64(op.cfg.HeadDim), uint64(op.cfg.ValueDim())
@@ -262,7 +262,7 @@ func (op *Op) prepareBackward(r *plan.BackwardRequest) (*preparedBackward, error
 	if err != nil {
 		return nil, err
 	}
-	p = &preparedBackward{scratchBytes: c.ScratchBytes, access: c.Access, kernels: c.Kernels, chunks: c.Chunks, cuda: c.CUDA, tileRows: 1}
+	p = &preparedBackward{scratchBytes: max(c.ScratchBytes, plan.StatBytes), access: c.Access, kernels: c.Kernels, chunks: c.Chunks, cuda: c.CUDA, tileRows: 1}
 	if p.cuda != nil {
 		if err := p.cuda.Load(); err != nil {
 			return nil, fmt.Errorf("attention: backward kernels of tier cuda: %w", err)

@@ -27,6 +27,9 @@ func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) erro
 	if s == nil && plan.MayCUDA(&op.cfg) {
 		r.Bar = plan.CUDABackwardRecords
 	}
+	if a.B == 0 {
+		return clearSums(c, &l.tensors)
+	}
 	if err := r.Options.CheckLimits(&a.Args, 1, op.cfg.ValueDim()); err != nil {
 		return err
 	}
@@ -47,6 +50,30 @@ func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) erro
 	return l.record(c, &r)
 }
 
+// clearSums clears the gradients of a call without sequences that have elements: those that
+// sum over the batches.
+func clearSums(c *vk.Commands, l *tensors.BackwardTensors) error {
+	for _, i := range [...]int{tensors.BackwardDBias, tensors.BackwardDSinks} {
+		t := l.Tensor(i)
+		if t == nil || t.Empty() {
+			continue
+		}
+		rows, run := t.Counts[2], t.Dim
+		if t.Steps[2] == run { // rows follow one another
+			rows, run = 1, rows*run
+		}
+		for h := range t.Counts[1] {
+			for r := range rows {
+				at := uint64((t.Tensor.Offset + h*t.Steps[1] + r*t.Steps[2]) * t.Size)
+				if err := c.Fill(vk.BufferRange{Buffer: t.Tensor.Buffer, Offset: at, Size: uint64(run * t.Size)}, 0); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // checkReach reports a tensor that no descriptor reaches. The outputs are bound after other dispatches
 // have been recorded.
 func (l *backwardLaunch) checkReach() error {
@@ -54,6 +81,9 @@ func (l *backwardLaunch) checkReach() error {
 		return nil
 	}
 	return l.tensors.Each(func(_ int, t *tensors.Layout) error {
+		if t.Empty() {
+			return nil
+		}
 		_, _, err := t.Tensor.Buffer.Window(uint64(t.Tensor.Offset*t.Size), t.SpanBytes())
 		if errors.Is(err, vk.ErrUnsupported) {
 			return fmt.Errorf("%w: %s: %w", ErrUnsupported, t.Field, err)
@@ -137,6 +167,9 @@ func (l *backwardLaunch) bindMemory(bound *vk.BufferRange, b *vk.Buffer, offset,
 		l.held[l.n] = b
 		l.n++
 		return b.Address() + offset, nil
+	}
+	if length == 0 { // a tensor without rows
+		return 0, nil
 	}
 	*bound, start, err = b.Window(offset, length)
 	return start / unit, err

@@ -87,7 +87,7 @@ func TestCheckArgsRefuses(t *testing.T) {
 		{"scale Inf", "Scale", "-Inf", func(c *attention.Config, _ *attention.Args) {
 			c.Scale = attention.ScaleOf(float32(math.Inf(-1)))
 		}},
-		{"no batch", "B", "is 0", func(_ *attention.Config, a *attention.Args) { a.B = 0 }},
+		{"negative batch", "B", "is -1", func(_ *attention.Config, a *attention.Args) { a.B = -1 }},
 		{"no heads", "Hq", "is 0", func(_ *attention.Config, a *attention.Args) { a.Hq, a.Hkv = 0, 0 }},
 		{"negative Sq", "Sq", "-8", func(_ *attention.Config, a *attention.Args) { a.Sq = -8 }},
 		{"no keys", "Sk", "is 0", func(_ *attention.Config, a *attention.Args) { a.Sk = 0 }},

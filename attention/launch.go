@@ -24,6 +24,9 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if err := op.check(&l, a); err != nil {
 		return err
 	}
+	if tensors.NoRows(a) {
+		return nil
+	}
 	all := l.All()
 	r := op.request(&l, a)
 	if s == nil && plan.MayCUDA(&op.cfg) {
@@ -239,6 +242,9 @@ func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) er
 		l.n++
 		return nil
 	}
+	if length == 0 { // no key is read
+		return nil
+	}
 	bound, first, err := b.Window(offset, length)
 	if err != nil {
 		return err
@@ -291,6 +297,9 @@ func (l *launch) bindTensors(a *Args, all []tensors.Layout, first, count int) er
 	}
 	s := &a.Shape
 	p.Sq, p.Sk, p.Hq, p.groupSize = uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
+	if a.Pages != nil && a.Pages.Count == 0 {
+		p.Sk = 0 // lengths are not read as those of a pool without pages
+	}
 	n := l.options.Factors(&l.op.factors)
 	p.scoreScale, p.unitHigh, p.unitLow = n.Scale, n.UnitHigh, n.UnitLow
 	if cfg := &l.op.cfg; !l.options.Any() && cfg.Causal == BottomRight {

@@ -83,7 +83,7 @@ func TestMergeRefusesByFieldName(t *testing.T) {
 		"no head dim":  {"HeadDim", func(c *attention.MergeConfig, _ *attention.MergeArgs) { c.HeadDim = 0 }},
 		"head dim":     {"HeadDim", func(c *attention.MergeConfig, _ *attention.MergeArgs) { c.HeadDim = 513 }},
 		"access":       {"Access", func(c *attention.MergeConfig, _ *attention.MergeArgs) { c.Access = 7 }},
-		"batch":        {"B", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.B = 0 }},
+		"batch":        {"B", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.B = -1 }},
 		"heads":        {"Hq", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Hq = -1 }},
 		"rows":         {"Sq", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Sq = math.MaxInt }},
 		"count":        {"Second.Count", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.Count = -1 }},

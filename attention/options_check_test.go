@@ -115,8 +115,8 @@ func TestCheckArgsRefusesOptions(t *testing.T) {
 		from, field, says string
 		change            change
 	}{
-		{"packed", "Varlen.TotalQ", "is 0", func(_ *attention.Config, a *attention.Args) { a.Varlen.TotalQ = 0 }},
-		{"packed", "Varlen.TotalK", "1 to", func(_ *attention.Config, a *attention.Args) { a.Varlen.TotalK = attention.MaxLength + 1 }},
+		{"packed", "Varlen.TotalQ", "is -1", func(_ *attention.Config, a *attention.Args) { a.Varlen.TotalQ = -1 }},
+		{"packed", "Varlen.TotalK", "0 to", func(_ *attention.Config, a *attention.Args) { a.Varlen.TotalK = attention.MaxLength + 1 }},
 		{"padded", "Varlen.TotalK", "without Varlen.CuK", func(_ *attention.Config, a *attention.Args) { a.Varlen.TotalK = 3 }},
 		{"packed", "Varlen.CuQ", "11 bytes, want at least 12", func(_ *attention.Config, a *attention.Args) { short(&a.Varlen.CuQ) }},
 		{"packed", "Varlen.CuK", "missing", func(_ *attention.Config, a *attention.Args) { a.Varlen.CuK = attention.Vector{Offset: 1} }},
@@ -133,7 +133,7 @@ func TestCheckArgsRefusesOptions(t *testing.T) {
 			a.Varlen = &attention.Varlen{CuK: vector(3), TotalK: 20}
 		}},
 		{"paged", "Pages.PageSize", "is 0", func(_ *attention.Config, a *attention.Args) { a.Pages.PageSize = 0 }},
-		{"paged", "Pages.Count", "is 0", func(_ *attention.Config, a *attention.Args) { a.Pages.Count = 0 }},
+		{"paged", "Pages.Count", "is -1", func(_ *attention.Config, a *attention.Args) { a.Pages.Count = -1 }},
 		{"paged", "Pages.Stride", "at least 4", func(_ *attention.Config, a *attention.Args) { a.Pages.Stride = 3 }},
 		{"paged", "Pages.Stride", "is -1", func(_ *attention.Config, a *attention.Args) { a.Pages.Stride = -1 }},
 		{"paged", "B*Pages.Stride", "2*1073741824", func(_ *attention.Config, a *attention.Args) { a.Pages.Stride = 1 << 30 }},

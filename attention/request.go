@@ -16,7 +16,7 @@ func (op *Op) typical(s Shape) plan.Request {
 
 // requestOf returns the request for packed tensors of a shape with the given options.
 func (op *Op) requestOf(s Shape, f plan.Options) plan.Request {
-	s.Hkv = s.KVHeads()
+	s.Hkv, s.B = s.KVHeads(), max(s.B, 1)
 	r := plan.Request{Shape: s, Options: f, Access: op.cfg.Access, Experiment: op.experiment}
 	r.SeparateCombine = op.dev != nil && op.dev.QueueIsUnguarded() // vk.Commands.Scratch has no zeroed counters there
 	// A driver on the CPU has few threads: more workgroups gain nothing, and the general

@@ -39,7 +39,7 @@ func TestSequencesRefuses(t *testing.T) {
 		varlen attention.Varlen
 		field  string
 	}{
-		{attention.Varlen{CuQ: vector(3)}, "Varlen.TotalQ"},
+		{attention.Varlen{CuQ: vector(3), TotalQ: -1}, "Varlen.TotalQ"},
 		{attention.Varlen{CuQ: vector(2), TotalQ: 3}, "Varlen.CuQ"},
 		{attention.Varlen{UsedK: attention.Vector{Offset: 1}}, "Varlen.UsedK"},
 	} {

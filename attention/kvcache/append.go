@@ -202,7 +202,9 @@ func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
 		if err := p.check(&l, &a); err != nil {
 			return err
 		}
-		appendCPU(&p.cfg, &l)
+		if a.B > 0 {
+			appendCPU(&p.cfg, &l)
+		}
 		return nil
 	}
 	if s.Device() == nil {

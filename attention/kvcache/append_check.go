@@ -91,6 +91,9 @@ func (l *appendLayouts) setSizes(a *AppendArgs) error {
 		field string
 		n     int
 	}{{"B", a.B}, {"Hkv", a.Hkv}, {rowsField, l.rows}} {
+		if s.field == "B" && s.n == 0 {
+			continue // nothing is written
+		}
 		if err := checkSize(s.field, s.n); err != nil {
 			return err
 		}

@@ -90,7 +90,7 @@ func (v appendVariant) Pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
 // for K, V and Q, and more if a dispatch cannot cover all batches.
 func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 	w := appendLauncher{limits: &p.dev.Caps().Limits}
-	if err := p.check(&w.appendLayouts, a); err != nil {
+	if err := p.check(&w.appendLayouts, a); err != nil || a.B == 0 {
 		return err
 	}
 	if err := w.fits32(); err != nil {

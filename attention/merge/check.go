@@ -37,6 +37,9 @@ type stack struct {
 // check checks a call and fills l with its layouts.
 func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
 	sizes := problem.Shape{B: a.B, Hq: a.Hq, Sq: a.Sq, Sk: 1}
+	if sizes.B == 0 { // nothing is merged
+		sizes.B = 1
+	}
 	if err := sizes.Validate(); err != nil {
 		return err
 	}

@@ -42,16 +42,19 @@ type BackwardRequest struct {
 	Accumulate     bool
 	PartialKeys    bool // LSE is of more keys, so it has no rests
 	Options        Options
-	TotalQ, TotalK int    // packed rows and keys; 0: not packed
+	TotalQ, TotalK int    // packed rows and keys
 	Bias           [3]int // sizes of the bias, with Want.Bias
 	Bar            string // what keeps tier cuda from a call, other than the problem; "": nothing
 	MaxDSBytes     uint64 // most bytes of dS in scratch; 0: maxDSBytes
 	HalfTerms      bool   // see problem.Experiment
 }
 
+// packed reports whether the call has cumulative lengths: LengthCuQ or lengthCuK.
+func (r *BackwardRequest) packed(lengths uint32) bool { return r.Options.Lengths&lengths != 0 }
+
 // StatRows returns the rows that have statistics.
 func (r *BackwardRequest) StatRows() uint64 {
-	if r.TotalQ > 0 {
+	if r.packed(LengthCuQ) {
 		return hostmem.Product(r.Shape.Hq, r.TotalQ)
 	}
 	return uint64(r.Shape.Rows())
@@ -353,12 +356,12 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 	case KernelLSE, KernelDQ, KernelDSK:
 		packed := max(1, int(v.Options.packRows))
 		groups = [3]uint64{blocks(s.Sq*packed, v.OwnedRows()), uint64(s.Hq / packed), uint64(s.B)}
-		if r.TotalQ > 0 {
+		if r.packed(LengthCuQ) {
 			groups[0], groups[2] = uint64(r.TotalQ*packed)/uint64(v.OwnedRows())+uint64(s.B), 1
 		}
 	case KernelDKDV:
 		groups = [3]uint64{blocks(s.Sk, v.OwnedRows()), uint64(s.KVHeads()), uint64(s.B)}
-		if r.TotalK > 0 {
+		if r.packed(lengthCuK) {
 			groups[0], groups[2] = uint64(r.TotalK)/uint64(v.OwnedRows())+uint64(s.B), 1
 		}
 	case KernelDBias:

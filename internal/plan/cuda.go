@@ -129,6 +129,9 @@ func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config,
 	if r.Bar != "" {
 		return NoCUDA(r.Bar)
 	}
+	if r.packed(LengthCuQ) && r.TotalQ == 0 || r.packed(lengthCuK) && r.TotalK == 0 {
+		return NoCUDA("its backward kernels take at least one packed row and one packed key")
+	}
 	if cfg.OType() != cfg.DType || cfg.GradientType() != cfg.DType {
 		return NoCUDA(noF32Outputs)
 	}

@@ -35,7 +35,7 @@ type Varlen struct {
 	// dim], and LSE is packed [Hq, TotalQ]. CuK does the same for K and V. The batch
 	// stride of packed tensors is ignored.
 	CuQ, CuK       Vector
-	TotalQ, TotalK int // rows of the packed tensors, for CuQ and CuK
+	TotalQ, TotalK int // rows of the packed tensors, for CuQ and CuK; 0: no sequence has rows, or keys
 
 	// Lengths in use (seqused), int32 [B]: sequence b has UsedQ[b] rows and UsedK[b]
 	// keys, from the start of its range in the tensors. Rows of O and LSE past UsedQ[b]
@@ -53,7 +53,7 @@ type Pages struct {
 	Table    Vector // int32 [B, Stride]: the block table
 	Stride   int    // entries per row of the block table; 0: as many as Sk needs
 	PageSize int    // keys per page, at least 1
-	Count    int    // pages in K and V
+	Count    int    // pages in K and V; 0: no sequence has keys, whatever Varlen.UsedK says
 }
 
 // SparseTokens lists, per sequence and key head, the tokens that its rows attend to.

@@ -54,7 +54,8 @@ func (t Tensor) Given() bool { return t.Buffer != nil || t.Host != nil }
 // Args are the tensors of one call. All lie on the same side, device or host. K and V
 // may overlap each other and Q. O and LSE must not overlap anything.
 type Args struct {
-	Shape
+	Shape // B may be 0: then a call checks its arguments, and clears what Backward sums over the batches
+
 	Q, K, V Tensor
 	O       Tensor
 	LSE     Tensor // optional; float32, packed [B, Hq, Sq]

@@ -15,9 +15,17 @@ func CheckArgs(cfg problem.Config, a problem.Args) error {
 	return l.Check(&cfg, &a)
 }
 
+// checkShape is Shape.Validate for a call, which may have no sequences.
+func checkShape(s problem.Shape) error {
+	if s.B == 0 {
+		s.B = 1
+	}
+	return s.Validate()
+}
+
 // Check is CheckArgs for a valid Config. It fills l with the layouts.
 func (l *Layouts) Check(cfg *problem.Config, a *problem.Args) error {
-	if err := a.Shape.Validate(); err != nil {
+	if err := checkShape(a.Shape); err != nil {
 		return err
 	}
 	hasOptions := HasOptions(a, cfg)
@@ -44,7 +52,7 @@ func CheckInputs(cfg problem.Config, a problem.Args) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	if err := a.Shape.Validate(); err != nil {
+	if err := checkShape(a.Shape); err != nil {
 		return err
 	}
 	hasOptions := HasOptions(&a, &cfg)

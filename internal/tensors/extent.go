@@ -26,6 +26,12 @@ func KVExtent(a *problem.Args) (batches, keys int) {
 	return a.B, a.Sk
 }
 
+// NoRows reports whether a call has no rows of Q, and writes no row of O.
+func NoRows(a *problem.Args) bool {
+	batches, rows := QueryExtent(a)
+	return a.B == 0 || batches == 0 || rows == 0
+}
+
 // HasLSE reports whether the caller asked for LSE. An offset or strides without memory
 // count too, so that missing memory is an error.
 func HasLSE(a *problem.Args) bool {

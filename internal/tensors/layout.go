@@ -46,6 +46,9 @@ func (l *Layout) SetKV(field string, t *problem.Tensor, cfg *problem.Config, bat
 
 var StrideNames = [3]string{"Batch", "Head", "Seq"}
 
+// Empty reports whether the tensor has no rows.
+func (l *Layout) Empty() bool { return l.Counts[0] == 0 || l.Counts[1] == 0 || l.Counts[2] == 0 }
+
 // CheckBounds reports too little memory, and offsets or strides out of range. If it
 // returns nil, all distances fit an int64.
 func (l *Layout) CheckBounds() error {
@@ -59,13 +62,16 @@ func (l *Layout) CheckBounds() error {
 			return l.TooLarge()
 		}
 	}
-	end, ok := arith.Add(l.Tensor.Offset, l.Dim)
+	end, ok := l.Tensor.Offset, true
+	if !l.Empty() {
+		end, ok = arith.Add(end, l.Dim)
+	}
 	for i, n := range l.Counts {
 		if l.Steps[i] < 0 {
 			return &problem.ShapeError{Field: l.Field + ".Strides." + StrideNames[i], Got: l.Steps[i], Want: "at least 0"}
 		}
 		var far int64
-		if ok {
+		if ok && !l.Empty() {
 			far, ok = arith.Mul(n-1, l.Steps[i])
 		}
 		if ok {
@@ -134,6 +140,9 @@ func (l *Layout) HostRow(batch, head, seq int64) []byte {
 
 // Extent is the number of elements of one batch, from its first to past its last.
 func (l *Layout) Extent() uint64 {
+	if l.Empty() {
+		return 0
+	}
 	return uint64((l.Counts[1]-1)*l.Steps[1] + (l.Counts[2]-1)*l.Steps[2] + l.Dim)
 }
 

@@ -84,8 +84,8 @@ func checkPacked(field string, cu *problem.Vector, totalField string, total int)
 	switch {
 	case !cu.Given() && cu.Offset != 0:
 		return &problem.ShapeError{Field: field, Got: "missing", Want: "a Buffer or Host memory"}
-	case cu.Given() && (total < 1 || total > problem.MaxLength):
-		return &problem.ShapeError{Field: totalField, Got: total, Want: fmt.Sprintf("1 to %d", problem.MaxLength)}
+	case cu.Given() && (total < 0 || total > problem.MaxLength):
+		return &problem.ShapeError{Field: totalField, Got: total, Want: fmt.Sprintf("0 to %d", problem.MaxLength)}
 	case !cu.Given() && total != 0:
 		return &problem.ShapeError{Field: totalField, Got: total, Want: "0 without " + field}
 	}
@@ -96,8 +96,8 @@ func checkPages(p *problem.Pages, cfg *problem.Config, s *problem.Shape) error {
 	switch {
 	case p.PageSize < 1 || p.PageSize > problem.MaxLength:
 		return &problem.ShapeError{Field: "Pages.PageSize", Got: p.PageSize, Want: fmt.Sprintf("1 to %d", problem.MaxLength)}
-	case p.Count < 1 || p.Count > problem.MaxLength:
-		return &problem.ShapeError{Field: "Pages.Count", Got: p.Count, Want: fmt.Sprintf("1 to %d", problem.MaxLength)}
+	case p.Count < 0 || p.Count > problem.MaxLength:
+		return &problem.ShapeError{Field: "Pages.Count", Got: p.Count, Want: fmt.Sprintf("0 to %d", problem.MaxLength)}
 	}
 	need := arith.CeilDiv(s.Sk, p.PageSize)
 	if p.Stride != 0 && p.Stride < need {

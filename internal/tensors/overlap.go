@@ -30,6 +30,9 @@ func (l *Layout) start() (memory, uint64) {
 // SpanBytes returns the distance from the first byte of row 0 to the end of the last
 // row.
 func (l *Layout) SpanBytes() uint64 {
+	if l.Empty() {
+		return 0
+	}
 	span := l.Dim
 	for i, n := range l.Counts {
 		span += (n - 1) * l.Steps[i]
@@ -63,6 +66,9 @@ func (l *Layout) Overlaps(other *Layout) bool {
 		return false
 	}
 	spanA, spanB := l.SpanBytes(), other.SpanBytes()
+	if spanA == 0 || spanB == 0 {
+		return false
+	}
 	if a+spanA <= b || b+spanB <= a {
 		return false
 	}
@@ -85,7 +91,7 @@ func (l *Layout) Overlaps(other *Layout) bool {
 // RowsDisjoint reports whether no two rows share an element. The answer is exact unless
 // the search takes more than maxDistanceNodes; then it is false.
 func (l *Layout) RowsDisjoint() bool {
-	if l.nested() {
+	if l.Empty() || l.nested() {
 		return true
 	}
 	if l.SpanBytes() > maxDistanceSpan {

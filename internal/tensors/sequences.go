@@ -8,7 +8,7 @@ import (
 
 // Sequences is attention.Sequences, which documents it.
 func Sequences(a problem.Args) ([]problem.Sequence, error) {
-	if err := a.Shape.Validate(); err != nil {
+	if err := checkShape(a.Shape); err != nil {
 		return nil, err
 	}
 	if err := CheckHost("Sequences", SequenceBytes(a.Shape)); err != nil {
@@ -43,6 +43,9 @@ func SequencesOf(a *problem.Args) []problem.Sequence {
 		if v := a.Varlen; v != nil {
 			s.Row, s.Rows = sequenceRange(v.CuQ, v.UsedQ, v.TotalQ, a.Sq, b)
 			s.Key, s.Keys = sequenceRange(v.CuK, v.UsedK, v.TotalK, a.Sk, b)
+		}
+		if p := a.Pages; p != nil && p.Count == 0 {
+			s.Keys = 0
 		}
 		list[b] = s
 	}
