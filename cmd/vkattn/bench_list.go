@@ -92,6 +92,9 @@ func (p *benchPlan) presetProblems() (out []bench.Problem, err error) {
 		if err == nil {
 			list, err = p.crossed(list, p.passes)
 		}
+		if err == nil {
+			err = impossible(list)
+		}
 		if err != nil {
 			return nil, badInput(err)
 		}

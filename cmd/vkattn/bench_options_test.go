@@ -173,6 +173,30 @@ func TestSuiteSeedsOnTheCPU(t *testing.T) {
 	require.Contains(t, stdout, "\nby-mask: tier scalar on padded")
 }
 
+// A value that no problem of a sweep can have is refused in one line, before any row.
+func TestValuesThatNoProblemHas(t *testing.T) {
+	for says, args := range map[string][]string{
+		"--headdim/--headdim-v is 300/300, want each at most 256": {"--headdim", "300"},
+		"--headdim/--headdim-v is 257/257":                        {"--headdim", "64,257"},
+		"--headdim/--headdim-v is 64/300":                         {"--headdim", "64", "--headdim-v", "64,300"},
+		"--nheads-kv is 3, want a divisor of --nheads (8)":        {"--nheads", "8,4", "--nheads-kv", "1,3"},
+		"--headdim/--headdim-v is 100/100, want multiples of 32":  {"--headdim", "100", "--kv-dtype", "same,q8_0"},
+		"--dropout is 0.5 with K and V of type int8":              {"--dropout", "0.5", "--kv-dtype", "same,int8"},
+	} {
+		code, stdout, stderr := call(tiny(append(args, "--device", "cpu")...)...)
+		require.Equal(t, exitInput, code, "%v: %s", args, stderr)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, says)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+	}
+	refused(t, exitInput, "--headdim/--headdim-v is 300/300", "bench", "--preset", bench.Presets[0].Name, "--headdim", "300")
+	// A value that some problem can have stays a row.
+	code, stdout, stderr := call(tiny("--headdim", "64,320", "--headdim-v", "64,256", "--device", "cpu", "-o", "jsonl")...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "--headdim/--headdim-v is 320/64")
+	require.Contains(t, stdout, `"status":"ok"`)
+}
+
 // Reasons of rows name flags, as refusals do.
 func TestReasonsOfRowsNameFlags(t *testing.T) {
 	for _, c := range []struct {

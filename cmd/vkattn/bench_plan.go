@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -157,6 +158,9 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 		if err == nil {
 			problems, err = p.crossed(problems, p.passes)
 		}
+		if err == nil {
+			err = impossible(problems)
+		}
 		if err != nil {
 			return nil, badInput(err)
 		}
@@ -190,6 +194,47 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 		return nil, badInputf("--suite %s: the other flags select no problem of it", strings.Join(names, ","))
 	}
 	return out, nil
+}
+
+// problemAxes are the values of a problem that lists give.
+var problemAxes = []func(*bench.Problem) int{
+	func(p *bench.Problem) int { return p.Shape.B },
+	func(p *bench.Problem) int { return p.Shape.Hq },
+	func(p *bench.Problem) int { return p.Shape.KVHeads() },
+	func(p *bench.Problem) int { return p.Shape.Sq },
+	func(p *bench.Problem) int { return p.Shape.Sk },
+	func(p *bench.Problem) int { return p.Config.HeadDim },
+	func(p *bench.Problem) int { return p.Config.ValueDim() },
+	func(p *bench.Problem) int { return int(p.Config.KV) },
+	func(p *bench.Problem) int { return p.Config.FixedSplit },
+}
+
+// impossible returns the error of a value that no problem of a sweep can have. A value that
+// some can have is a row where it cannot. So is a problem of any size.
+func impossible(list []bench.Problem) error {
+	wrong, some := make([]error, len(list)), false
+	for i := range list {
+		var size *attention.ShapeError
+		if wrong[i] = list[i].Shape.Validate(); wrong[i] == nil || errors.As(wrong[i], &size) && size.Field == "B*Hq*Sq" {
+			wrong[i] = list[i].Config.Validate()
+		}
+		some = some || wrong[i] != nil
+	}
+	if !some {
+		return nil
+	}
+	for _, axis := range problemAxes {
+		possible := map[int]bool{}
+		for i := range list {
+			possible[axis(&list[i])] = possible[axis(&list[i])] || wrong[i] == nil
+		}
+		for i := range list {
+			if !possible[axis(&list[i])] {
+				return wrong[i]
+			}
+		}
+	}
+	return nil
 }
 
 // withoutOptions lists the problems that a command can run, each once. If tell is set, it prints why and

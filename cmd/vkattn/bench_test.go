@@ -103,10 +103,10 @@ func TestBenchPrintsEveryFormat(t *testing.T) {
 }
 
 func TestBenchOfNothingSupported(t *testing.T) {
-	code, stdout, stderr := call(tiny("--device", "cpu", "--headdim", "300", "-o", "jsonl")...)
+	code, stdout, stderr := call(tiny("--device", "cpu", "--headdim", "576", "--headdim-v", "512", "--pass", "bwd", "-o", "jsonl")...)
 	require.Equal(t, exitUnsupported, code)
 	require.Contains(t, stdout, `"status":"unsupported"`)
-	require.Contains(t, stderr, "\nvkattn: no row is supported: --headdim/--headdim-v is 300/300")
+	require.Contains(t, stderr, "\nvkattn: no row is supported: unsupported: no tier computes gradients at head dims 576/512")
 	refused(t, exitUnsupported, "does not run on --device cpu", tiny("--device", "cpu", "--tier", "coopmat")...)
 }
 

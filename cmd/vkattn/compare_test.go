@@ -103,7 +103,7 @@ func TestCompare(t *testing.T) {
 	require.Equal(t, "vkattn: no row is in both runs\n", stderr)
 
 	untimed := filepath.Join(t.TempDir(), "untimed.json")
-	code, _, stderr = call(tiny("--device", "cpu", "--headdim", "300", "--save", untimed)...)
+	code, _, stderr = call(tiny("--device", "cpu", "--headdim", "576", "--headdim-v", "512", "--pass", "bwd", "--save", untimed)...)
 	require.Equal(t, exitUnsupported, code, stderr)
 	code, _, stderr = call("compare", untimed, untimed)
 	require.Equal(t, exitInput, code)

@@ -17,6 +17,7 @@ import (
 type gradientFlags struct {
 	dO, dLSE, oIn, lseIn      string // inputs
 	dQ, dK, dV, dBias, dSinks string // outputs
+	f32                       bool   // dQ, dK and dV are not rounded to the storage type
 }
 
 func (g *gradientFlags) add(f *pflag.FlagSet) {
@@ -27,6 +28,7 @@ func (g *gradientFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&g.dQ, "dq", "", "output `file` of the gradient of Q; gradients need --do")
 	f.StringVar(&g.dK, "dk", "", "output `file` of the gradient of K")
 	f.StringVar(&g.dV, "dv", "", "output `file` of the gradient of V")
+	f.BoolVar(&g.f32, "f32-gradients", false, "keep --dq, --dk and --dv in float32, not rounded to the storage type; tiers cuda and cubin do not with f16 and bf16")
 	f.StringVar(&g.dBias, "dbias", "", "output `file` of the gradient of --bias")
 	f.StringVar(&g.dSinks, "dsinks", "", "output `file` of the gradient of --sinks")
 }
@@ -38,8 +40,9 @@ respect to LSE. With --do, run writes each gradient that has an output file, as 
 --bias, summed over its axes of size 1, and --dsinks as [Hq]. For grouped heads dK and dV
 are sums over the query heads of the group. run first computes O and LSE, unless --o-in
 and --lse-in give them. --o is optional if a gradient is written. A row that attends to
-nothing has gradient 0. --verify compares gradients too. Paged and quantized K and V have
-no gradients.
+nothing has gradient 0. dQ, dK and dV are rounded to the storage type first: above 65504
+an f16 gradient is Inf. --f32-gradients keeps them in float32. --verify compares
+gradients too. Paged and quantized K and V have no gradients.
 `
 
 // wanted reports whether a gradient has an output file.
@@ -55,6 +58,9 @@ func (g *gradientFlags) outputs() []inputFile {
 
 // conflict returns an error for flags of gradients that need or exclude others.
 func (g *gradientFlags) conflict(o *runFlags, changed func(string) bool) error {
+	if g.f32 && g.dQ == "" && g.dK == "" && g.dV == "" {
+		return badInputf("--f32-gradients needs --dq, --dk or --dv")
+	}
 	if !g.wanted() {
 		if some := given(g.inputs()...); len(some) > 0 {
 			return badInputf("%s needs an output: --dq, --dk, --dv, --dbias or --dsinks", some[0])
@@ -128,7 +134,7 @@ func (p *problem) gradient(t *attention.Tensor, a axes) *npy.Array {
 	if t == &p.args.DQ {
 		packed = p.in.o.cuQ != ""
 	}
-	return &npy.Array{DType: npy.Float32, Shape: a.shape(packed, a.dim), Data: convert(t.Host, p.in.config.DType, attention.F32)}
+	return &npy.Array{DType: npy.Float32, Shape: a.shape(packed, a.dim), Data: convert(t.Host, p.in.config.GradientType(), attention.F32)}
 }
 
 // readGradients checks the shapes of the files that only a backward pass has.
@@ -182,7 +188,7 @@ func (in *runInputs) loadGradients(a *attention.BackwardArgs) error {
 	}{{g.dQ, &a.DQ}, {g.dK, &a.DK}, {g.dV, &a.DV}} {
 		if t.path != "" {
 			axes := in.dense(i)
-			*t.tensor = attention.Tensor{Strides: axes.strides(), Host: make([]byte, axes.elements()*int64(to.Size()))}
+			*t.tensor = attention.Tensor{Strides: axes.strides(), Host: make([]byte, axes.elements()*int64(in.config.GradientType().Size()))}
 		}
 	}
 	if g.dBias != "" {
@@ -200,7 +206,7 @@ func (a axes) elements() int64 { return int64(a.batch) * int64(a.heads) * int64(
 
 // gradientMemory adds the memory of the outputs of a backward pass.
 func (in *runInputs) gradientMemory(keep, pass func(...uint64)) {
-	g, to := &in.o.gradientFlags, in.config.DType
+	g, to := &in.o.gradientFlags, in.config.GradientType()
 	for i, path := range []string{g.dQ, g.dK, g.dV} {
 		if path == "" {
 			continue

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -182,6 +183,50 @@ func TestRunTakesOAndLSEFromFiles(t *testing.T) {
 	require.NoError(t, os.Remove(f.at("dq")))
 	refused(t, exitFailure, "wrong gradients: FAIL: ", slices.Concat([]string{"run", "--device", "cpu", "--verify", "--o-in", f.at("o"), "--lse-in", f.at("lse")}, f.flags)...)
 	require.NoFileExists(t, f.at("dq"))
+}
+
+// Gradients over the range of float16 are Inf, unless --f32-gradients keeps them in float32.
+func TestRunKeepsGradientsInFloat32(t *testing.T) {
+	for _, on := range []string{"cpu", "device"} {
+		t.Run(on, func(t *testing.T) {
+			where := []string{"--device", "cpu"}
+			if on == "device" {
+				driver(t)
+				where = []string{"--tier", "scalar"}
+			}
+			dir := t.TempDir()
+			at := func(name string) string { return filepath.Join(dir, name+".npy") }
+			const rows, dim = 5, 8
+			ones := func(n int, x float32) []byte {
+				v, out := make([]float32, n), make([]byte, 2*n)
+				for i := range v {
+					v[i] = x
+				}
+				half.EncodeF16(out, v)
+				return out
+			}
+			for name, file := range map[string][]byte{
+				"q": npyBytes("<f2", false, []int{1, 1, rows, dim}, ones(rows*dim, 1)), "k": npyBytes("<f2", false, []int{1, 1, 1, dim}, ones(dim, 1)),
+				"v": npyBytes("<f2", false, []int{1, 1, 1, dim}, ones(dim, 1)), "do": npyBytes("<f2", false, []int{1, 1, rows, dim}, ones(rows*dim, 38000)),
+			} {
+				require.NoError(t, os.WriteFile(at(name), file, 0o644))
+			}
+			args := append([]string{"run", "--q", at("q"), "--k", at("k"), "--v", at("v"), "--do", at("do"), "--dv", at("dv"), "--dq", at("dq")}, where...)
+			code, _, stderr := call(args...)
+			require.Equal(t, exitOK, code, stderr)
+			got, _ := readAny(t, at("dv"))
+			require.True(t, math.IsInf(float64(got[0]), 1), "rounded to the storage type: %v", got)
+			code, stdout, stderr := call(append(args, "--f32-gradients", "--verify", "--json")...)
+			require.Equal(t, exitOK, code, stderr)
+			got, _ = readAny(t, at("dv"))
+			require.InDeltaSlice(t, []float32{190000, 190000, 190000, 190000, 190000, 190000, 190000, 190000}, got, 100)
+			got, _ = readAny(t, at("dq"))
+			require.Len(t, got, rows*dim)
+			require.Contains(t, stdout, `"dtype": "f16"`)
+		})
+	}
+	_, args := goodGradients(t)
+	refused(t, exitInput, "--f32-gradients needs --dq, --dk or --dv", append(without(args, "--dq"), "--f32-gradients")...)
 }
 
 // goodGradients are float16 files of one small problem with dO.

@@ -34,17 +34,17 @@ func (a axes) shape(packed bool, dim int) []int {
 }
 
 // readAxes gives the axes of a file their meaning.
-func readAxes(name string, shape []int, packed, seqMajor bool, layout string) (a axes, err error) {
+func readAxes(shape []int, packed, seqMajor bool, layout string) (a axes, err error) {
 	want := 4
 	if packed {
 		want, layout = 3, "packed as [total, heads, dim]"
 	}
 	if len(shape) != want {
-		return a, fmt.Errorf("%s has rank %d, want %d (%s)", name, len(shape), want, layout)
+		return a, fmt.Errorf("rank %d, want %d (%s)", len(shape), want, layout)
 	}
 	for _, n := range shape {
 		if n == 0 {
-			return a, fmt.Errorf("%s has an empty axis: %v", name, shape)
+			return a, fmt.Errorf("an axis is empty: %v", shape)
 		}
 	}
 	switch {
@@ -62,10 +62,9 @@ func (in *runInputs) agree() error {
 	o := in.o
 	packedQ, packedK, paged := o.cuQ != "", o.cuK != "", o.table != ""
 	for i, t := range []struct {
-		name, flag string
-		packed     bool
-		paged      bool
-	}{{"Q", "q", packedQ, false}, {"K", "k", packedK, paged}, {"V", "v", packedK, paged}} {
+		flag, path    string
+		packed, paged bool
+	}{{"q", o.q, packedQ, false}, {"k", o.k, packedK, paged}, {"v", o.v, packedK, paged}} {
 		if i == 2 && o.vDim != 0 {
 			if in.axes[2] = in.axes[1]; o.vDim > in.axes[1].dim {
 				return fmt.Errorf("--v-dim %d: K has head dim %d", o.vDim, in.axes[1].dim)
@@ -77,13 +76,13 @@ func (in *runInputs) agree() error {
 		if t.paged {
 			seqMajor, layout = o.kvLayout == nhd, "pages, "+o.kvLayout.String()
 		}
-		a, err := readAxes(t.name, in.files[t.flag].Shape, t.packed, seqMajor, layout)
+		a, err := readAxes(in.files[t.flag].Shape, t.packed, seqMajor, layout)
 		if err == nil && i > 0 {
-			a.dim, err = elements(o.kv, t.name, a.dim)
+			a.dim, err = elements(o.kv, a.dim)
 			a.pitch = a.dim
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("--%s %s: %w", t.flag, t.path, err)
 		}
 		in.axes[i] = a
 	}
@@ -120,13 +119,13 @@ func (in *runInputs) agree() error {
 
 // elements is the number of elements in a row of n units of storage: n, or for
 // q8_0 and q4_0 the elements in n bytes.
-func elements(kv attention.KVType, name string, n int) (int, error) {
+func elements(kv attention.KVType, n int) (int, error) {
 	if !kv.Blocked() {
 		return n, nil
 	}
 	block := kv.RowBytes(attention.F16, 32)
 	if n%block != 0 {
-		return 0, fmt.Errorf("%s has rows of %d bytes, not a multiple of the %d of a %v block", name, n, block, kv)
+		return 0, fmt.Errorf("rows of %d bytes, not a multiple of the %d of a %v block", n, block, kv)
 	}
 	return n / block * 32, nil
 }

@@ -98,13 +98,13 @@ func List(cfg attention.Config, a *attention.Args) (list []Operand) {
 // call, then the gradients.
 func ListBackward(cfg attention.Config, a *attention.BackwardArgs) []Operand {
 	list := List(cfg, &a.Args)
-	size := int64(cfg.DType.Size())
+	size, gradient := int64(cfg.DType.Size()), int64(cfg.GradientType().Size())
 	for _, x := range []struct {
 		name   string
 		t      *attention.Tensor
 		size   int64
 		output bool
-	}{{"DO", &a.DO, size, false}, {"DLSE", &a.DLSE, 4, false}, {"DQ", &a.DQ, size, true}, {"DK", &a.DK, size, true}, {"DV", &a.DV, size, true},
+	}{{"DO", &a.DO, size, false}, {"DLSE", &a.DLSE, 4, false}, {"DQ", &a.DQ, gradient, true}, {"DK", &a.DK, gradient, true}, {"DV", &a.DV, gradient, true},
 		{"DBias", &a.DBias, 4, true}} {
 		if x.t.Given() {
 			list = append(list, Operand{Name: x.name, Streamed: true, Output: x.output, Of: len(list),
