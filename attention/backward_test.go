@@ -85,6 +85,12 @@ type uploaded struct {
 // become one buffer.
 func (d *backwardDevice) upload(t require.TestingT, a attention.BackwardArgs) *uploaded {
 	u := &uploaded{BackwardArgs: a}
+	u.move(t, d, &u.BackwardArgs)
+	return u
+}
+
+// move is upload for any arguments: it puts buffers where they have host memory.
+func (u *uploaded) move(t require.TestingT, d *backwardDevice, args any) {
 	known := map[*byte]*vk.Buffer{}
 	buffer := func(host []byte) *vk.Buffer {
 		at := unsafe.SliceData(host)
@@ -125,9 +131,8 @@ func (d *backwardDevice) upload(t require.TestingT, a attention.BackwardArgs) *u
 			}
 		}
 	}
-	walk(reflect.ValueOf(&u.BackwardArgs).Elem())
+	walk(reflect.ValueOf(args).Elem())
 	require.NoError(t, d.stream.Barrier())
-	return u
 }
 
 // download copies the buffers back to the slices that they were uploaded from.

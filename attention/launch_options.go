@@ -30,7 +30,7 @@ const (
 func (l *launch) bindOptions(a *Args) error {
 	cfg, s := &l.op.cfg, &a.Shape
 	words := func(i int, v *Vector, n uint64) error {
-		if !v.Given() || n == 0 {
+		if !v.Given() {
 			return nil
 		}
 		return l.bindBuffer(i, v.Buffer, uint64(v.Offset)*4, n*4, 4)

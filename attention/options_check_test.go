@@ -143,7 +143,7 @@ func TestCheckArgsRefusesOptions(t *testing.T) {
 		{"fp8, blocks of 5 keys, paged", "Pages.Count*PageSize", "1073741824*8", func(_ *attention.Config, a *attention.Args) {
 			a.Pages.Count = 1 << 30
 		}},
-		{"sparse", "SparseTokens.Total", "is 0", func(_ *attention.Config, a *attention.Args) { a.SparseTokens.Total = 0 }},
+		{"sparse", "SparseTokens.Total", "is -1", func(_ *attention.Config, a *attention.Args) { a.SparseTokens.Total = -1 }},
 		{"sparse", "SparseTokens.Offsets", "at least 20", func(_ *attention.Config, a *attention.Args) { short(&a.SparseTokens.Offsets) }},
 		{"sparse", "SparseTokens.Tokens", "missing", func(_ *attention.Config, a *attention.Args) { a.SparseTokens.Tokens = attention.Vector{} }},
 		{"sparse", "LSE", "overlapping SparseTokens.Tokens", func(_ *attention.Config, a *attention.Args) { a.SparseTokens.Tokens.Host = a.LSE.Host[228:] }},

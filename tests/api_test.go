@@ -137,7 +137,7 @@ var problemPackage = apiwalk.Package{
 		"DTypes": problem.DTypes, "KVTypes": problem.KVTypes, "ParseAblation": problem.ParseAblation,
 		"ParseCausal": problem.ParseCausal, "ParseDType": problem.ParseDType, "ParseKVType": problem.ParseKVType,
 		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf,
-		"VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
+		"ValidateSizes": problem.ValidateSizes, "VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
 	},
 	Types: []any{problem.Ablation(0), problem.Access(0), problem.Args{}, problem.BackwardArgs{}, problem.BackwardPlan{}, problem.Causal(0), problem.Config{},
 		problem.DType(0), problem.HostView{}, problem.KVType(0), problem.Experiment{}, problem.Plan{}, problem.Scale{}, problem.Shape{},

@@ -38,7 +38,7 @@ func (c AppendConfig) Validate() error {
 // Append writes KCache, VCache, KScale, VScale and QOut. They must not overlap another
 // tensor, except that QOut may be exactly Q: the same memory with the same strides.
 type AppendArgs struct {
-	B   int // sequences
+	B   int // sequences; may be 0
 	Hkv int // heads of K and V
 	Hq  int // heads of Q, a multiple of Hkv; ignored without Q
 
@@ -51,7 +51,7 @@ type AppendArgs struct {
 	K, V     problem.Tensor
 	UsedNew  problem.Vector // int32 [B]
 	CuNew    problem.Vector // int32 [B+1], not decreasing
-	TotalNew int            // rows of the packed tensors, for CuNew
+	TotalNew int            // rows of the packed tensors, for CuNew; may be 0
 
 	// The cache: tensors [B, Hkv, Capacity, dim]; with Pages, pools [Count, Hkv,
 	// PageSize, dim], in which a sequence has at most Capacity keys (0: as many as a row

@@ -69,9 +69,11 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 	return l.checkOverlaps()
 }
 
-func checkSize(field string, n int) error {
-	if n < 1 || n > problem.MaxLength {
-		return &problem.ShapeError{Field: field, Got: n, Want: fmt.Sprintf("1 to %d", problem.MaxLength)}
+func checkSize(field string, n int) error { return checkRange(field, n, 1) }
+
+func checkRange(field string, n, least int) error {
+	if n < least || n > problem.MaxLength {
+		return &problem.ShapeError{Field: field, Got: n, Want: fmt.Sprintf("%d to %d", least, problem.MaxLength)}
 	}
 	return nil
 }
@@ -79,22 +81,19 @@ func checkSize(field string, n int) error {
 // setSizes checks the sizes of the call and computes the sizes of rows and cache.
 func (l *appendLayouts) setSizes(a *AppendArgs) error {
 	*l = appendLayouts{sequences: a.B, rows: a.New, pageRows: a.Capacity}
-	rowsField := "New"
+	rowsField, leastRows := "New", 1
 	if tensors.VectorBegun(&a.CuNew) {
 		if tensors.VectorBegun(&a.UsedNew) {
 			return &problem.ShapeError{Field: "UsedNew", Got: "given together with CuNew", Want: "one of the two"}
 		}
-		l.packed, l.rows, rowsField = true, a.TotalNew, "TotalNew"
+		l.packed, l.rows, rowsField, leastRows = true, a.TotalNew, "TotalNew", 0
 	}
 	l.counted = tensors.VectorBegun(&a.UsedNew)
 	for _, s := range [3]struct {
-		field string
-		n     int
-	}{{"B", a.B}, {"Hkv", a.Hkv}, {rowsField, l.rows}} {
-		if s.field == "B" && s.n == 0 {
-			continue // nothing is written
-		}
-		if err := checkSize(s.field, s.n); err != nil {
+		field    string
+		n, least int
+	}{{"B", a.B, 0}, {"Hkv", a.Hkv, 1}, {rowsField, l.rows, leastRows}} {
+		if err := checkRange(s.field, s.n, s.least); err != nil {
 			return err
 		}
 	}
@@ -119,7 +118,7 @@ func (l *appendLayouts) setPages(a *AppendArgs) error {
 	if err := checkSize("Pages.PageSize", g.PageSize); err != nil {
 		return err
 	}
-	if err := checkSize("Pages.Count", g.Count); err != nil {
+	if err := checkRange("Pages.Count", g.Count, 0); err != nil {
 		return err
 	}
 	if a.Capacity == 0 && g.Stride == 0 {

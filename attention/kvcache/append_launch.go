@@ -103,8 +103,8 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 	var list [len(appendTasks)]appendLaunch
 	n, dispatches := 0, 0
 	for i := range appendTasks {
-		if !w.given(appendTasks[i].in) {
-			continue
+		if t := &appendTasks[i]; !w.given(t.in) || w.list[t.in].Empty() || w.list[t.out].Empty() {
+			continue // nothing is written
 		}
 		l := &list[n]
 		n++

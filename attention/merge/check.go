@@ -36,11 +36,7 @@ type stack struct {
 
 // check checks a call and fills l with its layouts.
 func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
-	sizes := problem.Shape{B: a.B, Hq: a.Hq, Sq: a.Sq, Sk: 1}
-	if sizes.B == 0 { // nothing is merged
-		sizes.B = 1
-	}
-	if err := sizes.Validate(); err != nil {
+	if err := problem.ValidateSizes(problem.Shape{B: a.B, Hq: a.Hq, Sq: a.Sq, Sk: 1}, 0, 0); err != nil {
 		return err
 	}
 	if err := l.set(&m.cfg, a); err != nil {

@@ -95,7 +95,7 @@ func (v mergeVariant) Pipeline(cfg *MergeConfig) (*vk.PipelineDesc, error) {
 // record checks the arguments and records the dispatches into c, all or none.
 func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 	w := mergeLaunch{sq: uint32(a.Sq), hq: uint32(a.Hq)}
-	if err := m.check(&w.mergeLayouts, a); err != nil || a.B == 0 {
+	if err := m.check(&w.mergeLayouts, a); err != nil || w.list[mergeO].Empty() {
 		return err
 	}
 	if err := w.fits32(); err != nil {

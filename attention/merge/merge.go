@@ -68,7 +68,7 @@ func (s *States) given() bool {
 // same memory and strides, and LSE exactly the LSE of one. Otherwise O and LSE must not
 // overlap anything.
 type MergeArgs struct {
-	problem.Shape        // B, Hq and Sq; Hkv and Sk are ignored
+	problem.Shape        // B, Hq and Sq, of which B and Sq may be 0; Hkv and Sk are ignored
 	First, Second States // Second is optional
 	O             problem.Tensor
 	LSE           problem.Tensor // optional; float32, packed [B, Hq, Sq]

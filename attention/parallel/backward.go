@@ -140,6 +140,12 @@ func (op *Op) checkBackwardTier(l *layout, rank int) error {
 
 // backwardAll computes the gradients from this rank's tensors.
 func (c *call) backwardAll(t operands, d gradients) error {
+	if c.nothing() {
+		for _, x := range [...]view{d.dQ, d.dK, d.dV} {
+			c.clear(x)
+		}
+		return c.err
+	}
 	if c.inner == 1 {
 		return c.backwardGroup(t, d)
 	}

@@ -39,6 +39,9 @@ func TestBackwardOverRanksIsTheGradient(t *testing.T) {
 					for r, err := range list {
 						require.NoError(t, err, "rank %d", r)
 					}
+					if rows, keys := w.p.extent(); rows == 0 && keys == 0 {
+						return // there is no gradient
+					}
 					v, err := accuracy.VerifyBackward(cfg.Config, w.BackwardArgs, accuracy.Options{})
 					require.NoError(t, err)
 					require.True(t, v.Pass(), "%v\n%v", plan, v)

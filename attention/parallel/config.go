@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/attention/internal/tensors"
 )
 
 // Config says what to compute and how ranks share it. It is comparable, and the same on every
@@ -66,7 +67,8 @@ type Problem struct {
 
 	// CuQ and CuK are the cumulative lengths of packed sequences (cu_seqlens), B+1 numbers
 	// each: sequence b has rows CuQ[b] to CuQ[b+1]-1 and keys CuK[b] to CuK[b+1]-1. Sq and Sk
-	// bound the lengths. The batch size of packed tensors is 1. Both or neither are given.
+	// bound the lengths. The batch size of packed tensors is 1. Both or neither are given. B may be
+	// 0, and so may the rows or keys of all sequences: then O is 0, LSE -Inf, and gradients are 0.
 	CuQ, CuK []int
 
 	// Rows and Keys say which rows of Q and O, and which rows of K and V, each rank holds.
@@ -76,7 +78,7 @@ type Problem struct {
 
 // check checks the sizes.
 func (p *Problem) check() error {
-	if err := p.Shape.Validate(); err != nil {
+	if err := tensors.CheckShape(p.Shape); err != nil {
 		return err
 	}
 	if (p.CuQ == nil) != (p.CuK == nil) {
@@ -90,8 +92,8 @@ func (p *Problem) check() error {
 		if x.cu == nil {
 			continue
 		}
-		if len(x.cu) != p.B+1 || x.cu[0] != 0 || x.cu[p.B] < 1 || x.cu[p.B] > attention.MaxLength {
-			return &attention.ShapeError{Field: x.field, Got: fmt.Sprintf("%d numbers", len(x.cu)), Want: fmt.Sprintf("%d, from 0 to at least 1", p.B+1)}
+		if len(x.cu) != p.B+1 || x.cu[0] != 0 || x.cu[p.B] < 0 || x.cu[p.B] > attention.MaxLength {
+			return &attention.ShapeError{Field: x.field, Got: fmt.Sprintf("%d numbers", len(x.cu)), Want: fmt.Sprintf("%d, from 0 on", p.B+1)}
 		}
 		for b := range p.B {
 			if n := x.cu[b+1] - x.cu[b]; n < 0 || n > x.most {
@@ -132,9 +134,9 @@ func encodeLength(b []byte, n int, missing bool) []byte {
 
 func (p *Problem) packed() bool { return p.CuQ != nil }
 
-// batch is the batch size of the tensors.
+// batch is the batch size of the tensors; without sequences they are as packed ones of no rows.
 func (p *Problem) batch() int {
-	if p.packed() {
+	if p.packed() || p.B == 0 {
 		return 1
 	}
 	return p.B
@@ -142,15 +144,28 @@ func (p *Problem) batch() int {
 
 // extent is the number of rows and keys of the tensors of all ranks.
 func (p *Problem) extent() (rows, keys int) {
-	if p.packed() {
+	switch {
+	case p.packed():
 		return p.CuQ[p.B], p.CuK[p.B]
+	case p.B == 0:
+		return 0, 0
 	}
 	return p.Sq, p.Sk
 }
 
+// nothing reports whether no rank has rows, or none has keys: nothing is attended to.
+func (p *Problem) nothing() bool {
+	rows, keys := p.extent()
+	return rows == 0 || keys == 0
+}
+
 // sequences lists the sequences of a tensor.
 func (p *Problem) sequences() []sequence {
-	if !p.packed() {
+	switch {
+	case p.packed():
+	case p.B == 0:
+		return nil
+	default:
 		return []sequence{{0, p.Sq, 0, p.Sk}}
 	}
 	list := make([]sequence, p.B)

@@ -25,7 +25,7 @@ type Cache struct {
 // DecodeArgs are the tensors of one decode call. All but Cache and Capacity are the same on
 // every rank.
 type DecodeArgs struct {
-	B, Hq, Hkv int
+	B, Hq, Hkv int   // B may be 0: the ranks agree on it, and nothing is written
 	Sq         int   // new rows of each sequence: those of its last Sq tokens
 	Tokens     []int // of each sequence in the cache of all ranks, new ones included
 	Q          attention.Tensor
@@ -69,12 +69,18 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 	d.steps.done("check")
 	begun := false
 	begin := func() error {
+		if d.B == 0 {
+			return nil
+		}
 		begun = true
 		defer d.steps.done("submit")
 		return d.begin(op)
 	}
 	err = op.group.call(ctx, h, err, begin, func(ctx context.Context, _ [][]byte) error {
 		d.steps.done("agree")
+		if d.B == 0 {
+			return nil
+		}
 		err := d.finish(ctx, op)
 		if err == nil {
 			err = d.err
@@ -148,7 +154,7 @@ func (d *decode) check(op *Op, records bool) error {
 	if err := attention.CheckArgs(cfg, a); err != nil {
 		return err
 	}
-	if err := op.checkSide(a.Q, a.K, a.V, a.O, a.LSE); err != nil {
+	if err := op.checkSide(a.Q, a.K, a.V, a.O, a.LSE); err != nil || d.B == 0 {
 		return err
 	}
 	cfg.F32O = true // of this rank's state, which not all tiers store

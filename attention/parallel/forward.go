@@ -168,6 +168,12 @@ func (c *call) forwardAll(t operands) error {
 		t.lse.Tensor = attention.Tensor{}
 	}
 	switch {
+	case c.nothing():
+		c.clear(t.o)
+		if t.lse.Given() {
+			c.empty(t.lse)
+		}
+		return c.err
 	case c.inner == 1:
 		return c.forwardGroup(t.q, t.k, t.v, t.o, t.lse)
 	case c.members:

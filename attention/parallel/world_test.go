@@ -300,23 +300,18 @@ func drawCall(t *rapid.T, mode Mode, ranks int) (Config, Problem) {
 		cfg.Inner = inner
 	}
 	p := Problem{}
-	p.B, p.Sq, p.Sk = rapid.IntRange(1, 2).Draw(t, "B"), rapid.IntRange(1, 40).Draw(t, "Sq"), rapid.IntRange(1, 40).Draw(t, "Sk")
+	p.B, p.Sq, p.Sk = rapid.IntRange(0, 2).Draw(t, "B"), rapid.IntRange(1, 40).Draw(t, "Sq"), rapid.IntRange(1, 40).Draw(t, "Sk")
 	p.Hkv = rapid.SampledFrom(divisors(inner)).Draw(t, "Hkv")
 	if p.Hkv == inner {
 		p.Hkv *= rapid.IntRange(1, map[bool]int{true: 5, false: 2}[inner == 1]).Draw(t, "more Hkv")
 	}
 	p.Hq = max(p.Hkv, inner) * rapid.IntRange(1, 2).Draw(t, "group")
 	if rapid.IntRange(0, 2).Draw(t, "packed") == 0 {
-		p.B = rapid.IntRange(1, 5).Draw(t, "sequences")
+		p.B = rapid.IntRange(0, 5).Draw(t, "sequences")
 		draw := func(label string, most int) []int {
 			cu := []int{0}
 			for range p.B {
 				cu = append(cu, cu[len(cu)-1]+rapid.IntRange(0, most).Draw(t, label))
-			}
-			if cu[p.B] == 0 {
-				for b := range p.B {
-					cu[b+1]++
-				}
 			}
 			return cu
 		}

@@ -76,6 +76,9 @@ func (c *call) sequences() error {
 		}
 	}
 	if p := a.Pages; p != nil {
+		if p.Count == 0 {
+			clear(c.keys) // whatever the lengths say
+		}
 		c.tableStride = p.Stride
 		if c.tableStride == 0 {
 			c.tableStride = (a.Sk + p.PageSize - 1) / p.PageSize

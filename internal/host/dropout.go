@@ -13,7 +13,7 @@ func DropoutMask(cfg problem.Config, a problem.Args) ([]byte, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if err := a.Shape.Validate(); err != nil {
+	if err := tensors.CheckShape(a.Shape); err != nil {
 		return nil, err
 	}
 	if err := tensors.CheckHost("DropoutMask", hostmem.Product(a.B, a.Hq, a.Sq, a.Sk)); err != nil {

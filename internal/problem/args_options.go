@@ -63,7 +63,7 @@ type Pages struct {
 type SparseTokens struct {
 	Offsets Vector // int32 [B*Hkv+1]: the list of sequence b and key head h is Tokens[Offsets[b*Hkv+h]:Offsets[b*Hkv+h+1]]
 	Tokens  Vector // int32 [Total]: keys of the sequence, counted from 0
-	Total   int    // entries of Tokens
+	Total   int    // entries of Tokens; 0: no row attends to a token
 }
 
 // Blocks is a bitmap over blocks of BlockQ rows and BlockK keys; a set bit means that

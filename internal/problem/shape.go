@@ -8,7 +8,7 @@ import (
 )
 
 // Shape holds the sizes of a problem: batch, query heads, key/value heads,
-// query rows and key rows. Each is at least 1 and at most MaxLength.
+// query rows and key rows. Each is at least 1 and at most MaxLength; B of a call may be 0.
 type Shape struct {
 	B, Hq int
 	Hkv   int // divides Hq; 0: Hq
@@ -41,13 +41,17 @@ func (s Shape) Group() int {
 func (s Shape) Rows() int64 { return int64(s.B) * int64(s.Hq) * int64(s.Sq) }
 
 // Validate reports the first wrong size as a *ShapeError.
-func (s Shape) Validate() error {
-	for _, f := range []struct {
-		name string
-		n    int
-	}{{"B", s.B}, {"Hq", s.Hq}, {"Hkv", s.KVHeads()}, {"Sq", s.Sq}, {"Sk", s.Sk}} {
-		if f.n < 1 || f.n > MaxLength {
-			return &ShapeError{f.name, f.n, fmt.Sprintf("1 to %d", MaxLength)}
+func (s Shape) Validate() error { return ValidateSizes(s, 1, 1) }
+
+// ValidateSizes is Shape.Validate with the least batch and rows: a call may have no sequences, a
+// merge no rows.
+func ValidateSizes(s Shape, leastB, leastSq int) error {
+	for _, f := range [...]struct {
+		name     string
+		n, least int
+	}{{"B", s.B, leastB}, {"Hq", s.Hq, 1}, {"Hkv", s.KVHeads(), 1}, {"Sq", s.Sq, leastSq}, {"Sk", s.Sk, 1}} {
+		if f.n < f.least || f.n > MaxLength {
+			return &ShapeError{f.name, f.n, fmt.Sprintf("%d to %d", f.least, MaxLength)}
 		}
 	}
 	if s.Hq%s.KVHeads() != 0 {

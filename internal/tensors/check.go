@@ -15,17 +15,12 @@ func CheckArgs(cfg problem.Config, a problem.Args) error {
 	return l.Check(&cfg, &a)
 }
 
-// checkShape is Shape.Validate for a call, which may have no sequences.
-func checkShape(s problem.Shape) error {
-	if s.B == 0 {
-		s.B = 1
-	}
-	return s.Validate()
-}
+// CheckShape is Shape.Validate for a call, which may have no sequences.
+func CheckShape(s problem.Shape) error { return problem.ValidateSizes(s, 0, 1) }
 
 // Check is CheckArgs for a valid Config. It fills l with the layouts.
 func (l *Layouts) Check(cfg *problem.Config, a *problem.Args) error {
-	if err := checkShape(a.Shape); err != nil {
+	if err := CheckShape(a.Shape); err != nil {
 		return err
 	}
 	hasOptions := HasOptions(a, cfg)
@@ -52,7 +47,7 @@ func CheckInputs(cfg problem.Config, a problem.Args) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	if err := checkShape(a.Shape); err != nil {
+	if err := CheckShape(a.Shape); err != nil {
 		return err
 	}
 	hasOptions := HasOptions(&a, &cfg)

@@ -27,8 +27,8 @@ func checkOptions(a *problem.Args, cfg *problem.Config) error {
 			return err
 		}
 	}
-	if k := a.SparseTokens; k != nil && (k.Total < 1 || k.Total > problem.MaxLength) {
-		return &problem.ShapeError{Field: "SparseTokens.Total", Got: k.Total, Want: fmt.Sprintf("1 to %d", problem.MaxLength)}
+	if k := a.SparseTokens; k != nil && (k.Total < 0 || k.Total > problem.MaxLength) {
+		return &problem.ShapeError{Field: "SparseTokens.Total", Got: k.Total, Want: fmt.Sprintf("0 to %d", problem.MaxLength)}
 	}
 	if b := a.Blocks; b != nil {
 		if err := checkBlockMap(b, &a.Shape); err != nil {

@@ -8,7 +8,7 @@ import (
 
 // Sequences is attention.Sequences, which documents it.
 func Sequences(a problem.Args) ([]problem.Sequence, error) {
-	if err := checkShape(a.Shape); err != nil {
+	if err := CheckShape(a.Shape); err != nil {
 		return nil, err
 	}
 	if err := CheckHost("Sequences", SequenceBytes(a.Shape)); err != nil {
