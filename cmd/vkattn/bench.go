@@ -38,8 +38,10 @@ type benchFlags struct {
 	baselines, passes, baseline string
 	preset                      string
 	list, wide                  bool
-	onePass                     bool // a suite has the passes of --pass alone
-	takesCeilings               bool // of suite ceilings
+	onePass                     bool             // a suite has the passes of --pass alone
+	takesTiers                  []attention.Tier // by --tier; nil: all
+	takesPasses                 []bench.Pass     // by --pass; nil: all
+	takesCeilings               bool             // of suite ceilings
 	optionSweepFlags
 	ranksFlags
 }

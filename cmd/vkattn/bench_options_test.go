@@ -176,12 +176,13 @@ func TestSuiteSeedsOnTheCPU(t *testing.T) {
 // A value that no problem of a sweep can have is refused in one line, before any row.
 func TestValuesThatNoProblemHas(t *testing.T) {
 	for says, args := range map[string][]string{
-		"--headdim/--headdim-v is 300/300, want each at most 256": {"--headdim", "300"},
-		"--headdim/--headdim-v is 257/257":                        {"--headdim", "64,257"},
-		"--headdim/--headdim-v is 64/300":                         {"--headdim", "64", "--headdim-v", "64,300"},
-		"--nheads-kv is 3, want a divisor of --nheads (8)":        {"--nheads", "8,4", "--nheads-kv", "1,3"},
-		"--headdim/--headdim-v is 100/100, want multiples of 32":  {"--headdim", "100", "--kv-dtype", "same,q8_0"},
-		"--dropout is 0.5 with K and V of type int8":              {"--dropout", "0.5", "--kv-dtype", "same,int8"},
+		`unexpected argument "false,true": the value of --lse is written --lse=false,true`: {"--lse", "false,true"},
+		"--headdim/--headdim-v is 300/300, want each at most 256":                          {"--headdim", "300"},
+		"--headdim/--headdim-v is 257/257":                                                 {"--headdim", "64,257"},
+		"--headdim/--headdim-v is 64/300":                                                  {"--headdim", "64", "--headdim-v", "64,300"},
+		"--nheads-kv is 3, want a divisor of --nheads (8)":                                 {"--nheads", "8,4", "--nheads-kv", "1,3"},
+		"--headdim/--headdim-v is 100/100, want multiples of 32":                           {"--headdim", "100", "--kv-dtype", "same,q8_0"},
+		"--dropout is 0.5 with K and V of type int8":                                       {"--dropout", "0.5", "--kv-dtype", "same,int8"},
 	} {
 		code, stdout, stderr := call(tiny(append(args, "--device", "cpu")...)...)
 		require.Equal(t, exitInput, code, "%v: %s", args, stderr)
@@ -230,5 +231,27 @@ func TestReasonsOfRowsNameFlags(t *testing.T) {
 			}
 			noIdentifiers(t, stderr)
 		}
+	}
+}
+
+// What lists alone make impossible is refused before a device is opened, whatever the defaults
+// of the device; the rest is not.
+func TestImpossibleListsNeedNoDevice(t *testing.T) {
+	for _, command := range []string{"bench", "tune", "verify", "profile"} {
+		for says, args := range map[string][]string{
+			"--headdim/--headdim-v is 300/300":                 {"--headdim", "300"},
+			"--headdim/--headdim-v is 300/300, want":           {"--headdim-v", "300"},
+			"--nheads-kv is 3, want a divisor of --nheads (8)": {"--nheads", "8", "--nheads-kv", "3"},
+		} {
+			code, _, stderr := call(slices.Concat([]string{command, "--device", "no such device"}, args)...)
+			require.Equal(t, exitInput, code, "%s %v: %s", command, args, stderr)
+			require.Contains(t, stderr, says)
+			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+		}
+	}
+	for _, o := range []benchFlags{{headsKV: "3"}, {headDimV: "512"}, {headDim: "576", headDimV: "512"}, {optionSweepFlags: optionSweepFlags{kv: "q8_0"}}} {
+		o.format = "md"
+		_, err := o.plan(bench.Formats)
+		require.NoError(t, err)
 	}
 }

@@ -74,13 +74,13 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 	}{
 		{"causal", words(&p.lists.Causal, o.causal, attention.ParseCausal)},
 		{"dtype", words(&p.lists.DType, o.dtype, attention.ParseDType)},
-		{"tier", words(&p.tiers, tiers, attention.ParseTier)},
+		{"tier", words(&p.tiers, tiers, oneOf(o.takesTiers, attention.ParseTier))},
 		{"cuda-kernel", words(&p.kernels, o.kernels, parseCUDAKernel)},
 		{"suite", words(&p.suites, o.suite, func(name string) (*bench.Suite, error) { return bench.ParseSuite(name) })},
 		{"preset", words(&p.presets, o.preset, bench.ParsePreset)},
 		{"variant", words(&p.variants, variants, bench.ParseVariant)},
 		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},
-		{"pass", words(&p.passes, o.passes, bench.ParsePass)},
+		{"pass", words(&p.passes, o.passes, oneOf(o.takesPasses, bench.ParsePass))},
 		{"against", against(&p.baselines, o.baselines)},
 	} {
 		if f.err != nil {
@@ -109,8 +109,54 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 	if err := o.readOptions(p); err != nil {
 		return nil, err
 	}
-	_, err = p.problems(bench.Sweep{}) // refuses a sweep that is too large before a device is opened
+	// Refuse a sweep that is too large or impossible before a device is opened.
+	_, err = p.problems(p.neutral())
 	return p, err
+}
+
+// neutral returns values for the axes without a list with which the lists are possible if they are with any.
+func (p *benchPlan) neutral() bench.Sweep {
+	s := bench.Defaults(nil)
+	s.SeqLen, s.HeadDim = s.SeqLen[:1], s.HeadDim[:1]
+	over(&s.Heads, p.lists.HeadsKV)
+	for _, dv := range p.lists.HeadDimV {
+		if dv > attention.MaxHeadDim {
+			s.HeadDim = append(s.HeadDim, dv)
+		}
+	}
+	if n := len(p.lists.HeadDimV); n > 0 && len(s.HeadDim) == 1+n {
+		s.HeadDim = s.HeadDim[1:] // none is possible with the first
+	}
+	return s
+}
+
+// vulkanTiers have dispatches and tiles.
+var vulkanTiers = []attention.Tier{attention.TierAuto, attention.TierScalar, attention.TierCoopMat, attention.TierCoopMat2}
+
+// oneOf is parse for a command that takes some of the values only. nil: it takes all.
+func oneOf[T interface {
+	comparable
+	fmt.Stringer
+}](some []T, parse func(string) (T, error)) func(string) (T, error) {
+	if some == nil {
+		return parse
+	}
+	return func(text string) (T, error) {
+		x, err := parse(text)
+		if err != nil || !slices.Contains(some, x) {
+			return x, fmt.Errorf("%q is none of %s", text, names(some))
+		}
+		return x, nil
+	}
+}
+
+// names lists the names of values.
+func names[T fmt.Stringer](list []T) string {
+	text := make([]string, len(list))
+	for i, x := range list {
+		text[i] = x.String()
+	}
+	return strings.Join(text, ", ")
 }
 
 // against parses the list of baselines; "none" leaves the baselines of the suites out.

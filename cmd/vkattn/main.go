@@ -338,7 +338,7 @@ func (a *app) root() *cobra.Command {
 	}
 	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.compareCommand(), a.verifyCommand(), a.tuneCommand(), a.profileCommand(), a.reportCommand(), a.versionCommand()} {
 		if c.Args == nil {
-			c.Args = noArgs
+			c.Args = a.noArgs
 		}
 		complete(c)
 		root.AddCommand(c)
@@ -365,10 +365,16 @@ func strictWords(root *cobra.Command) {
 	}
 }
 
-// noArgs refuses positional arguments.
-func noArgs(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return badInputf("unexpected argument %q", args[0])
+// noArgs refuses positional arguments. One behind a flag that stands alone may be meant as its value.
+func (a *app) noArgs(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	for i, arg := range a.args[1:] {
+		name, long := strings.CutPrefix(a.args[i], "--")
+		if f := c.Flags().Lookup(name); arg == args[0] && long && f != nil && f.NoOptDefVal != "" {
+			return badInputf("unexpected argument %q: the value of --%s is written --%[2]s=%[1]s", arg, name)
+		}
+	}
+	return badInputf("unexpected argument %q", args[0])
 }

@@ -73,6 +73,7 @@ failure` + signalHelp,
 }
 
 func (a *app) profile(ctx context.Context, o *profileFlags) error {
+	o.takesTiers = vulkanTiers
 	plan, err := o.plan([]bench.Format{"md", "json"})
 	if err != nil {
 		return err
@@ -86,11 +87,6 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		return badInputf("--tile: a profile is of one tile")
 	case len(o.tiles) > 1:
 		return badInputf("--bwd-tile: a profile is of one set of tiles")
-	}
-	for _, t := range plan.tiers {
-		if t.WithoutSPIRV() {
-			return badInputf("--tier: tier %v has no Vulkan dispatches to profile", t)
-		}
 	}
 	a.stats, a.labels = true, true
 	dev, err := a.openDevice(o.device, needVulkan, "profile")

@@ -128,7 +128,7 @@ func TestBadFlagsAreBadInput(t *testing.T) {
 		{"--scale", "1e39", "finite number"},
 		{"--scale", "big", "finite number"},
 		{"--scale", "", "finite number"},
-		{"--json", "maybe", "unexpected argument"},
+		{"--json", "maybe", `unexpected argument "maybe": the value of --json is written --json=maybe`},
 	} {
 		t.Run(strings.Join(c[:2], " "), func(t *testing.T) {
 			refused(t, exitInput, c[2], with(args, c[0], c[1])...)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -66,7 +65,7 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	f := c.Flags()
 	f.SortFlags = false
 	o.problemFlags(f)
-	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: auto, scalar, coopmat, coopmat2")
+	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: "+names(vulkanTiers))
 	f.StringVar(&o.passes, "pass", "", "`list` of what to tune: fwd, bwd (each backward kernel separately: dQ; dK and dV; dQ = dS K) (default fwd)")
 	f.BoolVar(&o.lse, "lse", false, "tune the forward pass for calls that return LSE; these calls have separate classes")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the candidates and why they are pruned; do not compile or time them")
@@ -84,24 +83,16 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 
 // validate parses the flags and returns the errors that need no device to be found.
 func (o *tuneFlags) validate() (*benchPlan, error) {
-	o.onePass = true
+	o.onePass, o.takesTiers, o.takesPasses = true, vulkanTiers, []bench.Pass{bench.PassForward, bench.PassBackward}
 	plan, err := o.plan([]bench.Format{"md", "json"})
 	if err != nil {
 		return nil, err
 	}
 	if plan.allTiers {
-		return nil, badInputf("--tier all: name the tiers to tune")
+		return nil, badInputf("--tier all: name the tiers to tune: %s", names(vulkanTiers))
 	}
 	if len(plan.tiers) == 0 {
 		plan.tiers = []attention.Tier{attention.TierAuto}
-	}
-	for _, t := range plan.tiers {
-		if t.WithoutSPIRV() {
-			return nil, badInputf("--tier: tier %v has no tiles to tune", t)
-		}
-	}
-	if slices.Contains(plan.passes, bench.PassBoth) {
-		return nil, badInputf("--pass: want fwd or bwd, kernels are tuned one by one")
 	}
 	if !(o.tolerance >= 0) { // NaN too
 		return nil, badInputf("--tolerance %v: want a percentage, 0 or more", o.tolerance)
