@@ -120,8 +120,8 @@ func (in *runInputs) readSparse() error {
 			}
 		}
 	}
-	list := attention.SparseTokens{Offsets: vector(offsets), Tokens: vector(tokens), Total: max(1, len(tokens))}
-	if len(tokens) == 0 { // a buffer cannot be empty
+	list := attention.SparseTokens{Offsets: vector(offsets), Tokens: vector(tokens), Total: len(tokens)}
+	if len(tokens) == 0 { // no vector is given without memory
 		list.Tokens = vector([]int32{0})
 	}
 	in.args.SparseTokens = &list

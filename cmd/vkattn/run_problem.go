@@ -91,7 +91,7 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 			continue
 		}
 		host := t.Host()
-		buffer, err := dev.NewBuffer(uint64(len(host)+3)&^3, vk.BufferOptions{Name: t.Name, Exportable: inCUDA})
+		buffer, err := dev.NewBuffer(max(4, uint64(len(host)+3)&^3), vk.BufferOptions{Name: t.Name, Exportable: inCUDA})
 		if err != nil {
 			return plan, backward, fmt.Errorf("memory of %s (%s): %w", t.Name, hostmem.Bytes(uint64(len(host))), err)
 		}

@@ -33,8 +33,9 @@ func (a axes) shape(packed bool, dim int) []int {
 	return []int{a.batch, a.heads, a.rows, dim}
 }
 
-// readAxes gives the axes of a file their meaning.
-func readAxes(shape []int, packed, seqMajor bool, layout string) (a axes, err error) {
+// readAxes gives the axes of a file their meaning. The first axis of packed rows and of pages may
+// be empty.
+func readAxes(shape []int, packed, paged, seqMajor bool, layout string) (a axes, err error) {
 	want := 4
 	if packed {
 		want, layout = 3, "packed as [total, heads, dim]"
@@ -42,8 +43,8 @@ func readAxes(shape []int, packed, seqMajor bool, layout string) (a axes, err er
 	if len(shape) != want {
 		return a, fmt.Errorf("rank %d, want %d (%s)", len(shape), want, layout)
 	}
-	for _, n := range shape {
-		if n == 0 {
+	for i, n := range shape {
+		if n == 0 && (i > 0 || !packed && !paged) {
 			return a, fmt.Errorf("an axis is empty: %v", shape)
 		}
 	}
@@ -76,7 +77,7 @@ func (in *runInputs) agree() error {
 		if t.paged {
 			seqMajor, layout = o.kvLayout == nhd, "pages, "+o.kvLayout.String()
 		}
-		a, err := readAxes(in.files[t.flag].Shape, t.packed, seqMajor, layout)
+		a, err := readAxes(in.files[t.flag].Shape, t.packed, t.paged, seqMajor, layout)
 		if err == nil && i > 0 {
 			a.dim, err = elements(o.kv, a.dim)
 			a.pitch = a.dim
