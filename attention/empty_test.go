@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/accuracy"
+	"vkattn/internal/accuracy"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
-	"vkattn/attention/internal/tensors"
+	"vkattn/internal/tensors"
 )
 
 // Config says what to compute and how ranks share it. It is comparable, and the same on every
