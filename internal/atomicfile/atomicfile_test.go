@@ -75,6 +75,7 @@ func TestAPathResolvesToItsTarget(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = deleted.Close() }()
 	require.NoError(t, os.Remove(at("deleted")))
+	put(t, at("deleted (deleted)"), "not the one that is open")
 	open, err := os.Open(at("file"))
 	require.NoError(t, err)
 	defer func() { _ = open.Close() }()
@@ -94,6 +95,7 @@ func TestAPathResolvesToItsTarget(t *testing.T) {
 	link(t, "a", at("b"))
 	link(t, "pipe", at("topipe"))
 	link(t, "/dev/null", at("null"))
+	const maxLinks = 40 // of Linux
 	for i := range maxLinks + 1 {
 		link(t, fmt.Sprint("long", i+1), at(fmt.Sprint("long", i)))
 	}
@@ -314,9 +316,41 @@ func TestOldFilesComeBackWithoutHardLinks(t *testing.T) {
 	require.Equal(t, "new a", content(t, a))
 }
 
+// While several files are replaced, the second name of an old file is no leftover to others.
+func TestOldFilesInUseAreNoLeftovers(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	put(t, a, "old a")
+	files := []*File{begin(t, a, "new a"), begin(t, b, "new b")}
+	hardLink = func(name, second string) error {
+		err := os.Link(name, second)
+		RemoveLeftovers(Target{Path: a})
+		return err
+	}
+	defer func() { hardLink = os.Link }()
+	require.NoError(t, os.Mkdir(b, 0o755))
+	require.ErrorIs(t, Replace(files...), ErrNotRegular)
+	require.Equal(t, []string{"a", "b"}, names(t, dir))
+	require.Equal(t, "old a", content(t, a))
+}
+
+func TestAnOldFileThatIsRemovedMeanwhileIsNoError(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	put(t, a, "old a")
+	hardLink = func(name, second string) error {
+		require.NoError(t, os.Remove(name))
+		return os.Link(name, second)
+	}
+	defer func() { hardLink = os.Link }()
+	require.NoError(t, Replace(begin(t, a, "new a"), begin(t, b, "new b")))
+	require.Equal(t, []string{"a", "b"}, names(t, dir))
+	require.Equal(t, "new a", content(t, a))
+}
+
 func TestANameOfAnyLengthIsReplaced(t *testing.T) {
 	dir := t.TempDir()
-	for _, n := range []int{1, maxBase, maxBase + 1, 255} {
+	for _, n := range []int{1, 200, 201, 255} {
 		path := filepath.Join(dir, strings.Repeat("n", n))
 		require.NoError(t, Replace(begin(t, path, "x")), "%d bytes", n)
 		require.Equal(t, "x", content(t, path))

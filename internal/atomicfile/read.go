@@ -3,6 +3,7 @@ package atomicfile
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"syscall"
 )
@@ -15,24 +16,17 @@ func (e *SizeError) Error() string { return fmt.Sprintf("%d bytes, more than %d"
 // Open opens a regular file for reading. For anything else the error matches ErrNotRegular
 // and nothing is opened: a named pipe would block, and a device may have side effects.
 func Open(path string) (*os.File, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, plain(err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, notRegular(info.Mode())
+	if err := regular(os.Stat(path)); err != nil {
+		return nil, err
 	}
 	// The name may refer to a pipe by now, which would block without O_NONBLOCK.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, plain(err)
 	}
-	if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
-		err = notRegular(info.Mode())
-	}
-	if err != nil {
+	if err := regular(f.Stat()); err != nil {
 		_ = f.Close()
-		return nil, plain(err)
+		return nil, err
 	}
 	return f, nil
 }
@@ -45,20 +39,21 @@ func Read(path string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, plain(err)
-	}
-	if info.Size() > most {
-		return nil, &SizeError{info.Size(), most}
-	}
-	// A file that grows meanwhile must not take more memory than the limit.
 	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err != nil {
 		return nil, plain(err)
 	}
 	if int64(len(data)) > most {
-		return nil, &SizeError{int64(len(data)), most}
+		size, _ := f.Seek(0, io.SeekEnd)
+		return nil, &SizeError{size, most}
 	}
 	return data, nil
+}
+
+// regular returns an error unless a Stat succeeded and found a regular file.
+func regular(info fs.FileInfo, err error) error {
+	if err == nil && !info.Mode().IsRegular() {
+		return notRegular(info.Mode())
+	}
+	return plain(err)
 }

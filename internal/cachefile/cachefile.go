@@ -35,7 +35,11 @@ func Write(path string, data []byte) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if _, err := f.Write(data); err != nil {
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
 		f.Discard()
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -17,10 +17,9 @@ import (
 // of its target. Commit renames all of them; Discard removes them. Another goroutine may
 // call Discard at any time.
 type Set struct {
-	mu      sync.Mutex // not held while a pipe or a disk may block
-	files   []*atomicfile.File
-	streams []io.Closer // open pipes and devices
-	done    bool
+	mu    sync.Mutex // not held while a pipe or a disk may block
+	files []*atomicfile.File
+	done  bool
 }
 
 var errDiscarded = errors.New("output was discarded")
@@ -40,27 +39,23 @@ func (s *Set) Add(path string) (io.Writer, error) {
 	if s.discarded() {
 		return nil, errDiscarded // before a pipe is opened
 	}
+	create := atomicfile.Create
 	if target.Special() {
-		w, err := target.OpenSpecial()
-		if err != nil {
-			return nil, err
-		}
-		if !s.keep(func() { s.streams = append(s.streams, w) }) {
-			_ = w.Close()
-			return nil, errDiscarded
-		}
-		if target.Stdout() {
-			return stdout{w}, nil
-		}
-		return w, nil
+		create = atomicfile.Target.OpenSpecial
 	}
-	f, err := atomicfile.Create(target)
+	f, err := create(target)
 	if err != nil {
 		return nil, err
 	}
-	if !s.keep(func() { s.files = append(s.files, f) }) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done {
 		f.Discard()
 		return nil, errDiscarded
+	}
+	s.files = append(s.files, f)
+	if target.Stdout() {
+		return stdout{f}, nil
 	}
 	return f, nil
 }
@@ -80,16 +75,6 @@ func (s *Set) discarded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.done
-}
-
-// keep calls add unless the set was discarded.
-func (s *Set) keep(add func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.done {
-		add()
-	}
-	return !s.done
 }
 
 // Check returns an error if Add would fail. It opens no pipe or device and leaves no
@@ -122,12 +107,9 @@ func RemoveLeftovers(path string) {
 func (s *Set) Commit(ctx context.Context) error {
 	defer s.Discard()
 	s.mu.Lock()
-	files, streams := s.files, s.streams // no Add follows
+	files := s.files // no Add follows
 	s.mu.Unlock()
 	var err error
-	for _, w := range streams {
-		err = errors.Join(err, w.Close())
-	}
 	for _, f := range files {
 		if e := f.Sync(); e != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", f.Target(), e))
@@ -159,8 +141,5 @@ func (s *Set) Discard() {
 	}
 	for _, f := range s.files {
 		f.Discard()
-	}
-	for _, w := range s.streams {
-		_ = w.Close()
 	}
 }
