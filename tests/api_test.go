@@ -140,7 +140,7 @@ var problemPackage = apiwalk.Package{
 		"ValidateSizes": problem.ValidateSizes, "VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
 	},
 	Types: []any{problem.Ablation(0), problem.Access(0), problem.Args{}, problem.BackwardArgs{}, problem.BackwardPlan{}, problem.Causal(0), problem.Config{},
-		problem.DType(0), problem.HostView{}, problem.KVType(0), problem.Experiment{}, problem.Plan{}, problem.Scale{}, problem.Shape{},
+		problem.DType(0), problem.HostView{}, problem.KVType(0), problem.Experiment{}, problem.Phrase(""), problem.Plan{}, problem.Scale{}, problem.Shape{},
 		problem.ShapeError{}, problem.Strides{}, problem.Tensor{}, problem.Tier(0), problem.Tuning(0), problem.Vector{}, problem.Window{}},
 }
 

@@ -122,13 +122,13 @@ func (c Config) Validate() error {
 	case c.HeadDim < 1:
 		return &ShapeError{"HeadDim", c.HeadDim, "at least 1"}
 	case c.HeadDimV < 0:
-		return &ShapeError{"HeadDimV", c.HeadDimV, "at least 1, or 0 for HeadDim"}
+		return &ShapeError{"HeadDimV", c.HeadDimV, Phrase("at least 1, or 0 for ${HeadDim}")}
 	case !c.Align.Valid():
 		return &ShapeError{"Align", c.Align, "none, top-left or bottom-right"}
 	case c.Align != CausalNone && c.Causal != CausalNone && c.Align != c.Causal:
-		return &ShapeError{"Align", c.Align, fmt.Sprintf("%v, as Causal has it, or none", c.Causal)}
+		return &ShapeError{"Align", c.Align, Phrase(fmt.Sprintf("%v, as ${Causal} has it, or none", c.Causal))}
 	case c.Window.Given() && c.Causal == CausalNone && c.Align == CausalNone:
-		return &ShapeError{"Align", c.Align, "top-left or bottom-right for a Window without a causal mask"}
+		return &ShapeError{"Align", c.Align, Phrase("top-left or bottom-right for a ${Window} without a causal mask")}
 	case !(c.Softcap >= 0) || math.IsInf(float64(c.Softcap), 1):
 		return &ShapeError{"Softcap", c.Softcap, "a finite number above 0, or 0 for none"}
 	case !(c.Dropout >= 0 && c.Dropout < 1):

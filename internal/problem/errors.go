@@ -2,6 +2,7 @@ package problem
 
 import (
 	"fmt"
+	"os"
 
 	"vkattn/internal/errs"
 )
@@ -19,9 +20,18 @@ var ErrInvalid error = errs.ErrInvalid
 // ShapeError says which field of a Config, Shape or Args is wrong.
 type ShapeError struct {
 	Field string // for example "HeadDim", "Sq" or "O.Strides.Seq"
-	Got   any    // the caller's value
+	Got   any    // the caller's value, or a phrase that describes it
 	Want  any    // the accepted value, or a phrase that describes it
 }
+
+// Phrase is a text of a ShapeError in which ${HeadDim} stands for the name of a field.
+type Phrase string
+
+// String is the text with the names that the fields have in Go.
+func (p Phrase) String() string { return p.With(func(field string) string { return field }) }
+
+// With is the text with the names that name returns for fields.
+func (p Phrase) With(name func(field string) string) string { return os.Expand(string(p), name) }
 
 // Error is one line with the field, its value and the accepted value.
 func (e *ShapeError) Error() string {

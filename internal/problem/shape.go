@@ -55,7 +55,7 @@ func ValidateSizes(s Shape, leastB, leastSq int) error {
 		}
 	}
 	if s.Hq%s.KVHeads() != 0 {
-		return &ShapeError{"Hkv", s.Hkv, fmt.Sprintf("a divisor of Hq (%d)", s.Hq)}
+		return &ShapeError{"Hkv", s.Hkv, Phrase(fmt.Sprintf("a divisor of ${Hq} (%d)", s.Hq))}
 	}
 	if _, ok := arith.Product(s.B, s.Hq, s.Sq); !ok {
 		return &ShapeError{"B*Hq*Sq", fmt.Sprintf("%d*%d*%d", s.B, s.Hq, s.Sq), "a product below 2^63"}

@@ -27,9 +27,9 @@ func CheckBackward(a *problem.BackwardArgs, cfg *problem.Config) error {
 	case cfg.KV != problem.KVSame:
 		return fmt.Errorf("%w: no tier computes gradients with K and V of type %v: they must have the storage type", problem.ErrUnsupported, cfg.KV)
 	case out.Bias && a.Bias == nil:
-		return &problem.ShapeError{Field: "DBias", Got: "given", Want: "none without Bias"}
+		return &problem.ShapeError{Field: "DBias", Got: "given", Want: problem.Phrase("none without ${Bias}")}
 	case out.Sinks && !a.Sinks.Given():
-		return &problem.ShapeError{Field: "DSinks", Got: "given", Want: "none without Sinks"}
+		return &problem.ShapeError{Field: "DSinks", Got: "given", Want: problem.Phrase("none without ${Sinks}")}
 	case a.Accumulate && !out.Q && !out.K && !out.V:
 		return &problem.ShapeError{Field: "Accumulate", Got: true, Want: "false without DQ, DK and DV"}
 	}

@@ -130,12 +130,12 @@ func (l *BackwardTensors) checkOutputs(cfg *problem.Config, a *problem.BackwardA
 		}
 		for j := range i {
 			if other := l.Tensor(j); other != nil && out.Overlaps(other) {
-				return &problem.ShapeError{Field: out.Field, Got: "overlapping " + other.Field, Want: "memory of its own"}
+				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${" + other.Field + "}"), Want: "memory of its own"}
 			}
 		}
 		for j := range options.all() {
 			if other := &options.list[j]; out.Overlaps(other) {
-				return &problem.ShapeError{Field: out.Field, Got: "overlapping " + other.Field, Want: "memory of its own"}
+				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${" + other.Field + "}"), Want: "memory of its own"}
 			}
 		}
 	}

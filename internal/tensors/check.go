@@ -133,7 +133,7 @@ func checkOverlaps(all []Layout) error {
 		}
 		for j := range i {
 			if out.Overlaps(&all[j]) {
-				return &problem.ShapeError{Field: out.Field, Got: "overlapping " + all[j].Field, Want: "memory of its own"}
+				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${" + all[j].Field + "}"), Want: "memory of its own"}
 			}
 		}
 	}

@@ -99,9 +99,9 @@ func (l *Layout) TooLarge() error {
 func (l *Layout) CheckGiven() error {
 	switch t := l.Tensor; {
 	case t.Buffer != nil && t.Host != nil:
-		return &problem.ShapeError{Field: l.Field, Got: "in both Buffer and Host", Want: "one of them"}
+		return &problem.ShapeError{Field: l.Field, Got: problem.Phrase("in both ${Buffer} and ${Host}"), Want: "one of them"}
 	case !t.Given():
-		return &problem.ShapeError{Field: l.Field, Got: "missing", Want: "a Buffer or Host memory"}
+		return &problem.ShapeError{Field: l.Field, Got: "missing", Want: problem.Phrase("a ${Buffer} or ${Host} memory")}
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func checkOptions(a *problem.Args, cfg *problem.Config) error {
 	}
 	if p := a.Pages; p != nil {
 		if a.Varlen != nil && a.Varlen.CuK.Given() {
-			return &problem.ShapeError{Field: "Varlen.CuK", Got: "given together with Pages", Want: "UsedK: a paged KV cache is not packed"}
+			return &problem.ShapeError{Field: "Varlen.CuK", Got: problem.Phrase("given together with ${Pages}"), Want: problem.Phrase("${UsedK}: a paged KV cache is not packed")}
 		}
 		if err := checkPages(p, cfg, &a.Shape); err != nil {
 			return err
@@ -49,7 +49,7 @@ func checkOptions(a *problem.Args, cfg *problem.Config) error {
 		}
 	}
 	if VectorBegun(&a.ALiBi) && cfg.Causal == problem.CausalNone && cfg.Align == problem.CausalNone {
-		return &problem.ShapeError{Field: "Align", Got: cfg.Align, Want: "top-left or bottom-right for ALiBi without a causal mask"}
+		return &problem.ShapeError{Field: "Align", Got: cfg.Align, Want: problem.Phrase("top-left or bottom-right for ${ALiBi} without a causal mask")}
 	}
 	if err := checkKV(a, cfg); err != nil {
 		return err
@@ -60,7 +60,7 @@ func checkOptions(a *problem.Args, cfg *problem.Config) error {
 // checkCombination refuses, by name, the combinations that no tier computes.
 func checkCombination(a *problem.Args) error {
 	both := func(field, other string) error {
-		return errs.Refuse(&problem.ShapeError{Field: field, Got: "given together with " + other, Want: "one of SparseTokens, Blocks and Mask"})
+		return errs.Refuse(&problem.ShapeError{Field: field, Got: problem.Phrase("given together with ${" + other + "}"), Want: problem.Phrase("one of ${SparseTokens}, ${Blocks} and ${Mask}")})
 	}
 	switch {
 	case a.SparseTokens != nil && a.Blocks != nil:
@@ -83,11 +83,11 @@ func checkVarlen(v *problem.Varlen) error {
 func checkPacked(field string, cu *problem.Vector, totalField string, total int) error {
 	switch {
 	case !cu.Given() && cu.Offset != 0:
-		return &problem.ShapeError{Field: field, Got: "missing", Want: "a Buffer or Host memory"}
+		return &problem.ShapeError{Field: field, Got: "missing", Want: problem.Phrase("a ${Buffer} or ${Host} memory")}
 	case cu.Given() && (total < 0 || total > problem.MaxLength):
 		return &problem.ShapeError{Field: totalField, Got: total, Want: fmt.Sprintf("0 to %d", problem.MaxLength)}
 	case !cu.Given() && total != 0:
-		return &problem.ShapeError{Field: totalField, Got: total, Want: "0 without " + field}
+		return &problem.ShapeError{Field: totalField, Got: total, Want: problem.Phrase("0 without ${" + field + "}")}
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func checkBroadcast(field string, batches, heads, rows int, s *problem.Shape) er
 		n, want    int
 	}{{"Batches", "B", batches, s.B}, {"Heads", "Hq", heads, s.Hq}, {"Rows", "Sq", rows, s.Sq}} {
 		if f.n != 0 && f.n != 1 && f.n != f.want {
-			return &problem.ShapeError{Field: field + "." + f.name, Got: f.n, Want: fmt.Sprintf("1, or %s (%d), or 0 for %s", f.full, f.want, f.full)}
+			return &problem.ShapeError{Field: field + "." + f.name, Got: f.n, Want: problem.Phrase(fmt.Sprintf("1, or ${%s} (%d), or 0 for ${%s}", f.full, f.want, f.full))}
 		}
 	}
 	return nil
@@ -200,7 +200,7 @@ func checkOptionTensors(a *problem.Args, cfg *problem.Config, tensors []Layout) 
 		}
 		for j := FirstOutput; j < len(tensors); j++ {
 			if out := &tensors[j]; out.Overlaps(l) {
-				return &problem.ShapeError{Field: out.Field, Got: "overlapping " + l.Field, Want: "memory of its own"}
+				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${" + l.Field + "}"), Want: "memory of its own"}
 			}
 		}
 	}

@@ -40,14 +40,14 @@ func CheckSample(cfg problem.Config, a problem.Args, sample []problem.Rows) erro
 	}
 	for _, s := range sample {
 		if s.B < 0 || s.B >= a.B {
-			return &problem.ShapeError{Field: "batch", Got: s.B, Want: "0 to B-1"}
+			return &problem.ShapeError{Field: "batch", Got: s.B, Want: problem.Phrase("0 to ${B}-1")}
 		}
 		if s.H < 0 || s.H >= a.Hq {
-			return &problem.ShapeError{Field: "query head", Got: s.H, Want: "0 to Hq-1"}
+			return &problem.ShapeError{Field: "query head", Got: s.H, Want: problem.Phrase("0 to ${Hq}-1")}
 		}
 		for _, r := range s.Rows {
 			if r < 0 || r >= a.Sq {
-				return &problem.ShapeError{Field: "row", Got: r, Want: "0 to Sq-1"}
+				return &problem.ShapeError{Field: "row", Got: r, Want: problem.Phrase("0 to ${Sq}-1")}
 			}
 		}
 	}

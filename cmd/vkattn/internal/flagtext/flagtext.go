@@ -3,33 +3,19 @@
 package flagtext
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
-	"slices"
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // Names maps the fields of an attention.ShapeError to the words of a command.
-type Names struct {
-	names map[string]string
-	words *regexp.Regexp
-}
-
-func newNames(names map[string]string) *Names {
-	var fields []string
-	for f := range names {
-		fields = append(fields, regexp.QuoteMeta(f))
-	}
-	slices.SortFunc(fields, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }) // the longest first
-	return &Names{names, regexp.MustCompile(`\b(?:` + strings.Join(fields, "|") + `)\b`)}
-}
+type Names map[string]string
 
 // Run has the names in `vkattn run`, where sizes come from files.
-var Run = newNames(map[string]string{
+var Run = Names{
 	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Tuning": "--tuning", "Kernel": "--cuda-kernel",
 	"HeadDim/HeadDimV": "head dims of --q and --v", "HeadDim": "head dim of --q", "HeadDimV": "head dim of --v",
 	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "Dropout": "--dropout", "KV": "--kv-dtype", "KVBlock": "--kv-block",
@@ -47,10 +33,10 @@ var Run = newNames(map[string]string{
 	"Mask.Batches": "batch of --mask", "Mask.Heads": "heads of --mask", "Mask.Rows": "rows of --mask", "Mask": "--mask",
 	"ALiBi": "--alibi", "Sinks": "--sinks", "KScale": "--k-scale", "VScale": "--v-scale",
 	"LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host", "Strides": "layout", "Offset": "start", "Seq": "rows", "Head": "heads", "Batch": "batch",
-})
+}
 
 // Sweep has the names in bench, verify and tune, where sizes come from lists.
-var Sweep = newNames(map[string]string{
+var Sweep = Names{
 	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Tuning": "tuning", "Kernel": "--cuda-kernel",
 	"HeadDim/HeadDimV": "--headdim/--headdim-v", "HeadDim": "--headdim", "HeadDimV": "--headdim-v",
 	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "Dropout": "--dropout", "KV": "--kv-dtype", "KVBlock": "keys of a scale",
@@ -69,35 +55,47 @@ var Sweep = newNames(map[string]string{
 	"ALiBi": "--alibi", "Sinks": "--sinks", "KScale": "scales of K", "VScale": "scales of V",
 	"Variant": "--variant", "Ablate": "--ablate",
 	"LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host", "Strides": "layout", "Offset": "start", "Seq": "rows", "Head": "heads", "Batch": "batch",
-})
+}
 
-// Has reports whether a field has a name.
-func (n *Names) Has(field string) bool {
-	_, ok := n.names[field]
-	return ok
+// name is the name of a field, or of a product, part or element of fields: "B*Hq*Sq",
+// "Bias.Offset", "CuQ[2]".
+func (n Names) name(field string) string {
+	if name, ok := n[field]; ok {
+		return name
+	}
+	if fields, index, ok := strings.Cut(field, "["); ok {
+		return n.name(fields) + "[" + index
+	}
+	for _, sep := range []string{"*", "."} {
+		if i := strings.LastIndex(field, sep); i >= 0 {
+			return n.name(field[:i]) + sep + n.name(field[i+1:])
+		}
+	}
+	return field
+}
+
+// value is the text of what a field is or should be.
+func (n Names) value(v any) string {
+	if p, ok := v.(problem.Phrase); ok {
+		return p.With(n.name)
+	}
+	return fmt.Sprint(v)
 }
 
 // Text is the text of an error, with the names of flags in its ShapeError.
-func (n *Names) Text(err error) string {
+func (n Names) Text(err error) string {
 	text := err.Error()
 	var shape *attention.ShapeError
 	if errors.As(err, &shape) {
-		named := n.shape(shape)
+		named := fmt.Sprintf("%s is %s, want %s", n.name(shape.Field), n.value(shape.Got), n.value(shape.Want))
 		text = strings.ReplaceAll(text, shape.Error(), named)
 		text = strings.ReplaceAll(text, strings.TrimPrefix(shape.Error(), "attention: "), named) // behind another prefix
 	}
 	return text
 }
 
-func (n *Names) shape(e *attention.ShapeError) string {
-	name := func(s string) string {
-		return n.words.ReplaceAllStringFunc(s, func(field string) string { return n.names[field] })
-	}
-	return fmt.Sprintf("%s is %s, want %s", name(e.Field), name(fmt.Sprint(e.Got)), name(fmt.Sprint(e.Want)))
-}
-
 // Error wraps err with its Text. It returns nil for nil.
-func (n *Names) Error(err error) error {
+func (n Names) Error(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -7,27 +7,33 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 func TestShapeErrorsNameFlags(t *testing.T) {
 	for _, c := range []struct {
-		names *Names
+		names Names
 		err   *attention.ShapeError
 		want  string
 	}{
 		{Run, &attention.ShapeError{Field: "HeadDim/HeadDimV", Got: "300/8", Want: "each at most 256"}, "head dims of --q and --v is 300/8, want each at most 256"},
-		{Run, &attention.ShapeError{Field: "Align", Got: attention.CausalNone, Want: "top-left or bottom-right for a Window without a causal mask"},
+		{Run, &attention.ShapeError{Field: "Align", Got: attention.CausalNone, Want: problem.Phrase("top-left or bottom-right for a ${Window} without a causal mask")},
 			"--align is none, want top-left or bottom-right for a --window without a causal mask"},
 		{Run, &attention.ShapeError{Field: "Pages.Count*PageSize", Got: "3*4", Want: "less"}, "keys of all pages of --k is 3*4, want less"},
-		{Sweep, &attention.ShapeError{Field: "Hkv", Got: 3, Want: "a divisor of Hq (8)"}, "--nheads-kv is 3, want a divisor of --nheads (8)"},
+		{Sweep, &attention.ShapeError{Field: "Hkv", Got: 3, Want: problem.Phrase("a divisor of ${Hq} (8)")}, "--nheads-kv is 3, want a divisor of --nheads (8)"},
 		{Sweep, &attention.ShapeError{Field: "B*Hq*Sq", Got: "1*2*3", Want: "a product below 2^63"}, "--batch-size*--nheads*--seqlen is 1*2*3, want a product below 2^63"},
+		{Run, &attention.ShapeError{Field: "Varlen.CuK[2]", Got: 3, Want: 4}, "--cu-seqlens-k[2] is 3, want 4"},
+		{Run, &attention.ShapeError{Field: "Bias.Offset", Got: problem.Phrase("in ${Buffer}"), Want: 0}, "--bias.start is in device buffer, want 0"},
+		{Run, &attention.ShapeError{Field: "B", Got: 1, Want: "2 where the KV cache has Pages"}, "batch of --q is 1, want 2 where the KV cache has Pages"},
 		{Sweep, &attention.ShapeError{Field: "Unheard", Got: 1, Want: 2}, "Unheard is 1, want 2"},
 	} {
 		err := c.names.Error(fmt.Errorf("before: %w; after", c.err))
@@ -69,39 +75,88 @@ func TestEveryFieldOfAShapeErrorHasAFlag(t *testing.T) {
 		require.NoError(t, err)
 		ast.Inspect(f, func(n ast.Node) bool {
 			lit, ok := n.(*ast.CompositeLit)
-			if !ok || len(lit.Elts) == 0 {
+			if !ok || len(lit.Elts) == 0 || nameOf(lit.Type) != "ShapeError" {
 				return true
 			}
-			switch typ := lit.Type.(type) {
-			case *ast.Ident:
-				if typ.Name != "ShapeError" {
-					return true
+			at := filepath.Base(name)
+			for i, value := range lit.Elts {
+				if pair, ok := value.(*ast.KeyValueExpr); ok {
+					value = pair.Value
 				}
-			case *ast.SelectorExpr:
-				if typ.Sel.Name != "ShapeError" {
-					return true
-				}
-			default:
-				return true
-			}
-			first := lit.Elts[0]
-			if pair, ok := first.(*ast.KeyValueExpr); ok {
-				first = pair.Value
-			}
-			value, ok := first.(*ast.BasicLit)
-			if !ok {
-				return true // made of a tensor's name
-			}
-			field, err := strconv.Unquote(value.Value)
-			require.NoError(t, err)
-			found++
-			for _, n := range []*Names{Run, Sweep} {
-				if left := n.words.ReplaceAllString(field, ""); strings.Trim(left, "*/.") != "" && !(n == Run && (field == "Variant" || field == "Ablate")) {
-					t.Errorf("%s: field %s has no flag: %q is left", filepath.Base(name), field, left)
+				text, ok := value.(*ast.BasicLit)
+				switch {
+				case i > 0:
+					found += checkPhrases(t, at, value)
+				case ok: // else it is made of a tensor's name
+					found++
+					hasFlags(t, at, unquote(t, text))
 				}
 			}
 			return true
 		})
 	}
-	require.Greater(t, found, 30)
+	require.Greater(t, found, 45)
+}
+
+// nameOf is the last name of an expression: "Phrase" of problem.Phrase.
+func nameOf(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
+
+func unquote(t *testing.T, lit *ast.BasicLit) string {
+	t.Helper()
+	s, err := strconv.Unquote(lit.Value)
+	require.NoError(t, err)
+	return s
+}
+
+// hasFlags checks that the command has words for all of a field.
+func hasFlags(t *testing.T, at, field string) {
+	t.Helper()
+	for _, part := range strings.Split(field, "*") {
+		_, run := Run[part]
+		_, sweep := Sweep[part]
+		if !sweep || !run && part != "Variant" && part != "Ablate" {
+			t.Errorf("%s: field %s has no flag: %q", at, field, part)
+		}
+	}
+}
+
+var marked = regexp.MustCompile(`\$\{([\w.]+)\}`)
+
+// checkPhrases checks the texts of Got and Want: fields are named in a Phrase, where they
+// are marked. It returns the number of marked fields.
+func checkPhrases(t *testing.T, at string, value ast.Expr) (found int) {
+	t.Helper()
+	phrase := false
+	ast.Inspect(value, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok {
+			phrase = phrase || nameOf(call.Fun) == "Phrase"
+		}
+		lit, ok := n.(*ast.BasicLit)
+		if !ok || lit.Kind != token.STRING {
+			return true
+		}
+		text := unquote(t, lit)
+		if phrase {
+			for _, m := range marked.FindAllStringSubmatch(text, -1) {
+				hasFlags(t, at, m[1])
+				found++
+			}
+			return true
+		}
+		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) }) {
+			if _, ok := Run[word]; ok {
+				t.Errorf("%s: %q names the field %s, want ${%s} in a Phrase", at, text, word, word)
+			}
+		}
+		return true
+	})
+	return found
 }
