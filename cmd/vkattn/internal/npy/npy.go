@@ -2,8 +2,7 @@
 //
 // The format is NEP 1 (numpy/lib/format.py), versions 1.0, 2.0 and 3.0. Nothing in a file
 // is trusted: the length of the header is bounded, and the size of the data must equal
-// the rest of the file. github.com/sbinet/npyio was tried instead: it has no float16,
-// writes no rank over two and panics on some malformed headers.
+// the rest of the file. docs/design.md says why no library does this.
 package npy
 
 import (
