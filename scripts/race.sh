@@ -19,7 +19,7 @@
 #             math backend, which holds all scores; out of memory is a row)
 #   plain     the same for one causal head, in bf16 and f32, lengths 128 to 65536
 #   models    attention of all layers of three transformers, forward and backward
-#   seeds     grouped prefill and decode, paged and sparse, versus reference
+#   serving   grouped prefill and decode, paged and sparse, versus reference
 #             implementations of this program
 #
 # Each entry is a process, so that a lost device ends only one entry. race.sh needs the
@@ -31,7 +31,7 @@
 #   PYTHON             the interpreter that has PyTorch (default: python3)
 #   VKATTN_RACE_PEERS  backends of PyTorch (default: flash cudnn)
 #   VKATTN_RACE_TIERS  (default: coopmat2,coopmat)
-#   VKATTN_RACE_DECODE_TIERS  of decode and seeds (default: auto)
+#   VKATTN_RACE_DECODE_TIERS  of decode and serving (default: auto)
 #   VKATTN_RACE_BACKWARD_TIERS  of backward, alone, plain and models (default: auto)
 #   VKATTN_RACE_ARGS   further arguments of every entry, such as --dtype f16,bf16
 #   VKATTN_RACE_LIMIT  seconds an entry may take (default: 240; decode, backward, alone
@@ -42,7 +42,7 @@ entries=("$@")
 ((${#entries[@]})) || entries=(forward dims gqa f32)
 for entry in "${entries[@]}"; do
 	case $entry in
-	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | seeds | cpu | backward | alone | plain | models) ;;
+	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | serving | cpu | backward | alone | plain | models) ;;
 	*)
 		echo "race: no entry $entry" >&2
 		sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
@@ -72,8 +72,8 @@ race() { # <entry>
 	cuda) args=(--suite cuda --tier "cuda,${tiers%%,*}" --cuda-kernel "fa2,fa3") ;;
 	ladder)
 		# From v6 on the tile is what the tuner finds.
-		timeout 90 "$VKATTN" tune --suite ladder --tier "${tiers%%,*}" >"$OUT/ladder-tune.txt" 2>&1 || cat "$OUT/ladder-tune.txt" >&2
-		args=(--suite ladder --tier "${tiers%%,*}" --variant all)
+		timeout 90 "$VKATTN" tune --suite ladder --batch-size 8 --tier "${tiers%%,*}" >"$OUT/ladder-tune.txt" 2>&1 || cat "$OUT/ladder-tune.txt" >&2
+		args=(--suite ladder --batch-size 8 --tier "${tiers%%,*}" --variant all)
 		;;
 	decode)
 		args=(--suite decode --tier "${VKATTN_RACE_DECODE_TIERS:-auto}")
@@ -90,8 +90,8 @@ race() { # <entry>
 		limit=480
 		;;
 	models) args=(--suite models --tier "${VKATTN_RACE_BACKWARD_TIERS:-auto}") ;;
-	seeds)
-		args=(--suite seeds --tier "${VKATTN_RACE_DECODE_TIERS:-auto}")
+	serving)
+		args=(--suite serving --tier "${VKATTN_RACE_DECODE_TIERS:-auto}")
 		peers=()
 		;;
 	cpu)

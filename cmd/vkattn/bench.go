@@ -70,7 +70,7 @@ row: above 1 the row is faster. Tier cuda has such a column too. A command that 
 answer as a peer is refused; a peer that fails later does not change the exit code.
 
 --against adds rows of baselines, which compute the same result in another way. They
-have such columns too. Suite seeds also prints the difference of the results. Suite
+have such columns too. Suite serving also prints the difference of the results. Suite
 decode also prints the bytes of K and V per second as a share of the speed of a copy.
 
 --varlen, --page-size, --kv-dtype, --sparse-ratio and the flags listed after them set

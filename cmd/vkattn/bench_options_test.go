@@ -51,7 +51,7 @@ func TestBenchRefusesBadOptions(t *testing.T) {
 	refused(t, exitInput, "--seqlen-k and --varlen", alone("--varlen", "5", "--seqlen-k", "7")...)
 	refused(t, exitInput, "with --varlen give one number", alone("--varlen", "5", "--seqlen", "1,2")...)
 	refused(t, exitInput, "--window does not narrow a suite", alone("--suite", "decode", "--window", "5,5")...)
-	refused(t, exitInput, "--varlen does not narrow a suite", alone("--suite", "seeds", "--varlen", "5")...)
+	refused(t, exitInput, "--varlen does not narrow a suite", alone("--suite", "serving", "--varlen", "5")...)
 	refused(t, exitInput, "select no problem", alone("--suite", "decode", "--page-size", "17")...)
 }
 
@@ -155,7 +155,7 @@ func TestLSEOfSuitesAndPresets(t *testing.T) {
 		{benchFlags{suite: "forward", optionSweepFlags: optionSweepFlags{withLSE: "true"}}, 0, 20},
 		{benchFlags{suite: "forward", optionSweepFlags: optionSweepFlags{withLSE: "false,true"}}, 20, 20},
 		{benchFlags{suite: "models", optionSweepFlags: optionSweepFlags{withLSE: "true"}}, 6, 3},
-		{benchFlags{suite: "ceilings,ladder", takesCeilings: true, optionSweepFlags: optionSweepFlags{withLSE: "true"}}, 8, 2},
+		{benchFlags{suite: "ceilings,ladder", takesCeilings: true, optionSweepFlags: optionSweepFlags{withLSE: "true"}}, 8, 22},
 		{benchFlags{preset: "gpt3,short", optionSweepFlags: optionSweepFlags{withLSE: "false,true"}}, 2, 2},
 	} {
 		without, with := count(c.o)
@@ -163,10 +163,10 @@ func TestLSEOfSuitesAndPresets(t *testing.T) {
 	}
 }
 
-func TestSuiteSeedsOnTheCPU(t *testing.T) {
+func TestSuiteServingOnTheCPU(t *testing.T) {
 	onceOnly(t)
 	t.Parallel()
-	code, stdout, stderr := call("bench", "--suite", "seeds", "--device", "cpu", "--seqlen", "1", "--headdim", "64", "-r", "2")
+	code, stdout, stderr := call("bench", "--suite", "serving", "--device", "cpu", "--seqlen", "1", "--headdim", "64", "-r", "2")
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stdout, "| decode, lengths, paged |")
 	require.Contains(t, stdout, "| by-mask   |")

@@ -37,15 +37,15 @@ func TestBenchOfAPreset(t *testing.T) {
 	refused(t, exitInput, "--preset and --suite exclude one another", "bench", "--preset", "short", "--suite", "forward")
 }
 
-func TestSeedSuitesAreSmallOnACPU(t *testing.T) {
+func TestPublishedSuitesAreSmallOnACPU(t *testing.T) {
 	for _, c := range []struct {
 		flags  benchFlags
 		small  bool
 		shrunk bool
 	}{
-		{benchFlags{suite: "seed0"}, true, true},
-		{benchFlags{suite: "seed0"}, false, false},
-		{benchFlags{suite: "seed0", seqLen: "4096"}, true, false}, // what is asked for is run
+		{benchFlags{suite: "ladder"}, true, true},
+		{benchFlags{suite: "ladder"}, false, false},
+		{benchFlags{suite: "ladder", seqLen: "4096"}, true, false}, // what is asked for is run
 		{benchFlags{suite: "forward"}, true, false},
 	} {
 		c.flags.format = "md"

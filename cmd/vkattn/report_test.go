@@ -80,3 +80,12 @@ func TestReportRefuses(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	refused(t, exitInput, "--series none: the pictures have cpu", "report", two, "--plot", "x.svg", "--series", "none")
 }
+
+// Saved rows keep the name that their suite had then.
+func TestReportReadsRowsOfRenamedSuites(t *testing.T) {
+	code, stdout, stderr := call("report", "../../docs/results/2026-11-25-h200/serving.jsonl.gz", "-o", "-")
+	require.Equal(t, exitOK, code, stderr)
+	require.Empty(t, stderr)
+	require.Contains(t, stdout, ">seed1<")
+	require.Contains(t, stdout, "19 rows of 1 file.")
+}

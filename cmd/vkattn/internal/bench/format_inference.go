@@ -10,9 +10,9 @@ import (
 	"vkattn/internal/hostmem"
 )
 
-// seeds prints a line for each row and each baseline: both times, both largest values and
+// serving prints a line for each row and each baseline: both times, both largest values and
 // the largest difference of the results.
-func (p *mdPrinter) seeds(*RunInfo) error {
+func (p *mdPrinter) serving(*RunInfo) error {
 	m := markdown.New("line<", "Q<", "K<", "tier<", "ms", "reference<", "reference ms", "speedup", "max abs", "reference max abs",
 		"max difference", "NaN", "NaN ratio", "sparse ratio", "max error")
 	var used []Baseline
@@ -33,10 +33,10 @@ func (p *mdPrinter) seeds(*RunInfo) error {
 				if ref.Baseline != "" && !slices.Contains(used, ref.Baseline) {
 					used = append(used, ref.Baseline)
 				}
-				m.Row(append(slices.Clone(line), append([]any{ref.Name(), timeOrStatus(ref), times(r, ref.Name())}, seedResult(r, ref)...)...)...)
+				m.Row(append(slices.Clone(line), append([]any{ref.Name(), timeOrStatus(ref), times(r, ref.Name())}, resultCells(r, ref)...)...)...)
 			}
 			if none {
-				m.Row(append(line, append([]any{"-", "-", "-"}, seedResult(r, nil)...)...)...)
+				m.Row(append(line, append([]any{"-", "-", "-"}, resultCells(r, nil)...)...)...)
 			}
 		}
 	}
@@ -49,8 +49,8 @@ func (p *mdPrinter) seeds(*RunInfo) error {
 	return p.baselines(used)
 }
 
-// seedResult returns the cells that describe O of a row and of a reference.
-func seedResult(r, ref *Row) []any {
+// resultCells returns the cells that describe O of a row and of a reference.
+func resultCells(r, ref *Row) []any {
 	out := []any{"-", "-", "-", "-", "-"}
 	if r.Result != nil {
 		out[0] = strconv.FormatFloat(float64(r.Result.MaxAbs), 'g', 6, 64)

@@ -30,8 +30,8 @@ func inSuite(name string, list []Problem) []Problem {
 	return list
 }
 
-func seedRows() (rows []*Row) {
-	for i, p := range inSuite("seeds", seeds()) {
+func servingRows() (rows []*Row) {
+	for i, p := range inSuite("serving", serving()) {
 		group := []*Row{timedRow(p, Spec{Tier: attention.TierCoopMat2}, 0.5), timedRow(p, Spec{Tier: attention.TierScalar, Baseline: BaselineByMask}, 20)}
 		if i == 3 {
 			group = append(group, timedRow(p, Spec{Tier: attention.TierCUDA, Kernel: "ref", Baseline: BaselineCUDARef}, 8))
@@ -79,7 +79,7 @@ func decodeRows() (rows []*Row) {
 }
 
 func TestTablesOfInferenceMatchTheirGoldenFiles(t *testing.T) {
-	for name, rows := range map[string][]*Row{"seeds": seedRows(), "decode": decodeRows()} {
+	for name, rows := range map[string][]*Row{"serving": servingRows(), "decode": decodeRows()} {
 		t.Run(name, func(t *testing.T) {
 			info := &RunInfo{Program: "vkattn", Version: "test", Seed: 42, Suite: name, Baselines: []string{"copy"}}
 			if name == "decode" {
@@ -115,13 +115,13 @@ func TestTablesOfSeveralSuites(t *testing.T) {
 		require.NoError(t, err)
 		return string(text)
 	}
-	info := &RunInfo{Suite: "decode,seeds", Baselines: []string{"by-mask", "cuda-ref", "copy"}, Peers: []peer.Info{{Name: "flash"}, {Name: "torch-copy"}}}
+	info := &RunInfo{Suite: "decode,serving", Baselines: []string{"by-mask", "cuda-ref", "copy"}, Peers: []peer.Info{{Name: "flash"}, {Name: "torch-copy"}}}
 	for _, c := range []struct {
 		rows []*Row
 		want string
 	}{
-		{append(decodeRows(), seedRows()...), golden("decode") + "\n" + golden("seeds")},
-		{append(seedRows(), decodeRows()...), golden("seeds") + "\n" + golden("decode")},
+		{append(decodeRows(), servingRows()...), golden("decode") + "\n" + golden("serving")},
+		{append(servingRows(), decodeRows()...), golden("serving") + "\n" + golden("decode")},
 	} {
 		var out bytes.Buffer
 		require.NoError(t, (&mdPrinter{w: &out, rows: c.rows}).print(info))
@@ -131,7 +131,7 @@ func TestTablesOfSeveralSuites(t *testing.T) {
 
 func TestInferenceSuites(t *testing.T) {
 	lines := map[string]int{}
-	for _, name := range []string{"seeds", "decode"} {
+	for _, name := range []string{"serving", "decode"} {
 		list := suiteProblems(t, name, attention.F16, attention.BF16)
 		seen := map[string]bool{}
 		for _, p := range list {
@@ -149,7 +149,7 @@ func TestInferenceSuites(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 14, lines["seeds"], "seven lines in two types")
+	require.Equal(t, 14, lines["serving"], "seven lines in two types")
 	// The first problem of suite decode has 256 MiB of K and V.
 	for _, p := range decode()[:1] {
 		require.EqualValues(t, 256<<20, p.KVBytes())

@@ -47,6 +47,44 @@ func (p *mdPrinter) ladder(info *RunInfo) error {
 	return p.comparisons()
 }
 
+// ladderSuite prints the ladder, and a table of speeds for each head dim.
+func (p *mdPrinter) ladderSuite(info *RunInfo) error {
+	if ladder := linesOf(p.rows, lineLadder); len(ladder) > 0 {
+		if err := (&mdPrinter{w: p.w, rows: ladder}).ladder(info); err != nil {
+			return err
+		}
+	}
+	rest := &mdPrinter{w: p.w, rows: linesOf(p.rows, lineSpeed)}
+	for _, group := range groupBy(rest.rows, func(r *Row) string {
+		return fmt.Sprintf("batch %d, %d heads, head_dim %d, %v", r.B, r.Hq, r.D, r.DType)
+	}) {
+		columns := []string{"n_ctx", "causal<", "kernel<", "time_ms", "tflops"}
+		for _, other := range info.others() {
+			columns = append(columns, "perf_of_"+other)
+		}
+		m := markdown.New(columns...)
+		slices.SortStableFunc(group.rows, func(a, b *Row) int { return a.Sq - b.Sq })
+		for _, r := range group.rows {
+			speed := "-"
+			if r.Status == OK {
+				speed = Digits(r.TFLOPs)
+			}
+			row := []any{r.Sk, r.Causal, r.Who(), timeOrStatus(r), speed}
+			for _, other := range info.others() {
+				row = append(row, percent(r, other))
+			}
+			m.Row(row...)
+		}
+		if _, err := fmt.Fprintf(p.w, "\n%s\n\n%s\n", group.title, m); err != nil {
+			return err
+		}
+	}
+	if err := rest.notes(); err != nil {
+		return err
+	}
+	return rest.comparisons()
+}
+
 // ladderTitle is the title of a table: the problem without its mask, which has a column.
 func ladderTitle(r *Row) string {
 	p := r.Problem()

@@ -11,7 +11,7 @@ import (
 )
 
 // mdPrinter prints at the end, as it aligns columns. The suite of a row decides which table it
-// stands in: results, seeds, decode, the ladder of variants or ablations. Ceilings have one of
+// stands in: results, serving, decode, the ladder of variants or ablations. Ceilings have one of
 // their own.
 type mdPrinter struct {
 	w    io.Writer
@@ -59,21 +59,19 @@ func (p *mdPrinter) print(info *RunInfo) error {
 
 // Tables of suites. Other suites have the table of results.
 const (
-	tableSeeds  = "seeds"
-	tableDecode = "decode"
-	tableSeed0  = "seed0"
-	tableSeed2  = "seed2"
-	tableWide   = "wide" // that of results with every column
+	tableDecode   = "decode"
+	tableLadder   = "ladder"
+	tableServing  = "serving"
+	tableTraining = "training"
+	tableWide     = "wide" // that of results with every column
 )
 
 // tableOf is the table of a suite.
 func tableOf(suite string) string {
 	switch suite {
-	case "seeds", "seed1":
-		return tableSeeds
-	case "seed4":
+	case "presets":
 		return tableWide
-	case tableDecode, tableSeed0, tableSeed2:
+	case tableDecode, tableLadder, tableServing, tableTraining:
 		return suite
 	}
 	return ""
@@ -91,14 +89,14 @@ func (i *RunInfo) of(rows []*Row) *RunInfo {
 func (p *mdPrinter) table(name string, info *RunInfo) error {
 	layout := p.results
 	switch name {
-	case tableSeeds:
-		layout = p.seeds
+	case tableServing:
+		layout = p.serving
 	case tableDecode:
 		layout = p.decode
-	case tableSeed0:
-		return p.seed0(info)
-	case tableSeed2:
-		return p.seed2(info)
+	case tableLadder:
+		return p.ladderSuite(info)
+	case tableTraining:
+		return p.training(info)
 	case tableWide:
 		info.Wide = true
 	}

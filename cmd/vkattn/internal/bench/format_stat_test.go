@@ -32,7 +32,7 @@ func printed(t *testing.T, f Format, rows []*Row) string {
 
 // benchstat reads every run of every row, and groups by the fields of the names.
 func TestBenchstatReadsGobench(t *testing.T) {
-	rows := slices.Concat(exampleRows(), seedRows(), decodeRows(), ceilingRows())
+	rows := slices.Concat(exampleRows(), servingRows(), decodeRows(), ceilingRows())
 	want, samples := map[string]bool{}, 0
 	for _, r := range rows {
 		if r.Status == OK {

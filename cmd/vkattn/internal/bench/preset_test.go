@@ -58,16 +58,16 @@ func TestTheCommandLineReplacesWhatAPresetHas(t *testing.T) {
 	require.Equal(t, attention.Shape{B: 8, Hq: 128, Hkv: 1, Sq: 1, Sk: 256}, mla[1].Shape)
 }
 
-// The suites seed0 to seed4 print the columns of the tables that they are named after.
-func TestSeedSuitesPrintTheirColumns(t *testing.T) {
+// Suites ladder to presets print the columns of the published tables that they repeat.
+func TestPublishedTablesHaveTheirColumns(t *testing.T) {
 	for name, columns := range map[string][]string{
-		"seed0": {"causal kernel time_ms perf_of_flash", "n_ctx causal kernel time_ms tflops perf_of_flash"},
-		"seed1": {"line Q K tier ms reference reference ms speedup max abs reference max abs max difference NaN NaN ratio sparse ratio max error"},
-		"seed2": {"model_name kernel avg_forward_time total_forward_time avg_backward_time total_backward_time avg_total_time memory",
+		"ladder":  {"causal kernel time_ms perf_of_flash", "n_ctx causal kernel time_ms tflops perf_of_flash"},
+		"serving": {"line Q K tier ms reference reference ms speedup max abs reference max abs max difference NaN NaN ratio sparse ratio max error"},
+		"training": {"model_name kernel avg_forward_time total_forward_time avg_backward_time total_backward_time avg_total_time memory",
 			"d_model seq_len kernel fwd(ms) bwd(ms) mem_before(MB)",
 			"seq_len d_model precision ft_coopmat2 bt_coopmat2 fbt_coopmat2 ft_flash bt_flash fbt_flash speedup_fwd speedup_bwd speedup_tot"},
-		"seed3": {"causal dtype bs seqlen_q seqlen_kv heads kv_heads headdim baseline TFLOP/s baseline ms ABLATION no barrier TFLOP/s ABLATION no barrier ms ABLATION no softmax TFLOP/s ABLATION no softmax ms flash TFLOP/s flash ms"},
-		"seed4": {"name device tier tile B Hq Hkv Sq Sk D Dv causal dtype ms min ms mean ms median +- ms max layers ms of all layers TFLOP/s TFLOP/s mean TFLOP/s peak x flash max error memory"},
+		"gqa-grid": {"causal dtype bs seqlen_q seqlen_kv heads kv_heads headdim baseline TFLOP/s baseline ms ABLATION no barrier TFLOP/s ABLATION no barrier ms ABLATION no softmax TFLOP/s ABLATION no softmax ms flash TFLOP/s flash ms"},
+		"presets":  {"name device tier tile B Hq Hkv Sq Sk D Dv causal dtype ms min ms mean ms median +- ms max layers ms of all layers TFLOP/s TFLOP/s mean TFLOP/s peak x flash max error memory"},
 	} {
 		s, err := ParseSuite(name)
 		require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestSeedSuitesPrintTheirColumns(t *testing.T) {
 }
 
 func TestShrink(t *testing.T) {
-	for _, name := range []string{"seed0", "seed1", "seed2", "seed3", "seed4"} {
+	for _, name := range []string{"ladder", "serving", "training", "gqa-grid", "presets"} {
 		s, err := ParseSuite(name)
 		require.NoError(t, err)
 		list, err := s.Problems(s.Types(nil))
@@ -132,7 +132,7 @@ func TestShrink(t *testing.T) {
 	}
 	// A shrunk problem of each suite runs and is right.
 	b := &Bench{CPU: "cpu", Seed: 1, Timing: Timing{Once: true}, Specs: []Spec{{Tier: attention.TierCPU}}}
-	for _, p := range []Problem{Shrink(seed0())[0], Shrink(seeds())[5], Shrink(seed4())[1]} {
+	for _, p := range []Problem{Shrink(ladder())[0], Shrink(serving())[5], Shrink(presetSuite())[1]} {
 		rows, err := b.Group(context.Background(), p)
 		require.NoError(t, err)
 		require.Len(t, rows, 1, "without a device the ladder has one step")

@@ -152,7 +152,7 @@ func TestRowsFollowTheSchema(t *testing.T) {
 	require.NoError(t, err)
 	info := &RunInfo{Schema: SchemaVersion, Program: "vkattn", Peers: []peer.Info{{Name: "flash"}}, Baselines: []string{"copy"}, Timing: &Timing{Warmup: -1}}
 	for name, rows := range map[string][]*Row{"results": exampleRows(), "ladder": ladderRows(true, false), "ablation": ladderRows(false, true),
-		"seeds": seedRows(), "decode": decodeRows()} {
+		"serving": servingRows(), "decode": decodeRows()} {
 		var out bytes.Buffer
 		p := NewPrinter("json", &out, info)
 		for _, r := range rows {

@@ -53,17 +53,11 @@ var Suites = []Suite{
 		{Batch: []int{1}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{4096}, HeadDim: []int{64, 128}, Causal: fullAndBottomRight},
 		{Batch: []int{4}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, SeqLenK: []int{4096}, HeadDim: []int{64, 128}, Causal: fullAndBottomRight},
 	}},
-	{Name: "ablation", About: "batch 16, 4 and 1 of 1024 x 1024, 1024 x 4096 and 4096 x 4096, 32 heads over 32 and 8, head dim 128", parts: []Sweep{
-		{Batch: []int{16}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndBottomRight},
-		{Batch: []int{4}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, SeqLenK: []int{4096}, HeadDim: []int{128}, Causal: fullAndBottomRight},
-		{Batch: []int{1}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{4096}, HeadDim: []int{128}, Causal: fullAndBottomRight},
-	}},
+	{Name: "ablation", About: "the shapes of gqa-grid, for --ablate", list: gqaGrid()},
 	{Name: "cuda", About: "batch 16, 8 heads, head dims 64, 128 and (batch 8) 256, lengths 2048 to 16384, full and causal", parts: []Sweep{
 		{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{64, 128}, Causal: fullAndTopLeft},
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{256}, Causal: fullAndTopLeft},
 	}},
-	{Name: "seeds", About: "grouped prefill and decode: padded, packed, paged and sparse, each compared with a reference",
-		list: seeds(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}},
 	{Name: "decode", About: "one row over 128 MiB to 1 GiB of K and V: contiguous, paged, quantized, sparse, of different lengths",
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
 	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, backward and both", parts: []Sweep{
@@ -74,17 +68,15 @@ var Suites = []Suite{
 	}, DTypes: []attention.DType{attention.BF16, attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
 	{Name: "models", About: "attention of all layers of transformers with 12, 24 and 36 layers, batch 4, length 1024, in bf16: forward, backward and both",
 		list: models(), DTypes: []attention.DType{attention.BF16}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
-	{Name: "ladder", About: "batch 8, 8 heads, length 1024, head dim 128, full and causal", parts: []Sweep{
-		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft},
-	}},
 	{Name: "ceilings", About: "what the device reaches at most: a copy, products from registers, launches, dispatches and barriers", list: ceilings(), typed: true},
-	{Name: "seed0", About: "the steps v1 to v8 of the kernel's development on one shape, and the forward suite", list: seed0(), Shrinks: true},
-	{Name: "seed1", About: "suite seeds: grouped prefill and decode, padded, packed, paged and sparse",
-		list: seeds(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}, Shrinks: true},
-	{Name: "seed2", About: "forward, backward and both: suites models, alone and plain", list: seed2(), typed: true, Passes: everyPass, Shrinks: true, Baselines: []Baseline{BaselinePlain}},
-	{Name: "seed3", About: "six shapes, full and causal, with and without barriers and softmax", list: seed3(), Shrinks: true,
-		Ablations: []attention.Ablation{attention.AblateNone, attention.AblateBarrier, attention.AblateSoftmax}},
-	{Name: "seed4", About: "forward passes of GPT, BERT and short to very long sequences", list: seed4(), Shrinks: true},
+	{Name: "ladder", About: "steps v1 to v8 of the kernel's development on one shape, and the problems of forward", list: ladder(), Shrinks: true},
+	{Name: "serving", About: "grouped prefill and decode: padded, packed, paged and sparse, each compared with a reference",
+		list: serving(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}, Shrinks: true},
+	{Name: "training", About: "forward, backward and both: problems of models, alone and plain",
+		list: training(), typed: true, Passes: everyPass, Shrinks: true, Baselines: []Baseline{BaselinePlain}},
+	{Name: "gqa-grid", About: "batch 16, 4 and 1 of 1024 x 1024, 1024 x 4096 and 4096 x 4096, 32 heads over 32 and 8, head dim 128, also without barriers and softmax",
+		list: gqaGrid(), Shrinks: true, Ablations: []attention.Ablation{attention.AblateNone, attention.AblateBarrier, attention.AblateSoftmax}},
+	{Name: "presets", About: "forward passes of GPT, BERT and short to very long sequences", list: presetSuite(), Shrinks: true},
 }
 
 // models is the attention of one layer of the transformers of 768, 1024 and 1280 channels.

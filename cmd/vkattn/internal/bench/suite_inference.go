@@ -2,17 +2,17 @@ package bench
 
 import "vkattn/attention"
 
-// seedLengths are the lengths of the prefill of different sequences.
-const seedLengths = "1024/1024,468/468,631/631,258/258,353/353,599/599,732/732,94/94"
+// prefillLengths are the lengths of the prefill of different sequences.
+const prefillLengths = "1024/1024,468/468,631/631,258/258,353/353,599/599,732/732,94/94"
 
-// seeds has the shapes of a published table of results of Triton kernels. Lengths and
+// serving has the shapes of a published table of results of Triton kernels. Lengths and
 // heads that the table does not tell are chosen here.
-func seeds() []Problem {
+func serving() []Problem {
 	prefill := Problem{Shape: attention.Shape{B: 8, Hq: 64, Hkv: 16, Sq: 1024, Sk: 1024},
 		Config: attention.Config{HeadDim: 64, HeadDimV: 64, Causal: attention.TopLeft}, Line: "prefill"}
 	padded, packed := prefill, prefill
-	padded.Line, padded.Lengths = "prefill, lengths, padded", seedLengths
-	packed.Line, packed.Lengths, packed.Packed = "prefill, lengths, packed", seedLengths, true
+	padded.Line, padded.Lengths = "prefill, lengths, padded", prefillLengths
+	packed.Line, packed.Lengths, packed.Packed = "prefill, lengths, packed", prefillLengths, true
 	return []Problem{
 		prefill, padded, packed,
 		{Shape: attention.Shape{B: 8, Hq: 64, Hkv: 16, Sq: 1, Sk: 1024},

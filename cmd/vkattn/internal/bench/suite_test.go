@@ -35,7 +35,7 @@ func TestSuites(t *testing.T) {
 	require.Len(t, suiteProblems(t, "dims", f16), 10)
 	require.Contains(t, suiteProblems(t, "dims", f16), Problem{Suite: "dims", Shape: attention.Shape{B: 1, Hq: 16, Hkv: 16, Sq: 4096, Sk: 4096}, Config: attention.Config{HeadDim: 192, HeadDimV: 128}})
 	require.Len(t, suiteProblems(t, "ablation", f16), 12)
-	require.Len(t, suiteProblems(t, "ladder", f16), 2)
+	require.Len(t, suiteProblems(t, "ladder", f16), 2+20)
 	require.Len(t, suiteProblems(t, "cuda", f16), 24)
 	require.Len(t, suiteProblems(t, "alone", attention.F32), 4*7)
 	require.Len(t, suiteProblems(t, "plain", attention.BF16, attention.F32), 2*4*10)
@@ -47,7 +47,7 @@ func TestSuites(t *testing.T) {
 		}
 	}
 	_, err := ParseSuite("everything")
-	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, seeds, decode, alone, plain, models, ladder, ceilings, seed0, seed1, seed2, seed3, seed4")
+	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, decode, alone, plain, models, ceilings, ladder, serving, training, gqa-grid, presets")
 }
 
 func TestASweepNarrows(t *testing.T) {

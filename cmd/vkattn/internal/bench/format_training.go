@@ -18,44 +18,6 @@ func linesOf(rows []*Row, lines ...string) (out []*Row) {
 	return out
 }
 
-// seed0 prints the ladder, and a table of speeds for each head dim.
-func (p *mdPrinter) seed0(info *RunInfo) error {
-	if ladder := linesOf(p.rows, lineLadder); len(ladder) > 0 {
-		if err := (&mdPrinter{w: p.w, rows: ladder}).ladder(info); err != nil {
-			return err
-		}
-	}
-	rest := &mdPrinter{w: p.w, rows: linesOf(p.rows, lineSpeed)}
-	for _, group := range groupBy(rest.rows, func(r *Row) string {
-		return fmt.Sprintf("batch %d, %d heads, head_dim %d, %v", r.B, r.Hq, r.D, r.DType)
-	}) {
-		columns := []string{"n_ctx", "causal<", "kernel<", "time_ms", "tflops"}
-		for _, other := range info.others() {
-			columns = append(columns, "perf_of_"+other)
-		}
-		m := markdown.New(columns...)
-		slices.SortStableFunc(group.rows, func(a, b *Row) int { return a.Sq - b.Sq })
-		for _, r := range group.rows {
-			speed := "-"
-			if r.Status == OK {
-				speed = Digits(r.TFLOPs)
-			}
-			row := []any{r.Sk, r.Causal, r.Who(), timeOrStatus(r), speed}
-			for _, other := range info.others() {
-				row = append(row, percent(r, other))
-			}
-			m.Row(row...)
-		}
-		if _, err := fmt.Fprintf(p.w, "\n%s\n\n%s\n", group.title, m); err != nil {
-			return err
-		}
-	}
-	if err := rest.notes(); err != nil {
-		return err
-	}
-	return rest.comparisons()
-}
-
 // passesOf groups rows of one problem and one kernel, which have a row for each pass.
 func passesOf(rows []*Row) (out [][3]*Row) {
 	for _, g := range groupBy(rows, func(r *Row) string {
@@ -94,12 +56,12 @@ func timeOf(r *Row, factor float64) string {
 	return string(r.Status)
 }
 
-// steps is the number of steps of the model whose total time seed2 prints.
+// steps is the number of steps of the model whose total time training prints.
 const steps = 10
 
-// seed2 prints the models, attention alone, and forward and backward passes by kernel with
+// training prints the models, attention alone, and forward and backward passes by kernel with
 // their ratios.
-func (p *mdPrinter) seed2(info *RunInfo) error {
+func (p *mdPrinter) training(info *RunInfo) error {
 	var tables []string
 	if rows := linesOf(p.rows, "small", "medium", "large"); len(rows) > 0 {
 		m := markdown.New("model_name<", "kernel<", "avg_forward_time", "total_forward_time", "avg_backward_time", "total_backward_time", "avg_total_time", "memory")

@@ -2,12 +2,11 @@ package bench
 
 import (
 	"slices"
-	"strings"
 
 	"vkattn/attention"
 )
 
-// Lines of the suites seed0 to seed4 that stand in tables of their own.
+// Lines of the suites ladder and training that stand in tables of their own.
 const (
 	lineLadder = "ladder"
 	lineSpeed  = "speed"
@@ -33,17 +32,18 @@ func named(line string, sweeps ...Sweep) (out []Problem) {
 	return out
 }
 
-// seed0 has a problem that each step of the kernel's development runs, and the problems of
+// ladder has a problem that each step of the kernel's development runs, and the problems of
 // the forward suite.
-func seed0() []Problem {
-	ladder := named(lineLadder, Sweep{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft})
-	for i := range ladder {
-		ladder[i].Ladder = true
+func ladder() []Problem {
+	list := named(lineLadder, Sweep{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft})
+	for i := range list {
+		list[i].Ladder = true
 	}
-	return append(ladder, named(lineSpeed, Sweep{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{1024, 2048, 4096, 8192, 16384}, HeadDim: []int{128, 64}, Causal: fullAndTopLeft})...)
+	return append(list, named(lineSpeed, Sweep{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{1024, 2048, 4096, 8192, 16384}, HeadDim: []int{128, 64}, Causal: fullAndTopLeft})...)
 }
 
-func seed2() []Problem {
+// training has one layer of each transformer, attention alone, and one causal head.
+func training() []Problem {
 	list := models()
 	for i := range list {
 		list[i].Config.DType = attention.BF16
@@ -54,14 +54,16 @@ func seed2() []Problem {
 		Causal: topLeft, DType: []attention.DType{attention.BF16, attention.F32}})...)
 }
 
-func seed3() (list []Problem) {
+// gqaGrid has squares and a rectangle of equal work, with and without grouped heads.
+func gqaGrid() (list []Problem) {
 	for _, s := range [][3]int{{16, 1024, 1024}, {4, 1024, 4096}, {1, 4096, 4096}} {
 		list = append(list, named("", Sweep{Batch: []int{s[0]}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{s[1]}, SeqLenK: []int{s[2]}, HeadDim: []int{128}, Causal: fullAndBottomRight})...)
 	}
 	return list
 }
 
-func seed4() []Problem {
+// presetSuite has the forward passes of some presets, and a small default.
+func presetSuite() []Problem {
 	list := named("default", Sweep{Batch: []int{2}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{64}, Causal: full})
 	for _, p := range Presets {
 		if slices.Contains([]string{"gpt2-small", "gpt3", "bert-base", "bert-large", "short", "long", "xlong"}, p.Name) {
@@ -69,41 +71,4 @@ func seed4() []Problem {
 		}
 	}
 	return list
-}
-
-// Sizes of Shrink: a problem takes two cores some milliseconds.
-const (
-	smallHeads   = 8
-	smallLengths = 16
-)
-
-// Shrink cuts the problems of a list down for a CPU: one sequence, or all sequences of a
-// batch of different lengths, a 16th of the rows and keys, and at most 8 heads with the
-// same number of heads for each KV head.
-func Shrink(list []Problem) (out []Problem) {
-	cut := func(n int) int {
-		if n == 0 {
-			return 0
-		}
-		return max(1, n/smallLengths)
-	}
-	for _, p := range list {
-		s := &p.Shape
-		group := s.Group()
-		s.B, s.Hq, s.Sq, s.Sk = 1, min(s.Hq, max(smallHeads, group)), cut(s.Sq), cut(s.Sk)
-		s.Hkv = max(1, s.Hq/group)
-		if p.Lengths != "" {
-			var lengths []string
-			rows, keys := p.Lengths.lists()
-			for i := range rows {
-				lengths = append(lengths, sequence(cut(rows[i]), cut(keys[i])))
-			}
-			p.Lengths = Lengths(strings.Join(lengths, ","))
-			p.Lengths.bound(s)
-		}
-		if !slices.Contains(out, p) {
-			out = append(out, p)
-		}
-	}
-	return out
 }
