@@ -184,7 +184,8 @@ func (l *backwardLaunch) bindLayout(bound *vk.BufferRange, t *tensors.Layout) (s
 // bind stores a tensor in the parameters of the gradient kernels.
 func (l *backwardLaunch) bind(binding int, b *vk.Buffer, offset, length, unit uint64) error {
 	start, err := l.bindMemory(&l.bound[binding], b, offset, length, unit)
-	if l.units[binding] = unit; l.access == AccessAddresses {
+	l.units[binding] = unit
+	if l.access == AccessAddresses {
 		l.units[binding] = 1
 	}
 	if at := l.params.address(binding); at != nil {

@@ -54,7 +54,8 @@ func (l *launch) steps(a *Args, all []tensors.Layout) (s [plan.GeneralBindings]d
 	for i := range all[:tensors.FirstOutput+1] {
 		t := &all[i]
 		head := uint64(t.Steps[1] * t.Size)
-		if s[i].Batch = uint64(t.Steps[0] * t.Size); i == 1 || i == 2 {
+		s[i].Batch = uint64(t.Steps[0] * t.Size)
+		if i == 1 || i == 2 {
 			s[i].KVHead = head
 		} else {
 			s[i].Head = head
@@ -170,7 +171,8 @@ func (l *backwardLaunch) steps(k *plan.BackwardKernel) (s [plan.BackwardBindings
 			return
 		}
 		v, step := a.Varlen, uint64(t.Steps[1]*t.Size)
-		if s[binding].Head = step; ofKeys {
+		s[binding].Head = step
+		if ofKeys {
 			s[binding] = dispatch.Step{KVHead: step}
 		}
 		if packed := v != nil && (ofKeys && v.CuK.Given() || !ofKeys && v.CuQ.Given()); !packed {

@@ -325,7 +325,8 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 		pick = plan.StoreOf(dev).Pick
 	}
 	if e.Tile != "" {
-		if cfg.AllowCUDA = false; cfg.Tier.WithoutSPIRV() {
+		cfg.AllowCUDA = false
+		if cfg.Tier.WithoutSPIRV() {
 			return nil, fmt.Errorf("%w: tier %v has no tiles", ErrUnsupported, cfg.Tier)
 		}
 		named, err := plan.NamedTile(e.Tile)
@@ -339,7 +340,8 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 		op.backward.pick = plan.StoreOf(dev).PickBackward
 	}
 	if e.BackwardTiles != "" {
-		if op.cfg.AllowCUDA = false; cfg.Tier.WithoutSPIRV() {
+		op.cfg.AllowCUDA = false
+		if cfg.Tier.WithoutSPIRV() {
 			return nil, fmt.Errorf("%w: tier %v has no tiles", ErrUnsupported, cfg.Tier)
 		}
 		named, err := plan.NamedTiles(e.BackwardTiles)

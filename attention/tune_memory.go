@@ -61,7 +61,8 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r plan.Reque
 	if dev.Info().Type == vk.DeviceCPU {
 		rotation = tuneRotationCPU
 	}
-	if m.copies = copies; copies == 0 {
+	m.copies = copies
+	if copies == 0 {
 		m.copies = int(max(1, (rotation+total-1)/total))
 	}
 	if m.stream, err = dev.NewStream("tune"); err != nil {
@@ -202,7 +203,8 @@ func (m *tuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration,
 		if err != nil {
 			return nil, noClock(err)
 		}
-		if out[i] = t; t <= 0 {
+		out[i] = t
+		if t <= 0 {
 			return nil, errNoClock
 		}
 	}

@@ -246,7 +246,8 @@ func (k *Kernel) grid(t tiles) (g [3]uint64, err error) {
 	i, rest, more := 0, k.Grid, true
 	for ; more; i++ {
 		var dimension string
-		if dimension, rest, more = strings.Cut(rest, ","); i == len(g) {
+		dimension, rest, more = strings.Cut(rest, ",")
+		if i == len(g) {
 			return g, fmt.Errorf("grid %q has more than %d dimensions", k.Grid, len(g))
 		}
 		for factors := true; factors; {

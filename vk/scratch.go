@@ -121,7 +121,8 @@ func (p *scratchPool) take(op string, d *Device, zeros, size uint64) (*scratch, 
 		s := p.idle[i]
 		if s.zeros >= zeros && s.room() >= size && s.room()/8 <= max(size, scratchLeast) &&
 			(best < 0 || s.buf.size < p.idle[best].buf.size) {
-			if best = i; s.buf.size == wantZeros+wantRoom {
+			best = i
+			if s.buf.size == wantZeros+wantRoom {
 				break
 			}
 		}

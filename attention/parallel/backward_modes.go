@@ -100,7 +100,8 @@ func (r *ring) backwardHeads(g *ringGradients, t operands, d gradients) error {
 			sums = own
 		} else {
 			err := r.g.wait(r.ctx, passing)
-			if passing = nil; err != nil {
+			passing = nil
+			if err != nil {
 				return r.abandon(err)
 			}
 			if len(runs) > 0 {

@@ -205,7 +205,8 @@ func (d *decode) counts(row int) []int {
 // the numbers.
 func (d *decode) arguments(first, n int, used attention.Vector, o, lse attention.Tensor) attention.Args {
 	q := d.Q
-	if q.Strides = q.Strides.Resolve(d.Hq, d.Sq, d.cfg.HeadDim); n < d.Sq {
+	q.Strides = q.Strides.Resolve(d.Hq, d.Sq, d.cfg.HeadDim)
+	if n < d.Sq {
 		q.Offset += int64(first) * q.Strides.Seq
 	}
 	return attention.Args{Shape: attention.Shape{B: d.B, Hq: d.Hq, Hkv: d.Hkv, Sq: n, Sk: d.Capacity}, Q: q, K: d.K, V: d.V, O: o, LSE: lse,
@@ -307,7 +308,8 @@ func (d *decode) lengths(numbers []int) attention.Vector {
 	options := d.options
 	d.options = vk.BufferOptions{Memory: vk.Upload}
 	b := d.buffer(int64(4 * len(numbers)))
-	if d.options = options; d.err != nil {
+	d.options = options
+	if d.err != nil {
 		return attention.Vector{}
 	}
 	for i, x := range numbers {

@@ -101,7 +101,8 @@ func (x *recordings) enter() bool {
 func (x *recordings) leave() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.busy = false; x.closed {
+	x.busy = false
+	if x.closed {
 		return x.drop()
 	}
 	return nil
@@ -111,7 +112,8 @@ func (x *recordings) leave() error {
 func (x *recordings) close() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.closed = true; x.busy {
+	x.closed = true
+	if x.busy {
 		return nil
 	}
 	return x.drop()

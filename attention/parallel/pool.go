@@ -34,7 +34,8 @@ func (p *pool) take(dev *vk.Device, size uint64, o vk.BufferOptions) *vk.Buffer 
 func (p *pool) keep(list []*vk.Buffer) error {
 	p.mu.Lock()
 	old := p.free
-	if p.free = list; p.closed {
+	p.free = list
+	if p.closed {
 		p.free, old = nil, append(old, list...)
 	}
 	p.mu.Unlock()

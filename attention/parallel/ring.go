@@ -115,7 +115,8 @@ func (r *ring) abandon(err error, more ...Pending) error {
 // await waits for a transfer that may be under way, once.
 func (c *call) await(p *Pending) error {
 	pending := *p
-	if *p = nil; pending == nil {
+	*p = nil
+	if pending == nil {
 		return nil
 	}
 	return c.g.wait(c.ctx, pending)

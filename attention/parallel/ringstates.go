@@ -24,7 +24,8 @@ func (c *call) makeStates(segments []segment, batch, heads, dim int) {
 		next := func() state {
 			return state{c.new(attention.F32, batch, heads, s.rows, dim), c.new(attention.F32, batch, heads, s.rows, 1)}
 		}
-		if s.state = next(); s.steps > 1 {
+		s.state = next()
+		if s.steps > 1 {
 			s.partial = next()
 		}
 	}

@@ -60,7 +60,8 @@ func (x *planned) chooseSchedule(asked Schedule, m *Machine, compute float64) {
 	gather.forwardHeads, _ = x.mostHeads(x.gatherScratch, x.gatherBinding)
 	gather.lseHeads, fits = x.mostHeads(x.gatherLSEScratch, x.gatherBinding)
 	fits = fits || x.widest(x.gatherLSEScratch, gather.lseHeads) <= x.widest(x.overlapScratch, x.forwardHeads)
-	if x.Schedule, x.ScheduleReason = asked, "asked for"; asked == ScheduleAuto {
+	x.Schedule, x.ScheduleReason = asked, "asked for"
+	if asked == ScheduleAuto {
 		x.Schedule, x.ScheduleReason = x.fasterSchedule(m, compute, &gather, fits)
 	}
 	if x.Schedule == ScheduleGather {

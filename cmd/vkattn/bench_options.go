@@ -65,7 +65,8 @@ func (o *benchFlags) readOptions(p *benchPlan) error {
 			return badInputf("--%s: %w", f.flag, f.err)
 		}
 	}
-	if e.BlockQ, e.BlockK = o.block[0], o.block[1]; o.block == (pairFlag{}) {
+	e.BlockQ, e.BlockK = o.block[0], o.block[1]
+	if o.block == (pairFlag{}) {
 		e.BlockQ, e.BlockK = 64, 64
 	}
 	if len(p.lse) > 0 && len(p.passes) > 0 && !slices.Contains(p.passes, bench.PassForward) {

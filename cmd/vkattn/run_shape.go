@@ -67,7 +67,8 @@ func (in *runInputs) agree() error {
 		packed, paged bool
 	}{{"q", o.q, packedQ, false}, {"k", o.k, packedK, paged}, {"v", o.v, packedK, paged}} {
 		if i == 2 && o.vDim != 0 {
-			if in.axes[2] = in.axes[1]; o.vDim > in.axes[1].dim {
+			in.axes[2] = in.axes[1]
+			if o.vDim > in.axes[1].dim {
 				return fmt.Errorf("--v-dim %d: K has head dim %d", o.vDim, in.axes[1].dim)
 			}
 			in.axes[2].dim = o.vDim

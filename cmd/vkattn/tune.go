@@ -162,7 +162,8 @@ loop:
 					return err
 				}
 			}
-			if stopped = err; err != nil {
+			stopped = err
+			if err != nil {
 				break loop
 			}
 		}

@@ -91,7 +91,8 @@ func NewBackward(c Case, dtype attention.DType) (*Backward, error) {
 	fused := -1 // the image of dO, dQ, dK and dV in the layout Fused
 	add := func(which int, g gradient) {
 		g.strides = g.strides.Resolve(g.heads, g.seq, g.dim)
-		if g.offset = p.guard(); c.Layout == Odd {
+		g.offset = p.guard()
+		if c.Layout == Odd {
 			g.offset += 1 + 2*int64(which)
 		}
 		batchStep := g.strides.Batch

@@ -96,7 +96,8 @@ func Names(t *testing.T, folder string, blocks []Block) {
 		on := true
 		for _, line := range strings.Split(block[1], "\n") {
 			line, _, _ = strings.Cut(line, "//")
-			switch line = strings.TrimSpace(line); {
+			line = strings.TrimSpace(line)
+			switch {
 			case line == "":
 			case strings.HasPrefix(line, "#endif"):
 				on = true

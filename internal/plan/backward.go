@@ -304,7 +304,8 @@ func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, f fragment
 
 // nameTile fills in the text of the tile.
 func (k *BackwardKernel) nameTile() {
-	if k.Tile = ""; k.Variant.tile() != nil {
+	k.Tile = ""
+	if k.Variant.tile() != nil {
 		k.Tile = k.Variant.tile().String()
 	}
 }

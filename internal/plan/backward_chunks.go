@@ -111,7 +111,8 @@ func (c *BackwardChunks) balance(caps *vk.Caps, kernels []BackwardKernel, r *Bac
 	most := c.Heads
 	best, times := math.Inf(1), make([]float64, most+1)
 	for n := 1; n <= most; n++ {
-		if times[n] = math.Inf(1); n == evenChunks(heads, n) && c.fills(n, r) {
+		times[n] = math.Inf(1)
+		if n == evenChunks(heads, n) && c.fills(n, r) {
 			times[n] = chunksTime(caps, kernels, r, heads, n)
 			best = min(best, times[n])
 		}

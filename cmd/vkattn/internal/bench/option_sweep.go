@@ -61,7 +61,8 @@ func (e *OptionSweep) Apply(list []Problem) ([]Problem, error) {
 							x := p
 							x.Config.KV, x.Config.FixedSplit, x.Options.SparseRatio = kv, split, ratio
 							x.PageSize, x.HND = page, page > 0 && e.HND
-							if x.Blocks = share; share > 0 {
+							x.Blocks = share
+							if share > 0 {
 								x.BlockQ, x.BlockK = e.BlockQ, e.BlockK
 							}
 							out = append(out, x)

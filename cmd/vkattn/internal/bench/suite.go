@@ -132,14 +132,14 @@ func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
 	}
 	for _, dtype := range dtypes {
 		for _, p := range s.list {
-			if p.Ceiling != "" { // dtypes select some of them
-				if p.Ceiling.typed() && p.Config.DType != dtype || slices.Contains(out, p) {
-					continue
-				}
-			} else if p.Config.DType = dtype; slices.Contains(out, p) {
+			if p.Ceiling == "" {
+				p.Config.DType = dtype
+			} else if p.Ceiling.typed() && p.Config.DType != dtype { // dtypes select some of them
 				continue
 			}
-			out = append(out, p)
+			if !slices.Contains(out, p) {
+				out = append(out, p)
+			}
 		}
 	}
 	for i := range out {

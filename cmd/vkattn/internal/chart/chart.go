@@ -207,7 +207,8 @@ func shareTop(list []Panel) {
 		highest = max(highest, tops[i])
 	}
 	for i := range list {
-		if list[i].Top = tops[i]; 3*tops[i] >= highest {
+		list[i].Top = tops[i]
+		if 3*tops[i] >= highest {
 			list[i].Top = highest
 		}
 	}

@@ -412,7 +412,8 @@ func (value powers) Ticks(low, high float64) (ticks []plot.Tick) {
 	for n := int(math.Ceil(low - 1e-9)); float64(n) <= high+1e-9; n++ {
 		t := plot.Tick{Value: float64(n)}
 		if v := value(n); n%every == 0 || every == 1 {
-			if t.Label = fmt.Sprintf("%g", v); v >= 1024 && v == math.Trunc(v) && int(v)%1024 == 0 {
+			t.Label = fmt.Sprintf("%g", v)
+			if v >= 1024 && v == math.Trunc(v) && int(v)%1024 == 0 {
 				t.Label = fmt.Sprintf("%gk", v/1024)
 			}
 			ticks = append(ticks, t)
@@ -466,7 +467,8 @@ func Only(figures []Figure, series []string) []Figure {
 				panels = append(panels, p)
 			}
 		}
-		if f.Panels = panels; len(panels) > 0 {
+		f.Panels = panels
+		if len(panels) > 0 {
 			out = append(out, f)
 		}
 	}

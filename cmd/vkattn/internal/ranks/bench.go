@@ -40,7 +40,8 @@ func TimeOne(ctx context.Context, s *Session, p bench.Problem, tier attention.Ti
 	var one One
 	if s.Rank() == 0 {
 		ms, err := s.timeOne(ctx, p, tier, timing.resolved(), seed)
-		if one.Ms = ms; err != nil {
+		one.Ms = ms
+		if err != nil {
 			if errors.Is(err, vk.ErrDeviceLost) || ctx.Err() != nil {
 				return one, err
 			}
