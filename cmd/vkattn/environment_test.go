@@ -18,7 +18,6 @@ func TestEnvironmentOfNoSenseIsBadInput(t *testing.T) {
 		values []string
 	}{
 		vk.ValidationEnv: {"want 1, 0 or nothing", notBool},
-		traceEnv:         {"want 1, 0 or nothing", notBool},
 		hostmem.Variable: {"want bytes, such as 8GiB", []string{"banana", "-1", "1.5GiB", "8GB"}},
 	} {
 		for _, value := range c.values {
@@ -33,7 +32,6 @@ func TestEnvironmentOfNoSenseIsBadInput(t *testing.T) {
 	}
 	for _, value := range []string{"", "0"} {
 		t.Setenv(vk.ValidationEnv, value)
-		t.Setenv(traceEnv, value)
 		code, _, stderr := call(run...)
 		require.Equal(t, exitOK, code, stderr)
 	}

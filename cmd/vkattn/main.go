@@ -11,7 +11,7 @@
 //	vkattn version  print the version of the command
 //
 // An error is one line on standard error, except that a reader who closes standard output
-// hears nothing. Exit codes:
+// hears nothing, and that a stack trace comes before an internal error. Exit codes:
 //
 //	0    done
 //	1    a wrong result, a slower row, or a failure of this machine such as a full disk
@@ -38,6 +38,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -213,11 +214,9 @@ func (a *app) nobodyReads() bool {
 
 func (a *app) execute(ctx context.Context, args []string) (err error) {
 	defer func() {
-		if v := os.Getenv(traceEnv); v != "" && v != "0" {
-			return
-		}
 		if v := recover(); v != nil {
-			err = fmt.Errorf("internal error: %v (%s=1 shows where)", v, traceEnv)
+			a.stderr.Write(debug.Stack())
+			err = fmt.Errorf("internal error: %v", v)
 		}
 	}()
 	a.args = args
@@ -238,9 +237,6 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 // unknownCommand is the beginning of cobra's error.
 const unknownCommand = "unknown command"
 
-// traceEnv names the variable that lets a panic end the process with its stack trace.
-const traceEnv = "VKATTN_TRACE"
-
 // checkEnvironment refuses environment variables with invalid values, which would
 // otherwise be ignored without a message. Variables that hold paths are checked when
 // the path is opened.
@@ -252,13 +248,7 @@ func checkEnvironment() error {
 		}
 		return err
 	}
-	if err := hostmem.CheckVariable(); err != nil {
-		return err
-	}
-	if v := os.Getenv(traceEnv); v != "" && v != "0" && v != "1" {
-		return fmt.Errorf("%s is %q, want 1, 0 or nothing", traceEnv, v)
-	}
-	return nil
+	return hostmem.CheckVariable()
 }
 
 // wanted says what the values of flags are, by pflag's name of their type.
