@@ -3,13 +3,8 @@ package bench
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 )
-
-// sqlText are the columns of text. The others are numbers.
-var sqlText = []string{"device", "driver", "version", "tier", "tile", "causal", "dtype", "status", "reason", "variant", "ablation", "timer",
-	"samples_ms", "line", "baseline", "options", "pass", "unsteady", "ceiling"}
 
 // sqlPrinter prints statements that SQLite, PostgreSQL and MySQL in ANSI mode take: one
 // that creates the table vkattn_bench, if there is none, and one for each row. The columns
@@ -26,20 +21,11 @@ func (p *sqlPrinter) begin() error {
 		return nil
 	}
 	p.header = true
-	columns := []string{`"started" TEXT`}
-	for _, c := range csvColumns {
-		kind := "DOUBLE PRECISION"
-		switch {
-		case slices.Contains(sqlText, c):
-			kind = "TEXT"
-		case c == "peer", c == "lse":
-			kind = "BOOLEAN"
-		case c == "seed":
-			kind = "NUMERIC(20)" // all 64 bits
-		}
-		columns = append(columns, fmt.Sprintf(`"%s" %s`, c, kind))
+	list := []string{`"started" TEXT`}
+	for _, c := range columns {
+		list = append(list, fmt.Sprintf(`"%s" %s`, c.name, c.sql))
 	}
-	_, err := fmt.Fprintf(p.w, "CREATE TABLE IF NOT EXISTS vkattn_bench (\n  %s\n);\n", strings.Join(columns, ",\n  "))
+	_, err := fmt.Fprintf(p.w, "CREATE TABLE IF NOT EXISTS vkattn_bench (\n  %s\n);\n", strings.Join(list, ",\n  "))
 	return err
 }
 
@@ -47,28 +33,28 @@ func (p *sqlPrinter) Row(r *Row) error {
 	if err := p.begin(); err != nil {
 		return err
 	}
+	// Without the names a table with more columns, or in another order, takes no row.
+	names := []string{`"started"`}
 	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 	values := []string{quote(p.info.Started.Format("2006-01-02T15:04:05Z07:00"))}
-	for i, v := range csvRecord(r, p.info) {
+	for _, c := range columns {
+		v := c.cell(r, p.info)
 		switch {
 		case v == "":
 			v = "NULL"
-		case slices.Contains(sqlText, csvColumns[i]):
+		case c.sql == sqlText:
 			v = quote(v)
 		case notFinite[v] != "":
 			v = notFinite[v]
 		}
-		values = append(values, v)
+		names, values = append(names, `"`+c.name+`"`), append(values, v)
 	}
-	_, err := fmt.Fprintf(p.w, "INSERT INTO vkattn_bench (%s) VALUES (%s);\n", sqlNames, strings.Join(values, ", "))
+	_, err := fmt.Fprintf(p.w, "INSERT INTO vkattn_bench (%s) VALUES (%s);\n", strings.Join(names, ", "), strings.Join(values, ", "))
 	return err
 }
 
 // notFinite are the numbers that SQL has no literals of. PostgreSQL converts the texts, and SQLite keeps them.
 // MySQL, which has no such numbers, would store 0: it alone executes what such a comment holds, and stores NULL.
 var notFinite = map[string]string{"NaN": "'NaN' /*! + NULL */", "+Inf": "'Infinity' /*! + NULL */", "-Inf": "'-Infinity' /*! + NULL */"}
-
-// sqlNames names the columns of a row. Without them a table with more columns, or in another order, takes no row.
-var sqlNames = `"started", "` + strings.Join(csvColumns, `", "`) + `"`
 
 func (p *sqlPrinter) Close(*RunInfo) error { return p.begin() }

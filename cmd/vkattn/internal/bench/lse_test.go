@@ -58,10 +58,10 @@ func TestARowSaysThatItReturnsLSE(t *testing.T) {
 	require.Equal(t, "softcap 3, LSE", p.row("cpu").OptionText)
 
 	info := &RunInfo{}
-	require.Equal(t, "lse", csvColumns[len(csvColumns)-1])
+	last := columns[len(columns)-1]
+	require.Equal(t, "lse", last.name)
 	for row, want := range map[*Row]string{with: "true", without: "false"} {
-		record := csvRecord(row, info)
-		require.Equal(t, want, record[len(record)-1])
+		require.Equal(t, want, last.cell(row, info))
 	}
 	var sql bytes.Buffer
 	printer := NewPrinter("sql", &sql, info)
