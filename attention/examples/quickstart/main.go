@@ -1,4 +1,4 @@
-// Command quickstart computes attention on the best Vulkan device, or on the CPU.
+// Command quickstart computes attention on the best GPU, or on the CPU.
 package main
 
 import (
@@ -11,8 +11,10 @@ import (
 	"vkattn/vk"
 )
 
+var options = vk.Options{GPUOnly: true} // tier cpu is faster than a driver of the CPU
+
 func main() {
-	dev, err := vk.Open(vk.Options{})
+	dev, err := vk.Open(options)
 	if err != nil {
 		log.Print(err, ": computing on the CPU") // dev is nil
 	}
@@ -21,13 +23,11 @@ func main() {
 	check(err)
 	defer op.Close()
 
-	shape := attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 100, Sk: 300}
-	q := random(1*8*100*64, 1) // [B, Hq, Sq, HeadDim]
-	k := random(1*2*300*64, 2) // [B, Hkv, Sk, HeadDim]
-	v := random(1*2*300*64, 3)
+	q := random(1*8*100*64, 1)                           // [B, Hq, Sq, HeadDim]
+	k, v := random(1*2*300*64, 2), random(1*2*300*64, 3) // [B, Hkv, Sk, HeadDim]
 	o := make([]byte, len(q))
-	args := attention.Args{Shape: shape, Q: attention.Tensor{Host: q}, K: attention.Tensor{Host: k},
-		V: attention.Tensor{Host: v}, O: attention.Tensor{Host: o}}
+	args := attention.Args{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 100, Sk: 300}, Q: attention.Tensor{Host: q},
+		K: attention.Tensor{Host: k}, V: attention.Tensor{Host: v}, O: attention.Tensor{Host: o}}
 	if dev == nil {
 		check(op.Forward(nil, args))
 	} else {

@@ -20,6 +20,7 @@ func TestQuickstartRuns(t *testing.T) {
 	if strings.HasPrefix(driver, "radv-") {
 		t.Skip("a null device computes nothing")
 	}
+	options.GPUOnly = driver == ""
 	out := stdout(t, main)
 	switch driver {
 	case "none":
