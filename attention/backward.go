@@ -218,7 +218,7 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 		return r, err
 	}
 	if plan.MayCUDA(&op.cfg) {
-		r.Bar = plan.CUDABackwardBar(l, a)
+		r.CUDARefusal = plan.CUDABackwardRefusal(l, a)
 	}
 	if op.cfg.Access == AccessAuto {
 		l.Each(func(_ int, t *tensors.Layout) error {

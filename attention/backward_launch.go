@@ -25,7 +25,7 @@ func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) erro
 		return err
 	}
 	if s == nil && plan.MayCUDA(&op.cfg) {
-		r.Bar = plan.CUDABackwardRecords
+		r.CUDARefusal = plan.CUDABackwardRecords
 	}
 	if a.B == 0 {
 		return clearSums(c, &l.tensors)

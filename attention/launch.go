@@ -30,7 +30,7 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	all := l.All()
 	r := op.request(&l, a)
 	if s == nil && plan.MayCUDA(&op.cfg) {
-		r.Bar = plan.CUDARecords
+		r.CUDARefusal = plan.CUDARecords
 	}
 	if r.Access == AccessAddresses {
 		for i := range all {

@@ -12,8 +12,8 @@ import (
 // Split keys: the kernel writes a float32 state (O, row max and row sum) for each split of a
 // row's keys to scratch memory. The last workgroup of a row block combines them, or combine.comp does.
 
-// absentRow is the row sum that marks a row of no sequence for shaders/combine.comp.
-const absentRow = 0xff8a5a5a
+// paddingRow is the row sum that marks a padding row for shaders/combine.comp.
+const paddingRow = 0xff8a5a5a
 
 // errNeedsCombine means that the kernel cannot combine its splits, for lack of suitable
 // scratch memory.
@@ -93,8 +93,8 @@ func (l *launch) split(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]
 		return err
 	}
 	if l.options.Lengths&(plan.LengthCuQ|plan.LengthUsedQ) != 0 {
-		// No kernel writes rows of no sequence. They keep this mark, and combine.comp skips them.
-		if err := c.Fill(vk.BufferRange{Buffer: scratch, Offset: first, Size: statsBytes}, absentRow); err != nil {
+		// No kernel writes padding rows. They keep this mark, and combine.comp skips them.
+		if err := c.Fill(vk.BufferRange{Buffer: scratch, Offset: first, Size: statsBytes}, paddingRow); err != nil {
 			return err
 		}
 		if err := c.Barrier(); err != nil {

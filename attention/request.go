@@ -56,7 +56,7 @@ func (op *Op) request(l *tensors.Layouts, a *Args) plan.Request {
 		return r
 	}
 	if plan.MayCUDA(&op.cfg) {
-		r.Bar = plan.CUDABarOf(l)
+		r.CUDARefusal = plan.CUDARefusalOf(l)
 	}
 	all := l.All()
 	if op.cfg.Access == AccessAuto {

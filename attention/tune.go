@@ -84,7 +84,7 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	r := op.typical(s)
 	r.LSE = o.LSE
 	if plan.MayCUDA(&op.cfg) {
-		r.Bar = plan.CUDATunes
+		r.CUDARefusal = plan.CUDATunes
 	}
 	store := plan.StoreOf(op.dev)
 	done, err := store.TakeTurn(ctx)

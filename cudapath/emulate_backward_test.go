@@ -174,7 +174,7 @@ func conformEmulated(b *cases.Backward, cfg attention.Config, compute func(a att
 	return b.BackwardSame(afters[0], afters[1])
 }
 
-// callOf is a call of gradients in a copy of memory, with O and LSE of tier cpu, and the copy.
+// callOf is a backward call in a copy of memory, with O and LSE of tier cpu, and the copy.
 func callOf(b *cases.Backward, cfg attention.Config, memory [][]byte) (a attention.BackwardArgs, images [][]byte, err error) {
 	for _, image := range memory {
 		images = append(images, bytes.Clone(image))

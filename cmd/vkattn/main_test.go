@@ -75,7 +75,7 @@ func refused(t *testing.T, code int, want string, args ...string) {
 // A user of the command knows flags and files, not the fields of Go structs.
 var (
 	identifiers = regexp.MustCompile(`\b(?:[A-Z]+[a-z]+[A-Z]\w*|[A-Z]{2,}[a-z]{2,}\w*|\w+\.[A-Z]\w+|` +
-		`Align|Softcap|Dropout|Causal|Window|Blocks|Pages|Varlen|Bias|Mask|Sinks|Tier|Tuning|Kernel|Access|Scale|Shape|Config|Args|SparseTokens|Lab|Ablate)\b`)
+		`Align|Softcap|Dropout|Causal|Window|Blocks|Pages|Varlen|Bias|Mask|Sinks|Tier|Tuning|Kernel|Access|Scale|Shape|Config|Args|SparseTokens|Experiment|Ablate)\b`)
 	notIdentifiers = regexp.MustCompile(`\b(?:[KMGTPE]iB|NaN|ALiBi|MemAvailable|SwiftShader|libEGL\S*)\b`)
 )
 

@@ -74,7 +74,7 @@ func (a *above) Write(b []byte) (int, error) {
 	return a.w.Write(b)
 }
 
-// start shows the line of a command that makes so many rows.
+// start shows the line of a command that makes that many rows.
 func (p *progress) start(unit string, rows int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

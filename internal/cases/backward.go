@@ -281,7 +281,7 @@ func (b *Backward) seenKeys() (seen [][]bool) {
 }
 
 // BackwardTrespass reports a byte that the call must not write: outside of the outputs, or
-// in rows of no sequence.
+// in padding rows.
 func (b *Backward) BackwardTrespass(before, after [][]byte) error {
 	written := map[int]bool{}
 	for _, m := range b.Outputs() {

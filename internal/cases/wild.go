@@ -34,7 +34,7 @@ func (p *Problem) Wild(seed uint64) [][]byte {
 }
 
 // TrespassTensors is Trespass for calls that may write any row of O and LSE, including
-// rows of no sequence.
+// padding rows.
 func (p *Problem) TrespassTensors(before, after [][]byte) error {
 	batches, rows := p.queryExtent()
 	size := int64(p.DType.Size())

@@ -44,7 +44,7 @@ type BackwardRequest struct {
 	Options        Options
 	TotalQ, TotalK int    // packed rows and keys
 	Bias           [3]int // sizes of the bias, with Want.Bias
-	Bar            string // what keeps tier cuda from a call, other than the problem; "": nothing
+	CUDARefusal    string // what keeps tier cuda from a call, other than the problem; "": nothing
 	MaxDSBytes     uint64 // most bytes of dS in scratch; 0: maxDSBytes
 	HalfTerms      bool   // see problem.Experiment
 }

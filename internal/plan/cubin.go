@@ -49,8 +49,8 @@ func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) er
 		return noCubin("it is not part of this program: import vkattn/cudapath")
 	case r.Experiment != (problem.Experiment{}):
 		return noCubin("variants and ablations are those of the cooperative-matrix kernels")
-	case r.Bar == CUDATunes:
-		return noCubin(cudaBars[r.Bar])
+	case r.CUDARefusal == CUDATunes:
+		return noCubin(cudaRefusals[r.CUDARefusal])
 	case cfg.OType() != cfg.DType:
 		return noCubin(noF32Outputs)
 	case r.Options.Any() || cfg.FixedSplit != 0:

@@ -28,16 +28,16 @@ func RegisteredCUDA() problem.CUDA {
 	return nil
 }
 
-// cudaBar is what keeps tier cuda from a call, other than the problem: 0 for nothing, 1
+// cudaRefusal is what keeps tier cuda from a call, other than the problem: 0 for nothing, 1
 // to 5 for the tensor that CUDA cannot reach, or one of the constants below.
-type cudaBar uint8
+type cudaRefusal uint8
 
 const (
-	CUDARecords cudaBar = 6 + iota // into a caller's command buffer
-	CUDATunes                      // tiles of the other tiers
+	CUDARecords cudaRefusal = 6 + iota // into a caller's command buffer
+	CUDATunes                          // tiles of the other tiers
 )
 
-var cudaBars = [...]string{"",
+var cudaRefusals = [...]string{"",
 	notShared + "Q", notShared + "K", notShared + "V", notShared + "O", notShared + "LSE",
 	"it cannot record into a command buffer, since CUDA has its own stream: use Forward",
 	"it has no tiles to tune",
@@ -45,15 +45,15 @@ var cudaBars = [...]string{"",
 
 const notShared = "CUDA does not reach the buffer (made without Exportable?) of "
 
-// CUDABarOf returns the first tensor that CUDA cannot reach.
-func CUDABarOf(l *tensors.Layouts) cudaBar {
+// CUDARefusalOf returns the first tensor that CUDA cannot reach.
+func CUDARefusalOf(l *tensors.Layouts) cudaRefusal {
 	c := RegisteredCUDA()
 	if c == nil {
 		return 0
 	}
 	for i := range l.All() {
 		if c.Reach(l.List[i].Tensor.Buffer) != nil {
-			return cudaBar(1 + i)
+			return cudaRefusal(1 + i)
 		}
 	}
 	return 0
@@ -67,8 +67,8 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 		return NoCUDA("it is not part of this program: import vkattn/cudapath")
 	case r.Experiment != (problem.Experiment{}):
 		return NoCUDA("only cooperative-matrix kernels have variants and ablations")
-	case r.Bar != 0:
-		return NoCUDA(cudaBars[r.Bar])
+	case r.CUDARefusal != 0:
+		return NoCUDA(cudaRefusals[r.CUDARefusal])
 	case cfg.OType() != cfg.DType:
 		return NoCUDA(noF32Outputs)
 	case r.Options.Any() || cfg.FixedSplit != 0:
@@ -94,19 +94,19 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 	return nil
 }
 
-// CUDABackwardRecords is the Bar of a call that records into a caller's command buffer.
+// CUDABackwardRecords is the CUDARefusal of a call that records into a caller's command buffer.
 const CUDABackwardRecords = "it cannot record into a command buffer, since CUDA has its own stream: use Backward"
 
-// CUDABackwardBar returns what keeps tier cuda from the tensors of a backward call: the
+// CUDABackwardRefusal returns what keeps tier cuda from the tensors of a backward call: the
 // first that CUDA cannot reach; "" if it reaches all.
-func CUDABackwardBar(l *tensors.BackwardTensors, a *problem.BackwardArgs) (bar string) {
+func CUDABackwardRefusal(l *tensors.BackwardTensors, a *problem.BackwardArgs) (refusal string) {
 	c := RegisteredCUDA()
 	if c == nil {
 		return ""
 	}
 	look := func(field string, b *vk.Buffer) {
-		if bar == "" && b != nil && c.Reach(b) != nil {
-			bar = notShared + field
+		if refusal == "" && b != nil && c.Reach(b) != nil {
+			refusal = notShared + field
 		}
 	}
 	_ = l.Each(func(_ int, t *tensors.Layout) error { look(t.Field, t.Tensor.Buffer); return nil })
@@ -116,7 +116,7 @@ func CUDABackwardBar(l *tensors.BackwardTensors, a *problem.BackwardArgs) (bar s
 		look("Varlen.UsedQ", v.UsedQ.Buffer)
 		look("Varlen.UsedK", v.UsedK.Buffer)
 	}
-	return bar
+	return refusal
 }
 
 // planBackwardCUDA fills in a backward plan for tier cuda, or reports why it cannot. Its
@@ -126,8 +126,8 @@ func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config,
 	if c == nil {
 		return NoCUDA("it is not part of this program: import vkattn/cudapath")
 	}
-	if r.Bar != "" {
-		return NoCUDA(r.Bar)
+	if r.CUDARefusal != "" {
+		return NoCUDA(r.CUDARefusal)
 	}
 	if r.packed(LengthCuQ) && r.TotalQ == 0 || r.packed(lengthCuK) && r.TotalK == 0 {
 		return NoCUDA("its backward kernels take at least one packed row and one packed key")

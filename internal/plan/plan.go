@@ -32,7 +32,7 @@ type Request struct {
 
 	AnyArgs bool // stands for calls with any Args: nothing that depends on their options is refused
 
-	Bar cudaBar // 0 unless the Config allows tier cuda
+	CUDARefusal cudaRefusal // 0 unless the Config allows tier cuda
 
 	Options      Options        // the options that the call asks for
 	SparseTokens int            // with Options.sparseTokens: mean sparse tokens per sequence and KV head

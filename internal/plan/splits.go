@@ -90,8 +90,8 @@ func splitsOf(caps *vk.Caps, cfg *problem.Config, v *Variant, r *Request, shared
 
 // In decode_combine.glsl an invocation combines four columns of a row and loads
 // SplitsPerRound of its splits at a time: a round. On an H200 a second dispatch takes as
-// long as combineRounds rounds. With sequence lengths it must also find the rows of no
-// sequence and takes as long as combineRoundsVarlen. Times in the kernel and with a second
+// long as combineRounds rounds. With sequence lengths it must also find the padding
+// rows and takes as long as combineRoundsVarlen. Times in the kernel and with a second
 // dispatch: 16 splits 41.0 and 42.4 us (1, 32 over 8, 32768, 128: two rounds), 13.5 and
 // 12.0 (1, 8 over 1, 2048, 128: four rounds); 12 splits with lengths 11.4 and 19.7 (two).
 const (

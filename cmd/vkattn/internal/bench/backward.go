@@ -46,7 +46,7 @@ func (p Problem) gradientBytes(o, q, kv uint64) (all, outputs uint64) {
 // there is nothing to time it returns nil and a row with the reason.
 func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 	row := g.row(g.problem, s)
-	if s.Lab.Forward() != (attention.Experiment{}) {
+	if s.Experiment.Forward() != (attention.Experiment{}) {
 		return nil, g.stop(row, fmt.Errorf("%w: only the forward pass has variants and ablations", attention.ErrUnsupported))
 	}
 	if g.problem.PageSize > 0 || g.problem.Config.KV != attention.KVSame {
@@ -58,7 +58,7 @@ func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 	}
 	cfg := g.problem.Config
 	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
-	op, err := attention.NewExperiment(dev, cfg, s.Lab)
+	op, err := attention.NewExperiment(dev, cfg, s.Experiment)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}

@@ -119,8 +119,8 @@ func TestWhatHasNoGradientsIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*Problem, *Spec){
 		"paged":     func(p *Problem, _ *Spec) { p.PageSize = 16 },
 		"quantized": func(p *Problem, _ *Spec) { p.Config.KV = attention.KVInt8 },
-		"ablation":  func(_ *Problem, s *Spec) { s.Lab.Ablate = attention.AblateSoftmax },
-		"variant":   func(_ *Problem, s *Spec) { s.Lab.Variant = 2 },
+		"ablation":  func(_ *Problem, s *Spec) { s.Experiment.Ablate = attention.AblateSoftmax },
+		"variant":   func(_ *Problem, s *Spec) { s.Experiment.Variant = 2 },
 	} {
 		p, s := smallProblem(attention.F16), Spec{Tier: attention.TierCPU}
 		p.Pass = PassBackward

@@ -156,10 +156,10 @@ func (b *Bench) Unfinished(p Problem) (rows []*Row) {
 // row returns the row of a Spec without results.
 func (b *Bench) row(p Problem, s Spec) *Row {
 	row := p.row(b.label(s.Tier))
-	row.Tier, row.Kernel, row.Variant, row.Baseline = s.Tier.String(), s.Kernel, variantLabel(s.Lab.Variant), s.Baseline
-	row.Tiles = s.Lab.BackwardTiles + s.Lab.Tile // a row has one of them
-	if s.Lab.Ablate != attention.AblateNone {
-		row.Ablation = s.Lab.Ablate.String()
+	row.Tier, row.Kernel, row.Variant, row.Baseline = s.Tier.String(), s.Kernel, variantLabel(s.Experiment.Variant), s.Baseline
+	row.Tiles = s.Experiment.BackwardTiles + s.Experiment.Tile // a row has one of them
+	if s.Experiment.Ablate != attention.AblateNone {
+		row.Ablation = s.Experiment.Ablate.String()
 	}
 	return row
 }

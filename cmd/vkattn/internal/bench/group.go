@@ -65,7 +65,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		return g.backward(ctx, s)
 	}
 	row := g.row(g.problem, s)
-	if s.Lab.BackwardTiles != "" {
+	if s.Experiment.BackwardTiles != "" {
 		return nil, g.stop(row, fmt.Errorf("%w: the forward pass has no tiles of the backward kernels", attention.ErrUnsupported))
 	}
 	if g.problem.Blocks > 0 { // KVBytes needs memory for the block mask
@@ -95,9 +95,9 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		cfg = p.data.problem.Config
 	}
 	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
-	op, err := attention.NewExperiment(dev, cfg, s.Lab)
+	op, err := attention.NewExperiment(dev, cfg, s.Experiment)
 	if err != nil {
-		if s.Lab != (attention.Experiment{}) {
+		if s.Experiment != (attention.Experiment{}) {
 			row.Tier = g.planned(dev, cfg).String()
 		}
 		return nil, g.stop(row, err)

@@ -80,7 +80,7 @@ func TestPublishedTablesHaveTheirColumns(t *testing.T) {
 			group := []*Row{timedRow(p, Spec{Tier: attention.TierCoopMat2}, 1+float64(i)), timedRow(p, Spec{}, 3+float64(i))}
 			group[1].Tier, group[1].Peer = "flash", true
 			for _, a := range s.Ablations[min(1, len(s.Ablations)):] {
-				x := timedRow(p, Spec{Tier: attention.TierCoopMat2, Lab: attention.Experiment{Ablate: a}}, 0.5)
+				x := timedRow(p, Spec{Tier: attention.TierCoopMat2, Experiment: attention.Experiment{Ablate: a}}, 0.5)
 				x.Status = Ablated
 				group = slices.Insert(group, len(group)-1, x)
 			}
@@ -143,7 +143,7 @@ func TestShrink(t *testing.T) {
 func TestLadderProblemsRunEachStep(t *testing.T) {
 	specs := ladderSpecs([]Spec{{Tier: attention.TierCoopMat2}, {Tier: attention.TierCUDA, Kernel: "fa2"}})
 	require.Len(t, specs, attention.Variants+1)
-	require.Equal(t, 3, specs[2].Lab.Variant)
-	three := []Spec{{Tier: attention.TierCoopMat2, Lab: attention.Experiment{Variant: 3}}}
+	require.Equal(t, 3, specs[2].Experiment.Variant)
+	three := []Spec{{Tier: attention.TierCoopMat2, Experiment: attention.Experiment{Variant: 3}}}
 	require.Equal(t, three, ladderSpecs(three), "--variant says which")
 }

@@ -8,10 +8,10 @@ import (
 
 // Spec says what one row of each problem runs.
 type Spec struct {
-	Tier     attention.Tier
-	Kernel   string // family of tier cuda; "": its own choice
-	Lab      attention.Experiment
-	Baseline Baseline // what the others are compared with; "": one of these
+	Tier       attention.Tier
+	Kernel     string // family of tier cuda; "": its own choice
+	Experiment attention.Experiment
+	Baseline   Baseline // what the others are compared with; "": one of these
 }
 
 // Specs is the cross product of tiers, variants and ablations, and for tier cuda of
@@ -33,7 +33,7 @@ func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations [
 		for _, k := range families {
 			for _, v := range variants {
 				for _, a := range ablations {
-					out = append(out, Spec{Tier: t, Kernel: k, Lab: attention.Experiment{Variant: v, Ablate: a}})
+					out = append(out, Spec{Tier: t, Kernel: k, Experiment: attention.Experiment{Variant: v, Ablate: a}})
 				}
 			}
 		}
@@ -45,12 +45,12 @@ func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations [
 // a Spec names some. Tiers without SPIR-V run the kernel as shipped.
 func ladderSpecs(specs []Spec) (out []Spec) {
 	for _, s := range specs {
-		if s.Lab.Variant > 0 || s.Tier.WithoutSPIRV() {
+		if s.Experiment.Variant > 0 || s.Tier.WithoutSPIRV() {
 			out = append(out, s)
 			continue
 		}
 		for v := 1; v <= attention.Variants; v++ {
-			s.Lab.Variant = v
+			s.Experiment.Variant = v
 			out = append(out, s)
 		}
 	}
@@ -61,7 +61,7 @@ func ladderSpecs(specs []Spec) (out []Spec) {
 // compared.
 func cudaBaselines(specs []Spec) (names []string) {
 	for _, s := range specs {
-		if s.Tier == attention.TierCUDA && s.Lab == (attention.Experiment{}) {
+		if s.Tier == attention.TierCUDA && s.Experiment == (attention.Experiment{}) {
 			names = append(names, kernelName(s.Tier.String(), s.Kernel))
 		}
 	}
@@ -79,13 +79,13 @@ func kernelName(tier, family string) string {
 // WithTile runs every Spec once with each of the given tiles of the forward kernel, see
 // attention.Experiment. An empty text stands for the tile that calls take.
 func WithTile(specs []Spec, tiles []string) []Spec {
-	return withEach(specs, tiles, func(s *Spec, tile string) { s.Lab.Tile = tile })
+	return withEach(specs, tiles, func(s *Spec, tile string) { s.Experiment.Tile = tile })
 }
 
 // WithTiles runs every Spec once with each of the given tiles of the backward kernels, see
 // attention.Experiment. An empty text stands for the tiles that calls take.
 func WithTiles(specs []Spec, tiles []string) []Spec {
-	return withEach(specs, tiles, func(s *Spec, tiles string) { s.Lab.BackwardTiles = tiles })
+	return withEach(specs, tiles, func(s *Spec, tiles string) { s.Experiment.BackwardTiles = tiles })
 }
 
 // withEach runs every Spec once with each value, or as it is if there are none.

@@ -121,7 +121,7 @@ func pathError(path string, err error) error {
 // mostBytes bounds the decompressed size of one file.
 const mostBytes = 1 << 30
 
-// mostDamage bounds the lines of a file that are no JSON. Behind so many it is taken for something else.
+// mostDamage bounds the lines of a file that are no JSON. A file with more is taken for something else.
 const mostDamage = 100
 
 // Read reads rows in the format json or jsonl, compressed with gzip or not. Lines that have
