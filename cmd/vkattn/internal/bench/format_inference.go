@@ -167,7 +167,8 @@ func (p *mdPrinter) ofCopy(r *Row) string {
 // IsCopy reports whether rows of a name are copies: rows of BaselineCopy, or of a peer
 // with such a name.
 func IsCopy(name string) bool {
-	return name == string(BaselineCopy) || strings.HasPrefix(name, string(BaselineCopy)+".") || strings.HasSuffix(name, "-"+string(BaselineCopy))
+	return name == string(BaselineCopy) || strings.HasPrefix(name, string(BaselineCopy)+".") ||
+		strings.HasSuffix(name, "-"+string(BaselineCopy))
 }
 
 // whole is the time of the row of the same shape without options over the time of this

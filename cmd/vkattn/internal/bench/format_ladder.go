@@ -34,7 +34,8 @@ func (p *mdPrinter) ladder(info *RunInfo) error {
 		if i > 0 {
 			gap = "\n"
 		}
-		if _, err := fmt.Fprintf(p.w, "%s%s, %s on %s\n\n", gap, group.title, strings.Join(tiersOf(group.rows), " and "), group.rows[0].Device); err != nil {
+		tiers := strings.Join(tiersOf(group.rows), " and ")
+		if _, err := fmt.Fprintf(p.w, "%s%s, %s on %s\n\n", gap, group.title, tiers, group.rows[0].Device); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintln(p.w, m); err != nil {

@@ -64,11 +64,13 @@ const steps = 10
 func (p *mdPrinter) training(info *RunInfo) error {
 	var tables []string
 	if rows := linesOf(p.rows, "small", "medium", "large"); len(rows) > 0 {
-		m := markdown.New("model_name<", "kernel<", "avg_forward_time", "total_forward_time", "avg_backward_time", "total_backward_time", "avg_total_time", "memory")
+		m := markdown.New("model_name<", "kernel<", "avg_forward_time", "total_forward_time",
+			"avg_backward_time", "total_backward_time", "avg_total_time", "memory")
 		for _, cell := range passesOf(rows) {
 			r := first(cell)
 			s := float64(r.Layers) / 1e3
-			m.Row(r.Line, r.Who(), timeOf(cell[0], s), timeOf(cell[0], s*steps), timeOf(cell[1], s), timeOf(cell[1], s*steps), timeOf(cell[2], s), hostmem.Bytes(r.Memory))
+			m.Row(r.Line, r.Who(), timeOf(cell[0], s), timeOf(cell[0], s*steps),
+				timeOf(cell[1], s), timeOf(cell[1], s*steps), timeOf(cell[2], s), hostmem.Bytes(r.Memory))
 		}
 		tables = append(tables, fmt.Sprintf("Attention of all layers of a model, in seconds; totals of %d steps\n\n%v", steps, m))
 	}

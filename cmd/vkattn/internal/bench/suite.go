@@ -51,7 +51,8 @@ var Suites = []Suite{
 	// their TFLOP/s are to be compared with one another.
 	{Name: "gqa", About: "32 query heads over 32 and 8, square and 1024 x 4096, full and bottom-right", parts: []Sweep{
 		{Batch: []int{1}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{4096}, HeadDim: []int{64, 128}, Causal: fullAndBottomRight},
-		{Batch: []int{4}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, SeqLenK: []int{4096}, HeadDim: []int{64, 128}, Causal: fullAndBottomRight},
+		{Batch: []int{4}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, SeqLenK: []int{4096}, HeadDim: []int{64, 128},
+			Causal: fullAndBottomRight},
 	}},
 	{Name: "ablation", About: "the shapes of gqa-grid, for --ablate", list: gqaGrid()},
 	{Name: "cuda", About: "batch 16, 8 heads, head dims 64, 128 and (batch 8) 256, lengths 2048 to 16384, full and causal", parts: []Sweep{
@@ -60,21 +61,29 @@ var Suites = []Suite{
 	}},
 	{Name: "decode", About: "one row over 128 MiB to 1 GiB of K and V: contiguous, paged, quantized, sparse, of different lengths",
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
-	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, backward and both", parts: []Sweep{
-		{Batch: []int{8}, Heads: []int{1}, SeqLen: []int{256, 1024, 4096, 8192, 16384, 32768, 65536}, HeadDim: []int{16, 32, 64, 128}, Causal: full},
-	}, DTypes: []attention.DType{attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
-	{Name: "plain", About: "one causal head, head dims 16 to 128, lengths 128 to 65536, in bf16 and f32: forward, backward and both", parts: []Sweep{
-		{Batch: []int{1}, Heads: []int{1}, SeqLen: []int{128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}, HeadDim: []int{16, 32, 64, 128}, Causal: topLeft},
-	}, DTypes: []attention.DType{attention.BF16, attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
-	{Name: "models", About: "attention of all layers of transformers with 12, 24 and 36 layers, batch 4, length 1024, in bf16: forward, backward and both",
-		list: models(), DTypes: []attention.DType{attention.BF16}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
-	{Name: "ceilings", About: "what the device reaches at most: a copy, products from registers, launches, dispatches and barriers", list: ceilings(), typed: true},
-	{Name: "ladder", About: "steps v1 to v8 of the kernel's development on one shape, and the problems of forward", list: ladder(), Shrinks: true},
+	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, backward and both",
+		parts: []Sweep{
+			{Batch: []int{8}, Heads: []int{1}, SeqLen: []int{256, 1024, 4096, 8192, 16384, 32768, 65536},
+				HeadDim: []int{16, 32, 64, 128}, Causal: full},
+		}, DTypes: []attention.DType{attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
+	{Name: "plain", About: "one causal head, head dims 16 to 128, lengths 128 to 65536, in bf16 and f32: forward, backward and both",
+		parts: []Sweep{
+			{Batch: []int{1}, Heads: []int{1}, SeqLen: []int{128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536},
+				HeadDim: []int{16, 32, 64, 128}, Causal: topLeft},
+		}, DTypes: []attention.DType{attention.BF16, attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
+	{Name: "models",
+		About: "attention of all layers of transformers with 12, 24 and 36 layers, batch 4, length 1024, in bf16: forward, backward and both",
+		list:  models(), DTypes: []attention.DType{attention.BF16}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
+	{Name: "ceilings", About: "what the device reaches at most: a copy, products from registers, launches, dispatches and barriers",
+		list: ceilings(), typed: true},
+	{Name: "ladder", About: "steps v1 to v8 of the kernel's development on one shape, and the problems of forward",
+		list: ladder(), Shrinks: true},
 	{Name: "serving", About: "grouped prefill and decode: padded, packed, paged and sparse, each compared with a reference",
 		list: serving(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}, Shrinks: true},
 	{Name: "training", About: "forward, backward and both: problems of models, alone and plain",
 		list: training(), typed: true, Passes: everyPass, Shrinks: true, Baselines: []Baseline{BaselinePlain}},
-	{Name: "gqa-grid", About: "batch 16, 4 and 1 of 1024 x 1024, 1024 x 4096 and 4096 x 4096, 32 heads over 32 and 8, head dim 128, also without barriers and softmax",
+	{Name: "gqa-grid", About: "batch 16, 4 and 1 of 1024 x 1024, 1024 x 4096 and 4096 x 4096, 32 heads over 32 and 8, head dim 128, " +
+		"also without barriers and softmax",
 		list: gqaGrid(), Shrinks: true, Ablations: []attention.Ablation{attention.AblateNone, attention.AblateBarrier, attention.AblateSoftmax}},
 	{Name: "presets", About: "forward passes of GPT, BERT and short to very long sequences", list: presetSuite(), Shrinks: true},
 }
@@ -154,5 +163,6 @@ func (s *Sweep) Has(p Problem) bool {
 	shape, c := p.Shape, p.Config
 	return has(s.Batch, shape.B) && has(s.Heads, shape.Hq) && has(s.HeadsKV, shape.KVHeads()) &&
 		has(s.SeqLen, shape.Sq) && has(s.SeqLenK, shape.Sk) && has(s.HeadDim, c.HeadDim) && has(s.HeadDimV, c.ValueDim()) &&
-		(len(s.Causal) == 0 || slices.Contains(s.Causal, c.Causal)) && (len(s.DType) == 0 || slices.Contains(s.DType, c.DType) || p.Ceiling != "" && !p.Ceiling.typed())
+		(len(s.Causal) == 0 || slices.Contains(s.Causal, c.Causal)) &&
+		(len(s.DType) == 0 || slices.Contains(s.DType, c.DType) || p.Ceiling != "" && !p.Ceiling.typed())
 }

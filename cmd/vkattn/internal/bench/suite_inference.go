@@ -33,13 +33,15 @@ func serving() []Problem {
 // sparse, and in batches of different lengths.
 func decode() (list []Problem) {
 	of := func(b, hq, hkv, sk, d int) Problem {
-		return Problem{Shape: attention.Shape{B: b, Hq: hq, Hkv: hkv, Sq: 1, Sk: sk}, Config: attention.Config{HeadDim: d, HeadDimV: d}, Line: "contiguous"}
+		return Problem{Shape: attention.Shape{B: b, Hq: hq, Hkv: hkv, Sq: 1, Sk: sk},
+			Config: attention.Config{HeadDim: d, HeadDimV: d}, Line: "contiguous"}
 	}
 	paged := func(p Problem, size int, line string) Problem {
 		p.PageSize, p.Line = size, line
 		return p
 	}
-	shapes := []Problem{of(8, 32, 8, 8192, 128), of(1, 32, 8, 32768, 128), of(8, 64, 8, 8192, 64), of(8, 32, 32, 8192, 128), of(64, 32, 8, 4096, 128)}
+	shapes := []Problem{of(8, 32, 8, 8192, 128), of(1, 32, 8, 32768, 128), of(8, 64, 8, 8192, 64),
+		of(8, 32, 32, 8192, 128), of(64, 32, 8, 4096, 128)}
 	for i, p := range shapes {
 		list = append(list, p, paged(p, 16, "paged"), paged(p, 64, "paged"), paged(p, 256, "paged"), paged(p, 1, "paged"))
 		types := []attention.KVType{attention.KVInt8, attention.KVFP8}

@@ -39,7 +39,8 @@ func ladder() []Problem {
 	for i := range list {
 		list[i].Ladder = true
 	}
-	return append(list, named(lineSpeed, Sweep{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{1024, 2048, 4096, 8192, 16384}, HeadDim: []int{128, 64}, Causal: fullAndTopLeft})...)
+	return append(list, named(lineSpeed, Sweep{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{1024, 2048, 4096, 8192, 16384},
+		HeadDim: []int{128, 64}, Causal: fullAndTopLeft})...)
 }
 
 // training has one layer of each transformer, attention alone, and one causal head.
@@ -48,16 +49,18 @@ func training() []Problem {
 	for i := range list {
 		list[i].Config.DType = attention.BF16
 	}
-	list = append(list, named(lineAlone, Sweep{Batch: []int{8}, Heads: []int{1}, SeqLen: []int{256, 1024, 4096, 8192, 16384}, HeadDim: []int{16, 32, 64, 128}, Causal: full,
-		DType: []attention.DType{attention.F32}})...)
-	return append(list, named(lineFlash, Sweep{Batch: []int{1}, Heads: []int{1}, SeqLen: []int{128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}, HeadDim: []int{16, 32, 64},
+	list = append(list, named(lineAlone, Sweep{Batch: []int{8}, Heads: []int{1}, SeqLen: []int{256, 1024, 4096, 8192, 16384},
+		HeadDim: []int{16, 32, 64, 128}, Causal: full, DType: []attention.DType{attention.F32}})...)
+	return append(list, named(lineFlash, Sweep{Batch: []int{1}, Heads: []int{1},
+		SeqLen: []int{128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}, HeadDim: []int{16, 32, 64},
 		Causal: topLeft, DType: []attention.DType{attention.BF16, attention.F32}})...)
 }
 
 // gqaGrid has squares and a rectangle of equal work, with and without grouped heads.
 func gqaGrid() (list []Problem) {
 	for _, s := range [][3]int{{16, 1024, 1024}, {4, 1024, 4096}, {1, 4096, 4096}} {
-		list = append(list, named("", Sweep{Batch: []int{s[0]}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{s[1]}, SeqLenK: []int{s[2]}, HeadDim: []int{128}, Causal: fullAndBottomRight})...)
+		list = append(list, named("", Sweep{Batch: []int{s[0]}, Heads: []int{32}, HeadsKV: []int{32, 8},
+			SeqLen: []int{s[1]}, SeqLenK: []int{s[2]}, HeadDim: []int{128}, Causal: fullAndBottomRight})...)
 	}
 	return list
 }
