@@ -30,7 +30,6 @@ type verifyFlags struct {
 	only  string
 	pass  string
 	times int // runs of each implementation
-	touch func(who string, p *cases.Problem, after [][]byte)
 }
 
 // The suites that verify has and bench does not.
@@ -40,7 +39,7 @@ const (
 )
 
 func (a *app) verifyCommand() *cobra.Command {
-	o := verifyFlags{touch: a.touch}
+	var o verifyFlags
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "compare the results of all implementations on the same problems",
@@ -128,7 +127,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		here = nil // a tier given by name gets a row with the reason if it cannot run
 	}
 	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: verify.Implementations(tiers, plan.kernels),
-		Backward: plan.backward, Repeat: o.times, Conformance: plan.table, Here: here, Touch: o.touch}
+		Backward: plan.backward, Repeat: o.times, Conformance: plan.table, Here: here, Touch: a.touch}
 	if verify.HasCUDA(dev) && !plan.backward {
 		v.Reference = &verify.Validation
 	}
