@@ -1,3 +1,88 @@
+// Fragments of the decode kernel, in the order in which a reader needs them: how subgroups divide a KV tile, what lies in
+// shared memory, and the operations on fragments.
+
+// -- division of the work -------------------------------------------------------------------------
+// How decode_coopmat.comp divides the head dimensions among subgroups and the vectors of 16 bytes among lanes.
+
+const uint M_FRAGS = 1;                      // row fragments of a subgroup
+const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
+const uint KV_FRAGS = KV_TILE / 16;          // fragments along the keys of a tile
+const uint QK_SPLIT = SUBGROUPS == DIM_SPLIT ? DIM_SPLIT : 1; // subgroups that split Dqk; their partial scores are added
+// Per subgroup: 32 columns of Dqk, two fragments.
+const uint QK_BLOCKS = ((HEAD_DIM + 31) / 32 + QK_SPLIT - 1) / QK_SPLIT;
+// Per subgroup: 64 columns of O, four fragments.
+const uint DV_BLOCKS = ((DV_SLICE + 63) / 64 + DIM_SPLIT - 1) / DIM_SPLIT;
+const uint DV_FRAGS = 4 * DV_BLOCKS;
+const uint Q_FRAGS = Q_SMEM_CHUNKS != 0 ? 1 : 2 * QK_BLOCKS; // in registers
+const uint S_FRAGS = KV_FRAGS;
+#define DIM_INDEX (DIM_SPLIT == 1 ? 0 : gl_SubgroupID % DIM_SPLIT)
+#define QK_FIRST_COL (QK_SPLIT == 1 ? 0 : DIM_INDEX * QK_BLOCKS * 32)
+#define DV_FIRST_COL (DIM_INDEX * DV_BLOCKS * 64)
+
+// Blocks of Q that a subgroup loads: its own; or every SUBGROUPS-th, where all read Q in shared memory.
+const uint Q_LOAD_BLOCKS = Q_SMEM_CHUNKS != 0 ? (QK_BLOCKS + SUBGROUPS - 1) / SUBGROUPS : QK_BLOCKS;
+#define Q_BLOCK(b) (Q_SMEM_CHUNKS != 0 ? (b) * SUBGROUPS + gl_SubgroupID : (b))
+// Block b that the subgroup loads has columns from col on.
+bool hasQ(uint b, uint col) {
+    const uint before = Q_SMEM_CHUNKS != 0 ? b * SUBGROUPS + SUBGROUPS - 1 : (QK_SPLIT - 1) * QK_BLOCKS + b; // at most
+    return HEAD_DIM >= (before + 1) * 32 || col < HEAD_DIM;
+}
+
+// Vectors are assigned to 32 virtual lanes, LANE_FOLD per lane of a smaller subgroup. As in PTX, a group is four lanes.
+const uint LANE_FOLD = 32 / SUBGROUP_SIZE;
+#define VIRTUAL_LANE(s) ((s) * SUBGROUP_SIZE + gl_SubgroupInvocationID)
+#define GROUP_ID(s) (VIRTUAL_LANE(s) / 4) // 0 to 7
+#define THREAD_IN_GROUP (gl_SubgroupInvocationID % 4)
+
+// -- shared memory --------------------------------------------------------------------------------
+// Shared memory of decode_coopmat.comp: smem, in vectors of 16 bytes. Small enough for two workgroups per
+// multiprocessor.
+//   0                 an area per subgroup: its scratch during the KV loop, blocks of its O afterwards
+//   ROW_MAX_BASE      row max, FRAG_M floats per subgroup
+//   FACTOR_BASE       rescale factors of O, likewise; after the KV loop row sums
+//   ROW_SUM_F32_BASE  float32 row sums, after the KV loop
+//   Q_BASE            Q, with Q_SMEM_CHUNKS; it overlays the areas if operands come from registers and it fits
+//   SCALES_BASE       scales of K and V
+#if NV2
+const bool NO_SCRATCH = REGISTER_OPERANDS != 0;
+#else
+const bool NO_SCRATCH = false;
+#endif
+const bool AREAS_ONLY = Q_SMEM_CHUNKS == 0 || NO_SCRATCH;
+const bool TWO_BLOCKS = SUM_N == 8 && AREAS_ONLY && DV_BLOCKS > 1 && QK_SPLIT == 1;
+const uint AREA_BLOCKS = TWO_BLOCKS ? 2 : 1;
+const uint AREA_STRIDE = 16 * AREA_BLOCKS + 1;
+const uint AREA_ROWS = QK_SPLIT > 1 ? 16 : SUM_N; // room for partial scores
+const uint AREA_SIZE = AREA_ROWS * AREA_STRIDE;
+const uint SCRATCH_BASE = 0;
+#define SUBGROUP_SCRATCH AREA_SIZE
+const uint ROW_MAX_SIZE = FRAG_M / 4;
+const uint ROW_MAX_BASE = SUBGROUPS * AREA_SIZE;
+const uint FACTOR_BASE = ROW_MAX_BASE + SUBGROUPS * ROW_MAX_SIZE;
+const uint ROW_SUM_F32_BASE = FACTOR_BASE + SUBGROUPS * ROW_MAX_SIZE;
+const uint ROW_STATS_END = ROW_SUM_F32_BASE + SUBGROUPS * ROW_MAX_SIZE;
+const uint Q_STRIDE = 4 * QK_BLOCKS | 1; // with Q_SMEM_CHUNKS all of Q is in shared memory
+const uint Q_SIZE = Q_SMEM_CHUNKS != 0 ? FRAG_M * Q_STRIDE : 0;
+const bool Q_IN_AREAS = NO_SCRATCH && Q_SIZE <= ROW_MAX_BASE;
+const uint Q_BASE = Q_IN_AREAS ? 0 : ROW_STATS_END;
+// Scales of a subgroup's keys overlay its area if nothing else does; else they are at the end.
+const uint SCALES_SIZE = KEY_SCALES ? KV_TILE / 4 * SCALE_KINDS : 0;
+const bool AREAS_FREE = NO_SCRATCH && Q_SMEM_CHUNKS == 0 && QK_SPLIT == 1;
+const uint SCALES_EXTRA = (AREAS_FREE ? AREA_SIZE : 0) < SCALES_SIZE ? SUBGROUPS * SCALES_SIZE : 0;
+const uint SCALES_BASE = ROW_STATS_END + (Q_IN_AREAS ? 0 : Q_SIZE);
+#define SUBGROUP_SCALES (SCALES_EXTRA == 0 ? gl_SubgroupID * AREA_SIZE : SCALES_BASE + gl_SubgroupID * SCALES_SIZE)
+shared uvec4 smem[SCALES_BASE + SCALES_EXTRA];
+// Partial scores of a subgroup with QK_SPLIT: 16 keys, double-buffered by parity, in its area behind its scratch.
+const uint QK_PARTIAL_STRIDE = 5;
+const uint QK_PARTIAL_SIZE = 16 * QK_PARTIAL_STRIDE;
+#define QK_PARTIAL(subgroup) ((subgroup) * AREA_SIZE + QK_PARTIAL_SIZE * (1 + parity))
+shared uint nonFiniteSeen; // V of a masked tile, or a scale of V, has Inf or NaN, see non_finite_general.glsl
+#define DROPS_NON_FINITE (ROW_MASKS || KEY_SCALES)
+// Keys of each subgroup's tile, if they are sparse tokens.
+shared uint tileKeys[SPARSE_TOKENS != 0 ? SUBGROUPS * KV_TILE : 1];
+#define TILE_KEY(col) tileKeys[gl_SubgroupID * KV_TILE + (col)]
+
+// -- fragments ------------------------------------------------------------------------------------
 // Fragments of decode_coopmat.comp. O is transposed, V^T P^T: FragSum has one query row per column, so O takes
 // registers for SUM_N rows alone. P as operand A and P^T as operand B are the same elements.
 //

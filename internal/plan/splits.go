@@ -153,7 +153,7 @@ func (o *Options) Grid(s *problem.Shape, totalQ, splits int, rows, slices uint32
 
 // holdsStats reports whether the shared memory in which decode_coopmat.comp combines the
 // splits of its rows holds their row maxima and row sums. It has 272 bytes per row and
-// subgroup at least (shaders/decode_smem.glsl).
+// subgroup at least (shaders/decode_fragments.glsl).
 func (t decodeTile) holdsStats(splits int) bool {
 	return uint64(splits+3)/4*32 <= uint64(t.Subgroups)*272
 }
