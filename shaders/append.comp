@@ -20,7 +20,8 @@
 #define ANY_DTYPE
 #define READ_ONLY // rows may be stored where they were loaded
 #include "constants.glsl"
-#include "constants_append.glsl"
+#define CONSTANTS_APPEND
+#include "constants_other.glsl"
 #include "numeric.glsl"
 
 // 120 bytes. BDA=0: storage buffers 0 to 7 are the tensors in the order of the addresses.

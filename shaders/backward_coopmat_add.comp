@@ -11,10 +11,10 @@
 // kernel reads dS at 3 TB/s on an H200.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#define CONSTANTS_FORWARD
+#define CONSTANTS_BACKWARD_COOPMAT
+#define CONSTANTS_DROPOUT
 #include "constants_coopmat.glsl"
-#include "constants_forward.glsl"
-#include "constants_backward_coopmat.glsl"
-#include "constants_dropout.glsl"
 #define CHUNK_OF_HEADS true
 #include "backward_interface.glsl"
 #include "dropout.glsl"

@@ -10,10 +10,10 @@
 // A fragment's registers are loaded again as soon as it is in shared memory, so that loads are always in flight.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#define CONSTANTS_FORWARD
+#define CONSTANTS_BACKWARD_COOPMAT
+#define CONSTANTS_F32
 #include "constants_coopmat.glsl"
-#include "constants_forward.glsl"
-#include "constants_backward_coopmat.glsl"
-#include "constants_f32.glsl"
 #define CHUNK_OF_HEADS true
 #include "backward_interface.glsl"
 #include "backward_score.glsl"

@@ -17,11 +17,11 @@
 // every sum is fixed.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#define CONSTANTS_FORWARD
+#define CONSTANTS_BACKWARD_COOPMAT
+#define CONSTANTS_DROPOUT
+#define CONSTANTS_F32
 #include "constants_coopmat.glsl"
-#include "constants_forward.glsl"
-#include "constants_backward_coopmat.glsl"
-#include "constants_dropout.glsl"
-#include "constants_f32.glsl"
 #define CHUNK_OF_HEADS (STORE_DS != 0)
 #include "backward_interface.glsl"
 #include "dropout.glsl"

@@ -14,11 +14,11 @@
 #define READ_ONLY readonly // the statistics are read and written
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#define CONSTANTS_FORWARD
+#define CONSTANTS_BACKWARD_COOPMAT
+#define CONSTANTS_DROPOUT
+#define CONSTANTS_F32
 #include "constants_coopmat.glsl"
-#include "constants_forward.glsl"
-#include "constants_backward_coopmat.glsl"
-#include "constants_dropout.glsl"
-#include "constants_f32.glsl"
 #include "backward_interface.glsl"
 #include "dropout.glsl"
 #include "backward_dropout.glsl"

@@ -15,11 +15,11 @@
 // Row tiles that attend to every key have a loop of their own. The order of every sum is fixed.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#define CONSTANTS_FORWARD
+#define CONSTANTS_BACKWARD_COOPMAT
+#define CONSTANTS_BACKWARD_RARE
+#define CONSTANTS_DROPOUT
 #include "constants_coopmat.glsl"
-#include "constants_forward.glsl"
-#include "constants_backward_coopmat.glsl"
-#include "constants_backward_rare.glsl"
-#include "constants_dropout.glsl"
 #define CHUNK_OF_HEADS (STORE_DS != 0)
 #include "backward_interface.glsl"
 #include "dropout.glsl"

@@ -12,10 +12,10 @@
 // KV tiles that every row attends to have a loop of their own. The order of every sum is fixed.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#define CONSTANTS_FORWARD
+#define CONSTANTS_BACKWARD_COOPMAT
+#define CONSTANTS_DROPOUT
 #include "constants_coopmat.glsl"
-#include "constants_forward.glsl"
-#include "constants_backward_coopmat.glsl"
-#include "constants_dropout.glsl"
 #include "backward_interface.glsl"
 #include "dropout.glsl"
 #include "backward_dropout.glsl"

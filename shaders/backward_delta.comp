@@ -16,8 +16,8 @@
 #extension GL_EXT_buffer_reference_uvec2 : require
 #endif
 #define ANY_DTYPE
+#define CONSTANTS_BACKWARD
 #include "constants.glsl"
-#include "constants_backward.glsl"
 #include "constants_dropout.glsl"
 #include "numeric.glsl"
 

@@ -28,10 +28,10 @@
 #endif
 #define BACKWARD
 
+#define CONSTANTS_ATTENTION
+#define CONSTANTS_GENERAL
+#define CONSTANTS_BACKWARD
 #include "constants.glsl"
-#include "constants_attention.glsl"
-#include "constants_general.glsl"
-#include "constants_backward.glsl"
 #include "numeric.glsl"
 
 // 256 bytes. Strides are in elements and below 2^32; a row is contiguous.

@@ -13,9 +13,9 @@
 #extension GL_EXT_buffer_reference_uvec2 : require
 #endif
 #define ANY_DTYPE
+#define CONSTANTS_GENERAL
+#define CONSTANTS_BACKWARD
 #include "constants.glsl"
-#include "constants_general.glsl"
-#include "constants_backward.glsl"
 #include "numeric.glsl"
 
 // 56 bytes, units as in backward_interface.glsl. BDA=0: bindings 0 stats, 1 sinks, 2 dSinks, 3 cu_seqlens_q, 4 seqused_q.

@@ -17,8 +17,8 @@
 #extension GL_EXT_buffer_reference_uvec2 : require
 #endif
 #define ANY_DTYPE
+#define CONSTANTS_GENERAL
 #include "constants.glsl"
-#include "constants_general.glsl"
 #include "numeric.glsl"
 
 // 80 bytes, units as in interface.glsl. BDA=0: storage buffers 0 and 1 are O and statistics of the splits, 2 the sinks, 3

@@ -1,6 +1,6 @@
-// Specialization constants of every kernel. The constants of a kernel family are in constants_FAMILY.glsl, which only the
-// kernels of the family include, so that a new constant changes no other modules. An id is unique among all of these
-// files. shaders/build reads their lines that begin with `layout(constant_id` and generates constants_gen.go; the comment
+// Specialization constants of every kernel, then sections of kernel families, those of cooperative matrices being in
+// constants_coopmat.glsl. A kernel has a section if it defines CONSTANTS_ and the section's name before it includes the
+// file, so that a new constant changes no other modules. An id is unique among all of these files. shaders/build reads their lines that begin with `layout(constant_id` and generates constants_gen.go; the comment
 // of a line becomes the comment of its Go constant.
 #ifndef CONSTANTS_GLSL
 #define CONSTANTS_GLSL
@@ -28,6 +28,55 @@ const uint DTYPE = TYPE_BF16;
 const uint DTYPE = TYPE_F32;
 #else
 const uint DTYPE = TYPE_F16;
+#endif
+
+#ifdef CONSTANTS_ATTENTION
+// -- forward kernels of every tier ----------------------------------------------------------------
+// Specialization constants of the forward kernels of every tier.
+layout(constant_id = 11) const uint CAUSAL = 0;       // 1: a row sees the keys up to row + causalOffset
+layout(constant_id = 13) const uint ALIGN_Q = 1;      // elements
+layout(constant_id = 14) const uint ALIGN_K = 1;      // elements
+layout(constant_id = 15) const uint ALIGN_V = 1;      // elements
+layout(constant_id = 6) const uint KV_TILE = 64;      // kBlockN: keys per KV tile
+layout(constant_id = 10) const uint DV_SLICE = 128;   // columns of O per workgroup
+#endif
+
+#ifdef CONSTANTS_GENERAL
+// -- options of a call ----------------------------------------------------------------------------
+// Specialization constants of the general kernels: the options of a call; 0 is off.
+layout(constant_id = 31) const uint PACK_GQA = 0;      // query heads per KV head that are packed into rows: row r is query r / PACK_GQA
+layout(constant_id = 32) const uint VARLEN = 0;        // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
+layout(constant_id = 33) const uint PAGE_SIZE = 0;     // keys per page of a paged KV cache
+layout(constant_id = 34) const uint SPARSE_TOKENS = 0; // 1: a list names the keys of a sequence
+layout(constant_id = 35) const uint SPARSE_BLOCK_Q = 0; // queries per block of the block-sparse mask
+layout(constant_id = 36) const uint SPARSE_BLOCK_K = 0; // keys per block of the block-sparse mask
+layout(constant_id = 37) const uint WINDOW = 0;        // sum of 1 bounded on the left, 2 bounded on the right
+layout(constant_id = 38) const uint SOFTCAP = 0;       // 1: scores are soft-capped
+layout(constant_id = 39) const uint ALIBI = 0;         // 1: ALiBi slopes
+layout(constant_id = 40) const uint SINKS = 0;         // 1: one sink logit per head
+layout(constant_id = 41) const uint BIAS = 0;          // 1 float16, 2 bfloat16, 3 float32
+layout(constant_id = 42) const uint MASK = 0;          // 1: one mask byte per score
+layout(constant_id = 43) const uint KV_TYPE = 0;       // type of K and V: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
+layout(constant_id = 44) const uint KV_SCALE_BLOCK = 1; // keys that share a scale of int8 and float8
+layout(constant_id = 45) const uint SPLIT = 0;         // 1: several workgroups split the keys of a row and write float32 partial states
+layout(constant_id = 52) const uint DECODE_PART_ROWS = 0; // not 0: sequences of at most this many rows are the decode part of a mixed batch
+layout(constant_id = 54) const uint IS_DECODE_PART = 0; // 1: this dispatch computes the decode part, 0: the prefill part
+#endif
+
+#ifdef CONSTANTS_BACKWARD
+// -- backward kernels -----------------------------------------------------------------------------
+// Specialization constants of the backward kernels.
+layout(constant_id = 70) const uint HAS_DLSE = 0;      // 1: LSE has a gradient
+layout(constant_id = 71) const uint ACCUMULATE = 0;    // 1: dQ, dK and dV are added to what the outputs hold
+layout(constant_id = 72) const uint ALIGN_DO = 1;      // elements, as ALIGN_Q
+layout(constant_id = 73) const uint ALIGN_DX = 1;      // elements: of dQ or dK
+layout(constant_id = 74) const uint ALIGN_DV = 1;      // elements
+layout(constant_id = 75) const uint HAS_DK = 1;        // 1: the dK and dV kernel computes dK
+layout(constant_id = 76) const uint HAS_DV = 1;        // 1: it computes dV
+layout(constant_id = 77) const uint SUM_QUERIES = 0;   // 1: dBias has one row, the sum over the queries
+layout(constant_id = 78) const uint DLSE_IN_DELTA = 0; // 1: backward_delta.comp subtracts dLSE from delta, see backward_stats.glsl
+layout(constant_id = 111) const uint F32_GRADIENTS = 0; // 1: dQ, dK and dV are float32, whatever the storage type
+layout(constant_id = 79) const uint STAT_LANES = 16;   // invocations per row of backward_delta.comp, a power of two
 #endif
 
 #endif

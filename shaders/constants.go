@@ -22,7 +22,7 @@ var (
 )
 
 // ConstantFiles lists the files of dir that declare constants: constants.glsl first, which
-// every kernel includes, then the files of the kernel families.
+// every kernel includes, then those of kernel families.
 func ConstantFiles(dir fs.FS) ([]string, error) {
 	return fs.Glob(dir, "constants*.glsl") // sorted: '.' is before '_'
 }

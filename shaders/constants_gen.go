@@ -10,63 +10,12 @@ const (
 	ConstHasLse           uint32 = 12  // 1: the log-sum-exp of each row is written
 	ConstAlignO           uint32 = 16  // elements
 	ConstDtype            uint32 = 17  // 0 f16, 1 bf16, 2 f32
-	ConstLanesPerRow      uint32 = 60  // invocations per row, a power of two
-	ConstCacheType        uint32 = 61  // type of the cache, as KV_TYPE; 0: the type of the new rows
-	ConstRotaryDim        uint32 = 62  // elements that are rotated, in pairs; 0: none
-	ConstRotaryFirst      uint32 = 63  // elements of a row before the rotated ones
-	ConstRotaryHalfSplit  uint32 = 64  // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
 	ConstCausal           uint32 = 11  // 1: a row sees the keys up to row + causalOffset
 	ConstAlignQ           uint32 = 13  // elements
 	ConstAlignK           uint32 = 14  // elements
 	ConstAlignV           uint32 = 15  // elements
 	ConstKvTile           uint32 = 6   // kBlockN: keys per KV tile
 	ConstDvSlice          uint32 = 10  // columns of O per workgroup
-	ConstHasDlse          uint32 = 70  // 1: LSE has a gradient
-	ConstAccumulate       uint32 = 71  // 1: dQ, dK and dV are added to what the outputs hold
-	ConstAlignDo          uint32 = 72  // elements, as ALIGN_Q
-	ConstAlignDx          uint32 = 73  // elements: of dQ or dK
-	ConstAlignDv          uint32 = 74  // elements
-	ConstHasDk            uint32 = 75  // 1: the dK and dV kernel computes dK
-	ConstHasDv            uint32 = 76  // 1: it computes dV
-	ConstSumQueries       uint32 = 77  // 1: dBias has one row, the sum over the queries
-	ConstDlseInDelta      uint32 = 78  // 1: backward_delta.comp subtracts dLSE from delta, see backward_stats.glsl
-	ConstF32Gradients     uint32 = 111 // 1: dQ, dK and dV are float32, whatever the storage type
-	ConstStatLanes        uint32 = 79  // invocations per row of backward_delta.comp, a power of two
-	ConstRowTile          uint32 = 80  // rows per row tile of the dK and dV kernel; KV_STEP of them per product
-	ConstStoreDs          uint32 = 81  // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
-	ConstOperandsInSmem   uint32 = 110 // 1: P and dS become operands in shared memory, see backward_operands.glsl
-	ConstRareWork         uint32 = 118 // workgroups of the dispatch: 0 all, 1 all but rare ones, which it marks, 2 marked ones
-	ConstSubgroupSize     uint32 = 1   // invocations per subgroup
-	ConstSubgroupBarrier  uint32 = 21  // 0: a subgroup runs in lockstep and needs no barrier, see subgroupSync
-	ConstFragM            uint32 = 2   // rows of a fragment
-	ConstFragN            uint32 = 3   // columns of a fragment
-	ConstFragK            uint32 = 4   // depth of a fragment
-	ConstSumN             uint32 = 22  // columns of the row sum fragment; decode_coopmat.comp: query rows, the columns of its O
-	ConstQSmemChunks      uint32 = 24  // chunks of FRAG_K columns of Q in shared memory, the others are in registers
-	ConstCopyVectors      uint32 = 117 // 16-byte loads in flight per invocation
-	ConstRegisterOperands uint32 = 48  // 1: decode_coopmat.comp fills operands from registers, 0: through shared memory
-	ConstCombine          uint32 = 49  // with SPLIT, the last workgroup of a row combines the splits: 1 to O, 2 to O and LSE
-	ConstDimSplit         uint32 = 50  // subgroups of decode_coopmat.comp that split the head dimension of the same keys
-	ConstPrefetch         uint32 = 51  // decode_coopmat.comp loads of the next KV tile during this one's products: 1 V, 2 K and V
-	ConstCheckKvEnd       uint32 = 30  // 0: unmasked tiles are loaded without comparing keys with Sk; the last unmasked tile is masked then
-	ConstCausalSkip       uint32 = 25  // 0: KV tiles above the causal diagonal are masked instead of skipped
-	ConstUnmaskedLoop     uint32 = 26  // 0: every KV tile goes through the masked loop
-	ConstExp2             uint32 = 27  // 0: natural exponentials
-	ConstTileAddressing   uint32 = 28  // 0: every load computes its address from the start of the tensor
-	ConstAblate           uint32 = 29  // leaves out a part of the work: wrong results, true cost of the rest
-	ConstDropout          uint32 = 90  // 1: weights are dropped, see dropout.glsl
-	ConstTermsInSmem      uint32 = 120 // 1: P becomes operands in shared memory, see f32_terms.glsl
-	ConstFences           uint32 = 121 // 1: a fence before the fragments of each chunk of K and of V are loaded
-	ConstGroup            uint32 = 122 // fragments of K or V that a subgroup multiplies at the same time
-	ConstOrder            uint32 = 123 // 1: under a causal mask the longest row tiles of all heads start first, see work_tile_dense.glsl
-	ConstPairTile         uint32 = 124 // keys of a KV tile of the loop with pairs of float16, see f32_pairs.glsl; 0: no such loop
-	ConstPairGroup        uint32 = 125 // as GROUP, in that loop
-	ConstPairFences       uint32 = 126 // as FENCES, in that loop
-	ConstMFrags           uint32 = 5   // fragments of FRAG_M query rows per subgroup
-	ConstKvStep           uint32 = 23  // keys of a KV tile per Q K^T product
-	ConstKeysPerSubgroup  uint32 = 53  // not 0: consecutive keys of a KV tile that one subgroup loads
-	ConstSplitKv          uint32 = 46  // 1: with SPLIT, subgroups split the keys too: all have the same rows and one KV step of each tile
-	ConstAliasKv          uint32 = 47  // 1: V overwrites K in shared memory; a subgroup processes a KV tile in one step
 	ConstPackGqa          uint32 = 31  // query heads per KV head that are packed into rows: row r is query r / PACK_GQA
 	ConstVarlen           uint32 = 32  // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
 	ConstPageSize         uint32 = 33  // keys per page of a paged KV cache
@@ -84,8 +33,60 @@ const (
 	ConstSplit            uint32 = 45  // 1: several workgroups split the keys of a row and write float32 partial states
 	ConstDecodePartRows   uint32 = 52  // not 0: sequences of at most this many rows are the decode part of a mixed batch
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
+	ConstHasDlse          uint32 = 70  // 1: LSE has a gradient
+	ConstAccumulate       uint32 = 71  // 1: dQ, dK and dV are added to what the outputs hold
+	ConstAlignDo          uint32 = 72  // elements, as ALIGN_Q
+	ConstAlignDx          uint32 = 73  // elements: of dQ or dK
+	ConstAlignDv          uint32 = 74  // elements
+	ConstHasDk            uint32 = 75  // 1: the dK and dV kernel computes dK
+	ConstHasDv            uint32 = 76  // 1: it computes dV
+	ConstSumQueries       uint32 = 77  // 1: dBias has one row, the sum over the queries
+	ConstDlseInDelta      uint32 = 78  // 1: backward_delta.comp subtracts dLSE from delta, see backward_stats.glsl
+	ConstF32Gradients     uint32 = 111 // 1: dQ, dK and dV are float32, whatever the storage type
+	ConstStatLanes        uint32 = 79  // invocations per row of backward_delta.comp, a power of two
+	ConstSubgroupSize     uint32 = 1   // invocations per subgroup
+	ConstSubgroupBarrier  uint32 = 21  // 0: a subgroup runs in lockstep and needs no barrier, see subgroupSync
+	ConstFragM            uint32 = 2   // rows of a fragment
+	ConstFragN            uint32 = 3   // columns of a fragment
+	ConstFragK            uint32 = 4   // depth of a fragment
+	ConstSumN             uint32 = 22  // columns of the row sum fragment; decode_coopmat.comp: query rows, the columns of its O
+	ConstQSmemChunks      uint32 = 24  // chunks of FRAG_K columns of Q in shared memory, the others are in registers
+	ConstMFrags           uint32 = 5   // fragments of FRAG_M query rows per subgroup
+	ConstKvStep           uint32 = 23  // keys of a KV tile per Q K^T product
+	ConstKeysPerSubgroup  uint32 = 53  // not 0: consecutive keys of a KV tile that one subgroup loads
+	ConstSplitKv          uint32 = 46  // 1: with SPLIT, subgroups split the keys too: all have the same rows and one KV step of each tile
+	ConstAliasKv          uint32 = 47  // 1: V overwrites K in shared memory; a subgroup processes a KV tile in one step
+	ConstRowElements      uint32 = 55  // consecutive elements of a lane that lie in one row of an accumulator; 0: unknown, see row_sum_f32.glsl
+	ConstRowTile          uint32 = 80  // rows per row tile of the dK and dV kernel; KV_STEP of them per product
+	ConstStoreDs          uint32 = 81  // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
+	ConstOperandsInSmem   uint32 = 110 // 1: P and dS become operands in shared memory, see backward_operands.glsl
+	ConstRareWork         uint32 = 118 // workgroups of the dispatch: 0 all, 1 all but rare ones, which it marks, 2 marked ones
+	ConstCheckKvEnd       uint32 = 30  // 0: unmasked tiles are loaded without comparing keys with Sk; the last unmasked tile is masked then
+	ConstCausalSkip       uint32 = 25  // 0: KV tiles above the causal diagonal are masked instead of skipped
+	ConstUnmaskedLoop     uint32 = 26  // 0: every KV tile goes through the masked loop
+	ConstExp2             uint32 = 27  // 0: natural exponentials
+	ConstTileAddressing   uint32 = 28  // 0: every load computes its address from the start of the tensor
+	ConstAblate           uint32 = 29  // leaves out a part of the work: wrong results, true cost of the rest
+	ConstTermsInSmem      uint32 = 120 // 1: P becomes operands in shared memory, see f32_terms.glsl
+	ConstFences           uint32 = 121 // 1: a fence before the fragments of each chunk of K and of V are loaded
+	ConstGroup            uint32 = 122 // fragments of K or V that a subgroup multiplies at the same time
+	ConstOrder            uint32 = 123 // 1: under a causal mask the longest row tiles of all heads start first, see work_tile_dense.glsl
+	ConstPairTile         uint32 = 124 // keys of a KV tile of the loop with pairs of float16, see f32_pairs.glsl; 0: no such loop
+	ConstPairGroup        uint32 = 125 // as GROUP, in that loop
+	ConstPairFences       uint32 = 126 // as FENCES, in that loop
+	ConstRegisterOperands uint32 = 48  // 1: decode_coopmat.comp fills operands from registers, 0: through shared memory
+	ConstCombine          uint32 = 49  // with SPLIT, the last workgroup of a row combines the splits: 1 to O, 2 to O and LSE
+	ConstDimSplit         uint32 = 50  // subgroups of decode_coopmat.comp that split the head dimension of the same keys
+	ConstPrefetch         uint32 = 51  // decode_coopmat.comp loads of the next KV tile during this one's products: 1 V, 2 K and V
+	ConstDropout          uint32 = 90  // 1: weights are dropped, see dropout.glsl
+	ConstLanesPerRow      uint32 = 60  // invocations per row, a power of two
+	ConstCacheType        uint32 = 61  // type of the cache, as KV_TYPE; 0: the type of the new rows
+	ConstRotaryDim        uint32 = 62  // elements that are rotated, in pairs; 0: none
+	ConstRotaryFirst      uint32 = 63  // elements of a row before the rotated ones
+	ConstRotaryHalfSplit  uint32 = 64  // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
 	ConstF32States        uint32 = 108 // 1: O of the states is float32, whatever the storage type of the result
 	ConstSumStates        uint32 = 112 // 1: O is the sum of the O of the states, which have no LSE
+	ConstCopyVectors      uint32 = 117 // 16-byte loads in flight per invocation
 	ConstPeakSteps        uint32 = 109 // products per accumulator, a multiple of 8; 0: the dispatch does nothing
 	ConstPeakA            uint32 = 113 // A fragments per subgroup: 1, 2 or 4
 	ConstPeakB            uint32 = 114 // B fragments per subgroup: 2, 4 or 8
@@ -99,7 +100,6 @@ const (
 	ConstPlainSubgroupsM  uint32 = 105 // subgroups along the rows of a tile
 	ConstPlainSubgroupsN  uint32 = 106 // subgroups along the columns of a tile
 	ConstPlainBackward    uint32 = 107 // 1: the softmax kernel computes dS from P and dP
-	ConstRowElements      uint32 = 55  // consecutive elements of a lane that lie in one row of an accumulator; 0: unknown, see row_sum_f32.glsl
 	ConstQTile            uint32 = 7   // kBlockM: query rows per workgroup (scalar tier)
 	ConstThreadsX         uint32 = 18  // width of the grid of invocations: along keys, and along columns of O
 	ConstChunkD           uint32 = 19  // elements of Dqk in shared memory at a time
@@ -114,63 +114,12 @@ var constantNames = map[uint32]string{
 	ConstHasLse:           "HAS_LSE",
 	ConstAlignO:           "ALIGN_O",
 	ConstDtype:            "DTYPE",
-	ConstLanesPerRow:      "LANES_PER_ROW",
-	ConstCacheType:        "CACHE_TYPE",
-	ConstRotaryDim:        "ROTARY_DIM",
-	ConstRotaryFirst:      "ROTARY_FIRST",
-	ConstRotaryHalfSplit:  "ROTARY_HALF_SPLIT",
 	ConstCausal:           "CAUSAL",
 	ConstAlignQ:           "ALIGN_Q",
 	ConstAlignK:           "ALIGN_K",
 	ConstAlignV:           "ALIGN_V",
 	ConstKvTile:           "KV_TILE",
 	ConstDvSlice:          "DV_SLICE",
-	ConstHasDlse:          "HAS_DLSE",
-	ConstAccumulate:       "ACCUMULATE",
-	ConstAlignDo:          "ALIGN_DO",
-	ConstAlignDx:          "ALIGN_DX",
-	ConstAlignDv:          "ALIGN_DV",
-	ConstHasDk:            "HAS_DK",
-	ConstHasDv:            "HAS_DV",
-	ConstSumQueries:       "SUM_QUERIES",
-	ConstDlseInDelta:      "DLSE_IN_DELTA",
-	ConstF32Gradients:     "F32_GRADIENTS",
-	ConstStatLanes:        "STAT_LANES",
-	ConstRowTile:          "ROW_TILE",
-	ConstStoreDs:          "STORE_DS",
-	ConstOperandsInSmem:   "OPERANDS_IN_SMEM",
-	ConstRareWork:         "RARE_WORK",
-	ConstSubgroupSize:     "SUBGROUP_SIZE",
-	ConstSubgroupBarrier:  "SUBGROUP_BARRIER",
-	ConstFragM:            "FRAG_M",
-	ConstFragN:            "FRAG_N",
-	ConstFragK:            "FRAG_K",
-	ConstSumN:             "SUM_N",
-	ConstQSmemChunks:      "Q_SMEM_CHUNKS",
-	ConstCopyVectors:      "COPY_VECTORS",
-	ConstRegisterOperands: "REGISTER_OPERANDS",
-	ConstCombine:          "COMBINE",
-	ConstDimSplit:         "DIM_SPLIT",
-	ConstPrefetch:         "PREFETCH",
-	ConstCheckKvEnd:       "CHECK_KV_END",
-	ConstCausalSkip:       "CAUSAL_SKIP",
-	ConstUnmaskedLoop:     "UNMASKED_LOOP",
-	ConstExp2:             "EXP2",
-	ConstTileAddressing:   "TILE_ADDRESSING",
-	ConstAblate:           "ABLATE",
-	ConstDropout:          "DROPOUT",
-	ConstTermsInSmem:      "TERMS_IN_SMEM",
-	ConstFences:           "FENCES",
-	ConstGroup:            "GROUP",
-	ConstOrder:            "ORDER",
-	ConstPairTile:         "PAIR_TILE",
-	ConstPairGroup:        "PAIR_GROUP",
-	ConstPairFences:       "PAIR_FENCES",
-	ConstMFrags:           "M_FRAGS",
-	ConstKvStep:           "KV_STEP",
-	ConstKeysPerSubgroup:  "KEYS_PER_SUBGROUP",
-	ConstSplitKv:          "SPLIT_KV",
-	ConstAliasKv:          "ALIAS_KV",
 	ConstPackGqa:          "PACK_GQA",
 	ConstVarlen:           "VARLEN",
 	ConstPageSize:         "PAGE_SIZE",
@@ -188,8 +137,60 @@ var constantNames = map[uint32]string{
 	ConstSplit:            "SPLIT",
 	ConstDecodePartRows:   "DECODE_PART_ROWS",
 	ConstIsDecodePart:     "IS_DECODE_PART",
+	ConstHasDlse:          "HAS_DLSE",
+	ConstAccumulate:       "ACCUMULATE",
+	ConstAlignDo:          "ALIGN_DO",
+	ConstAlignDx:          "ALIGN_DX",
+	ConstAlignDv:          "ALIGN_DV",
+	ConstHasDk:            "HAS_DK",
+	ConstHasDv:            "HAS_DV",
+	ConstSumQueries:       "SUM_QUERIES",
+	ConstDlseInDelta:      "DLSE_IN_DELTA",
+	ConstF32Gradients:     "F32_GRADIENTS",
+	ConstStatLanes:        "STAT_LANES",
+	ConstSubgroupSize:     "SUBGROUP_SIZE",
+	ConstSubgroupBarrier:  "SUBGROUP_BARRIER",
+	ConstFragM:            "FRAG_M",
+	ConstFragN:            "FRAG_N",
+	ConstFragK:            "FRAG_K",
+	ConstSumN:             "SUM_N",
+	ConstQSmemChunks:      "Q_SMEM_CHUNKS",
+	ConstMFrags:           "M_FRAGS",
+	ConstKvStep:           "KV_STEP",
+	ConstKeysPerSubgroup:  "KEYS_PER_SUBGROUP",
+	ConstSplitKv:          "SPLIT_KV",
+	ConstAliasKv:          "ALIAS_KV",
+	ConstRowElements:      "ROW_ELEMENTS",
+	ConstRowTile:          "ROW_TILE",
+	ConstStoreDs:          "STORE_DS",
+	ConstOperandsInSmem:   "OPERANDS_IN_SMEM",
+	ConstRareWork:         "RARE_WORK",
+	ConstCheckKvEnd:       "CHECK_KV_END",
+	ConstCausalSkip:       "CAUSAL_SKIP",
+	ConstUnmaskedLoop:     "UNMASKED_LOOP",
+	ConstExp2:             "EXP2",
+	ConstTileAddressing:   "TILE_ADDRESSING",
+	ConstAblate:           "ABLATE",
+	ConstTermsInSmem:      "TERMS_IN_SMEM",
+	ConstFences:           "FENCES",
+	ConstGroup:            "GROUP",
+	ConstOrder:            "ORDER",
+	ConstPairTile:         "PAIR_TILE",
+	ConstPairGroup:        "PAIR_GROUP",
+	ConstPairFences:       "PAIR_FENCES",
+	ConstRegisterOperands: "REGISTER_OPERANDS",
+	ConstCombine:          "COMBINE",
+	ConstDimSplit:         "DIM_SPLIT",
+	ConstPrefetch:         "PREFETCH",
+	ConstDropout:          "DROPOUT",
+	ConstLanesPerRow:      "LANES_PER_ROW",
+	ConstCacheType:        "CACHE_TYPE",
+	ConstRotaryDim:        "ROTARY_DIM",
+	ConstRotaryFirst:      "ROTARY_FIRST",
+	ConstRotaryHalfSplit:  "ROTARY_HALF_SPLIT",
 	ConstF32States:        "F32_STATES",
 	ConstSumStates:        "SUM_STATES",
+	ConstCopyVectors:      "COPY_VECTORS",
 	ConstPeakSteps:        "PEAK_STEPS",
 	ConstPeakA:            "PEAK_A",
 	ConstPeakB:            "PEAK_B",
@@ -203,7 +204,6 @@ var constantNames = map[uint32]string{
 	ConstPlainSubgroupsM:  "PLAIN_SUBGROUPS_M",
 	ConstPlainSubgroupsN:  "PLAIN_SUBGROUPS_N",
 	ConstPlainBackward:    "PLAIN_BACKWARD",
-	ConstRowElements:      "ROW_ELEMENTS",
 	ConstQTile:            "Q_TILE",
 	ConstThreadsX:         "THREADS_X",
 	ConstChunkD:           "CHUNK_D",

@@ -13,7 +13,8 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 #include "constants.glsl"
-#include "constants_copy.glsl"
+#define CONSTANTS_COPY
+#include "constants_other.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer From { uvec4 at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer To { uvec4 at[]; };

@@ -15,8 +15,8 @@
 // forward_coopmat.comp.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#define CONSTANTS_DECODE
 #include "constants_coopmat.glsl"
-#include "constants_decode.glsl"
 
 #define CHECKS_SPARSE_TILES 1
 #define KV_LOOPS (LOCAL_SIZE / SUBGROUP_SIZE / DIM_SPLIT)

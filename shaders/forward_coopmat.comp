@@ -12,10 +12,10 @@
 // and at the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#define CONSTANTS_FORWARD
+#define CONSTANTS_ROW_SUM
+#define CONSTANTS_DENSE
 #include "constants_coopmat.glsl"
-#include "constants_forward.glsl"
-#include "constants_row_sum.glsl"
-#include "constants_dense.glsl"
 #include "interface.glsl"
 
 #define ROWS p.Sq

@@ -13,12 +13,12 @@
 // them multiplies unmasked tiles as pairs of float16, up to the first that is not in their range (f32_pairs.glsl).
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#define CONSTANTS_FORWARD
+#define CONSTANTS_ROW_SUM
+#define CONSTANTS_DENSE
+#define CONSTANTS_F32
+#define CONSTANTS_F32_PAIRS
 #include "constants_coopmat.glsl"
-#include "constants_forward.glsl"
-#include "constants_row_sum.glsl"
-#include "constants_dense.glsl"
-#include "constants_f32.glsl"
-#include "constants_f32_pairs.glsl"
 #define LONGEST_FIRST (ORDER != 0) // in work_tile_dense.glsl
 #include "interface.glsl"
 

@@ -9,10 +9,10 @@
 // loads in flight.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#define CONSTANTS_FORWARD
+#define CONSTANTS_ROW_SUM
+#define CONSTANTS_DROPOUT
 #include "constants_coopmat.glsl"
-#include "constants_forward.glsl"
-#include "constants_row_sum.glsl"
-#include "constants_dropout.glsl"
 #define HAS_DROPOUT
 #define SUBGROUPS_PER_SPLIT (LOCAL_SIZE / SUBGROUP_SIZE) // with SPLIT_KV
 #include "interface.glsl"

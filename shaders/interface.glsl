@@ -24,11 +24,11 @@
 #define GENERAL 0
 #endif
 
-#include "constants.glsl"
-#include "constants_attention.glsl"
+#define CONSTANTS_ATTENTION
 #if GENERAL
-#include "constants_general.glsl"
+#define CONSTANTS_GENERAL
 #endif
+#include "constants.glsl"
 #include "numeric.glsl"
 
 // 120 bytes, 256 with GENERAL. Strides are in elements and below 2^32; a row is contiguous.

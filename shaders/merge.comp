@@ -22,7 +22,8 @@
 #define ANY_DTYPE
 #define READ_ONLY // a state may alias the output
 #include "constants.glsl"
-#include "constants_merge.glsl"
+#define CONSTANTS_MERGE
+#include "constants_other.glsl"
 #include "numeric.glsl"
 
 // 116 bytes, units as in interface.glsl. Two groups of states, each with one stride between states.

@@ -21,7 +21,8 @@
 #include "coopmat_extensions.glsl"
 #endif
 #include "constants.glsl"
-#include "constants_peak.glsl"
+#define CONSTANTS_PEAK
+#include "constants_other.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Sums { float at[]; };
 

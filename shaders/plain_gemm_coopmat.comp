@@ -15,7 +15,8 @@
 #include "coopmat_extensions.glsl"
 #include "constants.glsl"
 #include "constants_coopmat.glsl"
-#include "constants_plain.glsl"
+#define CONSTANTS_PLAIN
+#include "constants_other.glsl"
 #include "numeric.glsl"
 #include "plain_gemm.glsl"
 

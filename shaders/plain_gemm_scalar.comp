@@ -12,7 +12,8 @@
 #define BDA 1
 #define ANY_DTYPE
 #include "constants.glsl"
-#include "constants_plain.glsl"
+#define CONSTANTS_PLAIN
+#include "constants_other.glsl"
 #include "plain_gemm.glsl"
 
 const uint SIDE = 16;

@@ -13,7 +13,8 @@
 #define ANY_DTYPE
 #define READ_ONLY // P is stored over S, dS over dP
 #include "constants.glsl"
-#include "constants_plain.glsl"
+#define CONSTANTS_PLAIN
+#include "constants_other.glsl"
 #include "numeric.glsl"
 #include "addressing.glsl"
 
