@@ -17,7 +17,6 @@
 #define CHUNK_OF_HEADS true
 #include "backward_interface.glsl"
 #include "backward_score.glsl"
-#include "storage_words.glsl"
 #include "fragments.glsl"
 #include "f32_terms.glsl"
 
@@ -46,7 +45,6 @@ shared uvec4 smem[SCRATCH_BASE + SUBGROUPS * SUBGROUP_SCRATCH];
 
 FragC dQ[M_FRAGS * CHUNKS];
 FragA P[TERMS * M_FRAGS]; // the terms of a column of fragments of dS
-#include "f32_operands.glsl"
 
 const uint K_VECS = (KV_TILE * ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
 

@@ -27,7 +27,6 @@
 #include "dropout.glsl"
 #include "backward_dropout.glsl"
 #include "backward_score.glsl"
-#include "storage_words.glsl"
 #include "fragments.glsl"
 #include "f32_terms.glsl"
 #define SCRATCH_IN_LOOP 0

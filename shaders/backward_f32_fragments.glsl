@@ -1,13 +1,7 @@
 // Fragments of the backward kernels of float32: scratch, places of elements, gradients to memory. The kernel defines smem
 // before.
 #define TILE_KEY(col) 0 // of sparse tokens, which these kernels do not take
-#include "scratch.glsl"
-#include "fragment_mask.glsl"
-#if NV2
-#include "fragment_ops_nv2.glsl"
-#else
-#include "fragment_ops_khr.glsl"
-#endif
+#include "fragment_ops.glsl"
 #define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
 #define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor
 #include "backward_places.glsl"

@@ -6,7 +6,6 @@
 FragA own[TERMS * M_FRAGS * (OWN_REG_CHUNKS > 0 ? OWN_REG_CHUNKS : 1)]; // K or V
 FragC X[M_FRAGS * ROW_FRAGS]; // keys by rows: S, then P; or dP, then dS
 FragA P[TERMS * M_FRAGS];     // the terms of a column of fragments of X
-#include "f32_operands.glsl"
 
 // X = own rows^T. Chunks of own that are not in registers come from shared memory.
 #define LIVE_CHUNK(g) (i + (g) < CHUNKS)

@@ -1,7 +1,8 @@
 // Operations on fragments that the backward kernels have and the forward kernels lack: functions of an element's row and
 // column, gradients to memory. Macros over the variables of main, see gemm.glsl.
 #define TILE_KEY(col) 0 // of sparse tokens, which these kernels do not take
-#include "coopmat_fragments.glsl"
+#include "fragments.glsl"
+#include "fragment_ops.glsl"
 
 const uint KV_FRAGS = KV_STEP / FRAG_N;
 #define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor

@@ -71,7 +71,7 @@ const (
 	ConstFences           uint32 = 121 // 1: a fence before the fragments of each chunk of K and of V are loaded
 	ConstGroup            uint32 = 122 // fragments of K or V that a subgroup multiplies at the same time
 	ConstOrder            uint32 = 123 // 1: under a causal mask the longest row tiles of all heads start first, see work_tile_dense.glsl
-	ConstPairTile         uint32 = 124 // keys of a KV tile of the loop with pairs of float16, see f32_pairs.glsl; 0: no such loop
+	ConstPairTile         uint32 = 124 // keys of a KV tile of the loop with pairs of float16, see f32_load.glsl; 0: no such loop
 	ConstPairGroup        uint32 = 125 // as GROUP, in that loop
 	ConstPairFences       uint32 = 126 // as FENCES, in that loop
 	ConstRegisterOperands uint32 = 48  // 1: decode_coopmat.comp fills operands from registers, 0: through shared memory

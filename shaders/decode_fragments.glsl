@@ -96,7 +96,8 @@ shared uint tileKeys[SPARSE_TOKENS != 0 ? SUBGROUPS * KV_TILE : 1];
 
 // lavapipe (Mesa 26.2) reduces rows 8 to 15 of 16x16 fragments over half of their columns.
 #define REDUCE_BY_SCRATCH (REGISTER_OPERANDS == 0)
-#include "coopmat_fragments.glsl"
+#include "fragments.glsl"
+#include "fragment_ops.glsl"
 
 FragA Q[Q_FRAGS];
 FragC S[KV_FRAGS];     // scores of a KV tile, then P
@@ -113,7 +114,6 @@ FragC rowSumScaled[1]; // with KEY_SCALES instead of rowSum; not reduced either
 #define RESCALE_ROW_SUM_F32(r, factor) rowSumF32[r] *= factor;
 
 #include "kv_scales.glsl"
-#include "kv_exact.glsl"
 
 // Rescale factors reach O's columns by way of shared memory.
 #define RESCALE_FACTOR (FACTOR_BASE + gl_SubgroupID * ROW_MAX_SIZE)

@@ -2,7 +2,7 @@
 
 // -- Q --------------------------------------------------------------------------------------------
 // Q of decode_coopmat.comp: vectors of 16 bytes become operands. Macros over the variables of main, as the
-// loads of kv_load_dense.glsl and for the same reason.
+// loads of kv_load.glsl and for the same reason.
 
 // Block b of rows g and g + 8, columns 8 t to 8 t + 7 of 32. Rows and columns past the end are zero.
 #define LOAD_Q_VECS                                                                                 \
@@ -35,7 +35,7 @@
 //      lane's of the block's first fragment, the others of the second; Q's columns follow (decode_load.glsl).
 //   V  of each 16 keys keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9, of each block of 64 columns columns 8 g to 8 g + 7. Columns g and
 //      g + 8 of fragment f are the block's columns 8 g + 2 f and 8 g + 2 f + 1.
-// With KEY_SCALES the middle two of each four columns are swapped (kv_exact.glsl), in Q and O too.
+// With KEY_SCALES the middle two of each four columns are swapped (kv_scales.glsl), in Q and O too.
 
 const uint K_LANE_KEYS = 2 * KV_FRAGS * LANE_FOLD; // keys a lane has vectors of
 const uint V_LANE_KEYS = 4 * KV_FRAGS * LANE_FOLD;

@@ -1,3 +1,119 @@
+// Q, K and V of forward_coopmat_f32.comp on their way to shared memory: pairs of float16 and what they are good for, the
+// layout of shared memory, and the loads as terms and as pairs.
+
+// -- pairs of float16 -----------------------------------------------------------------------------
+// A float32 as a pair of float16 numbers, for unmasked KV tiles whose numbers are in range. Three products of a pair with a
+// pair take half the time of six products of terms (f32_terms.glsl), and Q takes two thirds of the registers.
+//
+//   x 2^8 = hi + lo   hi is the float16 nearest to x 2^8, lo that nearest to the rest
+//   x y 2^16 = hi hi + (hi lo + lo hi) + what is left out, at most 2^-22 |x y| 2^16
+//
+// hi and lo hold 23 of the 24 bits of x: the rest has at most 13, and one is rounded off if it has 13. float16 ends, though:
+// x 2^8 is at most 65504, and the pair of a small x is off by up to 2^-33. So a tile is multiplied in pairs only if
+//   K and Q   eight neighbours of a row add up to PAIR_LIMIT_QK at most in absolute value: what the ends of float16 change
+//             in a score is under 2^-22 in log2 units, one rounding of a score of 4
+//   V         eight neighbours of a row are zero, or add up to 2^-4 at least and 2^7 at most: 2^-33 is under 2^-26 of the
+//             largest of them
+// Inf and NaN are out of range. With the first tile out of range a workgroup leaves the loop for that with terms.
+//
+// P is a pair of P 2^7: it is at most 2^8, and off by up to 2^-32 where the largest P of the row is at least 1. Bits of a
+// row depend on whether its tiles are in range. The loop has only keys that all rows of the workgroup attend to, so these
+// bits do not depend on masked keys.
+const uint PAIR = 2;
+const uint PAIR_HI = 0, PAIR_LO = 1;
+const float PAIR_SCALE = 256.0;                 // of Q, K and V
+const float PAIR_P_SHIFT = 7.0, PAIR_P_SCALE = 128.0; // of P: log2 and itself
+const float PAIR_LEAST_V = 0.0625, PAIR_MOST = 127.0;
+// Errors of 2^-33 in K add up to 2^-33 |Q|, and |Q| is the sum of HEAD_DIM / 8 sums of eight; those in Q likewise.
+#define PAIR_LIMIT_QK min(PAIR_MOST, 8192.0 / (float((HEAD_DIM + 7) / 8 * 8) * SCORE_SCALE))
+
+#define PairA coopmat<float16_t, SCOPE, FRAG_M, FRAG_K, gl_MatrixUseA>
+#define PairB coopmat<float16_t, SCOPE, FRAG_K, FRAG_N, gl_MatrixUseB>
+
+// The float16 nearest to x, halves away from zero, as a float32; x becomes the rest. By its bits: a compiler may take a
+// float16 that becomes a float32 again for x (lavapipe of Mesa 26.2 does).
+float takeHalf(inout float x) {
+    const float hi = uintBitsToFloat((floatBitsToUint(x) + 0x1000u) & 0xffffe000u);
+    x -= hi;
+    return hi;
+}
+uint takeHalves(inout float x, inout float y) {
+    const float a = takeHalf(x), b = takeHalf(y);
+    return packFloat2x16(f16vec2(a, b));
+}
+// The pairs of eight numbers, in place, and the sum of their absolute values before they are scaled.
+float splitPairs(inout uvec4 low, inout uvec4 high) {
+    vec4 a = uintBitsToFloat(low), b = uintBitsToFloat(high);
+    const float sum = ((abs(a.x) + abs(a.y)) + (abs(a.z) + abs(a.w))) + ((abs(b.x) + abs(b.y)) + (abs(b.z) + abs(b.w)));
+    a *= PAIR_SCALE;
+    b *= PAIR_SCALE;
+    low = uvec4(takeHalves(a.x, a.y), takeHalves(a.z, a.w), takeHalves(b.x, b.y), takeHalves(b.z, b.w));
+    high = uvec4(packFloat2x16(f16vec2(a.x, a.y)), packFloat2x16(f16vec2(a.z, a.w)),
+                 packFloat2x16(f16vec2(b.x, b.y)), packFloat2x16(f16vec2(b.z, b.w)));
+    return sum;
+}
+// By the sum of eight neighbours. Tests bits, as a compiler may assume that no float is NaN: positive floats are in the order
+// of their bits, and NaN and Inf are the last.
+bool atMost(float sum, float limit) { return floatBitsToUint(sum) <= floatBitsToUint(limit); }
+bool inRangeV(float sum) { return sum == 0.0 || atMost(PAIR_LEAST_V, sum) && atMost(sum, PAIR_MOST); }
+
+// -- shared memory --------------------------------------------------------------------------------
+// Tile sizes and shared memory of forward_coopmat_f32.comp. Shared memory is smem, in vectors of 16 bytes, eight terms
+// each. The terms of a row follow each other. In the loop with pairs (f32_load.glsl) the
+// K tile is at 0 and the V tile at PAIR_V_BASE; they overlay the chunks of Q, which are loaded after that loop.
+//   0             K tile, KV_TILE rows of K_STRIDE
+//   V_BASE        V tile, KV_TILE rows of V_STRIDE
+//   Q_BASE        the chunks of Q that are not in registers, WORKGROUP_ROWS rows of Q_STRIDE
+//   ROW_MAX_BASE  row max, FRAG_M floats per row fragment
+//   SCRATCH_BASE  scratch of each subgroup: a fragment as float32, or its terms. With NV2 only the code before and after
+//                 the KV loop uses it: it overlays the tiles if it fits
+// Strides are odd: rows start in different banks.
+
+const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
+const uint SUBGROUP_ROWS = M_FRAGS * FRAG_M;
+const uint WORKGROUP_ROWS = SUBGROUPS * SUBGROUP_ROWS;
+const uint QK_CHUNKS = (HEAD_DIM + FRAG_K - 1) / FRAG_K;  // fragments along Dqk
+const uint Q_REG_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? QK_CHUNKS - Q_SMEM_CHUNKS : 0;
+const uint KV_STEPS = KV_TILE / KV_STEP;
+const uint PAIR_STEPS = PAIR_TILE / KV_STEP;
+const uint KV_FRAGS = KV_STEP / FRAG_N;                   // fragments of S along the keys of a step
+const uint DV_FRAGS = (DV_SLICE + FRAG_N - 1) / FRAG_N;   // fragments of O along its columns
+
+const uint Q_FRAGS = Q_REG_CHUNKS > 0 ? M_FRAGS * Q_REG_CHUNKS : 1; // in registers, of each term
+const uint S_FRAGS = M_FRAGS * KV_FRAGS, O_FRAGS = M_FRAGS * DV_FRAGS;
+
+const uint CHUNK_VECS = FRAG_K / 8;
+const uint K_ROW_VECS = QK_CHUNKS * CHUNK_VECS; // of one term
+const uint V_ROW_VECS = DV_FRAGS * FRAG_N / 8;
+const uint Q_ROW_VECS = (QK_CHUNKS - Q_REG_CHUNKS) * CHUNK_VECS;
+const uint K_STRIDE = (TERMS * K_ROW_VECS) | 1;
+const uint V_STRIDE = (TERMS * V_ROW_VECS) | 1;
+const uint Q_STRIDE = (TERMS * Q_ROW_VECS) | 1;
+const uint TERMS_STRIDE = (TERMS * CHUNK_VECS) | 1;       // of the terms of a fragment in scratch
+
+const uint V_BASE = KV_TILE * K_STRIDE;
+const uint Q_BASE = V_BASE + KV_TILE * V_STRIDE;
+const uint Q_END = Q_BASE + (Q_ROW_VECS > 0 ? WORKGROUP_ROWS * Q_STRIDE : 0);
+const uint PAIR_K_STRIDE = (PAIR * K_ROW_VECS) | 1;
+const uint PAIR_V_STRIDE = (PAIR * V_ROW_VECS) | 1;
+const uint PAIR_V_BASE = PAIR_TILE * PAIR_K_STRIDE;
+const uint PAIR_END = PAIR_V_BASE + PAIR_TILE * PAIR_V_STRIDE;
+const uint ROW_MAX_BASE = Q_END > PAIR_END ? Q_END : PAIR_END;
+const uint ROW_MAX_SIZE = FRAG_M / 4; // of one row fragment
+const uint KV_LOOP_SIZE = ROW_MAX_BASE + SUBGROUPS * M_FRAGS * ROW_MAX_SIZE;
+const uint FLOATS_SIZE = FRAG_M * ((FRAG_N / 4) | 1), TERMS_SIZE = FRAG_M * TERMS_STRIDE;
+#define SUBGROUP_SCRATCH (FLOATS_SIZE > TERMS_SIZE ? FLOATS_SIZE : TERMS_SIZE)
+const uint SCRATCH_TOTAL = SUBGROUPS * SUBGROUP_SCRATCH;
+#if NV2
+const uint SCRATCH_BASE = SCRATCH_TOTAL <= Q_BASE ? 0 : KV_LOOP_SIZE;
+#else
+const uint SCRATCH_BASE = KV_LOOP_SIZE;
+#endif
+shared uvec4 smem[SCRATCH_BASE == 0 ? KV_LOOP_SIZE : KV_LOOP_SIZE + SCRATCH_TOTAL];
+shared uint outOfRange;    // K or V of a tile, or Q, is not in the range of pairs, see f32_load.glsl
+shared uint nonFiniteSeen; // V of a masked tile has Inf or NaN, see f32_gemm.glsl
+
+// -- loads as terms -------------------------------------------------------------------------------
 // Loads of Q, K and V of float32 into shared memory as terms, in vectors of eight elements. PREFETCH_KV loads the next KV
 // tile into kVec and vVec while this one is multiplied, SPLIT_KV replaces the vectors by their terms before the workgroup
 // barrier, where subgroups wait for each other anyway, and STORE_KV stores these behind it.
@@ -58,7 +174,7 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
     }
 
 // Masked tiles are stored without the Inf and NaN of V: P of a masked key is 0, but 0 x Inf is NaN. They are added to O
-// after the KV loop (non_finite_f32.glsl).
+// after the KV loop (f32_gemm.glsl).
 #define KEEP_NON_FINITE(low, high)
 #define DROP_NON_FINITE(low, high)                                                                  \
     if (CAUSAL != 0) {                                                                              \
@@ -87,5 +203,60 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
             const uint at = i * LOCAL_SIZE + tid;                                                   \
             if (V_RAGGED == 0 || at < KV_TILE * V_ROW_VECS)                                         \
                 storeTerms(V_BASE + at / V_ROW_VECS * V_STRIDE + at % V_ROW_VECS, V_ROW_VECS, vVec[3 * i], vVec[3 * i + 1], vVec[3 * i + 2]); \
+        }                                                                                           \
+    }
+
+// -- loads as pairs -------------------------------------------------------------------------------
+// Loads of K and V into shared memory as pairs of float16 (f32_load.glsl), like those of f32_load.glsl. Every key of the
+// tiles exists. With PAIR_TILE 0 the code is dead, but its arrays need a length.
+
+const uint PAIR_K_VECS = PAIR_TILE > 0 ? (PAIR_TILE * K_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1;
+const uint PAIR_V_VECS = PAIR_TILE > 0 ? (PAIR_TILE * V_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1;
+const bool PAIR_K_RAGGED = PAIR_TILE * K_ROW_VECS % LOCAL_SIZE != 0, PAIR_V_RAGGED = PAIR_TILE * V_ROW_VECS % LOCAL_SIZE != 0;
+
+#define PREFETCH_PAIRS                                                                              \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < PAIR_K_VECS; ++i) {                                         \
+            const uint at = i * LOCAL_SIZE + tid, key = at / K_ROW_VECS, col = at % K_ROW_VECS * 8; \
+            const bool past = PAIR_K_RAGGED && key >= PAIR_TILE;                                    \
+            kPair[2 * i] = past ? uvec4(0) : loadVecK(kRows, key, col);                             \
+            kPair[2 * i + 1] = past ? uvec4(0) : loadVecK(kRows, key, col + 4);                     \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < PAIR_V_VECS; ++i) {                                         \
+            const uint at = i * LOCAL_SIZE + tid, key = at / V_ROW_VECS, col = work.col0 + at % V_ROW_VECS * 8; \
+            const bool past = PAIR_V_RAGGED && key >= PAIR_TILE;                                    \
+            vPair[2 * i] = past ? uvec4(0) : loadVecV(vRows, key, col);                             \
+            vPair[2 * i + 1] = past ? uvec4(0) : loadVecV(vRows, key, col + 4);                     \
+        }                                                                                           \
+        kRows = advanceK(kRows, PAIR_TILE);                                                         \
+        vRows = advanceV(vRows, PAIR_TILE);                                                         \
+    }
+
+// Splits the vectors in place, and marks a tile that is out of range.
+#define SPLIT_PAIRS                                                                                 \
+    {                                                                                               \
+        bool inRange = true;                                                                        \
+        [[unroll]] for (uint i = 0; i < PAIR_K_VECS; ++i)                                           \
+            inRange = atMost(splitPairs(kPair[2 * i], kPair[2 * i + 1]), limitQK) && inRange;       \
+        [[unroll]] for (uint i = 0; i < PAIR_V_VECS; ++i)                                           \
+            inRange = inRangeV(splitPairs(vPair[2 * i], vPair[2 * i + 1])) && inRange;              \
+        if (!inRange) outOfRange = 1;                                                               \
+    }
+
+#define STORE_PAIRS                                                                                 \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < PAIR_K_VECS; ++i) {                                         \
+            const uint at = i * LOCAL_SIZE + tid, to = at / K_ROW_VECS * PAIR_K_STRIDE + at % K_ROW_VECS; \
+            if (!PAIR_K_RAGGED || at < PAIR_TILE * K_ROW_VECS) {                                    \
+                smem[to] = kPair[2 * i];                                                            \
+                smem[to + K_ROW_VECS] = kPair[2 * i + 1];                                           \
+            }                                                                                       \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < PAIR_V_VECS; ++i) {                                         \
+            const uint at = i * LOCAL_SIZE + tid, to = PAIR_V_BASE + at / V_ROW_VECS * PAIR_V_STRIDE + at % V_ROW_VECS; \
+            if (!PAIR_V_RAGGED || at < PAIR_TILE * V_ROW_VECS) {                                    \
+                smem[to] = vPair[2 * i];                                                            \
+                smem[to + V_ROW_VECS] = vPair[2 * i + 1];                                           \
+            }                                                                                       \
         }                                                                                           \
     }

@@ -6,7 +6,7 @@
 // FRAG_M of these rows alone; all subgroups share the KV tiles.
 //   registers      O, row sums, Q but for Q_SMEM_CHUNKS chunks (the registers of those decide whether 32 rows of head
 //                  dim 128 fit), and this invocation's vectors of the next KV tile
-//   shared memory  the K tile, the V tile, the other chunks of Q, the row max (forward_smem.glsl)
+//   shared memory  the K tile, the V tile, the other chunks of Q, the row max (forward_fragments.glsl)
 //   barriers       two per KV tile, before and after it is stored to shared memory
 // Unmasked tiles, which every row attends to in full, have a loop of their own. Masked tiles, at the causal diagonal
 // and at the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it.
@@ -25,17 +25,11 @@
 #define NEEDS_F32_SUM (HAS_LSE != 0)
 #define EXP2_SCORE(x) (ABLATE == ABLATE_SOFTMAX ? x : EXP2 != 0 ? exp2(x) : exp(x * LN2))
 
-#include "forward_smem.glsl"
-#include "coopmat_fragments.glsl"
-#include "fragment_state.glsl"
+#include "forward_fragments.glsl"
 #include "softmax.glsl"
 #include "gemm.glsl"
-#include "non_finite_dense.glsl"
-#include "kv_vectors.glsl"
-#include "kv_load_dense.glsl"
-#if NV2
-#include "epilogue_pairs.glsl"
-#endif
+#include "kv_load.glsl"
+#include "epilogue_functions.glsl"
 
 void main() {
     const WorkTile work = workTile(WORKGROUP_ROWS);
@@ -76,5 +70,27 @@ void main() {
 #include "forward_tile_dense.glsl"
 #undef MASKED
     }
-#include "epilogue_dense.glsl"
+
+    // -- epilogue ---------------------------------------------------------------------------------
+    // Part of main, the end: O / row sum, rounded to storage and stored; LSE. O leaves in pairs of fragments
+    // (epilogue_functions.glsl), or fragment by fragment through scratch: with KHR, if there are too many pairs, and if V has
+    // Inf or NaN.
+#define STORE_O8(row, col, words) storeO8(oBlock, row, col, words)
+#define STORE_LSE(row, value) storeLSE(work.batch, work.head, row, value)
+#define FIRST_MASKED_TILE (max(unmaskedTiles, 1 - CHECK_KV_END) - (1 - CHECK_KV_END)) // where the loop of masked tiles starts
+#define STORE_GROUP(group, row, col)                                                                \
+        if (CAUSAL != 0 && nonFiniteSeen != 0) addNonFinite(work, group, rowBase + (row), col, FIRST_MASKED_TILE * KV_TILE); \
+        STORE_O8(row, col, packScratch8(group));
+    subgroupSync();
+    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
+    barrier(); // the KV tile's shared memory becomes scratch
+    const Slice oBlock = sliceO(work.batch, work.head, rowBase);
+#include "epilogue_row_sums.glsl"
+#if NV2
+    if (M_FRAGS * PAIRS <= MAX_PAIRS && (CAUSAL == 0 || nonFiniteSeen == 0)) {
+        STORE_PAIRS
+        return;
+    }
+#endif
+#include "epilogue_fragments.glsl"
 }

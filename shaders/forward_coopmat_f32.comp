@@ -6,11 +6,11 @@
 // A workgroup owns WORKGROUP_ROWS query rows of one head and DV_SLICE columns of O. Each subgroup owns M_FRAGS * FRAG_M of
 // these rows alone; all subgroups share the KV tiles.
 //   registers      O, row sums, the terms of Q but for Q_SMEM_CHUNKS chunks, and this invocation's vectors of the next KV tile
-//   shared memory  the terms of the K tile and of the V tile, the other chunks of Q, the row max (f32_smem.glsl)
+//   shared memory  the terms of the K tile and of the V tile, the other chunks of Q, the row max (f32_load.glsl)
 //   barriers       two per KV tile, before and after it is stored to shared memory
 // Unmasked tiles, which every row attends to in full, have a loop of their own. Masked tiles, at the causal diagonal and at
 // the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it. With PAIR_TILE a loop before
-// them multiplies unmasked tiles as pairs of float16, up to the first that is not in their range (f32_pairs.glsl).
+// them multiplies unmasked tiles as pairs of float16, up to the first that is not in their range (f32_load.glsl).
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD
@@ -27,24 +27,11 @@
 #define NEEDS_F32_SUM true
 #define EXP2_SCORE(x) (ABLATE == ABLATE_SOFTMAX ? x : exp2(x))
 
-#include "storage_words.glsl"
 #include "fragments.glsl"
 #include "f32_terms.glsl"
-#include "f32_pairs.glsl"
-#include "f32_smem.glsl"
 #include "f32_load.glsl"
-#include "f32_pair_load.glsl"
-#include "scratch.glsl"
-#if NV2
-#include "fragment_ops_nv2.glsl"
-#else
-#include "fragment_ops_khr.glsl"
-#endif
-#include "f32_fragments.glsl"
-#include "softmax.glsl"
+#include "fragment_ops.glsl"
 #include "f32_gemm.glsl"
-#include "f32_pair_gemm.glsl"
-#include "non_finite_f32.glsl"
 
 void main() {
     const WorkTile work = workTile(WORKGROUP_ROWS);
@@ -69,12 +56,99 @@ void main() {
 
     uint j = 0; // KV tile
     if (PAIR_TILE > 0) {
-#include "f32_pair_loop.glsl"
+        // -- loop with pairs ----------------------------------------------------------------------
+        // The KV loop with pairs of float16 (f32_load.glsl). It sets j to the KV tiles that it has done. The row
+        // sums count 2^7 times and O 2^15 times in it.
+        const uint pairTiles = SCORE_SCALE >= 1e-20 ? unmaskedTiles * KV_TILE / PAIR_TILE : 0; // else scale is not a normal number
+        if (pairTiles > 0) {
+            const float limitQK = PAIR_LIMIT_QK;
+            uvec4 kPair[2 * PAIR_K_VECS], vPair[2 * PAIR_V_VECS];
+            PREFETCH_PAIRS
+            {
+                LOAD_Q_VECS
+                barrier(); // outOfRange is 0
+                [[unroll]] for (uint f = 0; f < frags; ++f) {
+                    subgroupSync(); // the last fragment is read
+                    [[unroll]] for (uint s = 0; s < LANE_VECS; ++s) {
+                        const uint n = f * LANE_VECS + s, group = s * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+                        if (!atMost(splitPairs(qVec[2 * n], qVec[2 * n + 1]), limitQK)) outOfRange = 1;
+                        const uint at = subgroupScratch() + group / CHUNK_VECS * TERMS_STRIDE + group % CHUNK_VECS;
+                        if (group < FRAG_VECS) {
+                            smem[at] = qVec[2 * n];
+                            smem[at + CHUNK_VECS] = qVec[2 * n + 1];
+                        }
+                    }
+                    subgroupSync();
+                    [[unroll]] for (uint term = 0; term < PAIR; ++term)
+                        coopMatLoad(pairQ[(term * M_FRAGS + f / QK_CHUNKS) * QK_CHUNKS + f % QK_CHUNKS], smem,
+                                    subgroupScratch() + term * CHUNK_VECS, TERMS_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+
+            scale = SCORE_SCALE / (PAIR_SCALE * PAIR_SCALE);
+            invScale = 1.0 / scale;
+            uint n = 0;
+            [[dont_unroll]] for (; n < pairTiles; ++n) {
+                if (ABLATE != ABLATE_LOAD || n == 0) SPLIT_PAIRS
+                if (ABLATE != ABLATE_BARRIER || n == 0) barrier(); // all subgroups have finished the last tile
+                if (outOfRange != 0) break;
+                if (ABLATE != ABLATE_LOAD || n == 0) STORE_PAIRS
+                if (ABLATE != ABLATE_BARRIER) barrier(); // the tile is complete
+                if (ABLATE != ABLATE_LOAD && n + 1 < pairTiles) PREFETCH_PAIRS
+                [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
+                gemmPairQK(0);
+                [[unroll]] for (uint s = 0; s < PAIR_STEPS; ++s) {
+                    [[unroll]] for (uint f = 0; f < S_FRAGS; ++f) S[f] = nextS[f];
+                    if (ABLATE != ABLATE_SOFTMAX) UPDATE_ROW_MAX
+                    if (s + 1 < PAIR_STEPS) gemmPairQK((s + 1) * KV_STEP); // independent of softmaxPairs
+                    softmaxPairs();
+                    gemmPairPV(s * KV_STEP);
+                }
+            }
+            j = n * (PAIR_TILE / KV_TILE);
+            const FragC onePart = FragC(1.0 / PAIR_P_SCALE);
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
+                RESCALE_ROW_SUM_F32(r, onePart)
+                [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[r * DV_FRAGS + i] *= 1.0 / (PAIR_P_SCALE * PAIR_SCALE);
+            }
+            scale = SCORE_SCALE;
+            invScale = 1.0 / scale;
+            kRows = sliceK(work.batch, work.kvHead, j * KV_TILE);
+            vRows = sliceV(work.batch, work.kvHead, j * KV_TILE);
+            barrier(); // all subgroups have finished the last tile, whose shared memory becomes scratch
+        }
+
     }
     uvec4 kVec[3 * K_VECS], vVec[3 * V_VECS];
     if (PAIR_TILE == 0 || j < tiles) {
         PREFETCH_KV(j, 1)
-#include "f32_load_q.glsl"
+
+        // -- load of Q ----------------------------------------------------------------------------
+        // Loads the terms of the subgroup's rows of Q. Fragment by fragment, those of Q_REG_CHUNKS chunks pass through
+        // the subgroup's scratch into registers; the terms of the other chunks stay in shared memory at Q_BASE.
+        {
+            LOAD_Q_VECS
+            [[unroll]] for (uint f = 0; f < frags; ++f) {
+                const uint r = f / QK_CHUNKS, chunk = f % QK_CHUNKS;
+                const bool inRegisters = chunk < Q_REG_CHUNKS;
+                const uint stride = inRegisters ? TERMS_STRIDE : Q_STRIDE, rowVecs = inRegisters ? CHUNK_VECS : Q_ROW_VECS;
+                const uint base = inRegisters ? subgroupScratch() : Q_BASE + (rowInTile + r * FRAG_M) * Q_STRIDE + (chunk - Q_REG_CHUNKS) * CHUNK_VECS;
+                subgroupSync(); // the last fragment is read
+                [[unroll]] for (uint s = 0; s < LANE_VECS; ++s) {
+                    const uint n = f * LANE_VECS + s, group = s * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+                    uvec4 hi, mid, lo;
+                    splitTerms(qVec[2 * n], qVec[2 * n + 1], hi, mid, lo);
+                    if (group < FRAG_VECS) storeTerms(base + group / CHUNK_VECS * stride + group % CHUNK_VECS, rowVecs, hi, mid, lo);
+                }
+                subgroupSync();
+                if (inRegisters) {
+                    [[unroll]] for (uint term = 0; term < TERMS; ++term)
+                        coopMatLoad(Q[Q_REG_CHUNKS > 0 ? (term * M_FRAGS + r) * Q_REG_CHUNKS + chunk : 0], smem,
+                                    subgroupScratch() + term * CHUNK_VECS, TERMS_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+        }
+
     }
     [[dont_unroll]] for (; j + (1 - CHECK_KV_END) < unmaskedTiles; ++j) {
 #define MASKED 0
@@ -86,5 +160,56 @@ void main() {
 #include "f32_tile.glsl"
 #undef MASKED
     }
-#include "epilogue_f32.glsl"
+
+    // -- epilogue ---------------------------------------------------------------------------------
+    // Part of main, the end: O / row sum as float32, and LSE. O leaves fragment by fragment through scratch.
+
+    const uint FRAG_QUADS = FRAG_M * FRAG_N / 4, LANE_QUADS = (FRAG_QUADS + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE;
+#define FIRST_MASKED_TILE (max(unmaskedTiles, 1 - CHECK_KV_END) - (1 - CHECK_KV_END)) // where the loop of masked tiles starts
+    subgroupSync();
+    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
+    barrier(); // the KV tile's shared memory becomes scratch
+    const Slice oBlock = sliceO(work.batch, work.head, rowBase);
+
+    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) LANE_SUMS_TO_FRAGMENT(r)
+    FragC inverse[M_FRAGS]; // 1 / row sum
+    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
+        FragC total;
+        reduceRowSum(total, rowSumF32[r]);
+        [[unroll]] for (uint e = 0; e < total.length(); ++e) inverse[r][e] = nanIfFar(rowMax[r][e], inverseSum(total[e], 1.0));
+        if (HAS_LSE != 0 && work.col0 == 0) {
+            [[unroll]] for (uint e = 0; e < total.length(); ++e) total[e] = nanIfFar(rowMax[r][e], logSumExp(rowMax[r][e], total[e]));
+            fragmentToScratch(total);
+            [[unroll]] for (uint s = 0; s < FRAG_M; s += SUBGROUP_SIZE) {
+                const uint row = s + gl_SubgroupInvocationID, seqRow = rowBase + r * FRAG_M + row;
+                if (row < FRAG_M && seqRow < p.Sq) storeLSE(work.batch, work.head, seqRow, loadScratch(row, 0));
+            }
+        }
+    }
+
+    // Stores fragment i of O. ADD(row, col, quad) may change what is in scratch first.
+#define STORE_FRAGMENT(i, ADD)                                                                      \
+        {                                                                                               \
+            FragC whole = O[(i) < O_FRAGS ? i : 0] * inverse[(i) < O_FRAGS ? (i) / DV_FRAGS : 0];       \
+            fragmentToScratch(whole);                                                                   \
+            [[unroll]] for (uint s = 0; s < LANE_QUADS; ++s) {                                          \
+                const uint at = s * SUBGROUP_SIZE + gl_SubgroupInvocationID, fragRow = at / (FRAG_N / 4), quad = at % (FRAG_N / 4); \
+                const uint row = (i) / DV_FRAGS * FRAG_M + fragRow, col = work.col0 + (i) % DV_FRAGS * FRAG_N + quad * 4; \
+                if (at < FRAG_QUADS && rowBase + row < p.Sq && col < HEAD_DIM_V) {                      \
+                    ADD                                                                                 \
+                    storeO4(oBlock, row, col, scratchQuad(fragRow, quad));                              \
+                }                                                                                       \
+            }                                                                                           \
+        }
+#define ADD_NON_FINITE addNonFinite(work, fragRow, quad * 4, rowBase + row, col, FIRST_MASKED_TILE * KV_TILE);
+
+    // The number of the fragment is a literal: in a loop with barriers O would not stay in registers.
+#define STORE(i) if ((i) < O_FRAGS) STORE_FRAGMENT(i, )
+    const uint MAX_LITERALS = SUBGROUP_BARRIER != 0 ? 16 : 4; // CPU drivers take long to compile each of them
+    if (O_FRAGS <= MAX_LITERALS && (CAUSAL == 0 || nonFiniteSeen == 0)) {
+        STORE(0) STORE(1) STORE(2) STORE(3) STORE(4) STORE(5) STORE(6) STORE(7)
+        STORE(8) STORE(9) STORE(10) STORE(11) STORE(12) STORE(13) STORE(14) STORE(15)
+        return;
+    }
+    [[unroll]] for (uint i = 0; i < O_FRAGS; ++i) STORE_FRAGMENT(i, if (CAUSAL != 0 && nonFiniteSeen != 0) ADD_NON_FINITE)
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// roundP is toOperandA of fragment_ops_nv2.glsl on bfloat16: P rounded to storage.
+// roundP is toOperandA of fragment_ops.glsl on bfloat16: P rounded to storage.
 func roundP(bits uint32) uint32 { return min(bits+0x8000, 0x7f800000) & 0xffff0000 }
 
 // In bfloat16 P of a NaN score becomes Inf, never a finite number: the row sum is then Inf,
 // and the epilogues make the row NaN. exp2 on NVIDIA returns NaN as 0x7fffffff (PTX ISA,
 // floating-point instructions). A NaN from 0xffff8000 on would wrap around to 0.
 func TestRoundedPOfNaN(t *testing.T) {
-	source, err := os.ReadFile("fragment_ops_nv2.glsl")
+	source, err := os.ReadFile("fragment_ops.glsl")
 	require.NoError(t, err)
 	require.Contains(t, string(source), "min(floatBitsToUint(x[e]) + 0x8000u, 0x7f800000u) & 0xffff0000u", "what roundP does")
 	finite := func(bits uint32) bool { return bits&0x7f800000 != 0x7f800000 }

@@ -5,7 +5,7 @@
 // The row max is in shared memory, one float per row. It is read with stride 0, as a fragment whose rows are one
 // value each: the compiler then knows which elements are equal and keeps two registers instead of eight.
 //
-// Over the fragments of fragment_state.glsl.
+// Over the fragments of forward_fragments.glsl.
 
 const float RESCALE_THRESHOLD = 7.5; // log2 units; at most 8 after it is added to a large row max
 

@@ -1,3 +1,50 @@
+// K and V tiles of the forward kernels of 16-bit types on their way to shared memory.
+
+#if GENERAL
+#include "non_finite_general.glsl"
+#else
+// -- Inf and NaN in V -----------------------------------------------------------------------------
+// Inf and NaN in V. P of a masked key is 0, but 0 x Inf is NaN: masked tiles are multiplied without them, and the
+// epilogue adds them to the rows that attend to such a key, while a fragment of O is in scratch.
+
+// Adds x to element e of vector `group` of the fragment in scratch.
+void addToScratch(uint group, uint e, float x) {
+    const uint r = group / (FRAG_N / 8), c = group % (FRAG_N / 8) * 8 + e;
+    storeScratch(r, c, loadScratch(r, c) + x);
+}
+
+// Adds the Inf and NaN of the keys from firstKey on.
+void addNonFinite(WorkTile work, uint group, uint row, uint col, uint firstKey) {
+    const uint end = visibleKeys(row);
+    for (uint key = firstKey; key < end; ++key) {
+        const uvec4 v = loadV8(sliceV(work.batch, work.kvHead, key), 0, col);
+        for (uint e = 0; e < 8; ++e) {
+            const uint bits = (v[e / 2] >> (e % 2 * 16)) & 0xffffu;
+            if (nonFinite(bits)) addToScratch(group, e, decode16(bits));
+        }
+    }
+}
+#endif
+
+// -- vectors of an invocation ---------------------------------------------------------------------
+// Which vectors of 16 bytes of a KV tile an invocation loads, stores to shared memory and keeps in registers between
+// the two. Vector `at` of a tile is key at / ROW_VECS, columns at % ROW_VECS * 8 and on. Vector i of all invocations
+// is contiguous; with KEYS_PER_SUBGROUP a subgroup loads all vectors of that many consecutive keys, which may then
+// share a page.
+
+const uint K_VECS = (KV_TILE * K_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const uint V_VECS = (KV_TILE * V_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+#define VEC_INDEX(vecs, i)                                                                          \
+    (KEYS_PER_SUBGROUP != 0 ? (tid / SUBGROUP_SIZE * (vecs) + (i)) * SUBGROUP_SIZE + tid % SUBGROUP_SIZE : (i) * LOCAL_SIZE + tid)
+#define SUBGROUP_FIRST_KEY (KEYS_PER_SUBGROUP != 0 ? tid / SUBGROUP_SIZE * KEYS_PER_SUBGROUP : 0)
+#define SUBGROUP_VEC(i) ((i) * SUBGROUP_SIZE + tid % SUBGROUP_SIZE) // VEC_INDEX relative to that key
+
+// Not 0: the last vector of some invocations is past the end of the tile.
+const uint K_RAGGED = KV_TILE * K_ROW_VECS % LOCAL_SIZE;
+const uint V_RAGGED = KV_TILE * V_ROW_VECS % LOCAL_SIZE;
+
+#if GENERAL
+// -- loads with options ---------------------------------------------------------------------------
 // Loads of K and V in calls with options: paged KV, sparse tokens, quantized K and V. PREFETCH_K and PREFETCH_V load
 // the next KV tile into kVec and vVec while this one is multiplied; STORE_K_TILE and STORE_V_TILE store it to shared
 // memory. Macros over the variables of main: as functions over global arrays calls took 4.8 times as long (H200,
@@ -123,3 +170,63 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
                 smem[V_BASE + at / V_ROW_VECS * V_STRIDE + at % V_ROW_VECS] = vVec[i];              \
         }                                                                                           \
     }
+#else
+// -- dense loads ----------------------------------------------------------------------------------
+// Loads of Q, K and V in calls without options. PREFETCH_KV loads the next KV tile into kVec and vVec while this one is
+// multiplied; STORE_KV stores it to shared memory, between two workgroup barriers. Macros over the variables of main: as
+// functions over global arrays calls took 1.5 times as long (H200, docs/log.md, 51).
+
+// Eight elements of a row. If rows fill their fragments no column is compared.
+uvec4 loadVecQ(Slice s, uint row, uint col) {
+    return HEAD_DIM % FRAG_K == 0 ? load8Q(s, row * p.strideQSeq + col) : loadQ8(s, row, col);
+}
+uvec4 loadVecK(Slice s, uint key, uint col) {
+    return HEAD_DIM % FRAG_K == 0 ? load8K(s, key * p.strideKSeq + col) : loadK8(s, key, col);
+}
+uvec4 loadVecV(Slice s, uint key, uint col) {
+    return HEAD_DIM_V % FRAG_N == 0 ? load8V(s, key * p.strideVSeq + col) : loadV8(s, key, col);
+}
+
+// Loads tile `index`, where kRows and vRows are, and advances these. Keys past Sk are zero: compared if the tile may
+// be the last one (checkEnd), or with CHECK_KV_END. TILE_ADDRESSING 0 computes every address from the start of the
+// tensor.
+#define PREFETCH_KV(index, checkEnd)                                                                \
+    {                                                                                               \
+        const uint firstKey = (index) * KV_TILE, keys = min(p.Sk - firstKey, KV_TILE);              \
+        [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
+            const uint at = VEC_INDEX(K_VECS, i), key = at / K_ROW_VECS, col = at % K_ROW_VECS * 8; \
+            kVec[i] = (checkEnd) + CHECK_KV_END + K_RAGGED != 0 && key >= keys ? uvec4(0)           \
+                : TILE_ADDRESSING != 0 ? loadVecK(kRows, KEYS_PER_SUBGROUP != 0 ? SUBGROUP_VEC(i) / K_ROW_VECS : key, col) \
+                : loadVecK(sliceK(work.batch, work.kvHead, firstKey + key), 0, col);                \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
+            const uint at = VEC_INDEX(V_VECS, i), key = at / V_ROW_VECS, col = work.col0 + at % V_ROW_VECS * 8; \
+            vVec[i] = (checkEnd) + CHECK_KV_END + V_RAGGED != 0 && key >= keys ? uvec4(0)           \
+                : TILE_ADDRESSING != 0 ? loadVecV(vRows, KEYS_PER_SUBGROUP != 0 ? SUBGROUP_VEC(i) / V_ROW_VECS : key, col) \
+                : loadVecV(sliceV(work.batch, work.kvHead, firstKey + key), 0, col);                \
+        }                                                                                           \
+        kRows = advanceK(kRows, KV_TILE);                                                           \
+        vRows = advanceV(vRows, KV_TILE);                                                           \
+    }
+
+// Masked tiles are stored without the Inf and NaN of V: P of a masked key is 0, but 0 x Inf is NaN. They are added to O
+// after the KV loop (non_finite_dense.glsl).
+#define KEEP_NON_FINITE(v)
+#define DROP_NON_FINITE(v) if (CAUSAL != 0 && dropNonFinite(v)) atomicOr(nonFiniteSeen, 1);
+
+#define STORE_KV(FILTER_V)                                                                          \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
+            uint at = VEC_INDEX(K_VECS, i);                                                         \
+            if (KV_TILE * K_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * K_ROW_VECS)                \
+                smem[at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS] = kVec[i];                       \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
+            uint at = VEC_INDEX(V_VECS, i);                                                         \
+            if (KV_TILE * V_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * V_ROW_VECS) {              \
+                FILTER_V(vVec[i])                                                                   \
+                smem[V_BASE + at / V_ROW_VECS * V_STRIDE + at % V_ROW_VECS] = vVec[i];              \
+            }                                                                                       \
+        }                                                                                           \
+    }
+#endif
