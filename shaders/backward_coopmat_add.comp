@@ -18,7 +18,6 @@
 #define CHUNK_OF_HEADS true
 #include "backward_interface.glsl"
 #include "dropout.glsl"
-#include "backward_dropout.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_ROWS = M_FRAGS * FRAG_M;
@@ -128,7 +127,7 @@ void main() {
         STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7)
     }
 
-    if (DROPOUT != 0) openDropout(); // dS lacks its factor, see backward_fragment_dropout.glsl
+    if (DROPOUT != 0) openDropout(); // dS lacks its factor, see backward_own_rows.glsl
     barrier(); // the tile's shared memory becomes scratch
     const Slice outDQ = sliceDX(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));
 #include "backward_store_rows.glsl"

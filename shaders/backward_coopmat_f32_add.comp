@@ -39,8 +39,6 @@ shared uvec4 smem[SCRATCH_BASE + SUBGROUPS * SUBGROUP_SCRATCH];
 
 #include "backward_f32_fragments.glsl"
 #include "backward_scratch.glsl"
-#include "backward_f32_scratch.glsl"
-#include "f32_store_terms.glsl"
 #include "f32_products.glsl"
 
 FragC dQ[M_FRAGS * CHUNKS];

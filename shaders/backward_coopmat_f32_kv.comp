@@ -3,7 +3,7 @@
 // kernel of dQ (STORE_DS).
 //
 // A workgroup owns WORKGROUP_KEYS keys of a KV head. A pair of subgroups owns M_FRAGS * FRAG_M of them
-// (backward_f32_pair.glsl). All loop over the row tiles that see the keys; rows are the queries of all heads of the group,
+// (backward_f32_fragments.glsl). All loop over the row tiles that see the keys; rows are the queries of all heads of the group,
 // packed, so that the loop sums over the group too:
 //
 //   first subgroup   S = K Q^T     P = exp(score - LSE)     dV += P dO
@@ -25,21 +25,17 @@
 #define CHUNK_OF_HEADS (STORE_DS != 0)
 #include "backward_interface.glsl"
 #include "dropout.glsl"
-#include "backward_dropout.glsl"
 #include "backward_score.glsl"
 #include "fragments.glsl"
 #include "f32_terms.glsl"
 #define SCRATCH_IN_LOOP 0
-#include "backward_f32_pair.glsl"
+#define PAIRS_OF_SUBGROUPS
 #include "backward_f32_fragments.glsl"
 #define HAS_GRADIENT
 #include "backward_f32_gemm.glsl"
 #include "backward_row_range.glsl"
-#include "backward_row_tiles.glsl"
 #include "backward_f32_rows.glsl"
-#include "backward_f32_scores.glsl"
 #include "backward_scratch.glsl"
-#include "backward_f32_scratch.glsl"
 #include "backward_non_finite.glsl"
 
 void main() {

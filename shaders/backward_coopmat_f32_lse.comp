@@ -21,16 +21,14 @@
 #include "constants_coopmat.glsl"
 #include "backward_interface.glsl"
 #include "dropout.glsl"
-#include "backward_dropout.glsl"
 #include "backward_score.glsl"
 #include "fragments.glsl"
 #include "f32_terms.glsl"
 #define SCRATCH_IN_LOOP 1
-#include "backward_f32_pair.glsl"
+#define PAIRS_OF_SUBGROUPS
 #include "backward_f32_fragments.glsl"
 #include "backward_f32_gemm.glsl"
 #include "backward_f32_rows.glsl"
-#include "backward_f32_scores.glsl"
 
 uint kvBatch() { return work.batch; }
 

@@ -23,7 +23,6 @@
 #define CHUNK_OF_HEADS (STORE_DS != 0)
 #include "backward_interface.glsl"
 #include "dropout.glsl"
-#include "backward_dropout.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_KEYS = M_FRAGS * FRAG_M;
@@ -46,7 +45,7 @@ const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
 const uint K_SMEM_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? Q_SMEM_CHUNKS : QK_CHUNKS - 1;
 const uint K_BASE = TILE_SIZE;
 const uint LOOP_SIZE = K_BASE + (K_SMEM_CHUNKS > 0 ? WORKGROUP_KEYS * ((K_SMEM_CHUNKS * FRAG_K / 8) | 1) : 0);
-const uint KEPT_SIZE = M_FRAGS * KV_STEP / 4; // of a subgroup, see backward_fragment_dropout.glsl
+const uint KEPT_SIZE = M_FRAGS * KV_STEP / 4; // of a subgroup, see backward_own_rows.glsl
 // Behind the loop the subgroups' scratch takes the place of the tile. In the loop it is used with OPERANDS_IN_SMEM alone.
 const uint SCRATCH_BASE = NV2 == 0 && OPERANDS_IN_SMEM != 0 ? LOOP_SIZE : 0;
 const uint SCRATCH_END = SCRATCH_BASE + SCRATCH_TOTAL;
@@ -57,13 +56,93 @@ shared uvec4 smem[KEPT_BASE + (DROPOUT != 0 ? SUBGROUPS * KEPT_SIZE : 0)];
 #include "backward_score.glsl"
 #include "backward_fragments.glsl"
 const bool KEYS_ARE_ROWS = true;
-#include "backward_fragment_dropout.glsl"
 #include "backward_own_rows.glsl"
 #include "backward_row_range.glsl"
-#include "backward_row_tile.glsl"
+
+// -- row tile -------------------------------------------------------------------------------------
+// A row tile of the dK and dV kernel on its way to shared memory.
+
+const uint Q_VECS = (ROW_TILE * Q_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const uint DO_VECS = (ROW_TILE * DO_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const uint STAT_VALUES = (2 * ROW_TILE + LOCAL_SIZE - 1) / LOCAL_SIZE;
+
+// Eight elements of a row. If rows fill their fragments no column is compared.
+uvec4 loadVecQ(Slice s, uint row, uint col) {
+    const uint element = rowElement(row, p.strideQHead, p.strideQSeq) + col;
+    return HEAD_DIM % FRAG_K == 0 ? load8Q(s, element) : load8Q(s, element, elementsFromQ(col));
+}
+uvec4 loadVecDO(Slice s, uint row, uint col) {
+    const uint element = rowElement(row, p.strideDOHead, p.strideDOSeq) + col;
+    return HEAD_DIM_V % FRAG_K == 0 ? load8DO(s, element) : load8DO(s, element, elementsFromDO(col));
+}
+
+// Loads a row tile. Rows past the end have an LSE of +Inf, so that their P is 0, and elements of the last row.
+#define PREFETCH_ROWS(tile)                                                                         \
+    {                                                                                               \
+        work.row0 = (tile) * ROW_TILE;                                                              \
+        const Slice qRows = advanceQ(qHead, queryOf(work.row0)), doRows = advanceDO(doHead, queryOf(work.row0)); \
+        [[unroll]] for (uint i = 0; i < Q_VECS; ++i) {                                              \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            qVec[i] = loadVecQ(qRows, min(work.row0 + at / Q_ROW_VECS, work.rows - 1), at % Q_ROW_VECS * 8); \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < DO_VECS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            doVec[i] = loadVecDO(doRows, min(work.row0 + at / DO_ROW_VECS, work.rows - 1), at % DO_ROW_VECS * 8); \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < STAT_VALUES; ++i) {                                         \
+            const uint at = i * LOCAL_SIZE + tid, row = work.row0 + at % ROW_TILE;                  \
+            const vec2 two = at < 2 * ROW_TILE && row < work.rows ? loadStatsAt(rowIndex(row)) : vec2(INFINITY, 0.0); \
+            statVec[i] = at < ROW_TILE ? two.x : two.y;                                             \
+        }                                                                                           \
+    }
+
+// Stores the tile and the statistics of its rows, in log2 units: -LSE, -delta, and for a masked tile the negated rest of
+// LSE. Notes what it finds in seen.
+#define STORE_ROWS(masked)                                                                          \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < Q_VECS; ++i) {                                              \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            if (masked != 0) NOTE_NON_FINITE(qVec[i])                                               \
+            if (ROW_TILE * Q_ROW_VECS % LOCAL_SIZE == 0 || at < ROW_TILE * Q_ROW_VECS)              \
+                smem[at / Q_ROW_VECS * Q_STRIDE + at % Q_ROW_VECS] = qVec[i];                       \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < DO_VECS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            if (masked != 0) NOTE_NON_FINITE(doVec[i])                                              \
+            if (ROW_TILE * DO_ROW_VECS % LOCAL_SIZE == 0 || at < ROW_TILE * DO_ROW_VECS)            \
+                smem[DO_BASE + at / DO_ROW_VECS * DO_STRIDE + at % DO_ROW_VECS] = doVec[i];         \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < STAT_VALUES; ++i) {                                         \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            if (at < 2 * ROW_TILE)                                                                  \
+                smem[STATS_BASE + at / 4][at % 4] = floatBitsToUint(at < ROW_TILE ? -toLog2(statVec[i]) : -statVec[i]); \
+            if (masked != 0 && at < ROW_TILE)                                                       \
+                smem[STATS_BASE + ROW_TILE / 2 + at / 4][at % 4] =                                  \
+                    floatBitsToUint(isLarge(statVec[i]) ? -LOG2E * loadRest(rowIndex(work.row0 + at)) : 0.0);     \
+        }                                                                                           \
+    }
+
 #include "backward_scratch.glsl"
 #include "backward_non_finite.glsl"
-#include "backward_rare_work.glsl"
+
+// -- rare work ------------------------------------------------------------------------------------
+// Rare work of the kernel of dK and dV in a dispatch of its own.
+//
+// The loop for masked tiles costs registers in the loop behind it. Calls without a mask need it for rare inputs alone: keys
+// past the end of their sequence, and rows with a large LSE (backward_places.glsl). They have two dispatches over the same
+// workgroups (head dim 128, length 4096, on an H100: 10.38 ms for the pass in place of 10.93):
+//
+//   RARE_WORK 1  has the unmasked loop alone. Workgroups with rare inputs mark themselves and return.
+//   RARE_WORK 2  computes the marked workgroups with both loops.
+//
+// Marks are in scratch memory behind dS, a vector per workgroup: p.addrUsedK says where.
+const bool LEAVES_RARE_WORK = RARE_WORK == 1;
+
+uint markIndex() { return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x; }
+bool isMarked() { return loadScratchVec(p.addrUsedK, markIndex()).x != 0; }
+void mark(bool rare) {
+    if (gl_LocalInvocationIndex == 0) storeScratchVec(p.addrUsedK, markIndex(), uvec4(rare));
+}
 
 // Exponent of P, in log2 units, of key i and row j of a fragment: without LSE if scores are modified.
 float exponentElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstKey, const in uint firstRow) {
@@ -144,7 +223,31 @@ void main() {
 
     barrier(); // the tile's shared memory becomes scratch
     const KVRow out_ = KVRow(kvBatch(), work.offsetK + keyBase);
-#include "backward_store_keys.glsl"
+
+    // -- gradients of keys ------------------------------------------------------------------------
+    // Part of main of the kernels of dK and dV: how STORE_GRADIENT stores their keys.
+        // A key past the end of its sequence has gradient 0; adding that changes nothing.
+#define STORES(row) (keyBase + (row) < extentKeys && (ACCUMULATE == 0 || keyBase + (row) < work.seqlenK))
+#define EXISTS(row) (keyBase + (row) < work.seqlenK)
+#define STORE_DV8(row, col, words)                                                                  \
+        { if (STORES(row) && (col) < HEAD_DIM_V) storeEightDV(outDV, (row) * p.strideDVSeq + (col), EXISTS(row) ? words : uvec4(0)); }
+#define STORE_DV4(row, col, four)                                                                   \
+        { if (STORES(row)) storeFourDV(outDV, (row) * p.strideDVSeq, col, EXISTS(row) ? four : vec4(0.0)); }
+#define STORE_DK8(row, col, words)                                                                  \
+        { if (STORES(row) && (col) < HEAD_DIM) storeEightDX(outDK, (row) * p.strideDXSeq + (col), EXISTS(row) ? words : uvec4(0)); }
+#define STORE_DK4(row, col, four)                                                                   \
+        { if (STORES(row)) storeFourDX(outDK, (row) * p.strideDXSeq, col, EXISTS(row) ? four : vec4(0.0)); }
+    // Each invocation corrects what it has stored of dV.
+#define CORRECT_DV(chunks)                                                                          \
+        if ((seen & SEEN_NON_FINITE) != 0) {                                                            \
+            const uint columns = WIDE_DV ? 8 : 4, quads = FRAG_N / columns;                             \
+            [[dont_unroll]] for (uint f = 0; f < M_FRAGS * (chunks); ++f)                               \
+                [[dont_unroll]] for (uint at = gl_SubgroupInvocationID; at < FRAG_M * quads; at += SUBGROUP_SIZE) { \
+                    const uint row = f / (chunks) * FRAG_M + at / quads, col = f % (chunks) * FRAG_N + at % quads * columns; \
+                    if (EXISTS(row)) addNonFiniteDO(outDV, tiles, keyBase + row, row, col, columns);    \
+                }                                                                                       \
+        }
+
     if (HAS_DV != 0) {
         const Slice outDV = sliceDV(out_.batch, work.kvHead, out_.row);
         STORE_GRADIENT(dV, V_CHUNKS, DROPOUT != 0 ? keptScale : 1.0, WIDE_DV, STORE_DV8, STORE_DV4)

@@ -3,7 +3,7 @@
 //
 //   rest = log(sum of exp(score - LSE)), sink included
 //
-// from the same scores that the kernels of dQ and of dK and dV compute (backward_rare.glsl). With it the P of these
+// from the same scores that the kernels of dQ and of dK and dV compute (backward_places.glsl). With it the P of these
 // kernels add up to 1.
 //
 // A workgroup owns WORKGROUP_ROWS rows, as in the dQ kernel, and returns at once if none has a large LSE. Otherwise it

@@ -18,7 +18,6 @@
 #include "constants_coopmat.glsl"
 #include "backward_interface.glsl"
 #include "dropout.glsl"
-#include "backward_dropout.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_ROWS = M_FRAGS * FRAG_M;
@@ -38,7 +37,7 @@ const uint OWN_SIZE = SUBGROUPS * FRAG_M * (FRAG_K / 8 + 1); // the least that b
 const uint OTHER_SIZE = STATS_SIZE > OWN_SIZE ? STATS_SIZE : OWN_SIZE;
 const uint TILE_SIZE = KV_SIZE > OTHER_SIZE ? KV_SIZE : OTHER_SIZE;
 const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
-const uint KEPT_SIZE = SUBGROUP_ROWS * (KV_STEP / FRAG_N) / 4; // of a subgroup, see backward_fragment_dropout.glsl
+const uint KEPT_SIZE = SUBGROUP_ROWS * (KV_STEP / FRAG_N) / 4; // of a subgroup, see backward_own_rows.glsl
 const uint REST_BASE = TILE_SIZE; // the negated rests of LSE, in log2 units
 const uint LOOP_SIZE = REST_BASE + WORKGROUP_ROWS / 4;
 // Behind the loop the subgroups' scratch takes the place of the tile. In the loop it is used with OPERANDS_IN_SMEM alone.
@@ -51,9 +50,54 @@ shared uvec4 smem[KEPT_BASE + (DROPOUT != 0 ? SUBGROUPS * KEPT_SIZE : 0)];
 #include "backward_score.glsl"
 #include "backward_fragments.glsl"
 const bool KEYS_ARE_ROWS = false;
-#include "backward_fragment_dropout.glsl"
 #include "backward_own_rows.glsl"
-#include "backward_kv_tile.glsl"
+
+// -- tile of K and V ------------------------------------------------------------------------------
+// The KV tiles of the dQ kernel on their way to shared memory.
+
+uint kvBatch() { return (VARLEN & CU_K) != 0 ? 0 : work.batch; }
+
+const uint K_VECS = (KV_TILE * K_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const uint V_VECS = (KV_TILE * V_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+
+// Eight elements of a row. If rows fill their fragments no column is compared.
+uvec4 loadVecK(Slice s, uint key, uint col) {
+    return HEAD_DIM % FRAG_K == 0 ? load8K(s, key * p.strideKSeq + col) : loadK8(s, key, col);
+}
+uvec4 loadVecV(Slice s, uint key, uint col) {
+    return HEAD_DIM_V % FRAG_K == 0 ? load8V(s, key * p.strideVSeq + col) : loadV8(s, key, col);
+}
+
+// Loads a KV tile. Keys past the end, which are masked, have the elements of the last key.
+#define PREFETCH_KEYS(tile)                                                                         \
+    {                                                                                               \
+        const uint firstKey_ = (tile) * KV_TILE, lastKey_ = work.seqlenK - 1 - firstKey_;           \
+        const Slice kRows = advanceK(kHead, firstKey_), vRows = advanceV(vHead, firstKey_);         \
+        [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            kVec[i] = loadVecK(kRows, min(at / K_ROW_VECS, lastKey_), at % K_ROW_VECS * 8);         \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            vVec[i] = loadVecV(vRows, min(at / V_ROW_VECS, lastKey_), at % V_ROW_VECS * 8);         \
+        }                                                                                           \
+    }
+
+// Stores the tile, and notes Inf and NaN in K of a masked one; of V nothing but dP depends, which is selected.
+#define STORE_KEYS(masked)                                                                          \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            if (masked != 0) NOTE_NON_FINITE(kVec[i])                                               \
+            if (KV_TILE * K_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * K_ROW_VECS)                \
+                smem[at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS] = kVec[i];                       \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            if (KV_TILE * V_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * V_ROW_VECS)                \
+                smem[V_BASE + at / V_ROW_VECS * V_STRIDE + at % V_ROW_VECS] = vVec[i];              \
+        }                                                                                           \
+    }
 
 // Exponent of P, in log2 units, of row i and key j of a fragment: without LSE if scores are modified.
 float exponentElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstRow, const in uint firstKey) {

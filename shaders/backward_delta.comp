@@ -1,6 +1,6 @@
 #version 460
 // Row statistics of the backward pass: LSE and delta = rowsum(dO * O) - dLSE of every row, which the other backward
-// kernels load from scratch memory (backward_stats.glsl). Core Vulkan 1.1, float32.
+// kernels load from scratch memory (backward_interface.glsl). Core Vulkan 1.1, float32.
 //
 // A workgroup owns LOCAL_SIZE / STAT_LANES rows. A lane owns every STAT_LANES-th group of eight columns of one row. Lanes
 // store their sums in shared memory, and after the only barrier the first lane of a row adds them up in order: the bits
@@ -29,7 +29,7 @@ layout(push_constant, std430) uniform Params {
     uint Sq, Hq;         // of O: with cu_seqlens_q its packed rows
     uint rows;           // B * Hq * Sq < 2^32
     uint firstRow;       // the first row of this dispatch
-    uint dropoutSeedLow, dropoutSeedHigh, dropoutOffset, dropoutThreshold; // for the other kernels, see backward_dropout.glsl
+    uint dropoutSeedLow, dropoutSeedHigh, dropoutOffset, dropoutThreshold; // for the other kernels, see dropout.glsl
 } p;
 
 #include "addressing.glsl"
@@ -71,7 +71,7 @@ void storeWords(uvec2 index, uvec2 pair) { arrayStats[p.addrStats.x + index.x] =
 #endif
 void storePair(uvec2 index, vec2 pair) { storeWords(index, floatBitsToUint(pair)); }
 
-// The statistics of a row, see backward_stats.glsl.
+// The statistics of a row, see backward_interface.glsl.
 void storeStats(uint row, float lse, float delta, float dLSE) {
     storePair(uvec2(row, 0), vec2(lse, DLSE_IN_DELTA != 0 ? delta - dLSE : delta));
     storePair(add64(uvec2(p.rows, 0), uvec2(row, 0)), vec2(0.0, DLSE_IN_DELTA != 0 ? 0.0 : dLSE));

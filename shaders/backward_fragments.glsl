@@ -18,8 +18,6 @@ float toLog2(float lse) {
 }
 
 #include "backward_places.glsl"
-#include "backward_operands.glsl"
-#include "backward_rare.glsl"
 
 // Products with rows in shared memory from base on, KV_STEP of them, of which fragments f % KV_FRAGS are columns:
 // result += own rows^T and acc += weights rows, with weights that have these rows as columns. The last smemChunks chunks
@@ -89,7 +87,6 @@ float toLog2(float lse) {
                 acc[r * (chunks) + i] = coopMatMulAdd(weights[r * KV_FRAGS + c], rows, acc[r * (chunks) + i]); \
         }
 
-#include "backward_store_fragments.glsl"
 
 // Eight 16-bit columns of a gradient at once: rows are aligned and nothing is added.
 const bool WIDE_DX = F32_GRADIENTS + ACCUMULATE + HEAD_DIM % 8 + (8 / ALIGN_DX - 1) == 0;

@@ -10,3 +10,52 @@ RowRange rowRange(uint firstKey, uint lastKey) {
     end = max(end, 0);
     return RowRange(uint(min(first, end)) * ROWS_PER_QUERY, uint(end) * ROWS_PER_QUERY);
 }
+
+#ifdef NV2 // cooperative matrices
+// -- row tiles ------------------------------------------------------------------------------------
+// The row tiles that a workgroup of the dK and dV kernel visits. Tile n = 0, 1, ...: first the masked tiles, before and behind
+// the unmasked ones; then the unmasked tiles, whose rows attend to every key of the workgroup.
+
+struct RowTiles { uint first, unmaskedFirst, masked, count; }; // masked and count are numbers of tiles
+
+RowTiles rowTiles(uint firstKey, uint lastKey) {
+    RowTiles t;
+    if (firstKey >= work.seqlenK) return RowTiles(0, 0, 0, 0);
+    const RowRange some = rowRange(firstKey, lastKey);
+    t.first = some.first / ROW_TILE;
+    const uint end = (min(some.end, work.rows) + ROW_TILE - 1) / ROW_TILE;
+    t.count = max(end, t.first) - t.first;
+    // Rows that attend to the first and to the last key attend to all.
+    int from = 0, to = int(work.seqlenQ);
+    if (CAUSAL != 0) from = max(from, int(lastKey) - work.causalOffset);
+    if ((WINDOW & 2u) != 0) from = max(from, int(lastKey) - work.causalOffset - p.windowRight);
+    if ((WINDOW & 1u) != 0) to = min(to, int(firstKey) - work.causalOffset + p.windowLeft + 1);
+    const uint all = (uint(min(from, int(work.seqlenQ))) * ROWS_PER_QUERY + ROW_TILE - 1) / ROW_TILE;
+    const uint allEnd = to >= int(work.seqlenQ) ? end : uint(max(to, 0)) * ROWS_PER_QUERY / ROW_TILE;
+    t.unmaskedFirst = clamp(all, t.first, t.first + t.count);
+    // dS of keys past the end must be 0, where it is stored.
+    const bool keysEnd = STORE_DS != 0 && firstKey + WORKGROUP_KEYS > work.seqlenK;
+    const uint unmasked = MASK_EVERY_TILE || keysEnd ? 0 : clamp(allEnd, t.unmaskedFirst, t.first + t.count) - t.unmaskedFirst;
+    t.masked = t.count - unmasked;
+    return t;
+}
+
+uint rowTileAt(RowTiles t, uint n) {
+    const uint before = t.unmaskedFirst - t.first;
+    if (n >= t.masked) return t.unmaskedFirst + n - t.masked;
+    return n < before ? t.first + n : t.first + n + t.count - t.masked;
+}
+
+// The next n, from n on, whose tile the block-sparse mask does not exclude.
+uint nextRowTile(RowTiles t, uint n, uint firstKey, uint lastKey) {
+    if (SPARSE_BLOCK_Q != 0)
+        while (n < t.count) {
+            const uint row0 = rowTileAt(t, n) * ROW_TILE;
+            if (!skipsSparseTile(row0, min(row0 + ROW_TILE, work.rows) - 1, firstKey, lastKey)) break;
+            n++;
+        }
+    return n;
+}
+
+uint kvBatch() { return (VARLEN & CU_K) != 0 ? 0 : work.batch; }
+#endif

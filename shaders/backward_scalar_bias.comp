@@ -14,13 +14,11 @@
 #include "constants_dropout.glsl"
 #include "backward_interface.glsl"
 #include "dropout.glsl"
-#include "backward_dropout.glsl"
 #include "backward_score.glsl"
 
 const uint OWN_TILE = Q_TILE, STREAM_TILE = KV_TILE;
 const bool OWNS_ROWS = true, LISTED_KEYS = false;
 #include "backward_scalar_tile.glsl"
-#include "backward_scalar_scores.glsl"
 #include "backward_row_range.glsl"
 
 float dBias[OWN][STREAM];

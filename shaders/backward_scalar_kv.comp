@@ -20,13 +20,11 @@
 #include "constants_dropout.glsl"
 #include "backward_interface.glsl"
 #include "dropout.glsl"
-#include "backward_dropout.glsl"
 #include "backward_score.glsl"
 
 const uint OWN_TILE = KV_TILE, STREAM_TILE = Q_TILE;
 const bool OWNS_ROWS = false, LISTED_KEYS = false;
 #include "backward_scalar_tile.glsl"
-#include "backward_scalar_scores.glsl"
 #include "backward_row_range.glsl"
 
 vec4 dK[OWN][D_QUADS];

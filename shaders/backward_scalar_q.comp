@@ -18,13 +18,11 @@
 #include "constants_dropout.glsl"
 #include "backward_interface.glsl"
 #include "dropout.glsl"
-#include "backward_dropout.glsl"
 #include "backward_score.glsl"
 
 const uint OWN_TILE = Q_TILE, STREAM_TILE = KV_TILE;
 const bool OWNS_ROWS = true, LISTED_KEYS = true;
 #include "backward_scalar_tile.glsl"
-#include "backward_scalar_scores.glsl"
 
 vec4 dQ[OWN][D_QUADS];
 

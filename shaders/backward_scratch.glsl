@@ -8,7 +8,7 @@
 // used here: addrCuQ of dS in scratch, in vectors of 16 bytes, and
 #define DS_KEY_FRAGS p.addrCuK.x  // of a head
 #define DS_ROW_FRAGS p.addrCuK.y  // of a head
-// and addrUsedQ.x, the first head of the chunk (backward_chunk.glsl).
+// and addrUsedQ.x, the first head of the chunk (backward_work_tile.glsl).
 
 #if BDA
 uvec4 loadScratchVec(uvec2 start, uint at) { return ReadQuads(add64(start, uvec2(at << 4, at >> 28))).at[0]; }
@@ -41,4 +41,17 @@ uint dsIndex(uint keyFrag, uint rowFrag) {
         frag[e] = two.x;                                                                            \
         frag[(e) + 1] = two.y;                                                                      \
     }
+#endif
+
+#ifdef DTYPE_F32
+// -- dS of float32 --------------------------------------------------------------------------------
+// dS of float32 in scratch memory, see backward_scratch.glsl: a fragment is two vectors a lane. If not even one head fits, a
+// chunk holds some keys of a head, and the kernel of dQ adds chunk after chunk to what dQ holds. Calls have no lengths; members
+// of Params that these need are used here:
+#define CHUNK_FIRST_KEY p.addrUsedK.x // of the chunk
+#define CHUNK_KEYS p.addrUsedK.y
+
+uint dsVec(uint keyFrag, uint rowFrag, uint half_) {
+    return (((HEAD_IN_CHUNK * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * 2 + half_) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+}
 #endif

@@ -66,7 +66,29 @@ uint packedSequence(uint tile, bool ofKeys, uint rowsPerPosition, uint tileRows)
 
 // A kernel that takes a chunk of heads defines CHUNK_OF_HEADS.
 #ifdef CHUNK_OF_HEADS
-#include "backward_chunk.glsl"
+
+// -- chunks of heads ------------------------------------------------------------------------------
+// The grid of the backward kernels that take a chunk of heads (backward_scratch.glsl): x counts tiles, and y counts the
+// (sequence, KV head) of the chunk, the first of which is addrUsedQ.x. CHUNK_OF_HEADS may depend on a specialization constant.
+// main calls openChunk() first.
+//
+// Workgroups start in the order of x, then y. Under a causal mask the first tiles of a head take longest. With one head after
+// the other, the longest tiles of the last head would start when most of the device's time is over, and end alone: a quarter
+// of the time at four heads a chunk and length 16384. So the heads of a chunk take turns.
+uint gridTile, headInChunk;
+#define GRID_TILE gridTile
+#define HEAD_IN_CHUNK headInChunk
+
+void openChunk() {
+    gridTile = gl_WorkGroupID.x;
+    headInChunk = gl_WorkGroupID.y;
+    if (CHUNK_OF_HEADS && CAUSAL != 0) {
+        const uint n = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+        gridTile = n / gl_NumWorkGroups.y;
+        headInChunk = n % gl_NumWorkGroups.y;
+    }
+}
+
 #else
 #define CHUNK_OF_HEADS false
 #define GRID_TILE gl_WorkGroupID.x

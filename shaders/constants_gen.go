@@ -41,7 +41,7 @@ const (
 	ConstHasDk            uint32 = 75  // 1: the dK and dV kernel computes dK
 	ConstHasDv            uint32 = 76  // 1: it computes dV
 	ConstSumQueries       uint32 = 77  // 1: dBias has one row, the sum over the queries
-	ConstDlseInDelta      uint32 = 78  // 1: backward_delta.comp subtracts dLSE from delta, see backward_stats.glsl
+	ConstDlseInDelta      uint32 = 78  // 1: backward_delta.comp subtracts dLSE from delta, see backward_interface.glsl
 	ConstF32Gradients     uint32 = 111 // 1: dQ, dK and dV are float32, whatever the storage type
 	ConstStatLanes        uint32 = 79  // invocations per row of backward_delta.comp, a power of two
 	ConstSubgroupSize     uint32 = 1   // invocations per subgroup
@@ -59,7 +59,7 @@ const (
 	ConstRowElements      uint32 = 55  // consecutive elements of a lane that lie in one row of an accumulator; 0: unknown, see row_sum_f32.glsl
 	ConstRowTile          uint32 = 80  // rows per row tile of the dK and dV kernel; KV_STEP of them per product
 	ConstStoreDs          uint32 = 81  // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
-	ConstOperandsInSmem   uint32 = 110 // 1: P and dS become operands in shared memory, see backward_operands.glsl
+	ConstOperandsInSmem   uint32 = 110 // 1: P and dS become operands in shared memory, see backward_places.glsl
 	ConstRareWork         uint32 = 118 // workgroups of the dispatch: 0 all, 1 all but rare ones, which it marks, 2 marked ones
 	ConstCheckKvEnd       uint32 = 30  // 0: unmasked tiles are loaded without comparing keys with Sk; the last unmasked tile is masked then
 	ConstCausalSkip       uint32 = 25  // 0: KV tiles above the causal diagonal are masked instead of skipped

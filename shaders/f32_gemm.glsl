@@ -30,7 +30,6 @@ void rescaleO(uint r, FragC factor) {
 // Eight columns of a fragment in scratch.
 vec4 scratchQuad(uint row, uint quad) { return uintBitsToFloat(smem[subgroupScratch() + row * SCRATCH_STRIDE + quad]); }
 
-#include "f32_products.glsl"
 
 #include "softmax.glsl"
 

@@ -150,7 +150,7 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
         qVec[2 * n + 1] = there ? loadVecQ(qRows, row, col + 4) ^ flipQ : uvec4(0);                 \
     }
 
-#include "f32_store_terms.glsl"
+#include "f32_products.glsl"
 
 // Loads tile `index`, where kRows and vRows are, and advances these. Keys past Sk are zero: compared if the tile may be the
 // last one (checkEnd), or with CHECK_KV_END.

@@ -118,14 +118,14 @@ const (
 )
 
 // StatBytes is the size of a row's LSE and delta in bytes. Behind the LSE and delta of all
-// rows, scratch memory holds two more numbers per row; see shaders/backward_stats.glsl.
+// rows, scratch memory holds two more numbers per row; see shaders/backward_interface.glsl.
 const StatBytes = 8
 
 // StatsBytes returns the bytes of the statistics of all rows.
 func (r *BackwardRequest) StatsBytes() uint64 { return hostmem.Product(r.StatRows(), 2*StatBytes) }
 
 // dropoutBytes are the bytes of the dropout mask behind the statistics, see
-// shaders/backward_dropout.glsl.
+// shaders/dropout.glsl.
 const dropoutBytes = 16
 
 // DSOffset returns where dS begins in scratch memory: behind the statistics and the dropout

@@ -27,7 +27,7 @@ const (
 )
 
 // rareWork says, with KernelDKDV, which part of the workgroups a dispatch computes
-// (shaders/backward_rare_work.glsl).
+// (shaders/backward_coopmat_kv.comp).
 type rareWork uint8
 
 const (
@@ -65,7 +65,7 @@ type BackwardVariant struct {
 	storeDS     bool // with KernelDKDV: dS is stored for KernelDSK
 	rareWork    rareWork
 	sumQueries  bool // with KernelDBias: the bias has one row
-	dLSEInDelta bool // with KernelStats: see shaders/backward_stats.glsl
+	dLSEInDelta bool // with KernelStats: see shaders/backward_interface.glsl
 	Options     Options
 }
 

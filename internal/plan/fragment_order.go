@@ -136,7 +136,7 @@ func fragmentsUnordered(dev *vk.Device, t problem.DType, f fragment) string {
 
 // accumulatorIsOperandA reports whether a device orders the elements of an accumulator as
 // those of an operand A, so that each stays in its register when one becomes the other
-// (shaders/backward_operands.glsl). A device that cannot be asked counts as one that does not.
+// (shaders/backward_places.glsl). A device that cannot be asked counts as one that does not.
 func accumulatorIsOperandA(dev *vk.Device, t problem.DType, f fragment) bool {
 	size := int(f.M)
 	if !probed(f) {
