@@ -9,7 +9,7 @@ import (
 )
 
 // Bindings of the tensors of a call with options. Q, K, V and O are 0 to 3; the others
-// have the order of the bindings and addresses in shaders/option_arrays.glsl.
+// have the order of the bindings and addresses in shaders/work_tile_general.glsl.
 const (
 	bindLSE = 4 + iota
 	bindCuQ

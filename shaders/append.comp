@@ -45,7 +45,6 @@ layout(push_constant, std430) uniform Params {
 
 #include "addressing.glsl"
 #include "append_rows.glsl"
-#include "append_encode.glsl"
 
 #if BDA
 #define WORD_IN(s, word_) ReadWords(s.word).at[word_]

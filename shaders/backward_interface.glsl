@@ -80,14 +80,9 @@ const bool GRADIENT_IS_16 = IS_16 && F32_GRADIENTS == 0;
 
 #include "addressing.glsl"
 #include "rounding.glsl"
-#include "option_arrays.glsl"
 #include "work_tile_general.glsl"
 #include "backward_work_tile.glsl"
-#include "mask_and_bias.glsl"
-#include "kv_range.glsl"
-#include "score_mod.glsl"
-#include "paged_kv.glsl"
-#include "rows.glsl"
+#include "attended_keys.glsl"
 
     // -- row statistics ---------------------------------------------------------------------------
     // Row statistics of the backward pass, in scratch memory: pairs of float32 (LSE, delta), packed [B, Hq, Sq] as LSE is.

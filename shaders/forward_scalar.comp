@@ -34,9 +34,7 @@ void stageV(Slice slice, uint rows, uint col0) { STAGE(KV_BASE, V_ROW, CHUNK_V, 
     const uint done = firstCol + key;                                                               \
     stageV(advanceV(tileV, key), max(p.Sk, done) - done, col0);
 #define ATTENDS(i, kk) (firstCol + key + k + kk < visible[i])
-#include "scalar_gemm_qk.glsl"
-#include "scalar_softmax.glsl"
-#include "scalar_gemm_pv.glsl"
+#include "scalar_loop.glsl"
 
 // The KV tile that begins at key firstCol.
 void attendTile(WorkTile w, Slice qBlock, uint firstCol, bool masked) {

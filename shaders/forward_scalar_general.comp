@@ -41,9 +41,7 @@ void stageV(uint slice, uint rows, uint col0) { STAGE(KV_BASE, V_ROW, CHUNK_V, V
 #define CLEAR_MASKED(i, j, prob) // exp2(-Inf) is 0
 #define STAGE_V(key) stageV(tileV + key, CHUNK_V, col0);
 #define ATTENDS(i, kk) (prob[i][kk] != 0.0)
-#include "scalar_gemm_qk.glsl"
-#include "scalar_softmax.glsl"
-#include "scalar_gemm_pv.glsl"
+#include "scalar_loop.glsl"
 
 // Sets P of dropped slots of the tile to 0, which must be stored. The row sums have it already.
 void dropP(uint row0, uint firstCol) {

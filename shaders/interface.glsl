@@ -88,13 +88,8 @@ const bool IS_16 = DTYPE != TYPE_F32;
 #include "addressing.glsl"
 #include "rounding.glsl"
 #if GENERAL
-#include "option_arrays.glsl"
 #include "work_tile_general.glsl"
-#include "mask_and_bias.glsl"
-#include "kv_range.glsl"
-#include "score_mod.glsl"
-#include "paged_kv.glsl"
-#include "rows.glsl"
+#include "attended_keys.glsl"
 #include "sinks.glsl"
 #endif
 
@@ -126,7 +121,6 @@ const bool IS_16 = DTYPE != TYPE_F32;
 
 #if GENERAL
 #include "kv_quant.glsl"
-#include "tile_rows.glsl"
 #include "split_state.glsl"
 #endif
 

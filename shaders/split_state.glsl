@@ -1,3 +1,14 @@
+// Rows of the Q tile in Q and O, and partial states of splits.
+
+// -- rows of the tile -----------------------------------------------------------------------------
+// Rows of the Q tile in Q and O, in calls with options: slices from the tile's first query on, and the first element of a
+// row relative to them, see rowElement.
+Slice blockQ() { return sliceQ(rowBatch(), work.head, work.offsetQ + queryOf(work.row0)); }
+Slice blockO() { return sliceO(rowBatch(), work.head, work.offsetQ + queryOf(work.row0)); }
+uint elementQ(uint row) { return rowElement(row, p.strideQHead, p.strideQSeq); }
+uint elementO(uint row) { return rowElement(row, p.strideOHead, p.strideOSeq); }
+
+// -- partial states -------------------------------------------------------------------------------
 // LSE of the call, or with SPLIT the partial states: one row per split of float32 O, and of its row max and row sum, in
 // pairs. An LSE in their place would lose the row sum where the row max is large.
 

@@ -1,7 +1,7 @@
 // The query rows and the columns of O that a workgroup computes, and the keys that its rows see, for calls
 // without options. Grid: x = Q tile, y = query head, z = batch * DV_SLICES + slice of O's columns.
 
-// Options that these calls do not have: score_mod.glsl, kv_quant.glsl.
+// Options that these calls do not have: attended_keys.glsl, kv_quant.glsl.
 const bool SCORE_MOD = false, NATURAL_SCORES = false, KEY_SCALES = false;
 
 struct WorkTile {

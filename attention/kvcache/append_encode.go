@@ -9,7 +9,7 @@ import (
 	"vkattn/internal/quant"
 )
 
-// encodeKV stores a row in the type of a cache, as shaders/append_encode.glsl does. It
+// encodeKV stores a row in the type of a cache, as shaders/append_rows.glsl does. It
 // returns the row's scale for Scaled types.
 func encodeKV(dst []byte, row []float32, kv problem.KVType, d problem.DType) (scale float32) {
 	switch {

@@ -1,0 +1,201 @@
+// What a row attends to in calls with options: masks, the range of KV tiles, changes of a score, and where a key and a row
+// lie in memory.
+
+// -- mask and bias --------------------------------------------------------------------------------
+// Which keys a row attends to: causal, window, sequence end, mask bytes, block-sparse mask. And the bias.
+
+// Causal mask and window: a row attends to no key outside [visibleStart(row), visibleEnd(row)).
+uint visibleEnd(uint row) {
+    int end = int(work.seqlenK);
+    const int at = int(queryOf(row)) + work.causalOffset;
+    if (CAUSAL != 0) end = min(end, at + 1);
+    if ((WINDOW & 2u) != 0) end = min(end, at + p.windowRight + 1); // the host keeps this within 32 bits
+    return uint(max(end, 0));
+}
+
+uint visibleStart(uint row) {
+    if ((WINDOW & 1u) == 0) return 0;
+    return uint(max(int(queryOf(row)) + work.causalOffset - p.windowLeft, 0));
+}
+
+// Every KV tile goes through the masked loop: its mask or bias depends on row and key. A kernel that checks the keys of
+// a tile of sparse tokens by itself (CHECKS_SPARSE_TILES) may leave those unmasked.
+#ifndef CHECKS_SPARSE_TILES
+#define CHECKS_SPARSE_TILES 0
+#endif
+const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q + ALIBI + BIAS + MASK != 0;
+// Scores are modified (score_mod.glsl); otherwise they stay products Q K^T until the row max is subtracted.
+const bool SCORE_MOD = SOFTCAP + ALIBI + BIAS != 0;
+// Scores are exponents of e: other libraries mask with a bias of the lowest finite float32, which would overflow
+// times log2(e).
+const bool NATURAL_SCORES = ALIBI + BIAS != 0;
+// Rows of a KV tile may attend to different keys of it.
+const bool ROW_MASKS = CAUSAL + WINDOW + SPARSE_TOKENS + SPARSE_BLOCK_Q + MASK != 0;
+
+float loadBias(uint head, uint query, uint key) {
+    const uint at = biasStart() + work.batch * p.strideBiasBatch + head * p.strideBiasHead + query * p.strideBiasRow + key;
+    if (BIAS == 3) return uintBitsToFloat(loadBiasWord(at));
+    const uint half_ = (loadBiasWord(at >> 1) >> ((at & 1u) * 16u)) & 0xffffu;
+    return BIAS == 2 ? uintBitsToFloat(half_ << 16) : unpackHalf2x16(half_).x;
+}
+
+// Row and key may be past the end of the sequence.
+bool attends(uint row, uint key) {
+    bool yes = row < work.rows && key >= visibleStart(row) && key < visibleEnd(row);
+    if (MASK != 0 && yes) {
+        const uint at = maskStart() + work.batch * p.strideMaskBatch + headOf(row) * p.strideMaskHead
+            + queryOf(row) * p.strideMaskRow + key;
+        yes = ((loadMaskWord(at >> 2) >> ((at & 3u) * 8u)) & 0xffu) != 0;
+    }
+    if (SPARSE_BLOCK_Q != 0 && yes) {
+        const uint j = key / SPARSE_BLOCK_K;
+        const uint at = work.batch * p.strideMaskBatch + headOf(row) * p.strideMaskHead + queryOf(row) / SPARSE_BLOCK_Q * p.strideMaskRow;
+        yes = (loadMask(at + j / 32) >> (j % 32) & 1u) != 0;
+    }
+    return yes;
+}
+
+// The block-sparse mask excludes every (row, key) of a tile.
+bool skipsSparseTile(uint firstRow, uint lastRow, uint firstKey, uint lastKey) {
+    if (SPARSE_BLOCK_Q == 0) return false;
+    const uint heads = p.strideMaskHead != 0 ? ROWS_PER_QUERY : 1;
+    for (uint h = 0; h < heads; ++h)
+        for (uint i = queryOf(firstRow) / SPARSE_BLOCK_Q; i <= queryOf(lastRow) / SPARSE_BLOCK_Q; ++i)
+            for (uint j = firstKey / SPARSE_BLOCK_K; j <= lastKey / SPARSE_BLOCK_K; ++j) {
+                const uint at = work.batch * p.strideMaskBatch + (work.head + h) * p.strideMaskHead + i * p.strideMaskRow;
+                if ((loadMask(at + j / 32) >> (j % 32) & 1u) != 0) return false;
+            }
+    return true;
+}
+
+// -- range of KV tiles ----------------------------------------------------------------------------
+// The KV tiles that a workgroup visits, and their order. Tiles [first, last) hold a key that some row attends to; with
+// SPLIT they are this split's share. The KV loop is n = 0, 1, ...: first the unmasked tiles [unmaskedFirst,
+// unmaskedLast), which every row attends to in full, then the tiles before and behind them, which need masks.
+// KV_LOOPS subgroups may run KV loops of their own over the same range: each takes every KV_LOOPS-th tile.
+#ifndef KV_LOOPS
+#define KV_LOOPS 1
+#endif
+
+struct KVRange { uint first, unmaskedFirst, unmaskedLast, last; };
+
+KVRange kvRange(uint lastRow) {
+    uint first = visibleStart(work.row0) / KV_TILE, end = visibleEnd(lastRow);
+    uint unmaskedFirst = (visibleStart(lastRow) + KV_TILE - 1) / KV_TILE, unmaskedLast = visibleEnd(work.row0) / KV_TILE;
+    if (SPARSE_TOKENS != 0) {
+        first = unmaskedFirst = 0;
+        end = work.kvLength;
+        unmaskedLast = work.kvLength / KV_TILE;
+    }
+    KVRange kv;
+    kv.first = first;
+    kv.last = max((end + KV_TILE - 1) / KV_TILE, first);
+    if (SPLIT != 0) { // the first `extra` splits have one tile more
+        const uint each = (kv.last - first) / work.splits, extra = (kv.last - first) % work.splits;
+        kv.first = first + work.split * each + min(work.split, extra);
+        kv.last = kv.first + each + (work.split < extra ? 1 : 0);
+    }
+    kv.unmaskedFirst = MASK_EVERY_TILE ? kv.last : clamp(unmaskedFirst, kv.first, kv.last);
+    kv.unmaskedLast = MASK_EVERY_TILE ? kv.last : clamp(unmaskedLast, kv.unmaskedFirst, kv.last);
+    return kv;
+}
+
+// Tile n of the KV loop.
+uint kvTileAt(KVRange kv, uint n) {
+    const uint unmasked = kv.unmaskedLast - kv.unmaskedFirst;
+    if (n < unmasked) return kv.unmaskedFirst + n;
+    const uint before = kv.unmaskedFirst - kv.first;
+    return n - unmasked < before ? kv.first + n - unmasked : kv.unmaskedLast + n - unmasked - before;
+}
+
+// The next n, from n on, whose tile the block-sparse mask does not exclude.
+uint nextKVTile(KVRange kv, uint n, uint lastRow) {
+    if (SPARSE_BLOCK_Q != 0)
+        while (n < kv.last - kv.first) {
+            const uint firstKey = kvTileAt(kv, n) * KV_TILE;
+            if (!skipsSparseTile(work.row0, lastRow, firstKey, min(firstKey + KV_TILE, work.seqlenK) - 1)) break;
+            n += KV_LOOPS;
+        }
+    return n;
+}
+
+// -- score modifiers ------------------------------------------------------------------------------
+// Score modifiers: soft cap, ALiBi, bias, in this order.
+
+// softcap * tanh(x / softcap). Near 0 a polynomial, as 1 - 2 / (exp + 1) cancels there.
+float applySoftcap(float x) {
+    const float y = x / p.softcap, z = y * y;
+    const float t = 1.0 - 2.0 / (exp2(y * 2.885390081777927) + 1.0);
+    const float cap = p.softcap * (abs(y) < 0.05 ? y * (1.0 - z * (0.33333333 - z * 0.13333333)) : t);
+    return isNaN(x) ? x : cap; // exp2 need not keep a NaN
+}
+
+float scoreMod(float x, uint row, uint key) {
+    if (SOFTCAP != 0) x = applySoftcap(x);
+    if (ALIBI != 0) {
+        const int distance = int(queryOf(row)) + work.causalOffset - int(key);
+        x = fma(-uintBitsToFloat(loadALiBi(headOf(row))), float(abs(distance)), x);
+    }
+    if (BIAS != 0 && row < work.rows && key < work.seqlenK) x += loadBias(headOf(row), queryOf(row), key);
+    return x;
+}
+
+// -- paged K and V --------------------------------------------------------------------------------
+// Where the keys of a sequence are in K and V: sparse tokens, block table, packed sequences.
+
+// Key of slot i of the KV loop: i itself, or the i-th sparse token. NO_KEY past the end.
+const uint NO_KEY = 0xffffffffu;
+uint keyAt(uint i) {
+    if (SPARSE_TOKENS == 0) return i < work.seqlenK ? i : NO_KEY;
+    if (i >= work.kvLength) return NO_KEY;
+    const uint token = loadSparseToken(work.firstToken + i);
+    return token < work.seqlenK ? token : NO_KEY;
+}
+
+// A row of K and V: its batch or page, and the row in it.
+struct KVRow { uint batch, row; };
+// The number in the block table, not checked yet.
+#ifdef BACKWARD // K and V are not paged
+uint loadPageIndex(uint key) { return 0; }
+#else
+uint loadPageIndex(uint key) { return loadBlockTable(work.batch * p.blockTableStride + key / PAGE_SIZE); }
+#endif
+KVRow kvRowInPage(uint page, uint key) { return KVRow(page < p.totalK ? page : 0, key % PAGE_SIZE); }
+KVRow kvRowOf(uint key) {
+    if (PAGE_SIZE != 0) return kvRowInPage(loadPageIndex(key), key);
+    if ((VARLEN & CU_K) != 0) return KVRow(0, work.offsetK + key);
+    return KVRow(work.batch, key);
+}
+
+// The keys of a KV tile are consecutive rows.
+const bool CONTIGUOUS_TILES = SPARSE_TOKENS + PAGE_SIZE % KV_TILE == 0;
+
+// -- rows -----------------------------------------------------------------------------------------
+// Where a row is in Q and O, in LSE, and in the partial states of splits.
+
+// Batch of Q and O; packed tensors have one.
+uint rowBatch() { return (VARLEN & CU_Q) != 0 ? 0 : work.batch; }
+
+// First element of a row in Q or O, relative to the first query of the Q tile and the first head of the group.
+uint rowElement(uint row, uint strideHead, uint strideSeq) {
+    return (queryOf(row) - queryOf(work.row0)) * strideSeq + row % ROWS_PER_QUERY * strideHead;
+}
+
+// Of the splits of the keys, the one whose state the subgroup computes. A kernel defines SUBGROUPS_PER_SPLIT where
+// its subgroups are splits too.
+#ifdef SUBGROUPS_PER_SPLIT
+uint splitIndex() { return SPLIT_KV != 0 ? work.split * SUBGROUPS_PER_SPLIT + gl_SubgroupID : work.split; }
+#else
+uint splitIndex() { return work.split; }
+#endif
+
+// Index of a row in LSE, below 2^32.
+uint rowIndex(uint row) {
+    const uint length = (VARLEN & CU_Q) != 0 ? p.totalQ : p.Sq;
+    return (rowBatch() * p.Hq + headOf(row)) * length + work.offsetQ + queryOf(row);
+}
+
+#ifndef BACKWARD // it has no splits
+// The same in the partial states; each split has all rows.
+uint stateRow(uint row) { return SPLIT != 0 ? splitIndex() * p.strideOBatch + rowIndex(row) : rowIndex(row); }
+#endif
