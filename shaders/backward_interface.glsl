@@ -2,7 +2,7 @@
 // are the same as in interface.glsl. GENERAL is always 1: the options of a call are specialization constants.
 //
 //   backward_delta.comp      row statistics; runs first, with parameters of its own
-//   backward_scalar_lse.comp more digits of LSE, for the scalar kernels (backward_interface.glsl)
+//   backward_scalar_lse.comp more digits of LSE, for the scalar kernels (see "row statistics" below)
 //   backward_*_q.comp        dQ: a workgroup owns rows and loops over keys
 //   backward_*_kv.comp       dK and dV: a workgroup owns keys of a KV head and loops over the rows of its query heads
 //   backward_*_bias.comp     dBias: a workgroup owns elements of the bias and loops over the broadcast axes
@@ -44,7 +44,7 @@ layout(push_constant, std430) uniform Params {
     uvec2 addrK;         // first element in the bound range
     uvec2 addrV;
     uvec2 addrDO;
-    uvec2 addrStats;     // scratch of backward_delta.comp, see backward_interface.glsl; in pairs of float32
+    uvec2 addrStats;     // scratch of backward_delta.comp, see "row statistics" below; in pairs of float32
     uvec2 addrDX;        // output: dQ, dK or dBias, whichever the kernel computes; or the rests of LSE
     uvec2 addrDV;        // output of the dK and dV kernel; sinks of the kernel of the rests
     // Options. The address of an absent one is not read. In 32-bit elements unless noted.

@@ -45,7 +45,7 @@ uint dsIndex(uint keyFrag, uint rowFrag) {
 
 #ifdef DTYPE_F32
 // -- dS of float32 --------------------------------------------------------------------------------
-// dS of float32 in scratch memory, see backward_scratch.glsl: a fragment is two vectors a lane. If not even one head fits, a
+// dS of float32 in scratch memory, as above, but a fragment is two vectors a lane. If not even one head fits, a
 // chunk holds some keys of a head, and the kernel of dQ adds chunk after chunk to what dQ holds. Calls have no lengths; members
 // of Params that these need are used here:
 #define CHUNK_FIRST_KEY p.addrUsedK.x // of the chunk

@@ -101,7 +101,7 @@ void main() {
 #undef KV_LOOP_END
 
     // -- epilogue ---------------------------------------------------------------------------------
-    // Part of main, the end: combines the O of the subgroups' KV loops. Each subgroup stores its row sums, and
+    // combines the O of the subgroups' KV loops. Each subgroup stores its row sums, and
     // AREA_BLOCKS blocks of its O per pass, to shared memory; then an invocation adds up four columns of a row over the
     // KV loops, and stores O, or with SPLIT the partial state of this split. With COMBINE the last workgroup of a row
     // combines the splits.

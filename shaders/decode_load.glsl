@@ -32,7 +32,7 @@
 // they are, since keys and columns are renumbered to that end. No lane waits for another subgroup. With g = GROUP_ID,
 // t = THREAD_IN_GROUP:
 //   K  of each 16 keys of a tile keys g and g + 8, of each block of 32 columns columns 8 t to 8 t + 7. The first four are the
-//      lane's of the block's first fragment, the others of the second; Q's columns follow (decode_load.glsl).
+//      lane's of the block's first fragment, the others of the second; Q's columns follow (LOAD_Q_VECS).
 //   V  of each 16 keys keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9, of each block of 64 columns columns 8 g to 8 g + 7. Columns g and
 //      g + 8 of fragment f are the block's columns 8 g + 2 f and 8 g + 2 f + 1.
 // With KEY_SCALES the middle two of each four columns are swapped (kv_scales.glsl), in Q and O too.

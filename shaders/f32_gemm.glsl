@@ -86,7 +86,7 @@ void gemmPV(uint firstKey) {
 }
 
 // -- products of pairs ----------------------------------------------------------------------------
-// The products of the loop with pairs of float16 (f32_load.glsl): as f32_gemm.glsl, with three products in place of six.
+// The products of the loop with pairs of float16 (f32_load.glsl): as above, with three products in place of six.
 
 PairA pairQ[PAIR * M_FRAGS * QK_CHUNKS];
 PairA pairP[PAIR * M_FRAGS]; // of a column of fragments of P

@@ -59,7 +59,7 @@ bool inRangeV(float sum) { return sum == 0.0 || atMost(PAIR_LEAST_V, sum) && atM
 
 // -- shared memory --------------------------------------------------------------------------------
 // Tile sizes and shared memory of forward_coopmat_f32.comp. Shared memory is smem, in vectors of 16 bytes, eight terms
-// each. The terms of a row follow each other. In the loop with pairs (f32_load.glsl) the
+// each. The terms of a row follow each other. In the loop with pairs the
 // K tile is at 0 and the V tile at PAIR_V_BASE; they overlay the chunks of Q, which are loaded after that loop.
 //   0             K tile, KV_TILE rows of K_STRIDE
 //   V_BASE        V tile, KV_TILE rows of V_STRIDE
@@ -110,7 +110,7 @@ const uint SCRATCH_BASE = SCRATCH_TOTAL <= Q_BASE ? 0 : KV_LOOP_SIZE;
 const uint SCRATCH_BASE = KV_LOOP_SIZE;
 #endif
 shared uvec4 smem[SCRATCH_BASE == 0 ? KV_LOOP_SIZE : KV_LOOP_SIZE + SCRATCH_TOTAL];
-shared uint outOfRange;    // K or V of a tile, or Q, is not in the range of pairs, see f32_load.glsl
+shared uint outOfRange;    // K or V of a tile, or Q, is not in the range of pairs
 shared uint nonFiniteSeen; // V of a masked tile has Inf or NaN, see f32_gemm.glsl
 
 // -- loads as terms -------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
     }
 
 // -- loads as pairs -------------------------------------------------------------------------------
-// Loads of K and V into shared memory as pairs of float16 (f32_load.glsl), like those of f32_load.glsl. Every key of the
+// Loads of K and V into shared memory as pairs of float16, like those as terms above. Every key of the
 // tiles exists. With PAIR_TILE 0 the code is dead, but its arrays need a length.
 
 const uint PAIR_K_VECS = PAIR_TILE > 0 ? (PAIR_TILE * K_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1;

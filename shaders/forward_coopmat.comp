@@ -72,7 +72,7 @@ void main() {
     }
 
     // -- epilogue ---------------------------------------------------------------------------------
-    // Part of main, the end: O / row sum, rounded to storage and stored; LSE. O leaves in pairs of fragments
+    // O / row sum, rounded to storage and stored; LSE. O leaves in pairs of fragments
     // (epilogue_functions.glsl), or fragment by fragment through scratch: with KHR, if there are too many pairs, and if V has
     // Inf or NaN.
 #define STORE_O8(row, col, words) storeO8(oBlock, row, col, words)

@@ -162,7 +162,7 @@ void main() {
     }
 
     // -- epilogue ---------------------------------------------------------------------------------
-    // Part of main, the end: O / row sum as float32, and LSE. O leaves fragment by fragment through scratch.
+    // O / row sum as float32, and LSE. O leaves fragment by fragment through scratch.
 
     const uint FRAG_QUADS = FRAG_M * FRAG_N / 4, LANE_QUADS = (FRAG_QUADS + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE;
 #define FIRST_MASKED_TILE (max(unmaskedTiles, 1 - CHECK_KV_END) - (1 - CHECK_KV_END)) // where the loop of masked tiles starts

@@ -87,8 +87,8 @@ void main() {
     }
 
     // -- epilogue ---------------------------------------------------------------------------------
-    // Part of main, the end: O / row sum is stored, as the storage type or, with SPLIT, as partial state; LSE.
-    // Sinks join the row sum here. O leaves in passes (epilogue_functions.glsl), in pairs of fragments (epilogue_functions.glsl),
+    // O / row sum is stored, as the storage type or, with SPLIT, as partial state; LSE.
+    // Sinks join the row sum here. O leaves in passes or in pairs of fragments (epilogue_functions.glsl),
     // or fragment by fragment through scratch. Inf and NaN of V are added to what was stored.
 #define STORE_O8(row, col, words) store8O(oBlock, elementO(rowBase + (row)) + (col), words, max(HEAD_DIM_V, col) - (col))
 #define STORE_LSE(row, value)                                                                       \
