@@ -6,6 +6,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/dropout"
+	"vkattn/internal/score"
 )
 
 // call reads the tensors of a call by sequence, with varlen, pages and quantization. It
@@ -15,6 +16,8 @@ type call struct {
 	cfg     attention.Config
 	a       attention.Args
 	round   func(float32) float32
+	score   score.Expr // of a slot
+	slope   score.Expr // its derivative
 	dropout dropout.Mask
 	q, k, v attention.HostView // k and v where KV is KVSame
 
@@ -26,7 +29,8 @@ type call struct {
 }
 
 func openCall(cfg attention.Config, a attention.Args) (*call, error) {
-	c := &call{cfg: cfg, a: a, round: rounding(cfg.DType), dropout: dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset)}
+	c := &call{cfg: cfg, a: a, round: rounding(cfg.DType), dropout: dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset), score: scoreOf(&cfg, &a)}
+	c.slope = c.score.Diff()
 	if err := c.sequences(); err != nil {
 		return nil, err
 	}

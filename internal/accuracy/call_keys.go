@@ -246,18 +246,6 @@ func slotAt(t *attention.Tensor, batches, heads, rows int, a *attention.Args, b,
 	return t.Offset + int64(wrapOne(b, batches))*s.Batch + int64(wrapOne(h, heads))*s.Head + int64(wrapOne(row, rows))*s.Seq
 }
 
-// modify applies softcap, bias and ALiBi to a scaled score.
-func (c *call) modify(score float32, b, h, row, t int) float32 {
-	if limit := c.cfg.Softcap; limit != 0 {
-		score = limit * float32(math.Tanh(float64(score/limit)))
-	}
-	score += c.bias(b, h, row, t)
-	if c.a.ALiBi.Given() {
-		score -= floatAt(c.a.ALiBi, h) * float32(max(c.position(b, row)-t, t-c.position(b, row)))
-	}
-	return score
-}
-
 // bias is the bias of a slot; 0 without a bias.
 func (c *call) bias(b, h, row, t int) float32 {
 	bias := c.a.Bias

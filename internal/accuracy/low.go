@@ -103,7 +103,7 @@ const lowKeys = 64 // keys widened at once
 // lowWorker computes chunks of rows of one head in its own scratch memory. It goes over
 // the keys in tiles and widens each key of a tile once for all rows.
 type lowWorker struct {
-	*call
+	*scorer
 	rows []lowRow
 	list []int32   // sparse tokens of the head; nil: entry i is key i
 	wide []float32 // [lowKeys][larger dim]: K or V of the tile's entries
@@ -122,7 +122,7 @@ type lowRow struct {
 
 func (c *call) lowWorker(rows int) *lowWorker {
 	d := c.cfg.HeadDim
-	w := &lowWorker{call: c, rows: make([]lowRow, rows), wide: make([]float32, lowKeys*max(d, c.cfg.ValueDim()))}
+	w := &lowWorker{scorer: c.scorer(), rows: make([]lowRow, rows), wide: make([]float32, lowKeys*max(d, c.cfg.ValueDim()))}
 	for i := range w.rows {
 		w.rows[i].q = make([]float32, d)
 	}
@@ -155,8 +155,17 @@ func (w *lowWorker) scores(s attention.Rows) {
 			if size := math.Abs(float64(x)); !math.IsInf(size, 0) {
 				r.most = max(r.most, size)
 			}
-			r.scores[j] = w.store(w.modify(x, s.B, s.H, row, int(w.key(r.entries[j]))))
+			r.scores[j] = x
 		}
+		w.atRow(r, s.B, s.H, row)
+		w.store(r.scores)
+	}
+}
+
+// atRow names the slots of a row to the scorer.
+func (w *lowWorker) atRow(r *lowRow, b, h, row int) {
+	for i, keys := 0, w.at(b, h, row, len(r.entries)); i < len(keys); i++ {
+		keys[i] = int(w.key(r.entries[i]))
 	}
 }
 
@@ -250,8 +259,8 @@ func dots(s, q, k []float32) {
 	}
 }
 
-// store rounds a score.
-func (c *call) store(s float32) float32 {
+// stored rounds a score.
+func (c *call) stored(s float32) float32 {
 	if c.cfg.DType == attention.F16 && !math.IsInf(float64(s), 0) {
 		s = max(min(s, maxF16), -maxF16) // both keep NaN
 	}

@@ -176,7 +176,7 @@ func (g *lowGradients) run(w *lowWorker, b, kv int) {
 // chunk adds what some rows of a head contribute.
 func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 	d, dv := g.cfg.HeadDim, g.cfg.ValueDim()
-	scale, softcap := g.cfg.ScaleValue(), float64(g.cfg.Softcap)
+	scale := g.cfg.ScaleValue()
 	w.scores(s)
 	rows := w.rows[:len(s.Rows)]
 	slopes, lse := make([][]float32, len(rows)), make([]float32, len(rows))
@@ -184,15 +184,20 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 	noise := make([][]float64, len(rows)) // of dS; nil: none
 	sizeQ, sizeDO := make([]size, len(rows)), make([]size, len(rows))
 	deltaError := make([]float64, len(rows)) // of delta, in 16-bit types
-	if softcap != 0 {                        // its derivative takes the scores in front of it
+	if g.sloped() {                          // the derivative takes the products
 		w.eachRun(rows, s.B, kv, false, func(r *lowRow, i int, scores, keys []float32) {
-			products := make([]float32, len(scores))
+			from := len(slopes[i])
+			slopes[i] = append(slopes[i], scores...)
+			products := slopes[i][from:]
 			dots(products, r.q, keys)
-			for _, x := range products {
-				cosh := math.Cosh(float64(x*scale) / softcap)
-				slopes[i] = append(slopes[i], float32(1/(cosh*cosh)))
+			for c := range products {
+				products[c] *= scale
 			}
 		})
+		for i, row := range s.Rows {
+			w.atRow(&rows[i], s.B, s.H, row)
+			w.slopes(slopes[i])
+		}
 	}
 	for i, row := range s.Rows {
 		lse[i] = rows[i].softmax(w.sink(s.H), w.round)

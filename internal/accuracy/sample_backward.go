@@ -67,31 +67,6 @@ func (g *gradientCheck) sampled(opt Options) error {
 	return nil
 }
 
-// score applies the options to a scaled product in float64. slope is the derivative of the
-// softcap.
-func (s *gradientSample) score(x float64, b, h, row, t int) (score, slope float64) {
-	slope = 1
-	if limit := float64(s.cfg.Softcap); limit != 0 {
-		cosh := math.Cosh(x / limit)
-		x, slope = limit*math.Tanh(x/limit), 1/(cosh*cosh)
-	}
-	x += float64(s.bias(b, h, row, t))
-	if s.a.ALiBi.Given() {
-		x -= float64(floatAt(s.a.ALiBi, h)) * math.Abs(float64(s.position(b, row)-t))
-	}
-	return x, slope
-}
-
-// lowScore is score in the storage type.
-func (s *gradientSample) lowScore(x float32, b, h, row, t int) (score, slope float32) {
-	slope = 1
-	if limit := float64(s.cfg.Softcap); limit != 0 {
-		cosh := math.Cosh(float64(x) / limit)
-		slope = float32(1 / (cosh * cosh))
-	}
-	return s.store(s.modify(x, b, h, row, t)), slope
-}
-
 // dot is the product of two rows, in float64 and in float32.
 func dot(x, y []float32) (exact float64, low float32) {
 	for i, v := range x {
@@ -129,7 +104,7 @@ func (c *call) delta(dO, o []float32) (delta float32, off float64) {
 // lowGradient is the gradient of a score in the storage type.
 func (s *gradientSample) lowGradient(p, dP, delta, dLSE, slope float32) float32 {
 	x := s.round(p * (dP - delta + dLSE))
-	if s.cfg.Softcap != 0 {
+	if s.sloped() {
 		x = s.round(x * slope)
 	}
 	return x

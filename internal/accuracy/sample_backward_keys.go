@@ -129,7 +129,8 @@ func (s *gradientSample) sums(b, kv int, keys []int) ([]keySums, error) {
 		}
 		exactly(stats, largeLSE(s.cfg.DType), func(i int, st *rowStatistics) { s.exactLSE(st, b, h, i, q[i*d:][:d]) })
 		par.Each(int64(len(list)), func() func(int64) {
-			return func(i int64) { s.addRows(&list[i], b, h, q, dO, stats) }
+			w := s.scorer()
+			return func(i int64) { s.addRows(w, &list[i], b, h, q, dO, stats) }
 		})
 	}
 	for i := range list {
@@ -146,7 +147,7 @@ func (s *gradientSample) sums(b, kv int, keys []int) ([]keySums, error) {
 }
 
 // addRows adds what the rows of a query head contribute to a key.
-func (s *gradientSample) addRows(k *keySums, b, h int, q, dO []float32, stats []rowStatistics) {
+func (s *gradientSample) addRows(w *scorer, k *keySums, b, h int, q, dO []float32, stats []rowStatistics) {
 	d, dv, scale := s.cfg.HeadDim, s.cfg.ValueDim(), s.cfg.ScaleValue()
 	for i := range stats {
 		st := &stats[i]
@@ -159,8 +160,7 @@ func (s *gradientSample) addRows(k *keySums, b, h int, q, dO []float32, stats []
 		}
 		qi, dOi := q[i*d:][:d], dO[i*dv:][:dv]
 		x, y := dot(qi, k.k)
-		score, slope := s.score(float64(scale)*x, b, h, i, k.key)
-		lowScore, lowSlope := s.lowScore(scale*y, b, h, i, k.key)
+		slot := w.one(float64(scale)*x, scale*y, b, h, i, k.key)
 		x, y = dot(dOi, k.v)
 		y = s.round(y)
 		factor, keep := 1.0, s.keep(b, h, i, k.key) // that dropout gives P in dV, and dP
@@ -173,9 +173,9 @@ func (s *gradientSample) addRows(k *keySums, b, h int, q, dO []float32, stats []
 			x, y = x*factor, s.round(y*keep)
 		}
 		n := float64(k.times)
-		exact := math.Exp(score - st.most - st.logSum)
+		exact := math.Exp(slot.score - st.most - st.logSum)
 		if p := exact; !(p < leastWeight) {
-			dS := n * float64(scale) * p * (x - st.delta + float64(st.dLSE)) * slope
+			dS := n * float64(scale) * p * (x - st.delta + float64(st.dLSE)) * slot.slope
 			for c, v := range qi {
 				k.dK[c] += dS * float64(v)
 			}
@@ -185,12 +185,12 @@ func (s *gradientSample) addRows(k *keySums, b, h int, q, dO []float32, stats []
 				}
 			}
 		}
-		if p := s.round(float32(math.Exp(float64(lowScore) - st.lowMost - st.lowLogSum))); p != 0 {
-			dS, dropped := s.lowGradient(p, y, st.lowDelta, st.dLSE, lowSlope), s.round(p*keep)
+		if p := s.round(float32(math.Exp(float64(slot.lowScore) - st.lowMost - st.lowLogSum))); p != 0 {
+			dS, dropped := s.lowGradient(p, y, st.lowDelta, st.dLSE, slot.lowSlope), s.round(p*keep)
 			addTimes(k.lowDK, float32(n)*scale*dS, qi)
 			addTimes(k.lowDV, float32(n)*dropped, dOi)
 			if k.noiseK != nil {
-				e := n * float64(scale) * st.deltaError * float64(p*lowSlope)
+				e := n * float64(scale) * st.deltaError * float64(p*slot.lowSlope)
 				for c, x := range qi {
 					k.noiseK[c] += e * e * float64(x) * float64(x)
 				}

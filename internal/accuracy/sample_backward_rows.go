@@ -32,7 +32,7 @@ func (s *gradientSample) rows(sample []attention.Rows) error {
 			noise, errors = make([]float64, len(ref)), make([]RowError, len(head.Rows))
 		}
 		par.Each(int64(len(head.Rows)), func() func(int64) {
-			w := &rowWork{gradientSample: s, q: make([]float32, d), dO: make([]float32, dv), o: make([]float32, dv), meanKey: make([]float64, d)}
+			w := &rowWork{gradientSample: s, scorer: s.scorer(), q: make([]float32, d), dO: make([]float32, dv), o: make([]float32, dv), meanKey: make([]float64, d)}
 			return func(i int64) {
 				at := int(i) * d
 				w.row(head.B, head.H, head.Rows[i], k, v, ref[at:][:d], low[at:][:d])
@@ -54,6 +54,7 @@ func (s *gradientSample) rows(sample []attention.Rows) error {
 // rowWork computes dQ of one row after the other.
 type rowWork struct {
 	*gradientSample
+	scorer           *scorer
 	q, dO            []float32
 	entries          []int32
 	p, dP, slopes    []float64
@@ -85,10 +86,9 @@ func (w *rowWork) row(b, h, row int, k, v []float32, ref []float64, low []float3
 		}
 		t := int(entry)
 		x, y := dot(w.q, k[t*d:][:d])
-		score, slope := w.score(float64(scale)*x, b, h, row, t)
-		lowScore, lowSlope := w.lowScore(scale*y, b, h, row, t)
-		w.p, w.slopes = append(w.p, score), append(w.slopes, slope)
-		w.low.scores, w.lowSlopes = append(w.low.scores, lowScore), append(w.lowSlopes, lowSlope)
+		at := w.scorer.one(float64(scale)*x, scale*y, b, h, row, t)
+		w.p, w.slopes = append(w.p, at.score), append(w.slopes, at.slope)
+		w.low.scores, w.lowSlopes = append(w.low.scores, at.lowScore), append(w.lowSlopes, at.lowSlope)
 		x, y = dot(w.dO, v[t*dv:][:dv])
 		y = w.round(y)
 		if keep := w.keep(b, h, row, t); keep == 0 {

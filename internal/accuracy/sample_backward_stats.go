@@ -50,14 +50,14 @@ func exactly(stats []rowStatistics, large float64, visit func(i int, st *rowStat
 // of the others' weights. Their sum may be lost even in float64, as with a bias of the least
 // float32. LSE of scores in the storage type may differ by more than 1, so plain attention has its own.
 func (s *gradientSample) exactLSE(st *rowStatistics, b, h, row int, q []float32) {
+	w := s.scorer()
 	key, scores, lowScores := make([]float32, s.cfg.HeadDim), []float64{}, []float64{}
 	for _, entry := range s.visible(nil, b, h, row) {
 		t := s.keyOf(b, h, entry)
 		s.readKey(key, false, b, h/s.a.Group(), t)
 		x, y := dot(q, key)
-		score, _ := s.score(float64(s.cfg.ScaleValue())*x, b, h, row, t)
-		lowScore, _ := s.lowScore(s.cfg.ScaleValue()*y, b, h, row, t)
-		scores, lowScores = append(scores, score), append(lowScores, float64(lowScore))
+		slot := w.one(float64(s.cfg.ScaleValue())*x, s.cfg.ScaleValue()*y, b, h, row, t)
+		scores, lowScores = append(scores, slot.score), append(lowScores, float64(slot.lowScore))
 	}
 	st.most, st.logSum = logSumExp(scores, float64(s.sink(h)))
 	st.lowMost, st.lowLogSum = logSumExp(lowScores, float64(s.sink(h)))

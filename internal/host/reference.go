@@ -65,7 +65,7 @@ func referenceBytes(cfg *problem.Config, a *problem.Args, n int) uint64 {
 	outputs := hostmem.Product(n, cfg.ValueDim()+1, 8)
 	block := uint64(refBlockRows(n, int(tensors.RowKeys(a))))
 	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(tensors.RowKeys(a), perKey, growth), uint64(cfg.HeadDim)*8)),
-		hostmem.Product(tensors.RowKeys(a), 8+8+4, growth), uint64(refKeys*max(cfg.HeadDim, cfg.ValueDim())*8))
+		hostmem.Product(tensors.RowKeys(a), 8+8+4+2*8, growth), uint64(refKeys*max(cfg.HeadDim, cfg.ValueDim())*8))
 	return hostmem.Sum(outputs, tensors.SequenceBytes(a.Shape), hostmem.Product(each, workers(uint64(n))))
 }
 

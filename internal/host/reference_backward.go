@@ -157,7 +157,7 @@ func referenceBackwardBytes(cfg *problem.Config, a *problem.BackwardArgs, want t
 	keys := tensors.RowKeys(&a.Args)
 	block := uint64(backwardBlockRows(&a.Args))
 	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(keys, perKey, growth), uint64(d+dv)*8)),
-		hostmem.Product(keys, 8+8+4, growth), uint64(refKeys*max(d, dv)*8))
+		hostmem.Product(keys, 8+8+4+2*8, growth), uint64(refKeys*max(d, dv)*8))
 	return hostmem.Sum(results, hostmem.Product(each, workers(hostmem.Product(a.B, a.KVHeads()))))
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"vkattn/internal/problem"
+	"vkattn/internal/score"
 )
 
 // backwardWorker computes the gradients of one (batch, key head) after the other by the
@@ -16,7 +17,8 @@ import (
 type backwardWorker struct {
 	*refWorker
 	call  *backwardCall
-	grads []rowGradients // of the rows of a block
+	grads []rowGradients   // of the rows of a block
+	slope *score.Evaluator // of the derivative of the score; nil where it is 1
 }
 
 // rowGradients are the numbers of a row that only the backward pass has.
@@ -25,12 +27,15 @@ type rowGradients struct {
 	dO    []float64 // [ValueDim]
 	dLSE  float64
 	dS    []float64 // of the entries: dP, then dS, then the gradient of the products
-	slope []float64 // of the entries: derivative of the softcap; empty without softcap
+	slope []float64 // of the entries: derivative of the score; empty where it is 1
 }
 
 func newBackwardWorker(call *backwardCall) *backwardWorker {
 	rows := backwardBlockRows(call.a)
 	w := &backwardWorker{refWorker: newRefWorker(&call.hostCall, rows), call: call, grads: make([]rowGradients, rows)}
+	if slope := scoreOf(call.cfg, call.a).Diff(); !slope.Is(1) {
+		w.slope = score.NewEvaluator(slope, nil)
+	}
 	for i := range w.grads {
 		w.grads[i].dO = make([]float64, call.cfg.ValueDim())
 	}
@@ -99,11 +104,9 @@ func (w *backwardWorker) block(b, h, kv, first, n int) {
 func (w *backwardWorker) weights(i, b, h, row int) {
 	r, g := &w.rows[i], &w.grads[i]
 	g.slope = g.slope[:0]
-	if limit := float64(w.cfg.Softcap); limit != 0 {
-		for _, x := range r.scores {
-			cosh := math.Cosh(x / limit) // Inf for large x, which has slope 0
-			g.slope = append(g.slope, 1/(cosh*cosh))
-		}
+	if w.slope != nil {
+		g.slope = slices.Grow(g.slope, len(r.scores))[:len(r.scores)]
+		w.slope.Eval(g.slope, w.slots(r, b, h, row))
 	}
 	g.lse = w.softmax(r, b, h, row, nil)
 	if math.IsInf(g.lse, -1) {

@@ -6,6 +6,7 @@ import (
 
 	"vkattn/internal/dropout"
 	"vkattn/internal/problem"
+	"vkattn/internal/score"
 	"vkattn/internal/tensors"
 )
 
@@ -25,8 +26,10 @@ type refWorker struct {
 	narrow []float32 // a row as stored
 	wide   []float64 // [refKeys][larger dim]: K or V of the tile's entries
 	have   [refKeys]bool
-	keys   []int     // of a row, where entries are not keys
-	bias   []float32 // of a row
+	keys   []int // of a row, where entries are not keys
+
+	score      *score.Evaluator
+	slotsOfRow refSlots
 }
 
 // refRow is a query row of a chunk.
@@ -42,7 +45,7 @@ func newRefWorker(call *hostCall, rows int) *refWorker {
 	most := max(call.cfg.HeadDim, call.cfg.ValueDim())
 	w := &refWorker{
 		hostCall: call, scale: float64(call.cfg.ScaleValue()), rows: make([]refRow, rows),
-		narrow: make([]float32, most), wide: make([]float64, refKeys*most),
+		narrow: make([]float32, most), wide: make([]float64, refKeys*most), score: score.NewEvaluator(scoreOf(call.cfg, call.a), nil),
 	}
 	for i := range w.rows {
 		w.rows[i].q = make([]float64, call.cfg.HeadDim)
@@ -162,7 +165,7 @@ func (w *refWorker) softmax(r *refRow, b, h, row int, o []float64) (lse float64)
 	if row >= w.sequences[b].Rows {
 		return math.Inf(-1) // the row does not exist
 	}
-	w.modify(r, b, h, row)
+	w.score.Eval(r.scores, w.slots(r, b, h, row))
 	most := math.Inf(-1)
 	for _, x := range r.scores {
 		most = max(most, x)
@@ -176,39 +179,6 @@ func (w *refWorker) softmax(r *refRow, b, h, row int, o []float64) (lse float64)
 	}
 	r.skip = math.IsInf(most, -1) // nothing to attend to
 	return lse
-}
-
-// modify applies softcap, bias and ALiBi to a row's scores, in this order.
-func (w *refWorker) modify(r *refRow, b, h, row int) {
-	if limit := float64(w.cfg.Softcap); limit != 0 {
-		for i, x := range r.scores {
-			r.scores[i] = limit * math.Tanh(x/limit)
-		}
-	}
-	if w.a.Bias == nil && !w.a.ALiBi.Given() {
-		return
-	}
-	keys := r.entries
-	if w.a.SparseTokens != nil {
-		w.keys = w.keys[:0]
-		for _, entry := range r.entries {
-			w.keys = append(w.keys, w.list[entry])
-		}
-		keys = w.keys
-	}
-	if w.a.Bias != nil {
-		w.bias = slices.Grow(w.bias[:0], len(keys))[:len(keys)]
-		w.readBias(w.bias, b, h, row, keys)
-		for i, x := range w.bias {
-			r.scores[i] += float64(x)
-		}
-	}
-	if w.a.ALiBi.Given() {
-		slope, at := float64(w.slope(h)), w.position(b, row)
-		for i, key := range keys {
-			r.scores[i] -= slope * math.Abs(float64(at-int64(key)))
-		}
-	}
 }
 
 // keep returns the factor that dropout gives the weight of a slot: 0, or 1 / (1 - Dropout).
