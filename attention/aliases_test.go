@@ -20,7 +20,7 @@ func TestEveryNameOfProblemHasAnAlias(t *testing.T) {
 			aliases[s.Sel.Name] = true
 		}
 	})
-	files, err := filepath.Glob("problem/*.go")
+	files, err := filepath.Glob("../internal/problem/*.go")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	found := 0

@@ -99,6 +99,7 @@ func TestADeviceThatGoesOnIsClosed(t *testing.T) {
 	hang(t, s, gate, b)
 	require.ErrorIs(t, ended(t, "Stream.Close", s.Close), ErrTimeout)
 	require.NoError(t, b.Close())
+	d.timeout = -1 // no bound: a busy machine is no hang
 	require.NoError(t, gate.Signal(1))
 	require.NoError(t, gate.Close())
 	require.NoError(t, ended(t, "WaitIdle", d.WaitIdle))

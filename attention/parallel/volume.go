@@ -28,6 +28,9 @@ func (v *volume) most(x volume) {
 
 // volumes computes what the busiest ranks send. docs/several-gpus.md has the formulas.
 func (l *layout) volumes() (forward, backward volume) {
+	if l.nothing() {
+		return forward, backward
+	}
 	for r := range l.ranks {
 		f, b := l.volumesOf(r)
 		forward.most(f)

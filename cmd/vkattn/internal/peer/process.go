@@ -96,7 +96,7 @@ func (p *process) ask(ctx context.Context, op string, request, answer any, timeo
 		return err
 	}
 	if _, err := p.in.Write(line); err != nil {
-		return p.died(ctx, op)
+		return p.lastAnswer(ctx, op, answer)
 	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -104,16 +104,21 @@ func (p *process) ask(ctx context.Context, op string, request, answer any, timeo
 	case text, ok := <-p.lines:
 		return p.decode(ctx, op, text, ok, answer)
 	case <-p.exited:
-		select {
-		case text, ok := <-p.lines:
-			return p.decode(ctx, op, text, ok, answer)
-		case <-time.After(p.lastWords):
-			return p.died(ctx, op)
-		}
+		return p.lastAnswer(ctx, op, answer)
 	case <-timer.C:
 		return fmt.Errorf("gave no answer to %q within %v and was stopped%s", op, timeout, p.stderr.quote())
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// lastAnswer decodes what a process that has ended wrote before.
+func (p *process) lastAnswer(ctx context.Context, op string, answer any) error {
+	select {
+	case text, ok := <-p.lines:
+		return p.decode(ctx, op, text, ok, answer)
+	case <-time.After(p.lastWords):
+		return p.died(ctx, op)
 	}
 }
 
