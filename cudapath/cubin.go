@@ -208,7 +208,7 @@ func cubinsOf(dev *vk.Device) (*cubins, error) {
 }
 
 // arch returns the first architecture of cubinArchitectures whose code the device loads. The
-// extension reports none, and refuses other code without harm (docs/cubin-log.md).
+// extension reports none, and refuses other code without harm (docs/log/cubin.md).
 func (c *cubins) arch() (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 // cuTensorMapEncodeTiled writes these 128 bytes, and needs a CUDA context for it. Kernels
 // that Vulkan launches have none. The PTX instruction tensormap.replace sets the fields one
 // by one; for sm_90a the assembler turns it into plain stores, which show where each field
-// lies (docs/cubin-log.md). A test on a GPU compares with cuTensorMapEncodeTiled.
+// lies (docs/log/cubin.md). A test on a GPU compares with cuTensorMapEncodeTiled.
 //
 //	byte 0   the address, 64 bits
 //	byte 8   bits 4-6 rank - 1, 7-10 element type, 11-12 interleave, 13-14 swizzle, 15 fill with NaN

@@ -40,10 +40,10 @@ var (
 	anchor  = regexp.MustCompile(`<a id="([^"]+)">`)
 	heading = regexp.MustCompile(`(?m)^#+ (.+)$`)
 	path    = regexp.MustCompile("`((?:attention|cmd|cudapath|docs|internal|scripts|shaders|tests|vk)/[\\w./-]+)`")
-	mention = regexp.MustCompile(`docs/[\w-]+\.md`)
-	section = regexp.MustCompile(`(docs/[\w-]*log\.md)(?:,|,? \()\s*(?:(?://|#|\*) )?(?:entry |sections? )?(\d+)`)
+	mention = regexp.MustCompile(`docs/[\w/-]+\.md`)
+	section = regexp.MustCompile(`(docs/[\w/-]+\.md)(?:,|,? \()\s*(?:(?://|#|\*) )?(?:entry |sections? )?(\d+)`)
 	// numbered is a link to a section of a log whose text has the section's number.
-	numbered = regexp.MustCompile(`\[([^\]]*)\]\(([^()\s]*log\.md)?#s(\d+)\)`)
+	numbered = regexp.MustCompile(`\[([^\]]*)\]\(([^()\s]*\.md)?#s(\d+)\)`)
 )
 
 // anchors are the targets of links into a page: explicit anchors and the anchors of
@@ -185,8 +185,13 @@ func TestMap(t *testing.T) {
 	}
 }
 
+// kernelLogs are the names that comments of CUDA kernels give to three logs. The manifest of the compiled kernels has
+// hashes of the sources with their comments, so the comments follow when the kernels are compiled anew.
+var kernelLogs = map[string]string{"cuda-log": "cuda-fa2", "cuda-fa3-log": "cuda-fa3", "cuda-bwd-log": "cuda-backward"}
+
 // Comments that refer to a page of docs, or to a section of a log, name one that exists.
 func TestSectionsOfTheLogs(t *testing.T) {
+	kernels := filepath.Join(root, "cudapath/kernels")
 	require.NoError(t, filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -202,13 +207,20 @@ func TestSectionsOfTheLogs(t *testing.T) {
 			return nil
 		}
 		text, err := os.ReadFile(file)
+		current := func(page string) string {
+			name := strings.TrimSuffix(strings.TrimPrefix(page, "docs/"), ".md")
+			if log, ok := kernelLogs[name]; ok && filepath.Dir(file) == kernels {
+				return "docs/log/" + log + ".md"
+			}
+			return page
+		}
 		for _, page := range mention.FindAllString(string(text), -1) {
-			if _, err := os.Stat(filepath.Join(root, page)); err != nil {
+			if _, err := os.Stat(filepath.Join(root, current(page))); err != nil {
 				t.Errorf("%s refers to %s, which is not there", file, page)
 			}
 		}
 		for _, m := range section.FindAllStringSubmatch(string(text), -1) {
-			if !slices.Contains(anchors(read(t, m[1])), "s"+m[2]) {
+			if !slices.Contains(anchors(read(t, current(m[1]))), "s"+m[2]) {
 				t.Errorf("%s refers to %s, which is not there", file, m[0])
 			}
 		}
@@ -219,10 +231,14 @@ func TestSectionsOfTheLogs(t *testing.T) {
 // Each numbered section of a log has the anchor that links name, and the number in the text of a
 // link is that of its section.
 func TestLogs(t *testing.T) {
-	logs, err := filepath.Glob("*log.md")
+	logs, err := filepath.Glob("log/*.md")
 	require.NoError(t, err)
 	require.NotEmpty(t, logs)
+	index := read(t, "docs/log/README.md")
 	for _, log := range logs {
+		if name := filepath.Base(log); name != "README.md" && !strings.Contains(index, "("+name+")") {
+			t.Errorf("docs/log/README.md lacks %s", name)
+		}
 		text := read(t, filepath.Join("docs", log))
 		for _, m := range regexp.MustCompile(`(?m)^## (\d+)\b`).FindAllStringSubmatch(text, -1) {
 			if !slices.Contains(anchors(text), "s"+m[1]) {

@@ -324,7 +324,7 @@ if [[ $what == cubin ]]; then
 			-o jsonl --save "$OUT/cubin-race-${lengths%%,*}.md" >>"$OUT/cubin-race.jsonl" 2>>"$OUT/cubin-race.txt" || rc=1
 		tail -n 4 "$OUT/cubin-race-${lengths%%,*}.md"
 	done
-	# Beyond 48128 bytes the process hangs (docs/cubin-log.md): that is not asked again.
+	# Beyond 48128 bytes the process hangs (docs/log/cubin.md): that is not asked again.
 	probe validation || true
 	probe sm_80 16384 || true
 	probe resident 23552 264 || true

@@ -13,8 +13,8 @@
 //   registers      the terms of K or V but for Q_SMEM_CHUNKS chunks, dV or dK, and this invocation's vectors of the next row tile
 //   shared memory  the terms of the Q tile and of the dO tile, statistics of their rows, P
 //   barriers       three per row tile: before and after it is stored to shared memory, and when P is complete
-// Row tiles that attend to every key have a loop of their own, behind the masked tiles (docs/backward-log.md, 5). The order of
-// every sum is fixed.
+// Row tiles that attend to every key have a loop of their own, behind the masked tiles (docs/log/backward.md, 5). The
+// order of every sum is fixed.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD

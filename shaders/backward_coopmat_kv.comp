@@ -208,7 +208,7 @@ void main() {
 
 #define STAT_AT(which) (STATS_BASE + ((which) * ROW_TILE + first + f % KV_FRAGS * FRAG_N) / 4)
     // The masked loop comes first: behind the unmasked one, its values would push accumulators out of registers there
-    // (docs/backward-log.md, 5).
+    // (docs/log/backward.md, 5).
     if (!LEAVES_RARE_WORK)
     [[dont_unroll]] for (; n < maskedEnd;) {
 #define MASKED 1

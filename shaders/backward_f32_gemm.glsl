@@ -1,5 +1,5 @@
 // The products of a subgroup of a pair with a row tile that starts at smem[base], as six products of terms each
-// (f32_products.glsl). Code behind the row loop must call neither function (docs/log.md, 49).
+// (f32_products.glsl). Code behind the row loop must call neither function (docs/log/vulkan.md, 49).
 #include "f32_products.glsl"
 
 FragA own[TERMS * M_FRAGS * (OWN_REG_CHUNKS > 0 ? OWN_REG_CHUNKS : 1)]; // K or V

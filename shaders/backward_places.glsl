@@ -37,7 +37,7 @@ void storePlaces() {
 // Half a unit in the last place is added, the lower half is cut off: halves are rounded away from zero, as toOperandA does.
 // min keeps a NaN from becoming 0 by the carry, save a negative one whose upper 17 bits are all set. NVIDIA's own conversion
 // takes some twenty instructions and truncates. The upper half is moved as a float16, which the compiler packs by one
-// permutation (docs/backward-log.md, 8).
+// permutation (docs/log/backward.md, 8).
 STORAGE_T rounded(float x) {
     const uint bits = uint(min(floatBitsToInt(x), 0x7fff7fff)) + 0x8000u;
     return uintBitsToBFloat16EXT(float16BitsToUint16(unpackFloat2x16(bits).y));

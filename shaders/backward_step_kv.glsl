@@ -64,6 +64,6 @@
     if (HAS_DV != 0) ADD_PRODUCT(dV, P, V_CHUNKS, DO_BASE + first * DO_STRIDE, DO_STRIDE)
     if (HAS_DK != 0) ADD_PRODUCT(dK, dS, QK_CHUNKS, first * Q_STRIDE, Q_STRIDE)
     // A fence. Without it NVIDIA's compiler moves loads of later steps here, and spills the vectors of the next tile,
-    // which then wait for memory (docs/backward-log.md, 2): 335 TFLOP/s in place of 213 at head dim 128.
+    // which then wait for memory (docs/log/backward.md, 2): 335 TFLOP/s in place of 213 at head dim 128.
     subgroupMemoryBarrierShared();
 }

@@ -56,8 +56,9 @@ FragC inverse[M_FRAGS]; // 1 / row sum
         }
     }
 }
-// LSE in loops of its own: NVIDIA's compiler does not unroll a loop over fragments that holds a loop with a barrier, and
-// then keeps O and the rest in memory. With two row fragments the kernel was 2 to 48 times slower (H100; docs/log.md, 59).
+// LSE in loops of its own: NVIDIA's compiler does not unroll a loop over fragments that holds a loop with a barrier,
+// and then keeps O and the rest in memory. With two row fragments the kernel was 2 to 48 times slower (H100;
+// docs/log/vulkan.md, 59).
 #if GENERAL
 if (STORES_STATE && work.col0 == 0) {
     for (uint i = gl_SubgroupInvocationID; i < SUBGROUP_ROWS; i += SUBGROUP_SIZE)

@@ -35,7 +35,7 @@ vec4 scratchQuad(uint row, uint quad) { return uintBitsToFloat(smem[subgroupScra
 
 // -- products of terms ----------------------------------------------------------------------------
 // The two products of a KV step as six products of terms each (f32_products.glsl). firstKey counts from the start of the KV
-// tile. Code behind the KV loop must call neither (docs/log.md, 49).
+// tile. Code behind the KV loop must call neither (docs/log/vulkan.md, 49).
 
 // nextS = Q K^T. Chunks of Q that are not in registers come from shared memory.
 #define LIVE_CHUNK(g) (i + (g) < QK_CHUNKS)

@@ -5,7 +5,7 @@
 // additions, which round to nearest, add the fragments: the sum over thousands of keys is not biased. A fragment in shared
 // memory is loaded once per term and serves all rows and terms of the other factor.
 
-// A hoisted load takes registers. A fence keeps the loads of a chunk behind it (docs/log.md, 14).
+// A hoisted load takes registers. A fence keeps the loads of a chunk behind it (docs/log/vulkan.md, 14).
 #define FENCE if (FENCES != 0) subgroupMemoryBarrierShared();
 
 // One product of each of COUNT fragments of K or V: they do not depend on each other, so that the latency of one overlaps

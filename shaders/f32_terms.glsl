@@ -18,7 +18,7 @@ uint takeBits(inout float x) {
     x -= uintBitsToFloat(bits & 0xffff0000u);
     return bits;
 }
-// A compiler moves the upper half by one instruction if it is a float16 (docs/backward-log.md, 8).
+// A compiler moves the upper half by one instruction if it is a float16 (docs/log/backward.md, 8).
 STORAGE_T upperTerm(uint bits) { return uintBitsToBFloat16EXT(float16BitsToUint16(unpackFloat2x16(bits).y)); }
 STORAGE_T takeTerm(inout float x) { return upperTerm(takeBits(x)); }
 STORAGE_T lastTerm(float x) { return upperTerm(floatBitsToUint(x)); }

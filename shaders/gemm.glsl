@@ -1,5 +1,6 @@
 // The two products of a KV step, over the fragments of forward_fragments.glsl. firstKey counts from the start of the KV
-// tile. Code behind the KV loop must call neither: when it did, kernels took 1.2 to 6 times as long (docs/log.md, 49).
+// tile. Code behind the KV loop must call neither: when it did, kernels took 1.2 to 6 times as long
+// (docs/log/vulkan.md, 49).
 
 // nextS = Q K^T. Chunks of Q that are not in registers come from shared memory.
 void gemmQK(uint firstKey) {

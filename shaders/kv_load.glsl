@@ -48,15 +48,15 @@ const uint V_RAGGED = KV_TILE * V_ROW_VECS % LOCAL_SIZE;
 // Loads of K and V in calls with options: paged KV, sparse tokens, quantized K and V. PREFETCH_K and PREFETCH_V load
 // the next KV tile into kVec and vVec while this one is multiplied; STORE_K_TILE and STORE_V_TILE store it to shared
 // memory. Macros over the variables of main: as functions over global arrays calls took 4.8 times as long (H200,
-// docs/log.md, 51).
+// docs/log/vulkan.md, 51).
 
 // Page indices are loaded one tile before the keys of the pages, so that loading a tile takes no dependent loads: one
 // index if a tile is in one page, else one per vector, shared by K and V if their vectors are of the same keys. An
 // index is checked when it is used, not before: a use waits for the load.
 const bool PREFETCH_PAGES = PAGE_SIZE != 0 && SPARSE_TOKENS == 0;
-// Loads are unconditional, except loads of sparse tokens: a condition around more than a load becomes a branch, and loads
-// wait for each other at branches (docs/log.md, 28). Past the end the last key is loaded again, and STORE_V_TILE clears
-// it.
+// Loads are unconditional, except loads of sparse tokens: a condition around more than a load becomes a branch, and
+// loads wait for each other at branches (docs/log/vulkan.md, 28). Past the end the last key is loaded again, and
+// STORE_V_TILE clears it.
 const bool CLEAR_V_TAIL = SPARSE_TOKENS == 0;
 // All keys that a subgroup loads are in one page: an invocation needs one page index and one slice. Keys past the end
 // are of that page, or beyond them in it.
@@ -174,7 +174,7 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
 // -- dense loads ----------------------------------------------------------------------------------
 // Loads of Q, K and V in calls without options. PREFETCH_KV loads the next KV tile into kVec and vVec while this one is
 // multiplied; STORE_KV stores it to shared memory, between two workgroup barriers. Macros over the variables of main: as
-// functions over global arrays calls took 1.5 times as long (H200, docs/log.md, 51).
+// functions over global arrays calls took 1.5 times as long (H200, docs/log/vulkan.md, 51).
 
 // Eight elements of a row. If rows fill their fragments no column is compared.
 uvec4 loadVecQ(Slice s, uint row, uint col) {

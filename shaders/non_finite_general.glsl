@@ -1,7 +1,7 @@
 // Inf and NaN in V. P of a masked key is 0, but 0 x Inf is NaN: masked tiles are multiplied without them, and O of
 // the rows that attend to such a key is corrected at the end. That is rare, so it is one loop behind everything else,
 // over O in memory: unrolled over the fragments of O it took NVIDIA's compiler three times as long as the rest
-// (docs/log.md, 46).
+// (docs/log/vulkan.md, 46).
 
 void addIfNonFinite(inout vec4 sum, vec4 x) {
     [[unroll]] for (uint e = 0; e < 4; ++e)

@@ -1,9 +1,9 @@
 // Float32 row sums of P before rounding: for LSE and sinks, and in forward_coopmat_f32.comp for O. The KV loop does not
 // reduce them along the row.
 //
-// With ROW_ELEMENTS each lane adds up the elements that it holds of a row: on NVIDIA two floats per row fragment, where a
-// fragment of sums takes eight registers. Tiles with two row fragments have no registers to spare (docs/log.md, 59).
-// With ROW_ELEMENTS = 0 the order of the elements is unknown and the sums stay a fragment.
+// With ROW_ELEMENTS each lane adds up the elements that it holds of a row: on NVIDIA two floats per row fragment, where
+// a fragment of sums takes eight registers. Tiles with two row fragments have no registers to spare
+// (docs/log/vulkan.md, 59). With ROW_ELEMENTS = 0 the order of the elements is unknown and the sums stay a fragment.
 const bool LANE_SUMS = ROW_ELEMENTS != 0;
 const uint LANE_RUN = LANE_SUMS ? ROW_ELEMENTS : 1;
 const uint LANE_ROWS = LANE_SUMS ? FRAG_M * FRAG_N / SUBGROUP_SIZE / LANE_RUN : 1; // runs of a lane, per fragment

@@ -61,8 +61,8 @@ void rescaleO(uint r, FragC factor) {
 const float SCORE_THRESHOLD = NATURAL_SCORES ? RESCALE_THRESHOLD * LN2 : RESCALE_THRESHOLD;
 
 // Updates the row max of rows with a score above the threshold, and rescales their O and row sums. The vote compares
-// each lane's own elements; the branch, which most steps skip, reduces rows and compares again, so that a row's
-// update depends on its own scores alone. As a function it makes the dense kernel 1.9 % slower (docs/log.md, 53).
+// each lane's own elements; the branch, which most steps skip, reduces rows and compares again, so that a row's update
+// depends on its own scores alone. As a function it makes the dense kernel 1.9 % slower (docs/log/vulkan.md, 53).
 #if GENERAL
 #define RESCALE_SCALED_SUM(r, factor) if (KEY_SCALES) rowSumScaled[KEY_SCALES ? r : 0] *= factor;
 #else

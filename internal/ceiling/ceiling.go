@@ -47,7 +47,7 @@ type tile struct {
 }
 
 // tiles are the variants for a GPU, the fastest on an H200 first: it reaches 610 TFLOP/s with
-// 8 steps a turn of the loop, 580 with 4 and 519 with 1 (docs/log.md, section 58).
+// 8 steps a turn of the loop, 580 with 4 and 519 with 1 (docs/log/vulkan.md, 58).
 var tiles = []tile{
 	{128, 1, 2, 8, false}, {128, 1, 2, 16, false}, {32, 1, 2, 8, false}, {128, 1, 4, 8, false}, {128, 1, 2, 4, false},
 }

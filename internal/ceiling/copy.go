@@ -27,7 +27,7 @@ type way struct{ groups, invocations, vectors uint32 }
 
 // ways are the variants for a GPU, the best on an H200 first: the first two copy 4.07 and 4.08
 // TB/s, read and written, the third 3.87, but it reads 4.45 where they read 4.28 and 4.30
-// (docs/log.md, section 58). vkCmdCopyBuffer is none of them: it copies 0.85, whatever the size.
+// (docs/log/vulkan.md, 58). vkCmdCopyBuffer is none of them: it copies 0.85, whatever the size.
 var ways = []way{{8192, 512, 2}, {16384, 256, 1}, {2048, 256, 4}}
 
 // wayCPU is the variant for a driver on the CPU.

@@ -77,7 +77,7 @@ type backwardF32Row struct {
 }
 
 // Tables of the float32 backward kernels on cooperative matrices, best first. TFLOP/s of a pass on
-// an H100 (batch 4, 8 heads, length 4096, no mask; docs/backward-log.md, 13), by the tile of dK and dV:
+// an H100 (batch 4, 8 heads, length 4096, no mask; docs/log/backward.md, 13), by the tile of dK and dV:
 //
 //	 64: 8x1x32 g2 43.4
 //	128: 8x1x16 g2 44.4; g2 q1 f 43.8; g4 f 42.6; g2 f 41.8

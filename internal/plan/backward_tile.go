@@ -136,7 +136,7 @@ func (t backwardCoopmatTile) shortened() backwardCoopmatTile {
 // maxGradientFragments is how many fragments of a gradient the kernels store.
 const maxGradientFragments = 16
 
-// Tables of the backward kernels on cooperative matrices, measured on an H200 (docs/backward-log.md): f16,
+// Tables of the backward kernels on cooperative matrices, measured on an H200 (docs/log/backward.md): f16,
 // length 4096, no mask, TFLOP/s of the kernel's own products. A tile is subgroups x M
 // fragments x streamed rows / step.
 //

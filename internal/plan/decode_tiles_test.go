@@ -11,7 +11,7 @@ import (
 )
 
 // With the limits of an H200 the planner chooses the decode tiles that were fastest in
-// docs/log.md.
+// docs/log/vulkan.md.
 func TestDecodingTakesTheTilesThatWon(t *testing.T) {
 	caps := h200Caps()
 	caps.ShaderCores, caps.Limits.MaxPushConstantBytes = 132, 256

@@ -105,7 +105,7 @@ type tableTile struct {
 }
 
 // coopmat2Table is for the coopmat2 kernel. It was measured on an H200: f16, no mask unless
-// noted, 16x16 fragments, subgroups of 32; docs/log.md has the runs. A tile below is
+// noted, 16x16 fragments, subgroups of 32; docs/log/vulkan.md has the runs. A tile below is
 // subgroups x M fragments x KV tile / KV step, with q: chunks of Q in shared memory.
 // TFLOP/s at length 4096:
 //
@@ -173,7 +173,7 @@ var coopmat2Cases = []struct {
 		{128, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 32}},
 	}},
 	// Pages smaller than a KV tile, without a causal mask: finding the keys takes registers
-	// (docs/log.md, 47).
+	// (docs/log/vulkan.md, 47).
 	{func(v *Variant, best coopmatTile, _ problem.Shape, _ problem.Causal) bool {
 		return v.Options.pageSize%best.KVTile != 0 && !v.causal
 	}, []tableTile{

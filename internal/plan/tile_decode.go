@@ -63,7 +63,7 @@ func (t decodeTile) describe() string { return t.String() }
 
 // decodeSubgroups is the number of subgroups of the decode kernel that fit in the
 // registers of a core, at 150 to 255 registers per invocation. On an H200 a third
-// workgroup of four subgroups was no faster where 168 registers are enough (docs/log.md,
+// workgroup of four subgroups was no faster where 168 registers are enough (docs/log/vulkan.md,
 // 33).
 const decodeSubgroups = 8
 
@@ -74,7 +74,7 @@ func (v *Variant) IsDecode() bool {
 }
 
 // decodeTiles lists tiles of the decode kernel, best first; none if the device or the call
-// excludes the kernel. f is the device's fragment. docs/log.md (31) has the measurements on
+// excludes the kernel. f is the device's fragment. docs/log/vulkan.md (31) has the measurements on
 // an H200.
 func decodeTiles(caps *vk.Caps, f fragment, v *Variant, r *Request, fixed bool) []tile {
 	if r.operands == noDecodeKernel {
@@ -128,7 +128,7 @@ func decodeTiles(caps *vk.Caps, f fragment, v *Variant, r *Request, fixed bool) 
 // subgroup then waits for more than one KV tile, and a core holds two or more workgroups.
 // On an H200 the kernel reads K and V of head dim 128 at 3.55 TB/s split (3.2 without
 // AliasKV) and 3.5 with one subgroup, of head dim 64 at 3.2 with KV steps of 32 keys and
-// 3.0 with 16 (docs/log.md, 29).
+// 3.0 with 16 (docs/log/vulkan.md, 29).
 func splitKVTiles(caps *vk.Caps, f fragment, v *Variant, r *Request, fixed bool) []tile {
 	dim, rows := max(v.headDim, v.headDimV), r.decodeRows()
 	alone := coopmatTile{Subgroups: 1, MFrags: fewRows, KVTile: 16, KVStep: 16, DvSlice: 128}

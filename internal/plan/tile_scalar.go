@@ -47,7 +47,7 @@ func (t scalarTile) describe() string {
 
 // scalarTable lists the tiles of the scalar kernel, best first. In the largest an
 // invocation computes 4x4 scores, which pays for the reads of shared memory. The first
-// takes 24 KiB, so that a multiprocessor of the H200 holds two workgroups (docs/log.md).
+// takes 24 KiB, so that a multiprocessor of the H200 holds two workgroups (docs/log/vulkan.md).
 // With it f32 at length 4096 runs at 19.6 TFLOP/s at head dim 64 and 20.7 at 128, with the
 // second tile at 17.9 and 20.5; under a causal mask at 18.5 and 20.4 against 16.2 and 18.7.
 // The last tile fits the limits that Vulkan 1.1 guarantees: 128 invocations and 16 KiB.

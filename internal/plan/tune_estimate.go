@@ -10,7 +10,7 @@ import (
 )
 
 // Estimates of the registers, shared memory and time that a tile takes. They are fitted to
-// tiles measured on an NVIDIA H200 (docs/log.md; the tests compare them with
+// tiles measured on an NVIDIA H200 (docs/log/vulkan.md; the tests compare them with
 // testdata/tiles_h200.txt). Estimates order the candidates and prune hopeless ones. They
 // do not decide whether a tile is within the limits of a device: the device and the
 // SPIR-V tell that exactly.
@@ -180,7 +180,7 @@ const (
 	drain        = 215  // one barrier: until the last subgroup arrives
 	refill       = 270  // until products flow again after the two barriers of a tile
 	starting     = 6000 // of a row block: until its first tile is loaded, and writing O
-	passOfQ      = 5000 // one pass of Q through the space of the KV tile; less since entry 19 of the log
+	passOfQ      = 5000 // one pass of Q through the space of the KV tile; less since docs/log/vulkan.md, 19
 	busySubgroup = 8    // subgroups that keep a multiprocessor busy
 )
 

@@ -13,7 +13,7 @@ import (
 
 // The table of candidate tiles. For each kernel family it is the cross product of the
 // values in the tags of the tile's fields, starting from the heuristic's tile, without the
-// tiles that the kernel cannot compute. docs/log.md has measurements beyond these values:
+// tiles that the kernel cannot compute. docs/log/vulkan.md has measurements beyond these values:
 // 4 M fragments per subgroup spill except at small head dims, and KV tiles of 128 or more
 // keys spill at large ones.
 

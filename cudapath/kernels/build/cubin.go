@@ -7,7 +7,7 @@ import (
 )
 
 // The kernels that a Vulkan command buffer launches. All fit its 47 KiB of dynamic shared
-// memory. Their tiles were chosen on an H200 among those that docs/cubin-log.md lists.
+// memory. Their tiles were chosen on an H200 among those that docs/log/cubin.md lists.
 
 // cubinTile is a tile of cubin.cu; cubin_tile.h explains the fields. warpgroups of 0: none.
 type cubinTile struct {

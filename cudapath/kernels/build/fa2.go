@@ -17,7 +17,7 @@ type tile struct {
 }
 
 // fa2Buckets are the head dims that kernels exist for, and their tiles. Chosen on an
-// H200 among those that docs/cuda-log.md lists. The kernels for any alignment take
+// H200 among those that docs/log/cuda-fa2.md lists. The kernels for any alignment take
 // the tile of full ones, or a smaller one that fits the GPUs with the least shared
 // memory: there they stand in for those that do not.
 var fa2Buckets = []struct {
