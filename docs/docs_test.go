@@ -92,7 +92,7 @@ func TestLinks(t *testing.T) {
 
 // The map of design.md and the checklists name files that exist.
 func TestPaths(t *testing.T) {
-	for _, page := range []string{"docs/design.md", "docs/extending.md", "docs/install.md", "docs/library.md"} {
+	for _, page := range []string{"docs/design.md", "docs/extending.md", "docs/install.md", "docs/library.md", "docs/parallel.md"} {
 		for _, m := range path.FindAllStringSubmatch(read(t, page), -1) {
 			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
 				t.Errorf("%s: %v", page, err)
@@ -106,8 +106,8 @@ var (
 	name = regexp.MustCompile(`[A-Za-z_]\w*`)
 	// mixed is a name that no prose has: with an inner capital or an underscore.
 	mixed = regexp.MustCompile(`[a-z][A-Z]|\w_\w`)
-	// foreign are names of Vulkan, CUDA and PyTorch.
-	foreign = regexp.MustCompile(`^(?:vk|Vk|VK_|cu[A-Z]|CU)`)
+	// foreign are names of Vulkan, CUDA, NCCL and PyTorch.
+	foreign = regexp.MustCompile(`^(?:vk|Vk|VK_|cu[A-Z]|CU|NCCL_)`)
 )
 
 // Names in code font are in the code: a renamed function is renamed on the pages that explain it.
@@ -125,7 +125,7 @@ func TestNames(t *testing.T) {
 			return err
 		}))
 	}
-	for _, page := range []string{"docs/design.md", "docs/extending.md", "docs/library.md", "docs/serving.md", "docs/testing.md"} {
+	for _, page := range []string{"docs/design.md", "docs/extending.md", "docs/library.md", "docs/serving.md", "docs/testing.md", "docs/several-gpus.md", "docs/parallel.md"} {
 		for _, m := range code.FindAllStringSubmatch(read(t, page), -1) {
 			word := m[1][strings.LastIndex(m[1], ".")+1:]
 			if mixed.MatchString(word) && !foreign.MatchString(word) && !known[word] {

@@ -12,8 +12,8 @@
 //	allgather  every rank receives all of K and V
 //	2d         ulysses among the ranks of a host, ring across hosts
 //
-// docs/several-gpus.md says which mode suits when, what each one sends and how long that
-// takes.
+// docs/several-gpus.md says which mode suits when, docs/parallel.md what each one sends and
+// how long that takes.
 //
 // # Order of the sequence
 //

@@ -26,7 +26,7 @@ func (v *volume) most(x volume) {
 	v.memory, v.groups = max(v.memory, x.memory), max(v.groups, x.groups)
 }
 
-// volumes computes what the busiest ranks send. docs/several-gpus.md has the formulas.
+// volumes computes what the busiest ranks send. docs/parallel.md has the formulas.
 func (l *layout) volumes() (forward, backward volume) {
 	if l.nothing() {
 		return forward, backward
