@@ -208,8 +208,8 @@ type progression struct {
 	step  int // rows from a place to the next in the other tensor
 }
 
-// progressions joins places at constant distances. A striped order, in which the ranks have tokens in turn,
-// is one progression, whatever its length.
+// progressions merges equally spaced places into one strided run. A striped order, in which the ranks have
+// tokens in turn, is one run, whatever its length.
 func progressions(list []place) (joined []progression) {
 	for _, p := range list {
 		if n := len(joined) - 1; n >= 0 && joined[n].n == p.n {

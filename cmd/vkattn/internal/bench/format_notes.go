@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// notesAlone is the number of rows with the same note that have a line each.
+// notesAlone: notes shared by more rows than this are printed once.
 const notesAlone = 3
 
-// notes prints a line for each row without a speed and for each row whose clock was not
-// steady, or one line for many rows with the same note.
+// notes prints the note of each row without a speed and of each row whose clock was not
+// steady. A note that many rows share is printed once.
 func (p *mdPrinter) notes() error {
 	var lines []string
 	for _, g := range groupBy(p.rows, (*Row).Note) {
