@@ -87,7 +87,7 @@ report-check: $(BUILD)/vkattn ## take screenshots of a report in headless Chromi
 	CHROMIUM='$(or $(CHROMIUM),$(tools)/chromium)' scripts/report-check.sh $(BUILD)/vkattn $(BUILD)/report
 
 .PHONY: report-picture
-report-picture: report-check ## take the picture of a report in the README from the committed rows
+report-picture: report-check ## take the picture of a report in docs/command.md from the committed rows
 	cp $(BUILD)/report/picture.png docs/img/report.png
 
 gpu-bundle: ## make build/gpu: tests and benchmarks for a machine without Go (ARGS=..., see scripts/gpu-bundle.sh)

@@ -23,7 +23,7 @@ page=file://$(realpath "$out/report.html")
 browser --window-size=1280,2400 --screenshot="$out/light.png" "$page"
 browser --window-size=1280,2400 --blink-settings=preferredColorScheme=0 --screenshot="$out/dark.png" "$page"
 browser --window-size=500,2400 --screenshot="$out/phone.png" "$page"
-browser --window-size=1260,1365 --screenshot="$out/picture.png" "$page" # of the README
+browser --window-size=1260,1365 --screenshot="$out/picture.png" "$page" # of docs/command.md
 
 # The page of the check is the report with a script that uses it and leaves the outcome in
 # its title.

@@ -13,44 +13,78 @@ import (
 )
 
 var (
-	// speedCommand is the command of README that prints its speeds from the committed rows.
+	// speedCommand is the command of docs/results/README.md that prints its ratios from the committed rows.
 	speedCommand = regexp.MustCompile(`(?m)^    vkattn (report --ratios (?:.*\\\n)*.*)$`)
-	// claim is a range of speeds in a sentence.
-	claim    = regexp.MustCompile(`([\d.]+) to ([\d.]+) times\s+(?:the speed of|as fast as) (FlashAttention-2|cuDNN)`)
-	columnOf = map[string]string{"FlashAttention-2": "x flash", "cuDNN": "x cudnn"}
+	speedRange   = regexp.MustCompile(`^([\d.]+) to ([\d.]+)`)
 )
 
-// README has the table that its command prints over the committed rows, and its sentences
-// have no other numbers.
+// docs/results/README.md has the table that its command prints over the committed rows.
+// The ranges of README are those of the table's rows at head dims 64 and 128.
 func TestTheSpeedsOfREADME(t *testing.T) {
 	onceOnly(t)
-	page := sourceFile(t, "README.md")
-	m := speedCommand.FindSubmatch(page)
-	require.NotNil(t, m, "README has no command vkattn report --ratios")
+	results, readme := sourceFile(t, "docs/results/README.md"), sourceFile(t, "README.md")
+	m := speedCommand.FindSubmatch(results)
+	require.NotNil(t, m, "docs/results/README.md has no command vkattn report --ratios")
 	line := strings.ReplaceAll(string(m[1]), "\\\n", " ")
 	t.Chdir("../..")
 	code, table, stderr := call(wordsOf(line)...)
 	require.Equal(t, exitOK, code, stderr)
-	require.Contains(t, string(page), "\n\n"+table, "README does not have what this prints: vkattn %s", line)
+	require.Contains(t, string(results), "\n\n"+table, "docs/results/README.md does not have what this prints: vkattn %s", line)
 
-	columns := map[string][]string{}
-	rows := strings.Split(strings.TrimSpace(table), "\n")
-	cells := func(row string) []string { return strings.Split(strings.Trim(row, "| "), "|") }
-	for _, row := range rows[2:] {
-		for i, cell := range cells(row) {
-			title := strings.TrimSpace(cells(rows[0])[i])
-			columns[title] = append(columns[title], strings.TrimSpace(cell))
+	printed := markdownTable(table)
+	// columns are those of README behind the tier: the pass and the peer of each.
+	columns := [...][2]string{{"fwd", "x flash"}, {"fwd", "x cudnn"}, {"bwd", "x flash"}, {"bwd", "x cudnn"}}
+	tiers := 0
+	for row := range strings.Lines(string(readme)) {
+		cells := cellsOf(row)
+		if len(cells) != 2+len(columns) {
+			continue
+		}
+		tier := strings.Trim(cells[0], "`")
+		if tier == "cuda" {
+			tier = "cuda fa3"
+		}
+		for i, c := range columns {
+			low, high := "", ""
+			for _, r := range printed {
+				found := speedRange.FindStringSubmatch(r[c[1]])
+				if found == nil || r["tier"] != tier || r["pass"] != c[0] || r["head dim"] != "64" && r["head dim"] != "128" {
+					continue
+				}
+				if low == "" || found[1] < low {
+					low = found[1]
+				}
+				high = max(high, found[2])
+			}
+			if low != "" {
+				require.Equal(t, low+" to "+high, cells[2+i], "README, tier %s, pass %s, %s", tier, c[0], c[1])
+				tiers++
+			}
 		}
 	}
-	claims := claim.FindAllStringSubmatch(string(page), -1)
-	require.NotEmpty(t, claims)
-	for _, c := range claims {
-		found := false
-		for _, cell := range columns[columnOf[c[3]]] {
-			found = found || strings.HasPrefix(cell, c[1]+" to "+c[2]+",")
+	require.Equal(t, 10, tiers)
+}
+
+// markdownTable has the cells of each row of a table by their titles.
+func markdownTable(table string) (rows []map[string]string) {
+	lines := strings.Split(strings.TrimSpace(table), "\n")
+	titles := cellsOf(lines[0])
+	for _, line := range lines[2:] {
+		row := map[string]string{}
+		for i, cell := range cellsOf(line) {
+			row[titles[i]] = cell
 		}
-		require.True(t, found, "README says %q, and the table has %q", c[0], columns[columnOf[c[3]]])
+		rows = append(rows, row)
 	}
+	return rows
+}
+
+func cellsOf(row string) []string {
+	cells := strings.Split(strings.Trim(strings.TrimSpace(row), "|"), "|")
+	for i := range cells {
+		cells[i] = strings.TrimSpace(cells[i])
+	}
+	return cells
 }
 
 // sourceFile is a file of the repository, which a machine that runs built tests may not have.

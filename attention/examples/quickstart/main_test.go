@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,14 +47,35 @@ func TestQuickstartRuns(t *testing.T) {
 	require.InDeltaSlice(t, o[:4], got, 1e-3)
 }
 
-// README shows the program whole.
-func TestREADMEShowsTheProgram(t *testing.T) {
+// docs/library.md shows the program whole.
+func TestLibraryPageShowsTheProgram(t *testing.T) {
+	program, err := os.ReadFile("main.go")
+	require.NoError(t, err)
+	page, err := os.ReadFile("../../../docs/library.md")
+	require.NoError(t, err)
+	shown := strings.Contains(string(page), "\n```go\n"+string(program)+"```\n")
+	require.True(t, shown, "the program of docs/library.md is not attention/examples/quickstart/main.go")
+}
+
+// The lines that README shows are lines of the program, in its order.
+func TestREADMEShowsLinesOfTheProgram(t *testing.T) {
 	program, err := os.ReadFile("main.go")
 	require.NoError(t, err)
 	readme, err := os.ReadFile("../../../README.md")
 	require.NoError(t, err)
-	shown := strings.Contains(string(readme), "\n```go\n"+string(program)+"```\n")
-	require.True(t, shown, "README's program is not attention/examples/quickstart/main.go")
+	_, block, found := strings.Cut(string(readme), "\n```go\n")
+	require.True(t, found, "README shows no program")
+	block, _, _ = strings.Cut(block, "```\n")
+	code := func(line string) string {
+		line, _, _ = strings.Cut(line, "//")
+		return strings.TrimSpace(line)
+	}
+	rest := strings.Split(string(program), "\n")
+	for line := range strings.Lines(block) {
+		at := slices.IndexFunc(rest, func(l string) bool { return code(l) == code(line) })
+		require.GreaterOrEqual(t, at, 0, "the program does not have, in this order: %s", line)
+		rest = rest[at+1:]
+	}
 }
 
 // Another module imports this one as README says. The module cache has all it takes,
