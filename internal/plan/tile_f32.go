@@ -88,7 +88,7 @@ func (t f32Tile) describe() string { return t.String() }
 //	 64: 8x1x32/16 g2 56.2, 47.8; 8x1x32/32 g2 54.4, 48.2; g2 u 55.4, 49.6; g2 u o -, 56.2
 //	128: 8x1x16/16 g4 f u 54.3, 48.9; g2 q1 f u -, 49.2; g2 q1 f u o -, 54.9; g2 f u -, 45.1; g4 f 53.9, 45.3; g2 q1 f 53.3, 47.8
 //
-// With a loop with pairs (docs/log/vulkan.md, 60), on an H100:
+// With a loop with pairs (docs/log/vulkan.md, 62), on an H100:
 //
 //	 64: p64g2 99.6, 82.8; p64g4 99.2, -; p32g2 87.2, -; 8x2x32/16 g1 f p64g1 84.0, 68.0
 //	128: p32g2f 86.8, -; p32g4f 86.1, 82.0; p32g2 85.7, 78.9; p16g2 77.7, -
