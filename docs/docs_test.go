@@ -92,7 +92,8 @@ func TestLinks(t *testing.T) {
 
 // The map of design.md and the checklists name files that exist.
 func TestPaths(t *testing.T) {
-	for _, page := range []string{"docs/design.md", "docs/extending.md", "docs/install.md", "docs/library.md", "docs/parallel.md"} {
+	for _, page := range []string{"design", "extending", "install", "library", "parallel"} {
+		page = "docs/" + page + ".md"
 		for _, m := range path.FindAllStringSubmatch(read(t, page), -1) {
 			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
 				t.Errorf("%s: %v", page, err)
@@ -125,7 +126,8 @@ func TestNames(t *testing.T) {
 			return err
 		}))
 	}
-	for _, page := range []string{"docs/design.md", "docs/extending.md", "docs/library.md", "docs/serving.md", "docs/testing.md", "docs/several-gpus.md", "docs/parallel.md"} {
+	for _, page := range []string{"design", "extending", "library", "serving", "testing", "several-gpus", "parallel"} {
+		page = "docs/" + page + ".md"
 		for _, m := range code.FindAllStringSubmatch(read(t, page), -1) {
 			word := m[1][strings.LastIndex(m[1], ".")+1:]
 			if mixed.MatchString(word) && !foreign.MatchString(word) && !known[word] {

@@ -31,7 +31,7 @@ const (
 	ConstKvType           uint32 = 43  // type of K and V: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
 	ConstKvScaleBlock     uint32 = 44  // keys that share a scale of int8 and float8
 	ConstSplit            uint32 = 45  // 1: several workgroups split the keys of a row and write float32 partial states
-	ConstDecodePartRows   uint32 = 52  // 0: none. Sequences with at most this many rows are the decode part of a mixed batch
+	ConstDecodePartRows   uint32 = 52  // sequences with at most this many rows are the decode part; 0: none
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
 	ConstHasDlse          uint32 = 70  // 1: LSE has a gradient
 	ConstAccumulate       uint32 = 71  // 1: dQ, dK and dV are added to what the outputs hold

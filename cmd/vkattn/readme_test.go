@@ -29,7 +29,7 @@ func TestTheSpeedsOfREADME(t *testing.T) {
 	t.Chdir("../..")
 	code, table, stderr := call(wordsOf(line)...)
 	require.Equal(t, exitOK, code, stderr)
-	require.Contains(t, string(results), "\n\n"+table, "docs/results/README.md does not have what this prints: vkattn %s", line)
+	require.Contains(t, string(results), "\n\n"+table, "the page does not have what this prints: vkattn %s", line)
 
 	printed := markdownTable(table)
 	// columns are those of README behind the tier: the pass and the peer of each.
