@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/internal/accuracy"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/oracle"
 	"vkattn/vk"
 )
 
@@ -61,11 +61,11 @@ func TestWhatDoesNotFitTheHostsMemoryIsRefused(t *testing.T) {
 					return err
 				})
 				refusedForMemory(t, func() error {
-					_, _, err := accuracy.Low(cfg, a, row)
+					_, _, err := oracle.Low(cfg, a, row)
 					return err
 				})
 				refusedForMemory(t, func() error {
-					_, _, err := accuracy.Noise(cfg, a, row)
+					_, _, err := oracle.Noise(cfg, a, row)
 					return err
 				})
 				cfg.Softcap = 3

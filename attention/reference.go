@@ -1,6 +1,9 @@
 package attention
 
-import "vkattn/internal/host"
+import (
+	"vkattn/internal/host"
+	"vkattn/internal/oracle"
+)
 
 // Reference computes a call in float64 by the plain formula: all scores of a row, its
 // softmax, then the weighted sum of V. It reads inputs in their storage type and neither
@@ -14,7 +17,7 @@ import "vkattn/internal/host"
 // Row i of sequence b (see [Varlen]) is row i of batch b. Rows past the end of a sequence
 // do not exist: they have O = 0 and LSE = -Inf. [ExistingRows] lists the others. Quantized
 // elements of K and V are exact: number times scale.
-func Reference(cfg Config, a Args) (o, lse []float64, err error) { return host.Reference(cfg, a) }
+func Reference(cfg Config, a Args) (o, lse []float64, err error) { return oracle.Reference(cfg, a) }
 
 // DropoutMask returns the mask of Config.Dropout for a call's Shape, DropoutSeed and
 // DropoutOffset: bytes [B, Hq, Sq, Sk], 1 for a slot that keeps its weight and 0 for one that
@@ -57,19 +60,19 @@ func DropoutMask(cfg Config, a Args) ([]byte, error) { return host.DropoutMask(c
 // the error matches vk.ErrOutOfMemory. Paged or quantized K and V give an error that
 // matches [ErrUnsupported].
 func ReferenceBackward(cfg Config, a BackwardArgs) (g Gradients, err error) {
-	return host.ReferenceBackward(cfg, a)
+	return oracle.ReferenceBackward(cfg, a)
 }
 
 // ReferenceRows is Reference of some rows of one (batch, query head): O packed
 // [len(rows), HeadDimV] and LSE [len(rows)], in the order of rows. A row out of range gives
 // a *ShapeError.
 func ReferenceRows(cfg Config, a Args, b, h int, rows []int) (o, lse []float64, err error) {
-	return host.ReferenceRows(cfg, a, b, h, rows)
+	return oracle.ReferenceRows(cfg, a, b, h, rows)
 }
 
 // ReferenceSample is Reference of some rows, for problems too large to verify whole: O
 // packed [rows, HeadDimV] and LSE [rows], in the order of the sample. Each row has the
 // bits that Reference gives it.
 func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err error) {
-	return host.ReferenceSample(cfg, a, sample)
+	return oracle.ReferenceSample(cfg, a, sample)
 }

@@ -20,6 +20,7 @@ import (
 	"vkattn/internal/half"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/inputs"
+	"vkattn/internal/oracle"
 	"vkattn/internal/problem"
 	"vkattn/internal/quant"
 	"vkattn/vk"
@@ -315,7 +316,7 @@ func closedOps(t *testing.T) []any {
 var accuracyPackage = apiwalk.Package{
 	Name: "accuracy", Folder: "../internal/accuracy", Matches: sentinels, Trials: 100,
 	Functions: map[string]any{"Forward": accuracy.Forward, "ForwardLSE": accuracy.ForwardLSE, "Gradient": accuracy.Gradient,
-		"Judge": accuracy.Judge, "Low": accuracy.Low, "LowBackward": accuracy.LowBackward, "NewEstimate": accuracy.NewEstimate, "Noise": accuracy.Noise,
+		"Judge": accuracy.Judge, "Low": oracle.Low, "LowBackward": oracle.LowBackward, "NewEstimate": accuracy.NewEstimate, "Noise": oracle.Noise,
 		"Sample": accuracy.Sample, "SampleArgs": accuracy.SampleArgs, "Verify": accuracy.Verify, "VerifyBackward": accuracy.VerifyBackward, "VerifyBackwardBytes": accuracy.VerifyBackwardBytes},
 	Types: []any{accuracy.BackwardVerdict{}, accuracy.Estimate{}, accuracy.GradientReport{}, accuracy.Report{}, accuracy.Stats{}, accuracy.Verdict{}},
 }

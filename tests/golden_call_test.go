@@ -10,6 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/oracle"
 	"vkattn/vk"
 )
 
@@ -215,7 +216,7 @@ func (g *goldenCall) padded(t *testing.T, name string, data []float64) []float64
 }
 
 // judge compares one gradient of a tier with the gradient in the files.
-func (g *goldenCall) judge(t *testing.T, name string, got, want []float64, all *accuracy.LowGradients) {
+func (g *goldenCall) judge(t *testing.T, name string, got, want []float64, all *oracle.LowGradients) {
 	t.Helper()
 	limits, width := accuracy.Gradient(g.DType), g.HeadDim
 	var low []float32

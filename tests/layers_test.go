@@ -19,7 +19,7 @@ var layers = strings.Fields(`
 	internal/hostmem internal/par internal/pause internal/quant internal/score internal/simd internal/turns internal/apiwalk internal/testlevel
 	shaders internal/paramtest
 	vk internal/faultydriver internal/testdevice
-	internal/errs internal/enum internal/problem internal/tensors internal/dispatch internal/host internal/plan internal/plain internal/ceiling
+	internal/errs internal/enum internal/problem internal/tensors internal/hostcall internal/dispatch internal/host internal/oracle internal/plan internal/plain internal/ceiling
 	attention/merge attention/kvcache attention
 	internal/inputs internal/accuracy internal/cases
 	cudapath internal/nccl

@@ -14,6 +14,7 @@ import (
 	"vkattn/internal/accuracy"
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
+	"vkattn/internal/oracle"
 )
 
 // roundTrip is one problem through files.
@@ -84,7 +85,7 @@ func (c roundTrip) check(t *testing.T, where ...string) {
 
 	ref, refLSE, err := attention.Reference(c.config, args)
 	require.NoError(t, err)
-	low, lowLSE, err := accuracy.Low(c.config, args, attention.AllRows(s))
+	low, lowLSE, err := oracle.Low(c.config, args, attention.AllRows(s))
 	require.NoError(t, err)
 	o := readFloats(t, at("o"), c.layout.axes(s.B, s.Hq, s.Sq, dv))
 	if c.layout == bshd {

@@ -11,6 +11,7 @@ import (
 	"vkattn/internal/accuracy"
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
+	"vkattn/internal/oracle"
 )
 
 // call is a packed problem with random inputs and room for the outputs.
@@ -60,7 +61,7 @@ func TestBestAndPlainResultsPass(t *testing.T) {
 		all := attention.AllRows(shape)
 		ref, refLSE, err := attention.Reference(cfg, a)
 		require.NoError(t, err)
-		low, lowLSE, err := accuracy.Low(cfg, a, all)
+		low, lowLSE, err := oracle.Low(cfg, a, all)
 		require.NoError(t, err)
 		for name, r := range map[string][2][]float32{
 			"low":               {low, lowLSE},
@@ -81,7 +82,7 @@ func TestLowIsStoredInItsType(t *testing.T) {
 	for _, dt := range attention.DTypes() {
 		cfg := attention.Config{DType: dt, HeadDim: 32}
 		a := call(cfg, shape)
-		low, _, err := accuracy.Low(cfg, a, attention.AllRows(shape))
+		low, _, err := oracle.Low(cfg, a, attention.AllRows(shape))
 		require.NoError(t, err)
 		wide := make([]float64, len(low))
 		for i, x := range low {
@@ -100,7 +101,7 @@ func TestLowIsStoredInItsType(t *testing.T) {
 func TestLowOfScoresBeyondF16IsFinite(t *testing.T) {
 	cfg := attention.Config{HeadDim: 64, Scale: attention.ScaleOf(1e5)}
 	s := attention.Shape{B: 1, Hq: 1, Sq: 8, Sk: 40}
-	o, lse, err := accuracy.Low(cfg, call(cfg, s), attention.AllRows(s))
+	o, lse, err := oracle.Low(cfg, call(cfg, s), attention.AllRows(s))
 	require.NoError(t, err)
 	for _, x := range append(o, lse...) {
 		require.False(t, math.IsNaN(float64(x)) || math.IsInf(float64(x), 0))

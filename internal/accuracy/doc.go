@@ -2,7 +2,7 @@
 //
 // How large an error is acceptable depends on the storage type, the sizes and
 // the data, so a result is not held to a fixed tolerance but to the error of
-// [Low]: plain attention computed in the storage type, the way a program
+// [oracle.Low]: plain attention computed in the storage type, the way a program
 // without a fused kernel would. This is the rule of the FlashAttention-2 test
 // suite (|x - ref| at most twice |low - ref|), with two more against errors
 // that a maximum hides. With x the result under test, all three must hold:
@@ -25,9 +25,9 @@
 // elements the factors grow, smoothly, to about 9 for a single element, since
 // so few errors of low say little about the error to expect. For f32, low's
 // error counts as at least what the rounding of large scores makes likely
-// ([Noise]): 0 but for scores in the thousands. For gradients in the 16-bit types it counts
-// as at least what the rounding of O makes likely ([GradientNoise]), and in rules 2 and 3 as at
-// least what the roundings of P, dS, O and the result make likely in the whole block ([RowError]).
+// ([oracle.Noise]): 0 but for scores in the thousands. For gradients in the 16-bit types it counts
+// as at least what the rounding of O makes likely ([oracle.GradientNoise]), and in rules 2 and 3 as at
+// least what the roundings of P, dS, O and the result make likely in the whole block ([oracle.RowError]).
 //
 // [Verify] does it all for a call in host memory, on every row or on a sample.
 package accuracy

@@ -3,6 +3,8 @@ package accuracy
 import (
 	"math"
 	"math/bits"
+
+	"vkattn/internal/oracle"
 )
 
 // Estimate extends the rules to rows without low, as in a problem that is too large for
@@ -121,7 +123,7 @@ func (e *Estimate) Whole(size float64) (maxError, meanError, nmse float64) {
 
 func (e *Estimate) allow(g *group, size float64) (maxError, meanError float64) {
 	f := slack(g.elements)
-	maxError = f*g.grow*e.limits.MaxFactor*max(g.max, halfUnit(e.limits.Stored, size)) + e.limits.MaxFloor
+	maxError = f*g.grow*e.limits.MaxFactor*max(g.max, oracle.HalfUnit(e.limits.Stored, size)) + e.limits.MaxFloor
 	meanError = f*e.limits.MeanFactor*g.sum/float64(max(g.elements, 1)) + e.limits.MeanFloor
 	return maxError, meanError
 }

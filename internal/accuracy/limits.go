@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"vkattn/attention"
+	"vkattn/internal/oracle"
 )
 
 // Limits are the constants of the three rules.
@@ -17,11 +18,11 @@ type Limits struct {
 	NMSEFactor float64
 
 	// Noise, if given, is the least error of low that counts for each element of the
-	// tensor; see [Noise].
+	// tensor; see [oracle.Noise].
 	Noise []float64
 	// Rows, if given, is what rounding makes likely in each row. In rules 2 and 3 the error of low in a
 	// block of rows counts as at least two standard deviations more.
-	Rows []RowError
+	Rows []oracle.RowError
 }
 
 // Forward are the limits of O for a storage type.
@@ -54,22 +55,4 @@ func slack(n int) float64 {
 		return 1
 	}
 	return 1 + (math.Sqrt(enough/float64(max(n, 1)))-1)/4
-}
-
-// halfUnit is half the distance between neighbours of |v| in type t.
-func halfUnit(t attention.DType, v float64) float64 {
-	// Bits after the leading one, and the exponent of the smallest normal.
-	fraction, least := 23, -126
-	switch t {
-	case attention.F16:
-		fraction, least = 10, -14
-	case attention.BF16:
-		fraction = 7
-	}
-	exp := least
-	if v != 0 {
-		_, e := math.Frexp(v) // |v| in [2^(e-1), 2^e)
-		exp = max(e-1, least)
-	}
-	return math.Ldexp(1, exp-fraction-1)
 }

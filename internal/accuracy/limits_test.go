@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/oracle"
 )
 
 func TestHalfUnitInTheLastPlace(t *testing.T) {
@@ -27,7 +28,7 @@ func TestHalfUnitInTheLastPlace(t *testing.T) {
 		{attention.F32, -1, 0x1p-24},
 		{attention.F32, 0, 0x1p-150},
 	} {
-		require.Equal(t, c.want, halfUnit(c.t, c.v), "%v %v", c.t, c.v)
+		require.Equal(t, c.want, oracle.HalfUnit(c.t, c.v), "%v %v", c.t, c.v)
 	}
 }
 

@@ -8,41 +8,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/oracle"
 )
-
-// One rounding that moves a whole row is one draw. Many equal ones are as many, up to one for each element,
-// and one among them that is much larger is one again.
-func TestDrawsOfARow(t *testing.T) {
-	row, none := sizeOf([]float32{1, -1, 1, -1}), []float32{0, 0, 0, 0}
-	of := func(values ...float32) RowError {
-		var d draws
-		for _, x := range values {
-			d.round(attention.BF16, x, 2, row)
-		}
-		return d.row(attention.BF16, none)
-	}
-	unit := math.Ldexp(1, -8) / math.Sqrt(3) // of 1.5, half a unit in the last place
-	one := of(1.5)
-	require.InDelta(t, 1, one.Draws, 1e-9)
-	require.InDelta(t, 4*2*unit, one.Sum, 1e-9)
-	require.InDelta(t, 4*4*unit*unit, one.Squares, 1e-9)
-	require.InDelta(t, 3, of(1.5, 1.2, -1.9).Draws, 1e-9)
-	require.InDelta(t, 4, of(1.5, 1.2, -1.9, 1, 1.1, 1.3).Draws, 1e-9)
-	require.InDelta(t, 1, of(1.5, 1e-3, 1e-3, 1e-3).Draws, 1e-2)
-	require.Equal(t, one, of(1.5, 0, 0), "0 is not rounded")
-	require.Equal(t, RowError{}, of(float32(math.Inf(1))))
-	stored := draws{}.row(attention.BF16, []float32{1.5, 1.5, -1.5, 1.5})
-	require.InDelta(t, 4, stored.Draws, 1e-9)
-	require.InDelta(t, 4*unit, stored.Sum, 1e-9)
-}
 
 // A block of many draws is credited with about their mean, a block of one with three times the
 // deviation, which no rounding to nearest exceeds.
 func TestLikelyErrorsOfABlock(t *testing.T) {
 	var one, many likely
-	one.add(RowError{Sum: 1, Squares: 1, Draws: 1})
+	one.add(oracle.RowError{Sum: 1, Squares: 1, Draws: 1})
 	for range 1000 {
-		many.add(RowError{Sum: 1, Squares: 1, Draws: 10})
+		many.add(oracle.RowError{Sum: 1, Squares: 1, Draws: 10})
 	}
 	sum, squares := one.most()
 	require.InDelta(t, 3, sum, 1e-9)
@@ -57,13 +32,18 @@ func TestLikelyErrorsOfABlock(t *testing.T) {
 func TestRowsOfLimits(t *testing.T) {
 	const width, rows = 64, 64
 	r := rand.New(rand.NewPCG(1, 2))
-	x, low, ref, errors := make([]float32, width*rows), make([]float32, width*rows), make([]float64, width*rows), []RowError(nil)
+	x, low, ref, errors := make([]float32, width*rows), make([]float32, width*rows), make([]float64, width*rows), []oracle.RowError(nil)
 	for i := range ref {
 		ref[i] = r.NormFloat64()
 		x[i], low[i] = float32(ref[i]*(1+0.01*r.NormFloat64())), float32(ref[i]*(1+0.01*r.NormFloat64()))
 	}
 	for i := range rows {
-		errors = append(errors, draws{}.row(attention.BF16, low[i*width:][:width]))
+		own := oracle.RowError{Draws: width}
+		for _, x := range low[i*width:][:width] {
+			e := oracle.HalfUnit(attention.BF16, float64(x)) / math.Sqrt(3)
+			own.Sum, own.Squares = own.Sum+e, own.Squares+e*e
+		}
+		errors = append(errors, own)
 	}
 	limits := Gradient(attention.BF16)
 	plain := Judge(limits, width, x, ref, low)
@@ -71,7 +51,7 @@ func TestRowsOfLimits(t *testing.T) {
 	require.True(t, plain.Pass())
 	require.Equal(t, plain, Judge(limits, width, x, ref, low))
 	for i := range errors {
-		errors[i] = RowError{Sum: 10, Squares: 10, Draws: 1e9}
+		errors[i] = oracle.RowError{Sum: 10, Squares: 10, Draws: 1e9}
 	}
 	credited := Judge(limits, width, x, ref, low)
 	require.InDelta(t, 1.5*10.0/width, credited.Whole.LimMean, 1e-2)

@@ -1,5 +1,11 @@
 package accuracy
 
+import (
+	"math"
+
+	"vkattn/internal/oracle"
+)
+
 // sums are the sums that the rules need over a run of elements. Runs can be joined.
 type sums struct {
 	first, n  int
@@ -64,7 +70,7 @@ func measure(l Limits, first int, x []float32, ref []float64, low []float32) sum
 			s.worst, s.got, s.want = first+i, got, want
 		}
 		s.x.add(err, want)
-		s.lowFloor = max(s.lowFloor, halfUnit(l.Stored, want))
+		s.lowFloor = max(s.lowFloor, oracle.HalfUnit(l.Stored, want))
 		if v := float64(low[i]); kind(v) == 0 {
 			lowErr := abs(v - want)
 			if l.Noise != nil {
@@ -117,4 +123,26 @@ func abs(v float64) float64 {
 		return -v
 	}
 	return v
+}
+
+// likely is what rounding makes likely in a block of rows.
+type likely struct{ sum, sumVariance, squares, squaresVariance float64 }
+
+func (l *likely) add(r oracle.RowError) {
+	if r.Draws > 0 {
+		l.join(likely{r.Sum, r.Sum * r.Sum / r.Draws, r.Squares, 2 * r.Squares * r.Squares / r.Draws})
+	}
+}
+
+func (l *likely) join(m likely) {
+	l.sum += m.sum
+	l.sumVariance += m.sumVariance
+	l.squares += m.squares
+	l.squaresVariance += m.squaresVariance
+}
+
+// most is the sum of errors that one kernel in about twenty exceeds, and the sum of their squares: two standard
+// deviations above the mean.
+func (l *likely) most() (sum, squares float64) {
+	return l.sum + 2*math.Sqrt(l.sumVariance), l.squares + 2*math.Sqrt(l.squaresVariance)
 }

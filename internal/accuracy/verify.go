@@ -5,6 +5,9 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/internal/hostmem"
+	"vkattn/internal/oracle"
+	"vkattn/internal/tensors"
 )
 
 // Options say how many rows of a call to verify.
@@ -36,10 +39,10 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 	case rows < 0:
 		rows = int(a.Shape.Rows())
 	}
-	if err := room("Verify", cfg, a, int(min(int64(rows), a.Shape.Rows())), 4); err != nil {
+	if err := tensors.CheckHost("Verify", hostmem.Product(int(min(int64(rows), a.Shape.Rows())), cfg.ValueDim()+1, 4)); err != nil {
 		return nil, err
 	}
-	c, err := openCall(cfg, a)
+	c, err := openCall(&cfg, &a)
 	if err != nil {
 		return nil, err
 	}
@@ -48,11 +51,11 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 		return nil, err
 	}
 	sample = c.within(sample)
-	ref, refLSE, err := attention.ReferenceSample(cfg, a, sample)
+	ref, refLSE, err := oracle.ReferenceSample(cfg, a, sample)
 	if err != nil {
 		return nil, err
 	}
-	low, lowLSE, err := Low(cfg, a, sample)
+	low, lowLSE, err := oracle.Low(cfg, a, sample)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +65,7 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 	}
 	v := &Verdict{Rows: attention.CountRows(sample), Of: a.Shape.Rows(), HasLSE: xLSE != nil, sample: sample}
 	limits := Forward(cfg.DType)
-	noise, noiseLSE, err := Noise(cfg, a, sample)
+	noise, noiseLSE, err := oracle.Noise(cfg, a, sample)
 	if err != nil {
 		return nil, err
 	}
@@ -85,19 +88,16 @@ func affordable(cfg attention.Config, s attention.Shape) int {
 
 // read reads the sampled rows of the result.
 func (c *call) read(sample []attention.Rows) (o, lse []float32, err error) {
-	rows := c.a.Sq
-	if c.startQ != nil {
-		rows = c.a.Varlen.TotalQ
-	}
-	view, err := attention.ViewHost(c.a.O, c.cfg.OType(), c.a.Hq, rows, c.cfg.ValueDim())
+	_, rows := tensors.QueryExtent(c.Args)
+	view, err := attention.ViewHost(c.Args.O, c.Cfg.OType(), c.Args.Hq, rows, c.Cfg.ValueDim())
 	if err != nil {
 		return nil, nil, err
 	}
-	n, dv := attention.CountRows(sample), c.cfg.ValueDim()
+	n, dv := attention.CountRows(sample), c.Cfg.ValueDim()
 	o = make([]float32, n*dv)
 	var lseView attention.HostView
-	if c.a.LSE.Given() {
-		if lseView, err = attention.ViewHost(c.a.LSE, attention.F32, c.a.Hq, rows, 1); err != nil {
+	if c.Args.LSE.Given() {
+		if lseView, err = attention.ViewHost(c.Args.LSE, attention.F32, c.Args.Hq, rows, 1); err != nil {
 			return nil, nil, err
 		}
 		lse = make([]float32, n)
@@ -105,7 +105,7 @@ func (c *call) read(sample []attention.Rows) (o, lse []float32, err error) {
 	i := 0
 	for _, s := range sample {
 		for _, row := range s.Rows {
-			batch, at := c.queryRow(s.B, row)
+			batch, at := c.QueryRow(s.B, row)
 			view.ReadRow(o[i*dv:], batch, s.H, at)
 			if lse != nil {
 				lseView.ReadRow(lse[i:], batch, s.H, at)

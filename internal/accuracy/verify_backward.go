@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/internal/oracle"
 	"vkattn/internal/tensors"
 )
 
@@ -64,11 +65,11 @@ func VerifyBackward(cfg attention.Config, a attention.BackwardArgs, opt Options)
 	if err := tensors.CheckBackward(&a, &cfg); err != nil {
 		return nil, err
 	}
-	c, err := openCall(cfg, a.Args)
+	c, err := openCall(&cfg, &a.Args)
 	if err != nil {
 		return nil, err
 	}
-	g := &gradientCheck{call: c, a: a, verdict: &BackwardVerdict{OfRows: a.Rows(), OfKeys: int64(a.B) * int64(a.KVHeads()) * int64(a.Sk)}}
+	g := &gradientCheck{call: c, cfg: cfg, a: a, verdict: &BackwardVerdict{OfRows: a.Rows(), OfKeys: int64(a.B) * int64(a.KVHeads()) * int64(a.Sk)}}
 	if opt.Rows < 0 || opt.Rows == 0 && gradientProducts(cfg, a.Shape) <= wholeProducts || int64(opt.Rows) >= a.Rows() {
 		return g.verdict, g.whole()
 	}
@@ -86,6 +87,7 @@ func gradientProducts(cfg attention.Config, s attention.Shape) float64 {
 // gradientCheck is one call of VerifyBackward.
 type gradientCheck struct {
 	*call
+	cfg     attention.Config
 	a       attention.BackwardArgs
 	verdict *BackwardVerdict
 }
@@ -97,8 +99,8 @@ type gradientRows struct {
 	width   int
 	x, low  []float32
 	ref     []float64
-	noise   []float64  // nil: none
-	errors  []RowError // nil: none
+	noise   []float64         // nil: none
+	errors  []oracle.RowError // nil: none
 	at      []rowPosition
 	zero    []bool // rows that must be exactly 0; nil: none
 	refused string
@@ -107,11 +109,11 @@ type gradientRows struct {
 // whole compares every row and key that exists.
 func (g *gradientCheck) whole() error {
 	a := g.a
-	ref, err := attention.ReferenceBackward(g.cfg, a)
+	ref, err := oracle.ReferenceBackward(g.cfg, a)
 	if err != nil {
 		return err
 	}
-	low, err := LowBackward(g.cfg, a)
+	low, err := oracle.LowBackward(g.cfg, a)
 	if err != nil {
 		return err
 	}
@@ -122,34 +124,28 @@ func (g *gradientCheck) whole() error {
 		kv     bool
 		tensor attention.Tensor
 		dim    int
-		ref    []float64
-		low    []float32
-		noise  []float64
-		errors []RowError
+		x      oracle.SampledGradient
 	}{
-		{"dQ", want.Q, false, a.DQ, g.cfg.HeadDim, ref.DQ, low.DQ, low.Noise.DQ, low.Rows.DQ},
-		{"dK", want.K, true, a.DK, g.cfg.HeadDim, ref.DK, low.DK, low.Noise.DK, low.Rows.DK},
-		{"dV", want.V, true, a.DV, g.cfg.ValueDim(), ref.DV, low.DV, low.Noise.DV, low.Rows.DV},
+		{"dQ", want.Q, false, a.DQ, g.cfg.HeadDim, oracle.SampledGradient{Ref: ref.DQ, Low: low.DQ, Noise: low.Noise.DQ, Errors: low.Rows.DQ}},
+		{"dK", want.K, true, a.DK, g.cfg.HeadDim, oracle.SampledGradient{Ref: ref.DK, Low: low.DK, Noise: low.Noise.DK, Errors: low.Rows.DK}},
+		{"dV", want.V, true, a.DV, g.cfg.ValueDim(), oracle.SampledGradient{Ref: ref.DV, Low: low.DV, Noise: low.Noise.DV, Errors: low.Rows.DV}},
 	} {
 		if !t.wanted {
 			continue
 		}
-		heads, extent, lengths := a.Hq, a.Sq, g.rows
+		heads, extent := a.Hq, a.Sq
 		if t.kv {
-			heads, extent, lengths = a.KVHeads(), a.Sk, g.keys
+			heads, extent = a.KVHeads(), a.Sk
 		}
 		r := gradientRows{name: t.name, dtype: g.cfg.GradientType(), width: t.dim}
 		read, err := g.reader(t.tensor, t.kv, t.dim)
 		if err != nil {
 			return err
 		}
-		for b, n := range lengths {
+		for b := range a.B {
 			for h := range heads {
-				attended := g.attended(t.kv, b, h)
-				for row := range n {
-					number := (b*heads+h)*extent + row
-					first := number * t.dim
-					r.add(rowPosition{b, h, row}, read, t.ref[first:][:t.dim], t.low[first:][:t.dim], part(t.noise, first, t.dim), part(t.errors, number, 1), !attended[row])
+				for row, attended := range g.attended(t.kv, b, h) {
+					r.add(rowPosition{b, h, row}, read, &t.x, (b*heads+h)*extent+row, !attended)
 				}
 			}
 		}
@@ -178,7 +174,7 @@ func (g *gradientCheck) whole() error {
 	if want.Sinks {
 		r := gradientRows{name: "dSinks", dtype: attention.F32, width: 1, ref: ref.DSinks, low: low.DSinks, noise: low.Noise.DSinks}
 		for h := range a.Hq {
-			r.x = append(r.x, floatAt(a.DSinks, h))
+			r.x = append(r.x, tensors.FloatAt(&a.DSinks, h))
 			r.at = append(r.at, rowPosition{0, h, 0})
 		}
 		g.judge(&r)
@@ -196,10 +192,10 @@ func part[T any](x []T, first, n int) []T {
 
 // reader returns a function that reads a row of dQ, or of dK or dV, of a sequence.
 func (g *gradientCheck) reader(t attention.Tensor, kv bool, dim int) (func(dst []float32, at rowPosition), error) {
-	heads, where := g.a.Hq, g.queryRow
+	heads, where := g.a.Hq, g.QueryRow
 	_, extent := tensors.QueryExtent(&g.a.Args)
 	if kv {
-		heads, where = g.a.KVHeads(), g.kvRow
+		heads, where = g.a.KVHeads(), g.KVRow
 		_, extent = tensors.KVExtent(&g.a.Args)
 	}
 	view, err := attention.ViewHost(t, g.cfg.GradientType(), heads, extent, dim)
@@ -209,14 +205,15 @@ func (g *gradientCheck) reader(t attention.Tensor, kv bool, dim int) (func(dst [
 	}, err
 }
 
-// add reads a row of the result. idle: no mask and no length leaves it anything, so that it
-// must be 0, unless the reference has NaN: a NaN score plus a bias of -Inf is NaN.
-func (r *gradientRows) add(at rowPosition, read func([]float32, rowPosition), ref []float64, low []float32, noise []float64, errors []RowError, idle bool) {
-	n := len(r.x)
+// add reads a row of the result, which is row n of x. idle: no mask and no length leaves it anything,
+// so that it must be 0, unless the reference has NaN: a NaN score plus a bias of -Inf is NaN.
+func (r *gradientRows) add(at rowPosition, read func([]float32, rowPosition), x *oracle.SampledGradient, n int, idle bool) {
+	first := len(r.x)
 	r.x = append(r.x, make([]float32, r.width)...)
-	read(r.x[n:], at)
-	r.ref, r.low = append(r.ref, ref...), append(r.low, low...)
-	r.noise, r.errors = append(r.noise, noise...), append(r.errors, errors...)
+	read(r.x[first:], at)
+	ref := part(x.Ref, n*r.width, r.width)
+	r.ref, r.low = append(r.ref, ref...), append(r.low, part(x.Low, n*r.width, r.width)...)
+	r.noise, r.errors = append(r.noise, part(x.Noise, n*r.width, r.width)...), append(r.errors, part(x.Errors, n, 1)...)
 	r.at, r.zero = append(r.at, at), append(r.zero, idle && !slices.ContainsFunc(ref, math.IsNaN))
 }
 

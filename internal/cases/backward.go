@@ -10,6 +10,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
+	"vkattn/internal/oracle"
 	"vkattn/vk"
 )
 
@@ -22,7 +23,7 @@ type Backward struct {
 	once   sync.Once
 	err    error
 	ref    attention.Gradients
-	low    accuracy.LowGradients
+	low    oracle.LowGradients
 }
 
 // The pieces of memory of a Backward. They follow the pieces of its Problem.
@@ -331,7 +332,7 @@ func (b *Backward) expect() error {
 	b.once.Do(func() {
 		a, cfg := b.inputsOnly(), b.Config(Target{DType: b.DType})
 		if b.ref, b.err = attention.ReferenceBackward(cfg, a); b.err == nil {
-			b.low, b.err = accuracy.LowBackward(cfg, a)
+			b.low, b.err = oracle.LowBackward(cfg, a)
 		}
 	})
 	return b.err
@@ -395,9 +396,9 @@ func (b *Backward) BackwardJudge(after [][]byte) error {
 		g        *gradient
 		ref      []float64
 		low      []float32
-		noise    []float64           // nil: none
-		errors   []accuracy.RowError // nil: none
-		perBatch int                 // rows of a batch and head in ref
+		noise    []float64         // nil: none
+		errors   []oracle.RowError // nil: none
+		perBatch int               // rows of a batch and head in ref
 	}{
 		{b.pieces[pieceDQ], b.ref.DQ, b.low.DQ, b.low.Noise.DQ, b.low.Rows.DQ, b.args.Sq},
 		{b.pieces[pieceDK], b.ref.DK, b.low.DK, b.low.Noise.DK, b.low.Rows.DK, b.args.Sk},
@@ -414,7 +415,7 @@ func (b *Backward) BackwardJudge(after [][]byte) error {
 		}
 		var got, low []float32
 		var ref, noise []float64
-		var errors []accuracy.RowError
+		var errors []oracle.RowError
 		var rows []string
 		idle := func(seq, h, row int) bool { return g.ofRows && !b.attends(seq, h, row) }
 		if g.ofKeys {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/internal/accuracy"
+	"vkattn/internal/oracle"
 	"vkattn/internal/testlevel"
 )
 
@@ -85,7 +85,7 @@ func TestReferenceWithOptionsIsTheDefinition(t *testing.T) {
 			sample := p.SampleRows()
 			ref, refLSE, err := attention.ReferenceSample(cfg, args, sample)
 			require.NoError(t, err)
-			low, lowLSE, err := accuracy.Low(cfg, args, sample)
+			low, lowLSE, err := oracle.Low(cfg, args, sample)
 			require.NoError(t, err)
 			within := map[attention.DType]float64{attention.F16: 4e-3, attention.BF16: 4e-2, attention.F32: 2e-5}[dtype]
 			if c.Data == Large {

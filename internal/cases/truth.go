@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/oracle"
 )
 
 // Truth is the float64 reference of a problem, for all tiers of one storage type. The zero
@@ -40,10 +41,10 @@ func (x *Truth) Expect(p *Problem) error {
 			x.Ref, x.RefLSE, x.err = attention.ReferenceSample(cfg, args, x.Sample)
 		}
 		if x.err == nil {
-			x.Low, x.LowLSE, x.err = accuracy.Low(cfg, args, x.Sample)
+			x.Low, x.LowLSE, x.err = oracle.Low(cfg, args, x.Sample)
 		}
 		if x.err == nil {
-			x.Noise, x.NoiseLSE, x.err = accuracy.Noise(cfg, args, x.Sample)
+			x.Noise, x.NoiseLSE, x.err = oracle.Noise(cfg, args, x.Sample)
 		}
 		if x.err == nil && p.Seqs != nil && p.Data <= Uniform && len(x.Ref) > 0 {
 			r := accuracy.Judge(accuracy.Forward(p.DType), p.Dv, x.Low, x.Ref, x.Low)

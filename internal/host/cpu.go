@@ -7,7 +7,9 @@ import (
 	"sort"
 
 	"vkattn/internal/arith"
+	"vkattn/internal/dropout"
 	"vkattn/internal/half"
+	"vkattn/internal/hostcall"
 	"vkattn/internal/par"
 	"vkattn/internal/problem"
 	"vkattn/internal/simd"
@@ -41,9 +43,9 @@ func ForwardFrom(cfg problem.Config, a problem.Args, firstHead uint32) error {
 	if err := call.open(&cfg, &a); err != nil {
 		return err
 	}
-	call.firstHead = firstHead
+	call.FirstHead = firstHead
 	var rows, most int64 // rows of all sequences, and of the longest
-	for _, s := range call.sequences {
+	for _, s := range call.Sequences {
 		rows += int64(s.Rows)
 		most = max(most, int64(s.Rows))
 	}
@@ -51,7 +53,7 @@ func ForwardFrom(cfg problem.Config, a problem.Args, firstHead uint32) error {
 	block := cpuBlockRows(rows*group*heads, most*group)
 	ends := make([]int64, a.B) // units up to and including each sequence
 	var units int64
-	for b, s := range call.sequences {
+	for b, s := range call.Sequences {
 		units += blocksOf(int64(s.Rows)*group, block) * heads
 		ends[b] = units
 	}
@@ -59,7 +61,7 @@ func ForwardFrom(cfg problem.Config, a problem.Args, firstHead uint32) error {
 		w := newCPUWorker(&call, int(block))
 		return func(unit int64) {
 			b := sort.Search(len(ends), func(i int) bool { return ends[i] > unit })
-			rows := int64(call.sequences[b].Rows) * group
+			rows := int64(call.Sequences[b].Rows) * group
 			blocks := blocksOf(rows, block)
 			// Take the blocks of one key head in turn, so that its K and V stay in cache.
 			// Start with the last rows, which take longest under a causal mask.
@@ -81,12 +83,21 @@ func cpuBlockRows(rows, most int64) int64 {
 	return max(min(block, most), 1)
 }
 
+// workers is the number of CPUs that units of work run on.
+func workers(units uint64) uint64 { return min(uint64(runtime.GOMAXPROCS(0)), units) }
+
+// simdDropout is the dropout mask of a call for the kernels.
+func simdDropout(c *hostcall.Call) simd.Dropout {
+	m := &c.Dropout
+	return simd.Dropout{Seed: m.Seed, Offset: m.Offset, Threshold: m.Threshold, Scale: float32(dropout.Scale(c.Cfg.Dropout))}
+}
+
 // blocksOf is the number of blocks of a number of rows.
 func blocksOf(rows, block int64) int64 { return (rows + block - 1) / block }
 
 // cpuCall is a call with its tensors as bytes.
 type cpuCall struct {
-	hostCall
+	hostcall.Call
 	o        tensors.HostRows
 	lse      []byte // from element 0 on; nil: not asked for
 	lseRows  int    // rows per head
@@ -98,7 +109,7 @@ type cpuCall struct {
 }
 
 func (c *cpuCall) open(cfg *problem.Config, a *problem.Args) (err error) {
-	if err := c.hostCall.open(cfg, a); err != nil {
+	if err := c.Call.Open(cfg, a); err != nil {
 		return err
 	}
 	_, c.lseRows = tensors.QueryExtent(a)
@@ -149,19 +160,19 @@ type cpuGroup struct {
 func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
 	w := &cpuWorker{call: call, groups: make([]cpuGroup, arith.CeilDiv(rows, Kernels.Lanes))}
 	for i := range w.groups {
-		w.groups[i].Group = Kernels.NewGroup(call.cfg.HeadDim, call.cfg.ValueDim())
+		w.groups[i].Group = Kernels.NewGroup(call.Cfg.HeadDim, call.Cfg.ValueDim())
 		w.groups[i].lseAt = make([]int64, Kernels.Lanes)
 	}
-	keys := min(simd.Keys, call.a.Sk)
-	if call.a.SparseTokens != nil { // a list may name a key several times
-		keys = min(simd.Keys, call.a.SparseTokens.Total)
+	keys := min(simd.Keys, call.Args.Sk)
+	if call.Args.SparseTokens != nil { // a list may name a key several times
+		keys = min(simd.Keys, call.Args.SparseTokens.Total)
 	}
 	w.tile.init(call, keys)
 	w.scores = make([]float32, simd.Keys*Kernels.Lanes)
-	if call.a.Bias != nil {
+	if call.Args.Bias != nil {
 		w.bias = make([]float32, len(w.scores))
 	}
-	if call.a.Mask != nil || call.a.Blocks != nil {
+	if call.Args.Mask != nil || call.Args.Blocks != nil {
 		w.mask = make([]int32, len(w.scores))
 	}
 	return w
@@ -193,65 +204,65 @@ func (w *cpuWorker) run(b, kv int, first, n int64) {
 // begin sets up a group for rows [first, first+n).
 func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 	c := w.call
-	group := int64(c.a.Group())
+	group := int64(c.Args.Group())
 	g.rows, g.lo, g.hi, g.mostLo, g.leHi = int(n), math.MaxInt, 0, 0, math.MaxInt
 	for i := range g.Rows(int(n)) {
 		r := first + min(int64(i), n-1)
 		head, row := kv*int(group)+int(r%group), int(r/group)
-		batch, at := c.queryRow(b, row)
-		g.QAt[i] = c.q.ByteOf(batch, head, at)
+		batch, at := c.QueryRow(b, row)
+		g.QAt[i] = c.Q.ByteOf(batch, head, at)
 		g.OAt[i] = c.o.ByteOf(batch, head, at)
-		g.lseAt[i] = ((int64(batch)*int64(c.a.Hq)+int64(head))*int64(c.lseRows) + int64(at)) * int64(problem.F32.Size())
-		lo, hi := c.span(b, row)
+		g.lseAt[i] = ((int64(batch)*int64(c.Args.Hq)+int64(head))*int64(c.lseRows) + int64(at)) * int64(problem.F32.Size())
+		lo, hi := c.Span(b, row)
 		g.Span[i], g.Span[Kernels.Lanes+i] = int32(lo), int32(hi)
 		if lo < hi {
 			g.lo, g.hi = min(g.lo, lo), max(g.hi, hi)
 		}
 		g.mostLo, g.leHi = max(g.mostLo, lo), min(g.leHi, hi)
-		g.Position[i], g.Slope[i] = float64(c.position(b, row)), c.slope(head)
-		g.Slots[i], g.Slots[Kernels.Lanes+i] = uint32(row), c.dropoutHead(b, head)
+		g.Position[i], g.Slope[i] = float64(c.Position(b, row)), c.Slope(head)
+		g.Slots[i], g.Slots[Kernels.Lanes+i] = uint32(row), c.DropoutHead(b, head)
 		g.Sink[i] = float32(math.Inf(-1))
-		if x, ok := c.sink(head); ok {
+		if x, ok := c.Sink(head); ok {
 			g.Sink[i] = x
 		}
-		if c.a.Bias != nil {
-			g.BiasAt[i] = c.biasAt(b, head, row)
+		if c.Args.Bias != nil {
+			g.BiasAt[i] = c.BiasAt(b, head, row)
 		}
-		if c.a.Mask != nil {
-			g.MaskAt[i] = c.maskAt(b, head, row)
+		if c.Args.Mask != nil {
+			g.MaskAt[i] = c.MaskAt(b, head, row)
 		}
-		if c.a.Blocks != nil {
-			g.MaskAt[i] = c.blocksAt(b, head, row)
+		if c.Args.Blocks != nil {
+			g.MaskAt[i] = c.BlocksAt(b, head, row)
 		}
 	}
-	g.Begin(c.a.Q.Host, c.stored)
+	g.Begin(c.Args.Q.Host, c.stored)
 }
 
 // attend adds the worker's KV tile to a group.
 func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 	c, t := w.call, &w.tile
-	job := simd.Tile{Keys: t.keys, Scale: c.scale, Softcap: c.softcap, ALiBi: c.a.ALiBi.Given(), Dropout: c.simdDropout()}
+	job := simd.Tile{Keys: t.keys, Scale: c.scale, Softcap: c.softcap, ALiBi: c.Args.ALiBi.Given(), Dropout: simdDropout(&c.Call)}
 	if !t.cut(&job, g) {
 		return
 	}
 	switch {
-	case c.a.Mask != nil:
+	case c.Args.Mask != nil:
 		job.Mask = w.mask
-		if !g.ReadMask(w.mask, c.a.Mask.Host, t.keys) {
+		if !g.ReadMask(w.mask, c.Args.Mask.Host, t.keys) {
 			return
 		}
-	case c.a.Blocks != nil:
+	case c.Args.Blocks != nil:
 		job.Mask = w.mask
-		if !g.ReadBlocks(w.mask, c.a.Blocks.Map.Host, t.keys, bits.TrailingZeros(uint(c.a.Blocks.BlockK))) {
+		if !g.ReadBlocks(w.mask, c.Args.Blocks.Map.Host, t.keys, bits.TrailingZeros(uint(c.Args.Blocks.BlockK))) {
 			return
 		}
 	}
 	if job.Mask != nil {
 		job.FullFrom, job.FullTo = 0, 0
 	}
-	if c.a.Bias != nil {
+	if c.Args.Bias != nil {
 		job.Bias = w.bias
-		g.ReadBias(w.bias, c.a.Bias.Host, t.keys, simdType(c.a.Bias.DType))
+		g.ReadBias(w.bias, c.Args.Bias.Host, t.keys, simdType(c.Args.Bias.DType))
 	}
 	t.load()
 	job.K, job.KStride = t.k.rows, t.k.stride
@@ -261,7 +272,7 @@ func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 
 // finish stores the rows of a group.
 func (w *cpuWorker) finish(g *cpuGroup) {
-	g.Finish(w.call.a.O.Host, w.call.storedO, g.rows, float32(1-float64(w.call.cfg.Dropout)))
+	g.Finish(w.call.Args.O.Host, w.call.storedO, g.rows, float32(1-float64(w.call.Cfg.Dropout)))
 	if w.call.lse == nil {
 		return
 	}

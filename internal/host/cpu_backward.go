@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"vkattn/internal/half"
+	"vkattn/internal/hostcall"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/par"
 	"vkattn/internal/problem"
@@ -53,7 +54,7 @@ func Backward(cfg problem.Config, a problem.BackwardArgs) error {
 
 // cpuBackward is a backward call with what its tasks share.
 type cpuBackward struct {
-	hostCall
+	hostcall.Call
 	args       *problem.BackwardArgs
 	want       tensors.GradientSet
 	stored     simd.Type // Q, K, V and dO
@@ -64,7 +65,7 @@ type cpuBackward struct {
 	dQ, dK, dV tensors.HostRows // those wanted
 	lse        []byte           // from element 0 on
 	lseRows    int              // rows per head
-	dBias      [3]int64         // strides, as hostCall.bias
+	dBias      [3]int64         // strides, as those of Bias
 
 	units  []backwardUnit
 	tasks  []backwardTask
@@ -100,7 +101,7 @@ func (c *cpuBackward) worker() *cpuBackwardWorker {
 
 func (c *cpuBackward) open(cfg *problem.Config) (err error) {
 	a := c.args
-	if err := c.hostCall.open(cfg, &a.Args); err != nil {
+	if err := c.Call.Open(cfg, &a.Args); err != nil {
 		return err
 	}
 	_, rows := tensors.QueryExtent(&a.Args)
@@ -141,12 +142,12 @@ func (c *cpuBackward) clearBias() {
 	if !c.want.Bias {
 		return
 	}
-	n := tensors.BiasSizes(c.a.Bias, &c.a.Shape)
+	n := tensors.BiasSizes(c.Args.Bias, &c.Args.Shape)
 	par.Each(int64(n[0])*int64(n[1])*int64(n[2]), func() func(int64) {
 		return func(i int64) {
 			row := i % int64(n[2])
 			head, batch := i/int64(n[2])%int64(n[1]), i/int64(n[2])/int64(n[1])
-			clear(c.args.DBias.Host[c.dBiasAt(batch, head, row)*int64(problem.F32.Size()):][:c.a.Sk*problem.F32.Size()])
+			clear(c.args.DBias.Host[c.dBiasAt(batch, head, row)*int64(problem.F32.Size()):][:c.Args.Sk*problem.F32.Size()])
 		}
 	})
 }
@@ -185,13 +186,13 @@ func (c *cpuBackward) sumSinks() {
 	if !c.want.Sinks {
 		return
 	}
-	heads, group := c.a.KVHeads(), c.a.Group()
-	par.Each(int64(c.a.Hq), func() func(int64) {
+	heads, group := c.Args.KVHeads(), c.Args.Group()
+	par.Each(int64(c.Args.Hq), func() func(int64) {
 		return func(i int64) {
 			head := int(i)
-			sink, _ := c.sink(head)
+			sink, _ := c.Sink(head)
 			var sum float64
-			for b := range c.a.B {
+			for b := range c.Args.B {
 				u := &c.units[b*heads+head/group]
 				for r := head % group; r < u.rows; r += group {
 					row := &c.rows[u.firstRow+r]

@@ -17,22 +17,22 @@ func (w *cpuBackwardWorker) storeZeros(u *backwardUnit) {
 	if c.args.Accumulate {
 		return
 	}
-	zero := make([]float32, max(c.cfg.HeadDim, c.cfg.ValueDim()))
-	rows, keys := c.a.Sq, c.a.Sk
-	if v := c.a.Varlen; v != nil {
+	zero := make([]float32, max(c.Cfg.HeadDim, c.Cfg.ValueDim()))
+	rows, keys := c.Args.Sq, c.Args.Sk
+	if v := c.Args.Varlen; v != nil {
 		rows, keys = rangeOf(v.CuQ, v.TotalQ, rows, u.b), rangeOf(v.CuK, v.TotalK, keys, u.b)
 	}
 	if c.want.Q {
-		for row := c.sequences[u.b].Rows; row < rows; row++ {
-			batch, at := c.queryRow(u.b, row)
-			for h := u.kv * c.a.Group(); h < (u.kv+1)*c.a.Group(); h++ {
+		for row := c.Sequences[u.b].Rows; row < rows; row++ {
+			batch, at := c.QueryRow(u.b, row)
+			for h := u.kv * c.Args.Group(); h < (u.kv+1)*c.Args.Group(); h++ {
 				c.dQ.WriteRow(zero, batch, h, at)
 			}
 		}
 	}
 	next := 0 // of the list
 	for key := range keys {
-		if key < c.sequences[u.b].Keys {
+		if key < c.Sequences[u.b].Keys {
 			if u.list == nil {
 				continue
 			}
@@ -41,7 +41,7 @@ func (w *cpuBackwardWorker) storeZeros(u *backwardUnit) {
 				continue
 			}
 		}
-		batch, at := c.kvRow(u.b, key)
+		batch, at := c.KVRow(u.b, key)
 		if c.want.K {
 			c.dK.WriteRow(zero, batch, u.kv, at)
 		}
@@ -70,15 +70,15 @@ func (w *cpuBackwardWorker) beginBlock(u *backwardUnit, block int) {
 	for i := range rows {
 		r := &rows[i]
 		head, row := c.rowAt(u, first+i)
-		batch, at := c.queryRow(u.b, row)
+		batch, at := c.QueryRow(u.b, row)
 		var lse [1]float32
-		half.DecodeF32(lse[:], c.lse[((int64(batch)*int64(c.a.Hq)+int64(head))*int64(c.lseRows)+int64(at))*int64(problem.F32.Size()):])
-		*r = simd.BackwardRow{Position: float64(c.position(u.b, row)), LSE: lse[0], Slope: c.slope(head), Factor: 1,
-			Row: uint32(row), Head: c.dropoutHead(u.b, head)}
+		half.DecodeF32(lse[:], c.lse[((int64(batch)*int64(c.Args.Hq)+int64(head))*int64(c.lseRows)+int64(at))*int64(problem.F32.Size()):])
+		*r = simd.BackwardRow{Position: float64(c.Position(u.b, row)), LSE: lse[0], Slope: c.Slope(head), Factor: 1,
+			Row: uint32(row), Head: c.DropoutHead(u.b, head)}
 		if math.IsInf(float64(r.LSE), -1) {
 			r.LSE = float32(math.Inf(1)) // nothing to attend to
 		} else {
-			lo, hi := c.span(u.b, row)
+			lo, hi := c.Span(u.b, row)
 			r.First, r.End = int32(lo), int32(hi)
 		}
 		if r.First < r.End {
@@ -92,12 +92,12 @@ func (w *cpuBackwardWorker) beginBlock(u *backwardUnit, block int) {
 		head, row := c.rowAt(u, first+i)
 		w.OAt[i] = -1
 		if w.QAt[i] >= 0 {
-			batch, at := c.queryRow(u.b, row)
+			batch, at := c.QueryRow(u.b, row)
 			w.OAt[i] = c.o.ByteOf(batch, head, at)
 		}
 	}
-	w.ReadRows(c.a.Q.Host, c.args.DO.Host, n, c.stored)
-	info.finite = w.Delta(w.delta, c.a.O.Host, c.storedO)
+	w.ReadRows(c.Args.Q.Host, c.args.DO.Host, n, c.stored)
+	info.finite = w.Delta(w.delta, c.Args.O.Host, c.storedO)
 	for i := range rows {
 		r := &rows[i]
 		if math.IsInf(float64(r.LSE), 1) {
@@ -106,7 +106,7 @@ func (w *cpuBackwardWorker) beginBlock(u *backwardUnit, block int) {
 		delta := w.delta[i]
 		if c.args.DLSE.Given() {
 			head, row := c.rowAt(u, first+i)
-			batch, at := c.queryRow(u.b, row)
+			batch, at := c.QueryRow(u.b, row)
 			var dLSE [1]float32
 			c.dLSE.ReadRow(dLSE[:], batch, head, at)
 			delta -= float64(dLSE[0])
@@ -152,7 +152,7 @@ func (w *cpuBackwardWorker) correct(u *backwardUnit, first int, rows []simd.Back
 			continue
 		}
 		head, _ := c.rowAt(u, first+i)
-		if sink, ok := c.sink(head); ok {
+		if sink, ok := c.Sink(head); ok {
 			sums[i] += math.Exp(float64(sink) - float64(r.LSE))
 		}
 		if sums[i] > 0 && !math.IsInf(sums[i], 1) {

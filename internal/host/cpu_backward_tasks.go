@@ -120,17 +120,17 @@ const allBlocks = math.MaxInt32
 
 // openUnits lists units, blocks of rows and tasks.
 func (c *cpuBackward) openUnits() {
-	heads, group := c.a.KVHeads(), c.a.Group()
-	c.units = make([]backwardUnit, c.a.B*heads)
+	heads, group := c.Args.KVHeads(), c.Args.Group()
+	c.units = make([]backwardUnit, c.Args.B*heads)
 	rows, blocks := 0, 0
 	var tasks, tiles int
 	for i := range c.units {
 		u := &c.units[i]
 		u.b, u.kv = i/heads, i%heads
 		u.passed.L = &u.mu
-		s := &c.sequences[u.b]
+		s := &c.Sequences[u.b]
 		u.rows, u.keys = s.Rows*group, s.Keys
-		if c.a.SparseTokens != nil {
+		if c.Args.SparseTokens != nil {
 			c.openList(u)
 			u.keys = len(u.list)
 		}
@@ -157,7 +157,7 @@ func (c *cpuBackward) openUnits() {
 			c.tasks = append(c.tasks, backwardTask{int32(unit), int32(tile), int32(fold)})
 		}
 	}
-	if c.want.Bias && c.a.SparseTokens != nil {
+	if c.want.Bias && c.Args.SparseTokens != nil {
 		for unit := range c.units {
 			for tile := range tiles {
 				add(unit, tile)
@@ -181,7 +181,7 @@ const (
 
 // openFolds decides whether folds are tasks and returns the number of tasks.
 func (c *cpuBackward) openFolds(tiles int) (tasks int) {
-	size := simd.BackwardKeys * (c.cfg.HeadDim + c.cfg.ValueDim())
+	size := simd.BackwardKeys * (c.Cfg.HeadDim + c.Cfg.ValueDim())
 	for i := range c.units {
 		u := &c.units[i]
 		tasks += u.tiles * max(1, countBlocks(u.blocks, backwardFold))
@@ -208,10 +208,10 @@ func (c *cpuBackward) openFolds(tiles int) (tasks int) {
 
 // openList sorts the list of a unit's keys.
 func (c *cpuBackward) openList(u *backwardUnit) {
-	at, end := c.list(u.b, u.kv)
+	at, end := c.SparseList(u.b, u.kv)
 	all := make([]int32, 0, max(end-at, 0))
 	for ; at < end; at++ {
-		if key := tensors.IntAt(&c.a.SparseTokens.Tokens, at); key >= 0 && key < c.sequences[u.b].Keys {
+		if key := tensors.IntAt(&c.Args.SparseTokens.Tokens, at); key >= 0 && key < c.Sequences[u.b].Keys {
 			all = append(all, int32(key))
 		}
 	}
@@ -227,7 +227,7 @@ func (c *cpuBackward) openList(u *backwardUnit) {
 
 // sharer returns the unit before unit i that adds to the same elements of dBias.
 func (c *cpuBackward) sharer(i int) *backwardUnit {
-	n, heads := tensors.BiasSizes(c.a.Bias, &c.a.Shape), c.a.KVHeads()
+	n, heads := tensors.BiasSizes(c.Args.Bias, &c.Args.Shape), c.Args.KVHeads()
 	switch {
 	case n[0] == 1 && n[1] == 1, n[1] == 1 && i%heads > 0:
 		i--

@@ -21,16 +21,16 @@ type cpuBackwardWorker struct {
 
 func newCPUBackwardWorker(c *cpuBackward) *cpuBackwardWorker {
 	w := &cpuBackwardWorker{c: c}
-	w.Backward = Kernels.NewBackward(c.cfg.HeadDim, c.cfg.ValueDim(), simd.BackwardOptions{
-		Scale: c.cfg.ScaleValue(), Softcap: c.cfg.Softcap, ALiBi: c.a.ALiBi.Given(),
-		Bias: c.a.Bias != nil, Mask: c.a.Mask != nil || c.a.Blocks != nil, Counts: c.a.SparseTokens != nil,
-		DK: c.want.K, DV: c.want.V, Accumulate: c.args.Accumulate, Dropout: c.simdDropout(),
+	w.Backward = Kernels.NewBackward(c.Cfg.HeadDim, c.Cfg.ValueDim(), simd.BackwardOptions{
+		Scale: c.Cfg.ScaleValue(), Softcap: c.Cfg.Softcap, ALiBi: c.Args.ALiBi.Given(),
+		Bias: c.Args.Bias != nil, Mask: c.Args.Mask != nil || c.Args.Blocks != nil, Counts: c.Args.SparseTokens != nil,
+		DK: c.want.K, DV: c.want.V, Accumulate: c.args.Accumulate, Dropout: simdDropout(&c.Call),
 	})
 	w.dAt, w.delta = make([]int64, max(simd.BackwardRows, simd.BackwardKeys)), make([]float64, simd.BackwardRows)
-	if c.want.Bias && tensors.BiasSizes(c.a.Bias, &c.a.Shape)[2] == 1 {
+	if c.want.Bias && tensors.BiasSizes(c.Args.Bias, &c.Args.Shape)[2] == 1 {
 		w.heads = 1
-		if tensors.BiasSizes(c.a.Bias, &c.a.Shape)[1] > 1 {
-			w.heads = c.a.Group()
+		if tensors.BiasSizes(c.Args.Bias, &c.Args.Shape)[1] > 1 {
+			w.heads = c.Args.Group()
 		}
 		w.biasSum = make([]float64, w.heads*simd.BackwardKeys)
 	}
@@ -39,7 +39,7 @@ func newCPUBackwardWorker(c *cpuBackward) *cpuBackwardWorker {
 
 // rowAt returns the head and the row in the sequence of a packed row.
 func (c *cpuBackward) rowAt(u *backwardUnit, r int) (head, row int) {
-	group := c.a.Group()
+	group := c.Args.Group()
 	return u.kv*group + r%group, r / group
 }
 
@@ -52,13 +52,13 @@ func (w *cpuBackwardWorker) rowsOf(u *backwardUnit, block int) (first, n int) {
 // locate sets the byte offsets of the rows of a block in Q and dO.
 func (w *cpuBackwardWorker) locate(u *backwardUnit, first int, rows []simd.BackwardRow) {
 	c := w.c
-	group := c.a.Group()
+	group := c.Args.Group()
 	g, row := first%group, first/group
-	batch, at := c.queryRow(u.b, row)
+	batch, at := c.QueryRow(u.b, row)
 	for i := range rows {
 		w.QAt[i] = -1
 		if rows[i].First < rows[i].End {
-			w.QAt[i], w.DOAt[i] = c.q.ByteOf(batch, u.kv*group+g, at), c.dO.ByteOf(batch, u.kv*group+g, at)
+			w.QAt[i], w.DOAt[i] = c.Q.ByteOf(batch, u.kv*group+g, at), c.dO.ByteOf(batch, u.kv*group+g, at)
 		}
 		if g++; g == group {
 			g, at = 0, at+1
@@ -73,13 +73,13 @@ func (w *cpuBackwardWorker) beginKeys(u *backwardUnit, tile int) (n int) {
 	n = min(simd.BackwardKeys, u.keys-first)
 	for i := range n {
 		w.Keys[i] = u.key(first + i)
-		batch, at := c.kvRow(u.b, int(w.Keys[i]))
-		w.KAt[i], w.VAt[i] = c.k.ByteOf(batch, u.kv, at), c.v.ByteOf(batch, u.kv, at)
+		batch, at := c.KVRow(u.b, int(w.Keys[i]))
+		w.KAt[i], w.VAt[i] = c.K.ByteOf(batch, u.kv, at), c.V.ByteOf(batch, u.kv, at)
 		if u.count != nil {
 			w.Count[i] = u.count[first+i]
 		}
 	}
-	w.BeginKeys(c.a.K.Host, c.a.V.Host, n, c.stored)
+	w.BeginKeys(c.Args.K.Host, c.Args.V.Host, n, c.stored)
 	return n
 }
 
@@ -146,7 +146,7 @@ func (w *cpuBackwardWorker) block(u *backwardUnit, tile, task, block int, info *
 	any := w.compute(u, first, info)
 	if c.want.Bias && w.biasSum == nil {
 		// The heads of the last row may be in the next block, which adds to the same elements.
-		group := c.a.Group()
+		group := c.Args.Group()
 		last := ((first+rows-1)/group + 1) * group
 		u.waitForSharers(tile, int32(countBlocks(last, simd.BackwardRows)))
 		if any {
@@ -175,7 +175,7 @@ func (w *cpuBackwardWorker) block(u *backwardUnit, tile, task, block int, info *
 func (w *cpuBackwardWorker) compute(u *backwardUnit, first int, info *backwardBlock) bool {
 	c := w.c
 	w.locate(u, first, w.Rows)
-	w.ReadRows(c.a.Q.Host, c.args.DO.Host, len(w.Rows), c.stored)
+	w.ReadRows(c.Args.Q.Host, c.args.DO.Host, len(w.Rows), c.stored)
 	if !w.readOptions(u, first) {
 		return false
 	}
@@ -185,7 +185,7 @@ func (w *cpuBackwardWorker) compute(u *backwardUnit, first int, info *backwardBl
 
 // full reports whether every row of a block attends to every key of the tile.
 func (w *cpuBackwardWorker) full(info *backwardBlock) bool {
-	a := w.c.a
+	a := w.c.Args
 	return a.Mask == nil && a.Blocks == nil && info.mostLo <= w.Keys[0] && w.Last() < info.leHi
 }
 
@@ -193,36 +193,36 @@ func (w *cpuBackwardWorker) full(info *backwardBlock) bool {
 // excludes all slots.
 func (w *cpuBackwardWorker) readOptions(u *backwardUnit, first int) bool {
 	c := w.c
-	if c.a.Bias == nil && c.a.Mask == nil && c.a.Blocks == nil {
+	if c.Args.Bias == nil && c.Args.Mask == nil && c.Args.Blocks == nil {
 		return true
 	}
 	for i := range w.Rows {
 		head, row := c.rowAt(u, first+i)
 		switch {
-		case c.a.Mask != nil:
-			w.MaskAt[i] = c.maskAt(u.b, head, row)
-		case c.a.Blocks != nil:
-			w.MaskAt[i] = c.blocksAt(u.b, head, row)
+		case c.Args.Mask != nil:
+			w.MaskAt[i] = c.MaskAt(u.b, head, row)
+		case c.Args.Blocks != nil:
+			w.MaskAt[i] = c.BlocksAt(u.b, head, row)
 		}
-		if c.a.Bias != nil {
-			w.BiasAt[i] = c.biasAt(u.b, head, row)
+		if c.Args.Bias != nil {
+			w.BiasAt[i] = c.BiasAt(u.b, head, row)
 		}
 		if c.want.Bias {
 			w.DBiasAt[i] = c.dBiasAt(int64(u.b), int64(head), int64(row))
 		}
 	}
 	switch {
-	case c.a.Mask != nil:
-		if !w.ReadMask(c.a.Mask.Host) {
+	case c.Args.Mask != nil:
+		if !w.ReadMask(c.Args.Mask.Host) {
 			return false
 		}
-	case c.a.Blocks != nil:
-		if !w.ReadBlocks(c.a.Blocks.Map.Host, bits.TrailingZeros(uint(c.a.Blocks.BlockK))) {
+	case c.Args.Blocks != nil:
+		if !w.ReadBlocks(c.Args.Blocks.Map.Host, bits.TrailingZeros(uint(c.Args.Blocks.BlockK))) {
 			return false
 		}
 	}
-	if c.a.Bias != nil {
-		w.ReadBias(c.a.Bias.Host, simdType(c.a.Bias.DType))
+	if c.Args.Bias != nil {
+		w.ReadBias(c.Args.Bias.Host, simdType(c.Args.Bias.DType))
 	}
 	return true
 }
@@ -233,7 +233,7 @@ func (w *cpuBackwardWorker) storeQuery(u *backwardUnit, block int) {
 	first, n := w.rowsOf(u, block)
 	for i := range n {
 		head, row := c.rowAt(u, first+i)
-		batch, at := c.queryRow(u.b, row)
+		batch, at := c.QueryRow(u.b, row)
 		w.dAt[i] = c.dQ.ByteOf(batch, head, at)
 	}
 	w.StoreDQ(c.args.DQ.Host, w.dAt, c.sums[(u.firstRow+first)*c.stride:], n, c.args.Accumulate, c.gradient)
@@ -242,7 +242,7 @@ func (w *cpuBackwardWorker) storeQuery(u *backwardUnit, block int) {
 // storeKeys stores dK or dV of a block of n keys.
 func (w *cpuBackwardWorker) storeKeys(u *backwardUnit, n int, view *tensors.HostRows, host []byte, store func([]byte, []int64, simd.Type)) {
 	for i := range n {
-		batch, at := w.c.kvRow(u.b, int(w.Keys[i]))
+		batch, at := w.c.KVRow(u.b, int(w.Keys[i]))
 		w.dAt[i] = view.ByteOf(batch, u.kv, at)
 	}
 	store(host, w.dAt, w.c.gradient)
@@ -252,7 +252,7 @@ func (w *cpuBackwardWorker) storeKeys(u *backwardUnit, n int, view *tensors.Host
 func (w *cpuBackwardWorker) storeBiasSum(u *backwardUnit, n int) {
 	c := w.c
 	for h := range w.heads {
-		at := c.dBiasAt(int64(u.b), int64(u.kv*c.a.Group()+h), 0)
+		at := c.dBiasAt(int64(u.b), int64(u.kv*c.Args.Group()+h), 0)
 		for i, sum := range w.biasSum[h*simd.BackwardKeys:][:n] {
 			var x [1]float32
 			to := c.args.DBias.Host[(at+int64(w.Keys[i]))*int64(problem.F32.Size()):]

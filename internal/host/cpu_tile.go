@@ -39,8 +39,8 @@ type cpuRowsOf struct {
 
 func (t *cpuTile) init(call *cpuCall, keys int) {
 	*t = cpuTile{call: call, buffer: make([]int32, keys)}
-	t.k.init(&call.k, call.a.K.Host, call.cfg.HeadDim, keys)
-	t.v.init(&call.v, call.a.V.Host, call.cfg.ValueDim(), keys)
+	t.k.init(&call.K, call.Args.K.Host, call.Cfg.HeadDim, keys)
+	t.v.init(&call.V, call.Args.V.Host, call.Cfg.ValueDim(), keys)
 }
 
 func (r *cpuRowsOf) init(view *tensors.KVView, host []byte, dim, keys int) {
@@ -54,15 +54,15 @@ func (r *cpuRowsOf) init(view *tensors.KVView, host []byte, dim, keys int) {
 func (t *cpuTile) begin(b, kv, lo, hi int) {
 	t.b, t.kv, t.lo, t.hi = b, kv, lo, hi
 	t.at, t.end = lo/simd.Keys*simd.Keys, hi
-	if t.call.a.SparseTokens != nil && lo < hi {
-		t.at, t.end = t.call.list(b, kv)
+	if t.call.Args.SparseTokens != nil && lo < hi {
+		t.at, t.end = t.call.SparseList(b, kv)
 	}
 }
 
 // next moves to the next tile; it returns false after the last.
 func (t *cpuTile) next() bool {
 	t.loaded = false
-	sparse := t.call.a.SparseTokens != nil
+	sparse := t.call.Args.SparseTokens != nil
 	for t.keys = t.buffer[:0]; t.at < t.end && len(t.keys) == 0; {
 		end := min(t.at+simd.Keys, t.end)
 		if sparse {
@@ -82,7 +82,7 @@ func (t *cpuTile) next() bool {
 	return len(t.keys) > 0
 }
 
-func (t *cpuTile) token(entry int) int { return tensors.IntAt(&t.call.a.SparseTokens.Tokens, entry) }
+func (t *cpuTile) token(entry int) int { return tensors.IntAt(&t.call.Args.SparseTokens.Tokens, entry) }
 
 // wholeSums moves the end of a tile in a list back to between two sums of values, so that
 // a list has the same sums as a mask of its keys.
@@ -102,7 +102,7 @@ func (t *cpuTile) wholeSums(end int) int {
 // attend to none.
 func (t *cpuTile) cut(job *simd.Tile, g *cpuGroup) bool {
 	first, n := int(t.keys[0]), len(t.keys)
-	if t.call.a.SparseTokens == nil {
+	if t.call.Args.SparseTokens == nil {
 		job.From, job.To = max(g.lo-first, 0), min(g.hi-first, n)
 		job.FullFrom, job.FullTo = max(g.mostLo-first, job.From), min(g.leHi-first, job.To)
 		return job.From < job.To
@@ -130,8 +130,8 @@ func (t *cpuTile) load() {
 
 func (r *cpuRowsOf) load(t *cpuTile) {
 	f32 := t.call.keysType == simd.F32
-	if f32 && t.call.a.Pages == nil && t.call.a.SparseTokens == nil {
-		batch, row := t.call.kvRow(t.b, int(t.keys[0]))
+	if f32 && t.call.Args.Pages == nil && t.call.Args.SparseTokens == nil {
+		batch, row := t.call.KVRow(t.b, int(t.keys[0]))
 		if r.inPlace(r.view.ByteOf(batch, t.kv, row), r.view.Rows.Strides.Seq*4) {
 			return
 		}
@@ -150,8 +150,8 @@ func (r *cpuRowsOf) load(t *cpuTile) {
 // locate returns the byte offsets of the tile's rows and reads their scales.
 func (r *cpuRowsOf) locate(t *cpuTile) []int64 {
 	at := r.at[:len(t.keys)]
-	if t.call.a.Pages == nil && r.scales == nil {
-		batch, row := t.call.kvRow(t.b, 0)
+	if t.call.Args.Pages == nil && r.scales == nil {
+		batch, row := t.call.KVRow(t.b, 0)
 		first, distance := r.view.Rows.Element(batch, t.kv, row), r.view.Rows.Strides.Seq
 		for i, key := range t.keys {
 			at[i] = (first + int64(key)*distance) * r.view.PerBlock / quant.BlockElements
@@ -159,7 +159,7 @@ func (r *cpuRowsOf) locate(t *cpuTile) []int64 {
 		return at
 	}
 	for i, key := range t.keys {
-		batch, row := t.call.kvRow(t.b, int(key))
+		batch, row := t.call.KVRow(t.b, int(key))
 		at[i] = r.view.ByteOf(batch, t.kv, row)
 		if r.scales != nil {
 			r.scales[i] = r.view.Scale(batch, t.kv, row)

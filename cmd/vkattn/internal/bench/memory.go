@@ -207,7 +207,7 @@ func (p Problem) verifyBytes() uint64 {
 }
 
 // ReferenceScratch is the memory that the workers of attention.ReferenceSample and
-// accuracy.Low take for a number of rows.
+// oracle.Low take for a number of rows.
 func ReferenceScratch(c attention.Config, s attention.Shape, rows uint64) uint64 {
 	workers := uint64(runtime.GOMAXPROCS(0))
 	block := max(1, min(64, (8<<20)/uint64(max(s.Sk, 1)), rows/(4*workers)))

@@ -7,6 +7,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/oracle"
 )
 
 // truth is the float64 reference of a problem's sampled rows, with the result of plain
@@ -33,10 +34,10 @@ func newTruth(d *data, seed uint64) (*truth, error) {
 	if t.o.ref, t.lse.ref, err = attention.ReferenceSample(p.Config, d.args, t.sample); err != nil {
 		return nil, err
 	}
-	if t.o.low, t.lse.low, err = accuracy.Low(p.Config, d.args, t.sample); err != nil {
+	if t.o.low, t.lse.low, err = oracle.Low(p.Config, d.args, t.sample); err != nil {
 		return nil, err
 	}
-	t.o.noise, t.lse.noise, err = accuracy.Noise(p.Config, d.args, t.sample)
+	t.o.noise, t.lse.noise, err = oracle.Noise(p.Config, d.args, t.sample)
 	return t, err
 }
 

@@ -1,0 +1,317 @@
+package oracle
+
+import (
+	"math"
+	"slices"
+
+	"vkattn/internal/dropout"
+	"vkattn/internal/hostcall"
+	"vkattn/internal/problem"
+	"vkattn/internal/score"
+	"vkattn/internal/tensors"
+)
+
+// Rows of attention by the formula: scores, softmax, weighted sum of V.
+
+const tileKeys = 64 // keys widened at once
+
+// worker computes blocks of rows of one query head. It goes over the keys in tiles and widens
+// each key of a tile once for all rows. It has its own scratch memory.
+type worker[T number] struct {
+	*hostcall.Call
+	arithmetic[T]
+	scale  T
+	rows   []row[T]
+	b, h   int
+	list   []int     // keys of the sparse tokens of the head; nil: entry i is key i
+	column []int     // of each key its place in a sample, -1 where it is not in it; nil: all keys
+	narrow []float32 // a row as stored
+	wide   []T       // [tileKeys][larger dim]: K or V of the tile's entries
+	have   [tileKeys]bool
+
+	score *score.Evaluator
+	slope *score.Evaluator // of the derivative of the score; nil where it is 1, or nobody asks
+	slots slots
+}
+
+// row is a query row of a block.
+type row[T number] struct {
+	number  int // in its sequence
+	q       []T
+	entries []int   // the row attends to these entries of the head's keys, ascending
+	scores  []T     // of the entries, then their weights
+	slopes  []T     // of the entries: derivative of the score; empty where it is 1
+	most    float64 // largest finite magnitude of a scaled product
+	lse     T
+	next    int // first entry that no tile has reached
+
+	rowGradients[T]
+}
+
+func newWorker[T number](call *hostcall.Call, how arithmetic[T], rows int) *worker[T] {
+	cfg := call.Cfg
+	most := max(cfg.HeadDim, cfg.ValueDim())
+	w := &worker[T]{
+		Call: call, arithmetic: how, scale: T(cfg.ScaleValue()), rows: make([]row[T], rows),
+		narrow: make([]float32, most), wide: make([]T, tileKeys*most), slots: slots{Call: call},
+	}
+	var round func(float64) float64
+	if how.low {
+		round = score.Float32
+	}
+	w.score = score.NewEvaluator(scoreOf(call), round)
+	for i := range w.rows {
+		w.rows[i].q = make([]T, cfg.HeadDim)
+	}
+	return w
+}
+
+// forward computes rows of one head into o and lse.
+func (w *worker[T]) forward(at problem.Rows, o, lse []T) {
+	dv := w.Cfg.ValueDim()
+	rows := w.begin(at.B, at.H, at.Rows)
+	clear(o[:len(rows)*dv])
+	for i := range rows {
+		r := &rows[i]
+		w.weights(r)
+		lse[i] = r.lse
+		if math.IsNaN(float64(r.lse)) {
+			for j := range dv {
+				o[i*dv+j] = r.lse
+			}
+			r.drop()
+		}
+		if w.Dropout.Threshold != 0 {
+			for c, p := range r.scores {
+				r.scores[c] = w.round(p * w.keep(r.number, w.key(r.entries[c])))
+			}
+		}
+	}
+	for i := range rows {
+		rows[i].o = o[i*dv:][:dv]
+	}
+	w.eachRun(rows, &w.V, func(r *row[T], weights, values []T) { weigh(r.o, weights, values) })
+	for i, x := range o[:len(rows)*dv] {
+		o[i] = w.round(x)
+	}
+}
+
+// begin reads rows of Q and computes their scores.
+func (w *worker[T]) begin(b, h int, numbers []int) []row[T] {
+	w.b, w.h = b, h
+	w.readList()
+	rows := w.rows[:len(numbers)]
+	for i, number := range numbers {
+		w.read(&rows[i], number)
+	}
+	w.eachRun(rows, &w.K, func(r *row[T], scores, keys []T) { dots(scores, w.scale, r.q, keys) })
+	for i := range rows {
+		w.modify(&rows[i])
+	}
+	return rows
+}
+
+// readList reads the keys that the list of the sequence and key head names.
+func (w *worker[T]) readList() {
+	w.list = w.list[:0]
+	if w.Args.SparseTokens != nil {
+		for at, end := w.SparseList(w.b, w.h/w.Args.Group()); at < end; at++ {
+			w.list = append(w.list, tensors.IntAt(&w.Args.SparseTokens.Tokens, at))
+		}
+	}
+}
+
+// read reads a row of Q and finds its keys. A row past the end of its sequence has none.
+func (w *worker[T]) read(r *row[T], number int) {
+	r.number, r.entries, r.most = number, r.entries[:0], 0
+	defer func() { r.scores = slices.Grow(r.scores[:0], len(r.entries))[:len(r.entries)] }()
+	if number >= w.Sequences[w.b].Rows {
+		return
+	}
+	batch, at := w.QueryRow(w.b, number)
+	narrow := w.narrow[:w.Cfg.HeadDim]
+	w.Q.ReadRow(narrow, batch, w.h, at)
+	widen(r.q, narrow)
+	if w.Args.SparseTokens == nil {
+		r.entries = w.Visible(r.entries, w.b, w.h, number)
+	} else {
+		lo, hi := w.Span(w.b, number)
+		for i, key := range w.list {
+			if key >= lo && key < hi {
+				r.entries = append(r.entries, i)
+			}
+		}
+	}
+	if w.column != nil {
+		r.entries = slices.DeleteFunc(r.entries, func(entry int) bool { return w.column[w.key(entry)] < 0 })
+	}
+}
+
+// key returns the key of an entry.
+func (w *worker[T]) key(entry int) int {
+	if w.Args.SparseTokens != nil {
+		return w.list[entry]
+	}
+	return entry
+}
+
+// eachRun goes over the keys of the rows in tiles. It visits each row's runs of
+// consecutive entries, which end at r.next, with their scores and the widened rows of K or V.
+func (w *worker[T]) eachRun(rows []row[T], view *tensors.KVView, visit func(r *row[T], scores, wide []T)) {
+	end, dim := 0, view.Rows.Dim()
+	for i := range rows {
+		rows[i].next = 0
+		if n := len(rows[i].entries); n > 0 {
+			end = max(end, rows[i].entries[n-1]+1)
+		}
+	}
+	for tile := 0; tile < end; tile += tileKeys {
+		w.have = [tileKeys]bool{}
+		for i := range rows {
+			r := &rows[i]
+			for r.next < len(r.entries) && r.entries[r.next] < tile+tileKeys {
+				from, first := r.next, r.entries[r.next]-tile
+				for r.next < len(r.entries) && r.entries[r.next]-tile == first+r.next-from && r.entries[r.next] < tile+tileKeys {
+					w.load(tile, first+r.next-from, view)
+					r.next++
+				}
+				visit(r, r.scores[from:r.next], w.wide[first*dim:][:(r.next-from)*dim])
+			}
+		}
+	}
+}
+
+// load widens entry n of a tile, once. A quantized element is a stored number times a scale.
+func (w *worker[T]) load(tile, n int, view *tensors.KVView) {
+	if w.have[n] {
+		return
+	}
+	w.have[n] = true
+	batch, at := w.KVRow(w.b, w.key(tile+n))
+	narrow := w.narrow[:view.Rows.Dim()]
+	scale := T(view.Read(narrow, batch, w.h/w.Args.Group(), at))
+	dst := w.wide[n*len(narrow):]
+	if w.Cfg.KV == problem.KVSame {
+		widen(dst, narrow)
+		return
+	}
+	for i, x := range narrow {
+		dst[i] = w.round(scale * T(x))
+	}
+}
+
+// widen sets dst to src.
+func widen[T number](dst []T, src []float32) {
+	for i, x := range src {
+		dst[i] = T(x)
+	}
+}
+
+// modify turns scaled products of a row into scores, and computes their derivatives.
+func (w *worker[T]) modify(r *row[T]) {
+	s := w.slots.of(w.b, w.h, r.number, len(r.entries))
+	for i, x := range r.scores {
+		size := math.Abs(float64(x))
+		if !math.IsInf(size, 0) {
+			r.most = max(r.most, size)
+		}
+		s.products[i], s.keys[i] = float64(x), w.key(r.entries[i])
+	}
+	r.slopes = r.slopes[:0]
+	if w.slope != nil {
+		w.slope.Eval(s.results, s)
+		for _, x := range s.results {
+			r.slopes = append(r.slopes, T(x))
+		}
+	}
+	w.score.Eval(s.results, s)
+	for i, x := range s.results {
+		r.scores[i] = w.store(T(x))
+	}
+}
+
+// weights turns the scores of a row into P and sets its LSE. A row with nothing to attend to
+// loses its entries.
+func (w *worker[T]) weights(r *row[T]) {
+	r.lse = T(math.Inf(-1))
+	if r.number >= w.Sequences[w.b].Rows {
+		return
+	}
+	most := math.Inf(-1)
+	for _, x := range r.scores {
+		most = max(most, float64(x))
+	}
+	r.lse = w.softmax(r.scores, w.logit())
+	if math.IsInf(most, -1) {
+		r.drop()
+	}
+	for i, p := range r.scores {
+		r.scores[i] = w.round(p)
+	}
+}
+
+// drop removes the entries of a row.
+func (r *row[T]) drop() { r.entries, r.scores, r.slopes = r.entries[:0], r.scores[:0], r.slopes[:0] }
+
+// keep returns the factor that dropout gives the weight of a slot: 0, or 1 / (1 - Dropout).
+func (w *worker[T]) keep(row, key int) T {
+	switch {
+	case w.Dropout.Threshold == 0:
+		return 1
+	case w.Dropout.Keeps(w.DropoutHead(w.b, w.h), uint32(row), uint32(key)):
+		return T(dropout.Scale(w.Cfg.Dropout))
+	}
+	return 0
+}
+
+// logit is the head's sink, -Inf without sinks.
+func (w *worker[T]) logit() T {
+	if x, ok := w.Sink(w.h); ok {
+		return T(x)
+	}
+	return T(math.Inf(-1))
+}
+
+// scoreOf is the expression of a call's scores.
+func scoreOf(c *hostcall.Call) score.Expr {
+	return score.Options{Softcap: float64(c.Cfg.Softcap), Bias: c.Args.Bias != nil, ALiBi: c.Args.ALiBi.Given()}.Score()
+}
+
+// slots are the slots of a row for package score, and what it computes of them.
+type slots struct {
+	*hostcall.Call
+	b, h, row int
+	keys      []int
+	products  []float64 // scaled
+	results   []float64
+	bias      []float32
+}
+
+// of names a row with n slots, whose keys and products the caller sets.
+func (s *slots) of(b, h, row, n int) *slots {
+	s.b, s.h, s.row = b, h, row
+	s.keys, s.products, s.results = slices.Grow(s.keys[:0], n)[:n], slices.Grow(s.products[:0], n)[:n], slices.Grow(s.results[:0], n)[:n]
+	return s
+}
+
+func (s *slots) Number(v score.Variable) float64 {
+	if v == score.I {
+		return float64(s.Position(s.b, s.row))
+	}
+	return float64(s.Slope(s.h))
+}
+
+func (s *slots) Load(dst []float64, v score.Variable) {
+	switch v {
+	case score.S:
+		copy(dst, s.products)
+	case score.J:
+		for i, key := range s.keys {
+			dst[i] = float64(key)
+		}
+	case score.Bias:
+		s.bias = slices.Grow(s.bias[:0], len(s.keys))[:len(s.keys)]
+		s.ReadBias(s.bias, s.b, s.h, s.row, s.keys)
+		widen(dst, s.bias)
+	}
+}
