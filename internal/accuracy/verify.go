@@ -2,6 +2,7 @@ package accuracy
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"vkattn/attention"
@@ -9,6 +10,75 @@ import (
 	"vkattn/internal/oracle"
 	"vkattn/internal/tensors"
 )
+
+// Expected is what rows of a call are judged by.
+type Expected struct {
+	Sample          []attention.Rows
+	Ref, RefLSE     []float64 // the reference, of O and of LSE
+	Low, LowLSE     []float32
+	Noise, NoiseLSE []float64
+
+	dtype attention.DType
+	width int
+}
+
+// Expect computes what the rows of Sample are judged by. A reference that is there is taken.
+func (e *Expected) Expect(cfg attention.Config, a attention.Args) (err error) {
+	e.dtype, e.width = cfg.DType, cfg.ValueDim()
+	if e.Ref == nil {
+		if e.Ref, e.RefLSE, err = oracle.ReferenceSample(cfg, a, e.Sample); err != nil {
+			return err
+		}
+	}
+	if e.Low, e.LowLSE, err = oracle.Low(cfg, a, e.Sample); err == nil {
+		e.Noise, e.NoiseLSE, err = oracle.Noise(cfg, a, e.Sample)
+	}
+	return err
+}
+
+// Judge applies the rules to O and LSE of the sample; lse is nil, and so is its report, if the call
+// has none. The error names a row with nothing to attend to whose O or LSE is not exact.
+func (e *Expected) Judge(o, lse []float32) (r Report, rLSE *Report, err error) {
+	limits := Forward(e.dtype)
+	limits.Noise = e.Noise
+	r = Judge(limits, e.width, o, e.Ref, e.Low)
+	if lse != nil {
+		limits := ForwardLSE(e.dtype)
+		limits.Noise = e.NoiseLSE
+		l := Judge(limits, 1, lse, e.RefLSE, e.LowLSE)
+		rLSE = &l
+	}
+	for i, want := range e.RefLSE {
+		if !math.IsInf(want, -1) {
+			continue
+		}
+		nothing := func(format string, got float32) error {
+			b, h, row := RowOf(e.Sample, i)
+			return fmt.Errorf("batch %d, head %d, row %d attends to nothing: "+format, b, h, row, got)
+		}
+		for _, x := range o[i*e.width:][:e.width] {
+			if x != 0 {
+				return r, rLSE, nothing("its O has %v, want 0", x)
+			}
+		}
+		if lse != nil && !math.IsInf(float64(lse[i]), -1) {
+			return r, rLSE, nothing("its LSE is %v, want -Inf", lse[i])
+		}
+	}
+	return r, rLSE, nil
+}
+
+// RowOf returns the batch, query head and row of the n-th row of a sample; -1 each if there is
+// no such row.
+func RowOf(sample []attention.Rows, n int) (b, h, row int) {
+	for _, s := range sample {
+		if n >= 0 && n < len(s.Rows) {
+			return s.B, s.H, s.Rows[n]
+		}
+		n -= len(s.Rows)
+	}
+	return -1, -1, -1
+}
 
 // Options say how many rows of a call to verify.
 type Options struct {
@@ -23,6 +93,7 @@ type Verdict struct {
 	O, LSE Report
 	HasLSE bool
 	sample []attention.Rows
+	wrong  error // of a row with nothing to attend to
 }
 
 // Verify judges the O and, if given, the LSE that a call left in host memory against the
@@ -51,30 +122,19 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 		return nil, err
 	}
 	sample = c.within(sample)
-	ref, refLSE, err := oracle.ReferenceSample(cfg, a, sample)
-	if err != nil {
-		return nil, err
-	}
-	low, lowLSE, err := oracle.Low(cfg, a, sample)
-	if err != nil {
+	e := Expected{Sample: sample}
+	if err := e.Expect(cfg, a); err != nil {
 		return nil, err
 	}
 	x, xLSE, err := c.read(sample)
 	if err != nil {
 		return nil, err
 	}
-	v := &Verdict{Rows: attention.CountRows(sample), Of: a.Shape.Rows(), HasLSE: xLSE != nil, sample: sample}
-	limits := Forward(cfg.DType)
-	noise, noiseLSE, err := oracle.Noise(cfg, a, sample)
-	if err != nil {
-		return nil, err
-	}
-	limits.Noise = noise
-	v.O = Judge(limits, cfg.ValueDim(), x, ref, low)
-	if v.HasLSE {
-		limits := ForwardLSE(cfg.DType)
-		limits.Noise = noiseLSE
-		v.LSE = Judge(limits, 1, xLSE, refLSE, lowLSE)
+	v := &Verdict{Rows: attention.CountRows(sample), Of: a.Shape.Rows(), sample: sample}
+	o, lse, wrong := e.Judge(x, xLSE)
+	v.O, v.HasLSE, v.wrong = o, lse != nil, wrong
+	if lse != nil {
+		v.LSE = *lse
 	}
 	return v, nil
 }
@@ -117,21 +177,17 @@ func (c *call) read(sample []attention.Rows) (o, lse []float32, err error) {
 }
 
 // Pass reports whether all rules hold for O and LSE.
-func (v *Verdict) Pass() bool { return v != nil && v.O.Pass() && (!v.HasLSE || v.LSE.Pass()) }
+func (v *Verdict) Pass() bool {
+	return v != nil && v.wrong == nil && v.O.Pass() && (!v.HasLSE || v.LSE.Pass())
+}
 
 // RowOf returns the batch, query head and row of the n-th verified row; -1 each if there is
 // no such row.
 func (v *Verdict) RowOf(n int) (b, h, row int) {
-	if v == nil || n < 0 {
+	if v == nil {
 		return -1, -1, -1
 	}
-	for _, s := range v.sample {
-		if n < len(s.Rows) {
-			return s.B, s.H, s.Rows[n]
-		}
-		n -= len(s.Rows)
-	}
-	return -1, -1, -1
+	return RowOf(v.sample, n)
 }
 
 // String is one line if the verdict passes, otherwise the reasons.
@@ -145,6 +201,9 @@ func (v *Verdict) String() string {
 			v.Rows, v.Of, w.Max, w.LowMax, w.Mean, w.LowMean, w.NMSE)
 	}
 	var lines []string
+	if v.wrong != nil {
+		lines = append(lines, v.wrong.Error())
+	}
 	for _, t := range []struct {
 		name   string
 		r      *Report

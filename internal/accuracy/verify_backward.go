@@ -65,15 +65,23 @@ func VerifyBackward(cfg attention.Config, a attention.BackwardArgs, opt Options)
 	if err := tensors.CheckBackward(&a, &cfg); err != nil {
 		return nil, err
 	}
-	c, err := openCall(&cfg, &a.Args)
+	g, err := openGradients(cfg, a)
 	if err != nil {
 		return nil, err
 	}
-	g := &gradientCheck{call: c, cfg: cfg, a: a, verdict: &BackwardVerdict{OfRows: a.Rows(), OfKeys: int64(a.B) * int64(a.KVHeads()) * int64(a.Sk)}}
-	if opt.Rows < 0 || opt.Rows == 0 && gradientProducts(cfg, a.Shape) <= wholeProducts || int64(opt.Rows) >= a.Rows() {
-		return g.verdict, g.whole()
+	if !(opt.Rows < 0 || opt.Rows == 0 && gradientProducts(cfg, a.Shape) <= wholeProducts || int64(opt.Rows) >= a.Rows()) {
+		return g.verdict, g.sampled(opt)
 	}
-	return g.verdict, g.sampled(opt)
+	e, err := ExpectGradients(cfg, a)
+	if err != nil {
+		return nil, err
+	}
+	return g.verdict, g.whole(e)
+}
+
+func openGradients(cfg attention.Config, a attention.BackwardArgs) (*gradientCheck, error) {
+	c, err := openCall(&cfg, &a.Args)
+	return &gradientCheck{call: c, cfg: cfg, a: a, verdict: &BackwardVerdict{OfRows: a.Rows(), OfKeys: int64(a.B) * int64(a.KVHeads()) * int64(a.Sk)}}, err
 }
 
 // wholeProducts are the multiply-adds of a reference that takes a second or two on a few
@@ -106,17 +114,36 @@ type gradientRows struct {
 	refused string
 }
 
+// ExpectedGradients are what all gradients of a call are judged by. They need its inputs alone.
+type ExpectedGradients struct {
+	cfg attention.Config
+	ref attention.Gradients
+	low oracle.LowGradients
+}
+
+// ExpectGradients computes them. Outputs in a may be zero.
+func ExpectGradients(cfg attention.Config, a attention.BackwardArgs) (*ExpectedGradients, error) {
+	a.DQ, a.DK, a.DV, a.DBias, a.DSinks = attention.Tensor{}, attention.Tensor{}, attention.Tensor{}, attention.Tensor{}, attention.Vector{}
+	e := &ExpectedGradients{cfg: cfg}
+	var err error
+	if e.ref, err = oracle.ReferenceBackward(cfg, a); err == nil {
+		e.low, err = oracle.LowBackward(cfg, a)
+	}
+	return e, err
+}
+
+// Judge judges the gradients that a call with these inputs left in host memory.
+func (e *ExpectedGradients) Judge(a attention.BackwardArgs) (*BackwardVerdict, error) {
+	g, err := openGradients(e.cfg, a)
+	if err != nil {
+		return nil, err
+	}
+	return g.verdict, g.whole(e)
+}
+
 // whole compares every row and key that exists.
-func (g *gradientCheck) whole() error {
-	a := g.a
-	ref, err := oracle.ReferenceBackward(g.cfg, a)
-	if err != nil {
-		return err
-	}
-	low, err := oracle.LowBackward(g.cfg, a)
-	if err != nil {
-		return err
-	}
+func (g *gradientCheck) whole(e *ExpectedGradients) error {
+	a, ref, low := g.a, &e.ref, &e.low
 	want := tensors.GradientsOf(&a)
 	for _, t := range []struct {
 		name   string

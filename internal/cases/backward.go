@@ -2,15 +2,14 @@ package cases
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
-	"vkattn/internal/oracle"
 	"vkattn/vk"
 )
 
@@ -22,8 +21,7 @@ type Backward struct {
 	pieces [backwardPieces]*gradient
 	once   sync.Once
 	err    error
-	ref    attention.Gradients
-	low    oracle.LowGradients
+	truth  *accuracy.ExpectedGradients
 }
 
 // The pieces of memory of a Backward. They follow the pieces of its Problem.
@@ -271,16 +269,6 @@ func (b *Backward) attends(seq, h, row int) bool {
 	return false
 }
 
-// seenKeys are, for each sequence and key head, the keys that some row attends to.
-func (b *Backward) seenKeys() (seen [][]bool) {
-	for seq := range b.sequences() {
-		for kv := range b.KVHeads() {
-			seen = append(seen, b.sees(seq, kv))
-		}
-	}
-	return seen
-}
-
 // BackwardTrespass reports a byte that the call must not write: outside of the outputs, or
 // in padding rows.
 func (b *Backward) BackwardTrespass(before, after [][]byte) error {
@@ -325,17 +313,6 @@ func (b *Backward) BackwardSame(x, y [][]byte) (err error) {
 		})
 	}
 	return err
-}
-
-// expect computes the reference and low once.
-func (b *Backward) expect() error {
-	b.once.Do(func() {
-		a, cfg := b.inputsOnly(), b.Config(Target{DType: b.DType})
-		if b.ref, b.err = attention.ReferenceBackward(cfg, a); b.err == nil {
-			b.low, b.err = oracle.LowBackward(cfg, a)
-		}
-	})
-	return b.err
 }
 
 // judgeKinds compares which elements of the gradients are finite with the reference, and
@@ -389,67 +366,17 @@ func (b *Backward) BackwardJudge(after [][]byte) error {
 	if b.Extremes.NonFinite {
 		return b.judgeKinds(after)
 	}
-	if err := b.expect(); err != nil {
-		return fmt.Errorf("reference: %w", err)
+	b.once.Do(func() { b.truth, b.err = accuracy.ExpectGradients(b.Config(Target{DType: b.DType}), b.inputsOnly()) })
+	if b.err != nil {
+		return fmt.Errorf("reference: %w", b.err)
 	}
-	for _, x := range []struct {
-		g        *gradient
-		ref      []float64
-		low      []float32
-		noise    []float64         // nil: none
-		errors   []oracle.RowError // nil: none
-		perBatch int               // rows of a batch and head in ref
-	}{
-		{b.pieces[pieceDQ], b.ref.DQ, b.low.DQ, b.low.Noise.DQ, b.low.Rows.DQ, b.args.Sq},
-		{b.pieces[pieceDK], b.ref.DK, b.low.DK, b.low.Noise.DK, b.low.Rows.DK, b.args.Sk},
-		{b.pieces[pieceDV], b.ref.DV, b.low.DV, b.low.Noise.DV, b.low.Rows.DV, b.args.Sk},
-		{b.pieces[pieceDBias], b.ref.DBias, b.low.DBias, b.low.Noise.DBias, nil, 0},
-		{b.pieces[pieceDSinks], b.ref.DSinks, b.low.DSinks, b.low.Noise.DSinks, nil, 1},
-	} {
-		g := x.g
-		if g == nil {
-			continue
-		}
-		if x.perBatch == 0 {
-			x.perBatch = g.seq
-		}
-		var got, low []float32
-		var ref, noise []float64
-		var errors []oracle.RowError
-		var rows []string
-		idle := func(seq, h, row int) bool { return g.ofRows && !b.attends(seq, h, row) }
-		if g.ofKeys {
-			seen := b.seenKeys()
-			idle = func(seq, h, row int) bool { return !seen[seq*g.heads+h][row] }
-		}
-		var notZero error
-		b.eachRow(g, func(seq, h, row, batch, at int) {
-			number := (seq*g.heads+h)*x.perBatch + row
-			n := number * g.dim
-			values := decodeFloats(g.row(after[g.image], batch, h, at), g.dtype)
-			if notZero == nil && idle(seq, h, row) && slices.ContainsFunc(values, func(v float32) bool { return v != 0 }) {
-				notZero = fmt.Errorf("wrong %s: %v in sequence %d, head %d, row %d, which takes part in nothing", g.name, values, seq, h, row)
-			}
-			got = append(got, values...)
-			ref, low = append(ref, x.ref[n:n+g.dim]...), append(low, x.low[n:n+g.dim]...)
-			if x.noise != nil {
-				noise = append(noise, x.noise[n:n+g.dim]...)
-			}
-			if x.errors != nil {
-				errors = append(errors, x.errors[number])
-			}
-			rows = append(rows, fmt.Sprintf("sequence %d, head %d, row %d", seq, h, row))
-		})
-		if notZero != nil {
-			return notZero
-		}
-		if len(got) == 0 {
-			continue
-		}
-		limits := accuracy.Gradient(b.DType)
-		limits.Stored, limits.Noise, limits.Rows = g.dtype, noise, errors
-		if r := accuracy.Judge(limits, g.dim, got, ref, low); !r.Pass() {
-			return fmt.Errorf("wrong %s: %v; the worst in %s", g.name, r.Reasons(), rows[r.Whole.Worst/g.dim])
+	v, err := b.truth.Judge(b.BackwardHostArgs(after))
+	if err != nil {
+		return err
+	}
+	for i := range v.Gradients {
+		if !v.Gradients[i].Pass() { // one without rows does
+			return errors.New(v.String())
 		}
 	}
 	return nil

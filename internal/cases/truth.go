@@ -8,22 +8,17 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
-	"vkattn/internal/oracle"
 )
 
 // Truth is the float64 reference of a problem, for all tiers of one storage type. The zero
 // value is ready to use and safe for concurrent use.
+//
+// To judge other rows than the case's, set Sample before the first use. If their
+// reference is known, set Ref and RefLSE too.
 type Truth struct {
+	accuracy.Expected
 	once sync.Once
 	err  error
-
-	// To judge other rows than the case's, set Sample before the first use. If their
-	// reference is known, set Ref and RefLSE too.
-	Sample      []attention.Rows
-	Ref, RefLSE []float64
-
-	Low, LowLSE     []float32
-	Noise, NoiseLSE []float64
 }
 
 // lowLimit bounds the NMSE of plain attention in a storage type, generously. Above it, low
@@ -33,19 +28,10 @@ var lowLimit = map[attention.DType]float64{attention.F16: 1e-3, attention.BF16: 
 // Expect computes the reference once.
 func (x *Truth) Expect(p *Problem) error {
 	x.once.Do(func() {
-		cfg, args := p.Config(Target{DType: p.DType}), p.HostArgs(p.Image)
 		if x.Sample == nil {
 			x.Sample = p.SampleRows()
 		}
-		if x.Ref == nil {
-			x.Ref, x.RefLSE, x.err = attention.ReferenceSample(cfg, args, x.Sample)
-		}
-		if x.err == nil {
-			x.Low, x.LowLSE, x.err = oracle.Low(cfg, args, x.Sample)
-		}
-		if x.err == nil {
-			x.Noise, x.NoiseLSE, x.err = oracle.Noise(cfg, args, x.Sample)
-		}
+		x.err = x.Expected.Expect(p.Config(Target{DType: p.DType}), p.HostArgs(p.Image))
 		if x.err == nil && p.Seqs != nil && p.Data <= Uniform && len(x.Ref) > 0 {
 			r := accuracy.Judge(accuracy.Forward(p.DType), p.Dv, x.Low, x.Ref, x.Low)
 			if !r.Whole.Kind || r.Whole.NMSE > lowLimit[p.DType] {
@@ -92,51 +78,13 @@ func (x *Truth) Reports(p *Problem, after [][]byte) (o accuracy.Report, lse *acc
 	if len(got) == 0 {
 		return o, nil, nil
 	}
-	i := 0
-	for _, s := range x.Sample {
-		for _, row := range s.Rows {
-			if math.IsInf(x.RefLSE[i], -1) {
-				if err := nothing(got[i*p.Dv:][:p.Dv], gotLSE, i); err != nil {
-					return o, nil, fmt.Errorf("sequence %d, head %d, row %d attends to nothing: %w", s.B, s.H, row, err)
-				}
-			}
-			i++
-		}
-	}
-	limits := accuracy.Forward(p.DType)
-	limits.Noise = x.Noise
-	o = accuracy.Judge(limits, p.Dv, got, x.Ref, x.Low)
-	if !p.LSE {
-		return o, nil, nil
-	}
-	limits = accuracy.ForwardLSE(p.DType)
-	limits.Noise = x.NoiseLSE
-	l := accuracy.Judge(limits, 1, gotLSE, x.RefLSE, x.LowLSE)
-	return o, &l, nil
-}
-
-func nothing(o, lse []float32, i int) error {
-	for _, v := range o {
-		if v != 0 {
-			return fmt.Errorf("its O has %v, want 0", v)
-		}
-	}
-	if lse != nil && !math.IsInf(float64(lse[i]), -1) {
-		return fmt.Errorf("its LSE is %v, want -Inf", lse[i])
-	}
-	return nil
+	return x.Expected.Judge(got, gotLSE)
 }
 
 // worstRow names the row with the largest error.
 func (x *Truth) worstRow(r accuracy.Report) string {
-	n := r.Whole.Worst / r.Width
-	for _, s := range x.Sample {
-		if n < len(s.Rows) {
-			return fmt.Sprintf("the worst of all in sequence %d, head %d, row %d", s.B, s.H, s.Rows[n])
-		}
-		n -= len(s.Rows)
-	}
-	return ""
+	b, h, row := accuracy.RowOf(x.Sample, r.Whole.Worst/r.Width)
+	return fmt.Sprintf("the worst of all in sequence %d, head %d, row %d", b, h, row)
 }
 
 // SampleRows are the rows to judge: all of them, or about SampleMax.

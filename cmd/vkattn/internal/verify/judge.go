@@ -102,7 +102,7 @@ func (g *group) judgeReference() (own [2]*accuracy.Stats, err error) {
 	truth := &g.truth
 	if g.problem.DType != attention.F32 {
 		// Widening is exact, so the float64 reference is the same.
-		truth = &cases.Truth{Sample: g.truth.Sample, Ref: g.truth.Ref, RefLSE: g.truth.RefLSE}
+		truth = &cases.Truth{Expected: accuracy.Expected{Sample: g.truth.Sample, Ref: g.truth.Ref, RefLSE: g.truth.RefLSE}}
 	}
 	o, lse, err := g.float64(g.reference, truth)
 	if err != nil {
