@@ -71,10 +71,11 @@
 // a dropped slot has weight 0. A probability of 1 is refused, and so are quantized K and
 // V.
 //
-// A call does not check the numbers in int32 vectors, because they may lie in device
-// memory. Kernels clamp starts and ends to 0..Total and lengths to 0..Sq or 0..Sk. They
-// read a page that does not exist as page 0, and give a token that does not exist weight
-// 0. So they never access memory outside of the tensors.
+// A call checks the numbers in int32 vectors that lie in host memory: a length, a
+// cumulative length or a page out of its range is an error that names it. In device
+// memory it does not. There kernels clamp starts and ends to 0..Total and lengths to 0..Sq
+// or 0..Sk, and read a page that does not exist as page 0. A token that does not exist has
+// weight 0 in both. So kernels never access memory outside of the tensors.
 //
 // # Numbers
 //

@@ -2,8 +2,6 @@ package attention_test
 
 import (
 	"bytes"
-	"encoding/binary"
-	"fmt"
 	"math"
 	"testing"
 
@@ -199,76 +197,41 @@ func smallOptions(seqs ...cases.Seq) cases.Case {
 	}
 }
 
-// Numbers out of range are read as Sequences and Args say, on both.
+// In host memory a number out of its range is an error that names it, and nothing is written.
 func TestNumbersOutOfRange(t *testing.T) {
-	base := smallOptions(cases.Seq{ID: 0, Rows: 37, Keys: 150}, cases.Seq{ID: 1, Rows: 37, Keys: 150}, cases.Seq{ID: 2, Rows: 37, Keys: 150})
-	paged, sparse, padded := base, base, base
-	paged.PageSize = 16
-	sparse.SparseRatio = 0.3
-	padded.LooseQ, padded.LooseK = true, true
-	packed := smallOptions(cases.Seq{ID: 0, Rows: 37, Keys: 1}, cases.Seq{ID: 1, Rows: 0, Keys: 30}, cases.Seq{ID: 2, Rows: 9, Keys: 150})
-	packed.PackedQ, packed.PackedK = true, true
-	set := func(v attention.Vector, i, x int) {
-		binary.LittleEndian.PutUint32(v.Host[4*(int(v.Offset)+i):], uint32(int32(x)))
-	}
-	for name, c := range map[string]struct {
-		of          cases.Case
-		wrong, same func(a *attention.Args)
-	}{
-		"lengths beyond the bound": {padded,
-			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, a.Sq+1); set(a.Varlen.UsedK, 2, math.MaxInt32) },
-			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, a.Sq); set(a.Varlen.UsedK, 2, a.Sk) }},
-		"lengths below 0": {padded,
-			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, -1); set(a.Varlen.UsedK, 2, math.MinInt32) },
-			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, 0); set(a.Varlen.UsedK, 2, 0) }},
-		"starts below 0": {packed,
-			func(a *attention.Args) { set(a.Varlen.CuQ, 0, -5); set(a.Varlen.CuK, 0, math.MinInt32) },
-			func(a *attention.Args) { set(a.Varlen.CuQ, 0, 0); set(a.Varlen.CuK, 0, 0) }},
-		"ends beyond the tensor": {packed,
-			func(a *attention.Args) { set(a.Varlen.CuQ, 3, math.MaxInt32); set(a.Varlen.CuK, 3, math.MaxInt32) },
-			func(a *attention.Args) { set(a.Varlen.CuQ, 3, a.Varlen.TotalQ); set(a.Varlen.CuK, 3, a.Varlen.TotalK) }},
-		"ends before starts": {packed,
-			func(a *attention.Args) { set(a.Varlen.CuK, 2, math.MinInt32) },
-			func(a *attention.Args) { set(a.Varlen.CuK, 2, 0) }},
-		"pages that are none": {paged,
-			func(a *attention.Args) { set(a.Pages.Table, 0, -1); set(a.Pages.Table, 3, a.Pages.Count) },
-			func(a *attention.Args) { set(a.Pages.Table, 0, 0); set(a.Pages.Table, 3, 0) }},
-		"lists beyond the tokens": {sparse,
-			func(a *attention.Args) {
-				set(a.SparseTokens.Offsets, 0, -9)
-				set(a.SparseTokens.Offsets, 6, math.MaxInt32)
-			},
-			func(a *attention.Args) {
-				set(a.SparseTokens.Offsets, 0, 0)
-				set(a.SparseTokens.Offsets, 6, a.SparseTokens.Total)
-			}},
-		"tokens below 0": {sparse,
-			func(a *attention.Args) {
-				set(a.SparseTokens.Tokens, 5, -1)
-				set(a.SparseTokens.Tokens, 9, math.MinInt32)
-			},
-			func(a *attention.Args) {
-				set(a.SparseTokens.Tokens, 5, 150)
-				set(a.SparseTokens.Tokens, 9, math.MaxInt32)
-			}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := newOptions(t, c.of, attention.F32)
-			images, others := cloned(p.Image), cloned(p.Image)
-			a, b := p.HostArgs(images), p.HostArgs(others)
-			c.wrong(&a)
-			c.same(&b)
-			compute(t, p, a)
-			compute(t, p, b)
-			require.NoError(t, p.Same(images, others))
-			o, lse, err := attention.Reference(onCPU(p), a)
-			require.NoError(t, err)
-			wantO, wantLSE, err := attention.Reference(onCPU(p), b)
-			require.NoError(t, err)
-			require.Equal(t, fmt.Sprint(wantO), fmt.Sprint(o)) // NaN equals NaN
-			require.Equal(t, fmt.Sprint(wantLSE), fmt.Sprint(lse))
+	for _, c := range cases.OutOfRange() {
+		t.Run(c.Name, func(t *testing.T) {
+			p := newOptions(t, c.Of, attention.F32)
+			before := p.Changed(c.Wrong)
+			images := cloned(before)
+			a := p.HostArgs(images)
+			if c.Field == "" {
+				compute(t, p, a)
+				same := p.Changed(c.Same)
+				compute(t, p, p.HostArgs(same))
+				require.NoError(t, p.Same(images, same))
+				return
+			}
+			for _, err := range []error{attention.CheckArgs(onCPU(p), a), forward(onCPU(p), a), referenceError(onCPU(p), a)} {
+				require.ErrorIs(t, err, attention.ErrInvalid)
+				require.ErrorContains(t, err, c.Field+" is ")
+			}
+			require.Equal(t, before, images)
 		})
 	}
+}
+
+func forward(cfg attention.Config, a attention.Args) error {
+	op, err := attention.New(nil, cfg)
+	if err != nil {
+		return err
+	}
+	return op.Forward(nil, a)
+}
+
+func referenceError(cfg attention.Config, a attention.Args) error {
+	_, _, err := attention.Reference(cfg, a)
+	return err
 }
 
 // Sinks and biases follow the rules of scores.

@@ -20,7 +20,6 @@ import (
 	"vkattn/internal/half"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/inputs"
-	"vkattn/internal/oracle"
 	"vkattn/internal/problem"
 	"vkattn/internal/quant"
 	"vkattn/vk"
@@ -316,9 +315,9 @@ func closedOps(t *testing.T) []any {
 var accuracyPackage = apiwalk.Package{
 	Name: "accuracy", Folder: "../internal/accuracy", Matches: sentinels, Trials: 100,
 	Functions: map[string]any{"Forward": accuracy.Forward, "ForwardLSE": accuracy.ForwardLSE, "Gradient": accuracy.Gradient,
-		"Judge": accuracy.Judge, "Low": oracle.Low, "LowBackward": oracle.LowBackward, "NewEstimate": accuracy.NewEstimate, "Noise": oracle.Noise,
+		"Judge": accuracy.Judge, "NewEstimate": accuracy.NewEstimate, "ExpectGradients": accuracy.ExpectGradients, "RowOf": accuracy.RowOf,
 		"Sample": accuracy.Sample, "SampleArgs": accuracy.SampleArgs, "Verify": accuracy.Verify, "VerifyBackward": accuracy.VerifyBackward, "VerifyBackwardBytes": accuracy.VerifyBackwardBytes},
-	Types: []any{accuracy.BackwardVerdict{}, accuracy.Estimate{}, accuracy.GradientReport{}, accuracy.Report{}, accuracy.Stats{}, accuracy.Verdict{}},
+	Types: []any{accuracy.BackwardVerdict{}, accuracy.Estimate{}, accuracy.Expected{}, accuracy.ExpectedGradients{}, accuracy.GradientReport{}, accuracy.Report{}, accuracy.Stats{}, accuracy.Verdict{}},
 }
 
 var halfPackage = apiwalk.Package{

@@ -72,13 +72,48 @@ func surviveWild(t *testing.T, e *engine, c cases.Case, tt cases.Target, runs in
 	for i := range runs {
 		jobs = append(jobs, &job{Problem: p, cfg: c.Config(tt), before: p.Wild(uint64(i))})
 	}
-	require.NoError(t, e.run(jobs))
 	for i, j := range jobs {
+		if e.dev != nil {
+			break
+		}
+		err := e.run([]*job{j})
+		if err != nil { // in host memory a call refuses what it sees
+			require.ErrorIs(t, err, attention.ErrInvalid)
+			require.Equal(t, j.before, j.after)
+			continue
+		}
 		require.NoError(t, p.TrespassTensors(j.before, j.after), "wild numbers %d", i)
+	}
+	if e.dev != nil {
+		require.NoError(t, e.run(jobs))
+		for i, j := range jobs {
+			require.NoError(t, p.TrespassTensors(j.before, j.after), "wild numbers %d", i)
+		}
 	}
 	// The device still works and computes the right result.
 	good := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
 	require.NoError(t, e.run([]*job{good}))
 	var x cases.Truth
 	require.NoError(t, x.Judge(p, good.after))
+}
+
+// Devices read numbers out of their ranges as the docs of Config and Args say.
+func TestOptionsNumbersOutOfRange(t *testing.T) {
+	s := openTiers(t)
+	for _, tt := range s.available() {
+		if tt.Tier != attention.TierScalar || tt.DType != attention.F16 {
+			continue // all types and tiers read the numbers by the same code
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			e := s.newEngine(tt)
+			for _, c := range cases.OutOfRange() {
+				p, err := cases.NewProblem(c.Of, tt.DType)
+				require.NoError(t, err)
+				jobs := []*job{{Problem: p, cfg: p.Config(tt), before: p.Changed(c.Wrong)}, {Problem: p, cfg: p.Config(tt), before: p.Changed(c.Same)}}
+				require.NoError(t, e.run(jobs))
+				require.NoError(t, p.Same(jobs[0].after, jobs[1].after), c.Name)
+			}
+			require.NoError(t, e.close())
+		})
+	}
 }

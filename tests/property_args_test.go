@@ -61,8 +61,8 @@ var breakages = []breakage{
 	{"size not positive", func(t *rapid.T, _ *attention.Config, a *attention.Args) {
 		n := anySize(t, a)
 		*n = rapid.IntRange(math.MinInt, 0).Draw(t, "value")
-		if n == &a.Hkv && *n == 0 {
-			*n = -1 // 0 is Hq
+		if *n == 0 && (n == &a.Hkv || n == &a.B) {
+			*n = -1 // 0 is Hq, or no sequences
 		}
 	}},
 	{"size huge", func(t *rapid.T, _ *attention.Config, a *attention.Args) {

@@ -290,10 +290,7 @@ func (a *app) startRanks(ctx context.Context, n int, files []saved) error {
 					continue // nor wants to know how the rank ends
 				}
 				isError := strings.HasPrefix(text, errorPrefix)
-				if text == interruptedText && asked.Err() != nil {
-					continue // this process says so
-				}
-				if isError && r > 0 {
+				if isError && (r > 0 || text == interruptedText) {
 					last[r] = append(last[r], text)
 					continue
 				}
@@ -329,6 +326,9 @@ func (a *app) startRanks(ctx context.Context, n int, files []saved) error {
 	close(over)
 	for r, list := range last {
 		for _, text := range list {
+			if text == interruptedText && asked.Err() != nil {
+				continue // this process says so
+			}
 			if !said[text] {
 				fmt.Fprintf(a.stderr, "rank %d: %s\n", r, text)
 				said[text] = true

@@ -24,6 +24,9 @@ type Expected struct {
 
 // Expect computes what the rows of Sample are judged by. A reference that is there is taken.
 func (e *Expected) Expect(cfg attention.Config, a attention.Args) (err error) {
+	if e == nil {
+		return &attention.ShapeError{Field: "Expected", Got: "nil", Want: "room for what a call is judged by"}
+	}
 	e.dtype, e.width = cfg.DType, cfg.ValueDim()
 	if e.Ref == nil {
 		if e.Ref, e.RefLSE, err = oracle.ReferenceSample(cfg, a, e.Sample); err != nil {
@@ -39,6 +42,9 @@ func (e *Expected) Expect(cfg attention.Config, a attention.Args) (err error) {
 // Judge applies the rules to O and LSE of the sample; lse is nil, and so is its report, if the call
 // has none. The error names a row with nothing to attend to whose O or LSE is not exact.
 func (e *Expected) Judge(o, lse []float32) (r Report, rLSE *Report, err error) {
+	if e == nil || e.width < 1 {
+		return r, nil, &attention.ShapeError{Field: "Expected", Got: "nothing", Want: "what Expect computed"}
+	}
 	limits := Forward(e.dtype)
 	limits.Noise = e.Noise
 	r = Judge(limits, e.width, o, e.Ref, e.Low)
@@ -49,7 +55,7 @@ func (e *Expected) Judge(o, lse []float32) (r Report, rLSE *Report, err error) {
 		rLSE = &l
 	}
 	for i, want := range e.RefLSE {
-		if !math.IsInf(want, -1) {
+		if !math.IsInf(want, -1) || r.Unjudged != "" || rLSE != nil && rLSE.Unjudged != "" {
 			continue
 		}
 		nothing := func(format string, got float32) error {

@@ -116,15 +116,16 @@ type gradientRows struct {
 
 // ExpectedGradients are what all gradients of a call are judged by. They need its inputs alone.
 type ExpectedGradients struct {
-	cfg attention.Config
-	ref attention.Gradients
-	low oracle.LowGradients
+	cfg   attention.Config
+	shape attention.Shape
+	ref   attention.Gradients
+	low   oracle.LowGradients
 }
 
 // ExpectGradients computes them. Outputs in a may be zero.
 func ExpectGradients(cfg attention.Config, a attention.BackwardArgs) (*ExpectedGradients, error) {
 	a.DQ, a.DK, a.DV, a.DBias, a.DSinks = attention.Tensor{}, attention.Tensor{}, attention.Tensor{}, attention.Tensor{}, attention.Vector{}
-	e := &ExpectedGradients{cfg: cfg}
+	e := &ExpectedGradients{cfg: cfg, shape: a.Shape}
 	var err error
 	if e.ref, err = oracle.ReferenceBackward(cfg, a); err == nil {
 		e.low, err = oracle.LowBackward(cfg, a)
@@ -134,6 +135,12 @@ func ExpectGradients(cfg attention.Config, a attention.BackwardArgs) (*ExpectedG
 
 // Judge judges the gradients that a call with these inputs left in host memory.
 func (e *ExpectedGradients) Judge(a attention.BackwardArgs) (*BackwardVerdict, error) {
+	if e == nil || a.Shape != e.shape {
+		return nil, &attention.ShapeError{Field: "Shape", Got: a.Shape, Want: "the expected call's"}
+	}
+	if err := tensors.CheckBackward(&a, &e.cfg); err != nil {
+		return nil, err
+	}
 	g, err := openGradients(e.cfg, a)
 	if err != nil {
 		return nil, err

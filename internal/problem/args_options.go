@@ -7,9 +7,9 @@ import "vkattn/vk"
 
 // Vector is a contiguous array of 32-bit elements, int32 or float32 depending on its
 // use. It lies on the same side as the tensors: in a device buffer or in host memory
-// (little-endian). Kernels clamp what they read from int32 vectors to the sizes that
-// the call gives. A wrong number gives wrong results but never accesses memory outside
-// of the tensors.
+// (little-endian). In host memory a call checks the int32 vectors. In device memory
+// kernels clamp what they read from them to the sizes that the call gives: a wrong number
+// gives wrong results but never accesses memory outside of the tensors.
 type Vector struct {
 	Buffer *vk.Buffer
 	Host   []byte

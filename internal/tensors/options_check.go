@@ -204,7 +204,10 @@ func checkOptionTensors(a *problem.Args, cfg *problem.Config, tensors []Layout) 
 			}
 		}
 	}
-	return nil
+	if first {
+		return nil
+	}
+	return CheckNumbers(a)
 }
 
 // CheckOptionsDevice refuses buffers of another device.

@@ -43,9 +43,10 @@ func newCopyRunner(ctx context.Context, dev *vk.Device, read bool, size, rotatio
 	l.stride = (l.size + setAlign - 1) / setAlign * setAlign
 	moved := l.stride * uint64(len(buffers))
 	l.count = int(max(1, (rotation+moved-1)/moved))
+	made := l // a return may set l to nil
 	defer func() {
 		if err != nil {
-			l.close()
+			made.close()
 		}
 	}()
 	if l.kernels, err = variants(dev); err != nil {

@@ -30,9 +30,10 @@ type deviceRunner struct {
 func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, rotation uint64, exportable bool) (l *deviceRunner, err error) {
 	exportable = exportable && dev.Caps().ExternalMemoryFd // without it tier cuda refuses its rows
 	l = &deviceRunner{cfg: d.problem.Config, first: operands.CloneBackward(d.all()), o: map[string]deviceOutput{}, deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}}
+	made := l // a return may set l to nil
 	defer func() {
 		if err != nil {
-			l.close()
+			made.close()
 		}
 	}()
 	if l.stream, err = dev.NewStream("bench"); err != nil {
