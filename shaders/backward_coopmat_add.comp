@@ -10,7 +10,6 @@
 // A fragment's registers are loaded again as soon as it is in shared memory, so that loads are always in flight: the
 // kernel reads dS at 3 TB/s on an H200.
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD
 #define CONSTANTS_BACKWARD_COOPMAT
 #define CONSTANTS_DROPOUT

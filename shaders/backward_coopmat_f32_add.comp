@@ -9,7 +9,6 @@
 //   barriers       two per K tile
 // A fragment's registers are loaded again as soon as it is in shared memory, so that loads are always in flight.
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD
 #define CONSTANTS_BACKWARD_COOPMAT
 #define CONSTANTS_F32

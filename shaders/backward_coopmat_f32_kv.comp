@@ -16,7 +16,6 @@
 // Row tiles that attend to every key have a loop of their own, behind the masked tiles (docs/log/backward.md, 5). The
 // order of every sum is fixed.
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD
 #define CONSTANTS_BACKWARD_COOPMAT
 #define CONSTANTS_DROPOUT

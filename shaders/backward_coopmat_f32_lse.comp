@@ -13,7 +13,6 @@
 //   barriers       two per step of the pairs over the keys: when P is complete, and when it is read
 #define READ_ONLY readonly // the statistics are read and written
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD
 #define CONSTANTS_BACKWARD_COOPMAT
 #define CONSTANTS_DROPOUT

@@ -14,7 +14,6 @@
 //   barriers       two per row tile, before and after it is stored to shared memory
 // Row tiles that attend to every key have a loop of their own. The order of every sum is fixed.
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD
 #define CONSTANTS_BACKWARD_COOPMAT
 #define CONSTANTS_BACKWARD_RARE

@@ -14,7 +14,6 @@
 //   barriers       two per KV tile, before and after it is stored to shared memory
 #define READ_ONLY readonly // the statistics are read and written
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD
 #define CONSTANTS_BACKWARD_COOPMAT
 #include "constants_coopmat.glsl"

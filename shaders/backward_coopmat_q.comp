@@ -11,7 +11,6 @@
 //   barriers       two per KV tile, before and after it is stored to shared memory
 // KV tiles that every row attends to have a loop of their own. The order of every sum is fixed.
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD
 #define CONSTANTS_BACKWARD_COOPMAT
 #define CONSTANTS_DROPOUT

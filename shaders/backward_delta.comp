@@ -17,8 +17,8 @@
 #endif
 #define ANY_DTYPE
 #define CONSTANTS_BACKWARD
+#define CONSTANTS_DROPOUT
 #include "constants.glsl"
-#include "constants_dropout.glsl"
 #include "numeric.glsl"
 
 // 96 bytes, units as in backward_interface.glsl. BDA=0: bindings 0 O, 1 dO, 2 LSE, 3 dLSE, 4 stats.

@@ -20,11 +20,10 @@ float toLog2(float lse) {
 #include "backward_places.glsl"
 
 // Products with rows in shared memory from base on, KV_STEP of them, of which fragments f % KV_FRAGS are columns:
-// result += own rows^T and acc += weights rows, with weights that have these rows as columns. The last smemChunks chunks
-// of own are in shared memory at ownBase, the others in registers.
-// Their indices are literals for bfloat16: NVIDIA's compiler keeps K and V of bfloat16 in memory, 320 bytes a lane,
-// where a loop indexes them, unrolled or not. With literals the pass is 1.19 times as fast at head dim 128
-// (docs/log/backward.md, 15).
+// result += own rows^T and acc += weights rows, with weights that have these rows as columns. The last smemChunks
+// chunks of own are in shared memory at ownBase, the others in registers. Their indices are literals for bfloat16:
+// NVIDIA's compiler keeps K and V of bfloat16 in memory, 320 bytes a lane, where a loop indexes them, unrolled or not.
+// With literals the pass is 1.19 times as fast at head dim 128 (docs/log/backward.md, 15).
 #ifdef DTYPE_BF16
 #define OWN_INDEX(regs, r, i) ((r) < M_FRAGS && (i) < (regs) ? (r) * (regs) + (i) : 0)
 #define MULTIPLY_OWN_ROW(result, own, smemChunks, ownBase, r, i)                                    \

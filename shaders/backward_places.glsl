@@ -34,10 +34,10 @@ void storePlaces() {
 // OPERANDS_IN_SMEM to 0 if accumulators and operands A of its size have one order: each element then stays where it is.
 // Otherwise VK_NV_cooperative_matrix2 converts whole fragments, and without it they pass through shared memory.
 #ifdef DTYPE_BF16
-// Half a unit in the last place is added, the lower half is cut off: halves are rounded away from zero, as toOperandA does.
-// min keeps a NaN from becoming 0 by the carry, save a negative one whose upper 17 bits are all set. NVIDIA's own conversion
-// takes some twenty instructions and truncates. The upper half is moved as a float16, which the compiler packs by one
-// permutation (docs/log/backward.md, 8).
+// Half a unit in the last place is added, the lower half is cut off: halves are rounded away from zero, as toOperandA
+// does. min keeps a NaN from becoming 0 by the carry, save a negative one whose upper 17 bits are all set. NVIDIA's own
+// conversion takes some twenty instructions and truncates. The upper half is moved as a float16, which the compiler
+// packs by one permutation (docs/log/backward.md, 8).
 STORAGE_T rounded(float x) {
     const uint bits = uint(min(floatBitsToInt(x), 0x7fff7fff)) + 0x8000u;
     return uintBitsToBFloat16EXT(float16BitsToUint16(unpackFloat2x16(bits).y));

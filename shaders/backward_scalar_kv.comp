@@ -16,8 +16,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE
-#include "constants_scalar.glsl"
-#include "constants_dropout.glsl"
+#define CONSTANTS_SCALAR
+#define CONSTANTS_DROPOUT
 #include "backward_interface.glsl"
 #include "dropout.glsl"
 #include "backward_score.glsl"

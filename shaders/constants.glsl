@@ -1,10 +1,33 @@
-// Specialization constants of every kernel, then sections of kernel families, those of cooperative matrices being in
-// constants_coopmat.glsl. A kernel has a section if it defines CONSTANTS_ and the section's name before it includes the
-// file, so that a new constant changes no other modules. An id is unique among all of these files. shaders/build reads their lines that begin with `layout(constant_id` and generates constants_gen.go; the comment
-// of a line becomes the comment of its Go constant.
+// Specialization constants of every kernel and sections of the attention kernels of every tier. constants_coopmat.glsl has
+// those of the kernels on cooperative matrices, constants_other.glsl those of other operations. A kernel has a section if
+// it defines CONSTANTS_ and the section's name before it includes the file, so that a new constant changes no other
+// modules. An id is unique among all of these files. shaders/build reads their lines that begin with `layout(constant_id`
+// and generates constants_gen.go; the comment of a line becomes the comment of its Go constant. Constants that a module
+// does not use are in it in the order of this file: moving a section changes modules.
 #ifndef CONSTANTS_GLSL
 #define CONSTANTS_GLSL
 
+#ifdef CONSTANTS_DROPOUT
+// -- dropout: the general forward kernels but the decode kernel, and the backward kernels ---------
+layout(constant_id = 90) const uint DROPOUT = 0;       // 1: weights are dropped, see dropout.glsl
+#endif
+
+#ifdef CONSTANTS_F32
+// -- float32 on matrices of 16-bit operands -------------------------------------------------------
+layout(constant_id = 120) const uint TERMS_IN_SMEM = 1; // 1: P becomes operands in shared memory, see f32_terms.glsl
+layout(constant_id = 121) const uint FENCES = 0;       // 1: a fence before the fragments of each chunk of K and of V are loaded
+layout(constant_id = 122) const uint GROUP = 2;        // fragments of K or V that a subgroup multiplies at the same time
+layout(constant_id = 123) const uint ORDER = 0;        // 1: under a causal mask the longest row tiles of all heads start first, see work_tile_dense.glsl
+#endif
+
+#ifdef CONSTANTS_F32_PAIRS
+// -- pairs of float16 -----------------------------------------------------------------------------
+layout(constant_id = 124) const uint PAIR_TILE = 0;    // keys of a KV tile of the loop with pairs of float16, see f32_load.glsl; 0: no such loop
+layout(constant_id = 125) const uint PAIR_GROUP = 2;   // as GROUP, in that loop
+layout(constant_id = 126) const uint PAIR_FENCES = 0;  // as FENCES, in that loop
+#endif
+
+// -- every kernel ----------------------------------------------------------------------------------
 layout(local_size_x_id = 0) in;                       // id 0 is LOCAL_SIZE: invocations per workgroup
 const uint LOCAL_SIZE = gl_WorkGroupSize.x;           // an id can be declared once: LOCAL_SIZE reads id 0 through the built-in
 
@@ -32,7 +55,6 @@ const uint DTYPE = TYPE_F16;
 
 #ifdef CONSTANTS_ATTENTION
 // -- forward kernels of every tier ----------------------------------------------------------------
-// Specialization constants of the forward kernels of every tier.
 layout(constant_id = 11) const uint CAUSAL = 0;       // 1: a row sees the keys up to row + causalOffset
 layout(constant_id = 13) const uint ALIGN_Q = 1;      // elements
 layout(constant_id = 14) const uint ALIGN_K = 1;      // elements
@@ -42,8 +64,7 @@ layout(constant_id = 10) const uint DV_SLICE = 128;   // columns of O per workgr
 #endif
 
 #ifdef CONSTANTS_GENERAL
-// -- options of a call ----------------------------------------------------------------------------
-// Specialization constants of the general kernels: the options of a call; 0 is off.
+// -- general kernels: the options of a call, 0 is off ----------------------------------------------
 layout(constant_id = 31) const uint PACK_GQA = 0;      // query heads per KV head that are packed into rows: row r is query r / PACK_GQA
 layout(constant_id = 32) const uint VARLEN = 0;        // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
 layout(constant_id = 33) const uint PAGE_SIZE = 0;     // keys per page of a paged KV cache
@@ -65,7 +86,6 @@ layout(constant_id = 54) const uint IS_DECODE_PART = 0; // 1: this dispatch comp
 
 #ifdef CONSTANTS_BACKWARD
 // -- backward kernels -----------------------------------------------------------------------------
-// Specialization constants of the backward kernels.
 layout(constant_id = 70) const uint HAS_DLSE = 0;      // 1: LSE has a gradient
 layout(constant_id = 71) const uint ACCUMULATE = 0;    // 1: dQ, dK and dV are added to what the outputs hold
 layout(constant_id = 72) const uint ALIGN_DO = 1;      // elements, as ALIGN_Q
@@ -77,6 +97,14 @@ layout(constant_id = 77) const uint SUM_QUERIES = 0;   // 1: dBias has one row, 
 layout(constant_id = 78) const uint DLSE_IN_DELTA = 0; // 1: backward_delta.comp subtracts dLSE from delta, see backward_interface.glsl
 layout(constant_id = 111) const uint F32_GRADIENTS = 0; // 1: dQ, dK and dV are float32, whatever the storage type
 layout(constant_id = 79) const uint STAT_LANES = 16;   // invocations per row of backward_delta.comp, a power of two
+#endif
+
+#ifdef CONSTANTS_SCALAR
+// -- scalar kernels, forward and backward ---------------------------------------------------------
+layout(constant_id = 7) const uint Q_TILE = 64;       // kBlockM: query rows per workgroup (scalar tier)
+layout(constant_id = 18) const uint THREADS_X = 16;    // width of the grid of invocations: along keys, and along columns of O
+layout(constant_id = 19) const uint CHUNK_D = 32;      // elements of Dqk in shared memory at a time
+layout(constant_id = 20) const uint CHUNK_V = 16;      // keys of V in shared memory at a time
 #endif
 
 #endif

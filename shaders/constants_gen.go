@@ -5,6 +5,14 @@ package shaders
 // Ids of the specialization constants.
 const (
 	ConstLocalSize        uint32 = 0   // invocations per workgroup
+	ConstDropout          uint32 = 90  // 1: weights are dropped, see dropout.glsl
+	ConstTermsInSmem      uint32 = 120 // 1: P becomes operands in shared memory, see f32_terms.glsl
+	ConstFences           uint32 = 121 // 1: a fence before the fragments of each chunk of K and of V are loaded
+	ConstGroup            uint32 = 122 // fragments of K or V that a subgroup multiplies at the same time
+	ConstOrder            uint32 = 123 // 1: under a causal mask the longest row tiles of all heads start first, see work_tile_dense.glsl
+	ConstPairTile         uint32 = 124 // keys of a KV tile of the loop with pairs of float16, see f32_load.glsl; 0: no such loop
+	ConstPairGroup        uint32 = 125 // as GROUP, in that loop
+	ConstPairFences       uint32 = 126 // as FENCES, in that loop
 	ConstHeadDim          uint32 = 8   // Dqk: elements of a Q or K row
 	ConstHeadDimV         uint32 = 9   // Dv: elements of a V or O row
 	ConstHasLse           uint32 = 12  // 1: the log-sum-exp of each row is written
@@ -44,6 +52,10 @@ const (
 	ConstDlseInDelta      uint32 = 78  // 1: backward_delta.comp subtracts dLSE from delta, see backward_interface.glsl
 	ConstF32Gradients     uint32 = 111 // 1: dQ, dK and dV are float32, whatever the storage type
 	ConstStatLanes        uint32 = 79  // invocations per row of backward_delta.comp, a power of two
+	ConstQTile            uint32 = 7   // kBlockM: query rows per workgroup (scalar tier)
+	ConstThreadsX         uint32 = 18  // width of the grid of invocations: along keys, and along columns of O
+	ConstChunkD           uint32 = 19  // elements of Dqk in shared memory at a time
+	ConstChunkV           uint32 = 20  // keys of V in shared memory at a time
 	ConstSubgroupSize     uint32 = 1   // invocations per subgroup
 	ConstSubgroupBarrier  uint32 = 21  // 0: a subgroup runs in lockstep and needs no barrier, see subgroupSync
 	ConstFragM            uint32 = 2   // rows of a fragment
@@ -67,18 +79,10 @@ const (
 	ConstExp2             uint32 = 27  // 0: natural exponentials
 	ConstTileAddressing   uint32 = 28  // 0: every load computes its address from the start of the tensor
 	ConstAblate           uint32 = 29  // leaves out a part of the work: wrong results, true cost of the rest
-	ConstTermsInSmem      uint32 = 120 // 1: P becomes operands in shared memory, see f32_terms.glsl
-	ConstFences           uint32 = 121 // 1: a fence before the fragments of each chunk of K and of V are loaded
-	ConstGroup            uint32 = 122 // fragments of K or V that a subgroup multiplies at the same time
-	ConstOrder            uint32 = 123 // 1: under a causal mask the longest row tiles of all heads start first, see work_tile_dense.glsl
-	ConstPairTile         uint32 = 124 // keys of a KV tile of the loop with pairs of float16, see f32_load.glsl; 0: no such loop
-	ConstPairGroup        uint32 = 125 // as GROUP, in that loop
-	ConstPairFences       uint32 = 126 // as FENCES, in that loop
 	ConstRegisterOperands uint32 = 48  // 1: decode_coopmat.comp fills operands from registers, 0: through shared memory
 	ConstCombine          uint32 = 49  // with SPLIT, the last workgroup of a row combines the splits: 1 to O, 2 to O and LSE
 	ConstDimSplit         uint32 = 50  // subgroups of decode_coopmat.comp that split the head dimension of the same keys
 	ConstPrefetch         uint32 = 51  // decode_coopmat.comp loads of the next KV tile during this one's products: 1 V, 2 K and V
-	ConstDropout          uint32 = 90  // 1: weights are dropped, see dropout.glsl
 	ConstLanesPerRow      uint32 = 60  // invocations per row, a power of two
 	ConstCacheType        uint32 = 61  // type of the cache, as KV_TYPE; 0: the type of the new rows
 	ConstRotaryDim        uint32 = 62  // elements that are rotated, in pairs; 0: none
@@ -100,15 +104,19 @@ const (
 	ConstPlainSubgroupsM  uint32 = 105 // subgroups along the rows of a tile
 	ConstPlainSubgroupsN  uint32 = 106 // subgroups along the columns of a tile
 	ConstPlainBackward    uint32 = 107 // 1: the softmax kernel computes dS from P and dP
-	ConstQTile            uint32 = 7   // kBlockM: query rows per workgroup (scalar tier)
-	ConstThreadsX         uint32 = 18  // width of the grid of invocations: along keys, and along columns of O
-	ConstChunkD           uint32 = 19  // elements of Dqk in shared memory at a time
-	ConstChunkV           uint32 = 20  // keys of V in shared memory at a time
 )
 
 // constantNames are the names of the ids in GLSL.
 var constantNames = map[uint32]string{
 	ConstLocalSize:        "LOCAL_SIZE",
+	ConstDropout:          "DROPOUT",
+	ConstTermsInSmem:      "TERMS_IN_SMEM",
+	ConstFences:           "FENCES",
+	ConstGroup:            "GROUP",
+	ConstOrder:            "ORDER",
+	ConstPairTile:         "PAIR_TILE",
+	ConstPairGroup:        "PAIR_GROUP",
+	ConstPairFences:       "PAIR_FENCES",
 	ConstHeadDim:          "HEAD_DIM",
 	ConstHeadDimV:         "HEAD_DIM_V",
 	ConstHasLse:           "HAS_LSE",
@@ -148,6 +156,10 @@ var constantNames = map[uint32]string{
 	ConstDlseInDelta:      "DLSE_IN_DELTA",
 	ConstF32Gradients:     "F32_GRADIENTS",
 	ConstStatLanes:        "STAT_LANES",
+	ConstQTile:            "Q_TILE",
+	ConstThreadsX:         "THREADS_X",
+	ConstChunkD:           "CHUNK_D",
+	ConstChunkV:           "CHUNK_V",
 	ConstSubgroupSize:     "SUBGROUP_SIZE",
 	ConstSubgroupBarrier:  "SUBGROUP_BARRIER",
 	ConstFragM:            "FRAG_M",
@@ -171,18 +183,10 @@ var constantNames = map[uint32]string{
 	ConstExp2:             "EXP2",
 	ConstTileAddressing:   "TILE_ADDRESSING",
 	ConstAblate:           "ABLATE",
-	ConstTermsInSmem:      "TERMS_IN_SMEM",
-	ConstFences:           "FENCES",
-	ConstGroup:            "GROUP",
-	ConstOrder:            "ORDER",
-	ConstPairTile:         "PAIR_TILE",
-	ConstPairGroup:        "PAIR_GROUP",
-	ConstPairFences:       "PAIR_FENCES",
 	ConstRegisterOperands: "REGISTER_OPERANDS",
 	ConstCombine:          "COMBINE",
 	ConstDimSplit:         "DIM_SPLIT",
 	ConstPrefetch:         "PREFETCH",
-	ConstDropout:          "DROPOUT",
 	ConstLanesPerRow:      "LANES_PER_ROW",
 	ConstCacheType:        "CACHE_TYPE",
 	ConstRotaryDim:        "ROTARY_DIM",
@@ -204,8 +208,4 @@ var constantNames = map[uint32]string{
 	ConstPlainSubgroupsM:  "PLAIN_SUBGROUPS_M",
 	ConstPlainSubgroupsN:  "PLAIN_SUBGROUPS_N",
 	ConstPlainBackward:    "PLAIN_BACKWARD",
-	ConstQTile:            "Q_TILE",
-	ConstThreadsX:         "THREADS_X",
-	ConstChunkD:           "CHUNK_D",
-	ConstChunkV:           "CHUNK_V",
 }

@@ -1,8 +1,7 @@
-// Specialization constants of kernels that share theirs with few others, in sections, see constants.glsl.
+// Specialization constants of the kernels of other operations than attention, in sections, see constants.glsl.
 
 #ifdef CONSTANTS_APPEND
 // -- append.comp ----------------------------------------------------------------------------------
-// Specialization constants of append.comp.
 layout(constant_id = 60) const uint LANES_PER_ROW = 32; // invocations per row, a power of two
 layout(constant_id = 61) const uint CACHE_TYPE = 0;    // type of the cache, as KV_TYPE; 0: the type of the new rows
 layout(constant_id = 62) const uint ROTARY_DIM = 0;    // elements that are rotated, in pairs; 0: none
@@ -12,20 +11,17 @@ layout(constant_id = 64) const uint ROTARY_HALF_SPLIT = 0; // 1: pairs (i, i + R
 
 #ifdef CONSTANTS_MERGE
 // -- merge.comp -----------------------------------------------------------------------------------
-// Specialization constants of the merge kernel.
 layout(constant_id = 108) const uint F32_STATES = 0; // 1: O of the states is float32, whatever the storage type of the result
 layout(constant_id = 112) const uint SUM_STATES = 0; // 1: O is the sum of the O of the states, which have no LSE
 #endif
 
 #ifdef CONSTANTS_COPY
 // -- copy.comp ------------------------------------------------------------------------------------
-// Specialization constants of the kernel that copies or reads memory.
 layout(constant_id = 117) const uint COPY_VECTORS = 4; // 16-byte loads in flight per invocation
 #endif
 
 #ifdef CONSTANTS_PEAK
 // -- peak.comp ------------------------------------------------------------------------------------
-// Specialization constants of the kernel that measures the device's peak.
 layout(constant_id = 109) const uint PEAK_STEPS = 256; // products per accumulator, a multiple of 8; 0: the dispatch does nothing
 #if PRODUCTS
 layout(constant_id = 113) const uint PEAK_A = 2;       // A fragments per subgroup: 1, 2 or 4
@@ -37,7 +33,6 @@ layout(constant_id = 116) const uint PEAK_CHANGE = 0;  // 1: the two A change in
 
 #ifdef CONSTANTS_PLAIN
 // -- plain attention ------------------------------------------------------------------------------
-// Specialization constants of the kernels of plain attention.
 layout(constant_id = 100) const uint PLAIN_TILE_M = 128;  // rows of C per workgroup
 layout(constant_id = 101) const uint PLAIN_TILE_N = 128;  // columns of C per workgroup
 layout(constant_id = 102) const uint PLAIN_TILE_K = 32;   // depth of a step

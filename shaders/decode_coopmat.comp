@@ -14,7 +14,6 @@
 // COMBINE the last workgroup of a row combines the splits (decode_combine.glsl). Softmax is the same as in
 // forward_coopmat.comp.
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat_extensions.glsl"
 #define CONSTANTS_DECODE
 #include "constants_coopmat.glsl"
 

@@ -217,8 +217,8 @@ const uint K_LANE_VECS = K_LANE_KEYS * QK_BLOCKS, V_LANE_VECS = V_LANE_KEYS * DV
         [[unroll]] for (uint n = 0; n < (PREFETCH > 1 ? K_LANE_VECS : 0); ++n) kVec[n] = kNext[n];  \
         [[unroll]] for (uint n = 0; n < (PREFETCH > 0 ? V_LANE_VECS : 0); ++n) vVec[n] = vNext[n];  \
     }
-// Two tiles in a turn of the KV loop instead. On an H200 pages of one key then take 4 to 5 % less time, contiguous rows 1 %
-// more, quantized ones 15 to 33 % more (docs/log/vulkan.md, 56).
+// Two tiles in a turn of the KV loop instead. On an H200 pages of one key then take 4 to 5 % less time, contiguous rows
+// 1 % more, quantized ones 15 to 33 % more (docs/log/vulkan.md, 56).
 const bool TWO_TILES = PREFETCH > 1 && !CONTIGUOUS_RUNS && KV_TYPE == 0;
 
 // Words of operands from a vector. Quantized elements are converted here and not after their load: a use waits for

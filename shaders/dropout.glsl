@@ -5,7 +5,7 @@
 // of Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011) with the counter (j / 4, i, b * Hq + h, offset) and the key seed.
 // It keeps its weight if the word is at least the threshold, which is the probability times 2^32.
 //
-// The kernel includes constants_dropout.glsl and sets `dropout` before the first mask.
+// The kernel has the section CONSTANTS_DROPOUT of constants.glsl and sets `dropout` before the first mask.
 struct Dropout {
     uvec2 seed;
     uint offset, threshold;

@@ -34,8 +34,8 @@ vec4 scratchQuad(uint row, uint quad) { return uintBitsToFloat(smem[subgroupScra
 #include "softmax.glsl"
 
 // -- products of terms ----------------------------------------------------------------------------
-// The two products of a KV step as six products of terms each (f32_products.glsl). firstKey counts from the start of the KV
-// tile. Code behind the KV loop must call neither (docs/log/vulkan.md, 49).
+// The two products of a KV step as six products of terms each (f32_products.glsl). firstKey counts from the start of
+// the KV tile. Code behind the KV loop must call neither (docs/log/vulkan.md, 49).
 
 // nextS = Q K^T. Chunks of Q that are not in registers come from shared memory.
 #define LIVE_CHUNK(g) (i + (g) < QK_CHUNKS)

@@ -11,7 +11,6 @@
 // Unmasked tiles, which every row attends to in full, have a loop of their own. Masked tiles, at the causal diagonal
 // and at the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it.
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD
 #define CONSTANTS_ROW_SUM
 #define CONSTANTS_DENSE

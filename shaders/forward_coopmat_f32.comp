@@ -12,7 +12,6 @@
 // the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it. With PAIR_TILE a loop before
 // them multiplies unmasked tiles as pairs of float16, up to the first that is not in their range (f32_load.glsl).
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD
 #define CONSTANTS_ROW_SUM
 #define CONSTANTS_DENSE

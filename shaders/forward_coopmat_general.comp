@@ -8,7 +8,6 @@
 // S is computed: two more barriers per tile, but twice as many workgroups per multiprocessor, and decoding needs
 // loads in flight.
 #extension GL_GOOGLE_include_directive : require
-#include "coopmat_extensions.glsl"
 #define CONSTANTS_FORWARD
 #define CONSTANTS_ROW_SUM
 #define CONSTANTS_DROPOUT

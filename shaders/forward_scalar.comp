@@ -13,7 +13,7 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE
-#include "constants_scalar.glsl"
+#define CONSTANTS_SCALAR
 #include "interface.glsl"
 
 #define SCORE_SCALE p.scoreScale

@@ -173,8 +173,8 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
 #else
 // -- dense loads ----------------------------------------------------------------------------------
 // Loads of Q, K and V in calls without options. PREFETCH_KV loads the next KV tile into kVec and vVec while this one is
-// multiplied; STORE_KV stores it to shared memory, between two workgroup barriers. Macros over the variables of main: as
-// functions over global arrays calls took 1.5 times as long (H200, docs/log/vulkan.md, 51).
+// multiplied; STORE_KV stores it to shared memory, between two workgroup barriers. Macros over the variables of main:
+// as functions over global arrays calls took 1.5 times as long (H200, docs/log/vulkan.md, 51).
 
 // Eight elements of a row. If rows fill their fragments no column is compared.
 uvec4 loadVecQ(Slice s, uint row, uint col) {

@@ -16,10 +16,6 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
-#if PRODUCTS
-#define NV2 0
-#include "coopmat_extensions.glsl"
-#endif
 #include "constants.glsl"
 #define CONSTANTS_PEAK
 #include "constants_other.glsl"
@@ -32,6 +28,7 @@ layout(push_constant, std430) uniform Params {
 } p;
 
 #if PRODUCTS
+#define NV2 0
 #include "constants_coopmat.glsl"
 
 #ifdef DTYPE_BF16

@@ -12,7 +12,6 @@
 #extension GL_EXT_buffer_reference_uvec2 : require
 #define BDA 1
 #define NV2 0
-#include "coopmat_extensions.glsl"
 #include "constants.glsl"
 #include "constants_coopmat.glsl"
 #define CONSTANTS_PLAIN
