@@ -24,7 +24,7 @@ uint visibleStart(uint row) {
 #define CHECKS_SPARSE_TILES 0
 #endif
 const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q + ALIBI + BIAS + MASK != 0;
-// Scores are modified (score_mod.glsl); otherwise they stay products Q K^T until the row max is subtracted.
+// Scores are modified (scoreMod); otherwise they stay products Q K^T until the row max is subtracted.
 const bool SCORE_MOD = SOFTCAP + ALIBI + BIAS != 0;
 // Scores are exponents of e: other libraries mask with a bias of the lowest finite float32, which would overflow
 // times log2(e).

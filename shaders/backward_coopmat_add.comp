@@ -16,7 +16,6 @@
 #include "constants_coopmat.glsl"
 #define CHUNK_OF_HEADS true
 #include "backward_interface.glsl"
-#include "dropout.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_ROWS = M_FRAGS * FRAG_M;
@@ -40,7 +39,6 @@ const uint SCRATCH_BASE = 0; // behind the loop
 const uint PLACES_BASE = 0;  // not used
 shared uvec4 smem[TILE_SIZE > SCRATCH_TOTAL ? TILE_SIZE : SCRATCH_TOTAL];
 
-#include "backward_score.glsl"
 #include "backward_fragments.glsl"
 #include "backward_scratch.glsl"
 
@@ -129,6 +127,5 @@ void main() {
     if (DROPOUT != 0) openDropout(); // dS lacks its factor, see backward_own_rows.glsl
     barrier(); // the tile's shared memory becomes scratch
     const Slice outDQ = sliceDX(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));
-#include "backward_store_rows.glsl"
     STORE_GRADIENT(dQ, QK_CHUNKS, DROPOUT != 0 ? p.scoreScale * keptScale : p.scoreScale, WIDE_DX, STORE_DQ8, STORE_DQ4)
 }

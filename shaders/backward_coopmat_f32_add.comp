@@ -15,7 +15,6 @@
 #include "constants_coopmat.glsl"
 #define CHUNK_OF_HEADS true
 #include "backward_interface.glsl"
-#include "backward_score.glsl"
 #include "fragments.glsl"
 #include "f32_terms.glsl"
 

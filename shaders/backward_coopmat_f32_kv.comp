@@ -23,19 +23,16 @@
 #include "constants_coopmat.glsl"
 #define CHUNK_OF_HEADS (STORE_DS != 0)
 #include "backward_interface.glsl"
-#include "dropout.glsl"
-#include "backward_score.glsl"
 #include "fragments.glsl"
 #include "f32_terms.glsl"
 #define SCRATCH_IN_LOOP 0
 #define PAIRS_OF_SUBGROUPS
-#include "backward_f32_fragments.glsl"
 #define HAS_GRADIENT
-#include "backward_f32_gemm.glsl"
+#include "backward_f32_fragments.glsl"
 #include "backward_row_range.glsl"
 #include "backward_f32_rows.glsl"
 #include "backward_scratch.glsl"
-#include "backward_non_finite.glsl"
+#include "non_finite.glsl"
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
@@ -54,7 +51,7 @@ void main() {
     if (tiles.count > 0) PREFETCH_ROWS(rowTileAt(tiles, 0))
     if (tid == 0) seen = 0;
     storePlaces();
-#include "backward_f32_own.glsl"
+    LOAD_OWN_KEYS
     barrier(); // seen and the places are there
     [[unroll]] for (uint i = 0; i < M_FRAGS * CHUNKS; ++i) gradient[i] = FragC(0.0);
 

@@ -19,14 +19,11 @@
 #define CONSTANTS_F32
 #include "constants_coopmat.glsl"
 #include "backward_interface.glsl"
-#include "dropout.glsl"
-#include "backward_score.glsl"
 #include "fragments.glsl"
 #include "f32_terms.glsl"
 #define SCRATCH_IN_LOOP 1
 #define PAIRS_OF_SUBGROUPS
 #include "backward_f32_fragments.glsl"
-#include "backward_f32_gemm.glsl"
 #include "backward_f32_rows.glsl"
 
 uint kvBatch() { return work.batch; }
@@ -74,7 +71,7 @@ void main() {
     const uint end = visibleEnd(min(row0 + ROW_TILE, work.rows) - 1);
     [[dont_unroll]] for (uint firstKey = 0; firstKey < end; firstKey += WORKGROUP_KEYS) {
         const uint keyBase = firstKey + pairOfSubgroup() * SUBGROUP_KEYS;
-#include "backward_f32_own.glsl"
+        LOAD_OWN_KEYS
         subgroupSync(); // chunks of the keys may stay in shared memory
         multiplyOwn(firstBase);
         if (!isSecond()) {

@@ -21,7 +21,6 @@
 #include "constants_coopmat.glsl"
 #define CHUNK_OF_HEADS (STORE_DS != 0)
 #include "backward_interface.glsl"
-#include "dropout.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_KEYS = M_FRAGS * FRAG_M;
@@ -52,9 +51,8 @@ const uint PLACES_BASE = LOOP_SIZE > SCRATCH_END ? LOOP_SIZE : SCRATCH_END;
 const uint KEPT_BASE = PLACES_BASE + PLACES_SIZE;
 shared uvec4 smem[KEPT_BASE + (DROPOUT != 0 ? SUBGROUPS * KEPT_SIZE : 0)];
 
-#include "backward_score.glsl"
 #include "backward_fragments.glsl"
-const bool KEYS_ARE_ROWS = true;
+#define OWNS_KEYS 1
 #include "backward_own_rows.glsl"
 #include "backward_row_range.glsl"
 
@@ -122,14 +120,14 @@ uvec4 loadVecDO(Slice s, uint row, uint col) {
     }
 
 #include "backward_scratch.glsl"
-#include "backward_non_finite.glsl"
+#include "non_finite.glsl"
 
 // -- rare work ------------------------------------------------------------------------------------
 // Rare work of the kernel of dK and dV in a dispatch of its own.
 //
-// The loop for masked tiles costs registers in the loop behind it. Calls without a mask need it for rare inputs alone: keys
-// past the end of their sequence, and rows with a large LSE (backward_places.glsl). They have two dispatches over the same
-// workgroups (head dim 128, length 4096, on an H100: 10.38 ms for the pass in place of 10.93):
+// The loop for masked tiles costs registers in the loop behind it. Calls without a mask need it for rare inputs alone:
+// keys past the end of their sequence, and rows with a large LSE (backward_fragments.glsl). They have two dispatches
+// over the same workgroups (head dim 128, length 4096, on an H100: 10.38 ms for the pass in place of 10.93):
 //
 //   RARE_WORK 1  has the unmasked loop alone. Workgroups with rare inputs mark themselves and return.
 //   RARE_WORK 2  computes the marked workgroups with both loops.
@@ -211,12 +209,12 @@ void main() {
     if (!LEAVES_RARE_WORK)
     [[dont_unroll]] for (; n < maskedEnd;) {
 #define MASKED 1
-#include "backward_tile_kv.glsl"
+#include "backward_tile.glsl"
 #undef MASKED
     }
     [[dont_unroll]] for (; n < tiles.count;) {
 #define MASKED 0
-#include "backward_tile_kv.glsl"
+#include "backward_tile.glsl"
 #undef MASKED
     }
 

@@ -3,8 +3,8 @@
 //
 //   rest = log(sum of exp(score - LSE)), sink included
 //
-// from the same scores that the kernels of dQ and of dK and dV compute (backward_places.glsl). With it the P of these
-// kernels add up to 1.
+// from the same scores that the kernels of dQ and of dK and dV compute (backward_fragments.glsl). With it the P of
+// these kernels add up to 1.
 //
 // A workgroup owns WORKGROUP_ROWS rows, as in the dQ kernel, and returns at once if none has a large LSE. Otherwise it
 // loops over the KV tiles, masks all of them, and adds up P in fragments. Few calls have such rows: nothing is
@@ -37,7 +37,6 @@ const uint SCRATCH_BASE = 0; // behind the loop
 const uint PLACES_BASE = TILE_SIZE > SCRATCH_TOTAL ? TILE_SIZE : SCRATCH_TOTAL;
 shared uvec4 smem[PLACES_BASE + PLACES_SIZE];
 
-#include "backward_score.glsl"
 #include "backward_fragments.glsl"
 #include "backward_own_rows.glsl"
 

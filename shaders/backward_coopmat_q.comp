@@ -16,7 +16,6 @@
 #define CONSTANTS_DROPOUT
 #include "constants_coopmat.glsl"
 #include "backward_interface.glsl"
-#include "dropout.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_ROWS = M_FRAGS * FRAG_M;
@@ -46,9 +45,8 @@ const uint PLACES_BASE = LOOP_SIZE > SCRATCH_END ? LOOP_SIZE : SCRATCH_END;
 const uint KEPT_BASE = PLACES_BASE + PLACES_SIZE;
 shared uvec4 smem[KEPT_BASE + (DROPOUT != 0 ? SUBGROUPS * KEPT_SIZE : 0)];
 
-#include "backward_score.glsl"
 #include "backward_fragments.glsl"
-const bool KEYS_ARE_ROWS = false;
+#define OWNS_KEYS 0
 #include "backward_own_rows.glsl"
 
 // -- tile of K and V ------------------------------------------------------------------------------
@@ -171,17 +169,16 @@ void main() {
     const uint maskedEnd = (seen & SEEN_LARGE) != 0 ? tiles : masked;
     [[dont_unroll]] for (; n < maskedEnd;) {
 #define MASKED 1
-#include "backward_tile_q.glsl"
+#include "backward_tile.glsl"
 #undef MASKED
     }
     [[dont_unroll]] for (; n < tiles;) {
 #define MASKED 0
-#include "backward_tile_q.glsl"
+#include "backward_tile.glsl"
 #undef MASKED
     }
 
     barrier(); // the tile's shared memory becomes scratch
     const Slice outDQ = sliceDX(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));
-#include "backward_store_rows.glsl"
     STORE_GRADIENT(dQ, QK_CHUNKS, DROPOUT != 0 ? p.scoreScale * keptScale : p.scoreScale, WIDE_DX, STORE_DQ8, STORE_DQ4)
 }

@@ -2,16 +2,17 @@
 
 #ifdef CONSTANTS_DROPOUT
 // -- dropout --------------------------------------------------------------------------------------
-// Dropout of the backward kernels on fragments. Before each product of S the lanes of a subgroup compute the mask of its
-// fragments, four keys for each call of the generator, and store it in shared memory as bits. The kernel defines KEYS_ARE_ROWS
-// (fragments of S are transposed), KEPT_BASE and KEPT_SIZE, in vectors. Every use is behind DROPOUT: without it the
-// pipeline has neither code nor memory for it.
+// Dropout of the backward kernels on fragments. Before each product of S the lanes of a subgroup compute the mask of
+// its fragments, four keys for each call of the generator, and store it in shared memory as bits. The kernel defines
+// OWNS_KEYS, KEPT_BASE and KEPT_SIZE, in vectors. Every use is behind DROPOUT: without it the pipeline has neither code
+// nor memory for it.
 //
 // The mask is 0 or 1 here. With c = 1 / (1 - probability), dV = c (P mask)^T dO and dS = c P (mask (dO V^T) - delta / c).
 // The epilogues multiply by c. So for any probability operands in the storage type are at most as large as without
 // dropout.
 
 // A word per row of each fragment, with a bit per key.
+const bool KEYS_ARE_ROWS = OWNS_KEYS != 0; // fragments of S are transposed
 const uint KEPT_ROWS = KEYS_ARE_ROWS ? FRAG_N : FRAG_M;
 const uint KEPT_KEYS = KEYS_ARE_ROWS ? FRAG_M : FRAG_N;
 

@@ -19,8 +19,6 @@
 #define CONSTANTS_SCALAR
 #define CONSTANTS_DROPOUT
 #include "backward_interface.glsl"
-#include "dropout.glsl"
-#include "backward_score.glsl"
 
 const uint OWN_TILE = KV_TILE, STREAM_TILE = Q_TILE;
 const bool OWNS_ROWS = false, LISTED_KEYS = false;

@@ -17,8 +17,6 @@
 #define CONSTANTS_SCALAR
 #define CONSTANTS_DROPOUT
 #include "backward_interface.glsl"
-#include "dropout.glsl"
-#include "backward_score.glsl"
 
 const uint OWN_TILE = Q_TILE, STREAM_TILE = KV_TILE;
 const bool OWNS_ROWS = true, LISTED_KEYS = true;

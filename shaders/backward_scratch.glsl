@@ -8,7 +8,7 @@
 // used here: addrCuQ of dS in scratch, in vectors of 16 bytes, and
 #define DS_KEY_FRAGS p.addrCuK.x  // of a head
 #define DS_ROW_FRAGS p.addrCuK.y  // of a head
-// and addrUsedQ.x, the first head of the chunk (backward_work_tile.glsl).
+// and addrUsedQ.x, the first head of the chunk (backward_interface.glsl).
 
 #if BDA
 uvec4 loadScratchVec(uvec2 start, uint at) { return ReadQuads(add64(start, uvec2(at << 4, at >> 28))).at[0]; }

@@ -1,9 +1,9 @@
-// Specialization constants of every kernel and sections of the attention kernels of every tier. constants_coopmat.glsl has
-// those of the kernels on cooperative matrices, constants_other.glsl those of other operations. A kernel has a section if
-// it defines CONSTANTS_ and the section's name before it includes the file, so that a new constant changes no other
-// modules. An id is unique among all of these files. shaders/build reads their lines that begin with `layout(constant_id`
-// and generates constants_gen.go; the comment of a line becomes the comment of its Go constant. Constants that a module
-// does not use are in it in the order of this file: moving a section changes modules.
+// Specialization constants of every kernel and sections of the attention kernels of every tier. constants_coopmat.glsl
+// has those of the kernels on cooperative matrices, constants_other.glsl those of other operations. A kernel has a
+// section if it defines CONSTANTS_ and the section's name before it includes the file, so that a new constant changes
+// no other modules. An id is unique among all of these files. shaders/build reads their lines that begin with
+// `layout(constant_id` and generates constants_gen.go; the comment of a line becomes the comment of its Go constant.
+// Constants that a module does not use are in it in the order of this file: moving a section changes modules.
 #ifndef CONSTANTS_GLSL
 #define CONSTANTS_GLSL
 
@@ -17,7 +17,7 @@ layout(constant_id = 90) const uint DROPOUT = 0;       // 1: weights are dropped
 layout(constant_id = 120) const uint TERMS_IN_SMEM = 1; // 1: P becomes operands in shared memory, see f32_terms.glsl
 layout(constant_id = 121) const uint FENCES = 0;       // 1: a fence before the fragments of each chunk of K and of V are loaded
 layout(constant_id = 122) const uint GROUP = 2;        // fragments of K or V that a subgroup multiplies at the same time
-layout(constant_id = 123) const uint ORDER = 0;        // 1: under a causal mask the longest row tiles of all heads start first, see work_tile_dense.glsl
+layout(constant_id = 123) const uint ORDER = 0;        // 1: under a causal mask the longest row tiles of all heads start first, see interface.glsl
 #endif
 
 #ifdef CONSTANTS_F32_PAIRS

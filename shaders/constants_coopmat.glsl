@@ -39,14 +39,14 @@ layout(constant_id = 47) const uint ALIAS_KV = 0;      // 1: V overwrites K in s
 
 #ifdef CONSTANTS_ROW_SUM
 // -- float32 row sums -----------------------------------------------------------------------------
-layout(constant_id = 55) const uint ROW_ELEMENTS = 0;  // consecutive elements of a lane that lie in one row of an accumulator; 0: unknown, see row_sum_f32.glsl
+layout(constant_id = 55) const uint ROW_ELEMENTS = 0;  // consecutive elements of a lane that lie in one row of an accumulator; 0: unknown, see fragment_ops.glsl
 #endif
 
 #ifdef CONSTANTS_BACKWARD_COOPMAT
 // -- backward -------------------------------------------------------------------------------------
 layout(constant_id = 80) const uint ROW_TILE = 64;     // rows per row tile of the dK and dV kernel; KV_STEP of them per product
 layout(constant_id = 81) const uint STORE_DS = 0;      // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
-layout(constant_id = 110) const uint OPERANDS_IN_SMEM = 1; // 1: P and dS become operands in shared memory, see backward_places.glsl
+layout(constant_id = 110) const uint OPERANDS_IN_SMEM = 1; // 1: P and dS become operands in shared memory, see backward_fragments.glsl
 
 const uint PLACES_SIZE = NV2 == 0 ? FRAG_M * FRAG_N / 4 : 0; // of the table of rows and columns, see backward_fragments.glsl
 #endif

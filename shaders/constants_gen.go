@@ -9,7 +9,7 @@ const (
 	ConstTermsInSmem      uint32 = 120 // 1: P becomes operands in shared memory, see f32_terms.glsl
 	ConstFences           uint32 = 121 // 1: a fence before the fragments of each chunk of K and of V are loaded
 	ConstGroup            uint32 = 122 // fragments of K or V that a subgroup multiplies at the same time
-	ConstOrder            uint32 = 123 // 1: under a causal mask the longest row tiles of all heads start first, see work_tile_dense.glsl
+	ConstOrder            uint32 = 123 // 1: under a causal mask the longest row tiles of all heads start first, see interface.glsl
 	ConstPairTile         uint32 = 124 // keys of a KV tile of the loop with pairs of float16, see f32_load.glsl; 0: no such loop
 	ConstPairGroup        uint32 = 125 // as GROUP, in that loop
 	ConstPairFences       uint32 = 126 // as FENCES, in that loop
@@ -68,10 +68,10 @@ const (
 	ConstKeysPerSubgroup  uint32 = 53  // not 0: consecutive keys of a KV tile that one subgroup loads
 	ConstSplitKv          uint32 = 46  // 1: with SPLIT, subgroups split the keys too: all have the same rows and one KV step of each tile
 	ConstAliasKv          uint32 = 47  // 1: V overwrites K in shared memory; a subgroup processes a KV tile in one step
-	ConstRowElements      uint32 = 55  // consecutive elements of a lane that lie in one row of an accumulator; 0: unknown, see row_sum_f32.glsl
+	ConstRowElements      uint32 = 55  // consecutive elements of a lane that lie in one row of an accumulator; 0: unknown, see fragment_ops.glsl
 	ConstRowTile          uint32 = 80  // rows per row tile of the dK and dV kernel; KV_STEP of them per product
 	ConstStoreDs          uint32 = 81  // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
-	ConstOperandsInSmem   uint32 = 110 // 1: P and dS become operands in shared memory, see backward_places.glsl
+	ConstOperandsInSmem   uint32 = 110 // 1: P and dS become operands in shared memory, see backward_fragments.glsl
 	ConstRareWork         uint32 = 118 // workgroups of the dispatch: 0 all, 1 all but rare ones, which it marks, 2 marked ones
 	ConstCheckKvEnd       uint32 = 30  // 0: unmasked tiles are loaded without comparing keys with Sk; the last unmasked tile is masked then
 	ConstCausalSkip       uint32 = 25  // 0: KV tiles above the causal diagonal are masked instead of skipped

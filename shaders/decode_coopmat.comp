@@ -28,7 +28,7 @@
 #define NEEDS_F32_SUM (HAS_LSE + SINKS != 0)
 
 #include "decode_fragments.glsl"
-#include "non_finite_general.glsl"
+#include "non_finite.glsl"
 #include "decode_load.glsl"
 #include "decode_combine.glsl"
 
@@ -87,17 +87,28 @@ void main() {
     loadRowMax(0);
 
     uint parity = 0; // of the buffer of partial scores
+    // A turn takes one tile and ends with copies of the next tile's vectors. With TWO_TILES a turn of the unmasked loop takes
+    // two tiles and the arrays of vectors swap roles in the second, so nothing is copied.
+    [[dont_unroll]] while (j < unmaskedTiles) {
 #define MASKED 0
-#define KV_LOOP_END unmaskedTiles
-#include "decode_kv_loop.glsl"
+#define SWAPPED 0
+#include "decode_tile.glsl"
+        if (TWO_TILES) {
+            if (j >= unmaskedTiles) {
+                COPY_NEXT_VECS
+                break;
+            }
+#define SWAPPED 1
+#include "decode_tile.glsl"
+        }
 #undef MASKED
-#undef KV_LOOP_END
-
+    }
+    [[dont_unroll]] while (j < tiles) {
 #define MASKED 1
-#define KV_LOOP_END tiles
-#include "decode_kv_loop.glsl"
+#define SWAPPED 0
+#include "decode_tile.glsl"
 #undef MASKED
-#undef KV_LOOP_END
+    }
 
     // -- epilogue ---------------------------------------------------------------------------------
     // combines the O of the subgroups' KV loops. Each subgroup stores its row sums, and

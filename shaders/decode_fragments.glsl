@@ -76,7 +76,7 @@ shared uvec4 smem[SCALES_BASE + SCALES_EXTRA];
 const uint QK_PARTIAL_STRIDE = 5;
 const uint QK_PARTIAL_SIZE = 16 * QK_PARTIAL_STRIDE;
 #define QK_PARTIAL(subgroup) ((subgroup) * AREA_SIZE + QK_PARTIAL_SIZE * (1 + parity))
-shared uint nonFiniteSeen; // V of a masked tile, or a scale of V, has Inf or NaN, see non_finite_general.glsl
+shared uint nonFiniteSeen; // V of a masked tile, or a scale of V, has Inf or NaN, see non_finite.glsl
 #define DROPS_NON_FINITE (ROW_MASKS || KEY_SCALES)
 // Keys of each subgroup's tile, if they are sparse tokens.
 shared uint tileKeys[SPARSE_TOKENS != 0 ? SUBGROUPS * KV_TILE : 1];
@@ -108,7 +108,7 @@ FragSum rowSum[1];     // of P as rounded for the product with V: ones times P^T
 FragC rowSumF32[1];    // of P before rounding, for LSE and sinks; not reduced along the row yet
 FragC rowSumScaled[1]; // with KEY_SCALES instead of rowSum; not reduced either
 
-// As in row_sum_f32.glsl, always a fragment: one row fragment has registers for it.
+// As in fragment_ops.glsl (float32 row sums), always a fragment: one row fragment has registers for it.
 #define ADD_TO_ROW_SUM_F32(r, x) rowSumF32[r] += x;
 #define ADD_PRODUCT_TO_ROW_SUM_F32(r, e, a, b) rowSumF32[r][e] = fma(a, b, rowSumF32[r][e]);
 #define RESCALE_ROW_SUM_F32(r, factor) rowSumF32[r] *= factor;

@@ -2,7 +2,7 @@
 
 // -- Q --------------------------------------------------------------------------------------------
 // Q of decode_coopmat.comp: vectors of 16 bytes become operands. Macros over the variables of main, as the
-// loads of kv_load.glsl and for the same reason.
+// loads of forward_load.glsl and for the same reason.
 
 // Block b of rows g and g + 8, columns 8 t to 8 t + 7 of 32. Rows and columns past the end are zero.
 #define LOAD_Q_VECS                                                                                 \

@@ -1,5 +1,17 @@
-// Part of a turn of the KV loop (decode_kv_loop.glsl): tile j. Its vectors are K_TILE and V_TILE, and with PREFETCH the
-// vectors of the next tile are loaded into K_NEXT and V_NEXT.
+// Part of main of decode_coopmat.comp: tile j of the KV loop. MASKED 1: some row may not attend to some key of it, or
+// scores depend on row and key. SWAPPED 1: the arrays of vectors have changed roles. The tile's vectors are K_TILE and
+// V_TILE, and with PREFETCH the vectors of the next tile are loaded into K_NEXT and V_NEXT.
+#if SWAPPED
+#define K_TILE kNext
+#define V_TILE vNext
+#define K_NEXT kVec
+#define V_NEXT vVec
+#else
+#define K_TILE kVec
+#define V_TILE vVec
+#define K_NEXT kNext
+#define V_NEXT vNext
+#endif
 {
     const bool more = next < tiles;
     if (PREFETCH > 1 && more) {
@@ -54,7 +66,7 @@
     [[unroll]] for (uint b = 0; b < DV_BLOCKS; ++b) {
         uvec4 words[V_LANE_KEYS];
         CONVERT_V(words, b)
-        // P of a masked key is 0, but 0 x Inf is NaN: see non_finite_general.glsl.
+        // P of a masked key is 0, but 0 x Inf is NaN: see non_finite.glsl.
         if (MASKED != 0 && ROW_MASKS && KV_TYPE != INT8) {
             [[unroll]] for (uint n = 0; n < V_LANE_KEYS; ++n)
                 if (dropNonFinite(words[n])) atomicOr(nonFiniteSeen, 1);
@@ -78,3 +90,8 @@
         if (next < tiles) RESOLVE_KV_ROWS(next)
     }
 }
+#undef K_TILE
+#undef V_TILE
+#undef K_NEXT
+#undef V_NEXT
+#undef SWAPPED

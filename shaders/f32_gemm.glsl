@@ -9,7 +9,6 @@ FragC nextS[S_FRAGS];     // scores of the next step
 FragC O[O_FRAGS];
 FragC rowMax[M_FRAGS];    // lagged
 FragA P[TERMS * M_FRAGS]; // the terms of a column of fragments of P
-#include "row_sum_f32.glsl"
 
 void clearSums() {
     [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
@@ -22,7 +21,7 @@ void clearSums() {
 #undef toOperandA
 #define toOperandA(result, x)
 #define OWN_RESCALE
-void rescaleRowSum(uint r, FragC factor) {} // row_sum_f32.glsl has all there is
+void rescaleRowSum(uint r, FragC factor) {} // RESCALE_ROW_SUM_F32 does all there is
 void rescaleO(uint r, FragC factor) {
     [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[r * DV_FRAGS + i] *= factor;
 }
@@ -206,7 +205,7 @@ void gemmPairPV(uint firstKey) {
 }
 
 // -- Inf and NaN in V -----------------------------------------------------------------------------
-// Inf and NaN in V of float32, as in kv_load.glsl: masked tiles are multiplied without them, and the epilogue adds
+// Inf and NaN in V of float32, as in forward_load.glsl: masked tiles are multiplied without them, and the epilogue adds
 // them to the rows that attend to such a key, while a fragment of O is in scratch.
 void addToScratch(uint row, uint col, float x) { storeScratch(row, col, loadScratch(row, col) + x); }
 

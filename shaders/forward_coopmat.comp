@@ -27,7 +27,7 @@
 #include "forward_fragments.glsl"
 #include "softmax.glsl"
 #include "gemm.glsl"
-#include "kv_load.glsl"
+#include "forward_load.glsl"
 #include "epilogue_functions.glsl"
 
 void main() {
@@ -42,7 +42,7 @@ void main() {
     const uint unmaskedTiles = UNMASKED_LOOP != 0 ? visibleKeys(work.row0) / KV_TILE : 0;
     const uint keyEnd = CAUSAL_SKIP != 0 ? visibleKeys(min(rowBase + SUBGROUP_ROWS, p.Sq) - 1) : p.Sk; // of the subgroup
 
-    const uint flipQ = p.scoreScale < 0.0 ? 0x80008000u : 0u; // Q has the sign of the scale, see load_q.glsl
+    const uint flipQ = p.scoreScale < 0.0 ? 0x80008000u : 0u; // Q has the sign of the scale, see forward_load.glsl
 
     uvec4 kVec[K_VECS], vVec[V_VECS];
     Slice kRows = sliceK(work.batch, work.kvHead, SUBGROUP_FIRST_KEY), vRows = sliceV(work.batch, work.kvHead, SUBGROUP_FIRST_KEY);
@@ -50,9 +50,9 @@ void main() {
 
     {
         const Slice qBlock = sliceQ(work.batch, work.head, work.row0);
-#define LOAD_Q(row, col) loadVecQ(qBlock, row, col)
+#define LOAD_VEC_Q(row, col) loadVecQ(qBlock, row, col)
         if (tid == 0) nonFiniteSeen = 0;
-#include "load_q.glsl"
+        LOAD_Q_TILE(LOAD_VEC_Q)
     }
 
     clearSums();
@@ -61,35 +61,14 @@ void main() {
     uint j = 0;
     [[dont_unroll]] for (; j + (1 - CHECK_KV_END) < unmaskedTiles; ++j) {
 #define MASKED 0
-#include "forward_tile_dense.glsl"
+#include "forward_tile.glsl"
 #undef MASKED
     }
     [[dont_unroll]] for (; j < tiles; ++j) {
 #define MASKED 1
-#include "forward_tile_dense.glsl"
+#include "forward_tile.glsl"
 #undef MASKED
     }
 
-    // -- epilogue ---------------------------------------------------------------------------------
-    // O / row sum, rounded to storage and stored; LSE. O leaves in pairs of fragments
-    // (epilogue_functions.glsl), or fragment by fragment through scratch: with KHR, if there are too many pairs, and if V has
-    // Inf or NaN.
-#define STORE_O8(row, col, words) storeO8(oBlock, row, col, words)
-#define STORE_LSE(row, value) storeLSE(work.batch, work.head, row, value)
-#define FIRST_MASKED_TILE (max(unmaskedTiles, 1 - CHECK_KV_END) - (1 - CHECK_KV_END)) // where the loop of masked tiles starts
-#define STORE_GROUP(group, row, col)                                                                \
-        if (CAUSAL != 0 && nonFiniteSeen != 0) addNonFinite(work, group, rowBase + (row), col, FIRST_MASKED_TILE * KV_TILE); \
-        STORE_O8(row, col, packScratch8(group));
-    subgroupSync();
-    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
-    barrier(); // the KV tile's shared memory becomes scratch
-    const Slice oBlock = sliceO(work.batch, work.head, rowBase);
-#include "epilogue_row_sums.glsl"
-#if NV2
-    if (M_FRAGS * PAIRS <= MAX_PAIRS && (CAUSAL == 0 || nonFiniteSeen == 0)) {
-        STORE_PAIRS
-        return;
-    }
-#endif
-#include "epilogue_fragments.glsl"
+#include "epilogue.glsl"
 }

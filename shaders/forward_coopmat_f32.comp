@@ -18,7 +18,7 @@
 #define CONSTANTS_F32
 #define CONSTANTS_F32_PAIRS
 #include "constants_coopmat.glsl"
-#define LONGEST_FIRST (ORDER != 0) // in work_tile_dense.glsl
+#define LONGEST_FIRST (ORDER != 0) // in interface.glsl
 #include "interface.glsl"
 
 #define SUBGROUP_FIRST_ROW (gl_SubgroupID * SUBGROUP_ROWS)
@@ -151,12 +151,12 @@ void main() {
     }
     [[dont_unroll]] for (; j + (1 - CHECK_KV_END) < unmaskedTiles; ++j) {
 #define MASKED 0
-#include "f32_tile.glsl"
+#include "forward_tile.glsl"
 #undef MASKED
     }
     [[dont_unroll]] for (; j < tiles; ++j) {
 #define MASKED 1
-#include "f32_tile.glsl"
+#include "forward_tile.glsl"
 #undef MASKED
     }
 

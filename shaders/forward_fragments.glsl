@@ -69,14 +69,14 @@ shared uvec4 smem[KEPT_BASE + (DROPOUT != 0 ? SUBGROUPS * KEPT_SIZE : 0)];
 #else
 shared uvec4 smem[SCALES_BASE];
 #endif
-shared uint nonFiniteSeen; // V of a masked tile has Inf or NaN, see non_finite_*.glsl
+shared uint nonFiniteSeen; // V of a masked tile has Inf or NaN, see non_finite.glsl
 #if GENERAL
 shared float sinkTerms[SINKS != 0 ? SUBGROUPS * SUBGROUP_ROWS : 1]; // per row, to be loaded as a fragment
 shared uint tileKeys[SPARSE_TOKENS != 0 ? KV_TILE : 1]; // keys of the tile, if they are sparse tokens
 #define TILE_KEY(col) tileKeys[col]
 #endif
 
-// Rows of Q that pass through the KV tile's shared memory at a time, see load_q.glsl.
+// Rows of Q that pass through the KV tile's shared memory at a time, see forward_load.glsl.
 const uint Q_REG_STRIDE = Q_REG_VECS | 1;
 const uint Q_FIT_ROWS = KV_SIZE / Q_REG_STRIDE / FRAG_M * FRAG_M;
 const uint Q_PASSES = (WORKGROUP_ROWS + Q_FIT_ROWS - 1) / Q_FIT_ROWS;
@@ -100,7 +100,6 @@ FragSum rowSum[M_FRAGS];  // of P as rounded for the product with V; equal along
 #if GENERAL
 FragC rowSumScaled[KEY_SCALES ? M_FRAGS : 1]; // with KEY_SCALES instead of rowSum; not reduced either
 #endif
-#include "row_sum_f32.glsl"
 
 void clearSums() {
     [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {

@@ -19,23 +19,6 @@
 #define SCORE_SCALE p.scoreScale
 #include "scalar_tile.glsl"
 
-uint visible[ROWS];     // a row attends to keys [0, visible)
-
-void stageQ(Slice slice, uint rows, uint d0) { STAGE(0, D_ROW, Q_TILE, CHUNK_D, d0, rows, loadFloatsQ) }
-void stageK(Slice slice, uint rows, uint d0) { STAGE(KV_BASE, D_ROW, KV_TILE, CHUNK_D, d0, rows, loadFloatsK) }
-void stageV(Slice slice, uint rows, uint col0) { STAGE(KV_BASE, V_ROW, CHUNK_V, V_ROW * 4, col0, rows, loadFloatsV) }
-#define KVTile Slice // of K or V, from the tile's first key on
-
-#define MASK_AND_MAX(i, j, top)                                                                     \
-    const bool hidden = masked && firstCol + x + j * THREADS_X >= visible[i];                       \
-    top = max(top, hidden ? -INFINITY : S[i][j] * p.scoreScale);
-#define CLEAR_MASKED(i, j, prob) if (masked && firstCol + x + j * THREADS_X >= visible[i]) prob = 0.0;
-#define STAGE_V(key)                                                                                \
-    const uint done = firstCol + key;                                                               \
-    stageV(advanceV(tileV, key), max(p.Sk, done) - done, col0);
-#define ATTENDS(i, kk) (firstCol + key + k + kk < visible[i])
-#include "scalar_loop.glsl"
-
 // The KV tile that begins at key firstCol.
 void attendTile(WorkTile w, Slice qBlock, uint firstCol, bool masked) {
     computeScores(qBlock, sliceK(w.batch, w.kvHead, firstCol), p.Sq - w.row0, p.Sk - firstCol);

@@ -14,35 +14,6 @@
 #define MASKED_PRODUCT (SCORE_SCALE < 0.0 ? INFINITY : -INFINITY) // times SCORE_SCALE, -Inf
 #include "scalar_tile.glsl"
 
-void loadRowQ(Slice slice, uint row, uint col, out vec4 low, out vec4 high) {
-    loadFloatsAtQ(slice, elementQ(work.row0 + row), col, low, high);
-}
-// Eight columns of the key in slot `at` of the KV loop; unchanged if there is none.
-#define LOAD_KEY(T)                                                                                 \
-    const uint key = keyAt(at);                                                                     \
-    if (key == NO_KEY) return;                                                                      \
-    const KVRow kvRow = kvRowOf(key);                                                               \
-    if (KV_TYPE == 0) loadFloats##T(rows##T(kvRow), 0, col, low, high);                             \
-    else dequantize(scaled##T##8(rows##T(kvRow), 0, col, kvRow), low, high);
-void loadKeyK(uint at, uint col, inout vec4 low, inout vec4 high) { LOAD_KEY(K) }
-void loadKeyV(uint at, uint col, inout vec4 low, inout vec4 high) { LOAD_KEY(V) }
-#define KEY_K(firstCol, row, col, low, high) loadKeyK(firstCol + row, col, low, high)
-#define KEY_V(firstCol, row, col, low, high) loadKeyV(firstCol + row, col, low, high)
-void stageQ(Slice slice, uint rows, uint d0) { STAGE(0, D_ROW, Q_TILE, CHUNK_D, d0, rows, loadRowQ) }
-void stageK(uint slice, uint rows, uint d0) { STAGE(KV_BASE, D_ROW, KV_TILE, CHUNK_D, d0, rows, KEY_K) }
-void stageV(uint slice, uint rows, uint col0) { STAGE(KV_BASE, V_ROW, CHUNK_V, V_ROW * 4, col0, rows, KEY_V) }
-#define KVTile uint // first slot of the tile
-
-#define MASK_AND_MAX(i, j, top)                                                                     \
-    const uint key = keyAt(firstCol + x + j * THREADS_X), row = w.row0 + rowOf(i);                  \
-    if (SCORE_MOD) S[i][j] = scoreMod(S[i][j] * p.scoreScale, row, key);                            \
-    if (masked && (key == NO_KEY || !attends(row, key))) S[i][j] = MASKED_PRODUCT;                  \
-    top = max(top, S[i][j] * SCORE_SCALE);
-#define CLEAR_MASKED(i, j, prob) // exp2(-Inf) is 0
-#define STAGE_V(key) stageV(tileV + key, CHUNK_V, col0);
-#define ATTENDS(i, kk) (prob[i][kk] != 0.0)
-#include "scalar_loop.glsl"
-
 // Sets P of dropped slots of the tile to 0, which must be stored. The row sums have it already.
 void dropP(uint row0, uint firstCol) {
     barrier(); // P is stored

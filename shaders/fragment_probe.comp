@@ -2,9 +2,9 @@
 // Reports which lane of a subgroup holds which element of square fragments. Vulkan leaves this open.
 // decode_coopmat.comp fills operands from registers where the answer is the order that it assumes
 // (decode_fragments.glsl); the backward kernels turn an accumulator into an operand in registers where both have one
-// order (backward_places.glsl). One subgroup loads a matrix whose elements are their own indices, row by row, as A, as B,
-// its first SUM_N columns as B, and as an accumulator, and writes what each lane holds: lane * length + element, one
-// matrix after the other. bfloat16 holds the indices up to 256 exactly: a fragment has 16 rows at most.
+// order (backward_fragments.glsl). One subgroup loads a matrix whose elements are their own indices, row by row, as A,
+// as B, its first SUM_N columns as B, and as an accumulator, and writes what each lane holds: lane * length + element,
+// one matrix after the other. bfloat16 holds the indices up to 256 exactly: a fragment has 16 rows at most.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require

@@ -1,5 +1,5 @@
-// Parameters of the forward kernels, and everything that each of them includes. The sources compile for
-// two ways to reach memory:
+// Parameters of the forward kernels, and everything that each of them includes; the work of a workgroup of the dense
+// kernels; rows and partial states of the general ones. The sources compile for two ways to reach memory:
 //   BDA=1  64-bit buffer device addresses in the push constants, no descriptors;
 //   BDA=0  storage buffers, set 0, bindings 0..4 = Q, K, V, O, LSE.
 // GENERAL=1 adds the options of a call. With BDA=0 Params are then read from the last binding: they are larger than
@@ -82,8 +82,57 @@ const uint DV_SLICES = (HEAD_DIM_V + DV_SLICE - 1) / DV_SLICE;
 const bool IS_16 = DTYPE != TYPE_F32;
 
 #if !GENERAL
-#include "work_tile_dense.glsl"
+// -- work of a workgroup, dense kernels -----------------------------------------------------------
+// The query rows and the columns of O that a workgroup computes, and the keys that its rows see. Grid: x = Q tile,
+// y = query head, z = batch * DV_SLICES + slice of O's columns. work_tile_general.glsl has the same for the general
+// kernels.
+
+// Options that these calls do not have: attended_keys.glsl, kv_quant.glsl.
+const bool SCORE_MOD = false, NATURAL_SCORES = false, KEY_SCALES = false;
+
+struct WorkTile {
+    uint batch, head, kvHead;
+    uint row0;           // first query row
+    uint col0;           // first column of V and O
+};
+
+// The ID of this workgroup. Workgroups start in the order of x, then y, then z. A kernel that defines LONGEST_FIRST, before
+// this file, chooses another order where it is true: under a causal mask the longest row tiles of all heads first. If each
+// head began with its own, the long tiles of the last heads would run almost alone.
+#ifndef LONGEST_FIRST
+#define LONGEST_FIRST false
+#define WORKGROUP_ID gl_WorkGroupID
+#else
+uvec3 workgroupID() {
+    if (CAUSAL == 0 || !(LONGEST_FIRST)) return gl_WorkGroupID;
+    const uint heads = gl_NumWorkGroups.y * gl_NumWorkGroups.z;
+    const uint at = gl_WorkGroupID.x + gl_NumWorkGroups.x * (gl_WorkGroupID.y + gl_NumWorkGroups.y * gl_WorkGroupID.z);
+    const uint head = at % heads;
+    return uvec3(at / heads, head % gl_NumWorkGroups.y, head / gl_NumWorkGroups.y);
+}
+#define WORKGROUP_ID workgroupID()
 #endif
+
+WorkTile workTile(uint tileRows) {
+    WorkTile w;
+    w.batch = WORKGROUP_ID.z / DV_SLICES;
+    w.head = WORKGROUP_ID.y;
+    w.kvHead = w.head / p.groupSize;
+    uint qTile = WORKGROUP_ID.x;
+    // Longest tiles first: under a causal mask later rows see more keys, and a long tile started last would run alone.
+    if (CAUSAL != 0) qTile = (p.Sq - 1) / tileRows - qTile;
+    w.row0 = qTile * tileRows;
+    w.col0 = (WORKGROUP_ID.z % DV_SLICES) * DV_SLICE;
+    return w;
+}
+
+// A row sees keys [0, visibleKeys(row)).
+uint visibleKeys(uint row) {
+    if (CAUSAL == 0) return p.Sk;
+    return uint(clamp(int(row) + p.causalOffset + 1, 0, int(p.Sk)));
+}
+#endif
+
 #include "score_units.glsl"
 #include "addressing.glsl"
 #include "rounding.glsl"
@@ -121,7 +170,48 @@ const bool IS_16 = DTYPE != TYPE_F32;
 
 #if GENERAL
 #include "kv_quant.glsl"
-#include "split_state.glsl"
+
+// -- rows of the tile -----------------------------------------------------------------------------
+// Rows of the Q tile in Q and O, in calls with options: slices from the tile's first query on, and the first element of a
+// row relative to them, see rowElement.
+Slice blockQ() { return sliceQ(rowBatch(), work.head, work.offsetQ + queryOf(work.row0)); }
+Slice blockO() { return sliceO(rowBatch(), work.head, work.offsetQ + queryOf(work.row0)); }
+uint elementQ(uint row) { return rowElement(row, p.strideQHead, p.strideQSeq); }
+uint elementO(uint row) { return rowElement(row, p.strideOHead, p.strideOSeq); }
+
+// -- partial states -------------------------------------------------------------------------------
+// LSE of the call, or with SPLIT the partial states: one row per split of float32 O, and of its row max and row sum, in
+// pairs. An LSE in their place would lose the row sum where the row max is large.
+
+void storeRowLSE(uint row, float value) {
+    const Slice s = sliceAt(p.addrLSE, uvec2(stateRow(row), 0), false, 1);
+    WORD_LSE(s, 0) = floatBitsToUint(value);
+}
+
+// A row without keys has the row sum 0.
+void storeStateWord(uint row, uint word, float value) {
+    const Slice s = sliceAt(p.addrLSE, add64(mul64(stateRow(row), 2), uvec2(word, 0)), false, 1);
+    WORD_LSE(s, 0) = floatBitsToUint(value);
+}
+void storeStateMax(uint row, float rowMax) { storeStateWord(row, 0, rowMax); }
+void storeStateSum(uint row, float rowSum) { storeStateWord(row, 1, rowSum); }
+void storeStateStats(uint row, float rowMax, float rowSum) {
+    storeStateMax(row, rowMax);
+    storeStateSum(row, rowSum);
+}
+
+// Four columns of the partial O of a split, float32; those past HEAD_DIM_V are not written.
+Slice stateSlice(uint row, uint col) {
+    return sliceAt(p.addrO, add64(mul64(stateRow(row), HEAD_DIM_V), uvec2(col, 0)), false, 1);
+}
+void storeState4(uint row, uint col, vec4 value) {
+    const Slice s = stateSlice(row, col);
+    if (HEAD_DIM_V % 4 == 0) {
+        QUAD_O(s, 0) = floatBitsToUint(value);
+        return;
+    }
+    for (uint i = 0; i < min(HEAD_DIM_V - col, 4u); ++i) WORD_O(s, i) = floatBitsToUint(value[i]);
+}
 #endif
 
 #endif

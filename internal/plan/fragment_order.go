@@ -136,7 +136,7 @@ func fragmentsUnordered(dev *vk.Device, t problem.DType, f fragment) string {
 
 // accumulatorIsOperandA reports whether a device orders the elements of an accumulator as
 // those of an operand A, so that each stays in its register when one becomes the other
-// (shaders/backward_places.glsl). A device that cannot be asked counts as one that does not.
+// (shaders/backward_fragments.glsl). A device that cannot be asked counts as one that does not.
 func accumulatorIsOperandA(dev *vk.Device, t problem.DType, f fragment) bool {
 	size := int(f.M)
 	if !probed(f) {
@@ -147,7 +147,7 @@ func accumulatorIsOperandA(dev *vk.Device, t problem.DType, f fragment) bool {
 }
 
 // rowElements returns how many consecutive elements of a lane lie in one row of an
-// accumulator (shaders/row_sum_f32.glsl): 4 on NVIDIA. It returns 0 for a device that
+// accumulator (shaders/fragment_ops.glsl): 4 on NVIDIA. It returns 0 for a device that
 // cannot be asked.
 func rowElements(dev *vk.Device, t problem.DType, f fragment) uint32 {
 	if !probed(f) {

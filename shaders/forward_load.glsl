@@ -1,30 +1,45 @@
-// K and V tiles of the forward kernels of 16-bit types on their way to shared memory.
+// Loads of the forward kernels of 16-bit types: the Q tile, and K and V tiles on their way to shared memory.
 
-#if GENERAL
-#include "non_finite_general.glsl"
-#else
-// -- Inf and NaN in V -----------------------------------------------------------------------------
-// Inf and NaN in V. P of a masked key is 0, but 0 x Inf is NaN: masked tiles are multiplied without them, and the
-// epilogue adds them to the rows that attend to such a key, while a fragment of O is in scratch.
+#include "non_finite.glsl"
 
-// Adds x to element e of vector `group` of the fragment in scratch.
-void addToScratch(uint group, uint e, float x) {
-    const uint r = group / (FRAG_N / 8), c = group % (FRAG_N / 8) * 8 + e;
-    storeScratch(r, c, loadScratch(r, c) + x);
-}
-
-// Adds the Inf and NaN of the keys from firstKey on.
-void addNonFinite(WorkTile work, uint group, uint row, uint col, uint firstKey) {
-    const uint end = visibleKeys(row);
-    for (uint key = firstKey; key < end; ++key) {
-        const uvec4 v = loadV8(sliceV(work.batch, work.kvHead, key), 0, col);
-        for (uint e = 0; e < 8; ++e) {
-            const uint bits = (v[e / 2] >> (e % 2 * 16)) & 0xffffu;
-            if (nonFinite(bits)) addToScratch(group, e, decode16(bits));
-        }
+// -- Q tile ---------------------------------------------------------------------------------------
+// Loads the Q tile. Q_REG_CHUNKS chunks become the fragments Q in registers, by way of the KV tile's shared memory,
+// Q_FIT_ROWS rows per pass; the other chunks stay in shared memory at Q_BASE. Rows past the end are zero. All loads are
+// issued before the first barrier, so their latencies overlap the loads of the first KV tile. flipQ flips the sign of Q
+// for a negative scale, so that the largest score is the largest logit. LOAD_VEC(row, col) loads eight elements of a
+// row.
+#define LOAD_Q_TILE(LOAD_VEC)                                                                       \
+    uvec4 qVec[Q_PASSES * Q_PASS_VECS];                                                             \
+    [[unroll]] for (uint i = 0; i < Q_PASSES * Q_PASS_VECS; ++i) {                                  \
+        const uint at = i % Q_PASS_VECS * LOCAL_SIZE + tid, inPass = Q_REG_CHUNKS > 0 ? at / Q_REG_VECS : Q_PASS_ROWS; \
+        const uint row = i / Q_PASS_VECS * Q_PASS_ROWS + inPass, col = Q_REG_CHUNKS > 0 ? at % Q_REG_VECS : 0; \
+        qVec[i] = inPass < Q_PASS_ROWS && row < WORKGROUP_ROWS && work.row0 + row < ROWS            \
+            ? LOAD_VEC(row, col * 8) ^ flipQ : uvec4(0);                                            \
+    }                                                                                               \
+    [[unroll]] for (uint at0 = 0; at0 < WORKGROUP_ROWS * Q_SMEM_VECS; at0 += LOCAL_SIZE) {          \
+        const uint at = at0 + tid, row = at / Q_SMEM_VECS, col = at % Q_SMEM_VECS;                  \
+        if (row < WORKGROUP_ROWS)                                                                   \
+            smem[Q_BASE + row * Q_STRIDE + col] = work.row0 + row < ROWS                            \
+                ? LOAD_VEC(row, (Q_REG_VECS + col) * 8) ^ flipQ : uvec4(0);                         \
+    }                                                                                               \
+    if (Q_REG_CHUNKS > 0) {                                                                         \
+        [[unroll]] for (uint pass = 0; pass < Q_PASSES; ++pass) {                                   \
+            barrier(); /* the last pass is read */                                                  \
+            [[unroll]] for (uint i = 0; i < Q_PASS_VECS; ++i) {                                     \
+                const uint at = i * LOCAL_SIZE + tid, row = at / Q_REG_VECS;                        \
+                if (row < Q_PASS_ROWS) smem[row * Q_REG_STRIDE + at % Q_REG_VECS] = qVec[pass * Q_PASS_VECS + i]; \
+            }                                                                                       \
+            barrier();                                                                              \
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {                                         \
+                const uint row = rowInTile + r * FRAG_M, first = pass * Q_PASS_ROWS;                \
+                if (row >= first && row < first + Q_PASS_ROWS) {                                    \
+                    [[unroll]] for (uint i = 0; i < Q_REG_CHUNKS; ++i)                              \
+                        coopMatLoad(Q[r * Q_REG_CHUNKS + i], smem, (row - first) * Q_REG_STRIDE + i * FRAG_K / 8, \
+                                    Q_REG_STRIDE, gl_CooperativeMatrixLayoutRowMajor);              \
+                }                                                                                   \
+            }                                                                                       \
+        }                                                                                           \
     }
-}
-#endif
 
 // -- vectors of an invocation ---------------------------------------------------------------------
 // Which vectors of 16 bytes of a KV tile an invocation loads, stores to shared memory and keeps in registers between
@@ -137,7 +152,7 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
     }
 
 // Dequantizes and stores the tile. Masked tiles are stored without the Inf and NaN of V: P of a masked key is 0, but
-// 0 x Inf is NaN. They are added to O after the KV loop (non_finite_general.glsl).
+// 0 x Inf is NaN. They are added to O after the KV loop (non_finite.glsl).
 #define STORE_K_TILE                                                                                \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
@@ -210,7 +225,7 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
     }
 
 // Masked tiles are stored without the Inf and NaN of V: P of a masked key is 0, but 0 x Inf is NaN. They are added to O
-// after the KV loop (non_finite_dense.glsl).
+// after the KV loop (non_finite.glsl).
 #define KEEP_NON_FINITE(v)
 #define DROP_NON_FINITE(v) if (CAUSAL != 0 && dropNonFinite(v)) atomicOr(nonFiniteSeen, 1);
 

@@ -1,5 +1,8 @@
-// Part of main: tile j of the KV loop. MASKED 1: some row may not attend to some key of it, or scores depend on row
-// and key.
+// Part of main of the forward kernels on cooperative matrices: KV tile j, of the general kernel, and of the dense ones
+// of 16-bit types and of float32.
+//   S = Q K^T, mask and score modifiers, P = exp2(S - row max), O += P V
+// MASKED 1: some row may not attend to some key of the tile, or scores depend on row and key.
+#if GENERAL
 {
     barrier(); // all subgroups have finished the last tile
     next = PREFETCH_PAGES && SPARSE_BLOCK_Q != 0 ? afterNext : nextKVTile(kv, j + 1, lastRow);
@@ -56,3 +59,49 @@
 #undef APPLY_MASK_AND_BIAS
 #undef APPLY_DROPOUT
 }
+#else
+{
+#if MASKED
+#define FILTER_V DROP_NON_FINITE
+#define HAS_NEXT (j + 1 < tiles)
+#define ATTENDS (CAUSAL == 0 || j * KV_TILE < keyEnd)
+#else
+#define FILTER_V KEEP_NON_FINITE
+#define HAS_NEXT (CHECK_KV_END == 0 || j + 1 < tiles)
+#define ATTENDS true
+#endif
+#ifdef DTYPE_F32 // terms are made in front of the barrier, where subgroups wait for each other anyway
+    if (ABLATE != ABLATE_LOAD || j == 0) SPLIT_KV(FILTER_V)
+    if (ABLATE != ABLATE_BARRIER) barrier(); // all subgroups have finished the last tile
+    if (ABLATE != ABLATE_LOAD || j == 0) STORE_KV
+#else
+    if (ABLATE != ABLATE_BARRIER) barrier(); // all subgroups have finished the last tile
+    if (ABLATE != ABLATE_LOAD || j == 0) STORE_KV(FILTER_V)
+#endif
+    if (ABLATE != ABLATE_BARRIER) barrier(); // the tile is complete
+    if (ABLATE != ABLATE_LOAD && HAS_NEXT) PREFETCH_KV(j + 1, MASKED)
+
+#if MASKED
+    if (ATTENDS)
+#endif
+    {
+        [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
+        gemmQK(0);
+        [[unroll]] for (uint s = 0; s < KV_STEPS; ++s) {
+            [[unroll]] for (uint f = 0; f < S_FRAGS; ++f) S[f] = nextS[f];
+#if MASKED
+            [[unroll]] for (uint f = 0; f < S_FRAGS; ++f)
+                applyMask(S[f], int(rowBase + f / KV_FRAGS * FRAG_M),
+                          int(j * KV_TILE + s * KV_STEP + f % KV_FRAGS * FRAG_N), p.causalOffset, int(p.Sk));
+#endif
+            if (ABLATE != ABLATE_SOFTMAX) UPDATE_ROW_MAX
+            if (s + 1 < KV_STEPS) gemmQK((s + 1) * KV_STEP); // independent of softmaxP: tensor cores work meanwhile
+            softmaxP(s * KV_STEP);
+            gemmPV(s * KV_STEP);
+        }
+    }
+#undef FILTER_V
+#undef HAS_NEXT
+#undef ATTENDS
+}
+#endif
