@@ -126,24 +126,6 @@ template <class T> __device__ __forceinline__ void issueScores(float (&s)[T::BN 
 	touch(s);
 }
 
-// Loads a thread's elements of rows `row` and `row + 8` of Q as the A operand of wgmma. For each 16 columns, word
-// 2 j + r holds columns 8 j + 2 c and 8 j + 2 c + 1 of row r. Elements past Sq and past D, a multiple of 8, are zeros.
-// A negative scale is applied as |scale| with -Q.
-template <class T> __device__ __forceinline__ void loadQ(uint32_t (&q)[T::D / 16][4], const AttnParams &p, const Work &w, int row, int c) {
-	const uint32_t flip = p.scale_log2 < 0 ? 0x80008000 : 0;
-	const char *base = reinterpret_cast<const char *>(p.q.base) + 2 * (w.batch * p.q.batch + w.head * p.q.head + row * p.q.row + 2 * c);
-#pragma unroll
-	for (int i = 0; i < T::D / 16; i++) {
-#pragma unroll
-		for (int j = 0; j < 2; j++) {
-			const bool there = 16 * i + 8 * j < p.D;
-			const char *at = base + 32 * i + 16 * j;
-			q[i][2 * j] = there && row < p.Sq ? *reinterpret_cast<const uint32_t *>(at) ^ flip : 0;
-			q[i][2 * j + 1] = there && row + 8 < p.Sq ? *reinterpret_cast<const uint32_t *>(at + 16 * p.q.row) ^ flip : 0;
-		}
-	}
-}
-
 template <class T> __device__ __forceinline__ void issueOutput(float (&o)[T::DV / 2], uint32_t (&P)[T::BN / 4], uint32_t v) {
 	touch(o);
 	touch(P);
@@ -241,13 +223,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	};
 	Ring<T::Q_STAGES> q;
 	Ring<T::STAGES> k, v; // position of the current tiles
-	Ring<T::STAGES> nextTile; // with ONE_RING: position of the next tile, K or V
-	uint32_t words[T::Q_IN_REGISTERS ? T::D / 16 : 1][4]; // Q, with Q_IN_REGISTERS
-	auto *const pWords = words; // returning a reference gives a wrong warning
-	auto operandQ = [&] {
-		if constexpr (T::Q_IN_REGISTERS) return pWords;
-		else return matrixOffset(shared) + matrixOffset(T::Q + 64 * group * 128) + q.stage * matrixOffset(T::Q_BYTES);
-	};
+	auto matrixQ = [&] { return matrixOffset(shared) + matrixOffset(T::Q + 64 * group * 128) + q.stage * matrixOffset(T::Q_BYTES); };
 	auto matrixK = [&] { return matrixOffset(shared) + matrixOffset(T::K) + k.stage * matrixOffset(T::K_BYTES); };
 	auto matrixV = [&] {
 		return matrixOffset(shared) + (matrixOffset(T::V) + matrixPanels(T::K_PANEL)) + v.stage * matrixOffset(T::V_BYTES);
@@ -256,22 +232,17 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 
 	float s[T::BN / 2], o[T::DV / 2];
 	uint32_t P[T::BN / 4];
-	auto waitK = [&] {
-		if constexpr (T::ONE_RING) k = nextTile, nextTile.advance();
-		barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
-	};
+	auto waitK = [&] { barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity); };
 	auto releaseK = [&](bool last) {
 		release(shared + T::K_EMPTY + 8 * k.stage);
-		if constexpr (!T::ONE_RING) k.advance();
-		if constexpr (!T::Q_IN_REGISTERS) {
-			if (!last) return;
-			release(shared + T::Q_EMPTY + 8 * q.stage);
-			q.advance();
-		}
+		k.advance();
+		if (!last) return;
+		release(shared + T::Q_EMPTY + 8 * q.stage);
+		q.advance();
 	};
 	auto releaseV = [&] {
 		release(shared + T::V_EMPTY + 8 * v.stage);
-		if constexpr (!T::ONE_RING) v.advance();
+		v.advance();
 	};
 
 	Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST> walk(p);
@@ -279,27 +250,22 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	int first = 0;       // first KV step of this warpgroup; its rows attend to no key of earlier steps
 	uint32_t marked = 0; // not 0 if a stage of this row block was marked
 	auto waitV = [&](int step) {
-		if constexpr (T::ONE_RING) v = nextTile, nextTile.advance();
 		barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
 		if (T::CAUSAL && step < w.masked) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
 	};
 	// Waits for Q, releases the KV tiles that this warpgroup skips, and issues the first scores of a row block.
 	auto begin = [&] {
-		if constexpr (T::Q_IN_REGISTERS) {
-			loadQ<T>(words, p, w, w.row + rowInBlock, c);
-		} else {
-			barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity);
-			if (p.scale_log2 < 0) {
-				// A negative scale is applied as |scale| with -Q.
-				uint4 *mine = reinterpret_cast<uint4 *>(tiles + T::Q + q.stage * T::Q_BYTES + 64 * group * 128);
+		barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity);
+		if (p.scale_log2 < 0) {
+			// A negative scale is applied as |scale| with -Q.
+			uint4 *mine = reinterpret_cast<uint4 *>(tiles + T::Q + q.stage * T::Q_BYTES + 64 * group * 128);
 #pragma unroll 1
-				for (int i = threadIdx.x % 128; i < T::PANELS * 512; i += 128) {
-					uint4 &x = mine[i / 512 * (T::Q_PANEL / 16) + i % 512];
-					x.x ^= 0x80008000, x.y ^= 0x80008000, x.z ^= 0x80008000, x.w ^= 0x80008000;
-				}
-				proxyFence();
-				namedSync(GROUP + group, 128);
+			for (int i = threadIdx.x % 128; i < T::PANELS * 512; i += 128) {
+				uint4 &x = mine[i / 512 * (T::Q_PANEL / 16) + i % 512];
+				x.x ^= 0x80008000, x.y ^= 0x80008000, x.z ^= 0x80008000, x.w ^= 0x80008000;
 			}
+			proxyFence();
+			namedSync(GROUP + group, 128);
 		}
 		marked = 0;
 #pragma unroll 1
@@ -310,7 +276,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			turnWait(), turnPass();
 		}
 		waitK();
-		issueScores<T>(s, operandQ(), matrixK());
+		issueScores<T>(s, matrixQ(), matrixK());
 		if (first > 0) waitV(first - 1), releaseV();
 	};
 	// Advances to the next row block that attends to any key. Stores zeros for blocks that attend to none.
@@ -349,7 +315,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		auto step = [&](int i, bool masked) {
 			waitK();
 			turnWait();
-			issueScores<T>(s, operandQ(), matrixK());
+			issueScores<T>(s, matrixQ(), matrixK());
 			waitV(i - 1);
 			issueOutput<T>(o, P, matrixV());
 			turnPass();
@@ -379,10 +345,10 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		const bool mark = marked != 0;
 		more = next();
 		issueOutput<T>(o, P, matrixV());
-		// With two Q buffers or Q in registers, the first scores of the next row block overlap with this epilogue.
+		// With two Q buffers, the first scores of the next row block overlap with this epilogue.
 		if (T::Q_STAGES == 2 && more && first == 0) {
 			const int stage = v.stage;
-			if constexpr (!T::ONE_RING) v.advance();
+			v.advance();
 			begin();
 			wgmmaWait<1>();
 			touch(o);

@@ -40,8 +40,7 @@ __device__ __forceinline__ void copyV(const Ring<T::STAGES> &v, const TensorMap 
 template <class T>
 __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const AttnParams &p, uint32_t shared) {
 	Ring<T::Q_STAGES> q;
-	Ring<T::STAGES> k, ownV;
-	Ring<T::STAGES> &v = T::ONE_RING ? k : ownV;
+	Ring<T::STAGES> k, v;
 	const int group = p.Hq / p.Hkv;
 	Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST> walk(p);
 	Work w;
@@ -55,14 +54,12 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 			v.advance();
 		};
 		loadK(w.top);
-		if constexpr (!T::Q_IN_REGISTERS) {
-			const uint32_t full = shared + T::Q_FULL + 8 * q.stage, to = shared + T::Q + q.stage * T::Q_BYTES;
-			barrierWait(shared + T::Q_EMPTY + 8 * q.stage, q.parity ^ 1);
-			barrierExpect(full, T::Q_BYTES);
+		const uint32_t full = shared + T::Q_FULL + 8 * q.stage, to = shared + T::Q + q.stage * T::Q_BYTES;
+		barrierWait(shared + T::Q_EMPTY + 8 * q.stage, q.parity ^ 1);
+		barrierExpect(full, T::Q_BYTES);
 #pragma unroll
-			for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::Q_PANEL, mapQ, full, 64 * i, w.row, w.head, w.batch);
-			q.advance();
-		}
+		for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::Q_PANEL, mapQ, full, 64 * i, w.row, w.head, w.batch);
+		q.advance();
 		for (int block = w.top; block > 0; block--) {
 			loadK(block - 1);
 			loadV(block);
