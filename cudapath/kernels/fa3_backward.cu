@@ -31,8 +31,8 @@
 // Sk, D and Dv with zeros. fa3_backward_rare.h keeps Inf and NaN from rows and keys that do not attend to them.
 //
 // Files: fa3_backward_tile.h (sizes, shared memory, mbarriers), fa3_backward_work.h (units of work, workspace, turns),
-// fa3_backward_produce.h (copies, additions to dQ), fa3_backward_consume.h (the main loop), fa3_backward_rows.h and
-// fa3_backward_lse.h (the kernels before and after).
+// fa3_backward_produce.h (copies, additions to dQ), fa3_backward_consume.h (the main loop), fa3_backward_p.h (P and dS by the
+// mode of a kernel), fa3_backward_rows.h and fa3_backward_lse.h (the kernels before and after).
 //
 // Compile one cubin per (dtype, head dim): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
 //   -DATTN_BF16=0|1     storage type

@@ -1,18 +1,18 @@
-// The consumer warpgroups of the backward fa3 kernel. Each owns 64 keys and keeps their dK and dV, and S and dP of a
-// step, in registers. A thread has keys g and g + 8 of its warp's 16, with g = lane / 4, and pairs of rows: columns 8 j + 2 c
-// and 8 j + 2 c + 1 of S^T, with c = lane % 4 (see sm90_wgmma.h). consumeRows() at the end of the file is the main loop.
+// The consumer warpgroups of the backward fa3 kernel: products, stores and the main loop, consumeRows() at the end of the file.
+// fa3_backward_p.h has P and dS, which depend on the mode of a kernel.
 //
-// A step: dS, [dS of both warpgroups is stored], dV, S of the next rows, dQ; P of the next rows while dQ is computed; dK and dP of the next
-// rows; dQ to shared memory.
+// Each warpgroup owns 64 keys and keeps their dK and dV, and S and dP of a step, in registers. A thread has keys g and g + 8 of
+// its warp's 16, with g = lane / 4, and pairs of rows: columns 8 j + 2 c and 8 j + 2 c + 1 of S^T, with c = lane % 4 (see
+// sm90_wgmma.h).
 //
-// As a profile shows it (docs/cuda-bwd-log.md, 17), a warp issues a product only when the tensor cores are near it, and its accesses of shared memory wait
-// behind the products that it has issued. So the statistics that P and dS take are loaded before the product that these wait for, and dK is issued
-// after P.
+// A step: dS, [dS of both warpgroups is stored], dV, S of the next rows, dQ; P of the next rows while dQ is computed; dK and dP
+// of the next rows; dQ to shared memory.
+//
+// As a profile shows it (docs/cuda-bwd-log.md, 17), a warp stalls at wgmma until the tensor cores are free, and its accesses of
+// shared memory wait behind the products that it has issued. So the statistics that P and dS take are loaded before the product
+// that these wait for, and dK is issued after P.
 #pragma once
-#include <type_traits>
-
-#include "fa3_backward_rare.h"
-#include "quad.h"
+#include "fa3_backward_p.h"
 
 // S^T = K Q^T or dP^T = V dO^T, for the warpgroup's 64 keys.
 template <class T, int DIMS = T::D> __device__ __forceinline__ void issueTransposedScores(float (&s)[T::BM / 2], uint32_t keys, uint32_t rows) {
@@ -57,123 +57,6 @@ template <class T> __device__ __forceinline__ void issueGradientDQ(float (&dQ)[T
 		WgmmaTransposed<T::DQ_COLUMNS, 0>::ss(dQ, keys + matrixOffset(key * 128), dS + matrixOffset(key / 64 * T::ROW_PANEL + key % 64 * 2), true);
 	wgmmaCommit();
 	touch(dQ);
-}
-
-// Sets the elements of masked slots to 0. row is the first row of the tile, negative if it has masked slots.
-template <class T> __device__ __forceinline__ void clearMasked(float (&s)[T::BM / 2], const AttnBackwardParams &p, int firstKey, int row) {
-	if (row >= 0) return;
-	const int thread = threadHere() % 128, key = firstKey + thread / 32 * 16 + thread % 32 / 4;
-	const int firstRow = (row & INT32_MAX) + 2 * (thread % 4);
-	const int end = p.Sq - firstRow;
-	int from[2]; // the first column of each of the thread's keys that is not masked, less that of the thread
-#pragma unroll
-	for (int r = 0; r < 2; r++) {
-		const int64_t attends = key + 8 * r - causalOffset<T>(p) - firstRow;
-		from[r] = key + 8 * r >= p.Sk || attends > T::BM ? T::BM : int(max(attends, int64_t(0)));
-	}
-#pragma unroll
-	for (int i = 0; i < T::BM / 2; i++)
-		if (8 * (i / 4) + i % 2 < from[i / 2 % 2] || 8 * (i / 4) + i % 2 >= end) s[i] = 0;
-}
-
-// A statistic of the thread's pairs of columns, in shared memory.
-struct PairsAt {
-	uint32_t address; // of the first pair
-
-	__device__ __forceinline__ float2 operator[](int j) const { return loadSharedPair(address + 32 * j); }
-};
-
-// The same, the first AHEAD pairs of which are loaded at once: before the product that is waited for is issued, so that it covers the latency.
-template <int AHEAD> struct Pairs {
-	PairsAt at;
-	float2 ahead[AHEAD > 0 ? AHEAD : 1];
-
-	__device__ __forceinline__ explicit Pairs(const PairsAt &from) : at(from) {
-#pragma unroll
-		for (int j = 0; j < AHEAD; j++) ahead[j] = from[j];
-	}
-	__device__ __forceinline__ float2 operator[](int j) const { return j < AHEAD ? ahead[j] : at[j]; }
-};
-
-// P^T = 2^(S * scale - LSE), in place. lse is -LSE. LARGE: see exponentOf().
-template <class T, bool LARGE, class Columns> __device__ __forceinline__ void computeP(float (&s)[T::BM / 2], const Columns &lse, float scale) {
-#pragma unroll
-	for (int j = 0; j < T::BM / 8; j++) {
-		const float2 less = lse[j];
-#pragma unroll
-		for (int r = 0; r < 2; r++) {
-			s[4 * j + 2 * r] = exp2Approx(exponentOf<LARGE>(s[4 * j + 2 * r], scale, less.x));
-			s[4 * j + 2 * r + 1] = exp2Approx(exponentOf<LARGE>(s[4 * j + 2 * r + 1], scale, less.y));
-		}
-	}
-}
-
-// Multiplies P^T by the factors of the rows.
-template <class T> __device__ __forceinline__ void scaleP(float (&s)[T::BM / 2], const PairsAt &factors) {
-#pragma unroll
-	for (int j = 0; j < T::BM / 8; j++) {
-		const float2 factor = factors[j];
-#pragma unroll
-		for (int r = 0; r < 2; r++) s[4 * j + 2 * r] *= factor.x, s[4 * j + 2 * r + 1] *= factor.y;
-	}
-}
-
-// What P^T of a tile takes from the record of its rows.
-template <class T> struct RowRecord {
-	bool large; // whether P has factors
-	Pairs<T::AHEAD> lse;
-
-	// record is its address, column the offset of the thread's first pair.
-	__device__ __forceinline__ RowRecord(uint32_t record, uint32_t column) : large(loadSharedWord(record + 8 * T::BM) != 0), lse(PairsAt{record + column}) {}
-};
-
-// P^T of a tile.
-template <class T> __device__ __forceinline__ void computeScaledP(float (&s)[T::BM / 2], const RowRecord<T> &rows, float scale) {
-	if (rows.large) {
-		computeP<T, true>(s, rows.lse, scale);
-		scaleP<T>(s, PairsAt{rows.lse.at.address + 4 * T::BM});
-	} else {
-		computeP<T, false>(s, rows.lse, scale);
-	}
-}
-
-// dS^T = P (dP - delta), in place. P is rounded to the storage type: float32 would need more registers. delta is -delta.
-template <class T, class Words, class Columns> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], const Words &P, const Columns &delta) {
-#pragma unroll
-	for (int j = 0; j < T::BM / 8; j++) {
-		const float2 less = delta[j];
-#pragma unroll
-		for (int r = 0; r < 2; r++) {
-			const int i = 4 * j + 2 * r;
-			const uint32_t two = P[i / 2];
-			dP[i] = widenHalf<BF16>(two, 0) * (dP[i] + less.x);
-			dP[i + 1] = widenHalf<BF16>(two, 1) * (dP[i + 1] + less.y);
-		}
-	}
-}
-
-// The same with P in float32.
-template <class T, class Float, class Columns> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], Float (&P)[T::BM / 2], const Columns &delta) {
-#pragma unroll
-	for (int i = 0; i < T::BM / 2; i += 4) {
-		const float2 less = delta[i / 4];
-		dP[i] = P[i] * (dP[i] + less.x), dP[i + 1] = P[i + 1] * (dP[i + 1] + less.y);
-		dP[i + 2] = P[i + 2] * (dP[i + 2] + less.x), dP[i + 3] = P[i + 3] * (dP[i + 3] + less.y);
-	}
-}
-
-// Whether any accumulator is Inf or NaN.
-template <int N> __device__ __forceinline__ bool anyNotFinite(const float (&x)[N]) {
-	float sum = 0;
-#pragma unroll
-	for (int i = 0; i < N; i++) sum = fmaf(x[i], 0, sum);
-	return sum != 0;
-}
-
-// Rounds accumulators to the storage type, two to a word.
-template <int N> __device__ __forceinline__ void packWords(uint32_t (&words)[N / 2], const float (&s)[N]) {
-#pragma unroll
-	for (int i = 0; i < N / 2; i++) words[i] = pack<BF16>(s[2 * i], s[2 * i + 1]);
 }
 
 // Stores dS^T of a step in shared memory, rounded and transposed: rows of dS of 64 keys. `to` is the address of the lane's first
@@ -240,42 +123,55 @@ template <class T> __device__ __forceinline__ void zeroRest(const AttnBackwardPa
 	}
 }
 
+// Stores dK and dV of the warpgroup's keys of a unit.
+template <class T>
+__device__ __forceinline__ void storeUnit(float (&dK)[T::D / 2], float (&dV)[T::D / 2], const AttnBackwardParams &p, const UnitOf<T> &u, uint32_t shared, int group) {
+	if (T::CAUSAL && u.first < u.end && loadSharedWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T>(dV, p, u, u.key + 64 * group);
+	if constexpr (T::OPTIONS) {
+		if (u.first == u.end && p.accumulate & 1) return;
+		zeroRest<T>(p, u, group);
+	}
+	const int key = u.key + 64 * group + threadHere() % 128 / 32 * 16 + threadHere() % 32 / 4;
+	storeKeys<T>(dK, p.dK, p, u, key, p.D, p.scale);
+	storeKeys<T>(dV, p.dV, p, u, key, p.Dv, 1);
+}
+
 // Arrives at the mbarrier of a buffer when all lanes of the warp have read or filled it.
 __device__ __forceinline__ void releaseBuffer(uint32_t bar) {
 	__syncwarp();
 	if (electLane()) barrierArrive(bar);
 }
 
-// The offset of the consumer warp's word among those of all consumer warps.
-__device__ __forceinline__ int warpWord() { return 4 * (threadHere() / 32 - 4); }
+// The matrices in shared memory that a warpgroup multiplies, as lower words of descriptors.
+template <class T> struct Matrices {
+	uint32_t base, own, transposedK;
+
+	__device__ __forceinline__ Matrices(uint32_t shared, int group)
+		: base(matrixOffset(shared)), own(base + group * matrixOffset(64 * 128)),
+		  transposedK(base + (matrixOffset(T::K) + matrixPanels(T::KEY_PANEL)) + (T::D == 128 ? group * matrixOffset(T::KEY_PANEL) : 0)) {}
+	__device__ __forceinline__ uint32_t rowsOf(int tiles, int stage) const { return base + matrixOffset(tiles) + stage * matrixOffset(T::ROW_BYTES); }
+	__device__ __forceinline__ uint32_t acrossRows(int tiles, int stage) const { return rowsOf(tiles, stage) + matrixPanels(T::ROW_PANEL); }
+	__device__ __forceinline__ uint32_t dSOf(uint32_t step) const { return base + matrixOffset(T::DS) + step % 2 * matrixOffset(T::DS_BYTES); }
+};
 
 template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwardParams &p, uint32_t shared, int group) {
 	const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
 	const float scale = p.scale * LOG2E;
 	const uint32_t ownDQ = shared + T::DQ + group * T::DQ_BYTES + 16 * thread; // where the thread leaves dQ
 	const uint32_t column = 8 * (thread % 4);                                  // of its first pair of columns, in bytes of a statistic
-	// Matrices, as lower words of descriptors.
-	const uint32_t base = matrixOffset(shared), own = base + group * matrixOffset(64 * 128);
-	const uint32_t transposedK = base + (matrixOffset(T::K) + matrixPanels(T::KEY_PANEL)) + (T::D == 128 ? group * matrixOffset(T::KEY_PANEL) : 0);
-	auto rowsOf = [&](int at, int stage) { return base + matrixOffset(at) + stage * matrixOffset(T::ROW_BYTES); };
-	auto dSOf = [&](uint32_t step) { return base + matrixOffset(T::DS) + step % 2 * matrixOffset(T::DS_BYTES); };
-	auto acrossRows = [&](int at, int stage) { return rowsOf(at, stage) + matrixPanels(T::ROW_PANEL); };
+	const Matrices<T> at(shared, group);
 	// A row of dS has 64 keys of the warpgroup in 128 bytes. A lane stores rows lane % 8 of 8x8 matrices.
 	const uint32_t ownDS = shared + T::DS + group * T::ROW_PANEL + (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
 
 	float dK[T::D / 2], dV[T::D / 2], s[T::BM / 2], dP[T::BM / 2], dQ[T::DQ_COLUMNS / 2];
 	uint32_t P[T::BM / 4];
-	// With a softcap dV takes P, and dS P times the derivative. There are no registers for both: one of them, rounded, is in local memory.
-	volatile uint32_t otherP[T::CAPPED ? T::BM / 4 : 1];
+	HeldP<T> held;
 	uint32_t n = 0; // steps of all units; gives the stages and parities of dO, dS and dQ
 	Ring<T::Q_STAGES> q;
 	uint32_t keysParity = 0;
 	static_assert(T::DO_STAGES == 2, "dO has the stages of dS");
 	auto stageOf = [](uint32_t step) { return int(step % 2); };
 	auto waitQ = [&] { barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity); };
-	// The first row of the current Q tile, negative if it has masked slots.
-	auto rowHere = [&] { return int(loadSharedWord(shared + T::ROW + 4 * q.stage)); };
-	constexpr int THREADS = 128 * T::WARPGROUPS;
 	Units<T> units(shared);
 	UnitOf<T> u;
 	while (units.next(u)) {
@@ -283,64 +179,33 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 		for (int i = 0; i < T::D / 2; i++) dK[i] = dV[i] = 0;
 		int left = (u.end - u.first) * (p.Hq / p.Hkv); // steps
 		if (left > 0) {
-			const int firstKey = u.key + 64 * group;
+			const MaskedTiles<T> masked{p, shared, u.key + 64 * group, group};
 			bool found = false; // Inf or NaN in S of a masked tile
-			// Clears the masked slots of the current Q tile, whose row is `row`.
-			auto clear = [&](float (&x)[T::BM / 2], int row) {
-				if constexpr (T::OPTIONS) {
-					if (row >= 0) return;
-					const uint4 limits = loadShared(shared + T::LIMITS + 16 * q.stage);
-					clearOutside<T>(x, {int(limits.x), int(limits.y), int(limits.z), int(limits.w)}, 64 * group);
-				} else {
-					clearMasked<T>(x, p, firstKey, row);
-				}
-			};
 			auto recordHere = [&] { return RowRecord<T>(shared + T::LSE + q.stage * T::LSE_BYTES, column); };
-			// Computes P of the Q tile. The warpgroup clears its keys if S of the unit's first tile, which has all masked keys, has Inf
-			// or NaN.
+			// Computes P of the Q tile. `first`: of the unit's first.
 			auto prob = [&](auto first, const RowRecord<T> &rows) {
 				if constexpr (T::CAUSAL) {
-					found = rowHere() < 0 && anyNotFinite(s);
-					if constexpr (decltype(first)::value) {
-						bool rare = false;
-						if constexpr (T::OPTIONS) rare = namedOr(KEYS_CLEAR + group, 128, found || anyNotFinite(s)) && clearKeys<T>(shared, group);
-						else if (rowHere() < 0) rare = namedOr(KEYS_CLEAR + group, 128, found) && clearKeys<T>(shared, group);
-						storeSharedWord(shared + T::RARE_KEYS + warpWord(), rare);
-						storeSharedWord(shared + T::RARE_ROWS + warpWord(), 0);
-					}
+					found = masked.rowOf(q.stage) < 0 && anyNotFinite(s);
+					if constexpr (decltype(first)::value) masked.begin(s, q.stage, found);
 				}
-				if constexpr (T::CAPPED) computeCappedP<T, true>(s, otherP, rows.lse.at.address, Softcap(p));
-				else computeScaledP<T>(s, rows, scale);
-				if (T::CAUSAL && loadSharedWord(shared + T::RARE_KEYS + warpWord())) {
-					spoilKeys<T>(s, shared, group);
-					if constexpr (T::CAPPED && !T::FLOAT_P) spoilWords<T>(otherP, s);
-				}
-				clear(s, rowHere());
-				if constexpr (!T::FLOAT_P) packWords(P, s);
+				held.compute(s, rows, p, scale);
+				if (T::CAUSAL && masked.haveRareKeys()) held.spoil(s, shared, group);
+				masked.clear(s, q.stage, masked.rowOf(q.stage));
+				held.hold(P, s);
 			};
-			auto issueS = [&] { issueTransposedScores<T>(s, own + matrixOffset(T::K), rowsOf(T::Q, q.stage)); };
+			auto issueS = [&] { issueTransposedScores<T>(s, at.own + matrixOffset(T::K), at.rowsOf(T::Q, q.stage)); };
 			auto waitDO = [&] { barrierWait(shared + T::DO_FULL + 8 * stageOf(n), n / 2 % 2); };
 			auto deltaHere = [&] { return Pairs<T::AHEAD>(PairsAt{shared + T::DELTA + stageOf(n) * T::DELTA_BYTES + column}); };
-			auto issueDP = [&] { issueTransposedScores<T>(dP, own + matrixOffset(T::V), rowsOf(T::DO, stageOf(n))); };
+			auto issueDP = [&] { issueTransposedScores<T>(dP, at.own + matrixOffset(T::V), at.rowsOf(T::DO, stageOf(n))); };
 			// Computes dS of the current step and stores it in shared memory. row is its first row.
 			auto storeDS = [&](int row, const Pairs<T::AHEAD> &delta) {
-				if constexpr (T::FLOAT_P) computeDS<T>(dP, s, delta);
-				else if constexpr (T::CAPPED) computeDS<T>(dP, otherP, delta);
-				else computeDS<T>(dP, P, delta);
-				if (row < 0) clear(dP, row);
+				held.multiply(dP, s, P, delta);
+				if (row < 0) masked.clear(dP, q.stage, row);
 				storeTransposedDS<T>(ownDS + stageOf(n) * T::DS_BYTES, dP);
-				if constexpr (T::FLOAT_P) {
-					if constexpr (T::CAPPED) {
-#pragma unroll
-						for (int i = 0; i < T::BM / 2; i++) s[i] = widenHalf<BF16>(otherP[i / 2], i % 2);
-						if (loadSharedWord(shared + T::RARE_KEYS + warpWord())) spoilKeys<T>(s, shared, group);
-						clear(s, row);
-					}
-					packWords(P, s);
-				}
+				held.finish(P, s, masked, q.stage, row);
 			};
-			auto issueDQ = [&] { issueGradientDQ<T>(dQ, transposedK, dSOf(n) + (T::D == 128 ? 0 : group * matrixOffset(T::DQ_COLUMNS * 128))); };
-			auto issueDK = [&](int stage, uint32_t step) { issueGradientDK<T>(dK, dSOf(step) + group * matrixOffset(T::ROW_PANEL), acrossRows(T::Q, stage)); };
+			auto issueDQ = [&] { issueGradientDQ<T>(dQ, at.transposedK, at.dSOf(n) + (T::D == 128 ? 0 : group * matrixOffset(T::DQ_COLUMNS * 128))); };
+			auto issueDK = [&](int stage, uint32_t step) { issueGradientDK<T>(dK, at.dSOf(step) + group * matrixOffset(T::ROW_PANEL), at.acrossRows(T::Q, stage)); };
 			// Leaves dQ of a step in shared memory. After a proxyFence() giveDQ() gives it to the warp that adds it.
 			auto stageDQ = [&](uint32_t step) {
 				barrierWait(shared + T::DQ_EMPTY, (step & 1) ^ 1);
@@ -365,24 +230,14 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 			touch(dP);
 #pragma unroll 1
 			for (;; left--) {
-				const int row = rowHere();
+				const int row = masked.rowOf(q.stage);
 				if (T::CAUSAL && row < 0) found |= anyNotFinite(dP);
 				storeDS(row, delta);
 				if (begun) giveDQ(n - 1); // the fence of dS is dQ's too
 				begun = true;
-				if (T::CAUSAL && row < 0) {
-					const uint32_t tileQ = shared + T::Q + q.stage * T::ROW_BYTES, tileDO = shared + T::DO + stageOf(n) * T::ROW_BYTES;
-					if (namedOr(DS_STORED, THREADS, found)) {
-						storeSharedWord(shared + T::RARE_ROWS + warpWord(), 1);
-						clearTile<THREADS>(tileQ, T::ROW_BYTES, threadHere() - 128);
-						clearTile<THREADS>(tileDO, T::ROW_BYTES, threadHere() - 128);
-						proxyFence();
-						namedSync(DS_STORED, THREADS);
-					}
-				} else {
-					namedSync(DS_STORED, THREADS);
-				}
-				issueGradientDV<T>(dV, P, acrossRows(T::DO, stageOf(n)));
+				if (T::CAUSAL && row < 0) masked.clearRareRows(q.stage, stageOf(n), found);
+				else namedSync(DS_STORED, 128 * T::WARPGROUPS);
+				issueGradientDV<T>(dV, P, at.acrossRows(T::DO, stageOf(n)));
 				if (left == 1) break;
 				const int stage = q.stage;
 				q.advance();
@@ -421,13 +276,6 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 		}
 		units.read(u);
 		units.done();
-		if (T::CAUSAL && u.first < u.end && loadSharedWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T>(dV, p, u, u.key + 64 * group);
-		if constexpr (T::OPTIONS) {
-			if (u.first == u.end && p.accumulate & 1) continue;
-			zeroRest<T>(p, u, group);
-		}
-		const int key = u.key + 64 * group + threadHere() % 128 / 32 * 16 + threadHere() % 32 / 4;
-		storeKeys<T>(dK, p.dK, p, u, key, p.D, p.scale);
-		storeKeys<T>(dV, p.dV, p, u, key, p.Dv, 1);
+		storeUnit<T>(dK, dV, p, u, shared, group);
 	}
 }
