@@ -15,7 +15,7 @@ template <int Warps_, int Rows_, int Keys_, int KeyWarps_, int DQRowWarps_, int 
 	static constexpr int Buffers = Buffers_; // of P and dS. With 1, a step waits until all have read those of the previous one
 };
 
-// The tiles of a bucket of head dims, chosen on an H100 among those of docs/cuda-bwd-log.md. Main is for aligned tensors.
+// The tiles of a bucket of head dims, chosen on an H100 among those of docs/log/cuda-backward.md. Main is for aligned tensors.
 // Any fits the GPUs with the least shared memory, 99 KB a CTA.
 template <int D, int Dv> struct BackwardTiles;
 template <> struct BackwardTiles<64, 64> {

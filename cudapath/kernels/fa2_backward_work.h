@@ -51,7 +51,7 @@ struct Unit {
 	int block, blocks; // key block, and their number in the longest sequence
 };
 
-// Bytes of the L2 cache for the heads that alternate: Q, dO and float32 dQ (docs/cuda-bwd-log.md).
+// Bytes of the L2 cache for the heads that alternate: Q, dO and float32 dQ (docs/log/cuda-backward.md).
 constexpr int64_t AlternatingBytes = 16 << 20;
 
 template <class C> __device__ __forceinline__ Unit unit_of(const AttnBackwardParams &p, uint32_t ticket) {

@@ -17,7 +17,7 @@ struct Config {
 	static constexpr int Stages = Stages_;      // KV tiles in shared memory
 	static constexpr int Blocks = Blocks_;      // resident CTAs per multiprocessor, for __launch_bounds__
 	// true: O is divided by row sums of the rounded P, which tensor cores compute; only LSE uses sums before
-	// rounding. false: both use sums before rounding. Which is faster depends on the compiler (docs/cuda-log.md).
+	// rounding. false: both use sums before rounding. Which is faster depends on the compiler (docs/log/cuda-fa2.md).
 	static constexpr bool RoundedSums = RoundedSums_;
 	// KV step in tiles with masked keys: smaller, so that fewer masked scores are computed.
 	static constexpr int MaskedStep = Step > 32 ? 32 : Step;

@@ -65,7 +65,7 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 }
 
 // Tiles by head dim: warpgroups and keys of a KV tile, full, then causal. All have two stages. Chosen on an H200
-// (docs/cuda-fa3-log.md). fa3.json repeats them for the host; FA3_SHARED_* lets the build check that they agree.
+// (docs/log/cuda-fa3.md). fa3.json repeats them for the host; FA3_SHARED_* lets the build check that they agree.
 #if ATTN_D == 64
 #define FA3_TABLE 3, 128, 3, 128
 #elif ATTN_D == 96

@@ -8,7 +8,7 @@
 // A step: dS, [dS of both warpgroups is stored], dV, S of the next rows, dQ; P of the next rows while dQ is computed; dK and dP
 // of the next rows; dQ to shared memory.
 //
-// As a profile shows it (docs/cuda-bwd-log.md, 17), a warp stalls at wgmma until the tensor cores are free, and its accesses of
+// As a profile shows it (docs/log/cuda-backward.md, 17), a warp stalls at wgmma until the tensor cores are free, and its accesses of
 // shared memory wait behind the products that it has issued. So the statistics that P and dS take are loaded before the product
 // that these wait for, and dK is issued after P.
 #pragma once

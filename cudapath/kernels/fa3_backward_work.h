@@ -142,7 +142,7 @@ template <class T> __device__ __forceinline__ int64_t blockIndex(const AttnBackw
 }
 
 // Key blocks of several KV heads alternate, as many heads as have float32 dQ and 16-bit Q and dO in this part of the L2
-// cache: consecutive units then add to different dQ and seldom wait (docs/cuda-bwd-log.md).
+// cache: consecutive units then add to different dQ and seldom wait (docs/log/cuda-backward.md).
 constexpr int64_t DQ_IN_L2 = 16 << 20;
 
 // Without a causal mask at least this many heads alternate. The units of one head form a pipeline, in which each is one addition
