@@ -95,6 +95,10 @@ gpu-bundle: ## make build/gpu: tests and benchmarks for a machine without Go (AR
 	-@$(DEPS) egl
 	scripts/gpu-bundle.sh $(ARGS) $(BUILD)/gpu
 
+.PHONY: module
+module: ## give the module another path everywhere (MODULE=host/owner/vkattn)
+	@scripts/module.sh $(MODULE)
+
 .PHONY: sources
 sources: ## count the tracked source by class
 	@scripts/sources.sh

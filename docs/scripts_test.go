@@ -17,6 +17,7 @@ func TestScriptsRefuseUnknownWords(t *testing.T) {
 		{"bench-proof.sh", "bench-proof.sh [compare|overhead|interrupt]..."},
 		{"deps.sh", "deps.sh all"},
 		{"gpu-run.sh", "gpu-run: no entry no-such-word\ngpu-run.sh [tests|"},
+		{"module.sh", "module.sh PATH gives the module another path"},
 		{"race.sh", "race: no entry no-such-word\nrace.sh [entry...] runs"},
 		{"ranks.sh", "ranks: no entry no-such-word\nranks.sh [check|splits] runs"},
 		{"report-check.sh", "report-check.sh <vkattn> <folder>"},
