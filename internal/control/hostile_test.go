@@ -104,7 +104,7 @@ func TestSilentConnectionsAtTheEnd(t *testing.T) {
 			l := ranktest.NewNetwork()
 			ctx, cancel := context.WithCancel(context.Background())
 			if greeting {
-				l.Greeting = func() { cancel(); time.Sleep(1) } // what follows the end has happened then
+				l.Greeting = func() { cancel(); time.Sleep(time.Nanosecond) } // what follows the end has happened then
 			} else {
 				time.AfterFunc(time.Second, cancel)
 			}

@@ -310,7 +310,7 @@ func TestASilentStrangerAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := ranktest.NewNetwork()
 		ctx, cancel := context.WithCancel(context.Background())
-		network.Greeting = func() { cancel(); time.Sleep(1) } // what follows the end has happened then
+		network.Greeting = func() { cancel(); time.Sleep(time.Nanosecond) } // what follows the end has happened then
 		go func() { _, _ = network.DialContext(context.Background(), "", "") }()
 		begin := time.Now()
 		require.ErrorIs(t, (&listening{Listener: network}).admit(ctx, 0, make([]net.Conn, 2)), context.Canceled)
