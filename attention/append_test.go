@@ -59,7 +59,7 @@ func TestAppendAccepts(t *testing.T) {
 		"pages by stride":     func(_ config, a args) { pagedAppend(a); a.Pages.Stride, a.Capacity = 3, 0 },
 		"counted":             func(_ config, a args) { a.UsedNew.Host = make([]byte, 8) },
 		"packed sequences":    func(_ config, a args) { a.CuNew.Host, a.TotalNew, a.New = make([]byte, 12), 6, 0 },
-		"fewer positions":     func(_ config, a args) { a.Positions = 1 },
+		"fewer positions":     func(_ config, a args) { a.Positions, a.Shard = 1, true },
 		"no rotary": func(c config, a args) {
 			c.Rotary = attention.Rotary{}
 			a.Q, a.QOut, a.Cos, a.Sin = attention.Tensor{}, attention.Tensor{}, attention.Vector{}, attention.Vector{}
@@ -83,6 +83,39 @@ func TestAppendAccepts(t *testing.T) {
 	} {
 		cfg, a := goodAppend()
 		change(&cfg, &a)
+		require.NoError(t, doAppend(cfg, a), name)
+	}
+}
+
+// In host memory a row without a place in the cache is an error, and nothing is written, unless the
+// cache is a shard.
+func TestAppendRefusesNumbers(t *testing.T) {
+	type (
+		config = *attention.AppendConfig
+		args   = *attention.AppendArgs
+	)
+	for name, x := range map[string]struct {
+		says   string
+		change func(config, args)
+	}{
+		"a full cache":     {"Used[1] is 6, want at least 0, and room for 3 new rows in 8 positions", func(_ config, a args) { a.Used = vectorI32(5, 6) }},
+		"a negative place": {"Used[0] is -1", func(_ config, a args) { a.Used = vectorI32(-1, 0) }},
+		"few positions":    {"room for 3 new rows in 1 positions", func(_ config, a args) { a.Positions = 1 }},
+		"too many rows":    {"UsedNew[1] is 4, want 0 to 3", func(_ config, a args) { a.UsedNew = vectorI32(0, 4) }},
+		"falling starts":   {"CuNew[2] is 1, want 2 to 6", func(_ config, a args) { a.CuNew, a.TotalNew, a.New = vectorI32(0, 2, 1), 6, 0 }},
+		"no such page": {"Pages.Table[3] is 5, want 0 to 4", func(_ config, a args) {
+			pagedAppend(a)
+			a.Pages.Table = vectorI32(0, 1, 9, 5, 3, 9)
+		}},
+	} {
+		cfg, a := goodAppend()
+		x.change(&cfg, &a)
+		before := bytes.Clone(a.KCache.Host)
+		err := doAppend(cfg, a)
+		require.ErrorIs(t, err, attention.ErrInvalid, name)
+		require.ErrorContains(t, err, x.says, name)
+		require.Equal(t, before, a.KCache.Host)
+		a.Shard = true
 		require.NoError(t, doAppend(cfg, a), name)
 	}
 }

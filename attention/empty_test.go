@@ -278,7 +278,7 @@ func TestAppendOfNothing(t *testing.T) {
 		"packed rows": func(a *attention.AppendArgs) { a.CuNew, a.New = vectorI32(0, 0, 0), 0 },
 		"pages": func(a *attention.AppendArgs) {
 			pagedAppend(a)
-			a.Pages.Count = 0
+			a.Pages.Count, a.Shard = 0, true
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -291,7 +291,7 @@ func (p *appendProblem) args(memory func(i int) attention.Tensor) attention.Appe
 		return attention.Vector{Buffer: t.Buffer, Host: t.Host, Offset: p.slots[i].offset}
 	}
 	a := attention.AppendArgs{
-		B: p.b, Hkv: p.hkv, Hq: p.hkv * p.group, New: p.rows, Capacity: p.capacity, Positions: p.positions,
+		Shard: true, B: p.b, Hkv: p.hkv, Hq: p.hkv * p.group, New: p.rows, Capacity: p.capacity, Positions: p.positions,
 		K: tensor(appendK), V: tensor(appendV), Q: tensor(appendQ),
 		KCache: tensor(appendKCache), VCache: tensor(appendVCache), QOut: tensor(appendQOut),
 		KScale: vector(appendKScale), VScale: vector(appendVScale),

@@ -62,6 +62,7 @@ type AppendArgs struct {
 	Capacity       int
 	Pages          *problem.Pages
 	Used           problem.Vector // int32 [B]
+	Shard          bool           // the cache holds a part of each sequence: rows outside of it are skipped, and no mistake
 	KScale, VScale problem.Vector // float32, for KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
 
 	// With Config.Rotary: cosines and sines [Positions, Rotary.Dim/2]. Q is optional: the
@@ -86,7 +87,8 @@ type AppendArgs struct {
 // least Positions, is skipped: K, V and QOut keep what they held. So is a row whose
 // packed offset is negative, and for K and V a row whose page the pool lacks. Kernels
 // compare every number of a vector with the sizes of the tensors, so a wrong number
-// never writes outside of the cache. Only the rows' own elements and scales change, not
+// never writes outside of the cache. A call in host memory refuses such a number, unless
+// Shard says that rows may lie outside: a full cache is an error. Only the rows' own elements and scales change, not
 // the gaps between rows and not other elements of the same 32-bit word. If sequences
 // append to the same row of a shared page, either row may remain.
 //

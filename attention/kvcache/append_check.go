@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -66,7 +67,60 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 	if err := l.checkMemory(p.dev); err != nil {
 		return err
 	}
-	return l.checkOverlaps()
+	if err := l.checkOverlaps(); err != nil || p.dev != nil || a.Shard {
+		return err
+	}
+	return l.checkNumbers()
+}
+
+// checkNumbers checks the numbers in the vectors of a call in host memory: that every new row has its
+// place in the cache.
+func (l *appendLayouts) checkNumbers() error {
+	first := 0 // new row of the sequence
+	for b := range l.sequences {
+		n, used := l.rows, 0
+		switch {
+		case l.packed:
+			if b == 0 {
+				first = l.integer(appendLengths, 0)
+			}
+			if err := tensors.CheckNumber("CuNew", b, first, 0, l.rows); err != nil {
+				return err
+			}
+			next := l.integer(appendLengths, b+1)
+			if err := tensors.CheckNumber("CuNew", b+1, next, first, l.rows); err != nil {
+				return err
+			}
+			n, first = next-first, next
+		case l.counted:
+			n = l.integer(appendLengths, b)
+			if err := tensors.CheckNumber("UsedNew", b, n, 0, l.rows); err != nil {
+				return err
+			}
+		}
+		if l.given(appendUsed) {
+			used = l.integer(appendUsed, b)
+		}
+		if used < 0 || n > 0 && int64(used)+int64(n) > l.limit {
+			return &problem.ShapeError{Field: fmt.Sprintf("Used[%d]", b), Got: used,
+				Want: fmt.Sprintf("at least 0, and room for %d new rows in %d positions", n, l.limit)}
+		}
+		if !l.paged || n == 0 {
+			continue
+		}
+		for page := used / l.pageRows; page <= (used+n-1)/l.pageRows; page++ {
+			at := b*l.tableStride + page
+			if err := tensors.CheckNumber("Pages.Table", at, l.integer(appendTable, at), 0, l.pages-1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// integer returns an element of an int32 vector in host memory.
+func (l *appendLayouts) integer(tensor, i int) int {
+	return int(int32(binary.LittleEndian.Uint32(l.list[tensor].Element(int64(i)))))
 }
 
 func checkSize(field string, n int) error { return checkRange(field, n, 1) }

@@ -106,17 +106,17 @@ func (w *appendWorker) position(batch, row int64) (sequence, position int64, ok 
 	sequence, position = batch, row
 	switch {
 	case w.packed: // the last sequence that starts at or before the row; earlier ones with the same start are empty
-		sequence = max(0, int64(sort.Search(w.sequences, func(b int) bool { return w.integer(appendLengths, int64(b)) > row }))-1)
-		first := w.integer(appendLengths, sequence)
-		if first < 0 || row < first || row >= w.integer(appendLengths, sequence+1) {
+		sequence = max(0, int64(sort.Search(w.sequences, func(b int) bool { return int64(w.integer(appendLengths, b)) > row }))-1)
+		first := int64(w.integer(appendLengths, int(sequence)))
+		if first < 0 || row < first || row >= int64(w.integer(appendLengths, int(sequence)+1)) {
 			return 0, 0, false
 		}
 		position -= first
-	case w.counted && row >= w.integer(appendLengths, sequence):
+	case w.counted && row >= int64(w.integer(appendLengths, int(sequence))):
 		return 0, 0, false
 	}
 	if w.given(appendUsed) {
-		used := w.integer(appendUsed, sequence)
+		used := int64(w.integer(appendUsed, int(sequence)))
 		if used < 0 {
 			return 0, 0, false
 		}
@@ -130,7 +130,7 @@ func (w *appendWorker) cacheRow(sequence, position int64) (batch, row int64, ok 
 	if !w.paged {
 		return sequence, position, true
 	}
-	page := w.integer(appendTable, sequence*int64(w.tableStride)+position/int64(w.pageRows))
+	page := int64(w.integer(appendTable, int(sequence)*w.tableStride+int(position/int64(w.pageRows))))
 	return page, position % int64(w.pageRows), page >= 0 && page < int64(w.pages)
 }
 
@@ -147,9 +147,4 @@ func (w *appendWorker) rotate(position int64) {
 		w.row[a] = float32(x*angle[0]) - float32(y*angle[1]) // the conversions keep the compiler from fusing
 		w.row[b] = float32(y*angle[0]) + float32(x*angle[1])
 	}
-}
-
-// integer returns an element of an int32 vector.
-func (w *appendWorker) integer(tensor int, i int64) int64 {
-	return int64(int32(binary.LittleEndian.Uint32(w.list[tensor].Element(i))))
 }

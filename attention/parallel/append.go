@@ -45,7 +45,7 @@ func (op *Op) Append(s *vk.Stream, a AppendArgs) error {
 		}
 	}
 	local := attention.AppendArgs{B: a.B, Hkv: a.Hkv, New: a.New, K: a.NewK, V: a.NewV, KCache: a.K, VCache: a.V, Capacity: a.Capacity, Pages: a.Pages,
-		KScale: a.KScale, VScale: a.VScale}
+		KScale: a.KScale, VScale: a.VScale, Shard: true}
 	m := op.newSide(s)
 	defer m.close() // the stream holds what it uses
 	forward := func(a attention.AppendArgs, used []int) error {
