@@ -23,26 +23,23 @@ import (
 
 // benchFlags are the flags of `vkattn bench`, not parsed yet.
 type benchFlags struct {
-	batch, heads, headsKV, seqLen, seqLenK, headDim, headDimV string
-	causal, dtype, tier                                       string
-	device, format                                            string
-	timing                                                    timingFlags
-	suite, variant, ablate, kernels                           string
-	tile, tiles                                               []string
-	peers, save                                               []string
-	monitor                                                   string // file of --monitor
-	plots                                                     []string
+	lists                           axisTexts
+	tier, device, format            string
+	timing                          timingFlags
+	suite, variant, ablate, kernels string
+	tile, tiles                     []string
+	peers, save                     []string
+	monitor                         string // file of --monitor
+	plots                           []string
 	ceilingFlags
 	peerTimeout                 time.Duration
 	seed                        uint64
-	baselines, passes, baseline string
-	preset                      string
+	baselines, baseline, preset string
 	list, wide                  bool
 	onePass                     bool             // a suite has the passes of --pass alone
 	takesTiers                  []attention.Tier // by --tier; nil: all
 	takesPasses                 []bench.Pass     // by --pass; nil: all
 	takesCeilings               bool             // of suite ceilings
-	optionSweepFlags
 	ranksFlags
 }
 
@@ -73,9 +70,9 @@ answer as a peer is refused; a peer that fails later does not change the exit co
 have such columns too. Suite serving also prints the difference of the results. Suite
 decode also prints the bytes of K and V per second as a share of the speed of a copy.
 
---varlen, --page-size, --kv-dtype, --sparse-ratio and the flags listed after them set
-the options of each call. The data is random: the order of pages, the sparse tokens,
-and normal numbers that are quantized. Peers only get problems without these options.
+--kv-dtype and the flags listed after it, up to --align, set the options of each call.
+The data is random: the order of pages, the sparse tokens, and normal numbers that are
+quantized. Peers only get problems without these options.
 --lse has forward calls return LSE too, which is verified like O; peers get these problems.
 
 --suite ceilings measures the device itself: the bandwidth of a copy, the rate of products
@@ -173,11 +170,14 @@ func (o *benchFlags) rowFlags(f *pflag.FlagSet) {
 	o.problemFlags(f)
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cubin, cuda, or all for every tier of the device (default auto)")
 	o.timing.add(f)
-	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: as the suite says, else fwd)")
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
 	f.StringArrayVar(&o.tile, "tile", nil, "`changes` of the tile of the dense forward kernel, as field=number,... (kv_tile=32,group=4); one row for each flag, \"\" for the tile that calls take")
 	f.StringArrayVar(&o.tiles, "bwd-tile", nil, "`changes` of the tiles of the backward kernels, as kernel.field=number,... (q.kv_tile=32,kv.row_tile=48); one row for each flag, \"\" for the tiles that calls take")
-	o.optionSweepFlags.add(f)
+	for _, axis := range bench.Axes {
+		if !axis.Shapes() {
+			o.lists.add(f, axis)
+		}
+	}
 	f.StringVar(&o.monitor, "monitor", "", monitorUsage)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 }
@@ -188,15 +188,12 @@ const saveUsage = "also write the rows to `file`, in the format of its extension
 // problemFlags adds the flags that select problems and the device. All commands that
 // take sweeps have them.
 func (o *benchFlags) problemFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.batch, "batch-size", "", "`list` of batch sizes")
-	f.StringVar(&o.heads, "nheads", "", "`list` of query head counts")
-	f.StringVar(&o.headsKV, "nheads-kv", "", "`list` of key/value head counts (default: as --nheads)")
-	f.StringVar(&o.seqLen, "seqlen", "", "`list` of query lengths")
-	f.StringVar(&o.seqLenK, "seqlen-k", "", "`list` of key lengths (default: as --seqlen)")
-	f.StringVar(&o.headDim, "headdim", "", "`list` of head dims of Q and K")
-	f.StringVar(&o.headDimV, "headdim-v", "", "`list` of head dims of V and O (default: as --headdim)")
-	f.StringVar(&o.causal, "causal", "", "`list` of causal masks: none, top-left, bottom-right")
-	f.StringVar(&o.dtype, "dtype", "", "`list` of storage types: f16, bf16, f32")
+	o.lists = axisTexts{}
+	for _, axis := range bench.Axes {
+		if axis.Shapes() {
+			o.lists.add(f, axis)
+		}
+	}
 	f.StringVar(&o.preset, "preset", "", "`list` of models and usual shapes, such as llama3-8b,short; lists and options on the command line replace the lists and options of a preset")
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")

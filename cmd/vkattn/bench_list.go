@@ -40,7 +40,11 @@ func (p *benchPlan) list(w io.Writer) error {
 	var problems []bench.Problem
 	about := markdown.New("preset<", "what it is<")
 	for _, s := range bench.Presets {
-		problems = append(problems, s.Problems...)
+		list, err := s.With(nil)
+		if err != nil {
+			return err
+		}
+		problems = append(problems, list...)
 		about.Row(s.Name, s.About)
 	}
 	suites := markdown.New("suite<", "problems", "types<", "passes<", "what it is<")
@@ -88,10 +92,7 @@ func shapes(list []bench.Problem) string {
 // replace a preset's own.
 func (p *benchPlan) presetProblems() (out []bench.Problem, err error) {
 	for _, s := range p.presets {
-		list, err := s.With(p.lists, p.options)
-		if err == nil {
-			list, err = p.crossed(list, p.passes)
-		}
+		list, err := s.With(p.lists)
 		if err == nil {
 			err = impossible(list)
 		}
@@ -105,11 +106,4 @@ func (p *benchPlan) presetProblems() (out []bench.Problem, err error) {
 		}
 	}
 	return out, nil
-}
-
-// narrowed reports whether lists of the command line select problems of a suite.
-func (p *benchPlan) narrowed() bool {
-	l, o := &p.lists, &p.options
-	return len(l.Batch)+len(l.Heads)+len(l.HeadsKV)+len(l.SeqLen)+len(l.SeqLenK)+len(l.HeadDim)+len(l.HeadDimV)+len(l.Causal)+
-		len(o.PageSize)+len(o.KV)+len(o.SparseRatio) > 0
 }

@@ -16,16 +16,13 @@ import (
 type benchPlan struct {
 	suites    []*bench.Suite
 	presets   []*bench.Preset
-	lists     bench.Sweep      // axes that were given; the others are empty
+	lists     bench.Sweep      // of the axes that were given
 	tiers     []attention.Tier // empty: chosen for the device
 	allTiers  bool             // --tier all
 	kernels   []string         // families of tier cuda
 	variants  []int
 	ablations []attention.Ablation
 	baselines []bench.Baseline // nil: as the suites say
-	passes    []bench.Pass     // empty: as the suite says, or the forward pass
-	lse       []bool           // empty: as the suite says, or without
-	options   bench.OptionSweep
 	format    bench.Format
 	saved     []saved
 	small     bool // suites that shrink do
@@ -36,23 +33,6 @@ type benchPlan struct {
 // plan parses the flags of a command that prints in the given formats. It needs no device.
 func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 	p := &benchPlan{onePass: o.onePass}
-	for _, l := range []struct {
-		flag, text string
-		to         *[]int
-	}{
-		{"batch-size", o.batch, &p.lists.Batch}, {"nheads", o.heads, &p.lists.Heads}, {"nheads-kv", o.headsKV, &p.lists.HeadsKV},
-		{"seqlen", o.seqLen, &p.lists.SeqLen}, {"seqlen-k", o.seqLenK, &p.lists.SeqLenK},
-		{"headdim", o.headDim, &p.lists.HeadDim}, {"headdim-v", o.headDimV, &p.lists.HeadDimV},
-	} {
-		if l.text == "" {
-			continue
-		}
-		values, err := sweep.Ints(l.text)
-		if err != nil {
-			return nil, badInputf("--%s: %w", l.flag, err)
-		}
-		*l.to = values
-	}
 	variants := o.variant
 	if strings.EqualFold(variants, "all") {
 		variants = "v1,v2,v3,v4,v5,v6,v7,v8"
@@ -72,15 +52,12 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 		flag string
 		err  error
 	}{
-		{"causal", words(&p.lists.Causal, o.causal, attention.ParseCausal)},
-		{"dtype", words(&p.lists.DType, o.dtype, attention.ParseDType)},
 		{"tier", words(&p.tiers, tiers, oneOf(o.takesTiers, attention.ParseTier))},
 		{"cuda-kernel", words(&p.kernels, o.kernels, parseCUDAKernel)},
 		{"suite", words(&p.suites, o.suite, func(name string) (*bench.Suite, error) { return bench.ParseSuite(name) })},
 		{"preset", words(&p.presets, o.preset, bench.ParsePreset)},
 		{"variant", words(&p.variants, variants, bench.ParseVariant)},
 		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},
-		{"pass", words(&p.passes, o.passes, oneOf(o.takesPasses, bench.ParsePass))},
 		{"against", against(&p.baselines, o.baselines)},
 	} {
 		if f.err != nil {
@@ -106,28 +83,12 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 	if len(p.suites) > 0 && len(p.presets) > 0 {
 		return nil, badInputf("--preset and --suite exclude one another")
 	}
-	if err := o.readOptions(p); err != nil {
+	if err := o.readLists(p); err != nil {
 		return nil, err
 	}
 	// Refuse a sweep that is too large or impossible before a device is opened.
 	_, err = p.problems(p.neutral())
 	return p, err
-}
-
-// neutral returns values for the axes without a list with which the lists are possible if they are with any.
-func (p *benchPlan) neutral() bench.Sweep {
-	s := bench.Defaults(nil)
-	s.SeqLen, s.HeadDim = s.SeqLen[:1], s.HeadDim[:1]
-	over(&s.Heads, p.lists.HeadsKV)
-	for _, dv := range p.lists.HeadDimV {
-		if dv > attention.MaxHeadDim {
-			s.HeadDim = append(s.HeadDim, dv)
-		}
-	}
-	if n := len(p.lists.HeadDimV); n > 0 && len(s.HeadDim) == 1+n {
-		s.HeadDim = s.HeadDim[1:] // none is possible with the first
-	}
-	return s
 }
 
 // vulkanTiers have dispatches and tiles.
@@ -184,26 +145,7 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 		return p.presetProblems()
 	}
 	if len(p.suites) == 0 {
-		over(&defaults.Batch, p.lists.Batch)
-		over(&defaults.Heads, p.lists.Heads)
-		over(&defaults.HeadsKV, p.lists.HeadsKV)
-		over(&defaults.SeqLen, p.lists.SeqLen)
-		over(&defaults.SeqLenK, p.lists.SeqLenK)
-		over(&defaults.HeadDim, p.lists.HeadDim)
-		over(&defaults.HeadDimV, p.lists.HeadDimV)
-		over(&defaults.Causal, p.lists.Causal)
-		over(&defaults.DType, p.lists.DType)
-		if p.options.Lengths != "" {
-			// The sequences of --varlen replace batch and lengths.
-			defaults.Batch, defaults.SeqLen, defaults.SeqLenK = []int{1}, []int{1}, []int{1}
-		}
-		problems, err := defaults.Problems()
-		if err == nil {
-			problems, err = p.options.Apply(problems)
-		}
-		if err == nil {
-			problems, err = p.crossed(problems, p.passes)
-		}
+		problems, err := defaults.With(p.lists).Problems()
 		if err == nil {
 			err = impossible(problems)
 		}
@@ -216,22 +158,22 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 	var names []string
 	for _, s := range p.suites {
 		names = append(names, s.Name)
-		passes := p.passes
-		if len(passes) == 0 && !p.onePass {
-			passes = s.Passes
+		passes := s.Passes
+		if p.onePass {
+			passes = nil
 		}
-		list, err := s.Problems(s.Types(p.lists.DType))
-		if p.small && s.Shrinks && !p.narrowed() {
+		list, err := s.Problems(s.Types(bench.ListOf[attention.DType](p.lists, "dtype")))
+		if p.small && s.Shrinks && !p.lists.Narrows() {
 			list, p.shrunk = bench.Shrink(list), true
 		}
 		if err == nil {
-			list, err = p.crossed(list, passes)
+			list, err = p.lists.OfSuite(list, passes)
 		}
 		if err != nil {
 			return nil, badInput(err)
 		}
 		for _, problem := range list {
-			if p.lists.Has(problem) && p.options.Has(problem) && !slices.ContainsFunc(out, problem.Same) {
+			if !slices.ContainsFunc(out, problem.Same) {
 				out = append(out, problem)
 			}
 		}
@@ -242,45 +184,17 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 	return out, nil
 }
 
-// problemAxes are the values of a problem that lists give.
-var problemAxes = []func(*bench.Problem) int{
-	func(p *bench.Problem) int { return p.Shape.B },
-	func(p *bench.Problem) int { return p.Shape.Hq },
-	func(p *bench.Problem) int { return p.Shape.KVHeads() },
-	func(p *bench.Problem) int { return p.Shape.Sq },
-	func(p *bench.Problem) int { return p.Shape.Sk },
-	func(p *bench.Problem) int { return p.Config.HeadDim },
-	func(p *bench.Problem) int { return p.Config.ValueDim() },
-	func(p *bench.Problem) int { return int(p.Config.KV) },
-	func(p *bench.Problem) int { return p.Config.FixedSplit },
-}
-
 // impossible returns the error of a value that no problem of a sweep can have. A value that
 // some can have is a row where it cannot. So is a problem of any size.
 func impossible(list []bench.Problem) error {
-	wrong, some := make([]error, len(list)), false
+	wrong := make([]error, len(list))
 	for i := range list {
 		var size *attention.ShapeError
 		if wrong[i] = list[i].Shape.Validate(); wrong[i] == nil || errors.As(wrong[i], &size) && size.Field == "B*Hq*Sq" {
 			wrong[i] = list[i].Config.Validate()
 		}
-		some = some || wrong[i] != nil
 	}
-	if !some {
-		return nil
-	}
-	for _, axis := range problemAxes {
-		possible := map[int]bool{}
-		for i := range list {
-			possible[axis(&list[i])] = possible[axis(&list[i])] || wrong[i] == nil
-		}
-		for i := range list {
-			if !possible[axis(&list[i])] {
-				return wrong[i]
-			}
-		}
-	}
-	return nil
+	return bench.Impossible(list, wrong)
 }
 
 // withoutOptions lists the problems that a command can run, each once. If tell is set, it prints why and
@@ -312,15 +226,6 @@ const (
 // denseCall reports whether a problem has no options.
 func denseCall(p bench.Problem) bool { return p.Plain() && p.Config.FixedSplit == 0 }
 
-// crossed is a list of problems at each of the passes, with LSE as the flags say.
-func (p *benchPlan) crossed(list []bench.Problem, passes []bench.Pass) ([]bench.Problem, error) {
-	list, err := bench.AtPasses(list, passes)
-	if err != nil {
-		return nil, err
-	}
-	return bench.AtLSE(list, p.lse)
-}
-
 // parseCUDAKernel parses the name of a kernel family of tier cuda.
 func parseCUDAKernel(name string) (string, error) {
 	if all := attention.CUDAKernels(); !slices.Contains(all, name) {
@@ -339,12 +244,6 @@ func availableTiers(dev *vk.Device) (tiers []attention.Tier) {
 	}
 	slices.Sort(tiers)
 	return tiers
-}
-
-func over[T any](list *[]T, typed []T) {
-	if len(typed) > 0 {
-		*list = typed
-	}
 }
 
 // chosenBaselines lists the baselines of --against, or else of the suites.

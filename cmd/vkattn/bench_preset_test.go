@@ -45,7 +45,7 @@ func TestPublishedSuitesAreSmallOnACPU(t *testing.T) {
 	}{
 		{benchFlags{suite: "ladder"}, true, true},
 		{benchFlags{suite: "ladder"}, false, false},
-		{benchFlags{suite: "ladder", seqLen: "4096"}, true, false}, // what is asked for is run
+		{benchFlags{suite: "ladder", lists: axisTexts{"seqlen": "4096"}}, true, false}, // what is asked for is run
 		{benchFlags{suite: "forward"}, true, false},
 	} {
 		c.flags.format = "md"

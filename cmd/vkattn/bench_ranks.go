@@ -24,13 +24,16 @@ func (o *benchFlags) checkRanks() (*benchPlan, error) {
 	}{
 		{"peer", len(o.peers) > 0}, {"against", o.baselines != ""}, {"variant", len(plan.variants) > 0}, {"ablate", len(plan.ablations) > 0},
 		{"cuda-kernel", len(plan.kernels) > 0}, {"plot", len(o.plots) > 0}, {"monitor", o.monitor != ""}, {"baseline", o.baseline != ""}, {"list", o.list},
-		{"tile", len(o.tile) > 0}, {"bwd-tile", len(o.tiles) > 0}, {"lse", len(plan.lse) > 0}, {"min-time", o.timing.MinTime != 0}, {"max-noise", o.timing.MaxNoise != 0},
+		{"tile", len(o.tile) > 0}, {"bwd-tile", len(o.tiles) > 0}, {"min-time", o.timing.MinTime != 0}, {"max-noise", o.timing.MaxNoise != 0},
 		{"timeout", o.timing.Timeout != 0}, {"delay", o.timing.Delay != 0}, {"warm-cache", o.timing.WarmCache}, {"wide", o.wide},
-		{"varlen", o.lengths != ""}, {"page-size", o.pageSize != ""}, {"kv-dtype", o.kv != ""}, {"sparse-ratio", o.sparse != ""}, {"block-ratio", o.blocks != ""},
-		{"shared-kv", o.shared}, {"sinks", o.sinks}, {"alibi", o.alibi},
 	} {
 		if x.given {
 			return nil, badInputf("--%s and --ranks exclude one another", x.flag)
+		}
+	}
+	for _, axis := range bench.Axes {
+		if !axis.OnRanks() && len(plan.lists[axis.Flag]) > 0 {
+			return nil, badInputf("--%s and --ranks exclude one another", axis.Flag)
 		}
 	}
 	return plan, nil
@@ -38,12 +41,10 @@ func (o *benchFlags) checkRanks() (*benchPlan, error) {
 
 // ranksSweep is the sweep of `vkattn bench --ranks` without lists and suites.
 func ranksSweep(dev *vk.Device) bench.Sweep {
-	s := bench.Sweep{Batch: []int{1}, Heads: []int{32}, HeadsKV: []int{8}, SeqLen: []int{65536}, HeadDim: []int{128},
-		Causal: []attention.Causal{attention.CausalNone, attention.BottomRight}, DType: []attention.DType{attention.F16}}
 	if dev == nil || dev.Info().Type == vk.DeviceCPU {
-		s.Heads, s.HeadsKV, s.SeqLen, s.HeadDim = []int{4}, []int{4}, []int{512}, []int{64}
+		return bench.Lists("batch-size=1 nheads=4 seqlen=512 headdim=64 causal=none,bottom-right")
 	}
-	return s
+	return bench.Lists("batch-size=1 nheads=32 nheads-kv=8 seqlen=65536 headdim=128 causal=none,bottom-right")
 }
 
 func (o *benchFlags) alone(ctx context.Context, a *app) error { return a.bench(ctx, o) }
@@ -70,8 +71,8 @@ func (o *benchFlags) rank(ctx context.Context, a *app, p *ranksPlan) error {
 // timeRanks times the rows and prints them on rank 0.
 func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, plan *benchPlan, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
 	defaults := ranksSweep(s.Device)
-	if len(plan.lists.Heads) > 0 {
-		defaults.HeadsKV = nil // as --nheads
+	if len(plan.lists["nheads"]) > 0 {
+		delete(defaults, "nheads-kv") // as --nheads
 	}
 	problems, err := plan.problems(defaults)
 	if err != nil {

@@ -1,26 +1,22 @@
 package main
 
 import (
-	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/sweep"
 )
 
 // timingFlags are the flags of `vkattn bench` that say how often a row is timed.
-type timingFlags struct {
-	bench.Timing
-	maxNoise percentFlag
-}
+type timingFlags struct{ bench.Timing }
 
 func (t *timingFlags) add(f *pflag.FlagSet) {
 	f.IntVarP(&t.Repeats, "repetitions", "r", 0, "timed runs of each row (default 30; after 2 s of them, 3 are enough)")
 	f.DurationVar(&t.MinTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
-	f.Var(&t.maxNoise, "max-noise", "time each row until the 95 % interval of its median is within this `percentage` of the median, e.g. 0.5%; a row that stays wider ends after a minute of runs")
+	f.Var(percentFlag(&t.MaxNoise), "max-noise", "time each row until the 95 % interval of its median is within this `percentage` of the median, e.g. 0.5%; a row that stays wider ends after a minute of runs")
 	f.DurationVar(&t.Warmup, "warmup", bench.DefaultWarmup, "least time of unrecorded runs before the timed runs of each row, 50ms on a CPU unless set; on a GPU they go on for 3s at most until its clock is up; 0: none")
 	f.DurationVar(&t.Timeout, "timeout", 0, "end each row after this long, with the runs that it has by then; a device that finishes no run for 3s more hangs: bench prints and saves the finished rows and ends with exit code 4 (default: no limit)")
 	f.DurationVar(&t.Delay, "delay", 0, "pause before each problem, for a device that gets hot, e.g. 2s")
@@ -49,7 +45,6 @@ func (t *timingFlags) check(f *pflag.FlagSet) error {
 			return badInputf("--run-once and --%s exclude one another", name)
 		}
 	}
-	t.MaxNoise = float64(t.maxNoise)
 	switch {
 	case !f.Changed("warmup"):
 		t.Warmup = 0
@@ -59,24 +54,12 @@ func (t *timingFlags) check(f *pflag.FlagSet) error {
 	return nil
 }
 
-// percentFlag is a share above 0 and below 1, given as a percentage: "5%" or "5".
-type percentFlag float64
-
-func (p *percentFlag) String() string {
-	if *p == 0 {
-		return ""
-	}
-	return strconv.FormatFloat(100*float64(*p), 'g', 6, 64) + "%"
+// percentFlag is a flag with a share above 0 and below 1 as a percentage.
+func percentFlag(to *float64) pflag.Value {
+	return parsed[float64]{to: to, parse: sweep.Percentage, kind: "percentage", print: func(share float64) string {
+		if share == 0 {
+			return ""
+		}
+		return strconv.FormatFloat(100*share, 'g', 6, 64) + "%"
+	}}
 }
-
-func (p *percentFlag) Set(s string) error {
-	v, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(s), "%"), 64)
-	if err != nil || !(v > 0 && v < 100) {
-		return fmt.Errorf("%q is not a percentage above 0 and below 100, such as 5%%", s)
-	}
-	*p = percentFlag(v / 100)
-	return nil
-}
-
-// Type is the name of the value in a help text.
-func (p *percentFlag) Type() string { return "percentage" }

@@ -15,13 +15,8 @@ import (
 
 // compareFlags are the flags of `vkattn compare`.
 type compareFlags struct {
-	threshold, failOver percentFlag
-	subset              bool
-	format              string
-}
-
-func (o *compareFlags) options() compare.Options {
-	return compare.Options{Threshold: float64(o.threshold), FailOver: float64(o.failOver), Subset: o.subset}
+	compare.Options
+	format string
 }
 
 func (a *app) compareCommand() *cobra.Command {
@@ -63,9 +58,9 @@ row that only one of the files has.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.Var(&o.threshold, "threshold", "the smallest change that counts as faster or slower, as a `percentage` (default 2%)")
-	f.Var(&o.failOver, "fail-over", "exit with 1 only for rows that are slower by more than this `percentage` (default: for every slower row)")
-	f.BoolVar(&o.subset, "subset", false, "allow rows that only OLD has")
+	f.Var(percentFlag(&o.Threshold), "threshold", "the smallest change that counts as faster or slower, as a `percentage` (default 2%)")
+	f.Var(percentFlag(&o.FailOver), "fail-over", "exit with 1 only for rows that are slower by more than this `percentage` (default: for every slower row)")
+	f.BoolVar(&o.Subset, "subset", false, "allow rows that only OLD has")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
 	return c
 }
@@ -106,7 +101,7 @@ func (a *app) compare(old, current string, o *compareFlags) error {
 	if err != nil {
 		return badInput(err)
 	}
-	report := compare.Runs(before, after, o.options())
+	report := compare.Runs(before, after, o.Options)
 	if format == "json" {
 		err = bench.WriteJSON(a.stdout, report)
 	} else {

@@ -2,11 +2,12 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/spf13/pflag"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/sweep"
 )
 
 // dropoutFlags are the flags of dropout.
@@ -16,10 +17,8 @@ type dropoutFlags struct {
 	offset uint32
 }
 
-const dropoutUsage = "probability with which a weight is dropped, below 1; the others are multiplied by 1 / (1 - `p`)"
-
 func (d *dropoutFlags) add(f *pflag.FlagSet) {
-	f.Var((*probabilityFlag)(&d.p), "dropout", dropoutUsage)
+	f.Var(parsed[float32]{to: &d.p, parse: sweep.Probability, kind: "float"}, "dropout", bench.DropoutUsage)
 	f.Uint64Var(&d.seed, "dropout-seed", 0, "`seed` of the dropout mask, 64 bits")
 	f.Uint32Var(&d.offset, "dropout-offset", 0, "`offset` of the dropout mask, 32 bits: another mask for each")
 }
@@ -44,24 +43,3 @@ func (d *dropoutFlags) String() string {
 	}
 	return s
 }
-
-// probabilityFlag is the value of --dropout: at least 0 and below 1.
-type probabilityFlag float32
-
-func (p *probabilityFlag) String() string {
-	if *p == 0 {
-		return ""
-	}
-	return fmt.Sprint(float32(*p))
-}
-
-func (p *probabilityFlag) Set(s string) error {
-	v, err := strconv.ParseFloat(s, 32)
-	if err != nil || !(v >= 0 && float32(v) < 1) {
-		return fmt.Errorf("want a probability of at least 0 and below 1")
-	}
-	*p = probabilityFlag(v)
-	return nil
-}
-
-func (p *probabilityFlag) Type() string { return "float" }

@@ -98,10 +98,9 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	if len(tiers) == 0 {
 		tiers = []attention.Tier{attention.TierAuto}
 	}
-	defaults := bench.Sweep{Batch: []int{1}, Heads: []int{8}, SeqLen: []int{4096}, HeadDim: []int{128},
-		Causal: []attention.Causal{attention.CausalNone}, DType: []attention.DType{attention.F16}}
+	defaults := bench.Lists("batch-size=1 nheads=8 seqlen=4096 headdim=128")
 	if plan.small = dev.Info().Type == vk.DeviceCPU; plan.small {
-		defaults.Heads, defaults.SeqLen, defaults.HeadDim = []int{2}, []int{256}, []int{64}
+		defaults = bench.Lists("batch-size=1 nheads=2 seqlen=256 headdim=64")
 	}
 	problems, err := plan.problems(defaults)
 	if err != nil {

@@ -24,11 +24,11 @@ import (
 // runFlags are the flags of `vkattn run`.
 type runFlags struct {
 	q, k, v, o, lse string
-	layout          layout
+	bshd            bool // --layout
 	dtype           attention.DType
 	dtypeSet        bool
 	causal          attention.Causal
-	scale           scaleFlag
+	scale           attention.Scale
 	device          string
 	tier            attention.Tier
 	tuning          attention.Tuning
@@ -91,11 +91,11 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.v, "v", "", "value `file`")
 	f.StringVar(&o.o, "o", "", "output `file`")
 	f.StringVar(&o.lse, "lse", "", "log-sum-exp output `file`")
-	f.Var(&o.layout, "layout", "order of the axes in the files: bhsd or bshd")
+	f.Var(layoutFlag(&o.bshd, "bhsd", "bshd"), "layout", "order of the axes in the files: bhsd or bshd")
 	f.Var(&o.dtype, "dtype", "storage type: f16, bf16 or f32 (default: the type of the files, f32 if they differ)")
 	f.Lookup("dtype").DefValue = ""
 	f.Var(&o.causal, "causal", "causal mask: none, top-left (col <= row) or bottom-right (col <= row + Sk - Sq)")
-	f.Var(&o.scale, "scale", "factor of Q K^T (default 1/sqrt(Dqk))")
+	f.Var(parsed[attention.Scale]{to: &o.scale, parse: parseScale, kind: "float"}, "scale", "factor of Q K^T (default 1/sqrt(Dqk))")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
 	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat, coopmat2, cubin or cuda")
 	f.Var(&o.tuning, "tuning", "auto (use tiles that vkattn tune stored), off (use the heuristic's tiles) or on (tune first)")
@@ -223,7 +223,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	s, c := in.shape, in.config
 	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
-		Layout: o.layout.String(), Options: o.used(), Verified: verdict, Output: o.o, LSE: o.lse, Gradients: o.paths(), Seconds: elapsed.Seconds()})
+		Layout: o.layout(), Options: o.used(), Verified: verdict, Output: o.o, LSE: o.lse, Gradients: o.paths(), Seconds: elapsed.Seconds()})
 }
 
 // report is where the plan is printed: standard error if an output is written to
@@ -318,51 +318,13 @@ func (a *app) write(ctx context.Context, o *runFlags, p *problem) error {
 }
 
 // layout is the order of the axes in the files.
-type layout bool
+func (o *runFlags) layout() string { return layoutName(o.bshd, "bhsd", "bshd") }
 
-const (
-	bhsd layout = false
-	bshd layout = true
-)
-
-func (l layout) String() string {
-	if l == bshd {
-		return "bshd"
-	}
-	return "bhsd"
-}
-
-func (l *layout) Set(s string) error {
-	switch strings.ToLower(s) {
-	case "bhsd":
-		*l = bhsd
-	case "bshd":
-		*l = bshd
-	default:
-		return fmt.Errorf("unknown layout %q, want bhsd or bshd", s)
-	}
-	return nil
-}
-
-func (l layout) Type() string { return "layout" }
-
-// scaleFlag is the value of --scale: a finite number, or unset.
-type scaleFlag struct{ attention.Scale }
-
-func (s *scaleFlag) String() string {
-	if s.IsDefault() {
-		return ""
-	}
-	return s.Scale.String()
-}
-
-func (s *scaleFlag) Set(text string) error {
+// parseScale parses the value of --scale.
+func parseScale(text string) (attention.Scale, error) {
 	v, err := strconv.ParseFloat(text, 32)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-		return fmt.Errorf("want a finite number that a float32 holds")
+		return attention.Scale{}, errors.New("want a finite number that a float32 holds")
 	}
-	s.Scale = attention.ScaleOf(float32(v))
-	return nil
+	return attention.ScaleOf(float32(v)), nil
 }
-
-func (s *scaleFlag) Type() string { return "float" }

@@ -2,13 +2,14 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/sweep"
 )
 
 // optionFlags are the flags of `vkattn run` for the options of the call.
@@ -16,15 +17,15 @@ type optionFlags struct {
 	cuQ, cuK, usedQ, usedK   string
 	table                    string
 	pageSize                 int
-	kvLayout                 pageLayout
+	hnd                      bool // --kv-layout
 	sparse, sparseOffsets    string
-	window                   windowFlag
+	window                   attention.Window
 	align                    attention.Causal
 	softcap                  float32
 	dropout                  dropoutFlags
 	alibi, sinks, bias, mask string
 	blockMask                string
-	block                    pairFlag
+	block                    [2]int
 	fixedSplit               int
 	kScale, vScale           string
 	kv                       attention.KVType
@@ -39,19 +40,19 @@ func (o *optionFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.usedK, "seqused-k", "", "keys used of each sequence; integers [B] in a `file`")
 	f.StringVar(&o.table, "block-table", "", "paged K and V: the pages of each sequence; integers [B, N] in a `file`")
 	f.IntVar(&o.pageSize, "page-size", 0, "number of keys in a page; must match the files of --k and --v")
-	f.Var(&o.kvLayout, "kv-layout", kvLayoutUsage)
+	f.Var(layoutFlag(&o.hnd, "nhd", "hnd"), "kv-layout", bench.KVLayoutUsage)
 	f.StringVar(&o.sparse, "sparse-tokens", "", "keys that each sequence and KV head attends to; integers [B, Hkv, N] padded with -1, or [total] with --sparse-offsets, in a `file`")
 	f.StringVar(&o.sparseOffsets, "sparse-offsets", "", "start of the list of each sequence and KV head in --sparse-tokens; integers [B*Hkv+1] in a `file`")
-	f.Var(&o.window, "window", windowUsage)
+	f.Var(parsed[attention.Window]{to: &o.window, parse: bench.ParseWindow, kind: "left,right"}, "window", bench.WindowUsage)
 	f.Var(&o.align, "align", "alignment of rows with keys: top-left or bottom-right; required for --window and --alibi without a causal mask")
-	f.Var((*softcapFlag)(&o.softcap), "softcap", softcapUsage)
+	f.Var(parsed[float32]{to: &o.softcap, parse: sweep.Positive, kind: "float"}, "softcap", bench.SoftcapUsage)
 	o.dropout.add(f)
 	f.StringVar(&o.alibi, "alibi", "", "ALiBi slopes; floats [Hq] in a `file`")
 	f.StringVar(&o.sinks, "sinks", "", "attention sinks: one logit per head in the row sum and LSE, without a value; floats [Hq] in a `file`")
 	f.StringVar(&o.bias, "bias", "", "bias added to the scores; floats [1 or B, 1 or Hq, 1 or Sq, Sk] in a `file`")
 	f.StringVar(&o.mask, "mask", "", "1 where a row attends to a key, else 0; booleans or uint8 [1 or B, 1 or Hq, 1 or Sq, Sk] in a `file`")
 	f.StringVar(&o.blockMask, "block-mask", "", "1 where a block of rows attends to a block of keys, else 0; booleans or uint8 [1 or B, 1 or Hq, ceil(Sq/rows), ceil(Sk/keys)] in a `file`")
-	f.Var(&o.block, "block-size", "rows,keys of a block of --block-mask, powers of two from 16")
+	f.Var(parsed[[2]int]{to: &o.block, parse: sweep.Pair(1), kind: "rows,keys"}, "block-size", "rows,keys of a block of --block-mask, powers of two from 16")
 	f.IntVar(&o.fixedSplit, "fixed-split", 0, "fixed number of splits of the keys of every sequence, 1 to 256 (default: chosen for the device)")
 	f.Var(&o.kv, "kv-dtype", "storage type of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0")
 	f.StringVar(&o.kScale, "k-scale", "", "scales of int8 and fp8 keys; float32 [B, Hkv, Sk], paged [pages, Hkv, page size], packed [Hkv, total], in a `file`")
@@ -59,13 +60,6 @@ func (o *optionFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.vDim, "v-dim", 0, "V is the first `n` elements of each row of K, as in multi-head latent attention; replaces --v")
 	f.IntVar(&o.kvBlock, "kv-block", 0, "number of keys that share a scale; the last axis of the scales then counts blocks (default 1)")
 }
-
-// The help of flags that run and bench have.
-const (
-	kvLayoutUsage = "layout of a page: nhd [page size, Hkv, D] or hnd [Hkv, page size, D]"
-	windowUsage   = "keys left,right of its own position that a row attends to; -1: no limit"
-	softcapUsage  = "scores become softcap * tanh(score / softcap)"
-)
 
 const optionHelp = `
 Scores. Row r has position i in its sequence. Its score with key j is
@@ -149,7 +143,7 @@ func (o *optionFlags) conflict(changed func(string) bool) error {
 	case o.blockMask == "" && changed("block-size"):
 		return badInputf("--block-size needs --block-mask")
 	case changed("block-size") && !(powerFrom16(o.block[0]) && powerFrom16(o.block[1])):
-		return badInputf("--block-size %v: want powers of two, at least 16", &o.block)
+		return badInputf("--block-size %d,%d: want powers of two, at least 16", o.block[0], o.block[1])
 	case changed("fixed-split") && (o.fixedSplit < 1 || o.fixedSplit > attention.MaxStates):
 		return badInputf("--fixed-split %d: want 1 to %d", o.fixedSplit, attention.MaxStates)
 	case changed("v-dim") && o.vDim < 1:
@@ -228,100 +222,18 @@ func (o *optionFlags) files() []inputFile {
 		{"bias", o.bias}, {"mask", o.mask}, {"block-mask", o.blockMask}, {"k-scale", o.kScale}, {"v-scale", o.vScale}}
 }
 
+// layoutFlag is a flag with one of two orders of axes: false is the first.
+func layoutFlag(to *bool, no, yes string) pflag.Value {
+	return parsed[bool]{to: to, kind: "layout", print: func(on bool) string { return layoutName(on, no, yes) },
+		parse: func(text string) (bool, error) { return sweep.Either(text, "layout", no, yes) }}
+}
+
+func layoutName(on bool, no, yes string) string {
+	if on {
+		return yes
+	}
+	return no
+}
+
 // pageLayout is the order of the axes of a page.
-type pageLayout bool
-
-const (
-	nhd pageLayout = false
-	hnd pageLayout = true
-)
-
-func (l pageLayout) String() string {
-	if l == hnd {
-		return "hnd"
-	}
-	return "nhd"
-}
-
-func (l *pageLayout) Set(s string) error {
-	switch strings.ToLower(s) {
-	case "nhd":
-		*l = nhd
-	case "hnd":
-		*l = hnd
-	default:
-		return fmt.Errorf("unknown layout %q, want nhd or hnd", s)
-	}
-	return nil
-}
-
-func (l pageLayout) Type() string { return "layout" }
-
-// windowFlag is the value of --window: two numbers of keys, or unset.
-type windowFlag struct{ attention.Window }
-
-func (w *windowFlag) String() string {
-	if !w.Given() {
-		return ""
-	}
-	return w.Window.String()
-}
-
-func (w *windowFlag) Set(s string) error {
-	left, right, err := pair(s, -1)
-	if err != nil {
-		return err
-	}
-	w.Window = attention.WindowOf(left, right)
-	return nil
-}
-
-func (w *windowFlag) Type() string { return "left,right" }
-
-// pairFlag is the value of --block-size: two positive numbers, or unset.
-type pairFlag [2]int
-
-func (p *pairFlag) String() string {
-	if *p == (pairFlag{}) {
-		return ""
-	}
-	return fmt.Sprintf("%d,%d", p[0], p[1])
-}
-
-func (p *pairFlag) Set(s string) (err error) {
-	p[0], p[1], err = pair(s, 1)
-	return err
-}
-
-func (p *pairFlag) Type() string { return "rows,keys" }
-
-func pair(s string, least int) (a, b int, err error) {
-	first, second, ok := strings.Cut(s, ",")
-	a, errA := strconv.Atoi(strings.TrimSpace(first))
-	b, errB := strconv.Atoi(strings.TrimSpace(second))
-	if !ok || errA != nil || errB != nil || min(a, b) < least || max(a, b) > attention.MaxLength {
-		return 0, 0, fmt.Errorf("%q: want two numbers from %d to %d, such as 128,64", s, least, attention.MaxLength)
-	}
-	return a, b, nil
-}
-
-// softcapFlag is the value of --softcap: a positive finite number, or unset.
-type softcapFlag float32
-
-func (c *softcapFlag) String() string {
-	if *c == 0 {
-		return ""
-	}
-	return fmt.Sprint(float32(*c))
-}
-
-func (c *softcapFlag) Set(s string) error {
-	v, err := strconv.ParseFloat(s, 32)
-	if err != nil || !(float32(v) > 0) || math.IsInf(v, 0) {
-		return fmt.Errorf("want a finite number above 0 that a float32 holds")
-	}
-	*c = softcapFlag(v)
-	return nil
-}
-
-func (c *softcapFlag) Type() string { return "float" }
+func (o *optionFlags) pageLayout() string { return layoutName(o.hnd, "nhd", "hnd") }

@@ -79,8 +79,8 @@ func (in *runInputs) open() error {
 		return err
 	}
 	o := in.o
-	in.config = attention.Config{DType: o.dtype, HeadDim: in.axes[0].dim, HeadDimV: in.axes[2].dim, Causal: o.causal, Scale: o.scale.Scale,
-		Tier: o.tier, Tuning: o.tuning, Window: o.window.Window, Align: o.align, Softcap: o.softcap, Dropout: o.dropout.p, KV: o.kv, KVBlock: o.kvBlock, FixedSplit: o.fixedSplit, F32Gradients: o.f32}
+	in.config = attention.Config{DType: o.dtype, HeadDim: in.axes[0].dim, HeadDimV: in.axes[2].dim, Causal: o.causal, Scale: o.scale,
+		Tier: o.tier, Tuning: o.tuning, Window: o.window, Align: o.align, Softcap: o.softcap, Dropout: o.dropout.p, KV: o.kv, KVBlock: o.kvBlock, FixedSplit: o.fixedSplit, F32Gradients: o.f32}
 	o.dropout.set(&in.args)
 	if !o.dtypeSet {
 		in.config.DType = in.commonType()

@@ -74,9 +74,9 @@ func (in *runInputs) agree() error {
 			in.axes[2].dim = o.vDim
 			continue
 		}
-		seqMajor, layout := o.layout == bshd, o.layout.String()
+		seqMajor, layout := o.bshd, o.layout()
 		if t.paged {
-			seqMajor, layout = o.kvLayout == nhd, "pages, "+o.kvLayout.String()
+			seqMajor, layout = !o.hnd, "pages, "+o.pageLayout()
 		}
 		a, err := readAxes(in.files[t.flag].Shape, t.packed, t.paged, seqMajor, layout)
 		if err == nil && i > 0 {
@@ -110,7 +110,7 @@ func (in *runInputs) agree() error {
 	case k.dim != q.dim:
 		return fail("K has head dim %d, Q has %d", k.dim, q.dim)
 	case o.pageSize != 0 && k.rows != o.pageSize:
-		return fail("K has pages of %d keys (%v), --page-size says %d", k.rows, o.kvLayout, o.pageSize)
+		return fail("K has pages of %d keys (%s), --page-size says %d", k.rows, o.pageLayout(), o.pageSize)
 	}
 	in.shape = attention.Shape{B: q.batch, Hq: q.heads, Hkv: k.heads, Sq: q.rows, Sk: k.rows}
 	if packedQ || packedK || paged {

@@ -17,6 +17,11 @@ import (
 	"vkattn/internal/oracle"
 )
 
+// layout is the order of the axes in the files.
+type layout bool
+
+const bhsd, bshd layout = false, true
+
 // roundTrip is one problem through files.
 type roundTrip struct {
 	shape  attention.Shape
@@ -56,7 +61,7 @@ func (c roundTrip) check(t *testing.T, where ...string) {
 	dir := t.TempDir()
 	s, d, dv := c.shape, c.config.HeadDim, c.config.ValueDim()
 	args := attention.Args{Shape: s}
-	command := append([]string{"run", "--json", "--layout", c.layout.String()}, where...)
+	command := append([]string{"run", "--json", "--layout", layoutName(bool(c.layout), "bhsd", "bshd")}, where...)
 	at := func(name string) string { return filepath.Join(dir, name+".npy") }
 	for i, in := range []struct {
 		name             string

@@ -66,7 +66,9 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	f.SortFlags = false
 	o.problemFlags(f)
 	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: "+names(vulkanTiers))
-	f.StringVar(&o.passes, "pass", "", "`list` of what to tune: fwd, bwd (each backward kernel separately: dQ; dK and dV; dQ = dS K) (default fwd)")
+	pass := *bench.AxisOf("pass")
+	pass.Usage = "`list` of what to tune: fwd, bwd (each backward kernel separately: dQ; dK and dV; dQ = dS K) (default fwd)"
+	o.benchFlags.lists.add(f, &pass)
 	f.BoolVar(&o.lse, "lse", false, "tune the forward pass for calls that return LSE; these calls have separate classes")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the candidates and why they are pruned; do not compile or time them")
 	f.BoolVar(&o.compileOnly, "compile-only", false, "compile the candidates and print the compiler's statistics; do not time them")
@@ -185,10 +187,9 @@ func (a *app) tuneProblems(o *tuneFlags, plan *benchPlan, dev *vk.Device) ([]ben
 	if o.check {
 		// The heuristic was made from batch x heads 128 and length 4096, at the head
 		// dims that its comment names. These differ from all of them.
-		s.Batch, s.Heads, s.SeqLen, s.HeadDim = []int{2}, []int{12}, []int{1500, 5000}, []int{64, 80, 128, 160}
-		s.Causal = []attention.Causal{attention.CausalNone, attention.BottomRight}
+		s = bench.Lists("batch-size=2 nheads=12 seqlen=1500,5000 headdim=64,80,128,160 causal=none,bottom-right")
 		if dev.Info().Type == vk.DeviceCPU {
-			s.Batch, s.Heads, s.SeqLen, s.HeadDim = []int{1}, []int{2}, []int{100, 300}, []int{40}
+			s = bench.Lists("batch-size=1 nheads=2 seqlen=100,300 headdim=40 causal=none,bottom-right")
 		}
 	}
 	list, err := plan.problems(s)

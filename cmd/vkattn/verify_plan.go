@@ -75,14 +75,10 @@ type verifyProblem struct {
 
 // verifyDefaults is the sweep of `vkattn verify` without lists and suites.
 func verifyDefaults(dev *vk.Device) bench.Sweep {
-	s := bench.Sweep{
-		Batch: []int{4}, Heads: []int{8}, HeadsKV: []int{2}, SeqLen: []int{1000, 4096}, SeqLenK: []int{4096}, HeadDim: []int{64, 128},
-		Causal: []attention.Causal{attention.CausalNone, attention.BottomRight}, DType: []attention.DType{attention.F16, attention.BF16},
-	}
 	if dev == nil || dev.Info().Type == vk.DeviceCPU {
-		s.Batch, s.Heads, s.SeqLen, s.SeqLenK, s.HeadDim = []int{1}, []int{4}, []int{100}, []int{300}, []int{64}
+		return bench.Lists("batch-size=1 nheads=4 nheads-kv=2 seqlen=100 seqlen-k=300 headdim=64 causal=none,bottom-right dtype=f16,bf16")
 	}
-	return s
+	return bench.Lists("batch-size=4 nheads=8 nheads-kv=2 seqlen=1000,4096 seqlen-k=4096 headdim=64,128 causal=none,bottom-right dtype=f16,bf16")
 }
 
 // verifyProblems lists the problems that the flags select. Problems with options are left out; if
@@ -92,11 +88,11 @@ func (a *app) verifyProblems(p *verifyPlan, dev *vk.Device, seed uint64, tell bo
 		return p.conformance(dev)
 	}
 	defaults := verifyDefaults(dev)
-	if len(p.lists.Heads) > 0 {
-		defaults.HeadsKV = nil // as --nheads
+	if len(p.lists["nheads"]) > 0 {
+		delete(defaults, "nheads-kv") // as --nheads
 	}
-	if len(p.lists.SeqLen) > 0 {
-		defaults.SeqLenK = nil // as --seqlen
+	if len(p.lists["seqlen"]) > 0 {
+		delete(defaults, "seqlen-k") // as --seqlen
 	}
 	list, err := p.problems(defaults)
 	if err == nil {
@@ -123,7 +119,7 @@ func (a *app) verifyProblems(p *verifyPlan, dev *vk.Device, seed uint64, tell bo
 // driver that runs on the CPU it is a subset of the table that compiles in minutes; --case
 // selects from the whole table.
 func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error) {
-	dtypes := p.lists.DType
+	dtypes := bench.ListOf[attention.DType](p.lists, "dtype")
 	if len(dtypes) == 0 {
 		dtypes = attention.DTypes()
 	}

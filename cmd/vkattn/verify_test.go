@@ -57,7 +57,7 @@ func TestVerifyRefusesBadFlags(t *testing.T) {
 func TestVerifyLeavesOutProblemsWithOptions(t *testing.T) {
 	var errs bytes.Buffer
 	a := &app{stderr: &errs}
-	o := verifyFlags{benchFlags: benchFlags{suite: "decode", format: "md", batch: "1", headDim: "128"}, pass: "fwd", times: 1}
+	o := verifyFlags{benchFlags: benchFlags{suite: "decode", format: "md", lists: axisTexts{"batch-size": "1", "headdim": "128"}}, pass: "fwd", times: 1}
 	p, err := o.plan()
 	require.NoError(t, err)
 	list, err := a.verifyProblems(p, nil, 1, true)

@@ -29,14 +29,14 @@ func TestPasses(t *testing.T) {
 	_, err := ParsePass("both")
 	require.ErrorContains(t, err, "want fwd, bwd or fwdbwd")
 	p := smallProblem(attention.F16)
-	list, err := AtPasses([]Problem{p, p}, []Pass{PassForward, PassBoth})
+	list, err := Lists("pass=fwd,fwdbwd").cross([]Problem{p, p})
 	require.NoError(t, err)
 	require.Len(t, list, 4)
 	require.Equal(t, []Pass{PassForward, PassBoth}, []Pass{list[0].Pass, list[1].Pass})
 	require.InDelta(t, 3.5*TFLOPs(list[0], 1), TFLOPs(list[1], 1), 1e-12)
 	p.Pass = PassBackward
 	require.InDelta(t, 2.5*TFLOPs(list[0], 1), TFLOPs(p, 1), 1e-12)
-	_, err = AtPasses(make([]Problem, maxProblems), []Pass{PassForward, PassBoth})
+	_, err = Lists("pass=fwd,fwdbwd").cross(make([]Problem, maxProblems))
 	require.ErrorContains(t, err, "over 10000 problems")
 }
 

@@ -211,8 +211,8 @@ func TestPagesAreInRandomOrderAndEachOnce(t *testing.T) {
 
 func TestExtrasCross(t *testing.T) {
 	base := []Problem{{Shape: attention.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 1, Sk: 64}, Config: attention.Config{HeadDim: 64}}}
-	e := OptionSweep{PageSize: []int{0, 16}, KV: []attention.KVType{attention.KVSame, attention.KVInt8}, Split: []int{0, 2, 3}, HND: true, Window: attention.WindowOf(3, 0)}
-	list, err := e.Apply(base)
+	e := Lists("page-size=0,16 kv-dtype=same,int8 fixed-split=0,2,3 kv-layout=hnd window=3,0")
+	list, err := e.cross(base)
 	require.NoError(t, err)
 	require.Len(t, list, 12)
 	seen := map[string]bool{}
@@ -224,8 +224,8 @@ func TestExtrasCross(t *testing.T) {
 	}
 	require.Len(t, seen, 12, "a problem's name tells it from others")
 	for range 12 {
-		e.PageSize = append(e.PageSize, e.PageSize...)
+		e["page-size"] = append(e["page-size"], e["page-size"]...)
 	}
-	_, err = e.Apply(base)
+	_, err = e.cross(base)
 	require.ErrorContains(t, err, "over 10000")
 }

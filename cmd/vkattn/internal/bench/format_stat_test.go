@@ -79,7 +79,7 @@ func TestKeysOfRowsDiffer(t *testing.T) {
 		}
 		list, err := s.Problems(dtypes)
 		require.NoError(t, err)
-		list, err = AtPasses(list, s.Passes)
+		list, err = Sweep{}.OfSuite(list, s.Passes)
 		require.NoError(t, err)
 		for _, p := range list {
 			key := p.row("d").Key().String()

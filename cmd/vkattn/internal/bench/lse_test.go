@@ -15,18 +15,18 @@ import (
 
 func TestLSECrossesForwardPasses(t *testing.T) {
 	p := smallProblem(attention.F16)
-	list, err := AtPasses([]Problem{p}, []Pass{PassForward, PassBackward, PassBoth})
+	list, err := Lists("pass=fwd,bwd,fwdbwd").cross([]Problem{p})
 	require.NoError(t, err)
 	list = append(list, Problem{Ceiling: CeilingCopy})
-	same, err := AtLSE(list, nil)
+	same, err := Sweep{}.cross(list)
 	require.NoError(t, err)
 	require.Equal(t, list, same)
-	both, err := AtLSE(list, []bool{false, true})
+	both, err := Lists("lse=false,true").cross(list)
 	require.NoError(t, err)
 	with := p
 	with.LSE = true
 	require.Equal(t, append([]Problem{p, with}, list[1:]...), both)
-	_, err = AtLSE(make([]Problem, maxProblems), []bool{false, true})
+	_, err = Lists("lse=false,true").cross(make([]Problem, maxProblems))
 	require.ErrorContains(t, err, "over 10000 problems")
 }
 

@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"fmt"
 	"math"
-	"strings"
 
 	"vkattn/attention"
 	"vkattn/internal/hostmem"
@@ -23,56 +21,6 @@ type Options struct {
 	SharedKV    bool    `json:"shared_kv,omitzero"` // V is the first part of K's rows, as in latent attention
 	Sinks       bool    `json:"sinks,omitzero"`
 	ALiBi       bool    `json:"alibi,omitzero"`
-}
-
-func (f Options) String() string {
-	var parts []string
-	add := func(set bool, format string, args ...any) {
-		if set {
-			parts = append(parts, fmt.Sprintf(format, args...))
-		}
-	}
-	add(f.Lengths != "" && f.Packed, "packed %s", f.Lengths)
-	add(f.Lengths != "" && !f.Packed, "lengths %s", f.Lengths)
-	add(f.PageSize > 0 && !f.HND, "pages of %d", f.PageSize)
-	add(f.PageSize > 0 && f.HND, "pages of %d hnd", f.PageSize)
-	add(f.SparseRatio > 0, "sparse %g", f.SparseRatio)
-	add(f.Blocks > 0, "%g of blocks %dx%d", f.Blocks, f.BlockQ, f.BlockK)
-	add(f.SharedKV, "V in K")
-	add(f.Sinks, "sinks")
-	add(f.ALiBi, "alibi")
-	return strings.Join(parts, ", ")
-}
-
-// OptionText names the options of a problem, including the options of its Config and the
-// LSE of a forward pass.
-func (p Problem) OptionText() string {
-	var parts []string
-	c := p.Config
-	for _, f := range []struct {
-		set  bool
-		text string
-	}{
-		{c.KV != attention.KVSame, "kv " + c.KV.String()},
-		{c.Window.Given(), "window " + c.Window.String()},
-		{c.Softcap != 0, fmt.Sprintf("softcap %v", c.Softcap)},
-		{c.Dropout != 0, fmt.Sprintf("dropout %v", c.Dropout)},
-		{c.FixedSplit != 0, fmt.Sprintf("split %d", c.FixedSplit)},
-		{p.Options != (Options{}), p.Options.String()},
-		{p.LSE, "LSE"},
-	} {
-		if f.set {
-			parts = append(parts, f.text)
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
-// Plain reports whether a problem is without options, causal masks and LSE aside: attention
-// that every peer knows. Peers compute LSE whether they return it or not.
-func (p Problem) Plain() bool {
-	c := p.Config
-	return p.Options == (Options{}) && !c.Window.Given() && c.Softcap == 0 && c.Dropout == 0 && c.KV == attention.KVSame
 }
 
 // lengths returns the rows and keys of each sequence.

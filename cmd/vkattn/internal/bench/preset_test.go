@@ -17,9 +17,9 @@ func TestPresets(t *testing.T) {
 		got, err := ParsePreset(s.Name)
 		require.NoError(t, err)
 		require.Equal(t, s.Name, got.Name)
-		same, err := s.With(Sweep{}, OptionSweep{})
+		same, err := s.With(nil)
 		require.NoError(t, err)
-		require.Equal(t, s.Problems, same, "nothing on the command line changes nothing")
+		require.Len(t, same, len(s.problems))
 		for _, p := range same {
 			require.NoError(t, p.Shape.Validate())
 			require.NoError(t, p.Config.Validate())
@@ -35,45 +35,53 @@ func TestPresets(t *testing.T) {
 }
 
 func TestTheCommandLineReplacesWhatAPresetHas(t *testing.T) {
-	with := func(name string, lists Sweep, options OptionSweep) []Problem {
+	with := func(name, lists string) []Problem {
 		s, err := ParsePreset(name)
 		require.NoError(t, err)
-		list, err := s.With(lists, options)
+		list, err := s.With(Lists(lists))
 		require.NoError(t, err)
 		return list
 	}
-	list := with("gpt2-small", Sweep{SeqLen: []int{128, 256}, Heads: []int{4}, DType: []attention.DType{attention.BF16}}, OptionSweep{})
+	list := with("gpt2-small", "seqlen=128,256 nheads=4 dtype=bf16")
 	require.Len(t, list, 2)
-	require.Equal(t, attention.Shape{B: 8, Hq: 4, Hkv: 4, Sq: 256, Sk: 256}, list[1].Shape, "keys follow rows, KV heads follow heads")
+	require.Equal(t, attention.Shape{B: 8, Hq: 4, Hkv: 4, Sq: 256, Sk: 256}, list[1].Shape,
+		"keys follow rows, KV heads follow heads")
 	require.Equal(t, attention.BF16, list[1].Config.DType)
-	list = with("llama3-8b", Sweep{Batch: []int{4}, SeqLen: []int{1}, SeqLenK: []int{512}}, OptionSweep{PageSize: []int{0, 16}})
+	list = with("llama3-8b", "batch-size=4 seqlen=1 seqlen-k=512 page-size=0,16")
 	require.Len(t, list, 2)
 	require.Equal(t, attention.Shape{B: 4, Hq: 32, Hkv: 8, Sq: 1, Sk: 512}, list[1].Shape)
 	require.Equal(t, 16, list[1].PageSize)
-	require.Equal(t, "window 1023,0, softcap 30", with("gemma3-27b", Sweep{}, OptionSweep{Softcap: 30})[0].OptionText())
-	require.Equal(t, "window 5,0", with("mistral-7b", Sweep{}, OptionSweep{Window: attention.WindowOf(5, 0)})[0].OptionText())
-	require.Equal(t, 21, with("gemma2-9b", Sweep{HeadDim: []int{64}}, OptionSweep{})[0].Layers)
-	mla := with("deepseek-v3-mla", Sweep{SeqLenK: []int{256}}, OptionSweep{})
+	require.Equal(t, "window 1023,0, softcap 30", with("gemma3-27b", "softcap=30")[0].OptionText())
+	require.Equal(t, "window 5,0", with("mistral-7b", "window=5,0")[0].OptionText())
+	require.Equal(t, 21, with("gemma2-9b", "headdim=64")[0].Layers)
+	mla := with("deepseek-v3-mla", "seqlen-k=256")
 	require.True(t, mla[1].SharedKV)
 	require.Equal(t, attention.Shape{B: 8, Hq: 128, Hkv: 1, Sq: 1, Sk: 256}, mla[1].Shape)
+	require.Equal(t, attention.Shape{B: 2, Hq: 32, Hkv: 8, Sq: 9, Sk: 9}, with("llama3-8b", "varlen=9,5")[0].Shape)
 }
 
 // Suites ladder to presets print the columns of the published tables that they repeat.
 func TestPublishedTablesHaveTheirColumns(t *testing.T) {
 	for name, columns := range map[string][]string{
-		"ladder":  {"causal kernel time_ms perf_of_flash", "n_ctx causal kernel time_ms tflops perf_of_flash"},
-		"serving": {"line Q K tier ms reference reference ms speedup max abs reference max abs max difference NaN NaN ratio sparse ratio max error"},
-		"training": {"model_name kernel avg_forward_time total_forward_time avg_backward_time total_backward_time avg_total_time memory",
+		"ladder": {"causal kernel time_ms perf_of_flash", "n_ctx causal kernel time_ms tflops perf_of_flash"},
+		"serving": {"line Q K tier ms reference reference ms speedup max abs reference max abs max difference NaN NaN " +
+			"ratio sparse ratio max error"},
+		"training": {"model_name kernel avg_forward_time total_forward_time avg_backward_time total_backward_time " +
+			"avg_total_time memory",
 			"d_model seq_len kernel fwd(ms) bwd(ms) mem_before(MB)",
-			"seq_len d_model precision ft_coopmat2 bt_coopmat2 fbt_coopmat2 ft_flash bt_flash fbt_flash speedup_fwd speedup_bwd speedup_tot"},
-		"gqa-grid": {"causal dtype bs seqlen_q seqlen_kv heads kv_heads headdim baseline TFLOP/s baseline ms ABLATION no barrier TFLOP/s ABLATION no barrier ms ABLATION no softmax TFLOP/s ABLATION no softmax ms flash TFLOP/s flash ms"},
-		"presets":  {"name device tier tile B Hq Hkv Sq Sk D Dv causal dtype ms min ms mean ms median +- ms max layers ms of all layers TFLOP/s TFLOP/s mean TFLOP/s peak x flash max error memory"},
+			"seq_len d_model precision ft_coopmat2 bt_coopmat2 fbt_coopmat2 ft_flash bt_flash fbt_flash speedup_fwd " +
+				"speedup_bwd speedup_tot"},
+		"gqa-grid": {"causal dtype bs seqlen_q seqlen_kv heads kv_heads headdim baseline TFLOP/s baseline ms ABLATION " +
+			"no barrier TFLOP/s ABLATION no barrier ms ABLATION no softmax TFLOP/s ABLATION no softmax ms flash TFLOP/s " +
+			"flash ms"},
+		"presets": {"name device tier tile B Hq Hkv Sq Sk D Dv causal dtype ms min ms mean ms median +- ms max layers " +
+			"ms of all layers TFLOP/s TFLOP/s mean TFLOP/s peak x flash max error memory"},
 	} {
 		s, err := ParseSuite(name)
 		require.NoError(t, err)
 		list, err := s.Problems(s.Types(nil))
 		require.NoError(t, err)
-		list, err = AtPasses(list, s.Passes)
+		list, err = Sweep{}.OfSuite(list, s.Passes)
 		require.NoError(t, err)
 		var rows []*Row
 		for i, p := range list {

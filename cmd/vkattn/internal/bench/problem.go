@@ -49,64 +49,6 @@ func (p Problem) String() string {
 	return s
 }
 
-// Sweep holds the lists whose cross product is a benchmark. HeadsKV, SeqLenK and HeadDimV
-// may be empty: they then equal Heads, SeqLen and HeadDim. The others have a value.
-type Sweep struct {
-	Batch, Heads, HeadsKV, SeqLen, SeqLenK, HeadDim, HeadDimV []int
-	Causal                                                    []attention.Causal
-	DType                                                     []attention.DType
-}
-
-// maxProblems bounds the cross product. A larger one is a mistake in a list.
-const maxProblems = 10000
-
-// Problems is the cross product of the lists; the length varies fastest.
-func (s *Sweep) Problems() ([]Problem, error) {
-	follow := func(list []int) []int {
-		if len(list) == 0 {
-			return []int{0}
-		}
-		return list
-	}
-	either := func(v, other int) int {
-		if v == 0 {
-			return other
-		}
-		return v
-	}
-	headsKV, seqLenK, headDimV := follow(s.HeadsKV), follow(s.SeqLenK), follow(s.HeadDimV)
-	count := 1
-	for _, n := range []int{len(s.DType), len(s.HeadDim), len(headDimV), len(s.Causal), len(s.Batch), len(s.Heads), len(headsKV), len(s.SeqLen), len(seqLenK)} {
-		if count *= n; count > maxProblems {
-			return nil, fmt.Errorf("the sweep has over %d problems", maxProblems)
-		}
-	}
-	var out []Problem
-	for _, dtype := range s.DType {
-		for _, d := range s.HeadDim {
-			for _, dv := range headDimV {
-				for _, causal := range s.Causal {
-					for _, b := range s.Batch {
-						for _, hq := range s.Heads {
-							for _, hkv := range headsKV {
-								for _, sq := range s.SeqLen {
-									for _, sk := range seqLenK {
-										out = append(out, Problem{
-											Shape:  attention.Shape{B: b, Hq: hq, Hkv: either(hkv, hq), Sq: sq, Sk: either(sk, sq)},
-											Config: attention.Config{DType: dtype, HeadDim: d, HeadDimV: either(dv, d), Causal: causal},
-										})
-									}
-								}
-							}
-						}
-					}
-				}
-			}
-		}
-	}
-	return out, nil
-}
-
 // row returns a row of the problem without results.
 func (p Problem) row(device string) *Row {
 	if p.Ceiling != "" {

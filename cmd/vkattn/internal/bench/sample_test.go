@@ -48,20 +48,19 @@ func TestTheBudgetBoundsTheSample(t *testing.T) {
 }
 
 func TestProblemsAreTheCrossProduct(t *testing.T) {
-	s := Sweep{Batch: []int{1, 2}, Heads: []int{8}, SeqLen: []int{64, 128}, HeadDim: []int{32, 64},
-		Causal: []attention.Causal{attention.CausalNone, attention.TopLeft}, DType: []attention.DType{attention.F16}}
+	s := Lists("batch-size=1,2 nheads=8 seqlen=64,128 headdim=32,64 causal=none,top-left dtype=f16")
 	list, err := s.Problems()
 	require.NoError(t, err)
 	require.Len(t, list, 16)
 	require.Equal(t, Problem{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 8, Sq: 64, Sk: 64}, Config: attention.Config{HeadDim: 32, HeadDimV: 32}}, list[0])
 	require.Equal(t, 128, list[1].Shape.Sk, "lengths vary fastest, and Sk follows Sq")
-	s.HeadsKV, s.SeqLenK, s.HeadDimV = []int{1, 2}, []int{256}, []int{16}
+	s = s.With(Lists("nheads-kv=1,2 seqlen-k=256 headdim-v=16"))
 	list, err = s.Problems()
 	require.NoError(t, err)
 	require.Len(t, list, 32)
 	require.Equal(t, Problem{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 1, Sq: 64, Sk: 256}, Config: attention.Config{HeadDim: 32, HeadDimV: 16}}, list[0])
 	for range 10 {
-		s.SeqLen = append(s.SeqLen, s.SeqLen...)
+		s["seqlen"] = append(s["seqlen"], s["seqlen"]...)
 	}
 	_, err = s.Problems()
 	require.ErrorContains(t, err, "over 10000")

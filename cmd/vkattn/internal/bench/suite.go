@@ -12,7 +12,7 @@ import (
 type Suite struct {
 	Name  string
 	About string
-	parts []Sweep
+	parts []string  // texts of sweeps
 	list  []Problem // further problems, in each storage type
 	typed bool      // problems of the list have storage types; --dtype replaces them
 	// Baselines, DTypes and Passes apply unless --against, --dtype or --pass name others.
@@ -27,77 +27,62 @@ type Suite struct {
 	Shrinks bool
 }
 
-var (
-	full               = []attention.Causal{attention.CausalNone}
-	topLeft            = []attention.Causal{attention.TopLeft}
-	everyPass          = []Pass{PassForward, PassBackward, PassBoth}
-	fullAndTopLeft     = []attention.Causal{attention.CausalNone, attention.TopLeft}
-	fullAndBottomRight = []attention.Causal{attention.CausalNone, attention.BottomRight}
-)
+var everyPass = []Pass{PassForward, PassBackward, PassBoth}
 
 // Suites lists them in the order of the help text.
 var Suites = []Suite{
-	{Name: "forward", About: "batch 16, 8 heads, head dims 64 and 128, lengths 1024 to 16384, full and causal", parts: []Sweep{
-		{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{1024, 2048, 4096, 8192, 16384}, HeadDim: []int{64, 128}, Causal: fullAndTopLeft},
-	}},
-	// The numbers of heads keep the work of a row near the work of a row of the forward
-	// suite.
-	{Name: "dims", About: "head dims 32, 96, 192, 256 and 192/128 at length 4096, full and causal", parts: []Sweep{
-		{Batch: []int{1}, Heads: []int{32}, SeqLen: []int{4096}, HeadDim: []int{32, 96}, Causal: fullAndTopLeft},
-		{Batch: []int{1}, Heads: []int{16}, SeqLen: []int{4096}, HeadDim: []int{192, 256}, Causal: fullAndTopLeft},
-		{Batch: []int{1}, Heads: []int{16}, SeqLen: []int{4096}, HeadDim: []int{192}, HeadDimV: []int{128}, Causal: fullAndTopLeft},
+	{Name: "forward", About: "batch 16, 8 heads, head dims 64 and 128, lengths 1024 to 16384, full and causal",
+		parts: []string{"batch-size=16 nheads=8 seqlen=1024-16384*2 headdim=64,128 causal=none,top-left"}},
+	// The numbers of heads keep the work of a row near the work of a row of the forward suite.
+	{Name: "dims", About: "head dims 32, 96, 192, 256 and 192/128 at length 4096, full and causal", parts: []string{
+		"batch-size=1 nheads=32 seqlen=4096 headdim=32,96 causal=none,top-left",
+		"batch-size=1 nheads=16 seqlen=4096 headdim=192,256 causal=none,top-left",
+		"batch-size=1 nheads=16 seqlen=4096 headdim=192 headdim-v=128 causal=none,top-left",
 	}},
 	// A square and a rectangle of the same size, each with and without grouping:
 	// their TFLOP/s are to be compared with one another.
-	{Name: "gqa", About: "32 query heads over 32 and 8, square and 1024 x 4096, full and bottom-right", parts: []Sweep{
-		{Batch: []int{1}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{4096}, HeadDim: []int{64, 128}, Causal: fullAndBottomRight},
-		{Batch: []int{4}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, SeqLenK: []int{4096}, HeadDim: []int{64, 128},
-			Causal: fullAndBottomRight},
+	{Name: "gqa", About: "32 query heads over 32 and 8, square and 1024 x 4096, full and bottom-right", parts: []string{
+		"batch-size=1 nheads=32 nheads-kv=32,8 seqlen=4096 headdim=64,128 causal=none,bottom-right",
+		"batch-size=4 nheads=32 nheads-kv=32,8 seqlen=1024 seqlen-k=4096 headdim=64,128 causal=none,bottom-right",
 	}},
 	{Name: "ablation", About: "the shapes of gqa-grid, for --ablate", list: gqaGrid()},
-	{Name: "cuda", About: "batch 16, 8 heads, head dims 64, 128 and (batch 8) 256, lengths 2048 to 16384, full and causal", parts: []Sweep{
-		{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{64, 128}, Causal: fullAndTopLeft},
-		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{256}, Causal: fullAndTopLeft},
+	{Name: "cuda", About: "batch 16, 8 heads, head dims 64, 128 and (batch 8) 256, lengths 2048 to 16384, full and " +
+		"causal", parts: []string{
+		"batch-size=16 nheads=8 seqlen=2048-16384*2 headdim=64,128 causal=none,top-left",
+		"batch-size=8 nheads=8 seqlen=2048-16384*2 headdim=256 causal=none,top-left",
 	}},
-	{Name: "decode", About: "one row over 128 MiB to 1 GiB of K and V: contiguous, paged, quantized, sparse, of different lengths",
+	{Name: "decode", About: "one row over 128 MiB to 1 GiB of K and V: contiguous, paged, quantized, sparse, of " +
+		"different lengths",
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
-	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, backward and both",
-		parts: []Sweep{
-			{Batch: []int{8}, Heads: []int{1}, SeqLen: []int{256, 1024, 4096, 8192, 16384, 32768, 65536},
-				HeadDim: []int{16, 32, 64, 128}, Causal: full},
-		}, DTypes: []attention.DType{attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
-	{Name: "plain", About: "one causal head, head dims 16 to 128, lengths 128 to 65536, in bf16 and f32: forward, backward and both",
-		parts: []Sweep{
-			{Batch: []int{1}, Heads: []int{1}, SeqLen: []int{128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536},
-				HeadDim: []int{16, 32, 64, 128}, Causal: topLeft},
-		}, DTypes: []attention.DType{attention.BF16, attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
+	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, " +
+		"backward and both",
+		parts:  []string{"batch-size=8 nheads=1 seqlen=256,1024-4096*4,8192-65536*2 headdim=16-128*2 causal=none"},
+		DTypes: []attention.DType{attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
+	{Name: "plain", About: "one causal head, head dims 16 to 128, lengths 128 to 65536, in bf16 and f32: forward, " +
+		"backward and both",
+		parts:  []string{"batch-size=1 nheads=1 seqlen=128-65536*2 headdim=16-128*2 causal=top-left"},
+		DTypes: []attention.DType{attention.BF16, attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
 	{Name: "models",
-		About: "attention of all layers of transformers with 12, 24 and 36 layers, batch 4, length 1024, in bf16: forward, backward and both",
-		list:  models(), DTypes: []attention.DType{attention.BF16}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
-	{Name: "ceilings", About: "what the device reaches at most: a copy, products from registers, launches, dispatches and barriers",
+		About: "attention of all layers of transformers with 12, 24 and 36 layers, batch 4, length 1024, in bf16: " +
+			"forward, backward and both",
+		list: models(), DTypes: []attention.DType{attention.BF16}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
+	{Name: "ceilings", About: "what the device reaches at most: a copy, products from registers, launches, " +
+		"dispatches and barriers",
 		list: ceilings(), typed: true},
 	{Name: "ladder", About: "steps v1 to v8 of the kernel's development on one shape, and the problems of forward",
 		list: ladder(), Shrinks: true},
-	{Name: "serving", About: "grouped prefill and decode: padded, packed, paged and sparse, each compared with a reference",
+	{Name: "serving", About: "grouped prefill and decode: padded, packed, paged and sparse, each compared with a " +
+		"reference",
 		list: serving(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}, Shrinks: true},
 	{Name: "training", About: "forward, backward and both: problems of models, alone and plain",
 		list: training(), typed: true, Passes: everyPass, Shrinks: true, Baselines: []Baseline{BaselinePlain}},
-	{Name: "gqa-grid", About: "batch 16, 4 and 1 of 1024 x 1024, 1024 x 4096 and 4096 x 4096, 32 heads over 32 and 8, head dim 128, " +
+	{Name: "gqa-grid", About: "batch 16, 4 and 1 of 1024 x 1024, 1024 x 4096 and 4096 x 4096, 32 heads over 32 and " +
+		"8, head dim 128, " +
 		"also without barriers and softmax",
-		list: gqaGrid(), Shrinks: true, Ablations: []attention.Ablation{attention.AblateNone, attention.AblateBarrier, attention.AblateSoftmax}},
-	{Name: "presets", About: "forward passes of GPT, BERT and short to very long sequences", list: presetSuite(), Shrinks: true},
-}
-
-// models is the attention of one layer of the transformers of 768, 1024 and 1280 channels.
-func models() (list []Problem) {
-	for _, m := range []struct {
-		name          string
-		heads, layers int
-	}{{"small", 12, 12}, {"medium", 16, 24}, {"large", 20, 36}} {
-		list = append(list, Problem{Shape: attention.Shape{B: 4, Hq: m.heads, Hkv: m.heads, Sq: 1024, Sk: 1024},
-			Config: attention.Config{HeadDim: 64, HeadDimV: 64, Causal: attention.TopLeft}, Line: m.name, Layers: m.layers})
-	}
-	return list
+		list: gqaGrid(), Shrinks: true, Ablations: []attention.Ablation{attention.AblateNone, attention.AblateBarrier,
+			attention.AblateSoftmax}},
+	{Name: "presets", About: "forward passes of GPT, BERT and short to very long sequences", list: presetSuite(),
+		Shrinks: true},
 }
 
 // ParseSuite finds one of Suites. An error also offers the names of other suites that the
@@ -129,8 +114,11 @@ func (s *Suite) Types(given []attention.DType) []attention.DType {
 func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
 	var out []Problem
 	for _, part := range s.parts {
-		part.DType = dtypes
-		list, err := part.Problems()
+		of := Lists(part)
+		for _, t := range dtypes {
+			of["dtype"] = append(of["dtype"], t)
+		}
+		list, err := of.Problems()
 		if err != nil {
 			return nil, err
 		}
@@ -155,14 +143,4 @@ func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
 		out[i].Suite = s.Name
 	}
 	return out, nil
-}
-
-// Has reports whether the lists of the sweep select a problem. An empty list selects all.
-func (s *Sweep) Has(p Problem) bool {
-	has := func(list []int, v int) bool { return len(list) == 0 || slices.Contains(list, v) }
-	shape, c := p.Shape, p.Config
-	return has(s.Batch, shape.B) && has(s.Heads, shape.Hq) && has(s.HeadsKV, shape.KVHeads()) &&
-		has(s.SeqLen, shape.Sq) && has(s.SeqLenK, shape.Sk) && has(s.HeadDim, c.HeadDim) && has(s.HeadDimV, c.ValueDim()) &&
-		(len(s.Causal) == 0 || slices.Contains(s.Causal, c.Causal)) &&
-		(len(s.DType) == 0 || slices.Contains(s.DType, c.DType) || p.Ceiling != "" && !p.Ceiling.typed())
 }

@@ -27,13 +27,15 @@ func TestSuites(t *testing.T) {
 	for _, d := range []int{64, 128} {
 		for _, s := range []int{1024, 2048, 4096, 8192, 16384} {
 			for _, c := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
-				require.Contains(t, forward, Problem{Suite: "forward", Shape: attention.Shape{B: 16, Hq: 8, Hkv: 8, Sq: s, Sk: s}, Config: attention.Config{HeadDim: d, HeadDimV: d, Causal: c}})
+				require.Contains(t, forward, Problem{Suite: "forward", Shape: attention.Shape{B: 16, Hq: 8, Hkv: 8, Sq: s, Sk: s},
+					Config: attention.Config{HeadDim: d, HeadDimV: d, Causal: c}})
 			}
 		}
 	}
 	require.Len(t, suiteProblems(t, "forward", f16, attention.BF16), 40)
 	require.Len(t, suiteProblems(t, "dims", f16), 10)
-	require.Contains(t, suiteProblems(t, "dims", f16), Problem{Suite: "dims", Shape: attention.Shape{B: 1, Hq: 16, Hkv: 16, Sq: 4096, Sk: 4096}, Config: attention.Config{HeadDim: 192, HeadDimV: 128}})
+	require.Contains(t, suiteProblems(t, "dims", f16), Problem{Suite: "dims", Shape: attention.Shape{B: 1, Hq: 16,
+		Hkv: 16, Sq: 4096, Sk: 4096}, Config: attention.Config{HeadDim: 192, HeadDimV: 128}})
 	require.Len(t, suiteProblems(t, "ablation", f16), 12)
 	require.Len(t, suiteProblems(t, "ladder", f16), 2+20)
 	require.Len(t, suiteProblems(t, "cuda", f16), 24)
@@ -47,25 +49,52 @@ func TestSuites(t *testing.T) {
 		}
 	}
 	_, err := ParseSuite("everything")
-	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, decode, alone, plain, models, ceilings, ladder, serving, training, gqa-grid, presets")
+	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, decode, alone, plain, models, ceilings, "+
+		"ladder, serving, training, gqa-grid, presets")
 }
 
 func TestASweepNarrows(t *testing.T) {
 	p := suiteProblems(t, "gqa", attention.F16)[0]
-	for s, want := range map[*Sweep]bool{
-		{}:                        true,
-		{Batch: []int{1}}:         true,
-		{Batch: []int{2}}:         false,
-		{Heads: []int{32, 1}}:     true,
-		{HeadsKV: []int{4}}:       false,
-		{SeqLen: []int{1024}}:     false,
-		{SeqLenK: []int{1024}}:    false,
-		{HeadDim: []int{64, 128}}: true,
-		{HeadDimV: []int{32}}:     false,
-		{Causal: []attention.Causal{attention.CausalNone}}: p.Config.Causal == attention.CausalNone,
-		{Causal: []attention.Causal{attention.TopLeft}}:    false,
-		{DType: []attention.DType{attention.BF16}}:         false,
+	for text, want := range map[string]bool{
+		"":                 true,
+		"batch-size=1":     true,
+		"batch-size=2":     false,
+		"nheads=32,1":      true,
+		"nheads-kv=4":      false,
+		"seqlen=1024":      false,
+		"seqlen-k=1024":    false,
+		"headdim=64,128":   true,
+		"headdim-v=32":     false,
+		"causal=none":      p.Config.Causal == attention.CausalNone,
+		"causal=top-left":  false,
+		"dtype=bf16":       false,
+		"page-size=0,16":   true,
+		"page-size=16":     false,
+		"kv-dtype=int8":    false,
+		"sparse-ratio=0.5": false,
+		"pass=bwd":         true,
 	} {
-		require.Equal(t, want, s.Has(p), "%+v", *s)
+		require.Equal(t, want, Lists(text).Has(p), text)
+	}
+}
+
+// Each option is one row of Axes: what the row says is enough for a name that tells problems apart, for the
+// list of problems that peers take and for the flag.
+func TestEachOptionHasARow(t *testing.T) {
+	for text, want := range map[string]string{
+		"kv-dtype=int8": "kv int8", "window=5,-1": "window 5,-1", "softcap=30": "softcap 30", "dropout=0.1": "dropout 0.1",
+		"fixed-split=2": "split 2",
+		"varlen=3*1/9":  "packed 3*1/9", "varlen=7 padded=true": "lengths 7/7", "page-size=16": "pages of 16",
+		"page-size=16 kv-layout=hnd": "pages of 16 hnd",
+		"sparse-ratio=0.02":          "sparse 0.02", "block-ratio=0.5": "0.5 of blocks 64x64",
+		"block-ratio=0.5 block-size=16,32": "0.5 of blocks 16x32",
+		"shared-kv=true":                   "V in K", "sinks=true": "sinks", "alibi=true": "alibi", "lse=true": "LSE",
+		"alibi=true window=1,2 page-size=8 kv-dtype=fp8": "kv fp8, window 1,2, pages of 8, alibi",
+	} {
+		list, err := Lists("batch-size=1 nheads=2 seqlen=9 headdim=32 " + text).Problems()
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		require.Equal(t, want, list[0].OptionText())
+		require.Equal(t, text == "fixed-split=2" || text == "lse=true", list[0].Plain(), text)
 	}
 }

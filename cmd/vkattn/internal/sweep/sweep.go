@@ -119,3 +119,86 @@ func Words[T comparable](list string, parse func(string) (T, error)) ([]T, error
 	}
 	return out, nil
 }
+
+// UpTo returns a parser of integers from 0 to most.
+func UpTo(most int) func(string) (int, error) {
+	return func(s string) (int, error) {
+		n, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil || n < 0 || n > most {
+			return 0, fmt.Errorf("%q is not a number from 0 to %d", s, most)
+		}
+		return n, nil
+	}
+}
+
+// Share parses a ratio. A ratio of 1 becomes 0, which means no list at all.
+func Share(s string) (float64, error) {
+	x, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+	if err != nil || !(x > 0 && x <= 1) {
+		return 0, fmt.Errorf("%q is not a share above 0 and at most 1", s)
+	}
+	if x == 1 {
+		return 0, nil
+	}
+	return x, nil
+}
+
+// Bool parses true and false.
+func Bool(s string) (bool, error) {
+	switch s = strings.TrimSpace(s); s {
+	case "true", "false":
+		return s == "true", nil
+	}
+	return false, fmt.Errorf("%q is neither true nor false", s)
+}
+
+// Either parses one of two names of something: false is the first.
+func Either(s, what, no, yes string) (bool, error) {
+	switch strings.ToLower(s) {
+	case no:
+		return false, nil
+	case yes:
+		return true, nil
+	}
+	return false, fmt.Errorf("unknown %s %q, want %s or %s", what, s, no, yes)
+}
+
+// Pair returns a parser of two numbers with a comma between them, each at least a number.
+func Pair(least int) func(string) ([2]int, error) {
+	return func(s string) (pair [2]int, err error) {
+		first, second, ok := strings.Cut(s, ",")
+		a, errA := strconv.Atoi(strings.TrimSpace(first))
+		b, errB := strconv.Atoi(strings.TrimSpace(second))
+		if !ok || errA != nil || errB != nil || min(a, b) < least || max(a, b) > largest {
+			return pair, fmt.Errorf("%q: want two numbers from %d to %d, such as 128,64", s, least, largest)
+		}
+		return [2]int{a, b}, nil
+	}
+}
+
+// Positive parses a finite number above 0.
+func Positive(s string) (float32, error) {
+	v, err := strconv.ParseFloat(s, 32)
+	if err != nil || !(float32(v) > 0) || math.IsInf(v, 0) {
+		return 0, errors.New("want a finite number above 0 that a float32 holds")
+	}
+	return float32(v), nil
+}
+
+// Probability parses a number from 0 on and below 1.
+func Probability(s string) (float32, error) {
+	v, err := strconv.ParseFloat(s, 32)
+	if err != nil || !(v >= 0 && float32(v) < 1) {
+		return 0, errors.New("want a probability of at least 0 and below 1")
+	}
+	return float32(v), nil
+}
+
+// Percentage parses a share above 0 and below 1 that is given as a percentage: "5%" or "5".
+func Percentage(s string) (float64, error) {
+	v, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(s), "%"), 64)
+	if err != nil || !(v > 0 && v < 100) {
+		return 0, fmt.Errorf("%q is not a percentage above 0 and below 100, such as 5%%", s)
+	}
+	return v / 100, nil
+}

@@ -152,11 +152,11 @@ func TestLSEOfSuitesAndPresets(t *testing.T) {
 		without, with int
 	}{
 		{benchFlags{suite: "forward"}, 20, 0},
-		{benchFlags{suite: "forward", optionSweepFlags: optionSweepFlags{withLSE: "true"}}, 0, 20},
-		{benchFlags{suite: "forward", optionSweepFlags: optionSweepFlags{withLSE: "false,true"}}, 20, 20},
-		{benchFlags{suite: "models", optionSweepFlags: optionSweepFlags{withLSE: "true"}}, 6, 3},
-		{benchFlags{suite: "ceilings,ladder", takesCeilings: true, optionSweepFlags: optionSweepFlags{withLSE: "true"}}, 8, 22},
-		{benchFlags{preset: "gpt3,short", optionSweepFlags: optionSweepFlags{withLSE: "false,true"}}, 2, 2},
+		{benchFlags{suite: "forward", lists: axisTexts{"lse": "true"}}, 0, 20},
+		{benchFlags{suite: "forward", lists: axisTexts{"lse": "false,true"}}, 20, 20},
+		{benchFlags{suite: "models", lists: axisTexts{"lse": "true"}}, 6, 3},
+		{benchFlags{suite: "ceilings,ladder", takesCeilings: true, lists: axisTexts{"lse": "true"}}, 8, 22},
+		{benchFlags{preset: "gpt3,short", lists: axisTexts{"lse": "false,true"}}, 2, 2},
 	} {
 		without, with := count(c.o)
 		require.Equal(t, [2]int{c.without, c.with}, [2]int{without, with}, "%+v", c.o)
@@ -249,7 +249,8 @@ func TestImpossibleListsNeedNoDevice(t *testing.T) {
 			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 		}
 	}
-	for _, o := range []benchFlags{{headsKV: "3"}, {headDimV: "512"}, {headDim: "576", headDimV: "512"}, {optionSweepFlags: optionSweepFlags{kv: "q8_0"}}} {
+	for _, o := range []benchFlags{{lists: axisTexts{"nheads-kv": "3"}}, {lists: axisTexts{"headdim-v": "512"}}, {lists: axisTexts{"headdim": "576", "headdim-v": "512"}},
+		{lists: axisTexts{"kv-dtype": "q8_0"}}} {
 		o.format = "md"
 		_, err := o.plan(bench.Formats)
 		require.NoError(t, err)

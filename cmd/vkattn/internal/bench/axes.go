@@ -1,0 +1,426 @@
+package bench
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/sweep"
+	"vkattn/internal/hostmem"
+)
+
+// Axis is a property of problems: a flag, the values that its text has, and the field of a problem that they
+// set. An option of a call is one row of Axes: flags, suites, presets and the texts of rows iterate over it.
+type Axis struct {
+	Flag, Usage string // without Usage it has no flag, but suites and presets have it
+	Kind        string // the name of a value in help texts, if Usage does not give one
+	Alone       string // the value of the flag without one
+	Single      bool   // one value for all problems, not a list
+	value
+
+	label string               // of an option: how it is named in rows, with its value
+	text  func(Problem) string // of an option, in place of label
+
+	inSuites inSuites
+	ranks    bool // several ranks take the option
+	plain    bool // of an option: peers take the problem
+}
+
+// inSuites is what the values of an axis do with the problems of a suite.
+type inSuites uint8
+
+const (
+	refused inSuites = iota // the suite says it
+	narrows                 // they select problems
+	crosses                 // each problem has each value
+)
+
+// value gives access to the field of an axis.
+type value struct {
+	parse func(string) ([]any, error)
+	get   func(*Problem) any
+	set   func(*Problem, any)
+	zero  any
+}
+
+// field is the value of a field of a problem. What follows from it is set by then.
+func field[T comparable](parse func(string) ([]T, error), of func(*Problem) *T, then ...func(*Problem)) value {
+	var zero T
+	return value{
+		parse: anys(parse),
+		get:   func(p *Problem) any { return *of(p) },
+		set: func(p *Problem, v any) {
+			*of(p) = v.(T)
+			for _, f := range then {
+				f(p)
+			}
+		},
+		zero: zero,
+	}
+}
+
+func anys[T any](parse func(string) ([]T, error)) func(string) ([]any, error) {
+	return func(text string) (list []any, err error) {
+		values, err := parse(text)
+		for _, v := range values {
+			list = append(list, v)
+		}
+		return list, err
+	}
+}
+
+// words parses a list by the parser of its items, one a single value.
+func words[T comparable](parse func(string) (T, error)) func(string) ([]T, error) {
+	return func(list string) ([]T, error) { return sweep.Words(list, parse) }
+}
+
+func one[T comparable](parse func(string) (T, error)) func(string) ([]T, error) {
+	return func(text string) ([]T, error) {
+		v, err := parse(text)
+		return []T{v}, err
+	}
+}
+
+// Usages of flags that `vkattn run` has too.
+const (
+	KVLayoutUsage = "layout of a page: nhd [page size, Hkv, D] or hnd [Hkv, page size, D]"
+	WindowUsage   = "keys left,right of its own position that a row attends to; -1: no limit"
+	SoftcapUsage  = "scores become softcap * tanh(score / softcap)"
+	DropoutUsage  = "probability with which a weight is dropped, below 1; the others are multiplied by 1 / (1 - `p`)"
+)
+
+// Axes lists the axes in the order of help texts. The values of the last vary fastest.
+var Axes = []*Axis{
+	{Flag: "layers", value: field(sweep.Ints, func(p *Problem) *int { return &p.Layers })},
+	{Flag: "dtype", Usage: "`list` of storage types: f16, bf16, f32", inSuites: narrows, ranks: true,
+		value: field(words(attention.ParseDType), func(p *Problem) *attention.DType { return &p.Config.DType })},
+	{Flag: "headdim", Usage: "`list` of head dims of Q and K", inSuites: narrows, ranks: true,
+		value: field(sweep.Ints, func(p *Problem) *int { return &p.Config.HeadDim },
+			func(p *Problem) { p.Config.HeadDimV = p.Config.HeadDim })},
+	{Flag: "headdim-v", Usage: "`list` of head dims of V and O (default: as --headdim)", inSuites: narrows, ranks: true,
+		value: field(sweep.Ints, func(p *Problem) *int { return &p.Config.HeadDimV })},
+	{Flag: "causal", Usage: "`list` of causal masks: none, top-left, bottom-right", inSuites: narrows, ranks: true,
+		value: field(words(attention.ParseCausal), func(p *Problem) *attention.Causal { return &p.Config.Causal })},
+	{Flag: "batch-size", Usage: "`list` of batch sizes", inSuites: narrows, ranks: true,
+		value: field(sweep.Ints, func(p *Problem) *int { return &p.Shape.B })},
+	{Flag: "nheads", Usage: "`list` of query head counts", inSuites: narrows, ranks: true,
+		value: field(sweep.Ints, func(p *Problem) *int { return &p.Shape.Hq },
+			func(p *Problem) { p.Shape.Hkv = p.Shape.Hq })},
+	{Flag: "nheads-kv", Usage: "`list` of key/value head counts (default: as --nheads)", inSuites: narrows, ranks: true,
+		value: field(sweep.Ints, func(p *Problem) *int { return &p.Shape.Hkv })},
+	{Flag: "seqlen", Usage: "`list` of query lengths", inSuites: narrows, ranks: true,
+		value: field(sweep.Ints, func(p *Problem) *int { return &p.Shape.Sq }, func(p *Problem) { p.Shape.Sk = p.Shape.Sq })},
+	{Flag: "seqlen-k", Usage: "`list` of key lengths (default: as --seqlen)", inSuites: narrows, ranks: true,
+		value: field(sweep.Ints, func(p *Problem) *int { return &p.Shape.Sk })},
+
+	{Flag: "kv-dtype", Usage: "`list` of storage types of K and V: same, int8, fp8, q8_0, q4_0", label: "kv %v",
+		inSuites: narrows,
+		value:    field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.KV })},
+	{Flag: "window", Usage: WindowUsage, Kind: "left,right", Single: true, label: "window %v", ranks: true,
+		value: field(one(ParseWindow), func(p *Problem) *attention.Window { return &p.Config.Window },
+			(*Problem).needAlignment)},
+	{Flag: "softcap", Usage: SoftcapUsage, Kind: "float", Single: true, label: "softcap %v", ranks: true,
+		value: field(one(sweep.Positive), func(p *Problem) *float32 { return &p.Config.Softcap })},
+	{Flag: "dropout", Usage: DropoutUsage, Single: true, label: "dropout %v", ranks: true,
+		value: field(one(sweep.Probability), func(p *Problem) *float32 { return &p.Config.Dropout })},
+	{Flag: "fixed-split", Usage: "`list` of fixed numbers of splits of the keys; 0: chosen for the device",
+		label: "split %v", ranks: true, plain: true,
+		value: field(words(sweep.UpTo(attention.MaxStates)), func(p *Problem) *int { return &p.Config.FixedSplit })},
+	{Flag: "varlen", Usage: "`list` of sequences: KEYS, ROWS/KEYS, or N*ROWS/KEYS for N equal ones; without ROWS a " +
+		"sequence has --seqlen rows, or as many as keys",
+		Kind: "list", Single: true, value: field(one(func(text string) (Lengths, error) { return ParseLengths(text, 0) }),
+			func(p *Problem) *Lengths { return &p.Lengths }, (*Problem).pack),
+		text: func(p Problem) string {
+			if p.Packed {
+				return "packed " + string(p.Lengths)
+			}
+			return "lengths " + string(p.Lengths)
+		}},
+	{Flag: "padded", Usage: "pad the sequences of --varlen to the longest (default: packed)", Kind: "bool", Alone: "true",
+		Single: true,
+		value: value{anys(one(sweep.Bool)), func(*Problem) any { return false },
+			func(p *Problem, v any) { p.Packed = p.Packed && !v.(bool) }, false}},
+	{Flag: "page-size", Usage: "`list` of page sizes of a paged KV cache; the pages lie in random order; 0: " +
+		"contiguous K and V", inSuites: narrows,
+		value: field(words(sweep.UpTo(attention.MaxLength)), func(p *Problem) *int { return &p.PageSize }),
+		text: func(p Problem) string {
+			if p.HND {
+				return fmt.Sprintf("pages of %d hnd", p.PageSize)
+			}
+			return fmt.Sprintf("pages of %d", p.PageSize)
+		}},
+	{Flag: "kv-layout", Usage: KVLayoutUsage + " (default nhd)", Kind: "layout", Single: true,
+		value: field(one(ParseHND), func(p *Problem) *bool { return &p.HND },
+			func(p *Problem) { p.HND = p.HND && p.PageSize > 0 })},
+	{Flag: "sparse-ratio", Usage: "`list` of ratios of sparse tokens: the share of the tokens of a sequence that a " +
+		"KV head attends to, such as 0.02; 1 is all",
+		label: "sparse %v", inSuites: narrows,
+		value: field(words(sweep.Share), func(p *Problem) *float64 { return &p.Options.SparseRatio })},
+	{Flag: "block-ratio", Usage: "`list` of ratios of a block mask: the share of the blocks of keys that a block of " +
+		"rows attends to; 1 is all",
+		value: field(words(sweep.Share), func(p *Problem) *float64 { return &p.Blocks },
+			func(p *Problem) { p.setBlock([2]int{64, 64}) }),
+		text: func(p Problem) string { return fmt.Sprintf("%g of blocks %dx%d", p.Blocks, p.BlockQ, p.BlockK) }},
+	{Flag: "block-size", Usage: "rows,keys of a block of --block-ratio, powers of two from 16 (default 64,64)",
+		Kind: "rows,keys", Single: true,
+		value: value{anys(one(sweep.Pair(1))), func(p *Problem) any { return [2]int{p.BlockQ, p.BlockK} },
+			func(p *Problem, v any) { p.setBlock(v.([2]int)) }, [2]int{}}},
+	{Flag: "shared-kv", Usage: "V is the first part of each row of K, as in multi-head latent attention (--headdim " +
+		"576 --headdim-v 512)", Kind: "bool", Alone: "true",
+		Single: true, label: "V in K", value: field(one(sweep.Bool), func(p *Problem) *bool { return &p.SharedKV })},
+	{Flag: "sinks", Usage: "one attention sink per head: a logit in the row sum, without a value", Kind: "bool",
+		Alone: "true", Single: true, label: "sinks",
+		value: field(one(sweep.Bool), func(p *Problem) *bool { return &p.Sinks })},
+	{Flag: "alibi", Usage: "ALiBi slopes", Kind: "bool", Alone: "true", Single: true, label: "alibi",
+		value: field(one(sweep.Bool), func(p *Problem) *bool { return &p.ALiBi }, (*Problem).needAlignment)},
+	{Flag: "align", Usage: "alignment of rows with keys for --window and --alibi without a causal mask: top-left or " +
+		"bottom-right (default bottom-right)",
+		Kind: "causal", Single: true, ranks: true,
+		value: value{anys(one(attention.ParseCausal)), func(p *Problem) any { return p.Config.Align },
+			func(p *Problem, v any) {
+				if p.Config.Align != attention.CausalNone && v != attention.CausalNone {
+					p.Config.Align = v.(attention.Causal)
+				}
+			}, attention.CausalNone}},
+
+	{Flag: "pass", Usage: "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or " +
+		"fwdbwd, one row each (default: as the suite says, else fwd)",
+		inSuites: crosses, ranks: true, value: field(words(ParsePass), func(p *Problem) *Pass { return &p.Pass })},
+	{Flag: "lse", Usage: "`list` of false and true: whether forward calls also return LSE, as training and merging " +
+		"need it; --lse is --lse=true; --lse=false,true is " +
+		"a row of each. Calls with LSE have other tiles. Rows of other passes always have LSE", Alone: "true", label: "LSE",
+		inSuites: crosses, plain: true,
+		value: field(words(sweep.Bool), func(p *Problem) *bool { return &p.LSE })},
+}
+
+// AxisOf is the axis of a flag.
+func AxisOf(flag string) *Axis {
+	return Axes[slices.IndexFunc(Axes, func(a *Axis) bool { return a.Flag == flag })]
+}
+
+// needAlignment aligns the rows of a window or of ALiBi with the keys where no causal mask does.
+func (p *Problem) needAlignment() {
+	if p.Config.Causal == attention.CausalNone && (p.Config.Window.Given() || p.ALiBi) {
+		p.Config.Align = attention.BottomRight
+	}
+}
+
+func (p *Problem) pack() {
+	p.Packed = true
+	p.Lengths.bound(&p.Shape)
+}
+
+func (p *Problem) setBlock(size [2]int) {
+	if p.Blocks > 0 {
+		p.BlockQ, p.BlockK = size[0], size[1]
+	}
+}
+
+// Shapes reports whether the axis is one of the sizes, the mask and the storage type, which every command
+// that takes sweeps has.
+func (a *Axis) Shapes() bool { return a.inSuites == narrows && !a.isOption() }
+
+func (a *Axis) isOption() bool { return a.label != "" || a.text != nil }
+
+// OnRanks reports whether several ranks take the axis.
+func (a *Axis) OnRanks() bool { return a.ranks }
+
+// option is the option in words, empty if a problem does not have it.
+func (a *Axis) option(p Problem) string {
+	v := a.get(&p)
+	switch {
+	case !a.isOption(), v == a.zero:
+		return ""
+	case a.text != nil:
+		return a.text(p)
+	case strings.Contains(a.label, "%"):
+		return fmt.Sprintf(a.label, v)
+	}
+	return a.label
+}
+
+// Parse parses the text of the flag.
+func (a *Axis) Parse(text string) ([]any, error) { return a.parse(text) }
+
+// maxProblems bounds a cross product. A larger one is a mistake in a list.
+const maxProblems = 10000
+
+// cross gives each problem of a list each of the values; without values the list is as it was. Ceilings have
+// no axes. A backward pass always reads LSE.
+func (a *Axis) cross(list []Problem, values []any) (out []Problem, err error) {
+	if len(values) == 0 {
+		return list, nil
+	}
+	if hostmem.Product(len(list), len(values)) > maxProblems {
+		return nil, fmt.Errorf("the sweep has over %d problems", maxProblems)
+	}
+	for _, p := range list {
+		if p.Ceiling != "" || a.Flag == "lse" && p.Pass != PassForward {
+			out = append(out, p)
+			continue
+		}
+		for _, v := range values {
+			q := p
+			a.set(&q, v)
+			out = append(out, q)
+		}
+	}
+	return out, nil
+}
+
+// Sweep has lists of values by the flags of their axes. Their cross product is a benchmark.
+type Sweep map[string][]any
+
+// Lists is the sweep of a text such as "batch-size=1 seqlen=1024-4096*2 causal=none,top-left", of the program itself.
+func Lists(text string) Sweep {
+	s := Sweep{}
+	for _, word := range strings.Fields(text) {
+		flag, list, _ := strings.Cut(word, "=")
+		values, err := AxisOf(flag).parse(list)
+		if err != nil {
+			panic(fmt.Sprintf("%s: %v", word, err))
+		}
+		s[flag] = values
+	}
+	return s
+}
+
+// ListOf are the values of an axis as they are.
+func ListOf[T any](s Sweep, flag string) (list []T) {
+	for _, v := range s[flag] {
+		list = append(list, v.(T))
+	}
+	return list
+}
+
+// With is the sweep with the lists of another in place of its own. The sequences of --varlen replace batch
+// and lengths.
+func (s Sweep) With(given Sweep) Sweep {
+	out := maps.Clone(s)
+	maps.Copy(out, given)
+	if len(out["varlen"]) > 0 {
+		for _, flag := range []string{"batch-size", "seqlen", "seqlen-k"} {
+			delete(out, flag)
+		}
+	}
+	return out
+}
+
+// Problems is the cross product of the lists.
+func (s Sweep) Problems() ([]Problem, error) { return s.cross([]Problem{{}}) }
+
+func (s Sweep) cross(list []Problem) (_ []Problem, err error) {
+	for _, a := range Axes {
+		if list, err = a.cross(list, s[a.Flag]); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range list {
+		if dv, d := p.Config.ValueDim(), p.Config.HeadDim; p.SharedKV && dv > d {
+			return nil, fmt.Errorf("head dim %d of V is over head dim %d of K, in whose rows it lies", dv, d)
+		}
+	}
+	return list, nil
+}
+
+// OfSuite are the problems of a suite that the lists select, with its passes unless the lists have some.
+// Storage types select nothing but ceilings: a suite runs once in each.
+func (s Sweep) OfSuite(list []Problem, passes []Pass) (out []Problem, err error) {
+	crossed := Sweep{"lse": s["lse"], "pass": s["pass"]}
+	if len(crossed["pass"]) == 0 {
+		for _, p := range passes {
+			crossed["pass"] = append(crossed["pass"], p)
+		}
+	}
+	list, err = crossed.cross(list)
+	return slices.DeleteFunc(list, func(p Problem) bool { return !s.Has(p) }), err
+}
+
+// Has reports whether the lists that narrow a suite select a problem of it. An empty list selects all.
+func (s Sweep) Has(p Problem) bool {
+	for _, a := range Axes {
+		untyped := a.Flag == "dtype" && p.Ceiling != "" && !p.Ceiling.typed()
+		if list := s[a.Flag]; a.inSuites == narrows && len(list) > 0 && !untyped && !slices.Contains(list, a.get(&p)) {
+			return false
+		}
+	}
+	return true
+}
+
+// Narrows reports whether lists select problems of a suite.
+func (s Sweep) Narrows() bool {
+	return slices.ContainsFunc(Axes, func(a *Axis) bool {
+		return a.inSuites == narrows && a.Flag != "dtype" && len(s[a.Flag]) > 0
+	})
+}
+
+// NotInSuites is the flag of a list that no suite takes, empty if there is none.
+func (s Sweep) NotInSuites() string {
+	for _, a := range Axes {
+		if a.inSuites == refused && len(s[a.Flag]) > 0 {
+			return a.Flag
+		}
+	}
+	return ""
+}
+
+// Some reports whether a list has a value that is not zero.
+func (s Sweep) Some(flag string) bool {
+	a := AxisOf(flag)
+	return slices.ContainsFunc(s[flag], func(v any) bool { return v != a.zero })
+}
+
+// Impossible returns the error of a value that no problem of a list can have, given the error of each: nil if
+// the problem is possible.
+func Impossible(list []Problem, wrong []error) error {
+	for _, a := range Axes {
+		possible := map[any]bool{}
+		for i := range list {
+			possible[a.get(&list[i])] = possible[a.get(&list[i])] || wrong[i] == nil
+		}
+		for i := range list {
+			if !possible[a.get(&list[i])] {
+				return wrong[i]
+			}
+		}
+	}
+	return nil
+}
+
+// OptionText names the options of a problem, including the options of its Config and the
+// LSE of a forward pass.
+func (p Problem) OptionText() string {
+	var parts []string
+	for _, a := range Axes {
+		if text := a.option(p); text != "" {
+			parts = append(parts, text)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (f Options) String() string { return Problem{Options: f}.OptionText() }
+
+// Plain reports whether a problem is without options, causal masks and LSE aside: attention
+// that every peer knows. Peers compute LSE whether they return it or not.
+func (p Problem) Plain() bool {
+	for _, a := range Axes {
+		if a.isOption() && !a.plain && a.get(&p) != a.zero {
+			return false
+		}
+	}
+	return true
+}
+
+// ParseWindow parses the keys left and right of a row that it attends to.
+func ParseWindow(text string) (attention.Window, error) {
+	n, err := sweep.Pair(-1)(text)
+	return attention.WindowOf(n[0], n[1]), err
+}
+
+// ParseHND parses the layout of a page: true is [Hkv, page size, D].
+func ParseHND(text string) (bool, error) {
+	return sweep.Either(text, "layout", "nhd", "hnd")
+}
