@@ -48,7 +48,10 @@ func NewPrinter(f Format, w io.Writer, info *RunInfo) Printer[*Row] {
 	case "gobench":
 		return newGobenchPrinter(w, info)
 	}
-	return Collect(func(rows []*Row, info *RunInfo) error { return (&mdPrinter{w, rows}).print(info) })
+	return Collect(func(rows []*Row, info *RunInfo) error {
+		_, err := io.WriteString(w, markdownOf(rows, info))
+		return err
+	})
 }
 
 // NewJSONPrinter prints rows of any type to w in the format json or jsonl.

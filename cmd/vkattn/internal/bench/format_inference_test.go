@@ -123,9 +123,7 @@ func TestTablesOfSeveralSuites(t *testing.T) {
 		{append(decodeRows(), servingRows()...), golden("decode") + "\n" + golden("serving")},
 		{append(servingRows(), decodeRows()...), golden("serving") + "\n" + golden("decode")},
 	} {
-		var out bytes.Buffer
-		require.NoError(t, (&mdPrinter{w: &out, rows: c.rows}).print(info))
-		require.Equal(t, c.want, out.String())
+		require.Equal(t, c.want, markdownOf(c.rows, info))
 	}
 }
 
@@ -160,10 +158,10 @@ func TestTheFastestCopyIsTheMeasure(t *testing.T) {
 	row := func(name string, bytes uint64, speed float64) *Row {
 		return &Row{Tier: name, Peer: true, Status: OK, KVBytes: bytes, TBs: speed}
 	}
-	p := &mdPrinter{rows: []*Row{row("flash", 10, 9), row("torch-copy", 10, 4), row("copy.2", 10, 2), row("torch-copy", 20, 8)}}
-	require.Equal(t, "75.0%", p.ofCopy(row("scalar", 10, 3)))
-	require.Equal(t, "-", p.ofCopy(row("scalar", 30, 3)), "a copy of other bytes is no measure")
-	require.Equal(t, "-", p.ofCopy(p.rows[1]))
-	p.rows[1].Status = Broken
-	require.Equal(t, "150.0%", p.ofCopy(row("scalar", 10, 3)))
+	rows := []*Row{row("flash", 10, 9), row("torch-copy", 10, 4), row("copy.2", 10, 2), row("torch-copy", 20, 8)}
+	require.Equal(t, "75.0%", ofCopy(row("scalar", 10, 3), rows))
+	require.Equal(t, "-", ofCopy(row("scalar", 30, 3), rows), "a copy of other bytes is no measure")
+	require.Equal(t, "-", ofCopy(rows[1], rows))
+	rows[1].Status = Broken
+	require.Equal(t, "150.0%", ofCopy(row("scalar", 10, 3), rows))
 }

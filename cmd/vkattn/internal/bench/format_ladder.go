@@ -10,80 +10,47 @@ import (
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
-// ladder prints a table for each shape with a line for each kernel: the peers, then the
+// ladderTables has a table for each shape with a line for each kernel: the peers, then the
 // variants with their speed as a share of each peer's.
-func (p *mdPrinter) ladder(info *RunInfo) error {
-	several := len(tiersOf(p.rows)) > 1
-	for i, group := range groupBy(p.rows, ladderTitle) {
-		columns := []string{"causal<", "kernel<", "time_ms"}
-		for _, other := range info.others() {
-			columns = append(columns, "perf_of_"+other)
-		}
-		m := markdown.New(columns...)
+func ladderTables(rows []*Row, info *RunInfo) string {
+	several := len(tiersOf(rows)) > 1
+	var texts []string
+	for _, group := range groupBy(rows, ladderTitle) {
+		var lines []*Row
 		for _, cell := range groupBy(group.rows, func(r *Row) string { return r.Causal.String() }) {
 			slices.SortStableFunc(cell.rows, func(a, b *Row) int { return rank(a) - rank(b) })
-			for _, r := range cell.rows {
-				row := []any{r.Causal, kernelLabel(r, several), timeOrStatus(r)}
-				for _, other := range info.others() {
-					row = append(row, percent(r, other))
-				}
-				m.Row(row...)
-			}
+			lines = append(lines, cell.rows...)
 		}
-		gap := ""
-		if i > 0 {
-			gap = "\n"
-		}
-		tiers := strings.Join(tiersOf(group.rows), " and ")
-		if _, err := fmt.Fprintf(p.w, "%s%s, %s on %s\n\n", gap, group.title, tiers, group.rows[0].Device); err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintln(p.w, m); err != nil {
-			return err
-		}
+		t := markdown.Of(lines, append([]mdColumn{causalColumn,
+			{Title: "kernel<", Cell: func(r *Row) any { return kernelLabel(r, several) }},
+			{Title: "time_ms", Cell: func(r *Row) any { return timeOrStatus(r) }},
+		}, versusColumns("perf_of_", info, percent)...))
+		texts = append(texts, fmt.Sprintf("%s, %s on %s\n\n%v\n", group.title, strings.Join(tiersOf(group.rows), " and "),
+			group.rows[0].Device, t))
 	}
-	if err := p.notes(); err != nil {
-		return err
-	}
-	return p.comparisons()
+	return strings.Join(texts, "\n") + notes(rows) + comparisons(rows)
 }
 
-// ladderSuite prints the ladder, and a table of speeds for each head dim.
-func (p *mdPrinter) ladderSuite(info *RunInfo) error {
-	if ladder := linesOf(p.rows, lineLadder); len(ladder) > 0 {
-		if err := (&mdPrinter{w: p.w, rows: ladder}).ladder(info); err != nil {
-			return err
-		}
+// ladderSuite has the ladder, and a table of speeds for each head dim.
+func ladderSuite(rows []*Row, info *RunInfo) (text string) {
+	if ladder := linesOf(rows, lineLadder); len(ladder) > 0 {
+		text = ladderTables(ladder, info)
 	}
-	rest := &mdPrinter{w: p.w, rows: linesOf(p.rows, lineSpeed)}
-	for _, group := range groupBy(rest.rows, func(r *Row) string {
+	rest := linesOf(rows, lineSpeed)
+	for _, group := range groupBy(rest, func(r *Row) string {
 		return fmt.Sprintf("batch %d, %d heads, head_dim %d, %v", r.B, r.Hq, r.D, r.DType)
 	}) {
-		columns := []string{"n_ctx", "causal<", "kernel<", "time_ms", "tflops"}
-		for _, other := range info.others() {
-			columns = append(columns, "perf_of_"+other)
-		}
-		m := markdown.New(columns...)
 		slices.SortStableFunc(group.rows, func(a, b *Row) int { return a.Sq - b.Sq })
-		for _, r := range group.rows {
-			speed := "-"
-			if r.Status == OK {
-				speed = Digits(r.TFLOPs)
-			}
-			row := []any{r.Sk, r.Causal, r.Who(), timeOrStatus(r), speed}
-			for _, other := range info.others() {
-				row = append(row, percent(r, other))
-			}
-			m.Row(row...)
-		}
-		if _, err := fmt.Fprintf(p.w, "\n%s\n\n%s\n", group.title, m); err != nil {
-			return err
-		}
+		t := markdown.Of(group.rows, append([]mdColumn{
+			{Title: "n_ctx", Cell: func(r *Row) any { return r.Sk }},
+			causalColumn,
+			{Title: "kernel<", Cell: func(r *Row) any { return r.Who() }},
+			{Title: "time_ms", Cell: func(r *Row) any { return timeOrStatus(r) }},
+			{Title: "tflops", Cell: cell((*Row).ok, func(r *Row) any { return Digits(r.TFLOPs) })},
+		}, versusColumns("perf_of_", info, percent)...))
+		text += fmt.Sprintf("\n%s\n\n%s\n", group.title, t)
 	}
-	if err := rest.notes(); err != nil {
-		return err
-	}
-	return rest.comparisons()
+	return text + notes(rest) + comparisons(rest)
 }
 
 // ladderTitle is the title of a table: the problem without its mask, which has a column.
@@ -116,34 +83,17 @@ func kernelLabel(r *Row, tier bool) string {
 	return label
 }
 
-func timeOrStatus(r *Row) string {
-	if r.Status == OK {
-		return strconv.FormatFloat(r.Ms.Median, 'f', 3, 64)
-	}
-	return string(r.Status)
-}
-
-func percent(r *Row, other string) string {
-	x, ok := r.Versus[other]
-	if !ok || r.Status != OK {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f%%", 100*x)
-}
-
-// ablations prints a line for each problem. Each kernel and each ablation has its own
+// ablationTable has a line for each problem. Each kernel and each ablation has its own
 // columns, so that the speed of an ablation is not taken for a result.
-func (p *mdPrinter) ablations(*RunInfo) error {
-	several := len(tiersOf(p.rows)) > 1
+func ablationTable(rows []*Row) string {
+	several := len(tiersOf(rows)) > 1
 	label := func(r *Row) string {
-		var l string
+		l := "baseline"
 		switch {
 		case r.Peer:
 			return r.Tier
 		case r.Ablation != "":
 			l = "ABLATION no " + r.Ablation
-		default:
-			l = "baseline"
 		}
 		if r.Variant != "" {
 			l = r.Variant + " " + l
@@ -153,54 +103,52 @@ func (p *mdPrinter) ablations(*RunInfo) error {
 		}
 		return l
 	}
-	m := markdown.New("causal<", "dtype<", "bs", "seqlen_q", "seqlen_kv", "heads", "kv_heads", "headdim")
-	options := slices.ContainsFunc(p.rows, func(r *Row) bool { return r.OptionText != "" })
-	if options {
-		m.Column("options<")
-	}
-	var labels []string
-	for _, r := range p.rows {
-		if l := label(r); !slices.Contains(labels, l) {
-			labels = append(labels, l)
-			m.Column(l + " TFLOP/s")
-			m.Column(l + " ms")
-		}
-	}
-	for _, line := range groupBy(p.rows, func(r *Row) string { return r.Problem().String() }) {
-		r := line.rows[0]
-		dim := strconv.Itoa(r.D)
-		if r.Dv != r.D {
-			dim += "/" + strconv.Itoa(r.Dv)
-		}
-		cells := []any{r.Causal, r.DType, r.B, r.Sq, r.Sk, r.Hq, r.Hkv, dim}
-		if options {
-			cells = append(cells, r.OptionText)
-		}
-		for _, l := range labels {
-			speed, ms := "-", "-"
-			for _, r := range line.rows {
-				switch {
-				case label(r) != l:
-				case r.Status == OK:
-					speed, ms = Digits(r.TFLOPs), Digits(r.Ms.Median)
-				case r.Status == Ablated:
-					speed, ms = Digits(r.AblationTFLOPs), Digits(r.Ms.Median)
-				default:
-					speed = string(r.Status)
-				}
+	type column = markdown.Column[*titled]
+	of := func(text func(r *Row) any) func(*titled) any { return func(g *titled) any { return text(g.rows[0]) } }
+	columns := []column{
+		{Title: "causal<", Cell: of(func(r *Row) any { return r.Causal })},
+		{Title: "dtype<", Cell: of(func(r *Row) any { return r.DType })},
+		{Title: "bs", Cell: of(func(r *Row) any { return r.B })},
+		{Title: "seqlen_q", Cell: of(func(r *Row) any { return r.Sq })},
+		{Title: "seqlen_kv", Cell: of(func(r *Row) any { return r.Sk })},
+		{Title: "heads", Cell: of(func(r *Row) any { return r.Hq })},
+		{Title: "kv_heads", Cell: of(func(r *Row) any { return r.Hkv })},
+		{Title: "headdim", Cell: of(func(r *Row) any {
+			if r.Dv != r.D {
+				return fmt.Sprintf("%d/%d", r.D, r.Dv)
 			}
-			cells = append(cells, speed, ms)
+			return strconv.Itoa(r.D)
+		})},
+		{Title: "options<", Optional: true, Cell: of(func(r *Row) any { return r.OptionText })},
+	}
+	for _, kernel := range groupBy(rows, label) {
+		last := func(text func(*Row) string) func(*titled) any {
+			return func(g *titled) any {
+				out := markdown.None
+				for _, r := range g.rows {
+					if label(r) == kernel.title {
+						out = text(r)
+					}
+				}
+				return out
+			}
 		}
-		m.Row(cells...)
+		columns = append(columns, column{Title: kernel.title + " TFLOP/s", Cell: last(func(r *Row) string {
+			if !r.timed() {
+				return string(r.Status)
+			}
+			return Digits(r.TFLOPs + r.AblationTFLOPs)
+		})}, column{Title: kernel.title + " ms", Cell: last(func(r *Row) string {
+			if !r.timed() {
+				return markdown.None
+			}
+			return Digits(r.Ms.Median)
+		})})
 	}
-	if _, err := fmt.Fprintln(p.w, m); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprint(p.w, "\nAn ABLATION leaves out a part of the work to show what the part costs. Its output is wrong by\n"+
-		"design and not verified, and its TFLOP/s count the whole problem: it is not a result.\n"); err != nil {
-		return err
-	}
-	return p.notes()
+	t := markdown.Of(groupBy(rows, func(r *Row) string { return r.Problem().String() }), columns)
+	return fmt.Sprintln(t) + "\nAn ABLATION leaves out a part of the work to show what the part costs. Its output is " +
+		"wrong by\n" +
+		"design and not verified, and its TFLOP/s count the whole problem: it is not a result.\n" + notes(rows)
 }
 
 // tiersOf lists the tiers of rows without peers.
@@ -210,29 +158,6 @@ func tiersOf(rows []*Row) []string {
 		if !r.Peer && !slices.Contains(out, r.Tier) {
 			out = append(out, r.Tier)
 		}
-	}
-	return out
-}
-
-// titled is a group of rows with the same title.
-type titled struct {
-	title string
-	rows  []*Row
-}
-
-// groupBy groups rows by title, in the order of first occurrence.
-func groupBy(rows []*Row, title func(*Row) string) []*titled {
-	var out []*titled
-	at := map[string]*titled{}
-	for _, r := range rows {
-		t := title(r)
-		g := at[t]
-		if g == nil {
-			g = &titled{title: t}
-			at[t] = g
-			out = append(out, g)
-		}
-		g.rows = append(g.rows, r)
 	}
 	return out
 }

@@ -2,59 +2,43 @@ package bench
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/internal/hostmem"
 )
 
-// mdPrinter prints at the end, as it aligns columns. The suite of a row decides which table it
-// stands in: results, serving, decode, the ladder of variants or ablations. Ceilings have one of
-// their own.
-type mdPrinter struct {
-	w    io.Writer
-	rows []*Row
-}
+// mdColumn is a column of a table of rows.
+type mdColumn = markdown.Column[*Row]
 
-func (p *mdPrinter) print(info *RunInfo) error {
-	isCeiling := func(r *Row) bool { return r.Ceiling != "" }
-	var limits []*Row
-	for _, r := range p.rows {
-		if isCeiling(r) {
-			limits = append(limits, r)
-		}
-	}
-	p.rows = slices.DeleteFunc(p.rows, isCeiling)
-	tables := groupBy(p.rows, func(r *Row) string { return tableOf(r.Problem().Suite) })
+// markdownOf are the tables of rows. The suite of a row decides which table it stands in: results, serving,
+// decode, the ladder of variants or ablations. Ceilings have one of their own.
+func markdownOf(rows []*Row, info *RunInfo) string {
+	limits := filter(rows, func(r *Row) bool { return r.Ceiling != "" })
+	rows = filter(rows, func(r *Row) bool { return r.Ceiling == "" })
+	tables := groupBy(rows, func(r *Row) string { return tableOf(r.Problem().Suite) })
 	if len(tables)+len(limits) == 0 {
 		tables = []*titled{{}} // a table without rows
 	}
-	var err error
-	for i, g := range tables {
-		if i > 0 {
-			_, err = fmt.Fprintln(p.w)
-		}
-		if err == nil {
-			err = (&mdPrinter{w: p.w, rows: g.rows}).table(g.title, info.of(g.rows))
-		}
-		if err != nil {
-			return err
-		}
+	var texts []string
+	for _, g := range tables {
+		texts = append(texts, tableText(g.title, g.rows, info.of(g.rows)))
 	}
 	if len(limits) > 0 {
-		if len(tables) > 0 {
-			_, err = fmt.Fprintln(p.w)
-		}
-		if err == nil {
-			err = p.ceilings(limits)
-		}
+		texts = append(texts, ceilingTable(limits))
 	}
-	if err == nil && info.Shrunk {
-		_, err = fmt.Fprintf(p.w, "\nShapes are cut down for a CPU: one sequence, a 16th of the rows and keys, at most %d heads.\n", smallHeads)
+	text := strings.Join(texts, "\n")
+	if info.Shrunk {
+		text += fmt.Sprintf("\nShapes are cut down for a CPU: one sequence, a 16th of the rows and keys, at most %d "+
+			"heads.\n", smallHeads)
 	}
-	return err
+	return text
+}
+
+func filter(rows []*Row, keep func(*Row) bool) []*Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r *Row) bool { return !keep(r) })
 }
 
 // Tables of suites. Other suites have the table of results.
@@ -86,139 +70,200 @@ func (i *RunInfo) of(rows []*Row) *RunInfo {
 	return &part
 }
 
-func (p *mdPrinter) table(name string, info *RunInfo) error {
-	layout := p.results
-	switch name {
-	case tableServing:
-		layout = p.serving
-	case tableDecode:
-		layout = p.decode
-	case tableLadder:
-		return p.ladderSuite(info)
-	case tableTraining:
-		return p.training(info)
-	case tableWide:
-		info.Wide = true
+// tableText is a table with the lines below it.
+func tableText(name string, rows []*Row, info *RunInfo) string {
+	with := func(has func(*Row) bool) bool { return slices.ContainsFunc(rows, has) }
+	switch {
+	case name == tableLadder:
+		return ladderSuite(rows, info)
+	case name == tableTraining:
+		return trainingTables(rows)
+	case with(func(r *Row) bool { return r.Ablation != "" }):
+		return ablationTable(rows)
+	case with(func(r *Row) bool { return r.Variant != "" }):
+		return ladderTables(rows, info)
+	case name == tableServing:
+		return servingTable(rows)
+	case name == tableDecode:
+		return decodeTable(rows, info)
 	}
-	for _, r := range p.rows {
-		if r.Ablation != "" {
-			layout = p.ablations
-			break
-		}
-		if r.Variant != "" {
-			layout = p.ladder
-		}
-	}
-	return layout(info)
+	info.Wide = info.Wide || name == tableWide
+	return fmt.Sprintln(markdown.Of(rows, resultColumns(rows, info))) + comparisons(rows)
 }
 
-// mdColumn is a column of the table of results: its title as markdown.New takes it, whether the
-// table has it, and its cell in a row.
-type mdColumn struct {
-	title string
-	shown bool
-	cell  func(*Row) any
+// cell is a cell of rows that have it, and markdown.None in the others.
+func cell(known func(*Row) bool, of func(*Row) any) func(*Row) any {
+	return func(r *Row) any {
+		if !known(r) {
+			return markdown.None
+		}
+		return of(r)
+	}
 }
 
-// results prints a line for each row, and the comparisons with peers below.
-func (p *mdPrinter) results(info *RunInfo) error {
-	var shown []mdColumn
-	m := markdown.New()
-	for _, c := range p.columns(info) {
-		if c.shown {
-			shown = append(shown, c)
-			m.Column(c.title)
-		}
-	}
-	for _, r := range p.rows {
-		var cells []any
-		for _, c := range shown {
-			cells = append(cells, c.cell(r))
-		}
-		m.Row(cells...)
-	}
-	if _, err := fmt.Fprintln(p.w, m); err != nil {
-		return err
-	}
-	return p.comparisons()
+// shapeColumns are those of sizes, without the mask and the storage type.
+var shapeColumns = []mdColumn{
+	{Title: "B", Cell: func(r *Row) any { return r.B }},
+	{Title: "Hq", Cell: func(r *Row) any { return r.Hq }},
+	{Title: "Hkv", Cell: func(r *Row) any { return r.Hkv }},
+	{Title: "Sq", Cell: func(r *Row) any { return r.Sq }},
+	{Title: "Sk", Cell: func(r *Row) any { return r.Sk }},
+	{Title: "D", Cell: func(r *Row) any { return r.D }},
+	{Title: "Dv", Cell: func(r *Row) any { return r.Dv }},
 }
 
-// columns lists the columns in their order. Those that follow from others are for wide tables
-// alone.
-func (p *mdPrinter) columns(info *RunInfo) []mdColumn {
-	in := func(has func(*Row) bool) bool { return slices.ContainsFunc(p.rows, has) }
-	timed := func(text func(Summary) string) func(*Row) any {
-		return func(r *Row) any {
-			if r.Status != OK {
-				return "-"
-			}
-			return text(r.Ms)
+// The columns of several tables.
+var (
+	causalColumn  = mdColumn{Title: "causal<", Cell: func(r *Row) any { return r.Causal }}
+	dtypeColumn   = mdColumn{Title: "dtype<", Cell: func(r *Row) any { return r.DTypeText() }}
+	optionColumn  = mdColumn{Title: "options<", Optional: true, Cell: func(r *Row) any { return r.OptionText }}
+	noteColumn    = mdColumn{Title: "note<", Optional: true, Cell: func(r *Row) any { return r.Note() }}
+	errorColumn   = mdColumn{Title: "max error", Cell: func(r *Row) any { return checkedError(r) }}
+	versusColumns = func(prefix string, info *RunInfo, text func(*Row, string) string) (list []mdColumn) {
+		for _, other := range info.others() {
+			list = append(list, mdColumn{Title: prefix + other, Cell: func(r *Row) any { return text(r, other) }})
 		}
+		return list
 	}
+)
+
+// msColumns are the columns of times, in milliseconds or by a factor in another unit.
+func msColumns(unit string, factor float64, wide bool) []mdColumn {
+	timed := func(of func(Summary) float64) func(*Row) any {
+		return cell((*Row).ok, func(r *Row) any { return Digits(factor * of(r.Ms)) })
+	}
+	return []mdColumn{
+		{Title: unit + " min", Cell: timed(func(s Summary) float64 { return s.Min })},
+		{Title: unit + " mean", Cell: timed(func(s Summary) float64 { return s.Mean }), Hidden: !wide},
+		{Title: unit + " median", Cell: timed(func(s Summary) float64 { return s.Median })},
+		{Title: "+-", Cell: cell((*Row).ok, func(r *Row) any { return noiseText(r.Ms) })},
+		{Title: unit + " max", Cell: timed(func(s Summary) float64 { return s.Max })},
+	}
+}
+
+// resultColumns lists the columns of results in their order. Those that follow from others are for wide
+// tables alone.
+func resultColumns(rows []*Row, info *RunInfo) []mdColumn {
+	in := func(has func(*Row) bool) bool { return slices.ContainsFunc(rows, has) }
 	speed := func(of func(*Row) float64) func(*Row) any {
-		return func(r *Row) any {
-			if r.Status != OK || IsCopy(r.Name()) {
-				return "-"
-			}
-			return Digits(of(r))
-		}
+		return cell(func(r *Row) bool { return r.ok() && !IsCopy(r.Name()) }, func(r *Row) any { return Digits(of(r)) })
 	}
 	use := func(of func(*Row) uint64) func(*Row) any { // peers and baselines have no uses of memory
-		return func(r *Row) any {
-			if r.PlainBytes == 0 {
-				return "-"
-			}
-			return hostmem.Bytes(of(r))
-		}
+		return cell(func(r *Row) bool { return r.PlainBytes > 0 }, func(r *Row) any { return hostmem.Bytes(of(r)) })
 	}
 	wide := info.Wide
-	layers := in(func(r *Row) bool { return r.Layers > 0 })
-	uses := wide && in(func(r *Row) bool { return r.PlainBytes > 0 })
-	list := []mdColumn{
-		{"name<", in(func(r *Row) bool { return r.Line != "" }), func(r *Row) any { return r.Line }},
-		{"device<", true, func(r *Row) any { return r.Device }},
-		{"tier<", true, func(r *Row) any { return r.Name() }},
-		{"tile<", true, func(r *Row) any { return r.Tile }},
-		{"B", true, func(r *Row) any { return r.B }},
-		{"Hq", true, func(r *Row) any { return r.Hq }},
-		{"Hkv", true, func(r *Row) any { return r.Hkv }},
-		{"Sq", true, func(r *Row) any { return r.Sq }},
-		{"Sk", true, func(r *Row) any { return r.Sk }},
-		{"D", true, func(r *Row) any { return r.D }},
-		{"Dv", true, func(r *Row) any { return r.Dv }},
-		{"causal<", true, func(r *Row) any { return r.Causal }},
-		{"dtype<", true, func(r *Row) any { return r.DType }},
-		{"pass<", in(func(r *Row) bool { return r.Pass != PassForward }), func(r *Row) any { return r.Pass }},
-		{"ms min", true, timed(func(s Summary) string { return Digits(s.Min) })},
-		{"ms mean", wide, timed(func(s Summary) string { return Digits(s.Mean) })},
-		{"ms median", true, timed(func(s Summary) string { return Digits(s.Median) })},
-		{"+-", true, timed(noiseText)},
-		{"ms max", true, timed(func(s Summary) string { return Digits(s.Max) })},
-		{"layers", layers, layersText},
-		{"ms of all layers", layers, layersTime},
-		{"TFLOP/s", true, func(r *Row) any {
+	layers := func(r *Row) bool { return r.Layers > 0 }
+	return slices.Concat([]mdColumn{
+		{Title: "name<", Optional: true, Cell: func(r *Row) any { return r.Line }},
+		{Title: "device<", Cell: func(r *Row) any { return r.Device }},
+		{Title: "tier<", Cell: func(r *Row) any { return r.Name() }},
+		{Title: "tile<", Cell: func(r *Row) any { return r.Tile }},
+	}, shapeColumns, []mdColumn{
+		causalColumn, dtypeColumn,
+		{Title: "pass<", Hidden: !in(func(r *Row) bool { return r.Pass != PassForward }),
+			Cell: func(r *Row) any { return r.Pass }},
+	}, msColumns("ms", 1, wide), []mdColumn{
+		{Title: "layers", Optional: true, Cell: cell(layers, func(r *Row) any { return r.Layers })},
+		{Title: "ms of all layers", Hidden: !in(layers),
+			Cell: cell(func(r *Row) bool { return layers(r) && r.ok() },
+				func(r *Row) any { return Digits(float64(r.Layers) * r.Ms.Median) })},
+		{Title: "TFLOP/s", Cell: func(r *Row) any {
 			if r.Status == Fail || r.Status == OOM {
 				return string(r.Status)
 			}
 			return speed(func(r *Row) float64 { return r.TFLOPs })(r)
 		}},
-		{"TFLOP/s mean", wide, speed(func(r *Row) float64 { return r.MeanTFLOPs })},
-		{"TFLOP/s peak", wide, speed(func(r *Row) float64 { return r.PeakTFLOPs })},
+		{Title: "TFLOP/s mean", Hidden: !wide, Cell: speed(func(r *Row) float64 { return r.MeanTFLOPs })},
+		{Title: "TFLOP/s peak", Hidden: !wide, Cell: speed(func(r *Row) float64 { return r.PeakTFLOPs })},
+	}, versusColumns("x ", info, ratio), []mdColumn{
+		errorColumn,
+		{Title: "memory", Cell: cell(func(r *Row) bool { return r.Memory > 0 },
+			func(r *Row) any { return hostmem.Bytes(r.Memory) })},
+		{Title: "in", Hidden: !wide, Optional: true, Cell: use(func(r *Row) uint64 { return r.InputBytes })},
+		{Title: "out", Hidden: !wide, Optional: true, Cell: use(func(r *Row) uint64 { return r.OutputBytes })},
+		{Title: "workspace", Hidden: !wide, Optional: true, Cell: use(func(r *Row) uint64 { return r.WorkspaceBytes })},
+		{Title: "plain needs", Hidden: !wide, Optional: true, Cell: use(func(r *Row) uint64 { return r.PlainBytes })},
+		{Title: "splits", Hidden: !in(func(r *Row) bool { return r.Splits > 1 }), Cell: splitsText},
+		optionColumn, noteColumn,
+	})
+}
+
+// ceilingTable has a line for each ceiling, and the time of a barrier below.
+func ceilingTable(rows []*Row) string {
+	rate := func(factor float64, of func(*Row) float64) func(*Row) any {
+		return cell(func(r *Row) bool { return r.ok() && of(r) > 0 }, func(r *Row) any { return Digits(factor * of(r)) })
 	}
-	for _, other := range info.others() {
-		list = append(list, mdColumn{"x " + other, true, func(r *Row) any { return ratio(r, other) }})
+	text := fmt.Sprintln(markdown.Of(rows, slices.Concat([]mdColumn{
+		{Title: "device<", Cell: func(r *Row) any { return r.Device }},
+		{Title: "ceiling<", Cell: func(r *Row) any { return r.Ceiling }},
+		dtypeColumn,
+		{Title: "tile<", Cell: func(r *Row) any { return r.Tile }},
+	}, msColumns("us", 1e3, false), []mdColumn{
+		{Title: "TFLOP/s", Cell: rate(1, func(r *Row) float64 { return r.TFLOPs })},
+		{Title: "GB/s", Cell: rate(1e3, func(r *Row) float64 { return r.TBs })},
+		{Title: "description<", Cell: func(r *Row) any { return r.Ceiling.about() }},
+		noteColumn,
+	})))
+	if ms := barrierMs(rows); ms > 0 {
+		text += fmt.Sprintf("\nA barrier takes %s us: the median of barrier less that of dispatch.\n", Digits(ms*1e3))
 	}
-	return append(list, []mdColumn{
-		{"max error", true, checkedText},
-		{"memory", true, memoryText},
-		{"in", uses, use(func(r *Row) uint64 { return r.InputBytes })},
-		{"out", uses, use(func(r *Row) uint64 { return r.OutputBytes })},
-		{"workspace", uses, use(func(r *Row) uint64 { return r.WorkspaceBytes })},
-		{"plain needs", uses, use(func(r *Row) uint64 { return r.PlainBytes })},
-		{"splits", in(func(r *Row) bool { return r.Splits > 1 }), func(r *Row) any { return splitsText(r) }},
-		{"options<", in(func(r *Row) bool { return r.OptionText != "" }), func(r *Row) any { return r.OptionText }},
-		{"note<", in(func(r *Row) bool { return r.Note() != "" }), func(r *Row) any { return r.Note() }},
-	}...)
+	return text
+}
+
+// attentionText is a text that only rows of attention have. It is empty for ceilings.
+func attentionText(r *Row, text string) string {
+	if r.Ceiling != "" {
+		return ""
+	}
+	return text
+}
+
+// DTypeText is the storage type, empty for a ceiling that has none.
+func (r *Row) DTypeText() string {
+	if r.Ceiling != "" && !r.Ceiling.typed() {
+		return ""
+	}
+	return r.DType.String()
+}
+
+// notesAlone: notes shared by more rows than this are printed once.
+const notesAlone = 3
+
+// notes has the note of each row without a speed and of each row whose clock was not
+// steady. A note that many rows share is printed once.
+func notes(rows []*Row) (text string) {
+	for _, g := range groupBy(rows, (*Row).Note) {
+		switch {
+		case g.title == "":
+		case len(g.rows) > notesAlone:
+			var who []string
+			for _, r := range g.rows {
+				if !slices.Contains(who, r.Who()) {
+					who = append(who, r.Who())
+				}
+			}
+			text += fmt.Sprintf("%d rows (%s): %s\n", len(g.rows), strings.Join(who, ", "), g.title)
+		default:
+			for _, r := range g.rows {
+				text += fmt.Sprintf("%s, %v: %s\n", r.Who(), r.Problem(), g.title)
+			}
+		}
+	}
+	if text == "" {
+		return ""
+	}
+	return "\n" + text
+}
+
+// comparisons has a line for each comparison with a peer or baseline.
+func comparisons(rows []*Row) (text string) {
+	for _, c := range Compare(rows) {
+		text += fmt.Sprintln(c)
+	}
+	if text == "" {
+		return ""
+	}
+	return "\n" + text
 }
 
 // noiseText is the distance of the 95 % interval's ends from the median, such as "0.4%".
@@ -226,63 +271,53 @@ func noiseText(s Summary) string {
 	if n := s.Noise(); n < 10 {
 		return fmt.Sprintf("%.1f%%", 100*n)
 	}
-	return "-"
+	return markdown.None
 }
 
-// checkedText is the largest error of a row, "-" if it was not checked.
-func checkedText(r *Row) any {
+// checkedError is the largest error of a row that was checked.
+func checkedError(r *Row) string {
 	if r.Checked.Rows == 0 {
-		return "-"
+		return markdown.None
 	}
-	return fmt.Sprintf("%.1e", r.Checked.MaxError)
+	return fmt.Sprintf("%.1e", float64(r.Checked.MaxError))
 }
 
-// memoryText is the memory of a row, "-" if it is not known: the row did not run.
-func memoryText(r *Row) any {
-	if r.Memory == 0 {
-		return "-"
+// splitsText is the number of splits, none without a plan.
+func splitsText(r *Row) any {
+	if r.Splits == 0 {
+		return markdown.None
 	}
-	return hostmem.Bytes(r.Memory)
+	return r.Splits
 }
 
-// layersText is the number of layers of a model, "-" for other problems.
-func layersText(r *Row) any {
-	if r.Layers == 0 {
-		return "-"
-	}
-	return r.Layers
-}
-
-// layersTime is the time of all layers of a model.
-func layersTime(r *Row) any {
-	if r.Layers == 0 || r.Status != OK {
-		return "-"
-	}
-	return Digits(float64(r.Layers) * r.Ms.Median)
-}
-
-func (p *mdPrinter) comparisons() error {
-	list := Compare(p.rows)
-	if len(list) > 0 {
-		if _, err := fmt.Fprintln(p.w); err != nil {
-			return err
-		}
-	}
-	for _, c := range list {
-		if _, err := fmt.Fprintln(p.w, c); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ratio is a ratio of Row.Versus, "-" if one side was not timed.
-func ratio(r *Row, other string) string {
+// versus prints a ratio of Row.Versus, none if one side was not timed.
+func versus(r *Row, other string, text func(float64) string) string {
 	x, ok := r.Versus[other]
 	if !ok || r.Status != OK {
-		return "-"
+		return markdown.None
 	}
-	return strconv.FormatFloat(x, 'f', 3, 64)
+	return text(x)
+}
+
+// ratio, percent and times print a ratio such as 1.234, "123.4%" and "12.3x".
+func ratio(r *Row, other string) string {
+	return versus(r, other, func(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) })
+}
+
+func percent(r *Row, other string) string {
+	return versus(r, other, func(x float64) string { return fmt.Sprintf("%.1f%%", 100*x) })
+}
+
+func times(r *Row, other string) string {
+	return versus(r, other, func(x float64) string { return Digits(x) + "x" })
+}
+
+// timeOrStatus is the median time in milliseconds, or why there is none.
+func timeOrStatus(r *Row) string {
+	if r.Status == OK {
+		return strconv.FormatFloat(r.Ms.Median, 'f', 3, 64)
+	}
+	return string(r.Status)
 }
 
 // Digits prints about four significant digits, without an exponent from 0.01 on.
@@ -298,4 +333,27 @@ func Digits(v float64) string {
 		return strconv.FormatFloat(v, 'f', 4, 64)
 	}
 	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+// titled is a group of rows with the same title.
+type titled struct {
+	title string
+	rows  []*Row
+}
+
+// groupBy groups rows by title, in the order of first occurrence.
+func groupBy(rows []*Row, title func(*Row) string) []*titled {
+	var out []*titled
+	at := map[string]*titled{}
+	for _, r := range rows {
+		t := title(r)
+		g := at[t]
+		if g == nil {
+			g = &titled{title: t}
+			at[t] = g
+			out = append(out, g)
+		}
+		g.rows = append(g.rows, r)
+	}
+	return out
 }

@@ -10,19 +10,17 @@ import (
 )
 
 func TestManyRowsWithOneNoteHaveOneLine(t *testing.T) {
-	noted := func(notes ...string) string {
-		var out bytes.Buffer
-		p := &mdPrinter{w: &out}
-		for i, note := range notes {
+	noted := func(list ...string) string {
+		var rows []*Row
+		for i, note := range list {
 			r := smallProblem(attention.F16).row("device")
 			r.Tier, r.Status, r.Unsteady = "coopmat2", OK, note
 			if i%2 == 1 {
 				r.Ablation = "softmax"
 			}
-			p.rows = append(p.rows, r)
+			rows = append(rows, r)
 		}
-		require.NoError(t, p.notes())
-		return out.String()
+		return notes(rows)
 	}
 	require.Empty(t, noted("", ""))
 	few := noted("", "slow", "slow", "slow")

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/internal/hostmem"
@@ -46,10 +47,10 @@ func first(cell [3]*Row) *Row {
 
 // timeOf is the median of a row times a factor, its status if it has none, "-" without a
 // row.
-func timeOf(r *Row, factor float64) string {
+func timeOf(r *Row, factor float64) any {
 	switch {
 	case r == nil:
-		return "-"
+		return markdown.None
 	case r.Status == OK:
 		return Digits(r.Ms.Median * factor)
 	}
@@ -59,97 +60,94 @@ func timeOf(r *Row, factor float64) string {
 // steps is the number of steps of the model whose total time training prints.
 const steps = 10
 
-// training prints the models, attention alone, and forward and backward passes by kernel with
+// passes are the rows of one problem and one kernel by pass.
+type passes = [3]*Row
+
+// trainingTables has the models, attention alone, and forward and backward passes by kernel with
 // their ratios.
-func (p *mdPrinter) training(info *RunInfo) error {
+func trainingTables(rows []*Row) string {
+	who := markdown.Column[passes]{Title: "kernel<", Cell: func(c passes) any { return first(c).Who() }}
 	var tables []string
-	if rows := linesOf(p.rows, "small", "medium", "large"); len(rows) > 0 {
-		m := markdown.New("model_name<", "kernel<", "avg_forward_time", "total_forward_time",
-			"avg_backward_time", "total_backward_time", "avg_total_time", "memory")
-		for _, cell := range passesOf(rows) {
-			r := first(cell)
-			s := float64(r.Layers) / 1e3
-			m.Row(r.Line, r.Who(), timeOf(cell[0], s), timeOf(cell[0], s*steps),
-				timeOf(cell[1], s), timeOf(cell[1], s*steps), timeOf(cell[2], s), hostmem.Bytes(r.Memory))
+	if rows := linesOf(rows, "small", "medium", "large"); len(rows) > 0 {
+		seconds := func(pass Pass, steps int) func(passes) any {
+			return func(c passes) any { return timeOf(c[pass], float64(first(c).Layers)/1e3*float64(steps)) }
 		}
-		tables = append(tables, fmt.Sprintf("Attention of all layers of a model, in seconds; totals of %d steps\n\n%v", steps, m))
+		t := markdown.Of(passesOf(rows), []markdown.Column[passes]{
+			{Title: "model_name<", Cell: func(c passes) any { return first(c).Line }}, who,
+			{Title: "avg_forward_time", Cell: seconds(PassForward, 1)},
+			{Title: "total_forward_time", Cell: seconds(PassForward, steps)},
+			{Title: "avg_backward_time", Cell: seconds(PassBackward, 1)},
+			{Title: "total_backward_time", Cell: seconds(PassBackward, steps)},
+			{Title: "avg_total_time", Cell: seconds(PassBoth, 1)},
+			{Title: "memory", Cell: func(c passes) any { return hostmem.Bytes(first(c).Memory) }},
+		})
+		tables = append(tables, fmt.Sprintf("Attention of all layers of a model, in seconds; totals of %d steps\n\n%v\n",
+			steps, t))
 	}
-	if rows := linesOf(p.rows, lineAlone); len(rows) > 0 {
-		m := markdown.New("d_model", "seq_len", "kernel<", "fwd(ms)", "bwd(ms)", "mem_before(MB)")
-		for _, cell := range passesOf(rows) {
-			r := first(cell)
-			memory := "-"
-			if b := cell[1]; b != nil && b.Status == OK {
-				memory = Digits(float64(b.Memory) / (1 << 20))
-			}
-			m.Row(r.D, r.Sk, r.Who(), timeOf(cell[0], 1), timeOf(cell[1], 1), memory)
-		}
-		tables = append(tables, "Attention alone; memory is that of the tensors and the scratch of the backward pass\n\n"+m.String())
+	if rows := linesOf(rows, lineAlone); len(rows) > 0 {
+		t := markdown.Of(passesOf(rows), []markdown.Column[passes]{
+			{Title: "d_model", Cell: func(c passes) any { return first(c).D }},
+			{Title: "seq_len", Cell: func(c passes) any { return first(c).Sk }}, who,
+			{Title: "fwd(ms)", Cell: func(c passes) any { return timeOf(c[PassForward], 1) }},
+			{Title: "bwd(ms)", Cell: func(c passes) any { return timeOf(c[PassBackward], 1) }},
+			{Title: "mem_before(MB)", Cell: func(c passes) any {
+				if b := c[PassBackward]; b != nil && b.Status == OK {
+					return Digits(float64(b.Memory) / (1 << 20))
+				}
+				return markdown.None
+			}},
+		})
+		tables = append(tables, fmt.Sprintf("Attention alone; memory is that of the tensors and the scratch of the "+
+			"backward pass\n\n%v\n", t))
 	}
-	if rows := linesOf(p.rows, lineFlash); len(rows) > 0 {
-		tables = append(tables, "Forward, backward and both, in ms; speedups of the first kernel\n\n"+speedups(rows))
+	if rows := linesOf(rows, lineFlash); len(rows) > 0 {
+		tables = append(tables, fmt.Sprintf("Forward, backward and both, in ms; speedups of the first kernel\n\n%s\n",
+			speedups(rows)))
 	}
-	for i, t := range tables {
-		if i > 0 {
-			t = "\n" + t
-		}
-		if _, err := fmt.Fprintln(p.w, t); err != nil {
-			return err
-		}
-	}
-	if err := p.notes(); err != nil {
-		return err
-	}
-	return p.comparisons()
+	return strings.Join(tables, "\n") + notes(rows) + comparisons(rows)
 }
 
 // speedups is a table with a line for each problem: the times of each kernel by pass, and
 // the times of the others divided by the times of the first.
-func speedups(rows []*Row) string {
-	var kernels []string
-	for _, r := range rows {
-		if !slices.Contains(kernels, r.Who()) {
-			kernels = append(kernels, r.Who())
-		}
+func speedups(rows []*Row) *markdown.Table {
+	type line struct {
+		r     *Row
+		cells map[string]passes // by kernel
 	}
-	m := markdown.New("seq_len", "d_model", "precision<")
+	var lines []line
+	for _, group := range groupBy(rows, func(r *Row) string { return fmt.Sprint(r.Sk, r.D, r.DType) }) {
+		l := line{group.rows[0], map[string]passes{}}
+		for _, c := range passesOf(group.rows) {
+			l.cells[first(c).Who()] = c
+		}
+		lines = append(lines, l)
+	}
+	columns := []markdown.Column[line]{
+		{Title: "seq_len", Cell: func(l line) any { return l.r.Sk }},
+		{Title: "d_model", Cell: func(l line) any { return l.r.D }},
+		{Title: "precision<", Cell: func(l line) any { return l.r.DType }},
+	}
+	kernels := groupBy(rows, (*Row).Who)
 	for _, k := range kernels {
-		for _, pass := range []string{"ft_", "bt_", "fbt_"} {
-			m.Column(pass + k)
+		for i, name := range []string{"ft_", "bt_", "fbt_"} {
+			columns = append(columns, markdown.Column[line]{Title: name + k.title,
+				Cell: func(l line) any { return timeOf(l.cells[k.title][i], 1) }})
 		}
 	}
 	for _, k := range kernels[1:] {
 		of := ""
 		if len(kernels) > 2 {
-			of = "_" + k
+			of = "_" + k.title
 		}
-		for _, pass := range []string{"fwd", "bwd", "tot"} {
-			m.Column("speedup_" + pass + of)
-		}
-	}
-	for _, group := range groupBy(rows, func(r *Row) string { return fmt.Sprint(r.Sk, r.D, r.DType) }) {
-		cells := map[string][3]*Row{}
-		for _, cell := range passesOf(group.rows) {
-			cells[first(cell).Who()] = cell
-		}
-		r := group.rows[0]
-		line := []any{r.Sk, r.D, r.DType}
-		for _, k := range kernels {
-			for _, c := range cells[k] {
-				line = append(line, timeOf(c, 1))
-			}
-		}
-		for _, k := range kernels[1:] {
-			for i, c := range cells[k] {
-				own := cells[kernels[0]][i]
+		for i, name := range []string{"fwd", "bwd", "tot"} {
+			columns = append(columns, markdown.Column[line]{Title: "speedup_" + name + of, Cell: func(l line) any {
+				c, own := l.cells[k.title][i], l.cells[kernels[0].title][i]
 				if c == nil || own == nil || c.Status != OK || own.Status != OK {
-					line = append(line, "N/A")
-					continue
+					return "N/A"
 				}
-				line = append(line, fmt.Sprintf("%.1fx", c.Ms.Median/own.Ms.Median))
-			}
+				return fmt.Sprintf("%.1fx", c.Ms.Median/own.Ms.Median)
+			}})
 		}
-		m.Row(line...)
 	}
-	return m.String()
+	return markdown.Of(lines, columns)
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"slices"
 	"strings"
@@ -98,11 +97,9 @@ func TestPublishedTablesHaveTheirColumns(t *testing.T) {
 			compare(group)
 			rows = append(rows, group...)
 		}
-		var out bytes.Buffer
-		p := &mdPrinter{w: &out, rows: rows}
-		require.NoError(t, p.print(&RunInfo{Peers: peersNamed("flash"), Shrunk: true}))
+		out := markdownOf(rows, &RunInfo{Peers: peersNamed("flash"), Shrunk: true})
 		var got []string
-		lines := strings.Split(out.String(), "\n")
+		lines := strings.Split(out, "\n")
 		for i, l := range lines[1:] {
 			if strings.HasPrefix(l, "|:") || strings.HasPrefix(l, "| -") {
 				got = append(got, strings.Join(strings.Fields(strings.ReplaceAll(lines[i], "|", " ")), " "))
@@ -115,8 +112,8 @@ func TestPublishedTablesHaveTheirColumns(t *testing.T) {
 			}
 			require.True(t, found, "%s: no table %q in\n%s", name, c, strings.Join(got, "\n"))
 		}
-		require.Contains(t, out.String(), "OOM")
-		require.Contains(t, out.String(), "Shapes are cut down for a CPU")
+		require.Contains(t, out, "OOM")
+		require.Contains(t, out, "Shapes are cut down for a CPU")
 	}
 }
 

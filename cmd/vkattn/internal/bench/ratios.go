@@ -52,7 +52,11 @@ func Ratios(runs []RatioRun, series []string) (string, error) {
 			}
 		}
 		for _, r := range run.Rows {
-			if r.Peer || r.Baseline != "" || r.Ceiling != "" || !slices.ContainsFunc(peers, func(p string) bool { _, has := r.Versus[p]; return has }) {
+			if r.Peer || r.Baseline != "" || r.Ceiling != "" || !slices.ContainsFunc(peers, func(p string) bool {
+				_,
+					has := r.Versus[p]
+				return has
+			}) {
 				continue
 			}
 			if !slices.Contains(names, r.Who()) {
@@ -100,38 +104,33 @@ func (l *ratioLine) add(r *Row, peers []string) {
 	}
 }
 
-// column is a column of the table of ratios.
-type ratioColumn struct {
-	title string
-	shown bool
-	cell  func(*ratioLine) any
-}
-
 func ratioTable(runs []RatioRun, lines []*ratioLine, peers []string) string {
 	differ := func(of func(*ratioLine) string) bool {
 		return slices.ContainsFunc(lines, func(l *ratioLine) bool { return of(l) != of(lines[0]) })
 	}
-	columns := []ratioColumn{
-		{"run<", len(runs) > 1, func(l *ratioLine) any { return runs[l.run].Name }},
-		{"device<", differ(func(l *ratioLine) string { return l.device }), func(l *ratioLine) any { return l.device }},
-		{"tier<", true, func(l *ratioLine) any { return l.who }},
-		{"pass<", differ(func(l *ratioLine) string { return l.pass.String() }) || lines[0].pass != PassForward, func(l *ratioLine) any { return l.pass }},
-		{"dtype<", true, func(l *ratioLine) any { return strings.Join(l.dtypes, ", ") }},
-		{"head dim", true, func(l *ratioLine) any {
+	columns := []markdown.Column[*ratioLine]{
+		{Title: "run<", Hidden: len(runs) < 2, Cell: func(l *ratioLine) any { return runs[l.run].Name }},
+		{Title: "device<", Hidden: !differ(func(l *ratioLine) string { return l.device }),
+			Cell: func(l *ratioLine) any { return l.device }},
+		{Title: "tier<", Cell: func(l *ratioLine) any { return l.who }},
+		{Title: "pass<", Hidden: !differ(func(l *ratioLine) string { return l.pass.String() }) && lines[0].pass == PassForward,
+			Cell: func(l *ratioLine) any { return l.pass }},
+		{Title: "dtype<", Cell: func(l *ratioLine) any { return strings.Join(l.dtypes, ", ") }},
+		{Title: "head dim", Cell: func(l *ratioLine) any {
 			if l.d != l.dv && l.dv != 0 {
 				return fmt.Sprintf("%d/%d", l.d, l.dv)
 			}
 			return l.d
 		}},
-		{"options<", differ(func(l *ratioLine) string { return l.options }) || lines[0].options != "", func(l *ratioLine) any { return l.options }},
-		{"lengths<", true, func(l *ratioLine) any {
+		{Title: "options<", Optional: true, Cell: func(l *ratioLine) any { return l.options }},
+		{Title: "lengths<", Cell: func(l *ratioLine) any {
 			if l.least == l.most {
 				return l.least
 			}
 			return fmt.Sprintf("%d to %d", l.least, l.most)
 		}},
-		{"cells", true, func(l *ratioLine) any { return l.cells }},
-		{"unsteady", true, func(l *ratioLine) any {
+		{Title: "cells", Cell: func(l *ratioLine) any { return l.cells }},
+		{Title: "unsteady", Cell: func(l *ratioLine) any {
 			if !l.known {
 				return "?"
 			}
@@ -139,21 +138,10 @@ func ratioTable(runs []RatioRun, lines []*ratioLine, peers []string) string {
 		}},
 	}
 	for _, p := range peers {
-		columns = append(columns, ratioColumn{"x " + p + "<", true, func(l *ratioLine) any { return rangeText(l.ratios[p], l.cells) }})
+		columns = append(columns, markdown.Column[*ratioLine]{Title: "x " + p + "<",
+			Cell: func(l *ratioLine) any { return rangeText(l.ratios[p], l.cells) }})
 	}
-	columns = slices.DeleteFunc(columns, func(c ratioColumn) bool { return !c.shown })
-	m := markdown.New()
-	for _, c := range columns {
-		m.Column(c.title)
-	}
-	for _, l := range lines {
-		var cells []any
-		for _, c := range columns {
-			cells = append(cells, c.cell(l))
-		}
-		m.Row(cells...)
-	}
-	return m.String()
+	return markdown.Of(lines, columns).String()
 }
 
 // rangeText is the range and the geometric mean of ratios, with their number if it is not that of

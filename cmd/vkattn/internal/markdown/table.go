@@ -52,3 +52,42 @@ func (t *Table) String() string {
 	w.AppendRows(t.rows)
 	return w.RenderMarkdown()
 }
+
+// Column is a column of a table of rows of type R.
+type Column[R any] struct {
+	Title  string // as in New
+	Cell   func(R) any
+	Hidden bool
+	// Optional columns are left out if every cell is "" or None.
+	Optional bool
+}
+
+// None is a cell without a value.
+const None = "-"
+
+// Of is a table with a line for each row.
+func Of[R any](rows []R, columns []Column[R]) *Table {
+	cells := make([][]any, len(rows))
+	t := New()
+	for _, c := range columns {
+		if c.Hidden {
+			continue
+		}
+		column, some := make([]any, len(rows)), !c.Optional
+		for i, r := range rows {
+			column[i] = c.Cell(r)
+			some = some || column[i] != "" && column[i] != None
+		}
+		if !some {
+			continue
+		}
+		t.Column(c.Title)
+		for i, cell := range column {
+			cells[i] = append(cells[i], cell)
+		}
+	}
+	for _, line := range cells {
+		t.Row(line...)
+	}
+	return t
+}
