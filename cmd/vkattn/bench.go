@@ -288,13 +288,13 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		slower = a.compareWith(baseline, o.baseline, plan.named(all.list), plan.format)
 	}
 	if all.stopped != nil {
-		fmt.Fprintf(a.stderr, "%d of %d rows, %sseed %d\n", len(all.list), b.Rows(problems), oomCount(all.tooLarge), o.seed)
+		fmt.Fprintf(a.stderr, "%d of %d rows, %sseed %d\n", len(all.list), b.Rows(problems), oomCount(&all.Tally), o.seed)
 		return all.err()
 	}
 	for _, line := range peerTrouble(all.list) {
 		fmt.Fprintf(a.stderr, "vkattn: %s\n", flagtext.OneLine(line))
 	}
-	fmt.Fprintf(a.stderr, "%s, %sseed %d\n", flagtext.Count(len(all.list), "row"), oomCount(all.tooLarge), o.seed)
+	fmt.Fprintf(a.stderr, "%s, %sseed %d\n", flagtext.Count(len(all.list), "row"), oomCount(&all.Tally), o.seed)
 	if err := errors.Join(all.err(), validated(dev)); err != nil {
 		return err
 	}

@@ -6,14 +6,12 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
-// outcome counts the rows by status, for the exit code.
+// outcome is what the rows of a benchmark come to.
 type outcome struct {
-	list              []*bench.Row            // all rows, with the rows of peers
-	rows, own         int                     // rows that count for the exit code; rows that are neither baseline nor ceiling
-	refused, tooLarge int                     // Unsupported, OOM
-	failed, broken    int                     // Fail, Broken
-	why               map[bench.Status]string // reason of the first row of each status
-	stopped           error                   // what ended the run early
+	bench.Tally              // of the rows that count for the exit code
+	list        []*bench.Row // all rows, with the rows of peers
+	own         int          // rows that are neither baseline nor ceiling
+	stopped     error        // what ended the run early
 }
 
 func (o *outcome) add(r *bench.Row) {
@@ -22,50 +20,47 @@ func (o *outcome) add(r *bench.Row) {
 	if r.Peer || compared && (r.Status == bench.Unsupported || r.Status == bench.OOM) {
 		return
 	}
-	o.rows++
 	if !compared {
 		o.own++
 	}
-	switch r.Status {
-	case bench.Fail:
-		o.failed++
-	case bench.Broken:
-		o.broken++
-	case bench.Unsupported:
-		o.refused++
-	case bench.OOM:
-		o.tooLarge++
-	}
-	if o.why == nil {
-		o.why = map[bench.Status]string{}
-	}
-	if o.why[r.Status] == "" {
-		o.why[r.Status] = r.Reason
-	}
+	o.Add(r.Status, r.Reason)
 }
 
 // oomCount is the part of the last line that counts rows with the status OOM.
-func oomCount(n int) string {
-	if n == 0 {
-		return ""
+func oomCount(t *bench.Tally) string {
+	if n := t.Count[bench.OOM]; n > 0 {
+		return fmt.Sprintf("%d OOM, ", n)
 	}
-	return fmt.Sprintf("%d OOM, ", n)
+	return ""
 }
 
 func (o *outcome) err() error {
-	switch {
+	refused, tooLarge := o.Count[bench.Unsupported], o.Count[bench.OOM]
+	switch bad := failures(&o.Tally, false); {
 	case o.stopped != nil:
 		return o.stopped
-	case o.failed > 0:
-		return fmt.Errorf("%d of %d rows are wrong", o.failed, o.rows)
-	case o.broken > 0:
-		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.broken, o.rows, o.why[bench.Broken])}
-	case o.refused == o.own && o.own > 0:
-		return unsupportedf("no row is supported: %s", o.why[bench.Unsupported])
-	case o.tooLarge == o.own && o.own > 0:
-		return unsupportedf("no row fits the memory: %s", o.why[bench.OOM])
-	case o.refused+o.tooLarge == o.own && o.own > 0:
-		return unsupportedf("no row is supported and fits the memory: %s", o.why[bench.Unsupported])
+	case bad != nil || o.own == 0:
+		return bad
+	case refused == o.own:
+		return unsupportedf("no row is supported: %s", o.First[bench.Unsupported])
+	case tooLarge == o.own:
+		return unsupportedf("no row fits the memory: %s", o.First[bench.OOM])
+	case refused+tooLarge == o.own:
+		return unsupportedf("no row is supported and fits the memory: %s", o.First[bench.Unsupported])
+	}
+	return nil
+}
+
+// failures is the error of rows that are wrong, which are told if tell is set, or that failed; nil if there are none.
+func failures(t *bench.Tally, tell bool) error {
+	wrong, broken := t.Count[bench.Fail], t.Count[bench.Broken]
+	switch {
+	case wrong > 0 && tell:
+		return fmt.Errorf("%d of %d rows are wrong: %s", wrong, t.Rows, t.First[bench.Fail])
+	case wrong > 0:
+		return fmt.Errorf("%d of %d rows are wrong", wrong, t.Rows)
+	case broken > 0:
+		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", broken, t.Rows, t.First[bench.Broken])}
 	}
 	return nil
 }

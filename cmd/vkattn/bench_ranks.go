@@ -126,7 +126,7 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 	})
 	err = a.closeRanks(ctx, s, out, info, set, all, err)
 	if s.Rank() == 0 {
-		fmt.Fprintf(a.stderr, "%s, %s, transport %v, seed %d\n", flagtext.Count(all.rows, "row"), flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
+		fmt.Fprintf(a.stderr, "%s, %s, transport %v, seed %d\n", flagtext.Count(all.Rows, "row"), flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
 	}
 	return all, err
 }

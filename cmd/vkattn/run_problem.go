@@ -74,59 +74,56 @@ func (in *runInputs) outputAxes() axes {
 // onDevice runs the call on a device. It returns the plans for the tensors as they were
 // placed: they depend on their alignment and on LSE.
 func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) (plan *attention.Plan, backward *attention.BackwardPlan, err error) {
-	stream, err := dev.NewStream("run")
+	m, err := operands.OpenMemory(dev, "run")
 	if err != nil {
 		return plan, backward, err
 	}
-	defer func() { _ = stream.Close() }()
+	defer func() { _ = m.Close() }()
 	args := operands.CloneBackward(p.args)
-	inCUDA := op.Config().Tier == attention.TierCUDA
 	placed := operands.ListBackward(op.Config(), &args)
-	outputs := map[*vk.Buffer][]byte{}
-	var buffers []*vk.Buffer
+	blocks, outputs := make([]*operands.Block, len(placed)), map[*operands.Block][]byte{}
 	for i, t := range placed {
 		if t.Of < i {
-			buffers = append(buffers, buffers[t.Of])
-			t.OnDevice(buffers[i])
+			blocks[i] = blocks[t.Of]
+			blocks[i].Hold(t)
 			continue
 		}
 		host := t.Host()
-		buffer, err := dev.NewBuffer(max(4, uint64(len(host)+3)&^3), vk.BufferOptions{Name: t.Name, Exportable: inCUDA})
+		b, err := m.New(uint64(len(host)), vk.BufferOptions{Name: t.Name, Exportable: op.Config().Tier == attention.TierCUDA})
 		if err != nil {
 			return plan, backward, fmt.Errorf("memory of %s (%s): %w", t.Name, hostmem.Bytes(uint64(len(host))), err)
 		}
-		defer func() { _ = buffer.Close() }()
-		t.OnDevice(buffer)
-		buffers = append(buffers, buffer)
+		b.Hold(t)
+		blocks[i] = b
 		read := !t.Output || p.in.o.oIn != "" && (t.Name == "O" || t.Name == "LSE")
 		if !read {
-			outputs[buffer] = host
+			outputs[b] = host
 		}
 		// With Varlen the kernel does not write all of an output.
 		if read || args.Varlen != nil {
-			if err := stream.Upload(buffer, 0, host); err != nil {
+			if err := b.Write(0, host); err != nil {
 				return plan, backward, err
 			}
 		}
 	}
-	if err := stream.Barrier(); err != nil {
+	if err := m.Barrier(); err != nil {
 		return plan, backward, err
 	}
-	if err := p.compute(ctx, op, stream, args); err != nil {
+	if err := p.compute(ctx, op, m.Stream, args); err != nil {
 		return plan, backward, err
 	}
 	if plan, backward, err = p.plans(op, args); err != nil {
 		return plan, backward, err
 	}
-	if err := stream.Barrier(); err != nil {
+	if err := m.Barrier(); err != nil {
 		return plan, backward, err
 	}
-	for buffer, host := range outputs {
-		if err := stream.Download(ctx, host, buffer, 0); err != nil {
+	for b, host := range outputs {
+		if err := m.Stream.Download(ctx, host, b.Buffer, 0); err != nil {
 			return plan, backward, err
 		}
 	}
-	return plan, backward, stream.Wait(ctx)
+	return plan, backward, m.Wait(ctx)
 }
 
 // output is O as float32 in the files' layout.

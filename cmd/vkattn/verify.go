@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -165,7 +166,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 			return err
 		}
 	}
-	fmt.Fprintf(a.stderr, "%s, %s, %sseed %d\n", flagtext.Count(all.Problems, "problem"), flagtext.Count(all.Rows, "row"), oomCount(all.TooLarge), o.seed)
+	fmt.Fprintf(a.stderr, "%s, %s, %sseed %d\n", flagtext.Count(all.Problems, "problem"), flagtext.Count(all.Rows, "row"), oomCount(&all.Tally), o.seed)
 	if stopped != nil {
 		return stopped
 	}
@@ -275,7 +276,7 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 // verifiedRows prints the rows of a problem. A row without a status was interrupted.
 func verifiedRows(done verified, out bench.Printer[*verify.Row], all *verify.Outcome) error {
 	if done.err == nil {
-		all.Add(done.rows)
+		all.Of(done.rows)
 	}
 	for _, r := range done.rows {
 		if r.Status == "" {
@@ -290,15 +291,14 @@ func verifiedRows(done verified, out bench.Printer[*verify.Row], all *verify.Out
 
 // verifyOutcome returns the error for the exit code, nil if all rows are right.
 func verifyOutcome(o *verify.Outcome) error {
-	switch {
-	case o.Failed > 0:
-		return fmt.Errorf("%d of %d rows are wrong: %s", o.Failed, o.Rows, o.FirstFail)
-	case o.Broken > 0:
-		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.Broken, o.Rows, o.FirstBroken)}
-	case o.Uncompared == o.Problems && o.TooLarge == o.Rows && o.Rows > 0:
-		return unsupportedf("no problem fits the memory: %s", o.Why)
+	tooLarge := o.Count[bench.OOM]
+	switch bad := failures(&o.Tally, true); {
+	case bad != nil:
+		return bad
+	case o.Uncompared == o.Problems && tooLarge == o.Rows && o.Rows > 0:
+		return unsupportedf("no problem fits the memory: %s", o.First[bench.OOM])
 	case o.Uncompared == o.Problems && o.Problems > 0:
-		return unsupportedf("no problem is supported: %s", o.Why)
+		return unsupportedf("no problem is supported: %s", cmp.Or(o.First[bench.Unsupported], o.First[bench.OOM]))
 	}
 	return nil
 }

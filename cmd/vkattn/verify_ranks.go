@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags
 	})
 	err = a.closeRanks(ctx, s, out, info, set, all, err)
 	if s.Rank() == 0 {
-		fmt.Fprintf(a.stderr, "%s, %s, %s, transport %v, seed %d\n", flagtext.Count(len(problems), "problem"), flagtext.Count(all.rows, "row"), flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
+		fmt.Fprintf(a.stderr, "%s, %s, %s, transport %v, seed %d\n", flagtext.Count(len(problems), "problem"), flagtext.Count(all.Rows, "row"), flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
 	}
 	return all, err
 }
@@ -113,10 +114,7 @@ func (a *app) ranksPrinter(s *ranks.Session, plan *benchPlan, set *outfile.Set, 
 }
 
 // ranksOutcome counts rows.
-type ranksOutcome struct {
-	rows, good, failed, broken, tooLarge int
-	firstFailed, firstBroken, why        string
-}
+type ranksOutcome struct{ bench.Tally }
 
 // rowsOf makes and prints a row for each problem, tier and mode, until one of them ends the run.
 func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tiers []attention.Tier, modes []ranks.Mode, out bench.Printer[*ranks.Row],
@@ -150,46 +148,27 @@ func (a *app) closeRanks(ctx context.Context, s *ranks.Session, out bench.Printe
 	case err != nil:
 		info.Stopped = flagtext.OneLine(err.Error())
 	}
-	if all.rows == 0 && err != nil {
+	if all.Rows == 0 && err != nil {
 		return err
 	}
-	return errors.Join(err, out.Close(info), commitRows(ctx, set, all.rows))
+	return errors.Join(err, out.Close(info), commitRows(ctx, set, all.Rows))
 }
 
 func (o *ranksOutcome) add(r *ranks.Row) {
-	o.rows++
 	text := r.Name()
 	if note := r.Note(); note != "" {
 		text += ": " + note
 	}
-	switch r.Status {
-	case bench.OK:
-		o.good++
-	case bench.Fail:
-		if o.failed++; o.firstFailed == "" {
-			o.firstFailed = text
-		}
-	case bench.Broken:
-		if o.broken++; o.firstBroken == "" {
-			o.firstBroken = text
-		}
-	case bench.OOM:
-		o.tooLarge++
-		o.why = text
-	default:
-		o.why = text
-	}
+	o.Add(r.Status, text)
 }
 
 // err is the error for the exit code.
 func (o *ranksOutcome) err() error {
-	switch {
-	case o.failed > 0:
-		return fmt.Errorf("%d of %d rows are wrong: %s", o.failed, o.rows, o.firstFailed)
-	case o.broken > 0:
-		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.broken, o.rows, o.firstBroken)}
-	case o.good == 0 && o.rows > 0:
-		return unsupportedf("no row is supported and fits the memory: %s", o.why)
+	switch bad := failures(&o.Tally, true); {
+	case bad != nil:
+		return bad
+	case o.Count[bench.OK] == 0 && o.Rows > 0:
+		return unsupportedf("no row is supported and fits the memory: %s", cmp.Or(o.First[bench.Unsupported], o.First[bench.OOM]))
 	}
 	return nil
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/inputs"
+	"vkattn/vk"
 )
 
 // gradients fills in dO and allocates dQ, dK and dV.
@@ -19,7 +19,8 @@ func (d *data) gradients(seed uint64) {
 		return
 	}
 	t := p.Config.DType
-	g.DO = attention.Tensor{Host: inputs.New(int64(len(a.O.Host)/t.Size()), t, inputs.Normal, seed+4), Strides: a.O.Strides}
+	g.DO = attention.Tensor{Host: inputs.New(int64(len(a.O.Host)/t.Size()), t, inputs.Normal, seed+4),
+		Strides: a.O.Strides}
 	g.DQ = attention.Tensor{Host: make([]byte, len(a.Q.Host)), Strides: a.Q.Strides}
 	g.DK = attention.Tensor{Host: make([]byte, len(a.K.Host)), Strides: a.K.Strides}
 	g.DV = attention.Tensor{Host: make([]byte, len(a.V.Host)), Strides: a.V.Strides}
@@ -42,35 +43,28 @@ func (p Problem) gradientBytes(o, q, kv uint64) (all, outputs uint64) {
 	return hostmem.Sum(outputs, o), outputs
 }
 
-// backward plans a Spec of a backward pass, runs it once and verifies the gradients. If
-// there is nothing to time it returns nil and a row with the reason.
-func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
-	row := g.row(g.problem, s)
+// backward prepares a row of a backward pass, or of both.
+func (g *group) backward(ctx context.Context, dev *vk.Device, cfg attention.Config, s Spec, row *Row) (*work, *setup,
+	error) {
 	if s.Experiment.Forward() != (attention.Experiment{}) {
-		return nil, g.stop(row, fmt.Errorf("%w: only the forward pass has variants and ablations", attention.ErrUnsupported))
+		return nil, nil, fmt.Errorf("%w: only the forward pass has variants and ablations", attention.ErrUnsupported)
 	}
 	if g.problem.PageSize > 0 || g.problem.Config.KV != attention.KVSame {
-		return nil, g.stop(row, fmt.Errorf("%w: paged and quantized K and V have no gradients", attention.ErrUnsupported))
+		return nil, nil, fmt.Errorf("%w: paged and quantized K and V have no gradients", attention.ErrUnsupported)
 	}
-	dev := g.Device
-	if s.Tier == attention.TierCPU {
-		dev = nil
-	}
-	cfg := g.problem.Config
-	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
 	op, err := attention.NewExperiment(dev, cfg, s.Experiment)
 	if err != nil {
-		return nil, g.stop(row, err)
+		return nil, nil, err
 	}
 	g.closers = append(g.closers, op.Close)
-	w := &work{op: op, pass: g.problem.Pass, name: g.problem.String(), cuda: s.Tier == attention.TierCUDA}
-	if w.cuda && w.pass == PassBackward && !g.problem.Plain() {
+	w := &work{op: op, name: g.problem.String(), cuda: s.Tier == attention.TierCUDA}
+	if w.cuda && g.problem.Pass == PassBackward && !g.problem.Plain() {
 		// The forward kernels of tier cuda take no options, those of gradients do.
 		other := g.problem.Config
 		other.Tier, other.Kernel = attention.TierAuto, ""
 		forward, err := attention.New(dev, other)
 		if err != nil {
-			return nil, g.stop(row, err)
+			return nil, nil, err
 		}
 		g.closers = append(g.closers, forward.Close)
 		w.saved = forward
@@ -80,48 +74,32 @@ func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 		// Planned before any memory is allocated: a refused row allocates none.
 		plan, err := op.PlanBackward(g.problem.Shape)
 		if err != nil {
-			return nil, g.stop(row, err)
+			return nil, nil, err
 		}
 		row.backwardPlan(&plan)
 		scratch = plan.ScratchBytes
 	}
 	p, err := g.setup(ctx, dev, "", scratch)
-	if err != nil {
-		return nil, g.stop(row, err)
+	w.planned = func(row *Row, p *setup) error {
+		plan, err := op.PlanBackwardFor(p.runner.args())
+		if err != nil {
+			return err
+		}
+		row.backwardPlan(&plan)
+		kernels := make([]string, len(plan.Kernels))
+		for i, k := range plan.Kernels {
+			kernels[i] = k.Kernel
+		}
+		row.SPIRV, row.SparseRatio = modules(dev, kernels...), g.in.sparseRatio()
+		return nil
 	}
-	plan, err := op.PlanBackwardFor(p.runner.all())
-	if err != nil {
-		return nil, g.stop(row, err)
-	}
-	row.backwardPlan(&plan)
-	kernels := make([]string, len(plan.Kernels))
-	for i, k := range plan.Kernels {
-		kernels[i] = k.Kernel
-	}
-	row.SPIRV = modules(dev, kernels...)
-	out, err := g.gradients(ctx, p, w)
-	if err != nil {
-		return nil, g.stop(row, err)
-	}
-	clock := p.runner.clock(w)
-	row.Sets, row.Timer, row.SparseRatio = p.runner.sets(), clock.timer(), g.in.sparseRatio()
-	a := p.data.all()
-	for name, t := range map[string]*attention.Tensor{"DQ": &a.DQ, "DK": &a.DK, "DV": &a.DV} {
-		t.Host = out[name]
-	}
-	if err := g.judgeGradients(row, cfg, a); err != nil {
-		return nil, g.stop(row, err)
-	}
-	if row.Status != "" {
-		return nil, row
-	}
-	return &candidate{row: row, clock: clock, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
-		return p.runner.timed(ctx, w, n)
-	}}, row
+	return w, p, err
 }
 
 // judgeGradients verifies gradients in host memory. Wrong ones set the status of the row.
-func (g *group) judgeGradients(row *Row, cfg attention.Config, a attention.BackwardArgs) error {
+func (g *group) judgeGradients(row *Row, cfg attention.Config, d *data, out map[string][]byte) error {
+	a := d.all()
+	a.DQ.Host, a.DK.Host, a.DV.Host = out["DQ"], out["DK"], out["DV"]
 	v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Seed: g.Seed})
 	if err != nil {
 		return err

@@ -26,11 +26,11 @@ func TestOneWrongRowIsFound(t *testing.T) {
 		require.NoError(t, err)
 		op, err := attention.New(nil, p.Config)
 		require.NoError(t, err)
-		runner := newCPURunner(in, hostRotation)
+		runner := onCPU(t, in)
 		compute := func() []byte {
-			o, _, err := runner.once(context.Background(), &work{op: op})
+			out, err := runner.results(context.Background(), &work{op: op})
 			require.NoError(t, err)
-			return o
+			return out["O"]
 		}
 		checked, err := truth.judge(in, compute(), nil)
 		require.NoError(t, err)
@@ -53,6 +53,14 @@ func TestOneWrongRowIsFound(t *testing.T) {
 			require.NotZero(t, checked.Rows)
 		}
 	}
+}
+
+// onCPU is a runner of tier cpu.
+func onCPU(t *testing.T, d *data) *runner {
+	t.Helper()
+	l, err := newRunner(context.Background(), nil, d, hostRotation, false)
+	require.NoError(t, err)
+	return l
 }
 
 // fakeRunner answers without computing.

@@ -98,7 +98,7 @@ func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 func TestAVWithinKTakesNoMemory(t *testing.T) {
 	p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 1, Sq: 1, Sk: 50}, Config: attention.Config{HeadDim: 96, HeadDimV: 64}, Options: Options{SharedKV: true}}
 	d := newData(p, 1)
-	l := newCPURunner(d, hostRotation)
+	l := onCPU(t, d)
 	a := l.layout.args(p.Config, l.first, 3)
 	require.NoError(t, attention.CheckArgs(p.Config, a.Args))
 	require.Equal(t, &a.K.Host[0], &a.V.Host[0])
@@ -106,9 +106,9 @@ func TestAVWithinKTakesNoMemory(t *testing.T) {
 	require.NotZero(t, a.K.Offset)
 	one, err := attention.New(nil, p.Config)
 	require.NoError(t, err)
-	o, _, err := l.once(t.Context(), &work{op: one})
+	out, err := l.results(t.Context(), &work{op: one})
 	require.NoError(t, err)
-	got, err := d.gather(o)
+	got, err := d.gather(out["O"])
 	require.NoError(t, err)
 	for i, x := range d.reference(t) {
 		require.InDelta(t, x, got[i], 1e-2)

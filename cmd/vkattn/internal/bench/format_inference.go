@@ -104,8 +104,8 @@ func decodeTable(rows []*Row, info *RunInfo) string {
 				return Digits(r.Ms.Median * 1e3)
 			}},
 			{Title: "K+V", Cell: func(r *Row) any { return hostmem.Bytes(r.KVBytes) }},
-			{Title: "TB/s", Cell: cell((*Row).ok, func(r *Row) any { return Digits(r.TBs) })},
-			{Title: "of copy", Cell: cell((*Row).ok, func(r *Row) any { return ofCopy(r, rows) })},
+			{Title: "TB/s", Cell: markdown.If((*Row).ok, func(r *Row) any { return Digits(r.TBs) })},
+			{Title: "of copy", Cell: markdown.If((*Row).ok, func(r *Row) any { return ofCopy(r, rows) })},
 		}, versusColumns("x ", info, ratio), []mdColumn{
 			{Title: "x whole", Cell: func(r *Row) any { return whole(r, rows) }},
 			errorColumn,

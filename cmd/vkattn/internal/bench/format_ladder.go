@@ -46,7 +46,7 @@ func ladderSuite(rows []*Row, info *RunInfo) (text string) {
 			causalColumn,
 			{Title: "kernel<", Cell: func(r *Row) any { return r.Who() }},
 			{Title: "time_ms", Cell: func(r *Row) any { return timeOrStatus(r) }},
-			{Title: "tflops", Cell: cell((*Row).ok, func(r *Row) any { return Digits(r.TFLOPs) })},
+			{Title: "tflops", Cell: markdown.If((*Row).ok, func(r *Row) any { return Digits(r.TFLOPs) })},
 		}, versusColumns("perf_of_", info, percent)...))
 		text += fmt.Sprintf("\n%s\n\n%s\n", group.title, t)
 	}

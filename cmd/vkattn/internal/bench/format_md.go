@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/internal/hostmem"
 )
@@ -91,26 +92,8 @@ func tableText(name string, rows []*Row, info *RunInfo) string {
 	return fmt.Sprintln(markdown.Of(rows, resultColumns(rows, info))) + comparisons(rows)
 }
 
-// cell is a cell of rows that have it, and markdown.None in the others.
-func cell(known func(*Row) bool, of func(*Row) any) func(*Row) any {
-	return func(r *Row) any {
-		if !known(r) {
-			return markdown.None
-		}
-		return of(r)
-	}
-}
-
 // shapeColumns are those of sizes, without the mask and the storage type.
-var shapeColumns = []mdColumn{
-	{Title: "B", Cell: func(r *Row) any { return r.B }},
-	{Title: "Hq", Cell: func(r *Row) any { return r.Hq }},
-	{Title: "Hkv", Cell: func(r *Row) any { return r.Hkv }},
-	{Title: "Sq", Cell: func(r *Row) any { return r.Sq }},
-	{Title: "Sk", Cell: func(r *Row) any { return r.Sk }},
-	{Title: "D", Cell: func(r *Row) any { return r.D }},
-	{Title: "Dv", Cell: func(r *Row) any { return r.Dv }},
-}
+var shapeColumns = fields.Columns(func(r *Row) *fields.Call { return &r.Call })[:7]
 
 // The columns of several tables.
 var (
@@ -130,13 +113,13 @@ var (
 // msColumns are the columns of times, in milliseconds or by a factor in another unit.
 func msColumns(unit string, factor float64, wide bool) []mdColumn {
 	timed := func(of func(Summary) float64) func(*Row) any {
-		return cell((*Row).ok, func(r *Row) any { return Digits(factor * of(r.Ms)) })
+		return markdown.If((*Row).ok, func(r *Row) any { return Digits(factor * of(r.Ms)) })
 	}
 	return []mdColumn{
 		{Title: unit + " min", Cell: timed(func(s Summary) float64 { return s.Min })},
 		{Title: unit + " mean", Cell: timed(func(s Summary) float64 { return s.Mean }), Hidden: !wide},
 		{Title: unit + " median", Cell: timed(func(s Summary) float64 { return s.Median })},
-		{Title: "+-", Cell: cell((*Row).ok, func(r *Row) any { return noiseText(r.Ms) })},
+		{Title: "+-", Cell: markdown.If((*Row).ok, func(r *Row) any { return noiseText(r.Ms) })},
 		{Title: unit + " max", Cell: timed(func(s Summary) float64 { return s.Max })},
 	}
 }
@@ -146,10 +129,11 @@ func msColumns(unit string, factor float64, wide bool) []mdColumn {
 func resultColumns(rows []*Row, info *RunInfo) []mdColumn {
 	in := func(has func(*Row) bool) bool { return slices.ContainsFunc(rows, has) }
 	speed := func(of func(*Row) float64) func(*Row) any {
-		return cell(func(r *Row) bool { return r.ok() && !IsCopy(r.Name()) }, func(r *Row) any { return Digits(of(r)) })
+		return markdown.If(func(r *Row) bool { return r.ok() && !IsCopy(r.Name()) },
+			func(r *Row) any { return Digits(of(r)) })
 	}
 	use := func(of func(*Row) uint64) func(*Row) any { // peers and baselines have no uses of memory
-		return cell(func(r *Row) bool { return r.PlainBytes > 0 }, func(r *Row) any { return hostmem.Bytes(of(r)) })
+		return markdown.If(func(r *Row) bool { return r.PlainBytes > 0 }, func(r *Row) any { return hostmem.Bytes(of(r)) })
 	}
 	wide := info.Wide
 	layers := func(r *Row) bool { return r.Layers > 0 }
@@ -163,9 +147,9 @@ func resultColumns(rows []*Row, info *RunInfo) []mdColumn {
 		{Title: "pass<", Hidden: !in(func(r *Row) bool { return r.Pass != PassForward }),
 			Cell: func(r *Row) any { return r.Pass }},
 	}, msColumns("ms", 1, wide), []mdColumn{
-		{Title: "layers", Optional: true, Cell: cell(layers, func(r *Row) any { return r.Layers })},
+		{Title: "layers", Optional: true, Cell: markdown.If(layers, func(r *Row) any { return r.Layers })},
 		{Title: "ms of all layers", Hidden: !in(layers),
-			Cell: cell(func(r *Row) bool { return layers(r) && r.ok() },
+			Cell: markdown.If(func(r *Row) bool { return layers(r) && r.ok() },
 				func(r *Row) any { return Digits(float64(r.Layers) * r.Ms.Median) })},
 		{Title: "TFLOP/s", Cell: func(r *Row) any {
 			if r.Status == Fail || r.Status == OOM {
@@ -177,7 +161,7 @@ func resultColumns(rows []*Row, info *RunInfo) []mdColumn {
 		{Title: "TFLOP/s peak", Hidden: !wide, Cell: speed(func(r *Row) float64 { return r.PeakTFLOPs })},
 	}, versusColumns("x ", info, ratio), []mdColumn{
 		errorColumn,
-		{Title: "memory", Cell: cell(func(r *Row) bool { return r.Memory > 0 },
+		{Title: "memory", Cell: markdown.If(func(r *Row) bool { return r.Memory > 0 },
 			func(r *Row) any { return hostmem.Bytes(r.Memory) })},
 		{Title: "in", Hidden: !wide, Optional: true, Cell: use(func(r *Row) uint64 { return r.InputBytes })},
 		{Title: "out", Hidden: !wide, Optional: true, Cell: use(func(r *Row) uint64 { return r.OutputBytes })},
@@ -191,7 +175,8 @@ func resultColumns(rows []*Row, info *RunInfo) []mdColumn {
 // ceilingTable has a line for each ceiling, and the time of a barrier below.
 func ceilingTable(rows []*Row) string {
 	rate := func(factor float64, of func(*Row) float64) func(*Row) any {
-		return cell(func(r *Row) bool { return r.ok() && of(r) > 0 }, func(r *Row) any { return Digits(factor * of(r)) })
+		return markdown.If(func(r *Row) bool { return r.ok() && of(r) > 0 },
+			func(r *Row) any { return Digits(factor * of(r)) })
 	}
 	text := fmt.Sprintln(markdown.Of(rows, slices.Concat([]mdColumn{
 		{Title: "device<", Cell: func(r *Row) any { return r.Device }},

@@ -36,7 +36,8 @@ type setup struct {
 	baseline Baseline // BaselineByMask, BaselineContiguous or ""
 	onDevice bool
 	data     *data
-	runner   runner
+	runner   *runner
+	results  func(context.Context, *work) (map[string][]byte, error) // those of the runner, within the limit
 }
 
 func (g *group) close() {
@@ -58,49 +59,106 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	if g.problem.Ceiling != "" {
 		return g.ceiling(ctx, s)
 	}
-	if s.Baseline == BaselinePlain {
-		return g.plain(ctx, s)
-	}
-	if g.problem.Pass != PassForward {
-		return g.backward(ctx, s)
-	}
 	row := g.row(g.problem, s)
-	if s.Experiment.BackwardTiles != "" {
-		return nil, g.stop(row, fmt.Errorf("%w: the forward pass has no tiles of the backward kernels", attention.ErrUnsupported))
+	c, err := g.verified(ctx, s, row)
+	if err != nil {
+		return nil, g.stop(row, err)
 	}
-	if g.problem.Blocks > 0 { // KVBytes needs memory for the block mask
-		if g.kvBytes == 0 {
-			if f := g.problem.footprint(); g.in == nil {
-				if err := Room(nil, hostmem.Sum(f.tensors, f.lists, f.host), 0); err != nil {
-					return nil, g.stop(row, err)
-				}
-			}
-			g.kvBytes = g.problem.KVBytes()
-		}
-		row.KVBytes = g.kvBytes
+	if row.Status != "" {
+		return nil, row
 	}
+	return c, row
+}
+
+// verified is candidate of a row without results. A wrong result sets its status.
+func (g *group) verified(ctx context.Context, s Spec, row *Row) (*candidate, error) {
 	dev := g.Device
 	if s.Tier == attention.TierCPU {
 		dev = nil
 	}
-	if s.Baseline == BaselineCopy {
-		return g.copy(ctx, dev, row)
+	prepare := g.forward
+	switch {
+	case s.Baseline == BaselinePlain:
+		prepare = g.plain
+	case g.problem.Pass != PassForward:
+		prepare = g.backward
+	}
+	if g.problem.Pass == PassForward && s.Baseline != BaselinePlain {
+		if err := g.countKV(row); err != nil {
+			return nil, err
+		}
+		if s.Baseline == BaselineCopy {
+			return g.copy(ctx, dev, row)
+		}
 	}
 	cfg := g.problem.Config
+	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
+	w, p, err := prepare(ctx, dev, cfg, s, row)
+	if err != nil {
+		return nil, err
+	}
+	w.pass = g.problem.Pass
+	out, err := p.results(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	clock := p.runner.clock(w)
+	row.Sets, row.Timer = p.runner.layout.count, clock.timer()
+	if err := w.planned(row, p); err != nil {
+		return nil, err
+	}
+	c := &candidate{row: row, clock: clock, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration,
+		error) {
+		return p.runner.timed(ctx, w, n)
+	}}
+	switch {
+	case row.Ablation != "":
+		return c, nil
+	case w.pass != PassForward:
+		return c, g.judgeGradients(row, cfg, p.data, out)
+	case s.Baseline == BaselinePlain:
+		out["LSE"] = nil // it has none
+	}
+	return c, g.judge(row, p.data, out["O"], out["LSE"])
+}
+
+// countKV completes the bytes of K and V of a problem with a block mask, for which KVBytes needs memory.
+func (g *group) countKV(row *Row) error {
+	if g.problem.Blocks == 0 {
+		return nil
+	}
+	if g.kvBytes == 0 {
+		if f := g.problem.footprint(); g.in == nil {
+			if err := Room(nil, hostmem.Sum(f.tensors, f.lists, f.host), 0); err != nil {
+				return err
+			}
+		}
+		g.kvBytes = g.problem.KVBytes()
+	}
+	row.KVBytes = g.kvBytes
+	return nil
+}
+
+// forward prepares a row of the forward pass.
+func (g *group) forward(ctx context.Context, dev *vk.Device, cfg attention.Config, s Spec, row *Row) (*work, *setup,
+	error) {
+	if s.Experiment.BackwardTiles != "" {
+		return nil, nil, fmt.Errorf("%w: the forward pass has no tiles of the backward kernels", attention.ErrUnsupported)
+	}
 	if s.Baseline == BaselineByMask {
 		p, err := g.setup(ctx, dev, BaselineByMask, 0)
 		if err != nil {
-			return nil, g.stop(row, err)
+			return nil, nil, err
 		}
 		cfg = p.data.problem.Config
+		cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
 	}
-	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
 	op, err := attention.NewExperiment(dev, cfg, s.Experiment)
 	if err != nil {
 		if s.Experiment != (attention.Experiment{}) {
 			row.Tier = g.planned(dev, cfg).String()
 		}
-		return nil, g.stop(row, err)
+		return nil, nil, err
 	}
 	g.closers = append(g.closers, op.Close)
 	w := &work{op: op, cuda: s.Tier == attention.TierCUDA, name: g.problem.String()}
@@ -110,73 +168,68 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		// the call with its LSE follows below.
 		plan, err := op.Plan(g.problem.Shape)
 		if err != nil {
-			return nil, g.stop(row, err)
+			return nil, nil, err
 		}
 		row.plan(plan, s)
 		scratch = g.problem.scratch(plan)
 	}
 	p, err := g.setup(ctx, dev, s.Baseline, scratch)
 	if err != nil {
-		return nil, g.stop(row, err)
+		return nil, nil, err
 	}
 	if s.Baseline == BaselineSeparate {
 		w.split = p.data.separate
 	}
-	out, lse, err := g.once(ctx, p, w)
-	if err != nil {
-		return nil, g.stop(row, err)
+	w.planned = func(row *Row, p *setup) error {
+		args := p.runner.args().Args
+		if w.split != nil {
+			args = w.split(args)[0]
+		}
+		plan, err := op.PlanFor(args)
+		if err != nil {
+			return err
+		}
+		row.plan(plan, s)
+		row.SPIRV, row.SparseRatio = modules(dev, plan.Kernel), g.in.sparseRatio()
+		if s.Baseline != "" || !g.problem.Plain() {
+			row.Memory = p.data.bytes() + plan.WorkspaceBytes
+		}
+		return nil
 	}
-	args := p.runner.args()
-	if w.split != nil {
-		args = w.split(args)[0]
-	}
-	plan, err := op.PlanFor(args)
-	if err != nil {
-		return nil, g.stop(row, err)
-	}
-	row.plan(plan, s)
-	row.SPIRV = modules(dev, plan.Kernel)
-	if s.Baseline != "" || !g.problem.Plain() {
-		row.Memory = p.data.bytes() + plan.WorkspaceBytes
-	}
-	clock := p.runner.clock(w)
-	row.Sets, row.Timer, row.SparseRatio = p.runner.sets(), clock.timer(), g.in.sparseRatio()
-	c := &candidate{row: row, clock: clock, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
-		return p.runner.timed(ctx, w, n)
-	}}
-	if row.Ablation != "" {
-		return c, row
-	}
+	return w, p, nil
+}
+
+// judge compares O and LSE in host memory with the float64 reference. Wrong ones set the status of the row.
+func (g *group) judge(row *Row, d *data, o, lse []byte) (err error) {
 	if g.truth == nil {
 		if g.truth, err = newTruth(g.in, g.Seed); err != nil {
-			return nil, g.stop(row, err)
+			return err
 		}
 	}
-	if err := g.keep(row, p.data, out); err != nil {
-		return nil, g.stop(row, err)
+	if err := g.keep(row, d, o); err != nil {
+		return err
 	}
-	row.Checked, err = g.truth.judge(p.data, out, lse)
+	row.Checked, err = g.truth.judge(d, o, lse)
 	if err == nil && row.Result != nil && row.Result.NaN > 0 { // in rows that were not sampled
 		err = fmt.Errorf("%d of %d elements are NaN", row.Result.NaN, row.Result.Elements)
 	}
 	if err != nil {
 		row.Status, row.Reason = Fail, errorText(err)
-		return nil, row
 	}
-	return c, row
+	return nil
 }
 
 // copy prepares the row of BaselineCopy.
-func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate, *Row) {
+func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate, error) {
 	row.Tier, row.Timer, row.Memory = "", "wall", row.KVBytes
 	if dev == nil {
 		if err := Room(nil, hostmem.Sum(max(row.KVBytes, g.rotation(nil)), setAlign), 0); err != nil {
-			return nil, g.stop(row, err)
+			return nil, err
 		}
-		return &candidate{row: row, onCPU: true, run: hostCopy(row.KVBytes, g.rotation(nil))}, row
+		return &candidate{row: row, onCPU: true, run: hostCopy(row.KVBytes, g.rotation(nil))}, nil
 	}
 	if err := Room(dev, 0, hostmem.Sum(max(row.KVBytes, g.rotation(dev)), 4*setAlign)); err != nil {
-		return nil, g.stop(row, err)
+		return nil, err
 	}
 	var l *copyRunner
 	err := g.within(ctx, func(ctx context.Context) (err error) {
@@ -184,11 +237,11 @@ func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate,
 		return err
 	})
 	if err != nil {
-		return nil, g.stop(row, err)
+		return nil, err
 	}
 	g.copies = l
 	row.Sets, row.Timer, row.SPIRV = l.count, l.timer(), modules(dev, l.kernel.Module())
-	return &candidate{row: row, clock: &l.deviceClock, run: l.timed}, row
+	return &candidate{row: row, clock: &l.deviceClock, run: l.timed}, nil
 }
 
 // keep fills in row.Result and keeps O to be compared with a reference.
@@ -282,16 +335,22 @@ func (g *group) setup(ctx context.Context, dev *vk.Device, baseline Baseline, sc
 			return nil, err
 		}
 	}
+	within := g.within
 	if dev == nil {
-		p.runner = newCPURunner(p.data, g.rotation(nil))
-	} else {
-		err := g.within(ctx, func(ctx context.Context) (err error) {
-			p.runner, err = newDeviceRunner(ctx, dev, p.data, g.rotation(dev), g.usesCUDA())
+		within = func(ctx context.Context, f func(context.Context) error) error { return f(ctx) }
+	}
+	if err := within(ctx, func(ctx context.Context) (err error) {
+		p.runner, err = newRunner(ctx, dev, p.data, g.rotation(dev), g.usesCUDA())
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	p.results = func(ctx context.Context, w *work) (out map[string][]byte, err error) {
+		err = within(ctx, func(ctx context.Context) error {
+			out, err = p.runner.results(ctx, w)
 			return err
 		})
-		if err != nil {
-			return nil, err
-		}
+		return out, err
 	}
 	g.setups = append(g.setups, p)
 	return p, nil

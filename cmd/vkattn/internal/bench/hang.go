@@ -36,30 +36,6 @@ func (g *group) within(ctx context.Context, f func(context.Context) error) error
 	return err
 }
 
-// once is the once of a runner, within the limit.
-func (g *group) once(ctx context.Context, p *setup, w *work) (o, lse []byte, err error) {
-	if !p.onDevice {
-		return p.runner.once(ctx, w)
-	}
-	err = g.within(ctx, func(ctx context.Context) error {
-		o, lse, err = p.runner.once(ctx, w)
-		return err
-	})
-	return o, lse, err
-}
-
-// gradients is the gradients of a runner, within the limit.
-func (g *group) gradients(ctx context.Context, p *setup, w *work) (out map[string][]byte, err error) {
-	if !p.onDevice {
-		return p.runner.gradients(ctx, w)
-	}
-	err = g.within(ctx, func(ctx context.Context) error {
-		out, err = p.runner.gradients(ctx, w)
-		return err
-	})
-	return out, err
-}
-
 // runs times n runs of a candidate, within the limit if a device has them.
 func (g *group) runs(ctx context.Context, c *candidate, n int) (times []time.Duration, err error) {
 	if c.clock == nil {

@@ -110,9 +110,9 @@ func TestAWrongLSEIsFound(t *testing.T) {
 		require.NoError(t, err)
 		op, err := attention.New(nil, p.Config)
 		require.NoError(t, err)
-		runner := newCPURunner(d, hostRotation)
-		o, lse, err := runner.once(context.Background(), &work{op: op})
+		out, err := onCPU(t, d).results(context.Background(), &work{op: op})
 		require.NoError(t, err)
+		o, lse := out["O"], out["LSE"]
 		checked, err := truth.judge(d, o, lse)
 		require.NoError(t, err, name)
 		require.Positive(t, float64(checked.LSEError))

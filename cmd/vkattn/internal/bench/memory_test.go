@@ -86,7 +86,7 @@ func TestTheFootprintIsWhatTheDataTake(t *testing.T) {
 				require.EqualValues(t, len(d.args.O.Host), f.o)
 				require.EqualValues(t, len(d.args.LSE.Host), f.lse)
 			}
-			l := newCPURunner(d, hostRotation)
+			l := onCPU(t, d)
 			var runner uint64
 			for i, o := range operands.ListBackward(l.cfg, &l.first) {
 				if o.Of == i {

@@ -133,7 +133,7 @@ func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile,
 
 // observe times the dispatches of a few runs.
 func (g *group) observe(ctx context.Context, c *candidate, out *Profile) error {
-	stream := g.setups[0].runner.(*deviceRunner).stream
+	stream := g.setups[0].runner.Stream
 	var seen []vk.Dispatched
 	var local []uint32
 	var stats [][]Statistic

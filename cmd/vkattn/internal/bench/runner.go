@@ -6,26 +6,223 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/operands"
+	"vkattn/cudapath"
 	"vkattn/vk"
 )
 
-// runner runs and times the rows of one problem on a device or on the CPU. It holds the
-// memory of the arguments.
-type runner interface {
-	// once computes input set 0 and returns O, and LSE if the problem has it. They are filled
-	// with NaN before.
-	once(ctx context.Context, w *work) (o, lse []byte, err error)
-	// gradients computes O and LSE of every input set and the gradients of set 0, which are
-	// filled with NaN before. It returns the outputs by the name of their operand.
-	gradients(ctx context.Context, w *work) (map[string][]byte, error)
-	// timed runs n times, each on the next input set, and returns the time of each run.
-	timed(ctx context.Context, w *work, n int) ([]time.Duration, error)
-	// args are the arguments of input set 0 in the runner's memory.
-	args() attention.Args
-	all() attention.BackwardArgs
-	sets() int
-	clock(w *work) *deviceClock // that times a row; nil: the wall clock
-	close()
+// runner runs and times the rows of one problem. Vulkan tiers are timed by the device's timestamps: one pair
+// around each run, with a barrier between runs, which would overlap without it. On a queue without timestamps
+// each run is a submission timed by the wall clock, as is tier cpu.
+type runner struct {
+	*operands.Memory
+	cfg     attention.Config
+	first   attention.BackwardArgs // of set 0
+	outputs map[string]runnerOutput
+	layout  sets
+	next    int
+	vulkan  deviceClock
+	cuda    deviceClock       // of tier cuda, whose kernels the stream's timestamps do not see
+	events  []*cudapath.Event // its clock
+}
+
+// runnerOutput is an output of set 0, by the name of its operand.
+type runnerOutput struct {
+	*operands.Block
+	bytes uint64
+}
+
+// newRunner places the problem's data on a device, or on the host for nil: one copy for each input set.
+// Memory that is exportable can be imported by CUDA.
+func newRunner(ctx context.Context, dev *vk.Device, d *data, rotation uint64, exportable bool) (l *runner, err error) {
+	l = &runner{cfg: d.problem.Config, first: operands.CloneBackward(d.all()), outputs: map[string]runnerOutput{}}
+	if l.Memory, err = operands.OpenMemory(dev, "bench"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	o := vk.BufferOptions{}
+	if dev != nil {
+		o.Exportable = exportable && dev.Caps().ExternalMemoryFd // without it tier cuda refuses its rows
+		l.vulkan = deviceClock{stream: l.Stream, stamps: dev.Caps().Limits.TimestampValidBits > 0}
+		l.cuda = deviceClock{stream: l.Stream, stamps: true}
+	}
+	list := operands.ListBackward(l.cfg, &l.first)
+	l.layout = newSets(list, rotation)
+	blocks, inputs := make([]*operands.Block, len(list)), map[int]*operands.Block{}
+	for i, x := range list {
+		in := x.Host()
+		if x.Of < i {
+			blocks[i] = blocks[x.Of]
+			blocks[i].Hold(x)
+			continue
+		}
+		o.Name = x.Name
+		if blocks[i], err = l.New(l.layout.bytes(i), o); err != nil {
+			return l, err
+		}
+		blocks[i].Hold(x)
+		if x.Output {
+			l.outputs[x.Name] = runnerOutput{blocks[i], uint64(len(in))}
+			continue
+		}
+		inputs[i] = blocks[i]
+		if err = blocks[i].Write(0, in); err != nil {
+			return l, err
+		}
+	}
+	if err = l.Barrier(); err != nil {
+		return l, err
+	}
+	for i, b := range inputs {
+		for set := 1; set < l.layout.count && l.layout.stride[i] > 0; set++ {
+			if err = b.Repeat(l.layout.stride[i]*uint64(set), l.layout.size[i]); err != nil {
+				return l, err
+			}
+		}
+	}
+	return l, l.Wait(ctx)
+}
+
+// args are the arguments of input set 0 in the runner's memory.
+func (l *runner) args() attention.BackwardArgs { return operands.CloneBackward(l.first) }
+
+// results computes input set 0 once and returns the outputs of the pass by the name of their operand: O, and
+// LSE if the problem has it, or the gradients. They are filled with NaN before. Gradients need O and LSE, which
+// it computes of every set.
+func (l *runner) results(ctx context.Context, w *work) (map[string][]byte, error) {
+	if w.pass != PassForward {
+		for set := range l.layout.count {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			// Behind a barrier: plain attention has one P for all sets.
+			if err := firstError(func() error {
+				return w.forward().Forward(l.Stream, l.layout.args(l.cfg, l.first, set).Args)
+			}, l.Barrier); err != nil {
+				return nil, err
+			}
+		}
+	}
+	out := map[string][]byte{}
+	for name, o := range l.outputs {
+		if (name == "O" || name == "LSE") == (w.pass == PassForward) {
+			out[name] = nil
+			if err := o.Spoil(o.bytes); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := firstError(l.Barrier, func() error {
+		if w.pass != PassForward {
+			return w.op.Backward(l.Stream, l.args())
+		}
+		return w.run(l.Stream, l.args())
+	}, l.Barrier); err != nil {
+		return nil, err
+	}
+	for name := range out {
+		var err error
+		if out[name], err = l.outputs[name].View(ctx, l.outputs[name].bytes); err != nil {
+			return nil, err
+		}
+	}
+	return out, l.Wait(ctx)
+}
+
+// timed runs n times, each on the next input set, and returns the time of each run.
+func (l *runner) timed(ctx context.Context, w *work, n int) ([]time.Duration, error) {
+	next := func() attention.BackwardArgs {
+		l.next = (l.next + 1) % l.layout.count
+		return l.layout.args(l.cfg, l.first, l.next)
+	}
+	if l.Device == nil {
+		var out []time.Duration
+		for range n {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			args := next()
+			start := time.Now()
+			if err := w.run(nil, args); err != nil {
+				return nil, err
+			}
+			out = append(out, time.Since(start))
+		}
+		return out, nil
+	}
+	run := func(s *vk.Stream) error {
+		args := next()
+		defer s.Label(w.name)()
+		return w.run(s, args)
+	}
+	if w.cuda {
+		return l.cuda.orWall(ctx, n, run, func() ([]time.Duration, error) { return l.timedByEvents(ctx, run, n) })
+	}
+	return l.vulkan.timed(ctx, n, run)
+}
+
+// timedByEvents times tier cuda by CUDA events around each kernel. All runs of a batch are
+// in one turn of CUDA, so that the two queue changes are not part of a kernel's time: a
+// Vulkan stream pays for them once, however many kernels lie between.
+func (l *runner) timedByEvents(ctx context.Context, run func(*vk.Stream) error, n int) ([]time.Duration, error) {
+	cuda, err := cudapath.Open(l.Device)
+	if err != nil {
+		return nil, err
+	}
+	for len(l.events) < 2*n {
+		e, err := cuda.NewEvent()
+		if err != nil {
+			return nil, err
+		}
+		l.events = append(l.events, e)
+	}
+	record := func(e *cudapath.Event) error {
+		s, err := cuda.Turn(l.Stream)
+		if err != nil {
+			return err
+		}
+		return s.Record(e)
+	}
+	for i := range n {
+		if err := firstError(
+			func() error { return record(l.events[2*i]) },
+			func() error { return run(l.Stream) },
+			func() error { return record(l.events[2*i+1]) },
+		); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.Wait(ctx); err != nil {
+		return nil, err
+	}
+	out := make([]time.Duration, n)
+	for i := range out {
+		if out[i], err = l.events[2*i+1].Since(l.events[2*i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// clock times a row; nil: the wall clock.
+func (l *runner) clock(w *work) *deviceClock {
+	switch {
+	case l.Device == nil:
+		return nil
+	case w.cuda:
+		return &l.cuda
+	}
+	return &l.vulkan
+}
+
+func (l *runner) close() {
+	for _, e := range l.events {
+		_ = e.Close()
+	}
+	_ = l.Close()
 }
 
 // work is what a row runs.
@@ -36,6 +233,9 @@ type work struct {
 	split func(attention.Args) []attention.Args // one run as several calls; nil: one call
 	cuda  bool                                  // tier cuda, timed by CUDA events
 	name  string                                // label of a run for debugging tools
+
+	// planned fills in what the plan of the call knows of a row, once the call has its memory.
+	planned func(*Row, *setup) error
 }
 
 // operation is what records the passes of a row: *attention.Op or *plain.Op.
@@ -54,123 +254,33 @@ func (w *work) forward() operation {
 
 // run records one run on a stream, or computes it on the CPU for a nil stream.
 func (w *work) run(s *vk.Stream, a attention.BackwardArgs) error {
-	if w.pass == PassBackward {
-		return w.op.Backward(s, a)
-	}
-	if w.pass == PassBoth {
-		if err := w.op.Forward(s, a.Args); err != nil {
-			return err
+	if w.pass != PassBackward {
+		calls := []attention.Args{a.Args}
+		if w.split != nil {
+			calls = w.split(a.Args)
 		}
-		if s != nil {
-			if err := s.Barrier(); err != nil {
+		for _, one := range calls {
+			if err := w.op.Forward(s, one); err != nil {
 				return err
 			}
 		}
-		return w.op.Backward(s, a)
 	}
-	if w.split == nil {
-		return w.op.Forward(s, a.Args)
+	if w.pass == PassBoth && s != nil {
+		if err := s.Barrier(); err != nil {
+			return err
+		}
 	}
-	for _, one := range w.split(a.Args) {
-		if err := w.op.Forward(s, one); err != nil {
+	if w.pass == PassForward {
+		return nil
+	}
+	return w.op.Backward(s, a)
+}
+
+func firstError(steps ...func() error) error {
+	for _, f := range steps {
+		if err := f(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
-
-// cpuRunner runs tier cpu and times it by the wall clock.
-type cpuRunner struct {
-	cfg    attention.Config
-	first  attention.BackwardArgs // of set 0
-	o      map[string][]byte      // the outputs by the name of their operand
-	layout sets
-	next   int
-}
-
-func newCPURunner(d *data, rotation uint64) *cpuRunner {
-	l := &cpuRunner{cfg: d.problem.Config, first: operands.CloneBackward(d.all()), o: map[string][]byte{}}
-	list := operands.ListBackward(l.cfg, &l.first)
-	l.layout = newSets(list, rotation)
-	var placed [][]byte
-	for i, o := range list {
-		in := o.Host()
-		if o.Of < i {
-			placed = append(placed, placed[o.Of])
-			o.OnHost(placed[i])
-			continue
-		}
-		memory := make([]byte, l.layout.bytes(i))
-		if o.Output {
-			l.o[o.Name] = memory[:len(in)]
-		} else {
-			copies := l.layout.count
-			if l.layout.stride[i] == 0 {
-				copies = 1
-			}
-			for set := range copies {
-				copy(memory[l.layout.stride[i]*uint64(set):], in)
-			}
-		}
-		placed = append(placed, memory)
-		o.OnHost(memory)
-	}
-	return l
-}
-
-func (l *cpuRunner) args() attention.Args { return operands.Clone(l.first.Args) }
-
-func (l *cpuRunner) all() attention.BackwardArgs { return operands.CloneBackward(l.first) }
-
-func (l *cpuRunner) once(_ context.Context, w *work) (o, lse []byte, err error) {
-	o, lse = l.o["O"], l.o["LSE"]
-	for _, out := range [][]byte{o, lse} {
-		for i := range out {
-			out[i] = 0xff
-		}
-	}
-	if err := w.run(nil, l.all()); err != nil {
-		return nil, nil, err
-	}
-	return o, lse, nil
-}
-
-func (l *cpuRunner) gradients(ctx context.Context, w *work) (map[string][]byte, error) {
-	for set := range l.layout.count {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if err := w.forward().Forward(nil, l.layout.args(l.cfg, l.first, set).Args); err != nil {
-			return nil, err
-		}
-	}
-	for name, o := range l.o {
-		for i := range o {
-			if name != "O" && name != "LSE" {
-				o[i] = 0xff
-			}
-		}
-	}
-	return l.o, w.op.Backward(nil, l.all())
-}
-
-func (l *cpuRunner) timed(ctx context.Context, w *work, n int) ([]time.Duration, error) {
-	var out []time.Duration
-	for range n {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		l.next = (l.next + 1) % l.layout.count
-		args := l.layout.args(l.cfg, l.first, l.next)
-		start := time.Now()
-		if err := w.run(nil, args); err != nil {
-			return nil, err
-		}
-		out = append(out, time.Since(start))
-	}
-	return out, nil
-}
-
-func (l *cpuRunner) sets() int                { return l.layout.count }
-func (l *cpuRunner) clock(*work) *deviceClock { return nil }
-func (l *cpuRunner) close()                   {}

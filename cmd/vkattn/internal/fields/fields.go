@@ -2,7 +2,10 @@
 // verify and their runs over several ranks, and requests to peers, embed them.
 package fields
 
-import "vkattn/attention"
+import (
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/markdown"
+)
 
 // Call names a call by its sizes in elements, its causal mask and its storage type.
 type Call struct {
@@ -32,10 +35,20 @@ func (c *Call) Config() attention.Config {
 	return attention.Config{DType: c.DType, HeadDim: c.D, HeadDimV: c.Dv, Causal: c.Causal}
 }
 
-// Columns are the headers of Cells in a table of package markdown.
-var Columns = []string{"B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<"}
-
-// Cells are the fields as cells of a table.
-func (c *Call) Cells() []any {
-	return []any{c.B, c.Hq, c.Hkv, c.Sq, c.Sk, c.D, c.Dv, c.Causal, c.DType}
+// Columns are the fields as columns of a table whose rows have a call.
+func Columns[R any](call func(R) *Call) []markdown.Column[R] {
+	column := func(title string, of func(*Call) any) markdown.Column[R] {
+		return markdown.Column[R]{Title: title, Cell: func(r R) any { return of(call(r)) }}
+	}
+	return []markdown.Column[R]{
+		column("B", func(c *Call) any { return c.B }),
+		column("Hq", func(c *Call) any { return c.Hq }),
+		column("Hkv", func(c *Call) any { return c.Hkv }),
+		column("Sq", func(c *Call) any { return c.Sq }),
+		column("Sk", func(c *Call) any { return c.Sk }),
+		column("D", func(c *Call) any { return c.D }),
+		column("Dv", func(c *Call) any { return c.Dv }),
+		column("causal<", func(c *Call) any { return c.Causal }),
+		column("dtype<", func(c *Call) any { return c.DType }),
+	}
 }

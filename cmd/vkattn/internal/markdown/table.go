@@ -65,6 +65,16 @@ type Column[R any] struct {
 // None is a cell without a value.
 const None = "-"
 
+// If is a cell of the rows that have it, and None in the others.
+func If[R any](has func(R) bool, cell func(R) any) func(R) any {
+	return func(r R) any {
+		if !has(r) {
+			return None
+		}
+		return cell(r)
+	}
+}
+
 // Of is a table with a line for each row.
 func Of[R any](rows []R, columns []Column[R]) *Table {
 	cells := make([][]any, len(rows))

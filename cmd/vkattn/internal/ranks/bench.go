@@ -68,7 +68,7 @@ func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.T
 	if err != nil {
 		return 0, err
 	}
-	defer t.close()
+	defer t.memory.Free()
 	x := &alone{s, op, t, attention.Args{Shape: p.Shape, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE}}
 	// Without warm-up a time would have the compilation, which Time leaves to a call of its own.
 	if err := x.prepare(p.Pass); err != nil {
@@ -115,16 +115,14 @@ func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, pass benc
 		return nil, err
 	}
 	data := inputs.New(min(period, max(n[tensorQ], n[tensorK], n[tensorV], n[tensorDO]))/int64(cfg.DType.Size()), cfg.DType, inputs.Normal, seed)
-	for _, x := range []*attention.Tensor{&t.Q, &t.K, &t.V, &t.DO} {
-		if x.Given() {
-			err = errors.Join(err, t.fill(x, data))
-		}
+	for _, tensor := range []int{tensorQ, tensorK, tensorV, tensorDO} {
+		err = errors.Join(err, t.fill(tensor, data))
 	}
-	if err == nil && s.stream != nil {
-		err = s.stream.Barrier()
+	if err == nil {
+		err = t.memory.Barrier()
 	}
 	if err != nil {
-		return nil, errors.Join(err, t.close())
+		return nil, errors.Join(err, t.memory.Free())
 	}
 	return t, nil
 }
@@ -156,7 +154,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	row.of(w)
 	t, err := s.operands(&cfg.Config, &problem, p.Pass, count(w.rows), w.room, seed+uint64(s.Rank()), s.buffers(mode))
 	if err == nil {
-		defer t.close()
+		defer t.memory.Free()
 	}
 	if no, err := refused(err); no {
 		return row, err

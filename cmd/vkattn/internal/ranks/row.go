@@ -91,7 +91,8 @@ func (r *Row) Note() string { return strings.Join(r.Reasons, "; ") }
 
 // Name names the row in messages.
 func (r *Row) Name() string {
-	name := fmt.Sprintf("%s of %d ranks, %v, tier %s, %v B %d Hq %d Hkv %d Sq %d Sk %d D %d %v", r.modeText(), r.Ranks, r.Pass, r.Tier, r.DType, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Causal)
+	name := fmt.Sprintf("%s of %d ranks, %v, tier %s, %v B %d Hq %d Hkv %d Sq %d Sk %d D %d %v", r.modeText(), r.Ranks,
+		r.Pass, r.Tier, r.DType, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Causal)
 	if r.Split != parallel.OrderAuto {
 		name += " " + r.Split.String()
 	}
@@ -114,59 +115,83 @@ func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, timed bool) be
 	if f != "md" {
 		return bench.NewJSONPrinter[*Row](f, w, info)
 	}
-	return bench.Collect(func(rows []*Row, _ *bench.RunInfo) error { return table(w, rows, timed) })
+	return bench.Collect(func(rows []*Row, _ *bench.RunInfo) error {
+		_, err := fmt.Fprintln(w, table(rows, timed))
+		return err
+	})
 }
 
-// table prints a line for each row.
-func table(w io.Writer, rows []*Row, timed bool) error {
-	t := markdown.New("mode<", "split<", "ranks", "pass<", "tier<")
-	t.Columns(fields.Columns...)
-	options := slices.ContainsFunc(rows, func(r *Row) bool { return r.OptionText != "" })
-	if options {
-		t.Column("options<")
-	}
+type column = markdown.Column[*Row]
+
+// table has a line for each row.
+func table(rows []*Row, timed bool) *markdown.Table {
+	of := verifiedColumns()
 	if timed {
-		t.Columns("ms", "noise", "TFLOP/s a GPU", "one GPU ms", "share of N GPUs", "sent MB", "compute ms", "exposed ms", "scratch MB", "planned MB")
-	} else {
-		t.Columns("max diff", "limit", "LSE diff", "LSE limit", "float64 rows", "sent bytes", "runs")
+		of = timedColumns()
 	}
-	t.Columns("verdict<", "note<")
-	for _, r := range rows {
-		split := "-"
-		if r.Split != parallel.OrderAuto {
-			split = r.Split.String()
-		}
-		row := append([]any{r.modeText(), split, r.Ranks, r.Pass, r.Tier}, r.Cells()...)
-		if options {
-			row = append(row, r.OptionText)
-		}
-		switch v, x := r.Verified, r.Timed; {
-		case timed && x != nil:
-			one, share := "-", "-"
-			if x.OneMs > 0 {
-				one, share = fmt.Sprintf("%.3f", x.OneMs), fmt.Sprintf("%.1f %%", 100*x.Share)
-			}
-			row = append(row, fmt.Sprintf("%.3f", x.Ms.Median), noise(x.Ms), fmt.Sprintf("%.4g", x.TFLOPs), one, share,
-				megabytes(x.SentBytes), fmt.Sprintf("%.3f", x.ComputeMs), fmt.Sprintf("%.3f", x.ExposedMs))
-			if x.PlannedScratch > 0 {
-				row = append(row, megabytes(x.ScratchBytes), megabytes(x.PlannedScratch))
-			} else {
-				row = append(row, "-", "-")
-			}
-		case timed:
-			row = append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-")
-		case v != nil && r.Pass != bench.PassForward:
-			g := worse(worse(v.DQ, v.DK), v.DV)
-			row = append(row, small(g.Max), small(g.Limit), "-", "-", v.Float64Rows, v.SentBytes, v.Runs)
-		case v != nil:
-			row = append(row, small(v.O.Max), small(v.O.Limit), small(v.LSE.Max), small(v.LSE.Limit), v.Float64Rows, v.SentBytes, v.Runs)
-		default:
-			row = append(row, "-", "-", "-", "-", "-", "-", "-")
-		}
-		t.Row(append(row, string(r.Status), r.Note())...)
+	return markdown.Of(rows, slices.Concat([]column{
+		{Title: "mode<", Cell: func(r *Row) any { return r.modeText() }},
+		{Title: "split<", Cell: markdown.If(func(r *Row) bool { return r.Split != parallel.OrderAuto },
+			func(r *Row) any { return r.Split })},
+		{Title: "ranks", Cell: func(r *Row) any { return r.Ranks }},
+		{Title: "pass<", Cell: func(r *Row) any { return r.Pass }},
+		{Title: "tier<", Cell: func(r *Row) any { return r.Tier }},
+	}, fields.Columns(func(r *Row) *fields.Call { return &r.Call }), []column{
+		{Title: "options<", Optional: true, Cell: func(r *Row) any { return r.OptionText }},
+	}, of, []column{
+		{Title: "verdict<", Cell: func(r *Row) any { return string(r.Status) }},
+		{Title: "note<", Cell: func(r *Row) any { return r.Note() }},
+	}))
+}
+
+func timedColumns() []column {
+	is := func(has func(*Timed) bool, cell func(*Timed) any) func(*Row) any {
+		return markdown.If(func(r *Row) bool { return r.Timed != nil && has(r.Timed) },
+			func(r *Row) any { return cell(r.Timed) })
 	}
-	_, err := fmt.Fprintln(w, t)
-	return err
+	all := func(*Timed) bool { return true }
+	one := func(x *Timed) bool { return x.OneMs > 0 }
+	planned := func(x *Timed) bool { return x.PlannedScratch > 0 }
+	return []column{
+		{Title: "ms", Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.Ms.Median) })},
+		{Title: "noise", Cell: is(all, func(x *Timed) any { return noise(x.Ms) })},
+		{Title: "TFLOP/s a GPU", Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.4g", x.TFLOPs) })},
+		{Title: "one GPU ms", Cell: is(one, func(x *Timed) any { return fmt.Sprintf("%.3f", x.OneMs) })},
+		{Title: "share of N GPUs", Cell: is(one, func(x *Timed) any { return fmt.Sprintf("%.1f %%", 100*x.Share) })},
+		{Title: "sent MB", Cell: is(all, func(x *Timed) any { return megabytes(x.SentBytes) })},
+		{Title: "compute ms", Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.ComputeMs) })},
+		{Title: "exposed ms", Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.ExposedMs) })},
+		{Title: "scratch MB", Cell: is(planned, func(x *Timed) any { return megabytes(x.ScratchBytes) })},
+		{Title: "planned MB", Cell: is(planned, func(x *Timed) any { return megabytes(x.PlannedScratch) })},
+	}
+}
+
+func verifiedColumns() []column {
+	verified := func(r *Row) bool { return r.Verified != nil }
+	is := func(cell func(*Verified) any) func(*Row) any {
+		return markdown.If(verified, func(r *Row) any { return cell(r.Verified) })
+	}
+	lse := func(cell func(*Verified) any) func(*Row) any {
+		return markdown.If(func(r *Row) bool { return r.Pass == bench.PassForward }, is(cell))
+	}
+	return []column{
+		{Title: "max diff", Cell: markdown.If(verified, func(r *Row) any { return small(r.worst().Max) })},
+		{Title: "limit", Cell: markdown.If(verified, func(r *Row) any { return small(r.worst().Limit) })},
+		{Title: "LSE diff", Cell: lse(func(v *Verified) any { return small(v.LSE.Max) })},
+		{Title: "LSE limit", Cell: lse(func(v *Verified) any { return small(v.LSE.Limit) })},
+		{Title: "float64 rows", Cell: is(func(v *Verified) any { return v.Float64Rows })},
+		{Title: "sent bytes", Cell: is(func(v *Verified) any { return v.SentBytes })},
+		{Title: "runs", Cell: is(func(v *Verified) any { return v.Runs })},
+	}
+}
+
+// worst is the difference of O, or of the gradient that is closest to its limit.
+func (r *Row) worst() Diff {
+	v := r.Verified
+	if r.Pass == bench.PassForward {
+		return v.O
+	}
+	return worse(worse(v.DQ, v.DK), v.DV)
 }
 
 func megabytes(n uint64) string { return fmt.Sprintf("%.1f", float64(n)/1e6) }

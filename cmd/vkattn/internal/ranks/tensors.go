@@ -1,12 +1,12 @@
 package ranks
 
 import (
-	"context"
 	"errors"
 
 	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/vk"
 )
 
@@ -14,8 +14,8 @@ import (
 type tensors struct {
 	Q, K, V, O, LSE attention.Tensor
 	DO, DQ, DK, DV  attention.Tensor // of a backward pass
-	s               *vk.Stream
-	buffers         []*vk.Buffer
+	memory          operands.Memory
+	blocks          [tensorCount]*operands.Block // nil: not given
 }
 
 // Indices of the tensors, in the order of all.
@@ -61,20 +61,16 @@ func ownBuffers(tier attention.Tier) vk.BufferOptions {
 // allocate makes tensors where the session computes, on a device in buffers as o says. A tensor
 // without elements is not given.
 func (s *Session) allocate(n [tensorCount]int64, o vk.BufferOptions) (*tensors, error) {
-	t := &tensors{s: s.stream}
+	t := &tensors{memory: operands.Memory{Device: s.Device, Stream: s.stream}}
 	for i, x := range t.all() {
-		switch {
-		case n[i] == 0:
-		case s.Device == nil:
-			x.Host = make([]byte, n[i])
-		default:
-			b, err := s.Device.NewBuffer(uint64(n[i]), o)
-			if err != nil {
-				return nil, errors.Join(err, t.close())
-			}
-			x.Buffer = b
-			t.buffers = append(t.buffers, b)
+		if n[i] == 0 {
+			continue
 		}
+		b, err := t.memory.New(uint64(n[i]), o)
+		if err != nil {
+			return nil, errors.Join(err, t.memory.Free())
+		}
+		t.blocks[i], x.Host, x.Buffer = b, b.Host, b.Buffer
 	}
 	return t, nil
 }
@@ -89,48 +85,25 @@ func (t *tensors) backward(a attention.Args) attention.BackwardArgs {
 }
 
 // write fills a tensor.
-func (t *tensors) write(x *attention.Tensor, data []byte) error {
-	switch {
-	case !x.Given() || len(data) == 0:
-		return nil
-	case x.Buffer == nil:
-		copy(x.Host, data)
+func (t *tensors) write(tensor int, data []byte) error {
+	if t.blocks[tensor] == nil || len(data) == 0 {
 		return nil
 	}
-	return t.s.Upload(x.Buffer, 0, data)
+	return t.blocks[tensor].Write(0, data)
 }
 
 // fill repeats data over a tensor.
-func (t *tensors) fill(x *attention.Tensor, data []byte) error {
-	if x.Buffer == nil {
-		for at := 0; at < len(x.Host); {
-			at += copy(x.Host[at:], data)
-		}
+func (t *tensors) fill(tensor int, data []byte) error {
+	b := t.blocks[tensor]
+	if b == nil {
 		return nil
 	}
-	for at := uint64(0); at < x.Buffer.Size(); at += uint64(len(data)) {
-		if err := t.s.Upload(x.Buffer, at, data[:min(uint64(len(data)), x.Buffer.Size()-at)]); err != nil {
+	for at := uint64(0); at < b.Size(); at += uint64(len(data)) {
+		if err := b.Write(at, data[:min(uint64(len(data)), b.Size()-at)]); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// read returns the bytes of a tensor.
-func (t *tensors) read(ctx context.Context, x *attention.Tensor) ([]byte, error) {
-	if x.Buffer == nil {
-		return append([]byte(nil), x.Host...), nil
-	}
-	out := make([]byte, x.Buffer.Size())
-	return out, t.s.Download(ctx, out, x.Buffer, 0)
-}
-
-func (t *tensors) close() error {
-	var all []error
-	for _, b := range t.buffers {
-		all = append(all, b.Close())
-	}
-	return errors.Join(all...)
 }
 
 // cut copies rows of spans out of a whole tensor [batch x heads, rows, bytes]; paste copies them

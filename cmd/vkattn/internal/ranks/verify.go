@@ -151,14 +151,14 @@ func (v *verification) run() (found finding, refusal *Refusal, err error) {
 	}
 	t, err := v.allocate(sizes(cfg, p, v.pass, count(v.rows), v.room), v.buffers(v.mode))
 	if err == nil {
-		defer t.close()
+		defer t.memory.Free()
 		size := cfg.DType.Size()
 		err = errors.Join(
-			t.write(&t.Q, cut(v.in[0], v.rows, p.B*p.Hq, p.Sq, cfg.HeadDim*size)),
-			t.write(&t.K, cut(v.in[1], v.keys, p.B*p.KVHeads(), p.Sk, cfg.HeadDim*size)),
-			t.write(&t.V, cut(v.in[2], v.keys, p.B*p.KVHeads(), p.Sk, cfg.ValueDim()*size)))
+			t.write(tensorQ, cut(v.in[0], v.rows, p.B*p.Hq, p.Sq, cfg.HeadDim*size)),
+			t.write(tensorK, cut(v.in[1], v.keys, p.B*p.KVHeads(), p.Sk, cfg.HeadDim*size)),
+			t.write(tensorV, cut(v.in[2], v.keys, p.B*p.KVHeads(), p.Sk, cfg.ValueDim()*size)))
 		if v.pass != bench.PassForward {
-			err = errors.Join(err, t.write(&t.DO, cut(v.in[3], v.rows, p.B*p.Hq, p.Sq, cfg.ValueDim()*size)))
+			err = errors.Join(err, t.write(tensorDO, cut(v.in[3], v.rows, p.B*p.Hq, p.Sq, cfg.ValueDim()*size)))
 		}
 	}
 	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
@@ -196,12 +196,12 @@ func (v *verification) run() (found finding, refusal *Refusal, err error) {
 
 // results are the bytes of what a pass computes: O and LSE, or dQ, dK and dV.
 func (t *tensors) results(ctx context.Context, pass bench.Pass) (list [][]byte, err error) {
-	tensors := []*attention.Tensor{&t.O, &t.LSE}
+	tensors := []int{tensorO, tensorLSE}
 	if pass != bench.PassForward {
-		tensors = []*attention.Tensor{&t.DQ, &t.DK, &t.DV}
+		tensors = []int{tensorDQ, tensorDK, tensorDV}
 	}
-	for _, x := range tensors {
-		b, err := t.read(ctx, x)
+	for _, tensor := range tensors {
+		b, err := t.blocks[tensor].Read(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -217,8 +217,8 @@ func (v *verification) one() (results [][]byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer t.close()
-	if err := errors.Join(t.write(&t.Q, v.in[0]), t.write(&t.K, v.in[1]), t.write(&t.V, v.in[2]), t.write(&t.DO, v.in[3])); err != nil {
+	defer t.memory.Free()
+	if err := errors.Join(t.write(tensorQ, v.in[0]), t.write(tensorK, v.in[1]), t.write(tensorV, v.in[2]), t.write(tensorDO, v.in[3])); err != nil {
 		return nil, err
 	}
 	op, err := attention.New(v.Device, cfg)

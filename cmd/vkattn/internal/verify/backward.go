@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"time"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
@@ -62,12 +60,13 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 			return err
 		}
 	}
-	m, err := newBackwardMemory(dev, b, dev != nil && HasCUDA(dev))
+	m, err := newMemory(dev, b.Image)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = m.close() }()
-	plan, err := op.PlanBackwardFor(m.args())
+	defer func() { _ = m.Close() }()
+	call := args(m, b.BackwardHostArgs, b.BackwardDeviceArgs)
+	plan, err := op.PlanBackwardFor(call)
 	if err != nil {
 		return err
 	}
@@ -80,9 +79,13 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 		kernels = append(kernels, k.Kernel)
 	}
 	r.row.Entry = strings.Join(kernels, " ")
+	once := func(images [][]byte) ([][]byte, error) {
+		return g.timed(ctx, r, m, func() error { return m.write(images, nil) }, nil,
+			func() error { return forward.Forward(m.Stream, call.Args) }, func() error { return op.Backward(m.Stream, call) })
+	}
 	var first [][]byte
 	for n := range max(g.Repeat, 1) {
-		after, err := g.backwardOnce(ctx, r, m, forward, op, b, b.Image)
+		after, err := once(b.Image)
 		if err != nil {
 			return err
 		}
@@ -99,7 +102,7 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 		}
 		if !b.Layout.Aliases() {
 			spoiled := b.BackwardSpoiled()
-			after, err := g.backwardOnce(ctx, r, m, forward, op, b, spoiled)
+			after, err := once(spoiled)
 			if err != nil {
 				return err
 			}
@@ -137,7 +140,8 @@ func (r *result) judgeGradients(cfg attention.Config, b *cases.Backward, after [
 	}
 	worst, nmse := v.Worst()
 	r.row.Reference, r.row.Rows = "float64", int64(v.Rows)
-	r.row.Float64 = bench.Checked{Rows: v.Rows, Of: v.OfRows, Keys: v.Keys, MaxError: bench.Number(worst), NMSE: bench.Number(nmse)}
+	r.row.Float64 = bench.Checked{Rows: v.Rows, Of: v.OfRows, Keys: v.Keys, MaxError: bench.Number(worst),
+		NMSE: bench.Number(nmse)}
 	r.row.Gradients = map[string]Diff{}
 	for i := range v.Gradients {
 		x := &v.Gradients[i]
@@ -154,134 +158,6 @@ func (r *result) judgeGradients(cfg attention.Config, b *cases.Backward, after [
 	return nil
 }
 
-// backwardOnce writes the memory, makes a forward and a backward call and returns the
-// memory after them.
-func (g *group) backwardOnce(ctx context.Context, r *result, m *backwardMemory, forward, op *attention.Op, b *cases.Backward, images [][]byte) ([][]byte, error) {
-	start := time.Now()
-	if err := m.write(images); err != nil {
-		return nil, err
-	}
-	spent(&r.row.Write, start)
-	start = time.Now()
-	if err := m.run(ctx, forward, op); err != nil {
-		return nil, err
-	}
-	spent(&r.row.Run, start)
-	start = time.Now()
-	after, err := m.read(ctx)
-	spent(&r.row.Read, start)
-	if err == nil && g.Touch != nil {
-		g.Touch(r.row.Who, b.Problem, after)
-	}
-	return after, err
-}
-
-// backwardMemory holds the memory of a backward call on a device, or on the host without
-// a stream.
-type backwardMemory struct {
-	b       *cases.Backward
-	images  [][]byte
-	stream  *vk.Stream
-	buffers []*vk.Buffer
-}
-
-// newBackwardMemory allocates the memory. CUDA can import it if exportable is set.
-func newBackwardMemory(dev *vk.Device, b *cases.Backward, exportable bool) (*backwardMemory, error) {
-	m := &backwardMemory{b: b, images: slices.Clone(b.Image)} // until the first write; PlanBackwardFor reads no tensor
-	if dev == nil {
-		return m, nil
-	}
-	var device uint64
-	for _, image := range b.Image {
-		device = hostmem.Sum(device, uint64(len(image)))
-	}
-	if err := bench.Room(dev, 0, device); err != nil {
-		return nil, err
-	}
-	var err error
-	if m.stream, err = dev.NewStream("verify"); err != nil {
-		return nil, err
-	}
-	for i, image := range b.Image {
-		buf, err := dev.NewBuffer(uint64(len(image)+3)&^3, vk.BufferOptions{Name: fmt.Sprintf("verify %d", i), Exportable: exportable})
-		if err != nil {
-			_ = m.close()
-			return nil, err
-		}
-		m.buffers = append(m.buffers, buf)
-	}
-	return m, nil
-}
-
-func (m *backwardMemory) args() attention.BackwardArgs {
-	if m.stream == nil {
-		return m.b.BackwardHostArgs(m.images)
-	}
-	return m.b.BackwardDeviceArgs(m.buffers)
-}
-
-func (m *backwardMemory) write(images [][]byte) error {
-	for i, image := range images {
-		if m.stream == nil {
-			m.images[i] = append([]byte(nil), image...)
-		} else if err := m.stream.Upload(m.buffers[i], 0, image); err != nil {
-			return err
-		}
-	}
-	if m.stream == nil {
-		return nil
-	}
-	return m.stream.Barrier()
-}
-
-func (m *backwardMemory) run(ctx context.Context, forward, op *attention.Op) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	a := m.args()
-	if err := forward.Forward(m.stream, a.Args); err != nil {
-		return err
-	}
-	if m.stream == nil {
-		return op.Backward(nil, a)
-	}
-	if err := m.stream.Barrier(); err != nil {
-		return err
-	}
-	if err := op.Backward(m.stream, a); err != nil {
-		return err
-	}
-	if err := m.stream.Barrier(); err != nil {
-		return err
-	}
-	return m.stream.Wait(ctx)
-}
-
-func (m *backwardMemory) read(ctx context.Context) ([][]byte, error) {
-	if m.stream == nil {
-		return slices.Clone(m.images), nil // the next write replaces each
-	}
-	out := make([][]byte, len(m.buffers))
-	for i := range out {
-		out[i] = make([]byte, len(m.b.Image[i]))
-		if err := m.stream.Download(ctx, out[i], m.buffers[i], 0); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-func (m *backwardMemory) close() error {
-	if m.stream == nil {
-		return nil
-	}
-	err := m.stream.Close()
-	for _, b := range m.buffers {
-		err = errors.Join(err, b.Close())
-	}
-	return err
-}
-
 // backwardNeeded is the largest amount of host memory that the gradients of a problem take
 // at any time.
 func (v *Verifier) backwardNeeded(c cases.Case, dtype attention.DType) uint64 {
@@ -289,11 +165,12 @@ func (v *Verifier) backwardNeeded(c cases.Case, dtype attention.DType) uint64 {
 	f := footprintOf(c, dtype)
 	// dO, dLSE, dQ, dK and dV take what O, LSE, Q, K and V do.
 	image := hostmem.Product(f.image, 2)
-	runs := uint64(2) // the first and another
+	runs := uint64(3) // the memory, the first and another
 	if v.Conformance {
-		runs = 5
+		runs = 6
 	}
-	running := hostmem.Sum(hostmem.Product(image, runs), accuracy.VerifyBackwardBytes(attention.Config{DType: dtype, HeadDim: c.D, HeadDimV: c.Dv}, c.Shape))
+	running := hostmem.Sum(hostmem.Product(image, runs), accuracy.VerifyBackwardBytes(attention.Config{DType: dtype,
+		HeadDim: c.D, HeadDimV: c.Dv}, c.Shape))
 	making := hostmem.Sum(hostmem.Product(f.inputs, 4), hostmem.Product(f.largest, 4))
 	return hostmem.Sum(image, max(making, running))
 }

@@ -2,124 +2,88 @@ package verify
 
 import (
 	"context"
-	"fmt"
+	"slices"
 
 	"vkattn/attention"
-	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/internal/cases"
-	"vkattn/internal/hostmem"
+	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/vk"
 )
 
-// memory holds the tensors of one problem on a device or on the host.
-type memory interface {
-	// write copies the given pieces of images to it.
-	write(images [][]byte, pieces []int) error
-	run(ctx context.Context, op *attention.Op) error
-	// read returns the named pieces; the others are nil.
-	read(ctx context.Context, pieces []int) ([][]byte, error)
-	close() error
+// memory holds the pieces of memory of one problem on a device or on the host.
+type memory struct{ *operands.Memory }
+
+// newMemory allocates the pieces of memory of images on a device, or on the host for nil.
+func newMemory(dev *vk.Device, images [][]byte) (memory, error) {
+	m, err := operands.OpenMemory(dev, "verify")
+	if err != nil {
+		return memory{}, err
+	}
+	if err := m.NewAll(images, vk.BufferOptions{Exportable: HasCUDA(dev), Name: "verify"}); err != nil {
+		_ = m.Close()
+		return memory{}, err
+	}
+	return memory{m}, nil
 }
 
-// newMemory allocates memory for a problem on a device, or on the host for nil.
-func newMemory(dev *vk.Device, p *cases.Problem, exportable bool) (memory, error) {
-	if dev == nil {
-		return &hostMemory{problem: p, images: make([][]byte, len(p.Image))}, nil
-	}
-	var device uint64
-	for _, b := range p.Image {
-		device = hostmem.Sum(device, uint64(len(b)))
-	}
-	if err := bench.Room(dev, 0, device); err != nil {
-		return nil, err
-	}
-	m := &deviceMemory{problem: p}
-	var err error
-	if m.stream, err = dev.NewStream("verify"); err != nil {
-		return nil, err
-	}
-	for i, b := range p.Image {
-		buf, err := dev.NewBuffer(uint64(len(b)), vk.BufferOptions{Exportable: exportable, Name: fmt.Sprintf("verify %d", i)})
-		if err != nil {
-			_ = m.close()
-			return nil, err
+// each visits the given pieces, all of them for nil.
+func (m memory) each(pieces []int, visit func(i int, b *operands.Block) error) error {
+	for i, b := range m.Blocks() {
+		if pieces != nil && !slices.Contains(pieces, i) {
+			continue
 		}
-		m.buffers = append(m.buffers, buf)
-	}
-	return m, nil
-}
-
-type hostMemory struct {
-	problem *cases.Problem
-	images  [][]byte
-}
-
-func (m *hostMemory) write(images [][]byte, pieces []int) error {
-	for _, i := range pieces {
-		m.images[i] = append(m.images[i][:0], images[i]...)
+		if err := visit(i, b); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func (m *hostMemory) run(ctx context.Context, op *attention.Op) error {
+// write copies the given pieces of images to it.
+func (m memory) write(images [][]byte, pieces []int) error {
+	if err := m.each(pieces, func(i int, b *operands.Block) error { return b.Write(0, images[i]) }); err != nil {
+		return err
+	}
+	return m.Barrier()
+}
+
+// run makes calls one after the other and waits for the last.
+func (m memory) run(ctx context.Context, calls ...func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return op.Forward(nil, m.problem.HostArgs(m.images))
-}
-
-func (m *hostMemory) read(_ context.Context, pieces []int) ([][]byte, error) {
-	out := make([][]byte, len(m.images))
-	for _, i := range pieces {
-		out[i] = append([]byte(nil), m.images[i]...)
-	}
-	return out, nil
-}
-
-func (m *hostMemory) close() error { return nil }
-
-type deviceMemory struct {
-	problem *cases.Problem
-	stream  *vk.Stream
-	buffers []*vk.Buffer
-}
-
-func (m *deviceMemory) write(images [][]byte, pieces []int) error {
-	for _, i := range pieces {
-		if err := m.stream.Upload(m.buffers[i], 0, images[i]); err != nil {
+	for _, call := range calls {
+		if err := call(); err != nil {
+			return err
+		}
+		if err := m.Barrier(); err != nil {
 			return err
 		}
 	}
-	return m.stream.Barrier()
+	if m.Stream == nil { // the host has the result
+		return nil
+	}
+	return m.Wait(ctx)
 }
 
-func (m *deviceMemory) run(ctx context.Context, op *attention.Op) error {
-	if err := op.Forward(m.stream, m.problem.DeviceArgs(m.buffers)); err != nil {
+// read returns the given pieces; the others are nil.
+func (m memory) read(ctx context.Context, pieces []int) ([][]byte, error) {
+	out := make([][]byte, len(m.Blocks()))
+	return out, m.each(pieces, func(i int, b *operands.Block) (err error) {
+		out[i], err = b.Read(ctx)
 		return err
-	}
-	if err := m.stream.Barrier(); err != nil {
-		return err
-	}
-	return m.stream.Wait(ctx)
+	})
 }
 
-func (m *deviceMemory) read(ctx context.Context, pieces []int) ([][]byte, error) {
-	out := make([][]byte, len(m.buffers))
-	for _, i := range pieces {
-		out[i] = make([]byte, len(m.problem.Image[i]))
-		if err := m.stream.Download(ctx, out[i], m.buffers[i], 0); err != nil {
-			return nil, err
-		}
+// args are the arguments of a call in this memory.
+func args[T attention.Args | attention.BackwardArgs](m memory, onHost func([][]byte) T,
+	onDevice func([]*vk.Buffer) T) T {
+	var host [][]byte
+	var buffers []*vk.Buffer
+	for _, b := range m.Blocks() {
+		host, buffers = append(host, b.Host), append(buffers, b.Buffer)
 	}
-	return out, nil
-}
-
-func (m *deviceMemory) close() error {
-	err := m.stream.Close()
-	for _, b := range m.buffers {
-		if e := b.Close(); err == nil {
-			err = e
-		}
+	if m.Device == nil {
+		return onHost(host)
 	}
-	return err
+	return onDevice(buffers)
 }

@@ -57,8 +57,8 @@ func TestAProblemThatDoesNotFitMemoryIsARow(t *testing.T) {
 	require.Equal(t, bench.OOM, rows[0].Status)
 	require.Regexp(t, `needs [\d.]+ [KMGT]iB of host memory, 64 KiB are available`, rows[0].Note())
 	var o Outcome
-	o.Add(rows)
-	require.Equal(t, 1, o.TooLarge)
+	o.Of(rows)
+	require.Equal(t, 1, o.Count[bench.OOM])
 	require.Equal(t, 1, o.Uncompared)
 
 	t.Setenv(hostmem.Variable, "64MiB")

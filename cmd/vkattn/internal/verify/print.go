@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -23,143 +24,91 @@ func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bo
 		return bench.NewJSONPrinter[*Row](f, w, info)
 	}
 	return bench.Collect(func(rows []*Row, _ *bench.RunInfo) error {
-		p := &mdPrinter{w: w, rows: rows}
+		text := ""
 		if conformance {
-			return p.conformance()
+			text = fmt.Sprintln(totals(rows))
+			rows = slices.DeleteFunc(rows, func(r *Row) bool { return r.Status == bench.OK || r.Status == bench.Unsupported })
+			if len(rows) > 0 {
+				text += "\n"
+			}
 		}
-		return p.table(rows)
+		if len(rows) > 0 || !conformance {
+			text += fmt.Sprintln(table(rows))
+		}
+		_, err := io.WriteString(w, text)
+		return err
 	})
 }
 
-type mdPrinter struct {
-	w    io.Writer
-	rows []*Row
-}
+type column = markdown.Column[*Row]
 
-// conformance prints a summary and the rows that are not ok.
-func (p *mdPrinter) conformance() error {
-	if err := p.totals(); err != nil {
-		return err
+// table has a line for each row.
+func table(rows []*Row) *markdown.Table {
+	compared := func(cell func(*Row) any) func(*Row) any { // else there is nothing to compare
+		return markdown.If(func(r *Row) bool { return r.Reference != "" }, cell)
 	}
-	var bad []*Row
-	for _, r := range p.rows {
-		if r.Status == bench.Fail || r.Status == bench.Broken || r.Status == bench.OOM || r.Status == bench.Interrupted {
-			bad = append(bad, r)
-		}
-	}
-	if len(bad) == 0 {
-		return nil
-	}
-	if _, err := fmt.Fprintln(p.w); err != nil {
-		return err
-	}
-	return p.table(bad)
-}
-
-// table prints a line for each row.
-func (p *mdPrinter) table(rows []*Row) error {
+	ofRows := compared(func(r *Row) any { return count(r.Rows, r.Of) })
+	of := forwardColumns(compared, ofRows)
 	if len(rows) > 0 && rows[0].Pass == bench.PassBackward {
-		return p.backwardTable(rows)
+		of = backwardColumns(compared, ofRows)
 	}
-	t := markdown.New("implementation<", "tile<")
-	t.Columns(fields.Columns...)
-	t.Columns("reference<", "rows", "max diff", "NMSE", "LSE diff", "NaN", "max pair", "worst partner<", "float64 rows", "max error")
-	tail := tailOf(t, rows)
-	for _, r := range rows {
-		row := append([]any{r.Who, r.Tile}, r.Cells()...)
-		if r.Reference == "" { // nothing to compare
-			row = append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-")
-		} else {
-			row = append(row, r.Reference, count(r.Rows, r.Of), small(r.O.Max), small(r.O.NMSE))
-			wrong := r.O.Wrong
-			if r.LSE != nil {
-				wrong += r.LSE.Wrong
-				row = append(row, small(r.LSE.Max))
-			} else {
-				row = append(row, "-")
-			}
-			row = append(row, wrong)
-			if r.Partner != "" {
-				row = append(row, small(r.PairMax), r.Partner)
-			} else {
-				row = append(row, "-", "-")
-			}
-			row = append(row, count(int64(r.Float64.Rows), r.Float64.Of), small(r.Float64.MaxError))
-		}
-		t.Row(append(row, tail(r)...)...)
-	}
-	_, err := fmt.Fprintln(p.w, t)
-	return err
+	return markdown.Of(rows, slices.Concat([]column{
+		{Title: "implementation<", Cell: func(r *Row) any { return r.Who }},
+		{Title: "tile<", Cell: func(r *Row) any { return r.Tile }},
+	}, fields.Columns(func(r *Row) *fields.Call { return &r.Call }), of, []column{
+		{Title: "runs", Cell: func(r *Row) any { return r.Runs }},
+		{Title: "verdict<", Cell: func(r *Row) any { return string(r.Status) }},
+		{Title: "case<", Optional: true, Cell: func(r *Row) any { return r.Case }},
+		{Title: "note<", Optional: true, Cell: func(r *Row) any { return r.Note() }},
+	}))
 }
 
-// tailOf adds the last columns of a table, and returns their cells of a row. Cases and notes
-// have a column if a row has any.
-func tailOf(t *markdown.Table, rows []*Row) func(*Row) []any {
-	named := slices.ContainsFunc(rows, func(r *Row) bool { return r.Case != "" })
-	notes := slices.ContainsFunc(rows, func(r *Row) bool { return len(r.Reasons) > 0 })
-	t.Columns("runs", "verdict<")
-	if named {
-		t.Column("case<")
+// forwardColumns compare O and LSE.
+func forwardColumns(compared func(func(*Row) any) func(*Row) any, rows func(*Row) any) []column {
+	hasPartner := func(cell func(*Row) any) func(*Row) any {
+		return compared(markdown.If(func(r *Row) bool { return r.Partner != "" }, cell))
 	}
-	if notes {
-		t.Column("note<")
-	}
-	return func(r *Row) []any {
-		cells := []any{r.Runs, string(r.Status)}
-		if named {
-			cells = append(cells, r.Case)
-		}
-		if notes {
-			cells = append(cells, r.Note())
-		}
-		return cells
+	return []column{
+		{Title: "reference<", Cell: compared(func(r *Row) any { return r.Reference })},
+		{Title: "rows", Cell: rows},
+		{Title: "max diff", Cell: compared(func(r *Row) any { return small(r.O.Max) })},
+		{Title: "NMSE", Cell: compared(func(r *Row) any { return small(r.O.NMSE) })},
+		{Title: "LSE diff", Cell: compared(markdown.If(func(r *Row) bool { return r.LSE != nil },
+			func(r *Row) any { return small(r.LSE.Max) }))},
+		{Title: "NaN", Cell: compared(func(r *Row) any { return r.wrong() })},
+		{Title: "max pair", Cell: hasPartner(func(r *Row) any { return small(r.PairMax) })},
+		{Title: "worst partner<", Cell: hasPartner(func(r *Row) any { return r.Partner })},
+		{Title: "float64 rows", Cell: compared(func(r *Row) any { return count(int64(r.Float64.Rows), r.Float64.Of) })},
+		{Title: "max error", Cell: compared(func(r *Row) any { return small(r.Float64.MaxError) })},
 	}
 }
 
 // gradientNames are the gradients in the order of their columns.
 var gradientNames = []string{"dQ", "dK", "dV", "dBias", "dSinks"}
 
-// backwardTable prints a line for each row of gradients.
-func (p *mdPrinter) backwardTable(rows []*Row) error {
-	t := markdown.New("implementation<", "tile<")
-	t.Columns(fields.Columns...)
-	t.Columns("rows", "keys")
-	used := map[string]bool{}
-	for _, r := range rows {
-		for name := range r.Gradients {
-			used[name] = true
-		}
-	}
+// backwardColumns compare gradients.
+func backwardColumns(compared func(func(*Row) any) func(*Row) any, rows func(*Row) any) []column {
+	list := []column{{Title: "rows", Cell: rows}, {Title: "keys",
+		Cell: compared(func(r *Row) any { return r.Float64.Keys })}}
 	for _, name := range gradientNames {
-		if used[name] {
-			t.Column(name + " error")
-		}
+		list = append(list, column{Title: name + " error", Optional: true,
+			Cell: markdown.If(func(r *Row) bool { _, ok := r.Gradients[name]; return ok },
+				func(r *Row) any { return small(r.Gradients[name].Max) })})
 	}
-	t.Columns("error/limit", "NMSE")
-	tail := tailOf(t, rows)
-	for _, r := range rows {
-		row := append([]any{r.Who, r.Tile}, r.Cells()...)
-		if r.Reference == "" {
-			row = append(row, "-", "-")
-		} else {
-			row = append(row, count(r.Rows, r.Of), r.Float64.Keys)
-		}
-		for _, name := range gradientNames {
-			if d, ok := r.Gradients[name]; ok {
-				row = append(row, small(d.Max))
-			} else if used[name] {
-				row = append(row, "-")
-			}
-		}
-		if r.Reference == "" {
-			row = append(row, "-", "-")
-		} else {
-			row = append(row, fmt.Sprintf("%.2f", r.limitUsed()), small(r.Float64.NMSE))
-		}
-		t.Row(append(row, tail(r)...)...)
+	return append(list,
+		column{Title: "error/limit", Cell: compared(func(r *Row) any { return fmt.Sprintf("%.2f", r.limitUsed()) })},
+		column{Title: "NMSE", Cell: compared(func(r *Row) any { return small(r.Float64.NMSE) })})
+}
+
+// wrong is the number of elements that are NaN or Inf on one side only.
+func (r *Row) wrong() (n int64) {
+	for _, d := range r.diffs() {
+		n += d.Wrong
 	}
-	_, err := fmt.Fprintln(p.w, t)
-	return err
+	if r.LSE != nil {
+		n += r.LSE.Wrong
+	}
+	return n
 }
 
 // limitUsed is the largest difference of O, or of any gradient, over its limit.
@@ -198,20 +147,18 @@ func small(v bench.Number) string { return fmt.Sprintf("%.1e", float64(v)) }
 
 // total counts the outcomes of one implementation in one storage type.
 type total struct {
-	who                                string
-	dtype                              attention.DType
-	cases, ok, failed, refused, broken int
-	tooLarge                           int // OOM
-	rows, wrong                        int64
-	limitUsed, nmse, lse               float64 // the largest of all cases
-	why                                string  // reason of the first case that is not supported
+	bench.Tally
+	who                  string
+	dtype                attention.DType
+	rows, wrong          int64
+	limitUsed, nmse, lse float64 // the largest of all cases
 }
 
-// totals prints a line for each implementation and storage type.
-func (p *mdPrinter) totals() error {
+// totals is a table with a line for each implementation and storage type.
+func totals(rows []*Row) *markdown.Table {
 	var list []*total
 	of := map[string]*total{}
-	for _, r := range p.rows {
+	for _, r := range rows {
 		key := r.Who + "/" + r.DType.String()
 		t := of[key]
 		if t == nil {
@@ -219,45 +166,37 @@ func (p *mdPrinter) totals() error {
 			of[key] = t
 			list = append(list, t)
 		}
-		t.add(r)
+		if r.Status != bench.Interrupted {
+			t.add(r)
+		}
 	}
-	t := markdown.New("implementation<", "dtype<", "cases", "ok", "FAIL", "error", "unsupported", "OOM", "rows compared", "diff/limit", "worst NMSE", "LSE diff", "NaN", "note<")
-	for _, x := range list {
-		t.Row(x.who, x.dtype, x.cases, x.ok, x.failed, x.broken, x.refused, x.tooLarge, x.rows,
-			fmt.Sprintf("%.2f", x.limitUsed), fmt.Sprintf("%.1e", x.nmse), fmt.Sprintf("%.1e", x.lse), x.wrong, x.why)
+	status := func(title string, s bench.Status) markdown.Column[*total] {
+		return markdown.Column[*total]{Title: title, Cell: func(t *total) any { return t.Count[s] }}
 	}
-	_, err := fmt.Fprintln(p.w, t)
-	return err
+	return markdown.Of(list, []markdown.Column[*total]{
+		{Title: "implementation<", Cell: func(t *total) any { return t.who }},
+		{Title: "dtype<", Cell: func(t *total) any { return t.dtype }},
+		{Title: "cases", Cell: func(t *total) any { return t.Tally.Rows }},
+		status("ok", bench.OK), status("FAIL", bench.Fail), status("error", bench.Broken),
+		status("unsupported", bench.Unsupported), status("OOM", bench.OOM),
+		{Title: "rows compared", Cell: func(t *total) any { return t.rows }},
+		{Title: "diff/limit", Cell: func(t *total) any { return fmt.Sprintf("%.2f", t.limitUsed) }},
+		{Title: "worst NMSE", Cell: func(t *total) any { return fmt.Sprintf("%.1e", t.nmse) }},
+		{Title: "LSE diff", Cell: func(t *total) any { return fmt.Sprintf("%.1e", t.lse) }},
+		{Title: "NaN", Cell: func(t *total) any { return t.wrong }},
+		{Title: "note<", Cell: func(t *total) any { return cmp.Or(t.First[bench.Unsupported], t.First[bench.OOM]) }},
+	})
 }
 
 func (t *total) add(r *Row) {
-	if r.Status == bench.Interrupted {
-		return
-	}
-	t.cases++
-	switch r.Status {
-	case bench.OK:
-		t.ok++
-	case bench.Fail:
-		t.failed++
-	case bench.Unsupported:
-		t.refused++
-	case bench.OOM:
-		t.tooLarge++
-	default:
-		t.broken++
-	}
-	if t.why == "" && (r.Status == bench.Unsupported || r.Status == bench.OOM) {
-		t.why = r.Note()
-	}
+	t.Add(r.Status, r.Note())
 	t.rows += r.Rows
+	t.wrong += r.wrong()
 	t.limitUsed = math.Max(t.limitUsed, r.limitUsed())
 	for _, d := range r.diffs() {
-		t.wrong += d.Wrong
 		t.nmse = math.Max(t.nmse, float64(d.NMSE))
 	}
 	if r.LSE != nil {
 		t.lse = math.Max(t.lse, float64(r.LSE.Max))
-		t.wrong += r.LSE.Wrong
 	}
 }

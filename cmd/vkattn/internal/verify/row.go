@@ -3,7 +3,6 @@ package verify
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/fields"
@@ -46,9 +45,6 @@ type Row struct {
 	Run   float64 `json:"run_seconds"`
 	Read  float64 `json:"read_seconds"`
 }
-
-// spent adds the time since start to a sum.
-func spent(to *float64, start time.Time) { *to += time.Since(start).Seconds() }
 
 // Diff is the difference of a tensor from the reference.
 type Diff struct {

@@ -59,19 +59,11 @@ func (g *group) computeReference(ctx context.Context) error {
 	if g.Reference.Tier == attention.TierCPU {
 		dev = nil
 	}
-	m, err := newMemory(dev, wide, HasCUDA(dev))
+	m, err := newMemory(dev, wide.Image)
 	if err == nil {
-		var all []int
-		for i := range wide.Image {
-			all = append(all, i)
-		}
-		start := time.Now()
-		if err = m.write(wide.Image, all); err == nil {
-			spent(&r.row.Write, start)
-			cfg := g.Reference.config(wide.Case, attention.F32, false)
-			r.after, err = g.once(ctx, r, m, dev, cfg, wide.Outputs())
-		}
-		if e := m.close(); err == nil {
+		r.after, err = g.once(ctx, r, m, dev, g.Reference.config(wide.Case, attention.F32, false),
+			func() error { return m.write(wide.Image, nil) }, wide.Outputs())
+		if e := m.Close(); err == nil {
 			err = e
 		}
 	}
@@ -80,40 +72,28 @@ func (g *group) computeReference(ctx context.Context) error {
 
 // memory returns the memory of the problem on a device or the host, with the inputs.
 func (g *group) memory(dev *vk.Device) (memory, error) {
-	if m := g.memories[dev != nil]; m != nil {
+	if m, ok := g.memories[dev != nil]; ok {
 		return m, nil
 	}
-	m, err := newMemory(dev, g.problem, dev != nil && HasCUDA(dev))
+	m, err := newMemory(dev, g.problem.Image)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	if g.memories == nil {
 		g.memories = map[bool]memory{}
 	}
 	g.memories[dev != nil] = m
-	return m, m.write(g.problem.Image, g.pieces())
-}
-
-func (g *group) pieces() (all []int) {
-	for i := range g.problem.Image {
-		all = append(all, i)
-	}
-	return all
+	return m, m.write(g.problem.Image, nil)
 }
 
 // runs runs a problem Repeat times, and for the conformance table with spoiled keys.
 func (g *group) runs(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config) error {
 	p, look := g.problem, g.problem.Outputs()
 	if g.Conformance {
-		look = g.pieces()
+		look = nil // all
 	}
 	for n := range max(g.Repeat, 1) {
-		start := time.Now()
-		if err := m.write(p.Image, p.Outputs()); err != nil {
-			return err
-		}
-		spent(&r.row.Write, start)
-		after, err := g.once(ctx, r, m, dev, cfg, look)
+		after, err := g.once(ctx, r, m, dev, cfg, func() error { return m.write(p.Image, p.Outputs()) }, look)
 		if err != nil {
 			return err
 		}
@@ -121,7 +101,7 @@ func (g *group) runs(ctx context.Context, r *result, m memory, dev *vk.Device, c
 		if g.Conformance {
 			if err := p.Trespass(p.Image, after); err != nil {
 				r.row.fail("%v", err)
-				if err := m.write(p.Image, g.pieces()); err != nil {
+				if err := m.write(p.Image, nil); err != nil {
 					return err
 				}
 			}
@@ -152,25 +132,23 @@ func (g *group) spoiled(ctx context.Context, r *result, m memory, dev *vk.Device
 		if err != nil {
 			return err
 		}
-		if err := m.write(images, g.pieces()); err != nil {
-			return err
-		}
-		after, err := g.once(ctx, r, m, dev, cfg, p.Outputs())
+		after, err := g.once(ctx, r, m, dev, cfg, func() error { return m.write(images, nil) }, p.Outputs())
 		if err != nil {
 			return err
 		}
 		if err := p.SameRows(r.after, after, first); err != nil {
 			r.row.fail("spoiling keys from %d on changed rows that do not attend to them: %v", first, err)
 		}
-		if err := m.write(p.Image, g.pieces()); err != nil {
+		if err := m.write(p.Image, nil); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// once makes one call and returns the given pieces of memory after it.
-func (g *group) once(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config, pieces []int) ([][]byte, error) {
+// once writes memory, makes one call and returns the given pieces of memory after it.
+func (g *group) once(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config,
+	write func() error, pieces []int) ([][]byte, error) {
 	op, err := g.op(dev, cfg)
 	if err != nil {
 		return nil, err
@@ -182,18 +160,32 @@ func (g *group) once(ctx context.Context, r *result, m memory, dev *vk.Device, c
 		}
 		r.row.Entry, r.row.Tile = plan.Kernel, plan.Tiles()
 	}
-	start := time.Now()
-	if err := m.run(ctx, op); err != nil {
-		return nil, err
+	return g.timed(ctx, r, m, write, pieces, func() error {
+		return op.Forward(m.Stream, args(m, r.problem.HostArgs, r.problem.DeviceArgs))
+	})
+}
+
+// timed writes memory, makes calls and returns the given pieces of memory after them, all for nil.
+func (g *group) timed(ctx context.Context, r *result, m memory, write func() error, pieces []int,
+	calls ...func() error) (after [][]byte, err error) {
+	for _, step := range []struct {
+		spent *float64
+		do    func() error
+	}{{&r.row.Write, write}, {&r.row.Run, func() error { return m.run(ctx, calls...) }}, {&r.row.Read, func() error {
+		after, err = m.read(ctx, pieces)
+		return err
+	}}} {
+		start := time.Now()
+		err := step.do()
+		*step.spent += time.Since(start).Seconds()
+		if err != nil {
+			return nil, err
+		}
 	}
-	spent(&r.row.Run, start)
-	start = time.Now()
-	after, err := m.read(ctx, pieces)
-	spent(&r.row.Read, start)
-	if err == nil && g.Touch != nil {
+	if g.Touch != nil {
 		g.Touch(r.row.Who, r.problem, after)
 	}
-	return after, err
+	return after, nil
 }
 
 // same compares the outputs of two runs bit by bit.

@@ -175,7 +175,7 @@ func (g *group) rows() (rows []*Row) {
 
 func (g *group) close() (err error) {
 	for _, m := range g.memories {
-		if e := m.close(); err == nil {
+		if e := m.Close(); err == nil {
 			err = e
 		}
 	}

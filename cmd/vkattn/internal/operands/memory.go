@@ -1,0 +1,169 @@
+package operands
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"vkattn/internal/hostmem"
+	"vkattn/vk"
+)
+
+// Memory is where calls run: a device with a stream, or the host, where Stream is nil and what is recorded
+// happens at once.
+type Memory struct {
+	Device *vk.Device // nil: the host
+	Stream *vk.Stream
+	blocks []*Block
+}
+
+// Block is a piece of Memory.
+type Block struct {
+	Host   []byte     // on the host
+	Buffer *vk.Buffer // on a device
+	size   uint64
+	in     *Memory
+}
+
+// OpenMemory makes memory on a device, or on the host for nil.
+func OpenMemory(dev *vk.Device, name string) (*Memory, error) {
+	m := &Memory{Device: dev}
+	if dev == nil {
+		return m, nil
+	}
+	var err error
+	m.Stream, err = dev.NewStream(name)
+	return m, err
+}
+
+// New allocates a block.
+func (m *Memory) New(size uint64, o vk.BufferOptions) (*Block, error) {
+	b := &Block{size: size, in: m}
+	if m.Device == nil {
+		b.Host = make([]byte, size)
+	} else {
+		var err error
+		if b.Buffer, err = m.Device.NewBuffer(max(4, (size+3)&^3), o); err != nil {
+			return nil, err
+		}
+	}
+	m.blocks = append(m.blocks, b)
+	return b, nil
+}
+
+// NewAll allocates a block for each of several contents. It refuses those that do not fit before it allocates.
+func (m *Memory) NewAll(contents [][]byte, o vk.BufferOptions) error {
+	var all uint64
+	for _, c := range contents {
+		all = hostmem.Sum(all, uint64(len(c)))
+	}
+	if m.Device != nil {
+		if err := m.Device.CheckMemory("problem", all); err != nil {
+			return err
+		}
+	}
+	for _, c := range contents {
+		if _, err := m.New(uint64(len(c)), o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Blocks are all blocks in the order of their allocation.
+func (m *Memory) Blocks() []*Block { return m.blocks }
+
+// Barrier orders later work after earlier work.
+func (m *Memory) Barrier() error {
+	if m.Stream == nil {
+		return nil
+	}
+	return m.Stream.Barrier()
+}
+
+// Wait waits for all work.
+func (m *Memory) Wait(ctx context.Context) error {
+	if m.Stream == nil {
+		return ctx.Err()
+	}
+	return m.Stream.Wait(ctx)
+}
+
+// Close frees the blocks and the stream.
+func (m *Memory) Close() (err error) {
+	if m.Stream != nil {
+		err = m.Stream.Close()
+	}
+	return errors.Join(err, m.Free())
+}
+
+// Free frees the blocks.
+func (m *Memory) Free() (err error) {
+	for _, b := range m.blocks {
+		if b.Buffer != nil {
+			err = errors.Join(err, b.Buffer.Close())
+		}
+	}
+	m.blocks = nil
+	return err
+}
+
+// Size is the size that the block was asked for.
+func (b *Block) Size() uint64 { return b.size }
+
+// Hold places an operand in the block.
+func (b *Block) Hold(o Operand) {
+	if b.Buffer == nil {
+		o.OnHost(b.Host)
+	} else {
+		o.OnDevice(b.Buffer)
+	}
+}
+
+// Write copies data to the block.
+func (b *Block) Write(at uint64, data []byte) error {
+	if b.Buffer == nil {
+		copy(b.Host[at:], data)
+		return nil
+	}
+	return b.in.Stream.Upload(b.Buffer, at, data)
+}
+
+// Repeat copies the beginning of the block to a place behind it, as far as the block reaches.
+func (b *Block) Repeat(at, size uint64) error {
+	if b.Buffer == nil {
+		copy(b.Host[at:], b.Host[:size])
+		return nil
+	}
+	size = min((size+3)&^3, b.Buffer.Size()-at)
+	return b.in.Stream.Copy(vk.BufferRange{Buffer: b.Buffer, Offset: at, Size: size}, vk.BufferRange{Buffer: b.Buffer,
+		Size: size})
+}
+
+// Spoil fills the first bytes of the block with 0xff, which are NaN as floats.
+func (b *Block) Spoil(size uint64) error {
+	if b.Buffer == nil {
+		for i := range b.Host[:size] {
+			b.Host[i] = 0xff
+		}
+		return nil
+	}
+	return b.in.Stream.Fill(vk.BufferRange{Buffer: b.Buffer, Size: (size + 3) &^ 3}, 0xffffffff)
+}
+
+// Read returns a copy of the block, after all work recorded before.
+func (b *Block) Read(ctx context.Context) ([]byte, error) {
+	if b.Buffer == nil {
+		return bytes.Clone(b.Host), nil
+	}
+	return b.View(ctx, b.size)
+}
+
+// View is Read of the first bytes, on the host without a copy.
+func (b *Block) View(ctx context.Context, size uint64) ([]byte, error) {
+	if b.Buffer == nil {
+		return b.Host[:size], nil
+	}
+	out := make([]byte, size)
+	return out, b.in.Stream.Download(ctx, out, b.Buffer, 0)
+}
