@@ -87,6 +87,16 @@ var columns = []column{
 	boolean("lse", lseText),
 }
 
+// Cell is the cell of a row in a column of CSV.
+func Cell(column string, r *Row, info *RunInfo) string {
+	for _, c := range columns {
+		if c.name == column {
+			return c.cell(r, info)
+		}
+	}
+	return ""
+}
+
 func text(name string, of func(*Row) string) column {
 	return column{name, sqlText, func(r *Row, _ *RunInfo) string { return of(r) }}
 }

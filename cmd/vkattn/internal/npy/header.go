@@ -3,7 +3,8 @@ package npy
 import (
 	"errors"
 	"fmt"
-	"math"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -17,147 +18,85 @@ type header struct {
 	shape     []int
 }
 
+// keys are those of a header.
+var keys = []string{"descr", "fortran_order", "shape"}
+
+var errMalformed = errors.New("malformed header")
+
+// entry is an entry of a dictionary: a key and a string, a boolean, a tuple or a list.
+var entry = regexp.MustCompile(`^\s*(?:'(\w+)'|"(\w+)")\s*:\s*('[^'"\\]*'|"[^'"\\]*"|True|False|\([^()]*\)|\[.*\])\s*(,|$)`)
+
+// dictionary is a Python dictionary in braces.
+var dictionary = regexp.MustCompile(`(?s)^\s*\{(.*)\}\s*$`)
+
 // parseHeader reads the Python literal
 //
 //	{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2, 3, 4), }
 //
 // with its keys in any order and each exactly once. Its type has to be one of want.
-func parseHeader(text string, want []DType) (header, error) {
-	var h header
-	s := scanner{rest: text}
-	seen := map[string]bool{}
-	err := s.expect('{')
-	for err == nil && !s.accept('}') {
-		var key string
-		if key, err = s.quoted(); err != nil {
-			break
-		}
-		if seen[key] {
-			return h, fmt.Errorf("header names %q twice", key)
-		}
-		seen[key] = true
-		if err = s.expect(':'); err != nil {
-			break
-		}
-		switch key {
-		case "descr":
-			err = h.readDescr(&s, want)
-		case "fortran_order":
-			h.fortran, err = s.boolean()
-		case "shape":
-			h.shape, err = s.tuple()
-		default:
-			return h, fmt.Errorf("header has an unknown key %q", key)
-		}
-		if err == nil && !s.accept(',') {
-			if err = s.expect('}'); err == nil {
-				break
-			}
-		}
-	}
-	if err != nil {
-		return h, err
-	}
-	if strings.TrimSpace(s.rest) != "" {
+func parseHeader(text string, want []DType) (h header, err error) {
+	body := dictionary.FindStringSubmatch(text)
+	if body == nil {
 		return h, errMalformed
 	}
-	for _, key := range []string{"descr", "fortran_order", "shape"} {
-		if !seen[key] {
+	values := map[string]string{}
+	for rest := body[1]; strings.TrimSpace(rest) != ""; {
+		m := entry.FindStringSubmatch(rest)
+		if m == nil {
+			return h, errMalformed
+		}
+		rest = rest[len(m[0]):]
+		key := m[1] + m[2]
+		switch _, twice := values[key]; {
+		case twice:
+			return h, fmt.Errorf("header names %q twice", key)
+		case !slices.Contains(keys, key):
+			return h, fmt.Errorf("header has an unknown key %q", key)
+		}
+		values[key] = m[3]
+	}
+	for _, key := range keys {
+		if values[key] == "" {
 			return h, fmt.Errorf("header has no %q", key)
 		}
 	}
-	return h, nil
-}
-
-func (h *header) readDescr(s *scanner, want []DType) error {
-	if s.peek() == '[' {
-		return fmt.Errorf("structured arrays are not supported: %s is needed", alternatives(want))
+	if h.shape, err = tuple(values["shape"]); err != nil {
+		return h, err
 	}
-	descr, err := s.quoted()
-	if err != nil {
-		return err
+	h.descr = values["descr"]
+	order := values["fortran_order"]
+	h.fortran = order == "True"
+	switch {
+	case h.descr[0] == '[':
+		return h, fmt.Errorf("structured arrays are not supported: %s is needed", alternatives(want))
+	case !strings.ContainsAny(h.descr[:1], `'"`), !h.fortran && order != "False":
+		return h, errMalformed
 	}
-	h.descr = descr
-	h.dtype, h.bigEndian, err = parseDescr(descr, want)
-	return err
-}
-
-var errMalformed = errors.New("malformed header")
-
-// scanner reads the Python literals that a header may have.
-type scanner struct{ rest string }
-
-func (s *scanner) peek() byte {
-	s.rest = strings.TrimLeft(s.rest, " \t\r\n")
-	if s.rest == "" {
-		return 0
-	}
-	return s.rest[0]
-}
-
-func (s *scanner) accept(c byte) bool {
-	if s.peek() != c {
-		return false
-	}
-	s.rest = s.rest[1:]
-	return true
-}
-
-func (s *scanner) expect(c byte) error {
-	if !s.accept(c) {
-		return errMalformed
-	}
-	return nil
-}
-
-func (s *scanner) quoted() (string, error) {
-	quote := s.peek()
-	if quote != '\'' && quote != '"' {
-		return "", errMalformed
-	}
-	value, rest, ok := strings.Cut(s.rest[1:], string(quote))
-	if !ok || strings.Contains(value, `\`) {
-		return "", errMalformed
-	}
-	s.rest = rest
-	return value, nil
-}
-
-func (s *scanner) boolean() (bool, error) {
-	s.peek()
-	if rest, ok := strings.CutPrefix(s.rest, "True"); ok {
-		s.rest = rest
-		return true, nil
-	}
-	if rest, ok := strings.CutPrefix(s.rest, "False"); ok {
-		s.rest = rest
-		return false, nil
-	}
-	return false, errMalformed
+	h.descr = h.descr[1 : len(h.descr)-1]
+	h.dtype, h.bigEndian, err = parseDescr(h.descr, want)
+	return h, err
 }
 
 // tuple reads (), (n,) or (n, m, ...). Python 2 wrote a long as 3L.
-func (s *scanner) tuple() ([]int, error) {
+func tuple(text string) ([]int, error) {
 	shape := []int{}
-	if err := s.expect('('); err != nil {
-		return nil, err
+	if text[0] != '(' {
+		return nil, errMalformed
 	}
-	for !s.accept(')') {
-		s.peek()
-		digits := len(s.rest) - len(strings.TrimLeft(s.rest, "0123456789"))
-		n, err := strconv.ParseInt(s.rest[:digits], 10, 64)
-		if errors.Is(err, strconv.ErrRange) || n > math.MaxInt {
-			return nil, fmt.Errorf("axis of %s elements is larger than any file", s.rest[:digits])
-		}
-		if err != nil {
+	items := strings.Split(text[1:len(text)-1], ",")
+	if strings.TrimSpace(items[len(items)-1]) == "" {
+		items = items[:len(items)-1]
+	}
+	for _, item := range items {
+		digits := strings.TrimSuffix(strings.TrimSpace(item), "L")
+		n, err := strconv.ParseUint(digits, 10, strconv.IntSize-1)
+		switch {
+		case errors.Is(err, strconv.ErrRange):
+			return nil, fmt.Errorf("axis of %s elements is larger than any file", digits)
+		case err != nil:
 			return nil, errMalformed
 		}
-		s.rest = s.rest[digits:]
-		s.accept('L')
 		shape = append(shape, int(n))
-		if !s.accept(',') && s.peek() != ')' {
-			return nil, errMalformed
-		}
 	}
 	return shape, nil
 }

@@ -188,10 +188,7 @@ func (v *verification) run() (found finding, refusal *Refusal, err error) {
 			found.Reasons = append(found.Reasons, fmt.Sprintf("run %d has other bits", n+1))
 		}
 	}
-	if v.pass != bench.PassForward {
-		return found, nil, v.judgeGradients(&found, results, one)
-	}
-	return found, nil, v.judge(&found, results[0], results[1], one[0], one[1])
+	return found, nil, v.judge(&found, results, one)
 }
 
 // results are the bytes of what a pass computes: O and LSE, or dQ, dK and dV.
@@ -238,36 +235,89 @@ func (v *verification) one() (results [][]byte, err error) {
 	return t.results(v.ctx, v.pass)
 }
 
-// judge compares this rank's rows with those of one device, and with the float64 reference in place
-// of those of one device.
-func (v *verification) judge(found *finding, o, lse, oneO, oneLSE []byte) error {
+// compared is a tensor of a pass, of which this rank has spans of rows.
+type compared struct {
+	name  string
+	dtype attention.DType
+	spans []parallel.Span
+	heads int // of the batch
+	rows  int
+	bytes int // of a row
+	diff  *Diff
+}
+
+func (v *verification) compared(found *finding) []compared {
 	cfg, p := &v.cfg.Config, &v.problem
-	rows, heads := v.rows, p.B*p.Hq
-	bytes := cfg.ValueDim() * cfg.DType.Size()
-	found.O.Max = bench.Number(difference(cfg.DType, o, cut(oneO, rows, heads, p.Sq, bytes)))
-	found.LSE.Max = bench.Number(difference(attention.F32, lse, cut(oneLSE, rows, heads, p.Sq, 4)))
-	paste(oneO, o, rows, heads, p.Sq, bytes)
-	paste(oneLSE, lse, rows, heads, p.Sq, 4)
-	host := func(b []byte) attention.Tensor { return attention.Tensor{Host: b} }
-	verdict, err := accuracy.Verify(*cfg, attention.Args{Shape: p.Shape, Q: host(v.in[0]), K: host(v.in[1]), V: host(v.in[2]), O: host(oneO), LSE: host(oneLSE)},
-		accuracy.Options{Rows: sampled, Seed: v.seed + uint64(v.Rank())})
+	size, queries, keys := cfg.DType.Size(), p.B*p.Hq, p.B*p.KVHeads()
+	if v.pass != bench.PassForward {
+		return []compared{
+			{"dQ", cfg.DType, v.rows, queries, p.Sq, cfg.HeadDim * size, &found.DQ},
+			{"dK", cfg.DType, v.keys, keys, p.Sk, cfg.HeadDim * size, &found.DK},
+			{"dV", cfg.DType, v.keys, keys, p.Sk, cfg.ValueDim() * size, &found.DV},
+		}
+	}
+	return []compared{
+		{"O", cfg.DType, v.rows, queries, p.Sq, cfg.ValueDim() * size, &found.O},
+		{"LSE", attention.F32, v.rows, queries, p.Sq, 4, &found.LSE},
+	}
+}
+
+// judge compares this rank's part of each tensor with that of one device, and with the float64 reference in
+// place of that of one device.
+func (v *verification) judge(found *finding, mine, one [][]byte) error {
+	list := v.compared(found)
+	for i, x := range list {
+		x.diff.Max = bench.Number(difference(x.dtype, mine[i], cut(one[i], x.spans, x.heads, x.rows, x.bytes)))
+		paste(one[i], mine[i], x.spans, x.heads, x.rows, x.bytes)
+	}
+	limits, wrong, err := v.reference(found, one)
 	if err != nil {
 		return err
 	}
-	found.Rows = verdict.Rows
-	found.O.Limit, found.LSE.Limit = bench.Number(2*verdict.O.Whole.LimMax), bench.Number(2*verdict.LSE.Whole.LimMax)
-	if !verdict.Pass() {
-		found.Reasons = append(found.Reasons, verdict.String())
+	if wrong != "" {
+		found.Reasons = append(found.Reasons, wrong)
 	}
-	for _, x := range []struct {
-		name string
-		Diff
-	}{{"O", found.O}, {"LSE", found.LSE}} {
-		if !(x.Max <= x.Limit) {
-			found.Reasons = append(found.Reasons, fmt.Sprintf("%s differs from one device by %.3g, limit %.3g", x.name, float64(x.Max), float64(x.Limit)))
+	for i, x := range list {
+		if x.diff.Limit = bench.Number(2 * limits[i]); !(x.diff.Max <= x.diff.Limit) {
+			found.Reasons = append(found.Reasons,
+				fmt.Sprintf("%s differs from one device by %.3g, limit %.3g", x.name, float64(x.diff.Max), float64(x.diff.Limit)))
 		}
 	}
 	return nil
+}
+
+// reference judges the results of a pass on sampled rows by the float64 reference. It returns the limit of an
+// error in each, and what is wrong.
+func (v *verification) reference(found *finding, of [][]byte) (limits []float64, wrong string, err error) {
+	host := func(b []byte) attention.Tensor { return attention.Tensor{Host: b} }
+	cfg, p := v.cfg.Config, &v.problem
+	args := attention.Args{Shape: p.Shape, Q: host(v.in[0]), K: host(v.in[1]), V: host(v.in[2])}
+	o := accuracy.Options{Rows: sampled, Seed: v.seed + uint64(v.Rank())}
+	if v.pass == bench.PassForward {
+		args.O, args.LSE = host(of[0]), host(of[1])
+		verdict, err := accuracy.Verify(cfg, args, o)
+		if err != nil {
+			return nil, "", err
+		}
+		if found.Rows = verdict.Rows; !verdict.Pass() {
+			wrong = verdict.String()
+		}
+		return []float64{verdict.O.Whole.LimMax, verdict.LSE.Whole.LimMax}, wrong, nil
+	}
+	n := sizes(&cfg, p, v.pass, p.Sq, p.Sk)
+	args.O, args.LSE = host(make([]byte, n[tensorO])), host(make([]byte, n[tensorLSE])) // not read
+	verdict, err := accuracy.VerifyBackward(cfg, attention.BackwardArgs{Args: args, DO: host(v.in[3]),
+		DQ: host(of[0]), DK: host(of[1]), DV: host(of[2])}, o)
+	if err != nil {
+		return nil, "", err
+	}
+	if found.Rows = verdict.Rows; !verdict.Pass() {
+		wrong = verdict.String()
+	}
+	for i := range of {
+		limits = append(limits, verdict.Gradients[i].Whole.LimMax)
+	}
+	return limits, wrong, nil
 }
 
 // difference is the largest difference of two tensors; NaN if one of them has a NaN or an infinity

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -197,127 +198,80 @@ func environments(rows []results.Row) (out []environment) {
 	return out
 }
 
-// column is a column of a table. Number columns have value, the others text.
+// column is a column of a table: of numbers if it has a format, else of texts.
 type column struct {
-	Name   string
-	Number bool
-	text   func(*results.Row) string
-	value  func(*results.Row) float64 // NaN: none, unless known tells
-	known  func(*results.Row) bool    // nil: every value but NaN is known
-	format string
+	Name, Format string
+	of           func(*results.Row) string // empty: the row has none
 }
 
 func (c column) cell(r *results.Row) cell {
-	if !c.Number {
-		out := cell{Text: c.text(r)}
-		if c.Name == "clocks" && out.Text != "" {
-			out.Class = "warn"
-		}
-		return out
-	}
-	v := c.value(r)
-	finite := !math.IsNaN(v) && !math.IsInf(v, 0)
+	text := c.of(r)
 	switch {
-	case c.known != nil && !c.known(r), c.known == nil && !finite:
+	case c.Format == "" && c.Name == "clocks" && text != "":
+		return cell{Text: text, Class: "warn"}
+	case c.Format == "":
+		return cell{Text: text}
+	case text == "":
 		return cell{Class: "number"}
-	case !finite: // a wrong result: behind all others
-		return cell{Text: fmt.Sprintf(c.format, v), Class: "number", Sort: "Infinity"}
 	}
-	return cell{Text: fmt.Sprintf(c.format, v), Class: "number", Sort: strconv.FormatFloat(v, 'g', -1, 64)}
+	v, _ := strconv.ParseFloat(text, 64)
+	out := cell{Text: fmt.Sprintf(c.Format, v), Class: "number", Sort: strconv.FormatFloat(v, 'g', -1, 64)}
+	if math.IsNaN(v) || math.IsInf(v, 0) { // a wrong result: behind all others
+		out.Sort = "Infinity"
+	}
+	return out
 }
 
-// some is v, or NaN if v is 0.
-func some(v float64) float64 {
-	if v == 0 {
-		return math.NaN()
-	}
-	return v
+// csv is a column of CSV.
+func csv(name, format, of string) column {
+	return column{name, format, func(r *results.Row) string { return bench.Cell(of, &r.Row, &r.Run) }}
 }
 
-// shape is a number of the shape, which ceilings do not have.
-func shape(of func(*results.Row) int) func(*results.Row) float64 {
-	return func(r *results.Row) float64 {
-		if r.Ceiling != "" {
-			return math.NaN()
+// number is a column of numbers, of which 0 stands for none.
+func number(name, format string, of func(*results.Row) float64) column {
+	return column{name, format, func(r *results.Row) string {
+		if v := of(r); v != 0 {
+			return strconv.FormatFloat(v, 'g', -1, 64)
 		}
-		return float64(of(r))
-	}
-}
-
-// attentionOnly is a text of rows of attention, empty for ceilings.
-func attentionOnly(of func(*results.Row) string) func(*results.Row) string {
-	return func(r *results.Row) string {
-		if r.Ceiling != "" {
-			return ""
-		}
-		return of(r)
-	}
+		return ""
+	}}
 }
 
 // columns lists the columns that have a value in any row, without those that have the same
 // in all rows of many.
 func columns(rows []results.Row) (out []column) {
-	words := func(name string, f func(*results.Row) string) column { return column{Name: name, text: f} }
-	number := func(name, format string, f func(*results.Row) float64) column {
-		return column{Name: name, Number: true, format: format, value: f}
-	}
 	all := []column{
-		words("device", func(r *results.Row) string { return r.Device }),
-		words("implementation", func(r *results.Row) string { return r.Who() }),
-		words("line", func(r *results.Row) string { return r.Line }),
-		words("tile", func(r *results.Row) string { return r.Tile }),
-		number("B", "%.0f", shape(func(r *results.Row) int { return r.B })),
-		number("Hq", "%.0f", shape(func(r *results.Row) int { return r.Hq })),
-		number("Hkv", "%.0f", shape(func(r *results.Row) int { return r.Hkv })),
-		number("Sq", "%.0f", shape(func(r *results.Row) int { return r.Sq })),
-		number("Sk", "%.0f", shape(func(r *results.Row) int { return r.Sk })),
-		number("D", "%.0f", shape(func(r *results.Row) int { return r.D })),
-		number("Dv", "%.0f", shape(func(r *results.Row) int { return r.Dv })),
-		words("causal", attentionOnly(func(r *results.Row) string { return r.Causal.String() })),
-		words("dtype", func(r *results.Row) string { return r.DTypeText() }),
-		words("pass", attentionOnly(func(r *results.Row) string { return r.Pass.String() })),
-		words("options", func(r *results.Row) string {
+		csv("device", "", "device"),
+		{"implementation", "", func(r *results.Row) string { return r.Who() }},
+		csv("line", "", "line"), csv("tile", "", "tile"),
+		csv("B", "%.0f", "batch"), csv("Hq", "%.0f", "heads"), csv("Hkv", "%.0f", "heads_kv"),
+		csv("Sq", "%.0f", "seqlen_q"), csv("Sk", "%.0f", "seqlen_k"),
+		csv("D", "%.0f", "headdim"), csv("Dv", "%.0f", "headdim_v"),
+		csv("causal", "", "causal"), csv("dtype", "", "dtype"), csv("pass", "", "pass"),
+		{"options", "", func(r *results.Row) string {
 			if r.OptionText == "" && r.Options != nil {
 				return r.Options.String()
 			}
 			return r.OptionText
-		}),
-		number("ms median", "%.5g", func(r *results.Row) float64 { return some(r.Ms.Median) }),
-		number("ms min", "%.5g", func(r *results.Row) float64 { return some(r.Ms.Min) }),
-		number("ms max", "%.5g", func(r *results.Row) float64 { return some(r.Ms.Max) }),
-		number("TFLOP/s", "%.4g", func(r *results.Row) float64 { return some(r.TFLOPs + r.AblationTFLOPs) }),
-		number("TB/s", "%.3f", func(r *results.Row) float64 { return some(r.TBs) }),
+		}},
+		csv("ms median", "%.5g", "ms_median"), csv("ms min", "%.5g", "ms_min"), csv("ms max", "%.5g", "ms_max"),
+		number("TFLOP/s", "%.4g", func(r *results.Row) float64 { return r.TFLOPs + r.AblationTFLOPs }),
+		csv("TB/s", "%.3f", "tb_per_s"),
 	}
-	var others []string
+	others := map[string]bool{}
 	for _, r := range rows {
 		for name := range r.Versus {
-			if !slices.Contains(others, name) {
-				others = append(others, name)
-			}
+			others[name] = true
 		}
 	}
-	slices.Sort(others)
-	for _, name := range others {
-		all = append(all, number("× "+name, "%.3f", func(r *results.Row) float64 { return some(r.Versus[name]) }))
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		all = append(all, number("× "+name, "%.3f", func(r *results.Row) float64 { return r.Versus[name] }))
 	}
 	all = append(all,
-		column{Name: "max error", Number: true, format: "%.1e", value: func(r *results.Row) float64 { return float64(r.Checked.MaxError) },
-			known: func(r *results.Row) bool { return r.Checked.Rows > 0 }},
-		number("memory, MiB", "%.1f", func(r *results.Row) float64 { return some(float64(r.Memory) / (1 << 20)) }),
-		number("SM MHz", "%.0f", func(r *results.Row) float64 {
-			if r.Clock == nil {
-				return math.NaN()
-			}
-			return float64(r.Clock.SMMHz)
-		}),
-		number("W", "%.0f", func(r *results.Row) float64 {
-			if r.Clock == nil {
-				return math.NaN()
-			}
-			return r.Clock.PowerWatts
-		}),
-		words("clocks", func(r *results.Row) string { return r.Unsteady }),
-		words("note", func(r *results.Row) string { return r.Note() }),
+		csv("max error", "%.1e", "max_error"),
+		number("memory, MiB", "%.1f", func(r *results.Row) float64 { return float64(r.Memory) / (1 << 20) }),
+		csv("SM MHz", "%.0f", "sm_mhz"), csv("W", "%.0f", "power_watts"), csv("clocks", "", "unsteady"),
+		column{"note", "", func(r *results.Row) string { return r.Note() }},
 	)
 	for _, c := range all {
 		first := c.cell(&rows[0]).Text
