@@ -340,7 +340,7 @@ func (o *benchFlags) specs(p *benchPlan, dev *vk.Device) []bench.Spec {
 	case len(tiers) == 0:
 		tiers = []attention.Tier{attention.TierAuto}
 	}
-	return bench.WithTiles(bench.WithTile(bench.Specs(tiers, p.kernels, p.variants, p.chosenAblations()), o.tile), o.tiles)
+	return bench.Specs(tiers, p.kernels, p.variants, p.chosenAblations(), o.tile, o.tiles)
 }
 
 // runInfo describes the run, but for peers and baselines.

@@ -162,13 +162,11 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 		if p.onePass {
 			passes = nil
 		}
-		list, err := s.Problems(s.Types(bench.ListOf[attention.DType](p.lists, "dtype")))
+		list := s.Problems(s.Types(bench.ListOf[attention.DType](p.lists, "dtype")))
 		if p.small && s.Shrinks && !p.lists.Narrows() {
 			list, p.shrunk = bench.Shrink(list), true
 		}
-		if err == nil {
-			list, err = p.lists.OfSuite(list, passes)
-		}
+		list, err := p.lists.OfSuite(list, passes)
 		if err != nil {
 			return nil, badInput(err)
 		}

@@ -123,7 +123,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	}
 	defer func() { _ = stopSampler() }()
 	b := &bench.Bench{Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing, Monitor: sampler,
-		Specs: bench.WithTiles(bench.WithTile(bench.Specs(tiers, nil, plan.variants, nil), o.tile), o.tiles)}
+		Specs: bench.Specs(tiers, nil, plan.variants, nil, o.tile, o.tiles)}
 	p, err := b.Profile(ctx, problems[0], o.peak)
 	if err != nil {
 		return err

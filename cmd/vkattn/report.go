@@ -220,21 +220,21 @@ func (a *app) printRatios(files []results.File, series []string) error {
 
 // checkPaths refuses outputs that would overwrite an input.
 func (o *reportFlags) checkPaths(files []results.File) error {
-	outputs := []target{{flag: "-o", path: o.output}}
-	for _, path := range o.plots {
-		outputs = append(outputs, target{flag: "--plot", path: path})
-	}
-	for _, t := range outputs {
-		if t.path == "" || t.path == "-" {
+	for i, path := range append([]string{o.output}, o.plots...) {
+		flag := "--plot"
+		if i == 0 {
+			flag = "-o"
+		}
+		if path == "" || path == "-" {
 			continue
 		}
-		place, err := atomicfile.Resolve(t.path)
+		place, err := atomicfile.Resolve(path)
 		if err != nil {
-			return badInputf("%s %s: %w", t.flag, t.path, err)
+			return badInputf("%s %s: %w", flag, path, err)
 		}
 		for i := range files {
 			if overwrites(place, files[i].Path) {
-				return badInputf("%s %s is the same file as %s", t.flag, t.path, files[i].Path)
+				return badInputf("%s %s is the same file as %s", flag, path, files[i].Path)
 			}
 		}
 	}

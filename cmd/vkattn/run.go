@@ -23,22 +23,22 @@ import (
 
 // runFlags are the flags of `vkattn run`.
 type runFlags struct {
-	q, k, v, o, lse string
-	bshd            bool // --layout
-	dtype           attention.DType
-	dtypeSet        bool
-	causal          attention.Causal
-	scale           attention.Scale
-	device          string
-	tier            attention.Tier
-	tuning          attention.Tuning
-	json, verify    bool
+	paths
+	bshd         bool // --layout
+	dtype        attention.DType
+	dtypeSet     bool
+	causal       attention.Causal
+	scale        attention.Scale
+	device       string
+	tier         attention.Tier
+	tuning       attention.Tuning
+	json, verify bool
+	f32          bool // dQ, dK and dV are not rounded to the storage type
 	optionFlags
-	gradientFlags
 }
 
 func (a *app) runCommand() *cobra.Command {
-	var o runFlags
+	o := runFlags{paths: paths{}}
 	c := &cobra.Command{
 		Use:   "run --q q.npy --k k.npy --v v.npy --o o.npy",
 		Short: "compute attention of .npy files",
@@ -64,21 +64,22 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 		Example: `  vkattn run --q q.npy --k k.npy --v v.npy --o o.npy --causal bottom-right
   vkattn run --q q.npy --k k.npy --v v.npy --o o.npy --lse lse.npy --device cpu --verify`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			changed := c.Flags().Changed
 			for _, name := range []string{"q", "k", "v", "o"} {
-				if f := c.Flags().Lookup(name); f.Value.String() == "" && (name != "v" || !c.Flags().Changed("v-dim")) && (name != "o" || !o.wanted() || c.Flags().Changed("o")) {
+				if !o.has(name) && (name != "v" || !changed("v-dim")) && (name != "o" || !o.wanted() || changed("o")) {
 					return badInputf("--%s is needed", name)
 				}
 			}
-			o.dtypeSet = c.Flags().Changed("dtype")
-			for _, path := range []*string{&o.o, &o.lse, &o.dQ, &o.dK, &o.dV, &o.dBias, &o.dSinks} {
-				if *path == "-" {
+			o.dtypeSet = changed("dtype")
+			for _, t := range outputFiles {
+				if path := o.paths[t.flag]; *path == "-" {
 					*path = "/dev/stdout"
 				}
 			}
-			if err := o.optionFlags.conflict(c.Flags().Changed); err != nil {
+			if err := o.optionConflict(changed); err != nil {
 				return err
 			}
-			if err := o.gradientFlags.conflict(&o, c.Flags().Changed); err != nil {
+			if err := o.gradientConflict(); err != nil {
 				return err
 			}
 			return flagtext.Run.Error(a.run(c.Context(), &o))
@@ -86,11 +87,8 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.q, "q", "", "query `file`")
-	f.StringVar(&o.k, "k", "", "key `file`")
-	f.StringVar(&o.v, "v", "", "value `file`")
-	f.StringVar(&o.o, "o", "", "output `file`")
-	f.StringVar(&o.lse, "lse", "", "log-sum-exp output `file`")
+	o.paths.add(f, tensorFiles...)
+	o.paths.addOutputs(f, false)
 	f.Var(layoutFlag(&o.bshd, "bhsd", "bshd"), "layout", "order of the axes in the files: bhsd or bshd")
 	f.Var(&o.dtype, "dtype", "storage type: f16, bf16 or f32 (default: the type of the files, f32 if they differ)")
 	f.Lookup("dtype").DefValue = ""
@@ -101,8 +99,11 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 	f.Var(&o.tuning, "tuning", "auto (use tiles that vkattn tune stored), off (use the heuristic's tiles) or on (tune first)")
 	f.BoolVar(&o.verify, "verify", false, "compare rows with the float64 reference for a second or two; write nothing if one is wrong")
 	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")
+	o.paths.add(f, optionFiles...)
 	o.optionFlags.add(f)
-	o.gradientFlags.add(f)
+	o.paths.add(f, gradientFiles...)
+	o.paths.addOutputs(f, true)
+	f.BoolVar(&o.f32, "f32-gradients", false, "keep --dq, --dk and --dv in float32, not rounded to the storage type; tiers cuda and cubin do not with f16 and bf16")
 	return c
 }
 
@@ -158,7 +159,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	}
 	defer func() { _ = op.Close() }()
 	var plan attention.Plan
-	if !in.special && o.oIn == "" { // with options the plan depends on more than the shape
+	if !in.special && !o.has("o-in") { // with options the plan depends on more than the shape
 		if plan, err = op.Plan(in.shape); err != nil {
 			return err
 		}
@@ -223,14 +224,14 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	s, c := in.shape, in.config
 	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
-		Layout: o.layout(), Options: o.used(), Verified: verdict, Output: o.o, LSE: o.lse, Gradients: o.paths(), Seconds: elapsed.Seconds()})
+		Layout: o.layout(), Options: o.used(), Verified: verdict, Output: o.of("o"), LSE: o.of("lse"), Gradients: o.gradientPaths(), Seconds: elapsed.Seconds()})
 }
 
 // report is where the plan is printed: standard error if an output is written to
 // standard output, else standard output.
 func (a *app) report(o *runFlags) io.Writer {
-	for _, t := range o.targets() {
-		if target, err := atomicfile.Resolve(t.path); err == nil && target.Stdout() {
+	for _, t := range o.targets(false) {
+		if target, err := atomicfile.Resolve(o.of(t.flag)); err == nil && target.Stdout() {
 			return a.stderr
 		}
 	}
@@ -247,7 +248,7 @@ func (a *app) verifyRun(o *runFlags, p *problem) (string, error) {
 		a.spoil(&p.args)
 	}
 	var text []string
-	if o.oIn == "" {
+	if !o.has("o-in") {
 		v, err := accuracy.Verify(p.in.config, p.args.Args, accuracy.Options{})
 		switch {
 		case err != nil:
@@ -272,29 +273,12 @@ func (a *app) verifyRun(o *runFlags, p *problem) (string, error) {
 
 // probeOutputs returns an error if an output cannot be created. It leaves no file.
 func probeOutputs(o *runFlags) error {
-	for _, t := range o.targets() {
-		if err := outfile.Check(t.path); err != nil {
-			return badInputf("--%s %s: %w", t.flag, t.path, err)
+	for _, t := range o.targets(false) {
+		if err := outfile.Check(o.of(t.flag)); err != nil {
+			return badInputf("--%s %s: %w", t.flag, o.of(t.flag), err)
 		}
 	}
 	return nil
-}
-
-// target is an output file with the tensor written to it.
-type target struct {
-	flag, path string
-	array      func(*problem) *npy.Array
-}
-
-func (o *runFlags) targets() []target {
-	var list []target
-	if o.o != "" {
-		list = append(list, target{"o", o.o, (*problem).output})
-	}
-	if o.lse != "" {
-		list = append(list, target{"lse", o.lse, (*problem).logSumExp})
-	}
-	return append(list, o.gradientFlags.targets()...)
 }
 
 // write writes all outputs or none.
@@ -302,13 +286,14 @@ func (a *app) write(ctx context.Context, o *runFlags, p *problem) error {
 	var set outfile.Set
 	a.onInterrupt.add(set.Discard)
 	defer set.Discard()
-	for _, t := range o.targets() {
-		w, err := set.Add(t.path)
+	for _, t := range o.targets(false) {
+		path := o.of(t.flag)
+		w, err := set.Add(path)
 		if err != nil {
-			return badInputf("--%s %s: %w", t.flag, t.path, err)
+			return badInputf("--%s %s: %w", t.flag, path, err)
 		}
 		if err := npy.Write(w, t.array(p)); err != nil {
-			return fmt.Errorf("writing --%s %s: %w", t.flag, t.path, err)
+			return fmt.Errorf("writing --%s %s: %w", t.flag, path, err)
 		}
 	}
 	if err := set.Commit(ctx); err != nil {

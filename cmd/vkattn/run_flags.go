@@ -14,51 +14,37 @@ import (
 
 // optionFlags are the flags of `vkattn run` for the options of the call.
 type optionFlags struct {
-	cuQ, cuK, usedQ, usedK   string
-	table                    string
-	pageSize                 int
-	hnd                      bool // --kv-layout
-	sparse, sparseOffsets    string
-	window                   attention.Window
-	align                    attention.Causal
-	softcap                  float32
-	dropout                  dropoutFlags
-	alibi, sinks, bias, mask string
-	blockMask                string
-	block                    [2]int
-	fixedSplit               int
-	kScale, vScale           string
-	kv                       attention.KVType
-	kvBlock                  int
-	vDim                     int
+	pageSize   int
+	hnd        bool // --kv-layout
+	window     attention.Window
+	align      attention.Causal
+	softcap    float32
+	dropout    dropoutFlags
+	block      [2]int
+	fixedSplit int
+	kv         attention.KVType
+	kvBlock    int
+	vDim       int
 }
 
 func (o *optionFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.cuQ, "cu-seqlens-q", "", "pack Q and O: sequence b has rows cu[b] to cu[b+1]-1; integers [B+1] in a `file`")
-	f.StringVar(&o.cuK, "cu-seqlens-k", "", "pack K and V in the same way; integers [B+1] in a `file`")
-	f.StringVar(&o.usedQ, "seqused-q", "", "rows used of each sequence; integers [B] in a `file`")
-	f.StringVar(&o.usedK, "seqused-k", "", "keys used of each sequence; integers [B] in a `file`")
-	f.StringVar(&o.table, "block-table", "", "paged K and V: the pages of each sequence; integers [B, N] in a `file`")
 	f.IntVar(&o.pageSize, "page-size", 0, "number of keys in a page; must match the files of --k and --v")
 	f.Var(layoutFlag(&o.hnd, "nhd", "hnd"), "kv-layout", bench.KVLayoutUsage)
-	f.StringVar(&o.sparse, "sparse-tokens", "", "keys that each sequence and KV head attends to; integers [B, Hkv, N] padded with -1, or [total] with --sparse-offsets, in a `file`")
-	f.StringVar(&o.sparseOffsets, "sparse-offsets", "", "start of the list of each sequence and KV head in --sparse-tokens; integers [B*Hkv+1] in a `file`")
-	f.Var(parsed[attention.Window]{to: &o.window, parse: bench.ParseWindow, kind: "left,right"}, "window", bench.WindowUsage)
-	f.Var(&o.align, "align", "alignment of rows with keys: top-left or bottom-right; required for --window and --alibi without a causal mask")
+	f.Var(parsed[attention.Window]{to: &o.window, parse: bench.ParseWindow, kind: "left,right"}, "window",
+		bench.WindowUsage)
+	f.Var(&o.align, "align", "alignment of rows with keys: top-left or bottom-right; required for --window and "+
+		"--alibi without a causal mask")
 	f.Var(parsed[float32]{to: &o.softcap, parse: sweep.Positive, kind: "float"}, "softcap", bench.SoftcapUsage)
 	o.dropout.add(f)
-	f.StringVar(&o.alibi, "alibi", "", "ALiBi slopes; floats [Hq] in a `file`")
-	f.StringVar(&o.sinks, "sinks", "", "attention sinks: one logit per head in the row sum and LSE, without a value; floats [Hq] in a `file`")
-	f.StringVar(&o.bias, "bias", "", "bias added to the scores; floats [1 or B, 1 or Hq, 1 or Sq, Sk] in a `file`")
-	f.StringVar(&o.mask, "mask", "", "1 where a row attends to a key, else 0; booleans or uint8 [1 or B, 1 or Hq, 1 or Sq, Sk] in a `file`")
-	f.StringVar(&o.blockMask, "block-mask", "", "1 where a block of rows attends to a block of keys, else 0; booleans or uint8 [1 or B, 1 or Hq, ceil(Sq/rows), ceil(Sk/keys)] in a `file`")
-	f.Var(parsed[[2]int]{to: &o.block, parse: sweep.Pair(1), kind: "rows,keys"}, "block-size", "rows,keys of a block of --block-mask, powers of two from 16")
-	f.IntVar(&o.fixedSplit, "fixed-split", 0, "fixed number of splits of the keys of every sequence, 1 to 256 (default: chosen for the device)")
+	f.Var(parsed[[2]int]{to: &o.block, parse: sweep.Pair(1), kind: "rows,keys"}, "block-size",
+		"rows,keys of a block of --block-mask, powers of two from 16")
+	f.IntVar(&o.fixedSplit, "fixed-split", 0, "fixed number of splits of the keys of every sequence, 1 to 256 "+
+		"(default: chosen for the device)")
 	f.Var(&o.kv, "kv-dtype", "storage type of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0")
-	f.StringVar(&o.kScale, "k-scale", "", "scales of int8 and fp8 keys; float32 [B, Hkv, Sk], paged [pages, Hkv, page size], packed [Hkv, total], in a `file`")
-	f.StringVar(&o.vScale, "v-scale", "", "scales of int8 and fp8 values, in the shape of --k-scale, in a `file`; required with --v-dim too")
-	f.IntVar(&o.vDim, "v-dim", 0, "V is the first `n` elements of each row of K, as in multi-head latent attention; replaces --v")
-	f.IntVar(&o.kvBlock, "kv-block", 0, "number of keys that share a scale; the last axis of the scales then counts blocks (default 1)")
+	f.IntVar(&o.vDim, "v-dim", 0, "V is the first `n` elements of each row of K, as in multi-head latent attention; "+
+		"replaces --v")
+	f.IntVar(&o.kvBlock, "kv-block", 0, "number of keys that share a scale; the last axis of the scales then counts "+
+		"blocks (default 1)")
 }
 
 const optionHelp = `
@@ -126,21 +112,21 @@ float32.
 `
 
 // conflict returns an error for flags that need or exclude one another.
-func (o *optionFlags) conflict(changed func(string) bool) error {
+func (o *runFlags) optionConflict(changed func(string) bool) error {
 	switch {
-	case o.table != "" && o.cuK != "":
+	case o.has("block-table") && o.has("cu-seqlens-k"):
 		return badInputf("--block-table and --cu-seqlens-k exclude one another")
 	case changed("page-size") && o.pageSize < 1:
 		return badInputf("--page-size %d: want a positive number", o.pageSize)
-	case o.table == "" && changed("page-size"):
+	case !o.has("block-table") && changed("page-size"):
 		return badInputf("--page-size needs --block-table")
-	case o.table == "" && changed("kv-layout"):
+	case !o.has("block-table") && changed("kv-layout"):
 		return badInputf("--kv-layout needs --block-table")
-	case o.sparseOffsets != "" && o.sparse == "":
+	case o.has("sparse-offsets") && !o.has("sparse-tokens"):
 		return badInputf("--sparse-offsets needs --sparse-tokens")
-	case o.blockMask != "" && !changed("block-size"):
+	case o.has("block-mask") && !changed("block-size"):
 		return badInputf("--block-mask needs --block-size")
-	case o.blockMask == "" && changed("block-size"):
+	case !o.has("block-mask") && changed("block-size"):
 		return badInputf("--block-size needs --block-mask")
 	case changed("block-size") && !(powerFrom16(o.block[0]) && powerFrom16(o.block[1])):
 		return badInputf("--block-size %d,%d: want powers of two, at least 16", o.block[0], o.block[1])
@@ -160,15 +146,22 @@ func (o *optionFlags) conflict(changed func(string) bool) error {
 	if err := o.dropout.conflict(changed); err != nil {
 		return err
 	}
-	if two := given(inputFile{"mask", o.mask}, inputFile{"block-mask", o.blockMask}, inputFile{"sparse-tokens", o.sparse}); len(two) > 1 {
-		return unsupportedf("%s exclude one another: give at most one of --mask, --block-mask and --sparse-tokens", strings.Join(two, " and "))
+	var choices []string
+	for _, flag := range []string{"mask", "block-mask", "sparse-tokens"} {
+		if o.has(flag) {
+			choices = append(choices, "--"+flag)
+		}
 	}
-	for _, s := range []struct{ flag, path string }{{"k-scale", o.kScale}, {"v-scale", o.vScale}} {
+	if len(choices) > 1 {
+		return unsupportedf("%s exclude one another: give at most one of --mask, --block-mask and --sparse-tokens",
+			strings.Join(choices, " and "))
+	}
+	for _, flag := range []string{"k-scale", "v-scale"} {
 		switch {
-		case o.kv.Scaled() && s.path == "":
-			return badInputf("--%s is needed with --kv-dtype %v", s.flag, o.kv)
-		case !o.kv.Scaled() && s.path != "":
-			return badInputf("--%s needs --kv-dtype int8 or fp8", s.flag)
+		case o.kv.Scaled() && !o.has(flag):
+			return badInputf("--%s is needed with --kv-dtype %v", flag, o.kv)
+		case !o.kv.Scaled() && o.has(flag):
+			return badInputf("--%s needs --kv-dtype int8 or fp8", flag)
 		}
 	}
 	return nil
@@ -176,20 +169,10 @@ func (o *optionFlags) conflict(changed func(string) bool) error {
 
 func powerFrom16(n int) bool { return n >= 16 && n&(n-1) == 0 }
 
-// given returns the flags that name a file.
-func given(files ...inputFile) (flags []string) {
-	for _, f := range files {
-		if f.path != "" {
-			flags = append(flags, "--"+f.flag)
-		}
-	}
-	return flags
-}
-
 // used names the flags that are set, with their values unless these are files.
-func (o *optionFlags) used() (list []string) {
-	for _, f := range o.files() {
-		if f.path != "" {
+func (o *runFlags) used() (list []string) {
+	for _, f := range optionFiles {
+		if o.has(f.flag) {
 			list = append(list, f.flag)
 		}
 	}
@@ -213,15 +196,6 @@ func (o *optionFlags) used() (list []string) {
 	return list
 }
 
-// inputFile is a file that a flag names.
-type inputFile struct{ flag, path string }
-
-func (o *optionFlags) files() []inputFile {
-	return []inputFile{{"cu-seqlens-q", o.cuQ}, {"cu-seqlens-k", o.cuK}, {"seqused-q", o.usedQ}, {"seqused-k", o.usedK},
-		{"block-table", o.table}, {"sparse-tokens", o.sparse}, {"sparse-offsets", o.sparseOffsets}, {"alibi", o.alibi}, {"sinks", o.sinks},
-		{"bias", o.bias}, {"mask", o.mask}, {"block-mask", o.blockMask}, {"k-scale", o.kScale}, {"v-scale", o.vScale}}
-}
-
 // layoutFlag is a flag with one of two orders of axes: false is the first.
 func layoutFlag(to *bool, no, yes string) pflag.Value {
 	return parsed[bool]{to: to, kind: "layout", print: func(on bool) string { return layoutName(on, no, yes) },
@@ -237,3 +211,37 @@ func layoutName(on bool, no, yes string) string {
 
 // pageLayout is the order of the axes of a page.
 func (o *optionFlags) pageLayout() string { return layoutName(o.hnd, "nhd", "hnd") }
+
+// dropoutFlags are the flags of dropout.
+type dropoutFlags struct {
+	p      float32
+	seed   uint64
+	offset uint32
+}
+
+func (d *dropoutFlags) add(f *pflag.FlagSet) {
+	f.Var(parsed[float32]{to: &d.p, parse: sweep.Probability, kind: "float"}, "dropout", bench.DropoutUsage)
+	f.Uint64Var(&d.seed, "dropout-seed", 0, "`seed` of the dropout mask, 64 bits")
+	f.Uint32Var(&d.offset, "dropout-offset", 0, "`offset` of the dropout mask, 32 bits: another mask for each")
+}
+
+func (d *dropoutFlags) conflict(changed func(string) bool) error {
+	for _, flag := range []string{"dropout-seed", "dropout-offset"} {
+		if changed(flag) && !changed("dropout") {
+			return badInputf("--%s needs --dropout", flag)
+		}
+	}
+	return nil
+}
+
+// set puts the mask into the arguments of a call.
+func (d *dropoutFlags) set(a *attention.Args) { a.DropoutSeed, a.DropoutOffset = d.seed, d.offset }
+
+// String is such as "0.1, seed 7, offset 2".
+func (d *dropoutFlags) String() string {
+	s := fmt.Sprintf("%v, seed %d", d.p, d.seed)
+	if d.offset != 0 {
+		s += fmt.Sprintf(", offset %d", d.offset)
+	}
+	return s
+}

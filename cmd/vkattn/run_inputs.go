@@ -20,26 +20,24 @@ type runInputs struct {
 	special bool           // the call has options
 }
 
-func (o *runFlags) inputs() []inputFile {
-	return append([]inputFile{{"q", o.q}, {"k", o.k}, {"v", o.v}}, append(o.files(), o.gradientFlags.inputs()...)...)
-}
-
 // checkPaths refuses outputs that would overwrite an input or each other.
 func checkPaths(o *runFlags) error {
 	var before []atomicfile.Target
-	for _, t := range o.targets() {
-		place, err := atomicfile.Resolve(t.path)
+	targets := o.targets(false)
+	for _, t := range targets {
+		path := o.of(t.flag)
+		place, err := atomicfile.Resolve(path)
 		if err != nil {
-			return badInputf("--%s %s: %w", t.flag, t.path, err)
+			return badInputf("--%s %s: %w", t.flag, path, err)
 		}
-		for _, in := range o.inputs() {
-			if overwrites(place, in.path) {
-				return badInputf("--%s %s is the same file as --%s", t.flag, t.path, in.flag)
+		for _, in := range inputFiles {
+			if overwrites(place, o.of(in.flag)) {
+				return badInputf("--%s %s is the same file as --%s", t.flag, path, in.flag)
 			}
 		}
 		for i, other := range before {
 			if place.Same(other) && !place.Device() { // /dev/null takes everything
-				return badInputf("--%s %s is the same file as --%s", t.flag, t.path, o.targets()[i].flag)
+				return badInputf("--%s %s is the same file as --%s", t.flag, path, targets[i].flag)
 			}
 		}
 		before = append(before, place)
@@ -65,13 +63,17 @@ func openInputs(o *runFlags) (*runInputs, error) {
 }
 
 func (in *runInputs) open() error {
-	for _, f := range in.o.inputs() {
-		if f.path == "" {
+	for _, f := range inputFiles {
+		if !in.o.has(f.flag) {
 			continue
 		}
-		file, err := npy.Open(f.path, in.wanted(f.flag)...)
+		types := f.types
+		if types == nil {
+			types = in.typesOfKV()
+		}
+		file, err := npy.Open(in.o.of(f.flag), types...)
 		if err != nil {
-			return fmt.Errorf("--%s %s: %w", f.flag, f.path, err)
+			return fmt.Errorf("--%s %s: %w", f.flag, in.o.of(f.flag), err)
 		}
 		in.files[f.flag] = file
 	}
@@ -91,31 +93,19 @@ func (in *runInputs) open() error {
 	if err := in.openOptions(); err != nil {
 		return err
 	}
-	return in.readGradients()
+	return in.readShapes(gradientFiles)
 }
 
-// wanted returns the element types that the file of a flag may have.
-func (in *runInputs) wanted(flag string) []npy.DType {
-	switch flag {
-	case "k", "v":
-		switch in.o.kv {
-		case attention.KVSame:
-			return floats
-		case attention.KVInt8:
-			return []npy.DType{npy.Int8}
-		}
-		return []npy.DType{npy.UInt8}
-	case "q", "bias", "alibi", "sinks", "do", "dlse", "o-in", "lse-in":
+// typesOfKV are the element types that the files of K and V may have.
+func (in *runInputs) typesOfKV() []npy.DType {
+	switch in.o.kv {
+	case attention.KVSame:
 		return floats
-	case "k-scale", "v-scale":
-		return []npy.DType{npy.Float32}
-	case "mask", "block-mask":
-		return []npy.DType{npy.Bool, npy.UInt8}
+	case attention.KVInt8:
+		return []npy.DType{npy.Int8}
 	}
-	return []npy.DType{npy.Int32, npy.Int64}
+	return []npy.DType{npy.UInt8}
 }
-
-var floats = []npy.DType{npy.Float16, npy.Float32, npy.BFloat16}
 
 // commonType is the type of the files of Q, K and V, or f32 if they differ.
 func (in *runInputs) commonType() attention.DType {

@@ -45,7 +45,7 @@ func (in *runInputs) readLengths() error {
 	if given.CuK.Given() {
 		given.TotalK = k.rows
 	}
-	if in.o.table != "" {
+	if in.o.has("block-table") {
 		keys := hostmem.Product(in.files["block-table"].Shape[1], k.rows)
 		in.shape.Sk = int(min(keys, math.MaxInt)) // Validate refuses a length over MaxLength
 	}
@@ -74,7 +74,7 @@ func (in *runInputs) readLengths() error {
 			}
 		}
 		*side.used = vector(used)
-		if side.flag == "seqused-k" && in.o.table != "" {
+		if side.flag == "seqused-k" && in.o.has("block-table") {
 			in.shape.Sk = max(1, int(slices.Max(used)))
 		}
 	}

@@ -50,11 +50,11 @@ func (in *runInputs) memory() (m memory) {
 	o := in.outputAxes()
 	rows := hostmem.Product(o.batch, o.heads, o.rows)
 	in.gradientMemory(keep, pass)
-	if in.o.oIn != "" {
+	if in.o.has("o-in") {
 		return m // O and LSE are files
 	}
 	keep(hostmem.Product(rows, uint64(o.dim), uint64(to.Size())))
-	if in.o.lse != "" || in.o.wanted() {
+	if in.o.has("lse") || in.o.wanted() {
 		keep(hostmem.Product(rows, 4))
 	}
 	if to != attention.F32 { // O is written as float32

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"vkattn/attention"
-	"vkattn/cmd/vkattn/internal/npy"
 )
 
 // openOptions reads the options of the call. Lengths come first: the sizes of the
@@ -15,7 +14,11 @@ func (in *runInputs) openOptions() error {
 	if !in.special {
 		return nil
 	}
-	for _, step := range []func() error{in.readLengths, in.readTable, in.readSparse, in.readHeads, in.readSlots, in.readBlocks, in.readScales} {
+	if in.o.has("alibi") && in.config.Causal == attention.CausalNone && in.config.Align == attention.CausalNone {
+		return wrong("alibi", "needs --align without a causal mask: the alignment of rows with keys")
+	}
+	for _, step := range []func() error{in.readLengths, in.readTable, in.readSparse,
+		func() error { return in.readShapes(optionFiles) }, in.readBlocks} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -99,9 +102,9 @@ func (in *runInputs) readSparse() error {
 	lists := in.shape.B * in.shape.Hkv
 	var offsets []int32
 	switch {
-	case in.o.sparseOffsets == "" && len(f.Shape) == 3 && f.Shape[0] == in.shape.B && f.Shape[1] == in.shape.Hkv:
+	case !in.o.has("sparse-offsets") && len(f.Shape) == 3 && f.Shape[0] == in.shape.B && f.Shape[1] == in.shape.Hkv:
 		tokens, offsets = unpad(tokens, lists)
-	case in.o.sparseOffsets == "":
+	case !in.o.has("sparse-offsets"):
 		return wrong("sparse-tokens", "shape %v, want [%d, %d, tokens of a list], or [total] with --sparse-offsets", f.Shape, in.shape.B, in.shape.Hkv)
 	case len(f.Shape) != 1:
 		return wrong("sparse-tokens", "shape %v, want [total] with --sparse-offsets", f.Shape)
@@ -143,78 +146,12 @@ func unpad(tokens []int32, lists int) (packed, offsets []int32) {
 	return packed, offsets
 }
 
-// readHeads reads the vectors with one number per query head.
-func (in *runInputs) readHeads() error {
-	for _, v := range []struct {
-		flag string
-		to   *attention.Vector
-	}{{"alibi", &in.args.ALiBi}, {"sinks", &in.args.Sinks}} {
-		f := in.files[v.flag]
-		if f == nil {
-			continue
-		}
-		if !slices.Equal(f.Shape, []int{in.shape.Hq}) {
-			return wrong(v.flag, "shape %v, want [%d], one number per query head", f.Shape, in.shape.Hq)
-		}
-		a, err := f.Load()
-		if err != nil {
-			return wrong(v.flag, "%w", err)
-		}
-		v.to.Host = convert(a.Data, fileType(a.DType), attention.F32)
-	}
-	if in.o.alibi != "" && in.config.Causal == attention.CausalNone && in.config.Align == attention.CausalNone {
-		return wrong("alibi", "needs --align without a causal mask: the alignment of rows with keys")
-	}
-	return nil
-}
-
-// slotAxes checks a file of [1 or B, 1 or Hq, 1 or Sq, Sk].
-func (in *runInputs) slotAxes(flag string, rows, keys int) ([]int, error) {
-	f := in.files[flag]
-	want := []int{in.shape.B, in.shape.Hq, rows, keys}
-	bad := len(f.Shape) != 4
-	for i := 0; i < 4 && !bad; i++ {
-		bad = f.Shape[i] != want[i] && (f.Shape[i] != 1 || i == 3)
-	}
-	if bad {
-		return nil, wrong(flag, "shape %v, want [1 or %d, 1 or %d, 1 or %d, %d]", f.Shape, want[0], want[1], want[2], want[3])
-	}
-	return f.Shape, nil
-}
-
-// readSlots checks the shapes of bias and mask, which have an element per row and key.
-// loadSlots reads them.
-func (in *runInputs) readSlots() error {
-	if f := in.files["bias"]; f != nil {
-		s, err := in.slotAxes("bias", in.shape.Sq, in.shape.Sk)
-		if err != nil {
-			return err
-		}
-		in.args.Bias = &attention.Bias{DType: fileType(f.DType), Batches: s[0], Heads: s[1], Rows: s[2]}
-		in.args.Bias.Strides = attention.BHSD(s[1], s[2], s[3])
-	}
-	if in.files["mask"] != nil {
-		s, err := in.slotAxes("mask", in.shape.Sq, in.shape.Sk)
-		if err != nil {
-			return err
-		}
-		in.args.Mask = &attention.Mask{Batches: s[0], Heads: s[1], Rows: s[2]}
-		in.args.Mask.Strides = attention.BHSD(s[1], s[2], s[3])
-	}
-	return nil
-}
-
 func (in *runInputs) readBlocks() error {
 	f := in.files["block-mask"]
 	if f == nil {
 		return nil
 	}
-	bq, bk := in.o.block[0], in.o.block[1]
-	rows, keys := (in.shape.Sq+bq-1)/bq, (in.shape.Sk+bk-1)/bk
-	want := []int{in.shape.B, in.shape.Hq, rows, keys}
-	if len(f.Shape) != 4 || f.Shape[0] != 1 && f.Shape[0] != want[0] || f.Shape[1] != 1 && f.Shape[1] != want[1] || f.Shape[2] != rows || f.Shape[3] != keys {
-		return wrong("block-mask", "shape %v, want [1 or %d, 1 or %d, %d, %d] for blocks of %d rows and %d keys", f.Shape, want[0], want[1], rows, keys, bq, bk)
-	}
+	rows, keys := f.Shape[2], f.Shape[3]
 	a, err := f.Load()
 	if err != nil {
 		return wrong("block-mask", "%w", err)
@@ -226,44 +163,6 @@ func (in *runInputs) readBlocks() error {
 			bits[i/keys*words+i%keys/32] |= 1 << (i % keys % 32)
 		}
 	}
-	in.args.Blocks = &attention.Blocks{Map: vector(bits), BlockQ: bq, BlockK: bk, Batches: f.Shape[0], Heads: f.Shape[1]}
-	return nil
-}
-
-// readScales checks the shapes of the scales of int8 and fp8. loadSlots reads them.
-func (in *runInputs) readScales() error {
-	k := in.axes[1]
-	keys := (k.rows-1)/max(in.o.kvBlock, 1) + 1
-	want := []int{k.batch, k.heads, keys}
-	if in.o.cuK != "" {
-		want = want[1:]
-	}
-	for _, flag := range []string{"k-scale", "v-scale"} {
-		if f := in.files[flag]; f != nil && !slices.Equal(f.Shape, want) {
-			return wrong(flag, "shape %v, want %v", f.Shape, want)
-		}
-	}
-	return nil
-}
-
-// loadSlots reads the files that readSlots and readScales checked.
-func (in *runInputs) loadSlots(args *attention.Args) error {
-	for _, t := range []struct {
-		flag string
-		put  func(a *npy.Array)
-	}{
-		{"bias", func(a *npy.Array) { args.Bias.Host = a.Data }},
-		{"mask", func(a *npy.Array) { args.Mask.Host = a.Data }},
-		{"k-scale", func(a *npy.Array) { args.KScale.Host = a.Data }},
-		{"v-scale", func(a *npy.Array) { args.VScale.Host = a.Data }},
-	} {
-		if f := in.files[t.flag]; f != nil {
-			a, err := f.Load()
-			if err != nil {
-				return wrong(t.flag, "%w", err)
-			}
-			t.put(a)
-		}
-	}
+	in.args.Blocks = &attention.Blocks{Map: vector(bits), BlockQ: in.o.block[0], BlockK: in.o.block[1], Batches: f.Shape[0], Heads: f.Shape[1]}
 	return nil
 }

@@ -24,37 +24,26 @@ func (in *runInputs) load() (*problem, error) {
 	p := &problem{in: in, args: attention.BackwardArgs{Args: operands.Clone(in.args)}}
 	p.args.Shape = in.shape
 	to := in.config.DType
-	for i, t := range []struct {
-		name   string
-		tensor *attention.Tensor
-	}{{"q", &p.args.Q}, {"k", &p.args.K}, {"v", &p.args.V}} {
-		t.tensor.Strides = in.axes[i].strides()
-		if in.files[t.name] == nil { // V is the beginning of K's rows
-			t.tensor.Host = p.args.K.Host
-			continue
-		}
-		array, err := in.files[t.name].Load()
-		if err != nil {
-			return nil, badInputf("--%s: %w", t.name, err)
-		}
-		t.tensor.Host = array.Data
-		if i == 0 || in.o.kv == attention.KVSame {
-			t.tensor.Host = convert(array.Data, fileType(array.DType), to)
-		}
-	}
-	if err := in.loadSlots(&p.args.Args); err != nil {
+	if err := in.loadFiles(&p.args); err != nil {
 		return nil, badInput(err)
 	}
-	if err := in.loadGradients(&p.args); err != nil {
-		return nil, badInput(err)
+	for i, t := range []*attention.Tensor{&p.args.Q, &p.args.K, &p.args.V} {
+		t.Strides = in.axes[i].strides()
 	}
-	if in.o.oIn != "" {
+	if in.files["v"] == nil { // V is the beginning of K's rows
+		p.args.V.Host = p.args.K.Host
+	}
+	p.args.O.Strides = in.outputAxes().strides()
+	if in.o.wanted() {
+		in.allocateGradients(&p.args)
+	}
+	if in.o.has("o-in") {
 		return p, nil
 	}
 	o := in.outputAxes()
 	rows := int64(o.batch) * int64(o.heads) * int64(o.rows)
 	p.args.O = attention.Tensor{Strides: o.strides(), Host: make([]byte, rows*int64(o.dim)*int64(to.Size()))}
-	if in.o.lse != "" || in.o.wanted() {
+	if in.o.has("lse") || in.o.wanted() {
 		p.args.LSE.Host = make([]byte, rows*4)
 		for i := range rows { // the kernel does not write rows past the end of a sequence
 			binary.LittleEndian.PutUint32(p.args.LSE.Host[4*i:], math.Float32bits(float32(math.Inf(-1))))
@@ -95,7 +84,7 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 		}
 		b.Hold(t)
 		blocks[i] = b
-		read := !t.Output || p.in.o.oIn != "" && (t.Name == "O" || t.Name == "LSE")
+		read := !t.Output || p.in.o.has("o-in") && (t.Name == "O" || t.Name == "LSE")
 		if !read {
 			outputs[b] = host
 		}
@@ -129,7 +118,7 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 // output is O as float32 in the files' layout.
 func (p *problem) output() *npy.Array {
 	a := p.in.outputAxes()
-	return &npy.Array{DType: npy.Float32, Shape: a.shape(p.in.o.cuQ != "", a.dim), Data: convert(p.args.O.Host, p.in.config.DType, attention.F32)}
+	return &npy.Array{DType: npy.Float32, Shape: a.shape(p.in.o.has("cu-seqlens-q"), a.dim), Data: convert(p.args.O.Host, p.in.config.DType, attention.F32)}
 }
 
 func (p *problem) logSumExp() *npy.Array {

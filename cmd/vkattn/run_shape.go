@@ -61,11 +61,11 @@ func readAxes(shape []int, packed, paged, seqMajor bool, layout string) (a axes,
 // paged sequences are read later.
 func (in *runInputs) agree() error {
 	o := in.o
-	packedQ, packedK, paged := o.cuQ != "", o.cuK != "", o.table != ""
+	packedQ, packedK, paged := o.has("cu-seqlens-q"), o.has("cu-seqlens-k"), o.has("block-table")
 	for i, t := range []struct {
-		flag, path    string
+		flag          string
 		packed, paged bool
-	}{{"q", o.q, packedQ, false}, {"k", o.k, packedK, paged}, {"v", o.v, packedK, paged}} {
+	}{{"q", packedQ, false}, {"k", packedK, paged}, {"v", packedK, paged}} {
 		if i == 2 && o.vDim != 0 {
 			in.axes[2] = in.axes[1]
 			if o.vDim > in.axes[1].dim {
@@ -84,7 +84,7 @@ func (in *runInputs) agree() error {
 			a.pitch = a.dim
 		}
 		if err != nil {
-			return fmt.Errorf("--%s %s: %w", t.flag, t.path, err)
+			return fmt.Errorf("--%s %s: %w", t.flag, o.of(t.flag), err)
 		}
 		in.axes[i] = a
 	}

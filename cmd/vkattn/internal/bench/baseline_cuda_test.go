@@ -11,13 +11,13 @@ import (
 
 func TestFamiliesAreRowsOfTheirOwn(t *testing.T) {
 	tiers := []attention.Tier{attention.TierCUDA, attention.TierScalar}
-	require.Len(t, Specs(tiers, nil, nil, nil), 2, "the best kernel is one row")
-	list := Specs(tiers, []string{"fa2", "fa3"}, nil, nil)
+	require.Len(t, Specs(tiers, nil, nil, nil, nil, nil), 2, "the best kernel is one row")
+	list := Specs(tiers, []string{"fa2", "fa3"}, nil, nil, nil, nil)
 	require.Len(t, list, 3)
 	require.Equal(t, Spec{Tier: attention.TierScalar}, list[2])
 	require.Equal(t, []string{"cuda fa2", "cuda fa3"}, cudaBaselines(list))
-	require.Equal(t, []string{"cuda"}, cudaBaselines(Specs(tiers, nil, nil, nil)))
-	require.Empty(t, cudaBaselines(Specs(tiers, nil, []int{1}, nil)), "a step of the ladder is no baseline")
+	require.Equal(t, []string{"cuda"}, cudaBaselines(Specs(tiers, nil, nil, nil, nil, nil)))
+	require.Empty(t, cudaBaselines(Specs(tiers, nil, []int{1}, nil, nil, nil)), "a step of the ladder is no baseline")
 }
 
 // Rows are compared with kernels of tier cuda as they are with peers.

@@ -47,7 +47,7 @@ func TestAReferenceIsComparedWith(t *testing.T) {
 	p := smallProblem(attention.F32)
 	p.PageSize = 8
 	peer := &fakePeer{name: "dense"}
-	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Timing: Timing{Repeats: 2}, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Peers: []Peer{peer},
+	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Timing: Timing{Repeats: 2}, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil, nil, nil), Peers: []Peer{peer},
 		Baselines: []Baseline{BaselineContiguous, BaselineByMask, BaselineCopy, BaselineSeparate, BaselineCUDARef}}
 	require.Equal(t, []string{"contiguous", "by-mask", "copy"}, b.BaselineNames([]Problem{p}))
 	rows, err := b.Group(context.Background(), p)
@@ -84,7 +84,7 @@ func TestAReferenceIsJudged(t *testing.T) {
 
 	// A problem that a baseline refuses stops the baseline's row and no other.
 	p.Options.Lengths, p.Options.ALiBi = "70/50,60/40", true
-	b := &Bench{CPU: "cpu", Seed: 1, Timing: Timing{Repeats: 2}, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Baselines: []Baseline{BaselineByMask}}
+	b := &Bench{CPU: "cpu", Seed: 1, Timing: Timing{Repeats: 2}, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil, nil, nil), Baselines: []Baseline{BaselineByMask}}
 	rows, err := b.Group(context.Background(), p)
 	require.NoError(t, err)
 	require.Equal(t, []Status{OK, Unsupported}, []Status{rows[0].Status, rows[1].Status}, rows[0].Reason)

@@ -151,7 +151,7 @@ func TestTheDeviceThatFailsEndsTheGroup(t *testing.T) {
 func TestAGroupOnTheCPU(t *testing.T) {
 	done := 0
 	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Timing: Timing{Repeats: 3}, Done: func() { done++ },
-		Specs: Specs([]attention.Tier{attention.TierScalar, attention.TierAuto, attention.TierCPU}, nil, nil, nil)}
+		Specs: Specs([]attention.Tier{attention.TierScalar, attention.TierAuto, attention.TierCPU}, nil, nil, nil, nil, nil)}
 	rows, err := b.Group(context.Background(), smallProblem(attention.F32))
 	require.NoError(t, err)
 	require.Equal(t, 3, done)

@@ -77,9 +77,8 @@ func TestKeysOfRowsDiffer(t *testing.T) {
 		if len(dtypes) == 0 {
 			dtypes = []attention.DType{attention.F16}
 		}
-		list, err := s.Problems(dtypes)
-		require.NoError(t, err)
-		list, err = Sweep{}.OfSuite(list, s.Passes)
+		list := s.Problems(dtypes)
+		list, err := Sweep{}.OfSuite(list, s.Passes)
 		require.NoError(t, err)
 		for _, p := range list {
 			key := p.row("d").Key().String()

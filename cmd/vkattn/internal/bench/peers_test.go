@@ -59,7 +59,7 @@ func TestPeersTakeTurnsWithTheTiers(t *testing.T) {
 	dying := &fakePeer{name: "dying", each: time.Second, breaks: errors.New("ended at time")}
 	done := 0
 	b := &Bench{CPU: "cpu", Label: "some GPU", Seed: 1, Timing: Timing{Repeats: 10}, Done: func() { done++ },
-		Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil),
+		Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil, nil, nil),
 		Peers: []Peer{good, slow, refusing, wrong, dead, dying}}
 	p := smallProblem(attention.F32)
 	rows, err := b.Group(context.Background(), p)

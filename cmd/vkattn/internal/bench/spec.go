@@ -14,28 +14,37 @@ type Spec struct {
 	Baseline   Baseline // what the others are compared with; "": one of these
 }
 
-// Specs is the cross product of tiers, variants and ablations, and for tier cuda of
-// kernel families. Without variants and ablations it is the kernel as shipped, without
-// families the best family for each problem.
-func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations []attention.Ablation) []Spec {
-	if len(variants) == 0 {
-		variants = []int{0}
-	}
-	if len(ablations) == 0 {
-		ablations = []attention.Ablation{attention.AblateNone}
-	}
-	var out []Spec
+// Specs is the cross product of tiers, variants and ablations, for tier cuda of kernel families, and of named
+// tiles of the forward kernel and of the backward kernels, see attention.Experiment. Without variants and
+// ablations it is the kernel as shipped, without families the best family for each problem. An empty tile
+// stands for that which calls take.
+func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations []attention.Ablation, tile,
+	tiles []string) (out []Spec) {
 	for _, t := range tiers {
 		families := []string{""}
 		if t == attention.TierCUDA && len(kernels) > 0 {
 			families = kernels
 		}
 		for _, k := range families {
-			for _, v := range variants {
-				for _, a := range ablations {
-					out = append(out, Spec{Tier: t, Kernel: k, Experiment: attention.Experiment{Variant: v, Ablate: a}})
-				}
-			}
+			out = append(out, Spec{Tier: t, Kernel: k})
+		}
+	}
+	out = withEach(out, variants, func(s *Spec, v int) { s.Experiment.Variant = v })
+	out = withEach(out, ablations, func(s *Spec, a attention.Ablation) { s.Experiment.Ablate = a })
+	out = withEach(out, tile, func(s *Spec, tile string) { s.Experiment.Tile = tile })
+	return withEach(out, tiles, func(s *Spec, tiles string) { s.Experiment.BackwardTiles = tiles })
+}
+
+// withEach is every Spec once with each value, or as it is if there are none.
+func withEach[T any](specs []Spec, values []T, set func(s *Spec, value T)) []Spec {
+	if len(values) == 0 {
+		return specs
+	}
+	var out []Spec
+	for _, s := range specs {
+		for _, v := range values {
+			set(&s, v)
+			out = append(out, s)
 		}
 	}
 	return out
@@ -74,33 +83,6 @@ func kernelName(tier, family string) string {
 		return tier
 	}
 	return tier + " " + family
-}
-
-// WithTile runs every Spec once with each of the given tiles of the forward kernel, see
-// attention.Experiment. An empty text stands for the tile that calls take.
-func WithTile(specs []Spec, tiles []string) []Spec {
-	return withEach(specs, tiles, func(s *Spec, tile string) { s.Experiment.Tile = tile })
-}
-
-// WithTiles runs every Spec once with each of the given tiles of the backward kernels, see
-// attention.Experiment. An empty text stands for the tiles that calls take.
-func WithTiles(specs []Spec, tiles []string) []Spec {
-	return withEach(specs, tiles, func(s *Spec, tiles string) { s.Experiment.BackwardTiles = tiles })
-}
-
-// withEach runs every Spec once with each value, or as it is if there are none.
-func withEach(specs []Spec, values []string, set func(s *Spec, value string)) []Spec {
-	if len(values) == 0 {
-		return specs
-	}
-	var out []Spec
-	for _, s := range specs {
-		for _, v := range values {
-			set(&s, v)
-			out = append(out, s)
-		}
-	}
-	return out
 }
 
 // variantLabel is the name of a variant, such as "v3", and empty for the kernel as shipped.

@@ -12,8 +12,7 @@ import (
 type Suite struct {
 	Name  string
 	About string
-	parts []string  // texts of sweeps
-	list  []Problem // further problems, in each storage type
+	list  []Problem // in each storage type
 	typed bool      // problems of the list have storage types; --dtype replaces them
 	// Baselines, DTypes and Passes apply unless --against, --dtype or --pass name others.
 	// Without them: none, f16, the forward pass.
@@ -32,35 +31,31 @@ var everyPass = []Pass{PassForward, PassBackward, PassBoth}
 // Suites lists them in the order of the help text.
 var Suites = []Suite{
 	{Name: "forward", About: "batch 16, 8 heads, head dims 64 and 128, lengths 1024 to 16384, full and causal",
-		parts: []string{"batch-size=16 nheads=8 seqlen=1024-16384*2 headdim=64,128 causal=none,top-left"}},
+		list: named("", "batch-size=16 nheads=8 seqlen=1024-16384*2 headdim=64,128 causal=none,top-left")},
 	// The numbers of heads keep the work of a row near the work of a row of the forward suite.
-	{Name: "dims", About: "head dims 32, 96, 192, 256 and 192/128 at length 4096, full and causal", parts: []string{
+	{Name: "dims", About: "head dims 32, 96, 192, 256 and 192/128 at length 4096, full and causal", list: named("",
 		"batch-size=1 nheads=32 seqlen=4096 headdim=32,96 causal=none,top-left",
 		"batch-size=1 nheads=16 seqlen=4096 headdim=192,256 causal=none,top-left",
-		"batch-size=1 nheads=16 seqlen=4096 headdim=192 headdim-v=128 causal=none,top-left",
-	}},
+		"batch-size=1 nheads=16 seqlen=4096 headdim=192 headdim-v=128 causal=none,top-left")},
 	// A square and a rectangle of the same size, each with and without grouping:
 	// their TFLOP/s are to be compared with one another.
-	{Name: "gqa", About: "32 query heads over 32 and 8, square and 1024 x 4096, full and bottom-right", parts: []string{
+	{Name: "gqa", About: "32 query heads over 32 and 8, square and 1024 x 4096, full and bottom-right", list: named("",
 		"batch-size=1 nheads=32 nheads-kv=32,8 seqlen=4096 headdim=64,128 causal=none,bottom-right",
-		"batch-size=4 nheads=32 nheads-kv=32,8 seqlen=1024 seqlen-k=4096 headdim=64,128 causal=none,bottom-right",
-	}},
+		"batch-size=4 nheads=32 nheads-kv=32,8 seqlen=1024 seqlen-k=4096 headdim=64,128 causal=none,bottom-right")},
 	{Name: "ablation", About: "the shapes of gqa-grid, for --ablate", list: gqaGrid()},
 	{Name: "cuda", About: "batch 16, 8 heads, head dims 64, 128 and (batch 8) 256, lengths 2048 to 16384, full and " +
-		"causal", parts: []string{
-		"batch-size=16 nheads=8 seqlen=2048-16384*2 headdim=64,128 causal=none,top-left",
-		"batch-size=8 nheads=8 seqlen=2048-16384*2 headdim=256 causal=none,top-left",
-	}},
+		"causal", list: named("", "batch-size=16 nheads=8 seqlen=2048-16384*2 headdim=64,128 causal=none,top-left",
+		"batch-size=8 nheads=8 seqlen=2048-16384*2 headdim=256 causal=none,top-left")},
 	{Name: "decode", About: "one row over 128 MiB to 1 GiB of K and V: contiguous, paged, quantized, sparse, of " +
 		"different lengths",
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
 	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, " +
 		"backward and both",
-		parts:  []string{"batch-size=8 nheads=1 seqlen=256,1024-4096*4,8192-65536*2 headdim=16-128*2 causal=none"},
+		list:   named("", "batch-size=8 nheads=1 seqlen=256,1024-4096*4,8192-65536*2 headdim=16-128*2 causal=none"),
 		DTypes: []attention.DType{attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
 	{Name: "plain", About: "one causal head, head dims 16 to 128, lengths 128 to 65536, in bf16 and f32: forward, " +
 		"backward and both",
-		parts:  []string{"batch-size=1 nheads=1 seqlen=128-65536*2 headdim=16-128*2 causal=top-left"},
+		list:   named("", "batch-size=1 nheads=1 seqlen=128-65536*2 headdim=16-128*2 causal=top-left"),
 		DTypes: []attention.DType{attention.BF16, attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
 	{Name: "models",
 		About: "attention of all layers of transformers with 12, 24 and 36 layers, batch 4, length 1024, in bf16: " +
@@ -111,19 +106,7 @@ func (s *Suite) Types(given []attention.DType) []attention.DType {
 }
 
 // Problems lists the problems of the suite in each storage type.
-func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
-	var out []Problem
-	for _, part := range s.parts {
-		of := Lists(part)
-		for _, t := range dtypes {
-			of["dtype"] = append(of["dtype"], t)
-		}
-		list, err := of.Problems()
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, list...)
-	}
+func (s *Suite) Problems(dtypes []attention.DType) (out []Problem) {
 	if len(dtypes) == 0 {
 		out = append(out, s.list...)
 	}
@@ -142,5 +125,5 @@ func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
 	for i := range out {
 		out[i].Suite = s.Name
 	}
-	return out, nil
+	return out
 }

@@ -11,8 +11,7 @@ import (
 func suiteProblems(t *testing.T, name string, dtypes ...attention.DType) []Problem {
 	s, err := ParseSuite(name)
 	require.NoError(t, err)
-	list, err := s.Problems(dtypes)
-	require.NoError(t, err)
+	list := s.Problems(dtypes)
 	for _, p := range list {
 		require.NoError(t, p.Shape.Validate())
 		require.NoError(t, p.Config.Validate())

@@ -33,7 +33,8 @@ type finding struct {
 // Verify computes a problem in a mode over all ranks, and whole on each rank's device. Each rank
 // compares its rows. The limit is twice that of an error, as either result may have one; the
 // float64 reference judges sampled rows. err ends the run of all ranks.
-func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode Mode, runs int, seed uint64) (*Row, error) {
+func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode Mode, runs int,
+	seed uint64) (*Row, error) {
 	v := &verification{Session: s, ctx: ctx, runs: runs, seed: seed}
 	v.cfg, v.mode, v.pass = s.config(p.Config, tier, mode), mode, p.Pass
 	v.problem = parallel.Problem{Shape: p.Shape}
@@ -52,7 +53,8 @@ func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tie
 	for r, f := range all {
 		row.Verified.O = worse(row.Verified.O, f.O)
 		row.Verified.LSE = worse(row.Verified.LSE, f.LSE)
-		row.Verified.DQ, row.Verified.DK, row.Verified.DV = worse(row.Verified.DQ, f.DQ), worse(row.Verified.DK, f.DK), worse(row.Verified.DV, f.DV)
+		row.Verified.DQ, row.Verified.DK, row.Verified.DV = worse(row.Verified.DQ, f.DQ), worse(row.Verified.DK, f.DK),
+			worse(row.Verified.DV, f.DV)
 		row.Verified.Float64Rows = max(row.Verified.Float64Rows, f.Rows)
 		row.Verified.SentBytes = max(row.Verified.SentBytes, f.Sent)
 		for _, reason := range f.Reasons {
@@ -215,7 +217,8 @@ func (v *verification) one() (results [][]byte, err error) {
 		return nil, err
 	}
 	defer t.memory.Free()
-	if err := errors.Join(t.write(tensorQ, v.in[0]), t.write(tensorK, v.in[1]), t.write(tensorV, v.in[2]), t.write(tensorDO, v.in[3])); err != nil {
+	if err := errors.Join(t.write(tensorQ, v.in[0]), t.write(tensorK, v.in[1]), t.write(tensorV, v.in[2]),
+		t.write(tensorDO, v.in[3])); err != nil {
 		return nil, err
 	}
 	op, err := attention.New(v.Device, cfg)
