@@ -40,13 +40,13 @@ type Printer[R any] interface {
 func NewPrinter(f Format, w io.Writer, info *RunInfo) Printer[*Row] {
 	switch f {
 	case "csv":
-		return newCSVPrinter(w, info)
+		return csvLines(w, info)
 	case "json", "jsonl":
 		return NewJSONPrinter[*Row](f, w, info)
 	case "sql":
-		return &sqlPrinter{w: w, info: info}
+		return sqlLines(w, info)
 	case "gobench":
-		return newGobenchPrinter(w, info)
+		return gobenchLines(w, info)
 	}
 	return Collect(func(rows []*Row, info *RunInfo) error {
 		_, err := io.WriteString(w, markdownOf(rows, info))
@@ -57,7 +57,7 @@ func NewPrinter(f Format, w io.Writer, info *RunInfo) Printer[*Row] {
 // NewJSONPrinter prints rows of any type to w in the format json or jsonl.
 func NewJSONPrinter[R any](f Format, w io.Writer, info *RunInfo) Printer[R] {
 	if f == "jsonl" {
-		return &jsonlPrinter[R]{w: w, info: info}
+		return jsonLines[R](w, info)
 	}
 	return Collect(func(rows []R, info *RunInfo) error { return WriteJSON(w, jsonDocument[R]{info, rows}) })
 }
@@ -113,26 +113,3 @@ func WriteJSON(w io.Writer, v any) error {
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
-
-// jsonlPrinter prints a line for each row, with the run it belongs to as the last field
-// "run", so that files of several runs can be concatenated.
-type jsonlPrinter[R any] struct {
-	w    io.Writer
-	info *RunInfo
-}
-
-func (p *jsonlPrinter[R]) Row(r R) error {
-	row, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	run, err := json.Marshal(p.info)
-	if err != nil {
-		return err
-	}
-	line := append(row[:len(row)-1], `,"run":`...) // within the row's braces
-	_, err = p.w.Write(append(append(line, run...), "}\n"...))
-	return err
-}
-
-func (p *jsonlPrinter[R]) Close(*RunInfo) error { return nil }
