@@ -171,30 +171,30 @@ func Figures(rows []*bench.Row, c Ceilings) []Figure {
 	return out
 }
 
-// namer names the series of a row.
-type namer struct{ devices map[string]map[string]bool } // by implementation
+// namer has the devices of each implementation, to name the series of a row.
+type namer map[string]map[string]bool
 
-func namesOf(rows []*bench.Row) *namer {
-	n := &namer{map[string]map[string]bool{}}
+func namesOf(rows []*bench.Row) namer {
+	n := namer{}
 	for _, r := range rows {
-		if n.devices[r.Who()] == nil {
-			n.devices[r.Who()] = map[string]bool{}
+		if n[r.Who()] == nil {
+			n[r.Who()] = map[string]bool{}
 		}
-		n.devices[r.Who()][r.Device] = true
+		n[r.Who()][r.Device] = true
 	}
 	return n
 }
 
 // device is the device of a row if the rows have its implementation on several, else "".
-func (n *namer) device(r *bench.Row) string {
-	if len(n.devices[r.Who()]) < 2 {
+func (n namer) device(r *bench.Row) string {
+	if len(n[r.Who()]) < 2 {
 		return ""
 	}
 	return r.Device
 }
 
 // of is the implementation of a row, with its device if that is needed to tell it from others.
-func (n *namer) of(r *bench.Row) string { return describe(r.Who(), n.device(r)) }
+func (n namer) of(r *bench.Row) string { return describe(r.Who(), n.device(r)) }
 
 // shareTop gives panels one y axis, so that their heights can be compared. Panels that would
 // fill less than a third of it keep their own.
@@ -214,21 +214,19 @@ func shareTop(list []Panel) {
 	}
 }
 
-// panels groups series by the title of their panel, in the order in which they appear.
-type panels struct {
-	order []string
-	of    map[string]*Panel
-}
+// panels are in the order in which their titles appear.
+type panels []*Panel
 
+// get is the panel of a title.
 func (p *panels) get(title string) *Panel {
-	if p.of == nil {
-		p.of = map[string]*Panel{}
+	for _, x := range *p {
+		if x.Title == title {
+			return x
+		}
 	}
-	if p.of[title] == nil {
-		p.of[title] = &Panel{Title: title}
-		p.order = append(p.order, title)
-	}
-	return p.of[title]
+	x := &Panel{Title: title}
+	*p = append(*p, x)
+	return x
 }
 
 func (p *Panel) series(name string) *Series {
@@ -286,7 +284,7 @@ func pass(r *bench.Row) string {
 
 // speed has a panel for each set of problems that differ in length alone, with two lengths
 // and more.
-func speed(rows []*bench.Row, c Ceilings, name *namer) Figure {
+func speed(rows []*bench.Row, c Ceilings, name namer) Figure {
 	f := Figure{Kind: Speed, Title: "Speed over sequence length"}
 	var all panels
 	types := map[string]attention.DType{} // of panels
@@ -302,13 +300,12 @@ func speed(rows []*bench.Row, c Ceilings, name *namer) Figure {
 		p.series(name.of(r)).add(float64(length), r.TFLOPs, r)
 		types[p.Title] = r.DType
 	}
-	for _, title := range all.order {
-		p := all.of[title]
+	for _, p := range all {
 		if !slices.ContainsFunc(p.Series, func(s Series) bool { return len(s.X) > 1 }) {
 			continue
 		}
 		p.X, p.Y, p.LogX = "sequence length", "TFLOP/s", true
-		p.level(c.peak(types[title]))
+		p.level(c.peak(types[p.Title]))
 		f.Panels = append(f.Panels, *p)
 	}
 	return f
@@ -316,7 +313,7 @@ func speed(rows []*bench.Row, c Ceilings, name *namer) Figure {
 
 // ladder has a panel for each problem that has variants, with the other implementations of
 // the problem as lines.
-func ladder(rows []*bench.Row, name *namer) Figure {
+func ladder(rows []*bench.Row, name namer) Figure {
 	f := Figure{Kind: Ladder, Title: "Steps of the kernel's development"}
 	several := slices.ContainsFunc(rows, func(r *bench.Row) bool { return r.Variant != "" && name.device(r) != "" })
 	title := func(r *bench.Row) string {
@@ -341,14 +338,14 @@ func ladder(rows []*bench.Row, name *namer) Figure {
 			steps[title(r)][r.Variant] = r
 		}
 	}
-	for _, of := range all.order {
-		p := all.of[of]
-		p.X, p.Y, p.Ticks = "step", "TFLOP/s", slices.Sorted(maps.Keys(steps[of]))
+	for _, p := range all {
+		of := steps[p.Title]
+		p.X, p.Y, p.Ticks = "step", "TFLOP/s", slices.Sorted(maps.Keys(of))
 		for i, step := range p.Ticks {
-			p.series("vkattn").add(float64(i), steps[of][step].TFLOPs, steps[of][step])
+			p.series("vkattn").add(float64(i), of[step].TFLOPs, of[step])
 		}
 		for _, r := range rows {
-			if r.Variant == "" && title(r) == of {
+			if r.Variant == "" && title(r) == p.Title {
 				p.level(r.Who(), r.TFLOPs)
 			}
 		}
@@ -361,9 +358,10 @@ func ladder(rows []*bench.Row, name *namer) Figure {
 const mostBars = 6
 
 // bandwidth has bars of the problems with one query row.
-func bandwidth(rows []*bench.Row, c Ceilings, names *namer) Figure {
+func bandwidth(rows []*bench.Row, c Ceilings, names namer) Figure {
 	f := Figure{Kind: Bandwidth, Title: "Bandwidth of decode"}
 	var all panels
+	var p *Panel
 	for _, r := range rows {
 		if r.Sq != 1 || r.TBs == 0 || r.Variant != "" {
 			continue
@@ -376,26 +374,21 @@ func bandwidth(rows []*bench.Row, c Ceilings, names *namer) Figure {
 		if note := cmp.Or(line, r.OptionText); note != "" {
 			name += "\n" + note
 		}
-		var p *Panel
 		at := -1
-		for _, title := range all.order {
-			if i := slices.Index(all.of[title].Ticks, name); i >= 0 {
-				p, at = all.of[title], i
+		for _, p = range all {
+			if at = slices.Index(p.Ticks, name); at >= 0 {
+				break
 			}
 		}
-		if p == nil {
-			if n := len(all.order); n > 0 && len(all.of[all.order[n-1]].Ticks) < mostBars {
-				p = all.of[all.order[n-1]]
-			} else {
-				p = all.get(fmt.Sprintf("%s, %d", r.DType, n+1))
+		if at < 0 {
+			if p == nil || len(p.Ticks) == mostBars { // p is the last
+				p = all.get(fmt.Sprintf("%s, %d", r.DType, len(all)+1))
 			}
-			at = len(p.Ticks)
-			p.Ticks = append(p.Ticks, name)
+			at, p.Ticks = len(p.Ticks), append(p.Ticks, name)
 		}
 		p.series(names.of(r)).add(float64(at), r.TBs, r)
 	}
-	for _, title := range all.order {
-		p := all.of[title]
+	for _, p := range all {
 		p.Title, p.X, p.Y = "K and V read per second", "batch × keys", "TB/s"
 		p.level(copyName, c.TBs)
 		f.Panels = append(f.Panels, *p)
@@ -404,7 +397,7 @@ func bandwidth(rows []*bench.Row, c Ceilings, names *namer) Figure {
 }
 
 // roofline needs both ceilings. Problems with options read other bytes than their tensors have.
-func roofline(rows []*bench.Row, c Ceilings, name *namer) Figure {
+func roofline(rows []*bench.Row, c Ceilings, name namer) Figure {
 	f := Figure{Kind: Roofline, Title: "Roofline"}
 	if c.TBs == 0 {
 		return f

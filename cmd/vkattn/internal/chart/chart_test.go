@@ -194,7 +194,7 @@ func TestPicturesAreValid(t *testing.T) {
 
 func TestTicksAreRoundNumbers(t *testing.T) {
 	for _, high := range []float64{0.03, 1, 7, 42, 750, 1e6} {
-		ticks := steps{}.Ticks(0, high)
+		ticks := steps(0, high)
 		require.GreaterOrEqual(t, len(ticks), 3, high)
 		require.LessOrEqual(t, len(ticks), 8, high)
 		require.Less(t, len(ticks[len(ticks)-1].Label), 7)

@@ -140,17 +140,31 @@ func newGrid(figures []Figure, columns int, caption string) *grid {
 // SVG writes the figures below one another as one picture, with as many panels in a row as
 // columns says. The caption is its last line, or a line below it says that times may be off.
 func SVG(w io.Writer, figures []Figure, columns int, caption string) error {
-	g := newGrid(figures, columns, caption)
+	text, err := newGrid(figures, columns, caption).svg(true)
+	if err == nil {
+		_, err = io.WriteString(w, text)
+	}
+	return err
+}
+
+// svg is the picture as SVG, with fallbacks for its font, which few machines have.
+func (g *grid) svg(background bool) (string, error) {
 	c := vgsvg.New(g.width, g.height)
-	if err := g.draw(draw.New(c), true); err != nil {
-		return err
+	if err := g.draw(draw.New(c), background); err != nil {
+		return "", err
 	}
 	var b bytes.Buffer
 	if _, err := c.WriteTo(&b); err != nil {
-		return err
+		return "", err
 	}
-	_, err := io.WriteString(w, finish(b.String()))
-	return err
+	s := strings.ReplaceAll(b.String(), "font-family:Liberation Sans;", "font-family:Liberation Sans,Arial,Helvetica,sans-serif;")
+	s = strings.ReplaceAll(s, "font-variant:none;", "font-variant:normal;")
+	if before, rest, found := strings.Cut(s, "<!--"); found { // names the program that wrote it
+		if _, after, found := strings.Cut(rest, "-->\n"); found {
+			s = before + after
+		}
+	}
+	return s, nil
 }
 
 // PNG writes the same picture as SVG does, at twice its size.
@@ -167,34 +181,16 @@ func PNG(w io.Writer, figures []Figure, columns int, caption string) error {
 // Inline returns a figure as an SVG element for a page. Text and rules have the colors of the
 // page's text (currentColor) and of its variable --rule, and the background is the page's.
 func Inline(f Figure, columns int) (string, error) {
-	g := newGrid([]Figure{f}, columns, "")
-	c := vgsvg.New(g.width, g.height)
-	if err := g.draw(draw.New(c), false); err != nil {
+	s, err := newGrid([]Figure{f}, columns, "").svg(false)
+	if err != nil {
 		return "", err
 	}
-	var b bytes.Buffer
-	if _, err := c.WriteTo(&b); err != nil {
-		return "", err
-	}
-	s := finish(b.String())
 	s = strings.ReplaceAll(s, hex(ink), "currentColor")
 	s = strings.ReplaceAll(s, hex(rule), "var(--rule)")
 	return s[strings.Index(s, "<svg"):], nil
 }
 
 func hex(c color.RGBA) string { return fmt.Sprintf("#%02X%02X%02X", c.R, c.G, c.B) }
-
-// finish gives the picture fallbacks for its font, which few machines have.
-func finish(s string) string {
-	s = strings.ReplaceAll(s, "font-family:Liberation Sans;", "font-family:Liberation Sans,Arial,Helvetica,sans-serif;")
-	s = strings.ReplaceAll(s, "font-variant:none;", "font-variant:normal;")
-	if i := strings.Index(s, "<!--"); i >= 0 { // names the program that wrote it
-		if end := strings.Index(s[i:], "-->\n"); end >= 0 {
-			s = s[:i] + s[i+end+len("-->\n"):]
-		}
-	}
-	return s
-}
 
 func textStyle(size vg.Length, x draw.XAlignment, y draw.YAlignment) draw.TextStyle {
 	f := font.From(plot.DefaultFont, size)
@@ -288,14 +284,20 @@ func (p *Panel) plot(look map[string]style) (*plot.Plot, error) {
 	d.Y.Label.TextStyle = textStyle(9.5, draw.XCenter, draw.YBottom)
 	d.X.Label.Text, d.Y.Label.Text = p.X, p.Y
 	d.Y.Label.Padding, d.X.Label.Padding = 4, -4
-	d.Y.Tick.Marker = steps{}
+	d.Y.Tick.Marker = plot.TickerFunc(steps)
 	lines := plotter.NewGrid()
 	lines.Vertical.Color = nil
 	lines.Horizontal.Color = rule
 	lines.Horizontal.Width = 0.6
 	d.Add(lines)
 
-	x, y := p.transform()
+	x, y := func(v float64) float64 { return v }, func(v float64) float64 { return v }
+	if p.LogX {
+		x = math.Log2
+	}
+	if p.LogY {
+		y = math.Log10
+	}
 	bars := 0
 	for _, s := range p.Series {
 		if len(p.Ticks) > 0 && !s.Level {
@@ -357,39 +359,27 @@ func (p *Panel) plot(look map[string]style) (*plot.Plot, error) {
 	d.X.Min, d.X.Max, d.Y.Min, d.Y.Max = low, high, 0, max(top, p.Top)*1.06
 	if p.LogY {
 		d.Y.Min, d.Y.Max = math.Floor(bottom), math.Ceil(top)
-		d.Y.Tick.Marker = powers(func(n int) float64 { return math.Pow(10, float64(n)) })
+		d.Y.Tick.Marker = powers(10)
 	}
 	switch {
 	case len(p.Ticks) > 0:
-		d.X.Tick.Marker = names(p.Ticks)
+		var ticks plot.ConstantTicks
+		for i, name := range p.Ticks {
+			ticks = append(ticks, plot.Tick{Value: float64(i), Label: name})
+		}
+		d.X.Tick.Marker = ticks
 		d.X.Tick.Length = 0
 		if strings.Contains(p.Ticks[0], "\n") {
 			d.X.Tick.Label.Font.Size = 7.5
 		}
 	case p.LogX:
-		d.X.Tick.Marker = powers(func(n int) float64 { return math.Exp2(float64(n)) })
+		d.X.Tick.Marker = powers(2)
 	}
 	return d, nil
 }
 
-// transform returns the positions of values on logarithmic axes.
-func (p *Panel) transform() (x, y func(float64) float64) {
-	same := func(v float64) float64 { return v }
-	x, y = same, same
-	if p.LogX {
-		x = math.Log2
-	}
-	if p.LogY {
-		y = math.Log10
-	}
-	return x, y
-}
-
 // steps puts about five ticks at round numbers.
-type steps struct{}
-
-// Ticks implements plot.Ticker.
-func (steps) Ticks(low, high float64) (ticks []plot.Tick) {
+func steps(low, high float64) (ticks []plot.Tick) {
 	unit := math.Pow(10, math.Floor(math.Log10((high-low)/4)))
 	step := unit
 	for _, n := range []float64{2, 5, 10} {
@@ -403,35 +393,23 @@ func (steps) Ticks(low, high float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// powers puts a tick at every whole number n of an axis and names it by its value.
-type powers func(n int) float64
-
-// Ticks implements plot.Ticker.
-func (value powers) Ticks(low, high float64) (ticks []plot.Tick) {
-	every := max(1, int(math.Ceil((high-low)/8)))
-	for n := int(math.Ceil(low - 1e-9)); float64(n) <= high+1e-9; n++ {
-		t := plot.Tick{Value: float64(n)}
-		if v := value(n); n%every == 0 || every == 1 {
-			t.Label = fmt.Sprintf("%g", v)
-			if v >= 1024 && v == math.Trunc(v) && int(v)%1024 == 0 {
-				t.Label = fmt.Sprintf("%gk", v/1024)
+// powers puts a tick at every whole number n of an axis and names it by its value, a power of a base.
+func powers(base float64) plot.Ticker {
+	return plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
+		every := max(1, int(math.Ceil((high-low)/8)))
+		for n := int(math.Ceil(low - 1e-9)); float64(n) <= high+1e-9; n++ {
+			if n%every != 0 {
+				continue
 			}
-			ticks = append(ticks, t)
+			v := math.Pow(base, float64(n))
+			label := fmt.Sprintf("%g", v)
+			if v >= 1024 && v == math.Trunc(v) && int(v)%1024 == 0 {
+				label = fmt.Sprintf("%gk", v/1024)
+			}
+			ticks = append(ticks, plot.Tick{Value: float64(n), Label: label})
 		}
-	}
-	return ticks
-}
-
-// names puts a tick with a name at 0, 1, 2 and so on.
-type names []string
-
-// Ticks implements plot.Ticker.
-func (n names) Ticks(float64, float64) []plot.Tick {
-	out := make([]plot.Tick, len(n))
-	for i, name := range n {
-		out[i] = plot.Tick{Value: float64(i), Label: name}
-	}
-	return out
+		return ticks
+	})
 }
 
 // barSet draws a bar at each x of a series, shifted and wide in units of x.
