@@ -64,6 +64,9 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 		Example: `  vkattn run --q q.npy --k k.npy --v v.npy --o o.npy --causal bottom-right
   vkattn run --q q.npy --k k.npy --v v.npy --o o.npy --lse lse.npy --device cpu --verify`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := o.optionFlags.read(); err != nil {
+				return err
+			}
 			changed := c.Flags().Changed
 			for _, name := range []string{"q", "k", "v", "o"} {
 				if !o.has(name) && (name != "v" || !changed("v-dim")) && (name != "o" || !o.wanted() || changed("o")) {
@@ -93,17 +96,21 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 	f.Var(&o.dtype, "dtype", "storage type: f16, bf16 or f32 (default: the type of the files, f32 if they differ)")
 	f.Lookup("dtype").DefValue = ""
 	f.Var(&o.causal, "causal", "causal mask: none, top-left (col <= row) or bottom-right (col <= row + Sk - Sq)")
-	f.Var(parsed[attention.Scale]{to: &o.scale, parse: parseScale, kind: "float"}, "scale", "factor of Q K^T (default 1/sqrt(Dqk))")
+	f.Var(parsed[attention.Scale]{to: &o.scale, parse: parseScale, kind: "float"}, "scale",
+		"factor of Q K^T (default 1/sqrt(Dqk))")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
 	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat, coopmat2, cubin or cuda")
-	f.Var(&o.tuning, "tuning", "auto (use tiles that vkattn tune stored), off (use the heuristic's tiles) or on (tune first)")
-	f.BoolVar(&o.verify, "verify", false, "compare rows with the float64 reference for a second or two; write nothing if one is wrong")
+	f.Var(&o.tuning, "tuning", "auto (use tiles that vkattn tune stored), off (use the heuristic's tiles) or on "+
+		"(tune first)")
+	f.BoolVar(&o.verify, "verify", false, "compare rows with the float64 reference for a second or two; write "+
+		"nothing if one is wrong")
 	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")
 	o.paths.add(f, optionFiles...)
 	o.optionFlags.add(f)
 	o.paths.add(f, gradientFiles...)
 	o.paths.addOutputs(f, true)
-	f.BoolVar(&o.f32, "f32-gradients", false, "keep --dq, --dk and --dv in float32, not rounded to the storage type; tiers cuda and cubin do not with f16 and bf16")
+	f.BoolVar(&o.f32, "f32-gradients", false, "keep --dq, --dk and --dv in float32, not rounded to the storage type; "+
+		"tiers cuda and cubin do not with f16 and bf16")
 	return c
 }
 
@@ -222,9 +229,11 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		forward = &attention.Plan{}
 	}
 	s, c := in.shape, in.config
-	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
+	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: deviceLabel(dev), B: s.B, Hq: s.Hq,
+		Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
-		Layout: o.layout(), Options: o.used(), Verified: verdict, Output: o.of("o"), LSE: o.of("lse"), Gradients: o.gradientPaths(), Seconds: elapsed.Seconds()})
+		Layout: o.layout(), Options: o.used(), Verified: verdict, Output: o.of("o"), LSE: o.of("lse"),
+		Gradients: o.gradientPaths(), Seconds: elapsed.Seconds()})
 }
 
 // report is where the plan is printed: standard error if an output is written to

@@ -50,8 +50,8 @@ func (o *runFlags) gradientConflict() error {
 		return badInputf("--dsinks needs --sinks")
 	case o.has("block-table"):
 		return unsupportedf("--block-table has no gradients: give K and V padded or packed")
-	case o.kv != attention.KVSame:
-		return unsupportedf("--kv-dtype %v has no gradients: give K and V as floats", o.kv)
+	case o.call.KV != attention.KVSame:
+		return unsupportedf("--kv-dtype %v has no gradients: give K and V as floats", o.call.KV)
 	}
 	return nil
 }
@@ -78,7 +78,8 @@ func (p *problem) gradient(t *attention.Tensor, a axes) *npy.Array {
 	if t == &p.args.DQ {
 		packed = p.in.o.has("cu-seqlens-q")
 	}
-	return &npy.Array{DType: npy.Float32, Shape: a.shape(packed, a.dim), Data: convert(t.Host, p.in.config.GradientType(), attention.F32)}
+	return &npy.Array{DType: npy.Float32, Shape: a.shape(packed, a.dim), Data: convert(t.Host, p.in.config.GradientType(),
+		attention.F32)}
 }
 
 // lseShape is the shape of the file of LSE.
@@ -100,12 +101,14 @@ func (in *runInputs) allocateGradients(a *attention.BackwardArgs) {
 	}{{"dq", &a.DQ}, {"dk", &a.DK}, {"dv", &a.DV}} {
 		if o.has(t.flag) {
 			axes := in.dense(i)
-			*t.tensor = attention.Tensor{Strides: axes.strides(), Host: make([]byte, axes.elements()*int64(in.config.GradientType().Size()))}
+			*t.tensor = attention.Tensor{Strides: axes.strides(), Host: make([]byte,
+				axes.elements()*int64(in.config.GradientType().Size()))}
 		}
 	}
 	if o.has("dbias") {
 		shape := in.files["bias"].Shape
-		a.DBias = attention.Tensor{Strides: attention.BHSD(shape[1], shape[2], shape[3]), Host: make([]byte, 4*int64(shape[0])*int64(shape[1])*int64(shape[2])*int64(shape[3]))}
+		a.DBias = attention.Tensor{Strides: attention.BHSD(shape[1], shape[2], shape[3]), Host: make([]byte,
+			4*int64(shape[0])*int64(shape[1])*int64(shape[2])*int64(shape[3]))}
 	}
 	if o.has("dsinks") {
 		a.DSinks.Host = make([]byte, 4*in.shape.Hq)
@@ -171,7 +174,8 @@ func (p *problem) compute(ctx context.Context, op *attention.Op, s *vk.Stream, a
 
 // plans returns the plans of the call as it was placed: the forward plan unless O was read
 // from a file, the backward plan if a gradient is wanted.
-func (p *problem) plans(op *attention.Op, a attention.BackwardArgs) (forward *attention.Plan, backward *attention.BackwardPlan, err error) {
+func (p *problem) plans(op *attention.Op, a attention.BackwardArgs) (forward *attention.Plan,
+	backward *attention.BackwardPlan, err error) {
 	if !p.in.o.has("o-in") {
 		plan, err := op.PlanFor(a.Args)
 		if err != nil {

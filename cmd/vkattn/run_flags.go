@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -14,37 +13,58 @@ import (
 
 // optionFlags are the flags of `vkattn run` for the options of the call.
 type optionFlags struct {
-	pageSize   int
-	hnd        bool // --kv-layout
-	window     attention.Window
-	align      attention.Causal
-	softcap    float32
-	dropout    dropoutFlags
-	block      [2]int
-	fixedSplit int
-	kv         attention.KVType
-	kvBlock    int
-	vDim       int
+	values        axisTexts
+	call          attention.Config // what values say
+	pageSize      int
+	hnd           bool // --kv-layout
+	dropoutSeed   uint64
+	dropoutOffset uint32
+	block         [2]int
+	kvBlock       int
+	vDim          int
 }
 
 func (o *optionFlags) add(f *pflag.FlagSet) {
+	o.values = axisTexts{}
+	for _, axis := range bench.Axes {
+		x := *axis
+		x.Usage = axis.InRun
+		o.values.add(f, &x)
+	}
 	f.IntVar(&o.pageSize, "page-size", 0, "number of keys in a page; must match the files of --k and --v")
 	f.Var(layoutFlag(&o.hnd, "nhd", "hnd"), "kv-layout", bench.KVLayoutUsage)
-	f.Var(parsed[attention.Window]{to: &o.window, parse: bench.ParseWindow, kind: "left,right"}, "window",
-		bench.WindowUsage)
-	f.Var(&o.align, "align", "alignment of rows with keys: top-left or bottom-right; required for --window and "+
-		"--alibi without a causal mask")
-	f.Var(parsed[float32]{to: &o.softcap, parse: sweep.Positive, kind: "float"}, "softcap", bench.SoftcapUsage)
-	o.dropout.add(f)
+	f.Uint64Var(&o.dropoutSeed, "dropout-seed", 0, "`seed` of the dropout mask, 64 bits")
+	f.Uint32Var(&o.dropoutOffset, "dropout-offset", 0, "`offset` of the dropout mask, 32 bits: another mask for each")
 	f.Var(parsed[[2]int]{to: &o.block, parse: sweep.Pair(1), kind: "rows,keys"}, "block-size",
 		"rows,keys of a block of --block-mask, powers of two from 16")
-	f.IntVar(&o.fixedSplit, "fixed-split", 0, "fixed number of splits of the keys of every sequence, 1 to 256 "+
-		"(default: chosen for the device)")
-	f.Var(&o.kv, "kv-dtype", "storage type of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0")
 	f.IntVar(&o.vDim, "v-dim", 0, "V is the first `n` elements of each row of K, as in multi-head latent attention; "+
 		"replaces --v")
 	f.IntVar(&o.kvBlock, "kv-block", 0, "number of keys that share a scale; the last axis of the scales then counts "+
 		"blocks (default 1)")
+}
+
+// read parses the values that the command shares with bench.
+func (o *optionFlags) read() error {
+	lists, err := o.values.parse()
+	if err != nil {
+		return err
+	}
+	var p bench.Problem
+	for _, axis := range bench.Axes {
+		switch list := lists[axis.Flag]; len(list) {
+		case 0:
+		case 1:
+			axis.Set(&p, list[0])
+		default:
+			return badInputf("--%s %s: want one value", axis.Flag, o.values[axis.Flag])
+		}
+	}
+	o.call = p.Config
+	o.call.Align = attention.CausalNone // no default: it must be given
+	for _, align := range bench.ListOf[attention.Causal](lists, "align") {
+		o.call.Align = align
+	}
+	return nil
 }
 
 const optionHelp = `
@@ -130,21 +150,23 @@ func (o *runFlags) optionConflict(changed func(string) bool) error {
 		return badInputf("--block-size needs --block-mask")
 	case changed("block-size") && !(powerFrom16(o.block[0]) && powerFrom16(o.block[1])):
 		return badInputf("--block-size %d,%d: want powers of two, at least 16", o.block[0], o.block[1])
-	case changed("fixed-split") && (o.fixedSplit < 1 || o.fixedSplit > attention.MaxStates):
-		return badInputf("--fixed-split %d: want 1 to %d", o.fixedSplit, attention.MaxStates)
+	case changed("fixed-split") && o.call.FixedSplit == 0:
+		return badInputf("--fixed-split 0: want 1 to %d", attention.MaxStates)
 	case changed("v-dim") && o.vDim < 1:
 		return badInputf("--v-dim %d: want a positive number", o.vDim)
 	case changed("v-dim") && changed("v"):
 		return badInputf("--v and --v-dim exclude one another")
 	case changed("kv-block") && o.kvBlock < 1:
 		return badInputf("--kv-block %d: want a positive number", o.kvBlock)
-	case changed("kv-block") && !o.kv.Scaled():
+	case changed("kv-block") && !o.call.KV.Scaled():
 		return badInputf("--kv-block needs --kv-dtype int8 or fp8")
-	case o.dropout.p != 0 && o.kv != attention.KVSame:
-		return unsupportedf("--kv-dtype %v has no dropout: give K and V as floats", o.kv)
+	case o.call.Dropout != 0 && o.call.KV != attention.KVSame:
+		return unsupportedf("--kv-dtype %v has no dropout: give K and V as floats", o.call.KV)
 	}
-	if err := o.dropout.conflict(changed); err != nil {
-		return err
+	for _, flag := range []string{"dropout-seed", "dropout-offset"} {
+		if changed(flag) && !changed("dropout") {
+			return badInputf("--%s needs --dropout", flag)
+		}
 	}
 	var choices []string
 	for _, flag := range []string{"mask", "block-mask", "sparse-tokens"} {
@@ -158,9 +180,9 @@ func (o *runFlags) optionConflict(changed func(string) bool) error {
 	}
 	for _, flag := range []string{"k-scale", "v-scale"} {
 		switch {
-		case o.kv.Scaled() && !o.has(flag):
-			return badInputf("--%s is needed with --kv-dtype %v", flag, o.kv)
-		case !o.kv.Scaled() && o.has(flag):
+		case o.call.KV.Scaled() && !o.has(flag):
+			return badInputf("--%s is needed with --kv-dtype %v", flag, o.call.KV)
+		case !o.call.KV.Scaled() && o.has(flag):
 			return badInputf("--%s needs --kv-dtype int8 or fp8", flag)
 		}
 	}
@@ -176,22 +198,25 @@ func (o *runFlags) used() (list []string) {
 			list = append(list, f.flag)
 		}
 	}
-	for _, v := range []struct {
-		set         bool
-		flag, value string
-	}{
-		{o.kv != attention.KVSame, "kv-dtype", o.kv.String()},
-		{o.vDim != 0, "v-dim", strconv.Itoa(o.vDim)},
-		{o.kvBlock != 0, "kv-block", strconv.Itoa(o.kvBlock)},
-		{o.window.Given(), "window", o.window.String()},
-		{o.align != attention.CausalNone, "align", o.align.String()},
-		{o.softcap != 0, "softcap", fmt.Sprint(o.softcap)},
-		{o.dropout.p != 0, "dropout", o.dropout.String()},
-		{o.fixedSplit != 0, "fixed-split", strconv.Itoa(o.fixedSplit)},
-	} {
-		if v.set {
-			list = append(list, v.flag+" "+v.value)
+	if o.vDim != 0 {
+		list = append(list, fmt.Sprintf("v-dim %d", o.vDim))
+	}
+	if o.kvBlock != 0 {
+		list = append(list, fmt.Sprintf("kv-block %d", o.kvBlock))
+	}
+	lists, _ := o.values.parse() // read has seen its errors
+	for _, axis := range bench.Axes {
+		if !lists.Some(axis.Flag) {
+			continue
 		}
+		text := fmt.Sprint(axis.Flag, " ", lists[axis.Flag][0])
+		if axis.Flag == "dropout" {
+			text += fmt.Sprintf(", seed %d", o.dropoutSeed)
+			if o.dropoutOffset != 0 {
+				text += fmt.Sprintf(", offset %d", o.dropoutOffset)
+			}
+		}
+		list = append(list, text)
 	}
 	return list
 }
@@ -211,37 +236,3 @@ func layoutName(on bool, no, yes string) string {
 
 // pageLayout is the order of the axes of a page.
 func (o *optionFlags) pageLayout() string { return layoutName(o.hnd, "nhd", "hnd") }
-
-// dropoutFlags are the flags of dropout.
-type dropoutFlags struct {
-	p      float32
-	seed   uint64
-	offset uint32
-}
-
-func (d *dropoutFlags) add(f *pflag.FlagSet) {
-	f.Var(parsed[float32]{to: &d.p, parse: sweep.Probability, kind: "float"}, "dropout", bench.DropoutUsage)
-	f.Uint64Var(&d.seed, "dropout-seed", 0, "`seed` of the dropout mask, 64 bits")
-	f.Uint32Var(&d.offset, "dropout-offset", 0, "`offset` of the dropout mask, 32 bits: another mask for each")
-}
-
-func (d *dropoutFlags) conflict(changed func(string) bool) error {
-	for _, flag := range []string{"dropout-seed", "dropout-offset"} {
-		if changed(flag) && !changed("dropout") {
-			return badInputf("--%s needs --dropout", flag)
-		}
-	}
-	return nil
-}
-
-// set puts the mask into the arguments of a call.
-func (d *dropoutFlags) set(a *attention.Args) { a.DropoutSeed, a.DropoutOffset = d.seed, d.offset }
-
-// String is such as "0.1, seed 7, offset 2".
-func (d *dropoutFlags) String() string {
-	s := fmt.Sprintf("%v, seed %d", d.p, d.seed)
-	if d.offset != 0 {
-		s += fmt.Sprintf(", offset %d", d.offset)
-	}
-	return s
-}

@@ -81,9 +81,11 @@ func (in *runInputs) open() error {
 		return err
 	}
 	o := in.o
-	in.config = attention.Config{DType: o.dtype, HeadDim: in.axes[0].dim, HeadDimV: in.axes[2].dim, Causal: o.causal, Scale: o.scale,
-		Tier: o.tier, Tuning: o.tuning, Window: o.window, Align: o.align, Softcap: o.softcap, Dropout: o.dropout.p, KV: o.kv, KVBlock: o.kvBlock, FixedSplit: o.fixedSplit, F32Gradients: o.f32}
-	o.dropout.set(&in.args)
+	c := &in.config
+	*c = o.call
+	c.DType, c.HeadDim, c.HeadDimV, c.Causal, c.Scale = o.dtype, in.axes[0].dim, in.axes[2].dim, o.causal, o.scale
+	c.Tier, c.Tuning, c.KVBlock, c.F32Gradients = o.tier, o.tuning, o.kvBlock, o.f32
+	in.args.DropoutSeed, in.args.DropoutOffset = o.dropoutSeed, o.dropoutOffset
 	if !o.dtypeSet {
 		in.config.DType = in.commonType()
 	}
@@ -98,7 +100,7 @@ func (in *runInputs) open() error {
 
 // typesOfKV are the element types that the files of K and V may have.
 func (in *runInputs) typesOfKV() []npy.DType {
-	switch in.o.kv {
+	switch in.o.call.KV {
 	case attention.KVSame:
 		return floats
 	case attention.KVInt8:
@@ -111,7 +113,7 @@ func (in *runInputs) typesOfKV() []npy.DType {
 func (in *runInputs) commonType() attention.DType {
 	q := in.files["q"].DType
 	v := in.files["v"]
-	if in.o.kv == attention.KVSame && (in.files["k"].DType != q || v != nil && v.DType != q) {
+	if in.o.call.KV == attention.KVSame && (in.files["k"].DType != q || v != nil && v.DType != q) {
 		return attention.F32
 	}
 	return fileType(q)

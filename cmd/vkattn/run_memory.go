@@ -25,7 +25,7 @@ func (in *runInputs) memory() (m memory) {
 	for flag, f := range in.files {
 		n := f.Bytes() / uint64(f.DType.Size())
 		switch {
-		case flag == "q", flag == "do", flag == "o-in", in.o.kv == attention.KVSame && (flag == "k" || flag == "v"):
+		case flag == "q", flag == "do", flag == "o-in", in.o.call.KV == attention.KVSame && (flag == "k" || flag == "v"):
 			keep(hostmem.Product(n, uint64(to.Size())))
 			if fileType(f.DType) != to {
 				pass(f.LoadBytes())

@@ -108,7 +108,7 @@ func TestBadOptionsAreBadInput(t *testing.T) {
 		"a V of no elements":            {nil, []string{"--v-dim", "0"}, "--v-dim 0"},
 		"V twice":                       {nil, []string{"--v-dim", "3"}, "--v and --v-dim exclude one another"},
 		"no split":                      {nil, []string{"--fixed-split", "0"}, "--fixed-split 0"},
-		"many splits":                   {nil, []string{"--fixed-split", "100000"}, "--fixed-split 100000: want 1 to 256"},
+		"many splits":                   {nil, []string{"--fixed-split", "100000"}, `--fixed-split: "100000" is not a number from 0 to 256`},
 		"unknown type":                  {nil, []string{"--kv-dtype", "int4"}, "unknown K/V type"},
 		"floats for int8":               {but(int8s, "k", zeros(2, 2, 6, 8)), []string{"--kv-dtype", "int8"}, "int8 ('|i1') is needed"},
 		"int8 for floats":               {but(but(int8s, "k-scale", nil), "v-scale", nil), nil, "--k"},

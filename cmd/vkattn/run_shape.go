@@ -80,7 +80,7 @@ func (in *runInputs) agree() error {
 		}
 		a, err := readAxes(in.files[t.flag].Shape, t.packed, t.paged, seqMajor, layout)
 		if err == nil && i > 0 {
-			a.dim, err = elements(o.kv, a.dim)
+			a.dim, err = elements(o.call.KV, a.dim)
 			a.pitch = a.dim
 		}
 		if err != nil {

@@ -17,6 +17,7 @@ type Axis struct {
 	Flag, Usage string // without Usage it has no flag, but suites and presets have it
 	Kind        string // the name of a value in help texts, if Usage does not give one
 	Alone       string // the value of the flag without one
+	InRun       string // the usage of the flag in `vkattn run`, where it has one value; empty: it has none there
 	Single      bool   // one value for all problems, not a list
 	value
 
@@ -86,9 +87,9 @@ func one[T comparable](parse func(string) (T, error)) func(string) ([]T, error) 
 // Usages of flags that `vkattn run` has too.
 const (
 	KVLayoutUsage = "layout of a page: nhd [page size, Hkv, D] or hnd [Hkv, page size, D]"
-	WindowUsage   = "keys left,right of its own position that a row attends to; -1: no limit"
-	SoftcapUsage  = "scores become softcap * tanh(score / softcap)"
-	DropoutUsage  = "probability with which a weight is dropped, below 1; the others are multiplied by 1 / (1 - `p`)"
+	windowUsage   = "keys left,right of its own position that a row attends to; -1: no limit"
+	softcapUsage  = "scores become softcap * tanh(score / softcap)"
+	dropoutUsage  = "probability with which a weight is dropped, below 1; the others are multiplied by 1 / (1 - `p`)"
 )
 
 // Axes lists the axes in the order of help texts. The values of the last vary fastest.
@@ -116,16 +117,19 @@ var Axes = []*Axis{
 		value: field(sweep.Ints, func(p *Problem) *int { return &p.Shape.Sk })},
 
 	{Flag: "kv-dtype", Usage: "`list` of storage types of K and V: same, int8, fp8, q8_0, q4_0", label: "kv %v",
-		inSuites: narrows,
-		value:    field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.KV })},
-	{Flag: "window", Usage: WindowUsage, Kind: "left,right", Single: true, label: "window %v", ranks: true,
+		InRun: "storage `type` of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0 (default same)", inSuites: narrows,
+		value: field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.KV })},
+	{Flag: "window", Usage: windowUsage, InRun: windowUsage, Kind: "left,right", Single: true, label: "window %v",
+		ranks: true,
 		value: field(one(ParseWindow), func(p *Problem) *attention.Window { return &p.Config.Window },
 			(*Problem).needAlignment)},
-	{Flag: "softcap", Usage: SoftcapUsage, Kind: "float", Single: true, label: "softcap %v", ranks: true,
+	{Flag: "softcap", Usage: softcapUsage, InRun: softcapUsage, Kind: "float", Single: true, label: "softcap %v",
+		ranks: true,
 		value: field(one(sweep.Positive), func(p *Problem) *float32 { return &p.Config.Softcap })},
-	{Flag: "dropout", Usage: DropoutUsage, Single: true, label: "dropout %v", ranks: true,
+	{Flag: "dropout", Usage: dropoutUsage, InRun: dropoutUsage, Single: true, label: "dropout %v", ranks: true,
 		value: field(one(sweep.Probability), func(p *Problem) *float32 { return &p.Config.Dropout })},
 	{Flag: "fixed-split", Usage: "`list` of fixed numbers of splits of the keys; 0: chosen for the device",
+		InRun: "fixed `number` of splits of the keys of every sequence, 1 to 256 (default: chosen for the device)",
 		label: "split %v", ranks: true, plain: true,
 		value: field(words(sweep.UpTo(attention.MaxStates)), func(p *Problem) *int { return &p.Config.FixedSplit })},
 	{Flag: "varlen", Usage: "`list` of sequences: KEYS, ROWS/KEYS, or N*ROWS/KEYS for N equal ones; without ROWS a " +
@@ -177,6 +181,8 @@ var Axes = []*Axis{
 		value: field(one(sweep.Bool), func(p *Problem) *bool { return &p.ALiBi }, (*Problem).needAlignment)},
 	{Flag: "align", Usage: "alignment of rows with keys for --window and --alibi without a causal mask: top-left or " +
 		"bottom-right (default bottom-right)",
+		InRun: "alignment of rows with keys: top-left or bottom-right; required for --window and --alibi without a " +
+			"causal mask",
 		Kind: "causal", Single: true, ranks: true,
 		value: value{anys(one(attention.ParseCausal)), func(p *Problem) any { return p.Config.Align },
 			func(p *Problem, v any) {
@@ -240,6 +246,9 @@ func (a *Axis) option(p Problem) string {
 	}
 	return a.label
 }
+
+// Set gives a problem a value.
+func (a *Axis) Set(p *Problem, v any) { a.set(p, v) }
 
 // Parse parses the text of the flag.
 func (a *Axis) Parse(text string) ([]any, error) { return a.parse(text) }
