@@ -1,9 +1,16 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
+	"slices"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/npy"
+	"vkattn/internal/hostmem"
+	"vkattn/vk"
 )
 
 // axes are the sizes of a tensor by the meaning of its file's axes. A packed tensor
@@ -130,4 +137,212 @@ func elements(kv attention.KVType, n int) (int, error) {
 		return 0, fmt.Errorf("rows of %d bytes, not a multiple of the %d of a %v block", n, block, kv)
 	}
 	return n / block * 32, nil
+}
+
+// readLengths reads the lengths of the sequences and completes the shape.
+func (in *runInputs) readLengths() error {
+	q, k := &in.axes[0], &in.axes[1]
+	var given attention.Varlen
+	lengths := [2][]int{}
+	for i, side := range []struct {
+		flag string
+		rows int
+		cu   *attention.Vector
+		most *int
+	}{{"cu-seqlens-q", q.rows, &given.CuQ, &in.shape.Sq}, {"cu-seqlens-k", k.rows, &given.CuK, &in.shape.Sk}} {
+		cu, err := in.ints(side.flag)
+		if err != nil {
+			return err
+		}
+		if cu == nil {
+			continue
+		}
+		if len(in.files[side.flag].Shape) != 1 || len(cu) < 2 {
+			return wrong(side.flag, "shape %v, want [B+1]", in.files[side.flag].Shape)
+		}
+		if lengths[i], err = differences(cu, side.rows); err != nil {
+			return wrong(side.flag, "%w", err)
+		}
+		*side.cu, *side.most = vector(cu), max(1, slices.Max(lengths[i]))
+	}
+	if err := in.countSequences(len(lengths[0]), len(lengths[1])); err != nil {
+		return err
+	}
+	if given.CuQ.Given() {
+		given.TotalQ = q.rows
+	}
+	if given.CuK.Given() {
+		given.TotalK = k.rows
+	}
+	if in.o.has("block-table") {
+		keys := hostmem.Product(in.files["block-table"].Shape[1], k.rows)
+		in.shape.Sk = int(min(keys, math.MaxInt)) // Validate refuses a length over MaxLength
+	}
+	for i, side := range []struct {
+		flag string
+		used *attention.Vector
+		most int
+	}{{"seqused-q", &given.UsedQ, in.shape.Sq}, {"seqused-k", &given.UsedK, in.shape.Sk}} {
+		used, err := in.ints(side.flag)
+		if err != nil || used == nil {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if f := in.files[side.flag]; !slices.Equal(f.Shape, []int{in.shape.B}) {
+			return wrong(side.flag, "shape %v, want [%d]", f.Shape, in.shape.B)
+		}
+		for b, n := range used {
+			most := side.most
+			if lengths[i] != nil {
+				most = lengths[i][b]
+			}
+			if n < 0 || int(n) > most {
+				return wrong(side.flag, "length %d of sequence %d is not in 0 to %d", n, b, most)
+			}
+		}
+		*side.used = vector(used)
+		if side.flag == "seqused-k" && in.o.has("block-table") {
+			in.shape.Sk = max(1, int(slices.Max(used)))
+		}
+	}
+	if given.CuQ.Given() || given.CuK.Given() || given.UsedQ.Given() || given.UsedK.Given() {
+		in.args.Varlen = &given
+	}
+	return in.shape.Validate()
+}
+
+// countSequences finds the batch size, on which all files must agree.
+func (in *runInputs) countSequences(fromCuQ, fromCuK int) error {
+	fromTable := 0
+	if t := in.files["block-table"]; t != nil {
+		if len(t.Shape) != 2 || t.Shape[0] == 0 || t.Shape[1] == 0 {
+			return wrong("block-table", "shape %v, want [B, pages of a sequence]", t.Shape)
+		}
+		fromTable = t.Shape[0]
+	}
+	q, k := 0, 0
+	if fromCuQ == 0 {
+		q = in.axes[0].batch
+	}
+	if fromCuK == 0 && fromTable == 0 {
+		k = in.axes[1].batch
+	}
+	type count struct {
+		from string
+		n    int
+	}
+	var first count
+	for _, c := range []count{{"Q", q}, {"--cu-seqlens-q", fromCuQ}, {"K", k}, {"--cu-seqlens-k", fromCuK}, {"--block-table", fromTable}} {
+		switch {
+		case c.n == 0:
+		case first.n == 0:
+			first = c
+		case c.n != first.n:
+			return fmt.Errorf("%s has %d sequences, %s has %d", c.from, c.n, first.from, first.n)
+		}
+	}
+	in.shape.B = first.n
+	return nil
+}
+
+// differences returns the lengths of sequences from their cumulative bounds, which must
+// not decrease and not exceed rows.
+func differences(cu []int32, rows int) ([]int, error) {
+	var out []int
+	for i, n := range cu {
+		switch {
+		case n < 0:
+			return nil, fmt.Errorf("entry %d is %d, want at least 0", i, n)
+		case i > 0 && n < cu[i-1]:
+			return nil, fmt.Errorf("entry %d is %d after %d: they must not decrease", i, n, cu[i-1])
+		case int(n) > rows:
+			return nil, fmt.Errorf("entry %d is %d, but there are %d", i, n, rows)
+		case i > 0:
+			out = append(out, int(n-cu[i-1]))
+		}
+	}
+	return out, nil
+}
+
+// keys is the number of keys of sequence b.
+func (in *runInputs) keys(b int) int {
+	n := in.shape.Sk
+	if v := in.args.Varlen; v != nil {
+		at := func(v attention.Vector, i int) int { return int(int32(binary.LittleEndian.Uint32(v.Host[4*i:]))) }
+		if v.CuK.Given() {
+			n = at(v.CuK, b+1) - at(v.CuK, b)
+		}
+		if v.UsedK.Given() {
+			n = at(v.UsedK, b)
+		}
+	}
+	return n
+}
+
+// memory is the memory of a run in bytes, computed from the headers of the files.
+// Sizes that overflow saturate and fit nowhere.
+type memory struct {
+	arguments uint64 // tensors, tables and lists of the call
+	host      uint64 // copies that the host keeps
+	passing   uint64 // the largest temporary copy
+}
+
+// memory computes the memory of the run. The axes of the tensors and the storage type
+// must be known.
+func (in *runInputs) memory() (m memory) {
+	to := in.config.DType
+	pass := func(bytes ...uint64) { m.passing = max(m.passing, hostmem.Sum(bytes...)) }
+	keep := func(sizes ...uint64) { m.arguments = hostmem.Sum(append(sizes, m.arguments)...) }
+	for flag, f := range in.files {
+		n := f.Bytes() / uint64(f.DType.Size())
+		switch {
+		case flag == "q", flag == "do", flag == "o-in", in.o.call.KV == attention.KVSame && (flag == "k" || flag == "v"):
+			keep(hostmem.Product(n, uint64(to.Size())))
+			if fileType(f.DType) != to {
+				pass(f.LoadBytes())
+			} else {
+				pass(f.LoadBytes() - f.Bytes())
+			}
+		case flag == "dlse", flag == "lse-in":
+			keep(hostmem.Product(n, 4))
+			pass(f.LoadBytes())
+		case flag == "block-mask": // bits from bytes
+			keep(n/8, n/8)
+			pass(f.LoadBytes())
+		case f.DType == npy.Int32 || f.DType == npy.Int64: // read into one slice of int32, sparse tokens into two
+			keep(hostmem.Product(n, 4))
+			m.host = hostmem.Sum(m.host, hostmem.Product(n, 8))
+			pass(f.LoadBytes())
+		default:
+			keep(f.Bytes())
+			pass(f.LoadBytes() - f.Bytes())
+		}
+	}
+	o := in.outputAxes()
+	rows := hostmem.Product(o.batch, o.heads, o.rows)
+	in.gradientMemory(keep, pass)
+	if in.o.has("o-in") {
+		return m // O and LSE are files
+	}
+	keep(hostmem.Product(rows, uint64(o.dim), uint64(to.Size())))
+	if in.o.has("lse") || in.o.wanted() {
+		keep(hostmem.Product(rows, 4))
+	}
+	if to != attention.F32 { // O is written as float32
+		pass(hostmem.Product(rows, uint64(o.dim), 4))
+	}
+	return m
+}
+
+// room returns an error if the run does not fit the memory of the host, or of the device
+// with the scratch memory of the kernel.
+func (in *runInputs) room(dev *vk.Device, scratch uint64) error {
+	m := in.memory()
+	host := hostmem.Sum(m.arguments, m.host, m.passing)
+	if dev == nil {
+		return bench.Room(nil, host, 0)
+	}
+	return bench.Room(dev, host, hostmem.Sum(m.arguments, scratch))
 }

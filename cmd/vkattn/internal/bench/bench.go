@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/monitor"
+	"vkattn/cmd/vkattn/internal/peer"
 	"vkattn/vk"
 )
 
@@ -185,3 +188,179 @@ func (b *Bench) say(p Problem, who, what string) {
 
 // errorText is the text of an error in one line, with flags instead of Go fields.
 func errorText(err error) string { return flagtext.OneLine(flagtext.Sweep.Text(err)) }
+
+// Spec says what one row of each problem runs.
+type Spec struct {
+	Tier       attention.Tier
+	Kernel     string // family of tier cuda; "": its own choice
+	Experiment attention.Experiment
+	Baseline   Baseline // what the others are compared with; "": one of these
+}
+
+// Specs is the cross product of tiers, variants and ablations, for tier cuda of kernel families, and of named
+// tiles of the forward kernel and of the backward kernels, see attention.Experiment. Without variants and
+// ablations it is the kernel as shipped, without families the best family for each problem. An empty tile
+// stands for that which calls take.
+func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations []attention.Ablation, tile,
+	tiles []string) (out []Spec) {
+	for _, t := range tiers {
+		families := []string{""}
+		if t == attention.TierCUDA && len(kernels) > 0 {
+			families = kernels
+		}
+		for _, k := range families {
+			out = append(out, Spec{Tier: t, Kernel: k})
+		}
+	}
+	out = withEach(out, variants, func(s *Spec, v int) { s.Experiment.Variant = v })
+	out = withEach(out, ablations, func(s *Spec, a attention.Ablation) { s.Experiment.Ablate = a })
+	out = withEach(out, tile, func(s *Spec, tile string) { s.Experiment.Tile = tile })
+	return withEach(out, tiles, func(s *Spec, tiles string) { s.Experiment.BackwardTiles = tiles })
+}
+
+// withEach is every Spec once with each value, or as it is if there are none.
+func withEach[T any](specs []Spec, values []T, set func(s *Spec, value T)) []Spec {
+	if len(values) == 0 {
+		return specs
+	}
+	var out []Spec
+	for _, s := range specs {
+		for _, v := range values {
+			set(&s, v)
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// ladderSpecs are all steps of the kernel's development on each tier that has them, unless
+// a Spec names some. Tiers without SPIR-V run the kernel as shipped.
+func ladderSpecs(specs []Spec) (out []Spec) {
+	for _, s := range specs {
+		if s.Experiment.Variant > 0 || s.Tier.WithoutSPIRV() {
+			out = append(out, s)
+			continue
+		}
+		for v := 1; v <= attention.Variants; v++ {
+			s.Experiment.Variant = v
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// cudaBaselines lists the names of the rows of tier cuda, with which other rows are
+// compared.
+func cudaBaselines(specs []Spec) (names []string) {
+	for _, s := range specs {
+		if s.Tier == attention.TierCUDA && s.Experiment == (attention.Experiment{}) {
+			names = append(names, kernelName(s.Tier.String(), s.Kernel))
+		}
+	}
+	return names
+}
+
+// kernelName is the name of a tier with its kernel family, such as "coopmat" or "cuda fa2".
+func kernelName(tier, family string) string {
+	if family == "" {
+		return tier
+	}
+	return tier + " " + family
+}
+
+// variantLabel is the name of a variant, such as "v3", and empty for the kernel as shipped.
+func variantLabel(v int) string {
+	if v == 0 {
+		return ""
+	}
+	return fmt.Sprintf("v%d", v)
+}
+
+// ParseVariant parses "v1" to "v8", or "1" to "8".
+func ParseVariant(s string) (int, error) {
+	for v := 1; v <= attention.Variants; v++ {
+		if s == variantLabel(v) || "v"+s == variantLabel(v) {
+			return v, nil
+		}
+	}
+	return 0, fmt.Errorf("unknown variant %q, want v1 to v%d, or all", s, attention.Variants)
+}
+
+// Peer is another implementation, timed in turns with the tiers. [peer.Peer] is one.
+type Peer interface {
+	Info() peer.Info
+	Problem(context.Context, peer.Problem) (peer.Answer, error)
+	Time(ctx context.Context, n int) ([]time.Duration, error)
+	Release(context.Context) error
+}
+
+// peer has a peer prepare the problem. If there is nothing to time it returns nil and a
+// row with the reason.
+func (g *group) peer(ctx context.Context, p Peer) (*candidate, *Row) {
+	row := g.problem.peerRow(p, g.Label)
+	s, c := g.problem.Shape, g.problem.Config
+	sets := countSets(g.problem, g.rotation(g.Device))
+	g.peers = append(g.peers, p)
+	answer, err := p.Problem(ctx, peer.Problem{
+		Call: fields.Of(s, c), Pass: passOf(g.problem.Pass), Scale: c.ScaleValue(), Sets: sets, Seed: g.Seed,
+	})
+	if err != nil {
+		return nil, g.stop(row, err)
+	}
+	row.Device = peerDevice(p, g.Label) // the peer may have been restarted
+	row.Sets, row.Timer, row.Memory = sets, p.Info().Timer, answer.Memory
+	number := func(v *float64) Number {
+		if v == nil {
+			return Number(math.NaN())
+		}
+		return Number(*v)
+	}
+	if answer.Checked.Rows > 0 {
+		row.Checked = Checked{Rows: answer.Checked.Rows, Of: s.Rows(),
+			MaxError: number(answer.Checked.MaxError), NMSE: number(answer.Checked.NMSE)}
+	}
+	return &candidate{row: row, onCPU: g.Device == nil, run: p.Time}, row
+}
+
+// passOf is the pass in a request. The forward pass has no name there, for peers that know
+// no other.
+func passOf(p Pass) string {
+	if p == PassForward {
+		return ""
+	}
+	return p.String()
+}
+
+func (p Problem) peerRow(by Peer, label string) *Row {
+	row := p.row(peerDevice(by, label))
+	row.Tier, row.Peer = by.Info().Name, true
+	return row
+}
+
+func peerDevice(p Peer, label string) string {
+	if d := p.Info().Device; d != "" {
+		return d
+	}
+	return label
+}
+
+// release has the peers free the memory of the problem, which other processes need for
+// the next one. A peer that fails here reports it at the next problem.
+func (g *group) release(ctx context.Context) {
+	for _, p := range g.peers {
+		_ = p.Release(ctx)
+	}
+}
+
+// peerStatus is the status of a row by the error of its peer.
+func peerStatus(err error) (Status, bool) {
+	switch {
+	case errors.Is(err, peer.ErrUnsupported):
+		return Unsupported, true
+	case errors.Is(err, peer.ErrOutOfMemory):
+		return OOM, true
+	case errors.Is(err, peer.ErrWrong):
+		return Fail, true
+	}
+	return "", false
+}

@@ -1,12 +1,16 @@
 package bench
 
 import (
+	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+
+	"golang.org/x/perf/benchfmt"
 )
 
 // Format is an output format.
@@ -112,4 +116,156 @@ func WriteJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
+}
+
+// linePrinter prints the text of each row at once, behind a header that a run without rows has too.
+type linePrinter[R any] struct {
+	w      io.Writer
+	header string
+	text   func(R) (string, error)
+	begun  bool
+}
+
+func (p *linePrinter[R]) Row(r R) error {
+	text, err := p.text(r)
+	if err != nil {
+		return err
+	}
+	return p.write(text)
+}
+
+func (p *linePrinter[R]) Close(*RunInfo) error { return p.write("") }
+
+func (p *linePrinter[R]) write(text string) error {
+	if !p.begun {
+		p.begun, text = true, p.header+text
+	}
+	if text == "" {
+		return nil
+	}
+	_, err := io.WriteString(p.w, text)
+	return err
+}
+
+// jsonLines prints a line for each row, with the run it belongs to as the last field
+// "run", so that files of several runs can be concatenated.
+func jsonLines[R any](w io.Writer, info *RunInfo) Printer[R] {
+	return &linePrinter[R]{w: w, text: func(r R) (string, error) {
+		row, err := json.Marshal(r)
+		if err != nil {
+			return "", err
+		}
+		run, err := json.Marshal(info)
+		return fmt.Sprintf("%s,\"run\":%s}\n", row[:len(row)-1], run), err // within the row's braces
+	}}
+}
+
+// csvLines prints the columns of CSV and adds a column "x NAME" for each peer and baseline of the run.
+func csvLines(w io.Writer, info *RunInfo) Printer[*Row] {
+	line := func(cells []string) string {
+		var text strings.Builder
+		c := csv.NewWriter(&text)
+		_ = c.Write(cells) // strings.Builder takes everything
+		c.Flush()
+		return text.String()
+	}
+	var names []string
+	for _, c := range columns {
+		names = append(names, c.name)
+	}
+	for _, other := range info.others() {
+		names = append(names, "x "+other)
+	}
+	return &linePrinter[*Row]{w: w, header: line(names), text: func(r *Row) (string, error) {
+		var record []string
+		for _, c := range columns {
+			record = append(record, c.cell(r, info))
+		}
+		for _, other := range info.others() {
+			ratio := ""
+			if x, ok := r.Versus[other]; ok && r.ok() {
+				ratio = decimal(x)
+			}
+			record = append(record, ratio)
+		}
+		return line(record), nil
+	}}
+}
+
+// sqlLines prints statements that SQLite, PostgreSQL and MySQL in ANSI mode take: one
+// that creates the table vkattn_bench, if there is none, and one for each row. The columns
+// are the columns of CSV without the ratios to peers and baselines, and the start of the
+// run.
+func sqlLines(w io.Writer, info *RunInfo) Printer[*Row] {
+	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+	// Without the names a table with more columns, or in another order, takes no row.
+	types, names := []string{`"started" TEXT`}, []string{`"started"`}
+	for _, c := range columns {
+		types, names = append(types, fmt.Sprintf(`"%s" %s`, c.name, c.sql)), append(names, `"`+c.name+`"`)
+	}
+	header := fmt.Sprintf("CREATE TABLE IF NOT EXISTS vkattn_bench (\n  %s\n);\n", strings.Join(types, ",\n  "))
+	return &linePrinter[*Row]{w: w, header: header, text: func(r *Row) (string, error) {
+		values := []string{quote(info.Started.Format("2006-01-02T15:04:05Z07:00"))}
+		for _, c := range columns {
+			v := c.cell(r, info)
+			switch {
+			case v == "":
+				v = "NULL"
+			case c.sql == sqlText:
+				v = quote(v)
+			case notFinite[v] != "":
+				v = notFinite[v]
+			}
+			values = append(values, v)
+		}
+		return fmt.Sprintf("INSERT INTO vkattn_bench (%s) VALUES (%s);\n", strings.Join(names, ", "), strings.Join(values,
+			", ")), nil
+	}}
+}
+
+// notFinite are the numbers that SQL has no literals of. PostgreSQL converts the texts, and SQLite keeps them.
+// MySQL, which has no such numbers, would store 0: it alone executes what such a comment holds, and stores NULL.
+var notFinite = map[string]string{"NaN": "'NaN' /*! + NULL */", "+Inf": "'Infinity' /*! + NULL */",
+	"-Inf": "'-Infinity' /*! + NULL */"}
+
+// gobenchLines prints the format of Go benchmarks, which benchstat reads: a line for
+// each run of each row, so that benchstat has all samples. A row without a speed is a
+// comment.
+func gobenchLines(w io.Writer, info *RunInfo) Printer[*Row] {
+	var text bytes.Buffer
+	lines := benchfmt.NewWriter(&text)
+	copies := false // the unit GB/s was declared
+	return &linePrinter[*Row]{w: w, header: "Unit TFLOP/s better=higher\n", text: func(r *Row) (string, error) {
+		if r.Status != OK {
+			return fmt.Sprintf("# %s: %s\n", r.Key(), r.Note()), nil
+		}
+		text.Reset()
+		if r.Bytes > 0 && !copies {
+			copies = true
+			fmt.Fprintln(&text, "Unit GB/s better=higher")
+		}
+		res := &benchfmt.Result{Iters: 1, Name: benchfmt.Name("Attention" + r.Key().String())}
+		for _, c := range []Field{{"pkg", info.Program}, {"version", info.Version}, {"cpu", info.CPU}, {"device", r.Device},
+			{"driver", info.Device.Driver}} {
+			if c.Value != "" {
+				res.SetConfig(c.Name, c.Value)
+			}
+		}
+		for i := range res.Config {
+			res.Config[i].File = true
+		}
+		for _, ms := range r.Samples {
+			res.Values = []benchfmt.Value{{Value: ms * 1e-3, Unit: "sec/op", OrigValue: ms * 1e6, OrigUnit: "ns/op"}}
+			if r.TFLOPs > 0 && ms > 0 {
+				res.Values = append(res.Values, benchfmt.Value{Value: r.TFLOPs * r.Ms.Median / ms, Unit: "TFLOP/s"})
+			}
+			if r.Bytes > 0 && ms > 0 {
+				res.Values = append(res.Values, benchfmt.Value{Value: float64(r.Bytes) / ms / 1e6, Unit: "GB/s"})
+			}
+			if err := lines.Write(res); err != nil {
+				return "", err
+			}
+		}
+		return text.String(), nil
+	}}
 }

@@ -1,7 +1,12 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/fields"
@@ -88,4 +93,281 @@ func TFLOPs(p Problem, ms float64) float64 {
 	s, c := p.Shape, p.Config
 	flops := 2 * float64(s.Hq) * float64(c.HeadDim+c.ValueDim()) * p.cells() * p.Pass.flops()
 	return flops / (ms * 1e-3) / 1e12
+}
+
+// Pass is what a row times: the forward pass, the backward pass from the O and LSE of a
+// forward pass, or both in turn.
+type Pass uint8
+
+// The passes. The zero value is the forward pass.
+const (
+	PassForward Pass = iota
+	PassBackward
+	PassBoth
+)
+
+var passNames = [...]string{"fwd", "bwd", "fwdbwd"}
+
+func (p Pass) String() string {
+	if int(p) < len(passNames) {
+		return passNames[p]
+	}
+	return fmt.Sprintf("Pass(%d)", uint8(p))
+}
+
+// ParsePass parses "fwd", "bwd" or "fwdbwd".
+func ParsePass(s string) (Pass, error) {
+	for i, name := range passNames {
+		if s == name {
+			return Pass(i), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown pass %q, want fwd, bwd or fwdbwd", s)
+}
+
+// MarshalText returns the name of the pass.
+func (p Pass) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText parses the name of a pass.
+func (p *Pass) UnmarshalText(text []byte) (err error) {
+	*p, err = ParsePass(string(text))
+	return err
+}
+
+// flops returns the flops of the pass divided by the flops of the forward pass: two
+// products forward and five backward, even if a kernel computes some of them twice.
+func (p Pass) flops() float64 { return [...]float64{1, 2.5, 3.5}[p] }
+
+// Options are the options of a problem's calls that are not in its Config. The type is
+// comparable; the zero value has none.
+type Options struct {
+	Lengths     Lengths `json:"lengths,omitempty"`     // of the sequences
+	Packed      bool    `json:"packed,omitzero"`       // sequences are packed, not padded
+	PageSize    int     `json:"page_size,omitzero"`    // keys of a page of paged K and V, in random order; 0: contiguous
+	HND         bool    `json:"hnd,omitzero"`          // pages are [Hkv, page size, D], not [page size, Hkv, D]
+	SparseRatio float64 `json:"sparse_ratio,omitzero"` // share of a sequence's tokens that each KV head attends to; 0: all
+	Blocks      float64 `json:"block_ratio,omitzero"`  // share of the visible blocks of keys that a block of rows attends to; 0: all
+	BlockQ      int     `json:"block_q,omitzero"`
+	BlockK      int     `json:"block_k,omitzero"`
+	SharedKV    bool    `json:"shared_kv,omitzero"` // V is the first part of K's rows, as in latent attention
+	Sinks       bool    `json:"sinks,omitzero"`
+	ALiBi       bool    `json:"alibi,omitzero"`
+}
+
+// lengths returns the rows and keys of each sequence.
+func (p Problem) lengths() (rows, keys []int) {
+	if p.Options.Lengths != "" {
+		return p.Options.Lengths.lists()
+	}
+	for range p.Shape.B {
+		rows, keys = append(rows, p.Shape.Sq), append(keys, p.Shape.Sk)
+	}
+	return rows, keys
+}
+
+// rows is the number of softmax rows of all heads and sequences.
+func (p Problem) rows() (n int64) {
+	if p.Options.Lengths == "" {
+		return p.Shape.Rows()
+	}
+	rows, _ := p.lengths()
+	for _, r := range rows {
+		n += int64(r) * int64(p.Shape.Hq)
+	}
+	return n
+}
+
+// sparseKeys is the number of a sequence's keys that a KV head attends to.
+func (p Problem) sparseKeys(keys int) int {
+	if p.Options.SparseRatio == 0 || keys == 0 {
+		return keys
+	}
+	return min(keys, max(1, int(math.Round(float64(keys)*p.Options.SparseRatio))))
+}
+
+// sees returns the keys from lo up to, not including, hi that causal mask and window
+// leave to a row of a sequence.
+func (p Problem) sees(row, rows, keys int) (lo, hi int) {
+	c := p.Config
+	hi = keys
+	align := c.Align
+	if c.Causal != attention.CausalNone {
+		align = c.Causal
+	}
+	position := row
+	if align == attention.BottomRight {
+		position += keys - rows
+	}
+	if c.Causal != attention.CausalNone {
+		hi = min(hi, position+1)
+	}
+	if w := c.Window; w.Given() {
+		if w.Left() >= 0 {
+			lo = max(0, position-w.Left())
+		}
+		if w.Right() >= 0 {
+			hi = min(hi, position+w.Right()+1)
+		}
+	}
+	return lo, max(lo, hi)
+}
+
+// cells is the number of unmasked (row, key) pairs of one query head over the batch. Of
+// sparse tokens it is an estimate from their ratio.
+func (p Problem) cells() (n float64) {
+	if p.Plain() {
+		return float64(p.Shape.B) * float64(p.Shape.Cells(p.Config.Causal))
+	}
+	rows, keys := p.lengths()
+	var same float64 // of the sequence before
+	for i := range rows {
+		if p.Blocks > 0 {
+			if i == 0 || rows[i] != rows[i-1] || keys[i] != keys[i-1] {
+				same = float64(p.blockCells(rows[i], keys[i])) / float64(p.Shape.KVHeads())
+			}
+			n += same
+			continue
+		}
+		for r := range rows[i] {
+			lo, hi := p.sees(r, rows[i], keys[i])
+			if p.Options.SparseRatio > 0 {
+				hi = lo + p.sparseKeys(hi-lo)
+			}
+			n += float64(hi - lo)
+		}
+	}
+	return n
+}
+
+// KVBytes is the size of the keys, values and scales that a call must read: each key that
+// any row attends to, once. With a block mask it allocates blockBytes.
+func (p Problem) KVBytes() (n uint64) {
+	rows, keys, times := []int{p.Shape.Sq}, []int{p.Shape.Sk}, uint64(p.Shape.B)
+	if p.Options.Lengths != "" {
+		rows, keys = p.lengths()
+		times = 1
+	}
+	c := p.Config
+	key := uint64(c.KV.RowBytes(c.DType, c.HeadDim))
+	if !p.SharedKV {
+		key += uint64(c.KV.RowBytes(c.DType, c.ValueDim()))
+	}
+	if c.KV.Scaled() {
+		key += 8
+	}
+	var same uint64 // keys of the sequence before
+	for i := range rows {
+		if rows[i] == 0 || keys[i] == 0 {
+			continue
+		}
+		if p.Blocks > 0 {
+			if same == 0 || rows[i] != rows[i-1] || keys[i] != keys[i-1] {
+				same = uint64(p.blockKeys(rows[i], keys[i]))
+			}
+			n = hostmem.Sum(n, hostmem.Product(key, same, times))
+			continue
+		}
+		lo, _ := p.sees(0, rows[i], keys[i])
+		_, hi := p.sees(rows[i]-1, rows[i], keys[i])
+		n = hostmem.Sum(n, hostmem.Product(key, uint64(p.sparseKeys(max(hi-lo, 0))), uint64(p.Shape.KVHeads()), times))
+	}
+	return n
+}
+
+// Lengths are the lengths of the sequences of a batch as text: ROWS/KEYS for each
+// sequence, or N*ROWS/KEYS for N equal ones, as in "600*1/1024,5*2048/2048". It is a
+// string so that a Problem is comparable; [ParseLengths] returns it. If it is empty, all
+// sequences have the lengths of the Shape.
+type Lengths string
+
+// maxSequences bounds a batch. A larger one is a mistake in the list.
+const maxSequences = 1 << 16
+
+// ParseLengths parses a comma list of KEYS, ROWS/KEYS or N*ROWS/KEYS, where N is a number
+// of equal sequences. A sequence without ROWS has the given rows, or as many as keys if
+// rows is 0. Some lengths may be 0, but not all.
+func ParseLengths(s string, rows int) (Lengths, error) {
+	var out []string
+	sequences, longest := 0, 0
+	for _, item := range strings.Split(s, ",") {
+		n, lengths := 1, strings.TrimSpace(item)
+		if times, rest, ok := strings.Cut(lengths, "*"); ok {
+			var err error
+			if n, err = length(times, item); err != nil {
+				return "", err
+			}
+			lengths = rest
+		}
+		sequences += n
+		if n == 0 || sequences > maxSequences {
+			return "", fmt.Errorf("%q: want 1 to %d sequences", s, maxSequences)
+		}
+		first, second, both := strings.Cut(lengths, "/")
+		if !both {
+			second = first
+		}
+		keys, err := length(second, item)
+		if err != nil {
+			return "", err
+		}
+		r := rows
+		switch {
+		case both:
+			if r, err = length(first, item); err != nil {
+				return "", err
+			}
+		case rows == 0:
+			r = keys
+		}
+		longest = max(longest, min(keys, r))
+		one := sequence(r, keys)
+		if n > 1 {
+			one = fmt.Sprintf("%d*%s", n, one)
+		}
+		out = append(out, one)
+	}
+	if longest == 0 {
+		return "", fmt.Errorf("%q: no sequence has rows and keys", s)
+	}
+	return Lengths(strings.Join(out, ",")), nil
+}
+
+// sequence is an item of Lengths.
+func sequence(rows, keys int) string { return fmt.Sprintf("%d/%d", rows, keys) }
+
+func length(s, item string) (int, error) {
+	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 31)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("%q: %s is over %d", item, strings.TrimSpace(s), attention.MaxLength)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%q: want KEYS, ROWS/KEYS or N*ROWS/KEYS", item)
+	}
+	return int(n), nil
+}
+
+// lists returns the rows and keys of each sequence.
+func (l Lengths) lists() (rows, keys []int) {
+	for _, item := range strings.Split(string(l), ",") {
+		n := 1
+		if times, rest, ok := strings.Cut(item, "*"); ok {
+			n, _ = strconv.Atoi(times)
+			item = rest
+		}
+		r, k, _ := strings.Cut(item, "/")
+		nr, _ := strconv.Atoi(r)
+		nk, _ := strconv.Atoi(k)
+		rows, keys = append(rows, slices.Repeat([]int{nr}, n)...), append(keys, slices.Repeat([]int{nk}, n)...)
+	}
+	return rows, keys
+}
+
+// bound sets batch and lengths of a shape to the number of sequences and their largest
+// lengths.
+func (l Lengths) bound(s *attention.Shape) {
+	rows, keys := l.lists()
+	s.B, s.Sq, s.Sk = len(rows), 1, 1
+	for i := range rows {
+		s.Sq, s.Sk = max(s.Sq, rows[i]), max(s.Sk, keys[i])
+	}
 }

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/perf/benchmath"
+
+	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
@@ -167,4 +170,137 @@ func rangeText(list []float64, cells int) string {
 		text += fmt.Sprintf(" (%d cells)", len(list))
 	}
 	return text
+}
+
+// compare fills in Row.Versus of the rows of one problem, which were timed in turns.
+func compare(rows []*Row) {
+	for _, p := range rows {
+		if !p.isBaseline() || p.Status != OK {
+			continue
+		}
+		for _, r := range rows {
+			if r.Status != OK || r.Ms.Median <= 0 {
+				continue // an ablation is no result and has no ratio
+			}
+			if r.Versus == nil {
+				r.Versus = map[string]float64{}
+			}
+			r.Versus[p.Name()] = p.Ms.Median / r.Ms.Median
+		}
+	}
+}
+
+// Comparison sums up the ratios of one tier to one peer or baseline.
+type Comparison struct {
+	Who, Peer string
+	Cells     int     // problems that both ran
+	GeoMean   float64 // of the ratios; above 1 the tier is faster
+	Min       float64 // the least ratio
+	At        *Row    // the row with the least ratio
+}
+
+// Compare returns a Comparison for each pair of a tier (with its variant) and a peer or
+// baseline that ran the same problem, in the order of the rows.
+func Compare(rows []*Row) []Comparison {
+	var peers []string
+	seen := map[string]bool{}
+	for _, r := range rows {
+		if r.isBaseline() && !seen[r.Name()] {
+			seen[r.Name()] = true
+			peers = append(peers, r.Name())
+		}
+	}
+	var out []Comparison
+	at := map[[2]string]int{}
+	for _, r := range rows {
+		if r.Peer || r.Baseline != "" {
+			continue
+		}
+		for _, p := range peers {
+			x, ok := r.Versus[p]
+			if !ok || p == r.Name() {
+				continue
+			}
+			key := [2]string{r.Who(), p}
+			i, ok := at[key]
+			if !ok {
+				i = len(out)
+				at[key] = i
+				out = append(out, Comparison{Who: key[0], Peer: p, Min: math.Inf(1)})
+			}
+			c := &out[i]
+			c.Cells++
+			c.GeoMean += math.Log(x)
+			if x < c.Min {
+				c.Min, c.At = x, r
+			}
+		}
+	}
+	for i := range out {
+		out[i].GeoMean = math.Exp(out[i].GeoMean / float64(out[i].Cells))
+	}
+	return out
+}
+
+// String is the line below a table.
+func (c Comparison) String() string {
+	cells := "cells"
+	if c.Cells == 1 {
+		cells = "cell"
+	}
+	return fmt.Sprintf("%s / %s: geometric mean %.3fx, minimum %.3fx at %v, %d %s", c.Who, c.Peer, c.GeoMean, c.Min, c.At.Problem(), c.Cells, cells)
+}
+
+// Problem is the problem of the row.
+func (r *Row) Problem() Problem {
+	if r.problem != (Problem{}) {
+		return r.problem
+	}
+	if r.Ceiling != "" {
+		return Problem{Ceiling: r.Ceiling, Config: attention.Config{DType: r.DType}}
+	}
+	return Problem{Shape: r.Shape(), Config: r.Config(), LSE: r.LSE}
+}
+
+// Summary summarizes the samples of a row, in milliseconds. No sample is dropped: quote
+// the median with its interval, and judge it by its distance from Min and Max.
+type Summary struct {
+	Min    float64 `json:"min"`
+	Mean   float64 `json:"mean,omitzero"`
+	Median float64 `json:"median"`
+	Max    float64 `json:"max"`
+	// Low and High bound the interval that holds the true median with a probability of at
+	// least 95 %, by the binomial distribution of ranks. They are 0 for fewer than six
+	// samples, which have no such interval.
+	Low  float64 `json:"median_low,omitzero"`
+	High float64 `json:"median_high,omitzero"`
+}
+
+// Confidence is the confidence of a median's interval.
+const Confidence = 0.95
+
+// Summarize returns the Summary of samples, zeros if there are none.
+func Summarize(samples []float64) Summary {
+	if len(samples) == 0 {
+		return Summary{}
+	}
+	s := benchmath.NewSample(slices.Clone(samples), &benchmath.DefaultThresholds)
+	of := benchmath.AssumeNothing.Summary(s, Confidence)
+	out := Summary{Min: s.Values[0], Median: of.Center, Max: s.Values[len(s.Values)-1]}
+	for _, v := range samples {
+		out.Mean += v / float64(len(samples))
+	}
+	if !math.IsInf(of.Lo, 0) && !math.IsInf(of.Hi, 0) {
+		out.Low, out.High = of.Lo, of.Hi
+	}
+	return out
+}
+
+// Noise is the larger distance of the interval's ends from the median, as a share of the
+// median. It is +Inf if the samples are too few for an interval.
+func (s Summary) Noise() float64 {
+	if s.High == 0 || s.Median <= 0 {
+		return math.Inf(1)
+	}
+	return max(s.High-s.Median, s.Median-s.Low) / s.Median
 }

@@ -3,9 +3,11 @@ package bench
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/vk"
 )
 
 // Suite is a named table of problems.
@@ -126,4 +128,257 @@ func (s *Suite) Problems(dtypes []attention.DType) (out []Problem) {
 		out[i].Suite = s.Name
 	}
 	return out
+}
+
+// serving has the shapes of a published table of results of Triton kernels. Lengths and
+// heads that the table does not tell are chosen here.
+func serving() (list []Problem) {
+	const prefill = "nheads=64 nheads-kv=16 headdim=64 causal=top-left "
+	const lengths = prefill + "varlen=1024/1024,468/468,631/631,258/258,353/353,599/599,732/732,94/94 "
+	const sparse = "nheads=32 nheads-kv=8 headdim=256 sparse-ratio=0.02 "
+	for _, x := range [][2]string{
+		{"prefill", prefill + "batch-size=8 seqlen=1024"},
+		{"prefill, lengths, padded", lengths + "padded=true"},
+		{"prefill, lengths, packed", lengths},
+		{"decode", "batch-size=8 nheads=64 nheads-kv=16 seqlen=1 seqlen-k=1024 headdim=64"},
+		{"decode, lengths, paged", "nheads=4 headdim=64 varlen=1/1000,1/357,1/1624 padded=true page-size=16"},
+		{"sparse decode, lengths, paged", sparse + "varlen=1/32000,1/17389,1/4096 padded=true page-size=16"},
+		{"sparse decode", sparse + "batch-size=4 seqlen=1 seqlen-k=32000"},
+	} {
+		list = append(list, named(x[0], x[1])...)
+	}
+	return list
+}
+
+// decode has one row for each sequence over long K and V: contiguous, paged, quantized,
+// sparse, and in batches of different lengths.
+func decode() (list []Problem) {
+	add := func(line, text string) { list = append(list, named(line, text)...) }
+	quantized := map[int][]string{0: {"int8", "fp8", "q8_0", "q4_0"}, 1: {"int8", "fp8"}}
+	for i, shape := range []string{
+		"batch-size=8 nheads=32 nheads-kv=8 seqlen=1 seqlen-k=8192 headdim=128",
+		"batch-size=1 nheads=32 nheads-kv=8 seqlen=1 seqlen-k=32768 headdim=128",
+		"batch-size=8 nheads=64 nheads-kv=8 seqlen=1 seqlen-k=8192 headdim=64",
+		"batch-size=8 nheads=32 seqlen=1 seqlen-k=8192 headdim=128",
+		"batch-size=64 nheads=32 nheads-kv=8 seqlen=1 seqlen-k=4096 headdim=128",
+	} {
+		add("contiguous", shape)
+		add("paged", shape+" page-size=16,64,256,1")
+		for _, kv := range quantized[i] {
+			add(kv, shape+" kv-dtype="+kv)
+		}
+		if i == 0 {
+			add("sparse", shape+" sparse-ratio=0.02")
+			add("sparse, paged", shape+" sparse-ratio=0.02 page-size=16")
+		}
+	}
+	const long = "batch-size=4 nheads=32 nheads-kv=8 seqlen=1 seqlen-k=32000 headdim=256"
+	add("contiguous", long)
+	add("sparse", long+" sparse-ratio=0.02")
+	add("sparse, paged", long+" sparse-ratio=0.02 page-size=16")
+	// Latent attention, 128 heads over 8 devices.
+	const latent = "batch-size=32 nheads=16 nheads-kv=1 seqlen=1 seqlen-k=8192 headdim=576 headdim-v=512 shared-kv=true"
+	add("latent", latent)
+	add("latent, paged", latent+" page-size=64")
+	const mixed = "nheads=32 nheads-kv=8 headdim=128 "
+	for _, x := range [][2]string{
+		{"lengths", mixed + "varlen=1/1,1/235,1/13353 padded=true"},
+		{"600 decodes, 5 prefills", mixed + "varlen=600*1/1024,5*2048/2048 causal=bottom-right"},
+	} {
+		add(x[0], x[1])
+		add(x[0]+", paged", x[1]+" page-size=16")
+	}
+	return list
+}
+
+// Lines of the suites ladder and training that stand in tables of their own.
+const (
+	lineLadder = "ladder"
+	lineSpeed  = "speed"
+	lineAlone  = "attention"
+	lineFlash  = "flash attention"
+)
+
+// named are the problems of the texts of sweeps, with a line.
+func named(line string, sweeps ...string) (out []Problem) {
+	for _, text := range sweeps {
+		list, err := Lists(text).Problems()
+		if err != nil {
+			panic(err) // a table of this program has too many problems
+		}
+		for _, p := range list {
+			p.Line = line
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// models is the attention of one layer of the transformers of 768, 1024 and 1280 channels.
+func models() (list []Problem) {
+	const of = " batch-size=4 seqlen=1024 headdim=64 causal=top-left dtype=bf16"
+	list = append(list, named("small", "layers=12 nheads=12"+of)...)
+	list = append(list, named("medium", "layers=24 nheads=16"+of)...)
+	return append(list, named("large", "layers=36 nheads=20"+of)...)
+}
+
+// ladder has a problem that each step of the kernel's development runs, and the problems of
+// the forward suite.
+func ladder() []Problem {
+	list := named(lineLadder, "batch-size=8 nheads=8 seqlen=1024 headdim=128 causal=none,top-left")
+	for i := range list {
+		list[i].Ladder = true
+	}
+	return append(list, named(lineSpeed, "batch-size=16 nheads=8 seqlen=1024-16384*2 headdim=128,64 "+
+		"causal=none,top-left")...)
+}
+
+// training has one layer of each transformer, attention alone, and one causal head.
+func training() []Problem {
+	list := append(models(), named(lineAlone, "batch-size=8 nheads=1 seqlen=256,1024-4096*4,8192,16384 "+
+		"headdim=16-128*2 causal=none dtype=f32")...)
+	return append(list, named(lineFlash, "batch-size=1 nheads=1 seqlen=128-32768*2 headdim=16-64*2 causal=top-left "+
+		"dtype=bf16,f32")...)
+}
+
+// gqaGrid has squares and a rectangle of equal work, with and without grouped heads.
+func gqaGrid() []Problem {
+	const of = " nheads=32 nheads-kv=32,8 headdim=128 causal=none,bottom-right"
+	return named("", "batch-size=16 seqlen=1024"+of, "batch-size=4 seqlen=1024 seqlen-k=4096"+of,
+		"batch-size=1 seqlen=4096"+of)
+}
+
+// presetSuite has the forward passes of some presets, and a small default.
+func presetSuite() []Problem {
+	list := named("default", "batch-size=2 nheads=8 seqlen=1024 headdim=64")
+	for _, name := range []string{"gpt2-small", "gpt3", "bert-base", "bert-large", "short", "long", "xlong"} {
+		for _, text := range presetOf(name).problems {
+			list = append(list, named(name, text)...)
+		}
+	}
+	return list
+}
+
+// Preset is the attention of a well-known model, or a usual shape.
+type Preset struct {
+	Name, About string
+	problems    []string // texts of sweeps of one problem, in f16
+}
+
+// Presets lists them in the order of `vkattn bench --list`.
+var Presets = []Preset{
+	{"gpt2-small", "12 layers, 12 heads", []string{"layers=12 batch-size=8 nheads=12 seqlen=1024 headdim=64 " +
+		"causal=top-left"}},
+	{"gpt3", "96 layers, 96 heads", []string{"layers=96 batch-size=2 nheads=96 seqlen=2048 headdim=128 causal=top-left"}},
+	{"bert-base", "12 layers, 12 heads, every key visible", []string{"layers=12 batch-size=16 nheads=12 seqlen=512 " +
+		"headdim=64"}},
+	{"bert-large", "24 layers, 16 heads, every key visible", []string{"layers=24 batch-size=8 nheads=16 seqlen=512 " +
+		"headdim=64"}},
+	{"llama3-8b", "32 layers, 32 heads over 8", []string{"layers=32 batch-size=1 nheads=32 nheads-kv=8 seqlen=8192 " +
+		"headdim=128 causal=bottom-right"}},
+	{"llama3-70b", "80 layers, 64 heads over 8", []string{"layers=80 batch-size=1 nheads=64 nheads-kv=8 seqlen=8192 " +
+		"headdim=128 causal=bottom-right"}},
+	{"mistral-7b", "32 layers, 32 heads over 8, window of 4096 keys", []string{
+		"layers=32 batch-size=1 nheads=32 nheads-kv=8 seqlen=8192 headdim=128 causal=bottom-right window=4095,0"}},
+	{"gemma2-9b", "21 layers with a window of 4096 keys and 21 without, softcap 50", []string{
+		"layers=21 batch-size=1 nheads=16 nheads-kv=8 seqlen=8192 headdim=256 causal=bottom-right softcap=50 window=4095,0",
+		"layers=21 batch-size=1 nheads=16 nheads-kv=8 seqlen=8192 headdim=256 causal=bottom-right softcap=50"}},
+	{"gemma3-27b", "52 layers with a window of 1024 keys and 10 without", []string{
+		"layers=52 batch-size=1 nheads=32 nheads-kv=16 seqlen=8192 headdim=128 causal=bottom-right window=1023,0",
+		"layers=10 batch-size=1 nheads=32 nheads-kv=16 seqlen=8192 headdim=128 causal=bottom-right"}},
+	{"qwen3-32b", "64 layers, 64 heads over 8", []string{"layers=64 batch-size=1 nheads=64 nheads-kv=8 seqlen=8192 " +
+		"headdim=128 causal=bottom-right"}},
+	{"deepseek-v3-mla", "61 layers, 128 heads: prefill with keys of 192 and values of 128, decode over latents of " +
+		"576 with values of 512", []string{
+		"layers=61 batch-size=1 nheads=128 seqlen=4096 headdim=192 headdim-v=128 causal=bottom-right",
+		"layers=61 batch-size=8 nheads=128 nheads-kv=1 seqlen=1 seqlen-k=4096 headdim=576 headdim-v=512 shared-kv=true"}},
+	{"short", "large batch of short sequences", []string{"batch-size=32 nheads=8 seqlen=512 headdim=64"}},
+	{"long", "one long sequence", []string{"batch-size=1 nheads=8 seqlen=8192 headdim=64"}},
+	{"xlong", "one very long sequence", []string{"batch-size=1 nheads=8 seqlen=16384 headdim=64"}},
+}
+
+// presetOf is the preset of a name, nil if there is none.
+func presetOf(name string) *Preset {
+	if i := slices.IndexFunc(Presets, func(p Preset) bool { return p.Name == name }); i >= 0 {
+		return &Presets[i]
+	}
+	return nil
+}
+
+// ParsePreset finds one of Presets.
+func ParsePreset(name string) (*Preset, error) {
+	if p := presetOf(name); p != nil {
+		return p, nil
+	}
+	var names []string
+	for _, p := range Presets {
+		names = append(names, p.Name)
+	}
+	return nil, fmt.Errorf("unknown preset %q%s", name, flagtext.Hint(name, names))
+}
+
+// With returns the problems of the preset, in which given lists replace those of the preset. Keys follow
+// rows, KV heads follow heads and V follows K as long as the preset has them equal.
+func (s *Preset) With(given Sweep) (out []Problem, err error) {
+	for _, text := range s.problems {
+		list, err := Lists(text).With(given).Problems()
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range list {
+			p.Line = s.Name
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
+
+// Sizes of Shrink: a problem takes two cores some milliseconds.
+const (
+	smallHeads   = 8
+	smallLengths = 16
+)
+
+// Shrink cuts the problems of a list down for a CPU: one sequence, or all sequences of a
+// batch of different lengths, a 16th of the rows and keys, and at most 8 heads with the
+// same number of heads for each KV head.
+func Shrink(list []Problem) (out []Problem) {
+	cut := func(n int) int {
+		if n == 0 {
+			return 0
+		}
+		return max(1, n/smallLengths)
+	}
+	for _, p := range list {
+		s := &p.Shape
+		group := s.Group()
+		s.B, s.Hq, s.Sq, s.Sk = 1, min(s.Hq, max(smallHeads, group)), cut(s.Sq), cut(s.Sk)
+		s.Hkv = max(1, s.Hq/group)
+		if p.Lengths != "" {
+			var lengths []string
+			rows, keys := p.Lengths.lists()
+			for i := range rows {
+				lengths = append(lengths, sequence(cut(rows[i]), cut(keys[i])))
+			}
+			p.Lengths = Lengths(strings.Join(lengths, ","))
+			p.Lengths.bound(s)
+		}
+		if !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Defaults is the sweep of `vkattn bench` without lists and suites. On a CPU it takes
+// about a minute. A discrete GPU has the usual published shapes, an integrated one a
+// quarter of their batch.
+func Defaults(dev *vk.Device) Sweep {
+	switch {
+	case dev == nil || dev.Info().Type == vk.DeviceCPU:
+		return Lists("batch-size=1 nheads=4 seqlen=256,512 headdim=64,128 causal=none,top-left dtype=f16")
+	case dev.Info().Type != vk.DeviceDiscrete:
+		return Lists("batch-size=4 nheads=8 seqlen=1024-4096*2 headdim=64,128 causal=none,top-left dtype=f16")
+	}
+	return Lists("batch-size=16 nheads=8 seqlen=1024-4096*2 headdim=64,128 causal=none,top-left dtype=f16")
 }

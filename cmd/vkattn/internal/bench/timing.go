@@ -2,7 +2,11 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	"vkattn/cmd/vkattn/internal/monitor"
+	"vkattn/vk"
 )
 
 // Timing says how often and for how long a row is timed. The zero value has the defaults.
@@ -101,4 +105,92 @@ func (b *Bench) pause(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// hangTime is how much longer than a row's Timeout one wait for the device may take. A device that takes longer
+// is taken to hang.
+const hangTime = 3 * time.Second
+
+// Limit bounds one wait for the device; 0: no bound, as without Timeout.
+func (t *Timing) Limit() time.Duration {
+	if t.Timeout == 0 {
+		return 0
+	}
+	return t.Timeout + hangTime
+}
+
+// within calls f, which waits for the device, with the Limit. The error of a device that hangs matches
+// vk.ErrTimeout.
+func (g *group) within(ctx context.Context, f func(context.Context) error) error {
+	limit := g.Limit()
+	if limit == 0 {
+		return f(ctx)
+	}
+	inner, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := f(inner)
+	if err != nil && ctx.Err() == nil && inner.Err() != nil {
+		return &vk.Error{Op: "wait", Detail: fmt.Sprintf("the device hangs: it has finished no run for %v, the timeout of a row and %v", limit, hangTime), Err: vk.ErrTimeout}
+	}
+	return err
+}
+
+// runs times n runs of a candidate, within the limit if a device has them.
+func (g *group) runs(ctx context.Context, c *candidate, n int) (times []time.Duration, err error) {
+	if c.clock == nil {
+		return c.run(ctx, n)
+	}
+	err = g.within(ctx, func(ctx context.Context) error {
+		times, err = c.run(ctx, n)
+		return err
+	})
+	return times, err
+}
+
+// Times of the warm-up of a row.
+const (
+	DefaultWarmup = 500 * time.Millisecond // an H200 with idle clocks measured up to 5x slower
+	warmupCPU     = 50 * time.Millisecond  // the default on a CPU: caches and page tables, but no idle clocks
+	riseTime      = 3 * time.Second        // at most, in addition, until the clock of a GPU is up
+)
+
+// warmup is a warm-up that goes on.
+type warmup struct {
+	g           *group
+	start       time.Time
+	least, most time.Duration
+	rise        *monitor.Rise
+}
+
+// warming begins the warm-up of a row.
+func (g *group) warming(onCPU bool) *warmup {
+	w := &warmup{g: g, start: g.clock(), least: g.Warmup}
+	onCPU = onCPU || g.Device != nil && g.Device.Info().Type == vk.DeviceCPU
+	switch {
+	case g.Once || w.least < 0:
+		w.least = 0
+	case w.least == 0 && onCPU:
+		w.least = warmupCPU
+	case w.least == 0:
+		w.least = DefaultWarmup
+	}
+	if g.Timeout > 0 {
+		w.least = min(w.least, g.Timeout)
+	}
+	w.most = w.least
+	if w.least == 0 || onCPU {
+		return w
+	}
+	w.most += riseTime
+	if g.Timeout > 0 {
+		w.most = max(w.least, min(w.most, g.Timeout/2)) // the other half is for the timed runs
+	}
+	w.rise = g.Monitor.Follow()
+	return w
+}
+
+// on reports whether the warm-up needs another run.
+func (w *warmup) on() bool {
+	spent := w.g.clock().Sub(w.start)
+	return spent < w.least || spent < w.most && !w.rise.Up()
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"vkattn/attention"
 	"vkattn/internal/problem"
 )
@@ -127,3 +129,37 @@ type named struct {
 
 func (e *named) Error() string { return e.text }
 func (e *named) Unwrap() error { return e.err }
+
+// Count is a number with its noun: "1 row", "2 rows".
+func Count[N ~int | ~int64](n N, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// Hint is the end of an error about an unknown name: the names that are close to it, or
+// all of them.
+func Hint(name string, names []string) string {
+	if close := Close(name, names); close != "" {
+		return close
+	}
+	return ", want one of " + strings.Join(names, ", ")
+}
+
+// Close is Hint without the list of all names.
+func Close(name string, names []string) string {
+	// cobra compares names of commands.
+	all := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, n := range names {
+		all.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
+	}
+	if name == "" {
+		return ""
+	}
+	list := all.SuggestionsFor(name)
+	if len(list) == 0 {
+		return ""
+	}
+	return ", did you mean " + strings.Join(list, " or ") + "?"
+}

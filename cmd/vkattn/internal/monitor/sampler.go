@@ -1,6 +1,9 @@
+// Package monitor reads clocks, power, temperature and throttle reasons of a GPU while
+// rows of a benchmark are timed.
 package monitor
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -183,4 +186,149 @@ func writeReading(w io.Writer, at time.Time, r Reading, name string) error {
 	_, err := fmt.Fprintf(w, "%s, %d, %d, %d, %d, %.2f, %.2f, 0x%016x, %s\n", at.Format("2006/01/02 15:04:05.000"),
 		r.SMMHz, r.MaxSMMHz, r.MemoryMHz, r.Celsius, r.PowerWatts, r.LimitWatts, uint64(r.Throttle), name)
 	return err
+}
+
+// GPU is a source of readings. One goroutine at a time calls it.
+type GPU interface {
+	Read() Reading
+	Close()
+}
+
+// Reading is the state of a GPU at one time.
+type Reading struct {
+	SMMHz      uint32   `json:"sm_mhz"`
+	MaxSMMHz   uint32   `json:"sm_max_mhz,omitzero"` // the highest that the GPU supports
+	MemoryMHz  uint32   `json:"memory_mhz"`
+	PowerWatts float64  `json:"power_watts"`
+	LimitWatts float64  `json:"power_limit_watts,omitzero"`
+	Celsius    uint32   `json:"celsius"`
+	Throttle   Throttle `json:"throttle,omitzero"`
+}
+
+// Throttle is a set of reasons for clocks below the maximum, in NVML's bits.
+type Throttle uint64
+
+// The reasons. Idle and Applications do not slow down work at unexpected times.
+const (
+	Idle         Throttle = 1 << iota
+	Applications          // clocks set by the user
+	PowerCap
+	HardwareSlowdown
+	SyncBoost
+	Thermal
+	HardwareThermal
+	PowerBrake
+	Display
+)
+
+var throttleNames = []string{"idle", "application clocks", "power cap", "hardware slowdown", "sync boost", "thermal",
+	"hardware thermal", "power brake", "display clocks"}
+
+// Slows reports the reasons for which work may be slower than without them.
+func (t Throttle) Slows() Throttle { return t &^ (Idle | Applications | Display) }
+
+// Names lists the reasons. Unknown bits are one hexadecimal number.
+func (t Throttle) Names() []string {
+	names := []string{}
+	for i, name := range throttleNames {
+		if t&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	if rest := t >> len(throttleNames) << len(throttleNames); rest != 0 {
+		names = append(names, fmt.Sprintf("%#x", uint64(rest)))
+	}
+	return names
+}
+
+func (t Throttle) String() string { return strings.Join(t.Names(), ", ") }
+
+// MarshalJSON writes the list of names.
+func (t Throttle) MarshalJSON() ([]byte, error) { return json.Marshal(t.Names()) }
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (t *Throttle) UnmarshalJSON(text []byte) error {
+	var names []string
+	if err := json.Unmarshal(text, &names); err != nil {
+		return err
+	}
+	*t = 0
+next:
+	for _, name := range names {
+		for i, known := range throttleNames {
+			if name == known {
+				*t |= 1 << i
+				continue next
+			}
+		}
+		var bits uint64
+		if _, err := fmt.Sscanf(name, "0x%x", &bits); err != nil {
+			return fmt.Errorf("unknown throttle reason %q", name)
+		}
+		*t |= Throttle(bits)
+	}
+	return nil
+}
+
+// An idle H200 lowers its SM clock to 345 MHz within seconds, for example while the CPU
+// verifies a row, and raises it only after 0.3 to 2 s of work. Rows that were timed before
+// that took five times as long.
+const (
+	upShare  = 0.9 // of the highest clock of the GPU: the clock is up
+	flatFor  = 30  // readings without a rise after which a clock that something limits is as high as it gets
+	lowShare = 0.8 // of the highest clock of the GPU, below which an idle clock makes a row unsteady
+)
+
+// Rise follows the SM clock during a warm-up. Its zero value and nil have seen nothing.
+type Rise struct {
+	mu      sync.Mutex
+	high    int    // readings in a row with the clock up
+	highest uint32 // MHz
+	flat    int    // readings since the last rise whose clock is not low because the GPU idles
+	unknown bool   // the GPU does not tell its clocks
+}
+
+func (r *Rise) add(x Reading) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if x.SMMHz == 0 || x.MaxSMMHz == 0 {
+		r.unknown = true
+		return
+	}
+	switch {
+	case float64(x.SMMHz) >= upShare*float64(x.MaxSMMHz):
+		r.high++
+	default:
+		r.high = 0
+	}
+	switch {
+	case x.SMMHz > r.highest:
+		r.highest, r.flat = x.SMMHz, 0
+	case x.Throttle != Idle:
+		r.flat++
+	}
+}
+
+// Up reports whether the clock does not get higher: two readings in a row are at least 90 %
+// of the highest that the GPU supports, or 30 readings with a reason other than idleness did
+// not raise it. It is true if the clock is not known.
+func (r *Rise) Up() bool {
+	if r == nil {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unknown || r.high >= 2 || r.flat >= flatFor
+}
+
+// Follow adds the readings from now on to a new Rise, until the next Follow or Begin. It
+// returns nil for a nil Sampler.
+func (s *Sampler) Follow() *Rise {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rise = &Rise{}
+	return s.rise
 }

@@ -3,11 +3,14 @@ package ranks
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/pause"
 )
 
 // Mode is how ranks share a problem: a mode of package parallel, or decode over a cache that is
@@ -133,3 +136,124 @@ func count(spans []parallel.Span) (n int) {
 	}
 	return n
 }
+
+// stepTimes are the times of the steps of many calls on this rank.
+type stepTimes struct {
+	names []string // in the order of the steps
+	us    map[string][]float64
+	polls map[string][]float64
+}
+
+func (x *stepTimes) add(s parallel.DecodeStep) {
+	if x.us == nil {
+		x.us, x.polls = map[string][]float64{}, map[string][]float64{}
+	}
+	if _, ok := x.us[s.Name]; !ok {
+		x.names = append(x.names, s.Name)
+	}
+	x.us[s.Name] = append(x.us[s.Name], s.Took.Seconds()*1e6)
+	if s.Polls > 0 {
+		x.polls[s.Name] = append(x.polls[s.Name], float64(s.Polls))
+	}
+}
+
+// medians are steps with one rank each.
+func (x *stepTimes) medians() []Step {
+	var list []Step
+	for _, name := range x.names {
+		step := Step{Name: name, Us: []float64{median(x.us[name])}}
+		if polls := x.polls[name]; polls != nil {
+			step.Polls = []float64{median(polls)}
+		}
+		list = append(list, step)
+	}
+	return list
+}
+
+// stepsOf joins the medians of all ranks; a step that some rank does not have is left out.
+func stepsOf(all [][]Step) []Step {
+	var list []Step
+	for _, first := range all[0] {
+		step := Step{Name: first.Name}
+		for _, of := range all {
+			if i := slices.IndexFunc(of, func(s Step) bool { return s.Name == first.Name }); i >= 0 {
+				step.Us = append(step.Us, of[i].Us...)
+				step.Polls = append(step.Polls, of[i].Polls...)
+			}
+		}
+		if len(step.Us) == len(all) {
+			list = append(list, step)
+		}
+	}
+	return list
+}
+
+func median(list []float64) float64 {
+	list = slices.Sorted(slices.Values(list))
+	return list[len(list)/2]
+}
+
+// alone is a problem on this rank's device.
+type alone struct {
+	*Session
+	op   *attention.Op
+	t    *tensors
+	args attention.Args
+}
+
+// prepare compiles the kernels of a pass.
+func (x *alone) prepare(pass bench.Pass) error {
+	if pass != bench.PassBackward {
+		if err := x.op.PrepareFor(x.args); err != nil || pass == bench.PassForward {
+			return err
+		}
+	}
+	return x.op.PrepareBackwardFor(x.t.backward(x.args))
+}
+
+// forward computes O and LSE.
+func (x *alone) forward(ctx context.Context) error {
+	return x.ordered(ctx, func() error { return x.op.Forward(x.stream, x.args) })
+}
+
+// backward computes the gradients from O and LSE.
+func (x *alone) backward(ctx context.Context) error {
+	return x.ordered(ctx, func() error { return x.op.Backward(x.stream, x.t.backward(x.args)) })
+}
+
+// pass computes a pass.
+func (x *alone) pass(ctx context.Context, pass bench.Pass) error {
+	if pass != bench.PassBackward {
+		if err := x.forward(ctx); err != nil || pass == bench.PassForward {
+			return err
+		}
+	}
+	return x.backward(ctx)
+}
+
+// ordered runs a call behind a barrier and waits for it.
+func (x *alone) ordered(ctx context.Context, call func() error) error {
+	if x.stream == nil {
+		return call()
+	}
+	if err := x.stream.Barrier(); err != nil {
+		return err
+	}
+	if err := call(); err != nil {
+		return err
+	}
+	value, err := x.stream.Submit()
+	if err != nil {
+		return err
+	}
+	// Polls for a short time as decoding over ranks does, so that the times compare.
+	var spin pause.Spin
+	for begin := time.Now(); time.Since(begin) < pollTime; spin.Wait() {
+		if now, err := x.stream.Timeline().Value(); now >= value || err != nil {
+			break
+		}
+	}
+	return x.stream.Wait(ctx)
+}
+
+const pollTime = 4 * time.Millisecond

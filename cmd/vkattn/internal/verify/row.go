@@ -1,11 +1,18 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
 	"strings"
 
+	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/fields"
+	"vkattn/cmd/vkattn/internal/markdown"
 )
 
 // Row is the outcome of one implementation on one problem.
@@ -78,3 +85,210 @@ func (r *Row) Problem() string {
 
 // Note is the reasons of a row that is not ok, for tables.
 func (r *Row) Note() string { return strings.Join(r.Reasons, "; ") }
+
+// Outcome is what the rows come to.
+type Outcome struct {
+	bench.Tally
+	Problems   int
+	Uncompared int // problems that no implementation computed
+}
+
+// Of counts the rows of one problem.
+func (o *Outcome) Of(rows []*Row) {
+	o.Problems++
+	computed := false
+	for _, r := range rows {
+		o.Add(r.Status, fmt.Sprintf("%s, %s: %s", r.Who, r.Problem(), r.Note()))
+		computed = computed || r.Status == bench.Fail || r.Status == bench.OK && !r.Is
+	}
+	if !computed {
+		o.Uncompared++
+	}
+}
+
+// Formats of NewPrinter.
+var Formats = []bench.Format{"md", "json", "jsonl"}
+
+// NewPrinter prints to w. In Markdown it prints a table of all rows. Of the conformance
+// table, which has thousands, it prints a summary and the rows that are not ok.
+func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bool) bench.Printer[*Row] {
+	if f != "md" {
+		return bench.NewJSONPrinter[*Row](f, w, info)
+	}
+	return bench.Collect(func(rows []*Row, _ *bench.RunInfo) error {
+		text := ""
+		if conformance {
+			text = fmt.Sprintln(totals(rows))
+			rows = slices.DeleteFunc(rows, func(r *Row) bool { return r.Status == bench.OK || r.Status == bench.Unsupported })
+			if len(rows) > 0 {
+				text += "\n"
+			}
+		}
+		if len(rows) > 0 || !conformance {
+			text += fmt.Sprintln(table(rows))
+		}
+		_, err := io.WriteString(w, text)
+		return err
+	})
+}
+
+type column = markdown.Column[*Row]
+
+// table has a line for each row.
+func table(rows []*Row) *markdown.Table {
+	compared := func(cell func(*Row) any) func(*Row) any { // else there is nothing to compare
+		return markdown.If(func(r *Row) bool { return r.Reference != "" }, cell)
+	}
+	ofRows := compared(func(r *Row) any { return count(r.Rows, r.Of) })
+	of := forwardColumns(compared, ofRows)
+	if len(rows) > 0 && rows[0].Pass == bench.PassBackward {
+		of = backwardColumns(compared, ofRows)
+	}
+	return markdown.Of(rows, slices.Concat([]column{
+		{Title: "implementation<", Cell: func(r *Row) any { return r.Who }},
+		{Title: "tile<", Cell: func(r *Row) any { return r.Tile }},
+	}, fields.Columns(func(r *Row) *fields.Call { return &r.Call }), of, []column{
+		{Title: "runs", Cell: func(r *Row) any { return r.Runs }},
+		{Title: "verdict<", Cell: func(r *Row) any { return string(r.Status) }},
+		{Title: "case<", Optional: true, Cell: func(r *Row) any { return r.Case }},
+		{Title: "note<", Optional: true, Cell: func(r *Row) any { return r.Note() }},
+	}))
+}
+
+// forwardColumns compare O and LSE.
+func forwardColumns(compared func(func(*Row) any) func(*Row) any, rows func(*Row) any) []column {
+	hasPartner := func(cell func(*Row) any) func(*Row) any {
+		return compared(markdown.If(func(r *Row) bool { return r.Partner != "" }, cell))
+	}
+	return []column{
+		{Title: "reference<", Cell: compared(func(r *Row) any { return r.Reference })},
+		{Title: "rows", Cell: rows},
+		{Title: "max diff", Cell: compared(func(r *Row) any { return small(r.O.Max) })},
+		{Title: "NMSE", Cell: compared(func(r *Row) any { return small(r.O.NMSE) })},
+		{Title: "LSE diff", Cell: compared(markdown.If(func(r *Row) bool { return r.LSE != nil },
+			func(r *Row) any { return small(r.LSE.Max) }))},
+		{Title: "NaN", Cell: compared(func(r *Row) any { return r.wrong() })},
+		{Title: "max pair", Cell: hasPartner(func(r *Row) any { return small(r.PairMax) })},
+		{Title: "worst partner<", Cell: hasPartner(func(r *Row) any { return r.Partner })},
+		{Title: "float64 rows", Cell: compared(func(r *Row) any { return count(int64(r.Float64.Rows), r.Float64.Of) })},
+		{Title: "max error", Cell: compared(func(r *Row) any { return small(r.Float64.MaxError) })},
+	}
+}
+
+// gradientNames are the gradients in the order of their columns.
+var gradientNames = []string{"dQ", "dK", "dV", "dBias", "dSinks"}
+
+// backwardColumns compare gradients.
+func backwardColumns(compared func(func(*Row) any) func(*Row) any, rows func(*Row) any) []column {
+	list := []column{{Title: "rows", Cell: rows}, {Title: "keys",
+		Cell: compared(func(r *Row) any { return r.Float64.Keys })}}
+	for _, name := range gradientNames {
+		list = append(list, column{Title: name + " error", Optional: true,
+			Cell: markdown.If(func(r *Row) bool { _, ok := r.Gradients[name]; return ok },
+				func(r *Row) any { return small(r.Gradients[name].Max) })})
+	}
+	return append(list,
+		column{Title: "error/limit", Cell: compared(func(r *Row) any { return fmt.Sprintf("%.2f", r.limitUsed()) })},
+		column{Title: "NMSE", Cell: compared(func(r *Row) any { return small(r.Float64.NMSE) })})
+}
+
+// wrong is the number of elements that are NaN or Inf on one side only.
+func (r *Row) wrong() (n int64) {
+	for _, d := range r.diffs() {
+		n += d.Wrong
+	}
+	if r.LSE != nil {
+		n += r.LSE.Wrong
+	}
+	return n
+}
+
+// limitUsed is the largest difference of O, or of any gradient, over its limit.
+func (r *Row) limitUsed() (most float64) {
+	for _, d := range r.diffs() {
+		if limit := float64(d.Limit); limit > 0 {
+			most = max(most, float64(d.Max)/limit)
+		}
+	}
+	return most
+}
+
+// diffs are the differences of O, or of the gradients.
+func (r *Row) diffs() []Diff {
+	if r.Pass != bench.PassBackward {
+		return []Diff{r.O}
+	}
+	var list []Diff
+	for _, name := range gradientNames {
+		if d, ok := r.Gradients[name]; ok {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// count prints a number of rows, "all" if it is all of them.
+func count(n, of int64) string {
+	if n == of {
+		return "all"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func small(v bench.Number) string { return fmt.Sprintf("%.1e", float64(v)) }
+
+// total counts the outcomes of one implementation in one storage type.
+type total struct {
+	bench.Tally
+	who                  string
+	dtype                attention.DType
+	rows, wrong          int64
+	limitUsed, nmse, lse float64 // the largest of all cases
+}
+
+// totals is a table with a line for each implementation and storage type.
+func totals(rows []*Row) *markdown.Table {
+	var list []*total
+	of := map[string]*total{}
+	for _, r := range rows {
+		key := r.Who + "/" + r.DType.String()
+		t := of[key]
+		if t == nil {
+			t = &total{who: r.Who, dtype: r.DType}
+			of[key] = t
+			list = append(list, t)
+		}
+		if r.Status != bench.Interrupted {
+			t.add(r)
+		}
+	}
+	status := func(title string, s bench.Status) markdown.Column[*total] {
+		return markdown.Column[*total]{Title: title, Cell: func(t *total) any { return t.Count[s] }}
+	}
+	return markdown.Of(list, []markdown.Column[*total]{
+		{Title: "implementation<", Cell: func(t *total) any { return t.who }},
+		{Title: "dtype<", Cell: func(t *total) any { return t.dtype }},
+		{Title: "cases", Cell: func(t *total) any { return t.Tally.Rows }},
+		status("ok", bench.OK), status("FAIL", bench.Fail), status("error", bench.Broken),
+		status("unsupported", bench.Unsupported), status("OOM", bench.OOM),
+		{Title: "rows compared", Cell: func(t *total) any { return t.rows }},
+		{Title: "diff/limit", Cell: func(t *total) any { return fmt.Sprintf("%.2f", t.limitUsed) }},
+		{Title: "worst NMSE", Cell: func(t *total) any { return fmt.Sprintf("%.1e", t.nmse) }},
+		{Title: "LSE diff", Cell: func(t *total) any { return fmt.Sprintf("%.1e", t.lse) }},
+		{Title: "NaN", Cell: func(t *total) any { return t.wrong }},
+		{Title: "note<", Cell: func(t *total) any { return cmp.Or(t.First[bench.Unsupported], t.First[bench.OOM]) }},
+	})
+}
+
+func (t *total) add(r *Row) {
+	t.Add(r.Status, r.Note())
+	t.rows += r.Rows
+	t.wrong += r.wrong()
+	t.limitUsed = math.Max(t.limitUsed, r.limitUsed())
+	for _, d := range r.diffs() {
+		t.nmse = math.Max(t.nmse, float64(d.NMSE))
+	}
+	if r.LSE != nil {
+		t.lse = math.Max(t.lse, float64(r.LSE.Max))
+	}
+}

@@ -1,3 +1,29 @@
+// Package verify runs every implementation on a machine on the same problem and compares
+// whole results with a reference and with one another.
+//
+// The reference is the CUDA validation kernel if the device has CUDA: a plain kernel with
+// float32 arithmetic. It gets Q, K and V widened to float32, and its O is not rounded to
+// the storage type. Without CUDA the reference is float64 attention on the CPU, of as many
+// rows as take a second or two. On the other rows the implementations must agree with one
+// another.
+//
+// # Rules
+//
+//   - The rows that the CPU computes in float64, all rows of a small problem, obey the
+//     three rules of package accuracy: their error is at most a multiple of the error of
+//     low, plain attention in the storage type. The CUDA validation kernel obeys the rules
+//     of float32.
+//   - Every element of O and LSE is compared with the CUDA validation kernel by the same
+//     rules. The error of low is known on the sampled rows; [accuracy.Estimate] extends it
+//     to the others, for each block of 64 rows and for the tensor. The error of the
+//     validation kernel on the sampled rows is added. Blocks are judged only if rows were
+//     sampled: otherwise the first rule has judged every block.
+//   - Two implementations may differ by twice the limit of one.
+//   - NaN and Inf are where the reference has them and nowhere else. Rows with nothing to
+//     attend to are exactly 0 and have LSE = -Inf.
+//   - All runs of an implementation give the same bits.
+//   - In the conformance table kernels write only O and LSE, and keys that a row does not
+//     attend to change no bit of it, whatever their values.
 package verify
 
 import (
@@ -5,6 +31,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"vkattn/attention"
@@ -195,4 +222,64 @@ func (g *group) row(who string) *Row {
 		r.Case = c.String()
 	}
 	return r
+}
+
+// Implementation is a tier, or a kernel family of tier cuda.
+type Implementation struct {
+	Tier   attention.Tier
+	Kernel string // kernel family of tier cuda
+}
+
+// String returns a name such as "coopmat" or "cuda fa2".
+func (i Implementation) String() string {
+	if i.Kernel != "" {
+		return i.Tier.String() + " " + i.Kernel
+	}
+	return i.Tier.String()
+}
+
+// config is the Config that computes a case. A case of the conformance table sets access
+// and tiles; any other problem has the default settings.
+func (i Implementation) config(c cases.Case, dtype attention.DType, conformance bool) attention.Config {
+	cfg := c.Config(cases.On(i.Tier, dtype))
+	if !conformance {
+		cfg.Tuning = attention.TuningAuto
+	}
+	if i.Tier == attention.TierCUDA || i.Tier == attention.TierCubin {
+		cfg.Access = attention.AccessAuto // other values are for SPIR-V
+		cfg.Kernel = i.Kernel
+	}
+	return cfg
+}
+
+// Validation is the CUDA validation kernel, the reference on devices with CUDA.
+var Validation = Implementation{Tier: attention.TierCUDA, Kernel: "ref"}
+
+// Implementations lists the tiers, tier cuda once for each of the given kernel families,
+// or for all families if none is given.
+func Implementations(tiers []attention.Tier, kernels []string) []Implementation {
+	if len(kernels) == 0 {
+		kernels = attention.CUDAKernels()
+	}
+	var list []Implementation
+	for _, t := range tiers {
+		if t != attention.TierCUDA {
+			list = append(list, Implementation{Tier: t})
+			continue
+		}
+		for _, k := range kernels {
+			list = append(list, Implementation{Tier: t, Kernel: k})
+		}
+	}
+	return list
+}
+
+// HasCUDA reports whether tier cuda runs on a device.
+func HasCUDA(dev *vk.Device) bool {
+	if dev == nil {
+		return false
+	}
+	return slices.ContainsFunc(attention.TierReport(dev), func(s attention.TierStatus) bool {
+		return s.Tier == attention.TierCUDA && s.Available
+	})
 }
