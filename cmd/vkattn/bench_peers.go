@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,34 +86,23 @@ func closePeers(peers []*peer.Peer) {
 // peerTrouble returns a line for each peer with failed rows, for standard error. Rows of
 // peers do not change the exit code.
 func peerTrouble(rows []*bench.Row) []string {
-	type trouble struct {
-		bad, all int
-		why      string
-	}
 	var names []string
-	of := map[string]*trouble{}
+	of := map[string]*bench.Tally{}
 	for _, r := range rows {
 		if !r.Peer {
 			continue
 		}
-		t := of[r.Tier]
-		if t == nil {
-			t = &trouble{}
-			of[r.Tier] = t
+		if of[r.Tier] == nil {
+			of[r.Tier] = &bench.Tally{}
 			names = append(names, r.Tier)
 		}
-		t.all++
-		if r.Status == bench.Broken || r.Status == bench.Fail {
-			t.bad++
-			if t.why == "" {
-				t.why = r.Reason
-			}
-		}
+		of[r.Tier].Add(r.Status, r.Reason)
 	}
 	var out []string
 	for _, name := range names {
-		if t := of[name]; t.bad > 0 {
-			out = append(out, fmt.Sprintf("%d of %d rows of peer %s failed: %s", t.bad, t.all, name, t.why))
+		t := of[name]
+		if bad := t.Count[bench.Broken] + t.Count[bench.Fail]; bad > 0 {
+			out = append(out, fmt.Sprintf("%d of %d rows of peer %s failed: %s", bad, t.Rows, name, cmp.Or(t.First[bench.Broken], t.First[bench.Fail])))
 		}
 	}
 	return out

@@ -85,40 +85,37 @@ func (p *tunePrinter) close() error {
 
 // verdict returns the error for the exit code, nil if all went well.
 func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
-	var refused, tooLarge, failed, slow, worst = 0, 0, "", 0, 0.0
-	var lost int // results that are not stored
-	why, lostWhy := "", ""
+	var all bench.Tally
+	slow, worst, rows := 0, 0.0, len(p.doc.Rows)
 	for _, r := range p.doc.Rows {
 		switch {
 		case r.Failed != "":
-			failed = r.Failed
+			all.Add(bench.Broken, r.Failed)
 		case r.Unsupported != "":
-			refused++
-			why = r.Unsupported
+			all.Add(bench.Unsupported, r.Unsupported)
 		case r.OOM != "":
-			tooLarge++
-			why = r.OOM
+			all.Add(bench.OOM, r.OOM)
 		case p.stores && r.Report.Stored == "":
-			lost++
-			lostWhy = r.notStored()
+			all.Add(bench.Fail, r.notStored())
 		case p.check && r.slower() > tolerance:
 			slow++
 			worst = max(worst, r.slower())
 		}
 	}
+	refused, tooLarge, lost := all.Count[bench.Unsupported], all.Count[bench.OOM], all.Count[bench.Fail]
 	switch {
-	case failed != "":
-		return &coded{exitDevice, fmt.Errorf("not everything was tuned: %s", failed)}
-	case stopped == nil && refused == len(p.doc.Rows) && refused > 0:
-		return unsupportedf("no problem is supported: %s", why)
-	case stopped == nil && tooLarge > 0 && refused+tooLarge == len(p.doc.Rows):
-		return unsupportedf("no problem fits the memory: %s", why)
+	case all.Count[bench.Broken] > 0:
+		return &coded{exitDevice, fmt.Errorf("not everything was tuned: %s", all.First[bench.Broken])}
+	case stopped == nil && refused == rows && refused > 0:
+		return unsupportedf("no problem is supported: %s", all.First[bench.Unsupported])
+	case stopped == nil && tooLarge > 0 && refused+tooLarge == rows:
+		return unsupportedf("no problem fits the memory: %s", all.First[bench.OOM])
 	case lost > 0:
-		return fmt.Errorf("%d of %d results are not stored: %s", lost, len(p.doc.Rows), lostWhy)
-	case p.stores && stopped == nil && len(p.doc.Rows) == 0:
+		return fmt.Errorf("%d of %d results are not stored: %s", lost, rows, all.First[bench.Fail])
+	case p.stores && stopped == nil && rows == 0:
 		return errors.New("nothing was tuned")
 	case slow > 0:
-		return fmt.Errorf("%d of %d heuristic tiles are over %g %% slower than the best, by up to %.1f %%", slow, len(p.doc.Rows), tolerance, worst)
+		return fmt.Errorf("%d of %d heuristic tiles are over %g %% slower than the best, by up to %.1f %%", slow, rows, tolerance, worst)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/internal/ceiling"
 	"vkattn/internal/hostmem"
 	"vkattn/vk"
@@ -17,6 +18,7 @@ import (
 // copyRunner times copies of memory, or reads, on one input set after the other.
 type copyRunner struct {
 	deviceClock
+	memory   *operands.Memory
 	kernels  []*ceiling.Transfer // variants of one kernel
 	kernel   *ceiling.Transfer   // the one that is timed
 	from, to *vk.Buffer          // to is nil for reads
@@ -53,13 +55,16 @@ func newCopyRunner(ctx context.Context, dev *vk.Device, read bool, size, rotatio
 		return nil, err
 	}
 	l.kernel = l.kernels[0]
-	if l.stream, err = dev.NewStream("copy"); err != nil {
+	if l.memory, err = operands.OpenMemory(dev, "copy"); err != nil {
 		return nil, err
 	}
+	l.stream = l.memory.Stream
 	for _, b := range buffers {
-		if *b, err = dev.NewBuffer(l.stride*uint64(l.count), vk.BufferOptions{Name: "copy"}); err != nil {
+		block, err := l.memory.New(l.stride*uint64(l.count), vk.BufferOptions{Name: "copy"})
+		if err != nil {
 			return l, err
 		}
+		*b = block.Buffer
 	}
 	if err = l.fill(ctx); err != nil {
 		return l, err
@@ -177,16 +182,11 @@ func (l *copyRunner) timed(ctx context.Context, n int) ([]time.Duration, error) 
 }
 
 func (l *copyRunner) close() {
-	if l.stream != nil {
-		_ = l.stream.Close()
+	if l.memory != nil {
+		_ = l.memory.Close()
 	}
 	for _, k := range l.kernels {
 		_ = k.Close()
-	}
-	for _, b := range []*vk.Buffer{l.from, l.to} {
-		if b != nil {
-			_ = b.Close()
-		}
 	}
 }
 

@@ -5,6 +5,7 @@ package flagtext
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,48 +17,58 @@ import (
 // Names maps the fields of an attention.ShapeError to the words of a command.
 type Names map[string]string
 
-// Run has the names in `vkattn run`, where sizes come from files.
-var Run = Names{
-	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Tuning": "--tuning", "Kernel": "--cuda-kernel",
-	"HeadDim/HeadDimV": "head dims of --q and --v", "HeadDim": "head dim of --q", "HeadDimV": "head dim of --v",
-	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "Dropout": "--dropout", "KV": "--kv-dtype", "KVBlock": "--kv-block",
-	"FixedSplit": "--fixed-split", "Scale": "--scale",
-	"B": "batch of --q", "Hq": "heads of --q", "Hkv": "heads of --k", "Sq": "rows of --q", "Sk": "keys of --k",
-	"Varlen.CuQ": "--cu-seqlens-q", "Varlen.CuK": "--cu-seqlens-k", "Varlen.UsedQ": "--seqused-q", "Varlen.UsedK": "--seqused-k",
-	"CuQ": "--cu-seqlens-q", "CuK": "--cu-seqlens-k", "UsedQ": "--seqused-q", "UsedK": "--seqused-k",
-	"Varlen.TotalQ": "rows of --q", "Varlen.TotalK": "rows of --k", "Varlen": "--seqused-q and --seqused-k",
-	"Pages.Table": "--block-table", "Pages.PageSize": "page size of --k", "Pages.Count": "pages of --k", "Pages.Stride": "columns of --block-table",
-	"Pages.Count*PageSize": "keys of all pages of --k", "Pages": "--block-table", "PageSize": "page size",
-	"SparseTokens.Offsets": "--sparse-offsets", "SparseTokens.Tokens": "--sparse-tokens", "SparseTokens.Total": "tokens of --sparse-tokens", "SparseTokens": "--sparse-tokens",
-	"Blocks.BlockQ": "rows of --block-size", "Blocks.BlockK": "keys of --block-size", "Blocks.Map": "--block-mask",
-	"Blocks.Batches": "batch of --block-mask", "Blocks.Heads": "heads of --block-mask", "Blocks": "--block-mask",
-	"Bias.DType": "type of --bias", "Bias.Batches": "batch of --bias", "Bias.Heads": "heads of --bias", "Bias.Rows": "rows of --bias", "Bias": "--bias",
-	"Mask.Batches": "batch of --mask", "Mask.Heads": "heads of --mask", "Mask.Rows": "rows of --mask", "Mask": "--mask",
-	"ALiBi": "--alibi", "Sinks": "--sinks", "KScale": "--k-scale", "VScale": "--v-scale",
-	"LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host", "Strides": "layout", "Offset": "start", "Seq": "rows", "Head": "heads", "Batch": "batch",
+// shared has the names that are the same in all commands.
+var shared = Names{
+	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Kernel": "--cuda-kernel",
+	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "Dropout": "--dropout", "KV": "--kv-dtype",
+	"FixedSplit": "--fixed-split", "Blocks.BlockQ": "rows of --block-size", "Blocks.BlockK": "keys of --block-size",
+	"ALiBi": "--alibi", "Sinks": "--sinks", "LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host",
+	"Strides": "layout", "Offset": "start", "Seq": "rows", "Head": "heads", "Batch": "batch",
 }
 
-// Sweep has the names in bench, verify and tune, where sizes come from lists.
-var Sweep = Names{
-	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Tuning": "tuning", "Kernel": "--cuda-kernel",
-	"HeadDim/HeadDimV": "--headdim/--headdim-v", "HeadDim": "--headdim", "HeadDimV": "--headdim-v",
-	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "Dropout": "--dropout", "KV": "--kv-dtype", "KVBlock": "keys of a scale",
-	"FixedSplit": "--fixed-split", "Scale": "scale",
-	"B": "--batch-size", "Hq": "--nheads", "Hkv": "--nheads-kv", "Sq": "--seqlen", "Sk": "--seqlen-k",
-	"Varlen.CuQ": "--varlen", "Varlen.CuK": "--varlen", "Varlen.UsedQ": "--varlen", "Varlen.UsedK": "--varlen",
-	"CuQ": "--varlen", "CuK": "--varlen", "UsedQ": "--varlen", "UsedK": "--varlen",
-	"Varlen.TotalQ": "rows of --varlen", "Varlen.TotalK": "keys of --varlen", "Varlen": "--varlen",
-	"Pages.Table": "--page-size", "Pages.PageSize": "--page-size", "Pages.Count": "pages", "Pages.Stride": "pages of a sequence",
-	"Pages.Count*PageSize": "keys of all pages", "Pages": "--page-size", "PageSize": "--page-size",
-	"SparseTokens.Offsets": "--sparse-ratio", "SparseTokens.Tokens": "--sparse-ratio", "SparseTokens.Total": "tokens of --sparse-ratio", "SparseTokens": "--sparse-ratio",
-	"Blocks.BlockQ": "rows of --block-size", "Blocks.BlockK": "keys of --block-size", "Blocks.Map": "--block-ratio",
-	"Blocks.Batches": "batch of --block-ratio", "Blocks.Heads": "heads of --block-ratio", "Blocks": "--block-ratio",
-	"Bias.DType": "type of the bias", "Bias.Batches": "batch of the bias", "Bias.Heads": "heads of the bias", "Bias.Rows": "rows of the bias", "Bias": "the bias",
-	"Mask.Batches": "batch of the mask", "Mask.Heads": "heads of the mask", "Mask.Rows": "rows of the mask", "Mask": "the mask",
-	"ALiBi": "--alibi", "Sinks": "--sinks", "KScale": "scales of K", "VScale": "scales of V",
-	"Variant": "--variant", "Ablate": "--ablate",
-	"LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host", "Strides": "layout", "Offset": "start", "Seq": "rows", "Head": "heads", "Batch": "batch",
+// with are the shared names and more.
+func (n Names) with(more Names) Names {
+	out := maps.Clone(n)
+	maps.Copy(out, more)
+	return out
 }
+
+// Run has the names in `vkattn run`, where sizes come from files.
+var Run = shared.with(Names{
+	"Tuning": "--tuning", "HeadDim/HeadDimV": "head dims of --q and --v", "HeadDim": "head dim of --q",
+	"HeadDimV": "head dim of --v", "KVBlock": "--kv-block", "Scale": "--scale", "B": "batch of --q",
+	"Hq": "heads of --q", "Hkv": "heads of --k", "Sq": "rows of --q", "Sk": "keys of --k",
+	"Varlen.CuQ": "--cu-seqlens-q", "Varlen.CuK": "--cu-seqlens-k", "Varlen.UsedQ": "--seqused-q",
+	"Varlen.UsedK": "--seqused-k", "CuQ": "--cu-seqlens-q", "CuK": "--cu-seqlens-k", "UsedQ": "--seqused-q",
+	"UsedK": "--seqused-k", "Varlen.TotalQ": "rows of --q", "Varlen.TotalK": "rows of --k",
+	"Varlen": "--seqused-q and --seqused-k", "Pages.Table": "--block-table", "Pages.PageSize": "page size of --k",
+	"Pages.Count": "pages of --k", "Pages.Stride": "columns of --block-table",
+	"Pages.Count*PageSize": "keys of all pages of --k", "Pages": "--block-table", "PageSize": "page size",
+	"SparseTokens.Offsets": "--sparse-offsets", "SparseTokens.Tokens": "--sparse-tokens",
+	"SparseTokens.Total": "tokens of --sparse-tokens", "SparseTokens": "--sparse-tokens", "Blocks.Map": "--block-mask",
+	"Blocks.Batches": "batch of --block-mask", "Blocks.Heads": "heads of --block-mask", "Blocks": "--block-mask",
+	"Bias.DType": "type of --bias", "Bias.Batches": "batch of --bias", "Bias.Heads": "heads of --bias",
+	"Bias.Rows": "rows of --bias", "Bias": "--bias", "Mask.Batches": "batch of --mask", "Mask.Heads": "heads of --mask",
+	"Mask.Rows": "rows of --mask", "Mask": "--mask", "KScale": "--k-scale", "VScale": "--v-scale",
+})
+
+// Sweep has the names in bench, verify and tune, where sizes come from lists.
+var Sweep = shared.with(Names{
+	"Tuning": "tuning", "HeadDim/HeadDimV": "--headdim/--headdim-v", "HeadDim": "--headdim", "HeadDimV": "--headdim-v",
+	"KVBlock": "keys of a scale", "Scale": "scale", "B": "--batch-size", "Hq": "--nheads", "Hkv": "--nheads-kv",
+	"Sq": "--seqlen", "Sk": "--seqlen-k", "Varlen.CuQ": "--varlen", "Varlen.CuK": "--varlen",
+	"Varlen.UsedQ": "--varlen", "Varlen.UsedK": "--varlen", "CuQ": "--varlen", "CuK": "--varlen", "UsedQ": "--varlen",
+	"UsedK": "--varlen", "Varlen.TotalQ": "rows of --varlen", "Varlen.TotalK": "keys of --varlen", "Varlen": "--varlen",
+	"Pages.Table": "--page-size", "Pages.PageSize": "--page-size", "Pages.Count": "pages",
+	"Pages.Stride": "pages of a sequence", "Pages.Count*PageSize": "keys of all pages", "Pages": "--page-size",
+	"PageSize": "--page-size", "SparseTokens.Offsets": "--sparse-ratio", "SparseTokens.Tokens": "--sparse-ratio",
+	"SparseTokens.Total": "tokens of --sparse-ratio", "SparseTokens": "--sparse-ratio", "Blocks.Map": "--block-ratio",
+	"Blocks.Batches": "batch of --block-ratio", "Blocks.Heads": "heads of --block-ratio", "Blocks": "--block-ratio",
+	"Bias.DType": "type of the bias", "Bias.Batches": "batch of the bias", "Bias.Heads": "heads of the bias",
+	"Bias.Rows": "rows of the bias", "Bias": "the bias", "Mask.Batches": "batch of the mask",
+	"Mask.Heads": "heads of the mask", "Mask.Rows": "rows of the mask", "Mask": "the mask", "KScale": "scales of K",
+	"VScale": "scales of V", "Variant": "--variant", "Ablate": "--ablate",
+})
 
 // name is the name of a field, or of a product, part or element of fields: "B*Hq*Sq",
 // "Bias.Offset", "CuQ[2]".

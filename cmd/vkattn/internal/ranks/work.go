@@ -236,7 +236,7 @@ func (x *alone) ordered(ctx context.Context, call func() error) error {
 	if x.stream == nil {
 		return call()
 	}
-	if err := x.stream.Barrier(); err != nil {
+	if err := x.t.memory.Barrier(); err != nil {
 		return err
 	}
 	if err := call(); err != nil {
