@@ -94,11 +94,9 @@ func TestANaNInARowThatIsNotSampledIsFound(t *testing.T) {
 	p := smallProblem(attention.F32)
 	d := newData(p, 1)
 	g := &group{Bench: &Bench{CPU: "cpu"}, problem: p, compared: true, in: d}
-	g.truth = &truth{problem: p, sample: []attention.Rows{{B: 0, H: 0, Rows: []int{0}}}}
-	var err error
-	g.truth.o.ref, _, err = attention.ReferenceSample(p.Config, d.args, g.truth.sample)
-	require.NoError(t, err)
-	g.truth.o.low = make([]float32, len(g.truth.o.ref))
+	g.truth = &truth{problem: p}
+	g.truth.Sample = []attention.Rows{{B: 0, H: 0, Rows: []int{0}}}
+	require.NoError(t, g.truth.Expect(p.Config, d.args))
 	defer g.close()
 	at, err := g.setup(context.Background(), nil, "", 0)
 	require.NoError(t, err)

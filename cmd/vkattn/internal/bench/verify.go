@@ -10,88 +10,70 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/hostmem"
-	"vkattn/internal/oracle"
 )
 
-// truth is the float64 reference of a problem's sampled rows, with the result of plain
-// attention in the storage type, whose error sets the limit of a row's.
+// truth is what sampled rows of a problem, of every (sequence, query head) that has rows, are judged by.
 type truth struct {
+	accuracy.Expected
 	problem Problem
-	sample  []attention.Rows // of every (sequence, query head) that has rows
-	o, lse  expected
-}
-
-// expected is the part of a truth that judges O or LSE: the sampled rows, packed.
-type expected struct {
-	ref   []float64
-	low   []float32
-	noise []float64
 }
 
 // newTruth computes the truth of a problem. All its rows share it.
 func newTruth(d *data, seed uint64) (*truth, error) {
-	p := d.problem
-	t := &truth{problem: p}
-	t.sample = d.sample(verifyBudget, rand.New(rand.NewPCG(seed, 1)))
-	var err error
-	if t.o.ref, t.lse.ref, err = attention.ReferenceSample(p.Config, d.args, t.sample); err != nil {
-		return nil, err
-	}
-	if t.o.low, t.lse.low, err = oracle.Low(p.Config, d.args, t.sample); err != nil {
-		return nil, err
-	}
-	t.o.noise, t.lse.noise, err = oracle.Noise(p.Config, d.args, t.sample)
-	return t, err
+	t := &truth{problem: d.problem}
+	t.Sample = d.sample(verifyBudget, rand.New(rand.NewPCG(seed, 1)))
+	return t, t.Expect(d.problem.Config, d.args)
 }
 
 // judge compares O, in the storage type and layout of d, with the truth, and LSE unless it
 // is nil. The error says which limits they exceed.
 func (t *truth) judge(d *data, o, lse []byte) (Checked, error) {
 	c := t.problem.Config
-	place := d.args.O
-	place.Host = o
-	report, err := t.o.judge(t, d, place, c.DType, c.ValueDim(), accuracy.Forward(c.DType))
+	gotO, err := t.read(d, d.args.O, o, c.DType, c.ValueDim())
+	var gotLSE []float32
+	if err == nil && lse != nil {
+		gotLSE, err = t.read(d, d.args.LSE, lse, attention.F32, 1)
+	}
 	if err != nil {
 		return Checked{}, err
 	}
+	report, ofLSE, err := t.Judge(gotO, gotLSE)
 	w := &report.Whole
-	checked := Checked{Rows: attention.CountRows(t.sample), Of: t.problem.rows(), MaxError: Number(w.Max), NMSE: Number(w.NMSE)}
-	pass, why := report.Pass(), report.Reasons()
-	if lse != nil {
-		place = d.args.LSE
-		place.Host = lse
-		if report, err = t.lse.judge(t, d, place, attention.F32, 1, accuracy.ForwardLSE(c.DType)); err != nil {
-			return Checked{}, err
-		}
-		pass, checked.LSEError = pass && report.Pass(), Number(report.Whole.Max)
-		for _, reason := range report.Reasons() {
+	checked := Checked{Rows: attention.CountRows(t.Sample), Of: t.problem.rows(), MaxError: Number(w.Max), NMSE: Number(w.NMSE)}
+	why := report.Reasons()
+	if ofLSE != nil {
+		checked.LSEError = Number(ofLSE.Whole.Max)
+		for _, reason := range ofLSE.Reasons() {
 			why = append(why, "LSE: "+reason)
 		}
 	}
-	if pass {
+	if err != nil {
+		why = append(why, err.Error())
+	}
+	if report.Pass() && (ofLSE == nil || ofLSE.Pass()) && err == nil {
 		return checked, nil
 	}
 	return checked, errors.New(strings.Join(why, "; "))
 }
 
-// judge compares the sampled rows of a tensor of d, of a width, with what is expected.
-func (e *expected) judge(t *truth, d *data, place attention.Tensor, dtype attention.DType, width int, limits accuracy.Limits) (accuracy.Report, error) {
+// read reads the sampled rows of a tensor of d, whose rows have a width.
+func (t *truth) read(d *data, place attention.Tensor, host []byte, dtype attention.DType, width int) ([]float32, error) {
+	place.Host = host
 	_, rows := d.queryExtent()
 	view, err := attention.ViewHost(place, dtype, t.problem.Shape.Hq, rows, width)
 	if err != nil {
-		return accuracy.Report{}, err
+		return nil, err
 	}
-	got := make([]float32, len(e.ref))
-	at := 0
-	for _, rows := range t.sample {
+	got := make([]float32, attention.CountRows(t.Sample)*width)
+	at := got
+	for _, rows := range t.Sample {
 		for _, row := range rows.Rows {
 			batch, r := d.queryRow(rows.B, row)
-			view.ReadRow(got[at:at+width], batch, rows.H, r)
-			at += width
+			view.ReadRow(at[:width], batch, rows.H, r)
+			at = at[width:]
 		}
 	}
-	limits.Noise = e.noise
-	return accuracy.Judge(limits, width, got, e.ref, e.low), nil
+	return got, nil
 }
 
 // verifyBudget bounds the multiply-adds of one verification, for the reference and for
