@@ -20,8 +20,8 @@ var layers = strings.Fields(`
 	shaders internal/paramtest
 	vk internal/faultydriver internal/testdevice
 	internal/errs internal/enum internal/problem internal/tensors internal/hostcall internal/dispatch internal/host internal/oracle internal/plan internal/plain internal/ceiling
-	attention/merge attention/kvcache attention
 	internal/inputs internal/accuracy internal/cases
+	attention/merge attention/kvcache attention
 	cudapath internal/nccl
 	attention/parallel internal/ranktest internal/control attention/parallel/processes`)
 

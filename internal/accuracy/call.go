@@ -3,23 +3,23 @@ package accuracy
 import (
 	"math"
 
-	"vkattn/attention"
 	"vkattn/internal/hostcall"
+	"vkattn/internal/problem"
 )
 
 // call is a checked call in host memory.
 type call struct{ hostcall.Call }
 
-func openCall(cfg *attention.Config, a *attention.Args) (*call, error) {
+func openCall(cfg *problem.Config, a *problem.Args) (*call, error) {
 	c := new(call)
 	return c, c.Open(cfg, a)
 }
 
 // within drops the rows of a sample that do not exist.
-func (c *call) within(sample []attention.Rows) []attention.Rows {
-	var some []attention.Rows
+func (c *call) within(sample []problem.Rows) []problem.Rows {
+	var some []problem.Rows
 	for _, s := range sample {
-		own := attention.Rows{B: s.B, H: s.H}
+		own := problem.Rows{B: s.B, H: s.H}
 		for _, row := range s.Rows {
 			if row < c.Sequences[s.B].Rows {
 				own.Rows = append(own.Rows, row)

@@ -3,13 +3,13 @@ package accuracy
 import (
 	"math"
 
-	"vkattn/attention"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 )
 
 // Limits are the constants of the three rules.
 type Limits struct {
-	Stored     attention.DType // type x is stored in
+	Stored     problem.DType // type x is stored in
 	MaxFactor  float64
 	MaxFloor   float64
 	MeanFactor float64
@@ -26,21 +26,21 @@ type Limits struct {
 }
 
 // Forward are the limits of O for a storage type.
-func Forward(t attention.DType) Limits {
-	nmse := map[attention.DType]float64{attention.F16: 1e-5, attention.BF16: 1e-4, attention.F32: 1e-10}
+func Forward(t problem.DType) Limits {
+	nmse := map[problem.DType]float64{problem.F16: 1e-5, problem.BF16: 1e-4, problem.F32: 1e-10}
 	return Limits{Stored: t, MaxFactor: 2, MaxFloor: 1e-5, MeanFactor: 1.5, MeanFloor: 1e-6, NMSE: nmse[t], NMSEFactor: 4}
 }
 
 // ForwardLSE are the limits of LSE, which is float32, for the storage type of
 // the tensors it is computed from.
-func ForwardLSE(t attention.DType) Limits {
+func ForwardLSE(t problem.DType) Limits {
 	l := Forward(t)
-	l.Stored = attention.F32
+	l.Stored = problem.F32
 	return l
 }
 
 // Gradient are the limits of dQ, dK and dV for a storage type.
-func Gradient(t attention.DType) Limits {
+func Gradient(t problem.DType) Limits {
 	l := Forward(t)
 	l.MaxFactor, l.MaxFloor = 3, 1e-4
 	return l

@@ -3,8 +3,8 @@ package accuracy
 import (
 	"runtime"
 
-	"vkattn/attention"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -16,7 +16,7 @@ func (g *gradientCheck) sampleRoom(rows int) error {
 }
 
 // gradientSampleBytes is the host memory that a sample of rows of a large problem takes.
-func gradientSampleBytes(cfg attention.Config, s attention.Shape, rows int) uint64 {
+func gradientSampleBytes(cfg problem.Config, s problem.Shape, rows int) uint64 {
 	both := cfg.HeadDim + cfg.ValueDim()
 	long := max(s.Sq, s.Sk)
 	return hostmem.Sum(
@@ -29,13 +29,13 @@ func gradientSampleBytes(cfg attention.Config, s attention.Shape, rows int) uint
 
 // sampledRows is the number of rows that are sampled of a large problem unless the caller
 // says how many.
-func sampledRows(cfg attention.Config, s attention.Shape) int {
+func sampledRows(cfg problem.Config, s problem.Shape) int {
 	return int(min(max(wholeProducts/(float64(s.Sk)*float64(3*cfg.HeadDim+2*cfg.ValueDim())), 32), 1<<12))
 }
 
 // VerifyBackwardBytes is about the host memory that VerifyBackward takes for a problem
 // without bias, in addition to its tensors.
-func VerifyBackwardBytes(cfg attention.Config, s attention.Shape) uint64 {
+func VerifyBackwardBytes(cfg problem.Config, s problem.Shape) uint64 {
 	if gradientProducts(cfg, s) > wholeProducts {
 		return gradientSampleBytes(cfg, s, sampledRows(cfg, s))
 	}

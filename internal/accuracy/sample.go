@@ -5,15 +5,16 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 )
 
 // Sample picks about n rows of a problem, or all of them if there are no more. It takes
 // rows of several heads, the first and the last head among them. In each head it takes the
 // first and last rows, rows next to multiples of 64, where tiles meet, and random ones.
-func Sample(s attention.Shape, n int, seed uint64) []attention.Rows {
+func Sample(s problem.Shape, n int, seed uint64) []problem.Rows {
 	if s.Validate() != nil || s.Rows() <= int64(n) {
-		return attention.AllRows(s) // CheckSample reports a bad shape
+		return tensors.AllRows(s) // CheckSample reports a bad shape
 	}
 	lengths := make([]int, s.B)
 	for b := range lengths {
@@ -23,16 +24,16 @@ func Sample(s attention.Shape, n int, seed uint64) []attention.Rows {
 }
 
 // SampleArgs is Sample of the rows that exist in a call. Sequences with lengths of their
-// own (attention.Varlen, in host memory) have fewer than Sq.
-func SampleArgs(a attention.Args, n int, seed uint64) ([]attention.Rows, error) {
+// own (problem.Varlen, in host memory) have fewer than Sq.
+func SampleArgs(a problem.Args, n int, seed uint64) ([]problem.Rows, error) {
 	if a.Varlen == nil {
 		return Sample(a.Shape, n, seed), nil
 	}
-	all, err := attention.ExistingRows(a)
-	if err != nil || attention.CountRows(all) <= n {
+	all, err := tensors.ExistingRows(a)
+	if err != nil || tensors.CountRows(all) <= n {
 		return all, err
 	}
-	sequences, err := attention.Sequences(a)
+	sequences, err := tensors.Sequences(a)
 	lengths := make([]int, a.B)
 	for b, s := range sequences {
 		lengths[b] = s.Rows
@@ -41,7 +42,7 @@ func SampleArgs(a attention.Args, n int, seed uint64) ([]attention.Rows, error) 
 }
 
 // sample is Sample for batches of different lengths, not all 0.
-func sample(hq int, lengths []int, n int, seed uint64) []attention.Rows {
+func sample(hq int, lengths []int, n int, seed uint64) []problem.Rows {
 	const perHead = 16
 	r := rand.New(rand.NewPCG(seed, 0x5a))
 	var batches []int // that have rows
@@ -53,13 +54,13 @@ func sample(hq int, lengths []int, n int, seed uint64) []attention.Rows {
 	all, longest := len(batches)*hq, slices.Max(lengths)
 	heads := min(all, max(1, n/min(perHead, longest)))
 	each := max(1, n/heads)
-	list := make([]attention.Rows, 0, heads)
+	list := make([]problem.Rows, 0, heads)
 	for _, head := range pick(r, all, heads, 0, all-1) {
 		b := batches[head/hq]
 		length := lengths[b]
 		tile := r.IntN((length+63)/64) * 64
 		rows := pick(r, length, min(length, each), 0, length-1, tile, tile-1, tile+63)
-		list = append(list, attention.Rows{B: b, H: head % hq, Rows: rows})
+		list = append(list, problem.Rows{B: b, H: head % hq, Rows: rows})
 	}
 	return list
 }

@@ -5,9 +5,9 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"vkattn/attention"
 	"vkattn/internal/host"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 )
 
@@ -27,7 +27,7 @@ func (g *gradientCheck) sampled(opt Options) error {
 		return err
 	}
 	sample = g.within(sample)
-	if err := g.sampleRoom(attention.CountRows(sample)); err != nil {
+	if err := g.sampleRoom(tensors.CountRows(sample)); err != nil {
 		return err
 	}
 	want := tensors.GradientsOf(a)
@@ -53,7 +53,7 @@ func (g *gradientCheck) sampled(opt Options) error {
 }
 
 // sampledRows judges dQ of the rows of a sample.
-func (g *gradientCheck) sampledRows(sample []attention.Rows) error {
+func (g *gradientCheck) sampledRows(sample []problem.Rows) error {
 	d := g.cfg.HeadDim
 	r := gradientRows{name: "dQ", dtype: g.cfg.GradientType(), width: d}
 	read, err := g.reader(g.a.DQ, false, d)
@@ -75,7 +75,7 @@ func (g *gradientCheck) sampledRows(sample []attention.Rows) error {
 }
 
 // sampledKeys judges dK and dV of some keys of the first and the last head of a sample.
-func (g *gradientCheck) sampledKeys(sample []attention.Rows, want tensors.GradientSet, seed uint64) error {
+func (g *gradientCheck) sampledKeys(sample []problem.Rows, want tensors.GradientSet, seed uint64) error {
 	dK := gradientRows{name: "dK", dtype: g.cfg.GradientType(), width: g.cfg.HeadDim}
 	dV := gradientRows{name: "dV", dtype: g.cfg.GradientType(), width: g.cfg.ValueDim()}
 	r := rand.New(rand.NewPCG(seed, 0xb5))
@@ -104,7 +104,7 @@ func (g *gradientCheck) sampledKeys(sample []attention.Rows, want tensors.Gradie
 		for _, t := range []struct {
 			wanted bool
 			rows   *gradientRows
-			tensor attention.Tensor
+			tensor problem.Tensor
 			x      *oracle.SampledGradient
 		}{{want.K, &dK, g.a.DK, &k}, {want.V, &dV, g.a.DV, &v}} {
 			if !t.wanted {
@@ -131,48 +131,44 @@ func (g *gradientCheck) sampledKeys(sample []attention.Rows, want tensors.Gradie
 
 // statistics computes LSE and O, not rounded, of the group of a KV head on the CPU tier, with its dropout
 // mask in the call, as views of [1, group, rows].
-func (g *gradientCheck) statistics(b, kv int) (lse, o attention.HostView, err error) {
+func (g *gradientCheck) statistics(b, kv int) (lse, o problem.HostView, err error) {
 	cfg := g.cfg
-	cfg.Tier, cfg.Access, cfg.Kernel, cfg.FixedSplit, cfg.Tuning = attention.TierCPU, attention.AccessAuto, "", 0, attention.TuningOff
-	cfg.F32O = cfg.DType != attention.F32
-	op, err := attention.New(nil, cfg)
-	if err != nil {
-		return lse, o, err
-	}
+	cfg.Tier, cfg.Access, cfg.Kernel, cfg.FixedSplit, cfg.Tuning = problem.TierCPU, problem.AccessAuto, "", 0, problem.TuningOff
+	cfg.F32O = cfg.DType != problem.F32
 	a := oneHead(g.cfg, g.a.Args, b, kv)
 	_, rows := tensors.QueryExtent(&a)
-	a.O = attention.Tensor{Host: make([]byte, a.Hq*rows*cfg.ValueDim()*cfg.OType().Size())}
-	a.LSE = attention.Tensor{Host: make([]byte, a.Hq*rows*4)}
+	a.O = problem.Tensor{Host: make([]byte, a.Hq*rows*cfg.ValueDim()*cfg.OType().Size())}
+	a.LSE = problem.Tensor{Host: make([]byte, a.Hq*rows*4)}
 	for i := range a.Hq * rows {
 		binary.LittleEndian.PutUint32(a.LSE.Host[4*i:], math.Float32bits(float32(math.Inf(-1))))
 	}
-	if _, err = op.PlanFor(a); err != nil { // checks the arguments
+	if err = tensors.CheckArgs(cfg, a); err != nil {
 		return lse, o, err
 	}
 	if err = host.ForwardFrom(cfg, a, uint32(b*g.a.Hq+kv*g.a.Group())); err != nil {
 		return lse, o, err
 	}
-	if lse, err = attention.ViewHost(a.LSE, attention.F32, a.Hq, rows, 1); err != nil {
+	if lse, err = problem.ViewHost(a.LSE, problem.F32, a.Hq, rows, 1); err != nil {
 		return lse, o, err
 	}
-	o, err = attention.ViewHost(a.O, cfg.OType(), a.Hq, rows, cfg.ValueDim())
+	o, err = problem.ViewHost(a.O, cfg.OType(), a.Hq, rows, cfg.ValueDim())
 	return lse, o, err
 }
 
 // oneHead are the arguments of the call for one sequence and KV head, without outputs.
-func oneHead(cfg attention.Config, a attention.Args, b, kv int) attention.Args {
+func oneHead(cfg problem.Config, a problem.Args, b, kv int) problem.Args {
 	group := a.Group()
 	h := kv * group
 	_, rows := tensors.QueryExtent(&a)
 	_, keys := tensors.KVExtent(&a)
-	shift := func(t *attention.Tensor, heads, rows, dim, b, h int) {
+	shift := func(t *problem.Tensor, heads, rows, dim, b, h int) {
 		t.Strides = t.Strides.Resolve(heads, rows, dim)
 		t.Offset += int64(b)*t.Strides.Batch + int64(h)*t.Strides.Head
 	}
 	batchQ, batchK := b, b
 	if v := a.Varlen; v != nil {
 		one := *v
-		for _, x := range []*attention.Vector{&one.CuQ, &one.CuK, &one.UsedQ, &one.UsedK} {
+		for _, x := range []*problem.Vector{&one.CuQ, &one.CuK, &one.UsedQ, &one.UsedK} {
 			if x.Given() {
 				x.Offset += int64(b)
 			}
@@ -190,7 +186,7 @@ func oneHead(cfg attention.Config, a attention.Args, b, kv int) attention.Args {
 	shift(&a.K, headsKV, keys, cfg.HeadDim, batchK, kv)
 	shift(&a.V, headsKV, keys, cfg.ValueDim(), batchK, kv)
 	// broadcast moves a tensor [batches, heads, rows, Sk] whose sizes may be 1 for all.
-	broadcast := func(t *attention.Tensor, batches, perBatch, perRow *int) {
+	broadcast := func(t *problem.Tensor, batches, perBatch, perRow *int) {
 		at, atHead := b, h
 		if *batches == 1 {
 			at = 0
@@ -229,12 +225,12 @@ func oneHead(cfg attention.Config, a attention.Args, b, kv int) attention.Args {
 		one.Offsets.Offset += int64(b*headsKV + kv)
 		a.SparseTokens = &one
 	}
-	for _, v := range []*attention.Vector{&a.ALiBi, &a.Sinks} {
+	for _, v := range []*problem.Vector{&a.ALiBi, &a.Sinks} {
 		if v.Given() {
 			v.Offset += int64(h)
 		}
 	}
-	a.Shape = attention.Shape{B: 1, Hq: group, Hkv: 1, Sq: a.Sq, Sk: a.Sk}
+	a.Shape = problem.Shape{B: 1, Hq: group, Hkv: 1, Sq: a.Sq, Sk: a.Sk}
 	return a
 }
 

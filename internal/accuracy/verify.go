@@ -5,27 +5,27 @@ import (
 	"math"
 	"strings"
 
-	"vkattn/attention"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 )
 
 // Expected is what rows of a call are judged by.
 type Expected struct {
-	Sample          []attention.Rows
+	Sample          []problem.Rows
 	Ref, RefLSE     []float64 // the reference, of O and of LSE
 	Low, LowLSE     []float32
 	Noise, NoiseLSE []float64
 
-	dtype attention.DType
+	dtype problem.DType
 	width int
 }
 
 // Expect computes what the rows of Sample are judged by. A reference that is there is taken.
-func (e *Expected) Expect(cfg attention.Config, a attention.Args) (err error) {
+func (e *Expected) Expect(cfg problem.Config, a problem.Args) (err error) {
 	if e == nil {
-		return &attention.ShapeError{Field: "Expected", Got: "nil", Want: "room for what a call is judged by"}
+		return &problem.ShapeError{Field: "Expected", Got: "nil", Want: "room for what a call is judged by"}
 	}
 	e.dtype, e.width = cfg.DType, cfg.ValueDim()
 	if e.Ref == nil {
@@ -43,7 +43,7 @@ func (e *Expected) Expect(cfg attention.Config, a attention.Args) (err error) {
 // has none. The error names a row with nothing to attend to whose O or LSE is not exact.
 func (e *Expected) Judge(o, lse []float32) (r Report, rLSE *Report, err error) {
 	if e == nil || e.width < 1 {
-		return r, nil, &attention.ShapeError{Field: "Expected", Got: "nothing", Want: "what Expect computed"}
+		return r, nil, &problem.ShapeError{Field: "Expected", Got: "nothing", Want: "what Expect computed"}
 	}
 	limits := Forward(e.dtype)
 	limits.Noise = e.Noise
@@ -76,7 +76,7 @@ func (e *Expected) Judge(o, lse []float32) (r Report, rLSE *Report, err error) {
 
 // RowOf returns the batch, query head and row of the n-th row of a sample; -1 each if there is
 // no such row.
-func RowOf(sample []attention.Rows, n int) (b, h, row int) {
+func RowOf(sample []problem.Rows, n int) (b, h, row int) {
 	for _, s := range sample {
 		if n >= 0 && n < len(s.Rows) {
 			return s.B, s.H, s.Rows[n]
@@ -98,15 +98,15 @@ type Verdict struct {
 	Of     int64 // rows of the problem
 	O, LSE Report
 	HasLSE bool
-	sample []attention.Rows
+	sample []problem.Rows
 	wrong  error // of a row with nothing to attend to
 }
 
 // Verify judges the O and, if given, the LSE that a call left in host memory against the
 // reference. An error means that they could not be judged; a wrong result is a Verdict that
 // does not pass.
-func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, error) {
-	if err := attention.CheckArgs(cfg, a); err != nil {
+func Verify(cfg problem.Config, a problem.Args, opt Options) (*Verdict, error) {
+	if err := tensors.CheckArgs(cfg, a); err != nil {
 		return nil, err
 	}
 	rows := opt.Rows
@@ -136,7 +136,7 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 	if err != nil {
 		return nil, err
 	}
-	v := &Verdict{Rows: attention.CountRows(sample), Of: a.Shape.Rows(), sample: sample}
+	v := &Verdict{Rows: tensors.CountRows(sample), Of: a.Shape.Rows(), sample: sample}
 	o, lse, wrong := e.Judge(x, xLSE)
 	v.O, v.HasLSE, v.wrong = o, lse != nil, wrong
 	if lse != nil {
@@ -146,24 +146,24 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 }
 
 // affordable is the number of rows that take a second or two on a few CPUs.
-func affordable(cfg attention.Config, s attention.Shape) int {
+func affordable(cfg problem.Config, s problem.Shape) int {
 	const products = 4e9
 	perRow := float64(s.Sk) * float64(cfg.HeadDim+cfg.ValueDim())
 	return int(min(max(products/perRow, 64), 1<<20))
 }
 
 // read reads the sampled rows of the result.
-func (c *call) read(sample []attention.Rows) (o, lse []float32, err error) {
+func (c *call) read(sample []problem.Rows) (o, lse []float32, err error) {
 	_, rows := tensors.QueryExtent(c.Args)
-	view, err := attention.ViewHost(c.Args.O, c.Cfg.OType(), c.Args.Hq, rows, c.Cfg.ValueDim())
+	view, err := problem.ViewHost(c.Args.O, c.Cfg.OType(), c.Args.Hq, rows, c.Cfg.ValueDim())
 	if err != nil {
 		return nil, nil, err
 	}
-	n, dv := attention.CountRows(sample), c.Cfg.ValueDim()
+	n, dv := tensors.CountRows(sample), c.Cfg.ValueDim()
 	o = make([]float32, n*dv)
-	var lseView attention.HostView
+	var lseView problem.HostView
 	if c.Args.LSE.Given() {
-		if lseView, err = attention.ViewHost(c.Args.LSE, attention.F32, c.Args.Hq, rows, 1); err != nil {
+		if lseView, err = problem.ViewHost(c.Args.LSE, problem.F32, c.Args.Hq, rows, 1); err != nil {
 			return nil, nil, err
 		}
 		lse = make([]float32, n)

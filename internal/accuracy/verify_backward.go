@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"vkattn/attention"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 )
 
@@ -46,7 +46,7 @@ func (p rowPosition) String() string {
 // mask, the window, Mask, Blocks and SparseTokens leave to it, except those with a bias of
 // -Inf. A P that underflows excuses nothing and demands nothing: the rules alone judge it.
 //
-// A small problem is compared whole with attention.ReferenceBackward. Of a large one,
+// A small problem is compared whole with the reference. Of a large one,
 // opt.Rows rows of dQ (0: a second or two of work) and keys of dK and dV are compared with
 // float64 sums over all keys and rows. The keys need row statistics: LSE and the product
 // of dO and O. They come from the CPU tier, so that they do not depend on the device. A
@@ -55,12 +55,12 @@ func (p rowPosition) String() string {
 //
 // An error means that the gradients could not be judged. Accumulate must be false: what
 // the outputs held before is gone. So must PartialKeys: the reference has no other keys.
-func VerifyBackward(cfg attention.Config, a attention.BackwardArgs, opt Options) (*BackwardVerdict, error) {
+func VerifyBackward(cfg problem.Config, a problem.BackwardArgs, opt Options) (*BackwardVerdict, error) {
 	switch {
 	case a.Accumulate:
-		return nil, &attention.ShapeError{Field: "Accumulate", Got: true, Want: "false: what the gradients held before is not known"}
+		return nil, &problem.ShapeError{Field: "Accumulate", Got: true, Want: "false: what the gradients held before is not known"}
 	case a.PartialKeys:
-		return nil, &attention.ShapeError{Field: "PartialKeys", Got: true, Want: "false: the reference has no other keys"}
+		return nil, &problem.ShapeError{Field: "PartialKeys", Got: true, Want: "false: the reference has no other keys"}
 	}
 	if err := tensors.CheckBackward(&a, &cfg); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func VerifyBackward(cfg attention.Config, a attention.BackwardArgs, opt Options)
 	return g.verdict, g.whole(e)
 }
 
-func openGradients(cfg attention.Config, a attention.BackwardArgs) (*gradientCheck, error) {
+func openGradients(cfg problem.Config, a problem.BackwardArgs) (*gradientCheck, error) {
 	c, err := openCall(&cfg, &a.Args)
 	return &gradientCheck{call: c, cfg: cfg, a: a, verdict: &BackwardVerdict{OfRows: a.Rows(), OfKeys: int64(a.B) * int64(a.KVHeads()) * int64(a.Sk)}}, err
 }
@@ -88,22 +88,22 @@ func openGradients(cfg attention.Config, a attention.BackwardArgs) (*gradientChe
 // CPUs.
 const wholeProducts = 2e9
 
-func gradientProducts(cfg attention.Config, s attention.Shape) float64 {
+func gradientProducts(cfg problem.Config, s problem.Shape) float64 {
 	return float64(s.B) * float64(s.Hq) * float64(s.Sq) * float64(s.Sk) * float64(3*cfg.HeadDim+2*cfg.ValueDim())
 }
 
 // gradientCheck is one call of VerifyBackward.
 type gradientCheck struct {
 	*call
-	cfg     attention.Config
-	a       attention.BackwardArgs
+	cfg     problem.Config
+	a       problem.BackwardArgs
 	verdict *BackwardVerdict
 }
 
 // gradientRows are the rows of one gradient to judge.
 type gradientRows struct {
 	name    string
-	dtype   attention.DType // in which it is stored
+	dtype   problem.DType // in which it is stored
 	width   int
 	x, low  []float32
 	ref     []float64
@@ -116,15 +116,15 @@ type gradientRows struct {
 
 // ExpectedGradients are what all gradients of a call are judged by. They need its inputs alone.
 type ExpectedGradients struct {
-	cfg   attention.Config
-	shape attention.Shape
-	ref   attention.Gradients
+	cfg   problem.Config
+	shape problem.Shape
+	ref   problem.Gradients
 	low   oracle.LowGradients
 }
 
 // ExpectGradients computes them. Outputs in a may be zero.
-func ExpectGradients(cfg attention.Config, a attention.BackwardArgs) (*ExpectedGradients, error) {
-	a.DQ, a.DK, a.DV, a.DBias, a.DSinks = attention.Tensor{}, attention.Tensor{}, attention.Tensor{}, attention.Tensor{}, attention.Vector{}
+func ExpectGradients(cfg problem.Config, a problem.BackwardArgs) (*ExpectedGradients, error) {
+	a.DQ, a.DK, a.DV, a.DBias, a.DSinks = problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Vector{}
 	e := &ExpectedGradients{cfg: cfg, shape: a.Shape}
 	var err error
 	if e.ref, err = oracle.ReferenceBackward(cfg, a); err == nil {
@@ -134,9 +134,9 @@ func ExpectGradients(cfg attention.Config, a attention.BackwardArgs) (*ExpectedG
 }
 
 // Judge judges the gradients that a call with these inputs left in host memory.
-func (e *ExpectedGradients) Judge(a attention.BackwardArgs) (*BackwardVerdict, error) {
+func (e *ExpectedGradients) Judge(a problem.BackwardArgs) (*BackwardVerdict, error) {
 	if e == nil || a.Shape != e.shape {
-		return nil, &attention.ShapeError{Field: "Shape", Got: a.Shape, Want: "the expected call's"}
+		return nil, &problem.ShapeError{Field: "Shape", Got: a.Shape, Want: "the expected call's"}
 	}
 	if err := tensors.CheckBackward(&a, &e.cfg); err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (g *gradientCheck) whole(e *ExpectedGradients) error {
 		name   string
 		wanted bool
 		kv     bool
-		tensor attention.Tensor
+		tensor problem.Tensor
 		dim    int
 		x      oracle.SampledGradient
 	}{
@@ -192,8 +192,8 @@ func (g *gradientCheck) whole(e *ExpectedGradients) error {
 	}
 	if want.Bias {
 		n := tensors.BiasSizes(a.Bias, &a.Shape)
-		r := gradientRows{name: "dBias", dtype: attention.F32, width: a.Sk, ref: ref.DBias, low: low.DBias, noise: low.Noise.DBias}
-		view, err := attention.ViewHost(a.DBias, attention.F32, n[1], n[2], a.Sk)
+		r := gradientRows{name: "dBias", dtype: problem.F32, width: a.Sk, ref: ref.DBias, low: low.DBias, noise: low.Noise.DBias}
+		view, err := problem.ViewHost(a.DBias, problem.F32, n[1], n[2], a.Sk)
 		if err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (g *gradientCheck) whole(e *ExpectedGradients) error {
 		g.judge(&r)
 	}
 	if want.Sinks {
-		r := gradientRows{name: "dSinks", dtype: attention.F32, width: 1, ref: ref.DSinks, low: low.DSinks, noise: low.Noise.DSinks}
+		r := gradientRows{name: "dSinks", dtype: problem.F32, width: 1, ref: ref.DSinks, low: low.DSinks, noise: low.Noise.DSinks}
 		for h := range a.Hq {
 			r.x = append(r.x, tensors.FloatAt(&a.DSinks, h))
 			r.at = append(r.at, rowPosition{0, h, 0})
@@ -225,14 +225,14 @@ func part[T any](x []T, first, n int) []T {
 }
 
 // reader returns a function that reads a row of dQ, or of dK or dV, of a sequence.
-func (g *gradientCheck) reader(t attention.Tensor, kv bool, dim int) (func(dst []float32, at rowPosition), error) {
+func (g *gradientCheck) reader(t problem.Tensor, kv bool, dim int) (func(dst []float32, at rowPosition), error) {
 	heads, where := g.a.Hq, g.QueryRow
 	_, extent := tensors.QueryExtent(&g.a.Args)
 	if kv {
 		heads, where = g.a.KVHeads(), g.KVRow
 		_, extent = tensors.KVExtent(&g.a.Args)
 	}
-	view, err := attention.ViewHost(t, g.cfg.GradientType(), heads, extent, dim)
+	view, err := problem.ViewHost(t, g.cfg.GradientType(), heads, extent, dim)
 	return func(dst []float32, at rowPosition) {
 		batch, row := where(at.b, at.row)
 		view.ReadRow(dst, batch, at.h, row)

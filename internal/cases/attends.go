@@ -4,19 +4,19 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // These methods say what a row attends to and how its scores are modified. They follow
-// the definitions of attention.Config and Args and use nothing but the case.
+// the definitions of problem.Config and Args and use nothing but the case.
 
 // position is a row's position among the keys of its sequence.
 func (c *Case) position(b, row int) int {
 	align := c.Causal
-	if align == attention.CausalNone {
+	if align == problem.CausalNone {
 		align = c.Align
 	}
-	if align == attention.BottomRight {
+	if align == problem.BottomRight {
 		return row + c.seq(b).Keys - c.seq(b).Rows
 	}
 	return row
@@ -33,7 +33,7 @@ func (c *Case) seq(b int) Seq {
 // span is the range of keys [from, to) that length, causal mask and window allow.
 func (c *Case) span(b, row int) (from, to int) {
 	at, to := c.position(b, row), c.seq(b).Keys
-	if c.Causal != attention.CausalNone {
+	if c.Causal != problem.CausalNone {
 		to = min(to, at+1)
 	}
 	if c.Window.Given() && c.Window.Left() >= 0 {

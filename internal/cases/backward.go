@@ -7,9 +7,10 @@ import (
 	"math"
 	"sync"
 
-	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
+	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -42,10 +43,10 @@ var fusedPieces = map[int]int{pieceDO: TensorO, pieceDQ: TensorQ, pieceDK: Tenso
 // gradient is a tensor of a Backward in its own memory, which is NaN elsewhere.
 type gradient struct {
 	name                     string
-	dtype                    attention.DType
+	dtype                    problem.DType
 	batches, heads, seq, dim int
 	offset                   int64
-	strides                  attention.Strides // resolved
+	strides                  problem.Strides // resolved
 	image                    int
 	ofRows, ofKeys           bool // of rows or keys of sequences; neither: of the whole tensor
 }
@@ -61,18 +62,18 @@ func (g *gradient) row(image []byte, batch, h, row int) []byte {
 	return image[g.element(batch, h, row)*size:][:int64(g.dim)*size]
 }
 
-func (g *gradient) tensor() attention.Tensor {
-	return attention.Tensor{Offset: g.offset, Strides: g.strides}
+func (g *gradient) tensor() problem.Tensor {
+	return problem.Tensor{Offset: g.offset, Strides: g.strides}
 }
 
 // HasGradients reports whether a call like c has gradients: K and V are not paged, of the
 // storage type, and of head dims that backward kernels compute.
 func (c Case) HasGradients() bool {
-	return c.PageSize == 0 && c.KV == attention.KVSame && c.D <= attention.MaxHeadDim && c.Dv <= attention.MaxHeadDim
+	return c.PageSize == 0 && c.KV == problem.KVSame && c.D <= problem.MaxHeadDim && c.Dv <= problem.MaxHeadDim
 }
 
 // NewBackward makes the memory of the backward call of a case in a storage type.
-func NewBackward(c Case, dtype attention.DType) (*Backward, error) {
+func NewBackward(c Case, dtype problem.DType) (*Backward, error) {
 	c.LSE = true
 	p, err := NewProblem(c, dtype)
 	if err != nil {
@@ -81,9 +82,9 @@ func NewBackward(c Case, dtype attention.DType) (*Backward, error) {
 	b := &Backward{Problem: p, Image: append([][]byte(nil), p.Image...)}
 	batches, rows := p.queryExtent()
 	kvBatches, keys := p.kvExtent()
-	slot := func(i int) attention.Strides {
+	slot := func(i int) problem.Strides {
 		if c.Layout == Broadcast || c.Layout == Window || c.VInK && i == TensorV {
-			return attention.Strides{} // rows of an output do not overlap
+			return problem.Strides{} // rows of an output do not overlap
 		}
 		return p.layout.Slots[i].Strides
 	}
@@ -118,7 +119,7 @@ func NewBackward(c Case, dtype attention.DType) (*Backward, error) {
 	}
 	hq, hkv := c.Hq, c.KVHeads()
 	add(pieceDO, gradient{name: "dO", dtype: dtype, batches: batches, heads: hq, seq: rows, dim: c.Dv, strides: slot(TensorO), ofRows: true})
-	add(pieceDLSE, gradient{name: "dLSE", dtype: attention.F32, batches: batches, heads: hq, seq: rows, dim: 1, ofRows: true})
+	add(pieceDLSE, gradient{name: "dLSE", dtype: problem.F32, batches: batches, heads: hq, seq: rows, dim: 1, ofRows: true})
 	add(pieceDQ, gradient{name: "dQ", dtype: dtype, batches: batches, heads: hq, seq: rows, dim: c.D, strides: slot(TensorQ), ofRows: true})
 	add(pieceDK, gradient{name: "dK", dtype: dtype, batches: kvBatches, heads: hkv, seq: keys, dim: c.D, strides: slot(TensorK), ofKeys: true})
 	add(pieceDV, gradient{name: "dV", dtype: dtype, batches: kvBatches, heads: hkv, seq: keys, dim: c.Dv, strides: slot(TensorV), ofKeys: true})
@@ -129,16 +130,16 @@ func NewBackward(c Case, dtype attention.DType) (*Backward, error) {
 			}
 			return 1
 		}
-		add(pieceDBias, gradient{name: "dBias", dtype: attention.F32, batches: size(c.Bias.Batches, p.args.B),
+		add(pieceDBias, gradient{name: "dBias", dtype: problem.F32, batches: size(c.Bias.Batches, p.args.B),
 			heads: size(c.Bias.Heads, hq), seq: size(c.Bias.Rows, p.args.Sq), dim: p.args.Sk})
 	}
 	if c.Sinks {
-		add(pieceDSinks, gradient{name: "dSinks", dtype: attention.F32, batches: 1, heads: 1, seq: 1, dim: hq})
+		add(pieceDSinks, gradient{name: "dSinks", dtype: problem.F32, batches: 1, heads: 1, seq: 1, dim: hq})
 	}
 	for _, which := range []int{pieceDO, pieceDLSE} {
 		g := b.pieces[which]
 		values := make([]float32, batches*hq*rows*g.dim)
-		attention.F32.Decode(values, inputs.New(int64(len(values)), attention.F32, inputs.Normal, p.SeedValue()^uint64(0x9e37*which+0x5bd1)))
+		problem.F32.Decode(values, inputs.New(int64(len(values)), problem.F32, inputs.Normal, p.SeedValue()^uint64(0x9e37*which+0x5bd1)))
 		b.eachRow(g, func(_, h, row, batch, at int) {
 			n := ((batch*hq+h)*rows + at) * g.dim
 			g.dtype.Encode(g.row(b.Image[g.image], batch, h, at), values[n:n+g.dim])
@@ -147,7 +148,7 @@ func NewBackward(c Case, dtype attention.DType) (*Backward, error) {
 	return b, nil
 }
 
-// eachRow visits the rows or keys of sequences in the order of attention.Gradients: row
+// eachRow visits the rows or keys of sequences in the order of problem.Gradients: row
 // `row` of sequence seq is row `at` of a batch of the tensor.
 func (b *Backward) eachRow(g *gradient, visit func(seq, h, row, batch, at int)) {
 	if !g.ofRows && !g.ofKeys {
@@ -208,19 +209,19 @@ func (b *Backward) outputs() (list []*gradient) {
 }
 
 // BackwardHostArgs are the arguments of the call in host memory.
-func (b *Backward) BackwardHostArgs(images [][]byte) attention.BackwardArgs {
-	return b.bindBackward(b.HostArgs(images), func(t *attention.Tensor, g *gradient) { t.Host = images[g.image] })
+func (b *Backward) BackwardHostArgs(images [][]byte) problem.BackwardArgs {
+	return b.bindBackward(b.HostArgs(images), func(t *problem.Tensor, g *gradient) { t.Host = images[g.image] })
 }
 
 // BackwardDeviceArgs are the arguments of the call on a device, with one buffer for each
 // piece of memory.
-func (b *Backward) BackwardDeviceArgs(buffers []*vk.Buffer) attention.BackwardArgs {
-	return b.bindBackward(b.DeviceArgs(buffers), func(t *attention.Tensor, g *gradient) { t.Buffer = buffers[g.image] })
+func (b *Backward) BackwardDeviceArgs(buffers []*vk.Buffer) problem.BackwardArgs {
+	return b.bindBackward(b.DeviceArgs(buffers), func(t *problem.Tensor, g *gradient) { t.Buffer = buffers[g.image] })
 }
 
-func (b *Backward) bindBackward(forward attention.Args, memory func(*attention.Tensor, *gradient)) attention.BackwardArgs {
-	a := attention.BackwardArgs{Args: forward}
-	for which, t := range map[int]*attention.Tensor{pieceDO: &a.DO, pieceDQ: &a.DQ, pieceDK: &a.DK, pieceDV: &a.DV, pieceDBias: &a.DBias} {
+func (b *Backward) bindBackward(forward problem.Args, memory func(*problem.Tensor, *gradient)) problem.BackwardArgs {
+	a := problem.BackwardArgs{Args: forward}
+	for which, t := range map[int]*problem.Tensor{pieceDO: &a.DO, pieceDQ: &a.DQ, pieceDK: &a.DK, pieceDV: &a.DV, pieceDBias: &a.DBias} {
 		if g := b.pieces[which]; g != nil {
 			*t = g.tensor()
 			memory(t, g)
@@ -231,7 +232,7 @@ func (b *Backward) bindBackward(forward attention.Args, memory func(*attention.T
 	if g := b.pieces[pieceDSinks]; g != nil {
 		t := g.tensor()
 		memory(&t, g)
-		a.DSinks = attention.Vector{Buffer: t.Buffer, Host: t.Host, Offset: t.Offset}
+		a.DSinks = problem.Vector{Buffer: t.Buffer, Host: t.Host, Offset: t.Offset}
 	}
 	return a
 }
@@ -319,7 +320,7 @@ func (b *Backward) BackwardSame(x, y [][]byte) (err error) {
 // the finite ones roughly: the rules of BackwardJudge do not bound the errors of inputs with
 // Inf and NaN.
 func (b *Backward) judgeKinds(after [][]byte) error {
-	ref, err := attention.ReferenceBackward(b.Config(Target{DType: b.DType}), b.inputsOnly())
+	ref, err := oracle.ReferenceBackward(b.Config(Target{DType: b.DType}), b.inputsOnly())
 	if err != nil {
 		return fmt.Errorf("reference: %w", err)
 	}
@@ -354,10 +355,10 @@ func (b *Backward) judgeKinds(after [][]byte) error {
 }
 
 // inputsOnly is the call in host memory without what it computes.
-func (b *Backward) inputsOnly() attention.BackwardArgs {
+func (b *Backward) inputsOnly() problem.BackwardArgs {
 	a := b.BackwardHostArgs(b.Image)
-	a.O, a.LSE, a.DQ, a.DK, a.DV, a.DBias = attention.Tensor{}, attention.Tensor{}, attention.Tensor{}, attention.Tensor{}, attention.Tensor{}, attention.Tensor{}
-	a.DSinks = attention.Vector{}
+	a.O, a.LSE, a.DQ, a.DK, a.DV, a.DBias = problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Tensor{}
+	a.DSinks = problem.Vector{}
 	return a
 }
 

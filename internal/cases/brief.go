@@ -3,7 +3,7 @@ package cases
 import (
 	"slices"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // A driver on the CPU takes milliseconds to compute a case and seconds to compile a
@@ -24,7 +24,7 @@ type pipelineRow struct {
 	pipelineKey
 	dims   [2]int
 	lse    bool
-	Access attention.Access
+	Access problem.Access
 	used   int
 }
 
@@ -96,7 +96,7 @@ func Brief(rotation int) []Case {
 	for _, f := range briefFactors {
 		factors = append(factors, tableFactors[f])
 	}
-	problem := func(row []int, p *pipelineRow) Case {
+	caseIn := func(row []int, p *pipelineRow) Case {
 		wide := make([]int, len(tableFactors))
 		for i, f := range briefFactors {
 			wide[f] = row[i]
@@ -116,23 +116,23 @@ func Brief(rotation int) []Case {
 		}
 		return p, true
 	}
-	cost := func(row []int) int64 { return problem(row, nil).Cost() }
+	cost := func(row []int) int64 { return caseIn(row, nil).Cost() }
 	keyOf := func(row []int) pipelineKey {
-		c := problem(row, nil)
-		return pipelineKey{c.Causal != attention.CausalNone, layoutAlign[c.Layout], rowClass(c.Shape.Sq)}
+		c := caseIn(row, nil)
+		return pipelineKey{c.Causal != problem.CausalNone, layoutAlign[c.Layout], rowClass(c.Shape.Sq)}
 	}
 	var all []Case
 	rows := cover(factors, merge, cost, briefLimit/24)
 	for _, row := range rows {
-		p := choose(pipelines, keyOf(row), func(p *pipelineRow) int64 { return problem(row, p).Cost() })
+		p := choose(pipelines, keyOf(row), func(p *pipelineRow) int64 { return caseIn(row, p).Cost() })
 		p.used++
-		all = append(all, problem(row, p))
+		all = append(all, caseIn(row, p))
 	}
 	// Large head dimensions are seldom chosen, so they also get rows of other pipelines.
 	for i := range pipelines {
 		p := &pipelines[i]
 		for _, row := range rows {
-			c := problem(row, p)
+			c := caseIn(row, p)
 			if p.used < briefLeast && keyOf(row) == p.pipelineKey && c.Cost() <= briefLimit && !slices.ContainsFunc(all, func(x Case) bool { return x.String() == c.String() }) {
 				p.used++
 				all = append(all, c)

@@ -5,28 +5,29 @@ import (
 	"hash/fnv"
 	"strings"
 
-	"vkattn/attention"
+	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
 // Target is a tier for one storage type.
 type Target struct {
-	Tier  attention.Tier
-	DType attention.DType
+	Tier  problem.Tier
+	DType problem.DType
 }
 
 // On is the Target of a tier and a storage type.
-func On(tier attention.Tier, dtype attention.DType) Target { return Target{tier, dtype} }
+func On(tier problem.Tier, dtype problem.DType) Target { return Target{tier, dtype} }
 
 // OnMatrices is the Target of the best tier of cooperative matrices that a device has for a
 // storage type, which TierAuto does not take on a driver of the CPU; TierAuto without one.
-func OnMatrices(dev *vk.Device, dtype attention.DType) Target {
-	for _, s := range attention.TierReport(dev) { // coopmat2 comes first
-		if s.DType == dtype && s.Available && (s.Tier == attention.TierCoopMat2 || s.Tier == attention.TierCoopMat) {
+func OnMatrices(dev *vk.Device, dtype problem.DType) Target {
+	for _, s := range plan.TierReport(dev) { // coopmat2 comes first
+		if s.DType == dtype && s.Available && (s.Tier == problem.TierCoopMat2 || s.Tier == problem.TierCoopMat) {
 			return On(s.Tier, dtype)
 		}
 	}
-	return On(attention.TierAuto, dtype)
+	return On(problem.TierAuto, dtype)
 }
 
 // String is "coopmat/f16", for example.
@@ -35,17 +36,17 @@ func (t Target) String() string { return fmt.Sprintf("%v/%v", t.Tier, t.DType) }
 // Case is a problem without tier and storage type. A case without options has a Shape
 // and no Seqs: all of its sequences have Sq rows and Sk keys.
 type Case struct {
-	Name            string // of the table's row; "" in the table of shapes
-	D, Dv           int    // elements per row of Q and K, and of V and O
-	attention.Shape        // bounds of the sequences; with Seqs, B is not used, and Sq and Sk of 0 follow from the lengths
-	Causal          attention.Causal
-	Scale           attention.Scale
-	Layout          LayoutKind // cases with Seqs: Tight, Packed, BSHD, Padded or Odd
-	Data            DataKind
-	LSE             bool
-	Access          attention.Access // devices only
-	Seed            uint64           // 0: from the name
-	SampleMax       int              // about how many rows are judged; 0: all
+	Name          string // of the table's row; "" in the table of shapes
+	D, Dv         int    // elements per row of Q and K, and of V and O
+	problem.Shape        // bounds of the sequences; with Seqs, B is not used, and Sq and Sk of 0 follow from the lengths
+	Causal        problem.Causal
+	Scale         problem.Scale
+	Layout        LayoutKind // cases with Seqs: Tight, Packed, BSHD, Padded or Odd
+	Data          DataKind
+	LSE           bool
+	Access        problem.Access // devices only
+	Seed          uint64         // 0: from the name
+	SampleMax     int            // about how many rows are judged; 0: all
 
 	// Sequences with lengths of their own; nil: Shape.B sequences of Sq rows and Sk keys.
 	// Packed ones lie one after another, by cumulative lengths. The others lie each at the
@@ -55,8 +56,8 @@ type Case struct {
 	PackedQ, PackedK bool
 	LooseQ, LooseK   bool
 
-	Align   attention.Causal
-	Window  attention.Window
+	Align   problem.Causal
+	Window  problem.Window
 	Softcap float32
 	Dropout float32 // not with KV; seed and offset follow from SeedValue
 
@@ -73,7 +74,7 @@ type Case struct {
 	ALiBi       bool
 	Sinks       bool
 
-	KV         attention.KVType
+	KV         problem.KVType
 	KVBlock    int
 	VInK       bool // V is the first Dv elements of K's rows, in the same memory
 	FixedSplit int
@@ -113,7 +114,7 @@ func (s Spread) String() string {
 	return name
 }
 
-// sizes are the sizes in attention.Bias and Mask: 1 for one entry, 0 for all.
+// sizes are the sizes in problem.Bias and Mask: 1 for one entry, 0 for all.
 func (s Spread) sizes() (batches, heads, rows int) {
 	one := func(each bool) int {
 		if each {
@@ -127,7 +128,7 @@ func (s Spread) sizes() (batches, heads, rows int) {
 // BiasKind is a bias and its type.
 type BiasKind struct {
 	Spread
-	DType attention.DType
+	DType problem.DType
 }
 
 // String names everything but the seed, in the form -run takes.
@@ -150,7 +151,7 @@ func (c Case) String() string {
 	if c.LSE {
 		s += ".lse"
 	}
-	if c.Access != attention.AccessAuto {
+	if c.Access != problem.AccessAuto {
 		s += "." + c.Access.String()
 	}
 	return s
@@ -169,7 +170,7 @@ func (c Case) optionsString() string {
 		fmt.Fprintf(&b, "k%d", c.Hkv)
 	}
 	add("%v", c.Causal)
-	if c.Align != attention.CausalNone {
+	if c.Align != problem.CausalNone {
 		add("align-%v", c.Align)
 	}
 	if c.Sq > 0 || c.Sk > 0 {
@@ -199,10 +200,10 @@ func (c Case) optionsString() string {
 		{c.Dropout != 0, fmt.Sprintf("dropout%v", c.Dropout)},
 		{c.Bias.On, fmt.Sprintf("bias-%v-%v", c.Bias.DType, c.Bias.Spread)},
 		{c.Mask.On, fmt.Sprintf("mask-%v", c.Mask)}, {c.Ones, "ones"}, {c.ALiBi, "alibi"}, {c.Sinks, "sinks"},
-		{c.KV != attention.KVSame, c.KV.String()}, {c.KVBlock > 1, fmt.Sprintf("scale%d", c.KVBlock)}, {c.VInK, "vink"},
+		{c.KV != problem.KVSame, c.KV.String()}, {c.KVBlock > 1, fmt.Sprintf("scale%d", c.KVBlock)}, {c.VInK, "vink"},
 		{c.FixedSplit > 0, fmt.Sprintf("split%d", c.FixedSplit)}, {!c.Scale.IsDefault(), "scale" + c.Scale.String()},
 		{c.Layout != Tight, c.Layout.String()}, {c.Data != Normal, c.Data.String()}, {c.LSE, "lse"},
-		{c.Access != attention.AccessAuto, c.Access.String()},
+		{c.Access != problem.AccessAuto, c.Access.String()},
 	} {
 		if f.on {
 			add("%s", f.name)
@@ -222,13 +223,13 @@ func (c Case) SeedValue() uint64 {
 }
 
 // Config is the Config of the case on a tier.
-func (c Case) Config(tt Target) attention.Config {
-	cfg := attention.Config{
+func (c Case) Config(tt Target) problem.Config {
+	cfg := problem.Config{
 		DType: tt.DType, HeadDim: c.D, HeadDimV: c.Dv, Causal: c.Causal, Scale: c.Scale, Tier: tt.Tier,
 		Align: c.Align, Window: c.Window, Softcap: c.Softcap, Dropout: c.Dropout, KV: c.KV, KVBlock: c.KVBlock, FixedSplit: c.FixedSplit,
-		Tuning: attention.TuningOff, // a tuned machine must test the same
+		Tuning: problem.TuningOff, // a tuned machine must test the same
 	}
-	if tt.Tier != attention.TierCPU {
+	if tt.Tier != problem.TierCPU {
 		cfg.Access = c.Access
 	}
 	return cfg
@@ -236,11 +237,11 @@ func (c Case) Config(tt Target) attention.Config {
 
 // Bounds is the Shape of a call. It bounds sequences with lengths of their own by a little
 // more than the longest.
-func (c Case) Bounds() attention.Shape {
+func (c Case) Bounds() problem.Shape {
 	if c.Seqs == nil {
 		return c.Shape
 	}
-	s := attention.Shape{B: len(c.Seqs), Hq: c.Hq, Hkv: c.Hkv, Sq: 1, Sk: 1}
+	s := problem.Shape{B: len(c.Seqs), Hq: c.Hq, Hkv: c.Hkv, Sq: 1, Sk: 1}
 	for _, q := range c.Seqs {
 		s.Sq, s.Sk = max(s.Sq, q.Rows), max(s.Sk, q.Keys)
 	}
@@ -290,7 +291,7 @@ func (c Case) Flops() int64 {
 }
 
 // Memory is about how many bytes the tensors of a case take.
-func (c Case) Memory(dtype attention.DType) int64 {
+func (c Case) Memory(dtype problem.DType) int64 {
 	var elements int64
 	for _, s := range c.sequences() {
 		elements += int64(s.Rows)*int64(c.Hq) + int64(s.Keys)*int64(c.Hkv)
@@ -324,7 +325,7 @@ func (c Case) HalfSeen() int {
 // each other: kernels look closer at how tensors are aligned and how many rows there are.
 func (c Case) Pipeline() string {
 	if c.Seqs == nil {
-		return fmt.Sprint(c.D, c.Dv, c.Causal != attention.CausalNone, c.LSE, c.Access, layoutAlign[c.Layout], rowClass(c.Sq))
+		return fmt.Sprint(c.D, c.Dv, c.Causal != problem.CausalNone, c.LSE, c.Access, layoutAlign[c.Layout], rowClass(c.Sq))
 	}
 	shape := c.Bounds()
 	usedQ, usedK := c.usedLengths()
@@ -339,7 +340,7 @@ func (c Case) Pipeline() string {
 	if c.Bias.On {
 		bias = int(c.Bias.DType)
 	}
-	return fmt.Sprint(c.D, c.Dv, c.Causal != attention.CausalNone, c.LSE, c.Access, layoutAlign[c.Layout], rowClass(shape.Sq*c.Group()),
+	return fmt.Sprint(c.D, c.Dv, c.Causal != problem.CausalNone, c.LSE, c.Access, layoutAlign[c.Layout], rowClass(shape.Sq*c.Group()),
 		c.PackedQ, c.PackedK, usedQ, usedK, c.PageSize, c.SparseRatio > 0, c.BlockQ, c.BlockK, window, c.Softcap != 0, bias, c.Mask.On,
 		c.ALiBi, c.Sinks, c.KV, c.KVBlock, c.Group() > 1, c.FixedSplit > 1, c.Dropout != 0)
 }

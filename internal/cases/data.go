@@ -3,10 +3,10 @@ package cases
 import (
 	"math"
 
-	"vkattn/attention"
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
 	"vkattn/internal/par"
+	"vkattn/internal/problem"
 )
 
 // DataKind is a distribution of the numbers of a problem.
@@ -28,7 +28,7 @@ func (k DataKind) String() string {
 
 // tensorData is the numbers of a packed [B, H, S, D] tensor.
 func tensorData(n int64, d inputs.Distribution, seed uint64) []float32 {
-	v, b := make([]float32, n), inputs.New(n, attention.F32, d, seed)
+	v, b := make([]float32, n), inputs.New(n, problem.F32, d, seed)
 	const chunk = 1 << 16
 	par.Each((n+chunk-1)/chunk, func() func(int64) {
 		return func(i int64) {

@@ -4,7 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // Extremes are numbers at the ends of their ranges. The zero value keeps the ordinary
@@ -48,9 +48,9 @@ func (c *Case) plantNonFinite(id int, q, k, v []float32) {
 	for i, x := range [][]float32{q, k, v} {
 		of := []float32{nan, inf, -inf}
 		switch {
-		case i > 0 && c.KV == attention.KVFP8, i < 2 && c.Extremes.FiniteScores:
+		case i > 0 && c.KV == problem.KVFP8, i < 2 && c.Extremes.FiniteScores:
 			of = of[:1]
-		case i > 0 && c.KV != attention.KVSame:
+		case i > 0 && c.KV != problem.KVSame:
 			continue
 		}
 		for n := r.IntN(4); n > 0 && len(x) > 0; n-- {
@@ -96,8 +96,8 @@ func (c *Case) extremeBias(id, h, row, t int) (x float32, ok bool) {
 }
 
 // storable is x rounded to a storage type, with finite numbers clamped to its range.
-func storable(x float32, dtype attention.DType) float32 {
-	most := map[attention.DType]float32{attention.F16: 65504, attention.BF16: 0x1.fep127, attention.F32: math.MaxFloat32}[dtype]
+func storable(x float32, dtype problem.DType) float32 {
+	most := map[problem.DType]float32{problem.F16: 65504, problem.BF16: 0x1.fep127, problem.F32: math.MaxFloat32}[dtype]
 	if !math.IsInf(float64(x), 0) {
 		x = max(-most, min(most, x))
 	}

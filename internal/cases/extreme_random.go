@@ -5,7 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // MaxExtremeFlops bounds the work of a case of RandomExtreme, so that its float64
@@ -18,7 +18,7 @@ const maxFloat = math.MaxFloat32
 // of their ranges. The seed decides what changes the pipeline, draw decides all else:
 // lengths, windows, scales, sinks, biases and data. Draws of one seed therefore share
 // their pipelines, nearly always.
-func RandomExtreme(seed uint64, draw int, kv attention.KVType, dtype attention.DType) Case {
+func RandomExtreme(seed uint64, draw int, kv problem.KVType, dtype problem.DType) Case {
 	r := randomExtreme{Rand: rand.New(rand.NewPCG(seed, 0x50a6+uint64(kv)))}
 	c := Case{Name: fmt.Sprintf("extreme-%d-%d", seed, draw), KV: kv}
 	r.dims(&c)
@@ -70,7 +70,7 @@ func (r randomExtreme) dims(c *Case) {
 		wide := pick(r, [2]int{192, 128}, [2]int{576, 512}, [2]int{320, 256}, [2]int{512, 512})
 		c.D, c.Dv = wide[0], wide[1]
 	}
-	c.VInK = c.D >= c.Dv && c.KV == attention.KVSame && r.chance(12)
+	c.VInK = c.D >= c.Dv && c.KV == problem.KVSame && r.chance(12)
 	c.Hkv = pick(r, 1, 1, 2, 3)
 	c.Hq = c.Hkv * pick(r, 1, 1, 2, 4, 5, 8)
 	c.LSE = !r.chance(4)
@@ -85,7 +85,7 @@ func (r randomExtreme) spread() Spread {
 
 func (r randomExtreme) modifiers(c *Case) {
 	c.Causal = Causals[r.IntN(len(Causals))]
-	if c.Causal == attention.CausalNone {
+	if c.Causal == problem.CausalNone {
 		c.Align = Causals[1+r.IntN(2)]
 	}
 	switch r.IntN(7) { // a call takes one of these
@@ -99,13 +99,13 @@ func (r randomExtreme) modifiers(c *Case) {
 	}
 	if r.chance(2) { // which sides there are; drawWindow says how long they are
 		sides := pick(r, [2]int{0, 0}, [2]int{-1, 0}, [2]int{0, -1})
-		c.Window = attention.WindowOf(sides[0], sides[1])
+		c.Window = problem.WindowOf(sides[0], sides[1])
 	}
 	if r.chance(3) {
 		c.Softcap = 1
 	}
 	if r.chance(2) {
-		c.Bias = BiasKind{Spread: r.spread(), DType: attention.DTypes()[r.IntN(3)]}
+		c.Bias = BiasKind{Spread: r.spread(), DType: problem.DTypes()[r.IntN(3)]}
 	}
 	c.ALiBi, c.Sinks = r.chance(3), r.chance(2)
 	if r.chance(3) {
@@ -182,42 +182,42 @@ func (r randomExtreme) drawWindow(c *Case) {
 		}
 		return pick(r, math.MaxInt32, math.MaxInt32-1, math.MaxInt32-r.IntN(400), 1<<30, 1<<30+r.IntN(400), 1<<30-1, 1<<24)
 	}
-	c.Window = attention.WindowOf(side(c.Window.Left()), side(c.Window.Right()))
+	c.Window = problem.WindowOf(side(c.Window.Left()), side(c.Window.Right()))
 }
 
 // drawScores draws what decides how large scores are.
-func (r randomExtreme) drawScores(c *Case, dtype attention.DType) {
+func (r randomExtreme) drawScores(c *Case, dtype problem.DType) {
 	if c.Softcap != 0 {
 		c.Softcap = pick[float32](r, 50, 30, 3, 1e-3, 1e4)
 	}
 	c.Data = pick(r, Normal, Normal, Uniform, Uniform, Equal)
 	switch r.IntN(8) {
 	case 0:
-		c.Scale = attention.ScaleOf(pick[float32](r, 0, -0.1, 0.05, 1e-8, -1e-8, 1))
+		c.Scale = problem.ScaleOf(pick[float32](r, 0, -0.1, 0.05, 1e-8, -1e-8, 1))
 	case 1:
-		c.Scale = attention.ScaleOf(pick[float32](r, 1e4, 1e8, -1e4, -1e8))
+		c.Scale = problem.ScaleOf(pick[float32](r, 1e4, 1e8, -1e4, -1e8))
 	case 2:
 		c.Data = pick(r, Large, Rising, Falling)
 	case 3:
 		gains := []float32{10, 1e3}
-		if dtype != attention.F16 {
+		if dtype != problem.F16 {
 			gains = append(gains, 1e5)
 		}
 		c.Extremes.Q = gains[r.IntN(len(gains))]
-		if c.KV == attention.KVSame {
+		if c.KV == problem.KVSame {
 			c.Extremes.K = gains[r.IntN(len(gains))]
 		}
 	}
-	if c.KV == attention.KVSame && !c.VInK && r.chance(4) {
+	if c.KV == problem.KVSame && !c.VInK && r.chance(4) {
 		c.Extremes.V = pick[float32](r, 1e3, 1e-3)
-		if dtype != attention.F16 && r.chance(2) {
+		if dtype != problem.F16 && r.chance(2) {
 			c.Extremes.V = pick[float32](r, 1e30, 1e-30)
 		}
 	}
 }
 
 // drawExtremes draws the numbers of vectors and biases.
-func (r randomExtreme) drawExtremes(c *Case, dtype attention.DType) {
+func (r randomExtreme) drawExtremes(c *Case, dtype problem.DType) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	e := &c.Extremes
 	if c.Sinks && !r.chance(4) {
@@ -252,7 +252,7 @@ func (r randomExtreme) drawExtremes(c *Case, dtype attention.DType) {
 	}
 	e.KScales = some([]float32{0, 0x1p-126, 0x1p-140, 0x1p60, -0x1p60, -0x1p-6, 0x1p-20, 1e4, float32(math.Copysign(0, -1))})
 	values := []float32{0, 0x1p-126, 0x1p-140, -0x1p-6, 0x1p-20, 4, -4}
-	if dtype != attention.F16 {
+	if dtype != problem.F16 {
 		values = append(values, 0x1p60, -0x1p60)
 	}
 	e.VScales = some(values)
@@ -263,8 +263,8 @@ func (r randomExtreme) drawNonFinite(c *Case) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	e := &c.Extremes
 	e.NonFinite = true
-	if c.Scale == attention.ScaleOf(0) {
-		c.Scale = attention.Scale{} // kernels take 2^-100, and Inf times that is Inf
+	if c.Scale == problem.ScaleOf(0) {
+		c.Scale = problem.Scale{} // kernels take 2^-100, and Inf times that is Inf
 	}
 	if e.Bias != nil && r.chance(2) {
 		e.Bias = append(e.Bias, nan, inf)

@@ -5,12 +5,12 @@ import (
 	"math"
 	"slices"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // Formula judges a result by the formula of attention alone, in float64, from the
 // numbers that the case was made of. It reads no tensor and shares no code with the
-// kernels, with the CPU tier or with attention.Reference.
+// kernels, with the CPU tier or with the oracle.
 //
 // It also computes the error that a correct result may have. Float32 holds a score s only
 // to about 2^-22 |s|, so a row whose scores are 1e9 may give its weight to any of the keys
@@ -52,13 +52,13 @@ type roundings struct {
 }
 
 func roundingsOf(p *Problem) roundings {
-	u := map[attention.DType]roundings{
-		attention.F16:  {stored: 0x1p-11, weight: 0x1p-10, least: 0x1p-24, element: 0x1p-11, most: 65504},
-		attention.BF16: {stored: 0x1p-8, weight: 0x1p-7, least: 0x1p-126, element: 0x1p-8, most: 0x1.fep127},
-		attention.F32:  {stored: 0x1p-24, weight: 0x1p-22, most: math.MaxFloat32},
+	u := map[problem.DType]roundings{
+		problem.F16:  {stored: 0x1p-11, weight: 0x1p-10, least: 0x1p-24, element: 0x1p-11, most: 65504},
+		problem.BF16: {stored: 0x1p-8, weight: 0x1p-7, least: 0x1p-126, element: 0x1p-8, most: 0x1.fep127},
+		problem.F32:  {stored: 0x1p-24, weight: 0x1p-22, most: math.MaxFloat32},
 	}[p.DType]
 	u.smallest = 0x1p-120
-	if p.DType == attention.F16 {
+	if p.DType == problem.F16 {
 		u.smallest = 0x1p-24
 	}
 	if !p.KV.Blocked() {
@@ -115,7 +115,7 @@ func (f *Formula) Judge(after [][]byte) Judgement {
 }
 
 // JudgeRows judges rows of O and LSE; lse is nil where the call has none.
-func (f *Formula) JudgeRows(sample []attention.Rows, o, lse []float32) (j Judgement) {
+func (f *Formula) JudgeRows(sample []problem.Rows, o, lse []float32) (j Judgement) {
 	i, dv := 0, f.p.Dv
 	for _, s := range sample {
 		for _, row := range s.Rows {

@@ -3,7 +3,7 @@ package cases
 import (
 	"reflect"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // noGradientOption are the fields of Config and Args that are no option of a call with
@@ -22,7 +22,7 @@ var noGradientOption = map[string]string{
 // GradientOptions are the options that a call with gradients may have: names of fields of
 // Config and Args. Each of them needs a row in every table of gradients.
 func GradientOptions() (names []string) {
-	for _, t := range []reflect.Type{reflect.TypeFor[attention.Config](), reflect.TypeFor[attention.Args]()} {
+	for _, t := range []reflect.Type{reflect.TypeFor[problem.Config](), reflect.TypeFor[problem.Args]()} {
 		for i := range t.NumField() {
 			if name := t.Field(i).Name; noGradientOption[name] == "" {
 				names = append(names, name)
@@ -33,7 +33,7 @@ func GradientOptions() (names []string) {
 }
 
 // GradientOptionsOf are the options that a call has.
-func GradientOptionsOf(cfg attention.Config, a attention.Args) (names []string) {
+func GradientOptionsOf(cfg problem.Config, a problem.Args) (names []string) {
 	for _, v := range []reflect.Value{reflect.ValueOf(cfg), reflect.ValueOf(a)} {
 		for i := range v.NumField() {
 			if name := v.Type().Field(i).Name; noGradientOption[name] == "" && !v.Field(i).IsZero() {

@@ -3,7 +3,7 @@ package cases
 import (
 	"fmt"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // LayoutKind is a way to put the tensors of a problem into memory.
@@ -50,7 +50,7 @@ var TensorNames = [Tensors]string{"Q", "K", "V", "O", "LSE"}
 type Slot struct {
 	Memory  int
 	Offset  int64 // elements
-	Strides attention.Strides
+	Strides problem.Strides
 }
 
 // MemoryLayout is where the tensors of a problem lie and how large each piece of memory
@@ -66,7 +66,7 @@ const Guard = 72
 
 // LayOut lays out the tensors of a case in a storage type. Distances that the layout's
 // name leaves open are unlike any of the sizes.
-func LayOut(c Case, dtype attention.DType) MemoryLayout {
+func LayOut(c Case, dtype problem.DType) MemoryLayout {
 	e := c.extents()
 	batches, heads := [4]int{e.queryBatches, e.kvBatches, e.kvBatches, e.queryBatches}, [4]int{c.Hq, c.KVHeads(), c.KVHeads(), c.Hq}
 	seqs, dims := [4]int{e.queryRows, e.kvRows, e.kvRows, e.queryRows}, [4]int{c.D, c.D, c.Dv, c.Dv}
@@ -81,9 +81,9 @@ func LayOut(c Case, dtype attention.DType) MemoryLayout {
 		switch c.Layout {
 		case Tight:
 		case Packed:
-			at.Strides = attention.BHSD(heads[i], seqs[i], dims[i])
+			at.Strides = problem.BHSD(heads[i], seqs[i], dims[i])
 		case BSHD:
-			at.Strides = attention.BSHD(heads[i], seqs[i], dims[i])
+			at.Strides = problem.BSHD(heads[i], seqs[i], dims[i])
 		case Padded:
 			at.Strides = SpacedStrides(h, n, RoundUp(d, unit)+unit, 2*unit, 3*unit)
 		case Odd:
@@ -103,7 +103,7 @@ func LayOut(c Case, dtype attention.DType) MemoryLayout {
 		case Woven:
 			// Q and O have the same heads and rows, and so have K and V.
 			at.Memory = [4]int{0, 1, 1, 0}[i]
-			at.Strides = attention.BHSD(heads[i], seqs[i], c.D+c.Dv)
+			at.Strides = problem.BHSD(heads[i], seqs[i], c.D+c.Dv)
 			if i == TensorV || i == TensorO {
 				at.Offset += int64(c.D)
 			}
@@ -116,9 +116,9 @@ func LayOut(c Case, dtype attention.DType) MemoryLayout {
 				row += int64(heads[j] * dims[j])
 			}
 			at.Memory = 0
-			at.Strides = attention.Strides{Batch: int64(max(seqs[TensorQ], seqs[TensorK])) * row, Head: d, Seq: row}
+			at.Strides = problem.Strides{Batch: int64(max(seqs[TensorQ], seqs[TensorK])) * row, Head: d, Seq: row}
 		case Broadcast, Window:
-			at.Strides = attention.BHSD(heads[i], seqs[i], dims[i])
+			at.Strides = problem.BHSD(heads[i], seqs[i], dims[i])
 			if c.Layout == Broadcast && i == TensorQ {
 				at.Strides.Batch = 0
 			}
@@ -130,7 +130,7 @@ func LayOut(c Case, dtype attention.DType) MemoryLayout {
 			}
 			if c.Layout == Window && (i == TensorK || i == TensorV) {
 				row := max(1, d/2)
-				at.Strides = attention.Strides{Seq: row, Head: n * row, Batch: h * n * row}
+				at.Strides = problem.Strides{Seq: row, Head: n * row, Batch: h * n * row}
 			}
 		default:
 			panic(fmt.Sprintf("layout %d", c.Layout))
@@ -147,7 +147,7 @@ func LayOut(c Case, dtype attention.DType) MemoryLayout {
 	}
 	p.size(c, dtype, batches, heads, seqs, dims)
 	for i, packed := range [4]bool{c.PackedQ, c.PackedK, c.PackedK, c.PackedQ} {
-		if s := &p.Slots[i].Strides; packed && batches[i] == 1 && *s != (attention.Strides{}) {
+		if s := &p.Slots[i].Strides; packed && batches[i] == 1 && *s != (problem.Strides{}) {
 			s.Batch = 1<<40 + 32 // the batch stride of packed tensors is ignored
 		}
 	}
@@ -155,14 +155,14 @@ func LayOut(c Case, dtype attention.DType) MemoryLayout {
 }
 
 // SpacedStrides are strides with gaps between heads and between batches.
-func SpacedStrides(heads, seq, row, moreHead, moreBatch int64) attention.Strides {
+func SpacedStrides(heads, seq, row, moreHead, moreBatch int64) problem.Strides {
 	head := seq*row + moreHead
-	return attention.Strides{Seq: row, Head: head, Batch: heads*head + moreBatch}
+	return problem.Strides{Seq: row, Head: head, Batch: heads*head + moreBatch}
 }
 
 // size drops the pieces of memory that hold nothing and sizes the others, with
 // a guard behind the last row.
-func (p *MemoryLayout) size(c Case, dtype attention.DType, batches, heads, seqs, dims [4]int) {
+func (p *MemoryLayout) size(c Case, dtype problem.DType, batches, heads, seqs, dims [4]int) {
 	number := map[int]int{}
 	for i := range p.Slots {
 		at := &p.Slots[i]
@@ -187,7 +187,7 @@ func (p *MemoryLayout) size(c Case, dtype attention.DType, batches, heads, seqs,
 }
 
 // rowBytes are the bytes of elements of a tensor other than LSE.
-func (c *Case) rowBytes(i int, dtype attention.DType, elements int) int {
+func (c *Case) rowBytes(i int, dtype problem.DType, elements int) int {
 	if i == TensorK || i == TensorV {
 		return c.KV.RowBytes(dtype, elements)
 	}

@@ -3,8 +3,8 @@ package cases
 import (
 	"math"
 
-	"vkattn/attention"
 	"vkattn/internal/dropout"
+	"vkattn/internal/problem"
 )
 
 // layOutLists puts lists of sparse tokens and bitmaps of blocks into memory.
@@ -38,7 +38,7 @@ func (p *Problem) layOutSparseTokens() {
 	}
 	end := len(tokens)
 	tokens = append(tokens, 0, 1)
-	p.args.SparseTokens = &attention.SparseTokens{
+	p.args.SparseTokens = &problem.SparseTokens{
 		Offsets: p.vector(pieceOffsets, words(offsets), nil),
 		Tokens:  p.vector(pieceTokens, words(tokens), func(i int) bool { return i >= first && i < end }),
 		Total:   len(tokens),
@@ -76,7 +76,7 @@ func (p *Problem) layOutBlocks() {
 	for i, word := range live {
 		fill(p.live[p.piece[pieceBlocks]][4*(v.Offset+int64(i)):][:4], word)
 	}
-	p.args.Blocks = &attention.Blocks{Map: v, BlockQ: p.BlockQ, BlockK: p.BlockK, Batches: batchesArg, Heads: headsArg}
+	p.args.Blocks = &problem.Blocks{Map: v, BlockQ: p.BlockQ, BlockK: p.BlockK, Batches: batchesArg, Heads: headsArg}
 }
 
 // layOutModifiers puts sinks, ALiBi slopes, mask and bias into memory.
@@ -101,20 +101,20 @@ func (p *Problem) layOutModifiers() {
 			from, to := p.span(b, row)
 			return key >= from && key < to
 		})
-		p.args.Mask = &attention.Mask{Tensor: t, Batches: batches, Heads: heads, Rows: rows}
+		p.args.Mask = &problem.Mask{Tensor: t, Batches: batches, Heads: heads, Rows: rows}
 	}
 	if p.Bias.On {
 		batches, heads, rows := p.Bias.sizes()
 		t := p.slots(pieceBias, p.Bias.Spread, p.Bias.DType.Size(), func(b, h, row, key int) []byte {
 			return encodeFloats([]float32{p.biasAt(b, h, row, key)}, p.Bias.DType)
 		}, func(b, h, row, key int) bool { return p.Weight(b, h, row, key) > 0 })
-		p.args.Bias = &attention.Bias{Tensor: t, DType: p.Bias.DType, Batches: batches, Heads: heads, Rows: rows}
+		p.args.Bias = &problem.Bias{Tensor: t, DType: p.Bias.DType, Batches: batches, Heads: heads, Rows: rows}
 	}
 }
 
 // slots makes a tensor [batches, heads, rows, Sk] with a number for each slot. Only slots
 // that the result depends on are live.
-func (p *Problem) slots(which int, s Spread, size int, value func(b, h, row, key int) []byte, live func(b, h, row, key int) bool) attention.Tensor {
+func (p *Problem) slots(which int, s Spread, size int, value func(b, h, row, key int) []byte, live func(b, h, row, key int) bool) problem.Tensor {
 	batches, heads, rows := 1, 1, 1
 	if s.Batches {
 		batches = p.args.B
@@ -125,18 +125,18 @@ func (p *Problem) slots(which int, s Spread, size int, value func(b, h, row, key
 	if s.Rows {
 		rows = p.args.Sq
 	}
-	t := attention.Tensor{Offset: p.guard()}
+	t := problem.Tensor{Offset: p.guard()}
 	switch p.Layout {
 	case Tight:
 	case BSHD:
-		t.Strides = attention.BSHD(heads, rows, p.args.Sk)
+		t.Strides = problem.BSHD(heads, rows, p.args.Sk)
 	case Odd:
 		t.Offset++
 		t.Strides = SpacedStrides(int64(heads), int64(rows), int64(p.args.Sk)|1, 2, 1)
 	case Padded:
 		t.Strides = SpacedStrides(int64(heads), int64(rows), RoundUp(int64(p.args.Sk), 16), 16, 0)
 	default:
-		t.Strides = attention.BHSD(heads, rows, p.args.Sk)
+		t.Strides = problem.BHSD(heads, rows, p.args.Sk)
 	}
 	at := t.Strides.Resolve(heads, rows, p.args.Sk)
 	end := t.Offset + int64(batches-1)*at.Batch + int64(heads-1)*at.Head + int64(rows-1)*at.Seq + int64(p.args.Sk) + p.guard()

@@ -3,7 +3,7 @@ package cases
 import (
 	"slices"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // AllOptions is the whole table: the tables of all options, each also at the other head
@@ -56,8 +56,8 @@ func otherDims(tables []Case) []Case {
 func servingCases() []Case {
 	lengths := seqsOf([2]int{1, 1}, [2]int{235, 235}, [2]int{13353, 13353})
 	base := Case{
-		Name: "serving", D: 128, Dv: 128, Shape: attention.Shape{Hq: 4, Hkv: 1}, LSE: true, Layout: BSHD, SampleMax: 400,
-		Causal: attention.BottomRight, PackedQ: true,
+		Name: "serving", D: 128, Dv: 128, Shape: problem.Shape{Hq: 4, Hkv: 1}, LSE: true, Layout: BSHD, SampleMax: 400,
+		Causal: problem.BottomRight, PackedQ: true,
 	}
 	// 600 decodes and 5 long prefills among them.
 	var crowd []Seq
@@ -78,19 +78,19 @@ func servingCases() []Case {
 		each(func(c *Case) { c.Seqs, c.PageSize = lengths, 16 }),
 		each(func(c *Case) { c.Seqs, c.PackedK, c.D, c.Dv = lengths, true, 64, 64 }),
 		each(func(c *Case) {
-			c.Seqs, c.PageSize, c.Window, c.D, c.Dv = lengths, 64, attention.WindowOf(1023, 0), 64, 64
+			c.Seqs, c.PageSize, c.Window, c.D, c.Dv = lengths, 64, problem.WindowOf(1023, 0), 64, 64
 		}),
 		each(func(c *Case) { c.Seqs, c.PageSize = crowd, 16 }),
 		each(func(c *Case) { c.Seqs, c.PageSize, c.Prefix, c.D, c.Dv = crowd, 64, 256, 64, 64 }),
 		each(func(c *Case) { c.Seqs, c.PackedK, c.D, c.Dv = crowd, true, 64, 64 }),
 		each(func(c *Case) { c.Seqs, c.PageSize, c.FixedSplit = crowd, 16, 3 }),
 		each(func(c *Case) { c.Seqs, c.PageSize, c.PackedQ = decodes, 1, false }),
-		each(func(c *Case) { c.Seqs, c.PageSize, c.PackedQ, c.KV = decodes, 16, false, attention.KVFP8 }),
+		each(func(c *Case) { c.Seqs, c.PageSize, c.PackedQ, c.KV = decodes, 16, false, problem.KVFP8 }),
 		each(func(c *Case) {
-			c.Seqs, c.PackedQ, c.SparseRatio, c.Hq, c.Hkv, c.D, c.Dv, c.Causal = equal(1, 1, 32000), false, 0.02, 32, 8, 256, 256, attention.CausalNone
+			c.Seqs, c.PackedQ, c.SparseRatio, c.Hq, c.Hkv, c.D, c.Dv, c.Causal = equal(1, 1, 32000), false, 0.02, 32, 8, 256, 256, problem.CausalNone
 		}),
 		each(func(c *Case) {
-			c.Seqs, c.PackedQ, c.SparseRatio, c.PageSize, c.Causal = equal(4, 1, 32000), false, 0.05, 5, attention.CausalNone
+			c.Seqs, c.PackedQ, c.SparseRatio, c.PageSize, c.Causal = equal(4, 1, 32000), false, 0.05, 5, problem.CausalNone
 		}),
 		each(func(c *Case) {
 			c.Seqs, c.PackedQ, c.PageSize, c.D, c.Dv, c.Hq, c.VInK, c.SampleMax = equal(4, 1, 5000), false, 64, 576, 512, 128, true, 100
@@ -117,22 +117,22 @@ func crowdCases() []Case {
 		seqs = append(seqs, Seq{i, s.Rows, s.Keys})
 	}
 	base := prefill("crowd").with(func(c *Case) {
-		c.Seqs, c.PackedQ, c.PackedK, c.Causal = seqs, true, true, attention.BottomRight
+		c.Seqs, c.PackedQ, c.PackedK, c.Causal = seqs, true, true, problem.BottomRight
 	})
 	paged := func(c *Case, size int) { c.PackedK, c.PageSize = false, size }
 	return []Case{
 		base,
 		base.with(func(c *Case) { paged(c, 16); c.LSE = false }),
-		base.with(func(c *Case) { paged(c, 1); c.Causal, c.Window = attention.TopLeft, attention.WindowOf(40, 0) }),
-		base.with(func(c *Case) { c.LooseQ, c.LooseK, c.Causal = true, true, attention.CausalNone }),
+		base.with(func(c *Case) { paged(c, 1); c.Causal, c.Window = problem.TopLeft, problem.WindowOf(40, 0) }),
+		base.with(func(c *Case) { c.LooseQ, c.LooseK, c.Causal = true, true, problem.CausalNone }),
 		base.with(func(c *Case) { c.Hq, c.Hkv, c.D, c.Dv = 8, 1, 128, 128 }),
 		base.with(func(c *Case) { c.Hq, c.Hkv, c.Sinks, c.Softcap = 2, 2, true, 5 }),
 		base.with(func(c *Case) { c.ALiBi, c.D, c.Dv, c.Prefix = true, 96, 96, 64; paged(c, 64) }),
 		base.with(func(c *Case) {
-			c.Mask, c.Bias = Spread{true, true, true, true}, BiasKind{Spread{true, true, true, true}, attention.F16}
+			c.Mask, c.Bias = Spread{true, true, true, true}, BiasKind{Spread{true, true, true, true}, problem.F16}
 		}),
-		base.with(func(c *Case) { c.KV, c.KVBlock = attention.KVInt8, 16; paged(c, 16) }),
-		base.with(func(c *Case) { c.KV = attention.KVQ4_0 }),
+		base.with(func(c *Case) { c.KV, c.KVBlock = problem.KVInt8, 16; paged(c, 16) }),
+		base.with(func(c *Case) { c.KV = problem.KVQ4_0 }),
 		base.with(func(c *Case) { c.D, c.Dv = 256, 256; paged(c, 5) }),
 		base.with(func(c *Case) {
 			c.BlockQ, c.BlockK, c.Blocks = 16, 64, Spread{On: true, Batches: true, Heads: true}

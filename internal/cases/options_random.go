@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // RandomOptions is the n-th random composition of options, the same on every run. Its name
@@ -19,12 +19,12 @@ func RandomOptions(n int) Case {
 		c.Dv = []int{32, 64, 80, 8, 1, 128}[r.IntN(6)]
 	}
 	if chance(5) {
-		c.Scale = []attention.Scale{attention.ScaleOf(0), attention.ScaleOf(-0.1), attention.ScaleOf(0.05)}[r.IntN(3)]
+		c.Scale = []problem.Scale{problem.ScaleOf(0), problem.ScaleOf(-0.1), problem.ScaleOf(0.05)}[r.IntN(3)]
 	}
 	heads := [][2]int{{4, 2}, {8, 1}, {3, 3}, {10, 2}}[r.IntN(4)]
 	c.Hq, c.Hkv = heads[0], heads[1]
 	c.Causal = Causals[r.IntN(len(Causals))]
-	if c.Causal == attention.CausalNone {
+	if c.Causal == problem.CausalNone {
 		c.Align = Causals[1+r.IntN(2)]
 	}
 	c.Layout = []LayoutKind{Tight, Packed, BSHD, Padded, Odd}[r.IntN(5)]
@@ -64,17 +64,17 @@ func RandomOptions(n int) Case {
 		c.Mask = any()
 	}
 	if chance(3) {
-		c.Window = attention.WindowOf(r.IntN(90)-1, r.IntN(90)-1)
+		c.Window = problem.WindowOf(r.IntN(90)-1, r.IntN(90)-1)
 	}
 	if chance(3) {
 		c.Softcap = []float32{50, 3}[r.IntN(2)]
 	}
 	if chance(3) {
-		c.Bias = BiasKind{any(), attention.DTypes()[r.IntN(3)]}
+		c.Bias = BiasKind{any(), problem.DTypes()[r.IntN(3)]}
 	}
 	c.ALiBi, c.Sinks = chance(3), chance(3)
 	if chance(3) {
-		c.KV = attention.KVTypes()[1+r.IntN(len(attention.KVTypes())-1)]
+		c.KV = problem.KVTypes()[1+r.IntN(len(problem.KVTypes())-1)]
 		if c.KV.Scaled() && chance(2) {
 			c.KVBlock = []int{2, 16, 100}[r.IntN(3)]
 		}

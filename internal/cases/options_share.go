@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // On a device a table costs the time to compile its pipelines, and the kernels of a tier's
@@ -61,14 +61,14 @@ func (c Case) Facets() []string {
 	also(c.Bias.On, "bias of %v", c.Bias.Spread)
 	option(c.Mask.On, "mask")
 	also(c.Mask.On, "mask of %v", c.Mask)
-	option(c.KV != attention.KVSame, "%v", c.KV)
+	option(c.KV != problem.KVSame, "%v", c.KV)
 	also(c.KVBlock > 1, "%v, scales of blocks", c.KV)
 	option(c.FixedSplit > 1, "fixed split")
 	also(shape.Sq <= 16, "decode, group of %d", min(c.Group(), 8))
 	also(shape.Sq <= 16 && shape.Sq > 1, "decode of several rows")
 	also(c.VInK, "V in K")
 	also(c.Layout == Odd, "odd offsets")
-	also(c.Access == attention.AccessDescriptors, "descriptors")
+	also(c.Access == problem.AccessDescriptors, "descriptors")
 	also(strings.HasPrefix(c.Name, "random"), "random composition")
 	also(true, "head dimensions %d and %d", c.D, c.Dv)
 	return all

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // BriefOptions is a table for each option, with few pipelines, and some compositions, for
@@ -70,11 +70,11 @@ var (
 
 // prefill and decode are the cases that the tables vary.
 func prefill(name string) Case {
-	return Case{Name: name, D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: Packed, Seqs: equal(2, 70, 133)}
+	return Case{Name: name, D: 64, Dv: 64, Shape: problem.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: Packed, Seqs: equal(2, 70, 133)}
 }
 
 func decode(name string) Case {
-	return Case{Name: name, D: 64, Dv: 64, Shape: attention.Shape{Hq: 8, Hkv: 2}, LSE: true, Layout: Packed, Seqs: equal(3, 1, 301)}
+	return Case{Name: name, D: 64, Dv: 64, Shape: problem.Shape{Hq: 8, Hkv: 2}, LSE: true, Layout: Packed, Seqs: equal(3, 1, 301)}
 }
 
 // with returns a changed copy of a case.
@@ -106,17 +106,17 @@ func varlenCases(wide bool) []Case {
 	return append(all,
 		// All rows there are, of keys in use; and the reverse.
 		prefill("varlen").with(func(c *Case) {
-			c.Seqs, c.Causal = seqsOf([2]int{70, 133}, [2]int{70, 0}, [2]int{70, 31}), attention.BottomRight
+			c.Seqs, c.Causal = seqsOf([2]int{70, 133}, [2]int{70, 0}, [2]int{70, 31}), problem.BottomRight
 		}),
 		prefill("varlen").with(func(c *Case) {
-			c.Seqs, c.Causal = seqsOf([2]int{70, 133}, [2]int{0, 133}, [2]int{31, 133}), attention.TopLeft
+			c.Seqs, c.Causal = seqsOf([2]int{70, 133}, [2]int{0, 133}, [2]int{31, 133}), problem.TopLeft
 		}),
 		// Nothing at all but one row.
 		prefill("varlen").with(func(c *Case) {
 			c.Seqs, c.PackedQ, c.PackedK = seqsOf([2]int{0, 0}, [2]int{1, 1}, [2]int{0, 0}), true, true
 		}),
 		decode("varlen").with(func(c *Case) {
-			c.Seqs, c.PackedQ, c.Causal = decodeSeqs, true, attention.BottomRight
+			c.Seqs, c.PackedQ, c.Causal = decodeSeqs, true, problem.BottomRight
 		}),
 	)
 }
@@ -130,14 +130,14 @@ func pagedCases(wide bool) []Case {
 		all = append(all,
 			prefill("paged").with(func(c *Case) {
 				c.Seqs, c.PackedQ, c.PageSize, c.Prefix = mixedSeqs, true, size, 40
-				c.Causal, c.Layout = attention.BottomRight, layout
+				c.Causal, c.Layout = problem.BottomRight, layout
 			}),
 			prefill("paged").with(func(c *Case) { // of one length: no lengths are given
 				c.PageSize, c.Layout = size, layout
 			}),
 			decode("paged").with(func(c *Case) {
 				c.Seqs, c.PackedQ, c.PageSize, c.Prefix = decodeSeqs, true, size, 64
-				c.Causal, c.Layout = attention.BottomRight, layout
+				c.Causal, c.Layout = problem.BottomRight, layout
 			}),
 		)
 	}
@@ -146,23 +146,23 @@ func pagedCases(wide bool) []Case {
 		// Pages of a prefix that all sequences share, and little else.
 		decode("paged").with(func(c *Case) {
 			c.Seqs, c.PageSize, c.Prefix = equal(5, 1, 290), 16, 272
-			c.Causal = attention.BottomRight
+			c.Causal = problem.BottomRight
 		}),
 		// No power of two.
 		decode("paged").with(func(c *Case) { c.Seqs, c.PageSize = equal(2, 2, 301), 48 }),
-		prefill("paged").with(func(c *Case) { c.PageSize, c.Causal = 48, attention.TopLeft }),
+		prefill("paged").with(func(c *Case) { c.PageSize, c.Causal = 48, problem.TopLeft }),
 		// Rows of K and of V of different lengths; what invocations carry is no whole number of tiles.
 		prefill("paged").with(func(c *Case) {
-			c.D, c.Dv, c.Seqs, c.PackedQ, c.PageSize, c.Causal = 96, 64, mixedSeqs, true, 16, attention.BottomRight
+			c.D, c.Dv, c.Seqs, c.PackedQ, c.PageSize, c.Causal = 96, 64, mixedSeqs, true, 16, problem.BottomRight
 		}),
 		prefill("paged").with(func(c *Case) { c.D, c.Dv, c.PageSize = 80, 48, 64 }),
 		// Quantized, and with tiles that a bitmap leaves out.
 		prefill("paged").with(func(c *Case) {
-			c.KV, c.KVBlock, c.Seqs, c.PackedQ, c.PageSize = attention.KVInt8, 16, mixedSeqs, true, 16
+			c.KV, c.KVBlock, c.Seqs, c.PackedQ, c.PageSize = problem.KVInt8, 16, mixedSeqs, true, 16
 		}),
 		prefill("paged").with(func(c *Case) {
 			c.BlockQ, c.BlockK, c.Blocks, c.Seqs = 16, 64, Spread{On: true, Batches: true, Heads: true}, equal(2, 70, 900)
-			c.PageSize, c.Causal = 16, attention.BottomRight
+			c.PageSize, c.Causal = 16, problem.BottomRight
 		}),
 	)
 }
@@ -175,7 +175,7 @@ func sparseCases() []Case {
 				decode("sparse").with(func(c *Case) { c.SparseRatio, c.PageSize = ratio, size }),
 				decode("sparse").with(func(c *Case) {
 					c.Seqs, c.LooseK, c.SparseRatio, c.PageSize, c.Shuffled = decodeSeqs, true, ratio, size, true
-					c.Causal, c.PackedQ = attention.BottomRight, true
+					c.Causal, c.PackedQ = problem.BottomRight, true
 				}),
 			)
 		}
@@ -184,12 +184,12 @@ func sparseCases() []Case {
 		decode("sparse").with(func(c *Case) { c.SparseRatio, c.PageSize, c.Seqs = 0.1, 5, equal(1, 1, 1500) }),
 		// Tiles full of keys that some rows may not see.
 		decode("sparse").with(func(c *Case) {
-			c.SparseRatio, c.Seqs, c.Causal = 1, equal(3, 2, 304), attention.BottomRight
+			c.SparseRatio, c.Seqs, c.Causal = 1, equal(3, 2, 304), problem.BottomRight
 		}),
 		decode("sparse").with(func(c *Case) {
-			c.SparseRatio, c.Seqs, c.Causal = 0.5, equal(3, 2, 304), attention.TopLeft
+			c.SparseRatio, c.Seqs, c.Causal = 0.5, equal(3, 2, 304), problem.TopLeft
 		}),
-		prefill("sparse").with(func(c *Case) { c.SparseRatio, c.Shuffled, c.Causal = 0.25, true, attention.TopLeft }),
+		prefill("sparse").with(func(c *Case) { c.SparseRatio, c.Shuffled, c.Causal = 0.25, true, problem.TopLeft }),
 	)
 }
 
@@ -204,7 +204,7 @@ func blockCases(wide bool) []Case {
 			}),
 			prefill("blocks").with(func(c *Case) {
 				c.BlockQ, c.BlockK, c.Seqs, c.LooseQ, c.LooseK = size[0], size[1], mixedSeqs, true, true
-				c.Causal, c.Layout = attention.BottomRight, Tight
+				c.Causal, c.Layout = problem.BottomRight, Tight
 			}),
 		)
 	}
@@ -223,11 +223,11 @@ func blockCases(wide bool) []Case {
 func windowCases(wide bool) []Case {
 	var all []Case
 	for i, w := range [][2]int{{17, 0}, {40, 40}, {-1, 9}, {0, 0}, {64, -1}} {
-		for j, at := range [][2]attention.Causal{
-			{attention.TopLeft, 0}, {attention.BottomRight, 0}, {0, attention.TopLeft}, {0, attention.BottomRight},
+		for j, at := range [][2]problem.Causal{
+			{problem.TopLeft, 0}, {problem.BottomRight, 0}, {0, problem.TopLeft}, {0, problem.BottomRight},
 		} {
 			c := prefill("window").with(func(c *Case) {
-				c.Window, c.Causal, c.Align = attention.WindowOf(w[0], w[1]), at[0], at[1]
+				c.Window, c.Causal, c.Align = problem.WindowOf(w[0], w[1]), at[0], at[1]
 			})
 			switch {
 			case (i+j)%3 == 1: // more rows than keys: some see nothing
@@ -241,13 +241,13 @@ func windowCases(wide bool) []Case {
 	return append(all,
 		// Whole tiles to either side of the window.
 		prefill("window").with(func(c *Case) {
-			c.Window, c.Causal, c.Seqs = attention.WindowOf(100, 0), attention.BottomRight, equal(1, 300, 700)
+			c.Window, c.Causal, c.Seqs = problem.WindowOf(100, 0), problem.BottomRight, equal(1, 300, 700)
 		}),
 		decode("window").with(func(c *Case) {
-			c.Window, c.Causal, c.Seqs = attention.WindowOf(100, 0), attention.BottomRight, equal(2, 1, 700)
+			c.Window, c.Causal, c.Seqs = problem.WindowOf(100, 0), problem.BottomRight, equal(2, 1, 700)
 		}),
 		decode("window").with(func(c *Case) {
-			c.Window, c.Causal, c.Seqs, c.PackedQ, c.PageSize = attention.WindowOf(50, 0), attention.BottomRight, decodeSeqs, true, 16
+			c.Window, c.Causal, c.Seqs, c.PackedQ, c.PageSize = problem.WindowOf(50, 0), problem.BottomRight, decodeSeqs, true, 16
 		}),
 	)
 }
@@ -256,7 +256,7 @@ func softcapCases() []Case {
 	var all []Case
 	for i, limit := range []float32{50, 5, 0.7} {
 		all = append(all,
-			prefill("softcap").with(func(c *Case) { c.Softcap, c.Causal = limit, []attention.Causal{0, attention.BottomRight, 0}[i] }),
+			prefill("softcap").with(func(c *Case) { c.Softcap, c.Causal = limit, []problem.Causal{0, problem.BottomRight, 0}[i] }),
 			decode("softcap").with(func(c *Case) { c.Softcap = limit }),
 		)
 	}
@@ -265,7 +265,7 @@ func softcapCases() []Case {
 
 func alibiCases(wide bool) []Case {
 	var all []Case
-	for _, at := range [][2]attention.Causal{{attention.TopLeft, 0}, {attention.BottomRight, 0}, {0, attention.TopLeft}, {0, attention.BottomRight}} {
+	for _, at := range [][2]problem.Causal{{problem.TopLeft, 0}, {problem.BottomRight, 0}, {0, problem.TopLeft}, {0, problem.BottomRight}} {
 		all = append(all,
 			prefill("alibi").with(func(c *Case) { c.ALiBi, c.Causal, c.Align = true, at[0], at[1] }),
 			prefill("alibi").with(func(c *Case) {
@@ -274,17 +274,17 @@ func alibiCases(wide bool) []Case {
 		)
 	}
 	all = cut(all, wide, func(i int) bool { return i%2 == 0 || i == 1 || i == 3 })
-	return append(all, decode("alibi").with(func(c *Case) { c.ALiBi, c.Causal = true, attention.BottomRight }))
+	return append(all, decode("alibi").with(func(c *Case) { c.ALiBi, c.Causal = true, problem.BottomRight }))
 }
 
 func sinkCases() []Case {
 	return []Case{
 		prefill("sinks").with(func(c *Case) { c.Sinks = true }),
 		prefill("sinks").with(func(c *Case) { // rows with nothing but the sink
-			c.Sinks, c.Causal, c.Seqs = true, attention.BottomRight, equal(2, 133, 70)
+			c.Sinks, c.Causal, c.Seqs = true, problem.BottomRight, equal(2, 133, 70)
 		}),
 		prefill("sinks").with(func(c *Case) {
-			c.Sinks, c.Causal, c.Seqs, c.PackedQ, c.PackedK = true, attention.BottomRight, mixedSeqs, true, true
+			c.Sinks, c.Causal, c.Seqs, c.PackedQ, c.PackedK = true, problem.BottomRight, mixedSeqs, true, true
 		}),
 		decode("sinks").with(func(c *Case) { c.Sinks = true }),
 		decode("sinks").with(func(c *Case) { c.Sinks, c.FixedSplit, c.Seqs = true, 3, equal(2, 1, 700) }),
@@ -301,7 +301,7 @@ func spreads() []Spread {
 func biasCases(wide bool) []Case {
 	var all []Case
 	for i, s := range spreads() {
-		for j, dtype := range attention.DTypes() {
+		for j, dtype := range problem.DTypes() {
 			all = append(all, prefill("bias").with(func(c *Case) {
 				c.Bias = BiasKind{s, dtype}
 				c.Layout = []LayoutKind{Packed, Tight, Padded}[(i+j)%3]
@@ -312,12 +312,12 @@ func biasCases(wide bool) []Case {
 		}
 	}
 	return append(all,
-		decode("bias").with(func(c *Case) { c.Bias = BiasKind{Spread{true, true, true, true}, attention.F32} }),
+		decode("bias").with(func(c *Case) { c.Bias = BiasKind{Spread{true, true, true, true}, problem.F32} }),
 		decode("bias").with(func(c *Case) {
-			c.Bias, c.PageSize = BiasKind{Spread{true, true, false, false}, attention.F32}, 16
+			c.Bias, c.PageSize = BiasKind{Spread{true, true, false, false}, problem.F32}, 16
 		}),
 		prefill("bias").with(func(c *Case) {
-			c.Bias, c.Layout, c.Seqs = BiasKind{Spread{true, true, true, true}, attention.F16}, Odd, equal(2, 65, 77)
+			c.Bias, c.Layout, c.Seqs = BiasKind{Spread{true, true, true, true}, problem.F16}, Odd, equal(2, 65, 77)
 		}),
 	)
 }
@@ -334,7 +334,7 @@ func maskCases(wide bool) []Case {
 				c.Layout = []LayoutKind{Packed, Tight, Padded}[i%3]
 			}),
 			prefill("mask").with(func(c *Case) {
-				c.Mask, c.Seqs, c.LooseQ, c.LooseK, c.Causal = s, mixedSeqs, true, true, attention.BottomRight
+				c.Mask, c.Seqs, c.LooseQ, c.LooseK, c.Causal = s, mixedSeqs, true, true, problem.BottomRight
 			}),
 		)
 	}
@@ -346,7 +346,7 @@ func maskCases(wide bool) []Case {
 
 func quantCases(wide bool) []Case {
 	var all []Case
-	for n, kv := range attention.KVTypes()[1:] {
+	for n, kv := range problem.KVTypes()[1:] {
 		blocks := []int{0}
 		if kv.Scaled() {
 			blocks = []int{0, 16}
@@ -357,7 +357,7 @@ func quantCases(wide bool) []Case {
 				decode("quant").with(func(c *Case) { c.KV, c.KVBlock = kv, block }),
 				decode("quant").with(func(c *Case) {
 					c.KV, c.KVBlock, c.PageSize, c.Seqs, c.PackedQ = kv, block, []int{16, 5}[i], decodeSeqs, true
-					c.Causal = attention.BottomRight
+					c.Causal = problem.BottomRight
 				}),
 			}
 			// A type with scales has one size of blocks for prefill and the other for decoding.
@@ -382,21 +382,21 @@ func splitCases() []Case {
 		all = append(all,
 			decode("split").with(func(c *Case) { c.FixedSplit = split }),
 			decode("split").with(func(c *Case) {
-				c.FixedSplit, c.Seqs, c.PackedQ, c.Causal = split, decodeSeqs, true, attention.BottomRight
+				c.FixedSplit, c.Seqs, c.PackedQ, c.Causal = split, decodeSeqs, true, problem.BottomRight
 			}),
 			decode("split").with(func(c *Case) {
-				c.FixedSplit, c.Seqs, c.PackedQ, c.PageSize, c.Causal = split, decodeSeqs, true, 16, attention.BottomRight
+				c.FixedSplit, c.Seqs, c.PackedQ, c.PageSize, c.Causal = split, decodeSeqs, true, 16, problem.BottomRight
 			}),
 		)
 	}
 	return append(all,
 		prefill("split").with(func(c *Case) { c.FixedSplit, c.Seqs = 3, equal(1, 70, 400) }),
 		prefill("split").with(func(c *Case) { // most parts of most rows are empty
-			c.FixedSplit, c.Seqs, c.Causal = 7, equal(1, 150, 90), attention.BottomRight
+			c.FixedSplit, c.Seqs, c.Causal = 7, equal(1, 150, 90), problem.BottomRight
 		}),
 		// As many parts as the device likes.
 		decode("split").with(func(c *Case) { c.Seqs = equal(1, 1, 3000) }),
-		decode("split").with(func(c *Case) { c.Seqs, c.Causal = equal(1, 4, 2999), attention.BottomRight }),
+		decode("split").with(func(c *Case) { c.Seqs, c.Causal = equal(1, 4, 2999), problem.BottomRight }),
 		decode("split").with(func(c *Case) { c.FixedSplit, c.SparseRatio = 3, 0.3 }),
 	)
 }
@@ -416,21 +416,21 @@ func decodeCases() []Case {
 	}
 	return append(all,
 		decode("decode").with(func(c *Case) { c.Layout, c.Seqs = Odd, equal(2, 3, 131) }),
-		decode("decode").with(func(c *Case) { c.D, c.Dv, c.Causal = 128, 128, attention.BottomRight }),
+		decode("decode").with(func(c *Case) { c.D, c.Dv, c.Causal = 128, 128, problem.BottomRight }),
 	)
 }
 
 func dropoutCases(wide bool) []Case {
 	all := []Case{
 		prefill("dropout").with(func(c *Case) { c.Dropout = 0.1 }),
-		prefill("dropout").with(func(c *Case) { c.Dropout, c.Causal, c.LSE = 0.5, attention.BottomRight, false }),
+		prefill("dropout").with(func(c *Case) { c.Dropout, c.Causal, c.LSE = 0.5, problem.BottomRight, false }),
 		prefill("dropout").with(func(c *Case) {
-			c.Dropout, c.Causal, c.Seqs, c.PackedQ, c.PackedK, c.Sinks = 0.25, attention.BottomRight, mixedSeqs, true, true, true
+			c.Dropout, c.Causal, c.Seqs, c.PackedQ, c.PackedK, c.Sinks = 0.25, problem.BottomRight, mixedSeqs, true, true, true
 		}),
 		decode("dropout").with(func(c *Case) { c.Dropout, c.FixedSplit = 0.9, 3 }),
 		decode("dropout").with(func(c *Case) { c.Dropout, c.SparseRatio, c.Shuffled, c.PageSize = 0.1, 0.3, true, 16 }),
 		prefill("dropout").with(func(c *Case) {
-			c.Dropout, c.Softcap, c.Bias, c.Seqs, c.LooseQ, c.LooseK = 0.2, 5, BiasKind{Spread{true, true, true, true}, attention.F32}, mixedSeqs, true, true
+			c.Dropout, c.Softcap, c.Bias, c.Seqs, c.LooseQ, c.LooseK = 0.2, 5, BiasKind{Spread{true, true, true, true}, problem.F32}, mixedSeqs, true, true
 		}),
 		prefill("dropout").with(func(c *Case) { c.Dropout, c.SparseRatio, c.Shuffled = 0.3, 0.5, true }),
 	}
@@ -446,20 +446,20 @@ func dropoutCases(wide bool) []Case {
 // randomDropout is a random composition with dropout, which quantized K and V exclude.
 func randomDropout(n int) Case {
 	c := RandomOptions(5000 + n)
-	c.Name, c.KV, c.KVBlock, c.Dropout = fmt.Sprintf("random-dropout-%d", n), attention.KVSame, 0, []float32{0.1, 0.5, 0.75, 1e-3}[n%4]
+	c.Name, c.KV, c.KVBlock, c.Dropout = fmt.Sprintf("random-dropout-%d", n), problem.KVSame, 0, []float32{0.1, 0.5, 0.75, 1e-3}[n%4]
 	return c
 }
 
 func latentCases() []Case {
-	latent := Case{Name: "latent", D: 576, Dv: 512, Shape: attention.Shape{Hq: 8, Hkv: 1}, VInK: true, LSE: true, Layout: Packed, Seqs: equal(2, 1, 130)}
+	latent := Case{Name: "latent", D: 576, Dv: 512, Shape: problem.Shape{Hq: 8, Hkv: 1}, VInK: true, LSE: true, Layout: Packed, Seqs: equal(2, 1, 130)}
 	return []Case{
 		latent,
 		latent.with(func(c *Case) {
-			c.Seqs, c.PackedQ, c.PageSize, c.Causal = seqsOf([2]int{1, 130}, [2]int{2, 64}, [2]int{0, 3}), true, 64, attention.BottomRight
+			c.Seqs, c.PackedQ, c.PageSize, c.Causal = seqsOf([2]int{1, 130}, [2]int{2, 64}, [2]int{0, 3}), true, 64, problem.BottomRight
 		}),
 		latent.with(func(c *Case) { c.FixedSplit, c.Layout = 2, BSHD }),
 		prefill("latent").with(func(c *Case) {
-			c.D, c.Dv, c.Hkv, c.Seqs, c.PackedQ, c.PackedK, c.Causal = 192, 128, 4, mixedSeqs, true, true, attention.BottomRight
+			c.D, c.Dv, c.Hkv, c.Seqs, c.PackedQ, c.PackedK, c.Causal = 192, 128, 4, mixedSeqs, true, true, problem.BottomRight
 		}),
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 
-	"vkattn/attention"
 	"vkattn/internal/par"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -15,12 +15,12 @@ import (
 // that the result must not depend on has one content in Image and another one in Spoiled.
 type Problem struct {
 	Case
-	DType attention.DType
+	DType problem.DType
 	Image [][]byte // each piece of memory, before the call
 
 	layout  MemoryLayout
 	extent  extents
-	args    attention.Args  // in terms of Image
+	args    problem.Args    // in terms of Image
 	piece   [pieceCount]int // the number in Image of each piece; -1: not there
 	live    [][]byte        // bits of Image that the result may depend on; nil for the tensors, see liveTensors
 	lengths sequenceRows
@@ -59,7 +59,7 @@ var pieceNames = [pieceCount]string{"Q", "K", "V", "O", "LSE", "CuQ", "CuK", "Us
 	"Blocks", "Bias", "Mask", "ALiBi", "Sinks", "KScale", "VScale"}
 
 // NewProblem makes the memory of a case in a storage type.
-func NewProblem(c Case, dtype attention.DType) (*Problem, error) {
+func NewProblem(c Case, dtype problem.DType) (*Problem, error) {
 	p, err := blankProblem(c, dtype)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func NewProblem(c Case, dtype attention.DType) (*Problem, error) {
 }
 
 // blankProblem is a problem without numbers and without the memory of options.
-func blankProblem(c Case, dtype attention.DType) (*Problem, error) {
+func blankProblem(c Case, dtype problem.DType) (*Problem, error) {
 	shape := c.Bounds()
 	if err := shape.Validate(); err != nil {
 		return nil, fmt.Errorf("%v: %w", c, err)
@@ -92,7 +92,7 @@ func blankProblem(c Case, dtype attention.DType) (*Problem, error) {
 	}
 	p.Image = p.Blank()
 	p.live = make([][]byte, len(p.Image))
-	for i, t := range []*attention.Tensor{&p.args.Q, &p.args.K, &p.args.V, &p.args.O, &p.args.LSE} {
+	for i, t := range []*problem.Tensor{&p.args.Q, &p.args.K, &p.args.V, &p.args.O, &p.args.LSE} {
 		p.piece[i] = p.layout.Slots[i].Memory
 		*t = p.HostTensor(p.Image, i)
 	}
@@ -119,7 +119,7 @@ func (p *Problem) makeSequences() {
 func (p *Problem) Widened() (*Problem, error) {
 	c := p.Case
 	c.Layout = Tight
-	w, err := blankProblem(c, attention.F32)
+	w, err := blankProblem(c, problem.F32)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +173,7 @@ func (p *Problem) newPiece(which int, bytes int64) int {
 
 // vector puts 32-bit words into a piece of memory. The result depends on the live words
 // only; nil means that all are live. bind replaces the Vector's Host memory later.
-func (p *Problem) vector(which int, words []uint32, live func(i int) bool) attention.Vector {
+func (p *Problem) vector(which int, words []uint32, live func(i int) bool) problem.Vector {
 	guard := p.guard()
 	if which%2 == 1 && guard > 0 {
 		guard++ // so that some offsets are odd
@@ -186,7 +186,7 @@ func (p *Problem) vector(which int, words []uint32, live func(i int) bool) atten
 			fill(p.live[m][at:at+4], math.MaxUint32)
 		}
 	}
-	return attention.Vector{Host: p.Image[m], Offset: guard}
+	return problem.Vector{Host: p.Image[m], Offset: guard}
 }
 
 func words[T int32 | int](list []T) []uint32 {
@@ -239,22 +239,22 @@ func (p *Problem) batches(i int) int {
 }
 
 // View is a tensor of the problem in host memory.
-func (p *Problem) View(images [][]byte, i int) (attention.HostView, error) {
+func (p *Problem) View(images [][]byte, i int) (problem.HostView, error) {
 	heads, seq, dim := p.Sizes(i)
 	dtype := p.DType
 	if i == TensorLSE {
-		dtype = attention.F32
+		dtype = problem.F32
 	}
-	return attention.ViewHost(p.HostTensor(images, i), dtype, heads, seq, dim)
+	return problem.ViewHost(p.HostTensor(images, i), dtype, heads, seq, dim)
 }
 
 // HostTensor is a tensor in the given images; the zero Tensor for a missing LSE.
-func (p *Problem) HostTensor(images [][]byte, i int) attention.Tensor {
+func (p *Problem) HostTensor(images [][]byte, i int) problem.Tensor {
 	at := p.layout.Slots[i]
 	if at.Memory < 0 {
-		return attention.Tensor{}
+		return problem.Tensor{}
 	}
-	return attention.Tensor{Host: images[at.Memory], Offset: at.Offset, Strides: at.Strides}
+	return problem.Tensor{Host: images[at.Memory], Offset: at.Offset, Strides: at.Strides}
 }
 
 // EachRow visits the rows of a tensor in packed order.
@@ -374,25 +374,25 @@ func (p *Problem) Spoil(first int) ([][]byte, error) {
 }
 
 // HostArgs are the arguments of a call in host memory.
-func (p *Problem) HostArgs(images [][]byte) attention.Args {
+func (p *Problem) HostArgs(images [][]byte) problem.Args {
 	return p.bind(
-		func(t *attention.Tensor, m int) { t.Host = images[m] },
-		func(v *attention.Vector, m int) { v.Host = images[m] })
+		func(t *problem.Tensor, m int) { t.Host = images[m] },
+		func(v *problem.Vector, m int) { v.Host = images[m] })
 }
 
 // DeviceArgs are the arguments of a call on a device, with one buffer for each piece of
 // memory.
-func (p *Problem) DeviceArgs(buffers []*vk.Buffer) attention.Args {
+func (p *Problem) DeviceArgs(buffers []*vk.Buffer) problem.Args {
 	return p.bind(
-		func(t *attention.Tensor, m int) { t.Buffer, t.Host = buffers[m], nil },
-		func(v *attention.Vector, m int) { v.Buffer, v.Host = buffers[m], nil })
+		func(t *problem.Tensor, m int) { t.Buffer, t.Host = buffers[m], nil },
+		func(v *problem.Vector, m int) { v.Buffer, v.Host = buffers[m], nil })
 }
 
 // bind copies the arguments and sets their memory.
-func (p *Problem) bind(tensor func(*attention.Tensor, int), vector func(*attention.Vector, int)) attention.Args {
+func (p *Problem) bind(tensor func(*problem.Tensor, int), vector func(*problem.Vector, int)) problem.Args {
 	a := p.args
-	tensors := map[int]*attention.Tensor{pieceQ: &a.Q, pieceK: &a.K, pieceV: &a.V, pieceO: &a.O, pieceLSE: &a.LSE}
-	vectors := map[int]*attention.Vector{pieceALiBi: &a.ALiBi, pieceSinks: &a.Sinks, pieceKScale: &a.KScale, pieceVScale: &a.VScale}
+	tensors := map[int]*problem.Tensor{pieceQ: &a.Q, pieceK: &a.K, pieceV: &a.V, pieceO: &a.O, pieceLSE: &a.LSE}
+	vectors := map[int]*problem.Vector{pieceALiBi: &a.ALiBi, pieceSinks: &a.Sinks, pieceKScale: &a.KScale, pieceVScale: &a.VScale}
 	if a.Varlen != nil {
 		v := *a.Varlen
 		a.Varlen = &v

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // SameRows compares the outputs of two calls bit by bit, in the query rows that
@@ -77,7 +77,7 @@ func (p *Problem) Same(a, b [][]byte) error {
 func (p *Problem) numbers(which int, b []byte) []float32 {
 	dtype := p.DType
 	if which == pieceLSE {
-		dtype = attention.F32
+		dtype = problem.F32
 	}
 	return decodeFloats(b[:min(len(b), 4*dtype.Size())], dtype)
 }

@@ -4,7 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // sequenceRows are the rows of the sequences in the tensors.
@@ -70,7 +70,7 @@ func (p *Problem) layOutSequences() {
 	for _, s := range p.sequences() {
 		rows, keys = append(rows, s.Rows), append(keys, s.Keys)
 	}
-	v := &attention.Varlen{}
+	v := &problem.Varlen{}
 	if p.PackedQ {
 		v.CuQ, v.TotalQ = p.vector(pieceCuQ, words(l.cuQ), nil), l.totalQ
 	}
@@ -147,7 +147,7 @@ func (p *Problem) layOutPages() {
 			l.table[b*l.stride+j], table[b*l.stride+j] = page, page
 		}
 	}
-	p.args.Pages = &attention.Pages{
+	p.args.Pages = &problem.Pages{
 		Table:    p.vector(pieceTable, words(table), func(i int) bool { return l.table[i] >= 0 }),
 		PageSize: size, Count: l.pages,
 	}
@@ -288,13 +288,13 @@ func (p *Problem) scaleAt(b, kv, t int) (k, v float32) {
 }
 
 // element is the first element of a row.
-func (p *Problem) element(t *attention.Tensor, heads, rows, dim, batch, h, row int) int64 {
+func (p *Problem) element(t *problem.Tensor, heads, rows, dim, batch, h, row int) int64 {
 	s := t.Strides.Resolve(heads, rows, dim)
 	return t.Offset + int64(batch)*s.Batch + int64(h)*s.Head + int64(row)*s.Seq
 }
 
 // keyByte is the first byte of a row of K or V.
-func (p *Problem) keyByte(t *attention.Tensor, keys, dim, batch, kv, at int) int64 {
+func (p *Problem) keyByte(t *problem.Tensor, keys, dim, batch, kv, at int) int64 {
 	return int64(p.KV.RowBytes(p.DType, int(p.element(t, p.KVHeads(), keys, dim, batch, kv, at))))
 }
 

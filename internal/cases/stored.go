@@ -5,8 +5,8 @@ import (
 	"math"
 	"sort"
 
-	"vkattn/attention"
 	"vkattn/internal/half"
+	"vkattn/internal/problem"
 )
 
 // sequence holds the numbers of one sequence.
@@ -56,10 +56,10 @@ const (
 )
 
 // makeSequence makes the numbers of a sequence.
-func (c *Case) makeSequence(id, rows, keys int, dtype attention.DType) sequence {
+func (c *Case) makeSequence(id, rows, keys int, dtype problem.DType) sequence {
 	q, k, v := makeData(Case{
 		D: c.D, Dv: c.Dv, Scale: c.Scale, Data: c.Data, Seed: c.mix(mixSequence, id) | 1,
-		Shape: attention.Shape{B: 1, Hq: c.Hq, Hkv: c.Hkv, Sq: max(rows, 1), Sk: max(keys, 1)},
+		Shape: problem.Shape{B: 1, Hq: c.Hq, Hkv: c.Hkv, Sq: max(rows, 1), Sk: max(keys, 1)},
 	})
 	c.Extremes.multiply(q, k, v)
 	c.plantNonFinite(id, q[:c.Hq*rows*c.D], k[:c.KVHeads()*keys*c.D], v[:c.KVHeads()*keys*c.Dv])
@@ -77,13 +77,13 @@ func (c *Case) makeSequence(id, rows, keys int, dtype attention.DType) sequence 
 	return s
 }
 
-func encodeFloats(x []float32, dtype attention.DType) []byte {
+func encodeFloats(x []float32, dtype problem.DType) []byte {
 	b := make([]byte, len(x)*dtype.Size())
 	dtype.Encode(b, x)
 	return b
 }
 
-func decodeFloats(b []byte, dtype attention.DType) []float32 {
+func decodeFloats(b []byte, dtype problem.DType) []float32 {
 	x := make([]float32, len(b)/dtype.Size())
 	dtype.Decode(x, b)
 	return x
@@ -97,14 +97,14 @@ const (
 )
 
 // encodeRow stores a row of K or V.
-func (c *Case) encodeRow(x []float32, dtype attention.DType, id, row int) []byte {
+func (c *Case) encodeRow(x []float32, dtype problem.DType, id, row int) []byte {
 	b := make([]byte, c.KV.RowBytes(dtype, len(x)))
 	switch c.KV {
-	case attention.KVInt8:
+	case problem.KVInt8:
 		for i, f := range x {
 			b[i] = byte(int8(clamp(f*int8Gain, -128, 127)))
 		}
-	case attention.KVFP8:
+	case problem.KVFP8:
 		for i, f := range x {
 			b[i] = toE4M3(f * fp8Gain)
 			// Random numbers contain too few subnormal ones.
@@ -112,11 +112,11 @@ func (c *Case) encodeRow(x []float32, dtype attention.DType, id, row int) []byte
 				b[i] = byte(r>>8) & 0x87
 			}
 		}
-	case attention.KVQ8_0:
+	case problem.KVQ8_0:
 		for i := 0; i < len(x); i += 32 {
 			encodeQ8(b[i/32*34:], x[i:i+32])
 		}
-	case attention.KVQ4_0:
+	case problem.KVQ4_0:
 		for i := 0; i < len(x); i += 32 {
 			encodeQ4(b[i/32*18:], x[i:i+32])
 		}
@@ -192,27 +192,27 @@ func toE4M3(f float32) byte {
 
 // decodeRow returns the exact values of a stored row. scale is the scale of int8 and
 // float8.
-func (c *Case) decodeRow(b []byte, dtype attention.DType, n int, scale float32) []float64 {
+func (c *Case) decodeRow(b []byte, dtype problem.DType, n int, scale float32) []float64 {
 	x := make([]float64, n)
 	d := float64(scale)
 	for i := range x {
 		switch c.KV {
-		case attention.KVInt8:
+		case problem.KVInt8:
 			x[i] = float64(int8(b[i])) * d
-		case attention.KVFP8:
+		case problem.KVFP8:
 			x[i] = e4m3[b[i]&0x7f] * d
 			if b[i] >= 0x80 {
 				x[i] = -x[i]
 			}
-		case attention.KVQ8_0:
+		case problem.KVQ8_0:
 			block := b[i/32*34:]
 			x[i] = float64(int8(block[2+i%32])) * float64(half.F16ToFloat32(binary.LittleEndian.Uint16(block)))
-		case attention.KVQ4_0:
+		case problem.KVQ4_0:
 			block := b[i/32*18:]
 			x[i] = float64(int(block[2+i%16]>>(i%32/16*4)&15)-8) * float64(half.F16ToFloat32(binary.LittleEndian.Uint16(block)))
 		}
 	}
-	if c.KV == attention.KVSame {
+	if c.KV == problem.KVSame {
 		for i, f := range decodeFloats(b[:n*dtype.Size()], dtype) {
 			x[i] = float64(f)
 		}
@@ -226,7 +226,7 @@ func (c *Case) scaleOf(stream, id, kv, t int) float32 {
 		return x
 	}
 	gain := float32(int8Gain)
-	if c.KV == attention.KVFP8 {
+	if c.KV == problem.KVFP8 {
 		gain = fp8Gain
 	}
 	return (0.5 + float32(c.uniform(stream, id, kv, t))) / gain

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"sync"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // Values that every tier must compute correctly. Dims are (HeadDim, HeadDimV).
@@ -17,9 +17,9 @@ var (
 	lengths  = []int{1, 2, 7, 31, 33, 64, 127, 128, 129, 239, 512, 1023}
 	heads    = [][2]int{{1, 1}, {6, 6}, {32, 8}, {8, 1}} // (Hq, Hkv)
 	batches  = []int{1, 2, 3}
-	Causals  = []attention.Causal{attention.CausalNone, attention.TopLeft, attention.BottomRight}
-	Scales   = []attention.Scale{{}, attention.ScaleOf(0), attention.ScaleOf(-0.31), attention.ScaleOf(0.7)}
-	Accesses = []attention.Access{attention.AccessAddresses, attention.AccessDescriptors}
+	Causals  = []problem.Causal{problem.CausalNone, problem.TopLeft, problem.BottomRight}
+	Scales   = []problem.Scale{{}, problem.ScaleOf(0), problem.ScaleOf(-0.31), problem.ScaleOf(0.7)}
+	Accesses = []problem.Access{problem.AccessAddresses, problem.AccessDescriptors}
 )
 
 // Indices of the factors of the table.
@@ -49,7 +49,7 @@ func caseOf(row []int) Case {
 	return Case{
 		D: Dims[row[fDims]][0], Dv: Dims[row[fDims]][1],
 		Causal: Causals[row[fCausal]], Scale: Scales[row[fScale]],
-		Shape: attention.Shape{
+		Shape: problem.Shape{
 			B: batches[row[fBatch]], Hq: heads[row[fHeads]][0], Hkv: heads[row[fHeads]][1],
 			Sq: lengths[row[fSq]], Sk: lengths[row[fSk]],
 		},
@@ -79,34 +79,34 @@ func Notable() []Case { return slices.Clone(notable) }
 
 var notable = []Case{
 	// Nothing to attend to but for the last key.
-	{D: 64, Dv: 64, Causal: attention.BottomRight, Shape: attention.Shape{B: 1, Hq: 2, Sq: 239, Sk: 1}, LSE: true},
+	{D: 64, Dv: 64, Causal: problem.BottomRight, Shape: problem.Shape{B: 1, Hq: 2, Sq: 239, Sk: 1}, LSE: true},
 	// Whole tiles of rows with nothing, then the diagonal.
-	{D: 64, Dv: 64, Causal: attention.BottomRight, Shape: attention.Shape{B: 1, Hq: 2, Sq: 512, Sk: 129}, Layout: Odd, LSE: true},
+	{D: 64, Dv: 64, Causal: problem.BottomRight, Shape: problem.Shape{B: 1, Hq: 2, Sq: 512, Sk: 129}, Layout: Odd, LSE: true},
 	// Whole tiles of keys that no row sees.
-	{D: 64, Dv: 64, Causal: attention.TopLeft, Shape: attention.Shape{B: 2, Hq: 2, Sq: 33, Sk: 512}, LSE: true},
+	{D: 64, Dv: 64, Causal: problem.TopLeft, Shape: problem.Shape{B: 2, Hq: 2, Sq: 33, Sk: 512}, LSE: true},
 	// One query against a cache of keys, latent and grouped.
-	{D: 576, Dv: 512, Shape: attention.Shape{B: 1, Hq: 8, Hkv: 1, Sq: 1, Sk: 100}, Layout: Packed},
-	{D: 128, Dv: 128, Causal: attention.BottomRight, Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 1, Sk: 239}, Layout: BSHD},
+	{D: 576, Dv: 512, Shape: problem.Shape{B: 1, Hq: 8, Hkv: 1, Sq: 1, Sk: 100}, Layout: Packed},
+	{D: 128, Dv: 128, Causal: problem.BottomRight, Shape: problem.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 1, Sk: 239}, Layout: BSHD},
 	// The smallest problem there is.
-	{D: 1, Dv: 1, Shape: attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}, LSE: true},
+	{D: 1, Dv: 1, Shape: problem.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}, LSE: true},
 	// Different dims in both orders, multiples of nothing.
-	{D: 3, Dv: 200, Shape: attention.Shape{B: 1, Hq: 3, Sq: 65, Sk: 63}, Layout: Even, LSE: true},
-	{D: 200, Dv: 3, Causal: attention.TopLeft, Shape: attention.Shape{B: 1, Hq: 3, Sq: 63, Sk: 65}, Layout: Odd, LSE: true},
+	{D: 3, Dv: 200, Shape: problem.Shape{B: 1, Hq: 3, Sq: 65, Sk: 63}, Layout: Even, LSE: true},
+	{D: 200, Dv: 3, Causal: problem.TopLeft, Shape: problem.Shape{B: 1, Hq: 3, Sq: 63, Sk: 65}, Layout: Odd, LSE: true},
 	// The maximum moves at every key, down and up, with large scores.
-	{D: 128, Dv: 128, Shape: attention.Shape{B: 1, Hq: 2, Sq: 129, Sk: 239}, Data: Rising, LSE: true},
-	{D: 64, Dv: 64, Causal: attention.BottomRight, Shape: attention.Shape{B: 1, Hq: 2, Sq: 129, Sk: 239}, Data: Falling, LSE: true},
-	{D: 64, Dv: 64, Scale: attention.ScaleOf(-0.125), Shape: attention.Shape{B: 1, Hq: 2, Sq: 129, Sk: 239}, Data: Large, LSE: true},
+	{D: 128, Dv: 128, Shape: problem.Shape{B: 1, Hq: 2, Sq: 129, Sk: 239}, Data: Rising, LSE: true},
+	{D: 64, Dv: 64, Causal: problem.BottomRight, Shape: problem.Shape{B: 1, Hq: 2, Sq: 129, Sk: 239}, Data: Falling, LSE: true},
+	{D: 64, Dv: 64, Scale: problem.ScaleOf(-0.125), Shape: problem.Shape{B: 1, Hq: 2, Sq: 129, Sk: 239}, Data: Large, LSE: true},
 	// Verified by a sample of its rows, as the realistic ones are.
-	{D: 64, Dv: 64, Causal: attention.TopLeft, Shape: attention.Shape{B: 2, Hq: 2, Sq: 300, Sk: 300}, Layout: BSHD, LSE: true, SampleMax: 64},
+	{D: 64, Dv: 64, Causal: problem.TopLeft, Shape: problem.Shape{B: 2, Hq: 2, Sq: 300, Sk: 300}, Layout: BSHD, LSE: true, SampleMax: 64},
 	// Scale 0 under a mask: each row the mean of what it sees.
-	{D: 64, Dv: 64, Causal: attention.BottomRight, Scale: attention.ScaleOf(0), Shape: attention.Shape{B: 1, Hq: 1, Sq: 129, Sk: 127}, LSE: true},
+	{D: 64, Dv: 64, Causal: problem.BottomRight, Scale: problem.ScaleOf(0), Shape: problem.Shape{B: 1, Hq: 1, Sq: 129, Sk: 127}, LSE: true},
 }
 
 // realistic are problems of realistic size, verified by sampled rows.
 func realistic() []Case {
 	var all []Case
 	for i, d := range [][2]int{{64, 64}, {128, 128}, {192, 128}, {256, 256}} {
-		for j, s := range []attention.Shape{
+		for j, s := range []problem.Shape{
 			{B: 1, Hq: 8, Hkv: 2, Sq: 4096, Sk: 4096},
 			{B: 1, Hq: 4, Sq: 2049, Sk: 8191},
 			{B: 2, Hq: 16, Hkv: 2, Sq: 17, Sk: 16384},
@@ -118,7 +118,7 @@ func realistic() []Case {
 		}
 	}
 	return append(all, Case{
-		D: 576, Dv: 512, Causal: attention.BottomRight, Shape: attention.Shape{B: 2, Hq: 128, Hkv: 1, Sq: 2, Sk: 8192},
+		D: 576, Dv: 512, Causal: problem.BottomRight, Shape: problem.Shape{B: 2, Hq: 128, Hkv: 1, Sq: 2, Sk: 8192},
 		Layout: Packed, LSE: true, SampleMax: 512,
 	})
 }

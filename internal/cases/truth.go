@@ -6,8 +6,9 @@ import (
 	"math"
 	"sync"
 
-	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 )
 
 // Truth is the float64 reference of a problem, for all tiers of one storage type. The zero
@@ -23,7 +24,7 @@ type Truth struct {
 
 // lowLimit bounds the NMSE of plain attention in a storage type, generously. Above it, low
 // and the reference compute different things.
-var lowLimit = map[attention.DType]float64{attention.F16: 1e-3, attention.BF16: 2e-2, attention.F32: 1e-8}
+var lowLimit = map[problem.DType]float64{problem.F16: 1e-3, problem.BF16: 2e-2, problem.F32: 1e-8}
 
 // Expect computes the reference once.
 func (x *Truth) Expect(p *Problem) error {
@@ -88,20 +89,20 @@ func (x *Truth) worstRow(r accuracy.Report) string {
 }
 
 // SampleRows are the rows to judge: all of them, or about SampleMax.
-func (p *Problem) SampleRows() []attention.Rows {
+func (p *Problem) SampleRows() []problem.Rows {
 	if p.Seqs == nil {
 		if p.SampleMax > 0 {
 			return accuracy.Sample(p.Shape, p.SampleMax, p.SeedValue())
 		}
-		return attention.AllRows(p.Shape)
+		return tensors.AllRows(p.Shape)
 	}
-	var sample []attention.Rows
+	var sample []problem.Rows
 	for b, s := range p.sequences() {
 		if s.Rows == 0 {
 			continue
 		}
-		one := attention.Shape{B: 1, Hq: p.Hq, Hkv: p.KVHeads(), Sq: s.Rows, Sk: max(s.Keys, 1)}
-		rows := attention.AllRows(one)
+		one := problem.Shape{B: 1, Hq: p.Hq, Hkv: p.KVHeads(), Sq: s.Rows, Sk: max(s.Keys, 1)}
+		rows := tensors.AllRows(one)
 		if p.SampleMax > 0 {
 			// Each sequence gets its share by rows, and at least a few.
 			var all int
@@ -119,7 +120,7 @@ func (p *Problem) SampleRows() []attention.Rows {
 }
 
 // Gather reads rows of O and LSE; lse is nil if the problem has none.
-func (p *Problem) Gather(images [][]byte, sample []attention.Rows) (o, lse []float32) {
+func (p *Problem) Gather(images [][]byte, sample []problem.Rows) (o, lse []float32) {
 	_, rows := p.queryExtent()
 	size := int64(p.DType.Size())
 	for _, s := range sample {

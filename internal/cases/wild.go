@@ -6,7 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // wildPieces are the vectors of integers that a call reads.
@@ -69,14 +69,14 @@ type WrongNumbers struct {
 	Name        string
 	Field       string // the first that a call in host memory refuses; "": it takes them too
 	Of          Case
-	Wrong, Same func(a *attention.Args)
+	Wrong, Same func(a *problem.Args)
 }
 
 // OutOfRange has each kind of number out of its range.
 func OutOfRange() []WrongNumbers {
 	small := func(seqs ...Seq) Case {
 		return Case{
-			Name: "out of range", D: 32, Dv: 40, Shape: attention.Shape{Hq: 6, Hkv: 2}, LSE: true, Causal: attention.BottomRight,
+			Name: "out of range", D: 32, Dv: 40, Shape: problem.Shape{Hq: 6, Hkv: 2}, LSE: true, Causal: problem.BottomRight,
 			Seqs: seqs, Seed: 7, Layout: Packed,
 		}
 	}
@@ -87,43 +87,43 @@ func OutOfRange() []WrongNumbers {
 	padded.LooseQ, padded.LooseK = true, true
 	packed := small(Seq{0, 37, 1}, Seq{1, 0, 30}, Seq{2, 9, 150})
 	packed.PackedQ, packed.PackedK = true, true
-	set := func(v attention.Vector, i, x int) {
+	set := func(v problem.Vector, i, x int) {
 		binary.LittleEndian.PutUint32(v.Host[4*(int(v.Offset)+i):], uint32(int32(x)))
 	}
 	return []WrongNumbers{
 		{"lengths beyond the bound", "UsedQ[1]", padded,
-			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, a.Sq+1); set(a.Varlen.UsedK, 2, math.MaxInt32) },
-			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, a.Sq); set(a.Varlen.UsedK, 2, a.Sk) }},
+			func(a *problem.Args) { set(a.Varlen.UsedQ, 1, a.Sq+1); set(a.Varlen.UsedK, 2, math.MaxInt32) },
+			func(a *problem.Args) { set(a.Varlen.UsedQ, 1, a.Sq); set(a.Varlen.UsedK, 2, a.Sk) }},
 		{"lengths below 0", "UsedQ[1]", padded,
-			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, -1); set(a.Varlen.UsedK, 2, math.MinInt32) },
-			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, 0); set(a.Varlen.UsedK, 2, 0) }},
+			func(a *problem.Args) { set(a.Varlen.UsedQ, 1, -1); set(a.Varlen.UsedK, 2, math.MinInt32) },
+			func(a *problem.Args) { set(a.Varlen.UsedQ, 1, 0); set(a.Varlen.UsedK, 2, 0) }},
 		{"starts below 0", "CuQ[0]", packed,
-			func(a *attention.Args) { set(a.Varlen.CuQ, 0, -5); set(a.Varlen.CuK, 0, math.MinInt32) },
-			func(a *attention.Args) { set(a.Varlen.CuQ, 0, 0); set(a.Varlen.CuK, 0, 0) }},
+			func(a *problem.Args) { set(a.Varlen.CuQ, 0, -5); set(a.Varlen.CuK, 0, math.MinInt32) },
+			func(a *problem.Args) { set(a.Varlen.CuQ, 0, 0); set(a.Varlen.CuK, 0, 0) }},
 		{"ends beyond the tensor", "CuQ[3]", packed,
-			func(a *attention.Args) { set(a.Varlen.CuQ, 3, math.MaxInt32); set(a.Varlen.CuK, 3, math.MaxInt32) },
-			func(a *attention.Args) { set(a.Varlen.CuQ, 3, a.Varlen.TotalQ); set(a.Varlen.CuK, 3, a.Varlen.TotalK) }},
+			func(a *problem.Args) { set(a.Varlen.CuQ, 3, math.MaxInt32); set(a.Varlen.CuK, 3, math.MaxInt32) },
+			func(a *problem.Args) { set(a.Varlen.CuQ, 3, a.Varlen.TotalQ); set(a.Varlen.CuK, 3, a.Varlen.TotalK) }},
 		{"ends before starts", "CuK[2]", packed,
-			func(a *attention.Args) { set(a.Varlen.CuK, 2, math.MinInt32) },
-			func(a *attention.Args) { set(a.Varlen.CuK, 2, 0) }},
+			func(a *problem.Args) { set(a.Varlen.CuK, 2, math.MinInt32) },
+			func(a *problem.Args) { set(a.Varlen.CuK, 2, 0) }},
 		{"pages that are none", "Pages.Table[0]", paged,
-			func(a *attention.Args) { set(a.Pages.Table, 0, -1); set(a.Pages.Table, 3, a.Pages.Count) },
-			func(a *attention.Args) { set(a.Pages.Table, 0, 0); set(a.Pages.Table, 3, 0) }},
+			func(a *problem.Args) { set(a.Pages.Table, 0, -1); set(a.Pages.Table, 3, a.Pages.Count) },
+			func(a *problem.Args) { set(a.Pages.Table, 0, 0); set(a.Pages.Table, 3, 0) }},
 		{"lists beyond the tokens", "SparseTokens.Offsets[0]", sparse,
-			func(a *attention.Args) {
+			func(a *problem.Args) {
 				set(a.SparseTokens.Offsets, 0, -9)
 				set(a.SparseTokens.Offsets, 6, math.MaxInt32)
 			},
-			func(a *attention.Args) {
+			func(a *problem.Args) {
 				set(a.SparseTokens.Offsets, 0, 0)
 				set(a.SparseTokens.Offsets, 6, a.SparseTokens.Total)
 			}},
 		{"tokens below 0", "", sparse,
-			func(a *attention.Args) {
+			func(a *problem.Args) {
 				set(a.SparseTokens.Tokens, 5, -1)
 				set(a.SparseTokens.Tokens, 9, math.MinInt32)
 			},
-			func(a *attention.Args) {
+			func(a *problem.Args) {
 				set(a.SparseTokens.Tokens, 5, 150)
 				set(a.SparseTokens.Tokens, 9, math.MaxInt32)
 			}},
@@ -131,7 +131,7 @@ func OutOfRange() []WrongNumbers {
 }
 
 // Changed is the memory with arguments changed.
-func (p *Problem) Changed(change func(a *attention.Args)) [][]byte {
+func (p *Problem) Changed(change func(a *problem.Args)) [][]byte {
 	images := make([][]byte, len(p.Image))
 	for i, b := range p.Image {
 		images[i] = bytes.Clone(b)

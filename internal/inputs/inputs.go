@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"vkattn/attention"
 	"vkattn/internal/par"
+	"vkattn/internal/problem"
 )
 
 // Distribution is a distribution of random numbers.
@@ -27,7 +27,7 @@ const chunk = 1 << 14
 
 // Fill writes len(dst)/dtype.Size() random elements, rounded to dtype. It panics if dst is
 // not a whole number of elements or dtype is not a named type.
-func Fill(dst []byte, dtype attention.DType, d Distribution, seed uint64) {
+func Fill(dst []byte, dtype problem.DType, d Distribution, seed uint64) {
 	size := dtype.Size()
 	if size == 0 || len(dst)%size != 0 {
 		panic(fmt.Sprintf("inputs: %d bytes are not whole elements of %v", len(dst), dtype))
@@ -48,7 +48,7 @@ func Fill(dst []byte, dtype attention.DType, d Distribution, seed uint64) {
 
 // New is Fill of a new slice of n elements. It panics if n is negative or dtype is not a
 // named type.
-func New(n int64, dtype attention.DType, d Distribution, seed uint64) []byte {
+func New(n int64, dtype problem.DType, d Distribution, seed uint64) []byte {
 	dst := make([]byte, n*int64(dtype.Size()))
 	Fill(dst, dtype, d, seed)
 	return dst
