@@ -8,6 +8,7 @@ import (
 	"vkattn/internal/errs"
 	"vkattn/internal/host"
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
@@ -32,8 +33,8 @@ type preparedBackward struct {
 	tileRows     uint32         // most query rows of a tile
 	tileKeys     uint32         // most keys of a tile; 0 if kernels compute the position of each key
 	chunks       plan.BackwardChunks
-	rare         *vk.Pipeline // of chunks.Rare; nil: there is none
-	cuda         CUDABackward // for TierCUDA, which uses none of the fields above
+	rare         *vk.Pipeline         // of chunks.Rare; nil: there is none
+	cuda         problem.CUDABackward // for TierCUDA, which uses none of the fields above
 }
 
 func (b *backwardOp) close() error {

@@ -6,13 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
 // fakeCubins stands for package cudapath: what it is asked, and what it answers.
 type fakeCubins struct {
-	problems []CUDAProblem
-	calls    []CUDACall
+	problems []problem.CUDAProblem
+	calls    []problem.CUDACall
 	recorded []*vk.Commands
 	forget   bool
 	slow     bool
@@ -26,14 +27,14 @@ func (f *fakeCubins) Check(_ *vk.Device, _ *vk.DeviceInfo, t DType) error {
 	return nil
 }
 
-func (f *fakeCubins) Choose(_ *vk.Device, p CUDAProblem) (CubinChoice, error) {
+func (f *fakeCubins) Choose(_ *vk.Device, p problem.CUDAProblem) (problem.CubinChoice, error) {
 	f.problems = append(f.problems, p)
-	return CubinChoice{Kernel: f, Name: "attn_cubin", Rows: 192, Cols: 80, Workgroups: 55, SharedBytes: 41048, Slow: f.slow}, f.err
+	return problem.CubinChoice{Kernel: f, Name: "attn_cubin", Rows: 192, Cols: 80, Workgroups: 55, SharedBytes: 41048, Slow: f.slow}, f.err
 }
 
 func (f *fakeCubins) Load() error { return nil }
 
-func (f *fakeCubins) Record(c *vk.Commands, call *CUDACall) error {
+func (f *fakeCubins) Record(c *vk.Commands, call *problem.CUDACall) error {
 	if !f.forget {
 		f.calls, f.recorded = append(f.calls, *call), append(f.recorded, c)
 	}
@@ -82,7 +83,7 @@ func TestAutoTakesCubinsOnlyWhenAllowed(t *testing.T) {
 	p := planOf(Config{HeadDim: 64, AllowCUDA: true, Causal: TopLeft})
 	require.Equal(t, TierCubin, p.Tier)
 	require.Equal(t, TierCUDA, p.Rejected[0].Tier, "tier cuda comes first")
-	require.Equal(t, CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8}, f.problems[len(f.problems)-1])
+	require.Equal(t, problem.CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8}, f.problems[len(f.problems)-1])
 	p = planOf(Config{HeadDim: 64, Tier: TierCubin})
 	require.Equal(t, "tier cubin (attn_cubin, tile 192x80, 55 workgroups): asked for", p.String())
 	require.Equal(t, uint64(41048), p.SharedBytes)
@@ -126,7 +127,7 @@ func TestCubinCalls(t *testing.T) {
 			require.Same(t, s.Commands, f.recorded[0])
 			c := f.calls[0]
 			require.Equal(t, a.Shape, c.Shape)
-			require.Equal(t, CUDATensor{Buffer: a.K.Buffer, Offset: 32, Batch: 2 * 9 * 64, Head: 9 * 64, Row: 64}, c.Tensors[1])
+			require.Equal(t, problem.CUDATensor{Buffer: a.K.Buffer, Offset: 32, Batch: 2 * 9 * 64, Head: 9 * 64, Row: 64}, c.Tensors[1])
 			require.Equal(t, a.LSE.Buffer, c.LSE)
 			require.Equal(t, int32(4), c.CausalOffset)
 		}

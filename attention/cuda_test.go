@@ -10,22 +10,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
 // fakeCUDA stands in for package cudapath. It records the calls and holds the answers.
 type fakeCUDA struct {
-	problems []CUDAProblem
-	calls    []CUDACall
+	problems []problem.CUDAProblem
+	calls    []problem.CUDACall
 	forget   bool
-	choice   CUDAChoice
+	choice   problem.CUDAChoice
 	err      error               // of Choose
 	load     error               // of Load
 	out      map[*vk.Buffer]bool // of reach
 
-	backwardChoice CUDABackwardChoice
+	backwardChoice problem.CUDABackwardChoice
 	backwardErr    error // of ChooseBackward
-	backwardCalls  []CUDABackwardCall
+	backwardCalls  []problem.CUDABackwardCall
 }
 
 func (f *fakeCUDA) Check(_ *vk.DeviceInfo, t DType) error {
@@ -35,14 +36,14 @@ func (f *fakeCUDA) Check(_ *vk.DeviceInfo, t DType) error {
 	return nil
 }
 
-func (f *fakeCUDA) Choose(_ *vk.Device, p CUDAProblem) (CUDAChoice, error) {
+func (f *fakeCUDA) Choose(_ *vk.Device, p problem.CUDAProblem) (problem.CUDAChoice, error) {
 	f.problems = append(f.problems, p)
 	c := f.choice
 	c.Kernel = f
 	return c, f.err
 }
 
-func (f *fakeCUDA) ChooseBackward(_ *vk.Device, p CUDABackwardProblem) (CUDABackwardChoice, error) {
+func (f *fakeCUDA) ChooseBackward(_ *vk.Device, p problem.CUDABackwardProblem) (problem.CUDABackwardChoice, error) {
 	c := f.backwardChoice
 	c.Launcher = fakeBackward{f}
 	return c, f.backwardErr
@@ -52,7 +53,7 @@ type fakeBackward struct{ f *fakeCUDA }
 
 func (b fakeBackward) Load() error { return b.f.load }
 
-func (b fakeBackward) Launch(_ *vk.Stream, c *CUDABackwardCall) error {
+func (b fakeBackward) Launch(_ *vk.Stream, c *problem.CUDABackwardCall) error {
 	b.f.backwardCalls = append(b.f.backwardCalls, *c)
 	return nil
 }
@@ -66,7 +67,7 @@ func (f *fakeCUDA) Reach(b *vk.Buffer) error {
 
 func (f *fakeCUDA) Load() error { return f.load }
 
-func (f *fakeCUDA) Launch(s *vk.Stream, c *CUDACall) error {
+func (f *fakeCUDA) Launch(s *vk.Stream, c *problem.CUDACall) error {
 	if !f.forget {
 		f.calls = append(f.calls, *c)
 	}
@@ -74,7 +75,7 @@ func (f *fakeCUDA) Launch(s *vk.Stream, c *CUDACall) error {
 }
 
 func withFakeCUDA(t testing.TB) *fakeCUDA {
-	f := &fakeCUDA{choice: CUDAChoice{Name: "attn_fast", Family: "fa3", Rows: 128, Cols: 64, Workgroups: 77, SharedBytes: 1000,
+	f := &fakeCUDA{choice: problem.CUDAChoice{Name: "attn_fast", Family: "fa3", Rows: 128, Cols: 64, Workgroups: 77, SharedBytes: 1000,
 		Rejected: []string{"faster: not today"}}, out: map[*vk.Buffer]bool{},
 		backwardErr: plan.NoCUDA("fa3: no backward kernels")}
 	before := plan.RegisteredCUDA()
@@ -163,11 +164,11 @@ func TestAutoTakesCUDAOnlyWhenAllowed(t *testing.T) {
 	require.Equal(t, "128x64", p.Tile)
 	require.Equal(t, uint64(77), p.Workgroups)
 	require.Equal(t, "tier cuda (attn_fast, tile 128x64, 77 workgroups): allowed, and the device has the kernel; not cuda: faster: not today", p.String())
-	require.Equal(t, CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8}, f.problems[len(f.problems)-1])
+	require.Equal(t, problem.CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8}, f.problems[len(f.problems)-1])
 
 	p = planOf(Config{HeadDim: 60, HeadDimV: 32, DType: BF16, Tier: TierCUDA, Kernel: "fa2"})
 	require.Equal(t, "asked for", p.Reason)
-	require.Equal(t, CUDAProblem{Shape: shape, DType: BF16, HeadDim: 60, HeadDimV: 32, Align: 4, Kernel: "fa2"}, f.problems[len(f.problems)-1])
+	require.Equal(t, problem.CUDAProblem{Shape: shape, DType: BF16, HeadDim: 60, HeadDimV: 32, Align: 4, Kernel: "fa2"}, f.problems[len(f.problems)-1])
 
 	f.choice.Validation = true
 	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
@@ -196,7 +197,7 @@ func TestCUDACalls(t *testing.T) {
 	a := callOn(t, dev)
 	a.Q.Offset, a.K.Offset, a.LSE.Offset = 8, 16, 3
 	a.V.Strides = Strides{Batch: 4096, Head: 64, Seq: 128}
-	forward := func(cfg Config) CUDACall {
+	forward := func(cfg Config) problem.CUDACall {
 		cfg.Tier, cfg.HeadDim = TierCUDA, 64
 		op, err := New(dev, cfg)
 		require.NoError(t, err)
@@ -208,7 +209,7 @@ func TestCUDACalls(t *testing.T) {
 	}
 	c := forward(Config{})
 	require.Equal(t, a.Shape, c.Shape)
-	require.Equal(t, [4]CUDATensor{
+	require.Equal(t, [4]problem.CUDATensor{
 		{Buffer: a.Q.Buffer, Offset: 16, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64}, {Buffer: a.K.Buffer, Offset: 32, Batch: 2 * 9 * 64, Head: 9 * 64, Row: 64},
 		{Buffer: a.V.Buffer, Offset: 0, Batch: 4096, Head: 64, Row: 128}, {Buffer: a.O.Buffer, Offset: 0, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64},
 	}, c.Tensors)
@@ -358,7 +359,7 @@ func TestCUDABackward(t *testing.T) {
 	oneLine(t, op.Backward(s, a), "fa3: no backward kernels")
 
 	f.backwardErr = nil
-	f.backwardChoice = CUDABackwardChoice{Kernels: []PlanKernel{{Outputs: "dQ", Kernel: "attn_dq"}}, ScratchBytes: 640, Rejected: []string{"fa3: none"}, Validation: true}
+	f.backwardChoice = problem.CUDABackwardChoice{Kernels: []PlanKernel{{Outputs: "dQ", Kernel: "attn_dq"}}, ScratchBytes: 640, Rejected: []string{"fa3: none"}, Validation: true}
 	op, err = New(dev, Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight})
 	require.NoError(t, err)
 	plan, err := op.PlanBackwardFor(a)
@@ -369,7 +370,7 @@ func TestCUDABackward(t *testing.T) {
 	require.Len(t, f.backwardCalls, 1)
 	c := f.backwardCalls[0]
 	require.Equal(t, Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}, c.Shape)
-	require.Equal(t, CUDATensor{Buffer: a.DQ.Buffer, Offset: 48, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64}, c.Tensors[5])
+	require.Equal(t, problem.CUDATensor{Buffer: a.DQ.Buffer, Offset: 48, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64}, c.Tensors[5])
 	require.Nil(t, c.Tensors[6].Buffer, "DK")
 	require.Equal(t, a.DLSE.Buffer, c.DLSE.Buffer)
 	require.Equal(t, []any{true, int32(NoCausal), int32(0), true}, []any{c.BottomRight, c.Left, c.Right, c.Accumulate})

@@ -11,6 +11,7 @@ import (
 	"vkattn/internal/errs"
 	"vkattn/internal/host"
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
@@ -39,8 +40,8 @@ const maxPlans = 1024
 // prepared is a plan with its pipeline: all that a call needs except its tensors.
 type prepared struct {
 	access          Access
-	cuda            CUDAKernel  // for TierCUDA, which uses none of the fields below
-	cubin           CubinKernel // for TierCubin, which uses none of the fields below
+	cuda            problem.CUDAKernel  // for TierCUDA, which uses none of the fields below
+	cubin           problem.CubinKernel // for TierCubin, which uses none of the fields below
 	pipeline        *vk.Pipeline
 	rows            uint32 // query rows per workgroup
 	slices          uint32 // workgroups that share the columns of O

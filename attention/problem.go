@@ -200,39 +200,6 @@ type (
 	Sequence = problem.Sequence
 )
 
-// The interface between tiers cuda and cubin and their backends, in vkattn/cudapath. Package problem
-// documents fields and methods.
-type (
-	// CUDA is the backend of tier cuda.
-	CUDA = problem.CUDA
-	// CUDAProblem is all that the choice of a kernel depends on.
-	CUDAProblem = problem.CUDAProblem
-	// CUDAChoice is the chosen kernel and the reasons.
-	CUDAChoice = problem.CUDAChoice
-	// CUDAKernel is a kernel on a device.
-	CUDAKernel = problem.CUDAKernel
-	// CUDACall holds the arguments of a kernel.
-	CUDACall = problem.CUDACall
-	// CUDATensor is a tensor of a call: strides in elements.
-	CUDATensor = problem.CUDATensor
-	// Cubins is the backend of tier cubin.
-	Cubins = problem.Cubins
-	// CubinChoice is the chosen kernel.
-	CubinChoice = problem.CubinChoice
-	// CubinKernel is a kernel on a device.
-	CubinKernel = problem.CubinKernel
-	// CUDABackwardProblem is all that the choice of backward kernels depends on.
-	CUDABackwardProblem = problem.CUDABackwardProblem
-	// CUDABackwardChoice is the chosen kernels and the reasons.
-	CUDABackwardChoice = problem.CUDABackwardChoice
-	// CUDABackward is the backward kernels of a problem on a device.
-	CUDABackward = problem.CUDABackward
-	// CUDABackwardCall holds the arguments of backward kernels.
-	CUDABackwardCall = problem.CUDABackwardCall
-	// CUDAVector is a vector of a call; a nil buffer means that there is none.
-	CUDAVector = problem.CUDAVector
-)
-
 // Changes of a kernel for measurements. Package problem documents fields and methods.
 type (
 	// Experiment changes the kernel for a measurement.

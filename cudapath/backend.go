@@ -5,15 +5,17 @@ import (
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
-// backend implements attention.CUDA.
+// backend implements problem.CUDA.
 type backend struct{}
 
-func init() { attention.RegisterCUDA(backend{}) }
+func init() { plan.RegisterCUDA(backend{}) }
 
-// Check implements attention.CUDA.
+// Check implements problem.CUDA.
 func (backend) Check(info *vk.DeviceInfo, t attention.DType) error {
 	if why := Missing(info, "", t); why != "" {
 		return unsupported("tier cuda", "%s", why)
@@ -21,25 +23,25 @@ func (backend) Check(info *vk.DeviceInfo, t attention.DType) error {
 	return nil
 }
 
-// Choose implements attention.CUDA.
-func (backend) Choose(dev *vk.Device, p attention.CUDAProblem) (attention.CUDAChoice, error) {
+// Choose implements problem.CUDA.
+func (backend) Choose(dev *vk.Device, p problem.CUDAProblem) (problem.CUDAChoice, error) {
 	c, err := Open(dev)
 	if err != nil {
-		return attention.CUDAChoice{}, err
+		return problem.CUDAChoice{}, err
 	}
 	k, rejected, err := c.table.choose(&c.info, &p)
 	if err != nil {
-		return attention.CUDAChoice{Rejected: rejected}, err
+		return problem.CUDAChoice{Rejected: rejected}, err
 	}
-	return attention.CUDAChoice{
+	return problem.CUDAChoice{
 		Kernel: c.kernelOf(k), Name: k.Entry, Family: k.Family, Validation: k.Family == "ref",
 		Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared),
 		Workgroups: k.tiles(&p.Shape, p.B).count(), Rejected: rejected,
 	}, nil
 }
 
-// ChooseBackward implements attention.CUDA.
-func (backend) ChooseBackward(dev *vk.Device, p attention.CUDABackwardProblem) (choice attention.CUDABackwardChoice, err error) {
+// ChooseBackward implements problem.CUDA.
+func (backend) ChooseBackward(dev *vk.Device, p problem.CUDABackwardProblem) (choice problem.CUDABackwardChoice, err error) {
 	c, err := Open(dev)
 	if err != nil {
 		return choice, err
@@ -74,7 +76,7 @@ func (backend) ChooseBackward(dev *vk.Device, p attention.CUDABackwardProblem) (
 
 var errNotReached = errors.New("cudapath: the buffer was not made with Exportable")
 
-// Reach implements attention.CUDA.
+// Reach implements problem.CUDA.
 func (backend) Reach(b *vk.Buffer) error {
 	if b != nil && reaches(b) {
 		return nil

@@ -7,6 +7,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/grid"
+	"vkattn/internal/problem"
 )
 
 // group is a family of kernels, or the kernels of a family that need the same alignment.
@@ -30,7 +31,7 @@ func (g group) String() string {
 
 // choose returns the best kernel for a problem and, for each better group, the reason why
 // it was not chosen.
-func (t *table) choose(d *DeviceInfo, p *attention.CUDAProblem) (k *Kernel, rejected []string, err error) {
+func (t *table) choose(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, rejected []string, err error) {
 	for _, g := range order {
 		if p.Kernel != "" && p.Kernel != g.family {
 			continue
@@ -45,7 +46,7 @@ func (t *table) choose(d *DeviceInfo, p *attention.CUDAProblem) (k *Kernel, reje
 }
 
 // tryGroup returns the kernel of a group for a problem, or the reason why there is none.
-func (t *table) tryGroup(g group, d *DeviceInfo, p *attention.CUDAProblem) (k *Kernel, why string) {
+func (t *table) tryGroup(g group, d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why string) {
 	dtype, ref := p.DType.String(), g.family == "ref"
 	some, typed := false, false
 	for i := range t.kernels {
@@ -78,7 +79,7 @@ func (t *table) tryGroup(g group, d *DeviceInfo, p *attention.CUDAProblem) (k *K
 
 // chooseBackward returns the best kernels for the gradients of a problem, in the order in
 // which they run, and the reasons against each better group.
-func (t *table) chooseBackward(d *DeviceInfo, p *attention.CUDABackwardProblem) (list []*Kernel, rejected []string, err error) {
+func (t *table) chooseBackward(d *DeviceInfo, p *problem.CUDABackwardProblem) (list []*Kernel, rejected []string, err error) {
 	for _, g := range order {
 		if p.Kernel != "" && p.Kernel != g.family {
 			continue
@@ -98,7 +99,7 @@ func (t *table) chooseBackward(d *DeviceInfo, p *attention.CUDABackwardProblem) 
 var backwardOutputs = [...]string{"stats", "dQ dK dV", "dQ", "dK dV"}
 
 // backwardOf returns the backward kernels of a group, or the reason why there are none.
-func (t *table) backwardOf(g group, d *DeviceInfo, p *attention.CUDABackwardProblem) (list []*Kernel, why string) {
+func (t *table) backwardOf(g group, d *DeviceInfo, p *problem.CUDABackwardProblem) (list []*Kernel, why string) {
 	keys, module := p.Want[1] || p.Want[2], ""
 	for i, outputs := range backwardOutputs {
 		if !([...]bool{true, p.Want[0] || keys, p.Want[0], keys})[i] {
@@ -130,7 +131,7 @@ func (t *table) backwardOf(g group, d *DeviceInfo, p *attention.CUDABackwardProb
 // backwardKernel returns the smallest kernel for an output that holds the head dims, and
 // whether the group has any for it. If module is not empty, only its kernels count. A dense
 // kernel precedes those that take options.
-func (t *table) backwardKernel(g group, module, outputs string, p *attention.CUDABackwardProblem) (k *Kernel, some bool) {
+func (t *table) backwardKernel(g group, module, outputs string, p *problem.CUDABackwardProblem) (k *Kernel, some bool) {
 	for i := range t.backward {
 		e := &t.backward[i]
 		if e.Family != g.family || e.Any != g.any || e.Outputs != outputs || module != "" && e.Module != module {
@@ -156,7 +157,7 @@ const (
 )
 
 // limits says which limit of a device a kernel exceeds.
-func (t *table) limits(k *Kernel, d *DeviceInfo, p *attention.CUDAProblem) string {
+func (t *table) limits(k *Kernel, d *DeviceInfo, p *problem.CUDAProblem) string {
 	if _, ok := t.imageName(k.Module, d); !ok {
 		return fmt.Sprintf("there is no code of it for compute capability %d.%d", d.Major, d.Minor)
 	}
@@ -196,7 +197,7 @@ func (t *table) limits(k *Kernel, d *DeviceInfo, p *attention.CUDAProblem) strin
 // tooLong says what a backward kernel would count past 31 bits: rows and keys up to the end of the
 // last tiles, which may be two of rows; with options also those of all sequences; and the units of
 // two launches.
-func (k *Kernel) tooLong(p *attention.CUDABackwardProblem) string {
+func (k *Kernel) tooLong(p *problem.CUDABackwardProblem) string {
 	up := func(n, of int) uint64 { return (uint64(n) + uint64(of) - 1) / uint64(of) * uint64(of) }
 	rows, keys := up(p.Sq, 2*k.Rows), up(p.Sk, k.Cols)
 	if !k.Dense {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -47,8 +48,8 @@ func testTable(t *testing.T) *table {
 	return table
 }
 
-func problemOf(change func(*attention.CUDAProblem)) *attention.CUDAProblem {
-	p := &attention.CUDAProblem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 1000, Sk: 2000}, HeadDim: 128, HeadDimV: 128, Align: 8}
+func problemOf(change func(*problem.CUDAProblem)) *problem.CUDAProblem {
+	p := &problem.CUDAProblem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 1000, Sk: 2000}, HeadDim: 128, HeadDimV: 128, Align: 8}
 	if change != nil {
 		change(p)
 	}
@@ -57,31 +58,31 @@ func problemOf(change func(*attention.CUDAProblem)) *attention.CUDAProblem {
 
 func TestChoosesTheBestKernelThatTakesTheProblem(t *testing.T) {
 	table := testTable(t)
-	type problem = attention.CUDAProblem
+	type chosen = problem.CUDAProblem
 	for _, c := range []struct {
 		name   string
 		device DeviceInfo
-		change func(*problem)
+		change func(*chosen)
 		want   string // entry; none: nothing will do
 		whyNot string // in what is said of those before it
 	}{
 		{"the best", h200, nil, "fa3_false", ""},
-		{"causal", h200, func(p *problem) { p.Causal = true }, "fa3_true", ""},
+		{"causal", h200, func(p *chosen) { p.Causal = true }, "fa3_true", ""},
 		{"an older device", a100, nil, "fa2_192_false", "no code of it for compute capability 8.0"},
-		{"the smallest that holds it", h200, func(p *problem) { p.HeadDim, p.HeadDimV = 129, 128 }, "fa2_192_false", "fa3: there is none for head dims 129/128"},
-		{"a wide V", h200, func(p *problem) { p.HeadDim, p.HeadDimV = 64, 136 }, "fa2_256_false", "64/136"},
-		{"a small one", a100, func(p *problem) { p.HeadDim, p.HeadDimV = 8, 64 }, "fa2_64,_false", ""},
-		{"no alignment", h200, func(p *problem) { p.Align = 4 }, "fa2_192_true", "these are of 4"},
-		{"float32", h200, func(p *problem) { p.DType = attention.F32 }, "ref_f32", "fa2_any: there is none for f32"},
-		{"latent attention", h200, func(p *problem) { p.HeadDim, p.HeadDimV = 576, 512 }, "ref_f16", "576/512"},
-		{"a family", h200, func(p *problem) { p.Kernel = "fa2" }, "fa2_192_false", ""},
-		{"the family for validation", h200, func(p *problem) { p.Kernel, p.Causal = "ref", true }, "ref_f16", ""},
-		{"a family that cannot", a100, func(p *problem) { p.Kernel = "fa3" }, "", "fa3: there is no code"},
-		{"a family without alignment", h200, func(p *problem) { p.Kernel, p.Align = "fa3", 2 }, "", "multiples of 8"},
-		{"no such type", h200, func(p *problem) { p.DType = attention.BF16 }, "", "ref: there is none for bf16"},
-		{"heads of several launches", h200, func(p *problem) { p.Hq, p.Hkv = 65536, 65536; p.Kernel = "fa2" }, "fa2_192_false", ""},
-		{"many heads", h200, func(p *problem) { p.Hq, p.Hkv = 65536, 65536 }, "fa3_false", ""},
-		{"too many tiles", h200, func(p *problem) { p.B, p.Hq, p.Sq = math.MaxInt32, 100, 1000 }, "fa2_192_false", "tiles, it counts them in 31 bits"},
+		{"the smallest that holds it", h200, func(p *chosen) { p.HeadDim, p.HeadDimV = 129, 128 }, "fa2_192_false", "fa3: there is none for head dims 129/128"},
+		{"a wide V", h200, func(p *chosen) { p.HeadDim, p.HeadDimV = 64, 136 }, "fa2_256_false", "64/136"},
+		{"a small one", a100, func(p *chosen) { p.HeadDim, p.HeadDimV = 8, 64 }, "fa2_64,_false", ""},
+		{"no alignment", h200, func(p *chosen) { p.Align = 4 }, "fa2_192_true", "these are of 4"},
+		{"float32", h200, func(p *chosen) { p.DType = attention.F32 }, "ref_f32", "fa2_any: there is none for f32"},
+		{"latent attention", h200, func(p *chosen) { p.HeadDim, p.HeadDimV = 576, 512 }, "ref_f16", "576/512"},
+		{"a family", h200, func(p *chosen) { p.Kernel = "fa2" }, "fa2_192_false", ""},
+		{"the family for validation", h200, func(p *chosen) { p.Kernel, p.Causal = "ref", true }, "ref_f16", ""},
+		{"a family that cannot", a100, func(p *chosen) { p.Kernel = "fa3" }, "", "fa3: there is no code"},
+		{"a family without alignment", h200, func(p *chosen) { p.Kernel, p.Align = "fa3", 2 }, "", "multiples of 8"},
+		{"no such type", h200, func(p *chosen) { p.DType = attention.BF16 }, "", "ref: there is none for bf16"},
+		{"heads of several launches", h200, func(p *chosen) { p.Hq, p.Hkv = 65536, 65536; p.Kernel = "fa2" }, "fa2_192_false", ""},
+		{"many heads", h200, func(p *chosen) { p.Hq, p.Hkv = 65536, 65536 }, "fa3_false", ""},
+		{"too many tiles", h200, func(p *chosen) { p.B, p.Hq, p.Sq = math.MaxInt32, 100, 1000 }, "fa2_192_false", "tiles, it counts them in 31 bits"},
 		{"old tensor maps", DeviceInfo{Major: 9, MaxShared: 227 << 10, MaxThreads: 1024, Driver: 11080}, nil, "fa2_192_false", "a driver for CUDA 12"},
 		{"little shared memory", DeviceInfo{Major: 9, MaxShared: 100 << 10, MaxThreads: 1024, Driver: 12000}, nil, "fa2_192_false", "200000 bytes of shared memory a block, the device has 102400"},
 		{"few threads", DeviceInfo{Major: 9, MaxShared: 227 << 10, MaxThreads: 256, Driver: 12000}, nil, "fa2_192_false", "384 threads a block, the device has 256"},
@@ -181,7 +182,7 @@ func TestTablesOfThisBuild(t *testing.T) {
 		for _, causal := range []bool{false, true} {
 			for _, dims := range [][2]int{{1, 1}, {32, 32}, {64, 64}, {80, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}} {
 				for _, align := range []uint32{1, 8} {
-					p := problemOf(func(p *attention.CUDAProblem) {
+					p := problemOf(func(p *problem.CUDAProblem) {
 						p.DType, p.Causal, p.HeadDim, p.HeadDimV, p.Align = dtype, causal, dims[0], dims[1], align
 					})
 					k, _, err := table.choose(&a100, p)
@@ -192,7 +193,7 @@ func TestTablesOfThisBuild(t *testing.T) {
 		}
 	}
 	for _, dtype := range attention.DTypes() {
-		k, _, err := table.choose(&h200, problemOf(func(p *attention.CUDAProblem) {
+		k, _, err := table.choose(&h200, problemOf(func(p *problem.CUDAProblem) {
 			p.DType, p.HeadDim, p.HeadDimV, p.Kernel, p.Align = dtype, 576, 512, "ref", 1
 		}))
 		require.NoError(t, err)
@@ -205,40 +206,40 @@ func TestTablesOfThisBuild(t *testing.T) {
 func TestChoosesBackwardKernels(t *testing.T) {
 	table, err := embedded()
 	require.NoError(t, err)
-	type problem = attention.CUDABackwardProblem
+	type chosen = problem.CUDABackwardProblem
 	small := DeviceInfo{Name: "RTX 3090", Major: 8, Minor: 6, SMs: 82, MaxShared: 99 << 10, MaxThreads: 1024, Driver: 12040}
 	for name, x := range map[string]struct {
 		d      *DeviceInfo
-		change func(*problem)
+		change func(*chosen)
 		want   string // names of entries after attn_
 		why    string
 	}{
 		"dense":    {&h200, nil, "fa3_f16_d128_backward_stats_full fa3_f16_d128_backward_main_full fa3_f16_d128_backward_dq_full", ""},
-		"dK alone": {&h200, func(p *problem) { p.Want = [3]bool{1: true} }, "fa3_f16_d128_backward_stats_full fa3_f16_d128_backward_main_full", ""},
-		"causal bf16": {&h200, func(p *problem) { p.DType, p.Causal, p.HeadDim, p.HeadDimV = attention.BF16, true, 40, 64 },
+		"dK alone": {&h200, func(p *chosen) { p.Want = [3]bool{1: true} }, "fa3_f16_d128_backward_stats_full fa3_f16_d128_backward_main_full", ""},
+		"causal bf16": {&h200, func(p *chosen) { p.DType, p.Causal, p.HeadDim, p.HeadDimV = attention.BF16, true, 40, 64 },
 			"fa3_bf16_d64_backward_stats_causal fa3_bf16_d64_backward_main_causal", ""},
-		"lengths":   {&h200, func(p *problem) { p.Lengths = true }, "fa3_f16_d128_backward_stats_options fa3_f16_d128_backward_main_options fa3_f16_d128_backward_dq_options", ""},
-		"window":    {&h200, func(p *problem) { p.Window, p.Causal = true, true }, "fa3_f16_d128_backward_stats_options fa3_f16_d128_backward_main_options fa3_f16_d128_backward_dq_options", ""},
-		"softcap":   {&h200, func(p *problem) { p.Softcap, p.HeadDim, p.HeadDimV = true, 64, 48 }, "fa3_f16_d64_backward_stats_options fa3_f16_d64_backward_main_softcap fa3_f16_d64_backward_dq_options", ""},
-		"head dims": {&h200, func(p *problem) { p.HeadDim = 136 }, "fa3_f16_d192x128_backward_stats_full fa3_f16_d192x128_backward_main_full fa3_f16_d192x128_backward_dq_full", ""},
-		"wide": {&h200, func(p *problem) { p.Causal, p.HeadDim, p.HeadDimV = true, 200, 8 },
+		"lengths":   {&h200, func(p *chosen) { p.Lengths = true }, "fa3_f16_d128_backward_stats_options fa3_f16_d128_backward_main_options fa3_f16_d128_backward_dq_options", ""},
+		"window":    {&h200, func(p *chosen) { p.Window, p.Causal = true, true }, "fa3_f16_d128_backward_stats_options fa3_f16_d128_backward_main_options fa3_f16_d128_backward_dq_options", ""},
+		"softcap":   {&h200, func(p *chosen) { p.Softcap, p.HeadDim, p.HeadDimV = true, 64, 48 }, "fa3_f16_d64_backward_stats_options fa3_f16_d64_backward_main_softcap fa3_f16_d64_backward_dq_options", ""},
+		"head dims": {&h200, func(p *chosen) { p.HeadDim = 136 }, "fa3_f16_d192x128_backward_stats_full fa3_f16_d192x128_backward_main_full fa3_f16_d192x128_backward_dq_full", ""},
+		"wide": {&h200, func(p *chosen) { p.Causal, p.HeadDim, p.HeadDimV = true, 200, 8 },
 			"fa3_f16_d256_backward_stats_causal fa3_f16_d256_backward_main_causal fa3_f16_d256_backward_dq_causal", ""},
-		"wide, lengths": {&h200, func(p *problem) { p.Lengths, p.HeadDim = true, 136 },
+		"wide, lengths": {&h200, func(p *chosen) { p.Lengths, p.HeadDim = true, 136 },
 			"fa3_f16_d192x128_backward_stats_options fa3_f16_d192x128_backward_main_options fa3_f16_d192x128_backward_dq_options", ""},
-		"wide, window": {&h200, func(p *problem) { p.Window, p.HeadDim, p.HeadDimV, p.Want = true, 192, 136, [3]bool{2: true} },
+		"wide, window": {&h200, func(p *chosen) { p.Window, p.HeadDim, p.HeadDimV, p.Want = true, 192, 136, [3]bool{2: true} },
 			"fa3_f16_d192_backward_stats_options fa3_f16_d192_backward_main_options", ""},
-		"wide, softcap": {&h200, func(p *problem) { p.Softcap, p.HeadDim, p.HeadDimV, p.DType = true, 200, 8, attention.BF16 },
+		"wide, softcap": {&h200, func(p *chosen) { p.Softcap, p.HeadDim, p.HeadDimV, p.DType = true, 200, 8, attention.BF16 },
 			"fa3_bf16_d256_backward_stats_options fa3_bf16_d256_backward_main_softcap fa3_bf16_d256_backward_dq_options", ""},
-		"wide, softcap, fa2": {&h200, func(p *problem) { p.Softcap, p.HeadDim, p.HeadDimV, p.Kernel = true, 200, 8, "fa2" },
+		"wide, softcap, fa2": {&h200, func(p *chosen) { p.Softcap, p.HeadDim, p.HeadDimV, p.Kernel = true, 200, 8, "fa2" },
 			"fa2_f16_d256_backward_stats fa2_f16_d256_backward_main_softcap", ""},
-		"alignment": {&h200, func(p *problem) { p.Align, p.Softcap = 4, true }, "fa2_f16_d128_backward_stats_any fa2_f16_d128_backward_main_any",
+		"alignment": {&h200, func(p *chosen) { p.Align, p.Softcap = 4, true }, "fa2_f16_d128_backward_stats_any fa2_f16_d128_backward_main_any",
 			"have to be multiples of 8 elements, these are of 4; fa2: head dims"},
-		"float32":              {&h200, func(p *problem) { p.DType = attention.F32 }, "ref_f32_backward_stats ref_f32_backward_dq ref_f32_backward_dkdv", "fa3: there is none for f32 at head dims 128/128; fa2: there is none for f32"},
-		"an older device":      {&a100, func(p *problem) { p.HeadDim, p.HeadDimV = 96, 96 }, "fa2_f16_d96_backward_stats fa2_f16_d96_backward_main", "fa3: there is no code of it for compute capability 8.0"},
+		"float32":              {&h200, func(p *chosen) { p.DType = attention.F32 }, "ref_f32_backward_stats ref_f32_backward_dq ref_f32_backward_dkdv", "fa3: there is none for f32 at head dims 128/128; fa2: there is none for f32"},
+		"an older device":      {&a100, func(p *chosen) { p.HeadDim, p.HeadDimV = 96, 96 }, "fa2_f16_d96_backward_stats fa2_f16_d96_backward_main", "fa3: there is no code of it for compute capability 8.0"},
 		"little shared memory": {&small, nil, "fa2_f16_d128_backward_stats_any fa2_f16_d128_backward_main_any", "bytes of shared memory a block, the device has 101376"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &problem{CUDAProblem: *problemOf(nil), Want: [3]bool{true, true, true}}
+			p := &chosen{CUDAProblem: *problemOf(nil), Want: [3]bool{true, true, true}}
 			if x.change != nil {
 				x.change(p)
 			}
@@ -332,7 +333,7 @@ func TestBackwardKernelsCountIn31Bits(t *testing.T) {
 		{sq: 64, sk: 1, b: 5, totalQ: math.MaxInt32 - 300, lengths: true, want: "fa3: 2147483648 rows and"},
 		{sq: 1, sk: 64 << 6, b: 1 << 24, want: "fa3: 1073741824 blocks of keys of all heads, and"},
 	} {
-		p := &attention.CUDABackwardProblem{CUDAProblem: attention.CUDAProblem{Shape: attention.Shape{B: x.b, Hq: 1, Hkv: 1, Sq: x.sq, Sk: x.sk}, DType: attention.F16,
+		p := &problem.CUDABackwardProblem{CUDAProblem: problem.CUDAProblem{Shape: attention.Shape{B: x.b, Hq: 1, Hkv: 1, Sq: x.sq, Sk: x.sk}, DType: attention.F16,
 			HeadDim: 256, HeadDimV: 256, Align: 8, Kernel: "fa3"}, Want: [3]bool{false, true, true}, TotalQ: x.totalQ, Lengths: x.lengths}
 		list, _, err := table.chooseBackward(&h200, p)
 		if x.want == "" {

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 
 	"vkattn/attention"
+	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -101,12 +103,12 @@ const binaryImport = "VK_NVX_binary_import"
 // needImport is that extension, in an error of the operation.
 var needImport = vk.Need{Name: "it", Have: func(c *vk.Caps) bool { return c.BinaryImport }}
 
-// cubinBackend implements attention.Cubins.
+// cubinBackend implements problem.Cubins.
 type cubinBackend struct{}
 
-func init() { attention.RegisterCubins(cubinBackend{}) }
+func init() { plan.RegisterCubins(cubinBackend{}) }
 
-// Check implements attention.Cubins.
+// Check implements problem.Cubins.
 func (cubinBackend) Check(dev *vk.Device, info *vk.DeviceInfo, t attention.DType) error {
 	if why := info.Caps.Without(needImport); why != "" {
 		return unsupported(binaryImport, "%s", why)
@@ -129,9 +131,9 @@ func (cubinBackend) Check(dev *vk.Device, info *vk.DeviceInfo, t attention.DType
 	return nil
 }
 
-// Choose implements attention.Cubins. It loads the module of the kernel: whether the device
+// Choose implements problem.Cubins. It loads the module of the kernel: whether the device
 // runs code of an architecture shows only then.
-func (cubinBackend) Choose(dev *vk.Device, p attention.CUDAProblem) (choice attention.CubinChoice, err error) {
+func (cubinBackend) Choose(dev *vk.Device, p problem.CUDAProblem) (choice problem.CubinChoice, err error) {
 	const op = "choose a cubin"
 	if why := dev.Caps().Without(needImport); why != "" {
 		return choice, unsupported(binaryImport, "%s", why)
@@ -171,7 +173,7 @@ func (cubinBackend) Choose(dev *vk.Device, p attention.CUDAProblem) (choice atte
 		return choice, err
 	}
 	slow := slices.ContainsFunc(cubinArchitectures[:], func(a cubinArchitecture) bool { return a.name == arch && a.slow })
-	return attention.CubinChoice{Kernel: loaded, Name: k.Entry, Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared), Workgroups: n.count(), Slow: slow}, nil
+	return problem.CubinChoice{Kernel: loaded, Name: k.Entry, Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared), Workgroups: n.count(), Slow: slow}, nil
 }
 
 // cubins has the kernels of cubinFamily on a Vulkan device. It belongs to the device, which
@@ -266,14 +268,14 @@ func (c *cubins) kernel(k *Kernel) *cubinKernel {
 	return c.kernels[k]
 }
 
-// cubinKernel implements attention.CubinKernel.
+// cubinKernel implements problem.CubinKernel.
 type cubinKernel struct {
 	*Kernel
 	c *cubins
 	f atomic.Pointer[vk.CubinFunction] // nil: not loaded
 }
 
-// Load implements attention.CubinKernel. After a failure the next call tries again.
+// Load implements problem.CubinKernel. After a failure the next call tries again.
 func (k *cubinKernel) Load() error {
 	if k.f.Load() != nil {
 		return nil

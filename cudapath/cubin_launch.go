@@ -6,6 +6,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/grid"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -62,7 +63,7 @@ type cubinCall struct {
 var cubinCalls = sync.Pool{New: func() any { return new(cubinCall) }}
 
 // bind fills in c for a call.
-func (c *cubinCall) bind(a *attention.CUDACall) {
+func (c *cubinCall) bind(a *problem.CUDACall) {
 	p := &c.params
 	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
 		x := &a.Tensors[i]
@@ -80,8 +81,8 @@ func (c *cubinCall) bind(a *attention.CUDACall) {
 	p.scale, p.scaleLog2, p.unitHigh, p.unitLow = a.Scale, a.ScaleLog2, a.UnitHigh, a.UnitLow
 }
 
-// Record implements attention.CubinKernel.
-func (k *cubinKernel) Record(commands *vk.Commands, a *attention.CUDACall) error {
+// Record implements problem.CubinKernel.
+func (k *cubinKernel) Record(commands *vk.Commands, a *problem.CUDACall) error {
 	if err := k.Load(); err != nil {
 		return err
 	}

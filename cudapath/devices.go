@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -115,7 +116,7 @@ func Missing(info *vk.DeviceInfo, family string, t attention.DType) string {
 	if err != nil {
 		return err.Error()
 	}
-	p := attention.CUDAProblem{Shape: attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1024, Sk: 1024}, DType: t, HeadDim: 64, HeadDimV: 64,
+	p := problem.CUDAProblem{Shape: attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1024, Sk: 1024}, DType: t, HeadDim: 64, HeadDimV: 64,
 		Align: 8, Kernel: family}
 	if _, _, err := table.choose(&d, &p); err != nil {
 		return err.Error()

@@ -17,6 +17,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/problem"
 	"vkattn/internal/testlevel"
 )
 
@@ -243,8 +244,8 @@ func fa2Of(t *table, b *cases.Backward, cfg attention.Config) ([]*Kernel, error)
 	if cfg.HeadDim%alignment != 0 || cfg.ValueDim()%alignment != 0 {
 		align = 1
 	}
-	p := &attention.CUDABackwardProblem{
-		CUDAProblem: attention.CUDAProblem{Shape: b.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim()}, Softcap: cfg.Softcap != 0,
+	p := &problem.CUDABackwardProblem{
+		CUDAProblem: problem.CUDAProblem{Shape: b.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim()}, Softcap: cfg.Softcap != 0,
 	}
 	var list []*Kernel
 	for _, outputs := range []string{"stats", "dQ dK dV"} {

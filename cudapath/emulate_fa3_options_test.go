@@ -17,6 +17,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/problem"
 	"vkattn/internal/testlevel"
 )
 
@@ -60,8 +61,8 @@ func fa3KernelOf(t testing.TB, b *cases.Backward, cfg attention.Config, options 
 	t.Helper()
 	table, err := embedded()
 	require.NoError(t, err)
-	k, _ := table.backwardKernel(group{family: "fa3"}, "", "dQ dK dV", &attention.CUDABackwardProblem{
-		CUDAProblem: attention.CUDAProblem{Shape: b.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(), Causal: cfg.Causal != attention.CausalNone}, Lengths: options, Softcap: cfg.Softcap != 0})
+	k, _ := table.backwardKernel(group{family: "fa3"}, "", "dQ dK dV", &problem.CUDABackwardProblem{
+		CUDAProblem: problem.CUDAProblem{Shape: b.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(), Causal: cfg.Causal != attention.CausalNone}, Lengths: options, Softcap: cfg.Softcap != 0})
 	require.NotNil(t, k)
 	return k
 }

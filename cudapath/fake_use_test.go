@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -76,7 +77,7 @@ func TestForwardTakesItsTurn(t *testing.T) {
 	require.Equal(t, uint32(0x3fc00000), word(t, s, a.LSE.Buffer, 0), "1.5")
 	lines := strings.Split(strings.TrimSpace(f.launches()), "\n")
 	require.Len(t, lines, 50+17)
-	k, _, err := c.table.choose(&c.info, &attention.CUDAProblem{Shape: a.Shape, HeadDim: 64, HeadDimV: 64, Align: 8, Kernel: "fa2"})
+	k, _, err := c.table.choose(&c.info, &problem.CUDAProblem{Shape: a.Shape, HeadDim: 64, HeadDimV: 64, Align: 8, Kernel: "fa2"})
 	require.NoError(t, err)
 	require.Equal(t, fmt.Sprintf("attn_fa2_f16_d64_full grid %d,4,1 threads %d shared %d b1 hq4 hkv2 sq130 sk300 d64 dv64 off2147483647",
 		(130+k.Rows-1)/k.Rows, k.Threads, k.Shared), lines[0])

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -22,7 +23,7 @@ type rival struct {
 	args   attention.Args
 	vulkan *vk.Stream
 	kernel *kernel
-	call   attention.CUDACall
+	call   problem.CUDACall
 	cuda   *Stream
 }
 
@@ -35,7 +36,7 @@ func newRival(t testing.TB, shape attention.Shape) *rival {
 	r.op, err = attention.New(c.dev, cfg)
 	require.NoError(t, err)
 	r.args.Shape = shape
-	r.call = attention.CUDACall{Shape: shape, HeadDim: 128, HeadDimV: 128, CausalOffset: attention.NoCausal,
+	r.call = problem.CUDACall{Shape: shape, HeadDim: 128, HeadDimV: 128, CausalOffset: attention.NoCausal,
 		Scale: 0.088, ScaleLog2: 0.127, UnitHigh: 0.693}
 	r.call.Hkv = shape.KVHeads()
 	for i, x := range []*attention.Tensor{&r.args.Q, &r.args.K, &r.args.V, &r.args.O} {
@@ -45,11 +46,11 @@ func newRival(t testing.TB, shape attention.Shape) *rival {
 		}
 		x.Buffer = newBuffer(t, c, uint64(shape.B*shape.Hq)*uint64(seq)*256)
 		require.NoError(t, r.vulkan.Fill(vk.BufferRange{Buffer: x.Buffer}, 0))
-		r.call.Tensors[i] = attention.CUDATensor{Buffer: x.Buffer, Row: 128, Head: 128 * seq, Batch: 128 * seq * int64(shape.Hq)}
+		r.call.Tensors[i] = problem.CUDATensor{Buffer: x.Buffer, Row: 128, Head: 128 * seq, Batch: 128 * seq * int64(shape.Hq)}
 	}
 	require.NoError(t, r.op.Prepare(shape))
 	require.NoError(t, r.vulkan.Wait(background(t)))
-	k, _, err := c.table.choose(&c.info, &attention.CUDAProblem{Shape: r.call.Shape, HeadDim: 128, HeadDimV: 128, Align: 8})
+	k, _, err := c.table.choose(&c.info, &problem.CUDAProblem{Shape: r.call.Shape, HeadDim: 128, HeadDimV: 128, Align: 8})
 	require.NoError(t, err)
 	r.kernel = c.kernelOf(k)
 	require.NoError(t, r.kernel.Load())

@@ -210,15 +210,15 @@ func TestGPUTimelinesBothWays(t *testing.T) {
 	require.ErrorIs(t, err, vk.ErrInvalid)
 }
 
-// problem is a call on the device and the same in host memory.
-type problem struct {
+// gpuProblem is a call on the device and the same in host memory.
+type gpuProblem struct {
 	cfg          attention.Config
 	device, host attention.Args
 }
 
-func newProblem(t testing.TB, c *Context, s *vk.Stream, cfg attention.Config, shape attention.Shape) *problem {
+func newProblem(t testing.TB, c *Context, s *vk.Stream, cfg attention.Config, shape attention.Shape) *gpuProblem {
 	t.Helper()
-	p := &problem{cfg: cfg, device: attention.Args{Shape: shape}, host: attention.Args{Shape: shape}}
+	p := &gpuProblem{cfg: cfg, device: attention.Args{Shape: shape}, host: attention.Args{Shape: shape}}
 	tensor := func(i int, heads, seq, dim int) (onDevice, inHost attention.Tensor) {
 		n := int64(shape.B) * int64(heads) * int64(seq) * int64(dim)
 		inHost.Host = inputs.New(n, cfg.DType, inputs.Normal, uint64(i))
@@ -236,7 +236,7 @@ func newProblem(t testing.TB, c *Context, s *vk.Stream, cfg attention.Config, sh
 }
 
 // run computes p, and returns what is wrong with the result.
-func (p *problem) run(t testing.TB, op *attention.Op, s *vk.Stream) {
+func (p *gpuProblem) run(t testing.TB, op *attention.Op, s *vk.Stream) {
 	t.Helper()
 	require.NoError(t, op.Forward(s, p.device))
 	require.NoError(t, s.Download(background(t), p.host.O.Host, p.device.O.Buffer, 0))

@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/grid"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -19,8 +20,8 @@ type invocation struct {
 	n     int
 }
 
-// Launch implements attention.CUDAKernel.
-func (k *kernel) Launch(s *vk.Stream, a *attention.CUDACall) error {
+// Launch implements problem.CUDAKernel.
+func (k *kernel) Launch(s *vk.Stream, a *problem.CUDACall) error {
 	if err := k.Load(); err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (k *kernel) Launch(s *vk.Stream, a *attention.CUDACall) error {
 }
 
 // bind fills in v for a call.
-func (k *kernel) bind(v *invocation, a *attention.CUDACall) error {
+func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 	p := &v.call.params
 	for i, t := range [...]*C.cua_tensor{&p.q, &p.k, &p.v, &p.o} {
 		x := &a.Tensors[i]

@@ -8,16 +8,17 @@ import (
 	"unsafe"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
-// backwardKernels implements attention.CUDABackward.
+// backwardKernels implements problem.CUDABackward.
 type backwardKernels struct {
 	c       *Context
 	kernels []*kernel // in the order in which they run
 }
 
-// Load implements attention.CUDABackward.
+// Load implements problem.CUDABackward.
 func (b *backwardKernels) Load() error {
 	for _, k := range b.kernels {
 		if err := k.Load(); err != nil {
@@ -124,8 +125,8 @@ type backwardInvocation struct {
 	n       int
 }
 
-// Launch implements attention.CUDABackward.
-func (b *backwardKernels) Launch(s *vk.Stream, a *attention.CUDABackwardCall) error {
+// Launch implements problem.CUDABackward.
+func (b *backwardKernels) Launch(s *vk.Stream, a *problem.CUDABackwardCall) error {
 	if err := b.Load(); err != nil {
 		return err
 	}
@@ -152,7 +153,7 @@ func (b *backwardKernels) Launch(s *vk.Stream, a *attention.CUDABackwardCall) er
 var backwardTensorNames = [...]string{"Q", "K", "V", "O", "DO", "DQ", "DK", "DV"}
 
 // bind fills in v for a call.
-func (v *backwardInvocation) bind(c *Context, a *attention.CUDABackwardCall) error {
+func (v *backwardInvocation) bind(c *Context, a *problem.CUDABackwardCall) error {
 	p := &v.params
 	address := func(name string, b *vk.Buffer, offset uint64) (uint64, error) {
 		if b == nil {
@@ -177,7 +178,7 @@ func (v *backwardInvocation) bind(c *Context, a *attention.CUDABackwardCall) err
 	for _, x := range [...]struct {
 		name string
 		to   *uint64
-		v    *attention.CUDAVector
+		v    *problem.CUDAVector
 	}{
 		{"LSE", &p.lse, &a.LSE}, {"DLSE", &p.dLSE, &a.DLSE}, {"Varlen.CuQ", &p.cuQ, &a.CuQ}, {"Varlen.CuK", &p.cuK, &a.CuK},
 		{"Varlen.UsedQ", &p.usedQ, &a.UsedQ}, {"Varlen.UsedK", &p.usedK, &a.UsedK},

@@ -123,7 +123,7 @@ var attentionPackage = apiwalk.Package{
 		"ParseDType": attention.ParseDType, "ParseKVType": attention.ParseKVType, "ParseRotaryStyle": attention.ParseRotaryStyle,
 		"ParseTier": attention.ParseTier, "ParseTuning": attention.ParseTuning, "ReadTuningCache": attention.ReadTuningCache, "ReadTuningCaches": attention.ReadTuningCaches,
 		"Reference": attention.Reference, "ReferenceBackward": attention.ReferenceBackward, "ReferenceRows": attention.ReferenceRows,
-		"ReferenceSample": attention.ReferenceSample, "RegisterCUDA": attention.RegisterCUDA, "RegisterCubins": attention.RegisterCubins, "ScaleOf": attention.ScaleOf,
+		"ReferenceSample": attention.ReferenceSample, "ScaleOf": attention.ScaleOf,
 		"Sequences": attention.Sequences, "TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf,
 		"VariantName": attention.VariantName, "ViewHost": attention.ViewHost, "WindowOf": attention.WindowOf,
 	},

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -52,14 +54,14 @@ type fakeCUDA struct {
 func (f *fakeCUDA) Check(*vk.DeviceInfo, attention.DType) error { return nil }
 func (f *fakeCUDA) Reach(*vk.Buffer) error                      { return nil }
 func (f *fakeCUDA) Load() error                                 { return nil }
-func (f *fakeCUDA) Choose(*vk.Device, attention.CUDAProblem) (attention.CUDAChoice, error) {
-	return attention.CUDAChoice{Kernel: f, Name: "fake", Family: "fa3", Rows: 128, Cols: 64, Workgroups: 1}, nil
+func (f *fakeCUDA) Choose(*vk.Device, problem.CUDAProblem) (problem.CUDAChoice, error) {
+	return problem.CUDAChoice{Kernel: f, Name: "fake", Family: "fa3", Rows: 128, Cols: 64, Workgroups: 1}, nil
 }
-func (f *fakeCUDA) ChooseBackward(*vk.Device, attention.CUDABackwardProblem) (attention.CUDABackwardChoice, error) {
-	return attention.CUDABackwardChoice{}, attention.ErrUnsupported
+func (f *fakeCUDA) ChooseBackward(*vk.Device, problem.CUDABackwardProblem) (problem.CUDABackwardChoice, error) {
+	return problem.CUDABackwardChoice{}, attention.ErrUnsupported
 }
 
-func (f *fakeCUDA) Launch(s *vk.Stream, c *attention.CUDACall) error {
+func (f *fakeCUDA) Launch(s *vk.Stream, c *problem.CUDACall) error {
 	if err := s.Wait(context.Background()); err != nil { // submits
 		return err
 	}
@@ -100,8 +102,8 @@ func TestCUDAKernelsFollowWhatArrives(t *testing.T) {
 				if order == OrderStriped || f.mode == ModeUlysses {
 					fake.wholeK = nil // in another order, or some heads
 				}
-				attention.RegisterCUDA(fake)
-				defer attention.RegisterCUDA(nil)
+				plan.RegisterCUDA(fake)
+				defer plan.RegisterCUDA(nil)
 				transports, err := InProcess(ranks)
 				require.NoError(t, err)
 				groups := make([]*Group, ranks)

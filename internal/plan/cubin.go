@@ -13,7 +13,8 @@ import (
 
 var cubins atomic.Pointer[problem.Cubins]
 
-// RegisterCubins is attention.RegisterCubins, which documents it.
+// RegisterCubins makes tier cubin available; package cudapath calls it. A later
+// registration replaces an earlier one.
 func RegisterCubins(c problem.Cubins) {
 	if c == nil {
 		cubins.Store(nil)

@@ -17,7 +17,8 @@ import (
 
 var cuda atomic.Pointer[problem.CUDA]
 
-// RegisterCUDA is attention.RegisterCUDA, which documents it.
+// RegisterCUDA makes tier cuda available; package cudapath calls it. A later
+// registration replaces an earlier one, and nil makes the tier unavailable.
 func RegisterCUDA(c problem.CUDA) { cuda.Store(&c) }
 
 // RegisteredCUDA returns the registered backend, or nil.
