@@ -43,7 +43,7 @@ func TestNothingExportedPanics(t *testing.T) {
 		}
 		walkedDevices = nil
 	})
-	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, controlPackage, processesPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
+	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, processesPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
 		t.Run(p.Name, func(t *testing.T) { apiwalk.Walk(t, p) })
 	}
 }
@@ -167,15 +167,6 @@ var parallelPackage = apiwalk.Package{
 		parallel.RankError{}, parallel.Schedule(0), parallel.Shard{}, parallel.Span{}, parallel.Split{}},
 }
 
-var controlPackage = apiwalk.Package{
-	Name: "control", Folder: "../internal/control", Live: liveChannel, Closed: closedChannel,
-	Matches:   apiwalk.Matching(vk.ErrInvalid, parallel.ErrTimeout, parallel.ErrLeft, parallel.ErrMismatch, parallel.ErrFailed),
-	Functions: map[string]any{"FromEnvironment": control.FromEnvironment, "Join": control.Join},
-	Types:     []any{control.Channel{}, control.Messages{}},
-	// A made-up world of several ranks would wait for them.
-	Exact: map[string][]any{"Join": {context.Background(), control.World{Rank: 1, Ranks: 1}, control.Options{}}},
-}
-
 var processesPackage = apiwalk.Package{
 	Name: "processes", Folder: "../attention/parallel/processes",
 	Matches: apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported, vk.ErrNoDevice, parallel.ErrTimeout, parallel.ErrLeft, parallel.ErrMismatch),
@@ -188,24 +179,6 @@ var processesPackage = apiwalk.Package{
 		"FromComm": {context.Background(), (*vk.Device)(nil), uintptr(0), processes.Options{}}, // a made-up handle crashes NCCL
 		"Join":     {context.Background(), (*vk.Device)(nil), control.World{Rank: 1, Ranks: 1}, processes.Options{}},
 	},
-}
-
-// liveChannel returns the side channel of a world of one rank.
-func liveChannel(t *testing.T) []any {
-	t.Helper()
-	c, err := control.Join(context.Background(), control.World{Ranks: 1}, control.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	m, err := c.Post(nil, nil)
-	require.NoError(t, err)
-	return []any{c, m}
-}
-
-func closedChannel(t *testing.T) []any {
-	t.Helper()
-	list := liveChannel(t)
-	require.NoError(t, list[0].(*control.Channel).Close())
-	return list
 }
 
 // liveRanks returns a group of one rank, its transport and an operation.

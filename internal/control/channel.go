@@ -13,7 +13,7 @@ import (
 	"vkattn/internal/errs"
 )
 
-// Channel is this rank's side channel to the others. One goroutine calls Gather; the other methods
+// Channel is this rank's side channel to the others, which Join makes. One goroutine calls Gather; the other methods
 // may be called from any.
 type Channel struct {
 	rank, ranks int
@@ -42,35 +42,16 @@ func newChannel(w *World, o *Options) *Channel {
 }
 
 // Rank is this rank.
-func (c *Channel) Rank() int {
-	if c == nil {
-		return 0
-	}
-	return c.rank
-}
+func (c *Channel) Rank() int { return c.rank }
 
 // Ranks is the number of ranks.
-func (c *Channel) Ranks() int {
-	if c == nil {
-		return 0
-	}
-	return c.ranks
-}
+func (c *Channel) Ranks() int { return c.ranks }
 
-// Ended is closed when the world has ended; Err then says why. It is nil for a Channel that Join
-// did not make.
-func (c *Channel) Ended() <-chan struct{} {
-	if c == nil {
-		return nil
-	}
-	return c.ended
-}
+// Ended is closed when the world has ended; Err then says why.
+func (c *Channel) Ended() <-chan struct{} { return c.ended }
 
 // Err is what ended the world, the same on every rank; nil: nothing yet.
 func (c *Channel) Err() *parallel.RankError {
-	if c == nil {
-		return nil
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cause
@@ -78,21 +59,11 @@ func (c *Channel) Err() *parallel.RankError {
 
 // LocalAddress is the address of this host on its connection to rank 0, without a port. It is ""
 // on rank 0, whose address the other ranks have.
-func (c *Channel) LocalAddress() string {
-	if c == nil || c.link == nil {
-		return ""
-	}
-	return hostOf(c.link.conn.LocalAddr())
-}
+func (c *Channel) LocalAddress() string { return hostOf(c.link.conn.LocalAddr()) }
 
 // RootAddress is the address of rank 0's host on this rank's connection to it, without a port: that
 // of the World's Addresses which answered. It is "" on rank 0.
-func (c *Channel) RootAddress() string {
-	if c == nil || c.link == nil {
-		return ""
-	}
-	return hostOf(c.link.conn.RemoteAddr())
-}
+func (c *Channel) RootAddress() string { return hostOf(c.link.conn.RemoteAddr()) }
 
 // hostOf is a TCP address without its port; "" for other networks.
 func hostOf(a net.Addr) string {
@@ -101,13 +72,6 @@ func hostOf(a net.Addr) string {
 		return ""
 	}
 	return (&net.IPAddr{IP: tcp.IP, Zone: tcp.Zone}).String()
-}
-
-func (c *Channel) usable() error {
-	if c == nil || c.link == nil {
-		return errs.Unmade("Join")
-	}
-	return nil
 }
 
 // handle handles a frame of rank 0.
@@ -133,12 +97,9 @@ func (c *Channel) handle(kind frameKind, payload []byte) {
 			c.endLocked(cause)
 		}
 	case frameLeft:
-		if ok = len(payload) >= 2; ok {
-			r := int(payload[0]) | int(payload[1])<<8
-			var s *state
-			if s, ok = decodeState(payload[2:], c.ranks); ok && r < c.ranks {
-				c.left[r] = s
-			}
+		var s *state
+		if s, ok = decodeState(payload, c.ranks); ok {
+			c.left[s.Rank] = s
 		}
 	default:
 		ok = false
@@ -174,12 +135,12 @@ func (c *Channel) endLocked(cause *parallel.RankError) {
 }
 
 func (c *Channel) stateLocked() *state {
-	s := &state{posted: c.posted, awaited: c.awaited}
+	s := &state{Posted: c.posted, Awaited: c.awaited}
 	switch {
 	case c.gathers:
-		s.activity = gathers
+		s.Activity = gathers
 	case len(c.awaited) > 0:
-		s.activity = waits
+		s.Activity = waits
 	}
 	return s
 }
@@ -201,9 +162,6 @@ func (c *Channel) beginLocked() error {
 // Gather gives every rank the bytes of all ranks, in the order of ranks; see
 // [parallel.Transport]. A rank has at most 64 KiB.
 func (c *Channel) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
-	if err := c.usable(); err != nil {
-		return nil, err
-	}
 	if len(mine) > maxPart {
 		return nil, errs.Invalid("control: a Gather of %d bytes, at most %d", len(mine), maxPart)
 	}
@@ -246,9 +204,6 @@ type Messages struct {
 // Post counts messages that this rank gives to its transport: a send to each peer of sends and
 // a receive from each of receives, in order.
 func (c *Channel) Post(sends, receives []int) (*Messages, error) {
-	if err := c.usable(); err != nil {
-		return nil, err
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.beginLocked(); err != nil {
@@ -264,11 +219,11 @@ func (c *Channel) Post(sends, receives []int) (*Messages, error) {
 		for _, peer := range peers {
 			p := c.posted[peer]
 			if i == 0 {
-				m.list = append(m.list, awaited{peer, true, p.sends})
-				p.sends++
+				m.list = append(m.list, awaited{peer, true, p.Sends})
+				p.Sends++
 			} else {
-				m.list = append(m.list, awaited{peer, false, p.receives})
-				p.receives++
+				m.list = append(m.list, awaited{peer, false, p.Receives})
+				p.Receives++
 			}
 			c.posted[peer] = p
 		}
@@ -279,47 +234,37 @@ func (c *Channel) Post(sends, receives []int) (*Messages, error) {
 // Await says that this rank waits for the messages, until Done. After Close it ends the world for this
 // rank: nothing would end the wait.
 func (m *Messages) Await() {
-	if m != nil && m.c != nil {
-		m.c.mu.Lock()
-		defer m.c.mu.Unlock()
-		m.c.awaited = m.list
-		if m.c.closed {
-			m.c.endLocked(&parallel.RankError{Rank: m.c.rank, Err: parallel.ErrLeft})
-		}
+	m.c.mu.Lock()
+	defer m.c.mu.Unlock()
+	m.c.awaited = m.list
+	if m.c.closed {
+		m.c.endLocked(&parallel.RankError{Rank: m.c.rank, Err: parallel.ErrLeft})
 	}
 }
 
 // Done says that this rank no longer waits.
 func (m *Messages) Done() {
-	if m != nil && m.c != nil {
-		m.c.mu.Lock()
-		defer m.c.mu.Unlock()
-		m.c.awaited = nil
-	}
+	m.c.mu.Lock()
+	defer m.c.mu.Unlock()
+	m.c.awaited = nil
 }
 
 // Peer is a rank of the messages; this rank if there are none.
 func (m *Messages) Peer() int {
-	switch {
-	case m == nil || m.c == nil:
-		return 0
-	case len(m.list) == 0:
+	if len(m.list) == 0 {
 		return m.c.rank
 	}
-	return m.list[len(m.list)-1].peer
+	return m.list[len(m.list)-1].Peer
 }
 
 // Missing is the error of a peer that has left without posting its side of a message; nil: none.
 func (m *Messages) Missing() *parallel.RankError {
-	if m == nil || m.c == nil {
-		return nil
-	}
 	m.c.mu.Lock()
 	defer m.c.mu.Unlock()
 	for i := range m.list {
 		a := &m.list[i]
-		if s := m.c.left[a.peer]; s != nil && a.needs(m.c.rank, s) {
-			return &parallel.RankError{Rank: a.peer, Err: parallel.ErrLeft}
+		if s := m.c.left[a.Peer]; s != nil && a.needs(m.c.rank, s) {
+			return &parallel.RankError{Rank: a.Peer, Err: parallel.ErrLeft}
 		}
 	}
 	return nil
@@ -328,9 +273,6 @@ func (m *Messages) Missing() *parallel.RankError {
 // TimedOut ends the world after ctx has ended this rank's wait for a peer, and returns the
 // cause. It names the rank that holds the others up; a canceled context names this rank.
 func (c *Channel) TimedOut(ctx context.Context, peer int) error {
-	if err := c.usable(); err != nil {
-		return err
-	}
 	if peer < 0 || peer >= c.ranks {
 		return errs.Invalid("control: rank %d of %d", peer, c.ranks)
 	}
@@ -357,9 +299,6 @@ func (c *Channel) TimedOut(ctx context.Context, peer int) error {
 
 // Abort ends the world on all ranks with cause, unless another cause came first.
 func (c *Channel) Abort(cause *parallel.RankError) {
-	if c.usable() != nil {
-		return
-	}
 	if cause == nil || cause.Err == nil || cause.Rank < 0 || cause.Rank >= c.ranks {
 		cause = &parallel.RankError{Rank: c.rank, Err: parallel.ErrFailed}
 	}
@@ -394,9 +333,6 @@ func (c *Channel) verdict(within time.Duration, otherwise *parallel.RankError) e
 // matches parallel.ErrLeft. When rank 0 has left, no rank can start an operation. Close is
 // idempotent, and returns when everything that the Channel started has ended.
 func (c *Channel) Close() error {
-	if c == nil || c.link == nil {
-		return nil
-	}
 	c.mu.Lock()
 	again := c.closed
 	if !again {

@@ -333,15 +333,15 @@ func TestARankThatSendsNoFrames(t *testing.T) {
 func TestCulprit(t *testing.T) {
 	testlevel.HostOnly(t)
 	counts := func(peer int, sends, receives uint64) map[int]posted { return map[int]posted{peer: {sends, receives}} }
-	from := func(peer int) *state { return &state{activity: waits, awaited: []awaited{{peer: peer}}} }
+	from := func(peer int) *state { return &state{Activity: waits, Awaited: []awaited{{Peer: peer}}} }
 	for name, x := range map[string]struct {
 		states         []*state
 		has, left      []bool
 		reporter, peer int
 		want           int
 	}{
-		"a part that comes late":        {[]*state{{}, {}, {activity: gathers}}, []bool{true, true, false}, make([]bool, 3), 1, 0, 2},
-		"a rank that left after a send": {[]*state{from(1), {posted: counts(0, 1, 0)}, {}}, make([]bool, 3), []bool{false, true, false}, 0, 2, 2},
+		"a part that comes late":        {[]*state{{}, {}, {Activity: gathers}}, []bool{true, true, false}, make([]bool, 3), 1, 0, 2},
+		"a rank that left after a send": {[]*state{from(1), {Posted: counts(0, 1, 0)}, {}}, make([]bool, 3), []bool{false, true, false}, 0, 2, 2},
 		"a rank that left without it":   {[]*state{from(1), {}, {}}, make([]bool, 3), []bool{false, true, false}, 0, 2, 1},
 		"no answer":                     {[]*state{from(1), from(2), nil}, make([]bool, 3), make([]bool, 3), 0, 1, 2},
 	} {

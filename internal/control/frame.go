@@ -3,10 +3,11 @@ package control
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"unicode/utf8"
+	"strings"
 
 	"vkattn/attention/parallel"
 )
@@ -32,12 +33,13 @@ const (
 
 const (
 	magic      = "vkattn/r"
-	version    = 1
+	version    = 2
 	headerSize = 5
 	maxPart    = 64 << 10                          // of a Gather
 	maxPayload = parallel.MaxRanks * (maxPart + 4) // of a frame
 	maxHello   = len(magic) + 3*4                  // until the peer is known to be a rank
 	maxText    = 1 << 10                           // of a reason
+	maxCause   = 64 + 6*maxText                    // of a cause: JSON takes up to six bytes for one of its text
 )
 
 func encodeFrame(kind frameKind, payload []byte) []byte {
@@ -108,16 +110,20 @@ type reason struct {
 func (r *reason) Error() string { return r.text }
 func (r *reason) Unwrap() error { return r.sentinel }
 
+// sentCause is a cause as it is sent, in JSON.
+type sentCause struct {
+	Rank, Reason int // of reasons
+	Text         string
+}
+
 func encodeCause(e *parallel.RankError) []byte {
-	code := 0
+	x := sentCause{Rank: e.Rank, Text: textOf(e)}
 	for i, sentinel := range reasons {
 		if errors.Is(e.Err, sentinel) {
-			code = i
+			x.Reason = i
 		}
 	}
-	b := binary.LittleEndian.AppendUint32(nil, uint32(e.Rank))
-	b = append(b, byte(code))
-	return append(b, textOf(e)...)
+	return encodeJSON(x)
 }
 
 // textOf is the reason of an error as it is sent: whole characters, at most maxText bytes.
@@ -126,27 +132,23 @@ func textOf(e *parallel.RankError) string {
 		return parallel.ErrFailed.Error()
 	}
 	text := e.Err.Error()
-	if len(text) <= maxText {
-		return text
-	}
-	n := maxText
-	for n > 0 && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return text[:n]
+	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 }
 
 func decodeCause(b []byte, ranks int) (*parallel.RankError, bool) {
-	if len(b) < 5 {
+	var x sentCause
+	if json.Unmarshal(b, &x) != nil || x.Rank < 0 || x.Rank >= ranks || x.Reason < 0 || x.Reason >= len(reasons) {
 		return nil, false
 	}
-	rank, code, text := binary.LittleEndian.Uint32(b), int(b[4]), string(b[5:])
-	if uint64(rank) >= uint64(ranks) || code >= len(reasons) {
-		return nil, false
+	sentinel := reasons[x.Reason]
+	if x.Text == sentinel.Error() {
+		return &parallel.RankError{Rank: x.Rank, Err: sentinel}, true
 	}
-	sentinel := reasons[code]
-	if text == sentinel.Error() {
-		return &parallel.RankError{Rank: int(rank), Err: sentinel}, true
-	}
-	return &parallel.RankError{Rank: int(rank), Err: &reason{text, sentinel}}, true
+	return &parallel.RankError{Rank: x.Rank, Err: &reason{x.Text, sentinel}}, true
+}
+
+// encodeJSON encodes a value of this package, all of which JSON has.
+func encodeJSON(x any) []byte {
+	b, _ := json.Marshal(x)
+	return b
 }

@@ -18,7 +18,7 @@ import (
 
 // A rank that sends frames of a wrong form is named on every rank, not rank 0, which would relay them.
 func TestFramesOfAWrongForm(t *testing.T) {
-	long := &state{posted: map[int]posted{}}
+	long := &state{Posted: map[int]posted{}}
 	for name, x := range map[string]struct {
 		kind    frameKind
 		payload []byte
@@ -147,7 +147,7 @@ func TestFramesOfAnyBytes(t *testing.T) {
 			}()
 		}
 		waiting := func(peer int, posts map[int]posted) []byte {
-			return (&state{activity: waits, awaited: []awaited{{peer, true, 3}}, posted: posts}).encode()
+			return (&state{Activity: waits, Awaited: []awaited{{peer, true, 3}}, Posted: posts}).encode()
 		}
 		known := []frame{{frameGather, nil}, {frameReport, encodeCause(&parallel.RankError{Rank: 1, Err: parallel.ErrTimeout})},
 			{frameReport, encodeCause(&parallel.RankError{Rank: ranks, Err: parallel.ErrTimeout})}, {frameState, (&state{}).encode()}, {frameState, waiting(2, nil)},

@@ -48,7 +48,7 @@ func (h *hub) handle(r int, kind frameKind, payload []byte) {
 	case kind == frameBye:
 		var s *state
 		if s, ok = decodeState(payload, ranks); ok {
-			h.leaveLocked(r, payload, s)
+			h.leaveLocked(r, s)
 		}
 	case h.ended:
 	case kind == frameGather:
@@ -132,9 +132,8 @@ func (h *hub) gatherLocked(r int, part []byte) {
 	}
 }
 
-// leaveLocked lets a rank go. A Gather that needs it ends. The others learn what it had posted: payload
-// is its state.
-func (h *hub) leaveLocked(r int, payload []byte, last *state) {
+// leaveLocked lets a rank go. A Gather that needs it ends. The others learn what it had posted.
+func (h *hub) leaveLocked(r int, last *state) {
 	if h.left[r] {
 		return
 	}
@@ -142,7 +141,8 @@ func (h *hub) leaveLocked(r int, payload []byte, last *state) {
 	if h.missing < len(h.has) && !h.has[r] {
 		h.endLocked(&parallel.RankError{Rank: r, Err: parallel.ErrLeft})
 	}
-	h.toAllLocked(frameLeft, append([]byte{byte(r), byte(r >> 8)}, payload...))
+	last.Rank = r
+	h.toAllLocked(frameLeft, last.encode())
 	h.links[r].close()
 	if r == 0 { // nobody relays any more
 		for _, l := range h.links {

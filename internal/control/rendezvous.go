@@ -282,7 +282,7 @@ func follow(ctx context.Context, conn net.Conn, w *World, o *Options) (*Channel,
 	var kind frameKind
 	var payload []byte
 	if err == nil {
-		kind, payload, err = readFrame(conn, 5+maxText)
+		kind, payload, err = readFrame(conn, maxCause)
 	}
 	stopped := stop()
 	switch {

@@ -1,6 +1,6 @@
 package control
 
-import "encoding/binary"
+import "encoding/json"
 
 // What a rank waits for, from which rank 0 finds the one that holds the others up.
 
@@ -14,72 +14,40 @@ const (
 
 // awaited is one message of an Exchange that a rank waits for.
 type awaited struct {
-	peer int
-	send bool
-	n    uint64 // of this rank's sends to the peer, or receives from it, counted from 0
+	Peer int
+	Send bool
+	N    uint64 // of this rank's sends to the peer, or receives from it, counted from 0
 }
 
 // posted counts the messages of a rank with one peer.
-type posted struct{ sends, receives uint64 }
+type posted struct{ Sends, Receives uint64 }
 
-// state is what a rank tells of itself.
+// state is what a rank tells of itself. It is sent as JSON.
 type state struct {
-	activity activity
-	awaited  []awaited
-	posted   map[int]posted // by peer
+	Rank     int // set by the hub
+	Activity activity
+	Awaited  []awaited
+	Posted   map[int]posted // by peer
 }
 
 // needs reports whether a message waits for its peer to post the other side.
 func (a *awaited) needs(me int, peer *state) bool {
-	p := peer.posted[me]
-	if a.send {
-		return p.receives <= a.n
+	p := peer.Posted[me]
+	if a.Send {
+		return p.Receives <= a.N
 	}
-	return p.sends <= a.n
+	return p.Sends <= a.N
 }
 
-func (s *state) encode() []byte {
-	b := []byte{byte(s.activity)}
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(s.awaited)))
-	for _, a := range s.awaited {
-		send := byte(0)
-		if a.send {
-			send = 1
-		}
-		b = append(binary.LittleEndian.AppendUint32(b, uint32(a.peer)), send)
-		b = binary.LittleEndian.AppendUint64(b, a.n)
-	}
-	for peer, p := range s.posted {
-		b = binary.LittleEndian.AppendUint32(b, uint32(peer))
-		b = binary.LittleEndian.AppendUint64(b, p.sends)
-		b = binary.LittleEndian.AppendUint64(b, p.receives)
-	}
-	return b
-}
+func (s *state) encode() []byte { return encodeJSON(s) }
 
 func decodeState(b []byte, ranks int) (*state, bool) {
-	const awaitedSize, postedSize = 4 + 1 + 8, 4 + 8 + 8
-	if len(b) < 5 || b[0] > byte(waits) {
-		return nil, false
+	var s state
+	ok := json.Unmarshal(b, &s) == nil && s.Activity <= waits && s.Rank >= 0 && s.Rank < ranks
+	for _, a := range s.Awaited {
+		ok = ok && a.Peer >= 0 && a.Peer < ranks
 	}
-	s := &state{activity: activity(b[0]), posted: map[int]posted{}}
-	n := uint64(binary.LittleEndian.Uint32(b[1:]))
-	if b = b[5:]; uint64(len(b)) < n*awaitedSize || (uint64(len(b))-n*awaitedSize)%postedSize != 0 {
-		return nil, false
-	}
-	for range n {
-		peer := binary.LittleEndian.Uint32(b)
-		if uint64(peer) >= uint64(ranks) {
-			return nil, false
-		}
-		a := awaited{int(peer), b[4] == 1, binary.LittleEndian.Uint64(b[5:])}
-		b = b[awaitedSize:]
-		s.awaited = append(s.awaited, a)
-	}
-	for ; len(b) > 0; b = b[postedSize:] {
-		s.posted[int(binary.LittleEndian.Uint32(b))] = posted{binary.LittleEndian.Uint64(b[4:]), binary.LittleEndian.Uint64(b[12:])}
-	}
-	return s, true
+	return &s, ok
 }
 
 // culprit finds the rank that holds up reporter, who waited for peer. has says which ranks had
@@ -95,11 +63,11 @@ func culprit(states []*state, has, left []bool, reporter, peer int) int {
 					list = append(list, other)
 				}
 			}
-		case s != nil && s.activity == waits:
-			for i := range s.awaited {
-				a := &s.awaited[i]
-				if states[a.peer] == nil || a.needs(r, states[a.peer]) {
-					list = append(list, a.peer)
+		case s != nil && s.Activity == waits:
+			for i := range s.Awaited {
+				a := &s.Awaited[i]
+				if states[a.Peer] == nil || a.needs(r, states[a.Peer]) {
+					list = append(list, a.Peer)
 				}
 			}
 		}
@@ -115,7 +83,7 @@ func culprit(states []*state, has, left []bool, reporter, peer int) int {
 			switch {
 			case seen[r]:
 				continue
-			case left[r], states[r] == nil, states[r].activity == computes:
+			case left[r], states[r] == nil, states[r].Activity == computes:
 				return r
 			}
 			seen[r] = true

@@ -14,7 +14,7 @@ import (
 	"vkattn/vk"
 )
 
-// Comm is this rank's communicator. One goroutine calls Exchange and AllGather; Err, Abort and
+// Comm is this rank's communicator, which Join or Wrap makes. One goroutine calls Exchange and AllGather; Err, Abort and
 // Close may be called from any.
 type Comm struct {
 	api         *C.nccl_api
@@ -65,31 +65,13 @@ func Wrap(comm uintptr, cuda uint64) (*Comm, error) {
 }
 
 // Rank is this rank.
-func (c *Comm) Rank() int {
-	if c == nil {
-		return 0
-	}
-	return c.rank
-}
+func (c *Comm) Rank() int { return c.rank }
 
 // Ranks is the number of ranks.
-func (c *Comm) Ranks() int {
-	if c == nil {
-		return 0
-	}
-	return c.ranks
-}
-
-// unmade is the error of a nil or zero communicator.
-func unmade(op string) error {
-	return &Error{Op: op, Detail: "the communicator is nil, or was not made by this package", Err: vk.ErrInvalid}
-}
+func (c *Comm) Ranks() int { return c.ranks }
 
 // use calls f with the handle, or reports that there is none.
 func (c *Comm) use(op string, f func(handle C.uint64_t) C.int) (C.int, error) {
-	if c == nil || c.api == nil {
-		return 0, unmade(op)
-	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.handle == 0 {
@@ -180,9 +162,6 @@ func (c *Comm) AllGather(ctx context.Context, stream, send, receive, bytes uint6
 // Abort ends all work of the communicator on this rank and destroys it. It may be called again.
 func (c *Comm) Abort() error {
 	const op = "ncclCommAbort"
-	if c == nil || c.api == nil {
-		return unmade(op)
-	}
 	c.mu.Lock()
 	h := c.handle
 	c.handle = 0
@@ -196,10 +175,7 @@ func (c *Comm) Abort() error {
 // Close destroys the communicator; work that has not finished is aborted. The caller's own
 // communicator of Wrap stays. Close may be called again.
 func (c *Comm) Close() error {
-	switch {
-	case c == nil || c.api == nil:
-		return nil
-	case !c.wrapped:
+	if !c.wrapped {
 		return c.Abort()
 	}
 	c.mu.Lock()

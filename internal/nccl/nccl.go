@@ -47,8 +47,6 @@ type Error struct {
 // Error is one line.
 func (e *Error) Error() string {
 	switch {
-	case e == nil:
-		return "nccl: no error"
 	case e.Code < 0:
 		return fmt.Sprintf("nccl: %s: CUresult(%d)", e.Op, -e.Code)
 	case e.Code > 0:
@@ -58,12 +56,7 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the cause.
-func (e *Error) Unwrap() error {
-	if e == nil {
-		return nil
-	}
-	return e.Err
-}
+func (e *Error) Unwrap() error { return e.Err }
 
 // libraries are the opened ones. They are never unloaded.
 var libraries struct {

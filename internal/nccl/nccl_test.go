@@ -167,13 +167,7 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(t, err, vk.ErrInvalid)
 	_, err = Wrap(0, 0)
 	require.ErrorIs(t, err, vk.ErrInvalid)
-	var none *Comm
-	require.ErrorIs(t, none.Err(), vk.ErrInvalid)
-	require.ErrorIs(t, none.AllGather(context.Background(), 0, 0, 0, 0), vk.ErrInvalid)
 	require.ErrorIs(t, new(Comm).Exchange(context.Background(), 0, []Message{{3, 0, 0}}, nil), vk.ErrInvalid)
-	require.ErrorIs(t, none.Exchange(context.Background(), 0, nil, nil), vk.ErrInvalid)
-	require.ErrorIs(t, new(Comm).Abort(), vk.ErrInvalid)
-	require.NoError(t, none.Close())
 	useFake(t)
 	id, err := NewID()
 	require.NoError(t, err)
