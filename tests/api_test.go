@@ -163,7 +163,7 @@ var parallelPackage = apiwalk.Package{
 		"CheckNear": parallel.CheckNear, "CheckTransfers": parallel.CheckTransfers, "Contiguous": parallel.Contiguous, "InProcess": parallel.InProcess, "Modes": parallel.Modes, "New": parallel.New, "NewGroup": parallel.NewGroup,
 		"ParseMode": parallel.ParseMode, "ParseOrder": parallel.ParseOrder, "ParseSchedule": parallel.ParseSchedule, "Striped": parallel.Striped, "Zigzag": parallel.Zigzag,
 	},
-	Types: []any{parallel.Config{}, parallel.Cost{}, parallel.Group{}, parallel.Mode(0), parallel.ModeError{}, parallel.Op{}, parallel.Order(0), parallel.Plan{}, parallel.Problem{},
+	Types: []any{parallel.Config{}, parallel.Cost{}, parallel.Group{}, parallel.Memory{}, parallel.Mode(0), parallel.ModeError{}, parallel.Op{}, parallel.Order(0), parallel.Plan{}, parallel.Problem{},
 		parallel.RankError{}, parallel.Schedule(0), parallel.Shard{}, parallel.Span{}, parallel.Split{}},
 }
 

@@ -6,7 +6,6 @@ import (
 	"math"
 	"sync"
 
-	"vkattn/attention"
 	"vkattn/internal/errs"
 	"vkattn/vk"
 )
@@ -137,8 +136,8 @@ func (t *inProcess) Exchange(sends, receives []Transfer) (Pending, error) {
 	}
 	for _, list := range [2][]Transfer{sends, receives} {
 		for i := range list {
-			if b := list[i].Buffer; b != nil && b.Bytes() == nil {
-				return nil, fmt.Errorf("%w: the buffer of a transfer is not host-visible", attention.ErrUnsupported)
+			if _, err := list[i].OnHost(); err != nil {
+				return nil, err
 			}
 		}
 	}
@@ -248,14 +247,6 @@ func (t *inProcess) postLocked(m *message, send bool) (other *message, err error
 	}
 	other.copying, m.copying = true, true
 	return other, nil
-}
-
-// bytes returns the memory of a checked range.
-func (m *Memory) bytes() []byte {
-	if m.Buffer != nil {
-		return m.Buffer.Bytes()[m.Offset:][:m.Bytes]
-	}
-	return m.Host[m.Offset:][:m.Bytes]
 }
 
 // exchange is a Pending.

@@ -2,7 +2,9 @@ package parallel
 
 import (
 	"context"
+	"fmt"
 
+	"vkattn/attention"
 	"vkattn/internal/errs"
 	"vkattn/vk"
 )
@@ -109,6 +111,26 @@ func (m *Memory) check() error {
 		return errs.Invalid("parallel: bytes %d to %d of memory of %d", m.Offset, m.Offset+m.Bytes, size)
 	}
 	return nil
+}
+
+// OnHost returns the bytes of the range, for an implementation of Transport that copies them. The error
+// matches [attention.ErrUnsupported] if the buffer is not host-visible.
+func (m Memory) OnHost() ([]byte, error) {
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	if m.Buffer != nil && m.Buffer.Bytes() == nil {
+		return nil, fmt.Errorf("%w: the buffer of a transfer is not host-visible", attention.ErrUnsupported)
+	}
+	return m.bytes(), nil
+}
+
+// bytes returns the bytes of a range that OnHost has checked.
+func (m *Memory) bytes() []byte {
+	if m.Buffer != nil {
+		return m.Buffer.Bytes()[m.Offset:][:m.Bytes]
+	}
+	return m.Host[m.Offset:][:m.Bytes]
 }
 
 // CheckTransfers checks the peers and memory of an Exchange for an implementation of Transport.

@@ -172,38 +172,46 @@ type admission struct {
 	err  *parallel.RankError
 }
 
-// admit accepts the connections of all other ranks.
-func admit(ctx context.Context, l net.Listener, w *World, conns []net.Conn) error {
-	arrived := make(chan admission)
+// Accept greets each connection of a listener on its own, so that one which says nothing holds up no other.
+// A connection that greet accepts within the given time arrives; the others are closed. After an error of
+// the listener, which fails then, nothing arrives any more. end closes the listener and waits for all of that.
+func Accept[T any](ctx context.Context, l net.Listener, within time.Duration, greet func(net.Conn) (T, bool)) (arrived <-chan T, failed <-chan error, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
+	arrivals, failures := make(chan T), make(chan error, 1)
 	var all sync.WaitGroup
-	defer func() { cancel(); l.Close(); all.Wait() }()
-	failed := make(chan error, 1)
 	all.Go(func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
-					failed <- err
+					failures <- err
 				}
 				return
 			}
 			all.Go(func() {
-				_ = conn.SetDeadline(time.Now().Add(patience)) // first, so that it replaces none of the context's
+				_ = conn.SetDeadline(time.Now().Add(within)) // first, so that it replaces none of the context's
 				stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
-				a, ok := greet(conn, w)
+				x, ok := greet(conn)
+				_ = conn.SetDeadline(time.Time{})
 				if !stop() || !ok {
 					conn.Close()
 					return
 				}
 				select {
-				case arrived <- a:
+				case arrivals <- x:
 				case <-ctx.Done():
 					conn.Close()
 				}
 			})
 		}
 	})
+	return arrivals, failures, func() { cancel(); l.Close(); all.Wait() }
+}
+
+// admit accepts the connections of all other ranks.
+func admit(ctx context.Context, l net.Listener, w *World, conns []net.Conn) error {
+	arrived, failed, end := Accept(ctx, l, patience, func(conn net.Conn) (admission, bool) { return greet(conn, w) })
+	defer end()
 	for missing := w.Ranks - 1; missing > 0; {
 		select {
 		case a := <-arrived:
@@ -256,7 +264,6 @@ func greet(conn net.Conn, w *World) (a admission, ok bool) {
 	case a.rank < 1 || a.rank >= w.Ranks:
 		wrong("no such rank in a world of %d", w.Ranks)
 	}
-	_ = conn.SetDeadline(time.Time{})
 	return a, true
 }
 

@@ -1,8 +1,9 @@
 package processes
 
 import (
+	"bytes"
 	"context"
-	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -55,7 +56,7 @@ func FromComm(ctx context.Context, dev *vk.Device, comm uintptr, o Options) (*pa
 // wrap makes the Transport of a communicator. gather gathers equal numbers of bytes of all ranks.
 func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather func([]byte) ([]byte, error)) (parallel.Transport, error) {
 	w := control.World{Rank: c.Rank(), Ranks: c.Ranks()}
-	var root rootAddresses
+	var addresses []string
 	var err error
 	if w.Rank == 0 && w.Ranks > 1 && o.Control.Listener == nil {
 		if o.Control.Listener, err = net.Listen("tcp", ":0"); err != nil {
@@ -64,9 +65,9 @@ func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather f
 		}
 	}
 	if l := o.Control.Listener; l != nil {
-		root.fill(l)
+		addresses = addressesOf(l)
 	}
-	all, err := gather(root[:])
+	all, err := gather(encodeAddresses(addresses))
 	if err != nil {
 		if o.Control.Listener != nil {
 			_ = o.Control.Listener.Close()
@@ -74,8 +75,7 @@ func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather f
 		q.close()
 		return nil, err
 	}
-	copy(root[:], all)
-	w.Addresses = root.list()
+	w.Addresses = decodeAddresses(all)
 	ch, err := control.Join(ctx, w, o.Control)
 	if err != nil {
 		q.close()
@@ -93,18 +93,15 @@ func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather f
 	return t, nil
 }
 
-// rootAddresses has the port and the addresses of rank 0: two bytes, and sixteen for each address.
-type rootAddresses [2 + 16*maxAddresses]byte
+// Rank 0 sends its addresses as JSON with zeros behind it: every rank gathers the same number of bytes.
+const maxAddresses, addressBytes = 8, 512
 
-const maxAddresses = 8
-
-// fill lists the addresses of this host, those that other hosts reach first.
-func (c *rootAddresses) fill(l net.Listener) {
+// addressesOf lists the addresses of a listener of this host, those that other hosts reach first.
+func addressesOf(l net.Listener) (addresses []string) {
 	tcp, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
-		return
+		return nil
 	}
-	binary.LittleEndian.PutUint16(c[:], uint16(tcp.Port))
 	list := []net.IP{tcp.IP}
 	if tcp.IP.IsUnspecified() {
 		list = nil
@@ -121,19 +118,20 @@ func (c *rootAddresses) fill(l net.Listener) {
 		}
 		list = append(list[:min(len(list), maxAddresses-min(len(local), 1))], local...)
 	}
-	for i, ip := range list[:min(len(list), maxAddresses)] {
-		copy(c[2+16*i:], ip.To16())
+	for _, ip := range list[:min(len(list), maxAddresses)] {
+		addresses = append(addresses, net.JoinHostPort(ip.String(), strconv.Itoa(tcp.Port)))
 	}
+	return addresses
 }
 
-func (c *rootAddresses) list() (list []string) {
-	port := strconv.Itoa(int(binary.LittleEndian.Uint16(c[:])))
-	for i := range maxAddresses {
-		ip := net.IP(c[2+16*i:][:16])
-		if !ip.IsUnspecified() {
-			list = append(list, net.JoinHostPort(ip.String(), port))
-		}
-	}
+func encodeAddresses(list []string) []byte {
+	text, _ := json.Marshal(list)
+	return append(text, make([]byte, addressBytes-len(text))...)
+}
+
+// decodeAddresses returns those of rank 0 from the bytes of all ranks; control.Join reports that there are none.
+func decodeAddresses(all []byte) (list []string) {
+	_ = json.Unmarshal(bytes.TrimRight(all[:addressBytes], "\x00"), &list)
 	return list
 }
 

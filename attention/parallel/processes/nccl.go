@@ -17,18 +17,16 @@ import (
 // order, each followed by a signal of the next number. Wait polls that number, the side channel
 // and NCCL's error, so that none of them can be missed.
 type overNCCL struct {
-	*shared // nil: not all ranks are on one host
-	ch      *control.Channel
-	comm    *nccl.Comm
-	queue   deviceQueue
+	member
+	comm  *nccl.Comm
+	queue deviceQueue
 
 	ctx    context.Context // ends with the world
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
-	jobs    []*job
+	jobs    *queue[job] // in the order of their numbers
 	issued  uint64
-	wake    chan struct{}          // of capacity 1
 	pending map[*ncclExchange]bool // those that Wait has not returned from
 
 	worker  chan struct{} // closed when the goroutine has ended
@@ -49,8 +47,8 @@ type job struct {
 }
 
 // newNCCL owns the Channel, the communicator and the queue.
-func newNCCL(ch *control.Channel, comm *nccl.Comm, queue deviceQueue) *overNCCL {
-	t := &overNCCL{ch: ch, comm: comm, queue: queue, wake: make(chan struct{}, 1), pending: map[*ncclExchange]bool{},
+func newNCCL(ch *control.Channel, comm *nccl.Comm, q deviceQueue) *overNCCL {
+	t := &overNCCL{member: member{ch: ch}, comm: comm, queue: q, jobs: newQueue[job](), pending: map[*ncclExchange]bool{},
 		worker: make(chan struct{}), closing: make(chan struct{}), stopped: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	go t.work()
@@ -62,21 +60,8 @@ func newNCCL(ch *control.Channel, comm *nccl.Comm, queue deviceQueue) *overNCCL 
 func (t *overNCCL) work() {
 	defer close(t.worker)
 	for {
-		t.mu.Lock()
-		var j *job
-		if len(t.jobs) > 0 {
-			j, t.jobs = t.jobs[0], t.jobs[1:]
-		}
-		t.mu.Unlock()
-		if j == nil {
-			select {
-			case <-t.wake:
-			case <-t.ctx.Done():
-				return
-			}
-			continue
-		}
-		if t.ctx.Err() != nil {
+		j := t.jobs.next(t.ctx.Done())
+		if j == nil || t.ctx.Err() != nil {
 			return
 		}
 		err := t.comm.Exchange(t.ctx, t.queue.stream(), j.sends, j.receives)
@@ -157,17 +142,8 @@ func (t *overNCCL) abandon() {
 	}
 }
 
-func (t *overNCCL) Rank() int  { return t.ch.Rank() }
-func (t *overNCCL) Ranks() int { return t.ch.Ranks() }
-
 // Buffers are device-local, and exportable for CUDA.
 func (t *overNCCL) Buffers() vk.BufferOptions { return vk.BufferOptions{Exportable: true} }
-
-func (t *overNCCL) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
-	return t.ch.Gather(ctx, mine)
-}
-
-func (t *overNCCL) Abort(cause *parallel.RankError) { t.ch.Abort(cause) }
 
 // Close leaves the world. It returns when NCCL has ended, or after a few seconds.
 func (t *overNCCL) Close() error {
@@ -212,12 +188,8 @@ func (t *overNCCL) Exchange(sends, receives []parallel.Transfer) (parallel.Pendi
 	t.mu.Lock()
 	t.issued++
 	x.n, j.n = t.issued, t.issued
-	t.jobs = append(t.jobs, j)
+	t.jobs.add(j)
 	t.pending[x] = true
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
 	t.mu.Unlock()
 	limit := time.NewTimer(launchTime)
 	defer limit.Stop()

@@ -466,9 +466,7 @@ func TestARankThatDoesNotFinishJoining(t *testing.T) {
 		defer c.Close()
 		o := Options{Control: testControl()}
 		if r == bad {
-			var root rootAddresses
-			copy(root[:], <-addresses)
-			ch, err := control.Join(context.Background(), worldOf(r, n, root.list()), o.Control)
+			ch, err := control.Join(context.Background(), worldOf(r, n, decodeAddresses(<-addresses)), o.Control)
 			if err != nil {
 				return err
 			}

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/internal/control"
 	"vkattn/vk"
@@ -51,8 +50,7 @@ type endpoint struct {
 
 // overTCP is the Transport of a rank over TCP.
 type overTCP struct {
-	*shared // nil: not all ranks are on one host
-	ch      *control.Channel
+	member
 	peers   []*connection // by rank; nil for this one
 	running sync.WaitGroup
 	stop    chan struct{} // closed when connections end
@@ -62,14 +60,14 @@ type overTCP struct {
 
 // newTCP connects this rank with all others. It owns the Channel.
 func newTCP(ctx context.Context, ch *control.Channel, l *listening, all []endpoint) (*overTCP, error) {
-	t := &overTCP{ch: ch, peers: make([]*connection, ch.Ranks()), stop: make(chan struct{}), stopped: make(chan struct{})}
+	t := &overTCP{member: member{ch: ch}, peers: make([]*connection, ch.Ranks()), stop: make(chan struct{}), stopped: make(chan struct{})}
 	conns, err := mesh(ctx, ch, l, all)
 	if err != nil {
 		return nil, err
 	}
 	for r, conn := range conns {
 		if conn != nil {
-			p := &connection{Conn: conn, rank: r, sends: newQueue(), receives: newQueue()}
+			p := &connection{Conn: conn, rank: r, sends: newQueue[message](), receives: newQueue[message]()}
 			t.peers[r] = p
 			t.running.Go(func() { t.serve(p, p.sends, p.write) })
 			t.running.Go(func() { t.serve(p, p.receives, p.read) })
@@ -123,38 +121,13 @@ type arrival struct {
 	rank int
 }
 
-// admit accepts the ranks above this one. A connection that does not say who it is holds up no
-// other one.
+// admit accepts the ranks above this one.
 func (l *listening) admit(ctx context.Context, me int, conns []net.Conn) error {
-	ctx, cancel := context.WithCancel(ctx)
-	arrived, failed := make(chan arrival), make(chan error, 1)
-	var all sync.WaitGroup
-	defer func() { cancel(); l.Close(); all.Wait() }()
-	all.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				if !errors.Is(err, net.ErrClosed) { // the end of the context closes it
-					failed <- err
-				}
-				return
-			}
-			all.Go(func() {
-				_ = conn.SetDeadline(time.Now().Add(helloTime)) // first, so that it replaces none of the context's
-				stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
-				r, ok := l.greet(conn)
-				if !stop() || !ok || r <= me || r >= len(conns) {
-					conn.Close() // not a rank of this world
-					return
-				}
-				select {
-				case arrived <- arrival{conn, r}:
-				case <-ctx.Done():
-					conn.Close()
-				}
-			})
-		}
+	arrived, failed, end := control.Accept(ctx, l, helloTime, func(conn net.Conn) (arrival, bool) {
+		r, ok := l.greet(conn)
+		return arrival{conn, r}, ok && r > me && r < len(conns) // otherwise not a rank of this world
 	})
+	defer end()
 	for missing := len(conns) - 1 - me; missing > 0; {
 		select {
 		case a := <-arrived:
@@ -184,7 +157,6 @@ var helloTime = 5 * time.Second
 func (l *listening) greet(conn net.Conn) (rank int, ok bool) {
 	var hello [tokenSize + 4]byte
 	_, err := io.ReadFull(conn, hello[:])
-	_ = conn.SetDeadline(time.Time{})
 	return int(binary.LittleEndian.Uint32(hello[tokenSize:])), err == nil && [tokenSize]byte(hello[:]) == l.token
 }
 
@@ -192,7 +164,7 @@ func (l *listening) greet(conn net.Conn) (rank int, ok bool) {
 type connection struct {
 	net.Conn
 	rank            int
-	sends, receives *queue
+	sends, receives *queue[message]
 }
 
 // message is one transfer.
@@ -201,46 +173,8 @@ type message struct {
 	done  chan struct{} // closed when the bytes are sent or received
 }
 
-// queue holds messages in their order.
-type queue struct {
-	mu   sync.Mutex
-	list []*message
-	wake chan struct{} // of capacity 1
-}
-
-func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
-
-func (q *queue) add(m *message) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.list = append(q.list, m)
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
-}
-
-// next waits for a message; nil: stop was closed.
-func (q *queue) next(stop <-chan struct{}) *message {
-	for {
-		q.mu.Lock()
-		if len(q.list) > 0 {
-			m := q.list[0]
-			q.list = q.list[1:]
-			q.mu.Unlock()
-			return m
-		}
-		q.mu.Unlock()
-		select {
-		case <-q.wake:
-		case <-stop:
-			return nil
-		}
-	}
-}
-
 // serve moves the messages of a queue.
-func (t *overTCP) serve(p *connection, q *queue, move func([]byte) error) {
+func (t *overTCP) serve(p *connection, q *queue[message], move func([]byte) error) {
 	for m := q.next(t.stop); m != nil; m = q.next(t.stop) {
 		if err := move(m.bytes); err != nil {
 			t.lost(p, err)
@@ -284,10 +218,6 @@ func (t *overTCP) lost(p *connection, err error) {
 	}()
 }
 
-// grace is how long the side channel has to name the rank behind an error of a transport. Tests
-// change it.
-var grace = 2 * time.Second
-
 // stopConnections ends all connections.
 func (t *overTCP) stopConnections() {
 	t.once.Do(func() {
@@ -300,17 +230,8 @@ func (t *overTCP) stopConnections() {
 	})
 }
 
-func (t *overTCP) Rank() int  { return t.ch.Rank() }
-func (t *overTCP) Ranks() int { return t.ch.Ranks() }
-
 // Buffers are host-visible: the processor reads and writes them.
 func (t *overTCP) Buffers() vk.BufferOptions { return vk.BufferOptions{Memory: vk.Readback} }
-
-func (t *overTCP) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
-	return t.ch.Gather(ctx, mine)
-}
-
-func (t *overTCP) Abort(cause *parallel.RankError) { t.ch.Abort(cause) }
 
 func (t *overTCP) Close() error {
 	err := t.ch.Close()
@@ -324,48 +245,28 @@ func (t *overTCP) Exchange(sends, receives []parallel.Transfer) (parallel.Pendin
 	if err := parallel.CheckTransfers(t.Rank(), t.Ranks(), sends, receives); err != nil {
 		return nil, err
 	}
+	x := &tcpExchange{t: t}
 	for _, list := range [2][]parallel.Transfer{sends, receives} {
 		for i := range list {
-			if b := list[i].Buffer; b != nil && b.Bytes() == nil {
-				return nil, fmt.Errorf("%w: the buffer of a transfer is not host-visible", attention.ErrUnsupported)
+			b, err := list[i].OnHost()
+			if err != nil {
+				return nil, err
 			}
+			x.list = append(x.list, &message{bytes: b, done: make(chan struct{})})
 		}
 	}
-	posted, err := t.ch.Post(peersOf(sends), peersOf(receives))
-	if err != nil {
+	var err error
+	if x.posted, err = t.ch.Post(peersOf(sends), peersOf(receives)); err != nil {
 		return nil, err
 	}
-	x := &tcpExchange{t: t, posted: posted}
-	for i, list := range [2][]parallel.Transfer{sends, receives} {
-		for _, transfer := range list {
-			m := &message{bytes: bytesOf(&transfer.Memory), done: make(chan struct{})}
-			x.list = append(x.list, m)
-			p := t.peers[transfer.Peer]
-			if i == 0 {
-				p.sends.add(m)
-			} else {
-				p.receives.add(m)
-			}
+	for i, m := range x.list {
+		if i < len(sends) {
+			t.peers[sends[i].Peer].sends.add(m)
+		} else {
+			t.peers[receives[i-len(sends)].Peer].receives.add(m)
 		}
 	}
 	return x, nil
-}
-
-// peersOf lists the ranks of transfers.
-func peersOf(list []parallel.Transfer) (peers []int) {
-	for i := range list {
-		peers = append(peers, list[i].Peer)
-	}
-	return peers
-}
-
-// bytesOf returns the memory of a checked range.
-func bytesOf(m *parallel.Memory) []byte {
-	b := m.Host
-	if m.Buffer != nil {
-		b = m.Buffer.Bytes()
-	}
-	return b[m.Offset:][:m.Bytes]
 }
 
 // tcpExchange is a Pending.
@@ -406,15 +307,4 @@ func (x *tcpExchange) Wait(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// missingInterval is the time between two looks for a peer that has left.
-const missingInterval = 5 * time.Millisecond
-
-// left is the error of a rank that has left, or what ended the world before.
-func left(ch *control.Channel) error {
-	if cause := ch.Err(); cause != nil {
-		return cause
-	}
-	return &parallel.RankError{Rank: ch.Rank(), Err: parallel.ErrLeft}
 }

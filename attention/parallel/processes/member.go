@@ -1,0 +1,86 @@
+package processes
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"vkattn/attention/parallel"
+	"vkattn/internal/control"
+)
+
+// member is what the transports between processes have in common.
+type member struct {
+	*shared // nil: not all ranks are on one host
+	ch      *control.Channel
+}
+
+func (m *member) Rank() int  { return m.ch.Rank() }
+func (m *member) Ranks() int { return m.ch.Ranks() }
+
+func (m *member) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
+	return m.ch.Gather(ctx, mine)
+}
+
+func (m *member) Abort(cause *parallel.RankError) { m.ch.Abort(cause) }
+
+// queue holds work for another goroutine in its order, without a bound: an Exchange waits for no rank.
+type queue[T any] struct {
+	mu   sync.Mutex
+	list []*T
+	wake chan struct{} // of capacity 1
+}
+
+func newQueue[T any]() *queue[T] { return &queue[T]{wake: make(chan struct{}, 1)} }
+
+func (q *queue[T]) add(x *T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.list = append(q.list, x)
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next waits for work; nil: stop was closed.
+func (q *queue[T]) next(stop <-chan struct{}) *T {
+	for {
+		q.mu.Lock()
+		if len(q.list) > 0 {
+			x := q.list[0]
+			q.list = q.list[1:]
+			q.mu.Unlock()
+			return x
+		}
+		q.mu.Unlock()
+		select {
+		case <-q.wake:
+		case <-stop:
+			return nil
+		}
+	}
+}
+
+// peersOf lists the ranks of transfers.
+func peersOf(list []parallel.Transfer) (peers []int) {
+	for i := range list {
+		peers = append(peers, list[i].Peer)
+	}
+	return peers
+}
+
+// grace is how long the side channel has to name the rank behind an error of a transport. Tests
+// change it.
+var grace = 2 * time.Second
+
+// missingInterval is the time between two looks for a peer that has left.
+const missingInterval = 5 * time.Millisecond
+
+// left is the error of a rank that has left, or what ended the world before.
+func left(ch *control.Channel) error {
+	if cause := ch.Err(); cause != nil {
+		return cause
+	}
+	return &parallel.RankError{Rank: ch.Rank(), Err: parallel.ErrLeft}
+}
