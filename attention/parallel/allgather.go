@@ -13,8 +13,7 @@ import (
 // kvGather gathers K and V of the ranks of all groups that have the same heads.
 type kvGather struct {
 	*call
-	own     block   // of this rank, all heads
-	sent    block   // memory for copies of n of them
+	sent    block   // memory for copies of n key heads of this rank
 	all     block   // n key heads of all keys in the order of the sequence
 	arrived []block // by group of ranks: n key heads that move as one message
 	n       int
@@ -26,7 +25,7 @@ type kvGather struct {
 // of 32,768 keys of 8 heads took 0.2 s to record.
 func (c *call) newKVGather(k, v view, n int) *kvGather {
 	_, keys := c.extent()
-	x := &kvGather{call: c, own: block{k, v}, arrived: make([]block, c.outer), n: n}
+	x := &kvGather{call: c, arrived: make([]block, c.outer), n: n}
 	for i, v := range [2]view{k, v} {
 		all, dim := c.new(v.dtype, v.batch, n, keys, v.dim), int64(v.dim)
 		if c.wordRows(v.dim) {
@@ -64,10 +63,10 @@ func (l *layout) packs(g, n, dim int) bool {
 	return messages > placedMessages && l.elements(n, countOf(spans), dim)*l.dtypeSize() < uint64(messages)*uint64(messageBytes)
 }
 
-// start copies n key heads of this rank from first on to their places. When the device is idle it begins to
+// start copies n key heads of this rank to their places. When the device is idle it begins to
 // send them to all ranks, and to receive theirs.
-func (x *kvGather) start(first int) (Pending, error) {
-	own := block{x.own.k.headsFrom(first, x.n), x.own.v.headsFrom(first, x.n)}
+func (x *kvGather) start(k, v view) (Pending, error) {
+	own := block{k, v}
 	x.copies(x.placing(nil, x.group, own))
 	var sends, receives []Transfer
 	for i := range 2 {
@@ -138,12 +137,12 @@ func mayCUDA(cfg *attention.Config) bool {
 }
 
 // gatherForward computes O and LSE of this rank's rows, some key heads and their query heads at a time.
-func (c *call) gatherForward(q, k, v, o, lse view) error {
-	n, group := c.gatherHeads(slices.Contains(c.lse, true)), q.heads/k.heads
+func (c *call) gatherForward(t operands) error {
+	n := c.gatherHeads(slices.Contains(c.lse, true))
 	runs := c.wholeRuns(c.groupRows[c.group])
-	x := c.newKVGather(k, v, n)
-	for first := 0; first < k.heads; first += n {
-		arriving, err := x.start(first)
+	x := c.newKVGather(t.k, t.v, n)
+	return c.eachGroup(t, n, func(t operands) error {
+		arriving, err := x.start(t.k, t.v)
 		if err != nil {
 			return err
 		}
@@ -155,18 +154,15 @@ func (c *call) gatherForward(q, k, v, o, lse view) error {
 			}
 		}
 		x.placeArrived()
-		at, heads := first*group, n*group
-		if err := c.forwardRows([]ranksRows{{runs, q.headsFrom(at, heads), o.headsFrom(at, heads), lse.headsFrom(at, heads)}}, x.all.k, x.all.v); err != nil {
+		if err := c.forwardRows([]ranksRows{{runs, t.q, t.o, t.lse}}, x.all.k, x.all.v); err != nil {
 			return c.abandon(err, arriving)
 		}
 		if err := c.await(&arriving); err != nil {
 			return err
 		}
-		if _, err := c.submit(); err != nil {
-			return err
-		}
-	}
-	return nil
+		_, err = c.submit()
+		return err
+	})
 }
 
 // ranksRows are the rows of a rank, and the runs that compute them over all keys. LSE may be left out.
@@ -188,12 +184,8 @@ func (c *call) forwardRows(list []ranksRows, k, v view) error {
 			}
 		}
 		if c.packed() { // each uploads cu_seqlens
-			lse := x.lse
-			if lse.Given() { // batch size 1: the heads lie one after the other
-				lse = resized(lse, lse.heads, lse.rows)
-			}
 			for _, runs := range calls(x.runs, c.cfg) {
-				if err := c.forward(runs, false, x.q, k, v, x.o, lse); err != nil {
+				if err := c.forward(runs, false, x.q, k, v, x.o, x.lse); err != nil {
 					return err
 				}
 			}

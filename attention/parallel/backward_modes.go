@@ -44,28 +44,15 @@ type ringGradients struct {
 // ringBackward passes float32 dK and dV of each block on behind K and V: every rank adds its
 // own, and they return to the block's rank complete. The order of the sum is that of the
 // ranks, from the block's own on.
-func (c *call) ringBackward(t operands, d gradients) error {
+func (c *call) ringBackward(t operands) error {
 	n := c.backwardHeads
-	heads := n * t.q.heads / t.k.heads
-	sums := ringGradients{dQ: c.new(attention.F32, t.q.batch, heads, t.q.rows, t.q.dim), lse: c.runLSE(t.lse)}
+	sums := ringGradients{dQ: c.new(attention.F32, t.q.batch, n*t.q.heads/t.k.heads, t.q.rows, t.q.dim), lse: c.runLSE(t.lse)}
 	most := c.groupKeys.most()
 	for i := range sums.buffers {
 		sums.buffers[i] = block{c.new(attention.F32, t.k.batch, n, most, t.k.dim), c.new(attention.F32, t.v.batch, n, most, t.v.dim)}
 	}
 	r := c.startRing(t.k, t.v, n)
-	for first := 0; first < t.k.heads; first += n {
-		at := first * t.q.heads / t.k.heads
-		r.begin(first)
-		group := operands{q: t.q.headsFrom(at, heads), k: r.now.k, v: r.now.v, o: t.o.headsFrom(at, heads), lse: t.lse.headsFrom(at, heads)}
-		if c.packed() { // batch size 1: the heads lie one after the other
-			group.lse = resized(group.lse, heads, t.lse.rows)
-		}
-		if err := r.backwardHeads(&sums, group, gradients{d.dO.headsFrom(at, heads), d.dQ.headsFrom(at, heads),
-			d.dK.headsFrom(first, n), d.dV.headsFrom(first, n)}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.eachGroup(t, n, func(t operands) error { return r.backwardHeads(&sums, t) })
 }
 
 // backwardHeads computes the gradients of a group of heads.
@@ -73,7 +60,8 @@ func (c *call) ringBackward(t operands, d gradients) error {
 // Each step computes into a buffer of its own, so that the sums may arrive meanwhile. A rank sends
 // the sums of a step and receives those of the next one in the same exchange: a send alone could
 // wait for a receive that the other rank, which waits in the same way, starts later.
-func (r *ring) backwardHeads(g *ringGradients, t operands, d gradients) error {
+func (r *ring) backwardHeads(g *ringGradients, t operands) error {
+	r.begin(t.k, t.v)
 	buffers := &g.buffers
 	r.clear(g.dQ)
 	g.lse.begin(t.lse)
@@ -89,7 +77,9 @@ func (r *ring) backwardHeads(g *ringGradients, t operands, d gradients) error {
 			r.clear(own.k)
 			r.clear(own.v)
 		}
-		if err := r.add(runs, t, r.now.k, r.now.v, g.lse.of, d.dO, g.dQ, own.k, own.v); err != nil {
+		x := t
+		x.k, x.v, x.dQ, x.dK, x.dV = r.now.k, r.now.v, g.dQ, own.k, own.v
+		if err := r.add(runs, x, g.lse.of); err != nil {
 			return r.abandon(err, passing)
 		}
 		if err := r.submitStep(); err != nil { // the device computes while messages arrive
@@ -126,21 +116,20 @@ func (r *ring) backwardHeads(g *ringGradients, t operands, d gradients) error {
 		return err
 	}
 	home := buffers[1].resized(t.k.rows)
-	r.sum(d.dQ, g.dQ)
-	r.sum(d.dK, home.k)
-	r.sum(d.dV, home.v)
+	r.sum(t.dQ, g.dQ)
+	r.sum(t.dK, home.k)
+	r.sum(t.dV, home.v)
 	return nil
 }
 
 // allGatherBackward computes dK and dV of all keys from this rank's rows, and gives each rank
 // those of its keys. The sum follows the order of the ranks. All key heads are one group, if kernels reach
 // their gradients. Groups have the same memory.
-func (c *call) allGatherBackward(t operands, d gradients) error {
+func (c *call) allGatherBackward(t operands) error {
 	n := c.backwardHeads
-	heads := n * t.q.heads / t.k.heads
 	_, keys := c.extent()
 	x := c.newKVGather(t.k, t.v, n)
-	sums := gatherGradients{call: c, lse: c.runLSE(t.lse), dQ: c.new(attention.F32, t.q.batch, heads, t.q.rows, t.q.dim)}
+	sums := gatherGradients{call: c, lse: c.runLSE(t.lse), dQ: c.new(attention.F32, t.q.batch, n*t.q.heads/t.k.heads, t.q.rows, t.q.dim)}
 	for i, v := range [2]view{t.k, t.v} {
 		*sums.all.tensor(i) = c.new(attention.F32, v.batch, n, keys, v.dim)
 		for r := range c.ranks {
@@ -152,9 +141,8 @@ func (c *call) allGatherBackward(t operands, d gradients) error {
 			}
 		}
 	}
-	for first := 0; first < t.k.heads; first += n {
-		at := first * t.q.heads / t.k.heads
-		arriving, err := x.start(first)
+	return c.eachGroup(t, n, func(t operands) error {
+		arriving, err := x.start(t.k, t.v)
 		if err != nil {
 			return err
 		}
@@ -162,15 +150,8 @@ func (c *call) allGatherBackward(t operands, d gradients) error {
 			return err
 		}
 		x.placeArrived()
-		group := operands{t.q.headsFrom(at, heads), x.all.k, x.all.v, t.o.headsFrom(at, heads), t.lse.headsFrom(at, heads)}
-		if c.packed() { // batch size 1: the heads lie one after the other
-			group.lse = resized(group.lse, heads, t.lse.rows)
-		}
-		if err := sums.add(group, gradients{d.dO.headsFrom(at, heads), d.dQ.headsFrom(at, heads), d.dK.headsFrom(first, n), d.dV.headsFrom(first, n)}); err != nil {
-			return err
-		}
-	}
-	return nil
+		return sums.add(t, x.all)
+	})
 }
 
 // gatherGradients is the memory in which an all-gather sums gradients of a group of heads.
@@ -183,8 +164,8 @@ type gatherGradients struct {
 	terms  []view // of this rank's keys what each rank gives
 }
 
-// add computes the gradients of a group of heads.
-func (s *gatherGradients) add(t operands, d gradients) error {
+// add computes the gradients of a group of heads from K and V of all keys.
+func (s *gatherGradients) add(t operands, kv block) error {
 	s.clear(s.dQ)
 	s.lse.begin(t.lse)
 	var sends, receives []Transfer
@@ -201,7 +182,9 @@ func (s *gatherGradients) add(t operands, d gradients) error {
 			}
 		}
 	}
-	if err := s.call.add(s.wholeRuns(s.groupRows[s.group]), t, t.k, t.v, s.lse.of, d.dO, s.dQ, s.all.k, s.all.v); err != nil {
+	x := t
+	x.k, x.v, x.dQ, x.dK, x.dV = kv.k, kv.v, s.dQ, s.all.k, s.all.v
+	if err := s.call.add(s.wholeRuns(s.groupRows[s.group]), x, s.lse.of); err != nil {
 		return err
 	}
 	s.copies(copies)
@@ -211,8 +194,8 @@ func (s *gatherGradients) add(t operands, d gradients) error {
 	if err := s.g.exchange(s.ctx, sends, receives); err != nil {
 		return err
 	}
-	s.sum(d.dQ, s.dQ)
-	s.sum(d.dK, s.terms[:s.ranks]...)
-	s.sum(d.dV, s.terms[s.ranks:]...)
+	s.sum(t.dQ, s.dQ)
+	s.sum(t.dK, s.terms[:s.ranks]...)
+	s.sum(t.dV, s.terms[s.ranks:]...)
 	return nil
 }

@@ -131,7 +131,7 @@ func (c *call) forwardRuns(list []runCall, f32 bool, k, v view) error {
 
 // backward adds the gradients of runs of one Config to float32 dQ, dK and dV of the whole
 // tensors.
-func (c *call) backward(runs []run, q, k, v, o, lse, dO, dQ, dK, dV view) error {
+func (c *call) backward(runs []run, t operands) error {
 	cfg := runs[0].config(c.cfg)
 	cfg.F32Gradients = true
 	op, err := c.op.of(cfg)
@@ -140,11 +140,11 @@ func (c *call) backward(runs []run, q, k, v, o, lse, dO, dQ, dK, dV view) error 
 	}
 	if !c.packed() {
 		r := &runs[0]
-		o, dO, dQ = o.rowsFrom(r.row, r.rows), dO.rowsFrom(r.row, r.rows), dQ.rowsFrom(r.row, r.rows)
-		dK, dV = dK.rowsFrom(r.key, r.keys), dV.rowsFrom(r.key, r.keys)
+		t.o, t.dO, t.dQ = t.o.rowsFrom(r.row, r.rows), t.dO.rowsFrom(r.row, r.rows), t.dQ.rowsFrom(r.row, r.rows)
+		t.dK, t.dV = t.dK.rowsFrom(r.key, r.keys), t.dV.rowsFrom(r.key, r.keys)
 	}
-	a := attention.BackwardArgs{Args: c.arguments(runs, q, k, v, o, lse),
-		DO: dO.Tensor, DQ: dQ.Tensor, DK: dK.Tensor, DV: dV.Tensor, Accumulate: true, PartialKeys: c.mode != ModeAllGather}
+	a := attention.BackwardArgs{Args: c.arguments(runs, t.q, t.k, t.v, t.o, t.lse),
+		DO: t.dO.Tensor, DQ: t.dQ.Tensor, DK: t.dK.Tensor, DV: t.dV.Tensor, Accumulate: true, PartialKeys: c.mode != ModeAllGather}
 	if !c.ordered() {
 		return c.err
 	}
@@ -196,12 +196,12 @@ func uncovered(runs []run, n int) (list []Span) {
 	return list
 }
 
-// whole returns the arguments of a call over all rows and keys, for the heads of q and k.
-func (c *call) whole(q, k, v, o, lse view) attention.Args {
-	a := attention.Args{Shape: c.Shape, Q: q.Tensor, K: k.Tensor, V: v.Tensor, O: o.Tensor, LSE: lse.Tensor}
-	a.Hq, a.Hkv = q.heads, k.heads
+// whole returns the arguments of a call over all rows and keys, for the heads of Q and K.
+func (c *call) whole(t operands) attention.Args {
+	a := attention.Args{Shape: c.Shape, Q: t.q.Tensor, K: t.k.Tensor, V: t.v.Tensor, O: t.o.Tensor, LSE: t.lse.Tensor}
+	a.Hq, a.Hkv = t.q.heads, t.k.heads
 	if c.packed() {
-		a.Varlen = &attention.Varlen{CuQ: c.vector(c.CuQ), CuK: c.vector(c.CuK), TotalQ: q.rows, TotalK: k.rows}
+		a.Varlen = &attention.Varlen{CuQ: c.vector(c.CuQ), CuK: c.vector(c.CuK), TotalQ: t.q.rows, TotalK: t.k.rows}
 	}
 	return a
 }

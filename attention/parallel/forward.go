@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -18,34 +19,64 @@ type Args struct {
 	LSE     attention.Tensor // optional; float32, packed
 }
 
-// operands are the tensors of a call as views.
-type operands struct{ q, k, v, o, lse view }
+// operands are the tensors of a call as views, the gradients only of a backward call.
+type operands struct{ q, k, v, o, lse, dO, dQ, dK, dV view }
 
-// view resolves this rank's tensors.
-func (l *layout) view(rank int, a *Args) (t operands) {
-	cfg := &l.cfg
-	rows, keys, batch := l.rows.Count(rank), l.keys.Count(rank), l.batch()
-	t.q = viewOf(a.Q, cfg.DType, batch, l.Hq, rows, cfg.HeadDim)
-	t.k = viewOf(a.K, cfg.DType, batch, l.KVHeads(), keys, cfg.HeadDim)
-	t.v = viewOf(a.V, cfg.DType, batch, l.KVHeads(), keys, cfg.ValueDim())
-	t.o = viewOf(a.O, cfg.DType, batch, l.Hq, rows, cfg.ValueDim())
-	t.lse = viewOf(a.LSE, attention.F32, batch, l.Hq, rows, 1)
-	return t
+// operands resolves this rank's tensors.
+func (l *layout) operands(rank int, a *BackwardArgs) operands {
+	dtype, batch, d, dv := l.cfg.DType, l.batch(), l.cfg.HeadDim, l.cfg.ValueDim()
+	n, m := l.rows.Count(rank), l.keys.Count(rank)
+	rows := func(t attention.Tensor, dim int) view { return viewOf(t, dtype, batch, l.Hq, n, dim) }
+	keys := func(t attention.Tensor, dim int) view { return viewOf(t, dtype, batch, l.KVHeads(), m, dim) }
+	return operands{q: rows(a.Q, d), k: keys(a.K, d), v: keys(a.V, dv), o: rows(a.O, dv), lse: viewOf(a.LSE, attention.F32, batch, l.Hq, n, 1),
+		dO: rows(a.DO, dv), dQ: rows(a.DQ, d), dK: keys(a.DK, d), dV: keys(a.DV, dv)}
+}
+
+// eachGroup computes n key heads and their query heads after another.
+func (c *call) eachGroup(t operands, n int, compute func(t operands) error) error {
+	group := t.q.heads / t.k.heads
+	for first := 0; first < t.k.heads; first += n {
+		x := t
+		for _, v := range [...]*view{&x.q, &x.o, &x.lse, &x.dO, &x.dQ} {
+			*v = v.headsFrom(first*group, n*group)
+		}
+		for _, v := range [...]*view{&x.k, &x.v, &x.dK, &x.dV} {
+			*v = v.headsFrom(first, n)
+		}
+		if c.packed() && x.lse.Given() { // batch size 1: the heads lie one after the other
+			x.lse = resized(x.lse, x.lse.heads, x.lse.rows)
+		}
+		if err := compute(x); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkable returns this rank's arguments as those of a call on one device. What a rank without
 // rows or keys leaves out is replaced, by tensors of m.
-func (l *layout) checkable(m *side, rank int, a *Args) (attention.Config, attention.Args) {
+func (l *layout) checkable(kind callKind, m *side, rank int, a *BackwardArgs) (attention.Config, attention.BackwardArgs) {
 	cfg := l.cfg
 	cfg.Causal, cfg.Align, cfg.Window = attention.CausalNone, attention.CausalNone, attention.Window{}
-	b := attention.Args{Q: a.Q, K: a.K, V: a.V, O: a.O, LSE: a.LSE}
+	b := attention.BackwardArgs{Args: attention.Args{Q: a.Q, K: a.K, V: a.V, O: a.O, LSE: a.LSE}, DO: a.DO, DQ: a.DQ, DK: a.DK, DV: a.DV}
 	b.Shape = attention.Shape{B: l.batch(), Hq: l.Hq, Hkv: l.KVHeads(), Sq: max(1, l.rows.Count(rank)), Sk: max(1, l.keys.Count(rank))}
+	lend := func(dtype attention.DType, heads, dim int, forward, gradient *attention.Tensor) {
+		*forward = m.new(dtype, b.B, heads, 1, dim).Tensor
+		if kind == callBackward {
+			*gradient = m.new(dtype, b.B, heads, 1, dim).Tensor
+		}
+	}
 	if l.rows.Count(rank) == 0 {
-		b.Q, b.O = m.new(cfg.DType, b.B, b.Hq, 1, cfg.HeadDim).Tensor, m.new(cfg.DType, b.B, b.Hq, 1, cfg.ValueDim()).Tensor
+		lend(cfg.DType, b.Hq, cfg.HeadDim, &b.Q, &b.DQ)
+		lend(cfg.DType, b.Hq, cfg.ValueDim(), &b.O, &b.DO)
 		b.LSE = attention.Tensor{}
+		if kind == callBackward {
+			b.LSE = m.new(attention.F32, b.B, b.Hq, 1, 1).Tensor
+		}
 	}
 	if l.keys.Count(rank) == 0 {
-		b.K, b.V = m.new(cfg.DType, b.B, b.Hkv, 1, cfg.HeadDim).Tensor, m.new(cfg.DType, b.B, b.Hkv, 1, cfg.ValueDim()).Tensor
+		lend(cfg.DType, b.Hkv, cfg.HeadDim, &b.K, &b.DK)
+		lend(cfg.DType, b.Hkv, cfg.ValueDim(), &b.V, &b.DV)
 	}
 	return cfg, b
 }
@@ -63,81 +94,129 @@ func (l *layout) checkable(m *side, rank int, a *Args) (attention.Config, attent
 // heads at a time. A tensor of one key head that exceeds it is refused on every rank before tensors move, by an error
 // that matches [attention.ErrUnsupported] on the rank whose kernels do not reach it.
 func (op *Op) Forward(ctx context.Context, s *vk.Stream, a Args) error {
+	return op.start(ctx, s, callForward, &BackwardArgs{Args: a}, (*call).forwardAll)
+}
+
+// start plans a call, checks it and runs it.
+func (op *Op) start(ctx context.Context, s *vk.Stream, kind callKind, a *BackwardArgs, compute func(c *call, t operands) error) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	x, err := op.plan(a.Problem, op.reach(a.Q, a.K, a.V, a.O, a.LSE))
+	x, err := op.plan(a.Problem, op.reach(a.Q, a.K, a.V, a.O, a.LSE, a.DO, a.DQ, a.DK, a.DV))
 	rank := op.group.Rank()
 	if err == nil {
-		err = op.checkForward(s, x.layout, rank, &a)
+		err = op.check(kind, s, x.layout, rank, a)
 	}
-	return op.run(ctx, s, callForward, x, a.LSE.Given(), err, func(c *call) error { return c.forwardAll(x.view(rank, &a)) })
+	return op.run(ctx, s, kind, x, kind == callBackward || a.LSE.Given(), err, func(c *call) error {
+		return compute(c, c.operands(rank, a))
+	})
 }
 
-// checkForward checks this rank's tensors and memory.
-func (op *Op) checkForward(s *vk.Stream, l *layout, rank int, a *Args) error {
+// check checks this rank's tensors and memory.
+func (op *Op) check(kind callKind, s *vk.Stream, l *layout, rank int, a *BackwardArgs) error {
 	if err := op.checkStream(s); err != nil {
 		return err
 	}
 	m := op.newSide(s)
 	defer m.close()
-	cfg, b := l.checkable(&m, rank, a)
+	cfg, b := l.checkable(kind, &m, rank, a)
 	if m.err != nil {
 		return m.err
 	}
-	if err := attention.CheckArgs(cfg, b); err != nil {
-		return err
+	var err error
+	var bytes uint64
+	if kind == callBackward {
+		err, bytes = op.checkGradients(cfg, b), l.backwardScratch(rank)
+	} else {
+		if err = attention.CheckArgs(cfg, b.Args); err == nil {
+			err = op.checkSide(b.Q, b.K, b.V, b.O, b.LSE)
+		}
+		// Other ranks may ask for LSE where this one does not.
+		bytes = max(l.forwardScratch(rank, a.LSE.Given()), l.forwardScratch(rank, true))
 	}
-	if err := op.checkSide(b.Q, b.K, b.V, b.O, b.LSE); err != nil {
-		return err
-	}
-	if err := op.checkTier(l, rank); err != nil {
-		return err
-	}
-	if err := l.checkForwardReach(rank, a); err != nil {
-		return err
-	}
-	// Other ranks may ask for LSE where this one does not.
-	return op.checkMemory("parallel.Forward", max(l.forwardScratch(rank, a.LSE.Given()), l.forwardScratch(rank, true)))
-}
-
-// checkForwardReach reports tensors of this rank that kernels take where they lie and do not reach.
-func (l *layout) checkForwardReach(rank int, a *Args) error {
-	t := l.view(rank, a)
-	_, heads := l.heads(rank % l.inner)
-	switch {
-	case l.inner > 1 && !l.members: // copied
-		return nil
-	case l.outer > 1:
-		heads = l.queryHeads(l.forwardHeads)
-	}
-	if err := l.checkReach("Q", t.q, heads, false); err != nil {
-		return err
-	}
-	return l.checkReach("O", t.o, heads, false)
-}
-
-// checkTier reports that no kernel of this rank's tier computes its calls, before the ranks agree
-// on the call. The states of a ring need a float32 O, which not all tiers store.
-func (op *Op) checkTier(l *layout, rank int) error {
-	cfg := l.cfg
-	cfg.F32O = l.outer > 1 && !l.gathers
-	return op.checkCall(l, rank, cfg, func(local *attention.Op, s attention.Shape) error {
-		_, err := local.Plan(s)
-		return err
-	})
-}
-
-// checkCall plans a call of this rank with a Config.
-func (op *Op) checkCall(l *layout, rank int, cfg attention.Config, plan func(*attention.Op, attention.Shape) error) error {
-	local, err := op.of(cfg)
 	if err != nil {
 		return err
 	}
-	if shape, ok := l.rankShape(rank); ok {
-		return plan(local, shape)
+	if err := op.checkTier(kind, l, rank); err != nil {
+		return err
+	}
+	if err := l.checkReaches(kind, rank, a); err != nil {
+		return err
+	}
+	return op.checkMemory("parallel."+kind.String(), bytes)
+}
+
+// checkGradients checks the tensors of a backward call, all of which it needs.
+func (op *Op) checkGradients(cfg attention.Config, a attention.BackwardArgs) error {
+	for _, t := range []struct {
+		field string
+		attention.Tensor
+	}{{"LSE", a.LSE}, {"DO", a.DO}, {"DQ", a.DQ}, {"DK", a.DK}, {"DV", a.DV}} {
+		if !t.Given() {
+			return &attention.ShapeError{Field: t.field, Got: "missing", Want: "a tensor"}
+		}
+	}
+	var all tensors.BackwardTensors
+	if err := all.CheckAll(&cfg, &a); err != nil {
+		return err
+	}
+	return all.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(op.dev) })
+}
+
+// checkReaches reports tensors that kernels do not reach: those that a backward call allocates, and those of this
+// rank that kernels take where they lie.
+func (l *layout) checkReaches(kind callKind, rank int, a *BackwardArgs) error {
+	t := l.operands(rank, a)
+	_, kv := l.kvHeads(rank % l.inner)
+	n, taken := l.forwardHeads, l.inner == 1 || l.members // not copied
+	if kind == callBackward {
+		if reason := l.backwardRefusal(); reason != "" {
+			return &ModeError{l.mode, reason}
+		}
+		n, taken = l.backwardHeads, l.inner == 1
+	}
+	if l.outer > 1 {
+		kv = n
+	}
+	heads, summed := l.queryHeads(kv), taken || l.sharers() > 1
+	for _, x := range []struct {
+		field string
+		view
+		heads int
+		taken bool
+		all   bool // sequences of a batch at once; a forward call and a sum take one at a time
+	}{{"Q", t.q, heads, taken, kind == callBackward}, {"O", t.o, heads, taken, kind == callBackward},
+		{"DO", t.dO, heads, taken, true}, {"DQ", t.dQ, heads, taken, false}, {"DK", t.dK, kv, summed, false}, {"DV", t.dV, kv, summed, false}} {
+		if !x.taken || !x.Given() {
+			continue
+		}
+		if err := l.checkReach(x.field, x.view, x.heads, x.all); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// checkTier reports that no kernel of this rank's tier computes its calls, before the ranks agree
+// on the call. The states of a ring need a float32 O, and most calls of Backward float32 gradients,
+// which not all tiers store.
+func (op *Op) checkTier(kind callKind, l *layout, rank int) error {
+	cfg := l.cfg
+	if kind == callBackward {
+		cfg.F32Gradients = (l.outer > 1 || l.sharers() > 1) && cfg.DType != attention.F32
+	} else {
+		cfg.F32O = l.outer > 1 && !l.gathers
+	}
+	local, err := op.of(cfg)
+	shape, ok := l.rankShape(rank)
+	switch {
+	case err != nil || !ok:
+	case kind == callBackward:
+		_, err = local.PlanBackward(shape)
+	default:
+		_, err = local.Plan(shape)
+	}
+	return err
 }
 
 // rankShape is the shape of a call of this rank with all keys of its group, and of the longest
@@ -175,7 +254,7 @@ func (c *call) forwardAll(t operands) error {
 		}
 		return c.err
 	case c.inner == 1:
-		return c.forwardGroup(t.q, t.k, t.v, t.o, t.lse)
+		return c.forwardGroup(t)
 	case c.members:
 		return c.forwardMembers(t)
 	}
@@ -183,15 +262,14 @@ func (c *call) forwardAll(t operands) error {
 	if err != nil {
 		return err
 	}
-	q := heads[0]
-	o := c.new(t.o.dtype, q.batch, q.heads, q.rows, t.o.dim)
-	from, to := []view{o}, []exchanged{{view: t.o}}
-	var lse view
+	h := operands{q: heads[0], k: heads[1], v: heads[2]}
+	h.o = c.new(t.o.dtype, h.q.batch, h.q.heads, h.q.rows, t.o.dim)
+	from, to := []view{h.o}, []exchanged{{view: t.o}}
 	if asked := c.askedLSE(); slices.Contains(asked, true) {
-		lse = c.new(attention.F32, q.batch, q.heads, q.rows, 1)
-		from, to = append(from, lse), append(to, exchanged{view: t.lse, only: asked})
+		h.lse = c.new(attention.F32, h.q.batch, h.q.heads, h.q.rows, 1)
+		from, to = append(from, h.lse), append(to, exchanged{view: t.lse, only: asked})
 	}
-	if err := c.forwardGroup(q, heads[1], heads[2], o, lse); err != nil {
+	if err := c.forwardGroup(h); err != nil {
 		return err
 	}
 	return c.toRows(from, to)
@@ -234,20 +312,20 @@ func (c *call) forwardMembers(t operands) error {
 }
 
 // forwardGroup computes the rows of this rank's group for this rank's heads.
-func (c *call) forwardGroup(q, k, v, o, lse view) error {
+func (c *call) forwardGroup(t operands) error {
 	switch {
 	case c.outer == 1:
 		op, err := c.op.of(c.cfg)
 		if err != nil {
 			return err
 		}
-		a := c.whole(q, k, v, o, lse)
+		a := c.whole(t)
 		if !c.ordered() {
 			return c.err
 		}
 		return op.Forward(c.s, a)
 	case c.gathers:
-		return c.gatherForward(q, k, v, o, lse)
+		return c.gatherForward(t)
 	}
-	return c.ringForward(q, k, v, o, lse)
+	return c.ringForward(t)
 }

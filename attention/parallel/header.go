@@ -20,6 +20,8 @@ const (
 	callDecode
 )
 
+func (k callKind) String() string { return [...]string{"Barrier", "Forward", "Backward", "Decode"}[k] }
+
 // headerFields names what ranks agree on, in the order in which differences are reported.
 var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode, Order or Schedule", "Shape", "cu_seqlens or lengths", "Split"}
 

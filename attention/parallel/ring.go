@@ -22,8 +22,6 @@ type block struct{ k, v view }
 // heads in groups, one after the other, through the same buffers (headgroups.go).
 type ring struct {
 	*call
-	k, v     view  // of this rank, all heads
-	n        int   // key heads of a group
 	now      block // of group source()
 	step     int
 	copied   bool      // now is a packed copy of this rank's block
@@ -40,7 +38,7 @@ const ownBlock = 2
 
 // startRing makes the buffers for groups of n key heads.
 func (c *call) startRing(k, v view, n int) *ring {
-	r := &ring{call: c, k: k, v: v, n: n}
+	r := &ring{call: c}
 	most := c.groupKeys.most()
 	for i := range min(2, k.heads/n*(c.outer-1)) {
 		r.buffers[i] = block{c.new(k.dtype, k.batch, n, most, k.dim), c.new(v.dtype, v.batch, n, most, v.dim)}
@@ -48,9 +46,8 @@ func (c *call) startRing(k, v view, n int) *ring {
 	return r
 }
 
-// begin begins a group with this rank's block of its key heads from first on.
-func (r *ring) begin(first int) {
-	k, v := r.k.headsFrom(first, r.n), r.v.headsFrom(first, r.n)
+// begin begins a group of heads with this rank's block of them.
+func (r *ring) begin(k, v view) {
 	r.copied = !r.isDense(k) || !r.isDense(v)
 	r.now, r.at, r.step = block{r.denseIn(&r.own.k, k), r.denseIn(&r.own.v, v)}, ownBlock, 0
 }
@@ -199,24 +196,17 @@ func (s *segment) of(runs []run) []run {
 }
 
 // ringForward computes O and LSE of this rank's rows, one group of heads after the other.
-func (c *call) ringForward(q, k, v, o, lse view) error {
+func (c *call) ringForward(t operands) error {
 	n := c.forwardHeads
-	heads := n * q.heads / k.heads
 	segments, steps := c.segments(c.group)
-	c.makeStates(segments, q.batch, heads, v.dim)
-	r := c.startRing(k, v, n)
-	for first := 0; first < k.heads; first += n {
-		at := first * q.heads / k.heads
-		r.begin(first)
-		if err := r.forwardHeads(segments, steps, q.headsFrom(at, heads), o.headsFrom(at, heads), lse.headsFrom(at, heads)); err != nil {
-			return err
-		}
-	}
-	return nil
+	c.makeStates(segments, t.q.batch, n*t.q.heads/t.k.heads, t.v.dim)
+	r := c.startRing(t.k, t.v, n)
+	return c.eachGroup(t, n, func(t operands) error { return r.forwardHeads(segments, steps, t) })
 }
 
 // forwardHeads computes O and LSE of a group of heads.
-func (r *ring) forwardHeads(segments []segment, steps [][]run, q, o, lse view) error {
+func (r *ring) forwardHeads(segments []segment, steps [][]run, t operands) error {
+	r.begin(t.k, t.v)
 	for i := range segments {
 		segments[i].done = 0
 	}
@@ -224,7 +214,7 @@ func (r *ring) forwardHeads(segments []segment, steps [][]run, q, o, lse view) e
 		if err := r.start(); err != nil {
 			return err
 		}
-		if err := r.attend(segments, steps[r.step], r.now, q, o); err != nil {
+		if err := r.attend(segments, steps[r.step], r.now, t.q, t.o); err != nil {
 			return r.abandon(err)
 		}
 		if err := r.submitStep(); err != nil {
@@ -235,6 +225,6 @@ func (r *ring) forwardHeads(segments []segment, steps [][]run, q, o, lse view) e
 			return err
 		}
 	}
-	r.endHeads(segments, o, lse)
+	r.endHeads(segments, t.o, t.lse)
 	return nil
 }
