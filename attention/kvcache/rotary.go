@@ -29,18 +29,11 @@ func (s RotaryStyle) String() string { return enum.Name("RotaryStyle", rotaryNam
 // ParseRotaryStyle reads what String writes, in any case. Another word is an error that
 // lists the names and matches [problem.ErrInvalid].
 func ParseRotaryStyle(s string) (RotaryStyle, error) {
-	v, err := enum.Parse("rotary style", rotaryNames, s)
-	return RotaryStyle(v), err
+	return enum.Parse[RotaryStyle]("rotary style", rotaryNames, s)
 }
 
 // Set makes *RotaryStyle a flag.Value.
-func (s *RotaryStyle) Set(text string) error {
-	v, err := ParseRotaryStyle(text)
-	if err == nil {
-		*s = v
-	}
-	return err
-}
+func (s *RotaryStyle) Set(text string) error { return enum.Set(s, text, ParseRotaryStyle) }
 
 // Type names the flag's kind, for flag packages that ask.
 func (s RotaryStyle) Type() string { return "rotary-style" }

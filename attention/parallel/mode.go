@@ -30,19 +30,10 @@ func (m Mode) String() string { return enum.Name("Mode", modeNames, uint8(m)) }
 
 // ParseMode reads what String writes, in any case. Another word is an error that lists the
 // names and matches [attention.ErrInvalid].
-func ParseMode(s string) (Mode, error) {
-	v, err := enum.Parse("mode", modeNames, s)
-	return Mode(v), err
-}
+func ParseMode(s string) (Mode, error) { return enum.Parse[Mode]("mode", modeNames, s) }
 
 // Set makes *Mode a flag.Value.
-func (m *Mode) Set(s string) error {
-	v, err := ParseMode(s)
-	if err == nil {
-		*m = v
-	}
-	return err
-}
+func (m *Mode) Set(s string) error { return enum.Set(m, s, ParseMode) }
 
 // MarshalText writes String.
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
@@ -71,19 +62,10 @@ func (o Order) String() string { return enum.Name("Order", orderNames, uint8(o))
 
 // ParseOrder reads what String writes, in any case. Another word is an error that lists the
 // names and matches [attention.ErrInvalid].
-func ParseOrder(s string) (Order, error) {
-	v, err := enum.Parse("order", orderNames, s)
-	return Order(v), err
-}
+func ParseOrder(s string) (Order, error) { return enum.Parse[Order]("order", orderNames, s) }
 
 // Set makes *Order a flag.Value.
-func (o *Order) Set(text string) error {
-	v, err := ParseOrder(text)
-	if err == nil {
-		*o = v
-	}
-	return err
-}
+func (o *Order) Set(text string) error { return enum.Set(o, text, ParseOrder) }
 
 // MarshalText writes String.
 func (o Order) MarshalText() ([]byte, error) { return []byte(o.String()), nil }

@@ -30,18 +30,11 @@ func (s Schedule) String() string { return enum.Name("Schedule", scheduleNames, 
 // ParseSchedule reads what String writes, in any case. Another word is an error that lists the
 // names and matches [attention.ErrInvalid].
 func ParseSchedule(s string) (Schedule, error) {
-	v, err := enum.Parse("schedule", scheduleNames, s)
-	return Schedule(v), err
+	return enum.Parse[Schedule]("schedule", scheduleNames, s)
 }
 
 // Set makes *Schedule a flag.Value.
-func (s *Schedule) Set(text string) error {
-	v, err := ParseSchedule(text)
-	if err == nil {
-		*s = v
-	}
-	return err
-}
+func (s *Schedule) Set(text string) error { return enum.Set(s, text, ParseSchedule) }
 
 // MarshalText writes String.
 func (s Schedule) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

@@ -18,11 +18,20 @@ func Name(kind string, names []string, v uint8) string {
 }
 
 // Parse finds s among names, without regard to case.
-func Parse(kind string, names []string, s string) (uint8, error) {
+func Parse[T ~uint8](kind string, names []string, s string) (T, error) {
 	for i, n := range names {
 		if strings.EqualFold(n, s) {
-			return uint8(i), nil
+			return T(i), nil
 		}
 	}
 	return 0, errs.Invalid("unknown %s %q, want %s", kind, s, strings.Join(names, ", "))
+}
+
+// Set sets a value to what parse reads from s; after an error it stays.
+func Set[T any](to *T, s string, parse func(string) (T, error)) error {
+	v, err := parse(s)
+	if err == nil {
+		*to = v
+	}
+	return err
 }

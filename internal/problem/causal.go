@@ -41,19 +41,10 @@ func (c Causal) String() string { return enum.Name("Causal", causalNames, uint8(
 
 // ParseCausal reads what String writes, in any case. Another word is an error that
 // lists the names and matches [ErrInvalid].
-func ParseCausal(s string) (Causal, error) {
-	v, err := enum.Parse("causal mask", causalNames, s)
-	return Causal(v), err
-}
+func ParseCausal(s string) (Causal, error) { return enum.Parse[Causal]("causal mask", causalNames, s) }
 
 // Set makes *Causal a flag.Value.
-func (c *Causal) Set(s string) error {
-	v, err := ParseCausal(s)
-	if err == nil {
-		*c = v
-	}
-	return err
-}
+func (c *Causal) Set(s string) error { return enum.Set(c, s, ParseCausal) }
 
 // Type names the flag's kind, for flag packages that ask.
 func (c Causal) Type() string { return "causal" }

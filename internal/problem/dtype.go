@@ -77,18 +77,11 @@ func ParseDType(s string) (DType, error) {
 	if t, ok := dtypeAliases[strings.ToLower(s)]; ok {
 		return t, nil
 	}
-	v, err := enum.Parse("dtype", dtypeNames, s)
-	return DType(v), err
+	return enum.Parse[DType]("dtype", dtypeNames, s)
 }
 
 // Set makes *DType a flag.Value.
-func (t *DType) Set(s string) (err error) {
-	v, err := ParseDType(s)
-	if err == nil {
-		*t = v
-	}
-	return err
-}
+func (t *DType) Set(s string) error { return enum.Set(t, s, ParseDType) }
 
 // Type names the flag's kind, for flag packages that ask.
 func (t DType) Type() string { return "dtype" }

@@ -91,8 +91,7 @@ func (a Ablation) String() string { return enum.Name("Ablation", ablationNames, 
 // ParseAblation reads what String writes, in any case. Another word is an error that
 // lists the names and matches [ErrInvalid].
 func ParseAblation(s string) (Ablation, error) {
-	v, err := enum.Parse("ablation", ablationNames, s)
-	return Ablation(v), err
+	return enum.Parse[Ablation]("ablation", ablationNames, s)
 }
 
 // Validate reports the first field out of range, as a *ShapeError.

@@ -55,19 +55,10 @@ func (t KVType) String() string { return enum.Name("KVType", kvNames, uint8(t)) 
 
 // ParseKVType reads what String writes, in any case. Another word is an error that
 // lists the names and matches [ErrInvalid].
-func ParseKVType(s string) (KVType, error) {
-	v, err := enum.Parse("K/V type", kvNames, s)
-	return KVType(v), err
-}
+func ParseKVType(s string) (KVType, error) { return enum.Parse[KVType]("K/V type", kvNames, s) }
 
 // Set makes *KVType a flag.Value.
-func (t *KVType) Set(s string) error {
-	v, err := ParseKVType(s)
-	if err == nil {
-		*t = v
-	}
-	return err
-}
+func (t *KVType) Set(s string) error { return enum.Set(t, s, ParseKVType) }
 
 // Type names the flag's kind, for flag packages that ask.
 func (t KVType) Type() string { return "kv-dtype" }

@@ -34,19 +34,10 @@ func (t Tier) String() string { return enum.Name("Tier", tierNames, uint8(t)) }
 
 // ParseTier reads what String writes, in any case. Another word is an error that
 // lists the names and matches [ErrInvalid].
-func ParseTier(s string) (Tier, error) {
-	v, err := enum.Parse("tier", tierNames, s)
-	return Tier(v), err
-}
+func ParseTier(s string) (Tier, error) { return enum.Parse[Tier]("tier", tierNames, s) }
 
 // Set makes *Tier a flag.Value.
-func (t *Tier) Set(s string) error {
-	v, err := ParseTier(s)
-	if err == nil {
-		*t = v
-	}
-	return err
-}
+func (t *Tier) Set(s string) error { return enum.Set(t, s, ParseTier) }
 
 // Type names the flag's kind, for flag packages that ask.
 func (t Tier) Type() string { return "tier" }

@@ -43,19 +43,10 @@ func (t Tuning) String() string { return enum.Name("Tuning", tuningNames, uint8(
 
 // ParseTuning reads what String writes, in any case. Another word is an error that
 // lists the names and matches [ErrInvalid].
-func ParseTuning(s string) (Tuning, error) {
-	v, err := enum.Parse("tuning", tuningNames, s)
-	return Tuning(v), err
-}
+func ParseTuning(s string) (Tuning, error) { return enum.Parse[Tuning]("tuning", tuningNames, s) }
 
 // Set makes *Tuning a flag.Value.
-func (t *Tuning) Set(s string) error {
-	v, err := ParseTuning(s)
-	if err == nil {
-		*t = v
-	}
-	return err
-}
+func (t *Tuning) Set(s string) error { return enum.Set(t, s, ParseTuning) }
 
 // Type names the flag's kind, for flag packages that ask.
 func (t Tuning) Type() string { return "tuning" }

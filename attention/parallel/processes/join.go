@@ -39,8 +39,7 @@ func (t Transport) String() string { return enum.Name("Transport", transportName
 
 // ParseTransport reads what String writes, in any case.
 func ParseTransport(s string) (Transport, error) {
-	v, err := enum.Parse("transport", transportNames, s)
-	return Transport(v), err
+	return enum.Parse[Transport]("transport", transportNames, s)
 }
 
 // Options are the options of Join, FromEnvironment and FromComm. The zero value is good.
