@@ -354,7 +354,7 @@ func TestStaleRecordingsOfDecode(t *testing.T) {
 		return outs
 	}
 	want := map[int][][]byte{}
-	for r, g := range groups { // no Near, no Announcer
+	for r, g := range groups { // no Near
 		g.t = &jittered{near[r], rand.New(rand.NewPCG(1, uint64(r)))}
 	}
 	for tokens := 700; tokens < 707; tokens++ {

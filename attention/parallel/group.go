@@ -141,8 +141,8 @@ func (g *Group) call(ctx context.Context, h header, invalid error, prepare func(
 // header there and looks for those of the others after prepare: no other goroutine and no message of the
 // network delays prepare.
 func (g *Group) agree(ctx context.Context, mine []byte, prepare func() error) (all [][]byte, unprepared, err error) {
-	if t, ok := g.t.(Announcer); ok && t.AnnounceBytes() >= headerBytes+maxReason {
-		announced, err := t.Announce(mine)
+	if near := g.near(int64(headerBytes + maxReason)); near != nil {
+		announced, err := near.Announce(mine)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -23,8 +23,10 @@ func (l *layout) chooseHeads() {
 	case l.outer == 1:
 		return
 	case !l.rings():
-		l.gathers, l.forwardHeads = true, l.reachableHeads(l.gatherBinding)
-		l.lseHeads, l.backwardHeads = l.forwardHeads, l.reachableHeads(l.gatherBackwardBinding)
+		l.gathers = true
+		l.forwardHeads, _ = l.mostHeads(anyScratch, l.gatherBinding)
+		l.backwardHeads, _ = l.mostHeads(anyScratch, l.backwardBinding)
+		l.lseHeads = l.forwardHeads
 		return
 	}
 	for g := range l.outer {
@@ -44,14 +46,14 @@ func (l *layout) chooseHeads() {
 		l.ringRows = append(l.ringRows, rows)
 	}
 	l.forwardHeads, _ = l.mostHeads(l.overlapScratch, l.overlapBinding)
-	l.backwardHeads, _ = l.mostHeads(l.ringBackwardScratch, l.ringBackwardBinding)
+	l.backwardHeads, _ = l.mostHeads(l.ringBackwardScratch, l.backwardBinding)
 }
 
 // mostHeads is the largest group of key heads of equal groups that fits in two blocks of K and V with all
 // key heads, or in leastRingMemory, on every rank, and whose tensors kernels reach. If none does it is 1.
 func (l *layout) mostHeads(scratch, binding func(g, n int) uint64) (n int, fits bool) {
 	kv := l.ringHeads()
-	most := max(leastRingMemory, 2*l.elements(kv, l.groupKeys.most(), l.cfg.HeadDim+l.cfg.ValueDim())*uint64(l.cfg.DType.Size()))
+	most := max(leastRingMemory, 2*l.elements(kv, l.groupKeys.most(), l.cfg.HeadDim+l.cfg.ValueDim())*l.dtypeSize())
 	for _, n := range groupSizes(kv) {
 		if l.widest(scratch, n) <= most && l.widest(binding, n) <= l.reach {
 			return n, true
@@ -60,16 +62,8 @@ func (l *layout) mostHeads(scratch, binding func(g, n int) uint64) (n int, fits 
 	return 1, false
 }
 
-// reachableHeads is the largest group of key heads of equal groups whose tensors kernels reach. If there is none
-// it is 1.
-func (l *layout) reachableHeads(binding func(g, n int) uint64) int {
-	for _, n := range groupSizes(l.ringHeads()) {
-		if l.widest(binding, n) <= l.reach {
-			return n
-		}
-	}
-	return 1
-}
+// anyScratch is the memory of a mode whose heads only the reach of kernels bounds.
+func anyScratch(_, _ int) uint64 { return 0 }
 
 // widest is the memory of n key heads on the rank that takes most.
 func (l *layout) widest(scratch func(g, n int) uint64, n int) (most uint64) {

@@ -3,7 +3,6 @@ package parallel
 import (
 	"context"
 	"fmt"
-	"math"
 	"sync"
 
 	"vkattn/internal/errs"
@@ -350,10 +349,7 @@ func (t *inProcess) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
 	return g.Wait(ctx)
 }
 
-// AnnounceBytes implements Announcer.
-func (t *inProcess) AnnounceBytes() int { return math.MaxInt }
-
-// Announce implements Announcer.
+// Announce implements Near, for any number of bytes.
 func (t *inProcess) Announce(mine []byte) (Announced, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

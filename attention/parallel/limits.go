@@ -113,9 +113,9 @@ func (l *layout) backwardRefusal() string {
 		}
 		return l.unreachable("an exchange of heads", uint64(l.batch())*l.headsBinding(size))
 	case l.mode == ModeAllGather:
-		return l.unreachable("one key head of the gradients of all ranks", l.widest(l.gatherBackwardBinding, 1))
+		return l.unreachable("one key head of the gradients of all ranks", l.widest(l.backwardBinding, 1))
 	case l.outer > 1:
-		return l.unreachable("one key head of a ring's gradients", l.widest(l.ringBackwardBinding, 1))
+		return l.unreachable("one key head of a ring's gradients", l.widest(l.backwardBinding, 1))
 	}
 	return ""
 }
@@ -184,26 +184,19 @@ func (l *layout) gatherBinding(g, n int) uint64 {
 	return max(binding(size, l.batch()*n, l.groupKeys.total(), max(d, dv)), binding(size, l.queryHeads(n), countOf(l.groupRows[g]), max(d, dv)))
 }
 
-// gatherBackwardBinding is that of float32 gradients of n key heads of mode allgather.
-func (l *layout) gatherBackwardBinding(g, n int) uint64 {
-	d, dv := l.cfg.HeadDim, l.cfg.ValueDim()
-	return max(binding(4, l.batch()*n, l.groupKeys.total(), max(d, dv)), l.rowsBackwardBinding(g, n))
-}
-
-// ringBackwardBinding is that of float32 gradients of n key heads of a ring.
-func (l *layout) ringBackwardBinding(g, n int) uint64 {
-	d, dv := l.cfg.HeadDim, l.cfg.ValueDim()
-	return max(binding(4, l.batch()*n, l.groupKeys.most(), max(d, dv)), l.rowsBackwardBinding(g, n))
-}
-
-// rowsBackwardBinding is that of dQ of n key heads, and with an exchange of heads that of Q, O and dO, which lie
-// among all heads. Those of the caller have strides of their own.
-func (l *layout) rowsBackwardBinding(g, n int) uint64 {
+// backwardBinding is that of n key heads of gradients of a ring or of an all-gather: float32 dK and dV of a block or
+// of all keys, dQ, and with an exchange of heads Q, O and dO, which lie among all heads. Those of the caller have
+// strides of their own.
+func (l *layout) backwardBinding(g, n int) uint64 {
+	dim, keys := max(l.cfg.HeadDim, l.cfg.ValueDim()), l.groupKeys.most()
+	if l.mode == ModeAllGather {
+		keys = l.groupKeys.total()
+	}
 	hq, rows := l.queryHeads(n), countOf(l.groupRows[g])
-	bytes := binding(4, l.batch()*hq, rows, l.cfg.HeadDim)
+	bytes := max(binding(4, l.batch()*n, keys, dim), binding(4, l.batch()*hq, rows, l.cfg.HeadDim))
 	if l.inner > 1 {
 		_, all := l.heads(0)
-		bytes = max(bytes, binding(l.dtypeSize(), (l.batch()-1)*all+hq, rows, max(l.cfg.HeadDim, l.cfg.ValueDim())))
+		bytes = max(bytes, binding(l.dtypeSize(), (l.batch()-1)*all+hq, rows, dim))
 	}
 	return bytes
 }

@@ -56,29 +56,22 @@ type Transport interface {
 	Close() error
 }
 
-// Near is what a Transport may offer in addition where all ranks are on one host: a gather of little
-// host memory that takes microseconds. Decode moves its states with it. An Exchange over NCCL would
-// have the GPU change from Vulkan to CUDA and back, which takes longer than all of its other work.
+// Near is what a Transport may offer in addition where all ranks are on one host: gathers of little
+// host memory that take microseconds. Decode agrees on a call and moves its states with them. An
+// Exchange over NCCL would have the GPU change from Vulkan to CUDA and back, which takes longer than
+// all of its other work.
 type Near interface {
-	// NearBytes is the most bytes of a rank that GatherNear takes, the same number on every rank.
-	// 0: GatherNear cannot be called.
+	// NearBytes is the most bytes of a rank that GatherNear and Announce take, the same number on
+	// every rank. 0: they cannot be called.
 	NearBytes() int64
 
 	// GatherNear gives every rank the bytes of all ranks. parts[r] are the ranges for the bytes of
 	// rank r, of the same sizes for all ranks; those of this rank hold its bytes. All ranks call it
 	// at the same point. It returns the errors of Pending.Wait, and touches no memory afterwards.
 	GatherNear(ctx context.Context, parts [][][]byte) error
-}
 
-// Announcer is what a Transport may offer in addition: a Gather in two steps, between which this rank
-// works. Ranks agree on a call of Decode in this way while their devices compute.
-type Announcer interface {
-	// AnnounceBytes is the most bytes of a rank that Announce takes, the same number on every rank.
-	// 0: Announce cannot be called.
-	AnnounceBytes() int
-
-	// Announce starts a Gather and returns without waiting for other ranks. All ranks call it at the
-	// same point, and Wait before the next operation.
+	// Announce starts a Gather and returns without waiting for other ranks: this rank works meanwhile.
+	// All ranks call it at the same point, and Wait before the next operation.
 	Announce(mine []byte) (Announced, error)
 }
 

@@ -40,12 +40,6 @@ func (c *call) spans(kv bool) (ranks Split, group []Span) {
 // toHeads gives this rank all rows of the group for its heads. It fills in the members of a tensor that
 // has room for them, in place of the tensor in the list.
 func (c *call) toHeads(tensors ...exchanged) (list []view, err error) {
-	if c.inner == 1 {
-		for i := range tensors {
-			list = append(list, tensors[i].view)
-		}
-		return list, nil
-	}
 	var sends, receives []Transfer
 	type arrival struct {
 		view

@@ -186,18 +186,10 @@ func (s *shared) GatherNear(ctx context.Context, parts [][][]byte) error {
 	})
 }
 
-// AnnounceBytes implements parallel.Announcer. 0 without shared memory.
-func (s *shared) AnnounceBytes() int {
-	if s == nil {
-		return 0
-	}
-	return sharedArea
-}
-
-// Announce implements parallel.Announcer.
+// Announce implements parallel.Near.
 func (s *shared) Announce(mine []byte) (parallel.Announced, error) {
 	if s == nil || len(mine) > sharedArea {
-		return nil, errs.Invalid("processes: Announce of %d bytes, at most %d", len(mine), s.AnnounceBytes())
+		return nil, errs.Invalid("processes: Announce of %d bytes, at most %d", len(mine), s.NearBytes())
 	}
 	g, err := s.write([][]byte{mine})
 	if err != nil {

@@ -57,7 +57,7 @@ func gatherNear(ctx context.Context, x parallel.Near, t parallel.Transport, call
 // announce gathers bytes of a rank in two steps, of other sizes on each.
 func announce(ctx context.Context, _ parallel.Near, t parallel.Transport, call, size int) error {
 	want := func(r int) []byte { return filled(size*(r+1), byte(1+r+call)) }
-	a, err := t.(parallel.Announcer).Announce(want(t.Rank()))
+	a, err := t.(parallel.Near).Announce(want(t.Rank()))
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func TestGatherNear(t *testing.T) {
 			tooMany[r] = [][]byte{make([]byte, sharedArea+1)}
 		}
 		require.ErrorIs(t, w.near(0).GatherNear(context.Background(), tooMany), attention.ErrInvalid)
-		_, err := w.transports[0].(parallel.Announcer).Announce(tooMany[0][0])
+		_, err := w.transports[0].(parallel.Near).Announce(tooMany[0][0])
 		require.ErrorIs(t, err, attention.ErrInvalid)
 	}
 }

@@ -204,17 +204,9 @@ func (m *Meter) GatherNear(ctx context.Context, parts [][][]byte) error {
 	return m.Transport.(parallel.Near).GatherNear(ctx, parts)
 }
 
-// AnnounceBytes is that of the transport, see parallel.Announcer.
-func (m *Meter) AnnounceBytes() int {
-	if t, ok := m.Transport.(parallel.Announcer); ok {
-		return t.AnnounceBytes()
-	}
-	return 0
-}
-
 // Announce gathers also while Off is set: ranks agree on calls by it.
 func (m *Meter) Announce(mine []byte) (parallel.Announced, error) {
-	return m.Transport.(parallel.Announcer).Announce(mine)
+	return m.Transport.(parallel.Near).Announce(mine)
 }
 
 // nothing is an exchange that moves nothing.
