@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"vkattn/internal/errs"
@@ -39,9 +40,8 @@ type world struct {
 
 // rankState is what other ranks know of a rank.
 type rankState struct {
-	left    bool
-	gathers bool       // it waits in a Gather
-	waiting []*message // what it waits for; neither: it computes
+	left  bool
+	needs func(r int) bool // whether it waits for a rank to act, called while the world is locked; nil: it computes
 }
 
 // queue holds messages from one rank to another that only one of the two has posted.
@@ -96,10 +96,9 @@ func (t *inProcess) Close() error {
 	defer t.mu.Unlock()
 	if me := &t.ranks[t.rank]; !me.left {
 		me.left = true
-		ends := me.gathers || len(me.waiting) > 0 // a call of this rank is under way
-		for r := range t.ranks {
-			other := &t.ranks[r]
-			ends = ends || r != t.rank && (other.gathers || other.peerLocked(func(peer int) bool { return peer == t.rank }) >= 0)
+		ends := me.needs != nil // a call of this rank is under way
+		for _, other := range t.ranks {
+			ends = ends || other.needs != nil && other.needs(t.rank)
 		}
 		if ends {
 			t.endLocked(&RankError{t.rank, ErrLeft})
@@ -108,14 +107,82 @@ func (t *inProcess) Close() error {
 	return nil
 }
 
-// peerLocked returns the first peer that a rank waits for and that is wanted; -1: none.
-func (r *rankState) peerLocked(wanted func(peer int) bool) int {
-	for _, m := range r.waiting {
-		if !m.copying && wanted(m.peer) {
-			return m.peer
+// wait waits for some events while this rank needs others. It returns what has ended the world before.
+func (t *inProcess) wait(ctx context.Context, needs func(r int) bool, events ...<-chan struct{}) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	t.mu.Lock()
+	me := &t.ranks[t.rank]
+	me.needs = needs
+	if me.left {
+		t.endLocked(&RankError{t.rank, ErrLeft})
+	}
+	for r := range t.ranks {
+		if t.ranks[r].left && needs(r) {
+			t.endLocked(&RankError{r, ErrLeft})
 		}
 	}
-	return -1
+	t.mu.Unlock()
+	defer func() {
+		t.mu.Lock()
+		me.needs = nil
+		t.mu.Unlock()
+	}()
+	for _, event := range events {
+		for waiting := true; waiting; {
+			select {
+			case <-event:
+				waiting = false
+			case <-ctx.Done():
+				t.timedOut(ctx, needs)
+				ctx = context.Background() // the world has ended, or what is left needs no other rank
+			case <-t.ended:
+				select {
+				case <-event:
+					waiting = false
+				default:
+					return t.cause // as ended is closed it stays
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// timedOut ends the world after this rank has waited until its context ended.
+func (t *inProcess) timedOut(ctx context.Context, needs func(r int) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ctx.Err() == context.Canceled {
+		t.endLocked(&RankError{t.rank, context.Canceled})
+		return
+	}
+	for r := range t.ranks {
+		if needs(r) {
+			t.endLocked(&RankError{t.culpritLocked(r), ErrTimeout})
+			return
+		}
+	}
+}
+
+// culpritLocked follows the ranks that wait for one another from this one on, to one that waits for nobody. It is
+// peer if there is none.
+func (t *inProcess) culpritLocked(peer int) int {
+	seen := make([]bool, len(t.ranks))
+	seen[t.rank] = true
+	for queue := []int{t.rank}; len(queue) > 0; queue = queue[1:] {
+		needs := t.ranks[queue[0]].needs
+		if needs == nil {
+			return queue[0]
+		}
+		for r := range t.ranks {
+			if !seen[r] && needs(r) {
+				seen[r], queue = true, append(queue, r)
+			}
+		}
+	}
+	return peer
 }
 
 // beginLocked reports why this rank cannot start an operation.
@@ -140,7 +207,8 @@ func (t *inProcess) Exchange(sends, receives []Transfer) (Pending, error) {
 			}
 		}
 	}
-	p := &exchange{t: t, list: make([]*message, 0, len(sends)+len(receives))}
+	n := len(sends) + len(receives)
+	p := &exchange{t: t, list: make([]*message, 0, n), done: make([]<-chan struct{}, 0, n)}
 	copies, err := p.post(sends, receives)
 	for _, c := range copies { // also after an error: the other rank may wait for them
 		copy(c.to.bytes(), c.from.bytes())
@@ -201,7 +269,7 @@ func (p *exchange) post(sends, receives []Transfer) (copies []messageCopy, err e
 			if err != nil {
 				return copies, err
 			}
-			p.list = append(p.list, m)
+			p.list, p.done = append(p.list, m), append(p.done, m.done)
 			switch {
 			case other == nil:
 			case send:
@@ -252,42 +320,20 @@ func (t *inProcess) postLocked(m *message, send bool) (other *message, err error
 type exchange struct {
 	t    *inProcess
 	list []*message
+	done []<-chan struct{} // of the messages
+}
+
+// needs reports whether a message waits for a rank to post its side.
+func (p *exchange) needs(r int) bool {
+	return slices.ContainsFunc(p.list, func(m *message) bool { return m.peer == r && !m.copying })
 }
 
 func (p *exchange) Wait(ctx context.Context) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	t := p.t
-	t.mu.Lock()
-	me := &t.ranks[t.rank]
-	me.waiting = p.list
-	if me.left {
-		t.endLocked(&RankError{t.rank, ErrLeft})
-	}
-	if r := me.peerLocked(func(peer int) bool { return t.ranks[peer].left }); r >= 0 {
-		t.endLocked(&RankError{r, ErrLeft})
-	}
-	t.mu.Unlock()
-	defer func() {
-		t.mu.Lock()
-		me.waiting = nil
-		t.mu.Unlock()
-	}()
-	for _, m := range p.list {
-		select {
-		case <-m.done:
-			continue
-		case <-t.ended:
-		case <-ctx.Done():
-			t.timedOut(ctx, m.peer)
-		}
+	err := p.t.wait(ctx, p.needs, p.done...)
+	if err != nil {
 		p.withdraw()
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		return t.cause
 	}
-	return nil
+	return err
 }
 
 // withdraw waits for messages that are being copied. The world has ended, so nobody copies the others.
@@ -300,45 +346,6 @@ func (p *exchange) withdraw() {
 			<-m.done
 		}
 	}
-}
-
-// timedOut ends the world after this rank waited for peer until its context ended.
-func (t *inProcess) timedOut(ctx context.Context, peer int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if ctx.Err() == context.Canceled {
-		t.endLocked(&RankError{t.rank, context.Canceled})
-		return
-	}
-	t.endLocked(&RankError{t.culpritLocked(peer), ErrTimeout})
-}
-
-// culpritLocked follows the ranks that wait for one another from peer on, to one that waits
-// for nobody.
-func (t *inProcess) culpritLocked(peer int) int {
-	seen := make([]bool, len(t.ranks))
-	for r := peer; !seen[r]; {
-		seen[r] = true
-		next := -1
-		if t.ranks[r].gathers {
-			for i := range t.ranks {
-				if t.gather != nil && t.gather.parts[i] == nil && !seen[i] {
-					next = i
-					break
-				}
-			}
-		} else {
-			next = t.ranks[r].peerLocked(func(int) bool { return true })
-		}
-		if next < 0 {
-			return r
-		}
-		if seen[next] {
-			return peer
-		}
-		r = next
-	}
-	return peer
 }
 
 func (t *inProcess) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
@@ -377,52 +384,8 @@ type announced struct {
 
 // Wait implements Announced.
 func (a *announced) Wait(ctx context.Context) ([][]byte, error) {
-	if ctx == nil {
-		ctx = context.Background()
+	if err := a.t.wait(ctx, func(r int) bool { return a.g.parts[r] == nil }, a.g.done); err != nil {
+		return nil, err
 	}
-	t, g := a.t, a.g
-	t.mu.Lock()
-	me := &t.ranks[t.rank]
-	me.gathers = true
-	if me.left {
-		t.endLocked(&RankError{t.rank, ErrLeft})
-	}
-	for r := range t.ranks {
-		if t.ranks[r].left && g.parts[r] == nil {
-			t.endLocked(&RankError{r, ErrLeft})
-			break
-		}
-	}
-	t.mu.Unlock()
-	select {
-	case <-g.done:
-	case <-t.ended:
-	case <-ctx.Done():
-		t.gatherTimedOut(ctx, g)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	me.gathers = false
-	select {
-	case <-g.done:
-		return g.parts, nil
-	default:
-		return nil, t.cause
-	}
-}
-
-// gatherTimedOut ends the world after this rank waited in a Gather until its context ended.
-func (t *inProcess) gatherTimedOut(ctx context.Context, g *gathering) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if ctx.Err() == context.Canceled {
-		t.endLocked(&RankError{t.rank, context.Canceled})
-		return
-	}
-	for r, part := range g.parts {
-		if part == nil {
-			t.endLocked(&RankError{t.culpritLocked(r), ErrTimeout})
-			return
-		}
-	}
+	return a.g.parts, nil
 }
