@@ -16,23 +16,17 @@ import (
 // decodeKey is all that the recordings of a decode call depend on, with the operation.
 type decodeKey struct {
 	b, hq, hkv, sq, capacity int
-	q, k, v, o, lse          tensorKey
-	kScale, vScale           vectorKey
+	tensors                  [5]tensorKey // Q, K, V, O, LSE
+	vectors                  [3]tensorKey // KScale, VScale, the table of pages
 	paged                    bool
-	table                    vectorKey
 	stride, pageSize, pages  int
 }
 
-// tensorKey is a tensor in device memory, vectorKey a vector there.
+// tensorKey is a tensor in device memory.
 type tensorKey struct {
 	buffer  *vk.Buffer
 	offset  int64
 	strides attention.Strides
-}
-
-type vectorKey struct {
-	buffer *vk.Buffer
-	offset int64
 }
 
 // key returns the key of a call; ok is false for a call that is not recorded: one whose rows take several
@@ -43,25 +37,22 @@ func (d *decode) key(records bool) (key decodeKey, ok bool) {
 		return key, false
 	}
 	key = decodeKey{b: d.B, hq: d.Hq, hkv: d.Hkv, sq: d.Sq, capacity: d.Capacity}
-	for _, x := range [...]struct {
-		key *tensorKey
-		t   *attention.Tensor
-	}{{&key.q, &d.Q}, {&key.k, &d.K}, {&key.v, &d.V}, {&key.o, &d.O}, {&key.lse, &d.LSE}} {
-		if x.t.Host != nil {
+	for i, t := range [...]*attention.Tensor{&d.Q, &d.K, &d.V, &d.O, &d.LSE} {
+		if t.Host != nil {
 			return key, false
 		}
-		*x.key = tensorKey{x.t.Buffer, x.t.Offset, x.t.Strides}
+		key.tensors[i] = tensorKey{t.Buffer, t.Offset, t.Strides}
 	}
-	vectors := [3]attention.Vector{d.KScale, d.VScale}
+	vectors := [...]attention.Vector{d.KScale, d.VScale, {}}
 	if p := d.Pages; p != nil {
 		key.paged, key.stride, key.pageSize, key.pages = true, p.Stride, p.PageSize, p.Count
 		vectors[2] = p.Table
 	}
-	for i, to := range [3]*vectorKey{&key.kScale, &key.vScale, &key.table} {
-		if vectors[i].Host != nil {
+	for i, v := range vectors {
+		if v.Host != nil {
 			return key, false
 		}
-		*to = vectorKey{vectors[i].Buffer, vectors[i].Offset}
+		key.vectors[i] = tensorKey{buffer: v.Buffer, offset: v.Offset}
 	}
 	return key, true
 }

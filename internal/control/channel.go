@@ -118,12 +118,8 @@ func (c *Channel) gone(err error) {
 	case c.left[0] != nil && !c.gathers: // it closed its Channel; what needs it will end
 	case c.left[0] != nil:
 		c.endLocked(&parallel.RankError{Rank: 0, Err: parallel.ErrLeft})
-	case silent(err):
-		c.endLocked(&parallel.RankError{Rank: 0, Err: parallel.ErrTimeout})
-	case errors.Is(err, parallel.ErrMismatch):
-		c.endLocked(&parallel.RankError{Rank: 0, Err: err})
 	default:
-		c.endLocked(&parallel.RankError{Rank: 0, Err: fmt.Errorf("%w: its connection ended", parallel.ErrLeft)})
+		c.endLocked(lost(0, err))
 	}
 }
 

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -83,14 +82,8 @@ func (h *hub) handle(r int, kind frameKind, payload []byte) {
 func (h *hub) gone(r int, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case h.left[r]:
-	case silent(err):
-		h.endLocked(&parallel.RankError{Rank: r, Err: parallel.ErrTimeout})
-	case errors.Is(err, parallel.ErrMismatch): // it is there, and sends what is no frame
-		h.endLocked(&parallel.RankError{Rank: r, Err: err})
-	default:
-		h.endLocked(&parallel.RankError{Rank: r, Err: fmt.Errorf("%w: its connection ended", parallel.ErrLeft)})
+	if !h.left[r] {
+		h.endLocked(lost(r, err))
 	}
 }
 

@@ -2,10 +2,13 @@ package control
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"sync"
 	"time"
+
+	"vkattn/attention/parallel"
 )
 
 // link is one end of the connection between rank 0 and a rank. It sends frames in order and a
@@ -125,5 +128,13 @@ func (l *link) put(b []byte) bool {
 	return err == nil
 }
 
-// silent reports whether an error is that of a peer that sends nothing.
-func silent(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+// lost is the cause behind the end of a link to a rank.
+func lost(rank int, err error) *parallel.RankError {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded): // it sends nothing
+		err = parallel.ErrTimeout
+	case !errors.Is(err, parallel.ErrMismatch): // otherwise it is there, and sends what is no frame
+		err = fmt.Errorf("%w: its connection ended", parallel.ErrLeft)
+	}
+	return &parallel.RankError{Rank: rank, Err: err}
+}
