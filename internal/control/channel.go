@@ -20,8 +20,9 @@ type Channel struct {
 	grace       time.Duration
 	hub         *hub // of rank 0; nil on the others
 
-	link  *link
-	ended chan struct{} // closed with cause
+	link *link
+	ctx  context.Context // ends with the world, which end ends
+	end  context.CancelFunc
 
 	mu       sync.Mutex
 	cause    *parallel.RankError
@@ -37,7 +38,8 @@ type Channel struct {
 }
 
 func newChannel(w *World, o *Options) *Channel {
-	return &Channel{rank: w.Rank, ranks: w.Ranks, grace: o.grace(), ended: make(chan struct{}), left: map[int]*state{}, posted: map[int]posted{},
+	ctx, end := context.WithCancel(context.Background())
+	return &Channel{rank: w.Rank, ranks: w.Ranks, grace: o.grace(), ctx: ctx, end: end, left: map[int]*state{}, posted: map[int]posted{},
 		gathered: make(chan [][]byte, 1), finished: make(chan struct{})}
 }
 
@@ -47,8 +49,11 @@ func (c *Channel) Rank() int { return c.rank }
 // Ranks is the number of ranks.
 func (c *Channel) Ranks() int { return c.ranks }
 
-// Ended is closed when the world has ended; Err then says why.
-func (c *Channel) Ended() <-chan struct{} { return c.ended }
+// Context ends when the world has ended; Err then says why.
+func (c *Channel) Context() context.Context { return c.ctx }
+
+// Ended is closed when the world has ended.
+func (c *Channel) Ended() <-chan struct{} { return c.ctx.Done() }
 
 // Err is what ended the world, the same on every rank; nil: nothing yet.
 func (c *Channel) Err() *parallel.RankError {
@@ -126,7 +131,7 @@ func (c *Channel) gone(err error) {
 func (c *Channel) endLocked(cause *parallel.RankError) {
 	if c.cause == nil {
 		c.cause = cause
-		close(c.ended)
+		c.end()
 	}
 }
 
@@ -179,7 +184,7 @@ func (c *Channel) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
 	select {
 	case parts := <-c.gathered:
 		return parts, nil
-	case <-c.ended:
+	case <-c.Ended():
 		return nil, c.Err()
 	case <-ctx.Done():
 		select {
@@ -316,7 +321,7 @@ func (c *Channel) verdict(within time.Duration, otherwise *parallel.RankError) e
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 	select {
-	case <-c.ended:
+	case <-c.Ended():
 	case <-timer.C:
 		c.mu.Lock()
 		c.endLocked(otherwise)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -113,6 +114,7 @@ func TestSilentConnectionsAtTheEnd(t *testing.T) {
 			begin := time.Now()
 			require.Error(t, admit(ctx, l, &World{Ranks: 2}, make([]net.Conn, 2)))
 			require.LessOrEqual(t, time.Since(begin), time.Second)
+			synctest.Wait() // for the goroutine that dials
 			stranger.Close()
 		})
 	}

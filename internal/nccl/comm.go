@@ -117,21 +117,23 @@ func (c *Comm) accepted(ctx context.Context, op string, code C.int) error {
 // Message is a range of device memory to or from a peer.
 type Message struct {
 	Peer           int
+	Send           bool
 	Address, Bytes uint64
 }
 
 // Exchange adds sends and receives to a CUDA stream, as one group. It returns when NCCL has
 // accepted them; the transfers run with the stream. The first messages between two ranks
 // connect them, which needs both.
-func (c *Comm) Exchange(ctx context.Context, stream uint64, sends, receives []Message) error {
+func (c *Comm) Exchange(ctx context.Context, stream uint64, messages []Message) error {
 	const op = "ncclGroupEnd"
-	list := make([]C.nccl_message, 0, len(sends)+len(receives))
-	for i, messages := range [2][]Message{sends, receives} {
-		for _, m := range messages {
-			if m.Peer < 0 || m.Peer >= c.Ranks() {
-				return &Error{Op: op, Detail: "no such peer", Err: vk.ErrInvalid}
-			}
-			list = append(list, C.nccl_message{address: C.uint64_t(m.Address), bytes: C.uint64_t(m.Bytes), peer: C.int32_t(m.Peer), send: C.int32_t(1 - i)})
+	list := make([]C.nccl_message, len(messages))
+	for i, m := range messages {
+		if m.Peer < 0 || m.Peer >= c.Ranks() {
+			return &Error{Op: op, Detail: "no such peer", Err: vk.ErrInvalid}
+		}
+		list[i] = C.nccl_message{address: C.uint64_t(m.Address), bytes: C.uint64_t(m.Bytes), peer: C.int32_t(m.Peer)}
+		if m.Send {
+			list[i].send = 1
 		}
 	}
 	code, err := c.use(op, func(h C.uint64_t) C.int {

@@ -93,7 +93,7 @@ func TestMessagesReachTheirRanks(t *testing.T) {
 		require.Equal(t, r, c.Rank())
 		require.Equal(t, n, c.Ranks())
 		s := uint64(r + 1)
-		if err := c.Exchange(context.Background(), s, []Message{{(r + 1) % n, sends[r], size}}, []Message{{(r + n - 1) % n, receives[r], size}}); err != nil {
+		if err := c.Exchange(context.Background(), s, []Message{{(r + 1) % n, true, sends[r], size}, {(r + n - 1) % n, false, receives[r], size}}); err != nil {
 			return err
 		}
 		return c.AllGather(context.Background(), s, sends[r], gathers[r], size)
@@ -147,7 +147,7 @@ func TestMissingRanksDoNotBlock(t *testing.T) {
 	var p runtime.Pinner
 	defer p.Unpin()
 	_, at := pinned(&p, 8, 0)
-	require.ErrorIs(t, comms[0].Exchange(&soonOver{Context: context.Background()}, 0, nil, []Message{{1, at, 8}}), context.DeadlineExceeded)
+	require.ErrorIs(t, comms[0].Exchange(&soonOver{Context: context.Background()}, 0, []Message{{1, false, at, 8}}), context.DeadlineExceeded)
 	require.NoError(t, comms[1].Abort())
 	require.Eventually(t, func() bool { return comms[0].Err() != nil }, 10*time.Minute, time.Millisecond)
 	require.ErrorContains(t, comms[0].Err(), "remote process exited")
@@ -167,7 +167,7 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(t, err, vk.ErrInvalid)
 	_, err = Wrap(0, 0)
 	require.ErrorIs(t, err, vk.ErrInvalid)
-	require.ErrorIs(t, new(Comm).Exchange(context.Background(), 0, []Message{{3, 0, 0}}, nil), vk.ErrInvalid)
+	require.ErrorIs(t, new(Comm).Exchange(context.Background(), 0, []Message{{3, true, 0, 0}}), vk.ErrInvalid)
 	useFake(t)
 	id, err := NewID()
 	require.NoError(t, err)

@@ -137,15 +137,7 @@ func abandon(ch *control.Channel, err error) error {
 func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, want Transport) (t parallel.Transport, err error) {
 	ended, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		select {
-		case <-ch.Ended():
-			cancel()
-		case <-stop:
-		}
-	}()
+	defer context.AfterFunc(ch.Context(), cancel)()
 	me := introduction{Transport: want}
 	var id nccl.ID
 	if want != TransportTCP {

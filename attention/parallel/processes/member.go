@@ -13,6 +13,15 @@ import (
 type member struct {
 	*shared // nil: not all ranks are on one host
 	ch      *control.Channel
+
+	ctx     context.Context // ends with the world, or as this rank leaves
+	leave   context.CancelFunc
+	stopped chan struct{} // closed when nothing of the transport runs any more
+}
+
+func newMember(ch *control.Channel) member {
+	ctx, leave := context.WithCancel(ch.Context())
+	return member{ch: ch, ctx: ctx, leave: leave, stopped: make(chan struct{})}
 }
 
 func (m *member) Rank() int  { return m.ch.Rank() }
@@ -23,6 +32,15 @@ func (m *member) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
 }
 
 func (m *member) Abort(cause *parallel.RankError) { m.ch.Abort(cause) }
+
+// Close leaves the world. It returns when nothing of the transport runs any more, or after a few seconds.
+func (m *member) Close() error {
+	err := m.ch.Close()
+	m.leave()
+	<-m.stopped
+	m.shared.end()
+	return err
+}
 
 // queue holds work for another goroutine in its order, without a bound: an Exchange waits for no rank.
 type queue[T any] struct {

@@ -21,36 +21,22 @@ type overNCCL struct {
 	comm  *nccl.Comm
 	queue deviceQueue
 
-	ctx    context.Context // ends with the world
-	cancel context.CancelFunc
+	jobs *queue[ncclExchange] // in the order of their numbers
 
 	mu      sync.Mutex
-	jobs    *queue[job] // in the order of their numbers
 	issued  uint64
 	pending map[*ncclExchange]bool // those that Wait has not returned from
 
-	worker  chan struct{} // closed when the goroutine has ended
-	closing chan struct{} // closed by Close
-	once    sync.Once
-	stopped chan struct{} // closed when nothing of the transport runs any more
+	worker chan struct{} // closed when the goroutine has ended
 }
 
 // patience bounds the wait for NCCL and CUDA to stop. Tests lower it.
 var patience = 5 * time.Second
 
-// job is an exchange on its way to NCCL.
-type job struct {
-	n               uint64
-	sends, receives []nccl.Message
-	posted          *control.Messages
-	launched        chan struct{} // closed when NCCL has added it to the stream
-}
-
 // newNCCL owns the Channel, the communicator and the queue.
 func newNCCL(ch *control.Channel, comm *nccl.Comm, q deviceQueue) *overNCCL {
-	t := &overNCCL{member: member{ch: ch}, comm: comm, queue: q, jobs: newQueue[job](), pending: map[*ncclExchange]bool{},
-		worker: make(chan struct{}), closing: make(chan struct{}), stopped: make(chan struct{})}
-	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t := &overNCCL{member: newMember(ch), comm: comm, queue: q, jobs: newQueue[ncclExchange](), pending: map[*ncclExchange]bool{},
+		worker: make(chan struct{})}
 	go t.work()
 	go t.watch()
 	return t
@@ -60,19 +46,19 @@ func newNCCL(ch *control.Channel, comm *nccl.Comm, q deviceQueue) *overNCCL {
 func (t *overNCCL) work() {
 	defer close(t.worker)
 	for {
-		j := t.jobs.next(t.ctx.Done())
-		if j == nil || t.ctx.Err() != nil {
+		x := t.jobs.next(t.ctx.Done())
+		if x == nil || t.ctx.Err() != nil {
 			return
 		}
-		err := t.comm.Exchange(t.ctx, t.queue.stream(), j.sends, j.receives)
+		err := t.comm.Exchange(t.ctx, t.queue.stream(), x.messages)
 		if err == nil {
-			err = t.queue.signal(j.n)
+			err = t.queue.signal(x.n)
 		}
 		if err != nil {
-			t.failed(err, j.posted)
+			t.failed(err, x.posted)
 			return
 		}
-		close(j.launched)
+		close(x.launched)
 	}
 }
 
@@ -85,8 +71,6 @@ func (t *overNCCL) failed(err error, posted *control.Messages) {
 	for {
 		select {
 		case <-t.ctx.Done():
-			return
-		case <-t.ch.Ended():
 			return
 		case <-look.C:
 			if cause := posted.Missing(); cause != nil {
@@ -101,11 +85,7 @@ func (t *overNCCL) failed(err error, posted *control.Messages) {
 // watch ends NCCL's work when the world ends or this rank leaves.
 func (t *overNCCL) watch() {
 	defer close(t.stopped)
-	select {
-	case <-t.ch.Ended():
-	case <-t.closing:
-	}
-	t.cancel()
+	<-t.ctx.Done()
 	left := t.ch.Err() == nil // without a fault
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -145,15 +125,6 @@ func (t *overNCCL) abandon() {
 // Buffers are device-local, and exportable for CUDA.
 func (t *overNCCL) Buffers() vk.BufferOptions { return vk.BufferOptions{Exportable: true} }
 
-// Close leaves the world. It returns when NCCL has ended, or after a few seconds.
-func (t *overNCCL) Close() error {
-	err := t.ch.Close()
-	t.once.Do(func() { close(t.closing) })
-	<-t.stopped
-	t.shared.end()
-	return err
-}
-
 // launchTime is how long Exchange waits for NCCL's kernel to be in the stream. Kernels that the
 // caller launches afterwards then cannot occupy the device before it. It takes some tens of
 // microseconds, but for the first messages between two ranks, which connect them.
@@ -163,39 +134,30 @@ func (t *overNCCL) Exchange(sends, receives []parallel.Transfer) (parallel.Pendi
 	if err := parallel.CheckTransfers(t.Rank(), t.Ranks(), sends, receives); err != nil {
 		return nil, err
 	}
-	x := &ncclExchange{t: t, memory: slices.Concat(sends, receives)}
-	j := &job{launched: make(chan struct{})}
-	for i, list := range [2][]parallel.Transfer{sends, receives} {
-		for k := range list {
-			m := &list[k].Memory
-			at, err := t.queue.address(m)
-			if err != nil {
-				return nil, err
-			}
-			message := nccl.Message{Peer: list[k].Peer, Address: at, Bytes: uint64(m.Bytes)}
-			if i == 0 {
-				j.sends = append(j.sends, message)
-			} else {
-				j.receives = append(j.receives, message)
-			}
+	x := &ncclExchange{t: t, memory: slices.Concat(sends, receives), launched: make(chan struct{})}
+	for i := range x.memory {
+		m := &x.memory[i]
+		at, err := t.queue.address(&m.Memory)
+		if err != nil {
+			return nil, err
 		}
+		x.messages = append(x.messages, nccl.Message{Peer: m.Peer, Send: i < len(sends), Address: at, Bytes: uint64(m.Bytes)})
 	}
 	var err error
 	if x.posted, err = t.ch.Post(peersOf(sends), peersOf(receives)); err != nil {
 		return nil, err
 	}
-	j.posted = x.posted
 	t.mu.Lock()
 	t.issued++
-	x.n, j.n = t.issued, t.issued
-	t.jobs.add(j)
+	x.n = t.issued
+	t.jobs.add(x)
 	t.pending[x] = true
 	t.mu.Unlock()
 	limit := time.NewTimer(launchTime)
 	defer limit.Stop()
 	select {
-	case <-j.launched:
-	case <-t.ch.Ended():
+	case <-x.launched:
+	case <-t.ctx.Done():
 	case <-limit.C:
 	}
 	return x, nil
@@ -203,10 +165,12 @@ func (t *overNCCL) Exchange(sends, receives []parallel.Transfer) (parallel.Pendi
 
 // ncclExchange is a Pending.
 type ncclExchange struct {
-	t      *overNCCL
-	n      uint64
-	posted *control.Messages
-	memory []parallel.Transfer // which the device may use until poll returns
+	t        *overNCCL
+	n        uint64
+	messages []nccl.Message
+	posted   *control.Messages
+	memory   []parallel.Transfer // which the device may use until poll returns
+	launched chan struct{}       // closed when NCCL has added it to the stream
 }
 
 func (x *ncclExchange) Wait(ctx context.Context) error {
@@ -239,12 +203,10 @@ func (x *ncclExchange) poll(ctx context.Context) error {
 	var loop pause.Loop
 	for ; ; loop.Wait() {
 		select {
-		case <-t.ch.Ended():
-			return t.ch.Err()
+		case <-t.ctx.Done():
+			return left(t.ch)
 		case <-ctx.Done():
 			return t.ch.TimedOut(ctx, x.posted.Peer())
-		case <-t.closing:
-			return left(t.ch)
 		default:
 		}
 		n, err := t.queue.reached()

@@ -53,14 +53,11 @@ type overTCP struct {
 	member
 	peers   []*connection // by rank; nil for this one
 	running sync.WaitGroup
-	stop    chan struct{} // closed when connections end
-	once    sync.Once
-	stopped chan struct{} // closed when nothing of the transport runs any more
 }
 
 // newTCP connects this rank with all others. It owns the Channel.
 func newTCP(ctx context.Context, ch *control.Channel, l *listening, all []endpoint) (*overTCP, error) {
-	t := &overTCP{member: member{ch: ch}, peers: make([]*connection, ch.Ranks()), stop: make(chan struct{}), stopped: make(chan struct{})}
+	t := &overTCP{member: newMember(ch), peers: make([]*connection, ch.Ranks())}
 	conns, err := mesh(ctx, ch, l, all)
 	if err != nil {
 		return nil, err
@@ -74,10 +71,11 @@ func newTCP(ctx context.Context, ch *control.Channel, l *listening, all []endpoi
 		}
 	}
 	go func() {
-		select {
-		case <-ch.Ended():
-			t.stopConnections()
-		case <-t.stop:
+		<-t.ctx.Done()
+		for _, p := range t.peers {
+			if p != nil {
+				p.Close()
+			}
 		}
 		t.running.Wait()
 		close(t.stopped)
@@ -175,7 +173,7 @@ type message struct {
 
 // serve moves the messages of a queue.
 func (t *overTCP) serve(p *connection, q *queue[message], move func([]byte) error) {
-	for m := q.next(t.stop); m != nil; m = q.next(t.stop) {
+	for m := q.next(t.ctx.Done()); m != nil; m = q.next(t.ctx.Done()) {
 		if err := move(m.bytes); err != nil {
 			t.lost(p, err)
 			return
@@ -209,37 +207,15 @@ func (t *overTCP) lost(p *connection, err error) {
 	if !errors.Is(err, parallel.ErrMismatch) {
 		err = fmt.Errorf("%w: %w", parallel.ErrLeft, err)
 	}
-	go func() {
-		select {
-		case <-t.stop:
-		case <-time.After(grace):
-			t.ch.Abort(&parallel.RankError{Rank: p.rank, Err: err})
-		}
-	}()
-}
-
-// stopConnections ends all connections.
-func (t *overTCP) stopConnections() {
-	t.once.Do(func() {
-		close(t.stop)
-		for _, p := range t.peers {
-			if p != nil {
-				p.Close()
-			}
-		}
-	})
+	select {
+	case <-t.ctx.Done():
+	case <-time.After(grace):
+		t.ch.Abort(&parallel.RankError{Rank: p.rank, Err: err})
+	}
 }
 
 // Buffers are host-visible: the processor reads and writes them.
 func (t *overTCP) Buffers() vk.BufferOptions { return vk.BufferOptions{Memory: vk.Readback} }
-
-func (t *overTCP) Close() error {
-	err := t.ch.Close()
-	t.stopConnections()
-	<-t.stopped
-	t.shared.end()
-	return err
-}
 
 func (t *overTCP) Exchange(sends, receives []parallel.Transfer) (parallel.Pending, error) {
 	if err := parallel.CheckTransfers(t.Rank(), t.Ranks(), sends, receives); err != nil {
@@ -297,10 +273,7 @@ func (x *tcpExchange) Wait(ctx context.Context) error {
 			case <-ctx.Done():
 				_ = t.ch.TimedOut(ctx, x.posted.Peer())
 				ctx = context.Background() // the world ends
-			case <-t.ch.Ended():
-				<-t.stopped
-				return t.ch.Err()
-			case <-t.stop: // Close
+			case <-t.ctx.Done():
 				<-t.stopped
 				return left(t.ch)
 			}
