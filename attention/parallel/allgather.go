@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"math"
 	"slices"
 
 	"vkattn/attention"
@@ -184,7 +185,7 @@ func (c *call) forwardRows(list []ranksRows, k, v view) error {
 			}
 		}
 		if c.packed() { // each uploads cu_seqlens
-			for _, runs := range calls(x.runs, c.cfg) {
+			for _, runs := range calls(math.MaxInt, x.runs, c.cfg) {
 				if err := c.forward(runs, false, x.q, k, v, x.o, x.lse); err != nil {
 					return err
 				}

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"math"
 
 	"vkattn/attention"
 	"vkattn/vk"
@@ -97,7 +98,7 @@ func (c *call) wholeBackward(t operands) error {
 // packed LSE of a run's rows.
 func (c *call) add(runs []run, t operands, lse func(r *run) view) error {
 	if c.packed() {
-		for _, group := range calls(runs, c.cfg) {
+		for _, group := range calls(math.MaxInt, runs, c.cfg) {
 			if err := c.backward(group, t); err != nil {
 				return err
 			}

@@ -2,7 +2,6 @@ package parallel
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"vkattn/attention"
@@ -13,13 +12,8 @@ import (
 // sequence of its own, with gaps between them (Varlen.UsedQ and UsedK).
 
 // calls divides the runs of packed sequences into groups that one call can compute: the same
-// Config, rows and keys ascending.
-func calls(runs []run, cfg attention.Config) (groups [][]run) {
-	return callsUpTo(math.MaxInt, runs, cfg)
-}
-
-// callsUpTo lists the first calls, up to most of them.
-func callsUpTo(most int, runs []run, cfg attention.Config) (groups [][]run) {
+// Config, rows and keys ascending. It lists the first groups, up to most of them.
+func calls(most int, runs []run, cfg attention.Config) (groups [][]run) {
 	type open struct {
 		cfg   attention.Config
 		group int

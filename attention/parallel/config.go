@@ -112,14 +112,9 @@ func (p Problem) clone() Problem {
 
 // encode appends all fields to b. Missing slices and empty ones differ.
 func (p *Problem) encode(b []byte) []byte {
-	for _, x := range []int{p.B, p.Hq, p.Hkv, p.Sq, p.Sk} {
-		b = binary.LittleEndian.AppendUint64(b, uint64(x))
-	}
+	b = appendInts(b, p.B, p.Hq, p.Hkv, p.Sq, p.Sk)
 	for _, cu := range [2][]int{p.CuQ, p.CuK} {
-		b = encodeLength(b, len(cu), cu == nil)
-		for _, x := range cu {
-			b = binary.LittleEndian.AppendUint64(b, uint64(x))
-		}
+		b = appendInts(encodeLength(b, len(cu), cu == nil), cu...)
 	}
 	return p.Keys.encode(p.Rows.encode(b))
 }
@@ -129,7 +124,14 @@ func encodeLength(b []byte, n int, missing bool) []byte {
 	if missing {
 		n = -1
 	}
-	return binary.LittleEndian.AppendUint64(b, uint64(n))
+	return appendInts(b, n)
+}
+
+func appendInts(b []byte, list ...int) []byte {
+	for _, x := range list {
+		b = binary.LittleEndian.AppendUint64(b, uint64(x))
+	}
+	return b
 }
 
 func (p *Problem) packed() bool { return p.CuQ != nil }

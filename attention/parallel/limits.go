@@ -18,7 +18,7 @@ const maxCalls = 1024
 // callsOf counts the calls that compute runs, up to maxCalls+1.
 func (l *layout) callsOf(runs []run) int {
 	if l.packed() {
-		return len(callsUpTo(maxCalls+1, runs, l.cfg))
+		return len(calls(maxCalls+1, runs, l.cfg))
 	}
 	return len(runs)
 }

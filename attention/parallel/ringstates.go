@@ -1,6 +1,10 @@
 package parallel
 
-import "vkattn/attention"
+import (
+	"math"
+
+	"vkattn/attention"
+)
 
 // States of a ring: float32 O and LSE of a segment over the keys of each block, and their merges.
 
@@ -69,7 +73,7 @@ func (c *call) attendParts(parts []segmentPart, b block, q view) error {
 	if c.packed() { // the calls of a part share LSE, and each uploads cu_seqlens
 		for _, p := range parts {
 			c.empty(p.to.lse)
-			for _, runs := range calls(p.runs, c.cfg) {
+			for _, runs := range calls(math.MaxInt, p.runs, c.cfg) {
 				if err := c.forward(runs, true, q, b.k, b.v, p.to.o, p.to.lse); err != nil {
 					return err
 				}

@@ -1,7 +1,6 @@
 package parallel
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -21,29 +20,17 @@ type Split [][]Span
 // Contiguous gives rank r the r-th of equal chunks. Lengths differ by at most one. It returns nil if n is
 // not 0 to attention.MaxLength, or ranks not 1 to MaxRanks.
 func Contiguous(n, ranks int) Split {
-	if !splits(n, ranks) {
-		return nil
-	}
-	s := make(Split, ranks)
-	for r := range s {
-		s.add(r, chunk(n, ranks, r))
-	}
-	return s
+	return splitOf(n, ranks, func(s Split, r int) { s.add(r, chunk(n, ranks, r)) })
 }
 
 // Zigzag cuts the sequence into two chunks a rank and gives rank r chunk r and, counted from
 // the end, chunk r. Under a causal mask every rank then has the same work. It returns nil as Contiguous
 // does.
 func Zigzag(n, ranks int) Split {
-	if !splits(n, ranks) {
-		return nil
-	}
-	s := make(Split, ranks)
-	for r := range s {
+	return splitOf(n, ranks, func(s Split, r int) {
 		s.add(r, chunk(n, 2*ranks, r))
 		s.add(r, chunk(n, 2*ranks, 2*ranks-1-r))
-	}
-	return s
+	})
 }
 
 // MaxStriped is the most rows of a striped split. A span takes 16 bytes of host memory in each of its copies.
@@ -53,21 +40,26 @@ const MaxStriped = 1 << 24
 // nil as Contiguous does, and if n is above MaxStriped. Modes refuse it where it would take thousands of calls of
 // attention.
 func Striped(n, ranks int) Split {
-	if !splits(n, ranks) || n > MaxStriped {
+	if n > MaxStriped {
+		return nil
+	}
+	return splitOf(n, ranks, func(s Split, r int) {
+		for i := r; i < n; i += ranks {
+			s.add(r, Span{i, 1})
+		}
+	})
+}
+
+// splitOf is a split of n rows to which add adds the spans of each rank; nil if it cannot be.
+func splitOf(n, ranks int, add func(s Split, r int)) Split {
+	if n < 0 || n > attention.MaxLength || ranks < 1 || ranks > MaxRanks {
 		return nil
 	}
 	s := make(Split, ranks)
 	for r := range s {
-		for i := r; i < n; i += ranks {
-			s.add(r, Span{i, 1})
-		}
+		add(s, r)
 	}
 	return s
-}
-
-// splits reports whether n rows may be split over some ranks.
-func splits(n, ranks int) bool {
-	return n >= 0 && n <= attention.MaxLength && ranks >= 1 && ranks <= MaxRanks
 }
 
 // chunk is one of the equal chunks of n rows.
@@ -117,7 +109,7 @@ func (s Split) encode(b []byte) []byte {
 	for _, spans := range s {
 		b = encodeLength(b, len(spans), false)
 		for _, x := range spans {
-			b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, uint64(x.First)), uint64(x.N))
+			b = appendInts(b, x.First, x.N)
 		}
 	}
 	return b

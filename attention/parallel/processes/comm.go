@@ -2,18 +2,19 @@ package processes
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"strconv"
-	"time"
 
 	"vkattn/attention/parallel"
 	"vkattn/cudapath"
 	"vkattn/internal/control"
 	"vkattn/internal/nccl"
+	"vkattn/internal/pause"
 	"vkattn/vk"
 )
 
@@ -170,19 +171,11 @@ func gatherOnDevice(ctx context.Context, q *cudaQueue, c *nccl.Comm, mine []byte
 
 // waitFor waits for the stream, and ends early with an error of the communicator.
 func waitFor(ctx context.Context, s *cudapath.Stream, c *nccl.Comm) error {
-	const slice = 50 * time.Millisecond
-	for {
-		limit, cancel := context.WithTimeout(ctx, slice)
-		err := s.Wait(limit)
-		late := limit.Err() != nil
-		cancel()
-		switch {
-		case err == nil || !late:
+	for loop := new(pause.Loop); ; loop.Wait() {
+		if finished, err := s.Query(); finished || err != nil {
 			return err
-		case ctx.Err() != nil:
-			return ctx.Err()
 		}
-		if err := c.Err(); err != nil {
+		if err := cmp.Or(ctx.Err(), c.Err()); err != nil {
 			return err
 		}
 	}
