@@ -28,8 +28,8 @@ func (l *layout) operands(rank int, a *BackwardArgs) operands {
 	n, m := l.rows.Count(rank), l.keys.Count(rank)
 	rows := func(t attention.Tensor, dim int) view { return viewOf(t, dtype, batch, l.Hq, n, dim) }
 	keys := func(t attention.Tensor, dim int) view { return viewOf(t, dtype, batch, l.KVHeads(), m, dim) }
-	return operands{q: rows(a.Q, d), k: keys(a.K, d), v: keys(a.V, dv), o: rows(a.O, dv), lse: viewOf(a.LSE, attention.F32, batch, l.Hq, n, 1),
-		dO: rows(a.DO, dv), dQ: rows(a.DQ, d), dK: keys(a.DK, d), dV: keys(a.DV, dv)}
+	return operands{q: rows(a.Q, d), k: keys(a.K, d), v: keys(a.V, dv), o: rows(a.O, dv),
+		lse: viewOf(a.LSE, attention.F32, batch, l.Hq, n, 1), dO: rows(a.DO, dv), dQ: rows(a.DQ, d), dK: keys(a.DK, d), dV: keys(a.DV, dv)}
 }
 
 // eachGroup computes n key heads and their query heads after another.
@@ -58,7 +58,8 @@ func (c *call) eachGroup(t operands, n int, compute func(t operands) error) erro
 func (l *layout) checkable(kind callKind, m *side, rank int, a *BackwardArgs) (attention.Config, attention.BackwardArgs) {
 	cfg := l.cfg
 	cfg.Causal, cfg.Align, cfg.Window = attention.CausalNone, attention.CausalNone, attention.Window{}
-	b := attention.BackwardArgs{Args: attention.Args{Q: a.Q, K: a.K, V: a.V, O: a.O, LSE: a.LSE}, DO: a.DO, DQ: a.DQ, DK: a.DK, DV: a.DV}
+	b := attention.BackwardArgs{DO: a.DO, DQ: a.DQ, DK: a.DK, DV: a.DV}
+	b.Q, b.K, b.V, b.O, b.LSE = a.Q, a.K, a.V, a.O, a.LSE
 	b.Shape = attention.Shape{B: l.batch(), Hq: l.Hq, Hkv: l.KVHeads(), Sq: max(1, l.rows.Count(rank)), Sk: max(1, l.keys.Count(rank))}
 	lend := func(dtype attention.DType, heads, dim int, forward, gradient *attention.Tensor) {
 		*forward = m.new(dtype, b.B, heads, 1, dim).Tensor
@@ -98,7 +99,8 @@ func (op *Op) Forward(ctx context.Context, s *vk.Stream, a Args) error {
 }
 
 // start plans a call, checks it and runs it.
-func (op *Op) start(ctx context.Context, s *vk.Stream, kind callKind, a *BackwardArgs, compute func(c *call, t operands) error) error {
+func (op *Op) start(ctx context.Context, s *vk.Stream, kind callKind, a *BackwardArgs,
+	compute func(c *call, t operands) error) error {
 	if err := op.usable(); err != nil {
 		return err
 	}

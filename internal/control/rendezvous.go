@@ -175,7 +175,8 @@ type admission struct {
 // Accept greets each connection of a listener on its own, so that one which says nothing holds up no other.
 // A connection that greet accepts within the given time arrives; the others are closed. After an error of
 // the listener, which fails then, nothing arrives any more. end closes the listener and waits for all of that.
-func Accept[T any](ctx context.Context, l net.Listener, within time.Duration, greet func(net.Conn) (T, bool)) (arrived <-chan T, failed <-chan error, end func()) {
+func Accept[T any](ctx context.Context, l net.Listener, within time.Duration,
+	greet func(net.Conn) (T, bool)) (arrived <-chan T, failed <-chan error, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	arrivals, failures := make(chan T), make(chan error, 1)
 	var all sync.WaitGroup

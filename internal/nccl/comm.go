@@ -14,8 +14,8 @@ import (
 	"vkattn/vk"
 )
 
-// Comm is this rank's communicator, which Join or Wrap makes. One goroutine calls Exchange and AllGather; Err, Abort and
-// Close may be called from any.
+// Comm is this rank's communicator, which Join or Wrap makes. One goroutine calls Exchange and
+// AllGather; Err, Abort and Close may be called from any.
 type Comm struct {
 	api         *C.nccl_api
 	cuda        uint64 // CUcontext
