@@ -20,7 +20,7 @@ func InProcess(n int) ([]Transport, error) {
 	if n < 1 || n > MaxRanks {
 		return nil, errs.Invalid("parallel: %d ranks, want 1 to %d", n, MaxRanks)
 	}
-	w := &world{ended: make(chan struct{}), ranks: make([]rankState, n), queues: map[[2]int]*queue{}}
+	w := &world{ended: make(chan struct{}), ranks: make([]rankState, n), queues: map[[2]int][]*message{}}
 	list := make([]Transport, n)
 	for i := range list {
 		list[i] = &inProcess{world: w, rank: i}
@@ -34,8 +34,8 @@ type world struct {
 	cause  *RankError    // the first error
 	ended  chan struct{} // closed with cause
 	ranks  []rankState
-	queues map[[2]int]*queue // of messages from one rank to another
-	gather *gathering        // the one that is not complete
+	queues map[[2]int][]*message // from one rank to another, of which that rank, or the other one, has posted its side alone
+	gather *gathering            // the one that is not complete
 }
 
 // rankState is what other ranks know of a rank.
@@ -44,13 +44,11 @@ type rankState struct {
 	needs func(r int) bool // whether it waits for a rank to act, called while the world is locked; nil: it computes
 }
 
-// queue holds messages from one rank to another that only one of the two has posted.
-type queue struct{ sends, receives []*message }
-
 // message is one side of a transfer.
 type message struct {
-	Memory
+	bytes   []byte
 	peer    int
+	send    bool
 	copying bool          // both sides are there
 	done    chan struct{} // closed when the bytes are copied
 }
@@ -200,18 +198,21 @@ func (t *inProcess) Exchange(sends, receives []Transfer) (Pending, error) {
 	if err := CheckTransfers(t.rank, len(t.ranks), sends, receives); err != nil {
 		return nil, err
 	}
-	for _, list := range [2][]Transfer{sends, receives} {
-		for i := range list {
-			if _, err := list[i].OnHost(); err != nil {
-				return nil, err
-			}
-		}
-	}
 	n := len(sends) + len(receives)
 	p := &exchange{t: t, list: make([]*message, 0, n), done: make([]<-chan struct{}, 0, n)}
-	copies, err := p.post(sends, receives)
+	for k, list := range [2][]Transfer{sends, receives} {
+		for i := range list {
+			b, err := list[i].OnHost()
+			if err != nil {
+				return nil, err
+			}
+			m := &message{bytes: b, peer: list[i].Peer, send: k == 0, done: make(chan struct{})}
+			p.list, p.done = append(p.list, m), append(p.done, m.done)
+		}
+	}
+	copies, err := p.post()
 	for _, c := range copies { // also after an error: the other rank may wait for them
-		copy(c.to.bytes(), c.from.bytes())
+		copy(c.to.bytes, c.from.bytes)
 		close(c.to.done)
 		close(c.from.done)
 	}
@@ -254,29 +255,23 @@ type messageCopy struct{ to, from *message }
 
 // post adds the messages of an Exchange, and returns the transfers that they complete. If it returns an
 // error no message is there, or the world has ended.
-func (p *exchange) post(sends, receives []Transfer) (copies []messageCopy, err error) {
+func (p *exchange) post() (copies []messageCopy, err error) {
 	t := p.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.beginLocked(); err != nil {
 		return nil, err
 	}
-	for k, list := range [2][]Transfer{sends, receives} {
-		for i := range list {
-			send := k == 0
-			m := &message{Memory: list[i].Memory, peer: list[i].Peer, done: make(chan struct{})}
-			other, err := t.postLocked(m, send)
-			if err != nil {
-				return copies, err
-			}
-			p.list, p.done = append(p.list, m), append(p.done, m.done)
-			switch {
-			case other == nil:
-			case send:
-				copies = append(copies, messageCopy{other, m})
-			default:
-				copies = append(copies, messageCopy{m, other})
-			}
+	for _, m := range p.list {
+		other, err := t.postLocked(m)
+		switch {
+		case err != nil:
+			return copies, err
+		case other == nil:
+		case m.send:
+			copies = append(copies, messageCopy{other, m})
+		default:
+			copies = append(copies, messageCopy{m, other})
 		}
 	}
 	return copies, nil
@@ -284,32 +279,23 @@ func (p *exchange) post(sends, receives []Transfer) (copies []messageCopy, err e
 
 // postLocked adds a side of a transfer, and returns the other side if it is there. An error ends the
 // world.
-func (t *inProcess) postLocked(m *message, send bool) (other *message, err error) {
+func (t *inProcess) postLocked(m *message) (other *message, err error) {
 	way := [2]int{m.peer, t.rank}
-	if send {
+	if m.send {
 		way = [2]int{t.rank, m.peer}
 	}
 	q := t.queues[way]
-	if q == nil {
-		q = &queue{}
-		t.queues[way] = q
-	}
-	mine, theirs := &q.sends, &q.receives
-	if !send {
-		mine, theirs = theirs, mine
-	}
-	if len(*theirs) == 0 {
+	if len(q) == 0 || q[0].send == m.send {
 		if t.ranks[m.peer].left {
 			t.endLocked(&RankError{m.peer, ErrLeft})
 			return nil, t.cause
 		}
-		*mine = append(*mine, m)
+		t.queues[way] = append(q, m)
 		return nil, nil
 	}
-	other = (*theirs)[0]
-	*theirs = (*theirs)[1:]
-	if other.Bytes != m.Bytes {
-		t.endLocked(&RankError{m.peer, fmt.Errorf("%w: a message of %d bytes where rank %d expects %d", ErrMismatch, other.Bytes, t.rank, m.Bytes)})
+	other, t.queues[way] = q[0], q[1:]
+	if len(other.bytes) != len(m.bytes) {
+		t.endLocked(&RankError{m.peer, fmt.Errorf("%w: a message of %d bytes where rank %d expects %d", ErrMismatch, len(other.bytes), t.rank, len(m.bytes))})
 		return nil, t.cause
 	}
 	other.copying, m.copying = true, true
