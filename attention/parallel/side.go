@@ -146,9 +146,7 @@ func (s *side) copyUnordered(dst, src view) {
 		to, from := dst.memory(), src.memory()
 		copy(to.bytes(), from.bytes())
 	default:
-		src.eachRow(func() func(b, h, row int) {
-			return func(b, h, row int) { copy(dst.row(b, h, row), src.row(b, h, row)) }
-		})
+		src.eachRow(func(b, h, row int) { copy(dst.row(b, h, row), src.row(b, h, row)) })
 	}
 }
 
@@ -157,9 +155,7 @@ func (s *side) copyOnDevice(dst, src view) {
 		return
 	}
 	if dst.packed() && src.packed() {
-		to, from := dst.memory(), src.memory()
-		s.fail(s.s.Copy(vk.BufferRange{Buffer: to.Buffer, Offset: uint64(to.Offset), Size: uint64(to.Bytes)},
-			vk.BufferRange{Buffer: from.Buffer, Offset: uint64(from.Offset), Size: uint64(from.Bytes)}))
+		s.fail(s.s.Copy(dst.onDevice(), src.onDevice()))
 		return
 	}
 	if done, err := s.copyRows(dst, src); done || err != nil {
@@ -237,15 +233,15 @@ func (s *side) moves(b *vk.Buffer) bool {
 // clear sets all elements to 0.
 func (s *side) clear(v view) {
 	if s.s == nil {
-		v.eachRow(func() func(b, h, row int) { return func(b, h, row int) { clear(v.row(b, h, row)) } })
+		v.eachRow(func(b, h, row int) { clear(v.row(b, h, row)) })
 		return
 	}
 	if v.bytes() == 0 {
 		return
 	}
-	if to := v.memory(); v.packed() && to.Offset%4 == 0 && to.Bytes%4 == 0 {
+	if to := v.onDevice(); v.packed() && to.Offset%4 == 0 && to.Size%4 == 0 {
 		if s.ordered() {
-			s.fail(s.s.Fill(vk.BufferRange{Buffer: to.Buffer, Offset: uint64(to.Offset), Size: uint64(to.Bytes)}, 0))
+			s.fail(s.s.Fill(to, 0))
 		}
 		return
 	}
@@ -260,9 +256,7 @@ func (s *side) clear(v view) {
 func (s *side) empty(lse view) {
 	infinity := math.Float32bits(float32(math.Inf(-1)))
 	if s.s == nil {
-		lse.eachRow(func() func(b, h, row int) {
-			return func(b, h, row int) { binary.LittleEndian.PutUint32(lse.row(b, h, row), infinity) }
-		})
+		lse.eachRow(func(b, h, row int) { binary.LittleEndian.PutUint32(lse.row(b, h, row), infinity) })
 		return
 	}
 	if lse.bytes() == 0 || !s.ordered() {

@@ -3,6 +3,7 @@ package parallel
 import (
 	"vkattn/attention"
 	"vkattn/internal/par"
+	"vkattn/vk"
 )
 
 // view is a tensor [batch, heads, rows, dim] with its sizes and explicit strides.
@@ -93,6 +94,12 @@ func (v *view) memory() Memory {
 	return Memory{Host: v.Host, Buffer: v.Buffer, Offset: v.Offset * int64(v.dtype.Size()), Bytes: v.bytes()}
 }
 
+// onDevice is memory that lies in a buffer.
+func (v *view) onDevice() vk.BufferRange {
+	m := v.memory()
+	return vk.BufferRange{Buffer: m.Buffer, Offset: uint64(m.Offset), Size: uint64(m.Bytes)}
+}
+
 // row returns the memory of a row in host memory.
 func (v *view) row(b, h, row int) []byte {
 	size := int64(v.dtype.Size())
@@ -101,11 +108,10 @@ func (v *view) row(b, h, row int) []byte {
 }
 
 // eachRow calls work for every row, in parallel.
-func (v *view) eachRow(newWorker func() func(b, h, row int)) {
+func (v *view) eachRow(work func(b, h, row int)) {
 	const block = 64 // rows at once
 	blocks := (v.rows + block - 1) / block
 	par.Each(int64(v.batch)*int64(v.heads)*int64(blocks), func() func(int64) {
-		work := newWorker()
 		return func(i int64) {
 			first, rest := int(i%int64(blocks))*block, int(i/int64(blocks))
 			for row := first; row < min(first+block, v.rows); row++ {

@@ -148,14 +148,19 @@ func (c *Channel) stateLocked() *state {
 
 // beginLocked reports why an operation cannot start.
 func (c *Channel) beginLocked() error {
+	if c.left[0] != nil && !c.closed { // no operation works without rank 0
+		c.endLocked(&parallel.RankError{Rank: 0, Err: parallel.ErrLeft})
+	}
+	return c.overLocked()
+}
+
+// overLocked is what has ended the world, or else that this rank has left it; nil: neither.
+func (c *Channel) overLocked() error {
 	switch {
 	case c.cause != nil:
 		return c.cause
 	case c.closed:
 		return &parallel.RankError{Rank: c.rank, Err: parallel.ErrLeft}
-	case c.left[0] != nil: // no operation works without rank 0
-		c.endLocked(&parallel.RankError{Rank: 0, Err: parallel.ErrLeft})
-		return c.cause
 	}
 	return nil
 }
@@ -278,16 +283,10 @@ func (c *Channel) TimedOut(ctx context.Context, peer int) error {
 		return errs.Invalid("control: rank %d of %d", peer, c.ranks)
 	}
 	c.mu.Lock()
-	var ended error
-	switch {
-	case c.cause != nil:
-		ended = c.cause
-	case c.closed: // rank 0 no longer answers
-		ended = &parallel.RankError{Rank: c.rank, Err: parallel.ErrLeft}
-	}
+	over := c.overLocked() // rank 0 no longer answers one that has left
 	c.mu.Unlock()
-	if ended != nil {
-		return ended
+	if over != nil {
+		return over
 	}
 	if ctx != nil && errors.Is(ctx.Err(), context.Canceled) {
 		canceled := &parallel.RankError{Rank: c.rank, Err: context.Canceled}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -47,12 +48,7 @@ func (o *Options) defaults() error {
 	if o.Timeout < 0 || o.Join < 0 {
 		return errs.Invalid("control: a timeout of %v, to join %v", o.Timeout, o.Join)
 	}
-	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
-	}
-	if o.Join == 0 {
-		o.Join = DefaultJoin
-	}
+	o.Timeout, o.Join = cmp.Or(o.Timeout, DefaultTimeout), cmp.Or(o.Join, DefaultJoin)
 	return nil
 }
 
