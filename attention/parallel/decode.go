@@ -320,9 +320,7 @@ func (d *decode) lengths(numbers []int) attention.Vector {
 
 // of is the state of a rank.
 func (d *decode) of(states view, rank int) view {
-	states.Offset += int64(rank*d.B) * states.Strides.Batch
-	states.batch = d.B
-	return states
+	return states.sequencesFrom(rank*d.B, d.B)
 }
 
 // finish gathers the states of all ranks and merges them.

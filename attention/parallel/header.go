@@ -26,7 +26,7 @@ func (k callKind) String() string { return [...]string{"Barrier", "Forward", "Ba
 var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode, Order or Schedule", "Shape", "cu_seqlens or lengths", "Split"}
 
 // headerVersion changes with the protocol between ranks.
-const headerVersion = 8
+const headerVersion = 9
 
 // header describes a call by checksums.
 type header struct {
@@ -37,18 +37,25 @@ type header struct {
 	reach                                 uint64 // bytes of a tensor that this rank's kernels reach
 }
 
+// Numbers of an encoded header: those of headerFields, and two that may differ. Then comes the reason of a
+// rank that cannot take part.
+const (
+	headerLSE   = len(headerFields) // 1: this rank asks for LSE
+	headerReach = headerLSE + 1
+	headerBytes = 8 * (headerReach + 1)
+	maxReason   = 400
+)
+
 // encode returns the header, followed by the reason why this rank cannot take part.
 func (h *header) encode(invalid error) []byte {
-	var b []byte
-	for _, x := range h.fields() {
+	numbers := [headerReach + 1]uint64{headerVersion, uint64(h.kind), h.number, h.config, h.mode, h.shape, h.sequences, h.split, headerReach: h.reach}
+	if h.lse {
+		numbers[headerLSE] = 1
+	}
+	b := make([]byte, 0, headerBytes)
+	for _, x := range numbers {
 		b = binary.LittleEndian.AppendUint64(b, x)
 	}
-	if h.lse {
-		b = append(b, 1)
-	} else {
-		b = append(b, 0)
-	}
-	b = binary.LittleEndian.AppendUint64(b, h.reach)
 	if invalid != nil {
 		text := invalid.Error()
 		b = append(b, text[:min(len(text), maxReason)]...)
@@ -56,19 +63,14 @@ func (h *header) encode(invalid error) []byte {
 	return b
 }
 
-// Sizes of an encoded header, and the largest reason behind it.
-const (
-	headerLSE   = 8 * len(headerFields) // where a rank says whether it asks for LSE
-	headerReach = headerLSE + 1         // its reach
-	headerBytes = headerReach + 8
-	maxReason   = 400
-)
+// number is a number of an encoded header.
+func number(b []byte, i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
 
 // asksForLSE tells of each rank that agreed on a call whether it asks for LSE.
 func asksForLSE(all [][]byte) []bool {
 	list := make([]bool, len(all))
 	for r, b := range all {
-		list[r] = b[headerLSE] != 0
+		list[r] = number(b, headerLSE) != 0
 	}
 	return list
 }
@@ -77,13 +79,9 @@ func asksForLSE(all [][]byte) []bool {
 func commonReach(all [][]byte) uint64 {
 	reach := uint64(everywhere)
 	for _, b := range all {
-		reach = min(reach, binary.LittleEndian.Uint64(b[headerReach:]))
+		reach = min(reach, number(b, headerReach))
 	}
 	return reach
-}
-
-func (h *header) fields() [len(headerFields)]uint64 {
-	return [...]uint64{headerVersion, uint64(h.kind), h.number, h.config, h.mode, h.shape, h.sequences, h.split}
 }
 
 // disagreement names the first rank that cannot take part, or else the first one whose header
@@ -108,7 +106,7 @@ func disagreement(all [][]byte) error {
 	}
 	for i, name := range headerFields {
 		votes := map[uint64]int{}
-		value := func(r int) uint64 { return binary.LittleEndian.Uint64(all[r][8*i:]) }
+		value := func(r int) uint64 { return number(all[r], i) }
 		for r := range all {
 			votes[value(r)]++
 		}

@@ -123,7 +123,7 @@ type lessReach struct {
 func (l *lessReach) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
 	if len(mine) == headerBytes {
 		mine = slices.Clone(mine)
-		binary.LittleEndian.PutUint64(mine[headerReach:], l.reach)
+		binary.LittleEndian.PutUint64(mine[8*headerReach:], l.reach)
 	}
 	return l.Transport.Gather(ctx, mine)
 }
