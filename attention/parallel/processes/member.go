@@ -102,3 +102,19 @@ func left(ch *control.Channel) error {
 	}
 	return &parallel.RankError{Rank: ch.Rank(), Err: parallel.ErrLeft}
 }
+
+// over reports why a wait for messages ends, to a loop that polls; nil: it goes on.
+func over(ctx context.Context, ch *control.Channel, m *control.Messages, peer int) error {
+	select {
+	case <-ch.Ended():
+		return ch.Err()
+	case <-ctx.Done():
+		return ch.TimedOut(ctx, peer)
+	default:
+	}
+	if cause := m.Missing(); cause != nil {
+		ch.Abort(cause)
+		return left(ch)
+	}
+	return nil
+}

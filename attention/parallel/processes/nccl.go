@@ -202,12 +202,11 @@ func (x *ncclExchange) poll(ctx context.Context) error {
 	looked := time.Now()
 	var loop pause.Loop
 	for ; ; loop.Wait() {
-		select {
-		case <-t.ctx.Done():
+		if t.ctx.Err() != nil {
 			return left(t.ch)
-		case <-ctx.Done():
-			return t.ch.TimedOut(ctx, x.posted.Peer())
-		default:
+		}
+		if err := over(ctx, t.ch, x.posted, x.posted.Peer()); err != nil {
+			return err
 		}
 		n, err := t.queue.reached()
 		done := n >= x.n
@@ -221,9 +220,6 @@ func (x *ncclExchange) poll(ctx context.Context) error {
 			return left(t.ch)
 		case done:
 			return nil
-		}
-		if cause := x.posted.Missing(); cause != nil {
-			t.ch.Abort(cause)
 		}
 	}
 }

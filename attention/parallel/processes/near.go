@@ -274,7 +274,7 @@ func (g *sharedGather) read(ctx context.Context, use func(r int, theirs []byte) 
 	for _, r := range s.peers {
 		theirs := s.all[r]
 		for ; atomic.LoadUint64(word(theirs, sharedNumber)) < g.number; loop.Wait() {
-			if err := s.look(ctx, g.m, r); err != nil {
+			if err := over(ctx, s.ch, g.m, r); err != nil {
 				return err
 			}
 		}
@@ -283,22 +283,6 @@ func (g *sharedGather) read(ctx context.Context, use func(r int, theirs []byte) 
 			s.ch.Abort(&parallel.RankError{Rank: r, Err: err})
 			return left(s.ch)
 		}
-	}
-	return nil
-}
-
-// look reports why a wait for a rank ends.
-func (s *shared) look(ctx context.Context, m *control.Messages, r int) error {
-	select {
-	case <-s.ch.Ended():
-		return s.ch.Err()
-	case <-ctx.Done():
-		return s.ch.TimedOut(ctx, r)
-	default:
-	}
-	if cause := m.Missing(); cause != nil {
-		s.ch.Abort(cause)
-		return left(s.ch)
 	}
 	return nil
 }
