@@ -37,24 +37,17 @@ func (f *faultyNear) at(step string) error {
 	return f.fail()
 }
 
-func (f *faultyNear) Announce(mine []byte) (Announced, error) {
+func (f *faultyNear) Announce(mine []byte) (func(context.Context) ([][]byte, error), error) {
 	if err := f.at(stepAnnounce); err != nil {
 		return nil, err
 	}
-	a, err := f.inProcess.Announce(mine)
-	return &faultyAnnounced{a, f}, err
-}
-
-type faultyAnnounced struct {
-	Announced
-	f *faultyNear
-}
-
-func (a *faultyAnnounced) Wait(ctx context.Context) ([][]byte, error) {
-	if err := a.f.at(stepAgree); err != nil {
-		return nil, err
-	}
-	return a.Announced.Wait(ctx)
+	wait, err := f.inProcess.Announce(mine)
+	return func(ctx context.Context) ([][]byte, error) {
+		if err := f.at(stepAgree); err != nil {
+			return nil, err
+		}
+		return wait(ctx)
+	}, err
 }
 
 func (f *faultyNear) GatherNear(ctx context.Context, parts [][][]byte) error {

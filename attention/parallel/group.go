@@ -115,10 +115,15 @@ func (g *Group) call(ctx context.Context, h header, invalid error, prepare func(
 	h.number = g.calls
 	wait, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	if invalid != nil {
-		prepare = nil
+	agree, err := g.announce(wait, h.encode(invalid))
+	if err != nil {
+		return g.end(err)
 	}
-	all, unprepared, err := g.agree(wait, h.encode(invalid), prepare)
+	var unprepared error
+	if prepare != nil && invalid == nil {
+		unprepared = prepare()
+	}
+	all, err := agree(wait)
 	if err != nil {
 		return g.end(err)
 	}
@@ -137,33 +142,20 @@ func (g *Group) call(ctx context.Context, h header, invalid error, prepare func(
 	return nil
 }
 
-// agree gathers the headers of all ranks while prepare runs. Where ranks share memory, this rank writes its
-// header there and looks for those of the others after prepare: no other goroutine and no message of the
-// network delays prepare.
-func (g *Group) agree(ctx context.Context, mine []byte, prepare func() error) (all [][]byte, unprepared, err error) {
+// announce starts to gather the headers of all ranks. Where ranks share memory, this rank writes its header there, and
+// looks for those of the others when it waits: no other goroutine and no message of the network delays its work.
+func (g *Group) announce(ctx context.Context, mine []byte) (wait func(context.Context) ([][]byte, error), err error) {
 	if near := g.near(int64(headerBytes + maxReason)); near != nil {
-		announced, err := near.Announce(mine)
-		if err != nil {
-			return nil, nil, err
-		}
-		if prepare != nil {
-			unprepared = prepare()
-		}
-		all, err = announced.Wait(ctx)
-		return all, unprepared, err
+		return near.Announce(mine)
 	}
-	if prepare == nil {
-		all, err = g.t.Gather(ctx, mine)
-		return all, nil, err
-	}
+	var all [][]byte
+	var failed error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		all, err = g.t.Gather(ctx, mine)
+		all, failed = g.t.Gather(ctx, mine)
 	}()
-	unprepared = prepare()
-	<-done
-	return all, unprepared, err
+	return func(context.Context) ([][]byte, error) { <-done; return all, failed }, nil
 }
 
 // end closes the group to further calls, on every rank.

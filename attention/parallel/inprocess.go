@@ -335,15 +335,15 @@ func (p *exchange) withdraw() {
 }
 
 func (t *inProcess) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
-	g, err := t.Announce(mine)
+	wait, err := t.Announce(mine)
 	if err != nil {
 		return nil, err
 	}
-	return g.Wait(ctx)
+	return wait(ctx)
 }
 
 // Announce implements Near, for any number of bytes.
-func (t *inProcess) Announce(mine []byte) (Announced, error) {
+func (t *inProcess) Announce(mine []byte) (wait func(context.Context) ([][]byte, error), err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.beginLocked(); err != nil {
@@ -359,19 +359,10 @@ func (t *inProcess) Announce(mine []byte) (Announced, error) {
 		t.gather = nil
 		close(g.done)
 	}
-	return &announced{t, g}, nil
-}
-
-// announced is a rank's part in a gathering.
-type announced struct {
-	t *inProcess
-	g *gathering
-}
-
-// Wait implements Announced.
-func (a *announced) Wait(ctx context.Context) ([][]byte, error) {
-	if err := a.t.wait(ctx, func(r int) bool { return a.g.parts[r] == nil }, a.g.done); err != nil {
-		return nil, err
-	}
-	return a.g.parts, nil
+	return func(ctx context.Context) ([][]byte, error) {
+		if err := t.wait(ctx, func(r int) bool { return g.parts[r] == nil }, g.done); err != nil {
+			return nil, err
+		}
+		return g.parts, nil
+	}, nil
 }

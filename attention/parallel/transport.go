@@ -71,14 +71,9 @@ type Near interface {
 	GatherNear(ctx context.Context, parts [][][]byte) error
 
 	// Announce starts a Gather and returns without waiting for other ranks: this rank works meanwhile.
-	// All ranks call it at the same point, and Wait before the next operation.
-	Announce(mine []byte) (Announced, error)
-}
-
-// Announced is a Gather under way.
-type Announced interface {
-	// Wait returns what Transport.Gather returns. It is called exactly once.
-	Wait(ctx context.Context) ([][]byte, error)
+	// wait returns what Gather returns. All ranks call Announce at the same point, and wait exactly once,
+	// before the next operation.
+	Announce(mine []byte) (wait func(ctx context.Context) ([][]byte, error), err error)
 }
 
 // Pending is an Exchange under way.

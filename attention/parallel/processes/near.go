@@ -187,7 +187,7 @@ func (s *shared) GatherNear(ctx context.Context, parts [][][]byte) error {
 }
 
 // Announce implements parallel.Near.
-func (s *shared) Announce(mine []byte) (parallel.Announced, error) {
+func (s *shared) Announce(mine []byte) (wait func(context.Context) ([][]byte, error), err error) {
 	if s == nil || len(mine) > sharedArea {
 		return nil, errs.Invalid("processes: Announce of %d bytes, at most %d", len(mine), s.NearBytes())
 	}
@@ -195,27 +195,18 @@ func (s *shared) Announce(mine []byte) (parallel.Announced, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &announced{g, mine}, nil
-}
-
-// announced is a Gather of headers under way.
-type announced struct {
-	*sharedGather
-	mine []byte
-}
-
-// Wait implements parallel.Announced.
-func (a *announced) Wait(ctx context.Context) ([][]byte, error) {
-	all := make([][]byte, a.s.ch.Ranks())
-	all[a.s.ch.Rank()] = a.mine
-	err := a.read(ctx, func(r int, theirs []byte) error {
-		all[r] = bytes.Clone(theirs)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return all, nil
+	return func(ctx context.Context) ([][]byte, error) {
+		all := make([][]byte, s.ch.Ranks())
+		all[s.ch.Rank()] = mine
+		err := g.read(ctx, func(r int, theirs []byte) error {
+			all[r] = bytes.Clone(theirs)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		return all, nil
+	}, nil
 }
 
 // write starts a gather: it writes this rank's bytes.

@@ -57,11 +57,11 @@ func gatherNear(ctx context.Context, x parallel.Near, t parallel.Transport, call
 // announce gathers bytes of a rank in two steps, of other sizes on each.
 func announce(ctx context.Context, _ parallel.Near, t parallel.Transport, call, size int) error {
 	want := func(r int) []byte { return filled(size*(r+1), byte(1+r+call)) }
-	a, err := t.(parallel.Near).Announce(want(t.Rank()))
+	wait, err := t.(parallel.Near).Announce(want(t.Rank()))
 	if err != nil {
 		return err
 	}
-	all, err := a.Wait(ctx)
+	all, err := wait(ctx)
 	if err != nil {
 		return err
 	}

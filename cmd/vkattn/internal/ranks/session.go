@@ -205,7 +205,7 @@ func (m *Meter) GatherNear(ctx context.Context, parts [][][]byte) error {
 }
 
 // Announce gathers also while Off is set: ranks agree on calls by it.
-func (m *Meter) Announce(mine []byte) (parallel.Announced, error) {
+func (m *Meter) Announce(mine []byte) (wait func(context.Context) ([][]byte, error), err error) {
 	return m.Transport.(parallel.Near).Announce(mine)
 }
 
