@@ -169,7 +169,7 @@ func (op *Op) checkGradients(cfg attention.Config, a attention.BackwardArgs) err
 // rank that kernels take where they lie.
 func (l *layout) checkReaches(kind callKind, rank int, a *BackwardArgs) error {
 	t := l.operands(rank, a)
-	_, kv := l.kvHeads(rank % l.inner)
+	_, kv := l.rankHeads()
 	n, taken := l.forwardHeads, l.inner == 1 || l.members // not copied
 	if kind == callBackward {
 		if reason := l.backwardRefusal(); reason != "" {
@@ -225,8 +225,7 @@ func (op *Op) checkTier(kind callKind, l *layout, rank int) error {
 // sequence that packed tensors may have; ok is false for a rank without rows or keys.
 func (l *layout) rankShape(rank int) (s attention.Shape, ok bool) {
 	rows, keys := countOf(l.groupRows[rank/l.inner]), countOf(l.groupKeys[rank/l.inner])
-	_, hq := l.heads(rank % l.inner)
-	_, hkv := l.kvHeads(rank % l.inner)
+	hq, hkv := l.rankHeads()
 	return attention.Shape{B: l.batch(), Hq: hq, Hkv: hkv, Sq: min(rows, l.Sq), Sk: min(keys, l.Sk)}, rows > 0 && keys > 0
 }
 

@@ -93,7 +93,7 @@ func (l *layout) rings() bool { return l.outer > 1 && l.mode != ModeAllGather }
 
 // ringHeads is the number of key heads of a rank.
 func (l *layout) ringHeads() int {
-	_, kv := l.kvHeads(0)
+	_, kv := l.rankHeads()
 	return kv
 }
 
@@ -114,8 +114,7 @@ func (l *layout) blocksScratch(g, n int) uint64 {
 
 // queryHeads is the number of query heads of n key heads.
 func (l *layout) queryHeads(n int) int {
-	_, hq := l.heads(0)
-	_, kv := l.kvHeads(0)
+	hq, kv := l.rankHeads()
 	return n * hq / kv
 }
 

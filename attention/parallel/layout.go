@@ -52,16 +52,20 @@ func innerFits(s *attention.Shape, n int) string {
 	return ""
 }
 
+// rankHeads are the numbers of query heads and of key heads of a rank.
+func (l *layout) rankHeads() (hq, kv int) { return l.Hq / l.inner, max(1, l.KVHeads()/l.inner) }
+
 // heads are the query heads of a rank that shares heads, member u of its group.
 func (l *layout) heads(u int) (first, n int) {
-	n = l.Hq / l.inner
+	n, _ = l.rankHeads()
 	return u * n, n
 }
 
 // kvHeads are the key heads of a rank. Ranks share a head if there are fewer heads than
 // ranks.
 func (l *layout) kvHeads(u int) (first, n int) {
-	return u * l.KVHeads() / l.inner, max(1, l.KVHeads()/l.inner)
+	_, n = l.rankHeads()
+	return u * l.KVHeads() / l.inner, n
 }
 
 // sharers is the number of ranks of a group that compute with the same key head.

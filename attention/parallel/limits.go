@@ -161,8 +161,7 @@ func binding(size uint64, heads, rows, dim int) uint64 {
 
 // headsBinding is that of ulysses, whose heads are computed at once.
 func (l *layout) headsBinding(size uint64) (most uint64) {
-	_, hq := l.heads(0)
-	_, kv := l.kvHeads(0)
+	hq, kv := l.rankHeads()
 	dim := max(l.cfg.HeadDim, l.cfg.ValueDim())
 	rows := l.groupRows
 	if l.members {
@@ -195,7 +194,7 @@ func (l *layout) backwardBinding(g, n int) uint64 {
 	hq, rows := l.queryHeads(n), countOf(l.groupRows[g])
 	bytes := max(binding(4, l.batch()*n, keys, dim), binding(4, l.batch()*hq, rows, l.cfg.HeadDim))
 	if l.inner > 1 {
-		_, all := l.heads(0)
+		all, _ := l.rankHeads()
 		bytes = max(bytes, binding(l.dtypeSize(), (l.batch()-1)*all+hq, rows, dim))
 	}
 	return bytes

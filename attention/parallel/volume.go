@@ -146,8 +146,7 @@ func (l *layout) headsScratch(rank int, rowDims, keyDims int, size uint64) uint6
 		return 0
 	}
 	g := rank / l.inner
-	_, hq := l.heads(0)
-	_, kv := l.kvHeads(0)
+	hq, kv := l.rankHeads()
 	arrived := l.elements(hq, countOf(l.groupRows[g]), rowDims) + l.elements(kv, countOf(l.groupKeys[g]), keyDims)
 	sent := l.elements(l.Hq, l.rows.Count(rank), rowDims) + l.elements(kv*l.inner, l.keys.Count(rank), keyDims)
 	return (2*arrived + sent) * size
@@ -157,8 +156,7 @@ func (l *layout) headsScratch(rank int, rowDims, keyDims int, size uint64) uint6
 // O for other ranks, and packed copies of what the transport cannot send or receive in place.
 func (l *layout) membersScratch(rank int, lse bool) (bytes uint64) {
 	d, dv, size := l.cfg.HeadDim, l.cfg.ValueDim(), uint64(l.cfg.DType.Size())
-	_, hq := l.heads(0)
-	_, kv := l.kvHeads(0)
+	hq, kv := l.rankHeads()
 	rows, keys := l.rows.Count(rank), l.keys.Count(rank)
 	allRows, allKeys := l.rows.total(), l.keys.total()
 	n := l.elements(hq, allRows-rows, d+dv) + l.elements(kv, 2*allKeys-keys, d+dv)
@@ -220,7 +218,7 @@ func (l *layout) lseRows(g int) (n int) {
 func (l *layout) backwardScratch(rank int) (n uint64) {
 	cfg := &l.cfg
 	d, dv, size := cfg.HeadDim, cfg.ValueDim(), l.dtypeSize()
-	_, hq := l.heads(0)
+	hq, _ := l.rankHeads()
 	rows := countOf(l.groupRows[rank/l.inner])
 	n = l.headsScratch(rank, 2*(d+dv), d+dv, size) + l.headsScratch(rank, 1, d+dv, 4)
 	switch {
