@@ -10,19 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/kvcache"
 	"vkattn/vk"
 )
 
-var testRotary = attention.Rotary{Dim: 8, First: 2, Style: attention.RotaryHalfSplit}
+var testRotary = kvcache.Rotary{Dim: 8, First: 2, Style: kvcache.RotaryHalfSplit}
 
 // goodAppend is an append that is accepted: f16, B2 H4/2, 3 new rows of 16 columns to
 // a cache of 8 that is empty, with queries.
-func goodAppend() (attention.AppendConfig, attention.AppendArgs) {
+func goodAppend() (kvcache.AppendConfig, kvcache.AppendArgs) {
 	rows := func(heads, seq int) attention.Tensor {
 		return attention.Tensor{Host: make([]byte, 2*heads*seq*16*2)}
 	}
 	words := func(n int) attention.Vector { return attention.Vector{Host: make([]byte, 4*n)} }
-	return attention.AppendConfig{HeadDim: 16, Rotary: testRotary}, attention.AppendArgs{
+	return kvcache.AppendConfig{HeadDim: 16, Rotary: testRotary}, kvcache.AppendArgs{
 		B: 2, Hkv: 2, Hq: 4, New: 3, K: rows(2, 3), V: rows(2, 3), Q: rows(4, 3), QOut: rows(4, 3),
 		KCache: rows(2, 8), VCache: rows(2, 8), Capacity: 8, Used: words(2),
 		Cos: words(8 * 4), Sin: words(8 * 4), Positions: 8,
@@ -30,12 +31,12 @@ func goodAppend() (attention.AppendConfig, attention.AppendArgs) {
 }
 
 // pagedAppend replaces the cache by pages of 3 keys, with a block table of 3 for each sequence.
-func pagedAppend(a *attention.AppendArgs) {
+func pagedAppend(a *kvcache.AppendArgs) {
 	a.Pages = &attention.Pages{Table: attention.Vector{Host: make([]byte, 4*2*3)}, PageSize: 3, Count: 5}
 }
 
-func doAppend(cfg attention.AppendConfig, a attention.AppendArgs) error {
-	p, err := attention.NewAppend(nil, cfg)
+func doAppend(cfg kvcache.AppendConfig, a kvcache.AppendArgs) error {
+	p, err := kvcache.NewAppend(nil, cfg)
 	if err != nil {
 		return err
 	}
@@ -45,8 +46,8 @@ func doAppend(cfg attention.AppendConfig, a attention.AppendArgs) error {
 
 func TestAppendAccepts(t *testing.T) {
 	type (
-		config = *attention.AppendConfig
-		args   = *attention.AppendArgs
+		config = *kvcache.AppendConfig
+		args   = *kvcache.AppendArgs
 	)
 	for name, change := range map[string]func(config, args){
 		"packed tensors":      func(config, args) {},
@@ -61,7 +62,7 @@ func TestAppendAccepts(t *testing.T) {
 		"packed sequences":    func(_ config, a args) { a.CuNew.Host, a.TotalNew, a.New = make([]byte, 12), 6, 0 },
 		"fewer positions":     func(_ config, a args) { a.Positions, a.Shard = 1, true },
 		"no rotary": func(c config, a args) {
-			c.Rotary = attention.Rotary{}
+			c.Rotary = kvcache.Rotary{}
 			a.Q, a.QOut, a.Cos, a.Sin = attention.Tensor{}, attention.Tensor{}, attention.Vector{}, attention.Vector{}
 		},
 		"int8": func(c config, a args) {
@@ -91,8 +92,8 @@ func TestAppendAccepts(t *testing.T) {
 // cache is a shard.
 func TestAppendRefusesNumbers(t *testing.T) {
 	type (
-		config = *attention.AppendConfig
-		args   = *attention.AppendArgs
+		config = *kvcache.AppendConfig
+		args   = *kvcache.AppendArgs
 	)
 	for name, x := range map[string]struct {
 		says   string
@@ -122,8 +123,8 @@ func TestAppendRefusesNumbers(t *testing.T) {
 
 func TestAppendRefusesByFieldName(t *testing.T) {
 	type (
-		config = *attention.AppendConfig
-		args   = *attention.AppendArgs
+		config = *kvcache.AppendConfig
+		args   = *kvcache.AppendArgs
 	)
 	short := func(b *[]byte) { *b = (*b)[:len(*b)-1] }
 	for name, c := range map[string]struct {
@@ -160,9 +161,9 @@ func TestAppendRefusesByFieldName(t *testing.T) {
 		"no cosines":       {"Cos", func(_ config, a args) { a.Cos = attention.Vector{} }},
 		"no sines":         {"Sin", func(_ config, a args) { a.Sin = attention.Vector{} }},
 		"no table":         {"Pages.Table", func(_ config, a args) { pagedAppend(a); a.Pages.Table = attention.Vector{} }},
-		"idle Q":           {"Q", func(c config, _ args) { c.Rotary = attention.Rotary{} }},
+		"idle Q":           {"Q", func(c config, _ args) { c.Rotary = kvcache.Rotary{} }},
 		"idle cosines": {"Cos", func(c config, a args) {
-			c.Rotary = attention.Rotary{}
+			c.Rotary = kvcache.Rotary{}
 			a.Q, a.QOut = attention.Tensor{}, attention.Tensor{}
 		}},
 		"idle scale":    {"KScale", func(_ config, a args) { a.KScale.Host = make([]byte, 4*32) }},
@@ -212,7 +213,7 @@ func TestAppendRefusesByFieldName(t *testing.T) {
 
 func TestAppendOnTheCPUTakesNoStream(t *testing.T) {
 	cfg, a := goodAppend()
-	p, err := attention.NewAppend(nil, cfg)
+	p, err := kvcache.NewAppend(nil, cfg)
 	require.NoError(t, err)
 	require.Equal(t, cfg, p.Config())
 	require.NoError(t, p.Prepare())
@@ -224,18 +225,18 @@ func TestAppendOnTheCPUTakesNoStream(t *testing.T) {
 }
 
 func TestRotaryStyleNames(t *testing.T) {
-	for _, s := range []attention.RotaryStyle{attention.RotaryInterleaved, attention.RotaryHalfSplit} {
-		var parsed attention.RotaryStyle
+	for _, s := range []kvcache.RotaryStyle{kvcache.RotaryInterleaved, kvcache.RotaryHalfSplit} {
+		var parsed kvcache.RotaryStyle
 		require.NoError(t, parsed.Set(s.String()))
 		require.Equal(t, s, parsed)
 	}
-	_, err := attention.ParseRotaryStyle("circular")
+	_, err := kvcache.ParseRotaryStyle("circular")
 	require.Error(t, err)
 }
 
 // recordedAppend appends to the recording's K and V, on top of the one row there is.
-func recordedAppend(t testing.TB, r *recording, access attention.Access) (*attention.Append, attention.AppendArgs) {
-	p, err := attention.NewAppend(r.dev, attention.AppendConfig{HeadDim: 8, Rotary: attention.Rotary{Dim: 8}, Access: access})
+func recordedAppend(t testing.TB, r *recording, access attention.Access) (*kvcache.Append, kvcache.AppendArgs) {
+	p, err := kvcache.NewAppend(r.dev, kvcache.AppendConfig{HeadDim: 8, Rotary: kvcache.Rotary{Dim: 8}, Access: access})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	require.NoError(t, p.Prepare())
@@ -247,7 +248,7 @@ func recordedAppend(t testing.TB, r *recording, access attention.Access) (*atten
 		return b
 	}
 	k, v, cos, sin := buffer(), buffer(), buffer(), buffer()
-	return p, attention.AppendArgs{B: 1, Hkv: 1, Hq: 1, New: 1, K: attention.Tensor{Buffer: k}, V: attention.Tensor{Buffer: v},
+	return p, kvcache.AppendArgs{B: 1, Hkv: 1, Hq: 1, New: 1, K: attention.Tensor{Buffer: k}, V: attention.Tensor{Buffer: v},
 		Q: r.args.Q, QOut: r.args.Q, KCache: r.args.K, VCache: r.args.V, Capacity: 1,
 		Cos: attention.Vector{Buffer: cos}, Sin: attention.Vector{Buffer: sin}, Positions: 1}
 }
@@ -293,7 +294,7 @@ func TestAppendRefusesOnADevice(t *testing.T) {
 	require.ErrorIs(t, p.Forward(r.stream, good), vk.ErrClosed)
 	other, err := vk.Open(vk.Options{PipelineCache: "off"})
 	require.NoError(t, err)
-	elsewhere, err := attention.NewAppend(other, p.Config())
+	elsewhere, err := kvcache.NewAppend(other, p.Config())
 	require.NoError(t, err)
 	stream, err := other.NewStream("elsewhere")
 	require.NoError(t, err)
@@ -301,7 +302,7 @@ func TestAppendRefusesOnADevice(t *testing.T) {
 	require.NoError(t, stream.Close())
 	require.NoError(t, elsewhere.Close())
 	require.NoError(t, other.Close())
-	_, err = attention.NewAppend(other, p.Config())
+	_, err = kvcache.NewAppend(other, p.Config())
 	require.ErrorIs(t, err, vk.ErrClosed)
 }
 

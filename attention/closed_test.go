@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/kvcache"
+	"vkattn/attention/merge"
 	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
@@ -37,23 +39,23 @@ func TestClosedOperationsSaySo(t *testing.T) {
 		"Plan":     func() error { _, err := op.Plan(a.Shape); return err },
 		"Append": func() error {
 			cfg, a := goodAppend()
-			p, err := attention.NewAppend(nil, cfg)
+			p, err := kvcache.NewAppend(nil, cfg)
 			require.NoError(t, err)
 			require.NoError(t, p.Close())
 			return p.Forward(nil, a)
 		},
 		"Merge": func() error {
 			cfg, a := goodMerge()
-			m, err := attention.NewMerge(nil, cfg)
+			m, err := merge.NewMerge(nil, cfg)
 			require.NoError(t, err)
 			require.NoError(t, m.Close())
 			return m.Forward(nil, a)
 		},
 		"Sum": func() error {
-			s, err := attention.NewSum(nil, attention.MergeConfig{HeadDim: 4, F32States: true})
+			s, err := merge.NewSum(nil, merge.MergeConfig{HeadDim: 4, F32States: true})
 			require.NoError(t, err)
 			require.NoError(t, s.Close())
-			return s.Forward(nil, attention.SumArgs{})
+			return s.Forward(nil, merge.SumArgs{})
 		},
 	} {
 		t.Run(name, func(t *testing.T) { oneLineOf(t, call(), vk.ErrClosed, "the operation is closed") })
@@ -69,10 +71,10 @@ func TestClosedBuffersAreNamed(t *testing.T) {
 	op, err := attention.New(dev, cfg)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
-	merging, err := attention.NewMerge(dev, attention.MergeConfig{HeadDim: 4, DType: attention.F32})
+	merging, err := merge.NewMerge(dev, merge.MergeConfig{HeadDim: 4, DType: attention.F32})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, merging.Close()) }()
-	adding, err := attention.NewAppend(dev, attention.AppendConfig{HeadDim: 4, DType: attention.F32})
+	adding, err := kvcache.NewAppend(dev, kvcache.AppendConfig{HeadDim: 4, DType: attention.F32})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, adding.Close()) }()
 
@@ -82,8 +84,8 @@ func TestClosedBuffersAreNamed(t *testing.T) {
 	host.Q, host.K, host.V, host.O, host.DO, host.DQ = tensor(), tensor(), tensor(), tensor(), tensor(), tensor()
 	host.LSE, host.Sinks = tensor(), attention.Vector{Host: make([]byte, 32)}
 	u := d.upload(t, host)
-	mergeArgs := attention.MergeArgs{Shape: u.Shape, First: attention.States{O: u.Q, LSE: u.LSE}, O: u.O}
-	appendArgs := attention.AppendArgs{B: 1, Hkv: 1, New: 2, K: u.K, KCache: u.O, Capacity: 2}
+	mergeArgs := merge.MergeArgs{Shape: u.Shape, First: merge.States{O: u.Q, LSE: u.LSE}, O: u.O}
+	appendArgs := kvcache.AppendArgs{B: 1, Hkv: 1, New: 2, K: u.K, KCache: u.O, Capacity: 2}
 
 	const says = "the stream is of another device"
 	oneLineOf(t, op.Forward(foreign, u.Args), attention.ErrInvalid, says)

@@ -8,8 +8,8 @@
 //
 // A program opens a device (vk.Open) or takes nil for the CPU, makes an [Op] with [New], and
 // calls [Op.Forward]. Most types are aliases: "go doc vkattn/internal/problem.Config" shows
-// the fields of [Config], and so for the other types of a call. Package attention/merge has
-// [Merge] and [Sum], package attention/kvcache has [Append].
+// the fields of [Config], and so for the other types of a call. Package attention/merge
+// merges states, package attention/kvcache appends to a KV cache.
 //
 // # Shapes
 //
@@ -27,9 +27,9 @@
 // anything. Every tensor but LSE has its own element [Strides]; only the innermost
 // dimension must be contiguous.
 //
-// The O and LSE of a row over a set of keys are its attention state. [Merge] merges the
-// states of disjoint sets of keys. [Append] writes new keys and values into a KV cache,
-// with rotary embedding and quantization.
+// The O and LSE of a row over a set of keys are its attention state. Package merge merges
+// the states of disjoint sets of keys. Package kvcache writes new keys and values into a KV
+// cache, with rotary embedding and quantization.
 //
 // # Gradients
 //
@@ -160,8 +160,9 @@
 //	ExampleOp_Forward   buffers and a stream of a device
 //	ExampleOp_Tune      the fastest tile of a shape, stored for later runs
 //	ExamplePages        sequences of different lengths in a paged KV cache
-//	ExampleMerge        states of disjoint sets of keys
-//	ExampleAppend       one step of decoding
 //	ExampleEncodeKV     quantized K and V
 //	ExampleShapeError   what errors match
+//
+// attention/merge has an example of states of disjoint sets of keys, attention/kvcache one of a
+// step of decoding.
 package attention

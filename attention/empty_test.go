@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/kvcache"
+	"vkattn/attention/merge"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
@@ -270,13 +272,13 @@ func forwardOf[A any](t *testing.T, d *backwardDevice, forward func(*vk.Stream, 
 // An append of no sequences or rows, or to a cache without pages, leaves the cache as it is. Q is
 // rotated without pages too.
 func TestAppendOfNothing(t *testing.T) {
-	for name, set := range map[string]func(a *attention.AppendArgs){
-		"sequences": func(a *attention.AppendArgs) { a.B = 0 },
-		"sequences of packed rows": func(a *attention.AppendArgs) {
+	for name, set := range map[string]func(a *kvcache.AppendArgs){
+		"sequences": func(a *kvcache.AppendArgs) { a.B = 0 },
+		"sequences of packed rows": func(a *kvcache.AppendArgs) {
 			a.B, a.CuNew, a.TotalNew, a.New = 0, vectorI32(0), 6, 0
 		},
-		"packed rows": func(a *attention.AppendArgs) { a.CuNew, a.New = vectorI32(0, 0, 0), 0 },
-		"pages": func(a *attention.AppendArgs) {
+		"packed rows": func(a *kvcache.AppendArgs) { a.CuNew, a.New = vectorI32(0, 0, 0), 0 },
+		"pages": func(a *kvcache.AppendArgs) {
 			pagedAppend(a)
 			a.Pages.Count, a.Shard = 0, true
 		},
@@ -297,7 +299,7 @@ func TestAppendOfNothing(t *testing.T) {
 				if d != nil {
 					dev = d.dev
 				}
-				p, err := attention.NewAppend(dev, cfg)
+				p, err := kvcache.NewAppend(dev, cfg)
 				require.NoError(t, err)
 				defer func() { require.NoError(t, p.Close()) }()
 				forwardOf(t, d, p.Forward, a)
@@ -328,16 +330,16 @@ func TestMergeOfNothing(t *testing.T) {
 				if d != nil {
 					dev = d.dev
 				}
-				m, err := attention.NewMerge(dev, cfg)
+				m, err := merge.NewMerge(dev, cfg)
 				require.NoError(t, err)
 				defer func() { require.NoError(t, m.Close()) }()
 				forwardOf(t, d, m.Forward, a)
 				require.True(t, bytes.Equal(before, a.O.Host) && bytes.Equal(before, a.LSE.Host))
 
-				s, err := attention.NewSum(dev, cfg)
+				s, err := merge.NewSum(dev, cfg)
 				require.NoError(t, err)
 				defer func() { require.NoError(t, s.Close()) }()
-				forwardOf(t, d, s.Forward, attention.SumArgs{Shape: a.Shape, First: a.First.O, Out: a.O})
+				forwardOf(t, d, s.Forward, merge.SumArgs{Shape: a.Shape, First: a.First.O, Out: a.O})
 				require.True(t, bytes.Equal(before, a.O.Host))
 			})
 		})

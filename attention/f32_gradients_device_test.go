@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
 	"vkattn/internal/testdevice"
@@ -102,10 +103,10 @@ func TestF32GradientsOnDevices(t *testing.T) {
 			twice, err := gradients(wideOp, 1, 4)
 			require.NoError(t, err)
 
-			round, err := attention.NewSum(dev, attention.MergeConfig{DType: x.dtype, HeadDim: x.d, F32States: true})
+			round, err := merge.NewSum(dev, merge.MergeConfig{DType: x.dtype, HeadDim: x.d, F32States: true})
 			require.NoError(t, err)
 			defer round.Close()
-			add, err := attention.NewSum(dev, attention.MergeConfig{DType: attention.F32, HeadDim: x.d, F32States: true})
+			add, err := merge.NewSum(dev, merge.MergeConfig{DType: attention.F32, HeadDim: x.d, F32States: true})
 			require.NoError(t, err)
 			defer add.Close()
 			for i, g := range list(once) {
@@ -115,12 +116,12 @@ func TestF32GradientsOnDevices(t *testing.T) {
 				}
 				to := toDevice(t, dev, s, make([]byte, int(g.Buffer.Size())/4*size))
 				require.NoError(t, s.Barrier())
-				require.NoError(t, round.Forward(s, attention.SumArgs{Shape: sizes, First: g, Out: to}))
-				require.NoError(t, add.Forward(s, attention.SumArgs{Shape: sizes, First: g, Second: g, Out: toDevice(t, dev, s, download(g.Buffer))}))
+				require.NoError(t, round.Forward(s, merge.SumArgs{Shape: sizes, First: g, Out: to}))
+				require.NoError(t, add.Forward(s, merge.SumArgs{Shape: sizes, First: g, Second: g, Out: toDevice(t, dev, s, download(g.Buffer))}))
 				require.Equal(t, download(list(stored)[i].Buffer), download(to.Buffer), "gradient %d", i)
 				require.Equal(t, rounded(x.dtype, download(g.Buffer)), download(to.Buffer))
 				require.NoError(t, s.Barrier())
-				require.NoError(t, add.Forward(s, attention.SumArgs{Shape: sizes, First: g, Second: g, Out: g})) // in place
+				require.NoError(t, add.Forward(s, merge.SumArgs{Shape: sizes, First: g, Second: g, Out: g})) // in place
 				require.Equal(t, download(list(twice)[i].Buffer), download(g.Buffer), "gradient %d", i)
 			}
 

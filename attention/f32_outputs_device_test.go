@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
 	"vkattn/internal/testdevice"
@@ -82,13 +83,13 @@ func TestF32OOnDevices(t *testing.T) {
 					t.Skip(err)
 				}
 				require.NoError(t, s.Barrier())
-				merge, err := attention.NewMerge(dev, attention.MergeConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, F32States: true})
+				merger, err := merge.NewMerge(dev, merge.MergeConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, F32States: true})
 				require.NoError(t, err)
-				defer merge.Close()
+				defer merger.Close()
 				out := toDevice(t, dev, s, make([]byte, int(size(shape.Hq, rows))*cfg.DType.Size()))
 				require.NoError(t, s.Barrier())
-				require.NoError(t, merge.Forward(s, attention.MergeArgs{Shape: attention.Shape{B: batch, Hq: shape.Hq, Sq: rows},
-					First: attention.States{O: a.O, LSE: a.LSE}, O: out}))
+				require.NoError(t, merger.Forward(s, merge.MergeArgs{Shape: attention.Shape{B: batch, Hq: shape.Hq, Sq: rows},
+					First: merge.States{O: a.O, LSE: a.LSE}, O: out}))
 				require.NoError(t, s.Download(ctx, host.O.Host, a.O.Buffer, 0))
 				require.NoError(t, s.Download(ctx, host.LSE.Host, a.LSE.Buffer, 0))
 				once := make([]byte, out.Buffer.Size())

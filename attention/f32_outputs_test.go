@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 	"vkattn/internal/inputs"
 	"vkattn/internal/testlevel"
 )
@@ -74,10 +75,10 @@ func TestMergeRoundsF32States(t *testing.T) {
 		o := inputs.New(rows*dim, attention.F32, inputs.Normal, 5)
 		out := attention.Tensor{Host: make([]byte, rows*dim*dtype.Size())}
 		lse := attention.Tensor{Host: inputs.New(rows, attention.F32, inputs.Normal, 6)}
-		m, err := attention.NewMerge(nil, attention.MergeConfig{DType: dtype, HeadDim: dim, F32States: true})
+		m, err := merge.NewMerge(nil, merge.MergeConfig{DType: dtype, HeadDim: dim, F32States: true})
 		require.NoError(t, err)
-		args := attention.MergeArgs{Shape: attention.Shape{B: 1, Hq: 1, Sq: rows},
-			First: attention.States{O: attention.Tensor{Host: o}, LSE: lse}, O: out}
+		args := merge.MergeArgs{Shape: attention.Shape{B: 1, Hq: 1, Sq: rows},
+			First: merge.States{O: attention.Tensor{Host: o}, LSE: lse}, O: out}
 		require.NoError(t, m.Forward(nil, args))
 		require.Equal(t, rounded(dtype, o), out.Host)
 

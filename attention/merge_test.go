@@ -10,25 +10,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 	"vkattn/vk"
 )
 
 // goodMerge is a merge that is accepted: f16, B2 H4 S8, 16 columns, one state and
 // three.
-func goodMerge() (attention.MergeConfig, attention.MergeArgs) {
+func goodMerge() (merge.MergeConfig, merge.MergeArgs) {
 	o := func(states int) attention.Tensor {
 		return attention.Tensor{Host: make([]byte, states*2*4*8*16*2)}
 	}
 	lse := func(states int) attention.Tensor { return attention.Tensor{Host: make([]byte, states*2*4*8*4)} }
-	return attention.MergeConfig{HeadDim: 16}, attention.MergeArgs{
+	return merge.MergeConfig{HeadDim: 16}, merge.MergeArgs{
 		Shape: attention.Shape{B: 2, Hq: 4, Sq: 8},
-		First: attention.States{O: o(1), LSE: lse(1)}, Second: attention.States{O: o(3), LSE: lse(3), Count: 3},
+		First: merge.States{O: o(1), LSE: lse(1)}, Second: merge.States{O: o(3), LSE: lse(3), Count: 3},
 		O: o(1), LSE: lse(1),
 	}
 }
 
-func merge(cfg attention.MergeConfig, a attention.MergeArgs) error {
-	m, err := attention.NewMerge(nil, cfg)
+func doMerge(cfg merge.MergeConfig, a merge.MergeArgs) error {
+	m, err := merge.NewMerge(nil, cfg)
 	if err != nil {
 		return err
 	}
@@ -37,31 +38,31 @@ func merge(cfg attention.MergeConfig, a attention.MergeArgs) error {
 }
 
 func TestMergeAccepts(t *testing.T) {
-	for name, change := range map[string]func(*attention.MergeArgs){
-		"packed":              func(*attention.MergeArgs) {},
-		"no second":           func(a *attention.MergeArgs) { a.Second = attention.States{} },
-		"no LSE":              func(a *attention.MergeArgs) { a.LSE = attention.Tensor{} },
-		"LSE strides":         func(a *attention.MergeArgs) { a.First.LSE.Strides = attention.BHSD(4, 8, 1) },
-		"BSHD":                func(a *attention.MergeArgs) { a.O.Strides = attention.BSHD(4, 8, 16) },
-		"sizes of a Forward":  func(a *attention.MergeArgs) { a.Hkv, a.Sk = 2, 100 },
-		"one state twice":     func(a *attention.MergeArgs) { a.Second = a.First },
-		"O is the first":      func(a *attention.MergeArgs) { a.O = a.First.O },
-		"all is the first":    func(a *attention.MergeArgs) { a.O, a.LSE = a.First.O, a.First.LSE },
-		"LSE is the second's": func(a *attention.MergeArgs) { a.LSE = a.Second.LSE },
-		"O is a later state": func(a *attention.MergeArgs) {
+	for name, change := range map[string]func(*merge.MergeArgs){
+		"packed":              func(*merge.MergeArgs) {},
+		"no second":           func(a *merge.MergeArgs) { a.Second = merge.States{} },
+		"no LSE":              func(a *merge.MergeArgs) { a.LSE = attention.Tensor{} },
+		"LSE strides":         func(a *merge.MergeArgs) { a.First.LSE.Strides = attention.BHSD(4, 8, 1) },
+		"BSHD":                func(a *merge.MergeArgs) { a.O.Strides = attention.BSHD(4, 8, 16) },
+		"sizes of a Forward":  func(a *merge.MergeArgs) { a.Hkv, a.Sk = 2, 100 },
+		"one state twice":     func(a *merge.MergeArgs) { a.Second = a.First },
+		"O is the first":      func(a *merge.MergeArgs) { a.O = a.First.O },
+		"all is the first":    func(a *merge.MergeArgs) { a.O, a.LSE = a.First.O, a.First.LSE },
+		"LSE is the second's": func(a *merge.MergeArgs) { a.LSE = a.Second.LSE },
+		"O is a later state": func(a *merge.MergeArgs) {
 			a.O = a.Second.O
 			a.O.Offset = 2 * 2 * 4 * 8 * 16
 		},
-		"one place named in two ways": func(a *attention.MergeArgs) {
+		"one place named in two ways": func(a *merge.MergeArgs) {
 			a.O = a.First.O
 			a.O.Strides = attention.BHSD(4, 8, 16)
 		},
-		"states in alternating columns of a row": func(a *attention.MergeArgs) {
+		"states in alternating columns of a row": func(a *merge.MergeArgs) {
 			a.Second.StepO = 16
 			a.Second.O.Strides = attention.BHSD(4, 8, 48)
 		},
-		"exactly to the end": func(a *attention.MergeArgs) { a.Second.Count, a.Second.O.Offset = 2, 2*4*8*16 },
-		"states that overlap one another": func(a *attention.MergeArgs) {
+		"exactly to the end": func(a *merge.MergeArgs) { a.Second.Count, a.Second.O.Offset = 2, 2*4*8*16 },
+		"states that overlap one another": func(a *merge.MergeArgs) {
 			a.First.Count, a.Second.Count = 2, 2
 			a.First.StepO, a.First.StepLSE = 1, 1
 			a.First.O.Host, a.First.LSE.Host = make([]byte, 2*2*4*8*16+2), make([]byte, 4*2*4*8+4)
@@ -69,7 +70,7 @@ func TestMergeAccepts(t *testing.T) {
 	} {
 		cfg, a := goodMerge()
 		change(&a)
-		require.NoError(t, merge(cfg, a), name)
+		require.NoError(t, doMerge(cfg, a), name)
 	}
 }
 
@@ -77,58 +78,58 @@ func TestMergeRefusesByFieldName(t *testing.T) {
 	short := func(x *attention.Tensor) { x.Host = x.Host[:len(x.Host)-1] }
 	for name, c := range map[string]struct {
 		field  string
-		change func(*attention.MergeConfig, *attention.MergeArgs)
+		change func(*merge.MergeConfig, *merge.MergeArgs)
 	}{
-		"dtype":        {"DType", func(c *attention.MergeConfig, _ *attention.MergeArgs) { c.DType = 9 }},
-		"no head dim":  {"HeadDim", func(c *attention.MergeConfig, _ *attention.MergeArgs) { c.HeadDim = 0 }},
-		"head dim":     {"HeadDim", func(c *attention.MergeConfig, _ *attention.MergeArgs) { c.HeadDim = 513 }},
-		"access":       {"Access", func(c *attention.MergeConfig, _ *attention.MergeArgs) { c.Access = 7 }},
-		"batch":        {"B", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.B = -1 }},
-		"heads":        {"Hq", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Hq = -1 }},
-		"rows":         {"Sq", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Sq = math.MaxInt }},
-		"count":        {"Second.Count", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.Count = -1 }},
-		"many":         {"First.Count", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.First.Count = 257 }},
-		"many in all":  {"First.Count + Second.Count", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.Count = 256 }},
-		"step":         {"Second.StepO", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.StepO = -1 }},
-		"step of LSE":  {"First.StepLSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.First.StepLSE = -1 }},
-		"huge step":    {"Second.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.StepO = math.MaxInt64 / 2 }},
-		"wide step":    {"Second.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.StepO = 2*4*8*16 + 1 }},
-		"no state":     {"First.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.First = attention.States{} }},
-		"no O":         {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.O = attention.Tensor{} }},
-		"O forgotten":  {"Second.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.O = attention.Tensor{} }},
-		"LSE needed":   {"First.LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.First.LSE = attention.Tensor{} }},
-		"begun":        {"Second.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second = attention.States{Count: 2} }},
-		"LSE begun":    {"LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.LSE = attention.Tensor{Offset: 1} }},
-		"short first":  {"First.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { short(&a.First.O) }},
-		"short stack":  {"Second.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { short(&a.Second.O) }},
-		"short LSE":    {"Second.LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { short(&a.Second.LSE) }},
-		"short result": {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { short(&a.O) }},
-		"offset":       {"O.Offset", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.O.Offset = -1 }},
-		"stride":       {"First.O.Strides.Seq", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.First.O.Strides.Seq = -1 }},
-		"LSE strides":  {"Second.LSE.Strides", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.LSE.Strides.Seq = 2 }},
-		"rows overlap": {"O.Strides", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.O.Strides = attention.BHSD(4, 8, 15) }},
-		"O in the first": {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) {
+		"dtype":        {"DType", func(c *merge.MergeConfig, _ *merge.MergeArgs) { c.DType = 9 }},
+		"no head dim":  {"HeadDim", func(c *merge.MergeConfig, _ *merge.MergeArgs) { c.HeadDim = 0 }},
+		"head dim":     {"HeadDim", func(c *merge.MergeConfig, _ *merge.MergeArgs) { c.HeadDim = 513 }},
+		"access":       {"Access", func(c *merge.MergeConfig, _ *merge.MergeArgs) { c.Access = 7 }},
+		"batch":        {"B", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.B = -1 }},
+		"heads":        {"Hq", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.Hq = -1 }},
+		"rows":         {"Sq", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.Sq = math.MaxInt }},
+		"count":        {"Second.Count", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.Second.Count = -1 }},
+		"many":         {"First.Count", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.First.Count = 257 }},
+		"many in all":  {"First.Count + Second.Count", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.Second.Count = 256 }},
+		"step":         {"Second.StepO", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.Second.StepO = -1 }},
+		"step of LSE":  {"First.StepLSE", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.First.StepLSE = -1 }},
+		"huge step":    {"Second.O", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.Second.StepO = math.MaxInt64 / 2 }},
+		"wide step":    {"Second.O", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.Second.StepO = 2*4*8*16 + 1 }},
+		"no state":     {"First.O", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.First = merge.States{} }},
+		"no O":         {"O", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.O = attention.Tensor{} }},
+		"O forgotten":  {"Second.O", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.Second.O = attention.Tensor{} }},
+		"LSE needed":   {"First.LSE", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.First.LSE = attention.Tensor{} }},
+		"begun":        {"Second.O", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.Second = merge.States{Count: 2} }},
+		"LSE begun":    {"LSE", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.LSE = attention.Tensor{Offset: 1} }},
+		"short first":  {"First.O", func(_ *merge.MergeConfig, a *merge.MergeArgs) { short(&a.First.O) }},
+		"short stack":  {"Second.O", func(_ *merge.MergeConfig, a *merge.MergeArgs) { short(&a.Second.O) }},
+		"short LSE":    {"Second.LSE", func(_ *merge.MergeConfig, a *merge.MergeArgs) { short(&a.Second.LSE) }},
+		"short result": {"O", func(_ *merge.MergeConfig, a *merge.MergeArgs) { short(&a.O) }},
+		"offset":       {"O.Offset", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.O.Offset = -1 }},
+		"stride":       {"First.O.Strides.Seq", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.First.O.Strides.Seq = -1 }},
+		"LSE strides":  {"Second.LSE.Strides", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.Second.LSE.Strides.Seq = 2 }},
+		"rows overlap": {"O.Strides", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.O.Strides = attention.BHSD(4, 8, 15) }},
+		"O in the first": {"O", func(_ *merge.MergeConfig, a *merge.MergeArgs) {
 			a.First.O.Host = append(a.First.O.Host, make([]byte, 32)...)
 			a.O = a.First.O
 			a.O.Offset = 16
 		}},
-		"O across two states": {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) {
+		"O across two states": {"O", func(_ *merge.MergeConfig, a *merge.MergeArgs) {
 			a.O = a.Second.O
 			a.O.Offset = 2*4*8*16 + 16
 		}},
-		"O the first's memory, other strides": {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) {
+		"O the first's memory, other strides": {"O", func(_ *merge.MergeConfig, a *merge.MergeArgs) {
 			a.O = a.First.O
 			a.O.Strides = attention.BSHD(4, 8, 16)
 		}},
-		"O in LSE":       {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.LSE.Host = a.O.Host }},
-		"LSE in a LSE":   {"LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.LSE = a.Second.LSE; a.LSE.Offset = 1 }},
-		"LSE in O":       {"LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.LSE.Host = a.O.Host }},
-		"LSE in a state": {"LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.LSE.Host = a.First.O.Host }},
+		"O in LSE":       {"O", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.Second.LSE.Host = a.O.Host }},
+		"LSE in a LSE":   {"LSE", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.LSE = a.Second.LSE; a.LSE.Offset = 1 }},
+		"LSE in O":       {"LSE", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.LSE.Host = a.O.Host }},
+		"LSE in a state": {"LSE", func(_ *merge.MergeConfig, a *merge.MergeArgs) { a.LSE.Host = a.First.O.Host }},
 	} {
 		cfg, a := goodMerge()
 		c.change(&cfg, &a)
 		before := bytes.Clone(a.O.Host)
-		err := merge(cfg, a)
+		err := doMerge(cfg, a)
 		var shape *attention.ShapeError
 		require.True(t, errors.As(err, &shape), "%s: %v", name, err)
 		require.Equal(t, c.field, shape.Field, "%s: %v", name, err)
@@ -138,7 +139,7 @@ func TestMergeRefusesByFieldName(t *testing.T) {
 
 func TestMergeOnTheCPUTakesNoStream(t *testing.T) {
 	cfg, a := goodMerge()
-	m, err := attention.NewMerge(nil, cfg)
+	m, err := merge.NewMerge(nil, cfg)
 	require.NoError(t, err)
 	require.Equal(t, cfg, m.Config())
 	require.NoError(t, m.Prepare())
@@ -150,14 +151,14 @@ func TestMergeOnTheCPUTakesNoStream(t *testing.T) {
 }
 
 // recordedMerge merges the outputs of a recording.
-func recordedMerge(t testing.TB, r *recording, access attention.Access) (*attention.Merge, attention.MergeArgs) {
-	m, err := attention.NewMerge(r.dev, attention.MergeConfig{HeadDim: 8, Access: access})
+func recordedMerge(t testing.TB, r *recording, access attention.Access) (*merge.Merge, merge.MergeArgs) {
+	m, err := merge.NewMerge(r.dev, merge.MergeConfig{HeadDim: 8, Access: access})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	require.NoError(t, m.Prepare())
 	o := attention.Tensor{Buffer: r.args.O.Buffer}
-	state := attention.States{O: o, LSE: r.args.LSE}
-	return m, attention.MergeArgs{Shape: recordedShape, First: state, Second: state, O: o, LSE: r.args.LSE}
+	state := merge.States{O: o, LSE: r.args.LSE}
+	return m, merge.MergeArgs{Shape: recordedShape, First: state, Second: state, O: o, LSE: r.args.LSE}
 }
 
 func TestMergesAllocateNothing(t *testing.T) {
@@ -205,7 +206,7 @@ func TestMergeRefusesOnADevice(t *testing.T) {
 	require.ErrorIs(t, m.Forward(r.stream, good), vk.ErrClosed)
 	other, err := vk.Open(vk.Options{PipelineCache: "off"})
 	require.NoError(t, err)
-	elsewhere, err := attention.NewMerge(other, attention.MergeConfig{HeadDim: 8})
+	elsewhere, err := merge.NewMerge(other, merge.MergeConfig{HeadDim: 8})
 	require.NoError(t, err)
 	stream, err := other.NewStream("elsewhere")
 	require.NoError(t, err)
@@ -213,7 +214,7 @@ func TestMergeRefusesOnADevice(t *testing.T) {
 	require.NoError(t, stream.Close())
 	require.NoError(t, elsewhere.Close())
 	require.NoError(t, other.Close())
-	_, err = attention.NewMerge(other, attention.MergeConfig{HeadDim: 8})
+	_, err = merge.NewMerge(other, merge.MergeConfig{HeadDim: 8})
 	require.ErrorIs(t, err, vk.ErrClosed)
 }
 

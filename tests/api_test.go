@@ -118,9 +118,9 @@ var attentionPackage = apiwalk.Package{
 		"CUDAKernels": attention.CUDAKernels, "CheckArgs": attention.CheckArgs, "CheckBackwardTiles": attention.CheckBackwardTiles, "CheckSample": attention.CheckSample, "CheckTile": attention.CheckTile,
 		"ClearTuningCache": attention.ClearTuningCache, "CountRows": attention.CountRows, "DTypes": attention.DTypes,
 		"DecodeKV": attention.DecodeKV, "DropoutMask": attention.DropoutMask, "EncodeKV": attention.EncodeKV, "ExistingRows": attention.ExistingRows,
-		"KVTypes": attention.KVTypes, "New": attention.New, "NewAppend": attention.NewAppend, "NewExperiment": attention.NewExperiment,
-		"NewMerge": attention.NewMerge, "NewSum": attention.NewSum, "ParseAblation": attention.ParseAblation, "ParseCausal": attention.ParseCausal,
-		"ParseDType": attention.ParseDType, "ParseKVType": attention.ParseKVType, "ParseRotaryStyle": attention.ParseRotaryStyle,
+		"KVTypes": attention.KVTypes, "New": attention.New, "NewAppend": kvcache.NewAppend, "NewExperiment": attention.NewExperiment,
+		"NewMerge": merge.NewMerge, "NewSum": merge.NewSum, "ParseAblation": attention.ParseAblation, "ParseCausal": attention.ParseCausal,
+		"ParseDType": attention.ParseDType, "ParseKVType": attention.ParseKVType, "ParseRotaryStyle": kvcache.ParseRotaryStyle,
 		"ParseTier": attention.ParseTier, "ParseTuning": attention.ParseTuning, "ReadTuningCache": attention.ReadTuningCache, "ReadTuningCaches": attention.ReadTuningCaches,
 		"Reference": attention.Reference, "ReferenceBackward": attention.ReferenceBackward, "ReferenceRows": attention.ReferenceRows,
 		"ReferenceSample": attention.ReferenceSample, "ScaleOf": attention.ScaleOf,
@@ -266,11 +266,11 @@ func liveOps(t *testing.T) []any {
 		}
 		op, err := attention.New(dev, attention.Config{DType: attention.F32, HeadDim: 8, Tier: tier, Tuning: attention.TuningOff})
 		require.NoError(t, err)
-		m, err := attention.NewMerge(dev, attention.MergeConfig{HeadDim: 8})
+		m, err := merge.NewMerge(dev, merge.MergeConfig{HeadDim: 8})
 		require.NoError(t, err)
-		a, err := attention.NewAppend(dev, attention.AppendConfig{HeadDim: 8})
+		a, err := kvcache.NewAppend(dev, kvcache.AppendConfig{HeadDim: 8})
 		require.NoError(t, err)
-		sum, err := attention.NewSum(dev, attention.MergeConfig{HeadDim: 8, F32States: true})
+		sum, err := merge.NewSum(dev, merge.MergeConfig{HeadDim: 8, F32States: true})
 		require.NoError(t, err)
 		list = append(list, op, m, sum, a)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/kvcache"
 	"vkattn/vk"
 )
 
@@ -45,16 +46,16 @@ func BenchmarkAppend(b *testing.B) {
 			}
 			tensor := func(bytes int) attention.Tensor { return attention.Tensor{Buffer: buffer(bytes, 0x3c003a00)} }
 			vector := func(n int, word uint32) attention.Vector { return attention.Vector{Buffer: buffer(4*n, word)} }
-			cfg := attention.AppendConfig{HeadDim: dim, KV: c.kv, Rotary: attention.Rotary{Dim: dim, Style: attention.RotaryHalfSplit}}
+			cfg := kvcache.AppendConfig{HeadDim: dim, KV: c.kv, Rotary: kvcache.Rotary{Dim: dim, Style: kvcache.RotaryHalfSplit}}
 			news, cache := c.b*hkv*c.rows, c.b*hkv*c.rows*c.kv.RowBytes(cfg.DType, dim)
-			a := attention.AppendArgs{B: c.b, Hkv: hkv, Hq: hq, New: c.rows, Capacity: c.rows, Positions: c.rows,
+			a := kvcache.AppendArgs{B: c.b, Hkv: hkv, Hq: hq, New: c.rows, Capacity: c.rows, Positions: c.rows,
 				K: tensor(news * dim * 2), V: tensor(news * dim * 2), KCache: tensor(cache), VCache: tensor(cache),
 				Q: tensor(news / hkv * hq * dim * 2), QOut: tensor(news / hkv * hq * dim * 2), Used: vector(c.b, 0),
 				Cos: vector(c.rows*dim/2, 0x3f000000), Sin: vector(c.rows*dim/2, 0x3f400000)}
 			if c.kv.Scaled() {
 				a.KScale, a.VScale = vector(news, 0), vector(news, 0)
 			}
-			p, err := attention.NewAppend(s.dev, cfg)
+			p, err := kvcache.NewAppend(s.dev, cfg)
 			require.NoError(b, err)
 			defer p.Close()
 			run := func() {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 
 	"vkattn/attention"
+	"vkattn/attention/kvcache"
 	"vkattn/internal/cases"
 	"vkattn/vk"
 )
@@ -32,7 +33,7 @@ const (
 
 // appendCase describes an append.
 type appendCase struct {
-	attention.AppendConfig
+	kvcache.AppendConfig
 	b, hkv, group, rows int
 	capacity, positions int // positions 0: as many as capacity
 	layout              cases.LayoutKind
@@ -276,7 +277,7 @@ func (p *appendProblem) decode(src []byte, n int) []float32 {
 }
 
 // args returns the arguments of the call, given the memory of each tensor.
-func (p *appendProblem) args(memory func(i int) attention.Tensor) attention.AppendArgs {
+func (p *appendProblem) args(memory func(i int) attention.Tensor) kvcache.AppendArgs {
 	tensor := func(i int) attention.Tensor {
 		if !p.has(i) {
 			return attention.Tensor{}
@@ -290,7 +291,7 @@ func (p *appendProblem) args(memory func(i int) attention.Tensor) attention.Appe
 		t := memory(i)
 		return attention.Vector{Buffer: t.Buffer, Host: t.Host, Offset: p.slots[i].offset}
 	}
-	a := attention.AppendArgs{
+	a := kvcache.AppendArgs{
 		Shard: true, B: p.b, Hkv: p.hkv, Hq: p.hkv * p.group, New: p.rows, Capacity: p.capacity, Positions: p.positions,
 		K: tensor(appendK), V: tensor(appendV), Q: tensor(appendQ),
 		KCache: tensor(appendKCache), VCache: tensor(appendVCache), QOut: tensor(appendQOut),
@@ -314,7 +315,7 @@ func (p *appendProblem) args(memory func(i int) attention.Tensor) attention.Appe
 
 // run makes the append on a device, or on the CPU if dev is nil.
 func (p *appendProblem) run(dev *vk.Device) (after [appendPieces][]byte, err error) {
-	op, err := attention.NewAppend(dev, p.AppendConfig)
+	op, err := kvcache.NewAppend(dev, p.AppendConfig)
 	if err != nil {
 		return after, err
 	}

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
+	"vkattn/attention/kvcache"
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
 	"vkattn/vk"
@@ -21,10 +22,10 @@ import (
 
 func drawAppend(t *rapid.T, dev *vk.Device) appendCase {
 	return appendCase{
-		AppendConfig: attention.AppendConfig{
+		AppendConfig: kvcache.AppendConfig{
 			DType: rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype"), HeadDim: 20,
-			Rotary: attention.Rotary{Dim: 12, First: 4, Style: rapid.SampledFrom([]attention.RotaryStyle{
-				attention.RotaryInterleaved, attention.RotaryHalfSplit}).Draw(t, "style")},
+			Rotary: kvcache.Rotary{Dim: 12, First: 4, Style: rapid.SampledFrom([]kvcache.RotaryStyle{
+				kvcache.RotaryInterleaved, kvcache.RotaryHalfSplit}).Draw(t, "style")},
 			Access: mergeAccesses(dev)[0],
 		},
 		b: rapid.IntRange(1, 4).Draw(t, "b"), hkv: rapid.IntRange(1, 3).Draw(t, "hkv"), group: 2,
@@ -58,7 +59,7 @@ func TestPropertyRotationKeepsNorms(t *testing.T) {
 				}
 				for i := range 6 {
 					a, b := 4+2*i, 5+2*i
-					if p.Rotary.Style == attention.RotaryHalfSplit {
+					if p.Rotary.Style == kvcache.RotaryHalfSplit {
 						a, b = 4+i, 10+i
 					}
 					was := math.Hypot(float64(before[a]), float64(before[b]))
@@ -76,9 +77,9 @@ func TestPropertyRotaryStylesAgree(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			c := drawAppend(t, dev)
 			c.inPlace = false
-			c.Rotary.Style = attention.RotaryInterleaved
+			c.Rotary.Style = kvcache.RotaryInterleaved
 			p := newAppendProblem(c)
-			c.Rotary.Style = attention.RotaryHalfSplit
+			c.Rotary.Style = kvcache.RotaryHalfSplit
 			q := newAppendProblem(c)
 			order := make([]int, c.HeadDim) // the column of each element in half-split order
 			for d := range order {
@@ -120,7 +121,7 @@ func TestAppendTiersAgree(t *testing.T) {
 	s := openDevice(t)
 	for _, dtype := range attention.DTypes() {
 		c := appendCase{b: 2, hkv: 2, group: 2, rows: 5, capacity: 40, layout: cases.Odd, seed: 6,
-			AppendConfig: attention.AppendConfig{DType: dtype, HeadDim: 48, Rotary: attention.Rotary{Dim: 32, First: 5, Style: attention.RotaryHalfSplit}}}
+			AppendConfig: kvcache.AppendConfig{DType: dtype, HeadDim: 48, Rotary: kvcache.Rotary{Dim: 32, First: 5, Style: kvcache.RotaryHalfSplit}}}
 		p := newAppendProblem(c)
 		require.Equal(t, p.mustRun(t, nil), p.mustRun(t, s.dev))
 	}
@@ -133,14 +134,14 @@ func TestAppendOfManySequences(t *testing.T) {
 		all := mergeAccesses(dev)
 		for _, access := range all {
 			c := appendCase{b: 600, hkv: 2, group: 1, rows: 3, capacity: 7, layout: cases.Odd, lengths: "packed", pageSize: 5, seed: 4,
-				AppendConfig: attention.AppendConfig{HeadDim: 6, Rotary: attention.Rotary{Dim: 4}, Access: access}}
+				AppendConfig: kvcache.AppendConfig{HeadDim: 6, Rotary: kvcache.Rotary{Dim: 4}, Access: access}}
 			newAppendProblem(c).mustRun(t, dev)
 		}
 		if os.Getenv("VKATTN_DRIVER") == "swiftshader" {
 			return // slow: its time grows with the number of workgroups, to seconds
 		}
 		c := appendCase{b: 70000, hkv: 1, group: 1, rows: 1, capacity: 2, layout: cases.Tight, seed: 3, noV: true,
-			AppendConfig: attention.AppendConfig{HeadDim: 4, KV: attention.KVInt8, Access: all[len(all)-1]}}
+			AppendConfig: kvcache.AppendConfig{HeadDim: 4, KV: attention.KVInt8, Access: all[len(all)-1]}}
 		newAppendProblem(c).mustRun(t, dev)
 	})
 }
@@ -152,7 +153,7 @@ func TestAppendOfWrongNumbers(t *testing.T) {
 		for n, lengths := range []string{"", "packed", "counted", "", "packed", "counted"} {
 			for _, access := range mergeAccesses(dev) {
 				c := appendCase{b: 9, hkv: 2, group: 1, rows: 4, capacity: 16, layout: cases.Odd, lengths: lengths, pageSize: n / 3 * 5, seed: 1,
-					AppendConfig: attention.AppendConfig{HeadDim: 5, Rotary: attention.Rotary{Dim: 4}, Access: access}}
+					AppendConfig: kvcache.AppendConfig{HeadDim: 5, Rotary: kvcache.Rotary{Dim: 4}, Access: access}}
 				p := newAppendProblem(c)
 				for shift, tensor := range []int{appendUsed, appendLengths, appendTable} {
 					for j := 0; p.has(tensor) && j < len(p.image[tensor])/4-5; j++ {
@@ -197,7 +198,7 @@ func TestAppendOfInvalidRows(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		for _, kv := range attention.KVTypes()[1:] {
 			c := appendCase{b: 1, hkv: 1, group: 1, rows: 3, capacity: 3, layout: cases.Tight, empty: true, noV: true, seed: 2,
-				AppendConfig: attention.AppendConfig{DType: attention.F32, HeadDim: 64, KV: kv, Access: mergeAccesses(dev)[0]}}
+				AppendConfig: kvcache.AppendConfig{DType: attention.F32, HeadDim: 64, KV: kv, Access: mergeAccesses(dev)[0]}}
 			p := newAppendProblem(c)
 			at := p.slots[appendK].at(0, 0, 1)
 			half.EncodeF32(p.image[appendK][at+4*5:], []float32{nan})
@@ -227,7 +228,7 @@ func TestAppendThenAttend(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		const had, more = 13, 3
 		c := appendCase{b: 2, hkv: 2, group: 2, rows: more, capacity: 20, layout: cases.Padded, noQ: true, seed: 5,
-			AppendConfig: attention.AppendConfig{HeadDim: 40, HeadDimV: 24}}
+			AppendConfig: kvcache.AppendConfig{HeadDim: 40, HeadDimV: 24}}
 		p := newAppendProblem(c)
 		p.used = []int{had, had}
 		p.vector(appendUsed, words(p.used))
@@ -266,7 +267,7 @@ func TestAppendQuantizedThenAttend(t *testing.T) {
 		var want []float32
 		for _, kv := range attention.KVTypes() {
 			p := newAppendProblem(appendCase{b: 3, hkv: 2, group: 2, rows: 16, capacity: 20, pageSize: 5, layout: cases.Tight, lengths: "counted",
-				noQ: true, empty: true, seed: 7, AppendConfig: attention.AppendConfig{HeadDim: 64, HeadDimV: 32, KV: kv}})
+				noQ: true, empty: true, seed: 7, AppendConfig: kvcache.AppendConfig{HeadDim: 64, HeadDimV: 32, KV: kv}})
 			after, err := p.run(dev)
 			require.NoError(t, err)
 			p.image = after
@@ -294,7 +295,7 @@ func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []
 	op, err := attention.New(dev, cfg)
 	require.NoError(t, err)
 	defer op.Close()
-	add, err := attention.NewAppend(dev, p.AppendConfig)
+	add, err := kvcache.NewAppend(dev, p.AppendConfig)
 	require.NoError(t, err)
 	defer add.Close()
 	q, o := make([]byte, int(shape.Rows())*p.HeadDim*2), make([]byte, int(shape.Rows())*p.HeadDimV*2)
@@ -357,8 +358,8 @@ func TestCompileAppend(t *testing.T) {
 	for _, access := range mergeAccesses(s.dev) {
 		for i, kv := range attention.KVTypes() {
 			for j, dtype := range attention.DTypes() {
-				op, err := attention.NewAppend(s.dev, attention.AppendConfig{DType: dtype, HeadDim: []int{64, 128, 576}[(i+j)%3], HeadDimV: []int{32, 128, 512}[(i+j)%3],
-					KV: kv, Rotary: attention.Rotary{Dim: 32, Style: attention.RotaryStyle(i % 2)}, Access: access})
+				op, err := kvcache.NewAppend(s.dev, kvcache.AppendConfig{DType: dtype, HeadDim: []int{64, 128, 576}[(i+j)%3], HeadDimV: []int{32, 128, 512}[(i+j)%3],
+					KV: kv, Rotary: kvcache.Rotary{Dim: 32, Style: kvcache.RotaryStyle(i % 2)}, Access: access})
 				require.NoError(t, err)
 				require.NoError(t, op.Prepare())
 				require.NoError(t, op.Close())
@@ -382,8 +383,8 @@ func TestAppendBeyond4GiB(t *testing.T) {
 			t.Skipf("a buffer holds %d bytes here", s.dev.Caps().Limits.MaxBufferBytes)
 		}
 		p := newAppendProblem(appendCase{b: 2, hkv: 1, group: 1, rows: rows, capacity: rows, layout: cases.Tight, empty: true, noV: true, seed: 3,
-			AppendConfig: attention.AppendConfig{HeadDim: dim}})
-		op, err := attention.NewAppend(s.dev, p.AppendConfig)
+			AppendConfig: kvcache.AppendConfig{HeadDim: dim}})
+		op, err := kvcache.NewAppend(s.dev, p.AppendConfig)
 		require.NoError(t, err)
 		defer op.Close()
 		stream, err := s.dev.NewStream("far")
@@ -398,7 +399,7 @@ func TestAppendBeyond4GiB(t *testing.T) {
 		require.NoError(t, stream.Upload(k, 0, p.image[appendK]))
 		require.NoError(t, stream.Upload(table, 0, []byte{1, 0, 0, 0, 0, 0, 0, 0}))
 		require.NoError(t, stream.Barrier())
-		a := attention.AppendArgs{B: 2, Hkv: 1, New: rows, K: attention.Tensor{Buffer: k}, Capacity: rows,
+		a := kvcache.AppendArgs{B: 2, Hkv: 1, New: rows, K: attention.Tensor{Buffer: k}, Capacity: rows,
 			KCache: attention.Tensor{Buffer: cache, Strides: attention.Strides{Batch: far, Head: rows * dim, Seq: dim}}}
 		half := len(p.image[appendK]) / 2
 		want := [2][]byte{p.image[appendK][:half], p.image[appendK][half:]}

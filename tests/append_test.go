@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/kvcache"
 	"vkattn/internal/cases"
 	"vkattn/vk"
 )
@@ -23,9 +24,9 @@ func appendCases() (all []appendCase) {
 		c := appendCase{b: 1 + n/3%4, hkv: 1 + n%3, group: 1 + n%2, rows: 1 + n*5%9, capacity: 7 + n*7%23, seed: uint64(n),
 			layout: layouts[n%5], lengths: lengths[n/2%3], pageSize: pages[(n+n/4)%4],
 			inPlace: n%3 == 0, noV: n%11 == 5, noQ: n%7 == 3, empty: n%6 == 4}
-		c.AppendConfig = attention.AppendConfig{DType: dtype, KV: kv, HeadDim: dim[0], HeadDimV: dim[1]}
+		c.AppendConfig = kvcache.AppendConfig{DType: dtype, KV: kv, HeadDim: dim[0], HeadDimV: dim[1]}
 		if n%4 != 1 {
-			r := attention.Rotary{Dim: dim[0] &^ 1, Style: attention.RotaryStyle(n / 4 % 2)}
+			r := kvcache.Rotary{Dim: dim[0] &^ 1, Style: kvcache.RotaryStyle(n / 4 % 2)}
 			if n%5 == 2 {
 				r.First = dim[0] / 3
 				r.Dim = (dim[0] - r.First) / 2 &^ 1

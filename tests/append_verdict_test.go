@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"vkattn/attention"
+	"vkattn/attention/kvcache"
 	"vkattn/internal/half"
 )
 
@@ -78,7 +79,7 @@ func (p *appendProblem) turn(x []float32, position int, rotary bool) []turned {
 	r := p.Rotary
 	for i := range r.Dim / 2 {
 		first, second := r.First+2*i, r.First+2*i+1
-		if r.Style == attention.RotaryHalfSplit {
+		if r.Style == kvcache.RotaryHalfSplit {
 			first, second = r.First+i, r.First+i+r.Dim/2
 		}
 		c, s := float64(p.cos[position*r.Dim/2+i]), float64(p.sin[position*r.Dim/2+i])

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 	"vkattn/vk"
 )
 
@@ -43,10 +44,10 @@ func BenchmarkMerge(b *testing.B) {
 				return attention.Tensor{Buffer: buf}
 			}
 			n := uint64(c.states)
-			a := attention.MergeArgs{Shape: c.shape,
-				First: attention.States{O: tensor(n, 2*dim), LSE: tensor(n, 4), Count: c.states},
+			a := merge.MergeArgs{Shape: c.shape,
+				First: merge.States{O: tensor(n, 2*dim), LSE: tensor(n, 4), Count: c.states},
 				O:     tensor(1, 2*dim), LSE: tensor(1, 4)}
-			m, err := attention.NewMerge(s.dev, attention.MergeConfig{HeadDim: dim})
+			m, err := merge.NewMerge(s.dev, merge.MergeConfig{HeadDim: dim})
 			require.NoError(b, err)
 			defer m.Close()
 			run := func() {

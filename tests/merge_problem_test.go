@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 	"vkattn/internal/cases"
 	"vkattn/vk"
 )
@@ -39,8 +40,8 @@ func (c mergeCase) String() string {
 	return s
 }
 
-func (c mergeCase) config() attention.MergeConfig {
-	return attention.MergeConfig{DType: c.dtype, HeadDim: c.dim, Access: c.access}
+func (c mergeCase) config() merge.MergeConfig {
+	return merge.MergeConfig{DType: c.dtype, HeadDim: c.dim, Access: c.access}
 }
 
 func (c mergeCase) states() int { return c.counts[0] + c.counts[1] }
@@ -251,7 +252,7 @@ func (p *mergeProblem) read(images [mergePieces][]byte, i, state int) []float32 
 }
 
 // args returns the arguments of the call, given the memory of each tensor.
-func (p *mergeProblem) args(memory func(piece int) attention.Tensor) attention.MergeArgs {
+func (p *mergeProblem) args(memory func(piece int) attention.Tensor) merge.MergeArgs {
 	tensor := func(i int) attention.Tensor {
 		at := p.slots[i]
 		if at.count == 0 {
@@ -261,10 +262,10 @@ func (p *mergeProblem) args(memory func(piece int) attention.Tensor) attention.M
 		t.Offset, t.Strides = at.offset, at.strides
 		return t
 	}
-	a := attention.MergeArgs{Shape: p.shape, O: tensor(mergeOut), LSE: tensor(mergeOutLSE)}
-	for g, s := range []*attention.States{&a.First, &a.Second} {
+	a := merge.MergeArgs{Shape: p.shape, O: tensor(mergeOut), LSE: tensor(mergeOutLSE)}
+	for g, s := range []*merge.States{&a.First, &a.Second} {
 		if n := p.counts[g]; n > 0 {
-			*s = attention.States{O: tensor(g), LSE: tensor(2 + g), StepO: p.slots[g].step, StepLSE: p.slots[2+g].step}
+			*s = merge.States{O: tensor(g), LSE: tensor(2 + g), StepO: p.slots[g].step, StepLSE: p.slots[2+g].step}
 			if n > 1 {
 				s.Count = n
 			}
@@ -275,7 +276,7 @@ func (p *mergeProblem) args(memory func(piece int) attention.Tensor) attention.M
 
 // run makes the merge on a device, or on the CPU if dev is nil.
 func (p *mergeProblem) run(dev *vk.Device) (after [mergePieces][]byte, err error) {
-	m, err := attention.NewMerge(dev, p.config())
+	m, err := merge.NewMerge(dev, p.config())
 	if err != nil {
 		return after, err
 	}

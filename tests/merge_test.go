@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 	"vkattn/internal/cases"
 	"vkattn/vk"
 )
@@ -89,7 +90,7 @@ func TestCompileMerge(t *testing.T) {
 	for _, access := range mergeAccesses(s.dev) {
 		for _, dtype := range attention.DTypes() {
 			for _, dim := range []int{1, 2, 4, 8, 128, 512} {
-				m, err := attention.NewMerge(s.dev, attention.MergeConfig{DType: dtype, HeadDim: dim, Access: access})
+				m, err := merge.NewMerge(s.dev, merge.MergeConfig{DType: dtype, HeadDim: dim, Access: access})
 				require.NoError(t, err)
 				require.NoError(t, m.Prepare())
 				require.NoError(t, m.Close())
@@ -184,7 +185,7 @@ func TestMergeBeyond4GiB(t *testing.T) {
 			t.Skipf("a buffer holds %d bytes here", s.dev.Caps().Limits.MaxBufferBytes)
 		}
 		p := newMergeProblem(mergeCase{dim: dim, shape: attention.Shape{B: 2, Hq: 1, Sq: rows}, counts: [2]int{1, 1}, layout: cases.Tight, spread: 2, seed: 3})
-		m, err := attention.NewMerge(s.dev, p.config())
+		m, err := merge.NewMerge(s.dev, p.config())
 		require.NoError(t, err)
 		defer m.Close()
 		stream, err := s.dev.NewStream("far")
@@ -211,8 +212,8 @@ func TestMergeBeyond4GiB(t *testing.T) {
 		at := func(n int) attention.Tensor {
 			return attention.Tensor{Buffer: lse, Offset: int64(n * p.rows())}
 		}
-		require.NoError(t, m.Forward(stream, attention.MergeArgs{Shape: p.shape,
-			First: attention.States{O: place(0), LSE: at(0)}, Second: attention.States{O: place(1), LSE: at(1)},
+		require.NoError(t, m.Forward(stream, merge.MergeArgs{Shape: p.shape,
+			First: merge.States{O: place(0), LSE: at(0)}, Second: merge.States{O: place(1), LSE: at(1)},
 			O: place(1), LSE: at(2)}))
 		require.NoError(t, stream.Barrier())
 		after := p.image

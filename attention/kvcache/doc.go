@@ -1,4 +1,3 @@
 // Package kvcache writes new keys and values into a KV cache, with rotary embedding and
-// quantization. Programs import vkattn/attention, which has the names of this package as
-// aliases.
+// quantization.
 package kvcache

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 )
 
 // Calls of this rank for some runs. Tensors that are not packed sequences take a call for each
@@ -170,7 +171,7 @@ func (c *call) add2(dst, first view, second attention.Tensor) {
 		return
 	}
 	if c.ordered() {
-		c.fail(op.Forward(c.s, attention.SumArgs{Shape: attention.Shape{B: dst.batch, Hq: dst.heads, Sq: dst.rows},
+		c.fail(op.Forward(c.s, merge.SumArgs{Shape: attention.Shape{B: dst.batch, Hq: dst.heads, Sq: dst.rows},
 			First: first.Tensor, Second: second, Out: dst.Tensor}))
 	}
 }

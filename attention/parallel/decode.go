@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 	"vkattn/vk"
 )
 
@@ -410,8 +411,8 @@ func (d *decode) merge(op *Op) error {
 }
 
 // mergeArguments are those of the merge of all states.
-func (d *decode) mergeArguments(states, lse view) attention.MergeArgs {
+func (d *decode) mergeArguments(states, lse view) merge.MergeArgs {
 	packed := func(v view) attention.Tensor { return attention.Tensor{Host: v.Host, Buffer: v.Buffer} }
-	first := attention.States{O: packed(states), LSE: packed(lse), Count: d.shard.Ranks}
-	return attention.MergeArgs{Shape: attention.Shape{B: d.B, Hq: d.Hq, Sq: d.Sq}, First: first, O: d.O, LSE: d.LSE}
+	first := merge.States{O: packed(states), LSE: packed(lse), Count: d.shard.Ranks}
+	return merge.MergeArgs{Shape: attention.Shape{B: d.B, Hq: d.Hq, Sq: d.Sq}, First: first, O: d.O, LSE: d.LSE}
 }

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
+	"vkattn/attention/kvcache"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
 	"vkattn/internal/testlevel"
@@ -98,7 +99,7 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 			require.NoError(t, err)
 			parts[r] = newSharded(cfg.Config, batch, hkv, max(1, ops[r].Shard().Count(r, most)), pageSize, rng)
 		}
-		one, err := attention.NewAppend(nil, attention.AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KV: cfg.KV})
+		one, err := kvcache.NewAppend(nil, kvcache.AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KV: cfg.KV})
 		require.NoError(t, err)
 		tokens := make([]int, batch)
 		for step := 0; step < 3; step++ {
@@ -113,7 +114,7 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 				used = binary.LittleEndian.AppendUint32(used, uint32(x))
 				total = binary.LittleEndian.AppendUint32(total, uint32(x+n))
 			}
-			require.NoError(t, one.Forward(nil, attention.AppendArgs{B: batch, Hkv: hkv, New: n, K: k, V: v, KCache: whole.K, VCache: whole.V,
+			require.NoError(t, one.Forward(nil, kvcache.AppendArgs{B: batch, Hkv: hkv, New: n, K: k, V: v, KCache: whole.K, VCache: whole.V,
 				Capacity: most, Pages: whole.Pages, Used: attention.Vector{Host: used}, KScale: whole.KScale, VScale: whole.VScale}))
 			size := batch * hkv * group * n
 			outs := make([]DecodeArgs, ranks)

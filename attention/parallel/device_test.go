@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/kvcache"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
 	"vkattn/internal/testdevice"
@@ -250,7 +251,7 @@ func TestDecodeOnADevice(t *testing.T) {
 	cfg.HeadDim, cfg.Causal, cfg.Tier = 16, attention.BottomRight, attention.TierScalar
 	groups := ranksOf(t, ranks)
 	whole := newSharded(cfg.Config, batch, heads, most, 0, nil)
-	one, err := attention.NewAppend(nil, attention.AppendConfig{HeadDim: cfg.HeadDim})
+	one, err := kvcache.NewAppend(nil, kvcache.AppendConfig{HeadDim: cfg.HeadDim})
 	require.NoError(t, err)
 	tokens := []int{0, 0}
 	caches := make([]Cache, ranks)
@@ -270,7 +271,7 @@ func TestDecodeOnADevice(t *testing.T) {
 		q, k, v := in(uint64(n)), in(uint64(n+1)), in(uint64(n+2))
 		before := append([]int(nil), tokens...)
 		var side side
-		require.NoError(t, one.Forward(nil, attention.AppendArgs{B: batch, Hkv: heads, New: n, K: k, V: v, KCache: whole.K, VCache: whole.V,
+		require.NoError(t, one.Forward(nil, kvcache.AppendArgs{B: batch, Hkv: heads, New: n, K: k, V: v, KCache: whole.K, VCache: whole.V,
 			Capacity: most, Used: side.vector(before)}))
 		for b := range tokens {
 			tokens[b] += n

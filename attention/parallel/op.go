@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 	"vkattn/internal/errs"
 	"vkattn/vk"
 )
@@ -31,8 +32,8 @@ type Op struct {
 	pool      pool
 	plans     map[[sha256.Size]byte]*planned     // at most maxPlans
 	local     map[attention.Config]*attention.Op // of this rank's calls
-	merges    map[attention.MergeConfig]*attention.Merge
-	sums      map[attention.MergeConfig]*attention.Sum
+	merges    map[merge.MergeConfig]*merge.Merge
+	sums      map[merge.MergeConfig]*merge.Sum
 	taken     map[taken]struct{} // at most maxPlans
 
 	recordings recordings
@@ -67,8 +68,8 @@ func New(g *Group, dev *vk.Device, cfg Config) (*Op, error) {
 		return nil, err
 	}
 	x := &Op{group: g, dev: dev, cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
-		local: map[attention.Config]*attention.Op{cfg.Config: op}, merges: map[attention.MergeConfig]*attention.Merge{},
-		sums: map[attention.MergeConfig]*attention.Sum{}, taken: map[taken]struct{}{}}
+		local: map[attention.Config]*attention.Op{cfg.Config: op}, merges: map[merge.MergeConfig]*merge.Merge{},
+		sums: map[merge.MergeConfig]*merge.Sum{}, taken: map[taken]struct{}{}}
 	x.config, x.mode, x.shard = checksum(cfg.Config), checksum(cfg.Mode, cfg.Inner, cfg.Order, cfg.Schedule, cfg.Machine), checksum(x.Shard())
 	return x, nil
 }
@@ -200,15 +201,15 @@ func (op *Op) takes(cfg attention.Config, shape attention.Shape) error {
 }
 
 // merge returns this rank's merge of float32 states.
-func (op *Op) merge(out attention.DType) (*attention.Merge, error) {
-	cfg := attention.MergeConfig{DType: out, HeadDim: op.cfg.ValueDim(), Access: op.cfg.Access, F32States: true}
-	return made(op, op.merges, cfg, attention.NewMerge)
+func (op *Op) merge(out attention.DType) (*merge.Merge, error) {
+	cfg := merge.MergeConfig{DType: out, HeadDim: op.cfg.ValueDim(), Access: op.cfg.Access, F32States: true}
+	return made(op, op.merges, cfg, merge.NewMerge)
 }
 
 // sum returns this rank's sum of float32 tensors of a head dimension.
-func (op *Op) sum(out attention.DType, dim int) (*attention.Sum, error) {
-	cfg := attention.MergeConfig{DType: out, HeadDim: dim, Access: op.cfg.Access, F32States: true}
-	return made(op, op.sums, cfg, attention.NewSum)
+func (op *Op) sum(out attention.DType, dim int) (*merge.Sum, error) {
+	cfg := merge.MergeConfig{DType: out, HeadDim: dim, Access: op.cfg.Access, F32States: true}
+	return made(op, op.sums, cfg, merge.NewSum)
 }
 
 // made finds an operation of op in its cache, or makes it.

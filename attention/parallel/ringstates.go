@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 )
 
 // States of a ring: float32 O and LSE of a segment over the keys of each block, and their merges.
@@ -92,10 +93,10 @@ func (c *call) attendParts(parts []segmentPart, b block, q view) error {
 // first state of several is that of its segment already.
 func (c *call) merge(p *segmentPart, o view) error {
 	s, out := p.segment, attention.F32
-	m := attention.MergeArgs{Shape: attention.Shape{B: s.o.batch, Hq: s.o.heads, Sq: s.rows}, First: attention.States{O: s.o.Tensor, LSE: s.lse.Tensor},
+	m := merge.MergeArgs{Shape: attention.Shape{B: s.o.batch, Hq: s.o.heads, Sq: s.rows}, First: merge.States{O: s.o.Tensor, LSE: s.lse.Tensor},
 		O: s.o.Tensor, LSE: s.lse.Tensor}
 	if s.done > 1 {
-		m.Second = attention.States{O: p.to.o.Tensor, LSE: p.to.lse.Tensor}
+		m.Second = merge.States{O: p.to.o.Tensor, LSE: p.to.lse.Tensor}
 	}
 	switch s.done {
 	case s.steps:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 	"vkattn/internal/pause"
 	"vkattn/vk"
 )
@@ -185,7 +186,7 @@ func (s *side) copyRows(dst, src view) (bool, error) {
 	}
 	op, err := s.op.sum(attention.F32, to.dim)
 	if err == nil {
-		err = op.Forward(s.s, attention.SumArgs{Shape: attention.Shape{B: to.batch, Hq: to.heads, Sq: to.rows}, First: from.Tensor, Out: to.Tensor})
+		err = op.Forward(s.s, merge.SumArgs{Shape: attention.Shape{B: to.batch, Hq: to.heads, Sq: to.rows}, First: from.Tensor, Out: to.Tensor})
 	}
 	if errors.Is(err, attention.ErrUnsupported) {
 		return false, nil
