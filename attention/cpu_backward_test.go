@@ -14,6 +14,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/half"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/tensors"
 	"vkattn/internal/testlevel"
 )
 
@@ -164,7 +165,7 @@ func (c *backwardCase) sequencesOf(t require.TestingT, name string, x attention.
 	if !x.Given() {
 		return nil
 	}
-	sequences, err := attention.Sequences(c.Args)
+	sequences, err := tensors.Sequences(c.Args)
 	require.NoError(t, err)
 	_, seq, _, seqK := c.extents()
 	heads, most := c.Hq, c.Sq

@@ -13,7 +13,7 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-func verify(t require.TestingT, p *problem) {
+func verify(t require.TestingT, p *hostProblem) {
 	v, err := accuracy.Verify(p.cfg, p.Args, accuracy.Options{Rows: -1})
 	require.NoError(t, err)
 	require.True(t, v.Pass(), "%v: %v", p, v)
@@ -130,30 +130,30 @@ func TestNaNAndInfInAttendedSlots(t *testing.T) {
 	const sk = 100
 	for _, c := range []struct {
 		name    string
-		change  func(p *problem)
+		change  func(p *hostProblem)
 		o, lse  func(float64) bool
 		o0Alone bool // only column 0 of O is affected
 	}{
-		{"NaN in Q", func(p *problem) { p.viewQ().WriteRow([]float32{nan, 1}, 0, 0, 0) }, math.IsNaN, math.IsNaN, false},
-		{"NaN in K", func(p *problem) { p.viewK().WriteRow([]float32{nan, 1}, 0, 0, 70) }, math.IsNaN, math.IsNaN, false},
-		{"NaN in every K", func(p *problem) {
+		{"NaN in Q", func(p *hostProblem) { p.viewQ().WriteRow([]float32{nan, 1}, 0, 0, 0) }, math.IsNaN, math.IsNaN, false},
+		{"NaN in K", func(p *hostProblem) { p.viewK().WriteRow([]float32{nan, 1}, 0, 0, 70) }, math.IsNaN, math.IsNaN, false},
+		{"NaN in every K", func(p *hostProblem) {
 			for c := range sk {
 				p.viewK().WriteRow([]float32{nan, 1}, 0, 0, c)
 			}
 		}, math.IsNaN, math.IsNaN, false},
-		{"score +Inf", func(p *problem) { p.viewK().WriteRow([]float32{inf, 1}, 0, 0, 70) }, math.IsNaN, math.IsNaN, false},
-		{"every score -Inf", func(p *problem) {
+		{"score +Inf", func(p *hostProblem) { p.viewK().WriteRow([]float32{inf, 1}, 0, 0, 70) }, math.IsNaN, math.IsNaN, false},
+		{"every score -Inf", func(p *hostProblem) {
 			for c := range sk {
 				p.viewK().WriteRow([]float32{-inf, 1}, 0, 0, c)
 			}
 		}, isZero, isMinusInf, false},
-		{"first scores -Inf", func(p *problem) {
+		{"first scores -Inf", func(p *hostProblem) {
 			for c := range 80 {
 				p.viewK().WriteRow([]float32{-inf, 1}, 0, 0, c)
 			}
 		}, isFinite, isFinite, false},
-		{"NaN in V", func(p *problem) { p.viewV().WriteRow([]float32{nan, 1}, 0, 0, 3) }, math.IsNaN, isFinite, true},
-		{"Inf in V", func(p *problem) { p.viewV().WriteRow([]float32{inf, 1}, 0, 0, 3) }, isPlusInf, isFinite, true},
+		{"NaN in V", func(p *hostProblem) { p.viewV().WriteRow([]float32{nan, 1}, 0, 0, 3) }, math.IsNaN, isFinite, true},
+		{"Inf in V", func(p *hostProblem) { p.viewV().WriteRow([]float32{inf, 1}, 0, 0, 3) }, isPlusInf, isFinite, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProblem(attention.Config{DType: attention.F32, HeadDim: 2},

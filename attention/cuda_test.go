@@ -215,7 +215,7 @@ func TestCUDACalls(t *testing.T) {
 	}, c.Tensors)
 	require.Equal(t, a.LSE.Buffer, c.LSE)
 	require.Equal(t, uint64(12), c.LSEOffset)
-	require.Equal(t, int32(NoCausal), c.CausalOffset)
+	require.Equal(t, int32(problem.NoCausal), c.CausalOffset)
 	require.InDelta(t, 0.125, c.Scale, 1e-9)
 	require.InDelta(t, 0.125*math.Log2E, c.ScaleLog2, 1e-7)
 	require.InDelta(t, math.Ln2, float64(c.UnitHigh)+float64(c.UnitLow), 1e-7)
@@ -373,7 +373,7 @@ func TestCUDABackward(t *testing.T) {
 	require.Equal(t, problem.CUDATensor{Buffer: a.DQ.Buffer, Offset: 48, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64}, c.Tensors[5])
 	require.Nil(t, c.Tensors[6].Buffer, "DK")
 	require.Equal(t, a.DLSE.Buffer, c.DLSE.Buffer)
-	require.Equal(t, []any{true, int32(NoCausal), int32(0), true}, []any{c.BottomRight, c.Left, c.Right, c.Accumulate})
+	require.Equal(t, []any{true, int32(problem.NoCausal), int32(0), true}, []any{c.BottomRight, c.Left, c.Right, c.Accumulate})
 	oneLine(t, op.RecordBackward(s.Commands, a), "use Backward")
 
 	a.Sinks = Vector{Buffer: a.DLSE.Buffer, Offset: 8192}

@@ -12,6 +12,7 @@ import (
 	"vkattn/attention/kvcache"
 	"vkattn/attention/merge"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/tensors"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -149,7 +150,7 @@ func (x *emptyCase) check(t *testing.T, dtype attention.DType, a *attention.Back
 func (x *emptyCase) verify(t *testing.T, cfg attention.Config, a attention.BackwardArgs) {
 	_, _, err := attention.Reference(cfg, a.Args)
 	require.NoError(t, err)
-	_, err = attention.ExistingRows(a.Args)
+	_, err = tensors.ExistingRows(a.Args)
 	require.NoError(t, err)
 	v, err := accuracy.Verify(cfg, a.Args, accuracy.Options{})
 	require.NoError(t, err)

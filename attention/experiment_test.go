@@ -6,37 +6,38 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 	"vkattn/internal/testdevice"
 )
 
 func TestAblationsHaveNames(t *testing.T) {
-	for _, a := range attention.Ablations() {
-		got, err := attention.ParseAblation(a.String())
+	for _, a := range problem.Ablations() {
+		got, err := problem.ParseAblation(a.String())
 		require.NoError(t, err)
 		require.Equal(t, a, got)
 	}
-	_, err := attention.ParseAblation("everything")
+	_, err := problem.ParseAblation("everything")
 	require.ErrorContains(t, err, "none, softmax, barrier, load")
-	require.False(t, attention.Ablation(9).Valid())
+	require.False(t, problem.Ablation(9).Valid())
 }
 
 func TestVariantsHaveNames(t *testing.T) {
 	seen := map[string]bool{}
-	for v := range attention.Variants + 1 {
-		name := attention.VariantName(v)
+	for v := range problem.Variants + 1 {
+		name := problem.VariantName(v)
 		require.NotEmpty(t, name)
 		require.False(t, seen[name])
 		seen[name] = true
 	}
-	require.Empty(t, attention.VariantName(-1))
-	require.Empty(t, attention.VariantName(attention.Variants+1))
+	require.Empty(t, problem.VariantName(-1))
+	require.Empty(t, problem.VariantName(problem.Variants+1))
 }
 
 func TestNewExperimentRefuses(t *testing.T) {
 	cfg := attention.Config{HeadDim: 16}
 	_, err := attention.NewExperiment(nil, cfg, attention.Experiment{})
 	require.NoError(t, err)
-	for _, e := range []attention.Experiment{{Variant: 1}, {Ablate: attention.AblateSoftmax}} {
+	for _, e := range []attention.Experiment{{Variant: 1}, {Ablate: problem.AblateSoftmax}} {
 		_, err = attention.NewExperiment(nil, cfg, e)
 		require.ErrorIs(t, err, attention.ErrUnsupported)
 	}

@@ -13,8 +13,8 @@ import (
 	"vkattn/internal/inputs"
 )
 
-// problem is a call in host memory.
-type problem struct {
+// hostProblem is a call in host memory.
+type hostProblem struct {
 	cfg attention.Config
 	attention.Args
 }
@@ -36,8 +36,8 @@ var layoutsByName = map[string]layoutOf{
 
 // newProblem allocates tensors with random elements; O, LSE and the memory
 // between rows are filled with NaN.
-func newProblem(cfg attention.Config, s attention.Shape, layout layoutOf, seed uint64) *problem {
-	p := &problem{cfg: cfg, Args: attention.Args{Shape: s}}
+func newProblem(cfg attention.Config, s attention.Shape, layout layoutOf, seed uint64) *hostProblem {
+	p := &hostProblem{cfg: cfg, Args: attention.Args{Shape: s}}
 	tensor := func(heads, seq, dim int, fill uint64) attention.Tensor {
 		t := attention.Tensor{Offset: 5, Strides: layout(heads, seq, dim)}
 		n := t.Offset + int64(s.B)*max(t.Strides.Batch, int64(heads)*t.Strides.Head) + 7
@@ -76,7 +76,7 @@ func writeAll(t attention.Tensor, dt attention.DType, batch, heads, seq, dim int
 	}
 }
 
-func (p *problem) view(t attention.Tensor, heads, seq, dim int) attention.HostView {
+func (p *hostProblem) view(t attention.Tensor, heads, seq, dim int) attention.HostView {
 	v, err := attention.ViewHost(t, p.cfg.DType, heads, seq, dim)
 	if err != nil {
 		panic(err)
@@ -84,21 +84,25 @@ func (p *problem) view(t attention.Tensor, heads, seq, dim int) attention.HostVi
 	return v
 }
 
-func (p *problem) viewQ() attention.HostView { return p.view(p.Q, p.Hq, p.Sq, p.cfg.HeadDim) }
-func (p *problem) viewK() attention.HostView { return p.view(p.K, p.KVHeads(), p.Sk, p.cfg.HeadDim) }
-func (p *problem) viewV() attention.HostView { return p.view(p.V, p.KVHeads(), p.Sk, p.cfg.ValueDim()) }
-func (p *problem) viewO() attention.HostView { return p.view(p.O, p.Hq, p.Sq, p.cfg.ValueDim()) }
+func (p *hostProblem) viewQ() attention.HostView { return p.view(p.Q, p.Hq, p.Sq, p.cfg.HeadDim) }
+func (p *hostProblem) viewK() attention.HostView {
+	return p.view(p.K, p.KVHeads(), p.Sk, p.cfg.HeadDim)
+}
+func (p *hostProblem) viewV() attention.HostView {
+	return p.view(p.V, p.KVHeads(), p.Sk, p.cfg.ValueDim())
+}
+func (p *hostProblem) viewO() attention.HostView { return p.view(p.O, p.Hq, p.Sq, p.cfg.ValueDim()) }
 
-func (p *problem) String() string { return fmt.Sprintf("%v %v", p.cfg, p.Shape) }
+func (p *hostProblem) String() string { return fmt.Sprintf("%v %v", p.cfg, p.Shape) }
 
 // run computes p on the CPU and returns O and LSE, packed.
-func (p *problem) run(t require.TestingT) (o, lse []float32) {
+func (p *hostProblem) run(t require.TestingT) (o, lse []float32) {
 	require.NoError(t, attention.CheckArgs(p.cfg, p.Args), "%v", p)
 	require.NoError(t, attention.ForwardCPU(p.cfg, p.Args))
 	return p.outputs()
 }
 
-func (p *problem) outputs() (o, lse []float32) {
+func (p *hostProblem) outputs() (o, lse []float32) {
 	dv := p.cfg.ValueDim()
 	o, lse = make([]float32, int(p.Rows())*dv), make([]float32, p.Rows())
 	view := p.viewO()
@@ -125,7 +129,7 @@ func sameBits(t require.TestingT, want, got []float32, what string, args ...any)
 }
 
 // drawProblem draws a small problem of any kind.
-func drawProblem(t *rapid.T) *problem {
+func drawProblem(t *rapid.T) *hostProblem {
 	dims := rapid.SampledFrom([]int{1, 2, 3, 8, 16, 33, 64, 80})
 	cfg := attention.Config{
 		DType:    rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype"),

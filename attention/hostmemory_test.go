@@ -9,6 +9,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/oracle"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -77,7 +78,7 @@ func TestWhatDoesNotFitTheHostsMemoryIsRefused(t *testing.T) {
 			if s.B > 1 {
 				require.Nil(t, attention.AllRows(s))
 				refusedForMemory(t, func() error {
-					_, err := attention.Sequences(a)
+					_, err := tensors.Sequences(a)
 					return err
 				})
 			}

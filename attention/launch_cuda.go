@@ -47,7 +47,7 @@ func (op *Op) fillCUDACall(c *problem.CUDACall, a *Args, all []tensors.Layout) {
 	}
 	switch op.cfg.Causal {
 	case CausalNone:
-		c.CausalOffset = NoCausal
+		c.CausalOffset = problem.NoCausal
 	case BottomRight:
 		c.CausalOffset = int32(a.Sk - a.Sq)
 	}
@@ -58,7 +58,7 @@ func (op *Op) fillCUDACall(c *problem.CUDACall, a *Args, all []tensors.Layout) {
 
 // backwardCUDA launches the backward kernels of CUDA on the stream with the tensors of a call.
 func (op *Op) backwardCUDA(k problem.CUDABackward, s *vk.Stream, a *BackwardArgs, l *tensors.BackwardTensors) error {
-	c := problem.CUDABackwardCall{Shape: a.Shape, HeadDim: op.cfg.HeadDim, HeadDimV: op.cfg.ValueDim(), Left: NoCausal, Right: NoCausal,
+	c := problem.CUDABackwardCall{Shape: a.Shape, HeadDim: op.cfg.HeadDim, HeadDimV: op.cfg.ValueDim(), Left: problem.NoCausal, Right: problem.NoCausal,
 		Scale: op.factors.Natural.Scale, Softcap: op.factors.Natural.Softcap, Accumulate: a.Accumulate, PartialKeys: a.PartialKeys}
 	c.Hkv = a.KVHeads()
 	for i, which := range [len(c.Tensors)]int{tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardO, tensors.BackwardDO,

@@ -361,30 +361,6 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 	return op, nil
 }
 
-// CheckTile reports whether Experiment.Tile is well formed. The error matches [ErrInvalid].
-// Whether the tile can run depends on the device and the call.
-func CheckTile(text string) error {
-	if text == "" {
-		return nil
-	}
-	if _, err := plan.NamedTile(text); err != nil {
-		return errs.Invalid("%v", err)
-	}
-	return nil
-}
-
-// CheckBackwardTiles reports whether Experiment.BackwardTiles is well formed. The error
-// matches [ErrInvalid]. Whether the tiles can run depends on the device and the call.
-func CheckBackwardTiles(text string) error {
-	if text == "" {
-		return nil
-	}
-	if _, err := plan.NamedTiles(text); err != nil {
-		return errs.Invalid("%v", err)
-	}
-	return nil
-}
-
 // withoutForward returns nil if tier cuda, asked for by name, computes the gradients of a
 // Config whose window or softcap its forward kernels refuse. O and LSE are then those of
 // another tier.

@@ -11,6 +11,7 @@ import (
 	"vkattn/internal/accuracy"
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
+	"vkattn/internal/tensors"
 	"vkattn/internal/testlevel"
 )
 
@@ -69,9 +70,9 @@ func TestCPUOptionsMatchReference(t *testing.T) {
 	eachOptions(t, 100, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
 		after := computed(t, p, p.Image)
-		sample, err := attention.ExistingRows(p.HostArgs(p.Image))
+		sample, err := tensors.ExistingRows(p.HostArgs(p.Image))
 		require.NoError(t, err)
-		require.Equal(t, attention.CountRows(p.SampleRows()), attention.CountRows(sample))
+		require.Equal(t, tensors.CountRows(p.SampleRows()), tensors.CountRows(sample))
 		wantO, wantLSE, err := attention.ReferenceSample(onCPU(p), p.HostArgs(p.Image), sample)
 		require.NoError(t, err)
 		o, lse := p.Gather(after, sample)

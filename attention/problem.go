@@ -196,32 +196,13 @@ type (
 type (
 	// Rows names some query rows of one (batch, query head), in any order.
 	Rows = problem.Rows
-	// Sequence is the range of rows and the range of keys of one sequence.
-	Sequence = problem.Sequence
 )
 
 // Changes of a kernel for measurements. Package problem documents fields and methods.
 type (
 	// Experiment changes the kernel for a measurement.
 	Experiment = problem.Experiment
-	// Ablation leaves a part of the work out, to measure what the part costs.
-	Ablation = problem.Ablation
 )
-
-// Ablations. The zero value leaves nothing out.
-const (
-	AblateNone    = problem.AblateNone
-	AblateSoftmax = problem.AblateSoftmax // no maximum, no exponential, no sum: two matrix products
-	AblateBarrier = problem.AblateBarrier // no barriers around shared memory
-	AblateLoad    = problem.AblateLoad    // K and V are loaded once
-)
-
-// Ablations lists every ablation, AblateNone first.
-func Ablations() []Ablation { return problem.Ablations() }
-
-// ParseAblation reads what String writes, in any case. Another word is an error that
-// lists the names and matches [ErrInvalid].
-func ParseAblation(s string) (Ablation, error) { return problem.ParseAblation(s) }
 
 // ShapeError says which field of a Config, Shape or Args is wrong.
 type ShapeError = problem.ShapeError
@@ -253,12 +234,6 @@ const MaxLength = problem.MaxLength
 // MaxStates is the largest number of states in one merge.
 const MaxStates = problem.MaxStates
 
-// NoCausal is the CausalOffset of a problem without a causal mask.
-const NoCausal = problem.NoCausal
-
-// Variants is the number of steps of the ladder.
-const Variants = problem.Variants
-
 // ErrInvalid matches errors for arguments that no tier accepts, every [ShapeError] among
 // them, and errors of objects that are nil or not made by this package. Such errors also
 // match [vk.ErrInvalid].
@@ -271,10 +246,6 @@ var ErrUnsupported error = problem.ErrUnsupported
 
 // CUDAKernels lists the families of kernels of tier cuda, the fastest first.
 func CUDAKernels() []string { return problem.CUDAKernels() }
-
-// VariantName describes what a step of the ladder adds; for 0, "as shipped". It returns
-// "" for a number out of range.
-func VariantName(v int) string { return problem.VariantName(v) }
 
 // AllRows is the sample of all rows, in the order of packed [B, Hq, Sq]. It is nil if the
 // list does not fit the host's memory.
@@ -293,13 +264,6 @@ func AllRows(s Shape) []Rows { return tensors.AllRows(s) }
 // long. Two buffers that alias the same device memory are not recognized as one.
 func CheckArgs(cfg Config, a Args) error { return tensors.CheckArgs(cfg, a) }
 
-// CheckSample reports as a *ShapeError what CheckArgs reports of Config, Shape, Q, K and V,
-// and rows out of range.
-func CheckSample(cfg Config, a Args, sample []Rows) error { return tensors.CheckSample(cfg, a, sample) }
-
-// CountRows is the number of rows of a sample.
-func CountRows(sample []Rows) (n int) { return tensors.CountRows(sample) }
-
 // DecodeKV returns the elements that EncodeKV's result represents, in float32, packed
 // [batches, heads, keys, dim]. Sizes that do not match give a *ShapeError.
 func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byte) ([]float32, error) {
@@ -315,13 +279,3 @@ func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byt
 func EncodeKV(t KVType, block, batches, heads, keys, dim int, x []float32) (data, scales []byte, err error) {
 	return tensors.EncodeKV(t, block, batches, heads, keys, dim, x)
 }
-
-// ExistingRows is the sample of all rows that exist in a call, in the order of
-// [AllRows]. Empty sequences contribute none. Lengths must be in host memory, as for
-// [Sequences].
-func ExistingRows(a Args) ([]Rows, error) { return tensors.ExistingRows(a) }
-
-// Sequences returns the sequences of a call. Varlen, if given, must be in host memory.
-// Numbers out of range are read as kernels read them: starts and ends are clamped to
-// the packed tensor, lengths to 0..Sq and 0..Sk.
-func Sequences(a Args) ([]Sequence, error) { return tensors.Sequences(a) }

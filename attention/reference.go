@@ -15,7 +15,7 @@ import (
 // vk.ErrOutOfMemory.
 //
 // Row i of sequence b (see [Varlen]) is row i of batch b. Rows past the end of a sequence
-// do not exist: they have O = 0 and LSE = -Inf. [ExistingRows] lists the others. Quantized
+// do not exist: they have O = 0 and LSE = -Inf. Quantized
 // elements of K and V are exact: number times scale.
 func Reference(cfg Config, a Args) (o, lse []float64, err error) { return oracle.Reference(cfg, a) }
 
@@ -61,13 +61,6 @@ func DropoutMask(cfg Config, a Args) ([]byte, error) { return host.DropoutMask(c
 // matches [ErrUnsupported].
 func ReferenceBackward(cfg Config, a BackwardArgs) (g Gradients, err error) {
 	return oracle.ReferenceBackward(cfg, a)
-}
-
-// ReferenceRows is Reference of some rows of one (batch, query head): O packed
-// [len(rows), HeadDimV] and LSE [len(rows)], in the order of rows. A row out of range gives
-// a *ShapeError.
-func ReferenceRows(cfg Config, a Args, b, h int, rows []int) (o, lse []float64, err error) {
-	return oracle.ReferenceRows(cfg, a, b, h, rows)
 }
 
 // ReferenceSample is Reference of some rows, for problems too large to verify whole: O

@@ -14,6 +14,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/half"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/tensors"
 	"vkattn/internal/testlevel"
 )
 
@@ -106,7 +107,7 @@ func (e element) set(x float32) { half.EncodeF32(e.host[4*e.at:], []float32{x}) 
 // elements lists the elements of a tensor that belong to a sequence: to its keys, or to its
 // rows. The gradient is nil or packed [B, heads, Sq or Sk, dim].
 func (c *backwardCase) elements(t require.TestingT, name string, x attention.Tensor, ofKeys bool, dim int, gradient []float64) (list []element) {
-	sequences, err := attention.Sequences(c.Args)
+	sequences, err := tensors.Sequences(c.Args)
 	require.NoError(t, err)
 	heads, length, cu, total := c.Hq, c.Sq, attention.Vector{}, 0
 	if ofKeys {
@@ -284,7 +285,7 @@ func (c *backwardCase) used(rows, keys []int32) {
 // packed is the call of a padded one with its sequences packed.
 func (c *backwardCase) packed(t require.TestingT) *backwardCase {
 	p := *c
-	sequences, err := attention.Sequences(c.Args)
+	sequences, err := tensors.Sequences(c.Args)
 	require.NoError(t, err)
 	cuQ, cuK := []int32{0}, []int32{0}
 	for _, s := range sequences {

@@ -8,11 +8,12 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
+	"vkattn/internal/oracle"
 )
 
 // plain is attention written from its definition. It shares nothing with the package but
 // the reading of rows.
-func plain(p *problem, b, h, row int) (o []float64, lse float64) {
+func plain(p *hostProblem, b, h, row int) (o []float64, lse float64) {
 	d, dv := p.cfg.HeadDim, p.cfg.ValueDim()
 	kv := h / (p.Hq / p.KVHeads())
 	q, k, v := make([]float32, d), make([]float32, d), make([]float32, dv)
@@ -70,18 +71,18 @@ func TestReferenceRowsAreThoseOfReference(t *testing.T) {
 	o, lse, err := attention.Reference(p.cfg, p.Args)
 	require.NoError(t, err)
 	rows := []int{89, 0, 20, 19, 64, 64}
-	some, someLSE, err := attention.ReferenceRows(p.cfg, p.Args, 1, 2, rows)
+	some, someLSE, err := oracle.ReferenceRows(p.cfg, p.Args, 1, 2, rows)
 	require.NoError(t, err)
 	for i, r := range rows {
 		at := (1*4+2)*90 + r
 		require.Equal(t, lse[at], someLSE[i])
 		require.Equal(t, o[at*40:][:40], some[i*40:][:40])
 	}
-	none, _, err := attention.ReferenceRows(p.cfg, p.Args, 0, 0, nil)
+	none, _, err := oracle.ReferenceRows(p.cfg, p.Args, 0, 0, nil)
 	require.NoError(t, err)
 	require.Empty(t, none)
 	for _, bad := range []attention.Rows{{B: 2}, {B: -1}, {H: 4}, {Rows: []int{90}}, {Rows: []int{-1}}} {
-		_, _, err := attention.ReferenceRows(p.cfg, p.Args, bad.B, bad.H, bad.Rows)
+		_, _, err := oracle.ReferenceRows(p.cfg, p.Args, bad.B, bad.H, bad.Rows)
 		var shape *attention.ShapeError
 		require.ErrorAs(t, err, &shape)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -46,7 +47,7 @@ func TestEveryRefusalMatchesASentinel(t *testing.T) {
 			func() error { return op.RecordBackward(nil, b) },
 			func() error { _, _, err := attention.Reference(cfg, a); return err },
 			func() error { _, err := attention.ReferenceBackward(cfg, b); return err },
-			func() error { _, err := attention.Sequences(a); return err },
+			func() error { _, err := tensors.Sequences(a); return err },
 		} {
 			d.refused(call())
 		}

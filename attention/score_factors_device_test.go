@@ -29,7 +29,7 @@ func everyExponent(r *rand.Rand) []float32 {
 }
 
 // scaledProblem has random tensors whose products Q K^T are about 2^exponent.
-func scaledProblem(cfg attention.Config, exponent int, withBias bool) *problem {
+func scaledProblem(cfg attention.Config, exponent int, withBias bool) *hostProblem {
 	p := newProblem(cfg, attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 5, Sk: 19}, attention.BHSD, 3)
 	for i, x := range []*attention.Tensor{&p.Q, &p.K} {
 		numbers := make([]float32, len(x.Host)/cfg.DType.Size())
@@ -51,7 +51,7 @@ func scaledProblem(cfg attention.Config, exponent int, withBias bool) *problem {
 }
 
 // backward is the backward call of p, with dO = V of the same rows and gradients of NaN.
-func (p *problem) backward() attention.BackwardArgs {
+func (p *hostProblem) backward() attention.BackwardArgs {
 	a := attention.BackwardArgs{Args: p.Args}
 	like := func(x attention.Tensor) attention.Tensor {
 		x.Host = nans(len(x.Host) / 4)
@@ -88,7 +88,7 @@ func near(t *testing.T, want []float64, got []float32, limit, least float64, wha
 }
 
 // judge compares O, LSE and, where there are any, the gradients of a call with the formula.
-func (p *problem) judge(t *testing.T, a *attention.BackwardArgs, limit float64) {
+func (p *hostProblem) judge(t *testing.T, a *attention.BackwardArgs, limit float64) {
 	t.Helper()
 	o, lse, err := attention.Reference(p.cfg, p.Args)
 	require.NoError(t, err)

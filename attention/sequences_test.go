@@ -7,15 +7,17 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 
 func TestSequencesOfACallWithoutLengths(t *testing.T) {
 	s := attention.Shape{B: 2, Hq: 3, Sq: 4, Sk: 5}
-	list, err := attention.Sequences(attention.Args{Shape: s})
+	list, err := tensors.Sequences(attention.Args{Shape: s})
 	require.NoError(t, err)
-	require.Equal(t, []attention.Sequence{{Rows: 4, Keys: 5}, {Rows: 4, Keys: 5}}, list)
-	rows, err := attention.ExistingRows(attention.Args{Shape: s})
+	require.Equal(t, []problem.Sequence{{Rows: 4, Keys: 5}, {Rows: 4, Keys: 5}}, list)
+	rows, err := tensors.ExistingRows(attention.Args{Shape: s})
 	require.NoError(t, err)
 	require.Equal(t, attention.AllRows(s), rows)
 }
@@ -25,9 +27,9 @@ func TestExistingRowsAreThoseOfSequences(t *testing.T) {
 	c.PackedQ, c.PackedK = true, true
 	p := newOptions(t, c, attention.F16)
 	a := p.HostArgs(p.Image)
-	rows, err := attention.ExistingRows(a)
+	rows, err := tensors.ExistingRows(a)
 	require.NoError(t, err)
-	require.Equal(t, (37+9)*a.Hq, attention.CountRows(rows), "rows 37, 0, 9")
+	require.Equal(t, (37+9)*a.Hq, tensors.CountRows(rows), "rows 37, 0, 9")
 	for _, r := range rows {
 		require.NotEqual(t, 1, r.B, "sequence 1 is empty")
 	}
@@ -44,16 +46,16 @@ func TestSequencesRefuses(t *testing.T) {
 		{attention.Varlen{UsedK: attention.Vector{Offset: 1}}, "Varlen.UsedK"},
 	} {
 		a.Varlen = &c.varlen
-		_, err := attention.Sequences(a)
+		_, err := tensors.Sequences(a)
 		var shape *attention.ShapeError
 		require.ErrorAs(t, err, &shape)
 		require.Equal(t, c.field, shape.Field)
-		_, err = attention.ExistingRows(a)
+		_, err = tensors.ExistingRows(a)
 		require.Error(t, err)
 	}
 	a.Varlen = &attention.Varlen{UsedQ: attention.Vector{Buffer: &vk.Buffer{}}}
-	_, err := attention.Sequences(a)
+	_, err := tensors.Sequences(a)
 	require.ErrorIs(t, err, attention.ErrUnsupported)
-	_, err = attention.Sequences(attention.Args{})
+	_, err = tensors.Sequences(attention.Args{})
 	require.Error(t, err)
 }

@@ -36,7 +36,7 @@ func newRival(t testing.TB, shape attention.Shape) *rival {
 	r.op, err = attention.New(c.dev, cfg)
 	require.NoError(t, err)
 	r.args.Shape = shape
-	r.call = problem.CUDACall{Shape: shape, HeadDim: 128, HeadDimV: 128, CausalOffset: attention.NoCausal,
+	r.call = problem.CUDACall{Shape: shape, HeadDim: 128, HeadDimV: 128, CausalOffset: problem.NoCausal,
 		Scale: 0.088, ScaleLog2: 0.127, UnitHigh: 0.693}
 	r.call.Hkv = shape.KVHeads()
 	for i, x := range []*attention.Tensor{&r.args.Q, &r.args.K, &r.args.V, &r.args.O} {

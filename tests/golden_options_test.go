@@ -14,6 +14,7 @@ import (
 	"vkattn/internal/accuracy"
 	"vkattn/internal/half"
 	"vkattn/internal/oracle"
+	"vkattn/internal/tensors"
 	"vkattn/internal/testlevel"
 )
 
@@ -202,7 +203,7 @@ func (g *goldenOption) quantized(name string, batches, keys, dim int) {
 // rows are the rows that exist, and where each is in a padded tensor.
 func (g *goldenOption) rows(t *testing.T) (sample []attention.Rows, at []int) {
 	t.Helper()
-	sample, err := attention.ExistingRows(g.args(t, hostOnly).Args)
+	sample, err := tensors.ExistingRows(g.args(t, hostOnly).Args)
 	require.NoError(t, err)
 	for _, s := range sample {
 		for _, r := range s.Rows {

@@ -12,6 +12,8 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/cmd/vkattn/internal/sweep"
+	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -24,7 +26,7 @@ type benchPlan struct {
 	allTiers  bool             // --tier all
 	kernels   []string         // families of tier cuda
 	variants  []int
-	ablations []attention.Ablation
+	ablations []problem.Ablation
 	baselines []bench.Baseline // nil: as the suites say
 	format    bench.Format
 	saved     []saved
@@ -60,7 +62,7 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 		{"suite", words(&p.suites, o.suite, func(name string) (*bench.Suite, error) { return bench.ParseSuite(name) })},
 		{"preset", words(&p.presets, o.preset, bench.ParsePreset)},
 		{"variant", words(&p.variants, variants, bench.ParseVariant)},
-		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},
+		{"ablate", words(&p.ablations, o.ablate, problem.ParseAblation)},
 		{"against", against(&p.baselines, o.baselines)},
 	} {
 		if f.err != nil {
@@ -71,7 +73,7 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 		return nil, badInputf("--suite ceilings: only vkattn bench measures it")
 	}
 	for _, tile := range o.tile {
-		if err := attention.CheckTile(tile); err != nil {
+		if err := plan.CheckTile(tile); err != nil {
 			return nil, badInputf("--tile: %w", err)
 		}
 	}
@@ -79,7 +81,7 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 		return nil, badInputf("--tile and --bwd-tile exclude one another")
 	}
 	for _, tiles := range o.tiles {
-		if err := attention.CheckBackwardTiles(tiles); err != nil {
+		if err := plan.CheckBackwardTiles(tiles); err != nil {
 			return nil, badInputf("--bwd-tile: %w", err)
 		}
 	}
@@ -253,8 +255,8 @@ func (p *benchPlan) chosenBaselines() []bench.Baseline {
 }
 
 // chosenAblations lists the ablations of --ablate, or else of the suites.
-func (p *benchPlan) chosenAblations() []attention.Ablation {
-	return chosen(p, p.ablations, func(s *bench.Suite) []attention.Ablation { return s.Ablations })
+func (p *benchPlan) chosenAblations() []problem.Ablation {
+	return chosen(p, p.ablations, func(s *bench.Suite) []problem.Ablation { return s.Ablations })
 }
 
 // chosen is the list of a flag, or if that was not given the lists of all suites.

@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/problem"
 )
 
 // completions are the values of flags by name, for the shell. Flags of the same name have
@@ -30,7 +31,7 @@ func completions() map[string][]string {
 	for t := attention.TierAuto; t.Valid(); t++ {
 		tiers = append(tiers, t.String())
 	}
-	for _, a := range attention.Ablations() {
+	for _, a := range problem.Ablations() {
 		ablations = append(ablations, a.String())
 	}
 	return map[string][]string{

@@ -249,7 +249,7 @@ func (a *app) report(o *runFlags) io.Writer {
 
 // verifyRun verifies the result if --verify is set. It returns the verdict as text; a
 // wrong result is an error.
-func (a *app) verifyRun(o *runFlags, p *problem) (string, error) {
+func (a *app) verifyRun(o *runFlags, p *runProblem) (string, error) {
 	if !o.verify {
 		return "", nil
 	}
@@ -291,7 +291,7 @@ func probeOutputs(o *runFlags) error {
 }
 
 // write writes all outputs or none.
-func (a *app) write(ctx context.Context, o *runFlags, p *problem) error {
+func (a *app) write(ctx context.Context, o *runFlags, p *runProblem) error {
 	var set outfile.Set
 	a.onInterrupt.add(set.Discard)
 	defer set.Discard()

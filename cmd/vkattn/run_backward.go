@@ -73,7 +73,7 @@ func (in *runInputs) dense(i int) axes {
 }
 
 // gradient is a gradient as float32 in the layout of its input.
-func (p *problem) gradient(t *attention.Tensor, a axes) *npy.Array {
+func (p *runProblem) gradient(t *attention.Tensor, a axes) *npy.Array {
 	packed := p.in.o.has("cu-seqlens-k")
 	if t == &p.args.DQ {
 		packed = p.in.o.has("cu-seqlens-q")
@@ -152,7 +152,7 @@ func (in *runInputs) backwardPlan(op *attention.Op) (*attention.BackwardPlan, er
 
 // compute runs the call on host memory, or on a device for a stream. barrier orders the
 // backward pass after the forward pass.
-func (p *problem) compute(ctx context.Context, op *attention.Op, s *vk.Stream, a attention.BackwardArgs) error {
+func (p *runProblem) compute(ctx context.Context, op *attention.Op, s *vk.Stream, a attention.BackwardArgs) error {
 	if !p.in.o.has("o-in") {
 		if err := op.Forward(s, a.Args); err != nil {
 			return err
@@ -174,7 +174,7 @@ func (p *problem) compute(ctx context.Context, op *attention.Op, s *vk.Stream, a
 
 // plans returns the plans of the call as it was placed: the forward plan unless O was read
 // from a file, the backward plan if a gradient is wanted.
-func (p *problem) plans(op *attention.Op, a attention.BackwardArgs) (forward *attention.Plan,
+func (p *runProblem) plans(op *attention.Op, a attention.BackwardArgs) (forward *attention.Plan,
 	backward *attention.BackwardPlan, err error) {
 	if !p.in.o.has("o-in") {
 		plan, err := op.PlanFor(a.Args)

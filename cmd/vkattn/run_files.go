@@ -117,26 +117,26 @@ func single(*runInputs) attention.DType { return attention.F32 }
 type outputFile struct {
 	flag, usage string
 	gradient    bool
-	array       func(*problem) *npy.Array
+	array       func(*runProblem) *npy.Array
 }
 
 var outputFiles = []outputFile{
-	{"o", "output `file`", false, (*problem).output},
-	{"lse", "log-sum-exp output `file`", false, (*problem).logSumExp},
+	{"o", "output `file`", false, (*runProblem).output},
+	{"lse", "log-sum-exp output `file`", false, (*runProblem).logSumExp},
 	{"dq", "output `file` of the gradient of Q; gradients need --do", true,
-		func(p *problem) *npy.Array { return p.gradient(&p.args.DQ, p.in.axes[0]) }},
-	{"dk", "output `file` of the gradient of K", true, func(p *problem) *npy.Array {
+		func(p *runProblem) *npy.Array { return p.gradient(&p.args.DQ, p.in.axes[0]) }},
+	{"dk", "output `file` of the gradient of K", true, func(p *runProblem) *npy.Array {
 		return p.gradient(&p.args.DK,
 			p.in.axes[1])
 	}},
-	{"dv", "output `file` of the gradient of V", true, func(p *problem) *npy.Array {
+	{"dv", "output `file` of the gradient of V", true, func(p *runProblem) *npy.Array {
 		return p.gradient(&p.args.DV,
 			p.in.dense(2))
 	}},
-	{"dbias", "output `file` of the gradient of --bias", true, func(p *problem) *npy.Array {
+	{"dbias", "output `file` of the gradient of --bias", true, func(p *runProblem) *npy.Array {
 		return &npy.Array{DType: npy.Float32, Shape: p.in.files["bias"].Shape, Data: p.args.DBias.Host}
 	}},
-	{"dsinks", "output `file` of the gradient of --sinks", true, func(p *problem) *npy.Array {
+	{"dsinks", "output `file` of the gradient of --sinks", true, func(p *runProblem) *npy.Array {
 		return &npy.Array{DType: npy.Float32, Shape: []int{p.in.shape.Hq}, Data: p.args.DSinks.Host}
 	}},
 }

@@ -141,15 +141,15 @@ func fileType(d npy.DType) attention.DType {
 	return attention.F32
 }
 
-// problem is a call whose arguments are in host memory, its tensors in the storage type.
-type problem struct {
+// runProblem is a call whose arguments are in host memory, its tensors in the storage type.
+type runProblem struct {
 	in   *runInputs
 	args attention.BackwardArgs // a forward call has only the fields of attention.Args
 }
 
 // load reads the files and rounds them to the storage type.
-func (in *runInputs) load() (*problem, error) {
-	p := &problem{in: in, args: attention.BackwardArgs{Args: operands.Clone(in.args)}}
+func (in *runInputs) load() (*runProblem, error) {
+	p := &runProblem{in: in, args: attention.BackwardArgs{Args: operands.Clone(in.args)}}
 	p.args.Shape = in.shape
 	to := in.config.DType
 	if err := in.loadFiles(&p.args); err != nil {
@@ -190,7 +190,7 @@ func (in *runInputs) outputAxes() axes {
 
 // onDevice runs the call on a device. It returns the plans for the tensors as they were
 // placed: they depend on their alignment and on LSE.
-func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) (plan *attention.Plan, backward *attention.BackwardPlan, err error) {
+func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) (plan *attention.Plan, backward *attention.BackwardPlan, err error) {
 	m, err := operands.OpenMemory(dev, "run")
 	if err != nil {
 		return plan, backward, err
@@ -244,12 +244,12 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 }
 
 // output is O as float32 in the files' layout.
-func (p *problem) output() *npy.Array {
+func (p *runProblem) output() *npy.Array {
 	a := p.in.outputAxes()
 	return &npy.Array{DType: npy.Float32, Shape: a.shape(p.in.o.has("cu-seqlens-q"), a.dim), Data: convert(p.args.O.Host, p.in.config.DType, attention.F32)}
 }
 
-func (p *problem) logSumExp() *npy.Array {
+func (p *runProblem) logSumExp() *npy.Array {
 	return &npy.Array{DType: npy.Float32, Shape: p.in.lseShape(), Data: p.args.LSE.Host}
 }
 

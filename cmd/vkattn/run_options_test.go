@@ -17,6 +17,7 @@ import (
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
 	"vkattn/internal/quant"
+	"vkattn/internal/tensors"
 )
 
 // withOptions is one call with options, as arguments and as files and flags. Both
@@ -347,7 +348,7 @@ func checkOptions(t *testing.T, build func(*withOptions), where ...string) {
 	s, dv := f.args.Shape, f.cfg.HeadDimV
 	ref, refLSE, err := attention.Reference(f.cfg, f.args)
 	require.NoError(t, err)
-	sequences, err := attention.Sequences(f.args)
+	sequences, err := tensors.Sequences(f.args)
 	require.NoError(t, err)
 	packed := f.args.Varlen != nil && f.args.Varlen.CuQ.Given()
 	shape, lseShape := []int{s.B, s.Hq, s.Sq, dv}, []int{s.B, s.Hq, s.Sq}

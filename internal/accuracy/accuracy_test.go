@@ -12,6 +12,7 @@ import (
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
 	"vkattn/internal/oracle"
+	"vkattn/internal/tensors"
 )
 
 // call is a packed problem with random inputs and room for the outputs.
@@ -244,7 +245,7 @@ func TestSamples(t *testing.T) {
 		}
 		n := rapid.IntRange(1, 2000).Draw(t, "n")
 		sample := accuracy.Sample(s, n, rapid.Uint64().Draw(t, "seed"))
-		got := attention.CountRows(sample)
+		got := tensors.CountRows(sample)
 		if s.Rows() <= int64(n) {
 			require.EqualValues(t, s.Rows(), got)
 		} else {

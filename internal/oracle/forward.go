@@ -29,7 +29,7 @@ func Reference(cfg problem.Config, a problem.Args) (o, lse []float64, err error)
 	return ReferenceSample(cfg, a, tensors.AllRows(a.Shape))
 }
 
-// ReferenceRows is attention.ReferenceRows, which documents it.
+// ReferenceRows is oracle.ReferenceRows, which documents it.
 func ReferenceRows(cfg problem.Config, a problem.Args, b, h int, rows []int) (o, lse []float64, err error) {
 	return ReferenceSample(cfg, a, []problem.Rows{{B: b, H: h, Rows: rows}})
 }

@@ -11,6 +11,7 @@ import (
 
 	"vkattn/internal/arith"
 	"vkattn/internal/dispatch"
+	"vkattn/internal/errs"
 	"vkattn/internal/problem"
 	"vkattn/shaders"
 )
@@ -222,4 +223,28 @@ func hasForeignZero(t tile) bool {
 // PickOnly returns a TilePicker that always picks t. Tune times each candidate with it.
 func PickOnly(t tile) TilePicker {
 	return func(Variant, problem.Config, Request) (tile, string, []string) { return t, problem.TileTuned, nil }
+}
+
+// CheckTile reports whether Experiment.Tile is well formed. The error matches problem.ErrInvalid.
+// Whether the tile can run depends on the device and the call.
+func CheckTile(text string) error {
+	if text == "" {
+		return nil
+	}
+	if _, err := NamedTile(text); err != nil {
+		return errs.Invalid("%v", err)
+	}
+	return nil
+}
+
+// CheckBackwardTiles reports whether Experiment.BackwardTiles is well formed. The error
+// matches problem.ErrInvalid. Whether the tiles can run depends on the device and the call.
+func CheckBackwardTiles(text string) error {
+	if text == "" {
+		return nil
+	}
+	if _, err := NamedTiles(text); err != nil {
+		return errs.Invalid("%v", err)
+	}
+	return nil
 }

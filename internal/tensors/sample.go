@@ -25,7 +25,7 @@ func AllRows(s problem.Shape) []problem.Rows {
 	return sample
 }
 
-// CountRows is attention.CountRows, which documents it.
+// CountRows is tensors.CountRows, which documents it.
 func CountRows(sample []problem.Rows) (n int) {
 	for _, r := range sample {
 		n += len(r.Rows)
@@ -33,7 +33,7 @@ func CountRows(sample []problem.Rows) (n int) {
 	return n
 }
 
-// CheckSample is attention.CheckSample, which documents it.
+// CheckSample is tensors.CheckSample, which documents it.
 func CheckSample(cfg problem.Config, a problem.Args, sample []problem.Rows) error {
 	if err := CheckInputs(cfg, a); err != nil {
 		return err
@@ -54,7 +54,7 @@ func CheckSample(cfg problem.Config, a problem.Args, sample []problem.Rows) erro
 	return nil
 }
 
-// ExistingRows is attention.ExistingRows, which documents it.
+// ExistingRows is tensors.ExistingRows, which documents it.
 func ExistingRows(a problem.Args) ([]problem.Rows, error) {
 	sequences, err := Sequences(a)
 	if err == nil {

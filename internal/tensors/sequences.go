@@ -6,7 +6,7 @@ import (
 	"vkattn/internal/problem"
 )
 
-// Sequences is attention.Sequences, which documents it.
+// Sequences is tensors.Sequences, which documents it.
 func Sequences(a problem.Args) ([]problem.Sequence, error) {
 	if err := CheckShape(a.Shape); err != nil {
 		return nil, err

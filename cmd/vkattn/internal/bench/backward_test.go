@@ -11,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/peer"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -112,7 +113,7 @@ func TestWhatHasNoGradientsIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*Problem, *Spec){
 		"paged":     func(p *Problem, _ *Spec) { p.PageSize = 16 },
 		"quantized": func(p *Problem, _ *Spec) { p.Config.KV = attention.KVInt8 },
-		"ablation":  func(_ *Problem, s *Spec) { s.Experiment.Ablate = attention.AblateSoftmax },
+		"ablation":  func(_ *Problem, s *Spec) { s.Experiment.Ablate = problem.AblateSoftmax },
 		"variant":   func(_ *Problem, s *Spec) { s.Experiment.Variant = 2 },
 	} {
 		p, s := smallProblem(attention.F16), Spec{Tier: attention.TierCPU}

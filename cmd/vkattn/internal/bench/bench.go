@@ -13,6 +13,7 @@ import (
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/monitor"
 	"vkattn/cmd/vkattn/internal/peer"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -161,7 +162,7 @@ func (b *Bench) row(p Problem, s Spec) *Row {
 	row := p.row(b.label(s.Tier))
 	row.Tier, row.Kernel, row.Variant, row.Baseline = s.Tier.String(), s.Kernel, variantLabel(s.Experiment.Variant), s.Baseline
 	row.Tiles = s.Experiment.BackwardTiles + s.Experiment.Tile // a row has one of them
-	if s.Experiment.Ablate != attention.AblateNone {
+	if s.Experiment.Ablate != problem.AblateNone {
 		row.Ablation = s.Experiment.Ablate.String()
 	}
 	return row
@@ -201,7 +202,7 @@ type Spec struct {
 // tiles of the forward kernel and of the backward kernels, see attention.Experiment. Without variants and
 // ablations it is the kernel as shipped, without families the best family for each problem. An empty tile
 // stands for that which calls take.
-func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations []attention.Ablation, tile,
+func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations []problem.Ablation, tile,
 	tiles []string) (out []Spec) {
 	for _, t := range tiers {
 		families := []string{""}
@@ -213,7 +214,7 @@ func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations [
 		}
 	}
 	out = withEach(out, variants, func(s *Spec, v int) { s.Experiment.Variant = v })
-	out = withEach(out, ablations, func(s *Spec, a attention.Ablation) { s.Experiment.Ablate = a })
+	out = withEach(out, ablations, func(s *Spec, a problem.Ablation) { s.Experiment.Ablate = a })
 	out = withEach(out, tile, func(s *Spec, tile string) { s.Experiment.Tile = tile })
 	return withEach(out, tiles, func(s *Spec, tiles string) { s.Experiment.BackwardTiles = tiles })
 }
@@ -241,7 +242,7 @@ func ladderSpecs(specs []Spec) (out []Spec) {
 			out = append(out, s)
 			continue
 		}
-		for v := 1; v <= attention.Variants; v++ {
+		for v := 1; v <= problem.Variants; v++ {
 			s.Experiment.Variant = v
 			out = append(out, s)
 		}
@@ -278,12 +279,12 @@ func variantLabel(v int) string {
 
 // ParseVariant parses "v1" to "v8", or "1" to "8".
 func ParseVariant(s string) (int, error) {
-	for v := 1; v <= attention.Variants; v++ {
+	for v := 1; v <= problem.Variants; v++ {
 		if s == variantLabel(v) || "v"+s == variantLabel(v) {
 			return v, nil
 		}
 	}
-	return 0, fmt.Errorf("unknown variant %q, want v1 to v%d, or all", s, attention.Variants)
+	return 0, fmt.Errorf("unknown variant %q, want v1 to v%d, or all", s, problem.Variants)
 }
 
 // Peer is another implementation, timed in turns with the tiers. [peer.Peer] is one.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/tensors"
 )
 
 // withOptions are problems with options, small enough to be computed whole.
@@ -43,7 +44,7 @@ func withOptions() (list []Problem) {
 
 // reference is O of every row there is, as gather packs it.
 func (d *data) reference(t *testing.T) []float64 {
-	rows, err := attention.ExistingRows(d.args)
+	rows, err := tensors.ExistingRows(d.args)
 	require.NoError(t, err)
 	o, _, err := attention.ReferenceSample(d.problem.Config, d.args, rows)
 	require.NoError(t, err)
@@ -63,7 +64,7 @@ func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 				require.True(t, p.ALiBi)
 			} else {
 				require.NoError(t, err)
-				rows, err := attention.ExistingRows(d.args) // the mask knows no lengths of rows
+				rows, err := tensors.ExistingRows(d.args) // the mask knows no lengths of rows
 				require.NoError(t, err)
 				got, _, err := attention.ReferenceSample(m.problem.Config, m.args, rows)
 				require.NoError(t, err)

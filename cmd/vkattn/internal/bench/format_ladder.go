@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/markdown"
+	"vkattn/internal/problem"
 )
 
 // ladderTables has a table for each shape with a line for each kernel: the peers, then the
@@ -75,7 +76,7 @@ func kernelLabel(r *Row, tier bool) string {
 	}
 	label := r.Variant
 	if v, err := ParseVariant(r.Variant); err == nil {
-		label = fmt.Sprintf("%s (%s)", r.Variant, attention.VariantName(v))
+		label = fmt.Sprintf("%s (%s)", r.Variant, problem.VariantName(v))
 	}
 	if tier || label == "" {
 		label = r.Tier + " " + label

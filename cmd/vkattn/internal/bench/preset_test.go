@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 func TestPresets(t *testing.T) {
@@ -145,7 +146,7 @@ func TestShrink(t *testing.T) {
 
 func TestLadderProblemsRunEachStep(t *testing.T) {
 	specs := ladderSpecs([]Spec{{Tier: attention.TierCoopMat2}, {Tier: attention.TierCUDA, Kernel: "fa2"}})
-	require.Len(t, specs, attention.Variants+1)
+	require.Len(t, specs, problem.Variants+1)
 	require.Equal(t, 3, specs[2].Experiment.Variant)
 	three := []Spec{{Tier: attention.TierCoopMat2, Experiment: attention.Experiment{Variant: 3}}}
 	require.Equal(t, three, ladderSpecs(three), "--variant says which")

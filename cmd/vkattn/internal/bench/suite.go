@@ -7,6 +7,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -22,7 +23,7 @@ type Suite struct {
 	DTypes    []attention.DType
 	Passes    []Pass
 	// Ablations apply unless --ablate names others.
-	Ablations []attention.Ablation
+	Ablations []problem.Ablation
 	// Shrinks says that problems are cut down to what a CPU computes in a minute, unless
 	// lists select some of them.
 	Shrinks bool
@@ -76,8 +77,8 @@ var Suites = []Suite{
 	{Name: "gqa-grid", About: "batch 16, 4 and 1 of 1024 x 1024, 1024 x 4096 and 4096 x 4096, 32 heads over 32 and " +
 		"8, head dim 128, " +
 		"also without barriers and softmax",
-		list: gqaGrid(), Shrinks: true, Ablations: []attention.Ablation{attention.AblateNone, attention.AblateBarrier,
-			attention.AblateSoftmax}},
+		list: gqaGrid(), Shrinks: true, Ablations: []problem.Ablation{problem.AblateNone, problem.AblateBarrier,
+			problem.AblateSoftmax}},
 	{Name: "presets", About: "forward passes of GPT, BERT and short to very long sequences", list: presetSuite(),
 		Shrinks: true},
 }

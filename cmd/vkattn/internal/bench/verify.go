@@ -10,6 +10,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/tensors"
 )
 
 // truth is what sampled rows of a problem, of every (sequence, query head) that has rows, are judged by.
@@ -39,7 +40,7 @@ func (t *truth) judge(d *data, o, lse []byte) (Checked, error) {
 	}
 	report, ofLSE, err := t.Judge(gotO, gotLSE)
 	w := &report.Whole
-	checked := Checked{Rows: attention.CountRows(t.Sample), Of: t.problem.rows(), MaxError: Number(w.Max), NMSE: Number(w.NMSE)}
+	checked := Checked{Rows: tensors.CountRows(t.Sample), Of: t.problem.rows(), MaxError: Number(w.Max), NMSE: Number(w.NMSE)}
 	why := report.Reasons()
 	if ofLSE != nil {
 		checked.LSEError = Number(ofLSE.Whole.Max)
@@ -64,7 +65,7 @@ func (t *truth) read(d *data, place attention.Tensor, host []byte, dtype attenti
 	if err != nil {
 		return nil, err
 	}
-	got := make([]float32, attention.CountRows(t.Sample)*width)
+	got := make([]float32, tensors.CountRows(t.Sample)*width)
 	at := got
 	for _, rows := range t.Sample {
 		for _, row := range rows.Rows {

@@ -11,6 +11,7 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/cases"
+	"vkattn/internal/tensors"
 )
 
 // judge fills in the rows of a computed problem.
@@ -26,7 +27,7 @@ func (g *group) judge() error {
 		}
 	}
 	o, lse := g.estimates()
-	rows := attention.CountRows(g.truth.Sample)
+	rows := tensors.CountRows(g.truth.Sample)
 	sampled := int64(rows) < g.problem.Shape.Rows()
 	compare := []*comparison{{width: g.problem.Dv, estimate: o}}
 	if g.problem.LSE {
@@ -134,7 +135,7 @@ func (g *group) float64(r *result, truth *cases.Truth) (o accuracy.Report, lse *
 	if lse != nil && !lse.Pass() {
 		r.row.fail("LSE versus float64: %s", strings.Join(lse.Reasons(), ", "))
 	}
-	r.row.Float64 = bench.Checked{Rows: attention.CountRows(truth.Sample), Of: r.row.Of,
+	r.row.Float64 = bench.Checked{Rows: tensors.CountRows(truth.Sample), Of: r.row.Of,
 		MaxError: bench.Number(o.Whole.Max), NMSE: bench.Number(o.Whole.NMSE)}
 	r.row.O = fromReport(&o)
 	if lse != nil {

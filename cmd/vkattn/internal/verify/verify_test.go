@@ -11,6 +11,7 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
+	"vkattn/internal/tensors"
 )
 
 var cpu = Implementation{Tier: attention.TierCPU}
@@ -240,7 +241,7 @@ func TestSamples(t *testing.T) {
 	s := attention.Shape{B: 4, Hq: 8, Sq: 4096, Sk: 3000}
 	for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft, attention.BottomRight} {
 		list := sample(s, causal, 700, 3)
-		n := attention.CountRows(list)
+		n := tensors.CountRows(list)
 		require.InDelta(t, 700, n, 50)
 		require.Equal(t, [2]int{0, 0}, [2]int{list[0].B, list[0].H})
 		require.Equal(t, [2]int{3, 7}, [2]int{list[len(list)-1].B, list[len(list)-1].H})
@@ -260,5 +261,5 @@ func TestSamples(t *testing.T) {
 		}
 		require.Equal(t, list, sample(s, causal, 700, 3))
 	}
-	require.EqualValues(t, s.Rows(), attention.CountRows(sample(s, attention.TopLeft, 1<<20, 1)))
+	require.EqualValues(t, s.Rows(), tensors.CountRows(sample(s, attention.TopLeft, 1<<20, 1)))
 }
