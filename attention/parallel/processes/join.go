@@ -90,10 +90,14 @@ type introduction struct {
 	Device    []byte // its UUID; nil: none
 }
 
+// World says which rank this process is (Rank, Ranks, LocalRank), and the Addresses of rank 0 as
+// "host:port", which the others try in turn.
+type World = control.World
+
 // Join makes the Transport of a rank of a world. FromEnvironment calls it; it is for callers that
 // know the world otherwise. dev is as in FromEnvironment. The caller, or the Group that it makes,
 // closes the Transport.
-func Join(ctx context.Context, dev *vk.Device, w control.World, o Options) (parallel.Transport, error) {
+func Join(ctx context.Context, dev *vk.Device, w World, o Options) (parallel.Transport, error) {
 	if !o.Transport.Valid() {
 		return nil, errs.Invalid("processes: %v", o.Transport)
 	}
