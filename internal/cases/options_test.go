@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/dropout"
 	"vkattn/internal/oracle"
 	"vkattn/internal/testlevel"
 )
@@ -60,6 +61,33 @@ func (p *Problem) plain(b, h, row int) (o []float64, lse float64) {
 		o[j] /= sum
 	}
 	return o, most + math.Log(sum)
+}
+
+// modify applies softcap, bias and ALiBi to a scaled score.
+func (p *Problem) modify(score float64, b, h, row, key int) float64 {
+	if p.Softcap != 0 {
+		score = float64(p.Softcap) * math.Tanh(score/float64(p.Softcap))
+	}
+	if p.Bias.On {
+		score += float64(p.biasAt(b, h, row, key))
+	}
+	if p.ALiBi {
+		score -= float64(p.slope(h)) * math.Abs(float64(p.position(b, row)-key))
+	}
+	return score
+}
+
+// dropped returns a weight behind dropout.
+func (p *Problem) dropped(weight float64, b, h, row, key int) float64 {
+	if p.Dropout == 0 {
+		return weight
+	}
+	words := dropout.Philox([4]uint32{uint32(key / 4), uint32(row), uint32(b*p.Hq + h), p.args.DropoutOffset},
+		[2]uint32{uint32(p.args.DropoutSeed), uint32(p.args.DropoutSeed >> 32)})
+	if float64(words[key%4]) < math.Round(float64(p.Dropout)*0x1p32) {
+		return 0
+	}
+	return weight / (1 - float64(p.Dropout))
 }
 
 // The reference, and low in float32, read the same out of memory as was put there.
