@@ -19,6 +19,11 @@ func TestModuleHasAnotherPath(t *testing.T) {
 	testlevel.Long(t)
 	testlevel.HostOnly(t)
 	const path, version = "example.org/owner/vkattn", "v0.1.0"
+	for _, tool := range []string{"go", "git", "bash", "perl"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(err)
+		}
+	}
 	tracked, err := exec.Command("git", "-C", "..", "ls-files", "-coz", "--exclude-standard").Output()
 	if err != nil {
 		t.Skip("no clone: ", err)
@@ -55,9 +60,8 @@ func TestModuleHasAnotherPath(t *testing.T) {
 	source, err := os.ReadFile(filepath.Join(dir, "attention/examples/quickstart/main.go"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(program, "main.go"), source, 0o644))
-	cache := strings.TrimSpace(run(dir, nil, "go", "env", "GOMODCACHE"))
-	own := t.TempDir()
-	env := []string{"GOMODCACHE=" + own, "GOPROXY=file://" + proxy + ",file://" + cache + "/cache/download"}
+	cache, others, _ := strings.Cut(strings.TrimSpace(run(dir, nil, "go", "env", "GOMODCACHE", "GOPROXY")), "\n")
+	env := []string{"GOMODCACHE=" + t.TempDir(), "GOPROXY=file://" + proxy + ",file://" + cache + "/cache/download," + others}
 	t.Cleanup(func() { run(program, env, "go", "clean", "-modcache") }) // its files are read-only
 	run(program, env, "go", "mod", "init", "example.com/user")
 	run(program, env, "go", "get", path+"@"+version)
