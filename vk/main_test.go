@@ -53,7 +53,7 @@ func nullDevice() bool { return strings.HasPrefix(os.Getenv("VKATTN_DRIVER"), "r
 func openTest(t testing.TB, change ...func(*Options)) *Device {
 	t.Helper()
 	needDriver(t)
-	o := Options{Validation: true, OnMessage: func(m Message) { t.Errorf("validation: %v", m) },
+	o := Options{Validation: true, Timeout: 10 * time.Minute, OnMessage: func(m Message) { t.Errorf("validation: %v", m) },
 		PipelineCache: filepath.Join(t.TempDir(), "pipelines")}
 	for _, f := range change {
 		f(&o)
