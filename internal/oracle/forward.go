@@ -111,7 +111,7 @@ func forwardBytes(cfg *problem.Config, a *problem.Args, n int) uint64 {
 	return hostmem.Sum(outputs, tensors.SequenceBytes(a.Shape), hostmem.Product(each, workers(uint64(n))))
 }
 
-// rowBytes is the memory of a worker beside its rows.
+// rowBytes is the memory that a worker takes once, whatever its number of rows.
 func rowBytes(cfg *problem.Config, a *problem.Args) uint64 {
 	const growth = 2
 	return hostmem.Sum(hostmem.Product(tensors.RowKeys(a), 8+8+4+4*8, growth), uint64(tileKeys*max(cfg.HeadDim, cfg.ValueDim())*8))

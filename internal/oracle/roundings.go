@@ -69,12 +69,13 @@ type rowRoundings struct {
 	spread     float64   // of delta, for scores that are off by 1
 	noise      []float64 // of dS; nil: none
 	meanKey    []float64 // Σ P K, with slopes
-	q, dO      size
+	sizeQ      size      // of the row of Q
+	sizeDO     size      // of the row of dO
 }
 
 // beginRow reads a row's sizes.
 func beginRow[T number](r *row[T], scoreError float64) {
-	r.rowRoundings = rowRoundings{q: sizeOf(r.q), dO: sizeOf(r.dO)}
+	r.rowRoundings = rowRoundings{sizeQ: sizeOf(r.q), sizeDO: sizeOf(r.dO)}
 	if scoreError > leastNoise {
 		r.scoreError = scoreError
 	}
@@ -86,7 +87,7 @@ func beginRow[T number](r *row[T], scoreError float64) {
 // attention's own error of dV has therefore no luck that an allowance has to make up for.
 func addValue[T number](g *roundings, r *row[T], at int, one bool, p, keep, dropped float32) {
 	if len(g.dV) > 0 && !one {
-		g.dV[at].round(g.cfg.DType, dropped, 1, r.rowRoundings.dO)
+		g.dV[at].round(g.cfg.DType, dropped, 1, r.sizeDO)
 	}
 	if g.noisy && r.scoreError > 0 {
 		dv := len(r.dO)
@@ -150,7 +151,7 @@ func addProduct[T number](g *roundings, r *row[T], at, entry int, p T, k []T) {
 		g.dQ[r.dQ].round(g.cfg.DType, dS, g.scale, sizeOf(k))
 	}
 	if len(g.dK) > 0 {
-		g.dK[at].round(g.cfg.DType, dS, g.scale, r.rowRoundings.q)
+		g.dK[at].round(g.cfg.DType, dS, g.scale, r.sizeQ)
 	}
 	if r.deltaError == 0 || p == 0 || g.noisy {
 		return
@@ -169,7 +170,7 @@ func addProduct[T number](g *roundings, r *row[T], at, entry int, p T, k []T) {
 	}
 	if len(g.dK) > 0 {
 		e := float64(g.scale) * r.deltaError * weight
-		g.dK[at].move(e/2, r.rowRoundings.q)
+		g.dK[at].move(e/2, r.sizeQ)
 		for j, x := range q {
 			g.noise.DK[at*d+j] += e * e * float64(x) * float64(x)
 		}

@@ -77,8 +77,8 @@ func TestASweepNarrows(t *testing.T) {
 	}
 }
 
-// Each option is one row of Axes: what the row says is enough for a name that tells problems apart, for the
-// list of problems that peers take and for the flag.
+// Each option is one row of Axes. The row gives the flag, the name of the option in rows, and whether peers take the
+// problem.
 func TestEachOptionHasARow(t *testing.T) {
 	for text, want := range map[string]string{
 		"kv-dtype=int8": "kv int8", "window=5,-1": "window 5,-1", "softcap=30": "softcap 30", "dropout=0.1": "dropout 0.1",
