@@ -345,3 +345,68 @@ func TestCombineIsSeparateUntilCountersAreZero(t *testing.T) {
 	require.Equal(t, used, dev.Memory().Buffers, "the same memory")
 	require.NoError(t, gate.Close())
 }
+
+// A split with a small weight and large values counts: with scales of V the kernels keep a row sum of 2^-90 and a row max
+// that is 90 too large, and the product of the sum and the weight is no float32.
+func TestSplitsKeepSmallWeightsOfLargeScales(t *testing.T) {
+	dev := openCombining(t)
+	s, err := dev.NewStream("scales")
+	require.NoError(t, err)
+	const keys, dim, first, second = 512, 32, 3, 400 // the two keys that are attended to, in splits of their own
+	buffer := func(x []byte) attention.Tensor {
+		b, err := dev.NewBuffer(uint64(len(x)), vk.BufferOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		require.NoError(t, s.Upload(b, 0, x))
+		return attention.Tensor{Buffer: b}
+	}
+	floats := func(n int, at func(i int) float32) attention.Tensor {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = at(i)
+		}
+		b := make([]byte, 4*n)
+		half.EncodeF32(b, x)
+		return buffer(b)
+	}
+	v := make([]byte, keys*dim)
+	for i := range dim {
+		v[second*dim+i] = 127
+	}
+	want := float32(127.0 / 128)
+	bias := floats(keys, func(key int) float32 {
+		switch key {
+		case first:
+			return 0
+		case second:
+			return -97 * math.Ln2
+		}
+		return float32(math.Inf(-1))
+	})
+	scales := floats(keys, func(int) float32 { return 0x1p90 })
+	for _, rows := range []int{1, 40} { // the decode kernel, and the general one
+		for _, lse := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d rows, LSE %t", rows, lse), func(t *testing.T) {
+				op, err := attention.New(dev, attention.Config{HeadDim: dim, KV: attention.KVInt8, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
+				require.NoError(t, err)
+				defer func() { require.NoError(t, op.Close()) }()
+				a := attention.Args{Shape: attention.Shape{B: 1, Hq: 1, Sq: rows, Sk: keys}, Q: buffer(make([]byte, 2*rows*dim)),
+					K: buffer(make([]byte, keys*dim)), V: buffer(v), O: buffer(make([]byte, 2*rows*dim)),
+					KScale: attention.Vector{Buffer: scales.Buffer}, VScale: attention.Vector{Buffer: scales.Buffer},
+					Bias: &attention.Bias{Tensor: bias, DType: attention.F32, Batches: 1, Heads: 1, Rows: 1}}
+				if lse {
+					a.LSE = buffer(make([]byte, 4*rows))
+				}
+				require.NoError(t, op.Forward(s, a))
+				require.NoError(t, s.Barrier())
+				o := make([]byte, 2*rows*dim)
+				require.NoError(t, s.Download(t.Context(), o, a.O.Buffer, 0))
+				got := make([]float32, rows*dim)
+				half.DecodeF16(got, o)
+				for i, x := range got {
+					require.InDelta(t, want, x, 0.01, "O[%d]", i)
+				}
+			})
+		}
+	}
+}

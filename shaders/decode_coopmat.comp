@@ -28,6 +28,8 @@
 #define NEEDS_F32_SUM (HAS_LSE + SINKS != 0)
 
 #include "decode_fragments.glsl"
+uint weightedLoops; // bit n: the KV loop has a weight in the row that is stored
+#define LEFT_OUT(tile) ((weightedLoops >> (tile) % KV_LOOPS & 1u) == 0)
 #include "non_finite.glsl"
 #include "decode_load.glsl"
 #include "decode_combine.glsl"
@@ -153,7 +155,7 @@ void main() {
                 if (NEEDS_F32_SUM) sumF32 += factors[n] * rowStat(ROW_SUM_F32_BASE, n, row);
             }
             if (HAS_LSE != 0 && sliceCol == 0 && (COMBINE != 0 || work.col0 == 0)) {
-                if (SPLIT != 0) storeSplitStats(work.row0 + row, highest, isFarRow(highest) ? INFINITY : sumF32);
+                if (SPLIT != 0) storeSplitStats(work.row0 + row, splitMax(highest, sumF32), isFarRow(highest) ? INFINITY : splitSum(sumF32));
                 else storeRowLSE(work.row0 + row, lseWithSink(headOf(work.row0 + row), nanIfFar(highest, logSumExp(highest, sumF32))));
             }
             // A sink is not rounded as P is: it scales the rounded sum as it scales the float32 sum.
@@ -161,9 +163,11 @@ void main() {
             // A factor of 0 below leaves out O, which is Inf or NaN where the row sum is Inf.
             const float inverse = nonFinite(sum) ? uintBitsToFloat(NAN_BITS) : nanIfFar(highest, inverseSum(sum, sink));
             vec4 o = vec4(0.0);
+            weightedLoops = 0;
             [[unroll]] for (uint n = 0; n < KV_LOOPS; ++n) {
                 const float factor = factors[n] * inverse;
                 if (factor == 0.0) continue; // its O may hold anything
+                weightedLoops |= 1u << n;
                 addScaled4(o, factor, n * DIM_SPLIT + dimIndex, row, first);
             }
             if (DROPS_NON_FINITE && nonFiniteSeen != 0) {

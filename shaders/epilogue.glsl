@@ -11,8 +11,11 @@
 #if GENERAL
 #define STORE_O8(row, col, words) store8O(oBlock, elementO(rowBase + (row)) + (col), words, max(HEAD_DIM_V, col) - (col))
 #define STORE_LSE(row, value)                                                                       \
-    if (SPLIT != 0) storeStateSum(row, value);                                                      \
-    else storeRowLSE(row, lseWithSink(headOf(row), value));
+    if (SPLIT != 0) {                                                                               \
+        if (KEY_SCALES) storeStateMax(row, splitMax(loadStateMax(row), value));                     \
+        storeStateSum(row, splitSum(value));                                                        \
+    } else                                                                                          \
+        storeRowLSE(row, lseWithSink(headOf(row), value));
 #define STORE_GROUP(group, row, col)                                                                \
     if (SPLIT != 0) {                                                                               \
         const uint at = subgroupScratch() + group / (FRAG_N / 8) * SCRATCH_STRIDE + group % (FRAG_N / 8) * 2; \

@@ -194,6 +194,11 @@ void storeStateWord(uint row, uint word, float value) {
     WORD_LSE(s, 0) = floatBitsToUint(value);
 }
 void storeStateMax(uint row, float rowMax) { storeStateWord(row, 0, rowMax); }
+// What this invocation stored.
+float loadStateMax(uint row) {
+    const Slice s = sliceAt(p.addrLSE, mul64(stateRow(row), 2), false, 1);
+    return uintBitsToFloat(WORD_LSE(s, 0));
+}
 void storeStateSum(uint row, float rowSum) { storeStateWord(row, 1, rowSum); }
 void storeStateStats(uint row, float rowMax, float rowSum) {
     storeStateMax(row, rowMax);

@@ -87,6 +87,19 @@ void scaleP(uint firstKey) {
     }
 }
 
+// A split stores its row max and row sum. With KEY_SCALES the row max has exponents of V's scales, up to 121, and the row
+// sum their inverse: times the weight of a small split it may be 0 in float32, while O of that split is large. So the
+// exponent of the row sum moves to the row max.
+float splitMax(float rowMax, float rowSum) {
+    if (!KEY_SCALES || rowSum == 0.0 || nonFinite(rowSum)) return rowMax;
+    const float e = float(int(floatBitsToUint(rowSum) >> 23) - 127);
+    return rowMax + (NATURAL_SCORES ? e * LN2 : e);
+}
+float splitSum(float rowSum) {
+    if (!KEY_SCALES || rowSum == 0.0 || nonFinite(rowSum)) return rowSum;
+    return uintBitsToFloat(floatBitsToUint(rowSum) & 0x7fffffu | 0x3f800000u);
+}
+
 // -- exact elements -------------------------------------------------------------------------------
 // Eight int8 or float8 elements as exact 16-bit elements, without their scale. exactPairs takes the fewest
 // instructions: of each four columns a word has columns 0 and 2, or 1 and 3, so Q's columns are put in the same

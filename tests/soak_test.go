@@ -323,6 +323,26 @@ func reportTo(t *testing.T) func(r soakRecord) {
 	}
 }
 
+// foundBySoaks are cases that a long soak found, of what no other test has: what was wrong.
+var foundBySoaks = []string{
+	"f16/same/279391343286572/17", // Inf of a key without weight was added only if a masked slot held one too
+}
+
+func TestSoakFoundBefore(t *testing.T) {
+	s := openTiers(t)
+	for _, tt := range s.available() {
+		for _, name := range foundBySoaks {
+			c, err := parseSoakCase(tt.Tier.String() + "/" + name)
+			require.NoError(t, err)
+			if c.DType != tt.DType {
+				continue
+			}
+			k := &soaker{session: s, record: reportTo(t)}
+			k.compose(c, c.Draw, 1)
+		}
+	}
+}
+
 // soakBriefly is the soak among other tests: a few compositions that compile quickly.
 func soakBriefly(t *testing.T) {
 	s := openTiers(t)
