@@ -94,8 +94,8 @@
 //   - A score of NaN or +Inf makes the row's O and LSE NaN. So does such a sink.
 //   - A score of -Inf has weight 0, even if a bias causes it. A row whose scores are all
 //     -Inf counts as a row with nothing to attend to.
-//   - A scale of K that is Inf makes a score NaN where it would be infinite. A scale of 0
-//     counts as 2^-100.
+//   - A scale of K that is Inf, or below 2^-100, may make a score NaN where it would be
+//     infinite. A Config.Scale of 0 counts as 2^-100.
 //   - Scores have the precision of float32. On tiers coopmat and coopmat2 a row whose
 //     products pass [MaxFastScore] is NaN. On these two tiers, with int8 or float8 and a
 //     scale per key, exponents of weights are off by 2^-24 of the row max: the exponent of

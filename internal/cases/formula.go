@@ -178,8 +178,8 @@ type rowScores struct {
 
 	beyond bool // some score is more than float32 holds
 	isNaN  bool // some score is NaN or +Inf
-	// mayBeNaN: a scale of K is Inf. Even where all products with it have one sign, a kernel may
-	// take NaN in its place.
+	// mayBeNaN: a score is infinite before it is modified, and the scale of its key is Inf, or may count as 0 in
+	// float32. Inf times 0 is NaN, and a kernel may take NaN in place of a scale of Inf.
 	mayBeNaN bool
 
 	absorbed bool // some score was rounded away by what was added to it
@@ -202,7 +202,6 @@ func (f *Formula) score(b, h, row int) {
 			continue
 		}
 		score, e := f.modified(q, b, h, row, t)
-		r.mayBeNaN = r.mayBeNaN || p.KV.Scaled() && f.scaleIsInf(b, kv, t)
 		switch {
 		case math.IsInf(score, -1):
 			r.unweighted = append(r.unweighted, f.valueOf(b, kv, t)) // by its bias, or by Q and K
@@ -229,10 +228,14 @@ func (f *Formula) score(b, h, row int) {
 	r.sinkE = 0x1p-22*math.Abs(r.sink) + 0x1p-23*(3+3*min(r.most-r.sink, 200))
 }
 
-// scaleIsInf reports whether the scale of a key of K is infinite.
-func (f *Formula) scaleIsInf(b, kv, t int) bool {
+// leastScale is the smallest scale of K that does not count as 0, whatever Config.Scale multiplies it by.
+const leastScale = 0x1p-100
+
+// scaleMayGiveNaN reports whether an infinite product with a key of K may be NaN.
+func (f *Formula) scaleMayGiveNaN(b, kv, t int) bool {
 	scale, _ := f.p.scaleAt(b, kv, t)
-	return math.IsInf(float64(scale), 0)
+	size := math.Abs(float64(scale))
+	return math.IsInf(size, 1) || size < leastScale
 }
 
 // modified is the score of a key after softcap, bias and ALiBi, and its error.
@@ -249,6 +252,7 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 	e = size*(0x1p-24*(8+float64(p.D)/4)+f.unit.element) + 0x1p-22*math.Abs(s)
 	if math.IsInf(s, 0) {
 		e = 0
+		f.row.mayBeNaN = f.row.mayBeNaN || p.KV.Scaled() && f.scaleMayGiveNaN(b, h/p.Group(), t)
 	}
 	if math.Abs(s) > math.Abs(f.row.raw) {
 		f.row.raw = s
