@@ -1,6 +1,7 @@
 package attention_test
 
 import (
+	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -236,4 +237,43 @@ func TestCPUSumsOfEqualValues(t *testing.T) {
 		o, _ := p.run(t)
 		require.InEpsilon(t, value, float64(o[0]), 1e-5, name)
 	})
+}
+
+// A NaN of any sign and payload in Q, K or V gives one NaN in O and LSE, whichever instructions add it.
+func TestOneNaNOnTheCPU(t *testing.T) {
+	const keys, dim = 70, 8
+	for name, spoil := range map[string]func(q, k, v []uint16){
+		"in Q": func(q, _, _ []uint16) { q[3] = 0xfe01 },
+		"in K": func(_, k, _ []uint16) { k[5*dim] = 0xff00 },
+		"in V": func(_, _, v []uint16) {
+			for i := range dim {
+				v[i], v[dim+i] = 0x7c00, 0xfc00 // Inf - Inf
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, k, v := make([]uint16, dim), make([]uint16, keys*dim), make([]uint16, keys*dim)
+			spoil(q, k, v)
+			bytes := func(x []uint16) []byte {
+				b := make([]byte, 2*len(x))
+				for i, h := range x {
+					binary.LittleEndian.PutUint16(b[2*i:], h)
+				}
+				return b
+			}
+			o, lse := make([]byte, 4*dim), make([]byte, 4)
+			op, err := attention.New(nil, attention.Config{HeadDim: dim, F32O: true})
+			require.NoError(t, err)
+			require.NoError(t, op.Forward(nil, attention.Args{Shape: attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: keys},
+				Q: attention.Tensor{Host: bytes(q)}, K: attention.Tensor{Host: bytes(k)}, V: attention.Tensor{Host: bytes(v)},
+				O: attention.Tensor{Host: o}, LSE: attention.Tensor{Host: lse}}))
+			const one = 0x7fc00000
+			for i := range dim {
+				require.Equal(t, uint32(one), binary.LittleEndian.Uint32(o[4*i:]), "O[%d]", i)
+			}
+			if name != "in V" {
+				require.Equal(t, uint32(one), binary.LittleEndian.Uint32(lse), "LSE")
+			}
+		})
+	}
 }

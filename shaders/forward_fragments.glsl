@@ -49,16 +49,18 @@ const uint V_BASE = KV_TILE * K_STRIDE;
 const uint KV_SIZE = V_BASE + KV_TILE * V_STRIDE;
 #endif
 const uint Q_BASE = KV_SIZE;
-const uint ROW_MAX_BASE = Q_BASE + (Q_SMEM_VECS > 0 ? WORKGROUP_ROWS * Q_STRIDE : 0);
+const uint TILES_SIZE = Q_BASE + (Q_SMEM_VECS > 0 ? WORKGROUP_ROWS * Q_STRIDE : 0);
 const uint ROW_MAX_SIZE = FRAG_M / 4; // of one row fragment
-const uint KV_LOOP_SIZE = ROW_MAX_BASE + SUBGROUPS * M_FRAGS * ROW_MAX_SIZE;
+const uint ROW_MAX_TOTAL = SUBGROUPS * M_FRAGS * ROW_MAX_SIZE;
 const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
 #if NV2
-const uint SCRATCH_BASE = 0;
-const uint SCALES_BASE = KV_LOOP_SIZE > SCRATCH_TOTAL ? KV_LOOP_SIZE : SCRATCH_TOTAL;
+// The epilogue of a subgroup reads row maxima while others use their scratch, which small head dims make larger than the
+// tiles.
+const uint SCRATCH_BASE = 0, ROW_MAX_BASE = TILES_SIZE > SCRATCH_TOTAL ? TILES_SIZE : SCRATCH_TOTAL;
+const uint SCALES_BASE = ROW_MAX_BASE + ROW_MAX_TOTAL;
 #else
-const uint SCRATCH_BASE = KV_LOOP_SIZE;
-const uint SCALES_BASE = KV_LOOP_SIZE + SCRATCH_TOTAL;
+const uint ROW_MAX_BASE = TILES_SIZE, SCRATCH_BASE = ROW_MAX_BASE + ROW_MAX_TOTAL;
+const uint SCALES_BASE = SCRATCH_BASE + SCRATCH_TOTAL;
 #endif
 #if GENERAL
 const uint SCALES_SIZE = KEY_SCALES ? KV_TILE / 4 * SCALE_KINDS : 0;

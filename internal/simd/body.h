@@ -578,6 +578,9 @@ static void attend(const simd_tile *t, const float *q, float *o, float *s, float
 	(t->vectors == 1 ? attend_one : attend_all)(t, q, o, s, state, span, position, k, v, keys, bias, mask, slots);
 }
 
+// one_nan is x, with one NaN for all. Which of several a sum keeps depends on lanes that are masked.
+static float one_nan(float x) { return x == x ? x : NAN; }
+
 // finish divides O by the row sums, a sink's share in them and, with dropout, the probability
 // that a weight remains (else 1), and stores its rows.
 static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, int32_t dv,
@@ -601,7 +604,7 @@ static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int
 			lse = lse > sink ? lse + log1p(exp(sink - lse)) : sink + log1p(exp(lse - sink));
 		}
 		divisor[i] *= keep;
-		state[SIMD_LSE * LANES + i] = (float)lse;
+		state[SIMD_LSE * LANES + i] = one_nan((float)lse);
 	}
 	for (int32_t j = 0; j < dv; j++)
 		for (int32_t v = 0; v < vectors; v++) {
@@ -612,8 +615,10 @@ static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int
 	for (int32_t j = 0; j < dv; j += 64) {
 		const int32_t n = dv - j < 64 ? dv - j : 64;
 		transpose(turned[0], 64, o + j * LANES, LANES, n, rows);
-		for (int32_t i = 0; i < rows; i++)
+		for (int32_t i = 0; i < rows; i++) {
+			for (int32_t k = 0; k < n; k++) turned[i][k] = one_nan(turned[i][k]);
 			narrow_row(base + at[i] + (int64_t)j * (type == SIMD_F32 ? 4 : 2), turned[i], n, type);
+		}
 	}
 }
 
