@@ -236,7 +236,7 @@ func TestRotaryStyleNames(t *testing.T) {
 
 // recordedAppend appends to the recording's K and V, on top of the one row there is.
 func recordedAppend(t testing.TB, r *recording, access attention.Access) (*kvcache.Append, kvcache.AppendArgs) {
-	p, err := kvcache.NewAppend(r.dev, kvcache.AppendConfig{HeadDim: 8, Rotary: kvcache.Rotary{Dim: 8}, Access: access})
+	p, err := kvcache.NewAppend(attention.On(r.dev), kvcache.AppendConfig{HeadDim: 8, Rotary: kvcache.Rotary{Dim: 8}, Access: access})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	require.NoError(t, p.Prepare())
@@ -294,7 +294,7 @@ func TestAppendRefusesOnADevice(t *testing.T) {
 	require.ErrorIs(t, p.Forward(r.stream, good), vk.ErrClosed)
 	other, err := vk.Open(vk.Options{PipelineCache: "off"})
 	require.NoError(t, err)
-	elsewhere, err := kvcache.NewAppend(other, p.Config())
+	elsewhere, err := kvcache.NewAppend(attention.On(other), p.Config())
 	require.NoError(t, err)
 	stream, err := other.NewStream("elsewhere")
 	require.NoError(t, err)
@@ -302,7 +302,7 @@ func TestAppendRefusesOnADevice(t *testing.T) {
 	require.NoError(t, stream.Close())
 	require.NoError(t, elsewhere.Close())
 	require.NoError(t, other.Close())
-	_, err = kvcache.NewAppend(other, p.Config())
+	_, err = kvcache.NewAppend(attention.On(other), p.Config())
 	require.ErrorIs(t, err, vk.ErrClosed)
 }
 

@@ -141,13 +141,21 @@ func (op *Op) Backward(s *vk.Stream, a BackwardArgs) error {
 		}
 		return host.Backward(op.cfg, a)
 	}
+	if s == nil {
+		return op.backwardDefault(a)
+	}
 	if s.Device() == nil {
-		return errs.Invalid("Backward: a device tier needs a stream")
+		return errs.Invalid("Backward: the stream was not made by a device")
 	}
 	if err := errs.CheckStream("Backward", "the stream is", s.Device(), op.dev); err != nil {
 		return err
 	}
 	return op.recordBackward(s.Commands, s, &a)
+}
+
+// backwardDefault is Backward on the default stream.
+func (op *Op) backwardDefault(a BackwardArgs) error {
+	return op.home.Do(func(s *vk.Stream) error { return op.recordBackward(s.Commands, s, &a) })
 }
 
 // RecordBackward records the dispatches of Backward into a command buffer. It inserts
@@ -197,6 +205,9 @@ func (op *Op) backwardAccess() Access {
 
 // checkBackward checks a call, fills in its layouts and returns its request.
 func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.BackwardRequest, error) {
+	if err := sizes(&a.Shape, &a.Q, &a.K); err != nil {
+		return plan.BackwardRequest{}, err
+	}
 	if err := l.CheckAll(&op.cfg, a); err != nil {
 		return plan.BackwardRequest{}, err
 	}

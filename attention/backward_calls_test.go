@@ -214,7 +214,7 @@ func TestBackwardRefuses(t *testing.T) {
 			}()
 			cfg := c.cfg
 			change(&cfg, &u.BackwardArgs)
-			op, err := attention.New(d.dev, cfg)
+			op, err := attention.New(attention.On(d.dev), cfg)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, op.Close()) }()
 			err = op.Backward(d.stream, u.BackwardArgs)
@@ -277,7 +277,7 @@ func TestBackwardRefuses(t *testing.T) {
 func TestBackwardPlans(t *testing.T) {
 	d := newBackwardDevice(t)
 	s := attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 100, Sk: 130}
-	op, err := attention.New(d.dev, attention.Config{DType: attention.F32, HeadDim: 64, Softcap: 3})
+	op, err := attention.New(attention.On(d.dev), attention.Config{DType: attention.F32, HeadDim: 64, Softcap: 3})
 	require.NoError(t, err)
 	plan, err := op.PlanBackward(s)
 	require.NoError(t, err)
@@ -308,7 +308,7 @@ func TestBackwardPlans(t *testing.T) {
 
 	for _, r := range attention.TierReport(d.dev) {
 		if r.Tier == attention.TierCoopMat && r.DType != attention.F32 && r.Available {
-			op, err := attention.New(d.dev, attention.Config{DType: r.DType, HeadDim: 64, Tier: attention.TierCoopMat})
+			op, err := attention.New(attention.On(d.dev), attention.Config{DType: r.DType, HeadDim: 64, Tier: attention.TierCoopMat})
 			require.NoError(t, err)
 			plan, err := op.PlanBackward(s)
 			require.NoError(t, err)

@@ -76,7 +76,7 @@ func TestBackwardOnMatrices(t *testing.T) {
 			clean := newMatrixCaseOf(700, dim)
 			clean.cfg.Tier, clean.cfg.Tuning = r.Tier, attention.TuningOff
 			run := func(c *matrixCase, maxDSBytes uint64) attention.BackwardPlan {
-				op, err := attention.New(d.dev, clean.cfg)
+				op, err := attention.New(attention.On(d.dev), clean.cfg)
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, op.Close()) }) // later calls share its pipelines
 				attention.SetMaxDSBytes(op, maxDSBytes)
@@ -152,7 +152,7 @@ func TestBackwardOperandsInSharedMemory(t *testing.T) {
 		cfg := attention.Config{DType: attention.F16, HeadDim: 16, Causal: attention.TopLeft, Tier: r.Tier, Tuning: attention.TuningOff}
 		var calls [2]*matrixCase
 		for i, tiles := range []string{"", "q.operands_in_smem=1 kv.operands_in_smem=1"} {
-			op, err := attention.NewExperiment(d.dev, cfg, attention.Experiment{BackwardTiles: tiles})
+			op, err := attention.NewExperiment(attention.On(d.dev), cfg, attention.Experiment{BackwardTiles: tiles})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, op.Close()) }()
 			c := newMatrixCaseOf(100, cfg.HeadDim)
@@ -205,7 +205,7 @@ func TestBackwardRareWork(t *testing.T) {
 				for j := range dim { // a row of the second head
 					half.EncodeF16(c.Q.Host[2*((n+100)*dim+j):], []float32{512})
 				}
-				op, err := attention.New(d.dev, c.cfg)
+				op, err := attention.New(attention.On(d.dev), c.cfg)
 				require.NoError(t, err)
 				defer func() { require.NoError(t, op.Close()) }()
 				attention.SetMaxDSBytes(op, maxDSBytes)
@@ -263,7 +263,7 @@ func TestBackwardDropoutOnMatrices(t *testing.T) {
 			run := func(maxDSBytes uint64) (*matrixCase, uint64) {
 				c := newCase()
 				c.cfg.Tier, c.cfg.Tuning = r.Tier, attention.TuningOff
-				op, err := attention.New(d.dev, c.cfg)
+				op, err := attention.New(attention.On(d.dev), c.cfg)
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, op.Close()) }) // the second call shares its pipelines
 				attention.SetMaxDSBytes(op, maxDSBytes)

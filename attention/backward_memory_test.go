@@ -22,7 +22,7 @@ func TestBackwardTakesTheMemoryOfItsPlan(t *testing.T) {
 	defer stream.Close()
 	cfg := scalarF32
 	cfg.HeadDim = 8
-	op, err := attention.New(dev, cfg)
+	op, err := attention.New(attention.On(dev), cfg)
 	require.NoError(t, err)
 	defer op.Close()
 	const seed = 5
@@ -75,7 +75,7 @@ func TestBackwardBeyondADescriptor(t *testing.T) {
 	defer stream.Close()
 	cfg := scalarF32
 	cfg.HeadDim, cfg.Access = 8, attention.AccessDescriptors
-	op, err := attention.New(dev, cfg)
+	op, err := attention.New(attention.On(dev), cfg)
 	require.NoError(t, err)
 	defer op.Close()
 	const filled = 0x3f800000

@@ -67,7 +67,7 @@ func (d *backwardDevice) takesAddresses() bool {
 func (d *backwardDevice) op(t require.TestingT, cfg attention.Config) *attention.Op {
 	cfg.Tier, cfg.Tuning = attention.TierScalar, attention.TuningOff
 	if d.ops[cfg] == nil {
-		op, err := attention.New(d.dev, cfg)
+		op, err := attention.New(attention.On(d.dev), cfg)
 		require.NoError(t, err)
 		d.ops[cfg] = op
 	}

@@ -68,13 +68,13 @@ func TestClosedBuffersAreNamed(t *testing.T) {
 	s, foreign := testdevice.Stream(t, dev, "here"), testdevice.Stream(t, other, "there")
 	d := backwardDevice{dev: dev, stream: s}
 	cfg := attention.Config{HeadDim: 4, DType: attention.F32}
-	op, err := attention.New(dev, cfg)
+	op, err := attention.New(attention.On(dev), cfg)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
-	merging, err := merge.NewMerge(dev, merge.MergeConfig{HeadDim: 4, DType: attention.F32})
+	merging, err := merge.NewMerge(attention.On(dev), merge.MergeConfig{HeadDim: 4, DType: attention.F32})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, merging.Close()) }()
-	adding, err := kvcache.NewAppend(dev, kvcache.AppendConfig{HeadDim: 4, DType: attention.F32})
+	adding, err := kvcache.NewAppend(attention.On(dev), kvcache.AppendConfig{HeadDim: 4, DType: attention.F32})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, adding.Close()) }()
 

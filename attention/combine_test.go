@@ -32,7 +32,7 @@ func openCombining(t *testing.T) *vk.Device {
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	op, err := attention.New(dev, attention.Config{HeadDim: 64, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
+	op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 64, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
 	plan, err := op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 64})
@@ -71,7 +71,7 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case
 	}
 	x := &combining{Problem: p}
 	cfg := c.Config(cases.OnMatrices(dev, attention.F16))
-	x.op, err = attention.New(dev, cfg)
+	x.op, err = attention.New(attention.On(dev), cfg)
 	require.NoError(t, err)
 	keep.Cleanup(func() { require.NoError(t, x.op.Close()) }) // and its pipelines, for the next problem
 	for _, b := range p.Image {
@@ -387,7 +387,7 @@ func TestSplitsKeepSmallWeightsOfLargeScales(t *testing.T) {
 	for _, rows := range []int{1, 40} { // the decode kernel, and the general one
 		for _, lse := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d rows, LSE %t", rows, lse), func(t *testing.T) {
-				op, err := attention.New(dev, attention.Config{HeadDim: dim, KV: attention.KVInt8, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
+				op, err := attention.New(attention.On(dev), attention.Config{HeadDim: dim, KV: attention.KVInt8, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, op.Close()) }()
 				a := attention.Args{Shape: attention.Shape{B: 1, Hq: 1, Sq: rows, Sk: keys}, Q: buffer(make([]byte, 2*rows*dim)),

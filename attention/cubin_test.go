@@ -50,7 +50,7 @@ func withFakeCubins(t testing.TB) *fakeCubins {
 
 func TestWithoutCubinsTheTierSaysHowToGetIt(t *testing.T) {
 	dev := cudaDevice(t)
-	_, err := New(dev, Config{HeadDim: 64, Tier: TierCubin})
+	_, err := New(On(dev), Config{HeadDim: 64, Tier: TierCubin})
 	oneLine(t, err, "import vkattn/cudapath")
 	_, err = New(nil, Config{HeadDim: 64, Tier: TierCubin})
 	oneLine(t, err, "tier cubin needs a Vulkan device")
@@ -71,7 +71,7 @@ func TestAutoTakesCubinsOnlyWhenAllowed(t *testing.T) {
 	needAddresses(t, dev)
 	shape := Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}
 	planOf := func(cfg Config) Plan {
-		op, err := New(dev, cfg)
+		op, err := New(On(dev), cfg)
 		require.NoError(t, err)
 		p, err := op.Plan(shape)
 		require.NoError(t, err)
@@ -97,10 +97,10 @@ func TestAutoTakesCubinsOnlyWhenAllowed(t *testing.T) {
 	f.err = plan.NoCUDA("the device has none")
 	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
 	require.Equal(t, Rejection{Tier: TierCubin, Reason: "the device has none"}, p.Rejected[1])
-	_, err := New(dev, Config{HeadDim: 64, Tier: TierCubin})
+	_, err := New(On(dev), Config{HeadDim: 64, Tier: TierCubin})
 	oneLine(t, err, "the device has none")
 	f.err = vk.ErrDeviceLost
-	_, err = New(dev, Config{HeadDim: 64, Tier: TierCubin})
+	_, err = New(On(dev), Config{HeadDim: 64, Tier: TierCubin})
 	require.ErrorIs(t, err, vk.ErrDeviceLost)
 	require.NotErrorIs(t, err, ErrUnsupported)
 }
@@ -117,7 +117,7 @@ func TestCubinCalls(t *testing.T) {
 	a := callOn(t, dev)
 	a.K.Offset = 16
 	for _, cfg := range []Config{{HeadDim: 64, Tier: TierCubin, Causal: BottomRight}, {HeadDim: 64, AllowCUDA: true, Causal: BottomRight}} {
-		op, err := New(dev, cfg)
+		op, err := New(On(dev), cfg)
 		require.NoError(t, err)
 		require.NoError(t, op.Prepare(a.Shape))
 		for _, run := range []func() error{func() error { return op.Forward(s, a) }, func() error { return op.Record(s.Commands, a) }} {
@@ -162,17 +162,17 @@ func TestCubinRefusesByName(t *testing.T) {
 		{Config{Access: AccessDescriptors}, "device addresses"},
 	} {
 		x.cfg.HeadDim, x.cfg.Tier = 64, TierCubin
-		_, err := New(dev, x.cfg)
+		_, err := New(On(dev), x.cfg)
 		oneLine(t, err, x.want)
 	}
-	op, err := New(dev, Config{HeadDim: 64, Tier: TierCubin})
+	op, err := New(On(dev), Config{HeadDim: 64, Tier: TierCubin})
 	require.NoError(t, err)
 	defer op.Close()
 	_, err = op.PlanBackward(a.Shape)
 	oneLine(t, err, "tier cubin has none")
 	_, err = op.Tune(t.Context(), a.Shape, TuneOptions{})
 	oneLine(t, err, "tier cubin has no tiles to tune")
-	_, err = NewExperiment(dev, Config{HeadDim: 64, Tier: TierCubin}, Experiment{Variant: 2})
+	_, err = NewExperiment(On(dev), Config{HeadDim: 64, Tier: TierCubin}, Experiment{Variant: 2})
 	oneLine(t, err, "variants and ablations")
 	require.Empty(t, f.calls)
 }

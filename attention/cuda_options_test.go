@@ -48,7 +48,7 @@ func TestCUDARefusesOptions(t *testing.T) {
 			s, err := dev.NewStream("test")
 			require.NoError(t, err)
 			defer func() { require.NoError(t, s.Close()) }()
-			op, err := New(dev, cfg) // which refuses the options of a Config
+			op, err := New(On(dev), cfg) // which refuses the options of a Config
 			if err == nil {
 				err = op.Forward(s, a)
 			}
@@ -56,7 +56,7 @@ func TestCUDARefusesOptions(t *testing.T) {
 			require.Empty(t, f.calls)
 
 			cfg.Tier, cfg.AllowCUDA = TierAuto, true
-			op, err = New(dev, cfg)
+			op, err = New(On(dev), cfg)
 			require.NoError(t, err)
 			plan, err := op.PlanFor(a)
 			require.NoError(t, err)

@@ -131,9 +131,9 @@ func oneLine(t *testing.T, err error, want string) {
 func TestWithoutCUDATheTierSaysHowToGetIt(t *testing.T) {
 	withoutCUDA(t)
 	dev := cudaDevice(t)
-	_, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA})
+	_, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	oneLine(t, err, "import vkattn/cudapath")
-	op, err := New(dev, Config{HeadDim: 64, AllowCUDA: true})
+	op, err := New(On(dev), Config{HeadDim: 64, AllowCUDA: true})
 	require.NoError(t, err)
 	plan, err := op.Plan(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
 	require.NoError(t, err)
@@ -147,7 +147,7 @@ func TestAutoTakesCUDAOnlyWhenAllowed(t *testing.T) {
 	dev := cudaDevice(t)
 	shape := Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}
 	planOf := func(cfg Config) Plan {
-		op, err := New(dev, cfg)
+		op, err := New(On(dev), cfg)
 		require.NoError(t, err)
 		p, err := op.Plan(shape)
 		require.NoError(t, err)
@@ -179,10 +179,10 @@ func TestAutoTakesCUDAOnlyWhenAllowed(t *testing.T) {
 	f.err = plan.NoCUDA("the device has none")
 	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
 	require.Equal(t, Rejection{Tier: TierCUDA, Reason: "the device has none"}, p.Rejected[0])
-	_, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA})
+	_, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	oneLine(t, err, "the device has none")
 	f.err = vk.ErrDeviceLost
-	_, err = New(dev, Config{HeadDim: 64, Tier: TierCUDA})
+	_, err = New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	require.ErrorIs(t, err, vk.ErrDeviceLost)
 	require.NotErrorIs(t, err, ErrUnsupported)
 }
@@ -199,7 +199,7 @@ func TestCUDACalls(t *testing.T) {
 	a.V.Strides = Strides{Batch: 4096, Head: 64, Seq: 128}
 	forward := func(cfg Config) problem.CUDACall {
 		cfg.Tier, cfg.HeadDim = TierCUDA, 64
-		op, err := New(dev, cfg)
+		op, err := New(On(dev), cfg)
 		require.NoError(t, err)
 		require.NoError(t, op.Prepare(a.Shape))
 		require.NoError(t, op.Forward(s, a))
@@ -241,9 +241,9 @@ func TestCUDARefusesByName(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	a := callOn(t, dev)
-	forced, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA})
+	forced, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	require.NoError(t, err)
-	auto, err := New(dev, Config{HeadDim: 64, AllowCUDA: true})
+	auto, err := New(On(dev), Config{HeadDim: 64, AllowCUDA: true})
 	require.NoError(t, err)
 
 	// A command buffer.
@@ -273,7 +273,7 @@ func TestCUDARefusesByName(t *testing.T) {
 
 	// A kernel that does not load.
 	f.load = &vk.Error{Op: "load", Err: vk.ErrOutOfMemory}
-	op, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA})
+	op, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	require.NoError(t, err)
 	require.ErrorIs(t, op.Prepare(a.Shape), vk.ErrOutOfMemory)
 	require.ErrorIs(t, op.Forward(s, a), vk.ErrOutOfMemory)
@@ -283,7 +283,7 @@ func TestCUDARefusesByName(t *testing.T) {
 	// Tier cuda has no tiles to tune and no experiments.
 	_, err = op.Tune(t.Context(), a.Shape, TuneOptions{})
 	oneLine(t, err, "no tiles to tune")
-	_, err = NewExperiment(dev, Config{HeadDim: 64, Tier: TierCUDA}, Experiment{Variant: 1})
+	_, err = NewExperiment(On(dev), Config{HeadDim: 64, Tier: TierCUDA}, Experiment{Variant: 1})
 	oneLine(t, err, "cooperative-matrix kernels")
 	require.NoError(t, s.Wait(t.Context()))
 }
@@ -328,7 +328,7 @@ func TestCUDACallsAllocateNothing(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	a := callOn(t, dev)
-	op, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA})
+	op, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	require.NoError(t, err)
 	require.NoError(t, op.Forward(s, a))
 	require.Zero(t, testing.AllocsPerRun(500, func() {
@@ -354,13 +354,13 @@ func TestCUDABackward(t *testing.T) {
 	s, err := dev.NewStream("test")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
-	op, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight})
+	op, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight})
 	require.NoError(t, err)
 	oneLine(t, op.Backward(s, a), "fa3: no backward kernels")
 
 	f.backwardErr = nil
 	f.backwardChoice = problem.CUDABackwardChoice{Kernels: []PlanKernel{{Outputs: "dQ", Kernel: "attn_dq"}}, ScratchBytes: 640, Rejected: []string{"fa3: none"}, Validation: true}
-	op, err = New(dev, Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight})
+	op, err = New(On(dev), Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight})
 	require.NoError(t, err)
 	plan, err := op.PlanBackwardFor(a)
 	require.NoError(t, err)
@@ -384,7 +384,7 @@ func TestCUDABackward(t *testing.T) {
 	delete(f.out, a.DV.Buffer)
 
 	// Slow kernels are for those who ask by name.
-	op, err = New(dev, Config{HeadDim: 64, AllowCUDA: true, Causal: BottomRight})
+	op, err = New(On(dev), Config{HeadDim: 64, AllowCUDA: true, Causal: BottomRight})
 	require.NoError(t, err)
 	plan, err = op.PlanBackwardFor(a)
 	require.NoError(t, err)
@@ -393,7 +393,7 @@ func TestCUDABackward(t *testing.T) {
 
 	// Its forward kernels take no window, its backward kernels do.
 	cfg := Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight, Window: WindowOf(3, 2)}
-	op, err = New(dev, cfg)
+	op, err = New(On(dev), cfg)
 	require.NoError(t, err)
 	oneLine(t, op.Forward(s, a.Args), "dense attention only")
 	require.NoError(t, op.Backward(s, a))
@@ -417,7 +417,7 @@ func TestCUDABackwardOfExtremeSoftcaps(t *testing.T) {
 		scale, softcap float32
 		want           float32 // 0: refused
 	}{{0.125, 30, 30}, {0, 30, 30}, {0.125, 1e-40, 0x1p-126}, {0.125, math.MaxFloat32, 0x1p104}, {100, 1e-40, 0}, {1e-10, math.MaxFloat32, 0}, {1e-40, 30, 30}} {
-		op, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight, Scale: ScaleOf(x.scale), Softcap: x.softcap})
+		op, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight, Scale: ScaleOf(x.scale), Softcap: x.softcap})
 		if x.want == 0 {
 			oneLine(t, err, "scale / softcap")
 			continue

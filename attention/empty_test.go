@@ -173,7 +173,7 @@ func (x *emptyCase) run(t *testing.T, d *backwardDevice, tier attention.Tier, dt
 	cfg, a := emptyCall(dtype)
 	x.set(&cfg, &a)
 	cfg.Tier, cfg.Access, cfg.Tuning = tier, access, attention.TuningOff
-	op, err := attention.New(d.dev, cfg)
+	op, err := attention.New(attention.On(d.dev), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, op.Close()) })
 	u := d.upload(t, a)
@@ -300,7 +300,7 @@ func TestAppendOfNothing(t *testing.T) {
 				if d != nil {
 					dev = d.dev
 				}
-				p, err := kvcache.NewAppend(dev, cfg)
+				p, err := kvcache.NewAppend(attention.On(dev), cfg)
 				require.NoError(t, err)
 				defer func() { require.NoError(t, p.Close()) }()
 				forwardOf(t, d, p.Forward, a)
@@ -331,13 +331,13 @@ func TestMergeOfNothing(t *testing.T) {
 				if d != nil {
 					dev = d.dev
 				}
-				m, err := merge.NewMerge(dev, cfg)
+				m, err := merge.NewMerge(attention.On(dev), cfg)
 				require.NoError(t, err)
 				defer func() { require.NoError(t, m.Close()) }()
 				forwardOf(t, d, m.Forward, a)
 				require.True(t, bytes.Equal(before, a.O.Host) && bytes.Equal(before, a.LSE.Host))
 
-				s, err := merge.NewSum(dev, cfg)
+				s, err := merge.NewSum(attention.On(dev), cfg)
 				require.NoError(t, err)
 				defer func() { require.NoError(t, s.Close()) }()
 				forwardOf(t, d, s.Forward, merge.SumArgs{Shape: a.Shape, First: a.First.O, Out: a.O})

@@ -46,7 +46,7 @@ func ExampleOp_Forward() {
 		return
 	}
 	defer dev.Close()
-	op, err := attention.New(dev, attention.Config{HeadDim: 64, Causal: attention.BottomRight})
+	op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 64, Causal: attention.BottomRight})
 	if err != nil {
 		log.Print(err)
 		return
@@ -95,7 +95,7 @@ func ExampleOp_Tune() {
 		return
 	}
 	defer dev.Close()
-	op, err := attention.New(dev, attention.Config{HeadDim: 128, Causal: attention.BottomRight})
+	op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 128, Causal: attention.BottomRight})
 	if err != nil {
 		log.Print(err)
 		return

@@ -51,7 +51,7 @@ func TestNewExperimentRefuses(t *testing.T) {
 // New knows no shape: its error names none.
 func TestNewRefusesWithoutAShape(t *testing.T) {
 	dev := testdevice.Open(t)
-	_, err := attention.NewExperiment(dev, attention.Config{HeadDim: 64, Tier: attention.TierScalar}, attention.Experiment{Variant: 1})
+	_, err := attention.NewExperiment(attention.On(dev), attention.Config{HeadDim: 64, Tier: attention.TierScalar}, attention.Experiment{Variant: 1})
 	require.ErrorIs(t, err, attention.ErrUnsupported)
 	require.ErrorContains(t, err, "attention: unsupported: f16 d64 scalar on "+dev.Info().Name)
 }

@@ -84,7 +84,7 @@ func TestF32GradientsOnDevices(t *testing.T) {
 				require.NoError(t, s.Download(ctx, host, b, 0))
 				return host
 			}
-			narrowOp, err := attention.New(dev, cfg)
+			narrowOp, err := attention.New(attention.On(dev), cfg)
 			if err != nil {
 				require.ErrorIs(t, err, attention.ErrUnsupported)
 				t.Skip(err)
@@ -95,7 +95,7 @@ func TestF32GradientsOnDevices(t *testing.T) {
 				require.ErrorIs(t, err, attention.ErrUnsupported)
 				t.Skip(err)
 			}
-			wideOp, err := attention.New(dev, wide) // for both calls: drivers on the CPU compile for seconds
+			wideOp, err := attention.New(attention.On(dev), wide) // for both calls: drivers on the CPU compile for seconds
 			require.NoError(t, err)
 			defer wideOp.Close()
 			once, err := gradients(wideOp, 0, 4)
@@ -103,10 +103,10 @@ func TestF32GradientsOnDevices(t *testing.T) {
 			twice, err := gradients(wideOp, 1, 4)
 			require.NoError(t, err)
 
-			round, err := merge.NewSum(dev, merge.MergeConfig{DType: x.dtype, HeadDim: x.d, F32States: true})
+			round, err := merge.NewSum(attention.On(dev), merge.MergeConfig{DType: x.dtype, HeadDim: x.d, F32States: true})
 			require.NoError(t, err)
 			defer round.Close()
-			add, err := merge.NewSum(dev, merge.MergeConfig{DType: attention.F32, HeadDim: x.d, F32States: true})
+			add, err := merge.NewSum(attention.On(dev), merge.MergeConfig{DType: attention.F32, HeadDim: x.d, F32States: true})
 			require.NoError(t, err)
 			defer add.Close()
 			for i, g := range list(once) {

@@ -44,7 +44,7 @@ func f32Values(host []byte) []float32 {
 
 // forwardF32 computes O and LSE on the device.
 func (d *backwardDevice) forwardF32(t *testing.T, cfg attention.Config, e attention.Experiment, a attention.Args) (o, lse []float32) {
-	op, err := attention.NewExperiment(d.dev, cfg, e)
+	op, err := attention.NewExperiment(attention.On(d.dev), cfg, e)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
 	u := d.upload(t, attention.BackwardArgs{Args: a})
@@ -142,14 +142,14 @@ func TestF32OnMatricesRefuses(t *testing.T) {
 			{attention.Config{DType: attention.F16, HeadDim: 64}, attention.Experiment{HalfTerms: true}, "only float32 has terms"},
 		} {
 			x.cfg.Tier, x.cfg.Tuning = tier, attention.TuningOff
-			_, err := attention.NewExperiment(d.dev, x.cfg, x.e)
+			_, err := attention.NewExperiment(attention.On(d.dev), x.cfg, x.e)
 			require.ErrorIs(t, err, attention.ErrUnsupported)
 			require.ErrorContains(t, err, x.why)
 			if x.e.Variant != 0 || x.cfg.DType != attention.F32 {
 				continue
 			}
 			x.cfg.Tier = attention.TierAuto
-			op, err := attention.New(d.dev, x.cfg)
+			op, err := attention.New(attention.On(d.dev), x.cfg)
 			require.NoError(t, err)
 			plan, err := op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 300, Sk: 300})
 			require.NoError(t, err)
@@ -183,7 +183,7 @@ func TestBackwardF32OnMatricesInChunks(t *testing.T) {
 			a := attention.BackwardArgs{Args: attention.Args{Shape: attention.Shape{B: 1, Hq: heads, Sq: n, Sk: keys},
 				Q: random(heads * n), K: random(heads * keys), V: random(heads * keys), O: random(heads * n), LSE: f32Tensor(make([]float32, heads*n))},
 				DO: random(heads * n), DQ: random(heads * n), DK: random(heads * keys), DV: random(heads * keys), Accumulate: accumulate}
-			op, err := attention.NewExperiment(d.dev, attention.Config{DType: attention.F32, HeadDim: dim, Tier: tier, Tuning: attention.TuningOff}, e)
+			op, err := attention.NewExperiment(attention.On(d.dev), attention.Config{DType: attention.F32, HeadDim: dim, Tier: tier, Tuning: attention.TuningOff}, e)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, op.Close()) }()
 			attention.SetMaxDSBytes(op, maxDSBytes)

@@ -49,7 +49,7 @@ func TestF32OOnDevices(t *testing.T) {
 			t.Run(tier.String()+"/"+x.name, func(t *testing.T) {
 				cfg, shape := x.cfg, x.Shape
 				cfg.Tier, cfg.F32O = tier, true
-				op, err := attention.New(dev, cfg)
+				op, err := attention.New(attention.On(dev), cfg)
 				if err != nil {
 					t.Skip(err)
 				}
@@ -83,7 +83,7 @@ func TestF32OOnDevices(t *testing.T) {
 					t.Skip(err)
 				}
 				require.NoError(t, s.Barrier())
-				merger, err := merge.NewMerge(dev, merge.MergeConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, F32States: true})
+				merger, err := merge.NewMerge(attention.On(dev), merge.MergeConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, F32States: true})
 				require.NoError(t, err)
 				defer merger.Close()
 				out := toDevice(t, dev, s, make([]byte, int(size(shape.Hq, rows))*cfg.DType.Size()))

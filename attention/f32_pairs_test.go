@@ -24,7 +24,7 @@ func TestF32PairsOfFloat16(t *testing.T) {
 		cfg := attention.Config{DType: attention.F32, HeadDim: dim, Causal: causal, Tier: tier, Tuning: attention.TuningOff}
 		operation := func(tile string) *attention.Op {
 			e.Tile = tile
-			op, err := attention.NewExperiment(d.dev, cfg, e)
+			op, err := attention.NewExperiment(attention.On(d.dev), cfg, e)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, op.Close()) })
 			return op

@@ -61,7 +61,7 @@ func (d *backwardDevice) overGrid(t *testing.T, cfg attention.Config, c *backwar
 	before := *limits
 	defer func() { *limits = before }()
 	limits[1], limits[2] = most[0], most[1]
-	op, err := attention.New(d.dev, cfg)
+	op, err := attention.New(attention.On(d.dev), cfg)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
 	got := copyOf(c.BackwardArgs)
@@ -167,7 +167,7 @@ func TestGridsOfManySplitsAndPages(t *testing.T) {
 					if most != nil {
 						copy(d.dev.Caps().Limits.MaxWorkGroupCount[1:], most)
 					}
-					op, err := attention.New(d.dev, onTier(cfg))
+					op, err := attention.New(attention.On(d.dev), onTier(cfg))
 					require.NoError(t, err)
 					defer func() { require.NoError(t, op.Close()) }()
 					call := attention.BackwardArgs{Args: a}

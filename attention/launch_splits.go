@@ -72,8 +72,8 @@ func (l *launch) split(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]
 	stats := Tensor{Buffer: scratch, Offset: int64(first) / 4}
 	var with [5]tensors.Layout
 	copy(with[:], all[:tensors.FirstOutput])
-	with[3].Set("O", &o, 4, batches, a.Hq, rows*l.splits, dv)
-	with[4].Set("LSE", &stats, 4, batches, a.Hq, rows*l.splits, 2)
+	with[3].Set("O", &o, F32, batches, a.Hq, rows*l.splits, dv)
+	with[4].Set("LSE", &stats, F32, batches, a.Hq, rows*l.splits, 2)
 	if err := l.bindTensors(a, with[:], 0, a.B); err != nil {
 		return err
 	}

@@ -152,7 +152,7 @@ func TestMergeOnTheCPUTakesNoStream(t *testing.T) {
 
 // recordedMerge merges the outputs of a recording.
 func recordedMerge(t testing.TB, r *recording, access attention.Access) (*merge.Merge, merge.MergeArgs) {
-	m, err := merge.NewMerge(r.dev, merge.MergeConfig{HeadDim: 8, Access: access})
+	m, err := merge.NewMerge(attention.On(r.dev), merge.MergeConfig{HeadDim: 8, Access: access})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	require.NoError(t, m.Prepare())
@@ -206,7 +206,7 @@ func TestMergeRefusesOnADevice(t *testing.T) {
 	require.ErrorIs(t, m.Forward(r.stream, good), vk.ErrClosed)
 	other, err := vk.Open(vk.Options{PipelineCache: "off"})
 	require.NoError(t, err)
-	elsewhere, err := merge.NewMerge(other, merge.MergeConfig{HeadDim: 8})
+	elsewhere, err := merge.NewMerge(attention.On(other), merge.MergeConfig{HeadDim: 8})
 	require.NoError(t, err)
 	stream, err := other.NewStream("elsewhere")
 	require.NoError(t, err)
@@ -214,7 +214,7 @@ func TestMergeRefusesOnADevice(t *testing.T) {
 	require.NoError(t, stream.Close())
 	require.NoError(t, elsewhere.Close())
 	require.NoError(t, other.Close())
-	_, err = merge.NewMerge(other, merge.MergeConfig{HeadDim: 8})
+	_, err = merge.NewMerge(attention.On(other), merge.MergeConfig{HeadDim: 8})
 	require.ErrorIs(t, err, vk.ErrClosed)
 }
 

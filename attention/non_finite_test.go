@@ -21,7 +21,7 @@ func TestNaNOfEveryKeyReachesItsRows(t *testing.T) {
 			continue
 		}
 		t.Run(r.Tier.String(), func(t *testing.T) {
-			op, err := attention.New(d.dev, attention.Config{DType: attention.F16, HeadDim: dim, Causal: attention.TopLeft, Tier: r.Tier, Tuning: attention.TuningOff})
+			op, err := attention.New(attention.On(d.dev), attention.Config{DType: attention.F16, HeadDim: dim, Causal: attention.TopLeft, Tier: r.Tier, Tuning: attention.TuningOff})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, op.Close()) }()
 			for first := 0; first < n; first += dim { // key k has its NaN in column k % dim

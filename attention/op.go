@@ -20,7 +20,8 @@ import (
 // plan and the pipelines of every shape it has seen. Its methods are safe for
 // concurrent use; a Stream or a Commands must be used by one goroutine at a time.
 type Op struct {
-	dev        *vk.Device // nil: the CPU tier
+	home       *Device    // of the default stream
+	dev        *vk.Device // its Vulkan device; nil: the CPU tier
 	cfg        Config
 	experiment Experiment
 	factors    plan.ScoreFactors
@@ -52,12 +53,12 @@ type prepared struct {
 	decodePart      *prepared // for the decode part of a mixed batch; nil in most plans
 }
 
-// New makes an operation. A nil device selects the CPU tier. The device stays the
-// caller's and must outlive the Op. New refuses a Config that no tier of the device
+// New makes an operation. A nil device is the CPU. The device stays the caller's and must
+// outlive the Op. New refuses a Config that no tier of the device
 // can run, as far as that is known without a shape. The error is a *ShapeError, or it
 // matches [ErrUnsupported] and names what each tier lacks.
-func New(dev *vk.Device, cfg Config) (*Op, error) {
-	return NewExperiment(dev, cfg, Experiment{})
+func New(d *Device, cfg Config) (*Op, error) {
+	return NewExperiment(d, cfg, Experiment{})
 }
 
 // newOp is NewExperiment without the checks.
@@ -151,8 +152,9 @@ func (op *Op) PrepareFor(a Args) error {
 // stream's current batch. It inserts no barrier: the caller records one (Stream.Barrier)
 // between other kernels that write Q, K or V and Forward, and between Forward and kernels
 // that read O or LSE. Uploads and downloads need none. The stream holds the tensors
-// until the work has run; the caller submits and waits. On the CPU tier the stream is
-// nil, tensors lie in host memory, and O is complete when Forward returns. If Forward
+// until the work has run; the caller submits and waits. A nil stream is the device's default
+// stream, which orders calls and submits. On the CPU tier the stream is nil, tensors lie in
+// host memory, and O is complete when Forward returns. If Forward
 // returns an error, it has recorded and written nothing. An error that matches
 // vk.ErrOutOfMemory gives the needed and the available memory.
 //
@@ -174,13 +176,21 @@ func (op *Op) Forward(s *vk.Stream, a Args) error {
 		}
 		return host.Forward(op.cfg, a)
 	}
+	if s == nil {
+		return op.forward(a)
+	}
 	if s.Device() == nil {
-		return errs.Invalid("Forward: a device tier needs a stream")
+		return errs.Invalid("Forward: the stream was not made by a device")
 	}
 	if err := errs.CheckStream("Forward", "the stream is", s.Device(), op.dev); err != nil {
 		return err
 	}
 	return op.record(s.Commands, s, &a)
+}
+
+// forward is Forward on the default stream.
+func (op *Op) forward(a Args) error {
+	return op.home.Do(func(s *vk.Stream) error { return op.record(s.Commands, s, &a) })
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by
@@ -220,6 +230,9 @@ func (op *Op) Close() error {
 
 // check checks a call and fills l with its layouts.
 func (op *Op) check(l *tensors.Layouts, a *Args) error {
+	if err := sizes(&a.Shape, &a.Q, &a.K); err != nil {
+		return err
+	}
 	if err := l.Check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
 	}
@@ -303,7 +316,8 @@ func (op *Op) prepareVariant(p *prepared, v *plan.Variant, splits int) (err erro
 // another speed. Named tiles of the backward kernels are refused by Backward, with the
 // reason, if they cannot run. Steps before StepTuner run with tiles of the fixed table, later steps
 // with tuned tiles if there are any. The CPU tier has neither variants, ablations nor tiles.
-func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
+func NewExperiment(d *Device, cfg Config, e Experiment) (*Op, error) {
+	dev := d.Vulkan()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -337,6 +351,7 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 		pick = named
 	}
 	op := newOp(dev, cfg, e, pick)
+	op.home = d
 	if pick != nil && e.Tile == "" {
 		op.backward.pick = plan.StoreOf(dev).PickBackward
 	}

@@ -71,7 +71,7 @@ func TestFewPushConstantsTakeDescriptors(t *testing.T) {
 	planned := func(cfg attention.Config, s attention.Shape) string {
 		t.Helper()
 		cfg.HeadDim, cfg.Tier, cfg.Tuning = 64, attention.TierScalar, attention.TuningOff
-		op, err := attention.New(r.dev, cfg)
+		op, err := attention.New(attention.On(r.dev), cfg)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, op.Close()) }()
 		plan, err := op.Plan(s)

@@ -35,7 +35,7 @@ func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
 		{name: "scalar", tier: TierScalar, dim: 128, shape: one, silent: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			op, err := New(dev, Config{HeadDim: c.dim, HeadDimV: c.dv, Tier: c.tier, FixedSplit: 2})
+			op, err := New(On(dev), Config{HeadDim: c.dim, HeadDimV: c.dv, Tier: c.tier, FixedSplit: 2})
 			if errors.Is(err, ErrUnsupported) && os.Getenv("VKATTN_DRIVER") != "lavapipe" {
 				t.Skip(err)
 			}
@@ -101,7 +101,7 @@ func TestAutoTakesTierScalarOnDriversOfTheCPU(t *testing.T) {
 	}
 	for _, dtype := range []DType{F16, BF16, F32} {
 		for _, tier := range []Tier{TierAuto, TierScalar, TierCoopMat, TierCoopMat2} {
-			op, err := New(dev, Config{HeadDim: 64, DType: dtype, Tier: tier})
+			op, err := New(On(dev), Config{HeadDim: 64, DType: dtype, Tier: tier})
 			if errors.Is(err, ErrUnsupported) && tier > TierScalar {
 				continue // the driver lacks it
 			}
@@ -140,7 +140,7 @@ func TestReasonsTellLackingFromNotEnabled(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, wrapped.Close()) })
 	says := func(on *vk.Device, want string, cfg Config) {
 		t.Helper()
-		_, err := New(on, cfg)
+		_, err := New(On(on), cfg)
 		require.ErrorIs(t, err, ErrUnsupported)
 		require.ErrorContains(t, err, want)
 	}

@@ -49,7 +49,7 @@ func newRecording(t testing.TB, access attention.Access) *recording {
 		t.Skip("the device has no buffer addresses")
 	}
 	r := &recording{dev: dev}
-	r.op, err = attention.New(dev, attention.Config{HeadDim: 8, Tier: attention.TierScalar, Access: access, Causal: attention.BottomRight})
+	r.op, err = attention.New(attention.On(dev), attention.Config{HeadDim: 8, Tier: attention.TierScalar, Access: access, Causal: attention.BottomRight})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.op.Close()) })
 	r.stream, err = dev.NewStream("record")
@@ -74,7 +74,7 @@ func newRecording(t testing.TB, access attention.Access) *recording {
 // runs.
 func TestCloseGivesPipelinesBack(t *testing.T) {
 	r := newRecording(t, attention.AccessDescriptors)
-	other, err := attention.New(r.dev, r.op.Config())
+	other, err := attention.New(attention.On(r.dev), r.op.Config())
 	require.NoError(t, err)
 	require.NoError(t, other.Forward(r.stream, r.args))
 	require.NoError(t, r.op.Forward(r.stream, r.args))

@@ -212,7 +212,7 @@ func TestScalesAndSoftcapsOfEveryExponent(t *testing.T) {
 			s := testdevice.Stream(t, dev, "scalars")
 			cfg := base
 			cfg.Tier, cfg.DType = x.tier, x.dtype
-			if op, err := attention.New(dev, cfg); errors.Is(err, attention.ErrUnsupported) && x.tier > attention.TierScalar {
+			if op, err := attention.New(attention.On(dev), cfg); errors.Is(err, attention.ErrUnsupported) && x.tier > attention.TierScalar {
 				return // the driver lacks it
 			} else {
 				require.NoError(t, err)
@@ -241,7 +241,7 @@ func TestScalesAndSoftcapsOfEveryExponent(t *testing.T) {
 // Calls of float32 have gradients.
 func onDevice(t *testing.T, dev *vk.Device, s *vk.Stream, c scalarCase) error {
 	t.Helper()
-	op, err := attention.New(dev, c.cfg)
+	op, err := attention.New(attention.On(dev), c.cfg)
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func TestStartupChild(t *testing.T) {
 	require.NoError(t, err)
 	lap(&s.Open)
 	cfg := attention.Config{HeadDim: 128, Causal: attention.BottomRight}
-	op, err := attention.New(dev, cfg)
+	op, err := attention.New(attention.On(dev), cfg)
 	require.NoError(t, err)
 	lap(&s.New)
 	stream, err := dev.NewStream("startup")

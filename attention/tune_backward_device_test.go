@@ -15,7 +15,7 @@ import (
 func TestTuneBackwardTimesStoresAndIsUsed(t *testing.T) {
 	dev := tuneDevice(t)
 	shape := attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 40, Sk: 50}
-	op, err := attention.New(dev, scalarF32)
+	op, err := attention.New(attention.On(dev), scalarF32)
 	require.NoError(t, err)
 	defer op.Close()
 	before, err := op.PlanBackward(shape)
@@ -68,7 +68,7 @@ func TestTuneBackwardTimesStoresAndIsUsed(t *testing.T) {
 
 	off := scalarF32
 	off.Tuning = attention.TuningOff
-	strict, err := attention.New(dev, off)
+	strict, err := attention.New(attention.On(dev), off)
 	require.NoError(t, err)
 	defer strict.Close()
 	plan, err := strict.PlanBackward(shape)
@@ -97,9 +97,9 @@ func TestTuneBackwardRefuses(t *testing.T) {
 		t.Skip("no Vulkan driver under test (VKATTN_DRIVER)")
 	}
 	dev := tuneDevice(t)
-	_, err = attention.NewExperiment(dev, scalarF32, attention.Experiment{BackwardTiles: "q.kv_tiles=32"})
+	_, err = attention.NewExperiment(attention.On(dev), scalarF32, attention.Experiment{BackwardTiles: "q.kv_tiles=32"})
 	require.ErrorIs(t, err, attention.ErrInvalid)
-	named, err := attention.NewExperiment(dev, scalarF32, attention.Experiment{BackwardTiles: "q.kv_tile=64"})
+	named, err := attention.NewExperiment(attention.On(dev), scalarF32, attention.Experiment{BackwardTiles: "q.kv_tile=64"})
 	require.NoError(t, err)
 	defer named.Close()
 	_, err = named.TuneBackward(context.Background(), smallShape, smallTuning)
@@ -114,7 +114,7 @@ func TestTuneBackwardRefuses(t *testing.T) {
 	}
 	require.True(t, found, "%+v", plan)
 
-	plain, err := attention.New(dev, scalarF32)
+	plain, err := attention.New(attention.On(dev), scalarF32)
 	require.NoError(t, err)
 	defer plain.Close()
 	ctx, cancel := context.WithCancel(context.Background())

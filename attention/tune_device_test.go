@@ -59,7 +59,7 @@ var (
 
 func TestTuneTimesStoresAndIsUsed(t *testing.T) {
 	dev := tuneDevice(t)
-	op, err := attention.New(dev, scalarF32)
+	op, err := attention.New(attention.On(dev), scalarF32)
 	require.NoError(t, err)
 	defer op.Close()
 	plan, err := op.Plan(smallShape)
@@ -99,7 +99,7 @@ func TestTuneTimesStoresAndIsUsed(t *testing.T) {
 	require.Empty(t, plan.Notes)
 	off := scalarF32
 	off.Tuning = attention.TuningOff
-	strict, err := attention.New(dev, off)
+	strict, err := attention.New(attention.On(dev), off)
 	require.NoError(t, err)
 	defer strict.Close()
 	plan, err = strict.Plan(smallShape)
@@ -123,9 +123,9 @@ func TestTuneTimesStoresAndIsUsed(t *testing.T) {
 func TestExperimentsAreNotTuned(t *testing.T) {
 	dev := tuneDevice(t)
 	cfg := attention.Config{HeadDim: 16, Tier: attention.TierCoopMat, Tuning: attention.TuningOn}
-	_, err := attention.New(dev, cfg)
+	_, err := attention.New(attention.On(dev), cfg)
 	mayLack(t, err)
-	op, err := attention.NewExperiment(dev, cfg, attention.Experiment{Variant: 2})
+	op, err := attention.NewExperiment(attention.On(dev), cfg, attention.Experiment{Variant: 2})
 	require.NoError(t, err)
 	defer op.Close()
 	_, err = op.Tune(context.Background(), smallShape, smallTuning)
@@ -142,7 +142,7 @@ func TestAKernelWithOneTileIsNotTuned(t *testing.T) {
 	dev := tuneDevice(t)
 	shape := attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 1, Sk: 512}
 	for _, tuning := range []attention.Tuning{attention.TuningAuto, attention.TuningOn} {
-		op, err := attention.New(dev, attention.Config{HeadDim: 128, KV: attention.KVInt8, Tier: attention.TierCoopMat2, Tuning: tuning})
+		op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 128, KV: attention.KVInt8, Tier: attention.TierCoopMat2, Tuning: tuning})
 		mayLack(t, err)
 		require.NoError(t, err)
 		_, err = op.Tune(t.Context(), shape, smallTuning)
@@ -162,7 +162,7 @@ func TestCompileOnlyNeedsNoExecution(t *testing.T) {
 	require.NoError(t, err)
 	defer dev.Close()
 	for _, cfg := range []attention.Config{scalarF32, {HeadDim: 64, Tier: attention.TierCoopMat}} {
-		op, err := attention.New(dev, cfg)
+		op, err := attention.New(attention.On(dev), cfg)
 		if errors.Is(err, attention.ErrUnsupported) {
 			continue
 		}
@@ -187,7 +187,7 @@ func TestCompileOnlyNeedsNoExecution(t *testing.T) {
 
 func TestTuneWithoutEffect(t *testing.T) {
 	dev := tuneDevice(t)
-	op, err := attention.New(dev, scalarF32)
+	op, err := attention.New(attention.On(dev), scalarF32)
 	require.NoError(t, err)
 	defer op.Close()
 	dry := smallTuning
@@ -234,7 +234,7 @@ func TestTuneWithoutEffect(t *testing.T) {
 
 func TestADeviceThatGoesAwayEndsTheTuning(t *testing.T) {
 	dev := tuneDevice(t)
-	op, err := attention.New(dev, scalarF32)
+	op, err := attention.New(attention.On(dev), scalarF32)
 	require.NoError(t, err)
 	defer op.Close()
 	for _, stage := range []string{"timing", "compiling"} {
@@ -259,7 +259,7 @@ func TestManyGoroutinesTuneInTurn(t *testing.T) {
 		wg.Go(func() {
 			cfg := scalarF32
 			cfg.HeadDim = 4
-			op, err := attention.New(dev, cfg)
+			op, err := attention.New(attention.On(dev), cfg)
 			if !assert.NoError(t, err) {
 				return
 			}
@@ -283,7 +283,7 @@ func TestTuningOnTunesOnFirstUse(t *testing.T) {
 	attention.SetTuneBudget(t, tuneTime)
 	cfg := scalarF32
 	cfg.Tuning, cfg.HeadDim = attention.TuningOn, 8
-	op, err := attention.New(dev, cfg)
+	op, err := attention.New(attention.On(dev), cfg)
 	require.NoError(t, err)
 	defer op.Close()
 	shape := attention.Shape{B: 1, Hq: 1, Sq: 16, Sk: 16}
@@ -332,7 +332,7 @@ func TestEveryTileOfTheTableComputes(t *testing.T) {
 		{attention.Config{HeadDim: 40, HeadDimV: 72, DType: attention.F32, Causal: attention.BottomRight, Tier: attention.TierScalar}, attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 150, Sk: 170}},
 	} {
 		t.Run(c.cfg.String(), func(t *testing.T) {
-			op, err := attention.New(dev, c.cfg)
+			op, err := attention.New(attention.On(dev), c.cfg)
 			mayLack(t, err)
 			require.NoError(t, err)
 			defer op.Close()

@@ -8,7 +8,7 @@
 //
 //	import _ "vkattn/cudapath"
 //
-//	op, err := attention.New(dev, attention.Config{HeadDim: 128, Tier: attention.TierCUDA})
+//	op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 128, Tier: attention.TierCUDA})
 //	q, err := dev.NewBuffer(size, vk.BufferOptions{Exportable: true})
 //	err = op.Forward(stream, attention.Args{Shape: shape, Q: attention.Tensor{Buffer: q}, ...})
 //	err = stream.Wait(ctx)

@@ -18,7 +18,7 @@ func Example() {
 		return
 	}
 	defer dev.Close()
-	op, err := attention.New(dev, attention.Config{HeadDim: 128, Causal: attention.BottomRight, AllowCUDA: true})
+	op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 128, Causal: attention.BottomRight, AllowCUDA: true})
 	if err != nil {
 		log.Print(err)
 		return
@@ -74,7 +74,7 @@ func ExampleContext_Turn() {
 		return
 	}
 	defer stream.Close()
-	op, err := attention.New(dev, attention.Config{HeadDim: 64})
+	op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 64})
 	if err != nil {
 		log.Print(err)
 		return

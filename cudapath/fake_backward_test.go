@@ -50,10 +50,10 @@ func gradientsByCUDA(t *testing.T, c *Context, s *vk.Stream, kernel string, b *c
 	a := b.BackwardDeviceArgs(buffers)
 	cfg := b.Config(cases.On(attention.TierScalar, b.DType))
 	cfg.Access = attention.AccessAuto
-	forward, err := attention.New(c.dev, cfg)
+	forward, err := attention.New(attention.On(c.dev), cfg)
 	require.NoError(t, err)
 	cfg.Tier, cfg.Kernel = attention.TierCUDA, kernel
-	op, err := attention.New(c.dev, cfg)
+	op, err := attention.New(attention.On(c.dev), cfg)
 	require.NoError(t, err)
 	require.NoError(t, s.Barrier())
 	require.NoError(t, forward.Forward(s, a.Args))
@@ -113,7 +113,7 @@ func TestBackwardWorkspace(t *testing.T) {
 	f, c := withFake(t)
 	reachable(t, c)
 	s := newVulkanStream(t, c)
-	op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "ref"})
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "ref"})
 	require.NoError(t, err)
 	before := f.live()
 	for _, rows := range []int{100, 200_000, 50, 400_000} {
@@ -201,7 +201,7 @@ func TestBackwardStartsEarly(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			x.change()
 			defer func() { c.lib.api.LaunchKernelEx, c.lib.version = entry, newest }()
-			op, err := attention.New(c.dev, attention.Config{HeadDim: x.dim, Tier: attention.TierCUDA, Kernel: "fa3", Causal: attention.TopLeft, Softcap: x.softcap})
+			op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: x.dim, Tier: attention.TierCUDA, Kernel: "fa3", Causal: attention.TopLeft, Softcap: x.softcap})
 			require.NoError(t, err)
 			a := attention.BackwardArgs{Args: fakeCall(t, c, attention.Shape{B: 1, Hq: heads, Sq: rows, Sk: rows}, x.dim)}
 			bytes := uint64(2 * heads * rows * x.dim)
@@ -257,7 +257,7 @@ func TestBackwardLaunchesInTurns(t *testing.T) {
 		return lines
 	}
 	for softcap, early := range map[float32]string{0: " early", 3: ""} {
-		op, err := attention.New(c.dev, attention.Config{HeadDim: dim, Tier: attention.TierCUDA, Kernel: "fa3", Softcap: softcap})
+		op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: dim, Tier: attention.TierCUDA, Kernel: "fa3", Softcap: softcap})
 		require.NoError(t, err)
 		both, keysOnly := call(true), call(false)
 		require.Equal(t, []string{"stats 0", "main 0" + early, "dq 0" + early, "main 2", "dq 2" + early, "main 4", "dq 4" + early, "main 6", "dq 6" + early,
@@ -309,7 +309,7 @@ func TestBackwardRefusals(t *testing.T) {
 		}, "CUDA does not reach the buffer (made without Exportable?) of DQ"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: x.kernel})
+			op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: x.kernel})
 			require.NoError(t, err)
 			a := a
 			if x.change != nil {
@@ -321,7 +321,7 @@ func TestBackwardRefusals(t *testing.T) {
 			require.NotContains(t, err.Error(), "\n")
 		})
 	}
-	op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "ref"})
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "ref"})
 	require.NoError(t, err)
 	require.ErrorContains(t, op.RecordBackward(s.Commands, a), "use Backward")
 }
@@ -331,7 +331,7 @@ func TestBackwardFailures(t *testing.T) {
 	f, c := withFake(t)
 	reachable(t, c)
 	s := newVulkanStream(t, c)
-	op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "ref"})
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "ref"})
 	require.NoError(t, err)
 	a := attention.BackwardArgs{Args: fakeCall(t, c, attention.Shape{B: 1, Hq: 2, Sq: 4, Sk: 4}, 8)}
 	a.LSE.Buffer, a.DO.Buffer, a.DQ.Buffer = newBuffer(t, c, 64), newBuffer(t, c, 256), newBuffer(t, c, 256)

@@ -18,7 +18,7 @@ func TestFailuresOfTheDriver(t *testing.T) {
 	f, c := withFake(t)
 	reachable(t, c)
 	s := newVulkanStream(t, c)
-	op, err := attention.New(c.dev, attention.Config{HeadDim: 64, Tier: attention.TierCUDA})
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 64, Tier: attention.TierCUDA})
 	require.NoError(t, err)
 	a := fakeCall(t, c, attention.Shape{B: 1, Hq: 1, Sq: 4, Sk: 4}, 64)
 	require.NoError(t, op.Forward(s, a))
@@ -40,7 +40,7 @@ func TestFailuresOfTheDriver(t *testing.T) {
 		return err
 	}
 	another := func() error {
-		op, err := attention.New(c.dev, attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: "ref"})
+		op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: "ref"})
 		if err != nil {
 			return err
 		}
@@ -149,7 +149,7 @@ func TestPTXThatDoesNotCompile(t *testing.T) {
 	c.table = testTable(t)
 	c.table.files.(fstest.MapFS)["bin/m2.sm_90a.cubin"] = &fstest.MapFile{Data: []byte("broken")}
 	s := newVulkanStream(t, c)
-	op, err := attention.New(c.dev, attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: "fa2"})
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: "fa2"})
 	require.NoError(t, err)
 	err = op.Prepare(attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
 	require.ErrorIs(t, err, vk.ErrUnsupported)
@@ -165,7 +165,7 @@ func TestCUDADies(t *testing.T) {
 			f, c := withFake(t)
 			reachable(t, c)
 			s := newVulkanStream(t, c)
-			op, err := attention.New(c.dev, attention.Config{HeadDim: 64, Tier: attention.TierCUDA})
+			op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 64, Tier: attention.TierCUDA})
 			require.NoError(t, err)
 			a := fakeCall(t, c, attention.Shape{B: 1, Hq: 1, Sq: 4, Sk: 4}, 64)
 			require.NoError(t, op.Forward(s, a))

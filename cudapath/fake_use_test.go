@@ -55,7 +55,7 @@ func TestForwardTakesItsTurn(t *testing.T) {
 	f, c := withFake(t)
 	reachable(t, c)
 	s := newVulkanStream(t, c)
-	op, err := attention.New(c.dev, attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: "fa2"})
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: "fa2"})
 	require.NoError(t, err)
 	a := fakeCall(t, c, attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 130, Sk: 300}, 64)
 	a.LSE.Buffer = newBuffer(t, c, 4*4*130)
@@ -105,7 +105,7 @@ func TestManyBatches(t *testing.T) {
 	f, c := withFake(t)
 	reachable(t, c)
 	s := newVulkanStream(t, c)
-	op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "fa2", Causal: attention.TopLeft})
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "fa2", Causal: attention.TopLeft})
 	require.NoError(t, err)
 	const batches = 70_000
 	a := fakeCall(t, c, attention.Shape{B: batches, Hq: 2, Sq: 1, Sk: 1}, 8)
@@ -128,7 +128,7 @@ func TestManyHeads(t *testing.T) {
 	f, c := withFake(t)
 	reachable(t, c)
 	s := newVulkanStream(t, c)
-	op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "fa2", Causal: attention.TopLeft})
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "fa2", Causal: attention.TopLeft})
 	require.NoError(t, err)
 	for _, x := range []struct {
 		hkv    int
@@ -164,7 +164,7 @@ func TestTensorMaps(t *testing.T) {
 		}
 	}
 	s := newVulkanStream(t, c)
-	op, err := attention.New(c.dev, attention.Config{HeadDim: 128, Tier: attention.TierCUDA, Kernel: "fa3"})
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 128, Tier: attention.TierCUDA, Kernel: "fa3"})
 	require.NoError(t, err)
 	for _, shape := range []attention.Shape{{B: 1, Hq: 1, Sq: 1, Sk: 1}, {B: 2, Hq: 4, Hkv: 1, Sq: 1000, Sk: 77}} {
 		a := fakeCall(t, c, shape, 128)
@@ -187,7 +187,7 @@ func TestTensorMaps(t *testing.T) {
 func TestManyGoroutines(t *testing.T) {
 	_, c := withFake(t)
 	reachable(t, c)
-	op, err := attention.New(c.dev, attention.Config{HeadDim: 64, Tier: attention.TierCUDA})
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 64, Tier: attention.TierCUDA})
 	require.NoError(t, err)
 	type worker struct {
 		s *vk.Stream

@@ -71,7 +71,7 @@ func testGPUBackward(t *testing.T, kernel string) {
 // gpuBackward is a backward call on zeroed buffers, and its operation.
 func gpuBackward(t *testing.T, c *Context, s *vk.Stream, kernel string, headDim int, shape attention.Shape) (*attention.Op, attention.BackwardArgs) {
 	t.Helper()
-	op, err := attention.New(c.dev, attention.Config{HeadDim: headDim, Tier: attention.TierCUDA, Kernel: kernel})
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: headDim, Tier: attention.TierCUDA, Kernel: kernel})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, op.Close()) })
 	p := newProblem(t, c, s, op.Config(), shape)

@@ -33,7 +33,7 @@ func newRival(t testing.TB, shape attention.Shape) *rival {
 	r := &rival{c: c, vulkan: newVulkanStream(t, c)}
 	cfg := attention.Config{HeadDim: 128, Tier: attention.TierCUDA}
 	var err error
-	r.op, err = attention.New(c.dev, cfg)
+	r.op, err = attention.New(attention.On(c.dev), cfg)
 	require.NoError(t, err)
 	r.args.Shape = shape
 	r.call = problem.CUDACall{Shape: shape, HeadDim: 128, HeadDimV: 128, CausalOffset: problem.NoCausal,

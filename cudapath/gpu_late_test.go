@@ -23,7 +23,7 @@ func TestGPUKeyThatDecidesLate(t *testing.T) {
 			for _, causal := range []attention.Causal{attention.CausalNone, attention.BottomRight} {
 				for _, dim := range []int{32, 64, 96, 128, 192, 256} {
 					cfg := attention.Config{DType: dtype, HeadDim: dim, Scale: attention.ScaleOf(ln2), Causal: causal, Tier: attention.TierCUDA, Kernel: family}
-					op, err := attention.New(c.dev, cfg)
+					op, err := attention.New(attention.On(c.dev), cfg)
 					if err != nil {
 						require.ErrorIs(t, err, attention.ErrUnsupported)
 						continue

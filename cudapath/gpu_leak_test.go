@@ -132,7 +132,7 @@ func TestGPUCloseInAnyOrder(t *testing.T) {
 		require.NoError(t, err)
 		s, err := dev.NewStream("")
 		require.NoError(t, err)
-		op, err := attention.New(dev, attention.Config{HeadDim: 128, Tier: attention.TierCUDA})
+		op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 128, Tier: attention.TierCUDA})
 		require.NoError(t, err)
 		m, err := c.Alloc(1 << 20)
 		require.NoError(t, err)

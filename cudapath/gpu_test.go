@@ -256,7 +256,7 @@ func TestGPUForward(t *testing.T) {
 			for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft, attention.BottomRight} {
 				for _, dims := range [][2]int{{64, 64}, {128, 128}, {40, 72}, {33, 57}, {256, 256}, {192, 128}} {
 					cfg := attention.Config{DType: dtype, HeadDim: dims[0], HeadDimV: dims[1], Causal: causal, Tier: attention.TierCUDA, Kernel: family}
-					op, err := attention.New(c.dev, cfg)
+					op, err := attention.New(attention.On(c.dev), cfg)
 					if err != nil {
 						require.ErrorIs(t, err, attention.ErrUnsupported)
 						t.Logf("%v: %v", cfg, err)
@@ -282,13 +282,13 @@ func TestGPUCompilesPTX(t *testing.T) {
 	for _, family := range []string{"fa2", "ref"} {
 		cfg := attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: family}
 		start := time.Now()
-		op, err := attention.New(c.dev, cfg)
+		op, err := attention.New(attention.On(c.dev), cfg)
 		require.NoError(t, err)
 		p := newProblem(t, c, s, cfg, attention.Shape{B: 1, Hq: 2, Sq: 200, Sk: 200})
 		p.run(t, op, s)
 		t.Logf("%s: first result after %v", family, time.Since(start))
 	}
-	_, err := attention.New(c.dev, attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: "fa3"})
+	_, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: "fa3"})
 	require.ErrorIs(t, err, attention.ErrUnsupported)
 	t.Log(err)
 }

@@ -264,13 +264,13 @@ func liveOps(t *testing.T) []any {
 			require.NoError(t, err)
 			list = append(list, dev, stream, b)
 		}
-		op, err := attention.New(dev, attention.Config{DType: attention.F32, HeadDim: 8, Tier: tier, Tuning: attention.TuningOff})
+		op, err := attention.New(attention.On(dev), attention.Config{DType: attention.F32, HeadDim: 8, Tier: tier, Tuning: attention.TuningOff})
 		require.NoError(t, err)
-		m, err := merge.NewMerge(dev, merge.MergeConfig{HeadDim: 8})
+		m, err := merge.NewMerge(attention.On(dev), merge.MergeConfig{HeadDim: 8})
 		require.NoError(t, err)
-		a, err := kvcache.NewAppend(dev, kvcache.AppendConfig{HeadDim: 8})
+		a, err := kvcache.NewAppend(attention.On(dev), kvcache.AppendConfig{HeadDim: 8})
 		require.NoError(t, err)
-		sum, err := merge.NewSum(dev, merge.MergeConfig{HeadDim: 8, F32States: true})
+		sum, err := merge.NewSum(attention.On(dev), merge.MergeConfig{HeadDim: 8, F32States: true})
 		require.NoError(t, err)
 		list = append(list, op, m, sum, a)
 	}

@@ -55,7 +55,7 @@ func BenchmarkAppend(b *testing.B) {
 			if c.kv.Scaled() {
 				a.KScale, a.VScale = vector(news, 0), vector(news, 0)
 			}
-			p, err := kvcache.NewAppend(s.dev, cfg)
+			p, err := kvcache.NewAppend(attention.On(s.dev), cfg)
 			require.NoError(b, err)
 			defer p.Close()
 			run := func() {

@@ -315,7 +315,7 @@ func (p *appendProblem) args(memory func(i int) attention.Tensor) kvcache.Append
 
 // run makes the append on a device, or on the CPU if dev is nil.
 func (p *appendProblem) run(dev *vk.Device) (after [appendPieces][]byte, err error) {
-	op, err := kvcache.NewAppend(dev, p.AppendConfig)
+	op, err := kvcache.NewAppend(attention.On(dev), p.AppendConfig)
 	if err != nil {
 		return after, err
 	}

@@ -292,10 +292,10 @@ func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []
 	if p.pageSize > 0 { // each sequence has its own length: all that was appended
 		shape.Sq, shape.Sk = 1, p.capacity
 	}
-	op, err := attention.New(dev, cfg)
+	op, err := attention.New(attention.On(dev), cfg)
 	require.NoError(t, err)
 	defer op.Close()
-	add, err := kvcache.NewAppend(dev, p.AppendConfig)
+	add, err := kvcache.NewAppend(attention.On(dev), p.AppendConfig)
 	require.NoError(t, err)
 	defer add.Close()
 	q, o := make([]byte, int(shape.Rows())*p.HeadDim*2), make([]byte, int(shape.Rows())*p.HeadDimV*2)
@@ -358,7 +358,7 @@ func TestCompileAppend(t *testing.T) {
 	for _, access := range mergeAccesses(s.dev) {
 		for i, kv := range attention.KVTypes() {
 			for j, dtype := range attention.DTypes() {
-				op, err := kvcache.NewAppend(s.dev, kvcache.AppendConfig{DType: dtype, HeadDim: []int{64, 128, 576}[(i+j)%3], HeadDimV: []int{32, 128, 512}[(i+j)%3],
+				op, err := kvcache.NewAppend(attention.On(s.dev), kvcache.AppendConfig{DType: dtype, HeadDim: []int{64, 128, 576}[(i+j)%3], HeadDimV: []int{32, 128, 512}[(i+j)%3],
 					KV: kv, Rotary: kvcache.Rotary{Dim: 32, Style: kvcache.RotaryStyle(i % 2)}, Access: access})
 				require.NoError(t, err)
 				require.NoError(t, op.Prepare())
@@ -384,7 +384,7 @@ func TestAppendBeyond4GiB(t *testing.T) {
 		}
 		p := newAppendProblem(appendCase{b: 2, hkv: 1, group: 1, rows: rows, capacity: rows, layout: cases.Tight, empty: true, noV: true, seed: 3,
 			AppendConfig: kvcache.AppendConfig{HeadDim: dim}})
-		op, err := kvcache.NewAppend(s.dev, p.AppendConfig)
+		op, err := kvcache.NewAppend(attention.On(s.dev), p.AppendConfig)
 		require.NoError(t, err)
 		defer op.Close()
 		stream, err := s.dev.NewStream("far")

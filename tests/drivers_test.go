@@ -211,7 +211,7 @@ func TestTiersOfTheDriver(t *testing.T) {
 			t.Errorf("%v: no reason is given", tt)
 		}
 		cfg := attention.Config{DType: r.DType, HeadDim: 64, Tier: r.Tier}
-		op, err := attention.New(s.dev, cfg)
+		op, err := attention.New(attention.On(s.dev), cfg)
 		if !r.Available {
 			require.ErrorIs(t, err, attention.ErrUnsupported, "%v", tt)
 			continue

@@ -50,7 +50,7 @@ func (e *engine) op(cfg attention.Config) (*attention.Op, error) {
 	if op := e.ops[cfg]; op != nil {
 		return op, nil
 	}
-	op, err := attention.NewExperiment(e.dev, cfg, e.experiment)
+	op, err := attention.NewExperiment(attention.On(e.dev), cfg, e.experiment)
 	if err == nil {
 		e.ops[cfg] = op
 	}

@@ -56,7 +56,7 @@ func TestLimitsOfPlans(t *testing.T) {
 		}
 		for _, d := range cases.Dims {
 			for _, a := range cases.Accesses {
-				op, err := attention.New(s.dev, attention.Config{DType: tt.DType, HeadDim: d[0], HeadDimV: d[1], Tier: tt.Tier, Access: a})
+				op, err := attention.New(attention.On(s.dev), attention.Config{DType: tt.DType, HeadDim: d[0], HeadDimV: d[1], Tier: tt.Tier, Access: a})
 				require.NoError(t, err, "%v %v", tt, d)
 				for _, sq := range []int{1, 17, 64, 1024, 100_000} {
 					plan, err := op.Plan(attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: sq, Sk: 100})
@@ -111,7 +111,7 @@ func TestLimitOfDescriptorRange(t *testing.T) {
 	if !s.dev.Caps().BufferDeviceAddress {
 		return
 	}
-	op, err := attention.New(s.dev, attention.Config{HeadDim: 16, Tier: attention.TierScalar, Access: attention.AccessAddresses})
+	op, err := attention.New(attention.On(s.dev), attention.Config{HeadDim: 16, Tier: attention.TierScalar, Access: attention.AccessAddresses})
 	require.NoError(t, err)
 	require.NoError(t, op.Forward(d.stream, args))
 	require.NoError(t, d.stream.Wait(t.Context()))
@@ -143,7 +143,7 @@ func TestBufferWithoutAddress(t *testing.T) {
 
 	cfg := d.op.Config()
 	cfg.Access = attention.AccessAddresses
-	op, err := attention.New(s.dev, cfg)
+	op, err := attention.New(attention.On(s.dev), cfg)
 	require.NoError(t, err)
 	require.Error(t, op.Forward(d.stream, d.args))
 	require.NoError(t, op.Close())

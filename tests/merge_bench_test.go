@@ -47,7 +47,7 @@ func BenchmarkMerge(b *testing.B) {
 			a := merge.MergeArgs{Shape: c.shape,
 				First: merge.States{O: tensor(n, 2*dim), LSE: tensor(n, 4), Count: c.states},
 				O:     tensor(1, 2*dim), LSE: tensor(1, 4)}
-			m, err := merge.NewMerge(s.dev, merge.MergeConfig{HeadDim: dim})
+			m, err := merge.NewMerge(attention.On(s.dev), merge.MergeConfig{HeadDim: dim})
 			require.NoError(b, err)
 			defer m.Close()
 			run := func() {

@@ -276,7 +276,7 @@ func (p *mergeProblem) args(memory func(piece int) attention.Tensor) merge.Merge
 
 // run makes the merge on a device, or on the CPU if dev is nil.
 func (p *mergeProblem) run(dev *vk.Device) (after [mergePieces][]byte, err error) {
-	m, err := merge.NewMerge(dev, p.config())
+	m, err := merge.NewMerge(attention.On(dev), p.config())
 	if err != nil {
 		return after, err
 	}

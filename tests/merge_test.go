@@ -90,7 +90,7 @@ func TestCompileMerge(t *testing.T) {
 	for _, access := range mergeAccesses(s.dev) {
 		for _, dtype := range attention.DTypes() {
 			for _, dim := range []int{1, 2, 4, 8, 128, 512} {
-				m, err := merge.NewMerge(s.dev, merge.MergeConfig{DType: dtype, HeadDim: dim, Access: access})
+				m, err := merge.NewMerge(attention.On(s.dev), merge.MergeConfig{DType: dtype, HeadDim: dim, Access: access})
 				require.NoError(t, err)
 				require.NoError(t, m.Prepare())
 				require.NoError(t, m.Close())
@@ -185,7 +185,7 @@ func TestMergeBeyond4GiB(t *testing.T) {
 			t.Skipf("a buffer holds %d bytes here", s.dev.Caps().Limits.MaxBufferBytes)
 		}
 		p := newMergeProblem(mergeCase{dim: dim, shape: attention.Shape{B: 2, Hq: 1, Sq: rows}, counts: [2]int{1, 1}, layout: cases.Tight, spread: 2, seed: 3})
-		m, err := merge.NewMerge(s.dev, p.config())
+		m, err := merge.NewMerge(attention.On(s.dev), p.config())
 		require.NoError(t, err)
 		defer m.Close()
 		stream, err := s.dev.NewStream("far")

@@ -115,7 +115,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 	c.FixedSplit = 3 // a second kernel and scratch memory
 	p, err := cases.NewProblem(c, attention.F16)
 	require.NoError(t, err)
-	op, err := attention.New(s.dev, c.Config(scalarF16))
+	op, err := attention.New(attention.On(s.dev), c.Config(scalarF16))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
 	stream, err := s.dev.NewStream("recorded")
@@ -181,7 +181,7 @@ func TestOptionsParamsRefusals(t *testing.T) {
 	shape := attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}
 	refused := func(access attention.Access, want string) {
 		t.Helper()
-		op, err := attention.New(dev, attention.Config{HeadDim: 64, Softcap: 30, Tier: attention.TierScalar, Access: access})
+		op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 64, Softcap: 30, Tier: attention.TierScalar, Access: access})
 		if err == nil {
 			_, err = op.Plan(shape)
 		}

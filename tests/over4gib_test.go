@@ -113,7 +113,7 @@ func TestBackwardOfKeysOver4GiB(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("keys %d elements apart/%v", far, tt), func(t *testing.T) {
-				op, err := attention.New(s.dev, attention.Config{DType: tt.DType, HeadDim: d, Tier: tt.Tier, Causal: attention.BottomRight, Tuning: attention.TuningOff})
+				op, err := attention.New(attention.On(s.dev), attention.Config{DType: tt.DType, HeadDim: d, Tier: tt.Tier, Causal: attention.BottomRight, Tuning: attention.TuningOff})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, op.Close()) }()
 				packed := func(rows int64, seed uint64) attention.Tensor {

@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"fmt"
+	"vkattn/attention"
 
 	"vkattn/internal/dispatch"
 	"vkattn/internal/errs"
@@ -122,16 +123,18 @@ type AppendArgs struct {
 // and tensors stay the caller's. Wrong arguments give a [*problem.ShapeError] that names the
 // field. If a method returns an error, it has recorded and written nothing.
 type Append struct {
-	dev *vk.Device // nil: the CPU tier
-	cfg AppendConfig
+	home *attention.Device // of the default stream
+	dev  *vk.Device        // its Vulkan device; nil: the CPU tier
+	cfg  AppendConfig
 
 	pipelines dispatch.Pipelines[appendVariant, AppendConfig] // at most 6
 }
 
-// NewAppend makes an operation. A nil device selects the CPU tier. The device stays the
+// NewAppend makes an operation. A nil device is the CPU. The device stays the
 // caller's and must outlive the Append. A wrong field gives a *ShapeError; an Access that
 // the device lacks gives an error that matches [problem.ErrUnsupported].
-func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
+func NewAppend(d *attention.Device, cfg AppendConfig) (*Append, error) {
+	dev := d.Vulkan()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -143,7 +146,7 @@ func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
 			return nil, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
 		}
 	}
-	return &Append{dev: dev, cfg: cfg}, nil
+	return &Append{home: d, dev: dev, cfg: cfg}, nil
 }
 
 // Config returns the AppendConfig that NewAppend was given.
@@ -189,7 +192,8 @@ func (p *Append) Prepare() error {
 // Forward appends rows. On a device it records the work into the stream's current batch,
 // after what was recorded before. The stream holds the tensors until the work has run.
 // The caller records barriers between what computes the new rows, Forward, and what reads
-// the cache and QOut, then submits and waits. On the CPU tier the stream is nil, tensors
+// the cache and QOut, then submits and waits. A nil stream is the device's default stream,
+// which orders calls and submits. On the CPU tier the stream is nil, tensors
 // lie in host memory, and the rows are written when Forward returns. On a device Forward
 // allocates nothing once its kernels are compiled.
 func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
@@ -209,13 +213,21 @@ func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
 		}
 		return nil
 	}
+	if s == nil {
+		return p.forward(a)
+	}
 	if s.Device() == nil {
-		return errs.Invalid("Append.Forward: a device tier needs a stream")
+		return errs.Invalid("Append.Forward: the stream was not made by a device")
 	}
 	if err := errs.CheckStream("Append.Forward", "the stream is", s.Device(), p.dev); err != nil {
 		return err
 	}
 	return p.record(s.Commands, &a)
+}
+
+// forward is Forward on the default stream.
+func (p *Append) forward(a AppendArgs) error {
+	return p.home.Do(func(s *vk.Stream) error { return p.record(s.Commands, &a) })
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by

@@ -207,20 +207,20 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	if l.paged {
 		batchesOrPages = l.pages
 	}
-	size, kv, rotary := cfg.DType.Size(), cfg.attention(), cfg.Rotary.Dim > 0
-	l.list[appendK].Set("K", &a.K, size, batches, a.Hkv, l.rows, cfg.HeadDim)
+	dtype, kv, rotary := cfg.DType, cfg.attention(), cfg.Rotary.Dim > 0
+	l.list[appendK].Set("K", &a.K, dtype, batches, a.Hkv, l.rows, cfg.HeadDim)
 	l.list[appendKCache].SetKV("KCache", &a.KCache, &kv, batchesOrPages, a.Hkv, l.pageRows, cfg.HeadDim)
 	hasV := tensors.TensorBegun(&a.V) || tensors.TensorBegun(&a.VCache)
 	if hasV {
-		l.list[appendV].Set("V", &a.V, size, batches, a.Hkv, l.rows, kv.ValueDim())
+		l.list[appendV].Set("V", &a.V, dtype, batches, a.Hkv, l.rows, kv.ValueDim())
 		l.list[appendVCache].SetKV("VCache", &a.VCache, &kv, batchesOrPages, a.Hkv, l.pageRows, kv.ValueDim())
 	}
 	if tensors.TensorBegun(&a.Q) || tensors.TensorBegun(&a.QOut) {
 		if !rotary {
 			return &problem.ShapeError{Field: "Q", Got: "given", Want: "none without Rotary: Q is only rotated"}
 		}
-		l.list[appendQ].Set("Q", &a.Q, size, batches, a.Hq, l.rows, cfg.HeadDim)
-		l.list[appendQOut].Set("QOut", &a.QOut, size, batches, a.Hq, l.rows, cfg.HeadDim)
+		l.list[appendQ].Set("Q", &a.Q, dtype, batches, a.Hq, l.rows, cfg.HeadDim)
+		l.list[appendQOut].Set("QOut", &a.QOut, dtype, batches, a.Hq, l.rows, cfg.HeadDim)
 	}
 	scales, ok := arith.Product(batchesOrPages, a.Hkv, l.pageRows)
 	if !ok {
@@ -267,7 +267,7 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 			return &problem.ShapeError{Field: v.field, Got: "given", Want: "none without V"}
 		default:
 			t := problem.Tensor{Buffer: v.vector.Buffer, Host: v.vector.Host, Offset: v.vector.Offset}
-			l.list[v.tensor].Set(v.field, &t, problem.F32.Size(), 1, 1, 1, int(v.count))
+			l.list[v.tensor].Set(v.field, &t, problem.F32, 1, 1, 1, int(v.count))
 		}
 	}
 	return nil

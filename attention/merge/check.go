@@ -52,23 +52,23 @@ func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
 }
 
 func (l *mergeLayouts) set(cfg *MergeConfig, a *MergeArgs) error {
-	size, dim := cfg.stateType().Size(), cfg.HeadDim
-	l.list[mergeFirst].Set("First.O", &a.First.O, size, a.B, a.Hq, a.Sq, dim)
-	l.list[mergeFirstLSE].Set("First.LSE", &a.First.LSE, problem.F32.Size(), a.B, a.Hq, a.Sq, 1)
-	l.list[mergeO].Set("O", &a.O, cfg.DType.Size(), a.B, a.Hq, a.Sq, dim)
+	dtype, dim := cfg.stateType(), cfg.HeadDim
+	l.list[mergeFirst].Set("First.O", &a.First.O, dtype, a.B, a.Hq, a.Sq, dim)
+	l.list[mergeFirstLSE].Set("First.LSE", &a.First.LSE, problem.F32, a.B, a.Hq, a.Sq, 1)
+	l.list[mergeO].Set("O", &a.O, cfg.DType, a.B, a.Hq, a.Sq, dim)
 	l.list[mergeO].states = 1
 	if err := l.stack("First", &a.First, mergeFirst, mergeFirstLSE); err != nil {
 		return err
 	}
 	if a.Second.given() {
-		l.list[mergeSecond].Set("Second.O", &a.Second.O, size, a.B, a.Hq, a.Sq, dim)
-		l.list[mergeSecondLSE].Set("Second.LSE", &a.Second.LSE, problem.F32.Size(), a.B, a.Hq, a.Sq, 1)
+		l.list[mergeSecond].Set("Second.O", &a.Second.O, dtype, a.B, a.Hq, a.Sq, dim)
+		l.list[mergeSecondLSE].Set("Second.LSE", &a.Second.LSE, problem.F32, a.B, a.Hq, a.Sq, 1)
 		if err := l.stack("Second", &a.Second, mergeSecond, mergeSecondLSE); err != nil {
 			return err
 		}
 	}
 	if tensors.TensorBegun(&a.LSE) {
-		l.list[mergeLSE].Set("LSE", &a.LSE, problem.F32.Size(), a.B, a.Hq, a.Sq, 1)
+		l.list[mergeLSE].Set("LSE", &a.LSE, problem.F32, a.B, a.Hq, a.Sq, 1)
 		l.list[mergeLSE].states = 1
 	}
 	if n := l.list[mergeFirst].states + l.list[mergeSecond].states; n > problem.MaxStates {

@@ -2,6 +2,7 @@ package merge
 
 import (
 	"fmt"
+	"vkattn/attention"
 
 	"vkattn/internal/dispatch"
 	"vkattn/internal/errs"
@@ -112,17 +113,19 @@ type MergeArgs struct {
 // and tensors stay the caller's. Wrong arguments give a [*problem.ShapeError] that names the
 // field. If a method returns an error, it has recorded and written nothing.
 type Merge struct {
-	dev *vk.Device // nil: the CPU tier
-	cfg MergeConfig
-	sum bool // of a Sum: states have no LSE
+	home *attention.Device // of the default stream
+	dev  *vk.Device        // its Vulkan device; nil: the CPU tier
+	cfg  MergeConfig
+	sum  bool // of a Sum: states have no LSE
 
 	pipelines dispatch.Pipelines[mergeVariant, MergeConfig] // at most 16
 }
 
-// NewMerge makes an operation. A nil device selects the CPU tier. The device stays the
+// NewMerge makes an operation. A nil device is the CPU. The device stays the
 // caller's and must outlive the Merge. A wrong field gives a *ShapeError; an Access that
 // the device lacks gives an error that matches [problem.ErrUnsupported].
-func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
+func NewMerge(d *attention.Device, cfg MergeConfig) (*Merge, error) {
+	dev := d.Vulkan()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -134,7 +137,7 @@ func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 			return nil, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
 		}
 	}
-	return &Merge{dev: dev, cfg: cfg}, nil
+	return &Merge{home: d, dev: dev, cfg: cfg}, nil
 }
 
 // Config returns the MergeConfig that NewMerge was given.
@@ -178,7 +181,8 @@ func (m *Merge) Prepare() error {
 // Forward merges states. On a device it records the work into the stream's current
 // batch, after what was recorded before. The stream holds the tensors until the work has
 // run. The caller records a barrier between what computes the states and Forward, then
-// submits and waits. On the CPU tier the stream is nil, tensors lie in host memory, and
+// submits and waits. A nil stream is the device's default stream, which orders calls and
+// submits. On the CPU tier the stream is nil, tensors lie in host memory, and
 // the result is complete when Forward returns. On a device Forward allocates nothing once
 // its kernel is compiled.
 func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
@@ -195,13 +199,21 @@ func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
 		}
 		return mergeCPU(m.cfg, &l)
 	}
+	if s == nil {
+		return m.forward(a)
+	}
 	if s.Device() == nil {
-		return errs.Invalid("Merge.Forward: a device tier needs a stream")
+		return errs.Invalid("Merge.Forward: the stream was not made by a device")
 	}
 	if err := errs.CheckStream("Merge.Forward", "the stream is", s.Device(), m.dev); err != nil {
 		return err
 	}
 	return m.record(s.Commands, &a)
+}
+
+// forward is Forward on the default stream.
+func (m *Merge) forward(a MergeArgs) error {
+	return m.home.Do(func(s *vk.Stream) error { return m.record(s.Commands, &a) })
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by

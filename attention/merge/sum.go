@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"vkattn/attention"
 	"vkattn/internal/errs"
 	"vkattn/internal/par"
 	"vkattn/internal/problem"
@@ -20,15 +21,15 @@ type SumArgs struct {
 type Sum struct{ merge Merge }
 
 // NewSum makes an operation as NewMerge does. The config has F32States.
-func NewSum(dev *vk.Device, cfg MergeConfig) (*Sum, error) {
+func NewSum(d *attention.Device, cfg MergeConfig) (*Sum, error) {
 	if !cfg.F32States {
 		return nil, &problem.ShapeError{Field: "F32States", Got: false, Want: "true: a Sum adds float32"}
 	}
-	m, err := NewMerge(dev, cfg)
+	m, err := NewMerge(d, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &Sum{Merge{dev: m.dev, cfg: m.cfg, sum: true}}, nil
+	return &Sum{Merge{home: m.home, dev: m.dev, cfg: m.cfg, sum: true}}, nil
 }
 
 // Forward records the sum into a stream, as Merge.Forward does. On the CPU tier the stream is

@@ -34,7 +34,7 @@ func (op *Op) Append(s *vk.Stream, a AppendArgs) error {
 	if err := op.checkStream(s); err != nil {
 		return err
 	}
-	cache, err := kvcache.NewAppend(op.dev, cfg)
+	cache, err := kvcache.NewAppend(attention.On(op.dev), cfg)
 	if err != nil {
 		return err
 	}

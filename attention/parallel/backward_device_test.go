@@ -20,7 +20,7 @@ import (
 func backwardOnDevice(t *testing.T, dev *vk.Device, streams []*vk.Stream, groups []*Group, w *whole) []error {
 	parts := make([]*part, len(groups))
 	list := onAll(groups, func(r int, g *Group) error {
-		op, err := New(g, dev, w.cfg)
+		op, err := New(g, attention.On(dev), w.cfg)
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ type decoder struct {
 func newDecoders(t require.TestingT, dev *vk.Device, streams []*vk.Stream, groups []*Group, cfg Config, a DecodeArgs) []*decoder {
 	list := make([]*decoder, len(groups))
 	for r, g := range groups {
-		op, err := New(g, dev, cfg)
+		op, err := New(g, attention.On(dev), cfg)
 		require.NoError(t, err)
 		x := &decoder{op, streams[r], a}
 		x.Capacity = op.Shard().Count(r, 1000)

@@ -64,7 +64,7 @@ type deviceRank struct {
 // head, dim] where bshd says so of a rank, and lie in the memory that it names.
 func (w *whole) onDevices(t *testing.T, dev *vk.Device, streams []*vk.Stream, groups []*Group, memory func(r int) (kind vk.MemoryKind, bshd bool), f func(r int, x *deviceRank) error) []error {
 	return onAll(groups, func(r int, g *Group) error {
-		op, err := New(g, dev, w.cfg)
+		op, err := New(g, attention.On(dev), w.cfg)
 		if err != nil {
 			return err
 		}
@@ -188,7 +188,7 @@ func TestCopyOnADevice(t *testing.T) {
 	dev, streams := openRanks(t, 1)
 	cfg := Config{}
 	cfg.HeadDim, cfg.Tier = 8, attention.TierScalar
-	op, err := New(ranksOf(t, 1)[0], dev, cfg)
+	op, err := New(ranksOf(t, 1)[0], attention.On(dev), cfg)
 	require.NoError(t, err)
 	defer op.Close()
 	for _, x := range []struct {
@@ -257,7 +257,7 @@ func TestDecodeOnADevice(t *testing.T) {
 	caches := make([]Cache, ranks)
 	ops := make([]*Op, ranks)
 	for r := range ranks {
-		ops[r], err = New(groups[r], dev, cfg)
+		ops[r], err = New(groups[r], attention.On(dev), cfg)
 		require.NoError(t, err)
 		caches[r] = newSharded(cfg.Config, batch, heads, ops[r].Shard().Count(r, most), 0, nil).Cache
 		d := &onDevice{t: t, s: streams[r]}
@@ -323,7 +323,7 @@ func TestErrorLeavesNoWorkInTheStream(t *testing.T) {
 	defer b.Close()
 	cfg := Config{}
 	cfg.HeadDim, cfg.Tier = 8, attention.TierScalar
-	op, err := New(ranksOf(t, 1)[0], dev, cfg)
+	op, err := New(ranksOf(t, 1)[0], attention.On(dev), cfg)
 	require.NoError(t, err)
 	defer op.Close()
 	x, err := op.plan(Problem{Shape: attention.Shape{B: 1, Hq: 1, Sq: 4, Sk: 4}}, everywhere)

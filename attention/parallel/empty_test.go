@@ -65,7 +65,7 @@ func decodeNothing(t *testing.T, dev *vk.Device, streams []*vk.Stream) {
 		for r, err := range onAll(ranksOf(t, len(streams)), func(r int, g *Group) error {
 			cfg := Config{}
 			cfg.HeadDim, cfg.Causal = 8, attention.BottomRight
-			op, err := New(g, dev, cfg)
+			op, err := New(g, attention.On(dev), cfg)
 			if err != nil {
 				return err
 			}

@@ -62,7 +62,7 @@ func TestManyRanksDecodeOnADevice(t *testing.T) {
 		tokens := []int{most, 9} // nine tokens lie on three ranks
 		outs := make([]attention.Tensor, ranks)
 		for r, err := range onAll(groups, func(r int, g *Group) error {
-			op, err := New(g, dev, cfg)
+			op, err := New(g, attention.On(dev), cfg)
 			if err != nil {
 				return err
 			}

@@ -23,6 +23,7 @@ import (
 // buffers that its last call allocated, for the next call.
 type Op struct {
 	group *Group
+	home  *attention.Device
 	dev   *vk.Device // nil: the CPU tier
 	cfg   Config
 
@@ -53,21 +54,21 @@ type taken struct {
 // maxPlans bounds the cached plans, and the shapes that are taken.
 const maxPlans = 64
 
-// New makes an operation of this rank. A nil device selects the CPU tier. Group and device stay
+// New makes an operation of this rank. A nil device is the CPU. Group and device stay
 // the caller's and must outlive the Op. Ranks that compute on different tiers or devices are
 // allowed if their Configs are the same. New exchanges nothing: a Config that differs from another rank's is found by the first call.
-func New(g *Group, dev *vk.Device, cfg Config) (*Op, error) {
+func New(g *Group, d *attention.Device, cfg Config) (*Op, error) {
 	if err := g.usable(); err != nil {
 		return nil, err
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	op, err := attention.New(dev, cfg.Config)
+	op, err := attention.New(d, cfg.Config)
 	if err != nil {
 		return nil, err
 	}
-	x := &Op{group: g, dev: dev, cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
+	x := &Op{group: g, home: d, dev: d.Vulkan(), cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
 		local: map[attention.Config]*attention.Op{cfg.Config: op}, merges: map[merge.MergeConfig]*merge.Merge{},
 		sums: map[merge.MergeConfig]*merge.Sum{}, taken: map[taken]struct{}{}}
 	x.config, x.mode, x.shard = checksum(cfg.Config), checksum(cfg.Mode, cfg.Inner, cfg.Order, cfg.Schedule, cfg.Machine), checksum(x.Shard())
@@ -213,7 +214,7 @@ func (op *Op) sum(out attention.DType, dim int) (*merge.Sum, error) {
 }
 
 // made finds an operation of op in its cache, or makes it.
-func made[C comparable, X any](op *Op, cache map[C]X, cfg C, make func(*vk.Device, C) (X, error)) (X, error) {
+func made[C comparable, X any](op *Op, cache map[C]X, cfg C, make func(*attention.Device, C) (X, error)) (X, error) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if op.closed {
@@ -223,7 +224,7 @@ func made[C comparable, X any](op *Op, cache map[C]X, cfg C, make func(*vk.Devic
 	if x, ok := cache[cfg]; ok {
 		return x, nil
 	}
-	x, err := make(op.dev, cfg)
+	x, err := make(op.home, cfg)
 	if err == nil {
 		cache[cfg] = x
 	}

@@ -175,7 +175,7 @@ func TestReachOfDescriptorsOnADevice(t *testing.T) {
 		cfg.HeadDim, cfg.HeadDimV, cfg.Tier, cfg.Access = d, 8, attention.TierScalar, attention.AccessDescriptors
 		w := newWhole(cfg, Problem{Shape: attention.Shape{B: x.batch, Hq: x.heads, Hkv: x.heads, Sq: 2, Sk: keys}}, 5)
 		groups := ranksOf(t, ranks)
-		op, err := New(groups[0], dev, cfg)
+		op, err := New(groups[0], attention.On(dev), cfg)
 		require.NoError(t, err)
 		plan, err := op.Plan(w.p)
 		require.NoError(t, op.Close())

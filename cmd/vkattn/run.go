@@ -160,7 +160,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		return err
 	}
 	defer closeDevice(dev)
-	op, err := attention.New(dev, in.config)
+	op, err := attention.New(attention.On(dev), in.config)
 	if err != nil {
 		return err
 	}

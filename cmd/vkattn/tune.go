@@ -209,7 +209,7 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 	}
 	cfg := p.Config
 	cfg.Tier = tier
-	op, err := attention.New(dev, cfg)
+	op, err := attention.New(attention.On(dev), cfg)
 	var reports []attention.TuneReport
 	if err == nil {
 		defer func() { _ = op.Close() }()

@@ -40,12 +40,15 @@ func (s Strides) Resolve(heads, seq, dim int) Strides {
 }
 
 // Tensor names the memory of a tensor: a device buffer or host memory, exactly one of
-// the two. Host holds little-endian elements and is used only during the call.
+// the two. Host holds little-endian elements and is used only during the call. A Device
+// makes tensors that know their type and shape.
 type Tensor struct {
 	Buffer  *vk.Buffer
 	Host    []byte
 	Offset  int64 // of element [0,0,0,0], in elements
 	Strides Strides
+
+	made *made
 }
 
 // Given reports whether t names memory.

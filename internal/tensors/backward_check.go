@@ -53,24 +53,24 @@ func (l *backwardLayouts) all() []Layout { return l.list[:l.n] }
 func (l *backwardLayouts) set(cfg *problem.Config, a *problem.BackwardArgs, out GradientSet) {
 	batches, rows := QueryExtent(&a.Args)
 	kvBatches, keys := KVExtent(&a.Args)
-	size, gradient := cfg.DType.Size(), cfg.GradientType().Size()
-	l.add(true, "Q", &a.Q, size, batches, a.Hq, rows, cfg.HeadDim)
-	l.add(true, "DO", &a.DO, size, batches, a.Hq, rows, cfg.ValueDim())
-	l.add(TensorBegun(&a.DLSE), "DLSE", &a.DLSE, problem.F32.Size(), batches, a.Hq, rows, 1)
+	dtype, gradient := cfg.DType, cfg.GradientType()
+	l.add(true, "Q", &a.Q, dtype, batches, a.Hq, rows, cfg.HeadDim)
+	l.add(true, "DO", &a.DO, dtype, batches, a.Hq, rows, cfg.ValueDim())
+	l.add(TensorBegun(&a.DLSE), "DLSE", &a.DLSE, problem.F32, batches, a.Hq, rows, 1)
 	l.add(out.Q, "DQ", &a.DQ, gradient, batches, a.Hq, rows, cfg.HeadDim)
 	l.add(out.K, "DK", &a.DK, gradient, kvBatches, a.KVHeads(), keys, cfg.HeadDim)
 	l.add(out.V, "DV", &a.DV, gradient, kvBatches, a.KVHeads(), keys, cfg.ValueDim())
 	if out.Bias {
 		n := BiasSizes(a.Bias, &a.Shape)
-		l.add(true, "DBias", &a.DBias, problem.F32.Size(), n[0], n[1], n[2], a.Sk)
+		l.add(true, "DBias", &a.DBias, problem.F32, n[0], n[1], n[2], a.Sk)
 	}
 	sinks := problem.Tensor{Buffer: a.DSinks.Buffer, Host: a.DSinks.Host, Offset: a.DSinks.Offset}
-	l.add(out.Sinks, "DSinks", &sinks, problem.F32.Size(), 1, 1, 1, a.Hq)
+	l.add(out.Sinks, "DSinks", &sinks, problem.F32, 1, 1, 1, a.Hq)
 }
 
-func (l *backwardLayouts) add(given bool, field string, t *problem.Tensor, size, batch, heads, seq, dim int) {
+func (l *backwardLayouts) add(given bool, field string, t *problem.Tensor, dtype problem.DType, batch, heads, seq, dim int) {
 	if given {
-		l.list[l.n].Set(field, t, size, batch, heads, seq, dim)
+		l.list[l.n].Set(field, t, dtype, batch, heads, seq, dim)
 		l.n++
 	}
 }

@@ -57,28 +57,28 @@ func (l *BackwardTensors) set(cfg *problem.Config, a *problem.BackwardArgs) {
 	l.Want = GradientsOf(a)
 	batches, rows := QueryExtent(&a.Args)
 	kvBatches, keys := KVExtent(&a.Args)
-	size, gradient, d, dv := cfg.DType.Size(), cfg.GradientType().Size(), cfg.HeadDim, cfg.ValueDim()
-	set := func(i int, field string, t *problem.Tensor, given bool, size, batch, heads, seq, dim int) {
+	dtype, gradient, d, dv := cfg.DType, cfg.GradientType(), cfg.HeadDim, cfg.ValueDim()
+	set := func(i int, field string, t *problem.Tensor, given bool, dtype problem.DType, batch, heads, seq, dim int) {
 		if given {
-			l.list[i].Set(field, t, size, batch, heads, seq, dim)
+			l.list[i].Set(field, t, dtype, batch, heads, seq, dim)
 		}
 	}
-	set(BackwardQ, "Q", &a.Q, true, size, batches, a.Hq, rows, d)
-	set(BackwardK, "K", &a.K, true, size, kvBatches, a.KVHeads(), keys, d)
-	set(BackwardV, "V", &a.V, true, size, kvBatches, a.KVHeads(), keys, dv)
-	set(BackwardO, "O", &a.O, true, cfg.OType().Size(), batches, a.Hq, rows, dv)
-	set(BackwardLSE, "LSE", &a.LSE, true, problem.F32.Size(), batches, a.Hq, rows, 1)
-	set(BackwardDO, "DO", &a.DO, true, size, batches, a.Hq, rows, dv)
-	set(BackwardDLSE, "DLSE", &a.DLSE, TensorBegun(&a.DLSE), problem.F32.Size(), batches, a.Hq, rows, 1)
+	set(BackwardQ, "Q", &a.Q, true, dtype, batches, a.Hq, rows, d)
+	set(BackwardK, "K", &a.K, true, dtype, kvBatches, a.KVHeads(), keys, d)
+	set(BackwardV, "V", &a.V, true, dtype, kvBatches, a.KVHeads(), keys, dv)
+	set(BackwardO, "O", &a.O, true, cfg.OType(), batches, a.Hq, rows, dv)
+	set(BackwardLSE, "LSE", &a.LSE, true, problem.F32, batches, a.Hq, rows, 1)
+	set(BackwardDO, "DO", &a.DO, true, dtype, batches, a.Hq, rows, dv)
+	set(BackwardDLSE, "DLSE", &a.DLSE, TensorBegun(&a.DLSE), problem.F32, batches, a.Hq, rows, 1)
 	set(BackwardDQ, "DQ", &a.DQ, l.Want.Q, gradient, batches, a.Hq, rows, d)
 	set(BackwardDK, "DK", &a.DK, l.Want.K, gradient, kvBatches, a.KVHeads(), keys, d)
 	set(BackwardDV, "DV", &a.DV, l.Want.V, gradient, kvBatches, a.KVHeads(), keys, dv)
 	if l.Want.Bias {
 		n := BiasSizes(a.Bias, &a.Shape)
-		set(BackwardDBias, "DBias", &a.DBias, true, problem.F32.Size(), n[0], n[1], n[2], a.Sk)
+		set(BackwardDBias, "DBias", &a.DBias, true, problem.F32, n[0], n[1], n[2], a.Sk)
 	}
 	sinks := problem.Tensor{Buffer: a.DSinks.Buffer, Host: a.DSinks.Host, Offset: a.DSinks.Offset}
-	set(BackwardDSinks, "DSinks", &sinks, l.Want.Sinks, problem.F32.Size(), 1, 1, 1, a.Hq)
+	set(BackwardDSinks, "DSinks", &sinks, l.Want.Sinks, problem.F32, 1, 1, 1, a.Hq)
 }
 
 // CheckAll checks a backward call with its O, LSE and outputs, and fills in the layouts.

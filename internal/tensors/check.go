@@ -95,12 +95,12 @@ type Layouts struct {
 func (l *Layouts) All() []Layout { return l.List[:l.n] }
 
 func (l *Layouts) set(cfg *problem.Config, a *problem.Args) {
-	size, dv := cfg.DType.Size(), cfg.ValueDim()
+	dv := cfg.ValueDim()
 	batches, rows := QueryExtent(a)
-	l.List[0].Set("Q", &a.Q, size, batches, a.Hq, rows, cfg.HeadDim)
-	l.List[3].Set("O", &a.O, cfg.OType().Size(), batches, a.Hq, rows, dv)
+	l.List[0].Set("Q", &a.Q, cfg.DType, batches, a.Hq, rows, cfg.HeadDim)
+	l.List[3].Set("O", &a.O, cfg.OType(), batches, a.Hq, rows, dv)
 	if HasLSE(a) {
-		l.List[4].Set("LSE", &a.LSE, problem.F32.Size(), batches, a.Hq, rows, 1)
+		l.List[4].Set("LSE", &a.LSE, problem.F32, batches, a.Hq, rows, 1)
 	}
 	batches, keys := KVExtent(a)
 	l.List[1].SetKV("K", &a.K, cfg, batches, a.KVHeads(), keys, cfg.HeadDim)

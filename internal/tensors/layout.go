@@ -14,17 +14,20 @@ import (
 type Layout struct {
 	Field  string // the Args field, for errors
 	Tensor problem.Tensor
+	DType  problem.DType
 	Size   int64    // bytes of an element
 	Counts [3]int64 // batch, heads, rows
 	Steps  [3]int64 // their strides, in elements
 	Dim    int64    // elements of a row
+
+	quantized bool // elements have no DType
 }
 
 // Set resolves the strides of a tensor and stores its sizes.
-func (l *Layout) Set(field string, t *problem.Tensor, size, batch, heads, seq, dim int) {
+func (l *Layout) Set(field string, t *problem.Tensor, dtype problem.DType, batch, heads, seq, dim int) {
 	s := t.Strides.Resolve(heads, seq, dim)
 	*l = Layout{
-		Field: field, Tensor: *t, Size: int64(size), Dim: int64(dim),
+		Field: field, Tensor: *t, DType: dtype, Size: int64(dtype.Size()), Dim: int64(dim),
 		Counts: [3]int64{int64(batch), int64(heads), int64(seq)},
 		Steps:  [3]int64{s.Batch, s.Head, s.Seq},
 	}
@@ -33,7 +36,11 @@ func (l *Layout) Set(field string, t *problem.Tensor, size, batch, heads, seq, d
 // SetKV is set for K or V. For a Blocked type dim, offset and strides count blocks of
 // 32 elements.
 func (l *Layout) SetKV(field string, t *problem.Tensor, cfg *problem.Config, batch, heads, seq, dim int) {
-	l.Set(field, t, cfg.KV.RowBytes(cfg.DType, 1), batch, heads, seq, dim)
+	l.Set(field, t, cfg.DType, batch, heads, seq, dim)
+	l.quantized = cfg.KV != problem.KVSame
+	if l.quantized {
+		l.Size = int64(cfg.KV.RowBytes(cfg.DType, 1))
+	}
 	if cfg.KV.Blocked() {
 		l.Size = int64(cfg.KV.RowBytes(cfg.DType, quant.BlockElements))
 		l.Dim /= quant.BlockElements
@@ -102,6 +109,26 @@ func (l *Layout) CheckGiven() error {
 		return &problem.ShapeError{Field: l.Field, Got: problem.Phrase("in both ${Buffer} and ${Host}"), Want: "one of them"}
 	case !t.Given():
 		return &problem.ShapeError{Field: l.Field, Got: "missing", Want: problem.Phrase("a ${Buffer} or ${Host} memory")}
+	}
+	return l.checkMade()
+}
+
+// checkMade compares a tensor that a Device made with what the call takes.
+func (l *Layout) checkMade() error {
+	dtype, made := l.Tensor.DType()
+	switch {
+	case !made:
+		return nil
+	case l.quantized:
+		return &problem.ShapeError{Field: l.Field, Got: "a tensor of " + dtype.String(), Want: "quantized rows, in memory of the caller"}
+	case dtype != l.DType:
+		return &problem.ShapeError{Field: l.Field, Got: "a tensor of " + dtype.String(), Want: l.DType.String()}
+	}
+	if have := l.Tensor.Sizes(); len(have) == 4 {
+		want := [4]int{int(l.Counts[0]), int(l.Counts[1]), int(l.Counts[2]), int(l.Dim)}
+		if [4]int(have) != want {
+			return &problem.ShapeError{Field: l.Field, Got: fmt.Sprintf("a tensor of %v", have), Want: fmt.Sprint(want)}
+		}
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func run(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	op, err := attention.New(dev, config) // the best Vulkan tier
+	op, err := attention.New(attention.On(dev), config) // the best Vulkan tier
 	if err != nil {
 		return err
 	}

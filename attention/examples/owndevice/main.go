@@ -69,10 +69,10 @@ func run(w io.Writer) (err error) {
 	// says why, and the best tier of the others computes the same.
 	cubin := config
 	cubin.Tier = attention.TierCubin
-	op, err := attention.New(dev, cubin)
+	op, err := attention.New(attention.On(dev), cubin)
 	if errors.Is(err, vk.ErrUnsupported) {
 		fmt.Fprintln(w, "not by tier cubin:", err)
-		op, err = attention.New(dev, config)
+		op, err = attention.New(attention.On(dev), config)
 	}
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ func main() {
 	dev, err := vk.Open(vk.Options{})
 	check(err)
 	defer dev.Close()
-	op, err := attention.New(dev, attention.Config{DType: attention.F16, HeadDim: *headDim})
+	op, err := attention.New(attention.On(dev), attention.Config{DType: attention.F16, HeadDim: *headDim})
 	check(err)
 	defer op.Close()
 	stream, err := dev.NewStream("timing")

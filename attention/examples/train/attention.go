@@ -23,7 +23,7 @@ func newAttention(dev *vk.Device, tier attention.Tier, dtype attention.DType, ba
 	a = &attend{dev: dev}
 	a.config = attention.Config{DType: dtype, HeadDim: headDim, Causal: attention.BottomRight, Tier: tier}
 	a.shape = attention.Shape{B: batch, Hq: heads, Sq: window, Sk: window}
-	if a.op, err = attention.New(dev, a.config); err != nil {
+	if a.op, err = attention.New(attention.On(dev), a.config); err != nil {
 		return nil, err
 	}
 	defer func() {

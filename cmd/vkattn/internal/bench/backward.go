@@ -52,7 +52,7 @@ func (g *group) backward(ctx context.Context, dev *vk.Device, cfg attention.Conf
 	if g.problem.PageSize > 0 || g.problem.Config.KV != attention.KVSame {
 		return nil, nil, fmt.Errorf("%w: paged and quantized K and V have no gradients", attention.ErrUnsupported)
 	}
-	op, err := attention.NewExperiment(dev, cfg, s.Experiment)
+	op, err := attention.NewExperiment(attention.On(dev), cfg, s.Experiment)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -62,7 +62,7 @@ func (g *group) backward(ctx context.Context, dev *vk.Device, cfg attention.Conf
 		// The forward kernels of tier cuda take no options, those of gradients do.
 		other := g.problem.Config
 		other.Tier, other.Kernel = attention.TierAuto, ""
-		forward, err := attention.New(dev, other)
+		forward, err := attention.New(attention.On(dev), other)
 		if err != nil {
 			return nil, nil, err
 		}

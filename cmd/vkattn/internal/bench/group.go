@@ -153,7 +153,7 @@ func (g *group) forward(ctx context.Context, dev *vk.Device, cfg attention.Confi
 		cfg = p.data.problem.Config
 		cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
 	}
-	op, err := attention.NewExperiment(dev, cfg, s.Experiment)
+	op, err := attention.NewExperiment(attention.On(dev), cfg, s.Experiment)
 	if err != nil {
 		if s.Experiment != (attention.Experiment{}) {
 			row.Tier = g.planned(dev, cfg).String()
@@ -290,7 +290,7 @@ func (g *group) differences(rows []*Row) {
 // planned is the tier that runs without variant and ablation. A row whose variant or
 // ablation is refused has it, and so belongs to the same rows.
 func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
-	op, err := attention.New(dev, cfg)
+	op, err := attention.New(attention.On(dev), cfg)
 	if err != nil {
 		return cfg.Tier
 	}

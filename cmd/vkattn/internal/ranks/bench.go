@@ -58,7 +58,7 @@ func TimeOne(ctx context.Context, s *Session, p bench.Problem, tier attention.Ti
 func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.Tier, timing Timing, seed uint64) (float64, error) {
 	cfg := p.Config
 	cfg.Tier = tier
-	op, err := attention.New(s.Device, cfg)
+	op, err := attention.New(attention.On(s.Device), cfg)
 	if err != nil {
 		return 0, err
 	}
@@ -134,7 +134,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	row := newRow(s, p, tier, mode, seed)
 	cfg := s.config(p.Config, tier, mode)
 	problem := parallel.Problem{Shape: p.Shape}
-	op, err := parallel.New(s.Group, s.Device, cfg)
+	op, err := parallel.New(s.Group, attention.On(s.Device), cfg)
 	var w *work
 	if err == nil {
 		defer op.Close()

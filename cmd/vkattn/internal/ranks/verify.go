@@ -133,7 +133,7 @@ type verification struct {
 }
 
 func (v *verification) run() (found finding, refusal *Refusal, err error) {
-	op, err := parallel.New(v.Group, v.Device, v.cfg)
+	op, err := parallel.New(v.Group, attention.On(v.Device), v.cfg)
 	if err == nil {
 		defer op.Close()
 		v.work, err = v.prepare(op, v.problem, v.mode, v.pass)
@@ -221,7 +221,7 @@ func (v *verification) one() (results [][]byte, err error) {
 		t.write(tensorDO, v.in[3])); err != nil {
 		return nil, err
 	}
-	op, err := attention.New(v.Device, cfg)
+	op, err := attention.New(attention.On(v.Device), cfg)
 	if err != nil {
 		return nil, err
 	}

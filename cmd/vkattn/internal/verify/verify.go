@@ -163,7 +163,7 @@ func (v *Verifier) op(dev *vk.Device, cfg attention.Config) (*attention.Op, erro
 	if op := v.ops[cfg]; op != nil {
 		return op, nil
 	}
-	op, err := attention.New(dev, cfg)
+	op, err := attention.New(attention.On(dev), cfg)
 	if err == nil {
 		if v.ops == nil {
 			v.ops = map[attention.Config]*attention.Op{}

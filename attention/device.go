@@ -1,0 +1,270 @@
+package attention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"vkattn/internal/arith"
+	"vkattn/internal/problem"
+	"vkattn/vk"
+)
+
+// Device is where operations compute and tensors live: a Vulkan device, or the CPU. Its
+// methods are safe for concurrent use.
+//
+// Calls that are given no stream run on the device's default stream, in the order in which
+// they are made: each sees what the calls before it wrote. They begin at once and do not
+// wait; Floats and Bytes of a [Tensor], and Wait, do.
+type Device struct {
+	dev   *vk.Device // nil: the CPU
+	owned bool       // Close closes it
+	why   error      // why Open took the CPU
+
+	mu     sync.Mutex // of the default stream
+	stream *vk.Stream // nil until it is needed
+}
+
+// Options are the options of Open. The zero value opens the best GPU, or the CPU.
+type Options struct {
+	// CPU takes the CPU even where there is a GPU.
+	CPU bool
+	// Vulkan says which Vulkan device to open, and how. Unless it names a device, Open leaves
+	// drivers of the CPU out: the CPU tier is faster.
+	Vulkan vk.Options
+}
+
+// Open opens the best device that can be used, or the CPU if there is none: see
+// [Device.WhyCPU]. If o names a Vulkan device that is not there, the error matches
+// [vk.ErrNoDevice].
+func Open(o Options) (*Device, error) {
+	if o.CPU {
+		return &Device{owned: true}, nil
+	}
+	named := o.Vulkan.Device != "" && o.Vulkan.Device != "auto"
+	o.Vulkan.GPUOnly = o.Vulkan.GPUOnly || !named
+	dev, err := vk.Open(o.Vulkan)
+	switch {
+	case err == nil:
+		return &Device{dev: dev, owned: true}, nil
+	case !named && errors.Is(err, vk.ErrNoDevice):
+		return &Device{owned: true, why: err}, nil
+	}
+	return nil, err
+}
+
+// On is the Device of a Vulkan device that the caller has opened or wrapped, and that stays
+// the caller's; of the CPU if dev is nil.
+func On(dev *vk.Device) *Device { return &Device{dev: dev} }
+
+// Vulkan returns the Vulkan device, nil for the CPU. It stays the Device's.
+func (d *Device) Vulkan() *vk.Device {
+	if d == nil {
+		return nil
+	}
+	return d.dev
+}
+
+// WhyCPU says why Open took the CPU; nil where the caller asked for it, or on a Vulkan device.
+func (d *Device) WhyCPU() error {
+	if d == nil {
+		return nil
+	}
+	return d.why
+}
+
+// String names the device.
+func (d *Device) String() string {
+	if d.Vulkan() == nil {
+		return "cpu"
+	}
+	return d.dev.Info().Name
+}
+
+// Close closes the default stream and the device, unless it is the caller's. Operations and tensors of the
+// device are closed before it.
+func (d *Device) Close() error {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var err error
+	if d.stream != nil {
+		err = d.stream.Close()
+		d.stream = nil
+	}
+	if d.owned && d.dev != nil {
+		err = errors.Join(err, d.dev.Close())
+	}
+	return err
+}
+
+// Do records with f into the default stream, which no other call uses meanwhile, and submits it.
+// What f records comes after the calls before it. On the CPU it calls f with nil.
+func (d *Device) Do(f func(s *vk.Stream) error) error {
+	if d.Vulkan() == nil {
+		return f(nil)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, err := d.defaultStream()
+	if err != nil {
+		return err
+	}
+	if err := f(s); err != nil {
+		return err
+	}
+	_, err = s.Submit()
+	return err
+}
+
+// defaultStream returns the default stream; the caller holds mu.
+func (d *Device) defaultStream() (*vk.Stream, error) {
+	if d.stream == nil {
+		s, err := d.dev.NewStream("attention")
+		if err != nil {
+			return nil, err
+		}
+		d.stream = s
+	}
+	return d.stream, nil
+}
+
+// Wait waits until the calls on the default stream are done.
+func (d *Device) Wait(ctx context.Context) error {
+	if d.Vulkan() == nil {
+		return ctx.Err()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stream == nil {
+		return ctx.Err()
+	}
+	return d.stream.Wait(ctx)
+}
+
+// Tensor makes a packed tensor of zeros, of up to four sizes, outermost first: [batch, heads,
+// rows, columns] for Q, K, V and O, [batch, heads, rows] for LSE. It knows its type and its
+// shape, and calls check both. Its Close, or that of the device, frees it.
+func (d *Device) Tensor(dtype DType, shape ...int) (Tensor, error) {
+	n := int64(dtype.Size())
+	if n == 0 {
+		return Tensor{}, &ShapeError{Field: "Tensor", Got: dtype, Want: "a storage type"}
+	}
+	if len(shape) == 0 || len(shape) > 4 {
+		return Tensor{}, &ShapeError{Field: "Tensor", Got: fmt.Sprintf("%d dimensions", len(shape)), Want: "1 to 4"}
+	}
+	for i, size := range shape {
+		ok := size >= 0
+		if ok {
+			n, ok = arith.Mul(n, int64(size))
+		}
+		if !ok {
+			return Tensor{}, &ShapeError{Field: fmt.Sprintf("Tensor dimension %d", i), Got: size, Want: "at least 0, and a product below 2^63 bytes"}
+		}
+	}
+	m, store, err := d.memory(n)
+	if err != nil {
+		return Tensor{}, err
+	}
+	return problem.NewMade(m, store, dtype, shape...), nil
+}
+
+// Floats makes a vector of float32 numbers, such as slopes, sinks or scales.
+func (d *Device) Floats(x ...float32) (Vector, error) {
+	b := make([]byte, 4*len(x))
+	F32.Encode(b, x)
+	return d.vector(b)
+}
+
+// Ints makes a vector of int32 numbers, such as lengths or page indices.
+func (d *Device) Ints(x ...int32) (Vector, error) {
+	b := make([]byte, 4*len(x))
+	for i, n := range x {
+		b[4*i], b[4*i+1], b[4*i+2], b[4*i+3] = byte(n), byte(n>>8), byte(n>>16), byte(n>>24)
+	}
+	return d.vector(b)
+}
+
+func (d *Device) vector(b []byte) (Vector, error) {
+	m, store, err := d.memory(int64(len(b)))
+	if err != nil {
+		return Vector{}, err
+	}
+	if err := store.Write(0, b); err != nil {
+		return Vector{}, errors.Join(err, store.Close())
+	}
+	return Vector{Buffer: m.Buffer, Host: m.Host}, nil
+}
+
+// memory returns n bytes of zeros, at least four: Vulkan has no empty buffers.
+func (d *Device) memory(n int64) (Tensor, problem.Store, error) {
+	n = max(4, (n+3)&^3)
+	if d.Vulkan() == nil {
+		m := hostStore(make([]byte, n))
+		return Tensor{Host: m}, m, nil
+	}
+	b, err := d.dev.NewBuffer(uint64(n), vk.BufferOptions{})
+	if err != nil {
+		return Tensor{}, nil, err
+	}
+	if err := d.Do(func(s *vk.Stream) error { return s.Fill(vk.BufferRange{Buffer: b, Size: uint64(n)}, 0) }); err != nil {
+		return Tensor{}, nil, errors.Join(err, b.Close())
+	}
+	return Tensor{Buffer: b}, &deviceStore{d, b}, nil
+}
+
+// hostStore is the memory of a tensor on the CPU.
+type hostStore []byte
+
+func (m hostStore) Write(at int64, b []byte) error {
+	copy(m[at:], b)
+	return nil
+}
+
+func (m hostStore) Read(ctx context.Context, at int64, b []byte) error {
+	copy(b, m[at:])
+	return ctx.Err()
+}
+
+func (m hostStore) Close() error { return nil }
+
+// deviceStore is the memory of a tensor on a Vulkan device.
+type deviceStore struct {
+	d *Device
+	b *vk.Buffer
+}
+
+func (m *deviceStore) Write(at int64, b []byte) error {
+	return m.d.Do(func(s *vk.Stream) error { return s.Upload(m.b, uint64(at), b) })
+}
+
+func (m *deviceStore) Read(ctx context.Context, at int64, b []byte) error {
+	m.d.mu.Lock()
+	defer m.d.mu.Unlock()
+	s, err := m.d.defaultStream()
+	if err != nil {
+		return err
+	}
+	return s.Download(ctx, b, m.b, uint64(at))
+}
+
+func (m *deviceStore) Close() error { return m.b.Close() }
+
+// sizes fills the Shape of a call from its tensors if it is zero and a Device made them.
+func sizes(s *Shape, q, k *Tensor) error {
+	if *s != (Shape{}) {
+		return nil
+	}
+	a, b := q.Sizes(), k.Sizes()
+	if len(a) != 4 || len(b) != 4 {
+		return nil // the check of the Shape says what is missing
+	}
+	if a[0] != b[0] {
+		return &ShapeError{Field: "K", Got: fmt.Sprintf("a tensor of %v", b), Want: fmt.Sprintf("the batch of Q, %v", a)}
+	}
+	*s = Shape{B: a[0], Hq: a[1], Hkv: b[1], Sq: a[2], Sk: b[2]}
+	return nil
+}
