@@ -6,10 +6,11 @@
 // tiled online softmax of Dao et al., "FlashAttention: Fast and Memory-Efficient Exact
 // Attention with IO-Awareness" (2022), with the loop order of "FlashAttention-2" (2023).
 //
-// A program opens a device (vk.Open) or takes nil for the CPU, makes an [Op] with [New], and
-// calls [Op.Forward]. Most types are aliases: "go doc vkattn/internal/problem.Config" shows
+// A program opens a [Device] with [Open], a GPU or the CPU, makes an [Op] with [New] and
+// tensors with [Device.Tensor], and calls [Op.Forward]. [On] takes a Vulkan device of the
+// program's own. Most types are aliases: "go doc vkattn/internal/problem.Config" shows
 // the fields of [Config], and so for the other types of a call. Package attention/merge
-// merges states, package attention/kvcache appends to a KV cache.
+// merges states, package attention/kvcache holds and fills KV caches.
 //
 // # Shapes
 //
@@ -149,6 +150,7 @@
 // These programs are in the repository:
 //
 //	attention/examples/quickstart   start here: tensors, a device or the CPU, one call
+//	attention/examples/decode       prompts and decode steps over a KV cache
 //	attention/examples/owndevice    a Vulkan device and a command buffer that the program owns
 //	attention/examples/cudashare    tensors in CUDA memory
 //	attention/examples/train        a small transformer that trains, forward and backward

@@ -2,8 +2,8 @@ package merge
 
 import (
 	"fmt"
-	"vkattn/attention"
 
+	"vkattn/attention"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
