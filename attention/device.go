@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 
 	"vkattn/internal/arith"
+	"vkattn/internal/errs"
 	"vkattn/internal/problem"
 	"vkattn/vk"
 )
@@ -24,6 +26,32 @@ type Device struct {
 
 	mu     sync.Mutex // of the default stream
 	stream *vk.Stream // nil until it is needed
+	state  deviceState
+}
+
+type deviceState uint8
+
+const (
+	deviceUnmade deviceState = iota
+	deviceOpen
+	deviceClosed
+)
+
+// lock locks the default stream, unless the device cannot be used.
+func (d *Device) lock() error {
+	if d == nil {
+		return errs.Unmade("Open")
+	}
+	d.mu.Lock()
+	switch d.state {
+	case deviceUnmade:
+		d.mu.Unlock()
+		return errs.Unmade("Open")
+	case deviceClosed:
+		d.mu.Unlock()
+		return errs.Closed("the device")
+	}
+	return nil
 }
 
 // Options are the options of Open. The zero value opens the best GPU, or the CPU.
@@ -40,23 +68,23 @@ type Options struct {
 // [vk.ErrNoDevice].
 func Open(o Options) (*Device, error) {
 	if o.CPU {
-		return &Device{owned: true}, nil
+		return &Device{owned: true, state: deviceOpen}, nil
 	}
 	named := o.Vulkan.Device != "" && o.Vulkan.Device != "auto"
 	o.Vulkan.GPUOnly = o.Vulkan.GPUOnly || !named
 	dev, err := vk.Open(o.Vulkan)
 	switch {
 	case err == nil:
-		return &Device{dev: dev, owned: true}, nil
+		return &Device{dev: dev, owned: true, state: deviceOpen}, nil
 	case !named && errors.Is(err, vk.ErrNoDevice):
-		return &Device{owned: true, why: err}, nil
+		return &Device{owned: true, why: err, state: deviceOpen}, nil
 	}
 	return nil, err
 }
 
 // On is the Device of a Vulkan device that the caller has opened or wrapped, and that stays
 // the caller's; of the CPU if dev is nil.
-func On(dev *vk.Device) *Device { return &Device{dev: dev} }
+func On(dev *vk.Device) *Device { return &Device{dev: dev, state: deviceOpen} }
 
 // Vulkan returns the Vulkan device, nil for the CPU. It stays the Device's.
 func (d *Device) Vulkan() *vk.Device {
@@ -66,12 +94,12 @@ func (d *Device) Vulkan() *vk.Device {
 	return d.dev
 }
 
-// WhyCPU says why Open took the CPU; nil where the caller asked for it, or on a Vulkan device.
-func (d *Device) WhyCPU() error {
-	if d == nil {
-		return nil
+// WhyCPU says why Open took the CPU; "" where the caller asked for it, and on a Vulkan device.
+func (d *Device) WhyCPU() string {
+	if d == nil || d.why == nil {
+		return ""
 	}
-	return d.why
+	return d.why.Error()
 }
 
 // String names the device.
@@ -85,11 +113,11 @@ func (d *Device) String() string {
 // Close closes the default stream and the device, unless it is the caller's. Operations and tensors of the
 // device are closed before it.
 func (d *Device) Close() error {
-	if d == nil {
+	if d.lock() != nil {
 		return nil
 	}
-	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.state = deviceClosed
 	var err error
 	if d.stream != nil {
 		err = d.stream.Close()
@@ -104,11 +132,16 @@ func (d *Device) Close() error {
 // Do records with f into the default stream, which no other call uses meanwhile, and submits it.
 // What f records comes after the calls before it. On the CPU it calls f with nil.
 func (d *Device) Do(f func(s *vk.Stream) error) error {
-	if d.Vulkan() == nil {
+	if f == nil {
+		return errs.Invalid("Do: no function")
+	}
+	if err := d.lock(); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	if d.dev == nil {
 		return f(nil)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	s, err := d.defaultStream()
 	if err != nil {
 		return err
@@ -134,10 +167,12 @@ func (d *Device) defaultStream() (*vk.Stream, error) {
 
 // Wait waits until the calls on the default stream are done.
 func (d *Device) Wait(ctx context.Context) error {
-	if d.Vulkan() == nil {
-		return ctx.Err()
+	if ctx == nil {
+		return errs.Invalid("Wait: no context")
 	}
-	d.mu.Lock()
+	if err := d.lock(); err != nil {
+		return err
+	}
 	defer d.mu.Unlock()
 	if d.stream == nil {
 		return ctx.Err()
@@ -201,8 +236,18 @@ func (d *Device) vector(b []byte) (Vector, error) {
 
 // memory returns n bytes of zeros, at least four: Vulkan has no empty buffers.
 func (d *Device) memory(n int64) (Tensor, problem.Store, error) {
+	if err := d.lock(); err != nil {
+		return Tensor{}, nil, err
+	}
+	d.mu.Unlock()
+	if n > math.MaxInt64-3 {
+		return Tensor{}, nil, &ShapeError{Field: "Tensor", Got: fmt.Sprintf("%d bytes", n), Want: "fewer"}
+	}
 	n = max(4, (n+3)&^3)
 	if d.Vulkan() == nil {
+		if err := vk.CheckHostMemory("Tensor", uint64(n)); err != nil {
+			return Tensor{}, nil, err
+		}
 		m := hostStore(make([]byte, n))
 		return Tensor{Host: m}, m, nil
 	}
@@ -224,9 +269,9 @@ func (m hostStore) Write(at int64, b []byte) error {
 	return nil
 }
 
-func (m hostStore) Read(ctx context.Context, at int64, b []byte) error {
+func (m hostStore) Read(_ context.Context, at int64, b []byte) error {
 	copy(b, m[at:])
-	return ctx.Err()
+	return nil
 }
 
 func (m hostStore) Close() error { return nil }
@@ -242,7 +287,9 @@ func (m *deviceStore) Write(at int64, b []byte) error {
 }
 
 func (m *deviceStore) Read(ctx context.Context, at int64, b []byte) error {
-	m.d.mu.Lock()
+	if err := m.d.lock(); err != nil {
+		return err
+	}
 	defer m.d.mu.Unlock()
 	s, err := m.d.defaultStream()
 	if err != nil {

@@ -118,7 +118,7 @@ var attentionPackage = apiwalk.Package{
 		"CUDAKernels": attention.CUDAKernels, "CheckArgs": attention.CheckArgs,
 		"ClearTuningCache": attention.ClearTuningCache, "DTypes": attention.DTypes,
 		"DecodeKV": attention.DecodeKV, "DropoutMask": attention.DropoutMask, "EncodeKV": attention.EncodeKV,
-		"KVTypes": attention.KVTypes, "New": attention.New, "NewExperiment": attention.NewExperiment,
+		"KVTypes": attention.KVTypes, "New": attention.New, "NewExperiment": attention.NewExperiment, "On": attention.On, "Open": attention.Open,
 		"ParseCausal": attention.ParseCausal,
 		"ParseDType":  attention.ParseDType, "ParseKVType": attention.ParseKVType,
 		"ParseTier": attention.ParseTier, "ParseTuning": attention.ParseTuning, "ReadTuningCache": attention.ReadTuningCache, "ReadTuningCaches": attention.ReadTuningCaches,
@@ -127,14 +127,14 @@ var attentionPackage = apiwalk.Package{
 		"TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf,
 		"ViewHost": attention.ViewHost, "WindowOf": attention.WindowOf,
 	},
-	Types: []any{attention.Op{}},
+	Types: []any{attention.Device{}, attention.Op{}},
 }
 
 var problemPackage = apiwalk.Package{
 	Name: "problem", Folder: "../internal/problem", Matches: sentinels, Live: liveOps, Closed: closedOps,
 	Functions: map[string]any{
 		"Ablations": problem.Ablations, "BHSD": problem.BHSD, "BSHD": problem.BSHD, "CUDAKernels": problem.CUDAKernels,
-		"DTypes": problem.DTypes, "KVTypes": problem.KVTypes, "ParseAblation": problem.ParseAblation,
+		"DTypes": problem.DTypes, "KVTypes": problem.KVTypes, "NewMade": problem.NewMade, "ParseAblation": problem.ParseAblation,
 		"ParseCausal": problem.ParseCausal, "ParseDType": problem.ParseDType, "ParseKVType": problem.ParseKVType,
 		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf,
 		"ValidateSizes": problem.ValidateSizes, "VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
@@ -152,8 +152,8 @@ var mergePackage = apiwalk.Package{
 
 var kvcachePackage = apiwalk.Package{
 	Name: "kvcache", Folder: "../attention/kvcache", Matches: sentinels, Live: liveOps, Closed: closedOps,
-	Functions: map[string]any{"NewAppend": kvcache.NewAppend, "ParseRotaryStyle": kvcache.ParseRotaryStyle},
-	Types:     []any{kvcache.Append{}, kvcache.AppendConfig{}, kvcache.Rotary{}, kvcache.RotaryStyle(0)},
+	Functions: map[string]any{"New": kvcache.New, "NewAppend": kvcache.NewAppend, "ParseRotaryStyle": kvcache.ParseRotaryStyle},
+	Types:     []any{kvcache.Append{}, kvcache.AppendConfig{}, kvcache.Cache{}, kvcache.Sequence{}, kvcache.Step{}, kvcache.Rotary{}, kvcache.RotaryStyle(0)},
 }
 
 var parallelPackage = apiwalk.Package{
@@ -272,7 +272,9 @@ func liveOps(t *testing.T) []any {
 		require.NoError(t, err)
 		sum, err := merge.NewSum(attention.On(dev), merge.MergeConfig{HeadDim: 8, F32States: true})
 		require.NoError(t, err)
-		list = append(list, op, m, sum, a)
+		cache, err := kvcache.New(attention.On(dev), kvcache.Config{HeadDim: 8, HeadsKV: 1, Pages: 4})
+		require.NoError(t, err)
+		list = append(list, attention.On(dev), op, m, sum, a, cache)
 	}
 	return list
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"vkattn/attention"
+	"vkattn/internal/arith"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
 	"vkattn/vk"
@@ -68,8 +69,11 @@ type layer struct {
 // nothing has changed.
 var ErrFull = errs.Sentinel("attention: the cache is full", problem.ErrUnsupported)
 
-// New makes an empty cache. The device stays the caller's and must outlive it.
+// New makes an empty cache. A nil device is the CPU. The device stays the caller's and must outlive it.
 func New(dev *attention.Device, cfg Config) (*Cache, error) {
+	if dev == nil {
+		dev = attention.On(nil)
+	}
 	if cfg.Layers == 0 {
 		cfg.Layers = 1
 	}
@@ -100,19 +104,34 @@ func New(dev *attention.Device, cfg Config) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cache{dev: dev, cfg: cfg, append: a, refs: make([]int32, cfg.Pages), live: map[*Sequence]struct{}{}}
-	for p := cfg.Pages - 1; p >= 0; p-- {
-		c.free = append(c.free, int32(p))
-	}
+	c := &Cache{dev: dev, cfg: cfg, append: a, live: map[*Sequence]struct{}{}}
 	if err := c.allocate(); err != nil {
 		return nil, errors.Join(err, c.Close())
+	}
+	c.refs = make([]int32, cfg.Pages)
+	for p := cfg.Pages - 1; p >= 0; p-- {
+		c.free = append(c.free, int32(p))
 	}
 	return c, nil
 }
 
 // allocate makes the pools and the tables of angles.
 func (c *Cache) allocate() (err error) {
-	rows := int64(c.cfg.Pages) * int64(c.cfg.HeadsKV) * int64(c.cfg.PageSize)
+	rows, ok := arith.Product(int64(c.cfg.Pages), int64(c.cfg.HeadsKV), int64(c.cfg.PageSize))
+	var all int64
+	if ok {
+		all, ok = arith.Product(rows, int64(c.cfg.Layers), int64(c.rowBytes(c.cfg.HeadDim)+c.rowBytes(c.cfg.HeadDimV)+8))
+	}
+	if !ok {
+		return &attention.ShapeError{Field: "Pages", Got: c.cfg.Pages, Want: "fewer: the cache has 2^63 bytes and more"}
+	}
+	host := 8*uint64(c.cfg.Pages) + 8*uint64(c.cfg.Positions)*uint64(c.cfg.Rotary.Dim) // pages, and angles twice
+	if c.dev.Vulkan() == nil {
+		host += uint64(all)
+	}
+	if err := vk.CheckHostMemory("kvcache.New", host); err != nil {
+		return err
+	}
 	for range c.cfg.Layers {
 		c.layers = append(c.layers, layer{})
 		l := &c.layers[len(c.layers)-1]
@@ -159,7 +178,7 @@ func (c *Cache) memory(bytes int64) (attention.Tensor, error) {
 
 // Close frees the cache, on a device when no work in flight holds it. Its sequences cannot be used any more.
 func (c *Cache) Close() error {
-	if c == nil {
+	if c == nil || c.append == nil {
 		return nil
 	}
 	c.mu.Lock()
@@ -186,6 +205,9 @@ type Stats struct {
 
 // Stats returns the numbers of the cache.
 func (c *Cache) Stats() Stats {
+	if c == nil {
+		return Stats{}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := Stats{Pages: c.cfg.Pages, Free: len(c.free), Sequences: len(c.live)}
@@ -209,6 +231,9 @@ type Sequence struct {
 
 // Sequence starts an empty sequence. It takes no page until rows are appended.
 func (c *Cache) Sequence() *Sequence {
+	if c == nil || c.append == nil {
+		return &Sequence{}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &Sequence{cache: c}
@@ -218,6 +243,9 @@ func (c *Cache) Sequence() *Sequence {
 
 // Len is the number of tokens of a sequence, those of the last Begin included.
 func (s *Sequence) Len() int {
+	if s == nil || s.cache == nil {
+		return 0
+	}
 	s.cache.mu.Lock()
 	defer s.cache.mu.Unlock()
 	return s.len
@@ -225,6 +253,9 @@ func (s *Sequence) Len() int {
 
 // Fork returns a sequence of the same tokens, which shares all pages with s.
 func (s *Sequence) Fork() (*Sequence, error) {
+	if s == nil || s.cache == nil {
+		return nil, errNoSequence
+	}
 	c := s.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,6 +272,9 @@ func (s *Sequence) Fork() (*Sequence, error) {
 
 // Truncate keeps the first n tokens of a sequence, for example those that were not rejected.
 func (s *Sequence) Truncate(n int) error {
+	if s == nil || s.cache == nil {
+		return errNoSequence
+	}
 	c := s.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -257,6 +291,9 @@ func (s *Sequence) Truncate(n int) error {
 
 // Free gives the pages of a sequence back. It is idempotent.
 func (s *Sequence) Free() {
+	if s == nil || s.cache == nil {
+		return
+	}
 	c := s.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,6 +304,11 @@ func (s *Sequence) Free() {
 	s.len = 0
 	delete(c.live, s)
 }
+
+var (
+	errNoSequence = errs.Invalid("the sequence is nil, or was not made by a Cache")
+	errNoStep     = errs.Invalid("the step is nil, or was not made by Begin")
+)
 
 // has reports why a sequence cannot be used. The caller holds mu, as of all below.
 func (c *Cache) has(s *Sequence) error {
@@ -308,6 +350,9 @@ type Step struct {
 // share. Each sequence is then longer by its rows. If there are too few pages the error matches ErrFull and nothing has
 // changed.
 func (c *Cache) Begin(list ...NewRows) (*Step, error) {
+	if c == nil || c.append == nil {
+		return nil, errs.Unmade("New")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -471,7 +516,12 @@ func (c *Cache) pools(i int) []pool {
 }
 
 // Rows is the number of new rows of all sequences.
-func (st *Step) Rows() int { return st.rows }
+func (st *Step) Rows() int {
+	if st == nil {
+		return 0
+	}
+	return st.rows
+}
 
 // usable reports why a step cannot be used for a layer.
 func (st *Step) usable(i int) error {
@@ -496,6 +546,9 @@ type LayerRows struct {
 
 // Append stores the new K and V of a layer.
 func (st *Step) Append(layer int, r LayerRows) error {
+	if st == nil || st.cache == nil {
+		return errNoStep
+	}
 	c := st.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -536,6 +589,9 @@ const keyRounding = 256
 // The Op has the HeadDim, KV and DType of the cache, and Causal BottomRight lets each new row see those before
 // it. Add options, such as LSE, to the result. heads is 0 where Q's Device made it.
 func (st *Step) Args(layer int, q, o attention.Tensor, heads int) (attention.Args, error) {
+	if st == nil || st.cache == nil {
+		return attention.Args{}, errNoStep
+	}
 	c := st.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()

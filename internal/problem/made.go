@@ -26,8 +26,11 @@ type made struct {
 	shape []int
 }
 
-// NewMade returns the tensor of a store, packed, whose memory m names.
+// NewMade returns the tensor of a store, packed, whose memory m names; m without a store.
 func NewMade(m Tensor, store Store, dtype DType, shape ...int) Tensor {
+	if store == nil {
+		return m
+	}
 	m.made = &made{store, dtype, slices.Clone(shape)}
 	return m
 }
@@ -48,7 +51,7 @@ func (t Tensor) Shape() []int { return slices.Clone(t.Sizes()) }
 
 // Sizes is Shape without a copy.
 func (t *Tensor) Sizes() []int {
-	if t.made == nil {
+	if t == nil || t.made == nil {
 		return nil
 	}
 	return t.made.shape
