@@ -104,21 +104,22 @@ func (l *Layout) TooLarge() error {
 
 // CheckGiven reports missing memory, or both kinds of memory.
 func (l *Layout) CheckGiven() error {
-	switch t := l.Tensor; {
+	switch t := &l.Tensor; {
 	case t.Buffer != nil && t.Host != nil:
 		return &problem.ShapeError{Field: l.Field, Got: problem.Phrase("in both ${Buffer} and ${Host}"), Want: "one of them"}
-	case !t.Given():
+	case t.Buffer == nil && t.Host == nil:
 		return &problem.ShapeError{Field: l.Field, Got: "missing", Want: problem.Phrase("a ${Buffer} or ${Host} memory")}
 	}
-	return l.checkMade()
+	if l.Tensor.Sizes() != nil {
+		return l.checkMade()
+	}
+	return nil
 }
 
 // checkMade compares a tensor that a Device made with what the call takes.
 func (l *Layout) checkMade() error {
-	dtype, made := l.Tensor.DType()
+	dtype, _ := l.Tensor.DType()
 	switch {
-	case !made:
-		return nil
 	case l.quantized:
 		return &problem.ShapeError{Field: l.Field, Got: "a tensor of " + dtype.String(), Want: "quantized rows, in memory of the caller"}
 	case dtype != l.DType:
