@@ -24,6 +24,9 @@ func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) erro
 	if err != nil {
 		return err
 	}
+	if err := op.checkNumbers(s, &a.Args); err != nil {
+		return err
+	}
 	if s == nil && plan.MayCUDA(&op.cfg) {
 		r.CUDARefusal = plan.CUDABackwardRecords
 	}

@@ -24,6 +24,9 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if err := op.check(&l, a); err != nil {
 		return err
 	}
+	if err := op.checkNumbers(s, a); err != nil {
+		return err
+	}
 	if tensors.NoRows(a) {
 		return nil
 	}

@@ -27,6 +27,8 @@ type Op struct {
 	factors    plan.ScoreFactors
 	pick       plan.TilePicker // nil: use the heuristic's tiles
 
+	checks bool // by CheckEnv
+
 	closed    atomic.Bool
 	mu        sync.RWMutex
 	plans     map[plan.Request]*prepared                 // at most maxPlans; cleared by Close
@@ -351,7 +353,7 @@ func NewExperiment(d *Device, cfg Config, e Experiment) (*Op, error) {
 		pick = named
 	}
 	op := newOp(dev, cfg, e, pick)
-	op.home = d
+	op.home, op.checks = d, dev != nil && checksByEnv()
 	if pick != nil && e.Tile == "" {
 		op.backward.pick = plan.StoreOf(dev).PickBackward
 	}

@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"fmt"
+	"os"
 
 	"vkattn/attention"
 	"vkattn/internal/dispatch"
@@ -19,6 +20,7 @@ type AppendConfig struct {
 	KV       problem.KVType // how the cache stores K and V; zero value: as DType
 	Rotary   Rotary         // rotary embedding of K and Q; zero value: none
 	Access   problem.Access // how kernels reach tensors; zero value: chosen by the buffers
+	Check    bool           // Forward refuses numbers in device memory that are out of range, as [attention.Config].Check
 }
 
 // attention returns the Config of a Forward over the cache.
@@ -127,6 +129,7 @@ type Append struct {
 	dev  *vk.Device        // its Vulkan device; nil: the CPU tier
 	cfg  AppendConfig
 
+	checks    bool                                            // by attention.CheckEnv
 	pipelines dispatch.Pipelines[appendVariant, AppendConfig] // at most 6
 }
 
@@ -146,7 +149,7 @@ func NewAppend(d *attention.Device, cfg AppendConfig) (*Append, error) {
 			return nil, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
 		}
 	}
-	return &Append{home: d, dev: dev, cfg: cfg}, nil
+	return &Append{home: d, dev: dev, cfg: cfg, checks: dev != nil && os.Getenv(attention.CheckEnv) == "1"}, nil
 }
 
 // Config returns the AppendConfig that NewAppend was given.
@@ -222,12 +225,22 @@ func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
 	if err := errs.CheckStream("Append.Forward", "the stream is", s.Device(), p.dev); err != nil {
 		return err
 	}
+	if p.cfg.Check || p.checks {
+		if err := p.checkDeviceNumbers(s, a); err != nil {
+			return err
+		}
+	}
 	return p.record(s.Commands, &a)
 }
 
 // forward is Forward on the default stream.
 func (p *Append) forward(a AppendArgs) error {
-	return p.home.Do(func(s *vk.Stream) error { return p.record(s.Commands, &a) })
+	return p.home.Do(func(s *vk.Stream) error {
+		if err := p.checkDeviceNumbers(s, a); err != nil {
+			return err
+		}
+		return p.record(s.Commands, &a)
+	})
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by

@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -69,6 +70,30 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 	}
 	if err := l.checkOverlaps(); err != nil || p.dev != nil || a.Shard {
 		return err
+	}
+	return l.checkNumbers()
+}
+
+// checkDeviceNumbers is checkNumbers for vectors in device memory, if the Append does that. It waits for what the stream
+// has recorded.
+func (p *Append) checkDeviceNumbers(s *vk.Stream, a AppendArgs) error {
+	if !p.cfg.Check && !p.checks || a.Shard {
+		return nil
+	}
+	var l appendLayouts
+	if err := p.check(&l, &a); err != nil {
+		return err
+	}
+	for _, i := range []int{appendUsed, appendLengths, appendTable} {
+		t := &l.list[i]
+		if !l.given(i) {
+			continue
+		}
+		b := make([]byte, t.Dim*t.Size)
+		if err := s.Download(context.Background(), b, t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size)); err != nil {
+			return err
+		}
+		t.Tensor = problem.Tensor{Host: b}
 	}
 	return l.checkNumbers()
 }

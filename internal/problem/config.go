@@ -48,6 +48,13 @@ type Config struct {
 	// Backward takes a float32 O on tier cpu alone.
 	F32O, F32Gradients bool
 
+	// Check makes Forward and Backward read the lengths, cumulative lengths, pages and offsets of a call
+	// that lie in device memory, and refuse those out of their range, as calls do whose vectors lie in host
+	// memory. The call waits for what its stream has recorded. Without it kernels clamp such numbers or skip
+	// what they name, and never reach other memory. Record refuses a call that would have to be
+	// checked. VKATTN_CHECK=1 in the environment checks every Forward and Backward.
+	Check bool
+
 	// AllowCUDA lets TierAuto choose tiers cuda and cubin. Both need an NVIDIA GPU and a
 	// program that imports vkattn/cudapath. Tier cuda takes calls of Forward whose buffers
 	// are all made with vk.BufferOptions.Exportable or wrap CUDA memory. Tier cubin takes

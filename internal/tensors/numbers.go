@@ -84,3 +84,34 @@ func CheckNumbers(a *problem.Args) error {
 	}
 	return nil
 }
+
+// CheckDeviceNumbers is CheckNumbers for vectors in device memory, of which read returns the first n elements as bytes.
+func CheckDeviceNumbers(a problem.Args, read func(v problem.Vector, n int) ([]byte, error)) error {
+	var err error
+	host := func(v problem.Vector, n int) problem.Vector {
+		if !v.Given() || err != nil {
+			return v
+		}
+		var b []byte
+		b, err = read(v, n)
+		return problem.Vector{Host: b}
+	}
+	if v := a.Varlen; v != nil {
+		a.Varlen = &problem.Varlen{TotalQ: v.TotalQ, TotalK: v.TotalK, CuQ: host(v.CuQ, a.B+1), CuK: host(v.CuK, a.B+1),
+			UsedQ: host(v.UsedQ, a.B), UsedK: host(v.UsedK, a.B)}
+	}
+	if p := a.Pages; p != nil {
+		pages := *p
+		pages.Table = host(p.Table, a.B*TableStride(p, &a.Shape))
+		a.Pages = &pages
+	}
+	if k := a.SparseTokens; k != nil {
+		tokens := *k
+		tokens.Offsets = host(k.Offsets, a.B*a.KVHeads()+1)
+		a.SparseTokens = &tokens
+	}
+	if err != nil {
+		return err
+	}
+	return CheckNumbers(&a)
+}
