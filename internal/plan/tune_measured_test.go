@@ -117,7 +117,8 @@ func TestEstimatedTimesAreNearTheMeasured(t *testing.T) {
 		const clock = 1.98e9
 		shared, err := v.sharedBytes()
 		require.NoError(t, err)
-		require.LessOrEqual(t, shared, m.shared, "%v %v: the driver adds what it spills", m.problem(), v.Tile)
+		// The driver adds what it spills. The row maxima, a float for each row, lay in the scratch when this was measured.
+		require.LessOrEqual(t, shared, m.shared+4*uint64(v.Tile.Rows()), "%v %v", m.problem(), v.Tile)
 		x := timed{measured: float64(Flops(m.cfg, r.Shape)) / m.tflops / 1e12, estimate: v.cost(v.Tile.(tunable), measuredCaps(), r.Shape) / 132 / clock}
 		require.InEpsilon(t, x.measured, x.estimate, 0.17, "%v %v", m.problem(), v.Tile)
 		problems[m.problem()] = append(problems[m.problem()], x)
