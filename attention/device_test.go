@@ -225,3 +225,59 @@ func TestOpenSaysWhyItTakesTheCPU(t *testing.T) {
 	_, err = attention.Open(attention.Options{Vulkan: vk.Options{Device: "no such device"}})
 	require.ErrorIs(t, err, vk.ErrNoDevice)
 }
+
+// The gradient of a sum has one row: expanded over batches, heads and rows it gives the gradients of the same numbers
+// written out, and so does a row of V.
+func TestExpandedTensors(t *testing.T) {
+	for _, dev := range devices(t) {
+		t.Run(dev.String(), func(t *testing.T) {
+			op, err := attention.New(dev, attention.Config{HeadDim: 16})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, op.Close()) }()
+			one, numbers := drawn(t, dev, 3, 1, 1, 1, 16)
+			var all []float32
+			for range 2 * 2 * 9 {
+				all = append(all, numbers...)
+			}
+			whole, err := dev.Tensor(attention.F16, 2, 2, 9, 16)
+			require.NoError(t, err)
+			require.NoError(t, whole.SetFloats(all))
+			expanded, err := one.Expand(2, 2, 9, 16)
+			require.NoError(t, err)
+			got, err := expanded.Floats(t.Context())
+			require.NoError(t, err)
+			want, err := whole.Floats(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			var results [2][3][]float32
+			for i, x := range []attention.Tensor{whole, expanded} {
+				a := attention.BackwardArgs{DO: x}
+				a.V = x
+				a.Q, _ = drawn(t, dev, 1, 2, 2, 9, 16)
+				a.K, _ = drawn(t, dev, 2, 2, 2, 9, 16)
+				a.O, _ = drawn(t, dev, 4, 2, 2, 9, 16)
+				a.DQ, _ = drawn(t, dev, 5, 2, 2, 9, 16)
+				a.DV, _ = drawn(t, dev, 6, 2, 2, 9, 16)
+				a.LSE, err = dev.Tensor(attention.F32, 2, 2, 9)
+				require.NoError(t, err)
+				require.NoError(t, op.Forward(nil, a.Args))
+				require.NoError(t, op.Backward(nil, a))
+				for j, y := range []attention.Tensor{a.O, a.DQ, a.DV} {
+					results[i][j], err = y.Floats(t.Context())
+					require.NoError(t, err)
+				}
+			}
+			require.Equal(t, results[0], results[1])
+			require.ErrorIs(t, expanded.SetFloats(all), attention.ErrInvalid)
+			for _, bad := range [][]int{{2, 2, 9}, {2, 2, 9, 17}, {-1, 2, 9, 16}} {
+				_, err := one.Expand(bad...)
+				require.ErrorIs(t, err, attention.ErrInvalid, "%v", bad)
+			}
+			_, err = whole.Expand(4, 2, 9, 16)
+			require.ErrorIs(t, err, attention.ErrInvalid)
+			// As an output its rows overlap.
+			a := attention.Args{Q: whole, K: whole, V: whole, O: expanded}
+			require.ErrorIs(t, op.Forward(nil, a), attention.ErrInvalid)
+		})
+	}
+}

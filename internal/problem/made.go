@@ -87,6 +87,9 @@ func (t Tensor) SetBytes(b []byte) error {
 		return errNotMade
 	}
 	size := t.made.dtype.Size()
+	if t.Strides.Expanded {
+		return &ShapeError{Field: "SetBytes", Got: "an expanded tensor", Want: "one whose elements are apart"}
+	}
 	if len(b) != t.len()*size {
 		return &ShapeError{Field: "SetBytes", Got: fmt.Sprintf("%d bytes", len(b)), Want: fmt.Sprintf("%d, for %v of %v", t.len()*size, t.made.shape, t.made.dtype)}
 	}
@@ -156,6 +159,32 @@ func (t Tensor) Slice(dim, from, to int) (Tensor, error) {
 	shape := t.Shape()
 	shape[dim] = to - from
 	t.made = &made{t.made.store, t.made.dtype, shape}
+	return t, nil
+}
+
+// Expand is a view of t in which dimensions of size 1 are repeated, without memory for them: the other sizes must be
+// those of t. It can be read, not written.
+func (t Tensor) Expand(shape ...int) (Tensor, error) {
+	have := t.Sizes()
+	switch {
+	case t.made == nil:
+		return Tensor{}, errNotMade
+	case len(have) != 4 || len(shape) != 4:
+		return Tensor{}, &ShapeError{Field: "Expand", Got: fmt.Sprintf("%v of %v", shape, have), Want: "four dimensions"}
+	}
+	s := t.Strides.Resolve(have[1], have[2], have[3])
+	for i, step := range []*int64{&s.Batch, &s.Head, &s.Seq, nil} {
+		switch {
+		case shape[i] == have[i]:
+		case have[i] != 1 || step == nil || shape[i] < 0:
+			return Tensor{}, &ShapeError{Field: "Expand", Got: fmt.Sprintf("%v of %v", shape, have), Want: "the same sizes where they are not 1"}
+		default:
+			*step = 0
+		}
+	}
+	s.Expanded = true
+	t.Strides = s
+	t.made = &made{t.made.store, t.made.dtype, slices.Clone(shape)}
 	return t, nil
 }
 

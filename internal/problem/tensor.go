@@ -11,6 +11,10 @@ import (
 // dimension.
 type Strides struct {
 	Batch, Head, Seq int64
+
+	// Expanded says that the strides are meant even if all three are 0: one row stands for all, as in
+	// the gradient of a sum.
+	Expanded bool
 }
 
 // BHSD returns the strides of the packed layout [batch, head, row, dim].
