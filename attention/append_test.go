@@ -283,7 +283,7 @@ func TestAppendRefusesOnADevice(t *testing.T) {
 	p, good := recordedAppend(t, r, attention.AccessAuto)
 	require.NoError(t, p.Forward(r.stream, good))
 	r.wait(t)
-	require.Error(t, p.Forward(nil, good))
+	require.Error(t, p.Forward(&vk.Stream{}, good))
 	require.Error(t, p.Record(nil, good))
 	var shape *attention.ShapeError
 	host := good

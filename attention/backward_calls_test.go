@@ -166,7 +166,7 @@ func TestRecordBackward(t *testing.T) {
 	require.Equal(t, outputsOf(&want), outputsOf(&c.BackwardArgs))
 
 	require.ErrorIs(t, op.RecordBackward(nil, u.BackwardArgs), attention.ErrInvalid)
-	require.ErrorIs(t, op.Backward(nil, u.BackwardArgs), attention.ErrInvalid)
+	require.ErrorIs(t, op.Backward(&vk.Stream{}, u.BackwardArgs), attention.ErrInvalid)
 }
 
 // A device with few push constants reads the parameters from a buffer, and one with little

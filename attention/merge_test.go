@@ -191,7 +191,7 @@ func TestMergeRefusesOnADevice(t *testing.T) {
 	m, good := recordedMerge(t, r, attention.AccessAuto)
 	require.NoError(t, m.Forward(r.stream, good))
 	r.wait(t)
-	require.Error(t, m.Forward(nil, good))
+	require.Error(t, m.Forward(&vk.Stream{}, good))
 	require.Error(t, m.Record(nil, good))
 	var shape *attention.ShapeError
 	host := good
