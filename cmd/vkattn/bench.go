@@ -146,7 +146,7 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 	o.rowFlags(f)
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json, jsonl, sql or gobench, which benchstat reads")
-	f.BoolVar(&o.wide, "wide", false, "-o md: also print the mean time, the mean and peak speed, memory by use, and the memory that plain attention would need")
+	f.BoolVar(&o.wide, "wide", false, wideUsage)
 	f.BoolVar(&o.list, "list", false, "print the presets and suites with their shapes, or the problems of the given --preset and --suite, and run nothing")
 	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "stop a peer whose answer takes longer")
@@ -181,6 +181,9 @@ func (o *benchFlags) rowFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.monitor, "monitor", "", monitorUsage)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 }
+
+// wideUsage is the help of --wide.
+const wideUsage = "-o md: print every column, also those that all rows have the same value of"
 
 // saveUsage is the help of --save.
 const saveUsage = "also write the rows to `file`, in the format of its extension (repeatable)"
@@ -251,6 +254,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	info := o.runInfo(plan, dev)
 	info.Schema = bench.SchemaVersion
 	info.Baselines = b.BaselineNames(problems)
+	info.Planned = b.Planned(problems)
 	for _, name := range plan.baselines {
 		if !slices.Contains(info.Baselines, string(name)) {
 			fmt.Fprintf(a.stderr, "vkattn: --against %s: no problem of this run has such a row on this device\n", name)
@@ -272,7 +276,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	files = append(files, plots)
 	a.bar.start("row", b.Rows(problems))
 	b.Progress, b.Done = a.bar.say, a.bar.step
-	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout), &a.bar)...), info)
+	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout))...), info)
 	a.bar.end()
 	if err == nil {
 		err = stopSampler()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 
 	"vkattn/attention"
@@ -176,7 +175,7 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 			return nil, badInput(err)
 		}
 		for _, problem := range list {
-			if !slices.ContainsFunc(out, problem.Same) {
+			if !slices.Contains(out, problem) {
 				out = append(out, problem)
 			}
 		}
@@ -314,7 +313,7 @@ func (p *benchPlan) list(w io.Writer) error {
 		return err
 	}
 	var problems []bench.Problem
-	about := markdown.New("preset<", "what it is<")
+	about := markdown.Titled("preset<", "what it is<")
 	for _, s := range bench.Presets {
 		list, err := s.With(nil)
 		if err != nil {
@@ -323,7 +322,7 @@ func (p *benchPlan) list(w io.Writer) error {
 		problems = append(problems, list...)
 		about.Row(s.Name, s.About)
 	}
-	suites := markdown.New("suite<", "problems", "types<", "passes<", "what it is<")
+	suites := markdown.Titled("suite<", "problems", "types<", "passes<", "what it is<")
 	for _, s := range bench.Suites {
 		list := s.Problems(s.Types(nil))
 		var types []string
@@ -345,20 +344,18 @@ func (p *benchPlan) list(w io.Writer) error {
 
 // shapes is a table of problems.
 func shapes(list []bench.Problem) string {
-	m := markdown.New("name<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<", "pass<", "layers", "options<")
-	for _, p := range list {
-		layers := "-"
-		if p.Layers > 0 {
-			layers = strconv.Itoa(p.Layers)
+	rows := (&bench.Bench{Specs: []bench.Spec{{}}}).Planned(list)
+	columns := bench.ProblemColumns(rows, false, func(r *bench.Row) *bench.Row { return r })
+	last := &columns[len(columns)-1] // the tier
+	*last = markdown.Column[*bench.Row]{Title: "layers", Cell: markdown.If(func(r *bench.Row) bool { return r.Layers > 0 },
+		func(r *bench.Row) any { return r.Layers })}
+	columns[0].Cell = func(r *bench.Row) any {
+		if r.Ceiling != "" {
+			return r.Problem()
 		}
-		s, c := p.Shape, p.Config
-		if p.Ceiling != "" {
-			m.Row(p.String(), "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "")
-			continue
-		}
-		m.Row(p.Line, s.B, s.Hq, s.KVHeads(), s.Sq, s.Sk, c.HeadDim, c.ValueDim(), c.Causal, c.DType, p.Pass, layers, p.OptionText())
+		return r.Line
 	}
-	return m.String()
+	return markdown.Of(rows, false, columns)
 }
 
 // presetProblems are the problems of the presets. Lists and options of the command line

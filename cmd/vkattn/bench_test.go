@@ -70,9 +70,10 @@ func TestBenchPrintsEveryFormat(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Equal(t, "1 row, seed 9\n", stderr)
 	lines := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
-	require.Len(t, lines, 3)
-	for _, l := range lines {
-		require.Equal(t, strings.Count(lines[0], "|"), strings.Count(l, "|"))
+	require.Len(t, lines, 5)
+	require.Equal(t, "device cpu, B 1, H 2, S 33, D 8, causal none, dtype f32, pass fwd", lines[0])
+	for _, l := range lines[2:] {
+		require.Len(t, l, len(lines[2]))
 	}
 
 	code, stdout, _ = call(tiny("--device", "cpu", "-o", "csv", "--tier", "cpu")...)

@@ -62,6 +62,7 @@ row that only one of the files has.`,
 	f.Var(percentFlag(&o.FailOver), "fail-over", "exit with 1 only for rows that are slower by more than this `percentage` (default: for every slower row)")
 	f.BoolVar(&o.Subset, "subset", false, "allow rows that only OLD has")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
+	f.BoolVar(&o.Wide, "wide", false, wideUsage)
 	return c
 }
 

@@ -113,9 +113,9 @@ func TestASweepGoesOnOverARowThatDoesNotFit(t *testing.T) {
 	require.Len(t, records, 4)
 	require.Contains(t, records[2], "OOM")
 	stdout, _ = sweep("md")
-	require.Regexp(t, `\|\s+OOM \|`, stdout)
-	require.Contains(t, stdout, "| OOM: problem: needs ")
-	require.Regexp(t, `(?m)\| [\d.]+ GiB .*needs [\d.]+ GiB of host memory, 256 MiB are available`, stdout, "one unit in the columns of a row")
+	require.Regexp(t, `\| OOM +\|`, stdout)
+	require.Contains(t, stdout, ": OOM: problem: needs ")
+	require.Regexp(t, `needs [\d.]+ GiB of host memory, 256 MiB are available`, stdout)
 }
 
 func TestVerifyGoesOnOverAProblemThatDoesNotFit(t *testing.T) {

@@ -165,21 +165,39 @@ func printProfile(out io.Writer, p *bench.Profile) error {
 	if r.Unsteady != "" {
 		w.printf("unsteady: %s\n", r.Unsteady)
 	}
-	w.printf("bound by %s: %s\n\n", p.Bound, p.Explanation)
-	t := markdown.New("dispatch<", "groups", "invocations", "us median", "us min", "us max", "share", "statistics of the compiler<", "occupancy<")
-	for _, d := range p.Dispatches {
+	w.printf("%s\n\n", strings.Join(markdown.Wrap(strings.Fields(fmt.Sprintf("bound by %s: %s", p.Bound, p.Explanation)), " "), "\n"))
+	us := func(title string, of func(*bench.ProfiledDispatch) float64) markdown.Column[*bench.ProfiledDispatch] {
+		return markdown.Column[*bench.ProfiledDispatch]{Title: title, Room: 1,
+			Cell: func(d *bench.ProfiledDispatch) any { return fmt.Sprintf("%.2f", of(d)) }}
+	}
+	list := make([]*bench.ProfiledDispatch, len(p.Dispatches))
+	compiled := ""
+	for i := range list {
+		d := &p.Dispatches[i]
+		list[i] = d
 		var stats []string
 		for _, s := range d.Statistics {
 			stats = append(stats, fmt.Sprintf("%s %.10g", s.Name, s.Value))
 		}
-		occupancy := ""
 		if e := d.Occupancy; e != nil {
-			occupancy = fmt.Sprintf("%d workgroups, %d subgroups, %.0f %%, by %s", e.Workgroups, e.Subgroups, 100*e.Share, e.Limit)
+			stats = append(stats, fmt.Sprintf("occupancy %d workgroups, %d subgroups, %.0f %%, by %s", e.Workgroups, e.Subgroups, 100*e.Share, e.Limit))
 		}
-		t.Row(d.Pipeline, fmt.Sprintf("%dx%dx%d", d.Groups[0], d.Groups[1], d.Groups[2]), d.LocalSize, fmt.Sprintf("%.2f", d.Us),
-			fmt.Sprintf("%.2f", d.MinUs), fmt.Sprintf("%.2f", d.MaxUs), fmt.Sprintf("%.0f %%", 100*d.Share), strings.Join(stats, ", "), occupancy)
+		if len(stats) > 0 {
+			compiled += fmt.Sprintf("\n%s:\n%s\n", d.Pipeline, strings.Join(markdown.Wrap(stats, ", "), "\n"))
+		}
 	}
-	w.printf("%s\n\nbarriers, fills and gaps: %.2f us with barriers between dispatches\n", t.String(), p.OtherUs)
+	t := markdown.Of(list, false, []markdown.Column[*bench.ProfiledDispatch]{
+		{Title: "dispatch<", Always: true, Cell: func(d *bench.ProfiledDispatch) any { return d.Pipeline }},
+		{Title: "groups", Cell: func(d *bench.ProfiledDispatch) any {
+			return fmt.Sprintf("%dx%dx%d", d.Groups[0], d.Groups[1], d.Groups[2])
+		}},
+		{Title: "invocations", Cell: func(d *bench.ProfiledDispatch) any { return d.LocalSize }},
+		us("us median", func(d *bench.ProfiledDispatch) float64 { return d.Us }),
+		us("us min", func(d *bench.ProfiledDispatch) float64 { return d.MinUs }),
+		us("us max", func(d *bench.ProfiledDispatch) float64 { return d.MaxUs }),
+		{Title: "share", Room: 1, Cell: func(d *bench.ProfiledDispatch) any { return fmt.Sprintf("%.0f %%", 100*d.Share) }},
+	})
+	w.printf("%s\n%s\nbarriers, fills and gaps: %.2f us with barriers between dispatches\n", t, compiled, p.OtherUs)
 	w.printf("ceilings: copy %.4g TB/s, an empty dispatch %.2f us, a barrier %.2f us", p.Ceilings.CopyTBs, p.Ceilings.DispatchUs, p.Ceilings.BarrierUs)
 	if p.Ceilings.PeakTFLOPs > 0 {
 		given := ""

@@ -9,12 +9,10 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
-
-	"vkattn/cmd/vkattn/internal/bench"
 )
 
 // progress is the last line of a terminal while a command runs: the row under way, the time
-// left, the problem, and the best speed so far. The zero value shows nothing.
+// left and the problem, in progressWidth columns. The zero value shows nothing.
 // It has no colors, with or without NO_COLOR.
 type progress struct {
 	w     io.Writer  // nil: no terminal
@@ -24,8 +22,7 @@ type progress struct {
 	unit        string // of rows
 	rows, done  int
 	began, last time.Time // of the command; the end of the last row
-	what, best  string
-	speed       float64     // of best
+	what        string
 	drawn       bool        // the line is on the terminal
 	midLine     bool        // output ends within a line: there is no room for this one
 	again       *time.Timer // draws the line with the time left, and with a text that came too soon
@@ -94,19 +91,6 @@ func (p *progress) say(what string) {
 	}
 }
 
-// Row keeps the best speed: progress is a printer of rows.
-func (p *progress) Row(r *bench.Row) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if r.Status == bench.OK && r.Ceiling == "" && r.TFLOPs > p.speed {
-		p.speed, p.best = r.TFLOPs, fmt.Sprintf(" | best %s TFLOP/s (%s)", bench.Digits(r.TFLOPs), r.Who())
-	}
-	return nil
-}
-
-// Close implements bench.Printer.
-func (p *progress) Close(*bench.RunInfo) error { return nil }
-
 // step counts a row that is done.
 func (p *progress) step() {
 	p.mu.Lock()
@@ -146,6 +130,8 @@ func (p *progress) clear() {
 	}
 }
 
+const progressWidth = 60
+
 // erase moves to the first column and erases the line, with the ^C of a terminal behind it.
 const erase = "\r\x1b[K"
 
@@ -154,16 +140,13 @@ func (p *progress) draw() {
 	if p.again == nil || p.midLine || p.rows == 0 {
 		return
 	}
-	room := max(1, p.width()-1)
-	line := fmt.Sprintf("%s %d/%d", p.unit, min(p.done+1, p.rows), p.rows)
+	room := max(1, min(p.width()-1, progressWidth))
+	line := fmt.Sprintf("%s %d of %d", p.unit, min(p.done+1, p.rows), p.rows)
 	if p.done > 0 {
 		left := p.last.Sub(p.began)/time.Duration(p.done)*time.Duration(p.rows-p.done) - time.Since(p.last)
 		line += fmt.Sprintf(", %v left", max(0, left).Round(time.Second))
 	}
 	line = text.Snip(line+": "+p.what, room, "...")
-	if len(line)+len(p.best) <= room {
-		line += p.best
-	}
 	_, _ = io.WriteString(p.w, erase+line)
 	p.drawn, p.recent = true, true
 	p.again.Reset(100 * time.Millisecond)

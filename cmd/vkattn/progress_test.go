@@ -14,8 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"vkattn/cmd/vkattn/internal/bench"
 )
 
 // screen is what a terminal shows of a text: its lines without those at the end that are empty.
@@ -62,16 +60,14 @@ func TestTheProgressLineFitsTheTerminal(t *testing.T) {
 			var out bytes.Buffer
 			p := &progress{w: &out, width: func() int { return width }}
 			p.start("row", 5)
-			require.NoError(t, p.Row(&bench.Row{Status: bench.OK, Tier: "coopmat2", TFLOPs: 300.25}))
-			require.NoError(t, p.Row(&bench.Row{Status: bench.OK, Tier: "coopmat", TFLOPs: 200}))
 			for range 3 {
 				later(2 * time.Second)
 				p.step()
 				p.say("f16 d128 B16 H8 S16384: coopmat2 warming up " + strings.Repeat("x", width/4))
 				later(time.Second)
 				require.Less(t, len(shown(p)), width)
+				require.LessOrEqual(t, len(shown(p)), 60)
 			}
-			require.Equal(t, width >= 200, strings.Contains(shown(p), "| best 300.2 TFLOP/s (coopmat2)"), "whole or not at all")
 			require.NotContains(t, out.String(), "\x1b[3", "no colors")
 			require.Regexp(t, `^[[:ascii:]]*$`, out.String(), "a terminal of the locale C has no other letters")
 			p.end()
@@ -90,13 +86,13 @@ func TestTheProgressLineTellsRowTimeAndProblem(t *testing.T) {
 		p := &progress{w: &out, width: func() int { return 60 }}
 		p.start("row", 12)
 		p.say("bf16 d128 top-left B16 H8 S16384: coopmat2 checking")
-		require.Equal(t, "row 1/12: bf16 d128 top-left B16 H8 S16384: coopmat2 che...", shown(p))
+		require.Equal(t, "row 1 of 12: bf16 d128 top-left B16 H8 S16384: coopmat2 ...", shown(p))
 		later(10 * time.Second)
 		p.step()
 		p.say("bf16 d128 top-left B16 H8 S16384: coopmat2 run 3")
 		p.say("f32 d64 B16 H8 S16384: coopmat2 run 4") // at the same moment
 		later(2 * time.Second)
-		require.Equal(t, "row 2/12, 1m49s left: f32 d64 B16 H8 S16384: coopmat2 run 4", shown(p), "no text is lost, and the time goes on")
+		require.Equal(t, "row 2 of 12, 1m49s left: f32 d64 B16 H8 S16384: coopmat2...", shown(p), "no text is lost, and the time goes on")
 		p.end()
 	})
 }
@@ -112,13 +108,13 @@ func TestOutputStandsAboveTheProgressLine(t *testing.T) {
 		fmt.Fprintln(stdout, `{"row": 1}`)
 		require.Equal(t, `{"row": 1}`, shown(p))
 		p.step()
-		require.Equal(t, `{"row": 1}`+"\nrow 2/2, 0s left: f16", shown(p))
+		require.Equal(t, `{"row": 1}`+"\nrow 2 of 2, 0s left: f16", shown(p))
 		fmt.Fprint(stdout, `{"row":`)
 		p.say("f32")
 		later(time.Hour)
 		fmt.Fprintln(stdout, ` 2}`)
 		p.say("f32")
-		require.Equal(t, `{"row": 1}`+"\n"+`{"row": 2}`+"\nrow 2/2, 0s left: f32", shown(p))
+		require.Equal(t, `{"row": 1}`+"\n"+`{"row": 2}`+"\nrow 2 of 2, 0s left: f32", shown(p))
 		p.end()
 		require.Equal(t, `{"row": 1}`+"\n"+`{"row": 2}`, shown(p))
 	})
@@ -138,7 +134,6 @@ func TestThereIsNoProgressOnPipes(t *testing.T) {
 	p.start("row", 3)
 	p.say("x")
 	p.step()
-	require.NoError(t, p.Row(&bench.Row{Status: bench.OK, TFLOPs: 1}))
 	p.end()
 	require.Empty(t, out.String())
 }
@@ -192,8 +187,8 @@ func TestCtrlCLeavesAWholeTable(t *testing.T) {
 	require.Equal(t, exitSignal+int(syscall.SIGINT), exit.ExitCode())
 	require.Contains(t, text.String(), "^C")
 	lines := screen(text.String())
-	require.Len(t, lines, 5, "%q", lines)
-	for i, begin := range []string{"| device ", "|:------ ", "| cpu ", "0 of 1 rows, seed 3", "vkattn: interrupted"} {
+	require.Len(t, lines, 7, "%q", lines)
+	for i, begin := range []string{"device cpu, B 1,", "", "| tier ", "|:------", "| auto ", "0 of 1 rows, seed 3", "vkattn: interrupted"} {
 		require.True(t, strings.HasPrefix(lines[i], begin), "%q", lines)
 	}
 }

@@ -29,7 +29,7 @@ func (o *benchFlags) checkRanks() (*benchPlan, error) {
 		{"peer", len(o.peers) > 0}, {"against", o.baselines != ""}, {"variant", len(plan.variants) > 0}, {"ablate", len(plan.ablations) > 0},
 		{"cuda-kernel", len(plan.kernels) > 0}, {"plot", len(o.plots) > 0}, {"monitor", o.monitor != ""}, {"baseline", o.baseline != ""}, {"list", o.list},
 		{"tile", len(o.tile) > 0}, {"bwd-tile", len(o.tiles) > 0}, {"min-time", o.timing.MinTime != 0}, {"max-noise", o.timing.MaxNoise != 0},
-		{"timeout", o.timing.Timeout != 0}, {"delay", o.timing.Delay != 0}, {"warm-cache", o.timing.WarmCache}, {"wide", o.wide},
+		{"timeout", o.timing.Timeout != 0}, {"delay", o.timing.Delay != 0}, {"warm-cache", o.timing.WarmCache},
 	} {
 		if x.given {
 			return nil, badInputf("--%s and --ranks exclude one another", x.flag)
@@ -99,11 +99,10 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 	if err != nil {
 		return nil, err
 	}
-	out, info, err := a.ranksPrinter(s, plan, set, seed, true)
+	out, info, err := a.ranksPrinter(s, o, plan, set, true, ranks.Planned(s, list, tiers, p.modes, seed))
 	if err != nil {
 		return nil, err
 	}
-	info.Suite = o.suite
 	timing := ranks.Timing{Repeats: o.timing.Repeats, Warmup: o.timing.Warmup}
 	if o.timing.Once {
 		timing = ranks.Timing{Repeats: 1, Warmup: -1}
@@ -178,11 +177,10 @@ func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags
 	if err != nil {
 		return nil, err
 	}
-	out, info, err := a.ranksPrinter(s, plan.benchPlan, set, seed, false)
+	out, info, err := a.ranksPrinter(s, &o.benchFlags, plan.benchPlan, set, false, ranks.Planned(s, problems, tiers, p.modes, seed))
 	if err != nil {
 		return nil, err
 	}
-	info.Suite = o.suite
 	all := &ranksOutcome{}
 	err = all.rowsOf(ctx, problems, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode ranks.Mode) (*ranks.Row, error) {
 		return ranks.Verify(ctx, s, x, tier, mode, o.times, seed)
@@ -218,13 +216,14 @@ func (a *app) verifyWork(plan *verifyPlan, s *ranks.Session) (problems []bench.P
 }
 
 // ranksPrinter prints on rank 0 and saves the files of --save there.
-func (a *app) ranksPrinter(s *ranks.Session, plan *benchPlan, set *outfile.Set, seed uint64, timed bool) (bench.Printer[*ranks.Row], *bench.RunInfo, error) {
-	info := runInfo(s.Device, seed)
+func (a *app) ranksPrinter(s *ranks.Session, o *benchFlags, plan *benchPlan, set *outfile.Set, timed bool, planned []*ranks.Row) (bench.Printer[*ranks.Row], *bench.RunInfo, error) {
+	info := runInfo(s.Device, planned[0].Seed)
+	info.Suite, info.Wide = o.suite, o.wide
 	if s.Rank() > 0 {
 		return noPrinter{}, info, nil
 	}
 	printer := func(f bench.Format, w io.Writer) bench.Printer[*ranks.Row] {
-		return ranks.NewPrinter(f, w, info, timed)
+		return ranks.NewPrinter(f, w, info, timed, planned)
 	}
 	files, err := openSaved(set, plan.saved, printer)
 	if err != nil {

@@ -133,7 +133,7 @@ func (p *tunePrinter) report(r *tuneRow) error {
 		what += ", kernel of " + x.Outputs
 	}
 	e.printf("%s on %v, timed with shape %v\nclass %s\n\n", what, x.Tier, x.Shape, x.Class)
-	t := markdown.New("tile<", "choice<", "registers", "estimated", "spills", "shared", "compile ms", "runs", "ms", "TFLOP/s", "status<", "reason<")
+	t := markdown.Titled("tile<", "choice<", "registers", "estimated", "spills", "shared", "compile ms", "runs", "ms", "TFLOP/s", "status<", "reason<")
 	pruned := 0
 	for _, c := range x.Candidates {
 		if c.Status == attention.TunePruned {
@@ -186,7 +186,7 @@ func (p *tunePrinter) report(r *tuneRow) error {
 
 // summary is the table of --check.
 func (p *tunePrinter) summary() error {
-	t := markdown.New("problem<", "tier<", "heuristic<", "best<", "ms", "ms best", "slower %", "s")
+	t := markdown.Titled("problem<", "tier<", "heuristic<", "best<", "ms", "ms best", "slower %", "s")
 	var worst, logs float64
 	n := 0
 	for _, r := range p.doc.Rows {
@@ -244,7 +244,7 @@ func printCaches(w io.Writer, format, place string, list []attention.TuningCache
 
 // classTable is the table of the entries of a cache.
 func classTable(list []attention.TunedClass) string {
-	t := markdown.New("class<", "tile<", "ms", "gain", "shape timed<", "when<", "state<")
+	t := markdown.Titled("class<", "tile<", "ms", "gain", "shape timed<", "when<", "state<")
 	for _, x := range list {
 		state := "current"
 		if x.Stale {

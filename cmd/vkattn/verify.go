@@ -100,6 +100,7 @@ fits the memory, 4 device failure` + signalHelp,
 	o.ranksFlags.add(f)
 	f.IntVar(&o.times, "repeat", 1, "run each implementation `n` times; all runs must give the same bits")
 	f.StringVarP(&o.format, "output", "o", "md", "md, json or jsonl")
+	f.BoolVar(&o.wide, "wide", false, wideUsage)
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
@@ -133,11 +134,15 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		v.Reference = &verify.Validation
 	}
 	info := runInfo(dev, o.seed)
-	info.Suite = o.suite
+	info.Suite, info.Wide = o.suite, o.wide
+	var planned []*verify.Row
+	for _, p := range problems {
+		planned = append(planned, v.Unfinished(p.Case, p.dtype)...)
+	}
 	var set outfile.Set
 	defer a.flushed(&set)()
 	printer := func(f bench.Format, w io.Writer) bench.Printer[*verify.Row] {
-		return verify.NewPrinter(f, w, info, plan.table)
+		return verify.NewPrinter(f, w, info, plan.table, planned)
 	}
 	files, err := openSaved(&set, plan.saved, printer)
 	if err != nil {

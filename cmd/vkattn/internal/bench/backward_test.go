@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/peer"
 	"vkattn/internal/problem"
 	"vkattn/vk"
@@ -144,15 +144,14 @@ func TestPeersOfABackwardPass(t *testing.T) {
 }
 
 func TestTablesOfPassesAndLayers(t *testing.T) {
-	r := &Row{Device: "d", Tier: "scalar", Pass: PassBackward, Layers: 12, Status: OK, Ms: Summarize([]float64{1, 2, 3}), TFLOPs: 5}
-	var out bytes.Buffer
-	p := NewPrinter("md", &out, &RunInfo{})
-	require.NoError(t, p.Row(r))
-	require.NoError(t, p.Row(&Row{Device: "d", Tier: "scalar", Status: OOM, Layers: 3}))
-	require.NoError(t, p.Close(&RunInfo{}))
-	require.Regexp(t, `\| pass +\| ms min \| ms median \| \+- \| ms max \| layers \| ms of all layers \| TFLOP/s \|`, out.String())
-	require.Regexp(t, `\| bwd +\| 1.0000 \| +2.0000 \| +- \| 3.0000 \| +12 \| +24.00 \|`, out.String())
-	require.Regexp(t, `\| fwd .*\| +3 \| +- \| +OOM \|`, out.String())
+	r := &Row{Device: "d", Tier: "scalar", Call: fields.Call{Sq: 2}, Pass: PassBackward, Layers: 12, Status: OK, Ms: Summarize([]float64{1, 2, 3}), TFLOPs: 5}
+	text := printed(t, "md", []*Row{r, {Device: "d", Tier: "scalar", Status: OOM, Layers: 3}})
+	require.Regexp(t, `\| pass +\| tier +\| +ms \| +\+- \| +TFLOP/s \| verdict +\|`, text)
+	require.Regexp(t, `\| bwd +\| scalar +\| 2.0000 \| +- \| +5.0000 \| ok +\|`, text)
+	require.Regexp(t, `\| fwd +\| scalar +\| +- .*\| OOM +\|`, text)
+	text = printed(t, "wide md", []*Row{r, {Device: "d", Tier: "scalar", Status: OOM, Layers: 3}})
+	require.Regexp(t, `\| layers .*\| +ms min \| +ms mean \| +ms max .*\| ms of all layers \|`, text)
+	require.Regexp(t, `\| +12 \| .*\| 1.0000 \|  2.0000 \| 3.0000 .*\| +24.00 \|`, text)
 }
 
 // Gradients may take O and LSE from another operation than theirs.

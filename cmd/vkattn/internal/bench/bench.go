@@ -157,6 +157,14 @@ func (b *Bench) Unfinished(p Problem) (rows []*Row) {
 	return rows
 }
 
+// Planned are the rows of a list of problems without results.
+func (b *Bench) Planned(list []Problem) (rows []*Row) {
+	for _, p := range list {
+		rows = append(rows, b.Unfinished(p)...)
+	}
+	return rows
+}
+
 // row returns the row of a Spec without results.
 func (b *Bench) row(p Problem, s Spec) *Row {
 	row := p.row(b.label(s.Tier))

@@ -69,7 +69,7 @@ func ceilings() []Problem {
 // the problems nor known: a copy, and the products of each storage type.
 func PlotCeilings(dev *vk.Device, list []Problem, knowsCopy, knowsProducts bool) (out []Problem) {
 	add := func(p Problem) {
-		if !slices.ContainsFunc(list, p.Same) && !slices.ContainsFunc(out, p.Same) {
+		if !slices.Contains(list, p) && !slices.Contains(out, p) {
 			out = append(out, p)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/perf/benchfmt"
+
+	"vkattn/cmd/vkattn/internal/markdown"
 )
 
 // Format is an output format.
@@ -52,10 +54,7 @@ func NewPrinter(f Format, w io.Writer, info *RunInfo) Printer[*Row] {
 	case "gobench":
 		return gobenchLines(w, info)
 	}
-	return Collect(func(rows []*Row, info *RunInfo) error {
-		_, err := io.WriteString(w, markdownOf(rows, info))
-		return err
-	})
+	return newMarkdown(w, info)
 }
 
 // NewJSONPrinter prints rows of any type to w in the format json or jsonl.
@@ -83,6 +82,32 @@ func (p *collector[R]) Row(r R) error {
 }
 
 func (p *collector[R]) Close(info *RunInfo) error { return p.print(p.rows, info) }
+
+// tablePrinter prints a table, and lines below it.
+type tablePrinter[R any] struct {
+	w     io.Writer
+	table *markdown.Table[R]
+	rows  []R
+	below func([]R) string
+}
+
+// NewTablePrinter prints rows in a table as they come, and then the lines below it.
+func NewTablePrinter[R any](w io.Writer, t *markdown.Table[R], below func([]R) string) Printer[R] {
+	return &tablePrinter[R]{w: w, table: t, below: below}
+}
+
+func (p *tablePrinter[R]) Row(r R) error {
+	p.rows = append(p.rows, r)
+	return p.table.Row(r)
+}
+
+func (p *tablePrinter[R]) Close(*RunInfo) error {
+	if len(p.rows) == 0 {
+		return p.table.Close()
+	}
+	_, err := io.WriteString(p.w, p.below(p.rows))
+	return err
+}
 
 type printers[R any] []Printer[R]
 

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,190 +10,207 @@ import (
 	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
 )
 
 // mdColumn is a column of a table of rows.
 type mdColumn = markdown.Column[*Row]
 
-// markdownOf are the tables of rows. The suite of a row decides which table it stands in: results, serving,
-// decode, the ladder of variants or ablations. Ceilings have one of their own.
-func markdownOf(rows []*Row, info *RunInfo) string {
-	limits := filter(rows, func(r *Row) bool { return r.Ceiling != "" })
-	rows = filter(rows, func(r *Row) bool { return r.Ceiling == "" })
-	tables := groupBy(rows, func(r *Row) string { return tableOf(r.Problem().Suite) })
-	if len(tables)+len(limits) == 0 {
-		tables = []*titled{{}} // a table without rows
+// mdPrinter prints each row at once: rows of attention in one table, ceilings in another. Notes and comparisons
+// follow the last row.
+type mdPrinter struct {
+	w               io.Writer
+	info            *RunInfo
+	limits, results *markdown.Table[*Row]
+	last            *markdown.Table[*Row] // the table of the last row
+	rows            []*Row
+}
+
+func newMarkdown(w io.Writer, info *RunInfo) *mdPrinter {
+	p := &mdPrinter{w: w, info: info}
+	results := filter(info.Planned, func(r *Row) bool { return r.Ceiling == "" })
+	p.limits = markdown.New(w, filter(info.Planned, func(r *Row) bool { return r.Ceiling != "" }), info.Wide, ceilingColumns())
+	p.results = markdown.New(w, results, info.Wide, p.columns(results))
+	return p
+}
+
+func (p *mdPrinter) Row(r *Row) error {
+	t := p.results
+	if r.Ceiling != "" {
+		t = p.limits
 	}
-	var texts []string
-	for _, g := range tables {
-		texts = append(texts, tableText(g.title, g.rows, info.of(g.rows)))
+	if p.last != nil && p.last != t {
+		if _, err := fmt.Fprintln(p.w); err != nil {
+			return err
+		}
+		t.Again()
 	}
-	if len(limits) > 0 {
-		texts = append(texts, ceilingTable(limits))
+	p.last, p.rows = t, append(p.rows, r)
+	return t.Row(r)
+}
+
+func (p *mdPrinter) Close(info *RunInfo) error {
+	if p.last == nil {
+		if err := p.results.Close(); err != nil {
+			return err
+		}
 	}
-	text := strings.Join(texts, "\n")
+	text := notes(p.rows) + comparisons(p.rows) + legend(p.rows)
+	if ms := barrierMs(p.rows); ms > 0 {
+		text += fmt.Sprintf("\nA barrier takes %s us: the median of barrier less that of dispatch.\n", Digits(ms*1e3))
+	}
 	if info.Shrunk {
 		text += fmt.Sprintf("\nShapes are cut down for a CPU: one sequence, a 16th of the rows and keys, at most %d "+
 			"heads.\n", smallHeads)
 	}
-	return text
+	_, err := io.WriteString(p.w, text)
+	return err
 }
 
 func filter(rows []*Row, keep func(*Row) bool) []*Row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r *Row) bool { return !keep(r) })
 }
 
-// Tables of suites. Other suites have the table of results.
+// Room of results, as Digits prints them.
 const (
-	tableDecode   = "decode"
-	tableLadder   = "ladder"
-	tableServing  = "serving"
-	tableTraining = "training"
-	tableWide     = "wide" // that of results with every column
+	roomMs      = 6
+	roomNoise   = 6  // "565.6%"
+	roomSpeed   = 7  // "0.00071", on a CPU
+	roomVerdict = 11 // "unsupported"
 )
 
-// tableOf is the table of a suite.
-func tableOf(suite string) string {
-	switch suite {
-	case "presets":
-		return tableWide
-	case tableDecode, tableLadder, tableServing, tableTraining:
-		return suite
-	}
-	return ""
+// VerdictColumn is the last column of tables whose rows have a status.
+func VerdictColumn[R any](verdict func(R) string) markdown.Column[R] {
+	return markdown.Column[R]{Title: "verdict<", Room: roomVerdict, Cell: func(r R) any { return verdict(r) }}
 }
 
-// of is the run with those baselines alone that are among the rows of a table.
-func (i *RunInfo) of(rows []*Row) *RunInfo {
-	part := *i
-	part.Baselines = slices.DeleteFunc(slices.Clone(i.Baselines), func(name string) bool {
-		return !slices.ContainsFunc(rows, func(r *Row) bool { return r.Name() == name })
-	})
-	return &part
+// Verdict is the status of a row, or that its time may be off.
+func (r *Row) Verdict() string {
+	if r.Status == OK && r.Unsteady != "" {
+		return "unsteady"
+	}
+	return string(r.Status)
 }
 
-// tableText is a table with the lines below it.
-func tableText(name string, rows []*Row, info *RunInfo) string {
-	with := func(has func(*Row) bool) bool { return slices.ContainsFunc(rows, has) }
-	switch {
-	case name == tableLadder:
-		return ladderSuite(rows, info)
-	case name == tableTraining:
-		return trainingTables(rows)
-	case with(func(r *Row) bool { return r.Ablation != "" }):
-		return ablationTable(rows)
-	case with(func(r *Row) bool { return r.Variant != "" }):
-		return ladderTables(rows, info)
-	case name == tableServing:
-		return servingTable(rows)
-	case name == tableDecode:
-		return decodeTable(rows, info)
-	}
-	info.Wide = info.Wide || name == tableWide
-	return fmt.Sprintln(markdown.Of(rows, resultColumns(rows, info))) + comparisons(rows)
-}
-
-// shapeColumns are those of sizes, without the mask and the storage type.
-var shapeColumns = fields.Columns(func(r *Row) *fields.Call { return &r.Call })[:7]
-
-// The columns of several tables.
-var (
-	causalColumn  = mdColumn{Title: "causal<", Cell: func(r *Row) any { return r.Causal }}
-	dtypeColumn   = mdColumn{Title: "dtype<", Cell: func(r *Row) any { return r.DTypeText() }}
-	optionColumn  = mdColumn{Title: "options<", Optional: true, Cell: func(r *Row) any { return r.OptionText }}
-	noteColumn    = mdColumn{Title: "note<", Optional: true, Cell: func(r *Row) any { return r.Note() }}
-	errorColumn   = mdColumn{Title: "max error", Cell: func(r *Row) any { return checkedError(r) }}
-	versusColumns = func(prefix string, info *RunInfo, text func(*Row, string) string) (list []mdColumn) {
-		for _, other := range info.others() {
-			list = append(list, mdColumn{Title: prefix + other, Cell: func(r *Row) any { return text(r, other) }})
-		}
-		return list
-	}
-)
-
-// msColumns are the columns of times, in milliseconds or by a factor in another unit.
-func msColumns(unit string, factor float64, wide bool) []mdColumn {
+// msColumns are the median time in milliseconds, or by a factor in another unit, and its interval. Wide tables also
+// have the least, mean and longest time.
+func msColumns(unit string, factor float64) []mdColumn {
 	timed := func(of func(Summary) float64) func(*Row) any {
-		return markdown.If((*Row).ok, func(r *Row) any { return Digits(factor * of(r.Ms)) })
+		return markdown.If((*Row).timed, func(r *Row) any { return Digits(factor * of(r.Ms)) })
 	}
 	return []mdColumn{
-		{Title: unit + " min", Cell: timed(func(s Summary) float64 { return s.Min })},
-		{Title: unit + " mean", Cell: timed(func(s Summary) float64 { return s.Mean }), Hidden: !wide},
-		{Title: unit + " median", Cell: timed(func(s Summary) float64 { return s.Median })},
-		{Title: "+-", Cell: markdown.If((*Row).ok, func(r *Row) any { return noiseText(r.Ms) })},
-		{Title: unit + " max", Cell: timed(func(s Summary) float64 { return s.Max })},
+		{Title: unit, Room: roomMs, Cell: timed(func(s Summary) float64 { return s.Median })},
+		{Title: "+-", Room: roomNoise, Cell: markdown.If((*Row).timed, func(r *Row) any { return NoiseText(r.Ms) })},
+		{Title: unit + " min", Room: roomMs, Wide: true, Cell: timed(func(s Summary) float64 { return s.Min })},
+		{Title: unit + " mean", Room: roomMs, Wide: true, Cell: timed(func(s Summary) float64 { return s.Mean })},
+		{Title: unit + " max", Room: roomMs, Wide: true, Cell: timed(func(s Summary) float64 { return s.Max })},
 	}
 }
 
-// resultColumns lists the columns of results in their order. Those that follow from others are for wide
-// tables alone.
-func resultColumns(rows []*Row, info *RunInfo) []mdColumn {
-	in := func(has func(*Row) bool) bool { return slices.ContainsFunc(rows, has) }
-	speed := func(of func(*Row) float64) func(*Row) any {
-		return markdown.If(func(r *Row) bool { return r.ok() && !IsCopy(r.Name()) },
-			func(r *Row) any { return Digits(of(r)) })
+// ProblemColumns say what the rows of a table are of, and who computed them.
+func ProblemColumns[R any](planned []R, wide bool, row func(R) *Row) []markdown.Column[R] {
+	words := func(title string, of func(*Row) any) markdown.Column[R] {
+		return markdown.Column[R]{Title: title, Cell: func(r R) any { return of(row(r)) }}
 	}
-	use := func(of func(*Row) uint64) func(*Row) any { // peers and baselines have no uses of memory
-		return markdown.If(func(r *Row) bool { return r.PlainBytes > 0 }, func(r *Row) any { return hostmem.Bytes(of(r)) })
+	tier := words("tier<", func(r *Row) any {
+		if r.Ceiling != "" {
+			return r.Problem()
+		}
+		return strings.ReplaceAll(r.Who(), withLSE, "") // LSE is among the options
+	})
+	tier.Room, tier.Always = len("coopmat2"), true
+	sizes := fields.Columns(planned, wide, func(r R) *fields.Call { return &row(r).Call })
+	for i := range sizes {
+		of := sizes[i].Cell
+		sizes[i].Cell = markdown.If(func(r R) bool { return row(r).Ceiling == "" }, of)
 	}
-	wide := info.Wide
-	layers := func(r *Row) bool { return r.Layers > 0 }
-	return slices.Concat([]mdColumn{
-		{Title: "name<", Optional: true, Cell: func(r *Row) any { return r.Line }},
-		{Title: "device<", Cell: func(r *Row) any { return r.Device }},
-		{Title: "tier<", Cell: func(r *Row) any { return r.Name() }},
-		{Title: "tile<", Cell: func(r *Row) any { return r.Tile }},
-	}, shapeColumns, []mdColumn{
-		causalColumn, dtypeColumn,
-		{Title: "pass<", Hidden: !in(func(r *Row) bool { return r.Pass != PassForward }),
-			Cell: func(r *Row) any { return r.Pass }},
-	}, msColumns("ms", 1, wide), []mdColumn{
-		{Title: "layers", Optional: true, Cell: markdown.If(layers, func(r *Row) any { return r.Layers })},
-		{Title: "ms of all layers", Hidden: !in(layers),
-			Cell: markdown.If(func(r *Row) bool { return layers(r) && r.ok() },
-				func(r *Row) any { return Digits(float64(r.Layers) * r.Ms.Median) })},
-		{Title: "TFLOP/s", Cell: func(r *Row) any {
-			if r.Status == Fail || r.Status == OOM {
-				return string(r.Status)
-			}
-			return speed(func(r *Row) float64 { return r.TFLOPs })(r)
-		}},
-		{Title: "TFLOP/s mean", Hidden: !wide, Cell: speed(func(r *Row) float64 { return r.MeanTFLOPs })},
-		{Title: "TFLOP/s peak", Hidden: !wide, Cell: speed(func(r *Row) float64 { return r.PeakTFLOPs })},
-	}, versusColumns("x ", info, ratio), []mdColumn{
-		errorColumn,
-		{Title: "memory", Cell: markdown.If(func(r *Row) bool { return r.Memory > 0 },
-			func(r *Row) any { return hostmem.Bytes(r.Memory) })},
-		{Title: "in", Hidden: !wide, Optional: true, Cell: use(func(r *Row) uint64 { return r.InputBytes })},
-		{Title: "out", Hidden: !wide, Optional: true, Cell: use(func(r *Row) uint64 { return r.OutputBytes })},
-		{Title: "workspace", Hidden: !wide, Optional: true, Cell: use(func(r *Row) uint64 { return r.WorkspaceBytes })},
-		{Title: "plain needs", Hidden: !wide, Optional: true, Cell: use(func(r *Row) uint64 { return r.PlainBytes })},
-		{Title: "splits", Hidden: !in(func(r *Row) bool { return r.Splits > 1 }), Cell: splitsText},
-		optionColumn, noteColumn,
+	return slices.Concat([]markdown.Column[R]{
+		words("name<", func(r *Row) any { return r.Line }),
+		words("device<", func(r *Row) any { return r.Device }),
+	}, sizes, []markdown.Column[R]{
+		words("pass<", func(r *Row) any { return attentionText(r, r.Pass.String()) }),
+		words("options<", func(r *Row) any { return r.OptionText }),
+		tier,
 	})
 }
 
-// ceilingTable has a line for each ceiling, and the time of a barrier below.
-func ceilingTable(rows []*Row) string {
-	rate := func(factor float64, of func(*Row) float64) func(*Row) any {
-		return markdown.If(func(r *Row) bool { return r.ok() && of(r) > 0 },
-			func(r *Row) any { return Digits(factor * of(r)) })
+// columns are those of rows of attention.
+func (p *mdPrinter) columns(planned []*Row) []mdColumn {
+	in := func(has func(*Row) bool) bool { return slices.ContainsFunc(planned, has) }
+	speed := func(of func(*Row) float64) func(*Row) any {
+		return markdown.If(func(r *Row) bool { return r.timed() && of(r) > 0 && !IsCopy(r.Name()) },
+			func(r *Row) any { return speedText(of(r)) })
 	}
-	text := fmt.Sprintln(markdown.Of(rows, slices.Concat([]mdColumn{
+	size := func(title string, of func(*Row) uint64) mdColumn {
+		return mdColumn{Title: title, Wide: true, Room: len("1.0 MiB"),
+			Cell: markdown.If(func(r *Row) bool { return of(r) > 0 }, func(r *Row) any { return hostmem.Bytes(of(r)) })}
+	}
+	result := func(title string, text func(*Row) any) mdColumn {
+		return mdColumn{Title: title, Wide: true, Room: 7, Cell: markdown.If((*Row).hasResult, text)}
+	}
+	list := slices.Concat(ProblemColumns(planned, p.info.Wide, func(r *Row) *Row { return r }), []mdColumn{
+		{Title: "layers", Wide: true, Cell: markdown.If(func(r *Row) bool { return r.Layers > 0 }, func(r *Row) any { return r.Layers })},
+		{Title: "tile<", Room: 20, Wide: true, Cell: func(r *Row) any { return r.Tile }},
+	}, msColumns("ms", 1))
+	// One row over a cache is bound by memory, many rows are bound by the matrix units.
+	if in(func(r *Row) bool { return r.Sq > 1 }) || len(planned) == 0 || p.info.Wide {
+		list = append(list, mdColumn{Title: "TFLOP/s", Room: roomSpeed, Cell: speed(func(r *Row) float64 { return r.TFLOPs + r.AblationTFLOPs })})
+	}
+	if in(func(r *Row) bool { return r.Sq == 1 }) || p.info.Wide {
+		list = append(list, mdColumn{Title: "TB/s", Room: roomSpeed, Cell: markdown.If(func(r *Row) bool { return r.timed() && r.Sq == 1 },
+			func(r *Row) any { return speedText(r.TBs) })})
+	}
+	for i, other := range p.info.others() {
+		list = append(list, mdColumn{Title: "x " + other, Short: fmt.Sprintf("x%d", i+1), Spare: true, Room: 5,
+			Cell: func(r *Row) any { return ratio(r, other) }})
+	}
+	list = append(list, []mdColumn{
+		{Title: "TFLOP/s mean", Room: roomSpeed, Wide: true, Cell: speed(func(r *Row) float64 { return r.MeanTFLOPs })},
+		{Title: "TFLOP/s peak", Room: roomSpeed, Wide: true, Cell: speed(func(r *Row) float64 { return r.PeakTFLOPs })},
+		{Title: "ms of all layers", Room: roomMs, Wide: true, Cell: markdown.If(func(r *Row) bool { return r.ok() && r.Layers > 0 },
+			func(r *Row) any { return Digits(float64(r.Layers) * r.Ms.Median) })},
+		{Title: "x whole", Room: 5, Wide: true, Cell: func(r *Row) any { return whole(r, p.rows) }},
+		{Title: "splits", Room: 1, Wide: true, Cell: markdown.If(func(r *Row) bool { return r.Splits > 0 }, func(r *Row) any { return r.Splits })},
+		{Title: "max error", Room: 7, Wide: true, Cell: markdown.If((*Row).compared, func(r *Row) any { return fmt.Sprintf("%.1e", float64(r.Checked.MaxError)) })},
+		size("memory", func(r *Row) uint64 { return r.Memory }),
+		size("in", func(r *Row) uint64 { return r.InputBytes }),
+		size("out", func(r *Row) uint64 { return r.OutputBytes }),
+		size("workspace", func(r *Row) uint64 { return r.WorkspaceBytes }),
+		size("plain needs", func(r *Row) uint64 { return r.PlainBytes }),
+		size("K+V", func(r *Row) uint64 { return r.KVBytes }),
+		{Title: "sparse ratio", Room: 6, Wide: true, Cell: markdown.If(func(r *Row) bool { return r.SparseRatio > 0 }, func(r *Row) any { return Digits(r.SparseRatio) })},
+		result("max abs", func(r *Row) any { return strconv.FormatFloat(float64(r.Result.MaxAbs), 'g', 6, 64) }),
+		result("NaN", func(r *Row) any { return r.Result.NaN }),
+	}...)
+	for _, other := range p.info.others() {
+		if Baseline(other).isReference() {
+			list = append(list, result("from "+other, func(r *Row) any {
+				if from, ok := r.Result.From[other]; ok {
+					return fmt.Sprintf("%.2e", float64(from))
+				}
+				return markdown.None
+			}))
+		}
+	}
+	return append(list, VerdictColumn((*Row).Verdict))
+}
+
+// ceilingColumns are those of ceilings.
+func ceilingColumns() []mdColumn {
+	rate := func(title string, factor float64, of func(*Row) float64) mdColumn {
+		return mdColumn{Title: title, Room: 6, Cell: markdown.If(func(r *Row) bool { return r.ok() && of(r) > 0 },
+			func(r *Row) any { return Digits(factor * of(r)) })}
+	}
+	return slices.Concat([]mdColumn{
 		{Title: "device<", Cell: func(r *Row) any { return r.Device }},
-		{Title: "ceiling<", Cell: func(r *Row) any { return r.Ceiling }},
-		dtypeColumn,
-		{Title: "tile<", Cell: func(r *Row) any { return r.Tile }},
-	}, msColumns("us", 1e3, false), []mdColumn{
-		{Title: "TFLOP/s", Cell: rate(1, func(r *Row) float64 { return r.TFLOPs })},
-		{Title: "GB/s", Cell: rate(1e3, func(r *Row) float64 { return r.TBs })},
-		{Title: "description<", Cell: func(r *Row) any { return r.Ceiling.about() }},
-		noteColumn,
-	})))
-	if ms := barrierMs(rows); ms > 0 {
-		text += fmt.Sprintf("\nA barrier takes %s us: the median of barrier less that of dispatch.\n", Digits(ms*1e3))
-	}
-	return text
+		{Title: "ceiling<", Always: true, Cell: func(r *Row) any { return r.Problem() }},
+	}, msColumns("us", 1e3), []mdColumn{
+		rate("TFLOP/s", 1, func(r *Row) float64 { return r.TFLOPs }),
+		rate("GB/s", 1e3, func(r *Row) float64 { return r.TBs }),
+		VerdictColumn((*Row).Verdict),
+		{Title: "tile<", Room: 27, Cell: func(r *Row) any { return r.Tile }},
+		{Title: "description<", Wide: true, Room: 1, Cell: func(r *Row) any { return r.Ceiling.about() }},
+	})
 }
 
 // attentionText is a text that only rows of attention have. It is empty for ceilings.
@@ -211,6 +229,30 @@ func (r *Row) DTypeText() string {
 	return r.DType.String()
 }
 
+// IsCopy reports whether rows of a name are copies: rows of BaselineCopy, or of a peer
+// with such a name.
+func IsCopy(name string) bool {
+	return name == string(BaselineCopy) || strings.HasPrefix(name, string(BaselineCopy)+".") ||
+		strings.HasSuffix(name, "-"+string(BaselineCopy))
+}
+
+// whole is the time of the row of the same shape without options, among earlier rows, over the time of this
+// row. The two were timed minutes from one another.
+func whole(r *Row, rows []*Row) string {
+	if r.Status != OK || r.Peer || r.Baseline != "" || r.Problem().Plain() {
+		return markdown.None
+	}
+	want := r.Problem()
+	for _, o := range rows {
+		x := o.Problem()
+		if o.Status == OK && o.Tier == r.Tier && o.Kernel == r.Kernel && o.Baseline == "" && x.Plain() && !x.LSE && x.Shape == want.Shape &&
+			o.D == r.D && o.Dv == r.Dv && o.DType == r.DType && o.Causal == r.Causal && x.Config.FixedSplit == want.Config.FixedSplit {
+			return strconv.FormatFloat(o.Ms.Median/r.Ms.Median, 'f', 3, 64)
+		}
+	}
+	return markdown.None
+}
+
 // notesAlone: notes shared by more rows than this are printed once.
 const notesAlone = 3
 
@@ -219,7 +261,7 @@ const notesAlone = 3
 func notes(rows []*Row) (text string) {
 	for _, g := range groupBy(rows, (*Row).Note) {
 		switch {
-		case g.title == "":
+		case g.title == "" || g.title == string(g.rows[0].Status): // the table says it
 		case len(g.rows) > notesAlone:
 			var who []string
 			for _, r := range g.rows {
@@ -228,12 +270,18 @@ func notes(rows []*Row) (text string) {
 				}
 			}
 			text += fmt.Sprintf("%d rows (%s): %s\n", len(g.rows), strings.Join(who, ", "), g.title)
+		case g.rows[0].Ceiling != "":
+			text += fmt.Sprintf("%v: %s\n", g.rows[0].Problem(), g.title)
 		default:
 			for _, r := range g.rows {
 				text += fmt.Sprintf("%s, %v: %s\n", r.Who(), r.Problem(), g.title)
 			}
 		}
 	}
+	return paragraph(text)
+}
+
+func paragraph(text string) string {
 	if text == "" {
 		return ""
 	}
@@ -245,64 +293,48 @@ func comparisons(rows []*Row) (text string) {
 	for _, c := range Compare(rows) {
 		text += fmt.Sprintln(c)
 	}
-	if text == "" {
-		return ""
-	}
-	return "\n" + text
+	return paragraph(text)
 }
 
-// noiseText is the distance of the 95 % interval's ends from the median, such as "0.4%".
-func noiseText(s Summary) string {
+// legend describes the baselines, steps and ablations among rows.
+func legend(rows []*Row) (text string) {
+	add := func(words string) { text += strings.Join(markdown.Wrap(strings.Fields(words), " "), "\n") + "\n" }
+	in := func(has func(*Row) bool) bool { return slices.ContainsFunc(rows, has) }
+	for _, f := range Baselines {
+		if in(func(r *Row) bool { return r.Baseline == f.Baseline }) {
+			add(fmt.Sprintf("%s: %s.", f.Baseline, f.About))
+		}
+	}
+	for v := 1; v <= problem.Variants; v++ {
+		if in(func(r *Row) bool { return r.Variant == variantLabel(v) }) {
+			add(fmt.Sprintf("%s: %s.", variantLabel(v), problem.VariantName(v)))
+		}
+	}
+	if in(func(r *Row) bool { return r.Ablation != "" }) {
+		add("An ABLATION leaves out a part of the work to show what the part costs. Its output is wrong by design and " +
+			"not verified, and its TFLOP/s count the whole problem: it is not a result.")
+	}
+	return paragraph(text)
+}
+
+// NoiseText is the distance of the 95 % interval's ends from the median, such as "0.4%".
+func NoiseText(s Summary) string {
 	if n := s.Noise(); n < 10 {
 		return fmt.Sprintf("%.1f%%", 100*n)
 	}
 	return markdown.None
 }
 
-// checkedError is the largest error of a row that was checked.
-func checkedError(r *Row) string {
-	if r.Checked.Rows == 0 {
-		return markdown.None
-	}
-	return fmt.Sprintf("%.1e", float64(r.Checked.MaxError))
-}
-
-// splitsText is the number of splits, none without a plan.
-func splitsText(r *Row) any {
-	if r.Splits == 0 {
-		return markdown.None
-	}
-	return r.Splits
-}
-
-// versus prints a ratio of Row.Versus, none if one side was not timed.
-func versus(r *Row, other string, text func(float64) string) string {
-	x, ok := r.Versus[other]
-	if !ok || r.Status != OK {
-		return markdown.None
-	}
-	return text(x)
-}
-
-// ratio, percent and times print a ratio such as 1.234, "123.4%" and "12.3x".
+// ratio prints a ratio of Row.Versus, none if one side was not timed.
 func ratio(r *Row, other string) string {
-	return versus(r, other, func(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) })
-}
-
-func percent(r *Row, other string) string {
-	return versus(r, other, func(x float64) string { return fmt.Sprintf("%.1f%%", 100*x) })
-}
-
-func times(r *Row, other string) string {
-	return versus(r, other, func(x float64) string { return Digits(x) + "x" })
-}
-
-// timeOrStatus is the median time in milliseconds, or why there is none.
-func timeOrStatus(r *Row) string {
-	if r.Status == OK {
-		return strconv.FormatFloat(r.Ms.Median, 'f', 3, 64)
+	x, ok := r.Versus[other]
+	switch {
+	case !ok || r.Status != OK:
+		return markdown.None
+	case x >= 10:
+		return Digits(x)
 	}
-	return string(r.Status)
+	return strconv.FormatFloat(x, 'f', 3, 64)
 }
 
 // Digits prints about four significant digits, without an exponent from 0.01 on.
@@ -318,6 +350,14 @@ func Digits(v float64) string {
 		return strconv.FormatFloat(v, 'f', 4, 64)
 	}
 	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+// speedText is Digits with two digits of small numbers.
+func speedText(v float64) string {
+	if v < 0.001 {
+		return strconv.FormatFloat(v, 'g', 2, 64)
+	}
+	return Digits(v)
 }
 
 // titled is a group of rows with the same title.

@@ -22,12 +22,25 @@ func printed(t *testing.T, f Format, rows []*Row) string {
 	t.Helper()
 	var out bytes.Buffer
 	info := &RunInfo{Program: "vkattn", Version: "test", CPU: "some CPU: 2 threads", Device: Device{Driver: "Example driver 1.2"}}
-	p := NewPrinter(f, &out, info)
+	format, wide := strings.CutPrefix(string(f), "wide ")
+	info.Planned, info.Wide = planned(rows), wide
+	p := NewPrinter(Format(format), &out, info)
 	for _, r := range rows {
 		require.NoError(t, p.Row(r))
 	}
 	require.NoError(t, p.Close(info))
 	return out.String()
+}
+
+// planned are the rows without results.
+func planned(rows []*Row) (list []*Row) {
+	for _, r := range rows {
+		p := *r
+		p.Status, p.Reason, p.Ms, p.TFLOPs, p.AblationTFLOPs, p.TBs = "", "", Summary{}, 0, 0, 0
+		p.Checked, p.Result, p.Versus, p.Memory, p.Tile = Checked{}, nil, nil, 0, ""
+		list = append(list, &p)
+	}
+	return list
 }
 
 // benchstat reads every run of every row, and groups by the fields of the names.
@@ -136,7 +149,7 @@ func TestErrorsThatAreNotFiniteAreReadBack(t *testing.T) {
 	for i, want := range []string{"NaN", "+Inf", "-Inf", "0.25"} {
 		require.Equal(t, want, records[1+i][at])
 	}
-	require.Regexp(t, `(?m)^\|.*\bNaN\b`, printed(t, "md", rows))
+	require.Regexp(t, `(?m)^\|.*\bNaN\b`, printed(t, "wide md", rows))
 
 	python, err := exec.LookPath("python3")
 	if err != nil || exec.Command(python, "-c", "import sqlite3").Run() != nil {

@@ -46,7 +46,7 @@ func TestFormatsMatchTheirGoldenFiles(t *testing.T) {
 			var out bytes.Buffer
 			info := *info
 			format, wide := strings.CutPrefix(string(f), "wide.")
-			info.Wide = wide
+			info.Wide, info.Planned = wide, planned(exampleRows())
 			p := NewPrinter(Format(format), &out, &info)
 			for _, r := range exampleRows() {
 				require.NoError(t, p.Row(r))
@@ -111,6 +111,7 @@ func TestLadderFormatsMatchTheirGoldenFiles(t *testing.T) {
 		"peers.md": ladderRows(false, false)} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
+			info.Planned = planned(rows)
 			p := NewPrinter(Format(strings.TrimPrefix(filepath.Ext(name), ".")), &out, info)
 			for _, r := range rows {
 				require.NoError(t, p.Row(r))

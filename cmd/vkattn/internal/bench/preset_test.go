@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/internal/problem"
 )
 
@@ -60,36 +61,47 @@ func TestTheCommandLineReplacesWhatAPresetHas(t *testing.T) {
 	require.Equal(t, attention.Shape{B: 2, Hq: 32, Hkv: 8, Sq: 9, Sk: 9}, with("llama3-8b", "varlen=9,5")[0].Shape)
 }
 
-// Suites ladder to presets print the columns of the published tables that they repeat.
-func TestPublishedTablesHaveTheirColumns(t *testing.T) {
-	for name, columns := range map[string][]string{
-		"ladder": {"causal kernel time_ms perf_of_flash", "n_ctx causal kernel time_ms tflops perf_of_flash"},
-		"serving": {"line Q K tier ms reference reference ms speedup max abs reference max abs max difference NaN NaN " +
-			"ratio sparse ratio max error"},
-		"training": {"model_name kernel avg_forward_time total_forward_time avg_backward_time total_backward_time " +
-			"avg_total_time memory",
-			"d_model seq_len kernel fwd(ms) bwd(ms) mem_before(MB)",
-			"seq_len d_model precision ft_coopmat2 bt_coopmat2 fbt_coopmat2 ft_flash bt_flash fbt_flash speedup_fwd " +
-				"speedup_bwd speedup_tot"},
-		"gqa-grid": {"causal dtype bs seqlen_q seqlen_kv heads kv_heads headdim baseline TFLOP/s baseline ms ABLATION " +
-			"no barrier TFLOP/s ABLATION no barrier ms ABLATION no softmax TFLOP/s ABLATION no softmax ms flash TFLOP/s " +
-			"flash ms"},
-		"presets": {"name device tier tile B Hq Hkv Sq Sk D Dv causal dtype ms min ms mean ms median +- ms max layers " +
-			"ms of all layers TFLOP/s TFLOP/s mean TFLOP/s peak x flash max error memory"},
-	} {
-		s, err := ParseSuite(name)
-		require.NoError(t, err)
+// requireNarrow checks that the lines of tables are at most markdown.Width wide, and of one width.
+func requireNarrow(t *testing.T, text string) {
+	t.Helper()
+	width := 0
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSuffix(line, "\n"); !strings.HasPrefix(line, "|") {
+			width = 0
+			continue
+		}
+		if width == 0 {
+			width = len(line)
+		}
+		require.LessOrEqual(t, len(line), markdown.Width, text)
+		require.Len(t, line, width, text)
+	}
+}
+
+// The table of every suite fits a terminal of 100 columns, with peers and baselines, and a row does not move because of
+// its results.
+func TestTablesOfSuitesAreNarrow(t *testing.T) {
+	for _, s := range Suites {
 		list := s.Problems(s.Types(nil))
-		list, err = Sweep{}.OfSuite(list, s.Passes)
+		list, err := Sweep{}.OfSuite(list, s.Passes)
 		require.NoError(t, err)
+		info := &RunInfo{Peers: peersNamed("flash", "cudnn"), Shrunk: true}
 		var rows []*Row
 		for i, p := range list {
-			group := []*Row{timedRow(p, Spec{Tier: attention.TierCoopMat2}, 1+float64(i)), timedRow(p, Spec{}, 3+float64(i))}
+			group := []*Row{timedRow(p, Spec{Tier: attention.TierCoopMat2}, 1+float64(i)), timedRow(p, Spec{}, 3+float64(i)),
+				timedRow(p, Spec{}, 30.25)}
 			group[1].Tier, group[1].Peer = "flash", true
+			group[2].Tier, group[2].Peer = "cudnn", true
 			for _, a := range s.Ablations[min(1, len(s.Ablations)):] {
 				x := timedRow(p, Spec{Tier: attention.TierCoopMat2, Experiment: attention.Experiment{Ablate: a}}, 0.5)
 				x.Status = Ablated
-				group = slices.Insert(group, len(group)-1, x)
+				group = append(group, x)
+			}
+			for _, b := range s.Baselines {
+				group = append(group, timedRow(p, Spec{Tier: attention.TierScalar, Baseline: b}, 55))
+				if !slices.Contains(info.Baselines, string(b)) {
+					info.Baselines = append(info.Baselines, string(b))
+				}
 			}
 			if i == len(list)-1 {
 				group[0].Status, group[0].Reason = OOM, "80 GiB needed"
@@ -97,23 +109,23 @@ func TestPublishedTablesHaveTheirColumns(t *testing.T) {
 			compare(group)
 			rows = append(rows, group...)
 		}
-		out := markdownOf(rows, &RunInfo{Peers: peersNamed("flash"), Shrunk: true})
-		var got []string
-		lines := strings.Split(out, "\n")
-		for i, l := range lines[1:] {
-			if strings.HasPrefix(l, "|:") || strings.HasPrefix(l, "| -") {
-				got = append(got, strings.Join(strings.Fields(strings.ReplaceAll(lines[i], "|", " ")), " "))
+		for _, wide := range []bool{false, true} {
+			var out strings.Builder
+			info.Planned, info.Wide = planned(rows), wide
+			p := NewPrinter("md", &out, info)
+			for _, r := range rows {
+				require.NoError(t, p.Row(r))
+				require.Contains(t, out.String(), "\n|", "a row appears at once")
+			}
+			require.NoError(t, p.Close(info))
+			if text := out.String(); !wide {
+				requireNarrow(t, text)
+				require.Contains(t, text, "OOM")
+				require.Contains(t, text, "80 GiB needed")
+				require.Contains(t, text, "Shapes are cut down for a CPU")
+				require.Regexp(t, `\|( problem .*)? (tier|ceiling) .*\| +[mu]s \| +\+- \|.* verdict +\|`, text)
 			}
 		}
-		for _, c := range columns {
-			found := false
-			for _, g := range got {
-				found = found || strings.HasPrefix(g, c)
-			}
-			require.True(t, found, "%s: no table %q in\n%s", name, c, strings.Join(got, "\n"))
-		}
-		require.Contains(t, out, "OOM")
-		require.Contains(t, out, "Shapes are cut down for a CPU")
 	}
 }
 

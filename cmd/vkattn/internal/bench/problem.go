@@ -18,20 +18,13 @@ type Problem struct {
 	Shape  attention.Shape
 	Config attention.Config // without Tier
 	Options
-	Suite  string // the suite that it is of, whose table its rows stand in
 	Line   string // name of the problem in its suite, if that has names
 	Pass   Pass
 	LSE    bool // the forward pass returns LSE too; the other passes always take it from there
-	Layers int  // calls of a model, whose total a table shows; 0: none
+	Layers int  // calls of a model, whose total a wide table shows; 0: none
 	Ladder bool // each step of the kernel's development runs it
 	// Ceiling is set if the problem is a ceiling of the device instead of attention.
 	Ceiling Ceiling
-}
-
-// Same reports whether two problems are the same, of one suite or of two.
-func (p Problem) Same(q Problem) bool {
-	q.Suite = p.Suite
-	return p == q
 }
 
 func (p Problem) String() string {

@@ -108,32 +108,27 @@ func (l *ratioLine) add(r *Row, peers []string) {
 }
 
 func ratioTable(runs []RatioRun, lines []*ratioLine, peers []string) string {
-	differ := func(of func(*ratioLine) string) bool {
-		return slices.ContainsFunc(lines, func(l *ratioLine) bool { return of(l) != of(lines[0]) })
-	}
 	columns := []markdown.Column[*ratioLine]{
-		{Title: "run<", Hidden: len(runs) < 2, Cell: func(l *ratioLine) any { return runs[l.run].Name }},
-		{Title: "device<", Hidden: !differ(func(l *ratioLine) string { return l.device }),
-			Cell: func(l *ratioLine) any { return l.device }},
-		{Title: "tier<", Cell: func(l *ratioLine) any { return l.who }},
-		{Title: "pass<", Hidden: !differ(func(l *ratioLine) string { return l.pass.String() }) && lines[0].pass == PassForward,
-			Cell: func(l *ratioLine) any { return l.pass }},
+		{Title: "run<", Cell: func(l *ratioLine) any { return runs[l.run].Name }},
+		{Title: "device<", Cell: func(l *ratioLine) any { return l.device }},
+		{Title: "tier<", Always: true, Cell: func(l *ratioLine) any { return l.who }},
+		{Title: "pass<", Cell: func(l *ratioLine) any { return l.pass }},
 		{Title: "dtype<", Cell: func(l *ratioLine) any { return strings.Join(l.dtypes, ", ") }},
-		{Title: "head dim", Cell: func(l *ratioLine) any {
+		{Title: "head dim", Short: "D", Always: true, Cell: func(l *ratioLine) any {
 			if l.d != l.dv && l.dv != 0 {
 				return fmt.Sprintf("%d/%d", l.d, l.dv)
 			}
 			return l.d
 		}},
-		{Title: "options<", Optional: true, Cell: func(l *ratioLine) any { return l.options }},
+		{Title: "options<", Cell: func(l *ratioLine) any { return l.options }},
 		{Title: "lengths<", Cell: func(l *ratioLine) any {
 			if l.least == l.most {
 				return l.least
 			}
 			return fmt.Sprintf("%d to %d", l.least, l.most)
 		}},
-		{Title: "cells", Cell: func(l *ratioLine) any { return l.cells }},
-		{Title: "unsteady", Cell: func(l *ratioLine) any {
+		{Title: "cells", Room: 1, Cell: func(l *ratioLine) any { return l.cells }},
+		{Title: "unsteady", Room: 1, Cell: func(l *ratioLine) any {
 			if !l.known {
 				return "?"
 			}
@@ -141,10 +136,10 @@ func ratioTable(runs []RatioRun, lines []*ratioLine, peers []string) string {
 		}},
 	}
 	for _, p := range peers {
-		columns = append(columns, markdown.Column[*ratioLine]{Title: "x " + p + "<",
+		columns = append(columns, markdown.Column[*ratioLine]{Title: "x " + p + ", mean<", Room: 1,
 			Cell: func(l *ratioLine) any { return rangeText(l.ratios[p], l.cells) }})
 	}
-	return markdown.Of(lines, columns).String()
+	return markdown.Of(lines, false, columns)
 }
 
 // rangeText is the range and the geometric mean of ratios, with their number if it is not that of
@@ -160,7 +155,7 @@ func rangeText(list []float64, cells int) string {
 		for _, x := range list {
 			logs += math.Log(x)
 		}
-		text = fmt.Sprintf("%s to %s, mean %.2f", least, most, math.Exp(logs/float64(len(list))))
+		text = fmt.Sprintf("%s to %s, %.2f", least, most, math.Exp(logs/float64(len(list))))
 	}
 	switch {
 	case len(list) == cells:

@@ -46,18 +46,23 @@ func TestRatios(t *testing.T) {
 		return text
 	}
 	require.Equal(t, ""+
-		"| tier     | dtype | head dim | lengths      | cells | unsteady | x flash                 | x cudnn       |\n"+
-		"|:-------- |:----- | --------:|:------------ | -----:| --------:|:----------------------- |:------------- |\n"+
-		"| coopmat2 | f16   |       64 | 1024 to 4096 |     2 |        1 | 0.50 to 2.00, mean 1.00 | 2.00 (1 cell) |\n"+
-		"| coopmat2 | f16   |      128 | 1024         |     1 |        ? | 1.00                    | 1.00          |", table(nil, RatioRun{"a", rows}))
+		"run a, device Example GPU, pass fwd, dtype f16\n\n"+
+		"| tier     | head dim | lengths      | cells | unsteady | x flash, mean      | x cudnn, mean |\n"+
+		"|:-------- | --------:|:------------ | -----:| --------:|:------------------ |:------------- |\n"+
+		"| coopmat2 |       64 | 1024 to 4096 |     2 |        1 | 0.50 to 2.00, 1.00 | 2.00 (1 cell) |\n"+
+		"| coopmat2 |      128 | 1024         |     1 |        ? | 1.00               | 1.00          |", table(nil, RatioRun{"a", rows}))
 	other := run(64, attention.CausalNone, 256, timed{"cuda", 1}, timed{"sage", 3})
 	other[0].Kernel, other[0].Pass, other[0].Device = "fa3", PassBackward, "Other GPU"
 	require.Equal(t, ""+
-		"| run | device      | tier     | pass | dtype | head dim | lengths      | cells | unsteady | x flash                 | x cudnn       | x sage |\n"+
-		"|:--- |:----------- |:-------- |:---- |:----- | --------:|:------------ | -----:| --------:|:----------------------- |:------------- |:------ |\n"+
-		"| a   | Example GPU | coopmat2 | fwd  | f16   |       64 | 1024 to 4096 |     2 |        1 | 0.50 to 2.00, mean 1.00 | 2.00 (1 cell) | -      |\n"+
-		"| a   | Example GPU | coopmat2 | fwd  | f16   |      128 | 1024         |     1 |        ? | 1.00                    | 1.00          | -      |\n"+
-		"| b   | Other GPU   | cuda fa3 | bwd  | f16   |       64 | 256          |     1 |        ? | -                       | -             | 3.00   |", table(nil, RatioRun{"a", rows}, RatioRun{"b", other}))
+		"dtype f16\nD: head dim\nproblem:\n"+
+		"- [1] run a, device Example GPU, pass fwd, lengths 1024 to 4096\n"+
+		"- [2] run a, device Example GPU, pass fwd, lengths 1024\n"+
+		"- [3] run b, device Other GPU, pass bwd, lengths 256\n\n"+
+		"| problem | tier     |   D | cells | unsteady | x flash, mean      | x cudnn, mean | x sage, mean |\n"+
+		"|:------- |:-------- | ---:| -----:| --------:|:------------------ |:------------- |:------------ |\n"+
+		"| [1]     | coopmat2 |  64 |     2 |        1 | 0.50 to 2.00, 1.00 | 2.00 (1 cell) | -            |\n"+
+		"| [2]     | coopmat2 | 128 |     1 |        ? | 1.00               | 1.00          | -            |\n"+
+		"| [3]     | cuda fa3 |  64 |     1 |        ? | -                  | -             | 3.00         |", table(nil, RatioRun{"a", rows}, RatioRun{"b", other}))
 	require.NotContains(t, table([]string{"cuda fa3"}, RatioRun{"a", rows}, RatioRun{"b", other}), "coopmat2")
 	_, err := Ratios([]RatioRun{{"a", rows}}, []string{"cuda fa9"})
 	require.EqualError(t, err, "the rows with a ratio to a peer are of coopmat2")

@@ -171,6 +171,7 @@ type RunInfo struct {
 	Suite     string      `json:"suite,omitempty"` // or suites
 	Shrunk    bool        `json:"shrunk,omitzero"` // the problems of the suite were cut down for a CPU
 	Wide      bool        `json:"-"`               // the Markdown table has every column
+	Planned   []*Row      `json:"-"`               // rows without results, for the Markdown table
 	Peers     []peer.Info `json:"peers,omitempty"`
 	Baselines []string    `json:"baselines,omitempty"` // rows of this program that the others are compared with too
 	Timing    *Timing     `json:"timing,omitempty"`    // as far as it is not the default
@@ -233,6 +234,8 @@ func (i *RunInfo) others() (names []string) {
 	return append(names, i.Baselines...)
 }
 
+const withLSE = " with LSE"
+
 // Who is Name with the variant, the named tiles, LSE and the ablation.
 func (r *Row) Who() string {
 	who := r.Name()
@@ -243,7 +246,7 @@ func (r *Row) Who() string {
 		who += " " + r.Tiles
 	}
 	if r.LSE {
-		who += " with LSE"
+		who += withLSE
 	}
 	if r.Ablation != "" {
 		who += " without " + r.Ablation

@@ -125,9 +125,6 @@ func (s *Suite) Problems(dtypes []attention.DType) (out []Problem) {
 			}
 		}
 	}
-	for i := range out {
-		out[i].Suite = s.Name
-	}
 	return out
 }
 
@@ -192,14 +189,6 @@ func decode() (list []Problem) {
 	return list
 }
 
-// Lines of the suites ladder and training that stand in tables of their own.
-const (
-	lineLadder = "ladder"
-	lineSpeed  = "speed"
-	lineAlone  = "attention"
-	lineFlash  = "flash attention"
-)
-
 // named are the problems of the texts of sweeps, with a line.
 func named(line string, sweeps ...string) (out []Problem) {
 	for _, text := range sweeps {
@@ -226,19 +215,19 @@ func models() (list []Problem) {
 // ladder has a problem that each step of the kernel's development runs, and the problems of
 // the forward suite.
 func ladder() []Problem {
-	list := named(lineLadder, "batch-size=8 nheads=8 seqlen=1024 headdim=128 causal=none,top-left")
+	list := named("ladder", "batch-size=8 nheads=8 seqlen=1024 headdim=128 causal=none,top-left")
 	for i := range list {
 		list[i].Ladder = true
 	}
-	return append(list, named(lineSpeed, "batch-size=16 nheads=8 seqlen=1024-16384*2 headdim=128,64 "+
+	return append(list, named("speed", "batch-size=16 nheads=8 seqlen=1024-16384*2 headdim=128,64 "+
 		"causal=none,top-left")...)
 }
 
 // training has one layer of each transformer, attention alone, and one causal head.
 func training() []Problem {
-	list := append(models(), named(lineAlone, "batch-size=8 nheads=1 seqlen=256,1024-4096*4,8192,16384 "+
+	list := append(models(), named("attention", "batch-size=8 nheads=1 seqlen=256,1024-4096*4,8192,16384 "+
 		"headdim=16-128*2 causal=none dtype=f32")...)
-	return append(list, named(lineFlash, "batch-size=1 nheads=1 seqlen=128-32768*2 headdim=16-64*2 causal=top-left "+
+	return append(list, named("flash attention", "batch-size=1 nheads=1 seqlen=128-32768*2 headdim=16-64*2 causal=top-left "+
 		"dtype=bf16,f32")...)
 }
 

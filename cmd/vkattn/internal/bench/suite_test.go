@@ -26,14 +26,14 @@ func TestSuites(t *testing.T) {
 	for _, d := range []int{64, 128} {
 		for _, s := range []int{1024, 2048, 4096, 8192, 16384} {
 			for _, c := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
-				require.Contains(t, forward, Problem{Suite: "forward", Shape: attention.Shape{B: 16, Hq: 8, Hkv: 8, Sq: s, Sk: s},
+				require.Contains(t, forward, Problem{Shape: attention.Shape{B: 16, Hq: 8, Hkv: 8, Sq: s, Sk: s},
 					Config: attention.Config{HeadDim: d, HeadDimV: d, Causal: c}})
 			}
 		}
 	}
 	require.Len(t, suiteProblems(t, "forward", f16, attention.BF16), 40)
 	require.Len(t, suiteProblems(t, "dims", f16), 10)
-	require.Contains(t, suiteProblems(t, "dims", f16), Problem{Suite: "dims", Shape: attention.Shape{B: 1, Hq: 16,
+	require.Contains(t, suiteProblems(t, "dims", f16), Problem{Shape: attention.Shape{B: 1, Hq: 16,
 		Hkv: 16, Sq: 4096, Sk: 4096}, Config: attention.Config{HeadDim: 192, HeadDimV: 128}})
 	require.Len(t, suiteProblems(t, "ablation", f16), 12)
 	require.Len(t, suiteProblems(t, "ladder", f16), 2+20)

@@ -49,6 +49,7 @@ type Options struct {
 	Threshold float64 // the least change that counts; 0: Threshold
 	FailOver  float64 // the least slowdown that is a regression; 0: every row that is Slower
 	Subset    bool    // rows that only the old run has are not reported
+	Wide      bool    // Print prints every column
 }
 
 // Pair is a row of both runs.
@@ -64,6 +65,9 @@ type Pair struct {
 	Verdict Verdict       `json:"verdict"`        //
 	Note    string        `json:"note,omitempty"` // why a row is broken, or its time may be off
 	Regress bool          `json:"regression,omitzero"`
+
+	row      *bench.Row // one of the new rows
+	old, new []float64  // samples
 }
 
 // Report is the comparison of two runs.
@@ -73,12 +77,14 @@ type Report struct {
 	OnlyNew []string `json:"only_new,omitempty"`
 	GeoMean float64  `json:"geomean,omitzero"` // of the ratios
 	Notes   []string `json:"notes,omitempty"`
+	wide    bool
 }
 
 // sample are the runs of all rows with one key.
 type sample struct {
 	key    string
 	device string
+	row    *bench.Row // the last
 	ms     []float64
 	median float64
 	note   string
@@ -100,6 +106,7 @@ func samples(rows []*bench.Row) (list []*sample, at map[string]*sample) {
 			at[key] = s
 			list = append(list, s)
 		}
+		s.row = r
 		if r.Status == bench.OK || r.Status == bench.Ablated {
 			s.ms = append(s.ms, r.Samples...)
 		}
@@ -121,7 +128,7 @@ func Runs(old, current []*bench.Row, o Options) *Report {
 	}
 	before, _ := samples(old)
 	after, at := samples(current)
-	r := &Report{Pairs: []Pair{}}
+	r := &Report{Pairs: []Pair{}, wide: o.Wide}
 	logs, ratios := 0.0, 0
 	matched := map[string]bool{}
 	for _, a := range before {
@@ -161,7 +168,8 @@ func Runs(old, current []*bench.Row, o Options) *Report {
 }
 
 func pair(a, b *sample, o Options) Pair {
-	p := Pair{Row: a.key, Old: bench.Summarize(a.ms), New: bench.Summarize(b.ms), Runs: [2]int{len(a.ms), len(b.ms)}, Note: b.note}
+	p := Pair{Row: a.key, Old: bench.Summarize(a.ms), New: bench.Summarize(b.ms), Runs: [2]int{len(a.ms), len(b.ms)}, Note: b.note,
+		row: b.row, old: a.ms, new: b.ms}
 	if !b.timed() {
 		p.Verdict, p.P, p.Regress = Broken, 1, true
 		return p
@@ -209,23 +217,7 @@ func (r *Report) Unmatched() int { return len(r.OnlyOld) + len(r.OnlyNew) }
 // Print prints the report as a Markdown table with its summary.
 func (r *Report) Print(w io.Writer) error {
 	if len(r.Pairs) > 0 {
-		m := markdown.New("row<", "old ms", "new ms", "new / old", "95 % interval", "p", "runs", "verdict<")
-		for _, p := range r.Pairs {
-			ratio, interval, current := "-", "-", "-"
-			if p.Ratio > 0 {
-				ratio, current = fmt.Sprintf("%.4f", p.Ratio), bench.Digits(p.New.Median)
-			}
-			if p.High > 0 {
-				interval = fmt.Sprintf("%.4f to %.4f", p.Low, p.High)
-			}
-			verdict := string(p.Verdict)
-			if p.Note != "" {
-				verdict += ": " + p.Note
-			}
-			m.Row(strings.TrimPrefix(p.Row, "/"), bench.Digits(p.Old.Median), current, ratio, interval, fmt.Sprintf("%.3f", p.P),
-				fmt.Sprintf("%d, %d", p.Runs[0], p.Runs[1]), verdict)
-		}
-		if _, err := fmt.Fprintf(w, "%s\n\n", m); err != nil {
+		if _, err := fmt.Fprintf(w, "%s\n\n%s", r.table(), r.below()); err != nil {
 			return err
 		}
 	}
@@ -246,6 +238,52 @@ func (r *Report) Print(w io.Writer) error {
 	}
 	_, err := fmt.Fprintln(w, r.Summary())
 	return err
+}
+
+func (r *Report) table() string {
+	pairs := make([]*Pair, len(r.Pairs))
+	for i := range r.Pairs {
+		pairs[i] = &r.Pairs[i]
+	}
+	known := func(p *Pair) bool { return p.Ratio > 0 }
+	return markdown.Of(pairs, r.wide, slices.Concat(
+		bench.ProblemColumns(pairs, r.wide, func(p *Pair) *bench.Row { return p.row }), []markdown.Column[*Pair]{
+			{Title: "old ms", Room: 1, Cell: func(p *Pair) any { return bench.Digits(p.Old.Median) }},
+			{Title: "new ms", Room: 1, Cell: markdown.If(known, func(p *Pair) any { return bench.Digits(p.New.Median) })},
+			{Title: "new / old", Short: "ratio", Room: 1, Cell: markdown.If(known, func(p *Pair) any { return fmt.Sprintf("%.4f", p.Ratio) })},
+			{Title: "95 % interval", Room: 1, Cell: markdown.If(func(p *Pair) bool { return p.High > 0 },
+				func(p *Pair) any { return fmt.Sprintf("%.3f to %.3f", p.Low, p.High) })},
+			{Title: "p", Room: 1, Wide: true, Cell: func(p *Pair) any { return fmt.Sprintf("%.3f", p.P) }},
+			{Title: "runs", Room: 1, Wide: true, Cell: func(p *Pair) any { return fmt.Sprintf("%d, %d", p.Runs[0], p.Runs[1]) }},
+			{Title: "verdict<", Room: 1, Cell: func(p *Pair) any { return string(p.Verdict) }},
+		}))
+}
+
+// below has the notes, and the distributions of samples of rows whose verdict they leave open.
+func (r *Report) below() (text string) {
+	for _, p := range r.Pairs {
+		name := strings.TrimPrefix(p.Row, "/")
+		if p.Note != "" {
+			text += fmt.Sprintf("%s: %s\n", name, p.Note)
+		}
+		if p.Verdict == Ambiguous {
+			text += fmt.Sprintf("%s: ms at 0, 25, 50, 75 and 100 %% of the samples: old %s; new %s\n", name, quartiles(p.old), quartiles(p.new))
+		}
+	}
+	if text != "" {
+		text += "\n"
+	}
+	return text
+}
+
+// quartiles are the least sample, the quartiles and the largest sample.
+func quartiles(samples []float64) string {
+	s := benchmath.NewSample(slices.Clone(samples), &benchmath.DefaultThresholds).Values
+	var list []string
+	for q := range 5 {
+		list = append(list, bench.Digits(s[q*(len(s)-1)/4]))
+	}
+	return strings.Join(list, " ")
 }
 
 // Summary is one line: the geometric mean and the number of rows of each verdict.

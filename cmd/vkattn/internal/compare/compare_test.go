@@ -122,7 +122,7 @@ func TestRowsMatchByKey(t *testing.T) {
 	require.Equal(t, Same, Runs(old, current, Options{Threshold: 0.25}).Pairs[1].Verdict)
 	var out bytes.Buffer
 	require.NoError(t, report.Print(&out))
-	require.Contains(t, out.String(), "| broken: FAIL: max error 3 |")
+	require.Contains(t, out.String(), "sk=5/d=64/dv=64/causal=none/dtype=f16: FAIL: max error 3\n")
 	require.Contains(t, out.String(), "only in the new run: tier=coopmat2/")
 	require.Contains(t, out.String(), "\n5 rows, 1 faster, 1 slower, 2 same, 1 broken, geometric mean of new / old 1.0194\n")
 }

@@ -3,6 +3,8 @@
 package fields
 
 import (
+	"slices"
+
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/markdown"
 )
@@ -35,20 +37,25 @@ func (c *Call) Config() attention.Config {
 	return attention.Config{DType: c.DType, HeadDim: c.D, HeadDimV: c.Dv, Causal: c.Causal}
 }
 
-// Columns are the fields as columns of a table whose rows have a call.
-func Columns[R any](call func(R) *Call) []markdown.Column[R] {
-	column := func(title string, of func(*Call) any) markdown.Column[R] {
-		return markdown.Column[R]{Title: title, Cell: func(r R) any { return of(call(r)) }}
+// Columns are the fields as columns of a table whose rows have a call. If all planned rows have as many KV heads as
+// heads, as many keys as rows, or values as wide as keys, the two have one column, unless the table is wide.
+func Columns[R any](planned []R, wide bool, call func(R) *Call) (list []markdown.Column[R]) {
+	add := func(title string, of func(*Call) any) {
+		list = append(list, markdown.Column[R]{Title: title, Cell: func(r R) any { return of(call(r)) }})
 	}
-	return []markdown.Column[R]{
-		column("B", func(c *Call) any { return c.B }),
-		column("Hq", func(c *Call) any { return c.Hq }),
-		column("Hkv", func(c *Call) any { return c.Hkv }),
-		column("Sq", func(c *Call) any { return c.Sq }),
-		column("Sk", func(c *Call) any { return c.Sk }),
-		column("D", func(c *Call) any { return c.D }),
-		column("Dv", func(c *Call) any { return c.Dv }),
-		column("causal<", func(c *Call) any { return c.Causal }),
-		column("dtype<", func(c *Call) any { return c.DType }),
+	pair := func(both, first, second string, of, other func(*Call) int) {
+		if !wide && !slices.ContainsFunc(planned, func(r R) bool { return of(call(r)) != other(call(r)) }) {
+			add(both, func(c *Call) any { return of(c) })
+			return
+		}
+		add(first, func(c *Call) any { return of(c) })
+		add(second, func(c *Call) any { return other(c) })
 	}
+	add("B", func(c *Call) any { return c.B })
+	pair("H", "Hq", "Hkv", func(c *Call) int { return c.Hq }, func(c *Call) int { return c.Hkv })
+	pair("S", "Sq", "Sk", func(c *Call) int { return c.Sq }, func(c *Call) int { return c.Sk })
+	pair("D", "D", "Dv", func(c *Call) int { return c.D }, func(c *Call) int { return c.Dv })
+	add("causal<", func(c *Call) any { return c.Causal })
+	add("dtype<", func(c *Call) any { return c.DType })
+	return list
 }

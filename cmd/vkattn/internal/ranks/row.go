@@ -3,7 +3,6 @@ package ranks
 import (
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 
@@ -110,39 +109,43 @@ func (r *Row) modeText() string {
 	return r.Mode.String()
 }
 
-// NewPrinter prints to w. timed selects the columns.
-func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, timed bool) bench.Printer[*Row] {
+// NewPrinter prints to w, in Markdown a table for the planned rows. timed selects the columns.
+func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, timed bool, planned []*Row) bench.Printer[*Row] {
 	if f != "md" {
 		return bench.NewJSONPrinter[*Row](f, w, info)
 	}
-	return bench.Collect(func(rows []*Row, _ *bench.RunInfo) error {
-		_, err := fmt.Fprintln(w, table(rows, timed))
-		return err
-	})
+	return bench.NewTablePrinter(w, markdown.New(w, planned, info.Wide, columns(planned, info.Wide, timed)),
+		func(rows []*Row) (text string) {
+			for _, r := range rows {
+				if note := r.Note(); note != "" {
+					text += fmt.Sprintf("\n%s: %s\n", r.Name(), note)
+				}
+			}
+			return text
+		})
 }
 
 type column = markdown.Column[*Row]
 
-// table has a line for each row.
-func table(rows []*Row, timed bool) *markdown.Table {
+// columns are those of a table for planned rows.
+func columns(planned []*Row, wide, timed bool) []column {
 	of := verifiedColumns()
 	if timed {
 		of = timedColumns()
 	}
-	return markdown.Of(rows, slices.Concat([]column{
-		{Title: "mode<", Cell: func(r *Row) any { return r.modeText() }},
-		{Title: "split<", Cell: markdown.If(func(r *Row) bool { return r.Split != parallel.OrderAuto },
-			func(r *Row) any { return r.Split })},
+	return slices.Concat([]column{
 		{Title: "ranks", Cell: func(r *Row) any { return r.Ranks }},
 		{Title: "pass<", Cell: func(r *Row) any { return r.Pass }},
-		{Title: "tier<", Cell: func(r *Row) any { return r.Tier }},
-	}, fields.Columns(func(r *Row) *fields.Call { return &r.Call }), []column{
-		{Title: "options<", Optional: true, Cell: func(r *Row) any { return r.OptionText }},
-	}, of, []column{
-		{Title: "verdict<", Cell: func(r *Row) any { return string(r.Status) }},
-		{Title: "note<", Cell: func(r *Row) any { return r.Note() }},
-	}))
+	}, fields.Columns(planned, wide, func(r *Row) *fields.Call { return &r.Call }), []column{
+		{Title: "options<", Cell: func(r *Row) any { return r.OptionText }},
+		{Title: "mode<", Room: len("2d 2 x 4"), Always: true, Cell: func(r *Row) any { return r.modeText() }},
+		{Title: "split<", Room: 10, Cell: markdown.If(func(r *Row) bool { return r.Split != parallel.OrderAuto },
+			func(r *Row) any { return r.Split })},
+		{Title: "tier<", Room: len("coopmat2"), Always: true, Cell: func(r *Row) any { return r.Tier }},
+	}, of, []column{bench.VerdictColumn(func(r *Row) string { return string(r.Status) })})
 }
+
+const roomMs, roomMB, roomError = 6, 6, 7
 
 func timedColumns() []column {
 	is := func(has func(*Timed) bool, cell func(*Timed) any) func(*Row) any {
@@ -153,16 +156,16 @@ func timedColumns() []column {
 	one := func(x *Timed) bool { return x.OneMs > 0 }
 	planned := func(x *Timed) bool { return x.PlannedScratch > 0 }
 	return []column{
-		{Title: "ms", Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.Ms.Median) })},
-		{Title: "noise", Cell: is(all, func(x *Timed) any { return noise(x.Ms) })},
-		{Title: "TFLOP/s a GPU", Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.4g", x.TFLOPs) })},
-		{Title: "one GPU ms", Cell: is(one, func(x *Timed) any { return fmt.Sprintf("%.3f", x.OneMs) })},
-		{Title: "share of N GPUs", Cell: is(one, func(x *Timed) any { return fmt.Sprintf("%.1f %%", 100*x.Share) })},
-		{Title: "sent MB", Cell: is(all, func(x *Timed) any { return megabytes(x.SentBytes) })},
-		{Title: "compute ms", Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.ComputeMs) })},
-		{Title: "exposed ms", Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.ExposedMs) })},
-		{Title: "scratch MB", Cell: is(planned, func(x *Timed) any { return megabytes(x.ScratchBytes) })},
-		{Title: "planned MB", Cell: is(planned, func(x *Timed) any { return megabytes(x.PlannedScratch) })},
+		{Title: "ms", Room: roomMs, Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.Ms.Median) })},
+		{Title: "+-", Room: roomMs, Cell: is(all, func(x *Timed) any { return bench.NoiseText(x.Ms) })},
+		{Title: "TFLOP/s a GPU", Short: "TFLOP/s", Room: roomMs, Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.4g", x.TFLOPs) })},
+		{Title: "one GPU ms", Room: roomMs, Wide: true, Cell: is(one, func(x *Timed) any { return fmt.Sprintf("%.3f", x.OneMs) })},
+		{Title: "share of N GPUs", Short: "share", Room: 7, Cell: is(one, func(x *Timed) any { return fmt.Sprintf("%.1f %%", 100*x.Share) })},
+		{Title: "sent MB", Room: roomMB, Wide: true, Cell: is(all, func(x *Timed) any { return megabytes(x.SentBytes) })},
+		{Title: "compute ms", Room: roomMs, Wide: true, Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.ComputeMs) })},
+		{Title: "exposed ms", Short: "exposed", Room: roomMs, Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.ExposedMs) })},
+		{Title: "scratch MB", Room: roomMB, Wide: true, Cell: is(planned, func(x *Timed) any { return megabytes(x.ScratchBytes) })},
+		{Title: "planned MB", Room: roomMB, Wide: true, Cell: is(planned, func(x *Timed) any { return megabytes(x.PlannedScratch) })},
 	}
 }
 
@@ -175,13 +178,13 @@ func verifiedColumns() []column {
 		return markdown.If(func(r *Row) bool { return r.Pass == bench.PassForward }, is(cell))
 	}
 	return []column{
-		{Title: "max diff", Cell: markdown.If(verified, func(r *Row) any { return small(r.worst().Max) })},
-		{Title: "limit", Cell: markdown.If(verified, func(r *Row) any { return small(r.worst().Limit) })},
-		{Title: "LSE diff", Cell: lse(func(v *Verified) any { return small(v.LSE.Max) })},
-		{Title: "LSE limit", Cell: lse(func(v *Verified) any { return small(v.LSE.Limit) })},
-		{Title: "float64 rows", Cell: is(func(v *Verified) any { return v.Float64Rows })},
-		{Title: "sent bytes", Cell: is(func(v *Verified) any { return v.SentBytes })},
-		{Title: "runs", Cell: is(func(v *Verified) any { return v.Runs })},
+		{Title: "max diff", Room: roomError, Cell: markdown.If(verified, func(r *Row) any { return small(r.worst().Max) })},
+		{Title: "limit", Room: roomError, Cell: markdown.If(verified, func(r *Row) any { return small(r.worst().Limit) })},
+		{Title: "LSE diff", Room: roomError, Cell: lse(func(v *Verified) any { return small(v.LSE.Max) })},
+		{Title: "LSE limit", Room: roomError, Wide: true, Cell: lse(func(v *Verified) any { return small(v.LSE.Limit) })},
+		{Title: "float64 rows", Room: 5, Wide: true, Cell: is(func(v *Verified) any { return v.Float64Rows })},
+		{Title: "sent bytes", Room: 9, Wide: true, Cell: is(func(v *Verified) any { return v.SentBytes })},
+		{Title: "runs", Room: 1, Wide: true, Cell: is(func(v *Verified) any { return v.Runs })},
 	}
 }
 
@@ -197,11 +200,3 @@ func (r *Row) worst() Diff {
 func megabytes(n uint64) string { return fmt.Sprintf("%.1f", float64(n)/1e6) }
 
 func small(x bench.Number) string { return fmt.Sprintf("%.2g", float64(x)) }
-
-// noise is half the interval of the median; "-" if the samples are too few for one.
-func noise(s bench.Summary) string {
-	if x := s.Noise(); !math.IsInf(x, 0) {
-		return fmt.Sprintf("%.1f %%", 100*x)
-	}
-	return "-"
-}

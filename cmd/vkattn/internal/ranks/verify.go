@@ -65,6 +65,18 @@ func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tie
 	return row, nil
 }
 
+// Planned are the rows of a run without results.
+func Planned(s *Session, problems []bench.Problem, tiers []attention.Tier, modes []Mode, seed uint64) (rows []*Row) {
+	for _, p := range problems {
+		for _, tier := range tiers {
+			for _, mode := range modes {
+				rows = append(rows, newRow(s, p, tier, mode, seed))
+			}
+		}
+	}
+	return rows
+}
+
 // newRow describes a problem.
 func newRow(s *Session, p bench.Problem, tier attention.Tier, mode Mode, seed uint64) *Row {
 	row := &Row{Device: "cpu", Ranks: s.Ranks(), Mode: mode, Split: mode.Split, Pass: p.Pass, Tier: tier.String(),

@@ -82,9 +82,13 @@ func TestGradientsThatDoNotFitAreARow(t *testing.T) {
 
 func TestTheTableOfGradients(t *testing.T) {
 	var out strings.Builder
-	p := NewPrinter("md", &out, &bench.RunInfo{}, false)
-	require.NoError(t, p.Row(run(t, &Verifier{Backward: true, List: []Implementation{cpu}}, problem(attention.CausalNone), attention.F16)[0]))
-	require.NoError(t, p.Close(nil))
-	require.Regexp(t, `\| rows \| keys \| dQ error \| dK error \| dV error \| error/limit \| +NMSE \| runs \| verdict \|`, out.String())
+	v := &Verifier{Backward: true, List: []Implementation{cpu}}
+	for _, wide := range []bool{false, true} {
+		p := NewPrinter("md", &out, &bench.RunInfo{Wide: wide}, false, v.Unfinished(problem(attention.CausalNone), attention.F16))
+		require.NoError(t, p.Row(run(t, v, problem(attention.CausalNone), attention.F16)[0]))
+		require.NoError(t, p.Close(nil))
+	}
+	require.Regexp(t, `\n\| implementation \| dQ error \| dK error \| dV error \| error/limit \| verdict +\|`, out.String())
+	require.Regexp(t, `\| +rows +\| +keys \| dQ error \|.*\| error/limit \| +NMSE \| runs \| verdict +\|`, out.String())
 	require.Regexp(t, `\| cpu .* all \| +920 \|.*\| ok +\|`, out.String())
 }

@@ -109,69 +109,80 @@ func (o *Outcome) Of(rows []*Row) {
 // Formats of NewPrinter.
 var Formats = []bench.Format{"md", "json", "jsonl"}
 
-// NewPrinter prints to w. In Markdown it prints a table of all rows. Of the conformance
+// NewPrinter prints to w. In Markdown it prints a table for the planned rows. Of the conformance
 // table, which has thousands, it prints a summary and the rows that are not ok.
-func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bool) bench.Printer[*Row] {
+func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bool, planned []*Row) bench.Printer[*Row] {
 	if f != "md" {
 		return bench.NewJSONPrinter[*Row](f, w, info)
 	}
+	if !conformance {
+		return bench.NewTablePrinter(w, markdown.New(w, planned, info.Wide, columns(planned, info.Wide)), notes)
+	}
 	return bench.Collect(func(rows []*Row, _ *bench.RunInfo) error {
-		text := ""
-		if conformance {
-			text = fmt.Sprintln(totals(rows))
-			rows = slices.DeleteFunc(rows, func(r *Row) bool { return r.Status == bench.OK || r.Status == bench.Unsupported })
-			if len(rows) > 0 {
-				text += "\n"
-			}
-		}
-		if len(rows) > 0 || !conformance {
-			text += fmt.Sprintln(table(rows))
+		text := fmt.Sprintln(totals(rows, info.Wide))
+		rows = slices.DeleteFunc(rows, func(r *Row) bool { return r.Status == bench.OK || r.Status == bench.Unsupported })
+		if len(rows) > 0 {
+			text += "\n" + fmt.Sprintln(markdown.Of(rows, info.Wide, columns(rows, info.Wide))) + notes(rows)
 		}
 		_, err := io.WriteString(w, text)
 		return err
 	})
 }
 
+// notes has the reasons of the rows that are not ok.
+func notes(rows []*Row) (text string) {
+	for _, r := range rows {
+		if note := r.Note(); note != "" {
+			text += fmt.Sprintf("\n%s, %s: %s", r.Who, r.Problem(), note)
+		}
+	}
+	if text != "" {
+		text += "\n"
+	}
+	return text
+}
+
 type column = markdown.Column[*Row]
 
-// table has a line for each row.
-func table(rows []*Row) *markdown.Table {
+// columns are those of a table for planned rows.
+func columns(planned []*Row, wide bool) []column {
 	compared := func(cell func(*Row) any) func(*Row) any { // else there is nothing to compare
 		return markdown.If(func(r *Row) bool { return r.Reference != "" }, cell)
 	}
-	ofRows := compared(func(r *Row) any { return count(r.Rows, r.Of) })
-	of := forwardColumns(compared, ofRows)
-	if len(rows) > 0 && rows[0].Pass == bench.PassBackward {
-		of = backwardColumns(compared, ofRows)
+	of := forwardColumns(compared)
+	if len(planned) > 0 && planned[0].Pass == bench.PassBackward {
+		of = backwardColumns(compared)
 	}
-	return markdown.Of(rows, slices.Concat([]column{
-		{Title: "implementation<", Cell: func(r *Row) any { return r.Who }},
-		{Title: "tile<", Cell: func(r *Row) any { return r.Tile }},
-	}, fields.Columns(func(r *Row) *fields.Call { return &r.Call }), of, []column{
-		{Title: "runs", Cell: func(r *Row) any { return r.Runs }},
-		{Title: "verdict<", Cell: func(r *Row) any { return string(r.Status) }},
-		{Title: "case<", Optional: true, Cell: func(r *Row) any { return r.Case }},
-		{Title: "note<", Optional: true, Cell: func(r *Row) any { return r.Note() }},
-	}))
+	return slices.Concat([]column{{Title: "case<", Cell: func(r *Row) any { return r.Case }}},
+		fields.Columns(planned, wide, func(r *Row) *fields.Call { return &r.Call }), []column{
+			{Title: "pass<", Cell: func(r *Row) any { return r.Pass }},
+			{Title: "implementation<", Short: "who", Always: true, Cell: func(r *Row) any { return r.Who }},
+			{Title: "tile<", Room: 1, Wide: true, Cell: func(r *Row) any { return r.Tile }},
+			{Title: "rows", Room: 5, Wide: true, Cell: compared(func(r *Row) any { return count(r.Rows, r.Of) })},
+		}, of, []column{
+			{Title: "runs", Room: 1, Wide: true, Cell: func(r *Row) any { return r.Runs }},
+			bench.VerdictColumn(func(r *Row) string { return string(r.Status) }),
+		})
 }
 
+const roomError = 7 // "1.2e-04"
+
 // forwardColumns compare O and LSE.
-func forwardColumns(compared func(func(*Row) any) func(*Row) any, rows func(*Row) any) []column {
+func forwardColumns(compared func(func(*Row) any) func(*Row) any) []column {
 	hasPartner := func(cell func(*Row) any) func(*Row) any {
 		return compared(markdown.If(func(r *Row) bool { return r.Partner != "" }, cell))
 	}
 	return []column{
-		{Title: "reference<", Cell: compared(func(r *Row) any { return r.Reference })},
-		{Title: "rows", Cell: rows},
-		{Title: "max diff", Cell: compared(func(r *Row) any { return small(r.O.Max) })},
-		{Title: "NMSE", Cell: compared(func(r *Row) any { return small(r.O.NMSE) })},
-		{Title: "LSE diff", Cell: compared(markdown.If(func(r *Row) bool { return r.LSE != nil },
+		{Title: "reference<", Room: 8, Wide: true, Cell: compared(func(r *Row) any { return r.Reference })},
+		{Title: "max diff", Room: roomError, Cell: compared(func(r *Row) any { return small(r.O.Max) })},
+		{Title: "NMSE", Room: roomError, Cell: compared(func(r *Row) any { return small(r.O.NMSE) })},
+		{Title: "LSE diff", Room: roomError, Cell: compared(markdown.If(func(r *Row) bool { return r.LSE != nil },
 			func(r *Row) any { return small(r.LSE.Max) }))},
-		{Title: "NaN", Cell: compared(func(r *Row) any { return r.wrong() })},
-		{Title: "max pair", Cell: hasPartner(func(r *Row) any { return small(r.PairMax) })},
-		{Title: "worst partner<", Cell: hasPartner(func(r *Row) any { return r.Partner })},
-		{Title: "float64 rows", Cell: compared(func(r *Row) any { return count(int64(r.Float64.Rows), r.Float64.Of) })},
-		{Title: "max error", Cell: compared(func(r *Row) any { return small(r.Float64.MaxError) })},
+		{Title: "NaN", Room: 1, Wide: true, Cell: compared(func(r *Row) any { return r.wrong() })},
+		{Title: "max pair", Room: roomError, Wide: true, Cell: hasPartner(func(r *Row) any { return small(r.PairMax) })},
+		{Title: "worst partner<", Room: 1, Wide: true, Cell: hasPartner(func(r *Row) any { return r.Partner })},
+		{Title: "float64 rows", Room: 1, Wide: true, Cell: compared(func(r *Row) any { return count(int64(r.Float64.Rows), r.Float64.Of) })},
+		{Title: "max error", Room: roomError, Cell: compared(func(r *Row) any { return small(r.Float64.MaxError) })},
 	}
 }
 
@@ -179,17 +190,16 @@ func forwardColumns(compared func(func(*Row) any) func(*Row) any, rows func(*Row
 var gradientNames = []string{"dQ", "dK", "dV", "dBias", "dSinks"}
 
 // backwardColumns compare gradients.
-func backwardColumns(compared func(func(*Row) any) func(*Row) any, rows func(*Row) any) []column {
-	list := []column{{Title: "rows", Cell: rows}, {Title: "keys",
-		Cell: compared(func(r *Row) any { return r.Float64.Keys })}}
-	for _, name := range gradientNames {
-		list = append(list, column{Title: name + " error", Optional: true,
+func backwardColumns(compared func(func(*Row) any) func(*Row) any) []column {
+	list := []column{{Title: "keys", Room: 5, Wide: true, Cell: compared(func(r *Row) any { return r.Float64.Keys })}}
+	for i, name := range gradientNames {
+		list = append(list, column{Title: name + " error", Room: roomError, Wide: i > 2,
 			Cell: markdown.If(func(r *Row) bool { _, ok := r.Gradients[name]; return ok },
 				func(r *Row) any { return small(r.Gradients[name].Max) })})
 	}
 	return append(list,
-		column{Title: "error/limit", Cell: compared(func(r *Row) any { return fmt.Sprintf("%.2f", r.limitUsed()) })},
-		column{Title: "NMSE", Cell: compared(func(r *Row) any { return small(r.Float64.NMSE) })})
+		column{Title: "error/limit", Room: 4, Cell: compared(func(r *Row) any { return fmt.Sprintf("%.2f", r.limitUsed()) })},
+		column{Title: "NMSE", Room: roomError, Wide: true, Cell: compared(func(r *Row) any { return small(r.Float64.NMSE) })})
 }
 
 // wrong is the number of elements that are NaN or Inf on one side only.
@@ -246,8 +256,8 @@ type total struct {
 	limitUsed, nmse, lse float64 // the largest of all cases
 }
 
-// totals is a table with a line for each implementation and storage type.
-func totals(rows []*Row) *markdown.Table {
+// totals is a table with a line for each implementation and storage type, and the reasons of those that ran nothing.
+func totals(rows []*Row, wide bool) string {
 	var list []*total
 	of := map[string]*total{}
 	for _, r := range rows {
@@ -262,22 +272,31 @@ func totals(rows []*Row) *markdown.Table {
 			t.add(r)
 		}
 	}
-	status := func(title string, s bench.Status) markdown.Column[*total] {
-		return markdown.Column[*total]{Title: title, Cell: func(t *total) any { return t.Count[s] }}
+	status := func(title, short string, s bench.Status) markdown.Column[*total] {
+		return markdown.Column[*total]{Title: title, Short: short, Room: 1, Cell: func(t *total) any { return t.Count[s] }}
 	}
-	return markdown.Of(list, []markdown.Column[*total]{
-		{Title: "implementation<", Cell: func(t *total) any { return t.who }},
-		{Title: "dtype<", Cell: func(t *total) any { return t.dtype }},
-		{Title: "cases", Cell: func(t *total) any { return t.Tally.Rows }},
-		status("ok", bench.OK), status("FAIL", bench.Fail), status("error", bench.Broken),
-		status("unsupported", bench.Unsupported), status("OOM", bench.OOM),
-		{Title: "rows compared", Cell: func(t *total) any { return t.rows }},
-		{Title: "diff/limit", Cell: func(t *total) any { return fmt.Sprintf("%.2f", t.limitUsed) }},
-		{Title: "worst NMSE", Cell: func(t *total) any { return fmt.Sprintf("%.1e", t.nmse) }},
-		{Title: "LSE diff", Cell: func(t *total) any { return fmt.Sprintf("%.1e", t.lse) }},
-		{Title: "NaN", Cell: func(t *total) any { return t.wrong }},
-		{Title: "note<", Cell: func(t *total) any { return cmp.Or(t.First[bench.Unsupported], t.First[bench.OOM]) }},
+	text := markdown.Of(list, wide, []markdown.Column[*total]{
+		{Title: "implementation<", Short: "who", Always: true, Cell: func(t *total) any { return t.who }},
+		{Title: "dtype<", Always: true, Cell: func(t *total) any { return t.dtype }},
+		{Title: "cases", Room: 1, Cell: func(t *total) any { return t.Tally.Rows }},
+		status("ok", "", bench.OK), status("FAIL", "", bench.Fail), status("error", "", bench.Broken),
+		status("unsupported", "refused", bench.Unsupported), status("OOM", "", bench.OOM),
+		{Title: "rows compared", Room: 1, Wide: true, Cell: func(t *total) any { return t.rows }},
+		{Title: "diff/limit", Room: 1, Cell: func(t *total) any { return fmt.Sprintf("%.2f", t.limitUsed) }},
+		{Title: "worst NMSE", Room: 1, Cell: func(t *total) any { return fmt.Sprintf("%.1e", t.nmse) }},
+		{Title: "LSE diff", Room: 1, Wide: true, Cell: func(t *total) any { return fmt.Sprintf("%.1e", t.lse) }},
+		{Title: "NaN", Room: 1, Cell: func(t *total) any { return t.wrong }},
 	})
+	refused := ""
+	for _, t := range list {
+		if why := cmp.Or(t.First[bench.Unsupported], t.First[bench.OOM]); why != "" {
+			refused += fmt.Sprintf("\n%s, %v: %s", t.who, t.dtype, why)
+		}
+	}
+	if refused != "" {
+		text += "\n" + refused
+	}
+	return text
 }
 
 func (t *total) add(r *Row) {
