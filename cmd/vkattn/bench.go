@@ -35,7 +35,7 @@ type benchFlags struct {
 	peerTimeout                 time.Duration
 	seed                        uint64
 	baselines, baseline, preset string
-	list, wide                  bool
+	list, wide, ofPeak          bool
 	onePass                     bool             // a suite has the passes of --pass alone
 	takesTiers                  []attention.Tier // by --tier; nil: all
 	takesPasses                 []bench.Pass     // by --pass; nil: all
@@ -48,83 +48,16 @@ func (a *app) benchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "verify and time attention over a sweep of problems",
-		Long: `Verifies and times attention, one row per problem and tier.
-
-bench verifies a row first: it compares the result with a float64 reference on the CPU,
-for a large problem on sampled rows of every sequence. A wrong result is printed as FAIL
-and has no speed. bench then times the row with the device's clock after 0.5 s of
-warm-up, on inputs larger than the last-level cache. The tiers of one problem take turns.
-
-A list holds comma separated numbers and ranges: 1024-16384*2 doubles, 64-256+64
-adds 64. The problems are the cross product of all lists. Without a list, bench chooses
-a sweep for the device. A suite is a table of problems, and a list selects problems of
-the suite. --dtype selects nothing: the suite runs once in each type.
-
-A peer is a command that times another implementation on the same device, in turns
-with the rows of this program (go doc vkattn/cmd/vkattn/internal/peer has the
-protocol). The column "x NAME" has the time of peer NAME divided by the time of the
-row: above 1 the row is faster. Tier cuda has such a column too. A command that does not
-answer as a peer is refused; a peer that fails later does not change the exit code.
-
---against adds rows of baselines, which compute the same result in another way. They
-have such columns too. Suite serving also prints the difference of the results. Suite
-decode also prints the bytes of K and V per second as a share of the speed of a copy.
-
---kv-dtype and the flags listed after it, up to --align, set the options of each call.
-The data is random: the order of pages, the sparse tokens, and normal numbers that are
-quantized. Peers only get problems without these options.
---lse has forward calls return LSE too, which is verified like O; peers get these problems.
-
---suite ceilings measures the device itself: the bandwidth of a copy, the rate of products
-whose operands stay in registers, and the time of a launch, a dispatch and a barrier. --plot
-measures the ceilings that its pictures show, unless --peak-tflops and --peak-tbs give them.
-
---pass times the backward pass, or forward followed by backward. TFLOP/s count 2.5 and
-3.5 times the flops of the forward pass, even if the kernels compute some products twice.
-bench verifies gradients as it verifies results: the whole gradients of a small problem,
-and sampled rows of dQ and sampled keys of dK and dV of a large one. The column "memory"
-has the tensors of the pass and the scratch memory of its kernels. Gradients of tier cuda
-with options take O and LSE from another tier, as its forward kernels have no options.
-
---tile changes fields of the tile of the dense forward kernel, with the names of the
-tuning cache. For example, --tile "" --tile kv_tile=32,group=4 times the default tile and
-the changed one in turn. Calls with options take no such changes.
-
---bwd-tile changes fields of the tiles of the backward kernels. For example, --pass bwd
---bwd-tile "" --bwd-tile kv.row_tile=48,kv.kv_step=16 times the default tiles and the
-changed ones in turn. The kernels are q (dQ), kv (dK and dV), add (dQ = dS K), lse and
-bias. The fields have the names of the tuning cache: subgroups, m_frags, kv_tile,
-row_tile, kv_step and q_smem_chunks on the coopmat tiers; invocations, threads_x, rows,
-kv_tile, chunk_d and chunk_v on tier scalar. A tile that cannot run is a row with the
-reason.
-
-` + ranksHelp + ` bench then
-times the forward pass: from a common start to the end of the last rank, and again without
-transfers. The difference is the exposed communication time. It also times rank 0's GPU alone
-with the whole problem. It does not verify; vkattn verify --ranks does.
-
---variant times the steps of the kernel's development. --ablate leaves out a part of
-the work and shows what it costs; such a result is wrong by design and not verified.
-
-` + deviceHelp + `
-
-` + oomHelp + `
-
-` + rowsHelp + `
-
-` + fileHelp + `
+		Long: `Verifies and times attention, one row per problem and tier. A row is compared with a
+float64 reference first; a wrong result is printed as FAIL and has no speed.
 
 Exit codes: 0 done, 1 a wrong result or, with --baseline, a slower row, 2 bad flags or, with
 --baseline, a row that only this run has, 3 no row is supported and fits the memory, 4
 device failure, or a device that hangs (--timeout)` + signalHelp,
 		Example: `  vkattn bench                                      # a sweep that suits the device
-  vkattn bench --list                               # presets and suites
   vkattn bench --preset llama3-8b,short --tier all
   vkattn bench --headdim 64,128 --seqlen 1024-16384*2 --causal none,bottom-right -o csv
-  vkattn bench --suite forward --peer "python3 scripts/peer_torch.py flash" --save forward.md --save forward.jsonl
-  vkattn bench --suite ceilings                     # what the device reaches at most
-  vkattn bench --preset gpt3 --max-noise 0.5% --baseline old.json
-  ncu vkattn bench --preset llama3-8b --run-once`,
+  vkattn bench --suite forward --peer "python3 scripts/peer_torch.py flash" --save rows.jsonl`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32())
@@ -147,8 +80,9 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json, jsonl, sql or gobench, which benchstat reads")
 	f.BoolVar(&o.wide, "wide", false, wideUsage)
+	f.BoolVar(&o.ofPeak, "of-peak", false, "-o md: print percent of peak and of bandwidth; measures the ceilings of the device first")
 	f.BoolVar(&o.list, "list", false, "print the presets and suites with their shapes, or the problems of the given --preset and --suite, and run nothing")
-	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
+	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation; such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "stop a peer whose answer takes longer")
 	f.StringVar(&o.ablate, "ablate", "", "`list` of what to leave out, one row each: none, softmax, barrier, load")
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
@@ -158,9 +92,10 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 	for _, f := range bench.Baselines {
 		baselines = append(baselines, string(f.Baseline))
 	}
-	f.StringVar(&o.baselines, "against", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+", or none (default: as the suite says)")
-	f.StringVar(&o.baseline, "baseline", "", "compare the rows with the rows of `file`, an earlier --save in json or jsonl, as vkattn compare does")
+	f.StringVar(&o.baselines, "against", "", "`list` of other ways to the same result; on the same data: "+strings.Join(baselines, ", ")+", or none (default: as the suite says)")
+	f.StringVar(&o.baseline, "baseline", "", "compare the rows with the rows of `file`; an earlier --save in json or jsonl, as vkattn compare does")
 	o.ranksFlags.add(f)
+	c.SetHelpFunc(helpBySection)
 	return c
 }
 
@@ -168,7 +103,7 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 // have them.
 func (o *benchFlags) rowFlags(f *pflag.FlagSet) {
 	o.problemFlags(f)
-	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cubin, cuda, or all for every tier of the device (default auto)")
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cubin, cuda; all: every tier of the device (default auto)")
 	o.timing.add(f)
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
 	f.StringArrayVar(&o.tile, "tile", nil, "`changes` of the tile of the dense forward kernel, as field=number,... (kv_tile=32,group=4); one row for each flag, \"\" for the tile that calls take")
@@ -207,7 +142,7 @@ func suitesUsage() string {
 	for _, s := range bench.Suites {
 		names = append(names, s.Name)
 	}
-	return "`list` of suites: " + strings.Join(names, ", ")
+	return "`list` of suites; " + strings.Join(names, ", ")
 }
 
 func (a *app) bench(ctx context.Context, o *benchFlags) error {
@@ -255,6 +190,9 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	info.Schema = bench.SchemaVersion
 	info.Baselines = b.BaselineNames(problems)
 	info.Planned = b.Planned(problems)
+	if o.ofPeak && dev == nil {
+		fmt.Fprintln(a.stderr, "vkattn: --of-peak: the CPU has no ceilings that are measured: give --peak-tflops and --peak-tbs")
+	}
 	for _, name := range plan.baselines {
 		if !slices.Contains(info.Baselines, string(name)) {
 			fmt.Fprintf(a.stderr, "vkattn: --against %s: no problem of this run has such a row on this device\n", name)
@@ -329,7 +267,7 @@ func (o *benchFlags) refuse(p *benchPlan) error {
 func (o *benchFlags) problems(p *benchPlan, dev *vk.Device) ([]bench.Problem, error) {
 	p.small = dev == nil || dev.Info().Type == vk.DeviceCPU
 	list, err := p.problems(bench.Defaults(dev))
-	if err == nil && len(o.plots) > 0 && dev != nil {
+	if err == nil && (o.ofPeak || len(o.plots) > 0) && dev != nil {
 		list = append(bench.PlotCeilings(dev, list, o.tbs > 0, o.tflops > 0), list...)
 	}
 	return list, err
@@ -351,6 +289,7 @@ func (o *benchFlags) specs(p *benchPlan, dev *vk.Device) []bench.Spec {
 func (o *benchFlags) runInfo(p *benchPlan, dev *vk.Device) *bench.RunInfo {
 	info := runInfo(dev, o.seed)
 	info.Shrunk, info.Wide, info.Suite = p.shrunk, o.wide, o.suite
+	info.OfPeak, info.Peak = o.ofPeak, bench.Peak{TFLOPs: o.tflops, TBs: o.tbs}
 	if o.timing.Timing != (bench.Timing{}) {
 		info.Timing = &o.timing.Timing
 	}

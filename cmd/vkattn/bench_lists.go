@@ -166,10 +166,10 @@ func (v parsed[T]) Type() string { return v.kind }
 type timingFlags struct{ bench.Timing }
 
 func (t *timingFlags) add(f *pflag.FlagSet) {
-	f.IntVarP(&t.Repeats, "repetitions", "r", 0, "timed runs of each row (default 30; after 2 s of them, 3 are enough)")
+	f.IntVarP(&t.Repeats, "repetitions", "r", 0, "timed runs of each row (default 30); after 2 s of them, 3 are enough")
 	f.DurationVar(&t.MinTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
-	f.Var(percentFlag(&t.MaxNoise), "max-noise", "time each row until the 95 % interval of its median is within this `percentage` of the median, e.g. 0.5%; a row that stays wider ends after a minute of runs")
-	f.DurationVar(&t.Warmup, "warmup", bench.DefaultWarmup, "least time of unrecorded runs before the timed runs of each row, 50ms on a CPU unless set; on a GPU they go on for 3s at most until its clock is up; 0: none")
+	f.Var(percentFlag(&t.MaxNoise), "max-noise", "time each row until +- is at most this `percentage`, e.g. 0.5%; the 95 % interval of its median is then within it; a row that stays wider ends after a minute of runs")
+	f.DurationVar(&t.Warmup, "warmup", bench.DefaultWarmup, "least time of unrecorded runs before the timed runs; 50ms on a CPU unless set; on a GPU they go on for 3s at most until its clock is up; 0: none")
 	f.DurationVar(&t.Timeout, "timeout", 0, "end each row after this long, with the runs that it has by then; a device that finishes no run for 3s more hangs: bench prints and saves the finished rows and ends with exit code 4 (default: no limit)")
 	f.DurationVar(&t.Delay, "delay", 0, "pause before each problem, for a device that gets hot, e.g. 2s")
 	f.BoolVar(&t.WarmCache, "warm-cache", false, "use the same inputs in all runs, so that caches may hold them (default: rotate through inputs larger than the last-level cache)")

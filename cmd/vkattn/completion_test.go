@@ -12,7 +12,7 @@ import (
 func TestExamplesParse(t *testing.T) {
 	root := (&app{}).root()
 	for _, c := range root.Commands() {
-		if c.Name() == "completion" || c.Name() == "help" { // cobra's own
+		if c.Name() == "completion" || c.Name() == "help" || c.IsAdditionalHelpTopicCommand() { // cobra's own, and pages
 			continue
 		}
 		require.Contains(t, c.Example, "vkattn "+c.Name())

@@ -10,11 +10,6 @@ import (
 	"vkattn/vk"
 )
 
-// deviceHelp is the paragraph on --device in the help of a command.
-const deviceHelp = `--device auto takes the best GPU, and tier cpu if there is none. A Vulkan driver that runs
-on the CPU is slower than tier cpu: auto takes it if tiers of Vulkan are asked for by name,
-or all tiers. It passes over a device that cannot be opened, and says so.`
-
 // need is what a command computes with. It decides what --device auto takes.
 type need int
 

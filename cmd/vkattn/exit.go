@@ -28,24 +28,6 @@ const (
 const signalHelp = `.
 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM, 141 if the output is a closed pipe.`
 
-// fileHelp is the paragraph on output files in the help of a command.
-const fileHelp = `An output file is written under a hidden name in its folder and renamed when it is
-complete. After an error the old file is unchanged and no temporary file is left. A
-killed process may leave one; the next command that writes the same file removes it, and
---ranks removes that of a killed rank.
-A replaced file keeps its permissions. Symbolic links are followed, not replaced.
-Pipes and devices, such as /dev/stdout and /dev/null, are written in place; opening a
-named pipe waits for its reader.`
-
-// rowsHelp is the paragraph on signals in the help of a command that prints rows.
-const rowsHelp = `After SIGHUP, SIGINT or SIGTERM the command prints and saves the finished rows. Rows
-that were running get the status "interrupted". The field "stopped" of the run in the
-JSON has the reason. If no row is finished, the files of --save stay unchanged.`
-
-// oomHelp is the paragraph on memory in the help of a command that prints rows.
-const oomHelp = `A problem that does not fit in the memory of the machine or the device is printed as
-OOM, with the needed and the available memory. The command goes on with the next problem.`
-
 // coded is an error with its exit code.
 type coded struct {
 	code int

@@ -326,13 +326,15 @@ func (a *app) root() *cobra.Command {
 		}
 		return needFileNames(c.Flags())
 	}
-	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.compareCommand(), a.verifyCommand(), a.tuneCommand(), a.profileCommand(), a.reportCommand(), a.versionCommand()} {
+	benchmark := a.benchCommand()
+	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), benchmark, a.compareCommand(), a.verifyCommand(), a.tuneCommand(), a.profileCommand(), a.reportCommand(), a.versionCommand()} {
 		if c.Args == nil {
 			c.Args = a.noArgs
 		}
 		complete(c)
 		root.AddCommand(c)
 	}
+	root.AddCommand(topicCommands(benchmark)...)
 	strictWords(root)
 	return root
 }

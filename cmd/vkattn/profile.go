@@ -69,6 +69,7 @@ failure` + signalHelp,
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
 	f.StringVar(&o.trace, "trace", "", "write every dispatch to `file` in the format of chrome://tracing")
 	f.Float64Var(&o.peak, "peak-tflops", 0, "`TFLOP/s` of the device's products, for the share of it (default: measured from registers)")
+	c.SetHelpFunc(helpBySection)
 	return c
 }
 
@@ -165,7 +166,7 @@ func printProfile(out io.Writer, p *bench.Profile) error {
 	if r.Unsteady != "" {
 		w.printf("unsteady: %s\n", r.Unsteady)
 	}
-	w.printf("%s\n\n", strings.Join(markdown.Wrap(strings.Fields(fmt.Sprintf("bound by %s: %s", p.Bound, p.Explanation)), " "), "\n"))
+	w.printf("%s\n\n", strings.Join(markdown.Wrap(strings.Fields(fmt.Sprintf("bound by %s: %s", p.Bound, p.Explanation)), " ", markdown.Width), "\n"))
 	us := func(title string, of func(*bench.ProfiledDispatch) float64) markdown.Column[*bench.ProfiledDispatch] {
 		return markdown.Column[*bench.ProfiledDispatch]{Title: title, Room: 1,
 			Cell: func(d *bench.ProfiledDispatch) any { return fmt.Sprintf("%.2f", of(d)) }}
@@ -183,7 +184,7 @@ func printProfile(out io.Writer, p *bench.Profile) error {
 			stats = append(stats, fmt.Sprintf("occupancy %d workgroups, %d subgroups, %.0f %%, by %s", e.Workgroups, e.Subgroups, 100*e.Share, e.Limit))
 		}
 		if len(stats) > 0 {
-			compiled += fmt.Sprintf("\n%s:\n%s\n", d.Pipeline, strings.Join(markdown.Wrap(stats, ", "), "\n"))
+			compiled += fmt.Sprintf("\n%s:\n%s\n", d.Pipeline, strings.Join(markdown.Wrap(stats, ", ", markdown.Width), "\n"))
 		}
 	}
 	t := markdown.Of(list, false, []markdown.Column[*bench.ProfiledDispatch]{

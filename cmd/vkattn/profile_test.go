@@ -82,6 +82,7 @@ func TestProfileTakesTheFlagsOfBench(t *testing.T) {
 	flags := func(name string) *pflag.FlagSet {
 		c, _, err := (&app{}).root().Find([]string{name})
 		require.NoError(t, err)
+		c.InheritedFlags() // adds them to Flags
 		return c.Flags()
 	}
 	page := sourceFile(t, "docs/profiling.md")

@@ -39,19 +39,6 @@ type ranksFlags struct {
 	inner     int
 }
 
-const ranksHelp = `--ranks N runs the command over N ranks, one process for each GPU (package
-attention/parallel; docs/several-gpus.md). Where RANK and WORLD_SIZE are set, as by torchrun,
-or the variables of mpirun or srun, each process is a rank of that world, and N is its size.
-Otherwise the command starts N processes on this host. Rank 0 prints. --parallel lists the
-modes: ring, ulysses, allgather, 2d or auto, and decode: few rows over a cache that is
-sharded by tokens. NCCL moves the tensors if every rank has a GPU of its own and the library
-libnccl.so.2, otherwise TCP (--transport). --schedule says when the blocks of a ring move in
-the forward pass: during the computation (overlap) or before it (gather). The plan chooses by
-default. --split lists the splits of rows and keys, each a row of its own: one chunk for each
-rank (contiguous), two chunks, one counted from the end (zigzag, the default under a causal
-mask), or tokens in turn (striped). --inner N shares heads among N consecutive ranks in mode
-2d, in place of those of a host.`
-
 func (o *ranksFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.ranks, "ranks", 0, "`number` of processes, one for each GPU (0: this process alone)")
 	f.StringVar(&o.modes, "parallel", "", "`list` of modes of --ranks: auto, ring, ulysses, allgather, 2d, decode (default ring,ulysses,allgather)")

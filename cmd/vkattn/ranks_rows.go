@@ -29,7 +29,7 @@ func (o *benchFlags) checkRanks() (*benchPlan, error) {
 		{"peer", len(o.peers) > 0}, {"against", o.baselines != ""}, {"variant", len(plan.variants) > 0}, {"ablate", len(plan.ablations) > 0},
 		{"cuda-kernel", len(plan.kernels) > 0}, {"plot", len(o.plots) > 0}, {"monitor", o.monitor != ""}, {"baseline", o.baseline != ""}, {"list", o.list},
 		{"tile", len(o.tile) > 0}, {"bwd-tile", len(o.tiles) > 0}, {"min-time", o.timing.MinTime != 0}, {"max-noise", o.timing.MaxNoise != 0},
-		{"timeout", o.timing.Timeout != 0}, {"delay", o.timing.Delay != 0}, {"warm-cache", o.timing.WarmCache},
+		{"timeout", o.timing.Timeout != 0}, {"delay", o.timing.Delay != 0}, {"warm-cache", o.timing.WarmCache}, {"of-peak", o.ofPeak},
 	} {
 		if x.given {
 			return nil, badInputf("--%s and --ranks exclude one another", x.flag)

@@ -117,7 +117,7 @@ func (o *reportFlags) conflict(changed func(string) bool) error {
 }
 
 const (
-	plotUsage   = "write pictures of the rows to `file`, whose name ends in .svg or .png (repeatable)"
+	plotUsage   = "write pictures of the rows to `file`, named .svg or .png (repeatable)"
 	plotColumns = 2
 )
 

@@ -55,9 +55,9 @@ either layout. Both files are written whole or not at all, even after SIGHUP, SI
 SIGTERM. With --o - (or /dev/stdout) the plan is printed on standard error. Inputs must be
 regular files; their size is checked before they are read.
 
-` + fileHelp + `
-` + optionHelp + gradientHelp + `
-` + deviceHelp + `
+` + strings.TrimPrefix(optionHelp, "\n") + gradientHelp + `
+"vkattn help output" says how output files are written, "vkattn help device" what --device
+takes.
 
 Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 the request is
 unsupported or does not fit the memory, 4 device failure` + signalHelp,

@@ -211,8 +211,8 @@ func kvLayouts() []kvLayoutCase {
 
 // The help of commands with --kv-dtype names every type.
 func TestHelpNamesEveryKVType(t *testing.T) {
-	for _, command := range []string{"run", "bench"} {
-		_, stdout, stderr := call(command, "--help")
+	for _, command := range [][]string{{"run", "--help"}, {"help", "options"}} {
+		_, stdout, stderr := call(command...)
 		for _, kv := range attention.KVTypes() {
 			require.Regexp(t, `storage types? of K and V:[^\n]*\b`+kv.String()+`\b`, stdout+stderr, command)
 		}

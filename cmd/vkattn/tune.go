@@ -80,6 +80,7 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	f.DurationVar(&o.budget, "budget", 0, "time limit for each problem (default 50s)")
 	f.IntVar(&o.candidates, "candidates", 0, "compile at most this many tiles for each problem (default 40; 8 on a Vulkan driver that runs on the CPU)")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
+	c.SetHelpFunc(helpBySection)
 	return c
 }
 

@@ -66,17 +66,6 @@ and that masked keys do not change a bit. On a CPU it runs a part of the table, 
 --case names problems. --suite options does the same with the table of options: lengths,
 windows, softcap, masks and the others. It needs --pass bwd.
 
-` + ranksHelp + ` verify then
-compares the rows of all ranks with those of one GPU and, on sampled rows, with the float64
-reference.
-
-` + deviceHelp + `
-
-` + oomHelp + `
-
-` + rowsHelp + `
-verify writes the files of --save as bench does (vkattn bench --help).
-
 Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 no problem is supported and
 fits the memory, 4 device failure` + signalHelp,
 		Example: `  vkattn verify --suite conformance
@@ -103,6 +92,7 @@ fits the memory, 4 device failure` + signalHelp,
 	f.BoolVar(&o.wide, "wide", false, wideUsage)
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
+	c.SetHelpFunc(helpBySection)
 	return c
 }
 

@@ -191,8 +191,8 @@ var Axes = []*Axis{
 				}
 			}, attention.CausalNone}},
 
-	{Flag: "pass", Usage: "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or " +
-		"fwdbwd, one row each (default: as the suite says, else fwd)",
+	{Flag: "pass", Usage: "`list` of what to time: fwd, bwd or fwdbwd; bwd: dQ, dK and dV, from O and LSE of a forward pass; " +
+		"one row each (default: as the suite says, else fwd)",
 		inSuites: crosses, ranks: true, value: field(words(ParsePass), func(p *Problem) *Pass { return &p.Pass })},
 	{Flag: "lse", Usage: "`list` of false and true: whether forward calls also return LSE, as training and merging " +
 		"need it; --lse is --lse=true; --lse=false,true is " +

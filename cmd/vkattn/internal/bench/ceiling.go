@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -88,6 +89,31 @@ func PlotCeilings(dev *vk.Device, list []Problem, knowsCopy, knowsProducts bool)
 		}
 	}
 	return out
+}
+
+// Peak has the highest speeds of a device. 0: not known.
+type Peak struct {
+	TFLOPs float64 // of products from registers
+	TBs    float64 // of a copy, bytes read and written
+}
+
+// of completes the peak of a row's device and storage type by ceilings among earlier rows. A device without
+// cooperative matrices of the type multiplies in float32.
+func (k Peak) of(r *Row, rows []*Row) Peak {
+	products, fma := 0.0, 0.0
+	for _, c := range rows {
+		switch {
+		case c.Device != r.Device:
+		case c.Ceiling == CeilingCopy && k.TBs == 0:
+			k.TBs = c.TBs
+		case c.Ceiling == CeilingProducts && c.DType == r.DType:
+			products = c.TFLOPs
+		case c.Ceiling == CeilingFMA:
+			fma = c.TFLOPs
+		}
+	}
+	k.TFLOPs = cmp.Or(k.TFLOPs, products, fma)
+	return k
 }
 
 // productsOf is the ceiling of products of a storage type.

@@ -160,6 +160,16 @@ func (p *mdPrinter) columns(planned []*Row) []mdColumn {
 		list = append(list, mdColumn{Title: "TB/s", Room: roomSpeed, Cell: markdown.If(func(r *Row) bool { return r.timed() && r.Sq == 1 },
 			func(r *Row) any { return speedText(r.TBs) })})
 	}
+	percent := func(title string, of func(*Row) float64, peak func(Peak) float64) mdColumn {
+		return mdColumn{Title: title, Room: 6, Wide: !p.info.OfPeak, Cell: func(r *Row) any {
+			if most := peak(p.info.Peak.of(r, p.rows)); r.ok() && most > 0 && of(r) > 0 {
+				return fmt.Sprintf("%.1f", 100*of(r)/most)
+			}
+			return markdown.None
+		}}
+	}
+	list = append(list, percent("% peak", func(r *Row) float64 { return r.TFLOPs }, func(k Peak) float64 { return k.TFLOPs }),
+		percent("% copy", func(r *Row) float64 { return r.TBs }, func(k Peak) float64 { return k.TBs }))
 	for i, other := range p.info.others() {
 		list = append(list, mdColumn{Title: "x " + other, Short: fmt.Sprintf("x%d", i+1), Spare: true, Room: 5,
 			Cell: func(r *Row) any { return ratio(r, other) }})
@@ -298,7 +308,9 @@ func comparisons(rows []*Row) (text string) {
 
 // legend describes the baselines, steps and ablations among rows.
 func legend(rows []*Row) (text string) {
-	add := func(words string) { text += strings.Join(markdown.Wrap(strings.Fields(words), " "), "\n") + "\n" }
+	add := func(words string) {
+		text += strings.Join(markdown.Wrap(strings.Fields(words), " ", markdown.Width), "\n") + "\n"
+	}
 	in := func(has func(*Row) bool) bool { return slices.ContainsFunc(rows, has) }
 	for _, f := range Baselines {
 		if in(func(r *Row) bool { return r.Baseline == f.Baseline }) {

@@ -172,6 +172,8 @@ type RunInfo struct {
 	Shrunk    bool        `json:"shrunk,omitzero"` // the problems of the suite were cut down for a CPU
 	Wide      bool        `json:"-"`               // the Markdown table has every column
 	Planned   []*Row      `json:"-"`               // rows without results, for the Markdown table
+	OfPeak    bool        `json:"-"`               // the Markdown table has percentages of the ceilings
+	Peak      Peak        `json:"-"`               // ceilings that are not measured
 	Peers     []peer.Info `json:"peers,omitempty"`
 	Baselines []string    `json:"baselines,omitempty"` // rows of this program that the others are compared with too
 	Timing    *Timing     `json:"timing,omitempty"`    // as far as it is not the default

@@ -74,7 +74,7 @@ func New[R any](w io.Writer, planned []R, wide bool, columns []Column[R]) *Table
 		t.columns = append(t.columns, &c)
 	}
 	if len(same) > 0 {
-		t.above = Wrap(same, ", ")
+		t.above = Wrap(same, ", ", Width)
 	}
 	if !wide && len(planned) > 0 {
 		t.fit()
@@ -176,7 +176,7 @@ func (t *Table[R]) shorten(over int) {
 		}
 	}
 	if len(short) > 0 {
-		t.above = append(t.above, Wrap(short, ", ")...)
+		t.above = append(t.above, Wrap(short, ", ", Width)...)
 	}
 }
 
@@ -212,7 +212,7 @@ func (t *Table[R]) number(c *Column[R]) {
 	}
 	t.above = append(t.above, c.title+":")
 	for _, entry := range list {
-		t.above = append(t.above, "- "+strings.Join(Wrap(strings.Fields(entry), " "), "\n  "))
+		t.above = append(t.above, "- "+strings.Join(Wrap(strings.Fields(entry), " ", Width-2), "\n  "))
 	}
 	c.Cell = func(r R) any {
 		x := cellText(cell(r))
@@ -224,14 +224,14 @@ func (t *Table[R]) number(c *Column[R]) {
 	t.size(c, numbers)
 }
 
-// Wrap joins words to lines that are short of Width by two characters.
-func Wrap(words []string, separator string) (lines []string) {
+// Wrap joins words to lines of at most a width.
+func Wrap(words []string, separator string, width int) (lines []string) {
 	line := ""
 	for i, w := range words {
 		if i < len(words)-1 {
 			w += separator
 		}
-		if line != "" && len(line)+len(strings.TrimRight(w, " ")) > Width-2 {
+		if line != "" && len(line)+len(strings.TrimRight(w, " ")) > width {
 			lines, line = append(lines, strings.TrimRight(line, " ")), ""
 		}
 		line += w
