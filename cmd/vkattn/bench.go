@@ -123,6 +123,13 @@ const wideUsage = "-o md: print every column, also those that all rows have the 
 // saveUsage is the help of --save.
 const saveUsage = "also write the rows to `file`, in the format of its extension (repeatable)"
 
+// addAxis adds the flag of an axis with a usage of its own.
+func (o *benchFlags) addAxis(f *pflag.FlagSet, flag, usage string) {
+	axis := *bench.AxisOf(flag)
+	axis.Usage = usage
+	o.lists.add(f, &axis)
+}
+
 // problemFlags adds the flags that select problems and the device. All commands that
 // take sweeps have them.
 func (o *benchFlags) problemFlags(f *pflag.FlagSet) {

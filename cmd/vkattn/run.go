@@ -25,9 +25,6 @@ import (
 type runFlags struct {
 	paths
 	bshd         bool // --layout
-	dtype        attention.DType
-	dtypeSet     bool
-	causal       attention.Causal
 	scale        attention.Scale
 	device       string
 	tier         attention.Tier
@@ -73,7 +70,6 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 					return badInputf("--%s is needed", name)
 				}
 			}
-			o.dtypeSet = changed("dtype")
 			for _, t := range outputFiles {
 				if path := o.paths[t.flag]; *path == "-" {
 					*path = "/dev/stdout"
@@ -93,9 +89,6 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 	o.paths.add(f, tensorFiles...)
 	o.paths.addOutputs(f, false)
 	f.Var(layoutFlag(&o.bshd, "bhsd", "bshd"), "layout", "order of the axes in the files: bhsd or bshd")
-	f.Var(&o.dtype, "dtype", "storage type: f16, bf16 or f32 (default: the type of the files, f32 if they differ)")
-	f.Lookup("dtype").DefValue = ""
-	f.Var(&o.causal, "causal", "causal mask: none, top-left (col <= row) or bottom-right (col <= row + Sk - Sq)")
 	f.Var(parsed[attention.Scale]{to: &o.scale, parse: parseScale, kind: "float"}, "scale",
 		"factor of Q K^T (default 1/sqrt(Dqk))")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")

@@ -206,7 +206,7 @@ func (o *runFlags) used() (list []string) {
 	}
 	lists, _ := o.values.parse() // read has seen its errors
 	for _, axis := range bench.Axes {
-		if !lists.Some(axis.Flag) {
+		if !axis.Names() || !lists.Some(axis.Flag) {
 			continue
 		}
 		text := fmt.Sprint(axis.Flag, " ", lists[axis.Flag][0])

@@ -89,10 +89,10 @@ func (in *runInputs) open() error {
 	o := in.o
 	c := &in.config
 	*c = o.call
-	c.DType, c.HeadDim, c.HeadDimV, c.Causal, c.Scale = o.dtype, in.axes[0].dim, in.axes[2].dim, o.causal, o.scale
+	c.HeadDim, c.HeadDimV, c.Scale = in.axes[0].dim, in.axes[2].dim, o.scale
 	c.Tier, c.Tuning, c.KVBlock, c.F32Gradients = o.tier, o.tuning, o.kvBlock, o.f32
 	in.args.DropoutSeed, in.args.DropoutOffset = o.dropoutSeed, o.dropoutOffset
-	if !o.dtypeSet {
+	if o.values["dtype"] == "" {
 		in.config.DType = in.commonType()
 	}
 	if err := in.room(nil, 0); err != nil {

@@ -18,7 +18,7 @@ import (
 // tuneFlags are the flags of `vkattn tune`, not parsed yet.
 type tuneFlags struct {
 	benchFlags
-	lse, dryRun, compileOnly, list, clear, check, all bool
+	dryRun, compileOnly, list, clear, check, all bool
 	tolerance                                         float64
 	budget                                            time.Duration
 	candidates                                        int
@@ -66,10 +66,8 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	f.SortFlags = false
 	o.problemFlags(f)
 	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: "+names(vulkanTiers))
-	pass := *bench.AxisOf("pass")
-	pass.Usage = "`list` of what to tune: fwd, bwd (each backward kernel separately: dQ; dK and dV; dQ = dS K) (default fwd)"
-	o.benchFlags.lists.add(f, &pass)
-	f.BoolVar(&o.lse, "lse", false, "tune the forward pass for calls that return LSE; these calls have separate classes")
+	o.addAxis(f, "pass", "`list` of what to tune: fwd, bwd (default fwd); bwd: each backward kernel separately: dQ; dK and dV; dQ = dS K")
+	o.addAxis(f, "lse", "`list` of false and true: whether to tune the forward pass for calls that return LSE; these have separate classes")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the candidates and why they are pruned; do not compile or time them")
 	f.BoolVar(&o.compileOnly, "compile-only", false, "compile the candidates and print the compiler's statistics; do not time them")
 	f.BoolVar(&o.check, "check", false, "compare the heuristic's tile with the best one; store nothing")
@@ -206,7 +204,7 @@ func (a *app) tuneProblems(o *tuneFlags, plan *benchPlan, dev *vk.Device) ([]ben
 func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneFlags, bar *progress) (rows []*tuneRow, err error) {
 	row := func(r attention.TuneReport) *tuneRow {
 		return &tuneRow{B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk, D: p.Config.HeadDim,
-			Dv: p.Config.ValueDim(), Causal: p.Config.Causal.String(), DType: p.Config.DType, LSE: o.lse, Pass: p.Pass, name: p.String(), Report: r}
+			Dv: p.Config.ValueDim(), Causal: p.Config.Causal.String(), DType: p.Config.DType, LSE: p.LSE, Pass: p.Pass, name: p.String(), Report: r}
 	}
 	cfg := p.Config
 	cfg.Tier = tier
@@ -215,7 +213,7 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 	if err == nil {
 		defer func() { _ = op.Close() }()
 		reports, err = tunePass(ctx, op, p, attention.TuneOptions{
-			LSE: o.lse, DryRun: o.dryRun, CompileOnly: o.compileOnly, NoStore: o.check, Budget: o.budget, Candidates: o.candidates,
+			LSE: p.LSE, DryRun: o.dryRun, CompileOnly: o.compileOnly, NoStore: o.check, Budget: o.budget, Candidates: o.candidates,
 			Progress: func(s attention.TuneProgress) { bar.say(fmt.Sprintf("%v: %s %d/%d", p, s.Stage, s.Done, s.Of)) },
 		})
 	}

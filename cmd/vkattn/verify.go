@@ -29,7 +29,6 @@ import (
 type verifyFlags struct {
 	benchFlags
 	only  string
-	pass  string
 	times int // runs of each implementation
 }
 
@@ -83,7 +82,7 @@ fits the memory, 4 device failure` + signalHelp,
 	o.problemFlags(f)
 	f.Lookup("suite").Usage = suitesUsage() + ", " + conformance + ", " + options
 	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance or options whose names match the regular expression `pattern`")
-	f.StringVar(&o.pass, "pass", "fwd", "what to compare: fwd (O and LSE) or bwd (gradients)")
+	o.addAxis(f, "pass", "what to compare: fwd or bwd (default fwd); fwd: O and LSE, bwd: gradients")
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda, or all (default: all of the device)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
 	o.ranksFlags.add(f)

@@ -24,7 +24,7 @@ type verifyPlan struct {
 func (o *verifyFlags) plan() (*verifyPlan, error) {
 	p := &verifyPlan{table: o.suite == conformance || o.suite == options, options: o.suite == options}
 	b := o.benchFlags
-	b.onePass = true
+	b.onePass, b.takesPasses = true, []bench.Pass{bench.PassForward, bench.PassBackward}
 	if p.table {
 		if b.preset != "" {
 			return nil, badInputf("--preset and --suite exclude one another")
@@ -43,11 +43,12 @@ func (o *verifyFlags) plan() (*verifyPlan, error) {
 	if p.benchPlan, err = b.plan(verify.Formats); err != nil {
 		return nil, err
 	}
-	switch pass, err := bench.ParsePass(o.pass); {
-	case err != nil || pass == bench.PassBoth:
-		return nil, badInputf("--pass %q: want fwd or bwd", o.pass)
-	case pass == bench.PassBackward:
-		p.backward = true
+	switch list := bench.ListOf[bench.Pass](p.lists, "pass"); {
+	case len(list) > 1:
+		return nil, badInputf("--pass %s: want fwd or bwd", o.lists["pass"])
+	case len(list) == 1:
+		p.backward = list[0] == bench.PassBackward
+		delete(p.lists, "pass")
 	}
 	if o.times < 1 || o.times > bench.MaxRepeats {
 		return nil, badInputf("--repeat %d: want a positive number up to %d", o.times, bench.MaxRepeats)

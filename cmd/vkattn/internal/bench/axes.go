@@ -95,14 +95,16 @@ const (
 // Axes lists the axes in the order of help texts. The values of the last vary fastest.
 var Axes = []*Axis{
 	{Flag: "layers", value: field(sweep.Ints, func(p *Problem) *int { return &p.Layers })},
-	{Flag: "dtype", Usage: "`list` of storage types: f16, bf16, f32", inSuites: narrows, ranks: true,
+	{Flag: "dtype", Usage: "`list` of storage types: f16, bf16, f32",
+		InRun: "storage `type`: f16, bf16 or f32 (default: the type of the files, f32 if they differ)", inSuites: narrows, ranks: true,
 		value: field(words(attention.ParseDType), func(p *Problem) *attention.DType { return &p.Config.DType })},
 	{Flag: "headdim", Usage: "`list` of head dims of Q and K", inSuites: narrows, ranks: true,
 		value: field(sweep.Ints, func(p *Problem) *int { return &p.Config.HeadDim },
 			func(p *Problem) { p.Config.HeadDimV = p.Config.HeadDim })},
 	{Flag: "headdim-v", Usage: "`list` of head dims of V and O (default: as --headdim)", inSuites: narrows, ranks: true,
 		value: field(sweep.Ints, func(p *Problem) *int { return &p.Config.HeadDimV })},
-	{Flag: "causal", Usage: "`list` of causal masks: none, top-left, bottom-right", inSuites: narrows, ranks: true,
+	{Flag: "causal", Usage: "`list` of causal masks: none, top-left, bottom-right",
+		InRun: "causal `mask`: none, top-left (col <= row) or bottom-right (col <= row + Sk - Sq)", inSuites: narrows, ranks: true,
 		value: field(words(attention.ParseCausal), func(p *Problem) *attention.Causal { return &p.Config.Causal })},
 	{Flag: "batch-size", Usage: "`list` of batch sizes", inSuites: narrows, ranks: true,
 		value: field(sweep.Ints, func(p *Problem) *int { return &p.Shape.B })},
@@ -229,6 +231,9 @@ func (p *Problem) setBlock(size [2]int) {
 func (a *Axis) Shapes() bool { return a.inSuites == narrows && !a.isOption() }
 
 func (a *Axis) isOption() bool { return a.label != "" || a.text != nil }
+
+// Names reports whether the axis is an option of calls, which rows name.
+func (a *Axis) Names() bool { return a.isOption() }
 
 // OnRanks reports whether several ranks take the axis.
 func (a *Axis) OnRanks() bool { return a.ranks }

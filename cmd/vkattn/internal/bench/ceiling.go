@@ -98,7 +98,7 @@ type Peak struct {
 }
 
 // of completes the peak of a row's device and storage type by ceilings among earlier rows. A device without
-// cooperative matrices of the type multiplies in float32.
+// cooperative matrices of the type, and tier scalar, multiply in float32.
 func (k Peak) of(r *Row, rows []*Row) Peak {
 	products, fma := 0.0, 0.0
 	for _, c := range rows {
@@ -106,7 +106,7 @@ func (k Peak) of(r *Row, rows []*Row) Peak {
 		case c.Device != r.Device:
 		case c.Ceiling == CeilingCopy && k.TBs == 0:
 			k.TBs = c.TBs
-		case c.Ceiling == CeilingProducts && c.DType == r.DType:
+		case c.Ceiling == CeilingProducts && c.DType == r.DType && r.Tier != attention.TierScalar.String():
 			products = c.TFLOPs
 		case c.Ceiling == CeilingFMA:
 			fma = c.TFLOPs
