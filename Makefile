@@ -90,6 +90,12 @@ report-check: $(BUILD)/vkattn ## take screenshots of a report in headless Chromi
 report-picture: report-check ## take the picture of a report in docs/command.md from the committed rows
 	cp $(BUILD)/report/picture.png docs/img/report.png
 
+.PHONY: man
+man: $(BUILD)/vkattn ## write the manual pages and completion scripts of the command to build/man and build/completion
+	$(BUILD)/vkattn man $(BUILD)/man
+	mkdir -p $(BUILD)/completion
+	for shell in bash zsh fish powershell; do $(BUILD)/vkattn completion $$shell >$(BUILD)/completion/vkattn.$$shell || exit 1; done
+
 gpu-bundle: ## make build/gpu: tests and benchmarks for a machine without Go (ARGS=..., see scripts/gpu-bundle.sh)
 	-@$(DEPS) lavapipe-old
 	-@$(DEPS) egl

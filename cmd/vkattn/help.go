@@ -85,57 +85,57 @@ it is finished. What all rows have in common stands once above the table. A tabl
 over 100 characters wide has short titles, such as x1, and numbers such as [1] in place of long
 texts; lines above the table explain both. --wide prints every column.
 
-  B, Hq, Hkv  sequences, query heads, KV heads; H: both, if they are equal in all rows
-  Sq, Sk      query rows and keys of a sequence; S: both
-  D, Dv       head dim of Q and K, of V and O; D alone: both
-  name        name of the problem in its preset or suite
-  pass        fwd, bwd (gradients) or fwdbwd
-  tier        tier or peer, with its kernel family, step, tiles or ablation
-  ms          median time of a run in milliseconds; ms min, ms mean and ms max: of all runs
-  +-          half width of the 95 % interval of the median, in percent of it. The interval holds
-              the true median with a probability of 95 % or more, by the binomial distribution of
-              ranks; - for fewer than six runs
-  TFLOP/s     2 B Hq (D + Dv) cells / time, at the median. A cell is a pair of a row and a key that
-              it attends to: pairs that masks, windows, lengths or lists of tokens exclude do not
-              count, even if a kernel computes them. Gradients count 2.5 times that, fwdbwd 3.5.
-              TFLOP/s mean: at the mean time; TFLOP/s peak: of the fastest run
-  TB/s        bytes of K, V and their scales that must be read, once, over the time; of rows with
-              one query row
-  % peak      TFLOP/s in percent of products of matrices whose operands stay in registers
-  % copy      TB/s in percent of a copy, whose bytes read and written count
-  x NAME      time of peer, baseline or kernel NAME over the time of this row: above 1 this row is
-              faster. x whole: of the same tier and shape without options
-  verdict     ok; unsteady: ok, but the time may be off, for the reason below the table; FAIL: the
-              result is wrong; unsupported, OOM or error: with the reason below; interrupted;
-              ablation: timed, but no result
-  tile, splits       what the plan chose
-  max error          largest error of O, or of a gradient, among the rows that were checked
-  memory             tensors and scratch memory: in, out and workspace; K+V is what TB/s counts
-  plain needs        memory of plain attention, which keeps the scores
-  layers             calls of a model; ms of all layers: their time
-  sparse ratio       share of the tokens of a sequence that are in its list
-  max abs, NaN       largest number and count of NaN in O; from NAME: largest difference from NAME
+    B, Hq, Hkv  sequences, query heads, KV heads; H: both, if they are equal in all rows
+    Sq, Sk      query rows and keys of a sequence; S: both
+    D, Dv       head dim of Q and K, of V and O; D alone: both
+    name        name of the problem in its preset or suite
+    pass        fwd, bwd (gradients) or fwdbwd
+    tier        tier or peer, with its kernel family, step, tiles or ablation
+    ms          median time of a run in milliseconds; ms min, ms mean and ms max: of all runs
+    +-          half width of the 95 % interval of the median, in percent of it. The interval holds
+                the true median with a probability of 95 % or more, by the binomial distribution of
+                ranks; - for fewer than six runs
+    TFLOP/s     2 B Hq (D + Dv) cells / time, at the median. A cell is a row and a key that it
+                attends to: pairs that masks, windows, lengths or lists of tokens exclude do not
+                count, even if a kernel computes them. Gradients count 2.5 times that, fwdbwd 3.5.
+                TFLOP/s mean: at the mean time; TFLOP/s peak: of the fastest run
+    TB/s        bytes of K, V and their scales that must be read, once, over the time; of rows with
+                one query row
+    % peak      TFLOP/s in percent of products of matrices whose operands stay in registers
+    % copy      TB/s in percent of a copy, whose bytes read and written count
+    x NAME      time of peer, baseline or kernel NAME over the time of this row: above 1 this row is
+                faster. x whole: of the same tier and shape without options
+    verdict     ok; unsteady: ok, but the time may be off, for the reason below the table; FAIL: the
+                result is wrong; unsupported, OOM or error: with the reason below; interrupted;
+                ablation: timed, but no result
+    tile, splits       what the plan chose
+    max error          largest error of O, or of a gradient, among the rows that were checked
+    memory             tensors and scratch memory: in, out and workspace; K+V is what TB/s counts
+    plain needs        memory of plain attention, which keeps the scores
+    layers             calls of a model; ms of all layers: their time
+    sparse ratio       share of the tokens of a sequence that are in its list
+    max abs, NaN       largest number and count of NaN in O; from NAME: largest difference from NAME
 
 Tables of --suite ceilings: us, TFLOP/s and GB/s (bytes read and written), as above.
 
 Tables of verify:
 
-  max diff    largest difference of O from the reference: the CUDA validation kernel, or float64
-  NMSE        squared difference over squared reference
-  LSE diff    largest difference of LSE
-  max error   largest error of O in the rows that the float64 reference judges
-  dQ error    largest error of dQ, and likewise of the other gradients
-  error/limit largest error over its limit: above 1 the gradients are wrong
-  rows, keys  how many were compared; float64 rows: with the float64 reference
-  NaN         elements that are not finite in one of the two; max pair, worst partner: the largest
-              difference from another implementation; runs: that gave the same bits
+    max diff    largest difference of O from the reference: the CUDA validation kernel, or float64
+    NMSE        squared difference over squared reference
+    LSE diff    largest difference of LSE
+    max error   largest error of O in the rows that the float64 reference judges
+    dQ error    largest error of dQ, and likewise of the other gradients
+    error/limit largest error over its limit: above 1 the gradients are wrong
+    rows, keys  how many were compared; float64 rows: with the float64 reference
+    NaN         elements that are not finite in one of the two; max pair, worst partner: the largest
+                difference from another implementation; runs: that gave the same bits
 
 Tables of compare:
 
-  new / old       new median over old: above 1 the row is slower
-  95 % interval   holds the true ratio with a probability of 95 % or more
-  p               probability that samples differ this much or more although nothing changed
-  verdict         vkattn compare --help`},
+    new / old       new median over old: above 1 the row is slower
+    95 % interval   holds the true ratio with a probability of 95 % or more
+    p               probability that samples differ this much or more although nothing changed
+    verdict         vkattn compare --help`},
 	{name: "output", about: "formats, files, pictures and signals", flags: "output wide of-peak save plot",
 		more: "peak-tflops peak-tbs monitor",
 		text: `--plot measures the ceilings that its pictures show, and --of-peak those of its columns, unless

@@ -8,6 +8,7 @@
 //	vkattn profile  show where the time of one problem goes
 //	vkattn report   make a page or pictures of saved results
 //	vkattn tune     find the fastest tile of each problem and store it
+//	vkattn man      write the manual pages
 //	vkattn version  print the version of the command
 //
 // An error is one line on standard error, except that a reader who closes standard output
@@ -321,19 +322,22 @@ func (a *app) root() *cobra.Command {
 		if err := checkEnvironment(); err != nil {
 			return badInput(err)
 		}
-		if name := c.Name(); a.validation && slices.Contains([]string{"info", "version", "compare", "report"}, name) {
+		if name := c.Name(); a.validation && slices.Contains([]string{"info", "version", "compare", "report", "man"}, name) {
 			return badInputf("--validation: %s opens no device", name)
 		}
 		return needFileNames(c.Flags())
 	}
 	benchmark := a.benchCommand()
-	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), benchmark, a.compareCommand(), a.verifyCommand(), a.tuneCommand(), a.profileCommand(), a.reportCommand(), a.versionCommand()} {
+	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), benchmark, a.compareCommand(), a.verifyCommand(), a.tuneCommand(), a.profileCommand(), a.reportCommand(), a.manCommand(), a.versionCommand()} {
 		if c.Args == nil {
 			c.Args = a.noArgs
 		}
 		complete(c)
+		c.Version = versionLine()
 		root.AddCommand(c)
 	}
+	root.Version = versionLine()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(topicCommands(benchmark)...)
 	strictWords(root)
 	return root

@@ -19,9 +19,9 @@ import (
 type tuneFlags struct {
 	benchFlags
 	dryRun, compileOnly, list, clear, check, all bool
-	tolerance                                         float64
-	budget                                            time.Duration
-	candidates                                        int
+	tolerance                                    float64
+	budget                                       time.Duration
+	candidates                                   int
 }
 
 func (a *app) tuneCommand() *cobra.Command {

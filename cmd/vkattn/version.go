@@ -15,62 +15,74 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
-// version is set by -ldflags "-X main.version=v1.2.3".
-var version = ""
+// version is the version of the program: that of the newest section of CHANGELOG.md.
+const version = "v0.1.0"
 
-// buildVersion is the version set at link time, or else the one the Go tool recorded.
-func buildVersion() string {
-	if version != "" {
-		return version
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "devel"
-	}
-	v := info.Main.Version
-	if v == "" || v == "(devel)" {
-		v = "devel"
-	}
-	settings := map[string]string{}
-	for _, s := range info.Settings {
-		settings[s.Key] = s.Value
-	}
-	if r := settings["vcs.revision"]; v == "devel" && len(r) >= 12 {
-		v += "-" + r[:12]
-		if settings["vcs.modified"] == "true" {
-			v += "-dirty"
+// build describes the version, and the commit if the Go tool recorded it.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Modified bool   `json:"modified,omitzero"` // the source was not as committed
+	Go       string `json:"go"`
+	OS       string `json:"os"`
+	Arch     string `json:"arch"`
+}
+
+func thisBuild() build {
+	b := build{Version: version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				b.Commit = s.Value
+			case "vcs.modified":
+				b.Modified = s.Value == "true"
+			}
 		}
 	}
-	return v
+	return b
+}
+
+// buildVersion is the version with the commit, such as v0.1.0+0123456789ab.dirty.
+func buildVersion() string {
+	b := thisBuild()
+	if len(b.Commit) < 12 {
+		return version
+	}
+	if b.Modified {
+		return version + "+" + b.Commit[:12] + ".dirty"
+	}
+	return version + "+" + b.Commit[:12]
+}
+
+func versionLine() string {
+	return fmt.Sprintf("vkattn %s %s %s/%s", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 func (a *app) versionCommand() *cobra.Command {
-	return &cobra.Command{
+	asJSON := false
+	c := &cobra.Command{
 		Use:     "version",
 		Short:   "print the version of the command, of Go and the platform",
-		Example: `  vkattn version`,
+		Example: `  vkattn version --json`,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(a.stdout, "vkattn %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			if asJSON {
+				return bench.WriteJSON(a.stdout, thisBuild())
+			}
+			_, err := fmt.Fprintln(a.stdout, versionLine())
 			return err
 		},
 	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print version, commit, Go and platform as JSON")
+	return c
 }
 
 // environment describes the build of this program and the machine. What cannot be read is
 // left empty.
 func environment() bench.Environment {
-	e := bench.Environment{Go: runtime.Version(), OS: operatingSystem(), CPUModel: fieldOf("/proc/cpuinfo", ":", "model name")}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				e.Commit = s.Value
-			case "vcs.modified":
-				e.Modified = s.Value == "true"
-			}
-		}
-	}
-	return e
+	b := thisBuild()
+	return bench.Environment{Go: b.Go, OS: operatingSystem(), CPUModel: fieldOf("/proc/cpuinfo", ":", "model name"),
+		Commit: b.Commit, Modified: b.Modified}
 }
 
 // operatingSystem is the name of the distribution, the kernel and the architecture.

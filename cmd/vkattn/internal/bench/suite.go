@@ -52,6 +52,8 @@ var Suites = []Suite{
 	{Name: "decode", About: "one row over 128 MiB to 1 GiB of K and V: contiguous, paged, quantized, sparse, of " +
 		"different lengths",
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
+	{Name: "depth", About: "512 rows and 1 row after 0 to 128k keys of a cache, 32 heads over 8, head dim 128",
+		list: depth(), Shrinks: true},
 	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, " +
 		"backward and both",
 		list:   named("", "batch-size=8 nheads=1 seqlen=256,1024-4096*4,8192-65536*2 headdim=16-128*2 causal=none"),
@@ -202,6 +204,17 @@ func named(line string, sweeps ...string) (out []Problem) {
 		}
 	}
 	return out
+}
+
+// depth has a chunk of a prompt and one new token after more and more cached keys, among which they are.
+func depth() (list []Problem) {
+	for _, rows := range []int{512, 1} {
+		for _, depth := range []int{0, 4096, 8192, 16384, 32768, 65536, 131072} {
+			list = append(list, named(fmt.Sprintf("%d after %d", rows, depth), fmt.Sprintf("batch-size=1 nheads=32 "+
+				"nheads-kv=8 seqlen=%d seqlen-k=%d headdim=128 causal=bottom-right", rows, depth+rows))...)
+		}
+	}
+	return list
 }
 
 // models is the attention of one layer of the transformers of 768, 1024 and 1280 channels.

@@ -36,6 +36,7 @@ func TestSuites(t *testing.T) {
 	require.Contains(t, suiteProblems(t, "dims", f16), Problem{Shape: attention.Shape{B: 1, Hq: 16,
 		Hkv: 16, Sq: 4096, Sk: 4096}, Config: attention.Config{HeadDim: 192, HeadDimV: 128}})
 	require.Len(t, suiteProblems(t, "ablation", f16), 12)
+	require.Len(t, suiteProblems(t, "depth", f16), 2*7)
 	require.Len(t, suiteProblems(t, "ladder", f16), 2+20)
 	require.Len(t, suiteProblems(t, "cuda", f16), 24)
 	require.Len(t, suiteProblems(t, "alone", attention.F32), 4*7)
@@ -48,7 +49,7 @@ func TestSuites(t *testing.T) {
 		}
 	}
 	_, err := ParseSuite("everything")
-	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, decode, alone, plain, models, ceilings, "+
+	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, decode, depth, alone, plain, models, ceilings, "+
 		"ladder, serving, training, gqa-grid, presets")
 }
 
