@@ -322,22 +322,11 @@ func (p *benchPlan) list(w io.Writer) error {
 		problems = append(problems, list...)
 		about.Row(s.Name, s.About)
 	}
-	suites := markdown.Titled("suite<", "problems", "types<", "passes<", "what it is<")
+	suites := markdown.Titled("suite<", "problems", "what it is<")
 	for _, s := range bench.Suites {
-		list := s.Problems(s.Types(nil))
-		var types []string
-		for _, q := range list {
-			if t := q.Config.DType.String(); !slices.Contains(types, t) {
-				types = append(types, t)
-			}
-		}
-		passes := []string{bench.PassForward.String()}
-		for i, q := range s.Passes {
-			passes = append(passes[:min(i, len(passes))], q.String())
-		}
-		suites.Row(s.Name, len(list), strings.Join(types, " "), strings.Join(passes, " "), s.About)
+		suites.Row(s.Name, len(s.Problems(s.Types(nil))), s.About)
 	}
-	_, err := fmt.Fprintf(w, "Presets (--preset LIST). Lists and options on the command line replace the lists and options of a preset.\n\n%v\n\n%v\n\nSuites (--suite LIST). Lists select problems of a suite.\n\n%v\n",
+	_, err := fmt.Fprintf(w, "Presets (--preset LIST). Lists and options on the command line replace those of a preset.\n\n%v\n\n%v\n\nSuites (--suite LIST). Lists select problems of a suite.\n\n%v\n",
 		about, shapes(problems), suites)
 	return err
 }

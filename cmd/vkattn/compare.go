@@ -27,10 +27,8 @@ func (a *app) compareCommand() *cobra.Command {
 		Long: `Compares two files of "vkattn bench --save FILE.json" (or .jsonl, also gzipped), row by
 row. Rows match if tier, variant, pass, problem and options are equal.
 
-The ratio is the new median time divided by the old: above 1 the row is slower. Its
-interval contains the true ratio with a probability of at least 95 %. p is the result of
-the Mann-Whitney U test: the probability that samples differ this much or more although
-nothing changed.
+The ratio is the new median time divided by the old: above 1 the row is slower. p is the
+result of the Mann-Whitney U test. vkattn help columns defines every column.
 
   same       the whole interval is within the threshold
   faster     the ratio is below 1 by more than the threshold, the interval does not
@@ -47,7 +45,7 @@ row that only one of the files has.`,
 		Example: `  vkattn bench --preset llama3-8b --save old.json
   vkattn bench --preset llama3-8b --save new.json
   vkattn compare old.json new.json --fail-over 5%`,
-		Args: twoFiles,
+		Args: wantWords("compare takes two files, OLD and NEW,", 2),
 		RunE: func(_ *cobra.Command, args []string) error { return a.compare(args[0], args[1], &o) },
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) < 2 {
@@ -66,11 +64,14 @@ row that only one of the files has.`,
 	return c
 }
 
-func twoFiles(_ *cobra.Command, args []string) error {
-	if len(args) != 2 {
-		return badInputf("compare takes two files, OLD and NEW, not %d", len(args))
+// wantWords refuses another number of arguments.
+func wantWords(what string, n int) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != n {
+			return badInputf("%s not %d", what, len(args))
+		}
+		return nil
 	}
-	return nil
 }
 
 // savedRows reads the rows that a benchmark saved.

@@ -104,7 +104,7 @@ texts; lines above the table explain both. --wide prints every column.
     % peak      TFLOP/s in percent of products of matrices whose operands stay in registers
     % copy      TB/s in percent of a copy, whose bytes read and written count
     x NAME      time of peer, baseline or kernel NAME over the time of this row: above 1 this row is
-                faster. x whole: of the same tier and shape without options
+                faster
     verdict     ok; unsteady: ok, but the time may be off, for the reason below the table; FAIL: the
                 result is wrong; unsupported, OOM or error: with the reason below; interrupted;
                 ablation: timed, but no result

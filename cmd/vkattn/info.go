@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"vkattn/attention"
@@ -141,21 +140,17 @@ type tierRow struct {
 }
 
 func (p *errWriter) tiers(list []tierRow) {
-	if len(list) == 0 {
-		return
+	width := 0
+	for _, s := range list {
+		width = max(width, len(s.name))
 	}
-	t := table.NewWriter()
-	style := table.StyleDefault
-	style.Options = table.OptionsNoBordersAndSeparators
-	t.SetStyle(style)
 	for _, s := range list {
 		mark := "yes"
 		if !s.available {
 			mark = "no"
 		}
-		t.AppendRow(table.Row{" ", s.name, s.dtype.String(), mark, s.reason})
+		p.printf("    %-*s  %-4v  %-3s  %s\n", width, s.name, s.dtype, mark, s.reason)
 	}
-	p.printf("%s\n", t.Render())
 }
 
 func cpuLabel() string {

@@ -16,12 +16,7 @@ func (a *app) manCommand() *cobra.Command {
 		Long: `Writes a manual page of each command, and of each page of vkattn help, into a directory.
 "vkattn completion" prints the completion scripts of shells.`,
 		Example: `  vkattn man ~/.local/share/man/man1`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return badInputf("man takes a directory, not %d arguments", len(args))
-			}
-			return nil
-		},
+		Args:    wantWords("man takes one directory,", 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return badInput(err)

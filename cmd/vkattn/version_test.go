@@ -46,6 +46,6 @@ func TestManualPages(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, strings.ReplaceAll(string(text), `\-`, "-"), has, name)
 	}
-	refused(t, exitInput, "man takes a directory", "man")
+	refused(t, exitInput, "man takes one directory, not 0", "man")
 	refused(t, exitInput, "not a directory", "man", filepath.Join(dir, "vkattn.1", "x"))
 }

@@ -29,7 +29,8 @@ type mdPrinter struct {
 func newMarkdown(w io.Writer, info *RunInfo) *mdPrinter {
 	p := &mdPrinter{w: w, info: info}
 	results := filter(info.Planned, func(r *Row) bool { return r.Ceiling == "" })
-	p.limits = markdown.New(w, filter(info.Planned, func(r *Row) bool { return r.Ceiling != "" }), info.Wide, ceilingColumns())
+	limits := filter(info.Planned, func(r *Row) bool { return r.Ceiling != "" })
+	p.limits = markdown.New(w, limits, info.Wide, ceilingColumns())
 	p.results = markdown.New(w, results, info.Wide, p.columns(results))
 	return p
 }
@@ -100,7 +101,7 @@ func msColumns(unit string, factor float64) []mdColumn {
 	}
 	return []mdColumn{
 		{Title: unit, Room: roomMs, Cell: timed(func(s Summary) float64 { return s.Median })},
-		{Title: "+-", Room: roomNoise, Cell: markdown.If((*Row).timed, func(r *Row) any { return NoiseText(r.Ms) })},
+		markdown.Result("+-", roomNoise, markdown.If((*Row).timed, func(r *Row) any { return NoiseText(r.Ms) })),
 		{Title: unit + " min", Room: roomMs, Wide: true, Cell: timed(func(s Summary) float64 { return s.Min })},
 		{Title: unit + " mean", Room: roomMs, Wide: true, Cell: timed(func(s Summary) float64 { return s.Mean })},
 		{Title: unit + " max", Room: roomMs, Wide: true, Cell: timed(func(s Summary) float64 { return s.Max })},
@@ -136,29 +137,20 @@ func ProblemColumns[R any](planned []R, wide bool, row func(R) *Row) []markdown.
 
 // columns are those of rows of attention.
 func (p *mdPrinter) columns(planned []*Row) []mdColumn {
-	in := func(has func(*Row) bool) bool { return slices.ContainsFunc(planned, has) }
-	speed := func(of func(*Row) float64) func(*Row) any {
-		return markdown.If(func(r *Row) bool { return r.timed() && of(r) > 0 && !IsCopy(r.Name()) },
-			func(r *Row) any { return speedText(of(r)) })
+	tflops := func(r *Row) float64 { return r.TFLOPs + r.AblationTFLOPs }
+	decode := func(r *Row) float64 {
+		if r.Sq != 1 {
+			return 0
+		}
+		return r.TBs
 	}
-	size := func(title string, of func(*Row) uint64) mdColumn {
-		return mdColumn{Title: title, Wide: true, Room: len("1.0 MiB"),
-			Cell: markdown.If(func(r *Row) bool { return of(r) > 0 }, func(r *Row) any { return hostmem.Bytes(of(r)) })}
-	}
-	result := func(title string, text func(*Row) any) mdColumn {
-		return mdColumn{Title: title, Wide: true, Room: 7, Cell: markdown.If((*Row).hasResult, text)}
-	}
-	list := slices.Concat(ProblemColumns(planned, p.info.Wide, func(r *Row) *Row { return r }), []mdColumn{
-		{Title: "layers", Wide: true, Cell: markdown.If(func(r *Row) bool { return r.Layers > 0 }, func(r *Row) any { return r.Layers })},
-		{Title: "tile<", Room: 20, Wide: true, Cell: func(r *Row) any { return r.Tile }},
-	}, msColumns("ms", 1))
+	list := slices.Concat(ProblemColumns(planned, p.info.Wide, func(r *Row) *Row { return r }), msColumns("ms", 1))
 	// One row over a cache is bound by memory, many rows are bound by the matrix units.
-	if in(func(r *Row) bool { return r.Sq > 1 }) || len(planned) == 0 || p.info.Wide {
-		list = append(list, mdColumn{Title: "TFLOP/s", Room: roomSpeed, Cell: speed(func(r *Row) float64 { return r.TFLOPs + r.AblationTFLOPs })})
+	if p.info.Wide || len(planned) == 0 || slices.ContainsFunc(planned, func(r *Row) bool { return r.Sq > 1 }) {
+		list = append(list, speedColumn("TFLOP/s", tflops))
 	}
-	if in(func(r *Row) bool { return r.Sq == 1 }) || p.info.Wide {
-		list = append(list, mdColumn{Title: "TB/s", Room: roomSpeed, Cell: markdown.If(func(r *Row) bool { return r.timed() && r.Sq == 1 },
-			func(r *Row) any { return speedText(r.TBs) })})
+	if p.info.Wide || slices.ContainsFunc(planned, func(r *Row) bool { return r.Sq == 1 }) {
+		list = append(list, speedColumn("TB/s", decode))
 	}
 	percent := func(title string, of func(*Row) float64, peak func(Peak) float64) mdColumn {
 		return mdColumn{Title: title, Room: 6, Wide: !p.info.OfPeak, Cell: func(r *Row) any {
@@ -168,41 +160,58 @@ func (p *mdPrinter) columns(planned []*Row) []mdColumn {
 			return markdown.None
 		}}
 	}
-	list = append(list, percent("% peak", func(r *Row) float64 { return r.TFLOPs }, func(k Peak) float64 { return k.TFLOPs }),
-		percent("% copy", func(r *Row) float64 { return r.TBs }, func(k Peak) float64 { return k.TBs }))
+	list = append(list, percent("% peak", tflops, func(k Peak) float64 { return k.TFLOPs }),
+		percent("% copy", decode, func(k Peak) float64 { return k.TBs }))
 	for i, other := range p.info.others() {
 		list = append(list, mdColumn{Title: "x " + other, Short: fmt.Sprintf("x%d", i+1), Spare: true, Room: 5,
 			Cell: func(r *Row) any { return ratio(r, other) }})
 	}
-	list = append(list, []mdColumn{
-		{Title: "TFLOP/s mean", Room: roomSpeed, Wide: true, Cell: speed(func(r *Row) float64 { return r.MeanTFLOPs })},
-		{Title: "TFLOP/s peak", Room: roomSpeed, Wide: true, Cell: speed(func(r *Row) float64 { return r.PeakTFLOPs })},
-		{Title: "ms of all layers", Room: roomMs, Wide: true, Cell: markdown.If(func(r *Row) bool { return r.ok() && r.Layers > 0 },
-			func(r *Row) any { return Digits(float64(r.Layers) * r.Ms.Median) })},
-		{Title: "x whole", Room: 5, Wide: true, Cell: func(r *Row) any { return whole(r, p.rows) }},
-		{Title: "splits", Room: 1, Wide: true, Cell: markdown.If(func(r *Row) bool { return r.Splits > 0 }, func(r *Row) any { return r.Splits })},
-		{Title: "max error", Room: 7, Wide: true, Cell: markdown.If((*Row).compared, func(r *Row) any { return fmt.Sprintf("%.1e", float64(r.Checked.MaxError)) })},
+	return append(append(list, p.wideColumns()...), VerdictColumn((*Row).Verdict))
+}
+
+// speedColumn is a column of speeds; copies compute nothing and have no TFLOP/s.
+func speedColumn(title string, of func(*Row) float64) mdColumn {
+	has := func(r *Row) bool { return r.timed() && of(r) > 0 && (title == "TB/s" || !IsCopy(r.Name())) }
+	return markdown.Result(title, roomSpeed, markdown.If(has, func(r *Row) any { return speedText(of(r)) }))
+}
+
+// wideColumns follow from others, or describe the work and its result.
+func (p *mdPrinter) wideColumns() []mdColumn {
+	number := func(title string, has func(*Row) bool, text func(*Row) any) mdColumn {
+		return markdown.Result(title, 7, markdown.If(has, text)).InWide()
+	}
+	size := func(title string, of func(*Row) uint64) mdColumn {
+		return number(title, func(r *Row) bool { return of(r) > 0 }, func(r *Row) any { return hostmem.Bytes(of(r)) })
+	}
+	layers := func(r *Row) bool { return r.Layers > 0 }
+	list := []mdColumn{
+		speedColumn("TFLOP/s mean", func(r *Row) float64 { return r.MeanTFLOPs }).InWide(),
+		speedColumn("TFLOP/s peak", func(r *Row) float64 { return r.PeakTFLOPs }).InWide(),
+		number("layers", layers, func(r *Row) any { return r.Layers }),
+		number("ms of all layers", func(r *Row) bool { return r.ok() && layers(r) },
+			func(r *Row) any { return Digits(float64(r.Layers) * r.Ms.Median) }),
+		markdown.Result("tile<", 20, func(r *Row) any { return r.Tile }).InWide(),
+		number("splits", func(r *Row) bool { return r.Splits > 0 }, func(r *Row) any { return r.Splits }),
+		number("max error", (*Row).compared, func(r *Row) any { return fmt.Sprintf("%.1e", float64(r.Checked.MaxError)) }),
 		size("memory", func(r *Row) uint64 { return r.Memory }),
 		size("in", func(r *Row) uint64 { return r.InputBytes }),
 		size("out", func(r *Row) uint64 { return r.OutputBytes }),
 		size("workspace", func(r *Row) uint64 { return r.WorkspaceBytes }),
 		size("plain needs", func(r *Row) uint64 { return r.PlainBytes }),
 		size("K+V", func(r *Row) uint64 { return r.KVBytes }),
-		{Title: "sparse ratio", Room: 6, Wide: true, Cell: markdown.If(func(r *Row) bool { return r.SparseRatio > 0 }, func(r *Row) any { return Digits(r.SparseRatio) })},
-		result("max abs", func(r *Row) any { return strconv.FormatFloat(float64(r.Result.MaxAbs), 'g', 6, 64) }),
-		result("NaN", func(r *Row) any { return r.Result.NaN }),
-	}...)
+		number("sparse ratio", func(r *Row) bool { return r.SparseRatio > 0 }, func(r *Row) any { return Digits(r.SparseRatio) }),
+		number("max abs", (*Row).hasResult,
+			func(r *Row) any { return strconv.FormatFloat(float64(r.Result.MaxAbs), 'g', 6, 64) }),
+		number("NaN", (*Row).hasResult, func(r *Row) any { return r.Result.NaN }),
+	}
 	for _, other := range p.info.others() {
+		from := func(r *Row) bool { return r.hasResult() && r.Result.From != nil }
 		if Baseline(other).isReference() {
-			list = append(list, result("from "+other, func(r *Row) any {
-				if from, ok := r.Result.From[other]; ok {
-					return fmt.Sprintf("%.2e", float64(from))
-				}
-				return markdown.None
-			}))
+			list = append(list, number("from "+other, from,
+				func(r *Row) any { return fmt.Sprintf("%.2e", float64(r.Result.From[other])) }))
 		}
 	}
-	return append(list, VerdictColumn((*Row).Verdict))
+	return list
 }
 
 // ceilingColumns are those of ceilings.
@@ -218,7 +227,7 @@ func ceilingColumns() []mdColumn {
 		rate("TFLOP/s", 1, func(r *Row) float64 { return r.TFLOPs }),
 		rate("GB/s", 1e3, func(r *Row) float64 { return r.TBs }),
 		VerdictColumn((*Row).Verdict),
-		{Title: "tile<", Room: 27, Cell: func(r *Row) any { return r.Tile }},
+		markdown.Result("tile<", 27, func(r *Row) any { return r.Tile }),
 		{Title: "description<", Wide: true, Room: 1, Cell: func(r *Row) any { return r.Ceiling.about() }},
 	})
 }
@@ -244,23 +253,6 @@ func (r *Row) DTypeText() string {
 func IsCopy(name string) bool {
 	return name == string(BaselineCopy) || strings.HasPrefix(name, string(BaselineCopy)+".") ||
 		strings.HasSuffix(name, "-"+string(BaselineCopy))
-}
-
-// whole is the time of the row of the same shape without options, among earlier rows, over the time of this
-// row. The two were timed minutes from one another.
-func whole(r *Row, rows []*Row) string {
-	if r.Status != OK || r.Peer || r.Baseline != "" || r.Problem().Plain() {
-		return markdown.None
-	}
-	want := r.Problem()
-	for _, o := range rows {
-		x := o.Problem()
-		if o.Status == OK && o.Tier == r.Tier && o.Kernel == r.Kernel && o.Baseline == "" && x.Plain() && !x.LSE && x.Shape == want.Shape &&
-			o.D == r.D && o.Dv == r.Dv && o.DType == r.DType && o.Causal == r.Causal && x.Config.FixedSplit == want.Config.FixedSplit {
-			return strconv.FormatFloat(o.Ms.Median/r.Ms.Median, 'f', 3, 64)
-		}
-	}
-	return markdown.None
 }
 
 // notesAlone: notes shared by more rows than this are printed once.
@@ -323,8 +315,8 @@ func legend(rows []*Row) (text string) {
 		}
 	}
 	if in(func(r *Row) bool { return r.Ablation != "" }) {
-		add("An ABLATION leaves out a part of the work to show what the part costs. Its output is wrong by design and " +
-			"not verified, and its TFLOP/s count the whole problem: it is not a result.")
+		add("An ABLATION leaves out a part of the work to show what the part costs. Its output is wrong by design " +
+			"and not verified, and its TFLOP/s count the whole problem: it is not a result.")
 	}
 	return paragraph(text)
 }

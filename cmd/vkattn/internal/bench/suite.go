@@ -33,7 +33,7 @@ var everyPass = []Pass{PassForward, PassBackward, PassBoth}
 
 // Suites lists them in the order of the help text.
 var Suites = []Suite{
-	{Name: "forward", About: "batch 16, 8 heads, head dims 64 and 128, lengths 1024 to 16384, full and causal",
+	{Name: "forward", About: "batch 16, 8 heads, head dims 64 and 128, lengths 1024 to 16384",
 		list: named("", "batch-size=16 nheads=8 seqlen=1024-16384*2 headdim=64,128 causal=none,top-left")},
 	// The numbers of heads keep the work of a row near the work of a row of the forward suite.
 	{Name: "dims", About: "head dims 32, 96, 192, 256 and 192/128 at length 4096, full and causal", list: named("",
@@ -42,43 +42,34 @@ var Suites = []Suite{
 		"batch-size=1 nheads=16 seqlen=4096 headdim=192 headdim-v=128 causal=none,top-left")},
 	// A square and a rectangle of the same size, each with and without grouping:
 	// their TFLOP/s are to be compared with one another.
-	{Name: "gqa", About: "32 query heads over 32 and 8, square and 1024 x 4096, full and bottom-right", list: named("",
+	{Name: "gqa", About: "32 heads over 32 and 8, square and 1024 x 4096, full and bottom-right", list: named("",
 		"batch-size=1 nheads=32 nheads-kv=32,8 seqlen=4096 headdim=64,128 causal=none,bottom-right",
 		"batch-size=4 nheads=32 nheads-kv=32,8 seqlen=1024 seqlen-k=4096 headdim=64,128 causal=none,bottom-right")},
 	{Name: "ablation", About: "the shapes of gqa-grid, for --ablate", list: gqaGrid()},
-	{Name: "cuda", About: "batch 16, 8 heads, head dims 64, 128 and (batch 8) 256, lengths 2048 to 16384, full and " +
-		"causal", list: named("", "batch-size=16 nheads=8 seqlen=2048-16384*2 headdim=64,128 causal=none,top-left",
-		"batch-size=8 nheads=8 seqlen=2048-16384*2 headdim=256 causal=none,top-left")},
-	{Name: "decode", About: "one row over 128 MiB to 1 GiB of K and V: contiguous, paged, quantized, sparse, of " +
-		"different lengths",
+	{Name: "cuda", About: "batch 16, 8 heads, head dims 64, 128, 256 (batch 8), lengths 2048 to 16384",
+		list: named("", "batch-size=16 nheads=8 seqlen=2048-16384*2 headdim=64,128 causal=none,top-left",
+			"batch-size=8 nheads=8 seqlen=2048-16384*2 headdim=256 causal=none,top-left")},
+	{Name: "decode", About: "one row over 128 MiB to 1 GiB of K and V: paged, quantized, sparse, mixed",
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
-	{Name: "depth", About: "512 rows and 1 row after 0 to 128k keys of a cache, 32 heads over 8, head dim 128",
+	{Name: "depth", About: "512 rows and 1 row after 0 to 128k cached keys, 32 heads over 8",
 		list: depth(), Shrinks: true},
-	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, " +
-		"backward and both",
+	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, to length 65536, f32, all passes",
 		list:   named("", "batch-size=8 nheads=1 seqlen=256,1024-4096*4,8192-65536*2 headdim=16-128*2 causal=none"),
 		DTypes: []attention.DType{attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
-	{Name: "plain", About: "one causal head, head dims 16 to 128, lengths 128 to 65536, in bf16 and f32: forward, " +
-		"backward and both",
+	{Name: "plain", About: "one causal head, head dims 16 to 128, to length 65536, all passes",
 		list:   named("", "batch-size=1 nheads=1 seqlen=128-65536*2 headdim=16-128*2 causal=top-left"),
 		DTypes: []attention.DType{attention.BF16, attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
-	{Name: "models",
-		About: "attention of all layers of transformers with 12, 24 and 36 layers, batch 4, length 1024, in bf16: " +
-			"forward, backward and both",
+	{Name: "models", About: "layers of transformers with 12, 16 and 20 heads, bf16, all passes",
 		list: models(), DTypes: []attention.DType{attention.BF16}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
-	{Name: "ceilings", About: "what the device reaches at most: a copy, products from registers, launches, " +
-		"dispatches and barriers",
+	{Name: "ceilings", About: "what the device reaches at most: copy, products, launches, barriers",
 		list: ceilings(), typed: true},
-	{Name: "ladder", About: "steps v1 to v8 of the kernel's development on one shape, and the problems of forward",
+	{Name: "ladder", About: "steps v1 to v8 of the kernel on one shape, and the problems of forward",
 		list: ladder(), Shrinks: true},
-	{Name: "serving", About: "grouped prefill and decode: padded, packed, paged and sparse, each compared with a " +
-		"reference",
+	{Name: "serving", About: "prefill and decode: padded, packed, paged and sparse, with references",
 		list: serving(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}, Shrinks: true},
-	{Name: "training", About: "forward, backward and both: problems of models, alone and plain",
+	{Name: "training", About: "problems of models, alone and plain, all passes",
 		list: training(), typed: true, Passes: everyPass, Shrinks: true, Baselines: []Baseline{BaselinePlain}},
-	{Name: "gqa-grid", About: "batch 16, 4 and 1 of 1024 x 1024, 1024 x 4096 and 4096 x 4096, 32 heads over 32 and " +
-		"8, head dim 128, " +
-		"also without barriers and softmax",
+	{Name: "gqa-grid", About: "32 heads over 32 and 8, head dim 128, also without barriers and softmax",
 		list: gqaGrid(), Shrinks: true, Ablations: []problem.Ablation{problem.AblateNone, problem.AblateBarrier,
 			problem.AblateSoftmax}},
 	{Name: "presets", About: "forward passes of GPT, BERT and short to very long sequences", list: presetSuite(),
@@ -291,8 +282,7 @@ var Presets = []Preset{
 		"layers=10 batch-size=1 nheads=32 nheads-kv=16 seqlen=8192 headdim=128 causal=bottom-right"}},
 	{"qwen3-32b", "64 layers, 64 heads over 8", []string{"layers=64 batch-size=1 nheads=64 nheads-kv=8 seqlen=8192 " +
 		"headdim=128 causal=bottom-right"}},
-	{"deepseek-v3-mla", "61 layers, 128 heads: prefill with keys of 192 and values of 128, decode over latents of " +
-		"576 with values of 512", []string{
+	{"deepseek-v3-mla", "61 layers, 128 heads: prefill at 192/128, decode over latents of 576/512", []string{
 		"layers=61 batch-size=1 nheads=128 seqlen=4096 headdim=192 headdim-v=128 causal=bottom-right",
 		"layers=61 batch-size=8 nheads=128 nheads-kv=1 seqlen=1 seqlen-k=4096 headdim=576 headdim-v=512 shared-kv=true"}},
 	{"short", "large batch of short sequences", []string{"batch-size=32 nheads=8 seqlen=512 headdim=64"}},

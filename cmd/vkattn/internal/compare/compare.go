@@ -168,8 +168,8 @@ func Runs(old, current []*bench.Row, o Options) *Report {
 }
 
 func pair(a, b *sample, o Options) Pair {
-	p := Pair{Row: a.key, Old: bench.Summarize(a.ms), New: bench.Summarize(b.ms), Runs: [2]int{len(a.ms), len(b.ms)}, Note: b.note,
-		row: b.row, old: a.ms, new: b.ms}
+	p := Pair{Row: a.key, Old: bench.Summarize(a.ms), New: bench.Summarize(b.ms), Runs: [2]int{len(a.ms), len(b.ms)},
+		Note: b.note, row: b.row, old: a.ms, new: b.ms}
 	if !b.timed() {
 		p.Verdict, p.P, p.Regress = Broken, 1, true
 		return p
@@ -248,14 +248,16 @@ func (r *Report) table() string {
 	known := func(p *Pair) bool { return p.Ratio > 0 }
 	return markdown.Of(pairs, r.wide, slices.Concat(
 		bench.ProblemColumns(pairs, r.wide, func(p *Pair) *bench.Row { return p.row }), []markdown.Column[*Pair]{
-			{Title: "old ms", Room: 1, Cell: func(p *Pair) any { return bench.Digits(p.Old.Median) }},
-			{Title: "new ms", Room: 1, Cell: markdown.If(known, func(p *Pair) any { return bench.Digits(p.New.Median) })},
-			{Title: "new / old", Short: "ratio", Room: 1, Cell: markdown.If(known, func(p *Pair) any { return fmt.Sprintf("%.4f", p.Ratio) })},
+			markdown.Result("old ms", 1, func(p *Pair) any { return bench.Digits(p.Old.Median) }),
+			markdown.Result("new ms", 1, markdown.If(known, func(p *Pair) any { return bench.Digits(p.New.Median) })),
+			{Title: "new / old", Short: "ratio", Room: 1, Cell: markdown.If(known,
+				func(p *Pair) any { return fmt.Sprintf("%.4f", p.Ratio) })},
 			{Title: "95 % interval", Room: 1, Cell: markdown.If(func(p *Pair) bool { return p.High > 0 },
 				func(p *Pair) any { return fmt.Sprintf("%.3f to %.3f", p.Low, p.High) })},
-			{Title: "p", Room: 1, Wide: true, Cell: func(p *Pair) any { return fmt.Sprintf("%.3f", p.P) }},
-			{Title: "runs", Room: 1, Wide: true, Cell: func(p *Pair) any { return fmt.Sprintf("%d, %d", p.Runs[0], p.Runs[1]) }},
-			{Title: "verdict<", Room: 1, Cell: func(p *Pair) any { return string(p.Verdict) }},
+			markdown.Result("p", 1, func(p *Pair) any { return fmt.Sprintf("%.3f", p.P) }).InWide(),
+			markdown.Result("runs", 1,
+				func(p *Pair) any { return fmt.Sprintf("%d, %d", p.Runs[0], p.Runs[1]) }).InWide(),
+			markdown.Result("verdict<", 1, func(p *Pair) any { return string(p.Verdict) }),
 		}))
 }
 
@@ -267,7 +269,8 @@ func (r *Report) below() (text string) {
 			text += fmt.Sprintf("%s: %s\n", name, p.Note)
 		}
 		if p.Verdict == Ambiguous {
-			text += fmt.Sprintf("%s: ms at 0, 25, 50, 75 and 100 %% of the samples: old %s; new %s\n", name, quartiles(p.old), quartiles(p.new))
+			text += fmt.Sprintf("%s: ms at 0, 25, 50, 75 and 100 %% of the samples: old %s; new %s\n", name,
+				quartiles(p.old), quartiles(p.new))
 		}
 	}
 	if text != "" {

@@ -34,6 +34,17 @@ type Column[R any] struct {
 	width int
 }
 
+// Result is a column of results.
+func Result[R any](title string, room int, cell func(R) any) Column[R] {
+	return Column[R]{Title: title, Room: room, Cell: cell}
+}
+
+// InWide is the column in wide tables alone.
+func (c Column[R]) InWide() Column[R] {
+	c.Wide = true
+	return c
+}
+
 // If is a cell of the rows that have it, and None in the others.
 func If[R any](has func(R) bool, cell func(R) any) func(R) any {
 	return func(r R) any {
@@ -113,8 +124,8 @@ func (t *Table[R]) over() bool {
 }
 
 // fit makes the table as narrow as Width. Long titles become short. Then the widest columns that say what a row is of
-// are put together, one after the other, into a column of numbers, which a list above the table explains. Where that does
-// not do, the last spare columns are left out, and then names of who computed a row become numbers.
+// are put together, one after the other, into a column of numbers, which a list above the table explains. Where that
+// does not do, the last spare columns are left out, and then names of who computed a row become numbers.
 func (t *Table[R]) fit() {
 	t.shorten(2)
 	above, all := t.above, t.columns

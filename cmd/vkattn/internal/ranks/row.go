@@ -145,28 +145,31 @@ func columns(planned []*Row, wide, timed bool) []column {
 	}, of, []column{bench.VerdictColumn(func(r *Row) string { return string(r.Status) })})
 }
 
-const roomMs, roomMB, roomError = 6, 6, 7
+const roomError = 7 // "1.2e-04"
 
 func timedColumns() []column {
-	is := func(has func(*Timed) bool, cell func(*Timed) any) func(*Row) any {
-		return markdown.If(func(r *Row) bool { return r.Timed != nil && has(r.Timed) },
-			func(r *Row) any { return cell(r.Timed) })
+	number := func(title, format string, has func(*Timed) bool, of func(*Timed) float64) column {
+		return markdown.Result(title, 6, markdown.If(func(r *Row) bool { return r.Timed != nil && has(r.Timed) },
+			func(r *Row) any { return fmt.Sprintf(format, of(r.Timed)) }))
 	}
 	all := func(*Timed) bool { return true }
 	one := func(x *Timed) bool { return x.OneMs > 0 }
 	planned := func(x *Timed) bool { return x.PlannedScratch > 0 }
-	return []column{
-		{Title: "ms", Room: roomMs, Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.Ms.Median) })},
-		{Title: "+-", Room: roomMs, Cell: is(all, func(x *Timed) any { return bench.NoiseText(x.Ms) })},
-		{Title: "TFLOP/s a GPU", Short: "TFLOP/s", Room: roomMs, Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.4g", x.TFLOPs) })},
-		{Title: "one GPU ms", Room: roomMs, Wide: true, Cell: is(one, func(x *Timed) any { return fmt.Sprintf("%.3f", x.OneMs) })},
-		{Title: "share of N GPUs", Short: "share", Room: 7, Cell: is(one, func(x *Timed) any { return fmt.Sprintf("%.1f %%", 100*x.Share) })},
-		{Title: "sent MB", Room: roomMB, Wide: true, Cell: is(all, func(x *Timed) any { return megabytes(x.SentBytes) })},
-		{Title: "compute ms", Room: roomMs, Wide: true, Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.ComputeMs) })},
-		{Title: "exposed ms", Short: "exposed", Room: roomMs, Cell: is(all, func(x *Timed) any { return fmt.Sprintf("%.3f", x.ExposedMs) })},
-		{Title: "scratch MB", Room: roomMB, Wide: true, Cell: is(planned, func(x *Timed) any { return megabytes(x.ScratchBytes) })},
-		{Title: "planned MB", Room: roomMB, Wide: true, Cell: is(planned, func(x *Timed) any { return megabytes(x.PlannedScratch) })},
+	list := []column{
+		number("ms", "%.3f", all, func(x *Timed) float64 { return x.Ms.Median }),
+		markdown.Result("+-", 6, markdown.If(func(r *Row) bool { return r.Timed != nil },
+			func(r *Row) any { return bench.NoiseText(r.Timed.Ms) })),
+		number("TFLOP/s a GPU", "%.4g", all, func(x *Timed) float64 { return x.TFLOPs }),
+		number("share of N GPUs", "%.1f %%", one, func(x *Timed) float64 { return 100 * x.Share }),
+		number("exposed ms", "%.3f", all, func(x *Timed) float64 { return x.ExposedMs }),
+		number("one GPU ms", "%.3f", one, func(x *Timed) float64 { return x.OneMs }).InWide(),
+		number("sent MB", "%.1f", all, func(x *Timed) float64 { return float64(x.SentBytes) / 1e6 }).InWide(),
+		number("compute ms", "%.3f", all, func(x *Timed) float64 { return x.ComputeMs }).InWide(),
+		number("scratch MB", "%.1f", planned, func(x *Timed) float64 { return float64(x.ScratchBytes) / 1e6 }).InWide(),
+		number("planned MB", "%.1f", planned, func(x *Timed) float64 { return float64(x.PlannedScratch) / 1e6 }).InWide(),
 	}
+	list[2].Short, list[3].Short, list[4].Short = "TFLOP/s", "share", "exposed"
+	return list
 }
 
 func verifiedColumns() []column {
@@ -178,13 +181,13 @@ func verifiedColumns() []column {
 		return markdown.If(func(r *Row) bool { return r.Pass == bench.PassForward }, is(cell))
 	}
 	return []column{
-		{Title: "max diff", Room: roomError, Cell: markdown.If(verified, func(r *Row) any { return small(r.worst().Max) })},
-		{Title: "limit", Room: roomError, Cell: markdown.If(verified, func(r *Row) any { return small(r.worst().Limit) })},
-		{Title: "LSE diff", Room: roomError, Cell: lse(func(v *Verified) any { return small(v.LSE.Max) })},
-		{Title: "LSE limit", Room: roomError, Wide: true, Cell: lse(func(v *Verified) any { return small(v.LSE.Limit) })},
-		{Title: "float64 rows", Room: 5, Wide: true, Cell: is(func(v *Verified) any { return v.Float64Rows })},
-		{Title: "sent bytes", Room: 9, Wide: true, Cell: is(func(v *Verified) any { return v.SentBytes })},
-		{Title: "runs", Room: 1, Wide: true, Cell: is(func(v *Verified) any { return v.Runs })},
+		markdown.Result("max diff", roomError, markdown.If(verified, func(r *Row) any { return small(r.worst().Max) })),
+		markdown.Result("limit", roomError, markdown.If(verified, func(r *Row) any { return small(r.worst().Limit) })),
+		markdown.Result("LSE diff", roomError, lse(func(v *Verified) any { return small(v.LSE.Max) })),
+		markdown.Result("LSE limit", roomError, lse(func(v *Verified) any { return small(v.LSE.Limit) })).InWide(),
+		markdown.Result("float64 rows", 5, is(func(v *Verified) any { return v.Float64Rows })).InWide(),
+		markdown.Result("sent bytes", 9, is(func(v *Verified) any { return v.SentBytes })).InWide(),
+		markdown.Result("runs", 1, is(func(v *Verified) any { return v.Runs })).InWide(),
 	}
 }
 
@@ -196,7 +199,5 @@ func (r *Row) worst() Diff {
 	}
 	return worse(worse(v.DQ, v.DK), v.DV)
 }
-
-func megabytes(n uint64) string { return fmt.Sprintf("%.1f", float64(n)/1e6) }
 
 func small(x bench.Number) string { return fmt.Sprintf("%.2g", float64(x)) }

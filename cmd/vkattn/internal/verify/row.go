@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/markdown"
@@ -111,7 +110,8 @@ var Formats = []bench.Format{"md", "json", "jsonl"}
 
 // NewPrinter prints to w. In Markdown it prints a table for the planned rows. Of the conformance
 // table, which has thousands, it prints a summary and the rows that are not ok.
-func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bool, planned []*Row) bench.Printer[*Row] {
+func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bool,
+	planned []*Row) bench.Printer[*Row] {
 	if f != "md" {
 		return bench.NewJSONPrinter[*Row](f, w, info)
 	}
@@ -120,7 +120,9 @@ func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bo
 	}
 	return bench.Collect(func(rows []*Row, _ *bench.RunInfo) error {
 		text := fmt.Sprintln(totals(rows, info.Wide))
-		rows = slices.DeleteFunc(rows, func(r *Row) bool { return r.Status == bench.OK || r.Status == bench.Unsupported })
+		rows = slices.DeleteFunc(rows, func(r *Row) bool {
+			return r.Status == bench.OK || r.Status == bench.Unsupported
+		})
 		if len(rows) > 0 {
 			text += "\n" + fmt.Sprintln(markdown.Of(rows, info.Wide, columns(rows, info.Wide))) + notes(rows)
 		}
@@ -157,10 +159,10 @@ func columns(planned []*Row, wide bool) []column {
 		fields.Columns(planned, wide, func(r *Row) *fields.Call { return &r.Call }), []column{
 			{Title: "pass<", Cell: func(r *Row) any { return r.Pass }},
 			{Title: "implementation<", Short: "who", Always: true, Cell: func(r *Row) any { return r.Who }},
-			{Title: "tile<", Room: 1, Wide: true, Cell: func(r *Row) any { return r.Tile }},
-			{Title: "rows", Room: 5, Wide: true, Cell: compared(func(r *Row) any { return count(r.Rows, r.Of) })},
+			markdown.Result("tile<", 1, func(r *Row) any { return r.Tile }).InWide(),
+			markdown.Result("rows", 5, compared(func(r *Row) any { return count(r.Rows, r.Of) })).InWide(),
 		}, of, []column{
-			{Title: "runs", Room: 1, Wide: true, Cell: func(r *Row) any { return r.Runs }},
+			markdown.Result("runs", 1, func(r *Row) any { return r.Runs }).InWide(),
 			bench.VerdictColumn(func(r *Row) string { return string(r.Status) }),
 		})
 }
@@ -173,16 +175,18 @@ func forwardColumns(compared func(func(*Row) any) func(*Row) any) []column {
 		return compared(markdown.If(func(r *Row) bool { return r.Partner != "" }, cell))
 	}
 	return []column{
-		{Title: "reference<", Room: 8, Wide: true, Cell: compared(func(r *Row) any { return r.Reference })},
-		{Title: "max diff", Room: roomError, Cell: compared(func(r *Row) any { return small(r.O.Max) })},
-		{Title: "NMSE", Room: roomError, Cell: compared(func(r *Row) any { return small(r.O.NMSE) })},
+		markdown.Result("reference<", 8, compared(func(r *Row) any { return r.Reference })).InWide(),
+		markdown.Result("max diff", roomError, compared(func(r *Row) any { return small(r.O.Max) })),
+		markdown.Result("NMSE", roomError, compared(func(r *Row) any { return small(r.O.NMSE) })),
 		{Title: "LSE diff", Room: roomError, Cell: compared(markdown.If(func(r *Row) bool { return r.LSE != nil },
 			func(r *Row) any { return small(r.LSE.Max) }))},
-		{Title: "NaN", Room: 1, Wide: true, Cell: compared(func(r *Row) any { return r.wrong() })},
-		{Title: "max pair", Room: roomError, Wide: true, Cell: hasPartner(func(r *Row) any { return small(r.PairMax) })},
-		{Title: "worst partner<", Room: 1, Wide: true, Cell: hasPartner(func(r *Row) any { return r.Partner })},
-		{Title: "float64 rows", Room: 1, Wide: true, Cell: compared(func(r *Row) any { return count(int64(r.Float64.Rows), r.Float64.Of) })},
-		{Title: "max error", Room: roomError, Cell: compared(func(r *Row) any { return small(r.Float64.MaxError) })},
+		markdown.Result("NaN", 1, compared(func(r *Row) any { return r.wrong() })).InWide(),
+		markdown.Result("max pair", roomError, hasPartner(func(r *Row) any { return small(r.PairMax) })).InWide(),
+		markdown.Result("worst partner<", 1, hasPartner(func(r *Row) any { return r.Partner })).InWide(),
+		markdown.Result("float64 rows", 1, compared(func(r *Row) any {
+			return count(int64(r.Float64.Rows), r.Float64.Of)
+		})).InWide(),
+		markdown.Result("max error", roomError, compared(func(r *Row) any { return small(r.Float64.MaxError) })),
 	}
 }
 
@@ -198,8 +202,8 @@ func backwardColumns(compared func(func(*Row) any) func(*Row) any) []column {
 				func(r *Row) any { return small(r.Gradients[name].Max) })})
 	}
 	return append(list,
-		column{Title: "error/limit", Room: 4, Cell: compared(func(r *Row) any { return fmt.Sprintf("%.2f", r.limitUsed()) })},
-		column{Title: "NMSE", Room: roomError, Wide: true, Cell: compared(func(r *Row) any { return small(r.Float64.NMSE) })})
+		markdown.Result("error/limit", 4, compared(func(r *Row) any { return fmt.Sprintf("%.2f", r.limitUsed()) })),
+		markdown.Result("NMSE", roomError, compared(func(r *Row) any { return small(r.Float64.NMSE) })).InWide())
 }
 
 // wrong is the number of elements that are NaN or Inf on one side only.
@@ -247,67 +251,76 @@ func count(n, of int64) string {
 
 func small(v bench.Number) string { return fmt.Sprintf("%.1e", float64(v)) }
 
-// total counts the outcomes of one implementation in one storage type.
-type total struct {
-	bench.Tally
-	who                  string
-	dtype                attention.DType
-	rows, wrong          int64
-	limitUsed, nmse, lse float64 // the largest of all cases
-}
-
 // totals is a table with a line for each implementation and storage type, and the reasons of those that ran nothing.
 func totals(rows []*Row, wide bool) string {
+	type total struct {
+		bench.Tally
+		of []*Row
+	}
 	var list []*total
-	of := map[string]*total{}
+	at := map[string]*total{}
 	for _, r := range rows {
 		key := r.Who + "/" + r.DType.String()
-		t := of[key]
-		if t == nil {
-			t = &total{who: r.Who, dtype: r.DType}
-			of[key] = t
-			list = append(list, t)
+		if at[key] == nil {
+			at[key] = &total{}
+			list = append(list, at[key])
 		}
-		if r.Status != bench.Interrupted {
-			t.add(r)
+		if at[key].of = append(at[key].of, r); r.Status != bench.Interrupted {
+			at[key].Add(r.Status, r.Note())
 		}
 	}
-	status := func(title, short string, s bench.Status) markdown.Column[*total] {
-		return markdown.Column[*total]{Title: title, Short: short, Room: 1, Cell: func(t *total) any { return t.Count[s] }}
+	status := func(title string, s bench.Status) markdown.Column[*total] {
+		return markdown.Column[*total]{Title: title, Room: 1, Cell: func(t *total) any { return t.Count[s] }}
+	}
+	sum := func(title string, wide bool, of func(*Row) int64) markdown.Column[*total] {
+		return markdown.Column[*total]{Title: title, Room: 1, Wide: wide, Cell: func(t *total) any {
+			n := int64(0)
+			for _, r := range t.of {
+				n += of(r)
+			}
+			return n
+		}}
+	}
+	worst := func(title, format string, wide bool, of func(*Row) float64) markdown.Column[*total] {
+		return markdown.Column[*total]{Title: title, Room: 1, Wide: wide, Cell: func(t *total) any {
+			most := 0.0
+			for _, r := range t.of {
+				most = math.Max(most, of(r)) // NaN stays
+			}
+			return fmt.Sprintf(format, most)
+		}}
 	}
 	text := markdown.Of(list, wide, []markdown.Column[*total]{
-		{Title: "implementation<", Short: "who", Always: true, Cell: func(t *total) any { return t.who }},
-		{Title: "dtype<", Always: true, Cell: func(t *total) any { return t.dtype }},
-		{Title: "cases", Room: 1, Cell: func(t *total) any { return t.Tally.Rows }},
-		status("ok", "", bench.OK), status("FAIL", "", bench.Fail), status("error", "", bench.Broken),
-		status("unsupported", "refused", bench.Unsupported), status("OOM", "", bench.OOM),
-		{Title: "rows compared", Room: 1, Wide: true, Cell: func(t *total) any { return t.rows }},
-		{Title: "diff/limit", Room: 1, Cell: func(t *total) any { return fmt.Sprintf("%.2f", t.limitUsed) }},
-		{Title: "worst NMSE", Room: 1, Cell: func(t *total) any { return fmt.Sprintf("%.1e", t.nmse) }},
-		{Title: "LSE diff", Room: 1, Wide: true, Cell: func(t *total) any { return fmt.Sprintf("%.1e", t.lse) }},
-		{Title: "NaN", Room: 1, Cell: func(t *total) any { return t.wrong }},
+		{Title: "implementation<", Short: "who", Always: true, Cell: func(t *total) any { return t.of[0].Who }},
+		{Title: "dtype<", Always: true, Cell: func(t *total) any { return t.of[0].DType }},
+		markdown.Result("cases", 1, func(t *total) any { return t.Tally.Rows }),
+		status("ok", bench.OK), status("FAIL", bench.Fail), status("error", bench.Broken),
+		status("unsupported", bench.Unsupported), status("OOM", bench.OOM),
+		sum("rows compared", true, func(r *Row) int64 { return r.Rows }),
+		worst("diff/limit", "%.2f", false, (*Row).limitUsed),
+		worst("worst NMSE", "%.1e", false, func(r *Row) float64 {
+			most := 0.0
+			for _, d := range r.diffs() {
+				most = math.Max(most, float64(d.NMSE))
+			}
+			return most
+		}),
+		worst("LSE diff", "%.1e", true, func(r *Row) float64 {
+			if r.LSE == nil {
+				return 0
+			}
+			return float64(r.LSE.Max)
+		}),
+		sum("NaN", false, (*Row).wrong),
 	})
 	refused := ""
 	for _, t := range list {
 		if why := cmp.Or(t.First[bench.Unsupported], t.First[bench.OOM]); why != "" {
-			refused += fmt.Sprintf("\n%s, %v: %s", t.who, t.dtype, why)
+			refused += fmt.Sprintf("\n%s, %v: %s", t.of[0].Who, t.of[0].DType, why)
 		}
 	}
 	if refused != "" {
 		text += "\n" + refused
 	}
 	return text
-}
-
-func (t *total) add(r *Row) {
-	t.Add(r.Status, r.Note())
-	t.rows += r.Rows
-	t.wrong += r.wrong()
-	t.limitUsed = math.Max(t.limitUsed, r.limitUsed())
-	for _, d := range r.diffs() {
-		t.nmse = math.Max(t.nmse, float64(d.NMSE))
-	}
-	if r.LSE != nil {
-		t.lse = math.Max(t.lse, float64(r.LSE.Max))
-	}
 }
