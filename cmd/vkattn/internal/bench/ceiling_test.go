@@ -122,7 +122,7 @@ func ceilingRows() []*Row {
 
 func TestCeilingsInTables(t *testing.T) {
 	text := printed(t, "md", ceilingRows())
-	for _, want := range []string{"device Example GPU\n", "| products f16  | 2.0000 |      - |   600.0 |      - | ok          | 16x16x16 1x2x8 128 unroll 8 |",
+	for _, want := range []string{"device Example GPU\n", "| products f16  | 2.0000 |      - |   600.0 |      - | ok          | 16x16x16 1x2x8 128 unroll 8  |",
 		"\nproducts bf16: unsupported: no bf16\n", "\nA barrier takes 1.5000 us: the median of barrier less that of dispatch.\n"} {
 		require.Contains(t, text, want)
 	}

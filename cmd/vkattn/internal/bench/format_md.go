@@ -227,7 +227,7 @@ func ceilingColumns() []mdColumn {
 		rate("TFLOP/s", 1, func(r *Row) float64 { return r.TFLOPs }),
 		rate("GB/s", 1e3, func(r *Row) float64 { return r.TBs }),
 		VerdictColumn((*Row).Verdict),
-		markdown.Result("tile<", 27, func(r *Row) any { return r.Tile }),
+		markdown.Result("tile<", 28, func(r *Row) any { return r.Tile }),
 		{Title: "description<", Wide: true, Room: 1, Cell: func(r *Row) any { return r.Ceiling.about() }},
 	})
 }
