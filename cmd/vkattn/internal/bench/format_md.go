@@ -205,7 +205,13 @@ func (p *mdPrinter) wideColumns() []mdColumn {
 		number("NaN", (*Row).hasResult, func(r *Row) any { return r.Result.NaN }),
 	}
 	for _, other := range p.info.others() {
-		from := func(r *Row) bool { return r.hasResult() && r.Result.From != nil }
+		from := func(r *Row) bool {
+			if !r.hasResult() {
+				return false
+			}
+			_, ok := r.Result.From[other]
+			return ok
+		}
 		if Baseline(other).isReference() {
 			list = append(list, number("from "+other, from,
 				func(r *Row) any { return fmt.Sprintf("%.2e", float64(r.Result.From[other])) }))
@@ -261,23 +267,32 @@ const notesAlone = 3
 // notes has the note of each row without a speed and of each row whose clock was not
 // steady. A note that many rows share is printed once.
 func notes(rows []*Row) (text string) {
-	for _, g := range groupBy(rows, (*Row).Note) {
-		switch {
-		case g.title == "" || g.title == string(g.rows[0].Status): // the table says it
-		case len(g.rows) > notesAlone:
-			var who []string
-			for _, r := range g.rows {
-				if !slices.Contains(who, r.Who()) {
-					who = append(who, r.Who())
-				}
+	groups, order := map[string][]*Row{}, []string{}
+	for _, r := range rows {
+		note := r.Note()
+		if note == "" || note == string(r.Status) { // the table says it
+			continue
+		}
+		if groups[note] == nil {
+			order = append(order, note)
+		}
+		groups[note] = append(groups[note], r)
+	}
+	for _, note := range order {
+		var who []string
+		for _, r := range groups[note] {
+			switch {
+			case len(groups[note]) > notesAlone && !slices.Contains(who, r.Who()):
+				who = append(who, r.Who())
+			case len(groups[note]) > notesAlone:
+			case r.Ceiling != "":
+				text += fmt.Sprintf("%v: %s\n", r.Problem(), note)
+			default:
+				text += fmt.Sprintf("%s, %v: %s\n", r.Who(), r.Problem(), note)
 			}
-			text += fmt.Sprintf("%d rows (%s): %s\n", len(g.rows), strings.Join(who, ", "), g.title)
-		case g.rows[0].Ceiling != "":
-			text += fmt.Sprintf("%v: %s\n", g.rows[0].Problem(), g.title)
-		default:
-			for _, r := range g.rows {
-				text += fmt.Sprintf("%s, %v: %s\n", r.Who(), r.Problem(), g.title)
-			}
+		}
+		if len(who) > 0 {
+			text += fmt.Sprintf("%d rows (%s): %s\n", len(groups[note]), strings.Join(who, ", "), note)
 		}
 	}
 	return paragraph(text)
@@ -362,27 +377,4 @@ func speedText(v float64) string {
 		return strconv.FormatFloat(v, 'g', 2, 64)
 	}
 	return Digits(v)
-}
-
-// titled is a group of rows with the same title.
-type titled struct {
-	title string
-	rows  []*Row
-}
-
-// groupBy groups rows by title, in the order of first occurrence.
-func groupBy(rows []*Row, title func(*Row) string) []*titled {
-	var out []*titled
-	at := map[string]*titled{}
-	for _, r := range rows {
-		t := title(r)
-		g := at[t]
-		if g == nil {
-			g = &titled{title: t}
-			at[t] = g
-			out = append(out, g)
-		}
-		g.rows = append(g.rows, r)
-	}
-	return out
 }
