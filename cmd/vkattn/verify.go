@@ -83,7 +83,7 @@ fits the memory, 4 device failure` + signalHelp,
 	f.Lookup("suite").Usage = suitesUsage() + ", " + conformance + ", " + options
 	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance or options whose names match the regular expression `pattern`")
 	o.addAxis(f, "pass", "the `pass` to compare: fwd or bwd (default fwd); fwd: O and LSE, bwd: gradients")
-	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda (default: all of the device)")
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda; default: all of the device")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
 	o.ranksFlags.add(f)
 	f.IntVar(&o.times, "repeat", 1, "run each implementation `n` times; all runs must give the same bits")

@@ -263,30 +263,35 @@ func (r *Report) table() string {
 
 // below has the notes, and the distributions of samples of rows whose verdict they leave open.
 func (r *Report) below() (text string) {
+	type samples struct {
+		row *bench.Row
+		of  string
+		ms  []float64
+	}
+	var open []samples
 	for _, p := range r.Pairs {
-		name := strings.TrimPrefix(p.Row, "/")
 		if p.Note != "" {
-			text += fmt.Sprintf("%s: %s\n", name, p.Note)
+			text += fmt.Sprintf("%s: %s\n", strings.TrimPrefix(p.Row, "/"), p.Note)
 		}
 		if p.Verdict == Ambiguous {
-			text += fmt.Sprintf("%s: ms at 0, 25, 50, 75 and 100 %% of the samples: old %s; new %s\n", name,
-				quartiles(p.old), quartiles(p.new))
+			open = append(open, samples{p.row, "old", p.old}, samples{p.row, "new", p.new})
 		}
 	}
 	if text != "" {
 		text += "\n"
 	}
-	return text
-}
-
-// quartiles are the least sample, the quartiles and the largest sample.
-func quartiles(samples []float64) string {
-	s := benchmath.NewSample(slices.Clone(samples), &benchmath.DefaultThresholds).Values
-	var list []string
-	for q := range 5 {
-		list = append(list, bench.Digits(s[q*(len(s)-1)/4]))
+	if len(open) == 0 {
+		return text
 	}
-	return strings.Join(list, " ")
+	columns := append(bench.ProblemColumns(open, r.wide, func(s samples) *bench.Row { return s.row }),
+		markdown.Result("run<", 3, func(s samples) any { return s.of }))
+	for _, percent := range []int{0, 25, 50, 75, 100} {
+		columns = append(columns, markdown.Result(fmt.Sprintf("%d %%", percent), 6, func(s samples) any {
+			sorted := slices.Sorted(slices.Values(s.ms))
+			return bench.Digits(sorted[percent*(len(sorted)-1)/100])
+		}))
+	}
+	return text + "ms at percentiles of the samples of ambiguous rows:\n\n" + markdown.Of(open, r.wide, columns) + "\n\n"
 }
 
 // Summary is one line: the geometric mean and the number of rows of each verdict.
