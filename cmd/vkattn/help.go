@@ -30,8 +30,12 @@ A suite is a table of problems, and a list selects problems of the suite. --dtyp
 nothing: the suite runs once in each type. A preset is the attention of a model; lists replace
 those of the preset. vkattn bench --list prints presets and suites.
 
---suite ceilings measures the device itself: the bandwidth of a copy, the rate of products whose
-operands stay in registers, and the time of a launch, a dispatch and a barrier.`},
+--suite ceilings measures the device itself:
+
+    copy      a kernel that copies memory; read: that reads it and adds up its words
+    products  products of cooperative matrices whose operands stay in registers; fma: float32 FMAs
+    launch    an empty dispatch by the clock of the host: record, submit, wait
+    dispatch  an empty dispatch in a row of 200; barrier: each with a barrier behind it`},
 	{name: "options", about: "options of each call",
 		more: "kv-dtype window softcap dropout fixed-split varlen padded page-size kv-layout sparse-ratio " +
 			"block-ratio block-size shared-kv sinks alibi align lse",

@@ -16,7 +16,7 @@ import (
 // shape; its row is timed like those of attention.
 type Ceiling string
 
-// The ceilings; Ceilings describes them.
+// The ceilings, which a page of vkattn help describes.
 const (
 	CeilingCopy     Ceiling = "copy"
 	CeilingRead     Ceiling = "read"
@@ -26,30 +26,6 @@ const (
 	CeilingDispatch Ceiling = "dispatch"
 	CeilingBarrier  Ceiling = "barrier"
 )
-
-// Ceilings lists the ceilings with their descriptions.
-var Ceilings = []struct {
-	Ceiling Ceiling
-	About   string
-}{
-	{CeilingCopy, "a kernel that copies memory, bytes read and written"},
-	{CeilingRead, "a kernel that reads memory and adds up its words"},
-	{CeilingProducts, "products of cooperative matrices whose operands stay in registers, with float32 sums"},
-	{CeilingFMA, "float32 FMAs whose operands stay in registers"},
-	{CeilingLaunch, "an empty dispatch by the clock of the host: record, submit, wait"},
-	{CeilingDispatch, "an empty dispatch in a row of 200 without barriers"},
-	{CeilingBarrier, "an empty dispatch and a barrier, in a row of 200"},
-}
-
-// about is the description of a ceiling.
-func (c Ceiling) about() string {
-	for _, one := range Ceilings {
-		if one.Ceiling == c {
-			return one.About
-		}
-	}
-	return ""
-}
 
 // moves reports whether the ceiling is a rate of memory.
 func (c Ceiling) moves() bool { return c == CeilingCopy || c == CeilingRead }

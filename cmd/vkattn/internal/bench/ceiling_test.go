@@ -28,9 +28,6 @@ func TestSuiteCeilings(t *testing.T) {
 	require.Equal(t, []string{"copy", "read", "products f16", "products bf16", "fma f32", "launch", "dispatch", "barrier"}, names())
 	require.Equal(t, []string{"copy", "read", "products bf16", "launch", "dispatch", "barrier"}, names(attention.BF16))
 	require.Equal(t, []string{"copy", "read", "products f16", "launch", "dispatch", "barrier", "fma f32"}, names(attention.F16, attention.F32))
-	for _, c := range Ceilings {
-		require.NotEmpty(t, c.Ceiling.about())
-	}
 	for _, s := range Suites {
 		require.Equal(t, s.Name == "ceilings", s.IsCeilings(), s.Name)
 	}

@@ -234,7 +234,6 @@ func ceilingColumns() []mdColumn {
 		rate("GB/s", 1e3, func(r *Row) float64 { return r.TBs }),
 		VerdictColumn((*Row).Verdict),
 		markdown.Result("tile<", 28, func(r *Row) any { return r.Tile }),
-		{Title: "description<", Wide: true, Room: 1, Cell: func(r *Row) any { return r.Ceiling.about() }},
 	})
 }
 
