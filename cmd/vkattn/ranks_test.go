@@ -91,7 +91,7 @@ func TestOptionsOverRanks(t *testing.T) {
 	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
 	require.Equal(t, "window 5,0", rowsOf(t, p.stdout.String())[0].OptionText)
 	for _, flags := range [][]string{{"--page-size", "16"}, {"--kv-dtype", "int8"}, {"--sinks"}, {"--alibi"}, {"--sparse-ratio", "0.5"},
-		{"--block-ratio", "0.5"}, {"--shared-kv"}, {"--timeout", "1s"}, {"--delay", "1s"}, {"--warm-cache"}, {"--wide"}} {
+		{"--block-ratio", "0.5"}, {"--shared-kv"}, {"--timeout", "1s"}, {"--delay", "1s"}, {"--warm-cache"}, {"--of-peak"}} {
 		refused(t, exitInput, flags[0]+" and --ranks exclude one another", onRanks("bench", 2, flags...)...)
 	}
 	refused(t, exitInput, "--varlen and --ranks exclude one another", "bench", "--ranks", "2", "--device", "cpu", "--varlen", "8")
