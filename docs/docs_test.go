@@ -257,6 +257,32 @@ func TestLogs(t *testing.T) {
 	}
 }
 
+// printed is the second line of a table that the command printed.
+var printed = regexp.MustCompile(`^\|(?::-+ \|| -+:\|)+$`)
+
+// Tables that the command printed fit a terminal of 100 columns. The dated folders keep what older versions printed.
+func TestPrintedTablesAreNarrow(t *testing.T) {
+	tables := 0
+	for _, page := range pages(t) {
+		if strings.HasPrefix(page, "docs/results/20") {
+			continue
+		}
+		inside := false
+		lines := strings.Split(read(t, page), "\n")
+		for i, line := range lines {
+			if printed.MatchString(line) {
+				inside = true
+				tables++
+				require.Len(t, lines[i-1], len(line), "%s: %s", page, lines[i-1])
+			}
+			if inside = inside && strings.HasPrefix(line, "|"); inside {
+				require.LessOrEqual(t, len(line), 100, "%s: %s", page, line)
+			}
+		}
+	}
+	require.GreaterOrEqual(t, tables, 4)
+}
+
 // README and the summary of results are pages that are read whole.
 func TestREADMEIsShort(t *testing.T) {
 	for _, page := range []string{"README.md", "docs/results/README.md"} {
