@@ -1,0 +1,30 @@
+package score
+
+// ops are the operations by name.
+func ops() map[string]*op {
+	return map[string]*op{"add": add, "sub": sub, "mul": mul, "div": div, "abs": abs, "sign": sign, "tanh": tanh, "sech2": sech2}
+}
+
+// Fault is an operation that is wrong: its value, or its derivative. Nil: it is right.
+type Fault struct {
+	Op   string
+	One  func(x float64) float64
+	Two  func(x, y float64) float64
+	Diff func(e Expr, d []Expr) Expr
+}
+
+// Plant makes an operation wrong until undo is called.
+func (f Fault) Plant() (undo func()) {
+	o := ops()[f.Op]
+	right := *o
+	if f.One != nil {
+		o.one = f.One
+	}
+	if f.Two != nil {
+		o.two = f.Two
+	}
+	if f.Diff != nil {
+		o.diff = f.Diff
+	}
+	return func() { *o = right }
+}
