@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"errors"
 	"fmt"
 
 	"vkattn/internal/arith"
@@ -77,24 +76,6 @@ func clearSums(c *vk.Commands, l *tensors.BackwardTensors) error {
 	return nil
 }
 
-// checkReach reports a tensor that no descriptor reaches. The outputs are bound after other dispatches
-// have been recorded.
-func (l *backwardLaunch) checkReach() error {
-	if l.access != AccessDescriptors {
-		return nil
-	}
-	return l.tensors.Each(func(_ int, t *tensors.Layout) error {
-		if t.Empty() {
-			return nil
-		}
-		_, _, err := t.Tensor.Buffer.Window(uint64(t.Tensor.Offset*t.Size), t.SpanBytes())
-		if errors.Is(err, vk.ErrUnsupported) {
-			return fmt.Errorf("%w: %s: %w", ErrUnsupported, t.Field, err)
-		}
-		return err
-	})
-}
-
 // backwardLaunch is the state of a backward call while its dispatches are recorded.
 type backwardLaunch struct {
 	*preparedBackward
@@ -156,148 +137,6 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 		if err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// bindMemory binds length bytes of a buffer from a byte offset on, and returns their start:
-// a device address, or the position in the bound range in units of unit bytes.
-func (l *backwardLaunch) bindMemory(bound *vk.BufferRange, b *vk.Buffer, offset, length, unit uint64) (start uint64, err error) {
-	if l.access == AccessAddresses {
-		if b.Address() == 0 {
-			return 0, fmt.Errorf("%w: a buffer has no device address, and others of the call have", ErrUnsupported)
-		}
-		l.held[l.n] = b
-		l.n++
-		return b.Address() + offset, nil
-	}
-	if length == 0 { // a tensor without rows
-		return 0, nil
-	}
-	*bound, start, err = b.Window(offset, length)
-	return start / unit, err
-}
-
-// bindLayout is bindMemory for a tensor.
-func (l *backwardLaunch) bindLayout(bound *vk.BufferRange, t *tensors.Layout) (start uint64, err error) {
-	size := uint64(t.Size)
-	return l.bindMemory(bound, t.Tensor.Buffer, uint64(t.Tensor.Offset)*size, t.SpanBytes(), size)
-}
-
-// bind stores a tensor in the parameters of the gradient kernels.
-func (l *backwardLaunch) bind(binding int, b *vk.Buffer, offset, length, unit uint64) error {
-	start, err := l.bindMemory(&l.bound[binding], b, offset, length, unit)
-	l.units[binding] = unit
-	if l.access == AccessAddresses {
-		l.units[binding] = 1
-	}
-	if at := l.params.address(binding); at != nil {
-		*at = start
-	} else {
-		l.params.strideMap[0], l.params.strideMap[1] = uint32(start), uint32(start>>32)
-	}
-	return err
-}
-
-// bindStrided is bind for a tensor with strides, stored in row `row` of the parameters.
-func (l *backwardLaunch) bindStrided(binding, row int, t *tensors.Layout) error {
-	steps32(&l.params.stride[row], t)
-	return l.bind(binding, t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size), t.SpanBytes(), uint64(t.Size))
-}
-
-// steps32 stores the strides of a tensor, which checkStrides has bounded: 0 for dimensions of
-// size 1.
-func steps32(to *[3]uint32, t *tensors.Layout) {
-	for d, step := range t.Steps {
-		if t.Counts[d] == 1 {
-			step = 0
-		}
-		to[d] = uint32(step)
-	}
-}
-
-// bindCall fills in what the gradient kernels have in common.
-func (l *backwardLaunch) bindCall() error {
-	a, cfg, p := l.args, &l.op.cfg, &l.params
-	for row, tensor := range [...]int{bwdQ: tensors.BackwardQ, bwdK: tensors.BackwardK, bwdV: tensors.BackwardV, bwdDO: tensors.BackwardDO} {
-		if err := l.bindStrided(row, row, l.tensors.Tensor(tensor)); err != nil {
-			return err
-		}
-	}
-	if err := l.bind(bwdStats, l.scratch, l.statsAt, l.scratchBytes, plan.StatBytes); err != nil {
-		return err
-	}
-	if err := l.bindOptions(); err != nil {
-		return err
-	}
-	s := &a.Shape
-	p.sequences, p.Sq, p.Sk, p.Hq, p.groupSize = uint32(s.B), uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
-	if v := a.Varlen; v != nil {
-		p.totalQ, p.totalK = uint32(v.TotalQ), uint32(v.TotalK)
-	}
-	p.scoreScale, p.softcap = l.op.factors.Natural.Scale, l.op.factors.Natural.Softcap
-	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
-		p.causalOffset = 1
-	}
-	if w := cfg.Window; w.Given() {
-		p.windowLeft, p.windowRight = int32(min(w.Left(), plan.MaxWindow)), int32(min(w.Right(), plan.MaxWindow))
-	}
-	return nil
-}
-
-// bindOptions fills in the tensors of the call's options.
-func (l *backwardLaunch) bindOptions() error {
-	a, s := l.args, &l.args.Shape
-	words := func(i int, v *Vector, n uint64) error {
-		if !v.Given() {
-			return nil
-		}
-		return l.bind(i, v.Buffer, uint64(v.Offset)*4, n*4, 4)
-	}
-	batches := uint64(s.B)
-	if v := a.Varlen; v != nil {
-		for _, x := range [4]struct {
-			binding int
-			v       *Vector
-			n       uint64
-		}{{bwdCuQ, &v.CuQ, batches + 1}, {bwdCuK, &v.CuK, batches + 1}, {bwdUsedQ, &v.UsedQ, batches}, {bwdUsedK, &v.UsedK, batches}} {
-			if err := words(x.binding, x.v, x.n); err != nil {
-				return err
-			}
-		}
-	}
-	if err := words(bwdALiBi, &a.ALiBi, uint64(s.Hq)); err != nil {
-		return err
-	}
-	if b := a.Bias; b != nil {
-		size, steps := uint64(b.DType.Size()), tensors.BiasStrides(b, *s)
-		if err := l.bind(bwdBias, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
-			return err
-		}
-		putSteps(&l.params.strideBias, steps)
-	}
-	switch {
-	case a.Mask != nil:
-		steps := tensors.MaskStrides(a.Mask, *s)
-		if err := l.bind(bwdMap, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
-			return err
-		}
-		putSteps(&l.params.strideMap, steps)
-	case a.Blocks != nil:
-		rows, n := tensors.BlocksGrid(a.Blocks, s)
-		all := uint64(tensors.OrFull(a.Blocks.Batches, s.B)) * uint64(tensors.OrFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
-		if err := words(bwdMap, &a.Blocks.Map, all); err != nil {
-			return err
-		}
-		putSteps(&l.params.strideMap, tensors.BlocksStrides(a.Blocks, *s))
-	case a.SparseTokens != nil:
-		if err := words(bwdMap, &a.SparseTokens.Offsets, batches*uint64(s.KVHeads())+1); err != nil {
-			return err
-		}
-		if err := words(bwdTokens, &a.SparseTokens.Tokens, uint64(a.SparseTokens.Total)); err != nil {
-			return err
-		}
-		l.params.strideMap[2] = uint32(a.SparseTokens.Total)
 	}
 	return nil
 }
@@ -455,15 +294,6 @@ func (l *backwardLaunch) dispatchOne(c *vk.Commands, pipeline *vk.Pipeline, grou
 	}
 	fillBindings(l.bound[:], l.scratch)
 	return c.Dispatch(pipeline, l.bound[:], nil, groups)
-}
-
-// fillBindings binds a few bytes of a buffer where a kernel needs nothing.
-func fillBindings(bound []vk.BufferRange, b *vk.Buffer) {
-	for i := range bound {
-		if bound[i].Buffer == nil {
-			bound[i] = dispatch.EmptyBinding(b)
-		}
-	}
 }
 
 // stats records the kernel of row statistics, in as many dispatches as its rows need.

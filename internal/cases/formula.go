@@ -10,7 +10,9 @@ import (
 
 // Formula judges a result by the formula of attention alone, in float64, from the
 // numbers that the case was made of. It reads no tensor and shares no code with the
-// kernels, with the CPU tier or with the oracle.
+// kernels, with the CPU tier or with the oracle: it has the modifiers of scores written out instead
+// of the expression of package score, so that it refuses the reference if that expression, or its
+// evaluation, is wrong.
 //
 // It also computes the error that a correct result may have. Float32 holds a score s only
 // to about 2^-22 |s|, so a row whose scores are 1e9 may give its weight to any of the keys
@@ -37,8 +39,6 @@ type Formula struct {
 	keys, values map[keyID][]float64
 	row          rowScores
 }
-
-type keyID struct{ b, kv, t int }
 
 // roundings are the relative errors that a kernel may make.
 type roundings struct {
@@ -164,161 +164,6 @@ func (f *Formula) pastMaxScore() bool {
 	return f.MaxScore != 0 && len(s) > 0 && math.Abs(slices.Max(s)) > f.MaxScore*(1-0x1p-20)
 }
 
-// rowScores are the scores of one row.
-type rowScores struct {
-	s, e       []float64 // scores of the keys that have weight, and their errors
-	value      [][]float64
-	scale      []float64 // of the key's row of V, by magnitude; 1 where it has none
-	times      []float64 // how often each key counts
-	sink       float64
-	sinkE      float64
-	most       float64     // of all, the sink's included
-	raw        float64     // largest score before it is modified, by magnitude
-	unweighted [][]float64 // values of the keys with a score of -Inf
-
-	beyond bool // some score is more than float32 holds
-	isNaN  bool // some score is NaN or +Inf
-	// mayBeNaN: a score is infinite before it is modified, and the scale of its key is Inf, or may count as 0 in
-	// float32. Inf times 0 is NaN, and a kernel may take NaN in place of a scale of Inf.
-	mayBeNaN bool
-
-	absorbed bool // some score was rounded away by what was added to it
-}
-
-// score computes the scores of a row.
-func (f *Formula) score(b, h, row int) {
-	p, r := f.p, &f.row
-	kv, s := h/p.Group(), p.seq(b)
-	*r = rowScores{s: r.s[:0], e: r.e[:0], value: r.value[:0], unweighted: r.unweighted[:0], scale: r.scale[:0], times: r.times[:0], sink: math.Inf(-1)}
-	if p.Sinks {
-		r.sink = float64(p.sinkOf(h))
-	}
-	r.most = r.sink
-	q := p.data[b].q[(h*s.Rows+row)*p.D:][:p.D]
-	from, to := p.span(b, row)
-	for t := max(from, 0); t < to; t++ {
-		n := p.Weight(b, h, row, t)
-		if n == 0 {
-			continue
-		}
-		score, e := f.modified(q, b, h, row, t)
-		switch {
-		case math.IsInf(score, -1):
-			r.unweighted = append(r.unweighted, f.valueOf(b, kv, t)) // by its bias, or by Q and K
-			continue
-		case math.IsNaN(score) || math.IsInf(score, 1):
-			r.isNaN = true
-			continue
-		}
-		r.beyond = r.beyond || math.Abs(score) > math.MaxFloat32*(1+0x1p-25)
-		r.s, r.e, r.times = append(r.s, score), append(r.e, e), append(r.times, float64(n))
-		r.value = append(r.value, f.valueOf(b, kv, t))
-		scale := 1.0
-		if p.KV.Scaled() {
-			_, s := p.scaleAt(b, kv, t)
-			scale = math.Abs(float64(s))
-		}
-		r.scale = append(r.scale, scale)
-		r.most = max(r.most, score)
-	}
-	// exp2 of Vulkan is off by 3 + 2|x| units in the last place.
-	for i := range r.s {
-		r.e[i] += 0x1p-23 * (3 + 3*min(r.most-r.s[i], 200))
-	}
-	r.sinkE = 0x1p-22*math.Abs(r.sink) + 0x1p-23*(3+3*min(r.most-r.sink, 200))
-}
-
-// leastScale is the smallest scale of K that does not count as 0, whatever Config.Scale multiplies it by.
-const leastScale = 0x1p-100
-
-// scaleMayGiveNaN reports whether an infinite product with a key of K may be NaN.
-func (f *Formula) scaleMayGiveNaN(b, kv, t int) bool {
-	scale, _ := f.p.scaleAt(b, kv, t)
-	size := math.Abs(float64(scale))
-	return math.IsInf(size, 1) || size < leastScale
-}
-
-// modified is the score of a key after softcap, bias and ALiBi, and its error.
-func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
-	p := f.p
-	scale := float64(p.Config(Target{DType: p.DType}).ScaleValue())
-	var sum, size float64
-	for i, x := range f.keyOf(b, h/p.Group(), t) {
-		product := float64(q[i]) * x
-		sum += product
-		size += math.Abs(product)
-	}
-	s, size = sum*scale, size*math.Abs(scale)
-	e = size*(0x1p-24*(8+float64(p.D)/4)+f.unit.element) + 0x1p-22*math.Abs(s)
-	if math.IsInf(s, 0) {
-		e = 0
-		f.row.mayBeNaN = f.row.mayBeNaN || p.KV.Scaled() && f.scaleMayGiveNaN(b, h/p.Group(), t)
-	}
-	if math.Abs(s) > math.Abs(f.row.raw) {
-		f.row.raw = s
-	}
-	f.row.beyond = f.row.beyond || size > math.MaxFloat32/4 && !math.IsInf(size, 1)
-	if limit := float64(p.Softcap); limit != 0 {
-		capped := limit * math.Tanh(s/limit)
-		e = max(limit*math.Tanh((s+e)/limit)-capped, capped-limit*math.Tanh((s-e)/limit)) + limit*0x1p-20
-		s = capped
-	}
-	if p.Bias.On {
-		s, e = f.added(s, e, float64(p.biasAt(b, h, row, t)))
-	}
-	if p.ALiBi {
-		s, e = f.added(s, e, -float64(p.slope(h))*math.Abs(float64(p.position(b, row)-t)))
-	}
-	return s, e
-}
-
-// added is a score with x added. Where float32 rounds one of the two away the sum is the
-// other in every order of operations, and equal ones stay equal. A computation that keeps
-// large biases separate from scores finds their sum as it is: see wide.
-func (f *Formula) added(s, e, x float64) (sum, errorOf float64) {
-	switch {
-	case f.Rounded:
-	case math.Abs(s)+e < 0x1p-26*math.Abs(x):
-		f.row.absorbed = true
-		if f.wide {
-			return s + x, e
-		}
-		return x, 0
-	case math.Abs(x) < 0x1p-26*(math.Abs(s)-e):
-		return s, e
-	}
-	return s + x, e + 0x1p-22*max(math.Abs(s), math.Abs(x))
-}
-
-func (f *Formula) keyOf(b, kv, t int) []float64 {
-	id := keyID{b, kv, t}
-	x := f.keys[id]
-	if x == nil {
-		scale, _ := f.p.scaleAt(b, kv, t)
-		x = f.p.decodeRow(f.p.data[b].k[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.D, scale)
-		f.keys[id] = x
-	}
-	return x
-}
-
-func (f *Formula) valueOf(b, kv, t int) []float64 {
-	id := keyID{b, kv, t}
-	x := f.values[id]
-	if x == nil {
-		_, scale := f.p.scaleAt(b, kv, t)
-		x = f.p.decodeRow(f.p.data[b].v[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.Dv, scale)
-		f.values[id] = x
-	}
-	return x
-}
-
-// largestExponent bounds what weights may be by their errors: more is no number of float64.
-const largestExponent = 600
-
-// negligible is how far below the largest score, in natural logarithm, keys are not
-// counted among those that may have weight.
-const negligible = 40
-
 // judgeRow judges a row whose scores are known; what is empty where it is right.
 func (f *Formula) judgeRow(o []float32, lse *float32) (share float64, what string) {
 	r := &f.row
@@ -373,52 +218,6 @@ func allOf(o []float32, lse *float32, want string, is func(x float64) bool) stri
 		return fmt.Sprintf("LSE is %v, want %s", *lse, want)
 	}
 	return ""
-}
-
-// rowWeights are the weights of a row's keys relative to its largest score.
-type rowWeights struct {
-	p              []float64 // of each key
-	off            []float64 // what it may differ by
-	competes       []bool    // whether the key may have weight
-	sinkOff        float64
-	sinkCompetes   bool
-	sum, low, high float64 // of all, and its bounds
-	largest        float64 // of a weight times V's scale
-	count          float64 // of keys
-	mostE          float64 // largest error of a score that competes
-}
-
-func (f *Formula) weigh() (w rowWeights) {
-	r := &f.row
-	atLeast := r.sink - r.sinkE // the largest score is at least this, for any errors within their bounds
-	for i, s := range r.s {
-		atLeast = max(atLeast, s-r.e[i])
-	}
-	bounds := func(s, e float64) (p, low, high float64) {
-		return math.Exp(s - r.most), math.Exp(s - r.most - e), math.Exp(min(s-r.most+e, largestExponent))
-	}
-	for i, s := range r.s {
-		p, low, high := bounds(s, r.e[i])
-		n := r.times[i]
-		w.p, w.off = append(w.p, n*p), append(w.off, n*max(high-p, p-low))
-		w.largest = max(w.largest, high*max(r.scale[i], 0x1p-30)) // scales below count as that
-		w.sum, w.low, w.high = w.sum+n*p, w.low+n*low, w.high+n*high
-		competes := s+r.e[i] >= atLeast-negligible
-		if competes {
-			w.mostE = max(w.mostE, r.e[i])
-		}
-		w.competes = append(w.competes, competes)
-		w.count += n
-	}
-	if !math.IsInf(r.sink, -1) {
-		p, low, high := bounds(r.sink, r.sinkE)
-		w.sum, w.low, w.high = w.sum+p, w.low+low, w.high+high
-		w.sinkOff = max(high-p, p-low)
-		if w.sinkCompetes = r.sink+r.sinkE >= atLeast-negligible; w.sinkCompetes {
-			w.mostE = max(w.mostE, r.sinkE)
-		}
-	}
-	return w
 }
 
 func (f *Formula) judgeElement(w *rowWeights, j int, got float64) (share float64, what string) {

@@ -91,8 +91,9 @@ type backward[T number] struct {
 	arithmetic[T]
 	args     *problem.BackwardArgs
 	want     tensors.GradientSet
-	dO, dLSE problem.HostView // dLSE if args.DLSE is given
-	column   []int            // of each key its place in a sample, -1 where it is not in it; nil: all keys
+	dO, dLSE problem.HostView    // dLSE if args.DLSE is given
+	stored   [3]problem.HostView // with args.Accumulate: DQ, DK and DV as they are
+	column   []int               // of each key its place in a sample, -1 where it is not in it; nil: all keys
 
 	dQ, dK, dV, dBias, dSinks []T
 	biasStep                  [3]int64   // strides in dBias
@@ -124,7 +125,31 @@ func (c *backward[T]) open(cfg *problem.Config) error {
 	if c.want.Sinks {
 		c.dSinks, c.sinks = make([]T, a.Hq), make([]T, a.B*a.Hq)
 	}
+	if a.Accumulate {
+		return c.openStored()
+	}
 	return nil
+}
+
+// openStored opens the gradients that the call adds to.
+func (c *backward[T]) openStored() (err error) {
+	a, dtype := c.args, c.Cfg.GradientType()
+	_, rows := tensors.QueryExtent(&a.Args)
+	_, keys := tensors.KVExtent(&a.Args)
+	for i, x := range [...]struct {
+		of                 problem.Tensor
+		wanted             bool
+		heads, extent, dim int
+	}{
+		{a.DQ, c.want.Q, a.Hq, rows, c.Cfg.HeadDim},
+		{a.DK, c.want.K, a.KVHeads(), keys, c.Cfg.HeadDim},
+		{a.DV, c.want.V, a.KVHeads(), keys, c.Cfg.ValueDim()},
+	} {
+		if x.wanted && err == nil {
+			c.stored[i], err = problem.ViewHost(x.of, dtype, x.heads, x.extent, x.dim)
+		}
+	}
+	return err
 }
 
 // inputs opens the tensors that the gradients are computed from.
@@ -404,33 +429,26 @@ func (w *backwardWorker[T]) scoreGradients(r *row[T]) {
 
 // addStored adds what the outputs hold to the gradients of a sequence and key head.
 func (w *backwardWorker[T]) addStored(b, kv int) {
-	c, a, group := w.call, w.call.args, w.Args.Group()
-	_, rows := tensors.QueryExtent(&a.Args)
-	_, keys := tensors.KVExtent(&a.Args)
-	add := func(dst []T, t problem.Tensor, heads, extent, dim int, numbers int, number func(i int) int, where func(b, row int) (batch, at int), head int) {
+	c, group := w.call, w.Args.Group()
+	add := func(dst []T, view problem.HostView, rows int, number func(i int) int, where func(b, row int) (batch, at int), head int) {
 		if dst == nil {
 			return
 		}
-		view, err := problem.ViewHost(t, w.Cfg.GradientType(), heads, extent, dim)
-		if err != nil {
-			panic(err) // CheckBackward has seen the tensor
-		}
-		narrow := w.narrow[:dim]
-		for i := range numbers {
+		narrow := w.narrow[:view.Dim()]
+		for i := range rows {
 			batch, at := where(b, i)
 			view.ReadRow(narrow, batch, head, at)
 			for j, x := range narrow {
-				dst[number(i)*dim+j] += T(x)
+				dst[number(i)*len(narrow)+j] += T(x)
 			}
 		}
 	}
-	d, dv := w.Cfg.HeadDim, w.Cfg.ValueDim()
 	for h := kv * group; h < (kv+1)*group; h++ {
-		add(c.dQ, a.DQ, a.Hq, rows, d, w.Sequences[b].Rows, func(i int) int { return c.rowNumber(b, h, i) }, w.QueryRow, h)
+		add(c.dQ, c.stored[0], w.Sequences[b].Rows, func(i int) int { return c.rowNumber(b, h, i) }, w.QueryRow, h)
 	}
 	number := func(i int) int { return c.keyNumber(b, kv, i) }
-	add(c.dK, a.DK, a.KVHeads(), keys, d, w.Sequences[b].Keys, number, w.KVRow, kv)
-	add(c.dV, a.DV, a.KVHeads(), keys, dv, w.Sequences[b].Keys, number, w.KVRow, kv)
+	add(c.dK, c.stored[1], w.Sequences[b].Keys, number, w.KVRow, kv)
+	add(c.dV, c.stored[2], w.Sequences[b].Keys, number, w.KVRow, kv)
 }
 
 // backwardBytes is the memory of the results, of elements of the given size, and of the workers: for
