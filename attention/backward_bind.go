@@ -97,7 +97,17 @@ func (l *backwardLaunch) bindCall() error {
 	if err := l.bind(bwdStats, l.scratch, l.statsAt, l.scratchBytes, plan.StatBytes); err != nil {
 		return err
 	}
-	if err := l.bindOptions(); err != nil {
+	strides := optionStrides{&p.strideBias, &p.strideMap}
+	var t tensors.Layout
+	err := tensors.EachOption(cfg, &a.Args, &t, func(which tensors.OptionTensor) error {
+		binding := optionBindings[which].backward
+		if binding == 0 {
+			return nil
+		}
+		strides.set(which, &t)
+		return l.bind(binding, t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size), t.SpanBytes(), uint64(t.Size))
+	})
+	if err != nil {
 		return err
 	}
 	s := &a.Shape
@@ -106,69 +116,8 @@ func (l *backwardLaunch) bindCall() error {
 		p.totalQ, p.totalK = uint32(v.TotalQ), uint32(v.TotalK)
 	}
 	p.scoreScale, p.softcap = l.op.factors.Natural.Scale, l.op.factors.Natural.Softcap
-	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
-		p.causalOffset = 1
-	}
-	if w := cfg.Window; w.Given() {
-		p.windowLeft, p.windowRight = int32(min(w.Left(), plan.MaxWindow)), int32(min(w.Right(), plan.MaxWindow))
-	}
-	return nil
-}
-
-// bindOptions fills in the tensors of the call's options.
-func (l *backwardLaunch) bindOptions() error {
-	a, s := l.args, &l.args.Shape
-	words := func(i int, v *Vector, n uint64) error {
-		if !v.Given() {
-			return nil
-		}
-		return l.bind(i, v.Buffer, uint64(v.Offset)*4, n*4, 4)
-	}
-	batches := uint64(s.B)
-	if v := a.Varlen; v != nil {
-		for _, x := range [4]struct {
-			binding int
-			v       *Vector
-			n       uint64
-		}{{bwdCuQ, &v.CuQ, batches + 1}, {bwdCuK, &v.CuK, batches + 1}, {bwdUsedQ, &v.UsedQ, batches}, {bwdUsedK, &v.UsedK, batches}} {
-			if err := words(x.binding, x.v, x.n); err != nil {
-				return err
-			}
-		}
-	}
-	if err := words(bwdALiBi, &a.ALiBi, uint64(s.Hq)); err != nil {
-		return err
-	}
-	if b := a.Bias; b != nil {
-		size, steps := uint64(b.DType.Size()), tensors.BiasStrides(b, *s)
-		if err := l.bind(bwdBias, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
-			return err
-		}
-		putSteps(&l.params.strideBias, steps)
-	}
-	switch {
-	case a.Mask != nil:
-		steps := tensors.MaskStrides(a.Mask, *s)
-		if err := l.bind(bwdMap, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
-			return err
-		}
-		putSteps(&l.params.strideMap, steps)
-	case a.Blocks != nil:
-		rows, n := tensors.BlocksGrid(a.Blocks, s)
-		all := uint64(tensors.OrFull(a.Blocks.Batches, s.B)) * uint64(tensors.OrFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
-		if err := words(bwdMap, &a.Blocks.Map, all); err != nil {
-			return err
-		}
-		putSteps(&l.params.strideMap, tensors.BlocksStrides(a.Blocks, *s))
-	case a.SparseTokens != nil:
-		if err := words(bwdMap, &a.SparseTokens.Offsets, batches*uint64(s.KVHeads())+1); err != nil {
-			return err
-		}
-		if err := words(bwdTokens, &a.SparseTokens.Tokens, uint64(a.SparseTokens.Total)); err != nil {
-			return err
-		}
-		l.params.strideMap[2] = uint32(a.SparseTokens.Total)
-	}
+	n := &l.op.numbers
+	p.causalOffset, p.windowLeft, p.windowRight = n.CausalOffset, n.WindowLeft, n.WindowRight
 	return nil
 }
 

@@ -25,6 +25,7 @@ type Op struct {
 	cfg        Config
 	experiment Experiment
 	factors    plan.ScoreFactors
+	numbers    plan.Numbers
 	pick       plan.TilePicker // nil: use the heuristic's tiles
 
 	checks bool // by CheckEnv
@@ -65,7 +66,7 @@ func New(d *Device, cfg Config) (*Op, error) {
 
 // newOp is NewExperiment without the checks.
 func newOp(dev *vk.Device, cfg Config, e Experiment, pick plan.TilePicker) *Op {
-	return &Op{dev: dev, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), pick: pick, plans: map[plan.Request]*prepared{}}
+	return &Op{dev: dev, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick, plans: map[plan.Request]*prepared{}}
 }
 
 // Config returns the Config that New was given.

@@ -94,6 +94,28 @@ func TestCloseGivesPipelinesBack(t *testing.T) {
 	require.NoError(t, r.stream.Wait(context.Background()))
 }
 
+// giveOptions gives the call a window and the options of Args that serving combines, and a bias.
+func (r *recording) giveOptions(t testing.TB) {
+	t.Helper()
+	cfg := r.op.Config()
+	cfg.Window = attention.WindowOf(100, 0)
+	require.NoError(t, r.op.Close())
+	var err error
+	r.op, err = attention.New(attention.On(r.dev), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.op.Close()) })
+	b, err := r.dev.NewBuffer(1024, vk.BufferOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	require.NoError(t, r.stream.Fill(vk.BufferRange{Buffer: b}, 0))
+	require.NoError(t, r.stream.Barrier())
+	v := attention.Vector{Buffer: b}
+	r.args.Varlen = &attention.Varlen{CuQ: v, TotalQ: 1, UsedK: v}
+	r.args.Pages = &attention.Pages{Table: v, PageSize: 1, Count: 1}
+	r.args.Bias = &attention.Bias{Tensor: attention.Tensor{Buffer: b}, DType: attention.F32}
+	r.args.Sinks = v
+}
+
 func (r *recording) wait(t testing.TB) { require.NoError(t, r.stream.Wait(context.Background())) }
 
 // wrap makes a command buffer as a caller would, and Commands that record into it. again
@@ -151,35 +173,41 @@ func TestCallsAllocateNothing(t *testing.T) {
 		t.Skip("the host does the same on every driver, and this one compiles for 9 s")
 	}
 	for _, access := range recordTests {
-		t.Run(access.String(), func(t *testing.T) {
+		t.Run(access.String(), func(t *testing.T) { callsAllocateNothing(t, newRecording(t, access)) })
+		t.Run(access.String()+", options", func(t *testing.T) {
 			r := newRecording(t, access)
-			r.warmUp(t)
-			c, again := r.wrap(t)
-			for range batchOf {
-				require.NoError(t, r.op.Record(c, r.args))
-			}
-			again()
-			for name, f := range map[string]func() error{
-				"Forward": func() error { return r.op.Forward(r.stream, r.args) },
-				"Record":  func() error { return r.op.Record(c, r.args) },
-			} {
-				// The first run warms up, the second counts every allocation.
-				require.Zero(t, testing.AllocsPerRun(1, func() {
-					for range batchOf / 2 {
-						if err := f(); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}), name)
-			}
-			r.wait(t)
-			require.Zero(t, testing.AllocsPerRun(1, func() {
-				for range 50 {
-					r.roundTrip(t)
-				}
-			}), "Forward and Wait")
+			r.giveOptions(t)
+			callsAllocateNothing(t, r)
 		})
 	}
+}
+
+func callsAllocateNothing(t *testing.T, r *recording) {
+	r.warmUp(t)
+	c, again := r.wrap(t)
+	for range batchOf {
+		require.NoError(t, r.op.Record(c, r.args))
+	}
+	again()
+	for name, f := range map[string]func() error{
+		"Forward": func() error { return r.op.Forward(r.stream, r.args) },
+		"Record":  func() error { return r.op.Record(c, r.args) },
+	} {
+		// The first run warms up, the second counts every allocation.
+		require.Zero(t, testing.AllocsPerRun(1, func() {
+			for range batchOf / 2 {
+				if err := f(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}), name)
+	}
+	r.wait(t)
+	require.Zero(t, testing.AllocsPerRun(1, func() {
+		for range 50 {
+			r.roundTrip(t)
+		}
+	}), "Forward and Wait")
 }
 
 // roundTrip is one forward from the call to its end.
@@ -198,6 +226,18 @@ func BenchmarkRecord(b *testing.B) {
 	for _, access := range recordTests {
 		b.Run(access.String(), func(b *testing.B) {
 			r := newRecording(b, access)
+			c, again := r.wrap(b)
+			record(b, again, func() error { return r.op.Record(c, r.args) })
+		})
+	}
+}
+
+// BenchmarkRecordOptions is BenchmarkRecord of a call with options.
+func BenchmarkRecordOptions(b *testing.B) {
+	for _, access := range recordTests {
+		b.Run(access.String(), func(b *testing.B) {
+			r := newRecording(b, access)
+			r.giveOptions(b)
 			c, again := r.wrap(b)
 			record(b, again, func() error { return r.op.Record(c, r.args) })
 		})

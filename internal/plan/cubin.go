@@ -55,7 +55,7 @@ func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) er
 	case cfg.OType() != cfg.DType:
 		return noCubin(noF32Outputs)
 	case r.Options.Any() || cfg.FixedSplit != 0:
-		return noCubin("its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, quantized K and V, or fixed splits")
+		return noCubin(denseOnly)
 	}
 	if err := c.Check(dev, dev.Info(), cfg.DType); err != nil {
 		return err

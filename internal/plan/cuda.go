@@ -73,7 +73,7 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 	case cfg.OType() != cfg.DType:
 		return NoCUDA(noF32Outputs)
 	case r.Options.Any() || cfg.FixedSplit != 0:
-		return NoCUDA("its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, quantized K and V, or fixed splits")
+		return NoCUDA(denseOnly)
 	}
 	choice, err := c.Choose(dev, problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel})
@@ -136,17 +136,8 @@ func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config,
 	if cfg.OType() != cfg.DType || cfg.GradientType() != cfg.DType {
 		return NoCUDA(noF32Outputs)
 	}
-	for _, x := range []struct {
-		given bool
-		name  string
-	}{
-		{r.Options.bias != 0, "bias"}, {r.Options.mask, "mask"}, {r.Options.mapRows != 0, "block bitmap"},
-		{r.Options.sparseTokens, "sparse tokens"}, {r.Options.alibi, "ALiBi"}, {r.Options.sinks, "sinks"},
-		{r.Options.dropout, "dropout"},
-	} {
-		if x.given {
-			return NoCUDA("its backward kernels take no " + x.name)
-		}
+	if option := r.Options.notInCUDABackward(); option != "" {
+		return NoCUDA("its backward kernels take no " + option)
 	}
 	if f := FactorsOf(*cfg).Natural; f.Softcap != 0 && f.Scale != 0 {
 		if q := math.Abs(float64(f.Scale)) / float64(f.Softcap); q < leastNormal || q > math.MaxFloat32 {

@@ -3,6 +3,8 @@ package plan
 import (
 	"fmt"
 	"math"
+	"reflect"
+	"sync"
 
 	"vkattn/internal/arith"
 	"vkattn/internal/dispatch"
@@ -15,26 +17,34 @@ import (
 // Options are the options of a call as far as a kernel depends on them. They are part
 // of a pipeline's key. The zero value selects the dense kernel, a module of its own that
 // pays for no option; any other value selects the general kernel.
+//
+// A row says all that plans do with an option. The tag const names the specialization constant that the
+// field becomes, or adds to. The tag cuda names an option that the backward kernels of tier cuda
+// refuse; its forward kernels, and those of tier cubin, refuse all of them.
 type Options struct {
-	packRows         uint32 // query heads of a group that are packed as consecutive rows; 0: not packed
-	Lengths          uint32 // sum of LengthCuQ and so on
-	pageSize         uint32
-	sparseTokens     bool
-	mapRows, mapKeys uint32 // block sizes of the bitmap
-	window           uint32 // sum of windowLeft and windowRight
-	softcap          bool
-	dropout          bool
-	alibi, sinks     bool
-	bias             uint32 // biasF16 and so on; 0: none
-	mask             bool
-	KV               problem.KVType
-	kvBlock          uint32
-	split            bool // the kernel writes the state of a split
-	Combined         bool // the same kernel combines the splits
-	CombinedLSE      bool // it stores LSE too
+	bias         uint32         `const:"BIAS" cuda:"bias"` // biasF16 and so on; 0: none
+	mask         bool           `const:"MASK" cuda:"mask"`
+	mapRows      uint32         `const:"SPARSE_BLOCK_Q" cuda:"block bitmap"` // rows of a block
+	mapKeys      uint32         `const:"SPARSE_BLOCK_K"`                     // and keys
+	sparseTokens bool           `const:"SPARSE_TOKENS" cuda:"sparse tokens"`
+	alibi        bool           `const:"ALIBI" cuda:"ALiBi"`
+	sinks        bool           `const:"SINKS" cuda:"sinks"`
+	dropout      bool           `const:"DROPOUT" cuda:"dropout"`
+	Lengths      uint32         `const:"VARLEN"`    // sum of LengthCuQ and so on
+	pageSize     uint32         `const:"PAGE_SIZE"` // no tier computes its gradients
+	window       uint32         `const:"WINDOW"`    // sum of windowLeft and windowRight
+	softcap      bool           `const:"SOFTCAP"`
+	KV           problem.KVType `const:"KV_TYPE"` // no tier computes its gradients
+	kvBlock      uint32         `const:"KV_SCALE_BLOCK"`
 
-	decodePartRows uint32 // sequences of at most this many rows run in the decode kernel's own dispatch; 0: all run in one
-	isDecodePart   bool   // this kernel is that dispatch
+	// How the call is computed.
+	packRows    uint32 `const:"PACK_GQA"` // query heads of a group that are packed as consecutive rows; 0: not packed
+	split       bool   `const:"SPLIT"`    // the kernel writes the state of a split
+	Combined    bool   `const:"COMBINE"`  // the same kernel combines the splits
+	CombinedLSE bool   `const:"COMBINE"`  // it stores LSE too
+
+	decodePartRows uint32 `const:"DECODE_PART_ROWS"` // sequences of at most this many rows run in the decode kernel's own dispatch; 0: all run in one
+	isDecodePart   bool   `const:"IS_DECODE_PART"`   // this kernel is that dispatch
 }
 
 const (
@@ -84,26 +94,52 @@ func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 	return f
 }
 
+// optionFields are the fields of Options with their constants.
+var optionFields = sync.OnceValue(func() (list []optionField) {
+	for i, f := range reflect.VisibleFields(reflect.TypeFor[Options]()) {
+		id, ok := shaders.ConstantID(f.Tag.Get("const"))
+		if !ok {
+			panic("plan: no specialization constant of " + f.Name) // a test reads every tag
+		}
+		list = append(list, optionField{i, id, f.Tag.Get("cuda")})
+	}
+	return list
+})
+
+type optionField struct {
+	index int
+	id    uint32
+	cuda  string
+}
+
 // constants adds the specialization constants of the options to c.
 func (f Options) constants(c map[uint32]uint32) {
-	c[shaders.ConstPackGqa] = f.packRows
-	c[shaders.ConstVarlen] = f.Lengths
-	c[shaders.ConstPageSize] = f.pageSize
-	c[shaders.ConstSparseTokens] = dispatch.BoolConstant(f.sparseTokens)
-	c[shaders.ConstSparseBlockQ], c[shaders.ConstSparseBlockK] = f.mapRows, f.mapKeys
-	c[shaders.ConstWindow] = f.window
-	c[shaders.ConstSoftcap] = dispatch.BoolConstant(f.softcap)
-	c[shaders.ConstDropout] = dispatch.BoolConstant(f.dropout)
-	c[shaders.ConstAlibi] = dispatch.BoolConstant(f.alibi)
-	c[shaders.ConstSinks] = dispatch.BoolConstant(f.sinks)
-	c[shaders.ConstBias] = f.bias
-	c[shaders.ConstMask] = dispatch.BoolConstant(f.mask)
-	c[shaders.ConstKvType] = uint32(f.KV)
-	c[shaders.ConstKvScaleBlock] = max(f.kvBlock, 1)
-	c[shaders.ConstSplit] = dispatch.BoolConstant(f.split)
-	c[shaders.ConstCombine] = dispatch.BoolConstant(f.Combined) + dispatch.BoolConstant(f.CombinedLSE)
-	c[shaders.ConstDecodePartRows] = f.decodePartRows
-	c[shaders.ConstIsDecodePart] = dispatch.BoolConstant(f.isDecodePart)
+	v := reflect.ValueOf(f)
+	for _, o := range optionFields() {
+		c[o.id] = 0
+	}
+	for _, o := range optionFields() {
+		if x := v.Field(o.index); x.Kind() == reflect.Bool {
+			c[o.id] += dispatch.BoolConstant(x.Bool())
+		} else {
+			c[o.id] += uint32(x.Uint())
+		}
+	}
+	c[shaders.ConstKvScaleBlock] = max(c[shaders.ConstKvScaleBlock], 1)
+}
+
+// denseOnly is why the forward kernels of tiers cuda and cubin refuse a call with options.
+const denseOnly = "its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, quantized K and V, or fixed splits"
+
+// notInCUDABackward names an option that the backward kernels of tier cuda do not take, "" if they take all.
+func (f Options) notInCUDABackward() string {
+	v := reflect.ValueOf(f)
+	for _, o := range optionFields() {
+		if o.cuda != "" && !v.Field(o.index).IsZero() {
+			return o.cuda
+		}
+	}
+	return ""
 }
 
 // PackRows returns the query heads of a group that are packed as consecutive rows; 0: not packed.
@@ -157,9 +193,26 @@ func generalFits(l *vk.Limits, access problem.Access) string {
 // windows fit 32 bits.
 const maxGeneralLength = 1 << 30
 
-// MaxWindow is the widest side of a window. It excludes no key of a sequence of up to
+// maxWindow is the widest side of a window. It excludes no key of a sequence of up to
 // maxGeneralLength keys, and its sum with a position fits 32 bits.
-const MaxWindow = maxGeneralLength - 1
+const maxWindow = maxGeneralLength - 1
+
+// Numbers are the parameters of kernels, forward and backward, that follow from a Config.
+type Numbers struct {
+	CausalOffset            int32 // 1: rows are aligned with the last keys; the dense kernel takes Sk - Sq in its place
+	WindowLeft, WindowRight int32
+}
+
+// NumbersOf returns the numbers of a Config.
+func NumbersOf(cfg *problem.Config) (n Numbers) {
+	if cfg.Causal == problem.BottomRight || cfg.Causal == problem.CausalNone && cfg.Align == problem.BottomRight {
+		n.CausalOffset = 1
+	}
+	if w := cfg.Window; w.Given() {
+		n.WindowLeft, n.WindowRight = int32(min(w.Left(), maxWindow)), int32(min(w.Right(), maxWindow))
+	}
+	return n
+}
 
 // Factors returns the factors for the unit of the call's scores.
 func (f Options) Factors(s *ScoreFactors) *factors {

@@ -115,10 +115,6 @@ func (l *BackwardTensors) CheckAll(cfg *problem.Config, a *problem.BackwardArgs)
 // checkOutputs refuses outputs whose rows overlap, and outputs that overlap another tensor
 // or the memory of an option.
 func (l *BackwardTensors) checkOutputs(cfg *problem.Config, a *problem.BackwardArgs) error {
-	var options optionTensors
-	if HasOptions(&a.Args, cfg) {
-		options.set(cfg, &a.Args)
-	}
 	for i := FirstGradient; i < BackwardCount; i++ {
 		out := l.Tensor(i)
 		if out == nil {
@@ -133,10 +129,23 @@ func (l *BackwardTensors) checkOutputs(cfg *problem.Config, a *problem.BackwardA
 				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${" + other.Field + "}"), Want: "memory of its own"}
 			}
 		}
-		for j := range options.all() {
-			if other := &options.list[j]; out.Overlaps(other) {
+	}
+	if !HasOptions(&a.Args, cfg) {
+		return nil
+	}
+	for i := FirstGradient; i < BackwardCount; i++ {
+		out := l.Tensor(i)
+		if out == nil {
+			continue
+		}
+		var other Layout
+		if err := EachOption(cfg, &a.Args, &other, func(OptionTensor) error {
+			if out.Overlaps(&other) {
 				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${" + other.Field + "}"), Want: "memory of its own"}
 			}
+			return nil
+		}); err != nil {
+			return err
 		}
 	}
 	return nil

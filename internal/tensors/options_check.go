@@ -2,13 +2,11 @@ package tensors
 
 import (
 	"fmt"
-	"math"
 
 	"vkattn/internal/arith"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
 	"vkattn/internal/quant"
-	"vkattn/vk"
 )
 
 // checkOptions checks the numbers and the combination of a call's options. If it returns
@@ -174,126 +172,4 @@ func checkBlocked(field string, t *problem.Tensor, kv problem.KVType) error {
 		}
 	}
 	return nil
-}
-
-// checkOptionTensors checks that the memory of every option is given, lies on the side
-// of the tensors, is large enough, and does not overlap O or LSE.
-func checkOptionTensors(a *problem.Args, cfg *problem.Config, tensors []Layout) error {
-	var e optionTensors
-	e.set(cfg, a)
-	first := tensors[0].Tensor.Buffer != nil
-	for i := range e.all() {
-		l := &e.list[i]
-		if err := l.CheckGiven(); err != nil {
-			return err
-		}
-		if onDevice := l.Tensor.Buffer != nil; onDevice != first {
-			return &problem.ShapeError{Field: l.Field, Got: side(onDevice), Want: side(first) + ", where " + tensors[0].Field + " is"}
-		}
-		if err := l.CheckBounds(); err != nil {
-			return err
-		}
-		for d, step := range l.Steps {
-			if l.Counts[d] > 1 && step > math.MaxUint32 {
-				return &problem.ShapeError{Field: l.Field + ".Strides." + StrideNames[d], Got: step, Want: "below 2^32"}
-			}
-		}
-		for j := FirstOutput; j < len(tensors); j++ {
-			if out := &tensors[j]; out.Overlaps(l) {
-				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${" + l.Field + "}"), Want: "memory of its own"}
-			}
-		}
-	}
-	if first {
-		return nil
-	}
-	return CheckNumbers(a)
-}
-
-// CheckOptionsDevice refuses buffers of another device.
-func CheckOptionsDevice(a *problem.Args, cfg *problem.Config, dev *vk.Device) error {
-	var e optionTensors
-	e.set(cfg, a)
-	return CheckDevice(e.all(), dev)
-}
-
-// optionTensors are the layouts of the memory of a call's options. A vector is a layout
-// of one row.
-type optionTensors struct {
-	list [14]Layout
-	n    int
-}
-
-func (e *optionTensors) all() []Layout { return e.list[:e.n] }
-
-// set fills in the layouts of a call that checkOptions has accepted.
-func (e *optionTensors) set(cfg *problem.Config, a *problem.Args) {
-	s := &a.Shape
-	if a.Varlen != nil {
-		e.setVarlen(a.Varlen, s.B)
-	}
-	if p := a.Pages; p != nil {
-		e.vector("Pages.Table", &p.Table, 0, s.B, TableStride(p, s))
-	}
-	if k := a.SparseTokens; k != nil {
-		e.vector("SparseTokens.Offsets", &k.Offsets, 1, s.B, s.KVHeads())
-		e.vector("SparseTokens.Tokens", &k.Tokens, 0, k.Total)
-	}
-	if b := a.Blocks; b != nil {
-		rows, words := BlocksGrid(b, s)
-		e.set4("Blocks.Map", problem.Tensor{Buffer: b.Map.Buffer, Host: b.Map.Host, Offset: b.Map.Offset}, 4,
-			[3]int{OrFull(b.Batches, s.B), OrFull(b.Heads, s.Hq), rows}, words)
-	}
-	if b := a.Bias; b != nil {
-		e.set4("Bias", b.Tensor, b.DType.Size(), BiasSizes(b, s), s.Sk)
-	}
-	if m := a.Mask; m != nil {
-		e.set4("Mask", m.Tensor, 1, maskSizes(m, s), s.Sk)
-	}
-	e.optional("ALiBi", &a.ALiBi, 0, s.Hq)
-	e.optional("Sinks", &a.Sinks, 0, s.Hq)
-	batches, keys := KVExtent(a)
-	groups := ScaleGroups(cfg, keys)
-	e.optional("KScale", &a.KScale, 0, batches, s.KVHeads(), groups)
-	e.optional("VScale", &a.VScale, 0, batches, s.KVHeads(), groups)
-}
-
-func (e *optionTensors) setVarlen(v *problem.Varlen, sequences int) {
-	e.optional("Varlen.CuQ", &v.CuQ, 1, sequences)
-	e.optional("Varlen.CuK", &v.CuK, 1, sequences)
-	e.optional("Varlen.UsedQ", &v.UsedQ, 0, sequences)
-	e.optional("Varlen.UsedK", &v.UsedK, 0, sequences)
-}
-
-func (e *optionTensors) optional(field string, v *problem.Vector, more int64, sizes ...int) {
-	if VectorBegun(v) {
-		e.vector(field, v, more, sizes...)
-	}
-}
-
-// vector adds a vector whose length is the product of sizes plus more. A length that
-// overflows becomes MaxInt64, which CheckBounds refuses.
-func (e *optionTensors) vector(field string, v *problem.Vector, more int64, sizes ...int) {
-	n, ok := arith.Product(sizes...)
-	if ok {
-		n, ok = arith.Add(n, more)
-	}
-	if !ok {
-		n = math.MaxInt64
-	}
-	e.list[e.n] = Layout{
-		Field: field, Tensor: problem.Tensor{Buffer: v.Buffer, Host: v.Host, Offset: v.Offset},
-		Size: 4, Dim: n, Counts: [3]int64{1, 1, 1},
-	}
-	e.n++
-}
-
-// set4 adds a tensor of four dimensions.
-func (e *optionTensors) set4(field string, t problem.Tensor, size int, sizes [3]int, dim int) {
-	e.list[e.n] = Layout{
-		Field: field, Tensor: t, Size: int64(size), Dim: int64(dim),
-		Counts: [3]int64{int64(sizes[0]), int64(sizes[1]), int64(sizes[2])},
-		Steps:  Broadcast(t.Strides, sizes, dim),
-	}
-	e.n++
 }

@@ -18,18 +18,17 @@ func Sequences(a problem.Args) ([]problem.Sequence, error) {
 		if err := checkVarlen(a.Varlen); err != nil {
 			return nil, err
 		}
-		var e optionTensors
-		e.setVarlen(a.Varlen, a.B)
-		for i := range e.all() {
-			if err := e.list[i].CheckGiven(); err != nil {
-				return nil, err
+		var l Layout
+		if err := eachLength(a.Varlen, a.B, &l, func(OptionTensor) error {
+			if err := l.CheckGiven(); err != nil {
+				return err
 			}
-			if e.list[i].Tensor.Buffer != nil {
-				return nil, fmt.Errorf("%w: %s is not in host memory", problem.ErrUnsupported, e.list[i].Field)
+			if l.Tensor.Buffer != nil {
+				return fmt.Errorf("%w: %s is not in host memory", problem.ErrUnsupported, l.Field)
 			}
-			if err := e.list[i].CheckBounds(); err != nil {
-				return nil, err
-			}
+			return l.CheckBounds()
+		}); err != nil {
+			return nil, err
 		}
 	}
 	return SequencesOf(&a), nil
