@@ -3,6 +3,7 @@ package cases
 import (
 	"math"
 	"math/rand/v2"
+	"sync"
 
 	"vkattn/internal/problem"
 )
@@ -30,20 +31,28 @@ func (c *Case) seq(b int) Seq {
 	return c.Seqs[b]
 }
 
-// span is the range of keys [from, to) that length, causal mask and window allow.
+// span is the range of keys [from, to) that length, causal mask and options allow by position.
 func (c *Case) span(b, row int) (from, to int) {
 	at, to := c.position(b, row), c.seq(b).Keys
 	if c.Causal != problem.CausalNone {
 		to = min(to, at+1)
 	}
-	if c.Window.Given() && c.Window.Left() >= 0 {
-		from = max(from, at-c.Window.Left())
-	}
-	if c.Window.Given() && c.Window.Right() >= 0 {
-		to = min(to, at+c.Window.Right()+1)
+	for _, span := range spans() {
+		first, end := span(c, at)
+		from, to = max(from, first), min(to, end)
 	}
 	return from, to
 }
+
+// spans are the options that bound the keys of a row.
+var spans = sync.OnceValue(func() (list []func(*Case, int) (int, int)) {
+	for _, o := range options {
+		if o.span != nil {
+			list = append(list, o.span)
+		}
+	}
+	return list
+})
 
 // Weight is how many times a row attends to key t.
 func (p *Problem) Weight(b, h, row, t int) int {

@@ -2,36 +2,12 @@ package cases
 
 import (
 	"fmt"
-	"hash/fnv"
+	"math/rand/v2"
+	"slices"
 	"strings"
 
-	"vkattn/internal/plan"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
-
-// Target is a tier for one storage type.
-type Target struct {
-	Tier  problem.Tier
-	DType problem.DType
-}
-
-// On is the Target of a tier and a storage type.
-func On(tier problem.Tier, dtype problem.DType) Target { return Target{tier, dtype} }
-
-// OnMatrices is the Target of the best tier of cooperative matrices that a device has for a
-// storage type, which TierAuto does not take on a driver of the CPU; TierAuto without one.
-func OnMatrices(dev *vk.Device, dtype problem.DType) Target {
-	for _, s := range plan.TierReport(dev) { // coopmat2 comes first
-		if s.DType == dtype && s.Available && (s.Tier == problem.TierCoopMat2 || s.Tier == problem.TierCoopMat) {
-			return On(s.Tier, dtype)
-		}
-	}
-	return On(problem.TierAuto, dtype)
-}
-
-// String is "coopmat/f16", for example.
-func (t Target) String() string { return fmt.Sprintf("%v/%v", t.Tier, t.DType) }
 
 // Case is a problem without tier and storage type. A case without options has a Shape
 // and no Seqs: all of its sequences have Sq rows and Sk keys.
@@ -131,216 +107,259 @@ type BiasKind struct {
 	DType problem.DType
 }
 
-// String names everything but the seed, in the form -run takes.
-func (c Case) String() string {
-	if c.Seqs != nil || c.Name != "" {
-		return c.optionsString()
-	}
-	s := fmt.Sprintf("d%d", c.D)
-	if c.Dv != c.D {
-		s += fmt.Sprintf("v%d", c.Dv)
-	}
-	s += fmt.Sprintf(".%v.B%d.H%d", c.Causal, c.B, c.Hq)
-	if kv := c.KVHeads(); kv != c.Hq {
-		s += fmt.Sprintf("k%d", kv)
-	}
-	s += fmt.Sprintf(".%dx%d.%v.%v", c.Sq, c.Sk, c.Layout, c.Data)
-	if !c.Scale.IsDefault() {
-		s += ".scale" + c.Scale.String()
-	}
-	if c.LSE {
-		s += ".lse"
-	}
-	if c.Access != problem.AccessAuto {
-		s += "." + c.Access.String()
-	}
-	return s
+// option is an option of a case: all that names, tables and random compositions have to know of it. What the option
+// means is in attends.go, and its memory in modifiers.go and sequences.go.
+type option struct {
+	text   func(c *Case) string                  // in the name of a case; "" without the option
+	config func(c *Case, cfg *problem.Config)    // fields that it sets; nil: none
+	kernel func(c *Case) any                     // what a pipeline depends on; nil: nothing
+	facets func(c *Case, f *facets)              // what the option exercises; nil: nothing
+	span   func(c *Case, at int) (from, end int) // keys that a row at a position may attend to; nil: all
+	draw   func(c *Case, r draws)                // draws it in a random composition; nil: it is in none
+
+	table   func(wide bool) []Case // cases of the option, also for drivers that compile slowly
+	order   int                    // of its table among the tables, by which cases are dealt to storage types
+	compact func() []Case          // cases of the smallest table; nil: its combinations have the option
 }
 
-// optionsString is String of a case with a name or Seqs.
-func (c Case) optionsString() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s.d%d", c.Name, c.D)
-	add := func(format string, args ...any) { fmt.Fprintf(&b, "."+format, args...) }
-	if c.Dv != c.D {
-		fmt.Fprintf(&b, "v%d", c.Dv)
+// draws are the random draws of a composition.
+type draws struct{ *rand.Rand }
+
+func (r draws) chance(of int) bool { return r.IntN(of) == 0 }
+
+func (r draws) spread() Spread { return Spread{true, r.chance(2), r.chance(2), r.chance(2)} }
+
+// forever is past every position.
+const forever = 1 << 40
+
+// options are the options in the order of names, on which the numbers of a case depend, and of draws.
+var options []option
+
+func init() { // tables name options
+	options = []option{
+		{
+			text: func(c *Case) string {
+				return names(name{c.PackedQ, "packedq"}, name{c.PackedK, "packedk"}, name{c.LooseQ, "looseq"}, name{c.LooseK, "loosek"})
+			},
+			kernel: func(c *Case) any {
+				usedQ, usedK := c.usedLengths()
+				return [4]bool{c.PackedQ, c.PackedK, usedQ, usedK}
+			},
+			facets: (*Case).lengthFacets, table: varlenCases, order: 0,
+		},
+		{
+			text: func(c *Case) string {
+				return names(name{c.PageSize > 0, fmt.Sprintf("page%d", c.PageSize)}, name{c.Prefix > 0, fmt.Sprintf("prefix%d", c.Prefix)})
+			},
+			kernel: func(c *Case) any { return c.PageSize },
+			facets: func(c *Case, f *facets) {
+				f.also(c.PageSize > 0, "pages of %d", c.PageSize)
+				f.also(c.PageSize > 0 && f.varlen, "pages of %d, varlen", c.PageSize)
+				f.also(c.Prefix > 0 && c.PageSize > 0, "shared pages")
+			},
+			draw: func(c *Case, r draws) {
+				if r.chance(2) {
+					c.PageSize, c.PackedK = pageSizes[r.IntN(len(pageSizes))], false
+					c.Prefix = r.IntN(2) * r.IntN(150)
+				}
+			},
+			table: pagedCases, order: 1,
+		},
+		{
+			text: func(c *Case) string {
+				return names(name{c.SparseRatio > 0, fmt.Sprintf("sparse%v", c.SparseRatio)}, name{c.Shuffled, "shuffled"})
+			},
+			kernel: func(c *Case) any { return c.SparseRatio > 0 },
+			facets: func(c *Case, f *facets) {
+				f.option(c.SparseRatio > 0, "sparse tokens")
+				f.also(c.Shuffled, "sparse tokens, in any order")
+				f.also(c.SparseRatio > 0 && c.SparseRatio < 0.05, "few sparse tokens")
+			},
+			draw: func(c *Case, r draws) {
+				switch r.IntN(6) { // of these one at most
+				case 0:
+					c.SparseRatio, c.Shuffled = []float64{0.02, 0.2, 0.7, 1}[r.IntN(4)], r.chance(2)
+				case 1:
+					c.BlockQ, c.BlockK, c.Blocks = 16<<r.IntN(4), 16<<r.IntN(4), Spread{true, r.chance(2), r.chance(2), false}
+				case 2:
+					c.Mask = r.spread()
+				}
+			},
+			table: func(bool) []Case { return sparseCases() }, order: 2,
+		},
+		{
+			text: func(c *Case) string {
+				return names(name{c.BlockQ > 0, fmt.Sprintf("blocks%dx%d-%v", c.BlockQ, c.BlockK, c.Blocks)})
+			},
+			kernel: func(c *Case) any { return [2]int{c.BlockQ, c.BlockK} },
+			facets: func(c *Case, f *facets) { f.option(c.BlockQ > 0, "blocks") },
+			table:  blockCases, order: 3,
+		},
+		{
+			text: func(c *Case) string {
+				return names(name{c.Window.Given(), "window" + strings.ReplaceAll(c.Window.String(), ",", "_")})
+			},
+			config: func(c *Case, cfg *problem.Config) { cfg.Window = c.Window },
+			kernel: func(c *Case) any { return [2]bool{c.Window.Left() >= 0, c.Window.Right() >= 0} },
+			facets: func(c *Case, f *facets) {
+				f.option(c.Window.Left() >= 0, "window to the left, %v", c.Causal)
+				f.option(c.Window.Right() >= 0, "window to the right, %v", c.Causal)
+			},
+			span: func(c *Case, at int) (from, end int) {
+				from, end = 0, forever
+				if c.Window.Given() && c.Window.Left() >= 0 {
+					from = at - c.Window.Left()
+				}
+				if c.Window.Given() && c.Window.Right() >= 0 {
+					end = at + c.Window.Right() + 1
+				}
+				return from, end
+			},
+			draw: func(c *Case, r draws) {
+				if r.chance(3) {
+					c.Window = problem.WindowOf(r.IntN(90)-1, r.IntN(90)-1)
+				}
+			},
+			table: windowCases, order: 4,
+		},
+		{
+			text:   func(c *Case) string { return names(name{c.Softcap != 0, fmt.Sprintf("softcap%v", c.Softcap)}) },
+			config: func(c *Case, cfg *problem.Config) { cfg.Softcap = c.Softcap },
+			kernel: func(c *Case) any { return c.Softcap != 0 },
+			facets: func(c *Case, f *facets) { f.option(c.Softcap != 0, "softcap") },
+			draw: func(c *Case, r draws) {
+				if r.chance(3) {
+					c.Softcap = []float32{50, 3}[r.IntN(2)]
+				}
+			},
+			table: func(bool) []Case { return softcapCases() }, order: 5,
+		},
+		{
+			text:   func(c *Case) string { return names(name{c.Dropout != 0, fmt.Sprintf("dropout%v", c.Dropout)}) },
+			config: func(c *Case, cfg *problem.Config) { cfg.Dropout = c.Dropout },
+			kernel: func(c *Case) any { return c.Dropout != 0 },
+			facets: func(c *Case, f *facets) { f.option(c.Dropout != 0, "dropout") },
+			table:  dropoutCases, order: 13,
+		},
+		{
+			text: func(c *Case) string {
+				return names(name{c.Bias.On, fmt.Sprintf("bias-%v-%v", c.Bias.DType, c.Bias.Spread)})
+			},
+			kernel: func(c *Case) any { return [2]int{cond(c.Bias.On), int(c.Bias.DType)} },
+			facets: func(c *Case, f *facets) {
+				f.option(c.Bias.On, "bias %v", c.Bias.DType)
+				f.also(c.Bias.On, "bias of %v", c.Bias.Spread)
+			},
+			draw: func(c *Case, r draws) {
+				if r.chance(3) {
+					c.Bias = BiasKind{r.spread(), problem.DTypes()[r.IntN(3)]}
+				}
+			},
+			table: biasCases, order: 8,
+		},
+		{
+			text: func(c *Case) string {
+				return names(name{c.Mask.On, fmt.Sprintf("mask-%v", c.Mask)}, name{c.Ones, "ones"})
+			},
+			kernel: func(c *Case) any { return c.Mask.On },
+			facets: func(c *Case, f *facets) {
+				f.option(c.Mask.On, "mask")
+				f.also(c.Mask.On, "mask of %v", c.Mask)
+			},
+			table: maskCases, order: 9,
+		},
+		{
+			text:   func(c *Case) string { return names(name{c.ALiBi, "alibi"}) },
+			kernel: func(c *Case) any { return c.ALiBi },
+			facets: func(c *Case, f *facets) {
+				f.option(c.ALiBi, "ALiBi")
+				f.also(c.ALiBi, "ALiBi, %v", max(c.Causal, c.Align))
+			},
+			draw:  func(c *Case, r draws) { c.ALiBi = r.chance(3) },
+			table: alibiCases, order: 6,
+		},
+		{
+			text:   func(c *Case) string { return names(name{c.Sinks, "sinks"}) },
+			kernel: func(c *Case) any { return c.Sinks },
+			facets: func(c *Case, f *facets) { f.option(c.Sinks, "sinks") },
+			draw:   func(c *Case, r draws) { c.Sinks = r.chance(3) },
+			table:  func(bool) []Case { return sinkCases() }, order: 7,
+		},
+		{
+			text: func(c *Case) string {
+				return names(name{c.KV != problem.KVSame, c.KV.String()}, name{c.KVBlock > 1, fmt.Sprintf("scale%d", c.KVBlock)})
+			},
+			config: func(c *Case, cfg *problem.Config) { cfg.KV, cfg.KVBlock = c.KV, c.KVBlock },
+			kernel: func(c *Case) any { return [2]int{int(c.KV), c.KVBlock} },
+			facets: func(c *Case, f *facets) {
+				f.option(c.KV != problem.KVSame, "%v", c.KV)
+				f.also(c.KVBlock > 1, "%v, scales of blocks", c.KV)
+			},
+			draw: func(c *Case, r draws) {
+				if !r.chance(3) {
+					return
+				}
+				c.KV = problem.KVTypes()[1+r.IntN(len(problem.KVTypes())-1)]
+				if c.KV.Scaled() && r.chance(2) {
+					c.KVBlock = []int{2, 16, 100}[r.IntN(3)]
+				}
+				if c.KV.Blocked() {
+					c.D, c.Dv = []int{32, 64, 128}[r.IntN(3)], []int{32, 64, 96}[r.IntN(3)]
+				}
+			},
+			table: quantCases, order: 10,
+		},
+		{
+			text:   func(c *Case) string { return names(name{c.VInK, "vink"}) },
+			facets: func(c *Case, f *facets) { f.also(c.VInK, "V in K") },
+			table:  func(bool) []Case { return latentCases() }, order: 12,
+		},
+		{
+			text:   func(c *Case) string { return names(name{c.FixedSplit > 0, fmt.Sprintf("split%d", c.FixedSplit)}) },
+			config: func(c *Case, cfg *problem.Config) { cfg.FixedSplit = c.FixedSplit },
+			kernel: func(c *Case) any { return c.FixedSplit > 1 },
+			facets: func(c *Case, f *facets) { f.option(c.FixedSplit > 1, "fixed split") },
+			draw: func(c *Case, r draws) {
+				if r.chance(3) {
+					c.FixedSplit = []int{1, 2, 3, 7}[r.IntN(4)]
+				}
+			},
+			table: func(bool) []Case { return slices.Concat(splitCases(), decodeCases()) }, order: 11,
+		},
 	}
-	add("H%d", c.Hq)
-	if c.Hkv != c.Hq {
-		fmt.Fprintf(&b, "k%d", c.Hkv)
-	}
-	add("%v", c.Causal)
-	if c.Align != problem.CausalNone {
-		add("align-%v", c.Align)
-	}
-	if c.Sq > 0 || c.Sk > 0 {
-		add("in%dx%d", c.Sq, c.Sk)
-	}
-	if len(c.Seqs) > 6 {
-		add("%dseqs", len(c.Seqs))
-	} else {
-		for i, s := range c.Seqs {
-			format := "+%dx%d"
-			if i == 0 {
-				format = ".%dx%d"
-			}
-			fmt.Fprintf(&b, format, s.Rows, s.Keys)
+}
+
+// name is part of a name of a case.
+type name struct {
+	on   bool
+	text string
+}
+
+// names joins the parts that are on.
+func names(list ...name) string {
+	var parts []string
+	for _, n := range list {
+		if n.on {
+			parts = append(parts, n.text)
 		}
 	}
-	for _, f := range []struct {
-		on   bool
-		name string
-	}{
-		{c.PackedQ, "packedq"}, {c.PackedK, "packedk"}, {c.LooseQ, "looseq"}, {c.LooseK, "loosek"},
-		{c.PageSize > 0, fmt.Sprintf("page%d", c.PageSize)}, {c.Prefix > 0, fmt.Sprintf("prefix%d", c.Prefix)},
-		{c.SparseRatio > 0, fmt.Sprintf("sparse%v", c.SparseRatio)}, {c.Shuffled, "shuffled"},
-		{c.BlockQ > 0, fmt.Sprintf("blocks%dx%d-%v", c.BlockQ, c.BlockK, c.Blocks)},
-		{c.Window.Given(), "window" + strings.ReplaceAll(c.Window.String(), ",", "_")},
-		{c.Softcap != 0, fmt.Sprintf("softcap%v", c.Softcap)},
-		{c.Dropout != 0, fmt.Sprintf("dropout%v", c.Dropout)},
-		{c.Bias.On, fmt.Sprintf("bias-%v-%v", c.Bias.DType, c.Bias.Spread)},
-		{c.Mask.On, fmt.Sprintf("mask-%v", c.Mask)}, {c.Ones, "ones"}, {c.ALiBi, "alibi"}, {c.Sinks, "sinks"},
-		{c.KV != problem.KVSame, c.KV.String()}, {c.KVBlock > 1, fmt.Sprintf("scale%d", c.KVBlock)}, {c.VInK, "vink"},
-		{c.FixedSplit > 0, fmt.Sprintf("split%d", c.FixedSplit)}, {!c.Scale.IsDefault(), "scale" + c.Scale.String()},
-		{c.Layout != Tight, c.Layout.String()}, {c.Data != Normal, c.Data.String()}, {c.LSE, "lse"},
-		{c.Access != problem.AccessAuto, c.Access.String()},
-	} {
-		if f.on {
-			add("%s", f.name)
-		}
-	}
-	return b.String()
+	return strings.Join(parts, ".")
 }
 
-// SeedValue depends on the problem alone, not on its place in the table.
-func (c Case) SeedValue() uint64 {
-	if c.Seed != 0 {
-		return c.Seed
+// cond is 1 if x.
+func cond(x bool) int {
+	if x {
+		return 1
 	}
-	h := fnv.New64a()
-	fmt.Fprint(h, c.String())
-	return h.Sum64()
+	return 0
 }
 
-// Config is the Config of the case on a tier.
-func (c Case) Config(tt Target) problem.Config {
-	cfg := problem.Config{
-		DType: tt.DType, HeadDim: c.D, HeadDimV: c.Dv, Causal: c.Causal, Scale: c.Scale, Tier: tt.Tier,
-		Align: c.Align, Window: c.Window, Softcap: c.Softcap, Dropout: c.Dropout, KV: c.KV, KVBlock: c.KVBlock, FixedSplit: c.FixedSplit,
-		Tuning: problem.TuningOff, // a tuned machine must test the same
-	}
-	if tt.Tier != problem.TierCPU {
-		cfg.Access = c.Access
-	}
-	return cfg
-}
-
-// Bounds is the Shape of a call. It bounds sequences with lengths of their own by a little
-// more than the longest.
-func (c Case) Bounds() problem.Shape {
-	if c.Seqs == nil {
-		return c.Shape
-	}
-	s := problem.Shape{B: len(c.Seqs), Hq: c.Hq, Hkv: c.Hkv, Sq: 1, Sk: 1}
-	for _, q := range c.Seqs {
-		s.Sq, s.Sk = max(s.Sq, q.Rows), max(s.Sk, q.Keys)
-	}
-	if c.PackedQ || c.LooseQ {
-		s.Sq += 5
-	}
-	if c.PackedK || c.LooseK {
-		s.Sk += 7
-	}
-	s.Sq, s.Sk = max(s.Sq, c.Sq), max(s.Sk, c.Sk)
-	return s
-}
-
-// sequences are Seqs, or as many of one length as the Shape says.
-func (c *Case) sequences() []Seq {
-	if c.Seqs != nil {
-		return c.Seqs
-	}
-	all := make([]Seq, c.B)
-	for b := range all {
-		all[b] = Seq{b, c.Sq, c.Sk}
+// optionTables are the tables of each option; wide ones take more pipelines.
+func optionTables(wide bool) (all []Case) {
+	sorted := slices.Clone(options)
+	slices.SortStableFunc(sorted, func(a, b option) int { return a.order - b.order })
+	for _, o := range sorted {
+		all = append(all, o.table(wide)...)
 	}
 	return all
-}
-
-// usedLengths reports whether the lengths in use are given, of rows and of keys.
-func (c Case) usedLengths() (q, k bool) {
-	shape := c.Bounds()
-	q, k = c.LooseQ, c.LooseK
-	for _, s := range c.Seqs {
-		q = q || !c.PackedQ && s.Rows != shape.Sq
-		k = k || !c.PackedK && s.Keys != shape.Sk
-	}
-	return q, k
-}
-
-// Dims are the elements of a row of Q and one of V together.
-func (c Case) Dims() int { return c.D + c.Dv }
-
-// Flops is the number of operations, with the operations of masked cells.
-func (c Case) Flops() int64 {
-	var cells int64
-	for _, s := range c.sequences() {
-		cells += int64(s.Rows) * int64(s.Keys)
-	}
-	return 2 * cells * int64(c.Hq) * int64(c.D+c.Dv)
-}
-
-// Memory is about how many bytes the tensors of a case take.
-func (c Case) Memory(dtype problem.DType) int64 {
-	var elements int64
-	for _, s := range c.sequences() {
-		elements += int64(s.Rows)*int64(c.Hq) + int64(s.Keys)*int64(c.Hkv)
-	}
-	elements *= int64(c.D + c.Dv)
-	slots := c.Bounds()
-	if c.Mask.On || c.Bias.On {
-		elements += slots.Rows() * int64(slots.Sk)
-	}
-	return 2 * elements * int64(dtype.Size())
-}
-
-// Cost is the work of a case in flops, including what kernels compute past the last row
-// and key of a tile.
-func (c Case) Cost() int64 {
-	rows := int64(c.Shape.B) * int64(c.Shape.Hq) * RoundUp(int64(c.Shape.Sq), 16)
-	return 2 * rows * RoundUp(int64(c.Shape.Sk), 32) * int64(c.D+c.Dv)
-}
-
-// Hidden is the first key that no row attends to.
-func (c Case) Hidden() int {
-	return c.Causal.Visible(c.Shape.Sq-1, c.Shape.Sq, c.Shape.Sk)
-}
-
-// HalfSeen is how many keys the middle row attends to.
-func (c Case) HalfSeen() int {
-	return c.Causal.Visible((c.Shape.Sq-1)/2, c.Shape.Sq, c.Shape.Sk)
-}
-
-// Pipeline names the pipeline of a case, nearly, so that cases that share one can follow
-// each other: kernels look closer at how tensors are aligned and how many rows there are.
-func (c Case) Pipeline() string {
-	if c.Seqs == nil {
-		return fmt.Sprint(c.D, c.Dv, c.Causal != problem.CausalNone, c.LSE, c.Access, layoutAlign[c.Layout], rowClass(c.Sq))
-	}
-	shape := c.Bounds()
-	usedQ, usedK := c.usedLengths()
-	window := 0
-	if c.Window.Left() >= 0 {
-		window++
-	}
-	if c.Window.Right() >= 0 {
-		window += 2
-	}
-	bias := -1
-	if c.Bias.On {
-		bias = int(c.Bias.DType)
-	}
-	return fmt.Sprint(c.D, c.Dv, c.Causal != problem.CausalNone, c.LSE, c.Access, layoutAlign[c.Layout], rowClass(shape.Sq*c.Group()),
-		c.PackedQ, c.PackedK, usedQ, usedK, c.PageSize, c.SparseRatio > 0, c.BlockQ, c.BlockK, window, c.Softcap != 0, bias, c.Mask.On,
-		c.ALiBi, c.Sinks, c.KV, c.KVBlock, c.Group() > 1, c.FixedSplit > 1, c.Dropout != 0)
 }

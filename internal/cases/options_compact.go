@@ -88,7 +88,13 @@ func CompactOptions() []Case {
 		add(decode("compact-quant").with(func(c *Case) { c.KV = kv }),
 			func(c *Case) { c.Seqs = equal(2, 2, 330) })
 	}
-	return append(all, latentCases()[0])
+	all = append(all, latentCases()[0])
+	for _, o := range options {
+		if o.compact != nil {
+			all = append(all, o.compact()...)
+		}
+	}
+	return all
 }
 
 // CompactGradients has the options that CompactOptions has only with pages or quantized K and

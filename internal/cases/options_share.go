@@ -13,65 +13,61 @@ import (
 // the pipelines of a table, in such a way that each type meets every option, alone and with
 // what it interacts with.
 
-// Facets are the names of the options that a case exercises: each one, and each combined
+// facets are the names of the options that a case exercises: each one, and each combined
 // with pages and with lengths of sequences.
+type facets struct {
+	list          []string
+	paged, varlen bool
+}
+
+func (f *facets) also(on bool, format string, args ...any) {
+	if on {
+		f.list = append(f.list, fmt.Sprintf(format, args...))
+	}
+}
+
+func (f *facets) option(on bool, format string, args ...any) {
+	name := fmt.Sprintf(format, args...)
+	f.also(on, "%s", name)
+	f.also(on && f.paged, "%s, paged", name)
+	f.also(on && f.varlen, "%s, varlen", name)
+}
+
+// Facets are the facets of a case.
 func (c Case) Facets() []string {
-	shape := c.Bounds()
+	rows := c.Bounds().Sq
 	usedQ, usedK := c.usedLengths()
-	varlen := c.PackedQ || c.PackedK || usedQ || usedK
-	var all []string
-	also := func(on bool, format string, args ...any) {
-		if on {
-			all = append(all, fmt.Sprintf(format, args...))
+	f := &facets{paged: c.PageSize > 0, varlen: c.PackedQ || c.PackedK || usedQ || usedK}
+	for _, o := range options {
+		if o.facets != nil {
+			o.facets(&c, f)
 		}
 	}
-	option := func(on bool, format string, args ...any) {
-		name := fmt.Sprintf(format, args...)
-		also(on, "%s", name)
-		also(on && c.PageSize > 0, "%s, paged", name)
-		also(on && varlen, "%s, varlen", name)
-	}
-	also(c.PackedQ, "packed rows")
-	also(c.PackedK, "packed keys")
-	also(usedQ && !c.PackedQ, "padded rows")
-	also(usedK && !c.PackedK, "padded keys")
-	also(c.PackedQ && c.LooseQ, "packed rows with gaps")
-	also(c.PackedK && c.LooseK, "packed keys with gaps")
-	also(varlen, "varlen, %v", c.Causal)
-	also(slices.ContainsFunc(c.Seqs, func(s Seq) bool { return s.Rows == 0 || s.Keys == 0 }), "empty sequences")
-	also(slices.ContainsFunc(c.Seqs, func(s Seq) bool { return s.Keys > 10000 }) && len(c.Seqs) > 1, "short and very long sequences")
-	also(len(c.Seqs) >= 600 && shape.Sq > 1000, "600 decodes and long prefills")
-	also(len(c.Seqs) >= 600 && shape.Sq < 16, "600 decodes")
-	also(c.Name == "crowd", "short and long sequences")
-	also(c.PageSize > 0, "pages of %d", c.PageSize)
-	also(c.PageSize > 0 && varlen, "pages of %d, varlen", c.PageSize)
-	also(c.Prefix > 0 && c.PageSize > 0, "shared pages")
-	option(c.SparseRatio > 0, "sparse tokens")
-	also(c.Shuffled, "sparse tokens, in any order")
-	also(c.SparseRatio > 0 && c.SparseRatio < 0.05, "few sparse tokens")
-	option(c.BlockQ > 0, "blocks")
-	option(c.Window.Left() >= 0, "window to the left, %v", c.Causal)
-	option(c.Window.Right() >= 0, "window to the right, %v", c.Causal)
-	option(c.Softcap != 0, "softcap")
-	option(c.Dropout != 0, "dropout")
-	option(c.ALiBi, "ALiBi")
-	also(c.ALiBi, "ALiBi, %v", max(c.Causal, c.Align))
-	option(c.Sinks, "sinks")
-	option(c.Bias.On, "bias %v", c.Bias.DType)
-	also(c.Bias.On, "bias of %v", c.Bias.Spread)
-	option(c.Mask.On, "mask")
-	also(c.Mask.On, "mask of %v", c.Mask)
-	option(c.KV != problem.KVSame, "%v", c.KV)
-	also(c.KVBlock > 1, "%v, scales of blocks", c.KV)
-	option(c.FixedSplit > 1, "fixed split")
-	also(shape.Sq <= 16, "decode, group of %d", min(c.Group(), 8))
-	also(shape.Sq <= 16 && shape.Sq > 1, "decode of several rows")
-	also(c.VInK, "V in K")
-	also(c.Layout == Odd, "odd offsets")
-	also(c.Access == problem.AccessDescriptors, "descriptors")
-	also(strings.HasPrefix(c.Name, "random"), "random composition")
-	also(true, "head dimensions %d and %d", c.D, c.Dv)
-	return all
+	f.also(rows <= 16, "decode, group of %d", min(c.Group(), 8))
+	f.also(rows <= 16 && rows > 1, "decode of several rows")
+	f.also(c.Layout == Odd, "odd offsets")
+	f.also(c.Access == problem.AccessDescriptors, "descriptors")
+	f.also(strings.HasPrefix(c.Name, "random"), "random composition")
+	f.also(true, "head dimensions %d and %d", c.D, c.Dv)
+	return f.list
+}
+
+// lengthFacets are the facets of lengths of sequences.
+func (c *Case) lengthFacets(f *facets) {
+	rows := c.Bounds().Sq
+	usedQ, usedK := c.usedLengths()
+	f.also(c.PackedQ, "packed rows")
+	f.also(c.PackedK, "packed keys")
+	f.also(usedQ && !c.PackedQ, "padded rows")
+	f.also(usedK && !c.PackedK, "padded keys")
+	f.also(c.PackedQ && c.LooseQ, "packed rows with gaps")
+	f.also(c.PackedK && c.LooseK, "packed keys with gaps")
+	f.also(f.varlen, "varlen, %v", c.Causal)
+	f.also(slices.ContainsFunc(c.Seqs, func(s Seq) bool { return s.Rows == 0 || s.Keys == 0 }), "empty sequences")
+	f.also(slices.ContainsFunc(c.Seqs, func(s Seq) bool { return s.Keys > 10000 }) && len(c.Seqs) > 1, "short and very long sequences")
+	f.also(len(c.Seqs) >= 600 && rows > 1000, "600 decodes and long prefills")
+	f.also(len(c.Seqs) >= 600 && rows < 16, "600 decodes")
+	f.also(c.Name == "crowd", "short and long sequences")
 }
 
 // ShareOptions deals a table out to n storage types so that each type meets every facet.

@@ -22,12 +22,6 @@ func withCompositions(all []Case, count int) []Case {
 	return all
 }
 
-// optionTables are the tables of each option; wide ones take more pipelines.
-func optionTables(wide bool) []Case {
-	return slices.Concat(varlenCases(wide), pagedCases(wide), sparseCases(), blockCases(wide), windowCases(wide), softcapCases(),
-		alibiCases(wide), sinkCases(), biasCases(wide), maskCases(wide), quantCases(wide), splitCases(), decodeCases(), latentCases(), dropoutCases(wide))
-}
-
 // cut drops the cases that only wide tables have.
 func cut(all []Case, wide bool, of func(i int) bool) []Case {
 	if wide {
