@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 )
 
@@ -38,8 +39,13 @@ func (c Config) Validate() error {
 		return &attention.ShapeError{Field: "Inner", Got: c.Inner, Want: fmt.Sprintf("1 to %d, or 0 for the ranks of a host", MaxRanks)}
 	case c.Block < 0 || c.Block > attention.MaxLength:
 		return &attention.ShapeError{Field: "Block", Got: c.Block, Want: "at least 1, or 0 for the default"}
-	case c.Dropout != 0:
-		return &ModeError{c.Mode, "no dropout: its mask counts rows and keys of one device"}
+	}
+	for _, o := range problem.ConfigOptions {
+		if o.Ranks != "" && o.Given(&c.Config) {
+			return &ModeError{c.Mode, "no " + o.Name + ": " + o.Ranks}
+		}
+	}
+	switch {
 	case c.F32O || c.F32Gradients:
 		return &ModeError{c.Mode, "no F32O and no F32Gradients: results have the storage type"}
 	}

@@ -25,10 +25,7 @@ type Call struct {
 }
 
 func (h *Call) Open(cfg *problem.Config, a *problem.Args) (err error) {
-	*h = Call{Cfg: cfg, Args: a, align: cfg.Causal, Dropout: dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset)}
-	if h.align == problem.CausalNone {
-		h.align = cfg.Align
-	}
+	*h = Call{Cfg: cfg, Args: a, align: problem.Alignment(cfg), Dropout: dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset)}
 	_, rows := tensors.QueryExtent(a)
 	if h.Q, err = tensors.ViewRows(a.Q, cfg.DType, a.Hq, rows, cfg.HeadDim); err != nil {
 		return err
@@ -85,23 +82,10 @@ func (h *Call) Position(b, row int) int64 {
 	return int64(row)
 }
 
-// Span returns the range of keys [lo, hi) that length, causal mask and window allow.
+// Span returns the range of keys [lo, hi) that length, causal mask and options leave to a row by its position.
 func (h *Call) Span(b, row int) (lo, hi int) {
-	keys := int64(h.Sequences[b].Keys)
-	first, end, at := int64(0), keys, h.Position(b, row)
-	if h.Cfg.Causal != problem.CausalNone {
-		end = min(end, at+1)
-	}
-	if w := h.Cfg.Window; w.Given() {
-		if w.Left() >= 0 {
-			first = max(first, at-int64(w.Left()))
-		}
-		if w.Right() >= 0 {
-			end = min(end, at+int64(w.Right())+1)
-		}
-	}
-	first = min(first, keys)
-	return int(first), int(max(first, end))
+	first, end := problem.Span(h.Cfg, h.Position(b, row), int64(h.Sequences[b].Keys))
+	return int(first), int(end)
 }
 
 // Visible appends the keys that a row attends to: in the order of the list of sparse

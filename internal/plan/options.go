@@ -205,7 +205,7 @@ type Numbers struct {
 
 // NumbersOf returns the numbers of a Config.
 func NumbersOf(cfg *problem.Config) (n Numbers) {
-	if cfg.Causal == problem.BottomRight || cfg.Causal == problem.CausalNone && cfg.Align == problem.BottomRight {
+	if problem.Alignment(cfg) == problem.BottomRight {
 		n.CausalOffset = 1
 	}
 	if w := cfg.Window; w.Given() {

@@ -167,6 +167,63 @@ func (c Config) Validate() error {
 		"each at most 256, or 320/256, 512/512 or 576/512"}
 }
 
+// ConfigOption is an option of a call that is a field of Config.
+type ConfigOption struct {
+	Name  string // in messages
+	Given func(*Config) bool
+	// Ranks says why several ranks do not compute the option; empty: they do.
+	Ranks string
+
+	text func(*Config) string // in Config.String
+}
+
+// ConfigOptions are the options of a Config in the order of its text.
+var ConfigOptions = []ConfigOption{
+	{Name: "window", Given: func(c *Config) bool { return c.Window.Given() },
+		text: func(c *Config) string { return "window " + c.Window.String() }},
+	{Name: "alignment", Given: func(c *Config) bool { return c.Align != CausalNone && c.Align != c.Causal },
+		text: func(c *Config) string { return "align " + c.Align.String() }},
+	{Name: "softcap", Given: func(c *Config) bool { return c.Softcap != 0 },
+		text: func(c *Config) string { return fmt.Sprintf("softcap %v", c.Softcap) }},
+	{Name: "dropout", Given: func(c *Config) bool { return c.Dropout != 0 }, Ranks: "its mask counts rows and keys of one device",
+		text: func(c *Config) string { return fmt.Sprintf("dropout %v", c.Dropout) }},
+	{Name: "type of K and V", Given: func(c *Config) bool { return c.KV != KVSame }, text: func(c *Config) string {
+		if c.KVBlock > 1 {
+			return fmt.Sprintf("kv %v/%d", c.KV, c.KVBlock)
+		}
+		return "kv " + c.KV.String()
+	}},
+	{Name: "fixed split", Given: func(c *Config) bool { return c.FixedSplit != 0 },
+		text: func(c *Config) string { return fmt.Sprintf("split %d", c.FixedSplit) }},
+}
+
+// Alignment says how a Config aligns rows with keys.
+func Alignment(c *Config) Causal {
+	if c.Causal != CausalNone {
+		return c.Causal
+	}
+	return c.Align
+}
+
+// Span is the range of keys [first, end) that the causal mask and the options of a Config leave to the row at position
+// `at` among that many keys.
+func Span(c *Config, at, keys int64) (first, end int64) {
+	end = keys
+	if c.Causal != CausalNone {
+		end = min(end, at+1)
+	}
+	if w := c.Window; w.Given() {
+		if w.Left() >= 0 {
+			first = max(first, at-int64(w.Left()))
+		}
+		if w.Right() >= 0 {
+			end = min(end, at+int64(w.Right())+1)
+		}
+	}
+	first = min(first, keys)
+	return first, max(first, end)
+}
+
 // String is a short form for logs, for example "f16 d128/64 top-left scale 0.5 scalar".
 func (c Config) String() string {
 	s := fmt.Sprintf("%v d%d", c.DType, c.HeadDim)
@@ -179,26 +236,10 @@ func (c Config) String() string {
 	if !c.Scale.IsDefault() {
 		s += " scale " + c.Scale.String()
 	}
-	if c.Window.Given() {
-		s += " window " + c.Window.String()
-	}
-	if c.Align != CausalNone && c.Align != c.Causal {
-		s += " align " + c.Align.String()
-	}
-	if c.Softcap != 0 {
-		s += fmt.Sprintf(" softcap %v", c.Softcap)
-	}
-	if c.Dropout != 0 {
-		s += fmt.Sprintf(" dropout %v", c.Dropout)
-	}
-	if c.KV != KVSame {
-		s += " kv " + c.KV.String()
-		if c.KVBlock > 1 {
-			s += fmt.Sprintf("/%d", c.KVBlock)
+	for _, o := range ConfigOptions {
+		if o.Given(&c) {
+			s += " " + o.text(&c)
 		}
-	}
-	if c.FixedSplit != 0 {
-		s += fmt.Sprintf(" split %d", c.FixedSplit)
 	}
 	if c.F32O {
 		s += " O f32"

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/sweep"
 	"vkattn/internal/hostmem"
 )
@@ -19,6 +20,7 @@ type Axis struct {
 	Alone       string // the value of the flag without one
 	InRun       string // the usage of the flag in `vkattn run`, where it has one value; empty: it has none there
 	Single      bool   // one value for all problems, not a list
+	Field       string // of Config or Args, which an error about it names; empty: several flags have it, or none
 	value
 
 	label string               // of an option: how it is named in rows, with its value
@@ -95,7 +97,7 @@ const (
 // Axes lists the axes in the order of help texts. The values of the last vary fastest.
 var Axes = []*Axis{
 	{Flag: "layers", value: field(sweep.Ints, func(p *Problem) *int { return &p.Layers })},
-	{Flag: "dtype", Usage: "`list` of storage types: f16, bf16, f32",
+	{Flag: "dtype", Field: "DType", Usage: "`list` of storage types: f16, bf16, f32",
 		InRun: "storage `type`: f16, bf16 or f32 (default: the type of the files, f32 if they differ)", inSuites: narrows, ranks: true,
 		value: field(words(attention.ParseDType), func(p *Problem) *attention.DType { return &p.Config.DType })},
 	{Flag: "headdim", Usage: "`list` of head dims of Q and K", inSuites: narrows, ranks: true,
@@ -103,7 +105,7 @@ var Axes = []*Axis{
 			func(p *Problem) { p.Config.HeadDimV = p.Config.HeadDim })},
 	{Flag: "headdim-v", Usage: "`list` of head dims of V and O (default: as --headdim)", inSuites: narrows, ranks: true,
 		value: field(sweep.Ints, func(p *Problem) *int { return &p.Config.HeadDimV })},
-	{Flag: "causal", Usage: "`list` of causal masks: none, top-left, bottom-right",
+	{Flag: "causal", Field: "Causal", Usage: "`list` of causal masks: none, top-left, bottom-right",
 		InRun: "causal `mask`: none, top-left (col <= row) or bottom-right (col <= row + Sk - Sq)", inSuites: narrows, ranks: true,
 		value: field(words(attention.ParseCausal), func(p *Problem) *attention.Causal { return &p.Config.Causal })},
 	{Flag: "batch-size", Usage: "`list` of batch sizes", inSuites: narrows, ranks: true,
@@ -118,19 +120,24 @@ var Axes = []*Axis{
 	{Flag: "seqlen-k", Usage: "`list` of key lengths (default: as --seqlen)", inSuites: narrows, ranks: true,
 		value: field(sweep.Ints, func(p *Problem) *int { return &p.Shape.Sk })},
 
-	{Flag: "kv-dtype", Usage: "`list` of storage types of K and V: same, int8, fp8, q8_0, q4_0", label: "kv %v",
+	{Flag: "kv-dtype", Field: "KV",
+		Usage: "`list` of storage types of K and V: same, int8, fp8, q8_0, q4_0", label: "kv %v",
 		InRun: "storage `type` of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0 (default same)", inSuites: narrows,
 		value: field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.KV })},
-	{Flag: "window", Usage: windowUsage, InRun: windowUsage, Kind: "left,right", Single: true, label: "window %v",
+	{Flag: "window", Field: "Window",
+		Usage: windowUsage, InRun: windowUsage, Kind: "left,right", Single: true, label: "window %v",
 		ranks: true,
 		value: field(one(ParseWindow), func(p *Problem) *attention.Window { return &p.Config.Window },
 			(*Problem).needAlignment)},
-	{Flag: "softcap", Usage: softcapUsage, InRun: softcapUsage, Kind: "float", Single: true, label: "softcap %v",
+	{Flag: "softcap", Field: "Softcap",
+		Usage: softcapUsage, InRun: softcapUsage, Kind: "float", Single: true, label: "softcap %v",
 		ranks: true,
 		value: field(one(sweep.Positive), func(p *Problem) *float32 { return &p.Config.Softcap })},
-	{Flag: "dropout", Usage: dropoutUsage, InRun: dropoutUsage, Single: true, label: "dropout %v", ranks: true,
+	{Flag: "dropout", Field: "Dropout",
+		Usage: dropoutUsage, InRun: dropoutUsage, Single: true, label: "dropout %v", ranks: true,
 		value: field(one(sweep.Probability), func(p *Problem) *float32 { return &p.Config.Dropout })},
-	{Flag: "fixed-split", Usage: "`list` of fixed numbers of splits of the keys; 0: chosen for the device",
+	{Flag: "fixed-split", Field: "FixedSplit",
+		Usage: "`list` of fixed numbers of splits of the keys; 0: chosen for the device",
 		InRun: "fixed `number` of splits of the keys of every sequence, 1 to 256 (default: chosen for the device)",
 		label: "split %v", ranks: true, plain: true,
 		value: field(words(sweep.UpTo(attention.MaxStates)), func(p *Problem) *int { return &p.Config.FixedSplit })},
@@ -176,13 +183,15 @@ var Axes = []*Axis{
 	{Flag: "shared-kv", Usage: "V is the first part of each row of K, as in multi-head latent attention (--headdim " +
 		"576 --headdim-v 512)", Kind: "bool", Alone: "true",
 		Single: true, label: "V in K", value: field(one(sweep.Bool), func(p *Problem) *bool { return &p.SharedKV })},
-	{Flag: "sinks", Usage: "one attention sink per head: a logit in the row sum, without a value", Kind: "bool",
+	{Flag: "sinks", Field: "Sinks",
+		Usage: "one attention sink per head: a logit in the row sum, without a value", Kind: "bool",
 		Alone: "true", Single: true, label: "sinks",
 		value: field(one(sweep.Bool), func(p *Problem) *bool { return &p.Sinks })},
-	{Flag: "alibi", Usage: "ALiBi slopes", Kind: "bool", Alone: "true", Single: true, label: "alibi",
+	{Flag: "alibi", Field: "ALiBi", Usage: "ALiBi slopes", Kind: "bool", Alone: "true", Single: true, label: "alibi",
 		value: field(one(sweep.Bool), func(p *Problem) *bool { return &p.ALiBi }, (*Problem).needAlignment)},
-	{Flag: "align", Usage: "alignment of rows with keys for --window and --alibi without a causal mask: top-left or " +
-		"bottom-right (default bottom-right)",
+	{Flag: "align", Field: "Align",
+		Usage: "alignment of rows with keys for --window and --alibi without a causal mask: top-left or " +
+			"bottom-right (default bottom-right)",
 		InRun: "alignment of rows with keys: top-left or bottom-right; required for --window and --alibi without a " +
 			"causal mask",
 		Kind: "causal", Single: true, ranks: true,
@@ -201,6 +210,14 @@ var Axes = []*Axis{
 		"a row of each. Calls with LSE have other tiles. Rows of other passes always have LSE", Alone: "true", label: "LSE",
 		inSuites: crosses, plain: true,
 		value: field(words(sweep.Bool), func(p *Problem) *bool { return &p.LSE })},
+}
+
+func init() {
+	for _, a := range Axes {
+		if a.Field != "" {
+			flagtext.Name(a.Field, a.Flag)
+		}
+	}
 }
 
 // AxisOf is the axis of a flag.

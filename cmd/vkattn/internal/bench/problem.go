@@ -11,6 +11,7 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
 )
 
 // Problem is what a row computes. It leaves the tier open.
@@ -181,28 +182,12 @@ func (p Problem) sparseKeys(keys int) int {
 // sees returns the keys from lo up to, not including, hi that causal mask and window
 // leave to a row of a sequence.
 func (p Problem) sees(row, rows, keys int) (lo, hi int) {
-	c := p.Config
-	hi = keys
-	align := c.Align
-	if c.Causal != attention.CausalNone {
-		align = c.Causal
-	}
 	position := row
-	if align == attention.BottomRight {
+	if problem.Alignment(&p.Config) == attention.BottomRight {
 		position += keys - rows
 	}
-	if c.Causal != attention.CausalNone {
-		hi = min(hi, position+1)
-	}
-	if w := c.Window; w.Given() {
-		if w.Left() >= 0 {
-			lo = max(0, position-w.Left())
-		}
-		if w.Right() >= 0 {
-			hi = min(hi, position+w.Right()+1)
-		}
-	}
-	return lo, max(lo, hi)
+	first, end := problem.Span(&p.Config, int64(position), int64(keys))
+	return int(first), int(end)
 }
 
 // cells is the number of unmasked (row, key) pairs of one query head over the batch. Of

@@ -17,14 +17,16 @@ import (
 // Names maps the fields of an attention.ShapeError to the words of a command.
 type Names map[string]string
 
-// shared has the names that are the same in all commands.
+// shared has the names that are the same in all commands and that no axis of package bench has.
 var shared = Names{
-	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Kernel": "--cuda-kernel",
-	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "Dropout": "--dropout", "KV": "--kv-dtype",
-	"FixedSplit": "--fixed-split", "Blocks.BlockQ": "rows of --block-size", "Blocks.BlockK": "keys of --block-size",
-	"ALiBi": "--alibi", "Sinks": "--sinks", "LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host",
+	"Tier": "--tier", "Access": "access", "Kernel": "--cuda-kernel",
+	"Blocks.BlockQ": "rows of --block-size", "Blocks.BlockK": "keys of --block-size",
+	"LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host",
 	"Strides": "layout", "Offset": "start", "Seq": "rows", "Head": "heads", "Batch": "batch",
 }
+
+// Name names a field by its flag, in all commands. Package bench does so when a program begins, for its axes.
+func Name(field, flag string) { Run[field], Sweep[field] = "--"+flag, "--"+flag }
 
 // with are the shared names and more.
 func (n Names) with(more Names) Names {

@@ -1,4 +1,4 @@
-package flagtext
+package flagtext_test
 
 import (
 	"errors"
@@ -16,25 +16,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	_ "vkattn/cmd/vkattn/internal/bench" // names the fields of its axes
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/internal/problem"
 )
 
 func TestShapeErrorsNameFlags(t *testing.T) {
 	for _, c := range []struct {
-		names Names
+		names flagtext.Names
 		err   *attention.ShapeError
 		want  string
 	}{
-		{Run, &attention.ShapeError{Field: "HeadDim/HeadDimV", Got: "300/8", Want: "each at most 256"}, "head dims of --q and --v is 300/8, want each at most 256"},
-		{Run, &attention.ShapeError{Field: "Align", Got: attention.CausalNone, Want: problem.Phrase("top-left or bottom-right for a ${Window} without a causal mask")},
+		{flagtext.Run, &attention.ShapeError{Field: "HeadDim/HeadDimV", Got: "300/8", Want: "each at most 256"}, "head dims of --q and --v is 300/8, want each at most 256"},
+		{flagtext.Run, &attention.ShapeError{Field: "Align", Got: attention.CausalNone, Want: problem.Phrase("top-left or bottom-right for a ${Window} without a causal mask")},
 			"--align is none, want top-left or bottom-right for a --window without a causal mask"},
-		{Run, &attention.ShapeError{Field: "Pages.Count*PageSize", Got: "3*4", Want: "less"}, "keys of all pages of --k is 3*4, want less"},
-		{Sweep, &attention.ShapeError{Field: "Hkv", Got: 3, Want: problem.Phrase("a divisor of ${Hq} (8)")}, "--nheads-kv is 3, want a divisor of --nheads (8)"},
-		{Sweep, &attention.ShapeError{Field: "B*Hq*Sq", Got: "1*2*3", Want: "a product below 2^63"}, "--batch-size*--nheads*--seqlen is 1*2*3, want a product below 2^63"},
-		{Run, &attention.ShapeError{Field: "Varlen.CuK[2]", Got: 3, Want: 4}, "--cu-seqlens-k[2] is 3, want 4"},
-		{Run, &attention.ShapeError{Field: "Bias.Offset", Got: problem.Phrase("in ${Buffer}"), Want: 0}, "--bias.start is in device buffer, want 0"},
-		{Run, &attention.ShapeError{Field: "B", Got: 1, Want: "2 where the KV cache has Pages"}, "batch of --q is 1, want 2 where the KV cache has Pages"},
-		{Sweep, &attention.ShapeError{Field: "Unheard", Got: 1, Want: 2}, "Unheard is 1, want 2"},
+		{flagtext.Run, &attention.ShapeError{Field: "Pages.Count*PageSize", Got: "3*4", Want: "less"}, "keys of all pages of --k is 3*4, want less"},
+		{flagtext.Sweep, &attention.ShapeError{Field: "Hkv", Got: 3, Want: problem.Phrase("a divisor of ${Hq} (8)")}, "--nheads-kv is 3, want a divisor of --nheads (8)"},
+		{flagtext.Sweep, &attention.ShapeError{Field: "B*Hq*Sq", Got: "1*2*3", Want: "a product below 2^63"}, "--batch-size*--nheads*--seqlen is 1*2*3, want a product below 2^63"},
+		{flagtext.Run, &attention.ShapeError{Field: "Varlen.CuK[2]", Got: 3, Want: 4}, "--cu-seqlens-k[2] is 3, want 4"},
+		{flagtext.Run, &attention.ShapeError{Field: "Bias.Offset", Got: problem.Phrase("in ${Buffer}"), Want: 0}, "--bias.start is in device buffer, want 0"},
+		{flagtext.Run, &attention.ShapeError{Field: "B", Got: 1, Want: "2 where the KV cache has Pages"}, "batch of --q is 1, want 2 where the KV cache has Pages"},
+		{flagtext.Sweep, &attention.ShapeError{Field: "Unheard", Got: 1, Want: 2}, "Unheard is 1, want 2"},
 	} {
 		err := c.names.Error(fmt.Errorf("before: %w; after", c.err))
 		require.EqualError(t, err, "before: "+c.want+"; after")
@@ -42,8 +44,8 @@ func TestShapeErrorsNameFlags(t *testing.T) {
 		require.ErrorAs(t, err, &shape)
 	}
 	plain := errors.New("Align is no field here")
-	require.EqualError(t, Run.Error(plain), plain.Error())
-	require.NoError(t, Run.Error(nil))
+	require.EqualError(t, flagtext.Run.Error(plain), plain.Error())
+	require.NoError(t, flagtext.Run.Error(nil))
 }
 
 // A field that the library comes to name has to have a name here too.
@@ -120,8 +122,8 @@ func unquote(t *testing.T, lit *ast.BasicLit) string {
 func hasFlags(t *testing.T, at, field string) {
 	t.Helper()
 	for _, part := range strings.Split(field, "*") {
-		_, run := Run[part]
-		_, sweep := Sweep[part]
+		_, run := flagtext.Run[part]
+		_, sweep := flagtext.Sweep[part]
 		if !sweep || !run && part != "Variant" && part != "Ablate" {
 			t.Errorf("%s: field %s has no flag: %q", at, field, part)
 		}
@@ -152,7 +154,7 @@ func checkPhrases(t *testing.T, at string, value ast.Expr) (found int) {
 			return true
 		}
 		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) }) {
-			if _, ok := Run[word]; ok {
+			if _, ok := flagtext.Run[word]; ok {
 				t.Errorf("%s: %q names the field %s, want ${%s} in a Phrase", at, text, word, word)
 			}
 		}
