@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
+	"vkattn/internal/cases"
 	"vkattn/internal/half"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/tensors"
@@ -471,6 +472,10 @@ func eachBackward(t *testing.T, test func(t *testing.T, c *backwardCase)) {
 			test(t, c)
 		})
 	}
+	for i, set := range cases.SmallConfigs() {
+		cfg := withConfig(func(c *attention.Config) { set(c, 3, func(n int) int { return n - 1 }) })
+		t.Run(cfg.String(), func(t *testing.T) { test(t, newBackward(cfg, small, attention.BHSD, uint64(i))) })
+	}
 }
 
 func TestReferenceBackwardIsTheDerivative(t *testing.T) {
@@ -518,8 +523,14 @@ func drawBackwardOf(t *rapid.T, most backwardSizes) *backwardCase {
 	if cfg.Causal == attention.CausalNone {
 		cfg.Align = rapid.SampledFrom(masks[1:]).Draw(t, "align")
 	}
-	if flip("window") {
-		cfg.Window = attention.WindowOf(rapid.IntRange(-1, most.window).Draw(t, "left"), rapid.IntRange(-1, most.window).Draw(t, "right"))
+	for i, set := range cases.SmallConfigs() {
+		if flip(fmt.Sprintf("option %d of positions", i)) {
+			with := cfg
+			set(&with, most.window, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "distance") })
+			if with.Validate() == nil { // some exclude each other
+				cfg = with
+			}
+		}
 	}
 	kv := rapid.IntRange(1, 2).Draw(t, "hkv")
 	s := attention.Shape{

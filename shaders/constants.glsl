@@ -71,7 +71,7 @@ layout(constant_id = 33) const uint PAGE_SIZE = 0;     // keys per page of a pag
 layout(constant_id = 34) const uint SPARSE_TOKENS = 0; // 1: a list names the keys of a sequence
 layout(constant_id = 35) const uint SPARSE_BLOCK_Q = 0; // queries per block of the block-sparse mask
 layout(constant_id = 36) const uint SPARSE_BLOCK_K = 0; // keys per block of the block-sparse mask
-layout(constant_id = 37) const uint WINDOW = 0;        // sum of 1 bounded on the left, 2 bounded on the right
+layout(constant_id = 37) const uint WINDOW = 0;        // bits, see visibleStart and visibleEnd
 layout(constant_id = 38) const uint SOFTCAP = 0;       // 1: scores are soft-capped
 layout(constant_id = 39) const uint ALIBI = 0;         // 1: ALiBi slopes
 layout(constant_id = 40) const uint SINKS = 0;         // 1: one sink logit per head

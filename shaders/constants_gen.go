@@ -30,7 +30,7 @@ const (
 	ConstSparseTokens     uint32 = 34  // 1: a list names the keys of a sequence
 	ConstSparseBlockQ     uint32 = 35  // queries per block of the block-sparse mask
 	ConstSparseBlockK     uint32 = 36  // keys per block of the block-sparse mask
-	ConstWindow           uint32 = 37  // sum of 1 bounded on the left, 2 bounded on the right
+	ConstWindow           uint32 = 37  // bits, see visibleStart and visibleEnd
 	ConstSoftcap          uint32 = 38  // 1: scores are soft-capped
 	ConstAlibi            uint32 = 39  // 1: ALiBi slopes
 	ConstSinks            uint32 = 40  // 1: one sink logit per head

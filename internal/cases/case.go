@@ -116,6 +116,7 @@ type option struct {
 	facets func(c *Case, f *facets)              // what the option exercises; nil: nothing
 	span   func(c *Case, at int) (from, end int) // keys that a row at a position may attend to; nil: all
 	draw   func(c *Case, r draws)                // draws it in a random composition; nil: it is in none
+	small  SmallConfig                           // of an option that leaves keys to rows by their positions; nil: of none
 
 	table   func(wide bool) []Case // cases of the option, also for drivers that compile slowly
 	order   int                    // of its table among the tables, by which cases are dealt to storage types
@@ -219,6 +220,12 @@ func init() { // tables name options
 				if r.chance(3) {
 					c.Window = problem.WindowOf(r.IntN(90)-1, r.IntN(90)-1)
 				}
+			},
+			small: func(cfg *problem.Config, most int, pick func(n int) int) {
+				if cfg.Causal == problem.CausalNone && cfg.Align == problem.CausalNone {
+					cfg.Align = problem.TopLeft
+				}
+				cfg.Window = problem.WindowOf(pick(most+2)-1, pick(most+2)-1)
 			},
 			table: windowCases, order: 4,
 		},
@@ -327,6 +334,19 @@ func init() { // tables name options
 			table: func(bool) []Case { return slices.Concat(splitCases(), decodeCases()) }, order: 11,
 		},
 	}
+}
+
+// SmallConfig gives a Config an option whose distances are at most `most`. pick returns a number below n.
+type SmallConfig func(cfg *problem.Config, most int, pick func(n int) int)
+
+// SmallConfigs are the options that leave keys to rows by their positions, for tests that make calls of their own.
+func SmallConfigs() (list []SmallConfig) {
+	for _, o := range options {
+		if o.small != nil {
+			list = append(list, o.small)
+		}
+	}
+	return list
 }
 
 // name is part of a name of a case.
