@@ -42,12 +42,12 @@
 // # Options
 //
 // Config and Args have options for more than dense attention. Options that are the same
-// for every call are in [Config]: Window, Align, Softcap, Dropout and KV. Options with
-// memory are in [Args]: lengths and packing of sequences ([Varlen]), a paged KV cache
-// ([Pages]), lists of tokens ([SparseTokens]), bitmaps of [Blocks], [Mask], [Bias], ALiBi
-// slopes, sinks, and scales of quantized K and V. They combine freely, except that a call
-// has at most one of SparseTokens, Blocks and Mask. If a tier lacks a combination, its
-// error names the combination.
+// for every call are in [Config]: Window, AttentionChunk, Align, Softcap, Dropout and KV.
+// Options with memory are in [Args]: lengths and packing of sequences ([Varlen]), a paged
+// KV cache ([Pages]), lists of tokens ([SparseTokens]), bitmaps of [Blocks], [Mask],
+// [Bias], ALiBi slopes, sinks, and scales of quantized K and V. They combine freely, except
+// that a call has at most one of SparseTokens, Blocks and Mask, and one of Window and
+// AttentionChunk. If a tier lacks a combination, its error names the combination.
 //
 // Let row r of sequence b have position i = r + offset among its keys. Config.Causal
 // selects the offset, or Config.Align without a causal mask: 0 for TopLeft, and the number
@@ -56,11 +56,11 @@
 //	s = scale * q·k;  s = softcap * tanh(s / softcap);  s += bias - slope * |i - j|
 //
 // The row attends to key j if all of these hold: j is below the sequence's length; j <= i
-// with Causal; i - Left <= j <= i + Right with a Window; Mask's byte is not 0; Blocks' bit
-// is 1; SparseTokens lists j. A key that is listed n times counts n times. A sink adds
-// e^sink to the row sum, and so to LSE, and adds nothing to O: a row without keys has O =
-// 0 and LSE = sink. Lengths, masks and lists belong to sequences: a row's result depends
-// on its own sequence only.
+// with Causal; i - Left <= j <= i + Right with a Window; j >= i - i mod n with an
+// AttentionChunk n; Mask's byte is not 0; Blocks' bit is 1; SparseTokens lists j. A key that
+// is listed n times counts n times. A sink adds e^sink to the row sum, and so to LSE, and
+// adds nothing to O: a row without keys has O = 0 and LSE = sink. Lengths, masks and lists
+// belong to sequences: a row's result depends on its own sequence only.
 //
 // Dropout, for training, comes after the softmax: each weight P is dropped with
 // probability Config.Dropout, and the others are multiplied by 1 / (1 - Dropout). LSE does

@@ -4,7 +4,8 @@
 // -- mask and bias --------------------------------------------------------------------------------
 // Which keys a row attends to: causal, window, sequence end, mask bytes, block-sparse mask. And the bias.
 
-// Causal mask and window: a row attends to no key outside [visibleStart(row), visibleEnd(row)).
+// Causal mask and window: a row attends to no key outside [visibleStart(row), visibleEnd(row)). WINDOW is the sum of 1
+// bounded on the left, 2 bounded on the right, 4 bounded by the start of a chunk of p.windowLeft keys.
 uint visibleEnd(uint row) {
     int end = int(work.seqlenK);
     const int at = int(queryOf(row)) + work.causalOffset;
@@ -14,8 +15,10 @@ uint visibleEnd(uint row) {
 }
 
 uint visibleStart(uint row) {
-    if ((WINDOW & 1u) == 0) return 0;
-    return uint(max(int(queryOf(row)) + work.causalOffset - p.windowLeft, 0));
+    if ((WINDOW & 5u) == 0) return 0;
+    const int at = int(queryOf(row)) + work.causalOffset;
+    if ((WINDOW & 4u) != 0) return at > 0 ? uint(at) / uint(p.windowLeft) * uint(p.windowLeft) : 0;
+    return uint(max(at - p.windowLeft, 0));
 }
 
 // Every KV tile goes through the masked loop: its mask or bias depends on row and key. A kernel that checks the keys of

@@ -2,11 +2,15 @@
 // which ascend with the row. first is at most end.
 struct RowRange { uint first, end; };
 
+// The first query that is past the chunk of a key.
+int chunkEnd(uint key) { return int((key / uint(p.windowLeft) + 1) * uint(p.windowLeft)) - work.causalOffset; }
+
 RowRange rowRange(uint firstKey, uint lastKey) {
     int first = 0, end = int(work.seqlenQ); // queries
     if (CAUSAL != 0) first = max(first, int(firstKey) - work.causalOffset);
     if ((WINDOW & 2u) != 0) first = max(first, int(firstKey) - work.causalOffset - p.windowRight);
     if ((WINDOW & 1u) != 0) end = min(end, int(lastKey) - work.causalOffset + p.windowLeft + 1);
+    if ((WINDOW & 4u) != 0) end = min(end, chunkEnd(lastKey));
     end = max(end, 0);
     return RowRange(uint(min(first, end)) * ROWS_PER_QUERY, uint(end) * ROWS_PER_QUERY);
 }
@@ -30,6 +34,7 @@ RowTiles rowTiles(uint firstKey, uint lastKey) {
     if (CAUSAL != 0) from = max(from, int(lastKey) - work.causalOffset);
     if ((WINDOW & 2u) != 0) from = max(from, int(lastKey) - work.causalOffset - p.windowRight);
     if ((WINDOW & 1u) != 0) to = min(to, int(firstKey) - work.causalOffset + p.windowLeft + 1);
+    if ((WINDOW & 4u) != 0) to = min(to, chunkEnd(firstKey));
     const uint all = (uint(min(from, int(work.seqlenQ))) * ROWS_PER_QUERY + ROW_TILE - 1) / ROW_TILE;
     const uint allEnd = to >= int(work.seqlenQ) ? end : uint(max(to, 0)) * ROWS_PER_QUERY / ROW_TILE;
     t.unmaskedFirst = clamp(all, t.first, t.first + t.count);

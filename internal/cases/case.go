@@ -32,10 +32,11 @@ type Case struct {
 	PackedQ, PackedK bool
 	LooseQ, LooseK   bool
 
-	Align   problem.Causal
-	Window  problem.Window
-	Softcap float32
-	Dropout float32 // not with KV; seed and offset follow from SeedValue
+	Align          problem.Causal
+	Window         problem.Window
+	AttentionChunk int // with a causal mask and no window
+	Softcap        float32
+	Dropout        float32 // not with KV; seed and offset follow from SeedValue
 
 	PageSize    int     // keys per page; 0: no pages
 	Prefix      int     // keys at the start that all sequences share, with the pages they fill
@@ -333,7 +334,74 @@ func init() { // tables name options
 			},
 			table: func(bool) []Case { return slices.Concat(splitCases(), decodeCases()) }, order: 11,
 		},
+		{
+			text: func(c *Case) string {
+				return names(name{c.AttentionChunk > 0, fmt.Sprintf("chunk%d", c.AttentionChunk)})
+			},
+			config: func(c *Case, cfg *problem.Config) { cfg.AttentionChunk = c.AttentionChunk },
+			kernel: func(c *Case) any { return c.AttentionChunk > 0 },
+			facets: func(c *Case, f *facets) { f.option(c.AttentionChunk > 0, "attention chunks, %v", c.Causal) },
+			span: func(c *Case, at int) (from, end int) {
+				if n := c.AttentionChunk; n > 0 && at >= 0 {
+					return at / n * n, at/n*n + n
+				}
+				return 0, forever
+			},
+			draw: func(c *Case, r draws) {
+				if r.chance(6) && c.Causal != problem.CausalNone {
+					c.Window, c.AttentionChunk = problem.Window{}, []int{1, 7, 16, 64, 100, 1 << 30}[r.IntN(6)]
+				}
+			},
+			small: func(cfg *problem.Config, most int, pick func(n int) int) {
+				cfg.Causal, cfg.Align, cfg.Window = problem.BottomRight, problem.CausalNone, problem.Window{}
+				cfg.AttentionChunk = 1 + pick(most)
+			},
+			table: func(bool) []Case { return chunkCases() }, order: 14, compact: compactChunkCases,
+		},
 	}
+}
+
+func chunkCases() []Case {
+	chunk := func(c *Case, n int, causal problem.Causal) { c.AttentionChunk, c.Causal = n, causal }
+	return []Case{
+		prefill("chunk").with(func(c *Case) { chunk(c, 32, problem.BottomRight) }),
+		prefill("chunk").with(func(c *Case) { chunk(c, 40, problem.TopLeft) }), // no multiple of a tile
+		prefill("chunk").with(func(c *Case) { chunk(c, 1, problem.BottomRight) }),
+		prefill("chunk").with(func(c *Case) { // more rows than keys: some see nothing
+			chunk(c, 50, problem.BottomRight)
+			c.Seqs = equal(2, 133, 70)
+		}),
+		prefill("chunk").with(func(c *Case) { // rows past the last key: their chunk may have none
+			chunk(c, 64, problem.TopLeft)
+			c.Seqs = equal(2, 133, 70)
+		}),
+		prefill("chunk").with(func(c *Case) { // whole tiles before and behind a chunk
+			chunk(c, 256, problem.BottomRight)
+			c.Seqs = equal(1, 300, 700)
+		}),
+		prefill("chunk").with(func(c *Case) { // one chunk
+			chunk(c, problem.MaxLength, problem.BottomRight)
+			c.Seqs = equal(1, 70, 300)
+		}),
+		prefill("chunk").with(func(c *Case) {
+			chunk(c, 24, problem.BottomRight)
+			c.Seqs, c.PackedQ, c.PackedK, c.ALiBi, c.Sinks = mixedSeqs, true, true, true, true
+		}),
+		decode("chunk").with(func(c *Case) { chunk(c, 128, problem.BottomRight) }),
+		decode("chunk").with(func(c *Case) {
+			chunk(c, 48, problem.BottomRight)
+			c.Seqs, c.PackedQ, c.PageSize, c.FixedSplit = decodeSeqs, true, 16, 3
+		}),
+	}
+}
+
+func compactChunkCases() []Case {
+	rows := prefill("compact-chunk").with(func(c *Case) {
+		c.D, c.Dv, c.Seqs, c.PackedQ, c.PackedK = 32, 32, crowdSeqs, true, true
+		c.Causal, c.AttentionChunk = problem.BottomRight, 40
+	})
+	token := decode("compact-chunk").with(func(c *Case) { c.Causal, c.AttentionChunk = problem.BottomRight, 100 })
+	return []Case{rows, rows.with(func(c *Case) { c.Causal, c.AttentionChunk = problem.TopLeft, 64 }), token}
 }
 
 // SmallConfig gives a Config an option whose distances are at most `most`. pick returns a number below n.

@@ -47,6 +47,7 @@ var (
 	ofWindow = faulty(func(c *Case) {
 		c.Causal, c.Align, c.Window = 0, attention.BottomRight, attention.WindowOf(9, 4)
 	})
+	ofChunk   = faulty(func(c *Case) { c.AttentionChunk = 24 })
 	ofSoftcap = faulty(func(c *Case) { c.Softcap = 1.5 })
 	ofALiBi   = faulty(func(c *Case) { c.Causal, c.Align, c.ALiBi = 0, attention.BottomRight, true })
 	ofBias    = faulty(func(c *Case) { c.Bias = BiasKind{everywhere, attention.BF16} })
@@ -93,6 +94,11 @@ var faultsOfOptions = []faultOfOptions{
 	}},
 	{name: "the window is aligned to the first key", of: ofWindow, plant: func(c *faultyCall) {
 		c.cfg.Align = attention.TopLeft
+	}},
+
+	{name: "a chunk has a key more", of: ofChunk, plant: func(c *faultyCall) { c.cfg.AttentionChunk++ }},
+	{name: "a chunk is a window", of: ofChunk, plant: func(c *faultyCall) {
+		c.cfg.AttentionChunk, c.cfg.Window = 0, attention.WindowOf(23, 0)
 	}},
 
 	{name: "the softcap is left out", of: ofSoftcap, plant: func(c *faultyCall) { c.cfg.Softcap = 0 }},
@@ -324,6 +330,7 @@ var faultsOfGradients = []struct {
 	{name: "the window is a key wider", of: ofWindow, plant: func(c *faultyCall) {
 		c.cfg.Window = attention.WindowOf(10, 4)
 	}},
+	{name: "a chunk has a key more", of: ofChunk, plant: func(c *faultyCall) { c.cfg.AttentionChunk++ }},
 	{name: "no derivative of the softcap", of: ofSoftcap, plant: func(c *faultyCall) { c.cfg.Softcap = 0 }},
 	{name: "the slope of the next head", of: ofALiBi, plant: func(c *faultyCall) { c.rotate(c.args.ALiBi, 4, 1) }},
 	{name: "the bias is left out", of: ofBias, plant: func(c *faultyCall) { c.changeBias(0) }},

@@ -29,6 +29,7 @@ type Options struct {
 	sparseTokens bool           `const:"SPARSE_TOKENS" cuda:"sparse tokens"`
 	alibi        bool           `const:"ALIBI" cuda:"ALiBi"`
 	sinks        bool           `const:"SINKS" cuda:"sinks"`
+	chunk        uint32         `const:"WINDOW" cuda:"attention chunks"` // windowChunk, or 0
 	dropout      bool           `const:"DROPOUT" cuda:"dropout"`
 	Lengths      uint32         `const:"VARLEN"`    // sum of LengthCuQ and so on
 	pageSize     uint32         `const:"PAGE_SIZE"` // no tier computes its gradients
@@ -57,6 +58,7 @@ const (
 const (
 	windowLeft = 1 << iota
 	windowRight
+	windowChunk // the left bound is the start of a chunk of windowLeft keys
 )
 
 // Any reports whether the call runs the general kernel.
@@ -68,6 +70,7 @@ func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 	if w := cfg.Window; w.Given() {
 		f.window = windowLeft*dispatch.BoolConstant(w.Left() >= 0) + windowRight*dispatch.BoolConstant(w.Right() >= 0)
 	}
+	f.chunk = windowChunk * dispatch.BoolConstant(cfg.AttentionChunk != 0)
 	f.softcap, f.dropout = cfg.Softcap != 0, cfg.Dropout != 0
 	f.split = cfg.OType() != cfg.DType // O of a split is float32, and so is what combine.comp makes of it
 	if !tensors.HasOptions(a, cfg) {
@@ -129,7 +132,8 @@ func (f Options) constants(c map[uint32]uint32) {
 }
 
 // denseOnly is why the forward kernels of tiers cuda and cubin refuse a call with options.
-const denseOnly = "its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, quantized K and V, or fixed splits"
+const denseOnly = "its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, attention chunks, " +
+	"quantized K and V, or fixed splits"
 
 // notInCUDABackward names an option that the backward kernels of tier cuda do not take, "" if they take all.
 func (f Options) notInCUDABackward() string {
@@ -200,7 +204,7 @@ const maxWindow = maxGeneralLength - 1
 // Numbers are the parameters of kernels, forward and backward, that follow from a Config.
 type Numbers struct {
 	CausalOffset            int32 // 1: rows are aligned with the last keys; the dense kernel takes Sk - Sq in its place
-	WindowLeft, WindowRight int32
+	WindowLeft, WindowRight int32 // with an AttentionChunk WindowLeft is its keys
 }
 
 // NumbersOf returns the numbers of a Config.
@@ -210,6 +214,9 @@ func NumbersOf(cfg *problem.Config) (n Numbers) {
 	}
 	if w := cfg.Window; w.Given() {
 		n.WindowLeft, n.WindowRight = int32(min(w.Left(), maxWindow)), int32(min(w.Right(), maxWindow))
+	}
+	if cfg.AttentionChunk != 0 {
+		n.WindowLeft = int32(min(cfg.AttentionChunk, maxGeneralLength))
 	}
 	return n
 }

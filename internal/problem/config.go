@@ -22,7 +22,12 @@ type Config struct {
 	Tuning   Tuning // how tiles are chosen; zero value: tuned tiles if the user's cache has them
 
 	// Score modifiers that are the same for every call. [Args] has those that need tensors.
-	Window  Window  // keys near a row's position
+	Window Window // keys near a row's position
+	// AttentionChunk cuts the keys of each sequence into chunks of that many (chunked local attention, as in
+	// Llama 4): of the keys that the causal mask leaves to a row, it attends to those in the chunk of its own
+	// position. 0: no chunks. It needs a causal mask and excludes a Window.
+	AttentionChunk int
+
 	Align   Causal  // alignment of rows with keys for Window and ALiBi; CausalNone: as Causal says
 	Softcap float32 // scores become Softcap * tanh(score / Softcap) before any bias; 0: off; devices take one above 2^104 as 2^104
 
@@ -136,6 +141,14 @@ func (c Config) Validate() error {
 		return &ShapeError{"Align", c.Align, Phrase(fmt.Sprintf("%v, as ${Causal} has it, or none", c.Causal))}
 	case c.Window.Given() && c.Causal == CausalNone && c.Align == CausalNone:
 		return &ShapeError{"Align", c.Align, Phrase("top-left or bottom-right for a ${Window} without a causal mask")}
+	case c.AttentionChunk < 0 || c.AttentionChunk > MaxLength:
+		return &ShapeError{"AttentionChunk", c.AttentionChunk, fmt.Sprintf("1 to %d, or 0 for no chunks", MaxLength)}
+	case c.AttentionChunk != 0 && c.Causal == CausalNone:
+		return &ShapeError{"AttentionChunk", fmt.Sprintf("%d without a causal mask", c.AttentionChunk),
+			Phrase("${Causal} top-left or bottom-right")}
+	case c.AttentionChunk != 0 && c.Window.Given():
+		got := Phrase(fmt.Sprintf("%d together with ${Window}", c.AttentionChunk))
+		return errs.Refuse(&ShapeError{"AttentionChunk", got, "one of them"})
 	case !(c.Softcap >= 0) || math.IsInf(float64(c.Softcap), 1):
 		return &ShapeError{"Softcap", c.Softcap, "a finite number above 0, or 0 for none"}
 	case !(c.Dropout >= 0 && c.Dropout < 1):
@@ -181,6 +194,9 @@ type ConfigOption struct {
 var ConfigOptions = []ConfigOption{
 	{Name: "window", Given: func(c *Config) bool { return c.Window.Given() },
 		text: func(c *Config) string { return "window " + c.Window.String() }},
+	{Name: "attention chunks", Given: func(c *Config) bool { return c.AttentionChunk != 0 },
+		Ranks: "the keys of a rank follow causal masks and windows",
+		text:  func(c *Config) string { return fmt.Sprintf("chunk %d", c.AttentionChunk) }},
 	{Name: "alignment", Given: func(c *Config) bool { return c.Align != CausalNone && c.Align != c.Causal },
 		text: func(c *Config) string { return "align " + c.Align.String() }},
 	{Name: "softcap", Given: func(c *Config) bool { return c.Softcap != 0 },
@@ -219,6 +235,9 @@ func Span(c *Config, at, keys int64) (first, end int64) {
 		if w.Right() >= 0 {
 			end = min(end, at+int64(w.Right())+1)
 		}
+	}
+	if c.AttentionChunk != 0 && at > 0 {
+		first = at - at%int64(c.AttentionChunk)
 	}
 	first = min(first, keys)
 	return first, max(first, end)

@@ -90,6 +90,7 @@ func one[T comparable](parse func(string) (T, error)) func(string) ([]T, error) 
 const (
 	KVLayoutUsage = "layout of a page: nhd [page size, Hkv, D] or hnd [Hkv, page size, D]"
 	windowUsage   = "keys left,right of its own position that a row attends to; -1: no limit"
+	chunkUsage    = "a causal row attends to the keys of its own chunk of `n` keys, as in Llama 4 (8192 there)"
 	softcapUsage  = "scores become softcap * tanh(score / softcap)"
 	dropoutUsage  = "probability with which a weight is dropped, below 1; the others are multiplied by 1 / (1 - `p`)"
 )
@@ -129,6 +130,9 @@ var Axes = []*Axis{
 		ranks: true,
 		value: field(one(ParseWindow), func(p *Problem) *attention.Window { return &p.Config.Window },
 			(*Problem).needAlignment)},
+	{Flag: "attention-chunk", Field: "AttentionChunk",
+		Usage: chunkUsage, InRun: chunkUsage, Single: true, label: "chunk %v",
+		value: field(one(sweep.UpTo(attention.MaxLength)), func(p *Problem) *int { return &p.Config.AttentionChunk })},
 	{Flag: "softcap", Field: "Softcap",
 		Usage: softcapUsage, InRun: softcapUsage, Kind: "float", Single: true, label: "softcap %v",
 		ranks: true,
