@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
@@ -17,6 +18,17 @@ type topic struct {
 	flags       string // in the help of a command, a line each
 	more        string // named there, and explained on the page
 	text        string
+}
+
+// optionAxes are the flags of bench that give calls options.
+func optionAxes() string {
+	var flags []string
+	for _, a := range bench.Axes {
+		if a.Usage != "" && !a.Shapes() && a.Flag != "pass" {
+			flags = append(flags, a.Flag)
+		}
+	}
+	return strings.Join(flags, " ")
 }
 
 // topics lists them in the order of help texts.
@@ -37,8 +49,7 @@ those of the preset. vkattn bench --list prints presets and suites.
     launch    an empty dispatch by the clock of the host: record, submit, wait
     dispatch  an empty dispatch in a row of 200; barrier: each with a barrier behind it`},
 	{name: "options", about: "options of each call",
-		more: "kv-dtype window softcap dropout fixed-split varlen padded page-size kv-layout sparse-ratio " +
-			"block-ratio block-size shared-kv sinks alibi align lse",
+		more: optionAxes(),
 		text: `The data is random: the order of pages, the sparse tokens, and normal numbers that are quantized.
 Peers only get problems without these options. --lse has forward calls return LSE too, which is
 verified like O; peers get these problems.`},
