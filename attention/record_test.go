@@ -13,6 +13,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/vk"
+	"vkattn/vk/goki"
 )
 
 // recording is an operation with its tensors on a device. The problem is small, since the
@@ -126,7 +127,8 @@ func (r *recording) wrap(t testing.TB) (c *vk.Commands, again func()) {
 	// that may run during the call.
 	percent := debug.SetGCPercent(-1)
 	defer debug.SetGCPercent(percent)
-	device := r.dev.VulkanDevice()
+	require.NoError(t, goki.Init(r.dev))
+	device := goki.Device(r.dev.VulkanDevice())
 	_, family := r.dev.VulkanQueue()
 	var pool vulkan.CommandPool
 	require.Equal(t, vulkan.Success, vulkan.CreateCommandPool(device, &vulkan.CommandPoolCreateInfo{
@@ -145,7 +147,7 @@ func (r *recording) wrap(t testing.TB) (c *vk.Commands, again func()) {
 		}))
 	}
 	begin()
-	c, err := r.dev.WrapCommands(list[0])
+	c, err := r.dev.WrapCommands(goki.FromCommandBuffer(list[0]))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Release()) })
 	return c, func() {

@@ -18,7 +18,7 @@ var layers = strings.Fields(`
 	internal/arith internal/atomicfile internal/cachefile internal/cloexec internal/dropout internal/grid internal/half
 	internal/hostmem internal/par internal/pause internal/quant internal/score internal/simd internal/turns internal/apiwalk internal/testlevel
 	shaders internal/paramtest
-	vk internal/faultydriver internal/testdevice
+	vk vk/goki internal/faultydriver internal/testdevice
 	internal/errs internal/enum internal/problem internal/tensors internal/hostcall internal/dispatch internal/host internal/oracle internal/plan internal/plain internal/ceiling
 	internal/inputs internal/accuracy internal/cases
 	attention attention/merge attention/kvcache

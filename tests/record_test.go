@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/vk"
+	"vkattn/vk/goki"
 )
 
 // A program can record attention into a command buffer of its own and submit it to its own
@@ -47,7 +48,8 @@ func newCallersCommands(t *testing.T, dev *vk.Device) *callersCommands {
 	t.Helper()
 	percent := debug.SetGCPercent(-1)
 	t.Cleanup(func() { debug.SetGCPercent(percent) })
-	device := dev.VulkanDevice()
+	require.NoError(t, goki.Init(dev))
+	device := goki.Device(dev.VulkanDevice())
 	_, family := dev.VulkanQueue()
 	var pool vulkan.CommandPool
 	require.Equal(t, vulkan.Success, vulkan.CreateCommandPool(device, &vulkan.CommandPoolCreateInfo{
@@ -68,7 +70,7 @@ func (r *callersCommands) begin(t *testing.T) *vk.Commands {
 	require.Equal(t, vulkan.Success, vulkan.BeginCommandBuffer(r.list[0], &vulkan.CommandBufferBeginInfo{
 		SType: vulkan.StructureTypeCommandBufferBeginInfo,
 	}))
-	c, err := r.dev.WrapCommands(r.list[0])
+	c, err := r.dev.WrapCommands(goki.FromCommandBuffer(r.list[0]))
 	require.NoError(t, err)
 	return c
 }
@@ -81,7 +83,8 @@ func (r *callersCommands) end(t *testing.T) {
 // submit executes it and waits.
 func (r *callersCommands) submit(t *testing.T) {
 	t.Helper()
-	require.NoError(t, r.dev.WithQueue(func(queue vulkan.Queue) {
+	require.NoError(t, r.dev.WithQueue(func(handle vk.VkQueue) {
+		queue := goki.Queue(handle)
 		require.Equal(t, vulkan.Success, vulkan.QueueSubmit(queue, 1, []vulkan.SubmitInfo{{
 			SType: vulkan.StructureTypeSubmitInfo, CommandBufferCount: 1, PCommandBuffers: r.list,
 		}}, nil))

@@ -1,12 +1,6 @@
 package vk
 
-// #include "host.h"
-import "C"
-
-import (
-	"time"
-	"unsafe"
-)
+import "time"
 
 // A descriptor pool holds this many sets and buffers; a batch takes more pools as
 // it needs them and keeps them for its next use.
@@ -23,14 +17,14 @@ const queryCount = 64
 type batch struct {
 	id       uint64 // unique in the device while it is recorded or in flight
 	pool     uint64 // VkCommandPool; 0 for a caller's command buffer
-	commands C.VkCommandBuffer
+	commands VkCommandBuffer
 	value    uint64 // of the stream's timeline when it has finished
 	keep     []Resource
 
 	descriptors             []uint64 // VkDescriptorPools
 	current                 int      // the pool in use
 	setsLeft, bindingsLeft  uint32
-	handles, starts, ranges [C.VKA_MAX_BINDINGS]uint64 // scratch for one set
+	handles, starts, ranges [maxBindings]uint64 // scratch for one set
 	params                  paramMemory
 
 	queries []uint64      // VkQueryPools
@@ -73,7 +67,7 @@ func (b *batch) drop() {
 func (b *batch) reset(d *Device) error {
 	b.params.reset()
 	for i := 0; i <= b.current && i < len(b.descriptors); i++ {
-		if err := d.check("vkResetDescriptorPool", C.vka_reset_descriptor_pool(d.c, C.uint64_t(b.descriptors[i]))); err != nil {
+		if err := d.check("vkResetDescriptorPool", hostResetDescriptorPool(d.c, b.descriptors[i])); err != nil {
 			return err
 		}
 	}
@@ -93,8 +87,8 @@ func (b *batch) descriptorSet(d *Device, layout uint64, n uint32) (set uint64, e
 		}
 		b.setsLeft, b.bindingsLeft = poolSets, poolBuffers
 	}
-	r := C.vka_descriptor_set(d.c, C.uint64_t(b.descriptors[b.current]), C.uint64_t(layout), C.uint32_t(n),
-		u64(&b.handles[0]), u64(&b.starts[0]), u64(&b.ranges[0]), u64(&set))
+	r := hostDescriptorSet(d.c, b.descriptors[b.current], layout, n,
+		&b.handles[0], &b.starts[0], &b.ranges[0], &set)
 	if err := d.check("vkAllocateDescriptorSets", r); err != nil {
 		return 0, err
 	}
@@ -105,7 +99,7 @@ func (b *batch) descriptorSet(d *Device, layout uint64, n uint32) (set uint64, e
 
 func (b *batch) addPool(d *Device) error {
 	var pool uint64
-	r := C.vka_create_descriptor_pool(d.c, poolSets, poolBuffers, u64(&pool))
+	r := hostCreateDescriptorPool(d.c, poolSets, poolBuffers, &pool)
 	if err := d.check("vkCreateDescriptorPool", r); err != nil {
 		return err
 	}
@@ -136,13 +130,13 @@ func (b *batch) destroy(d *Device) {
 	b.drop()
 	b.params.destroy()
 	for _, p := range b.descriptors {
-		C.vka_destroy_descriptor_pool(d.c, C.uint64_t(p))
+		hostDestroyDescriptorPool(d.c, p)
 	}
 	for _, p := range b.queries {
-		C.vka_destroy_queries(d.c, C.uint64_t(p))
+		hostDestroyQueries(d.c, p)
 	}
 	if b.pool != 0 {
-		C.vka_destroy_commands(d.c, C.uint64_t(b.pool))
+		hostDestroyCommands(d.c, b.pool)
 	}
 	b.descriptors, b.queries, b.pool = nil, nil, 0
 }
@@ -150,18 +144,9 @@ func (b *batch) destroy(d *Device) {
 // newBatch makes a batch with a command buffer of its own.
 func (d *Device) newBatch() (*batch, error) {
 	b := &batch{}
-	r := C.vka_create_commands(d.c, C.uint32_t(d.info.queueFamily), u64(&b.pool), &b.commands)
+	r := hostCreateCommands(d.c, d.info.queueFamily, &b.pool, &b.commands)
 	if err := d.check("vkCreateCommandPool", r); err != nil {
 		return nil, err
 	}
 	return b, nil
-}
-
-// bytePointer is the address of a slice's first byte, nil for an empty one. Its C
-// type has no pointers in it, so cgo has nothing to check in what surrounds it.
-func bytePointer(b []byte) *C.uint8_t {
-	if len(b) == 0 {
-		return nil
-	}
-	return (*C.uint8_t)(unsafe.Pointer(&b[0]))
 }

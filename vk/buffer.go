@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"sync/atomic"
 	"unsafe"
@@ -78,19 +75,19 @@ func (d *Device) makeBuffer(op string, size uint64, o BufferOptions, q request, 
 	}
 	b := &Buffer{d: d, size: size, capacity: alignUp(size, padding), kind: o.Memory, export: q.export}
 	shared := q.export || q.fd >= 0
-	var flags C.uint32_t
+	var flags uint32
 	if shared {
-		flags = C.VKA_BUFFER_EXTERNAL
+		flags = bufferExternal
 	}
 	var types uint32
-	r := C.vka_create_buffer(d.c, C.uint64_t(b.capacity), flags, u64(&b.handle), u64(&q.size), u64(&q.align), u32(&types))
+	r := hostCreateBuffer(d.c, b.capacity, flags, &b.handle, &q.size, &q.align, &types)
 	if err := d.check("vkCreateBuffer", r); err != nil {
 		return nil, err
 	}
 	q.mask &= types
 	if allocation != 0 {
 		if allocation < q.size {
-			C.vka_destroy_buffer(d.c, C.uint64_t(b.handle))
+			hostDestroyBuffer(d.c, b.handle)
 			return nil, invalid(op, "the buffer needs %d bytes of memory, there are %d", q.size, allocation)
 		}
 		q.size = allocation
@@ -100,18 +97,18 @@ func (d *Device) makeBuffer(op string, size uint64, o BufferOptions, q request, 
 	}
 	var err error
 	if b.region, err = d.mem.alloc(q); err != nil {
-		C.vka_destroy_buffer(d.c, C.uint64_t(b.handle))
+		hostDestroyBuffer(d.c, b.handle)
 		return nil, err
 	}
-	r = C.vka_bind_buffer(d.c, C.uint64_t(b.handle), C.uint64_t(b.region.block.memory), C.uint64_t(b.region.offset), u64(&b.address))
+	r = hostBindBuffer(d.c, b.handle, b.region.block.memory, b.region.offset, &b.address)
 	if err := d.check("vkBindBufferMemory", r); err != nil {
-		C.vka_destroy_buffer(d.c, C.uint64_t(b.handle))
+		hostDestroyBuffer(d.c, b.handle)
 		d.mem.mu.Lock()
 		d.mem.free(b.region)
 		d.mem.mu.Unlock()
 		return nil, err
 	}
-	d.setName(C.VK_OBJECT_TYPE_BUFFER, b.handle, o.Name)
+	d.setName(objectBuffer, b.handle, o.Name)
 	d.register(b)
 	return b, nil
 }
@@ -269,6 +266,6 @@ func (a *allocator) destroyBuffer(b *Buffer) {
 	if b.wrapped {
 		return
 	}
-	C.vka_destroy_buffer(a.d.c, C.uint64_t(b.handle))
+	hostDestroyBuffer(a.d.c, b.handle)
 	a.free(b.region)
 }

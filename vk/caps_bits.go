@@ -1,64 +1,58 @@
 package vk
 
-// #include "host.h"
-import "C"
-
-// featureBits maps each feature bit of the C side to its field in Caps, for probing,
-// enabling and the caller's claims in Wrap.
-var featureBits = []struct {
-	bit   uint
-	field func(*Caps) *bool
-}{
-	{C.VKA_FLOAT16, func(c *Caps) *bool { return &c.Float16 }},
-	{C.VKA_INT8, func(c *Caps) *bool { return &c.Int8 }},
-	{C.VKA_INT16, func(c *Caps) *bool { return &c.Int16 }},
-	{C.VKA_INT64, func(c *Caps) *bool { return &c.Int64 }},
-	{C.VKA_STORAGE16, func(c *Caps) *bool { return &c.Storage16 }},
-	{C.VKA_UNIFORM_STORAGE16, func(c *Caps) *bool { return &c.UniformStorage16 }},
-	{C.VKA_STORAGE8, func(c *Caps) *bool { return &c.Storage8 }},
-	{C.VKA_BFLOAT16, func(c *Caps) *bool { return &c.BFloat16 }},
-	{C.VKA_BFLOAT16_DOT, func(c *Caps) *bool { return &c.BFloat16Dot }},
-	{C.VKA_BFLOAT16_COOPMAT, func(c *Caps) *bool { return &c.BFloat16CoopMat }},
-	{C.VKA_SCALAR_BLOCK_LAYOUT, func(c *Caps) *bool { return &c.ScalarBlockLayout }},
-	{C.VKA_WORKGROUP_LAYOUT, func(c *Caps) *bool { return &c.WorkgroupLayout }},
-	{C.VKA_WORKGROUP_LAYOUT_SCALAR, func(c *Caps) *bool { return &c.WorkgroupLayoutScalar }},
-	{C.VKA_WORKGROUP_LAYOUT_8, func(c *Caps) *bool { return &c.WorkgroupLayout8 }},
-	{C.VKA_WORKGROUP_LAYOUT_16, func(c *Caps) *bool { return &c.WorkgroupLayout16 }},
-	{C.VKA_SUBGROUP_SIZE_CONTROL, func(c *Caps) *bool { return &c.SubgroupSizeControl }},
-	{C.VKA_FULL_SUBGROUPS, func(c *Caps) *bool { return &c.FullSubgroups }},
-	{C.VKA_SUBGROUP_EXTENDED_TYPES, func(c *Caps) *bool { return &c.SubgroupExtendedTypes }},
-	{C.VKA_TIMELINE_SEMAPHORE, func(c *Caps) *bool { return &c.TimelineSemaphore }},
-	{C.VKA_BUFFER_DEVICE_ADDRESS, func(c *Caps) *bool { return &c.BufferDeviceAddress }},
-	{C.VKA_VULKAN_MEMORY_MODEL, func(c *Caps) *bool { return &c.VulkanMemoryModel }},
-	{C.VKA_MEMORY_MODEL_DEVICE_SCOPE, func(c *Caps) *bool { return &c.MemoryModelDeviceScope }},
-	{C.VKA_SYNC2, func(c *Caps) *bool { return &c.Sync2 }},
-	{C.VKA_MAINTENANCE4, func(c *Caps) *bool { return &c.Maintenance4 }},
-	{C.VKA_HOST_QUERY_RESET, func(c *Caps) *bool { return &c.HostQueryReset }},
-	{C.VKA_ROBUST_BUFFER_ACCESS, func(c *Caps) *bool { return &c.RobustBufferAccess }},
-	{C.VKA_ROBUSTNESS2, func(c *Caps) *bool { return &c.Robustness2 }},
-	{C.VKA_PIPELINE_EXECUTABLE, func(c *Caps) *bool { return &c.PipelineExecutable }},
-	{C.VKA_PIPELINE_ROBUSTNESS, func(c *Caps) *bool { return &c.PipelineRobustness }},
-	{C.VKA_COOPMAT, func(c *Caps) *bool { return &c.CoopMat }},
-	{C.VKA_CM2_WORKGROUP_SCOPE, func(c *Caps) *bool { return &c.CoopMat2.WorkgroupScope }},
-	{C.VKA_CM2_FLEXIBLE_DIMENSIONS, func(c *Caps) *bool { return &c.CoopMat2.FlexibleDimensions }},
-	{C.VKA_CM2_REDUCTIONS, func(c *Caps) *bool { return &c.CoopMat2.Reductions }},
-	{C.VKA_CM2_CONVERSIONS, func(c *Caps) *bool { return &c.CoopMat2.Conversions }},
-	{C.VKA_CM2_PER_ELEMENT, func(c *Caps) *bool { return &c.CoopMat2.PerElement }},
-	{C.VKA_CM2_TENSOR_ADDRESSING, func(c *Caps) *bool { return &c.CoopMat2.TensorAddressing }},
-	{C.VKA_CM2_BLOCK_LOADS, func(c *Caps) *bool { return &c.CoopMat2.BlockLoads }},
-	{C.VKA_EXTERNAL_MEMORY_FD, func(c *Caps) *bool { return &c.ExternalMemoryFd }},
-	{C.VKA_EXTERNAL_MEMORY_DEDICATED, func(c *Caps) *bool { return &c.ExternalMemoryDedicated }},
-	{C.VKA_EXTERNAL_SEMAPHORE_FD, func(c *Caps) *bool { return &c.ExternalSemaphoreFd }},
-	{C.VKA_CALIBRATED_TIMESTAMPS, func(c *Caps) *bool { return &c.CalibratedTimestamps }},
-	{C.VKA_MEMORY_BUDGET, func(c *Caps) *bool { return &c.MemoryBudget }},
-	{C.VKA_BINARY_IMPORT, func(c *Caps) *bool { return &c.BinaryImport }},
-	{C.VKA_DEBUG_UTILS, func(c *Caps) *bool { return &c.DebugUtils }},
+// featureBits has for each feature bit of the C side, in the order of feature_bits.h, its field in Caps, for
+// probing, enabling and the caller's claims in Wrap.
+var featureBits = [featureCount]func(*Caps) *bool{
+	func(c *Caps) *bool { return &c.Float16 },
+	func(c *Caps) *bool { return &c.Int8 },
+	func(c *Caps) *bool { return &c.Int16 },
+	func(c *Caps) *bool { return &c.Int64 },
+	func(c *Caps) *bool { return &c.Storage16 },
+	func(c *Caps) *bool { return &c.UniformStorage16 },
+	func(c *Caps) *bool { return &c.Storage8 },
+	func(c *Caps) *bool { return &c.BFloat16 },
+	func(c *Caps) *bool { return &c.BFloat16Dot },
+	func(c *Caps) *bool { return &c.BFloat16CoopMat },
+	func(c *Caps) *bool { return &c.ScalarBlockLayout },
+	func(c *Caps) *bool { return &c.WorkgroupLayout },
+	func(c *Caps) *bool { return &c.WorkgroupLayoutScalar },
+	func(c *Caps) *bool { return &c.WorkgroupLayout8 },
+	func(c *Caps) *bool { return &c.WorkgroupLayout16 },
+	func(c *Caps) *bool { return &c.SubgroupSizeControl },
+	func(c *Caps) *bool { return &c.FullSubgroups },
+	func(c *Caps) *bool { return &c.SubgroupExtendedTypes },
+	func(c *Caps) *bool { return &c.TimelineSemaphore },
+	func(c *Caps) *bool { return &c.BufferDeviceAddress },
+	func(c *Caps) *bool { return &c.VulkanMemoryModel },
+	func(c *Caps) *bool { return &c.MemoryModelDeviceScope },
+	func(c *Caps) *bool { return &c.Sync2 },
+	func(c *Caps) *bool { return &c.Maintenance4 },
+	func(c *Caps) *bool { return &c.HostQueryReset },
+	func(c *Caps) *bool { return &c.RobustBufferAccess },
+	func(c *Caps) *bool { return &c.Robustness2 },
+	func(c *Caps) *bool { return &c.PipelineExecutable },
+	func(c *Caps) *bool { return &c.PipelineRobustness },
+	func(c *Caps) *bool { return &c.CoopMat },
+	func(c *Caps) *bool { return &c.CoopMat2.WorkgroupScope },
+	func(c *Caps) *bool { return &c.CoopMat2.FlexibleDimensions },
+	func(c *Caps) *bool { return &c.CoopMat2.Reductions },
+	func(c *Caps) *bool { return &c.CoopMat2.Conversions },
+	func(c *Caps) *bool { return &c.CoopMat2.PerElement },
+	func(c *Caps) *bool { return &c.CoopMat2.TensorAddressing },
+	func(c *Caps) *bool { return &c.CoopMat2.BlockLoads },
+	func(c *Caps) *bool { return &c.ExternalMemoryFd },
+	func(c *Caps) *bool { return &c.ExternalMemoryDedicated },
+	func(c *Caps) *bool { return &c.ExternalSemaphoreFd },
+	func(c *Caps) *bool { return &c.CalibratedTimestamps },
+	func(c *Caps) *bool { return &c.MemoryBudget },
+	func(c *Caps) *bool { return &c.BinaryImport },
+	func(c *Caps) *bool { return &c.DebugUtils },
 }
 
 func (c *Caps) bits() (b uint64) {
-	for _, f := range featureBits {
-		if *f.field(c) {
-			b |= 1 << f.bit
+	for bit, field := range featureBits {
+		if *field(c) {
+			b |= 1 << bit
 		}
 	}
 	return b
@@ -66,8 +60,8 @@ func (c *Caps) bits() (b uint64) {
 
 // setBits sets the booleans from the bits of b and clears what depends on a false one.
 func (c *Caps) setBits(b uint64) {
-	for _, f := range featureBits {
-		*f.field(c) = b>>f.bit&1 != 0
+	for bit, field := range featureBits {
+		*field(c) = b>>bit&1 != 0
 	}
 	if !c.CoopMat {
 		c.CoopMatShapes = nil

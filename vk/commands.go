@@ -1,14 +1,6 @@
 package vk
 
-// #include "host.h"
-// #include <stdlib.h>
-import "C"
-
-import (
-	"unsafe"
-
-	vulkan "github.com/goki/vulkan"
-)
+import ()
 
 // Commands records work into a stream's current batch or into the caller's command
 // buffer. It is not safe for concurrent use. Recorded commands may run in any order
@@ -25,16 +17,16 @@ type Commands struct {
 // must be in the recording state and of the device's queue family. Its descriptor sets
 // and the resources it holds live until Release. Call Release when the command buffer has
 // executed or will not be executed.
-func (d *Device) WrapCommands(cb vulkan.CommandBuffer) (*Commands, error) {
+func (d *Device) WrapCommands(cb VkCommandBuffer) (*Commands, error) {
 	const op = "WrapCommands"
 	if err := d.enter(op); err != nil {
 		return nil, err
 	}
 	defer d.leave()
-	if cb == nil {
+	if cb == 0 {
 		return nil, invalid(op, "no command buffer")
 	}
-	c := &Commands{d: d, b: &batch{id: d.batches.Add(1), commands: C.VkCommandBuffer(unsafe.Pointer(cb))}}
+	c := &Commands{d: d, b: &batch{id: d.batches.Add(1), commands: cb}}
 	d.mu.Lock()
 	d.wrapped[c] = struct{}{}
 	d.mu.Unlock()
@@ -177,7 +169,7 @@ func (c *Commands) copy(b *batch, dst *Buffer, to uint64, src *Buffer, from, n u
 	if err := b.hold(dst); err != nil {
 		return err
 	}
-	C.vka_cmd_copy(c.d.c, b.commands, C.uint64_t(src.handle), C.uint64_t(x), C.uint64_t(dst.handle), C.uint64_t(y), C.uint64_t(n))
+	hostCmdCopy(c.d.c, b.commands, src.handle, x, dst.handle, y, n)
 	return nil
 }
 
@@ -205,7 +197,7 @@ func (c *Commands) Fill(dst BufferRange, word uint32) error {
 	if err := b.hold(dst.Buffer); err != nil {
 		return err
 	}
-	C.vka_cmd_fill(c.d.c, b.commands, C.uint64_t(dst.Buffer.handle), C.uint64_t(dst.Buffer.offset+at), C.uint64_t(n), C.uint32_t(word))
+	hostCmdFill(c.d.c, b.commands, dst.Buffer.handle, dst.Buffer.offset+at, n, word)
 	return nil
 }
 
@@ -240,9 +232,7 @@ func (c *Commands) Label(name string) (end func()) {
 		return noLabel
 	}
 	defer c.d.leave()
-	s := C.CString(name)
-	defer C.free(unsafe.Pointer(s))
-	C.vka_cmd_label(c.d.c, b.commands, s)
+	hostCmdLabel(c.d.c, b.commands, name)
 	id := b.id
 	return func() {
 		if c.d.enter("Label") != nil {
@@ -250,11 +240,11 @@ func (c *Commands) Label(name string) (end func()) {
 		}
 		defer c.d.leave()
 		if !c.released && c.b != nil && c.b.id == id {
-			C.vka_cmd_label_end(c.d.c, c.b.commands)
+			hostCmdLabelEnd(c.d.c, c.b.commands)
 			id = 0
 		}
 	}
 }
 
 // barrier records a barrier. The caller has entered the device.
-func (c *Commands) barrier(b *batch) { C.vka_cmd_barrier(c.d.c, b.commands, c.d.barrierScope()) }
+func (c *Commands) barrier(b *batch) { hostCmdBarrier(c.d.c, b.commands, c.d.barrierScope()) }

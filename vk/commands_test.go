@@ -2,9 +2,7 @@ package vk
 
 import (
 	"testing"
-	"unsafe"
 
-	vulkan "github.com/goki/vulkan"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +18,7 @@ func TestResetRecordsAWrappedCommandBufferAnew(t *testing.T) {
 	p, err := d.Pipeline(saxpy(t, 1))
 	require.NoError(t, err)
 	handle := s.b.commands
-	c, err := d.WrapCommands(vulkan.CommandBuffer(unsafe.Pointer(handle)))
+	c, err := d.WrapCommands(handle)
 	require.NoError(t, err)
 	var pools int
 	for frame := range uint32(3) {

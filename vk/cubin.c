@@ -1,3 +1,5 @@
+//go:build !windows
+
 #include "host.h"
 
 /* Modules, functions and launches of VK_NVX_binary_import. */

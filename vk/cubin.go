@@ -1,12 +1,7 @@
 package vk
 
-// #include "host.h"
-// #include <stdlib.h>
-import "C"
-
 import (
 	"sync/atomic"
-	"unsafe"
 )
 
 // ErrNoBinaryImport: the device has no VK_NVX_binary_import, or its owner did not enable
@@ -44,7 +39,7 @@ func (d *Device) NewCubin(name string, cubin []byte) (*Cubin, error) {
 		return nil, invalid(op, "%s: %v", name, err)
 	}
 	m := &Cubin{d: d, name: name, kernels: kernels}
-	if err := d.check("vkCreateCuModuleNVX", C.vka_create_cubin(d.c, bytePointer(cubin), C.size_t(len(cubin)), u64(&m.handle))); err != nil {
+	if err := d.check("vkCreateCuModuleNVX", hostCreateCubin(d.c, cubin, &m.handle)); err != nil {
 		err.(*Error).Detail = name
 		return nil, err
 	}
@@ -83,7 +78,7 @@ func (m *Cubin) release() {
 
 func (m *Cubin) destroy() {
 	if !m.gone {
-		C.vka_destroy_cubin(m.d.c, C.uint64_t(m.handle))
+		hostDestroyCubin(m.d.c, m.handle)
 	}
 	m.gone = true
 }
@@ -119,16 +114,14 @@ func (m *Cubin) Function(name string) (*CubinFunction, error) {
 		return nil, invalid(op, "%s has no kernel %q", m.name, name)
 	case k.cluster:
 		return nil, unsupported(op, "%s: kernel %s needs cluster dimensions", m.name, name)
-	case len(k.params) > C.VKA_MAX_PARAMS || k.paramBytes > maxParamBytes:
+	case len(k.params) > maxParams || k.paramBytes > maxParamBytes:
 		return nil, unsupported(op, "%s: kernel %s has %d parameters of %d bytes", m.name, name, len(k.params), k.paramBytes)
 	}
 	if err := m.retain(); err != nil {
 		return nil, err
 	}
 	f := &CubinFunction{cubin: m, name: name, kernel: k}
-	s := C.CString(name)
-	defer C.free(unsafe.Pointer(s))
-	if err := d.check("vkCreateCuFunctionNVX", C.vka_create_function(d.c, C.uint64_t(m.handle), s, u64(&f.handle))); err != nil {
+	if err := d.check("vkCreateCuFunctionNVX", hostCreateFunction(d.c, m.handle, name, &f.handle)); err != nil {
 		m.release()
 		err.(*Error).Detail = m.name + ": " + name
 		return nil, err
@@ -211,7 +204,7 @@ func (f *CubinFunction) release() {
 
 func (f *CubinFunction) destroy() {
 	if !f.gone {
-		C.vka_destroy_function(f.cubin.d.c, C.uint64_t(f.handle))
+		hostDestroyFunction(f.cubin.d.c, f.handle)
 	}
 	f.gone = true
 }

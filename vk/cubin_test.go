@@ -16,7 +16,6 @@ import (
 	"testing"
 
 	"github.com/ebitengine/purego"
-	vulkan "github.com/goki/vulkan"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -290,12 +289,12 @@ func TestLaunchesReachTheDriver(t *testing.T) {
 	})
 
 	t.Run("failures", func(t *testing.T) {
-		r.fail = int64(vulkan.ErrorOutOfHostMemory)
+		r.fail = int64(ResultOutOfHostMemory)
 		_, err := d.NewCubin("some", cubin)
 		require.ErrorIs(t, err, ErrOutOfMemory)
 		m, err := d.NewCubin("some", cubin)
 		require.NoError(t, err)
-		r.fail = int64(vulkan.ErrorInitializationFailed)
+		r.fail = int64(ResultInitializationFailed)
 		_, err = m.Function(name)
 		require.ErrorContains(t, err, "VK_ERROR_INITIALIZATION_FAILED")
 		_, err = m.Function("other")

@@ -1,3 +1,5 @@
+//go:build !windows
+
 #include "feature_table.h"
 #include "host.h"
 

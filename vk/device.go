@@ -1,18 +1,11 @@
 package vk
 
-// #include "host.h"
-// #include <stdlib.h>
-import "C"
-
 import (
 	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
-
-	vulkan "github.com/goki/vulkan"
 )
 
 // Options are the options of Open. The zero value opens the best device.
@@ -61,8 +54,8 @@ const DefaultTimeout = 30 * time.Second
 
 // Device is an open device with one queue. It is safe for concurrent use.
 type Device struct {
-	c        *C.vka_device
-	instance *C.vka_instance
+	c        *hostDevice
+	instance *hostInstance
 	log      *messageLog // nil without validation
 	info     DeviceInfo
 	over     []DeviceInfo // better devices that Open passed over
@@ -117,30 +110,30 @@ func Open(o Options) (*Device, error) {
 	if byEnvironment || o.SyncValidation || o.GPUValidation {
 		o.Validation = true
 	}
-	var flags C.uint32_t
+	var flags uint32
 	var log *messageLog
 	if o.Validation {
 		if log, err = newMessageLog(o.OnMessage); err != nil {
 			return nil, err
 		}
-		flags |= C.VKA_INSTANCE_VALIDATION
+		flags |= instanceValidation
 		o.Debug = true
 	}
 	if o.Debug {
-		flags |= C.VKA_INSTANCE_DEBUG
+		flags |= instanceDebug
 	}
 	if o.SyncValidation {
-		flags |= C.VKA_INSTANCE_SYNC
+		flags |= instanceSync
 	}
 	if o.GPUValidation {
-		flags |= C.VKA_INSTANCE_GPU_ASSISTED
+		flags |= instanceGPUAssisted
 	}
-	in, get, err := newInstance(flags, log)
+	in, err := newInstance(flags, log)
 	if err != nil {
 		log.close()
 		return nil, err
 	}
-	d, err := open(in, get, log, o)
+	d, err := open(in, log, o)
 	if err != nil {
 		closeInstance(in)
 		log.close()
@@ -149,7 +142,7 @@ func Open(o Options) (*Device, error) {
 	return d, nil
 }
 
-func open(in *C.vka_instance, get unsafe.Pointer, log *messageLog, o Options) (*Device, error) {
+func open(in *hostInstance, log *messageLog, o Options) (*Device, error) {
 	probes, err := probeAll(in)
 	if err != nil {
 		return nil, err
@@ -170,10 +163,6 @@ func open(in *C.vka_instance, get unsafe.Pointer, log *messageLog, o Options) (*
 		}
 		d, failed := create(in, probes[i], log, o)
 		if failed == nil {
-			if err := hookGoki(get, vulkan.Instance(unsafe.Pointer(in.handle))); err != nil {
-				C.vka_destroy_device(d.c)
-				return nil, &Error{Op: "goki/vulkan InitInstance", Err: err}
-			}
 			for j := range infos {
 				if auto && infos[j].Unusable != "" && better(&infos[j], &infos[i]) {
 					d.over = append(d.over, infos[j])
@@ -182,7 +171,7 @@ func open(in *C.vka_instance, get unsafe.Pointer, log *messageLog, o Options) (*
 			d.loadPipelineCache(o.PipelineCache)
 			return d, nil
 		}
-		lacking := failed.Result == vulkan.ErrorExtensionNotPresent && len(o.Extensions) > 0 // what the caller asks for
+		lacking := failed.Result == ResultExtensionNotPresent && len(o.Extensions) > 0 // what the caller asks for
 		if infos[i].fail(failed); !auto || lacking {
 			return nil, failed
 		}
@@ -191,22 +180,18 @@ func open(in *C.vka_instance, get unsafe.Pointer, log *messageLog, o Options) (*
 }
 
 // create creates the device.
-func create(in *C.vka_instance, p *probe, log *messageLog, o Options) (*Device, *Error) {
+func create(in *hostInstance, p *probe, log *messageLog, o Options) (*Device, *Error) {
 	enable := p.info.Caps
 	enable.Robustness2 = false
 	enable.RobustBufferAccess = enable.RobustBufferAccess && o.RobustBufferAccess
 	enable.PipelineExecutable = enable.PipelineExecutable && o.Stats
 
-	extra := C.CString(strings.Join(o.Extensions, "\x00") + "\x00")
-	defer C.free(unsafe.Pointer(extra))
-	var missing C.vka_missing
-	var c *C.vka_device
-	r := C.vka_create_device(in, p.handle, p.c, C.uint64_t(enable.bits()), extra, &missing, &c)
+	c, missing, r := hostCreateDevice(in, p, enable.bits(), o.Extensions)
 	switch {
-	case missing.count > 0:
-		return nil, functionsError("vkGetDeviceProcAddr", &missing, false).(*Error)
-	case r != C.VK_SUCCESS:
-		return nil, &Error{Op: "vkCreateDevice", Result: goResult(r)}
+	case len(missing) > 0:
+		return nil, functionsError("vkGetDeviceProcAddr", missing, false).(*Error)
+	case r != ResultSuccess:
+		return nil, &Error{Op: "vkCreateDevice", Result: r}
 	}
 	d := newDevice(in, c, p, enable)
 	d.timeout = timeoutOf(o.Timeout)
@@ -214,7 +199,7 @@ func create(in *C.vka_instance, p *probe, log *messageLog, o Options) (*Device, 
 	return d, nil
 }
 
-func newDevice(in *C.vka_instance, c *C.vka_device, p *probe, enabled Caps) *Device {
+func newDevice(in *hostInstance, c *hostDevice, p *probe, enabled Caps) *Device {
 	d := &Device{c: c, instance: in, info: p.info,
 		streams: map[*Stream]struct{}{}, timelines: map[*Timeline]struct{}{}, wrapped: map[*Commands]struct{}{}, recordings: map[*Recording]struct{}{},
 		cubins: map[*Cubin]struct{}{}, functions: map[*CubinFunction]struct{}{}}
@@ -269,7 +254,7 @@ func (d *Device) enter(op string) error {
 	}
 	if d.lost.Load() {
 		d.life.RUnlock()
-		return &Error{Op: op, Result: vulkan.ErrorDeviceLost, Detail: "the device was lost earlier"}
+		return &Error{Op: op, Result: ResultDeviceLost, Detail: "the device was lost earlier"}
 	}
 	return nil
 }
@@ -294,18 +279,18 @@ func (d *Device) leave() {
 }
 
 // check converts a VkResult into an error and records that the device is lost.
-func (d *Device) check(op string, r C.VkResult) error {
+func (d *Device) check(op string, r Result) error {
 	if r >= 0 {
 		return nil
 	}
-	if goResult(r) == vulkan.ErrorDeviceLost {
+	if r == ResultDeviceLost {
 		d.lost.Store(true)
 	}
-	return &Error{Op: op, Result: goResult(r)}
+	return &Error{Op: op, Result: r}
 }
 
 // withQueue runs f while it has exclusive use of the queue.
-func (d *Device) withQueue(f func() C.VkResult) C.VkResult {
+func (d *Device) withQueue(f func() Result) Result {
 	d.queue.Lock()
 	defer d.queue.Unlock()
 	if d.lockQueue != nil {
@@ -381,7 +366,7 @@ func (d *Device) Close() error {
 	d.streams, d.wrapped, d.recordings, d.timelines = nil, nil, nil, nil
 	d.attached.detach()
 	d.log.pump()
-	C.vka_destroy_device(d.c)
+	hostDestroyDevice(d.c)
 	closeInstance(d.instance)
 	d.log.close()
 	d.c, d.instance = nil, nil
@@ -389,48 +374,48 @@ func (d *Device) Close() error {
 }
 
 // VulkanInstance returns the VkInstance, like VulkanPhysicalDevice, VulkanDevice and
-// VulkanQueue for the other handles; all return nil after Close. Streams use the queue
+// VulkanQueue for the other handles; all return 0 after Close. Streams use the queue
 // too: use it directly only inside WithQueue.
-func (d *Device) VulkanInstance() vulkan.Instance {
+func (d *Device) VulkanInstance() VkInstance {
 	if !d.stay() {
-		return nil
+		return 0
 	}
 	defer d.life.RUnlock()
-	return vulkan.Instance(unsafe.Pointer(d.instance.handle))
+	return instanceHandle(d.instance)
 }
 
 // VulkanPhysicalDevice returns the VkPhysicalDevice.
-func (d *Device) VulkanPhysicalDevice() vulkan.PhysicalDevice {
+func (d *Device) VulkanPhysicalDevice() VkPhysicalDevice {
 	if !d.stay() {
-		return nil
+		return 0
 	}
 	defer d.life.RUnlock()
-	return vulkan.PhysicalDevice(unsafe.Pointer(d.c.physical))
+	return handlesOf(d.c).physical
 }
 
 // VulkanDevice returns the VkDevice.
-func (d *Device) VulkanDevice() vulkan.Device {
+func (d *Device) VulkanDevice() VkDevice {
 	if !d.stay() {
-		return nil
+		return 0
 	}
 	defer d.life.RUnlock()
-	return vulkan.Device(unsafe.Pointer(d.c.handle))
+	return handlesOf(d.c).device
 }
 
 // VulkanQueue returns the VkQueue and its family.
-func (d *Device) VulkanQueue() (queue vulkan.Queue, family uint32) {
+func (d *Device) VulkanQueue() (queue VkQueue, family uint32) {
 	if !d.stay() {
-		return nil, 0
+		return 0, 0
 	}
 	defer d.life.RUnlock()
 	d.worked.Store(true)
 	d.direct.Store(true)
-	return vulkan.Queue(unsafe.Pointer(d.c.queue)), d.info.queueFamily
+	return handlesOf(d.c).queue, d.info.queueFamily
 }
 
 // WithQueue runs f while no stream submits to the queue; on a wrapped device it also holds
 // the lock of External. f must not use d. The error matches ErrInvalid if f is nil.
-func (d *Device) WithQueue(f func(queue vulkan.Queue)) error {
+func (d *Device) WithQueue(f func(queue VkQueue)) error {
 	const op = "WithQueue"
 	if err := d.enter(op); err != nil {
 		return err
@@ -441,16 +426,14 @@ func (d *Device) WithQueue(f func(queue vulkan.Queue)) error {
 	}
 	d.worked.Store(true)
 	d.direct.Store(true)
-	d.withQueue(func() C.VkResult { f(vulkan.Queue(unsafe.Pointer(d.c.queue))); return C.VK_SUCCESS })
+	d.withQueue(func() Result { f(handlesOf(d.c).queue); return ResultSuccess })
 	return nil
 }
 
 // setName names an object for debugging tools.
-func (d *Device) setName(kind C.uint32_t, handle uint64, name string) {
+func (d *Device) setName(kind uint32, handle uint64, name string) {
 	if !d.debug || name == "" {
 		return
 	}
-	s := C.CString(name)
-	defer C.free(unsafe.Pointer(s))
-	C.vka_set_name(d.c, kind, C.uint64_t(handle), s)
+	hostSetName(d.c, kind, handle, name)
 }

@@ -1,3 +1,5 @@
+//go:build !windows
+
 #include "host.h"
 
 /* Recording. The barrier orders everything a compute queue does with buffers. */

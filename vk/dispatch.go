@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 // Dispatch records a dispatch of groups workgroups of a pipeline. buffers are bindings 0
 // to n-1 of set 0; push is the whole block of push constants. Dispatch checks group
 // counts, ranges, alignments and the sizes of both lists. It cannot check addresses
@@ -58,8 +55,8 @@ func (c *Commands) dispatch(p *Pipeline, buffers []BufferRange, push []byte, gro
 			return err
 		}
 	}
-	C.vka_cmd_dispatch(d.c, b.commands, C.uint64_t(p.handle), C.uint64_t(p.layout), C.uint64_t(set),
-		bytePointer(push), C.uint32_t(len(push)), C.uint32_t(groups[0]), C.uint32_t(groups[1]), C.uint32_t(groups[2]))
+	hostCmdDispatch(d.c, b.commands, p.handle, p.layout, set,
+		push, &groups)
 	return nil
 }
 
@@ -105,7 +102,7 @@ func (c *Commands) Reserve(dispatches, buffers int) error {
 	}
 	defer c.d.leave()
 	switch {
-	case dispatches < 0 || buffers < 0 || buffers > C.VKA_MAX_BINDINGS:
+	case dispatches < 0 || buffers < 0 || buffers > maxBindings:
 		return invalid(op, "%d dispatches of %d buffers", dispatches, buffers)
 	case buffers == 0:
 		return nil

@@ -24,26 +24,28 @@
 // headers: abi.h declares the part of the Vulkan ABI that is used. Without Vulkan a
 // program builds and runs; Devices and Open return an error that matches ErrNoDevice.
 //
-// # github.com/goki/vulkan
-//
-// The API uses two things of that package: the types of dispatchable handles (Instance,
-// PhysicalDevice, Device, Queue, CommandBuffer) and the result codes. A program that uses
-// goki/vulkan can so pass its objects to this package and take ours. This package calls
-// none of its Vulkan commands, because those that marshal arrays free C memory from
-// finalizers that may run during the call. It calls three functions of its loader, so
-// that the program's own calls use the same loader: SetGetInstanceProcAddr and Init once,
-// InitInstance for each instance.
-//
 // Every Vulkan call goes through a C function with flat arguments, which builds its
 // structures on the C stack and keeps nothing. abi.h and the headers it includes declare
 // the structures; abi_test.go compares them, the commands and the feature table with the
-// Khronos headers that "scripts/deps.sh headers" fetches.
+// Khronos headers that "scripts/deps.sh headers" fetches. host_cgo.go calls these functions.
+//
+// # Without cgo
+//
+// The API is the same in every build. A build without cgo (CGO_ENABLED=0), and a build for
+// Windows, has no Vulkan: Devices and Open return an error that matches ErrNoDevice and says so.
+//
+// # github.com/goki/vulkan
+//
+// Handles are numbers of types of this package. Package vk/goki converts them from and to the
+// types of goki/vulkan, so that a program that uses it can pass its objects to this package and
+// take ours. This package calls nothing of goki/vulkan, because its commands that marshal arrays
+// free C memory from finalizers that may run during the call.
 //
 // # Handles
 //
-// Non-dispatchable handles (buffers, pipelines, semaphores) are uint64, not pointers. A
-// driver may return small numbers for them, as the validation layers do. The garbage
-// collector aborts a program whose pointers hold such numbers.
+// Dispatchable handles (VkInstance to VkCommandBuffer) are numbers of a type each. Others (buffers,
+// pipelines, semaphores) are uint64. No handle is a Go pointer: a driver may return small numbers, as
+// the validation layers do, and the garbage collector aborts a program whose pointers hold such numbers.
 //
 // # Concurrency
 //

@@ -1,16 +1,11 @@
 package vk
 
-// #include "host.h"
-// #include <stdlib.h>
-import "C"
-
 import (
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"unsafe"
 )
 
 // nvidiaKernel are files of NVIDIA's kernel driver, which containers with a GPU have too.
@@ -32,11 +27,14 @@ func DriverHint() string { return driverHint(false) }
 
 // driverHint is DriverHint. failed: a driver is installed and finds no device.
 func driverHint(failed bool) string {
+	if !hasVulkan {
+		return ""
+	}
 	for _, file := range nvidiaKernel {
 		if _, err := os.Stat(file); err != nil {
 			continue
 		}
-		if why := unopenable(eglLibrary); why != "" {
+		if why := hostTryLibrary(eglLibrary); why != "" {
 			return fmt.Sprintf("NVIDIA's kernel driver is here, and its Vulkan driver needs %s: install the package libegl1 (%s)", eglLibrary, why)
 		}
 		return ""
@@ -63,17 +61,6 @@ func driverHint(failed bool) string {
 	return ""
 }
 
-// unopenable says why a shared library cannot be opened, "" if it can.
-func unopenable(library string) string {
-	name := C.CString(library)
-	defer C.free(unsafe.Pointer(name))
-	if why := C.vka_try_library(name); why != nil {
-		defer C.free(unsafe.Pointer(why))
-		return C.GoString(why)
-	}
-	return ""
-}
-
 // noDevice is a detail with the hint.
 func noDevice(detail string, failed bool) string {
 	return strings.TrimPrefix(strings.TrimSuffix(detail+"; "+driverHint(failed), "; "), "; ")
@@ -81,8 +68,8 @@ func noDevice(detail string, failed bool) string {
 
 // noDeviceError is the error of a call without which there is no device. Memory may be there
 // for the next call.
-func noDeviceError(op string, r C.VkResult, detail string, failed bool) error {
-	err := &Error{Op: op, Result: goResult(r)}
+func noDeviceError(op string, r Result, detail string, failed bool) error {
+	err := &Error{Op: op, Result: r}
 	if !errors.Is(err, ErrOutOfMemory) {
 		err.Detail, err.Err = noDevice(detail, failed), ErrNoDevice
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	vulkan "github.com/goki/vulkan"
-
 	"vkattn/internal/hostmem"
 )
 
@@ -33,10 +31,10 @@ var (
 // Error is a failed operation. Result is the result of Vulkan, or the code that fits best
 // if the operation was refused before Vulkan was called.
 type Error struct {
-	Op     string        // the operation, e.g. "vkAllocateMemory" or "Dispatch"
-	Result vulkan.Result // vulkan.Success if Vulkan was not involved
-	Detail string        // the reason; may be empty
-	Err    error         // a sentinel or a cause; may be nil
+	Op     string // the operation, e.g. "vkAllocateMemory" or "Dispatch"
+	Result Result // ResultSuccess if Vulkan was not involved
+	Detail string // the reason; may be empty
+	Err    error  // a sentinel or a cause; may be nil
 }
 
 func (e *Error) Error() string {
@@ -44,12 +42,12 @@ func (e *Error) Error() string {
 		return "vk: no error"
 	}
 	s := "vk: " + e.Op
-	if e.Result != vulkan.Success {
+	if e.Result != ResultSuccess {
 		s += ": " + ResultName(e.Result)
 	}
 	if e.Detail != "" {
 		s += ": " + e.Detail
-	} else if e.Result == vulkan.Success && e.Err != nil {
+	} else if e.Result == ResultSuccess && e.Err != nil {
 		s += ": " + e.Err.Error()
 	}
 	return s
@@ -68,24 +66,49 @@ func (e *Error) Is(target error) bool {
 	return e != nil && target != nil && target == sentinel(e.Result)
 }
 
-func sentinel(r vulkan.Result) error {
+func sentinel(r Result) error {
 	switch r {
-	case vulkan.ErrorDeviceLost:
+	case ResultDeviceLost:
 		return ErrDeviceLost
-	case vulkan.ErrorOutOfHostMemory, vulkan.ErrorOutOfDeviceMemory, vulkan.ErrorOutOfPoolMemory,
-		vulkan.ErrorFragmentedPool, vulkan.ErrorFragmentation, vulkan.ErrorTooManyObjects:
+	case ResultOutOfHostMemory, ResultOutOfDeviceMemory, ResultOutOfPoolMemory,
+		ResultFragmentedPool, ResultFragmentation, ResultTooManyObjects:
 		return ErrOutOfMemory
-	case vulkan.ErrorExtensionNotPresent, vulkan.ErrorFeatureNotPresent, vulkan.ErrorLayerNotPresent,
-		vulkan.ErrorFormatNotSupported, vulkan.ErrorIncompatibleDriver:
+	case ResultExtensionNotPresent, ResultFeatureNotPresent, ResultLayerNotPresent,
+		ResultFormatNotSupported, ResultIncompatibleDriver:
 		return ErrUnsupported
-	case vulkan.ErrorInvalidExternalHandle:
+	case ResultInvalidExternalHandle:
 		return ErrInvalid
 	}
 	return nil
 }
 
-// resultNames has the codes that this package may get; goki lacks the newer ones.
-var resultNames = map[vulkan.Result]string{
+// Result is a VkResult. Package vk/goki converts it to the type of goki/vulkan.
+type Result int32
+
+// Results that this package has a use for. ResultName knows more of them.
+const (
+	ResultSuccess               Result = 0
+	ResultTimeout               Result = 2
+	ResultOutOfHostMemory       Result = -1
+	ResultOutOfDeviceMemory     Result = -2
+	ResultInitializationFailed  Result = -3
+	ResultDeviceLost            Result = -4
+	ResultLayerNotPresent       Result = -6
+	ResultExtensionNotPresent   Result = -7
+	ResultFeatureNotPresent     Result = -8
+	ResultIncompatibleDriver    Result = -9
+	ResultTooManyObjects        Result = -10
+	ResultFormatNotSupported    Result = -11
+	ResultFragmentedPool        Result = -12
+	ResultOutOfPoolMemory       Result = -1000069000
+	ResultInvalidExternalHandle Result = -1000072003
+	ResultFragmentation         Result = -1000161000
+)
+
+func (r Result) String() string { return ResultName(r) }
+
+// resultNames has the codes that this package may get.
+var resultNames = map[Result]string{
 	0: "VK_SUCCESS", 1: "VK_NOT_READY", 2: "VK_TIMEOUT", 5: "VK_INCOMPLETE",
 	-1: "VK_ERROR_OUT_OF_HOST_MEMORY", -2: "VK_ERROR_OUT_OF_DEVICE_MEMORY",
 	-3: "VK_ERROR_INITIALIZATION_FAILED", -4: "VK_ERROR_DEVICE_LOST", -5: "VK_ERROR_MEMORY_MAP_FAILED",
@@ -99,7 +122,7 @@ var resultNames = map[vulkan.Result]string{
 }
 
 // ResultName is the name of a result in the Vulkan specification.
-func ResultName(r vulkan.Result) string {
+func ResultName(r Result) string {
 	if s, ok := resultNames[r]; ok {
 		return s
 	}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log"
 
-	vulkan "github.com/goki/vulkan"
-
 	"vkattn/vk"
 )
 
@@ -47,7 +45,7 @@ func Example() {
 
 // Errors match a sentinel, whatever Vulkan called them.
 func ExampleError() {
-	err := fmt.Errorf("step 3: %w", &vk.Error{Op: "vkAllocateMemory", Result: vulkan.ErrorOutOfDeviceMemory})
+	err := fmt.Errorf("step 3: %w", &vk.Error{Op: "vkAllocateMemory", Result: vk.ResultOutOfDeviceMemory})
 	fmt.Println(errors.Is(err, vk.ErrOutOfMemory), errors.Is(err, vk.ErrDeviceLost))
 	var failed *vk.Error
 	fmt.Println(errors.As(err, &failed), failed.Op, vk.ResultName(failed.Result))

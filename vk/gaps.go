@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"slices"
 	"strings"
@@ -40,23 +37,26 @@ func (c *Caps) Without(needs ...Need) string {
 // withSupported returns the capabilities with each feature that could be enabled.
 func (c *Caps) withSupported() *Caps {
 	all := *c
-	for _, f := range featureBits {
-		*f.field(&all) = *f.field(c) || c.supported>>f.bit&1 != 0
+	for bit, field := range featureBits {
+		*field(&all) = *field(c) || c.supported>>bit&1 != 0
 	}
 	return &all
 }
 
+// missingFunction is a function that a driver does not have, with the field of Caps that needs it; "":
+// every device needs it.
+type missingFunction struct{ function, field string }
+
 // missingFunctions names functions that a driver does not have: those that every device
 // needs, and for each feature that is said to be enabled, by its field of Caps, its own.
-func missingFunctions(m *C.vka_missing) (core []string, features string) {
+func missingFunctions(missing []missingFunction) (core []string, features string) {
 	var fields []string
 	of := map[string][]string{}
-	for i := range int(m.count) {
-		field := C.GoString(m.field[i])
-		if !slices.Contains(fields, field) && field != "" {
-			fields = append(fields, field)
+	for _, m := range missing {
+		if !slices.Contains(fields, m.field) && m.field != "" {
+			fields = append(fields, m.field)
 		}
-		of[field] = append(of[field], C.GoString(m.function[i]))
+		of[m.field] = append(of[m.field], m.function)
 	}
 	for i, field := range fields {
 		fields[i] = field + " (no " + strings.Join(of[field], ", ") + ")"
@@ -66,8 +66,8 @@ func missingFunctions(m *C.vka_missing) (core []string, features string) {
 
 // functionsError is the error of a device or an instance whose functions are missing. said
 // tells whether the caller said which features are enabled.
-func functionsError(op string, m *C.vka_missing, said bool) error {
-	core, features := missingFunctions(m)
+func functionsError(op string, missing []missingFunction, said bool) error {
+	core, features := missingFunctions(missing)
 	switch {
 	case len(core) > 0 && features != "":
 		return unsupported(op, "the driver has no %s; and for features that are enabled: %s", strings.Join(core, ", "), features)
@@ -78,3 +78,7 @@ func functionsError(op string, m *C.vka_missing, said bool) error {
 	}
 	return unsupported(op, "the driver enabled features without their functions: %s", features)
 }
+
+// valid makes a text of a driver UTF-8, as Vulkan wants it: others write it into files and to terminals. A
+// driver that cuts a name may cut a character.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

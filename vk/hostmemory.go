@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import "vkattn/internal/hostmem"
 
 // Checks of memory before it is allocated: of the process, and of the heaps of a device.
@@ -80,7 +77,7 @@ func (a *allocator) available(kind MemoryKind) (total uint64) {
 // budgets returns the budget of each heap, 0 if the driver does not tell.
 func (a *allocator) budgets() (budget, usage [16]uint64) {
 	if a.d.info.Caps.MemoryBudget {
-		C.vka_heap_budget(a.d.instance, a.d.c.physical, u64(&budget[0]), u64(&usage[0]))
+		hostHeapBudget(a.d.instance, handlesOf(a.d.c).physical, &budget, &usage)
 	}
 	return budget, usage
 }

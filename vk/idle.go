@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"context"
 	"time"
@@ -83,8 +80,8 @@ func (d *Device) finished() (n uint64) {
 // await waits until a timeline semaphore reaches a value.
 func (d *Device) await(ctx context.Context, semaphore, value uint64) error {
 	for slice := firstSlice; ; slice = min(2*slice, waitSlice) {
-		r := C.vka_timeline_wait(d.c, C.uint64_t(semaphore), C.uint64_t(value), C.uint64_t(slice))
-		if r != C.VK_TIMEOUT {
+		r := hostTimelineWait(d.c, semaphore, value, uint64(slice))
+		if r != ResultTimeout {
 			return d.check("vkWaitSemaphores", r)
 		}
 		if err := ctx.Err(); err != nil {
@@ -115,7 +112,7 @@ func (d *Device) idle(ctx context.Context) error {
 		return nil
 	}
 	// Nothing is in flight: vkDeviceWaitIdle itself, which takes no limit, returns at once.
-	return d.check("vkDeviceWaitIdle", d.withQueue(func() C.VkResult { return C.vka_wait_idle(d.c) }))
+	return d.check("vkDeviceWaitIdle", d.withQueue(func() Result { return hostWaitIdle(d.c) }))
 }
 
 // awaitQueue waits for all that was submitted to the queue, also by the caller.
@@ -125,8 +122,8 @@ func (d *Device) awaitQueue(ctx context.Context) error {
 		return err
 	}
 	value := uint64(1)
-	err = d.check("vkQueueSubmit", d.withQueue(func() C.VkResult {
-		return C.vka_submit(d.c, 0, nil, 0, nil, nil, 1, u64(&t.handle), u64(&value))
+	err = d.check("vkQueueSubmit", d.withQueue(func() Result {
+		return hostSubmit(d.c, nil, nil, nil, []uint64{t.handle}, []uint64{value})
 	}))
 	if err == nil {
 		if err = d.await(ctx, t.handle, value); err != nil && !d.lost.Load() {

@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 // Limits of a launch on every NVIDIA GPU of compute capability 7.0 and up, from the tables
 // of the CUDA programming guide. Vulkan does not report them.
 const (
@@ -74,12 +71,7 @@ func (c *Commands) launch(f *CubinFunction, l CubinLaunch, params []byte, keep .
 		c.barrier(b)
 		c.launched = true
 	}
-	var offsets *C.uint32_t
-	if len(f.kernel.offsets) > 0 {
-		offsets = u32(&f.kernel.offsets[0])
-	}
-	C.vka_cmd_launch(d.c, b.commands, C.uint64_t(f.handle), u32(&l.Grid[0]), u32(&l.Block[0]), C.uint32_t(l.SharedBytes),
-		bytePointer(params), C.uint32_t(len(f.kernel.offsets)), offsets)
+	hostCmdLaunch(d.c, b.commands, f.handle, &l, params, f.kernel.offsets)
 	return nil
 }
 
@@ -120,10 +112,5 @@ func (d *Device) checkLaunch(op string, f *CubinFunction, l *CubinLaunch, params
 	return nil
 }
 
-// barrierScope is the scope of barriers: 1 covers all commands, once a launch was recorded.
-func (d *Device) barrierScope() C.int {
-	if d.launches.Load() {
-		return 1
-	}
-	return 0
-}
+// barrierScope reports whether barriers cover all commands, as they do once a launch was recorded.
+func (d *Device) barrierScope() bool { return d.launches.Load() }

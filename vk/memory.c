@@ -1,3 +1,5 @@
+//go:build !windows
+
 #include "host.h"
 
 #include <fcntl.h>

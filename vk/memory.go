@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"slices"
 	"sync"
@@ -83,10 +80,7 @@ type allocator struct {
 func (a *allocator) init(d *Device, p *probe) {
 	a.d = d
 	a.buffers = map[*Buffer]struct{}{}
-	for i := range int(p.c.type_count) {
-		a.typeFlags = append(a.typeFlags, uint32(p.c.type_flags[i]))
-		a.typeHeap = append(a.typeHeap, uint32(p.c.type_heap[i]))
-	}
+	a.typeFlags, a.typeHeap = p.typeFlags, p.typeHeap
 }
 
 // Memory describes the memory of the device's buffers.
@@ -108,10 +102,10 @@ func (d *Device) Memory() MemoryStats {
 // other than the four basic properties, such as protected or lazily allocated ones.
 func (a *allocator) candidates(kind MemoryKind, mask uint32) []uint32 {
 	const (
-		local    = C.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
-		visible  = C.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
-		coherent = C.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-		cached   = C.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+		local    = memoryDeviceLocal
+		visible  = memoryHostVisible
+		coherent = memoryHostCoherent
+		cached   = memoryHostCached
 	)
 	score := func(t uint32) int {
 		f := a.typeFlags[t]
@@ -251,14 +245,14 @@ func (a *allocator) newBlock(t uint32, size uint64, q request) (*block, error) {
 		return nil, outOfMemory(op, "%s: the heap has %s", hostmem.Bytes(size), hostmem.Bytes(total))
 	}
 	b := &block{size: size, typ: t}
-	var flags C.uint32_t
+	var flags uint32
 	if a.mappable(t) {
-		flags |= C.VKA_MEMORY_MAP
+		flags |= memoryMap
 	}
 	if q.export {
-		flags |= C.VKA_MEMORY_EXPORT
+		flags |= memoryExport
 	}
-	r := C.vka_allocate(d.c, C.uint64_t(size), C.uint32_t(t), flags, C.uint64_t(q.dedicated), C.int(q.fd), u64(&b.memory), &b.mapped)
+	r := hostAllocate(d.c, size, t, flags, q.dedicated, q.fd, &b.memory, &b.mapped)
 	if err := d.check(op, r); err != nil {
 		return nil, err
 	}
@@ -270,12 +264,12 @@ func (a *allocator) newBlock(t uint32, size uint64, q request) (*block, error) {
 // mappable reports whether memory of a type is mapped when it is allocated. Every block of
 // such a type is: a buffer of a mapped kind may use it later.
 func (a *allocator) mappable(t uint32) bool {
-	const both = C.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | C.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+	const both = memoryHostVisible | memoryHostCoherent
 	return a.typeFlags[t]&both == both
 }
 
 func (a *allocator) freeBlock(b *block) {
-	C.vka_free(a.d.c, C.uint64_t(b.memory))
+	hostFree(a.d.c, b.memory)
 	a.count--
 	a.heapUsed[a.typeHeap[b.typ]] -= b.size
 }

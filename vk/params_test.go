@@ -3,9 +3,7 @@ package vk
 import (
 	"context"
 	"testing"
-	"unsafe"
 
-	vulkan "github.com/goki/vulkan"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -50,7 +48,7 @@ func TestParamsOfACallersCommandBufferStay(t *testing.T) {
 	before := d.Memory().Buffers
 	s := newStream(t, d)
 	require.NoError(t, s.Barrier())
-	c, err := d.WrapCommands(vulkan.CommandBuffer(unsafe.Pointer(s.b.commands)))
+	c, err := d.WrapCommands(s.b.commands)
 	require.NoError(t, err)
 	a, err := c.Params(push(1, 2, 3))
 	require.NoError(t, err)

@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"context"
 	"slices"
@@ -295,9 +292,9 @@ func (t *turns) fail(d *Device, err error) {
 	t.failed, t.pending = err, false
 	for _, v := range t.gave {
 		// The timeline only grows: the device first sets its values below v.
-		r := C.vka_timeline_wait(d.c, C.uint64_t(t.timeline.handle), C.uint64_t(v-1), C.uint64_t(letGo))
+		r := hostTimelineWait(d.c, t.timeline.handle, v-1, uint64(letGo))
 		now, e := t.timeline.value()
-		if r != C.VK_SUCCESS || e != nil {
+		if r != ResultSuccess || e != nil {
 			return
 		}
 		if now < v && t.timeline.set(v) != nil {

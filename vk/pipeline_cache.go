@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"bytes"
 	"crypto/sha256"
@@ -14,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"vkattn/internal/cachefile"
 )
@@ -80,11 +76,7 @@ func pipelineCacheDir(option string) string {
 }
 
 func (d *Device) createCache(data []byte) error {
-	var p *C.uint8_t
-	if len(data) > 0 {
-		p = (*C.uint8_t)(unsafe.Pointer(&data[0]))
-	}
-	return d.check("vkCreatePipelineCache", C.vka_create_cache(d.c, p, C.size_t(len(data)), u64(&d.pipelines.cache.handle)))
+	return d.check("vkCreatePipelineCache", hostCreateCache(d.c, data, &d.pipelines.cache.handle))
 }
 
 // PipelineCacheNote says why the pipeline cache file of the device could not be read, so
@@ -177,17 +169,11 @@ func (d *Device) savePipelineCache() {
 	if !f.dirty.Swap(false) || d.lost.Load() {
 		return
 	}
-	var n C.size_t
-	if r := C.vka_cache_data(d.c, C.uint64_t(f.handle), &n, nil); r != C.VK_SUCCESS || n == 0 {
+	data := hostCacheData(d.c, f.handle)
+	if data == nil {
 		return
 	}
-	data := make([]byte, n)
-	// If a pipeline is compiled in between, Vulkan returns VK_INCOMPLETE and a valid
-	// cache without it.
-	if r := C.vka_cache_data(d.c, C.uint64_t(f.handle), &n, (*C.uint8_t)(unsafe.Pointer(&data[0]))); r < 0 {
-		return
-	}
-	file := formatCache(data[:n])
+	file := formatCache(data)
 	if head := string(file[:cacheHead]); head != f.head && cachefile.Write(f.path, file) == nil {
 		f.head = head
 	}

@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"cmp"
 	"crypto/sha256"
@@ -10,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-	"unsafe"
 )
 
 type pipelineSet struct {
@@ -35,10 +31,10 @@ func (s *pipelineSet) destroy(d *Device) {
 		c.destroy()
 	}
 	for _, l := range s.layouts {
-		C.vka_destroy_layouts(d.c, C.uint64_t(l.sets), C.uint64_t(l.layout))
+		hostDestroyLayouts(d.c, l.sets, l.layout)
 	}
 	if s.cache.handle != 0 {
-		C.vka_destroy_cache(d.c, C.uint64_t(s.cache.handle))
+		hostDestroyCache(d.c, s.cache.handle)
 	}
 	s.list, s.layouts = nil, nil
 }
@@ -89,28 +85,27 @@ func (c *compiled) build(desc *PipelineDesc) error {
 		return err
 	}
 	n := len(desc.Constants)
-	ids, values := make([]uint32, n+1), make([]uint32, n+1)
+	ids, values := make([]uint32, n), make([]uint32, n)
 	for i, s := range desc.Constants {
 		ids[i], values[i] = s.ID, s.Value
 	}
-	var flags C.uint32_t
+	var flags uint32
 	if desc.FullSubgroups {
-		flags |= C.VKA_PIPELINE_FULL_SUBGROUPS
+		flags |= pipelineFullSubgroups
 	}
 	if desc.NoRobustness && d.info.Caps.PipelineRobustness {
-		flags |= C.VKA_PIPELINE_NO_ROBUSTNESS
+		flags |= pipelineNoRobustness
 	}
 	if d.stats {
-		flags |= C.VKA_PIPELINE_STATISTICS
+		flags |= pipelineStatistics
 	}
 	subgroup := desc.SubgroupSize
 	if d.info.Caps.MinSubgroupSize == d.info.Caps.MaxSubgroupSize {
 		subgroup = 0 // checkPipeline has compared it with the only size
 	}
 	start := time.Now()
-	r := C.vka_create_pipeline(d.c, C.uint64_t(d.pipelines.cache.handle), C.uint64_t(c.layout),
-		(*C.uint8_t)(unsafe.Pointer(&desc.Code[0])), C.size_t(len(desc.Code)),
-		C.uint32_t(n), u32(&ids[0]), u32(&values[0]), C.uint32_t(subgroup), flags, u64(&c.handle))
+	r := hostCreatePipeline(d.c, d.pipelines.cache.handle, c.layout,
+		desc.Code, ids, values, subgroup, flags, &c.handle)
 	c.compile = time.Since(start)
 	if err := d.check("vkCreateComputePipelines", r); err != nil {
 		err.(*Error).Detail = desc.Name
@@ -119,7 +114,7 @@ func (c *compiled) build(desc *PipelineDesc) error {
 	if c.handle == 0 { // some drivers return success without a pipeline
 		return &Error{Op: "vkCreateComputePipelines", Err: ErrUnsupported, Detail: desc.Name + ": the driver made no pipeline"}
 	}
-	d.setName(C.VK_OBJECT_TYPE_PIPELINE, c.handle, desc.Name)
+	d.setName(objectPipeline, c.handle, desc.Name)
 	return nil
 }
 
@@ -144,7 +139,7 @@ func (c *compiled) release() {
 
 func (c *compiled) destroy() {
 	if !c.gone && c.handle != 0 {
-		C.vka_destroy_pipeline(c.d.c, C.uint64_t(c.handle))
+		hostDestroyPipeline(c.d.c, c.handle)
 	}
 	c.gone = true
 }
@@ -162,7 +157,7 @@ func (d *Device) layoutFor(c *compiled) error {
 	k := layoutKey{c.nbindings, c.push}
 	l, ok := s.layouts[k]
 	if !ok {
-		r := C.vka_create_layouts(d.c, C.uint32_t(k.buffers), C.uint32_t(k.push), u64(&l.sets), u64(&l.layout))
+		r := hostCreateLayouts(d.c, k.buffers, k.push, &l.sets, &l.layout)
 		if err := d.check("vkCreatePipelineLayout", r); err != nil {
 			return err
 		}

@@ -1,11 +1,5 @@
 package vk
 
-// #include "host.h"
-// #include <stdlib.h>
-import "C"
-
-import "unsafe"
-
 // Statistic is a number that the driver's compiler reports of a pipeline, such as its
 // registers, spills or instructions.
 type Statistic struct {
@@ -28,15 +22,6 @@ func (p *Pipeline) Statistics() ([]Statistic, error) {
 	if !p.d.stats {
 		return nil, unsupported(op, "the device was not opened with Stats, or cannot tell")
 	}
-	var n C.uint32_t
-	var list *C.vka_statistic
-	if err := p.d.check("vkGetPipelineExecutableStatisticsKHR", C.vka_statistics(p.d.c, C.uint64_t(p.handle), &n, &list)); err != nil {
-		return nil, err
-	}
-	defer C.free(unsafe.Pointer(list))
-	out := make([]Statistic, 0, n)
-	for _, s := range unsafe.Slice(list, int(n)) {
-		out = append(out, Statistic{text(s.executable[:]), text(s.name[:]), text(s.description[:]), float64(s.value)})
-	}
-	return out, nil
+	list, r := hostStatistics(p.d.c, p.handle)
+	return list, p.d.check("vkGetPipelineExecutableStatisticsKHR", r)
 }

@@ -1,37 +1,15 @@
 package vk
 
-// #include "host.h"
-// #include <stdlib.h>
-import "C"
-
 import (
 	"strings"
-	"unsafe"
 )
 
 // probe is a physical device with everything that was queried of it.
 type probe struct {
-	handle C.VkPhysicalDevice
-	c      *C.vka_probe // C memory, freed by free
-	info   DeviceInfo
-}
-
-func (p *probe) free() {
-	if p.c != nil {
-		C.free(unsafe.Pointer(p.c))
-		p.c = nil
-	}
-}
-
-// newProbe queries a device. If a query fails, the device is unusable, and no other is.
-func newProbe(in *C.vka_instance, handle C.VkPhysicalDevice, index int) *probe {
-	c := (*C.vka_probe)(C.calloc(1, C.sizeof_vka_probe)) // cgo's calloc does not return nil
-	r := C.vka_probe_device(in, handle, c)
-	p := &probe{handle: handle, c: c, info: deviceInfo(c, index)}
-	if r != C.VK_SUCCESS {
-		p.info.fail(&Error{Op: "vkEnumerateDeviceExtensionProperties", Result: goResult(r)})
-	}
-	return p
+	handle              VkPhysicalDevice
+	c                   *hostProbe // C memory, freed by free
+	info                DeviceInfo
+	typeFlags, typeHeap []uint32 // of each memory type
 }
 
 // fail makes a device unusable.
@@ -41,72 +19,6 @@ func (info *DeviceInfo) fail(err *Error) {
 		err.Detail = info.Name
 	}
 	info.failed = err
-}
-
-func deviceInfo(c *C.vka_probe, index int) DeviceInfo {
-	info := DeviceInfo{
-		Index: index, Name: text(c.name[:]), UUID: uuid(c.uuid), DriverUUID: uuid(c.driver_uuid),
-		VendorID: uint32(c.vendor), DeviceID: uint32(c.device), Type: DeviceType(c._type),
-		APIVersion: uint32(c.api), DriverVersion: uint32(c.driver_version),
-		DriverName: text(c.driver_name[:]), DriverInfo: text(c.driver_info[:]),
-		pipelineCacheUUID: uuid(c.cache_uuid), queueFamily: uint32(c.queue_family),
-		effectiveAPI: uint32(c.effective_api),
-	}
-	info.Caps = Caps{
-		SubgroupSize: uint32(c.subgroup_size), MinSubgroupSize: uint32(c.min_subgroup), MaxSubgroupSize: uint32(c.max_subgroup),
-		SubgroupOps:   SubgroupOps(c.subgroup_ops),
-		CoopMatShapes: shapes(c.shapes[:], c.shape_count),
-		CoopMat2: CoopMat2{
-			MaxWorkgroupInvocations: uint32(c.cm2_max_invocations),
-			MaxDimension:            uint32(c.cm2_max_dimension),
-			ReservedSharedBytes:     uint32(c.cm2_reserved_shared),
-			Flexible:                shapes(c.flexible[:], c.flexible_count),
-		},
-		ShaderCores: uint32(c.cores),
-		Limits: Limits{
-			MaxSharedBytes: uint32(c.max_shared), MaxInvocations: uint32(c.max_invocations),
-			MaxSubgroupsPerWorkgroup:        uint32(c.max_subgroups),
-			MaxStorageBufferRange:           uint64(c.max_storage_range),
-			MinStorageBufferOffsetAlignment: max(uint64(c.min_storage_alignment), 1),
-			MaxStorageBuffers:               min(uint32(c.max_storage_buffers), C.VKA_MAX_BINDINGS),
-			MaxPushConstantBytes:            uint32(c.max_push),
-			MaxAllocationBytes:              uint64(c.max_allocation), MaxBufferBytes: uint64(c.max_buffer),
-			MaxAllocations:      uint32(c.max_allocations),
-			NonCoherentAtomSize: uint64(c.atom_size),
-			TimestampPeriodNs:   float64(c.timestamp_period), TimestampValidBits: uint32(c.timestamp_bits),
-			MaxTimelineDifference: uint64(c.max_timeline_difference),
-		},
-	}
-	for i := range 3 {
-		info.Caps.Limits.MaxWorkGroupSize[i] = uint32(c.max_size[i])
-		info.Caps.Limits.MaxWorkGroupCount[i] = uint32(c.max_count[i])
-	}
-	for i := range int(c.heap_count) {
-		info.Caps.MemoryHeaps = append(info.Caps.MemoryHeaps, Heap{
-			Bytes: uint64(c.heap_size[i]), DeviceLocal: c.heap_flags[i]&C.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT != 0,
-			Budget: uint64(c.heap_budget[i]), Usage: uint64(c.heap_usage[i]),
-		})
-	}
-	features := uint64(c.features)
-	// A device with one size needs no pipeline to require it: NVK has 32 and
-	// requiredSubgroupSizeStages 0.
-	if oneSize := c.min_subgroup == c.max_subgroup; c.required_size_in_compute == 0 && !oneSize {
-		features &^= 1 << C.VKA_SUBGROUP_SIZE_CONTROL
-	}
-	info.Caps.supported = features
-	info.Caps.setBits(features)
-	info.Unusable = unusable(&info)
-	return info
-}
-
-func shapes(list []C.vka_shape, n C.uint32_t) []CoopMatShape {
-	var out []CoopMatShape
-	for _, s := range list[:n] {
-		out = append(out, CoopMatShape{M: uint32(s.m), N: uint32(s.n), K: uint32(s.k),
-			A: ComponentType(s.a), B: ComponentType(s.b), C: ComponentType(s.c), Result: ComponentType(s.result),
-			Scope: Scope(s.scope), Saturating: s.saturating != 0, WorkgroupInvocations: uint32(s.invocations)})
-	}
-	return out
 }
 
 // unusable says why a device cannot be opened, "" if it can.
@@ -126,7 +38,7 @@ func unusable(info *DeviceInfo) string {
 // that Open would refuse are listed too, with the reason in Unusable, also one whose
 // queries fail. Without Vulkan or without any device the error matches ErrNoDevice.
 func Devices() ([]DeviceInfo, error) {
-	in, _, err := newInstance(0, nil)
+	in, err := newInstance(0, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +55,7 @@ func Devices() ([]DeviceInfo, error) {
 	return infos, nil
 }
 
-func probeAll(in *C.vka_instance) ([]*probe, error) {
+func probeAll(in *hostInstance) ([]*probe, error) {
 	handles, err := physicalDevices(in)
 	if err != nil {
 		return nil, err

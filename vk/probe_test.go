@@ -13,7 +13,7 @@ import (
 // Drivers cut their texts to fit, or write them in another encoding. What is no UTF-8 would go raw into files.
 func TestTextsOfADriverAreUTF8(t *testing.T) {
 	needDriver(t)
-	in, _, err := newInstance(0, nil)
+	in, err := newInstance(0, nil)
 	require.NoError(t, err)
 	defer closeInstance(in)
 	replace := func(place unsafe.Pointer, with func(real uintptr) func(device, out uintptr)) {

@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"errors"
 	"fmt"
@@ -20,7 +17,7 @@ type Recording struct {
 	d      *Device
 	b      *batch
 	uses   []Resource
-	scope  C.int   // of its barriers
+	scope  bool    // of its barriers
 	stream *Stream // of the submission that has not been waited for; nil: none
 	closed bool
 	gone   bool // destroyed
@@ -48,8 +45,8 @@ func (d *Device) Record(f func(*Commands) error) (*Recording, error) {
 		err = unsupported(op, "a launch of a cubin")
 	}
 	if err == nil {
-		C.vka_cmd_host_barrier(d.c, r.b.commands, r.scope)
-		err = d.check("vkEndCommandBuffer", C.vka_end(d.c, r.b.commands))
+		hostCmdHostBarrier(d.c, r.b.commands, r.scope)
+		err = d.check("vkEndCommandBuffer", hostEnd(d.c, r.b.commands))
 	}
 	if err != nil {
 		r.destroy()
@@ -68,7 +65,7 @@ func (d *Device) beginRecording(op string) (*Recording, *Commands, error) {
 	b, err := d.newBatch()
 	if err == nil {
 		if err = b.reset(d); err == nil {
-			err = d.check("vkBeginCommandBuffer", C.vka_begin(d.c, C.uint64_t(b.pool), b.commands, 0))
+			err = d.check("vkBeginCommandBuffer", hostBegin(d.c, b.pool, b.commands, false))
 		}
 		if err != nil {
 			b.destroy(d)
@@ -79,7 +76,7 @@ func (d *Device) beginRecording(op string) (*Recording, *Commands, error) {
 	}
 	r := &Recording{d: d, b: b, scope: d.barrierScope()}
 	b.id, b.recording = d.batches.Add(1), r
-	C.vka_cmd_barrier(d.c, b.commands, r.scope)
+	hostCmdBarrier(d.c, b.commands, r.scope)
 	d.mu.Lock()
 	d.recordings[r] = struct{}{}
 	d.mu.Unlock()

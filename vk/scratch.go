@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"cmp"
 	"math/bits"
@@ -229,7 +226,7 @@ func (p *scratchPool) zero(op string, d *Device, s *scratch, elsewhere bool) (er
 		if err := b.hold(s.buf); err != nil {
 			return err
 		}
-		C.vka_cmd_fill(d.c, b.commands, C.uint64_t(s.buf.handle), 0, C.uint64_t(s.zeros), 0)
+		hostCmdFill(d.c, b.commands, s.buf.handle, 0, s.zeros, 0)
 		p.stream.barrier(b)
 		value, err := p.stream.submit(true)
 		if err != nil {
@@ -240,8 +237,8 @@ func (p *scratchPool) zero(op string, d *Device, s *scratch, elsewhere bool) (er
 	if !elsewhere {
 		return nil
 	}
-	r := C.vka_timeline_wait(d.c, C.uint64_t(p.stream.timeline.handle), C.uint64_t(s.zeroed), zeroPatience)
-	if r == C.VK_TIMEOUT {
+	r := hostTimelineWait(d.c, p.stream.timeline.handle, s.zeroed, uint64(zeroPatience))
+	if r == ResultTimeout {
 		return unsupported(op, "the device has other work, and nothing orders its zeros before the caller's")
 	}
 	return d.check("vkWaitSemaphores", r)

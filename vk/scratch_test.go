@@ -2,9 +2,7 @@ package vk
 
 import (
 	"testing"
-	"unsafe"
 
-	vulkan "github.com/goki/vulkan"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -153,7 +151,7 @@ func TestScratchOfAWrappedDevice(t *testing.T) {
 	require.NoError(t, err)
 	theirs := newStream(t, host)
 	require.NoError(t, theirs.Barrier())
-	c, err := d.WrapCommands(vulkan.CommandBuffer(unsafe.Pointer(theirs.b.commands)))
+	c, err := d.WrapCommands(theirs.b.commands)
 	require.NoError(t, err)
 	_, _, err = c.Scratch(4, 100)
 	require.ErrorIs(t, err, ErrUnsupported, "the zeros are behind what waits")

@@ -1,12 +1,7 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"syscall"
-
-	vulkan "github.com/goki/vulkan"
 
 	"vkattn/internal/cloexec"
 )
@@ -48,8 +43,8 @@ func (b *Buffer) ExportFD() (int, error) {
 		return -1, invalid(op, "the buffer was not made with Exportable")
 	}
 	return cloexec.Take(func() (int, error) {
-		fd := C.int(-1)
-		err := b.d.check("vkGetMemoryFdKHR", C.vka_export_memory(b.d.c, C.uint64_t(b.region.block.memory), &fd))
+		fd := int32(-1)
+		err := b.d.check("vkGetMemoryFdKHR", hostExportMemory(b.d.c, b.region.block.memory, &fd))
 		return int(fd), err
 	})
 }
@@ -105,8 +100,8 @@ func (t *Timeline) ExportFD() (int, error) {
 		return -1, invalid(op, "the timeline was not made exportable")
 	}
 	return cloexec.Take(func() (int, error) {
-		fd := C.int(-1)
-		err := t.d.check("vkGetSemaphoreFdKHR", C.vka_export_semaphore(t.d.c, C.uint64_t(t.handle), &fd))
+		fd := int32(-1)
+		err := t.d.check("vkGetSemaphoreFdKHR", hostExportSemaphore(t.d.c, t.handle, &fd))
 		return int(fd), err
 	})
 }
@@ -130,10 +125,10 @@ func (d *Device) ImportTimelineFD(fd int) (*Timeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.check("vkImportSemaphoreFdKHR", C.vka_import_semaphore(d.c, C.uint64_t(t.handle), C.int(fd))); err != nil {
+	if err := d.check("vkImportSemaphoreFdKHR", hostImportSemaphore(d.c, t.handle, int32(fd))); err != nil {
 		t.closed.Store(true)
 		t.release()
-		if e := err.(*Error); e.Result == vulkan.ErrorInvalidExternalHandle {
+		if e := err.(*Error); e.Result == ResultInvalidExternalHandle {
 			e.Detail = "no timeline semaphore of this device and driver"
 		}
 		return nil, err

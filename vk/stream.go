@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"context"
 	"errors"
@@ -54,7 +51,7 @@ func (d *Device) newStream(name string) (*Stream, error) {
 		return nil, err
 	}
 	t.lent = true
-	d.setName(C.VK_OBJECT_TYPE_SEMAPHORE, t.handle, name)
+	d.setName(objectSemaphore, t.handle, name)
 	s := &Stream{Commands: &Commands{d: d}, name: name, timeline: t}
 	s.s = s
 	d.mu.Lock()
@@ -97,13 +94,13 @@ func (s *Stream) begin(op string) (*batch, error) {
 		b.destroy(s.d)
 		return nil, err
 	}
-	if err := s.d.check("vkBeginCommandBuffer", C.vka_begin(s.d.c, C.uint64_t(b.pool), b.commands, 1)); err != nil {
+	if err := s.d.check("vkBeginCommandBuffer", hostBegin(s.d.c, b.pool, b.commands, true)); err != nil {
 		b.destroy(s.d)
 		return nil, err
 	}
 	b.id = s.d.batches.Add(1)
 	b.marks = 0
-	C.vka_cmd_barrier(s.d.c, b.commands, s.d.barrierScope())
+	hostCmdBarrier(s.d.c, b.commands, s.d.barrierScope())
 	s.b = b
 	return b, nil
 }

@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 // semaphoreList lists timelines and values in the form that C takes. It holds the
 // timelines until moveTo passes them to a batch.
 type semaphoreList struct {
@@ -46,7 +43,7 @@ func (s *Stream) Timeline() *Timeline {
 }
 
 // maxSemaphores leaves room for the semaphores of the stream and of its peer.
-const maxSemaphores = C.VKA_MAX_SUBMIT_SEMAPHORES - 2
+const maxSemaphores = maxSubmitSemaphores - 2
 
 // WaitFor makes the next submission wait on the device until t reaches value. A value
 // that only a later submission to the same device signals is never reached. The

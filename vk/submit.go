@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import "time"
 
 // Submit submits the recorded work and returns the value that the stream's timeline has
@@ -38,8 +35,8 @@ func (s *Stream) submitWith(signal bool, again *batch) (uint64, error) {
 	d := s.d
 	var err error
 	if b != nil {
-		C.vka_cmd_host_barrier(d.c, b.commands, d.barrierScope())
-		err = d.check("vkEndCommandBuffer", C.vka_end(d.c, b.commands))
+		hostCmdHostBarrier(d.c, b.commands, d.barrierScope())
+		err = d.check("vkEndCommandBuffer", hostEnd(d.c, b.commands))
 	}
 	if err == nil {
 		err = s.send(b, again, value+1, signal)
@@ -65,7 +62,7 @@ func (s *Stream) submitWith(signal bool, again *batch) (uint64, error) {
 // submission is the semaphores of one vkQueueSubmit.
 type submission struct {
 	waits, signals                      int
-	wait, waitValues, set, signalValues [C.VKA_MAX_SUBMIT_SEMAPHORES]uint64
+	wait, waitValues, set, signalValues [maxSubmitSemaphores]uint64
 }
 
 func (l *submission) waitFor(t *Timeline, v uint64) {
@@ -82,7 +79,7 @@ func (l *submission) signal(t *Timeline, v uint64) {
 func (s *Stream) send(b, again *batch, value uint64, signal bool) error {
 	var l submission
 	var list [2]*batch
-	var commands [2]C.VkCommandBuffer
+	var commands [2]VkCommandBuffer
 	n := 0
 	for _, x := range [2]*batch{b, again} {
 		if x != nil {
@@ -106,9 +103,8 @@ func (s *Stream) send(b, again *batch, value uint64, signal bool) error {
 	if b != nil && b.marks > 0 {
 		b.sent = time.Since(epoch)
 	}
-	r := d.withQueue(func() C.VkResult {
-		return C.vka_submit(d.c, C.uint32_t(n), &commands[0], C.uint32_t(l.waits), u64(&l.wait[0]), u64(&l.waitValues[0]),
-			C.uint32_t(l.signals), u64(&l.set[0]), u64(&l.signalValues[0]))
+	r := d.withQueue(func() Result {
+		return hostSubmit(d.c, commands[:n], l.wait[:l.waits], l.waitValues[:l.waits], l.set[:l.signals], l.signalValues[:l.signals])
 	})
 	if err := d.check("vkQueueSubmit", r); err != nil {
 		return err

@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"context"
 	"sync/atomic"
@@ -37,11 +34,7 @@ func (d *Device) NewTimeline(exportable bool) (*Timeline, error) {
 
 func (d *Device) newTimeline(exportable bool) (*Timeline, error) {
 	t := &Timeline{d: d, exportable: exportable}
-	e := C.int(0)
-	if exportable {
-		e = 1
-	}
-	if err := d.check("vkCreateSemaphore", C.vka_create_timeline(d.c, e, u64(&t.handle))); err != nil {
+	if err := d.check("vkCreateSemaphore", hostCreateTimeline(d.c, exportable, &t.handle)); err != nil {
 		return nil, err
 	}
 	t.n.Store(1)
@@ -91,7 +84,7 @@ func (t *Timeline) Value() (uint64, error) {
 
 func (t *Timeline) value() (uint64, error) {
 	var v uint64
-	err := t.d.check("vkGetSemaphoreCounterValue", C.vka_timeline_value(t.d.c, C.uint64_t(t.handle), u64(&v)))
+	err := t.d.check("vkGetSemaphoreCounterValue", hostTimelineValue(t.d.c, t.handle, &v))
 	return v, err
 }
 
@@ -118,7 +111,7 @@ func (t *Timeline) Signal(value uint64) error {
 }
 
 func (t *Timeline) set(value uint64) error {
-	return t.d.check("vkSignalSemaphore", C.vka_timeline_signal(t.d.c, C.uint64_t(t.handle), C.uint64_t(value)))
+	return t.d.check("vkSignalSemaphore", hostTimelineSignal(t.d.c, t.handle, value))
 }
 
 // Wait waits until the value is reached. If ctx is done first it returns the context's
@@ -158,8 +151,8 @@ func (t *Timeline) wait(ctx context.Context, op string, value uint64, peer Peer)
 		if t.d.closing.Load() {
 			return false, closed(op)
 		}
-		r := C.vka_timeline_wait(t.d.c, C.uint64_t(t.handle), C.uint64_t(value), C.uint64_t(slice))
-		if r != C.VK_TIMEOUT {
+		r := hostTimelineWait(t.d.c, t.handle, value, uint64(slice))
+		if r != ResultTimeout {
 			return false, t.d.check("vkWaitSemaphores", r)
 		}
 		if t.closed.Load() {
@@ -205,6 +198,6 @@ func (t *Timeline) release() {
 func (t *Timeline) destroy() {
 	if !t.gone {
 		t.gone = true
-		C.vka_destroy_semaphore(t.d.c, C.uint64_t(t.handle))
+		hostDestroySemaphore(t.d.c, t.handle)
 	}
 }

@@ -1,8 +1,5 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"math"
 	"time"
@@ -59,7 +56,7 @@ func (t *tickLog) read(d *Device, b *batch) error {
 		if d.lost.Load() {
 			t.lose(n)
 		} else {
-			r := C.vka_query_results(d.c, C.uint64_t(b.queries[i]), C.uint32_t(n), u64(&ticks[0]))
+			r := hostQueryResults(d.c, b.queries[i], uint32(n), &ticks[0])
 			if err := d.check("vkGetQueryPoolResults", r); err != nil {
 				t.lose(b.marks)
 				b.marks = 0
@@ -98,15 +95,15 @@ func (c *Commands) Timestamp() (Mark, error) {
 	pool, index := b.marks/queryCount, b.marks%queryCount
 	if pool == len(b.queries) {
 		var q uint64
-		if err := d.check("vkCreateQueryPool", C.vka_create_queries(d.c, queryCount, u64(&q))); err != nil {
+		if err := d.check("vkCreateQueryPool", hostCreateQueries(d.c, queryCount, &q)); err != nil {
 			return Mark{}, err
 		}
 		b.queries = append(b.queries, q)
 	}
 	if index == 0 {
-		C.vka_cmd_reset_queries(d.c, b.commands, C.uint64_t(b.queries[pool]), queryCount)
+		hostCmdResetQueries(d.c, b.commands, b.queries[pool], queryCount)
 	}
-	C.vka_cmd_timestamp(d.c, b.commands, C.uint64_t(b.queries[pool]), C.uint32_t(index))
+	hostCmdTimestamp(d.c, b.commands, b.queries[pool], uint32(index))
 	b.marks++
 	seq := c.s.ticks.recorded
 	c.s.ticks.recorded++
@@ -213,7 +210,7 @@ func (d *Device) Calibrate() (Calibration, error) {
 		return Calibration{}, unsupported(op, "the device does not calibrate its clock against the host's")
 	}
 	var ticks, host, deviation, before, after uint64
-	r := C.vka_calibrate(d.c, u64(&ticks), u64(&host), u64(&deviation), u64(&before), u64(&after))
+	r := hostCalibrate(d.c, &ticks, &host, &deviation, &before, &after)
 	if err := d.check("vkGetCalibratedTimestamps", r); err != nil {
 		return Calibration{}, err
 	}

@@ -1,15 +1,10 @@
 package vk
 
-// #include "host.h"
-// #include <stdlib.h>
-import "C"
-
 import (
 	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 )
 
 // ValidationEnv is the environment variable that turns on Options.Validation: "1" does,
@@ -64,7 +59,7 @@ const maxMessages = 1024
 // messageLog collects validation messages. Layers report on any thread into a queue on the
 // C side, which pump empties after each call.
 type messageLog struct {
-	c      *C.vka_messages
+	c      *hostMessages
 	unread *uint32
 	on     func(Message)
 	pumps  sync.Mutex // OnMessage is called by one goroutine at a time
@@ -73,14 +68,14 @@ type messageLog struct {
 }
 
 func newMessageLog(on func(Message)) (*messageLog, error) {
-	c := C.vka_messages_new()
+	c := hostMessagesNew()
 	if c == nil {
 		return nil, outOfMemory("Open", "message queue")
 	}
 	if on == nil {
 		on = func(m Message) { fmt.Fprintln(os.Stderr, "vulkan:", m) }
 	}
-	return &messageLog{c: c, unread: (*uint32)(unsafe.Pointer(C.vka_messages_unread(c))), on: on}, nil
+	return &messageLog{c: c, unread: hostMessagesUnread(c), on: on}, nil
 }
 
 // pump delivers the messages that have arrived. Without any it costs one atomic load.
@@ -93,15 +88,10 @@ func (l *messageLog) pump() {
 	}
 	defer l.pumps.Unlock()
 	for {
-		var severity C.uint32_t
-		var number C.int32_t
-		var id, body *C.char
-		if C.vka_messages_take(l.c, &severity, &number, &id, &body) == 0 {
+		m, ok := hostMessagesTake(l.c)
+		if !ok {
 			return
 		}
-		m := Message{Severity(severity), valid(C.GoString(id)), int32(number), valid(C.GoString(body))}
-		C.free(unsafe.Pointer(id))
-		C.free(unsafe.Pointer(body))
 		l.mu.Lock()
 		if len(l.list) < maxMessages {
 			l.list = append(l.list, m)
@@ -128,7 +118,7 @@ func (l *messageLog) close() {
 	l.pump()
 	l.pumps.Lock()
 	defer l.pumps.Unlock()
-	C.vka_messages_free(l.c)
+	hostMessagesFree(l.c)
 	l.c = nil
 }
 

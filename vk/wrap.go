@@ -1,23 +1,17 @@
 package vk
 
-// #include "host.h"
-import "C"
-
 import (
 	"time"
 	"unsafe"
-
-	vulkan "github.com/goki/vulkan"
 )
 
-// External describes a device that the caller owns. The handles have the types of
-// goki/vulkan, which are C pointers: convert a handle of another binding through
-// unsafe.Pointer.
+// External describes a device that the caller owns. Package vk/goki converts handles of
+// goki/vulkan; those of another binding are converted as numbers.
 type External struct {
-	Instance       vulkan.Instance
-	PhysicalDevice vulkan.PhysicalDevice
-	Device         vulkan.Device
-	Queue          vulkan.Queue // of a family with compute
+	Instance       VkInstance
+	PhysicalDevice VkPhysicalDevice
+	Device         VkDevice
+	Queue          VkQueue // of a family with compute
 	QueueFamily    uint32
 	// APIVersion is the version given to vkCreateInstance; 0 means 1.1.
 	APIVersion uint32
@@ -42,7 +36,7 @@ type External struct {
 // features that were not enabled, and ErrUnsupported if the device or its enabled features
 // do not suffice.
 func Wrap(e External) (*Device, error) {
-	if e.Instance == nil || e.PhysicalDevice == nil || e.Device == nil || e.Queue == nil {
+	if e.Instance == 0 || e.PhysicalDevice == 0 || e.Device == 0 || e.Queue == 0 {
 		return nil, invalid("Wrap", "Instance, PhysicalDevice, Device and Queue are all needed")
 	}
 	if (e.LockQueue == nil) != (e.UnlockQueue == nil) {
@@ -58,18 +52,12 @@ func Wrap(e External) (*Device, error) {
 			return nil, err
 		}
 	}
-	var in *C.vka_instance
-	debug := C.int(0)
-	if e.Enabled.DebugUtils {
-		debug = 1
-	}
-	var missing C.vka_missing
-	r := C.vka_wrap_instance(get, C.VkInstance(unsafe.Pointer(e.Instance)), C.uint32_t(e.APIVersion), debug, &missing, &in)
+	in, missing, r := hostWrapInstance(get, e.Instance, e.APIVersion, e.Enabled.DebugUtils)
 	switch {
-	case missing.count > 0:
-		return nil, functionsError("Wrap", &missing, true)
-	case r != C.VK_SUCCESS:
-		return nil, &Error{Op: "Wrap", Result: goResult(r)}
+	case len(missing) > 0:
+		return nil, functionsError("Wrap", missing, true)
+	case r != ResultSuccess:
+		return nil, &Error{Op: "Wrap", Result: r}
 	}
 	d, err := wrap(in, e)
 	if err != nil {
@@ -79,17 +67,16 @@ func Wrap(e External) (*Device, error) {
 	return d, nil
 }
 
-func wrap(in *C.vka_instance, e External) (*Device, error) {
-	handle := C.VkPhysicalDevice(unsafe.Pointer(e.PhysicalDevice))
+func wrap(in *hostInstance, e External) (*Device, error) {
 	index := -1
 	if list, err := physicalDevices(in); err == nil {
 		for i, h := range list {
-			if h == handle {
+			if h == e.PhysicalDevice {
 				index = i
 			}
 		}
 	}
-	p := newProbe(in, handle, index)
+	p := newProbe(in, e.PhysicalDevice, index)
 	defer p.free()
 	switch {
 	case p.info.failed != nil:
@@ -99,9 +86,9 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 	case !e.Enabled.TimelineSemaphore:
 		return nil, unsupported("Wrap", "the device supports timelineSemaphore, which Enabled does not have: create the device with it")
 	}
-	var compute C.int
-	p.info.Caps.Limits.TimestampValidBits = uint32(C.vka_timestamp_bits(in, handle, C.uint32_t(e.QueueFamily), &compute))
-	if compute == 0 {
+	bits, computes := hostTimestampBits(in, e.PhysicalDevice, e.QueueFamily)
+	p.info.Caps.Limits.TimestampValidBits = bits
+	if !computes {
 		return nil, invalid("Wrap", "queue family %d has no compute", e.QueueFamily)
 	}
 	p.info.queueFamily = e.QueueFamily
@@ -109,15 +96,12 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 	e.Enabled.ExternalMemoryDedicated = p.info.Caps.ExternalMemoryDedicated
 	var enabled Caps
 	enabled.setBits(e.Enabled.bits() & p.info.Caps.bits())
-	var c *C.vka_device
-	var missing C.vka_missing
-	r := C.vka_wrap_device(in, handle, C.VkDevice(unsafe.Pointer(e.Device)), C.VkQueue(unsafe.Pointer(e.Queue)),
-		C.uint64_t(enabled.bits()), &missing, &c)
+	c, missing, r := hostWrapDevice(in, &e, enabled.bits())
 	switch {
-	case missing.count > 0:
-		return nil, functionsError("Wrap", &missing, true)
-	case r != C.VK_SUCCESS:
-		return nil, &Error{Op: "Wrap", Result: goResult(r)}
+	case len(missing) > 0:
+		return nil, functionsError("Wrap", missing, true)
+	case r != ResultSuccess:
+		return nil, &Error{Op: "Wrap", Result: r}
 	}
 	d := newDevice(in, c, p, enabled)
 	d.timeout = timeoutOf(e.Timeout)

@@ -1,3 +1,5 @@
+//go:build cgo
+
 // Command owndevice owns a Vulkan device, made with another binding, and records attention
 // into its own command buffer between its own commands. The library wraps these objects
 // and creates no device, memory or queue.
@@ -20,6 +22,7 @@ import (
 	"vkattn/attention"
 	_ "vkattn/cudapath" // tier cubin
 	"vkattn/vk"
+	"vkattn/vk/goki"
 )
 
 func main() {
@@ -58,7 +61,8 @@ func run(w io.Writer) (err error) {
 	// addresses of buffers `cubin` too. A program that enables cooperative matrices, the memory
 	// model, 16-bit floats and subgroup size control, and lists them here, gets the others.
 	dev, err := vk.Wrap(vk.External{
-		Instance: own.instance, PhysicalDevice: own.physical, Device: own.device, Queue: own.queue, QueueFamily: own.family,
+		Instance: goki.FromInstance(own.instance), PhysicalDevice: goki.FromPhysicalDevice(own.physical),
+		Device: goki.FromDevice(own.device), Queue: goki.FromQueue(own.queue), QueueFamily: own.family,
 		APIVersion: apiVersion, Enabled: vk.Caps{TimelineSemaphore: true, BinaryImport: own.cubins, BufferDeviceAddress: own.cubins},
 	})
 	if err != nil {
@@ -114,7 +118,7 @@ func run(w io.Writer) (err error) {
 
 	// Into the program's own command buffer, and to its own queue.
 	err = own.submit(func() error {
-		commands, err := dev.WrapCommands(own.commands)
+		commands, err := dev.WrapCommands(goki.FromCommandBuffer(own.commands))
 		if err != nil {
 			return err
 		}

@@ -1,3 +1,5 @@
+//go:build cgo
+
 package main
 
 import (
@@ -45,9 +47,9 @@ func check(what string, r vulkan.Result) error {
 	case vulkan.Success:
 		return nil
 	case vulkan.ErrorIncompatibleDriver: // the loader found no driver
-		return fmt.Errorf("%w: %s: %s", vk.ErrNoDevice, what, vk.ResultName(r))
+		return fmt.Errorf("%w: %s: %s", vk.ErrNoDevice, what, vk.ResultName(vk.Result(r)))
 	}
-	return fmt.Errorf("%s: %s", what, vk.ResultName(r))
+	return fmt.Errorf("%s: %s", what, vk.ResultName(vk.Result(r)))
 }
 
 // openOwn makes a device with one compute queue.
