@@ -24,8 +24,8 @@ func TestParametersAreThoseOfTheKernels(t *testing.T) {
 		{"q.row", unsafe.Offsetof(v.call.params.q) + unsafe.Offsetof(v.call.params.q.row)},
 		{"lse", unsafe.Offsetof(v.call.params.lse)}, {"B", unsafe.Offsetof(v.call.params.b)}, {"Hq", unsafe.Offsetof(v.call.params.hq)}, {"Hkv", unsafe.Offsetof(v.call.params.hkv)},
 		{"Sq", unsafe.Offsetof(v.call.params.sq)}, {"Sk", unsafe.Offsetof(v.call.params.sk)}, {"D", unsafe.Offsetof(v.call.params.d)}, {"Dv", unsafe.Offsetof(v.call.params.dv)},
-		{"causal_offset", unsafe.Offsetof(v.call.params.causal_offset)}, {"scale", unsafe.Offsetof(v.call.params.scale)},
-		{"scale_log2", unsafe.Offsetof(v.call.params.scale_log2)}, {"unit_high", unsafe.Offsetof(v.call.params.unit_high)}, {"unit_low", unsafe.Offsetof(v.call.params.unit_low)},
+		{"causal_offset", unsafe.Offsetof(v.call.params.causalOffset)}, {"scale", unsafe.Offsetof(v.call.params.scale)},
+		{"scale_log2", unsafe.Offsetof(v.call.params.scaleLog2)}, {"unit_high", unsafe.Offsetof(v.call.params.unitHigh)}, {"unit_low", unsafe.Offsetof(v.call.params.unitLow)},
 	}
 	var c strings.Builder
 	header, err := filepath.Abs("kernels/attn.h")

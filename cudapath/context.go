@@ -1,20 +1,5 @@
 package cudapath
 
-/*
-#include "cua.h"
-
-// The functions of the steady state. They keep no argument after the call.
-#cgo noescape cua_launch
-#cgo nocallback cua_launch
-#cgo noescape cua_launch_params
-#cgo nocallback cua_launch_params
-#cgo nocallback cua_signal
-#cgo nocallback cua_wait
-#cgo nocallback cua_event_record
-#cgo nocallback cua_stream_poll
-*/
-import "C"
-
 import (
 	"context"
 	"sync"
@@ -31,7 +16,7 @@ type Context struct {
 	dev    *vk.Device
 	lib    *library
 	info   DeviceInfo
-	handle C.cua_handle
+	handle uint64
 	table  *table
 
 	// Every call holds life for reading; the end of the device holds it for writing. Do
@@ -96,7 +81,7 @@ func newContext(dev *vk.Device) (*Context, error) {
 	}
 	c := &Context{dev: dev, lib: lib, info: info, table: t,
 		modules: map[string]*module{}, kernels: map[*Kernel]*kernel{}, owned: map[resource]struct{}{}}
-	if err := lib.check("cuDevicePrimaryCtxRetain", C.cua_retain(lib.api, C.int(info.device), &c.handle)); err != nil {
+	if err := lib.check("cuDevicePrimaryCtxRetain", cuaRetain(lib.api, int32(info.device), &c.handle)); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -147,8 +132,8 @@ func (c *Context) enter(op string) error {
 func (c *Context) leave() { c.life.RUnlock() }
 
 // check converts a CUresult into an error and records one that loses the device.
-func (c *Context) check(op string, code C.int) error {
-	if code == C.CUDA_SUCCESS {
+func (c *Context) check(op string, code int32) error {
+	if code == cudaSuccess {
 		return nil
 	}
 	err := c.lib.check(op, code)
@@ -223,5 +208,5 @@ func (c *Context) end() {
 	c.mu.Lock() // against kernelOf, which holds no life
 	c.owned, c.modules, c.kernels = nil, nil, nil
 	c.mu.Unlock()
-	C.cua_release(c.lib.api, C.int(c.info.device))
+	cuaRelease(c.lib.api, int32(c.info.device))
 }

@@ -1,11 +1,7 @@
 package cudapath
 
-// #include "cua.h"
-import "C"
-
 import (
 	"fmt"
-	"strings"
 
 	"vkattn/attention"
 	"vkattn/internal/problem"
@@ -26,16 +22,6 @@ type DeviceInfo struct {
 	Shares       bool     // its memory can be exported as file descriptors
 
 	device int // CUdevice
-}
-
-func deviceInfo(ordinal int, c *C.cua_device_info, version int) DeviceInfo {
-	d := DeviceInfo{Ordinal: ordinal, Name: strings.ToValidUTF8(C.GoString(&c.name[0]), "\uFFFD"), Major: int(c.major), Minor: int(c.minor),
-		SMs: int(c.sms), MaxShared: int(c.max_shared), MaxThreads: int(c.max_threads), Memory: uint64(c.memory),
-		Driver: version, Shares: c.virtual_memory != 0 && c.posix_fd != 0, device: int(c.device)}
-	for i, b := range c.uuid {
-		d.UUID[i] = byte(b)
-	}
-	return d
 }
 
 // String returns text such as "NVIDIA H200 (compute capability 9.0, CUDA 13.0)".

@@ -1,8 +1,5 @@
 package cudapath
 
-// #include "cua.h"
-import "C"
-
 import (
 	"math"
 	"sync/atomic"
@@ -14,7 +11,7 @@ import (
 // Event records the device time at which a stream reaches a point.
 type Event struct {
 	c      *Context
-	handle C.cua_handle
+	handle uint64
 	closed atomic.Bool
 }
 
@@ -26,7 +23,7 @@ func (c *Context) NewEvent() (*Event, error) {
 	}
 	defer c.leave()
 	e := &Event{c: c}
-	if err := c.check("cuEventCreate", C.cua_event_create(c.lib.api, c.handle, &e.handle)); err != nil {
+	if err := c.check("cuEventCreate", cuaEventCreate(c.lib.api, c.handle, &e.handle)); err != nil {
 		return nil, err
 	}
 	c.own(e)
@@ -44,7 +41,7 @@ func (s *Stream) Record(e *Event) error {
 	if e == nil || e.c != s.c || e.closed.Load() {
 		return invalid(op, "no open event of this context")
 	}
-	return s.c.check("cuEventRecord", C.cua_event_record(s.c.lib.api, s.c.handle, e.handle, s.handle))
+	return s.c.check("cuEventRecord", cuaEventRecord(s.c.lib.api, s.c.handle, e.handle, s.handle))
 }
 
 // Since is the device time from an earlier event to this one, with a resolution of half a
@@ -62,8 +59,8 @@ func (e *Event) Since(earlier *Event) (time.Duration, error) {
 	if earlier == nil || earlier.c != e.c || e.closed.Load() || earlier.closed.Load() {
 		return 0, invalid(op, "no open events of one context")
 	}
-	var ms C.float
-	err := e.c.check("cuEventElapsedTime", C.cua_event_elapsed(e.c.lib.api, e.c.handle, earlier.handle, e.handle, &ms))
+	var ms float32
+	err := e.c.check("cuEventElapsedTime", cuaEventElapsed(e.c.lib.api, e.c.handle, earlier.handle, e.handle, &ms))
 	ns := float64(ms) * float64(time.Millisecond)
 	switch {
 	case err != nil:
@@ -82,4 +79,4 @@ func (e *Event) Close() error {
 	return nil
 }
 
-func (e *Event) destroy() { C.cua_event_destroy(e.c.lib.api, e.c.handle, e.handle) }
+func (e *Event) destroy() { cuaEventDestroy(e.c.lib.api, e.c.handle, e.handle) }

@@ -1,8 +1,5 @@
 package cudapath
 
-// #include "cua.h"
-import "C"
-
 import (
 	"fmt"
 
@@ -14,7 +11,7 @@ import (
 
 // invocation is a call with its kernel parameters.
 type invocation struct {
-	call  C.cua_call
+	call  cudaCall
 	shape attention.Shape
 	held  [5]vk.Resource // Q, K, V, O and LSE
 	n     int
@@ -42,15 +39,15 @@ func (k *kernel) Launch(s *vk.Stream, a *problem.CUDACall) error {
 // bind fills in v for a call.
 func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 	p := &v.call.params
-	for i, t := range [...]*C.cua_tensor{&p.q, &p.k, &p.v, &p.o} {
+	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
 		x := &a.Tensors[i]
 		address, err := k.c.Address(x.Buffer)
 		if err != nil {
 			return fmt.Errorf("%s: %w", tensorNames[i], err)
 		}
 		v.held[i] = x.Buffer
-		t.base = C.uint64_t(address + x.Offset)
-		t.batch, t.head, t.row = C.int64_t(x.Batch), C.int64_t(x.Head), C.int64_t(x.Row)
+		t.base = address + x.Offset
+		t.batch, t.head, t.row = int64(x.Batch), int64(x.Head), int64(x.Row)
 	}
 	v.shape, v.n = a.Shape, len(a.Tensors)
 	if a.LSE != nil {
@@ -60,14 +57,14 @@ func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 		}
 		v.held[v.n] = a.LSE
 		v.n++
-		p.lse = C.uint64_t(address + a.LSEOffset)
+		p.lse = address + a.LSEOffset
 	}
-	p.hq, p.hkv, p.sq, p.sk = C.int32_t(a.Hq), C.int32_t(a.Hkv), C.int32_t(a.Sq), C.int32_t(a.Sk)
-	p.d, p.dv, p.causal_offset = C.int32_t(a.HeadDim), C.int32_t(a.HeadDimV), C.int32_t(a.CausalOffset)
-	p.scale, p.scale_log2 = C.float(a.Scale), C.float(a.ScaleLog2)
-	p.unit_high, p.unit_low = C.float(a.UnitHigh), C.float(a.UnitLow)
+	p.hq, p.hkv, p.sq, p.sk = int32(a.Hq), int32(a.Hkv), int32(a.Sq), int32(a.Sk)
+	p.d, p.dv, p.causalOffset = int32(a.HeadDim), int32(a.HeadDimV), int32(a.CausalOffset)
+	p.scale, p.scaleLog2 = float32(a.Scale), float32(a.ScaleLog2)
+	p.unitHigh, p.unitLow = float32(a.UnitHigh), float32(a.UnitLow)
 	v.call.function = k.handle
-	v.call.threads, v.call.shared = C.uint32_t(k.Threads), C.uint32_t(k.Shared)
+	v.call.threads, v.call.shared = uint32(k.Threads), uint32(k.Shared)
 	return nil
 }
 
@@ -85,27 +82,26 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		v.call.params = whole
 		k.advance(&v.call.params, &v.shape, part)
 		shape := partOf(&v.shape, part)
-		v.call.params.b = C.int32_t(shape.B)
+		v.call.params.b = int32(shape.B)
 		g, err := k.blocksOf(k.tiles(&shape, shape.B))
 		if err != nil {
 			return err
 		}
 		for i, n := range g {
-			v.call.grid[i] = C.uint32_t(n)
+			v.call.grid[i] = uint32(n)
 		}
 		p := &v.call.params
 		tensors := [...]mappedTensor{
-			{uint64(p.q.base), int64(p.q.batch), int64(p.q.head), int64(p.q.row), int(p.d), shape.Sq, shape.Hq, false},
-			{uint64(p.k.base), int64(p.k.batch), int64(p.k.head), int64(p.k.row), int(p.d), shape.Sk, shape.Hkv, false},
-			{uint64(p.v.base), int64(p.v.batch), int64(p.v.head), int64(p.v.row), int(p.dv), shape.Sk, shape.Hkv, false},
-			{uint64(p.o.base), int64(p.o.batch), int64(p.o.head), int64(p.o.row), int(p.dv), shape.Sq, shape.Hq, false},
+			{p.q.base, p.q.batch, p.q.head, p.q.row, int(p.d), shape.Sq, shape.Hq, false},
+			{p.k.base, p.k.batch, p.k.head, p.k.row, int(p.d), shape.Sk, shape.Hkv, false},
+			{p.v.base, p.v.batch, p.v.head, p.v.row, int(p.dv), shape.Sk, shape.Hkv, false},
+			{p.o.base, p.o.batch, p.o.head, p.o.row, int(p.dv), shape.Sq, shape.Hq, false},
 		}
 		if err := k.setMaps(&v.call, tensors[:], shape.B); err != nil {
 			return err
 		}
-		var name *C.char
-		r := C.cua_launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &name)
-		if r != C.CUDA_SUCCESS {
+		name, r := cuaLaunch(s.c.lib.api, s.c.handle, s.handle, &v.call)
+		if r != cudaSuccess {
 			err := s.c.check(opName(name, "cuLaunchKernel"), r)
 			err.(*Error).Detail = k.Entry
 			return err
@@ -116,16 +112,16 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 
 // advance moves the tensors to the first head and batch of a part. The number of heads stays:
 // LSE is packed, and a group of query heads has its size.
-func (k *kernel) advance(p *C.cua_params, shape *attention.Shape, part grid.Part) {
-	for _, t := range [...]*C.cua_tensor{&p.q, &p.k, &p.v, &p.o} {
+func (k *kernel) advance(p *callParams, shape *attention.Shape, part grid.Part) {
+	for _, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
 		head := part.Head
 		if t == &p.k || t == &p.v {
 			head /= shape.Group()
 		}
-		t.base += C.uint64_t(k.elementBytes()) * (C.uint64_t(t.batch)*C.uint64_t(part.Batch) + C.uint64_t(t.head)*C.uint64_t(head))
+		t.base += uint64(k.elementBytes()) * (uint64(t.batch)*uint64(part.Batch) + uint64(t.head)*uint64(head))
 	}
 	if p.lse != 0 {
-		p.lse += C.uint64_t(lseBytes(shape, part))
+		p.lse += lseBytes(shape, part)
 	}
 }
 
@@ -156,7 +152,7 @@ const (
 	mapBF16 = 9
 )
 
-func (k *Kernel) mapType() C.int32_t {
+func (k *Kernel) mapType() int32 {
 	switch k.DType {
 	case "bf16":
 		return mapBF16
@@ -175,11 +171,11 @@ type mappedTensor struct {
 }
 
 // setMaps creates the tensor maps of the tensor memory accelerator. tensors are in the order of mapTensors.
-func (k *kernel) setMaps(call *C.cua_call, tensors []mappedTensor, batches int) error {
-	size := C.uint64_t(k.elementBytes())
-	call.maps = C.uint32_t(len(k.Maps))
+func (k *kernel) setMaps(call *cudaCall, tensors []mappedTensor, batches int) error {
+	size := uint64(k.elementBytes())
+	call.count = uint32(len(k.Maps))
 	for i := range k.Maps {
-		m, to := &k.Maps[i], &call._map[i]
+		m, to := &k.Maps[i], &call.maps[i]
 		which, err := m.tensor()
 		if err != nil {
 			return err
@@ -192,19 +188,19 @@ func (k *kernel) setMaps(call *C.cua_call, tensors []mappedTensor, batches int) 
 			return fmt.Errorf("cudapath: %s: a map of tensor %q, which the call has not", k.Entry, m.Tensor)
 		}
 		x := &tensors[which]
-		to.base, to._type, to.swizzle = C.uint64_t(x.base), k.mapType(), C.int32_t(swizzle)
-		to.dims = [4]C.uint64_t{C.uint64_t(x.dim), C.uint64_t(x.rows), C.uint64_t(x.heads), C.uint64_t(batches)}
+		to.base, to.kind, to.swizzle = x.base, k.mapType(), int32(swizzle)
+		to.dims = [4]uint64{uint64(x.dim), uint64(x.rows), uint64(x.heads), uint64(batches)}
 		if x.packed {
 			to.dims[3] = 1
 		}
 		for j, stride := range [3]int64{x.row, x.head, x.batch} {
-			to.strides[j] = C.uint64_t(stride) * size
+			to.strides[j] = uint64(stride) * size
 			if to.dims[j+1] == 1 {
 				to.strides[j] = 16 // not used for one element; the driver refuses some other values
 			}
 		}
 		for j, n := range m.Box {
-			to.box[j] = C.uint32_t(n)
+			to.box[j] = uint32(n)
 		}
 	}
 	return nil

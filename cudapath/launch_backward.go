@@ -1,11 +1,7 @@
 package cudapath
 
-// #include "cua.h"
-import "C"
-
 import (
 	"fmt"
-	"unsafe"
 
 	"vkattn/attention"
 	"vkattn/internal/problem"
@@ -119,7 +115,7 @@ func fa2Workspace(s *attention.Shape, totalQ int, k *Kernel) uint64 {
 // backwardInvocation is a backward call with its kernel parameters.
 type backwardInvocation struct {
 	params  backwardParams
-	call    C.cua_call
+	call    cudaCall
 	tensors [5]mappedTensor
 	held    [14]vk.Resource
 	n       int
@@ -253,20 +249,19 @@ func (b *backwardKernels) launchOne(s *Stream, v *backwardInvocation, shape *att
 	}
 	v.params.first = first
 	c := &v.call
-	c.function, c.threads, c.shared = k.handle, C.uint32_t(k.Threads), C.uint32_t(k.Shared)
+	c.function, c.threads, c.shared = k.handle, uint32(k.Threads), uint32(k.Shared)
 	c.early = 0
 	if k.Early && (first == 0 || k.Outputs == "dQ") && s.c.lib.launchesEarly() {
 		c.early = 1
 	}
 	for i, n := range g {
-		c.grid[i] = C.uint32_t(n)
+		c.grid[i] = uint32(n)
 	}
 	if err := k.setMaps(c, v.mapped(shape), count); err != nil {
 		return err
 	}
-	var name *C.char
-	r := C.cua_launch_params(s.c.lib.api, s.c.handle, s.handle, &v.call, unsafe.Pointer(&v.params), &name)
-	if r != C.CUDA_SUCCESS {
+	name, r := cuaLaunchParams(s.c.lib.api, s.c.handle, s.handle, &v.call, &v.params)
+	if r != cudaSuccess {
 		err := s.c.check(opName(name, "cuLaunchKernel"), r)
 		err.(*Error).Detail = k.Entry
 		return err

@@ -1,19 +1,11 @@
 package cudapath
 
-/*
-#cgo CFLAGS: -O2 -Wall
-#cgo LDFLAGS: -ldl
-#include "cua.h"
-#include <stdlib.h>
-*/
-import "C"
-
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
 	"sync"
-	"unsafe"
 )
 
 // DefaultLibrary is the file name of the CUDA driver. The environment variable
@@ -25,10 +17,13 @@ const (
 
 // library is the initialized driver. It is never unloaded.
 type library struct {
-	api     *C.cua_api
+	api     *cuaAPI
 	version int // 12040 for CUDA 12.4
 	devices []DeviceInfo
 }
+
+// noCUDA says why a build knows no CUDA device.
+const noCUDA = "not available in this build, which is without cgo or for Windows"
 
 var libraries struct {
 	sync.Mutex
@@ -38,6 +33,9 @@ var libraries struct {
 // load opens and initializes the driver once. After a failure the next call tries again, as
 // a device may come back.
 func load() (*library, error) {
+	if !hasCUDA {
+		return nil, unsupported("load the CUDA driver", "%s", noCUDA)
+	}
 	path := os.Getenv(LibraryEnv)
 	switch path {
 	case "":
@@ -62,27 +60,25 @@ func load() (*library, error) {
 }
 
 func open(path string) (*library, error) {
-	name := C.CString(path)
-	defer C.free(unsafe.Pointer(name))
-	var why *C.char
-	l := &library{api: C.cua_open(name, &why)}
-	if l.api == nil {
-		defer C.free(unsafe.Pointer(why))
-		return nil, unsupported("load the CUDA driver", "%s: %s", path, strings.TrimPrefix(C.GoString(why), path+": "))
+	api, why := cuaOpen(path)
+	if api == nil {
+		return nil, unsupported("load the CUDA driver", "%s: %s", path, strings.TrimPrefix(why, path+": "))
 	}
-	var version, devices C.int
-	if err := l.check("cuInit", C.cua_init(l.api, &version, &devices)); err != nil {
+	l := &library{api: api}
+	var version, devices int32
+	if err := l.check("cuInit", cuaInit(l.api, &version, &devices)); err != nil {
 		e := err.(*Error)
 		e.Detail = path + " finds no usable NVIDIA device"
 		return nil, e
 	}
 	l.version = int(version)
 	for i := range int(devices) {
-		var c C.cua_device_info
-		if err := l.check("cuDeviceGet", C.cua_device(l.api, C.int(i), &c)); err != nil {
+		info, r := cuaDevice(l.api, i)
+		if err := l.check("cuDeviceGet", r); err != nil {
 			return nil, err
 		}
-		l.devices = append(l.devices, deviceInfo(i, &c, l.version))
+		info.Driver = l.version
+		l.devices = append(l.devices, info)
 	}
 	return l, nil
 }
@@ -92,25 +88,20 @@ func open(path string) (*library, error) {
 // callers may capture their stream into one.
 func (l *library) launchesEarly() bool {
 	const leastVersion = 12030
-	return l.version >= leastVersion && C.cua_launches_early(l.api) != 0
+	return l.version >= leastVersion && cuaLaunchesEarly(l.api)
 }
 
 // check converts a CUresult into an error.
-func (l *library) check(op string, code C.int) error {
-	if code == C.CUDA_SUCCESS {
+func (l *library) check(op string, code int32) error {
+	if code == cudaSuccess {
 		return nil
 	}
 	e := &Error{Op: op, Code: int(code), Name: fmt.Sprintf("CUresult(%d)", int(code))}
-	if name := C.cua_error_name(l.api, code); name != nil {
-		e.Name = C.GoString(name)
+	if name := cuaErrorName(l.api, code); name != "" {
+		e.Name = name
 	}
 	return e
 }
 
 // opName is the function of the driver that failed, as the C side names it; otherwise if it names none.
-func opName(op *C.char, otherwise string) string {
-	if op == nil {
-		return otherwise
-	}
-	return C.GoString(op)
-}
+func opName(op, otherwise string) string { return cmp.Or(op, otherwise) }

@@ -1,8 +1,5 @@
 package cudapath
 
-// #include "cua.h"
-import "C"
-
 import (
 	"sync/atomic"
 	"syscall"
@@ -19,8 +16,8 @@ type Memory struct {
 	c       *Context
 	size    uint64 // requested
 	rounded uint64 // allocated
-	handle  C.cua_handle
-	address C.uint64_t
+	handle  uint64
+	address uint64
 	holders atomic.Int64 // the owner, and each Buffer
 	closed  atomic.Bool
 }
@@ -42,13 +39,10 @@ func (c *Context) Alloc(bytes uint64) (*Memory, error) {
 		return nil, unsupported(op, "%s exports no memory as file descriptors", c.info.Name)
 	}
 	m := &Memory{c: c, size: bytes}
-	var rounded C.uint64_t
-	var name *C.char
-	r := C.cua_alloc(c.lib.api, c.handle, C.int(c.info.device), C.uint64_t(bytes), &rounded, &m.handle, &m.address, &name)
+	name, r := cuaAlloc(c.lib.api, c.handle, int32(c.info.device), bytes, &m.rounded, &m.handle, &m.address)
 	if err := c.check(opName(name, "cuMemCreate"), r); err != nil {
 		return nil, err
 	}
-	m.rounded = uint64(rounded)
 	m.holders.Store(1)
 	c.own(m)
 	return m, nil
@@ -104,8 +98,8 @@ func (m *Memory) ExportFD() (int, error) {
 	}
 	defer m.c.leave()
 	return cloexec.Take(func() (int, error) {
-		fd := C.int(-1)
-		err := m.c.check("cuMemExportToShareableHandle", C.cua_export(m.c.lib.api, m.c.handle, m.handle, &fd))
+		fd := int32(-1)
+		err := m.c.check("cuMemExportToShareableHandle", cuaExport(m.c.lib.api, m.c.handle, m.handle, &fd))
 		return int(fd), err
 	})
 }
@@ -172,7 +166,7 @@ func (m *Memory) release() {
 }
 
 func (m *Memory) destroy() {
-	C.cua_free(m.c.lib.api, m.c.handle, m.handle, m.address, C.uint64_t(m.rounded))
+	cuaFree(m.c.lib.api, m.c.handle, m.handle, m.address, m.rounded)
 }
 
 // checkRange returns an error for a range that exceeds the memory.

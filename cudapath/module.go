@@ -1,21 +1,15 @@
 package cudapath
 
-// #include "cua.h"
-// #include <stdlib.h>
-import "C"
-
 import (
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 )
 
 // module is a loaded cubin, or PTX compiled for the device.
 type module struct {
 	mu     sync.Mutex
-	handle C.cua_handle // 0: not loaded
+	handle uint64 // 0: not loaded
 }
 
 // kernel is a kernel of the table on a device.
@@ -24,7 +18,7 @@ type kernel struct {
 	c      *Context
 	ready  atomic.Bool
 	mu     sync.Mutex // loads
-	handle C.cua_handle
+	handle uint64
 	blocks int // CTAs that run on a multiprocessor at once
 }
 
@@ -68,10 +62,8 @@ func (k *kernel) load() error {
 	if err != nil {
 		return err
 	}
-	name := C.CString(k.Entry)
-	defer C.free(unsafe.Pointer(name))
-	var fixed, blocks C.int
-	r := C.cua_function(c.lib.api, c.handle, m.handle, name, C.int(k.Threads), C.int(k.Shared), &k.handle, &fixed, &blocks)
+	var fixed, blocks int32
+	r := cuaFunction(c.lib.api, c.handle, m.handle, k.Entry, int32(k.Threads), int32(k.Shared), &k.handle, &fixed, &blocks)
 	if err := c.check("load "+k.Entry, r); err != nil {
 		return err
 	}
@@ -85,9 +77,6 @@ func (k *kernel) load() error {
 	k.blocks = int(blocks)
 	return nil
 }
-
-// logBytes is the size of the buffer for the log of the PTX compiler.
-const logBytes = 4 << 10
 
 // module loads a module once. The context is entered.
 func (c *Context) module(name string) (*module, error) {
@@ -113,15 +102,11 @@ func (m *module) load(c *Context, name string) error {
 	if err != nil {
 		return err
 	}
-	log := C.malloc(logBytes)
-	defer C.free(log)
-	var handle C.cua_handle
-	r := C.cua_module_load(c.lib.api, c.handle, unsafe.Pointer(&image[0]), (*C.char)(log), logBytes, &handle)
-	runtime.KeepAlive(image)
+	log, handle, r := cuaModuleLoad(c.lib.api, c.handle, image)
 	if err := c.check("load module "+name, r); err != nil {
 		e := err.(*Error)
 		// In one line, as it is part of an error message.
-		e.Detail = strings.ToValidUTF8(strings.Join(strings.Fields(C.GoString((*C.char)(log))), " "), "\uFFFD")
+		e.Detail = strings.ToValidUTF8(strings.Join(strings.Fields(log), " "), "\uFFFD")
 		return e
 	}
 	m.handle = handle
@@ -130,6 +115,6 @@ func (m *module) load(c *Context, name string) error {
 
 func (m *module) unload(c *Context) {
 	if m.handle != 0 {
-		C.cua_module_unload(c.lib.api, c.handle, m.handle)
+		cuaModuleUnload(c.lib.api, c.handle, m.handle)
 	}
 }

@@ -1,3 +1,5 @@
+//go:build !windows
+
 #include "with.h"
 #include <time.h>
 

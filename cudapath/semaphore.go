@@ -1,8 +1,5 @@
 package cudapath
 
-// #include "cua.h"
-import "C"
-
 import (
 	"sync/atomic"
 
@@ -12,7 +9,7 @@ import (
 // Semaphore is a Vulkan timeline in CUDA, which streams wait for and signal.
 type Semaphore struct {
 	c      *Context
-	handle C.cua_handle
+	handle uint64
 	closed atomic.Bool
 }
 
@@ -45,7 +42,7 @@ func (c *Context) importTimeline(op string, t *vk.Timeline) (*Semaphore, error) 
 	}
 	defer c.leave()
 	s := &Semaphore{c: c}
-	if err := c.check("cuImportExternalSemaphore", C.cua_import_timeline(c.lib.api, c.handle, C.int(fd), &s.handle)); err != nil {
+	if err := c.check("cuImportExternalSemaphore", cuaImportTimeline(c.lib.api, c.handle, int32(fd), &s.handle)); err != nil {
 		closeFD(fd) // the import failed and did not take it
 		return nil, err
 	}
@@ -71,4 +68,4 @@ func (t *Semaphore) Close() error {
 	return nil
 }
 
-func (t *Semaphore) destroy() { C.cua_drop_timeline(t.c.lib.api, t.c.handle, t.handle) }
+func (t *Semaphore) destroy() { cuaDropTimeline(t.c.lib.api, t.c.handle, t.handle) }

@@ -1,8 +1,5 @@
 package cudapath
 
-// #include "cua.h"
-import "C"
-
 import (
 	"vkattn/vk"
 )
@@ -15,7 +12,7 @@ type reached struct {
 	address uint64
 	memory  *Memory // CUDA's own memory; nil: an import
 	c       *Context
-	handle  C.cua_handle // of the import
+	handle  uint64 // of the import
 }
 
 // Address is the CUdeviceptr of the first byte of a Vulkan buffer that was made with
@@ -57,14 +54,9 @@ func (c *Context) importBuffer(op string, b *vk.Buffer) (*reached, error) {
 	}
 	defer c.leave()
 	a := b.Allocation()
-	dedicated := C.int(0)
-	if a.Dedicated {
-		dedicated = 1
-	}
 	r := &reached{c: c}
-	var address C.uint64_t
-	var name *C.char
-	code := C.cua_import_memory(c.lib.api, c.handle, C.int(fd), C.uint64_t(a.Bytes), dedicated, &r.handle, &address, &name)
+	var address uint64
+	name, code := cuaImportMemory(c.lib.api, c.handle, int32(fd), a.Bytes, a.Dedicated, &r.handle, &address)
 	if err := c.check(opName(name, "cuImportExternalMemory"), code); err != nil {
 		if r.handle == 0 {
 			closeFD(fd) // the import failed and did not take it
@@ -73,7 +65,7 @@ func (c *Context) importBuffer(op string, b *vk.Buffer) (*reached, error) {
 		}
 		return nil, err
 	}
-	r.address = uint64(address) + a.Offset
+	r.address = address + a.Offset
 	c.own(r)
 	return r, nil
 }
@@ -88,5 +80,5 @@ func (r *reached) Detach() {
 }
 
 func (r *reached) destroy() {
-	C.cua_drop_memory(r.c.lib.api, r.c.handle, r.handle, C.uint64_t(r.address))
+	cuaDropMemory(r.c.lib.api, r.c.handle, r.handle, r.address)
 }

@@ -1,14 +1,10 @@
 package cudapath
 
-// #include "cua.h"
-import "C"
-
 import (
 	"context"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // Stream is a CUDA stream: its work runs in order, and concurrently with other streams. It
@@ -16,7 +12,7 @@ import (
 // stream, which closes it.
 type Stream struct {
 	c      *Context
-	handle C.cua_handle
+	handle uint64
 	shared bool // belongs to a Vulkan stream
 	closed atomic.Bool
 	mu     sync.RWMutex // close against poll, which comes from other goroutines
@@ -34,7 +30,7 @@ func (c *Context) NewStream() (*Stream, error) {
 
 func (c *Context) newStream() (*Stream, error) {
 	s := &Stream{c: c}
-	if err := c.check("cuStreamCreate", C.cua_stream_create(c.lib.api, c.handle, &s.handle)); err != nil {
+	if err := c.check("cuStreamCreate", cuaStreamCreate(c.lib.api, c.handle, &s.handle)); err != nil {
 		return nil, err
 	}
 	c.own(s)
@@ -84,7 +80,7 @@ func (s *Stream) WaitFor(t *Semaphore, value uint64) error {
 }
 
 func (s *Stream) waitFor(t *Semaphore, value uint64) error {
-	return s.c.check("cuWaitExternalSemaphoresAsync", C.cua_wait(s.c.lib.api, s.c.handle, s.handle, t.handle, C.uint64_t(value)))
+	return s.c.check("cuWaitExternalSemaphoresAsync", cuaWait(s.c.lib.api, s.c.handle, s.handle, t.handle, value))
 }
 
 // SignalTo sets the timeline to value when all work of the stream so far has finished. The
@@ -102,7 +98,7 @@ func (s *Stream) SignalTo(t *Semaphore, value uint64) error {
 }
 
 func (s *Stream) signalTo(t *Semaphore, value uint64) error {
-	return s.c.check("cuSignalExternalSemaphoresAsync", C.cua_signal(s.c.lib.api, s.c.handle, s.handle, t.handle, C.uint64_t(value)))
+	return s.c.check("cuSignalExternalSemaphoresAsync", cuaSignal(s.c.lib.api, s.c.handle, s.handle, t.handle, value))
 }
 
 // CopyFromHost copies src to a device address, in order with the other work of the stream.
@@ -116,8 +112,7 @@ func (s *Stream) CopyFromHost(address uint64, src []byte) error {
 	if len(src) == 0 {
 		return nil
 	}
-	return s.c.check("cuMemcpyHtoDAsync", C.cua_copy_in(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(address),
-		unsafe.Pointer(&src[0]), C.uint64_t(len(src))))
+	return s.c.check("cuMemcpyHtoDAsync", cuaCopyIn(s.c.lib.api, s.c.handle, s.handle, address, src))
 }
 
 // CopyToHost copies from a device address to dst, after the earlier work of the stream. dst
@@ -131,8 +126,7 @@ func (s *Stream) CopyToHost(dst []byte, address uint64) error {
 	if len(dst) == 0 {
 		return nil
 	}
-	return s.c.check("cuMemcpyDtoHAsync", C.cua_copy_out(s.c.lib.api, s.c.handle, s.handle, unsafe.Pointer(&dst[0]),
-		C.uint64_t(address), C.uint64_t(len(dst))))
+	return s.c.check("cuMemcpyDtoHAsync", cuaCopyOut(s.c.lib.api, s.c.handle, s.handle, dst, address))
 }
 
 // Copy copies bytes from one device address to another.
@@ -142,7 +136,7 @@ func (s *Stream) Copy(dst, src, bytes uint64) error {
 		return err
 	}
 	defer s.c.leave()
-	return s.c.check("cuMemcpyDtoDAsync", C.cua_copy(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(dst), C.uint64_t(src), C.uint64_t(bytes)))
+	return s.c.check("cuMemcpyDtoDAsync", cuaCopy(s.c.lib.api, s.c.handle, s.handle, dst, src, bytes))
 }
 
 // Fill sets bytes at a device address to a repeated 32-bit word. Both are multiples of 4.
@@ -155,7 +149,7 @@ func (s *Stream) Fill(address uint64, word uint32, bytes uint64) error {
 	if address%4 != 0 || bytes%4 != 0 {
 		return invalid(op, "%d bytes at %#x: multiples of 4 are needed", bytes, address)
 	}
-	return s.c.check("cuMemsetD32Async", C.cua_fill(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(address), C.uint32_t(word), C.uint64_t(bytes/4)))
+	return s.c.check("cuMemsetD32Async", cuaFill(s.c.lib.api, s.c.handle, s.handle, address, word, bytes/4))
 }
 
 // waitSlice bounds one poll of the driver, and so the delay after which a cancelled context
@@ -194,8 +188,8 @@ func (s *Stream) poll(op string, atMost time.Duration) (done bool, err error) {
 		return false, err
 	}
 	defer s.c.leave()
-	r := C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(atMost))
-	if r == C.CUDA_ERROR_NOT_READY {
+	r := cuaStreamPoll(s.c.lib.api, s.c.handle, s.handle, uint64(atMost))
+	if r == cudaNotReady {
 		return false, nil
 	}
 	return true, s.c.check("cuStreamQuery", r)
@@ -206,7 +200,7 @@ func (s *Stream) unfinished() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return !s.closed.Load() &&
-		C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(waitSlice)) == C.CUDA_ERROR_NOT_READY
+		cuaStreamPoll(s.c.lib.api, s.c.handle, s.handle, uint64(waitSlice)) == cudaNotReady
 }
 
 // Close destroys the stream; its work continues. For the stream of a Vulkan stream it
@@ -231,4 +225,4 @@ func (s *Stream) close() {
 	}
 }
 
-func (s *Stream) destroy() { C.cua_stream_destroy(s.c.lib.api, s.c.handle, s.handle) }
+func (s *Stream) destroy() { cuaStreamDestroy(s.c.lib.api, s.c.handle, s.handle) }

@@ -1,8 +1,5 @@
 package cudapath
 
-// #include "cua.h"
-import "C"
-
 import (
 	"errors"
 	"time"

@@ -1,14 +1,10 @@
 package nccl
 
-// #include "nccl.h"
-import "C"
-
 import (
 	"context"
 	"errors"
 	"math"
 	"sync"
-	"unsafe"
 
 	"vkattn/internal/pause"
 	"vkattn/vk"
@@ -17,13 +13,13 @@ import (
 // Comm is this rank's communicator, which Join or Wrap makes. One goroutine calls Exchange and
 // AllGather; Err, Abort and Close may be called from any.
 type Comm struct {
-	api         *C.nccl_api
+	api         *ncclAPI
 	cuda        uint64 // CUcontext
 	rank, ranks int
 	wrapped     bool // the caller's
 
 	mu     sync.RWMutex // held for writing while the handle ends
-	handle C.uint64_t   // 0: ended
+	handle uint64       // 0: ended
 }
 
 // Join makes a communicator of some ranks, each of which calls Join with the same ID. cuda is
@@ -39,7 +35,7 @@ func Join(ctx context.Context, cuda uint64, id ID, rank, ranks int) (*Comm, erro
 		return nil, err
 	}
 	c := &Comm{api: api, cuda: cuda, rank: rank, ranks: ranks}
-	code := C.nccl_init(api, C.uint64_t(cuda), (*C.nccl_id)(unsafe.Pointer(&id)), C.int(rank), C.int(ranks), &c.handle)
+	code := ncclInit(api, cuda, &id, rank, ranks, &c.handle)
 	if err := c.accepted(ctx, op, code); err != nil {
 		return nil, errors.Join(err, c.Abort())
 	}
@@ -57,11 +53,11 @@ func Wrap(comm uintptr, cuda uint64) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	var rank, ranks C.int
-	if err := check(api, "ncclCommUserRank", C.nccl_who(api, C.uint64_t(comm), &rank, &ranks)); err != nil {
+	rank, ranks, code := ncclWho(api, uint64(comm))
+	if err := check(api, "ncclCommUserRank", code); err != nil {
 		return nil, err
 	}
-	return &Comm{api: api, cuda: cuda, rank: int(rank), ranks: int(ranks), wrapped: true, handle: C.uint64_t(comm)}, nil
+	return &Comm{api: api, cuda: cuda, rank: rank, ranks: ranks, wrapped: true, handle: uint64(comm)}, nil
 }
 
 // Rank is this rank.
@@ -71,7 +67,7 @@ func (c *Comm) Rank() int { return c.rank }
 func (c *Comm) Ranks() int { return c.ranks }
 
 // use calls f with the handle, or reports that there is none.
-func (c *Comm) use(op string, f func(handle C.uint64_t) C.int) (C.int, error) {
+func (c *Comm) use(op string, f func(handle uint64) int32) (int32, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.handle == 0 {
@@ -84,16 +80,16 @@ func (c *Comm) use(op string, f func(handle C.uint64_t) C.int) (C.int, error) {
 // example. nil: none.
 func (c *Comm) Err() error {
 	code, err := c.state()
-	if err != nil || code == C.NCCL_IN_PROGRESS {
+	if err != nil || code == inProgress {
 		return err
 	}
 	return check(c.api, "ncclCommGetAsyncError", code)
 }
 
 // state is the result of the calls so far; NCCL_IN_PROGRESS: not known yet.
-func (c *Comm) state() (code C.int, err error) {
+func (c *Comm) state() (code int32, err error) {
 	const op = "ncclCommGetAsyncError"
-	called, err := c.use(op, func(h C.uint64_t) C.int { return C.nccl_async_error(c.api, h, &code) })
+	called, err := c.use(op, func(h uint64) int32 { return ncclAsyncError(c.api, h, &code) })
 	if err == nil {
 		err = check(c.api, op, called)
 	}
@@ -101,8 +97,8 @@ func (c *Comm) state() (code C.int, err error) {
 }
 
 // accepted waits until NCCL has accepted a call that it works on in the background.
-func (c *Comm) accepted(ctx context.Context, op string, code C.int) error {
-	for loop := new(pause.Loop); code == C.NCCL_IN_PROGRESS; loop.Wait() {
+func (c *Comm) accepted(ctx context.Context, op string, code int32) error {
+	for loop := new(pause.Loop); code == inProgress; loop.Wait() {
 		if ctx != nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -126,21 +122,21 @@ type Message struct {
 // connect them, which needs both.
 func (c *Comm) Exchange(ctx context.Context, stream uint64, messages []Message) error {
 	const op = "ncclGroupEnd"
-	list := make([]C.nccl_message, len(messages))
+	list := make([]ncclMessage, len(messages))
 	for i, m := range messages {
 		if m.Peer < 0 || m.Peer >= c.Ranks() {
 			return &Error{Op: op, Detail: "no such peer", Err: vk.ErrInvalid}
 		}
-		list[i] = C.nccl_message{address: C.uint64_t(m.Address), bytes: C.uint64_t(m.Bytes), peer: C.int32_t(m.Peer)}
+		list[i] = ncclMessage{address: m.Address, bytes: m.Bytes, peer: int32(m.Peer)}
 		if m.Send {
 			list[i].send = 1
 		}
 	}
-	code, err := c.use(op, func(h C.uint64_t) C.int {
+	code, err := c.use(op, func(h uint64) int32 {
 		if len(list) == 0 {
-			return C.NCCL_SUCCESS
+			return success
 		}
-		return C.nccl_exchange(c.api, C.uint64_t(c.cuda), h, C.uint64_t(stream), &list[0], C.int(len(list)))
+		return ncclExchange(c.api, c.cuda, h, stream, list)
 	})
 	if err != nil {
 		return err
@@ -152,8 +148,8 @@ func (c *Comm) Exchange(ctx context.Context, stream uint64, messages []Message) 
 // ranks, in their order, at receive.
 func (c *Comm) AllGather(ctx context.Context, stream, send, receive, bytes uint64) error {
 	const op = "ncclAllGather"
-	code, err := c.use(op, func(h C.uint64_t) C.int {
-		return C.nccl_all_gather(c.api, C.uint64_t(c.cuda), h, C.uint64_t(stream), C.uint64_t(send), C.uint64_t(receive), C.uint64_t(bytes))
+	code, err := c.use(op, func(h uint64) int32 {
+		return ncclAllGather(c.api, c.cuda, h, stream, send, receive, bytes)
 	})
 	if err != nil {
 		return err
@@ -171,7 +167,7 @@ func (c *Comm) Abort() error {
 	if h == 0 {
 		return nil
 	}
-	return check(c.api, op, C.nccl_abort(c.api, C.uint64_t(c.cuda), h))
+	return check(c.api, op, ncclAbort(c.api, c.cuda, h))
 }
 
 // Close destroys the communicator; work that has not finished is aborted. The caller's own

@@ -1,3 +1,5 @@
+//go:build !windows
+
 #define _GNU_SOURCE
 #include "nccl.h"
 #include <dlfcn.h>

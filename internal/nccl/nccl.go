@@ -11,19 +11,10 @@
 // of cudapath.Context.Address. Work runs in the order of the CUDA stream that a call names.
 package nccl
 
-/*
-#cgo CFLAGS: -O2 -Wall
-#cgo LDFLAGS: -ldl
-#include "nccl.h"
-#include <stdlib.h>
-*/
-import "C"
-
 import (
 	"fmt"
 	"os"
 	"sync"
-	"unsafe"
 
 	"vkattn/cudapath"
 	"vkattn/vk"
@@ -58,14 +49,26 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// Results of NCCL.
+const (
+	success    = 0
+	inProgress = 7
+)
+
+// ncclMessage is nccl_message of nccl.h.
+type ncclMessage struct {
+	address, bytes uint64
+	peer, send     int32
+}
+
 // libraries are the opened ones. They are never unloaded.
 var libraries struct {
 	sync.Mutex
-	byPath map[string]*C.nccl_api
+	byPath map[string]*ncclAPI
 }
 
 // load opens the library once. After a failure the next call tries again.
-func load() (*C.nccl_api, error) {
+func load() (*ncclAPI, error) {
 	path := os.Getenv(LibraryEnv)
 	switch path {
 	case "":
@@ -82,33 +85,28 @@ func load() (*C.nccl_api, error) {
 	if driver == "" {
 		driver = cudapath.DefaultLibrary
 	}
-	name, cuda := C.CString(path), C.CString(driver)
-	defer C.free(unsafe.Pointer(name))
-	defer C.free(unsafe.Pointer(cuda))
-	var why *C.char
-	api := C.nccl_open(name, cuda, &why)
+	api, why := ncclOpen(path, driver)
 	if api == nil {
-		defer C.free(unsafe.Pointer(why))
-		return nil, &Error{Op: "load NCCL", Detail: path + ": " + C.GoString(why), Err: vk.ErrUnsupported}
+		return nil, &Error{Op: "load NCCL", Detail: path + ": " + why, Err: vk.ErrUnsupported}
 	}
 	if libraries.byPath == nil {
-		libraries.byPath = map[string]*C.nccl_api{}
+		libraries.byPath = map[string]*ncclAPI{}
 	}
 	libraries.byPath[path] = api
 	return api, nil
 }
 
 // check converts a result into an error.
-func check(api *C.nccl_api, op string, code C.int) error {
+func check(api *ncclAPI, op string, code int32) error {
 	switch {
-	case code == C.NCCL_SUCCESS:
+	case code == success:
 		return nil
 	case code < 0:
 		return &Error{Op: op, Code: int(code)}
 	}
 	e := &Error{Op: op, Code: int(code), Detail: "ncclResult_t"}
-	if text := C.nccl_error(api, code); text != nil {
-		e.Detail = C.GoString(text)
+	if text := ncclError(api, code); text != "" {
+		e.Detail = text
 	}
 	return e
 }
@@ -119,8 +117,8 @@ func Version() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var v C.int
-	err = check(api, "ncclGetVersion", C.nccl_version(api, &v))
+	var v int32
+	err = check(api, "ncclGetVersion", ncclVersion(api, &v))
 	return int(v), err
 }
 
@@ -133,9 +131,9 @@ func NewID() (ID, error) {
 	if err != nil {
 		return ID{}, err
 	}
-	var id C.nccl_id
-	if err := check(api, "ncclGetUniqueId", C.nccl_unique_id(api, &id)); err != nil {
+	var id ID
+	if err := check(api, "ncclGetUniqueId", ncclUniqueID(api, &id)); err != nil {
 		return ID{}, err
 	}
-	return *(*ID)(unsafe.Pointer(&id)), nil
+	return id, nil
 }
