@@ -76,7 +76,9 @@ func cuaInit(a *cuaAPI, version, devices *int32) int32 {
 }
 
 // cuaErrorName is the name of a result, "" if the driver has none.
-func cuaErrorName(a *cuaAPI, code int32) string { return failed(C.cua_error_name(a, C.int(code)), C.int(code)) }
+func cuaErrorName(a *cuaAPI, code int32) string {
+	return failed(C.cua_error_name(a, C.int(code)), C.int(code))
+}
 
 // cuaDevice describes a device, except for the version of the driver.
 func cuaDevice(a *cuaAPI, ordinal int) (DeviceInfo, int32) {

@@ -2,7 +2,6 @@ package cudapath
 
 import (
 	"sync/atomic"
-	"syscall"
 
 	"vkattn/internal/cloexec"
 	"vkattn/internal/hostmem"
@@ -233,4 +232,4 @@ func (m *Memory) Close() error {
 }
 
 // closeFD closes a file descriptor that no driver owns.
-func closeFD(fd int) { _ = syscall.Close(fd) }
+func closeFD(fd int) { _ = cloexec.Close(fd) }

@@ -1,8 +1,6 @@
 package vk
 
 import (
-	"syscall"
-
 	"vkattn/internal/cloexec"
 )
 
@@ -83,7 +81,7 @@ func (d *Device) ImportBufferFD(fd int, size uint64, o ImportOptions) (*Buffer, 
 	}
 	b, err := d.makeBuffer(op, size, BufferOptions{Name: o.Name}, q, o.AllocationBytes)
 	if err == nil {
-		_ = syscall.Close(fd) // the memory has a copy
+		_ = cloexec.Close(fd) // the memory has a copy
 	}
 	return b, err
 }

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -250,7 +249,7 @@ func (a *app) startRanks(ctx context.Context, n int, files []saved) error {
 	var started []*exec.Cmd
 	for r := range n {
 		c := exec.CommandContext(ctx, self, a.args...)
-		c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+		c.Cancel = func() error { return terminate(c.Process) }
 		c.WaitDelay = endOfRank()
 		c.Env = append(os.Environ(), "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(n), "LOCAL_RANK="+strconv.Itoa(r),
 			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, control.PortEnv+"="+port, listenerEnv+"=")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -10,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"vkattn/cmd/vkattn/internal/bench"
 )
@@ -95,12 +95,7 @@ func operatingSystem() string {
 	if name != "" {
 		parts = append(parts, name)
 	}
-	kernel := runtime.GOOS
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
-	}
-	return strings.Join(append(parts, kernel, runtime.GOARCH), ", ")
+	return strings.Join(append(parts, cmp.Or(kernel(), runtime.GOOS), runtime.GOARCH), ", ")
 }
 
 // fieldOf returns the first value of a key in a file with one "key separator value" a line.

@@ -40,7 +40,7 @@ func Create(t Target) (*File, error) {
 	}
 	for range 100 {
 		temp := filepath.Join(filepath.Dir(t.Path), hiddenPrefix(t.Path)+rand.Text()+".tmp")
-		file, err := os.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
+		file, err := createNew(temp, perm)
 		if err != nil {
 			return nil, plain(err)
 		}

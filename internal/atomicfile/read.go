@@ -5,7 +5,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"syscall"
 )
 
 // SizeError is the error for a file that is longer than the limit of Read.
@@ -19,8 +18,7 @@ func Open(path string) (*os.File, error) {
 	if err := regular(os.Stat(path)); err != nil {
 		return nil, err
 	}
-	// The name may refer to a pipe by now, which would block without O_NONBLOCK.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := openShared(path)
 	if err != nil {
 		return nil, plain(err)
 	}

@@ -17,6 +17,17 @@ func lock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.L
 
 const errHeld = unix.EWOULDBLOCK
 
+// createNew creates a file for writing that did not exist.
+func createNew(path string, perm fs.FileMode) (*os.File, error) {
+	return os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
+}
+
+// openShared opens a file for reading. The name may refer to a pipe by now, which would block without
+// O_NONBLOCK.
+func openShared(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+}
+
 // takeAfter gives a file the owner and the permissions of an old one, as far as the system
 // allows. After a failure fewer users can access the file, not more.
 func takeAfter(f *os.File, old fs.FileInfo) {

@@ -1,18 +1,3 @@
 // Package cloexec takes over file descriptors that a driver makes, so that programs started later do
 // not inherit them.
 package cloexec
-
-import "syscall"
-
-// Take calls export, which makes a file descriptor, and marks it close-on-exec. No goroutine of this
-// process starts a program in between.
-func Take(export func() (fd int, err error)) (int, error) {
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	fd, err := export()
-	if err != nil {
-		return -1, err
-	}
-	syscall.CloseOnExec(fd)
-	return fd, nil
-}

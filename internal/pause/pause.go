@@ -3,7 +3,6 @@ package pause
 
 import (
 	"runtime"
-	"syscall"
 	"time"
 )
 
@@ -32,8 +31,8 @@ func (s *Spin) at(now time.Time) {
 // Loop is the state of a loop that polls. The zero value is ready.
 //
 // The loop is a Spin for its first 200 us, since most events come within that time.
-// Then it sleeps, longer and longer up to 100 us. The sleep is one of the kernel's: [time.Sleep]
-// takes a millisecond at least while no other goroutine runs.
+// Then it sleeps, longer and longer up to 100 us. On Linux the sleep is one of the kernel's: [time.Sleep]
+// takes a millisecond at least there while no other goroutine runs.
 type Loop struct {
 	begin time.Time
 	spin  Spin
@@ -52,8 +51,7 @@ func (l *Loop) Wait() {
 		l.spin.at(now)
 		return
 	}
-	t := syscall.NsecToTimespec(int64(d))
-	_ = syscall.Nanosleep(&t, nil) // a signal ends it early
+	sleep(d)
 }
 
 // sleep is how long a Wait at some time sleeps; 0: it spins.

@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"vkattn/attention/parallel"
 	"vkattn/internal/control"
@@ -63,7 +60,7 @@ func joinShared(ctx context.Context, ch *control.Channel) (*shared, error) {
 		token := make([]byte, sharedToken)
 		_, err = rand.Read(token)
 		if err == nil {
-			s.all[ch.Rank()], err = unix.Mmap(int(f.Fd()), 0, sharedBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			s.all[ch.Rank()], err = mapShared(f, true)
 		}
 		if err == nil {
 			copy(s.all[ch.Rank()], token)
@@ -98,21 +95,6 @@ func joinShared(ctx context.Context, ch *control.Channel) (*shared, error) {
 	return s, nil
 }
 
-// newShared makes the file of this rank. It has no name, so nothing of it is left when its processes have
-// ended, however they end. Its memory is allocated at once: a page that could not be when it is first
-// written would end the process by SIGBUS.
-func newShared() (*os.File, error) {
-	fd, err := unix.MemfdCreate("vkattn", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "memfd")
-	if err := unix.Fallocate(fd, 0, 0, sharedBytes); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
 // open maps the file of another rank; nil if it is not there or not that rank's. On another host, or in
 // another namespace of processes, the numbers are those of any file.
 func (x *sharedFile) open() []byte {
@@ -128,12 +110,12 @@ func (x *sharedFile) open() []byte {
 		return nil
 	}
 	defer f.Close()
-	b, err := unix.Mmap(int(f.Fd()), 0, sharedBytes, unix.PROT_READ, unix.MAP_SHARED)
+	b, err := mapShared(f, false)
 	if err != nil {
 		return nil
 	}
 	if !bytes.Equal(b[:sharedToken], x.Token) {
-		_ = unix.Munmap(b)
+		unmapShared(b)
 		return nil
 	}
 	return b
@@ -148,7 +130,7 @@ func (s *shared) end() {
 	defer s.mu.Unlock()
 	for _, b := range s.all {
 		if b != nil {
-			_ = unix.Munmap(b)
+			unmapShared(b)
 		}
 	}
 	s.all = nil

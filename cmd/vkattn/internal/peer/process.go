@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -51,16 +50,9 @@ func start(ctx context.Context, command string) (*process, error) {
 	defer theirs.Close()
 	ctx, kill := context.WithCancel(ctx)
 	p := &process{out: ours, kill: kill, lines: make(chan string), exited: make(chan struct{}), lastWords: lastWords}
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command)
+	cmd := exec.CommandContext(ctx, shell[0], shell[1], command)
 	cmd.Stdout, cmd.Stderr = theirs, &p.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error {
-		err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		if errors.Is(err, syscall.ESRCH) {
-			return os.ErrProcessDone
-		}
-		return err
-	}
+	group(cmd)
 	cmd.WaitDelay = time.Second // if a grandchild keeps standard error open
 	if p.in, err = cmd.StdinPipe(); err == nil {
 		err = cmd.Start()
