@@ -1,3 +1,5 @@
+//go:build !windows
+
 // The kernels for AVX2 with FMA, 8 lanes a vector, 16 registers.
 #if defined(__x86_64__)
 #include <immintrin.h>

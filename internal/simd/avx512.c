@@ -1,3 +1,5 @@
+//go:build !windows
+
 // The kernels for AVX-512, 16 lanes a vector, 32 registers.
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -1,3 +1,5 @@
+//go:build !windows
+
 // The kernels for arm64, 4 lanes a vector, 32 registers.
 #if defined(__aarch64__)
 #include <arm_neon.h>

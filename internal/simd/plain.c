@@ -1,3 +1,5 @@
+//go:build !windows
+
 // The kernels for any CPU, 4 lanes a vector. A product is rounded before it is added,
 // so its bits differ from the other sets.
 #include "kernels.h"

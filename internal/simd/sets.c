@@ -1,3 +1,5 @@
+//go:build !windows
+
 #include "kernels.h"
 #include <stddef.h>
 

@@ -30,7 +30,7 @@ func TestWidenIsTheGoPackages(t *testing.T) {
 	for i := range blocks {
 		blocks[i] = byte(r.Uint32())
 	}
-	for _, k := range simd.Sets() {
+	for _, k := range simd.All() {
 		for _, c := range []struct {
 			name   string
 			t      simd.Type
@@ -70,7 +70,7 @@ func TestOneKeyIsItsValueRounded(t *testing.T) {
 	const seed = 12
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	for _, k := range simd.Sets() {
+	for _, k := range simd.All() {
 		for dv := 1; dv < 140; dv++ {
 			value, q := make([]float32, dv), make([]byte, 8)
 			for i := range value {
