@@ -84,6 +84,11 @@ func softmax(t *Tile, o, s, state []float32, span, keys, mask []int32) {
 	var largest [Lanes]float32
 	copy(largest[:], most)
 	for key := from; key < to; key++ {
+		if fastSoftmax && full(key) {
+			largestRows(s[key*Lanes:], int(t.FullTo)-key, &largest)
+			key = int(t.FullTo) - 1
+			continue
+		}
 		x, all := s[key*Lanes:][:lanes], full(key)
 		for i := range x {
 			if all || visible(t, span, keys, mask, key, i) {
@@ -131,7 +136,16 @@ func softmax(t *Tile, o, s, state []float32, span, keys, mask []int32) {
 	// The weights. Kahan's sum: small ones added to a large sum may all be rounded the same way.
 	for key := from; key < to; key++ {
 		x, all := s[key*Lanes:][:lanes], full(key)
-		weights(x, &least, fraction, &m)
+		switch {
+		case fastSoftmax && all:
+			weightRowsSum(s[key*Lanes:], int(t.FullTo)-key, &least, fraction, &m, sum, carry)
+			key = int(t.FullTo) - 1
+			continue
+		case fastSoftmax:
+			weightRows(x, 1, &least, fraction, &m)
+		default:
+			weights(x, &least, fraction, &m)
+		}
 		for i, p := range x {
 			if !all && !visible(t, span, keys, mask, key, i) {
 				x[i] = math.Float32frombits(negativeZero)

@@ -75,9 +75,10 @@ func (t *Backward) addKeys(in *ranges, d int, a, tile, c []float32) {
 
 // addRows adds a tile times rows of K to C, which is dQ.
 func (t *Backward) addRows(in *ranges, tile, k, c []float32) {
+	const block = 4 // rows that are computed together
 	stride := int(t.Stride)
-	for r := 0; r < int(t.Rows); r += blockRows {
-		n := min(blockRows, int(t.Rows)-r)
+	for r := 0; r < int(t.Rows); r += block {
+		n := min(block, int(t.Rows)-r)
 		keys := in.keys[r]
 		for _, other := range in.keys[r+1 : r+n] {
 			keys.from, keys.to = min(keys.from, other.from), max(keys.to, other.to)
@@ -125,34 +126,32 @@ func tanhSlope(x float32) (tanh, slope float32) {
 func (t *Backward) weigh(row []Row, keys []int32, count, bias []float32, mask []int32, drops bool, s, ds, dx []float32) {
 	dropped := t.Dropout.mask()
 	lanes := int(t.Vectors) * Vector
-	var distance [Columns]float32
+	var slope [Columns]float32
 	for r := range int(t.Rows) {
 		x := &row[r]
 		p, g := s[r*Columns:][:lanes], ds[r*Columns:][:lanes]
-		if t.ALiBi != 0 {
-			for c := range p {
-				distance[c] = float32(math.Abs(x.Position - float64(keys[c])))
-			}
-		}
-		var words [4]uint32
-		quad := int32(-1)
-		for c := range p {
-			y, slope := p[c], float32(1)
+		for c, y := range p {
 			more := float32(0)
 			if t.Bias != 0 {
 				more = bias[r*Columns+c]
 			}
 			if t.Softcap != 0 {
 				var tanh float32
-				tanh, slope = tanhSlope(y / t.Softcap)
+				tanh, slope[c] = tanhSlope(y / t.Softcap)
 				y = fma(t.Softcap, tanh, more)
 			} else if t.Bias != 0 {
 				y += more
 			}
 			if t.ALiBi != 0 {
-				y = fma(-x.Slope, distance[c], y)
+				y = fma(-x.Slope, float32(math.Abs(x.Position-float64(keys[c]))), y)
 			}
-			w := float32(weight(larger(-150, y-x.LSE), 0, 0) * x.Factor)
+			p[c] = y - x.LSE
+		}
+		exps(p)
+		var words [4]uint32
+		quad := int32(-1)
+		for c, w := range p {
+			w = float32(w * x.Factor)
 			if count != nil {
 				w = float32(w * count[c])
 			}
@@ -173,14 +172,17 @@ func (t *Backward) weigh(row []Row, keys []int32, count, bias []float32, mask []
 			}
 			// dP and the slope may be NaN where the weight is 0.
 			change := float32(w * (changeP - x.Delta))
-			changeX := float32(change * slope)
-			if math.Float32bits(w) == 0 {
-				change, changeX = 0, 0
+			used := math.Float32bits(w) != 0
+			if t.Softcap != 0 {
+				dx[r*Columns+c] = 0
+				if used {
+					dx[r*Columns+c] = float32(change * slope[c])
+				}
+			}
+			if !used {
+				change = 0
 			}
 			p[c], g[c] = kept, change
-			if t.Softcap != 0 {
-				dx[r*Columns+c] = changeX
-			}
 		}
 	}
 }

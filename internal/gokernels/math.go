@@ -110,7 +110,19 @@ func tanhOf(x float32) float32 {
 }
 
 // Exp replaces elements, which are at most 0, by their exponential.
-func Exp(x []float32) {
+func Exp(x []float32) { exps(x) }
+
+var (
+	zeros [Lanes]float32
+	lows  = [Lanes]float32{-150, -150, -150, -150, -150, -150, -150, -150, -150, -150, -150, -150, -150, -150, -150, -150}
+)
+
+// exps is Exp of whole vectors.
+func exps(x []float32) {
+	if n := len(x) / Lanes; fastSoftmax && n > 0 {
+		weightRows(x, n, &lows, zeros[:], &zeros)
+		x = x[n*Lanes:]
+	}
 	for i, v := range x {
 		x[i] = weight(larger(-150, v), 0, 0)
 	}

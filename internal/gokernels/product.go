@@ -33,54 +33,49 @@ var (
 	skipZero   = skipping{true, 0}
 )
 
-// blockRows are the rows of a block of products that the assembly computes at once.
-const blockRows = 4
+// store is what a product does with its sums: they are multiplied by scale and stored, or added to what is there.
+type store struct {
+	c     []float32
+	row   int
+	scale float32
+	add   bool
+}
 
-// product sets sums[j][lane] to the sum over k < depth of a[j][k] b[k][lane], for j < n, lane < lanes, and calls
-// done with each row. The sums are fused multiply-adds in the order of k. lanes is Vector or Lanes.
-func product(lanes, n, depth int, skip skipping, a matrix, b []float32, bRow int, done func(j int, sums []float32)) {
-	var sums [blockRows * Lanes]float32
-	for j := 0; j < n; j += blockRows {
-		rows := min(blockRows, n-j)
-		productBlock(&sums, lanes, rows, depth, skip, a.from(j, 0), b, bRow)
-		for i := range rows {
-			done(j+i, sums[i*Lanes:][:lanes])
-		}
+func set(c []float32, row int, scale float32) store { return store{c, row, scale, false} }
+func add(c []float32, row int) store                { return store{c, row, 1, true} }
+
+// product computes sums over k < depth of a[j][k] b[k][lane], for j < n, lane < lanes. The sums are fused
+// multiply-adds in the order of k. lanes is Vector or Lanes.
+func product(lanes, n, depth int, skip skipping, a matrix, b []float32, bRow int, to store) {
+	if n <= 0 {
+		return
+	}
+	if depth > 0 {
+		_ = b[(depth-1)*bRow+lanes-1]
+	}
+	_ = to.c[(n-1)*to.row+lanes-1]
+	for j := fastProduct(lanes, n, depth, skip, a, b, bRow, to); j < n; j++ {
+		productRow(lanes, depth, skip, a.from(j, 0), b, bRow, to.c[j*to.row:][:lanes], to)
 	}
 }
 
-// productInGo is productBlock for any CPU.
-func productInGo(sums *[blockRows * Lanes]float32, lanes, n, depth int, skip skipping, a matrix, b []float32, bRow int) {
-	for j := range n {
-		sum := sums[j*Lanes:][:lanes]
-		clear(sum)
-		for k := range depth {
-			y, row := *(*float32)(a.from(j, k).x), b[k*bRow:][:lanes]
-			for i, x := range row {
-				if !skip.on || math.Float32bits(x) != skip.bits {
-					sum[i] = fma(y, x, sum[i])
-				}
+// productRow computes a row on any CPU.
+func productRow(lanes, depth int, skip skipping, a matrix, b []float32, bRow int, c []float32, to store) {
+	var sums [Lanes]float32
+	sum := sums[:lanes]
+	for k := range depth {
+		y, row := *(*float32)(a.from(0, k).x), b[k*bRow:][:lanes]
+		for i, x := range row {
+			if !skip.on || math.Float32bits(x) != skip.bits {
+				sum[i] = fma(y, x, sum[i])
 			}
 		}
 	}
-}
-
-// set returns what a product does with a row of sums: row j of c becomes scale times the sums.
-func set(c []float32, cRow int, scale float32) func(int, []float32) {
-	return func(j int, sums []float32) {
-		to := c[j*cRow:][:len(sums)]
-		for i, x := range sums {
-			to[i] = float32(x * scale)
-		}
-	}
-}
-
-// add returns what a product does with a row of sums: row j of c gets them added.
-func add(c []float32, cRow int) func(int, []float32) {
-	return func(j int, sums []float32) {
-		to := c[j*cRow:][:len(sums)]
-		for i, x := range sums {
-			to[i] += x
+	for i, x := range sum {
+		if to.add {
+			c[i] += x
+		} else {
+			c[i] = float32(x * to.scale)
 		}
 	}
 }

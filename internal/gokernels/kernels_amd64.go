@@ -1,0 +1,24 @@
+package gokernels
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+// hasFast reports whether the CPU has the instructions of kernels_amd64.s.
+var hasFast = cpu.X86.HasAVX2 && cpu.X86.HasFMA
+
+// vectorOf are the lanes of a vector of the functions below.
+const vectorOf = 8
+
+// Each works on vectorOf lanes of n keys, whose scores are Lanes apart.
+
+//go:noescape
+func weightsOf(s unsafe.Pointer, n int, least, fraction, m unsafe.Pointer)
+
+//go:noescape
+func weightsSumOf(s unsafe.Pointer, n int, least, fraction, m, sum, carry unsafe.Pointer)
+
+//go:noescape
+func largestOf(s unsafe.Pointer, n int, largest unsafe.Pointer)

@@ -1,0 +1,699 @@
+// Code of the products and of the softmax for AVX2 with FMA. Every product is a fused multiply-add, and every
+// sum has the order of the Go code.
+
+#include "textflag.h"
+
+// LOAD_ARGS: DI is C, R13 its step in bytes; SI is A, R8 and R9 its steps; DX is B, R10 its step; CX the depth.
+#define LOAD_ARGS \
+	MOVQ c+0(FP), DI \
+	MOVQ cRow+8(FP), R13 \
+	MOVQ a+16(FP), SI \
+	MOVQ aRow+24(FP), R8 \
+	MOVQ aColumn+32(FP), R9 \
+	MOVQ b+40(FP), DX \
+	MOVQ bRow+48(FP), R10 \
+	MOVQ depth+56(FP), CX \
+	SHLQ $2, R13 \
+	SHLQ $2, R8 \
+	SHLQ $2, R9 \
+	SHLQ $2, R10 \
+	LEAQ (R8)(R8*2), R12 \
+	ADDQ SI, R12
+
+
+// func product4x16(c unsafe.Pointer, cRow int, a unsafe.Pointer, aRow, aColumn int, b unsafe.Pointer, bRow, depth int, scale float32, add int)
+TEXT ·product4x16(SB), NOSPLIT, $0-80
+	LOAD_ARGS
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	TESTQ CX, CX
+	JZ   done
+
+loop:
+	VMOVUPS 0(DX), Y8
+	VMOVUPS 32(DX), Y9
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VFMADD231PS Y9, Y10, Y1
+	VBROADCASTSS (SI)(R8*1), Y10
+	VFMADD231PS Y8, Y10, Y2
+	VFMADD231PS Y9, Y10, Y3
+	VBROADCASTSS (SI)(R8*2), Y10
+	VFMADD231PS Y8, Y10, Y4
+	VFMADD231PS Y9, Y10, Y5
+	VBROADCASTSS (R12), Y10
+	VFMADD231PS Y8, Y10, Y6
+	VFMADD231PS Y9, Y10, Y7
+	ADDQ R9, SI
+	ADDQ R9, R12
+	ADDQ R10, DX
+	DECQ CX
+	JNZ  loop
+
+done:
+	CMPQ add+72(FP), $0
+	JNE  adds
+	VBROADCASTSS scale+64(FP), Y10
+	VMULPS Y10, Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VMULPS Y10, Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VMULPS Y10, Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VMULPS Y10, Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y6, Y6
+	VMOVUPS Y6, 0(DI)
+	VMULPS Y10, Y7, Y7
+	VMOVUPS Y7, 32(DI)
+	VZEROUPPER
+	RET
+
+adds:
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS 32(DI), Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y6, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS 32(DI), Y7, Y7
+	VMOVUPS Y7, 32(DI)
+	VZEROUPPER
+	RET
+
+// func product4x16Skip(c unsafe.Pointer, cRow int, a unsafe.Pointer, aRow, aColumn int, b unsafe.Pointer, bRow, depth int, scale float32, add int, bits uint32)
+TEXT ·product4x16Skip(SB), NOSPLIT, $0-84
+	LOAD_ARGS
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VBROADCASTSS bits+80(FP), Y15
+	TESTQ CX, CX
+	JZ   done
+
+loop:
+	VMOVUPS 0(DX), Y8
+	VMOVUPS 32(DX), Y9
+	VPCMPEQD Y8, Y15, Y11
+	VPCMPEQD Y9, Y15, Y12
+	VORPS Y11, Y12, Y13
+	VMOVMSKPS Y13, AX
+	TESTQ AX, AX
+	JNZ  some
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VFMADD231PS Y9, Y10, Y1
+	VBROADCASTSS (SI)(R8*1), Y10
+	VFMADD231PS Y8, Y10, Y2
+	VFMADD231PS Y9, Y10, Y3
+	VBROADCASTSS (SI)(R8*2), Y10
+	VFMADD231PS Y8, Y10, Y4
+	VFMADD231PS Y9, Y10, Y5
+	VBROADCASTSS (R12), Y10
+	VFMADD231PS Y8, Y10, Y6
+	VFMADD231PS Y9, Y10, Y7
+
+next:
+	ADDQ R9, SI
+	ADDQ R9, R12
+	ADDQ R10, DX
+	DECQ CX
+	JNZ  loop
+	JMP  done
+
+some:
+	VBROADCASTSS (SI), Y10
+	VMOVAPS Y0, Y14
+	VFMADD231PS Y8, Y10, Y14
+	VBLENDVPS Y11, Y0, Y14, Y0
+	VMOVAPS Y1, Y14
+	VFMADD231PS Y9, Y10, Y14
+	VBLENDVPS Y12, Y1, Y14, Y1
+	VBROADCASTSS (SI)(R8*1), Y10
+	VMOVAPS Y2, Y14
+	VFMADD231PS Y8, Y10, Y14
+	VBLENDVPS Y11, Y2, Y14, Y2
+	VMOVAPS Y3, Y14
+	VFMADD231PS Y9, Y10, Y14
+	VBLENDVPS Y12, Y3, Y14, Y3
+	VBROADCASTSS (SI)(R8*2), Y10
+	VMOVAPS Y4, Y14
+	VFMADD231PS Y8, Y10, Y14
+	VBLENDVPS Y11, Y4, Y14, Y4
+	VMOVAPS Y5, Y14
+	VFMADD231PS Y9, Y10, Y14
+	VBLENDVPS Y12, Y5, Y14, Y5
+	VBROADCASTSS (R12), Y10
+	VMOVAPS Y6, Y14
+	VFMADD231PS Y8, Y10, Y14
+	VBLENDVPS Y11, Y6, Y14, Y6
+	VMOVAPS Y7, Y14
+	VFMADD231PS Y9, Y10, Y14
+	VBLENDVPS Y12, Y7, Y14, Y7
+	JMP  next
+
+done:
+	CMPQ add+72(FP), $0
+	JNE  adds
+	VBROADCASTSS scale+64(FP), Y10
+	VMULPS Y10, Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VMULPS Y10, Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VMULPS Y10, Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VMULPS Y10, Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y6, Y6
+	VMOVUPS Y6, 0(DI)
+	VMULPS Y10, Y7, Y7
+	VMOVUPS Y7, 32(DI)
+	VZEROUPPER
+	RET
+
+adds:
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS 32(DI), Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y6, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS 32(DI), Y7, Y7
+	VMOVUPS Y7, 32(DI)
+	VZEROUPPER
+	RET
+
+// func product4x8(c unsafe.Pointer, cRow int, a unsafe.Pointer, aRow, aColumn int, b unsafe.Pointer, bRow, depth int, scale float32, add int)
+TEXT ·product4x8(SB), NOSPLIT, $0-80
+	LOAD_ARGS
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	TESTQ CX, CX
+	JZ   done
+
+loop:
+	VMOVUPS 0(DX), Y8
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VBROADCASTSS (SI)(R8*1), Y10
+	VFMADD231PS Y8, Y10, Y1
+	VBROADCASTSS (SI)(R8*2), Y10
+	VFMADD231PS Y8, Y10, Y2
+	VBROADCASTSS (R12), Y10
+	VFMADD231PS Y8, Y10, Y3
+	ADDQ R9, SI
+	ADDQ R9, R12
+	ADDQ R10, DX
+	DECQ CX
+	JNZ  loop
+
+done:
+	CMPQ add+72(FP), $0
+	JNE  adds
+	VBROADCASTSS scale+64(FP), Y10
+	VMULPS Y10, Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y1, Y1
+	VMOVUPS Y1, 0(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y3, Y3
+	VMOVUPS Y3, 0(DI)
+	VZEROUPPER
+	RET
+
+adds:
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y1, Y1
+	VMOVUPS Y1, 0(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y3, Y3
+	VMOVUPS Y3, 0(DI)
+	VZEROUPPER
+	RET
+
+// func product4x8Skip(c unsafe.Pointer, cRow int, a unsafe.Pointer, aRow, aColumn int, b unsafe.Pointer, bRow, depth int, scale float32, add int, bits uint32)
+TEXT ·product4x8Skip(SB), NOSPLIT, $0-84
+	LOAD_ARGS
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VBROADCASTSS bits+80(FP), Y15
+	TESTQ CX, CX
+	JZ   done
+
+loop:
+	VMOVUPS 0(DX), Y8
+	VPCMPEQD Y8, Y15, Y11
+	VMOVMSKPS Y11, AX
+	TESTQ AX, AX
+	JNZ  some
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VBROADCASTSS (SI)(R8*1), Y10
+	VFMADD231PS Y8, Y10, Y1
+	VBROADCASTSS (SI)(R8*2), Y10
+	VFMADD231PS Y8, Y10, Y2
+	VBROADCASTSS (R12), Y10
+	VFMADD231PS Y8, Y10, Y3
+
+next:
+	ADDQ R9, SI
+	ADDQ R9, R12
+	ADDQ R10, DX
+	DECQ CX
+	JNZ  loop
+	JMP  done
+
+some:
+	VBROADCASTSS (SI), Y10
+	VMOVAPS Y0, Y14
+	VFMADD231PS Y8, Y10, Y14
+	VBLENDVPS Y11, Y0, Y14, Y0
+	VBROADCASTSS (SI)(R8*1), Y10
+	VMOVAPS Y1, Y14
+	VFMADD231PS Y8, Y10, Y14
+	VBLENDVPS Y11, Y1, Y14, Y1
+	VBROADCASTSS (SI)(R8*2), Y10
+	VMOVAPS Y2, Y14
+	VFMADD231PS Y8, Y10, Y14
+	VBLENDVPS Y11, Y2, Y14, Y2
+	VBROADCASTSS (R12), Y10
+	VMOVAPS Y3, Y14
+	VFMADD231PS Y8, Y10, Y14
+	VBLENDVPS Y11, Y3, Y14, Y3
+	JMP  next
+
+done:
+	CMPQ add+72(FP), $0
+	JNE  adds
+	VBROADCASTSS scale+64(FP), Y10
+	VMULPS Y10, Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y1, Y1
+	VMOVUPS Y1, 0(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	ADDQ R13, DI
+	VMULPS Y10, Y3, Y3
+	VMOVUPS Y3, 0(DI)
+	VZEROUPPER
+	RET
+
+adds:
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y1, Y1
+	VMOVUPS Y1, 0(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	ADDQ R13, DI
+	VADDPS 0(DI), Y3, Y3
+	VMOVUPS Y3, 0(DI)
+	VZEROUPPER
+	RET
+
+// func product1x16(c unsafe.Pointer, cRow int, a unsafe.Pointer, aRow, aColumn int, b unsafe.Pointer, bRow, depth int, scale float32, add int)
+TEXT ·product1x16(SB), NOSPLIT, $0-80
+	LOAD_ARGS
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	TESTQ CX, CX
+	JZ   done
+
+loop:
+	VMOVUPS 0(DX), Y8
+	VMOVUPS 32(DX), Y9
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VFMADD231PS Y9, Y10, Y1
+	ADDQ R9, SI
+	ADDQ R9, R12
+	ADDQ R10, DX
+	DECQ CX
+	JNZ  loop
+
+done:
+	CMPQ add+72(FP), $0
+	JNE  adds
+	VBROADCASTSS scale+64(FP), Y10
+	VMULPS Y10, Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VMULPS Y10, Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	VZEROUPPER
+	RET
+
+adds:
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	VZEROUPPER
+	RET
+
+// func product1x16Skip(c unsafe.Pointer, cRow int, a unsafe.Pointer, aRow, aColumn int, b unsafe.Pointer, bRow, depth int, scale float32, add int, bits uint32)
+TEXT ·product1x16Skip(SB), NOSPLIT, $0-84
+	LOAD_ARGS
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VBROADCASTSS bits+80(FP), Y15
+	TESTQ CX, CX
+	JZ   done
+
+loop:
+	VMOVUPS 0(DX), Y8
+	VMOVUPS 32(DX), Y9
+	VPCMPEQD Y8, Y15, Y11
+	VPCMPEQD Y9, Y15, Y12
+	VORPS Y11, Y12, Y13
+	VMOVMSKPS Y13, AX
+	TESTQ AX, AX
+	JNZ  some
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VFMADD231PS Y9, Y10, Y1
+
+next:
+	ADDQ R9, SI
+	ADDQ R9, R12
+	ADDQ R10, DX
+	DECQ CX
+	JNZ  loop
+	JMP  done
+
+some:
+	VBROADCASTSS (SI), Y10
+	VMOVAPS Y0, Y14
+	VFMADD231PS Y8, Y10, Y14
+	VBLENDVPS Y11, Y0, Y14, Y0
+	VMOVAPS Y1, Y14
+	VFMADD231PS Y9, Y10, Y14
+	VBLENDVPS Y12, Y1, Y14, Y1
+	JMP  next
+
+done:
+	CMPQ add+72(FP), $0
+	JNE  adds
+	VBROADCASTSS scale+64(FP), Y10
+	VMULPS Y10, Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VMULPS Y10, Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	VZEROUPPER
+	RET
+
+adds:
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	VZEROUPPER
+	RET
+
+// func product1x8(c unsafe.Pointer, cRow int, a unsafe.Pointer, aRow, aColumn int, b unsafe.Pointer, bRow, depth int, scale float32, add int)
+TEXT ·product1x8(SB), NOSPLIT, $0-80
+	LOAD_ARGS
+	VXORPS Y0, Y0, Y0
+	TESTQ CX, CX
+	JZ   done
+
+loop:
+	VMOVUPS 0(DX), Y8
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS Y8, Y10, Y0
+	ADDQ R9, SI
+	ADDQ R9, R12
+	ADDQ R10, DX
+	DECQ CX
+	JNZ  loop
+
+done:
+	CMPQ add+72(FP), $0
+	JNE  adds
+	VBROADCASTSS scale+64(FP), Y10
+	VMULPS Y10, Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VZEROUPPER
+	RET
+
+adds:
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VZEROUPPER
+	RET
+
+// func product1x8Skip(c unsafe.Pointer, cRow int, a unsafe.Pointer, aRow, aColumn int, b unsafe.Pointer, bRow, depth int, scale float32, add int, bits uint32)
+TEXT ·product1x8Skip(SB), NOSPLIT, $0-84
+	LOAD_ARGS
+	VXORPS Y0, Y0, Y0
+	VBROADCASTSS bits+80(FP), Y15
+	TESTQ CX, CX
+	JZ   done
+
+loop:
+	VMOVUPS 0(DX), Y8
+	VPCMPEQD Y8, Y15, Y11
+	VMOVMSKPS Y11, AX
+	TESTQ AX, AX
+	JNZ  some
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS Y8, Y10, Y0
+
+next:
+	ADDQ R9, SI
+	ADDQ R9, R12
+	ADDQ R10, DX
+	DECQ CX
+	JNZ  loop
+	JMP  done
+
+some:
+	VBROADCASTSS (SI), Y10
+	VMOVAPS Y0, Y14
+	VFMADD231PS Y8, Y10, Y14
+	VBLENDVPS Y11, Y0, Y14, Y0
+	JMP  next
+
+done:
+	CMPQ add+72(FP), $0
+	JNE  adds
+	VBROADCASTSS scale+64(FP), Y10
+	VMULPS Y10, Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VZEROUPPER
+	RET
+
+adds:
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VZEROUPPER
+	RET
+
+// The constants of math.go, eight times each.
+DATA constants<>+0(SB)/8, $0x3fb8aa3b3fb8aa3b // log2e
+DATA constants<>+8(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA constants<>+16(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA constants<>+24(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA constants<>+32(SB)/8, $0x32a5706032a57060 // log2eLow
+DATA constants<>+40(SB)/8, $0x32a5706032a57060
+DATA constants<>+48(SB)/8, $0x32a5706032a57060
+DATA constants<>+56(SB)/8, $0x32a5706032a57060
+DATA constants<>+64(SB)/8, $0x4b4000004b400000 // rounding
+DATA constants<>+72(SB)/8, $0x4b4000004b400000
+DATA constants<>+80(SB)/8, $0x4b4000004b400000
+DATA constants<>+88(SB)/8, $0x4b4000004b400000
+DATA constants<>+96(SB)/8, $0xc2fe0000c2fe0000 // least
+DATA constants<>+104(SB)/8, $0xc2fe0000c2fe0000
+DATA constants<>+112(SB)/8, $0xc2fe0000c2fe0000
+DATA constants<>+120(SB)/8, $0xc2fe0000c2fe0000
+DATA constants<>+128(SB)/8, $0x4b40007f4b40007f // bias
+DATA constants<>+136(SB)/8, $0x4b40007f4b40007f
+DATA constants<>+144(SB)/8, $0x4b40007f4b40007f
+DATA constants<>+152(SB)/8, $0x4b40007f4b40007f
+DATA constants<>+160(SB)/8, $0x39220f2939220f29 // c0
+DATA constants<>+168(SB)/8, $0x39220f2939220f29
+DATA constants<>+176(SB)/8, $0x39220f2939220f29
+DATA constants<>+184(SB)/8, $0x39220f2939220f29
+DATA constants<>+192(SB)/8, $0x3aaf8c113aaf8c11 // c1
+DATA constants<>+200(SB)/8, $0x3aaf8c113aaf8c11
+DATA constants<>+208(SB)/8, $0x3aaf8c113aaf8c11
+DATA constants<>+216(SB)/8, $0x3aaf8c113aaf8c11
+DATA constants<>+224(SB)/8, $0x3c1d95253c1d9525 // c2
+DATA constants<>+232(SB)/8, $0x3c1d95253c1d9525
+DATA constants<>+240(SB)/8, $0x3c1d95253c1d9525
+DATA constants<>+248(SB)/8, $0x3c1d95253c1d9525
+DATA constants<>+256(SB)/8, $0x3d6357ab3d6357ab // c3
+DATA constants<>+264(SB)/8, $0x3d6357ab3d6357ab
+DATA constants<>+272(SB)/8, $0x3d6357ab3d6357ab
+DATA constants<>+280(SB)/8, $0x3d6357ab3d6357ab
+DATA constants<>+288(SB)/8, $0x3e75fdf03e75fdf0 // c4
+DATA constants<>+296(SB)/8, $0x3e75fdf03e75fdf0
+DATA constants<>+304(SB)/8, $0x3e75fdf03e75fdf0
+DATA constants<>+312(SB)/8, $0x3e75fdf03e75fdf0
+DATA constants<>+320(SB)/8, $0x3f3172183f317218 // c5
+DATA constants<>+328(SB)/8, $0x3f3172183f317218
+DATA constants<>+336(SB)/8, $0x3f3172183f317218
+DATA constants<>+344(SB)/8, $0x3f3172183f317218
+DATA constants<>+352(SB)/8, $0x3f8000003f800000 // c6
+DATA constants<>+360(SB)/8, $0x3f8000003f800000
+DATA constants<>+368(SB)/8, $0x3f8000003f800000
+DATA constants<>+376(SB)/8, $0x3f8000003f800000
+GLOBL constants<>(SB), RODATA|NOPTR, $384
+
+// WEIGHT turns the scores in Y8 into weights: Y0 is least, Y1 fraction, Y2 m, Y3 to Y7 the first five constants.
+#define WEIGHT \
+	VMAXPS Y8, Y0, Y8 \
+	VMOVAPS Y1, Y9 \
+	VFMSUB231PS Y3, Y8, Y9 \
+	VADDPS Y5, Y9, Y9 \
+	VSUBPS Y5, Y9, Y9 \
+	VMOVAPS Y9, Y10 \
+	VFMSUB231PS Y3, Y8, Y10 \
+	VFMADD231PS Y4, Y8, Y10 \
+	VSUBPS Y1, Y10, Y10 \
+	VMOVUPS constants<>+160(SB), Y11 \
+	VFMADD213PS constants<>+192(SB), Y10, Y11 \
+	VFMADD213PS constants<>+224(SB), Y10, Y11 \
+	VFMADD213PS constants<>+256(SB), Y10, Y11 \
+	VFMADD213PS constants<>+288(SB), Y10, Y11 \
+	VFMADD213PS constants<>+320(SB), Y10, Y11 \
+	VFMADD213PS constants<>+352(SB), Y10, Y11 \
+	VSUBPS Y2, Y9, Y9 \
+	VMAXPS Y9, Y6, Y9 \
+	VADDPS Y7, Y9, Y9 \
+	VPSLLD $23, Y9, Y9 \
+	VMULPS Y9, Y11, Y8
+
+#define LOAD_WEIGHT_ARGS \
+	MOVQ s+0(FP), DI \
+	MOVQ n+8(FP), CX \
+	MOVQ least+16(FP), AX \
+	VMOVUPS (AX), Y0 \
+	MOVQ fraction+24(FP), AX \
+	VMOVUPS (AX), Y1 \
+	MOVQ m+32(FP), AX \
+	VMOVUPS (AX), Y2 \
+	VMOVUPS constants<>+0(SB), Y3 \
+	VMOVUPS constants<>+32(SB), Y4 \
+	VMOVUPS constants<>+64(SB), Y5 \
+	VMOVUPS constants<>+96(SB), Y6 \
+	VMOVUPS constants<>+128(SB), Y7
+
+// func weightsOf(s unsafe.Pointer, n int, least, fraction, m unsafe.Pointer)
+TEXT ·weightsOf(SB), NOSPLIT, $0-40
+	LOAD_WEIGHT_ARGS
+
+loop:
+	VMOVUPS (DI), Y8
+	WEIGHT
+	VMOVUPS Y8, (DI)
+	ADDQ $64, DI
+	DECQ CX
+	JNZ  loop
+	VZEROUPPER
+	RET
+
+// func weightsSumOf(s unsafe.Pointer, n int, least, fraction, m, sum, carry unsafe.Pointer)
+TEXT ·weightsSumOf(SB), NOSPLIT, $0-56
+	LOAD_WEIGHT_ARGS
+	MOVQ sum+40(FP), R8
+	MOVQ carry+48(FP), R9
+	VMOVUPS (R8), Y12
+	VMOVUPS (R9), Y13
+
+loop:
+	VMOVUPS (DI), Y8
+	WEIGHT
+	VMOVUPS Y8, (DI)
+	VSUBPS Y13, Y8, Y14
+	VADDPS Y14, Y12, Y15
+	VSUBPS Y12, Y15, Y13
+	VSUBPS Y14, Y13, Y13
+	VMOVAPS Y15, Y12
+	ADDQ $64, DI
+	DECQ CX
+	JNZ  loop
+	VMOVUPS Y12, (R8)
+	VMOVUPS Y13, (R9)
+	VZEROUPPER
+	RET
+
+// func largestOf(s unsafe.Pointer, n int, largest unsafe.Pointer)
+TEXT ·largestOf(SB), NOSPLIT, $0-24
+	MOVQ s+0(FP), DI
+	MOVQ n+8(FP), CX
+	MOVQ largest+16(FP), AX
+	VMOVUPS (AX), Y0
+
+loop:
+	VMOVUPS (DI), Y8
+	VMAXPS Y0, Y8, Y0
+	ADDQ $64, DI
+	DECQ CX
+	JNZ  loop
+	VMOVUPS Y0, (AX)
+	VZEROUPPER
+	RET
