@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/testfifo"
 )
 
 // cached compiles a pipeline on a device that keeps its cache in dir, and closes it.
@@ -57,7 +58,7 @@ func TestPipelineCacheInThePlaceOfAPipeIsNotUsed(t *testing.T) {
 	dir := t.TempDir()
 	path := cached(t, dir)
 	require.NoError(t, os.Remove(path))
-	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	testfifo.Make(t, path, 0o600)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

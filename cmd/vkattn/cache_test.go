@@ -4,13 +4,13 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testfifo"
 	"vkattn/vk"
 )
 
@@ -50,7 +50,7 @@ func TestCachesThatArePipesAreIgnoredWithANote(t *testing.T) {
 	require.NoError(t, os.Remove(pipelines[0]))
 	require.NoError(t, os.MkdirAll(filepath.Dir(tuning.Path), 0o755))
 	for _, path := range []string{pipelines[0], tuning.Path} {
-		require.NoError(t, syscall.Mkfifo(path, 0o600))
+		testfifo.Make(t, path, 0o600)
 	}
 	code, _, stderr = promptly(tiny("--tier", "scalar")...)
 	require.Equal(t, exitOK, code, stderr)

@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -18,19 +20,6 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/verify"
 )
-
-// command is this program as a process of its own, as TestMain makes it.
-func command(t *testing.T, args ...string) *exec.Cmd {
-	t.Helper()
-	if d := os.Getenv("VKATTN_DRIVER"); d != "" && d != "none" {
-		t.Skip("os.Executable is not the test under another loader")
-	}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.Command(self, args...)
-	cmd.Env = append(os.Environ(), "VKATTN_TEST_IS_COMMAND=1")
-	return cmd
-}
 
 // interruptAfterARow starts the command, sends it a signal when next has returned after the first line of its
 // output is there, and returns all of the output and what it said.

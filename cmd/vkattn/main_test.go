@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"regexp"
 	"strings"
@@ -22,6 +23,24 @@ import (
 	"vkattn/internal/faultydriver"
 	"vkattn/vk"
 )
+
+// endLimit is for a process that does not do what it should; ending it fails the test.
+const endLimit = 10 * time.Minute
+
+// command is this program as a process of its own, as TestMain makes it.
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	if d := os.Getenv("VKATTN_DRIVER"); d != "" && d != "none" {
+		t.Skip("os.Executable is not the test under another loader")
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), "VKATTN_TEST_IS_COMMAND=1")
+	return cmd
+}
+
+var endingSignals = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 
 // TestMain lets a test start the command itself: the test binary is vkattn when asked to
 // be. VKATTN_TEST_LINGER names a file to make when the command has ended; the process then lives

@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/cmd/vkattn/internal/npy"
+	"vkattn/internal/testfifo"
 )
 
 // outputShape is the shape of O for goodFiles.
@@ -78,7 +81,13 @@ func TestASocketTakesTheOutput(t *testing.T) {
 func socketTakesTheOutput(t *testing.T, path string) {
 	t.Helper()
 	_, args := goodFiles(t)
-	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	syscall.ForkLock.RLock()
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(pair[0])
+		syscall.CloseOnExec(pair[1])
+	}
+	syscall.ForkLock.RUnlock()
 	require.NoError(t, err)
 	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
 	defer func() { _ = ours.Close() }()
@@ -116,7 +125,7 @@ func TestTheOutputFollowsLinks(t *testing.T) {
 func TestTheOutputGoesThroughALinkToAPipe(t *testing.T) {
 	dir, args := goodFiles(t)
 	pipe, o := filepath.Join(dir, "pipe"), filepath.Join(dir, "o.npy")
-	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	testfifo.Make(t, pipe, 0o600)
 	require.NoError(t, os.Symlink("pipe", o))
 	got := make(chan []byte, 1)
 	go func() {
@@ -181,7 +190,7 @@ func TestAReplacedOutputKeepsItsPermissions(t *testing.T) {
 func TestInputsThatAreNoFilesAreRefusedAtOnce(t *testing.T) {
 	dir, args := goodFiles(t)
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	testfifo.Make(t, pipe, 0o600)
 	for path, kind := range map[string]string{pipe: "pipe", "/dev/zero": "device", dir: "folder"} {
 		for _, flag := range []string{"--q", "--v", "--mask"} {
 			p := start(t, nil, with(args, flag, path)...)

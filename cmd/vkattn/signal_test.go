@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -16,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/testfifo"
 )
 
 // process is the command in a process of its own.
@@ -23,9 +27,6 @@ type process struct {
 	*exec.Cmd
 	stdout, stderr bytes.Buffer
 }
-
-// endLimit is for a process that does not do what it should; ending it fails the test.
-const endLimit = 10 * time.Minute
 
 func start(t *testing.T, change func(*exec.Cmd), args ...string) *process {
 	t.Helper()
@@ -131,8 +132,6 @@ func enlarge(t *testing.T, dir string, batch, length int) {
 		require.NoError(t, os.Truncate(path, int64(len(head))+2*int64(batch)*16*int64(length)*64))
 	}
 }
-
-var endingSignals = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 
 func TestASignalEndsALongRunAndLeavesNothing(t *testing.T) {
 	dir, args := goodFiles(t)
@@ -366,7 +365,7 @@ func TestOutputThatNobodyReadsEndsTheCommand(t *testing.T) {
 func TestASignalEndsWaitingForAPipe(t *testing.T) {
 	dir, args := goodFiles(t)
 	pipe := filepath.Join(dir, "o.npy")
-	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	testfifo.Make(t, pipe, 0o600)
 	p := start(t, nil, args...)
 	p.reads(t, filepath.Join(dir, "q.npy"))
 	p.rests(t)
@@ -380,7 +379,7 @@ func TestAPipeWhoseReaderLeavesIsOneLine(t *testing.T) {
 	dir, args := goodFiles(t)
 	enlarge(t, dir, 1, 256) // more than a pipe holds
 	pipe := filepath.Join(dir, "o.npy")
-	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	testfifo.Make(t, pipe, 0o600)
 	r, err := os.OpenFile(pipe, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	require.NoError(t, err)
 	p := start(t, nil, args...)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/testfifo"
 )
 
 func names(t *testing.T, dir string) []string {
@@ -53,7 +55,7 @@ func begin(t *testing.T, path, text string) *File {
 
 func fifo(t *testing.T, path string) {
 	t.Helper()
-	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	testfifo.Make(t, path, 0o600)
 }
 
 func link(t *testing.T, text, path string) {
@@ -210,20 +212,6 @@ func TestANewFileHasThePermissionsOfTheUmask(t *testing.T) {
 	got, err := os.Stat(filepath.Join(dir, "new"))
 	require.NoError(t, err)
 	require.Equal(t, want.Mode(), got.Mode())
-}
-
-func TestReplaceKeepsTheOwnerForRoot(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root gives files away")
-	}
-	path := filepath.Join(t.TempDir(), "file")
-	put(t, path, "old")
-	require.NoError(t, os.Chown(path, 1234, 5678))
-	require.NoError(t, Replace(begin(t, path, "new")))
-	info, err := os.Stat(path)
-	require.NoError(t, err)
-	owner := info.Sys().(*syscall.Stat_t)
-	require.Equal(t, []uint32{1234, 5678}, []uint32{owner.Uid, owner.Gid})
 }
 
 func TestLeftoversOfKilledWritersGo(t *testing.T) {

@@ -6,12 +6,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/testfifo"
 )
 
 func TestWritersDoNotLoseEachOthersUpdates(t *testing.T) {
@@ -50,9 +51,9 @@ func TestAFailedWriteLeavesWhatWasThere(t *testing.T) {
 func TestPipesInThePlaceOfFilesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	pipe, link, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "link"), filepath.Join(dir, "file")
-	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	testfifo.Make(t, pipe, 0o600)
 	require.NoError(t, os.Symlink(pipe, link))
-	require.NoError(t, syscall.Mkfifo(file+".lock", 0o600))
+	testfifo.Make(t, file+".lock", 0o600)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

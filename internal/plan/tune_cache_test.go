@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"vkattn/internal/problem"
+	"vkattn/internal/testfifo"
 	"vkattn/vk"
 )
 
@@ -158,7 +158,7 @@ func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 		}, "ignored"},
 		"a named pipe": {func(t *testing.T, p string) {
 			require.NoError(t, os.Remove(p))
-			require.NoError(t, syscall.Mkfifo(p, 0o600))
+			testfifo.Make(t, p, 0o600)
 		}, "is a pipe, not a regular file"},
 		"a device": {func(t *testing.T, p string) {
 			require.NoError(t, os.Remove(p))

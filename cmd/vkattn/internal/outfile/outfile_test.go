@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/testfifo"
 )
 
 func names(t *testing.T, dir string) []string {
@@ -124,7 +126,7 @@ func TestPlacesThatTakeNoFileAreRefused(t *testing.T) {
 func TestPipesAndDevicesAreWrittenInPlace(t *testing.T) {
 	dir := t.TempDir()
 	pipe, link, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "link"), filepath.Join(dir, "file")
-	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	testfifo.Make(t, pipe, 0o600)
 	require.NoError(t, os.Symlink("pipe", link))
 	require.NoError(t, Check(link), "and does not wait for a reader")
 	got := make(chan string, 1)
@@ -148,7 +150,7 @@ func TestPipesAndDevicesAreWrittenInPlace(t *testing.T) {
 func TestDiscardDoesNotWaitForAPipe(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe")
-	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	testfifo.Make(t, pipe, 0o600)
 	var s Set
 	add(t, &s, filepath.Join(dir, "file"), "half")
 	added := make(chan error, 1)

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/testfifo"
 )
 
 const one = `{"device":"cpu","tier":"cpu","batch":2,"heads":1,"heads_kv":1,"seqlen_q":8,"seqlen_k":8,"headdim":8,"headdim_v":8,"causal":"none","dtype":"f16","status":"ok","ms":{"min":1,"median":2,"max":3},"tflops":4,"run":{"program":"vkattn","version":"devel","device":{"name":"cpu"}}}`
@@ -72,7 +72,7 @@ func TestFoldersAreFollowedAndPipesAreNot(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(real, "sub", "a.jsonl"), []byte(one), 0o600))
 	require.NoError(t, os.Symlink(filepath.Join("sub", "a.jsonl"), filepath.Join(real, "b.jsonl")))
 	require.NoError(t, os.Symlink("missing.jsonl", filepath.Join(real, "c.jsonl")))
-	require.NoError(t, unix.Mkfifo(filepath.Join(real, "d.jsonl"), 0o600))
+	testfifo.Make(t, filepath.Join(real, "d.jsonl"), 0o600)
 	link := filepath.Join(dir, "latest")
 	require.NoError(t, os.Symlink("2026", link))
 	for _, path := range []string{real, link} {
