@@ -45,6 +45,13 @@ test: ## fetch drivers into the user's cache, then run the tests on each of them
 test-full: ## what make test leaves out: the other share of the tables, stress, fuzz
 	VKATTN_TEST_LEVEL=full scripts/test.sh --fetch
 
+.PHONY: platforms test-platforms
+platforms: ## build for linux, windows and darwin on amd64 and arm64, without cgo
+	scripts/platforms.sh build
+
+test-platforms: ## platforms, go vet for each, the tests without cgo, tier cpu of arm64 under QEMU
+	scripts/platforms.sh test
+
 deps: ## fetch glslc and the CPU Vulkan drivers
 	$(DEPS) all
 

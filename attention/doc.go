@@ -111,7 +111,9 @@
 // holds until somebody tunes it (see [Tuning]), and with [TuningOff] always. On the CPU
 // the bits depend neither on GOMAXPROCS nor on the rest of the batch. CPUs with AVX-512,
 // AVX2 and FMA, or NEON give the same bits with the same C library; CPUs without fused
-// multiply-add give others.
+// multiply-add give others. A build without cgo gives the same bits on every CPU. Its LSE, its
+// rows with a sink and its rows with a score beyond 2^18 use package math in place of the C
+// library and may differ from those of a build with cgo in the last bit.
 //
 // # CUDA
 //

@@ -2,15 +2,17 @@
 # Fetches what the tests need and most machines lack: a glslc that supports cooperative
 # matrices, Vulkan headers that declare them, and Vulkan drivers that run without a GPU. On
 # request it also fetches nvcc, which only changes of the CUDA kernels need, libEGL, which
-# gpu-bundle.sh copies to machines whose NVIDIA driver lacks it, and a headless browser, which
-# takes the screenshots of "make report-check".
+# gpu-bundle.sh copies to machines whose NVIDIA driver lacks it, a headless browser, which
+# takes the screenshots of "make report-check", and QEMU, which runs the tests of "make
+# test-platforms" for arm64.
 #
 #   deps.sh glslc|headers|lavapipe|lavapipe-old|swiftshader
 #                                                     fetch one component
 #   deps.sh nvcc                                      fetch the CUDA compiler (1 GB; non-free)
 #   deps.sh egl                                       fetch libEGL and libGLdispatch
 #   deps.sh chromium                                  fetch headless Chromium (100 MB)
-#   deps.sh all                                       fetch every component except nvcc, egl and chromium
+#   deps.sh qemu                                      fetch QEMU for programs of arm64
+#   deps.sh all                                       fetch every component except the four before
 #   deps.sh versions                                  one line per component
 #   deps.sh path <component>                          its root, or "system"
 #   deps.sh bin                                       the folder of the wrappers
@@ -20,7 +22,7 @@
 # Everything is stored in the folder deps/ of the user's cache ($VKATTN_CACHE, else
 # $XDG_CACHE_HOME/vkattn, else ~/.cache/vkattn):
 #
-#   bin/      wrappers: glslc, spirv-val, spirv-dis, spirv-opt, nvcc, chromium
+#   bin/      wrappers: glslc, spirv-val, spirv-dis, spirv-opt, nvcc, chromium, qemu-aarch64
 #   roots/    one unpacked tree per component, with the file .versions
 #   icd/      generated Vulkan driver manifests
 #
@@ -146,8 +148,18 @@ recipe() {
 		shown=(chromium-headless-shell)
 		elsewhere='chromium or chromium-headless-shell, and set CHROMIUM'
 		;;
+	qemu)
+		# One static program, which runs those of another architecture.
+		suites=(bookworm)
+		packages=(qemu-user-static)
+		closure=no
+		keep=('./usr/bin/qemu-aarch64-static')
+		probe=usr/bin/qemu-aarch64-static
+		shown=(qemu-user-static)
+		elsewhere='qemu-user-static or qemu-user'
+		;;
 	*)
-		say "unknown component: $1 (known: ${components[*]} nvcc egl chromium)"
+		say "unknown component: $1 (known: ${components[*]} nvcc egl chromium qemu)"
 		exit 2
 		;;
 	esac
@@ -230,6 +242,15 @@ write_chromium() {
 	mv -f "$tmp" "$deps/bin/chromium"
 }
 
+write_qemu() {
+	local tmp
+	mkdir -p "$deps/bin"
+	tmp=$(mktemp "$deps/bin/.qemu.XXXXXX")
+	printf '#!/bin/sh\nexec '\''%s'\'' "$@"\n' "$deps/roots/qemu/usr/bin/qemu-aarch64-static" >"$tmp"
+	chmod 755 "$tmp"
+	mv -f "$tmp" "$deps/bin/qemu-aarch64"
+}
+
 # Drivers of the system's own packages, for distributions that nothing is fetched on.
 system_manifest() { # <lvp|radeon>
 	local f
@@ -254,6 +275,7 @@ on_system() { # <component>: does the system itself provide it?
 	egl) ldconfig -p 2>/dev/null | grep -q 'libEGL\.so\.1' ;;
 	nvcc) command -v nvcc >/dev/null || [[ -x ${CUDA_HOME-}/bin/nvcc ]] ;;
 	chromium) command -v chromium >/dev/null || command -v chromium-headless-shell >/dev/null ;;
+	qemu) command -v qemu-aarch64-static >/dev/null || command -v qemu-aarch64 >/dev/null ;;
 	esac
 }
 
@@ -315,6 +337,7 @@ fetch() { # <component>
 				[[ $component == glslc ]] && write_wrappers
 				[[ $component == nvcc ]] && write_nvcc
 				[[ $component == chromium ]] && write_chromium
+				[[ $component == qemu ]] && write_qemu
 				rm -f "$deps/why/$component"
 				say "$(describe "$component") [$((SECONDS - start)) s]"
 				return 0
@@ -362,7 +385,7 @@ main() {
 		done
 		return "$rc"
 		;;
-	glslc | headers | lavapipe | lavapipe-old | swiftshader | nvcc | egl | chromium) (fetch "$command") ;;
+	glslc | headers | lavapipe | lavapipe-old | swiftshader | nvcc | egl | chromium | qemu) (fetch "$command") ;;
 	versions) for c in "${components[@]}"; do describe "$c"; done ;;
 	runners) printf '%s\n' "${runners[@]}" ;;
 	bin) printf '%s\n' "$deps/bin" ;;

@@ -34,7 +34,10 @@ import (
 // This file has the calls of the C side, host.h, in the types of Go. host_nocgo.go has the same functions
 // for builds without cgo.
 
-const hasVulkan = true
+const (
+	hasVulkan = true
+	noVulkan  = "" // why not
+)
 
 type (
 	hostInstance = C.vka_instance

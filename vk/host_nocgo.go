@@ -2,12 +2,23 @@
 
 package vk
 
-import "unsafe"
+import (
+	"runtime"
+	"unsafe"
+)
 
 // This file stands in for host_cgo.go and probe_cgo.go in builds without cgo, and for Windows. Such a build
 // opens no loader, so no device exists and only the first functions are ever called.
 
 const hasVulkan = false
+
+// noVulkan says why a build knows no Vulkan device.
+var noVulkan = func() string {
+	if runtime.GOOS == "windows" {
+		return "this build has no Vulkan: it is for Windows, where this version has none"
+	}
+	return "this build has no Vulkan: it was built without cgo (CGO_ENABLED=0)"
+}()
 
 func hostOpenLoader(string) (get unsafe.Pointer, why string) { return nil, noVulkan }
 func hostTryLibrary(string) (why string)                     { return noVulkan }

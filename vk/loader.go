@@ -11,9 +11,6 @@ import (
 // VKATTN_LIBVULKAN names another.
 const DefaultLibrary = "libvulkan.so.1"
 
-// noVulkan says why a build knows no Vulkan device.
-const noVulkan = "this build has no Vulkan: it was built without cgo, or for Windows"
-
 var loader struct {
 	sync.Mutex
 	get unsafe.Pointer // vkGetInstanceProcAddr, once it is found

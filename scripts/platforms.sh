@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# platforms.sh build|test
+#
+#   build  builds the library and the command without cgo for every target
+#   test   builds and vets them, then runs what can run here: the tests without cgo on this machine, the tests
+#          of tier cpu and what it is made of for linux/arm64 under QEMU, which deps.sh fetches, and the command
+#          on the CPU in both builds
+#
+# The first run on a machine compiles the standard library for each target, which takes minutes.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+targets=(linux/amd64 linux/arm64 windows/amd64 windows/arm64 darwin/amd64 darwin/arm64)
+export CGO_ENABLED=0
+
+on() { GOOS=${1%/*} GOARCH=${1#*/} "${@:2}"; }
+step() { printf '== %s [%d s]\n' "$*" "$SECONDS"; }
+
+build() {
+	for target in "${targets[@]}"; do
+		step "go build, $target"
+		on "$target" go build ./...
+	done
+}
+
+# The packages whose tests need no more than a CPU.
+cpu=(./internal/arith ./internal/dropout ./internal/gokernels ./internal/grid ./internal/half ./internal/quant
+	./internal/score ./internal/simd ./internal/oracle ./internal/tensors ./attention/kvcache ./attention/merge)
+
+test_all() {
+	build
+	for target in "${targets[@]}"; do
+		step "go vet, $target"
+		on "$target" go vet ./...
+	done
+	step "tests without cgo, $(go env GOOS)/$(go env GOARCH)"
+	go test "${cpu[@]}" ./vk ./internal/... ./attention ./cmd/vkattn/...
+	scripts/deps.sh qemu
+	local qemu
+	qemu=$(scripts/deps.sh bin)/qemu-aarch64
+	[[ -x $qemu ]] || qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64)
+	step "tests of tier cpu, linux/arm64 under QEMU"
+	on linux/arm64 go test -timeout 30m -exec "$qemu" "${cpu[@]}"
+	on linux/arm64 go test -timeout 30m -exec "$qemu" -run 'TestCPU|TestOneKey|Expf|Tanhf' ./attention
+	step "the command on the CPU"
+	local out
+	out=$(mktemp -d)
+	go build -o "$out/amd64" ./cmd/vkattn
+	on linux/arm64 go build -o "$out/arm64" ./cmd/vkattn
+	"$out/amd64" bench --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
+	"$qemu" "$out/arm64" bench --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
+	rm -r "$out"
+	step done
+}
+
+case ${1-} in
+build) build ;;
+test) test_all ;;
+*)
+	sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+	exit 2
+	;;
+esac

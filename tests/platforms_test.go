@@ -1,0 +1,38 @@
+package tests
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/testlevel"
+)
+
+// Without cgo, each target has a file of every package that another imports, and nothing that links a C library:
+// purego does on Linux, so such a program would need the dynamic loader. That all of it compiles is for
+// make platforms, which takes minutes.
+func TestTargetsWithoutCgo(t *testing.T) {
+	testlevel.OnceOnly(t)
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip(err)
+	}
+	for _, target := range []string{"linux/amd64", "linux/arm64", "windows/amd64", "windows/arm64", "darwin/amd64", "darwin/arm64"} {
+		system, arch, _ := strings.Cut(target, "/")
+		cmd := exec.Command("go", "list", "-deps", "./...")
+		cmd.Dir = ".."
+		cmd.Env = append(os.Environ(), "GOOS="+system, "GOARCH="+arch, "CGO_ENABLED=0")
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		require.NoError(t, err, "%s: %s", target, errs.String())
+		packages := strings.Fields(string(out))
+		require.Contains(t, packages, "vkattn/cmd/vkattn", target)
+		for _, linked := range []string{"github.com/goki/vulkan", "github.com/ebitengine/purego", "runtime/cgo"} {
+			require.False(t, slices.Contains(packages, linked), "%s imports %s", target, linked)
+		}
+	}
+}
