@@ -231,6 +231,14 @@ func drop(t *Tile, s []float32, slots []uint32, keys []int32) {
 	}
 }
 
+// oneNaN is x, with one NaN for all. Which of several a sum keeps depends on lanes that are masked.
+func oneNaN(x float32) float32 {
+	if x != x {
+		return nan
+	}
+	return x
+}
+
 // Finish divides O by the row sums, a sink's share in them and, with dropout, the probability that a weight
 // remains (else 1), and stores its rows.
 func Finish(o, state []float32, base []byte, at []int64, rows, vectors, dv int, t Type, keep float32) {
@@ -266,12 +274,12 @@ func Finish(o, state []float32, base []byte, at []int64, rows, vectors, dv int, 
 			}
 		}
 		divisor[i] *= keep
-		lses[i] = float32(lse)
+		lses[i] = oneNaN(float32(lse))
 	}
 	row := make([]float32, dv)
 	for i := range rows {
 		for j := range row {
-			row[j] = o[j*Lanes+i] / divisor[i]
+			row[j] = oneNaN(o[j*Lanes+i] / divisor[i])
 		}
 		narrowRow(base[at[i]:], row, t)
 	}
