@@ -71,8 +71,8 @@ func TestScoreIsTheFormula(t *testing.T) {
 		for j, s := range row.s {
 			x, y := s, float32(s)
 			if o.Softcap != 0 {
-				x = o.Softcap * math.Tanh(x/o.Softcap)
-				y = float32(o.Softcap) * float32(math.Tanh(float64(y/float32(o.Softcap))))
+				x = float64(o.Softcap * math.Tanh(x/o.Softcap)) // a conversion rounds: Go may fuse a product with a sum
+				y = float32(float32(o.Softcap) * float32(math.Tanh(float64(y/float32(o.Softcap)))))
 			}
 			if o.Bias {
 				x += row.bias[j]
@@ -80,9 +80,8 @@ func TestScoreIsTheFormula(t *testing.T) {
 			}
 			if o.ALiBi {
 				distance := math.Abs(float64(row.at - j))
-				x -= row.slope * distance
-				product := float32(row.slope) * float32(distance)
-				y -= product
+				x -= float64(row.slope * distance)
+				y -= float32(float32(row.slope) * float32(distance))
 			}
 			require.Equal(t, x, exact[j], "%v", o.Score())
 			require.Equal(t, float64(y), low[j], "%v", o.Score())
