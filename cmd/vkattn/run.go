@@ -159,7 +159,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	}
 	defer func() { _ = op.Close() }()
 	var plan attention.Plan
-	if !in.special && !o.has("o-in") { // with options the plan depends on more than the shape
+	if in.planned() && !o.has("o-in") {
 		if plan, err = op.Plan(in.shape); err != nil {
 			return err
 		}
@@ -260,7 +260,8 @@ func (a *app) verifyRun(o *runFlags, p *runProblem) (string, error) {
 		}
 		text = append(text, v.String())
 	}
-	if o.wanted() {
+	// Without sequences only sums over the batches have a gradient to judge.
+	if o.wanted() && (p.in.shape.B > 0 || o.has("dbias") || o.has("dsinks")) {
 		v, err := accuracy.VerifyBackward(p.in.config, p.args, accuracy.Options{})
 		switch {
 		case err != nil:

@@ -140,10 +140,14 @@ func (in *runInputs) gradientMemory(keep, pass func(...uint64)) {
 	}
 }
 
+// planned reports whether the shape alone gives the plan, before the memory is allocated. With options
+// the plan depends on more. A call without sequences has no plan of its shape.
+func (in *runInputs) planned() bool { return !in.special && in.shape.B > 0 }
+
 // backwardPlan plans the gradients of a run without options, before its memory is
 // allocated. It returns nil if no gradient is wanted.
 func (in *runInputs) backwardPlan(op *attention.Op) (*attention.BackwardPlan, error) {
-	if !in.o.wanted() || in.special {
+	if !in.o.wanted() || !in.planned() {
 		return nil, nil
 	}
 	plan, err := op.PlanBackward(in.shape)

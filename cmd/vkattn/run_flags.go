@@ -106,7 +106,9 @@ Sizes. B is the number of sequences. Sq and Sk are the axes of padded Q and K. F
 packed Q, Sq is the largest length in --cu-seqlens-q; for packed K, Sk is the largest
 in --cu-seqlens-k. For paged K, Sk is the largest of --seqused-k, or without it the
 columns of --block-table times the page size. --bias, --mask and --block-mask have
-these sizes and count rows and keys from the start of each sequence.
+these sizes and count rows and keys from the start of each sequence. B may be 0:
+--cu-seqlens-q and --cu-seqlens-k hold the number 0 alone, --block-table has no rows,
+padded files no batches. O then has the rows of --q, if any, and they are 0.
 
 Choice of keys. At most one of --mask, --block-mask and --sparse-tokens can be given;
 each can be combined with all other flags. The value 0 excludes a key or a block.

@@ -10,6 +10,7 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -40,9 +41,9 @@ func (a axes) shape(packed bool, dim int) []int {
 	return []int{a.batch, a.heads, a.rows, dim}
 }
 
-// readAxes gives the axes of a file their meaning. The first axis of packed rows and of pages may
-// be empty.
-func readAxes(shape []int, packed, paged, seqMajor bool, layout string) (a axes, err error) {
+// readAxes gives the axes of a file their meaning. The first axis may be empty: sequences, packed rows
+// or pages.
+func readAxes(shape []int, packed, seqMajor bool, layout string) (a axes, err error) {
 	want := 4
 	if packed {
 		want, layout = 3, "packed as [total, heads, dim]"
@@ -51,7 +52,7 @@ func readAxes(shape []int, packed, paged, seqMajor bool, layout string) (a axes,
 		return a, fmt.Errorf("rank %d, want %d (%s)", len(shape), want, layout)
 	}
 	for i, n := range shape {
-		if n == 0 && (i > 0 || !packed && !paged) {
+		if n == 0 && i > 0 {
 			return a, fmt.Errorf("an axis is empty: %v", shape)
 		}
 	}
@@ -85,7 +86,7 @@ func (in *runInputs) agree() error {
 		if t.paged {
 			seqMajor, layout = !o.hnd, "pages, "+o.pageLayout()
 		}
-		a, err := readAxes(in.files[t.flag].Shape, t.packed, t.paged, seqMajor, layout)
+		a, err := readAxes(in.files[t.flag].Shape, t.packed, seqMajor, layout)
 		if err == nil && i > 0 {
 			a.dim, err = elements(o.call.KV, a.dim)
 			a.pitch = a.dim
@@ -123,7 +124,7 @@ func (in *runInputs) agree() error {
 	if packedQ || packedK || paged {
 		return nil // readLengths completes the shape
 	}
-	return in.shape.Validate()
+	return problem.ValidateSizes(in.shape, 0, 1)
 }
 
 // elements is the number of elements in a row of n units of storage: n, or for
@@ -157,15 +158,18 @@ func (in *runInputs) readLengths() error {
 		if cu == nil {
 			continue
 		}
-		if len(in.files[side.flag].Shape) != 1 || len(cu) < 2 {
-			return wrong(side.flag, "shape %v, want [B+1]", in.files[side.flag].Shape)
+		switch f := in.files[side.flag]; {
+		case len(f.Shape) != 1:
+			return wrong(side.flag, "shape %v, want [B+1]", f.Shape)
+		case len(cu) == 0:
+			return fmt.Errorf("--%s %s: shape %v, want [B+1]: one number at least", side.flag, in.o.of(side.flag), f.Shape)
 		}
 		if lengths[i], err = differences(cu, side.rows); err != nil {
 			return wrong(side.flag, "%w", err)
 		}
-		*side.cu, *side.most = vector(cu), max(1, slices.Max(lengths[i]))
+		*side.cu, *side.most = vector(cu), slices.Max(append(lengths[i], 1))
 	}
-	if err := in.countSequences(len(lengths[0]), len(lengths[1])); err != nil {
+	if err := in.countSequences(lengths[0], lengths[1]); err != nil {
 		return err
 	}
 	if given.CuQ.Given() {
@@ -204,53 +208,49 @@ func (in *runInputs) readLengths() error {
 		}
 		*side.used = vector(used)
 		if side.flag == "seqused-k" && in.o.has("block-table") {
-			in.shape.Sk = max(1, int(slices.Max(used)))
+			in.shape.Sk = int(slices.Max(append(used, 1)))
 		}
 	}
 	if given.CuQ.Given() || given.CuK.Given() || given.UsedQ.Given() || given.UsedK.Given() {
 		in.args.Varlen = &given
 	}
-	return in.shape.Validate()
+	return problem.ValidateSizes(in.shape, 0, 1)
 }
 
-// countSequences finds the batch size, on which all files must agree.
-func (in *runInputs) countSequences(fromCuQ, fromCuK int) error {
-	fromTable := 0
-	if t := in.files["block-table"]; t != nil {
-		if len(t.Shape) != 2 || t.Shape[0] == 0 || t.Shape[1] == 0 {
-			return wrong("block-table", "shape %v, want [B, pages of a sequence]", t.Shape)
-		}
-		fromTable = t.Shape[0]
-	}
-	q, k := 0, 0
-	if fromCuQ == 0 {
-		q = in.axes[0].batch
-	}
-	if fromCuK == 0 && fromTable == 0 {
-		k = in.axes[1].batch
-	}
+// countSequences finds the batch size, on which all files must agree. Bounds that are not given are nil.
+func (in *runInputs) countSequences(boundsQ, boundsK []int) error {
 	type count struct {
 		from string
 		n    int
 	}
-	var first count
-	for _, c := range []count{{"Q", q}, {"--cu-seqlens-q", fromCuQ}, {"K", k}, {"--cu-seqlens-k", fromCuK}, {"--block-table", fromTable}} {
-		switch {
-		case c.n == 0:
-		case first.n == 0:
-			first = c
-		case c.n != first.n:
-			return fmt.Errorf("%s has %d sequences, %s has %d", c.from, c.n, first.from, first.n)
-		}
+	var list []count
+	table := in.files["block-table"]
+	if boundsQ == nil {
+		list = append(list, count{"Q", in.axes[0].batch})
+	} else {
+		list = append(list, count{"--cu-seqlens-q", len(boundsQ)})
 	}
-	in.shape.B = first.n
+	switch {
+	case boundsK != nil:
+		list = append(list, count{"--cu-seqlens-k", len(boundsK)})
+	case table == nil:
+		list = append(list, count{"K", in.axes[1].batch})
+	case len(table.Shape) != 2 || table.Shape[1] == 0:
+		return wrong("block-table", "shape %v, want [B, pages of a sequence]", table.Shape)
+	default:
+		list = append(list, count{"--block-table", table.Shape[0]})
+	}
+	if q, k := list[0], list[1]; q.n != k.n {
+		return fmt.Errorf("%s has %d sequences, %s has %d", k.from, k.n, q.from, q.n)
+	}
+	in.shape.B = list[0].n
 	return nil
 }
 
 // differences returns the lengths of sequences from their cumulative bounds, which must
 // not decrease and not exceed rows.
 func differences(cu []int32, rows int) ([]int, error) {
-	var out []int
+	out := []int{}
 	for i, n := range cu {
 		switch {
 		case n < 0:
