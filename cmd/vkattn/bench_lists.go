@@ -170,7 +170,7 @@ func (t *timingFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&t.MinTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
 	f.Var(percentFlag(&t.MaxNoise), "max-noise", "time each row until +- is at most this `percentage`, e.g. 0.5%; the 95 % interval of its median is then within it; a row that stays wider ends after a minute of runs")
 	f.DurationVar(&t.Warmup, "warmup", bench.DefaultWarmup, "least time of unrecorded runs before the timed runs; 50ms on a CPU unless set; on a GPU they go on for 3s at most until its clock is up; 0: none")
-	f.DurationVar(&t.Timeout, "timeout", 0, "end each row after this long, with the runs that it has by then; a device that finishes no run for 3s more hangs: bench prints and saves the finished rows and ends with exit code 4 (default: no limit)")
+	f.DurationVar(&t.Timeout, "timeout", 0, "end each row after this long, with the runs that it has by then; a device that finishes no run for 3s more hangs: the finished rows are printed and saved, and the exit code is 4 (default: no limit)")
 	f.DurationVar(&t.Delay, "delay", 0, "pause before each problem, for a device that gets hot, e.g. 2s")
 	f.BoolVar(&t.WarmCache, "warm-cache", false, "use the same inputs in all runs, so that caches may hold them (default: rotate through inputs larger than the last-level cache)")
 	f.BoolVar(&t.Once, "run-once", false, "run each row only twice, once to verify and once to time it, without warm-up: for a profiler")
@@ -189,8 +189,8 @@ func (t *timingFlags) check(f *pflag.FlagSet) error {
 			return badInputf("--%s %v: want a duration of 0 or more", d.flag, d.time)
 		}
 	}
-	if t.Timeout < 0 || f.Changed("timeout") && t.Timeout == 0 {
-		return badInputf("--timeout %v: want a positive duration", t.Timeout)
+	if err := checkTimeout(f, t.Timeout); err != nil {
+		return err
 	}
 	for _, name := range []string{"repetitions", "min-time", "max-noise", "warmup"} {
 		if t.Once && f.Changed(name) {
@@ -202,6 +202,19 @@ func (t *timingFlags) check(f *pflag.FlagSet) error {
 		t.Warmup = 0
 	case t.Warmup == 0:
 		t.Warmup = -1
+	}
+	return nil
+}
+
+// addTimeout adds the flag --timeout of a command whose rows have no time of their own. ends says what the
+// command does then.
+func addTimeout(f *pflag.FlagSet, to *time.Duration, ends string) {
+	f.DurationVar(to, "timeout", 0, "a device that finishes no run for this long hangs; the command "+ends+" with exit code 4 (default: no limit)")
+}
+
+func checkTimeout(f *pflag.FlagSet, timeout time.Duration) error {
+	if timeout < 0 || f.Changed("timeout") && timeout == 0 {
+		return badInputf("--timeout %v: want a positive duration", timeout)
 	}
 	return nil
 }

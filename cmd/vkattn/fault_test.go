@@ -172,3 +172,71 @@ func TestASignalEndsABenchmarkOnADeviceThatHangs(t *testing.T) {
 	require.True(t, strings.HasPrefix(string(text), first))
 	onlyFiles(t, dir, "rows.jsonl")
 }
+
+// hangAtOnce is a device on which no submission ends.
+const hangAtOnce = "hang=1"
+
+// With --timeout a device that hangs ends verify, with the rows that it has.
+func TestVerifyEndsWhenTheDeviceHangs(t *testing.T) {
+	for name, c := range map[string]struct {
+		faults, seqlen string
+		flags          []string
+		says           string
+		want           []bench.Status
+	}{
+		"second problem": {hangBytes, "16,400000", nil, "the device has finished no work for 1s", []bench.Status{bench.OK, bench.Broken}},
+		"first problem":  {hangAtOnce, "16,17", nil, "the device hangs: it has finished no run for 1s", []bench.Status{bench.Broken}},
+		"gradients":      {hangAtOnce, "16,17", []string{"--pass", "bwd"}, "the device hangs: it has finished no run for 1s", []bench.Status{bench.Broken}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			saved := filepath.Join(dir, "rows.jsonl")
+			p := onFaulty(t, c.faults, append([]string{"verify", "--tier", "scalar", "--batch-size", "1", "--nheads", "1", "--seqlen", c.seqlen,
+				"--seqlen-k", "16", "--headdim", "64", "--causal", "none", "--dtype", "f32", "--seed", "9", "-o", "jsonl", "--save", saved,
+				"--timeout", "1s"}, c.flags...)...)
+			require.NoError(t, p.Start())
+			require.Equal(t, exitDevice, p.end(t), p.stderr.String())
+			require.Contains(t, p.stderr.String(), c.says)
+			require.NotContains(t, p.stderr.String(), "destroyed")
+			text, err := os.ReadFile(saved)
+			require.NoError(t, err)
+			require.Equal(t, p.stdout.String(), string(text))
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			require.Len(t, lines, len(c.want))
+			for i, want := range c.want {
+				var r struct {
+					Status  bench.Status
+					Reasons []string
+				}
+				require.NoError(t, json.Unmarshal([]byte(lines[i]), &r))
+				require.Equal(t, want, r.Status, r.Reasons)
+			}
+			onlyFiles(t, dir, "rows.jsonl")
+		})
+	}
+}
+
+// With --timeout a device that hangs ends run, which writes nothing.
+func TestRunEndsWhenTheDeviceHangs(t *testing.T) {
+	dir, args := goodFiles(t)
+	p := onFaulty(t, hangAtOnce, append(without(args, "--device"), "--tier", "scalar", "--timeout", "1s")...)
+	require.NoError(t, p.Start())
+	require.Equal(t, exitDevice, p.end(t), p.stderr.String())
+	require.Contains(t, p.stderr.String(), "vkattn: wait: the device hangs: it has finished no run for 1s")
+	require.NotContains(t, p.stderr.String(), "destroyed")
+	require.Empty(t, p.stdout.String())
+	nothingWritten(t, dir)
+}
+
+// With --timeout a device that hangs ends profile.
+func TestProfileEndsWhenTheDeviceHangs(t *testing.T) {
+	for _, faults := range []string{hangBytes, hangAtOnce} {
+		p := onFaulty(t, faults, "profile", "--tier", "scalar", "--batch-size", "1", "--nheads", "1", "--seqlen", "400000", "--seqlen-k", "16", "--headdim", "64",
+			"--dtype", "f32", "--warmup", "0", "-r", "2", "--warm-cache", "--timeout", "1s")
+		require.NoError(t, p.Start())
+		require.Equal(t, exitDevice, p.end(t), p.stderr.String())
+		require.Contains(t, p.stderr.String(), "4s")
+		require.NotContains(t, p.stderr.String(), "destroyed")
+		require.Empty(t, p.stdout.String())
+	}
+}

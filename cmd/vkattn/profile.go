@@ -46,7 +46,7 @@ occupancy is an estimate from them, for NVIDIA GPUs. --trace writes the dispatch
 chrome://tracing and Perfetto. Nsight shows the names of commands and pipelines.
 
 Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 not supported or too large, 4 device
-failure` + signalHelp,
+failure, or a device that hangs (--timeout)` + signalHelp,
 		Example: `  vkattn profile --batch-size 8 --nheads 32 --nheads-kv 8 --seqlen 1 --seqlen-k 8192 --headdim 128
   vkattn profile --preset gpt3 --warmup 2s
   vkattn profile --seqlen 4096 --headdim 128 --trace trace.json`,
@@ -89,7 +89,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	case len(o.tiles) > 1:
 		return badInputf("--bwd-tile: a profile is of one set of tiles")
 	}
-	a.stats, a.labels = true, true
+	a.stats, a.labels, a.timeout = true, true, o.timing.Limit()
 	dev, err := a.openDevice(o.device, needVulkan, "profile")
 	if err != nil {
 		return err

@@ -142,6 +142,8 @@ func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
 		return nil, err
 	case len(plan.kernels) > 0:
 		return nil, badInputf("--cuda-kernel and --ranks exclude one another")
+	case o.timing.Timeout != 0:
+		return nil, badInputf("--timeout and --ranks exclude one another")
 	}
 	return plan, nil
 }

@@ -96,6 +96,7 @@ func TestOptionsOverRanks(t *testing.T) {
 		{"--block-ratio", "0.5"}, {"--shared-kv"}, {"--timeout", "1s"}, {"--delay", "1s"}, {"--warm-cache"}, {"--of-peak"}} {
 		refused(t, exitInput, flags[0]+" and --ranks exclude one another", onRanks("bench", 2, flags...)...)
 	}
+	refused(t, exitInput, "--timeout and --ranks exclude one another", onRanks("verify", 2, "--timeout", "1s")...)
 	refused(t, exitInput, "--varlen and --ranks exclude one another", "bench", "--ranks", "2", "--device", "cpu", "--varlen", "8")
 }
 

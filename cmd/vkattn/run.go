@@ -30,6 +30,7 @@ type runFlags struct {
 	tier         attention.Tier
 	tuning       attention.Tuning
 	json, verify bool
+	timeout      time.Duration
 	f32          bool // dQ, dK and dV are not rounded to the storage type
 	optionFlags
 }
@@ -57,11 +58,15 @@ regular files; their size is checked before they are read.
 takes.
 
 Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 the request is
-unsupported or does not fit the memory, 4 device failure` + signalHelp,
+unsupported or does not fit the memory, 4 device failure, or a device that hangs
+(--timeout)` + signalHelp,
 		Example: `  vkattn run --q q.npy --k k.npy --v v.npy --o o.npy --causal bottom-right
   vkattn run --q q.npy --k k.npy --v v.npy --o o.npy --lse lse.npy --device cpu --verify`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := o.optionFlags.read(); err != nil {
+				return err
+			}
+			if err := checkTimeout(c.Flags(), o.timeout); err != nil {
 				return err
 			}
 			changed := c.Flags().Changed
@@ -97,6 +102,7 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 		"(tune first)")
 	f.BoolVar(&o.verify, "verify", false, "compare rows with the float64 reference for a second or two; write "+
 		"nothing if one is wrong")
+	addTimeout(f, &o.timeout, "writes nothing and ends")
 	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")
 	o.paths.add(f, optionFiles...)
 	o.optionFlags.add(f)
@@ -148,6 +154,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		// The files agree, but no tier supports these head dims.
 		return unsupportedf("%w", err)
 	}
+	a.timeout = o.timeout
 	dev, err := a.openDevice(o.device, needOf(o.tier), fmt.Sprintf("tier %v", o.tier))
 	if err != nil {
 		return err

@@ -123,6 +123,7 @@ func TestBadFlagsAreBadInput(t *testing.T) {
 		{"--causal", "yes", "unknown causal mask"},
 		{"--tier", "tensor", "unknown tier"},
 		{"--tuning", "maybe", "unknown tuning"},
+		{"--timeout", "-1s", "--timeout -1s: want a positive duration"},
 		{"--scale", "NaN", "finite number"},
 		{"--scale", "inf", "finite number"},
 		{"--scale", "1e39", "finite number"},

@@ -196,6 +196,7 @@ func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention
 		return plan, backward, err
 	}
 	defer func() { _ = m.Close() }()
+	m.Limit = p.in.o.timeout
 	args := operands.CloneBackward(p.args)
 	placed := operands.ListBackward(op.Config(), &args)
 	blocks, outputs := make([]*operands.Block, len(placed)), map[*operands.Block][]byte{}
@@ -236,7 +237,7 @@ func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention
 		return plan, backward, err
 	}
 	for b, host := range outputs {
-		if err := m.Stream.Download(ctx, host, b.Buffer, 0); err != nil {
+		if err := b.Download(ctx, host); err != nil {
 			return plan, backward, err
 		}
 	}

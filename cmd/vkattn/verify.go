@@ -66,13 +66,16 @@ and that masked keys do not change a bit. On a CPU it runs a part of the table, 
 windows, softcap, masks and the others. It needs --pass bwd.
 
 Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 no problem is supported and
-fits the memory, 4 device failure` + signalHelp,
+fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalHelp,
 		Example: `  vkattn verify --suite conformance
   vkattn verify --tier scalar,cpu --headdim 64 --seqlen 100,1000 --pass bwd
   vkattn verify --ranks 2                           # two GPUs of this host, versus one`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
+			}
+			if err := checkTimeout(c.Flags(), o.timing.Timeout); err != nil {
+				return err
 			}
 			return flagtext.Sweep.Error(a.onRanks(c, &o.ranksFlags, &o))
 		},
@@ -87,6 +90,7 @@ fits the memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
 	o.ranksFlags.add(f)
 	f.IntVar(&o.times, "repeat", 1, "run each implementation `n` times; all runs must give the same bits")
+	addTimeout(f, &o.timing.Timeout, "prints and saves the finished rows and ends")
 	f.StringVarP(&o.format, "output", "o", "md", "md, json or jsonl")
 	f.BoolVar(&o.wide, "wide", false, wideUsage)
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
@@ -100,6 +104,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	if err != nil {
 		return err
 	}
+	a.timeout = o.timing.Timeout
 	dev, err := a.deviceOfTiers(o.device, plan.tiers, true)
 	if err != nil {
 		return err
@@ -118,7 +123,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		here = nil // a tier given by name gets a row with the reason if it cannot run
 	}
 	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: verify.Implementations(tiers, plan.kernels),
-		Backward: plan.backward, Repeat: o.times, Conformance: plan.table, Here: here, Touch: a.touch}
+		Backward: plan.backward, Repeat: o.times, Conformance: plan.table, Here: here, Touch: a.touch, Timeout: o.timing.Timeout}
 	if verify.HasCUDA(dev) && !plan.backward {
 		v.Reference = &verify.Validation
 	}
@@ -156,7 +161,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		return err
 	}
 	if ctx.Err() == nil { // else a worker may still use the operations
-		if err := v.Close(); err != nil {
+		if err := v.Close(); err != nil && stopped == nil {
 			return err
 		}
 	}

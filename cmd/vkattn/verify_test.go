@@ -42,6 +42,7 @@ func TestVerifyRefusesBadFlags(t *testing.T) {
 		{"--suite options stands alone", "--suite", "decode,options"},
 		{"unknown output format", "-o", "csv"},
 		{"positive number", "--repeat", "0"},
+		{"--timeout 0s: want a positive duration", "--timeout", "0s"},
 		{"needs --suite", "--case", "x"},
 		{"--case", "--suite", "conformance", "--case", "("},
 		{"select no problem", "--suite", "conformance", "--case", "no such case"},

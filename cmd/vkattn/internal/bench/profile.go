@@ -162,8 +162,11 @@ func (g *group) observe(ctx context.Context, c *candidate, out *Profile) error {
 	var origin vk.Mark
 	for run := range profileRuns {
 		seen = seen[:0]
-		total, err := c.run(ctx, 1)
-		if err != nil {
+		var total []time.Duration
+		if err := g.within(ctx, func(ctx context.Context) (err error) {
+			total, err = c.run(ctx, 1)
+			return err
+		}); err != nil {
 			return err
 		}
 		if run == 0 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"vkattn/cmd/vkattn/internal/monitor"
+	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/vk"
 )
 
@@ -122,17 +123,7 @@ func (t *Timing) Limit() time.Duration {
 // within calls f, which waits for the device, with the Limit. The error of a device that hangs matches
 // vk.ErrTimeout.
 func (g *group) within(ctx context.Context, f func(context.Context) error) error {
-	limit := g.Limit()
-	if limit == 0 {
-		return f(ctx)
-	}
-	inner, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	err := f(inner)
-	if err != nil && ctx.Err() == nil && inner.Err() != nil {
-		return &vk.Error{Op: "wait", Detail: fmt.Sprintf("the device hangs: it has finished no run for %v, the timeout of a row and %v", limit, hangTime), Err: vk.ErrTimeout}
-	}
-	return err
+	return operands.Within(ctx, g.Limit(), fmt.Sprintf(", the timeout of a row and %v", hangTime), f)
 }
 
 // runs times n runs of a candidate, within the limit if a device has them.

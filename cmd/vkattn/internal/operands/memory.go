@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"vkattn/internal/hostmem"
 	"vkattn/vk"
@@ -14,6 +16,7 @@ import (
 type Memory struct {
 	Device *vk.Device // nil: the host
 	Stream *vk.Stream
+	Limit  time.Duration // of one wait for the device; 0: none
 	blocks []*Block
 }
 
@@ -86,7 +89,22 @@ func (m *Memory) Wait(ctx context.Context) error {
 	if m.Stream == nil {
 		return ctx.Err()
 	}
-	return m.Stream.Wait(ctx)
+	return Within(ctx, m.Limit, "", m.Stream.Wait)
+}
+
+// Within calls f, which waits for the device, and ends it after limit; 0: no limit. The error of a device that
+// hangs matches vk.ErrTimeout; note ends its text.
+func Within(ctx context.Context, limit time.Duration, note string, f func(context.Context) error) error {
+	if limit == 0 {
+		return f(ctx)
+	}
+	inner, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := f(inner)
+	if err != nil && ctx.Err() == nil && inner.Err() != nil {
+		return &vk.Error{Op: "wait", Detail: fmt.Sprintf("the device hangs: it has finished no run for %v%s", limit, note), Err: vk.ErrTimeout}
+	}
+	return err
 }
 
 // Close frees the blocks and the stream.
@@ -165,5 +183,10 @@ func (b *Block) View(ctx context.Context, size uint64) ([]byte, error) {
 		return b.Host[:size], nil
 	}
 	out := make([]byte, size)
-	return out, b.in.Stream.Download(ctx, out, b.Buffer, 0)
+	return out, b.Download(ctx, out)
+}
+
+// Download copies the first bytes of a block on a device to out.
+func (b *Block) Download(ctx context.Context, out []byte) error {
+	return Within(ctx, b.in.Limit, "", func(ctx context.Context) error { return b.in.Stream.Download(ctx, out, b.Buffer, 0) })
 }

@@ -60,7 +60,7 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 			return err
 		}
 	}
-	m, err := newMemory(dev, b.Image)
+	m, err := g.newMemory(dev, b.Image)
 	if err != nil {
 		return err
 	}

@@ -16,11 +16,12 @@ import (
 type memory struct{ *operands.Memory }
 
 // newMemory allocates the pieces of memory of images on a device, or on the host for nil.
-func newMemory(dev *vk.Device, images [][]byte) (memory, error) {
+func (v *Verifier) newMemory(dev *vk.Device, images [][]byte) (memory, error) {
 	m, err := operands.OpenMemory(dev, "verify")
 	if err != nil {
 		return memory{}, err
 	}
+	m.Limit = v.Timeout
 	if err := m.NewAll(images, vk.BufferOptions{Exportable: HasCUDA(dev), Name: "verify"}); err != nil {
 		_ = m.Close()
 		return memory{}, err

@@ -59,7 +59,7 @@ func (g *group) computeReference(ctx context.Context) error {
 	if g.Reference.Tier == attention.TierCPU {
 		dev = nil
 	}
-	m, err := newMemory(dev, wide.Image)
+	m, err := g.newMemory(dev, wide.Image)
 	if err == nil {
 		r.after, err = g.once(ctx, r, m, dev, g.Reference.config(wide.Case, attention.F32, false),
 			func() error { return m.write(wide.Image, nil) }, wide.Outputs())
@@ -75,7 +75,7 @@ func (g *group) memory(dev *vk.Device) (memory, error) {
 	if m, ok := g.memories[dev != nil]; ok {
 		return m, nil
 	}
-	m, err := newMemory(dev, g.problem.Image)
+	m, err := g.newMemory(dev, g.problem.Image)
 	if err != nil {
 		return m, err
 	}

@@ -33,6 +33,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
@@ -57,6 +58,10 @@ type Verifier struct {
 	// Conformance adds the checks of the conformance table: kernels write only outputs,
 	// and keys that no row attends to change nothing.
 	Conformance bool
+
+	// Timeout bounds one wait for the device. A device that takes longer hangs: the error of Problem matches
+	// vk.ErrTimeout. 0: no bound.
+	Timeout time.Duration
 
 	// Here reports whether an implementation runs a storage type. One that does not has
 	// no row. If Here is nil, all have a row.
