@@ -28,7 +28,7 @@ func TestStridesWithinATile(t *testing.T) {
 		check := func(step int64, tileKeys uint32) error {
 			var l BackwardTensors
 			tensor := seq(step)
-			l.list[x.i].Set(x.field, &tensor, size, 1, 1, 2, 64)
+			l.list[x.i].Set(x.field, &tensor, problem.F16, 1, 1, 2, 64)
 			return l.CheckStrides(&a, rows, tileKeys)
 		}
 		require.NoError(t, check(x.most, keys), x.field)
