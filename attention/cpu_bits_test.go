@@ -13,6 +13,7 @@ import (
 	"vkattn/internal/accuracy"
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
+	"vkattn/internal/inputs"
 	"vkattn/internal/testlevel"
 )
 
@@ -276,4 +277,38 @@ func TestOneNaNOnTheCPU(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A list of tokens in any order has the same sums in every block of rows, also where a block sees few of them.
+func TestCPUBitsOfUnsortedTokens(t *testing.T) {
+	testlevel.HostOnly(t)
+	const rows, keys, dim = 40, 200, 16
+	var tokens []int32
+	for i := range int32(30) { // keys that all rows see, and between them keys that only the last rows see
+		tokens = append(tokens, i, 170+i)
+	}
+	x := func(n int, seed uint64) attention.Tensor {
+		return attention.Tensor{Host: inputs.New(int64(n), attention.F32, inputs.Normal, seed)}
+	}
+	list := make([]byte, 4*len(tokens))
+	for i, k := range tokens {
+		binary.LittleEndian.PutUint32(list[4*i:], uint32(k))
+	}
+	offsets := []byte{0, 0, 0, 0, byte(len(tokens)), 0, 0, 0}
+	a := attention.Args{Shape: attention.Shape{B: 1, Hq: 1, Sq: rows, Sk: keys}, Q: x(rows*dim, 1), K: x(keys*dim, 2), V: x(keys*dim, 3),
+		SparseTokens: &attention.SparseTokens{Offsets: attention.Vector{Host: offsets}, Tokens: attention.Vector{Host: list}, Total: len(tokens)}}
+	op, err := attention.New(nil, attention.Config{DType: attention.F32, HeadDim: dim, Causal: attention.BottomRight})
+	require.NoError(t, err)
+	var fused []byte
+	attention.EachKernelSet(t, func(t *testing.T, name string) {
+		a.O = attention.Tensor{Host: make([]byte, 4*rows*dim)}
+		require.NoError(t, op.Forward(nil, a))
+		switch {
+		case name == "plain":
+		case fused == nil:
+			fused = a.O.Host
+		default:
+			require.Equal(t, fused, a.O.Host)
+		}
+	})
 }

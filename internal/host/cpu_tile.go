@@ -18,7 +18,7 @@ type cpuTile struct {
 	lo, hi  int // keys that the block attends to
 	at, end int // the next key of the sequence or entry of the list, and the end
 
-	keys   []int32 // of the tile, in [lo, hi)
+	keys   []int32 // of the tile, in [lo, hi) if they are no sparse tokens
 	buffer []int32
 	loaded bool
 	k, v   cpuRowsOf
@@ -67,19 +67,31 @@ func (t *cpuTile) next() bool {
 		end := min(t.at+simd.Keys, t.end)
 		if sparse {
 			end = t.wholeSums(end)
-		}
-		for i := t.at; i < end; i++ {
-			key := i
-			if sparse {
-				key = t.token(i)
-			}
-			if key >= t.lo && key < t.hi {
+			t.readTokens(end)
+		} else {
+			for key := max(t.at, t.lo); key < min(end, t.hi); key++ {
 				t.keys = append(t.keys, int32(key))
 			}
 		}
 		t.at = end
 	}
 	return len(t.keys) > 0
+}
+
+// readTokens adds the keys of a list up to an entry, if the block attends to one of them. It adds those that the
+// block does not attend to as well: between two others they end a sum of values, in whichever block.
+func (t *cpuTile) readTokens(end int) {
+	all, attended := t.call.Sequences[t.b].Keys, false
+	for i := t.at; i < end; i++ {
+		key := t.token(i)
+		if key >= 0 && key < all {
+			t.keys = append(t.keys, int32(key))
+			attended = attended || key >= t.lo && key < t.hi
+		}
+	}
+	if !attended {
+		t.keys = t.keys[:0]
+	}
 }
 
 func (t *cpuTile) token(entry int) int { return tensors.IntAt(&t.call.Args.SparseTokens.Tokens, entry) }
