@@ -160,10 +160,12 @@ func cuaLaunch(a *cuaAPI, context, stream uint64, call *cudaCall) (op string, co
 	return failed(name, r), int32(r)
 }
 
-func cuaLaunchParams(a *cuaAPI, context, stream uint64, call *cudaCall, params *backwardParams) (op string, code int32) {
+// cuaLaunchParams passes fields of v: cgo looks for Go pointers in what an expression &v.params names, but in all of v if it
+// is given a pointer to it.
+func cuaLaunchParams(a *cuaAPI, context, stream uint64, v *backwardInvocation) (op string, code int32) {
 	var name *C.char
-	r := C.cua_launch_params(a, C.cua_handle(context), C.cua_handle(stream), (*C.cua_call)(unsafe.Pointer(call)),
-		unsafe.Pointer(params), &name)
+	r := C.cua_launch_params(a, C.cua_handle(context), C.cua_handle(stream), (*C.cua_call)(unsafe.Pointer(&v.call)),
+		unsafe.Pointer(&v.params), &name)
 	return failed(name, r), int32(r)
 }
 

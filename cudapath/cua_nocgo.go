@@ -33,7 +33,7 @@ func cuaFunction(_ *cuaAPI, _, _ uint64, _ string, _, _ int32, _ *uint64, _, _ *
 }
 func cuaLaunchesEarly(*cuaAPI) bool                                 { return false }
 func cuaLaunch(_ *cuaAPI, _, _ uint64, _ *cudaCall) (string, int32) { return "", none }
-func cuaLaunchParams(_ *cuaAPI, _, _ uint64, _ *cudaCall, _ *backwardParams) (string, int32) {
+func cuaLaunchParams(_ *cuaAPI, _, _ uint64, _ *backwardInvocation) (string, int32) {
 	return "", none
 }
 func cuaImportMemory(_ *cuaAPI, _ uint64, _ int32, _ uint64, _ bool, _, _ *uint64) (string, int32) {

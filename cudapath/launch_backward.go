@@ -260,7 +260,7 @@ func (b *backwardKernels) launchOne(s *Stream, v *backwardInvocation, shape *att
 	if err := k.setMaps(c, v.mapped(shape), count); err != nil {
 		return err
 	}
-	name, r := cuaLaunchParams(s.c.lib.api, s.c.handle, s.handle, &v.call, &v.params)
+	name, r := cuaLaunchParams(s.c.lib.api, s.c.handle, s.handle, v)
 	if r != cudaSuccess {
 		err := s.c.check(opName(name, "cuLaunchKernel"), r)
 		err.(*Error).Detail = k.Entry

@@ -55,7 +55,7 @@ var vkPackage = apiwalk.Package{
 		"OnDone": vk.OnDone, "Open": vk.Open, "Order": vk.Order, "ResultName": vk.ResultName, "ValidationByEnv": vk.ValidationByEnv, "Version": vk.Version, "Wrap": vk.Wrap,
 	},
 	Types: []any{vk.Buffer{}, vk.Caps{}, vk.Recording{}, vk.Commands{}, vk.Cubin{}, vk.CubinFunction{}, vk.ComponentType(0), vk.CoopMatShape{}, vk.Device{}, vk.DeviceType(0), vk.Error{}, vk.Limits{},
-		vk.MemoryKind(0), vk.Message{}, vk.Pipeline{}, vk.Scope(0), vk.Severity(0), vk.Stream{}, vk.Timeline{}},
+		vk.MemoryKind(0), vk.Message{}, vk.Pipeline{}, vk.Result(0), vk.Scope(0), vk.Severity(0), vk.Stream{}, vk.Timeline{}},
 	// A made-up file descriptor may be an open one of this process.
 	Exact: map[string][]any{"Device.ImportBufferFD": {-1}, "Device.ImportTimelineFD": {-1}},
 }
@@ -133,10 +133,10 @@ var attentionPackage = apiwalk.Package{
 var problemPackage = apiwalk.Package{
 	Name: "problem", Folder: "../internal/problem", Matches: sentinels, Live: liveOps, Closed: closedOps,
 	Functions: map[string]any{
-		"Ablations": problem.Ablations, "BHSD": problem.BHSD, "BSHD": problem.BSHD, "CUDAKernels": problem.CUDAKernels,
+		"Ablations": problem.Ablations, "Alignment": problem.Alignment, "BHSD": problem.BHSD, "BSHD": problem.BSHD, "CUDAKernels": problem.CUDAKernels,
 		"DTypes": problem.DTypes, "KVTypes": problem.KVTypes, "NewMade": problem.NewMade, "ParseAblation": problem.ParseAblation,
 		"ParseCausal": problem.ParseCausal, "ParseDType": problem.ParseDType, "ParseKVType": problem.ParseKVType,
-		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf,
+		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf, "Span": problem.Span,
 		"ValidateSizes": problem.ValidateSizes, "VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
 	},
 	Types: []any{problem.Ablation(0), problem.Access(0), problem.Args{}, problem.BackwardArgs{}, problem.BackwardPlan{}, problem.Causal(0), problem.Config{},

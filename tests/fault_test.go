@@ -106,7 +106,7 @@ func TestFaultArguments(t *testing.T) {
 	var shape *attention.ShapeError
 	p := smallProblem(t, attention.F16)
 
-	require.Error(t, d.op.Forward(nil, d.args), "no stream")
+	require.Error(t, d.op.Forward(&vk.Stream{}, d.args), "no stream")
 	require.Error(t, d.op.Record(nil, d.args), "no command buffer")
 	require.ErrorAs(t, d.op.Forward(d.stream, attention.Args{}), &shape)
 	require.ErrorAs(t, d.op.Forward(d.stream, attention.Args{Shape: small.Shape}), &shape)

@@ -215,6 +215,9 @@ var ConfigOptions = []ConfigOption{
 
 // Alignment says how a Config aligns rows with keys.
 func Alignment(c *Config) Causal {
+	if c == nil {
+		return CausalNone
+	}
 	if c.Causal != CausalNone {
 		return c.Causal
 	}
@@ -225,6 +228,9 @@ func Alignment(c *Config) Causal {
 // `at` among that many keys.
 func Span(c *Config, at, keys int64) (first, end int64) {
 	end = keys
+	if c == nil {
+		return 0, max(end, 0)
+	}
 	if c.Causal != CausalNone {
 		end = min(end, at+1)
 	}
