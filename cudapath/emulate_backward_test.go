@@ -111,7 +111,7 @@ func emulateBackward(e *emulator, cfg attention.Config, a attention.BackwardArgs
 
 // computesBackward reports whether the kernels take a case.
 func computesBackward(c *cases.Case) bool {
-	return c.HasGradients() && c.SparseRatio == 0 && c.BlockQ == 0 && !c.Bias.On && !c.Mask.On && !c.ALiBi && !c.Sinks && c.Dropout == 0
+	return c.HasGradients() && c.SparseRatio == 0 && c.BlockQ == 0 && !c.Bias.On && !c.Mask.On && !c.ALiBi && !c.Sinks && c.Dropout == 0 && c.AttentionChunk == 0
 }
 
 // emulatedTiles is what a case costs: tiles of 64 rows and 64 keys, for each 128 columns of a
