@@ -30,7 +30,7 @@ func devices(t *testing.T) []*attention.Device {
 	return []*attention.Device{cpu, dev}
 }
 
-// modelled is a sequence beside what it should hold: V of each token, the same for every head and layer but for its sign.
+// modelled is a sequence with what it should hold: V of each token, the same for every head and layer but for its sign.
 type modelled struct {
 	s      *kvcache.Sequence
 	tokens [][]float32

@@ -61,7 +61,7 @@ func TestEveryFieldOfAShapeErrorHasAFlag(t *testing.T) {
 	// that name their own sizes.
 	elsewhere := func(name string) bool {
 		base := filepath.Base(name)
-		for _, p := range []string{"append", "backward", "merge", "rotary", "kvencode", "reference", "sample", "device", "made", "cache"} {
+		for _, p := range []string{"append", "backward", "merge", "rotary", "kvencode", "reference", "sample", "device", "made", "cache", "step"} {
 			if strings.HasPrefix(base, p) {
 				return true
 			}

@@ -1,0 +1,285 @@
+package kvcache
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"vkattn/attention"
+	"vkattn/internal/errs"
+	"vkattn/vk"
+)
+
+// NewRows are the new rows of a sequence in a step.
+type NewRows struct {
+	Sequence *Sequence
+	Rows     int // 0: none, but its old ones are attended to
+}
+
+// Step is one step of a model over some sequences: their new rows, packed in the order of Begin.
+type Step struct {
+	cache                  *Cache
+	sequences, rows        int // rows: of all
+	mostRows, keys         int // rows of a sequence; what Shape.Sk says
+	table, used, after, cu attention.Vector
+	stride                 int
+}
+
+// Begin starts a step: it takes the pages that the new rows need and copies a last page that other sequences
+// share. Each sequence is then longer by its rows. If there are too few pages the error matches ErrFull and nothing has
+// changed.
+func (c *Cache) Begin(list ...NewRows) (*Step, error) {
+	if c == nil || c.append == nil {
+		return nil, errs.Unmade("New")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errs.Closed("the cache")
+	}
+	st := &Step{cache: c, sequences: len(list)}
+	taken := map[*Sequence]bool{}
+	copied := make([]bool, len(list)) // sequences whose last page is copied
+	left := map[int32]int32{}         // pages that are copied: sequences that keep them
+	need := 0                         // free pages
+	for i, x := range list {
+		if x.Sequence == nil {
+			return nil, &attention.ShapeError{Field: fmt.Sprintf("Begin: sequence %d", i), Got: "nil", Want: "one of the cache"}
+		}
+		if err := c.has(x.Sequence); err != nil {
+			return nil, err
+		}
+		if taken[x.Sequence] {
+			return nil, &attention.ShapeError{Field: fmt.Sprintf("Begin: sequence %d", i), Got: "given twice", Want: "each once"}
+		}
+		taken[x.Sequence] = true
+		keys := x.Sequence.len + x.Rows
+		if x.Rows < 0 || keys > attention.MaxLength || c.cfg.Rotary.Dim > 0 && keys > c.cfg.Positions {
+			return nil, &attention.ShapeError{Field: fmt.Sprintf("Begin: rows of sequence %d", i), Got: x.Rows,
+				Want: fmt.Sprintf("at least 0, and at most %d with the %d before", min(attention.MaxLength, c.cfg.Positions), x.Sequence.len)}
+		}
+		s := x.Sequence
+		need += max(0, (keys+c.cfg.PageSize-1)/c.cfg.PageSize-len(s.pages))
+		if x.Rows > 0 && s.len%c.cfg.PageSize != 0 { // rows go to the last page
+			last := s.pages[len(s.pages)-1]
+			if _, ok := left[last]; !ok {
+				left[last] = c.refs[last]
+			}
+			if copied[i] = left[last] > 1; copied[i] {
+				left[last]--
+				need++
+			}
+		}
+		st.rows += x.Rows
+		st.mostRows, st.keys = max(st.mostRows, x.Rows), max(st.keys, keys)
+	}
+	if need > len(c.free) {
+		return nil, fmt.Errorf("%w: %d pages are needed and %d of %d are free", ErrFull, need, len(c.free), c.cfg.Pages)
+	}
+	next := len(c.free)
+	take := func() int32 {
+		next--
+		return c.free[next]
+	}
+	tables := make([][]int32, len(list))
+	var copies [][2]int32 // from, to
+	for i, x := range list {
+		s := x.Sequence
+		tables[i] = append([]int32(nil), s.pages...)
+		if copied[i] {
+			last := len(s.pages) - 1
+			tables[i][last] = take()
+			copies = append(copies, [2]int32{s.pages[last], tables[i][last]})
+		}
+		for len(tables[i])*c.cfg.PageSize < s.len+x.Rows {
+			tables[i] = append(tables[i], take())
+		}
+	}
+	if err := st.send(list, tables, copies); err != nil {
+		return nil, err
+	}
+	c.free = c.free[:next]
+	for i, x := range list {
+		s := x.Sequence
+		if copied[i] {
+			c.refs[s.pages[len(s.pages)-1]]--
+			c.refs[tables[i][len(s.pages)-1]] = 1
+		}
+		for _, p := range tables[i][len(s.pages):] {
+			c.refs[p] = 1
+		}
+		s.pages, s.len = tables[i], s.len+x.Rows
+	}
+	c.step = st
+	return st, nil
+}
+
+// send copies pages, and uploads the block table and the lengths of a step.
+func (st *Step) send(list []NewRows, tables [][]int32, copies [][2]int32) error {
+	c := st.cache
+	st.keys = (max(1, st.keys) + keyRounding - 1) / keyRounding * keyRounding
+	st.stride = (st.keys + c.cfg.PageSize - 1) / c.cfg.PageSize
+	n := len(list)
+	numbers := make([]int32, n*st.stride+3*n+1)
+	used, after, cu := numbers[n*st.stride:][:n], numbers[n*st.stride+n:][:n], numbers[n*st.stride+2*n:]
+	for i, x := range list {
+		copy(numbers[i*st.stride:], tables[i])
+		used[i], after[i], cu[i+1] = int32(x.Sequence.len), int32(x.Sequence.len+x.Rows), cu[i]+int32(x.Rows)
+	}
+	b := make([]byte, 4*len(numbers))
+	for i, x := range numbers {
+		binary.LittleEndian.PutUint32(b[4*i:], uint32(x))
+	}
+	v := attention.Vector{Host: b}
+	if c.dev.Vulkan() == nil {
+		for _, x := range copies {
+			for i := range c.layers {
+				for _, p := range c.pools(i) {
+					copy(p.t.Host[int64(x[1])*p.page:][:p.page], p.t.Host[int64(x[0])*p.page:])
+				}
+			}
+		}
+	} else {
+		if len(numbers) > c.room {
+			m, err := c.memory(int64(8 * len(numbers)))
+			if err != nil {
+				return err
+			}
+			if err := c.numbers.Buffer.Close(); err != nil {
+				return err
+			}
+			c.numbers, c.room = attention.Vector{Buffer: m.Buffer}, 2*len(numbers)
+		}
+		v = c.numbers
+		err := c.dev.Do(func(s *vk.Stream) error {
+			for _, x := range copies {
+				for i := range c.layers {
+					for _, p := range c.pools(i) {
+						to := vk.BufferRange{Buffer: p.t.Buffer, Offset: uint64(int64(x[1]) * p.page), Size: uint64(p.page)}
+						from := to
+						from.Offset = uint64(int64(x[0]) * p.page)
+						if err := s.Copy(to, from); err != nil {
+							return err
+						}
+					}
+				}
+			}
+			return s.Upload(v.Buffer, 0, b)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	at := func(i int) attention.Vector {
+		return attention.Vector{Buffer: v.Buffer, Host: v.Host, Offset: int64(i)}
+	}
+	st.table, st.used, st.after, st.cu = at(0), at(n*st.stride), at(n*st.stride+n), at(n*st.stride+2*n)
+	return nil
+}
+
+// pool is memory of a layer, in pages of `page` bytes.
+type pool struct {
+	t    attention.Tensor
+	page int64
+}
+
+func (c *Cache) pools(i int) []pool {
+	l, rows := &c.layers[i], int64(c.cfg.HeadsKV)*int64(c.cfg.PageSize)
+	list := []pool{{l.k, rows * int64(c.rowBytes(c.cfg.HeadDim))}, {l.v, rows * int64(c.rowBytes(c.cfg.HeadDimV))}}
+	if c.cfg.KV.Scaled() {
+		for _, x := range []attention.Vector{l.kScale, l.vScale} {
+			list = append(list, pool{attention.Tensor{Buffer: x.Buffer, Host: x.Host}, 4 * rows})
+		}
+	}
+	return list
+}
+
+// Rows is the number of new rows of all sequences.
+func (st *Step) Rows() int {
+	if st == nil {
+		return 0
+	}
+	return st.rows
+}
+
+// usable reports why a step cannot be used for a layer.
+func (st *Step) usable(i int) error {
+	c := st.cache
+	switch {
+	case c.closed:
+		return errs.Closed("the cache")
+	case c.step != st:
+		return errs.Invalid("the step is over: another has begun")
+	case i < 0 || i >= len(c.layers):
+		return &attention.ShapeError{Field: "layer", Got: i, Want: fmt.Sprintf("0 to %d", len(c.layers)-1)}
+	}
+	return nil
+}
+
+// LayerRows are the new rows of a layer, packed: K [1, HeadsKV, Rows, HeadDim] and V. With a rotary embedding Q
+// [1, Hq, Rows, HeadDim] is turned like K and written to QOut, which may be Q; Heads is Hq.
+type LayerRows struct {
+	K, V, Q, QOut attention.Tensor
+	Heads         int // of Q; 0: as Q's Device made it
+}
+
+// Append stores the new K and V of a layer.
+func (st *Step) Append(layer int, r LayerRows) error {
+	if st == nil || st.cache == nil {
+		return errNoStep
+	}
+	c := st.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := st.usable(layer); err != nil {
+		return err
+	}
+	l := &c.layers[layer]
+	return c.append.Forward(nil, AppendArgs{
+		B: st.sequences, Hkv: c.cfg.HeadsKV, Hq: headsOf(r.Q, r.Heads), K: r.K, V: r.V, CuNew: st.cu, TotalNew: st.rows,
+		KCache: l.k, VCache: l.v, Pages: st.pages(), Used: st.used, KScale: l.kScale, VScale: l.vScale,
+		Cos: c.cos, Sin: c.sin, Positions: c.positions(), Q: r.Q, QOut: r.QOut,
+	})
+}
+
+func (c *Cache) positions() int {
+	if c.cfg.Rotary.Dim == 0 {
+		return 0
+	}
+	return c.cfg.Positions
+}
+
+func (st *Step) pages() *attention.Pages {
+	return &attention.Pages{Table: st.table, Stride: st.stride, PageSize: st.cache.cfg.PageSize, Count: st.cache.cfg.Pages}
+}
+
+func headsOf(q attention.Tensor, heads int) int {
+	if shape := q.Shape(); heads == 0 && len(shape) == 4 {
+		return shape[1]
+	}
+	return heads
+}
+
+// keyRounding is what Shape.Sk of a step is rounded up to: plans are made for a Shape, and a longer sequence should not
+// need another one in every step. The lengths in use are exact.
+const keyRounding = 256
+
+// Args are the tensors of Forward for a layer: the rows of Q, packed as those of K, attend to all tokens of their sequence.
+// The Op has the HeadDim, KV and DType of the cache, and Causal BottomRight lets each new row see those before
+// it. Add options, such as LSE, to the result. heads is 0 where Q's Device made it.
+func (st *Step) Args(layer int, q, o attention.Tensor, heads int) (attention.Args, error) {
+	if st == nil || st.cache == nil {
+		return attention.Args{}, errNoStep
+	}
+	c := st.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := st.usable(layer); err != nil {
+		return attention.Args{}, err
+	}
+	l := &c.layers[layer]
+	return attention.Args{
+		Shape: attention.Shape{B: st.sequences, Hq: headsOf(q, heads), Hkv: c.cfg.HeadsKV, Sq: max(1, st.mostRows), Sk: st.keys},
+		Q:     q, K: l.k, V: l.v, O: o, KScale: l.kScale, VScale: l.vScale, Pages: st.pages(),
+		Varlen: &attention.Varlen{CuQ: st.cu, TotalQ: st.rows, UsedK: st.after},
+	}, nil
+}
