@@ -12,7 +12,7 @@ var hasFast = cpu.X86.HasAVX2 && cpu.X86.HasFMA
 // vectorOf are the lanes of a vector of the functions below.
 const vectorOf = 8
 
-// Each works on vectorOf lanes of n keys, whose scores are Lanes apart.
+// Each works on vectorOf lanes of n keys, with a stride of Lanes scores.
 
 //go:noescape
 func weightsOf(s unsafe.Pointer, n int, least, fraction, m unsafe.Pointer)

@@ -8,7 +8,7 @@ var hasFast = true
 // vectorOf are the lanes of a vector of the functions below.
 const vectorOf = 4
 
-// Each works on vectorOf lanes of n keys, whose scores are Lanes apart.
+// Each works on vectorOf lanes of n keys, with a stride of Lanes scores.
 
 //go:noescape
 func weightsOf(s unsafe.Pointer, n int, least, fraction, m unsafe.Pointer)

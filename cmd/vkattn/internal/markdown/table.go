@@ -124,7 +124,7 @@ func (t *Table[R]) over() bool {
 }
 
 // fit makes the table as narrow as Width. Long titles become short. Then the widest columns that say what a row is of
-// are put together, one after the other, into a column of numbers, which a list above the table explains. Where that
+// are joined, one after the other, into a column of numbers, which a list above the table explains. Where that
 // does not do, the last spare columns are left out, and then names of who computed a row become numbers.
 func (t *Table[R]) fit() {
 	t.shorten(2)
