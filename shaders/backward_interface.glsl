@@ -36,8 +36,8 @@
 #include "numeric.glsl"
 
 // 256 bytes. Strides are in elements and below 2^32; a row is contiguous.
-#if !BDA // more than the 128 bytes of push constants that every device has
-layout(set = 0, binding = 15, std430) restrict readonly buffer Params {
+#if !BDA // more than the 128 bytes of push constants that every device has; not readonly, see interface.glsl
+layout(set = 0, binding = 15, std430) buffer Params {
 #else
 layout(push_constant, std430) uniform Params {
 #endif

@@ -32,8 +32,11 @@
 #include "numeric.glsl"
 
 // 120 bytes, 256 with GENERAL. Strides are in elements and below 2^32; a row is contiguous.
+//
+// The buffer is not readonly: from one that is, NVIDIA's compiler (driver 580.159) loads a member again where it needs it
+// and takes p.Sk, the end of the keys, for a number that no key is below (docs/log/vulkan.md, 65).
 #if GENERAL && !BDA
-layout(set = 0, binding = 17, std430) restrict readonly buffer Params {
+layout(set = 0, binding = 17, std430) buffer Params {
 #else
 layout(push_constant, std430) uniform Params {
 #endif
