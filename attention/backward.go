@@ -112,8 +112,7 @@ func (op *Op) PrepareBackwardFor(a BackwardArgs) error {
 // Backward computes the gradients for which a has outputs. It reads the tensors of the
 // forward call, its O and LSE, the gradient of O and, if given, the gradient of LSE.
 // [ReferenceBackward] has the formulas. On a device Backward records the work into the
-// stream's current batch, as Forward does. The caller records a barrier between the
-// Forward that writes O and LSE and Backward. On the CPU tier the stream is nil and the
+// stream's current batch, as Forward does. On the CPU tier the stream is nil and the
 // gradients are complete when Backward returns. If it returns an error, it has recorded
 // and written nothing.
 //

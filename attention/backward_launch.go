@@ -30,6 +30,9 @@ func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) erro
 		r.CUDARefusal = plan.CUDABackwardRecords
 	}
 	if a.B == 0 {
+		if err := op.orderBackward(c, a, &l.tensors); err != nil {
+			return err
+		}
 		return clearSums(c, &l.tensors)
 	}
 	if err := r.Options.CheckLimits(&a.Args, 1, op.cfg.ValueDim()); err != nil {
@@ -49,7 +52,26 @@ func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) erro
 	if err := l.checkReach(); err != nil {
 		return err
 	}
+	if err := op.orderBackward(c, a, &l.tensors); err != nil {
+		return err
+	}
 	return l.record(c, &r)
+}
+
+// orderBackward puts a call behind the earlier work of a stream that it depends on.
+func (op *Op) orderBackward(c *vk.Commands, a *BackwardArgs, l *tensors.BackwardTensors) error {
+	var u tensors.Uses
+	for i := range tensors.BackwardCount {
+		if t := l.Tensor(i); t == nil {
+			continue
+		} else if i < tensors.FirstGradient {
+			u.Read(t)
+		} else {
+			u.Write(t)
+		}
+	}
+	u.ReadOptions(&op.cfg, &a.Args)
+	return u.Order(c)
 }
 
 // clearSums clears the gradients of a call without sequences that have elements: those that
@@ -122,7 +144,7 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 	for i := 1; i < len(l.kernels); i++ {
 		k := &l.kernels[i]
 		if i == 1 || l.kernels[i-1].Variant.Kernel == plan.KernelLSE {
-			if err := c.Barrier(); err != nil {
+			if err := c.InnerBarrier(); err != nil {
 				return err
 			}
 		}
@@ -146,7 +168,7 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) (err error) {
 	if w := l.op.backward.watch; w != nil && k.Variant.Watches(w.kernel) {
 		var marks [2]vk.Mark
-		if err := c.Barrier(); err != nil {
+		if err := c.InnerBarrier(); err != nil {
 			return err
 		}
 		if marks[0], err = c.Timestamp(); err != nil {
@@ -221,7 +243,7 @@ func (l *backwardLaunch) chunked(c *vk.Commands, r *plan.BackwardRequest, i int)
 				continue
 			}
 			if n > 0 || m > 0 {
-				if err := c.Barrier(); err != nil {
+				if err := c.InnerBarrier(); err != nil {
 					return err
 				}
 			}

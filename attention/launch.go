@@ -50,6 +50,9 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if p.cuda != nil {
 		return op.forwardCUDA(p.cuda, s, a, all)
 	}
+	if err := op.order(c, a, all); err != nil {
+		return err
+	}
 	if p.cubin != nil {
 		return op.recordCubin(p.cubin, c, a, all)
 	}
@@ -61,6 +64,20 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 		}
 	}
 	return err
+}
+
+// order puts a call behind the earlier work of a stream that it depends on.
+func (op *Op) order(c *vk.Commands, a *Args, all []tensors.Layout) error {
+	var u tensors.Uses
+	for i := range all {
+		if i < tensors.FirstOutput {
+			u.Read(&all[i])
+		} else {
+			u.Write(&all[i])
+		}
+	}
+	u.ReadOptions(&op.cfg, a)
+	return u.Order(c)
 }
 
 // launch is the state of a call while its dispatches are recorded. The dense kernel takes

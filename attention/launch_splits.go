@@ -97,14 +97,14 @@ func (l *launch) split(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]
 		if err := c.Fill(vk.BufferRange{Buffer: scratch, Offset: first, Size: statsBytes}, paddingRow); err != nil {
 			return err
 		}
-		if err := c.Barrier(); err != nil {
+		if err := c.InnerBarrier(); err != nil {
 			return err
 		}
 	}
 	if err := l.dispatch(c, a, all, groups); err != nil {
 		return err
 	}
-	if err := c.Barrier(); err != nil {
+	if err := c.InnerBarrier(); err != nil {
 		return err
 	}
 	return combine.dispatch(c)

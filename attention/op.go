@@ -152,11 +152,10 @@ func (op *Op) PrepareFor(a Args) error {
 }
 
 // Forward computes O, and LSE if a has one. On a device it records the work into the
-// stream's current batch. It inserts no barrier: the caller records one (Stream.Barrier)
-// between other kernels that write Q, K or V and Forward, and between Forward and kernels
-// that read O or LSE. Uploads and downloads need none. The stream holds the tensors
-// until the work has run; the caller submits and waits. A nil stream is the device's default
-// stream, which orders calls and submits. On the CPU tier the stream is nil, tensors lie in
+// stream's current batch, behind the earlier work that it depends on: other calls, uploads and
+// copies, and whatever [vk.Commands.Order] told of. Calls that do not depend on each other may
+// overlap. The stream holds the tensors until the work has run; the caller submits and waits.
+// A nil stream is the device's default stream, which submits too. On the CPU tier the stream is nil, tensors lie in
 // host memory, and O is complete when Forward returns. If Forward
 // returns an error, it has recorded and written nothing. An error that matches
 // vk.ErrOutOfMemory gives the needed and the available memory.
@@ -197,8 +196,8 @@ func (op *Op) forward(a Args) error {
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by
-// vk.Device.WrapCommands, or a stream's. It inserts no barrier. The caller orders
-// Q, K and V before the dispatches and O and LSE after them (compute shader reads and
+// vk.Device.WrapCommands, or a stream's. Into the caller's it inserts no barrier: the caller
+// orders Q, K and V before the dispatches and O and LSE after them (compute shader reads and
 // writes), and keeps the tensors and this Op until the commands have run. The commands
 // may run again later but not twice at the same time, because calls with split keys use
 // scratch memory that belongs to the commands. Tier cuda cannot record.

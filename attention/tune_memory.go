@@ -68,6 +68,7 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r plan.Reque
 	if m.stream, err = dev.NewStream("tune"); err != nil {
 		return m, err
 	}
+	m.stream.NoBarrier = true // calls may overlap
 	for err = m.allocate(elements, size); m.copies > 1 && errors.Is(err, vk.ErrOutOfMemory); err = m.allocate(elements, size) {
 		m.copies /= 2
 	}

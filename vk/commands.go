@@ -134,6 +134,18 @@ func (c *Commands) Barrier() error {
 	return nil
 }
 
+// InnerBarrier is Barrier between the dispatches of one call that Order has told of: what it reads and writes
+// is still remembered, since dispatches behind the barrier do so too.
+func (c *Commands) InnerBarrier() error {
+	b, err := c.enter("InnerBarrier")
+	if err != nil {
+		return err
+	}
+	defer c.d.leave()
+	c.innerBarrier(b)
+	return nil
+}
+
 // Copy records a copy of src to dst, of the same size. In one buffer the two must not
 // overlap. The batch holds both buffers. The error matches ErrInvalid for ranges that
 // exceed their buffers, differ in size or belong to another device.
@@ -247,4 +259,16 @@ func (c *Commands) Label(name string) (end func()) {
 }
 
 // barrier records a barrier. The caller has entered the device.
-func (c *Commands) barrier(b *batch) { hostCmdBarrier(c.d.c, b.commands, c.d.barrierScope()) }
+func (c *Commands) barrier(b *batch) {
+	c.innerBarrier(b)
+	if c.s != nil {
+		c.s.uses.clear()
+	}
+}
+
+func (c *Commands) innerBarrier(b *batch) {
+	hostCmdBarrier(c.d.c, b.commands, c.d.barrierScope())
+	if c.s != nil {
+		c.s.barriers++
+	}
+}

@@ -68,7 +68,7 @@ func (c *Commands) launch(f *CubinFunction, l CubinLaunch, params []byte, keep .
 	}
 	d.launches.Store(true)
 	if !c.launched {
-		c.barrier(b)
+		c.innerBarrier(b)
 		c.launched = true
 	}
 	hostCmdLaunch(d.c, b.commands, f.handle, &l, params, f.kernel.offsets)

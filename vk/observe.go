@@ -36,7 +36,7 @@ func (s *Stream) Observed() bool { return s != nil && s.observer != nil }
 // observed records a dispatch or a launch of an observed stream: with the barrier and the
 // timestamps.
 func (c *Commands) observed(d Dispatched, record func() error) error {
-	if err := c.Barrier(); err != nil {
+	if err := c.InnerBarrier(); err != nil {
 		return err
 	}
 	begin, err := c.Timestamp()

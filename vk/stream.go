@@ -10,12 +10,19 @@ import (
 
 // Stream is a sequence of batches of work. Commands are recorded into the current batch;
 // Submit submits it to the queue and starts the next. Several batches may be in flight.
-// The batches of a stream run in order, as each begins with a barrier. Within a batch,
-// Barrier orders commands.
+// The batches of a stream run in order, as each begins with a barrier. Within a batch, calls
+// of operations, copies, fills, uploads and downloads are in order where they depend on each
+// other: Order says how. Dispatch and Launch are not, unless Order tells of them, or Barrier
+// separates them.
 //
 // A Stream is not safe for concurrent use; several streams of a device are.
 type Stream struct {
 	*Commands
+
+	// NoBarrier leaves all order within a batch to the caller: Order does nothing. He records
+	// a Barrier where work depends on other work.
+	NoBarrier bool
+
 	name     string
 	timeline *Timeline
 
@@ -28,6 +35,8 @@ type Stream struct {
 	waits, signals semaphoreList // of the next Submit
 	turns          turns         // with a queue of another API: see Peer
 	ticks          tickLog
+	uses           uses             // since the last barrier, for Order
+	barriers       int              // recorded so far
 	observer       func(Dispatched) // of Observe; nil: none
 	up, down       *stagingRing
 	closed         bool
@@ -100,7 +109,7 @@ func (s *Stream) begin(op string) (*batch, error) {
 	}
 	b.id = s.d.batches.Add(1)
 	b.marks = 0
-	hostCmdBarrier(s.d.c, b.commands, s.d.barrierScope())
+	s.barrier(b)
 	s.b = b
 	return b, nil
 }

@@ -11,22 +11,56 @@ func (s *Stream) commands() *Commands {
 	return s.Commands
 }
 
+// copyable reports whether a stream can be used with these buffers: if not, the command says why.
+func (c *Commands) copyable(list ...BufferRange) bool {
+	if c == nil || c.s.closed {
+		return false
+	}
+	for i := range list {
+		if list[i].Buffer == nil || list[i].Buffer.d != c.d {
+			return false
+		}
+	}
+	return true
+}
+
 // Device is the device of the stream.
 func (s *Stream) Device() *Device { return s.commands().Device() }
 
 // Barrier is [Commands.Barrier].
 func (s *Stream) Barrier() error { return s.commands().Barrier() }
 
-// Copy is [Commands.Copy].
-func (s *Stream) Copy(dst, src BufferRange) error { return s.commands().Copy(dst, src) }
+// Copy is [Commands.Copy], in the stream's order.
+func (s *Stream) Copy(dst, src BufferRange) error {
+	c := s.commands()
+	if c.copyable(dst, src) {
+		reads, writes := [1]BufferRange{src}, [1]BufferRange{dst}
+		if err := c.Order(reads[:], writes[:]); err != nil {
+			return err
+		}
+	}
+	return c.Copy(dst, src)
+}
 
 // Dispatch is [Commands.Dispatch].
 func (s *Stream) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
 	return s.commands().Dispatch(p, buffers, push, groups, keep...)
 }
 
-// Fill is [Commands.Fill].
-func (s *Stream) Fill(dst BufferRange, word uint32) error { return s.commands().Fill(dst, word) }
+// Fill is [Commands.Fill], in the stream's order.
+func (s *Stream) Fill(dst BufferRange, word uint32) error {
+	c := s.commands()
+	if c.copyable(dst) {
+		writes := [1]BufferRange{dst}
+		if err := c.Order(nil, writes[:]); err != nil {
+			return err
+		}
+	}
+	return c.Fill(dst, word)
+}
+
+// InnerBarrier is [Commands.InnerBarrier].
+func (s *Stream) InnerBarrier() error { return s.commands().InnerBarrier() }
 
 // Keep is [Commands.Keep].
 func (s *Stream) Keep(list ...Resource) error { return s.commands().Keep(list...) }
@@ -38,6 +72,9 @@ func (s *Stream) Label(name string) (end func()) { return s.commands().Label(nam
 func (s *Stream) Launch(f *CubinFunction, l CubinLaunch, params []byte, keep ...Resource) error {
 	return s.commands().Launch(f, l, params, keep...)
 }
+
+// Order is [Commands.Order].
+func (s *Stream) Order(reads, writes []BufferRange) error { return s.commands().Order(reads, writes) }
 
 // Params is [Commands.Params].
 func (s *Stream) Params(data []byte) (BufferRange, error) { return s.commands().Params(data) }

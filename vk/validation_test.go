@@ -45,8 +45,9 @@ func TestSynchronizationValidationIsHeard(t *testing.T) {
 	d, got := openListening(t, func(o *Options) { o.SyncValidation = true })
 	s := newStream(t, d)
 	x, y := newBuffer(t, d, 64, DeviceLocal), newBuffer(t, d, 64, DeviceLocal)
+	s.NoBarrier = true
 	require.NoError(t, s.Fill(BufferRange{Buffer: x}, 1))
-	require.NoError(t, s.Copy(BufferRange{Buffer: y}, BufferRange{Buffer: x})) // no barrier between
+	require.NoError(t, s.Copy(BufferRange{Buffer: y}, BufferRange{Buffer: x}))
 	require.NoError(t, s.Wait(background(t)))
 	require.NotEmpty(t, *got)
 	assert.Contains(t, (*got)[0].ID, "SYNC-HAZARD-READ-AFTER-WRITE")

@@ -82,7 +82,7 @@ type AppendArgs struct {
 // attention.Op.Forward when decoding, and after a prefill.
 //
 // Append changes no lengths. The caller updates Used and gives Forward lengths that count
-// the new rows ([problem.Varlen].UsedK). Append and Forward need a barrier in between.
+// the new rows ([problem.Varlen].UsedK).
 //
 // # What is written
 //
@@ -193,9 +193,8 @@ func (p *Append) Prepare() error {
 }
 
 // Forward appends rows. On a device it records the work into the stream's current batch,
-// after what was recorded before. The stream holds the tensors until the work has run.
-// The caller records barriers between what computes the new rows, Forward, and what reads
-// the cache and QOut, then submits and waits. A nil stream is the device's default stream,
+// behind the earlier work that it depends on, as attention.Op.Forward does. The stream holds
+// the tensors until the work has run. The caller submits and waits. A nil stream is the device's default stream,
 // which orders calls and submits. On the CPU tier the stream is nil, tensors
 // lie in host memory, and the rows are written when Forward returns. On a device Forward
 // allocates nothing once its kernels are compiled.
@@ -244,7 +243,7 @@ func (p *Append) forward(a AppendArgs) error {
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by
-// vk.Device.WrapCommands, or a stream's. It inserts no barrier. The caller orders what
+// vk.Device.WrapCommands, or a stream's. Into the caller's it inserts no barrier: the caller orders what
 // the dispatches read before them and what they write after them (compute shader reads
 // and writes), and keeps the tensors and this Append until the commands have run.
 func (p *Append) Record(c *vk.Commands, a AppendArgs) error {

@@ -126,6 +126,9 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 			return err
 		}
 	}
+	if err := w.order(c); err != nil {
+		return err
+	}
 	if err := w.hold(c); err != nil {
 		return err
 	}
@@ -155,6 +158,21 @@ type appendLaunch struct {
 	batches  int // batches in the grid's z: sequences, or 1 if they are packed
 	chunk    int // batches per dispatch
 	groups   [2]uint32
+}
+
+// order puts the append behind the earlier work of a stream that it depends on.
+func (w *appendLauncher) order(c *vk.Commands) error {
+	var u tensors.Uses
+	for i := range w.list {
+		switch t := &w.list[i]; {
+		case !w.given(i):
+		case i < appendKCache:
+			u.Read(t)
+		default:
+			u.Write(t)
+		}
+	}
+	return u.Order(c)
 }
 
 // hold makes the commands hold every buffer until the work has run.

@@ -11,7 +11,7 @@ import (
 
 // One step of decoding. The new token's key and value go behind the keys and values of the
 // cache. Its key and query are rotated by their position, and its query attends to all
-// keys. On a device both calls are recorded into one stream, with a barrier in between.
+// keys. On a device both calls come in this order.
 func ExampleAppend() {
 	words := func(v ...float32) []byte {
 		b := make([]byte, 4*len(v))

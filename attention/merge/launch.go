@@ -126,12 +126,33 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 			return err
 		}
 	}
+	if err := w.order(c); err != nil {
+		return err
+	}
 	for first := 0; first < a.B; first += chunk {
 		if err := w.dispatch(c, first, min(chunk, a.B-first)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// order puts the merge behind the earlier work of a stream that it depends on.
+func (l *mergeLayouts) order(c *vk.Commands) error {
+	var u tensors.Uses
+	for i := range l.list {
+		t := l.list[i]
+		if t.states == 0 {
+			continue
+		}
+		if i == mergeO || i == mergeLSE {
+			u.Write(&t.Layout)
+			continue
+		}
+		t.Dim += (t.states - 1) * t.step // from the first state to the last
+		u.Read(&t.Layout)
+	}
+	return u.Order(c)
 }
 
 // mergeLaunch holds a merge while its dispatches are recorded.

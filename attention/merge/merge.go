@@ -179,9 +179,8 @@ func (m *Merge) Prepare() error {
 }
 
 // Forward merges states. On a device it records the work into the stream's current
-// batch, after what was recorded before. The stream holds the tensors until the work has
-// run. The caller records a barrier between what computes the states and Forward, then
-// submits and waits. A nil stream is the device's default stream, which orders calls and
+// batch, behind the earlier work that it depends on, as attention.Op.Forward does. The stream
+// holds the tensors until the work has run. The caller submits and waits. A nil stream is the device's default stream, which orders calls and
 // submits. On the CPU tier the stream is nil, tensors lie in host memory, and
 // the result is complete when Forward returns. On a device Forward allocates nothing once
 // its kernel is compiled.
@@ -217,7 +216,7 @@ func (m *Merge) forward(a MergeArgs) error {
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by
-// vk.Device.WrapCommands, or a stream's. It inserts no barrier. The caller orders the
+// vk.Device.WrapCommands, or a stream's. Into the caller's it inserts no barrier: the caller orders the
 // states before the dispatches and the result after them (compute shader reads and
 // writes), and keeps the tensors and this Merge until the commands have run.
 func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {

@@ -60,6 +60,7 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
+	defer unordered(s)()
 	d := decode{DecodeArgs: a, side: op.newSide(s), shard: op.Shard(), rank: op.group.Rank(), cfg: op.cfg.Config, steps: op.newSteps()}
 	records := op.recordings.enter()
 	err := op.checkStream(s)

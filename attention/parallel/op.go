@@ -285,6 +285,7 @@ func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, 
 				return err
 			}
 		}
+		defer unordered(s)()
 		c := &call{side: op.newSide(s), g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner, lse: asksForLSE(all)}
 		err := compute(c)
 		if err == nil || c.err != nil {

@@ -33,6 +33,17 @@ func (op *Op) newSide(s *vk.Stream) side {
 	return side{s: s, op: op, options: op.group.t.Buffers()}
 }
 
+// unordered leaves the order of a stream's work to a call, which records its barriers and waits at the end: blocks of O
+// that no two computations share lie in overlapping ranges of memory. Its result ends that.
+func unordered(s *vk.Stream) (end func()) {
+	if s == nil {
+		return func() {}
+	}
+	before := s.NoBarrier
+	s.NoBarrier = true
+	return func() { s.NoBarrier = before }
+}
+
 // fail keeps the first error.
 func (s *side) fail(err error) {
 	if s.err == nil {

@@ -168,11 +168,6 @@ func (p *runProblem) compute(ctx context.Context, op *attention.Op, s *vk.Stream
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if s != nil {
-		if err := s.Barrier(); err != nil {
-			return err
-		}
-	}
 	return op.Backward(s, a)
 }
 

@@ -224,16 +224,10 @@ func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention
 			}
 		}
 	}
-	if err := m.Barrier(); err != nil {
-		return plan, backward, err
-	}
 	if err := p.compute(ctx, op, m.Stream, args); err != nil {
 		return plan, backward, err
 	}
 	if plan, backward, err = p.plans(op, args); err != nil {
-		return plan, backward, err
-	}
-	if err := m.Barrier(); err != nil {
 		return plan, backward, err
 	}
 	for b, host := range outputs {

@@ -89,14 +89,6 @@ func (a *attend) get(v []float32, x array) error {
 	return nil
 }
 
-// barrier orders work on a device.
-func (a *attend) barrier() error {
-	if a.dev == nil {
-		return nil
-	}
-	return a.stream.Barrier()
-}
-
 // attentionLayer is the memory of one layer. O and LSE of the forward pass stay there for
 // the backward pass.
 type attentionLayer struct {
@@ -145,9 +137,7 @@ func (l *attentionLayer) args() (a attention.BackwardArgs) {
 func (l *attentionLayer) forward(o, qkv []float32) error {
 	return inOrder(
 		func() error { return l.put(l.qkv, qkv) },
-		l.barrier,
 		func() error { return l.op.Forward(l.stream, l.args().Args) },
-		l.barrier,
 		func() error { return l.get(o, l.o) })
 }
 
@@ -155,9 +145,7 @@ func (l *attentionLayer) forward(o, qkv []float32) error {
 func (l *attentionLayer) backward(dQKV, dO []float32) error {
 	return inOrder(
 		func() error { return l.put(l.dO, dO) },
-		l.barrier,
 		func() error { return l.op.Backward(l.stream, l.args()) },
-		l.barrier,
 		func() error { return l.get(dQKV, l.dQKV) })
 }
 

@@ -47,6 +47,7 @@ func newRunner(ctx context.Context, dev *vk.Device, d *data, rotation uint64, ex
 	o := vk.BufferOptions{}
 	if dev != nil {
 		o.Exportable = exportable && dev.Caps().ExternalMemoryFd // without it tier cuda refuses its rows
+		l.Stream.NoBarrier = true                                // runs may overlap, as in a peer
 		l.vulkan = deviceClock{stream: l.Stream, stamps: dev.Caps().Limits.TimestampValidBits > 0}
 		l.cuda = deviceClock{stream: l.Stream, stamps: true}
 	}

@@ -1,0 +1,120 @@
+package vk
+
+// Work that a stream orders by what it reads and writes: before a command that depends on one since the last barrier,
+// a barrier is recorded. Commands that do not depend on each other may overlap.
+
+// Ranges that are remembered between two barriers. One more has a barrier too: it then costs less than the comparisons.
+const (
+	maxOrderedReads  = 48
+	maxOrderedWrites = 16
+)
+
+// usedRange is a range of a VkBuffer, in bytes. Buffers that are ranges of the same VkBuffer may overlap.
+type usedRange struct{ handle, from, to uint64 }
+
+func (a *usedRange) overlaps(b *usedRange) bool {
+	return a.handle == b.handle && a.from < b.to && b.from < a.to
+}
+
+// uses are the ranges that ordered work has read and written since the last barrier.
+type uses struct{ reads, writes []usedRange }
+
+// depends reports whether work that reads and writes these ranges depends on what is remembered, or has no room in it.
+func (u *uses) depends(reads, writes []BufferRange) bool {
+	if len(u.reads)+len(reads) > maxOrderedReads || len(u.writes)+len(writes) > maxOrderedWrites {
+		return len(u.reads)+len(u.writes) > 0
+	}
+	for i := range reads {
+		if s, ok := usedRangeOf(&reads[i]); ok && s.overlapsAny(u.writes) {
+			return true
+		}
+	}
+	for i := range writes {
+		if s, ok := usedRangeOf(&writes[i]); ok && (s.overlapsAny(u.writes) || s.overlapsAny(u.reads)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *usedRange) overlapsAny(list []usedRange) bool {
+	for i := range list {
+		if a.overlaps(&list[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// add remembers ranges, as many as there is room for: who has more calls Order again only behind a barrier.
+func (u *uses) add(reads, writes []BufferRange) {
+	for i := range reads {
+		if s, ok := usedRangeOf(&reads[i]); ok {
+			u.reads = append(u.reads, s)
+		}
+	}
+	for i := range writes {
+		if s, ok := usedRangeOf(&writes[i]); ok {
+			u.writes = append(u.writes, s)
+		}
+	}
+}
+
+func (u *uses) clear() { u.reads, u.writes = u.reads[:0], u.writes[:0] }
+
+// usedRangeOf returns the bytes of a range; false for no buffer, and for a range outside of it.
+func usedRangeOf(r *BufferRange) (usedRange, bool) {
+	if r.Buffer == nil {
+		return usedRange{}, false
+	}
+	offset, size, ok := r.resolve()
+	if !ok {
+		return usedRange{}, false
+	}
+	at := r.Buffer.offset + offset
+	return usedRange{r.Buffer.handle, at, at + size}, true
+}
+
+// Order orders the commands recorded next behind earlier ones of the stream that Order, or a call of an operation such
+// as attention.Op.Forward, has told of: if they read what those write, or write what those read or write, a barrier is
+// recorded. Otherwise the commands may overlap. Who records dispatches of his own between such calls tells what they
+// read and write; a size of 0 means up to the end of the buffer. Copy, Fill, Upload and Download of a stream order
+// themselves. Two VkBuffers over the same memory are not seen to overlap. With Stream.NoBarrier, and in a command buffer
+// of the caller's, Order does nothing.
+//
+// The error matches ErrInvalid for a buffer of another device and ErrClosed for a closed stream.
+func (c *Commands) Order(reads, writes []BufferRange) error {
+	const op = "Order"
+	if c.Device() == nil {
+		return unmade(op)
+	}
+	if c.s == nil || c.s.NoBarrier {
+		return nil
+	}
+	for _, list := range [2][]BufferRange{reads, writes} {
+		for i := range list {
+			if b := list[i].Buffer; b != nil && b.d != c.d {
+				return invalid(op, "a buffer of another device")
+			}
+		}
+	}
+	b, err := c.enter(op) // begins the batch, which forgets what came before
+	if err != nil {
+		return err
+	}
+	defer c.d.leave()
+	if c.s.uses.depends(reads, writes) {
+		c.barrier(b)
+	}
+	c.s.uses.add(reads, writes)
+	return nil
+}
+
+// Barriers is the number of barriers that the stream has recorded, among them one at the start of each batch. It shows
+// which calls may overlap.
+func (s *Stream) Barriers() int {
+	if s.commands() == nil {
+		return 0
+	}
+	return s.barriers
+}
