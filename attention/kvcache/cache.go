@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"vkattn/attention"
+	"vkattn/attention/merge"
 	"vkattn/internal/arith"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
@@ -29,6 +30,13 @@ type Config struct {
 	Rotary     Rotary
 	RotaryBase float64 // 0: 10000
 	Positions  int     // with Rotary, the longest sequence; 0: all pages
+
+	// Cascade is the fewest keys that Step.Forward must save to compute a prefix once for the sequences that share it,
+	// in place of once for each: n sequences that share p tokens save (n-1) p. Sequences share the whole pages that
+	// a Fork has left them, as far as they are one after another in Begin and have new rows. The result has other bits than
+	// without, and they depend on which sequences are in the step. Calls that depend on positions in the prefix, or have
+	// FixedSplit, are never cascades: ALiBi, a bias, masks, lists, dropout, attention chunks, windows that leave out a key.
+	Cascade int // 0: 16384, and 32 more for each new row; negative: never
 }
 
 // Cache owns the K and V of many sequences: their pages, block tables and lengths. Sequences that were forked
@@ -54,8 +62,13 @@ type Cache struct {
 	live   map[*Sequence]struct{}
 	step   *Step // the last that Begin returned
 
-	numbers attention.Vector // table and lengths of the step
+	numbers attention.Vector // tables and lengths of the step
 	room    int              // of numbers
+
+	prefixOps    map[attention.Config]*attention.Op // of cascades
+	merges       map[merge.MergeConfig]*merge.Merge
+	scratch      attention.Tensor
+	scratchBytes int64
 }
 
 // layer has the pages of one layer: pools [Pages, HeadsKV, PageSize, dim], and scales [Pages, HeadsKV, PageSize].
@@ -103,7 +116,8 @@ func New(dev *attention.Device, cfg Config) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cache{dev: dev, cfg: cfg, append: a, live: map[*Sequence]struct{}{}}
+	c := &Cache{dev: dev, cfg: cfg, append: a, live: map[*Sequence]struct{}{},
+		prefixOps: map[attention.Config]*attention.Op{}, merges: map[merge.MergeConfig]*merge.Merge{}}
 	if err := c.allocate(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -186,7 +200,13 @@ func (c *Cache) Close() error {
 		return nil
 	}
 	c.closed = true
-	all := []error{c.append.Close(), c.cos.Buffer.Close(), c.sin.Buffer.Close(), c.numbers.Buffer.Close()}
+	all := []error{c.append.Close(), c.cos.Buffer.Close(), c.sin.Buffer.Close(), c.numbers.Buffer.Close(), c.scratch.Buffer.Close()}
+	for _, op := range c.prefixOps {
+		all = append(all, op.Close())
+	}
+	for _, m := range c.merges {
+		all = append(all, m.Close())
+	}
 	for _, l := range c.layers {
 		all = append(all, l.k.Buffer.Close(), l.v.Buffer.Close(), l.kScale.Buffer.Close(), l.vScale.Buffer.Close())
 	}

@@ -17,11 +17,53 @@ type NewRows struct {
 
 // Step is one step of a model over some sequences: their new rows, packed in the order of Begin.
 type Step struct {
-	cache                  *Cache
-	sequences, rows        int // rows: of all
-	mostRows, keys         int // rows of a sequence; what Shape.Sk says
-	table, used, after, cu attention.Vector
-	stride                 int
+	cache       *Cache
+	rows        int // of all sequences
+	all         part
+	prefix, own part // of a cascade
+	saved       int  // keys that the cascade saves; 0: there is none
+	numbers     attention.Vector
+	used        int // lengths before the step begin there in numbers
+}
+
+// part is the rows of a step with keys that they attend to. Of a sequence after the other it has the rows, the keys and
+// the pages of the keys.
+type part struct {
+	cu, lengths []int32
+	tables      [][]int32
+
+	mostRows, mostKeys       int
+	keys, stride             int // what Shape.Sk says, and pages of a row of the block table
+	cuAt, lengthsAt, tableAt int // in the numbers of the step
+}
+
+func (p *part) add(rows, keys int, table []int32) {
+	if p.cu == nil {
+		p.cu = []int32{0}
+	}
+	p.cu = append(p.cu, p.cu[len(p.cu)-1]+int32(rows))
+	p.lengths = append(p.lengths, int32(keys))
+	p.tables = append(p.tables, table)
+	p.mostRows, p.mostKeys = max(p.mostRows, rows), max(p.mostKeys, keys)
+}
+
+// put appends the numbers of a part that kernels read, and forgets them.
+func (p *part) put(numbers []int32, page int) []int32 {
+	if p.cu == nil {
+		p.cu = []int32{0}
+	}
+	p.keys = (max(1, p.mostKeys) + keyRounding - 1) / keyRounding * keyRounding
+	p.stride = (p.keys + page - 1) / page
+	p.tableAt = len(numbers)
+	for _, t := range p.tables {
+		numbers = append(append(numbers, t...), make([]int32, p.stride-len(t))...)
+	}
+	p.lengthsAt = len(numbers)
+	numbers = append(numbers, p.lengths...)
+	p.cuAt = len(numbers)
+	numbers = append(numbers, p.cu...)
+	p.tables = nil
+	return numbers
 }
 
 // Begin starts a step: it takes the pages that the new rows need and copies a last page that other sequences
@@ -36,7 +78,7 @@ func (c *Cache) Begin(list ...NewRows) (*Step, error) {
 	if c.closed {
 		return nil, errs.Closed("the cache")
 	}
-	st := &Step{cache: c, sequences: len(list)}
+	st := &Step{cache: c}
 	taken := map[*Sequence]bool{}
 	copied := make([]bool, len(list)) // sequences whose last page is copied
 	left := map[int32]int32{}         // pages that are copied: sequences that keep them
@@ -70,7 +112,6 @@ func (c *Cache) Begin(list ...NewRows) (*Step, error) {
 			}
 		}
 		st.rows += x.Rows
-		st.mostRows, st.keys = max(st.mostRows, x.Rows), max(st.keys, keys)
 	}
 	if need > len(c.free) {
 		return nil, fmt.Errorf("%w: %d pages are needed and %d of %d are free", ErrFull, need, len(c.free), c.cfg.Pages)
@@ -93,8 +134,10 @@ func (c *Cache) Begin(list ...NewRows) (*Step, error) {
 		for len(tables[i])*c.cfg.PageSize < s.len+x.Rows {
 			tables[i] = append(tables[i], take())
 		}
+		st.all.add(x.Rows, s.len+x.Rows, tables[i])
 	}
-	if err := st.send(list, tables, copies); err != nil {
+	st.prefix, st.own, st.saved = c.planCascade(list, tables)
+	if err := st.send(list, copies); err != nil {
 		return nil, err
 	}
 	c.free = c.free[:next]
@@ -113,17 +156,16 @@ func (c *Cache) Begin(list ...NewRows) (*Step, error) {
 	return st, nil
 }
 
-// send copies pages, and uploads the block table and the lengths of a step.
-func (st *Step) send(list []NewRows, tables [][]int32, copies [][2]int32) error {
+// send copies pages, and uploads the block tables and the lengths of a step.
+func (st *Step) send(list []NewRows, copies [][2]int32) error {
 	c := st.cache
-	st.keys = (max(1, st.keys) + keyRounding - 1) / keyRounding * keyRounding
-	st.stride = (st.keys + c.cfg.PageSize - 1) / c.cfg.PageSize
-	n := len(list)
-	numbers := make([]int32, n*st.stride+3*n+1)
-	used, after, cu := numbers[n*st.stride:][:n], numbers[n*st.stride+n:][:n], numbers[n*st.stride+2*n:]
-	for i, x := range list {
-		copy(numbers[i*st.stride:], tables[i])
-		used[i], after[i], cu[i+1] = int32(x.Sequence.len), int32(x.Sequence.len+x.Rows), cu[i]+int32(x.Rows)
+	numbers := st.all.put(nil, c.cfg.PageSize)
+	st.used = len(numbers)
+	for _, x := range list {
+		numbers = append(numbers, int32(x.Sequence.len))
+	}
+	if st.saved > 0 {
+		numbers = st.own.put(st.prefix.put(numbers, c.cfg.PageSize), c.cfg.PageSize)
 	}
 	b := make([]byte, 4*len(numbers))
 	for i, x := range numbers {
@@ -169,11 +211,13 @@ func (st *Step) send(list []NewRows, tables [][]int32, copies [][2]int32) error 
 			return err
 		}
 	}
-	at := func(i int) attention.Vector {
-		return attention.Vector{Buffer: v.Buffer, Host: v.Host, Offset: int64(i)}
-	}
-	st.table, st.used, st.after, st.cu = at(0), at(n*st.stride), at(n*st.stride+n), at(n*st.stride+2*n)
+	st.numbers = v
 	return nil
+}
+
+// vector returns the numbers of a step from an element on.
+func (st *Step) vector(at int) attention.Vector {
+	return attention.Vector{Buffer: st.numbers.Buffer, Host: st.numbers.Host, Offset: int64(at)}
 }
 
 // pool is memory of a layer, in pages of `page` bytes.
@@ -235,8 +279,8 @@ func (st *Step) Append(layer int, r LayerRows) error {
 	}
 	l := &c.layers[layer]
 	return c.append.Forward(nil, AppendArgs{
-		B: st.sequences, Hkv: c.cfg.HeadsKV, Hq: headsOf(r.Q, r.Heads), K: r.K, V: r.V, CuNew: st.cu, TotalNew: st.rows,
-		KCache: l.k, VCache: l.v, Pages: st.pages(), Used: st.used, KScale: l.kScale, VScale: l.vScale,
+		B: len(st.all.lengths), Hkv: c.cfg.HeadsKV, Hq: headsOf(r.Q, r.Heads), K: r.K, V: r.V, CuNew: st.vector(st.all.cuAt), TotalNew: st.rows,
+		KCache: l.k, VCache: l.v, Pages: st.pages(&st.all), Used: st.vector(st.used), KScale: l.kScale, VScale: l.vScale,
 		Cos: c.cos, Sin: c.sin, Positions: c.positions(), Q: r.Q, QOut: r.QOut,
 	})
 }
@@ -248,8 +292,8 @@ func (c *Cache) positions() int {
 	return c.cfg.Positions
 }
 
-func (st *Step) pages() *attention.Pages {
-	return &attention.Pages{Table: st.table, Stride: st.stride, PageSize: st.cache.cfg.PageSize, Count: st.cache.cfg.Pages}
+func (st *Step) pages(p *part) *attention.Pages {
+	return &attention.Pages{Table: st.vector(p.tableAt), Stride: p.stride, PageSize: st.cache.cfg.PageSize, Count: st.cache.cfg.Pages}
 }
 
 func headsOf(q attention.Tensor, heads int) int {
@@ -277,9 +321,16 @@ func (st *Step) Args(layer int, q, o attention.Tensor, heads int) (attention.Arg
 		return attention.Args{}, err
 	}
 	l := &c.layers[layer]
-	return attention.Args{
-		Shape: attention.Shape{B: st.sequences, Hq: headsOf(q, heads), Hkv: c.cfg.HeadsKV, Sq: max(1, st.mostRows), Sk: st.keys},
-		Q:     q, K: l.k, V: l.v, O: o, KScale: l.kScale, VScale: l.vScale, Pages: st.pages(),
-		Varlen: &attention.Varlen{CuQ: st.cu, TotalQ: st.rows, UsedK: st.after},
-	}, nil
+	a := attention.Args{
+		Shape: attention.Shape{Hq: headsOf(q, heads), Hkv: c.cfg.HeadsKV},
+		Q:     q, K: l.k, V: l.v, O: o, KScale: l.kScale, VScale: l.vScale,
+	}
+	st.set(&a, &st.all)
+	return a, nil
+}
+
+// set makes a the call of a part of the step.
+func (st *Step) set(a *attention.Args, p *part) {
+	a.B, a.Sq, a.Sk, a.Pages = len(p.lengths), max(1, p.mostRows), p.keys, st.pages(p)
+	a.Varlen = &attention.Varlen{CuQ: st.vector(p.cuAt), TotalQ: st.rows, UsedK: st.vector(p.lengthsAt)}
 }
