@@ -5,8 +5,10 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
@@ -294,4 +296,56 @@ func TestCascadeIsPlannedFromPages(t *testing.T) {
 	require.Zero(t, saved(-1, "aaa", 1, 1, 1))
 	require.Zero(t, saved(1, "ab", 1, 1))
 	require.Zero(t, (*kvcache.Step)(nil).CascadeKeys())
+}
+
+// Calls of a cascade at the same time do not disturb each other, although they share scratch memory.
+func TestCascadesAtTheSameTime(t *testing.T) {
+	const layers, rows, dim = 8, 6, 32
+	c, err := kvcache.New(nil, kvcache.Config{HeadDim: dim, HeadsKV: 1, PageSize: 4, Pages: 40, Layers: layers, Cascade: 1})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	dev, err := attention.Open(attention.Options{CPU: true})
+	require.NoError(t, err)
+	op, err := attention.New(dev, attention.Config{HeadDim: dim, Causal: attention.BottomRight})
+	require.NoError(t, err)
+	s := cascadeStep{t: t, r: rand.New(rand.NewPCG(9, 0)), dev: dev}
+	tensor := func(heads, rows int) attention.Tensor {
+		return s.tensor(attention.F16, s.normal(heads*rows*dim), 1, heads, rows, dim)
+	}
+	first := c.Sequence()
+	list := []kvcache.NewRows{{Sequence: first, Rows: 9}}
+	for i := range 2 {
+		st, err := c.Begin(list...)
+		require.NoError(t, err)
+		for layer := range layers {
+			require.NoError(t, st.Append(layer, kvcache.LayerRows{K: tensor(1, st.Rows()), V: tensor(1, st.Rows())}))
+		}
+		if i == 0 {
+			list = nil
+			for range rows {
+				f, err := first.Fork()
+				require.NoError(t, err)
+				list = append(list, kvcache.NewRows{Sequence: f, Rows: 1})
+			}
+			continue
+		}
+		require.Equal(t, (rows-1)*8, st.CascadeKeys())
+		var wait sync.WaitGroup
+		q := tensor(2, rows)
+		var o [2][layers]attention.Tensor
+		for i := range o {
+			for layer := range layers {
+				o[i][layer] = tensor(2, rows)
+				if i == 0 {
+					require.NoError(t, st.Forward(layer, op, attention.Args{Q: q, O: o[0][layer]}))
+				} else {
+					wait.Go(func() { assert.NoError(t, st.Forward(layer, op, attention.Args{Q: q, O: o[1][layer]})) })
+				}
+			}
+			wait.Wait()
+		}
+		for layer := range layers {
+			require.Equal(t, o[0][layer].Host, o[1][layer].Host)
+		}
+	}
 }
