@@ -120,7 +120,11 @@ func (st *Step) Forward(layer int, op *attention.Op, a attention.Args) error {
 	if err := st.usable(layer); err != nil {
 		return err
 	}
-	return st.forwardCascade(op, cfg, plain)
+	call, err := st.cascade(op, cfg, plain)
+	if err != nil {
+		return err
+	}
+	return st.cache.dev.Do(call)
 }
 
 // cascades reports whether O of all keys is the merge of O of the shared and of the own keys, computed without the
@@ -138,31 +142,31 @@ func cascades(cfg *attention.Config, a *attention.Args, keys int) bool {
 		(left < 0 || left >= keys-1) && reflect.DeepEqual(*a, known)
 }
 
-// forwardCascade computes O of the shared keys into scratch memory and O of the own keys, with the sinks, in its place,
-// where they are merged.
-func (st *Step) forwardCascade(op *attention.Op, cfg attention.Config, a attention.Args) error {
+// cascade returns what records a call: O of the shared keys goes to scratch memory and O of the own keys, with the sinks,
+// to its place, where they are merged.
+func (st *Step) cascade(op *attention.Op, cfg attention.Config, a attention.Args) (func(*vk.Stream) error, error) {
 	c := st.cache
 	mergeConfig := merge.MergeConfig{DType: cfg.OType(), HeadDim: cfg.ValueDim(), Access: cfg.Access}
 	cfg.Causal, cfg.Align, cfg.Window = attention.CausalNone, attention.CausalNone, attention.Window{} // all of the prefix comes before each row
 	prefixOp, err := made(c.prefixOps, cfg, func() (*attention.Op, error) { return attention.New(c.dev, cfg) })
 	if err != nil {
-		return err
+		return nil, err
 	}
 	merger, err := made(c.merges, mergeConfig, func() (*merge.Merge, error) { return merge.NewMerge(c.dev, mergeConfig) })
 	if err != nil {
-		return err
+		return nil, err
 	}
 	prefix, own := a, a
 	st.set(&prefix, &st.prefix)
 	st.set(&own, &st.own)
 	prefix.Sinks = attention.Vector{}
 	if prefix.O, prefix.LSE, own.LSE, err = c.states(mergeConfig.DType, int64(a.Hq)*int64(st.rows), int64(mergeConfig.HeadDim)); err != nil {
-		return err
+		return nil, err
 	}
 	if a.LSE.Given() {
 		own.LSE = a.LSE
 	}
-	return c.dev.Do(func(s *vk.Stream) error {
+	return func(s *vk.Stream) error {
 		if err := prefixOp.Forward(s, prefix); err != nil {
 			return err
 		}
@@ -176,7 +180,7 @@ func (st *Step) forwardCascade(op *attention.Op, cfg attention.Config, a attenti
 		}
 		return merger.Forward(s, merge.MergeArgs{Shape: attention.Shape{B: 1, Hq: a.Hq, Sq: st.rows}, O: a.O, LSE: a.LSE,
 			First: merge.States{O: prefix.O, LSE: prefix.LSE}, Second: merge.States{O: own.O, LSE: own.LSE}})
-	})
+	}, nil
 }
 
 // states returns scratch memory for O and LSE of the shared keys and for LSE of the own keys. All calls run on one

@@ -109,17 +109,22 @@ func benchmarkCascade(b *testing.B, dev *attention.Device, sequences, prefix, ow
 		return a
 	}
 	ways := []struct {
-		name string
-		call func(layer int) error
+		name   string
+		record func(s *vk.Stream, layer int) error
 	}{
-		{"plain", func(layer int) error { return op.Forward(nil, call(layer, &st.all)) }},
-		{"cascade", func(layer int) error { return st.Forward(layer, op, attention.Args{Q: q, O: with}) }},
-		{"prefix", func(layer int) error { return prefixOp.Forward(nil, call(layer, &st.prefix)) }},
-		{"own", func(layer int) error { return op.Forward(nil, call(layer, &st.own)) }},
+		{"plain", func(s *vk.Stream, layer int) error { return op.Forward(s, call(layer, &st.all)) }},
+		{"cascade", func(s *vk.Stream, layer int) error {
+			a, err := st.Args(layer, q, with, heads)
+			require.NoError(b, err)
+			record, err := st.cascade(op, op.Config(), a)
+			require.NoError(b, err)
+			return record(s)
+		}},
+		{"prefix", func(s *vk.Stream, layer int) error { return prefixOp.Forward(s, call(layer, &st.prefix)) }},
+		{"own", func(s *vk.Stream, layer int) error { return op.Forward(s, call(layer, &st.own)) }},
 	}
-	for _, x := range ways[:2] {
-		require.NoError(b, x.call(0))
-	}
+	require.NoError(b, op.Forward(nil, call(0, &st.all)))
+	require.NoError(b, st.Forward(0, op, attention.Args{Q: q, O: with}))
 	plain, err := o.Floats(context.Background())
 	require.NoError(b, err)
 	cascade, err := with.Floats(context.Background())
@@ -130,25 +135,26 @@ func benchmarkCascade(b *testing.B, dev *attention.Device, sequences, prefix, ow
 	round := func() {
 		for i, x := range ways {
 			var marks [2]vk.Mark
-			mark := func(m *vk.Mark) {
-				require.NoError(b, dev.Do(func(s *vk.Stream) (err error) {
+			start := time.Now()
+			require.NoError(b, dev.Do(func(s *vk.Stream) (err error) {
+				for n := range calls + 1 { // the first is not timed
 					if s != nil {
-						if err = s.Barrier(); err == nil {
-							*m, err = s.Timestamp()
+						require.NoError(b, s.Barrier())
+						if n == 1 {
+							marks[0], err = s.Timestamp()
+							require.NoError(b, err)
 						}
 					}
-					return err
-				}))
-			}
-			require.NoError(b, x.call(layers-1)) // the device is at work when the host sends what is timed
-			mark(&marks[0])
-			start := time.Now()
-			for n := range calls {
-				require.NoError(b, x.call(n%layers))
-			}
-			mark(&marks[1])
+					require.NoError(b, x.record(s, (n+layers-1)%layers))
+				}
+				if s != nil {
+					require.NoError(b, s.Barrier())
+					marks[1], err = s.Timestamp()
+				}
+				return err
+			}))
+			took := time.Since(start) * calls / (calls + 1)
 			require.NoError(b, dev.Wait(context.Background()))
-			took := time.Since(start)
 			require.NoError(b, dev.Do(func(s *vk.Stream) (err error) {
 				if s != nil {
 					took, err = s.Elapsed(marks[0], marks[1])
