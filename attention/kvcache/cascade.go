@@ -174,11 +174,6 @@ func (st *Step) cascade(op *attention.Op, cfg attention.Config, a attention.Args
 		if err := op.Forward(s, own); err != nil {
 			return err
 		}
-		if s != nil {
-			if err := s.Barrier(); err != nil {
-				return err
-			}
-		}
 		return merger.Forward(s, merge.MergeArgs{Shape: attention.Shape{B: 1, Hq: a.Hq, Sq: st.rows}, O: a.O, LSE: a.LSE,
 			First: merge.States{O: prefix.O, LSE: prefix.LSE}, Second: merge.States{O: own.O, LSE: own.LSE}})
 	}, nil
