@@ -60,6 +60,9 @@ func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) erro
 
 // orderBackward puts a call behind the earlier work of a stream that it depends on.
 func (op *Op) orderBackward(c *vk.Commands, a *BackwardArgs, l *tensors.BackwardTensors) error {
+	if !c.Ordered() {
+		return nil
+	}
 	var u tensors.Uses
 	for i := range tensors.BackwardCount {
 		if t := l.Tensor(i); t == nil {

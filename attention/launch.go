@@ -68,6 +68,9 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 
 // order puts a call behind the earlier work of a stream that it depends on.
 func (op *Op) order(c *vk.Commands, a *Args, all []tensors.Layout) error {
+	if !c.Ordered() {
+		return nil
+	}
 	var u tensors.Uses
 	for i := range all {
 		if i < tensors.FirstOutput {

@@ -206,19 +206,23 @@ func BenchmarkRecordOptions(b *testing.B) {
 	}
 }
 
-// BenchmarkForward measures the same for a stream. The recorded work is executed outside
+// BenchmarkForward measures the same for a stream: calls behind a barrier each, as every call writes the same O, and
+// calls without order. The recorded work is executed outside
 // of the measured time. On a driver on the CPU that takes most of the run: -benchtime
 // 50000x is enough there.
 func BenchmarkForward(b *testing.B) {
 	for _, access := range recordTests {
-		b.Run(access.String(), func(b *testing.B) {
-			r := newRecording(b, access)
-			record(b, func() {
+		for _, order := range []string{"ordered", "NoBarrier"} {
+			b.Run(access.String()+"/"+order, func(b *testing.B) {
+				r := newRecording(b, access)
+				r.stream.NoBarrier = order == "NoBarrier"
+				record(b, func() {
+					r.wait(b)
+					require.NoError(b, r.stream.Barrier()) // begins the next batch
+				}, func() error { return r.op.Forward(r.stream, r.args) })
 				r.wait(b)
-				require.NoError(b, r.stream.Barrier()) // begins the next batch
-			}, func() error { return r.op.Forward(r.stream, r.args) })
-			r.wait(b)
-		})
+			})
+		}
 	}
 }
 

@@ -88,8 +88,11 @@ func (c *Commands) Order(reads, writes []BufferRange) error {
 	if c.Device() == nil {
 		return unmade(op)
 	}
-	if c.s == nil || c.s.NoBarrier {
+	if !c.Ordered() {
 		return nil
+	}
+	if c.s.closed {
+		return closed(op)
 	}
 	for _, list := range [2][]BufferRange{reads, writes} {
 		for i := range list {
@@ -98,17 +101,22 @@ func (c *Commands) Order(reads, writes []BufferRange) error {
 			}
 		}
 	}
-	b, err := c.enter(op) // begins the batch, which forgets what came before
-	if err != nil {
-		return err
-	}
-	defer c.d.leave()
-	if c.s.uses.depends(reads, writes) {
-		c.barrier(b)
+	if c.b == nil { // a batch begins with a barrier
+		if _, err := c.enter(op); err != nil {
+			return err
+		}
+		c.d.leave()
+	} else if c.s.uses.depends(reads, writes) {
+		if err := c.Barrier(); err != nil {
+			return err
+		}
 	}
 	c.s.uses.add(reads, writes)
 	return nil
 }
+
+// Ordered reports whether Order does anything: whether the commands are a stream's without NoBarrier.
+func (c *Commands) Ordered() bool { return c != nil && c.s != nil && !c.s.NoBarrier }
 
 // Barriers is the number of barriers that the stream has recorded, among them one at the start of each batch. It shows
 // which calls may overlap.

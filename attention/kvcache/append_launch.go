@@ -162,6 +162,9 @@ type appendLaunch struct {
 
 // order puts the append behind the earlier work of a stream that it depends on.
 func (w *appendLauncher) order(c *vk.Commands) error {
+	if !c.Ordered() {
+		return nil
+	}
 	var u tensors.Uses
 	for i := range w.list {
 		switch t := &w.list[i]; {

@@ -139,6 +139,9 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 
 // order puts the merge behind the earlier work of a stream that it depends on.
 func (l *mergeLayouts) order(c *vk.Commands) error {
+	if !c.Ordered() {
+		return nil
+	}
 	var u tensors.Uses
 	for i := range l.list {
 		t := l.list[i]
