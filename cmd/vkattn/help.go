@@ -150,7 +150,18 @@ Tables of compare:
     new / old       new median over old: above 1 the row is slower
     95 % interval   holds the true ratio with a probability of 95 % or more
     p               probability that samples differ this much or more although nothing changed
-    verdict         vkattn compare --help`},
+    verdict         vkattn compare --help
+
+Tables of tune:
+
+    registers, spills   of an invocation, by the driver's compiler; spills in bytes; estimated: the
+                        estimate of registers that prunes tiles before they are compiled
+    shared              bytes of shared memory of a workgroup
+    compile ms, runs    time to compile a tile, and how often it was timed
+    status              finalist: timed in the last round; timed: and slower than others; spills,
+                        wrong, failed or pruned: left out, for the reason below the table; untried
+    ms, slower %        of --check: time of the heuristic's tile, in percent above the best one's
+    gain                of --list: time of the heuristic's tile over the stored one's`},
 	{name: "output", about: "formats, files, pictures and signals", flags: "output wide of-peak save plot",
 		more: "peak-tflops peak-tbs monitor",
 		text: `--plot measures the ceilings that its pictures show, and --of-peak those of its columns, unless

@@ -12,13 +12,16 @@ import (
 	"vkattn/cmd/vkattn/internal/verify"
 )
 
-// The help of bench is one screen, and names every flag: with a line, or with the page that explains it.
+// No help is wider than a table. That of bench is one screen, and names every flag: with a line, or with the page that explains it.
 func TestTheHelpOfBenchIsShort(t *testing.T) {
+	for _, c := range (&app{}).root().Commands() {
+		_, stdout, _ := call(c.Name(), "--help")
+		for line := range strings.Lines(stdout) {
+			require.LessOrEqual(t, len(line)-1, markdown.Width, "%s: %s", c.Name(), line)
+		}
+	}
 	_, stdout, _ := call("bench", "--help")
 	require.LessOrEqual(t, strings.Count(stdout, "\n"), 60, stdout)
-	for line := range strings.Lines(stdout) {
-		require.LessOrEqual(t, len(line)-1, markdown.Width, line)
-	}
 	c, _, err := (&app{}).root().Find([]string{"bench"})
 	require.NoError(t, err)
 	c.InheritedFlags() // adds them to Flags

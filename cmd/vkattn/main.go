@@ -52,6 +52,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/internal/cases"
 	"vkattn/internal/hostmem"
@@ -338,6 +339,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.Version = versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", markdown.Width)))
 	root.AddCommand(topicCommands(benchmark)...)
 	strictWords(root)
 	return root

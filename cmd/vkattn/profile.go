@@ -166,7 +166,7 @@ func printProfile(out io.Writer, p *bench.Profile) error {
 	if r.Unsteady != "" {
 		w.printf("unsteady: %s\n", r.Unsteady)
 	}
-	w.printf("%s\n\n", strings.Join(markdown.Wrap(strings.Fields(fmt.Sprintf("bound by %s: %s", p.Bound, p.Explanation)), " ", markdown.Width), "\n"))
+	w.printf("%s\n\n", markdown.Paragraph(fmt.Sprintf("bound by %s: %s", p.Bound, p.Explanation)))
 	us := func(title string, of func(*bench.ProfiledDispatch) float64) markdown.Column[*bench.ProfiledDispatch] {
 		return markdown.Column[*bench.ProfiledDispatch]{Title: title, Room: 1,
 			Cell: func(d *bench.ProfiledDispatch) any { return fmt.Sprintf("%.2f", of(d)) }}
@@ -199,15 +199,16 @@ func printProfile(out io.Writer, p *bench.Profile) error {
 		{Title: "share", Room: 1, Cell: func(d *bench.ProfiledDispatch) any { return fmt.Sprintf("%.0f %%", 100*d.Share) }},
 	})
 	w.printf("%s\n%s\nbarriers, fills and gaps: %.2f us with barriers between dispatches\n", t, compiled, p.OtherUs)
-	w.printf("ceilings: copy %.4g TB/s, an empty dispatch %.2f us, a barrier %.2f us", p.Ceilings.CopyTBs, p.Ceilings.DispatchUs, p.Ceilings.BarrierUs)
+	ceilings := fmt.Sprintf("ceilings: copy %.4g TB/s, an empty dispatch %.2f us, a barrier %.2f us", p.Ceilings.CopyTBs,
+		p.Ceilings.DispatchUs, p.Ceilings.BarrierUs)
 	if p.Ceilings.PeakTFLOPs > 0 {
 		given := ""
 		if p.Ceilings.PeakGiven {
 			given = " (given)"
 		}
-		w.printf(", products %.4g TFLOP/s%s", p.Ceilings.PeakTFLOPs, given)
+		ceilings += fmt.Sprintf(", products %.4g TFLOP/s%s", p.Ceilings.PeakTFLOPs, given)
 	}
-	w.printf("\n")
+	w.printf("%s\n", markdown.Paragraph(ceilings))
 	return w.err
 }
 

@@ -15,6 +15,7 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/internal/accuracy"
@@ -222,8 +223,11 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		if verdict != "" {
 			lines = append(lines, "verified: "+verdict)
 		}
-		_, err = fmt.Fprintln(report, strings.Join(lines, "\n"))
-		return err
+		e := &errWriter{w: report}
+		for _, line := range lines {
+			e.printf("%s\n", markdown.Paragraph(line))
+		}
+		return e.err
 	}
 	if forward == nil {
 		forward = &attention.Plan{}

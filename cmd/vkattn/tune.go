@@ -78,6 +78,7 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	f.DurationVar(&o.budget, "budget", 0, "time limit for each problem (default 50s)")
 	f.IntVar(&o.candidates, "candidates", 0, "compile at most this many tiles for each problem (default 40; 8 on a Vulkan driver that runs on the CPU)")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
+	f.BoolVar(&o.wide, "wide", false, wideUsage)
 	c.SetHelpFunc(helpBySection)
 	return c
 }
@@ -120,7 +121,7 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 		if err != nil {
 			return err
 		}
-		return printCaches(a.stdout, o.format, folder, list)
+		return printCaches(a.stdout, o.format, o.wide, folder, list)
 	}
 	// Tuning needs the compiler's statistics for spills.
 	a.stats = true
@@ -141,15 +142,22 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 		if err != nil {
 			return err
 		}
-		return printCaches(a.stdout, o.format, cache.Path, []attention.TuningCache{cache})
+		return printCaches(a.stdout, o.format, o.wide, cache.Path, []attention.TuningCache{cache})
 	}
 	problems, err := a.tuneProblems(o, plan, dev)
 	if err != nil {
 		return err
 	}
-	out := &tunePrinter{w: a.stdout, json: o.format == "json", check: o.check, all: o.all,
+	out := &tunePrinter{w: a.stdout, json: o.format == "json", check: o.check, all: o.all, wide: o.wide, tolerance: o.tolerance,
 		stores: !o.check && !o.dryRun && !o.compileOnly}
 	out.doc.Run = runInfo(dev, 0)
+	var planned []*tuneRow
+	for _, p := range problems {
+		for _, tier := range plan.tiers {
+			planned = append(planned, newTuneRow(p, attention.TuneReport{Tier: tier}))
+		}
+	}
+	out.plan(planned)
 	a.bar.start("row", len(problems)*len(plan.tiers))
 	defer a.bar.end()
 	var stopped error
@@ -176,7 +184,7 @@ loop:
 	if err := out.close(); err != nil {
 		return err
 	}
-	return errors.Join(stopped, out.verdict(o.tolerance, stopped), validated(dev))
+	return errors.Join(stopped, out.verdict(stopped), validated(dev))
 }
 
 // tuneProblems lists the problems that the flags select; without lists, the defaults of
@@ -202,10 +210,6 @@ func (a *app) tuneProblems(o *tuneFlags, plan *benchPlan, dev *vk.Device) ([]ben
 // a row per kernel. A problem that cannot be tuned is a row with the reason. The error is
 // a lost device or the context's error.
 func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneFlags, bar *progress) (rows []*tuneRow, err error) {
-	row := func(r attention.TuneReport) *tuneRow {
-		return &tuneRow{B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk, D: p.Config.HeadDim,
-			Dv: p.Config.ValueDim(), Causal: p.Config.Causal.String(), DType: p.Config.DType, LSE: p.LSE, Pass: p.Pass, name: p.String(), Report: r}
-	}
 	cfg := p.Config
 	cfg.Tier = tier
 	op, err := attention.New(attention.On(dev), cfg)
@@ -221,9 +225,9 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 		reports = reports[:max(0, len(reports)-1)]
 	}
 	for _, r := range reports {
-		rows = append(rows, row(r))
+		rows = append(rows, newTuneRow(p, r))
 	}
-	last := row(attention.TuneReport{})
+	last := newTuneRow(p, attention.TuneReport{Tier: tier})
 	var shape *attention.ShapeError
 	switch {
 	case err == nil:

@@ -11,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
 )
@@ -39,6 +40,7 @@ type tuneRow struct {
 	Failed      string               `json:"failed,omitempty"`
 	Report      attention.TuneReport `json:"report"`
 	name        string
+	call        fields.Call
 }
 
 // reason says why there is no report. It is empty if there is one.
@@ -57,18 +59,70 @@ func (r *tuneRow) notStored() string {
 // slower is by how many percent the heuristic's tile is slower than the winner.
 func (r *tuneRow) slower() float64 { return 100 * (r.Report.Gain - 1) }
 
-// tunePrinter prints each report at once, as JSON or with --check all at the end.
+// best is the time of the winner.
+func (r *tuneRow) best() float64 {
+	i := slices.IndexFunc(r.Report.Candidates, func(c attention.TuneCandidate) bool { return c.Winner })
+	return r.Report.Candidates[i].Ms
+}
+
+func newTuneRow(p bench.Problem, r attention.TuneReport) *tuneRow {
+	c := fields.Of(p.Shape, p.Config)
+	return &tuneRow{B: c.B, Hq: c.Hq, Hkv: c.Hkv, Sq: c.Sq, Sk: c.Sk, D: c.D, Dv: c.Dv, Causal: c.Causal.String(), DType: c.DType,
+		LSE: p.LSE, Pass: p.Pass, name: p.String(), call: c, Report: r}
+}
+
+// tunePrinter prints each report at once, with --check as a row of a table. JSON comes at the end.
 type tunePrinter struct {
-	w                io.Writer
-	json, check, all bool
-	stores           bool // results must be stored
-	doc              tuneDoc
+	w                      io.Writer
+	json, check, all, wide bool
+	stores                 bool // results must be stored
+	tolerance              float64
+	table                  *markdown.Table[*tuneRow] // of --check
+	doc                    tuneDoc
+}
+
+// plan prepares the table of --check for rows.
+func (p *tunePrinter) plan(rows []*tuneRow) {
+	timed := func(of func(*tuneRow) string) func(*tuneRow) any {
+		return markdown.If(func(r *tuneRow) bool { return r.reason() == "" && r.Report.Gain > 0 }, func(r *tuneRow) any { return of(r) })
+	}
+	columns := append(fields.Columns(rows, p.wide, func(r *tuneRow) *fields.Call { return &r.call }),
+		markdown.Column[*tuneRow]{Title: "pass<", Cell: func(r *tuneRow) any { return r.Pass }},
+		markdown.Column[*tuneRow]{Title: "LSE", Cell: markdown.If(func(r *tuneRow) bool { return r.LSE }, func(*tuneRow) any { return "yes" })})
+	if slices.ContainsFunc(rows, func(r *tuneRow) bool { return r.Pass != bench.PassForward }) {
+		columns = append(columns, markdown.Result("kernel<", 5, func(r *tuneRow) any { return r.Report.Outputs }))
+	}
+	columns = append(columns,
+		markdown.Column[*tuneRow]{Title: "tier<", Room: len("coopmat2"), Always: true, Cell: func(r *tuneRow) any { return r.Report.Tier }},
+		markdown.Result("heuristic<", 30, timed(func(r *tuneRow) string { return r.Report.Heuristic })).InWide(),
+		markdown.Result("best<", 30, timed(func(r *tuneRow) string { return r.Report.Winner })),
+		markdown.Result("ms", 6, timed(func(r *tuneRow) string { return dash(r.best() * r.Report.Gain) })),
+		markdown.Result("best ms", 6, timed(func(r *tuneRow) string { return dash(r.best()) })).InWide(),
+		markdown.Result("slower %", 6, timed(func(r *tuneRow) string { return fmt.Sprintf("%.1f", r.slower()) })),
+		markdown.Result("s", 5, timed(func(r *tuneRow) string { return fmt.Sprintf("%.1f", r.Report.Seconds) })).InWide(),
+		bench.VerdictColumn(func(r *tuneRow) string {
+			switch {
+			case r.Failed != "":
+				return string(bench.Broken)
+			case r.Unsupported != "":
+				return string(bench.Unsupported)
+			case r.OOM != "":
+				return string(bench.OOM)
+			case r.slower() > p.tolerance:
+				return "slower"
+			}
+			return string(bench.OK)
+		}))
+	p.table = markdown.New(p.w, rows, p.wide, columns)
 }
 
 func (p *tunePrinter) add(r *tuneRow) error {
 	p.doc.Rows = append(p.doc.Rows, r)
-	if p.json || p.check {
+	switch {
+	case p.json:
 		return nil
+	case p.check:
+		return p.table.Row(r)
 	}
 	return p.report(r)
 }
@@ -84,7 +138,7 @@ func (p *tunePrinter) close() error {
 }
 
 // verdict returns the error for the exit code, nil if all went well.
-func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
+func (p *tunePrinter) verdict(stopped error) error {
 	var all bench.Tally
 	slow, worst, rows := 0, 0.0, len(p.doc.Rows)
 	for _, r := range p.doc.Rows {
@@ -97,7 +151,7 @@ func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
 			all.Add(bench.OOM, r.OOM)
 		case p.stores && r.Report.Stored == "":
 			all.Add(bench.Fail, r.notStored())
-		case p.check && r.slower() > tolerance:
+		case p.check && r.slower() > p.tolerance:
 			slow++
 			worst = max(worst, r.slower())
 		}
@@ -115,7 +169,7 @@ func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
 	case p.stores && stopped == nil && rows == 0:
 		return errors.New("nothing was tuned")
 	case slow > 0:
-		return fmt.Errorf("%d of %d heuristic tiles are over %g %% slower than the best, by up to %.1f %%", slow, rows, tolerance, worst)
+		return fmt.Errorf("%d of %d heuristic tiles are over %g %% slower than the best, by up to %.1f %%", slow, rows, p.tolerance, worst)
 	}
 	return nil
 }
@@ -124,7 +178,7 @@ func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
 func (p *tunePrinter) report(r *tuneRow) error {
 	e := &errWriter{w: p.w}
 	if reason := r.reason(); reason != "" {
-		e.printf("%s: %s\n\n", r.name, reason)
+		e.printf("%s\n\n", markdown.Paragraph(r.name+": "+reason))
 		return e.err
 	}
 	x := &r.Report
@@ -132,37 +186,29 @@ func (p *tunePrinter) report(r *tuneRow) error {
 	if x.Outputs != "" {
 		what += ", kernel of " + x.Outputs
 	}
-	e.printf("%s on %v, timed with shape %v\nclass %s\n\n", what, x.Tier, x.Shape, x.Class)
-	t := markdown.Titled("tile<", "choice<", "registers", "estimated", "spills", "shared", "compile ms", "runs", "ms", "TFLOP/s", "status<", "reason<")
+	e.printf("%s\n%s\n\n", markdown.Paragraph(fmt.Sprintf("%s on %v, timed with shape %v", what, x.Tier, x.Shape)),
+		markdown.Paragraph("class "+x.Class))
+	var rows, reasons []*attention.TuneCandidate
 	pruned := 0
-	for _, c := range x.Candidates {
+	for i := range x.Candidates {
+		c := &x.Candidates[i]
 		if c.Status == attention.TunePruned {
 			pruned++
 			if !p.all {
 				continue
 			}
 		}
-		mark := ""
-		if c.Heuristic {
-			mark = "heuristic"
+		if c.Status != attention.TunePruned || p.wide {
+			rows = append(rows, c)
 		}
-		if c.Winner {
-			mark = "winner"
-			if c.Heuristic {
-				mark = "winner, heuristic"
-			}
+		if c.Reason != "" && !p.wide {
+			reasons = append(reasons, c)
 		}
-		spills := dash(float64(c.SpillBytes))
-		if c.Registers > 0 && c.SpillBytes == 0 {
-			spills = "0"
-		}
-		if c.SpillShared > 0 {
-			spills += fmt.Sprintf(", %d shared", c.SpillShared)
-		}
-		t.Row(c.Tile, mark, dash(float64(c.Registers)), c.Estimate, spills, c.SharedBytes,
-			dash(math.Round(c.CompileMs)), dash(float64(c.Runs)), dash(c.Ms), dash(c.TFLOPs), string(c.Status), c.Reason)
 	}
-	e.printf("%s\n\n", t)
+	e.printf("%s\n\n", p.candidates(rows))
+	for _, c := range reasons {
+		e.printf("%s\n", markdown.Paragraph(fmt.Sprintf("%s: %s: %s", c.Tile, c.Status, c.Reason)))
+	}
 	if !p.all && pruned > 0 {
 		e.printf("%d more were pruned (--all prints them)\n", pruned)
 	}
@@ -172,46 +218,85 @@ func (p *tunePrinter) report(r *tuneRow) error {
 	case x.Winner == x.Heuristic:
 		e.printf("winner: %s, the heuristic's tile; found in %.1f s\n", x.Winner, x.Seconds)
 	default:
-		e.printf("winner: %s; the heuristic's tile %s is %.1f %% slower; found in %.1f s\n", x.Winner, x.Heuristic, r.slower(), x.Seconds)
+		e.printf("%s\n", markdown.Paragraph(fmt.Sprintf("winner: %s; the heuristic's tile %s is %.1f %% slower; found in %.1f s",
+			x.Winner, x.Heuristic, r.slower(), x.Seconds)))
 	}
 	if x.Stored != "" {
 		e.printf("stored in %s\n", x.Stored)
 	}
 	for _, n := range x.Notes {
-		e.printf("note: %s\n", n)
+		e.printf("%s\n", markdown.Paragraph("note: "+n))
 	}
 	e.printf("\n")
 	return e.err
 }
 
-// summary is the table of --check.
+// candidates is the table of tiles, without columns that none has. The last ones are left out where it is too wide.
+func (p *tunePrinter) candidates(rows []*attention.TuneCandidate) string {
+	type candidate = *attention.TuneCandidate
+	number := func(title string, spare bool, of func(candidate) float64) markdown.Column[candidate] {
+		return markdown.Column[candidate]{Title: title, Room: 1, Spare: spare, Cell: func(c candidate) any { return dash(of(c)) }}
+	}
+	columns := []markdown.Column[candidate]{
+		{Title: "tile<", Always: true, Cell: func(c candidate) any { return c.Tile }},
+		markdown.Result("choice<", 1, func(c candidate) any {
+			switch {
+			case c.Winner && c.Heuristic:
+				return "winner, heuristic"
+			case c.Winner:
+				return "winner"
+			case c.Heuristic:
+				return "heuristic"
+			}
+			return ""
+		}),
+		number("ms", false, func(c candidate) float64 { return c.Ms }),
+		number("TFLOP/s", false, func(c candidate) float64 { return c.TFLOPs }),
+		number("registers", true, func(c candidate) float64 { return float64(c.Registers) }),
+		{Title: "spills", Room: 1, Spare: true, Cell: func(c candidate) any {
+			switch {
+			case c.Registers > 0 && c.SpillBytes == 0:
+				return "0"
+			case c.SpillShared > 0:
+				return fmt.Sprintf("%d, %d shared", c.SpillBytes, c.SpillShared)
+			}
+			return dash(float64(c.SpillBytes))
+		}},
+		number("shared", true, func(c candidate) float64 { return float64(c.SharedBytes) }),
+		number("runs", true, func(c candidate) float64 { return float64(c.Runs) }),
+		number("compile ms", true, func(c candidate) float64 { return math.Round(c.CompileMs) }),
+		number("estimated", true, func(c candidate) float64 { return float64(c.Estimate) }),
+		markdown.Result("status<", 1, func(c candidate) any { return string(c.Status) }),
+		markdown.Result("reason<", 1, func(c candidate) any { return c.Reason }).InWide(),
+	}
+	return markdown.Of(rows, p.wide, slices.DeleteFunc(columns, func(column markdown.Column[candidate]) bool {
+		return !slices.ContainsFunc(rows, func(c candidate) bool { x := column.Cell(c); return x != "" && x != markdown.None })
+	}))
+}
+
+// summary stands below the table of --check.
 func (p *tunePrinter) summary() error {
-	t := markdown.Titled("problem<", "tier<", "heuristic<", "best<", "ms", "ms best", "slower %", "s")
-	var worst, logs float64
-	n := 0
+	e := &errWriter{w: p.w}
+	if len(p.doc.Rows) == 0 {
+		e.err = p.table.Close()
+	}
+	worst, logs, n := 0.0, 0.0, 0
 	for _, r := range p.doc.Rows {
-		x := &r.Report
 		if reason := r.reason(); reason != "" {
-			t.Row(r.name, "", "", "", "-", "-", reason, "-")
+			e.printf("\n%s\n", markdown.Paragraph(r.name+": "+reason))
 			continue
 		}
-		i := slices.IndexFunc(x.Candidates, func(c attention.TuneCandidate) bool { return c.Winner })
-		best := x.Candidates[i].Ms
-		t.Row(strings.TrimSpace(r.name+" "+x.Outputs), x.Tier.String(), x.Heuristic, x.Winner, dash(best*x.Gain), dash(best),
-			fmt.Sprintf("%.1f", r.slower()), fmt.Sprintf("%.1f", x.Seconds))
-		worst, logs, n = max(worst, r.slower()), logs+math.Log(x.Gain), n+1
+		worst, logs, n = max(worst, r.slower()), logs+math.Log(r.Report.Gain), n+1
 	}
-	e := &errWriter{w: p.w}
-	e.printf("%s\n", t)
 	if n > 0 {
-		e.printf("\nthe heuristic's tile is slower than the best by at most %.1f %%, by %.1f %% in the geometric mean of %s\n",
-			worst, 100*(math.Exp(logs/float64(n))-1), flagtext.Count(n, "problem"))
+		e.printf("\n%s\n", markdown.Paragraph(fmt.Sprintf("the heuristic's tile is slower than the best by at most %.1f %%, by "+
+			"%.1f %% in the geometric mean of %s", worst, 100*(math.Exp(logs/float64(n))-1), flagtext.Count(n, "problem"))))
 	}
 	return e.err
 }
 
 // printCaches prints tuning caches, and where there is none the place where they would be.
-func printCaches(w io.Writer, format, place string, list []attention.TuningCache) error {
+func printCaches(w io.Writer, format string, wide bool, place string, list []attention.TuningCache) error {
 	if format == "json" {
 		if list == nil {
 			list = []attention.TuningCache{}
@@ -236,23 +321,31 @@ func printCaches(w io.Writer, format, place string, list []attention.TuningCache
 			e.printf("nothing is tuned\n")
 		}
 		if len(c.Classes) > 0 {
-			e.printf("\n%s\n", classTable(c.Classes))
+			e.printf("\n%s\n", classTable(c.Classes, wide))
 		}
 	}
 	return e.err
 }
 
 // classTable is the table of the entries of a cache.
-func classTable(list []attention.TunedClass) string {
-	t := markdown.Titled("class<", "tile<", "ms", "gain", "shape timed<", "when<", "state<")
-	for _, x := range list {
-		state := "current"
-		if x.Stale {
-			state = "stale: the SPIR-V has changed"
-		}
-		t.Row(x.Class, x.Tile, dash(x.Ms), fmt.Sprintf("%.3f", x.Gain), x.Shape, x.When.Format("2006-01-02 15:04"), state)
+func classTable(list []attention.TunedClass, wide bool) string {
+	words := func(title string, of func(attention.TunedClass) any) markdown.Column[attention.TunedClass] {
+		return markdown.Column[attention.TunedClass]{Title: title, Cell: of}
 	}
-	return t.String()
+	return markdown.Of(list, wide, []markdown.Column[attention.TunedClass]{
+		words("class<", func(x attention.TunedClass) any { return x.Class }),
+		markdown.Result("tile<", 1, func(x attention.TunedClass) any { return x.Tile }),
+		markdown.Result("ms", 1, func(x attention.TunedClass) any { return dash(x.Ms) }),
+		markdown.Result("gain", 1, func(x attention.TunedClass) any { return fmt.Sprintf("%.3f", x.Gain) }),
+		markdown.Result("shape timed<", 1, func(x attention.TunedClass) any { return x.Shape }),
+		markdown.Result("when<", 1, func(x attention.TunedClass) any { return x.When.Format("2006-01-02 15:04") }).InWide(),
+		words("state<", func(x attention.TunedClass) any {
+			if x.Stale {
+				return "stale: the SPIR-V has changed"
+			}
+			return "current"
+		}),
+	})
 }
 
 // dash prints a number with four digits, and "-" for 0.

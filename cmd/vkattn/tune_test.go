@@ -8,10 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/internal/hostmem"
 	"vkattn/vk"
 )
@@ -79,11 +82,14 @@ func TestTheTunedTilesAreListedWithoutADevice(t *testing.T) {
 	}
 	code, stdout, stderr = call("tune", "--list")
 	require.Equal(t, exitOK, code, stderr)
-	require.Contains(t, stdout, "Example GPU, driver example 1.2\n"+filepath.Join(dir, "tuning-v2", "a-00000001.json")+"\n\n| class ")
-	require.Contains(t, stdout, "| scalar_bda f32 d8/8 none | 64x32 128t | 0.5 | 2.000 | B1 H1 S16   | 2026-11-20 10:00 | stale: the SPIR-V has changed |\n")
+	require.Contains(t, stdout, "Example GPU, driver example 1.2\n"+filepath.Join(dir, "tuning-v2", "a-00000001.json")+"\n\nclass scalar_bda f32 d8/8 none, state stale: the SPIR-V has changed\n\n| tile ")
+	require.Contains(t, stdout, "| 64x32 128t | 0.5 | 2.000 | B1 H1 S16   |\n")
 	require.Contains(t, stdout, "b-00000001.json ignored: damaged: unexpected end of JSON input\n")
 	require.Contains(t, stdout, "c-00000001.json ignored: format 1, this build reads 2\n")
 	require.NotContains(t, stdout, "notes.txt")
+	code, stdout, stderr = call("tune", "--list", "--wide")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "| scalar_bda f32 d8/8 none | 64x32 128t | 0.5 | 2.000 | B1 H1 S16   | 2026-11-20 10:00 | stale: the SPIR-V has changed |\n")
 	code, stdout, stderr = call("tune", "--list", "-o", "json")
 	require.Equal(t, exitOK, code, stderr)
 	var list []attention.TuningCache
@@ -129,9 +135,9 @@ func TestTuneLeavesOutProblemsWithOptions(t *testing.T) {
 func TestTheVerdictOfATuning(t *testing.T) {
 	gain := func(g float64) *tuneRow { return &tuneRow{Report: attention.TuneReport{Gain: g}} }
 	verdict := func(check bool, stopped error, rows ...*tuneRow) int {
-		p := tunePrinter{check: check}
+		p := tunePrinter{check: check, tolerance: 10}
 		p.doc.Rows = rows
-		return exitCode(p.verdict(10, stopped))
+		return exitCode(p.verdict(stopped))
 	}
 	require.Equal(t, exitOK, verdict(true, nil, gain(1.09), gain(1)))
 	require.Equal(t, exitFailure, verdict(true, nil, gain(1.11), gain(1)))
@@ -149,9 +155,9 @@ func TestATuningThatStoresNothingFails(t *testing.T) {
 	stored := &tuneRow{Report: attention.TuneReport{Gain: 1, Stored: "cache.json"}}
 	lost := &tuneRow{Report: attention.TuneReport{Gain: 1, Notes: []string{"something else", "not stored: read-only file system"}}}
 	verdict := func(stores bool, stopped error, rows ...*tuneRow) error {
-		p := tunePrinter{stores: stores}
+		p := tunePrinter{stores: stores, tolerance: 10}
 		p.doc.Rows = rows
-		return p.verdict(10, stopped)
+		return p.verdict(stopped)
 	}
 	require.NoError(t, verdict(true, nil, stored))
 	require.NoError(t, verdict(true, nil, stored, &tuneRow{Unsupported: "no"}))
@@ -162,6 +168,64 @@ func TestATuningThatStoresNothingFails(t *testing.T) {
 	require.Equal(t, exitDevice, exitCode(verdict(true, nil, lost, &tuneRow{Failed: "lost"})))
 	require.EqualError(t, verdict(true, nil), "nothing was tuned")
 	require.NoError(t, verdict(true, errors.New("interrupted")), "that is what it says")
+}
+
+// Tables of tune have at most 100 columns unless they are wide. A row of --check is printed when it is finished.
+func TestTablesOfTune(t *testing.T) {
+	const tile, reason = "256x96/16 16x16 8sg2 contiguous", "tile 256x128 512t needs 110592 bytes of shared memory, the device has 32768"
+	problem := func(length int, pass bench.Pass) bench.Problem {
+		return bench.Problem{Shape: attention.Shape{B: 128, Hq: 32, Hkv: 8, Sq: length, Sk: length},
+			Config: attention.Config{HeadDim: 192, HeadDimV: 128}, Pass: pass, LSE: pass == bench.PassForward}
+	}
+	candidate := attention.TuneCandidate{Tile: tile, Status: attention.TuneFinalist, Heuristic: true, Winner: true, SharedBytes: 110592,
+		Estimate: 255, Registers: 255, SpillBytes: 1024, SpillShared: 512, CompileMs: 1234.5, Ms: 1.2345, Runs: 1000, TFLOPs: 0.0012345}
+	report := attention.TuneReport{Class: strings.Repeat("aligned8 ", 12), Tier: attention.TierCoopMat2, Outputs: "dK dV", Winner: tile,
+		Heuristic: tile, Gain: 1.5, Seconds: 12.3, Stored: "file", Notes: []string{strings.Repeat("note ", 30)}, Candidates: []attention.TuneCandidate{
+			candidate, {Tile: tile, Status: attention.TunePruned, Reason: reason}}}
+	narrow := func(text string) {
+		t.Helper()
+		for line := range strings.Lines(text) {
+			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), markdown.Width, line)
+		}
+	}
+	print := func(p tunePrinter) string {
+		var out strings.Builder
+		p.w, p.tolerance = &out, 10
+		var rows []*tuneRow
+		for _, r := range []*tuneRow{newTuneRow(problem(4096, 0), report), newTuneRow(problem(512, bench.PassBackward), report)} {
+			plan := *r
+			plan.Report = attention.TuneReport{Tier: report.Tier}
+			rows = append(rows, r, &plan)
+		}
+		rows[3].OOM = "needs " + strings.Repeat("bytes ", 30)
+		p.plan([]*tuneRow{rows[1], rows[3]})
+		for _, r := range []*tuneRow{rows[0], rows[2], rows[3]} {
+			was := out.Len()
+			require.NoError(t, p.add(r))
+			require.Contains(t, out.String()[was:], "\n", "a row is printed when it is finished")
+		}
+		require.NoError(t, p.close())
+		if !p.wide {
+			narrow(out.String())
+		}
+		return out.String()
+	}
+	list := print(tunePrinter{all: true})
+	require.Contains(t, list, "| "+tile+" | winner, heuristic | 1.234 |")
+	require.Contains(t, list, "in wide tables: ")
+	require.Contains(t, list, "\n"+tile+": pruned: tile 256x128 512t needs")
+	require.Contains(t, print(tunePrinter{all: true, wide: true}), " | pruned   | "+reason+" |")
+	check := print(tunePrinter{check: true})
+	require.Contains(t, check, "B 128, Hq 32, Hkv 8, D 192, Dv 128, causal none, dtype f16\n")
+	require.Contains(t, check, "| slower      |")
+	require.Contains(t, check, "| OOM         |")
+	require.NotContains(t, check, "| heuristic ")
+	require.Contains(t, print(tunePrinter{check: true, wide: true}), "| heuristic ")
+	classes := []attention.TunedClass{{Class: report.Class, Stale: true}, {Class: "another " + report.Class}}
+	classes[0].Tile, classes[1].Tile = tile, tile
+	narrow(classTable(classes, false))
+	require.Contains(t, classTable(classes, false), "- [1] class aligned8")
+	require.Contains(t, classTable(classes, true), "| "+report.Class+"  ")
 }
 
 // The cache's folder may be a file, or there may be none; a problem may be too large.

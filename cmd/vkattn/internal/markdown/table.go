@@ -250,6 +250,11 @@ func Wrap(words []string, separator string, width int) (lines []string) {
 	return append(lines, strings.TrimRight(line, " "))
 }
 
+// Paragraph is a text in lines of at most Width, all but the first indented.
+func Paragraph(text string) string {
+	return strings.Join(Wrap(strings.Fields(text), " ", Width-2), "\n  ")
+}
+
 // Row prints a row.
 func (t *Table[R]) Row(r R) error {
 	cells := make([]string, len(t.columns))
