@@ -261,7 +261,8 @@ func (r *Report) table() string {
 		}))
 }
 
-// below has the notes, and the distributions of samples of rows whose verdict they leave open.
+// below has the notes, and the distributions of samples whose intervals overlap: of rows whose verdict they leave
+// open, in a wide report also of those that are the same.
 func (r *Report) below() (text string) {
 	type samples struct {
 		row *bench.Row
@@ -273,7 +274,7 @@ func (r *Report) below() (text string) {
 		if p.Note != "" {
 			text += fmt.Sprintf("%s: %s\n", strings.TrimPrefix(p.Row, "/"), p.Note)
 		}
-		if p.Verdict == Ambiguous {
+		if p.Verdict == Ambiguous || r.wide && p.Verdict == Same {
 			open = append(open, samples{p.row, "old", p.old}, samples{p.row, "new", p.new})
 		}
 	}
@@ -291,7 +292,7 @@ func (r *Report) below() (text string) {
 			return bench.Digits(sorted[percent*(len(sorted)-1)/100])
 		}))
 	}
-	return text + "ms at percentiles of the samples of ambiguous rows:\n\n" + markdown.Of(open, r.wide, columns) + "\n\n"
+	return text + "ms at percentiles of the samples whose intervals overlap:\n\n" + markdown.Of(open, r.wide, columns) + "\n\n"
 }
 
 // Summary is one line: the geometric mean and the number of rows of each verdict.

@@ -84,6 +84,28 @@ func TestNoisyAndFewRunsAreAmbiguous(t *testing.T) {
 	require.Equal(t, Ambiguous, Runs([]*bench.Row{row(1, noisy()...)}, []*bench.Row{row(1, noisy()...)}, Options{}).Pairs[0].Verdict)
 }
 
+// The distribution of samples whose intervals overlap stands below the table, if the verdict is same in a wide one alone.
+func TestOverlappingSamplesAreShown(t *testing.T) {
+	spread := func(by float64) (ms []float64) {
+		for i := range 21 {
+			ms = append(ms, 1+by*float64(i))
+		}
+		return ms
+	}
+	old := []*bench.Row{row(1, spread(0.1)...), row(2, steady(1)...), row(3, steady(1)...)}
+	current := []*bench.Row{row(1, spread(0.05)...), row(2, steady(1)...), row(3, steady(2)...)}
+	for _, c := range []struct {
+		wide bool
+		rows int
+	}{{false, 2}, {true, 4}} {
+		var out strings.Builder
+		require.NoError(t, Runs(old, current, Options{Wide: c.wide}).Print(&out))
+		_, below, _ := strings.Cut(out.String(), "ms at percentiles of the samples whose intervals overlap:")
+		require.Regexp(t, `old +\| +1\.0000 \| +1\.5000 \| +2\.0000 \| +2\.5000 \| +3\.0000 \|`, below)
+		require.Equal(t, c.rows, strings.Count(below, "| old ")+strings.Count(below, "| new "), out.String())
+	}
+}
+
 func steady(ms float64) []float64 {
 	out := make([]float64, 30)
 	for i := range out {
