@@ -63,8 +63,8 @@ func (a *app) reportCommand() *cobra.Command {
 		Long: `Makes an HTML page of the rows that bench --save wrote in the formats json and jsonl,
 compressed with gzip or not. From a directory it reads every such file.
 
-The page has pictures, the environment of every run, and tables; a click on a column
-sorts them. It is one file, needs no network and follows the reader's light or dark theme.
+The page has pictures, tables, which a click on a column sorts, and the environment of
+every run. It is one file, needs no network and follows the reader's light or dark theme.
 
 The command prints the names of the files that it wrote.
 

@@ -136,7 +136,7 @@ func unsteadyNote(figures []Figure) string {
 	if off == 0 {
 		return ""
 	}
-	return fmt.Sprintf("In %d of %d rows the GPU was throttled or its clock changed.", off, rows)
+	return fmt.Sprintf("Ringed: %d of %d rows, in which the GPU was throttled or its clock changed.", off, rows)
 }
 
 // Least and Most bound the numbers of a picture. Axes of wider ranges have no end of ticks.
@@ -197,12 +197,19 @@ func (n namer) device(r *bench.Row) string {
 func (n namer) of(r *bench.Row) string { return describe(r.Who(), n.device(r)) }
 
 // shareTop gives panels one y axis, so that their heights can be compared. Panels that would
-// fill less than a third of it keep their own.
+// fill less than a third of it keep their own. A ceiling far above the data makes no axis longer.
 func shareTop(list []Panel) {
 	tops, highest := make([]float64, len(list)), 0.0
 	for i, p := range list {
 		for _, s := range p.Series {
-			tops[i] = max(tops[i], slices.Max(s.Y))
+			if !s.ceiling() {
+				tops[i] = max(tops[i], slices.Max(s.Y))
+			}
+		}
+		for _, s := range p.Series {
+			if s.ceiling() && s.Y[0] <= farAbove*tops[i] {
+				tops[i] = max(tops[i], s.Y[0])
+			}
 		}
 		highest = max(highest, tops[i])
 	}
@@ -213,6 +220,17 @@ func shareTop(list []Panel) {
 		}
 	}
 }
+
+// farAbove is how many times the data a ceiling may be and still have its line.
+const farAbove = 1.6
+
+// ceiling reports whether a series is a ceiling of the device.
+func (s *Series) ceiling() bool {
+	return s.Level && (s.Name == peakName || s.Name == fmaName || s.Name == copyName)
+}
+
+// above reports whether a ceiling is above the panel.
+func (p *Panel) above(s *Series) bool { return s.ceiling() && s.Y[0] > p.Top }
 
 // panels are in the order in which their titles appear.
 type panels []*Panel

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -192,6 +193,70 @@ func TestPicturesAreValid(t *testing.T) {
 	require.NoError(t, SVG(io.Discard, nil, 2, "no figures"))
 }
 
+// A ceiling far above the data is named in the panel. One that is near has a line, and the axis reaches it.
+func TestACeilingDoesNotFlattenTheData(t *testing.T) {
+	rows := []*bench.Row{row("cpu", 1024, 0.5), row("cpu", 2048, 1)}
+	for _, c := range []struct {
+		peak, top float64
+		above     bool
+	}{{1.5, 1.5, false}, {600, 1, true}} {
+		figure := Figures(rows, Ceilings{TFLOPs: c.peak})[0]
+		require.Equal(t, c.top, figure.Panels[0].Top)
+		svg, err := Inline(figure, 1)
+		require.NoError(t, err)
+		require.Equal(t, c.above, strings.Contains(svg, ">above: coopmat peak, 600 TFLOP/s<"), svg)
+		require.Equal(t, !c.above, strings.Contains(svg, ">coopmat peak<"), "in the legend")
+	}
+}
+
+// Two series differ in color by 0.1 and more in Oklab, also for readers who lack one kind of cones (Machado and others,
+// 2009, severity 1), or in the shape of their points. All stand out from a dark page.
+func TestColorsDifferForTheColorBlind(t *testing.T) {
+	linear := func(v uint8) float64 { return math.Pow((float64(v)/255+0.055)/1.055, 2.4) } // all are above 0.04
+	type vector [3]float64
+	times := func(m [3]vector, v vector) (out vector) {
+		for i := range m {
+			for j := range v {
+				out[i] += m[i][j] * v[j]
+			}
+		}
+		return out
+	}
+	oklab := func(v vector) vector {
+		lms := times([3]vector{{0.4122, 0.5363, 0.0514}, {0.2119, 0.6807, 0.1074}, {0.0883, 0.2817, 0.6300}}, v)
+		for i := range lms {
+			lms[i] = math.Cbrt(max(0, lms[i]))
+		}
+		return times([3]vector{{0.2105, 0.7936, -0.0041}, {1.9780, -2.4286, 0.4506}, {0.0259, 0.7828, -0.8087}}, lms)
+	}
+	eyes := [][3]vector{{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}},
+		{{0.1523, 1.0526, -0.2049}, {0.1145, 0.7863, 0.0992}, {-0.0039, -0.0481, 1.0520}},
+		{{0.3673, 0.8606, -0.2280}, {0.2801, 0.6725, 0.0474}, {-0.0118, 0.0429, 0.9690}},
+		{{1.2555, -0.0767, -0.1788}, {-0.0784, 0.9308, 0.1476}, {0.0047, 0.6914, 0.3039}}}
+	for a, x := range known {
+		if x.color == ink {
+			continue
+		}
+		u := vector{linear(x.color.R), linear(x.color.G), linear(x.color.B)}
+		require.Greater(t, (0.2126*u[0]+0.7152*u[1]+0.0722*u[2]+0.05)/0.06, 3.0, "contrast of %s", a)
+		for b, y := range known {
+			if y.color == ink || x.color == y.color && x.shape != y.shape || x.label == y.label {
+				continue
+			}
+			if x.color == y.color {
+				// Steps of the kernel, or one kernel of tier cuda: a picture has one of the two.
+				require.Contains(t, []string{"vkattn", "coopmat2", "cuda", "cuda fa3"}, a, "%s looks like %s", a, b)
+				continue
+			}
+			v := vector{linear(y.color.R), linear(y.color.G), linear(y.color.B)}
+			for _, eye := range eyes {
+				p, q := oklab(times(eye, u)), oklab(times(eye, v))
+				require.Greater(t, math.Sqrt((p[0]-q[0])*(p[0]-q[0])+(p[1]-q[1])*(p[1]-q[1])+(p[2]-q[2])*(p[2]-q[2])), 0.1, "%s and %s", a, b)
+			}
+		}
+	}
+}
+
 func TestTicksAreRoundNumbers(t *testing.T) {
 	for _, high := range []float64{0.03, 1, 7, 42, 750, 1e6} {
 		ticks := steps(0, high)
@@ -214,7 +279,9 @@ func TestAPictureSaysThatTheClockWasNotSteady(t *testing.T) {
 		require.NoError(t, SVG(&svg, figures, 2, caption))
 		return svg.String()
 	}
-	const note = "In 1 of 2 rows the GPU was throttled or its clock changed."
+	const note = "Ringed: 1 of 2 rows, in which the GPU was throttled or its clock changed."
+	rings := func(picture string) int { return strings.Count(picture, "stroke:"+hex(ink)) }
+	require.Equal(t, rings(draw("", row(1024, 1, ""), row(2048, 4, "")))+1, rings(draw("", row(1024, 1, ""), row(2048, 4, "power cap"))))
 	require.NotContains(t, draw("", row(1024, 1, ""), row(2048, 4, "")), "throttled")
 	require.Contains(t, draw("", row(1024, 1, ""), row(2048, 4, "power cap")), note)
 	both := draw("Forward.", row(1024, 1, ""), row(2048, 4, "power cap"))

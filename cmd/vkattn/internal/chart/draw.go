@@ -40,37 +40,48 @@ var (
 type style struct {
 	label string
 	color color.RGBA
-	ours  bool // solid lines; the others are dashed
+	ours  bool             // solid lines; the others are dashed
+	shape draw.GlyphDrawer // of points
 }
 
 func rgb(n uint32) color.RGBA {
 	return color.RGBA{R: uint8(n >> 16), G: uint8(n >> 8), B: uint8(n), A: 0xff}
 }
 
+// The colors of data. A reader who does not tell red from green, or blue from yellow, tells each from the others. All stand
+// out from a light and a dark page.
+var (
+	red, green, orange, purple = rgb(0xcd1c0e), rgb(0x00765f), rgb(0xfa8600), rgb(0x834eb1)
+	violet, sky, sand, gray    = rgb(0xbf44ff), rgb(0x78aaf4), rgb(0xb1a892), rgb(0x7b87a8)
+)
+
+// Shapes of points tell series of one color apart.
+var dot, box, pyramid = draw.CircleGlyph{}, draw.BoxGlyph{}, draw.PyramidGlyph{}
+
 // known are the implementations that have the same look in every picture.
 var known = map[string]style{
-	"cuda fa3":   {"vkattn CUDA fa3", rgb(0x0b8a63), true},
-	"cuda fa2":   {"vkattn CUDA fa2", rgb(0xc77d0a), true},
-	"cuda":       {"vkattn CUDA", rgb(0x0b8a63), true},
-	"cubin":      {"vkattn cubin", rgb(0xb5179e), true},
-	"coopmat2":   {"vkattn coopmat2", rgb(0xd1495b), true},
-	"coopmat":    {"vkattn coopmat", rgb(0xe07a5f), true},
-	"scalar":     {"vkattn scalar", rgb(0x7a8b2a), true},
-	"cpu":        {"vkattn cpu", rgb(0x6b7280), true},
-	"vkattn":     {"vkattn", rgb(0xd1495b), true},
-	"cudnn":      {"cuDNN", rgb(0x8a5fbf), false},
-	"flash":      {"FlashAttention-2", rgb(0x3a7bbf), false},
-	"efficient":  {"PyTorch efficient", rgb(0x2a9d8f), false},
-	"torch-copy": {"copy (PyTorch)", rgb(0x6b7280), false},
-	"copy":       {"copy (Vulkan)", rgb(0x9aa0a6), false},
-	peakName:     {"coopmat peak", ink, false},
-	fmaName:      {"FMA peak", ink, false},
-	copyName:     {copyName, ink, false},
-	roofName:     {roofName, ink, true},
+	"cuda fa3":   {"vkattn CUDA fa3", green, true, dot},
+	"cuda fa2":   {"vkattn CUDA fa2", orange, true, dot},
+	"cuda":       {"vkattn CUDA", green, true, dot},
+	"cubin":      {"vkattn cubin", purple, true, dot},
+	"coopmat2":   {"vkattn coopmat2", red, true, dot},
+	"coopmat":    {"vkattn coopmat", sand, true, dot},
+	"scalar":     {"vkattn scalar", green, true, box},
+	"cpu":        {"vkattn cpu", gray, true, box},
+	"vkattn":     {"vkattn", red, true, dot},
+	"cudnn":      {"cuDNN", violet, false, dot},
+	"flash":      {"FlashAttention-2", sky, false, dot},
+	"efficient":  {"PyTorch efficient", orange, false, box},
+	"torch-copy": {"copy (PyTorch)", gray, false, dot},
+	"copy":       {"copy (Vulkan)", sand, false, box},
+	peakName:     {"coopmat peak", ink, false, dot},
+	fmaName:      {"FMA peak", ink, false, dot},
+	copyName:     {copyName, ink, false, dot},
+	roofName:     {roofName, ink, true, dot},
 }
 
 // others are the colors of the rest, in order.
-var others = []uint32{0xb5179e, 0x4d908e, 0xa3582a, 0x577590, 0x90be6d, 0xf3722c}
+var others = []color.RGBA{purple, green, orange, violet, red, sky, gray, sand}
 
 // styles gives every series of a figure its look.
 func styles(f Figure) (names []string, of map[string]style) {
@@ -78,13 +89,13 @@ func styles(f Figure) (names []string, of map[string]style) {
 	next := 0
 	for _, p := range f.Panels {
 		for _, s := range p.Series {
-			if _, found := of[s.Name]; found {
+			if _, found := of[s.Name]; found || p.above(&s) {
 				continue
 			}
 			names = append(names, s.Name)
 			look, found := known[s.Name]
 			if !found {
-				look = style{label: s.Name, color: rgb(others[next%len(others)])}
+				look = style{label: s.Name, color: others[next%len(others)], shape: pyramid}
 				next++
 			}
 			of[s.Name] = look
@@ -97,6 +108,7 @@ func styles(f Figure) (names []string, of map[string]style) {
 type grid struct {
 	figures       []Figure
 	columns       int
+	panel         vg.Length // width
 	caption       string
 	width, height vg.Length
 }
@@ -115,13 +127,14 @@ func (g *grid) legendLines(f Figure) int {
 	return (len(names) + g.legendColumns() - 1) / g.legendColumns()
 }
 
-func newGrid(figures []Figure, columns int, caption string) *grid {
+// newGrid divides a picture with panels that are some times as wide as usual.
+func newGrid(figures []Figure, columns int, wide float64, caption string) *grid {
 	most := 1
 	for _, f := range figures {
 		most = max(most, len(f.Panels))
 	}
-	g := &grid{figures: figures, columns: min(max(columns, 1), most), caption: caption}
-	g.width = 2*margin + vg.Length(g.columns)*panelWidth + vg.Length(g.columns-1)*gap
+	g := &grid{figures: figures, columns: min(max(columns, 1), most), panel: panelWidth * vg.Length(wide), caption: caption}
+	g.width = 2*margin + vg.Length(g.columns)*g.panel + vg.Length(g.columns-1)*gap
 	g.height = margin
 	for _, f := range figures {
 		g.height += g.figureHeight(f)
@@ -140,7 +153,7 @@ func newGrid(figures []Figure, columns int, caption string) *grid {
 // SVG writes the figures below one another as one picture, with as many panels in a row as
 // columns says. The caption is its last line, or a line below it says that times may be off.
 func SVG(w io.Writer, figures []Figure, columns int, caption string) error {
-	text, err := newGrid(figures, columns, caption).svg(true)
+	text, err := newGrid(figures, columns, 1, caption).svg(true)
 	if err == nil {
 		_, err = io.WriteString(w, text)
 	}
@@ -169,7 +182,7 @@ func (g *grid) svg(background bool) (string, error) {
 
 // PNG writes the same picture as SVG does, at twice its size.
 func PNG(w io.Writer, figures []Figure, columns int, caption string) error {
-	g := newGrid(figures, columns, caption)
+	g := newGrid(figures, columns, 1, caption)
 	c := vgimg.NewWith(vgimg.UseWH(g.width, g.height), vgimg.UseDPI(192))
 	if err := g.draw(draw.New(c), true); err != nil {
 		return err
@@ -179,9 +192,10 @@ func PNG(w io.Writer, figures []Figure, columns int, caption string) error {
 }
 
 // Inline returns a figure as an SVG element for a page. Text and rules have the colors of the
-// page's text (currentColor) and of its variable --rule, and the background is the page's.
-func Inline(f Figure, columns int) (string, error) {
-	s, err := newGrid([]Figure{f}, columns, "").svg(false)
+// page's text (currentColor) and of its variable --rule, and the background is the page's. Panels are below one another,
+// some times as wide as in SVG.
+func Inline(f Figure, wide float64) (string, error) {
+	s, err := newGrid([]Figure{f}, 1, wide, "").svg(false)
 	if err != nil {
 		return "", err
 	}
@@ -208,13 +222,13 @@ func (g *grid) draw(c draw.Canvas, background bool) error {
 		names, look := styles(f)
 		under := top - titleHeight
 		for i, p := range f.Panels {
-			x := c.Min.X + margin + vg.Length(i%g.columns)*(panelWidth+gap)
+			x := c.Min.X + margin + vg.Length(i%g.columns)*(g.panel+gap)
 			y := under - vg.Length(i/g.columns)*(panelHeight+gap)
 			drawn, err := p.plot(look)
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.Title, err)
 			}
-			drawn.Draw(draw.Canvas{Canvas: c.Canvas, Rectangle: vg.Rectangle{Min: vg.Point{X: x, Y: y - panelHeight}, Max: vg.Point{X: x + panelWidth, Y: y}}})
+			drawn.Draw(draw.Canvas{Canvas: c.Canvas, Rectangle: vg.Rectangle{Min: vg.Point{X: x, Y: y - panelHeight}, Max: vg.Point{X: x + g.panel, Y: y}}})
 		}
 		rows := (len(f.Panels) + g.columns - 1) / g.columns
 		under -= vg.Length(rows) * (panelHeight + gap)
@@ -238,11 +252,14 @@ func (g *grid) legend(c draw.Canvas, top vg.Length, names []string, look map[str
 		kind := f.series(name)
 		switch {
 		case kind.Points:
-			c.DrawGlyph(draw.GlyphStyle{Color: s.color, Radius: 3, Shape: draw.CircleGlyph{}}, vg.Point{X: x + 12, Y: y})
+			c.DrawGlyph(draw.GlyphStyle{Color: s.color, Radius: 3, Shape: s.shape}, vg.Point{X: x + 12, Y: y})
 		case bars && !kind.Level:
 			c.FillPolygon(s.color, []vg.Point{{X: x + 6, Y: y - 5}, {X: x + 18, Y: y - 5}, {X: x + 18, Y: y + 5}, {X: x + 6, Y: y + 5}})
 		default:
 			c.StrokeLine2(s.line(), x, y, x+24, y)
+			if !kind.Level && !kind.Bare {
+				c.DrawGlyph(draw.GlyphStyle{Color: s.color, Radius: 2.4, Shape: s.shape}, vg.Point{X: x + 12, Y: y})
+			}
 		}
 		c.FillText(textStyle(9.5, 0, draw.YCenter), vg.Point{X: x + 30, Y: y}, s.label)
 	}
@@ -306,7 +323,12 @@ func (p *Panel) plot(look map[string]style) (*plot.Plot, error) {
 	}
 	low, high := math.Inf(1), math.Inf(-1)
 	bottom, top := math.Inf(1), 0.0
+	var above words
 	for _, s := range p.Series {
+		if p.above(&s) {
+			above = append(above, fmt.Sprintf("above: %s, %.4g %s", known[s.Name].label, s.Y[0], p.Y))
+			continue
+		}
 		for _, v := range s.X {
 			low, high = min(low, x(v)), max(high, x(v))
 		}
@@ -321,6 +343,7 @@ func (p *Panel) plot(look map[string]style) (*plot.Plot, error) {
 	for _, s := range p.Series {
 		style := look[s.Name]
 		switch {
+		case p.above(&s):
 		case s.Level:
 			l, err := plotter.NewLine(plotter.XYs{{X: low, Y: y(s.Y[0])}, {X: high, Y: y(s.Y[0])}})
 			if err != nil {
@@ -352,11 +375,15 @@ func (p *Panel) plot(look map[string]style) (*plot.Plot, error) {
 			if err != nil {
 				return nil, err
 			}
-			g.GlyphStyle = draw.GlyphStyle{Color: style.color, Radius: 2.4, Shape: draw.CircleGlyph{}}
-			d.Add(g)
+			g.GlyphStyle = draw.GlyphStyle{Color: style.color, Radius: 2.4, Shape: style.shape}
+			d.Add(g, &rings{points, s.unsteady})
 		}
 	}
 	d.X.Min, d.X.Max, d.Y.Min, d.Y.Max = low, high, 0, max(top, p.Top)*1.06
+	if len(above) > 0 {
+		d.Y.Max *= 1.1
+		d.Add(above)
+	}
 	if p.LogY {
 		d.Y.Min, d.Y.Max = math.Floor(bottom), math.Ceil(top)
 		d.Y.Tick.Marker = powers(10)
@@ -425,7 +452,44 @@ func (b *barSet) Plot(c draw.Canvas, d *plot.Plot) {
 	for i, at := range b.X {
 		left, right := x(at+b.shift), x(at+b.shift+b.wide*0.92)
 		c.FillPolygon(b.color, []vg.Point{{X: left, Y: y(0)}, {X: right, Y: y(0)}, {X: right, Y: y(b.Y[i])}, {X: left, Y: y(b.Y[i])}})
+		if b.unsteady[i] {
+			drawRing(c, vg.Point{X: (left + right) / 2, Y: y(b.Y[i])})
+		}
 	}
+}
+
+// rings are drawn around the points of rows whose time may be off.
+type rings struct {
+	points   plotter.XYs
+	unsteady []bool
+}
+
+// Plot implements plot.Plotter.
+func (r *rings) Plot(c draw.Canvas, d *plot.Plot) {
+	x, y := d.Transforms(&c)
+	for i, off := range r.unsteady {
+		if off {
+			drawRing(c, vg.Point{X: x(r.points[i].X), Y: y(r.points[i].Y)})
+		}
+	}
+}
+
+func drawRing(c draw.Canvas, at vg.Point) {
+	const radius = 4.5
+	c.SetLineStyle(draw.LineStyle{Color: ink, Width: 1.1})
+	var p vg.Path
+	p.Move(vg.Point{X: at.X + radius, Y: at.Y})
+	p.Arc(at, radius, 0, 2*math.Pi)
+	p.Close()
+	c.Stroke(p)
+}
+
+// words are lines of text at the top of a panel.
+type words []string
+
+// Plot implements plot.Plotter.
+func (w words) Plot(c draw.Canvas, _ *plot.Plot) {
+	c.FillText(textStyle(9, draw.XRight, draw.YTop), vg.Point{X: c.Max.X, Y: c.Max.Y}, strings.Join(w, "\n"))
 }
 
 // Only keeps the series of the given names, on every device, and panels that have any left.

@@ -41,15 +41,21 @@ type section struct {
 	ID, Title   string
 	Count       int
 	Environment []environment
-	Figures     [][]template.HTML
+	Figures     []figure
 	Notes       string
+	Same        string // columns that all rows have the same value in
 	Columns     []column
 	Table       []line
 }
 
+// figure is a picture that is as wide as 2, 3 or all 6 columns of the page.
+type figure struct {
+	SVG  template.HTML
+	Wide int
+}
+
 type environment struct {
 	Name   string
-	Open   bool
 	Fields []field
 }
 
@@ -113,18 +119,18 @@ func titles(files []results.File) []string {
 
 func newSection(f *results.File, title string, ceilings chart.Ceilings, measured []*bench.Row) (section, error) {
 	s := section{Title: title, Count: len(f.Rows), Environment: environments(f.Rows)}
-	for _, figure := range chart.Figures(append(f.Bench(), measured...), ceilings) {
-		var panels []template.HTML
-		for _, p := range figure.Panels {
-			one := figure
-			one.Panels = []chart.Panel{p}
-			svg, err := chart.Inline(one, 1)
-			if err != nil {
-				return s, err
-			}
-			panels = append(panels, template.HTML(svg)) // chart escapes its texts
+	var panels []chart.Figure
+	for _, f := range chart.Figures(append(f.Bench(), measured...), ceilings) {
+		for _, p := range f.Panels {
+			panels = append(panels, chart.Figure{Kind: f.Kind, Title: f.Title, Panels: []chart.Panel{p}})
 		}
-		s.Figures = append(s.Figures, panels)
+	}
+	for i, wide := range widths(len(panels)) {
+		svg, err := chart.Inline(panels[i], map[int]float64{2: 1, 3: 1.25, 6: 1.8}[wide]) // a phone shows all equally wide
+		if err != nil {
+			return s, err
+		}
+		s.Figures = append(s.Figures, figure{template.HTML(svg), wide}) // chart escapes its texts
 	}
 	unsteady := 0
 	for _, r := range f.Rows {
@@ -135,7 +141,7 @@ func newSection(f *results.File, title string, ceilings chart.Ceilings, measured
 	if unsteady > 0 {
 		s.Notes = fmt.Sprintf("%d of %d rows were measured while the GPU was throttled, its clock changed or its timestamps were unusable; the column “clocks” says why.", unsteady, len(f.Rows))
 	}
-	s.Columns = columns(f.Rows)
+	s.Columns, s.Same = columns(f.Rows)
 	for i := range f.Rows {
 		r := &f.Rows[i]
 		l := line{Bad: r.Status != bench.OK && r.Status != bench.Ablated}
@@ -147,7 +153,16 @@ func newSection(f *results.File, title string, ceilings chart.Ceilings, measured
 	return s, nil
 }
 
-// environments lists what is known of each run. Only the first is shown without a click.
+// widths divides pictures into rows of up to three that differ by one at most, and fill the page's 6 columns.
+func widths(n int) (list []int) {
+	for rows := (n + 2) / 3; rows > 0; rows-- {
+		of := (n - len(list) + rows - 1) / rows
+		list = append(list, slices.Repeat([]int{6 / of}, of)...)
+	}
+	return list
+}
+
+// environments lists what is known of each run.
 func environments(rows []results.Row) (out []environment) {
 	type key struct {
 		device, commit, started string
@@ -172,7 +187,7 @@ func environments(rows []results.Row) (out []environment) {
 		for _, p := range run.Peers {
 			peers = append(peers, fmt.Sprintf("%s (%s)", p.Name, p.Program))
 		}
-		e := environment{Name: strings.TrimSpace(k.device + " " + started), Open: len(out) == 0}
+		e := environment{Name: strings.TrimSpace(k.device + " " + started)}
 		for _, f := range []field{
 			{"device", k.device},
 			{"type", run.Device.Type},
@@ -237,13 +252,12 @@ func number(name, format string, of func(*results.Row) float64) column {
 	}}
 }
 
-// columns lists the columns that have a value in any row, without those that have the same
-// in all rows of many.
-func columns(rows []results.Row) (out []column) {
+// columns lists the columns that have a value in any row. Those before the times that have the same in all rows of many
+// are a text instead.
+func columns(rows []results.Row) (out []column, same string) {
 	all := []column{
 		csv("device", "", "device"),
-		{"implementation", "", func(r *results.Row) string { return r.Who() }},
-		csv("line", "", "line"), csv("tile", "", "tile"),
+		csv("line", "", "line"),
 		csv("B", "%.0f", "batch"), csv("Hq", "%.0f", "heads"), csv("Hkv", "%.0f", "heads_kv"),
 		csv("Sq", "%.0f", "seqlen_q"), csv("Sk", "%.0f", "seqlen_k"),
 		csv("D", "%.0f", "headdim"), csv("Dv", "%.0f", "headdim_v"),
@@ -254,7 +268,8 @@ func columns(rows []results.Row) (out []column) {
 			}
 			return r.OptionText
 		}},
-		csv("ms median", "%.5g", "ms_median"), csv("ms min", "%.5g", "ms_min"), csv("ms max", "%.5g", "ms_max"),
+		{"implementation", "", func(r *results.Row) string { return r.Who() }},
+		csv("ms median", "%.5g", "ms_median"),
 		number("TFLOP/s", "%.4g", func(r *results.Row) float64 { return r.TFLOPs + r.AblationTFLOPs }),
 		csv("TB/s", "%.3f", "tb_per_s"),
 	}
@@ -267,12 +282,14 @@ func columns(rows []results.Row) (out []column) {
 	for _, name := range slices.Sorted(maps.Keys(others)) {
 		all = append(all, number("× "+name, "%.3f", func(r *results.Row) float64 { return r.Versus[name] }))
 	}
-	all = append(all,
+	all = append(all, csv("tile", "", "tile"), csv("ms min", "%.5g", "ms_min"), csv("ms max", "%.5g", "ms_max"),
 		csv("max error", "%.1e", "max_error"),
 		number("memory, MiB", "%.1f", func(r *results.Row) float64 { return float64(r.Memory) / (1 << 20) }),
 		csv("SM MHz", "%.0f", "sm_mhz"), csv("W", "%.0f", "power_watts"), csv("clocks", "", "unsteady"),
 		column{"note", "", func(r *results.Row) string { return r.Note() }},
 	)
+	problem := true // the column says what a row is of
+	var words []string
 	for _, c := range all {
 		first := c.cell(&rows[0]).Text
 		any, differs := false, false
@@ -280,10 +297,13 @@ func columns(rows []results.Row) (out []column) {
 			t := c.cell(&rows[i]).Text
 			any, differs = any || t != "", differs || t != first
 		}
-		hidden := !differs && (c.Name == "device" || c.Name == "pass" || c.Name == "line")
-		if any && !hidden {
+		problem = problem && c.Name != "implementation"
+		switch {
+		case any && !differs && problem && len(rows) > 1:
+			words = append(words, c.Name+" "+first)
+		case any:
 			out = append(out, c)
 		}
 	}
-	return out
+	return out, strings.Join(words, ", ")
 }

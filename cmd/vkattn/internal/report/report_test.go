@@ -37,6 +37,8 @@ func TestThePageIsSelfContained(t *testing.T) {
 		"power cap in 50 %", `data-sort="0.5"`, "× flash", "1.250", ">b/rows.jsonl<", "prefers-color-scheme: dark", `name="viewport"`} {
 		require.True(t, strings.Contains(page, want), want)
 	}
+	require.Less(t, strings.LastIndex(page, "<svg"), strings.LastIndex(page, "<details"))
+	require.Less(t, strings.Index(page, "<svg"), strings.Index(page, "<details"), "pictures come first")
 	require.Equal(t, 2, strings.Count(page, "1 of 3 rows were measured while the GPU was throttled"))
 	for _, never := range []string{"<script>alert", "<link", " src=", "@import", "url("} {
 		require.False(t, strings.Contains(page, never), never)
@@ -63,7 +65,8 @@ func TestCeilingsOfAnotherFile(t *testing.T) {
 	require.Contains(t, text, "coopmat peak")
 	require.Contains(t, text, ">products<")
 	cells := map[string]string{}
-	for _, c := range columns(append(sample().Rows, limits.Rows...)) {
+	list, _ := columns(append(sample().Rows, limits.Rows...))
+	for _, c := range list {
 		cells[c.Name] = c.cell(&limits.Rows[0]).Text
 	}
 	require.Equal(t, "copy", cells["implementation"])
@@ -78,7 +81,8 @@ func TestErrorsThatAreNotNumbersAreShown(t *testing.T) {
 	rows := sample().Rows
 	rows[2].Checked = bench.Checked{Rows: 7, MaxError: bench.Number(math.NaN())}
 	rows[1].Checked = bench.Checked{Rows: 7, MaxError: bench.Number(math.Inf(1))}
-	for _, c := range columns(rows) {
+	list, _ := columns(rows)
+	for _, c := range list {
 		if c.Name == "max error" {
 			require.Equal(t, "NaN", c.cell(&rows[2]).Text)
 			require.Equal(t, "+Inf", c.cell(&rows[1]).Text)
@@ -92,7 +96,8 @@ func TestErrorsThatAreNotNumbersAreShown(t *testing.T) {
 func TestColumnsWithoutValuesAreLeftOut(t *testing.T) {
 	f := sample()
 	names := func(rows []results.Row) (out []string) {
-		for _, c := range columns(rows) {
+		list, _ := columns(rows)
+		for _, c := range list {
 			out = append(out, c.Name)
 		}
 		return out
@@ -103,4 +108,16 @@ func TestColumnsWithoutValuesAreLeftOut(t *testing.T) {
 	require.NotContains(t, all, "TB/s")
 	require.NotContains(t, all, "device", "all rows have the same")
 	require.NotContains(t, names(f.Rows[:1]), "note")
+
+	// What all rows have stands above the table, and the speed right behind the problem.
+	_, same := columns(f.Rows[:2])
+	require.Equal(t, "device GPU <1>, B 1, Hq 8, Hkv 8, D 64, Dv 64, causal none, dtype f16, pass fwd", same)
+	require.Equal(t, []string{"Sq", "Sk", "implementation", "ms median", "TFLOP/s"}, names(f.Rows[:2])[:5])
+}
+
+// Rows of pictures are full, and differ by one picture at most.
+func TestPicturesFillTheirRows(t *testing.T) {
+	for n, want := range map[int][]int{0: nil, 1: {6}, 2: {3, 3}, 3: {2, 2, 2}, 4: {3, 3, 3, 3}, 5: {2, 2, 2, 3, 3}, 7: {2, 2, 2, 3, 3, 3, 3}} {
+		require.Equal(t, want, widths(n))
+	}
 }
