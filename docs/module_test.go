@@ -19,7 +19,7 @@ func TestModuleHasAnotherPath(t *testing.T) {
 	testlevel.Long(t)
 	testlevel.HostOnly(t)
 	const path, version = "example.org/owner/vkattn", "v0.1.0"
-	for _, tool := range []string{"go", "git", "bash", "perl"} {
+	for _, tool := range []string{"go", "git", "make", "perl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip(err)
 		}
@@ -48,7 +48,7 @@ func TestModuleHasAnotherPath(t *testing.T) {
 	}
 	run(dir, nil, "git", "init", "-q")
 	run(dir, nil, "git", "add", "-A")
-	run(dir, nil, "bash", "scripts/module.sh", path)
+	run(dir, nil, "make", "-s", "module", "MODULE="+path)
 	for line := range strings.Lines(run(dir, nil, "go", "list", "-f", `{{range .Imports}}{{.}}{{"\n"}}{{end}}`, "./...")) {
 		require.False(t, strings.HasPrefix(line, "vkattn/"), "%s is imported", line)
 	}

@@ -172,7 +172,7 @@ func (p *mdPrinter) columns(planned []*Row) []mdColumn {
 // speedColumn is a column of speeds; copies compute nothing and have no TFLOP/s.
 func speedColumn(title string, of func(*Row) float64) mdColumn {
 	has := func(r *Row) bool { return r.timed() && of(r) > 0 && (title == "TB/s" || !IsCopy(r.Name())) }
-	return markdown.Result(title, roomSpeed, markdown.If(has, func(r *Row) any { return speedText(of(r)) }))
+	return markdown.Result(title, roomSpeed, markdown.If(has, func(r *Row) any { return SpeedText(of(r)) }))
 }
 
 // wideColumns follow from others, or describe the work and its result.
@@ -370,8 +370,8 @@ func Digits(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// speedText is Digits with two digits of small numbers.
-func speedText(v float64) string {
+// SpeedText is Digits with two digits of small numbers.
+func SpeedText(v float64) string {
 	if v < 0.001 {
 		return strconv.FormatFloat(v, 'g', 2, 64)
 	}
