@@ -170,6 +170,7 @@ func timedColumns() []column {
 		number("planned MB", "%.1f", planned, func(x *Timed) float64 { return float64(x.PlannedScratch) / 1e6 }).InWide(),
 	}
 	list[2].Short, list[3].Short, list[4].Short = "TFLOP/s", "share", "exposed"
+	list[3].Spare = true // before modes and tiers become numbers
 	return list
 }
 
