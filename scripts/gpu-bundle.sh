@@ -3,6 +3,7 @@
 # a GPU and its driver but neither Go, glslc nor the Vulkan SDK:
 #
 #   vkattn      the command
+#   man/        its manual pages; completion/: its completion scripts
 #   examples/   the programs of attention/examples
 #   gpu-run.sh  runs everything below
 #   tests/      one test binary per package; its name is the package's folder with
@@ -43,7 +44,7 @@ out=$(cd "$out" && pwd)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Only what this script makes, so that a mistaken argument costs nothing.
-rm -rf "${out:?}/tests" "${out:?}/examples" "${out:?}/src" "${out:?}/lib" "$out/vkattn" "$out/gpu-run.sh"
+rm -rf "${out:?}/tests" "${out:?}/examples" "${out:?}/src" "${out:?}/lib" "${out:?}/man" "${out:?}/completion" "$out/vkattn" "$out/gpu-run.sh"
 mkdir -p "$out/tests" "$out/examples" "$out/src" "$out/lib"
 
 # Stripped: the symbol tables are a third of the size, and Go's traces do not need them.
@@ -51,6 +52,7 @@ build=(-trimpath -ldflags '-s -w')
 # Results name the commit of the command, whatever GOFLAGS says.
 ! git rev-parse HEAD >/dev/null 2>&1 || build+=(-buildvcs=true)
 go build "${build[@]}" -o "$out/vkattn" ./cmd/vkattn
+make -s -o "$out/vkattn" BUILD="$out" man
 go build "${build[@]}" -o "$out/examples/" ./attention/examples/...
 root=$PWD packages=()
 if [[ $tests != none ]]; then

@@ -145,8 +145,19 @@ Tables of verify:
     NaN         elements that are not finite in one of the two; max pair, worst partner: the largest
                 difference from another implementation; runs: that gave the same bits
 
+Tables of --ranks:
+
+    ms                  from a common start to the end of the last rank
+    TFLOP/s a GPU       TFLOP/s over the number of ranks
+    exposed ms          ms less compute ms, the time without transfers
+    share of N GPUs     one GPU ms, the time on one GPU, over N times ms: 100 % is ideal
+    sent MB             of the rank that sends most; sent bytes: in one run of verify
+    scratch MB          scratch memory of the rank that needs most; planned MB: of the plan
+    limit, LSE limit    of max diff, the largest difference from one GPU, and of LSE diff
+
 Tables of compare:
 
+    old ms, new ms  medians; 0 % to 100 %: percentiles of the samples below the table
     new / old       new median over old: above 1 the row is slower
     95 % interval   holds the true ratio with a probability of 95 % or more
     p               probability that samples differ this much or more although nothing changed
@@ -154,14 +165,17 @@ Tables of compare:
 
 Tables of tune:
 
+    tile, choice        candidate tiles: the winner, and the one that the heuristic takes
     registers, spills   of an invocation, by the driver's compiler; spills in bytes; estimated: the
                         estimate of registers that prunes tiles before they are compiled
     shared              bytes of shared memory of a workgroup
     compile ms, runs    time to compile a tile, and how often it was timed
-    status              finalist: timed in the last round; timed: and slower than others; spills,
-                        wrong, failed or pruned: left out, for the reason below the table; untried
-    ms, slower %        of --check: time of the heuristic's tile, in percent above the best one's
-    gain                of --list: time of the heuristic's tile over the stored one's`},
+    status, reason      finalist: timed in the last round; timed: and slower than others; spills,
+                        wrong, failed or pruned: left out for the reason; untried
+    ms, best ms, s      of --check: time of the heuristic's tile and of the best; seconds to find it
+    slower %            of --check: ms in percent above best ms
+    gain, shape timed   of --list: time of the heuristic's tile over the stored one's, and of what
+    when, state         of --list: when it was stored; stale: this build has other kernels`},
 	{name: "output", about: "formats, files, pictures and signals", flags: "output wide of-peak save plot",
 		more: "peak-tflops peak-tbs monitor",
 		text: `--plot measures the ceilings that its pictures show, and --of-peak those of its columns, unless

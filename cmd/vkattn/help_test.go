@@ -1,14 +1,20 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/compare"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/markdown"
+	"vkattn/cmd/vkattn/internal/ranks"
 	"vkattn/cmd/vkattn/internal/verify"
 )
 
@@ -64,13 +70,28 @@ func TestThePageOfColumnsHasAll(t *testing.T) {
 		rows := []*verify.Row{{Who: "cpu", Pass: pass}}
 		require.NoError(t, verify.NewPrinter("md", &out, wide, false, rows).Row(rows[0]))
 	}
+	for _, timed := range []bool{true, false} {
+		rows := []*ranks.Row{{Call: fields.Call{Sk: 1, Dv: 1}, OptionText: "a"}}
+		require.NoError(t, ranks.NewPrinter("md", &out, wide, timed, rows).Row(rows[0]))
+	}
+	timed := []*bench.Row{{Call: fields.Call{Sk: 1, Dv: 1}, Status: bench.OK, Samples: []float64{1, 2}}}
+	require.NoError(t, compare.Runs(timed, timed, compare.Options{Wide: true}).Print(&out))
+	tune := tunePrinter{w: &out, wide: true, check: true}
+	row := newTuneRow(bench.Problem{Pass: bench.PassBackward, LSE: true}, attention.TuneReport{})
+	tune.plan([]*tuneRow{row})
+	require.NoError(t, tune.add(row))
+	fmt.Fprint(&out, "\n", tune.candidates([]*attention.TuneCandidate{{Tile: "a", Status: "b", Reason: "c", Heuristic: true, Ms: 1,
+		SharedBytes: 1, Estimate: 1, Registers: 1, CompileMs: 1, Runs: 1, TFLOPs: 1}}), "\n\n", classTable([]attention.TunedClass{{}}, true))
 	known := func(title string) bool {
 		for _, p := range []string{"x ", "from "} {
 			if strings.HasPrefix(title, p) {
 				return true
 			}
 		}
-		title = strings.TrimSuffix(strings.ReplaceAll(strings.ReplaceAll(title, "us", "ms"), "dBias", "dQ"), " |")
+		if rest, found := strings.CutPrefix(title, "us"); found {
+			title = "ms" + rest
+		}
+		title = strings.TrimSuffix(strings.ReplaceAll(title, "dBias", "dQ"), " |")
 		return strings.Contains(page, strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(title, "dK", "dQ"), "dV", "dQ"), "dSinks", "dQ"))
 	}
 	lines := strings.Split(out.String(), "\n")
@@ -82,11 +103,11 @@ func TestThePageOfColumnsHasAll(t *testing.T) {
 		tables++
 		for _, title := range cellsOf(lines[i-1]) {
 			switch title {
-			case "device", "causal", "dtype", "options", "ceiling", "implementation", "reference", "GB/s": // as flags, or said above
+			case "device", "causal", "dtype", "options", "ceiling", "implementation", "reference", "GB/s", "25 %", "50 %", "75 %": // as flags, or said above
 			default:
-				require.True(t, known(title), "%q is on no page", title)
+				assert.True(t, known(title), "%q is on no page", title)
 			}
 		}
 	}
-	require.Equal(t, 4, tables)
+	require.Equal(t, 11, tables)
 }
