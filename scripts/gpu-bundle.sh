@@ -44,7 +44,8 @@ out=$(cd "$out" && pwd)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Only what this script makes, so that a mistaken argument costs nothing.
-rm -rf "${out:?}/tests" "${out:?}/examples" "${out:?}/src" "${out:?}/lib" "${out:?}/man" "${out:?}/completion" "$out/vkattn" "$out/gpu-run.sh"
+rm -rf "${out:?}/tests" "${out:?}/examples" "${out:?}/src" "${out:?}/lib" "${out:?}/man" "${out:?}/completion" \
+	"$out/vkattn" "$out/gpu-run.sh"
 mkdir -p "$out/tests" "$out/examples" "$out/src" "$out/lib"
 
 # Stripped: the symbol tables are a third of the size, and Go's traces do not need them.

@@ -339,7 +339,8 @@ func (a *app) root() *cobra.Command {
 	}
 	root.Version = versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", markdown.Width)))
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ",
+		fmt.Sprintf(".FlagUsagesWrapped %d ", markdown.Width)))
 	root.AddCommand(topicCommands(benchmark)...)
 	strictWords(root)
 	return root

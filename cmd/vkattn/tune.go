@@ -148,8 +148,8 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 	if err != nil {
 		return err
 	}
-	out := &tunePrinter{w: a.stdout, json: o.format == "json", check: o.check, all: o.all, wide: o.wide, tolerance: o.tolerance,
-		stores: !o.check && !o.dryRun && !o.compileOnly}
+	out := &tunePrinter{w: a.stdout, json: o.format == "json", check: o.check, all: o.all, wide: o.wide,
+		tolerance: o.tolerance, stores: !o.check && !o.dryRun && !o.compileOnly}
 	out.doc.Run = runInfo(dev, 0)
 	var planned []*tuneRow
 	for _, p := range problems {

@@ -67,8 +67,8 @@ func (r *tuneRow) best() float64 {
 
 func newTuneRow(p bench.Problem, r attention.TuneReport) *tuneRow {
 	c := fields.Of(p.Shape, p.Config)
-	return &tuneRow{B: c.B, Hq: c.Hq, Hkv: c.Hkv, Sq: c.Sq, Sk: c.Sk, D: c.D, Dv: c.Dv, Causal: c.Causal.String(), DType: c.DType,
-		LSE: p.LSE, Pass: p.Pass, name: p.String(), call: c, Report: r}
+	return &tuneRow{B: c.B, Hq: c.Hq, Hkv: c.Hkv, Sq: c.Sq, Sk: c.Sk, D: c.D, Dv: c.Dv, Causal: c.Causal.String(),
+		DType: c.DType, LSE: p.LSE, Pass: p.Pass, name: p.String(), call: c, Report: r}
 }
 
 // tunePrinter prints each report at once, with --check as a row of a table. JSON comes at the end.
@@ -83,23 +83,25 @@ type tunePrinter struct {
 
 // plan prepares the table of --check for rows.
 func (p *tunePrinter) plan(rows []*tuneRow) {
-	timed := func(of func(*tuneRow) string) func(*tuneRow) any {
-		return markdown.If(func(r *tuneRow) bool { return r.reason() == "" && r.Report.Gain > 0 }, func(r *tuneRow) any { return of(r) })
+	type column = markdown.Column[*tuneRow]
+	timed := func(title string, room int, of func(*tuneRow) string) column {
+		return markdown.Result(title, room, markdown.If(func(r *tuneRow) bool { return r.Report.Gain > 0 },
+			func(r *tuneRow) any { return of(r) }))
 	}
 	columns := append(fields.Columns(rows, p.wide, func(r *tuneRow) *fields.Call { return &r.call }),
-		markdown.Column[*tuneRow]{Title: "pass<", Cell: func(r *tuneRow) any { return r.Pass }},
-		markdown.Column[*tuneRow]{Title: "LSE", Cell: markdown.If(func(r *tuneRow) bool { return r.LSE }, func(*tuneRow) any { return "yes" })})
+		column{Title: "pass<", Cell: func(r *tuneRow) any { return r.Pass }},
+		column{Title: "LSE", Cell: markdown.If(func(r *tuneRow) bool { return r.LSE }, func(*tuneRow) any { return "yes" })})
 	if slices.ContainsFunc(rows, func(r *tuneRow) bool { return r.Pass != bench.PassForward }) {
 		columns = append(columns, markdown.Result("kernel<", 5, func(r *tuneRow) any { return r.Report.Outputs }))
 	}
 	columns = append(columns,
-		markdown.Column[*tuneRow]{Title: "tier<", Room: len("coopmat2"), Always: true, Cell: func(r *tuneRow) any { return r.Report.Tier }},
-		markdown.Result("heuristic<", 30, timed(func(r *tuneRow) string { return r.Report.Heuristic })).InWide(),
-		markdown.Result("best<", 30, timed(func(r *tuneRow) string { return r.Report.Winner })),
-		markdown.Result("ms", 6, timed(func(r *tuneRow) string { return dash(r.best() * r.Report.Gain) })),
-		markdown.Result("best ms", 6, timed(func(r *tuneRow) string { return dash(r.best()) })).InWide(),
-		markdown.Result("slower %", 6, timed(func(r *tuneRow) string { return fmt.Sprintf("%.1f", r.slower()) })),
-		markdown.Result("s", 5, timed(func(r *tuneRow) string { return fmt.Sprintf("%.1f", r.Report.Seconds) })).InWide(),
+		column{Title: "tier<", Room: len("coopmat2"), Always: true, Cell: func(r *tuneRow) any { return r.Report.Tier }},
+		timed("heuristic<", 30, func(r *tuneRow) string { return r.Report.Heuristic }).InWide(),
+		timed("best<", 30, func(r *tuneRow) string { return r.Report.Winner }),
+		timed("ms", 6, func(r *tuneRow) string { return dash(r.best() * r.Report.Gain) }),
+		timed("best ms", 6, func(r *tuneRow) string { return dash(r.best()) }).InWide(),
+		timed("slower %", 6, func(r *tuneRow) string { return fmt.Sprintf("%.1f", r.slower()) }),
+		timed("s", 5, func(r *tuneRow) string { return fmt.Sprintf("%.1f", r.Report.Seconds) }).InWide(),
 		bench.VerdictColumn(func(r *tuneRow) string {
 			switch {
 			case r.Failed != "":
@@ -169,7 +171,8 @@ func (p *tunePrinter) verdict(stopped error) error {
 	case p.stores && stopped == nil && rows == 0:
 		return errors.New("nothing was tuned")
 	case slow > 0:
-		return fmt.Errorf("%d of %d heuristic tiles are over %g %% slower than the best, by up to %.1f %%", slow, rows, p.tolerance, worst)
+		return fmt.Errorf("%d of %d heuristic tiles are over %g %% slower than the best, by up to %.1f %%", slow, rows,
+			p.tolerance, worst)
 	}
 	return nil
 }
@@ -218,8 +221,8 @@ func (p *tunePrinter) report(r *tuneRow) error {
 	case x.Winner == x.Heuristic:
 		e.printf("winner: %s, the heuristic's tile; found in %.1f s\n", x.Winner, x.Seconds)
 	default:
-		e.printf("%s\n", markdown.Paragraph(fmt.Sprintf("winner: %s; the heuristic's tile %s is %.1f %% slower; found in %.1f s",
-			x.Winner, x.Heuristic, r.slower(), x.Seconds)))
+		e.printf("%s\n", markdown.Paragraph(fmt.Sprintf("winner: %s; the heuristic's tile %s is %.1f %% slower; found in "+
+			"%.1f s", x.Winner, x.Heuristic, r.slower(), x.Seconds)))
 	}
 	if x.Stored != "" {
 		e.printf("stored in %s\n", x.Stored)
@@ -234,10 +237,11 @@ func (p *tunePrinter) report(r *tuneRow) error {
 // candidates is the table of tiles, without columns that none has. The last ones are left out where it is too wide.
 func (p *tunePrinter) candidates(rows []*attention.TuneCandidate) string {
 	type candidate = *attention.TuneCandidate
-	number := func(title string, spare bool, of func(candidate) float64) markdown.Column[candidate] {
-		return markdown.Column[candidate]{Title: title, Room: 1, Spare: spare, Cell: func(c candidate) any { return dash(of(c)) }}
+	type column = markdown.Column[candidate]
+	number := func(title string, spare bool, of func(candidate) float64) column {
+		return column{Title: title, Room: 1, Spare: spare, Cell: func(c candidate) any { return dash(of(c)) }}
 	}
-	columns := []markdown.Column[candidate]{
+	columns := []column{
 		{Title: "tile<", Always: true, Cell: func(c candidate) any { return c.Tile }},
 		markdown.Result("choice<", 1, func(c candidate) any {
 			switch {
@@ -269,8 +273,8 @@ func (p *tunePrinter) candidates(rows []*attention.TuneCandidate) string {
 		markdown.Result("status<", 1, func(c candidate) any { return string(c.Status) }),
 		markdown.Result("reason<", 1, func(c candidate) any { return c.Reason }).InWide(),
 	}
-	return markdown.Of(rows, p.wide, slices.DeleteFunc(columns, func(column markdown.Column[candidate]) bool {
-		return !slices.ContainsFunc(rows, func(c candidate) bool { x := column.Cell(c); return x != "" && x != markdown.None })
+	return markdown.Of(rows, p.wide, slices.DeleteFunc(columns, func(one column) bool {
+		return !slices.ContainsFunc(rows, func(c candidate) bool { x := one.Cell(c); return x != "" && x != markdown.None })
 	}))
 }
 
@@ -289,8 +293,8 @@ func (p *tunePrinter) summary() error {
 		worst, logs, n = max(worst, r.slower()), logs+math.Log(r.Report.Gain), n+1
 	}
 	if n > 0 {
-		e.printf("\n%s\n", markdown.Paragraph(fmt.Sprintf("the heuristic's tile is slower than the best by at most %.1f %%, by "+
-			"%.1f %% in the geometric mean of %s", worst, 100*(math.Exp(logs/float64(n))-1), flagtext.Count(n, "problem"))))
+		e.printf("\n%s\n", markdown.Paragraph(fmt.Sprintf("the heuristic's tile is slower than the best by at most %.1f %%, "+
+			"by %.1f %% in the geometric mean of %s", worst, 100*(math.Exp(logs/float64(n))-1), flagtext.Count(n, "problem"))))
 	}
 	return e.err
 }

@@ -48,8 +48,8 @@ func rgb(n uint32) color.RGBA {
 	return color.RGBA{R: uint8(n >> 16), G: uint8(n >> 8), B: uint8(n), A: 0xff}
 }
 
-// The colors of data. A reader who does not tell red from green, or blue from yellow, tells each from the others. All stand
-// out from a light and a dark page.
+// The colors of data. A reader who does not tell red from green, or blue from yellow, tells each from the others. All
+// stand out from a light and a dark page.
 var (
 	red, green, orange, purple = rgb(0xcd1c0e), rgb(0x00765f), rgb(0xfa8600), rgb(0x834eb1)
 	violet, sky, sand, gray    = rgb(0xbf44ff), rgb(0x78aaf4), rgb(0xb1a892), rgb(0x7b87a8)
@@ -133,7 +133,8 @@ func newGrid(figures []Figure, columns int, wide float64, caption string) *grid 
 	for _, f := range figures {
 		most = max(most, len(f.Panels))
 	}
-	g := &grid{figures: figures, columns: min(max(columns, 1), most), panel: panelWidth * vg.Length(wide), caption: caption}
+	g := &grid{figures: figures, columns: min(max(columns, 1), most), panel: panelWidth * vg.Length(wide),
+		caption: caption}
 	g.width = 2*margin + vg.Length(g.columns)*g.panel + vg.Length(g.columns-1)*gap
 	g.height = margin
 	for _, f := range figures {
@@ -192,8 +193,8 @@ func PNG(w io.Writer, figures []Figure, columns int, caption string) error {
 }
 
 // Inline returns a figure as an SVG element for a page. Text and rules have the colors of the
-// page's text (currentColor) and of its variable --rule, and the background is the page's. Panels are below one another,
-// some times as wide as in SVG.
+// page's text (currentColor) and of its variable --rule, and the background is the page's. Panels are below one
+// another, some times as wide as in SVG.
 func Inline(f Figure, wide float64) (string, error) {
 	s, err := newGrid([]Figure{f}, 1, wide, "").svg(false)
 	if err != nil {
@@ -228,7 +229,8 @@ func (g *grid) draw(c draw.Canvas, background bool) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.Title, err)
 			}
-			drawn.Draw(draw.Canvas{Canvas: c.Canvas, Rectangle: vg.Rectangle{Min: vg.Point{X: x, Y: y - panelHeight}, Max: vg.Point{X: x + g.panel, Y: y}}})
+			area := vg.Rectangle{Min: vg.Point{X: x, Y: y - panelHeight}, Max: vg.Point{X: x + g.panel, Y: y}}
+			drawn.Draw(draw.Canvas{Canvas: c.Canvas, Rectangle: area})
 		}
 		rows := (len(f.Panels) + g.columns - 1) / g.columns
 		under -= vg.Length(rows) * (panelHeight + gap)

@@ -292,7 +292,8 @@ func (r *Report) below() (text string) {
 			return bench.Digits(sorted[percent*(len(sorted)-1)/100])
 		}))
 	}
-	return text + "ms at percentiles of the samples whose intervals overlap:\n\n" + markdown.Of(open, r.wide, columns) + "\n\n"
+	return fmt.Sprintf("%sms at percentiles of the samples whose intervals overlap:\n\n%s\n\n", text,
+		markdown.Of(open, r.wide, columns))
 }
 
 // Summary is one line: the geometric mean and the number of rows of each verdict.

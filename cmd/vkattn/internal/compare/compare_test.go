@@ -84,7 +84,8 @@ func TestNoisyAndFewRunsAreAmbiguous(t *testing.T) {
 	require.Equal(t, Ambiguous, Runs([]*bench.Row{row(1, noisy()...)}, []*bench.Row{row(1, noisy()...)}, Options{}).Pairs[0].Verdict)
 }
 
-// The distribution of samples whose intervals overlap stands below the table, if the verdict is same in a wide one alone.
+// The distribution of samples whose intervals overlap stands below the table. If the verdict is same, it does so in a
+// wide table alone.
 func TestOverlappingSamplesAreShown(t *testing.T) {
 	spread := func(by float64) (ms []float64) {
 		for i := range 21 {
