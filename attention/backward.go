@@ -181,7 +181,7 @@ func (op *Op) RecordBackward(c *vk.Commands, a BackwardArgs) error {
 func (op *Op) typicalBackward(s Shape) plan.BackwardRequest {
 	s.Hkv, s.B = s.KVHeads(), max(s.B, 1)
 	r := plan.BackwardRequest{Shape: s, Want: tensors.GradientSet{Q: true, K: true, V: true}, Options: plan.OptionsOf(&Args{Shape: s}, &op.cfg)}
-	r.Access, r.MaxDSBytes, r.HalfTerms = op.backwardAccess(), op.backward.maxDSBytes, op.experiment.HalfTerms
+	r.Access, r.MaxDSBytes, r.HalfTerms = plan.BackwardAccess(op.dev.Caps(), &op.cfg), op.backward.maxDSBytes, op.experiment.HalfTerms
 	d, dv := uint64(op.cfg.HeadDim), uint64(op.cfg.ValueDim())
 	for i, dim := range [...]uint64{tensors.BackwardQ: d, tensors.BackwardK: d, tensors.BackwardV: dv, tensors.BackwardO: dv, tensors.BackwardLSE: 0, tensors.BackwardDO: dv, tensors.BackwardDLSE: 0, tensors.BackwardDQ: d, tensors.BackwardDK: d, tensors.BackwardDV: dv} {
 		if dim > 0 {
@@ -189,17 +189,6 @@ func (op *Op) typicalBackward(s Shape) plan.BackwardRequest {
 		}
 	}
 	return r
-}
-
-// backwardAccess returns how kernels reach tensors that have device addresses.
-func (op *Op) backwardAccess() Access {
-	switch {
-	case op.cfg.Access != AccessAuto:
-		return op.cfg.Access
-	case op.dev != nil && op.dev.Caps().BufferDeviceAddress && !plan.PushTooSmall(&op.dev.Caps().Limits):
-		return AccessAddresses
-	}
-	return AccessDescriptors
 }
 
 // checkBackward checks a call, fills in its layouts and returns its request.

@@ -146,7 +146,7 @@ func TestReasonsTellLackingFromNotEnabled(t *testing.T) {
 	}
 	cfg := Config{HeadDim: 64, Tier: TierCoopMat}
 	if dev.Caps().CoopMat {
-		says(wrapped, "the device has VK_KHR_cooperative_matrix, vulkanMemoryModel, shaderFloat16, subgroup size control with full subgroups, not enabled", cfg)
+		says(wrapped, "the device has VK_KHR_cooperative_matrix, vulkanMemoryModel, shaderFloat16, subgroupSizeControl, computeFullSubgroups, not enabled", cfg)
 	} else {
 		says(wrapped, "the device lacks VK_KHR_cooperative_matrix", cfg)
 		says(dev, "the device lacks VK_KHR_cooperative_matrix", cfg)

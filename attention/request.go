@@ -17,29 +17,17 @@ func (op *Op) typical(s Shape) plan.Request {
 // requestOf returns the request for packed tensors of a shape with the given options.
 func (op *Op) requestOf(s Shape, f plan.Options) plan.Request {
 	s.Hkv, s.B = s.KVHeads(), max(s.B, 1)
-	r := plan.Request{Shape: s, Options: f, Access: op.cfg.Access, Experiment: op.experiment}
+	r := plan.Request{Shape: s, Options: f, Experiment: op.experiment}
 	r.SeparateCombine = op.dev != nil && op.dev.QueueIsUnguarded() // vk.Commands.Scratch has no zeroed counters there
 	// A driver on the CPU has few threads: more workgroups gain nothing, and the general
 	// kernel compiles longer.
 	r.Plain = op.dev != nil && op.dev.Info().Type == vk.DeviceCPU && op.cfg.FixedSplit == 0
-	if r.Access == AccessAuto {
-		r.Access = AccessDescriptors
-		if op.dev != nil && op.dev.Caps().BufferDeviceAddress && !op.needsDescriptors(&r) {
-			r.Access = AccessAddresses
-		}
-	}
+	r.ChooseAccess(op.dev.Caps(), &op.cfg)
 	d, dv := op.cfg.HeadDim, op.cfg.ValueDim()
 	for i, dim := range [4]int{d, d, dv, dv} {
 		r.Align[i] = tensors.LargestAlignment(uint64(dim))
 	}
 	return r
-}
-
-// needsDescriptors reports whether r, which has AccessDescriptors, is computed by a module
-// that has no address form.
-func (op *Op) needsDescriptors(r *plan.Request) bool {
-	caps := op.dev.Caps()
-	return plan.PushTooSmall(&caps.Limits) && (r.Options.Any() || plan.Decodes(caps, &op.cfg, r))
 }
 
 // request returns the request of a call whose arguments are checked.

@@ -255,24 +255,29 @@ func TestABIFeatureTable(t *testing.T) {
 			}
 			return "VK_" + name + "_EXTENSION_NAME"
 		}
-		fmt.Fprintf(&theirs, "printf(\"%%u %%zu %%s %%s\\n\", %s, sizeof(%s), %s, %s);\n", number, typ, extension(row.extension), extension(row.alias))
+		fmt.Fprintf(&theirs, "printf(\"%s %%u %%zu %%s %%s\\n\", %s, sizeof(%s), %s, %s);\n", typ, number, typ, extension(row.extension), extension(row.alias))
 		fmt.Fprintf(&theirs, "for (size_t bit = 0; bit < VKA_FEATURE_COUNT; bit++) {\n")
 		for bit, member := range row.flags {
-			fmt.Fprintf(&theirs, "if (bit == VKA_%s) printf(\"%%u: %%zu at %%zu\\n\", %s, bit, offsetof(%s, %s));\n", bit, number, typ, member)
+			fmt.Fprintf(&theirs, "if (bit == VKA_%s) printf(\"%%u: %%zu %s at %%zu\\n\", %s, bit, offsetof(%s, %s));\n", bit, member, number, typ, member)
 		}
 		theirs.WriteString("}\n")
+	}
+	for _, member := range []string{"robustBufferAccess", "shaderInt64", "shaderInt16"} {
+		fmt.Fprintf(&theirs, "printf(\"%s at %%zu\\n\", offsetof(VkPhysicalDeviceFeatures, %s));\n", member, member)
 	}
 	h.prints(t, `
 for (uint32_t i = 0; i < vka_feature_row_count; i++) {
 	const vka_feature_row *row = &vka_feature_rows[i];
 	size_t n = 0;
-	while (row->bits[n] != -2) n++;
-	printf("%u %zu %s %s\n", row->type, (offsetof(vka_feature_struct, flags) + 4 * n + 7) / 8 * 8,
+	while (row->flags[n].bit != VKA_NO_FLAG) n++;
+	printf("%s %u %zu %s %s\n", row->name, row->type, (offsetof(vka_feature_struct, flags) + 4 * n + 7) / 8 * 8,
 		row->extension ? row->extension : "", row->alias ? row->alias : "");
 	for (int bit = 0; bit < VKA_FEATURE_COUNT; bit++)
 		for (size_t f = 0; f < n; f++)
-			if (row->bits[f] == bit) printf("%u: %d at %zu\n", row->type, bit, offsetof(vka_feature_struct, flags[f]));
+			if (row->flags[f].bit == bit) printf("%u: %d %s at %zu\n", row->type, bit, row->flags[f].name, offsetof(vka_feature_struct, flags[f]));
 }
+for (uint32_t i = 0; i < vka_core_feature_count; i++)
+	printf("%s at %u\n", vka_core_features[i].name, vka_core_features[i].offset);
 `, theirs.String())
 }
 

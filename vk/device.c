@@ -152,37 +152,19 @@ VkResult vka_create_device(vka_instance *in, VkPhysicalDevice pd, const vka_prob
 		return r;
 	}
 	names enabled = {.count = 0};
-	VkPhysicalDeviceFeatures2 core = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
-	core.features.robustBufferAccess = !!(features & VKA_BIT(VKA_ROBUST_BUFFER_ACCESS));
-	core.features.shaderInt64 = !!(features & VKA_BIT(VKA_INT64));
-	core.features.shaderInt16 = !!(features & VKA_BIT(VKA_INT16));
-	vka_feature_struct rows[VKA_FEATURE_ROWS];
-	memset(rows, 0, sizeof rows);
+	vka_feature_chain chain;
+	vka_fill_chain(&chain, features);
 	for (uint32_t i = 0; i < vka_feature_row_count; i++) {
 		const vka_feature_row *row = &vka_feature_rows[i];
-		int wanted = 0;
-		for (int j = 0; j < VKA_MAX_FLAGS && row->bits[j] != -2; j++)
-			if (row->bits[j] >= 0 && (features & VKA_BIT(row->bits[j])))
-				wanted = rows[i].flags[j] = 1;
-		const char *extension = wanted ? vka_row_extension(row, p->effective_api, &e) : NULL;
-		if (!extension)
-			continue;
-		if (*extension)
+		const char *extension = vka_row_wanted(row, features) ? vka_row_extension(row, p->effective_api, &e) : NULL;
+		if (extension && *extension)
 			add(&enabled, extension);
-		rows[i].sType = row->type;
-		rows[i].pNext = core.pNext;
-		core.pNext = &rows[i];
 	}
-	if (features & VKA_BIT(VKA_EXTERNAL_MEMORY_FD))
-		add(&enabled, "VK_KHR_external_memory_fd");
-	if (features & VKA_BIT(VKA_EXTERNAL_SEMAPHORE_FD))
-		add(&enabled, "VK_KHR_external_semaphore_fd");
-	if (features & VKA_BIT(VKA_MEMORY_BUDGET))
-		add(&enabled, "VK_EXT_memory_budget");
-	if (features & VKA_BIT(VKA_BINARY_IMPORT))
-		add(&enabled, "VK_NVX_binary_import");
-	if (features & VKA_BIT(VKA_CALIBRATED_TIMESTAMPS))
-		add(&enabled, vka_has_extension(&e, "VK_KHR_calibrated_timestamps") ? "VK_KHR_calibrated_timestamps" : "VK_EXT_calibrated_timestamps");
+	for (uint32_t i = 0; i < vka_extension_feature_count; i++) {
+		const vka_extension_feature *f = &vka_extension_features[i];
+		if (features & VKA_BIT(f->bit))
+			add(&enabled, f->alias && !vka_has_extension(&e, f->extension) ? f->alias : f->extension);
+	}
 	if (vka_has_extension(&e, "VK_KHR_portability_subset"))
 		add(&enabled, "VK_KHR_portability_subset"); /* required where it is listed */
 	for (; extra && *extra; extra += strlen(extra) + 1) {
@@ -202,7 +184,7 @@ VkResult vka_create_device(vka_instance *in, VkPhysicalDevice pd, const vka_prob
 	};
 	VkDeviceCreateInfo info = {
 		.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-		.pNext = &core,
+		.pNext = &chain.core,
 		.queueCreateInfoCount = 1,
 		.pQueueCreateInfos = &queue,
 		.enabledExtensionCount = enabled.count,

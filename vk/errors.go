@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"vkattn/internal/hostmem"
 )
@@ -131,6 +132,17 @@ func ResultName(r Result) string {
 
 func refuse(op string, err error, format string, args ...any) error {
 	return &Error{Op: op, Detail: fmt.Sprintf(format, args...), Err: err}
+}
+
+// joinErrors makes one Error of several of one operation, which matches what they match.
+func joinErrors(list []error) error {
+	var causes []error
+	var details []string
+	for _, err := range list {
+		e := err.(*Error)
+		causes, details = append(causes, e.Err), append(details, e.Detail)
+	}
+	return refuse(list[0].(*Error).Op, errors.Join(causes...), "%s", strings.Join(details, "; "))
 }
 
 // invalid, unsupported and outOfMemory are errors of requests that are refused before

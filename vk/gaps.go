@@ -11,27 +11,36 @@ type Need struct {
 	Have func(*Caps) bool
 }
 
-// Without says which of the needs are not met, "" if all are: the first one that the device
-// does not support, or else each one that it supports and that is not enabled, as on a
-// device that Wrap returned.
+// Without says which of the needs are not met, "" if all are: those that the device does not
+// support, and those that it supports and that are not enabled, as on a device that Wrap
+// returned.
 func (c *Caps) Without(needs ...Need) string {
 	if c == nil {
 		c = &Caps{}
 	}
-	var off []string
+	var lacking, off, gaps []string
 	for _, need := range needs {
+		list := &off
 		switch {
 		case need.Have != nil && need.Have(c):
+			continue
 		case need.Have == nil || !need.Have(c.withSupported()):
-			return "the device lacks " + need.Name
-		default:
-			off = append(off, need.Name)
+			list = &lacking
+		}
+		if !slices.Contains(*list, need.Name) {
+			*list = append(*list, need.Name)
 		}
 	}
-	if off == nil {
+	if lacking != nil {
+		gaps = append(gaps, "lacks "+strings.Join(lacking, ", ")+" (not supported)")
+	}
+	if off != nil {
+		gaps = append(gaps, "has "+strings.Join(off, ", ")+", not enabled")
+	}
+	if gaps == nil {
 		return ""
 	}
-	return "the device has " + strings.Join(off, ", ") + ", not enabled"
+	return "the device " + strings.Join(gaps, ", and ")
 }
 
 // withSupported returns the capabilities with each feature that could be enabled.

@@ -81,6 +81,18 @@ VkResult vka_wrap_instance(void *get, VkInstance, uint32_t api, int debug_utils,
 void vka_destroy_instance(vka_instance *);
 VkResult vka_physical_devices(vka_instance *, uint32_t *count, VkPhysicalDevice *list);
 
+/* feature_table.c */
+
+/* A feature by Vulkan's names: the member and its structure, NULL for an extension without one; the
+ * extension, NULL without one; and the version that needs no extension. */
+typedef struct vka_feature_info {
+	const char *name, *structure, *extension;
+	uint32_t core;
+} vka_feature_info;
+vka_feature_info vka_describe_feature(int bit);
+/* A VkPhysicalDeviceFeatures2 and what its chain points at, in one malloc'ed block; NULL without memory. */
+void *vka_new_chain(uint64_t features);
+
 /* probe.c */
 
 enum { VKA_MAX_SHAPES = 512 };

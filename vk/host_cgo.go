@@ -190,6 +190,15 @@ func hostTimestampBits(in *hostInstance, d VkPhysicalDevice, family uint32) (bit
 	return bits, compute != 0
 }
 
+// hostFeature describes the feature of a bit.
+func hostFeature(bit int) Feature {
+	c := C.vka_describe_feature(C.int(bit))
+	return Feature{Name: C.GoString(c.name), Struct: C.GoString(c.structure), Extension: C.GoString(c.extension), Core: uint32(c.core)}
+}
+
+func hostNewChain(features uint64) unsafe.Pointer { return C.vka_new_chain(C.uint64_t(features)) }
+func hostFreeChain(chain unsafe.Pointer)          { C.free(chain) }
+
 func hostHeapBudget(in *hostInstance, d VkPhysicalDevice, budget, usage *[16]uint64) {
 	C.vka_heap_budget(in, physical(d), u64(&budget[0]), u64(&usage[0]))
 }

@@ -56,6 +56,9 @@ func hostWrapDevice(*hostInstance, *External, uint64) (*hostDevice, []missingFun
 	return nil, nil, none
 }
 func hostTimestampBits(*hostInstance, VkPhysicalDevice, uint32) (bits uint32, computes bool) { return }
+func hostFeature(int) (f Feature)                                                            { return }
+func hostNewChain(uint64) unsafe.Pointer                                                     { return nil }
+func hostFreeChain(unsafe.Pointer)                                                           {}
 func hostHeapBudget(*hostInstance, VkPhysicalDevice, *[16]uint64, *[16]uint64)               {}
 func newProbe(*hostInstance, VkPhysicalDevice, int) *probe                                   { return new(probe) }
 func (p *probe) free()                                                                       {}

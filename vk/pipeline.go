@@ -53,7 +53,7 @@ func (d *Device) Pipeline(desc *PipelineDesc) (*Pipeline, error) {
 	if desc == nil {
 		return nil, invalid(op, "no description")
 	}
-	if err := d.checkPipeline(desc); err != nil {
+	if err := d.info.checkPipeline(desc); err != nil {
 		return nil, err
 	}
 	key := keyOf(desc, d.stats)
@@ -84,9 +84,9 @@ func (d *Device) Pipeline(desc *PipelineDesc) (*Pipeline, error) {
 }
 
 // checkPipeline applies the device's limits.
-func (d *Device) checkPipeline(p *PipelineDesc) error {
+func (info *DeviceInfo) checkPipeline(p *PipelineDesc) error {
 	const op = "Pipeline"
-	c, l := &d.info.Caps, &d.info.Caps.Limits
+	c, l := &info.Caps, &info.Caps.Limits
 	bad := func(format string, args ...any) error { return invalid(op, p.Name+": "+format, args...) }
 	cannot := func(format string, args ...any) error { return unsupported(op, p.Name+": "+format, args...) }
 	total := uint64(1)
@@ -141,7 +141,7 @@ func (d *Device) checkPipeline(p *PipelineDesc) error {
 			return bad("full subgroups of %d need a local size in x that is a multiple, not %v", size, p.LocalSize)
 		}
 	}
-	if err := d.checkSPIRV(op, p.Code); err != nil {
+	if err := info.checkSPIRV(op, p.Code); err != nil {
 		err.(*Error).Detail = p.Name + ": " + err.(*Error).Detail
 		return err
 	}

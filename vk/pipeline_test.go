@@ -91,11 +91,11 @@ func TestCapabilitiesOfTheCodeAreChecked(t *testing.T) {
 	d := &Device{}
 	d.info.effectiveAPI = 1<<22 | 1<<12
 	code := push(0x07230203, 0x00010300, 0, 10, 0, 2<<16|17, 1, 2<<16|17, 6022, 2<<16|17, 9, 3<<16|14, 0, 1)
-	err := d.checkSPIRV("Pipeline", code)
+	err := d.info.checkSPIRV("Pipeline", code)
 	require.ErrorIs(t, err, ErrUnsupported)
 	assert.ErrorContains(t, err, "cooperative matrices (capability 6022), float16 (capability 9)")
 	d.info.Caps.CoopMat, d.info.Caps.Float16 = true, true
-	assert.NoError(t, d.checkSPIRV("Pipeline", code))
+	assert.NoError(t, d.info.checkSPIRV("Pipeline", code))
 }
 
 func TestSubgroupSizesAndOptionsCompile(t *testing.T) {

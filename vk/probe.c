@@ -41,16 +41,13 @@ static void probe_features(vka_instance *in, VkPhysicalDevice pd, const vka_exte
 	}
 	in->GetPhysicalDeviceFeatures2(pd, &core);
 	uint64_t f = 0;
-	if (core.features.robustBufferAccess)
-		f |= VKA_BIT(VKA_ROBUST_BUFFER_ACCESS);
-	if (core.features.shaderInt64)
-		f |= VKA_BIT(VKA_INT64);
-	if (core.features.shaderInt16)
-		f |= VKA_BIT(VKA_INT16);
+	for (uint32_t i = 0; i < vka_core_feature_count; i++)
+		if (*vka_core_flag(&core.features, i))
+			f |= VKA_BIT(vka_core_features[i].bit);
 	for (uint32_t i = 0; i < vka_feature_row_count; i++)
-		for (int j = 0; j < VKA_MAX_FLAGS && vka_feature_rows[i].bits[j] != -2; j++)
-			if (vka_feature_rows[i].bits[j] >= 0 && rows[i].flags[j])
-				f |= VKA_BIT(vka_feature_rows[i].bits[j]);
+		for (int j = 0; j < VKA_MAX_FLAGS && vka_feature_rows[i].flags[j].bit != VKA_NO_FLAG; j++)
+			if (vka_feature_rows[i].flags[j].bit != VKA_NO_FEATURE && rows[i].flags[j])
+				f |= VKA_BIT(vka_feature_rows[i].flags[j].bit);
 	p->features |= f;
 }
 

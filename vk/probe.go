@@ -23,15 +23,17 @@ func (info *DeviceInfo) fail(err *Error) {
 
 // unusable says why a device cannot be opened, "" if it can.
 func unusable(info *DeviceInfo) string {
-	switch {
-	case info.effectiveAPI < 1<<22|1<<12:
+	if info.effectiveAPI < 1<<22|1<<12 { // nothing else was queried
 		return "it offers Vulkan " + Version(info.APIVersion) + "; 1.1 is the least"
-	case info.queueFamily == ^uint32(0):
-		return "it has no compute queue"
-	case !info.Caps.TimelineSemaphore:
-		return "it has no timeline semaphores (Vulkan 1.2 or VK_KHR_timeline_semaphore)"
 	}
-	return ""
+	var gaps []string
+	if info.queueFamily == ^uint32(0) {
+		gaps = append(gaps, "it has no compute queue")
+	}
+	if !info.Caps.TimelineSemaphore {
+		gaps = append(gaps, "it has no timeline semaphores (Vulkan 1.2 or VK_KHR_timeline_semaphore)")
+	}
+	return strings.Join(gaps, "; ")
 }
 
 // Devices lists the physical devices in the loader's order. It creates no device. Devices

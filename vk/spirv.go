@@ -8,7 +8,7 @@ import (
 
 // checkSPIRV checks the version and the capabilities of a module: a driver that does not
 // have them need not return an error.
-func (d *Device) checkSPIRV(op string, code []byte) error {
+func (info *DeviceInfo) checkSPIRV(op string, code []byte) error {
 	if len(code) < 20 || len(code)%4 != 0 {
 		return invalid(op, "%d bytes are no SPIR-V module", len(code))
 	}
@@ -16,14 +16,14 @@ func (d *Device) checkSPIRV(op string, code []byte) error {
 		return invalid(op, "the code does not start like little-endian SPIR-V")
 	}
 	have := uint32(3) // SPIR-V 1.3 comes with Vulkan 1.1
-	switch v := d.info.effectiveAPI >> 12; {
+	switch v := info.effectiveAPI >> 12; {
 	case v >= 1<<10|3:
 		have = 6
 	case v >= 1<<10|2:
 		have = 5
 	}
 	if v := binary.LittleEndian.Uint32(code[4:]); v>>16 != 1 || v>>8&0xff > have {
-		return unsupported(op, "SPIR-V %d.%d; Vulkan %s takes up to 1.%d", v>>16, v>>8&0xff, Version(d.info.effectiveAPI), have)
+		return unsupported(op, "SPIR-V %d.%d; Vulkan %s takes up to 1.%d", v>>16, v>>8&0xff, Version(info.effectiveAPI), have)
 	}
 	var missing []string
 	var needs []Need
@@ -40,14 +40,14 @@ func (d *Device) checkSPIRV(op string, code []byte) error {
 			return invalid(op, "broken OpCapability at byte %d", at)
 		}
 		id := binary.LittleEndian.Uint32(code[at+4:])
-		if need, ok := capabilities[id]; ok && !need.Have(&d.info.Caps) {
+		if need, ok := capabilities[id]; ok && !need.Have(&info.Caps) {
 			missing = append(missing, fmt.Sprintf("%s (capability %d)", need.Name, id))
 			needs = append(needs, need)
 		}
 		at += 4 * n
 	}
 	if missing != nil {
-		return unsupported(op, "the code needs %s; %s", strings.Join(missing, ", "), d.info.Caps.Without(needs...))
+		return unsupported(op, "the code needs %s; %s", strings.Join(missing, ", "), info.Caps.Without(needs...))
 	}
 	return nil
 }

@@ -34,7 +34,8 @@ type External struct {
 // destroys what was made through the Device but not the caller's objects. The error
 // matches ErrInvalid if a handle is missing, the queue family has no compute or Enabled has
 // features that were not enabled, and ErrUnsupported if the device or its enabled features
-// do not suffice.
+// do not suffice. It names all that is missing, and says of each feature whether it is not
+// supported or not enabled. [Requirements] has what to enable.
 func Wrap(e External) (*Device, error) {
 	if e.Instance == 0 || e.PhysicalDevice == 0 || e.Device == 0 || e.Queue == 0 {
 		return nil, invalid("Wrap", "Instance, PhysicalDevice, Device and Queue are all needed")
@@ -78,28 +79,34 @@ func wrap(in *hostInstance, e External) (*Device, error) {
 	}
 	p := newProbe(in, e.PhysicalDevice, index)
 	defer p.free()
-	switch {
-	case p.info.failed != nil:
+	if p.info.failed != nil {
 		return nil, p.info.failed
-	case p.info.Unusable != "":
-		return nil, unsupported("Wrap", "%s: %s", p.info.Name, p.info.Unusable)
-	case !e.Enabled.TimelineSemaphore:
-		return nil, unsupported("Wrap", "the device supports timelineSemaphore, which Enabled does not have: create the device with it")
 	}
 	bits, computes := hostTimestampBits(in, e.PhysicalDevice, e.QueueFamily)
 	p.info.Caps.Limits.TimestampValidBits = bits
-	if !computes {
-		return nil, invalid("Wrap", "queue family %d has no compute", e.QueueFamily)
-	}
 	p.info.queueFamily = e.QueueFamily
 	// Properties, unlike features, do not depend on what the caller has enabled.
 	e.Enabled.ExternalMemoryDedicated = p.info.Caps.ExternalMemoryDedicated
 	var enabled Caps
 	enabled.setBits(e.Enabled.bits() & p.info.Caps.bits())
 	c, missing, r := hostWrapDevice(in, &e, enabled.bits())
+	var gaps []error // all of them
+	switch why := unusable(&p.info); {
+	case why != "":
+		gaps = append(gaps, unsupported("Wrap", "not supported by %s: %s", p.info.Name, why))
+	case !e.Enabled.TimelineSemaphore:
+		gaps = append(gaps, unsupported("Wrap", "the device supports timelineSemaphore, which is not enabled: create the device with it, and set it in Enabled"))
+	}
+	if !computes {
+		gaps = append(gaps, invalid("Wrap", "queue family %d has no compute", e.QueueFamily))
+	}
+	if len(missing) > 0 {
+		gaps = append(gaps, functionsError("Wrap", missing, true))
+	}
 	switch {
-	case len(missing) > 0:
-		return nil, functionsError("Wrap", missing, true)
+	case len(gaps) > 0:
+		hostDestroyDevice(c)
+		return nil, joinErrors(gaps)
 	case r != ResultSuccess:
 		return nil, &Error{Op: "Wrap", Result: r}
 	}

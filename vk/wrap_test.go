@@ -133,7 +133,16 @@ func TestWrapListsEveryGap(t *testing.T) {
 	e.Enabled.TimelineSemaphore = false
 	_, err = Wrap(e)
 	require.ErrorIs(t, err, ErrUnsupported)
-	require.ErrorContains(t, err, "supports timelineSemaphore, which Enabled does not have")
+	require.ErrorContains(t, err, "the device supports timelineSemaphore, which is not enabled")
+
+	// Gaps of several kinds in one error.
+	t.Setenv("FAKE_HIDE", "vkCmdDispatch,vkGetBufferDeviceAddress,vkGetBufferDeviceAddressKHR,")
+	e.QueueFamily = 40
+	_, err = Wrap(e)
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorContains(t, err, "the device supports timelineSemaphore, which is not enabled: create the device with it, and set it in Enabled; "+
+		"queue family 40 has no compute; the driver has no vkCmdDispatch; and for features that are enabled: BufferDeviceAddress (no vkGetBufferDeviceAddress)")
 }
 
 // A capability that is off is not one that is not there.
@@ -151,6 +160,7 @@ func TestWithoutTellsLackingFromNotEnabled(t *testing.T) {
 	float16 := Need{"shaderFloat16", func(c *Caps) bool { return c.Float16 }}
 	require.Empty(t, d.Caps().Without(timeline))
 	require.Equal(t, "the device has bufferDeviceAddress, computeFullSubgroups, not enabled", d.Caps().Without(timeline, address, full))
-	require.Equal(t, "the device lacks shaderFloat16", d.Caps().Without(address, float16, full))
-	require.Equal(t, "the device lacks bufferDeviceAddress", new(Caps).Without(address))
+	require.Equal(t, "the device lacks shaderFloat16, nonsense (not supported), and has bufferDeviceAddress, computeFullSubgroups, not enabled",
+		d.Caps().Without(address, float16, Need{Name: "nonsense"}, timeline, full, float16))
+	require.Equal(t, "the device lacks bufferDeviceAddress (not supported)", new(Caps).Without(address))
 }

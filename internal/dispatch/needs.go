@@ -18,7 +18,8 @@ func MatrixNeeds(t problem.DType) []vk.Need {
 		{Name: "VK_KHR_cooperative_matrix", Have: func(c *vk.Caps) bool { return c.CoopMat }},
 		{Name: "vulkanMemoryModel", Have: func(c *vk.Caps) bool { return c.VulkanMemoryModel }},
 		NeedFloat16,
-		{Name: "subgroup size control with full subgroups", Have: func(c *vk.Caps) bool { return c.SubgroupSizeControl && c.FullSubgroups }},
+		{Name: "subgroupSizeControl", Have: func(c *vk.Caps) bool { return c.SubgroupSizeControl }},
+		{Name: "computeFullSubgroups", Have: func(c *vk.Caps) bool { return c.FullSubgroups }},
 	}
 	if t == problem.BF16 {
 		needs[2] = vk.Need{Name: "shaderBFloat16CooperativeMatrix", Have: func(c *vk.Caps) bool { return c.BFloat16CoopMat }}

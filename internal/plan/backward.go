@@ -150,8 +150,8 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 	if reason := backwardFits(&caps.Limits, r.Access); reason != "" {
 		return reason
 	}
-	if why := caps.Without(dispatch.NeedAddresses); why != "" && r.Access == problem.AccessAddresses {
-		return why
+	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
+		return caps.Without(append(tierNeeds(tier, cfg.DType), dispatch.NeedAddresses)...)
 	}
 	if cfg.OType() != cfg.DType {
 		return noF32O

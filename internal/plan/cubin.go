@@ -44,6 +44,29 @@ func (noCubin) Unwrap() error   { return problem.ErrUnsupported }
 
 // planCubin fills in plan for tier cubin, or reports why it cannot.
 func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) error {
+	if err := checkCubin(dev, dev.Info(), cfg, r); err != nil {
+		return err
+	}
+	choice, err := registeredCubins().Choose(dev, problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
+		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE})
+	if err != nil {
+		return err
+	}
+	if choice.Slow && cfg.Tier == problem.TierAuto {
+		return noCubin("cooperative matrices are faster than its kernels for this architecture")
+	}
+	plan.Tier, plan.Kernel, plan.Tile = problem.TierCubin, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
+	plan.SharedBytes, plan.Workgroups, plan.Cubin = choice.SharedBytes, choice.Workgroups, choice.Kernel
+	plan.Reason = "allowed, and the device has the kernel"
+	if cfg.Tier == problem.TierCubin {
+		plan.Reason = "asked for"
+	}
+	return nil
+}
+
+// checkCubin reports why tier cubin cannot compute a request on a device, as far as that is known without its
+// kernels. dev is nil if the device is not open.
+func checkCubin(dev *vk.Device, info *vk.DeviceInfo, cfg *problem.Config, r *Request) error {
 	c := registeredCubins()
 	switch {
 	case c == nil:
@@ -57,25 +80,11 @@ func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) er
 	case r.Options.Any() || cfg.FixedSplit != 0:
 		return noCubin(denseOnly)
 	}
-	if err := c.Check(dev, dev.Info(), cfg.DType); err != nil {
+	if err := c.Check(dev, info, cfg.DType); err != nil {
 		return err
 	}
 	if r.Access != problem.AccessAddresses {
 		return noCubin("its kernels take device addresses, not descriptors")
-	}
-	choice, err := c.Choose(dev, problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
-		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE})
-	if err != nil {
-		return err
-	}
-	if choice.Slow && cfg.Tier == problem.TierAuto {
-		return noCubin("cooperative matrices are faster than its kernels for this architecture")
-	}
-	plan.Tier, plan.Kernel, plan.Tile = problem.TierCubin, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
-	plan.SharedBytes, plan.Workgroups, plan.Cubin = choice.SharedBytes, choice.Workgroups, choice.Kernel
-	plan.Reason = "allowed, and the device has the kernel"
-	if cfg.Tier == problem.TierCubin {
-		plan.Reason = "asked for"
 	}
 	return nil
 }

@@ -177,6 +177,28 @@ const (
 // exceed the push constants. Before 1.4 Vulkan guarantees only 128 bytes of them.
 func PushTooSmall(l *vk.Limits) bool { return l.MaxPushConstantBytes < GeneralPushBytes }
 
+// ChooseAccess fills in how kernels reach tensors that have device addresses.
+func (r *Request) ChooseAccess(caps *vk.Caps, cfg *problem.Config) {
+	if r.Access = cfg.Access; r.Access != problem.AccessAuto {
+		return
+	}
+	r.Access = problem.AccessDescriptors
+	if caps.BufferDeviceAddress && !(PushTooSmall(&caps.Limits) && (r.Options.Any() || Decodes(caps, cfg, r))) {
+		r.Access = problem.AccessAddresses
+	}
+}
+
+// BackwardAccess is ChooseAccess for gradients, whose kernels have the parameters of general ones.
+func BackwardAccess(caps *vk.Caps, cfg *problem.Config) problem.Access {
+	switch {
+	case cfg.Access != problem.AccessAuto:
+		return cfg.Access
+	case caps.BufferDeviceAddress && !PushTooSmall(&caps.Limits):
+		return problem.AccessAddresses
+	}
+	return problem.AccessDescriptors
+}
+
 // generalFits reports why general modules do not fit a device's limits; "" if they do.
 func generalFits(l *vk.Limits, access problem.Access) string {
 	instead := "; buffers with device addresses need none"

@@ -264,8 +264,8 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != problem.CausalNone, lse: r.LSE, align: r.Align, Experiment: r.Experiment, Options: r.Options,
 	}
-	if why := caps.Without(dispatch.NeedAddresses); why != "" && r.Access == problem.AccessAddresses {
-		return v, 0, why
+	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
+		return v, 0, caps.Without(append(tierNeeds(tier, cfg.DType), dispatch.NeedAddresses)...)
 	}
 	if cfg.DType == problem.F32 && tier != problem.TierScalar {
 		if reason := f32Refusal(&cfg, &v, &r); reason != "" {

@@ -8,12 +8,13 @@ import (
 	"vkattn/vk"
 )
 
-// pickFragment tests a device for a cooperative-matrix tier, capability by capability and
-// without a look at the vendor. It returns the fragment shape and subgroup size of the
-// tier, or what the device lacks or has not enabled.
-func pickFragment(caps *vk.Caps, tier problem.Tier, t problem.DType) (fragment, string) {
-	if t == problem.F32 {
-		return fragment{}, "f32 multiplies in float32, and there are no float32 cooperative matrices"
+// tierNeeds lists what a tier needs for a storage type, besides a shape of matrices. Tier scalar needs nothing.
+func tierNeeds(tier problem.Tier, t problem.DType) []vk.Need {
+	switch {
+	case tier == problem.TierScalar:
+		return nil
+	case t == problem.F32: // of terms of bf16
+		return append(tierNeeds(tier, problem.BF16), dispatch.NeedInt16, dispatch.NeedFloat16)
 	}
 	needs := append(dispatch.MatrixNeeds(t),
 		vk.Need{Name: "subgroup vote", Have: func(c *vk.Caps) bool { return c.SubgroupOps&vk.SubgroupVote != 0 }},
@@ -24,7 +25,17 @@ func pickFragment(caps *vk.Caps, tier problem.Tier, t problem.DType) (fragment, 
 			vk.Need{Name: "cooperativeMatrixConversions (VK_NV_cooperative_matrix2)", Have: func(c *vk.Caps) bool { return c.CoopMat2.Conversions }},
 			vk.Need{Name: "cooperativeMatrixPerElementOperations (VK_NV_cooperative_matrix2)", Have: func(c *vk.Caps) bool { return c.CoopMat2.PerElement }})
 	}
-	if why := caps.Without(needs...); why != "" {
+	return needs
+}
+
+// pickFragment tests a device for a cooperative-matrix tier, capability by capability and
+// without a look at the vendor. It returns the fragment shape and subgroup size of the
+// tier, or what the device lacks or has not enabled.
+func pickFragment(caps *vk.Caps, tier problem.Tier, t problem.DType) (fragment, string) {
+	if t == problem.F32 {
+		return fragment{}, "f32 multiplies in float32, and there are no float32 cooperative matrices"
+	}
+	if why := caps.Without(tierNeeds(tier, t)...); why != "" {
 		return fragment{}, why
 	}
 	component := vk.Float16

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"vkattn/internal/arith"
-	"vkattn/internal/dispatch"
 	"vkattn/internal/problem"
 	"vkattn/vk"
 )
@@ -128,7 +127,7 @@ func pickTerms(caps *vk.Caps, tier problem.Tier, half bool) (fragment, string) {
 	if half {
 		return pickFragment(caps, tier, problem.F16)
 	}
-	if why := caps.Without(dispatch.NeedInt16, dispatch.NeedFloat16); why != "" {
+	if why := caps.Without(tierNeeds(tier, problem.F32)...); why != "" {
 		return fragment{}, why
 	}
 	return pickFragment(caps, tier, problem.BF16)
