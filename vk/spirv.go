@@ -27,22 +27,37 @@ func (info *DeviceInfo) checkSPIRV(op string, code []byte) error {
 	}
 	var missing []string
 	var needs []Need
+	require := func(id uint32, need Need, kind string) {
+		if !need.Have(&info.Caps) {
+			missing = append(missing, fmt.Sprintf("%s (%s %d)", need.Name, kind, id))
+			needs = append(needs, need)
+		}
+	}
 	for at := 20; at < len(code); {
 		w := binary.LittleEndian.Uint32(code[at:])
 		n := int(w >> 16)
 		if n == 0 || at+4*n > len(code) {
 			return invalid(op, "broken SPIR-V instruction at byte %d", at)
 		}
-		if w&0xffff != 17 { // OpCapability; they come first
-			break
-		}
-		if n != 2 {
-			return invalid(op, "broken OpCapability at byte %d", at)
-		}
-		id := binary.LittleEndian.Uint32(code[at+4:])
-		if need, ok := capabilities[id]; ok && !need.Have(&info.Caps) {
-			missing = append(missing, fmt.Sprintf("%s (capability %d)", need.Name, id))
-			needs = append(needs, need)
+		switch w & 0xffff {
+		case 17: // OpCapability
+			if n != 2 {
+				return invalid(op, "broken OpCapability at byte %d", at)
+			}
+			id := binary.LittleEndian.Uint32(code[at+4:])
+			if need, ok := capabilities[id]; ok {
+				require(id, need, "capability")
+			}
+		case 331: // OpExecutionModeId
+			if n < 3 {
+				return invalid(op, "broken OpExecutionModeId at byte %d", at)
+			}
+			if id := binary.LittleEndian.Uint32(code[at+8:]); id == 38 { // LocalSizeId
+				require(id, Need{"maintenance4", func(c *Caps) bool { return c.Maintenance4 }}, "execution mode")
+			}
+		case 10, 11, 14, 15, 16: // what stands between them
+		default:
+			at = len(code)
 		}
 		at += 4 * n
 	}

@@ -42,7 +42,7 @@ func coopmatCaps(m, n, k, subgroup, shared uint32) *vk.Caps {
 
 func h200Caps() *vk.Caps {
 	c := coopmatCaps(16, 16, 16, 32, 48<<10)
-	c.CoopMat2.Reductions, c.CoopMat2.Conversions, c.CoopMat2.PerElement = true, true, true
+	c.CoopMat2.Reductions, c.CoopMat2.Conversions, c.CoopMat2.PerElement, c.Maintenance4 = true, true, true, true
 	return c
 }
 

@@ -21,6 +21,7 @@ func tierNeeds(tier problem.Tier, t problem.DType) []vk.Need {
 		vk.Need{Name: "subgroup ballot", Have: func(c *vk.Caps) bool { return c.SubgroupOps&vk.SubgroupBallot != 0 }})
 	if tier == problem.TierCoopMat2 {
 		needs = append(needs,
+			vk.Need{Name: "maintenance4", Have: func(c *vk.Caps) bool { return c.Maintenance4 }}, // SPIR-V 1.6 has the local size as an id
 			vk.Need{Name: "cooperativeMatrixReductions (VK_NV_cooperative_matrix2)", Have: func(c *vk.Caps) bool { return c.CoopMat2.Reductions }},
 			vk.Need{Name: "cooperativeMatrixConversions (VK_NV_cooperative_matrix2)", Have: func(c *vk.Caps) bool { return c.CoopMat2.Conversions }},
 			vk.Need{Name: "cooperativeMatrixPerElementOperations (VK_NV_cooperative_matrix2)", Have: func(c *vk.Caps) bool { return c.CoopMat2.PerElement }})

@@ -1,17 +1,19 @@
 //go:build cgo
 
-// Command owndevice owns a Vulkan device, made with another binding, and records attention
-// into its own command buffer between its own commands. The library wraps these objects
-// and creates no device, memory or queue.
+// Command owndevice owns a Vulkan device, made with another binding, and records attention and its gradients
+// into its own command buffer. attention.Requirements says what to create the device with. The tensors lie in
+// one buffer of the program, whose queue it shares with the library. The library creates no device, no memory
+// for tensors and no queue.
 //
-//	go run ./attention/examples/owndevice
+//	go run ./attention/examples/owndevice [-tier coopmat]
 //
-// It compares the result with the float64 reference. It exits with 0 if the result is
-// right, 1 if it is wrong or something fails, and 3 if there is no Vulkan device.
+// It compares the results with the float64 reference. It exits with 0 if they are right, 1 if they are wrong
+// or something fails, and 3 if there is no Vulkan device, or none that the tier runs on.
 package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -20,13 +22,15 @@ import (
 	"runtime/debug"
 
 	"vkattn/attention"
-	_ "vkattn/cudapath" // tier cubin
 	"vkattn/vk"
 	"vkattn/vk/goki"
 )
 
 func main() {
-	err := run(os.Stdout)
+	var tier attention.Tier
+	flag.Var(&tier, "tier", "scalar, coopmat or coopmat2; auto is the best that the device supports")
+	flag.Parse()
+	err := run(os.Stdout, tier)
 	switch {
 	case err == nil:
 	case errors.Is(err, vk.ErrNoDevice), errors.Is(err, vk.ErrUnsupported):
@@ -44,40 +48,41 @@ var (
 	config = attention.Config{DType: attention.F16, HeadDim: 64, Causal: attention.BottomRight}
 )
 
-func run(w io.Writer) (err error) {
+func run(w io.Writer, tier attention.Tier) (err error) {
 	// goki/vulkan frees the C memory of array arguments in finalizers, which may run while
 	// Vulkan still reads it. This program is short and turns garbage collection off.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 
-	// A program that draws or simulates has these anyway.
-	own, err := openOwn()
+	// What to create the device with. The program takes the first device that Vulkan lists.
+	devices, err := vk.Devices()
+	if err != nil {
+		return err
+	}
+	config := config
+	need, err := choose(w, &devices[0], tier, &config)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "%s needs:\n%v\n", config.Tier, need)
+
+	// A program that draws or simulates creates its device with more than that.
+	own, err := openOwn(&need, min(devices[0].APIVersion, apiVersion))
 	if err != nil {
 		return err
 	}
 	defer own.close()
-
-	// Wrap them for the library. Enabled lists what the device was created with and decides
-	// which tiers can run: with timeline semaphores alone that is `scalar`, with cubins and
-	// addresses of buffers `cubin` too. A program that enables cooperative matrices, the memory
-	// model, 16-bit floats and subgroup size control, and lists them here, gets the others.
 	dev, err := vk.Wrap(vk.External{
 		Instance: goki.FromInstance(own.instance), PhysicalDevice: goki.FromPhysicalDevice(own.physical),
 		Device: goki.FromDevice(own.device), Queue: goki.FromQueue(own.queue), QueueFamily: own.family,
-		APIVersion: apiVersion, Enabled: vk.Caps{TimelineSemaphore: true, BinaryImport: own.cubins, BufferDeviceAddress: own.cubins},
+		APIVersion: apiVersion, Enabled: need.Enabled,
+		// The library uses the queue for its own streams, and only with the lock.
+		LockQueue: own.queueLock.Lock, UnlockQueue: own.queueLock.Unlock,
 	})
 	if err != nil {
 		return err
 	}
 	defer dev.Close() // before own.close: it destroys what it made, and nothing of ours
-	// Tier cubin launches CUDA kernels inside the command buffer. Where it cannot, the error
-	// says why, and the best tier of the others computes the same.
-	cubin := config
-	cubin.Tier = attention.TierCubin
-	op, err := attention.New(attention.On(dev), cubin)
-	if errors.Is(err, vk.ErrUnsupported) {
-		fmt.Fprintln(w, "not by tier cubin:", err)
-		op, err = attention.New(attention.On(dev), config)
-	}
+	op, err := attention.New(attention.On(dev), config)
 	if err != nil {
 		return err
 	}
@@ -88,81 +93,124 @@ func run(w io.Writer) (err error) {
 	}
 	fmt.Fprintf(w, "%s: %v\n", dev.Info().Name, plan)
 
-	// Tensors in the program's own buffers, here mapped ones.
-	dims := [5]int{config.HeadDim, config.HeadDim, config.ValueDim(), config.ValueDim(), 1}
-	args, host := attention.Args{Shape: shape}, attention.Args{Shape: shape}
-	for i, t := range []struct{ device, host *attention.Tensor }{
-		{&args.Q, &host.Q}, {&args.K, &host.K}, {&args.V, &host.V}, {&args.O, &host.O}, {&args.LSE, &host.LSE},
-	} {
-		rows, dtype := shape.B*shape.Hq*shape.Sq, config.DType
-		switch i {
-		case 1, 2:
-			rows = shape.B * shape.KVHeads() * shape.Sk
-		case 4:
-			dtype = attention.F32
-		}
-		b, err := own.newBuffer(rows * dims[i] * dtype.Size())
-		if err != nil {
-			return err
-		}
-		if i < 3 {
-			fillRandom(b.bytes, dtype, uint64(i))
-		}
-		wrapped, err := dev.WrapBuffer(vk.ExternalBuffer{Handle: b.handleNumber(), Size: uint64(len(b.bytes)), Address: b.address})
-		if err != nil {
-			return err
-		}
-		defer wrapped.Close()
-		t.device.Buffer, t.host.Host = wrapped, b.bytes
+	// Tensors in one mapped buffer of the program.
+	args, size := layOut(dev.Caps().Limits.MinStorageBufferOffsetAlignment)
+	memory, err := own.newBuffer(size)
+	if err != nil {
+		return err
 	}
+	buffer, err := dev.WrapBuffer(vk.ExternalBuffer{Handle: memory.number(), Size: uint64(size)})
+	if err != nil {
+		return err
+	}
+	defer buffer.Close()
+	host := args
+	for i, t := range tensorsOf(&args) {
+		t.Buffer, tensorsOf(&host)[i].Host = buffer, memory.bytes
+	}
+	fillRandom(memory.bytes)
 
-	// Into the program's own command buffer, and to its own queue.
+	// Forward and backward in the program's own command buffer, submitted to its own queue. Submission makes
+	// writes of the host visible. Commands of the program that write Q, K, V or dO would need a barrier here.
 	err = own.submit(func() error {
 		commands, err := dev.WrapCommands(goki.FromCommandBuffer(own.commands))
 		if err != nil {
 			return err
 		}
 		own.whenDone(commands.Release)
-		// Host writes before a submission are visible to it. Commands of the program
-		// that write Q, K or V would need a barrier here, and those that read O one
-		// behind:
-		if err := op.Record(commands, args); err != nil {
+		if err := op.Record(commands, args.Args); err != nil {
 			return err
 		}
-		return commands.Barrier()
+		if err := commands.Barrier(); err != nil { // Backward reads O and LSE
+			return err
+		}
+		return op.RecordBackward(commands, args)
 	})
 	if err != nil {
 		return err
 	}
+	return compare(w, config, host)
+}
 
-	return compare(w, host)
+// choose returns the requirements of a tier, or for TierAuto of the best that the device supports, which it
+// stores in c.
+func choose(w io.Writer, device *vk.DeviceInfo, tier attention.Tier, c *attention.Config) (need vk.Requirements, err error) {
+	tiers := []attention.Tier{attention.TierCoopMat2, attention.TierCoopMat, attention.TierScalar}
+	if tier != attention.TierAuto {
+		tiers = []attention.Tier{tier}
+	}
+	for _, c.Tier = range tiers {
+		if need, err = attention.Requirements(c.Tier, *c); err != nil {
+			return need, err
+		}
+		missing := need.Missing(device)
+		if missing == "" {
+			return need, nil
+		}
+		fmt.Fprintf(w, "not by tier %v on %s: %s\n", c.Tier, device.Name, missing)
+	}
+	return need, fmt.Errorf("%w: no tier runs on %s", vk.ErrUnsupported, device.Name)
+}
+
+// tensorsOf lists the tensors of a call: inputs first.
+func tensorsOf(a *attention.BackwardArgs) []*attention.Tensor {
+	return []*attention.Tensor{&a.Q, &a.K, &a.V, &a.DO, &a.O, &a.DQ, &a.DK, &a.DV, &a.LSE}
+}
+
+// layOut gives each tensor its place in a buffer, and returns the size of the buffer in bytes.
+func layOut(alignment uint64) (args attention.BackwardArgs, size int) {
+	args.Shape = shape
+	rows, keys := shape.B*shape.Hq*shape.Sq, shape.B*shape.KVHeads()*shape.Sk
+	elements := []int{rows * config.HeadDim, keys * config.HeadDim, keys * config.ValueDim(), rows * config.ValueDim(),
+		rows * config.ValueDim(), rows * config.HeadDim, keys * config.HeadDim, keys * config.ValueDim(), rows}
+	for i, t := range tensorsOf(&args) {
+		dtype := config.DType
+		if t == &args.LSE {
+			dtype = attention.F32
+		}
+		align := int(max(alignment, 16))
+		size = (size + align - 1) / align * align
+		t.Offset = int64(size / dtype.Size())
+		size += elements[i] * dtype.Size()
+	}
+	return args, size
 }
 
 // fillRandom stores normal numbers.
-func fillRandom(data []byte, dtype attention.DType, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 0))
-	numbers := make([]float32, len(data)/dtype.Size())
+func fillRandom(data []byte) {
+	r := rand.New(rand.NewPCG(1, 2))
+	numbers := make([]float32, len(data)/config.DType.Size())
 	for i := range numbers {
 		numbers[i] = float32(r.NormFloat64())
 	}
-	dtype.Encode(data, numbers)
+	config.DType.Encode(data, numbers)
 }
 
-// compare compares O with the float64 reference.
-func compare(w io.Writer, host attention.Args) error {
-	want, _, err := attention.Reference(config, host)
+// compare compares O and the gradients with the float64 reference.
+func compare(w io.Writer, config attention.Config, host attention.BackwardArgs) error {
+	o, _, err := attention.Reference(config, host.Args)
 	if err != nil {
 		return err
 	}
-	got := make([]float32, len(want))
-	config.DType.Decode(got, host.O.Host)
-	worst := 0.0
-	for i, x := range want {
-		worst = max(worst, math.Abs(float64(got[i])-x))
+	g, err := attention.ReferenceBackward(config, host)
+	if err != nil {
+		return err
 	}
-	fmt.Fprintf(w, "O differs from the float64 reference by at most %.1e\n", worst)
-	if !(worst < 4e-3) { // NaN is no match
-		return errors.New("the result is wrong")
+	for _, x := range []struct {
+		name string
+		got  attention.Tensor
+		want []float64
+	}{{"O", host.O, o}, {"dQ", host.DQ, g.DQ}, {"dK", host.DK, g.DK}, {"dV", host.DV, g.DV}} {
+		got := make([]float32, len(x.want))
+		config.DType.Decode(got, x.got.Host[int(x.got.Offset)*config.DType.Size():])
+		worst := 0.0
+		for i, want := range x.want {
+			worst = max(worst, math.Abs(float64(got[i])-want))
+		}
+		fmt.Fprintf(w, "%s differs from the float64 reference by at most %.1e\n", x.name, worst)
+		if !(worst < 1e-2) { // NaN is no match
+			return errors.New("the result is wrong")
+		}
 	}
 	return nil
 }

@@ -4,16 +4,16 @@ package main
 
 import (
 	"fmt"
-	"slices"
+	"math"
+	"sync"
 	"unsafe"
 
-	"github.com/ebitengine/purego"
 	vulkan "github.com/goki/vulkan"
 
 	"vkattn/vk"
 )
 
-const apiVersion = 1<<22 | 2<<12 // Vulkan 1.2
+const apiVersion = 1<<22 | 3<<12 // Vulkan 1.3
 
 // own is what the program made itself, through goki/vulkan.
 type own struct {
@@ -24,23 +24,21 @@ type own struct {
 	family   uint32
 	pool     vulkan.CommandPool
 	commands vulkan.CommandBuffer
+	fence    vulkan.Fence
 	buffers  []*ownBuffer
 	done     []func() error
-	// Whether the device launches cubins, for which buffers need addresses, and the function
-	// vkGetBufferDeviceAddress, which goki/vulkan lacks.
-	cubins    bool
-	addressOf uintptr
+
+	queueLock sync.Mutex // a queue is used by one thread at a time
 }
 
 type ownBuffer struct {
-	handle  vulkan.Buffer
-	memory  vulkan.DeviceMemory
-	bytes   []byte // mapped
-	address uint64 // of the first byte on the device; 0: none
+	handle vulkan.Buffer
+	memory vulkan.DeviceMemory
+	bytes  []byte // mapped
 }
 
-// handleNumber is the VkBuffer as a number.
-func (b *ownBuffer) handleNumber() uint64 { return uint64(uintptr(unsafe.Pointer(b.handle))) }
+// number is the VkBuffer as a number.
+func (b *ownBuffer) number() uint64 { return uint64(uintptr(unsafe.Pointer(b.handle))) }
 
 func check(what string, r vulkan.Result) error {
 	switch r {
@@ -52,8 +50,9 @@ func check(what string, r vulkan.Result) error {
 	return fmt.Errorf("%s: %s", what, vk.ResultName(vk.Result(r)))
 }
 
-// openOwn makes a device with one compute queue.
-func openOwn() (_ *own, err error) {
+// openOwn makes a device with one compute queue and what vkattn needs. version is the smaller of the versions
+// of the device and the instance.
+func openOwn(need *vk.Requirements, version uint32) (_ *own, err error) {
 	// The loader that the library would take too; a program may as well load its own.
 	get, err := vk.GetInstanceProcAddr()
 	if err != nil {
@@ -81,27 +80,17 @@ func openOwn() (_ *own, err error) {
 	if err := o.choose(); err != nil {
 		return nil, err
 	}
-	timeline := vulkan.PhysicalDeviceTimelineSemaphoreFeatures{
-		SType: vulkan.StructureTypePhysicalDeviceTimelineSemaphoreFeatures, TimelineSemaphore: vulkan.True,
-	}
-	// Tier cubin needs this extension and addresses of buffers, which every device with the extension has.
-	var extensions []string
-	if o.cubins, err = o.has(binaryImport); err != nil {
+	features, err := need.Chain()
+	if err != nil {
 		return nil, err
 	}
-	if o.cubins {
-		extensions = []string{binaryImport + "\x00"}
-		addresses := vulkan.PhysicalDeviceBufferDeviceAddressFeatures{
-			SType: vulkan.StructureTypePhysicalDeviceBufferDeviceAddressFeatures, BufferDeviceAddress: vulkan.True,
-		}
-		next, _ := addresses.PassRef()
-		timeline.PNext = unsafe.Pointer(next)
-		name := []byte("vkGetBufferDeviceAddress\x00")
-		o.addressOf, _, _ = purego.SyscallN(uintptr(get), uintptr(unsafe.Pointer(o.instance)), uintptr(unsafe.Pointer(&name[0])))
+	defer features.Close()
+	extensions := need.Extensions(version)
+	for i := range extensions {
+		extensions[i] += "\x00"
 	}
-	chain, _ := timeline.PassRef()
 	if err := check("vkCreateDevice", vulkan.CreateDevice(o.physical, &vulkan.DeviceCreateInfo{
-		SType: vulkan.StructureTypeDeviceCreateInfo, PNext: unsafe.Pointer(chain), QueueCreateInfoCount: 1,
+		SType: vulkan.StructureTypeDeviceCreateInfo, PNext: features.Pointer(), QueueCreateInfoCount: 1,
 		EnabledExtensionCount: uint32(len(extensions)), PpEnabledExtensionNames: extensions,
 		PQueueCreateInfos: []vulkan.DeviceQueueCreateInfo{{
 			SType: vulkan.StructureTypeDeviceQueueCreateInfo, QueueFamilyIndex: o.family, QueueCount: 1, PQueuePriorities: []float32{1},
@@ -113,6 +102,11 @@ func openOwn() (_ *own, err error) {
 	if err := check("vkCreateCommandPool", vulkan.CreateCommandPool(o.device, &vulkan.CommandPoolCreateInfo{
 		SType: vulkan.StructureTypeCommandPoolCreateInfo, QueueFamilyIndex: o.family,
 	}, nil, &o.pool)); err != nil {
+		return nil, err
+	}
+	if err := check("vkCreateFence", vulkan.CreateFence(o.device, &vulkan.FenceCreateInfo{
+		SType: vulkan.StructureTypeFenceCreateInfo,
+	}, nil, &o.fence)); err != nil {
 		return nil, err
 	}
 	list := make([]vulkan.CommandBuffer, 1)
@@ -151,40 +145,13 @@ func (o *own) choose() error {
 	return fmt.Errorf("%w: no queue family has compute", vk.ErrUnsupported)
 }
 
-const binaryImport = "VK_NVX_binary_import"
-
-// has reports whether the device has an extension.
-func (o *own) has(extension string) (bool, error) {
-	var n uint32
-	if err := check("vkEnumerateDeviceExtensionProperties", vulkan.EnumerateDeviceExtensionProperties(o.physical, "", &n, nil)); err != nil {
-		return false, err
-	}
-	list := make([]vulkan.ExtensionProperties, n)
-	if err := check("vkEnumerateDeviceExtensionProperties", vulkan.EnumerateDeviceExtensionProperties(o.physical, "", &n, list)); err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(list, func(e vulkan.ExtensionProperties) bool {
-		e.Deref()
-		return vulkan.ToString(e.ExtensionName[:]) == extension
-	}), nil
-}
-
 // newBuffer makes a storage buffer in memory that the host sees.
 func (o *own) newBuffer(size int) (*ownBuffer, error) {
 	b := &ownBuffer{}
 	o.buffers = append(o.buffers, b)
-	usage := vulkan.BufferUsageFlags(vulkan.BufferUsageStorageBufferBit)
-	var chain unsafe.Pointer
-	if o.cubins {
-		usage |= vulkan.BufferUsageFlags(vulkan.BufferUsageShaderDeviceAddressBit)
-		flags := vulkan.MemoryAllocateFlagsInfo{
-			SType: vulkan.StructureTypeMemoryAllocateFlagsInfo, Flags: vulkan.MemoryAllocateFlags(vulkan.MemoryAllocateDeviceAddressBit),
-		}
-		next, _ := flags.PassRef()
-		chain = unsafe.Pointer(next)
-	}
 	if err := check("vkCreateBuffer", vulkan.CreateBuffer(o.device, &vulkan.BufferCreateInfo{
-		SType: vulkan.StructureTypeBufferCreateInfo, Size: vulkan.DeviceSize(size), Usage: usage,
+		SType: vulkan.StructureTypeBufferCreateInfo, Size: vulkan.DeviceSize(size),
+		Usage: vulkan.BufferUsageFlags(vulkan.BufferUsageStorageBufferBit),
 	}, nil, &b.handle)); err != nil {
 		return nil, err
 	}
@@ -201,7 +168,7 @@ func (o *own) newBuffer(size int) (*ownBuffer, error) {
 			continue
 		}
 		if err := check("vkAllocateMemory", vulkan.AllocateMemory(o.device, &vulkan.MemoryAllocateInfo{
-			SType: vulkan.StructureTypeMemoryAllocateInfo, PNext: chain, AllocationSize: need.Size, MemoryTypeIndex: i,
+			SType: vulkan.StructureTypeMemoryAllocateInfo, AllocationSize: need.Size, MemoryTypeIndex: i,
 		}, nil, &b.memory)); err != nil {
 			return nil, err
 		}
@@ -213,9 +180,6 @@ func (o *own) newBuffer(size int) (*ownBuffer, error) {
 			return nil, err
 		}
 		b.bytes = unsafe.Slice((*byte)(mapped), size)
-		if o.cubins {
-			b.address = o.deviceAddress(b)
-		}
 		return b, nil
 	}
 	return nil, fmt.Errorf("%w: no memory type is host-visible and coherent", vk.ErrUnsupported)
@@ -243,12 +207,14 @@ func (o *own) submit(record func() error) error {
 	if err := check("vkEndCommandBuffer", vulkan.EndCommandBuffer(o.commands)); err != nil {
 		return err
 	}
-	if err := check("vkQueueSubmit", vulkan.QueueSubmit(o.queue, 1, []vulkan.SubmitInfo{{
+	o.queueLock.Lock()
+	err := check("vkQueueSubmit", vulkan.QueueSubmit(o.queue, 1, []vulkan.SubmitInfo{{
 		SType: vulkan.StructureTypeSubmitInfo, CommandBufferCount: 1, PCommandBuffers: []vulkan.CommandBuffer{o.commands},
-	}}, nil)); err != nil {
-		return err
+	}}, o.fence))
+	o.queueLock.Unlock()
+	if err == nil {
+		err = check("vkWaitForFences", vulkan.WaitForFences(o.device, 1, []vulkan.Fence{o.fence}, vulkan.True, math.MaxUint64))
 	}
-	err := check("vkQueueWaitIdle", vulkan.QueueWaitIdle(o.queue))
 	for _, f := range o.done {
 		if e := f(); err == nil {
 			err = e
@@ -265,21 +231,11 @@ func (o *own) close() {
 			vulkan.DestroyBuffer(o.device, b.handle, nil)
 			vulkan.FreeMemory(o.device, b.memory, nil)
 		}
+		vulkan.DestroyFence(o.device, o.fence, nil)
 		vulkan.DestroyCommandPool(o.device, o.pool, nil)
 		vulkan.DestroyDevice(o.device, nil)
 	}
 	if o.instance != nil {
 		vulkan.DestroyInstance(o.instance, nil)
 	}
-}
-
-// deviceAddress calls vkGetBufferDeviceAddress.
-func (o *own) deviceAddress(b *ownBuffer) uint64 {
-	info := struct {
-		kind   uint32
-		next   unsafe.Pointer
-		buffer vulkan.Buffer
-	}{kind: uint32(vulkan.StructureTypeBufferDeviceAddressInfo), buffer: b.handle}
-	address, _, _ := purego.SyscallN(o.addressOf, uintptr(unsafe.Pointer(o.device)), uintptr(unsafe.Pointer(&info)))
-	return uint64(address)
 }
