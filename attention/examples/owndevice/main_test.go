@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	vulkan "github.com/goki/vulkan"
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
@@ -102,7 +103,11 @@ func TestValidationIsHeard(t *testing.T) {
 	require.NoError(t, err)
 	own, err := openOwn(&need, apiVersion)
 	require.NoError(t, err)
-	own.newBuffer(0)
+	var buffer vulkan.Buffer // of size 0
+	vulkan.CreateBuffer(own.device, &vulkan.BufferCreateInfo{
+		SType: vulkan.StructureTypeBufferCreateInfo, Usage: vulkan.BufferUsageFlags(vulkan.BufferUsageStorageBufferBit),
+	}, nil, &buffer)
+	vulkan.DestroyBuffer(own.device, buffer, nil)
 	own.close()
 	require.Contains(t, log(), "VUID-VkBufferCreateInfo-size-00912")
 }

@@ -1,0 +1,71 @@
+package tests
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// A missing barrier between Forward and the Backward that reads its O and LSE: synchronization validation finds
+// it where kernels take descriptors, and only with the setting that makes it look at what shaders access. It
+// does not find it where they take addresses; docs/library.md says so.
+func TestSynchronizationValidationFindsAMissingBarrier(t *testing.T) {
+	s := openDevice(t)
+	if s.name != "lavapipe" {
+		t.Skip("the layers are those that deps.sh fetches with lavapipe, and look at no driver")
+	}
+	for _, x := range []struct {
+		access    attention.Access
+		heuristic bool
+		barrier   bool
+		found     bool
+	}{
+		{attention.AccessDescriptors, true, true, false},
+		{attention.AccessDescriptors, true, false, true},
+		{attention.AccessDescriptors, false, false, false},
+		{attention.AccessAddresses, true, true, false},
+		{attention.AccessAddresses, true, false, false},
+	} {
+		t.Run(fmt.Sprintf("%v heuristic %v barrier %v", x.access, x.heuristic, x.barrier), func(t *testing.T) {
+			t.Setenv("VK_KHRONOS_VALIDATION_SYNCVAL_SHADER_ACCESSES_HEURISTIC", map[bool]string{true: "1", false: "0"}[x.heuristic])
+			var messages []vk.Message
+			dev, err := vk.Open(vk.Options{SyncValidation: true, PipelineCache: "off", OnMessage: func(m vk.Message) { messages = append(messages, m) }})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, dev.Close()) })
+			d := attention.On(dev)
+			t.Cleanup(func() { require.NoError(t, d.Close()) })
+			op, err := attention.New(d, attention.Config{HeadDim: 64, Tier: attention.TierScalar, Access: x.access})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, op.Close()) })
+			tensor := func(dtype attention.DType, shape ...int) attention.Tensor {
+				x, err := d.Tensor(dtype, shape...)
+				require.NoError(t, err)
+				return x
+			}
+			rows := func() attention.Tensor { return tensor(attention.F16, 1, 1, 64, 64) }
+			a := attention.BackwardArgs{Args: attention.Args{Q: rows(), K: rows(), V: rows(), O: rows(), LSE: tensor(attention.F32, 1, 1, 64)},
+				DO: rows(), DQ: rows(), DK: rows(), DV: rows()}
+			require.NoError(t, d.Wait(t.Context())) // they are zeroed
+			stream, err := dev.NewStream("barrier")
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, stream.Close()) })
+			require.NoError(t, op.Forward(stream, a.Args))
+			if x.barrier {
+				require.NoError(t, stream.Barrier())
+			}
+			require.NoError(t, op.Backward(stream, a))
+			require.NoError(t, stream.Wait(t.Context()))
+			if !x.found {
+				require.Empty(t, messages)
+				return
+			}
+			require.NotEmpty(t, messages)
+			require.Equal(t, "SYNC-HAZARD-READ-AFTER-WRITE", messages[0].ID)
+			require.Contains(t, messages[0].Text, "backward_delta_ssbo", "the first kernel of Backward, which reads O")
+		})
+	}
+}
