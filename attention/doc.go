@@ -154,7 +154,7 @@
 //	attention/examples/quickstart   start here: tensors, a device or the CPU, one call
 //	attention/examples/decode       prompts and decode steps over a KV cache
 //	attention/examples/transformer  a small transformer that generates text over a KV cache with a shared prompt
-//	attention/examples/owndevice    a Vulkan device and a command buffer that the program owns
+//	attention/examples/owndevice    a Vulkan device, a queue and a command buffer that the program owns
 //	attention/examples/cudashare    tensors in CUDA memory
 //	attention/examples/train        a small transformer that trains, forward and backward
 //	attention/examples/timing       the device time of a call

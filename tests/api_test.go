@@ -52,10 +52,10 @@ var vkPackage = apiwalk.Package{
 	Name: "vk", Folder: "../vk", Matches: sentinels, Live: liveDevice, Closed: closedDevice,
 	Functions: map[string]any{
 		"CacheDir": vk.CacheDir, "CheckHostMemory": vk.CheckHostMemory, "Devices": vk.Devices, "DriverHint": vk.DriverHint, "GetInstanceProcAddr": vk.GetInstanceProcAddr,
-		"OnDone": vk.OnDone, "Open": vk.Open, "Order": vk.Order, "ResultName": vk.ResultName, "ValidationByEnv": vk.ValidationByEnv, "Version": vk.Version, "Wrap": vk.Wrap,
+		"OnDone": vk.OnDone, "Open": vk.Open, "Order": vk.Order, "Require": vk.Require, "ResultName": vk.ResultName, "ValidationByEnv": vk.ValidationByEnv, "Version": vk.Version, "Wrap": vk.Wrap,
 	},
-	Types: []any{vk.Buffer{}, vk.Caps{}, vk.Recording{}, vk.Commands{}, vk.Cubin{}, vk.CubinFunction{}, vk.ComponentType(0), vk.CoopMatShape{}, vk.Device{}, vk.DeviceType(0), vk.Error{}, vk.Limits{},
-		vk.MemoryKind(0), vk.Message{}, vk.Pipeline{}, vk.Result(0), vk.Scope(0), vk.Severity(0), vk.Stream{}, vk.Timeline{}},
+	Types: []any{vk.Buffer{}, vk.Caps{}, vk.Recording{}, vk.Commands{}, vk.Cubin{}, vk.CubinFunction{}, vk.ComponentType(0), vk.CoopMatShape{}, vk.Device{}, vk.DeviceType(0), vk.Error{}, vk.Feature{}, vk.FeatureChain{}, vk.Limits{},
+		vk.MemoryKind(0), vk.Message{}, vk.Pipeline{}, vk.Requirements{}, vk.Result(0), vk.Scope(0), vk.Severity(0), vk.Stream{}, vk.Timeline{}},
 	// A made-up file descriptor may be an open one of this process.
 	Exact: map[string][]any{"Device.ImportBufferFD": {-1}, "Device.ImportTimelineFD": {-1}},
 }
@@ -124,7 +124,7 @@ var attentionPackage = apiwalk.Package{
 		"ParseTier": attention.ParseTier, "ParseTuning": attention.ParseTuning, "ReadTuningCache": attention.ReadTuningCache, "ReadTuningCaches": attention.ReadTuningCaches,
 		"Reference": attention.Reference, "ReferenceBackward": attention.ReferenceBackward,
 		"ReferenceSample": attention.ReferenceSample, "ScaleOf": attention.ScaleOf,
-		"TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf,
+		"Requirements": attention.Requirements, "TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf,
 		"ViewHost": attention.ViewHost, "WindowOf": attention.WindowOf,
 	},
 	Types: []any{attention.Device{}, attention.Op{}},

@@ -164,15 +164,15 @@ func (r Requirements) Extensions(apiVersion uint32) (names []string) {
 // Missing lists what a device does not support of the requirements, "" if it can be created with them. The
 // device is one of [Devices].
 func (r Requirements) Missing(info *DeviceInfo) string {
-	if info == nil {
+	switch {
+	case info == nil:
 		return "no device"
+	case r.kernels == nil:
+		return "the requirements were not made by Require"
 	}
 	created := *info // with the required features alone
 	created.Caps.setBits(info.Caps.bits() & r.Enabled.bits())
-	why := unusable(&created)
-	if r.kernels != nil {
-		why = r.kernels.refuse(&created)
-	}
+	why := r.kernels.refuse(&created)
 	if why == "" {
 		return ""
 	}
@@ -231,16 +231,19 @@ func (f Feature) String() string {
 	return f.Name + " (" + f.Extension + ")"
 }
 
-// FeatureChain is a VkPhysicalDeviceFeatures2 in C memory, whose pNext chain has the other structures.
+// FeatureChain is a VkPhysicalDeviceFeatures2 in C memory, whose pNext chain has a structure for each other
+// feature.
 type FeatureChain struct{ c unsafe.Pointer }
 
-// Chain returns the features as VkDeviceCreateInfo.pNext takes them, with pEnabledFeatures NULL. Its memory is
-// the caller's, who may set more members, and append structures to the last pNext that the chain has not: a
-// VkPhysicalDeviceVulkan12Features, for one, has the members of several of them. Close frees it, after
-// vkCreateDevice. The error matches ErrOutOfMemory, or ErrNoDevice in a build without Vulkan.
+// Chain returns the features as VkDeviceCreateInfo.pNext takes them; pEnabledFeatures is NULL then. The memory
+// is the caller's until Close, which may follow vkCreateDevice at once. The caller may set further members, and
+// chain further structures of C memory to the last one. Vulkan allows each structure once, and
+// VkPhysicalDeviceVulkan11Features to VkPhysicalDeviceVulkan14Features only in place of the structures that they
+// contain: a program that chains one of these sets its members by the names of Features. The error matches
+// ErrOutOfMemory, or ErrInvalid for requirements that Require did not return.
 func (r Requirements) Chain() (*FeatureChain, error) {
-	if !hasVulkan {
-		return nil, refuse("Chain", ErrNoDevice, "%s", noVulkan)
+	if r.kernels == nil { // as of Require in a build without Vulkan
+		return nil, unmade("Chain")
 	}
 	c := hostNewChain(r.Enabled.bits())
 	if c == nil {
