@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -72,13 +73,16 @@ func TestRequirementsOfOtherTiersAndConfigs(t *testing.T) {
 		_, err := Requirements(tier, Config{HeadDim: 64})
 		require.ErrorIs(t, err, ErrUnsupported, tier)
 	}
-	_, err := Requirements(TierScalar, Config{})
+	without, err := Requirements(TierScalar, Config{HeadDim: 64})
+	if errors.Is(err, vk.ErrNoDevice) {
+		t.Skip(err) // the build
+	}
+	require.NoError(t, err)
+	_, err = Requirements(TierScalar, Config{})
 	var shape *ShapeError
 	require.ErrorAs(t, err, &shape)
 	_, err = Requirements(TierCoopMat, Config{DType: F32, HeadDim: 256})
 	require.ErrorIs(t, err, ErrUnsupported, "on any device")
-	without, err := Requirements(TierScalar, Config{HeadDim: 64})
-	require.NoError(t, err)
 	with, err := Requirements(TierScalar, Config{HeadDim: 64, Access: AccessAddresses})
 	require.NoError(t, err)
 	require.False(t, without.Enabled.BufferDeviceAddress)

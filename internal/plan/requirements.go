@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 
 	"vkattn/internal/problem"
@@ -36,10 +37,10 @@ func Requirements(tier problem.Tier, cfg problem.Config) (vk.Requirements, error
 		}
 		return append(list, gradients...), why
 	})
-	if err != nil {
-		return r, fmt.Errorf("%w: %v: %w", problem.ErrUnsupported, cfg, err)
+	if errors.Is(err, vk.ErrUnsupported) {
+		err = fmt.Errorf("%w: %v: %w", problem.ErrUnsupported, cfg, err)
 	}
-	return r, nil
+	return r, err
 }
 
 // forwardPipelines lists the dense kernel and the general one of few rows, or says why a device does not run
