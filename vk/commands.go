@@ -116,10 +116,15 @@ func (c *Commands) record(op string) (*batch, error) {
 		}
 		return c.b, nil
 	}
-	if c.b != nil {
-		return c.b, nil
+	if c.b == nil {
+		if _, err := c.s.begin(op); err != nil {
+			return nil, err
+		}
 	}
-	return c.s.begin(op)
+	if c.s.NoBarrier {
+		c.s.uses.untold = true
+	}
+	return c.b, nil
 }
 
 // Barrier orders all shader and transfer work recorded so far before all work recorded

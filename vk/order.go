@@ -17,10 +17,16 @@ func (a *usedRange) overlaps(b *usedRange) bool {
 }
 
 // uses are the ranges that ordered work has read and written since the last barrier.
-type uses struct{ reads, writes []usedRange }
+type uses struct {
+	reads, writes []usedRange
+	untold        bool // and work that was recorded with NoBarrier may have used any
+}
 
 // depends reports whether work that reads and writes these ranges depends on what is remembered, or has no room in it.
 func (u *uses) depends(reads, writes []BufferRange) bool {
+	if u.untold {
+		return true
+	}
 	if len(u.reads)+len(reads) > maxOrderedReads || len(u.writes)+len(writes) > maxOrderedWrites {
 		return len(u.reads)+len(u.writes) > 0
 	}
@@ -60,18 +66,18 @@ func (u *uses) add(reads, writes []BufferRange) {
 	}
 }
 
-func (u *uses) clear() { u.reads, u.writes = u.reads[:0], u.writes[:0] }
+func (u *uses) clear() { u.reads, u.writes, u.untold = u.reads[:0], u.writes[:0], false }
 
-// usedRangeOf returns the bytes of a range; false for no buffer, and for a range outside of it.
+// usedRangeOf returns the bytes of a range in its buffer; false for no buffer, and for a range outside of it.
 func usedRangeOf(r *BufferRange) (usedRange, bool) {
-	if r.Buffer == nil {
+	if r.Buffer == nil || r.Offset >= r.Buffer.size {
 		return usedRange{}, false
 	}
-	offset, size, ok := r.resolve()
-	if !ok {
-		return usedRange{}, false
+	size := r.Buffer.size - r.Offset
+	if r.Size != 0 {
+		size = min(size, r.Size)
 	}
-	at := r.Buffer.offset + offset
+	at := r.Buffer.offset + r.Offset
 	return usedRange{r.Buffer.handle, at, at + size}, true
 }
 
@@ -80,7 +86,8 @@ func usedRangeOf(r *BufferRange) (usedRange, bool) {
 // recorded. Otherwise the commands may overlap. Who records dispatches of his own between such calls tells what they
 // read and write; a size of 0 means up to the end of the buffer. Copy, Fill, Upload and Download of a stream order
 // themselves. Two VkBuffers over the same memory are not seen to overlap. With Stream.NoBarrier, and in a command buffer
-// of the caller's, Order does nothing.
+// of the caller's, Order does nothing. When NoBarrier is taken back, the next commands come behind all that was recorded
+// with it.
 //
 // The error matches ErrInvalid for a buffer of another device and ErrClosed for a closed stream.
 func (c *Commands) Order(reads, writes []BufferRange) error {
@@ -88,9 +95,17 @@ func (c *Commands) Order(reads, writes []BufferRange) error {
 	if c.Device() == nil {
 		return unmade(op)
 	}
+	return c.order(op, reads, writes)
+}
+
+func (c *Commands) order(op string, reads, writes []BufferRange) error {
 	if !c.Ordered() {
 		return nil
 	}
+	if err := c.d.enter(op); err != nil {
+		return err
+	}
+	defer c.d.leave()
 	if c.s.closed {
 		return closed(op)
 	}
@@ -102,14 +117,11 @@ func (c *Commands) Order(reads, writes []BufferRange) error {
 		}
 	}
 	if c.b == nil { // a batch begins with a barrier
-		if _, err := c.enter(op); err != nil {
+		if _, err := c.record(op); err != nil {
 			return err
 		}
-		c.d.leave()
 	} else if c.s.uses.depends(reads, writes) {
-		if err := c.Barrier(); err != nil {
-			return err
-		}
+		c.barrier(c.b)
 	}
 	c.s.uses.add(reads, writes)
 	return nil

@@ -29,6 +29,7 @@ func TestOrder(t *testing.T) {
 		"up to the end":                 {use{writes: list(BufferRange{Buffer: x, Offset: 4})}, use{reads: list(high)}, true},
 		"the last of several":           {use{writes: list(other, high)}, use{reads: list(low, across)}, true},
 		"a range that is no range":      {use{writes: list(BufferRange{Buffer: x, Offset: 2048})}, use{reads: list(low)}, false},
+		"beyond the end":                {use{writes: list(BufferRange{Buffer: x, Offset: 512, Size: 4096})}, use{reads: list(high)}, true},
 		"no buffer":                     {use{writes: list(BufferRange{})}, use{reads: list(BufferRange{})}, false},
 		"its own reads and writes only": {use{}, use{list(low), list(low)}, false},
 	} {
@@ -110,4 +111,60 @@ func TestOrderRefuses(t *testing.T) {
 	require.NoError(t, c.Release())
 	require.NoError(t, s.Close())
 	assert.ErrorIs(t, s.Order(nil, nil), ErrClosed)
+}
+
+// Work recorded with NoBarrier has told of nothing: what comes behind it in order has a barrier in front.
+func TestOrderBehindNoBarrier(t *testing.T) {
+	d := openExecuting(t)
+	s := newStream(t, d)
+	x, y := BufferRange{Buffer: newBuffer(t, d, 64, DeviceLocal)}, BufferRange{Buffer: newBuffer(t, d, 64, DeviceLocal)}
+	require.NoError(t, s.Barrier())
+	s.NoBarrier = true
+	before := s.Barriers()
+	require.NoError(t, s.Fill(x, 1))
+	s.NoBarrier = false
+	require.NoError(t, s.Copy(y, x))
+	require.Equal(t, before+1, s.Barriers())
+	require.NoError(t, s.Copy(y, x))
+	require.Equal(t, before+2, s.Barriers(), "what was told of behind it is remembered")
+	s.NoBarrier = true
+	require.NoError(t, s.Fill(x, 1))
+	require.NoError(t, s.Barrier())
+	s.NoBarrier = false
+	before = s.Barriers()
+	require.NoError(t, s.Copy(y, x))
+	require.Equal(t, before, s.Barriers(), "the caller's barrier is behind it")
+	require.NoError(t, s.Finish())
+}
+
+// A device that is closed meanwhile ends the calls that order.
+func TestOrderWhileTheDeviceCloses(t *testing.T) {
+	for range 8 {
+		d := openExecuting(t)
+		s := newStream(t, d)
+		x, y := BufferRange{Buffer: newBuffer(t, d, 64, DeviceLocal)}, BufferRange{Buffer: newBuffer(t, d, 64, DeviceLocal)}
+		require.NoError(t, s.Fill(x, 1))
+		started, ended := make(chan struct{}), make(chan error)
+		go func() {
+			for i := 0; ; i++ {
+				err := s.Order([]BufferRange{x}, []BufferRange{y})
+				if err == nil {
+					err = s.Fill(y, 1)
+				}
+				if err == nil {
+					err = s.Copy(x, y)
+				}
+				if err != nil {
+					ended <- err
+					return
+				}
+				if i == 0 {
+					close(started)
+				}
+			}
+		}()
+		<-started
+		require.NoError(t, d.Close())
+		require.ErrorIs(t, <-ended, ErrClosed)
+	}
 }

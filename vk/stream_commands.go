@@ -11,9 +11,9 @@ func (s *Stream) commands() *Commands {
 	return s.Commands
 }
 
-// copyable reports whether a stream can be used with these buffers: if not, the command says why.
+// copyable reports whether a stream can order these buffers: if not, the command says why.
 func (c *Commands) copyable(list ...BufferRange) bool {
-	if c == nil || c.s.closed {
+	if c == nil {
 		return false
 	}
 	for i := range list {
@@ -35,7 +35,7 @@ func (s *Stream) Copy(dst, src BufferRange) error {
 	c := s.commands()
 	if c.copyable(dst, src) {
 		reads, writes := [1]BufferRange{src}, [1]BufferRange{dst}
-		if err := c.Order(reads[:], writes[:]); err != nil {
+		if err := c.order("Copy", reads[:], writes[:]); err != nil {
 			return err
 		}
 	}
@@ -52,7 +52,7 @@ func (s *Stream) Fill(dst BufferRange, word uint32) error {
 	c := s.commands()
 	if c.copyable(dst) {
 		writes := [1]BufferRange{dst}
-		if err := c.Order(nil, writes[:]); err != nil {
+		if err := c.order("Fill", nil, writes[:]); err != nil {
 			return err
 		}
 	}
