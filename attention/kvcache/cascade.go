@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"fmt"
 	"reflect"
 
 	"vkattn/attention"
@@ -103,29 +104,59 @@ func (st *Step) CascadeKeys() int {
 
 // Forward computes the attention of the new rows of a layer to all tokens of their sequences, on the default stream.
 // a has Q, O, options such as LSE and Sinks, and Hq where Q's Device did not make Q; the rest is the step's. It is Args
-// and op.Forward, except that a step with a shared prefix is a cascade: see [Config].Cascade.
+// and op.Forward, except that a step with a shared prefix is a cascade: see [Config].Cascade. It refuses an Op whose
+// HeadDim, HeadDimV, KV or KVBlock, or DType of K and V as they are, is not the cache's.
 func (st *Step) Forward(layer int, op *attention.Op, a attention.Args) error {
 	plain, err := st.Args(layer, a.Q, a.O, a.Hq)
 	if err != nil {
 		return err
 	}
-	cfg := op.Config()
-	cascade := st.saved > 0 && plain.Hq > 0 && cascades(&cfg, &a, st.all.mostKeys)
+	c, cfg := st.cache, op.Config()
+	if err := c.takes(&cfg); err != nil {
+		return err
+	}
+	cascade := st.saved > 0 && cascades(&cfg, &a, st.all.mostKeys)
 	plain.LSE, plain.SparseTokens, plain.Blocks, plain.Bias, plain.Mask = a.LSE, a.SparseTokens, a.Blocks, a.Bias, a.Mask
 	plain.ALiBi, plain.Sinks, plain.DropoutSeed, plain.DropoutOffset = a.ALiBi, a.Sinks, a.DropoutSeed, a.DropoutOffset
-	if !cascade {
-		return op.Forward(nil, plain)
+	call := func(s *vk.Stream) error { return op.Forward(s, plain) }
+	if !cascade && c.dev.Vulkan() == nil {
+		return call(nil) // layers at the same time
 	}
-	st.cache.mu.Lock()
-	defer st.cache.mu.Unlock()
+	c.mu.Lock() // until it is recorded: the next Begin writes the numbers of this step over
+	defer c.mu.Unlock()
 	if err := st.usable(layer); err != nil {
 		return err
 	}
-	call, err := st.cascade(op, cfg, plain)
-	if err != nil {
-		return err
+	if cascade {
+		if err := attention.CheckArgs(cfg, plain); err != nil {
+			return err
+		}
+		if call, err = st.cascade(op, cfg, plain); err != nil {
+			return err
+		}
 	}
-	return st.cache.dev.Do(call)
+	return c.dev.Do(call)
+}
+
+// takes reports why an Op cannot read the cache.
+func (c *Cache) takes(cfg *attention.Config) error {
+	differs := func(field string, got, want any) error {
+		return &attention.ShapeError{Field: "Forward: the Op: " + field, Got: got, Want: fmt.Sprintf("%v, as the cache has it", want)}
+	}
+	switch {
+	case cfg.HeadDim == 0: // it was not made by New, which Forward says
+	case cfg.HeadDim != c.cfg.HeadDim:
+		return differs("HeadDim", cfg.HeadDim, c.cfg.HeadDim)
+	case cfg.ValueDim() != c.cfg.HeadDimV:
+		return differs("HeadDimV", cfg.ValueDim(), c.cfg.HeadDimV)
+	case cfg.KV != c.cfg.KV:
+		return differs("KV", cfg.KV, c.cfg.KV)
+	case cfg.KV == attention.KVSame && cfg.DType != c.cfg.DType:
+		return differs("DType", cfg.DType, c.cfg.DType)
+	case cfg.KVBlock > 1:
+		return differs("KVBlock", cfg.KVBlock, 1)
+	}
+	return nil
 }
 
 // cascades reports whether O of all keys is the merge of O of the shared and of the own keys, computed without the

@@ -14,6 +14,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
 	"vkattn/internal/accuracy"
+	"vkattn/vk"
 )
 
 // The sizes of the test of cascades.
@@ -347,5 +348,79 @@ func TestCascadesAtTheSameTime(t *testing.T) {
 		for layer := range layers {
 			require.Equal(t, o[0][layer].Host, o[1][layer].Host)
 		}
+	}
+}
+
+// Forward refuses an Op that the cache's K and V are not for, and sizes as Op.Forward does, before it computes anything.
+func TestForwardOfAStepRefuses(t *testing.T) {
+	const dim, rows = 32, 4
+	cfg := attention.Config{HeadDim: dim, Causal: attention.BottomRight}
+	for _, dev := range devices(t) {
+		c, err := kvcache.New(dev, kvcache.Config{HeadDim: dim, HeadsKV: 2, PageSize: 4, Pages: 40, Cascade: 1})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, c.Close()) }()
+		first := c.Sequence()
+		_, err = c.Begin(kvcache.NewRows{Sequence: first, Rows: 9})
+		require.NoError(t, err)
+		for _, rows := range []int{math.MaxInt, math.MaxInt - 8, attention.MaxLength, -1} {
+			_, err = c.Begin(kvcache.NewRows{Sequence: first, Rows: rows})
+			require.ErrorContains(t, err, "rows of sequence 0", rows)
+			require.Equal(t, 9, first.Len())
+		}
+		var list []kvcache.NewRows
+		for range rows {
+			f, err := first.Fork()
+			require.NoError(t, err)
+			list = append(list, kvcache.NewRows{Sequence: f, Rows: 1})
+		}
+		st, err := c.Begin(list...)
+		require.NoError(t, err)
+		require.NotZero(t, st.CascadeKeys())
+		tensor := func() attention.Tensor {
+			x, err := dev.Tensor(attention.F16, 1, 4, rows, dim)
+			require.NoError(t, err)
+			return attention.Tensor{Buffer: x.Buffer, Host: x.Host}
+		}
+		a := attention.Args{Shape: attention.Shape{Hq: 4}, Q: tensor(), O: tensor()}
+		forward := func(dev *attention.Device, cfg attention.Config, a attention.Args) error {
+			op, err := attention.New(dev, cfg)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, op.Close()) }()
+			return st.Forward(0, op, a)
+		}
+		require.NoError(t, forward(dev, cfg, a))
+		for field, change := range map[string]func(*attention.Config){
+			"HeadDim":  func(c *attention.Config) { c.HeadDim, c.HeadDimV = 16, dim },
+			"HeadDimV": func(c *attention.Config) { c.HeadDimV = 16 },
+			"DType":    func(c *attention.Config) { c.DType = attention.BF16 },
+			"KV":       func(c *attention.Config) { c.KV = attention.KVQ8_0 },
+		} {
+			other := cfg
+			change(&other)
+			require.ErrorContains(t, forward(dev, other, a), "the Op: "+field+" is ")
+		}
+		for _, heads := range []int{3, 1 << 40, math.MaxInt / dim, math.MaxInt} {
+			a := a
+			a.Hq = heads
+			require.ErrorContains(t, forward(dev, cfg, a), fmt.Sprint(heads))
+			require.ErrorContains(t, forward(dev, cfg, a), "Hq")
+		}
+		require.ErrorContains(t, st.Forward(0, nil, a), "the operation is nil")
+
+		if dev.Vulkan() == nil {
+			continue
+		}
+		plain, err := kvcache.New(dev, kvcache.Config{HeadDim: dim, HeadsKV: 2, PageSize: 4, Pages: 4, Cascade: -1})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, plain.Close()) }()
+		st, err = plain.Begin(kvcache.NewRows{Sequence: plain.Sequence(), Rows: rows})
+		require.NoError(t, err)
+		barriers := func() (n int) {
+			require.NoError(t, dev.Do(func(s *vk.Stream) error { n = s.Barriers(); return nil }))
+			return n
+		}
+		before := barriers()
+		require.NoError(t, forward(attention.On(dev.Vulkan()), cfg, a))
+		require.Greater(t, barriers(), before, "the call runs behind Append, on the default stream of the cache's Device")
 	}
 }

@@ -94,12 +94,15 @@ func (c *Cache) Begin(list ...NewRows) (*Step, error) {
 			return nil, &attention.ShapeError{Field: fmt.Sprintf("Begin: sequence %d", i), Got: "given twice", Want: "each once"}
 		}
 		taken[x.Sequence] = true
-		keys := x.Sequence.len + x.Rows
-		if x.Rows < 0 || keys > attention.MaxLength || c.cfg.Rotary.Dim > 0 && keys > c.cfg.Positions {
-			return nil, &attention.ShapeError{Field: fmt.Sprintf("Begin: rows of sequence %d", i), Got: x.Rows,
-				Want: fmt.Sprintf("at least 0, and at most %d with the %d before", min(attention.MaxLength, c.cfg.Positions), x.Sequence.len)}
+		most := attention.MaxLength
+		if c.cfg.Rotary.Dim > 0 {
+			most = min(most, c.cfg.Positions)
 		}
-		s := x.Sequence
+		if x.Rows < 0 || x.Rows > most-x.Sequence.len || x.Rows > attention.MaxLength-st.rows {
+			return nil, &attention.ShapeError{Field: fmt.Sprintf("Begin: rows of sequence %d", i), Got: x.Rows,
+				Want: fmt.Sprintf("at least 0, and at most %d with the %d before, and %d of all sequences", most, x.Sequence.len, attention.MaxLength)}
+		}
+		s, keys := x.Sequence, x.Sequence.len+x.Rows
 		need += max(0, (keys+c.cfg.PageSize-1)/c.cfg.PageSize-len(s.pages))
 		if x.Rows > 0 && s.len%c.cfg.PageSize != 0 { // rows go to the last page
 			last := s.pages[len(s.pages)-1]
