@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"unsafe"
 )
 
@@ -111,6 +112,9 @@ func (k Kernels) refuse(info *DeviceInfo) string {
 		return why
 	}
 	for _, p := range list {
+		if p == nil {
+			return "no pipeline"
+		}
 		if err := info.checkPipeline(p); err != nil {
 			return err.(*Error).Detail
 		}
@@ -233,7 +237,10 @@ func (f Feature) String() string {
 
 // FeatureChain is a VkPhysicalDeviceFeatures2 in C memory, whose pNext chain has a structure for each other
 // feature.
-type FeatureChain struct{ c unsafe.Pointer }
+type FeatureChain struct {
+	mu sync.Mutex
+	c  unsafe.Pointer
+}
 
 // Chain returns the features as VkDeviceCreateInfo.pNext takes them; pEnabledFeatures is NULL then. The memory
 // is the caller's until Close, which may follow vkCreateDevice at once. The caller may set further members, and
@@ -249,7 +256,7 @@ func (r Requirements) Chain() (*FeatureChain, error) {
 	if c == nil {
 		return nil, outOfMemory("Chain", "the structures of features")
 	}
-	return &FeatureChain{c}, nil
+	return &FeatureChain{c: c}, nil
 }
 
 // Pointer is the VkPhysicalDeviceFeatures2, nil after Close.
@@ -257,12 +264,19 @@ func (f *FeatureChain) Pointer() unsafe.Pointer {
 	if f == nil {
 		return nil
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.c
 }
 
-// Close frees the chain.
+// Close frees the chain. It may be called again, also by another goroutine.
 func (f *FeatureChain) Close() error {
-	if f != nil && f.c != nil {
+	if f == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.c != nil {
 		hostFreeChain(f.c)
 		f.c = nil
 	}

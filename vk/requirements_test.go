@@ -3,9 +3,11 @@
 package vk
 
 import (
+	"sync"
 	"testing"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -48,6 +50,9 @@ maxPushConstantsSize >= 24`, r.String())
 	_, err = Require(func(*Caps) ([]*PipelineDesc, string) { return nil, "never" })
 	require.ErrorIs(t, err, ErrUnsupported)
 	require.ErrorContains(t, err, "never")
+	_, err = Require(func(*Caps) ([]*PipelineDesc, string) { return make([]*PipelineDesc, 1), "" })
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, "no pipeline")
 }
 
 func TestRequirementsMissing(t *testing.T) {
@@ -94,7 +99,15 @@ func TestFeatureChain(t *testing.T) {
 		1000506000: {1, 0}, // VkPhysicalDeviceCooperativeMatrixFeaturesKHR
 		1000593000: {0, 0}, // VkPhysicalDeviceCooperativeMatrix2FeaturesNV: cooperativeMatrixPerElementOperations is the fifth
 	}, got)
-	require.NoError(t, c.Close())
+	var closing sync.WaitGroup
+	for range 4 {
+		closing.Go(func() { assert.NoError(t, c.Close()) })
+	}
+	closing.Wait()
 	require.Nil(t, c.Pointer())
 	require.NoError(t, c.Close())
+	require.NoError(t, (*FeatureChain)(nil).Close())
+	require.Nil(t, new(FeatureChain).Pointer())
+	_, err = Requirements{Features: r.Features, Enabled: r.Enabled}.Chain()
+	require.ErrorIs(t, err, ErrInvalid, "not of Require")
 }
