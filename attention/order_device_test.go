@@ -1,6 +1,9 @@
 package attention_test
 
 import (
+	"fmt"
+	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -91,4 +94,189 @@ func TestCallsOnAStreamAreInOrder(t *testing.T) {
 		require.Equal(t, want, s.Barriers()-before, step.name)
 	}
 	require.NoError(t, s.Finish())
+}
+
+// Every tensor and vector of a call is ordered, from its first word to its last: a call has a barrier in front of it
+// after its memory was written, and what writes its inputs, or reads its outputs, has one behind the call.
+func TestEveryTensorOfACallIsInOrder(t *testing.T) {
+	d := newBackwardDevice(t)
+	dev, s := attention.On(d.dev), d.stream
+	const b, heads, rows, dim = 2, 2, 16, 32
+	tensor := func(bytes int) attention.Tensor { return attention.Tensor{Host: make([]byte, bytes)} }
+	vector := func(words int) attention.Vector { return attention.Vector{Host: make([]byte, 4*words)} }
+	row := func() attention.Tensor { return tensor(b * heads * rows * dim * 2) }
+	lse := func() attention.Tensor { return tensor(b * heads * rows * 4) }
+	shape := attention.Shape{B: b, Hq: heads, Hkv: heads, Sq: rows, Sk: rows}
+	dense := func() attention.Args {
+		return attention.Args{Shape: shape, Q: row(), K: row(), V: row(), O: row(), LSE: lse()}
+	}
+	varlen := func() attention.Args {
+		a := dense()
+		a.Varlen = &attention.Varlen{CuQ: vector(b + 1), CuK: vector(b + 1), TotalQ: b * rows, TotalK: b * rows, UsedQ: vector(b), UsedK: vector(b)}
+		a.ALiBi, a.Sinks = vector(heads), vector(heads)
+		a.Bias = &attention.Bias{Tensor: tensor(b * heads * rows * rows * 4), DType: attention.F32}
+		a.Mask = &attention.Mask{Tensor: tensor(b * heads * rows * rows)}
+		return a
+	}
+	paged := func(rowBytes int, scaled bool) attention.Args {
+		const pages, page = 4, 8
+		a := dense()
+		a.K, a.V = tensor(pages*heads*page*rowBytes), tensor(pages*heads*page*rowBytes)
+		a.Pages = &attention.Pages{Table: vector(b * 2), Stride: 2, PageSize: page, Count: pages}
+		a.Varlen = &attention.Varlen{UsedK: vector(b)}
+		if scaled {
+			a.KScale, a.VScale = vector(pages*heads*page), vector(pages*heads*page)
+		}
+		return a
+	}
+	sparse := dense()
+	sparse.SparseTokens = &attention.SparseTokens{Offsets: vector(b*heads + 1), Tokens: vector(10), Total: 10}
+	blocks := dense()
+	blocks.Blocks = &attention.Blocks{Map: vector(b * heads), BlockQ: 16, BlockK: 16}
+	strided := dense()
+	strided.K.Strides = attention.BSHD(heads, rows, dim)
+	strided.V.Strides = attention.Strides{Head: dim, Seq: heads * dim} // all batches have one V
+	strided.V.Host = strided.V.Host[:rows*heads*dim*2]
+	grads := func(a attention.Args) attention.BackwardArgs {
+		return attention.BackwardArgs{Args: a, DO: row(), DLSE: lse(), DQ: row(), DK: row(), DV: row(),
+			DBias: tensor(b * heads * rows * rows * 4), DSinks: vector(heads)}
+	}
+	states := func() merge.States {
+		return merge.States{O: tensor(2 * b * heads * rows * dim * 2), LSE: tensor(2 * b * heads * rows * 4), Count: 2}
+	}
+	merged := merge.MergeArgs{Shape: shape, First: states(), Second: states(), O: row(), LSE: lse()}
+	const pages, page = 4, 8
+	fresh := func() attention.Tensor { return tensor(heads * rows * dim * 2) }
+	pool := func() attention.Tensor { return tensor(pages * heads * page * dim) }
+	packedAppend := kvcache.AppendArgs{B: b, Hkv: heads, Hq: heads, K: fresh(), V: fresh(), CuNew: vector(b + 1), TotalNew: rows,
+		KCache: pool(), VCache: pool(), KScale: vector(pages * heads * page), VScale: vector(pages * heads * page),
+		Pages: &attention.Pages{Table: vector(b * 2), Stride: 2, PageSize: page, Count: pages}, Used: vector(b),
+		Cos: vector(4 * dim / 2), Sin: vector(4 * dim / 2), Positions: 4, Q: fresh(), QOut: fresh()}
+	flatAppend := kvcache.AppendArgs{B: b, Hkv: heads, New: rows, K: row(), V: row(), UsedNew: vector(b), Used: vector(b),
+		KCache: tensor(b * heads * 20 * 34), VCache: tensor(b * heads * 20 * 34), Capacity: 20}
+
+	type call struct {
+		name    string
+		args    any
+		outputs []string
+		record  func() error
+	}
+	var calls []call
+	forward := func(name string, cfg attention.Config, a attention.Args) {
+		cfg.HeadDim, cfg.Causal = dim, attention.BottomRight
+		op := d.op(t, cfg)
+		calls = append(calls, call{name, &a, []string{".O", ".LSE"}, func() error { return op.Forward(s, a) }})
+	}
+	backward := func(name string, a attention.Args) {
+		op, g := d.op(t, attention.Config{HeadDim: dim, Causal: attention.BottomRight}), grads(a)
+		calls = append(calls, call{name, &g, []string{".DQ", ".DK", ".DV", ".DBias", ".DSinks"}, func() error { return op.Backward(s, g) }})
+	}
+	forward("strided", attention.Config{}, strided)
+	forward("varlen, ALiBi, sinks, bias, mask, split", attention.Config{FixedSplit: 2}, varlen())
+	forward("int8 pages", attention.Config{KV: attention.KVInt8}, paged(dim, true))
+	forward("q8_0 pages", attention.Config{KV: attention.KVQ8_0}, paged(34, false))
+	forward("sparse", attention.Config{}, sparse)
+	forward("blocks", attention.Config{}, blocks)
+	backward("gradients", varlen())
+	join, err := merge.NewMerge(dev, merge.MergeConfig{HeadDim: dim})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, join.Close()) }()
+	calls = append(calls, call{"merge", &merged, []string{".O", ".LSE"}, func() error { return join.Forward(s, merged) }})
+	for name, x := range map[string]*kvcache.AppendArgs{"packed append": &packedAppend, "append": &flatAppend} {
+		cfg := kvcache.AppendConfig{HeadDim: dim, KV: attention.KVQ8_0}
+		if x == &packedAppend {
+			cfg.KV, cfg.Rotary = attention.KVInt8, kvcache.Rotary{Dim: dim}
+		}
+		p, err := kvcache.NewAppend(dev, cfg)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, p.Close()) }()
+		calls = append(calls, call{name, x, []string{".KCache", ".VCache", ".KScale", ".VScale", ".QOut"}, func() error { return p.Forward(s, *x) }})
+	}
+	seen := map[string]bool{}
+	for _, c := range calls {
+		t.Run(c.name, func(t *testing.T) {
+			u := uploaded{}
+			u.move(t, d, c.args)
+			other, err := d.dev.NewBuffer(64, vk.BufferOptions{})
+			require.NoError(t, err)
+			grows := func(f func() error) int {
+				before := s.Barriers()
+				require.NoError(t, f())
+				return s.Barriers() - before
+			}
+			require.NoError(t, s.Barrier())
+			s.NoBarrier = true
+			inside := grows(c.record)
+			s.NoBarrier = false
+			eachBuffer(reflect.ValueOf(c.args).Elem(), "", func(path string, x *vk.Buffer) {
+				seen[fmt.Sprintf("%T%s", c.args, path)] = true
+				for _, at := range []uint64{0, x.Size() - 4} {
+					word := vk.BufferRange{Buffer: x, Offset: at &^ 3, Size: 4}
+					require.NoError(t, s.Barrier())
+					require.NoError(t, s.Fill(word, 0))
+					require.Equal(t, inside+1, grows(c.record), "%s was written at %d of %d", path, at, x.Size())
+					out := slices.Contains(c.outputs, path)
+					want := 0
+					if out {
+						want = 1
+					}
+					require.NoError(t, s.Barrier())
+					require.Equal(t, inside, grows(c.record))
+					read := func() error { return s.Copy(vk.BufferRange{Buffer: other, Size: 4}, word) }
+					require.Equal(t, want, grows(read), "%s is read", path)
+					require.NoError(t, s.Barrier())
+					require.NoError(t, c.record())
+					require.Equal(t, 1, grows(func() error { return s.Fill(word, 0) }), "%s is written", path)
+				}
+			})
+			require.NoError(t, s.Finish())
+		})
+	}
+	for _, x := range []any{&attention.Args{}, &attention.BackwardArgs{}, &merge.MergeArgs{}, &kvcache.AppendArgs{}} {
+		eachMemory(reflect.TypeOf(x).Elem(), "", func(path string) {
+			if !seen[fmt.Sprintf("%T%s", x, path)] {
+				t.Errorf("%T%s: no call has it", x, path)
+			}
+		})
+	}
+}
+
+// eachBuffer visits the buffers of arguments.
+func eachBuffer(v reflect.Value, path string, visit func(path string, b *vk.Buffer)) {
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	switch x := v; {
+	case x.Kind() != reflect.Struct:
+	case x.Type() == reflect.TypeFor[attention.Tensor]() || x.Type() == reflect.TypeFor[attention.Vector]():
+		if b := x.FieldByName("Buffer").Interface().(*vk.Buffer); b != nil {
+			visit(path, b)
+		}
+	default:
+		for i := range x.NumField() {
+			name := "." + x.Type().Field(i).Name
+			if name == ".Args" {
+				name = ""
+			}
+			eachBuffer(x.Field(i), path+name, visit)
+		}
+	}
+}
+
+// eachMemory visits the tensors and vectors that arguments may have.
+func eachMemory(x reflect.Type, path string, visit func(path string)) {
+	if x.Kind() == reflect.Pointer {
+		x = x.Elem()
+	}
+	switch {
+	case x.Kind() != reflect.Struct:
+	case x == reflect.TypeFor[attention.Tensor]() || x == reflect.TypeFor[attention.Vector]():
+		visit(path)
+	default:
+		for i := range x.NumField() {
+			if name := x.Field(i).Name; name != "Args" { // of BackwardArgs, which has them as a call of Forward
+				eachMemory(x.Field(i).Type, path+"."+name, visit)
+			}
+		}
+	}
 }
