@@ -30,9 +30,6 @@ func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) erro
 		r.CUDARefusal = plan.CUDABackwardRecords
 	}
 	if a.B == 0 {
-		if err := op.orderBackward(c, a, &l.tensors); err != nil {
-			return err
-		}
 		return clearSums(c, &l.tensors)
 	}
 	if err := r.Options.CheckLimits(&a.Args, 1, op.cfg.ValueDim()); err != nil {

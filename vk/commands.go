@@ -1,10 +1,8 @@
 package vk
 
-import ()
-
 // Commands records work into a stream's current batch or into the caller's command
 // buffer. It is not safe for concurrent use. Recorded commands may run in any order
-// unless a Barrier separates them.
+// unless a Barrier separates them, or, on a stream, Order.
 type Commands struct {
 	d        *Device
 	s        *Stream // nil: the caller's command buffer, or that of a Recording
@@ -151,8 +149,8 @@ func (c *Commands) InnerBarrier() error {
 	return nil
 }
 
-// Copy records a copy of src to dst, of the same size. In one buffer the two must not
-// overlap. The batch holds both buffers. The error matches ErrInvalid for ranges that
+// Copy records a copy of src to dst, of the same size, on a stream in its order: see Order. In
+// one buffer the two must not overlap. The batch holds both buffers. The error matches ErrInvalid for ranges that
 // exceed their buffers, differ in size or belong to another device.
 func (c *Commands) Copy(dst, src BufferRange) error {
 	const op = "Copy"
@@ -172,6 +170,8 @@ func (c *Commands) Copy(dst, src BufferRange) error {
 	if room < n || dst.Size != 0 && room != n {
 		return invalid(op, "%d bytes to %d", n, room)
 	}
+	reads, writes := [1]BufferRange{src}, [1]BufferRange{{Buffer: dst.Buffer, Offset: dst.Offset, Size: n}}
+	c.follow(b, reads[:], writes[:])
 	return c.copy(b, dst.Buffer, to, src.Buffer, from, n)
 }
 
@@ -190,8 +190,8 @@ func (c *Commands) copy(b *batch, dst *Buffer, to uint64, src *Buffer, from, n u
 	return nil
 }
 
-// Fill records setting a range to a repeated 32-bit word. Offset and size are multiples
-// of 4; size 0 fills up to the end of the buffer, with the whole last word. The batch
+// Fill records setting a range to a repeated 32-bit word, on a stream in its order: see Order.
+// Offset and size are multiples of 4; size 0 fills up to the end of the buffer, with the whole last word. The batch
 // holds the buffer. The error matches ErrInvalid for a range that exceeds the buffer or
 // belongs to another device.
 func (c *Commands) Fill(dst BufferRange, word uint32) error {
@@ -214,6 +214,8 @@ func (c *Commands) Fill(dst BufferRange, word uint32) error {
 	if err := b.hold(dst.Buffer); err != nil {
 		return err
 	}
+	writes := [1]BufferRange{dst}
+	c.follow(b, nil, writes[:])
 	hostCmdFill(c.d.c, b.commands, dst.Buffer.handle, dst.Buffer.offset+at, n, word)
 	return nil
 }

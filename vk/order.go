@@ -95,10 +95,6 @@ func (c *Commands) Order(reads, writes []BufferRange) error {
 	if c.Device() == nil {
 		return unmade(op)
 	}
-	return c.order(op, reads, writes)
-}
-
-func (c *Commands) order(op string, reads, writes []BufferRange) error {
 	if !c.Ordered() {
 		return nil
 	}
@@ -116,15 +112,23 @@ func (c *Commands) order(op string, reads, writes []BufferRange) error {
 			}
 		}
 	}
-	if c.b == nil { // a batch begins with a barrier
-		if _, err := c.record(op); err != nil {
-			return err
-		}
-	} else if c.s.uses.depends(reads, writes) {
-		c.barrier(c.b)
+	b, err := c.record(op)
+	if err != nil {
+		return err
+	}
+	c.follow(b, reads, writes)
+	return nil
+}
+
+// follow is Order for buffers of the device. The caller has entered it.
+func (c *Commands) follow(b *batch, reads, writes []BufferRange) {
+	if !c.Ordered() {
+		return
+	}
+	if c.s.uses.depends(reads, writes) { // a batch begins with a barrier
+		c.barrier(b)
 	}
 	c.s.uses.add(reads, writes)
-	return nil
 }
 
 // Ordered reports whether Order does anything: whether the commands are a stream's without NoBarrier.

@@ -168,3 +168,25 @@ func TestOrderWhileTheDeviceCloses(t *testing.T) {
 		require.ErrorIs(t, <-ended, ErrClosed)
 	}
 }
+
+// Copies and fills through the Commands of a stream are in order too: what takes Commands need not know whose they are.
+func TestCopiesAndFillsOfCommandsAreInOrder(t *testing.T) {
+	d := openExecuting(t)
+	whole := newBuffer(t, d, 512, DeviceLocal)
+	x, err := d.WrapBuffer(ExternalBuffer{Handle: whole.Handle(), Offset: 256, Size: 256})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, x.Close()) }()
+	y := newBuffer(t, d, 64, DeviceLocal)
+	s := newStream(t, d)
+	require.NoError(t, s.Commands.Fill(BufferRange{Buffer: whole, Offset: 256, Size: 4}, 7))
+	before := s.Barriers()
+	require.NoError(t, s.Commands.Fill(BufferRange{Buffer: whole, Size: 256}, 9))
+	require.Equal(t, before, s.Barriers(), "other bytes")
+	require.NoError(t, s.Commands.Copy(BufferRange{Buffer: y, Size: 4}, BufferRange{Buffer: x, Size: 4}))
+	require.Equal(t, before+1, s.Barriers(), "the same bytes of a VkBuffer")
+	require.NoError(t, s.Order([]BufferRange{{Buffer: y}}, nil))
+	require.Equal(t, before+2, s.Barriers())
+	got := make([]byte, 4)
+	require.NoError(t, s.Download(background(t), got, y, 0))
+	require.Equal(t, []uint32{7}, words(got))
+}

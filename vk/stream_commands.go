@@ -11,53 +11,22 @@ func (s *Stream) commands() *Commands {
 	return s.Commands
 }
 
-// copyable reports whether a stream can order these buffers: if not, the command says why.
-func (c *Commands) copyable(list ...BufferRange) bool {
-	if c == nil {
-		return false
-	}
-	for i := range list {
-		if list[i].Buffer == nil || list[i].Buffer.d != c.d {
-			return false
-		}
-	}
-	return true
-}
-
 // Device is the device of the stream.
 func (s *Stream) Device() *Device { return s.commands().Device() }
 
 // Barrier is [Commands.Barrier].
 func (s *Stream) Barrier() error { return s.commands().Barrier() }
 
-// Copy is [Commands.Copy], in the stream's order.
-func (s *Stream) Copy(dst, src BufferRange) error {
-	c := s.commands()
-	if c.copyable(dst, src) {
-		reads, writes := [1]BufferRange{src}, [1]BufferRange{dst}
-		if err := c.order("Copy", reads[:], writes[:]); err != nil {
-			return err
-		}
-	}
-	return c.Copy(dst, src)
-}
+// Copy is [Commands.Copy].
+func (s *Stream) Copy(dst, src BufferRange) error { return s.commands().Copy(dst, src) }
 
 // Dispatch is [Commands.Dispatch].
 func (s *Stream) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
 	return s.commands().Dispatch(p, buffers, push, groups, keep...)
 }
 
-// Fill is [Commands.Fill], in the stream's order.
-func (s *Stream) Fill(dst BufferRange, word uint32) error {
-	c := s.commands()
-	if c.copyable(dst) {
-		writes := [1]BufferRange{dst}
-		if err := c.order("Fill", nil, writes[:]); err != nil {
-			return err
-		}
-	}
-	return c.Fill(dst, word)
-}
+// Fill is [Commands.Fill].
+func (s *Stream) Fill(dst BufferRange, word uint32) error { return s.commands().Fill(dst, word) }
 
 // InnerBarrier is [Commands.InnerBarrier].
 func (s *Stream) InnerBarrier() error { return s.commands().InnerBarrier() }
