@@ -24,8 +24,8 @@ type Recording struct {
 }
 
 // Record makes a Recording of the commands that f records, behind a barrier. f gets Commands for its own
-// time only. A launch of a cubin and a timestamp cannot be recorded. The caller closes the Recording;
-// Device.Close destroys it too.
+// time only, in which it records a Barrier between commands that depend on each other: Order does nothing there.
+// A launch of a cubin and a timestamp cannot be recorded. The caller closes the Recording; Device.Close destroys it too.
 func (d *Device) Record(f func(*Commands) error) (*Recording, error) {
 	const op = "Record"
 	if f == nil {
