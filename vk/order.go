@@ -9,7 +9,8 @@ const (
 	maxOrderedWrites = 16
 )
 
-// usedRange is a range of a VkBuffer, in bytes. Buffers that are ranges of the same VkBuffer may overlap.
+// usedRange is a range of a VkBuffer, in bytes, of whole 32-bit words: kernels read 16-bit elements by words, and write
+// those of half a word by atomic operations on it. Buffers that are ranges of the same VkBuffer may overlap.
 type usedRange struct{ handle, from, to uint64 }
 
 func (a *usedRange) overlaps(b *usedRange) bool {
@@ -68,7 +69,7 @@ func (u *uses) add(reads, writes []BufferRange) {
 
 func (u *uses) clear() { u.reads, u.writes, u.untold = u.reads[:0], u.writes[:0], false }
 
-// usedRangeOf returns the bytes of a range in its buffer; false for no buffer, and for a range outside of it.
+// usedRangeOf returns the words of a range in its buffer; false for no buffer, and for a range outside of it.
 func usedRangeOf(r *BufferRange) (usedRange, bool) {
 	if r.Buffer == nil || r.Offset >= r.Buffer.size {
 		return usedRange{}, false
@@ -78,7 +79,7 @@ func usedRangeOf(r *BufferRange) (usedRange, bool) {
 		size = min(size, r.Size)
 	}
 	at := r.Buffer.offset + r.Offset
-	return usedRange{r.Buffer.handle, at, at + size}, true
+	return usedRange{r.Buffer.handle, at &^ 3, alignUp(at+size, 4)}, true
 }
 
 // Order orders the commands recorded next behind earlier ones of the stream that Order, or a call of an operation such

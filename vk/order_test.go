@@ -30,6 +30,7 @@ func TestOrder(t *testing.T) {
 		"the last of several":           {use{writes: list(other, high)}, use{reads: list(low, across)}, true},
 		"a range that is no range":      {use{writes: list(BufferRange{Buffer: x, Offset: 2048})}, use{reads: list(low)}, false},
 		"beyond the end":                {use{writes: list(BufferRange{Buffer: x, Offset: 512, Size: 4096})}, use{reads: list(high)}, true},
+		"the other half of a word":      {use{writes: list(BufferRange{Buffer: x, Offset: 4, Size: 2})}, use{reads: list(BufferRange{Buffer: x, Offset: 6, Size: 2})}, true},
 		"no buffer":                     {use{writes: list(BufferRange{})}, use{reads: list(BufferRange{})}, false},
 		"its own reads and writes only": {use{}, use{list(low), list(low)}, false},
 	} {
