@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -21,7 +21,7 @@ func devices(t *testing.T) []*attention.Device {
 	require.NoError(t, err)
 	list := []*attention.Device{cpu}
 	driver := os.Getenv("VKATTN_DRIVER")
-	if driver == "" || driver == "none" || strings.HasPrefix(driver, "radv-") {
+	if driver == "" || driver == "none" || testdevice.Null() {
 		return list
 	}
 	dev, err := attention.Open(attention.Options{Vulkan: vk.Options{Device: "0"}})

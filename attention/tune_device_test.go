@@ -16,6 +16,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -35,7 +36,7 @@ func tuneDevice(t *testing.T) *vk.Device {
 	switch name := os.Getenv("VKATTN_DRIVER"); {
 	case name == "", name == "none":
 		t.Skip("no Vulkan driver under test (VKATTN_DRIVER)")
-	case strings.HasPrefix(name, "radv-"):
+	case testdevice.Null():
 		t.Skip("a null device times nothing")
 	}
 	t.Setenv(vk.CacheDirEnv, t.TempDir())

@@ -6,7 +6,7 @@
 # takes the screenshots of "make report-check", and QEMU, which runs the tests of "make
 # test-platforms" for arm64.
 #
-#   deps.sh glslc|headers|lavapipe|lavapipe-old|swiftshader
+#   deps.sh glslc|headers|lavapipe|lavapipe-old|swiftshader|drm-shim
 #                                                     fetch one component
 #   deps.sh nvcc                                      fetch the CUDA compiler (1 GB; non-free)
 #   deps.sh egl                                       fetch libEGL and libGLdispatch
@@ -17,7 +17,8 @@
 #   deps.sh path <component>                          its root, or "system"
 #   deps.sh bin                                       the folder of the wrappers
 #   deps.sh env <runner>                              shell code: what run-with sets
-#   deps.sh runners                                   the runners, one per line
+#   deps.sh runners                                   the runners of make test, one per line
+#   deps.sh nulls                                     the null devices, one per line
 #
 # Everything is stored in the folder deps/ of the user's cache ($VKATTN_CACHE, else
 # $XDG_CACHE_HOME/vkattn, else ~/.cache/vkattn):
@@ -36,8 +37,10 @@
 # distribution (the message names the packages to install).
 set -euo pipefail
 
-components=(glslc headers lavapipe lavapipe-old swiftshader)
-runners=(lavapipe lavapipe-old swiftshader radv-navi31 radv-gfx1150 radv-navi21)
+components=(glslc headers lavapipe lavapipe-old swiftshader drm-shim)
+# The runners of make test, and the null devices, some of which are among them.
+runners=(lavapipe lavapipe-old swiftshader radv-navi31 radv-strix1 radv-navi21)
+nulls=(radv-navi31 radv-strix1 radv-navi21 radv-gfx1201 nvk-turing nvk-ampere nvk-ada turnip honeykrisp)
 
 # Raised when the way a tree is unpacked changes, so that old trees are replaced.
 layout=1
@@ -101,13 +104,12 @@ recipe() {
 		elsewhere='libvulkan1, mesa-vulkan-drivers and vulkan-validationlayers (Mesa 26 or newer for cooperative matrices)'
 		;;
 	lavapipe-old)
-		# A lavapipe without cooperative matrices, and the RADV whose null device
-		# compiles for a named AMD family without a card.
+		# A lavapipe without cooperative matrices.
 		suites=(bookworm+bookworm-backports bookworm)
 		packages=(mesa-vulkan-drivers libvulkan1)
-		probe=usr/lib/$triple/libvulkan_radeon.so
+		probe=usr/lib/$triple/libvulkan_lvp.so
 		shown=(mesa-vulkan-drivers)
-		elsewhere='mesa-vulkan-drivers (Mesa 25 or older for the scalar tier, any for RADV)'
+		elsewhere='mesa-vulkan-drivers (Mesa 25 or older)'
 		;;
 	swiftshader)
 		# One library out of the browser: its closure is the browser's, which nothing here needs.
@@ -119,6 +121,17 @@ recipe() {
 		probe=usr/lib/chromium/libvk_swiftshader.so
 		shown=(chromium-common)
 		elsewhere='a package holding libvk_swiftshader.so; point VKATTN_SWIFTSHADER at that file'
+		;;
+	drm-shim)
+		# Libraries that answer for the kernel's GPU drivers: the Mesa of the lavapipe tree opens
+		# devices on them that compile and execute nothing. They run on that tree's C library.
+		suites=(sid forky)
+		packages=(mesa-drm-shim)
+		closure=no
+		keep=('*_noop_drm_shim.so')
+		probe=usr/lib/$triple/libamdgpu_noop_drm_shim.so
+		shown=(mesa-drm-shim)
+		elsewhere='mesa-drm-shim (Mesa 26 or newer) and the drivers of the same Mesa'
 		;;
 	nvcc)
 		# nvidia-cuda-dev is 0.9 GB of libraries and the headers that nvcc cannot do without.
@@ -385,9 +398,10 @@ main() {
 		done
 		return "$rc"
 		;;
-	glslc | headers | lavapipe | lavapipe-old | swiftshader | nvcc | egl | chromium | qemu) (fetch "$command") ;;
+	glslc | headers | lavapipe | lavapipe-old | swiftshader | drm-shim | nvcc | egl | chromium | qemu) (fetch "$command") ;;
 	versions) for c in "${components[@]}"; do describe "$c"; done ;;
 	runners) printf '%s\n' "${runners[@]}" ;;
+	nulls) printf '%s\n' "${nulls[@]}" ;;
 	bin) printf '%s\n' "$deps/bin" ;;
 	path)
 		recipe "${2-}"

@@ -28,6 +28,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 deps=$PWD/scripts/deps.sh
 run_with=$PWD/scripts/run-with
 mapfile -t runners < <("$deps" runners)
+mapfile -t nulls < <("$deps" nulls)
+is_null() { [[ " ${nulls[*]} " == *" $1 "* ]]; }
 export VKATTN_TEST_LEVEL=${VKATTN_TEST_LEVEL:-all}
 level=$VKATTN_TEST_LEVEL
 fetch=
@@ -37,7 +39,7 @@ if [[ ${1-} == --fetch ]]; then
 fi
 parts=("$@")
 for part in "${parts[@]}"; do
-	case " ${runners[*]} native vet stress abi fuzz shaders-check " in
+	case " ${runners[*]} ${nulls[*]} native vet stress abi fuzz shaders-check " in
 	*" $part "*) ;;
 	*)
 		echo "test.sh: no part $part" >&2
@@ -121,33 +123,30 @@ reason() { # <component>
 }
 
 component_of() {
-	case $1 in
-	radv-*) echo lavapipe-old ;;
-	*) echo "$1" ;;
-	esac
+	if is_null "$1"; then echo drm-shim; else echo "$1"; fi
 }
 
 version_of() { "$deps" versions | sed -n "s/^$1: //p"; }
 
 # The device as the driver names it. Empty where vulkaninfo is missing or cannot
-# say: it asks for Vulkan 1.4, which SwiftShader refuses, and for surfaces, which
-# crash RADV's null device.
+# say: it asks for Vulkan 1.4, which SwiftShader refuses.
 device_of() { # <runner>
 	local root info
 	root=$("$deps" path lavapipe 2>/dev/null) || return 0
 	info=$root/usr/bin/vulkaninfo
 	[[ $root == system ]] && info=$(command -v vulkaninfo)
 	[[ -x $info ]] || return 0
-	case $1 in swiftshader | radv-*) return 0 ;; esac
+	[[ $1 != swiftshader ]] || return 0
 	"$run_with" "$1" "$info" --summary 2>/dev/null | sed -n 's/^[[:space:]]*deviceName[[:space:]]*= //p' | head -n 1
 }
 
 # listed <runner> <package> <kind...>: the tests of scripts/deep-tests.txt, as a list for -test.run.
 listed() {
-	local runner=$1 package=$2 kind on where test all=
+	local runner=$1 package=$2 kind on where test all= group=$1
 	shift 2
+	! is_null "$runner" || group=null
 	while read -r kind on where test; do
-		if [[ " $* " == *" $kind "* && $where == "$package" ]] && [[ ,$on, == *",$runner,"* || ,$on, == *",${runner/#radv-*/radv},"* || $on == all ]]; then
+		if [[ " $* " == *" $kind "* && $where == "$package" ]] && [[ ,$on, == *",$runner,"* || ,$on, == *",$group,"* || $on == all ]]; then
 			all+="|$test"
 		fi
 	done < <(sed 's/#.*//; /^[[:space:]]*$/d' "$table")

@@ -317,11 +317,15 @@ func backwardOptionTable(tt cases.Target) []cases.Case {
 // backwardFlops bounds a case: the reference in float64 runs on the CPU.
 func backwardFlops(cases.Target) int64 { return 1 << 28 }
 
-// TestBackwardCompile compiles the pipelines of the table on devices that execute nothing.
+// TestBackwardCompile compiles the pipelines of the table on devices that execute nothing:
+// make test-platforms those of the coopmat tiers too.
 func TestBackwardCompile(t *testing.T) {
 	compileTable(t, (*engine).prepareBackward, func(s *session, tt cases.Target) []cases.Case {
-		if tt.DType != attention.F16 || tt.Tier != attention.TierScalar {
+		if tt.DType != attention.F16 && tt.Tier == attention.TierScalar {
 			return nil // one module for all three storage types
+		}
+		if f32OnMatrices(tt) || leftToGPUs(tt) {
+			return nil
 		}
 		return backwardCasesOf(t, s, tt)
 	})

@@ -86,12 +86,18 @@ func conformToTable(t *testing.T, targets func(*session) []cases.Target, casesOf
 	}
 }
 
-// denseOf returns the cases of the dense table that a tier computes in a storage type.
-func denseOf(s *session, tt cases.Target) []cases.Case {
+// denseTable returns the dense cases that a tier has kernels for in a storage type.
+func denseTable(tt cases.Target) []cases.Case {
 	all := table(tt.DType)
 	if f32OnMatrices(tt) {
 		all = slices.DeleteFunc(slices.Clone(all), func(c cases.Case) bool { return max(c.D, c.Dv) > f32OnMatricesDim })
 	}
+	return all
+}
+
+// denseOf returns the cases of the dense table that a tier computes in a storage type.
+func denseOf(s *session, tt cases.Target) []cases.Case {
+	all := denseTable(tt)
 	level := testlevel.Get()
 	some := all
 	switch {

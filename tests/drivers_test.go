@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -13,6 +12,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -25,6 +25,7 @@ var (
 	}
 	coopmatF16   = []cases.Target{cases.On(attention.TierCoopMat, attention.F16)}
 	coopmatBF16  = []cases.Target{cases.On(attention.TierCoopMat, attention.BF16)}
+	coopmatF32   = []cases.Target{cases.On(attention.TierCoopMat, attention.F32)}
 	coopmat2F16  = []cases.Target{cases.On(attention.TierCoopMat2, attention.F16)}
 	coopmat2BF16 = []cases.Target{cases.On(attention.TierCoopMat2, attention.BF16)}
 	cpuTypes     = []cases.Target{
@@ -40,6 +41,7 @@ type driver struct {
 	tiers       []cases.Target // exactly these must be available
 	open        bool           // more tiers may be
 	turn        int            // drivers of one kind have each another: see turns_test.go
+	alone       bool           // of its kind: it has everybody's turn
 }
 
 // driverUnderTest reads VKATTN_DRIVER. The tiers of native devices depend on the vendor:
@@ -55,16 +57,31 @@ func driverUnderTest() driver {
 		return driver{name: name, device: true, tiers: scalarTypes, turn: 1}
 	case name == "swiftshader":
 		return driver{name: name, device: true, tiers: scalarTypes, turn: 2}
-	case name == "radv-navi31":
-		return driver{name: name, device: true, compileOnly: true, tiers: slices.Concat(coopmatF16, scalarTypes)}
-	case name == "radv-gfx1150":
-		return driver{name: name, device: true, compileOnly: true, tiers: slices.Concat(coopmatF16, scalarTypes), turn: 1}
-	case name == "radv-navi21":
-		return driver{name: name, device: true, compileOnly: true, tiers: scalarTypes, turn: 2}
-	case strings.HasPrefix(name, "radv-"):
-		return driver{name: name, device: true, compileOnly: true, tiers: scalarTypes, open: true}
+	case testdevice.Null():
+		return nullDriver(name)
 	}
 	return driver{name: name, device: true, open: true, tiers: scalarTypes}
+}
+
+// nullDriver is what the tests expect of a null device.
+func nullDriver(name string) driver {
+	d := driver{name: name, device: true, compileOnly: true, tiers: scalarTypes, alone: true}
+	switch name {
+	case "radv-navi31":
+		d.tiers, d.alone = slices.Concat(coopmatF16, scalarTypes), false
+	case "radv-strix1":
+		d.tiers, d.alone, d.turn = slices.Concat(coopmatF16, scalarTypes), false, 1
+	case "radv-navi21":
+		d.alone, d.turn = false, 2
+	case "radv-gfx1201":
+		d.tiers = slices.Concat(coopmatF16, coopmatBF16, coopmatF32, scalarTypes)
+	case "nvk-turing", "nvk-ampere", "nvk-ada":
+		d.tiers = slices.Concat(coopmatF16, scalarTypes)
+	case "turnip", "honeykrisp":
+	default:
+		d.open = true
+	}
+	return d
 }
 
 const vendorNVIDIA = 0x10de

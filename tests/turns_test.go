@@ -45,14 +45,17 @@ func pipelineTurn[C interface{ Pipeline() string }](all []C, which, n int) []C {
 	return some
 }
 
-// compileTurn is the share of a table that a driver compiles if it executes nothing. Three
-// such drivers have the scalar tier, two a tier with cooperative matrices.
+// compileTurn is the share of a table that a driver compiles if it executes nothing. The three
+// RADV devices of make test take turns, two of them in a tier with cooperative matrices. The
+// others compile the whole table, a third of it for each storage type of the scalar tier.
 func compileTurn[C interface{ Pipeline() string }](s *session, tt cases.Target, all []C) []C {
 	switch {
 	case full():
 		return all
 	case tt.Tier == attention.TierScalar:
 		return pipelineTurn(all, int(tt.DType)+s.turn, 3)
+	case s.alone:
+		return all
 	}
 	return pipelineTurn(all, s.turn, 2)
 }

@@ -22,9 +22,7 @@ func TestDevicesAreListed(t *testing.T) {
 		if i.Unusable == "" {
 			assert.NotZero(t, i.Caps.SubgroupSize)
 			assert.NotZero(t, i.Caps.Limits.MaxSharedBytes)
-			if !nullDevice() {
-				assert.NotEmpty(t, i.Caps.MemoryHeaps)
-			}
+			assert.NotEmpty(t, i.Caps.MemoryHeaps)
 		}
 	}
 }
@@ -49,11 +47,15 @@ func TestProbedFeaturesAreTheDrivers(t *testing.T) {
 		assert.False(t, c.CoopMat || c.Float16 || c.Storage16)
 		assert.EqualValues(t, 4, c.SubgroupSize)
 		assert.EqualValues(t, 32<<10, c.Limits.MaxSharedBytes)
-	case "radv-navi31", "radv-gfx1150":
+	case "radv-navi31", "radv-strix1", "radv-gfx1201":
 		assert.True(t, c.CoopMat)
+		assert.Equal(t, driver == "radv-gfx1201", c.BFloat16CoopMat)
 		assert.EqualValues(t, 32, c.MinSubgroupSize)
 		assert.EqualValues(t, 64, c.MaxSubgroupSize)
-	case "radv-navi21":
+	case "nvk-turing", "nvk-ampere", "nvk-ada":
+		assert.True(t, c.CoopMat)
+		assert.EqualValues(t, 32, c.SubgroupSize)
+	case "radv-navi21", "turnip", "honeykrisp":
 		assert.False(t, c.CoopMat)
 	default:
 		t.Skipf("nothing is known of driver %q", driver)

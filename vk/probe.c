@@ -183,8 +183,6 @@ static void probe_memory(vka_instance *in, VkPhysicalDevice pd, vka_probe *p)
 		p->type_flags[i] = m->memoryTypes[i].propertyFlags;
 		p->type_heap[i] = m->memoryTypes[i].heapIndex;
 	}
-	if (!p->heap_count)
-		p->features &= ~VKA_BIT(VKA_MEMORY_BUDGET); /* RADV's null device falls over the question */
 	if (p->features & VKA_BIT(VKA_MEMORY_BUDGET))
 		vka_heap_budget(in, pd, p->heap_budget, p->heap_usage);
 }

@@ -5,13 +5,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -21,7 +21,7 @@ func devices(t *testing.T) []*attention.Device {
 	cpu, err := attention.Open(attention.Options{CPU: true})
 	require.NoError(t, err)
 	driver := os.Getenv("VKATTN_DRIVER")
-	if driver == "" || driver == "none" || strings.HasPrefix(driver, "radv-") {
+	if driver == "" || driver == "none" || testdevice.Null() {
 		return []*attention.Device{cpu}
 	}
 	dev, err := attention.Open(attention.Options{Vulkan: vk.Options{Device: "0"}})

@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +14,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/half"
 	"vkattn/internal/plain"
+	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -24,7 +24,7 @@ func device(t *testing.T) *vk.Device {
 	switch name := os.Getenv("VKATTN_DRIVER"); {
 	case name == "", name == "none":
 		t.Skip("no Vulkan driver under test (VKATTN_DRIVER)")
-	case strings.HasPrefix(name, "radv-"):
+	case testdevice.Null():
 		t.Skip("a null device computes nothing")
 	}
 	dev, err := vk.Open(vk.Options{Validation: os.Getenv("VKATTN_VALIDATION") == "1"})

@@ -21,17 +21,26 @@ manifest() {
 setting() { printf 'export %s=%q\n' "$1" "$2"; }
 
 # runner_env <runner> prints what a program needs to find that driver and no other.
-# VKATTN_LDSO and VKATTN_LIBRARY_PATH, when set, say how it has to be started.
+# VKATTN_LDSO, VKATTN_LIBRARY_PATH and VKATTN_PRELOAD, when set, say how it has to be started.
 runner_env() {
-	local runner=$1 component driver base own icd='' lib
+	local runner=$1 component driver base own icd='' lib shim='' gpu=()
 	case $runner in
 	lavapipe | lavapipe-old | swiftshader) component=$runner ;;
-	radv-?*) component=lavapipe-old ;;
+	radv-?*) component=lavapipe driver=radeon shim=amdgpu gpu=(AMDGPU_GPU_ID "${runner#radv-}") ;;
+	nvk-turing) component=lavapipe driver=nouveau shim=nouveau gpu=(NOUVEAU_CHIPSET 162) ;;
+	nvk-ampere) component=lavapipe driver=nouveau shim=nouveau gpu=(NOUVEAU_CHIPSET 172) ;;
+	nvk-ada) component=lavapipe driver=nouveau shim=nouveau gpu=(NOUVEAU_CHIPSET 192) ;;
+	turnip) component=lavapipe driver=freedreno shim=freedreno gpu=(FD_GPU_ID 630) ;;
+	honeykrisp) component=lavapipe driver=asahi shim=asahi ;;
 	*)
-		say "unknown runner: $runner (known: ${runners[*]}, radv-<family>)"
+		say "unknown runner: $runner (known: ${runners[*]} ${nulls[*]}, radv-<gpu>)"
 		return 2
 		;;
 	esac
+	if [[ $shim && ! (-r $deps/roots/lavapipe/.versions && -r $deps/roots/drm-shim/.versions) ]]; then
+		say "$runner needs the trees lavapipe and drm-shim; run $0 lavapipe and $0 drm-shim"
+		return 3
+	fi
 	own=$deps/roots/$component
 	if [[ -r $own/.versions ]]; then
 		# All runners use the newest C library: older drivers work with it, and so the
@@ -47,7 +56,10 @@ runner_env() {
 		case $runner in
 		lavapipe | lavapipe-old) driver=$own/usr/lib/$triple/libvulkan_lvp.so ;;
 		swiftshader) driver=$own/usr/lib/chromium/libvk_swiftshader.so ;;
-		radv-*) driver=$own/usr/lib/$triple/libvulkan_radeon.so ;;
+		*)
+			driver=$own/usr/lib/$triple/libvulkan_$driver.so
+			setting VKATTN_PRELOAD "$deps/roots/drm-shim/usr/lib/$triple/lib${shim}_noop_drm_shim.so"
+			;;
 		esac
 		icd=$(manifest "$runner" "$driver" 1.3.0)
 		setting VKATTN_LDSO "$base/$ldso"
@@ -60,7 +72,6 @@ runner_env() {
 		case $runner in
 		lavapipe) icd=$(system_manifest lvp) ;;
 		swiftshader) icd=$(manifest swiftshader "$VKATTN_SWIFTSHADER" 1.3.0) ;;
-		radv-*) icd=$(system_manifest radeon) ;;
 		lavapipe-old)
 			say "lavapipe-old: the system has one lavapipe, which the runner lavapipe covers"
 			return 3
@@ -79,11 +90,10 @@ runner_env() {
 	setting VKATTN_DRIVER "$runner"
 	# For tests that start programs of their own.
 	setting VKATTN_EXEC "$here/run-with $runner"
-	case $runner in
-	radv-*)
-		setting RADV_FORCE_FAMILY "${runner#radv-}"
+	if [[ $shim ]]; then
+		setting VKATTN_NULL_DEVICE 1
+		[[ ${gpu-} ]] && setting "${gpu[@]}"
 		# A cached pipeline would be one that was not compiled.
 		setting MESA_SHADER_CACHE_DISABLE true
-		;;
-	esac
+	fi
 }

@@ -3,13 +3,13 @@ package bench
 import (
 	"context"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -19,7 +19,7 @@ func TestTheWorkspaceOfForwardRowsIsThatOfTheirSplits(t *testing.T) {
 	switch name := os.Getenv("VKATTN_DRIVER"); {
 	case name == "", name == "none":
 		t.Skip("no Vulkan driver under test (VKATTN_DRIVER)")
-	case strings.HasPrefix(name, "radv-"):
+	case testdevice.Null():
 		t.Skip("a null device computes nothing")
 	case name == "swiftshader":
 		t.Skip("it takes a minute to compile the kernels, which are those of the other drivers")
