@@ -119,8 +119,10 @@ type compilerStats struct {
 }
 
 // readStats reads the statistics of VK_KHR_pipeline_executable_properties by the names
-// that NVIDIA, RADV (ACO), ANV and Turnip give them. shared is the shared memory that the
-// SPIR-V declares for a workgroup.
+// that NVIDIA, RADV (ACO), ANV, NVK, Turnip and Honeykrisp give them. Registers count as registers
+// of 32 bits; Turnip reports vectors of four, and Honeykrisp halves. Where a driver tells no size
+// of its scratch memory, each spill instruction counts as one register. shared is the shared
+// memory that the SPIR-V declares for a workgroup.
 //
 // NVIDIA (driver 580.159) reports "Register Count", "Binary Size", "Stack Size", "Local
 // Memory Size" and "Shared Memory Size". The upper half of its local memory size holds
@@ -134,11 +136,15 @@ func readStats(list []vk.Statistic, shared uint64, local, subgroup uint32) compi
 			n /= int(max(subgroup, 1))
 		}
 		switch strings.ToLower(x.Name) {
-		case "register count", "vgprs", "max live registers", "number of registers":
+		case "register count", "vgprs", "max live registers", "number of gprs":
 			s.registers = max(s.registers, n)
-		case "local memory size", "scratch size", "scratch memory size":
+		case "registers used":
+			s.registers = max(s.registers, 4*n)
+		case "gprs":
+			s.registers = max(s.registers, (n+1)/2)
+		case "local memory size", "scratch size", "scratch memory size", "slm size", "scratch":
 			s.spills = max(s.spills, int(uint32(n)))
-		case "spilled vgprs", "spill count", "fill count":
+		case "spilled vgprs", "spill count", "fill count", "stp count", "ldp count":
 			s.spills = max(s.spills, 4*n)
 		case "shared memory size":
 			s.inShared = max(0, n-int(shared)) / int(max(local, 1))

@@ -31,6 +31,16 @@ func TestStatisticsOfDrivers(t *testing.T) {
 			compilerStats{registers: 192, spills: 1010}},
 		"ANV": {[]vk.Statistic{{Name: "Instruction Count", Value: 900}, {Name: "Spill count", Value: 0}, {Name: "Fill count", Value: 0}, {Name: "Scratch Memory Size", Value: 0}},
 			compilerStats{}},
+		// As Mesa 26.2.6 reports them.
+		"NVK": {[]vk.Statistic{{Name: "Max warps/SM", Value: 8}, {Name: "Spills to memory", Value: 12}, {Name: "Fills from memory", Value: 14},
+			{Name: "Spills to reg", Value: 3}, {Name: "Fills from reg", Value: 3}, {Name: "Number of GPRs", Value: 255}, {Name: "SLM size", Value: 48}},
+			compilerStats{registers: 255, spills: 48}},
+		"Turnip": {[]vk.Statistic{{Name: "Max Waves Per Core", Value: 16}, {Name: "Registers used", Value: 48}, {Name: "Half-registers used", Value: 8},
+			{Name: "STP Count", Value: 10}, {Name: "LDP Count", Value: 30}},
+			compilerStats{registers: 192, spills: 120}},
+		"Honeykrisp": {[]vk.Statistic{{Name: "GPRs", Value: 255}, {Name: "Uniforms", Value: 24}, {Name: "Scratch", Value: 64}, {Name: "Threads", Value: 384},
+			{Name: "Spills", Value: 8}, {Name: "Fills", Value: 9}},
+			compilerStats{registers: 128, spills: 64}},
 	} {
 		require.Equal(t, c.want, readStats(c.list, 38928, 256, 64), name)
 	}

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# platforms.sh build|test
+# platforms.sh build|test|compilers [runner...]
 #
-#   build  builds the library and the command without cgo for every target
-#   test   builds and vets them, then runs what can run here: the tests without cgo on this machine, the tests
-#          of tier cpu and what it is made of for linux/arm64 under QEMU, which deps.sh fetches, and the command
-#          on the CPU in both builds
+#   build      builds the library and the command without cgo for every target
+#   test       builds and vets them, then runs what can run here: the tests without cgo on this machine, the
+#              tests of tier cpu and what it is made of for linux/arm64 under QEMU, which deps.sh fetches, the
+#              command on the CPU in both builds, and compilers
+#   compilers  compiles every pipeline of the tables on each null device (see run-with), and compares the
+#              spills and waves of the tiles that the heuristics choose with attention/testdata/statistics
 #
 # The first run on a machine compiles the standard library for each target, which takes minutes.
 set -euo pipefail
@@ -50,12 +52,27 @@ test_all() {
 	"$out/amd64" bench --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
 	"$qemu" "$out/arm64" bench --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
 	rm -r "$out"
+	compilers
 	step done
+}
+
+compilers() { # [runner...]
+	local runner
+	# shellcheck disable=SC2046 # one word each
+	(($#)) || set -- $(scripts/deps.sh nulls)
+	scripts/deps.sh lavapipe
+	scripts/deps.sh drm-shim
+	for runner; do
+		step "pipelines on $runner"
+		CGO_ENABLED=1 go test -count=1 -timeout 2h -exec "$PWD/scripts/run-with $runner" \
+			-run 'Compile|TiersOfTheDriver|TileStatistics|ProbedFeatures|TestStatistics$' ./vk ./attention ./tests
+	done
 }
 
 case ${1-} in
 build) build ;;
 test) test_all ;;
+compilers) compilers "${@:2}" ;;
 *)
 	sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
 	exit 2

@@ -39,7 +39,7 @@ if [[ ${1-} == --fetch ]]; then
 fi
 parts=("$@")
 for part in "${parts[@]}"; do
-	case " ${runners[*]} ${nulls[*]} native vet stress abi fuzz shaders-check " in
+	case " ${runners[*]} native vet stress abi fuzz shaders-check " in
 	*" $part "*) ;;
 	*)
 		echo "test.sh: no part $part" >&2

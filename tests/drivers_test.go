@@ -41,7 +41,7 @@ type driver struct {
 	tiers       []cases.Target // exactly these must be available
 	open        bool           // more tiers may be
 	turn        int            // drivers of one kind have each another: see turns_test.go
-	alone       bool           // of its kind: it has everybody's turn
+	turns       int            // that null devices of its kind take; 0 and 1: it is alone
 }
 
 // driverUnderTest reads VKATTN_DRIVER. The tiers of native devices depend on the vendor:
@@ -65,18 +65,22 @@ func driverUnderTest() driver {
 
 // nullDriver is what the tests expect of a null device.
 func nullDriver(name string) driver {
-	d := driver{name: name, device: true, compileOnly: true, tiers: scalarTypes, alone: true}
+	d := driver{name: name, device: true, compileOnly: true, tiers: scalarTypes}
 	switch name {
 	case "radv-navi31":
-		d.tiers, d.alone = slices.Concat(coopmatF16, scalarTypes), false
+		d.tiers, d.turn, d.turns = slices.Concat(coopmatF16, scalarTypes), 0, 3
 	case "radv-strix1":
-		d.tiers, d.alone, d.turn = slices.Concat(coopmatF16, scalarTypes), false, 1
+		d.tiers, d.turn, d.turns = slices.Concat(coopmatF16, scalarTypes), 1, 3
 	case "radv-navi21":
-		d.alone, d.turn = false, 2
+		d.turn, d.turns = 2, 3
 	case "radv-gfx1201":
 		d.tiers = slices.Concat(coopmatF16, coopmatBF16, coopmatF32, scalarTypes)
-	case "nvk-turing", "nvk-ampere", "nvk-ada":
-		d.tiers = slices.Concat(coopmatF16, scalarTypes)
+	case "nvk-turing":
+		d.tiers, d.turn, d.turns = slices.Concat(coopmatF16, scalarTypes), 0, 3
+	case "nvk-ampere":
+		d.tiers, d.turn, d.turns = slices.Concat(coopmatF16, scalarTypes), 1, 3
+	case "nvk-ada":
+		d.tiers, d.turn, d.turns = slices.Concat(coopmatF16, scalarTypes), 2, 3
 	case "turnip", "honeykrisp":
 	default:
 		d.open = true

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strings"
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
@@ -45,19 +46,19 @@ func pipelineTurn[C interface{ Pipeline() string }](all []C, which, n int) []C {
 	return some
 }
 
-// compileTurn is the share of a table that a driver compiles if it executes nothing. The three
-// RADV devices of make test take turns, two of them in a tier with cooperative matrices. The
-// others compile the whole table, a third of it for each storage type of the scalar tier.
+// compileTurn is the share of a table that a null device compiles. The three RADV devices of
+// make test take turns, two of them in a tier with cooperative matrices. So do the three of NVK,
+// which compiles a pipeline for 1 to 4 s.
 func compileTurn[C interface{ Pipeline() string }](s *session, tt cases.Target, all []C) []C {
 	switch {
-	case full():
+	case full() || s.turns < 2:
 		return all
 	case tt.Tier == attention.TierScalar:
 		return pipelineTurn(all, int(tt.DType)+s.turn, 3)
-	case s.alone:
-		return all
+	case strings.HasPrefix(s.name, "radv-"):
+		return pipelineTurn(all, s.turn, 2)
 	}
-	return pipelineTurn(all, s.turn, 2)
+	return pipelineTurn(all, s.turn, s.turns)
 }
 
 // propertyTurn reports whether a target runs a property of dense calls. The three CPU drivers
