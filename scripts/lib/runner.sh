@@ -23,7 +23,7 @@ setting() { printf 'export %s=%q\n' "$1" "$2"; }
 # runner_env <runner> prints what a program needs to find that driver and no other.
 # VKATTN_LDSO, VKATTN_LIBRARY_PATH and VKATTN_PRELOAD, when set, say how it has to be started.
 runner_env() {
-	local runner=$1 component driver base own icd='' lib shim='' gpu=()
+	local runner=$1 component driver='' base own icd='' lib shim='' name gpu=()
 	case $runner in
 	lavapipe | lavapipe-old | swiftshader) component=$runner ;;
 	radv-?*) component=lavapipe driver=radeon shim=amdgpu gpu=(AMDGPU_GPU_ID "${runner#radv-}") ;;
@@ -41,7 +41,7 @@ runner_env() {
 		say "$runner needs the trees lavapipe and drm-shim; run $0 lavapipe and $0 drm-shim"
 		return 3
 	fi
-	own=$deps/roots/$component
+	own=$deps/roots/$component name=${driver:-$runner}
 	if [[ -r $own/.versions ]]; then
 		# All runners use the newest C library: older drivers work with it, and so the
 		# validation layers of its tree can be loaded too.
@@ -61,7 +61,7 @@ runner_env() {
 			setting VKATTN_PRELOAD "$deps/roots/drm-shim/usr/lib/$triple/lib${shim}_noop_drm_shim.so"
 			;;
 		esac
-		icd=$(manifest "$runner" "$driver" 1.3.0)
+		icd=$(manifest "$name" "$driver" 1.3.0)
 		setting VKATTN_LDSO "$base/$ldso"
 		setting VKATTN_LIBRARY_PATH "$lib"
 		setting VKATTN_LIBVULKAN "$base/usr/lib/$triple/libvulkan.so.1"
