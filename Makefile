@@ -52,6 +52,10 @@ platforms: ## build for linux, windows and darwin on amd64 and arm64, without cg
 test-platforms: ## platforms, go vet for each, the tests without cgo, tier cpu of arm64 under QEMU, compilers of other GPUs
 	scripts/platforms.sh test
 
+.PHONY: release
+release: ## pack the command for every platform into build/release, reproducibly, from a tree without changes
+	scripts/release.sh build
+
 deps: ## fetch glslc and the CPU Vulkan drivers
 	$(DEPS) all
 

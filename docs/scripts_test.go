@@ -20,6 +20,7 @@ func TestScriptsRefuseUnknownWords(t *testing.T) {
 		{"module.sh", "module.sh PATH gives the module another path"},
 		{"race.sh", "race: no entry no-such-word\nrace.sh [entry...] runs"},
 		{"ranks.sh", "ranks: no entry no-such-word\nranks.sh [check|splits] runs"},
+		{"release.sh", "release.sh build|test"},
 		{"report-check.sh", "report-check.sh <vkattn> <folder>"},
 		{"run-with", "run-with <runner> program [args...]"},
 		{"test.sh", "test.sh: no part no-such-word\ntest.sh [--fetch] [part...] runs"},

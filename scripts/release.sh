@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# release.sh build|test
+#
+#   build  packs the command for each platform into build/release, with SHA256SUMS
+#   test   builds the release twice and compares the bytes: here, and in a clone in another folder, with an empty
+#          build cache, another umask and another time zone
+#
+# The last word of an archive's name says what its command computes on:
+#
+#   gpu    built with cgo: Vulkan, CUDA and the CPU. Only for linux/amd64, whose gcc builds it
+#   cpu    built without cgo: the CPU alone; vk.Open returns vk.ErrNoDevice
+#
+# A release is a commit: a tree with changes is refused. Without a tag of its version the names have the commit. The
+# same commit with the same tags and the tools that build.txt names gives the same bytes.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+out=build/release
+targets=(linux/amd64/gpu linux/amd64/cpu linux/arm64/cpu windows/amd64/cpu windows/arm64/cpu darwin/amd64/cpu
+	darwin/arm64/cpu)
+
+die() {
+	echo "release: $*" >&2
+	exit 1
+}
+
+clean() {
+	[[ -z $(git status --porcelain) ]] || die 'the tree has changes; commit them first'
+}
+
+# The licence of Go and of each module that the command is linked with.
+licences() {
+	local module dir files
+	printf '== Go\n\n'
+	cat "$(go env GOROOT)/LICENSE"
+	go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/vkattn | sort -u |
+		while read -r module version dir; do
+			files=("$dir"/{LICENSE,COPYING,NOTICE,PATENTS}* "$dir"/licenses/*)
+			((${#files[@]})) || die "no licence in $module"
+			printf '\n== %s %s\n\n' "$module" "$version"
+			cat "${files[@]}"
+		done
+}
+
+readme() { # <name> <target> <file of the command>
+	printf 'vkattn %s, %s, %s\n\n' "$version" "${2%/*}" "$(go version | cut -d ' ' -f 3)"
+	if [[ $2 == */gpu ]]; then
+		printf '%s\n' 'It computes on GPUs through Vulkan and CUDA, and on the CPU. It opens libvulkan.so.1 and' \
+			"libcuda.so.1 when it runs, and needs the C library of ${glibc/_/ } or newer."
+	else
+		printf '%s\n' 'It was built without cgo: it has no Vulkan and no CUDA, and computes on the CPU.'
+		[[ $2 != linux/amd64/* ]] || printf 'The archive %s has them.\n' "${1%cpu}gpu"
+	fi
+	cat <<-TEXT
+
+		$3 info         the devices that it sees
+		$3 bench        benchmark; $3 help lists the other commands
+		man/                manual pages, read by man -l man/vkattn.1
+		completion/         completion scripts of shells; $3 completion --help says how to load them
+		LICENSE             licence of vkattn
+		LICENSES.txt        licences of Go and of the modules in the command
+	TEXT
+}
+
+build() {
+	clean
+	[[ $(go env GOHOSTOS)/$(go env GOHOSTARCH) == linux/amd64 ]] || die 'takes gcc on linux/amd64'
+	local tool
+	for tool in gcc objdump zip; do
+		command -v "$tool" >/dev/null || die "needs $tool"
+	done
+
+	umask 022
+	shopt -s nullglob
+	export LC_ALL=C TZ=UTC CC=gcc GOAMD64=v1 GOARM64=v8.0 GOFLAGS=-mod=readonly
+	export CGO_CFLAGS='-O2 -g' CGO_LDFLAGS='-O2 -g'
+	unset CGO_CPPFLAGS GOEXPERIMENT
+	SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) # cobra dates the manual pages by it
+	export SOURCE_DATE_EPOCH
+	stage=$(mktemp -d)
+	trap 'rm -rf "$stage"' EXIT
+	rm -rf "$out"
+	mkdir -p "$out"
+
+	local target name dir shell version='' glibc='' files=$stage/files
+	mkdir "$files"
+	for target in "${targets[@]}"; do
+		printf '== %s [%d s]\n' "$target" "$SECONDS"
+		IFS=/ read -r GOOS GOARCH tier <<<"$target"
+		export GOOS GOARCH CGO_ENABLED=0
+		[[ $tier != gpu ]] || CGO_ENABLED=1
+		go build -trimpath -buildvcs=true -ldflags '-s -w' -o "$stage/bin/" ./cmd/vkattn
+		command=("$stage"/bin/*)
+		# The first target runs here. It names the version and writes the manual pages and completion scripts of all.
+		if [[ ! $version ]]; then
+			read -r _ version _ < <("${command[0]}" version)
+			[[ $(git tag --points-at HEAD) != *"${version%+*}"* ]] || version=${version%+*}
+			glibc=$(objdump -T "${command[0]}" | grep -o 'GLIBC_2[0-9.]*' | sort -uV | tail -n 1)
+			"${command[0]}" man "$files/man"
+			mkdir "$files/completion"
+			for shell in bash zsh fish powershell; do "${command[0]}" completion "$shell" >"$files/completion/vkattn.$shell"; done
+			cp LICENSE "$files/"
+		fi
+		name=vkattn-$version-${target//\//-}
+		dir=$stage/$name
+		cp -r "$files" "$dir"
+		mv "${command[0]}" "$dir/"
+		readme "$name" "$target" "$(basename "${command[0]}")" >"$dir/README.txt"
+		licences >"$dir/LICENSES.txt"
+		find "$dir" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+		if [[ $GOOS == windows ]]; then
+			(cd "$stage" && find "$name" -type f | sort | zip -X -q -9 -@ "$OLDPWD/$out/$name.zip")
+		else
+			tar -C "$stage" --format=ustar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+				-c "$name" | gzip -n -9 >"$out/$name.tar.gz"
+		fi
+	done
+	unset GOOS GOARCH
+	{
+		git log -1 --format='commit %H'
+		go version
+		for tool in gcc ld ldd tar gzip; do "$tool" --version | head -n 1; done
+		zip -v | sed -n 2p
+	} >"$out/build.txt"
+	(cd "$out" && sha256sum -- * >SHA256SUMS && cat SHA256SUMS)
+}
+
+check() {
+	clean
+	local other
+	other=$(mktemp -d)
+	# shellcheck disable=SC2064 # the folder of now
+	trap "rm -rf '$other'" EXIT
+	scripts/release.sh build
+	git clone -q . "$other/clone"
+	git -C "$other/clone" checkout -q --detach "$(git rev-parse HEAD)"
+	(
+		umask 077
+		TZ=Asia/Kolkata GOCACHE=$other/cache "$other/clone/scripts/release.sh" build
+	)
+	diff -r "$out" "$other/clone/$out"
+	echo 'release: two builds have the same bytes'
+}
+
+case ${1-} in
+build) build ;;
+test) check ;;
+*)
+	sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+	exit 2
+	;;
+esac
