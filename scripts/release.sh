@@ -2,8 +2,8 @@
 # release.sh build|test
 #
 #   build  packs the command for each platform into build/release, with SHA256SUMS
-#   test   builds the release twice and compares the bytes: here, and in a clone in another folder, with an empty
-#          build cache, another umask and another time zone
+#   test   builds the release twice and compares the bytes: the second time in another folder, with an empty build
+#          cache, another umask and another time zone
 #
 # The last word of an archive's name says what its command computes on:
 #
@@ -11,11 +11,11 @@
 #   cpu    built without cgo: the CPU alone; vk.Open returns vk.ErrNoDevice
 #
 # A release is a commit: a tree with changes is refused. Without a tag of its version the names have the commit. The
-# same commit with the same tags and the tools that build.txt names gives the same bytes.
+# same commit and the tools that build.txt names give the same bytes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-out=build/release
+out=$PWD/build/release
 targets=(linux/amd64/gpu linux/amd64/cpu linux/arm64/cpu windows/amd64/cpu windows/arm64/cpu darwin/amd64/cpu
 	darwin/arm64/cpu)
 
@@ -46,7 +46,7 @@ readme() { # <name> <target> <file of the command>
 	printf 'vkattn %s, %s, %s\n\n' "$version" "${2%/*}" "$(go version | cut -d ' ' -f 3)"
 	if [[ $2 == */gpu ]]; then
 		printf '%s\n' 'It computes on GPUs through Vulkan and CUDA, and on the CPU. It opens libvulkan.so.1 and' \
-			"libcuda.so.1 when it runs, and needs the C library of ${glibc/_/ } or newer."
+			"libcuda.so.1 when it runs, and needs glibc ${glibc#GLIBC_} or newer."
 	else
 		printf '%s\n' 'It was built without cgo: it has no Vulkan and no CUDA, and computes on the CPU.'
 		[[ $2 != linux/amd64/* ]] || printf 'The archive %s has them.\n' "${1%cpu}gpu"
@@ -77,12 +77,19 @@ build() {
 	unset CGO_CPPFLAGS GOEXPERIMENT
 	SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) # cobra dates the manual pages by it
 	export SOURCE_DATE_EPOCH
+	local tags stage
+	tags=$(git tag --points-at HEAD)
 	stage=$(mktemp -d)
-	trap 'rm -rf "$stage"' EXIT
+	# shellcheck disable=SC2064 # the folder of now
+	trap "rm -rf '$stage'" EXIT
 	rm -rf "$out"
 	mkdir -p "$out"
+	# Built in a clone: go build records no commit in a worktree of git, and records the newest tag before the commit.
+	git clone -q --shared --no-tags . "$stage/src"
+	git -C "$stage/src" checkout -q --detach "$(git rev-parse HEAD)"
+	cd "$stage/src"
 
-	local target name dir shell version='' glibc='' files=$stage/files
+	local target tier name dir shell command version='' glibc='' files=$stage/files
 	mkdir "$files"
 	for target in "${targets[@]}"; do
 		printf '== %s [%d s]\n' "$target" "$SECONDS"
@@ -94,7 +101,7 @@ build() {
 		# The first target runs here. It names the version and writes the manual pages and completion scripts of all.
 		if [[ ! $version ]]; then
 			read -r _ version _ < <("${command[0]}" version)
-			[[ $(git tag --points-at HEAD) != *"${version%+*}"* ]] || version=${version%+*}
+			! grep -qxF "${version%+*}" <<<"$tags" || version=${version%+*}
 			glibc=$(objdump -T "${command[0]}" | grep -o 'GLIBC_2[0-9.]*' | sort -uV | tail -n 1)
 			"${command[0]}" man "$files/man"
 			mkdir "$files/completion"
@@ -109,7 +116,7 @@ build() {
 		licences >"$dir/LICENSES.txt"
 		find "$dir" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 		if [[ $GOOS == windows ]]; then
-			(cd "$stage" && find "$name" -type f | sort | zip -X -q -9 -@ "$OLDPWD/$out/$name.zip")
+			(cd "$stage" && find "$name" -type f | sort | zip -X -q -9 -@ "$out/$name.zip")
 		else
 			tar -C "$stage" --format=ustar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
 				-c "$name" | gzip -n -9 >"$out/$name.tar.gz"
@@ -138,7 +145,7 @@ check() {
 		umask 077
 		TZ=Asia/Kolkata GOCACHE=$other/cache "$other/clone/scripts/release.sh" build
 	)
-	diff -r "$out" "$other/clone/$out"
+	diff -r "$out" "$other/clone/build/release"
 	echo 'release: two builds have the same bytes'
 }
 
