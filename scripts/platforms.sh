@@ -2,9 +2,9 @@
 # platforms.sh build|test|compilers [runner...]
 #
 #   build      builds the library and the command without cgo for every target
-#   test       builds and vets them, then runs what can run here: the tests without cgo on this machine, the
-#              tests of tier cpu and what it is made of for linux/arm64 under QEMU, which deps.sh fetches, the
-#              command on the CPU in both builds, and compilers
+#   test       builds the release twice and compares the bytes, builds and vets the targets, then runs what can run here:
+#              the tests without cgo on this machine, the tests of tier cpu and what it is made of for linux/arm64 under
+#              QEMU, which deps.sh fetches, the command of the release's archives on the CPU, and compilers
 #   compilers  compiles every pipeline of the tables on each null device (see run-with), and compares the
 #              spills and waves of the tiles that the heuristics choose with attention/testdata/statistics
 #
@@ -30,6 +30,8 @@ cpu=(./internal/arith ./internal/dropout ./internal/gokernels ./internal/grid ./
 	./internal/score ./internal/simd ./internal/oracle ./internal/tensors ./attention/kvcache ./attention/merge)
 
 test_all() {
+	step 'the release, twice' # first, because it refuses a tree with changes
+	scripts/release.sh test
 	build
 	for target in "${targets[@]}"; do
 		step "go vet, $target"
@@ -44,13 +46,14 @@ test_all() {
 	step "tests of tier cpu, linux/arm64 under QEMU"
 	on linux/arm64 go test -timeout 30m -exec "$qemu" "${cpu[@]}"
 	on linux/arm64 go test -timeout 30m -exec "$qemu" -run 'TestCPU|TestOneKey|Expf|Tanhf' ./attention
-	step "the command on the CPU"
-	local out
+	step "the command of the archives, on the CPU"
+	local out archive emulator
 	out=$(mktemp -d)
-	go build -o "$out/amd64" ./cmd/vkattn
-	on linux/arm64 go build -o "$out/arm64" ./cmd/vkattn
-	"$out/amd64" bench --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
-	"$qemu" "$out/arm64" bench --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
+	for archive in amd64-gpu amd64-cpu arm64-cpu; do
+		tar -xzf build/release/vkattn-*-linux-$archive.tar.gz -C "$out"
+		[[ $archive == amd64-* ]] && emulator=() || emulator=("$qemu")
+		"${emulator[@]}" "$out"/vkattn-*-$archive/vkattn bench --device cpu --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
+	done
 	rm -r "$out"
 	compilers
 	step done
