@@ -138,9 +138,9 @@ check() {
 	other=$(mktemp -d)
 	# shellcheck disable=SC2064 # the folder of now
 	trap "rm -rf '$other'" EXIT
-	scripts/release.sh build
 	git clone -q . "$other/clone"
 	git -C "$other/clone" checkout -q --detach "$(git rev-parse HEAD)"
+	scripts/release.sh build
 	(
 		umask 077
 		TZ=Asia/Kolkata GOCACHE=$other/cache "$other/clone/scripts/release.sh" build

@@ -194,7 +194,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	if err != nil {
 		return err
 	}
-	start := time.Now()
+	stopwatch := bench.Stopwatch()
 	var forward *attention.Plan
 	if dev == nil {
 		if forward, backward, err = p.plans(op, p.args); err == nil {
@@ -206,7 +206,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	if err != nil {
 		return err
 	}
-	elapsed := time.Since(start)
+	elapsed := stopwatch()
 	if err := errors.Join(ctx.Err(), validated(dev)); err != nil { // the CPU tier does not look at ctx
 		return err
 	}

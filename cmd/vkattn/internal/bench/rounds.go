@@ -266,14 +266,14 @@ func (l *deviceClock) timedByStamps(ctx context.Context, n int, run func(*vk.Str
 func (l *deviceClock) timedByWall(ctx context.Context, n int, run func(*vk.Stream) error) ([]time.Duration, error) {
 	out := make([]time.Duration, n)
 	for i := range out {
-		start := time.Now()
+		elapsed := Stopwatch()
 		if err := run(l.stream); err != nil {
 			return nil, err
 		}
 		if err := l.stream.Wait(ctx); err != nil {
 			return nil, err
 		}
-		out[i] = time.Since(start)
+		out[i] = elapsed()
 	}
 	return out, nil
 }

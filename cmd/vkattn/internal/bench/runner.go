@@ -147,11 +147,11 @@ func (l *runner) timed(ctx context.Context, w *work, n int) ([]time.Duration, er
 				return nil, err
 			}
 			args := next()
-			start := time.Now()
+			elapsed := Stopwatch()
 			if err := w.run(nil, args); err != nil {
 				return nil, err
 			}
-			out = append(out, time.Since(start))
+			out = append(out, elapsed())
 		}
 		return out, nil
 	}

@@ -252,9 +252,9 @@ func hostCopy(bytes, rotation uint64) func(context.Context, int) ([]time.Duratio
 			}
 			next = (next + 1) % count
 			at := size * uint64(next)
-			start := time.Now()
+			elapsed := Stopwatch()
 			copy(to[at:at+size], from[at:at+size])
-			out = append(out, max(1, time.Since(start)))
+			out = append(out, max(1, elapsed()))
 		}
 		return out, nil
 	}

@@ -80,11 +80,11 @@ func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.T
 		}
 	}
 	call := func() (float64, error) {
-		start := time.Now()
+		elapsed := bench.Stopwatch()
 		if err := x.pass(ctx, p.Pass); err != nil {
 			return 0, err
 		}
-		return time.Since(start).Seconds() * 1e3, ctx.Err()
+		return elapsed().Seconds() * 1e3, ctx.Err()
 	}
 	var list []float64
 	for begin := time.Now(); time.Since(begin) < timing.Warmup; {
@@ -160,9 +160,9 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 		return row, err
 	}
 	call := func() (float64, error) {
-		start := time.Now()
+		elapsed := bench.Stopwatch()
 		err := w.call(ctx, t)
-		return time.Since(start).Seconds() * 1e3, err
+		return elapsed().Seconds() * 1e3, err
 	}
 	if w.setup != nil {
 		if err := w.setup(ctx, t); err != nil {
