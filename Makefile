@@ -49,7 +49,7 @@ test-full: ## what make test leaves out: the other share of the tables, stress, 
 platforms: ## build for linux, windows and darwin on amd64 and arm64, without cgo
 	scripts/platforms.sh build
 
-test-platforms: ## platforms, go vet for each, the tests without cgo, tier cpu of arm64 under QEMU, compilers of other GPUs
+test-platforms: ## the release twice, platforms, go vet for each, the tests without cgo, tier cpu of arm64 under QEMU, compilers of other GPUs
 	scripts/platforms.sh test
 
 .PHONY: release
