@@ -155,7 +155,7 @@ func (f *File) replace(undo bool) error {
 			_ = lock(f.oldFile) // the second name is no leftover
 		}
 		if err := hardLink(f.target, f.temp+".old"); err != nil {
-			// A file system without hard links.
+			// A file system without hard links, or Windows.
 			if err := os.Rename(f.target, f.temp+".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -165,8 +165,6 @@ func (f *File) replace(undo bool) error {
 	f.replaced = err == nil
 	return err
 }
-
-var hardLink = os.Link // for tests
 
 // restore undoes replace.
 func (f *File) restore() {
