@@ -310,6 +310,13 @@ func (a *app) startRanks(ctx context.Context, n int, files []saved) error {
 		outfile.RemoveLeftovers(f.path)
 	}
 	close(over)
+	// A signal to all processes may reach the ranks before it reaches this one.
+	if slices.ContainsFunc(last, func(list []string) bool { return slices.Contains(list, interruptedText) }) {
+		select {
+		case <-asked.Done():
+		case <-time.After(grace):
+		}
+	}
 	for r, list := range last {
 		for _, text := range list {
 			if text == interruptedText && asked.Err() != nil {
