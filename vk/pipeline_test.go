@@ -97,7 +97,7 @@ func TestCapabilitiesOfTheCodeAreChecked(t *testing.T) {
 	d.info.Caps.CoopMat, d.info.Caps.Float16 = true, true
 	assert.NoError(t, d.info.checkSPIRV("Pipeline", code))
 
-	code = append(code, push(3<<16|331, 1, 31, 6<<16|331, 1, 38, 2, 3, 4, 1<<16|0)...)
+	code = append(code, push(3<<16|331, 1, 31, 6<<16|331, 1, 38, 2, 3, 4, 1<<16)...)
 	err = d.info.checkSPIRV("Pipeline", code)
 	require.ErrorIs(t, err, ErrUnsupported)
 	assert.ErrorContains(t, err, "maintenance4 (execution mode 38); the device lacks maintenance4")
