@@ -218,14 +218,14 @@ func BackwardKeys(t *Backward, slab []float32, k []byte, kAt []int64, v []byte, 
 // BackwardRows reads rows of Q and dO; a row at a negative offset becomes 0.
 func BackwardRows(t *Backward, slab []float32, q []byte, qAt []int64, dO []byte, dOAt []int64, kind Type) {
 	for r := range int(t.Rows) {
-		to, toDO := slab[int(t.Q)+r*int(t.D):][:t.D], slab[int(t.DO)+r*int(t.DV):][:t.DV]
+		to, rowDO := slab[int(t.Q)+r*int(t.D):][:t.D], slab[int(t.DO)+r*int(t.DV):][:t.DV]
 		if qAt[r] < 0 {
 			clear(to)
-			clear(toDO)
+			clear(rowDO)
 			continue
 		}
 		widenRow(to, q[qAt[r]:], kind, 1)
-		widenRow(toDO, dO[dOAt[r]:], kind, 1)
+		widenRow(rowDO, dO[dOAt[r]:], kind, 1)
 	}
 }
 
