@@ -27,6 +27,8 @@ const bool OWNS_ROWS = false, LISTED_KEYS = false;
 
 vec4 dK[OWN][D_QUADS];
 vec4 dV[OWN][DV_QUADS];
+SELECT_SUM(sumDK, dK, D_QUADS)
+SELECT_SUM(sumDV, dV, DV_QUADS)
 
 void main() {
     x = gl_LocalInvocationIndex % THREADS_X;
@@ -72,12 +74,12 @@ void main() {
         if (HAS_DK != 0) {
             const Slice out_ = sliceDX(at.batch, work.kvHead, at.row);
             [[unroll]] for (uint n = 0; n < D_QUADS; n++)
-                storeFourDX(out_, 0, columnOf(n), exists ? dK[i][n] * p.scoreScale : vec4(0.0));
+                storeFourDX(out_, 0, columnOf(n), exists ? sumDK(i, n) * p.scoreScale : vec4(0.0));
         }
         if (HAS_DV != 0) {
             const Slice out_ = sliceDV(at.batch, work.kvHead, at.row);
             [[unroll]] for (uint n = 0; n < DV_QUADS; n++)
-                storeFourDV(out_, 0, columnOf(n), exists ? dV[i][n] : vec4(0.0));
+                storeFourDV(out_, 0, columnOf(n), exists ? sumDV(i, n) : vec4(0.0));
         }
     }
 }

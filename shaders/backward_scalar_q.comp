@@ -23,6 +23,7 @@ const bool OWNS_ROWS = true, LISTED_KEYS = true;
 #include "backward_scalar_tile.glsl"
 
 vec4 dQ[OWN][D_QUADS];
+SELECT_SUM(sumDQ, dQ, D_QUADS)
 
 void main() {
     x = gl_LocalInvocationIndex % THREADS_X;
@@ -56,6 +57,6 @@ void main() {
         const bool exists = row < work.rows; // else its gradient is 0, and adding it changes nothing
         if (row >= extentRows || ACCUMULATE != 0 && !exists) continue;
         [[unroll]] for (uint n = 0; n < D_QUADS; n++)
-            storeFourDX(out_, rowElement(row, p.strideDXHead, p.strideDXSeq), columnOf(n), exists ? dQ[i][n] * p.scoreScale : vec4(0.0));
+            storeFourDX(out_, rowElement(row, p.strideDXHead, p.strideDXSeq), columnOf(n), exists ? sumDQ(i, n) * p.scoreScale : vec4(0.0));
     }
 }

@@ -146,6 +146,17 @@ void storeW(uint i, uint j, float value) {
     smemW[ownOf(i) * W_ROW + streamOf(j) / 4][streamOf(j) % 4] = value;
 }
 
+// Defines name(i, n): sums[i][n] where i and n need not be constants. The loops that store sums are long, and compilers keep
+// some of them as loops. An array indexed by their counters would leave the registers for all of the kernel (docs/log/vulkan.md, 66).
+#define SELECT_SUM(name, sums, quads)                                                               \
+    vec4 name(uint i, uint n) {                                                                     \
+        vec4 value = sums[0][0];                                                                    \
+        [[unroll]] for (uint own = 0; own < OWN; own++)                                             \
+            [[unroll]] for (uint quad = 0; quad < (quads); quad++)                                  \
+                value = own == i && quad == n ? sums[own][quad] : value;                            \
+        return value;                                                                               \
+    }
+
 // The columns of an owned row that an invocation has in a gradient begin at this one, for n of its quads.
 uint columnOf(uint n) { return 4 * (x + n * THREADS_X); }
 
