@@ -202,7 +202,7 @@ splits() {
 		step "$1" $(($2 < room ? $2 : room)) verify "${@:3}"
 	}
 	within striped 50 "${modes[@]}" "${striped[@]}" "${matrices[@]}" "${types[@]}" --seqlen "$(at 2000)" "${parts[@]}"
-	within gradients-striped 50 --pass bwd "${modes[@]}" "${striped[@]}" "${matrices[@]}" "${types[@]}" --seqlen "$(at 1000)" "${parts[@]}"
+	within gradients-striped 80 --pass bwd "${modes[@]}" "${striped[@]}" "${matrices[@]}" "${types[@]}" --seqlen "$(at 1000)" "${parts[@]}"
 	within overlap-striped 25 --parallel ring,2d --inner 1 --schedule overlap "${striped[@]}" "${matrices[@]}" "${types[@]}" --seqlen "$(at 2000)" "${parts[@]}"
 	# Rows of 33 elements are not whole words: other copies.
 	within odd-striped 20 --parallel ring,ulysses,allgather "${striped[@]}" --tier "${VKATTN_RANKS_TIERS:-scalar}" --dtype f16 --causal none,bottom-right --batch-size 2 --nheads 4 --seqlen "$(at 501)" \

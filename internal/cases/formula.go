@@ -51,10 +51,14 @@ type roundings struct {
 	smallest float64
 }
 
+// leastSplit is the smallest weight of a split, times V's scale, that does not count as 0: the largest being 1, and divided
+// by a sum of up to 1024 splits, smaller ones may be subnormal (split_weights.glsl).
+const leastSplit = 0x1p-115
+
 func roundingsOf(p *Problem) roundings {
 	u := map[problem.DType]roundings{
 		problem.F16:  {stored: 0x1p-11, weight: 0x1p-10, least: 0x1p-24, element: 0x1p-11, most: 65504},
-		problem.BF16: {stored: 0x1p-8, weight: 0x1p-7, least: 0x1p-126, element: 0x1p-8, most: 0x1.fep127},
+		problem.BF16: {stored: 0x1p-8, weight: 0x1p-7, least: leastSplit, element: 0x1p-8, most: 0x1.fep127},
 		problem.F32:  {stored: 0x1p-24, weight: 0x1p-22, most: math.MaxFloat32},
 	}[p.DType]
 	u.smallest = 0x1p-120
