@@ -200,10 +200,11 @@ func (st *Step) cascade(op *attention.Op, cfg attention.Config, a attention.Args
 		own.LSE = a.LSE
 	}
 	return func(s *vk.Stream) error {
-		if err := prefixOp.Forward(s, prefix); err != nil {
+		// The own keys first: the dispatch of the prefix runs beside it, and only the combine of its splits waits.
+		if err := op.Forward(s, own); err != nil {
 			return err
 		}
-		if err := op.Forward(s, own); err != nil {
+		if err := prefixOp.Forward(s, prefix); err != nil {
 			return err
 		}
 		return merger.Forward(s, merge.MergeArgs{Shape: attention.Shape{B: 1, Hq: a.Hq, Sq: st.rows}, O: a.O, LSE: a.LSE,

@@ -358,12 +358,12 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 		packed := max(1, int(v.Options.packRows))
 		groups = [3]uint64{blocks(s.Sq*packed, v.OwnedRows()), uint64(s.Hq / packed), uint64(s.B)}
 		if r.packed(LengthCuQ) {
-			groups[0], groups[2] = uint64(r.TotalQ*packed)/uint64(v.OwnedRows())+uint64(s.B), 1
+			groups[0], groups[2] = packedBlocks(uint64(r.TotalQ*packed), v.OwnedRows(), s.B), 1
 		}
 	case KernelDKDV:
 		groups = [3]uint64{blocks(s.Sk, v.OwnedRows()), uint64(s.KVHeads()), uint64(s.B)}
 		if r.packed(lengthCuK) {
-			groups[0], groups[2] = uint64(r.TotalK)/uint64(v.OwnedRows())+uint64(s.B), 1
+			groups[0], groups[2] = packedBlocks(uint64(r.TotalK), v.OwnedRows(), s.B), 1
 		}
 	case KernelDBias:
 		groups = [3]uint64{blocks(r.Bias[2], v.Tile.QTile) * blocks(s.Sk, v.Tile.KVTile), uint64(r.Bias[1]), uint64(r.Bias[0])}

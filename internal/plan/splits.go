@@ -144,11 +144,16 @@ func (o *Options) Grid(s *problem.Shape, totalQ, splits int, rows, slices uint32
 	case o.isDecodePart: // as many row blocks as a short sequence may have
 		x = uint64(arith.CeilDiv32(o.decodePartRows, rows))
 	case o.Lengths&LengthCuQ != 0:
-		// Packed sequences: each may leave its last row block partly empty.
-		x, z = uint64(totalQ)*uint64(group)/uint64(rows)+uint64(s.B), uint64(slices)
+		x, z = packedBlocks(uint64(totalQ)*uint64(group), rows, s.B), uint64(slices)
 	}
 	y := uint64(s.Hq) / uint64(group) * uint64(splits)
 	return [3]uint32{clamp32(x), clamp32(y), clamp32(z)}
+}
+
+// packedBlocks returns the row blocks of packed sequences, each of which but one may leave its last block partly empty. A
+// sequence b begins with block firstRow / block + b, as in work_tile_general.glsl and backward_interface.glsl.
+func packedBlocks(rows uint64, block uint32, sequences int) uint64 {
+	return arith.CeilDiv64(rows, uint64(block)) + uint64(max(sequences, 1)) - 1
 }
 
 // holdsStats reports whether the shared memory in which decode_coopmat.comp combines the
