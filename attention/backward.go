@@ -17,7 +17,7 @@ import (
 type backwardOp struct {
 	mu         sync.RWMutex
 	plans      map[plan.BackwardRequest]*preparedBackward // at most maxPlans
-	pipelines  dispatch.Pipelines[plan.BackwardVariant, Config]
+	pipelines  dispatch.Pipelines[plan.BackwardVariant, problem.Config]
 	pick       plan.BackwardPicker // nil: use the tiles of the tables
 	watch      *kernelWatch        // nil but for candidates of a tuning
 	named      bool                // pick has the tiles of an experiment

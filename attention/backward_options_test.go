@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/internal/cases"
+	"vkattn/internal/problem"
 )
 
 // The table and the random draw that central differences judge have every option, so that no
@@ -19,7 +20,7 @@ func TestEveryOptionHasItsGradientsTested(t *testing.T) {
 		}
 	}
 	eachBackward(t, func(_ *testing.T, c *backwardCase) {
-		options := cases.GradientOptionsOf(c.cfg, c.Args)
+		options := cases.GradientOptionsOf(problem.Config(c.cfg), c.Args)
 		rest := slices.DeleteFunc(slices.Clone(options), func(o string) bool { return o == "Causal" || o == "Align" })
 		if len(rest) <= 1 { // Window and ALiBi need an alignment
 			add(alone, options)
@@ -28,7 +29,7 @@ func TestEveryOptionHasItsGradientsTested(t *testing.T) {
 	draw := rapid.Custom(drawBackward)
 	for seed := range 100 {
 		c := draw.Example(seed)
-		add(drawn, cases.GradientOptionsOf(c.cfg, c.Args))
+		add(drawn, cases.GradientOptionsOf(problem.Config(c.cfg), c.Args))
 	}
 	for _, option := range cases.GradientOptions() {
 		if !alone[option] {

@@ -29,11 +29,11 @@ func TestCheckReadsNumbersOnTheDevice(t *testing.T) {
 					}
 					return dev.Wait(t.Context())
 				}
-				require.NoError(t, call(cfg))
+				require.NoError(t, call(attention.Config(cfg)))
 				checked := cfg
 				checked.Check = true
 				t.Setenv(attention.CheckEnv, "1")
-				for _, cfg := range []attention.Config{checked, cfg} {
+				for _, cfg := range []attention.Config{attention.Config(checked), attention.Config(cfg)} {
 					if c.Field == "" {
 						require.NoError(t, call(cfg))
 						continue
@@ -44,7 +44,7 @@ func TestCheckReadsNumbersOnTheDevice(t *testing.T) {
 				}
 				right := argsOn(t, dev, p, p.Image)
 				a = right
-				require.NoError(t, call(checked))
+				require.NoError(t, call(attention.Config(checked)))
 			})
 		}
 	}

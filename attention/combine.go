@@ -5,6 +5,7 @@ import (
 
 	"vkattn/internal/arith"
 	"vkattn/internal/dispatch"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/shaders"
 	"vkattn/vk"
@@ -67,7 +68,7 @@ func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 }
 
 // Pipeline describes the kernel to package vk.
-func (v combineVariant) Pipeline(cfg *Config) (*vk.PipelineDesc, error) {
+func (v combineVariant) Pipeline(cfg *problem.Config) (*vk.PipelineDesc, error) {
 	module, err := shaders.Get(dispatch.ModuleName("combine", v.access))
 	if err != nil {
 		return nil, err

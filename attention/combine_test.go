@@ -72,7 +72,7 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case
 	}
 	x := &combining{Problem: p}
 	cfg := c.Config(cases.OnMatrices(dev, attention.F16))
-	x.op, err = attention.New(attention.On(dev), cfg)
+	x.op, err = attention.New(attention.On(dev), attention.Config(cfg))
 	require.NoError(t, err)
 	keep.Cleanup(func() { require.NoError(t, x.op.Close()) }) // and its pipelines, for the next problem
 	for _, b := range p.Image {

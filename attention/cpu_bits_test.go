@@ -14,6 +14,7 @@ import (
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
 	"vkattn/internal/testlevel"
 )
 
@@ -26,7 +27,7 @@ func TestCPUBitsDoNotDependOnKernels(t *testing.T) {
 		var fused [][]byte
 		attention.EachKernelSet(t, func(t *testing.T, name string) {
 			after := computed(t, p, p.Image)
-			v, err := accuracy.Verify(onCPU(p), p.HostArgs(after), accuracy.Options{Rows: 200})
+			v, err := accuracy.Verify(problem.Config(onCPU(p)), p.HostArgs(after), accuracy.Options{Rows: 200})
 			require.NoError(t, err)
 			require.True(t, v.Pass(), "%v", v)
 			switch {

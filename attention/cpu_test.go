@@ -10,11 +10,12 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/problem"
 	"vkattn/internal/testlevel"
 )
 
 func verify(t require.TestingT, p *hostProblem) {
-	v, err := accuracy.Verify(p.cfg, p.Args, accuracy.Options{Rows: -1})
+	v, err := accuracy.Verify(problem.Config(p.cfg), p.Args, accuracy.Options{Rows: -1})
 	require.NoError(t, err)
 	require.True(t, v.Pass(), "%v: %v", p, v)
 }

@@ -12,6 +12,7 @@ import (
 	"vkattn/attention/kvcache"
 	"vkattn/attention/merge"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
@@ -152,7 +153,7 @@ func (x *emptyCase) verify(t *testing.T, cfg attention.Config, a attention.Backw
 	require.NoError(t, err)
 	_, err = tensors.ExistingRows(a.Args)
 	require.NoError(t, err)
-	v, err := accuracy.Verify(cfg, a.Args, accuracy.Options{})
+	v, err := accuracy.Verify(problem.Config(cfg), a.Args, accuracy.Options{})
 	require.NoError(t, err)
 	require.True(t, v.Pass(), "%v", v)
 	if !x.backward() {
@@ -160,7 +161,7 @@ func (x *emptyCase) verify(t *testing.T, cfg attention.Config, a attention.Backw
 	}
 	_, err = attention.ReferenceBackward(cfg, a)
 	require.NoError(t, err)
-	b, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{})
+	b, err := accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{})
 	require.NoError(t, err)
 	require.True(t, b.Pass(), "%v", b)
 }

@@ -6,6 +6,7 @@ import (
 
 	"vkattn/internal/host"
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/internal/simd"
 	"vkattn/internal/tensors"
 	"vkattn/vk"
@@ -13,11 +14,12 @@ import (
 
 // Exported for tests outside of the package, which may import accuracy and inputs.
 var (
-	ForwardCPU  = host.Forward
-	BackwardCPU = host.Backward
-	Expf        = func(x float32) float32 { return mapOne(host.Kernels.Exp, x) }
-	Tanhf       = func(x float32) float32 { return mapOne(host.Kernels.Tanh, x) }
+	Expf  = func(x float32) float32 { return mapOne(host.Kernels.Exp, x) }
+	Tanhf = func(x float32) float32 { return mapOne(host.Kernels.Tanh, x) }
 )
+
+func ForwardCPU(cfg Config, a Args) error          { return host.Forward(problem.Config(cfg), a) }
+func BackwardCPU(cfg Config, a BackwardArgs) error { return host.Backward(problem.Config(cfg), a) }
 
 // CompileTime is the time that the driver took for an operation's pipelines.
 func CompileTime(op *Op) (d time.Duration) {

@@ -11,6 +11,7 @@ import (
 	"vkattn/attention/merge"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
 	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
@@ -126,7 +127,7 @@ func TestF32GradientsOnDevices(t *testing.T) {
 			}
 
 			host.DQ, host.DK, host.DV = attention.Tensor{Host: download(stored.DQ.Buffer)}, attention.Tensor{Host: download(stored.DK.Buffer)}, attention.Tensor{Host: download(stored.DV.Buffer)}
-			v, err := accuracy.VerifyBackward(cpu, host, accuracy.Options{})
+			v, err := accuracy.VerifyBackward(problem.Config(cpu), host, accuracy.Options{})
 			require.NoError(t, err)
 			require.True(t, v.Pass(), "%v", v)
 		})

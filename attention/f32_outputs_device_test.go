@@ -12,6 +12,7 @@ import (
 	"vkattn/attention/merge"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
 	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
@@ -94,7 +95,7 @@ func TestF32OOnDevices(t *testing.T) {
 				require.NoError(t, s.Download(ctx, host.LSE.Host, a.LSE.Buffer, 0))
 				once := make([]byte, out.Buffer.Size())
 				require.NoError(t, s.Download(ctx, once, out.Buffer, 0))
-				v, err := accuracy.Verify(cfg, host, accuracy.Options{})
+				v, err := accuracy.Verify(problem.Config(cfg), host, accuracy.Options{})
 				require.NoError(t, err)
 				require.True(t, v.Pass(), "%v", v)
 				require.Equal(t, rounded(cfg.DType, host.O.Host), once)

@@ -9,6 +9,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
@@ -62,11 +63,11 @@ func TestWhatDoesNotFitTheHostsMemoryIsRefused(t *testing.T) {
 					return err
 				})
 				refusedForMemory(t, func() error {
-					_, _, err := oracle.Low(cfg, a, row)
+					_, _, err := oracle.Low(problem.Config(cfg), a, row)
 					return err
 				})
 				refusedForMemory(t, func() error {
-					_, _, err := oracle.Noise(cfg, a, row)
+					_, _, err := oracle.Noise(problem.Config(cfg), a, row)
 					return err
 				})
 				cfg.Softcap = 3

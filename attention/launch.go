@@ -8,6 +8,7 @@ import (
 	"vkattn/internal/arith"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
@@ -190,7 +191,7 @@ func (l *launch) general(c *vk.Commands, a *Args, all []tensors.Layout) error {
 
 // grid returns the workgroups of the general or decode kernel, or an error if the device cannot
 // dispatch them.
-func (p *prepared) grid(a *Args, cfg *Config, limits *vk.Limits) ([3]uint32, error) {
+func (p *prepared) grid(a *Args, cfg *problem.Config, limits *vk.Limits) ([3]uint32, error) {
 	totalQ := 0
 	if p.options.Lengths&plan.LengthCuQ != 0 {
 		totalQ = a.Varlen.TotalQ

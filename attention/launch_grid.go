@@ -7,6 +7,7 @@ import (
 	"vkattn/internal/dispatch"
 	"vkattn/internal/grid"
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
@@ -27,7 +28,7 @@ func (p *prepared) parts(a *Args, groups [3]uint32, limits *vk.Limits) grid.Part
 }
 
 // checkParts refuses a grid that is larger than a dispatch and cannot be divided.
-func (p *prepared) checkParts(a *Args, cfg *Config, groups [3]uint32, limits *vk.Limits) error {
+func (p *prepared) checkParts(a *Args, cfg *problem.Config, groups [3]uint32, limits *vk.Limits) error {
 	parts := p.parts(a, groups, limits)
 	refuse := func(what string) error {
 		return fmt.Errorf("%w: a grid of %v workgroups, the device dispatches %v at once: %s", ErrUnsupported, groups, limits.MaxWorkGroupCount, what)

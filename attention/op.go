@@ -22,7 +22,7 @@ import (
 type Op struct {
 	home       *Device    // of the default stream
 	dev        *vk.Device // its Vulkan device; nil: the CPU tier
-	cfg        Config
+	cfg        problem.Config
 	experiment Experiment
 	factors    plan.ScoreFactors
 	numbers    plan.Numbers
@@ -32,9 +32,9 @@ type Op struct {
 
 	closed    atomic.Bool
 	mu        sync.RWMutex
-	plans     map[plan.Request]*prepared                 // at most maxPlans; cleared by Close
-	pipelines dispatch.Pipelines[plan.Variant, Config]   // many requests share one pipeline
-	combines  dispatch.Pipelines[combineVariant, Config] // of the separate combine kernel; at most 16
+	plans     map[plan.Request]*prepared                         // at most maxPlans; cleared by Close
+	pipelines dispatch.Pipelines[plan.Variant, problem.Config]   // many requests share one pipeline
+	combines  dispatch.Pipelines[combineVariant, problem.Config] // of the separate combine kernel; at most 16
 	backward  backwardOp
 }
 
@@ -65,7 +65,7 @@ func New(d *Device, cfg Config) (*Op, error) {
 }
 
 // newOp is NewExperiment without the checks.
-func newOp(dev *vk.Device, cfg Config, e Experiment, pick plan.TilePicker) *Op {
+func newOp(dev *vk.Device, cfg problem.Config, e Experiment, pick plan.TilePicker) *Op {
 	return &Op{dev: dev, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick, plans: map[plan.Request]*prepared{}}
 }
 
@@ -74,7 +74,7 @@ func (op *Op) Config() Config {
 	if op == nil {
 		return Config{}
 	}
-	return op.cfg
+	return Config(op.cfg)
 }
 
 // usable reports why the Op cannot be used: New did not make it, or it is closed.
@@ -318,7 +318,8 @@ func (op *Op) prepareVariant(p *prepared, v *plan.Variant, splits int) (err erro
 // another speed. Named tiles of the backward kernels are refused by Backward, with the
 // reason, if they cannot run. Steps before StepTuner run with tiles of the fixed table, later steps
 // with tuned tiles if there are any. The CPU tier has neither variants, ablations nor tiles.
-func NewExperiment(d *Device, cfg Config, e Experiment) (*Op, error) {
+func NewExperiment(d *Device, c Config, e Experiment) (*Op, error) {
+	cfg := problem.Config(c)
 	dev := d.Vulkan()
 	if err := cfg.Validate(); err != nil {
 		return nil, err

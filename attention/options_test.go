@@ -11,6 +11,7 @@ import (
 	"vkattn/internal/accuracy"
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/internal/testlevel"
 )
@@ -39,7 +40,7 @@ func newOptions(t *testing.T, c cases.Case, dtype attention.DType) *cases.Proble
 }
 
 func onCPU(p *cases.Problem) attention.Config {
-	return p.Config(cases.On(attention.TierCPU, p.DType))
+	return attention.Config(p.Config(cases.On(attention.TierCPU, p.DType)))
 }
 
 func cloned(images [][]byte) [][]byte {
@@ -291,7 +292,7 @@ func TestAccuracyOfOptions(t *testing.T) {
 		p := newOptions(t, c, dtype)
 		after := computed(t, p, p.Image)
 		a := p.HostArgs(after)
-		v, err := accuracy.Verify(onCPU(p), a, accuracy.Options{Rows: -1})
+		v, err := accuracy.Verify(problem.Config(onCPU(p)), a, accuracy.Options{Rows: -1})
 		require.NoError(t, err)
 		require.True(t, v.Pass(), "%v", v)
 		if v.Rows == 0 {
@@ -300,7 +301,7 @@ func TestAccuracyOfOptions(t *testing.T) {
 		for i := range a.O.Host {
 			a.O.Host[i] = 0x7c
 		}
-		v, err = accuracy.Verify(onCPU(p), a, accuracy.Options{Rows: 1})
+		v, err = accuracy.Verify(problem.Config(onCPU(p)), a, accuracy.Options{Rows: 1})
 		require.NoError(t, err)
 		require.False(t, v.Pass(), "%v", v)
 	})

@@ -51,7 +51,7 @@ func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
 			}
 			require.Len(t, plan.Notes, 1)
 			require.True(t, strings.HasPrefix(plan.Notes[0], "the decode kernel is not used: "), plan.Notes[0])
-			require.Contains(t, plan.String(), "; note: "+plan.Notes[0])
+			require.Contains(t, Plan(plan.Plan).String(), "; note: "+plan.Notes[0])
 			require.NotContains(t, plan.Notes[0], "within the device's limits")
 			if dev.Info().Type == vk.DeviceCPU && c.tier == TierCoopMat {
 				c.why = "it needs tier coopmat2"

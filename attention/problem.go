@@ -1,29 +1,79 @@
 package attention
 
-import (
-	"vkattn/internal/problem"
-	"vkattn/internal/tensors"
-)
+import "vkattn/internal/problem"
 
-// This file names the types of package problem here, so that a program imports one package,
-// and the functions that check and convert what they describe.
+// Types that this package shares with the parts of the library below it. A type with methods or
+// hidden fields is one of package problem; its comment here has its fields and methods.
 
-// Types that say what is computed. Package problem documents fields and methods.
 type (
-	// Config says what to compute, except for sizes.
-	Config = problem.Config
-	// Shape holds the sizes of a problem.
-	Shape = problem.Shape
-	// DType is the storage type of Q, K, V and O.
+	// DType is the storage type of Q, K, V and O. Accumulation is float32 for all.
+	//
+	//	func (t DType) Size() int                         // bytes of an element; 0 for an invalid DType
+	//	func (t DType) Decode(dst []float32, src []byte)  // widens len(dst) little-endian elements
+	//	func (t DType) Encode(dst []byte, src []float32)  // rounds to nearest even
 	DType = problem.DType
-	// KVType is the storage type of K and V.
+
+	// KVType is the storage type of K and V. The zero value is the type of Q and O. The others
+	// are quantized; kernels convert them to the storage type.
+	//
+	//	func (t KVType) Scaled() bool                         // elements have separate scales
+	//	func (t KVType) Blocked() bool                        // rows are blocks of 32 elements, each with its scale
+	//	func (t KVType) RowBytes(d DType, elements int) int   // d is the storage type for KVSame
 	KVType = problem.KVType
-	// Causal says which keys a query row may attend to.
+
+	// Causal says which keys a query row may attend to. With Sq == Sk TopLeft and
+	// BottomRight are the same; otherwise they differ and the caller must say which is meant.
+	//
+	//	func (c Causal) Visible(row, sq, sk int) int  // a row attends to keys 0 to Visible-1
 	Causal = problem.Causal
-	// Scale multiplies Q Kᵀ before the softmax.
+
+	// Scale multiplies Q Kᵀ before the softmax. The zero value is the usual 1/sqrt(HeadDim);
+	// [ScaleOf] fixes any other finite number, 0 and negative ones included.
+	//
+	//	func (s Scale) IsDefault() bool
+	//	func (s Scale) Value(headDim int) float32
 	Scale = problem.Scale
-	// Window limits each row to the keys near its own position.
+
+	// Window limits each row to the keys near its own position: with Left and Right keys to
+	// either side, the row at position i attends to keys i-Left to i+Right that the causal mask
+	// and the length allow. The zero value is no window; [WindowOf] makes one. [Config].Causal
+	// aligns rows with keys, or Config.Align without a causal mask.
+	//
+	//	func (w Window) Given() bool  // it limits a side
+	//	func (w Window) Left() int    // -1: no limit
+	//	func (w Window) Right() int   // -1: no limit
 	Window = problem.Window
+
+	// Tier names an implementation. The tiers that a device supports follow from its reported
+	// capabilities, never from its vendor. Each tier can be forced.
+	//
+	//	func (t Tier) WithoutSPIRV() bool  // it has no tiles to tune and no Vulkan dispatches
+	Tier = problem.Tier
+
+	// Access selects how kernels reach tensors.
+	Access = problem.Access
+
+	// Tuning selects how the tile of a kernel is chosen: how many query rows and keys a
+	// workgroup processes, and how it divides them. It changes speed, and the last bits of a
+	// result, because tiles sum in different orders.
+	//
+	// Only TuningOff guarantees the same bits for the same device, build and Config. With the
+	// others the tile also depends on the user's tuning cache, so the guarantee holds as long
+	// as nobody tunes. A process reads the cache once per device; results that other processes
+	// store do not affect it. An Op changes its tile for a class of shapes only by its own
+	// Tune, or with TuningOn before the first result of the class. The class depends on all
+	// sizes, so with tuned tiles a row's last bits may depend on its batch.
+	Tuning = problem.Tuning
+
+	// Experiment changes the kernel for a measurement: see [NewExperiment].
+	Experiment = problem.Experiment
+
+	// ShapeError says which field of a Config, Shape or Args is wrong. It matches [ErrInvalid].
+	//
+	//	Field string  // for example "HeadDim", "Sq" or "O.Strides.Seq"
+	//	Got   any     // the caller's value, or a phrase that describes it
+	//	Want  any     // the accepted value, or a phrase that describes it
+	ShapeError = problem.ShapeError
 )
 
 // Storage types. The zero value is F16.
@@ -79,27 +129,8 @@ func ScaleOf(v float32) Scale { return problem.ScaleOf(v) }
 // negative number means no limit on that side.
 func WindowOf(left, right int) Window { return problem.WindowOf(left, right) }
 
-// Types that say how it is computed. Package problem documents fields and methods.
-type (
-	// Tier names an implementation.
-	Tier = problem.Tier
-	// Access selects how kernels reach tensors.
-	Access = problem.Access
-	// Tuning selects how the tile of a kernel is chosen.
-	Tuning = problem.Tuning
-	// Plan says how a problem will be computed and why.
-	Plan = problem.Plan
-	// Rejection is a tier that was not used.
-	Rejection = problem.Rejection
-	// BackwardPlan says how the gradients of a problem will be computed and why.
-	BackwardPlan = problem.BackwardPlan
-	// PlanKernel is one kernel of a [BackwardPlan].
-	PlanKernel = problem.PlanKernel
-	// TierStatus says whether a tier can run a storage type on a device.
-	TierStatus = problem.TierStatus
-)
-
-// Tiers. The zero value picks the best one the device supports.
+// Tiers. The zero value picks the best one the device supports; on a driver of the CPU that
+// is TierScalar.
 const (
 	TierAuto     = problem.TierAuto
 	TierCPU      = problem.TierCPU      // the host, without a device
@@ -145,68 +176,6 @@ const (
 // lists the names and matches [ErrInvalid].
 func ParseTuning(s string) (Tuning, error) { return problem.ParseTuning(s) }
 
-// Tensors of a call. Package problem documents fields and methods.
-type (
-	// Args are the tensors of one call.
-	Args = problem.Args
-	// Tensor names the memory of a tensor: a device buffer or host memory, exactly one of the two.
-	Tensor = problem.Tensor
-	// Strides are the distances in elements between neighbours in each outer dimension.
-	Strides = problem.Strides
-	// Vector is a contiguous array of 32-bit elements, int32 or float32 depending on its use.
-	Vector = problem.Vector
-	// HostView reads and writes the rows of a host tensor as float32, for any storage type and strides.
-	HostView = problem.HostView
-	// BackwardArgs are the tensors of one backward call.
-	BackwardArgs = problem.BackwardArgs
-	// Gradients are the results of [ReferenceBackward], packed.
-	Gradients = problem.Gradients
-)
-
-// BHSD returns the strides of the packed layout [batch, head, row, dim].
-func BHSD(heads, seq, dim int) Strides { return problem.BHSD(heads, seq, dim) }
-
-// BSHD returns the strides of the packed layout [batch, row, head, dim].
-func BSHD(heads, seq, dim int) Strides { return problem.BSHD(heads, seq, dim) }
-
-// ViewHost makes a view of a host tensor [batch, heads, seq, dim] that shares its memory. A
-// tensor in a device buffer gives an error that matches [ErrUnsupported]. Access to rows
-// outside of the memory panics; [CheckArgs] checks that beforehand.
-func ViewHost(t Tensor, dtype DType, heads, seq, dim int) (HostView, error) {
-	return problem.ViewHost(t, dtype, heads, seq, dim)
-}
-
-// Options of a call. Package problem documents fields.
-type (
-	// Varlen gives each sequence of a batch its own length, at most the Shape's Sq and Sk.
-	Varlen = problem.Varlen
-	// Pages is the layout of a paged KV cache.
-	Pages = problem.Pages
-	// SparseTokens lists, per sequence and key head, the tokens that its rows attend to.
-	SparseTokens = problem.SparseTokens
-	// Blocks is a bitmap over blocks of BlockQ rows and BlockK keys.
-	Blocks = problem.Blocks
-	// Bias is added to the scores after the scale and the softcap.
-	Bias = problem.Bias
-	// Mask excludes slots in addition to lengths, causal mask and window.
-	Mask = problem.Mask
-)
-
-// Rows and sequences of a call. Package problem documents fields.
-type (
-	// Rows names some query rows of one (batch, query head), in any order.
-	Rows = problem.Rows
-)
-
-// Changes of a kernel for measurements. Package problem documents fields and methods.
-type (
-	// Experiment changes the kernel for a measurement.
-	Experiment = problem.Experiment
-)
-
-// ShapeError says which field of a Config, Shape or Args is wrong.
-type ShapeError = problem.ShapeError
-
 // Sources of a tile, as Plan.Tuning names them.
 const (
 	TileHeuristic = problem.TileHeuristic // the fixed table
@@ -246,36 +215,3 @@ var ErrUnsupported error = problem.ErrUnsupported
 
 // CUDAKernels lists the families of kernels of tier cuda, the fastest first.
 func CUDAKernels() []string { return problem.CUDAKernels() }
-
-// AllRows is the sample of all rows, in the order of packed [B, Hq, Sq]. It is nil if the
-// list does not fit the host's memory.
-func AllRows(s Shape) []Rows { return tensors.AllRows(s) }
-
-// CheckArgs reports the first error in a call as a *ShapeError. It checks the Config
-// and the Shape, missing memory, mixed host and device memory, negative offsets and
-// strides, memory too short for the last row (without overflow), overlapping rows of O,
-// and O or LSE overlapping another tensor. It checks the options of Args in the same
-// way but reads no vector. For options that no tier computes together the ShapeError
-// matches [ErrUnsupported] too. Every tier calls CheckArgs before it accesses memory.
-//
-// Overlap is judged from addresses and strides alone, and exactly: tensors may be
-// interleaved, for example O with Q, or DQ, DK and DV in one tensor [B, S, 3, H, D]. The
-// check gives up, and refuses, where strides are of so little order that it would take
-// long. Two buffers that alias the same device memory are not recognized as one.
-func CheckArgs(cfg Config, a Args) error { return tensors.CheckArgs(cfg, a) }
-
-// DecodeKV returns the elements that EncodeKV's result represents, in float32, packed
-// [batches, heads, keys, dim]. Sizes that do not match give a *ShapeError.
-func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byte) ([]float32, error) {
-	return tensors.DecodeKV(t, block, batches, heads, keys, dim, data, scales)
-}
-
-// EncodeKV quantizes K or V. x is packed [batches, heads, keys, dim], and so is data. For
-// pages, batches are pages and keys is PageSize; for packed sequences, batches is 1 and keys
-// is TotalK. For Scaled types scales are the float32 of Args.KScale or VScale, one for block
-// consecutive keys of a head (0: 1, as in Config.KVBlock). Each maps the largest magnitude
-// of its elements to the type's largest number. For other types scales is nil. Package
-// quant documents the rounding.
-func EncodeKV(t KVType, block, batches, heads, keys, dim int, x []float32) (data, scales []byte, err error) {
-	return tensors.EncodeKV(t, block, batches, heads, keys, dim, x)
-}

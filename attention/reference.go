@@ -3,6 +3,7 @@ package attention
 import (
 	"vkattn/internal/host"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 )
 
 // Reference computes a call in float64 by the plain formula: all scores of a row, its
@@ -17,7 +18,9 @@ import (
 // Row i of sequence b (see [Varlen]) is row i of batch b. Rows past the end of a sequence
 // do not exist: they have O = 0 and LSE = -Inf. Quantized
 // elements of K and V are exact: number times scale.
-func Reference(cfg Config, a Args) (o, lse []float64, err error) { return oracle.Reference(cfg, a) }
+func Reference(cfg Config, a Args) (o, lse []float64, err error) {
+	return oracle.Reference(problem.Config(cfg), a)
+}
 
 // DropoutMask returns the mask of Config.Dropout for a call's Shape, DropoutSeed and
 // DropoutOffset: bytes [B, Hq, Sq, Sk], 1 for a slot that keeps its weight and 0 for one that
@@ -29,7 +32,7 @@ func Reference(cfg Config, a Args) (o, lse []float64, err error) { return oracle
 // counter (j/4, i, b*Hq+h, DropoutOffset) and the key DropoutSeed, low word first. It keeps its
 // weight if the word is at least Dropout * 2^32. Counters have 32 bits: from 2^32 heads b*Hq+h on
 // masks repeat. If the host lacks the memory, the error matches vk.ErrOutOfMemory.
-func DropoutMask(cfg Config, a Args) ([]byte, error) { return host.DropoutMask(cfg, a) }
+func DropoutMask(cfg Config, a Args) ([]byte, error) { return host.DropoutMask(problem.Config(cfg), a) }
 
 // ReferenceBackward computes the gradients of a call in float64 by the plain formula. With
 // P the softmax of a row over its keys and its sink,
@@ -60,12 +63,12 @@ func DropoutMask(cfg Config, a Args) ([]byte, error) { return host.DropoutMask(c
 // the error matches vk.ErrOutOfMemory. Paged or quantized K and V give an error that
 // matches [ErrUnsupported].
 func ReferenceBackward(cfg Config, a BackwardArgs) (g Gradients, err error) {
-	return oracle.ReferenceBackward(cfg, a)
+	return oracle.ReferenceBackward(problem.Config(cfg), a)
 }
 
 // ReferenceSample is Reference of some rows, for problems too large to verify whole: O
 // packed [rows, HeadDimV] and LSE [rows], in the order of the sample. Each row has the
 // bits that Reference gives it.
 func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err error) {
-	return oracle.ReferenceSample(cfg, a, sample)
+	return oracle.ReferenceSample(problem.Config(cfg), a, sample)
 }

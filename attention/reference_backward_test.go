@@ -15,6 +15,7 @@ import (
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/internal/testlevel"
 )
@@ -473,7 +474,7 @@ func eachBackward(t *testing.T, test func(t *testing.T, c *backwardCase)) {
 		})
 	}
 	for i, set := range cases.SmallConfigs() {
-		cfg := withConfig(func(c *attention.Config) { set(c, 3, func(n int) int { return n - 1 }) })
+		cfg := withConfig(func(c *attention.Config) { set((*problem.Config)(c), 3, func(n int) int { return n - 1 }) })
 		t.Run(cfg.String(), func(t *testing.T) { test(t, newBackward(cfg, small, attention.BHSD, uint64(i))) })
 	}
 }
@@ -526,7 +527,7 @@ func drawBackwardOf(t *rapid.T, most backwardSizes) *backwardCase {
 	for i, set := range cases.SmallConfigs() {
 		if flip(fmt.Sprintf("option %d of positions", i)) {
 			with := cfg
-			set(&with, most.window, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "distance") })
+			set((*problem.Config)(&with), most.window, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "distance") })
 			if with.Validate() == nil { // some exclude each other
 				cfg = with
 			}

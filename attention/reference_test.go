@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 )
 
 // plain is attention written from its definition. It shares nothing with the package but
@@ -71,18 +72,18 @@ func TestReferenceRowsAreThoseOfReference(t *testing.T) {
 	o, lse, err := attention.Reference(p.cfg, p.Args)
 	require.NoError(t, err)
 	rows := []int{89, 0, 20, 19, 64, 64}
-	some, someLSE, err := oracle.ReferenceRows(p.cfg, p.Args, 1, 2, rows)
+	some, someLSE, err := oracle.ReferenceRows(problem.Config(p.cfg), p.Args, 1, 2, rows)
 	require.NoError(t, err)
 	for i, r := range rows {
 		at := (1*4+2)*90 + r
 		require.Equal(t, lse[at], someLSE[i])
 		require.Equal(t, o[at*40:][:40], some[i*40:][:40])
 	}
-	none, _, err := oracle.ReferenceRows(p.cfg, p.Args, 0, 0, nil)
+	none, _, err := oracle.ReferenceRows(problem.Config(p.cfg), p.Args, 0, 0, nil)
 	require.NoError(t, err)
 	require.Empty(t, none)
 	for _, bad := range []attention.Rows{{B: 2}, {B: -1}, {H: 4}, {Rows: []int{90}}, {Rows: []int{-1}}} {
-		_, _, err := oracle.ReferenceRows(p.cfg, p.Args, bad.B, bad.H, bad.Rows)
+		_, _, err := oracle.ReferenceRows(problem.Config(p.cfg), p.Args, bad.B, bad.H, bad.Rows)
 		var shape *attention.ShapeError
 		require.ErrorAs(t, err, &shape)
 	}

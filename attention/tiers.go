@@ -2,6 +2,7 @@ package attention
 
 import (
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -23,5 +24,5 @@ func TierReportOf(info *vk.DeviceInfo) []TierStatus { return plan.TierReportOf(i
 // without it. AccessAddresses asks for it: recording a call then takes the host half the time
 // (890 and 1750 ns, H200).
 func Requirements(tier Tier, cfg Config) (vk.Requirements, error) {
-	return plan.Requirements(tier, cfg)
+	return plan.Requirements(tier, problem.Config(cfg))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
@@ -161,9 +162,9 @@ func heuristicTiles(t *testing.T, dev *vk.Device, tier Tier, dtype DType) (lines
 			{"decode int8", Config{Causal: BottomRight, KV: KVInt8}, decode},
 		} {
 			c.cfg.Tier, c.cfg.DType, c.cfg.HeadDim, c.cfg.Tuning = tier, dtype, dim, TuningOff
-			op := newOp(dev, c.cfg, Experiment{}, nil)
+			op := newOp(dev, problem.Config(c.cfg), Experiment{}, nil)
 			r := op.typical(c.shape)
-			made, err := plan.Make(dev, c.cfg, r, nil)
+			made, err := plan.Make(dev, problem.Config(c.cfg), r, nil)
 			if errors.Is(err, ErrUnsupported) {
 				continue
 			}
@@ -171,16 +172,16 @@ func heuristicTiles(t *testing.T, dev *vk.Device, tier Tier, dtype DType) (lines
 			v := made.Variant
 			shared, refusal := plan.Fits(dev.Caps(), v, r.Shape)
 			require.Empty(t, refusal)
-			p, err := op.pipelines.Of(dev, &c.cfg, v)
+			p, err := op.pipelines.Of(dev, (*problem.Config)(&c.cfg), v)
 			require.NoError(t, err)
 			lines = append(lines, statisticsOf(t, dev, p, tileStatistics{call: fmt.Sprintf("%v %v d%d %s", tier, dtype, dim, c.name), tile: v.Describe(), shared: shared},
 				v.Tile.LocalSize(), v.Tile.SubgroupSize()))
 			closeAll(t, op)
 		}
 		cfg := Config{Tier: tier, DType: dtype, HeadDim: dim, Causal: BottomRight, Tuning: TuningOff}
-		op := newOp(dev, cfg, Experiment{}, nil)
+		op := newOp(dev, problem.Config(cfg), Experiment{}, nil)
 		r := op.typicalBackward(prefill)
-		made, err := plan.MakeBackward(dev, &cfg, &r, nil)
+		made, err := plan.MakeBackward(dev, (*problem.Config)(&cfg), &r, nil)
 		if errors.Is(err, ErrUnsupported) {
 			continue
 		}
@@ -190,7 +191,7 @@ func heuristicTiles(t *testing.T, dev *vk.Device, tier Tier, dtype DType) (lines
 			if !v.Tunes() {
 				continue // it has no tile
 			}
-			p, err := op.backward.pipelines.Of(dev, &cfg, v)
+			p, err := op.backward.pipelines.Of(dev, (*problem.Config)(&cfg), v)
 			require.NoError(t, err)
 			local, subgroup := v.LocalSize()
 			shared := plan.PruneBackward(dev.Caps(), v, r.Shape, 1)[0].Shared

@@ -220,7 +220,7 @@ func (op *Op) tune(ctx context.Context, store *plan.Store, r plan.Request, o Tun
 	cfg := op.cfg
 	cfg.AllowCUDA = false
 	cfg.Tier, cfg.Tuning, cfg.Access = c.Tier, TuningOff, r.Access
-	report = TuneReport{Class: class, Shape: r.Shape, Config: cfg, Tier: c.Tier, Kernel: c.Kernel,
+	report = TuneReport{Class: class, Shape: r.Shape, Config: Config(cfg), Tier: c.Tier, Kernel: c.Kernel,
 		Heuristic: v.Describe(), Winner: v.Describe(), Source: TileHeuristic}
 	t := &tuning{TuneOptions: o, dtype: cfg.DType, flops: plan.Flops(cfg, r.Shape), deadline: start.Add(o.Budget), report: &report,
 		memory: func(ctx context.Context) (contestants, error) { return newTuneMemory(ctx, op.dev, cfg, r, 0) }}

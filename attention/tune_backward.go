@@ -8,6 +8,7 @@ import (
 	"vkattn/internal/errs"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -75,14 +76,14 @@ func (op *Op) TuneBackward(ctx context.Context, s Shape, o TuneOptions) ([]TuneR
 }
 
 // tuneBackward tunes one kernel. cfg names its tier.
-func (op *Op) tuneBackward(ctx context.Context, store *plan.Store, cfg Config, r plan.BackwardRequest, k *plan.BackwardKernel, o TuneOptions) (report TuneReport, err error) {
+func (op *Op) tuneBackward(ctx context.Context, store *plan.Store, cfg problem.Config, r plan.BackwardRequest, k *plan.BackwardKernel, o TuneOptions) (report TuneReport, err error) {
 	start := time.Now()
 	v := k.Variant
 	class := plan.BackwardClassOf(&v, &cfg, &r.Shape)
 	if timed := plan.ShrunkBatch(r.Shape); plan.BackwardClassOf(&v, &cfg, &timed) == class {
 		r.Shape = timed
 	}
-	report = TuneReport{Class: class, Shape: r.Shape, Config: cfg, Tier: cfg.Tier, Kernel: k.Kernel, Outputs: k.Outputs,
+	report = TuneReport{Class: class, Shape: r.Shape, Config: Config(cfg), Tier: cfg.Tier, Kernel: k.Kernel, Outputs: k.Outputs,
 		Heuristic: v.Describe(), Winner: v.Describe(), Source: TileHeuristic}
 	t := &tuning{TuneOptions: o, dtype: cfg.DType, flops: v.Flops(&cfg, r.Shape), deadline: start.Add(o.Budget), report: &report,
 		memory: func(ctx context.Context) (contestants, error) { return newBackwardTuneMemory(ctx, op.dev, cfg, &r, &v) }}
@@ -103,7 +104,7 @@ func (op *Op) tuneBackward(ctx context.Context, store *plan.Store, cfg Config, r
 
 // newBackwardCandidate makes a candidate with an operation that uses v's tile for its
 // kernel.
-func newBackwardCandidate(dev *vk.Device, cfg Config, t tuneTile, v plan.BackwardVariant, r plan.BackwardRequest) *candidate {
+func newBackwardCandidate(dev *vk.Device, cfg problem.Config, t tuneTile, v plan.BackwardVariant, r plan.BackwardRequest) *candidate {
 	c := &candidate{tuneTile: t, op: newOp(dev, cfg, Experiment{}, nil)}
 	c.op.backward.pick, c.op.backward.maxDSBytes = plan.PickBackwardOnly(v), r.MaxDSBytes
 	c.entry.SPIRV = v.SPIRV()
@@ -138,7 +139,7 @@ type backwardTuneMemory struct {
 	elements  [3]int64      // of gradients
 }
 
-func newBackwardTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r *plan.BackwardRequest, v *plan.BackwardVariant) (_ *backwardTuneMemory, err error) {
+func newBackwardTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Config, r *plan.BackwardRequest, v *plan.BackwardVariant) (_ *backwardTuneMemory, err error) {
 	m := &backwardTuneMemory{kernel: v}
 	defer func() {
 		if err != nil {

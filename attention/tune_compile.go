@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -41,7 +42,7 @@ type candidate struct {
 
 // newCandidate makes a candidate of the forward kernels with an operation that uses only
 // o's tile. cfg names its tier.
-func newCandidate(dev *vk.Device, cfg Config, o plan.Option, r plan.Request) *candidate {
+func newCandidate(dev *vk.Device, cfg problem.Config, o plan.Option, r plan.Request) *candidate {
 	c := &candidate{tuneTile: forwardTile(o), op: newOp(dev, cfg, o.V.Experiment, plan.PickOnly(o.V.Tile))}
 	c.entry.SPIRV = o.V.SPIRV()
 	c.pipeline = func() (*vk.Pipeline, error) {

@@ -16,6 +16,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/problem"
 	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
@@ -378,7 +379,7 @@ func TestEveryTileOfTheTableComputes(t *testing.T) {
 				for _, x := range tensors[3:] {
 					require.NoError(t, stream.Download(context.Background(), x.host, x.device.Buffer, 0), names[i])
 				}
-				v, err := accuracy.Verify(p.cfg, p.Args, accuracy.Options{Rows: -1})
+				v, err := accuracy.Verify(problem.Config(p.cfg), p.Args, accuracy.Options{Rows: -1})
 				require.NoError(t, err)
 				require.True(t, v.Pass(), "%s: %v", names[i], v)
 				require.NoError(t, ops[i].Close())

@@ -9,6 +9,7 @@ import (
 
 	"vkattn/internal/hostmem"
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -16,7 +17,7 @@ import (
 // through copies of the tensors, so that no run finds its inputs in the last-level cache.
 type tuneMemory struct {
 	dev     *vk.Device
-	cfg     Config
+	cfg     problem.Config
 	shape   Shape
 	stream  *vk.Stream
 	buffers [4]*vk.Buffer // Q, K, V, O
@@ -36,7 +37,7 @@ const (
 
 // newTuneMemory allocates and fills tensors as a request has them. copies is the number of
 // sets; 0 makes more than the last-level cache holds.
-func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r plan.Request, copies int) (m *tuneMemory, err error) {
+func newTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Config, r plan.Request, copies int) (m *tuneMemory, err error) {
 	m = &tuneMemory{dev: dev, cfg: cfg, shape: r.Shape, stamps: dev.Caps().Limits.TimestampValidBits > 0}
 	defer func() {
 		if err != nil {
@@ -84,7 +85,7 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r plan.Reque
 }
 
 // tuneBytes returns the bytes of one copy of the tensors. It saturates.
-func tuneBytes(cfg Config, r plan.Request) uint64 {
+func tuneBytes(cfg problem.Config, r plan.Request) uint64 {
 	rows, keys := hostmem.Product(r.Shape.B, r.Shape.Hq, r.Shape.Sq), hostmem.Product(r.Shape.B, r.Shape.KVHeads(), r.Shape.Sk)
 	perRow := uint64(cfg.HeadDim+cfg.ValueDim()) * uint64(cfg.DType.Size())
 	total := hostmem.Sum(hostmem.Product(rows, perRow), hostmem.Product(keys, perRow))

@@ -146,7 +146,9 @@ func TestBackwardKernelsOnTheCPU(t *testing.T) {
 					b, err := cases.NewBackward(c, dtype)
 					require.NoError(t, err)
 					cfg := c.Config(cases.On(attention.TierCPU, dtype))
-					require.NoError(t, conformEmulated(b, cfg, func(a attention.BackwardArgs, reversed bool) error { return emulateBackward(e, cfg, a, reversed) }))
+					require.NoError(t, conformEmulated(b, attention.Config(cfg), func(a attention.BackwardArgs, reversed bool) error {
+						return emulateBackward(e, attention.Config(cfg), a, reversed)
+					}))
 				})
 			}
 			t.Logf("%d cases", n)
@@ -206,12 +208,12 @@ func TestBackwardKernelsAccumulate(t *testing.T) {
 	require.NoError(t, err)
 	cfg := b.Config(cases.On(attention.TierCPU, attention.F32))
 	image := func() attention.BackwardArgs {
-		a, _, err := callOf(b, cfg, b.Image)
+		a, _, err := callOf(b, attention.Config(cfg), b.Image)
 		require.NoError(t, err)
 		return a
 	}
 	plain, held, added := image(), image(), image()
-	require.NoError(t, emulateBackward(e, cfg, plain, false))
+	require.NoError(t, emulateBackward(e, attention.Config(cfg), plain, false))
 	outputs := func(a *attention.BackwardArgs) []*attention.Tensor { return []*attention.Tensor{&a.DQ, &a.DK, &a.DV} }
 	for i, x := range outputs(&held) {
 		for j := range floatsOf(x.Host) {
@@ -220,7 +222,7 @@ func TestBackwardKernelsAccumulate(t *testing.T) {
 		copy(outputs(&added)[i].Host, x.Host)
 	}
 	added.Accumulate = true
-	require.NoError(t, emulateBackward(e, cfg, added, false))
+	require.NoError(t, emulateBackward(e, attention.Config(cfg), added, false))
 	for i, x := range outputs(&plain) {
 		before, after, changed := floatsOf(outputs(&held)[i].Host), floatsOf(outputs(&added)[i].Host), 0
 		for j, gradient := range floatsOf(x.Host) {
@@ -240,7 +242,7 @@ func TestBackwardKernelsAccumulate(t *testing.T) {
 				*other = attention.Tensor{}
 			}
 		}
-		require.NoError(t, emulateBackward(e, cfg, alone, true))
+		require.NoError(t, emulateBackward(e, attention.Config(cfg), alone, true))
 		require.Equal(t, x.Host, outputs(&alone)[i].Host, "output %d alone", i)
 	}
 }

@@ -112,14 +112,16 @@ func TestFA2BackwardOnTheCPU(t *testing.T) {
 					b, err := cases.NewBackward(c, dtype)
 					require.NoError(t, err)
 					cfg := c.Config(cases.On(attention.TierCPU, dtype))
-					kernels, err := fa2Of(table, b, cfg)
+					kernels, err := fa2Of(table, b, attention.Config(cfg))
 					require.NoError(t, err)
 					e := emulators[kernels[0].Module]
 					if e == nil {
 						e = newWarpEmulator(t, dtype.String(), kernels[0].D, kernels[0].DV)
 						emulators[kernels[0].Module] = e
 					}
-					require.NoError(t, conformEmulated(b, cfg, func(a attention.BackwardArgs, reversed bool) error { return emulateFA2(e, kernels, cfg, a, reversed) }))
+					require.NoError(t, conformEmulated(b, attention.Config(cfg), func(a attention.BackwardArgs, reversed bool) error {
+						return emulateFA2(e, kernels, attention.Config(cfg), a, reversed)
+					}))
 				})
 			}
 			t.Logf("%d cases", n)
@@ -146,12 +148,14 @@ func TestFA2OutputsOnTheCPU(t *testing.T) {
 				b, err := cases.NewBackward(c, x.dtype)
 				require.NoError(t, err)
 				cfg := c.Config(cases.On(attention.TierCPU, x.dtype))
-				kernels, err := fa2Of(table, b, cfg)
+				kernels, err := fa2Of(table, b, attention.Config(cfg))
 				require.NoError(t, err)
 				if e == nil {
 					e = newWarpEmulator(t, x.dtype.String(), kernels[0].D, kernels[0].DV)
 				}
-				testOutputs(t, b, cfg, func(a attention.BackwardArgs, reversed bool) error { return emulateFA2(e, kernels, cfg, a, reversed) })
+				testOutputs(t, b, attention.Config(cfg), func(a attention.BackwardArgs, reversed bool) error {
+					return emulateFA2(e, kernels, attention.Config(cfg), a, reversed)
+				})
 			}
 		})
 	}
@@ -203,10 +207,12 @@ func conformFA2(t *testing.T, c cases.Case, dtype attention.DType, with func(fun
 	b, err := cases.NewBackward(c, dtype)
 	require.NoError(t, err)
 	cfg := c.Config(cases.On(attention.TierCPU, dtype))
-	kernels, err := fa2Of(table, b, cfg)
+	kernels, err := fa2Of(table, b, attention.Config(cfg))
 	require.NoError(t, err)
 	e := newWarpEmulator(t, dtype.String(), kernels[0].D, kernels[0].DV)
-	require.NoError(t, conformEmulated(b, cfg, with(func(a attention.BackwardArgs, reversed bool) error { return emulateFA2(e, kernels, cfg, a, reversed) })))
+	require.NoError(t, conformEmulated(b, attention.Config(cfg), with(func(a attention.BackwardArgs, reversed bool) error {
+		return emulateFA2(e, kernels, attention.Config(cfg), a, reversed)
+	})))
 }
 
 // cancelling is a call in which terms of up to a thousand add up to a small score in the second row, whose LSE is small, but
@@ -271,7 +277,7 @@ func TestFA2BackwardOfNaNBehindSoftcap(t *testing.T) {
 	cfg := c.Config(cases.On(attention.TierCPU, attention.F16))
 	table, err := embedded()
 	require.NoError(t, err)
-	kernels, err := fa2Of(table, b, cfg)
+	kernels, err := fa2Of(table, b, attention.Config(cfg))
 	require.NoError(t, err)
 	e := newWarpEmulator(t, "f16", kernels[0].D, kernels[0].DV)
 	at := func(x *attention.Tensor, row int) []byte {
@@ -279,12 +285,12 @@ func TestFA2BackwardOfNaNBehindSoftcap(t *testing.T) {
 	}
 	calls := [2]attention.BackwardArgs{}
 	for i := range calls {
-		a, _, err := callOf(b, cfg, b.Image)
+		a, _, err := callOf(b, attention.Config(cfg), b.Image)
 		require.NoError(t, err)
 		if i == 1 {
 			copy(at(&a.Q, odd)[6:], []byte{0, 0x7e})
 		}
-		require.NoError(t, emulateFA2(e, kernels, cfg, a, false))
+		require.NoError(t, emulateFA2(e, kernels, attention.Config(cfg), a, false))
 		calls[i] = a
 	}
 	for i := range rows {

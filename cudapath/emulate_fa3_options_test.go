@@ -226,13 +226,13 @@ func TestFA3OptionsOnTheCPU(t *testing.T) {
 					b, err := cases.NewBackward(c, dtype)
 					require.NoError(t, err)
 					cfg := c.Config(cases.On(attention.TierCPU, dtype))
-					k := fa3KernelOf(t, b, cfg, true)
+					k := fa3KernelOf(t, b, attention.Config(cfg), true)
 					dims := [2]int{k.D, k.DV}
 					if emulators[dims] == nil {
 						emulators[dims] = newTMAEmulator(t, dtype, k.D, k.DV, true)
 					}
-					require.NoError(t, conformEmulated(b, cfg, func(a attention.BackwardArgs, reversed bool) error {
-						return emulateFA3(emulators[dims], k, cfg, a, reversed)
+					require.NoError(t, conformEmulated(b, attention.Config(cfg), func(a attention.BackwardArgs, reversed bool) error {
+						return emulateFA3(emulators[dims], k, attention.Config(cfg), a, reversed)
 					}))
 				})
 			}
@@ -269,15 +269,15 @@ func TestFA3OptionsKeepNaN(t *testing.T) {
 				b, err := cases.NewBackward(c, x.dtype)
 				require.NoError(t, err)
 				cfg := b.Config(cases.On(attention.TierCPU, x.dtype))
-				k := fa3KernelOf(t, b, cfg, true)
+				k := fa3KernelOf(t, b, attention.Config(cfg), true)
 				run := func(spoil bool) attention.BackwardArgs {
-					a, _, err := callOf(b, cfg, b.Image)
+					a, _, err := callOf(b, attention.Config(cfg), b.Image)
 					require.NoError(t, err)
 					if spoil {
 						row := a.K.Strides.Resolve(1, keys, x.dim).Seq
 						x.dtype.Encode(a.K.Host[2*(a.K.Offset+spoiled*row+3):][:2], []float32{float32(math.Inf(-1))})
 					}
-					require.NoError(t, emulateFA3(e, k, cfg, a, false))
+					require.NoError(t, emulateFA3(e, k, attention.Config(cfg), a, false))
 					return a
 				}
 				clean, after := run(false), run(true)
@@ -308,7 +308,9 @@ func TestFA3BackwardNormalizesBlocks(t *testing.T) {
 	b, err := cases.NewBackward(cancelling, attention.F16)
 	require.NoError(t, err)
 	cfg := cancelling.Config(cases.On(attention.TierCPU, attention.F16))
-	k := fa3KernelOf(t, b, cfg, true)
+	k := fa3KernelOf(t, b, attention.Config(cfg), true)
 	e := newTMAEmulator(t, attention.F16, k.D, k.DV, true)
-	require.NoError(t, conformEmulated(b, cfg, withOtherLSE(t)(func(a attention.BackwardArgs, reversed bool) error { return emulateFA3(e, k, cfg, a, reversed) })))
+	require.NoError(t, conformEmulated(b, attention.Config(cfg), withOtherLSE(t)(func(a attention.BackwardArgs, reversed bool) error {
+		return emulateFA3(e, k, attention.Config(cfg), a, reversed)
+	})))
 }

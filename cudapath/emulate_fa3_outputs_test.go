@@ -68,8 +68,10 @@ func TestFA3CallsOnTheCPU(t *testing.T) {
 						b, err := cases.NewBackward(c, v.dtype)
 						require.NoError(t, err)
 						cfg := c.Config(cases.On(attention.TierCPU, v.dtype))
-						k := fa3KernelOf(t, b, cfg, v.options)
-						testOutputs(t, b, cfg, func(a attention.BackwardArgs, reversed bool) error { return emulateFA3(e, k, cfg, a, reversed) })
+						k := fa3KernelOf(t, b, attention.Config(cfg), v.options)
+						testOutputs(t, b, attention.Config(cfg), func(a attention.BackwardArgs, reversed bool) error {
+							return emulateFA3(e, k, attention.Config(cfg), a, reversed)
+						})
 					}
 				}
 			})
@@ -85,8 +87,10 @@ func testLaunches(t *testing.T, c cases.Case, dtype attention.DType, options boo
 	b, err := cases.NewBackward(c, dtype)
 	require.NoError(t, err)
 	cfg := c.Config(cases.On(attention.TierCPU, dtype))
-	k := fa3KernelOf(t, b, cfg, options)
-	require.NoError(t, conformEmulated(b, cfg, func(a attention.BackwardArgs, reversed bool) error { return emulateFA3(e, k, cfg, a, reversed) }), c.String())
+	k := fa3KernelOf(t, b, attention.Config(cfg), options)
+	require.NoError(t, conformEmulated(b, attention.Config(cfg), func(a attention.BackwardArgs, reversed bool) error {
+		return emulateFA3(e, k, attention.Config(cfg), a, reversed)
+	}), c.String())
 }
 
 // outputCases are a problem with options or without, and one whose dims fill no tile.
@@ -171,12 +175,12 @@ func testLongest(t *testing.T, dtype attention.DType, d, dv int, e *tmaEmulator)
 	b, err := cases.NewBackward(c, dtype)
 	require.NoError(t, err)
 	cfg := b.Config(cases.On(attention.TierCPU, dtype))
-	k := fa3KernelOf(t, b, cfg, true)
+	k := fa3KernelOf(t, b, attention.Config(cfg), true)
 	call := func(change func(a *attention.BackwardArgs)) attention.BackwardArgs {
-		a, _, err := callOf(b, cfg, b.Image)
+		a, _, err := callOf(b, attention.Config(cfg), b.Image)
 		require.NoError(t, err)
 		change(&a)
-		require.NoError(t, emulateFA3(e, k, cfg, a, false))
+		require.NoError(t, emulateFA3(e, k, attention.Config(cfg), a, false))
 		return a
 	}
 	said := call(func(a *attention.BackwardArgs) { a.Sq, a.Sk = longest, longest })

@@ -52,10 +52,10 @@ func gradientsByCUDA(t *testing.T, c *Context, s *vk.Stream, kernel string, b *c
 	a := b.BackwardDeviceArgs(buffers)
 	cfg := b.Config(cases.On(attention.TierScalar, b.DType))
 	cfg.Access = attention.AccessAuto
-	forward, err := attention.New(attention.On(c.dev), cfg)
+	forward, err := attention.New(attention.On(c.dev), attention.Config(cfg))
 	require.NoError(t, err)
 	cfg.Tier, cfg.Kernel = attention.TierCUDA, kernel
-	op, err := attention.New(attention.On(c.dev), cfg)
+	op, err := attention.New(attention.On(c.dev), attention.Config(cfg))
 	require.NoError(t, err)
 	require.NoError(t, s.Barrier())
 	require.NoError(t, forward.Forward(s, a.Args))

@@ -11,6 +11,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -241,7 +242,7 @@ func (p *gpuProblem) run(t testing.TB, op *attention.Op, s *vk.Stream) {
 	require.NoError(t, op.Forward(s, p.device))
 	require.NoError(t, s.Download(background(t), p.host.O.Host, p.device.O.Buffer, 0))
 	require.NoError(t, s.Download(background(t), p.host.LSE.Host, p.device.LSE.Buffer, 0))
-	verdict, err := accuracy.Verify(p.cfg, p.host, accuracy.Options{})
+	verdict, err := accuracy.Verify(problem.Config(p.cfg), p.host, accuracy.Options{})
 	require.NoError(t, err)
 	require.True(t, verdict.Pass(), "%v %v: %v", p.cfg, p.device.Shape, verdict)
 }

@@ -127,7 +127,7 @@ var attentionPackage = apiwalk.Package{
 		"Requirements": attention.Requirements, "TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf,
 		"ViewHost": attention.ViewHost, "WindowOf": attention.WindowOf,
 	},
-	Types: []any{attention.Device{}, attention.Op{}},
+	Types: []any{attention.BackwardPlan{}, attention.Config{}, attention.Device{}, attention.Op{}, attention.Plan{}},
 }
 
 var problemPackage = apiwalk.Package{
@@ -139,8 +139,8 @@ var problemPackage = apiwalk.Package{
 		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf, "Span": problem.Span,
 		"ValidateSizes": problem.ValidateSizes, "VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
 	},
-	Types: []any{problem.Ablation(0), problem.Access(0), problem.Args{}, problem.BackwardArgs{}, problem.BackwardPlan{}, problem.Causal(0), problem.Config{},
-		problem.DType(0), problem.HostView{}, problem.KVType(0), problem.Experiment{}, problem.Phrase(""), problem.Plan{}, problem.Scale{}, problem.Shape{},
+	Types: []any{problem.Ablation(0), problem.Access(0), problem.Causal(0), problem.Config{},
+		problem.DType(0), problem.HostView{}, problem.KVType(0), problem.Experiment{}, problem.Phrase(""), problem.Scale{}, problem.Shape{},
 		problem.ShapeError{}, problem.Strides{}, problem.Tensor{}, problem.Tier(0), problem.Tuning(0), problem.Vector{}, problem.Window{}},
 }
 

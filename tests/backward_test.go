@@ -52,7 +52,7 @@ func runBackward(t *testing.T, s *session, tt cases.Target, list []cases.Case) {
 			defer func() { <-slots }()
 			b, err := cases.NewBackward(c, tt.DType)
 			require.NoError(t, err)
-			if err := conformBackward(e, b, c.Config(tt)); err != nil {
+			if err := conformBackward(e, b, attention.Config(c.Config(tt))); err != nil {
 				t.Errorf("seed %d: %v", c.SeedValue(), err)
 			}
 		})
@@ -336,7 +336,7 @@ func TestBackwardCompile(t *testing.T) {
 }
 
 func (e *engine) prepareBackward(c cases.Case, tt cases.Target) (err error) {
-	op, err := e.op(c.Config(tt))
+	op, err := e.op(attention.Config(c.Config(tt)))
 	if err != nil {
 		return err
 	}

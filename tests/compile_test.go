@@ -85,7 +85,7 @@ func compileTable(t *testing.T, prepare func(*engine, cases.Case, cases.Target) 
 // prepare compiles the kernels of a case: for its shape if it has no options, else for its
 // arguments.
 func (e *engine) prepare(c cases.Case, tt cases.Target) (err error) {
-	op, err := e.op(c.Config(tt))
+	op, err := e.op(attention.Config(c.Config(tt)))
 	if err != nil {
 		return err
 	}

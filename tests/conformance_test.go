@@ -300,12 +300,12 @@ func (c *checkedCase) jobs(tt cases.Target) ([]*job, error) {
 	}
 	p, cfg := c.problem, c.Config(tt)
 	hidden, half := c.Hidden(), c.HalfSeen()
-	all := []*job{{Problem: p, cfg: cfg, before: p.Image}}
+	all := []*job{{Problem: p, cfg: attention.Config(cfg), before: p.Image}}
 	if !c.dense() {
-		return append(all, &job{Problem: p, cfg: cfg, before: p.Spoiled()}), nil
+		return append(all, &job{Problem: p, cfg: attention.Config(cfg), before: p.Spoiled()}), nil
 	}
 	for _, first := range []int{hidden, half} {
-		j := &job{Problem: p, cfg: cfg, before: p.Image}
+		j := &job{Problem: p, cfg: attention.Config(cfg), before: p.Image}
 		if first < c.Shape.Sk && !c.Layout.Aliases() {
 			var err error
 			if j.before, err = p.Spoil(first); err != nil {

@@ -30,7 +30,7 @@ func TestFaultsWithoutDevice(t *testing.T) {
 	cfg := small.Config(cases.On(attention.TierCPU, attention.F32))
 
 	t.Run("closed operation", func(t *testing.T) {
-		op, err := attention.New(nil, cfg)
+		op, err := attention.New(nil, attention.Config(cfg))
 		require.NoError(t, err)
 		require.NoError(t, op.Forward(nil, p.HostArgs(p.Image)))
 		require.NoError(t, op.Close())
@@ -41,20 +41,20 @@ func TestFaultsWithoutDevice(t *testing.T) {
 		for _, tier := range []attention.Tier{attention.TierScalar, attention.TierCoopMat, attention.TierCoopMat2, attention.TierCubin, attention.TierCUDA} {
 			cfg := cfg
 			cfg.Tier = tier
-			_, err := attention.New(nil, cfg)
+			_, err := attention.New(nil, attention.Config(cfg))
 			require.ErrorIs(t, err, attention.ErrUnsupported)
 			require.ErrorIs(t, err, vk.ErrUnsupported)
 			require.ErrorContains(t, err, tier.String())
 		}
 	})
 	t.Run("a stream", func(t *testing.T) {
-		op, err := attention.New(nil, cfg)
+		op, err := attention.New(nil, attention.Config(cfg))
 		require.NoError(t, err)
 		require.Error(t, op.Forward(&vk.Stream{}, p.HostArgs(p.Image)))
 		require.ErrorIs(t, op.Record(nil, p.HostArgs(p.Image)), attention.ErrUnsupported)
 	})
 	t.Run("no arguments", func(t *testing.T) {
-		op, err := attention.New(nil, cfg)
+		op, err := attention.New(nil, attention.Config(cfg))
 		require.NoError(t, err)
 		var shape *attention.ShapeError
 		require.ErrorAs(t, op.Forward(nil, attention.Args{}), &shape)

@@ -32,7 +32,7 @@ func newDeviceProblem(t *testing.T, dev *vk.Device, c cases.Case, tt cases.Targe
 	d := &deviceProblem{dev: dev}
 	d.Problem, err = cases.NewProblem(c, tt.DType)
 	require.NoError(t, err)
-	d.op, err = attention.New(attention.On(dev), c.Config(tt))
+	d.op, err = attention.New(attention.On(dev), attention.Config(c.Config(tt)))
 	require.NoError(t, err)
 	d.stream, err = dev.NewStream("faults")
 	require.NoError(t, err)
@@ -93,7 +93,7 @@ func TestFaultUnsupported(t *testing.T) {
 		{cases.On(attention.TierCPU, attention.F16), "cpu"},
 		{cases.On(attention.TierCUDA, attention.F16), "cuda"},
 	} {
-		_, err := attention.New(attention.On(s.dev), small.Config(c.tt))
+		_, err := attention.New(attention.On(s.dev), attention.Config(small.Config(c.tt)))
 		require.ErrorIs(t, err, attention.ErrUnsupported, "%v", c.tt)
 		require.ErrorIs(t, err, vk.ErrUnsupported, "%v", c.tt)
 		require.ErrorContains(t, err, c.want)
@@ -117,7 +117,7 @@ func TestFaultArguments(t *testing.T) {
 	require.ErrorAs(t, d.op.Forward(d.stream, mixed), &shape)
 	require.Contains(t, shape.Field, "K")
 
-	cpu, err := attention.New(nil, small.Config(cases.On(attention.TierCPU, attention.F16)))
+	cpu, err := attention.New(nil, attention.Config(small.Config(cases.On(attention.TierCPU, attention.F16))))
 	require.NoError(t, err)
 	require.Error(t, cpu.Forward(nil, d.args), "tensors in device memory")
 
@@ -175,7 +175,7 @@ func TestFaultClosed(t *testing.T) {
 		require.NoError(t, d.dev.Close(), "a second time")
 		require.ErrorIs(t, d.op.Forward(d.stream, d.args), vk.ErrClosed)
 		require.ErrorIs(t, d.stream.Wait(t.Context()), vk.ErrClosed)
-		_, err := attention.New(attention.On(d.dev), d.Config(scalarF16))
+		_, err := attention.New(attention.On(d.dev), attention.Config(d.Config(scalarF16)))
 		require.ErrorIs(t, err, vk.ErrClosed)
 		_, err = d.dev.NewStream("late")
 		require.ErrorIs(t, err, vk.ErrClosed)

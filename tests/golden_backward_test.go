@@ -13,6 +13,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/cases"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 	"vkattn/internal/testlevel"
 )
 
@@ -88,7 +89,7 @@ func TestTiersComputeGoldenGradients(t *testing.T) {
 					cfg := g.config()
 					cfg.Tier, cfg.Tuning = tt.Tier, attention.TuningOff
 					got := e.golden(t, g, cfg, true)
-					low, err := oracle.LowBackward(cfg, g.args(t, hostOnly))
+					low, err := oracle.LowBackward(problem.Config(cfg), g.args(t, hostOnly))
 					require.NoError(t, err)
 					for name, want := range g.golden(t) {
 						g.judge(t, name, got[name], want, &low)

@@ -14,6 +14,7 @@ import (
 	"vkattn/internal/accuracy"
 	"vkattn/internal/half"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/internal/testlevel"
 )
@@ -290,9 +291,9 @@ func (g *goldenOption) judgeAll(t *testing.T, e *engine, tier attention.Tier, ba
 	got := e.golden(t, &g.goldenCall, cfg, backward)
 	sample, at := g.rows(t)
 	a := g.args(t, hostOnly)
-	lowO, lowLSE, err := oracle.Low(cfg, a.Args, sample)
+	lowO, lowLSE, err := oracle.Low(problem.Config(cfg), a.Args, sample)
 	require.NoError(t, err)
-	noiseO, noiseLSE, err := oracle.Noise(cfg, a.Args, sample)
+	noiseO, noiseLSE, err := oracle.Noise(problem.Config(cfg), a.Args, sample)
 	require.NoError(t, err)
 	judge := func(name string, limits accuracy.Limits, width int, low []float32, noise []float64) {
 		limits.Noise = noise
@@ -308,7 +309,7 @@ func (g *goldenOption) judgeAll(t *testing.T, e *engine, tier attention.Tier, ba
 	if !backward {
 		return
 	}
-	low, err := oracle.LowBackward(cfg, a)
+	low, err := oracle.LowBackward(problem.Config(cfg), a)
 	require.NoError(t, err)
 	for name := range g.Outputs {
 		if name != "o" && name != "lse" {

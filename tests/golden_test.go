@@ -125,7 +125,7 @@ func writeGolden(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, writeNpy(goldenFile(g.name, goldenTensors[j]), kind, goldenShape(p, j), widen(x)))
 		}
-		o, lse, err := attention.Reference(p.Config(cases.Target{DType: p.DType}), p.HostArgs(p.Image))
+		o, lse, err := attention.Reference(attention.Config(p.Config(cases.Target{DType: p.DType})), p.HostArgs(p.Image))
 		require.NoError(t, err)
 		require.NoError(t, writeNpy(goldenFile(g.name, "o"), "f8", goldenShape(p, cases.TensorO), o))
 		require.NoError(t, writeNpy(goldenFile(g.name, "lse"), "f8", goldenShape(p, cases.TensorLSE), lse))

@@ -19,7 +19,7 @@ func TestOptionsRecordedSplitIsExecutedAgain(t *testing.T) {
 		PackedQ: true, Seqs: []cases.Seq{{ID: 0, Rows: 2, Keys: 300}, {ID: 1, Rows: 0, Keys: 9}, {ID: 2, Rows: 1, Keys: 40}}}
 	p, err := cases.NewProblem(c, attention.F16)
 	require.NoError(t, err)
-	op, err := attention.New(attention.On(s.dev), c.Config(cases.OnMatrices(s.dev, attention.F16)))
+	op, err := attention.New(attention.On(s.dev), attention.Config(c.Config(cases.OnMatrices(s.dev, attention.F16))))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
 	stream, err := s.dev.NewStream("recorded")

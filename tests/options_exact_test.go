@@ -135,7 +135,7 @@ func (s *session) withValues(t *testing.T, p *cases.Problem, tt cases.Target, ch
 	change(values)
 	tt.DType.Encode(v, values)
 	e := s.newEngine(tt)
-	j := &job{Problem: p, cfg: p.Config(tt), before: p.Image}
+	j := &job{Problem: p, cfg: attention.Config(p.Config(tt)), before: p.Image}
 	require.NoError(t, e.run([]*job{j}))
 	require.NoError(t, e.close())
 	return j.after

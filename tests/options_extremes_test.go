@@ -117,8 +117,8 @@ func TestOptionsExtremes(t *testing.T) {
 				require.NoError(t, err)
 				cfg := c.Config(tt)
 				x := &soakRun{problem: p, jobs: []*job{
-					{Problem: p, cfg: cfg, before: p.Image},
-					{Problem: p, cfg: cfg, before: p.Spoiled()},
+					{Problem: p, cfg: attention.Config(cfg), before: p.Image},
+					{Problem: p, cfg: attention.Config(cfg), before: p.Spoiled()},
 				}}
 				runs, all = append(runs, x), append(all, x.jobs...)
 			}

@@ -64,9 +64,9 @@ func TestOptionsParamsInABuffer(t *testing.T) {
 				t.Run(c.Name, func(t *testing.T) {
 					p, err := cases.NewProblem(c, tt.DType)
 					require.NoError(t, err)
-					b := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
+					b := &job{Problem: p, cfg: attention.Config(c.Config(tt)), before: p.Image}
 					c.Access = attention.AccessAddresses
-					a := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
+					a := &job{Problem: p, cfg: attention.Config(c.Config(tt)), before: p.Image}
 					for _, x := range []struct {
 						e      *engine
 						j      *job
@@ -115,7 +115,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 	c.FixedSplit = 3 // a second kernel and scratch memory
 	p, err := cases.NewProblem(c, attention.F16)
 	require.NoError(t, err)
-	op, err := attention.New(attention.On(s.dev), c.Config(scalarF16))
+	op, err := attention.New(attention.On(s.dev), attention.Config(c.Config(scalarF16)))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
 	stream, err := s.dev.NewStream("recorded")

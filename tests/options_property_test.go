@@ -91,7 +91,7 @@ type result struct {
 func (e *engine) computeOptions(t *rapid.T, c cases.Case, tt cases.Target) result {
 	p, err := cases.NewProblem(c, tt.DType)
 	require.NoError(t, err)
-	r := result{Problem: p, job: &job{Problem: p, cfg: c.Config(tt), before: p.Image}}
+	r := result{Problem: p, job: &job{Problem: p, cfg: attention.Config(c.Config(tt)), before: p.Image}}
 	require.NoError(t, e.run([]*job{r.job}))
 	require.NoError(t, p.Trespass(r.job.before, r.job.after))
 	r.o, r.lse = p.Gather(r.job.after, p.SampleRows())
@@ -292,7 +292,7 @@ func TestOptionsPropertySplitsMerge(t *testing.T) {
 		cut := rapid.IntRange(1, keys-1).Draw(t, "cut")
 		var o, lse [2][]float32
 		for i, span := range [2][2]int{{0, cut}, {cut, keys}} {
-			j := &job{Problem: part{whole.Problem, span[0], span[1]}, cfg: c.Config(tt), before: whole.Image}
+			j := &job{Problem: part{whole.Problem, span[0], span[1]}, cfg: attention.Config(c.Config(tt)), before: whole.Image}
 			require.NoError(t, e.run([]*job{j}))
 			o[i], lse[i] = whole.Gather(j.after, whole.SampleRows())
 		}

@@ -40,7 +40,7 @@ func TestOptionsRefusals(t *testing.T) {
 				p, err := cases.NewProblem(x.c, tt.DType)
 				require.NoError(t, err)
 				e := s.newEngine(tt)
-				err = e.run([]*job{{Problem: p, cfg: x.c.Config(tt), before: p.Image}})
+				err = e.run([]*job{{Problem: p, cfg: attention.Config(x.c.Config(tt)), before: p.Image}})
 				require.ErrorIs(t, err, attention.ErrUnsupported)
 				for _, name := range x.names {
 					require.ErrorContains(t, err, name)

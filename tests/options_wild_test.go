@@ -70,7 +70,7 @@ func surviveWild(t *testing.T, e *engine, c cases.Case, tt cases.Target, runs in
 	require.NoError(t, err)
 	var jobs []*job
 	for i := range runs {
-		jobs = append(jobs, &job{Problem: p, cfg: c.Config(tt), before: p.Wild(uint64(i))})
+		jobs = append(jobs, &job{Problem: p, cfg: attention.Config(c.Config(tt)), before: p.Wild(uint64(i))})
 	}
 	for i, j := range jobs {
 		if e.dev != nil {
@@ -91,7 +91,7 @@ func surviveWild(t *testing.T, e *engine, c cases.Case, tt cases.Target, runs in
 		}
 	}
 	// The device still works and computes the right result.
-	good := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
+	good := &job{Problem: p, cfg: attention.Config(c.Config(tt)), before: p.Image}
 	require.NoError(t, e.run([]*job{good}))
 	var x cases.Truth
 	require.NoError(t, x.Judge(p, good.after))
@@ -109,7 +109,7 @@ func TestOptionsNumbersOutOfRange(t *testing.T) {
 			for _, c := range cases.OutOfRange() {
 				p, err := cases.NewProblem(c.Of, tt.DType)
 				require.NoError(t, err)
-				jobs := []*job{{Problem: p, cfg: p.Config(tt), before: p.Changed(c.Wrong)}, {Problem: p, cfg: p.Config(tt), before: p.Changed(c.Same)}}
+				jobs := []*job{{Problem: p, cfg: attention.Config(p.Config(tt)), before: p.Changed(c.Wrong)}, {Problem: p, cfg: attention.Config(p.Config(tt)), before: p.Changed(c.Same)}}
 				require.NoError(t, e.run(jobs))
 				require.NoError(t, p.Same(jobs[0].after, jobs[1].after), c.Name)
 			}

@@ -109,13 +109,13 @@ func TestPropertyInvalidArgs(t *testing.T) {
 				tt := cases.On(attention.TierCPU, rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype"))
 				p := makeProblem(t, c, tt)
 				cfg, args := c.Config(tt), p.HostArgs(p.Image)
-				require.NoError(t, attention.CheckArgs(cfg, args))
+				require.NoError(t, attention.CheckArgs(attention.Config(cfg), args))
 				before := append([]byte(nil), args.O.Host...)
 				o := args.O.Host
-				b.do(t, &cfg, &args)
+				b.do(t, (*attention.Config)(&cfg), &args)
 
-				isShapeError(t, attention.CheckArgs(cfg, args))
-				op, err := attention.New(nil, cfg)
+				isShapeError(t, attention.CheckArgs(attention.Config(cfg), args))
+				op, err := attention.New(nil, attention.Config(cfg))
 				if err != nil {
 					isShapeError(t, err)
 					return

@@ -97,7 +97,7 @@ func makeProblem(t *rapid.T, c cases.Case, tt cases.Target) *cases.Problem {
 
 // compute runs a problem and returns O and LSE, packed.
 func (e *engine) compute(t *rapid.T, p *cases.Problem, tt cases.Target) (o, lse []float32) {
-	j := &job{Problem: p, cfg: p.Config(tt), before: p.Image}
+	j := &job{Problem: p, cfg: attention.Config(p.Config(tt)), before: p.Image}
 	require.NoError(t, e.run([]*job{j}))
 	require.NoError(t, p.Trespass(j.before, j.after))
 	o, err := p.Read(j.after, cases.TensorO)

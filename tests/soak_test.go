@@ -223,8 +223,8 @@ func (k *soaker) run(e *engine, batch []*soakRun) {
 		}
 		cfg := c.Config(x.Target)
 		x.jobs = []*job{
-			{Problem: x.problem, cfg: cfg, before: x.problem.Image},
-			{Problem: x.problem, cfg: cfg, before: x.problem.Spoiled()},
+			{Problem: x.problem, cfg: attention.Config(cfg), before: x.problem.Image},
+			{Problem: x.problem, cfg: attention.Config(cfg), before: x.problem.Spoiled()},
 		}
 		all = append(all, x.jobs...)
 	}

@@ -54,7 +54,7 @@ func TestStressForwardUnderGC(t *testing.T) {
 						if err != nil {
 							break
 						}
-						j := &job{Problem: p, cfg: p.Config(tt), before: p.Image}
+						j := &job{Problem: p, cfg: attention.Config(p.Config(tt)), before: p.Image}
 						if err = e.run([]*job{j}); err == nil && first != nil {
 							err = p.SameRows(first.after, j.after, p.Shape.Sk)
 						}

@@ -14,6 +14,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -209,7 +210,7 @@ func (s *cascadeStep) run(list []kvcache.NewRows, chosen []*remembered) {
 	}
 	if s.dev.Vulkan() == nil {
 		plain.O, plain.LSE = a.O, a.LSE
-		verdict, err := accuracy.Verify(s.x.cfg, plain, accuracy.Options{})
+		verdict, err := accuracy.Verify(problem.Config(s.x.cfg), plain, accuracy.Options{})
 		require.NoError(t, err)
 		require.True(t, verdict.Pass(), "%v", verdict)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/problem"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -127,7 +128,7 @@ func TestBackwardOnADevice(t *testing.T) {
 				}
 				require.NoError(t, err, "rank %d", r)
 			}
-			v, err := accuracy.VerifyBackward(x.cfg.Config, w.BackwardArgs, accuracy.Options{})
+			v, err := accuracy.VerifyBackward(problem.Config(x.cfg.Config), w.BackwardArgs, accuracy.Options{})
 			require.NoError(t, err)
 			require.True(t, v.Pass(), "%v", v)
 		})

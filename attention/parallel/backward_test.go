@@ -12,6 +12,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/problem"
 	"vkattn/internal/testlevel"
 )
 
@@ -42,7 +43,7 @@ func TestBackwardOverRanksIsTheGradient(t *testing.T) {
 					if rows, keys := w.p.extent(); rows == 0 && keys == 0 {
 						return // there is no gradient
 					}
-					v, err := accuracy.VerifyBackward(cfg.Config, w.BackwardArgs, accuracy.Options{})
+					v, err := accuracy.VerifyBackward(problem.Config(cfg.Config), w.BackwardArgs, accuracy.Options{})
 					require.NoError(t, err)
 					require.True(t, v.Pass(), "%v\n%v", plan, v)
 				})
@@ -66,7 +67,7 @@ func TestBackwardOfLargeScores(t *testing.T) {
 			for r, err := range list {
 				require.NoError(t, err, "rank %d", r)
 			}
-			v, err := accuracy.VerifyBackward(cfg.Config, w.BackwardArgs, accuracy.Options{})
+			v, err := accuracy.VerifyBackward(problem.Config(cfg.Config), w.BackwardArgs, accuracy.Options{})
 			require.NoError(t, err)
 			require.True(t, v.Pass(), "%v %v: %v", mode, causal, v)
 		}

@@ -41,7 +41,7 @@ func (c Config) Validate() error {
 		return &attention.ShapeError{Field: "Block", Got: c.Block, Want: "at least 1, or 0 for the default"}
 	}
 	for _, o := range problem.ConfigOptions {
-		if o.Ranks != "" && o.Given(&c.Config) {
+		if o.Ranks != "" && o.Given((*problem.Config)(&c.Config)) {
 			return &ModeError{c.Mode, "no " + o.Name + ": " + o.Ranks}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"vkattn/attention/kvcache"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
 	"vkattn/internal/testlevel"
 )
 
@@ -138,7 +139,7 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 			all := attention.Args{Shape: attention.Shape{B: batch, Hq: hkv * group, Hkv: hkv, Sq: n, Sk: most}, Q: q, K: whole.K, V: whole.V,
 				O: outs[0].O, LSE: outs[0].LSE, Pages: whole.Pages, KScale: whole.KScale, VScale: whole.VScale,
 				Varlen: &attention.Varlen{UsedK: attention.Vector{Host: total}}}
-			verdict, err := accuracy.Verify(cfg.Config, all, accuracy.Options{})
+			verdict, err := accuracy.Verify(problem.Config(cfg.Config), all, accuracy.Options{})
 			require.NoError(t, err)
 			require.True(t, verdict.Pass(), "%v", verdict)
 		}

@@ -16,6 +16,7 @@ import (
 	"vkattn/attention/kvcache"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
 	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
@@ -103,7 +104,7 @@ func (w *whole) isAttentionOnDevices(t *testing.T, dev *vk.Device, streams []*vk
 	for _, x := range parts {
 		x.collect(true)
 	}
-	v, err := accuracy.Verify(w.cfg.Config, w.Args, accuracy.Options{})
+	v, err := accuracy.Verify(problem.Config(w.cfg.Config), w.Args, accuracy.Options{})
 	require.NoError(t, err)
 	require.True(t, v.Pass(), "%d ranks: %v", len(groups), v)
 }
@@ -175,7 +176,7 @@ func TestForwardOnADevice(t *testing.T) {
 				for _, x := range parts {
 					x.collect(true)
 				}
-				v, err := accuracy.Verify(cfg.Config, w.Args, accuracy.Options{})
+				v, err := accuracy.Verify(problem.Config(cfg.Config), w.Args, accuracy.Options{})
 				require.NoError(t, err)
 				require.True(t, v.Pass(), "%v", v)
 			})
@@ -303,7 +304,7 @@ func TestDecodeOnADevice(t *testing.T) {
 			require.NoError(t, err, "rank %d", r)
 			require.Equal(t, outs[0].Host, outs[r].Host)
 		}
-		verdict, err := accuracy.Verify(cfg.Config, attention.Args{Shape: attention.Shape{B: batch, Hq: heads, Hkv: heads, Sq: n, Sk: most}, Q: q, K: whole.K, V: whole.V,
+		verdict, err := accuracy.Verify(problem.Config(cfg.Config), attention.Args{Shape: attention.Shape{B: batch, Hq: heads, Hkv: heads, Sq: n, Sk: most}, Q: q, K: whole.K, V: whole.V,
 			O: outs[0], Varlen: &attention.Varlen{UsedK: side.vector(tokens)}}, accuracy.Options{})
 		require.NoError(t, err)
 		require.True(t, verdict.Pass(), "%v", verdict)

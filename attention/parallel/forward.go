@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
@@ -159,7 +160,7 @@ func (op *Op) checkGradients(cfg attention.Config, a attention.BackwardArgs) err
 		}
 	}
 	var all tensors.BackwardTensors
-	if err := all.CheckAll(&cfg, &a); err != nil {
+	if err := all.CheckAll((*problem.Config)(&cfg), &a); err != nil {
 		return err
 	}
 	return all.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(op.dev) })

@@ -14,6 +14,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/problem"
 	"vkattn/internal/testlevel"
 )
 
@@ -32,7 +33,7 @@ func TestForwardOverRanksIsAttention(t *testing.T) {
 					cfg, p := drawCall(t, mode, n)
 					w := newWhole(cfg, p, 1)
 					plan := w.forward(t, groups, rapid.Bool().Draw(t, "BSHD"))
-					v, err := accuracy.Verify(cfg.Config, w.Args, accuracy.Options{})
+					v, err := accuracy.Verify(problem.Config(cfg.Config), w.Args, accuracy.Options{})
 					require.NoError(t, err)
 					require.True(t, v.Pass(), "%v\n%v", plan, v)
 				})

@@ -10,6 +10,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -39,7 +40,7 @@ func TestManyRanksOnADevice(t *testing.T) {
 			for r, err := range backwardOnDevice(t, dev, streams, groups, w) {
 				require.NoError(t, err, "rank %d", r)
 			}
-			v, err := accuracy.VerifyBackward(cfg.Config, w.BackwardArgs, accuracy.Options{})
+			v, err := accuracy.VerifyBackward(problem.Config(cfg.Config), w.BackwardArgs, accuracy.Options{})
 			require.NoError(t, err)
 			require.True(t, v.Pass(), "%v", v)
 		})
@@ -88,7 +89,7 @@ func TestManyRanksDecodeOnADevice(t *testing.T) {
 			require.NoError(t, err, "rank %d of %d", r, ranks)
 			require.Equal(t, outs[0].Host, outs[r].Host, "rank %d of %d", r, ranks)
 		}
-		verdict, err := accuracy.Verify(cfg.Config, attention.Args{Shape: attention.Shape{B: batch, Hq: heads, Hkv: heads, Sq: 1, Sk: most}, Q: q, K: k, V: v,
+		verdict, err := accuracy.Verify(problem.Config(cfg.Config), attention.Args{Shape: attention.Shape{B: batch, Hq: heads, Hkv: heads, Sq: 1, Sk: most}, Q: q, K: k, V: v,
 			O: outs[0], Varlen: &attention.Varlen{UsedK: side.vector(tokens)}}, accuracy.Options{})
 		require.NoError(t, err)
 		require.True(t, verdict.Pass(), "%d ranks: %v", ranks, verdict)

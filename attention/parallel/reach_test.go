@@ -13,6 +13,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/problem"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -104,7 +105,7 @@ func TestReachDividesHeads(t *testing.T) {
 				return
 			}
 			require.Equal(t, x.backward, plan.Backward.HeadGroups, plan.String())
-			v, err := accuracy.VerifyBackward(cfg.Config, got.BackwardArgs, accuracy.Options{})
+			v, err := accuracy.VerifyBackward(problem.Config(cfg.Config), got.BackwardArgs, accuracy.Options{})
 			require.NoError(t, err)
 			require.True(t, v.Pass(), "%v", v)
 			for r := range groups {

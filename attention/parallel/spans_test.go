@@ -13,6 +13,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/problem"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -226,7 +227,7 @@ func TestSpansThatAreMessages(t *testing.T) {
 		for r, n := range w.allocated {
 			require.LessOrEqual(t, n, planned.forwardScratch(r, true), "%+v", x)
 		}
-		v, err := accuracy.Verify(cfg.Config, w.Args, accuracy.Options{})
+		v, err := accuracy.Verify(problem.Config(cfg.Config), w.Args, accuracy.Options{})
 		require.NoError(t, err)
 		require.True(t, v.Pass(), "%+v: %v", x, v)
 		messageBytes = before
@@ -274,10 +275,10 @@ func TestStripedSplitIsAttention(t *testing.T) {
 								require.LessOrEqual(t, w.allocated[r], told, "%s, forward %v: %v", name, forward, plan)
 							}
 						}
-						v, err := accuracy.Verify(cfg.Config, w.Args, accuracy.Options{})
+						v, err := accuracy.Verify(problem.Config(cfg.Config), w.Args, accuracy.Options{})
 						require.NoError(t, err)
 						require.True(t, v.Pass(), "%s: %v", name, v)
-						back, err := accuracy.VerifyBackward(cfg.Config, w.BackwardArgs, accuracy.Options{})
+						back, err := accuracy.VerifyBackward(problem.Config(cfg.Config), w.BackwardArgs, accuracy.Options{})
 						require.NoError(t, err)
 						require.True(t, back.Pass(), "%s: %v", name, back)
 					}
@@ -314,7 +315,7 @@ func TestStripedSplitOnADevice(t *testing.T) {
 					for r, err := range backwardOnDevice(t, dev, streams[:ranks], groups, w) {
 						require.NoError(t, err, "rank %d", r)
 					}
-					back, err := accuracy.VerifyBackward(cfg.Config, w.BackwardArgs, accuracy.Options{})
+					back, err := accuracy.VerifyBackward(problem.Config(cfg.Config), w.BackwardArgs, accuracy.Options{})
 					require.NoError(t, err)
 					require.True(t, back.Pass(), "%v", back)
 				})

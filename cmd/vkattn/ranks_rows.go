@@ -204,7 +204,7 @@ func (a *app) verifyWork(plan *verifyPlan, s *ranks.Session) (problems []bench.P
 		if x.Seqs != nil || x.Name != "" { // a call with options
 			continue
 		}
-		problems = append(problems, bench.Problem{Shape: x.Shape, Config: x.Config(cases.On(attention.TierAuto, x.dtype))})
+		problems = append(problems, bench.Problem{Shape: x.Shape, Config: attention.Config(x.Config(cases.On(attention.TierAuto, x.dtype)))})
 	}
 	if plan.backward {
 		for i := range problems {

@@ -20,6 +20,7 @@ import (
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/atomicfile"
+	"vkattn/internal/problem"
 )
 
 // runFlags are the flags of `vkattn run`.
@@ -262,7 +263,7 @@ func (a *app) verifyRun(o *runFlags, p *runProblem) (string, error) {
 	}
 	var text []string
 	if !o.has("o-in") {
-		v, err := accuracy.Verify(p.in.config, p.args.Args, accuracy.Options{})
+		v, err := accuracy.Verify(problem.Config(p.in.config), p.args.Args, accuracy.Options{})
 		switch {
 		case err != nil:
 			return "", err
@@ -273,7 +274,7 @@ func (a *app) verifyRun(o *runFlags, p *runProblem) (string, error) {
 	}
 	// Without sequences only sums over the batches have a gradient to judge.
 	if o.wanted() && (p.in.shape.B > 0 || o.has("dbias") || o.has("dsinks")) {
-		v, err := accuracy.VerifyBackward(p.in.config, p.args, accuracy.Options{})
+		v, err := accuracy.VerifyBackward(problem.Config(p.in.config), p.args, accuracy.Options{})
 		switch {
 		case err != nil:
 			return "", err

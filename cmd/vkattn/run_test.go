@@ -15,6 +15,7 @@ import (
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 )
 
 // layout is the order of the axes in the files.
@@ -90,7 +91,7 @@ func (c roundTrip) check(t *testing.T, where ...string) {
 
 	ref, refLSE, err := attention.Reference(c.config, args)
 	require.NoError(t, err)
-	low, lowLSE, err := oracle.Low(c.config, args, attention.AllRows(s))
+	low, lowLSE, err := oracle.Low(problem.Config(c.config), args, attention.AllRows(s))
 	require.NoError(t, err)
 	o := readFloats(t, at("o"), c.layout.axes(s.B, s.Hq, s.Sq, dv))
 	if c.layout == bshd {

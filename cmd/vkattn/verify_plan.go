@@ -132,7 +132,7 @@ func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error
 			list = slices.Concat(cases.Brief(int(dtype)), cases.Notable())
 		}
 		for _, c := range list {
-			problem := bench.Problem{Shape: c.Shape, Config: c.Config(cases.On(0, dtype))}
+			problem := bench.Problem{Shape: c.Shape, Config: attention.Config(c.Config(cases.On(0, dtype)))}
 			if p.backward && !c.HasGradients() {
 				continue
 			}

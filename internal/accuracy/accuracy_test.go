@@ -12,6 +12,7 @@ import (
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 )
 
@@ -62,14 +63,14 @@ func TestBestAndPlainResultsPass(t *testing.T) {
 		all := attention.AllRows(shape)
 		ref, refLSE, err := attention.Reference(cfg, a)
 		require.NoError(t, err)
-		low, lowLSE, err := oracle.Low(cfg, a, all)
+		low, lowLSE, err := oracle.Low(problem.Config(cfg), a, all)
 		require.NoError(t, err)
 		for name, r := range map[string][2][]float32{
 			"low":               {low, lowLSE},
 			"rounded reference": {round(dt, ref), round(attention.F32, refLSE)},
 		} {
 			store(cfg, a, r[0], r[1])
-			v, err := accuracy.Verify(cfg, a, accuracy.Options{Rows: -1})
+			v, err := accuracy.Verify(problem.Config(cfg), a, accuracy.Options{Rows: -1})
 			require.NoError(t, err)
 			require.True(t, v.Pass(), "%v %s: %v", dt, name, v)
 			require.EqualValues(t, shape.Rows(), v.Rows)
@@ -83,7 +84,7 @@ func TestLowIsStoredInItsType(t *testing.T) {
 	for _, dt := range attention.DTypes() {
 		cfg := attention.Config{DType: dt, HeadDim: 32}
 		a := call(cfg, shape)
-		low, _, err := oracle.Low(cfg, a, attention.AllRows(shape))
+		low, _, err := oracle.Low(problem.Config(cfg), a, attention.AllRows(shape))
 		require.NoError(t, err)
 		wide := make([]float64, len(low))
 		for i, x := range low {
@@ -102,7 +103,7 @@ func TestLowIsStoredInItsType(t *testing.T) {
 func TestLowOfScoresBeyondF16IsFinite(t *testing.T) {
 	cfg := attention.Config{HeadDim: 64, Scale: attention.ScaleOf(1e5)}
 	s := attention.Shape{B: 1, Hq: 1, Sq: 8, Sk: 40}
-	o, lse, err := oracle.Low(cfg, call(cfg, s), attention.AllRows(s))
+	o, lse, err := oracle.Low(problem.Config(cfg), call(cfg, s), attention.AllRows(s))
 	require.NoError(t, err)
 	for _, x := range append(o, lse...) {
 		require.False(t, math.IsNaN(float64(x)) || math.IsInf(float64(x), 0))
@@ -149,7 +150,7 @@ func TestWrongResultsFail(t *testing.T) {
 			o, lse := round(dt, o64), round(attention.F32, lse64)
 			c.harm(o, lse)
 			store(cfg, a, o, lse)
-			v, err := accuracy.Verify(cfg, a, accuracy.Options{Rows: -1})
+			v, err := accuracy.Verify(problem.Config(cfg), a, accuracy.Options{Rows: -1})
 			require.NoError(t, err)
 			require.False(t, v.Pass(), "%v %s", dt, c.name)
 			require.Contains(t, v.String(), c.says, "%v %s", dt, c.name)
@@ -279,14 +280,14 @@ func TestSampledVerdict(t *testing.T) {
 	o := round(cfg.DType, ref)
 	store(cfg, a, o, round(attention.F32, lse))
 	opt := accuracy.Options{Rows: 100, Seed: 3}
-	v, err := accuracy.Verify(cfg, a, opt)
+	v, err := accuracy.Verify(problem.Config(cfg), a, opt)
 	require.NoError(t, err)
 	require.True(t, v.Pass(), "%v", v)
 	require.Less(t, v.Rows, 101)
 	last := (int(s.Rows()) - 1) * 32
 	o[last+5] += 1
 	store(cfg, a, o, round(attention.F32, lse))
-	v, err = accuracy.Verify(cfg, a, opt)
+	v, err = accuracy.Verify(problem.Config(cfg), a, opt)
 	require.NoError(t, err)
 	require.False(t, v.Pass())
 	require.Contains(t, v.String(), "batch 1, head 2, row 699")
@@ -297,7 +298,7 @@ func TestVerifyRefusesBadArguments(t *testing.T) {
 	cfg := attention.Config{HeadDim: 32}
 	a := call(cfg, shape)
 	a.K.Host = a.K.Host[1:]
-	_, err := accuracy.Verify(cfg, a, accuracy.Options{})
+	_, err := accuracy.Verify(problem.Config(cfg), a, accuracy.Options{})
 	var bad *attention.ShapeError
 	require.ErrorAs(t, err, &bad)
 	require.Equal(t, "K", bad.Field)

@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/problem"
 )
 
 // A caller may leave out LSE; what is wrong with O has to reach the reader all the
@@ -25,7 +26,7 @@ func TestVerdictWithoutLSESaysWhatIsWrongWithO(t *testing.T) {
 			o[len(o)-1]++
 		}
 		cfg.DType.Encode(a.O.Host, o)
-		v, err := accuracy.Verify(cfg, a, accuracy.Options{Rows: -1})
+		v, err := accuracy.Verify(problem.Config(cfg), a, accuracy.Options{Rows: -1})
 		require.NoError(t, err)
 		require.False(t, v.HasLSE)
 		require.Equal(t, !wrong, v.Pass())

@@ -12,6 +12,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
 )
 
 // backwardCall is a packed problem with random inputs whose gradients the CPU tier has
@@ -135,7 +136,7 @@ func TestVerifyBackwardPassesWhatTheCPUTierComputes(t *testing.T) {
 			cfg, args := c()
 			a := backwardCall(t, cfg, args)
 			for _, rows := range []int{-1, 40} {
-				v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Rows: rows, Seed: 3})
+				v, err := accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{Rows: rows, Seed: 3})
 				require.NoError(t, err)
 				require.True(t, v.Pass(), "%d rows: %v", rows, v)
 				for _, g := range v.Gradients {
@@ -163,7 +164,7 @@ func TestVerifyBackwardFindsAnotherDropoutMask(t *testing.T) {
 		b := a
 		change(&b)
 		for _, rows := range []int{-1, 40} {
-			v, err := accuracy.VerifyBackward(cfg, b, accuracy.Options{Rows: rows, Seed: 1})
+			v, err := accuracy.VerifyBackward(problem.Config(cfg), b, accuracy.Options{Rows: rows, Seed: 1})
 			require.NoError(t, err)
 			require.False(t, v.Pass())
 			for _, g := range v.Gradients[:3] {
@@ -185,7 +186,7 @@ func TestVerifyBackwardFindsWhatIsWrong(t *testing.T) {
 			}
 			old := append([]byte(nil), host[:4]...)
 			binary.LittleEndian.PutUint32(host, math.Float32bits(8)|0x4800) // the first row, and the first key, are always sampled
-			v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Rows: rows, Seed: 1})
+			v, err := accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{Rows: rows, Seed: 1})
 			copy(host, old)
 			require.NoError(t, err)
 			require.False(t, v.Pass(), "%s, %d rows", name, rows)
@@ -219,7 +220,7 @@ func TestVerifyBackwardFindsOneWrongRow(t *testing.T) {
 			b.O.Host, b.DO.Host, b.LSE.Host = bytes.Clone(a.O.Host), bytes.Clone(a.DO.Host), bytes.Clone(a.LSE.Host)
 			change(&b)
 			require.NoError(t, op.Backward(nil, b))
-			v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Rows: -1})
+			v, err := accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{Rows: -1})
 			require.NoError(t, err)
 			require.Equal(t, name == "nothing", v.Pass(), "%v, %s: %v", dtype, name, v)
 		}
@@ -229,12 +230,12 @@ func TestVerifyBackwardFindsOneWrongRow(t *testing.T) {
 func TestVerifyBackwardWantsZerosWhereNothingIsAttendedTo(t *testing.T) {
 	cfg := attention.Config{HeadDim: 32, Causal: attention.BottomRight}
 	a := backwardCall(t, cfg, call(cfg, attention.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 100, Sk: 20}))
-	v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Rows: -1})
+	v, err := accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{Rows: -1})
 	require.NoError(t, err)
 	require.True(t, v.Pass(), v)
 	a.DQ.Host[0] = 1 // the least number of f16, in a row without keys
 	a.DQ.Host[1] = 4
-	v, err = accuracy.VerifyBackward(cfg, a, accuracy.Options{Rows: -1})
+	v, err = accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{Rows: -1})
 	require.NoError(t, err)
 	require.False(t, v.Pass())
 	require.Contains(t, v.String(), "1 elements are not exactly 0")
@@ -294,7 +295,7 @@ func TestVerifyBackwardZerosAreThoseOfMasks(t *testing.T) {
 			a := backwardCall(t, cfg, args)
 			for _, rows := range []int{-1, 79} {
 				verify := func() *accuracy.BackwardVerdict {
-					v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Rows: rows, Seed: 3})
+					v, err := accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{Rows: rows, Seed: 3})
 					require.NoError(t, err)
 					return v
 				}
@@ -323,15 +324,15 @@ func TestVerifyBackwardRefuses(t *testing.T) {
 	cfg := attention.Config{HeadDim: 32}
 	a := backwardCall(t, cfg, call(cfg, attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 20}))
 	a.Accumulate = true
-	_, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{})
+	_, err := accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{})
 	require.ErrorContains(t, err, "Accumulate")
 	a.Accumulate, a.PartialKeys = false, true
-	_, err = accuracy.VerifyBackward(cfg, a, accuracy.Options{})
+	_, err = accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{})
 	require.ErrorContains(t, err, "PartialKeys")
 	_, err = attention.ReferenceBackward(cfg, a)
 	require.ErrorContains(t, err, "PartialKeys")
 	a.PartialKeys, a.DO = false, attention.Tensor{}
-	_, err = accuracy.VerifyBackward(cfg, a, accuracy.Options{})
+	_, err = accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{})
 	require.Error(t, err)
 	require.Equal(t, "FAIL: nothing was judged", (*accuracy.BackwardVerdict)(nil).String())
 	require.False(t, (&accuracy.BackwardVerdict{}).Pass())

@@ -73,7 +73,9 @@ func (d *drawer) value(t reflect.Type, depth int) reflect.Value {
 		}
 	case reflect.Pointer:
 		// A pointer to a struct of C is a handle. A call with a made-up handle would crash.
-		if t.Elem().PkgPath() != "" && ast.IsExported(t.Elem().Name()) && d.IntN(2) == 0 {
+		e := t.Elem()
+		drawn := e.PkgPath() != "" && ast.IsExported(e.Name()) || e.Name() == "" && e.Kind() == reflect.Struct
+		if drawn && d.IntN(2) == 0 {
 			v.Set(reflect.New(t.Elem()))
 			if t.Elem().Kind() == reflect.Struct && !locked(t.Elem()) {
 				v.Elem().Set(d.value(t.Elem(), depth+1))

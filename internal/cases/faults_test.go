@@ -207,7 +207,7 @@ func newFaultyCall(p *Problem) *faultyCall {
 func (c *faultyCall) compute(t *testing.T) {
 	t.Helper()
 	var err error
-	c.o, c.lse, err = attention.ReferenceSample(c.cfg, c.args, c.SampleRows())
+	c.o, c.lse, err = attention.ReferenceSample(attention.Config(c.cfg), c.args, c.SampleRows())
 	require.NoError(t, err)
 }
 
@@ -386,7 +386,7 @@ func (b *Backward) gradientsOf(t *testing.T, plant func(*faultyCall), change fun
 	a := b.inputsOnly()
 	c.args.O, c.args.LSE = a.O, a.LSE
 	a.Args = c.args
-	g, err := attention.ReferenceBackward(c.cfg, a)
+	g, err := attention.ReferenceBackward(attention.Config(c.cfg), a)
 	require.NoError(t, err)
 	if change != nil {
 		change(&g)

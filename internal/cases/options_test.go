@@ -107,11 +107,11 @@ func TestReferenceWithOptionsIsTheDefinition(t *testing.T) {
 			p, err := NewProblem(c, dtype)
 			require.NoError(t, err)
 			cfg, args := p.Config(Target{Tier: attention.TierCPU, DType: dtype}), p.HostArgs(p.Spoiled())
-			require.NoError(t, attention.CheckArgs(cfg, args))
+			require.NoError(t, attention.CheckArgs(attention.Config(cfg), args))
 			c.SampleMax = 150
 			p.Case.SampleMax = c.SampleMax
 			sample := p.SampleRows()
-			ref, refLSE, err := attention.ReferenceSample(cfg, args, sample)
+			ref, refLSE, err := attention.ReferenceSample(attention.Config(cfg), args, sample)
 			require.NoError(t, err)
 			low, lowLSE, err := oracle.Low(cfg, args, sample)
 			require.NoError(t, err)

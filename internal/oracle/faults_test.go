@@ -12,6 +12,7 @@ import (
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 )
 
 // chain is plain attention as the docs of Low say it, one operation after the other: the definition of what is
@@ -145,12 +146,12 @@ func TestLowIsTheChainOfItsDocs(t *testing.T) {
 				continue
 			}
 			t.Run(dtype.String()+", "+f.name, func(t *testing.T) {
-				got, gotLSE, err := oracle.LowWith(x.cfg, x.a, attention.AllRows(x.a.Shape), f.plant)
+				got, gotLSE, err := oracle.LowWith(problem.Config(x.cfg), x.a, attention.AllRows(x.a.Shape), f.plant)
 				require.NoError(t, err)
 				if f.name == "none" {
 					require.Equal(t, o, got)
 					require.Equal(t, lse, gotLSE)
-					direct, directLSE, err := oracle.Low(x.cfg, x.a, attention.AllRows(x.a.Shape))
+					direct, directLSE, err := oracle.Low(problem.Config(x.cfg), x.a, attention.AllRows(x.a.Shape))
 					require.NoError(t, err)
 					require.Equal(t, got, direct)
 					require.Equal(t, gotLSE, directLSE)

@@ -10,6 +10,7 @@ import (
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
 	"vkattn/internal/oracle"
+	"vkattn/internal/problem"
 )
 
 // The credit is for scores in the thousands: next to nothing where they are
@@ -30,7 +31,7 @@ func TestNoiseIsForLargeScores(t *testing.T) {
 		}
 		cfg := attention.Config{DType: attention.F32, HeadDim: d}
 		a := attention.Args{Shape: s, Q: tensor(s.Sq, 1, size), K: tensor(s.Sk, 2, size), V: tensor(s.Sk, 3, 1)}
-		noise, lse, err := oracle.Noise(cfg, a, attention.AllRows(s))
+		noise, lse, err := oracle.Noise(problem.Config(cfg), a, attention.AllRows(s))
 		require.NoError(t, err)
 		require.Len(t, noise, s.Hq*s.Sq*d)
 		require.Len(t, lse, s.Hq*s.Sq)
@@ -39,7 +40,7 @@ func TestNoiseIsForLargeScores(t *testing.T) {
 	require.Less(t, most(1), 2e-6)
 	require.Greater(t, most(40), 1e-4)
 	require.Less(t, most(40), 1e-2)
-	none, _, err := oracle.Noise(attention.Config{HeadDim: d}, attention.Args{}, nil)
+	none, _, err := oracle.Noise(problem.Config{HeadDim: d}, attention.Args{}, nil)
 	require.NoError(t, err)
 	require.Nil(t, none)
 }

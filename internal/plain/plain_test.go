@@ -14,6 +14,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/half"
 	"vkattn/internal/plain"
+	"vkattn/internal/problem"
 	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
@@ -111,7 +112,7 @@ func TestPlainAttentionIsAttention(t *testing.T) {
 			if to.dtype == attention.F32 { // any head dim
 				cfg.HeadDim, cfg.HeadDimV = max(1, s.d-i-1), max(1, s.dv-1)
 			}
-			op, err := plain.New(dev, cfg, s.shape, true)
+			op, err := plain.New(dev, problem.Config(cfg), s.shape, true)
 			if errors.Is(err, attention.ErrUnsupported) {
 				t.Logf("%v %v: %v", to.tier, to.dtype, err)
 				break
@@ -198,14 +199,14 @@ func compare(t *testing.T, dev *vk.Device, op *plain.Op, cfg attention.Config, s
 // Scores that no device holds are refused before memory is allocated.
 func TestScoresThatDoNotFitAreOutOfMemory(t *testing.T) {
 	dev := device(t)
-	_, err := plain.New(dev, attention.Config{DType: attention.F32, Tier: attention.TierScalar, HeadDim: 16}, attention.Shape{B: 512, Hq: 64, Hkv: 64, Sq: 60000, Sk: 60000}, true)
+	_, err := plain.New(dev, problem.Config{DType: attention.F32, Tier: attention.TierScalar, HeadDim: 16}, attention.Shape{B: 512, Hq: 64, Hkv: 64, Sq: 60000, Sk: 60000}, true)
 	if !errors.Is(err, attention.ErrUnsupported) {
 		require.ErrorIs(t, err, vk.ErrOutOfMemory)
 	}
 }
 
 func TestOptionsAreRefusedByName(t *testing.T) {
-	err := plain.Check(attention.Config{HeadDim: 16, Softcap: 30}, attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 8, Sk: 8})
+	err := plain.Check(problem.Config{HeadDim: 16, Softcap: 30}, attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 8, Sk: 8})
 	require.ErrorIs(t, err, attention.ErrUnsupported)
 	require.ErrorContains(t, err, "no other option")
 }

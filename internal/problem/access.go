@@ -7,10 +7,7 @@ import (
 // Access selects how kernels reach tensors.
 type Access uint8
 
-// Accesses. AccessAddresses needs bufferDeviceAddress and buffers with an address; it
-// reaches tensors of any size without descriptor sets. AccessDescriptors works on every
-// device; a binding spans at most maxStorageBufferRange bytes, so larger problems are
-// split by batch.
+// Accesses.
 const (
 	AccessAuto        Access = iota // addresses if the device and the buffers have them
 	AccessAddresses                 // buffer device addresses only

@@ -4,9 +4,7 @@ import (
 	"vkattn/internal/enum"
 )
 
-// Causal says which keys a query row may attend to. With Sq == Sk TopLeft and
-// BottomRight are the same; otherwise they differ and the caller must say which
-// is meant.
+// Causal is attention.Causal, whose comment documents it.
 type Causal uint8
 
 // Masks. The zero value attends to every key.
@@ -39,8 +37,7 @@ func (c Causal) Visible(row, sq, sk int) int {
 // String is "none", "top-left" or "bottom-right".
 func (c Causal) String() string { return enum.Name("Causal", causalNames, uint8(c)) }
 
-// ParseCausal reads what String writes, in any case. Another word is an error that
-// lists the names and matches [ErrInvalid].
+// ParseCausal is attention.ParseCausal.
 func ParseCausal(s string) (Causal, error) { return enum.Parse[Causal]("causal mask", causalNames, s) }
 
 // Set makes *Causal a flag.Value.

@@ -2,6 +2,8 @@
 // the tensors and options of a call ([Args], [BackwardArgs]), the answers about it ([Plan],
 // [TierStatus]) and the errors that it may give.
 //
-// Programs import vkattn/attention, which has every name of this package as an alias. The
-// package exists so that the parts of vkattn/attention share these types.
+// Programs import vkattn/attention, which documents these types. [Config] and the plans are types of their own
+// there, with the same fields: a Config converts, a plan is assigned. Structs without methods are unnamed here and
+// there, so the two names are of one type. Types with methods or hidden fields are aliases there. The parts of the
+// library below vkattn/attention share this package.
 package problem

@@ -7,7 +7,7 @@ import (
 	"vkattn/internal/half"
 )
 
-// DType is the storage type of Q, K, V and O. Accumulation is float32 for all.
+// DType is attention.DType, whose comment documents it.
 type DType uint8
 
 // Storage types. The zero value is F16.
@@ -70,9 +70,7 @@ func (t DType) Valid() bool { return int(t) < len(dtypeNames) }
 // String is "f16", "bf16" or "f32".
 func (t DType) String() string { return enum.Name("DType", dtypeNames, uint8(t)) }
 
-// ParseDType reads what String writes, and the usual other spellings
-// (fp16, half, float16, bfloat16, fp32, float, float32), in any case. Another word is
-// an error that lists the names and matches [ErrInvalid].
+// ParseDType is attention.ParseDType.
 func ParseDType(s string) (DType, error) {
 	if t, ok := dtypeAliases[strings.ToLower(s)]; ok {
 		return t, nil

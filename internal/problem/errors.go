@@ -7,21 +7,17 @@ import (
 	"vkattn/internal/errs"
 )
 
-// ErrUnsupported matches errors for well-formed problems that the tier or the device
-// cannot compute. Such errors also match [vk.ErrUnsupported]. Options that no tier computes
-// together match ErrInvalid too.
+// ErrUnsupported is attention.ErrUnsupported.
 var ErrUnsupported error = errs.ErrUnsupported
 
-// ErrInvalid matches errors for arguments that no tier accepts, every [ShapeError] among
-// them, and errors of objects that are nil or not made by this package. Such errors also
-// match [vk.ErrInvalid].
+// ErrInvalid is attention.ErrInvalid.
 var ErrInvalid error = errs.ErrInvalid
 
-// ShapeError says which field of a Config, Shape or Args is wrong.
+// ShapeError is attention.ShapeError.
 type ShapeError struct {
-	Field string // for example "HeadDim", "Sq" or "O.Strides.Seq"
-	Got   any    // the caller's value, or a phrase that describes it
-	Want  any    // the accepted value, or a phrase that describes it
+	Field string
+	Got   any
+	Want  any
 }
 
 // Phrase is a text of a ShapeError in which ${HeadDim} stands for the name of a field.

@@ -4,8 +4,7 @@ import (
 	"fmt"
 )
 
-// HostView reads and writes the rows of a host tensor as float32, for any storage type and
-// strides.
+// HostView is attention.HostView, whose comment documents it.
 type HostView struct {
 	bytes  []byte
 	dtype  DType
@@ -14,9 +13,7 @@ type HostView struct {
 	s      Strides
 }
 
-// ViewHost makes a view of a host tensor [batch, heads, seq, dim] that shares its memory. A
-// tensor in a device buffer gives an error that matches [ErrUnsupported]. Access to rows
-// outside of the memory panics; attention.CheckArgs checks that beforehand.
+// ViewHost is attention.ViewHost.
 func ViewHost(t Tensor, dtype DType, heads, seq, dim int) (HostView, error) {
 	if t.Buffer != nil || t.Host == nil {
 		return HostView{}, fmt.Errorf("%w: not in host memory", ErrUnsupported)

@@ -5,15 +5,10 @@ import (
 	"vkattn/internal/quant"
 )
 
-// KVType is the storage type of K and V. The zero value is the type of Q and O. The others
-// are quantized; kernels convert them to the storage type.
+// KVType is attention.KVType, whose comment documents it.
 type KVType uint8
 
-// Storage of K and V. Int8 and FP8 have separate scales, [Args].KScale and VScale: an
-// element is the stored number times its scale. The cooperative-matrix tiers never round
-// that product; there a scale of V below 2^-96 counts as 2^-96. The blocked types have a
-// scale for every 32 elements within the row, as in ggml; HeadDim and HeadDimV must be
-// multiples of 32.
+// Storage of K and V.
 const (
 	KVSame KVType = iota // as DType
 	KVInt8               // signed bytes
@@ -53,8 +48,7 @@ func (t KVType) RowBytes(d DType, elements int) int {
 // String is "same", "int8", "fp8", "q8_0" or "q4_0".
 func (t KVType) String() string { return enum.Name("KVType", kvNames, uint8(t)) }
 
-// ParseKVType reads what String writes, in any case. Another word is an error that
-// lists the names and matches [ErrInvalid].
+// ParseKVType is attention.ParseKVType.
 func ParseKVType(s string) (KVType, error) { return enum.Parse[KVType]("K/V type", kvNames, s) }
 
 // Set makes *KVType a flag.Value.

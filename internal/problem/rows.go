@@ -6,8 +6,8 @@ type Sequence struct {
 	Key, Keys int // first row in K and V (0 unless packed by Varlen.CuK) and number of keys
 }
 
-// Rows names some query rows of one (batch, query head), in any order.
-type Rows struct {
+// Rows is attention.Rows: the same type, which documents its fields.
+type Rows = struct {
 	B, H int
 	Rows []int
 }

@@ -5,15 +5,13 @@ import (
 	"strconv"
 )
 
-// Scale multiplies Q Kᵀ before the softmax. The zero value is the usual
-// 1/sqrt(HeadDim); [ScaleOf] fixes any other finite number, 0 and negative
-// ones included.
+// Scale is attention.Scale, whose comment documents it.
 type Scale struct {
 	set bool
 	v   float32
 }
 
-// ScaleOf is a Scale of exactly v. Config.Validate refuses NaN and Inf.
+// ScaleOf is attention.ScaleOf.
 func ScaleOf(v float32) Scale { return Scale{set: true, v: v} }
 
 // IsDefault reports whether s is the zero value, 1/sqrt(HeadDim).

@@ -7,17 +7,15 @@ import (
 	"vkattn/internal/arith"
 )
 
-// Shape holds the sizes of a problem: batch, query heads, key/value heads,
-// query rows and key rows. Each is at least 1 and at most MaxLength; B of a call may be 0.
+// Shape is attention.Shape, whose comment documents it.
 type Shape struct {
 	B, Hq int
-	Hkv   int // divides Hq; 0: Hq
+	Hkv   int
 	Sq    int
 	Sk    int
 }
 
-// MaxLength bounds every size of a Shape, so that row numbers fit the 32-bit
-// integers of a shader.
+// MaxLength is attention.MaxLength.
 const MaxLength = math.MaxInt32
 
 // KVHeads is Hkv with its default, Hq, filled in.
@@ -104,5 +102,5 @@ func (s Shape) String() string {
 	return fmt.Sprintf("B%d H%s S%s", s.B, heads, seq)
 }
 
-// MaxStates is the largest number of states in one merge.
+// MaxStates is attention.MaxStates.
 const MaxStates = 256

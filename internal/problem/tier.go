@@ -4,8 +4,7 @@ import (
 	"vkattn/internal/enum"
 )
 
-// Tier names an implementation. The tiers that a device supports follow from its reported
-// capabilities, never from its vendor. Each tier can be forced.
+// Tier is attention.Tier, whose comment documents it.
 type Tier uint8
 
 // Tiers. The zero value picks the best one the device supports; on a driver of the CPU that
@@ -32,8 +31,7 @@ func (t Tier) WithoutSPIRV() bool { return t == TierCPU || t == TierCubin || t =
 // String is "auto", "cpu", "scalar", "coopmat", "coopmat2", "cubin" or "cuda".
 func (t Tier) String() string { return enum.Name("Tier", tierNames, uint8(t)) }
 
-// ParseTier reads what String writes, in any case. Another word is an error that
-// lists the names and matches [ErrInvalid].
+// ParseTier is attention.ParseTier.
 func ParseTier(s string) (Tier, error) { return enum.Parse[Tier]("tier", tierNames, s) }
 
 // Set makes *Tier a flag.Value.

@@ -4,17 +4,13 @@ import "fmt"
 
 // The sliding window of a Config.
 
-// Window limits each row to the keys near its own position: with Left and Right keys to
-// either side, the row at position i attends to keys i-Left to i+Right that the causal mask
-// and the length allow. The zero value is no window; [WindowOf] makes one. [Config].Causal
-// aligns rows with keys, or Config.Align without a causal mask.
+// Window is attention.Window, whose comment documents it.
 type Window struct {
 	set         bool
 	left, right int32 // -1: unlimited
 }
 
-// WindowOf is a Window of left keys before and right keys after a row's position; a
-// negative number means no limit on that side.
+// WindowOf is attention.WindowOf.
 func WindowOf(left, right int) Window {
 	return Window{true, windowSide(left), windowSide(right)}
 }

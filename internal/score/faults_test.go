@@ -24,7 +24,7 @@ func TestOthersNoticeFaultsOfExpressions(t *testing.T) {
 		b, err := cases.NewBackward(c, dtype)
 		require.NoError(t, err)
 		cfg := b.Config(cases.On(attention.TierCPU, dtype))
-		op, err := attention.New(nil, cfg)
+		op, err := attention.New(nil, attention.Config(cfg))
 		require.NoError(t, err)
 		a := b.BackwardHostArgs(b.Image)
 		require.NoError(t, op.Forward(nil, a.Args))

@@ -9,6 +9,7 @@ import (
 	"vkattn/internal/accuracy"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -100,7 +101,7 @@ func (g *group) backward(ctx context.Context, dev *vk.Device, cfg attention.Conf
 func (g *group) judgeGradients(row *Row, cfg attention.Config, d *data, out map[string][]byte) error {
 	a := d.all()
 	a.DQ.Host, a.DK.Host, a.DV.Host = out["DQ"], out["DK"], out["DV"]
-	v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Seed: g.Seed})
+	v, err := accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{Seed: g.Seed})
 	if err != nil {
 		return err
 	}

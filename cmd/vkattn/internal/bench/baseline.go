@@ -10,6 +10,7 @@ import (
 	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/plain"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -282,10 +283,10 @@ func difference(a, b []float32) (most float64) {
 func (g *group) plain(ctx context.Context, dev *vk.Device, cfg attention.Config, _ Spec, row *Row) (*work, *setup, error) {
 	row.Tier = ""
 	shape, backward := g.problem.Shape, g.problem.Pass != PassForward
-	if err := plain.Check(cfg, shape); err != nil {
+	if err := plain.Check(problem.Config(cfg), shape); err != nil {
 		return nil, nil, err
 	}
-	f, scores := g.problem.footprint(), plain.Bytes(cfg, shape, backward)
+	f, scores := g.problem.footprint(), plain.Bytes(problem.Config(cfg), shape, backward)
 	row.Memory = hostmem.Sum(f.tensors, f.lists, scores)
 	if err := g.room(dev, "", scores); err != nil { // the setup may be there
 		return nil, nil, err
@@ -294,7 +295,7 @@ func (g *group) plain(ctx context.Context, dev *vk.Device, cfg attention.Config,
 	if err != nil {
 		return nil, nil, err
 	}
-	op, err := plain.New(dev, cfg, shape, backward)
+	op, err := plain.New(dev, problem.Config(cfg), shape, backward)
 	if err != nil {
 		return nil, nil, err
 	}

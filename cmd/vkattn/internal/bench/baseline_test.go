@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // spoil changes what a runner's rows compute, as a kernel that is wrong would.
@@ -96,7 +97,7 @@ func TestANaNInARowThatIsNotSampledIsFound(t *testing.T) {
 	g := &group{Bench: &Bench{CPU: "cpu"}, problem: p, compared: true, in: d}
 	g.truth = &truth{problem: p}
 	g.truth.Sample = []attention.Rows{{B: 0, H: 0, Rows: []int{0}}}
-	require.NoError(t, g.truth.Expect(p.Config, d.args))
+	require.NoError(t, g.truth.Expect(problem.Config(p.Config), d.args))
 	defer g.close()
 	at, err := g.setup(context.Background(), nil, "", 0)
 	require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -191,7 +192,7 @@ func (f footprint) setBytes(rotation uint64) uint64 {
 func (p Problem) verifyBytes() uint64 {
 	s, c := p.Shape, p.Config
 	if p.Pass != PassForward {
-		return accuracy.VerifyBackwardBytes(c, s)
+		return accuracy.VerifyBackwardBytes(problem.Config(c), s)
 	}
 	n := p.counts()
 	perRow := hostmem.Product(s.Sk, c.HeadDim+c.ValueDim())

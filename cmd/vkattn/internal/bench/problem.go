@@ -183,10 +183,10 @@ func (p Problem) sparseKeys(keys int) int {
 // leave to a row of a sequence.
 func (p Problem) sees(row, rows, keys int) (lo, hi int) {
 	position := row
-	if problem.Alignment(&p.Config) == attention.BottomRight {
+	if problem.Alignment((*problem.Config)(&p.Config)) == attention.BottomRight {
 		position += keys - rows
 	}
-	first, end := problem.Span(&p.Config, int64(position), int64(keys))
+	first, end := problem.Span((*problem.Config)(&p.Config), int64(position), int64(keys))
 	return int(first), int(end)
 }
 

@@ -10,6 +10,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 )
 
@@ -23,7 +24,7 @@ type truth struct {
 func newTruth(d *data, seed uint64) (*truth, error) {
 	t := &truth{problem: d.problem}
 	t.Sample = d.sample(verifyBudget, rand.New(rand.NewPCG(seed, 1)))
-	return t, t.Expect(d.problem.Config, d.args)
+	return t, t.Expect(problem.Config(d.problem.Config), d.args)
 }
 
 // judge compares O, in the storage type and layout of d, with the truth, and LSE unless it

@@ -14,6 +14,7 @@ import (
 	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
 )
 
 // sampled is about how many rows of a problem each rank gives to the float64 reference. The others
@@ -310,7 +311,7 @@ func (v *verification) reference(found *finding, of [][]byte) (limits []float64,
 	o := accuracy.Options{Rows: sampled, Seed: v.seed + uint64(v.Rank())}
 	if v.pass == bench.PassForward {
 		args.O, args.LSE = host(of[0]), host(of[1])
-		verdict, err := accuracy.Verify(cfg, args, o)
+		verdict, err := accuracy.Verify(problem.Config(cfg), args, o)
 		if err != nil {
 			return nil, "", err
 		}
@@ -321,7 +322,7 @@ func (v *verification) reference(found *finding, of [][]byte) (limits []float64,
 	}
 	n := sizes(&cfg, p, v.pass, p.Sq, p.Sk)
 	args.O, args.LSE = host(make([]byte, n[tensorO])), host(make([]byte, n[tensorLSE])) // not read
-	verdict, err := accuracy.VerifyBackward(cfg, attention.BackwardArgs{Args: args, DO: host(v.in[3]),
+	verdict, err := accuracy.VerifyBackward(problem.Config(cfg), attention.BackwardArgs{Args: args, DO: host(v.in[3]),
 		DQ: host(of[0]), DK: host(of[1]), DV: host(of[2])}, o)
 	if err != nil {
 		return nil, "", err

@@ -11,6 +11,7 @@ import (
 	"vkattn/internal/accuracy"
 	"vkattn/internal/cases"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -130,7 +131,7 @@ func rejected(p *attention.BackwardPlan, tier attention.Tier) string {
 
 // judgeGradients compares the gradients with float64 sums.
 func (r *result) judgeGradients(cfg attention.Config, b *cases.Backward, after [][]byte) error {
-	v, err := accuracy.VerifyBackward(cfg, b.BackwardHostArgs(after), accuracy.Options{Seed: b.SeedValue()})
+	v, err := accuracy.VerifyBackward(problem.Config(cfg), b.BackwardHostArgs(after), accuracy.Options{Seed: b.SeedValue()})
 	var shape *attention.ShapeError
 	switch {
 	case errors.As(err, &shape):
@@ -169,7 +170,7 @@ func (v *Verifier) backwardNeeded(c cases.Case, dtype attention.DType) uint64 {
 	if v.Conformance {
 		runs = 6
 	}
-	running := hostmem.Sum(hostmem.Product(image, runs), accuracy.VerifyBackwardBytes(attention.Config{DType: dtype,
+	running := hostmem.Sum(hostmem.Product(image, runs), accuracy.VerifyBackwardBytes(problem.Config{DType: dtype,
 		HeadDim: c.D, HeadDimV: c.Dv}, c.Shape))
 	making := hostmem.Sum(hostmem.Product(f.inputs, 4), hostmem.Product(f.largest, 4))
 	return hostmem.Sum(image, max(making, running))

@@ -16,7 +16,7 @@ import (
 func TestRightGradientsPass(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
 		for _, conformance := range []bool{false, true} {
-			c := problem(attention.BottomRight)
+			c := problemOf(attention.BottomRight)
 			rows := run(t, &Verifier{Backward: true, Conformance: conformance, Repeat: 2, List: []Implementation{cpu}}, c, dtype)
 			require.Len(t, rows, 1)
 			r := rows[0]
@@ -34,7 +34,7 @@ func TestRightGradientsPass(t *testing.T) {
 // A byte of any gradient that is wrong, in the first run, in a later one or with spoiled
 // memory, is found and named.
 func TestWrongGradientsFail(t *testing.T) {
-	c := problem(attention.CausalNone)
+	c := problemOf(attention.CausalNone)
 	for _, x := range []struct {
 		conformance bool
 		at          int // the run to change
@@ -63,7 +63,7 @@ func TestWrongGradientsFail(t *testing.T) {
 }
 
 func TestAWriteBehindAGradientFails(t *testing.T) {
-	c := problem(attention.CausalNone)
+	c := problemOf(attention.CausalNone)
 	c.Layout = cases.Odd
 	v := &Verifier{Backward: true, Conformance: true, List: []Implementation{cpu}}
 	v.Touch = func(_ string, _ *cases.Problem, after [][]byte) { after[len(after)-1][0] ^= 1 }
@@ -74,7 +74,7 @@ func TestAWriteBehindAGradientFails(t *testing.T) {
 
 func TestGradientsThatDoNotFitAreARow(t *testing.T) {
 	t.Setenv(hostmem.Variable, "1MiB")
-	rows, err := (&Verifier{Backward: true, List: []Implementation{cpu}}).Problem(context.Background(), problem(attention.CausalNone), attention.F16)
+	rows, err := (&Verifier{Backward: true, List: []Implementation{cpu}}).Problem(context.Background(), problemOf(attention.CausalNone), attention.F16)
 	require.NoError(t, err)
 	require.Equal(t, bench.OOM, rows[0].Status)
 	require.Regexp(t, `needs [\d.]+ [KMGT]iB of host memory`, rows[0].Note())
@@ -84,8 +84,8 @@ func TestTheTableOfGradients(t *testing.T) {
 	var out strings.Builder
 	v := &Verifier{Backward: true, List: []Implementation{cpu}}
 	for _, wide := range []bool{false, true} {
-		p := NewPrinter("md", &out, &bench.RunInfo{Wide: wide}, false, v.Unfinished(problem(attention.CausalNone), attention.F16))
-		require.NoError(t, p.Row(run(t, v, problem(attention.CausalNone), attention.F16)[0]))
+		p := NewPrinter("md", &out, &bench.RunInfo{Wide: wide}, false, v.Unfinished(problemOf(attention.CausalNone), attention.F16))
+		require.NoError(t, p.Row(run(t, v, problemOf(attention.CausalNone), attention.F16)[0]))
 		require.NoError(t, p.Close(nil))
 	}
 	require.Regexp(t, `\n\| implementation \| dQ error \| dK error \| dV error \| error/limit \| verdict +\|`, out.String())

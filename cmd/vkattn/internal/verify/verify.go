@@ -101,7 +101,7 @@ func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DT
 	case v.Conformance:
 		n = c.SampleMax
 	case n == 0:
-		n = affordable(c.Config(cases.On(0, dtype)), c.Shape)
+		n = affordable(attention.Config(c.Config(cases.On(0, dtype))), c.Shape)
 	}
 	g := &group{Verifier: v, problem: &cases.Problem{Case: c, DType: dtype}}
 	if err := bench.Room(nil, v.hostNeeded(c, dtype, n), 0); err != nil {
@@ -254,7 +254,7 @@ func (i Implementation) config(c cases.Case, dtype attention.DType, conformance 
 		cfg.Access = attention.AccessAuto // other values are for SPIR-V
 		cfg.Kernel = i.Kernel
 	}
-	return cfg
+	return attention.Config(cfg)
 }
 
 // Validation is the CUDA validation kernel, the reference on devices with CUDA.

@@ -16,8 +16,8 @@ import (
 
 var cpu = Implementation{Tier: attention.TierCPU}
 
-// problem is large enough to be sampled, with rows that attend to nothing.
-func problem(causal attention.Causal) cases.Case {
+// problemOf is large enough to be sampled, with rows that attend to nothing.
+func problemOf(causal attention.Causal) cases.Case {
 	return cases.Case{D: 16, Dv: 24, Causal: causal, LSE: true, Seed: 5,
 		Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 300, Sk: 230}}
 }
@@ -38,7 +38,7 @@ func TestWhatIsRightPasses(t *testing.T) {
 			for _, rows := range []int{0, 100} {
 				for _, reference := range []*Implementation{nil, &cpu} {
 					for seed := range uint64(2) {
-						c := problem(causal)
+						c := problemOf(causal)
 						c.Seed = seed + 1
 						list := run(t, &Verifier{List: []Implementation{cpu}, Reference: reference, Rows: rows, Repeat: 2}, c, dtype)
 						r := list[len(list)-1]
@@ -114,7 +114,7 @@ func TestWhatIsWrongFails(t *testing.T) {
 						change(t, p, after, x.harm)
 					}
 				}
-				list := run(t, v, problem(attention.BottomRight), dtype)
+				list := run(t, v, problemOf(attention.BottomRight), dtype)
 				require.Len(t, list, 4)
 				require.Equal(t, bench.Fail, list[2].Status, "%v, %s, %d rows", dtype, x.name, rows)
 				require.Contains(t, list[2].Note(), x.says, "%v, %s", dtype, x.name)
@@ -137,7 +137,7 @@ func TestDisagreementFails(t *testing.T) {
 				change(t, p, after, x.harm)
 			}
 		}
-		list := run(t, v, problem(attention.BottomRight), attention.F16)
+		list := run(t, v, problemOf(attention.BottomRight), attention.F16)
 		require.Equal(t, bench.Fail, list[1].Status, x.name)
 	}
 }
@@ -155,7 +155,7 @@ func TestAWrongWitnessFails(t *testing.T) {
 			})
 		}
 	}
-	list := run(t, v, problem(attention.CausalNone), attention.F16)
+	list := run(t, v, problemOf(attention.CausalNone), attention.F16)
 	require.Equal(t, 2, touched)
 	require.Equal(t, bench.Fail, list[0].Status)
 	require.Contains(t, list[0].Note(), "versus float64")
@@ -171,7 +171,7 @@ func TestOtherBitsInAnotherRunFail(t *testing.T) {
 			})
 		}
 	}
-	r := run(t, v, problem(attention.CausalNone), attention.F16)[0]
+	r := run(t, v, problemOf(attention.CausalNone), attention.F16)[0]
 	require.Equal(t, bench.Fail, r.Status)
 	require.Equal(t, 3, r.Runs)
 	require.Contains(t, r.Note(), "run 3 gives other bits: 1 elements differ: O at batch 0, head 0, row 40, column 0")
@@ -217,7 +217,7 @@ func TestConformanceLooksFurther(t *testing.T) {
 }
 
 func TestWhatIsNotSupportedIsNoFailure(t *testing.T) {
-	list := run(t, &Verifier{List: []Implementation{{Tier: attention.TierCoopMat}, cpu}}, problem(attention.CausalNone), attention.F16)
+	list := run(t, &Verifier{List: []Implementation{{Tier: attention.TierCoopMat}, cpu}}, problemOf(attention.CausalNone), attention.F16)
 	require.Equal(t, bench.Unsupported, list[0].Status)
 	require.Contains(t, list[0].Note(), "Vulkan device")
 	require.Equal(t, bench.OK, list[1].Status)
@@ -232,7 +232,7 @@ func TestAnInterruptedProblemHasNoVerdict(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	v := &Verifier{List: []Implementation{cpu}}
-	rows, err := v.Problem(ctx, problem(attention.CausalNone), attention.F32)
+	rows, err := v.Problem(ctx, problemOf(attention.CausalNone), attention.F32)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Empty(t, rows[0].Status)
 }
