@@ -7,6 +7,8 @@
 #   gqa       grouped heads, and lengths that differ
 #   f32       float32: tiers coopmat2, coopmat and scalar versus the efficient backend
 #   cuda      CUDA kernels of this program and coopmat2, at head dims 64, 128 and 256
+#   tiers     tiers auto, coopmat2, cubin and cuda on the suites small, forward, dims, gqa and
+#             decode: what the table of internal/plan/fastest.go is made from and judged by
 #   ladder    the speed of each step of the kernel's development; tunes first
 #   ablation  the cost of the parts of the work
 #   decode    one row over long K and V, contiguous, paged, quantized and sparse,
@@ -31,18 +33,19 @@
 #   PYTHON             the interpreter that has PyTorch (default: python3)
 #   VKATTN_RACE_PEERS  backends of PyTorch (default: flash cudnn)
 #   VKATTN_RACE_TIERS  (default: coopmat2,coopmat)
+#   VKATTN_RACE_ALL_TIERS  of tiers (default: auto,coopmat2,cubin,cuda)
 #   VKATTN_RACE_DECODE_TIERS  of decode and serving (default: auto)
 #   VKATTN_RACE_BACKWARD_TIERS  of backward, alone, plain and models (default: auto)
 #   VKATTN_RACE_ARGS   further arguments of every entry, such as --dtype f16,bf16
-#   VKATTN_RACE_LIMIT  seconds an entry may take (default: 240; decode, backward, alone
-#                      and plain 480)
+#   VKATTN_RACE_LIMIT  seconds an entry may take (default: 240; tiers 465; decode,
+#                      backward, alone and plain 480)
 set -uo pipefail
 
 entries=("$@")
 ((${#entries[@]})) || entries=(forward dims gqa f32)
 for entry in "${entries[@]}"; do
 	case $entry in
-	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | serving | cpu | backward | alone | plain | models) ;;
+	forward | dims | gqa | f32 | cuda | tiers | ladder | ablation | decode | serving | cpu | backward | alone | plain | models) ;;
 	*)
 		echo "race: no entry $entry" >&2
 		sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
@@ -70,6 +73,13 @@ race() { # <entry>
 		peers=(efficient)
 		;;
 	cuda) args=(--suite cuda --tier "cuda,${tiers%%,*}" --cuda-kernel "fa2,fa3") ;;
+	tiers)
+		# Rows of small problems need no long warm-up each: the card is never idle for long.
+		args=(--suite "small,forward,dims,gqa,decode" --tier "${VKATTN_RACE_ALL_TIERS:-auto,coopmat2,cubin,cuda}"
+			--against none --warmup 100ms -r 15 --timeout 5s)
+		peers=(cudnn)
+		limit=465
+		;;
 	ladder)
 		# From v6 on the tile is what the tuner finds.
 		timeout 90 "$VKATTN" tune --suite ladder --batch-size 8 --tier "${tiers%%,*}" >"$OUT/ladder-tune.txt" 2>&1 || cat "$OUT/ladder-tune.txt" >&2

@@ -53,6 +53,8 @@ var Suites = []Suite{
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
 	{Name: "depth", About: "512 rows and 1 row after 0 to 128k cached keys, 32 heads over 8",
 		list: depth(), Shrinks: true},
+	{Name: "small", About: "batch 1 to 4, 8 to 32 heads, lengths 64 to 1024, 1 to 64 rows over 512 to 8192 keys",
+		list: small(), Shrinks: true},
 	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, to length 65536, f32, all passes",
 		list:   named("", "batch-size=8 nheads=1 seqlen=256,1024-4096*4,8192-65536*2 headdim=16-128*2 causal=none"),
 		DTypes: []attention.DType{attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
@@ -206,6 +208,14 @@ func depth() (list []Problem) {
 		}
 	}
 	return list
+}
+
+// small has prompts and few rows over cached keys that a large GPU has more multiprocessors than work for.
+func small() []Problem {
+	const rows = "batch-size=1,4 nheads=8,32 nheads-kv=8 seqlen-k=512-8192*4 headdim=64,128 "
+	return named("", "batch-size=1,4 nheads=8,32 nheads-kv=8 seqlen=64-1024*2 headdim=64,128 causal=none,top-left",
+		"batch-size=2 nheads=16 seqlen=64-1024*2 headdim=64,128 causal=none,top-left",
+		rows+"seqlen=1 causal=none", rows+"seqlen=4-64*4 causal=none,bottom-right")
 }
 
 // models is the attention of one layer of the transformers of 768, 1024 and 1280 channels.

@@ -37,6 +37,7 @@ func TestSuites(t *testing.T) {
 		Hkv: 16, Sq: 4096, Sk: 4096}, Config: attention.Config{HeadDim: 192, HeadDimV: 128}})
 	require.Len(t, suiteProblems(t, "ablation", f16), 12)
 	require.Len(t, suiteProblems(t, "depth", f16), 2*7)
+	require.Len(t, suiteProblems(t, "small", f16), 5*2*2*(4+1)+2*2*2*3*(1+2*3))
 	require.Len(t, suiteProblems(t, "ladder", f16), 2+20)
 	require.Len(t, suiteProblems(t, "cuda", f16), 24)
 	require.Len(t, suiteProblems(t, "alone", attention.F32), 4*7)
@@ -49,7 +50,7 @@ func TestSuites(t *testing.T) {
 		}
 	}
 	_, err := ParseSuite("everything")
-	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, decode, depth, alone, plain, models, ceilings, "+
+	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, decode, depth, small, alone, plain, models, ceilings, "+
 		"ladder, serving, training, gqa-grid, presets")
 }
 
