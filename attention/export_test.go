@@ -111,3 +111,6 @@ func EachKernelSet(t *testing.T, test func(t *testing.T, name string)) {
 		t.Run(host.Kernels.Name, func(t *testing.T) { test(t, host.Kernels.Name) })
 	}
 }
+
+// CachedPlans is the number of plans that an Op has cached.
+func CachedPlans(op *Op) int { return op.plans.size }

@@ -32,14 +32,11 @@ type Op struct {
 
 	closed    atomic.Bool
 	mu        sync.RWMutex
-	plans     map[plan.Request]*prepared                         // at most maxPlans; cleared by Close
+	plans     planCache
 	pipelines dispatch.Pipelines[plan.Variant, problem.Config]   // many requests share one pipeline
 	combines  dispatch.Pipelines[combineVariant, problem.Config] // of the separate combine kernel; at most 16
 	backward  backwardOp
 }
-
-// maxPlans bounds the cached plans. Decoding brings a new length with every step.
-const maxPlans = 1024
 
 // prepared is a plan with its pipeline: all that a call needs except its tensors.
 type prepared struct {
@@ -66,7 +63,7 @@ func New(d *Device, cfg Config) (*Op, error) {
 
 // newOp is NewExperiment without the checks.
 func newOp(dev *vk.Device, cfg problem.Config, e Experiment, pick plan.TilePicker) *Op {
-	return &Op{dev: dev, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick, plans: map[plan.Request]*prepared{}}
+	return &Op{dev: dev, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick}
 }
 
 // Config returns the Config that New was given.
@@ -226,7 +223,7 @@ func (op *Op) Close() error {
 	op.closed.Store(true)
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	op.plans = nil
+	op.plans.clear()
 	return errors.Join(op.pipelines.Close(), op.combines.Close(), op.backward.close())
 }
 
@@ -255,7 +252,7 @@ func (op *Op) checkSide(all []tensors.Layout, a *Args) error {
 // prepare finds or makes the plan and pipeline of a request.
 func (op *Op) prepare(r plan.Request) (*prepared, error) {
 	op.mu.RLock()
-	p := op.plans[r]
+	p := op.plans.of(r)
 	op.mu.RUnlock()
 	if p != nil {
 		return p, nil
@@ -298,10 +295,7 @@ func (op *Op) prepare(r plan.Request) (*prepared, error) {
 	if op.closed.Load() {
 		return nil, errs.ClosedOp
 	}
-	if len(op.plans) >= maxPlans {
-		clear(op.plans)
-	}
-	op.plans[r] = p
+	op.plans.add(r, c.Range, c.Splitting, p)
 	return p, nil
 }
 

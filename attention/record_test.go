@@ -3,6 +3,7 @@ package attention_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 
@@ -226,19 +227,60 @@ func BenchmarkForward(b *testing.B) {
 	}
 }
 
-// BenchmarkRecordNewLength is BenchmarkRecord in a decode loop: every call has one key more
-// than the last, so no plan is cached.
-func BenchmarkRecordNewLength(b *testing.B) {
-	r := newRecording(b, attention.AccessAuto)
-	keys := 1 << 20 // of one head, all in the same memory
+// decoding makes a recording whose calls decode: with split keys if they are given.
+func decoding(t testing.TB, splits int) (r *recording, step func()) {
+	r = newRecording(t, attention.AccessAuto)
+	cfg := r.op.Config()
+	cfg.FixedSplit = splits
+	require.NoError(t, r.op.Close())
+	var err error
+	r.op, err = attention.New(attention.On(r.dev), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.op.Close()) })
 	r.args.K.Strides.Batch, r.args.V.Strides.Batch = 1, 1
-	c, again := r.wrap(b)
-	n := 0
-	record(b, again, func() error {
-		n++
-		r.args.Sk = 1 + n%keys
-		return r.op.Record(c, r.args)
-	})
+	keys := 1 << 20 // of one head, all in the same memory
+	return r, func() { r.args.Sk = 1 + r.args.Sk%keys }
+}
+
+// A step of decoding, with a length that no call had before, allocates nothing: it finds the plan of the lengths around
+// it. The cache does not grow with the steps.
+func TestStepsOfDecodingAllocateNothing(t *testing.T) {
+	for _, splits := range []int{0, 2} {
+		r, step := decoding(t, splits)
+		r.warmUp(t)
+		c, again := r.wrap(t)
+		for range batchOf {
+			require.NoError(t, r.op.Record(c, r.args))
+		}
+		again()
+		r.args.Sk = 8193 // the last class of tuned tiles begins
+		require.NoError(t, r.op.Record(c, r.args))
+		plans := attention.CachedPlans(r.op)
+		require.Zero(t, testing.AllocsPerRun(1, func() {
+			for range batchOf / 4 {
+				step()
+				if err := r.op.Record(c, r.args); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}), "%d splits", splits)
+		require.Equal(t, plans, attention.CachedPlans(r.op))
+	}
+}
+
+// BenchmarkRecordNewLength is BenchmarkRecord in a decode loop: every call has one key more
+// than the last.
+func BenchmarkRecordNewLength(b *testing.B) {
+	for _, splits := range []int{0, 2} {
+		b.Run(fmt.Sprintf("splits=%d", splits), func(b *testing.B) {
+			r, step := decoding(b, splits)
+			c, again := r.wrap(b)
+			record(b, again, func() error {
+				step()
+				return r.op.Record(c, r.args)
+			})
+		})
+	}
 }
 
 // BenchmarkRoundTrip measures a forward that is recorded, submitted, executed and waited

@@ -473,9 +473,7 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 func (op *Op) forget() {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	if op.plans != nil {
-		clear(op.plans)
-	}
+	op.plans.clear()
 	op.backward.mu.Lock()
 	defer op.backward.mu.Unlock()
 	clear(op.backward.plans)

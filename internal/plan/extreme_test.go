@@ -63,7 +63,8 @@ func TestPlansOfExtremeShapes(t *testing.T) {
 				v, shared, reason := chooseVariant(caps, cfg, tier, r)
 				if reason == "" {
 					plan := chosen{Variant: v, Plan: problem.Plan{Splits: problem.MaxStates}}
-					splitsOf(caps, &cfg, &v, &r, shared)
+					splitting := splittingOf(caps, &cfg, &v, &r, shared)
+					splitting.Of(&r)
 					least(t, plan.workspace(&cfg, &r, problem.MaxStates), rows*problem.MaxStates*130*4, name)
 				}
 				on := backwardDevice{caps: caps, accumulatorIsOperandA: func(problem.DType, fragment) bool { return true }}

@@ -30,10 +30,17 @@ func decodePartQueries(s *problem.Shape) int {
 	return 0
 }
 
+// anyLength returns the request for as many keys as a call may have.
+func (r *Request) anyLength() Request {
+	c := *r
+	c.Shape.Sk, c.seen = maxGeneralLength, nil
+	return c
+}
+
 // fixedClass returns the request that picks the kernel and tile of a class.
 func (r *Request) fixedClass(decodePart bool) Request {
-	c := *r
-	c.Shape.B, c.Shape.Sq, c.Shape.Sk = 1, longQueries, maxGeneralLength
+	c := r.anyLength()
+	c.Shape.B, c.Shape.Sq = 1, longQueries
 	if decodePart {
 		c.Shape.Sq = max(decodeFragment/2/r.Shape.Group(), 1) // their rows fill a block
 	}

@@ -56,12 +56,12 @@ func decodeOperandsOn(dev *vk.Device, tier problem.Tier, t problem.DType) (decod
 func (r *Request) usesDecodeKernel(fixed bool) bool {
 	rows := r.decodeRows()
 	return rows <= decodeFragment ||
-		rows <= maxDecodeRows && r.Shape.Sq <= decodeQueries && (fixed || int64(r.keys()) >= decodeKeysPerRow*int64(rows))
+		rows <= maxDecodeRows && r.Shape.Sq <= decodeQueries && (fixed || r.keysAtLeast(decodeKeysPerRow*int(rows)))
 }
 
 // chooseOperands sets r.operands and says why the decode kernel is not used.
 func (r *Request) chooseOperands(dev *vk.Device, cfg *problem.Config, tier problem.Tier) (why string) {
-	r.operands, why = noDecodeKernel, fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
+	r.operands = noDecodeKernel
 	switch {
 	case cfg.DType == problem.F32:
 		return "it has no float32"
@@ -69,8 +69,9 @@ func (r *Request) chooseOperands(dev *vk.Device, cfg *problem.Config, tier probl
 		return "it has no dropout"
 	case r.usesDecodeKernel(cfg.FixedSplit > 0):
 		r.operands, why = decodeOperandsOn(dev, tier, cfg.DType)
+		return why
 	}
-	return why
+	return fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
 }
 
 // fragment returns the kernel's fragment for a number of rows on a device whose own

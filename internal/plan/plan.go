@@ -20,6 +20,9 @@ type chosen struct {
 	DecodePart *Variant            // for the decode part of a mixed batch; nil in most plans
 	CUDA       problem.CUDAKernel  // for TierCUDA
 	Cubin      problem.CubinKernel // for TierCubin
+
+	Range     KeyRange  // requests that differ in Sk alone have the same plan in this range, but for the splits,
+	Splitting Splitting // which this gives
 }
 
 // Request is all that a plan depends on.
@@ -39,6 +42,8 @@ type Request struct {
 	TotalQ       int            // with LengthCuQ in Options.Lengths: rows of all sequences
 	Plain        bool           // a call without options runs the dense kernel: packed rows and splits do not pay
 	operands     decodeOperands // whether the decode kernel may run, and with which operands
+
+	seen *KeyRange // where comparisons of Sk are noted; nil: nowhere
 
 	SeparateCombine bool // a dispatch of its own combines the splits, never the decode kernel
 }
@@ -88,10 +93,13 @@ func notFaster(caps *vk.Caps, cfg *problem.Config, taken problem.Tier, others []
 // of the keys. A nil dev selects the CPU tier. If pick is given, it may replace the
 // heuristic's tile.
 func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chosen, error) {
-	plan := chosen{Plan: problem.Plan{Access: r.Access, Flops: Flops(cfg, r.Shape), Bytes: tensorBytes(cfg, r.Shape, r.LSE)}}
+	plan := chosen{Plan: problem.Plan{Access: r.Access, Flops: Flops(cfg, r.Shape), Bytes: tensorBytes(cfg, r.Shape, r.LSE)},
+		Range: KeyRange{r.Shape.Sk, r.Shape.Sk + 1}, Splitting: SplittingOf(1)}
 	if done, err := plan.chooseWithoutPipeline(dev, &cfg, &r); done || err != nil {
 		return plan, err
 	}
+	plan.Range = KeyRange{1, math.MaxInt}
+	r.seen = &plan.Range
 	tiers, best := tiersOf(dev.Info(), cfg.Tier)
 	for i, tier := range tiers {
 		shared, reason := plan.chooseTile(dev, &cfg, tier, &r, pick)
@@ -186,6 +194,7 @@ func (plan *chosen) chooseTile(dev *vk.Device, cfg *problem.Config, tier problem
 	}
 	plan.Tuning = problem.TileHeuristic
 	if pick != nil && !v.Options.Any() && cfg.FixedSplit == 0 {
+		r.seeClass(cfg.Causal)
 		var notes []string
 		v.Tile, shared, plan.Tuning, notes = picked(dev.Caps(), pick, v, shared, *cfg, *r)
 		if r.Experiment.Tile != "" && plan.Tuning != problem.TileNamed {
@@ -208,7 +217,8 @@ func (plan *chosen) chooseSplits(dev *vk.Device, cfg *problem.Config, tier probl
 	if !v.Options.Any() {
 		return true
 	}
-	splits := splitsOf(dev.Caps(), cfg, v, r, shared)
+	plan.Splitting = splittingOf(dev.Caps(), cfg, v, r, shared)
+	splits := plan.Splitting.Of(r)
 	plan.Splits = splits * v.Tile.Splits()
 	v.Options.split = plan.Splits > 1 || r.Options.split
 	v.Options.Combined = plan.DecodePart == nil && !r.Options.split && v.combines(r, plan.Splits)
@@ -335,9 +345,10 @@ func tilesOf(caps *vk.Caps, cfg *problem.Config, tier problem.Tier, v *Variant, 
 	if cfg.DType == problem.F32 {
 		return f32Tiles(f, v, rows, caps.Limits.MaxInvocations, hasPairs(caps, tier, f)), ""
 	}
-	fixed, shape := cfg.FixedSplit > 0, r.Shape
+	fixed := cfg.FixedSplit > 0
 	if fixed {
-		shape.Sk = maxGeneralLength // the same tile for every bound of the lengths
+		of := r.anyLength() // the same tile for every bound of the lengths
+		r = &of
 	}
 	if v.Options.Any() {
 		list = decodeTiles(caps, f, v, r, fixed)
@@ -345,7 +356,7 @@ func tilesOf(caps *vk.Caps, cfg *problem.Config, tier problem.Tier, v *Variant, 
 			return append(list, splitKVTiles(caps, f, v, r, fixed)...), ""
 		}
 	}
-	best := chooseCoopmatTile(tier, v, shape, cfg.Causal)
+	best := chooseCoopmatTile(tier, v, r, cfg.Causal)
 	return append(list, coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)...), ""
 }
 

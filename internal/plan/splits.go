@@ -32,7 +32,7 @@ func Decodes(caps *vk.Caps, cfg *problem.Config, r *Request) bool {
 	if r.Shape.Sq > decodeQueries || r.Experiment != (problem.Experiment{}) || generalFits(&caps.Limits, r.Access) != "" {
 		return false
 	}
-	return r.Shape.Group() > 1 || r.Shape.Sk >= minSplitKeys
+	return r.Shape.Group() > 1 || r.skAtLeast(minSplitKeys)
 }
 
 // fullRounds: a grid of at least this many rounds of resident workgroups is not split. It
@@ -55,37 +55,63 @@ func (v *Variant) minSplitKeys() int {
 	return minSplitKeys
 }
 
-// splitsOf returns how many workgroups split the keys of a row. It is Config.FixedSplit
-// if that is set. Otherwise it is the smallest number with the least estimated time, each
-// split with minSplitKeys keys or more. The estimate assumes that all workgroups take
-// equally long, that as many run at once as fit in the shared memory of the cores, and
-// that every sequence has Sk keys.
-func splitsOf(caps *vk.Caps, cfg *problem.Config, v *Variant, r *Request, sharedBytes uint64) int {
+// Splitting is what the number of workgroups that split the keys of a row depends on, besides the keys.
+type Splitting struct {
+	groups, resident uint64 // workgroups without splits, and those that run at once
+	least            int    // fewest keys of a split
+	fixed            int    // the number, if it is not 0
+}
+
+// SplittingOf returns the Splitting of a fixed number; 1 stands for kernels that split no keys.
+func SplittingOf(n int) Splitting { return Splitting{fixed: n} }
+
+// splittingOf returns the Splitting of a kernel with a tile. It assumes that as many workgroups run at once as fit in
+// the shared memory of the cores, and that every sequence has Sk keys.
+func splittingOf(caps *vk.Caps, cfg *problem.Config, v *Variant, r *Request, sharedBytes uint64) Splitting {
 	if cfg.FixedSplit > 0 {
-		return cfg.FixedSplit
+		return SplittingOf(cfg.FixedSplit)
 	}
 	g := v.grid(r, 1)
-	groups := uint64(g[0]) * uint64(g[1]) * uint64(g[2])
 	const reserved, mostResident = 1024, 8
 	most := uint64(mostResident)
 	if t, ok := v.Tile.(decodeTile); ok {
 		most = uint64(max(decodeSubgroups/t.Subgroups, 1))
 	}
-	resident := coresOf(caps) * min(max(uint64(caps.Limits.MaxSharedBytes)/(sharedBytes+reserved), 1), most)
-	if groups >= fullRounds*resident {
+	return Splitting{
+		groups:   uint64(g[0]) * uint64(g[1]) * uint64(g[2]),
+		resident: coresOf(caps) * min(max(uint64(caps.Limits.MaxSharedBytes)/(sharedBytes+reserved), 1), most),
+		least:    v.minSplitKeys(),
+	}
+}
+
+// Of returns how many workgroups split the keys of a row. It is Config.FixedSplit if that is set. Otherwise it is the
+// smallest number with the least estimated time, each split with the fewest keys of a split or more. The estimate
+// assumes that all workgroups take equally long: the time, in keys, is the rounds of resident workgroups times the
+// keys of a split plus its fixed cost. Of all numbers with as many rounds, the largest has the shortest splits, and
+// the smallest with splits as short is taken.
+func (s *Splitting) Of(r *Request) int {
+	switch {
+	case s.fixed > 0:
+		return s.fixed
+	case s.groups == 0 || s.groups >= fullRounds*s.resident:
 		return 1
 	}
-	// The time in keys: rounds of workgroups, times the keys of a split plus its fixed cost.
-	cost := func(n int) uint64 {
-		return arith.CeilDiv64(groups*uint64(n), resident) * (arith.CeilDiv64(uint64(r.keys()), uint64(n)) + splitCost)
-	}
-	best := 1
-	for n := 2; n <= min(max(1, r.keys()/v.minSplitKeys()), problem.MaxStates); n++ {
-		if cost(n) < cost(best) {
-			best = n
+	keys := uint64(r.keys())
+	most := uint64(min(max(1, r.keys()/s.least), problem.MaxStates))
+	busy := keys * s.groups / s.resident // the time of no number is less, without the fixed costs
+	best, time, first := uint64(1), uint64(0), uint64(1)
+	for rounds := arith.CeilDiv64(s.groups, s.resident); first <= most && (time == 0 || busy+rounds*splitCost < time); rounds++ {
+		last := min(rounds*s.resident/s.groups, most)
+		if last < first {
+			continue // no number has as many rounds
 		}
+		each := arith.CeilDiv64(keys, last)
+		if t := rounds * (each + splitCost); time == 0 || t < time {
+			best, time = max(arith.CeilDiv64(keys, max(each, 1)), first), t
+		}
+		first = last + 1
 	}
-	return best
+	return int(best)
 }
 
 // In decode_combine.glsl an invocation combines four columns of a row and loads

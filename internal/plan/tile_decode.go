@@ -139,7 +139,7 @@ func splitKVTiles(caps *vk.Caps, f fragment, v *Variant, r *Request, fixed bool)
 		alone.DvSlice = evenSlice(v.headDimV, 128)
 	}
 	var list []tile
-	if !fixed && r.keys() >= 2*minSplitKeys && dim <= 128 { // with a fixed split these subgroups would add splits of their own
+	if !fixed && dim <= 128 && r.keysAtLeast(2*minSplitKeys) { // with a fixed split these subgroups would add splits of their own
 		split := alone
 		split.Subgroups, split.MFrags, split.SplitKV, split.AliasKV = 4, 1, true, true
 		split.KVTile = split.Subgroups * split.KVStep
@@ -215,7 +215,7 @@ func (r *Request) FillsCores(caps *vk.Caps, rowBlocks, round uint32) bool {
 	blocks := uint64(r.Shape.B) * uint64(r.Shape.KVHeads()) * uint64(rowBlocks)
 	cores := uint64(caps.ShaderCores)
 	splits := cores / blocks
-	return splits > 1 && splits*blocks >= cores-cores/idle && uint64(r.keys()) >= splits*uint64(round)
+	return splits > 1 && splits*blocks >= cores-cores/idle && r.keysAtLeast(int(splits)*int(round))
 }
 
 // evenSlice returns the widest slice of at most most columns that is a multiple of 16 and

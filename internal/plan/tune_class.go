@@ -38,6 +38,18 @@ func ClassOf(v Variant, cfg problem.Config, s problem.Shape) string {
 		bucket(int64(s.Sq), classLength), bucket(int64(s.Sk), classLength), bucket(s.Rows(), classRows), bucket(int64(s.Group()), classGroup))
 }
 
+// seeClass notes that a plan depends on the class of Sk.
+func (r *Request) seeClass(causal problem.Causal) {
+	k := int(bucket(int64(r.Shape.Sk), classLength))
+	r.skAtLeast(k/2 + 1)
+	if k < classLength {
+		r.skAtLeast(k + 1)
+	}
+	if causal == problem.BottomRight && r.skAtLeast(r.Shape.Sq) {
+		r.skAtLeast(r.Shape.Sq + 1)
+	}
+}
+
 // bucket rounds n up to a power of two, at most most.
 func bucket(n, most int64) int64 {
 	if n >= most {

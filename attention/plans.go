@@ -1,0 +1,83 @@
+package attention
+
+import "vkattn/internal/plan"
+
+// maxPlans bounds the cached plans of an Op.
+const maxPlans = 1024
+
+// planCache has the plans of an Op by request. A step of decoding, with its new Sk, finds its plan as a repeated call
+// does: requests that differ in Sk alone are one entry, which knows where Sk changes the plan.
+type planCache struct {
+	byRequest map[plan.Request][]rangePlans // Sk is 0 in the key
+	size      int                           // plans of all entries, at most maxPlans
+}
+
+// rangePlans are the plans of a range of Sk.
+type rangePlans struct {
+	plan.KeyRange
+	splitting plan.Splitting
+	plans     []*prepared // by the workgroups that split the keys of a row, from 1 on; nil: not yet made
+}
+
+// of finds a plan, nil if there is none.
+func (c *planCache) of(r plan.Request) *prepared {
+	sk := r.Shape.Sk
+	r.Shape.Sk = 0
+	entry := c.byRequest[r]
+	r.Shape.Sk = sk
+	for i := range entry {
+		if x := &entry[i]; x.Holds(sk) {
+			if n := x.splitting.Of(&r); n <= len(x.plans) && x.plans[n-1] != nil {
+				return x.plans[n-1]
+			}
+		}
+	}
+	return nil
+}
+
+// add keeps a plan. The plans of some other entry make room for it.
+func (c *planCache) add(r plan.Request, keys plan.KeyRange, s plan.Splitting, p *prepared) {
+	n := s.Of(&r)
+	r.Shape.Sk = 0
+	if c.size >= maxPlans {
+		c.evict()
+	}
+	if c.byRequest == nil {
+		c.byRequest = map[plan.Request][]rangePlans{}
+	}
+	entry := c.byRequest[r]
+	i := 0
+	for i < len(entry) && entry[i].KeyRange != keys {
+		i++
+	}
+	if i == len(entry) {
+		entry = append(entry, rangePlans{KeyRange: keys, splitting: s})
+		c.byRequest[r] = entry
+	}
+	x := &entry[i]
+	for len(x.plans) < n {
+		x.plans = append(x.plans, nil)
+	}
+	if x.plans[n-1] == nil {
+		c.size++
+	}
+	x.plans[n-1] = p
+}
+
+// evict drops an entry, whichever the map gives first.
+func (c *planCache) evict() {
+	for r, entry := range c.byRequest {
+		for i := range entry {
+			for _, p := range entry[i].plans {
+				if p != nil {
+					c.size--
+				}
+			}
+		}
+		delete(c.byRequest, r)
+		return
+	}
+}
+
+// clear drops all plans.
+func (c *planCache) clear() { *c = planCache{} }
