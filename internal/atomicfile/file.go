@@ -25,8 +25,6 @@ type File struct {
 	replaced bool
 }
 
-var errNoTemporary = errors.New("no temporary file could be made")
-
 // Create creates the hidden file of a target and locks it. A killed writer leaves such a
 // file without a lock; Create removes those of its target.
 func Create(t Target) (*File, error) {
@@ -38,25 +36,23 @@ func Create(t Target) (*File, error) {
 	if t.Info != nil {
 		perm = 0o600 // until the file has the permissions of the old one
 	}
-	for range 100 {
-		temp := filepath.Join(filepath.Dir(t.Path), hiddenPrefix(t.Path)+rand.Text()+".tmp")
-		file, err := createNew(temp, perm)
-		if err != nil {
+	for {
+		f := &File{target: t.Path, temp: hiddenPrefix(t.Path) + rand.Text() + ".tmp", old: t.Info}
+		var err error
+		if f.file, err = open(f.temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm); err != nil {
 			return nil, plain(err)
 		}
-		f := &File{target: t.Path, temp: temp, file: file, old: t.Info}
-		if lock(file) != errHeld && isAt(temp, file) {
+		if lock(f.file) != errHeld && isAt(f.temp, f.file) {
 			return f, nil
 		}
 		f.Discard() // another process took it for a leftover before it was locked
 	}
-	return nil, errNoTemporary
 }
 
-// hiddenPrefix begins the hidden names of a target. Names have at most 255 bytes.
+// hiddenPrefix begins the hidden paths of a target. Names have at most 255 bytes.
 func hiddenPrefix(target string) string {
-	base := filepath.Base(target)
-	return "." + base[:min(len(base), 200)] + "."
+	dir, base := filepath.Split(target)
+	return dir + "." + base[:min(len(base), 200)] + "."
 }
 
 // RemoveLeftovers removes the hidden files of a target that are not locked. It ignores
@@ -65,10 +61,10 @@ func RemoveLeftovers(t Target) {
 	hidden := regexp.MustCompile("^" + regexp.QuoteMeta(hiddenPrefix(t.Path)) + `[A-Z2-7]{26}\.tmp(\.old)?$`)
 	entries, _ := os.ReadDir(filepath.Dir(t.Path))
 	for _, e := range entries {
-		if !hidden.MatchString(e.Name()) {
+		path := filepath.Join(filepath.Dir(t.Path), e.Name())
+		if !hidden.MatchString(path) {
 			continue
 		}
-		path := filepath.Join(filepath.Dir(t.Path), e.Name())
 		if f, err := Open(path); err == nil {
 			if lock(f) == nil && isAt(path, f) {
 				_ = os.Remove(path)
@@ -81,11 +77,8 @@ func RemoveLeftovers(t Target) {
 // isAt reports whether a name, and not a link of that name, refers to an open file.
 func isAt(path string, f *os.File) bool {
 	named, err := os.Lstat(path)
-	if err != nil {
-		return false
-	}
-	opened, err := f.Stat()
-	return err == nil && os.SameFile(named, opened)
+	opened, e := f.Stat()
+	return err == nil && e == nil && os.SameFile(named, opened)
 }
 
 func (f *File) Write(b []byte) (int, error) {
@@ -154,7 +147,7 @@ func (f *File) replace(undo bool) error {
 		if f.oldFile, err = Open(f.target); err == nil {
 			_ = lock(f.oldFile) // the second name is no leftover
 		}
-		if err := hardLink(f.target, f.temp+".old"); err != nil {
+		if hardLink(f.target, f.temp+".old") != nil {
 			// A file system without hard links, or Windows.
 			if err := os.Rename(f.target, f.temp+".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err

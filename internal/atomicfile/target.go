@@ -27,6 +27,7 @@ type Target struct {
 	Path string      // without links if the target can be replaced
 	Info fs.FileInfo // nil if the file does not exist
 
+	open      bool // the path led through a link of /proc to an open file, whose text need not be its name
 	inherited bool // the path names the descriptor fd that this process was started with
 	fd        int
 }
@@ -39,34 +40,28 @@ type Target struct {
 // file at its current offset.
 func Resolve(path string) (Target, error) {
 	at, err := os.Stat(cmp.Or(path, "."))
-	switch {
-	case err == nil && at.IsDir():
+	if err == nil && at.IsDir() {
 		return Target{}, errFolder
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return Target{}, plain(err)
 	}
-	t, open, failed := follow(path)
-	switch {
-	case failed != nil:
-		return Target{}, plain(failed)
-	case t.inherited:
-		t.Path, t.Info = path, at
-		return t, plain(err)
+	var t Target
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		t, err = follow(path)
+	}
+	if err != nil {
+		return Target{}, plain(err)
 	}
 	info, err := os.Lstat(t.Path)
-	if open && (err != nil || !os.SameFile(at, info)) {
-		if at == nil || at.Mode().IsRegular() {
-			return Target{}, errNoName
-		}
-		t.Path, info, err = path, at, nil
-	}
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return t, nil
-	case err != nil:
-		return Target{}, plain(err)
-	case !info.Mode().IsRegular() && info.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) == 0:
+	case t.inherited || t.open && at != nil && !at.Mode().IsRegular():
+		t.Path, info, err = path, at, nil
+	case t.open && (err != nil || !os.SameFile(at, info)):
+		return Target{}, errNoName
+	}
+	if err == nil && !t.inherited && !info.Mode().IsRegular() && info.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) == 0 {
 		return Target{}, notRegular(info.Mode())
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Target{}, plain(err)
 	}
 	t.Info = info
 	return t, nil
@@ -76,8 +71,8 @@ func Resolve(path string) (Target, error) {
 var fdFolder = regexp.MustCompile(fmt.Sprintf(`^(/dev|/proc/%d(/task/\d+)?)/fd$`, os.Getpid()))
 
 // follow reads links until a name is not a link. The name need not exist, but its folder
-// must. The text of a link in /proc to an open file need not be its name: open reports one.
-func follow(path string) (t Target, open bool, err error) {
+// must.
+func follow(path string) (t Target, err error) {
 	for range 40 { // as many as Linux follows
 		dir, base := filepath.Split(path) // not Dir and Join, which shorten "link/.."
 		folder, err := filepath.EvalSymlinks(cmp.Or(dir, "."))
@@ -85,23 +80,21 @@ func follow(path string) (t Target, open bool, err error) {
 			folder, err = filepath.Abs(folder)
 		}
 		if err != nil {
-			return Target{}, false, err
+			return Target{}, err
 		}
+		at := filepath.Join(folder, base)
 		if fd, err := strconv.Atoi(base); err == nil && fdFolder.MatchString(folder) && inherited(fd) {
-			return Target{inherited: true, fd: fd}, true, nil
+			return Target{inherited: true, fd: fd}, nil
 		}
-		path = filepath.Join(folder, base)
-		text, err := os.Readlink(path)
-		if err != nil {
-			return Target{Path: path}, open, nil
+		if path, err = os.Readlink(at); err != nil {
+			return Target{Path: at, open: t.open}, nil
 		}
-		open = open || strings.HasPrefix(folder, "/proc/")
-		if !filepath.IsAbs(text) {
-			text = folder + string(filepath.Separator) + text
+		t.open = t.open || strings.HasPrefix(folder, "/proc/")
+		if !filepath.IsAbs(path) {
+			path = folder + string(filepath.Separator) + path
 		}
-		path = text
 	}
-	return Target{}, false, syscall.ELOOP
+	return Target{}, syscall.ELOOP
 }
 
 // Special reports whether the target is written in place: a pipe, a character
@@ -126,6 +119,31 @@ func (t Target) Same(u Target) bool {
 
 var kinds = map[fs.FileMode]string{fs.ModeDir: "folder", fs.ModeNamedPipe: "pipe", fs.ModeSocket: "socket",
 	fs.ModeDevice: "device", fs.ModeDevice | fs.ModeCharDevice: "device"}
+
+// Open opens a regular file for reading. For anything else the error matches ErrNotRegular
+// and nothing is opened: a named pipe would block, and a device may have side effects.
+func Open(path string) (*os.File, error) {
+	if err := regular(os.Stat(path)); err != nil {
+		return nil, err
+	}
+	f, err := open(path, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if err := regular(f.Stat()); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// regular returns an error unless a Stat succeeded and found a regular file.
+func regular(info fs.FileInfo, err error) error {
+	if err == nil && !info.Mode().IsRegular() {
+		return notRegular(info.Mode())
+	}
+	return plain(err)
+}
 
 // notRegular describes a file that is not regular.
 func notRegular(mode fs.FileMode) error {

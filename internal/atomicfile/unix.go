@@ -19,15 +19,9 @@ func lock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.L
 
 const errHeld = unix.EWOULDBLOCK
 
-// createNew creates a file for writing that did not exist.
-func createNew(path string, perm fs.FileMode) (*os.File, error) {
-	return os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
-}
-
-// openShared opens a file for reading. The name may refer to a pipe by now, which would block without
-// O_NONBLOCK.
-func openShared(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+// open opens a file, and does not wait for the writer of a named pipe.
+func open(path string, flag int, perm fs.FileMode) (*os.File, error) {
+	return os.OpenFile(path, flag|syscall.O_NONBLOCK, perm)
 }
 
 // takeAfter gives a file the owner and the permissions of an old one, as far as the system
@@ -47,15 +41,6 @@ func takeAfter(f *os.File, old fs.FileInfo) {
 func inherited(fd int) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && flags&unix.FD_CLOEXEC == 0
-}
-
-// duplicate returns a new descriptor of the same open file, with the same offset.
-func duplicate(fd int) (*os.File, error) {
-	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(n), ""), nil
 }
 
 var errReadOnly = errors.New("is not open for writing")
@@ -78,7 +63,9 @@ func (t Target) Writable() error {
 func (t Target) OpenSpecial() (f *File, err error) {
 	f = &File{target: t.Path}
 	if t.inherited {
-		f.file, err = duplicate(t.fd)
+		var n int
+		n, err = unix.FcntlInt(uintptr(t.fd), unix.F_DUPFD_CLOEXEC, 0) // the same open file, with the same offset
+		f.file = os.NewFile(uintptr(n), "")
 	} else {
 		f.file, err = os.OpenFile(t.Path, os.O_WRONLY|syscall.O_NOCTTY, 0)
 	}

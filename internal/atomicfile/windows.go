@@ -6,33 +6,22 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/windows"
 )
 
-// Files are opened so that they may be renamed and removed while they are open.
-const shareAll = windows.FILE_SHARE_READ | windows.FILE_SHARE_WRITE | windows.FILE_SHARE_DELETE
-
-func open(path string, access, create uint32) (*os.File, error) {
-	name, err := windows.UTF16PtrFromString(path)
+// open opens a file by its folder: os.Root lets others rename and remove a file while it is open, os.OpenFile does not.
+func open(path string, flag int, perm fs.FileMode) (*os.File, error) {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
 		return nil, err
 	}
-	h, err := windows.CreateFile(name, access, shareAll, nil, create, windows.FILE_ATTRIBUTE_NORMAL, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(h), path), nil
-}
-
-// createNew creates a file for writing that did not exist.
-func createNew(path string, _ fs.FileMode) (*os.File, error) {
-	return open(path, windows.GENERIC_READ|windows.GENERIC_WRITE, windows.CREATE_NEW)
-}
-
-// openShared opens a file for reading.
-func openShared(path string) (*os.File, error) {
-	return open(path, windows.GENERIC_READ, windows.OPEN_EXISTING)
+	defer func() { _ = dir.Close() }()
+	return dir.OpenFile(filepath.Base(path), flag, perm)
 }
 
 // lock locks an open file until it is closed. The error matches errHeld if it is open with a lock elsewhere;

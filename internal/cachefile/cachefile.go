@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -46,8 +47,25 @@ func Write(path string, data []byte) error {
 	return atomicfile.Replace(f)
 }
 
-// Read returns the content of a file of at most that many bytes.
-func Read(path string, most int64) ([]byte, error) { return atomicfile.Read(path, most) }
+// sizeError is the error for a file that is longer than the limit of Read.
+type sizeError struct{ size, most int64 }
+
+func (e *sizeError) Error() string { return fmt.Sprintf("%d bytes, more than %d", e.size, e.most) }
+
+// Read returns the content of a regular file of at most that many bytes.
+func Read(path string, most int64) ([]byte, error) {
+	f, err := atomicfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		size, _ := f.Seek(0, io.SeekEnd)
+		err = &sizeError{size, most}
+	}
+	return data, err
+}
 
 // lockPatience bounds the wait for the update of another process, which takes milliseconds.
 // A lock that is never released must not block others for long.
@@ -71,7 +89,7 @@ func Update(path string, most int64, change func(old []byte) ([]byte, error)) er
 	}
 	defer func() { _ = lock.Unlock() }()
 	old, err := Read(path, most)
-	var size *atomicfile.SizeError
+	var size *sizeError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		old = nil

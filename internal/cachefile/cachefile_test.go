@@ -83,6 +83,8 @@ func TestPipesInThePlaceOfFilesAreRefused(t *testing.T) {
 func TestAFileOverTheLimitIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(path, []byte("12345"), 0o600))
+	_, err := Read(path, 4)
+	require.EqualError(t, err, "5 bytes, more than 4")
 	require.NoError(t, Update(path, 4, func(old []byte) ([]byte, error) {
 		require.NotNil(t, old, "there is a file")
 		require.Empty(t, old)

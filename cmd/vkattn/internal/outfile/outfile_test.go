@@ -66,49 +66,6 @@ func TestDiscardLeavesNothing(t *testing.T) {
 	require.Empty(t, names(t, dir))
 }
 
-func TestAFailedCommitBringsTheOldFilesBack(t *testing.T) {
-	dir := t.TempDir()
-	a, b, c := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "c")
-	require.NoError(t, os.WriteFile(a, []byte("old a"), 0o644))
-	var s Set
-	add(t, &s, a, "new a")
-	add(t, &s, b, "new b")
-	add(t, &s, c, "new c")
-	require.NoError(t, os.Mkdir(c, 0o755)) // a folder came to lie in the last place
-	require.Error(t, s.Commit(context.Background()))
-	require.Equal(t, []string{"a", "c"}, names(t, dir))
-	require.Equal(t, "old a", content(t, a))
-}
-
-func TestALinkIsFollowed(t *testing.T) {
-	dir := t.TempDir()
-	place, link := filepath.Join(dir, "place"), filepath.Join(dir, "link")
-	require.NoError(t, os.WriteFile(place, []byte("old"), 0o644))
-	require.NoError(t, os.Symlink(place, link))
-	var s Set
-	add(t, &s, link, "new")
-	require.NoError(t, s.Commit(context.Background()))
-	require.Equal(t, "new", content(t, place))
-	info, err := os.Lstat(link)
-	require.NoError(t, err)
-	require.NotZero(t, info.Mode()&os.ModeSymlink)
-}
-
-func TestADanglingLinkStaysAndItsTargetAppears(t *testing.T) {
-	dir, other := t.TempDir(), t.TempDir()
-	link, place := filepath.Join(dir, "link"), filepath.Join(other, "place")
-	require.NoError(t, os.Symlink(place, link))
-	var s Set
-	add(t, &s, link, "new")
-	require.NoError(t, s.Commit(context.Background()))
-	require.Equal(t, []string{"link"}, names(t, dir))
-	require.Equal(t, []string{"place"}, names(t, other))
-	require.Equal(t, "new", content(t, place))
-	text, err := os.Readlink(link)
-	require.NoError(t, err)
-	require.Equal(t, place, text)
-}
-
 func TestPlacesThatTakeNoFileAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	loop := filepath.Join(dir, "loop")
