@@ -35,45 +35,38 @@ func (n Names) with(more Names) Names {
 	return out
 }
 
+// parts name what fields of a tensor or of tables are: Bias.Heads is "heads of --bias".
+var parts = Names{"DType": "type", "Batches": "batch", "Heads": "heads", "Rows": "rows", "Total": "tokens"}
+
 // Run has the names in `vkattn run`, where sizes come from files.
 var Run = shared.with(Names{
 	"Tuning": "--tuning", "HeadDim/HeadDimV": "head dims of --q and --v", "HeadDim": "head dim of --q",
 	"HeadDimV": "head dim of --v", "KVBlock": "--kv-block", "Scale": "--scale", "B": "batch of --q",
 	"Hq": "heads of --q", "Hkv": "heads of --k", "Sq": "rows of --q", "Sk": "keys of --k",
-	"Varlen.CuQ": "--cu-seqlens-q", "Varlen.CuK": "--cu-seqlens-k", "Varlen.UsedQ": "--seqused-q",
-	"Varlen.UsedK": "--seqused-k", "CuQ": "--cu-seqlens-q", "CuK": "--cu-seqlens-k", "UsedQ": "--seqused-q",
-	"UsedK": "--seqused-k", "Varlen.TotalQ": "rows of --q", "Varlen.TotalK": "rows of --k",
-	"Varlen": "--seqused-q and --seqused-k", "Pages.Table": "--block-table", "Pages.PageSize": "page size of --k",
-	"Pages.Count": "pages of --k", "Pages.Stride": "columns of --block-table",
-	"Pages.Count*PageSize": "keys of all pages of --k", "Pages": "--block-table", "PageSize": "page size",
-	"SparseTokens.Offsets": "--sparse-offsets", "SparseTokens.Tokens": "--sparse-tokens",
-	"SparseTokens.Total": "tokens of --sparse-tokens", "SparseTokens": "--sparse-tokens", "Blocks.Map": "--block-mask",
-	"Blocks.Batches": "batch of --block-mask", "Blocks.Heads": "heads of --block-mask", "Blocks": "--block-mask",
-	"Bias.DType": "type of --bias", "Bias.Batches": "batch of --bias", "Bias.Heads": "heads of --bias",
-	"Bias.Rows": "rows of --bias", "Bias": "--bias", "Mask.Batches": "batch of --mask", "Mask.Heads": "heads of --mask",
-	"Mask.Rows": "rows of --mask", "Mask": "--mask", "KScale": "--k-scale", "VScale": "--v-scale",
+	"CuQ": "--cu-seqlens-q", "CuK": "--cu-seqlens-k", "UsedQ": "--seqused-q", "UsedK": "--seqused-k",
+	"Varlen.TotalQ": "rows of --q", "Varlen.TotalK": "rows of --k", "Varlen": "--seqused-q and --seqused-k",
+	"Pages.Table": "--block-table", "Pages.PageSize": "page size of --k", "Pages.Count": "pages of --k",
+	"Pages.Stride": "columns of --block-table", "Pages.Count*PageSize": "keys of all pages of --k",
+	"Pages": "--block-table", "PageSize": "page size", "SparseTokens.Offsets": "--sparse-offsets",
+	"SparseTokens.Tokens": "--sparse-tokens", "SparseTokens": "--sparse-tokens", "Blocks.Map": "--block-mask",
+	"Blocks": "--block-mask", "Bias": "--bias", "Mask": "--mask", "KScale": "--k-scale", "VScale": "--v-scale",
 })
 
 // Sweep has the names in bench, verify and tune, where sizes come from lists.
 var Sweep = shared.with(Names{
 	"Tuning": "tuning", "HeadDim/HeadDimV": "--headdim/--headdim-v", "HeadDim": "--headdim", "HeadDimV": "--headdim-v",
 	"KVBlock": "keys of a scale", "Scale": "scale", "B": "--batch-size", "Hq": "--nheads", "Hkv": "--nheads-kv",
-	"Sq": "--seqlen", "Sk": "--seqlen-k", "Varlen.CuQ": "--varlen", "Varlen.CuK": "--varlen",
-	"Varlen.UsedQ": "--varlen", "Varlen.UsedK": "--varlen", "CuQ": "--varlen", "CuK": "--varlen", "UsedQ": "--varlen",
+	"Sq": "--seqlen", "Sk": "--seqlen-k", "CuQ": "--varlen", "CuK": "--varlen", "UsedQ": "--varlen",
 	"UsedK": "--varlen", "Varlen.TotalQ": "rows of --varlen", "Varlen.TotalK": "keys of --varlen", "Varlen": "--varlen",
 	"Pages.Table": "--page-size", "Pages.PageSize": "--page-size", "Pages.Count": "pages",
 	"Pages.Stride": "pages of a sequence", "Pages.Count*PageSize": "keys of all pages", "Pages": "--page-size",
 	"PageSize": "--page-size", "SparseTokens.Offsets": "--sparse-ratio", "SparseTokens.Tokens": "--sparse-ratio",
-	"SparseTokens.Total": "tokens of --sparse-ratio", "SparseTokens": "--sparse-ratio", "Blocks.Map": "--block-ratio",
-	"Blocks.Batches": "batch of --block-ratio", "Blocks.Heads": "heads of --block-ratio", "Blocks": "--block-ratio",
-	"Bias.DType": "type of the bias", "Bias.Batches": "batch of the bias", "Bias.Heads": "heads of the bias",
-	"Bias.Rows": "rows of the bias", "Bias": "the bias", "Mask.Batches": "batch of the mask",
-	"Mask.Heads": "heads of the mask", "Mask.Rows": "rows of the mask", "Mask": "the mask", "KScale": "scales of K",
-	"VScale": "scales of V", "Variant": "--variant", "Ablate": "--ablate",
+	"SparseTokens": "--sparse-ratio", "Blocks.Map": "--block-ratio", "Blocks": "--block-ratio", "Bias": "the bias",
+	"Mask": "the mask", "KScale": "scales of K", "VScale": "scales of V", "Variant": "--variant", "Ablate": "--ablate",
 })
 
 // name is the name of a field, or of a product, part or element of fields: "B*Hq*Sq",
-// "Bias.Offset", "CuQ[2]".
+// "Bias.Heads", "CuQ[2]".
 func (n Names) name(field string) string {
 	if name, ok := n[field]; ok {
 		return name
@@ -81,12 +74,21 @@ func (n Names) name(field string) string {
 	if fields, index, ok := strings.Cut(field, "["); ok {
 		return n.name(fields) + "[" + index
 	}
-	for _, sep := range []string{"*", "."} {
-		if i := strings.LastIndex(field, sep); i >= 0 {
-			return n.name(field[:i]) + sep + n.name(field[i+1:])
-		}
+	if i := strings.LastIndex(field, "*"); i >= 0 {
+		return n.name(field[:i]) + "*" + n.name(field[i+1:])
 	}
-	return field
+	i := strings.LastIndex(field, ".")
+	if i < 0 {
+		return field
+	}
+	whole, part := field[:i], field[i+1:]
+	switch word, ok := parts[part]; {
+	case ok:
+		return word + " of " + n.name(whole)
+	case whole == "Varlen":
+		return n.name(part)
+	}
+	return n.name(whole) + "." + n.name(part)
 }
 
 // value is the text of what a field is or should be.

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -122,9 +123,11 @@ func unquote(t *testing.T, lit *ast.BasicLit) string {
 func hasFlags(t *testing.T, at, field string) {
 	t.Helper()
 	for _, part := range strings.Split(field, "*") {
-		_, run := flagtext.Run[part]
-		_, sweep := flagtext.Sweep[part]
-		if !sweep || !run && part != "Variant" && part != "Ablate" {
+		names := func(n flagtext.Names) bool {
+			text := n.Text(&attention.ShapeError{Field: part})
+			return !slices.ContainsFunc(strings.Split(part, "."), func(word string) bool { return strings.Contains(text, word) })
+		}
+		if !names(flagtext.Sweep) || !names(flagtext.Run) && part != "Variant" && part != "Ablate" {
 			t.Errorf("%s: field %s has no flag: %q", at, field, part)
 		}
 	}
@@ -161,4 +164,10 @@ func checkPhrases(t *testing.T, at string, value ast.Expr) (found int) {
 		return true
 	})
 	return found
+}
+
+func TestCount(t *testing.T) {
+	require.Equal(t, "0 rows", flagtext.Count(0, "row"))
+	require.Equal(t, "1 row", flagtext.Count(1, "row"))
+	require.Equal(t, "2 rows", flagtext.Count(int64(2), "row"))
 }
