@@ -297,10 +297,9 @@ var accuracyPackage = apiwalk.Package{
 
 var halfPackage = apiwalk.Package{
 	Name: "half", Folder: "../internal/half",
-	Functions: map[string]any{"BF16FromFloat32": half.BF16FromFloat32, "BF16ToFloat32": half.BF16ToFloat32, "BF16sToFloat32s": half.BF16sToFloat32s,
+	Functions: map[string]any{"BF16FromFloat32": half.BF16FromFloat32, "BF16ToFloat32": half.BF16ToFloat32,
 		"DecodeBF16": half.DecodeBF16, "DecodeF16": half.DecodeF16, "DecodeF32": half.DecodeF32, "EncodeBF16": half.EncodeBF16,
-		"EncodeF16": half.EncodeF16, "EncodeF32": half.EncodeF32, "F16FromFloat32": half.F16FromFloat32, "F16ToFloat32": half.F16ToFloat32,
-		"F16sToFloat32s": half.F16sToFloat32s, "Float32sToBF16s": half.Float32sToBF16s, "Float32sToF16s": half.Float32sToF16s},
+		"EncodeF16": half.EncodeF16, "EncodeF32": half.EncodeF32, "F16FromFloat32": half.F16FromFloat32, "F16ToFloat32": half.F16ToFloat32},
 }
 
 var quantPackage = apiwalk.Package{

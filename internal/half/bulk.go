@@ -62,39 +62,3 @@ func EncodeF32(dst []byte, src []float32) {
 		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(f))
 	}
 }
-
-// F16sToFloat32s widens src into dst, len(dst) elements.
-// It panics where src is too short.
-func F16sToFloat32s(dst []float32, src []uint16) {
-	src = src[:len(dst)]
-	for i := range dst {
-		dst[i] = F16ToFloat32(src[i])
-	}
-}
-
-// Float32sToF16s narrows src into dst, len(src) elements.
-// It panics where dst is too short.
-func Float32sToF16s(dst []uint16, src []float32) {
-	dst = dst[:len(src)]
-	for i, f := range src {
-		dst[i] = F16FromFloat32(f)
-	}
-}
-
-// BF16sToFloat32s widens src into dst, len(dst) elements.
-// It panics where src is too short.
-func BF16sToFloat32s(dst []float32, src []uint16) {
-	src = src[:len(dst)]
-	for i := range dst {
-		dst[i] = BF16ToFloat32(src[i])
-	}
-}
-
-// Float32sToBF16s narrows src into dst, len(src) elements.
-// It panics where dst is too short.
-func Float32sToBF16s(dst []uint16, src []float32) {
-	dst = dst[:len(src)]
-	for i, f := range src {
-		dst[i] = BF16FromFloat32(f)
-	}
-}
