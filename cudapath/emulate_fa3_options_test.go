@@ -257,7 +257,8 @@ func TestFA3OptionsKeepNaN(t *testing.T) {
 		for i := range 4 { // with and without a softcap; the first tile of the key has masked slots or none
 			c := cases.Case{Name: "NaN", D: x.dim, Dv: x.dim, Window: attention.WindowOf(170, -1), LSE: true, Seed: 7}
 			first := 0
-			if c.Align = attention.TopLeft; i%2 == 0 {
+			c.Align = attention.TopLeft
+			if i%2 == 0 {
 				c.Align, c.Causal, first = attention.CausalNone, attention.TopLeft, 70
 			}
 			if i/2 == 1 {

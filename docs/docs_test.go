@@ -275,7 +275,8 @@ func TestPrintedTablesAreNarrow(t *testing.T) {
 				tables++
 				require.Len(t, lines[i-1], len(line), "%s: %s", page, lines[i-1])
 			}
-			if inside = inside && strings.HasPrefix(line, "|"); inside {
+			inside = inside && strings.HasPrefix(line, "|")
+			if inside {
 				require.LessOrEqual(t, len(line), 100, "%s: %s", page, line)
 			}
 		}

@@ -62,7 +62,8 @@ func closeInstance(in *hostInstance) {
 	stays := false
 	if owned, debugs, get := aboutInstance(in); owned {
 		driversLoaded.Do(func() {
-			if stays = !debugs; !stays {
+			stays = !debugs
+			if !stays {
 				hostCreateInstance(get, 1<<22|1<<12, 0, nil)
 			}
 		})

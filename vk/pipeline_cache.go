@@ -50,7 +50,8 @@ func (d *Device) loadPipelineCache(dir string) {
 	f := &d.pipelines.cache
 	f.delay = saveDelay
 	var data []byte
-	if dir = pipelineCacheDir(dir); dir != "" {
+	dir = pipelineCacheDir(dir)
+	if dir != "" {
 		f.path = filepath.Join(dir, fmt.Sprintf("%x-%08x-%x.bin", d.info.UUID, d.info.DriverVersion, d.info.pipelineCacheUUID))
 		var err error
 		if f.head, data, err = readCache(f.path); err != nil {

@@ -300,7 +300,8 @@ func (c *call) forwardMembers(t operands) error {
 			x.o = c.new(o.dtype, q.batch, q.heads, q.rows, o.dim)
 		}
 		if lse.only[u] {
-			if x.lse = c.headsOf(lse.view, false, u); u != c.u || !c.reaches(x.lse) {
+			x.lse = c.headsOf(lse.view, false, u)
+			if u != c.u || !c.reaches(x.lse) {
 				x.lse = c.new(attention.F32, q.batch, q.heads, q.rows, 1)
 			}
 		}

@@ -30,7 +30,8 @@ func (l *layout) chooseHeads() {
 		return
 	}
 	for g := range l.outer {
-		if l.calls = max(l.calls, l.stepCalls(g)); l.calls > maxCalls {
+		l.calls = max(l.calls, l.stepCalls(g))
+		if l.calls > maxCalls {
 			return // refused
 		}
 		rows := ringRows{lse: l.lseRows(g)}

@@ -29,10 +29,12 @@ type layout struct {
 func newLayout(cfg *Config, p Problem, mode Mode, ranks, inner int, reach uint64) *layout {
 	l := &layout{Problem: p, cfg: cfg.Config, see: sightOf(&cfg.Config), all: p.sequences(), mode: mode, ranks: ranks, inner: inner, outer: ranks / inner, reach: reach}
 	rows, keys := p.extent()
-	if l.rows = p.Rows; l.rows == nil {
+	l.rows = p.Rows
+	if l.rows == nil {
 		l.rows = cfg.order().split(rows, ranks)
 	}
-	if l.keys = p.Keys; l.keys == nil {
+	l.keys = p.Keys
+	if l.keys == nil {
 		l.keys = cfg.order().split(keys, ranks)
 	}
 	l.groupRows, l.groupKeys = l.rows.by(inner), l.keys.by(inner)

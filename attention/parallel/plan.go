@@ -180,7 +180,8 @@ func (c *Config) innerOf(s *attention.Shape, mode Mode, ranks int, m *Machine) (
 	case ModeUlysses:
 		inner = ranks
 	case Mode2D:
-		if inner = c.Inner; inner == 0 {
+		inner = c.Inner
+		if inner == 0 {
 			inner = m.RanksPerHost
 		}
 		if ranks%inner != 0 {

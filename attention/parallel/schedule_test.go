@@ -83,7 +83,8 @@ func TestMessagesOfAGather(t *testing.T) {
 				cfg := Config{Mode: mode, Schedule: ScheduleGather}
 				cfg.HeadDim, cfg.HeadDimV, cfg.Causal = 8, x.dim, x.causal
 				p := p
-				if p.Keys = x.keys; x.keys != nil {
+				p.Keys = x.keys
+				if x.keys != nil {
 					p.Rows = Contiguous(24, 2)
 				}
 				groups := ranksOf(t, len(x.want))

@@ -316,7 +316,8 @@ func drawCall(t *rapid.T, mode Mode, ranks int) (Config, Problem) {
 			return cu
 		}
 		p.CuQ = draw("rows", p.Sq)
-		if p.CuK = draw("keys", p.Sk); rapid.Bool().Draw(t, "self") {
+		p.CuK = draw("keys", p.Sk)
+		if rapid.Bool().Draw(t, "self") {
 			p.CuK, p.Sk = p.CuQ, p.Sq
 		}
 	}

@@ -42,7 +42,8 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 		variants = "v1,v2,v3,v4,v5,v6,v7,v8"
 	}
 	tiers := o.tier
-	if p.allTiers = strings.EqualFold(tiers, "all"); p.allTiers {
+	p.allTiers = strings.EqualFold(tiers, "all")
+	if p.allTiers {
 		tiers = ""
 	}
 	var err error
@@ -192,7 +193,8 @@ func impossible(list []bench.Problem) error {
 	wrong := make([]error, len(list))
 	for i := range list {
 		var size *attention.ShapeError
-		if wrong[i] = list[i].Shape.Validate(); wrong[i] == nil || errors.As(wrong[i], &size) && size.Field == "B*Hq*Sq" {
+		wrong[i] = list[i].Shape.Validate()
+		if wrong[i] == nil || errors.As(wrong[i], &size) && size.Field == "B*Hq*Sq" {
 			wrong[i] = list[i].Config.Validate()
 		}
 	}

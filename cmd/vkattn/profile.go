@@ -100,7 +100,8 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		tiers = []attention.Tier{attention.TierAuto}
 	}
 	defaults := bench.Lists("batch-size=1 nheads=8 seqlen=4096 headdim=128")
-	if plan.small = dev.Info().Type == vk.DeviceCPU; plan.small {
+	plan.small = dev.Info().Type == vk.DeviceCPU
+	if plan.small {
 		defaults = bench.Lists("batch-size=1 nheads=2 seqlen=256 headdim=64")
 	}
 	problems, err := plan.problems(defaults)

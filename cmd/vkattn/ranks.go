@@ -291,7 +291,8 @@ func (a *app) startRanks(ctx context.Context, n int, files []saved) error {
 				mu.Unlock()
 			}
 			_, _ = io.Copy(io.Discard, stderr) // behind a line that is too long; the rank must not wait for a reader
-			if failed[r] = c.Wait(); failed[r] != nil {
+			failed[r] = c.Wait()
+			if failed[r] != nil {
 				// The others notice when they wait for it, if they do not compute for too long.
 				stop := time.AfterFunc(endOfOthers, cancel)
 				context.AfterFunc(asked, func() { stop.Stop() })

@@ -211,7 +211,8 @@ func (a *app) verifyWork(plan *verifyPlan, s *ranks.Session) (problems []bench.P
 			problems[i].Pass = bench.PassBackward
 		}
 	}
-	if tiers = plan.tiers; len(tiers) == 0 {
+	tiers = plan.tiers
+	if len(tiers) == 0 {
 		tiers = availableTiers(s.Device)
 	}
 	return problems, tiers, nil

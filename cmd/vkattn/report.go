@@ -163,7 +163,8 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 			return len(o.kinds) > 0 && !slices.Contains(o.kinds, string(f.Kind))
 		})
 		all := figures
-		if figures = chart.Only(all, o.series); len(figures) == 0 && len(all) > 0 {
+		figures = chart.Only(all, o.series)
+		if len(figures) == 0 && len(all) > 0 {
 			return badInputf("--series %s: the pictures have %s", strings.Join(o.series, ","), strings.Join(chart.Names(all), ", "))
 		}
 		if len(figures) == 0 {

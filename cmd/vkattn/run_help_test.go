@@ -88,7 +88,8 @@ func softmax(s []float64, v []float64, sink float64) (o, lse float64) {
 		sum += math.Exp(s[i])
 		o += math.Exp(s[i]) * v[i]
 	}
-	if lse = math.Log(sum); len(s) > 0 {
+	lse = math.Log(sum)
+	if len(s) > 0 {
 		o /= sum
 	}
 	return o, lse

@@ -51,7 +51,8 @@ func (in *runInputs) ints(flag string, shape ...int) ([]int32, error) {
 		if size == 8 {
 			v = int64(binary.LittleEndian.Uint64(a.Data[i*size:]))
 		}
-		if out[i] = int32(v); int64(out[i]) != v {
+		out[i] = int32(v)
+		if int64(out[i]) != v {
 			return nil, wrong(flag, "%d does not fit 32 bits", v)
 		}
 	}

@@ -40,7 +40,8 @@ func TestBadOptionsAreBadInput(t *testing.T) {
 		for n, f := range base {
 			all[n] = f
 		}
-		if all[name] = file; file == nil {
+		all[name] = file
+		if file == nil {
 			delete(all, name)
 		}
 		return all

@@ -90,7 +90,8 @@ func decodeParts(b []byte, n int) ([][]byte, bool) {
 			return nil, false
 		}
 		size := uint64(binary.LittleEndian.Uint32(b))
-		if b = b[4:]; uint64(len(b)) < size {
+		b = b[4:]
+		if uint64(len(b)) < size {
 			return nil, false
 		}
 		parts[i], b = b[:size:size], b[size:]

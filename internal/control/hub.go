@@ -51,7 +51,8 @@ func (h *hub) handle(r int, kind frameKind, payload []byte) {
 		}
 	case h.ended:
 	case kind == frameGather:
-		if ok = !h.has[r] && len(payload) <= maxPart; ok {
+		ok = !h.has[r] && len(payload) <= maxPart
+		if ok {
 			h.gatherLocked(r, payload)
 		}
 	case kind == frameReport:

@@ -90,7 +90,8 @@ func TestProductsInAssembly(t *testing.T) {
 	numbers := func(n int, zero uint32) []float32 {
 		x := make([]float32, n)
 		for i := range x {
-			if x[i] = number(r); r.IntN(3) == 0 {
+			x[i] = number(r)
+			if r.IntN(3) == 0 {
 				x[i] = math.Float32frombits(zero)
 			} else if r.IntN(200) == 0 {
 				x[i] = []float32{float32(math.Inf(1)), float32(math.NaN())}[r.IntN(2)]
@@ -159,7 +160,8 @@ func TestSoftmaxInAssembly(t *testing.T) {
 		}
 		s := make([]float32, keys*Lanes)
 		for i := range s {
-			if s[i] = float32(r.NormFloat64() * 40); r.IntN(30) == 0 {
+			s[i] = float32(r.NormFloat64() * 40)
+			if r.IntN(30) == 0 {
 				s[i] = []float32{float32(math.Inf(-1)), float32(math.NaN()), 0, 0x1p18, -0x1p30}[r.IntN(5)]
 			}
 		}

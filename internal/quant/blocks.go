@@ -74,7 +74,8 @@ func DecodeQ4_0(dst []float32, src []byte) {
 // 0 if float32 does not hold it.
 func putScale(dst []byte, scale float32) (inverse float32) {
 	binary.LittleEndian.PutUint16(dst, half.F16FromFloat32(scale))
-	if inverse = 1 / scale; math.IsInf(float64(inverse), 0) {
+	inverse = 1 / scale
+	if math.IsInf(float64(inverse), 0) {
 		return 0
 	}
 	return inverse

@@ -47,7 +47,8 @@ func scaleOf(src []float32, most float64) (scale float32, inverse float64) {
 	for _, x := range src {
 		largest = max(largest, math.Abs(float64(x)))
 	}
-	if scale = float32(largest / most); scale == 0 {
+	scale = float32(largest / most)
+	if scale == 0 {
 		return 0, 0
 	}
 	return scale, 1 / float64(scale)

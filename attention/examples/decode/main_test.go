@@ -47,7 +47,8 @@ func naive() (outputs [][]float64) {
 		rows := make([]int, len(prompts))
 		total := 0
 		for b := range rows {
-			if rows[b] = 1; i == 0 {
+			rows[b] = 1
+			if i == 0 {
 				rows[b] = prompts[b]
 			}
 			total += rows[b]

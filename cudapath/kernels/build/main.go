@@ -119,7 +119,8 @@ func (c compiler) compileAll(modules []module, jobs int, have func(module) map[s
 		wait.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			if compiled[i] = have(m); compiled[i] == nil {
+			compiled[i] = have(m)
+			if compiled[i] == nil {
 				compiled[i], failed[i] = c.compile(m)
 			}
 		})

@@ -66,7 +66,8 @@ func requireNarrow(t *testing.T, text string) {
 	t.Helper()
 	width := 0
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSuffix(line, "\n"); !strings.HasPrefix(line, "|") {
+		line = strings.TrimSuffix(line, "\n")
+		if !strings.HasPrefix(line, "|") {
 			width = 0
 			continue
 		}

@@ -394,7 +394,8 @@ func bandwidth(rows []*bench.Row, c Ceilings, names namer) Figure {
 		}
 		at := -1
 		for _, p = range all {
-			if at = slices.Index(p.Ticks, name); at >= 0 {
+			at = slices.Index(p.Ticks, name)
+			if at >= 0 {
 				break
 			}
 		}

@@ -124,7 +124,8 @@ func (n Names) Error(err error) error {
 func OneLine(text string) string {
 	var parts []string
 	for _, line := range strings.Split(text, "\n") {
-		if line = strings.TrimSpace(line); line != "" {
+		line = strings.TrimSpace(line)
+		if line != "" {
 			parts = append(parts, line)
 		}
 	}

@@ -212,7 +212,8 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 		x.SentBytes, x.ScratchBytes = max(x.SentBytes, n[0]), max(x.ScratchBytes, n[1])
 	}
 	row.Timed = x
-	if x.PlannedScratch = w.scratch; x.ScratchBytes > x.PlannedScratch {
+	x.PlannedScratch = w.scratch
+	if x.ScratchBytes > x.PlannedScratch {
 		row.Status = bench.Fail
 		row.Reasons = append(row.Reasons, fmt.Sprintf("a rank takes %d bytes in addition to its tensors, the plan says %d", x.ScratchBytes, x.PlannedScratch))
 	}

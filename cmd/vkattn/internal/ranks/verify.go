@@ -294,7 +294,8 @@ func (v *verification) judge(found *finding, mine, one [][]byte) error {
 		found.Reasons = append(found.Reasons, wrong)
 	}
 	for i, x := range list {
-		if x.diff.Limit = bench.Number(2 * limits[i]); !(x.diff.Max <= x.diff.Limit) {
+		x.diff.Limit = bench.Number(2 * limits[i])
+		if !(x.diff.Max <= x.diff.Limit) {
 			found.Reasons = append(found.Reasons,
 				fmt.Sprintf("%s differs from one device by %.3g, limit %.3g", x.name, float64(x.diff.Max), float64(x.diff.Limit)))
 		}
@@ -315,7 +316,8 @@ func (v *verification) reference(found *finding, of [][]byte) (limits []float64,
 		if err != nil {
 			return nil, "", err
 		}
-		if found.Rows = verdict.Rows; !verdict.Pass() {
+		found.Rows = verdict.Rows
+		if !verdict.Pass() {
 			wrong = verdict.String()
 		}
 		return []float64{verdict.O.Whole.LimMax, verdict.LSE.Whole.LimMax}, wrong, nil
@@ -327,7 +329,8 @@ func (v *verification) reference(found *finding, of [][]byte) (limits []float64,
 	if err != nil {
 		return nil, "", err
 	}
-	if found.Rows = verdict.Rows; !verdict.Pass() {
+	found.Rows = verdict.Rows
+	if !verdict.Pass() {
 		wrong = verdict.String()
 	}
 	for i := range of {

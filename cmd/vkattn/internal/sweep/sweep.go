@@ -70,7 +70,8 @@ func term(item string) ([]int, error) {
 	}
 	var out []int
 	for v := lo; v <= hi; {
-		if out = append(out, v); len(out) > limit {
+		out = append(out, v)
+		if len(out) > limit {
 			return nil, fmt.Errorf("%q has over %d values", item, limit)
 		}
 		if multiply {
