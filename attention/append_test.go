@@ -217,7 +217,7 @@ func TestAppendOnTheCPUTakesNoStream(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, cfg, p.Config())
 	require.NoError(t, p.Prepare())
-	require.Error(t, p.Forward(&vk.Stream{}, a))
+	require.Error(t, p.Forward(attention.OnStream(&vk.Stream{}), a))
 	require.ErrorIs(t, p.Record(&vk.Commands{}, a), attention.ErrUnsupported)
 	require.NoError(t, p.Close())
 	require.NoError(t, p.Close())
@@ -263,7 +263,7 @@ func TestAppendsAllocateNothing(t *testing.T) {
 			p, a := recordedAppend(t, r, access)
 			forward := func(n int) {
 				for range n {
-					if err := p.Forward(r.stream, a); err != nil {
+					if err := p.Forward(attention.OnStream(r.stream), a); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -281,24 +281,24 @@ func TestAppendsAllocateNothing(t *testing.T) {
 func TestAppendRefusesOnADevice(t *testing.T) {
 	r := newRecording(t, attention.AccessDescriptors)
 	p, good := recordedAppend(t, r, attention.AccessAuto)
-	require.NoError(t, p.Forward(r.stream, good))
+	require.NoError(t, p.Forward(attention.OnStream(r.stream), good))
 	r.wait(t)
-	require.Error(t, p.Forward(&vk.Stream{}, good))
+	require.Error(t, p.Forward(attention.OnStream(&vk.Stream{}), good))
 	require.Error(t, p.Record(nil, good))
 	var shape *attention.ShapeError
 	host := good
 	host.Sin = attention.Vector{Host: make([]byte, 16)}
-	require.ErrorAs(t, p.Forward(r.stream, host), &shape)
+	require.ErrorAs(t, p.Forward(attention.OnStream(r.stream), host), &shape)
 	require.Equal(t, "Sin", shape.Field)
 	require.NoError(t, p.Close())
-	require.ErrorIs(t, p.Forward(r.stream, good), vk.ErrClosed)
+	require.ErrorIs(t, p.Forward(attention.OnStream(r.stream), good), vk.ErrClosed)
 	other, err := vk.Open(vk.Options{PipelineCache: "off"})
 	require.NoError(t, err)
 	elsewhere, err := kvcache.NewAppend(attention.On(other), p.Config())
 	require.NoError(t, err)
 	stream, err := other.NewStream("elsewhere")
 	require.NoError(t, err)
-	require.ErrorAs(t, elsewhere.Forward(stream, good), &shape)
+	require.ErrorAs(t, elsewhere.Forward(attention.OnStream(stream), good), &shape)
 	require.NoError(t, stream.Close())
 	require.NoError(t, elsewhere.Close())
 	require.NoError(t, other.Close())

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"sync"
 
+	"vkattn/internal/backend"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/errs"
-	"vkattn/internal/host"
 	"vkattn/internal/plan"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
@@ -112,7 +112,7 @@ func (op *Op) PrepareBackwardFor(a BackwardArgs) error {
 // Backward computes the gradients for which a has outputs. It reads the tensors of the
 // forward call, its O and LSE, the gradient of O and, if given, the gradient of LSE.
 // [ReferenceBackward] has the formulas. On a device Backward records the work into the
-// stream's current batch, as Forward does. On the CPU tier the stream is nil and the
+// stream's current batch, as Forward does. On the CPU the
 // gradients are complete when Backward returns. If it returns an error, it has recorded
 // and written nothing.
 //
@@ -126,35 +126,11 @@ func (op *Op) PrepareBackwardFor(a BackwardArgs) error {
 //
 // For paged or quantized K and V, and for head dims above MaxHeadDim, the error matches
 // [ErrUnsupported].
-func (op *Op) Backward(s *vk.Stream, a BackwardArgs) error {
+func (op *Op) Backward(s *Stream, a BackwardArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	if op.dev == nil {
-		if s != nil {
-			return errs.Invalid("Backward: the CPU tier takes no stream")
-		}
-		var l tensors.BackwardTensors
-		if _, err := op.checkBackward(&l, &a); err != nil {
-			return err
-		}
-		return host.Backward(op.cfg, a)
-	}
-	if s == nil {
-		return op.backwardDefault(a)
-	}
-	if s.Device() == nil {
-		return errs.Invalid("Backward: the stream was not made by a device")
-	}
-	if err := errs.CheckStream("Backward", "the stream is", s.Device(), op.dev); err != nil {
-		return err
-	}
-	return op.recordBackward(s.Commands, s, &a)
-}
-
-// backwardDefault is Backward on the default stream.
-func (op *Op) backwardDefault(a BackwardArgs) error {
-	return op.home.Do(func(s *vk.Stream) error { return op.recordBackward(s.Commands, s, &a) })
+	return op.home.Call("Backward", s, func(s backend.Stream) error { return op.calls.Backward(s, a) })
 }
 
 // RecordBackward records the dispatches of Backward into a command buffer. It inserts
@@ -165,13 +141,7 @@ func (op *Op) RecordBackward(c *vk.Commands, a BackwardArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	if op.dev == nil {
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
-	}
-	if c.Device() == nil {
-		return errs.Invalid("RecordBackward: no command buffer")
-	}
-	if err := errs.CheckStream("RecordBackward", "the commands are", c.Device(), op.dev); err != nil {
+	if err := errs.CheckCommands("RecordBackward", c, op.dev); err != nil {
 		return err
 	}
 	return op.recordBackward(c, nil, &a)

@@ -123,7 +123,7 @@ func TestBackwardRepeats(t *testing.T) {
 	c := manyOptions(t)
 	u := d.upload(t, c.BackwardArgs)
 	op := d.op(t, c.cfg)
-	require.NoError(t, op.Forward(d.stream, u.Args))
+	require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 	var first [][]byte
 	runs := 100
 	if level := testlevel.Get(); level == testlevel.All || level == testlevel.Exhaustive {
@@ -131,7 +131,7 @@ func TestBackwardRepeats(t *testing.T) {
 	}
 	for run := range runs {
 		require.NoError(t, d.stream.Barrier())
-		require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+		require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
 		require.NoError(t, d.stream.Barrier())
 		var now [][]byte
 		for i, b := range u.buffers {
@@ -166,7 +166,7 @@ func TestRecordBackward(t *testing.T) {
 	require.Equal(t, outputsOf(&want), outputsOf(&c.BackwardArgs))
 
 	require.ErrorIs(t, op.RecordBackward(nil, u.BackwardArgs), attention.ErrInvalid)
-	require.ErrorIs(t, op.Backward(&vk.Stream{}, u.BackwardArgs), attention.ErrInvalid)
+	require.ErrorIs(t, op.Backward(attention.OnStream(&vk.Stream{}), u.BackwardArgs), attention.ErrInvalid)
 }
 
 // A device with few push constants reads the parameters from a buffer, and one with little
@@ -217,7 +217,7 @@ func TestBackwardRefuses(t *testing.T) {
 			op, err := attention.New(attention.On(d.dev), cfg)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, op.Close()) }()
-			err = op.Backward(d.stream, u.BackwardArgs)
+			err = op.Backward(attention.OnStream(d.stream), u.BackwardArgs)
 			require.ErrorIs(t, err, matches)
 			require.ErrorContains(t, err, says)
 			_, planned := op.PlanBackwardFor(u.BackwardArgs)
@@ -300,7 +300,7 @@ func TestBackwardPlans(t *testing.T) {
 	_, err = op.PlanBackward(s)
 	require.ErrorIs(t, err, vk.ErrClosed)
 	require.ErrorIs(t, op.PrepareBackward(s), vk.ErrClosed)
-	require.ErrorIs(t, op.Backward(d.stream, attention.BackwardArgs{}), vk.ErrClosed)
+	require.ErrorIs(t, op.Backward(attention.OnStream(d.stream), attention.BackwardArgs{}), vk.ErrClosed)
 	require.ErrorIs(t, op.RecordBackward(d.stream.Commands, attention.BackwardArgs{}), vk.ErrClosed)
 	var none *attention.Op
 	_, err = none.PlanBackward(s)

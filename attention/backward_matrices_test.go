@@ -83,9 +83,9 @@ func TestBackwardOnMatrices(t *testing.T) {
 				u := d.upload(t, c.BackwardArgs)
 				plan, err := op.PlanBackwardFor(u.BackwardArgs)
 				require.NoError(t, err)
-				require.NoError(t, op.Forward(d.stream, u.Args))
+				require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 				require.NoError(t, d.stream.Barrier())
-				require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+				require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
 				u.download(t, d)
 				return plan
 			}
@@ -169,9 +169,9 @@ func TestBackwardOperandsInSharedMemory(t *testing.T) {
 				}
 				require.Equal(t, i == 1, inSmem, "%s: %s", k.Outputs, k.Tile)
 			}
-			require.NoError(t, op.Forward(d.stream, u.Args))
+			require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 			require.NoError(t, d.stream.Barrier())
-			require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+			require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
 			u.download(t, d)
 			calls[i] = c
 		}
@@ -212,9 +212,9 @@ func TestBackwardRareWork(t *testing.T) {
 				u := d.upload(t, c.BackwardArgs)
 				plan, err := op.PlanBackwardFor(u.BackwardArgs)
 				require.NoError(t, err)
-				require.NoError(t, op.Forward(d.stream, u.Args))
+				require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 				require.NoError(t, d.stream.Barrier())
-				require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+				require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
 				u.download(t, d)
 				calls[i], bytesOf[i] = c, plan.ScratchBytes
 			}
@@ -271,9 +271,9 @@ func TestBackwardDropoutOnMatrices(t *testing.T) {
 				plan, err := op.PlanBackwardFor(u.BackwardArgs)
 				require.NoError(t, err)
 				require.Equal(t, r.Tier, plan.Tier)
-				require.NoError(t, op.Forward(d.stream, u.Args))
+				require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 				require.NoError(t, d.stream.Barrier())
-				require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+				require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
 				u.download(t, d)
 				return c, plan.ScratchBytes
 			}

@@ -49,7 +49,7 @@ func TestBackwardTakesTheMemoryOfItsPlan(t *testing.T) {
 			require.NoError(t, stream.Barrier())
 			require.NoError(t, stream.Wait(context.Background()))
 			before := dev.Memory().UsedBytes
-			require.NoError(t, op.Backward(stream, a))
+			require.NoError(t, op.Backward(attention.OnStream(stream), a))
 			require.NoError(t, stream.Wait(context.Background()))
 			grew[i] = dev.Memory().UsedBytes - before
 		}
@@ -92,7 +92,7 @@ func TestBackwardBeyondADescriptor(t *testing.T) {
 		DO: buffer(size), DQ: buffer(size), DK: buffer(size), DV: buffer(longest + size)}
 	a.DV.Strides = attention.Strides{Batch: int64(longest / 2), Head: int64(longest / 2), Seq: int64(longest / 4)}
 	require.NoError(t, stream.Barrier())
-	err = op.Backward(stream, a)
+	err = op.Backward(attention.OnStream(stream), a)
 	require.ErrorIs(t, err, attention.ErrUnsupported)
 	require.ErrorContains(t, err, "DV: ")
 	got := make([]byte, size)

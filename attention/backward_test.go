@@ -149,9 +149,9 @@ func (u *uploaded) download(t require.TestingT, d *backwardDevice) {
 func (d *backwardDevice) run(t require.TestingT, cfg attention.Config, a attention.BackwardArgs) {
 	u := d.upload(t, a)
 	op := d.op(t, cfg)
-	require.NoError(t, op.Forward(d.stream, u.Args))
+	require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 	require.NoError(t, d.stream.Barrier())
-	require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+	require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
 	u.download(t, d)
 }
 

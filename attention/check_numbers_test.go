@@ -58,7 +58,7 @@ func argsOn(t *testing.T, dev *attention.Device, p *cases.Problem, image [][]byt
 		buffer, err := dev.Vulkan().NewBuffer(uint64(len(b)), vk.BufferOptions{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, buffer.Close()) })
-		require.NoError(t, dev.Do(func(s *vk.Stream) error { return s.Upload(buffer, 0, b) }))
+		require.NoError(t, dev.Do(func(s *attention.Stream) error { return s.Vulkan().Upload(buffer, 0, b) }))
 		buffers = append(buffers, buffer)
 	}
 	return p.DeviceArgs(buffers)

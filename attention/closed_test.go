@@ -88,10 +88,10 @@ func TestClosedBuffersAreNamed(t *testing.T) {
 	appendArgs := kvcache.AppendArgs{B: 1, Hkv: 1, New: 2, K: u.K, KCache: u.O, Capacity: 2}
 
 	const says = "the stream is of another device"
-	oneLineOf(t, op.Forward(foreign, u.Args), attention.ErrInvalid, says)
-	oneLineOf(t, op.Backward(foreign, u.BackwardArgs), attention.ErrInvalid, says)
-	oneLineOf(t, merging.Forward(foreign, mergeArgs), attention.ErrInvalid, says)
-	oneLineOf(t, adding.Forward(foreign, appendArgs), attention.ErrInvalid, says)
+	oneLineOf(t, op.Forward(attention.OnStream(foreign), u.Args), attention.ErrInvalid, says)
+	oneLineOf(t, op.Backward(attention.OnStream(foreign), u.BackwardArgs), attention.ErrInvalid, says)
+	oneLineOf(t, merging.Forward(attention.OnStream(foreign), mergeArgs), attention.ErrInvalid, says)
+	oneLineOf(t, adding.Forward(attention.OnStream(foreign), appendArgs), attention.ErrInvalid, says)
 	const commands = "the commands are of another device"
 	oneLineOf(t, op.Record(foreign.Commands, u.Args), attention.ErrInvalid, commands)
 	oneLineOf(t, op.RecordBackward(foreign.Commands, u.BackwardArgs), attention.ErrInvalid, commands)
@@ -109,16 +109,16 @@ func TestClosedBuffersAreNamed(t *testing.T) {
 	} {
 		a := u.BackwardArgs
 		set(&a)
-		oneLineOf(t, op.Forward(s, a.Args), vk.ErrClosed, "the buffer of "+field+" is closed")
-		oneLineOf(t, op.Backward(s, a), vk.ErrClosed, "the buffer of "+field+" is closed")
+		oneLineOf(t, op.Forward(attention.OnStream(s), a.Args), vk.ErrClosed, "the buffer of "+field+" is closed")
+		oneLineOf(t, op.Backward(attention.OnStream(s), a), vk.ErrClosed, "the buffer of "+field+" is closed")
 	}
 	a := u.BackwardArgs
 	a.DQ.Buffer = gone
-	oneLineOf(t, op.Backward(s, a), vk.ErrClosed, "the buffer of DQ is closed")
+	oneLineOf(t, op.Backward(attention.OnStream(s), a), vk.ErrClosed, "the buffer of DQ is closed")
 	mergeArgs.First.LSE.Buffer, appendArgs.KCache.Buffer = gone, gone
-	oneLineOf(t, merging.Forward(s, mergeArgs), vk.ErrClosed, "the buffer of First.LSE is closed")
-	oneLineOf(t, adding.Forward(s, appendArgs), vk.ErrClosed, "the buffer of KCache is closed")
-	require.NoError(t, op.Forward(s, u.Args), "the stream goes on")
+	oneLineOf(t, merging.Forward(attention.OnStream(s), mergeArgs), vk.ErrClosed, "the buffer of First.LSE is closed")
+	oneLineOf(t, adding.Forward(attention.OnStream(s), appendArgs), vk.ErrClosed, "the buffer of KCache is closed")
+	require.NoError(t, op.Forward(attention.OnStream(s), u.Args), "the stream goes on")
 	u.download(t, &d)
 }
 

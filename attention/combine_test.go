@@ -126,7 +126,7 @@ func (c *combining) clear(t *testing.T, s *vk.Stream) {
 }
 
 func (c *combining) forward(t *testing.T, s *vk.Stream) {
-	require.NoError(t, c.op.Forward(s, c.together))
+	require.NoError(t, c.op.Forward(attention.OnStream(s), c.together))
 }
 
 func (c *combining) check(t *testing.T, s *vk.Stream, when any) {
@@ -200,7 +200,7 @@ func TestCombiningInTheKernelGivesTheSameBits(t *testing.T) {
 				x.check(t, s, again)
 			}
 			x.clear(t, s)
-			require.NoError(t, x.op.Forward(s, x.withLSE))
+			require.NoError(t, x.op.Forward(attention.OnStream(s), x.withLSE))
 			require.NoError(t, s.Barrier())
 			x.check(t, s, "with LSE")
 			require.Equal(t, x.wantLSE, x.download(t, s, x.withLSE.LSE.Buffer), "%v: LSE", c)
@@ -241,7 +241,7 @@ func TestSplitsThatAreNotFiniteCombineInTheKernel(t *testing.T) {
 			x.forward(t, s)
 			require.NoError(t, s.Barrier())
 			x.check(t, s, name)
-			require.NoError(t, x.op.Forward(s, x.withLSE))
+			require.NoError(t, x.op.Forward(attention.OnStream(s), x.withLSE))
 			require.NoError(t, s.Barrier())
 			require.Equal(t, x.wantLSE, x.download(t, s, x.withLSE.LSE.Buffer), "LSE")
 		})
@@ -398,7 +398,7 @@ func TestSplitsKeepSmallWeightsOfLargeScales(t *testing.T) {
 				if lse {
 					a.LSE = buffer(make([]byte, 4*rows))
 				}
-				require.NoError(t, op.Forward(s, a))
+				require.NoError(t, op.Forward(attention.OnStream(s), a))
 				require.NoError(t, s.Barrier())
 				o := make([]byte, 2*rows*dim)
 				require.NoError(t, s.Download(t.Context(), o, a.O.Buffer, 0))

@@ -120,7 +120,7 @@ func TestCubinCalls(t *testing.T) {
 		op, err := New(On(dev), cfg)
 		require.NoError(t, err)
 		require.NoError(t, op.Prepare(a.Shape))
-		for _, run := range []func() error{func() error { return op.Forward(s, a) }, func() error { return op.Record(s.Commands, a) }} {
+		for _, run := range []func() error{func() error { return op.Forward(OnStream(s), a) }, func() error { return op.Record(s.Commands, a) }} {
 			f.calls, f.recorded = nil, nil
 			require.NoError(t, run())
 			require.Len(t, f.calls, 1)

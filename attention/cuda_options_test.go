@@ -50,7 +50,7 @@ func TestCUDARefusesOptions(t *testing.T) {
 			defer func() { require.NoError(t, s.Close()) }()
 			op, err := New(On(dev), cfg) // which refuses the options of a Config
 			if err == nil {
-				err = op.Forward(s, a)
+				err = op.Forward(OnStream(s), a)
 			}
 			oneLine(t, err, "dense attention only: no lengths, pages, lists, modifiers")
 			require.Empty(t, f.calls)

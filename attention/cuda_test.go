@@ -203,8 +203,8 @@ func TestCUDACalls(t *testing.T) {
 		op, err := New(On(dev), cfg)
 		require.NoError(t, err)
 		require.NoError(t, op.Prepare(a.Shape))
-		require.NoError(t, op.Forward(s, a))
-		require.NoError(t, op.Forward(s, a))
+		require.NoError(t, op.Forward(OnStream(s), a))
+		require.NoError(t, op.Forward(OnStream(s), a))
 		require.NoError(t, op.Close())
 		return f.calls[len(f.calls)-1]
 	}
@@ -251,7 +251,7 @@ func TestCUDARefusesByName(t *testing.T) {
 	oneLine(t, forced.Record(s.Commands, a), "cannot record into a command buffer")
 	require.NoError(t, auto.Record(s.Commands, a), "another tier can")
 	require.Empty(t, f.calls)
-	require.NoError(t, auto.Forward(s, a))
+	require.NoError(t, auto.Forward(OnStream(s), a))
 	require.Len(t, f.calls, 1)
 	require.NoError(t, auto.Record(s.Commands, a))
 	require.Len(t, f.calls, 1)
@@ -260,14 +260,14 @@ func TestCUDARefusesByName(t *testing.T) {
 	for i, x := range []*Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE} {
 		name := []string{"Q", "K", "V", "O", "LSE"}[i]
 		f.out[x.Buffer] = true
-		oneLine(t, forced.Forward(s, a), "buffer (made without Exportable?) of "+name)
+		oneLine(t, forced.Forward(OnStream(s), a), "buffer (made without Exportable?) of "+name)
 		_, err := forced.PlanFor(a)
 		oneLine(t, err, " of "+name)
 		plan, err := auto.PlanFor(a)
 		require.NoError(t, err)
 		require.NotEqual(t, TierCUDA, plan.Tier)
 		require.True(t, strings.HasSuffix(plan.Rejected[0].Reason, " of "+name), plan.Rejected[0].Reason)
-		require.NoError(t, auto.Forward(s, a))
+		require.NoError(t, auto.Forward(OnStream(s), a))
 		delete(f.out, x.Buffer)
 	}
 	require.Len(t, f.calls, 1)
@@ -277,9 +277,9 @@ func TestCUDARefusesByName(t *testing.T) {
 	op, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	require.NoError(t, err)
 	require.ErrorIs(t, op.Prepare(a.Shape), vk.ErrOutOfMemory)
-	require.ErrorIs(t, op.Forward(s, a), vk.ErrOutOfMemory)
+	require.ErrorIs(t, op.Forward(OnStream(s), a), vk.ErrOutOfMemory)
 	f.load = nil
-	require.NoError(t, op.Forward(s, a), "the failure is not remembered")
+	require.NoError(t, op.Forward(OnStream(s), a), "the failure is not remembered")
 
 	// Tier cuda has no tiles to tune and no experiments.
 	_, err = op.Tune(t.Context(), a.Shape, TuneOptions{})
@@ -331,9 +331,9 @@ func TestCUDACallsAllocateNothing(t *testing.T) {
 	a := callOn(t, dev)
 	op, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	require.NoError(t, err)
-	require.NoError(t, op.Forward(s, a))
+	require.NoError(t, op.Forward(OnStream(s), a))
 	require.Zero(t, testing.AllocsPerRun(500, func() {
-		if err := op.Forward(s, a); err != nil {
+		if err := op.Forward(OnStream(s), a); err != nil {
 			t.Error(err)
 		}
 	}))
@@ -357,7 +357,7 @@ func TestCUDABackward(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 	op, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight})
 	require.NoError(t, err)
-	oneLine(t, op.Backward(s, a), "fa3: no backward kernels")
+	oneLine(t, op.Backward(OnStream(s), a), "fa3: no backward kernels")
 
 	f.backwardErr = nil
 	f.backwardChoice = problem.CUDABackwardChoice{Kernels: []PlanKernel{{Outputs: "dQ", Kernel: "attn_dq"}}, ScratchBytes: 640, Rejected: []string{"fa3: none"}, Validation: true}
@@ -367,7 +367,7 @@ func TestCUDABackward(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, TierCUDA, plan.Tier)
 	require.Equal(t, uint64(640), plan.ScratchBytes)
-	require.NoError(t, op.Backward(s, a))
+	require.NoError(t, op.Backward(OnStream(s), a))
 	require.Len(t, f.backwardCalls, 1)
 	c := f.backwardCalls[0]
 	require.Equal(t, Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}, c.Shape)
@@ -378,10 +378,10 @@ func TestCUDABackward(t *testing.T) {
 	oneLine(t, op.RecordBackward(s.Commands, a), "use Backward")
 
 	a.Sinks = Vector{Buffer: a.DLSE.Buffer, Offset: 8192}
-	oneLine(t, op.Backward(s, a), "its backward kernels take no sinks")
+	oneLine(t, op.Backward(OnStream(s), a), "its backward kernels take no sinks")
 	a.Sinks = Vector{}
 	f.out[a.DV.Buffer] = true
-	oneLine(t, op.Backward(s, a), "of DV")
+	oneLine(t, op.Backward(OnStream(s), a), "of DV")
 	delete(f.out, a.DV.Buffer)
 
 	// Slow kernels are for those who ask by name.
@@ -396,8 +396,8 @@ func TestCUDABackward(t *testing.T) {
 	cfg := Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight, Window: WindowOf(3, 2)}
 	op, err = New(On(dev), cfg)
 	require.NoError(t, err)
-	oneLine(t, op.Forward(s, a.Args), "dense attention only")
-	require.NoError(t, op.Backward(s, a))
+	oneLine(t, op.Forward(OnStream(s), a.Args), "dense attention only")
+	require.NoError(t, op.Backward(OnStream(s), a))
 	c = f.backwardCalls[1]
 	require.Equal(t, [2]int32{3, 0}, [2]int32{c.Left, c.Right})
 }
@@ -425,7 +425,7 @@ func TestCUDABackwardOfExtremeSoftcaps(t *testing.T) {
 		}
 		require.NoError(t, err)
 		f.backwardCalls = nil
-		require.NoError(t, op.Backward(s, a))
+		require.NoError(t, op.Backward(OnStream(s), a))
 		require.Equal(t, x.want, f.backwardCalls[0].Softcap, "%v", x)
 		require.True(t, f.backwardCalls[0].Scale == 0 || f.backwardCalls[0].Scale >= 0x1p-126)
 	}

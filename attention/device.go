@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 
 	"vkattn/internal/arith"
+	"vkattn/internal/backend"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
 	"vkattn/vk"
@@ -20,38 +22,37 @@ import (
 // they are made: each sees what the calls before it wrote. They begin at once and do not
 // wait; Floats and Bytes of a [Tensor], and Wait, do.
 type Device struct {
-	dev   *vk.Device // nil: the CPU
-	owned bool       // Close closes it
-	why   error      // why Open took the CPU
+	b     backend.Device // nil: Open did not make the Device
+	owned bool           // Close closes it
+	why   error          // why Open took the CPU
 
 	mu     sync.Mutex // of the default stream
-	stream *vk.Stream // nil until it is needed
-	state  deviceState
+	stream *Stream    // nil until it is needed
+	closed atomic.Bool
 }
 
-type deviceState uint8
-
-const (
-	deviceUnmade deviceState = iota
-	deviceOpen
-	deviceClosed
-)
-
-// lock locks the default stream, unless the device cannot be used.
-func (d *Device) lock() error {
-	if d == nil {
+// usable reports why the device cannot be used.
+func (d *Device) usable() error {
+	switch {
+	case d.Backend() == nil:
 		return errs.Unmade("Open")
-	}
-	d.mu.Lock()
-	switch d.state {
-	case deviceUnmade:
-		d.mu.Unlock()
-		return errs.Unmade("Open")
-	case deviceClosed:
-		d.mu.Unlock()
+	case d.closed.Load():
 		return errs.Closed("the device")
 	}
 	return nil
+}
+
+// lock locks the default stream, unless the device cannot be used.
+func (d *Device) lock() error {
+	if err := d.usable(); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	err := d.usable()
+	if err != nil {
+		d.mu.Unlock()
+	}
+	return err
 }
 
 // Options are the options of Open. The zero value opens the best GPU, or the CPU.
@@ -68,30 +69,43 @@ type Options struct {
 // [vk.ErrNoDevice].
 func Open(o Options) (*Device, error) {
 	if o.CPU {
-		return &Device{owned: true, state: deviceOpen}, nil
+		return &Device{b: backend.CPU{}}, nil
 	}
 	named := o.Vulkan.Device != "" && o.Vulkan.Device != "auto"
 	o.Vulkan.GPUOnly = o.Vulkan.GPUOnly || !named
 	dev, err := vk.Open(o.Vulkan)
 	switch {
 	case err == nil:
-		return &Device{dev: dev, owned: true, state: deviceOpen}, nil
+		return &Device{b: backend.Vulkan{Dev: dev}, owned: true}, nil
 	case !named && errors.Is(err, vk.ErrNoDevice):
-		return &Device{owned: true, why: err, state: deviceOpen}, nil
+		return &Device{b: backend.CPU{}, why: err}, nil
 	}
 	return nil, err
 }
 
 // On is the Device of a Vulkan device that the caller has opened or wrapped, and that stays
 // the caller's; of the CPU if dev is nil.
-func On(dev *vk.Device) *Device { return &Device{dev: dev, state: deviceOpen} }
+func On(dev *vk.Device) *Device {
+	if dev == nil {
+		return &Device{b: backend.CPU{}}
+	}
+	return &Device{b: backend.Vulkan{Dev: dev}}
+}
 
 // Vulkan returns the Vulkan device, nil for the CPU. It stays the Device's.
 func (d *Device) Vulkan() *vk.Device {
+	if b := d.Backend(); b != nil {
+		return b.Vulkan()
+	}
+	return nil
+}
+
+// Backend returns what the Device is over, nil if Open did not make it. It is for the packages of this library.
+func (d *Device) Backend() backend.Device {
 	if d == nil {
 		return nil
 	}
-	return d.dev
+	return d.b
 }
 
 // WhyCPU says why Open took the CPU; "" where the caller asked for it, and on a Vulkan device.
@@ -104,10 +118,10 @@ func (d *Device) WhyCPU() string {
 
 // String names the device.
 func (d *Device) String() string {
-	if d.Vulkan() == nil {
-		return "cpu"
+	if b := d.Backend(); b != nil {
+		return b.String()
 	}
-	return d.dev.Info().Name
+	return "no device"
 }
 
 // Close closes the default stream and the device, unless it is the caller's. Operations and tensors of the
@@ -117,21 +131,21 @@ func (d *Device) Close() error {
 		return nil
 	}
 	defer d.mu.Unlock()
-	d.state = deviceClosed
+	d.closed.Store(true)
 	var err error
 	if d.stream != nil {
 		err = d.stream.Close()
 		d.stream = nil
 	}
-	if d.owned && d.dev != nil {
-		err = errors.Join(err, d.dev.Close())
+	if d.owned {
+		err = errors.Join(err, d.b.Close())
 	}
 	return err
 }
 
-// Do records with f into the default stream, which no other call uses meanwhile, and submits it.
-// What f records comes after the calls before it. On the CPU it calls f with nil.
-func (d *Device) Do(f func(s *vk.Stream) error) error {
+// Do makes calls with f on the default stream, which no other call uses meanwhile, and submits them. They come after
+// the calls before them.
+func (d *Device) Do(f func(s *Stream) error) error {
 	if f == nil {
 		return errs.Invalid("Do: no function")
 	}
@@ -139,9 +153,6 @@ func (d *Device) Do(f func(s *vk.Stream) error) error {
 		return err
 	}
 	defer d.mu.Unlock()
-	if d.dev == nil {
-		return f(nil)
-	}
 	s, err := d.defaultStream()
 	if err != nil {
 		return err
@@ -149,14 +160,13 @@ func (d *Device) Do(f func(s *vk.Stream) error) error {
 	if err := f(s); err != nil {
 		return err
 	}
-	_, err = s.Submit()
-	return err
+	return s.Submit()
 }
 
 // defaultStream returns the default stream; the caller holds mu.
-func (d *Device) defaultStream() (*vk.Stream, error) {
+func (d *Device) defaultStream() (*Stream, error) {
 	if d.stream == nil {
-		s, err := d.dev.NewStream("attention")
+		s, err := d.newStream("attention")
 		if err != nil {
 			return nil, err
 		}
@@ -234,7 +244,7 @@ func (d *Device) vector(b []byte) (Vector, error) {
 	return Vector{Buffer: m.Buffer, Host: m.Host}, nil
 }
 
-// memory returns n bytes of zeros, at least four: Vulkan has no empty buffers.
+// memory returns n bytes of zeros.
 func (d *Device) memory(n int64) (Tensor, problem.Store, error) {
 	if err := d.lock(); err != nil {
 		return Tensor{}, nil, err
@@ -243,62 +253,29 @@ func (d *Device) memory(n int64) (Tensor, problem.Store, error) {
 	if n > math.MaxInt64-3 {
 		return Tensor{}, nil, &ShapeError{Field: "Tensor", Got: fmt.Sprintf("%d bytes", n), Want: "fewer"}
 	}
-	n = max(4, (n+3)&^3)
-	if d.Vulkan() == nil {
-		if err := vk.CheckHostMemory("Tensor", uint64(n)); err != nil {
-			return Tensor{}, nil, err
-		}
-		m := hostStore(make([]byte, n))
-		return Tensor{Host: m}, m, nil
-	}
-	b, err := d.dev.NewBuffer(uint64(n), vk.BufferOptions{})
+	m, err := d.b.NewMemory(max(4, (n+3)&^3)) // Vulkan has no empty buffers
 	if err != nil {
 		return Tensor{}, nil, err
 	}
-	if err := d.Do(func(s *vk.Stream) error { return s.Fill(vk.BufferRange{Buffer: b, Size: uint64(n)}, 0) }); err != nil {
-		return Tensor{}, nil, errors.Join(err, b.Close())
+	if err := d.Call("Tensor", nil, m.Clear); err != nil {
+		return Tensor{}, nil, errors.Join(err, m.Close())
 	}
-	return Tensor{Buffer: b}, &deviceStore{d, b}, nil
+	return m.Tensor(), &store{d, m}, nil
 }
 
-// hostStore is the memory of a tensor on the CPU.
-type hostStore []byte
-
-func (m hostStore) Write(at int64, b []byte) error {
-	copy(m[at:], b)
-	return nil
-}
-
-func (m hostStore) Read(_ context.Context, at int64, b []byte) error {
-	copy(b, m[at:])
-	return nil
-}
-
-func (m hostStore) Close() error { return nil }
-
-// deviceStore is the memory of a tensor on a Vulkan device.
-type deviceStore struct {
+// store is the memory of a tensor, whose numbers pass the default stream.
+type store struct {
 	d *Device
-	b *vk.Buffer
+	backend.Memory
 }
 
-func (m *deviceStore) Write(at int64, b []byte) error {
-	return m.d.Do(func(s *vk.Stream) error { return s.Upload(m.b, uint64(at), b) })
+func (m *store) Write(at int64, b []byte) error {
+	return m.d.Call("SetBytes", nil, func(s backend.Stream) error { return m.Memory.Write(s, at, b) })
 }
 
-func (m *deviceStore) Read(ctx context.Context, at int64, b []byte) error {
-	if err := m.d.lock(); err != nil {
-		return err
-	}
-	defer m.d.mu.Unlock()
-	s, err := m.d.defaultStream()
-	if err != nil {
-		return err
-	}
-	return s.Download(ctx, b, m.b, uint64(at))
+func (m *store) Read(ctx context.Context, at int64, b []byte) error {
+	return m.d.Call("Bytes", nil, func(s backend.Stream) error { return m.Memory.Read(ctx, s, at, b) })
 }
-
-func (m *deviceStore) Close() error { return m.b.Close() }
 
 // sizes fills the Shape of a call from its tensors if it is zero and a Device made them.
 func sizes(s *Shape, q, k *Tensor) error {

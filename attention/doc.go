@@ -162,7 +162,7 @@
 // These functions are in attention/example_test.go:
 //
 //	ExampleNew          the CPU tier on host memory
-//	ExampleOp_Forward   buffers and a stream of a device
+//	ExampleOp_Forward   buffers and a stream of a Vulkan device
 //	ExampleOp_Tune      the fastest tile of a shape, stored for later runs
 //	ExamplePages        sequences of different lengths in a paged KV cache
 //	ExampleEncodeKV     quantized K and V

@@ -180,13 +180,13 @@ func (x *emptyCase) run(t *testing.T, d *backwardDevice, tier attention.Tier, dt
 	u := d.upload(t, a)
 	_, err = op.PlanFor(u.Args)
 	require.NoError(t, err)
-	require.NoError(t, op.Forward(d.stream, u.Args))
+	require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 	gradients := x.backward() && (tier == attention.TierScalar || a.SparseTokens == nil) // which the coopmat tiers refuse
 	if gradients {
 		_, err = op.PlanBackwardFor(u.BackwardArgs)
 		require.NoError(t, err)
 		require.NoError(t, d.stream.Barrier())
-		require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+		require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
 	}
 	u.download(t, d)
 	x.check(t, dtype, &a, gradients)
@@ -260,14 +260,14 @@ func onEach(t *testing.T, run func(t *testing.T, d *backwardDevice, access atten
 }
 
 // forwardOf calls an operation with arguments in host memory, on the CPU tier or on the device.
-func forwardOf[A any](t *testing.T, d *backwardDevice, forward func(*vk.Stream, A) error, a A) {
+func forwardOf[A any](t *testing.T, d *backwardDevice, forward func(*attention.Stream, A) error, a A) {
 	if d == nil {
 		require.NoError(t, forward(nil, a))
 		return
 	}
 	var u uploaded
 	u.move(t, d, &a)
-	require.NoError(t, forward(d.stream, a))
+	require.NoError(t, forward(attention.OnStream(d.stream), a))
 	u.download(t, d)
 }
 

@@ -73,7 +73,7 @@ func ExampleOp_Forward() {
 	q := make([]byte, args.Q.Buffer.Size())
 	for _, err := range []error{
 		stream.Upload(args.Q.Buffer, 0, q), // K and V likewise
-		op.Forward(stream, args),
+		op.Forward(attention.OnStream(stream), args),
 		stream.Wait(context.Background()),
 	} {
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"vkattn/internal/backend"
 	"vkattn/internal/host"
 	"vkattn/internal/plan"
 	"vkattn/internal/problem"
@@ -114,3 +115,6 @@ func EachKernelSet(t *testing.T, test func(t *testing.T, name string)) {
 
 // CachedPlans is the number of plans that an Op has cached.
 func CachedPlans(op *Op) int { return op.plans.size }
+
+// OnBackend is the Device of a backend that is neither Vulkan nor the CPU.
+func OnBackend(b backend.Device) *Device { return &Device{b: b, owned: true} }

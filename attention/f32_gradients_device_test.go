@@ -73,7 +73,7 @@ func TestF32GradientsOnDevices(t *testing.T) {
 				for n := range 1 + accumulate {
 					on.Accumulate = n > 0
 					require.NoError(t, s.Barrier())
-					if err := op.Backward(s, on); err != nil {
+					if err := op.Backward(attention.OnStream(s), on); err != nil {
 						return on, err
 					}
 				}
@@ -117,12 +117,12 @@ func TestF32GradientsOnDevices(t *testing.T) {
 				}
 				to := toDevice(t, dev, s, make([]byte, int(g.Buffer.Size())/4*size))
 				require.NoError(t, s.Barrier())
-				require.NoError(t, round.Forward(s, merge.SumArgs{Shape: sizes, First: g, Out: to}))
-				require.NoError(t, add.Forward(s, merge.SumArgs{Shape: sizes, First: g, Second: g, Out: toDevice(t, dev, s, download(g.Buffer))}))
+				require.NoError(t, round.Forward(attention.OnStream(s), merge.SumArgs{Shape: sizes, First: g, Out: to}))
+				require.NoError(t, add.Forward(attention.OnStream(s), merge.SumArgs{Shape: sizes, First: g, Second: g, Out: toDevice(t, dev, s, download(g.Buffer))}))
 				require.Equal(t, download(list(stored)[i].Buffer), download(to.Buffer), "gradient %d", i)
 				require.Equal(t, rounded(x.dtype, download(g.Buffer)), download(to.Buffer))
 				require.NoError(t, s.Barrier())
-				require.NoError(t, add.Forward(s, merge.SumArgs{Shape: sizes, First: g, Second: g, Out: g})) // in place
+				require.NoError(t, add.Forward(attention.OnStream(s), merge.SumArgs{Shape: sizes, First: g, Second: g, Out: g})) // in place
 				require.Equal(t, download(list(twice)[i].Buffer), download(g.Buffer), "gradient %d", i)
 			}
 

@@ -48,7 +48,7 @@ func (d *backwardDevice) forwardF32(t *testing.T, cfg attention.Config, e attent
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
 	u := d.upload(t, attention.BackwardArgs{Args: a})
-	require.NoError(t, op.Forward(d.stream, u.Args))
+	require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 	oHost, lseHost := make([]byte, len(a.O.Host)), make([]byte, len(a.LSE.Host))
 	require.NoError(t, d.stream.Download(t.Context(), oHost, u.O.Buffer, 0))
 	require.NoError(t, d.stream.Download(t.Context(), lseHost, u.LSE.Buffer, 0))
@@ -191,9 +191,9 @@ func TestBackwardF32OnMatricesInChunks(t *testing.T) {
 			plan, err := op.PlanBackwardFor(u.BackwardArgs)
 			require.NoError(t, err)
 			require.Equal(t, tier, plan.Tier)
-			require.NoError(t, op.Forward(d.stream, u.Args))
+			require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 			require.NoError(t, d.stream.Barrier())
-			require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+			require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
 			u.download(t, d)
 			return [3][]float32{f32Values(a.DQ.Host), f32Values(a.DK.Host), f32Values(a.DV.Host)}, plan.ScratchBytes
 		}

@@ -79,7 +79,7 @@ func TestF32OOnDevices(t *testing.T) {
 					a.Varlen = &attention.Varlen{CuQ: v, CuK: v, TotalQ: rows, TotalK: keys}
 				}
 				require.NoError(t, s.Barrier())
-				if err := op.Forward(s, a); err != nil {
+				if err := op.Forward(attention.OnStream(s), a); err != nil {
 					require.ErrorIs(t, err, attention.ErrUnsupported)
 					t.Skip(err)
 				}
@@ -89,7 +89,7 @@ func TestF32OOnDevices(t *testing.T) {
 				defer merger.Close()
 				out := toDevice(t, dev, s, make([]byte, int(size(shape.Hq, rows))*cfg.DType.Size()))
 				require.NoError(t, s.Barrier())
-				require.NoError(t, merger.Forward(s, merge.MergeArgs{Shape: attention.Shape{B: batch, Hq: shape.Hq, Sq: rows},
+				require.NoError(t, merger.Forward(attention.OnStream(s), merge.MergeArgs{Shape: attention.Shape{B: batch, Hq: shape.Hq, Sq: rows},
 					First: merge.States{O: a.O, LSE: a.LSE}, O: out}))
 				require.NoError(t, s.Download(ctx, host.O.Host, a.O.Buffer, 0))
 				require.NoError(t, s.Download(ctx, host.LSE.Host, a.LSE.Buffer, 0))

@@ -72,7 +72,7 @@ func TestF32PairsOfFloat16(t *testing.T) {
 					a := attention.Args{Shape: attention.Shape{B: 1, Hq: heads, Hkv: 1, Sq: sq, Sk: sk}, Q: f32Tensor(q), K: f32Tensor(k), V: f32Tensor(v),
 						O: f32Tensor(make([]float32, heads*sq*dim)), LSE: f32Tensor(make([]float32, heads*sq))}
 					u := d.upload(t, attention.BackwardArgs{Args: a})
-					require.NoError(t, op.Forward(d.stream, u.Args))
+					require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 					require.NoError(t, d.stream.Download(t.Context(), a.O.Host, u.O.Buffer, 0))
 					require.NoError(t, d.stream.Download(t.Context(), a.LSE.Host, u.LSE.Buffer, 0))
 					return f32Values(a.O.Host), f32Values(a.LSE.Host)

@@ -67,21 +67,21 @@ func (d *backwardDevice) overGrid(t *testing.T, cfg attention.Config, c *backwar
 	got := copyOf(c.BackwardArgs)
 	u := d.upload(t, got)
 	if cfg.Dropout != 0 && most[0] == 1 {
-		for _, err := range []error{op.Forward(d.stream, u.Args), op.Backward(d.stream, u.BackwardArgs)} {
+		for _, err := range []error{op.Forward(attention.OnStream(d.stream), u.Args), op.Backward(attention.OnStream(d.stream), u.BackwardArgs)} {
 			require.ErrorContains(t, err, "dropout numbers the heads")
 			require.ErrorIs(t, err, attention.ErrUnsupported)
 		}
 		u.download(t, d)
 		return nil, nil
 	}
-	require.NoError(t, op.Forward(d.stream, u.Args))
+	require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 	if _, err := op.PlanBackwardFor(u.BackwardArgs); err != nil {
 		require.ErrorContains(t, err, "a bias has its gradient from one dispatch")
 		u.DBias = attention.Tensor{}
 		got.DBias = attention.Tensor{}
 	}
 	require.NoError(t, d.stream.Barrier())
-	require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+	require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
 	u.download(t, d)
 	return op, &got
 }
@@ -173,7 +173,7 @@ func TestGridsOfManySplitsAndPages(t *testing.T) {
 					call := attention.BackwardArgs{Args: a}
 					call.O.Host, call.LSE.Host = bytes.Clone(a.O.Host), bytes.Clone(a.LSE.Host)
 					u := d.upload(t, call)
-					require.NoError(t, op.Forward(d.stream, u.Args))
+					require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 					u.download(t, d)
 					return call.O.Host, call.LSE.Host
 				}
@@ -221,7 +221,7 @@ func TestMoreHeadsThanAGrid(t *testing.T) {
 			cpu := copyOf(a)
 			require.NoError(t, attention.ForwardCPU(cfg, cpu.Args))
 			u := d.upload(t, a)
-			require.NoError(t, d.op(t, cfg).Forward(d.stream, u.Args))
+			require.NoError(t, d.op(t, cfg).Forward(attention.OnStream(d.stream), u.Args))
 			u.download(t, d)
 			for _, x := range [][2][]byte{{cpu.O.Host, a.O.Host}, {cpu.LSE.Host, a.LSE.Host}} {
 				want, got := make([]float32, len(x[0])/4), make([]float32, len(x[0])/4)

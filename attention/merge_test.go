@@ -143,7 +143,7 @@ func TestMergeOnTheCPUTakesNoStream(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, cfg, m.Config())
 	require.NoError(t, m.Prepare())
-	require.Error(t, m.Forward(&vk.Stream{}, a))
+	require.Error(t, m.Forward(attention.OnStream(&vk.Stream{}), a))
 	require.ErrorIs(t, m.Record(&vk.Commands{}, a), attention.ErrUnsupported)
 	require.NoError(t, m.Close())
 	require.NoError(t, m.Close())
@@ -171,7 +171,7 @@ func TestMergesAllocateNothing(t *testing.T) {
 			m, a := recordedMerge(t, r, access)
 			forward := func(n int) {
 				for range n {
-					if err := m.Forward(r.stream, a); err != nil {
+					if err := m.Forward(attention.OnStream(r.stream), a); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -189,28 +189,28 @@ func TestMergesAllocateNothing(t *testing.T) {
 func TestMergeRefusesOnADevice(t *testing.T) {
 	r := newRecording(t, attention.AccessDescriptors)
 	m, good := recordedMerge(t, r, attention.AccessAuto)
-	require.NoError(t, m.Forward(r.stream, good))
+	require.NoError(t, m.Forward(attention.OnStream(r.stream), good))
 	r.wait(t)
-	require.Error(t, m.Forward(&vk.Stream{}, good))
+	require.Error(t, m.Forward(attention.OnStream(&vk.Stream{}), good))
 	require.Error(t, m.Record(nil, good))
 	var shape *attention.ShapeError
 	host := good
 	host.Second.O = attention.Tensor{Host: make([]byte, 16)}
-	require.ErrorAs(t, m.Forward(r.stream, host), &shape)
+	require.ErrorAs(t, m.Forward(attention.OnStream(r.stream), host), &shape)
 	require.Equal(t, "Second.O", shape.Field)
 	mixed := good
 	mixed.O.Host = make([]byte, 16)
-	require.ErrorAs(t, m.Forward(r.stream, mixed), &shape)
+	require.ErrorAs(t, m.Forward(attention.OnStream(r.stream), mixed), &shape)
 	require.Equal(t, "O", shape.Field)
 	require.NoError(t, m.Close())
-	require.ErrorIs(t, m.Forward(r.stream, good), vk.ErrClosed)
+	require.ErrorIs(t, m.Forward(attention.OnStream(r.stream), good), vk.ErrClosed)
 	other, err := vk.Open(vk.Options{PipelineCache: "off"})
 	require.NoError(t, err)
 	elsewhere, err := merge.NewMerge(attention.On(other), merge.MergeConfig{HeadDim: 8})
 	require.NoError(t, err)
 	stream, err := other.NewStream("elsewhere")
 	require.NoError(t, err)
-	require.ErrorAs(t, elsewhere.Forward(stream, good), &shape)
+	require.ErrorAs(t, elsewhere.Forward(attention.OnStream(stream), good), &shape)
 	require.NoError(t, stream.Close())
 	require.NoError(t, elsewhere.Close())
 	require.NoError(t, other.Close())

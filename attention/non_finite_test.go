@@ -35,7 +35,7 @@ func TestNaNOfEveryKeyReachesItsRows(t *testing.T) {
 					half.EncodeF16(a.V.Host[2*(k*dim+k%dim):], []float32{float32(math.NaN())})
 				}
 				u := d.upload(t, a)
-				require.NoError(t, op.Forward(d.stream, u.Args))
+				require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 				o := make([]byte, 2*n*dim)
 				require.NoError(t, d.stream.Download(t.Context(), o, u.O.Buffer, 0))
 				x := make([]float32, n*dim)

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"vkattn/internal/backend"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/errs"
-	"vkattn/internal/host"
 	"vkattn/internal/plan"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
@@ -22,6 +22,7 @@ import (
 type Op struct {
 	home       *Device    // of the default stream
 	dev        *vk.Device // its Vulkan device; nil: the CPU tier
+	calls      backend.Attention
 	cfg        problem.Config
 	experiment Experiment
 	factors    plan.ScoreFactors
@@ -63,7 +64,44 @@ func New(d *Device, cfg Config) (*Op, error) {
 
 // newOp is NewExperiment without the checks.
 func newOp(dev *vk.Device, cfg problem.Config, e Experiment, pick plan.TilePicker) *Op {
-	return &Op{dev: dev, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick}
+	op := &Op{home: On(dev), dev: dev, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick}
+	op.calls = recorder{op}
+	return op
+}
+
+// recorder records the calls of an Op on a Vulkan device.
+type recorder struct{ *Op }
+
+func (r recorder) Forward(s backend.Stream, a Args) error {
+	v := s.Vulkan()
+	return r.record(v.Commands, v, &a)
+}
+
+func (r recorder) Backward(s backend.Stream, a BackwardArgs) error {
+	v := s.Vulkan()
+	return r.recordBackward(v.Commands, v, &a)
+}
+
+// checked checks the calls of an Op that its device computes.
+type checked struct {
+	*Op
+	backend.Attention
+}
+
+func (c checked) Forward(s backend.Stream, a Args) error {
+	var l tensors.Layouts
+	if err := c.check(&l, &a); err != nil {
+		return err
+	}
+	return c.Attention.Forward(s, a)
+}
+
+func (c checked) Backward(s backend.Stream, a BackwardArgs) error {
+	var l tensors.BackwardTensors
+	if _, err := c.checkBackward(&l, &a); err != nil {
+		return err
+	}
+	return c.Attention.Backward(s, a)
 }
 
 // Config returns the Config that New was given.
@@ -148,48 +186,22 @@ func (op *Op) PrepareFor(a Args) error {
 	return err
 }
 
-// Forward computes O, and LSE if a has one. On a device it records the work into the
-// stream's current batch, behind the earlier work that it depends on: other calls, uploads and
-// copies, and whatever [vk.Commands.Order] told of. Calls that do not depend on each other may
-// overlap. The stream holds the tensors until the work has run; the caller submits and waits.
-// A nil stream is the device's default stream, which submits too. On the CPU tier the stream is nil, tensors lie in
-// host memory, and O is complete when Forward returns. If Forward
-// returns an error, it has recorded and written nothing. An error that matches
-// vk.ErrOutOfMemory gives the needed and the available memory.
+// Forward computes O, and LSE if a has one, in the order of the stream; nil is the device's default stream, which begins at
+// once. On a Vulkan device it records the work into the stream's current batch, behind the earlier work that it depends
+// on: other calls, uploads and copies, and whatever [vk.Commands.Order] told of. Calls that do not depend on each other may
+// overlap. The stream holds the tensors until the work has run; the caller submits and waits. On the CPU tensors lie in
+// host memory, and O is complete when Forward returns. If Forward returns an error, it has recorded and written nothing.
+// An error that matches vk.ErrOutOfMemory gives the needed and the available memory.
 //
 // Tier cuda first submits what the stream has recorded, then launches its kernel before
 // anything recorded later, without waiting on the host. The kernel may still run when
 // Forward returns; Stream.Submit, Wait and Download cover it. Consecutive Forwards with
 // nothing recorded in between need no further submission.
-func (op *Op) Forward(s *vk.Stream, a Args) error {
+func (op *Op) Forward(s *Stream, a Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	if op.dev == nil {
-		if s != nil {
-			return errs.Invalid("Forward: the CPU tier takes no stream")
-		}
-		var l tensors.Layouts
-		if err := op.check(&l, &a); err != nil {
-			return err
-		}
-		return host.Forward(op.cfg, a)
-	}
-	if s == nil {
-		return op.forward(a)
-	}
-	if s.Device() == nil {
-		return errs.Invalid("Forward: the stream was not made by a device")
-	}
-	if err := errs.CheckStream("Forward", "the stream is", s.Device(), op.dev); err != nil {
-		return err
-	}
-	return op.record(s.Commands, s, &a)
-}
-
-// forward is Forward on the default stream.
-func (op *Op) forward(a Args) error {
-	return op.home.Do(func(s *vk.Stream) error { return op.record(s.Commands, s, &a) })
+	return op.home.Call("Forward", s, func(s backend.Stream) error { return op.calls.Forward(s, a) })
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by
@@ -202,13 +214,7 @@ func (op *Op) Record(c *vk.Commands, a Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	if op.dev == nil {
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
-	}
-	if c.Device() == nil {
-		return errs.Invalid("Record: no command buffer")
-	}
-	if err := errs.CheckStream("Record", "the commands are", c.Device(), op.dev); err != nil {
+	if err := errs.CheckCommands("Record", c, op.dev); err != nil {
 		return err
 	}
 	return op.record(c, nil, &a)
@@ -313,8 +319,13 @@ func (op *Op) prepareVariant(p *prepared, v *plan.Variant, splits int) (err erro
 // reason, if they cannot run. Steps before StepTuner run with tiles of the fixed table, later steps
 // with tuned tiles if there are any. The CPU tier has neither variants, ablations nor tiles.
 func NewExperiment(d *Device, c Config, e Experiment) (*Op, error) {
-	cfg := problem.Config(c)
-	dev := d.Vulkan()
+	if d == nil {
+		d = On(nil)
+	}
+	if d.b == nil {
+		return nil, errs.Unmade("Open")
+	}
+	cfg, dev := problem.Config(c), d.Vulkan()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -349,6 +360,13 @@ func NewExperiment(d *Device, c Config, e Experiment) (*Op, error) {
 	}
 	op := newOp(dev, cfg, e, pick)
 	op.home, op.checks = d, dev != nil && checksByEnv()
+	if dev == nil {
+		calls, err := d.b.Attention(cfg)
+		if err != nil {
+			return nil, err
+		}
+		op.calls = checked{op, calls}
+	}
 	if pick != nil && e.Tile == "" {
 		op.backward.pick = plan.StoreOf(dev).PickBackward
 	}

@@ -38,7 +38,7 @@ func TestOptionsOfAnotherDeviceAreRefused(t *testing.T) {
 		for says, v := range map[string]attention.Vector{"in host memory": {Host: make([]byte, 64)}, "a buffer of another device": vectorOf(other)} {
 			a := here.args
 			set(&a, v)
-			err := here.op.Forward(here.stream, a)
+			err := here.op.Forward(attention.OnStream(here.stream), a)
 			var shape *attention.ShapeError
 			require.ErrorAs(t, err, &shape, field)
 			require.Equal(t, field, shape.Field)

@@ -58,11 +58,13 @@ func TestCallsOnAStreamAreInOrder(t *testing.T) {
 	alone.NoBarrier = true
 	require.NoError(t, alone.Barrier())
 	inside := -alone.Barriers() // barriers between the kernels of backward
-	require.NoError(t, op.Backward(alone, grads))
+	require.NoError(t, op.Backward(attention.OnStream(alone), grads))
 	inside += alone.Barriers()
 	require.NoError(t, alone.Finish())
 
-	forward := func(a attention.Args) func() error { return func() error { return op.Forward(s, a) } }
+	forward := func(a attention.Args) func() error {
+		return func() error { return op.Forward(attention.OnStream(s), a) }
+	}
 	for _, step := range []struct {
 		name    string
 		call    func() error
@@ -70,11 +72,11 @@ func TestCallsOnAStreamAreInOrder(t *testing.T) {
 	}{
 		{"forward", forward(one), false},
 		{"forward of the same Q, K and V to another O", forward(two), false},
-		{"merge of both", func() error { return join.Forward(s, states) }, true},
+		{"merge of both", func() error { return join.Forward(attention.OnStream(s), states) }, true},
 		{"forward with sinks to memory of its own", forward(withSinks), false},
-		{"backward, which reads O", func() error { return op.Backward(s, grads) }, false}, // the merge had a barrier
+		{"backward, which reads O", func() error { return op.Backward(attention.OnStream(s), grads) }, false}, // the merge had a barrier
 		{"forward to O again, which backward reads", forward(one), true},
-		{"append to K and V, which forward reads", func() error { return put.Forward(s, into) }, true},
+		{"append to K and V, which forward reads", func() error { return put.Forward(attention.OnStream(s), into) }, true},
 		{"forward, which reads them", forward(two), true},
 		{"sinks written", func() error { return s.Fill(vk.BufferRange{Buffer: sinks.Buffer}, 0) }, false},
 		{"forward with them", forward(withSinks), true},
@@ -165,11 +167,11 @@ func TestEveryTensorOfACallIsInOrder(t *testing.T) {
 	forward := func(name string, cfg attention.Config, a attention.Args) {
 		cfg.HeadDim, cfg.Causal = dim, attention.BottomRight
 		op := d.op(t, cfg)
-		calls = append(calls, call{name, &a, []string{".O", ".LSE"}, func() error { return op.Forward(s, a) }})
+		calls = append(calls, call{name, &a, []string{".O", ".LSE"}, func() error { return op.Forward(attention.OnStream(s), a) }})
 	}
 	backward := func(name string, a attention.Args) {
 		op, g := d.op(t, attention.Config{HeadDim: dim, Causal: attention.BottomRight}), grads(a)
-		calls = append(calls, call{name, &g, []string{".DQ", ".DK", ".DV", ".DBias", ".DSinks"}, func() error { return op.Backward(s, g) }})
+		calls = append(calls, call{name, &g, []string{".DQ", ".DK", ".DV", ".DBias", ".DSinks"}, func() error { return op.Backward(attention.OnStream(s), g) }})
 	}
 	forward("strided", attention.Config{}, strided)
 	forward("varlen, ALiBi, sinks, bias, mask, split", attention.Config{FixedSplit: 2}, varlen())
@@ -181,7 +183,7 @@ func TestEveryTensorOfACallIsInOrder(t *testing.T) {
 	join, err := merge.NewMerge(dev, merge.MergeConfig{HeadDim: dim})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, join.Close()) }()
-	calls = append(calls, call{"merge", &merged, []string{".O", ".LSE"}, func() error { return join.Forward(s, merged) }})
+	calls = append(calls, call{"merge", &merged, []string{".O", ".LSE"}, func() error { return join.Forward(attention.OnStream(s), merged) }})
 	for name, x := range map[string]*kvcache.AppendArgs{"packed append": &packedAppend, "append": &flatAppend} {
 		cfg := kvcache.AppendConfig{HeadDim: dim, KV: attention.KVQ8_0}
 		if x == &packedAppend {
@@ -190,7 +192,7 @@ func TestEveryTensorOfACallIsInOrder(t *testing.T) {
 		p, err := kvcache.NewAppend(dev, cfg)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, p.Close()) }()
-		calls = append(calls, call{name, x, []string{".KCache", ".VCache", ".KScale", ".VScale", ".QOut"}, func() error { return p.Forward(s, *x) }})
+		calls = append(calls, call{name, x, []string{".KCache", ".VCache", ".KScale", ".VScale", ".QOut"}, func() error { return p.Forward(attention.OnStream(s), *x) }})
 	}
 	seen := map[string]bool{}
 	for _, c := range calls {

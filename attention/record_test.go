@@ -75,8 +75,8 @@ func TestCloseGivesPipelinesBack(t *testing.T) {
 	r := newRecording(t, attention.AccessDescriptors)
 	other, err := attention.New(attention.On(r.dev), r.op.Config())
 	require.NoError(t, err)
-	require.NoError(t, other.Forward(r.stream, r.args))
-	require.NoError(t, r.op.Forward(r.stream, r.args))
+	require.NoError(t, other.Forward(attention.OnStream(r.stream), r.args))
+	require.NoError(t, r.op.Forward(attention.OnStream(r.stream), r.args))
 	closed, open := attention.PipelinesOf(r.op), attention.PipelinesOf(other)
 	require.Len(t, closed, 1)
 	require.Len(t, open, 1)
@@ -85,10 +85,10 @@ func TestCloseGivesPipelinesBack(t *testing.T) {
 	require.NoError(t, r.op.Close())
 	_, err = closed[0].Statistics()
 	require.ErrorIs(t, err, vk.ErrClosed)
-	require.ErrorIs(t, r.op.Forward(r.stream, r.args), vk.ErrClosed)
+	require.ErrorIs(t, r.op.Forward(attention.OnStream(r.stream), r.args), vk.ErrClosed)
 	_, err = open[0].Statistics()
 	require.NotErrorIs(t, err, vk.ErrClosed)
-	require.NoError(t, other.Forward(r.stream, r.args))
+	require.NoError(t, other.Forward(attention.OnStream(r.stream), r.args))
 	require.NoError(t, other.Close())
 	require.NoError(t, r.stream.Wait(context.Background()))
 }
@@ -123,7 +123,7 @@ const batchOf = 512
 // warmUp records a batch, so that everything a batch needs exists, and begins the next one.
 func (r *recording) warmUp(t testing.TB) {
 	for range batchOf {
-		require.NoError(t, r.op.Forward(r.stream, r.args))
+		require.NoError(t, r.op.Forward(attention.OnStream(r.stream), r.args))
 	}
 	r.wait(t)
 	require.NoError(t, r.stream.Barrier())
@@ -153,7 +153,7 @@ func callsAllocateNothing(t *testing.T, r *recording) {
 	}
 	again()
 	for name, f := range map[string]func() error{
-		"Forward": func() error { return r.op.Forward(r.stream, r.args) },
+		"Forward": func() error { return r.op.Forward(attention.OnStream(r.stream), r.args) },
 		"Record":  func() error { return r.op.Record(c, r.args) },
 	} {
 		// The first run warms up, the second counts every allocation.
@@ -175,7 +175,7 @@ func callsAllocateNothing(t *testing.T, r *recording) {
 
 // roundTrip is one forward from the call to its end.
 func (r *recording) roundTrip(t testing.TB) {
-	if err := r.op.Forward(r.stream, r.args); err != nil {
+	if err := r.op.Forward(attention.OnStream(r.stream), r.args); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.stream.Wait(context.Background()); err != nil {
@@ -220,7 +220,7 @@ func BenchmarkForward(b *testing.B) {
 				record(b, func() {
 					r.wait(b)
 					require.NoError(b, r.stream.Barrier()) // begins the next batch
-				}, func() error { return r.op.Forward(r.stream, r.args) })
+				}, func() error { return r.op.Forward(attention.OnStream(r.stream), r.args) })
 				r.wait(b)
 			})
 		}

@@ -40,7 +40,7 @@ func TestEveryRefusalMatchesASentinel(t *testing.T) {
 			func() error { return op.PrepareFor(a) },
 			func() error { return attention.CheckArgs(cfg, a) },
 			func() error { return op.Forward(nil, a) },
-			func() error { return op.Forward(&vk.Stream{}, a) },
+			func() error { return op.Forward(attention.OnStream(&vk.Stream{}), a) },
 			func() error { return op.Record(&vk.Commands{}, a) },
 			func() error { _, err := op.PlanBackwardFor(b); return err },
 			func() error { return op.Backward(nil, b) },

@@ -250,7 +250,7 @@ func onDevice(t *testing.T, dev *vk.Device, s *vk.Stream, c scalarCase) error {
 	d := backwardDevice{dev: dev, stream: s}
 	if c.cfg.DType != attention.F32 {
 		u := d.upload(t, attention.BackwardArgs{Args: p.Args})
-		err := op.Forward(s, u.Args)
+		err := op.Forward(attention.OnStream(s), u.Args)
 		u.download(t, &d)
 		if err == nil {
 			p.judge(t, nil, 4e-3)
@@ -259,9 +259,9 @@ func onDevice(t *testing.T, dev *vk.Device, s *vk.Stream, c scalarCase) error {
 	}
 	a := p.backward()
 	u := d.upload(t, a)
-	if err = op.Forward(s, u.Args); err == nil {
+	if err = op.Forward(attention.OnStream(s), u.Args); err == nil {
 		require.NoError(t, s.Barrier())
-		err = op.Backward(s, u.BackwardArgs)
+		err = op.Backward(attention.OnStream(s), u.BackwardArgs)
 	}
 	require.NoError(t, s.Wait(context.Background()))
 	u.download(t, &d)

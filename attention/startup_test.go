@@ -79,7 +79,7 @@ func TestStartupChild(t *testing.T) {
 	require.NoError(t, stream.Barrier())
 	lap(&s.Tensors)
 	args := attention.Args{Shape: shape, Q: tensors[0], K: tensors[1], V: tensors[2], O: tensors[3]}
-	require.NoError(t, op.Forward(stream, args))
+	require.NoError(t, op.Forward(attention.OnStream(stream), args))
 	lap(&s.Forward)
 	require.NoError(t, stream.Barrier())
 	got := make([]byte, len(host))

@@ -181,14 +181,14 @@ func newBackwardTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Conf
 	return m, inTurn(
 		func() error { return m.randomize(m.dO) },
 		m.stream.Barrier,
-		func() error { return forward.Forward(m.stream, m.args(0)) },
+		func() error { return forward.Forward(m.calls, m.args(0)) },
 		func() error { return m.stream.Wait(ctx) },
 	)
 }
 
 // backward records one call.
 func (m *backwardTuneMemory) backward(op *Op) error {
-	return op.Backward(m.stream, BackwardArgs{Args: m.args(0), DO: Tensor{Buffer: m.dO},
+	return op.Backward(m.calls, BackwardArgs{Args: m.args(0), DO: Tensor{Buffer: m.dO},
 		DQ: Tensor{Buffer: m.gradients[0]}, DK: Tensor{Buffer: m.gradients[1]}, DV: Tensor{Buffer: m.gradients[2]}})
 }
 

@@ -374,7 +374,7 @@ func TestEveryTileOfTheTableComputes(t *testing.T) {
 				for _, x := range tensors {
 					require.NoError(t, stream.Upload(x.device.Buffer, 0, x.host))
 				}
-				require.NoError(t, ops[i].Forward(stream, args), names[i])
+				require.NoError(t, ops[i].Forward(attention.OnStream(stream), args), names[i])
 				require.NoError(t, stream.Barrier())
 				for _, x := range tensors[3:] {
 					require.NoError(t, stream.Download(context.Background(), x.host, x.device.Buffer, 0), names[i])

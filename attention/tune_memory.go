@@ -20,6 +20,7 @@ type tuneMemory struct {
 	cfg     problem.Config
 	shape   Shape
 	stream  *vk.Stream
+	calls   *Stream       // of stream
 	buffers [4]*vk.Buffer // Q, K, V, O
 	lse     *vk.Buffer    // nil: no LSE
 	offset  [4]int64      // of the first element, aligned as in the request
@@ -70,6 +71,7 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Config, r pl
 		return m, err
 	}
 	m.stream.NoBarrier = true // calls may overlap
+	m.calls = OnStream(m.stream)
 	for err = m.allocate(elements, size); m.copies > 1 && errors.Is(err, vk.ErrOutOfMemory); err = m.allocate(elements, size) {
 		m.copies /= 2
 	}
@@ -179,7 +181,7 @@ func (m *tuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration,
 		m.next = (m.next + 1) % m.copies
 		if !m.stamps {
 			start := time.Now()
-			if err := inTurn(func() error { return op.Forward(m.stream, m.args(m.next)) }, func() error { return m.stream.Wait(ctx) }); err != nil {
+			if err := inTurn(func() error { return op.Forward(m.calls, m.args(m.next)) }, func() error { return m.stream.Wait(ctx) }); err != nil {
 				return nil, err
 			}
 			out[i] = max(time.Since(start), 1)
@@ -188,7 +190,7 @@ func (m *tuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration,
 		if err := inTurn(
 			m.stream.Barrier,
 			func() (err error) { marks[i][0], err = m.stream.Timestamp(); return },
-			func() error { return op.Forward(m.stream, m.args(m.next)) },
+			func() error { return op.Forward(m.calls, m.args(m.next)) },
 			func() (err error) { marks[i][1], err = m.stream.Timestamp(); return },
 		); err != nil {
 			return nil, err
@@ -230,7 +232,7 @@ func (m *tuneMemory) result(ctx context.Context, op *Op) ([]float32, error) {
 			return m.stream.Fill(vk.BufferRange{Buffer: o, Size: uint64(first+elements*size+3) &^ 3}, 0xffffffff)
 		},
 		m.stream.Barrier,
-		func() error { return op.Forward(m.stream, m.args(0)) },
+		func() error { return op.Forward(m.calls, m.args(0)) },
 		m.stream.Barrier,
 		func() error { return m.stream.Download(ctx, raw[:n], o, uint64(first)) },
 		func() error { return m.stream.Download(ctx, raw[n:], o, uint64(last)) },

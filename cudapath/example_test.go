@@ -46,7 +46,7 @@ func Example() {
 		return
 	}
 	log.Print(plan) // tier cuda and its kernel, or why another tier runs
-	for _, err := range []error{op.Forward(stream, args), stream.Wait(context.Background())} {
+	for _, err := range []error{op.Forward(attention.OnStream(stream), args), stream.Wait(context.Background())} {
 		if err != nil {
 			log.Print(err)
 			return
@@ -108,7 +108,7 @@ func ExampleContext_Turn() {
 	o := make([]byte, bytes)
 	for _, err := range []error{
 		cs.CopyFromHost(q, make([]byte, bytes)),                    // or a kernel that makes Q
-		op.Forward(stream, args),                                   // Vulkan waits for it on the device
+		op.Forward(attention.OnStream(stream), args),               // Vulkan waits for it on the device
 		stream.Download(context.Background(), o, args.O.Buffer, 0), // or another turn of CUDA's
 	} {
 		if err != nil {

@@ -58,8 +58,8 @@ func gradientsByCUDA(t *testing.T, c *Context, s *vk.Stream, kernel string, b *c
 	op, err := attention.New(attention.On(c.dev), attention.Config(cfg))
 	require.NoError(t, err)
 	require.NoError(t, s.Barrier())
-	require.NoError(t, forward.Forward(s, a.Args))
-	require.NoError(t, op.Backward(s, a))
+	require.NoError(t, forward.Forward(attention.OnStream(s), a.Args))
+	require.NoError(t, op.Backward(attention.OnStream(s), a))
 	for i, x := range buffers {
 		after = append(after, make([]byte, len(before[i])))
 		require.NoError(t, s.Download(background(t), after[i], x, 0))
@@ -126,7 +126,7 @@ func TestBackwardWorkspace(t *testing.T) {
 		require.Equal(t, attention.TierCUDA, plan.Tier)
 		require.Equal(t, uint64(16*rows), plan.ScratchBytes)
 		require.Len(t, plan.Kernels, 2)
-		require.NoError(t, op.Backward(s, a))
+		require.NoError(t, op.Backward(attention.OnStream(s), a))
 	}
 	require.NoError(t, s.Wait(background(t)))
 	require.Greater(t, f.live(), before)
@@ -209,7 +209,7 @@ func TestBackwardStartsEarly(t *testing.T) {
 			bytes := uint64(2 * heads * rows * x.dim)
 			a.LSE.Buffer, a.DO.Buffer, a.DQ.Buffer = newBuffer(t, c, 4*heads*rows), newBuffer(t, c, bytes), newBuffer(t, c, bytes)
 			f.launches()
-			require.NoError(t, op.Backward(s, a))
+			require.NoError(t, op.Backward(attention.OnStream(s), a))
 			require.NoError(t, s.Wait(background(t)))
 			lines := strings.Split(strings.TrimSpace(f.launches()), "\n")
 			require.Len(t, lines, len(x.want))
@@ -248,7 +248,7 @@ func TestBackwardLaunchesInTurns(t *testing.T) {
 	}
 	launched := func(op *attention.Op, a attention.BackwardArgs) (lines []string) {
 		f.launches()
-		require.NoError(t, op.Backward(s, a))
+		require.NoError(t, op.Backward(attention.OnStream(s), a))
 		require.NoError(t, s.Wait(background(t)))
 		for line := range strings.Lines(f.launches()) {
 			_, step, _ := strings.Cut(strings.TrimSpace(line), "_backward_")
@@ -275,7 +275,7 @@ func TestBackwardLaunchesInTurns(t *testing.T) {
 		require.Equal(t, uint64(stats+4*32), plan.ScratchBytes)
 		// A turn that fails says so, and the next call begins with the first.
 		f.fail("cuLaunchKernel"+map[bool]string{true: "Ex"}[early != ""], 1)
-		require.ErrorContains(t, op.Backward(s, both), "attn_fa3_f16_d256_backward_")
+		require.ErrorContains(t, op.Backward(attention.OnStream(s), both), "attn_fa3_f16_d256_backward_")
 		f.fail("", 0)
 		require.Len(t, launched(op, both), 11)
 		require.NoError(t, op.Close())
@@ -317,7 +317,7 @@ func TestBackwardRefusals(t *testing.T) {
 			if x.change != nil {
 				x.change(&a)
 			}
-			err = op.Backward(s, a)
+			err = op.Backward(attention.OnStream(s), a)
 			require.ErrorIs(t, err, attention.ErrUnsupported)
 			require.ErrorContains(t, err, x.want)
 			require.NotContains(t, err.Error(), "\n")
@@ -338,13 +338,13 @@ func TestBackwardFailures(t *testing.T) {
 	a := attention.BackwardArgs{Args: fakeCall(t, c, attention.Shape{B: 1, Hq: 2, Sq: 4, Sk: 4}, 8)}
 	a.LSE.Buffer, a.DO.Buffer, a.DQ.Buffer = newBuffer(t, c, 64), newBuffer(t, c, 256), newBuffer(t, c, 256)
 	f.fail("cuModuleLoadDataEx", 1)
-	require.Error(t, op.Backward(s, a))
+	require.Error(t, op.Backward(attention.OnStream(s), a))
 	f.fail("cuMemCreate", 2)
-	require.ErrorIs(t, op.Backward(s, a), vk.ErrOutOfMemory)
+	require.ErrorIs(t, op.Backward(attention.OnStream(s), a), vk.ErrOutOfMemory)
 	f.fail("cuLaunchKernel", 1)
-	require.ErrorContains(t, op.Backward(s, a), "attn_ref_f16_backward_stats")
+	require.ErrorContains(t, op.Backward(attention.OnStream(s), a), "attn_ref_f16_backward_stats")
 	f.fail("", 0)
-	require.NoError(t, op.Backward(s, a))
+	require.NoError(t, op.Backward(attention.OnStream(s), a))
 	require.NoError(t, s.Wait(background(t)))
 	require.NoError(t, s.Close())
 	require.NoError(t, op.Close())

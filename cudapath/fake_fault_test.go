@@ -23,7 +23,7 @@ func TestFailuresOfTheDriver(t *testing.T) {
 	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 64, Tier: attention.TierCUDA})
 	require.NoError(t, err)
 	a := fakeCall(t, c, attention.Shape{B: 1, Hq: 1, Sq: 4, Sk: 4}, 64)
-	require.NoError(t, op.Forward(s, a))
+	require.NoError(t, op.Forward(attention.OnStream(s), a))
 	require.NoError(t, s.Wait(background(t)))
 	cs, err := c.NewStream()
 	require.NoError(t, err)
@@ -46,7 +46,7 @@ func TestFailuresOfTheDriver(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return op.Forward(s, a)
+		return op.Forward(attention.OnStream(s), a)
 	}
 	before, fds := f.live(), openFDs(t)
 	for _, x := range []struct {
@@ -77,7 +77,7 @@ func TestFailuresOfTheDriver(t *testing.T) {
 		{"cuMemcpyDtoHAsync", func() error { return cs.CopyToHost([]byte{1}, m.Address()) }},
 		{"cuMemcpyDtoDAsync", func() error { return cs.Copy(m.Address(), m.Address(), 1) }},
 		{"cuMemsetD32Async", func() error { return cs.Fill(m.Address(), 0, 4) }},
-		{"cuLaunchKernel", func() error { return op.Forward(s, a) }},
+		{"cuLaunchKernel", func() error { return op.Forward(attention.OnStream(s), a) }},
 		{"cuModuleLoadDataEx", another},
 		{"cuModuleGetFunction", another},
 	} {
@@ -97,7 +97,7 @@ func TestFailuresOfTheDriver(t *testing.T) {
 	}
 	// Nothing of it did harm.
 	require.NoError(t, another(), "what failed to load is tried again")
-	require.NoError(t, op.Forward(s, a))
+	require.NoError(t, op.Forward(attention.OnStream(s), a))
 	require.NoError(t, s.Wait(background(t)))
 	require.NoError(t, shared.Close())
 }
@@ -170,10 +170,10 @@ func TestCUDADies(t *testing.T) {
 			op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 64, Tier: attention.TierCUDA})
 			require.NoError(t, err)
 			a := fakeCall(t, c, attention.Shape{B: 1, Hq: 1, Sq: 4, Sk: 4}, 64)
-			require.NoError(t, op.Forward(s, a))
+			require.NoError(t, op.Forward(attention.OnStream(s), a))
 			require.NoError(t, s.Wait(background(t)))
 			for range 100 {
-				require.NoError(t, op.Forward(s, a))
+				require.NoError(t, op.Forward(attention.OnStream(s), a))
 			}
 			if batch {
 				require.NoError(t, s.Fill(vk.BufferRange{Buffer: a.O.Buffer}, 1))
@@ -185,7 +185,7 @@ func TestCUDADies(t *testing.T) {
 			err = s.Wait(background(t))
 			require.ErrorIs(t, err, vk.ErrDeviceLost)
 			require.ErrorContains(t, err, "CUDA_ERROR_ILLEGAL_ADDRESS")
-			require.ErrorIs(t, op.Forward(s, a), vk.ErrDeviceLost)
+			require.ErrorIs(t, op.Forward(attention.OnStream(s), a), vk.ErrDeviceLost)
 			_, err = c.Alloc(1)
 			require.ErrorIs(t, err, vk.ErrDeviceLost)
 			other := newVulkanStream(t, c)

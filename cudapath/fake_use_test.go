@@ -67,9 +67,9 @@ func TestForwardTakesItsTurn(t *testing.T) {
 		require.NoError(t, s.Fill(vk.BufferRange{Buffer: long}, 0)) // takes its time
 		require.NoError(t, s.Barrier())
 		require.NoError(t, s.Fill(vk.BufferRange{Buffer: a.Q.Buffer}, uint32(1000*i)))
-		require.NoError(t, op.Forward(s, a))
+		require.NoError(t, op.Forward(attention.OnStream(s), a))
 		if i%3 == 0 {
-			require.NoError(t, op.Forward(s, a)) // twice makes no difference
+			require.NoError(t, op.Forward(attention.OnStream(s), a)) // twice makes no difference
 		}
 		require.NoError(t, s.Copy(vk.BufferRange{Buffer: results, Offset: 4 * i, Size: 4}, vk.BufferRange{Buffer: a.O.Buffer, Size: 4}))
 	}
@@ -89,7 +89,7 @@ func TestForwardTakesItsTurn(t *testing.T) {
 		_, err := x.Buffer.Attach("gone", func() (vk.Attached, error) { return detached(func() { gone++ }), nil })
 		require.NoError(t, err)
 	}
-	require.NoError(t, op.Forward(s, a))
+	require.NoError(t, op.Forward(attention.OnStream(s), a))
 	for _, x := range []attention.Tensor{a.Q, a.K, a.V, a.O, a.LSE} {
 		require.NoError(t, x.Buffer.Close())
 	}
@@ -113,7 +113,7 @@ func TestManyBatches(t *testing.T) {
 	a := fakeCall(t, c, attention.Shape{B: batches, Hq: 2, Sq: 1, Sk: 1}, 8)
 	require.NoError(t, s.Fill(vk.BufferRange{Buffer: a.Q.Buffer}, 5))
 	require.NoError(t, s.Fill(vk.BufferRange{Buffer: a.O.Buffer}, 0))
-	require.NoError(t, op.Forward(s, a))
+	require.NoError(t, op.Forward(attention.OnStream(s), a))
 	require.Equal(t, uint32(6), word(t, s, a.O.Buffer, 0))
 	require.Equal(t, uint32(6), word(t, s, a.O.Buffer, maxGridY*2*8*2), "the first of the second launch")
 	require.Zero(t, word(t, s, a.O.Buffer, maxGridY*2*8*2-32))
@@ -141,7 +141,7 @@ func TestManyHeads(t *testing.T) {
 		a := fakeCall(t, c, attention.Shape{B: 2, Hq: 70_000, Hkv: x.hkv, Sq: 1, Sk: 1}, 8)
 		require.NoError(t, s.Fill(vk.BufferRange{Buffer: a.Q.Buffer}, 5))
 		require.NoError(t, s.Fill(vk.BufferRange{Buffer: a.O.Buffer}, 0))
-		require.NoError(t, op.Forward(s, a))
+		require.NoError(t, op.Forward(attention.OnStream(s), a))
 		require.Equal(t, uint32(6), word(t, s, a.O.Buffer, 0))
 		require.Equal(t, uint32(6), word(t, s, a.O.Buffer, x.second*8*2), "the first of the second launch")
 		require.Zero(t, word(t, s, a.O.Buffer, x.second*8*2-32))
@@ -170,12 +170,12 @@ func TestTensorMaps(t *testing.T) {
 	require.NoError(t, err)
 	for _, shape := range []attention.Shape{{B: 1, Hq: 1, Sq: 1, Sk: 1}, {B: 2, Hq: 4, Hkv: 1, Sq: 1000, Sk: 77}} {
 		a := fakeCall(t, c, shape, 128)
-		require.NoError(t, op.Forward(s, a))
+		require.NoError(t, op.Forward(attention.OnStream(s), a))
 		a.Q.Strides, a.O.Strides = attention.BSHD(shape.Hq, shape.Sq, 128), attention.BSHD(shape.Hq, shape.Sq, 128)
-		require.NoError(t, op.Forward(s, a))
+		require.NoError(t, op.Forward(attention.OnStream(s), a))
 		if shape.B == 1 { // no stride of one is ever stepped
 			a.K.Strides = attention.Strides{Batch: 1 << 50, Head: 1 << 50, Seq: 0}
-			require.NoError(t, op.Forward(s, a))
+			require.NoError(t, op.Forward(attention.OnStream(s), a))
 		}
 	}
 	require.NoError(t, s.Wait(background(t)))
@@ -205,7 +205,7 @@ func TestManyGoroutines(t *testing.T) {
 			for i := range uint32(10) {
 				want := uint32(n)<<16 + i
 				if !assert.NoError(t, w.s.Fill(vk.BufferRange{Buffer: w.a.Q.Buffer}, want)) ||
-					!assert.NoError(t, op.Forward(w.s, w.a)) {
+					!assert.NoError(t, op.Forward(attention.OnStream(w.s), w.a)) {
 					return
 				}
 				got := make([]byte, 4)

@@ -99,14 +99,14 @@ func testGPUBackwardRepeats(t *testing.T, kernel string, headDim int) {
 	c := needGPU(t)
 	s := newVulkanStream(t, c)
 	op, a := gpuBackward(t, c, s, kernel, headDim, attention.Shape{B: 2, Hq: 6, Hkv: 2, Sq: 333, Sk: 500})
-	require.NoError(t, op.Forward(s, a.Args))
+	require.NoError(t, op.Forward(attention.OnStream(s), a.Args))
 	var first [3][]byte
 	runs := 1000
 	if testing.Short() {
 		runs = 50
 	}
 	for run := range runs {
-		require.NoError(t, op.Backward(s, a))
+		require.NoError(t, op.Backward(attention.OnStream(s), a))
 		for i, x := range []*vk.Buffer{a.DQ.Buffer, a.DK.Buffer, a.DV.Buffer} {
 			got := make([]byte, x.Size())
 			require.NoError(t, s.Download(background(t), got, x, 0))
@@ -123,7 +123,7 @@ func TestGPUBackwardLeaks(t *testing.T) {
 	c := needGPU(t)
 	own := newVulkanStream(t, c)
 	op, a := gpuBackward(t, c, own, "ref", 64, attention.Shape{B: 1, Hq: 2, Sq: 100, Sk: 100})
-	require.NoError(t, op.Forward(own, a.Args))
+	require.NoError(t, op.Forward(attention.OnStream(own), a.Args))
 	require.NoError(t, own.Wait(background(t)))
 	cycles := 1000
 	if testing.Short() {
@@ -132,7 +132,7 @@ func TestGPUBackwardLeaks(t *testing.T) {
 	flat(t, cycles, func(int) {
 		s, err := c.dev.NewStream("")
 		require.NoError(t, err)
-		require.NoError(t, op.Backward(s, a))
+		require.NoError(t, op.Backward(attention.OnStream(s), a))
 		require.NoError(t, s.Close())
 	})
 }

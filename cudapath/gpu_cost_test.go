@@ -65,7 +65,9 @@ func newRival(t testing.TB, shape attention.Shape) *rival {
 	return r
 }
 
-func (r *rival) forward(t testing.TB) { require.NoError(t, r.op.Forward(r.vulkan, r.args)) }
+func (r *rival) forward(t testing.TB) {
+	require.NoError(t, r.op.Forward(attention.OnStream(r.vulkan), r.args))
+}
 
 // launch is what a program does that knows CUDA alone.
 func (r *rival) launch(t testing.TB) {
@@ -173,7 +175,7 @@ func TestGPUForwardAllocatesNothing(t *testing.T) {
 		r.forward(t)
 	}
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
-		if err := r.op.Forward(r.vulkan, r.args); err != nil {
+		if err := r.op.Forward(attention.OnStream(r.vulkan), r.args); err != nil {
 			t.Error(err)
 		}
 	}))
@@ -182,7 +184,7 @@ func TestGPUForwardAllocatesNothing(t *testing.T) {
 		if err := r.vulkan.Barrier(); err != nil {
 			t.Error(err)
 		}
-		if err := r.op.Forward(r.vulkan, r.args); err != nil {
+		if err := r.op.Forward(attention.OnStream(r.vulkan), r.args); err != nil {
 			t.Error(err)
 		}
 		if err := r.vulkan.Wait(t.Context()); err != nil {

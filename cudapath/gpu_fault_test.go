@@ -70,7 +70,7 @@ func TestGPUFaultChild(t *testing.T) {
 		return
 	}
 	require.ErrorIs(t, s.Wait(background(t)), vk.ErrDeviceLost, "it stays so")
-	require.ErrorIs(t, r.op.Forward(s, r.args), vk.ErrDeviceLost)
+	require.ErrorIs(t, r.op.Forward(attention.OnStream(s), r.args), vk.ErrDeviceLost)
 	_, err := r.c.Alloc(4096)
 	require.ErrorIs(t, err, vk.ErrDeviceLost)
 	// Vulkan itself is well.

@@ -152,7 +152,7 @@ func TestGPUCloseInAnyOrder(t *testing.T) {
 			require.NoError(t, s.Fill(vk.BufferRange{Buffer: tensors[j].Buffer}, 0))
 		}
 		args := attention.Args{Shape: shape, Q: tensors[0], K: tensors[1], V: tensors[2], O: tensors[3]}
-		require.NoError(t, op.Forward(s, args))
+		require.NoError(t, op.Forward(attention.OnStream(s), args))
 		for _, x := range tensors {
 			require.NoError(t, x.Buffer.Close(), "held by the work")
 		}
@@ -178,7 +178,7 @@ func TestGPUCloseInAnyOrder(t *testing.T) {
 		require.ErrorIs(t, err, vk.ErrClosed)
 		_, err = c.Turn(s)
 		require.ErrorIs(t, err, vk.ErrClosed)
-		require.Error(t, op.Forward(s, args))
+		require.Error(t, op.Forward(attention.OnStream(s), args))
 		require.NoError(t, m.Close())
 		require.NoError(t, mb.Close())
 		require.NoError(t, cs.Close())

@@ -239,7 +239,7 @@ func newProblem(t testing.TB, c *Context, s *vk.Stream, cfg attention.Config, sh
 // run computes p, and returns what is wrong with the result.
 func (p *gpuProblem) run(t testing.TB, op *attention.Op, s *vk.Stream) {
 	t.Helper()
-	require.NoError(t, op.Forward(s, p.device))
+	require.NoError(t, op.Forward(attention.OnStream(s), p.device))
 	require.NoError(t, s.Download(background(t), p.host.O.Host, p.device.O.Buffer, 0))
 	require.NoError(t, s.Download(background(t), p.host.LSE.Host, p.device.LSE.Buffer, 0))
 	verdict, err := accuracy.Verify(problem.Config(p.cfg), p.host, accuracy.Options{})

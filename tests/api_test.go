@@ -118,7 +118,7 @@ var attentionPackage = apiwalk.Package{
 		"CUDAKernels": attention.CUDAKernels, "CheckArgs": attention.CheckArgs,
 		"ClearTuningCache": attention.ClearTuningCache, "DTypes": attention.DTypes,
 		"DecodeKV": attention.DecodeKV, "DropoutMask": attention.DropoutMask, "EncodeKV": attention.EncodeKV,
-		"KVTypes": attention.KVTypes, "New": attention.New, "NewExperiment": attention.NewExperiment, "On": attention.On, "Open": attention.Open,
+		"KVTypes": attention.KVTypes, "New": attention.New, "NewExperiment": attention.NewExperiment, "On": attention.On, "OnStream": attention.OnStream, "Open": attention.Open,
 		"ParseCausal": attention.ParseCausal,
 		"ParseDType":  attention.ParseDType, "ParseKVType": attention.ParseKVType,
 		"ParseTier": attention.ParseTier, "ParseTuning": attention.ParseTuning, "ReadTuningCache": attention.ReadTuningCache, "ReadTuningCaches": attention.ReadTuningCaches,
@@ -127,7 +127,7 @@ var attentionPackage = apiwalk.Package{
 		"Requirements": attention.Requirements, "TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf,
 		"ViewHost": attention.ViewHost, "WindowOf": attention.WindowOf,
 	},
-	Types: []any{attention.BackwardPlan{}, attention.Config{}, attention.Device{}, attention.Op{}, attention.Plan{}},
+	Types: []any{attention.BackwardPlan{}, attention.Config{}, attention.Device{}, attention.Op{}, attention.Plan{}, attention.Stream{}},
 }
 
 var problemPackage = apiwalk.Package{

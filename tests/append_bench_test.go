@@ -63,7 +63,7 @@ func BenchmarkAppend(b *testing.B) {
 					if err := stream.Barrier(); err != nil {
 						b.Fatal(err)
 					}
-					if err := p.Forward(stream, a); err != nil {
+					if err := p.Forward(attention.OnStream(stream), a); err != nil {
 						b.Fatal(err)
 					}
 				}

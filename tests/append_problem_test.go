@@ -349,7 +349,7 @@ func (p *appendProblem) run(dev *vk.Device) (after [appendPieces][]byte, err err
 	if err := s.Barrier(); err != nil {
 		return after, err
 	}
-	if err := op.Forward(s, p.args(func(i int) attention.Tensor { return attention.Tensor{Buffer: buffers[i]} })); err != nil {
+	if err := op.Forward(attention.OnStream(s), p.args(func(i int) attention.Tensor { return attention.Tensor{Buffer: buffers[i]} })); err != nil {
 		return after, err
 	}
 	if err := s.Barrier(); err != nil {

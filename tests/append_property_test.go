@@ -329,7 +329,7 @@ func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []
 	}
 	a := p.args(func(i int) attention.Tensor { return tensors[i] })
 	if appendFirst {
-		require.NoError(t, add.Forward(stream, a))
+		require.NoError(t, add.Forward(attention.OnStream(stream), a))
 		if dev != nil {
 			require.NoError(t, stream.Barrier())
 		}
@@ -339,7 +339,7 @@ func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []
 	if p.pageSize > 0 {
 		args.Varlen = &attention.Varlen{UsedK: a.UsedNew}
 	}
-	require.NoError(t, op.Forward(stream, args))
+	require.NoError(t, op.Forward(attention.OnStream(stream), args))
 	if dev == nil {
 		return tensors[appendPieces+1].Host
 	}
@@ -407,7 +407,7 @@ func TestAppendBeyond4GiB(t *testing.T) {
 			a.Pages = &attention.Pages{Table: attention.Vector{Buffer: table}, PageSize: rows, Count: 2}
 			want[0], want[1] = want[1], want[0]
 		}
-		require.NoError(t, op.Forward(stream, a))
+		require.NoError(t, op.Forward(attention.OnStream(stream), a))
 		require.NoError(t, stream.Barrier())
 		for i := range want {
 			got := make([]byte, half)

@@ -410,9 +410,9 @@ func (e *engine) runBackward(b *cases.Backward, cfg attention.Config, before [][
 	a := b.BackwardDeviceArgs(buffers)
 	for _, step := range []func() error{
 		s.Barrier,
-		func() error { return op.Forward(s, a.Args) },
+		func() error { return op.Forward(attention.OnStream(s), a.Args) },
 		s.Barrier,
-		func() error { return op.Backward(s, a) },
+		func() error { return op.Backward(attention.OnStream(s), a) },
 		s.Barrier,
 	} {
 		if err := step(); err != nil {

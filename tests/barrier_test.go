@@ -56,8 +56,8 @@ func TestSynchronizationValidationFindsAMissingBarrier(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, stream.Close()) })
 			stream.NoBarrier = !x.barrier // the stream orders the two
-			require.NoError(t, op.Forward(stream, a.Args))
-			require.NoError(t, op.Backward(stream, a))
+			require.NoError(t, op.Forward(attention.OnStream(stream), a.Args))
+			require.NoError(t, op.Backward(attention.OnStream(stream), a))
 			require.NoError(t, stream.Wait(t.Context()))
 			if x.id == "" {
 				require.Empty(t, messages)

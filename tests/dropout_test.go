@@ -232,7 +232,7 @@ func (e *engine) backwardOf(t *testing.T, call maskCall, cfg attention.Config, i
 		buffers = append(buffers, b)
 	}
 	require.NoError(t, stream.Barrier())
-	require.NoError(t, op.Backward(stream, call.args(func(i int) attention.Tensor { return attention.Tensor{Buffer: buffers[i]} })))
+	require.NoError(t, op.Backward(attention.OnStream(stream), call.args(func(i int) attention.Tensor { return attention.Tensor{Buffer: buffers[i]} })))
 	require.NoError(t, stream.Barrier())
 	require.NoError(t, stream.Download(t.Context(), images[maskDV], buffers[maskDV], 0))
 	return images

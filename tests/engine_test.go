@@ -155,7 +155,7 @@ func (e *engine) runDevice(jobs []*job) (err error) {
 		start := time.Now()
 		op, err := e.op(j.cfg)
 		if err == nil {
-			err = op.Forward(s, j.DeviceArgs(buffers[i]))
+			err = op.Forward(attention.OnStream(s), j.DeviceArgs(buffers[i]))
 		}
 		j.recording = time.Since(start)
 		if err != nil {

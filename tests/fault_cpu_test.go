@@ -50,7 +50,7 @@ func TestFaultsWithoutDevice(t *testing.T) {
 	t.Run("a stream", func(t *testing.T) {
 		op, err := attention.New(nil, attention.Config(cfg))
 		require.NoError(t, err)
-		require.Error(t, op.Forward(&vk.Stream{}, p.HostArgs(p.Image)))
+		require.Error(t, op.Forward(attention.OnStream(&vk.Stream{}), p.HostArgs(p.Image)))
 		require.ErrorIs(t, op.Record(nil, p.HostArgs(p.Image)), attention.ErrUnsupported)
 	})
 	t.Run("no arguments", func(t *testing.T) {

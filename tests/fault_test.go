@@ -106,15 +106,15 @@ func TestFaultArguments(t *testing.T) {
 	var shape *attention.ShapeError
 	p := smallProblem(t, attention.F16)
 
-	require.Error(t, d.op.Forward(&vk.Stream{}, d.args), "no stream")
+	require.Error(t, d.op.Forward(attention.OnStream(&vk.Stream{}), d.args), "no stream")
 	require.Error(t, d.op.Record(nil, d.args), "no command buffer")
-	require.ErrorAs(t, d.op.Forward(d.stream, attention.Args{}), &shape)
-	require.ErrorAs(t, d.op.Forward(d.stream, attention.Args{Shape: small.Shape}), &shape)
-	require.Error(t, d.op.Forward(d.stream, p.HostArgs(p.Image)), "tensors in host memory")
+	require.ErrorAs(t, d.op.Forward(attention.OnStream(d.stream), attention.Args{}), &shape)
+	require.ErrorAs(t, d.op.Forward(attention.OnStream(d.stream), attention.Args{Shape: small.Shape}), &shape)
+	require.Error(t, d.op.Forward(attention.OnStream(d.stream), p.HostArgs(p.Image)), "tensors in host memory")
 
 	mixed := d.args
 	mixed.K = p.HostTensor(p.Image, cases.TensorK)
-	require.ErrorAs(t, d.op.Forward(d.stream, mixed), &shape)
+	require.ErrorAs(t, d.op.Forward(attention.OnStream(d.stream), mixed), &shape)
 	require.Contains(t, shape.Field, "K")
 
 	cpu, err := attention.New(nil, attention.Config(small.Config(cases.On(attention.TierCPU, attention.F16))))
@@ -132,16 +132,16 @@ func TestFaultArguments(t *testing.T) {
 		require.NoError(t, err)
 		a := d.args
 		x(&a).Buffer = short
-		require.ErrorAs(t, d.op.Forward(d.stream, a), &shape, cases.TensorNames[i])
+		require.ErrorAs(t, d.op.Forward(attention.OnStream(d.stream), a), &shape, cases.TensorNames[i])
 		require.Contains(t, shape.Field, cases.TensorNames[i])
 		require.NoError(t, short.Close())
 	}
 	aliased := d.args
 	aliased.O = aliased.Q
-	require.ErrorAs(t, d.op.Forward(d.stream, aliased), &shape)
+	require.ErrorAs(t, d.op.Forward(attention.OnStream(d.stream), aliased), &shape)
 
 	// After these errors the same stream still computes.
-	require.NoError(t, d.op.Forward(d.stream, d.args))
+	require.NoError(t, d.op.Forward(attention.OnStream(d.stream), d.args))
 	d.result(t)
 }
 
@@ -150,7 +150,7 @@ func TestFaultClosed(t *testing.T) {
 	t.Run("operation", func(t *testing.T) {
 		d := newDeviceProblem(t, nil, small, scalarF16)
 		require.NoError(t, d.op.Close())
-		require.ErrorIs(t, d.op.Forward(d.stream, d.args), vk.ErrClosed)
+		require.ErrorIs(t, d.op.Forward(attention.OnStream(d.stream), d.args), vk.ErrClosed)
 		require.ErrorIs(t, d.op.Record(d.stream.Commands, d.args), vk.ErrClosed)
 	})
 	t.Run("buffer", func(t *testing.T) {
@@ -158,22 +158,22 @@ func TestFaultClosed(t *testing.T) {
 			d := newDeviceProblem(t, nil, small, scalarF16)
 			require.NoError(t, d.buffers[i].Close())
 			require.NoError(t, d.buffers[i].Close(), "a second time")
-			require.ErrorIs(t, d.op.Forward(d.stream, d.args), vk.ErrClosed, cases.TensorNames[i])
+			require.ErrorIs(t, d.op.Forward(attention.OnStream(d.stream), d.args), vk.ErrClosed, cases.TensorNames[i])
 		}
 	})
 	t.Run("stream", func(t *testing.T) {
 		d := newDeviceProblem(t, nil, small, scalarF16)
 		require.NoError(t, d.stream.Close())
 		require.NoError(t, d.stream.Close(), "a second time")
-		require.ErrorIs(t, d.op.Forward(d.stream, d.args), vk.ErrClosed)
+		require.ErrorIs(t, d.op.Forward(attention.OnStream(d.stream), d.args), vk.ErrClosed)
 		require.ErrorIs(t, d.stream.Wait(t.Context()), vk.ErrClosed)
 	})
 	t.Run("device", func(t *testing.T) {
 		d := newDeviceProblem(t, nil, small, scalarF16)
-		require.NoError(t, d.op.Forward(d.stream, d.args))
+		require.NoError(t, d.op.Forward(attention.OnStream(d.stream), d.args))
 		require.NoError(t, d.dev.Close())
 		require.NoError(t, d.dev.Close(), "a second time")
-		require.ErrorIs(t, d.op.Forward(d.stream, d.args), vk.ErrClosed)
+		require.ErrorIs(t, d.op.Forward(attention.OnStream(d.stream), d.args), vk.ErrClosed)
 		require.ErrorIs(t, d.stream.Wait(t.Context()), vk.ErrClosed)
 		_, err := attention.New(attention.On(d.dev), attention.Config(d.Config(scalarF16)))
 		require.ErrorIs(t, err, vk.ErrClosed)
@@ -188,7 +188,7 @@ func TestFaultClosed(t *testing.T) {
 func TestClosedInFlight(t *testing.T) {
 	openDevice(t)
 	d := newDeviceProblem(t, nil, small, scalarF16)
-	require.NoError(t, d.op.Forward(d.stream, d.args))
+	require.NoError(t, d.op.Forward(attention.OnStream(d.stream), d.args))
 	require.NoError(t, d.op.Close())
 	for i := range cases.TensorO {
 		require.NoError(t, d.buffers[i].Close())
@@ -215,14 +215,14 @@ func TestFaultAnotherDevice(t *testing.T) {
 	s := openDevice(t)
 	here := newDeviceProblem(t, s.dev, small, scalarF16)
 	there := newDeviceProblem(t, nil, small, scalarF16)
-	require.Error(t, here.op.Forward(there.stream, here.args), "a stream of another device")
-	require.Error(t, here.op.Forward(here.stream, there.args), "tensors of another device")
+	require.Error(t, here.op.Forward(attention.OnStream(there.stream), here.args), "a stream of another device")
+	require.Error(t, here.op.Forward(attention.OnStream(here.stream), there.args), "tensors of another device")
 	mixed := here.args
 	mixed.V = there.args.V
-	require.Error(t, here.op.Forward(here.stream, mixed), "one tensor of another device")
-	require.NoError(t, here.op.Forward(here.stream, here.args))
+	require.Error(t, here.op.Forward(attention.OnStream(here.stream), mixed), "one tensor of another device")
+	require.NoError(t, here.op.Forward(attention.OnStream(here.stream), here.args))
 	here.result(t)
-	require.NoError(t, there.op.Forward(there.stream, there.args))
+	require.NoError(t, there.op.Forward(attention.OnStream(there.stream), there.args))
 	there.result(t)
 }
 
@@ -233,7 +233,7 @@ func TestFaultCancelledWait(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 8 {
-		require.NoError(t, d.op.Forward(d.stream, d.args))
+		require.NoError(t, d.op.Forward(attention.OnStream(d.stream), d.args))
 		require.NoError(t, d.stream.Barrier())
 	}
 	if err := d.stream.Wait(ctx); err != nil {

@@ -266,10 +266,10 @@ func (e *engine) golden(t *testing.T, g *goldenCall, cfg attention.Config, backw
 		}
 	}
 	barrier()
-	require.NoError(t, op.Forward(stream, a.Args))
+	require.NoError(t, op.Forward(attention.OnStream(stream), a.Args))
 	barrier()
 	if backward {
-		require.NoError(t, op.Backward(stream, a))
+		require.NoError(t, op.Backward(attention.OnStream(stream), a))
 		barrier()
 	}
 

@@ -19,7 +19,7 @@ var layers = strings.Fields(`
 	internal/hostmem internal/par internal/pause internal/quant internal/gokernels internal/score internal/simd internal/turns internal/apiwalk internal/testlevel internal/testfifo
 	shaders internal/paramtest
 	vk vk/goki internal/faultydriver internal/testdevice
-	internal/errs internal/enum internal/problem internal/tensors internal/hostcall internal/dispatch internal/host internal/oracle internal/plan internal/plain internal/ceiling
+	internal/errs internal/enum internal/problem internal/tensors internal/hostcall internal/dispatch internal/host internal/oracle internal/plan internal/backend internal/plain internal/ceiling
 	internal/inputs internal/accuracy internal/cases
 	attention attention/merge attention/kvcache
 	cudapath internal/nccl

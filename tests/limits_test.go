@@ -100,12 +100,12 @@ func TestLimitOfDescriptorRange(t *testing.T) {
 	require.NoError(t, d.stream.Barrier())
 	args := d.args
 	args.K = attention.Tensor{Buffer: far, Strides: attention.Strides{Batch: stride, Head: 40 * 16, Seq: 16}}
-	require.NoError(t, d.op.Forward(d.stream, args))
+	require.NoError(t, d.op.Forward(attention.OnStream(d.stream), args))
 	d.result(t)
 
 	// With that head stride a single batch exceeds the range.
 	args.K.Strides = attention.Strides{Batch: 16, Head: stride, Seq: 16}
-	err = d.op.Forward(d.stream, args)
+	err = d.op.Forward(attention.OnStream(d.stream), args)
 	require.ErrorIs(t, err, attention.ErrUnsupported)
 	require.ErrorContains(t, err, "K")
 	if !s.dev.Caps().BufferDeviceAddress {
@@ -113,7 +113,7 @@ func TestLimitOfDescriptorRange(t *testing.T) {
 	}
 	op, err := attention.New(attention.On(s.dev), attention.Config{HeadDim: 16, Tier: attention.TierScalar, Access: attention.AccessAddresses})
 	require.NoError(t, err)
-	require.NoError(t, op.Forward(d.stream, args))
+	require.NoError(t, op.Forward(attention.OnStream(d.stream), args))
 	require.NoError(t, d.stream.Wait(t.Context()))
 	require.NoError(t, op.Close())
 }
@@ -138,13 +138,13 @@ func TestBufferWithoutAddress(t *testing.T) {
 	plan, err = d.op.PlanFor(d.args)
 	require.NoError(t, err)
 	require.Equal(t, attention.AccessDescriptors, plan.Access)
-	require.NoError(t, d.op.Forward(d.stream, d.args))
+	require.NoError(t, d.op.Forward(attention.OnStream(d.stream), d.args))
 	d.result(t)
 
 	cfg := d.op.Config()
 	cfg.Access = attention.AccessAddresses
 	op, err := attention.New(attention.On(s.dev), cfg)
 	require.NoError(t, err)
-	require.Error(t, op.Forward(d.stream, d.args))
+	require.Error(t, op.Forward(attention.OnStream(d.stream), d.args))
 	require.NoError(t, op.Close())
 }

@@ -55,7 +55,7 @@ func BenchmarkMerge(b *testing.B) {
 					if err := stream.Barrier(); err != nil {
 						b.Fatal(err)
 					}
-					if err := m.Forward(stream, a); err != nil {
+					if err := m.Forward(attention.OnStream(stream), a); err != nil {
 						b.Fatal(err)
 					}
 				}

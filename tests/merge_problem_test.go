@@ -310,7 +310,7 @@ func (p *mergeProblem) run(dev *vk.Device) (after [mergePieces][]byte, err error
 	if err := s.Barrier(); err != nil {
 		return after, err
 	}
-	if err := m.Forward(s, p.args(func(i int) attention.Tensor { return attention.Tensor{Buffer: buffers[i]} })); err != nil {
+	if err := m.Forward(attention.OnStream(s), p.args(func(i int) attention.Tensor { return attention.Tensor{Buffer: buffers[i]} })); err != nil {
 		return after, err
 	}
 	if err := s.Barrier(); err != nil {

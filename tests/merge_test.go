@@ -212,7 +212,7 @@ func TestMergeBeyond4GiB(t *testing.T) {
 		at := func(n int) attention.Tensor {
 			return attention.Tensor{Buffer: lse, Offset: int64(n * p.rows())}
 		}
-		require.NoError(t, m.Forward(stream, merge.MergeArgs{Shape: p.shape,
+		require.NoError(t, m.Forward(attention.OnStream(stream), merge.MergeArgs{Shape: p.shape,
 			First: merge.States{O: place(0), LSE: at(0)}, Second: merge.States{O: place(1), LSE: at(1)},
 			O: place(1), LSE: at(2)}))
 		require.NoError(t, stream.Barrier())

@@ -73,13 +73,13 @@ func TestOptionsRecordedSplitIsExecutedAgain(t *testing.T) {
 		recorded.submit(t)
 		check(image)
 		upload(image)
-		require.NoError(t, op.Forward(stream, args)) // in between, with its own memory
+		require.NoError(t, op.Forward(attention.OnStream(stream), args)) // in between, with its own memory
 		require.NoError(t, stream.Barrier())
 		check(image)
 	}
 	require.NoError(t, commands.Release())
 	upload(p.Image)
-	require.NoError(t, op.Forward(stream, args))
+	require.NoError(t, op.Forward(attention.OnStream(stream), args))
 	require.NoError(t, stream.Barrier())
 	check(p.Image)
 }

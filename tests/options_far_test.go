@@ -63,7 +63,7 @@ func TestOptionsPagesOver4GiB(t *testing.T) {
 				require.NoError(t, stream.Barrier())
 				op, err := attention.New(attention.On(s.dev), attention.Config(c.Config(tt)))
 				require.NoError(t, err)
-				require.NoError(t, op.Forward(stream, args))
+				require.NoError(t, op.Forward(attention.OnStream(stream), args))
 				require.NoError(t, stream.Barrier())
 				var after [][]byte
 				for i, b := range p.Image {

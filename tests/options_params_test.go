@@ -166,7 +166,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 		recorded.submit(t)
 		check(p, buffers)
 		uploadMore()
-		require.NoError(t, op.Forward(stream, q.DeviceArgs(more)))
+		require.NoError(t, op.Forward(attention.OnStream(stream), q.DeviceArgs(more)))
 		check(q, more)
 	}
 	require.NoError(t, commands.Release())

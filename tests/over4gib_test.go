@@ -61,7 +61,7 @@ func TestBuffersOver4GiB(t *testing.T) {
 					require.NoError(t, d.stream.Upload(far[cases.TensorK], uint64(n*x.far*2), d.Image[cases.TensorK][2*cases.Guard+n*part:][:part]))
 				}
 				require.NoError(t, d.stream.Barrier())
-				require.NoError(t, d.op.Forward(d.stream, args))
+				require.NoError(t, d.op.Forward(attention.OnStream(d.stream), args))
 				require.NoError(t, d.stream.Barrier())
 				after := append([][]byte(nil), d.Image...)
 				after[cases.TensorO] = append([]byte(nil), d.Image[cases.TensorO]...)
@@ -135,11 +135,11 @@ func TestBackwardOfKeysOver4GiB(t *testing.T) {
 					}
 				}
 				require.NoError(t, stream.Barrier())
-				require.NoError(t, op.Forward(stream, a.Args))
+				require.NoError(t, op.Forward(attention.OnStream(stream), a.Args))
 				require.NoError(t, stream.Barrier())
-				require.NoError(t, op.Backward(stream, a))
+				require.NoError(t, op.Backward(attention.OnStream(stream), a))
 				require.NoError(t, stream.Barrier())
-				if err := op.Backward(stream, apart); err != nil {
+				if err := op.Backward(attention.OnStream(stream), apart); err != nil {
 					require.ErrorIs(t, err, attention.ErrUnsupported)
 					require.NotEqual(t, attention.TierScalar, tt.Tier, "it computes the position of each key")
 					return

@@ -1,10 +1,10 @@
 package kvcache
 
 import (
-	"fmt"
 	"os"
 
 	"vkattn/attention"
+	"vkattn/internal/backend"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
@@ -137,17 +137,15 @@ type Append struct {
 // caller's and must outlive the Append. A wrong field gives a *ShapeError; an Access that
 // the device lacks gives an error that matches [problem.ErrUnsupported].
 func NewAppend(d *attention.Device, cfg AppendConfig) (*Append, error) {
-	dev := d.Vulkan()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if dev != nil {
-		if dev.Closed() {
-			return nil, errs.Closed("the device")
-		}
-		if why := dev.Caps().Without(dispatch.NeedAddresses); why != "" && cfg.Access == problem.AccessAddresses {
-			return nil, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
-		}
+	if d == nil {
+		d = attention.On(nil)
+	}
+	dev, err := backend.Kernels(d.Backend(), cfg.Access)
+	if err != nil {
+		return nil, err
 	}
 	return &Append{home: d, dev: dev, cfg: cfg, checks: dev != nil && os.Getenv(attention.CheckEnv) == "1"}, nil
 }
@@ -192,19 +190,18 @@ func (p *Append) Prepare() error {
 	return nil
 }
 
-// Forward appends rows. On a device it records the work into the stream's current batch,
-// behind the earlier work that it depends on, as attention.Op.Forward does. The stream holds
-// the tensors until the work has run. The caller submits and waits. A nil stream is the device's default stream,
-// which orders calls and submits. On the CPU tier the stream is nil, tensors
-// lie in host memory, and the rows are written when Forward returns. On a device Forward
-// allocates nothing once its kernels are compiled.
-func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
+// Forward appends rows, in the order of the stream, as attention.Op.Forward does. On the CPU the rows are written when it
+// returns; on a Vulkan device it allocates nothing once its kernels are compiled.
+func (p *Append) Forward(s *attention.Stream, a AppendArgs) error {
 	if err := p.usable(); err != nil {
 		return err
 	}
-	if p.dev == nil {
-		if s != nil {
-			return errs.Invalid("Append.Forward: the CPU tier takes no stream")
+	return p.home.Call("Append.Forward", s, func(s backend.Stream) error {
+		if p.dev != nil {
+			if err := p.checkDeviceNumbers(s.Vulkan(), a); err != nil {
+				return err
+			}
+			return p.record(s.Vulkan().Commands, &a)
 		}
 		var l appendLayouts
 		if err := p.check(&l, &a); err != nil {
@@ -214,31 +211,6 @@ func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
 			appendCPU(&p.cfg, &l)
 		}
 		return nil
-	}
-	if s == nil {
-		return p.forward(a)
-	}
-	if s.Device() == nil {
-		return errs.Invalid("Append.Forward: the stream was not made by a device")
-	}
-	if err := errs.CheckStream("Append.Forward", "the stream is", s.Device(), p.dev); err != nil {
-		return err
-	}
-	if p.cfg.Check || p.checks {
-		if err := p.checkDeviceNumbers(s, a); err != nil {
-			return err
-		}
-	}
-	return p.record(s.Commands, &a)
-}
-
-// forward is Forward on the default stream.
-func (p *Append) forward(a AppendArgs) error {
-	return p.home.Do(func(s *vk.Stream) error {
-		if err := p.checkDeviceNumbers(s, a); err != nil {
-			return err
-		}
-		return p.record(s.Commands, &a)
 	})
 }
 
@@ -250,13 +222,7 @@ func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
 	if err := p.usable(); err != nil {
 		return err
 	}
-	if p.dev == nil {
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", problem.ErrUnsupported)
-	}
-	if c.Device() == nil {
-		return errs.Invalid("Append.Record: no command buffer")
-	}
-	if err := errs.CheckStream("Append.Record", "the commands are", c.Device(), p.dev); err != nil {
+	if err := errs.CheckCommands("Append.Record", c, p.dev); err != nil {
 		return err
 	}
 	return p.record(c, &a)

@@ -9,6 +9,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/merge"
 	"vkattn/internal/arith"
+	"vkattn/internal/backend"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
 	"vkattn/vk"
@@ -62,12 +63,12 @@ type Cache struct {
 	live   map[*Sequence]struct{}
 	step   *Step // the last that Begin returned
 
-	numbers attention.Vector // tables and lengths of the step
-	room    int              // of numbers
+	numbers backend.Memory // tables and lengths of the step
+	room    int            // of numbers
 
 	prefixOps    map[attention.Config]*attention.Op // of cascades
 	merges       map[merge.MergeConfig]*merge.Merge
-	scratch      attention.Tensor
+	scratch      backend.Memory
 	scratchBytes int64
 }
 
@@ -75,6 +76,13 @@ type Cache struct {
 type layer struct {
 	k, v           attention.Tensor
 	kScale, vScale attention.Vector
+	pools          []pool // their memory
+}
+
+// pool is memory of a layer, in pages of some bytes.
+type pool struct {
+	backend.Memory
+	page int64
 }
 
 // ErrFull matches the error of Begin where the cache has too few free pages. Free or Truncate sequences, then try again:
@@ -148,21 +156,20 @@ func (c *Cache) allocate() (err error) {
 	for range c.cfg.Layers {
 		c.layers = append(c.layers, layer{})
 		l := &c.layers[len(c.layers)-1]
-		if l.k, err = c.memory(rows * int64(c.rowBytes(c.cfg.HeadDim))); err != nil {
-			return err
+		bytes := []int{c.rowBytes(c.cfg.HeadDim), c.rowBytes(c.cfg.HeadDimV)}
+		if c.cfg.KV.Scaled() {
+			bytes = append(bytes, 4, 4)
 		}
-		if l.v, err = c.memory(rows * int64(c.rowBytes(c.cfg.HeadDimV))); err != nil {
-			return err
-		}
-		for _, scales := range []*attention.Vector{&l.kScale, &l.vScale} {
-			if !c.cfg.KV.Scaled() {
-				continue
-			}
-			m, err := c.memory(4 * rows)
+		for _, n := range bytes {
+			m, err := c.memory(rows * int64(n))
 			if err != nil {
 				return err
 			}
-			*scales = attention.Vector{Buffer: m.Buffer, Host: m.Host}
+			l.pools = append(l.pools, pool{m, rows / int64(c.cfg.Pages) * int64(n)})
+		}
+		l.k, l.v = l.pools[0].Tensor(), l.pools[1].Tensor()
+		if c.cfg.KV.Scaled() {
+			l.kScale, l.vScale = vectorOf(l.pools[2], 0), vectorOf(l.pools[3], 0)
 		}
 	}
 	if c.cfg.Rotary.Dim == 0 {
@@ -180,13 +187,14 @@ func (c *Cache) allocate() (err error) {
 func (c *Cache) rowBytes(dim int) int { return c.cfg.KV.RowBytes(c.cfg.DType, dim) }
 
 // memory returns memory where the cache is. What no row was written to is never read.
-func (c *Cache) memory(bytes int64) (attention.Tensor, error) {
-	dev := c.dev.Vulkan()
-	if dev == nil {
-		return attention.Tensor{Host: make([]byte, bytes)}, nil
-	}
-	b, err := dev.NewBuffer(uint64(max(bytes, 4)), vk.BufferOptions{})
-	return attention.Tensor{Buffer: b}, err
+func (c *Cache) memory(bytes int64) (backend.Memory, error) {
+	return c.dev.Backend().NewMemory(max(4, (bytes+3)&^3))
+}
+
+// vectorOf is the numbers in a memory from one on.
+func vectorOf(m backend.Memory, at int) attention.Vector {
+	t := m.Tensor()
+	return attention.Vector{Buffer: t.Buffer, Host: t.Host, Offset: int64(at)}
 }
 
 // Close frees the cache, on a device when no work in flight holds it. Its sequences cannot be used any more.
@@ -200,7 +208,12 @@ func (c *Cache) Close() error {
 		return nil
 	}
 	c.closed = true
-	all := []error{c.append.Close(), c.cos.Buffer.Close(), c.sin.Buffer.Close(), c.numbers.Buffer.Close(), c.scratch.Buffer.Close()}
+	all := []error{c.append.Close(), c.cos.Buffer.Close(), c.sin.Buffer.Close()}
+	for _, m := range []backend.Memory{c.numbers, c.scratch} {
+		if m != nil {
+			all = append(all, m.Close())
+		}
+	}
 	for _, op := range c.prefixOps {
 		all = append(all, op.Close())
 	}
@@ -208,7 +221,9 @@ func (c *Cache) Close() error {
 		all = append(all, m.Close())
 	}
 	for _, l := range c.layers {
-		all = append(all, l.k.Buffer.Close(), l.v.Buffer.Close(), l.kScale.Buffer.Close(), l.vScale.Buffer.Close())
+		for _, p := range l.pools {
+			all = append(all, p.Close())
+		}
 	}
 	return errors.Join(all...)
 }

@@ -8,7 +8,6 @@ import (
 	"vkattn/attention/merge"
 	"vkattn/internal/arith"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 // Cascade attention (FlashInfer's cascade inference, one level). Neighbouring sequences of a step that share their
@@ -118,8 +117,8 @@ func (st *Step) Forward(layer int, op *attention.Op, a attention.Args) error {
 	cascade := st.saved > 0 && cascades(&cfg, &a, st.all.mostKeys)
 	plain.LSE, plain.SparseTokens, plain.Blocks, plain.Bias, plain.Mask = a.LSE, a.SparseTokens, a.Blocks, a.Bias, a.Mask
 	plain.ALiBi, plain.Sinks, plain.DropoutSeed, plain.DropoutOffset = a.ALiBi, a.Sinks, a.DropoutSeed, a.DropoutOffset
-	call := func(s *vk.Stream) error { return op.Forward(s, plain) }
-	if !cascade && c.dev.Vulkan() == nil {
+	call := func(s *attention.Stream) error { return op.Forward(s, plain) }
+	if !cascade && c.dev.Backend().Shared() != nil {
 		return call(nil) // layers at the same time
 	}
 	c.mu.Lock() // until it is recorded: the next Begin writes the numbers of this step over
@@ -177,7 +176,7 @@ func cascades(cfg *attention.Config, a *attention.Args, keys int) bool {
 
 // cascade returns what records a call: O of the shared keys goes to scratch memory and O of the own keys, with the sinks,
 // to its place, where they are merged.
-func (st *Step) cascade(op *attention.Op, cfg attention.Config, a attention.Args) (func(*vk.Stream) error, error) {
+func (st *Step) cascade(op *attention.Op, cfg attention.Config, a attention.Args) (func(*attention.Stream) error, error) {
 	c := st.cache
 	mergeConfig := merge.MergeConfig{DType: cfg.OType(), HeadDim: cfg.ValueDim(), Access: cfg.Access}
 	cfg.Causal, cfg.Align, cfg.Window = attention.CausalNone, attention.CausalNone, attention.Window{} // all of the prefix comes before each row
@@ -199,7 +198,7 @@ func (st *Step) cascade(op *attention.Op, cfg attention.Config, a attention.Args
 	if a.LSE.Given() {
 		own.LSE = a.LSE
 	}
-	return func(s *vk.Stream) error {
+	return func(s *attention.Stream) error {
 		// The own keys first: the dispatch of the prefix runs beside it, and only the combine of its splits waits.
 		if err := op.Forward(s, own); err != nil {
 			return err
@@ -220,21 +219,18 @@ func (c *Cache) states(dtype attention.DType, rows, dim int64) (o, lse, ownLSE a
 		return o, lse, ownLSE, &attention.ShapeError{Field: "Step", Got: rows, Want: "fewer rows: O has 2^63 bytes and more"}
 	}
 	if bytes += 4; bytes > c.scratchBytes { // 4: LSE begins at a whole word
-		if c.dev.Vulkan() == nil {
-			if err := vk.CheckHostMemory("Step.Forward", uint64(bytes)); err != nil {
-				return o, lse, ownLSE, err
-			}
-		}
 		m, err := c.memory(bytes)
 		if err != nil {
 			return o, lse, ownLSE, err
 		}
-		if err := c.scratch.Buffer.Close(); err != nil {
-			return o, lse, ownLSE, err
+		if c.scratch != nil {
+			if err := c.scratch.Close(); err != nil {
+				return o, lse, ownLSE, err
+			}
 		}
 		c.scratch, c.scratchBytes = m, bytes
 	}
-	o, lse, ownLSE = c.scratch, c.scratch, c.scratch
+	o, lse, ownLSE = c.scratch.Tensor(), c.scratch.Tensor(), c.scratch.Tensor()
 	lse.Offset = (rows*dim*int64(dtype.Size()) + 3) / 4
 	ownLSE.Offset = lse.Offset + rows
 	return o, lse, ownLSE, nil

@@ -15,7 +15,6 @@ import (
 	"vkattn/attention/kvcache"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 // The sizes of the test of cascades.
@@ -417,7 +416,7 @@ func TestForwardOfAStepRefuses(t *testing.T) {
 		st, err = plain.Begin(kvcache.NewRows{Sequence: plain.Sequence(), Rows: rows})
 		require.NoError(t, err)
 		barriers := func() (n int) {
-			require.NoError(t, dev.Do(func(s *vk.Stream) error { n = s.Barriers(); return nil }))
+			require.NoError(t, dev.Do(func(s *attention.Stream) error { n = s.Vulkan().Barriers(); return nil }))
 			return n
 		}
 		before := barriers()

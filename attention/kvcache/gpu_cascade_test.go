@@ -112,16 +112,18 @@ func benchmarkCascade(b *testing.B, dev *attention.Device, sequences, prefix, ow
 		name   string
 		record func(s *vk.Stream, layer int) error
 	}{
-		{"plain", func(s *vk.Stream, layer int) error { return op.Forward(s, call(layer, &st.all)) }},
+		{"plain", func(s *vk.Stream, layer int) error { return op.Forward(attention.OnStream(s), call(layer, &st.all)) }},
 		{"cascade", func(s *vk.Stream, layer int) error {
 			a, err := st.Args(layer, q, with, heads)
 			require.NoError(b, err)
 			record, err := st.cascade(op, op.Config(), a)
 			require.NoError(b, err)
-			return record(s)
+			return record(attention.OnStream(s))
 		}},
-		{"prefix", func(s *vk.Stream, layer int) error { return prefixOp.Forward(s, call(layer, &st.prefix)) }},
-		{"own", func(s *vk.Stream, layer int) error { return op.Forward(s, call(layer, &st.own)) }},
+		{"prefix", func(s *vk.Stream, layer int) error {
+			return prefixOp.Forward(attention.OnStream(s), call(layer, &st.prefix))
+		}},
+		{"own", func(s *vk.Stream, layer int) error { return op.Forward(attention.OnStream(s), call(layer, &st.own)) }},
 	}
 	require.NoError(b, op.Forward(nil, call(0, &st.all)))
 	require.NoError(b, st.Forward(0, op, attention.Args{Q: q, O: with}))
@@ -136,7 +138,8 @@ func benchmarkCascade(b *testing.B, dev *attention.Device, sequences, prefix, ow
 		for i, x := range ways {
 			var marks [2]vk.Mark
 			start := time.Now()
-			require.NoError(b, dev.Do(func(s *vk.Stream) (err error) {
+			require.NoError(b, dev.Do(func(own *attention.Stream) (err error) {
+				s := own.Vulkan()
 				for n := range calls + 1 { // the first is not timed
 					if s != nil {
 						require.NoError(b, s.Barrier())
@@ -155,7 +158,8 @@ func benchmarkCascade(b *testing.B, dev *attention.Device, sequences, prefix, ow
 			}))
 			took := time.Since(start) * calls / (calls + 1)
 			require.NoError(b, dev.Wait(context.Background()))
-			require.NoError(b, dev.Do(func(s *vk.Stream) (err error) {
+			require.NoError(b, dev.Do(func(own *attention.Stream) (err error) {
+				s := own.Vulkan()
 				if s != nil {
 					took, err = s.Elapsed(marks[0], marks[1])
 				}

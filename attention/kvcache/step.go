@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/internal/backend"
 	"vkattn/internal/errs"
-	"vkattn/vk"
 )
 
 // NewRows are the new rows of a sequence in a step.
@@ -22,7 +22,7 @@ type Step struct {
 	all         part
 	prefix, own part // of a cascade
 	saved       int  // keys that the cascade saves; 0: there is none
-	numbers     attention.Vector
+	numbers     backend.Memory
 	used        int // lengths before the step begin there in numbers
 }
 
@@ -174,71 +174,35 @@ func (st *Step) send(list []NewRows, copies [][2]int32) error {
 	for i, x := range numbers {
 		binary.LittleEndian.PutUint32(b[4*i:], uint32(x))
 	}
-	v := attention.Vector{Host: b}
-	if c.dev.Vulkan() == nil {
-		for _, x := range copies {
-			for i := range c.layers {
-				for _, p := range c.pools(i) {
-					copy(p.t.Host[int64(x[1])*p.page:][:p.page], p.t.Host[int64(x[0])*p.page:])
-				}
-			}
-		}
-	} else {
-		if len(numbers) > c.room {
-			m, err := c.memory(int64(8 * len(numbers)))
-			if err != nil {
-				return err
-			}
-			if err := c.numbers.Buffer.Close(); err != nil {
-				return err
-			}
-			c.numbers, c.room = attention.Vector{Buffer: m.Buffer}, 2*len(numbers)
-		}
-		v = c.numbers
-		err := c.dev.Do(func(s *vk.Stream) error {
-			for _, x := range copies {
-				for i := range c.layers {
-					for _, p := range c.pools(i) {
-						to := vk.BufferRange{Buffer: p.t.Buffer, Offset: uint64(int64(x[1]) * p.page), Size: uint64(p.page)}
-						from := to
-						from.Offset = uint64(int64(x[0]) * p.page)
-						if err := s.Copy(to, from); err != nil {
-							return err
-						}
-					}
-				}
-			}
-			return s.Upload(v.Buffer, 0, b)
-		})
+	if len(numbers) > c.room || c.dev.Backend().Shared() != nil { // there calls of the step before may still read theirs
+		m, err := c.memory(int64(8 * len(numbers)))
 		if err != nil {
 			return err
 		}
+		if c.numbers != nil {
+			if err := c.numbers.Close(); err != nil {
+				return err
+			}
+		}
+		c.numbers, c.room = m, 2*len(numbers)
 	}
-	st.numbers = v
-	return nil
+	st.numbers = c.numbers
+	return c.dev.Call("Begin", nil, func(s backend.Stream) error {
+		for _, x := range copies {
+			for _, l := range c.layers {
+				for _, p := range l.pools {
+					if err := p.Copy(s, int64(x[1])*p.page, int64(x[0])*p.page, p.page); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return c.numbers.Write(s, 0, b)
+	})
 }
 
 // vector returns the numbers of a step from an element on.
-func (st *Step) vector(at int) attention.Vector {
-	return attention.Vector{Buffer: st.numbers.Buffer, Host: st.numbers.Host, Offset: int64(at)}
-}
-
-// pool is memory of a layer, in pages of `page` bytes.
-type pool struct {
-	t    attention.Tensor
-	page int64
-}
-
-func (c *Cache) pools(i int) []pool {
-	l, rows := &c.layers[i], int64(c.cfg.HeadsKV)*int64(c.cfg.PageSize)
-	list := []pool{{l.k, rows * int64(c.rowBytes(c.cfg.HeadDim))}, {l.v, rows * int64(c.rowBytes(c.cfg.HeadDimV))}}
-	if c.cfg.KV.Scaled() {
-		for _, x := range []attention.Vector{l.kScale, l.vScale} {
-			list = append(list, pool{attention.Tensor{Buffer: x.Buffer, Host: x.Host}, 4 * rows})
-		}
-	}
-	return list
-}
+func (st *Step) vector(at int) attention.Vector { return vectorOf(st.numbers, at) }
 
 // Rows is the number of new rows of all sequences.
 func (st *Step) Rows() int {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/internal/backend"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
@@ -125,17 +126,15 @@ type Merge struct {
 // caller's and must outlive the Merge. A wrong field gives a *ShapeError; an Access that
 // the device lacks gives an error that matches [problem.ErrUnsupported].
 func NewMerge(d *attention.Device, cfg MergeConfig) (*Merge, error) {
-	dev := d.Vulkan()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if dev != nil {
-		if dev.Closed() {
-			return nil, errs.Closed("the device")
-		}
-		if why := dev.Caps().Without(dispatch.NeedAddresses); why != "" && cfg.Access == problem.AccessAddresses {
-			return nil, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
-		}
+	if d == nil {
+		d = attention.On(nil)
+	}
+	dev, err := backend.Kernels(d.Backend(), cfg.Access)
+	if err != nil {
+		return nil, err
 	}
 	return &Merge{home: d, dev: dev, cfg: cfg}, nil
 }
@@ -178,41 +177,26 @@ func (m *Merge) Prepare() error {
 	return nil
 }
 
-// Forward merges states. On a device it records the work into the stream's current
-// batch, behind the earlier work that it depends on, as attention.Op.Forward does. The stream
-// holds the tensors until the work has run. The caller submits and waits. A nil stream is the device's default stream, which orders calls and
-// submits. On the CPU tier the stream is nil, tensors lie in host memory, and
-// the result is complete when Forward returns. On a device Forward allocates nothing once
-// its kernel is compiled.
-func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
+// Forward merges states, in the order of the stream, as attention.Op.Forward does. On the CPU the result is complete when
+// it returns; on a Vulkan device it allocates nothing once its kernel is compiled.
+func (m *Merge) Forward(s *attention.Stream, a MergeArgs) error {
 	if err := m.usable(); err != nil {
 		return err
 	}
-	if m.dev == nil {
-		if s != nil {
-			return errs.Invalid("Merge.Forward: the CPU tier takes no stream")
+	return m.home.Call("Merge.Forward", s, func(s backend.Stream) error {
+		if m.dev != nil {
+			return m.record(s.Vulkan().Commands, &a)
 		}
 		var l mergeLayouts
 		if err := m.check(&l, &a); err != nil {
 			return err
 		}
+		if m.sum {
+			sumCPU(m.cfg, &l)
+			return nil
+		}
 		return mergeCPU(m.cfg, &l)
-	}
-	if s == nil {
-		return m.forward(a)
-	}
-	if s.Device() == nil {
-		return errs.Invalid("Merge.Forward: the stream was not made by a device")
-	}
-	if err := errs.CheckStream("Merge.Forward", "the stream is", s.Device(), m.dev); err != nil {
-		return err
-	}
-	return m.record(s.Commands, &a)
-}
-
-// forward is Forward on the default stream.
-func (m *Merge) forward(a MergeArgs) error {
-	return m.home.Do(func(s *vk.Stream) error { return m.record(s.Commands, &a) })
+	})
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by
@@ -223,13 +207,7 @@ func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {
 	if err := m.usable(); err != nil {
 		return err
 	}
-	if m.dev == nil {
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", problem.ErrUnsupported)
-	}
-	if c.Device() == nil {
-		return errs.Invalid("Merge.Record: no command buffer")
-	}
-	if err := errs.CheckStream("Merge.Record", "the commands are", c.Device(), m.dev); err != nil {
+	if err := errs.CheckCommands("Merge.Record", c, m.dev); err != nil {
 		return err
 	}
 	return m.record(c, &a)

@@ -5,7 +5,6 @@ import (
 	"vkattn/internal/errs"
 	"vkattn/internal/par"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 // SumArgs are the tensors of one sum: [B, Hq, Sq, HeadDim] each, all on the same side.
@@ -32,29 +31,12 @@ func NewSum(d *attention.Device, cfg MergeConfig) (*Sum, error) {
 	return &Sum{Merge{home: m.home, dev: m.dev, cfg: m.cfg, sum: true}}, nil
 }
 
-// Forward records the sum into a stream, as Merge.Forward does. On the CPU tier the stream is
-// nil, and the sum is complete when Forward returns.
-func (s *Sum) Forward(stream *vk.Stream, a SumArgs) error {
+// Forward adds, as Merge.Forward merges.
+func (s *Sum) Forward(stream *attention.Stream, a SumArgs) error {
 	if s == nil || !s.merge.sum {
 		return errs.Unmade("NewSum")
 	}
-	m := &s.merge
-	if err := m.usable(); err != nil {
-		return err
-	}
-	args := MergeArgs{Shape: a.Shape, First: States{O: a.First}, Second: States{O: a.Second}, O: a.Out}
-	if m.dev != nil {
-		return m.Forward(stream, args)
-	}
-	if stream != nil {
-		return errs.Invalid("Sum.Forward: the CPU tier takes no stream")
-	}
-	var l mergeLayouts
-	if err := m.check(&l, &args); err != nil {
-		return err
-	}
-	sumCPU(m.cfg, &l)
-	return nil
+	return s.merge.Forward(stream, MergeArgs{Shape: a.Shape, First: States{O: a.First}, Second: States{O: a.Second}, O: a.Out})
 }
 
 // Close gives the pipelines back to the device. It is idempotent.

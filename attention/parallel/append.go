@@ -5,7 +5,6 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
-	"vkattn/vk"
 )
 
 // AppendArgs are the tensors of one append. Cache differs from rank to rank, the rest is the
@@ -23,7 +22,7 @@ type AppendArgs struct {
 // nothing: every rank calls it with all new tokens, before Decode. K is stored as it is: a
 // rotary embedding is applied before. On a device it records its work into the stream, behind
 // a barrier; Decode in the same stream comes after it.
-func (op *Op) Append(s *vk.Stream, a AppendArgs) error {
+func (op *Op) Append(s *attention.Stream, a AppendArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}

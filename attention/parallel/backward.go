@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"vkattn/attention"
-	"vkattn/vk"
 )
 
 // BackwardArgs are this rank's tensors of one backward call.
@@ -25,7 +24,7 @@ type BackwardArgs struct {
 // The kernels of tiers cuda and cubin store no float32 gradients, which every mode but ulysses
 // needs: with Config.Tier TierCUDA the error matches [attention.ErrUnsupported] on every rank. Tensors that buffer
 // descriptors do not reach are refused as by Forward.
-func (op *Op) Backward(ctx context.Context, s *vk.Stream, a BackwardArgs) error {
+func (op *Op) Backward(ctx context.Context, s *attention.Stream, a BackwardArgs) error {
 	return op.start(ctx, s, callBackward, &a, (*call).backwardAll)
 }
 
@@ -85,7 +84,7 @@ func (c *call) wholeBackward(t operands) error {
 	if !c.ordered() {
 		return c.err
 	}
-	if err := op.Backward(c.s, a); err != nil {
+	if err := op.Backward(c.stream, a); err != nil {
 		return err
 	}
 	if cfg.F32Gradients {

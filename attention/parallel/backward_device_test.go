@@ -37,7 +37,7 @@ func backwardOnDevice(t *testing.T, dev *vk.Device, streams []*vk.Stream, groups
 		}
 		var first [][]byte
 		for n := range 2 {
-			if err := op.Backward(context.Background(), streams[r], x.BackwardArgs); err != nil {
+			if err := op.Backward(context.Background(), attention.OnStream(streams[r]), x.BackwardArgs); err != nil {
 				return err
 			}
 			if told := plan.Backward.ScratchBytes; op.allocated > told {

@@ -83,7 +83,7 @@ func (c *call) forward(runs []run, f32 bool, q, k, v, o, lse view) error {
 	if !c.ordered() {
 		return c.err
 	}
-	return op.Forward(c.s, a)
+	return op.Forward(c.stream, a)
 }
 
 // forwardCall is the operation and the arguments of a forward call.
@@ -117,7 +117,7 @@ func (c *call) forwardRuns(list []runCall, f32 bool, k, v view) error {
 		if err != nil {
 			return err
 		}
-		if err := op.Forward(c.s, a); err != nil {
+		if err := op.Forward(c.stream, a); err != nil {
 			return err
 		}
 	}
@@ -143,7 +143,7 @@ func (c *call) backward(runs []run, t operands) error {
 	if !c.ordered() {
 		return c.err
 	}
-	return op.Backward(c.s, a)
+	return op.Backward(c.stream, a)
 }
 
 // sum adds float32 tensors of the same sizes in their order, and rounds the sum once. The first
@@ -171,7 +171,7 @@ func (c *call) add2(dst, first view, second attention.Tensor) {
 		return
 	}
 	if c.ordered() {
-		c.fail(op.Forward(c.s, merge.SumArgs{Shape: attention.Shape{B: dst.batch, Hq: dst.heads, Sq: dst.rows},
+		c.fail(op.Forward(c.stream, merge.SumArgs{Shape: attention.Shape{B: dst.batch, Hq: dst.heads, Sq: dst.rows},
 			First: first.Tensor, Second: second, Out: dst.Tensor}))
 	}
 }

@@ -114,7 +114,7 @@ func TestCUDAKernelsFollowWhatArrives(t *testing.T) {
 					require.NoError(t, err)
 				}
 				for r, err := range w.onDevices(t, dev, streams, groups, movable, func(r int, x *deviceRank) error {
-					return x.op.Forward(context.Background(), x.s, x.Args)
+					return x.op.Forward(context.Background(), attention.OnStream(x.s), x.Args)
 				}) {
 					require.NoError(t, err, "rank %d", r)
 				}

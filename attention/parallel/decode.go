@@ -56,7 +56,7 @@ func (op *Op) Shard() Shard {
 //
 // On a device the second call with the same tensors records its work, and later ones submit that. The
 // tensors are held only while a call is under way.
-func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
+func (op *Op) Decode(ctx context.Context, s *attention.Stream, a DecodeArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
@@ -289,7 +289,7 @@ func (d *decode) begin(op *Op) error {
 		if !d.ordered() {
 			return d.err
 		}
-		if err := local.Forward(d.s, d.arguments(s.First, s.N, used, o.rowsFrom(s.First, s.N).Tensor, part.Tensor)); err != nil {
+		if err := local.Forward(d.stream, d.arguments(s.First, s.N, used, o.rowsFrom(s.First, s.N).Tensor, part.Tensor)); err != nil {
 			return err
 		}
 		if s.N < d.Sq {
@@ -408,7 +408,7 @@ func (d *decode) merge(op *Op) error {
 	if !d.ordered() {
 		return d.err
 	}
-	return m.Forward(d.s, d.mergeArguments(d.states, d.lse))
+	return m.Forward(d.stream, d.mergeArguments(d.states, d.lse))
 }
 
 // mergeArguments are those of the merge of all states.

@@ -118,15 +118,15 @@ func TestFaultsInRecordedDecode(t *testing.T) {
 				groups, arm := faultyGroups(t, ranks, bad, step, fault)
 				list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{150}})
 				for r, err := range onAll(groups, func(r int, _ *Group) error {
-					return errors.Join(list[r].op.Decode(context.Background(), list[r].s, list[r].DecodeArgs),
-						list[r].op.Decode(context.Background(), list[r].s, list[r].DecodeArgs))
+					return errors.Join(list[r].op.Decode(context.Background(), attention.OnStream(list[r].s), list[r].DecodeArgs),
+						list[r].op.Decode(context.Background(), attention.OnStream(list[r].s), list[r].DecodeArgs))
 				}) {
 					require.NoError(t, err, "rank %d", r)
 					require.Equal(t, 1, list[r].recordedCalls())
 				}
 				arm()
 				requireNamed(t, onAll(groups, func(r int, _ *Group) error {
-					return list[r].op.Decode(context.Background(), list[r].s, list[r].DecodeArgs)
+					return list[r].op.Decode(context.Background(), attention.OnStream(list[r].s), list[r].DecodeArgs)
 				}), bad, x.want)
 				for _, y := range list {
 					requireIdle(t, y.s)
@@ -150,7 +150,7 @@ func TestDecodeThatDoesNotBegin(t *testing.T) {
 	list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{150}})
 	decode := func() []error {
 		return onAll(groups, func(r int, _ *Group) error {
-			return list[r].op.Decode(context.Background(), list[r].s, list[r].DecodeArgs)
+			return list[r].op.Decode(context.Background(), attention.OnStream(list[r].s), list[r].DecodeArgs)
 		})
 	}
 	var before [2][]byte

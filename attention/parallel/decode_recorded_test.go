@@ -122,7 +122,7 @@ func TestDecodeRepeats(t *testing.T) {
 					var want []byte
 					for _, plain := range []bool{true, false} {
 						x.unrecorded(plain)
-						if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+						if err := x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs); err != nil {
 							return err
 						}
 						got, err := x.result()
@@ -166,7 +166,7 @@ func TestRecordedDecodeThatDisagrees(t *testing.T) {
 		var before []byte
 		for i := range 3 {
 			x.Tokens = []int{300 + i}
-			if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+			if err := x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs); err != nil {
 				return err
 			}
 		}
@@ -180,7 +180,7 @@ func TestRecordedDecodeThatDisagrees(t *testing.T) {
 			return err
 		}
 		x.Tokens = []int{500 + r}
-		err = x.op.Decode(context.Background(), x.s, x.DecodeArgs)
+		err = x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs)
 		var named *RankError
 		if !errors.As(err, &named) || named.Rank != 1 || !errors.Is(err, ErrMismatch) {
 			return fmt.Errorf("ranks that disagree: %w", err)
@@ -196,7 +196,7 @@ func TestRecordedDecodeThatDisagrees(t *testing.T) {
 			return errors.New("O or LSE has changed")
 		}
 		x.Tokens = []int{302}
-		if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+		if err := x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs); err != nil {
 			return err
 		}
 		if after, err = x.result(); err != nil || !bytes.Equal(before, after) {
@@ -219,13 +219,13 @@ func TestRecordedDecodeHoldsNoTensor(t *testing.T) {
 		x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
 		x.unrecorded(plain)
 		for range 3 {
-			require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+			require.NoError(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
 		}
 		require.Equal(t, map[bool]int{false: 1}[plain], x.recordedCalls())
 		buffers := dev.Memory().Buffers
 		require.NoError(t, x.K.Buffer.Close())
 		require.Equal(t, buffers-1, dev.Memory().Buffers)
-		require.ErrorContains(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs), "rank 0")
+		require.ErrorContains(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs), "rank 0")
 		x.unrecorded(false)
 		require.NoError(t, x.op.Close())
 	}
@@ -244,7 +244,7 @@ func TestRecordedDecodeOnAnObservedStream(t *testing.T) {
 	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
 	defer x.op.Close()
 	for range 3 {
-		require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+		require.NoError(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
 	}
 	want, err := x.result()
 	require.NoError(t, err)
@@ -256,14 +256,14 @@ func TestRecordedDecodeOnAnObservedStream(t *testing.T) {
 	require.NoError(t, x.s.Observe(func(vk.Dispatched) { seen++ }))
 	for range 3 {
 		before := seen
-		require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+		require.NoError(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
 		require.GreaterOrEqual(t, seen-before, 2, "the state and the merge")
 		got, err := x.result()
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
 	require.NoError(t, x.s.Observe(nil))
-	require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+	require.NoError(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
 	for _, r := range x.op.recordings.calls {
 		require.Same(t, recorded, r.first, "the recording is used again")
 	}
@@ -291,7 +291,7 @@ func TestRecordedDecodesAreBounded(t *testing.T) {
 			x.s = streams[r+ranks*(i%2)]
 			x.K.Offset = int64(layer * 16 * 8)
 			x.Capacity = 400
-			if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+			if err := x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs); err != nil {
 				return err
 			}
 			got, err := x.result()
@@ -341,7 +341,7 @@ func TestStaleRecordingsOfDecode(t *testing.T) {
 			x.Tokens = []int{tokens}
 		}
 		for r, err := range onAll(groups, func(r int, _ *Group) error {
-			return list[r].op.Decode(context.Background(), list[r].s, list[r].DecodeArgs)
+			return list[r].op.Decode(context.Background(), attention.OnStream(list[r].s), list[r].DecodeArgs)
 		}) {
 			require.NoError(t, err, "rank %d", r)
 		}
@@ -488,7 +488,7 @@ func TestRecordedDecodesShareMemory(t *testing.T) {
 		for b := 1; b <= most; b++ {
 			x.B, x.Tokens = b, slices.Repeat([]int{100 * b}, b)
 			for range 3 {
-				require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+				require.NoError(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
 			}
 			got, err := x.result()
 			require.NoError(t, err)
@@ -527,13 +527,13 @@ func TestObserveDecode(t *testing.T) {
 			require.Equal(t, strings.HasPrefix(s.Name, "wait"), s.Polls > 0, s.Name)
 		})
 		begin := time.Now()
-		require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+		require.NoError(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
 		require.False(t, begin.Add(sum).After(time.Now()), "the steps take more than the call")
 		require.Equal(t, []string{"check", "submit", "agree", "prepare the merge", "wait for the state", "gather", "submit the merge",
 			"wait for the merge", "end"}, names)
 	}
 	x.op.ObserveDecode(nil)
-	require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+	require.NoError(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
 }
 
 // BenchmarkDecode is a call of one rank over few tokens: next to no time of a GPU. The metrics are medians
@@ -560,7 +560,7 @@ func BenchmarkDecode(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			for range b.N {
-				require.NoError(b, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+				require.NoError(b, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
 			}
 			for step, list := range took {
 				slices.Sort(list)
@@ -581,12 +581,12 @@ func TestCloseDuringRecordedDecodes(t *testing.T) {
 	groups := ranksOf(t, 1)
 	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
 	for range 3 {
-		require.NoError(t, x.op.Decode(context.Background(), x.s, x.DecodeArgs))
+		require.NoError(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
 	}
 	begun, ended := make(chan struct{}, 1), make(chan error)
 	go func() {
 		for {
-			if err := x.op.Decode(context.Background(), x.s, x.DecodeArgs); err != nil {
+			if err := x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs); err != nil {
 				ended <- err
 				return
 			}

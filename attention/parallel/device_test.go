@@ -88,7 +88,7 @@ func (w *whole) onDevices(t *testing.T, dev *vk.Device, streams []*vk.Stream, gr
 func (w *whole) isAttentionOnDevices(t *testing.T, dev *vk.Device, streams []*vk.Stream, groups []*Group, ran func(r int, x *deviceRank) error) {
 	parts := make([]*part, len(groups))
 	for r, err := range w.onDevices(t, dev, streams, groups, movable, func(r int, x *deviceRank) error {
-		if err := x.op.Forward(context.Background(), x.s, x.Args); err != nil {
+		if err := x.op.Forward(context.Background(), attention.OnStream(x.s), x.Args); err != nil {
 			return err
 		}
 		if ran != nil {
@@ -158,7 +158,7 @@ func TestForwardOnADevice(t *testing.T) {
 						args.LSE = attention.Tensor{}
 					}
 					for range 2 { // the second call has the buffers of the first
-						if err := x.op.Forward(context.Background(), x.s, args); err != nil {
+						if err := x.op.Forward(context.Background(), attention.OnStream(x.s), args); err != nil {
 							return err
 						}
 						args = x.Args
@@ -207,7 +207,7 @@ func TestCopyOnADevice(t *testing.T) {
 		{attention.BF16, 64, 2, 1, false, false},
 	} {
 		const batch, heads, rows, guard = 2, 3, 37, 0xa5
-		m := op.newSide(streams[0])
+		m := op.newSide(attention.OnStream(streams[0]))
 		size := x.dtype.Size()
 		step := x.dim + x.gap
 		from := inputs.New(int64(x.first+batch*heads*(rows+1)*step), x.dtype, inputs.Normal, 3)
@@ -286,17 +286,17 @@ func TestDecodeOnADevice(t *testing.T) {
 			for _, x := range []*attention.Tensor{&q, &k, &v, &o} {
 				d.tensor(x, vk.DeviceLocal)
 			}
-			if err := ops[r].Append(streams[r], AppendArgs{B: batch, Hkv: heads, New: n, Tokens: before, NewK: k, NewV: v, Cache: caches[r]}); err != nil {
+			if err := ops[r].Append(attention.OnStream(streams[r]), AppendArgs{B: batch, Hkv: heads, New: n, Tokens: before, NewK: k, NewV: v, Cache: caches[r]}); err != nil {
 				return err
 			}
 			a := DecodeArgs{B: batch, Hq: heads, Hkv: heads, Sq: n, Tokens: slices.Clone(tokens), Q: q, O: o, Cache: caches[r]}
 			a.Tokens[0] -= r
 			var none context.Context // ranks that disagree have begun to compute, and wait for that without a context too
-			if err := ops[r].Decode(none, streams[r], a); !errors.Is(err, ErrMismatch) {
+			if err := ops[r].Decode(none, attention.OnStream(streams[r]), a); !errors.Is(err, ErrMismatch) {
 				return fmt.Errorf("ranks that disagree: %w", err)
 			}
 			a.Tokens = tokens
-			if err := ops[r].Decode(context.Background(), streams[r], a); err != nil {
+			if err := ops[r].Decode(context.Background(), attention.OnStream(streams[r]), a); err != nil {
 				return err
 			}
 			return d.copied[3](context.Background())
@@ -329,7 +329,7 @@ func TestErrorLeavesNoWorkInTheStream(t *testing.T) {
 	defer op.Close()
 	x, err := op.plan(Problem{Shape: attention.Shape{B: 1, Hq: 1, Sq: 4, Sk: 4}}, everywhere)
 	require.NoError(t, err)
-	require.ErrorIs(t, op.run(context.Background(), streams[0], callForward, x, false, nil, func(c *call) error {
+	require.ErrorIs(t, op.run(context.Background(), attention.OnStream(streams[0]), callForward, x, false, nil, func(c *call) error {
 		require.NoError(t, c.s.Fill(vk.BufferRange{Buffer: b}, 0x01010101))
 		c.fail(boom)
 		return nil

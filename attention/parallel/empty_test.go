@@ -32,10 +32,10 @@ func TestNothingOnADevice(t *testing.T) {
 					for _, tensor := range []*attention.Tensor{&x.DO, &x.DQ, &x.DK, &x.DV} {
 						x.tensor(tensor, vk.Readback)
 					}
-					if err := x.op.Forward(context.Background(), x.s, x.Args); err != nil {
+					if err := x.op.Forward(context.Background(), attention.OnStream(x.s), x.Args); err != nil {
 						return err
 					}
-					if err := x.op.Backward(context.Background(), x.s, x.BackwardArgs); err != nil {
+					if err := x.op.Backward(context.Background(), attention.OnStream(x.s), x.BackwardArgs); err != nil {
 						return err
 					}
 					return x.onDevice.collect()
@@ -80,11 +80,11 @@ func decodeNothing(t *testing.T, dev *vk.Device, streams []*vk.Stream) {
 			}
 			cache := Cache{K: tensor(1), V: tensor(1), Capacity: 4}
 			o := tensor(7)
-			if err := op.Append(streams[r], AppendArgs{Hkv: 1, New: rows, NewK: tensor(2), NewV: tensor(2), Cache: cache}); err != nil {
+			if err := op.Append(attention.OnStream(streams[r]), AppendArgs{Hkv: 1, New: rows, NewK: tensor(2), NewV: tensor(2), Cache: cache}); err != nil {
 				return err
 			}
 			for range 3 { // later calls are recorded
-				if err := op.Decode(context.Background(), streams[r], DecodeArgs{Hq: 2, Hkv: 1, Sq: rows, Q: tensor(3), Cache: cache, O: o}); err != nil {
+				if err := op.Decode(context.Background(), attention.OnStream(streams[r]), DecodeArgs{Hq: 2, Hkv: 1, Sq: rows, Q: tensor(3), Cache: cache, O: o}); err != nil {
 					return err
 				}
 			}

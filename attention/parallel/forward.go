@@ -84,7 +84,7 @@ func (l *layout) checkable(kind callKind, m *side, rank int, a *BackwardArgs) (a
 }
 
 // Forward computes O, and LSE if a has one, of this rank's rows. All ranks call it with the
-// same Problem. Each may have LSE or leave it out. Tensors lie in host memory on the CPU tier, where the stream is nil, and in
+// same Problem. Each may have LSE or leave it out. Tensors lie in host memory on the CPU tier, where the stream may be nil, and in
 // buffers of the device otherwise. The results are complete when Forward returns: it submits
 // the stream and waits.
 //
@@ -95,12 +95,12 @@ func (l *layout) checkable(kind callKind, m *side, rank int, a *BackwardArgs) (a
 // Kernels that take buffer descriptors reach a tensor up to the device's maxStorageBufferRange. Ranks then take fewer
 // heads at a time. A tensor of one key head that exceeds it is refused on every rank before tensors move, by an error
 // that matches [attention.ErrUnsupported] on the rank whose kernels do not reach it.
-func (op *Op) Forward(ctx context.Context, s *vk.Stream, a Args) error {
+func (op *Op) Forward(ctx context.Context, s *attention.Stream, a Args) error {
 	return op.start(ctx, s, callForward, &BackwardArgs{Args: a}, (*call).forwardAll)
 }
 
 // start plans a call, checks it and runs it.
-func (op *Op) start(ctx context.Context, s *vk.Stream, kind callKind, a *BackwardArgs,
+func (op *Op) start(ctx context.Context, s *attention.Stream, kind callKind, a *BackwardArgs,
 	compute func(c *call, t operands) error) error {
 	if err := op.usable(); err != nil {
 		return err
@@ -116,7 +116,7 @@ func (op *Op) start(ctx context.Context, s *vk.Stream, kind callKind, a *Backwar
 }
 
 // check checks this rank's tensors and memory.
-func (op *Op) check(kind callKind, s *vk.Stream, l *layout, rank int, a *BackwardArgs) error {
+func (op *Op) check(kind callKind, s *attention.Stream, l *layout, rank int, a *BackwardArgs) error {
 	if err := op.checkStream(s); err != nil {
 		return err
 	}
@@ -326,7 +326,7 @@ func (c *call) forwardGroup(t operands) error {
 		if !c.ordered() {
 			return c.err
 		}
-		return op.Forward(c.s, a)
+		return op.Forward(c.stream, a)
 	case c.gathers:
 		return c.gatherForward(t)
 	}

@@ -76,11 +76,11 @@ func TestManyRanksDecodeOnADevice(t *testing.T) {
 			for _, x := range []*attention.Tensor{&q, &k, &v, &cache.K, &cache.V, &o} {
 				d.tensor(x, vk.DeviceLocal)
 			}
-			if err := op.Append(streams[r], AppendArgs{B: batch, Hkv: heads, New: most, Tokens: []int{0, 0}, NewK: k, NewV: v, Cache: cache}); err != nil {
+			if err := op.Append(attention.OnStream(streams[r]), AppendArgs{B: batch, Hkv: heads, New: most, Tokens: []int{0, 0}, NewK: k, NewV: v, Cache: cache}); err != nil {
 				return err
 			}
 			for range 3 { // the second call records, the third submits what it has
-				if err := op.Decode(context.Background(), streams[r], DecodeArgs{B: batch, Hq: heads, Hkv: heads, Sq: 1, Tokens: tokens, Q: q, O: o, Cache: cache}); err != nil {
+				if err := op.Decode(context.Background(), attention.OnStream(streams[r]), DecodeArgs{B: batch, Hq: heads, Hkv: heads, Sq: 1, Tokens: tokens, Q: q, O: o, Cache: cache}); err != nil {
 					return err
 				}
 			}

@@ -11,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/merge"
+	"vkattn/internal/backend"
 	"vkattn/internal/errs"
 	"vkattn/vk"
 )
@@ -63,6 +64,9 @@ func New(g *Group, d *attention.Device, cfg Config) (*Op, error) {
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	if d == nil {
+		d = attention.On(nil)
 	}
 	op, err := attention.New(d, cfg.Config)
 	if err != nil {
@@ -231,15 +235,13 @@ func made[C comparable, X any](op *Op, cache map[C]X, cfg C, make func(*attentio
 	return x, err
 }
 
-// checkStream checks that a call has a stream of this rank's device, or none on the CPU tier.
-func (op *Op) checkStream(s *vk.Stream) error {
-	switch {
-	case op.dev == nil && s != nil:
-		return errs.Invalid("parallel: the CPU tier takes no stream")
-	case op.dev != nil && s.Device() != op.dev:
+// checkStream checks that a call has a stream of this rank's device, or none on the CPU tier. The default stream would be
+// locked while the call waits for ranks that may have the same device.
+func (op *Op) checkStream(s *attention.Stream) error {
+	if op.dev != nil && s == nil {
 		return errs.Invalid("parallel: a call on a device needs a stream of it")
 	}
-	return nil
+	return op.home.Call("parallel", s, func(backend.Stream) error { return nil })
 }
 
 // checkSide checks that tensors lie where this rank computes.
@@ -270,7 +272,7 @@ type call struct {
 
 // run agrees with the other ranks on a call, then computes. check checks this rank's tensors;
 // err is what is already wrong. lse says that this rank asks for LSE.
-func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, lse bool, err error, compute func(c *call) error) error {
+func (op *Op) run(ctx context.Context, s *attention.Stream, kind callKind, x *planned, lse bool, err error, compute func(c *call) error) error {
 	h := header{kind: kind, config: op.config, mode: op.mode, lse: lse}
 	if x != nil {
 		shape := x.Shape

@@ -108,7 +108,7 @@ func (c *call) merge(p *segmentPart, o view) error {
 	if err != nil {
 		return err
 	}
-	return op.Forward(c.s, m)
+	return op.Forward(c.stream, m)
 }
 
 // endHeads stores LSE, and O of rows that see no key.

@@ -252,7 +252,7 @@ func TestErrorWhileBlocksArrive(t *testing.T) {
 			watch.started = func() { _ = x.op.Close() }
 		}
 		x.g.t = watch
-		err := x.op.Forward(context.Background(), x.s, x.Args)
+		err := x.op.Forward(context.Background(), attention.OnStream(x.s), x.Args)
 		if n := watch.waits.Load(); n != 0 {
 			return fmt.Errorf("%d exchanges under way after %w", n, err)
 		}

@@ -19,6 +19,7 @@ import (
 // work recorded after it does nothing.
 type side struct {
 	s         *vk.Stream // nil: host memory
+	stream    *attention.Stream
 	op        *Op
 	options   vk.BufferOptions
 	buffers   []*vk.Buffer // allocated
@@ -29,13 +30,14 @@ type side struct {
 
 // newSide computes in host memory, or on the device of a stream with buffers that the transport
 // moves.
-func (op *Op) newSide(s *vk.Stream) side {
-	return side{s: s, op: op, options: op.group.t.Buffers()}
+func (op *Op) newSide(s *attention.Stream) side {
+	return side{s: s.Vulkan(), stream: s, op: op, options: op.group.t.Buffers()}
 }
 
 // unordered leaves the order of a stream's work to a call, which records its barriers and waits at the end: blocks of O
 // that no two computations share lie in overlapping ranges of memory. Its result ends that.
-func unordered(s *vk.Stream) (end func()) {
+func unordered(stream *attention.Stream) (end func()) {
+	s := stream.Vulkan()
 	if s == nil {
 		return func() {}
 	}
@@ -197,7 +199,7 @@ func (s *side) copyRows(dst, src view) (bool, error) {
 	}
 	op, err := s.op.sum(attention.F32, to.dim)
 	if err == nil {
-		err = op.Forward(s.s, merge.SumArgs{Shape: attention.Shape{B: to.batch, Hq: to.heads, Sq: to.rows}, First: from.Tensor, Out: to.Tensor})
+		err = op.Forward(s.stream, merge.SumArgs{Shape: attention.Shape{B: to.batch, Hq: to.heads, Sq: to.rows}, First: from.Tensor, Out: to.Tensor})
 	}
 	if errors.Is(err, attention.ErrUnsupported) {
 		return false, nil

@@ -343,7 +343,7 @@ func TestDispatchesOfAStripedSplit(t *testing.T) {
 				if err := d.s.Observe(func(vk.Dispatched) { seen[r]++ }); err != nil {
 					return err
 				}
-				err := d.op.Forward(context.Background(), d.s, d.Args)
+				err := d.op.Forward(context.Background(), attention.OnStream(d.s), d.Args)
 				return errors.Join(err, d.s.Observe(nil))
 			}) {
 				require.NoError(t, err, "rank %d", r)

@@ -158,7 +158,7 @@ func (in *runInputs) backwardPlan(op *attention.Op) (*attention.BackwardPlan, er
 // backward pass after the forward pass.
 func (p *runProblem) compute(ctx context.Context, op *attention.Op, s *vk.Stream, a attention.BackwardArgs) error {
 	if !p.in.o.has("o-in") {
-		if err := op.Forward(s, a.Args); err != nil {
+		if err := op.Forward(attention.OnStream(s), a.Args); err != nil {
 			return err
 		}
 	}
@@ -168,7 +168,7 @@ func (p *runProblem) compute(ctx context.Context, op *attention.Op, s *vk.Stream
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return op.Backward(s, a)
+	return op.Backward(attention.OnStream(s), a)
 }
 
 // plans returns the plans of the call as it was placed: the forward plan unless O was read

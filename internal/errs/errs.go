@@ -67,10 +67,15 @@ func Closed(what string) error { return Sentinel("attention: "+what+" is closed"
 // ClosedOp is the error of a closed operation.
 var ClosedOp = Closed("the operation")
 
-// CheckStream refuses a stream, or commands, of another device than the operation's.
-func CheckStream(method, what string, of, dev *vk.Device) error {
-	if of == dev {
-		return nil
+// CheckCommands refuses commands of another device than the operation's, which is nil on the CPU.
+func CheckCommands(method string, c *vk.Commands, dev *vk.Device) error {
+	switch of := c.Device(); {
+	case dev == nil:
+		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
+	case of == nil:
+		return Invalid("%s: no command buffer", method)
+	case of != dev:
+		return Invalid("%s: the commands are of another device", method)
 	}
-	return Invalid("%s: %s of another device", method, what)
+	return nil
 }

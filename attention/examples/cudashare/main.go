@@ -141,7 +141,7 @@ func run(ctx context.Context, w io.Writer) error {
 		func() error { return producer.SignalTo(semaphore, filled) },
 		// Vulkan waits for the semaphore on the device, computes, and signals it.
 		func() error { return stream.WaitFor(timeline, filled) },
-		func() error { return op.Forward(stream, args) },
+		func() error { return op.Forward(attention.OnStream(stream), args) },
 		func() error { return stream.SignalTo(timeline, computed) },
 		func() error { _, err := stream.Submit(); return err },
 		// CUDA can continue with O on the device. This program looks at it: the copy to the host

@@ -69,7 +69,7 @@ func timed(stream *vk.Stream, op *attention.Op, args attention.Args, n int) []ti
 		check(stream.Barrier())
 		marks[i][0], err = stream.Timestamp()
 		check(err)
-		check(op.Forward(stream, args))
+		check(op.Forward(attention.OnStream(stream), args))
 		marks[i][1], err = stream.Timestamp()
 		check(err)
 	}

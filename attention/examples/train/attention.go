@@ -137,7 +137,7 @@ func (l *attentionLayer) args() (a attention.BackwardArgs) {
 func (l *attentionLayer) forward(o, qkv []float32) error {
 	return inOrder(
 		func() error { return l.put(l.qkv, qkv) },
-		func() error { return l.op.Forward(l.stream, l.args().Args) },
+		func() error { return l.op.Forward(attention.OnStream(l.stream), l.args().Args) },
 		func() error { return l.get(o, l.o) })
 }
 
@@ -145,7 +145,7 @@ func (l *attentionLayer) forward(o, qkv []float32) error {
 func (l *attentionLayer) backward(dQKV, dO []float32) error {
 	return inOrder(
 		func() error { return l.put(l.dO, dO) },
-		func() error { return l.op.Backward(l.stream, l.args()) },
+		func() error { return l.op.Backward(attention.OnStream(l.stream), l.args()) },
 		func() error { return l.get(dQKV, l.dQKV) })
 }
 

@@ -12,7 +12,6 @@ import (
 	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/peer"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 func TestPasses(t *testing.T) {
@@ -175,4 +174,4 @@ func TestGradientsTakeOAndLSEOfWork(t *testing.T) {
 // backwardOnly is an operation whose forward pass refuses.
 type backwardOnly struct{ operation }
 
-func (backwardOnly) Forward(*vk.Stream, attention.Args) error { return attention.ErrUnsupported }
+func (backwardOnly) Forward(*attention.Stream, attention.Args) error { return attention.ErrUnsupported }

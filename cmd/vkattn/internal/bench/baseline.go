@@ -301,5 +301,5 @@ func (g *group) plain(ctx context.Context, dev *vk.Device, cfg attention.Config,
 	}
 	g.closers = append(g.closers, op.Close)
 	row.Tier, row.Tile = op.Tier().String(), op.Tile()
-	return &work{op: op, name: "plain " + g.problem.String(), planned: func(*Row, *setup) error { return nil }}, p, nil
+	return &work{op: unfused{op}, name: "plain " + g.problem.String(), planned: func(*Row, *setup) error { return nil }}, p, nil
 }

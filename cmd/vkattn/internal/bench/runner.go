@@ -8,6 +8,7 @@ import (
 	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/cudapath"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/plain"
 	"vkattn/vk"
 )
 
@@ -102,7 +103,7 @@ func (l *runner) results(ctx context.Context, w *work) (map[string][]byte, error
 			}
 			// Behind a barrier: plain attention has one P for all sets.
 			if err := firstError(func() error {
-				return w.forward().Forward(l.Stream, l.layout.args(l.cfg, l.first, set).Args)
+				return w.forward().Forward(attention.OnStream(l.Stream), l.layout.args(l.cfg, l.first, set).Args)
 			}, l.Barrier); err != nil {
 				return nil, err
 			}
@@ -119,7 +120,7 @@ func (l *runner) results(ctx context.Context, w *work) (map[string][]byte, error
 	}
 	if err := firstError(l.Barrier, func() error {
 		if w.pass != PassForward {
-			return w.op.Backward(l.Stream, l.args())
+			return w.op.Backward(attention.OnStream(l.Stream), l.args())
 		}
 		return w.run(l.Stream, l.args())
 	}, l.Barrier); err != nil {
@@ -240,10 +241,21 @@ type work struct {
 	planned func(*Row, *setup) error
 }
 
-// operation is what records the passes of a row: *attention.Op or *plain.Op.
+// operation is what records the passes of a row: *attention.Op or unfused.
 type operation interface {
-	Forward(*vk.Stream, attention.Args) error
-	Backward(*vk.Stream, attention.BackwardArgs) error
+	Forward(*attention.Stream, attention.Args) error
+	Backward(*attention.Stream, attention.BackwardArgs) error
+}
+
+// unfused is plain attention as an operation.
+type unfused struct{ *plain.Op }
+
+func (u unfused) Forward(s *attention.Stream, a attention.Args) error {
+	return u.Op.Forward(s.Vulkan(), a)
+}
+
+func (u unfused) Backward(s *attention.Stream, a attention.BackwardArgs) error {
+	return u.Op.Backward(s.Vulkan(), a)
 }
 
 // forward is what computes O and LSE before gradients are timed.
@@ -256,13 +268,14 @@ func (w *work) forward() operation {
 
 // run records one run on a stream, or computes it on the CPU for a nil stream.
 func (w *work) run(s *vk.Stream, a attention.BackwardArgs) error {
+	stream := attention.OnStream(s)
 	if w.pass != PassBackward {
 		calls := []attention.Args{a.Args}
 		if w.split != nil {
 			calls = w.split(a.Args)
 		}
 		for _, one := range calls {
-			if err := w.op.Forward(s, one); err != nil {
+			if err := w.op.Forward(stream, one); err != nil {
 				return err
 			}
 		}
@@ -275,7 +288,7 @@ func (w *work) run(s *vk.Stream, a attention.BackwardArgs) error {
 	if w.pass == PassForward {
 		return nil
 	}
-	return w.op.Backward(s, a)
+	return w.op.Backward(stream, a)
 }
 
 func firstError(steps ...func() error) error {

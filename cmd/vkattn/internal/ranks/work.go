@@ -79,9 +79,11 @@ func (s *Session) prepare(op *parallel.Op, p parallel.Problem, m Mode, pass benc
 	if err != nil {
 		return nil, err
 	}
-	forward := func(ctx context.Context, t *tensors) error { return op.Forward(ctx, s.stream, t.args(p)) }
+	forward := func(ctx context.Context, t *tensors) error {
+		return op.Forward(ctx, attention.OnStream(s.stream), t.args(p))
+	}
 	backward := func(ctx context.Context, t *tensors) error {
-		return op.Backward(ctx, s.stream, parallel.BackwardArgs{Args: t.args(p), DO: t.DO, DQ: t.DQ, DK: t.DK, DV: t.DV})
+		return op.Backward(ctx, attention.OnStream(s.stream), parallel.BackwardArgs{Args: t.args(p), DO: t.DO, DQ: t.DQ, DK: t.DK, DV: t.DV})
 	}
 	keys := plan.Keys[s.Rank()]
 	w := &work{rows: plan.Rows[s.Rank()], keys: keys, room: count(keys), plan: plan, sent: plan.Forward.SentBytes, scratch: plan.Forward.ScratchBytes, call: forward}
@@ -123,7 +125,7 @@ func (s *Session) prepareDecode(op *parallel.Op, p parallel.Problem) (*work, err
 	}
 	w.sent = uint64(s.Ranks()-1) * uint64(p.B) * uint64(p.Hq) * uint64(p.Sq) * uint64(cfg.ValueDim()+1) * 4
 	w.call = func(ctx context.Context, t *tensors) error {
-		return op.Decode(ctx, s.stream, parallel.DecodeArgs{B: p.B, Hq: p.Hq, Hkv: p.KVHeads(), Sq: p.Sq, Tokens: tokens, Q: t.Q,
+		return op.Decode(ctx, attention.OnStream(s.stream), parallel.DecodeArgs{B: p.B, Hq: p.Hq, Hkv: p.KVHeads(), Sq: p.Sq, Tokens: tokens, Q: t.Q,
 			Cache: parallel.Cache{K: t.K, V: t.V, Capacity: w.room}, O: t.O, LSE: t.LSE})
 	}
 	return w, nil
@@ -213,12 +215,12 @@ func (x *alone) prepare(pass bench.Pass) error {
 
 // forward computes O and LSE.
 func (x *alone) forward(ctx context.Context) error {
-	return x.ordered(ctx, func() error { return x.op.Forward(x.stream, x.args) })
+	return x.ordered(ctx, func() error { return x.op.Forward(attention.OnStream(x.stream), x.args) })
 }
 
 // backward computes the gradients from O and LSE.
 func (x *alone) backward(ctx context.Context) error {
-	return x.ordered(ctx, func() error { return x.op.Backward(x.stream, x.t.backward(x.args)) })
+	return x.ordered(ctx, func() error { return x.op.Backward(attention.OnStream(x.stream), x.t.backward(x.args)) })
 }
 
 // pass computes a pass.

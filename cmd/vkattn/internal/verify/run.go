@@ -161,7 +161,7 @@ func (g *group) once(ctx context.Context, r *result, m memory, dev *vk.Device, c
 		r.row.Entry, r.row.Tile = plan.Kernel, plan.Tiles()
 	}
 	return g.timed(ctx, r, m, write, pieces, func() error {
-		return op.Forward(m.Stream, args(m, r.problem.HostArgs, r.problem.DeviceArgs))
+		return op.Forward(attention.OnStream(m.Stream), args(m, r.problem.HostArgs, r.problem.DeviceArgs))
 	})
 }
 
