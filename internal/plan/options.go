@@ -183,7 +183,7 @@ func (r *Request) ChooseAccess(caps *vk.Caps, cfg *problem.Config) {
 		return
 	}
 	r.Access = problem.AccessDescriptors
-	if caps.BufferDeviceAddress && !(PushTooSmall(&caps.Limits) && (r.Options.Any() || Decodes(caps, cfg, r))) {
+	if caps.BufferDeviceAddress && !(PushTooSmall(&caps.Limits) && (r.Options.Any() || Decodes(caps, cfg, r) || LeavesCores(caps, cfg, r))) {
 		r.Access = problem.AccessAddresses
 	}
 }

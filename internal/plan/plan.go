@@ -224,7 +224,7 @@ func (plan *chosen) chooseSplits(dev *vk.Device, cfg *problem.Config, tier probl
 	v.Options.Combined = plan.DecodePart == nil && !r.Options.split && v.combines(r, plan.Splits)
 	v.Options.CombinedLSE = v.Options.Combined && r.LSE
 	v.lse = v.lse || v.Options.split
-	if !v.Options.Any() {
+	if !v.Options.Any() || plan.Splits == 1 && LeavesCores(dev.Caps(), cfg, r) && !r.Options.Any() {
 		return false
 	}
 	plan.Workgroups, plan.WorkspaceBytes = v.workgroups(r, splits), plan.workspace(cfg, r, splits)
@@ -284,7 +284,7 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 		if cfg.Tier == problem.TierAuto && Decodes(caps, &cfg, &r) {
 			return v, 0, "few query rows: tier scalar splits their keys"
 		}
-	} else if v.Options.Any() || Decodes(caps, &cfg, &r) {
+	} else if v.Options.Any() || Decodes(caps, &cfg, &r) || LeavesCores(caps, &cfg, &r) {
 		if r.Experiment != (problem.Experiment{}) {
 			return v, 0, "only dense kernels have variants and ablations"
 		}
@@ -356,7 +356,8 @@ func tilesOf(caps *vk.Caps, cfg *problem.Config, tier problem.Tier, v *Variant, 
 			return append(list, splitKVTiles(caps, f, v, r, fixed)...), ""
 		}
 	}
-	best := chooseCoopmatTile(tier, v, r, cfg.Causal)
+	few := !fixed && r.blocks() <= uint64(caps.ShaderCores)
+	best := chooseCoopmatTile(tier, v, r, cfg.Causal, few)
 	return append(list, coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)...), ""
 }
 

@@ -35,6 +35,23 @@ func Decodes(caps *vk.Caps, cfg *problem.Config, r *Request) bool {
 	return r.Shape.Group() > 1 || r.skAtLeast(minSplitKeys)
 }
 
+// LeavesCores reports whether splits may make a call without options faster that has more than a few query rows: its row
+// blocks leave three of four cores idle, and a row has many keys. It is an estimate, chooseSplits decides. On an H200 splits
+// cost such a call 13 us, and a key takes a row block 20 to 30 ns. 64 blocks in two splits lose: 59 us in place of 37.
+func LeavesCores(caps *vk.Caps, cfg *problem.Config, r *Request) bool {
+	return !r.Plain && cfg.FixedSplit == 0 && cfg.DType != problem.F32 && r.Shape.Sq > decodeQueries && r.Experiment == (problem.Experiment{}) &&
+		generalFits(&caps.Limits, r.Access) == "" && 4*r.blocks() <= uint64(caps.ShaderCores) && !r.shortCausal(cfg.Causal)
+}
+
+// blockRows are the rows of the tiles for few workgroups.
+const blockRows = 128
+
+// blocks returns the workgroups of tiles of blockRows rows.
+func (r *Request) blocks() uint64 {
+	g := r.Options.Grid(&r.Shape, r.TotalQ, 1, blockRows, 1)
+	return uint64(g[0]) * uint64(g[1]) * uint64(g[2])
+}
+
 // fullRounds: a grid of at least this many rounds of resident workgroups is not split. It
 // leaves the device idle at its end for less time than splits would cost.
 const fullRounds = 2

@@ -148,7 +148,7 @@ var ladderTile = coopmatTile{Subgroups: 4, MFrags: 1, KVTile: 32, KVStep: 32, Dv
 
 // coopmat2Cases replace tiles of coopmat2Table if they hold. If several hold, the last wins.
 var coopmat2Cases = []struct {
-	holds func(v *Variant, best coopmatTile, r *Request, causal problem.Causal) bool
+	holds func(v *Variant, best coopmatTile, r *Request, causal problem.Causal, few bool) bool
 	rows  []tableTile
 }{
 	// A causal mask. TFLOP/s:
@@ -156,7 +156,7 @@ var coopmat2Cases = []struct {
 	//	 32: blocks of 512 rows are too few at 4096 with 32 heads: 152, and 274 without the mask
 	//	 64: 8x2x128/16 248 at 2048 and 290 at 4096; 4x2x64/16 244, 278; 8x2x96/16 234, 289
 	//	128: 8x2x32/16 q3 246, 296; q2 238, 288; 12x1x48/16 234, 270; 8x1x64/32 233, 262
-	{func(v *Variant, _ coopmatTile, _ *Request, _ problem.Causal) bool { return v.causal }, []tableTile{
+	{func(v *Variant, _ coopmatTile, _ *Request, _ problem.Causal, _ bool) bool { return v.causal }, []tableTile{
 		{32, coopmatTile{Subgroups: 4, MFrags: 2, KVTile: 64, KVStep: 16}},
 		{64, coopmatTile{Subgroups: 8, MFrags: 2, KVTile: 128, KVStep: 16}},
 		{128, coopmatTile{Subgroups: 8, MFrags: 2, KVTile: 32, KVStep: 16, QSmemChunks: 3}},
@@ -166,7 +166,7 @@ var coopmat2Cases = []struct {
 	//
 	//	 64: 4x2x64/16 186; 8x1x64/16 184; 16x1x128/16 179; 8x2x128/16 176
 	//	128: 8x1x64/32 189; 8x2x32/16 q3 176
-	{func(v *Variant, _ coopmatTile, r *Request, causal problem.Causal) bool {
+	{func(v *Variant, _ coopmatTile, r *Request, causal problem.Causal, _ bool) bool {
 		return v.causal && r.shortCausal(causal)
 	}, []tableTile{
 		{64, coopmatTile{Subgroups: 4, MFrags: 2, KVTile: 64, KVStep: 16}},
@@ -174,22 +174,31 @@ var coopmat2Cases = []struct {
 	}},
 	// Pages smaller than a KV tile, without a causal mask: finding the keys takes registers
 	// (docs/log/vulkan.md, 47).
-	{func(v *Variant, best coopmatTile, _ *Request, _ problem.Causal) bool {
+	{func(v *Variant, best coopmatTile, _ *Request, _ problem.Causal, _ bool) bool {
 		return v.Options.pageSize%best.KVTile != 0 && !v.causal
 	}, []tableTile{
 		{128, coopmatTile{Subgroups: 8, MFrags: 2, KVTile: 32, KVStep: 16, QSmemChunks: 3}},
 	}},
+	// Few row blocks: smaller ones occupy more cores. A key takes a workgroup of 256 rows 55 ns and one of 128 rows 31
+	// ns at head dim 128, 26 and 21 at 64 (docs/log/vulkan.md, 67).
+	{func(_ *Variant, _ coopmatTile, _ *Request, _ problem.Causal, few bool) bool { return few }, []tableTile{
+		{64, coopmatTile{Subgroups: 4, MFrags: 2, KVTile: 64, KVStep: 16}},
+		{96, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 32}},
+		{128, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 32}},
+	}},
 	// Quantized K and V with scales, whose sums take registers too: on an H200 8x1x64/32 and
 	// 12x1x48/16 take 1.34 ms, 8x2x32/16 1.55 (batch 2, 32 heads over 8, length 4096, int8).
-	{func(v *Variant, _ coopmatTile, _ *Request, _ problem.Causal) bool { return v.Options.KV.Scaled() }, []tableTile{
+	{func(v *Variant, _ coopmatTile, _ *Request, _ problem.Causal, _ bool) bool {
+		return v.Options.KV.Scaled()
+	}, []tableTile{
 		{128, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 32}},
 	}},
 }
 
 const shortKeys = 640
 
-// chooseCoopmatTile picks a tile from the tables.
-func chooseCoopmatTile(tier problem.Tier, v *Variant, r *Request, causal problem.Causal) coopmatTile {
+// chooseCoopmatTile picks a tile from the tables. few: every workgroup of blockRows rows has a core of its own.
+func chooseCoopmatTile(tier problem.Tier, v *Variant, r *Request, causal problem.Causal, few bool) coopmatTile {
 	dim := max(v.headDim, v.headDimV)
 	row := func(table []tableTile) tableTile {
 		return table[slices.IndexFunc(table, func(t tableTile) bool { return dim <= t.maxDim })]
@@ -204,7 +213,7 @@ func chooseCoopmatTile(tier problem.Tier, v *Variant, r *Request, causal problem
 	best := standard
 	for _, c := range coopmat2Cases {
 		i := slices.IndexFunc(c.rows, func(t tableTile) bool { return t.maxDim == standard.maxDim })
-		if i >= 0 && c.holds(v, standard.coopmatTile, r, causal) {
+		if i >= 0 && c.holds(v, standard.coopmatTile, r, causal, few) {
 			best = c.rows[i]
 		}
 	}
