@@ -8,13 +8,14 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
 	"vkattn/internal/cases"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
 // With Config.Check, and with VKATTN_CHECK=1, a number in device memory that is out of its range is the error that it is
 // in host memory. Without them the call takes it.
 func TestCheckReadsNumbersOnTheDevice(t *testing.T) {
-	for _, dev := range devices(t)[1:] {
+	for _, dev := range testdevices.All(t)[1:] {
 		for _, c := range cases.OutOfRange() {
 			t.Run(c.Name, func(t *testing.T) {
 				p := newOptions(t, c.Of, attention.F32)
@@ -66,7 +67,7 @@ func argsOn(t *testing.T, dev *attention.Device, p *cases.Problem, image [][]byt
 
 // An append with Check refuses a full cache on a device; one without skips the rows.
 func TestCheckRefusesAFullCacheOnTheDevice(t *testing.T) {
-	for _, dev := range devices(t)[1:] {
+	for _, dev := range testdevices.All(t)[1:] {
 		rows := func(heads, n int) attention.Tensor {
 			x, err := dev.Tensor(attention.F16, 1, heads, n, 8)
 			require.NoError(t, err)
@@ -93,7 +94,7 @@ func TestCheckRefusesAFullCacheOnTheDevice(t *testing.T) {
 
 // A caller's command buffer runs later: Record refuses to check what it holds.
 func TestCheckCannotRecord(t *testing.T) {
-	for _, dev := range devices(t)[1:] {
+	for _, dev := range testdevices.All(t)[1:] {
 		lengths, err := dev.Ints(3)
 		require.NoError(t, err)
 		a := attention.Args{Varlen: &attention.Varlen{UsedK: lengths}}

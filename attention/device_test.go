@@ -10,25 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
-
-// devices returns the CPU, and the Vulkan device under test if there is one.
-func devices(t *testing.T) []*attention.Device {
-	t.Helper()
-	cpu, err := attention.Open(attention.Options{CPU: true})
-	require.NoError(t, err)
-	list := []*attention.Device{cpu}
-	driver := os.Getenv("VKATTN_DRIVER")
-	if driver == "" || driver == "none" || testdevice.Null() {
-		return list
-	}
-	dev, err := attention.Open(attention.Options{Vulkan: vk.Options{Device: "0"}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	return append(list, dev)
-}
 
 // drawn makes a tensor of random numbers and returns them.
 func drawn(t *testing.T, dev *attention.Device, seed uint64, shape ...int) (attention.Tensor, []float32) {
@@ -50,7 +34,7 @@ func drawn(t *testing.T, dev *attention.Device, seed uint64, shape ...int) (atte
 // The same program computes on the CPU and on a device: each call sees what those before it wrote, without a
 // stream, a barrier or a Shape.
 func TestOneProgramOnEveryDevice(t *testing.T) {
-	for _, dev := range devices(t) {
+	for _, dev := range testdevices.All(t) {
 		t.Run(dev.String(), func(t *testing.T) {
 			cfg := attention.Config{HeadDim: 32, Causal: attention.BottomRight}
 			op, err := attention.New(dev, cfg)
@@ -98,7 +82,7 @@ func TestOneProgramOnEveryDevice(t *testing.T) {
 
 // A tensor knows what it holds: another type, another shape or too few numbers are errors that name it.
 func TestTensorsKnowWhatTheyHold(t *testing.T) {
-	for _, dev := range devices(t) {
+	for _, dev := range testdevices.All(t) {
 		t.Run(dev.String(), func(t *testing.T) {
 			op, err := attention.New(dev, attention.Config{HeadDim: 8})
 			require.NoError(t, err)
@@ -137,7 +121,7 @@ func TestTensorsKnowWhatTheyHold(t *testing.T) {
 
 // Views share memory: a call over some batches, heads or rows reads and writes those alone.
 func TestViewsShareMemory(t *testing.T) {
-	for _, dev := range devices(t) {
+	for _, dev := range testdevices.All(t) {
 		t.Run(dev.String(), func(t *testing.T) {
 			x, numbers := drawn(t, dev, 7, 2, 3, 4, 8)
 			require.NoError(t, x.SetFloats(numbers))
@@ -174,7 +158,7 @@ func TestViewsShareMemory(t *testing.T) {
 
 // The default stream is locked: goroutines compute on one device, each with tensors of its own.
 func TestGoroutinesShareTheDefaultStream(t *testing.T) {
-	for _, dev := range devices(t) {
+	for _, dev := range testdevices.All(t) {
 		t.Run(dev.String(), func(t *testing.T) {
 			op, err := attention.New(dev, attention.Config{HeadDim: 16})
 			require.NoError(t, err)
@@ -229,7 +213,7 @@ func TestOpenSaysWhyItTakesTheCPU(t *testing.T) {
 // The gradient of a sum has one row: expanded over batches, heads and rows it gives the gradients of the same numbers
 // written out, and so does a row of V.
 func TestExpandedTensors(t *testing.T) {
-	for _, dev := range devices(t) {
+	for _, dev := range testdevices.All(t) {
 		t.Run(dev.String(), func(t *testing.T) {
 			op, err := attention.New(dev, attention.Config{HeadDim: 16})
 			require.NoError(t, err)

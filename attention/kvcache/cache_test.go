@@ -3,7 +3,6 @@ package kvcache_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 
@@ -11,24 +10,9 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
-	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
-
-// devices returns the CPU, and the Vulkan device under test if there is one.
-func devices(t *testing.T) []*attention.Device {
-	t.Helper()
-	cpu, err := attention.Open(attention.Options{CPU: true})
-	require.NoError(t, err)
-	driver := os.Getenv("VKATTN_DRIVER")
-	if driver == "" || driver == "none" || testdevice.Null() {
-		return []*attention.Device{cpu}
-	}
-	dev, err := attention.Open(attention.Options{Vulkan: vk.Options{Device: "0"}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	return []*attention.Device{cpu, dev}
-}
 
 // modelled is a sequence with what it should hold: V of each token, the same for every head and layer but for its sign.
 type modelled struct {
@@ -40,7 +24,7 @@ type modelled struct {
 // tokens that a row sees: another page, length or copy gives another mean.
 func TestCacheIsLikeLists(t *testing.T) {
 	const dim, heads, seed = 32, 2, 5
-	for _, dev := range devices(t) {
+	for _, dev := range testdevices.All(t) {
 		for _, kv := range []attention.KVType{attention.KVSame, attention.KVInt8, attention.KVQ8_0} {
 			t.Run(fmt.Sprint(dev, "/", kv), func(t *testing.T) {
 				cfg := kvcache.Config{KV: kv, HeadDim: dim, HeadsKV: heads, Layers: 2, PageSize: 4, Pages: 24}
@@ -179,7 +163,7 @@ func checkStep(t *testing.T, r *rand.Rand, dev *attention.Device, op *attention.
 
 // What a caller does wrong is an error that says so, and changes nothing.
 func TestCacheRefuses(t *testing.T) {
-	for _, dev := range devices(t) {
+	for _, dev := range testdevices.All(t) {
 		t.Run(dev.String(), func(t *testing.T) {
 			c, err := kvcache.New(dev, kvcache.Config{HeadDim: 8, HeadsKV: 1, PageSize: 4, Pages: 3, Rotary: kvcache.Rotary{Dim: 8}, Positions: 10})
 			require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 	"vkattn/attention/kvcache"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/problem"
+	"vkattn/internal/testdevices"
 )
 
 // The sizes of the test of cascades.
@@ -50,7 +51,7 @@ var cascadeCases = []cascadeCase{
 // the plain path gives, and on the CPU what the rules of accuracy allow.
 func TestCascadeIsAttention(t *testing.T) {
 	const seed = 7
-	for _, dev := range devices(t) {
+	for _, dev := range testdevices.All(t) {
 		for _, x := range cascadeCases {
 			if x.cpu && dev.Vulkan() != nil {
 				continue
@@ -355,7 +356,7 @@ func TestCascadesAtTheSameTime(t *testing.T) {
 func TestForwardOfAStepRefuses(t *testing.T) {
 	const dim, rows = 32, 4
 	cfg := attention.Config{HeadDim: dim, Causal: attention.BottomRight}
-	for _, dev := range devices(t) {
+	for _, dev := range testdevices.All(t) {
 		c, err := kvcache.New(dev, kvcache.Config{HeadDim: dim, HeadsKV: 2, PageSize: 4, Pages: 40, Cascade: 1})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Close()) }()

@@ -2,38 +2,24 @@ package main
 
 import (
 	"math"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 )
 
 // The numbers are those of a naive computation in float64.
 func TestDecodeIsRight(t *testing.T) {
-	driver := os.Getenv("VKATTN_DRIVER")
-	if testdevice.Null() {
-		t.Skip("a null device computes nothing")
-	}
-	all := []attention.Options{{CPU: true}}
-	if driver != "" && driver != "none" {
-		gpu := attention.Options{}
-		gpu.Vulkan.Device = "0" // Open leaves drivers of the CPU out
-		all = append(all, gpu)
-	}
 	want := naive()
-	for _, o := range all {
-		dev, err := attention.Open(o)
-		require.NoError(t, err)
+	for _, dev := range testdevices.All(t) {
 		got, err := decode(dev)
 		require.NoError(t, err)
 		require.Len(t, got, 1+steps)
 		for i := range want {
 			require.InDeltaSlice(t, want[i], got[i], 5e-3, "%v, step %d", dev, i)
 		}
-		require.NoError(t, dev.Close())
 	}
 }
 

@@ -2,32 +2,18 @@ package main
 
 import (
 	"math"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/attention"
-	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 )
 
 // On the CPU and on the device logits are those of a naive computation in float64, and so near that tokens are the same.
 func TestTransformerIsRight(t *testing.T) {
-	driver := os.Getenv("VKATTN_DRIVER")
-	if testdevice.Null() {
-		t.Skip("a null device computes nothing")
-	}
-	all := []attention.Options{{CPU: true}}
-	if driver != "" && driver != "none" {
-		gpu := attention.Options{}
-		gpu.Vulkan.Device = "0" // Open leaves drivers of the CPU out
-		all = append(all, gpu)
-	}
 	m := newModel()
 	want := make([][][]float64, len(users))
-	for _, o := range all {
-		dev, err := attention.Open(o)
-		require.NoError(t, err)
+	for _, dev := range testdevices.All(t) {
 		got, err := generate(dev, m)
 		require.NoError(t, err)
 		for i, u := range got {
@@ -41,7 +27,6 @@ func TestTransformerIsRight(t *testing.T) {
 				require.InDeltaSlice(t, want[i][len(system+users[i].text)-1+n], logits, 0.005, "%v, user %d, token %d", dev, i, n)
 			}
 		}
-		require.NoError(t, dev.Close())
 	}
 }
 
