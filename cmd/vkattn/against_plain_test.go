@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -29,10 +28,8 @@ func TestPlainAttentionIsARowOfTheTable(t *testing.T) {
 	run := func(lengths, memory string) (rows []bench.Row) {
 		t.Helper()
 		t.Setenv(hostmem.Variable, memory)
-		_, stdout, stderr := call(tiny("--tier", "scalar", "--seqlen", lengths, "--against", "plain", "-o", "json")...)
-		var doc struct{ Rows []bench.Row }
-		require.NoError(t, json.Unmarshal([]byte(stdout), &doc), stderr)
-		return doc.Rows
+		_, stdout, _ := call(tiny("--tier", "scalar", "--seqlen", lengths, "--against", "plain", "-o", "json")...)
+		return documentRows[bench.Row](t, stdout)
 	}
 	scores := func(r *bench.Row) uint64 { return 2 * 4 * uint64(r.Sq) * uint64(r.Sk) } // 2 heads, 4 bytes
 	// What the tier's row needs, from its refusal, whose number is rounded. The scores need more.
@@ -110,8 +107,7 @@ func TestAnInterruptedRunAgainstPlainKeepsWhatItMeasured(t *testing.T) {
 	require.Contains(t, stderr, "vkattn: interrupted\n")
 	var rows []bench.Row
 	for line := range strings.Lines(stdout) {
-		var r bench.Row
-		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		r := decoded[bench.Row](t, line)
 		rows = append(rows, r)
 	}
 	require.Len(t, rows, 4)
@@ -119,8 +115,7 @@ func TestAnInterruptedRunAgainstPlainKeepsWhatItMeasured(t *testing.T) {
 		require.Equal(t, want, rows[i].Status, rows[i].Reason)
 	}
 	onlyFiles(t, dir, "rows.md")
-	table, err := os.ReadFile(filepath.Join(dir, "rows.md"))
-	require.NoError(t, err)
+	table := readFile(t, filepath.Join(dir, "rows.md"))
 	lines := cells(t, string(table))
 	require.Len(t, lines, 4)
 	speedup, err := strconv.ParseFloat(lines[0]["x plain"], 64)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,19 +11,6 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
-// readRows reads what --save wrote in the format jsonl.
-func readRows(t *testing.T, path string) (rows []bench.Row) {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	for line := range strings.Lines(string(text)) {
-		var r bench.Row
-		require.NoError(t, json.Unmarshal([]byte(line), &r))
-		rows = append(rows, r)
-	}
-	return rows
-}
-
 func TestBenchOfCeilings(t *testing.T) {
 	driver(t)
 	dir := t.TempDir()
@@ -33,11 +19,10 @@ func TestBenchOfCeilings(t *testing.T) {
 	for _, name := range []string{"a.jsonl", "a.json", "a.csv", "a.md", "a.sql"} {
 		saved = append(saved, "--save", filepath.Join(dir, name))
 	}
-	code, stdout, stderr := call(append(args, saved...)...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr := succeeds(t, append(args, saved...)...)
 	require.Contains(t, stderr, "8 rows, seed")
 	require.Contains(t, stdout, "| copy  ")
-	rows := readRows(t, filepath.Join(dir, "a.jsonl"))
+	rows := rowsOf[bench.Row](t, readFile(t, filepath.Join(dir, "a.jsonl")))
 	require.Len(t, rows, 8)
 	for _, r := range rows {
 		if r.Status != bench.OK {
@@ -47,20 +32,17 @@ func TestBenchOfCeilings(t *testing.T) {
 	}
 
 	// compare and --baseline match the rows by their names.
-	code, stdout, stderr = call("compare", filepath.Join(dir, "a.jsonl"), filepath.Join(dir, "a.json"))
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, "compare", filepath.Join(dir, "a.jsonl"), filepath.Join(dir, "a.json"))
 	require.Contains(t, stdout, "| barrier ")
-	code, stdout, stderr = call(append(args, "--dtype", "f32", "--baseline", filepath.Join(dir, "a.json"), "-o", "gobench")...)
+	code, stdout, stderr := call(append(args, "--dtype", "f32", "--baseline", filepath.Join(dir, "a.json"), "-o", "gobench")...)
 	require.NotEqual(t, exitInput, code, stderr)
 	require.Contains(t, stdout, "BenchmarkAttention/ceiling=copy 1 ")
 	require.Contains(t, stderr, "| fma f32 ")
 	require.NotContains(t, stderr, "| products")
 
 	page := filepath.Join(dir, "page.html")
-	code, _, stderr = call("report", filepath.Join(dir, "a.jsonl"), "-o", page)
-	require.Equal(t, exitOK, code, stderr)
-	text, err := os.ReadFile(page)
-	require.NoError(t, err)
+	succeeds(t, "report", filepath.Join(dir, "a.jsonl"), "-o", page)
+	text := readFile(t, page)
 	require.Contains(t, string(text), ">dispatch<")
 }
 
@@ -70,30 +52,26 @@ func TestPlotsShowMeasuredCeilings(t *testing.T) {
 	dir := t.TempDir()
 	rows, plot := filepath.Join(dir, "rows.jsonl"), filepath.Join(dir, "live.svg")
 	args := tiny("--tier", "scalar", "--seqlen", "8,16", "--warmup", "10ms", "--save", rows, "--plot", plot)
-	code, stdout, stderr := call(args...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr := succeeds(t, args...)
 	require.Contains(t, stderr, "4 rows, seed")
 	require.Less(t, strings.Index(stdout, "| copy "), strings.Index(stdout, "| scalar "), "as they are measured")
 	require.Contains(t, stdout, "| copy ")
-	saved := readRows(t, rows)
+	saved := rowsOf[bench.Row](t, readFile(t, rows))
 	require.Equal(t, bench.CeilingCopy, saved[0].Ceiling)
 	require.Equal(t, bench.CeilingFMA, saved[1].Ceiling)
-	text, err := os.ReadFile(plot)
-	require.NoError(t, err)
+	text := readFile(t, plot)
 	if saved[1].Status == bench.OK {
 		require.Contains(t, string(text), "FMA peak")
 	}
 
-	code, stdout, stderr = call(append(args, "--peak-tflops", "3", "--peak-tbs", "2")...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr = succeeds(t, append(args, "--peak-tflops", "3", "--peak-tbs", "2")...)
 	require.Contains(t, stderr, "2 rows, seed")
 	require.NotContains(t, stdout, "| copy ")
-	text, err = os.ReadFile(plot)
-	require.NoError(t, err)
+	text = readFile(t, plot)
 	require.Contains(t, string(text), "coopmat peak")
 
 	// Rows that only pictures have are not compared.
-	code, stdout, stderr = call(append(args, "--baseline", rows)...)
+	code, stdout, stderr := call(append(args, "--baseline", rows)...)
 	require.Contains(t, []int{exitOK, exitFailure}, code, stderr)
 	_, compared, found := strings.Cut(stdout, "\ncompared with ")
 	require.True(t, found)
@@ -105,8 +83,7 @@ func TestCeilingsWithoutADevice(t *testing.T) {
 	refused(t, exitInput, "only vkattn bench measures it", "verify", "--suite", "ceilings")
 	refused(t, exitInput, "only vkattn bench measures it", "tune", "--suite", "ceilings")
 	refused(t, exitInput, "select no problem of it", "bench", "--suite", "ceilings", "--headdim", "64")
-	code, stdout, stderr := call("bench", "--suite", "ceilings", "--list")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, "bench", "--suite", "ceilings", "--list")
 	require.Contains(t, stdout, "| products bf16 |")
 	if name := os.Getenv("VKATTN_DRIVER"); name == "none" {
 		refused(t, exitUnsupported, "suite ceilings needs a Vulkan device: ", "bench", "--suite", "ceilings")

@@ -61,15 +61,14 @@ func benchRows(t *testing.T, args ...string) []bench.Row {
 	code, stdout, stderr := call(append([]string{"bench", "-o", "json", "-r", "2", "--seed", "9", "--nheads", "4", "--nheads-kv", "2", "--headdim", "32",
 		"--dtype", "f16"}, args...)...)
 	require.Equal(t, exitOK, code, "%s%s", stdout, stderr)
-	var doc struct{ Rows []bench.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	for _, r := range doc.Rows {
+	rows := documentRows[bench.Row](t, stdout)
+	for _, r := range rows {
 		require.Equal(t, bench.OK, r.Status, "%s: %s", r.OptionText, r.Reason)
 		if r.Baseline != bench.BaselineCopy {
 			require.NotZero(t, r.Checked.Rows)
 		}
 	}
-	return doc.Rows
+	return rows
 }
 
 func TestBenchOfOptions(t *testing.T) {
@@ -166,8 +165,7 @@ func TestLSEOfSuitesAndPresets(t *testing.T) {
 func TestSuiteServingOnTheCPU(t *testing.T) {
 	onceOnly(t)
 	t.Parallel()
-	code, stdout, stderr := call("bench", "--suite", "serving", "--device", "cpu", "--seqlen", "1", "--headdim", "64", "-r", "2")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, "bench", "--suite", "serving", "--device", "cpu", "--seqlen", "1", "--headdim", "64", "-r", "2")
 	require.Contains(t, stdout, "decode, lengths, paged")
 	require.Contains(t, stdout, "| by-mask  |")
 	require.Contains(t, stdout, "\nby-mask: tier scalar on padded")
@@ -192,8 +190,7 @@ func TestValuesThatNoProblemHas(t *testing.T) {
 	}
 	refused(t, exitInput, "--headdim/--headdim-v is 300/300", "bench", "--preset", bench.Presets[0].Name, "--headdim", "300")
 	// A value that some problem can have stays a row.
-	code, stdout, stderr := call(tiny("--headdim", "64,320", "--headdim-v", "64,256", "--device", "cpu", "-o", "jsonl")...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, tiny("--headdim", "64,320", "--headdim-v", "64,256", "--device", "cpu", "-o", "jsonl")...)
 	require.Contains(t, stdout, "--headdim/--headdim-v is 320/64")
 	require.Contains(t, stdout, `"status":"ok"`)
 }

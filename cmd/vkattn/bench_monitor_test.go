@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -14,8 +13,7 @@ import (
 )
 
 func TestResultsNameBuildAndMachine(t *testing.T) {
-	code, stdout, stderr := call(tiny("--device", "cpu", "-o", "json")...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, tiny("--device", "cpu", "-o", "json")...)
 	var doc struct{ Run bench.RunInfo }
 	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
 	require.Equal(t, runtime.Version(), doc.Run.Go)
@@ -25,12 +23,10 @@ func TestResultsNameBuildAndMachine(t *testing.T) {
 
 func TestRowsNameTheirModules(t *testing.T) {
 	driver(t)
-	code, stdout, stderr := call(tiny("--tier", "scalar", "-o", "json")...)
-	require.Equal(t, exitOK, code, stderr)
-	var doc struct{ Rows []bench.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	require.NotEmpty(t, doc.Rows[0].SPIRV)
-	for _, hash := range doc.Rows[0].SPIRV {
+	stdout, _ := succeeds(t, tiny("--tier", "scalar", "-o", "json")...)
+	rows := documentRows[bench.Row](t, stdout)
+	require.NotEmpty(t, rows[0].SPIRV)
+	for _, hash := range rows[0].SPIRV {
 		require.Len(t, hash, 64)
 	}
 }
@@ -38,11 +34,9 @@ func TestRowsNameTheirModules(t *testing.T) {
 // Without an NVIDIA GPU the file has its header, and the command says why.
 func TestMonitorWithoutClocks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "clocks.csv")
-	code, _, stderr := call(tiny("--device", "cpu", "--monitor", path)...)
-	require.Equal(t, exitOK, code, stderr)
+	_, stderr := succeeds(t, tiny("--device", "cpu", "--monitor", path)...)
 	require.Contains(t, stderr, "no clocks of this device can be read")
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
+	text := readFile(t, path)
 	require.Equal(t, monitor.CSVHeader, string(text))
 	refused(t, exitInput, "--monitor", tiny("--device", "cpu", "--monitor", filepath.Join(t.TempDir(), "none", "clocks.csv"))...)
 }

@@ -95,13 +95,11 @@ func TestBenchNamesThePeersThatThereAre(t *testing.T) {
 
 // Any other failure of a peer costs its own rows.
 func TestBenchWithoutThePeerItWasGiven(t *testing.T) {
-	code, stdout, stderr := call(tiny("--device", "cpu", "--peer", "kill -9 $$")...)
-	require.Equal(t, exitOK, code)
+	stdout, stderr := succeeds(t, tiny("--device", "cpu", "--peer", "kill -9 $$")...)
 	require.Contains(t, stdout, "| x kill -9 $$ |")
 	require.True(t, strings.HasPrefix(stderr, "vkattn: peer kill -9 $$: ended at \"hello\" (signal: killed)\n"), stderr)
 
-	code, stdout, stderr = call(tiny("--device", "cpu", "--peer", `read -r line; echo '{"id": 1, "name": "gpu-only", "status": "unsupported", "reason": "it needs a GPU"}'; cat`)...)
-	require.Equal(t, exitOK, code)
+	stdout, stderr = succeeds(t, tiny("--device", "cpu", "--peer", `read -r line; echo '{"id": 1, "name": "gpu-only", "status": "unsupported", "reason": "it needs a GPU"}'; cat`)...)
 	require.Contains(t, stdout, "\ngpu-only, f32 d8 B1 H2 S33: unsupported: it needs a GPU\n")
 	require.Equal(t, "vkattn: peer gpu-only: it needs a GPU\n2 rows, seed 9\n", stderr)
 }
@@ -127,13 +125,10 @@ func TestBenchSavesWhatItPrints(t *testing.T) {
 	onceOnly(t)
 	dir := t.TempDir()
 	md, lines := filepath.Join(dir, "rows.md"), filepath.Join(dir, "rows.jsonl")
-	code, stdout, stderr := call(tiny("--device", "cpu", "--save", md, "--save", lines, "--seqlen", "33,34")...)
-	require.Equal(t, exitOK, code, stderr)
-	text, err := os.ReadFile(md)
-	require.NoError(t, err)
+	stdout, _ := succeeds(t, tiny("--device", "cpu", "--save", md, "--save", lines, "--seqlen", "33,34")...)
+	text := readFile(t, md)
 	require.Equal(t, stdout, string(text))
-	text, err = os.ReadFile(lines)
-	require.NoError(t, err)
+	text = readFile(t, lines)
 	require.Equal(t, 2, strings.Count(string(text), "\n"))
 	refused(t, exitInput, "ends in none of", tiny("--device", "cpu", "--save", "rows.txt")...)
 	refused(t, exitInput, "--save", tiny("--device", "cpu", "--save", filepath.Join(dir, "none", "rows.md"))...)
@@ -144,23 +139,20 @@ func TestBenchLabOnTheCPU(t *testing.T) {
 	require.Equal(t, exitUnsupported, code)
 	require.Equal(t, 8, strings.Count(stdout, "\n"))
 	require.Contains(t, stdout, `"variant":"v8"`)
-	code, stdout, _ = call(tiny("--device", "cpu", "--ablate", "none,softmax")...)
-	require.Equal(t, exitOK, code)
+	stdout, _ = succeeds(t, tiny("--device", "cpu", "--ablate", "none,softmax")...)
 	require.Regexp(t, `\| cpu without softmax .*\| unsupported \|`, stdout)
 	require.Contains(t, stdout, "\nAn ABLATION leaves out a part of the work")
 }
 
 func TestAnAblationIsNotVerified(t *testing.T) {
 	driver(t)
-	code, stdout, stderr := call(tiny("--tier", "scalar", "--ablate", "none,softmax", "-o", "json")...)
-	require.Equal(t, exitOK, code, stderr)
-	var doc struct{ Rows []bench.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	require.Equal(t, bench.OK, doc.Rows[0].Status, doc.Rows[0].Reason)
-	require.NotZero(t, doc.Rows[0].Checked.Rows)
-	require.Contains(t, []bench.Status{bench.Ablated, bench.Unsupported}, doc.Rows[1].Status, doc.Rows[1].Reason)
-	require.Zero(t, doc.Rows[1].Checked.Rows)
-	require.Zero(t, doc.Rows[1].TFLOPs)
+	stdout, _ := succeeds(t, tiny("--tier", "scalar", "--ablate", "none,softmax", "-o", "json")...)
+	rows := documentRows[bench.Row](t, stdout)
+	require.Equal(t, bench.OK, rows[0].Status, rows[0].Reason)
+	require.NotZero(t, rows[0].Checked.Rows)
+	require.Contains(t, []bench.Status{bench.Ablated, bench.Unsupported}, rows[1].Status, rows[1].Reason)
+	require.Zero(t, rows[1].Checked.Rows)
+	require.Zero(t, rows[1].TFLOPs)
 }
 
 // TestTorchPeer runs the script as far as this machine lets it: without a GPU,
@@ -174,12 +166,10 @@ func TestTorchPeer(t *testing.T) {
 	script, err := filepath.Abs("../../scripts/peer_torch.py")
 	require.NoError(t, err)
 	for _, backend := range []string{"flash", "cudnn", "efficient", "math"} {
-		code, stdout, stderr := call(tiny("--device", "cpu", "-o", "json", "--peer", fmt.Sprintf("'%s' '%s' %s", python, script, backend))...)
-		require.Equal(t, exitOK, code, stderr)
-		var doc struct{ Rows []bench.Row }
-		require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-		require.Equal(t, backend, doc.Rows[1].Tier)
-		require.Contains(t, []bench.Status{bench.OK, bench.Unsupported}, doc.Rows[1].Status, doc.Rows[1].Reason)
+		stdout, _ := succeeds(t, tiny("--device", "cpu", "-o", "json", "--peer", fmt.Sprintf("'%s' '%s' %s", python, script, backend))...)
+		rows := documentRows[bench.Row](t, stdout)
+		require.Equal(t, backend, rows[1].Tier)
+		require.Contains(t, []bench.Status{bench.OK, bench.Unsupported}, rows[1].Status, rows[1].Reason)
 	}
 }
 
@@ -212,14 +202,12 @@ func TestBenchPasses(t *testing.T) {
 	require.Len(t, plan(benchFlags{suite: "models", onePass: true}), 3, "vkattn tune times the forward pass")
 
 	onceOnly(t)
-	code, stdout, stderr := call(tiny("--device", "cpu", "--pass", "fwd,bwd", "-o", "json")...)
-	require.Equal(t, exitOK, code, stderr)
-	var doc struct{ Rows []bench.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	require.Equal(t, []bench.Pass{bench.PassForward, bench.PassBackward}, []bench.Pass{doc.Rows[0].Pass, doc.Rows[1].Pass})
-	require.Greater(t, doc.Rows[1].Memory, doc.Rows[0].Memory)
-	require.NotZero(t, doc.Rows[1].Checked.Keys)
-	code, _, stderr = call(tiny("--device", "cpu", "--pass", "bwd", "--page-size", "16")...)
+	stdout, _ := succeeds(t, tiny("--device", "cpu", "--pass", "fwd,bwd", "-o", "json")...)
+	rows := documentRows[bench.Row](t, stdout)
+	require.Equal(t, []bench.Pass{bench.PassForward, bench.PassBackward}, []bench.Pass{rows[0].Pass, rows[1].Pass})
+	require.Greater(t, rows[1].Memory, rows[0].Memory)
+	require.NotZero(t, rows[1].Checked.Keys)
+	code, _, stderr := call(tiny("--device", "cpu", "--pass", "bwd", "--page-size", "16")...)
 	require.Equal(t, exitUnsupported, code)
 	require.Contains(t, stderr, "paged and quantized K and V have no gradients")
 }

@@ -66,8 +66,7 @@ func TestBenchRefusesBadFlags(t *testing.T) {
 
 func TestBenchPrintsEveryFormat(t *testing.T) {
 	onceOnly(t)
-	code, stdout, stderr := call(tiny("--device", "cpu", "-o", "md")...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr := succeeds(t, tiny("--device", "cpu", "-o", "md")...)
 	require.Equal(t, "1 row, seed 9\n", stderr)
 	lines := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
 	require.Len(t, lines, 5)
@@ -76,13 +75,12 @@ func TestBenchPrintsEveryFormat(t *testing.T) {
 		require.Len(t, l, len(lines[2]))
 	}
 
-	code, stdout, _ = call(tiny("--device", "cpu", "-o", "csv", "--tier", "cpu")...)
-	require.Equal(t, exitOK, code)
+	stdout, _ = succeeds(t, tiny("--device", "cpu", "-o", "csv", "--tier", "cpu")...)
 	records, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
 	require.NoError(t, err)
 	require.Len(t, records, 2)
 
-	code, stdout, _ = call(tiny("--device", "cpu", "-o", "json", "--seqlen", "17-34*2", "--tier", "auto,scalar")...)
+	code, stdout, _ := call(tiny("--device", "cpu", "-o", "json", "--seqlen", "17-34*2", "--tier", "auto,scalar")...)
 	require.Equal(t, exitOK, code, "a row that is refused is no failure while another runs")
 	var doc struct {
 		Run  bench.RunInfo
@@ -112,12 +110,10 @@ func TestBenchOfNothingSupported(t *testing.T) {
 }
 
 func TestBenchOfEveryTier(t *testing.T) {
-	code, stdout, stderr := call(tiny("--device", "cpu", "--tier", "all", "-o", "json")...)
-	require.Equal(t, exitOK, code, stderr)
-	var doc struct{ Rows []bench.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	require.Len(t, doc.Rows, 1)
-	require.Equal(t, "cpu", doc.Rows[0].Tier)
+	stdout, _ := succeeds(t, tiny("--device", "cpu", "--tier", "all", "-o", "json")...)
+	rows := documentRows[bench.Row](t, stdout)
+	require.Len(t, rows, 1)
+	require.Equal(t, "cpu", rows[0].Tier)
 	refused(t, exitUnsupported, "tier cuda", tiny("--device", "cpu", "--tier", "cuda")...)
 	refused(t, exitInput, "unknown family", tiny("--cuda-kernel", "fa9")...)
 	refused(t, exitInput, "--tier all", "tune", "--tier", "all")
@@ -126,8 +122,7 @@ func TestBenchOfEveryTier(t *testing.T) {
 // Where tier cuda cannot run, its rows say why, and the others run.
 func TestBenchOfTierCUDABesideOthers(t *testing.T) {
 	driver(t)
-	code, stdout, stderr := call(tiny("--tier", "scalar,cuda", "--cuda-kernel", "fa2,ref", "-o", "json")...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, tiny("--tier", "scalar,cuda", "--cuda-kernel", "fa2,ref", "-o", "json")...)
 	var doc struct {
 		Run  bench.RunInfo
 		Rows []bench.Row
@@ -177,28 +172,24 @@ func TestTheOutcomeOfRows(t *testing.T) {
 
 func TestBenchOnADeviceVerifiesAndTimes(t *testing.T) {
 	driver(t)
-	code, stdout, stderr := call(tiny("--tier", "auto,scalar,cpu", "--dtype", "f16,f32", "-o", "json")...)
-	require.Equal(t, exitOK, code, stderr)
-	var doc struct{ Rows []bench.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	require.Len(t, doc.Rows, 6)
-	for _, r := range doc.Rows {
+	stdout, _ := succeeds(t, tiny("--tier", "auto,scalar,cpu", "--dtype", "f16,f32", "-o", "json")...)
+	rows := documentRows[bench.Row](t, stdout)
+	require.Len(t, rows, 6)
+	for _, r := range rows {
 		require.Equal(t, bench.OK, r.Status, r.Reason)
 		require.Greater(t, r.Ms.Min, 0.0)
 	}
-	require.Equal(t, "scalar", doc.Rows[1].Tier)
-	require.Equal(t, "cpu", doc.Rows[2].Tier)
+	require.Equal(t, "scalar", rows[1].Tier)
+	require.Equal(t, "cpu", rows[2].Tier)
 }
 
 // Each --bwd-tile is a row, and a tile that cannot run is one with the reason.
 func TestBenchNamesBackwardTiles(t *testing.T) {
 	quickDriver(t)
-	code, stdout, stderr := call(tiny("--tier", "scalar", "--pass", "bwd", "-o", "json", "--bwd-tile", "", "--bwd-tile", "q.kv_tile=64", "--bwd-tile", "q.kv_tile=100")...)
-	require.Equal(t, exitOK, code, stderr)
-	var doc struct{ Rows []bench.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	require.NotEmpty(t, doc.Rows)
-	for _, r := range doc.Rows {
+	stdout, _ := succeeds(t, tiny("--tier", "scalar", "--pass", "bwd", "-o", "json", "--bwd-tile", "", "--bwd-tile", "q.kv_tile=64", "--bwd-tile", "q.kv_tile=100")...)
+	rows := documentRows[bench.Row](t, stdout)
+	require.NotEmpty(t, rows)
+	for _, r := range rows {
 		switch r.Tiles {
 		case "":
 			require.Equal(t, bench.OK, r.Status, r.Reason)
@@ -217,12 +208,10 @@ func TestBenchNamesBackwardTiles(t *testing.T) {
 // Each --tile is a row, and a tile that cannot run is one with the reason.
 func TestBenchNamesTiles(t *testing.T) {
 	quickDriver(t)
-	code, stdout, stderr := call(tiny("--tier", "scalar", "-o", "json", "--tile", "", "--tile", "kv_tile=16", "--tile", "kv_tile=0")...)
-	require.Equal(t, exitOK, code, stderr)
-	var doc struct{ Rows []bench.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	stdout, _ := succeeds(t, tiny("--tier", "scalar", "-o", "json", "--tile", "", "--tile", "kv_tile=16", "--tile", "kv_tile=0")...)
+	rows := documentRows[bench.Row](t, stdout)
 	tiles := map[string]string{}
-	for _, r := range doc.Rows {
+	for _, r := range rows {
 		if r.Tiles == "kv_tile=0" {
 			require.Equal(t, bench.Unsupported, r.Status)
 			require.Contains(t, r.Reason, "cannot compute head dims")
@@ -238,10 +227,8 @@ func TestBenchNamesTiles(t *testing.T) {
 
 // A run whose problems have no row of a baseline that was asked for says so.
 func TestABaselineWithoutRowsIsNamed(t *testing.T) {
-	code, _, stderr := call(tiny("--device", "cpu", "--causal", "none", "--against", "plain")...)
-	require.Equal(t, exitOK, code, stderr)
+	_, stderr := succeeds(t, tiny("--device", "cpu", "--causal", "none", "--against", "plain")...)
 	require.Contains(t, stderr, "vkattn: --against plain: no problem of this run has such a row on this device\n")
-	code, _, stderr = call(tiny("--device", "cpu", "--against", "none")...)
-	require.Equal(t, exitOK, code, stderr)
+	_, stderr = succeeds(t, tiny("--device", "cpu", "--against", "none")...)
 	require.NotContains(t, stderr, "--against")
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -36,8 +35,7 @@ func TestCachesThatArePipesAreIgnoredWithANote(t *testing.T) {
 	list := func() (c attention.TuningCache, stderr string) {
 		code, stdout, stderr := promptly("tune", "--list", "--device", "0", "-o", "json")
 		require.Equal(t, exitOK, code, stderr)
-		var list []attention.TuningCache
-		require.NoError(t, json.Unmarshal([]byte(stdout), &list))
+		list := decoded[[]attention.TuningCache](t, stdout)
 		require.Len(t, list, 1)
 		return list[0], stderr
 	}

@@ -42,8 +42,7 @@ func TestFilesThatAreNoBenchmark(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	good := "good.json"
-	code, _, stderr := call(tiny("--device", "cpu", "--save", good)...)
-	require.Equal(t, exitOK, code, stderr)
+	succeeds(t, tiny("--device", "cpu", "--save", good)...)
 	require.NoError(t, os.Mkdir("folder", 0o755))
 	for name, text := range map[string]string{"empty.json": "", "text.json": "hello", "none.json": "{}", "zip.json": "\x1f\x8b"} {
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o644))
@@ -68,24 +67,20 @@ func TestFilesThatAreNoBenchmark(t *testing.T) {
 
 func TestCompare(t *testing.T) {
 	old := savedRun(t, map[int]float64{1: 1, 2: 1, 3: 1})
-	code, stdout, stderr := call("compare", old, old)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr := succeeds(t, "compare", old, old)
 	require.Empty(t, stderr)
 	require.Contains(t, stdout, "3 rows, 3 same, geometric mean of new / old 1.0000\n")
 
 	slower := savedRun(t, map[int]float64{1: 1, 2: 1.03, 3: 0.9})
-	code, stdout, stderr = call("compare", old, slower)
+	code, stdout, stderr := call("compare", old, slower)
 	require.Equal(t, exitFailure, code)
 	require.Equal(t, "vkattn: 1 of 3 rows are slower or broken\n", stderr)
 	require.Contains(t, stdout, "| slower ")
-	code, _, stderr = call("compare", old, slower, "--fail-over", "5%")
-	require.Equal(t, exitOK, code, stderr)
-	code, _, _ = call("compare", old, slower, "--threshold", "4")
-	require.Equal(t, exitOK, code)
+	succeeds(t, "compare", old, slower, "--fail-over", "5%")
+	succeeds(t, "compare", old, slower, "--threshold", "4")
 	code, stdout, _ = call("compare", old, slower, "-o", "json")
 	require.Equal(t, exitFailure, code)
-	var report compare.Report
-	require.NoError(t, json.Unmarshal([]byte(stdout), &report))
+	report := decoded[compare.Report](t, stdout)
 	require.Equal(t, compare.Slower, report.Pairs[1].Verdict)
 
 	fewer := savedRun(t, map[int]float64{1: 1})
@@ -96,8 +91,7 @@ func TestCompare(t *testing.T) {
 	code, _, stderr = call("compare", savedRun(t, map[int]float64{1: 1, 2: 1}), fewer)
 	require.Equal(t, exitInput, code)
 	require.Equal(t, "vkattn: 1 row is in one run only\n", stderr)
-	code, _, _ = call("compare", old, fewer, "--subset")
-	require.Equal(t, exitOK, code)
+	succeeds(t, "compare", old, fewer, "--subset")
 	code, _, stderr = call("compare", fewer, savedRun(t, map[int]float64{7: 1}))
 	require.Equal(t, exitInput, code)
 	require.Equal(t, "vkattn: no row is in both runs\n", stderr)
@@ -120,10 +114,8 @@ func TestCompare(t *testing.T) {
 func TestBadRowsOfSavedFilesAreLeftOut(t *testing.T) {
 	dir := t.TempDir()
 	rows := filepath.Join(dir, "rows.jsonl")
-	code, _, stderr := call(tiny("--device", "cpu", "-r", "8", "--warmup", "0", "--save", rows)...)
-	require.Equal(t, exitOK, code, stderr)
-	good, err := os.ReadFile(rows)
-	require.NoError(t, err)
+	succeeds(t, tiny("--device", "cpu", "-r", "8", "--warmup", "0", "--save", rows)...)
+	good := readFile(t, rows)
 	var r map[string]any
 	require.NoError(t, json.Unmarshal(good, &r))
 	r["seqlen_q"], r["samples"] = 77, []float64{1, -9.2e12}
@@ -134,12 +126,10 @@ func TestBadRowsOfSavedFilesAreLeftOut(t *testing.T) {
 	leftOut := "vkattn: " + rows + ": left out: row 1: a run of -9.2e+12 ms\n" +
 		"vkattn: " + rows + ": left out: row 3: not the JSON of a benchmark: unexpected EOF\n"
 
-	code, stdout, stderr := call("compare", rows, rows)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr := succeeds(t, "compare", rows, rows)
 	require.Equal(t, leftOut+leftOut, stderr)
 	require.Contains(t, stdout, "1 row, ")
-	code, stdout, stderr = call("report", rows, "-o", "-")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr = succeeds(t, "report", rows, "-o", "-")
 	require.Equal(t, leftOut, stderr)
 	require.Contains(t, stdout, "1 rows of 1 file.")
 	_, stdout, stderr = call(tiny("--device", "cpu", "-r", "8", "--warmup", "0", "--baseline", rows)...)
@@ -153,11 +143,10 @@ func TestBenchComparesWithABaseline(t *testing.T) {
 	args := func(more ...string) []string {
 		return append(tiny("--device", "cpu", "-r", "10", "--warmup", "0"), more...)
 	}
-	code, stdout, stderr := call(args("--baseline", slow)...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, args("--baseline", slow)...)
 	require.Contains(t, stdout, "\ncompared with run.json:\n")
 	require.Contains(t, stdout, "1 row, 1 faster, ")
-	code, stdout, stderr = call(args("--baseline", savedRun(t, map[int]float64{33: 1e-6}), "-o", "json")...)
+	code, stdout, stderr := call(args("--baseline", savedRun(t, map[int]float64{33: 1e-6}), "-o", "json")...)
 	require.Equal(t, exitFailure, code)
 	require.True(t, json.Valid([]byte(stdout)))
 	require.Contains(t, stderr, "1 row, 1 slower, ")

@@ -51,8 +51,7 @@ func TestBenchOnABrokenClock(t *testing.T) {
 			p := onFaulty(t, fault, tiny("--tier", "scalar", "--warmup", "0", "-r", "5", "--save", saved)...)
 			require.NoError(t, p.Start())
 			require.Equal(t, exitOK, p.end(t), p.stderr.String())
-			text, err := os.ReadFile(saved)
-			require.NoError(t, err)
+			text := readFile(t, saved)
 			var doc struct{ Rows []bench.Row }
 			require.NoError(t, json.Unmarshal(text, &doc))
 			require.Len(t, doc.Rows, 1)
@@ -65,8 +64,7 @@ func TestBenchOnABrokenClock(t *testing.T) {
 			for _, ms := range r.Samples {
 				require.Positive(t, ms)
 			}
-			code, _, stderr := call("compare", saved, saved)
-			require.Equal(t, exitOK, code, stderr)
+			_, stderr := succeeds(t, "compare", saved, saved)
 			require.Empty(t, stderr)
 		})
 	}
@@ -139,14 +137,12 @@ func TestBenchEndsWhenTheDeviceHangs(t *testing.T) {
 	require.Equal(t, exitDevice, p.end(t), p.stderr.String())
 	require.Contains(t, p.stderr.String(), "vkattn: wait: the device hangs: it has finished no run for 4s")
 	require.NotContains(t, p.stderr.String(), "destroyed")
-	text, err := os.ReadFile(saved)
-	require.NoError(t, err)
+	text := readFile(t, saved)
 	require.Equal(t, p.stdout.String(), string(text))
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	require.Len(t, lines, 2)
 	for i, want := range []bench.Status{bench.OK, bench.Broken} {
-		var r bench.Row
-		require.NoError(t, json.Unmarshal([]byte(lines[i]), &r))
+		r := decoded[bench.Row](t, lines[i])
 		require.Equal(t, want, r.Status, r.Reason)
 	}
 	onlyFiles(t, dir, "rows.jsonl")
@@ -167,8 +163,7 @@ func TestASignalEndsABenchmarkOnADeviceThatHangs(t *testing.T) {
 	require.NoError(t, p.Process.Signal(syscall.SIGINT))
 	_, _ = lines.WriteTo(&p.stdout)
 	require.Equal(t, exitSignal+int(syscall.SIGINT), p.end(t), p.stderr.String())
-	text, err := os.ReadFile(saved)
-	require.NoError(t, err)
+	text := readFile(t, saved)
 	require.True(t, strings.HasPrefix(string(text), first))
 	onlyFiles(t, dir, "rows.jsonl")
 }
@@ -198,8 +193,7 @@ func TestVerifyEndsWhenTheDeviceHangs(t *testing.T) {
 			require.Equal(t, exitDevice, p.end(t), p.stderr.String())
 			require.Contains(t, p.stderr.String(), c.says)
 			require.NotContains(t, p.stderr.String(), "destroyed")
-			text, err := os.ReadFile(saved)
-			require.NoError(t, err)
+			text := readFile(t, saved)
 			require.Equal(t, p.stdout.String(), string(text))
 			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 			require.Len(t, lines, len(c.want))

@@ -34,8 +34,7 @@ func TestTheHelpOfBenchIsShort(t *testing.T) {
 	c.InheritedFlags() // adds them to Flags
 	pages := map[string]string{}
 	for _, p := range topics {
-		code, text, _ := call("help", p.name)
-		require.Equal(t, exitOK, code)
+		text, _ := succeeds(t, "help", p.name)
 		for line := range strings.Lines(text) {
 			require.LessOrEqual(t, len(line)-1, markdown.Width, line)
 		}

@@ -77,8 +77,7 @@ func interruptedBench(t *testing.T, s syscall.Signal) {
 	require.Contains(t, stderr, "vkattn: interrupted\n")
 	onlyFiles(t, dir, "rows.md", "rows.csv", "rows.json", "rows.jsonl")
 	read := func(name string) string {
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		require.NoError(t, err)
+		b := readFile(t, filepath.Join(dir, name))
 		return string(b)
 	}
 
@@ -138,8 +137,7 @@ func TestAnInterruptedBenchPrintsADocument(t *testing.T) {
 	for _, r := range doc.Rows {
 		require.Equal(t, bench.Interrupted, r.Status)
 	}
-	before, err := os.ReadFile(saved)
-	require.NoError(t, err)
+	before := readFile(t, saved)
 	require.Equal(t, "{}", string(before), "without a row, what was saved before is worth more")
 	onlyFiles(t, dir, "rows.json")
 }
@@ -159,8 +157,7 @@ func interruptedVerify(t *testing.T, s syscall.Signal) {
 	require.Equal(t, 1, strings.Count(stdout, `"status":"ok"`))
 	require.Equal(t, 1, strings.Count(stdout, `"status":"interrupted"`))
 	onlyFiles(t, dir, "rows.json", "rows.md")
-	text, err := os.ReadFile(filepath.Join(dir, "rows.json"))
-	require.NoError(t, err)
+	text := readFile(t, filepath.Join(dir, "rows.json"))
 	var doc struct {
 		Run  bench.RunInfo
 		Rows []verify.Row

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -72,10 +71,9 @@ func TestProblemsOfAnySizeAreRowsWithoutASpeed(t *testing.T) {
 		code, stdout, stderr := call(append([]string{"bench", "--device", "cpu", "-o", "json", "--dtype", "f32", "--causal", "top-left"}, args...)...)
 		require.Equal(t, exitUnsupported, code, "%v: %s", args, stderr)
 		noCrash(t, code, stderr)
-		var doc struct{ Rows []bench.Row }
-		require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-		require.NotEmpty(t, doc.Rows)
-		for _, r := range doc.Rows {
+		rows := documentRows[bench.Row](t, stdout)
+		require.NotEmpty(t, rows)
+		for _, r := range rows {
 			require.Contains(t, []bench.Status{bench.OOM, bench.Unsupported}, r.Status, "%v", args)
 			if r.Status == bench.OOM {
 				require.Regexp(t, `needs (over )?[\d.]+ [KMGTPE]iB of host memory, [\d.]+ [KMGTPE]iB are available`, r.Reason)
@@ -90,20 +88,18 @@ func TestASweepGoesOnOverARowThatDoesNotFit(t *testing.T) {
 	onceOnly(t)
 	t.Setenv(hostmem.Variable, "256MiB")
 	sweep := func(format string) (string, string) {
-		code, stdout, stderr := call(tiny("--device", "cpu", "--seqlen", "33,30000000,17", "--seqlen-k", "20", "-o", format)...)
-		require.Equal(t, exitOK, code, stderr)
+		stdout, stderr := succeeds(t, tiny("--device", "cpu", "--seqlen", "33,30000000,17", "--seqlen-k", "20", "-o", format)...)
 		return stdout, stderr
 	}
 	stdout, stderr := sweep("json")
 	require.Equal(t, "3 rows, 1 OOM, seed 9\n", stderr)
-	var doc struct{ Rows []bench.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	require.Len(t, doc.Rows, 3)
+	rows := documentRows[bench.Row](t, stdout)
+	require.Len(t, rows, 3)
 	for i, want := range []bench.Status{bench.OK, bench.OOM, bench.OK} {
-		require.Equal(t, want, doc.Rows[i].Status)
+		require.Equal(t, want, rows[i].Status)
 	}
-	require.Regexp(t, `needs [\d.]+ GiB of host memory, 256 MiB are available`, doc.Rows[1].Reason)
-	require.NotZero(t, doc.Rows[1].Memory)
+	require.Regexp(t, `needs [\d.]+ GiB of host memory, 256 MiB are available`, rows[1].Reason)
+	require.NotZero(t, rows[1].Memory)
 
 	stdout, _ = sweep("jsonl")
 	require.Equal(t, 1, strings.Count(stdout, `"status":"OOM"`))
@@ -122,8 +118,7 @@ func TestVerifyGoesOnOverAProblemThatDoesNotFit(t *testing.T) {
 	onceOnly(t)
 	t.Setenv(hostmem.Variable, "64MiB")
 	for format, status := range map[string]string{"md": "| OOM ", "json": `"status": "OOM"`, "jsonl": `"status":"OOM"`} {
-		code, stdout, stderr := call(tinyVerify("--device", "cpu", "--seqlen", "33,30000000,17", "--seqlen-k", "20", "-o", format)...)
-		require.Equal(t, exitOK, code, stderr)
+		stdout, stderr := succeeds(t, tinyVerify("--device", "cpu", "--seqlen", "33,30000000,17", "--seqlen-k", "20", "-o", format)...)
 		require.Equal(t, "3 problems, 3 rows, 1 OOM, seed 9\n", stderr)
 		require.Equal(t, 1, strings.Count(stdout, status), stdout)
 		require.Contains(t, stdout, "iB of host memory, 64 MiB are available")
@@ -131,9 +126,8 @@ func TestVerifyGoesOnOverAProblemThatDoesNotFit(t *testing.T) {
 	code, stdout, stderr := call(tinyVerify("--device", "cpu", "--seqlen", "2147483647", "-o", "json")...)
 	require.Equal(t, exitUnsupported, code)
 	require.Contains(t, stderr, "no problem fits the memory: ")
-	var doc struct{ Rows []verify.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	require.Equal(t, bench.OOM, doc.Rows[0].Status)
+	rows := documentRows[verify.Row](t, stdout)
+	require.Equal(t, bench.OOM, rows[0].Status)
 }
 
 // sparseFile is a .npy file of zeros that takes no room on the disk.
@@ -215,8 +209,7 @@ func TestRunNeedsWhatItAllocates(t *testing.T) {
 	t.Setenv(hostmem.Variable, "1")
 	refused(t, exitUnsupported, "needs "+hostmem.Bytes(needed)+" of host memory, 1 B are available", args...)
 	t.Setenv(hostmem.Variable, fmt.Sprint(needed))
-	code, _, stderr := call(args...)
-	require.Equal(t, exitOK, code, stderr)
+	succeeds(t, args...)
 	t.Setenv(hostmem.Variable, fmt.Sprint(needed-1))
 	refused(t, exitUnsupported, "needs", with(args, "--o", filepath.Join(dir, "other.npy"))...)
 }
@@ -244,8 +237,7 @@ func TestGradientsOfAnySizeAreRows(t *testing.T) {
 	}
 	onceOnly(t)
 	t.Setenv(hostmem.Variable, "256MiB")
-	code, stdout, stderr := call(tiny("--device", "cpu", "--pass", "bwd", "--seqlen", "33,10000000,17", "--seqlen-k", "20", "-o", "jsonl")...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr := succeeds(t, tiny("--device", "cpu", "--pass", "bwd", "--seqlen", "33,10000000,17", "--seqlen-k", "20", "-o", "jsonl")...)
 	require.Equal(t, "3 rows, 1 OOM, seed 9\n", stderr)
 	require.Equal(t, 3, strings.Count(stdout, "\n"))
 }

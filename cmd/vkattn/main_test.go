@@ -79,6 +79,43 @@ func call(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
+// succeeds is call for arguments that are good.
+func succeeds(t *testing.T, args ...string) (stdout, stderr string) {
+	t.Helper()
+	code, stdout, stderr := call(args...)
+	require.Equal(t, exitOK, code, "%v: %s", args, stderr)
+	return stdout, stderr
+}
+
+// decoded is the value of a text in JSON.
+func decoded[T any](t *testing.T, text string) (value T) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(text), &value), text)
+	return value
+}
+
+// documentRows are the rows of a document in JSON.
+func documentRows[R any](t *testing.T, text string) []R {
+	t.Helper()
+	return decoded[struct{ Rows []R }](t, text).Rows
+}
+
+// rowsOf are the rows of a text in JSON lines.
+func rowsOf[R any, T string | []byte](t *testing.T, text T) (rows []R) {
+	t.Helper()
+	for line := range strings.Lines(string(text)) {
+		rows = append(rows, decoded[R](t, line))
+	}
+	return rows
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return data
+}
+
 // refused checks the promise of a failure: its code, and one line that begins
 // with the command's name and says want.
 func refused(t *testing.T, code int, want string, args ...string) {
@@ -183,33 +220,27 @@ func TestValuesThatAFlagCannotHave(t *testing.T) {
 }
 
 func TestHelpAndVersion(t *testing.T) {
-	code, stdout, stderr := call()
-	require.Equal(t, exitOK, code)
+	stdout, stderr := succeeds(t)
 	require.Empty(t, stderr)
 	for _, c := range []string{"info", "run", "bench", "compare", "verify", "tune", "profile", "report", "version"} {
 		require.Contains(t, stdout, "\n  "+c)
-		code, help, _ := call(c, "--help")
-		require.Equal(t, exitOK, code)
+		help, _ := succeeds(t, c, "--help")
 		text, _, ok := strings.Cut(help, "Usage:")
 		require.True(t, ok)
 		for _, line := range strings.Split(text, "\n") {
 			require.LessOrEqual(t, len(line), 95, "%s: %s", c, line) // the flags have lines of any length
 		}
 	}
-	code, stdout, _ = call("version")
-	require.Equal(t, exitOK, code)
+	stdout, _ = succeeds(t, "version")
 	require.Regexp(t, `^vkattn \S+ go\S+ \w+/\w+\n$`, stdout)
 }
 
 func TestInfoAlwaysNamesTheCPU(t *testing.T) {
-	code, stdout, stderr := call("info")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr := succeeds(t, "info")
 	require.Empty(t, stderr)
 	require.Contains(t, stdout, "\ncpu: ")
-	code, stdout, _ = call("info", "--json")
-	require.Equal(t, exitOK, code)
-	var m machine
-	require.NoError(t, json.Unmarshal([]byte(stdout), &m))
+	stdout, _ = succeeds(t, "info", "--json")
+	m := decoded[machine](t, stdout)
 	require.Len(t, m.Tiers, 3)
 	require.NotNil(t, m.Devices)
 	if len(m.Devices) == 0 {
@@ -224,10 +255,8 @@ func TestInfoAlwaysNamesTheCPU(t *testing.T) {
 
 func TestInfoListsTheDeviceUnderTest(t *testing.T) {
 	driver(t)
-	code, stdout, _ := call("info", "--json")
-	require.Equal(t, exitOK, code)
-	var m machine
-	require.NoError(t, json.Unmarshal([]byte(stdout), &m))
+	stdout, _ := succeeds(t, "info", "--json")
+	m := decoded[machine](t, stdout)
 	require.NotEmpty(t, m.Devices)
 	require.Len(t, m.Devices[0].Tiers, 15, "five tiers for each of three types")
 	cuda := m.Devices[0].CUDA

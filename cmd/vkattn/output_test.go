@@ -52,8 +52,7 @@ func TestTheOutputGoesToAnOpenDescriptor(t *testing.T) {
 		_, err = file.WriteString("after")
 		require.NoError(t, err)
 		require.NoError(t, file.Close())
-		data, err := os.ReadFile(filepath.Join(dir, "all"))
-		require.NoError(t, err)
+		data := readFile(t, filepath.Join(dir, "all"))
 		require.True(t, bytes.HasPrefix(data, []byte("before\x93NUMPY")), name)
 		data, found := bytes.CutSuffix(data[len("before"):], []byte("after"))
 		require.True(t, found, name)
@@ -106,8 +105,7 @@ func TestTheOutputFollowsLinks(t *testing.T) {
 	o, place := filepath.Join(dir, "o.npy"), filepath.Join(t.TempDir(), "place.npy")
 	require.NoError(t, os.Symlink(place, o))
 	for _, what := range []string{"a new file", "the old file"} {
-		code, _, stderr := call(args...)
-		require.Equal(t, exitOK, code, stderr)
+		succeeds(t, args...)
 		text, err := os.Readlink(o)
 		require.NoError(t, err, what)
 		require.Equal(t, place, text)
@@ -132,8 +130,7 @@ func TestTheOutputGoesThroughALinkToAPipe(t *testing.T) {
 		data, _ := os.ReadFile(pipe)
 		got <- data
 	}()
-	code, stdout, stderr := call(args...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, args...)
 	require.Contains(t, stdout, "plan: ")
 	data := <-got
 	array, err := npy.Read(bytes.NewReader(data), int64(len(data)))
@@ -160,8 +157,7 @@ func TestAHelpTextThatIsNotWrittenIsAFailure(t *testing.T) {
 
 func TestDevicesTakeTheOutput(t *testing.T) {
 	dir, args := goodFiles(t)
-	code, _, stderr := call(with(with(args, "--o", "/dev/null"), "--lse", "/dev/null")...)
-	require.Equal(t, exitOK, code, stderr)
+	succeeds(t, with(with(args, "--o", "/dev/null"), "--lse", "/dev/null")...)
 	info, err := os.Lstat("/dev/null")
 	require.NoError(t, err)
 	require.NotZero(t, info.Mode()&os.ModeCharDevice)
@@ -175,10 +171,8 @@ func TestAReplacedOutputKeepsItsPermissions(t *testing.T) {
 	for _, path := range []string{o, rows} {
 		require.NoError(t, os.WriteFile(path, []byte("old"), 0o600))
 	}
-	code, _, stderr := call(args...)
-	require.Equal(t, exitOK, code, stderr)
-	code, _, stderr = call(tiny("--device", "cpu", "--save", rows)...)
-	require.Equal(t, exitOK, code, stderr)
+	succeeds(t, args...)
+	succeeds(t, tiny("--device", "cpu", "--save", rows)...)
 	for _, path := range []string{o, rows} {
 		info, err := os.Stat(path)
 		require.NoError(t, err)

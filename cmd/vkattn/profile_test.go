@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,8 +22,7 @@ func TestProfileOfOneProblem(t *testing.T) {
 		t.Skip(stderr)
 	}
 	require.Equal(t, exitOK, code, stderr)
-	var p bench.Profile
-	require.NoError(t, json.Unmarshal([]byte(stdout), &p))
+	p := decoded[bench.Profile](t, stdout)
 	require.Len(t, p.Dispatches, 2, "the splits and their combination")
 	for _, d := range p.Dispatches {
 		require.NotEmpty(t, d.Pipeline)
@@ -40,8 +38,7 @@ func TestProfileOfOneProblem(t *testing.T) {
 	}
 	require.Equal(t, bench.OK, p.Row.Status)
 
-	text, err := os.ReadFile(trace)
-	require.NoError(t, err)
+	text := readFile(t, trace)
 	var events struct {
 		TraceEvents []struct {
 			Ph string
@@ -66,14 +63,12 @@ func TestProfileOfOneProblem(t *testing.T) {
 	require.Contains(t, out.String(), p.Dispatches[1].Pipeline)
 	require.NotContains(t, out.String(), "(given)")
 
-	code, stdout, stderr = call("profile", "--preset", "gpt3", "--tier", "scalar", "--batch-size", "1", "--nheads", "1", "--seqlen", "16", "--headdim", "8", "--run-once", "-o", "json")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, "profile", "--preset", "gpt3", "--tier", "scalar", "--batch-size", "1", "--nheads", "1", "--seqlen", "16", "--headdim", "8", "--run-once", "-o", "json")
 	require.NoError(t, json.Unmarshal([]byte(stdout), &p))
 	require.Len(t, p.Row.Samples, 1)
 	require.True(t, p.Run.Timing.Once)
 
-	code, stdout, stderr = call(append(args, "--peak-tflops", "2")...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, append(args, "--peak-tflops", "2")...)
 	require.Contains(t, strings.Join(strings.Fields(stdout), " "), "products 2 TFLOP/s (given)")
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/cmd/vkattn/internal/ranks"
 )
 
 // ownGroup starts a command in a process group of its own, as timeout and shells do.
@@ -104,12 +105,11 @@ func TestInterruptedRanksSaveFinishedRows(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, syscall.Kill(to*p.Process.Pid, syscall.SIGINT))
 			require.Equal(t, 130, p.end(t), p.stderr.String())
-			text, err := os.ReadFile(saved)
-			require.NoError(t, err)
-			rows := rowsOf(t, string(text))
+			text := readFile(t, saved)
+			rows := rowsOf[ranks.Row](t, text)
 			require.Len(t, rows, 1)
 			require.Equal(t, bench.OK, rows[0].Status)
-			require.Equal(t, rows, rowsOf(t, first))
+			require.Equal(t, rows, rowsOf[ranks.Row](t, first))
 			onlyFiles(t, filepath.Dir(saved), "rows.jsonl")
 		})
 	}

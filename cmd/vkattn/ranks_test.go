@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"net"
 	"os"
 	"os/exec"
@@ -25,24 +24,13 @@ func onRanks(name string, n int, more ...string) []string {
 		"--causal", "bottom-right", "--dtype", "f16"}, more...)
 }
 
-// rowsOf parses the rows of -o jsonl.
-func rowsOf(t *testing.T, text string) (rows []ranks.Row) {
-	t.Helper()
-	for line := range strings.Lines(text) {
-		var row ranks.Row
-		require.NoError(t, json.Unmarshal([]byte(line), &row), "%s", line)
-		rows = append(rows, row)
-	}
-	return rows
-}
-
 // The command starts its ranks, and rank 0 alone prints and saves.
 func TestVerifyOverRanks(t *testing.T) {
 	saved := filepath.Join(t.TempDir(), "rows.md")
 	p := start(t, nil, onRanks("verify", 3, "--parallel", "ring,allgather,auto", "--schedule", "gather", "--repeat", "2", "-o", "jsonl", "--save", saved, "--seed", "7")...)
 	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
 	require.Equal(t, "1 problem, 3 rows, 3 ranks, transport tcp, seed 7\n", p.stderr.String())
-	rows := rowsOf(t, p.stdout.String())
+	rows := rowsOf[ranks.Row](t, p.stdout.String())
 	require.Len(t, rows, 3)
 	for i, mode := range []string{"ring", "allgather", "auto"} {
 		r := rows[i]
@@ -54,8 +42,7 @@ func TestVerifyOverRanks(t *testing.T) {
 		require.Equal(t, 2, r.Verified.Runs)
 		require.LessOrEqual(t, r.Verified.O.Max, r.Verified.O.Limit)
 	}
-	table, err := os.ReadFile(saved)
-	require.NoError(t, err)
+	table := readFile(t, saved)
 	require.Contains(t, string(table), "| allgather |")
 }
 
@@ -63,7 +50,7 @@ func TestVerifyOverRanks(t *testing.T) {
 func TestRanksRefuseAMode(t *testing.T) {
 	p := start(t, nil, onRanks("verify", 3, "-o", "jsonl")...)
 	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-	rows := rowsOf(t, p.stdout.String())
+	rows := rowsOf[ranks.Row](t, p.stdout.String())
 	require.Len(t, rows, 3)
 	require.Equal(t, bench.Unsupported, rows[1].Status)
 	require.Contains(t, rows[1].Note(), "Hq")
@@ -74,7 +61,7 @@ func TestRanksRefuseAMode(t *testing.T) {
 func TestBenchOverRanks(t *testing.T) {
 	p := start(t, nil, onRanks("bench", 2, "-r", "3", "--warmup", "1ms", "-o", "jsonl")...)
 	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-	rows := rowsOf(t, p.stdout.String())
+	rows := rowsOf[ranks.Row](t, p.stdout.String())
 	require.Len(t, rows, 3)
 	for _, r := range rows {
 		x := r.Timed
@@ -91,7 +78,7 @@ func TestBenchOverRanks(t *testing.T) {
 func TestOptionsOverRanks(t *testing.T) {
 	p := start(t, nil, onRanks("bench", 2, "-r", "1", "--warmup", "0", "--window", "5,0", "--parallel", "ring", "-o", "jsonl")...)
 	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-	require.Equal(t, "window 5,0", rowsOf(t, p.stdout.String())[0].OptionText)
+	require.Equal(t, "window 5,0", rowsOf[ranks.Row](t, p.stdout.String())[0].OptionText)
 	for _, flags := range [][]string{{"--page-size", "16"}, {"--kv-dtype", "int8"}, {"--sinks"}, {"--alibi"}, {"--sparse-ratio", "0.5"},
 		{"--block-ratio", "0.5"}, {"--shared-kv"}, {"--timeout", "1s"}, {"--delay", "1s"}, {"--warm-cache"}, {"--of-peak"}} {
 		refused(t, exitInput, flags[0]+" and --ranks exclude one another", onRanks("bench", 2, flags...)...)
@@ -108,7 +95,7 @@ func TestSplitsOverRanks(t *testing.T) {
 		for command, flags := range map[string][]string{"verify": {"--repeat", "3"}, "bench": {"-r", "1", "--warmup", "0"}} {
 			p := start(t, nil, onRanks(command, 2, append(flags, "--pass", pass, "--parallel", "ring,ulysses", "--split", strings.Join(splits, ","), "-o", "jsonl")...)...)
 			require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-			rows := rowsOf(t, p.stdout.String())
+			rows := rowsOf[ranks.Row](t, p.stdout.String())
 			require.Len(t, rows, 2*len(splits))
 			for i, r := range rows {
 				require.Equal(t, bench.OK, r.Status, "%v", r.Reasons)
@@ -128,7 +115,7 @@ func TestSplitsOverRanks(t *testing.T) {
 	p := start(t, nil, "verify", "--ranks", "2", "--device", "cpu", "--nheads", "2", "--seqlen", "2100", "--headdim", "8", "--causal", "none,bottom-right", "--dtype", "f16",
 		"--parallel", "allgather,decode", "--split", "auto,striped", "-o", "jsonl")
 	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-	rows := rowsOf(t, p.stdout.String())
+	rows := rowsOf[ranks.Row](t, p.stdout.String())
 	require.Len(t, rows, 8)
 	for i, want := range []struct {
 		split  string
@@ -151,13 +138,13 @@ func TestGroupsOfRanks(t *testing.T) {
 	onceOnly(t)
 	p := start(t, nil, onRanks("verify", 4, "--parallel", "2d,ring", "--inner", "2", "-o", "jsonl")...)
 	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-	rows := rowsOf(t, p.stdout.String())
+	rows := rowsOf[ranks.Row](t, p.stdout.String())
 	require.Len(t, rows, 2)
 	require.Equal(t, []int{2, 0}, []int{rows[0].Inner, rows[1].Inner})
 	require.Contains(t, rows[0].Name(), "2d 2 x 2 of 4 ranks")
 	p = start(t, nil, onRanks("verify", 4, "--parallel", "2d,ring", "--inner", "3", "-o", "jsonl")...)
 	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-	require.Contains(t, rowsOf(t, p.stdout.String())[0].Note(), "groups of 3 ranks do not divide 4")
+	require.Contains(t, rowsOf[ranks.Row](t, p.stdout.String())[0].Note(), "groups of 3 ranks do not divide 4")
 }
 
 // Four and eight ranks compute every mode, with two and four ranks that share heads in mode 2d, zigzag and striped.
@@ -168,7 +155,7 @@ func TestManyRanks(t *testing.T) {
 		p := start(t, nil, append([]string{command, "--ranks", strconv.Itoa(n), "--inner", strconv.Itoa(n / 2), "--device", "cpu", "--headdim", "8", "--dtype", "f16",
 			"-o", "jsonl"}, flags...)...)
 		require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-		return rowsOf(t, p.stdout.String())
+		return rowsOf[ranks.Row](t, p.stdout.String())
 	}
 	const modes = "ring,ulysses,allgather,2d"
 	call := []string{"--nheads", "8", "--nheads-kv", "4", "--seqlen", "90", "--seqlen-k", "110", "--causal", "none,bottom-right", "--parallel", modes}
@@ -227,7 +214,7 @@ func TestGradientsOverRanks(t *testing.T) {
 	for command, flags := range map[string][]string{"verify": {"--repeat", "2"}, "bench": {"-r", "3", "--warmup", "1ms"}} {
 		p := start(t, nil, onRanks(command, 2, append(flags, more...)...)...)
 		require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-		rows := rowsOf(t, p.stdout.String())
+		rows := rowsOf[ranks.Row](t, p.stdout.String())
 		require.Len(t, rows, 4)
 		for _, r := range rows[:3] {
 			require.Equal(t, bench.OK, r.Status, "%v", r.Reasons)
@@ -254,7 +241,7 @@ func TestGradientsOverRanks(t *testing.T) {
 func TestBothPassesOverRanks(t *testing.T) {
 	p := start(t, nil, onRanks("bench", 2, "-r", "1", "--warmup", "0", "--pass", "fwdbwd", "--parallel", "ulysses", "-o", "jsonl")...)
 	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-	for _, r := range rowsOf(t, p.stdout.String()) {
+	for _, r := range rowsOf[ranks.Row](t, p.stdout.String()) {
 		require.Equal(t, bench.PassBoth, r.Pass)
 		require.Equal(t, r.Timed.Planned, r.Timed.SentBytes)
 	}
@@ -266,7 +253,7 @@ func TestDecodeOverRanks(t *testing.T) {
 		p := start(t, nil, command, "--ranks", "3", "--device", "cpu", "--parallel", "decode", "--batch-size", "2", "--nheads", "4", "--nheads-kv", "2",
 			"--seqlen", "1,3", "--seqlen-k", "1000", "--headdim", "16", "--causal", "none,bottom-right", "--dtype", "f16", "-o", "jsonl")
 		require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
-		rows := rowsOf(t, p.stdout.String())
+		rows := rowsOf[ranks.Row](t, p.stdout.String())
 		require.Len(t, rows, 4)
 		for _, r := range rows {
 			require.Equal(t, bench.OK, r.Status, "%v", r)

@@ -11,24 +11,18 @@ import (
 func TestReportOfABenchmark(t *testing.T) {
 	dir := t.TempDir()
 	rows, plot := filepath.Join(dir, "rows.jsonl"), filepath.Join(dir, "live.png")
-	code, _, stderr := call(tiny("--device", "cpu", "--seqlen", "8,16", "--save", rows, "--plot", plot)...)
-	require.Equal(t, exitOK, code, stderr)
-	picture, err := os.ReadFile(plot)
-	require.NoError(t, err)
+	succeeds(t, tiny("--device", "cpu", "--seqlen", "8,16", "--save", rows, "--plot", plot)...)
+	picture := readFile(t, plot)
 	require.Equal(t, "\x89PNG", string(picture[:4]))
 
 	page, svg := filepath.Join(dir, "page.html"), filepath.Join(dir, "speed.svg")
-	code, _, stderr = call("report", dir, "-o", page, "--plot", svg, "--peak-tflops", "1")
-	require.Equal(t, exitOK, code, stderr)
+	_, stderr := succeeds(t, "report", dir, "-o", page, "--plot", svg, "--peak-tflops", "1")
 	require.Equal(t, "wrote "+svg+"\nwrote "+page+"\n", stderr)
-	text, err := os.ReadFile(page)
-	require.NoError(t, err)
+	text := readFile(t, page)
 	require.Contains(t, string(text), "2 rows of 1 file.")
-	text, err = os.ReadFile(svg)
-	require.NoError(t, err)
+	text = readFile(t, svg)
 	require.Contains(t, string(text), "coopmat peak")
-	code, stdout, stderr := call("report", rows, "-o", "-")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr := succeeds(t, "report", rows, "-o", "-")
 	require.Empty(t, stderr)
 	require.Contains(t, stdout, "<!doctype html>")
 }
@@ -37,10 +31,8 @@ func TestReportRefuses(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	rows := filepath.Join(dir, "rows.jsonl")
-	code, _, stderr := call(tiny("--device", "cpu", "--seqlen", "8", "--save", rows)...)
-	require.Equal(t, exitOK, code, stderr)
-	text, err := os.ReadFile(rows)
-	require.NoError(t, err)
+	succeeds(t, tiny("--device", "cpu", "--seqlen", "8", "--save", rows)...)
+	text := readFile(t, rows)
 	require.NoError(t, os.WriteFile("rows.svg", text, 0o600))
 	for says, args := range map[string][]string{
 		"name files or directories":    {"report"},
@@ -71,20 +63,18 @@ func TestReportRefuses(t *testing.T) {
 	full := filepath.Join(t.TempDir(), "full.jsonl")
 	require.NoError(t, os.Symlink("/dev/full", full))
 	for _, args := range [][]string{tiny("--device", "cpu", "--save", full), tinyVerify("--device", "cpu", "--save", full)} {
-		code, _, stderr = call(args...)
+		code, _, stderr := call(args...)
 		require.Equal(t, exitFailure, code)
 		require.Contains(t, stderr, "vkattn: --save "+full+": no space left on device\n")
 	}
 	two := filepath.Join(t.TempDir(), "two.jsonl")
-	code, _, stderr = call(tiny("--device", "cpu", "--seqlen", "8,16", "--save", two)...)
-	require.Equal(t, exitOK, code, stderr)
+	succeeds(t, tiny("--device", "cpu", "--seqlen", "8,16", "--save", two)...)
 	refused(t, exitInput, "--series none: the pictures have cpu", "report", two, "--plot", "x.svg", "--series", "none")
 }
 
 // Saved rows keep the name that their suite had then.
 func TestReportReadsRowsOfRenamedSuites(t *testing.T) {
-	code, stdout, stderr := call("report", "../../docs/results/2026-11-25-h200/serving.jsonl.gz", "-o", "-")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr := succeeds(t, "report", "../../docs/results/2026-11-25-h200/serving.jsonl.gz", "-o", "-")
 	require.Empty(t, stderr)
 	require.Contains(t, stdout, ">seed1<")
 	require.Contains(t, stdout, "19 rows of 1 file.")

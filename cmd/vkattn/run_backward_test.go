@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"math"
 	"os"
 	"path/filepath"
@@ -128,10 +127,8 @@ func readAny(t *testing.T, path string) (values []float32, shape []int) {
 
 func (f *backwardFiles) check(t *testing.T, where ...string) {
 	want := f.reference(t)
-	code, stdout, stderr := call(slices.Concat([]string{"run", "--json", "--verify"}, where, f.flags)...)
-	require.Equal(t, exitOK, code, stderr)
-	var out result
-	require.NoError(t, json.Unmarshal([]byte(stdout), &out))
+	stdout, _ := succeeds(t, slices.Concat([]string{"run", "--json", "--verify"}, where, f.flags)...)
+	out := decoded[result](t, stdout)
 	require.Equal(t, out.Backward.Tier, out.Plan.Tier)
 	require.NotNil(t, out.Backward)
 	require.Regexp(t, `^ok: .*; gradients ok: `, out.Verified)
@@ -163,16 +160,14 @@ func TestRunWritesGradientsOfADevice(t *testing.T) {
 func TestRunTakesOAndLSEFromFiles(t *testing.T) {
 	f := newBackwardFiles(t, "packed")
 	first := slices.Concat([]string{"run", "--device", "cpu", "--o", f.at("o"), "--lse", f.at("lse")}, f.flags)
-	code, stdout, stderr := call(first...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, first...)
 	require.Regexp(t, `^plan: tier cpu.*\nbackward: tier cpu.*\n$`, stdout)
 	want := map[string][]float32{}
 	for _, name := range []string{"dq", "dk", "dv"} {
 		want[name], _ = readAny(t, f.at(name))
 		require.NoError(t, os.Remove(f.at(name)))
 	}
-	code, stdout, stderr = call(slices.Concat([]string{"run", "--device", "cpu", "--verify", "--o-in", f.at("o"), "--lse-in", f.at("lse")}, f.flags)...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, slices.Concat([]string{"run", "--device", "cpu", "--verify", "--o-in", f.at("o"), "--lse-in", f.at("lse")}, f.flags)...)
 	require.Regexp(t, `^backward: tier cpu.*\nverified: gradients ok: .{1,78}\n(  .{1,98}\n)+$`, stdout, "at most 100 columns")
 	for name, values := range want {
 		got, _ := readAny(t, f.at(name))
@@ -212,12 +207,10 @@ func TestRunKeepsGradientsInFloat32(t *testing.T) {
 				require.NoError(t, os.WriteFile(at(name), file, 0o644))
 			}
 			args := append([]string{"run", "--q", at("q"), "--k", at("k"), "--v", at("v"), "--do", at("do"), "--dv", at("dv"), "--dq", at("dq")}, where...)
-			code, _, stderr := call(args...)
-			require.Equal(t, exitOK, code, stderr)
+			succeeds(t, args...)
 			got, _ := readAny(t, at("dv"))
 			require.True(t, math.IsInf(float64(got[0]), 1), "rounded to the storage type: %v", got)
-			code, stdout, stderr := call(append(args, "--f32-gradients", "--verify", "--json")...)
-			require.Equal(t, exitOK, code, stderr)
+			stdout, _ := succeeds(t, append(args, "--f32-gradients", "--verify", "--json")...)
 			got, _ = readAny(t, at("dv"))
 			require.InDeltaSlice(t, []float32{190000, 190000, 190000, 190000, 190000, 190000, 190000, 190000}, got, 100)
 			got, _ = readAny(t, at("dq"))
@@ -277,8 +270,7 @@ func TestBadGradientFlagsAreBadInput(t *testing.T) {
 			}
 		})
 	}
-	code, _, stderr := call(args...)
-	require.Equal(t, exitOK, code, stderr)
+	succeeds(t, args...)
 	require.FileExists(t, at("dq"))
 	require.FileExists(t, at("o"))
 }

@@ -62,8 +62,7 @@ func TestRunOfEmptyPools(t *testing.T) {
 				for _, flag := range x.more {
 					args = append(args, flag, at(flag[2:]))
 				}
-				code, _, stderr := call(args...)
-				require.Equal(t, exitOK, code, stderr)
+				succeeds(t, args...)
 				outputs := map[string][]int{"o": x.shape}
 				if x.more != nil {
 					outputs["dq"], outputs["dk"] = x.shape, nil

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -80,11 +79,9 @@ func (c roundTrip) check(t *testing.T, where ...string) {
 		command = append(command, "--"+in.name, at(in.name))
 	}
 	command = append(command, "--o", at("o"), "--lse", at("lse"))
-	code, stdout, stderr := call(append(command, c.flags...)...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, append(command, c.flags...)...)
 
-	var out result
-	require.NoError(t, json.Unmarshal([]byte(stdout), &out))
+	out := decoded[result](t, stdout)
 	require.Equal(t, []int{s.B, s.Hq, s.Hkv, s.Sq, s.Sk, d, dv}, []int{out.B, out.Hq, out.Hkv, out.Sq, out.Sk, out.D, out.Dv})
 	require.Equal(t, c.config.DType, out.DType)
 	require.Equal(t, c.config.ScaleValue(), out.Scale)
@@ -140,8 +137,7 @@ func readFloats(t *testing.T, path string, shape []int) []float32 {
 
 func TestRunPrintsThePlanOnStdoutAlone(t *testing.T) {
 	_, args := goodFiles(t)
-	code, stdout, stderr := call(args...)
-	require.Equal(t, exitOK, code)
+	stdout, stderr := succeeds(t, args...)
 	require.Regexp(t, `^plan: tier cpu.*\n$`, stdout)
 	require.Empty(t, stderr)
 }
@@ -151,11 +147,9 @@ func TestRunReplacesAnOldOutput(t *testing.T) {
 	o := filepath.Join(dir, "o.npy")
 	require.NoError(t, os.WriteFile(o, []byte("old"), 0o644))
 	refused(t, exitUnsupported, "", with(args, "--tier", "scalar")...)
-	old, err := os.ReadFile(o)
-	require.NoError(t, err)
+	old := readFile(t, o)
 	require.Equal(t, "old", string(old), "a failed run must leave the old file")
-	code, _, stderr := call(without(args, "--lse")...)
-	require.Equal(t, exitOK, code, stderr)
+	succeeds(t, without(args, "--lse")...)
 	readFloats(t, o, []int{2, 4, 5, 3})
 	require.NoFileExists(t, filepath.Join(dir, "lse.npy"))
 }
@@ -169,10 +163,8 @@ func TestMixedFilesAreF32UnlessSaid(t *testing.T) {
 		if dtype != "" {
 			more = with(more, "--dtype", dtype)
 		}
-		code, stdout, stderr := call(more...)
-		require.Equal(t, exitOK, code, stderr)
-		var out result
-		require.NoError(t, json.Unmarshal([]byte(stdout), &out))
+		stdout, _ := succeeds(t, more...)
+		out := decoded[result](t, stdout)
 		require.Equal(t, want, out.DType)
 	}
 }

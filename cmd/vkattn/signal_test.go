@@ -85,8 +85,7 @@ func (p *process) rests(t *testing.T) {
 	var last string
 	same := 0
 	until(t, "it rests", func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
-		require.NoError(t, err)
+		stat := readFile(t, fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')'):]))
 		same++
 		if now := fields[12] + " " + fields[13]; now != last { // user and system time
@@ -154,8 +153,7 @@ func TestASignalAtAnyTimeLeavesAllOrNothing(t *testing.T) {
 	enlarge(t, dir, 1, 256)
 	o, lse := filepath.Join(dir, "o.npy"), filepath.Join(dir, "lse.npy")
 	old := func(path string) bool {
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		b := readFile(t, path)
 		return string(b) == "old"
 	}
 	for at, moment := range []func(p *process){
@@ -258,8 +256,7 @@ func endless(path string, more ...string) []string {
 func (p *process) saving(t *testing.T, dir string, leftovers ...string) (name string) {
 	t.Helper()
 	until(t, "it has a temporary file", func() bool {
-		locks, err := os.ReadFile("/proc/locks")
-		require.NoError(t, err)
+		locks := readFile(t, "/proc/locks")
 		for _, name = range hidden(t, dir) {
 			info, err := os.Stat(filepath.Join(dir, name))
 			if err != nil || slices.Contains(leftovers, name) {
@@ -286,8 +283,7 @@ func TestASignalEndsABenchmarkAndKeepsTheOldRows(t *testing.T) {
 		require.NoError(t, p.Process.Signal(s))
 		require.Equal(t, 128+int(s), p.end(t), p.stderr.String())
 		require.Empty(t, hidden(t, dir))
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		b := readFile(t, path)
 		require.Equal(t, "old", string(b))
 	}
 }
@@ -305,8 +301,7 @@ func TestTheNextRunRemovesWhatAKilledOneLeft(t *testing.T) {
 	live := start(t, nil, endless(path)...)
 	temporary := live.saving(t, dir, left)
 	require.Equal(t, []string{temporary}, hidden(t, dir))
-	code, _, stderr := call(tiny("--device", "cpu", "--save", path)...)
-	require.Equal(t, exitOK, code, stderr)
+	succeeds(t, tiny("--device", "cpu", "--save", path)...)
 	require.Equal(t, []string{temporary}, hidden(t, dir))
 	require.FileExists(t, path)
 	require.NoError(t, live.Process.Signal(syscall.SIGTERM))
@@ -329,8 +324,7 @@ func TestOutputThatNobodyReadsEndsTheCommand(t *testing.T) {
 	onceOnly(t)
 	dir := t.TempDir()
 	path, rows := filepath.Join(dir, "rows.jsonl"), filepath.Join(t.TempDir(), "rows.json")
-	code, _, stderr := call(tiny("--device", "cpu", "--save", rows)...)
-	require.Equal(t, exitOK, code, stderr)
+	succeeds(t, tiny("--device", "cpu", "--save", rows)...)
 	_, files := goodFiles(t)
 	files = without(files, "--lse")
 	for name, args := range map[string][]string{

@@ -66,8 +66,7 @@ func TestTheTunedTilesAreListedWithoutADevice(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(vk.CacheDirEnv, dir)
 	t.Setenv("VKATTN_LIBVULKAN", filepath.Join(dir, "none.so"))
-	code, stdout, stderr := call("tune", "--list")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, "tune", "--list")
 	require.Equal(t, filepath.Join(dir, "tuning-v2")+"\nnothing is tuned\n", stdout)
 
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "tuning-v2"), 0o755))
@@ -80,20 +79,16 @@ func TestTheTunedTilesAreListedWithoutADevice(t *testing.T) {
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "tuning-v2", name), []byte(text), 0o644))
 	}
-	code, stdout, stderr = call("tune", "--list")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, "tune", "--list")
 	require.Contains(t, stdout, "Example GPU, driver example 1.2\n"+filepath.Join(dir, "tuning-v2", "a-00000001.json")+"\n\nclass scalar_bda f32 d8/8 none, state stale: the SPIR-V has changed\n\n| tile ")
 	require.Contains(t, stdout, "| 64x32 128t | 0.5 | 2.000 | B1 H1 S16   |\n")
 	require.Contains(t, stdout, "b-00000001.json ignored: damaged: unexpected end of JSON input\n")
 	require.Contains(t, stdout, "c-00000001.json ignored: format 1, this build reads 2\n")
 	require.NotContains(t, stdout, "notes.txt")
-	code, stdout, stderr = call("tune", "--list", "--wide")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, "tune", "--list", "--wide")
 	require.Contains(t, stdout, "| scalar_bda f32 d8/8 none | 64x32 128t | 0.5 | 2.000 | B1 H1 S16   | 2026-11-20 10:00 | stale: the SPIR-V has changed |\n")
-	code, stdout, stderr = call("tune", "--list", "-o", "json")
-	require.Equal(t, exitOK, code, stderr)
-	var list []attention.TuningCache
-	require.NoError(t, json.Unmarshal([]byte(stdout), &list))
+	stdout, _ = succeeds(t, "tune", "--list", "-o", "json")
+	list := decoded[[]attention.TuningCache](t, stdout)
 	require.Len(t, list, 3)
 	require.Equal(t, "Example GPU", list[0].Device)
 	require.Len(t, list[0].Classes, 1)
@@ -258,29 +253,23 @@ func TestTuneOnADevice(t *testing.T) {
 	quickDriver(t)
 	dir := t.TempDir()
 	t.Setenv(vk.CacheDirEnv, dir)
-	code, stdout, stderr := call("tune", "--list")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, "tune", "--list")
 	require.Contains(t, stdout, "nothing is tuned")
 
-	code, stdout, stderr = call(tinyTune("--dry-run", "-o", "json")...)
-	require.Equal(t, exitOK, code, stderr)
-	var doc tuneDoc
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	stdout, _ = succeeds(t, tinyTune("--dry-run", "-o", "json")...)
+	doc := decoded[tuneDoc](t, stdout)
 	require.Len(t, doc.Rows, 1)
 	require.Greater(t, len(doc.Rows[0].Report.Candidates), 20)
 	require.Zero(t, doc.Rows[0].Report.Gain)
 
-	code, stdout, stderr = call(tinyTune()...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr := succeeds(t, tinyTune()...)
 	require.Empty(t, stderr)
 	require.Contains(t, stdout, "winner")
 	require.Contains(t, stdout, "more were pruned")
 	require.Contains(t, stdout, "stored in "+dir)
 
-	code, stdout, stderr = call("tune", "--list", "-o", "json")
-	require.Equal(t, exitOK, code, stderr)
-	var caches []attention.TuningCache
-	require.NoError(t, json.Unmarshal([]byte(stdout), &caches))
+	stdout, _ = succeeds(t, "tune", "--list", "-o", "json")
+	caches := decoded[[]attention.TuningCache](t, stdout)
 	require.Len(t, caches, 1)
 	cache := caches[0]
 	require.Len(t, cache.Classes, 1)
@@ -288,24 +277,18 @@ func TestTuneOnADevice(t *testing.T) {
 
 	// A damaged file: a note, and the next tuning replaces it.
 	require.NoError(t, os.WriteFile(cache.Path, []byte("{"), 0o644))
-	code, stdout, stderr = call("tune", "--list")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, "tune", "--list")
 	require.Contains(t, stdout, "note: tuning cache "+cache.Path+" ignored: damaged")
-	code, _, stderr = call(tinyTune()...)
-	require.Equal(t, exitOK, code, stderr)
-	data, err := os.ReadFile(cache.Path)
-	require.NoError(t, err)
+	succeeds(t, tinyTune()...)
+	data := readFile(t, cache.Path)
 	require.True(t, json.Valid(data))
 
-	code, stdout, stderr = call(tinyTune("--check", "--tolerance", "1000000")...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, tinyTune("--check", "--tolerance", "1000000")...)
 	require.Contains(t, strings.Join(strings.Fields(stdout), " "), "geometric mean of 1 problem")
-	again, err := os.ReadFile(cache.Path)
-	require.NoError(t, err)
+	again := readFile(t, cache.Path)
 	require.Equal(t, data, again, "a check stores nothing")
 
-	code, _, stderr = call("tune", "--clear")
-	require.Equal(t, exitOK, code, stderr)
+	_, stderr = succeeds(t, "tune", "--clear")
 	require.Equal(t, "cleared "+cache.Path+"\n", stderr)
 	left, err := filepath.Glob(filepath.Join(dir, "tuning-v2", "*.json"))
 	require.NoError(t, err)
@@ -316,23 +299,19 @@ func TestTuneOfGradientsOnADevice(t *testing.T) {
 	quickDriver(t)
 	dir := t.TempDir()
 	t.Setenv(vk.CacheDirEnv, dir)
-	code, stdout, stderr := call(tinyTune("--pass", "fwd,bwd", "--dry-run", "-o", "json")...)
-	require.Equal(t, exitOK, code, stderr)
-	var doc tuneDoc
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	stdout, _ := succeeds(t, tinyTune("--pass", "fwd,bwd", "--dry-run", "-o", "json")...)
+	doc := decoded[tuneDoc](t, stdout)
 	require.Len(t, doc.Rows, 3)
 	for i, want := range []string{"", "dQ", "dK dV"} {
 		require.Equal(t, want, doc.Rows[i].Report.Outputs)
 		require.Greater(t, len(doc.Rows[i].Report.Candidates), 20)
 		require.Zero(t, doc.Rows[i].Report.Gain)
 	}
-	code, stdout, stderr = call(tinyTune("--pass", "bwd")...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, tinyTune("--pass", "bwd")...)
 	require.Contains(t, stdout, "kernel of dQ on scalar")
 	require.Contains(t, stdout, "kernel of dK dV on scalar")
 	require.Equal(t, 2, strings.Count(stdout, "stored in "+dir))
-	code, stdout, stderr = call("tune", "--list")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, "tune", "--list")
 	require.Contains(t, stdout, "backward_scalar_q_")
 	require.Contains(t, stdout, "backward_scalar_kv_")
 	require.NotContains(t, stdout, "stale")
@@ -357,10 +336,8 @@ func TestRunTakesTheTunedTile(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "q.npy"), zeros(2, 4, 20, 8), 0o644))
 	plan := func(more ...string) attention.Plan {
 		t.Helper()
-		code, stdout, stderr := call(slices.Concat(with(args, "--device", "auto"), []string{"--json", "--tier", "scalar"}, more)...)
-		require.Equal(t, exitOK, code, stderr)
-		var r result
-		require.NoError(t, json.Unmarshal([]byte(stdout), &r))
+		stdout, _ := succeeds(t, slices.Concat(with(args, "--device", "auto"), []string{"--json", "--tier", "scalar"}, more)...)
+		r := decoded[result](t, stdout)
 		return r.Plan
 	}
 	require.Equal(t, attention.TileHeuristic, plan().Tuning)
@@ -374,8 +351,7 @@ func TestRunTakesTheTunedTile(t *testing.T) {
 	from, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v2", "*.json"))
 	require.NoError(t, err)
 	require.Len(t, from, 1)
-	data, err := os.ReadFile(from[0])
-	require.NoError(t, err)
+	data := readFile(t, from[0])
 	for _, c := range []struct {
 		data   []byte
 		tuning string

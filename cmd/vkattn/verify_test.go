@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -77,24 +76,21 @@ func TestVerifyLeavesOutProblemsWithOptions(t *testing.T) {
 
 func TestVerifyOnTheCPU(t *testing.T) {
 	saved := filepath.Join(t.TempDir(), "rows.jsonl")
-	code, stdout, stderr := call(tinyVerify("--device", "cpu", "--repeat", "2", "--save", saved, "--wide")...)
-	require.Equal(t, exitOK, code, stderr)
+	stdout, stderr := succeeds(t, tinyVerify("--device", "cpu", "--repeat", "2", "--save", saved, "--wide")...)
 	require.Equal(t, "1 problem, 1 row, seed 9\n", stderr)
 	require.Contains(t, stdout, "| float64   |")
 	var line struct {
 		verify.Row
 		Run bench.RunInfo
 	}
-	text, err := os.ReadFile(saved)
-	require.NoError(t, err)
+	text := readFile(t, saved)
 	require.NoError(t, json.Unmarshal(text, &line))
 	require.Equal(t, bench.OK, line.Status)
 	require.Equal(t, "cpu", line.Who)
 	require.Equal(t, 2, line.Runs)
 	require.EqualValues(t, 9, line.Run.Seed)
 
-	code, again, _ := call(tinyVerify("--device", "cpu", "--repeat", "2", "--wide")...)
-	require.Equal(t, exitOK, code)
+	again, _ := succeeds(t, tinyVerify("--device", "cpu", "--repeat", "2", "--wide")...)
 	require.Equal(t, stdout, again, "the seed decides everything")
 }
 
@@ -106,10 +102,9 @@ func TestVerifyFindsAWrongResult(t *testing.T) {
 	}, tinyVerify("--device", "cpu", "-o", "json")...)
 	require.Equal(t, exitFailure, code)
 	require.Contains(t, stderr, "\nvkattn: 1 of 1 rows are wrong: cpu, f16 d8 B1 H2 S33: ")
-	var doc struct{ Rows []verify.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	require.Equal(t, bench.Fail, doc.Rows[0].Status)
-	require.NotEmpty(t, doc.Rows[0].Reasons)
+	rows := documentRows[verify.Row](t, stdout)
+	require.Equal(t, bench.Fail, rows[0].Status)
+	require.NotEmpty(t, rows[0].Reasons)
 
 	code, stdout, _ = callTouched(func(_ string, p *cases.Problem, after [][]byte) {
 		if p.Case.String() == "d1.none.B1.H1.1x1.tight.normal.lse" {
@@ -123,12 +118,10 @@ func TestVerifyFindsAWrongResult(t *testing.T) {
 }
 
 func TestVerifyTheConformanceTable(t *testing.T) {
-	code, stdout, stderr := call("verify", "--device", "cpu", "--suite", "conformance", "--dtype", "f16", "--headdim", "40", "-o", "jsonl")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ := succeeds(t, "verify", "--device", "cpu", "--suite", "conformance", "--dtype", "f16", "--headdim", "40", "-o", "jsonl")
 	require.Greater(t, strings.Count(stdout, "\n"), 2)
 	for _, line := range strings.Split(strings.TrimSpace(stdout), "\n") {
-		var r verify.Row
-		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		r := decoded[verify.Row](t, line)
 		require.Equal(t, bench.OK, r.Status, r.Note())
 		require.NotEmpty(t, r.Case)
 		require.Equal(t, r.Of, int64(r.Float64.Rows))
@@ -147,11 +140,10 @@ func TestVerifyOnADevice(t *testing.T) {
 	driver(t)
 	code, stdout, stderr := call(tinyVerify("--dtype", "f16,f32", "--headdim", "16", "--causal", "bottom-right", "--seqlen", "40", "--seqlen-k", "70", "-o", "json", "--repeat", "2")...)
 	require.Equal(t, exitOK, code, "%s\n%s", stderr, stdout)
-	var doc struct{ Rows []verify.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	require.NotEmpty(t, doc.Rows)
+	rows := documentRows[verify.Row](t, stdout)
+	require.NotEmpty(t, rows)
 	scalar := 0
-	for _, r := range doc.Rows {
+	for _, r := range rows {
 		if r.Who == "scalar" {
 			scalar++
 			require.Equal(t, bench.OK, r.Status, r.Note())
@@ -173,19 +165,16 @@ func TestVerifyOnADevice(t *testing.T) {
 func TestVerifyGradientsOnTheCPU(t *testing.T) {
 	onceOnly(t)
 	args := []string{"verify", "--device", "cpu", "--pass", "bwd", "--batch-size", "1", "--nheads", "2", "--seqlen", "40", "--headdim", "16", "--dtype", "f16,f32", "--seed", "3"}
-	code, stdout, stderr := call(append(args, "-o", "json")...)
-	require.Equal(t, exitOK, code, stderr)
-	var doc struct{ Rows []verify.Row }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	require.Len(t, doc.Rows, 4)
-	for _, r := range doc.Rows {
+	stdout, _ := succeeds(t, append(args, "-o", "json")...)
+	rows := documentRows[verify.Row](t, stdout)
+	require.Len(t, rows, 4)
+	for _, r := range rows {
 		require.Equal(t, bench.OK, r.Status)
 		require.Equal(t, bench.PassBackward, r.Pass)
 		require.Len(t, r.Gradients, 3)
 	}
 	refused(t, exitInput, `--pass: "fwdbwd" is none of fwd, bwd`, "verify", "--device", "cpu", "--pass", "fwdbwd")
 	refused(t, exitInput, `--pass: unknown pass "back"`, "bench", "--device", "cpu", "--pass", "back")
-	code, stdout, stderr = call("verify", "--device", "cpu", "--pass", "bwd", "--suite", conformance, "--case", `^d40\.`, "--dtype", "bf16")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, "verify", "--device", "cpu", "--pass", "bwd", "--suite", conformance, "--case", `^d40\.`, "--dtype", "bf16")
 	require.Contains(t, stdout, "| cpu | bf16 ")
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -21,15 +20,13 @@ func TestVersion(t *testing.T) {
 		if c.Name() == "completion" || c.Name() == "help" || c.IsAdditionalHelpTopicCommand() {
 			continue
 		}
-		code, stdout, stderr := call(c.Name(), "--version")
-		require.Equal(t, exitOK, code, stderr)
+		stdout, _ := succeeds(t, c.Name(), "--version")
 		require.Equal(t, line, stdout, c.Name())
 	}
 	_, stdout, _ := call("--version")
 	require.Equal(t, line, stdout)
 	var b build
-	code, stdout, stderr := call("version", "--json")
-	require.Equal(t, exitOK, code, stderr)
+	stdout, _ = succeeds(t, "version", "--json")
 	require.NoError(t, json.Unmarshal([]byte(stdout), &b))
 	require.Equal(t, version, b.Version)
 	require.NotEmpty(t, b.Go)
@@ -38,12 +35,10 @@ func TestVersion(t *testing.T) {
 // The manual has a page of every command and topic, with every flag of the command.
 func TestManualPages(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "man1")
-	code, _, stderr := call("man", dir)
-	require.Equal(t, exitOK, code, stderr)
+	succeeds(t, "man", dir)
 	for name, has := range map[string]string{"vkattn": "vkattn-bench(1)", "vkattn-bench": "--max-noise", "vkattn-run": "--block-table",
 		"vkattn-columns": "95 % interval", "vkattn-timing": "--warm-cache"} {
-		text, err := os.ReadFile(filepath.Join(dir, name+".1"))
-		require.NoError(t, err)
+		text := readFile(t, filepath.Join(dir, name+".1"))
 		require.Contains(t, strings.ReplaceAll(string(text), `\-`, "-"), has, name)
 	}
 	refused(t, exitInput, "man takes one directory, not 0", "man")
