@@ -53,8 +53,7 @@ func needHeaders(t *testing.T) vulkanHeaders {
 	require.NoError(t, err)
 	h := vulkanHeaders{dir: dir}
 	for _, f := range files {
-		text, err := os.ReadFile(f)
-		require.NoError(t, err)
+		text := readFile(t, f)
 		h.text += cComment.ReplaceAllString(string(text), "")
 	}
 	require.Contains(t, h.text, "VK_HEADER_VERSION", "no Vulkan headers in %s", dir)
@@ -94,8 +93,7 @@ func abiText(t *testing.T) string {
 	t.Helper()
 	var src strings.Builder
 	for _, f := range abiFiles {
-		b, err := os.ReadFile(f)
-		require.NoError(t, err)
+		b := readFile(t, f)
 		src.Write(b)
 	}
 	return cComment.ReplaceAllString(src.String(), "")
@@ -157,8 +155,7 @@ var cCommand = regexp.MustCompile(`(?m)^\t(\w+) \(\*(\w+)\)\((.*)\);$`)
 // same size and, where it is a structure, the same one.
 func TestABICommands(t *testing.T) {
 	h := needHeaders(t)
-	text, err := os.ReadFile("host.h")
-	require.NoError(t, err)
+	text := readFile(t, "host.h")
 	prototypes := map[string][]string{}
 	for _, m := range regexp.MustCompile(`typedef (\w+) \(VKAPI_PTR \*PFN_vk(\w+)\)\((.*)\);`).FindAllStringSubmatch(h.text, -1) {
 		prototypes[m[2]] = m[1:]
@@ -288,8 +285,7 @@ func TestABIExtensionNames(t *testing.T) {
 	require.NoError(t, err)
 	found := 0
 	for _, f := range sources {
-		text, err := os.ReadFile(f)
-		require.NoError(t, err)
+		text := readFile(t, f)
 		for _, name := range regexp.MustCompile(`"VK_[A-Z]+_[a-z]\w*"`).FindAllString(string(text), -1) {
 			assert.True(t, regexp.MustCompile(`_EXTENSION_NAME\s+`+name).MatchString(h.text), "%s: %s is not in the headers", f, name)
 			found++

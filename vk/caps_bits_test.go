@@ -1,7 +1,6 @@
 package vk
 
 import (
-	"os"
 	"reflect"
 	"regexp"
 	"strings"
@@ -12,8 +11,7 @@ import (
 
 // The fields of featureBits are those of feature_bits.h, by name and in its order.
 func TestFeatureBitsAreThoseOfC(t *testing.T) {
-	header, err := os.ReadFile("feature_bits.h")
-	require.NoError(t, err)
+	header := readFile(t, "feature_bits.h")
 	names := regexp.MustCompile(`(?m)^\tVKA_(\w+),`).FindAllStringSubmatch(string(header), -1)
 	require.Len(t, names, featureCount)
 	for bit, field := range featureBits {

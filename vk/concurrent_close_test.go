@@ -13,8 +13,7 @@ import (
 // Closing a timeline ends the waits of other goroutines. The semaphore lives until they have ended.
 func TestClosingATimelineEndsItsWaits(t *testing.T) {
 	d := openExecuting(t)
-	gate, err := d.NewTimeline(false)
-	require.NoError(t, err)
+	gate := newTimeline(t, d)
 	s, err := d.NewStream("closed")
 	require.NoError(t, err)
 	ended := make(chan error, 2)

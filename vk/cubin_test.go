@@ -52,8 +52,7 @@ func TestCubinDescribesItsKernels(t *testing.T) {
 
 func TestBytesThatAreNoCubinAreRefused(t *testing.T) {
 	cubin, _ := someCubin(t)
-	own, err := os.ReadFile(os.Args[0])
-	require.NoError(t, err)
+	own := readFile(t, os.Args[0])
 	for _, b := range [][]byte{nil, []byte("text"), cubin[:1000], cubin[:len(cubin)-2000], own} {
 		_, err := parseCubin(b)
 		assert.Error(t, err)
@@ -187,8 +186,7 @@ func TestStressLaunchesUnderGarbageCollection(t *testing.T) {
 		}
 		require.NoError(t, f.Close())
 		require.NoError(t, m.Close())
-		_, err = s.Submit()
-		require.NoError(t, err)
+		submit(t, s)
 	}
 	require.NoError(t, s.Wait(background(t)))
 	require.NoError(t, s.Barrier()) // reclaims the finished batches
@@ -280,8 +278,7 @@ func TestLaunchesReachTheDriver(t *testing.T) {
 		require.ErrorIs(t, s.Launch(f, good, params), ErrClosed)
 		_, err = m.Function(name)
 		require.ErrorIs(t, err, ErrClosed)
-		_, err = s.Submit()
-		require.NoError(t, err)
+		submit(t, s)
 		require.NoError(t, s.Wait(context.Background()))
 		_, _ = begin, end
 		require.NoError(t, s.Barrier()) // begins a batch, which reclaims the finished one

@@ -204,8 +204,7 @@ func TestExtensionsNeedNames(t *testing.T) {
 func TestDriversStayLoaded(t *testing.T) {
 	needDriver(t)
 	libraries := func() map[string]bool {
-		maps, err := os.ReadFile("/proc/self/maps")
-		require.NoError(t, err)
+		maps := readFile(t, "/proc/self/maps")
 		set := map[string]bool{}
 		for line := range strings.Lines(string(maps)) {
 			if at := strings.IndexByte(line, '/'); at >= 0 && strings.Contains(line, ".so") {

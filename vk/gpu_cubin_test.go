@@ -144,8 +144,7 @@ func (p *prober) launch(architecture, name string, ctas, shared uint32) error {
 // The probes fit their kernels: a mistake would show only on a GPU.
 func TestCubinProbesDescribeTheirKernels(t *testing.T) {
 	for _, architecture := range []string{"sm_90a", "sm_80"} {
-		cubin, err := os.ReadFile("testdata/probe." + architecture + ".cubin")
-		require.NoError(t, err)
+		cubin := readFile(t, "testdata/probe."+architecture+".cubin")
 		kernels, err := parseCubin(cubin)
 		require.NoError(t, err)
 		for _, name := range []string{"probe_shared", "probe_resident"} {

@@ -21,8 +21,7 @@ func hang(t *testing.T, s *Stream, gate *Timeline, b *Buffer) {
 	t.Helper()
 	require.NoError(t, s.WaitFor(gate, 1))
 	require.NoError(t, s.Fill(BufferRange{Buffer: b}, 1))
-	_, err := s.Submit()
-	require.NoError(t, err)
+	submit(t, s)
 }
 
 // ended fails the test if a call does not return.
@@ -43,8 +42,7 @@ func ended(t *testing.T, name string, call func() error) error {
 // layers would tell.
 func TestCallsEndWhileTheDeviceHangs(t *testing.T) {
 	d := openImpatient(t)
-	gate, err := d.NewTimeline(false)
-	require.NoError(t, err)
+	gate := newTimeline(t, d)
 	t.Cleanup(func() { _ = gate.set(1) }) // lets a driver's thread end
 	s, err := d.NewStream("hangs")
 	require.NoError(t, err)
@@ -59,8 +57,7 @@ func TestCallsEndWhileTheDeviceHangs(t *testing.T) {
 	require.NoError(t, err)
 	r, err := d.Record(func(c *Commands) error { return c.Fill(BufferRange{Buffer: b}, 2) })
 	require.NoError(t, err)
-	_, err = behind.Replay(r)
-	require.NoError(t, err)
+	replay(t, behind, r)
 
 	for _, c := range []struct {
 		name string
@@ -90,8 +87,7 @@ func TestCallsEndWhileTheDeviceHangs(t *testing.T) {
 // Work that ends after all is cleaned up with the device.
 func TestADeviceThatGoesOnIsClosed(t *testing.T) {
 	d := openImpatient(t)
-	gate, err := d.NewTimeline(false)
-	require.NoError(t, err)
+	gate := newTimeline(t, d)
 	s, err := d.NewStream("late")
 	require.NoError(t, err)
 	b, err := d.NewBuffer(64, BufferOptions{})

@@ -93,6 +93,35 @@ func newBuffer(t testing.TB, d *Device, size uint64, kind MemoryKind) *Buffer {
 	return b
 }
 
+func newTimeline(t testing.TB, d *Device) *Timeline {
+	t.Helper()
+	timeline, err := d.NewTimeline(false)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, timeline.Close()) })
+	return timeline
+}
+
+func submit(t testing.TB, s *Stream) uint64 {
+	t.Helper()
+	value, err := s.Submit()
+	require.NoError(t, err)
+	return value
+}
+
+func replay(t testing.TB, s *Stream, r *Recording) uint64 {
+	t.Helper()
+	value, err := s.Replay(r)
+	require.NoError(t, err)
+	return value
+}
+
+func readFile(t testing.TB, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return data
+}
+
 const testLocal = 64
 
 // saxpy describes y = a*x + add.

@@ -139,8 +139,7 @@ func TestPeerTakesTurns(t *testing.T) {
 	for i := range byte(turns) {
 		require.NoError(t, s.Fill(BufferRange{Buffer: x}, uint32(i)))
 		if i%3 == 0 {
-			_, err := s.Submit()
-			require.NoError(t, err)
+			submit(t, s)
 		}
 		require.NoError(t, s.HandOver(x))
 		require.NoError(t, p.do(func() {
@@ -173,8 +172,7 @@ func TestPeerComesAfterEarlierSubmissions(t *testing.T) {
 	const size = 32 << 20
 	x := newBuffer(t, d, size, Upload)
 	require.NoError(t, s.Fill(BufferRange{Buffer: x}, 0x05050505))
-	_, err := s.Submit()
-	require.NoError(t, err)
+	submit(t, s)
 	p := withPeer(t, s)
 	require.NoError(t, s.HandOver(x))
 	var first, last byte
@@ -200,8 +198,7 @@ func TestPeersTurnsInARowAreOne(t *testing.T) {
 	assert.Zero(t, s.submitted.Load(), "nothing was recorded, and nothing submitted")
 	require.NoError(t, s.HandOver())
 	require.NoError(t, p.do(late(func() { n++ })))
-	v, err := s.Submit()
-	require.NoError(t, err)
+	v := submit(t, s)
 	require.NoError(t, s.WaitValue(background(t), v))
 	assert.Equal(t, 11, n, "so does the value of Submit")
 	require.NoError(t, s.HandOver())
@@ -221,20 +218,11 @@ func TestPeerAndOtherTimelines(t *testing.T) {
 	require.NoError(t, s.HandOver())
 	var ran atomic.Bool
 	require.NoError(t, p.do(late(func() { ran.Store(true) })))
-	_, err := s.Submit()
-	require.NoError(t, err)
+	submit(t, s)
 	late(func() { assert.False(t, ran.Load(), "before the wait is over") })()
 	require.NoError(t, before.Signal(1))
 	require.NoError(t, after.Wait(background(t), 1))
 	assert.True(t, ran.Load(), "at the signal")
-}
-
-func newTimeline(t *testing.T, d *Device) *Timeline {
-	t.Helper()
-	tl, err := d.NewTimeline(false)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, tl.Close()) })
-	return tl
 }
 
 // Buffers that the peer uses are held until its work has finished, whoever waits for it.
@@ -263,8 +251,7 @@ func TestPeersWorkHoldsWhatItUses(t *testing.T) {
 			case "batch":
 				other := newBuffer(t, d, 64, DeviceLocal)
 				require.NoError(t, s.Fill(BufferRange{Buffer: other}, 1))
-				_, err := s.Submit()
-				require.NoError(t, err)
+				submit(t, s)
 				assert.False(t, gone.Load(), "while the batch waits")
 				close(release)
 				require.NoError(t, s.Wait(background(t)))
@@ -329,8 +316,7 @@ func TestDeviceClosesWithAPeerAtWork(t *testing.T) {
 		require.NoError(t, p.do(late(func() { done = true })))
 		if batch {
 			require.NoError(t, s.Fill(BufferRange{Buffer: b}, 2))
-			_, err := s.Submit()
-			require.NoError(t, err)
+			submit(t, s)
 		}
 		var order []string
 		detach(t, b, func() { order = append(order, "buffer") })
@@ -359,8 +345,7 @@ func TestDeviceClosesWithADeadPeer(t *testing.T) {
 	require.NoError(t, s.HandOver(b))
 	require.NoError(t, p.do(func() { <-stuck }))
 	require.NoError(t, s.Fill(BufferRange{Buffer: b}, 2))
-	_, err = s.Submit()
-	require.NoError(t, err)
+	submit(t, s)
 	p.die(errors.New("dead"))
 	close(stuck)
 	require.NoError(t, d.Close())

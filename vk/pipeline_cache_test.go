@@ -26,8 +26,7 @@ func TestPipelineCacheFile(t *testing.T) {
 	needDriver(t)
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	path := cached(t, dir)
-	file, err := os.ReadFile(path)
-	require.NoError(t, err)
+	file := readFile(t, path)
 	data, err := parseCache(file)
 	require.NoError(t, err)
 	entries, err := os.ReadDir(dir)
@@ -41,8 +40,7 @@ func TestPipelineCacheFile(t *testing.T) {
 	} {
 		require.NoError(t, os.WriteFile(path, bad, 0o644))
 		cached(t, dir)
-		again, err := os.ReadFile(path)
-		require.NoError(t, err)
+		again := readFile(t, path)
 		_, err = parseCache(again)
 		assert.NoError(t, err, name)
 	}
@@ -113,15 +111,13 @@ func TestPipelineCacheIsSavedWhileTheDeviceIsOpen(t *testing.T) {
 func TestPipelineCacheThatHoldsEverythingIsNotWrittenAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := cached(t, dir)
-	first, err := os.ReadFile(path)
-	require.NoError(t, err)
+	first := readFile(t, path)
 	before, err := os.Stat(path)
 	require.NoError(t, err)
 	cached(t, dir)
 	after, err := os.Stat(path)
 	require.NoError(t, err)
-	second, err := os.ReadFile(path)
-	require.NoError(t, err)
+	second := readFile(t, path)
 	if !bytes.Equal(first, second) {
 		t.Skip("the driver's data differ from run to run")
 	}

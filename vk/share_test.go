@@ -114,8 +114,7 @@ func shareTimeline(t *testing.T, d *Device) {
 	s, err := d.NewStream("shared timeline")
 	require.NoError(t, err)
 	require.NoError(t, s.SignalTo(in, 9))
-	_, err = s.Submit()
-	require.NoError(t, err)
+	submit(t, s)
 	require.NoError(t, out.Wait(background(t), 9))
 	require.NoError(t, in.Close())
 	require.NoError(t, out.Close())
@@ -179,9 +178,7 @@ func TestExportedDescriptorsCloseOnExec(t *testing.T) {
 		defer func() { _ = syscall.Close(fd) }()
 		require.True(t, closesOnExec(t, fd))
 	}
-	timeline, err := d.NewTimeline(false)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, timeline.Close()) }()
+	timeline := newTimeline(t, d)
 	timeline.exportable = true
 	exports(unsafe.Pointer(&d.c.GetSemaphoreFdKHR), timeline.ExportFD)
 	buffer := newBuffer(t, d, 64, DeviceLocal)

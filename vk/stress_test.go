@@ -121,8 +121,7 @@ func TestStressOpenAndClose(t *testing.T) {
 		s, err := d.NewStream("")
 		require.NoError(t, err)
 		require.NoError(t, s.Fill(BufferRange{Buffer: b}, 3))
-		_, err = s.Submit()
-		require.NoError(t, err)
+		submit(t, s)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for s.Barrier() == nil {

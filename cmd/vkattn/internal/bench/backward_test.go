@@ -69,8 +69,7 @@ func TestBackwardRowsAreVerifiedAndTimed(t *testing.T) {
 			}
 			p.Pass = pass
 			b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 2}, Seed: 5, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineByMask, BaselineSeparate}}
-			rows, err := b.Group(context.Background(), p)
-			require.NoError(t, err)
+			rows := measured(t, b, p)
 			require.Len(t, rows, 1, "baselines have no gradients")
 			r := rows[0]
 			require.Equal(t, OK, r.Status, "%s %v: %s", name, pass, r.Reason)
@@ -131,14 +130,12 @@ func TestPeersOfABackwardPass(t *testing.T) {
 	good := &fakePeer{name: "good", each: 1e9}
 	full := &fakePeer{name: "full", refuses: errors.Join(peer.ErrOutOfMemory)}
 	b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 1}, Specs: []Spec{{Tier: attention.TierCPU}}, Peers: []Peer{good, full}}
-	rows, err := b.Group(context.Background(), p)
-	require.NoError(t, err)
+	rows := measured(t, b, p)
 	require.Equal(t, "bwd", good.problem.Pass)
 	require.Equal(t, []Status{OK, OK, OOM}, []Status{rows[0].Status, rows[1].Status, rows[2].Status})
 	require.NotZero(t, rows[0].Versus["good"])
 	p.Pass = PassForward
-	_, err = b.Group(context.Background(), p)
-	require.NoError(t, err)
+	measured(t, b, p)
 	require.Empty(t, good.problem.Pass, "as a peer that knows no passes expects")
 }
 

@@ -51,8 +51,7 @@ func TestAReferenceIsComparedWith(t *testing.T) {
 	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Timing: Timing{Repeats: 2}, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil, nil, nil), Peers: []Peer{peer},
 		Baselines: []Baseline{BaselineContiguous, BaselineByMask, BaselineCopy, BaselineSeparate, BaselineCUDARef}}
 	require.Equal(t, []string{"contiguous", "by-mask", "copy"}, b.BaselineNames([]Problem{p}))
-	rows, err := b.Group(context.Background(), p)
-	require.NoError(t, err)
+	rows := measured(t, b, p)
 	require.Len(t, rows, 4)
 	require.Len(t, rows, b.Rows([]Problem{p}))
 	require.Empty(t, peer.asked, "a peer knows no pages")
@@ -86,8 +85,7 @@ func TestAReferenceIsJudged(t *testing.T) {
 	// A problem that a baseline refuses stops the baseline's row and no other.
 	p.Options.Lengths, p.Options.ALiBi = "70/50,60/40", true
 	b := &Bench{CPU: "cpu", Seed: 1, Timing: Timing{Repeats: 2}, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil, nil, nil), Baselines: []Baseline{BaselineByMask}}
-	rows, err := b.Group(context.Background(), p)
-	require.NoError(t, err)
+	rows = measured(t, b, p)
 	require.Equal(t, []Status{OK, Unsupported}, []Status{rows[0].Status, rows[1].Status}, rows[0].Reason)
 }
 

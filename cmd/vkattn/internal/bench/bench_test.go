@@ -13,6 +13,14 @@ import (
 	"vkattn/vk"
 )
 
+// measured are the rows of a problem.
+func measured(t *testing.T, b *Bench, p Problem) []*Row {
+	t.Helper()
+	rows, err := b.Group(context.Background(), p)
+	require.NoError(t, err)
+	return rows
+}
+
 func smallProblem(dtype attention.DType) Problem {
 	return Problem{Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 50},
 		Config: attention.Config{HeadDim: 16, HeadDimV: 24, DType: dtype, Causal: attention.BottomRight}}
@@ -152,8 +160,7 @@ func TestAGroupOnTheCPU(t *testing.T) {
 	done := 0
 	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Timing: Timing{Repeats: 3}, Done: func() { done++ },
 		Specs: Specs([]attention.Tier{attention.TierScalar, attention.TierAuto, attention.TierCPU}, nil, nil, nil, nil, nil)}
-	rows, err := b.Group(context.Background(), smallProblem(attention.F32))
-	require.NoError(t, err)
+	rows := measured(t, b, smallProblem(attention.F32))
 	require.Equal(t, 3, done)
 	require.Equal(t, []Status{Unsupported, OK, OK}, []Status{rows[0].Status, rows[1].Status, rows[2].Status})
 	require.Contains(t, rows[0].Reason, "Vulkan device")
@@ -168,8 +175,7 @@ func TestAGroupOnTheCPU(t *testing.T) {
 
 	p := smallProblem(attention.F32)
 	p.Shape.Hkv = 3
-	rows, err = b.Group(context.Background(), p)
-	require.NoError(t, err)
+	rows = measured(t, b, p)
 	for _, r := range rows {
 		require.Equal(t, Unsupported, r.Status)
 		require.Contains(t, r.Reason, "divisor")
@@ -177,7 +183,7 @@ func TestAGroupOnTheCPU(t *testing.T) {
 
 	stopped, cancel := context.WithCancel(context.Background())
 	cancel()
-	rows, err = b.Group(stopped, smallProblem(attention.F32))
+	rows, err := b.Group(stopped, smallProblem(attention.F32))
 	require.ErrorIs(t, err, context.Canceled)
 	for _, r := range rows {
 		require.NotContains(t, []Status{OK, Fail, Broken}, r.Status, "interrupted is neither good nor bad")

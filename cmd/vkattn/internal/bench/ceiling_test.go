@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -53,8 +52,7 @@ func TestCeilingsOfADevice(t *testing.T) {
 	list := ceilings()
 	require.Equal(t, len(list), b.Rows(list), "specs and baselines have no rows of ceilings")
 	for _, p := range list {
-		rows, err := b.Group(context.Background(), p)
-		require.NoError(t, err)
+		rows := measured(t, b, p)
 		require.Len(t, rows, 1)
 		r := rows[0]
 		require.Equal(t, "gpu", r.Device)
@@ -87,8 +85,7 @@ func TestCeilingsOfADevice(t *testing.T) {
 func TestWithoutADeviceCeilingsAreUnsupported(t *testing.T) {
 	b := &Bench{CPU: "cpu"}
 	for _, p := range ceilings() {
-		rows, err := b.Group(context.Background(), p)
-		require.NoError(t, err)
+		rows := measured(t, b, p)
 		require.Len(t, rows, 1)
 		require.Equal(t, Unsupported, rows[0].Status, p.String())
 	}

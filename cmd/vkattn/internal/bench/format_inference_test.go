@@ -2,8 +2,6 @@ package bench
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -89,13 +87,7 @@ func TestTablesOfInferenceMatchTheirGoldenFiles(t *testing.T) {
 				if f != "md" {
 					continue
 				}
-				golden := filepath.Join("testdata", name+".md")
-				if *update {
-					require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o644))
-				}
-				want, err := os.ReadFile(golden)
-				require.NoError(t, err)
-				require.Equal(t, string(want), out.String())
+				isGolden(t, name+".md", out.String())
 			}
 		})
 	}

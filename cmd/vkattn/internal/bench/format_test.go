@@ -23,6 +23,23 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
+// isGolden compares a text with a file of testdata.
+func isGolden(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	}
+	require.Equal(t, string(readFile(t, path)), text)
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return data
+}
+
 func exampleRows() []*Row {
 	good := &Row{Device: "Example GPU", Tier: "coopmat2", Tile: "128x64 16x16 8sg1",
 		Call:   fields.Call{B: 16, Hq: 8, Hkv: 2, Sq: 4096, Sk: 4096, D: 128, Dv: 128, Causal: attention.TopLeft, DType: attention.F16},
@@ -52,13 +69,7 @@ func TestFormatsMatchTheirGoldenFiles(t *testing.T) {
 				require.NoError(t, p.Row(r))
 			}
 			require.NoError(t, p.Close(&info))
-			golden := filepath.Join("testdata", "rows."+string(f))
-			if *update {
-				require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o644))
-			}
-			want, err := os.ReadFile(golden)
-			require.NoError(t, err)
-			require.Equal(t, string(want), out.String())
+			isGolden(t, "rows."+string(f), out.String())
 		})
 	}
 }
@@ -117,13 +128,7 @@ func TestLadderFormatsMatchTheirGoldenFiles(t *testing.T) {
 				require.NoError(t, p.Row(r))
 			}
 			require.NoError(t, p.Close(info))
-			golden := filepath.Join("testdata", name)
-			if *update {
-				require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o644))
-			}
-			want, err := os.ReadFile(golden)
-			require.NoError(t, err)
-			require.Equal(t, string(want), out.String())
+			isGolden(t, name, out.String())
 		})
 	}
 }

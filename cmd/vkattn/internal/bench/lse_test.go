@@ -77,8 +77,7 @@ func TestRowsWithLSEAreVerified(t *testing.T) {
 		p.LSE = true
 		b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 2, Warmup: -1, WarmCache: true}, Seed: 5, Specs: []Spec{{Tier: attention.TierCPU}},
 			Baselines: []Baseline{BaselineByMask, BaselineContiguous, BaselineSeparate}}
-		rows, err := b.Group(context.Background(), p)
-		require.NoError(t, err)
+		rows := measured(t, b, p)
 		for _, r := range rows {
 			if r.Baseline == BaselineByMask && r.Status == Unsupported {
 				continue

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"math"
 	"runtime"
 	"testing"
@@ -116,11 +115,7 @@ func TestAProblemThatDoesNotFitMemoryIsARow(t *testing.T) {
 			done := 0
 			b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 1}, Specs: []Spec{{Tier: attention.TierCPU}}, Done: func() { done++ },
 				Baselines: []Baseline{BaselineByMask, BaselineContiguous, BaselineCopy, BaselineSeparate}}
-			taken := allocated(func() {
-				var err error
-				rows, err = b.Group(context.Background(), p)
-				require.NoError(t, err)
-			})
+			taken := allocated(func() { rows = measured(t, b, p) })
 			require.Less(t, taken, uint64(1<<20))
 			require.Equal(t, len(rows), done)
 			for _, r := range rows {
@@ -156,8 +151,7 @@ func TestProblemsOfAnySizeAreRefusedAtOnce(t *testing.T) {
 			taken := allocated(func() {
 				require.NotZero(t, b.Rows([]Problem{p}))
 				countSets(p, deviceRotation)
-				rows, err := b.Group(context.Background(), p)
-				require.NoError(t, err)
+				rows := measured(t, b, p)
 				for _, r := range rows {
 					require.Contains(t, []Status{OOM, Unsupported}, r.Status, "%s of %v: %s", r.Who(), p, r.Reason)
 				}

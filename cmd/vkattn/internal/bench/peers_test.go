@@ -62,8 +62,7 @@ func TestPeersTakeTurnsWithTheTiers(t *testing.T) {
 		Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil, nil, nil),
 		Peers: []Peer{good, slow, refusing, wrong, dead, dying}}
 	p := smallProblem(attention.F32)
-	rows, err := b.Group(context.Background(), p)
-	require.NoError(t, err)
+	rows := measured(t, b, p)
 	require.Equal(t, 7, done)
 	var status []Status
 	for i, r := range rows {
@@ -91,8 +90,7 @@ func TestPeersTakeTurnsWithTheTiers(t *testing.T) {
 	require.Equal(t, rows[0].Sets, rows[1].Sets)
 
 	p.Shape.Hkv = 3
-	rows, err = b.Group(context.Background(), p)
-	require.NoError(t, err)
+	rows = measured(t, b, p)
 	for _, r := range rows {
 		require.Equal(t, Unsupported, r.Status)
 	}

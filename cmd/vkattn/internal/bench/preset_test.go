@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -150,8 +149,7 @@ func TestShrink(t *testing.T) {
 	// A shrunk problem of each suite runs and is right.
 	b := &Bench{CPU: "cpu", Seed: 1, Timing: Timing{Once: true}, Specs: []Spec{{Tier: attention.TierCPU}}}
 	for _, p := range []Problem{Shrink(ladder())[0], Shrink(serving())[5], Shrink(presetSuite())[1]} {
-		rows, err := b.Group(context.Background(), p)
-		require.NoError(t, err)
+		rows := measured(t, b, p)
 		require.Len(t, rows, 1, "without a device the ladder has one step")
 		require.Equal(t, OK, rows[0].Status, rows[0].Reason)
 	}

@@ -138,15 +138,13 @@ func TestTheSchemaIsThatOfTheTypes(t *testing.T) {
 	if *update {
 		require.NoError(t, os.WriteFile(schemaFile, out.Bytes(), 0o644))
 	}
-	want, err := os.ReadFile(schemaFile)
-	require.NoError(t, err)
+	want := readFile(t, schemaFile)
 	require.Equal(t, string(want), out.String(), "run the test with -update; if a field was renamed or removed, raise SchemaVersion")
 }
 
 func TestRowsFollowTheSchema(t *testing.T) {
 	var schema jsonschema.Schema
-	text, err := os.ReadFile(schemaFile)
-	require.NoError(t, err)
+	text := readFile(t, schemaFile)
 	require.NoError(t, json.Unmarshal(text, &schema))
 	resolved, err := schema.Resolve(nil)
 	require.NoError(t, err)

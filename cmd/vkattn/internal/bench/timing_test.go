@@ -109,8 +109,7 @@ func TestDelayIsBeforeEachProblem(t *testing.T) {
 	b := &Bench{CPU: "cpu", Timing: Timing{Delay: time.Hour, Once: true}, Specs: []Spec{{Tier: attention.TierCPU}},
 		sleep: func(_ context.Context, d time.Duration) error { waits = append(waits, d); return nil }}
 	for range 2 {
-		rows, err := b.Group(context.Background(), smallProblem(attention.F32))
-		require.NoError(t, err)
+		rows := measured(t, b, smallProblem(attention.F32))
 		require.Equal(t, OK, rows[0].Status, rows[0].Reason)
 		require.Len(t, rows[0].Samples, 1)
 	}
@@ -126,8 +125,7 @@ func TestAWarmCacheHasOneInputSet(t *testing.T) {
 	for warm, more := range map[bool]bool{false: true, true: false} {
 		b := &Bench{CPU: "cpu", Timing: Timing{WarmCache: warm, Once: true}, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineCopy}}
 		p := smallProblem(attention.F32)
-		rows, err := b.Group(context.Background(), p)
-		require.NoError(t, err)
+		rows := measured(t, b, p)
 		require.Equal(t, more, rows[0].Sets > 1)
 		require.Equal(t, OK, rows[1].Status, rows[1].Reason)
 	}

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"os"
 	"testing"
 	"time"
@@ -52,8 +51,7 @@ func TestTheWorkspaceOfForwardRowsIsThatOfTheirSplits(t *testing.T) {
 					continue // its kernels take long to compile on a CPU
 				}
 				b.Specs = []Spec{{Tier: tier}}
-				list, err := b.Group(context.Background(), p)
-				require.NoError(t, err)
+				list := measured(t, b, p)
 				r := list[0]
 				if r.Status == Unsupported {
 					require.NotEqual(t, attention.TierScalar, tier, "%s: %s", name, r.Reason)
