@@ -80,8 +80,7 @@ func TestBackwardBitsDoNotDependOnArrival(t *testing.T) {
 	ringMemory(t, 1)                      // groups of heads
 	synctest.Test(t, func(t *testing.T) { // delays take no time
 		for _, mode := range Modes() {
-			cfg := Config{Mode: mode, Inner: 2}
-			cfg.HeadDim, cfg.Causal = 16, attention.BottomRight
+			cfg := Config{Config: attention.Config{HeadDim: 16, Causal: attention.BottomRight}, Mode: mode, Inner: 2}
 			p := Problem{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 100, Sk: 120}}
 			var first *whole
 			for seed := range uint64(5) {

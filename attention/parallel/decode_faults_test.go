@@ -86,8 +86,7 @@ func TestFaultsInDecode(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					groups, arm := faultyGroups(t, ranks, bad, step, fault)
 					arm()
-					cfg := Config{}
-					cfg.HeadDim = 8
+					cfg := Config{Config: attention.Config{HeadDim: 8}}
 					requireNamed(t, onAll(groups, func(r int, g *Group) error {
 						op, err := New(g, nil, cfg)
 						require.NoError(t, err)
@@ -110,13 +109,11 @@ func TestFaultsInDecode(t *testing.T) {
 func TestFaultsInRecordedDecode(t *testing.T) {
 	const ranks, bad = 2, 1
 	dev, streams := openRanks(t, ranks)
-	cfg := Config{}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
 	for fault, x := range rankFaults {
 		for _, step := range []string{stepAnnounce, stepAgree, stepGather} {
 			t.Run(fmt.Sprintf("%s at %s", fault, step), func(t *testing.T) {
 				groups, arm := faultyGroups(t, ranks, bad, step, fault)
-				list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{150}})
+				list := newDecoders(t, dev, streams, groups, decodeConfig, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{150}})
 				for r, err := range onAll(groups, func(r int, _ *Group) error {
 					return errors.Join(list[r].op.Decode(context.Background(), attention.OnStream(list[r].s), list[r].DecodeArgs),
 						list[r].op.Decode(context.Background(), attention.OnStream(list[r].s), list[r].DecodeArgs))
@@ -144,10 +141,8 @@ func TestFaultsInRecordedDecode(t *testing.T) {
 // A rank that cannot begin its work is named by all, and one that cannot take part begins none.
 func TestDecodeThatDoesNotBegin(t *testing.T) {
 	dev, streams := openRanks(t, 2)
-	cfg := Config{}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
 	groups := ranksOf(t, 2)
-	list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{150}})
+	list := newDecoders(t, dev, streams, groups, decodeConfig, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{150}})
 	decode := func() []error {
 		return onAll(groups, func(r int, _ *Group) error {
 			return list[r].op.Decode(context.Background(), attention.OnStream(list[r].s), list[r].DecodeArgs)

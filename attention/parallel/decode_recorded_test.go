@@ -29,6 +29,16 @@ type decoder struct {
 	DecodeArgs
 }
 
+// decodeConfig is that of most decoders here.
+var decodeConfig = Config{Config: attention.Config{HeadDim: 16, Tier: attention.TierScalar}}
+
+// newDecoder is the decoder of a group of one rank.
+func newDecoder(t *testing.T, args DecodeArgs) *decoder {
+	t.Helper()
+	dev, streams := openRanks(t, 1)
+	return newDecoders(t, dev, streams, ranksOf(t, 1), decodeConfig, args)[0]
+}
+
 // newDecoders makes ranks on one device. The cache has random numbers.
 func newDecoders(t require.TestingT, dev *vk.Device, streams []*vk.Stream, groups []*Group, cfg Config, a DecodeArgs) []*decoder {
 	list := make([]*decoder, len(groups))
@@ -156,8 +166,7 @@ func TestDecodeRepeats(t *testing.T) {
 func TestRecordedDecodeThatDisagrees(t *testing.T) {
 	const ranks = 2
 	dev, streams := openRanks(t, ranks)
-	cfg := Config{Block: 4}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	cfg := Config{Config: attention.Config{HeadDim: 16, Tier: attention.TierScalar}, Block: 4}
 	groups := ranksOf(t, ranks)
 	list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 3})
 	for r, err := range onAll(groups, func(r int, _ *Group) error {
@@ -212,11 +221,9 @@ func TestRecordedDecodeThatDisagrees(t *testing.T) {
 // error, as without them.
 func TestRecordedDecodeHoldsNoTensor(t *testing.T) {
 	dev, streams := openRanks(t, 1)
-	cfg := Config{}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
 	for _, plain := range []bool{true, false} {
 		groups := ranksOf(t, 1)
-		x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
+		x := newDecoders(t, dev, streams, groups, decodeConfig, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
 		x.unrecorded(plain)
 		for range 3 {
 			require.NoError(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
@@ -238,10 +245,8 @@ func TestRecordedDecodeOnAnObservedStream(t *testing.T) {
 	if dev.Caps().Limits.TimestampValidBits == 0 {
 		t.Skip("the queue has no timestamps")
 	}
-	cfg := Config{}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
 	groups := ranksOf(t, 1)
-	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
+	x := newDecoders(t, dev, streams, groups, decodeConfig, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
 	defer x.op.Close()
 	for range 3 {
 		require.NoError(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
@@ -277,10 +282,8 @@ func TestRecordedDecodesAreBounded(t *testing.T) {
 	defer func() { maxRecordings = was }()
 	const ranks = 2
 	dev, streams := openRanks(t, 2*ranks)
-	cfg := Config{}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
 	groups := ranksOf(t, ranks)
-	list := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})
+	list := newDecoders(t, dev, streams, groups, decodeConfig, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
 	for r, err := range onAll(groups, func(r int, _ *Group) error {
 		x := list[r]
@@ -322,8 +325,7 @@ func TestRecordedDecodesAreBounded(t *testing.T) {
 func TestStaleRecordingsOfDecode(t *testing.T) {
 	const ranks = 2
 	dev, streams := openRanks(t, ranks)
-	cfg := Config{Block: 4}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
+	cfg := Config{Config: attention.Config{HeadDim: 16, Tier: attention.TierScalar}, Block: 4}
 	groups := ranksOf(t, ranks)
 	near := make([]Transport, ranks)
 	for r, g := range groups {
@@ -477,11 +479,9 @@ func TestDecodeKeyHasEveryArgument(t *testing.T) {
 // Calls of all sizes share the memory of states: it is bounded by twice that of the largest call.
 func TestRecordedDecodesShareMemory(t *testing.T) {
 	dev, streams := openRanks(t, 1)
-	cfg := Config{}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
 	groups := ranksOf(t, 1)
 	const most = 9
-	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: most, Hq: 2, Hkv: 2, Sq: 1})[0]
+	x := newDecoders(t, dev, streams, groups, decodeConfig, DecodeArgs{B: most, Hq: 2, Hkv: 2, Sq: 1})[0]
 	want := map[int][]byte{}
 	for _, round := range []string{"plain", "recorded", "again"} {
 		x.unrecorded(round == "plain")
@@ -512,11 +512,7 @@ func TestRecordedDecodesShareMemory(t *testing.T) {
 
 // ObserveDecode gets the steps of a call, whose times add up to it.
 func TestObserveDecode(t *testing.T) {
-	dev, streams := openRanks(t, 1)
-	cfg := Config{}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
-	groups := ranksOf(t, 1)
-	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
+	x := newDecoder(t, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})
 	defer x.op.Close()
 	for range 3 {
 		var names []string
@@ -541,12 +537,10 @@ func TestObserveDecode(t *testing.T) {
 func BenchmarkDecode(b *testing.B) {
 	dev := testdevice.Open(b)
 	streams := []*vk.Stream{testdevice.Stream(b, dev, "")}
-	cfg := Config{}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
 	for name, plain := range map[string]bool{"recorded": false, "plain": true} {
 		b.Run(name, func(b *testing.B) {
 			groups := ranksOf(b, 1)
-			x := newDecoders(b, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{8}})[0]
+			x := newDecoders(b, dev, streams, groups, decodeConfig, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{8}})[0]
 			x.unrecorded(plain)
 			took := map[string][]time.Duration{"check": nil, "submit": nil, "prepare the merge": nil, "submit the merge": nil, "end": nil}
 			for step := range took {
@@ -575,11 +569,7 @@ func BenchmarkDecode(b *testing.B) {
 // Close during calls that use recordings: the call under way ends, later ones are refused, and nothing is
 // left.
 func TestCloseDuringRecordedDecodes(t *testing.T) {
-	dev, streams := openRanks(t, 1)
-	cfg := Config{}
-	cfg.HeadDim, cfg.Tier = 16, attention.TierScalar
-	groups := ranksOf(t, 1)
-	x := newDecoders(t, dev, streams, groups, cfg, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})[0]
+	x := newDecoder(t, DecodeArgs{B: 1, Hq: 2, Hkv: 2, Sq: 1, Tokens: []int{300}})
 	for range 3 {
 		require.NoError(t, x.op.Decode(context.Background(), attention.OnStream(x.s), x.DecodeArgs))
 	}

@@ -149,8 +149,7 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 // What a sharded cache cannot do is refused by name, and lengths are compared.
 func TestDecodeRefuses(t *testing.T) {
 	testlevel.HostOnly(t)
-	good := Config{}
-	good.HeadDim, good.Causal = 8, attention.BottomRight
+	good := Config{Config: attention.Config{HeadDim: 8, Causal: attention.BottomRight}}
 	args := func() DecodeArgs {
 		tensor := func(n int) attention.Tensor { return attention.Tensor{Host: make([]byte, n*8*2)} }
 		return DecodeArgs{B: 1, Hq: 2, Hkv: 1, Sq: 1, Tokens: []int{70}, Q: tensor(2), O: tensor(2), Cache: Cache{K: tensor(64), V: tensor(64), Capacity: 64}}

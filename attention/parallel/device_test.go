@@ -187,8 +187,7 @@ func TestForwardOnADevice(t *testing.T) {
 // A copy on a device moves every bit, subnormals and NaNs with payload included, and nothing between rows.
 func TestCopyOnADevice(t *testing.T) {
 	dev, streams := openRanks(t, 1)
-	cfg := Config{}
-	cfg.HeadDim, cfg.Tier = 8, attention.TierScalar
+	cfg := Config{Config: attention.Config{HeadDim: 8, Tier: attention.TierScalar}}
 	op, err := New(ranksOf(t, 1)[0], attention.On(dev), cfg)
 	require.NoError(t, err)
 	defer op.Close()
@@ -322,8 +321,7 @@ func TestErrorLeavesNoWorkInTheStream(t *testing.T) {
 	b, err := dev.NewBuffer(64, vk.BufferOptions{Memory: vk.Readback})
 	require.NoError(t, err)
 	defer b.Close()
-	cfg := Config{}
-	cfg.HeadDim, cfg.Tier = 8, attention.TierScalar
+	cfg := Config{Config: attention.Config{HeadDim: 8, Tier: attention.TierScalar}}
 	op, err := New(ranksOf(t, 1)[0], attention.On(dev), cfg)
 	require.NoError(t, err)
 	defer op.Close()

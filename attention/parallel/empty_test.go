@@ -23,8 +23,7 @@ func TestNothingOnADevice(t *testing.T) {
 	} {
 		for _, mode := range Modes() {
 			t.Run(mode.String()+"/"+name, func(t *testing.T) {
-				cfg := Config{Mode: mode, Inner: 2}
-				cfg.HeadDim = 8
+				cfg := Config{Config: attention.Config{HeadDim: 8}, Mode: mode, Inner: 2}
 				w := newWhole(cfg, p, 1)
 				parts := make([]*part, len(streams))
 				for r, err := range w.onDevices(t, dev, streams, ranksOf(t, len(streams)), movable, func(r int, x *deviceRank) error {
@@ -63,8 +62,7 @@ func TestDecodeOfNoSequences(t *testing.T) { decodeNothing(t, nil, make([]*vk.St
 func decodeNothing(t *testing.T, dev *vk.Device, streams []*vk.Stream) {
 	for _, rows := range []int{1, 3} {
 		for r, err := range onAll(ranksOf(t, len(streams)), func(r int, g *Group) error {
-			cfg := Config{}
-			cfg.HeadDim, cfg.Causal = 8, attention.BottomRight
+			cfg := Config{Config: attention.Config{HeadDim: 8, Causal: attention.BottomRight}}
 			op, err := New(g, attention.On(dev), cfg)
 			if err != nil {
 				return err

@@ -105,8 +105,7 @@ func TestFaultsNameTheRankOnEveryOther(t *testing.T) {
 func TestDisagreementNamesTheRankAndTheField(t *testing.T) {
 	testlevel.HostOnly(t)
 	const ranks, odd = 3, 1
-	good := Config{}
-	good.HeadDim = 8
+	good := Config{Config: attention.Config{HeadDim: 8}}
 	p := Problem{Shape: attention.Shape{B: 1, Hq: 2, Sq: 9, Sk: 9}}
 	groups := ranksOf(t, ranks)
 	for field, change := range map[string]func(*Config, *Problem){

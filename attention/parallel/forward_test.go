@@ -95,8 +95,7 @@ func TestLSEOnlyWhereAskedFor(t *testing.T) {
 			"batch":  {Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 40, Sk: 50}},
 			"packed": {Shape: attention.Shape{B: 2, Hq: 8, Hkv: 4, Sq: 40, Sk: 50}, CuQ: []int{0, 30, 70}, CuK: []int{0, 50, 90}},
 		} {
-			cfg := Config{Mode: mode, Inner: 2}
-			cfg.HeadDim, cfg.Causal = 16, attention.BottomRight
+			cfg := Config{Config: attention.Config{HeadDim: 16, Causal: attention.BottomRight}, Mode: mode, Inner: 2}
 			all := newWhole(cfg, p, 7)
 			all.forward(t, ranksOf(t, ranks), false)
 			for _, noLSE := range [][]bool{{true, true, true, true}, {false, true, true, false}, {true, true, false, false}} {
@@ -129,8 +128,7 @@ func TestUlyssesCopiesNoMessage(t *testing.T) {
 	sequenceMessages(t)
 	const ranks, batch, hq, hkv, length, d, dv = 4, 2, 8, 4, 40, 16, 24
 	for _, lse := range []bool{false, true} {
-		cfg := Config{Mode: ModeUlysses}
-		cfg.HeadDim, cfg.HeadDimV = d, dv
+		cfg := Config{Config: attention.Config{HeadDim: d, HeadDimV: dv}, Mode: ModeUlysses}
 		w := newWhole(cfg, Problem{Shape: attention.Shape{B: batch, Hq: hq, Hkv: hkv, Sq: length, Sk: length}}, 7)
 		want := batch * (length - length/ranks) * (hq/ranks*(d+dv) + hkv/ranks*(d+dv)) * 2
 		want += batch * length * hkv / ranks * (d + dv) * 2

@@ -172,8 +172,7 @@ func TestRingMemoryIsWithinTwoBlocks(t *testing.T) {
 	for _, ranks := range []int{2, 4, 8, 64} {
 		for keys := 1 << 16; keys <= 1<<20; keys *= 2 {
 			for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
-				cfg := Config{Mode: ModeRing}
-				cfg.HeadDim, cfg.Causal = 128, causal
+				cfg := Config{Config: attention.Config{HeadDim: 128, Causal: causal}, Mode: ModeRing}
 				plan, err := makePlan(&cfg, Problem{Shape: attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: keys, Sk: keys}}, ranks, everywhere)
 				require.NoError(t, err)
 				block := uint64(keys/ranks) * 8 * 2 * 128 * 2

@@ -171,8 +171,7 @@ func TestModesRefuseByName(t *testing.T) {
 
 func TestProblemsAreCheckedByField(t *testing.T) {
 	testlevel.HostOnly(t)
-	cfg := Config{}
-	cfg.HeadDim = 8
+	cfg := Config{Config: attention.Config{HeadDim: 8}}
 	op, err := New(ranksOf(t, 2)[0], nil, cfg)
 	require.NoError(t, err)
 	s := attention.Shape{B: 2, Hq: 2, Sq: 5, Sk: 5}
@@ -201,8 +200,7 @@ func TestPlanOfTheLargestProblems(t *testing.T) {
 	const n = attention.MaxLength
 	for _, window := range []attention.Window{{}, attention.WindowOf(n/2, 0)} {
 		for _, mode := range Modes() {
-			cfg := Config{Mode: mode, Inner: 2}
-			cfg.HeadDim, cfg.Window = 128, window
+			cfg := Config{Config: attention.Config{HeadDim: 128, Window: window}, Mode: mode, Inner: 2}
 			if window.Given() {
 				cfg.Align = attention.TopLeft
 			}
@@ -218,8 +216,7 @@ func TestPlanOfTheLargestProblems(t *testing.T) {
 // A rank asks its tier for a call before the ranks agree, for packed sequences too.
 func TestRankShapeOfPackedSequences(t *testing.T) {
 	testlevel.HostOnly(t)
-	cfg := Config{}
-	cfg.HeadDim = 8
+	cfg := Config{Config: attention.Config{HeadDim: 8}}
 	p := Problem{Shape: attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 9, Sk: 30}, CuQ: []int{0, 9, 10, 16}, CuK: []int{0, 30, 31, 40}}
 	l := newLayout(&cfg, p, ModeRing, 2, 1, everywhere)
 	shape, ok := l.rankShape(1)
@@ -245,8 +242,7 @@ func TestSplitsOfImpossibleSizes(t *testing.T) {
 func TestPlanIsTheCallers(t *testing.T) {
 	testlevel.HostOnly(t)
 	groups := ranksOf(t, 2)
-	cfg := Config{Mode: ModeRing}
-	cfg.HeadDim = 8
+	cfg := Config{Config: attention.Config{HeadDim: 8}, Mode: ModeRing}
 	op, err := New(groups[0], nil, cfg)
 	require.NoError(t, err)
 	p := Problem{Shape: attention.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 24, Sk: 24}}

@@ -134,8 +134,7 @@ func TestRanksOfDifferentReach(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, allHeads)
 	const ranks = 3
-	cfg := Config{Mode: ModeAllGather}
-	cfg.HeadDim = 16
+	cfg := Config{Config: attention.Config{HeadDim: 16}, Mode: ModeAllGather}
 	p := Problem{Shape: attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: 30, Sk: 30}}
 	all := newWhole(cfg, p, 3)
 	all.forward(t, ranksOf(t, ranks), false)

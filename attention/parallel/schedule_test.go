@@ -151,8 +151,7 @@ func TestPlanChoosesTheSchedule(t *testing.T) {
 	none := plan(2, Config{Mode: ModeUlysses}, s)
 	require.Equal(t, ScheduleAuto, none.Schedule)
 	require.NotContains(t, none.String(), "schedule")
-	cfg := Config{Schedule: 9}
-	cfg.HeadDim = 8
+	cfg := Config{Config: attention.Config{HeadDim: 8}, Schedule: 9}
 	_, err := New(ranksOf(t, 2)[0], nil, cfg)
 	require.ErrorIs(t, err, attention.ErrInvalid)
 	require.Contains(t, Config{Schedule: ScheduleGather}.String(), "gather")
@@ -279,8 +278,7 @@ func TestPlanOfVeryManyHeads(t *testing.T) {
 	testlevel.HostOnly(t)
 	for _, heads := range []int{attention.MaxLength, 1 << 29, 735134400} { // 735134400 has 1344 divisors
 		for _, mode := range []Mode{ModeRing, Mode2D} {
-			cfg := Config{Mode: mode, Inner: 2}
-			cfg.HeadDim = 128
+			cfg := Config{Config: attention.Config{HeadDim: 128}, Mode: mode, Inner: 2}
 			if mode == Mode2D && heads%2 != 0 {
 				continue
 			}

@@ -129,16 +129,14 @@ func TestCopiesAndCallsOfAStripedSplit(t *testing.T) {
 			require.Len(t, plan.runs(0, 0), 1)
 		})
 	}
-	cfg := Config{Mode: Mode2D, Inner: 2}
-	cfg.HeadDim, cfg.Causal = 128, attention.TopLeft
+	cfg := Config{Config: attention.Config{HeadDim: 128, Causal: attention.TopLeft}, Mode: Mode2D, Inner: 2}
 	irregular := p // tokens of ranks at random
 	irregular.Rows = make(Split, ranks)
 	for rng, i := rand.New(rand.NewPCG(1, 2)), 0; i < n; i++ {
 		irregular.Rows.add(rng.IntN(ranks), Span{i, 1})
 	}
 	irregular.Keys = irregular.Rows
-	ring := Config{Mode: ModeRing}
-	ring.HeadDim = 128
+	ring := Config{Config: attention.Config{HeadDim: 128}, Mode: ModeRing}
 	plan, err := makePlan(&ring, irregular, ranks, everywhere)
 	require.NoError(t, err)
 	require.Equal(t, ScheduleOverlap, plan.Schedule)
@@ -216,8 +214,7 @@ func TestSpansThatAreMessages(t *testing.T) {
 		before := messageBytes
 		messageBytes = x.message
 		n := ranks * x.some * x.spans
-		cfg := Config{Mode: ModeAllGather}
-		cfg.HeadDim = 8
+		cfg := Config{Config: attention.Config{HeadDim: 8}, Mode: ModeAllGather}
 		w := newWhole(cfg, stripedProblem(attention.Shape{B: 1, Hq: 2, Hkv: 2, Sq: n, Sk: n}, ranks, x.some), 3)
 		planned := w.planned(t, ranks)
 		for g := range ranks {

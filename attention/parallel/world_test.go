@@ -276,8 +276,7 @@ func (w *whole) run(t require.TestingT, groups []*Group, bshd, forward bool) (*P
 
 // drawCall draws a call that a mode can compute over a number of ranks.
 func drawCall(t *rapid.T, mode Mode, ranks int) (Config, Problem) {
-	cfg := Config{Mode: mode}
-	cfg.DType = rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype")
+	cfg := Config{Config: attention.Config{DType: rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype")}, Mode: mode}
 	cfg.HeadDim, cfg.HeadDimV = rapid.IntRange(1, 20).Draw(t, "d"), rapid.IntRange(0, 20).Draw(t, "dv")
 	cfg.Causal = rapid.SampledFrom([]attention.Causal{attention.CausalNone, attention.TopLeft, attention.BottomRight}).Draw(t, "causal")
 	cfg.Order = rapid.SampledFrom([]Order{OrderAuto, OrderContiguous, OrderZigzag, OrderStriped}).Draw(t, "order")
