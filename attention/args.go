@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"vkattn/attention/score"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 )
@@ -27,6 +28,8 @@ type Args = struct {
 	Mask         *Mask         // slots to attend to
 	ALiBi        Vector        // float32 [Hq]: slopes; the score of the row at position i and key j loses slope * |i - j|
 	Sinks        Vector        // float32 [Hq]: an additional logit in each row's softmax that counts in LSE and has no value
+
+	Tables []Table // memory of the tables that Config.ScoreMod and MaskMod read
 
 	// DropoutSeed and DropoutOffset choose the mask of Config.Dropout, which
 	// attention.DropoutMask returns. Forward and backward of a training step take the same
@@ -131,6 +134,14 @@ type Bias = struct {
 	Tensor
 	DType                DType // F32, or a 16-bit type
 	Batches, Heads, Rows int   // 1: one for all; 0: B, Hq, Sq
+}
+
+// Table is the memory of a table that a modifier reads, packed int32 or float32 as the modifier declares it, the last
+// axis fastest. Kernels move an index beyond an axis to its end.
+type Table = struct {
+	Vector
+	Name string             // as the modifier declares it
+	Dims [score.MaxRank]int // elements of each axis, at least 1; 0 behind the last axis
 }
 
 // Mask excludes slots in addition to lengths, causal mask and window. It holds bytes

@@ -1,6 +1,9 @@
 package attention
 
-import "vkattn/internal/problem"
+import (
+	"vkattn/attention/score"
+	"vkattn/internal/problem"
+)
 
 // Config says what to compute, except for sizes. It is comparable and can be a map key.
 // The zero value of every field but HeadDim is a useful default.
@@ -23,6 +26,12 @@ type Config struct {
 
 	Align   Causal  // alignment of rows with keys for Window and ALiBi; CausalNone: as Causal says
 	Softcap float32 // scores become Softcap * tanh(score / Softcap) before any bias; 0: off; devices take one above 2^104 as 2^104
+
+	// ScoreMod changes scores, after softcap, bias and ALiBi, and MaskMod says which slots a row attends to, of those that
+	// the other masks leave: expressions that package score builds or parses. [Args].Tables has the memory of the tables
+	// that they read. Positions are those of the causal mask; with CausalNone in both Causal and Align the last row of a
+	// sequence is at its last key. Backward refuses both, and so do tiers cuda and cubin.
+	ScoreMod, MaskMod score.Expr
 
 	// Dropout is the probability that a weight P is dropped, at least 0 and below 1.
 	// Weights that remain are multiplied by 1 / (1 - Dropout). LSE is the LSE of the

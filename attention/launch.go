@@ -91,10 +91,10 @@ type launch struct {
 	op     *Op
 	access Access
 	limits *vk.Limits
-	params generalParams
-	units  [plan.GeneralBindings]uint64 // bytes that an address counts in
-	bound  [plan.GeneralBindings]vk.BufferRange
-	held   [plan.GeneralBindings]vk.Resource
+	params bufferParams
+	units  [plan.MostBindings]uint64 // bytes that an address counts in
+	bound  [plan.MostBindings]vk.BufferRange
+	held   [plan.MostBindings]vk.Resource
 	n      int // entries of held
 
 	pushBytes, bindings int // sizes that the module declares
@@ -112,7 +112,7 @@ func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []
 	if !p.options.Any() {
 		return l.dense(c, a, all)
 	}
-	l.pushBytes, l.bindings = plan.GeneralPushBytes, plan.GeneralBindings
+	l.pushBytes, l.bindings = plan.GeneralPushBytes, plan.GeneralBindings+len(tensors.Tables(&op.cfg))
 	if access == AccessDescriptors { // a buffer has the parameters
 		l.pushBytes = 0
 	}

@@ -42,6 +42,8 @@ func (p *prepared) checkParts(a *Args, cfg *problem.Config, groups [3]uint32, li
 		return refuse("not even one head")
 	case cfg.Dropout != 0:
 		return refuse(plan.OneDropout)
+	case cfg.ScoreMod.Given() || cfg.MaskMod.Given():
+		return refuse("a modifier takes the heads and batches of the whole call")
 	case p.splitWorkgroups > 1 && parts.Heads > parts.MostHeads && (a.SparseTokens != nil || cfg.KV.Scaled()):
 		return refuse("sparse tokens and scales of K and V take the splits of all heads at once")
 	}
@@ -49,7 +51,7 @@ func (p *prepared) checkParts(a *Args, cfg *problem.Config, groups [3]uint32, li
 }
 
 // steps returns how far the addresses of the bindings move with the batch and the head.
-func (l *launch) steps(a *Args, all []tensors.Layout) (s [plan.GeneralBindings]dispatch.Step) {
+func (l *launch) steps(a *Args, all []tensors.Layout) (s [plan.MostBindings]dispatch.Step) {
 	cfg := &l.op.cfg
 	packedQ, packedK := l.options.Lengths&plan.LengthCuQ != 0, a.Pages != nil || a.Varlen != nil && a.Varlen.CuK.Given()
 	for i := range all[:tensors.FirstOutput+1] {

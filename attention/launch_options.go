@@ -24,6 +24,8 @@ const (
 	bindKScale
 	bindVScale
 	bindTokens
+
+	bindTables = plan.GeneralBindings // the first table
 )
 
 // optionBindings are the bindings of the memory of options, in the kernels of the forward and of the backward pass; 0: it
@@ -43,6 +45,9 @@ var optionBindings = [tensors.OptionTensors]struct{ forward, backward int }{
 	tensors.Sinks:         {bindSinks, 0},
 	tensors.KScale:        {bindKScale, 0},
 	tensors.VScale:        {bindVScale, 0},
+
+	tensors.FirstTable: {bindTables, 0}, tensors.FirstTable + 1: {bindTables + 1, 0},
+	tensors.FirstTable + 2: {bindTables + 2, 0}, tensors.FirstTable + 3: {bindTables + 3, 0},
 }
 
 // optionStrides are the parameters for the strides of tensors of options.
@@ -73,6 +78,11 @@ func (l *launch) bindOptions(a *Args) error {
 	if err != nil {
 		return err
 	}
+	for i := range tensors.Tables(cfg) {
+		for axis, n := range tensors.TableDims(cfg, a, i) {
+			p.tables[i][1+axis] = int32(n)
+		}
+	}
 	n := &l.op.numbers
 	p.causalOffset, p.windowLeft, p.windowRight = n.CausalOffset, n.WindowLeft, n.WindowRight
 	if l.options.Lengths&plan.LengthCuQ != 0 {
@@ -95,7 +105,7 @@ func (l *launch) bindOptions(a *Args) error {
 // writeParams writes the parameters to a buffer if the module takes no push constants.
 func (l *launch) writeParams(c *vk.Commands) (err error) {
 	if l.pushBytes == 0 {
-		l.bound[plan.ParamsBinding], err = c.Params(dispatch.ParamBytes(&l.params, plan.GeneralPushBytes))
+		l.bound[plan.ParamsBinding], err = c.Params(dispatch.ParamBytes(&l.params, plan.GeneralParamBytes))
 	}
 	return err
 }

@@ -1,6 +1,9 @@
 package attention
 
-import "vkattn/internal/dropout"
+import (
+	"vkattn/attention/score"
+	"vkattn/internal/dropout"
+)
 
 // The parameter blocks of the kernels. Each struct mirrors a block field by field. The tag
 // glsl gives the GLSL names, one per element; a field without the tag has the same name in
@@ -29,6 +32,22 @@ type generalParams struct {
 	windowLeft, windowRight int32
 	blockTableStride        uint32
 	softcap                 float32
+}
+
+// bufferParams is the same with descriptors, where a buffer has the parameters: behind them are, of each table of
+// modifiers, the first element in its binding and the sizes of its axes.
+type bufferParams struct {
+	generalParams
+	tables [score.MaxTables][4]int32
+}
+
+// setAddress stores the start of a binding's tensor.
+func (p *bufferParams) setAddress(binding int, at uint64) {
+	if binding >= bindTables {
+		p.tables[binding-bindTables][0] = int32(at)
+		return
+	}
+	p.generalParams.setAddress(binding, at)
 }
 
 // setAddress stores the start of a binding's tensor. A call has sparse tokens or a mask,

@@ -2,6 +2,7 @@ package attention
 
 import (
 	"testing"
+	"unsafe"
 
 	"vkattn/internal/paramtest"
 	"vkattn/internal/plan"
@@ -19,6 +20,10 @@ var blocks = []paramtest.Block{
 	{Module: "backward_delta_bda", Source: "backward_delta.comp", Params: deltaParams{}, Bytes: deltaPushBytes},
 	{Module: "backward_sinks_bda", Source: "backward_sinks.comp", Params: sinksParams{}, Bytes: sinksPushBytes},
 }
+
+// Tables of modifiers begin behind the parameters that push constants have too, where package shaders looks for them.
+var _ = [1]bool{}[unsafe.Offsetof(bufferParams{}.tables)-plan.GeneralPushBytes]
+var _ = [1]bool{}[unsafe.Sizeof(bufferParams{})-plan.GeneralParamBytes]
 
 func TestParamsLieWhereModulesReadThem(t *testing.T) { paramtest.Lie(t, blocks) }
 

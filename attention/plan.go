@@ -22,6 +22,10 @@ type Plan struct {
 	Rejected []Rejection `json:"rejected,omitempty"` // better tiers and what they lack; for TierCUDA also its better kernels
 	Notes    []string    `json:"notes,omitempty"`    // why the tuning cache was ignored, or why decode runs without the decode kernel
 
+	// ScoreMod and MaskMod are the texts of the modifiers, "" without.
+	ScoreMod string `json:"score_mod,omitempty"`
+	MaskMod  string `json:"mask_mod,omitempty"`
+
 	Flops       uint64 `json:"flops"`        // 2*B*Hq*(Dqk+Dv)*unmasked cells
 	Bytes       uint64 `json:"bytes"`        // of Q, K, V, O and LSE, each once
 	SharedBytes uint64 `json:"shared_bytes"` // shared memory of a workgroup
@@ -49,6 +53,12 @@ func (p Plan) String() string {
 	fmt.Fprintf(&b, "tier %v", p.Tier)
 	if p.Kernel != "" {
 		fmt.Fprintf(&b, " (%s, tile %s, %d workgroups)", p.Kernel, strings.TrimSpace(p.Tiles()+" "+p.Tuning), p.Workgroups)
+	}
+	if p.ScoreMod != "" {
+		fmt.Fprintf(&b, ", score-mod %s", p.ScoreMod)
+	}
+	if p.MaskMod != "" {
+		fmt.Fprintf(&b, ", mask-mod %s", p.MaskMod)
 	}
 	fmt.Fprintf(&b, ": %s", p.Reason)
 	for _, r := range p.Rejected {

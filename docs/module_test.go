@@ -55,7 +55,7 @@ func TestModuleHasAnotherPath(t *testing.T) {
 	// Without cgo: compilers of C would take most of the time, and their sources import nothing of ours.
 	withoutC := []string{"CGO_ENABLED=0"}
 	run(dir, withoutC, "go", "build", "./...")
-	run(dir, withoutC, "go", "test", "./docs", "./internal/score", "./internal/oracle")
+	run(dir, withoutC, "go", "test", "./docs", "./attention/score", "./internal/oracle")
 
 	proxy, program := t.TempDir(), t.TempDir()
 	serve(t, dir, files, proxy, path, version)

@@ -27,7 +27,7 @@ build() {
 
 # The packages whose tests need no more than a CPU.
 cpu=(./internal/arith ./internal/dropout ./internal/gokernels ./internal/grid ./internal/half ./internal/quant
-	./internal/score ./internal/simd ./internal/oracle ./internal/tensors ./attention/kvcache ./attention/merge)
+	./attention/score ./internal/simd ./internal/oracle ./internal/tensors ./attention/kvcache ./attention/merge)
 
 test_all() {
 	step 'the release, twice' # first, because it refuses a tree with changes

@@ -1,6 +1,24 @@
 // What a row attends to in calls with options: masks, the range of KV tiles, changes of a score, and where a key and a row
 // lie in memory.
 
+// -- modifiers of the call ------------------------------------------------------------------------
+// The host writes a modifier's expression in place of the body of one of these functions (score.Rewrite), which it finds
+// by their types: no other function may have them. i is the position of the row among the keys, row its number.
+#ifndef BACKWARD
+float scoreExpr(const float s, const int b, const int h, const int hkv, const int i, const int j, const int row,
+                const int sq, const int sk) { return s; }
+bool maskExpr(const int b, const int h, const int hkv, const int i, const int j, const int row, const int sq,
+              const int sk) { return true; }
+#define SLOT(row, key)                                                                              \
+    int(work.batch), int(headOf(row)), int(work.kvHead), int(queryOf(row)) + work.causalOffset, int(key), int(queryOf(row)), \
+    int(work.seqlenQ), int(work.seqlenK)
+#define PLUS_SCORE_EXPR + SCORE_EXPR
+#define PLUS_MASK_EXPR + MASK_EXPR
+#else // gradients have no modifiers yet
+#define PLUS_SCORE_EXPR
+#define PLUS_MASK_EXPR
+#endif
+
 // -- mask and bias --------------------------------------------------------------------------------
 // Which keys a row attends to: causal, window, sequence end, mask bytes, block-sparse mask. And the bias.
 
@@ -26,14 +44,14 @@ uint visibleStart(uint row) {
 #ifndef CHECKS_SPARSE_TILES
 #define CHECKS_SPARSE_TILES 0
 #endif
-const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q + ALIBI + BIAS + MASK != 0;
+const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q + ALIBI + BIAS + MASK PLUS_SCORE_EXPR PLUS_MASK_EXPR != 0;
 // Scores are modified (scoreMod); otherwise they stay products Q K^T until the row max is subtracted.
-const bool SCORE_MOD = SOFTCAP + ALIBI + BIAS != 0;
+const bool SCORE_MOD = SOFTCAP + ALIBI + BIAS PLUS_SCORE_EXPR != 0;
 // Scores are exponents of e: other libraries mask with a bias of the lowest finite float32, which would overflow
 // times log2(e).
-const bool NATURAL_SCORES = ALIBI + BIAS != 0;
+const bool NATURAL_SCORES = ALIBI + BIAS PLUS_SCORE_EXPR != 0;
 // Rows of a KV tile may attend to different keys of it.
-const bool ROW_MASKS = CAUSAL + WINDOW + SPARSE_TOKENS + SPARSE_BLOCK_Q + MASK != 0;
+const bool ROW_MASKS = CAUSAL + WINDOW + SPARSE_TOKENS + SPARSE_BLOCK_Q + MASK PLUS_MASK_EXPR != 0;
 
 float loadBias(uint head, uint query, uint key) {
     const uint at = biasStart() + work.batch * p.strideBiasBatch + head * p.strideBiasHead + query * p.strideBiasRow + key;
@@ -55,6 +73,9 @@ bool attends(uint row, uint key) {
         const uint at = work.batch * p.strideMaskBatch + headOf(row) * p.strideMaskHead + queryOf(row) / SPARSE_BLOCK_Q * p.strideMaskRow;
         yes = (loadMask(at + j / 32) >> (j % 32) & 1u) != 0;
     }
+#ifndef BACKWARD
+    if (MASK_EXPR != 0 && yes) yes = maskExpr(SLOT(row, key));
+#endif
     return yes;
 }
 
@@ -123,7 +144,7 @@ uint nextKVTile(KVRange kv, uint n, uint lastRow) {
 }
 
 // -- score modifiers ------------------------------------------------------------------------------
-// Score modifiers: soft cap, ALiBi, bias, in this order.
+// Score modifiers: soft cap, ALiBi, bias and the call's own, in this order.
 
 // softcap * tanh(x / softcap). Near 0 a polynomial, as 1 - 2 / (exp + 1) cancels there.
 float applySoftcap(float x) {
@@ -140,6 +161,9 @@ float scoreMod(float x, uint row, uint key) {
         x = fma(-uintBitsToFloat(loadALiBi(headOf(row))), float(abs(distance)), x);
     }
     if (BIAS != 0 && row < work.rows && key < work.seqlenK) x += loadBias(headOf(row), queryOf(row), key);
+#ifndef BACKWARD
+    if (SCORE_EXPR != 0) x = scoreExpr(x, SLOT(row, key));
+#endif
     return x;
 }
 

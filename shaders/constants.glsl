@@ -84,6 +84,12 @@ layout(constant_id = 52) const uint DECODE_PART_ROWS = 0; // sequences with at m
 layout(constant_id = 54) const uint IS_DECODE_PART = 0; // 1: this dispatch computes the decode part, 0: the prefill part
 #endif
 
+#ifdef CONSTANTS_MODIFIERS
+// -- modifiers of the call: general and decode kernels ---------------------------------------------
+layout(constant_id = 127) const uint SCORE_EXPR = 0;   // 1: a modifier is in place of scoreExpr, see attended_keys.glsl
+layout(constant_id = 128) const uint MASK_EXPR = 0;    // 1: likewise of maskExpr
+#endif
+
 #ifdef CONSTANTS_BACKWARD
 // -- backward kernels -----------------------------------------------------------------------------
 layout(constant_id = 70) const uint HAS_DLSE = 0;      // 1: LSE has a gradient

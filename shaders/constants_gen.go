@@ -41,6 +41,8 @@ const (
 	ConstSplit            uint32 = 45  // 1: several workgroups split the keys of a row and write float32 partial states
 	ConstDecodePartRows   uint32 = 52  // sequences with at most this many rows are the decode part; 0: none
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
+	ConstScoreExpr        uint32 = 127 // 1: a modifier is in place of scoreExpr, see attended_keys.glsl
+	ConstMaskExpr         uint32 = 128 // 1: likewise of maskExpr
 	ConstHasDlse          uint32 = 70  // 1: LSE has a gradient
 	ConstAccumulate       uint32 = 71  // 1: dQ, dK and dV are added to what the outputs hold
 	ConstAlignDo          uint32 = 72  // elements, as ALIGN_Q
@@ -145,6 +147,8 @@ var constantNames = map[uint32]string{
 	ConstSplit:            "SPLIT",
 	ConstDecodePartRows:   "DECODE_PART_ROWS",
 	ConstIsDecodePart:     "IS_DECODE_PART",
+	ConstScoreExpr:        "SCORE_EXPR",
+	ConstMaskExpr:         "MASK_EXPR",
 	ConstHasDlse:          "HAS_DLSE",
 	ConstAccumulate:       "ACCUMULATE",
 	ConstAlignDo:          "ALIGN_DO",

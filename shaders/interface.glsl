@@ -27,6 +27,7 @@
 #define CONSTANTS_ATTENTION
 #if GENERAL
 #define CONSTANTS_GENERAL
+#define CONSTANTS_MODIFIERS
 #endif
 #include "constants.glsl"
 #include "numeric.glsl"
@@ -78,6 +79,9 @@ layout(push_constant, std430) uniform Params {
     //   causalOffset  1 if the last query is aligned with the last key
     //   addrO, addrLSE, strideOBatch  with SPLIT the partial states, float32 and packed, and the rows of one state;
     //                 with COMBINE addrO points to O, and addrLSE to scratch memory (decode_combine.glsl)
+#if !BDA
+    ivec4 tables[4];                  // of modifiers, see score.Rewrite: first element in its binding, sizes of the axes
+#endif
 #endif
 } p;
 

@@ -196,6 +196,9 @@ func TestParamsLieAlikeInBuffersAndPushConstants(t *testing.T) {
 		})
 		require.EqualValues(t, 252, slices.Max(pushed))
 		last := bindingsOf(v) - 1
+		if !strings.HasPrefix(v.Source, "backward_") {
+			pushed = append(pushed, tablesOffset) // of modifiers, which addresses have not
+		}
 		assert.Equal(t, pushed, offsets(v.Name, func(r *Reflection, v instruction) bool {
 			binding, _ := r.decoration(v.operands[1], decorationBinding)
 			return binding == last

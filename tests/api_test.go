@@ -13,6 +13,7 @@ import (
 	"vkattn/attention/merge"
 	"vkattn/attention/parallel"
 	"vkattn/attention/parallel/processes"
+	"vkattn/attention/score"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/apiwalk"
 	"vkattn/internal/ceiling"
@@ -43,7 +44,7 @@ func TestNothingExportedPanics(t *testing.T) {
 		}
 		walkedDevices = nil
 	})
-	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, processesPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
+	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, processesPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage, scorePackage} {
 		t.Run(p.Name, func(t *testing.T) { apiwalk.Walk(t, p) })
 	}
 }
@@ -293,6 +294,22 @@ var accuracyPackage = apiwalk.Package{
 		"Judge": accuracy.Judge, "NewEstimate": accuracy.NewEstimate, "ExpectGradients": accuracy.ExpectGradients, "RowOf": accuracy.RowOf,
 		"Sample": accuracy.Sample, "SampleArgs": accuracy.SampleArgs, "Verify": accuracy.Verify, "VerifyBackward": accuracy.VerifyBackward, "VerifyBackwardBytes": accuracy.VerifyBackwardBytes},
 	Types: []any{accuracy.BackwardVerdict{}, accuracy.Estimate{}, accuracy.Expected{}, accuracy.ExpectedGradients{}, accuracy.GradientReport{}, accuracy.Report{}, accuracy.Stats{}, accuracy.Verdict{}},
+}
+
+var scorePackage = apiwalk.Package{
+	Name: "score", Folder: "../attention/score", Matches: func(error) bool { return true },
+	Functions: map[string]any{
+		"ALiBi": score.ALiBi, "Abs": score.Abs, "Add": score.Add, "All": score.All, "And": score.And, "Causal": score.Causal, "Chunked": score.Chunked,
+		"Clamp": score.Clamp, "Cos": score.Cos, "Dilated": score.Dilated, "Div": score.Div, "Documents": score.Documents, "Eq": score.Eq, "Exp": score.Exp,
+		"Float": score.Float, "Float32": score.Float32, "FloatTable": score.FloatTable, "Floor": score.Floor, "Ge": score.Ge, "Gt": score.Gt,
+		"Images": score.Images, "Int": score.Int, "IntTable": score.IntTable, "Le": score.Le, "Log": score.Log, "Lt": score.Lt, "Max": score.Max,
+		"Min": score.Min, "Mod": score.Mod, "Mul": score.Mul, "NATTEN": score.NATTEN, "NATTEN2D": score.NATTEN2D, "Ne": score.Ne, "Neg": score.Neg,
+		"NewEvaluator": score.NewEvaluator, "Not": score.Not, "Num": score.Num, "Or": score.Or, "Parse": score.Parse, "PrefixLM": score.PrefixLM,
+		"Rewrite": score.Rewrite, "Select": score.Select, "Shl": score.Shl, "Shr": score.Shr, "Sign": score.Sign, "Sin": score.Sin,
+		"SinksWindow": score.SinksWindow, "SlidingWindow": score.SlidingWindow, "Softcap": score.Softcap, "Sqrt": score.Sqrt, "Sub": score.Sub,
+		"T5Bias": score.T5Bias, "TablesOf": score.TablesOf, "Tanh": score.Tanh, "Tree": score.Tree, "Xor": score.Xor,
+	},
+	Types: []any{score.Evaluator{}, score.Expr{}, score.Table{}, score.Type(0)},
 }
 
 var halfPackage = apiwalk.Package{

@@ -12,9 +12,14 @@ func Attend(t *Tile, q, o, s, state []float32, span []int32, position []float64,
 	bias []float32, mask []int32, slots []uint32) {
 	lanes, from, to := int(t.Vectors)*Vector, int(t.From), int(t.To)
 	kRow, vRow := int(t.KStride), int(t.VStride)
-	product(lanes, to-from, int(t.D), skipNone, matrix{k, kRow, 1}.from(from, 0), q, Lanes, set(s[from*Lanes:], Lanes, t.Scale))
-	if t.Softcap != 0 || t.Bias != 0 || t.ALiBi != 0 {
-		modify(t, s, state[StateSlope*Lanes:], position, keys, bias)
+	if t.Stage != StageRest {
+		product(lanes, to-from, int(t.D), skipNone, matrix{k, kRow, 1}.from(from, 0), q, Lanes, set(s[from*Lanes:], Lanes, t.Scale))
+		if t.Softcap != 0 || t.Bias != 0 || t.ALiBi != 0 {
+			modify(t, s, state[StateSlope*Lanes:], position, keys, bias)
+		}
+	}
+	if t.Stage == StageScores {
+		return
 	}
 	softmax(t, o, s, state, span, keys, mask)
 	drops := t.Dropout.Threshold != 0

@@ -54,11 +54,23 @@ type Dropout struct {
 	Scale             float32
 }
 
+// Stage is the part of a KV tile that Attend computes: a caller that modifies the scores asks for them, and then for what
+// follows them.
+type Stage int32
+
+// Stages.
+const (
+	StageAll Stage = iota
+	StageScores
+	StageRest
+)
+
 // Tile is simd_tile of kernels.h.
 type Tile struct {
 	D, DV                               int32
 	Vectors, From, To, FullFrom, FullTo int32
 	Bias, Mask, ALiBi                   int32
+	Stage                               Stage
 	KStride, VStride                    int64
 	Scale, Softcap                      float32
 	Dropout                             Dropout

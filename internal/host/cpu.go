@@ -146,6 +146,7 @@ type cpuWorker struct {
 	scores []float32
 	bias   []float32
 	mask   []int32
+	modifiers
 }
 
 // cpuGroup is a group of rows of a block and the limits of their key spans.
@@ -155,13 +156,14 @@ type cpuGroup struct {
 	lo, hi       int // keys [lo, hi) cover the spans of all rows
 	mostLo, leHi int // keys [mostLo, leHi) are in the span of every row
 	lseAt        []int64
+	head         []int
 }
 
 func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
 	w := &cpuWorker{call: call, groups: make([]cpuGroup, arith.CeilDiv(rows, Kernels.Lanes))}
 	for i := range w.groups {
 		w.groups[i].Group = Kernels.NewGroup(call.Cfg.HeadDim, call.Cfg.ValueDim())
-		w.groups[i].lseAt = make([]int64, Kernels.Lanes)
+		w.groups[i].lseAt, w.groups[i].head = make([]int64, Kernels.Lanes), make([]int, Kernels.Lanes)
 	}
 	keys := min(simd.Keys, call.Args.Sk)
 	if call.Args.SparseTokens != nil { // a list may name a key several times
@@ -172,7 +174,8 @@ func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
 	if call.Args.Bias != nil {
 		w.bias = make([]float32, len(w.scores))
 	}
-	if call.Args.Mask != nil || call.Args.Blocks != nil {
+	w.modifiers.init(call)
+	if call.Args.Mask != nil || call.Args.Blocks != nil || call.Cfg.MaskMod.Given() {
 		w.mask = make([]int32, len(w.scores))
 	}
 	return w
@@ -209,6 +212,7 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 	for i := range g.Rows(int(n)) {
 		r := first + min(int64(i), n-1)
 		head, row := kv*int(group)+int(r%group), int(r/group)
+		g.head[i] = head
 		batch, at := c.QueryRow(b, row)
 		g.QAt[i] = c.Q.ByteOf(batch, head, at)
 		g.OAt[i] = c.o.ByteOf(batch, head, at)
@@ -257,6 +261,9 @@ func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 			return
 		}
 	}
+	if c.Cfg.MaskMod.Given() && !w.maskTile(&job, g, b) {
+		return
+	}
 	if job.Mask != nil {
 		job.FullFrom, job.FullTo = 0, 0
 	}
@@ -267,6 +274,12 @@ func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 	t.load()
 	job.K, job.KStride = t.k.rows, t.k.stride
 	job.V, job.VStride = t.v.rows, t.v.stride
+	if w.score != nil {
+		job.Stage = simd.StageScores
+		g.Attend(&job, w.scores)
+		w.modifyTile(&job, g, b)
+		job.Stage = simd.StageRest
+	}
 	g.Attend(&job, w.scores)
 }
 

@@ -21,6 +21,7 @@ type Call struct {
 	mask      [3]int64
 	blocks    [3]int64
 	Dropout   dropout.Mask
+	maskers   maskers
 	FirstHead uint32 // counter of the first head in the dropout mask: 0, but for a part of a call
 }
 
@@ -92,6 +93,7 @@ func (h *Call) Span(b, row int) (lo, hi int) {
 // tokens if there is one, otherwise ascending.
 func (h *Call) Visible(keys []int, b, head, row int) []int {
 	lo, hi := h.Span(b, row)
+	first := len(keys)
 	switch a := h.Args; {
 	case a.SparseTokens != nil:
 		for at, end := h.SparseList(b, head/a.Group()); at < end; at++ {
@@ -120,7 +122,7 @@ func (h *Call) Visible(keys []int, b, head, row int) []int {
 			keys = append(keys, key)
 		}
 	}
-	return keys
+	return h.attended(keys, first, b, head, row)
 }
 
 // SparseList returns the range in Tokens of the list of a sequence and key head.

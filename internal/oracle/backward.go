@@ -4,11 +4,11 @@ import (
 	"math"
 	"slices"
 
+	"vkattn/attention/score"
 	"vkattn/internal/hostcall"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/par"
 	"vkattn/internal/problem"
-	"vkattn/internal/score"
 	"vkattn/internal/tensors"
 )
 
@@ -238,7 +238,7 @@ type rowGradients[T number] struct {
 func newBackwardWorker[T number](c *backward[T]) *backwardWorker[T] {
 	w := &backwardWorker[T]{worker: newWorker(&c.Call, c.arithmetic, backwardRows(c.Args)), call: c}
 	w.column = c.column
-	if slope := scoreOf(&c.Call).Diff(); !slope.Is(1) {
+	if slope := scoreOf(&c.Call).Diff(); slope != score.Num(1) {
 		w.slope = score.NewEvaluator(slope, nil)
 	}
 	for i := range w.rows {

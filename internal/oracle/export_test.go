@@ -1,8 +1,8 @@
 package oracle
 
 import (
+	"vkattn/attention/score"
 	"vkattn/internal/problem"
-	"vkattn/internal/score"
 )
 
 // Roundings are what Low rounds with, for tests that plant faults in them.

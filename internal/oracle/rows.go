@@ -4,10 +4,10 @@ import (
 	"math"
 	"slices"
 
+	"vkattn/attention/score"
 	"vkattn/internal/dropout"
 	"vkattn/internal/hostcall"
 	"vkattn/internal/problem"
-	"vkattn/internal/score"
 	"vkattn/internal/tensors"
 )
 
@@ -31,7 +31,10 @@ type worker[T number] struct {
 
 	score *score.Evaluator
 	slope *score.Evaluator // of the derivative of the score; nil where it is 1, or nobody asks
-	slots slots
+	slots hostcall.Slots
+
+	keys    []int     // of a row
+	results []float64 // of package score
 }
 
 // row is a query row of a block.
@@ -53,7 +56,7 @@ func newWorker[T number](call *hostcall.Call, how arithmetic[T], rows int) *work
 	most := max(cfg.HeadDim, cfg.ValueDim())
 	w := &worker[T]{
 		Call: call, arithmetic: how, scale: T(cfg.ScaleValue()), rows: make([]row[T], rows),
-		narrow: make([]float32, most), wide: make([]T, tileKeys*most), slots: slots{Call: call},
+		narrow: make([]float32, most), wide: make([]T, tileKeys*most),
 	}
 	var round func(float64) float64
 	if how.low {
@@ -141,10 +144,25 @@ func (w *worker[T]) read(r *row[T], number int) {
 				r.entries = append(r.entries, i)
 			}
 		}
+		w.dropMasked(r)
 	}
 	if w.column != nil {
 		r.entries = slices.DeleteFunc(r.entries, func(entry int) bool { return w.column[w.key(entry)] < 0 })
 	}
+}
+
+// dropMasked removes the entries of a list of sparse tokens that a mask modifier excludes.
+func (w *worker[T]) dropMasked(r *row[T]) {
+	if !w.Cfg.MaskMod.Given() {
+		return
+	}
+	keys, yes := make([]int, len(r.entries)), make([]bool, len(r.entries))
+	for i, entry := range r.entries {
+		keys[i] = w.key(entry)
+	}
+	w.Attends(yes, w.b, w.h, r.number, keys)
+	at := 0
+	r.entries = slices.DeleteFunc(r.entries, func(int) bool { at++; return !yes[at-1] })
 }
 
 // key returns the key of an entry.
@@ -209,23 +227,32 @@ func widen[T number](dst []T, src []float32) {
 
 // modify turns scaled products of a row into scores, and computes their derivatives.
 func (w *worker[T]) modify(r *row[T]) {
-	s := w.slots.of(w.b, w.h, r.number, len(r.entries))
+	w.keys = w.keys[:0]
+	for _, entry := range r.entries {
+		w.keys = append(w.keys, w.key(entry))
+	}
+	s := w.slots.Of(w.Call, w.b, w.h, r.number, w.keys)
+	w.results = slices.Grow(w.results[:0], len(w.keys))[:len(w.keys)]
+	if w.Args.Bias != nil {
+		s.Bias = slices.Grow(s.Bias[:0], len(w.keys))[:len(w.keys)]
+		w.ReadBias(s.Bias, w.b, w.h, r.number, w.keys)
+	}
 	for i, x := range r.scores {
 		size := math.Abs(float64(x))
 		if !math.IsInf(size, 0) {
 			r.most = max(r.most, size)
 		}
-		s.products[i], s.keys[i] = float64(x), w.key(r.entries[i])
+		s.S[i] = float64(x)
 	}
 	r.slopes = r.slopes[:0]
 	if w.slope != nil {
-		w.slope.Eval(s.results, s)
-		for _, x := range s.results {
+		w.slope.Eval(w.results, s)
+		for _, x := range w.results {
 			r.slopes = append(r.slopes, T(x))
 		}
 	}
-	w.score.Eval(s.results, s)
-	for i, x := range s.results {
+	w.score.Eval(w.results, s)
+	for i, x := range w.results {
 		r.scores[i] = w.store(T(x))
 	}
 }
@@ -272,46 +299,20 @@ func (w *worker[T]) logit() T {
 	return T(math.Inf(-1))
 }
 
-// scoreOf is the expression of a call's scores.
+// scoreOf is the expression of a call's scores: softcap, bias and ALiBi, in this order, and the score modifier.
 func scoreOf(c *hostcall.Call) score.Expr {
-	return score.Options{Softcap: float64(c.Cfg.Softcap), Bias: c.Args.Bias != nil, ALiBi: c.Args.ALiBi.Given()}.Score()
-}
-
-// slots are the slots of a row for package score, and what it computes of them.
-type slots struct {
-	*hostcall.Call
-	b, h, row int
-	keys      []int
-	products  []float64 // scaled
-	results   []float64
-	bias      []float32
-}
-
-// of names a row with n slots, whose keys and products the caller sets.
-func (s *slots) of(b, h, row, n int) *slots {
-	s.b, s.h, s.row = b, h, row
-	s.keys, s.products, s.results = slices.Grow(s.keys[:0], n)[:n], slices.Grow(s.products[:0], n)[:n], slices.Grow(s.results[:0], n)[:n]
+	s := score.S
+	if c.Cfg.Softcap != 0 {
+		s = score.Softcap(s, float64(c.Cfg.Softcap))
+	}
+	if c.Args.Bias != nil {
+		s = score.Add(s, score.Bias)
+	}
+	if c.Args.ALiBi.Given() {
+		s = score.ALiBi(s, score.Slope)
+	}
+	if c.Cfg.ScoreMod.Given() {
+		s = c.Cfg.ScoreMod.Of(s)
+	}
 	return s
-}
-
-func (s *slots) Number(v score.Variable) float64 {
-	if v == score.I {
-		return float64(s.Position(s.b, s.row))
-	}
-	return float64(s.Slope(s.h))
-}
-
-func (s *slots) Load(dst []float64, v score.Variable) {
-	switch v {
-	case score.S:
-		copy(dst, s.products)
-	case score.J:
-		for i, key := range s.keys {
-			dst[i] = float64(key)
-		}
-	case score.Bias:
-		s.bias = slices.Grow(s.bias[:0], len(s.keys))[:len(s.keys)]
-		s.ReadBias(s.bias, s.b, s.h, s.row, s.keys)
-		widen(dst, s.bias)
-	}
 }

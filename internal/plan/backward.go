@@ -60,6 +60,14 @@ func (r *BackwardRequest) StatRows() uint64 {
 	return uint64(r.Shape.Rows())
 }
 
+// CheckBackward refuses options whose gradients no tier computes.
+func CheckBackward(cfg *problem.Config) error {
+	if cfg.ScoreMod.Given() || cfg.MaskMod.Given() {
+		return fmt.Errorf("%w: gradients of %v: no tier has those of score and mask modifiers yet", problem.ErrUnsupported, *cfg)
+	}
+	return nil
+}
+
 // MakeBackward decides how a backward request is computed. A nil dev selects the CPU
 // tier. A tier that the Config asks for is the only one: what it does not compute is
 // refused.
@@ -67,6 +75,9 @@ func (r *BackwardRequest) StatRows() uint64 {
 // If pick is given, it may replace the tile of a kernel.
 func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick BackwardPicker) (chosenBackward, error) {
 	plan := chosenBackward{BackwardPlan: problem.BackwardPlan{Access: r.Access, Flops: hostmem.Product(Flops(*cfg, r.Shape)/2, 5), Bytes: backwardBytesOf(cfg, r)}}
+	if err := CheckBackward(cfg); err != nil {
+		return plan, err
+	}
 	switch {
 	case dev == nil && cfg.Tier != problem.TierAuto && cfg.Tier != problem.TierCPU:
 		return plan, fmt.Errorf("%w: tier %v needs a Vulkan device", problem.ErrUnsupported, cfg.Tier)

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"sync"
 
+	"vkattn/attention/score"
 	"vkattn/internal/arith"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/problem"
@@ -31,9 +32,11 @@ type Options struct {
 	sinks        bool           `const:"SINKS" cuda:"sinks"`
 	chunk        uint32         `const:"WINDOW" cuda:"attention chunks"` // windowChunk, or 0
 	dropout      bool           `const:"DROPOUT" cuda:"dropout"`
-	Lengths      uint32         `const:"VARLEN"`    // sum of LengthCuQ and so on
-	pageSize     uint32         `const:"PAGE_SIZE"` // no tier computes its gradients
-	window       uint32         `const:"WINDOW"`    // sum of windowLeft and windowRight
+	scoreMod     bool           `const:"SCORE_EXPR"` // Variant.modifiers has the expression; no tier computes its gradients
+	maskMod      bool           `const:"MASK_EXPR"`  // likewise
+	Lengths      uint32         `const:"VARLEN"`     // sum of LengthCuQ and so on
+	pageSize     uint32         `const:"PAGE_SIZE"`  // no tier computes its gradients
+	window       uint32         `const:"WINDOW"`     // sum of windowLeft and windowRight
 	softcap      bool           `const:"SOFTCAP"`
 	KV           problem.KVType `const:"KV_TYPE"` // no tier computes its gradients
 	kvBlock      uint32         `const:"KV_SCALE_BLOCK"`
@@ -72,6 +75,7 @@ func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 	}
 	f.chunk = windowChunk * dispatch.BoolConstant(cfg.AttentionChunk != 0)
 	f.softcap, f.dropout = cfg.Softcap != 0, cfg.Dropout != 0
+	f.scoreMod, f.maskMod = cfg.ScoreMod.Given(), cfg.MaskMod.Given()
 	f.split = cfg.OType() != cfg.DType // O of a split is float32, and so is what combine.comp makes of it
 	if !tensors.HasOptions(a, cfg) {
 		return f
@@ -153,10 +157,10 @@ func (f Options) PackRows() uint32 { return f.packRows }
 func (f Options) Split() bool { return f.split }
 
 // modifies reports whether scores are more than scaled products.
-func (f Options) modifies() bool { return f.softcap || f.alibi || f.bias != 0 }
+func (f Options) modifies() bool { return f.softcap || f.alibi || f.bias != 0 || f.scoreMod }
 
 // Natural reports whether scores are natural exponents rather than exponents of two.
-func (f Options) Natural() bool { return f.alibi || f.bias != 0 }
+func (f Options) Natural() bool { return f.alibi || f.bias != 0 || f.scoreMod }
 
 // DensePushBytes is the size of the parameters of dense modules, DenseBindings the number
 // of tensors.
@@ -166,11 +170,14 @@ const (
 )
 
 // Parameters and bindings of general modules. With addresses the parameters are push
-// constants, with descriptors the last binding.
+// constants, with descriptors a binding, which has the sizes of the tables of modifiers too. Tables
+// have the bindings behind it.
 const (
-	GeneralPushBytes = 256
-	GeneralBindings  = 18
-	ParamsBinding    = GeneralBindings - 1
+	GeneralPushBytes  = 256
+	GeneralParamBytes = GeneralPushBytes + 16*score.MaxTables
+	ParamsBinding     = shaders.ParamsBinding
+	GeneralBindings   = ParamsBinding + 1
+	MostBindings      = GeneralBindings + score.MaxTables
 )
 
 // PushTooSmall reports whether general modules cannot use addresses, as their parameters
@@ -183,6 +190,9 @@ func (r *Request) ChooseAccess(caps *vk.Caps, cfg *problem.Config) {
 		return
 	}
 	r.Access = problem.AccessDescriptors
+	if len(tensors.Tables(cfg)) > 0 {
+		return
+	}
 	if caps.BufferDeviceAddress && !(PushTooSmall(&caps.Limits) && (r.Options.Any() || Decodes(caps, cfg, r) || LeavesCores(caps, cfg, r))) {
 		r.Access = problem.AccessAddresses
 	}
@@ -200,7 +210,11 @@ func BackwardAccess(caps *vk.Caps, cfg *problem.Config) problem.Access {
 }
 
 // generalFits reports why general modules do not fit a device's limits; "" if they do.
-func generalFits(l *vk.Limits, access problem.Access) string {
+func generalFits(l *vk.Limits, cfg *problem.Config, access problem.Access) string {
+	bindings := uint32(GeneralBindings + len(tensors.Tables(cfg)))
+	if access == problem.AccessAddresses && bindings > GeneralBindings {
+		return "tables of modifiers have no addresses yet: use descriptors"
+	}
 	instead := "; buffers with device addresses need none"
 	if PushTooSmall(l) {
 		if access == problem.AccessAddresses {
@@ -209,8 +223,8 @@ func generalFits(l *vk.Limits, access problem.Access) string {
 		}
 		instead = ""
 	}
-	if access == problem.AccessDescriptors && l.MaxStorageBuffers < GeneralBindings {
-		return fmt.Sprintf("the device binds %d buffers, the general kernel takes %d%s", l.MaxStorageBuffers, GeneralBindings, instead)
+	if access == problem.AccessDescriptors && l.MaxStorageBuffers < bindings {
+		return fmt.Sprintf("the device binds %d buffers, the general kernel takes %d%s", l.MaxStorageBuffers, bindings, instead)
 	}
 	return ""
 }

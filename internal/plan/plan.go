@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 
+	"vkattn/attention/score"
 	"vkattn/internal/arith"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/hostmem"
@@ -95,6 +96,12 @@ func notFaster(caps *vk.Caps, cfg *problem.Config, taken problem.Tier, others []
 func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chosen, error) {
 	plan := chosen{Plan: problem.Plan{Access: r.Access, Flops: Flops(cfg, r.Shape), Bytes: tensorBytes(cfg, r.Shape, r.LSE)},
 		Range: KeyRange{r.Shape.Sk, r.Shape.Sk + 1}, Splitting: SplittingOf(1)}
+	if cfg.ScoreMod.Given() {
+		plan.ScoreMod = cfg.ScoreMod.String()
+	}
+	if cfg.MaskMod.Given() {
+		plan.MaskMod = cfg.MaskMod.String()
+	}
 	if done, err := plan.chooseWithoutPipeline(dev, &cfg, &r); done || err != nil {
 		return plan, err
 	}
@@ -273,6 +280,7 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 		dtype:   cfg.DType,
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != problem.CausalNone, lse: r.LSE, align: r.Align, Experiment: r.Experiment, Options: r.Options,
+		modifiers: score.Modifiers{Score: cfg.ScoreMod, Mask: cfg.MaskMod},
 	}
 	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
 		return v, 0, caps.Without(append(tierNeeds(tier, cfg.DType), dispatch.NeedAddresses)...)
@@ -288,7 +296,7 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 		if r.Experiment != (problem.Experiment{}) {
 			return v, 0, "only dense kernels have variants and ablations"
 		}
-		if reason := generalFits(&caps.Limits, r.Access); reason != "" {
+		if reason := generalFits(&caps.Limits, &cfg, r.Access); reason != "" {
 			return v, 0, reason
 		}
 		if g := r.Shape.Group(); g > 1 {

@@ -29,7 +29,7 @@ func Decodes(caps *vk.Caps, cfg *problem.Config, r *Request) bool {
 	if cfg.FixedSplit > 0 {
 		return true
 	}
-	if r.Shape.Sq > decodeQueries || r.Experiment != (problem.Experiment{}) || generalFits(&caps.Limits, r.Access) != "" {
+	if r.Shape.Sq > decodeQueries || r.Experiment != (problem.Experiment{}) || generalFits(&caps.Limits, cfg, r.Access) != "" {
 		return false
 	}
 	return r.Shape.Group() > 1 || r.skAtLeast(minSplitKeys)
@@ -40,7 +40,7 @@ func Decodes(caps *vk.Caps, cfg *problem.Config, r *Request) bool {
 // cost such a call 13 us, and a key takes a row block 20 to 30 ns. 64 blocks in two splits lose: 59 us in place of 37.
 func LeavesCores(caps *vk.Caps, cfg *problem.Config, r *Request) bool {
 	return !r.Plain && cfg.FixedSplit == 0 && cfg.DType != problem.F32 && r.Shape.Sq > decodeQueries && r.Experiment == (problem.Experiment{}) &&
-		generalFits(&caps.Limits, r.Access) == "" && 4*r.blocks() <= uint64(caps.ShaderCores) && !r.shortCausal(cfg.Causal)
+		generalFits(&caps.Limits, cfg, r.Access) == "" && 4*r.blocks() <= uint64(caps.ShaderCores) && !r.shortCausal(cfg.Causal)
 }
 
 // blockRows are the rows of the tiles for few workgroups.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"vkattn/attention/score"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/problem"
 	"vkattn/shaders"
@@ -27,6 +28,7 @@ type Variant struct {
 	align      [4]uint32 // of Q, K, V, O, in elements: 1, 2, 4 or 8
 	Experiment problem.Experiment
 	Options    Options
+	modifiers  score.Modifiers // in place of the module's own
 }
 
 // constants returns the specialization constants of a variant. No other code makes them.
@@ -88,7 +90,13 @@ func (v *Variant) askDevice(dev *vk.Device) {
 func (t coopmatTile) crowded(v *Variant) bool { return excess(t, t.registers(v)) > 1 }
 
 // code returns the SPIR-V of v.
-func (v Variant) code() (*shaders.Module, error) { return codeOf(v.module, v.onCPU) }
+func (v Variant) code() (*shaders.Module, error) {
+	m, err := codeOf(v.module, v.onCPU)
+	if err == nil {
+		m, err = m.Modified(v.modifiers)
+	}
+	return m, err
+}
 
 // codeOf returns the SPIR-V of a module, in its rolled form for drivers on the CPU.
 func codeOf(module string, onCPU bool) (*shaders.Module, error) {

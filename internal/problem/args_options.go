@@ -1,6 +1,9 @@
 package problem
 
-import "vkattn/vk"
+import (
+	"vkattn/attention/score"
+	"vkattn/vk"
+)
 
 // The types of the optional tensors of a call, fields of Args: varlen, block tables, sparse
 // tokens, block bitmaps, bias and mask.
@@ -49,6 +52,13 @@ type Bias = struct {
 	Tensor
 	DType                DType
 	Batches, Heads, Rows int
+}
+
+// Table is attention.Table: the same type, which documents its fields.
+type Table = struct {
+	Vector
+	Name string
+	Dims [score.MaxRank]int
 }
 
 // Mask is attention.Mask: the same type, which documents its fields.

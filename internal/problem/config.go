@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"vkattn/attention/score"
 	"vkattn/internal/errs"
 	"vkattn/internal/quant"
 )
@@ -23,6 +24,7 @@ type Config struct {
 	AttentionChunk     int
 	Align              Causal
 	Softcap            float32
+	ScoreMod, MaskMod  score.Expr
 	Dropout            float32
 	KV                 KVType
 	KVBlock            int
@@ -107,6 +109,12 @@ func (c Config) Validate() error {
 		return errs.Refuse(&ShapeError{"AttentionChunk", got, "one of them"})
 	case !(c.Softcap >= 0) || math.IsInf(float64(c.Softcap), 1):
 		return &ShapeError{"Softcap", c.Softcap, "a finite number above 0, or 0 for none"}
+	case c.ScoreMod.Given() && c.ScoreMod.CheckScore() != nil:
+		return &ShapeError{"ScoreMod", c.ScoreMod, c.ScoreMod.CheckScore().Error()}
+	case c.MaskMod.Given() && c.MaskMod.CheckMask() != nil:
+		return &ShapeError{"MaskMod", c.MaskMod, c.MaskMod.CheckMask().Error()}
+	case tablesOf(&c) != nil:
+		return &ShapeError{"ScoreMod", c.ScoreMod, tablesOf(&c).Error()}
 	case !(c.Dropout >= 0 && c.Dropout < 1):
 		return &ShapeError{"Dropout", c.Dropout, "a probability of at least 0 and below 1"}
 	case !c.KV.Valid():
@@ -157,6 +165,10 @@ var ConfigOptions = []ConfigOption{
 		text: func(c *Config) string { return "align " + c.Align.String() }},
 	{Name: "softcap", Given: func(c *Config) bool { return c.Softcap != 0 },
 		text: func(c *Config) string { return fmt.Sprintf("softcap %v", c.Softcap) }},
+	{Name: "score modifier", Given: func(c *Config) bool { return c.ScoreMod.Given() }, Ranks: noRanks,
+		text: func(c *Config) string { return "score-mod '" + c.ScoreMod.String() + "'" }},
+	{Name: "mask modifier", Given: func(c *Config) bool { return c.MaskMod.Given() }, Ranks: noRanks,
+		text: func(c *Config) string { return "mask-mod '" + c.MaskMod.String() + "'" }},
 	{Name: "dropout", Given: func(c *Config) bool { return c.Dropout != 0 }, Ranks: "its mask counts rows and keys of one device",
 		text: func(c *Config) string { return fmt.Sprintf("dropout %v", c.Dropout) }},
 	{Name: "type of K and V", Given: func(c *Config) bool { return c.KV != KVSame }, text: func(c *Config) string {
@@ -169,13 +181,24 @@ var ConfigOptions = []ConfigOption{
 		text: func(c *Config) string { return fmt.Sprintf("split %d", c.FixedSplit) }},
 }
 
+// noRanks is why several ranks have no modifiers.
+const noRanks = "its heads, rows and keys are those of one device"
+
+// tablesOf reports what is wrong with the tables of both modifiers together.
+func tablesOf(c *Config) error {
+	_, err := score.TablesOf(c.ScoreMod, c.MaskMod)
+	return err
+}
+
 // Alignment says how a Config aligns rows with keys.
 func Alignment(c *Config) Causal {
-	if c == nil {
+	switch {
+	case c == nil:
 		return CausalNone
-	}
-	if c.Causal != CausalNone {
+	case c.Causal != CausalNone:
 		return c.Causal
+	case c.Align == CausalNone && (c.ScoreMod.Given() || c.MaskMod.Given()):
+		return BottomRight
 	}
 	return c.Align
 }

@@ -11,6 +11,8 @@ type Plan = struct {
 	Reason         string      `json:"reason"`
 	Rejected       []Rejection `json:"rejected,omitempty"`
 	Notes          []string    `json:"notes,omitempty"`
+	ScoreMod       string      `json:"score_mod,omitempty"`
+	MaskMod        string      `json:"mask_mod,omitempty"`
 	Flops          uint64      `json:"flops"`
 	Bytes          uint64      `json:"bytes"`
 	SharedBytes    uint64      `json:"shared_bytes"`

@@ -63,6 +63,7 @@ type Args = struct {
 	Mask           *Mask
 	ALiBi          Vector
 	Sinks          Vector
+	Tables         []Table
 	DropoutSeed    uint64
 	DropoutOffset  uint32
 	KScale, VScale Vector

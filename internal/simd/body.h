@@ -557,8 +557,11 @@ INLINE void drop(const int nv, const simd_tile *t, float *s, const uint32_t *slo
 	static void attend_##suffix(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span, \
 		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask, \
 		const uint32_t *slots) { \
-		scores_##suffix(t, q, k, s); \
-		if (t->softcap != 0 || t->bias || t->alibi) modify(t, s, state + SIMD_SLOPE * LANES, position, keys, bias); \
+		if (t->stage != SIMD_REST) { \
+			scores_##suffix(t, q, k, s); \
+			if (t->softcap != 0 || t->bias || t->alibi) modify(t, s, state + SIMD_SLOPE * LANES, position, keys, bias); \
+		} \
+		if (t->stage == SIMD_SCORES) return; \
 		softmax_##suffix(t, o, s, state, span, keys, mask); \
 		if (t->dropout.threshold != 0) drop_##suffix(t, s, slots, keys); \
 		const bool skips = t->dropout.threshold != 0; \

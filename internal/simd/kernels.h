@@ -25,6 +25,9 @@ typedef struct {
 	float scale;        // of the weights that remain
 } simd_dropout;
 
+// Stages of a KV tile: a caller that modifies the scores asks for them, and then for what follows them.
+enum { SIMD_ALL, SIMD_SCORES, SIMD_REST };
+
 // A simd_tile is what a group of query rows has to do with a KV tile. Keys are
 // counted from the tile's first one.
 typedef struct {
@@ -33,6 +36,7 @@ typedef struct {
 	int32_t from, to;           // keys that any lane attends to
 	int32_t full_from, full_to; // of these, keys that every lane attends to
 	int32_t bias, mask, alibi;  // whether there are any
+	int32_t stage;              // SIMD_ALL, or a part of it
 	int64_t k_stride, v_stride; // elements from key to key
 	float scale, softcap;
 	simd_dropout dropout;

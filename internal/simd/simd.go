@@ -28,6 +28,15 @@ const Summed = gokernels.Summed
 // Type is the storage type of a row.
 type Type = gokernels.Type
 
+// Stage is the part of a KV tile that Attend computes; zero value: all of it.
+type Stage = gokernels.Stage
+
+// Stages of a tile whose scores are modified between the two.
+const (
+	StageScores = gokernels.StageScores
+	StageRest   = gokernels.StageRest
+)
+
 // Storage types. Rows of Q80 and Q40 are multiples of 32 elements.
 const (
 	F16  = gokernels.F16
@@ -143,16 +152,18 @@ type Tile struct {
 	Bias             []float32 // from ReadBias; nil: none
 	Mask             []int32   // from ReadMask or ReadBlocks; nil: none
 	Dropout          Dropout
+	Stage            Stage
 }
 
-// Attend adds the keys of a tile. scores is scratch memory, Keys times Lanes.
+// Attend adds the keys of a tile. scores is scratch memory, Keys times Lanes. With StageScores it only sets the scores,
+// [key][lane], from From to To, and with StageRest it takes them from there.
 func (g *Group) Attend(t *Tile, scores []float32) {
 	c := gokernels.Tile{
 		D: int32(g.d), DV: int32(g.dv), Vectors: int32(g.vectors), From: int32(t.From), To: int32(t.To),
 		FullFrom: int32(t.FullFrom), FullTo: int32(t.FullTo),
 		Bias: flag(t.Bias != nil), Mask: flag(t.Mask != nil), ALiBi: flag(t.ALiBi),
 		KStride: int64(t.KStride), VStride: int64(t.VStride), Scale: t.Scale, Softcap: t.Softcap,
-		Dropout: t.Dropout.kernels(),
+		Dropout: t.Dropout.kernels(), Stage: t.Stage,
 	}
 	if t.FullFrom >= t.FullTo {
 		c.FullFrom, c.FullTo = c.To, c.To

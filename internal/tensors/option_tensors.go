@@ -3,6 +3,7 @@ package tensors
 import (
 	"math"
 
+	"vkattn/attention/score"
 	"vkattn/internal/arith"
 	"vkattn/internal/problem"
 	"vkattn/vk"
@@ -28,12 +29,14 @@ const (
 	Sinks
 	KScale
 	VScale
-	OptionTensors
+	FirstTable    // in the order of Tables; the others follow
+	OptionTensors = FirstTable + score.MaxTables
 )
 
 // optionFields are the fields of Args that name the memory.
 var optionFields = [OptionTensors]string{"Varlen.CuQ", "Varlen.CuK", "Varlen.UsedQ", "Varlen.UsedK", "Pages.Table",
-	"SparseTokens.Offsets", "SparseTokens.Tokens", "Blocks.Map", "Bias", "Mask", "ALiBi", "Sinks", "KScale", "VScale"}
+	"SparseTokens.Offsets", "SparseTokens.Tokens", "Blocks.Map", "Bias", "Mask", "ALiBi", "Sinks", "KScale", "VScale",
+	"Tables", "Tables", "Tables", "Tables"}
 
 // EachOption visits the memory of the options of a call that checkOptions has accepted, until visit returns an error.
 // A vector is a layout of one row. It is the only list of that memory: what checks it and what binds it iterate over
@@ -87,6 +90,15 @@ func EachOption(cfg *problem.Config, a *problem.Args, t *Layout, visit func(Opti
 	}
 	if err := t.eachVector(Sinks, &a.Sinks, int64(s.Hq), visit); err != nil {
 		return err
+	}
+	if len(a.Tables) > 0 {
+		for i, declared := range Tables(cfg) {
+			m := tableMemory(a, declared.Name())
+			t.setVector(FirstTable+OptionTensor(i), &m.Vector, product(m.Dims[:declared.Rank()]...))
+			if err := visit(FirstTable + OptionTensor(i)); err != nil {
+				return err
+			}
+		}
 	}
 	if !VectorBegun(&a.KScale) && !VectorBegun(&a.VScale) {
 		return nil

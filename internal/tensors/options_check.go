@@ -49,6 +49,9 @@ func checkOptions(a *problem.Args, cfg *problem.Config) error {
 	if VectorBegun(&a.ALiBi) && cfg.Causal == problem.CausalNone && cfg.Align == problem.CausalNone {
 		return &problem.ShapeError{Field: "Align", Got: cfg.Align, Want: problem.Phrase("top-left or bottom-right for ${ALiBi} without a causal mask")}
 	}
+	if err := checkTables(a, cfg); err != nil {
+		return err
+	}
 	if err := checkKV(a, cfg); err != nil {
 		return err
 	}

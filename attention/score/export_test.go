@@ -17,11 +17,14 @@ type Fault struct {
 func (f Fault) Plant() (undo func()) {
 	o := ops()[f.Op]
 	right := *o
+	if f.One != nil || f.Two != nil {
+		o.n = nil
+	}
 	if f.One != nil {
-		o.one = f.One
+		o.f = func(x, _ float64) float64 { return f.One(x) }
 	}
 	if f.Two != nil {
-		o.two = f.Two
+		o.f = f.Two
 	}
 	if f.Diff != nil {
 		o.diff = f.Diff

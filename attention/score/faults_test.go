@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/score"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/cases"
 	"vkattn/internal/oracle"
-	"vkattn/internal/score"
 )
 
 // Planted faults of the evaluator and of the derivative. The reference, and with it every judge that takes it, is then

@@ -1,0 +1,71 @@
+package host
+
+import (
+	"slices"
+
+	"vkattn/attention/score"
+	"vkattn/internal/hostcall"
+	"vkattn/internal/simd"
+)
+
+// modifiers evaluate the score and mask modifiers of a call, row by row, for a worker of the forward pass. The arithmetic
+// is that of float32.
+type modifiers struct {
+	score   *score.Evaluator // nil: no score modifier
+	slots   hostcall.Slots
+	keys    []int
+	results []float64
+	yes     []bool
+}
+
+func (m *modifiers) init(call *cpuCall) {
+	if call.Cfg.ScoreMod.Given() {
+		m.score = score.NewEvaluator(call.Cfg.ScoreMod, score.Float32)
+	}
+}
+
+// setKeys takes the keys of a tile that a group may attend to.
+func (m *modifiers) setKeys(job *simd.Tile) {
+	m.keys = m.keys[:0]
+	for _, key := range job.Keys[job.From:job.To] {
+		m.keys = append(m.keys, int(key))
+	}
+}
+
+// maskTile sets the mask of a tile for a group, or removes slots from the one that there is. It returns false if the
+// group attends to none.
+func (w *cpuWorker) maskTile(job *simd.Tile, g *cpuGroup, b int) (any bool) {
+	w.setKeys(job)
+	w.yes = slices.Grow(w.yes[:0], len(w.keys))[:len(w.keys)]
+	for i := range g.rows {
+		w.call.Attends(w.yes, b, g.head[i], int(g.Slots[i]), w.keys)
+		for n, yes := range w.yes {
+			at := &w.mask[(job.From+n)*Kernels.Lanes+i]
+			if yes && job.Mask == nil {
+				*at = 1
+			} else if !yes {
+				*at = 0
+			}
+			any = any || *at != 0
+		}
+	}
+	job.Mask = w.mask
+	return any
+}
+
+// modifyTile modifies the scores of a tile.
+func (w *cpuWorker) modifyTile(job *simd.Tile, g *cpuGroup, b int) {
+	w.setKeys(job)
+	w.results = slices.Grow(w.results[:0], len(w.keys))[:len(w.keys)]
+	for i := range g.rows {
+		s := w.slots.Of(&w.call.Call, b, g.head[i], int(g.Slots[i]), w.keys)
+		lane := w.scores[job.From*Kernels.Lanes+i:]
+		for n := range s.S {
+			s.S[n] = float64(lane[n*Kernels.Lanes])
+		}
+		w.score.Eval(w.results, s)
+		for n, x := range w.results {
+			lane[n*Kernels.Lanes] = float32(x)
+		}
+	}
+}

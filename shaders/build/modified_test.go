@@ -1,0 +1,47 @@
+package main
+
+import (
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention/score"
+	"vkattn/internal/randscore"
+	"vkattn/shaders"
+)
+
+// The validator accepts modules with random modifiers: three of each module, with tables where it takes them.
+func TestModifiedModulesAreValid(t *testing.T) {
+	compiler := needCompiler(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	file := filepath.Join(t.TempDir(), "modified.spv")
+	for _, v := range shaders.Catalog() {
+		if !slices.Contains(v.Defines, "GENERAL=1") || strings.HasPrefix(v.Source, "backward_") {
+			continue
+		}
+		var tables []score.Table
+		if slices.Contains(v.Defines, "BDA=0") {
+			tables = []score.Table{score.IntTable("doc", 1), score.FloatTable("bias", 2), score.FloatTable("cube", 3)}
+		}
+		m, err := shaders.Get(v.Name)
+		require.NoError(t, err)
+		for range 3 {
+			modifiers := score.Modifiers{Score: randscore.Draw(r, score.TypeFloat, 6, true, tables...),
+				Mask: randscore.Draw(r, score.TypeBool, 6, false, tables...)}
+			modified, err := m.Modified(modifiers)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(file, modified.Code, 0o600))
+			out, err := exec.Command(compiler.val, "--target-env", v.Target, file).CombinedOutput()
+			require.NoError(t, err, "%s: %v; %v: %s", v.Name, modifiers.Score, modifiers.Mask, out)
+		}
+	}
+}

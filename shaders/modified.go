@@ -1,0 +1,51 @@
+package shaders
+
+import (
+	"crypto/sha256"
+	"sync"
+
+	"vkattn/attention/score"
+)
+
+// Where general modules with descriptors have the tables of modifiers: parameters in shaders/interface.glsl, and bindings
+// behind that of the parameters.
+const (
+	ParamsBinding = 17
+	tablesOffset  = 256
+)
+
+// modified has modules with modifiers. A program has few of them; one that makes more begins anew.
+var modified struct {
+	sync.Mutex
+	made map[modifiedKey]*Module
+}
+
+type modifiedKey struct {
+	hash      [32]byte
+	modifiers score.Modifiers
+}
+
+// Modified is the module with modifiers in place of its own functions, as score.Rewrite writes them. It is made once.
+// Safe for concurrent use.
+func (m *Module) Modified(modifiers score.Modifiers) (*Module, error) {
+	if modifiers == (score.Modifiers{}) {
+		return m, nil
+	}
+	modified.Lock()
+	defer modified.Unlock()
+	key := modifiedKey{m.Hash, modifiers}
+	if found := modified.made[key]; found != nil {
+		return found, nil
+	}
+	code, err := score.Rewrite(m.Code, modifiers, score.TableLayout{ParamsBinding: ParamsBinding, ParamsOffset: tablesOffset,
+		FirstBinding: ParamsBinding + 1})
+	if err != nil {
+		return nil, err
+	}
+	if modified.made == nil || len(modified.made) >= 256 {
+		modified.made = map[modifiedKey]*Module{}
+	}
+	made := &Module{Name: m.Name, Code: code, Hash: sha256.Sum256(code)}
+	modified.made[key] = made
+	return made, nil
+}

@@ -1,0 +1,68 @@
+package shaders
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention/score"
+)
+
+// takesModifiers reports whether a module has the functions that modifiers replace.
+func takesModifiers(v Variant) bool {
+	return slices.Contains(v.Defines, "GENERAL=1") && !strings.HasPrefix(v.Source, "backward_")
+}
+
+// Modules of the general and the decode kernels take modifiers, and with descriptors their tables. No other module does.
+func TestModulesTakeModifiers(t *testing.T) {
+	doc := score.IntTable("doc", 1)
+	for _, v := range Catalog() {
+		m, err := Get(v.Name)
+		require.NoError(t, err)
+		plain, err := m.Modified(score.Modifiers{Score: score.Softcap(score.S, 30), Mask: score.Causal()})
+		if !takesModifiers(v) {
+			require.ErrorContains(t, err, "has no function", v.Name)
+			continue
+		}
+		require.NoError(t, err, v.Name)
+		require.NotEqual(t, m.Hash, plain.Hash)
+		again, err := m.Modified(score.Modifiers{Score: score.Softcap(score.S, 30), Mask: score.Causal()})
+		require.NoError(t, err)
+		require.Same(t, plain, again)
+		r, err := plain.Reflect()
+		require.NoError(t, err)
+		before, err := m.Reflect()
+		require.NoError(t, err)
+		require.Equal(t, before.SpecIDs(), r.SpecIDs())
+		require.Equal(t, before.Bindings(), r.Bindings())
+		tables, err := m.Modified(score.Modifiers{Mask: score.Documents(doc)})
+		if slices.Contains(v.Defines, "BDA=1") {
+			require.ErrorContains(t, err, "no parameters for table doc")
+			continue
+		}
+		require.NoError(t, err)
+		r, err = tables.Reflect()
+		require.NoError(t, err)
+		require.Equal(t, append(before.Bindings(), ParamsBinding+1), r.Bindings())
+	}
+}
+
+// A module that is cut off, or is none, is an error and no panic.
+func TestModifiersOfBrokenModules(t *testing.T) {
+	m, err := Get("scalar_general_ssbo")
+	require.NoError(t, err)
+	modifiers := score.Modifiers{Score: score.Softcap(score.S, 30), Mask: score.Documents(score.IntTable("doc", 1))}
+	at := score.TableLayout{ParamsBinding: ParamsBinding, ParamsOffset: tablesOffset, FirstBinding: ParamsBinding + 1}
+	for n := 0; n < len(m.Code); n += 4 * (1 + n/400) {
+		code := m.Code[:n]
+		_, err := score.Rewrite(code, modifiers, at)
+		if n < 4096 { // declarations
+			require.Error(t, err, n)
+		}
+		flipped := slices.Clone(m.Code)
+		flipped[n] ^= 0x5a
+		_, _ = score.Rewrite(flipped, modifiers, at)
+	}
+}

@@ -1,0 +1,160 @@
+package tests
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/score"
+	"vkattn/internal/accuracy"
+	"vkattn/internal/cases"
+	"vkattn/internal/inputs"
+	"vkattn/internal/problem"
+	"vkattn/vk"
+)
+
+// Tables that modifiers of these tests read.
+var (
+	docTable  = score.IntTable("doc", 1)
+	biasTable = score.FloatTable("bias", 2)
+	treeTable = score.IntTable("tree", 2)
+)
+
+// modified is a call with modifiers. Its memory is Q, K, V, O, LSE, and the tables.
+type modified struct {
+	name        string
+	shape       attention.Shape
+	d           int
+	score, mask string
+	change      func(*attention.Config, *attention.Args)
+}
+
+func (m modified) String() string { return m.name }
+
+func (m modified) config(t *testing.T, tt cases.Target) attention.Config {
+	parse := func(text string) (e score.Expr) {
+		if text != "" {
+			var err error
+			e, err = score.Parse(text, docTable, biasTable, treeTable)
+			require.NoError(t, err)
+		}
+		return e
+	}
+	c := attention.Config{DType: tt.DType, HeadDim: m.d, Tier: tt.Tier, Tuning: attention.TuningOff, ScoreMod: parse(m.score), MaskMod: parse(m.mask)}
+	if m.change != nil {
+		m.change(&c, &attention.Args{})
+	}
+	return c
+}
+
+const fixedPieces = 5 // Q, K, V, O, LSE
+
+func (m modified) args(piece func(int) (attention.Tensor, attention.Vector)) attention.Args {
+	a := attention.Args{Shape: m.shape}
+	for i, dst := range []*attention.Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE} {
+		*dst, _ = piece(i)
+	}
+	c := attention.Config{}
+	if m.change != nil {
+		m.change(&c, &a)
+	}
+	names := m.tables()
+	for i, dims := range [][3]int{{m.shape.Sk}, {m.shape.Hq, 9}, {m.shape.Sq, (m.shape.Sq + 31) / 32}} {
+		if name := []string{"doc", "bias", "tree"}[i]; slices.Contains(names, name) {
+			_, v := piece(fixedPieces + i)
+			a.Tables = append(a.Tables, attention.Table{Name: name, Dims: dims, Vector: v})
+		}
+	}
+	return a
+}
+
+// tables are the names of the tables that the call reads.
+func (m modified) tables() (names []string) {
+	for _, text := range []string{m.score, m.mask} {
+		if e, err := score.Parse(text, docTable, biasTable, treeTable); err == nil {
+			list, _ := score.TablesOf(e)
+			for _, t := range list {
+				names = append(names, t.Name())
+			}
+		}
+	}
+	return names
+}
+
+func (m modified) HostArgs(images [][]byte) attention.Args {
+	return m.args(func(i int) (attention.Tensor, attention.Vector) {
+		return attention.Tensor{Host: images[i]}, attention.Vector{Host: images[i]}
+	})
+}
+
+func (m modified) DeviceArgs(buffers []*vk.Buffer) attention.Args {
+	return m.args(func(i int) (attention.Tensor, attention.Vector) {
+		return attention.Tensor{Buffer: buffers[i]}, attention.Vector{Buffer: buffers[i]}
+	})
+}
+
+// memory draws what the call finds.
+func (m modified) memory(dtype attention.DType) [][]byte {
+	s := m.shape
+	images := make([][]byte, fixedPieces+3)
+	for i, rows := range []int{s.B * s.Hq * s.Sq, s.B * s.KVHeads() * s.Sk, s.B * s.KVHeads() * s.Sk, s.B * s.Hq * s.Sq} {
+		images[i] = make([]byte, rows*m.d*dtype.Size())
+		inputs.Fill(images[i], dtype, inputs.Normal, uint64(i+1))
+	}
+	images[4] = make([]byte, 4*s.B*s.Hq*s.Sq)
+	r := rand.New(rand.NewPCG(7, 7))
+	for i := range s.Sk {
+		images[5] = binary.LittleEndian.AppendUint32(images[5], uint32(i/13))
+	}
+	for range s.Hq * 9 {
+		images[6] = binary.LittleEndian.AppendUint32(images[6], math.Float32bits(float32(r.NormFloat64())))
+	}
+	for range s.Sq * ((s.Sq + 31) / 32) {
+		images[7] = binary.LittleEndian.AppendUint32(images[7], r.Uint32())
+	}
+	return images
+}
+
+// Modifiers of every kind on every tier, against float64. On tiers with cooperative matrices the calls of one row
+// run the decode kernel.
+func TestModifiers(t *testing.T) {
+	s := openTiers(t)
+	prefill, decode := attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 37, Sk: 90}, attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 1, Sk: 700}
+	list := []modified{
+		{name: "arithmetic", shape: prefill, d: 32, score: "s + 0.1 * min(i - j, 8) - tanh(s * 0.5) * float(h + 1) / (1.0 + abs(s))"},
+		{name: "functions", shape: prefill, d: 32, mask: "(i - j) % 3 != 1 || j < 4",
+			score: "exp(min(s, 1.0)) + log(1.5 + s * s) + sqrt(abs(s)) + sin(s + float(b)) + cos(0.1 * float(row)) + (j >> 2 & 3 ^ hkv | 4) * 0.25"},
+		{name: "tables", shape: prefill, d: 32, score: "s + bias[h, clamp(i - j, -4, 4) + 4] + bias[-1, 100]", mask: "j <= i && doc[i] == doc[j]"},
+		{name: "with other options", shape: prefill, d: 32, score: "s * 1.25 + bias[h, j / 11]", mask: "(tree[row, j / 32] >> j % 32 & 1) == 1 || j < sk - sq",
+			change: func(c *attention.Config, a *attention.Args) {
+				c.Causal, c.Softcap, c.Window = attention.BottomRight, 3, attention.WindowOf(60, 0)
+			}},
+		{name: "decode", shape: decode, d: 64, score: "s - 0.01 * float(i - j)", mask: "j < 4 || i - j < 300"},
+		{name: "decode with tables", shape: decode, d: 64, score: "s + bias[h, j % 9]", mask: "doc[j] % 2 == 0"},
+		{name: "nothing attended", shape: prefill, d: 32, mask: "i < 60 && j < 0"},
+		{name: "infinite scores", shape: prefill, d: 32, score: "(i + j) % 2 == 0 ? s : -inf"},
+	}
+	for _, tt := range s.available() {
+		t.Run(tt.String(), func(t *testing.T) {
+			t.Parallel()
+			e := s.newEngine(tt)
+			for n, m := range list {
+				if fewPipelines() && n%3 != (int(tt.DType)+int(tt.Tier))%3 {
+					continue
+				}
+				j := &job{Problem: m, cfg: m.config(t, tt), before: m.memory(tt.DType)}
+				err := e.run([]*job{j})
+				require.NoError(t, err, m.name)
+				verdict, err := accuracy.Verify(problem.Config(j.cfg), m.HostArgs(j.after), accuracy.Options{Rows: -1})
+				require.NoError(t, err, m.name)
+				require.True(t, verdict.Pass(), "%s: %v", m.name, verdict)
+			}
+			require.NoError(t, e.close())
+		})
+	}
+}
