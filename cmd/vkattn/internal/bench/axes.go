@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/attention/score"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/sweep"
 	"vkattn/internal/hostmem"
@@ -137,6 +138,14 @@ var Axes = []*Axis{
 		Usage: softcapUsage, InRun: softcapUsage, Kind: "float", Single: true, label: "softcap %v",
 		ranks: true,
 		value: field(one(sweep.Positive), func(p *Problem) *float32 { return &p.Config.Softcap })},
+	{Flag: "score-mod", Field: "ScoreMod",
+		Usage: "what a score s becomes: an expression of s b h hkv i j row sq sk, such as 's - 0.1 * float(i - j)' (docs/modifiers.md)",
+		Kind:  "expression", Single: true, label: "score-mod %v",
+		value: field(one(parseModifier(score.Expr.CheckScore)), func(p *Problem) *score.Expr { return &p.Config.ScoreMod })},
+	{Flag: "mask-mod", Field: "MaskMod",
+		Usage: "whether a row attends to a key: an expression such as 'j <= i && i - j < 128'",
+		Kind:  "expression", Single: true, label: "mask-mod %v",
+		value: field(one(parseModifier(score.Expr.CheckMask)), func(p *Problem) *score.Expr { return &p.Config.MaskMod })},
 	{Flag: "dropout", Field: "Dropout",
 		Usage: dropoutUsage, InRun: dropoutUsage, Single: true, label: "dropout %v", ranks: true,
 		value: field(one(sweep.Probability), func(p *Problem) *float32 { return &p.Config.Dropout })},
@@ -221,6 +230,17 @@ func init() {
 		if a.Field != "" {
 			flagtext.Name(a.Field, a.Flag)
 		}
+	}
+}
+
+// parseModifier reads an expression without tables, for which rows have no numbers.
+func parseModifier(check func(score.Expr) error) func(string) (score.Expr, error) {
+	return func(text string) (score.Expr, error) {
+		e, err := score.Parse(text)
+		if err == nil {
+			err = check(e)
+		}
+		return e, err
 	}
 }
 

@@ -198,6 +198,7 @@ func (p Problem) cells() (n float64) {
 	}
 	rows, keys := p.lengths()
 	var same float64 // of the sequence before
+	var modified maskCells
 	for i := range rows {
 		if p.Blocks > 0 {
 			if i == 0 || rows[i] != rows[i-1] || keys[i] != keys[i-1] {
@@ -210,6 +211,10 @@ func (p Problem) cells() (n float64) {
 			lo, hi := p.sees(r, rows[i], keys[i])
 			if p.Options.SparseRatio > 0 {
 				hi = lo + p.sparseKeys(hi-lo)
+			}
+			if p.Config.MaskMod.Given() && hi > lo {
+				n += modified.of(p.Config.MaskMod, r, lo, hi, rows[i], keys[i], problem.Alignment((*problem.Config)(&p.Config)))
+				continue
 			}
 			n += float64(hi - lo)
 		}

@@ -3,6 +3,7 @@
 package operands
 
 import (
+	"slices"
 	"unsafe"
 
 	"vkattn/attention"
@@ -76,6 +77,9 @@ func List(cfg attention.Config, a *attention.Args) (list []Operand) {
 	}
 	vector("ALiBi", &a.ALiBi)
 	vector("Sinks", &a.Sinks)
+	for i := range a.Tables {
+		vector("Tables", &a.Tables[i].Vector)
+	}
 	for _, s := range []struct {
 		name string
 		v    *attention.Vector
@@ -140,6 +144,7 @@ func kvUnit(cfg attention.Config) (bytes, elements int64) {
 // tensors and vectors.
 func Clone(a attention.Args) attention.Args {
 	a.Varlen, a.Pages, a.SparseTokens = copied(a.Varlen), copied(a.Pages), copied(a.SparseTokens)
+	a.Tables = slices.Clone(a.Tables)
 	a.Blocks, a.Bias, a.Mask = copied(a.Blocks), copied(a.Bias), copied(a.Mask)
 	return a
 }
