@@ -22,6 +22,7 @@ type optionFlags struct {
 	block         [2]int
 	kvBlock       int
 	vDim          int
+	modifierFlags
 }
 
 func (o *optionFlags) add(f *pflag.FlagSet) {
@@ -31,6 +32,7 @@ func (o *optionFlags) add(f *pflag.FlagSet) {
 		x.Usage = axis.InRun
 		o.values.add(f, &x)
 	}
+	o.modifierFlags.add(f)
 	f.IntVar(&o.pageSize, "page-size", 0, "number of keys in a page; must match the files of --k and --v")
 	f.Var(layoutFlag(&o.hnd, "nhd", "hnd"), "kv-layout", bench.KVLayoutUsage)
 	f.Uint64Var(&o.dropoutSeed, "dropout-seed", 0, "`seed` of the dropout mask, 64 bits")
@@ -74,6 +76,7 @@ Scores. Row r has position i in its sequence. Its score with key j is
     s = softcap * tanh(s / softcap)     with --softcap
     s = s + bias[r, j]                  with --bias
     s = s - slope * |i - j|             with --alibi
+    s = the expression                  with --score-mod
 
 in this order. With top-left alignment i = r; with bottom-right alignment i = r + keys
 - rows of the sequence. --causal sets the alignment; without a causal mask --window
@@ -82,7 +85,16 @@ keys i - left to i + right. The row sum is the sum of exp(s), plus exp(sink) wit
 --sinks; LSE is its natural logarithm. Sinks have no value and add nothing to O. A row
 without keys has O = 0. Its LSE is -Inf, or its sink with --sinks. On tiers coopmat and
 coopmat2 a row whose largest score is beyond 2^24 in magnitude is NaN, unless --softcap,
---bias or --alibi changes scores.
+--bias, --alibi or --score-mod changes scores.
+
+Modifiers. --score-mod and --mask-mod are expressions with the operators and precedence
+of C. They read the score s (masks do not), the numbers b of the sequence, h and hkv of
+the query and KV head, the position i and the number row of the row, the key j, the rows
+sq and keys sk of the sequence, and tables: name[j], name[h, i - j]. Functions are min,
+max, clamp, abs, sign, exp, log, tanh, sin, cos, sqrt, floor and float. Integers have 32
+bits and wrap; / and % of them round down; an index beyond a table is moved to its end.
+Without --causal and --align rows have bottom-right alignment. docs/modifiers.md says
+more.
 
 Dropout. --dropout drops each weight of the softmax with probability p and multiplies
 the others by 1 / (1 - p). LSE and the row sum count all weights as they were before
@@ -220,7 +232,7 @@ func (o *runFlags) used() (list []string) {
 		}
 		list = append(list, text)
 	}
-	return list
+	return append(list, o.modifierFlags.used()...)
 }
 
 // layoutFlag is a flag with one of two orders of axes: false is the first.

@@ -41,6 +41,11 @@ func checkPaths(o *runFlags) error {
 				return badInputf("--%s %s is the same file as --%s", t.flag, path, in.flag)
 			}
 		}
+		for _, path := range o.modifierFlags.files() {
+			if overwrites(place, path) {
+				return badInputf("--%s %s is the same file as a --table", t.flag, path)
+			}
+		}
 		for i, other := range before {
 			if place.Same(other) && !place.Device() { // /dev/null takes everything
 				return badInputf("--%s %s is the same file as --%s", t.flag, path, targets[i].flag)
@@ -92,6 +97,9 @@ func (in *runInputs) open() error {
 	c.HeadDim, c.HeadDimV, c.Scale = in.axes[0].dim, in.axes[2].dim, o.scale
 	c.Tier, c.Tuning, c.KVBlock, c.F32Gradients = o.tier, o.tuning, o.kvBlock, o.f32
 	in.args.DropoutSeed, in.args.DropoutOffset = o.dropoutSeed, o.dropoutOffset
+	if err := in.openModifiers(); err != nil {
+		return err
+	}
 	if o.values["dtype"] == "" {
 		in.config.DType = in.commonType()
 	}

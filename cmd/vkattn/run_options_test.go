@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/score"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
@@ -240,6 +241,23 @@ var optionRuns = map[string]func(f *withOptions){
 		f.plain()
 		f.cfg.Softcap, f.cfg.Scale = 0.75, attention.ScaleOf(1)
 		f.flag("--softcap", "0.75", "--scale", "1")
+	},
+	"modifiers with tables": func(f *withOptions) {
+		f.plain()
+		f.cfg.ScoreMod = score.Add(score.S, score.FloatTable("pairs", 2).At(score.Head, score.Mod(score.J, score.Int(5))))
+		f.cfg.MaskMod = score.And(score.Causal(), score.Documents(score.IntTable("doc", 1)))
+		var doc []int32
+		for i := range 33 {
+			doc = append(doc, int32(i/8))
+		}
+		f.args.Tables = []attention.Table{{Name: "doc", Dims: [3]int{33}, Vector: f.ints("doc", []int{33}, doc...)},
+			{Name: "pairs", Dims: [3]int{4, 5}, Vector: f.floats("pairs", 3, 4, 5)}}
+		for i, word := range f.flags { // --doc FILE becomes --table doc=FILE
+			if word == "--doc" || word == "--pairs" {
+				f.flags[i], f.flags[i+1] = "--table", word[2:]+"="+f.flags[i+1]
+			}
+		}
+		f.flag("--score-mod", "s + pairs[h, j % 5]", "--mask-mod", "j <= i && doc[i] == doc[j]")
 	},
 	"dropout": func(f *withOptions) {
 		f.plain()
