@@ -29,7 +29,8 @@ func (op *Op) Append(s *attention.Stream, a AppendArgs) error {
 	if err := checkTokens(a.Tokens, a.B); err != nil {
 		return err
 	}
-	cfg := kvcache.AppendConfig{DType: op.cfg.DType, HeadDim: op.cfg.HeadDim, HeadDimV: op.cfg.HeadDimV, KV: op.cfg.KV, Access: op.cfg.Access}
+	cfg := kvcache.AppendConfig{DType: op.cfg.DType, HeadDim: op.cfg.HeadDim, HeadDimV: op.cfg.HeadDimV,
+		KV: op.cfg.KV, Access: op.cfg.Access}
 	if err := op.checkStream(s); err != nil {
 		return err
 	}
@@ -44,7 +45,8 @@ func (op *Op) Append(s *attention.Stream, a AppendArgs) error {
 			return &attention.ShapeError{Field: "Capacity", Got: a.Capacity, Want: fmt.Sprintf("at least %d for sequence %d", held, b)}
 		}
 	}
-	local := kvcache.AppendArgs{B: a.B, Hkv: a.Hkv, New: a.New, K: a.NewK, V: a.NewV, KCache: a.K, VCache: a.V, Capacity: a.Capacity, Pages: a.Pages,
+	local := kvcache.AppendArgs{B: a.B, Hkv: a.Hkv, New: a.New, K: a.NewK, V: a.NewV, KCache: a.K, VCache: a.V,
+		Capacity: a.Capacity, Pages: a.Pages,
 		KScale: a.KScale, VScale: a.VScale, Shard: true}
 	m := op.newSide(s)
 	defer m.close() // the stream holds what it uses

@@ -99,7 +99,8 @@ func (p *Problem) check() error {
 			continue
 		}
 		if len(x.cu) != p.B+1 || x.cu[0] != 0 || x.cu[p.B] < 0 || x.cu[p.B] > attention.MaxLength {
-			return &attention.ShapeError{Field: x.field, Got: fmt.Sprintf("%d numbers", len(x.cu)), Want: fmt.Sprintf("%d, from 0 on", p.B+1)}
+			return &attention.ShapeError{Field: x.field, Got: fmt.Sprintf("%d numbers", len(x.cu)),
+				Want: fmt.Sprintf("%d, from 0 on", p.B+1)}
 		}
 		for b := range p.B {
 			if n := x.cu[b+1] - x.cu[b]; n < 0 || n > x.most {

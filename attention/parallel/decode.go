@@ -67,7 +67,8 @@ func (op *Op) Decode(ctx context.Context, s *attention.Stream, a DecodeArgs) err
 	if err == nil {
 		err = d.check(op, records)
 	}
-	h := header{kind: callDecode, config: op.config, mode: op.shard, shape: checksumOf(a.B, a.Hq, attention.Shape{Hq: a.Hq, Hkv: a.Hkv}.KVHeads(), a.Sq), sequences: checksumOf(a.Tokens...)}
+	h := header{kind: callDecode, config: op.config, mode: op.shard, sequences: checksumOf(a.Tokens...),
+		shape: checksumOf(a.B, a.Hq, attention.Shape{Hq: a.Hq, Hkv: a.Hkv}.KVHeads(), a.Sq)}
 	d.steps.done("check")
 	begun := false
 	begin := func() error {
@@ -143,7 +144,8 @@ func (d *decode) check(op *Op, records bool) error {
 	}
 	for b, n := range d.Tokens {
 		if held := d.shard.Count(d.rank, n); held > d.Capacity {
-			return &attention.ShapeError{Field: "Capacity", Got: d.Capacity, Want: fmt.Sprintf("at least %d for %d tokens of sequence %d", held, n, b)}
+			return &attention.ShapeError{Field: "Capacity", Got: d.Capacity,
+				Want: fmt.Sprintf("at least %d for %d tokens of sequence %d", held, n, b)}
 		}
 	}
 	if d.again != nil {

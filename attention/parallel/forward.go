@@ -189,7 +189,8 @@ func (l *layout) checkReaches(kind callKind, rank int, a *BackwardArgs) error {
 		taken bool
 		all   bool // sequences of a batch at once; a forward call and a sum take one at a time
 	}{{"Q", t.q, heads, taken, kind == callBackward}, {"O", t.o, heads, taken, kind == callBackward},
-		{"DO", t.dO, heads, taken, true}, {"DQ", t.dQ, heads, taken, false}, {"DK", t.dK, kv, summed, false}, {"DV", t.dV, kv, summed, false}} {
+		{"DO", t.dO, heads, taken, true}, {"DQ", t.dQ, heads, taken, false}, {"DK", t.dK, kv, summed, false},
+		{"DV", t.dV, kv, summed, false}} {
 		if !x.taken || !x.Given() {
 			continue
 		}

@@ -103,7 +103,8 @@ func (g *Group) Close() error {
 // prepare, if given, begins work that needs no other rank and writes no tensor of the caller. It
 // runs while the ranks agree, whose messages over the network take a fifth of a millisecond: as long
 // as a step of decoding. run does not follow if the ranks disagree.
-func (g *Group) call(ctx context.Context, h header, invalid error, prepare func() error, run func(ctx context.Context, all [][]byte) error) error {
+func (g *Group) call(ctx context.Context, h header, invalid error, prepare func() error,
+	run func(ctx context.Context, all [][]byte) error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended != nil {

@@ -23,7 +23,8 @@ const (
 func (k callKind) String() string { return [...]string{"Barrier", "Forward", "Backward", "Decode"}[k] }
 
 // headerFields names what ranks agree on, in the order in which differences are reported.
-var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode, Order or Schedule", "Shape", "cu_seqlens or lengths", "Split"}
+var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode, Order or Schedule",
+	"Shape", "cu_seqlens or lengths", "Split"}
 
 // headerVersion changes with the protocol between ranks.
 const headerVersion = 9
@@ -48,7 +49,8 @@ const (
 
 // encode returns the header, followed by the reason why this rank cannot take part.
 func (h *header) encode(invalid error) []byte {
-	numbers := [headerReach + 1]uint64{headerVersion, uint64(h.kind), h.number, h.config, h.mode, h.shape, h.sequences, h.split, headerReach: h.reach}
+	numbers := [headerReach + 1]uint64{headerVersion, uint64(h.kind), h.number, h.config, h.mode, h.shape,
+		h.sequences, h.split, headerReach: h.reach}
 	if h.lse {
 		numbers[headerLSE] = 1
 	}

@@ -110,7 +110,8 @@ func (l *layout) headGroups(n int) int {
 // that receive.
 func (l *layout) blocksScratch(g, n int) uint64 {
 	dims, buffers := l.cfg.HeadDim+l.cfg.ValueDim(), min(2, l.headGroups(n)*(l.outer-1))
-	return (l.elements(n, countOf(l.groupKeys[g]), dims) + uint64(buffers)*l.elements(n, l.groupKeys.most(), dims)) * uint64(l.cfg.DType.Size())
+	elements := l.elements(n, countOf(l.groupKeys[g]), dims) + uint64(buffers)*l.elements(n, l.groupKeys.most(), dims)
+	return elements * uint64(l.cfg.DType.Size())
 }
 
 // queryHeads is the number of query heads of n key heads.
@@ -162,5 +163,6 @@ func (l *layout) gatherLSEScratch(g, n int) uint64 {
 // ringBackwardScratch is the memory of gradients, which always overlap.
 func (l *layout) ringBackwardScratch(g, n int) uint64 {
 	d, dv, hq := l.cfg.HeadDim, l.cfg.ValueDim(), l.queryHeads(n)
-	return l.blocksScratch(g, n) + (l.elements(hq, countOf(l.groupRows[g]), d)+l.elements(hq, l.ringRows[g].lse, 1)+3*l.elements(n, l.groupKeys.most(), d+dv))*4
+	return l.blocksScratch(g, n) + (l.elements(hq, countOf(l.groupRows[g]), d)+
+		l.elements(hq, l.ringRows[g].lse, 1)+3*l.elements(n, l.groupKeys.most(), d+dv))*4
 }

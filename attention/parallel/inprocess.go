@@ -295,7 +295,8 @@ func (t *inProcess) postLocked(m *message) (other *message, err error) {
 	}
 	other, t.queues[way] = q[0], q[1:]
 	if len(other.bytes) != len(m.bytes) {
-		t.endLocked(&RankError{m.peer, fmt.Errorf("%w: a message of %d bytes where rank %d expects %d", ErrMismatch, len(other.bytes), t.rank, len(m.bytes))})
+		t.endLocked(&RankError{m.peer, fmt.Errorf("%w: a message of %d bytes where rank %d expects %d", ErrMismatch,
+			len(other.bytes), t.rank, len(m.bytes))})
 		return nil, t.cause
 	}
 	other.copying, m.copying = true, true

@@ -27,7 +27,8 @@ type layout struct {
 
 // newLayout lays out a checked problem. The mode suits it, but for what refusal finds.
 func newLayout(cfg *Config, p Problem, mode Mode, ranks, inner int, reach uint64) *layout {
-	l := &layout{Problem: p, cfg: cfg.Config, see: sightOf(&cfg.Config), all: p.sequences(), mode: mode, ranks: ranks, inner: inner, outer: ranks / inner, reach: reach}
+	l := &layout{Problem: p, cfg: cfg.Config, see: sightOf(&cfg.Config), all: p.sequences(), mode: mode, ranks: ranks,
+		inner: inner, outer: ranks / inner, reach: reach}
 	rows, keys := p.extent()
 	l.rows = p.Rows
 	if l.rows == nil {

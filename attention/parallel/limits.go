@@ -180,7 +180,8 @@ func (l *layout) overlapBinding(g, n int) uint64 {
 // gatherBinding is that of n key heads of a gather. All sequences of a batch lie within the span of one.
 func (l *layout) gatherBinding(g, n int) uint64 {
 	d, dv, size := l.cfg.HeadDim, l.cfg.ValueDim(), l.dtypeSize()
-	return max(binding(size, l.batch()*n, l.groupKeys.total(), max(d, dv)), binding(size, l.queryHeads(n), countOf(l.groupRows[g]), max(d, dv)))
+	return max(binding(size, l.batch()*n, l.groupKeys.total(), max(d, dv)),
+		binding(size, l.queryHeads(n), countOf(l.groupRows[g]), max(d, dv)))
 }
 
 // backwardBinding is that of n key heads of gradients of a ring or of an all-gather: float32 dK and dV of a block or

@@ -42,7 +42,8 @@ func (m Machine) resolved(ranks int) Machine {
 	for _, x := range []struct {
 		value *float64
 		or    float64
-	}{{&m.Flops, 340e12}, {&m.Link, 317e9}, {&m.Network, 45e9}, {&m.Memory, 4.3e12}, {&m.Latency, 37e-6}, {&m.Turn, 350e-6}, {&m.OverlapCost, 4}} {
+	}{{&m.Flops, 340e12}, {&m.Link, 317e9}, {&m.Network, 45e9}, {&m.Memory, 4.3e12}, {&m.Latency, 37e-6},
+		{&m.Turn, 350e-6}, {&m.OverlapCost, 4}} {
 		if *x.value == 0 {
 			*x.value = x.or
 		}

@@ -75,7 +75,8 @@ func New(g *Group, d *attention.Device, cfg Config) (*Op, error) {
 	x := &Op{group: g, home: d, dev: d.Vulkan(), cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
 		local: map[attention.Config]*attention.Op{cfg.Config: op}, merges: map[merge.MergeConfig]*merge.Merge{},
 		sums: map[merge.MergeConfig]*merge.Sum{}, taken: map[taken]struct{}{}}
-	x.config, x.mode, x.shard = checksum(cfg.Config), checksum(cfg.Mode, cfg.Inner, cfg.Order, cfg.Schedule, cfg.Machine), checksum(x.Shard())
+	x.config, x.shard = checksum(cfg.Config), checksum(x.Shard())
+	x.mode = checksum(cfg.Mode, cfg.Inner, cfg.Order, cfg.Schedule, cfg.Machine)
 	return x, nil
 }
 
@@ -272,7 +273,8 @@ type call struct {
 
 // run agrees with the other ranks on a call, then computes. check checks this rank's tensors;
 // err is what is already wrong. lse says that this rank asks for LSE.
-func (op *Op) run(ctx context.Context, s *attention.Stream, kind callKind, x *planned, lse bool, err error, compute func(c *call) error) error {
+func (op *Op) run(ctx context.Context, s *attention.Stream, kind callKind, x *planned, lse bool, err error,
+	compute func(c *call) error) error {
 	h := header{kind: kind, config: op.config, mode: op.mode, lse: lse}
 	if x != nil {
 		shape := x.Shape
@@ -288,7 +290,8 @@ func (op *Op) run(ctx context.Context, s *attention.Stream, kind callKind, x *pl
 			}
 		}
 		defer unordered(s)()
-		c := &call{side: op.newSide(s), g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner, lse: asksForLSE(all)}
+		c := &call{side: op.newSide(s), g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner,
+			u: rank % x.layout.inner, lse: asksForLSE(all)}
 		err := compute(c)
 		if err == nil || c.err != nil {
 			err = c.err // the first one

@@ -93,8 +93,9 @@ func (c *call) attendParts(parts []segmentPart, b block, q view) error {
 // first state of several is that of its segment already.
 func (c *call) merge(p *segmentPart, o view) error {
 	s, out := p.segment, attention.F32
-	m := merge.MergeArgs{Shape: attention.Shape{B: s.o.batch, Hq: s.o.heads, Sq: s.rows}, First: merge.States{O: s.o.Tensor, LSE: s.lse.Tensor},
-		O: s.o.Tensor, LSE: s.lse.Tensor}
+	m := merge.MergeArgs{Shape: attention.Shape{B: s.o.batch, Hq: s.o.heads, Sq: s.rows},
+		First: merge.States{O: s.o.Tensor, LSE: s.lse.Tensor},
+		O:     s.o.Tensor, LSE: s.lse.Tensor}
 	if s.done > 1 {
 		m.Second = merge.States{O: p.to.o.Tensor, LSE: p.to.lse.Tensor}
 	}

@@ -182,7 +182,8 @@ func (s *side) copyOnDevice(dst, src view) {
 	i := 0
 	src.pieces(consecutive, func(at, n uint64) {
 		if s.err == nil {
-			s.fail(s.s.Copy(vk.BufferRange{Buffer: dst.Buffer, Offset: to[i], Size: n}, vk.BufferRange{Buffer: src.Buffer, Offset: at, Size: n}))
+			s.fail(s.s.Copy(vk.BufferRange{Buffer: dst.Buffer, Offset: to[i], Size: n},
+				vk.BufferRange{Buffer: src.Buffer, Offset: at, Size: n}))
 		}
 		i++
 	})
@@ -199,7 +200,8 @@ func (s *side) copyRows(dst, src view) (bool, error) {
 	}
 	op, err := s.op.sum(attention.F32, to.dim)
 	if err == nil {
-		err = op.Forward(s.stream, merge.SumArgs{Shape: attention.Shape{B: to.batch, Hq: to.heads, Sq: to.rows}, First: from.Tensor, Out: to.Tensor})
+		err = op.Forward(s.stream, merge.SumArgs{Shape: attention.Shape{B: to.batch, Hq: to.heads, Sq: to.rows},
+			First: from.Tensor, Out: to.Tensor})
 	}
 	if errors.Is(err, attention.ErrUnsupported) {
 		return false, nil

@@ -126,7 +126,8 @@ func (s Split) check(field string, n, ranks int) error {
 		end := 0
 		for _, x := range list {
 			if x.N < 1 || x.First < end || x.First > n-x.N {
-				return &attention.ShapeError{Field: fmt.Sprintf("%s[%d]", field, r), Got: list, Want: fmt.Sprintf("ascending spans of 0 to %d", n)}
+				return &attention.ShapeError{Field: fmt.Sprintf("%s[%d]", field, r), Got: list,
+					Want: fmt.Sprintf("ascending spans of 0 to %d", n)}
 			}
 			end = x.End()
 		}

@@ -138,7 +138,8 @@ func (p *progression) copies(dst view, to, step int, src view, from, fromStep in
 		return list
 	}
 	for b := range src.batch {
-		list = append(list, copying{dst.sequencesFrom(b, 1).groupsOfRows(to, p.n, step, p.count), src.sequencesFrom(b, 1).groupsOfRows(from, p.n, fromStep, p.count)})
+		list = append(list, copying{dst.sequencesFrom(b, 1).groupsOfRows(to, p.n, step, p.count),
+			src.sequencesFrom(b, 1).groupsOfRows(from, p.n, fromStep, p.count)})
 	}
 	return list
 }

@@ -65,7 +65,8 @@ func (v view) words() (w view, ok bool) {
 		}
 	}
 	v.dtype, v.dim, v.Offset = attention.F32, v.dim/n, v.Offset/int64(n)
-	v.Strides = attention.Strides{Batch: v.Strides.Batch / int64(n), Head: v.Strides.Head / int64(n), Seq: v.Strides.Seq / int64(n), Expanded: v.Strides.Expanded}
+	v.Strides = attention.Strides{Batch: v.Strides.Batch / int64(n), Head: v.Strides.Head / int64(n),
+		Seq: v.Strides.Seq / int64(n), Expanded: v.Strides.Expanded}
 	return v, true
 }
 

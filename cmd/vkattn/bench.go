@@ -82,7 +82,8 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 	f.BoolVar(&o.wide, "wide", false, wideUsage)
 	f.BoolVar(&o.ofPeak, "of-peak", false, "-o md: print percent of peak and of bandwidth; measures the ceilings of the device first")
 	f.BoolVar(&o.list, "list", false, "print the presets and suites with their shapes, or the problems of the given --preset and --suite, and run nothing")
-	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation; such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
+	f.StringArrayVar(&o.peers, "peer", nil,
+		"`command` that times another implementation; such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "stop a peer whose answer takes longer")
 	f.StringVar(&o.ablate, "ablate", "", "`list` of what to leave out, one row each: none, softmax, barrier, load")
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
@@ -93,7 +94,8 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 		baselines = append(baselines, string(f.Baseline))
 	}
 	f.StringVar(&o.baselines, "against", "", "`list` of other ways to the same result; on the same data: "+strings.Join(baselines, ", ")+", or none (default: as the suite says)")
-	f.StringVar(&o.baseline, "baseline", "", "compare the rows with the rows of `file`; an earlier --save in json or jsonl, as vkattn compare does")
+	f.StringVar(&o.baseline, "baseline", "",
+		"compare the rows with the rows of `file`; an earlier --save in json or jsonl, as vkattn compare does")
 	o.ranksFlags.add(f)
 	c.SetHelpFunc(helpBySection)
 	return c
@@ -103,7 +105,8 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 // have them.
 func (o *benchFlags) rowFlags(f *pflag.FlagSet) {
 	o.problemFlags(f)
-	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cubin, cuda; all: every tier of the device (default auto)")
+	f.StringVar(&o.tier, "tier", "",
+		"`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cubin, cuda; all: every tier of the device (default auto)")
 	o.timing.add(f)
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
 	f.StringArrayVar(&o.tile, "tile", nil, "`changes` of the tile of the dense forward kernel, as field=number,... (kv_tile=32,group=4); one row for each flag, \"\" for the tile that calls take")
@@ -321,8 +324,9 @@ func (a *app) deviceOfTiers(name string, tiers []attention.Tier, all bool) (*vk.
 }
 
 func runInfo(dev *vk.Device, seed uint64) *bench.RunInfo {
-	info := &bench.RunInfo{Program: "vkattn", Version: buildVersion(), Environment: environment(), Started: time.Now().UTC().Truncate(time.Second),
-		Seed: seed, CPU: cpuLabel(), Device: bench.Device{Name: "cpu"}}
+	info := &bench.RunInfo{Program: "vkattn", Version: buildVersion(), Environment: environment(),
+		Started: time.Now().UTC().Truncate(time.Second),
+		Seed:    seed, CPU: cpuLabel(), Device: bench.Device{Name: "cpu"}}
 	if dev != nil {
 		d := dev.Info()
 		info.Device = bench.Device{Name: d.Name, Type: d.Type.String(), UUID: uuid(d.UUID), Driver: d.DriverName,

@@ -209,7 +209,8 @@ func (t *timingFlags) check(f *pflag.FlagSet) error {
 // addTimeout adds the flag --timeout of a command whose rows have no time of their own. ends says what the
 // command does then.
 func addTimeout(f *pflag.FlagSet, to *time.Duration, ends string) {
-	f.DurationVar(to, "timeout", 0, "a device that finishes no run for this long hangs; the command "+ends+" with exit code 4 (default: no limit)")
+	f.DurationVar(to, "timeout", 0,
+		"a device that finishes no run for this long hangs; the command "+ends+" with exit code 4 (default: no limit)")
 }
 
 func checkTimeout(f *pflag.FlagSet, timeout time.Duration) error {

@@ -30,7 +30,8 @@ var flushTime = 10 * time.Second
 // measure runs the problems and prints their rows. If an error or a signal stops it,
 // the outcome has the reason, and the rows under way are printed with the status
 // Interrupted. err is an error of printing.
-func measure(ctx context.Context, b *bench.Bench, problems []bench.Problem, to bench.Printer[*bench.Row], info *bench.RunInfo) (all outcome, err error) {
+func measure(ctx context.Context, b *bench.Bench, problems []bench.Problem, to bench.Printer[*bench.Row],
+	info *bench.RunInfo) (all outcome, err error) {
 	for _, p := range problems {
 		rows, err := group(ctx, b, p)
 		if err != nil {

@@ -134,7 +134,7 @@ func TestBenchSavesWhatItPrints(t *testing.T) {
 	refused(t, exitInput, "--save", tiny("--device", "cpu", "--save", filepath.Join(dir, "none", "rows.md"))...)
 }
 
-func TestBenchLabOnTheCPU(t *testing.T) {
+func TestBenchExperimentsOnTheCPU(t *testing.T) {
 	code, stdout, _ := call(tiny("--device", "cpu", "--variant", "all", "-o", "jsonl")...)
 	require.Equal(t, exitUnsupported, code)
 	require.Equal(t, 8, strings.Count(stdout, "\n"))

@@ -102,7 +102,8 @@ func peerTrouble(rows []*bench.Row) []string {
 	for _, name := range names {
 		t := of[name]
 		if bad := t.Count[bench.Broken] + t.Count[bench.Fail]; bad > 0 {
-			out = append(out, fmt.Sprintf("%d of %d rows of peer %s failed: %s", bad, t.Rows, name, cmp.Or(t.First[bench.Broken], t.First[bench.Fail])))
+			out = append(out, fmt.Sprintf("%d of %d rows of peer %s failed: %s", bad, t.Rows, name,
+				cmp.Or(t.First[bench.Broken], t.First[bench.Fail])))
 		}
 	}
 	return out

@@ -57,7 +57,8 @@ row that only one of the files has.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.Var(percentFlag(&o.Threshold), "threshold", "the smallest change that counts as faster or slower, as a `percentage` (default 2%)")
-	f.Var(percentFlag(&o.FailOver), "fail-over", "exit with 1 only for rows that are slower by more than this `percentage` (default: for every slower row)")
+	f.Var(percentFlag(&o.FailOver), "fail-over",
+		"exit with 1 only for rows that are slower by more than this `percentage` (default: for every slower row)")
 	f.BoolVar(&o.Subset, "subset", false, "allow rows that only OLD has")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
 	f.BoolVar(&o.Wide, "wide", false, wideUsage)

@@ -35,7 +35,8 @@ func completions() map[string][]string {
 		ablations = append(ablations, a.String())
 	}
 	return map[string][]string{
-		"preset": presets, "suite": suites, "against": append(against, "none"), "dtype": types, "tier": append(tiers, "all"), "ablate": ablations,
+		"preset": presets, "suite": suites, "against": append(against, "none"), "dtype": types,
+		"tier": append(tiers, "all"), "ablate": ablations,
 		"causal": {"none", "top-left", "bottom-right"}, "pass": {"fwd", "bwd", "fwdbwd"}, "cuda-kernel": attention.CUDAKernels(),
 		"variant": {"v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "all"}, "kv-dtype": {"same", "int8", "fp8", "q8_0", "q4_0"},
 		"device": {"auto", "cpu"}, "lse": {"false", "true"},

@@ -73,7 +73,8 @@ func (a *app) openDevice(name string, need need, what string) (*vk.Device, error
 	if auto {
 		name = "auto"
 	}
-	dev, err := vk.Open(vk.Options{Device: name, GPUOnly: need == needAny && !a.validation, Validation: a.validation, Stats: a.stats, Debug: a.labels, Timeout: a.timeout})
+	dev, err := vk.Open(vk.Options{Device: name, GPUOnly: need == needAny && !a.validation, Validation: a.validation,
+		Stats: a.stats, Debug: a.labels, Timeout: a.timeout})
 	switch {
 	case errors.Is(err, vk.ErrInvalid): // several devices have that name
 		return nil, badInputf("--device %s: %w", name, err)

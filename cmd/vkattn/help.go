@@ -260,7 +260,8 @@ func helpBySection(c *cobra.Command, _ []string) {
 		var names []string
 		subset(c.Flags(), t.more).VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
 		if len(names) > 0 {
-			more += fmt.Sprintf("  %-10s %s\n", t.name, strings.ReplaceAll(strings.Join(markdown.Wrap(names, " ", markdown.Width-13), "\n"), "\n", "\n             "))
+			lines := markdown.Wrap(names, " ", markdown.Width-13)
+			more += fmt.Sprintf("  %-10s %s\n", t.name, strings.Join(lines, "\n             "))
 		}
 		for _, name := range strings.Fields(t.flags + " " + t.more) {
 			shown[name] = true

@@ -329,7 +329,8 @@ func (a *app) root() *cobra.Command {
 		return needFileNames(c.Flags())
 	}
 	benchmark := a.benchCommand()
-	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), benchmark, a.compareCommand(), a.verifyCommand(), a.tuneCommand(), a.profileCommand(), a.reportCommand(), a.manCommand(), a.versionCommand()} {
+	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), benchmark, a.compareCommand(),
+		a.verifyCommand(), a.tuneCommand(), a.profileCommand(), a.reportCommand(), a.manCommand(), a.versionCommand()} {
 		if c.Args == nil {
 			c.Args = a.noArgs
 		}

@@ -163,7 +163,8 @@ func printProfile(out io.Writer, p *bench.Profile) error {
 	w := &errWriter{w: out}
 	r := p.Row
 	w.printf("%s, tier %s, tile %s\n%s\n\n", r.Device, r.Tier, r.Tile, p.Problem)
-	w.printf("%.4g ms median (%.4g to %.4g), %.4g TFLOP/s, %.4g TB/s of %s\n", r.Ms.Median, r.Ms.Min, r.Ms.Max, r.TFLOPs, p.TBs, hostmem.Bytes(p.Bytes))
+	w.printf("%.4g ms median (%.4g to %.4g), %.4g TFLOP/s, %.4g TB/s of %s\n", r.Ms.Median, r.Ms.Min, r.Ms.Max,
+		r.TFLOPs, p.TBs, hostmem.Bytes(p.Bytes))
 	if r.Unsteady != "" {
 		w.printf("unsteady: %s\n", r.Unsteady)
 	}
@@ -182,7 +183,8 @@ func printProfile(out io.Writer, p *bench.Profile) error {
 			stats = append(stats, fmt.Sprintf("%s %.10g", s.Name, s.Value))
 		}
 		if e := d.Occupancy; e != nil {
-			stats = append(stats, fmt.Sprintf("occupancy %d workgroups, %d subgroups, %.0f %%, by %s", e.Workgroups, e.Subgroups, 100*e.Share, e.Limit))
+			stats = append(stats, fmt.Sprintf("occupancy %d workgroups, %d subgroups, %.0f %%, by %s", e.Workgroups,
+				e.Subgroups, 100*e.Share, e.Limit))
 		}
 		if len(stats) > 0 {
 			compiled += fmt.Sprintf("\n%s:\n%s\n", d.Pipeline, strings.Join(markdown.Wrap(stats, ", ", markdown.Width), "\n"))

@@ -40,9 +40,11 @@ type ranksFlags struct {
 
 func (o *ranksFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.ranks, "ranks", 0, "`number` of processes, one for each GPU (0: this process alone)")
-	f.StringVar(&o.modes, "parallel", "", "`list` of modes of --ranks: auto, ring, ulysses, allgather, 2d, decode (default ring,ulysses,allgather)")
+	f.StringVar(&o.modes, "parallel", "",
+		"`list` of modes of --ranks: auto, ring, ulysses, allgather, 2d, decode (default ring,ulysses,allgather)")
 	f.StringVar(&o.schedule, "schedule", "auto", "when blocks of a ring move in the forward pass of --ranks: auto, overlap or gather")
-	f.StringVar(&o.splits, "split", "auto", "`list` of splits of rows and keys over the ranks: auto, contiguous, zigzag, striped; decode takes none")
+	f.StringVar(&o.splits, "split", "auto",
+		"`list` of splits of rows and keys over the ranks: auto, contiguous, zigzag, striped; decode takes none")
 	f.IntVar(&o.inner, "inner", 0, "`number` of consecutive ranks that share heads in --parallel 2d (0: those of a host)")
 	f.StringVar(&o.transport, "transport", "auto", "what moves tensors between ranks: auto, nccl or tcp")
 }
@@ -151,7 +153,8 @@ func (a *app) onRanks(c *cobra.Command, o *ranksFlags, command rankCommand) erro
 const listenerEnv = "VKATTN_RANK_LISTENER"
 
 // onSession joins the world, runs rows and leaves it.
-func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier, allTiers bool, rows func(*ranks.Session, *outfile.Set) (*ranksOutcome, error)) error {
+func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier, allTiers bool,
+	rows func(*ranks.Session, *outfile.Set) (*ranksOutcome, error)) error {
 	s, done, err := a.session(ctx, p, device, tiers, allTiers)
 	if err != nil {
 		return err
@@ -171,7 +174,8 @@ func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers 
 }
 
 // session joins the world of the environment with the device of this rank.
-func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier, allTiers bool) (s *ranks.Session, done func(), err error) {
+func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier,
+	allTiers bool) (s *ranks.Session, done func(), err error) {
 	o := processes.Options{Transport: p.transport, Control: control.Options{Join: 2 * time.Minute}}
 	if text := os.Getenv(listenerEnv); text != "" && p.world.Rank == 0 {
 		fd, err := strconv.Atoi(text)

@@ -26,9 +26,12 @@ func (o *benchFlags) checkRanks() (*benchPlan, error) {
 		flag  string
 		given bool
 	}{
-		{"peer", len(o.peers) > 0}, {"against", o.baselines != ""}, {"variant", len(plan.variants) > 0}, {"ablate", len(plan.ablations) > 0},
-		{"cuda-kernel", len(plan.kernels) > 0}, {"plot", len(o.plots) > 0}, {"monitor", o.monitor != ""}, {"baseline", o.baseline != ""}, {"list", o.list},
-		{"tile", len(o.tile) > 0}, {"bwd-tile", len(o.tiles) > 0}, {"min-time", o.timing.MinTime != 0}, {"max-noise", o.timing.MaxNoise != 0},
+		{"peer", len(o.peers) > 0}, {"against", o.baselines != ""}, {"variant", len(plan.variants) > 0},
+		{"ablate", len(plan.ablations) > 0},
+		{"cuda-kernel", len(plan.kernels) > 0}, {"plot", len(o.plots) > 0}, {"monitor", o.monitor != ""},
+		{"baseline", o.baseline != ""}, {"list", o.list},
+		{"tile", len(o.tile) > 0}, {"bwd-tile", len(o.tiles) > 0}, {"min-time", o.timing.MinTime != 0},
+		{"max-noise", o.timing.MaxNoise != 0},
 		{"timeout", o.timing.Timeout != 0}, {"delay", o.timing.Delay != 0}, {"warm-cache", o.timing.WarmCache}, {"of-peak", o.ofPeak},
 	} {
 		if x.given {
@@ -73,7 +76,8 @@ func (o *benchFlags) rank(ctx context.Context, a *app, p *ranksPlan) error {
 }
 
 // timeRanks times the rows and prints them on rank 0.
-func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, plan *benchPlan, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
+func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, plan *benchPlan, p *ranksPlan,
+	set *outfile.Set) (*ranksOutcome, error) {
 	defaults := ranksSweep(s.Device)
 	if len(plan.lists["nheads"]) > 0 {
 		delete(defaults, "nheads-kv") // as --nheads
@@ -129,7 +133,8 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 	})
 	err = a.closeRanks(ctx, s, out, info, set, all, err)
 	if s.Rank() == 0 {
-		fmt.Fprintf(a.stderr, "%s, %s, transport %v, seed %d\n", flagtext.Count(all.Rows, "row"), flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
+		fmt.Fprintf(a.stderr, "%s, %s, transport %v, seed %d\n", flagtext.Count(all.Rows, "row"),
+			flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
 	}
 	return all, err
 }
@@ -170,7 +175,8 @@ func (o *verifyFlags) rank(ctx context.Context, a *app, p *ranksPlan) error {
 }
 
 // compareRanks verifies the rows and prints them on rank 0.
-func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags, plan *verifyPlan, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
+func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags, plan *verifyPlan, p *ranksPlan,
+	set *outfile.Set) (*ranksOutcome, error) {
 	problems, tiers, err := a.verifyWork(plan, s)
 	if err != nil {
 		return nil, err
@@ -189,7 +195,8 @@ func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags
 	})
 	err = a.closeRanks(ctx, s, out, info, set, all, err)
 	if s.Rank() == 0 {
-		fmt.Fprintf(a.stderr, "%s, %s, %s, transport %v, seed %d\n", flagtext.Count(len(problems), "problem"), flagtext.Count(all.Rows, "row"), flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
+		fmt.Fprintf(a.stderr, "%s, %s, %s, transport %v, seed %d\n", flagtext.Count(len(problems), "problem"),
+			flagtext.Count(all.Rows, "row"), flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
 	}
 	return all, err
 }
@@ -204,7 +211,8 @@ func (a *app) verifyWork(plan *verifyPlan, s *ranks.Session) (problems []bench.P
 		if x.Seqs != nil || x.Name != "" { // a call with options
 			continue
 		}
-		problems = append(problems, bench.Problem{Shape: x.Shape, Config: attention.Config(x.Config(cases.On(attention.TierAuto, x.dtype)))})
+		problems = append(problems, bench.Problem{Shape: x.Shape,
+			Config: attention.Config(x.Config(cases.On(attention.TierAuto, x.dtype)))})
 	}
 	if plan.backward {
 		for i := range problems {
@@ -219,7 +227,8 @@ func (a *app) verifyWork(plan *verifyPlan, s *ranks.Session) (problems []bench.P
 }
 
 // ranksPrinter prints on rank 0 and saves the files of --save there.
-func (a *app) ranksPrinter(s *ranks.Session, o *benchFlags, plan *benchPlan, set *outfile.Set, timed bool, planned []*ranks.Row) (bench.Printer[*ranks.Row], *bench.RunInfo, error) {
+func (a *app) ranksPrinter(s *ranks.Session, o *benchFlags, plan *benchPlan, set *outfile.Set, timed bool,
+	planned []*ranks.Row) (bench.Printer[*ranks.Row], *bench.RunInfo, error) {
 	info := runInfo(s.Device, planned[0].Seed)
 	info.Suite, info.Wide = o.suite, o.wide
 	if s.Rank() > 0 {
@@ -239,7 +248,8 @@ func (a *app) ranksPrinter(s *ranks.Session, o *benchFlags, plan *benchPlan, set
 type ranksOutcome struct{ bench.Tally }
 
 // rowsOf makes and prints a row for each problem, tier and mode, until one of them ends the run.
-func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tiers []attention.Tier, modes []ranks.Mode, out bench.Printer[*ranks.Row],
+func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tiers []attention.Tier,
+	modes []ranks.Mode, out bench.Printer[*ranks.Row],
 	row func(bench.Problem, attention.Tier, ranks.Mode) (*ranks.Row, error)) error {
 	for _, x := range problems {
 		for _, tier := range tiers {
@@ -263,7 +273,8 @@ func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tie
 
 // closeRanks ends the output. After an error, which it returns, the finished rows are printed and
 // saved.
-func (a *app) closeRanks(ctx context.Context, s *ranks.Session, out bench.Printer[*ranks.Row], info *bench.RunInfo, set *outfile.Set, all *ranksOutcome, err error) error {
+func (a *app) closeRanks(ctx context.Context, s *ranks.Session, out bench.Printer[*ranks.Row], info *bench.RunInfo,
+	set *outfile.Set, all *ranksOutcome, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		info.Stopped, err = stopReason(ctx.Err()), ctx.Err()

@@ -33,7 +33,8 @@ type reportFlags struct {
 type ceilingFlags struct{ tflops, tbs float64 }
 
 func (c *ceilingFlags) add(f *pflag.FlagSet) {
-	f.Float64Var(&c.tflops, "peak-tflops", 0, "`TFLOP/s` of the device's matrix products, a line in pictures of speed; with --peak-tbs also a roofline")
+	f.Float64Var(&c.tflops, "peak-tflops", 0,
+		"`TFLOP/s` of the device's matrix products, a line in pictures of speed; with --peak-tbs also a roofline")
 	f.Float64Var(&c.tbs, "peak-tbs", 0, "`TB/s` of a copy on the device, a line in pictures of decode")
 }
 

@@ -198,7 +198,8 @@ func (in *runInputs) outputAxes() axes {
 
 // onDevice runs the call on a device. It returns the plans for the tensors as they were
 // placed: they depend on their alignment and on LSE.
-func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) (plan *attention.Plan, backward *attention.BackwardPlan, err error) {
+func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) (plan *attention.Plan,
+	backward *attention.BackwardPlan, err error) {
 	m, err := operands.OpenMemory(dev, "run")
 	if err != nil {
 		return plan, backward, err
@@ -249,7 +250,8 @@ func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention
 // output is O as float32 in the files' layout.
 func (p *runProblem) output() *npy.Array {
 	a := p.in.outputAxes()
-	return &npy.Array{DType: npy.Float32, Shape: a.shape(p.in.o.has("cu-seqlens-q"), a.dim), Data: convert(p.args.O.Host, p.in.config.DType, attention.F32)}
+	return &npy.Array{DType: npy.Float32, Shape: a.shape(p.in.o.has("cu-seqlens-q"), a.dim),
+		Data: convert(p.args.O.Host, p.in.config.DType, attention.F32)}
 }
 
 func (p *runProblem) logSumExp() *npy.Array {

@@ -76,7 +76,8 @@ func (in *runInputs) readTable() error {
 	if err != nil || table == nil {
 		return err
 	}
-	pages := attention.Pages{Table: vector(table), Stride: in.files["block-table"].Shape[1], PageSize: in.axes[1].rows, Count: in.axes[1].batch}
+	pages := attention.Pages{Table: vector(table), Stride: in.files["block-table"].Shape[1],
+		PageSize: in.axes[1].rows, Count: in.axes[1].batch}
 	for b := range in.shape.B {
 		for i := range (in.keys(b) + pages.PageSize - 1) / pages.PageSize {
 			if p := table[b*pages.Stride+i]; p < 0 || int(p) >= pages.Count {
@@ -106,7 +107,8 @@ func (in *runInputs) readSparse() error {
 	case !in.o.has("sparse-offsets") && len(f.Shape) == 3 && f.Shape[0] == in.shape.B && f.Shape[1] == in.shape.Hkv:
 		tokens, offsets = unpad(tokens, lists)
 	case !in.o.has("sparse-offsets"):
-		return wrong("sparse-tokens", "shape %v, want [%d, %d, tokens of a list], or [total] with --sparse-offsets", f.Shape, in.shape.B, in.shape.Hkv)
+		return wrong("sparse-tokens", "shape %v, want [%d, %d, tokens of a list], or [total] with --sparse-offsets",
+			f.Shape, in.shape.B, in.shape.Hkv)
 	case len(f.Shape) != 1:
 		return wrong("sparse-tokens", "shape %v, want [total] with --sparse-offsets", f.Shape)
 	default:
@@ -164,6 +166,7 @@ func (in *runInputs) readBlocks() error {
 			bits[i/keys*words+i%keys/32] |= 1 << (i % keys % 32)
 		}
 	}
-	in.args.Blocks = &attention.Blocks{Map: vector(bits), BlockQ: in.o.block[0], BlockK: in.o.block[1], Batches: f.Shape[0], Heads: f.Shape[1]}
+	in.args.Blocks = &attention.Blocks{Map: vector(bits), BlockQ: in.o.block[0], BlockK: in.o.block[1],
+		Batches: f.Shape[0], Heads: f.Shape[1]}
 	return nil
 }

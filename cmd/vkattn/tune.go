@@ -76,7 +76,8 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	f.BoolVar(&o.clear, "clear", false, "remove the tiles that are stored for the device and exit")
 	f.BoolVar(&o.all, "all", false, "print pruned candidates too")
 	f.DurationVar(&o.budget, "budget", 0, "time limit for each problem (default 50s)")
-	f.IntVar(&o.candidates, "candidates", 0, "compile at most this many tiles for each problem (default 40; 8 on a Vulkan driver that runs on the CPU)")
+	f.IntVar(&o.candidates, "candidates", 0,
+		"compile at most this many tiles for each problem (default 40; 8 on a Vulkan driver that runs on the CPU)")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
 	f.BoolVar(&o.wide, "wide", false, wideUsage)
 	c.SetHelpFunc(helpBySection)
@@ -209,7 +210,8 @@ func (a *app) tuneProblems(o *tuneFlags, plan *benchPlan, dev *vk.Device) ([]ben
 // tuneProblem tunes one problem on one tier. It returns one row, or for the backward pass
 // a row per kernel. A problem that cannot be tuned is a row with the reason. The error is
 // a lost device or the context's error.
-func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneFlags, bar *progress) (rows []*tuneRow, err error) {
+func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneFlags,
+	bar *progress) (rows []*tuneRow, err error) {
 	cfg := p.Config
 	cfg.Tier = tier
 	op, err := attention.New(attention.On(dev), cfg)

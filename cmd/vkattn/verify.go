@@ -87,7 +87,8 @@ fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalH
 	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance or options whose names match the regular expression `pattern`")
 	o.addAxis(f, "pass", "the `pass` to compare: fwd or bwd (default fwd); fwd: O and LSE, bwd: gradients")
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda; default: all of the device")
-	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
+	f.StringVar(&o.kernels, "cuda-kernel", "",
+		"`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
 	o.ranksFlags.add(f)
 	f.IntVar(&o.times, "repeat", 1, "run each implementation `n` times; all runs must give the same bits")
 	addTimeout(f, &o.timing.Timeout, "prints and saves the finished rows and ends")
@@ -165,7 +166,8 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 			return err
 		}
 	}
-	fmt.Fprintf(a.stderr, "%s, %s, %sseed %d\n", flagtext.Count(all.Problems, "problem"), flagtext.Count(all.Rows, "row"), oomCount(&all.Tally), o.seed)
+	fmt.Fprintf(a.stderr, "%s, %s, %sseed %d\n", flagtext.Count(all.Problems, "problem"),
+		flagtext.Count(all.Rows, "row"), oomCount(&all.Tally), o.seed)
 	if stopped != nil {
 		return stopped
 	}
@@ -197,7 +199,8 @@ type verified struct {
 // conformance table, which are small, run in parallel. If a problem or ctx stops it
 // early, it prints the rows known by then and returns the reason as stopped. err is an
 // error of printing.
-func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem, out bench.Printer[*verify.Row], all *verify.Outcome, step func()) (stopped, err error) {
+func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem, out bench.Printer[*verify.Row],
+	all *verify.Outcome, step func()) (stopped, err error) {
 	workers, order := 1, make([]int, len(problems)) // one at a time: a large problem fills the memory
 	for i := range order {
 		order[i] = i

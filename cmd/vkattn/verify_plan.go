@@ -142,7 +142,8 @@ func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error
 		}
 	}
 	if len(out) == 0 {
-		return nil, badInputf("--suite %s: the other flags select no problem of it", map[bool]string{false: conformance, true: options}[p.options])
+		return nil, badInputf("--suite %s: the other flags select no problem of it",
+			map[bool]string{false: conformance, true: options}[p.options])
 	}
 	return out, nil
 }

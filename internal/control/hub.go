@@ -34,7 +34,8 @@ type inquiry struct {
 }
 
 func newHub(ranks int, grace time.Duration) *hub {
-	return &hub{grace: grace, links: make([]*link, ranks), left: make([]bool, ranks), last: make([]*state, ranks), parts: make([][]byte, ranks), has: make([]bool, ranks), missing: ranks}
+	return &hub{grace: grace, links: make([]*link, ranks), left: make([]bool, ranks), last: make([]*state, ranks),
+		parts: make([][]byte, ranks), has: make([]bool, ranks), missing: ranks}
 }
 
 // handle handles a frame of a rank.

@@ -117,7 +117,8 @@ func lead(ctx context.Context, w *World, o *Options) (*Channel, error) {
 	conns[0] = other
 	h.mu.Lock() // until all links are there
 	for r, conn := range conns {
-		h.links[r] = newLink(conn, o.Timeout, func(kind frameKind, payload []byte) { h.handle(r, kind, payload) }, func(err error) { h.gone(r, err) })
+		h.links[r] = newLink(conn, o.Timeout, func(kind frameKind, payload []byte) { h.handle(r, kind, payload) },
+			func(err error) { h.gone(r, err) })
 		if r > 0 {
 			h.links[r].send(frameWelcome, nil)
 		}
@@ -251,7 +252,8 @@ func greet(conn net.Conn, w *World) (a admission, ok bool) {
 	field := func(i int) int { return int(binary.LittleEndian.Uint32(b[len(magic)+4*i:])) }
 	a = admission{conn: conn, rank: field(2)}
 	wrong := func(format string, args ...any) {
-		a.err = &parallel.RankError{Rank: min(a.rank, parallel.MaxRanks), Err: fmt.Errorf("%w: %s", parallel.ErrMismatch, fmt.Sprintf(format, args...))}
+		a.err = &parallel.RankError{Rank: min(a.rank, parallel.MaxRanks),
+			Err: fmt.Errorf("%w: %s", parallel.ErrMismatch, fmt.Sprintf(format, args...))}
 	}
 	switch {
 	case field(0) != version:

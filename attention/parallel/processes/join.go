@@ -172,7 +172,8 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, want Tran
 	}
 	for r := range all { // before anything that depends on it
 		if all[r].Transport != all[0].Transport {
-			return nil, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: transport %v, rank 0 wants %v", parallel.ErrMismatch, all[r].Transport, all[0].Transport)}
+			return nil, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: transport %v, rank 0 wants %v",
+				parallel.ErrMismatch, all[r].Transport, all[0].Transport)}
 		}
 	}
 	use := TransportNCCL

@@ -242,7 +242,8 @@ func (d *data) contiguousKV(a *attention.Args) {
 // padded gathers a tensor as [batch, heads, rows, dim], with zeros past the end of a
 // sequence. rowBytes is the size of a row of dim elements, place the position of a row in
 // the tensor. A tensor that is neither paged nor packed is returned as it is.
-func (d *data) padded(t attention.Tensor, heads, rows, dim int, rowBytes int64, lengths []int, place func(b, row int) (int, int)) attention.Tensor {
+func (d *data) padded(t attention.Tensor, heads, rows, dim int, rowBytes int64, lengths []int,
+	place func(b, row int) (int, int)) attention.Tensor {
 	if d.args.Pages == nil && (d.args.Varlen == nil || !d.problem.Packed) {
 		return t
 	}

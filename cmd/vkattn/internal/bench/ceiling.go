@@ -38,7 +38,8 @@ func ceilings() []Problem {
 	of := func(c Ceiling, dtype attention.DType) Problem {
 		return Problem{Ceiling: c, Config: attention.Config{DType: dtype}}
 	}
-	return []Problem{of(CeilingCopy, 0), of(CeilingRead, 0), of(CeilingProducts, attention.F16), of(CeilingProducts, attention.BF16), of(CeilingFMA, attention.F32),
+	return []Problem{of(CeilingCopy, 0), of(CeilingRead, 0), of(CeilingProducts, attention.F16),
+		of(CeilingProducts, attention.BF16), of(CeilingFMA, attention.F32),
 		of(CeilingLaunch, 0), of(CeilingDispatch, 0), of(CeilingBarrier, 0)}
 }
 
@@ -182,7 +183,8 @@ func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context,
 
 // fastest returns which of several variants of the same work has the shortest run. They take
 // turns for the time of a warm-up, in which clocks settle.
-func (g *group) fastest(ctx context.Context, variants int, timed func(ctx context.Context, i, n int) ([]time.Duration, error)) (best int, err error) {
+func (g *group) fastest(ctx context.Context, variants int,
+	timed func(ctx context.Context, i, n int) ([]time.Duration, error)) (best int, err error) {
 	if variants < 2 {
 		return 0, nil
 	}

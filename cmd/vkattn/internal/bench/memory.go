@@ -203,7 +203,8 @@ func (p Problem) verifyBytes() uint64 {
 		row     = 3*8 + 8 + 64  // the same of LSE, the row's number, a share of the list of its head
 		head    = 16            // the list of heads to choose from
 	)
-	total := hostmem.Sum(hostmem.Product(rows, uint64(c.ValueDim()), element), hostmem.Product(rows, row), hostmem.Product(n.sequences, uint64(s.Hq), head))
+	total := hostmem.Sum(hostmem.Product(rows, uint64(c.ValueDim()), element), hostmem.Product(rows, row),
+		hostmem.Product(n.sequences, uint64(s.Hq), head))
 	return hostmem.Sum(total, ReferenceScratch(c, s, rows))
 }
 

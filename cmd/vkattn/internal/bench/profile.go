@@ -199,7 +199,8 @@ func (g *group) observe(ctx context.Context, c *candidate, out *Profile) error {
 	for i, d := range seen {
 		s := Summarize(times[i])
 		sum += s.Median
-		p := ProfiledDispatch{Pipeline: d.Name, Groups: d.Groups, LocalSize: local[i], Us: s.Median, MinUs: s.Min, MaxUs: s.Max, Statistics: stats[i]}
+		p := ProfiledDispatch{Pipeline: d.Name, Groups: d.Groups, LocalSize: local[i], Us: s.Median, MinUs: s.Min,
+			MaxUs: s.Max, Statistics: stats[i]}
 		if g.Device.Info().VendorID == vendorNVIDIA {
 			p.Occupancy = estimate(local[i], stats[i])
 		}
@@ -326,7 +327,8 @@ func (p *Profile) judge() {
 	if p.OfPeak > 0 {
 		peak = fmt.Sprintf("%.3g %% of the peak of matrix products", 100*p.OfPeak)
 	}
-	p.Explanation = fmt.Sprintf("%.3g %% of a copy's bandwidth, %s, launches take %.3g %% of the time", 100*p.OfCopy, peak, 100*p.OfLaunches)
+	p.Explanation = fmt.Sprintf("%.3g %% of a copy's bandwidth, %s, launches take %.3g %% of the time", 100*p.OfCopy,
+		peak, 100*p.OfLaunches)
 	highest := max(p.OfCopy, p.OfPeak, p.OfLaunches)
 	switch {
 	case highest < bounded && p.OfPeak == 0:

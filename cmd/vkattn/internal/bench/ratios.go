@@ -243,7 +243,8 @@ func (c Comparison) String() string {
 	if c.Cells == 1 {
 		cells = "cell"
 	}
-	return fmt.Sprintf("%s / %s: geometric mean %.3fx, minimum %.3fx at %v, %d %s", c.Who, c.Peer, c.GeoMean, c.Min, c.At.Problem(), c.Cells, cells)
+	return fmt.Sprintf("%s / %s: geometric mean %.3fx, minimum %.3fx at %v, %d %s", c.Who, c.Peer, c.GeoMean, c.Min,
+		c.At.Problem(), c.Cells, cells)
 }
 
 // Problem is the problem of the row.

@@ -208,7 +208,8 @@ func (l *deviceClock) timed(ctx context.Context, n int, run func(*vk.Stream) err
 }
 
 // orWall times n runs by a clock of the device or, if its times are none, by the wall clock.
-func (l *deviceClock) orWall(ctx context.Context, n int, run func(*vk.Stream) error, byDevice func() ([]time.Duration, error)) ([]time.Duration, error) {
+func (l *deviceClock) orWall(ctx context.Context, n int, run func(*vk.Stream) error,
+	byDevice func() ([]time.Duration, error)) ([]time.Duration, error) {
 	if l.stamps {
 		start := time.Now()
 		times, err := byDevice()

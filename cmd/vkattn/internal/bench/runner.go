@@ -386,7 +386,8 @@ func countSets(p Problem, rotation uint64) int {
 		list = append(list, q, k, v, o)
 	}
 	for _, n := range list {
-		total = hostmem.Sum(total, hostmem.Product(hostmem.Sum(hostmem.Product(n, uint64(p.Config.DType.Size())), setAlign-1)/setAlign, setAlign))
+		total = hostmem.Sum(total, hostmem.Product(hostmem.Sum(hostmem.Product(n, uint64(p.Config.DType.Size())),
+			setAlign-1)/setAlign, setAlign))
 	}
 	if total >= rotation {
 		return 1

@@ -37,7 +37,8 @@ const (
 // newCopyRunner prepares copies of size bytes, or reads, on as many input sets as rotation
 // holds.
 func newCopyRunner(ctx context.Context, dev *vk.Device, read bool, size, rotation uint64) (l *copyRunner, err error) {
-	l = &copyRunner{deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}, size: max(transferUnit, size&^(transferUnit-1))}
+	l = &copyRunner{deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0},
+		size: max(transferUnit, size&^(transferUnit-1))}
 	buffers, variants := []**vk.Buffer{&l.from, &l.to}, ceiling.Copies
 	if read {
 		buffers, variants = buffers[:1], ceiling.Reads
@@ -86,7 +87,8 @@ func (l *copyRunner) fill(ctx context.Context) error {
 	period := uint64(len(l.period))
 	for at := period; at < l.from.Size(); at += period {
 		size := min(period, l.from.Size()-at)
-		if err := l.stream.Copy(vk.BufferRange{Buffer: l.from, Offset: at, Size: size}, vk.BufferRange{Buffer: l.from, Size: size}); err != nil {
+		if err := l.stream.Copy(vk.BufferRange{Buffer: l.from, Offset: at, Size: size},
+			vk.BufferRange{Buffer: l.from, Size: size}); err != nil {
 			return err
 		}
 	}

@@ -314,7 +314,8 @@ func speed(rows []*bench.Row, c Ceilings, name namer) Figure {
 		if r.Sq != r.Sk {
 			length, rectangle = r.Sk, fmt.Sprintf("%d rows", r.Sq)
 		}
-		p := all.get(describe(dims(r), causal(r), r.DType.String(), pass(r), fmt.Sprintf("batch %d", r.B), heads(r), rectangle, r.OptionText))
+		p := all.get(describe(dims(r), causal(r), r.DType.String(), pass(r), fmt.Sprintf("batch %d", r.B), heads(r),
+			rectangle, r.OptionText))
 		p.series(name.of(r)).add(float64(length), r.TFLOPs, r)
 		types[p.Title] = r.DType
 	}
@@ -439,7 +440,8 @@ func roofline(rows []*bench.Row, c Ceilings, name namer) Figure {
 	}
 	ridge := peak / c.TBs
 	lowest, highest = min(lowest, ridge)/2, max(highest, ridge)*2
-	p.Series = append(p.Series, Series{Name: roofName, X: []float64{lowest, ridge, highest}, Y: []float64{lowest * c.TBs, peak, peak}, Bare: true})
+	p.Series = append(p.Series, Series{Name: roofName, X: []float64{lowest, ridge, highest},
+		Y: []float64{lowest * c.TBs, peak, peak}, Bare: true})
 	f.Panels = []Panel{p}
 	return f
 }

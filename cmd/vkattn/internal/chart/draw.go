@@ -143,7 +143,8 @@ func textStyle(size vg.Length, x draw.XAlignment, y draw.YAlignment) draw.TextSt
 
 func (g *grid) draw(c draw.Canvas, background bool) error {
 	if background {
-		c.FillPolygon(color.White, []vg.Point{{X: c.Min.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Max.Y}, {X: c.Min.X, Y: c.Max.Y}})
+		c.FillPolygon(color.White, []vg.Point{{X: c.Min.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Min.Y},
+			{X: c.Max.X, Y: c.Max.Y}, {X: c.Min.X, Y: c.Max.Y}})
 	}
 	top := c.Max.Y - margin
 	for _, f := range g.figures {

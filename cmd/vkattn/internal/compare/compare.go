@@ -174,7 +174,8 @@ func pair(a, b *sample, o Options) Pair {
 		p.Verdict, p.P, p.Regress = Broken, 1, true
 		return p
 	}
-	before, after := benchmath.NewSample(slices.Clone(a.ms), &benchmath.DefaultThresholds), benchmath.NewSample(slices.Clone(b.ms), &benchmath.DefaultThresholds)
+	before := benchmath.NewSample(slices.Clone(a.ms), &benchmath.DefaultThresholds)
+	after := benchmath.NewSample(slices.Clone(b.ms), &benchmath.DefaultThresholds)
 	p.P = benchmath.AssumeNothing.Compare(before, after).P
 	p.Ratio = p.New.Median / p.Old.Median
 	x, y := benchmath.AssumeNothing.Summary(before, each), benchmath.AssumeNothing.Summary(after, each)

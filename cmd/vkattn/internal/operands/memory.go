@@ -102,7 +102,8 @@ func Within(ctx context.Context, limit time.Duration, note string, f func(contex
 	defer cancel()
 	err := f(inner)
 	if err != nil && ctx.Err() == nil && inner.Err() != nil {
-		return &vk.Error{Op: "wait", Detail: fmt.Sprintf("the device hangs: it has finished no run for %v%s", limit, note), Err: vk.ErrTimeout}
+		return &vk.Error{Op: "wait", Err: vk.ErrTimeout,
+			Detail: fmt.Sprintf("the device hangs: it has finished no run for %v%s", limit, note)}
 	}
 	return err
 }

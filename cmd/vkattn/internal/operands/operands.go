@@ -108,7 +108,8 @@ func ListBackward(cfg attention.Config, a *attention.BackwardArgs) []Operand {
 		t      *attention.Tensor
 		size   int64
 		output bool
-	}{{"DO", &a.DO, size, false}, {"DLSE", &a.DLSE, 4, false}, {"DQ", &a.DQ, gradient, true}, {"DK", &a.DK, gradient, true}, {"DV", &a.DV, gradient, true},
+	}{{"DO", &a.DO, size, false}, {"DLSE", &a.DLSE, 4, false}, {"DQ", &a.DQ, gradient, true},
+		{"DK", &a.DK, gradient, true}, {"DV", &a.DV, gradient, true},
 		{"DBias", &a.DBias, 4, true}} {
 		if x.t.Given() {
 			list = append(list, Operand{Name: x.name, Streamed: true, Output: x.output, Of: len(list),

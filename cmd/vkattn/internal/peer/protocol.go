@@ -132,7 +132,8 @@ var errFailed = errors.New("failed")
 
 // err is nil for "ok" and for no status at all.
 func (v verdict) err() error {
-	kind, known := map[string]error{"": nil, "ok": nil, "unsupported": ErrUnsupported, "wrong": ErrWrong, "oom": ErrOutOfMemory, "error": errFailed}[v.Status]
+	kind, known := map[string]error{"": nil, "ok": nil, "unsupported": ErrUnsupported, "wrong": ErrWrong,
+		"oom": ErrOutOfMemory, "error": errFailed}[v.Status]
 	switch {
 	case !known:
 		return fmt.Errorf("%w: status %s", errRubbish, quote(v.Status))
@@ -153,7 +154,8 @@ func (i *Info) check(uuid string) error {
 	case !goodName.MatchString(i.Name):
 		return fmt.Errorf("%w: name %s, want 1 to 32 letters, digits and _.+-", errRubbish, quote(i.Name))
 	case uuid != "" && i.UUID != "" && hexOf(uuid) != hexOf(i.UUID):
-		return fmt.Errorf("runs on %s (%s), not on the GPU under test (%s)", firstNonEmpty(oneLine(i.Device), "another device"), quote(i.UUID), uuid)
+		return fmt.Errorf("runs on %s (%s), not on the GPU under test (%s)",
+			firstNonEmpty(oneLine(i.Device), "another device"), quote(i.UUID), uuid)
 	}
 	i.Program, i.Device, i.Timer = oneLine(i.Program), oneLine(i.Device), oneLine(i.Timer)
 	return nil

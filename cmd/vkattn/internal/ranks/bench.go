@@ -104,7 +104,8 @@ func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.T
 
 // operands allocates tensors and fills Q, K, V and dO with random numbers, which repeat: the time of
 // attention does not depend on them.
-func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, pass bench.Pass, rows, keys int, seed uint64, o vk.BufferOptions) (*tensors, error) {
+func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, pass bench.Pass, rows, keys int, seed uint64,
+	o vk.BufferOptions) (*tensors, error) {
 	const period = 32 << 20 // bytes
 	n := sizes(cfg, p, pass, rows, keys)
 	if pass == bench.PassForward {
@@ -114,7 +115,8 @@ func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, pass benc
 	if err != nil {
 		return nil, err
 	}
-	data := inputs.New(min(period, max(n[tensorQ], n[tensorK], n[tensorV], n[tensorDO]))/int64(cfg.DType.Size()), cfg.DType, inputs.Normal, seed)
+	data := inputs.New(min(period, max(n[tensorQ], n[tensorK], n[tensorV], n[tensorDO]))/int64(cfg.DType.Size()),
+		cfg.DType, inputs.Normal, seed)
 	for _, tensor := range []int{tensorQ, tensorK, tensorV, tensorDO} {
 		err = errors.Join(err, t.fill(tensor, data))
 	}
@@ -129,7 +131,8 @@ func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, pass benc
 
 // Time times a problem in a mode over all ranks, with transfers and without them. It does not judge
 // the result.
-func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode Mode, one One, timing Timing, seed uint64) (*Row, error) {
+func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode Mode, one One, timing Timing,
+	seed uint64) (*Row, error) {
 	timing = timing.resolved()
 	row := newRow(s, p, tier, mode, seed)
 	cfg := s.config(p.Config, tier, mode)

@@ -89,7 +89,8 @@ func perHost(local []int) int {
 // config is that of an operation over the ranks of the session.
 func (s *Session) config(cfg attention.Config, tier attention.Tier, mode Mode) parallel.Config {
 	cfg.Tier = tier
-	return parallel.Config{Config: cfg, Mode: mode.Mode, Inner: mode.Inner, Order: mode.Split, Schedule: s.Schedule, Machine: parallel.Machine{RanksPerHost: s.PerHost}}
+	return parallel.Config{Config: cfg, Mode: mode.Mode, Inner: mode.Inner, Order: mode.Split, Schedule: s.Schedule,
+		Machine: parallel.Machine{RanksPerHost: s.PerHost}}
 }
 
 // Gather gives every rank a value of each rank.

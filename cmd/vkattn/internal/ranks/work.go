@@ -83,10 +83,12 @@ func (s *Session) prepare(op *parallel.Op, p parallel.Problem, m Mode, pass benc
 		return op.Forward(ctx, attention.OnStream(s.stream), t.args(p))
 	}
 	backward := func(ctx context.Context, t *tensors) error {
-		return op.Backward(ctx, attention.OnStream(s.stream), parallel.BackwardArgs{Args: t.args(p), DO: t.DO, DQ: t.DQ, DK: t.DK, DV: t.DV})
+		return op.Backward(ctx, attention.OnStream(s.stream),
+			parallel.BackwardArgs{Args: t.args(p), DO: t.DO, DQ: t.DQ, DK: t.DK, DV: t.DV})
 	}
 	keys := plan.Keys[s.Rank()]
-	w := &work{rows: plan.Rows[s.Rank()], keys: keys, room: count(keys), plan: plan, sent: plan.Forward.SentBytes, scratch: plan.Forward.ScratchBytes, call: forward}
+	w := &work{rows: plan.Rows[s.Rank()], keys: keys, room: count(keys), plan: plan, sent: plan.Forward.SentBytes,
+		scratch: plan.Forward.ScratchBytes, call: forward}
 	switch pass {
 	case bench.PassBackward:
 		w.setup, w.call, w.sent, w.scratch = forward, backward, plan.Backward.SentBytes, plan.Backward.ScratchBytes
@@ -125,8 +127,9 @@ func (s *Session) prepareDecode(op *parallel.Op, p parallel.Problem) (*work, err
 	}
 	w.sent = uint64(s.Ranks()-1) * uint64(p.B) * uint64(p.Hq) * uint64(p.Sq) * uint64(cfg.ValueDim()+1) * 4
 	w.call = func(ctx context.Context, t *tensors) error {
-		return op.Decode(ctx, attention.OnStream(s.stream), parallel.DecodeArgs{B: p.B, Hq: p.Hq, Hkv: p.KVHeads(), Sq: p.Sq, Tokens: tokens, Q: t.Q,
-			Cache: parallel.Cache{K: t.K, V: t.V, Capacity: w.room}, O: t.O, LSE: t.LSE})
+		return op.Decode(ctx, attention.OnStream(s.stream),
+			parallel.DecodeArgs{B: p.B, Hq: p.Hq, Hkv: p.KVHeads(), Sq: p.Sq, Tokens: tokens, Q: t.Q,
+				Cache: parallel.Cache{K: t.K, V: t.V, Capacity: w.room}, O: t.O, LSE: t.LSE})
 	}
 	return w, nil
 }

@@ -82,7 +82,8 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 	r.row.Entry = strings.Join(kernels, " ")
 	once := func(images [][]byte) ([][]byte, error) {
 		return g.timed(ctx, r, m, func() error { return m.write(images, nil) }, nil,
-			func() error { return forward.Forward(attention.OnStream(m.Stream), call.Args) }, func() error { return op.Backward(attention.OnStream(m.Stream), call) })
+			func() error { return forward.Forward(attention.OnStream(m.Stream), call.Args) },
+			func() error { return op.Backward(attention.OnStream(m.Stream), call) })
 	}
 	var first [][]byte
 	for n := range max(g.Repeat, 1) {

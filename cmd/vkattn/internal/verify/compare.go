@@ -269,7 +269,8 @@ func (t *tally) nmse() float64 {
 // verdict lists the rules that a result breaks versus the reference.
 func (c *comparison) verdict(t *tally) (why []string) {
 	if t.notEmpty > 0 {
-		why = append(why, fmt.Sprintf("%d elements of rows with nothing to attend to are not %v, the first at %s", t.notEmpty, c.empty, c.position(t.notEmptyAt)))
+		why = append(why, fmt.Sprintf("%d elements of rows with nothing to attend to are not %v, the first at %s",
+			t.notEmpty, c.empty, c.position(t.notEmptyAt)))
 	}
 	if c.reference == nil {
 		return why
