@@ -56,7 +56,7 @@ func (op *Op) PlanBackward(s Shape) (BackwardPlan, error) {
 	}
 	r := op.typicalBackward(s)
 	c, err := plan.MakeBackward(op.dev, &op.cfg, &r, op.backward.pick)
-	return c.BackwardPlan, err
+	return BackwardPlan(c.BackwardPlan), err
 }
 
 // PlanBackwardFor is PlanBackward for the given tensors: for their gradients, options and
@@ -71,7 +71,7 @@ func (op *Op) PlanBackwardFor(a BackwardArgs) (BackwardPlan, error) {
 		return BackwardPlan{}, err
 	}
 	c, err := plan.MakeBackward(op.dev, &op.cfg, &r, op.backward.pick)
-	return c.BackwardPlan, err
+	return BackwardPlan(c.BackwardPlan), err
 }
 
 // PrepareBackward compiles the kernels that Backward needs for packed, aligned tensors of a

@@ -134,7 +134,7 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 		return Plan{}, err
 	}
 	c, err := plan.Make(op.dev, op.cfg, op.typical(s), op.pick)
-	return c.Plan, err
+	return Plan(c.Plan), err
 }
 
 // PlanFor is Plan for the given tensors. Their options, their alignment and whether
@@ -148,7 +148,7 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 		return Plan{}, err
 	}
 	c, err := plan.Make(op.dev, op.cfg, op.request(&l, &a), op.pick)
-	return c.Plan, err
+	return Plan(c.Plan), err
 }
 
 // Prepare compiles the kernels that Forward needs for packed, aligned tensors of a shape,

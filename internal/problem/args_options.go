@@ -27,17 +27,14 @@ type Varlen = struct {
 
 // Pages is attention.Pages: the same type, which documents its fields.
 type Pages = struct {
-	Table    Vector
-	Stride   int
-	PageSize int
-	Count    int
+	Table                   Vector
+	Stride, PageSize, Count int
 }
 
 // SparseTokens is attention.SparseTokens: the same type, which documents its fields.
 type SparseTokens = struct {
-	Offsets Vector
-	Tokens  Vector
-	Total   int
+	Offsets, Tokens Vector
+	Total           int
 }
 
 // Blocks is attention.Blocks: the same type, which documents its fields.

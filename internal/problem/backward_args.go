@@ -5,20 +5,12 @@ package problem
 // BackwardArgs is attention.BackwardArgs: the same type, which documents its fields.
 type BackwardArgs = struct {
 	Args
-	DO          Tensor
-	DLSE        Tensor
-	DQ, DK, DV  Tensor
-	DBias       Tensor
-	DSinks      Vector
-	Accumulate  bool
-	PartialKeys bool
+	DO, DLSE, DQ, DK, DV, DBias Tensor
+	DSinks                      Vector
+	Accumulate, PartialKeys     bool
 }
 
 // Gradients is attention.Gradients: the same type, which documents its fields.
 type Gradients = struct {
-	DQ     []float64
-	DK     []float64
-	DV     []float64
-	DBias  []float64
-	DSinks []float64
+	DQ, DK, DV, DBias, DSinks []float64
 }

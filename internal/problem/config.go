@@ -12,27 +12,23 @@ import (
 
 // Config is attention.Config, which documents its fields; the two convert into each other.
 type Config struct {
-	DType              DType
-	HeadDim            int
-	HeadDimV           int
-	Causal             Causal
-	Scale              Scale
-	Tier               Tier
-	Access             Access
-	Tuning             Tuning
-	Window             Window
-	AttentionChunk     int
-	Align              Causal
-	Softcap            float32
-	ScoreMod, MaskMod  score.Expr
-	Dropout            float32
-	KV                 KVType
-	KVBlock            int
-	FixedSplit         int
-	F32O, F32Gradients bool
-	Check              bool
-	AllowCUDA          bool
-	Kernel             string
+	DType                                DType
+	HeadDim, HeadDimV                    int
+	Causal                               Causal
+	Scale                                Scale
+	Tier                                 Tier
+	Access                               Access
+	Tuning                               Tuning
+	Window                               Window
+	AttentionChunk                       int
+	Align                                Causal
+	Softcap                              float32
+	ScoreMod, MaskMod                    score.Expr
+	Dropout                              float32
+	KV                                   KVType
+	KVBlock, FixedSplit                  int
+	F32O, F32Gradients, Check, AllowCUDA bool
+	Kernel                               string
 }
 
 // MaxFastScore is attention.MaxFastScore.

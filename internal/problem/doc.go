@@ -3,7 +3,6 @@
 // [TierStatus]) and the errors that it may give.
 //
 // Programs import vkattn/attention, which documents these types. [Config] and the plans are types of their own
-// there, with the same fields: a Config converts, a plan is assigned. Structs without methods are unnamed here and
-// there, so the two names are of one type. Types with methods or hidden fields are aliases there. The parts of the
-// library below vkattn/attention share this package.
+// there, with the same fields, and convert. Structs without methods are unnamed here and there, so the two names are of
+// one type. Types with methods or hidden fields are aliases there. The parts of the library below share this package.
 package problem

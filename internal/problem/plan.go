@@ -1,24 +1,17 @@
 package problem
 
-// Plan has the fields of attention.Plan, which documents them; a value of one can be assigned to the other.
-type Plan = struct {
-	Tier           Tier        `json:"tier"`
-	Kernel         string      `json:"kernel"`
-	Tile           string      `json:"tile"`
-	DecodeTile     string      `json:"decode_tile,omitempty"`
-	Access         Access      `json:"-"`
-	Tuning         string      `json:"tuning,omitempty"`
-	Reason         string      `json:"reason"`
-	Rejected       []Rejection `json:"rejected,omitempty"`
-	Notes          []string    `json:"notes,omitempty"`
-	ScoreMod       string      `json:"score_mod,omitempty"`
-	MaskMod        string      `json:"mask_mod,omitempty"`
-	Flops          uint64      `json:"flops"`
-	Bytes          uint64      `json:"bytes"`
-	SharedBytes    uint64      `json:"shared_bytes"`
-	Workgroups     uint64      `json:"workgroups"`
-	Splits         int         `json:"splits"`
-	WorkspaceBytes uint64      `json:"workspace_bytes,omitempty"`
+// Plan is attention.Plan, which documents its fields; the two convert into each other.
+type Plan struct {
+	Tier                                  Tier
+	Kernel, Tile, DecodeTile              string
+	Access                                Access
+	Tuning, Reason                        string
+	Rejected                              []Rejection
+	Notes                                 []string
+	ScoreMod, MaskMod                     string
+	Flops, Bytes, SharedBytes, Workgroups uint64
+	Splits                                int
+	WorkspaceBytes                        uint64
 }
 
 // Rejection is attention.Rejection: the same type, which documents its fields.
@@ -27,17 +20,15 @@ type Rejection = struct {
 	Reason string `json:"reason"`
 }
 
-// BackwardPlan has the fields of attention.BackwardPlan, as Plan has those of attention.Plan.
-type BackwardPlan = struct {
-	Tier         Tier         `json:"tier"`
-	Kernels      []PlanKernel `json:"kernels"`
-	Access       Access       `json:"-"`
-	Reason       string       `json:"reason"`
-	Rejected     []Rejection  `json:"rejected,omitempty"`
-	Notes        []string     `json:"notes,omitempty"`
-	Flops        uint64       `json:"flops"`
-	Bytes        uint64       `json:"bytes"`
-	ScratchBytes uint64       `json:"scratch_bytes"`
+// BackwardPlan is attention.BackwardPlan, as Plan is attention.Plan.
+type BackwardPlan struct {
+	Tier                       Tier
+	Kernels                    []PlanKernel
+	Access                     Access
+	Reason                     string
+	Rejected                   []Rejection
+	Notes                      []string
+	Flops, Bytes, ScratchBytes uint64
 }
 
 // PlanKernel is attention.PlanKernel: the same type, which documents its fields.

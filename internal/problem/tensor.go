@@ -52,19 +52,16 @@ func (t Tensor) Given() bool { return t.Buffer != nil || t.Host != nil }
 // Args is attention.Args: the same type, which documents its fields.
 type Args = struct {
 	Shape
-	Q, K, V        Tensor
-	O              Tensor
-	LSE            Tensor
-	Varlen         *Varlen
-	Pages          *Pages
-	SparseTokens   *SparseTokens
-	Blocks         *Blocks
-	Bias           *Bias
-	Mask           *Mask
-	ALiBi          Vector
-	Sinks          Vector
-	Tables         []Table
-	DropoutSeed    uint64
-	DropoutOffset  uint32
-	KScale, VScale Vector
+	Q, K, V, O, LSE Tensor
+	Varlen          *Varlen
+	Pages           *Pages
+	SparseTokens    *SparseTokens
+	Blocks          *Blocks
+	Bias            *Bias
+	Mask            *Mask
+	ALiBi, Sinks    Vector
+	Tables          []Table
+	DropoutSeed     uint64
+	DropoutOffset   uint32
+	KScale, VScale  Vector
 }
