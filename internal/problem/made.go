@@ -67,8 +67,7 @@ func (t Tensor) len() int {
 
 var errNotMade = errs.Invalid("the tensor names memory of the caller: only one that a Device made is read and written")
 
-// SetFloats rounds x to the storage type and writes it: all elements of t, the last dimension first. It returns when
-// x may be used again. On a device it takes its turn behind earlier calls on the default stream.
+// SetFloats writes all elements. It returns when x may be used again.
 func (t Tensor) SetFloats(x []float32) error {
 	if t.made == nil {
 		return errNotMade
@@ -130,8 +129,7 @@ func (t Tensor) Bytes(ctx context.Context) ([]byte, error) {
 	return all, nil
 }
 
-// Close frees the memory that t and its views share, on a device when no work in flight holds it. It does nothing for
-// memory of the caller.
+// Close does nothing for memory of the caller.
 func (t Tensor) Close() error {
 	if t.made == nil {
 		return nil
@@ -162,8 +160,7 @@ func (t Tensor) Slice(dim, from, to int) (Tensor, error) {
 	return t, nil
 }
 
-// Expand is a view of t in which dimensions of size 1 are repeated, without memory for them: the other sizes must be
-// those of t. It can be read, not written.
+// Expand is a view that repeats dimensions of size 1. It can be read, not written.
 func (t Tensor) Expand(shape ...int) (Tensor, error) {
 	have := t.Sizes()
 	switch {
