@@ -104,20 +104,23 @@ func TestBenchWithoutThePeerItWasGiven(t *testing.T) {
 	require.Equal(t, "vkattn: peer gpu-only: it needs a GPU\n2 rows, seed 9\n", stderr)
 }
 
+// planned are the problems of flags.
+func planned(t *testing.T, o benchFlags) []bench.Problem {
+	t.Helper()
+	o.format = "md"
+	p, err := o.plan(bench.Formats)
+	require.NoError(t, err)
+	list, err := p.problems(bench.Sweep{})
+	require.NoError(t, err)
+	return list
+}
+
 func TestBenchSuites(t *testing.T) {
-	plan := func(o benchFlags) []bench.Problem {
-		o.format = "md"
-		p, err := o.plan(bench.Formats)
-		require.NoError(t, err)
-		list, err := p.problems(bench.Sweep{})
-		require.NoError(t, err)
-		return list
-	}
-	require.Len(t, plan(benchFlags{suite: "forward"}), 20)
-	require.Len(t, plan(benchFlags{suite: "forward,dims"}), 30)
-	require.Len(t, plan(benchFlags{suite: "gqa,ablation"}), 20, "what two suites share is run once")
-	require.Len(t, plan(benchFlags{suite: "forward", lists: axisTexts{"dtype": "f16,bf16"}}), 40)
-	require.Len(t, plan(benchFlags{suite: "forward", lists: axisTexts{"headdim": "64", "seqlen": "1024-4096*2", "causal": "top-left"}}), 3)
+	require.Len(t, planned(t, benchFlags{suite: "forward"}), 20)
+	require.Len(t, planned(t, benchFlags{suite: "forward,dims"}), 30)
+	require.Len(t, planned(t, benchFlags{suite: "gqa,ablation"}), 20, "what two suites share is run once")
+	require.Len(t, planned(t, benchFlags{suite: "forward", lists: axisTexts{"dtype": "f16,bf16"}}), 40)
+	require.Len(t, planned(t, benchFlags{suite: "forward", lists: axisTexts{"headdim": "64", "seqlen": "1024-4096*2", "causal": "top-left"}}), 3)
 	refused(t, exitInput, "select no problem", "bench", "--suite", "forward", "--headdim", "96")
 }
 
@@ -183,23 +186,15 @@ func TestBenchBaselines(t *testing.T) {
 }
 
 func TestBenchPasses(t *testing.T) {
-	plan := func(o benchFlags) []bench.Problem {
-		o.format = "md"
-		p, err := o.plan(bench.Formats)
-		require.NoError(t, err)
-		list, err := p.problems(bench.Sweep{})
-		require.NoError(t, err)
-		return list
-	}
-	require.Len(t, plan(benchFlags{suite: "forward", lists: axisTexts{"pass": "bwd,fwdbwd"}}), 40)
-	models := plan(benchFlags{suite: "models"})
+	require.Len(t, planned(t, benchFlags{suite: "forward", lists: axisTexts{"pass": "bwd,fwdbwd"}}), 40)
+	models := planned(t, benchFlags{suite: "models"})
 	require.Len(t, models, 9, "a suite has passes")
 	require.Equal(t, attention.BF16, models[0].Config.DType, "and a storage type")
 	require.Equal(t, []bench.Pass{bench.PassForward, bench.PassBackward, bench.PassBoth}, []bench.Pass{models[0].Pass, models[1].Pass, models[2].Pass})
-	require.Len(t, plan(benchFlags{suite: "models", lists: axisTexts{"pass": "bwd", "dtype": "f16,f32"}}), 6)
-	require.Len(t, plan(benchFlags{suite: "alone"}), 84)
-	require.Len(t, plan(benchFlags{suite: "plain"}), 240)
-	require.Len(t, plan(benchFlags{suite: "models", onePass: true}), 3, "vkattn tune times the forward pass")
+	require.Len(t, planned(t, benchFlags{suite: "models", lists: axisTexts{"pass": "bwd", "dtype": "f16,f32"}}), 6)
+	require.Len(t, planned(t, benchFlags{suite: "alone"}), 84)
+	require.Len(t, planned(t, benchFlags{suite: "plain"}), 240)
+	require.Len(t, planned(t, benchFlags{suite: "models", onePass: true}), 3, "vkattn tune times the forward pass")
 
 	onceOnly(t)
 	stdout, _ := succeeds(t, tiny("--device", "cpu", "--pass", "fwd,bwd", "-o", "json")...)

@@ -55,12 +55,6 @@ func nothingWritten(t *testing.T, dir string) {
 	}
 }
 
-func TestTheGoodFilesAreGood(t *testing.T) {
-	_, args := goodFiles(t)
-	_, stderr := succeeds(t, args...)
-	require.Empty(t, stderr)
-}
-
 func TestBadFilesAreBadInput(t *testing.T) {
 	good := zeros(2, 2, 6, 8)
 	for name, c := range map[string]struct {

@@ -128,13 +128,6 @@ func TestVerifyTheConformanceTable(t *testing.T) {
 	}
 }
 
-func TestVerifyOfNothingSupported(t *testing.T) {
-	code, stdout, stderr := call(tinyVerify("--device", "cpu", "--tier", "cpu", "--headdim", "300")...)
-	require.Equal(t, exitInput, code)
-	require.Empty(t, stdout)
-	require.Contains(t, stderr, "--headdim/--headdim-v is 300/300")
-}
-
 // Every tier of the driver under test, compared with the others.
 func TestVerifyOnADevice(t *testing.T) {
 	driver(t)
