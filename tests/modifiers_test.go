@@ -32,6 +32,7 @@ type modified struct {
 	d           int
 	score, mask string
 	change      func(*attention.Config, *attention.Args)
+	poison      func(key int) bool // keys of NaN, which the mask excludes
 }
 
 func (m modified) String() string { return m.name }
@@ -106,6 +107,16 @@ func (m modified) memory(dtype attention.DType) [][]byte {
 		images[i] = make([]byte, rows*m.d*dtype.Size())
 		inputs.Fill(images[i], dtype, inputs.Normal, uint64(i+1))
 	}
+	if m.poison != nil {
+		bad := make([]byte, dtype.Size()*m.d)
+		dtype.Encode(bad, slices.Repeat([]float32{nan}, m.d))
+		for key := range s.B * s.KVHeads() * s.Sk {
+			if m.poison(key % s.Sk) {
+				copy(images[1][key*len(bad):], bad)
+				copy(images[2][key*len(bad):], bad)
+			}
+		}
+	}
 	images[4] = make([]byte, 4*s.B*s.Hq*s.Sq)
 	r := rand.New(rand.NewPCG(7, 7))
 	for i := range s.Sk {
@@ -136,6 +147,9 @@ func TestModifiers(t *testing.T) {
 			}},
 		{name: "decode", shape: decode, d: 64, score: "s - 0.01 * float(i - j)", mask: "j < 4 || i - j < 300"},
 		{name: "decode with tables", shape: decode, d: 64, score: "s + bias[h, j % 9]", mask: "doc[j] % 2 == 0"},
+		{name: "NaN in masked keys", shape: prefill, d: 32, mask: "j % 16 != 5 && j < 80", score: "s + 1.0",
+			poison: func(key int) bool { return key%16 == 5 || key >= 80 }},
+		{name: "NaN in masked keys of decode", shape: decode, d: 64, mask: "j % 16 != 5", poison: func(key int) bool { return key%16 == 5 }},
 		{name: "nothing attended", shape: prefill, d: 32, mask: "i < 60 && j < 0"},
 		{name: "infinite scores", shape: prefill, d: 32, score: "(i + j) % 2 == 0 ? s : -inf"},
 	}
