@@ -1,6 +1,7 @@
 package score
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ import (
 // Modifiers are what Rewrite writes into a module: the body of scoreExpr, of maskExpr, or of both.
 type Modifiers struct{ Score, Mask Expr }
 
-// TablesOffset is where the module's parameters have, for each table in the order of TablesOf, the number of its first
+// TableLayout is where the module's parameters have, for each table in the order of TablesOf, the number of its first
 // element in its binding and the sizes of its axes, as four int32.
 type TableLayout struct {
 	ParamsBinding, ParamsOffset uint32
@@ -118,17 +119,14 @@ const (
 	stdSMin, stdSMax, stdFma, stdFMin, stdFMax = 39, 42, 50, 37, 40
 )
 
-// instruction is one of a module, with its opcode's word.
-type instruction []uint32
-
-func (i instruction) op() uint32 { return i[0] & 0xffff }
-
 // writer reads a module and writes it again.
 type writer struct {
 	header               []uint32
-	code                 []instruction
-	firstType, firstFunc int               // instructions where those begin
+	words                []uint32          // behind the header
+	firstType, firstFunc int               // where those begin
+	entryPoints          []int             // where they are
 	ids                  map[string]uint32 // of types, constants and imports, by what they are
+	functions            []instruction     // types of functions
 	bindings             map[uint32]uint32 // of variables
 	pointees             map[uint32]uint32
 	offsets              map[[2]uint32]uint32 // struct and offset -> member
@@ -138,6 +136,18 @@ type writer struct {
 	tables               []tableVariable
 	values               map[Expr]uint32 // of the function that is written
 	body                 []uint32
+	edits                []edit
+}
+
+// instruction is one of a module, with its opcode's word.
+type instruction []uint32
+
+func (i instruction) op() uint32 { return i[0] & 0xffff }
+
+// edit puts words in place of those from at to end.
+type edit struct {
+	at, end int
+	words   []uint32
 }
 
 type tableVariable struct {
@@ -149,48 +159,68 @@ type tableVariable struct {
 var errModule = errors.New("score: not a SPIR-V module that can be rewritten")
 
 func (w *writer) read(code []byte) error {
-	words := make([]uint32, len(code)/4)
-	for i := range words {
-		words[i] = binary.LittleEndian.Uint32(code[4*i:])
+	all := make([]uint32, len(code)/4)
+	for i := range all {
+		all[i] = binary.LittleEndian.Uint32(code[4*i:])
 	}
-	if len(words) < headerWords || words[0] != 0x07230203 {
+	if len(all) < headerWords || all[0] != 0x07230203 {
 		return errModule
 	}
-	w.header, words = words[:headerWords], words[headerWords:]
+	w.header, w.words = all[:headerWords], all[headerWords:]
 	w.bindings, w.pointees, w.offsets, w.variables = map[uint32]uint32{}, map[uint32]uint32{}, map[[2]uint32]uint32{}, map[uint32]uint32{}
-	for len(words) > 0 {
-		n := int(words[0] >> 16)
-		if n == 0 || n > len(words) {
+	w.firstType, w.firstFunc = -1, -1
+	for at := 0; at < len(w.words) && w.firstFunc < 0; {
+		i := w.at(at)
+		if i == nil {
 			return errModule
 		}
-		w.code, words = append(w.code, words[:n:n]), words[n:]
+		w.declare(at, i)
+		at += len(i)
 	}
-	for at, i := range w.code {
-		switch op := i.op(); {
-		case op == opFunction && w.firstFunc == 0:
-			w.firstFunc = at
-		case w.firstFunc != 0:
-		case op == opExtInstImport && len(i) > 2:
-			w.ids[literal(i[2:])] = i[1]
-		case op >= opTypeBool-1 && op <= opTypeFunction && w.firstType == 0:
-			w.firstType = at
-		case op == opDecorate && len(i) > 3 && i[2] == decorationBinding:
-			w.bindings[i[1]] = i[3]
-		case op == opMemberDecorate && len(i) > 4 && i[3] == decorationOffset:
-			w.offsets[[2]uint32{i[1], i[4]}] = i[2]
-		case op == opVariable && len(i) > 3:
-			w.variables[i[2]] = i[1]
-		case op == opTypePointer && len(i) > 3:
-			w.pointees[i[1]] = i[3]
-		}
-		if op := i.op(); w.firstFunc == 0 && len(i) > 1 && (op == opTypeBool || op == opTypeInt || op == opTypeFloat) {
-			w.ids[fmt.Sprint(op, i[2:])] = i[1]
-		}
-	}
-	if w.firstType == 0 || w.firstFunc == 0 {
+	if w.firstType < 0 || w.firstFunc < 0 {
 		return errModule
 	}
 	return nil
+}
+
+// at is the instruction at a word, nil if there is none.
+func (w *writer) at(at int) instruction {
+	if at >= len(w.words) {
+		return nil
+	}
+	n := int(w.words[at] >> 16)
+	if n == 0 || at+n > len(w.words) {
+		return nil
+	}
+	return w.words[at : at+n : at+n]
+}
+
+// declare takes note of an instruction in front of the functions.
+func (w *writer) declare(at int, i instruction) {
+	op := i.op()
+	if w.firstType < 0 && op >= opTypeBool-1 && op <= opTypeFunction {
+		w.firstType = at
+	}
+	switch {
+	case op == opFunction:
+		w.firstFunc = at
+	case op == opEntryPoint:
+		w.entryPoints = append(w.entryPoints, at)
+	case op == opExtInstImport && len(i) > 2:
+		w.ids[literal(i[2:])] = i[1]
+	case op == opDecorate && len(i) > 3 && i[2] == decorationBinding:
+		w.bindings[i[1]] = i[3]
+	case op == opMemberDecorate && len(i) > 4 && i[3] == decorationOffset:
+		w.offsets[[2]uint32{i[1], i[4]}] = i[2]
+	case op == opVariable && len(i) > 3:
+		w.variables[i[2]] = i[1]
+	case op == opTypePointer && len(i) > 3:
+		w.pointees[i[1]] = i[3]
+	case op == opTypeFunction && len(i) > 2:
+		w.functions = append(w.functions, i)
+	case (op == opTypeBool || op == opTypeInt || op == opTypeFloat) && len(i) > 1:
+		w.ids[fmt.Sprint(op, i[2:])] = i[1]
+	}
 }
 
 // literal is a string in a module.
@@ -300,235 +330,70 @@ func (w *writer) function(e Expr, args []Expr) error {
 		signature = append(signature, w.typeOf(a.Type()))
 	}
 	var typ uint32
-	for _, i := range w.code[:w.firstFunc] {
-		if i.op() == opTypeFunction && slices.Equal(i[2:], signature) {
+	for _, i := range w.functions {
+		if slices.Equal(i[2:], signature) {
 			typ = i[1]
 		}
 	}
-	for at := w.firstFunc; at < len(w.code); at++ {
-		if i := w.code[at]; i.op() != opFunction || len(i) != 5 || i[4] != typ {
-			continue
+	for at := w.firstFunc; ; {
+		i := w.at(at)
+		if i == nil {
+			return fmt.Errorf("score: the module has no function for %s", shorten(e.String()))
 		}
-		w.values, w.body = map[Expr]uint32{}, words(opLabel, w.id())
-		first := at + 1 + len(args)
-		end := first + slices.IndexFunc(w.code[min(first, len(w.code)):], func(i instruction) bool { return i.op() == opFunctionEnd })
-		if end < first {
+		if at += len(i); i.op() == opFunction && len(i) == 5 && i[4] == typ {
+			return w.replace(at, e, args)
+		}
+	}
+}
+
+// replace replaces the body of the function whose parameters begin at a word.
+func (w *writer) replace(at int, e Expr, args []Expr) error {
+	w.values, w.body = map[Expr]uint32{}, words(opLabel, w.id())
+	for _, a := range args {
+		i := w.at(at)
+		if len(i) != 3 {
 			return errModule
 		}
-		for n, parameter := range w.code[at+1 : first] {
-			if len(parameter) != 3 {
-				return errModule
-			}
-			w.values[args[n]] = parameter[2]
-		}
-		result := w.write(e)
-		w.body = append(w.body, words(opReturnValue, result)...)
-		w.code = slices.Replace(w.code, first, end, w.body)
-		return nil
+		w.values[a] = i[2]
+		at += len(i)
 	}
-	return fmt.Errorf("score: the module has no function for %s", shorten(e.String()))
+	end := at
+	for i := w.at(end); ; i = w.at(end) {
+		if i == nil {
+			return errModule
+		}
+		if i.op() == opFunctionEnd {
+			break
+		}
+		end += len(i)
+	}
+	result := w.write(e)
+	w.edits = append(w.edits, edit{at, end, append(w.body, words(opReturnValue, result)...)})
+	return nil
 }
 
 // module is the module as bytes.
 func (w *writer) module() []byte {
-	out := append([]uint32{}, w.header...)
-	for at, i := range w.code {
-		switch {
-		case at == w.firstType:
-			out = append(out, w.decorations...)
-		case at == w.firstFunc:
-			out = append(out, w.globals...)
-		case len(i) > 0 && i.op() == opEntryPoint && w.header[1] >= version14:
-			all := append([]uint32{}, i[1:]...)
+	edits := append(w.edits, edit{w.firstType, w.firstType, w.decorations}, edit{w.firstFunc, w.firstFunc, w.globals})
+	for _, at := range w.entryPoints {
+		if i := w.at(at); w.header[1] >= version14 && len(w.tables) > 0 {
+			all := slices.Clone(i[1:])
 			for _, t := range w.tables {
 				all = append(all, t.variable)
 			}
-			i = words(opEntryPoint, all...)
+			edits = append(edits, edit{at, at + len(i), words(opEntryPoint, all...)})
 		}
-		out = append(out, i...)
 	}
+	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.at, b.at) })
+	out, at := slices.Clone(w.header), 0
+	for _, e := range edits {
+		out = append(append(out, w.words[at:e.at]...), e.words...)
+		at = e.end
+	}
+	out = append(out, w.words[at:]...)
 	code := make([]byte, 4*len(out))
 	for i, x := range out {
 		binary.LittleEndian.PutUint32(code[4*i:], x)
 	}
 	return code
-}
-
-// -- expressions ----------------------------------------------------------------------------------
-
-// emit writes an instruction with a result.
-func (w *writer) emit(op uint32, t Type, operands ...uint32) uint32 {
-	typ, id := w.typeOf(t), w.id()
-	w.body = append(w.body, words(op, append([]uint32{typ, id}, operands...)...)...)
-	return id
-}
-
-// std writes an instruction of GLSL.std.450.
-func (w *writer) std(which uint32, t Type, operands ...uint32) uint32 {
-	return w.emit(opExtInst, t, append([]uint32{w.ids["GLSL.std.450"], which}, operands...)...)
-}
-
-// write returns the id of an expression's value. Each operation is written once, however often the expression has it.
-func (w *writer) write(e Expr) uint32 {
-	if id, done := w.values[e]; done {
-		return id
-	}
-	n := e.node()
-	var args [MaxRank]uint32
-	for i, a := range n.operands() {
-		args[i] = w.write(a)
-	}
-	var id uint32
-	switch x, y := args[0], args[1]; {
-	case n.op == constant:
-		id = w.constant(n.typ, n.bits)
-	case n.op == table:
-		id = w.element(&n, args[:])
-	case n.op == choose:
-		id = w.emit(opSelect, n.typ, x, y, args[2])
-	case n.args[0].Type() == TypeBool:
-		id = w.emit(map[*op]uint32{and: opLogicalAnd, or: opLogicalOr, not: opLogicalNot, eq: 164, ne: 165}[n.op], TypeBool, pair(&n, x, y)...)
-	case n.args[0].Type() == TypeInt:
-		id = w.ints(&n, x, y)
-	default:
-		id = w.floats(&n, x, y)
-	}
-	w.values[e] = id
-	return id
-}
-
-// pair are the operands of an operation of one or two arguments.
-func pair(n *node, x, y uint32) []uint32 { return []uint32{x, y}[:len(n.operands())] }
-
-var intOps = map[*op]uint32{add: opIAdd, sub: opISub, mul: opIMul, neg: 126, bitAnd: opBitwiseAnd, bitOr: 197, xor: opBitwiseXor,
-	bitNot: 200, eq: opIEqual, ne: opINotEqual, lt: opSLess, le: 179, toFloat: opConvertSToF}
-
-// ints writes an operation on ints.
-func (w *writer) ints(n *node, x, y uint32) uint32 {
-	switch n.op {
-	case div, mod:
-		return w.divide(n, x, y)
-	case shl, shr:
-		return w.emit(map[*op]uint32{shl: 196, shr: 195}[n.op], TypeInt, x, w.emit(opBitwiseAnd, TypeInt, y, w.int(31)))
-	case least:
-		return w.std(stdSMin, TypeInt, x, y)
-	case most:
-		return w.std(stdSMax, TypeInt, x, y)
-	case abs:
-		return w.std(stdSAbs, TypeInt, x)
-	case sign:
-		return w.std(stdSSign, TypeInt, x)
-	}
-	return w.emit(intOps[n.op], n.typ, pair(n, x, y)...)
-}
-
-// divide writes x / y or x % y, rounded down, and 0 where y is 0. SPIR-V leaves a division by 0, and of -1 << 31 by -1,
-// undefined: those divide by 1 in its place, which is right for the second.
-func (w *writer) divide(n *node, x, y uint32) uint32 {
-	by, isZero := y, uint32(0)
-	if c := n.args[1].node(); c.op != constant || int32(c.bits) == 0 || int32(c.bits) == -1 {
-		isZero = w.emit(opIEqual, TypeBool, y, w.int(0))
-		isMinusOne := w.emit(opIEqual, TypeBool, y, w.int(-1))
-		overflow := w.emit(opLogicalAnd, TypeBool, isMinusOne, w.emit(opIEqual, TypeBool, x, w.int(math.MinInt32)))
-		by = w.emit(opSelect, TypeInt, w.emit(opLogicalOr, TypeBool, isZero, overflow), w.int(1), y)
-	}
-	q := w.emit(opSDiv, TypeInt, x, by)
-	rest := w.emit(opISub, TypeInt, x, w.emit(opIMul, TypeInt, q, by))
-	signs := w.emit(opSLess, TypeBool, w.emit(opBitwiseXor, TypeInt, rest, by), w.int(0))
-	below := w.emit(opLogicalAnd, TypeBool, signs, w.emit(opINotEqual, TypeBool, rest, w.int(0)))
-	result := w.emit(opSelect, TypeInt, below, w.emit(opISub, TypeInt, q, w.int(1)), q)
-	if n.op == mod {
-		result = w.emit(opSelect, TypeInt, below, w.emit(opIAdd, TypeInt, rest, by), rest)
-	}
-	if isZero != 0 {
-		result = w.emit(opSelect, TypeInt, isZero, w.int(0), result)
-	}
-	return result
-}
-
-var floatOps = map[*op]uint32{add: opFAdd, sub: opFSub, mul: opFMul, div: opFDiv, neg: 127, eq: 180, ne: 183, lt: opFOrdLess, le: 188}
-
-// floats writes an operation on floats. Functions of GLSL.std.450 need not keep a NaN.
-func (w *writer) floats(n *node, x, y uint32) uint32 {
-	f := func(op uint32, operands ...uint32) uint32 { return w.emit(op, TypeFloat, operands...) }
-	keep := func(y uint32) uint32 { return f(opSelect, w.isNaN(x), x, y) }
-	switch n.op {
-	case least:
-		return f(opSelect, w.emit(opLogicalOr, TypeBool, w.isNaN(x), w.emit(opFOrdLess, TypeBool, x, y)), x, y)
-	case most:
-		return f(opSelect, w.emit(opLogicalOr, TypeBool, w.isNaN(x), w.emit(opFOrdLess, TypeBool, y, x)), x, y)
-	case abs:
-		return w.std(stdFAbs, TypeFloat, x)
-	case floor:
-		return keep(w.std(stdFloor, TypeFloat, x))
-	case sign:
-		positive := f(opSelect, w.emit(opFOrdLess, TypeBool, w.float(0), x), w.float(1), x)
-		return f(opSelect, w.emit(opFOrdLess, TypeBool, x, w.float(0)), w.float(-1), positive)
-	case exp:
-		return keep(w.std(stdExp, TypeFloat, x))
-	case log:
-		return keep(w.std(stdLog, TypeFloat, x))
-	case sqrt:
-		return keep(w.std(stdSqrt, TypeFloat, x))
-	case sin:
-		return keep(w.std(stdSin, TypeFloat, w.turn(x)))
-	case cos:
-		return keep(w.std(stdCos, TypeFloat, w.turn(x)))
-	case tanh: // 1 - 2 / (exp(2x) + 1), near 0 a polynomial, as that cancels there
-		power := w.std(stdExp, TypeFloat, f(opFAdd, x, x))
-		far := f(opFSub, w.float(1), f(opFDiv, w.float(2), f(opFAdd, power, w.float(1))))
-		z := f(opFMul, x, x)
-		tail := f(opFMul, z, f(opFSub, w.float(1.0/3), f(opFMul, z, w.float(2.0/15))))
-		near := f(opFMul, x, f(opFSub, w.float(1), tail))
-		return keep(f(opSelect, w.emit(opFOrdLess, TypeBool, w.std(stdFAbs, TypeFloat, x), w.float(0.05)), near, far))
-	case sech2: // 4 e / (1 + e)², where e = exp(-2 |x|)
-		e := w.std(stdExp, TypeFloat, f(opFMul, w.float(-2), w.std(stdFAbs, TypeFloat, x)))
-		sum := f(opFAdd, w.float(1), e)
-		return keep(f(opFDiv, f(opFMul, w.float(4), e), f(opFMul, sum, sum)))
-	}
-	return w.emit(floatOps[n.op], n.typ, pair(n, x, y)...)
-}
-
-// isNaN tests the bits: compilers may take x != x for false.
-func (w *writer) isNaN(x uint32) uint32 {
-	bits := w.emit(opBitwiseAnd, TypeInt, w.emit(opBitcast, TypeInt, x), w.int(math.MaxInt32))
-	return w.emit(opSGreaterThan, TypeBool, bits, w.int(0x7f800000))
-}
-
-// turn moves an angle into [-pi, pi], where Vulkan bounds the error of sin and cos. 2 pi is a sum of two float32.
-func (w *writer) turn(x uint32) uint32 {
-	const high = 6.28125
-	turns := w.std(stdFloor, TypeFloat, w.std(stdFma, TypeFloat, x, w.float(0.5/math.Pi), w.float(0.5)))
-	turns = w.emit(127, TypeFloat, turns)
-	return w.std(stdFma, TypeFloat, turns, w.float(2*math.Pi-high), w.std(stdFma, TypeFloat, turns, w.float(high), x))
-}
-
-// element reads a table. Indices are moved into their axes, so that none reaches beyond the table.
-func (w *writer) element(n *node, indices []uint32) uint32 {
-	var t tableVariable
-	for _, x := range w.tables {
-		if x.name == n.name {
-			t = x
-		}
-	}
-	pointer := w.global("pointer to an int", opTypePointer, storageBuffer, w.typeOf(TypeInt))
-	load := func(base uint32, chain ...uint32) uint32 {
-		at := w.id()
-		w.body = append(w.body, words(opAccessChain, append([]uint32{pointer, at, base}, chain...)...)...)
-		return w.emit(opLoad, TypeInt, at)
-	}
-	params, member, _ := w.params()
-	number := func(i int) uint32 { return load(params, w.int(int32(member)), w.int(int32(t.number)), w.int(int32(i))) }
-	at := w.int(0)
-	for axis := range t.rank {
-		size := number(1 + axis)
-		last := w.emit(opISub, TypeInt, size, w.int(1))
-		index := w.std(stdSMax, TypeInt, w.std(stdSMin, TypeInt, indices[axis], last), w.int(0))
-		at = w.emit(opIAdd, TypeInt, w.emit(opIMul, TypeInt, at, size), index)
-	}
-	value := load(t.variable, w.int(0), w.emit(opIAdd, TypeInt, at, number(0)))
-	if t.typ == TypeFloat {
-		return w.emit(opBitcast, TypeFloat, value)
-	}
-	return value
 }
