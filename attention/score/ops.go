@@ -232,7 +232,7 @@ func Clamp(x, low, high Expr) Expr { return Min(Max(x, low), high) }
 // Sign is -1, 0 or 1.
 func Sign(x Expr) Expr { return numeric(sign, false, x) }
 
-// Exp, Log, Tanh, Sin, Cos, Sqrt and Floor are floats. On a device Sin and Cos are off by up to 2^-11, as Vulkan allows.
+// Exp, Log, Tanh, Sin, Cos, Sqrt and Floor are floats. Devices lose digits of Sin and Cos of angles beyond 10^4.
 func Exp(x Expr) Expr   { return numeric(exp, true, x) }
 func Log(x Expr) Expr   { return numeric(log, true, x) }
 func Tanh(x Expr) Expr  { return numeric(tanh, true, x) }

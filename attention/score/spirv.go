@@ -114,9 +114,9 @@ const (
 
 // Instructions of GLSL.std.450.
 const (
-	stdFAbs, stdSAbs, stdSSign, stdFloor       = 4, 5, 7, 8
-	stdSin, stdCos, stdExp, stdLog, stdSqrt    = 13, 14, 27, 28, 31
-	stdSMin, stdSMax, stdFma, stdFMin, stdFMax = 39, 42, 50, 37, 40
+	stdFAbs, stdSAbs, stdSSign, stdFloor = 4, 5, 7, 8
+	stdExp, stdLog, stdSqrt              = 27, 28, 31
+	stdSMin, stdSMax, stdFma, stdFMin    = 39, 42, 50, 37
 )
 
 // writer reads a module and writes it again.

@@ -119,9 +119,12 @@ func (w *writer) floats(n *node, x, y uint32) uint32 {
 	case sqrt:
 		return keep(w.std(stdSqrt, TypeFloat, x))
 	case sin:
-		return keep(w.std(stdSin, TypeFloat, w.turn(x)))
+		r := w.turn(x)
+		a := w.std(stdFAbs, TypeFloat, r)
+		y := w.wave(w.std(stdFMin, TypeFloat, a, f(opFSub, w.float(math.Pi), a)))
+		return keep(f(opSelect, w.emit(opFOrdLess, TypeBool, r, w.float(0)), w.emit(127, TypeFloat, y), y))
 	case cos:
-		return keep(w.std(stdCos, TypeFloat, w.turn(x)))
+		return keep(w.wave(f(opFSub, w.float(math.Pi/2), w.std(stdFAbs, TypeFloat, w.turn(x)))))
 	case tanh: // 1 - 2 / (exp(2x) + 1), near 0 a polynomial, as that cancels there
 		power := w.std(stdExp, TypeFloat, f(opFAdd, x, x))
 		far := f(opFSub, w.float(1), f(opFDiv, w.float(2), f(opFAdd, power, w.float(1))))
@@ -143,7 +146,18 @@ func (w *writer) isNaN(x uint32) uint32 {
 	return w.emit(opSGreaterThan, TypeBool, bits, w.int(0x7f800000))
 }
 
-// turn moves an angle into [-pi, pi], where Vulkan bounds the error of sin and cos. 2 pi is a sum of two float32.
+// wave is the sine of an angle in [-pi/2, pi/2] by its series. Vulkan lets the one of GLSL.std.450 be off by 2^-11, and
+// SwiftShader's is off by 2^-12.
+func (w *writer) wave(x uint32) uint32 {
+	z := w.emit(opFMul, TypeFloat, x, x)
+	y := w.float(-1.0 / 39916800)
+	for _, c := range []float64{1.0 / 362880, -1.0 / 5040, 1.0 / 120, -1.0 / 6} {
+		y = w.std(stdFma, TypeFloat, y, z, w.float(c))
+	}
+	return w.std(stdFma, TypeFloat, w.emit(opFMul, TypeFloat, x, z), y, x)
+}
+
+// turn moves an angle into [-pi, pi]. 2 pi is a sum of two float32.
 func (w *writer) turn(x uint32) uint32 {
 	const high = 6.28125
 	turns := w.std(stdFloor, TypeFloat, w.std(stdFma, TypeFloat, x, w.float(0.5/math.Pi), w.float(0.5)))
