@@ -13,7 +13,7 @@ type Config struct {
 	HeadDimV int    // elements per row of V and O; 0: HeadDim
 	Causal   Causal // which keys a row attends to
 	Scale    Scale  // factor on Q Kᵀ; zero value: 1/sqrt(HeadDim); see MaxFastScore for large ones; on devices at most 2.358e38
-	Tier     Tier   // implementation; zero value: the best available
+	Tier     Tier   // implementation; zero value: the fastest for the call
 	Access   Access // how kernels reach tensors; zero value: chosen by the buffers
 	Tuning   Tuning // how tiles are chosen; zero value: tuned tiles if the user's cache has them
 
@@ -45,7 +45,7 @@ type Config struct {
 	// which are computed in parallel and combined. 0: as many as keep the device busy
 	// (see [Plan].Splits). With FixedSplit the bits of a sequence depend only on its own
 	// rows and keys and on FixedSplit, never on the rest of the batch; tuned tiles are
-	// not used.
+	// not used. The tier then depends on the Config and the device alone.
 	FixedSplit int
 
 	// F32O makes O float32 whatever DType: a partial result over some of the keys, which a
@@ -62,12 +62,6 @@ type Config struct {
 	// checked. VKATTN_CHECK=1 in the environment checks every Forward and Backward.
 	Check bool
 
-	// AllowCUDA lets TierAuto choose tiers cuda and cubin. Both need an NVIDIA GPU and a
-	// program that imports vkattn/cudapath. Tier cuda takes calls of Forward whose buffers
-	// are all made with vk.BufferOptions.Exportable or wrap CUDA memory. Tier cubin takes
-	// calls of Forward and Record on a device with VK_NVX_binary_import. Other calls run on
-	// the other tiers, and their bits differ.
-	AllowCUDA bool
 	// Kernel is the family of kernels that TierCUDA uses, one of CUDAKernels. "": the
 	// fastest that can compute the problem; the Plan names it.
 	Kernel string

@@ -64,12 +64,12 @@ func needAddresses(t testing.TB, dev *vk.Device) {
 	}
 }
 
-func TestAutoTakesCubinsOnlyWhenAllowed(t *testing.T) {
+func TestAutoTakesCubinsWhereTheyAreFaster(t *testing.T) {
 	withoutCUDA(t)
 	f := withFakeCubins(t)
 	dev := cudaDevice(t)
 	needAddresses(t, dev)
-	shape := Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}
+	shape := largeShape
 	planOf := func(cfg Config) Plan {
 		op, err := New(On(dev), cfg)
 		require.NoError(t, err)
@@ -77,12 +77,12 @@ func TestAutoTakesCubinsOnlyWhenAllowed(t *testing.T) {
 		require.NoError(t, err)
 		return p
 	}
-	require.NotEqual(t, TierCubin, planOf(Config{HeadDim: 64}).Tier)
+	require.NotEqual(t, TierCubin, planOf(Config{HeadDim: 64, Tier: TierNoCUDA}).Tier)
 	require.Empty(t, f.problems, "nobody asked for it")
 
-	p := planOf(Config{HeadDim: 64, AllowCUDA: true, Causal: TopLeft})
+	p := planOf(Config{HeadDim: 64, Causal: TopLeft})
 	require.Equal(t, TierCubin, p.Tier)
-	require.Equal(t, TierCUDA, p.Rejected[0].Tier, "tier cuda comes first")
+	require.Contains(t, p.Reason, "the fastest, ")
 	require.Equal(t, problem.CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8}, f.problems[len(f.problems)-1])
 	p = planOf(Config{HeadDim: 64, Tier: TierCubin})
 	require.Equal(t, "tier cubin (attn_cubin, tile 192x80, 55 workgroups): asked for", p.String())
@@ -90,13 +90,13 @@ func TestAutoTakesCubinsOnlyWhenAllowed(t *testing.T) {
 
 	f.slow = true
 	require.Equal(t, TierCubin, planOf(Config{HeadDim: 64, Tier: TierCubin}).Tier)
-	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
-	require.Equal(t, Rejection{Tier: TierCubin, Reason: "cooperative matrices are faster than its kernels for this architecture"}, p.Rejected[1])
+	p = planOf(Config{HeadDim: 64})
+	require.Equal(t, Rejection{Tier: TierCubin, Reason: "cooperative matrices are faster than its kernels for this architecture"}, p.Rejected[0])
 	f.slow = false
 
 	f.err = plan.NoCUDA("the device has none")
-	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
-	require.Equal(t, Rejection{Tier: TierCubin, Reason: "the device has none"}, p.Rejected[1])
+	p = planOf(Config{HeadDim: 64})
+	require.Equal(t, Rejection{Tier: TierCubin, Reason: "the device has none"}, p.Rejected[0])
 	_, err := New(On(dev), Config{HeadDim: 64, Tier: TierCubin})
 	oneLine(t, err, "the device has none")
 	f.err = vk.ErrDeviceLost
@@ -115,8 +115,9 @@ func TestCubinCalls(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	a := callOn(t, dev)
+	a.Shape = largeShape
 	a.K.Offset = 16
-	for _, cfg := range []Config{{HeadDim: 64, Tier: TierCubin, Causal: BottomRight}, {HeadDim: 64, AllowCUDA: true, Causal: BottomRight}} {
+	for _, cfg := range []Config{{HeadDim: 64, Tier: TierCubin, Causal: BottomRight}, {HeadDim: 64, Causal: BottomRight}} {
 		op, err := New(On(dev), cfg)
 		require.NoError(t, err)
 		require.NoError(t, op.Prepare(a.Shape))
@@ -127,9 +128,9 @@ func TestCubinCalls(t *testing.T) {
 			require.Same(t, s.Commands, f.recorded[0])
 			c := f.calls[0]
 			require.Equal(t, a.Shape, c.Shape)
-			require.Equal(t, problem.CUDATensor{Buffer: a.K.Buffer, Offset: 32, Batch: 2 * 9 * 64, Head: 9 * 64, Row: 64}, c.Tensors[1])
+			require.Equal(t, problem.CUDATensor{Buffer: a.K.Buffer, Offset: 32, Batch: 2 * 100 * 64, Head: 100 * 64, Row: 64}, c.Tensors[1])
 			require.Equal(t, a.LSE.Buffer, c.LSE)
-			require.Equal(t, int32(4), c.CausalOffset)
+			require.Equal(t, int32(40), c.CausalOffset)
 		}
 		f.forget = true
 		require.Zero(t, testing.AllocsPerRun(20, func() {

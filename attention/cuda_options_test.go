@@ -55,7 +55,7 @@ func TestCUDARefusesOptions(t *testing.T) {
 			oneLine(t, err, "dense attention only: no lengths, pages, lists, modifiers")
 			require.Empty(t, f.calls)
 
-			cfg.Tier, cfg.AllowCUDA = TierAuto, true
+			cfg.Tier = TierAuto
 			op, err = New(On(dev), cfg)
 			require.NoError(t, err)
 			plan, err := op.PlanFor(a)

@@ -134,19 +134,21 @@ func TestWithoutCUDATheTierSaysHowToGetIt(t *testing.T) {
 	dev := cudaDevice(t)
 	_, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	oneLine(t, err, "import vkattn/cudapath")
-	op, err := New(On(dev), Config{HeadDim: 64, AllowCUDA: true})
+	op, err := New(On(dev), Config{HeadDim: 64})
 	require.NoError(t, err)
-	plan, err := op.Plan(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
+	plan, err := op.Plan(largeShape)
 	require.NoError(t, err)
 	require.NotEqual(t, TierCUDA, plan.Tier)
-	require.Equal(t, TierCUDA, plan.Rejected[0].Tier)
-	require.Contains(t, plan.Rejected[0].Reason, "import vkattn/cudapath")
+	require.NotContains(t, plan.String(), "cuda", "a program without it does not mention it")
 }
 
-func TestAutoTakesCUDAOnlyWhenAllowed(t *testing.T) {
+// largeShape is work enough that tiers cuda and cubin are faster than others.
+var largeShape = Shape{B: 2, Hq: 4, Hkv: 2, Sq: 60, Sk: 100}
+
+func TestAutoTakesCUDAWhereItIsFaster(t *testing.T) {
 	f := withFakeCUDA(t)
 	dev := cudaDevice(t)
-	shape := Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}
+	shape := largeShape
 	planOf := func(cfg Config) Plan {
 		op, err := New(On(dev), cfg)
 		require.NoError(t, err)
@@ -154,17 +156,28 @@ func TestAutoTakesCUDAOnlyWhenAllowed(t *testing.T) {
 		require.NoError(t, err)
 		return p
 	}
-	p := planOf(Config{HeadDim: 64})
+	p := planOf(Config{HeadDim: 64, Tier: TierNoCUDA})
 	require.NotEqual(t, TierCUDA, p.Tier)
-	require.Empty(t, f.problems, "nobody asked CUDA")
 	require.NotContains(t, p.String(), "cuda")
+	_, err := New(On(dev), Config{HeadDim: 64})
+	require.NoError(t, err)
+	require.Empty(t, f.problems, "nobody asked CUDA")
 
-	p = planOf(Config{HeadDim: 64, AllowCUDA: true, Causal: TopLeft})
+	shape = Shape{B: 1, Hq: 1, Sq: 1, Sk: 9}
+	p = planOf(Config{HeadDim: 64})
+	require.NotEqual(t, TierCUDA, p.Tier, "little work")
+	require.Contains(t, p.Reason, "the fastest, ")
+	require.Equal(t, TierCUDA, p.Rejected[0].Tier)
+	require.Contains(t, p.Rejected[0].Reason, "slower, ")
+	shape = largeShape
+
+	p = planOf(Config{HeadDim: 64, Causal: TopLeft})
 	require.Equal(t, TierCUDA, p.Tier)
 	require.Equal(t, "attn_fast", p.Kernel)
 	require.Equal(t, "128x64", p.Tile)
 	require.Equal(t, uint64(77), p.Workgroups)
-	require.Equal(t, "tier cuda (attn_fast, tile 128x64, 77 workgroups): allowed, and the device has the kernel; not cuda: faster: not today", p.String())
+	require.Regexp(t, `^tier cuda \(attn_fast, tile 128x64, 77 workgroups\): the fastest, [0-9.]+ us by estimate; not \w+: slower, [0-9.]+ us `+
+		`by estimate; not cuda: faster: not today$`, p.String())
 	require.Equal(t, problem.CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8}, f.problems[len(f.problems)-1])
 
 	p = planOf(Config{HeadDim: 60, HeadDimV: 32, DType: BF16, Tier: TierCUDA, Kernel: "fa2"})
@@ -172,15 +185,15 @@ func TestAutoTakesCUDAOnlyWhenAllowed(t *testing.T) {
 	require.Equal(t, problem.CUDAProblem{Shape: shape, DType: BF16, HeadDim: 60, HeadDimV: 32, Align: 4, Kernel: "fa2"}, f.problems[len(f.problems)-1])
 
 	f.choice.Validation = true
-	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
+	p = planOf(Config{HeadDim: 64})
 	require.NotEqual(t, TierCUDA, p.Tier, "the kernel for validation is not for speed")
 	require.Contains(t, p.Rejected[0].Reason, "faster: not today; only the slow kernel for validation remains")
 	require.Equal(t, TierCUDA, planOf(Config{HeadDim: 64, Tier: TierCUDA}).Tier, "it is when asked for")
 
 	f.err = plan.NoCUDA("the device has none")
-	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
+	p = planOf(Config{HeadDim: 64})
 	require.Equal(t, Rejection{Tier: TierCUDA, Reason: "the device has none"}, p.Rejected[0])
-	_, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
+	_, err = New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	oneLine(t, err, "the device has none")
 	f.err = vk.ErrDeviceLost
 	_, err = New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
@@ -237,14 +250,16 @@ func TestCUDACalls(t *testing.T) {
 
 func TestCUDARefusesByName(t *testing.T) {
 	f := withFakeCUDA(t)
+	f.choice.Workgroups = 8
 	dev := cudaDevice(t)
 	s, err := dev.NewStream("")
 	require.NoError(t, err)
 	defer s.Close()
 	a := callOn(t, dev)
+	a.Shape = largeShape
 	forced, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	require.NoError(t, err)
-	auto, err := New(On(dev), Config{HeadDim: 64, AllowCUDA: true})
+	auto, err := New(On(dev), Config{HeadDim: 64})
 	require.NoError(t, err)
 
 	// A command buffer.
@@ -299,9 +314,9 @@ func TestConfigOfTierCUDA(t *testing.T) {
 	require.ErrorAs(t, Config{HeadDim: 64, Kernel: "fa2"}.Validate(), &shape)
 	require.ErrorAs(t, Config{HeadDim: 64, Tier: TierScalar, Kernel: "fa2"}.Validate(), &shape)
 	keys := map[Config]bool{{HeadDim: 64}: true}
-	require.False(t, keys[Config{HeadDim: 64, AllowCUDA: true}], "comparable")
+	require.False(t, keys[Config{HeadDim: 64, Tier: TierNoCUDA}], "comparable")
 	require.Equal(t, "f16 d64 cuda/fa2", Config{HeadDim: 64, Tier: TierCUDA, Kernel: "fa2"}.String())
-	require.Equal(t, "f16 d64 allow cuda", Config{HeadDim: 64, AllowCUDA: true}.String())
+	require.Equal(t, "f16 d64 no-cuda", Config{HeadDim: 64, Tier: TierNoCUDA}.String())
 }
 
 func TestTierReportHasCUDA(t *testing.T) {
@@ -385,7 +400,7 @@ func TestCUDABackward(t *testing.T) {
 	delete(f.out, a.DV.Buffer)
 
 	// Slow kernels are for those who ask by name.
-	op, err = New(On(dev), Config{HeadDim: 64, AllowCUDA: true, Causal: BottomRight})
+	op, err = New(On(dev), Config{HeadDim: 64, Causal: BottomRight})
 	require.NoError(t, err)
 	plan, err = op.PlanBackwardFor(a)
 	require.NoError(t, err)
@@ -429,4 +444,27 @@ func TestCUDABackwardOfExtremeSoftcaps(t *testing.T) {
 		require.Equal(t, x.want, f.backwardCalls[0].Softcap, "%v", x)
 		require.True(t, f.backwardCalls[0].Scale == 0 || f.backwardCalls[0].Scale >= 0x1p-126)
 	}
+}
+
+// Prepare is for tensors in ordinary memory, which CUDA does not reach.
+func TestAutoPreparesForOrdinaryMemory(t *testing.T) {
+	f := withFakeCUDA(t)
+	dev := cudaDevice(t)
+	op, err := New(On(dev), Config{HeadDim: 64})
+	require.NoError(t, err)
+	require.NoError(t, op.Prepare(largeShape))
+	require.Empty(t, f.problems, "CUDA was not asked, which would start it")
+	s, err := dev.NewStream("")
+	require.NoError(t, err)
+	defer s.Close()
+	a := callOn(t, dev)
+	a.Shape = largeShape
+	for _, x := range []*Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE} {
+		f.out[x.Buffer] = true
+	}
+	plans := op.plans.size
+	require.NoError(t, op.Forward(OnStream(s), a))
+	require.Equal(t, plans, op.plans.size, "the plan of Prepare")
+	require.NoError(t, s.Wait(t.Context()))
+	require.NoError(t, op.Close())
 }

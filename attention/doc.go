@@ -115,22 +115,27 @@
 // rows with a sink and its rows with a score beyond 2^18 use package math in place of the C
 // library and may differ from those of a build with cgo in the last bit.
 //
-// # CUDA
+// # The fastest tier, and CUDA
 //
-// A program that imports vkattn/cudapath has [TierCUDA] on an NVIDIA GPU: CUDA kernels
-// that work on the same Vulkan buffers, made with vk.BufferOptions.Exportable. The tier
-// runs if Config.Tier names it, or if [Config].AllowCUDA lets [TierAuto] choose it. Its
-// work runs after everything that the stream has recorded and before everything that the
-// stream records later. It cannot record into a command buffer. If tier cuda cannot
-// compute a call, the error says why. If another tier runs instead, its Plan says why.
+// [TierAuto] takes the tier that is the fastest for a call by estimate: a table of what each
+// kernel takes on an H200, its tile, and the number of multiprocessors. [Plan] tells the
+// estimates. A program that imports vkattn/cudapath gives it two more tiers on an NVIDIA GPU,
+// for dense attention in f16 and bf16; [TierNoCUDA] leaves them out, since the bits of tiers
+// differ.
 //
-// The same program has [TierCubin] on a device with VK_NVX_binary_import: CUDA kernels inside
-// the Vulkan command buffer. It needs no CUDA at run time, works on any buffer with a device
-// address, and records into a caller's commands. It computes dense attention in f16 and bf16
-// where all strides and offsets are multiples of 8 elements; it has no gradients. On Hopper it
-// takes head dims to 192 and runs under the same rule as TierCUDA, after it. On Ampere and Ada
-// it takes head dims to 128 and runs only if Config.Tier names it: cooperative matrices are
+// [TierCubin] has CUDA kernels inside the Vulkan command buffer, on a device with
+// VK_NVX_binary_import. It needs no CUDA at run time, works on any buffer with a device
+// address, and records into a caller's commands. All strides and offsets are multiples of 8
+// elements. It has no gradients. On Hopper it takes head dims to 192. On Ampere and Ada it
+// takes head dims to 128 and runs only if Config.Tier names it: cooperative matrices are
 // faster there.
+//
+// [TierCUDA] works on the same Vulkan buffers, made with vk.BufferOptions.Exportable; calls
+// with others run on other tiers. Its work runs after everything that the stream has recorded
+// and before everything that the stream records later, and the GPU takes about 0.2 ms to
+// change between the two (an H200). It cannot record into a command buffer. If a tier that
+// Config.Tier names cannot compute a call, the error says why. If another tier runs instead,
+// its Plan says why.
 //
 // # Ownership, concurrency and errors
 //

@@ -123,7 +123,7 @@ func (op *Op) usable() error {
 	return nil
 }
 
-// Plan returns how packed, aligned tensors of a shape would be computed. It compiles
+// Plan returns how packed, aligned tensors of a shape, in memory that every tier reaches, would be computed. It compiles
 // nothing. A wrong size gives a *ShapeError. If no tier can compute the problem, the
 // error matches [ErrUnsupported] and names what each tier lacks.
 func (op *Op) Plan(s Shape) (Plan, error) {
@@ -152,7 +152,8 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 }
 
 // Prepare compiles the kernels that Forward needs for packed, aligned tensors of a shape,
-// with and without LSE, so that the first Forward does not wait for the compiler. On the
+// with and without LSE, so that the first Forward does not wait for the compiler. TierAuto
+// prepares for ordinary memory, which tier cuda does not reach; PrepareFor knows better. On the
 // CPU tier it compiles nothing. It returns the errors of Plan and of vk.Device.Pipeline.
 func (op *Op) Prepare(s Shape) error {
 	if err := op.usable(); err != nil {
@@ -164,6 +165,9 @@ func (op *Op) Prepare(s Shape) error {
 	for _, lse := range []bool{false, true} {
 		r := op.typical(s)
 		r.LSE = lse
+		if op.cfg.Tier == TierAuto && plan.MayCUDA(&op.cfg) {
+			r.CUDARefusal = plan.CUDAOrdinary
+		}
 		if _, err := op.prepare(r); err != nil {
 			return err
 		}
@@ -348,7 +352,6 @@ func NewExperiment(d *Device, c Config, e Experiment) (*Op, error) {
 		pick = plan.StoreOf(dev).Pick
 	}
 	if e.Tile != "" {
-		cfg.AllowCUDA = false
 		if cfg.Tier.WithoutSPIRV() {
 			return nil, fmt.Errorf("%w: tier %v has no tiles", ErrUnsupported, cfg.Tier)
 		}
@@ -371,7 +374,6 @@ func NewExperiment(d *Device, c Config, e Experiment) (*Op, error) {
 		op.backward.pick = plan.StoreOf(dev).PickBackward
 	}
 	if e.BackwardTiles != "" {
-		op.cfg.AllowCUDA = false
 		if cfg.Tier.WithoutSPIRV() {
 			return nil, fmt.Errorf("%w: tier %v has no tiles", ErrUnsupported, cfg.Tier)
 		}
@@ -379,6 +381,7 @@ func NewExperiment(d *Device, c Config, e Experiment) (*Op, error) {
 		if err != nil {
 			return nil, errs.Invalid("tiles of the backward kernels: %v", err)
 		}
+		op.cfg.Tier = plan.WithTiles(cfg.Tier)
 		op.backward.pick, op.backward.named = named, true
 	}
 	r := op.typical(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})

@@ -47,6 +47,7 @@ type (
 	// Tier names an implementation. The tiers that a device supports follow from its reported
 	// capabilities, never from its vendor. Each tier can be forced.
 	//
+	//	func (t Tier) Auto() bool          // it names no tier: a plan chooses one
 	//	func (t Tier) WithoutSPIRV() bool  // it has no tiles to tune and no Vulkan dispatches
 	Tier = problem.Tier
 
@@ -129,8 +130,7 @@ func ScaleOf(v float32) Scale { return problem.ScaleOf(v) }
 // negative number means no limit on that side.
 func WindowOf(left, right int) Window { return problem.WindowOf(left, right) }
 
-// Tiers. The zero value picks the best one the device supports; on a driver of the CPU that
-// is TierScalar.
+// Tiers. The zero value picks the fastest one for a call (see the package comment).
 const (
 	TierAuto     = problem.TierAuto
 	TierCPU      = problem.TierCPU      // the host, without a device
@@ -139,6 +139,7 @@ const (
 	TierCoopMat2 = problem.TierCoopMat2 // VK_NV_cooperative_matrix2
 	TierCubin    = problem.TierCubin    // a CUDA kernel in the Vulkan command buffer (VK_NVX_binary_import)
 	TierCUDA     = problem.TierCUDA     // a CUDA kernel on the same buffers
+	TierNoCUDA   = problem.TierNoCUDA   // TierAuto without tiers cubin and cuda, whose bits differ
 )
 
 // ParseTier reads what String writes, in any case. Another word is an error that

@@ -111,7 +111,7 @@ func (d *refusals) config() attention.Config {
 		func() { c.KVBlock = d.number() },
 		func() { c.FixedSplit = d.number() },
 		func() { c.F32O, c.F32Gradients = true, d.seldom() },
-		func() { c.AllowCUDA, c.Kernel = true, "fa3" },
+		func() { c.Kernel = "fa3" },
 		func() { c.Kernel = "none such" },
 	} {
 		if d.IntN(12) == 0 {

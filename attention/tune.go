@@ -83,9 +83,6 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	}
 	r := op.typical(s)
 	r.LSE = o.LSE
-	if plan.MayCUDA(&op.cfg) {
-		r.CUDARefusal = plan.CUDATunes
-	}
 	store := plan.StoreOf(op.dev)
 	done, err := store.TakeTurn(ctx)
 	if err != nil {
@@ -104,7 +101,7 @@ func (op *Op) tuneOnFirstUse(r plan.Request) error {
 	store := plan.StoreOf(op.dev)
 	known := func() (bool, error) {
 		c, err := plan.Make(op.dev, op.cfg, r, nil)
-		if err == nil && (c.CUDA != nil || !c.Variant.Tunes()) {
+		if err == nil && (c.Tier.WithoutSPIRV() || !c.Variant.Tunes()) {
 			return true, nil
 		}
 		return err == nil && store.Known(c.Variant, op.cfg, r), err
@@ -205,7 +202,9 @@ func (op *Op) limits(o *TuneOptions) {
 func (op *Op) tune(ctx context.Context, store *plan.Store, r plan.Request, o TuneOptions) (report TuneReport, err error) {
 	start := time.Now()
 	op.limits(&o)
-	c, err := plan.Make(op.dev, op.cfg, r, nil)
+	cfg := op.cfg
+	cfg.Tier = plan.WithTiles(cfg.Tier)
+	c, err := plan.Make(op.dev, cfg, r, nil)
 	if err != nil {
 		return report, err
 	}
@@ -213,12 +212,10 @@ func (op *Op) tune(ctx context.Context, store *plan.Store, r plan.Request, o Tun
 	if !v.Tunes() {
 		return report, fmt.Errorf("%w: kernel %s has one tile for a call", ErrUnsupported, c.Kernel)
 	}
-	class := plan.ClassOf(v, op.cfg, r.Shape)
-	if timed := plan.ShrunkBatch(r.Shape); plan.ClassOf(v, op.cfg, timed) == class {
+	class := plan.ClassOf(v, cfg, r.Shape)
+	if timed := plan.ShrunkBatch(r.Shape); plan.ClassOf(v, cfg, timed) == class {
 		r.Shape = timed
 	}
-	cfg := op.cfg
-	cfg.AllowCUDA = false
 	cfg.Tier, cfg.Tuning, cfg.Access = c.Tier, TuningOff, r.Access
 	report = TuneReport{Class: class, Shape: r.Shape, Config: Config(cfg), Tier: c.Tier, Kernel: c.Kernel,
 		Heuristic: v.Describe(), Winner: v.Describe(), Source: TileHeuristic}

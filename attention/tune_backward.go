@@ -40,7 +40,7 @@ func (op *Op) TuneBackward(ctx context.Context, s Shape, o TuneOptions) ([]TuneR
 		return nil, err
 	}
 	cfg := op.cfg
-	cfg.AllowCUDA, cfg.Tuning = false, TuningOff
+	cfg.Tier, cfg.Tuning = plan.WithTiles(cfg.Tier), TuningOff
 	r := op.typicalBackward(s)
 	c, err := plan.MakeBackward(op.dev, &cfg, &r, nil)
 	if err != nil {

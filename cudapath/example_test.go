@@ -18,7 +18,7 @@ func Example() {
 		return
 	}
 	defer dev.Close()
-	op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 128, Causal: attention.BottomRight, AllowCUDA: true})
+	op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 128, Causal: attention.BottomRight, Tier: attention.TierCUDA})
 	if err != nil {
 		log.Print(err)
 		return

@@ -168,7 +168,7 @@ func cascades(cfg *attention.Config, a *attention.Args, keys int) bool {
 	known := attention.Config{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, Causal: cfg.Causal,
 		Scale: cfg.Scale, Tier: cfg.Tier, Access: cfg.Access, Tuning: cfg.Tuning, Window: cfg.Window, Align: cfg.Align,
 		Softcap: cfg.Softcap, KV: cfg.KV, F32O: cfg.F32O, F32Gradients: cfg.F32Gradients, Check: cfg.Check,
-		AllowCUDA: cfg.AllowCUDA, Kernel: cfg.Kernel}
+		Kernel: cfg.Kernel}
 	left := cfg.Window.Left()
 	return cfg.HeadDim > 0 && *cfg == known && problem.Alignment((*problem.Config)(cfg)) != attention.TopLeft &&
 		(left < 0 || left >= keys-1) && reflect.ValueOf(&other).Elem().IsZero()

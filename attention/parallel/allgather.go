@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 )
 
 // All-gather: every rank receives K and V of all ranks and computes its rows in ordinary calls. Mode
@@ -132,11 +134,6 @@ func (x *kvGather) placeArrived() {
 	x.copies(list)
 }
 
-// mayCUDA reports whether a call with cfg may run on tier cuda.
-func mayCUDA(cfg *attention.Config) bool {
-	return cfg.Tier == attention.TierCUDA || cfg.Tier == attention.TierAuto && cfg.AllowCUDA
-}
-
 // gatherForward computes O and LSE of this rank's rows, some key heads and their query heads at a time.
 func (c *call) gatherForward(t operands) error {
 	n := c.gatherHeads(slices.Contains(c.lse, true))
@@ -149,7 +146,7 @@ func (c *call) gatherForward(t operands) error {
 		}
 		// What is recorded runs when it is submitted, so it is recorded while the blocks arrive. Uploads of
 		// packed sequences may submit by themselves, and a launch of tier cuda submits what is recorded.
-		if c.s == nil || c.packed() || mayCUDA(&c.cfg) {
+		if c.s == nil || c.packed() || plan.MayCUDA((*problem.Config)(&c.cfg)) {
 			if err := c.await(&arriving); err != nil {
 				return err
 			}

@@ -106,7 +106,7 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 func (o *benchFlags) rowFlags(f *pflag.FlagSet) {
 	o.problemFlags(f)
 	f.StringVar(&o.tier, "tier", "",
-		"`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cubin, cuda; all: every tier of the device (default auto)")
+		"`list` of tiers: auto, no-cuda, cpu, scalar, coopmat, coopmat2, cubin, cuda; all: every tier of the device (default auto)")
 	o.timing.add(f)
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
 	f.StringArrayVar(&o.tile, "tile", nil, "`changes` of the tile of the dense forward kernel, as field=number,... (kv_tile=32,group=4); one row for each flag, \"\" for the tile that calls take")

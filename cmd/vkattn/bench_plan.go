@@ -96,8 +96,8 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 	return p, err
 }
 
-// vulkanTiers have dispatches and tiles.
-var vulkanTiers = []attention.Tier{attention.TierAuto, attention.TierScalar, attention.TierCoopMat, attention.TierCoopMat2}
+// vulkanTiers have dispatches and tiles. For tune, TierAuto is TierNoCUDA.
+var vulkanTiers = []attention.Tier{attention.TierAuto, attention.TierNoCUDA, attention.TierScalar, attention.TierCoopMat, attention.TierCoopMat2}
 
 // oneOf is parse for a command that takes some of the values only. nil: it takes all.
 func oneOf[T interface {

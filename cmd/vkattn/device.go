@@ -23,7 +23,7 @@ const (
 // needOf is what a tier needs.
 func needOf(tier attention.Tier) need {
 	switch tier {
-	case attention.TierAuto:
+	case attention.TierAuto, attention.TierNoCUDA:
 		return needAny
 	case attention.TierCPU:
 		return needCPU

@@ -96,8 +96,8 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	}
 	defer closeDevice(dev)
 	tiers := plan.tiers
-	if len(tiers) == 0 {
-		tiers = []attention.Tier{attention.TierAuto}
+	if len(tiers) == 0 || tiers[0] == attention.TierAuto {
+		tiers = []attention.Tier{attention.TierNoCUDA} // of TierAuto what records dispatches
 	}
 	defaults := bench.Lists("batch-size=1 nheads=8 seqlen=4096 headdim=128")
 	plan.small = dev.Info().Type == vk.DeviceCPU

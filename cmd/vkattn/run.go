@@ -99,7 +99,7 @@ unsupported or does not fit the memory, 4 device failure, or a device that hangs
 	f.Var(parsed[attention.Scale]{to: &o.scale, parse: parseScale, kind: "float"}, "scale",
 		"factor of Q K^T (default 1/sqrt(Dqk))")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
-	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat, coopmat2, cubin or cuda")
+	f.Var(&o.tier, "tier", "auto, no-cuda, cpu, scalar, coopmat, coopmat2, cubin or cuda")
 	f.Var(&o.tuning, "tuning", "auto (use tiles that vkattn tune stored), off (use the heuristic's tiles) or on "+
 		"(tune first)")
 	f.BoolVar(&o.verify, "verify", false, "compare rows with the float64 reference for a second or two; write "+

@@ -208,6 +208,8 @@ func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention
 	m.Limit = p.in.o.timeout
 	args := operands.CloneBackward(p.args)
 	placed := operands.ListBackward(op.Config(), &args)
+	best, err := op.Plan(args.Shape)
+	exportable := op.Config().Tier == attention.TierCUDA || err == nil && best.Tier == attention.TierCUDA
 	blocks, outputs := make([]*operands.Block, len(placed)), map[*operands.Block][]byte{}
 	for i, t := range placed {
 		if t.Of < i {
@@ -216,7 +218,7 @@ func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention
 			continue
 		}
 		host := t.Host()
-		b, err := m.New(uint64(len(host)), vk.BufferOptions{Name: t.Name, Exportable: op.Config().Tier == attention.TierCUDA})
+		b, err := m.New(uint64(len(host)), vk.BufferOptions{Name: t.Name, Exportable: exportable})
 		if err != nil {
 			return plan, backward, fmt.Errorf("memory of %s (%s): %w", t.Name, hostmem.Bytes(uint64(len(host))), err)
 		}

@@ -53,8 +53,10 @@ func (o *verifyFlags) plan() (*verifyPlan, error) {
 	if o.times < 1 || o.times > bench.MaxRepeats {
 		return nil, badInputf("--repeat %d: want a positive number up to %d", o.times, bench.MaxRepeats)
 	}
-	if slices.Contains(p.tiers, attention.TierAuto) {
-		return nil, badInputf("--tier auto: name the tiers; without --tier verify runs all of them")
+	for _, tier := range p.tiers {
+		if tier.Auto() {
+			return nil, badInputf("--tier %v: name the tiers; without --tier verify runs all of them", tier)
+		}
 	}
 	if o.only != "" && !p.table {
 		return nil, badInputf("--case needs --suite %s or %s", conformance, options)

@@ -12,7 +12,7 @@ import (
 var noGradientOption = map[string]string{
 	"DType": "a size", "HeadDim": "a size", "HeadDimV": "a size", "Shape": "a size",
 	"Q": "a tensor", "K": "a tensor", "V": "a tensor", "O": "a tensor", "LSE": "a tensor",
-	"Tier": "how, not what", "Access": "how, not what", "Tuning": "how, not what", "AllowCUDA": "how, not what", "Check": "how, not what", "Kernel": "how, not what",
+	"Tier": "how, not what", "Access": "how, not what", "Tuning": "how, not what", "Check": "how, not what", "Kernel": "how, not what",
 	"F32O": "a storage type", "F32Gradients": "a storage type",
 	"FixedSplit":  "Forward alone splits keys",
 	"DropoutSeed": "of Dropout", "DropoutOffset": "of Dropout",

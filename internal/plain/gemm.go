@@ -40,7 +40,7 @@ func (t *tile) constants() map[uint32]uint32 {
 // on fragments, with 8 subgroups of 32x64 each.
 func chooseTile(caps *vk.Caps, cfg problem.Config, s problem.Shape) (tile, error) {
 	small := min(s.Sq, s.Sk) < 128 || caps.SubgroupSize < 16
-	if cfg.Tier == problem.TierScalar || cfg.Tier == problem.TierAuto && cfg.DType == problem.F32 {
+	if cfg.Tier == problem.TierScalar || cfg.Tier.Auto() && cfg.DType == problem.F32 {
 		switch {
 		case cfg.DType != problem.F32:
 			return tile{}, unsupported("plain attention on tier scalar is in f32")
@@ -51,7 +51,7 @@ func chooseTile(caps *vk.Caps, cfg problem.Config, s problem.Shape) (tile, error
 		}
 		return tile{module: "plain_gemm_scalar", m: 128, n: 128, k: 16}, nil
 	}
-	if cfg.Tier != problem.TierAuto && cfg.Tier != problem.TierCoopMat && cfg.Tier != problem.TierCoopMat2 {
+	if !cfg.Tier.Auto() && cfg.Tier != problem.TierCoopMat && cfg.Tier != problem.TierCoopMat2 {
 		return tile{}, unsupported("plain attention has no tier %v", cfg.Tier)
 	}
 	frag, err := dispatch.LargestFragment(caps, cfg.DType)

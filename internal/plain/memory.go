@@ -31,7 +31,7 @@ func Check(cfg problem.Config, s problem.Shape) error {
 		return err
 	}
 	plainOf := problem.Config{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, Causal: cfg.Causal, Scale: cfg.Scale,
-		Tier: cfg.Tier, Access: cfg.Access, Tuning: cfg.Tuning, AllowCUDA: cfg.AllowCUDA, Kernel: cfg.Kernel}
+		Tier: cfg.Tier, Access: cfg.Access, Tuning: cfg.Tuning, Kernel: cfg.Kernel}
 	switch {
 	case cfg != plainOf:
 		return unsupported("plain attention takes the causal mask and no other option")

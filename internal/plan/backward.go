@@ -79,7 +79,7 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick 
 		return plan, err
 	}
 	switch {
-	case dev == nil && cfg.Tier != problem.TierAuto && cfg.Tier != problem.TierCPU:
+	case dev == nil && !cfg.Tier.Auto() && cfg.Tier != problem.TierCPU:
 		return plan, fmt.Errorf("%w: tier %v needs a Vulkan device", problem.ErrUnsupported, cfg.Tier)
 	case dev == nil:
 		plan.Tier, plan.Reason = problem.TierCPU, "no Vulkan device was given"

@@ -31,11 +31,6 @@ func registeredCubins() problem.Cubins {
 	return nil
 }
 
-// mayCubin reports whether the Config allows tier cubin.
-func mayCubin(c *problem.Config) bool {
-	return c.Tier == problem.TierCubin || c.Tier == problem.TierAuto && c.AllowCUDA
-}
-
 // noCubin is the reason why tier cubin does not compute a problem.
 type noCubin string
 
@@ -57,10 +52,7 @@ func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) er
 	}
 	plan.Tier, plan.Kernel, plan.Tile = problem.TierCubin, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
 	plan.SharedBytes, plan.Workgroups, plan.Cubin = choice.SharedBytes, choice.Workgroups, choice.Kernel
-	plan.Reason = "allowed, and the device has the kernel"
-	if cfg.Tier == problem.TierCubin {
-		plan.Reason = "asked for"
-	}
+	plan.Reason, plan.family, plan.rows = "asked for", "", choice.Rows
 	return nil
 }
 
@@ -73,8 +65,6 @@ func checkCubin(dev *vk.Device, info *vk.DeviceInfo, cfg *problem.Config, r *Req
 		return noCubin("it is not part of this program: import vkattn/cudapath")
 	case r.Experiment != (problem.Experiment{}):
 		return noCubin("variants and ablations are those of the cooperative-matrix kernels")
-	case r.CUDARefusal == CUDATunes:
-		return noCubin(cudaRefusals[r.CUDARefusal])
 	case cfg.OType() != cfg.DType:
 		return noCubin(noF32Outputs)
 	case r.Options.Any() || cfg.FixedSplit != 0:

@@ -30,18 +30,17 @@ func RegisteredCUDA() problem.CUDA {
 }
 
 // cudaRefusal is what keeps tier cuda from a call, other than the problem: 0 for nothing, 1
-// to 5 for the tensor that CUDA cannot reach, or one of the constants below.
+// to 5 for the tensor that CUDA cannot reach, or CUDARecords.
 type cudaRefusal uint8
 
 const (
-	CUDARecords cudaRefusal = 6 + iota // into a caller's command buffer
-	CUDATunes                          // tiles of the other tiers
+	CUDAOrdinary cudaRefusal = 1 // Q, and what follows, in ordinary memory
+	CUDARecords  cudaRefusal = 6 // into a caller's command buffer
 )
 
 var cudaRefusals = [...]string{"",
 	notShared + "Q", notShared + "K", notShared + "V", notShared + "O", notShared + "LSE",
 	"it cannot record into a command buffer, since CUDA has its own stream: use Forward",
-	"it has no tiles to tune",
 }
 
 const notShared = "CUDA does not reach the buffer (made without Exportable?) of "
@@ -88,9 +87,9 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 	}
 	plan.Tier, plan.Kernel, plan.Tile = problem.TierCUDA, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
 	plan.SharedBytes, plan.Workgroups, plan.CUDA = choice.SharedBytes, choice.Workgroups, choice.Kernel
-	plan.Reason = "allowed, and the device has the kernel"
-	if cfg.Tier == problem.TierCUDA {
-		plan.Reason = "asked for"
+	plan.Reason, plan.family, plan.rows = "asked for", choice.Family, choice.Rows
+	if slices.Min(r.Align[:]) < 8 {
+		plan.family += "_any" // loads single elements
 	}
 	return nil
 }
@@ -166,7 +165,7 @@ func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config,
 		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: why})
 	}
 	plan.Tier, plan.BackwardPlan.Kernels, plan.ScratchBytes, plan.CUDA = problem.TierCUDA, choice.Kernels, choice.ScratchBytes, choice.Launcher
-	plan.Reason = "allowed, and the device has the kernels"
+	plan.Reason = "the fastest, and the device has the kernels"
 	if cfg.Tier == problem.TierCUDA {
 		plan.Reason = "asked for"
 	}
@@ -179,7 +178,7 @@ type NoCUDA string
 func (e NoCUDA) Error() string { return string(e) }
 func (NoCUDA) Unwrap() error   { return problem.ErrUnsupported }
 
-// MayCUDA reports whether the Config allows tier cuda.
+// MayCUDA reports whether a call may run on tier cuda.
 func MayCUDA(c *problem.Config) bool {
-	return c.Tier == problem.TierCUDA || c.Tier == problem.TierAuto && c.AllowCUDA
+	return c.Tier == problem.TierCUDA || c.Tier == problem.TierAuto && RegisteredCUDA() != nil
 }

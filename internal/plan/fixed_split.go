@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"fmt"
+	"math"
+
 	"vkattn/internal/problem"
 	"vkattn/vk"
 )
@@ -28,6 +31,45 @@ func decodePartQueries(s *problem.Shape) int {
 		return 1
 	}
 	return 0
+}
+
+// fixedTier returns the tier of all calls of a Config with FixedSplit, the first of some that computes each of them, and
+// why those before it do not. It depends on the Config and the device alone, so it has the room for all options of a
+// call.
+func fixedTier(caps *vk.Caps, cfg *problem.Config, tiers []problem.Tier) (tier problem.Tier, rejected []problem.Rejection) {
+	last := len(tiers) - 1
+	for _, tier := range tiers[:last] {
+		reason := fixedTierLacks(caps, cfg, tier)
+		if reason == "" {
+			return tier, rejected
+		}
+		rejected = append(rejected, problem.Rejection{Tier: tier, Reason: reason})
+	}
+	return tiers[last], rejected
+}
+
+// fixedTierLacks says why a tier does not compute some call of a Config with FixedSplit.
+func fixedTierLacks(caps *vk.Caps, cfg *problem.Config, tier problem.Tier) (reason string) {
+	if s := cfg.ScaleValue(); tier != problem.TierScalar && math.Abs(float64(s)) > maxFastScale && cfg.Softcap == 0 {
+		return fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", s, problem.MaxFastScore)
+	}
+	r := Request{Shape: problem.Shape{Hq: 1, Hkv: 1}, Align: [4]uint32{1, 1, 1, 1}, LSE: true, AnyArgs: true,
+		Options: OptionsOf(&problem.Args{}, cfg)}
+	o := &r.Options
+	o.bias, o.mask, o.alibi, o.sinks, o.sparseTokens = 1+uint32(problem.F32), true, true, true, true
+	o.Lengths, o.pageSize = LengthCuQ|LengthUsedQ|lengthCuK|lengthUsedK, 1
+	for _, r.Access = range []problem.Access{problem.AccessDescriptors, problem.AccessAddresses} {
+		addresses := r.Access == problem.AccessAddresses
+		if addresses && !caps.BufferDeviceAddress || generalFits(&caps.Limits, cfg, r.Access) != "" {
+			continue // no tier computes calls with these
+		}
+		for _, decodePart := range []bool{false, true} {
+			if _, _, reason = chooseVariant(caps, *cfg, tier, r.fixedClass(decodePart)); reason != "" {
+				return reason
+			}
+		}
+	}
+	return ""
 }
 
 // anyLength returns the request for as many keys as a call may have.

@@ -116,3 +116,25 @@ func BenchmarkSplitting(b *testing.B) {
 		s.Of(&r)
 	}
 }
+
+// Neighbouring lengths have one Sk that stands for them, within an eighth, and it alone decides the tier.
+func TestNeighbouringLengthsShareATier(t *testing.T) {
+	of := func(sk int) (int, KeyRange) {
+		seen := KeyRange{1, math.MaxInt}
+		r := Request{Shape: problem.Shape{Sk: sk}, seen: &seen}
+		o := r.seeOctant()
+		return o.Shape.Sk, seen
+	}
+	for sk := 1; sk < 5000; sk++ {
+		stands, keys := of(sk)
+		require.True(t, keys.Holds(sk), "%d: %v", sk, keys)
+		require.LessOrEqual(t, 16*max(sk-stands, stands-sk), 16*sk/8, "%d", sk)
+		for _, other := range []int{keys.From, keys.Below - 1} {
+			same, _ := of(other)
+			require.Equal(t, stands, same, "%d and %d", sk, other)
+		}
+		if sk&(sk-1) == 0 {
+			require.Equal(t, sk, stands)
+		}
+	}
+}

@@ -18,8 +18,10 @@ import (
 type chosen struct {
 	problem.Plan
 	Variant    Variant
-	DecodePart *Variant            // for the decode part of a mixed batch; nil in most plans
-	CUDA       problem.CUDAKernel  // for TierCUDA
+	DecodePart *Variant           // for the decode part of a mixed batch; nil in most plans
+	CUDA       problem.CUDAKernel // for TierCUDA
+	family     string             // of the kernels of tiers cuda and cubin, and the rows of their tile
+	rows       uint32
 	Cubin      problem.CubinKernel // for TierCubin
 
 	Range     KeyRange  // requests that differ in Sk alone have the same plan in this range, but for the splits,
@@ -61,7 +63,7 @@ var onCPUTiers = []problem.Tier{problem.TierScalar, problem.TierCoopMat2, proble
 // best first. reason is why a plan takes the first that can compute it.
 func tiersOf(dev *vk.DeviceInfo, named problem.Tier) (tiers []problem.Tier, reason string) {
 	switch {
-	case named != problem.TierAuto:
+	case !named.Auto():
 		return []problem.Tier{named}, "asked for"
 	case dev.Type == vk.DeviceCPU:
 		return onCPUTiers, "best tier on a driver of the CPU"
@@ -95,19 +97,51 @@ func notFaster(caps *vk.Caps, cfg *problem.Config, taken problem.Tier, others []
 // heuristic's tile.
 func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chosen, error) {
 	plan := chosen{Plan: problem.Plan{Access: r.Access, Flops: Flops(cfg, r.Shape), Bytes: tensorBytes(cfg, r.Shape, r.LSE)},
-		Range: KeyRange{r.Shape.Sk, r.Shape.Sk + 1}, Splitting: SplittingOf(1)}
+		Range: KeyRange{1, math.MaxInt}, Splitting: SplittingOf(1)}
 	if cfg.ScoreMod.Given() {
 		plan.ScoreMod = cfg.ScoreMod.String()
 	}
 	if cfg.MaskMod.Given() {
 		plan.MaskMod = cfg.MaskMod.String()
 	}
-	if done, err := plan.chooseWithoutPipeline(dev, &cfg, &r); done || err != nil {
+	switch {
+	case dev == nil && !cfg.Tier.Auto() && cfg.Tier != problem.TierCPU:
+		return plan, fmt.Errorf("%w: tier %v needs a Vulkan device", problem.ErrUnsupported, cfg.Tier)
+	case dev == nil:
+		plan.Tier, plan.Reason = problem.TierCPU, "no Vulkan device was given"
+		return plan, nil
+	case cfg.Tier == problem.TierCPU:
+		return plan, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", problem.ErrUnsupported)
+	}
+	for _, x := range withoutSPIRV {
+		if cfg.Tier != x.tier {
+			continue
+		}
+		err := x.plan(&plan, dev, &cfg, &r)
+		switch {
+		case errors.Is(err, vk.ErrUnsupported):
+			err = fmt.Errorf("%w: tier %v: %w", problem.ErrUnsupported, x.tier, err)
+		case err != nil:
+			err = fmt.Errorf("attention: tier %v: %w", x.tier, err)
+		}
 		return plan, err
 	}
-	plan.Range = KeyRange{1, math.MaxInt}
+	vulkan, err := makeVulkan(plan, dev, cfg, r, pick)
+	if cfg.Tier != problem.TierAuto || r.AnyArgs {
+		return vulkan, err
+	}
+	return fastest(plan, vulkan, err, dev, &cfg, &r)
+}
+
+// makeVulkan is Make for tiers of a Vulkan pipeline. plan is the plan so far.
+func makeVulkan(plan chosen, dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chosen, error) {
 	r.seen = &plan.Range
 	tiers, best := tiersOf(dev.Info(), cfg.Tier)
+	if cfg.FixedSplit > 0 && cfg.Tier.Auto() {
+		var tier problem.Tier
+		tier, plan.Rejected = fixedTier(dev.Caps(), &cfg, tiers)
+		tiers = []problem.Tier{tier}
+	}
 	for i, tier := range tiers {
 		shared, reason := plan.chooseTile(dev, &cfg, tier, &r, pick)
 		if reason != "" {
@@ -136,40 +170,6 @@ func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chose
 		what += " " + r.Shape.String()
 	}
 	return plan, fmt.Errorf("%w: %s on %s: %s", problem.ErrUnsupported, what, dev.Info().Name, strings.Join(why, "; "))
-}
-
-// chooseWithoutPipeline fills in the plan if the tier is cpu, cuda or cubin, which have no
-// Vulkan pipeline; done reports that.
-func (plan *chosen) chooseWithoutPipeline(dev *vk.Device, cfg *problem.Config, r *Request) (done bool, err error) {
-	switch {
-	case dev == nil && cfg.Tier != problem.TierAuto && cfg.Tier != problem.TierCPU:
-		return false, fmt.Errorf("%w: tier %v needs a Vulkan device", problem.ErrUnsupported, cfg.Tier)
-	case dev == nil:
-		plan.Tier, plan.Reason = problem.TierCPU, "no Vulkan device was given"
-		return true, nil
-	case cfg.Tier == problem.TierCPU:
-		return false, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", problem.ErrUnsupported)
-	}
-	for _, x := range []struct {
-		tier problem.Tier
-		may  bool
-		plan func(*chosen, *vk.Device, *problem.Config, *Request) error
-	}{{problem.TierCUDA, MayCUDA(cfg), planCUDA}, {problem.TierCubin, mayCubin(cfg), planCubin}} {
-		if !x.may {
-			continue
-		}
-		err := x.plan(plan, dev, cfg, r)
-		switch {
-		case err == nil:
-			return true, nil
-		case cfg.Tier == x.tier && errors.Is(err, vk.ErrUnsupported):
-			return false, fmt.Errorf("%w: tier %v: %w", problem.ErrUnsupported, x.tier, err)
-		case cfg.Tier == x.tier:
-			return false, fmt.Errorf("attention: tier %v: %w", x.tier, err)
-		}
-		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: x.tier, Reason: err.Error()})
-	}
-	return false, nil
 }
 
 // chooseTile fills in the kernel and tile of a tier, or returns the reason why the tier
@@ -289,7 +289,7 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 		if reason := f32Refusal(&cfg, &v, &r); reason != "" {
 			return v, 0, reason
 		}
-		if cfg.Tier == problem.TierAuto && Decodes(caps, &cfg, &r) {
+		if cfg.Tier.Auto() && Decodes(caps, &cfg, &r) {
 			return v, 0, "few query rows: tier scalar splits their keys"
 		}
 	} else if v.Options.Any() || Decodes(caps, &cfg, &r) || LeavesCores(caps, &cfg, &r) {

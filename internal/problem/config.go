@@ -12,23 +12,23 @@ import (
 
 // Config is attention.Config, which documents its fields; the two convert into each other.
 type Config struct {
-	DType                                DType
-	HeadDim, HeadDimV                    int
-	Causal                               Causal
-	Scale                                Scale
-	Tier                                 Tier
-	Access                               Access
-	Tuning                               Tuning
-	Window                               Window
-	AttentionChunk                       int
-	Align                                Causal
-	Softcap                              float32
-	ScoreMod, MaskMod                    score.Expr
-	Dropout                              float32
-	KV                                   KVType
-	KVBlock, FixedSplit                  int
-	F32O, F32Gradients, Check, AllowCUDA bool
-	Kernel                               string
+	DType                     DType
+	HeadDim, HeadDimV         int
+	Causal                    Causal
+	Scale                     Scale
+	Tier                      Tier
+	Access                    Access
+	Tuning                    Tuning
+	Window                    Window
+	AttentionChunk            int
+	Align                     Causal
+	Softcap                   float32
+	ScoreMod, MaskMod         score.Expr
+	Dropout                   float32
+	KV                        KVType
+	KVBlock, FixedSplit       int
+	F32O, F32Gradients, Check bool
+	Kernel                    string
 }
 
 // MaxFastScore is attention.MaxFastScore.
@@ -76,7 +76,7 @@ func (c Config) Validate() error {
 	case !c.Causal.Valid():
 		return &ShapeError{"Causal", c.Causal, "none, top-left or bottom-right"}
 	case !c.Tier.Valid():
-		return &ShapeError{"Tier", c.Tier, "auto, cpu, scalar, coopmat, coopmat2, cubin or cuda"}
+		return &ShapeError{"Tier", c.Tier, "auto, no-cuda, cpu, scalar, coopmat, coopmat2, cubin or cuda"}
 	case !c.Access.Valid():
 		return &ShapeError{"Access", c.Access, "auto, addresses or descriptors"}
 	case !c.Tuning.Valid():
@@ -252,9 +252,6 @@ func (c Config) String() string {
 	}
 	if c.Kernel != "" {
 		s += "/" + c.Kernel
-	}
-	if c.AllowCUDA {
-		s += " allow cuda"
 	}
 	if c.Tuning != TuningAuto {
 		s += " tuning " + c.Tuning.String()

@@ -11,8 +11,8 @@ type Cubins interface {
 	// the device is not open: its architecture may then be unknown, and nil means that
 	// nothing is known against it. The error matches vk.ErrUnsupported.
 	Check(dev *vk.Device, info *vk.DeviceInfo, t DType) error
-	// Choose finds the kernel for a problem. If there is none, the error matches
-	// vk.ErrUnsupported and says why.
+	// Choose finds the kernel for a problem, whatever its Sk. If there is none, the error
+	// matches vk.ErrUnsupported and says why.
 	Choose(dev *vk.Device, p CUDAProblem) (CubinChoice, error)
 }
 

@@ -13,8 +13,8 @@ type CUDA interface {
 	// Check reports why a device cannot run tier cuda with a storage type. The error
 	// matches vk.ErrUnsupported; nil means it can.
 	Check(info *vk.DeviceInfo, t DType) error
-	// Choose finds the best kernel for a problem. It compiles nothing. If no kernel can
-	// compute the problem, the error matches vk.ErrUnsupported and says why.
+	// Choose finds the best kernel for a problem, whatever its Sk. It compiles nothing. If no
+	// kernel can compute the problem, the error matches vk.ErrUnsupported and says why.
 	Choose(dev *vk.Device, p CUDAProblem) (CUDAChoice, error)
 	// ChooseBackward finds the best kernels for the gradients of a problem. It compiles
 	// nothing. It returns the same errors as Choose.

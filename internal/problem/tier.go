@@ -7,8 +7,8 @@ import (
 // Tier is attention.Tier, whose comment documents it.
 type Tier uint8
 
-// Tiers. The zero value picks the best one the device supports; on a driver of the CPU that
-// is TierScalar.
+// Tiers. The zero value picks the fastest one for a call; on a driver of the CPU that is
+// TierScalar.
 const (
 	TierAuto     Tier = iota
 	TierCPU           // the host, without a device
@@ -17,9 +17,10 @@ const (
 	TierCoopMat2      // VK_NV_cooperative_matrix2
 	TierCubin         // a CUDA kernel in the Vulkan command buffer (VK_NVX_binary_import)
 	TierCUDA          // a CUDA kernel on the same buffers
+	TierNoCUDA        // TierAuto without tiers cubin and cuda
 )
 
-var tierNames = []string{"auto", "cpu", "scalar", "coopmat", "coopmat2", "cubin", "cuda"}
+var tierNames = []string{"auto", "cpu", "scalar", "coopmat", "coopmat2", "cubin", "cuda", "no-cuda"}
 
 // Valid reports whether t is one of the named tiers.
 func (t Tier) Valid() bool { return int(t) < len(tierNames) }
@@ -28,7 +29,10 @@ func (t Tier) Valid() bool { return int(t) < len(tierNames) }
 // no variants and no Vulkan dispatches.
 func (t Tier) WithoutSPIRV() bool { return t == TierCPU || t == TierCubin || t == TierCUDA }
 
-// String is "auto", "cpu", "scalar", "coopmat", "coopmat2", "cubin" or "cuda".
+// Auto reports whether t names no tier: a plan chooses one.
+func (t Tier) Auto() bool { return t == TierAuto || t == TierNoCUDA }
+
+// String is "auto", "cpu", "scalar", "coopmat", "coopmat2", "cubin", "cuda" or "no-cuda".
 func (t Tier) String() string { return enum.Name("Tier", tierNames, uint8(t)) }
 
 // ParseTier is attention.ParseTier.

@@ -10,6 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
+	_ "vkattn/cudapath" // tiers cubin and cuda, where they are faster
 )
 
 const heads, headsKV, dim, steps = 8, 2, 64, 32

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 
 	"vkattn/attention"
+	_ "vkattn/cudapath" // tiers cubin and cuda, where they are faster
 )
 
 var options attention.Options

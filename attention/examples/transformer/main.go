@@ -13,6 +13,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
+	_ "vkattn/cudapath" // tiers cubin and cuda, where they are faster
 )
 
 const generated = 64 // tokens of each user

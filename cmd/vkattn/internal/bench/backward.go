@@ -58,8 +58,8 @@ func (g *group) backward(ctx context.Context, dev *vk.Device, cfg attention.Conf
 		return nil, nil, err
 	}
 	g.closers = append(g.closers, op.Close)
-	w := &work{op: op, name: g.problem.String(), cuda: s.Tier == attention.TierCUDA}
-	if w.cuda && g.problem.Pass == PassBackward && !g.problem.Plain() {
+	w := &work{op: op, name: g.problem.String()}
+	if s.Tier == attention.TierCUDA && g.problem.Pass == PassBackward && !g.problem.Plain() {
 		// The forward kernels of tier cuda take no options, those of gradients do.
 		other := g.problem.Config
 		other.Tier, other.Kernel = attention.TierAuto, ""
@@ -81,11 +81,15 @@ func (g *group) backward(ctx context.Context, dev *vk.Device, cfg attention.Conf
 		scratch = plan.ScratchBytes
 	}
 	p, err := g.setup(ctx, dev, "", scratch)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan, err := op.PlanBackwardFor(p.runner.args())
+	if err != nil {
+		return nil, nil, err
+	}
+	w.cuda = plan.Tier == attention.TierCUDA
 	w.planned = func(row *Row, p *setup) error {
-		plan, err := op.PlanBackwardFor(p.runner.args())
-		if err != nil {
-			return err
-		}
 		row.backwardPlan(&plan)
 		kernels := make([]string, len(plan.Kernels))
 		for i, k := range plan.Kernels {
@@ -94,7 +98,7 @@ func (g *group) backward(ctx context.Context, dev *vk.Device, cfg attention.Conf
 		row.SPIRV, row.SparseRatio = modules(dev, kernels...), g.in.sparseRatio()
 		return nil
 	}
-	return w, p, err
+	return w, p, nil
 }
 
 // judgeGradients verifies gradients in host memory. Wrong ones set the status of the row.

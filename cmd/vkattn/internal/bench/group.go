@@ -161,7 +161,7 @@ func (g *group) forward(ctx context.Context, dev *vk.Device, cfg attention.Confi
 		return nil, nil, err
 	}
 	g.closers = append(g.closers, op.Close)
-	w := &work{op: op, cuda: s.Tier == attention.TierCUDA, name: g.problem.String()}
+	w := &work{op: op, name: g.problem.String()}
 	var scratch uint64
 	if g.problem.Plain() && s.Baseline == "" {
 		// Planned before any memory is allocated: a refused row allocates none. The plan of
@@ -177,18 +177,17 @@ func (g *group) forward(ctx context.Context, dev *vk.Device, cfg attention.Confi
 	if err != nil {
 		return nil, nil, err
 	}
+	args := p.runner.args().Args
 	if s.Baseline == BaselineSeparate {
 		w.split = p.data.separate
+		args = w.split(args)[0]
 	}
+	plan, err := op.PlanFor(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	w.cuda = plan.Tier == attention.TierCUDA
 	w.planned = func(row *Row, p *setup) error {
-		args := p.runner.args().Args
-		if w.split != nil {
-			args = w.split(args)[0]
-		}
-		plan, err := op.PlanFor(args)
-		if err != nil {
-			return err
-		}
 		row.plan(plan, s)
 		row.SPIRV, row.SparseRatio = modules(dev, plan.Kernel), g.in.sparseRatio()
 		if s.Baseline != "" || !g.problem.Plain() {
@@ -358,7 +357,30 @@ func (g *group) setup(ctx context.Context, dev *vk.Device, baseline Baseline, sc
 
 // usesCUDA reports whether CUDA must be able to import the tensors.
 func (g *group) usesCUDA() bool {
-	return slices.ContainsFunc(g.specs(g.problem), func(s Spec) bool { return s.Tier == attention.TierCUDA })
+	return slices.ContainsFunc(g.specs(g.problem), func(s Spec) bool {
+		return s.Tier == attention.TierCUDA || s.Tier == attention.TierAuto && g.autoTakesCUDA()
+	})
+}
+
+// autoTakesCUDA reports whether tier cuda would compute the problem of a row of TierAuto.
+func (g *group) autoTakesCUDA() bool {
+	if g.Device == nil {
+		return false
+	}
+	op, err := attention.New(attention.On(g.Device), g.problem.Config)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = op.Close() }()
+	var tier attention.Tier
+	if g.problem.Pass == PassForward {
+		plan, _ := op.Plan(g.problem.Shape)
+		tier = plan.Tier
+	} else {
+		plan, _ := op.PlanBackward(g.problem.Shape)
+		tier = plan.Tier
+	}
+	return tier == attention.TierCUDA
 }
 
 // stop sets status and reason of a row that failed with err. An interrupted row has no

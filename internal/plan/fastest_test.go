@@ -1,0 +1,155 @@
+package plan
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/arith"
+	"vkattn/internal/problem"
+	"vkattn/vk"
+)
+
+// raceRow is a row of the race of all tiers.
+type raceRow struct {
+	Tier, Tile, Status string
+	Batch, Heads       int
+	HeadsKV            int `json:"heads_kv"`
+	SeqlenQ            int `json:"seqlen_q"`
+	SeqlenK            int `json:"seqlen_k"`
+	D                  int `json:"headdim"`
+	DV                 int `json:"headdim_v"`
+	Causal             problem.Causal
+	DType              problem.DType
+	MS                 struct{ Median float64 }
+	Splits             int
+	PageSize           int     `json:"page_size"`
+	KV                 string  `json:"kv_dtype"`
+	SparseRatio        float64 `json:"sparse_ratio"`
+}
+
+// raceCell is a problem of the race with the time of each tier in us.
+type raceCell struct {
+	name  string
+	cfg   problem.Config
+	shape problem.Shape
+	time  map[problem.Tier]float64
+	tile  map[problem.Tier]string
+
+	splits int // of tier coopmat2
+}
+
+// heldOut reports whether a cell was left out when the table was made: 30 % of them, drawn by a hash of the seed 48 and
+// the problem.
+func (c *raceCell) heldOut() bool {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "48 %s", c.name)
+	return h.Sum32()%10 < 3
+}
+
+func readRace(t *testing.T, file string) (list []*raceCell) {
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	cells := map[string]*raceCell{}
+	lines := bufio.NewScanner(z)
+	lines.Buffer(nil, 1<<24)
+	for lines.Scan() {
+		var r raceRow
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &r))
+		tier, err := problem.ParseTier(r.Tier)
+		if r.Status != "ok" || err != nil || r.PageSize != 0 || r.KV != "" || r.SparseRatio != 1 {
+			continue
+		}
+		name := fmt.Sprintf("B%d H%d/%d S%dx%d D%d/%d %v", r.Batch, r.Heads, r.HeadsKV, r.SeqlenQ, r.SeqlenK, r.D, r.DV, r.Causal)
+		c := cells[name]
+		if c == nil {
+			c = &raceCell{name: name, time: map[problem.Tier]float64{}, tile: map[problem.Tier]string{},
+				cfg:   problem.Config{DType: r.DType, HeadDim: r.D, HeadDimV: r.DV, Causal: r.Causal},
+				shape: problem.Shape{B: r.Batch, Hq: r.Heads, Hkv: r.HeadsKV, Sq: r.SeqlenQ, Sk: r.SeqlenK}}
+			cells[name] = c
+			list = append(list, c)
+		}
+		c.splits = max(c.splits, r.Splits)
+		c.time[tier], c.tile[tier] = 1000*r.MS.Median, r.Tile // the row of auto precedes that of its tier
+	}
+	require.NoError(t, lines.Err())
+	return list
+}
+
+// raceCaps are the capabilities of the device of the race.
+func raceCaps() *vk.Caps {
+	caps := h200Caps()
+	caps.ShaderCores, caps.Limits.MaxPushConstantBytes = 132, 256
+	caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{
+		M: 16, N: 8, K: 16, A: vk.Float16, B: vk.Float16, C: vk.Float32, Result: vk.Float32, Scope: vk.ScopeSubgroup})
+	return caps
+}
+
+// works are what the tiers of the race did, from the text of their tiles: "64x32/16 16x16 2sg2 q2" of tier coopmat2,
+// "attn_fa3_f16_d64_full 192x128" of tier cuda, "256x48" of tier cubin.
+func (c *raceCell) works(t *testing.T) (list []work) {
+	s := c.shape
+	for _, tier := range slices.Sorted(maps.Keys(c.time)) {
+		w := work{tier: tier, splits: max(c.splits, 1)}
+		words := strings.Fields(c.tile[tier])
+		tile := words[len(words)-1]
+		switch tier {
+		case problem.TierCUDA:
+			w.family = strings.Split(words[0], "_")[1]
+		case problem.TierCoopMat2:
+			tile = words[0]
+			_, err := fmt.Sscanf(words[2], "%dsg", &w.subgroups)
+			require.NoError(t, err, c.name)
+		}
+		_, err := fmt.Sscanf(tile, "%dx", &w.rows)
+		require.NoError(t, err, c.name)
+		w.blocks = uint64(arith.CeilDiv32(uint32(s.Sq), w.rows)) * uint64(s.Hq) * uint64(s.B)
+		if slices.Contains(words, "decode") {
+			w.family = "_decode"
+			w.blocks = uint64(arith.CeilDiv32(uint32(s.Sq*s.Group()), w.rows)) * uint64(s.Hkv*s.B*w.splits)
+		}
+		list = append(list, w)
+	}
+	return list
+}
+
+// Auto is within 3 % of the fastest tier in 95 % of the cells of the race: of those that the table was made from, and of
+// the others.
+func TestAutoIsTheFastest(t *testing.T) {
+	cells := readRace(t, "../../docs/results/2026-11-29-h200/tiers.jsonl.gz")
+	require.Greater(t, len(cells), 300)
+	var good, all [2]int
+	for _, c := range cells {
+		r := Request{Shape: c.shape, Access: problem.AccessAddresses, Align: [4]uint32{8, 8, 8, 8}}
+		list := c.works(t)
+		of := r.seeOctant()
+		best, _ := fastestOf(list, &c.cfg, &of, uint64(raceCaps().ShaderCores))
+		set, taken := 0, list[best].tier
+		if c.heldOut() {
+			set = 1
+		}
+		all[set]++
+		if loss := c.time[taken] / slices.Min(slices.Collect(maps.Values(c.time))); loss <= 1.03 {
+			good[set]++
+		} else {
+			t.Logf("%.2f %s: %v of %v us", loss, c.name, taken, c.time)
+		}
+	}
+	for set, name := range []string{"in the table", "held out"} {
+		t.Logf("%s: %d of %d", name, good[set], all[set])
+		require.GreaterOrEqual(t, 100*good[set], 95*all[set], name)
+	}
+	require.InDelta(t, 0.3*float64(len(cells)), all[1], 0.05*float64(len(cells)))
+}
