@@ -199,7 +199,7 @@ func (st *Step) cascade(op *attention.Op, cfg attention.Config, a attention.Args
 		own.LSE = a.LSE
 	}
 	return func(s *attention.Stream) error {
-		// The own keys first: the dispatch of the prefix runs beside it, and only the combine of its splits waits.
+		// The own keys first: the dispatch of the prefix needs nothing of them and may overlap. The combine of its splits waits.
 		if err := op.Forward(s, own); err != nil {
 			return err
 		}

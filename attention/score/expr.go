@@ -10,7 +10,7 @@
 //
 // An Expr is a float, an int or a bool. Floats are float32 on devices. Ints are int32, which wrap. Division and modulo of
 // ints round down, and are 0 if the divisor is 0. A shift takes the low 5 bits of its count; >> keeps the sign. Ints
-// become floats beside floats. A comparison with NaN is false, except !=. Min, Max, Abs and Sign keep NaN.
+// become floats where the other operand is one. A comparison with NaN is false, except !=. Min, Max, Abs and Sign keep NaN.
 //
 // # Errors
 //
@@ -147,7 +147,7 @@ func failed(args ...Expr) (Expr, bool) {
 	return Expr{}, false
 }
 
-// numeric is an operation of numbers. Ints become floats beside a float, and all do if floats is set.
+// numeric is an operation of numbers. An int becomes a float if another operand is one, and all do if floats is set.
 func numeric(o *op, floats bool, args ...Expr) Expr {
 	if e, bad := failed(args...); bad {
 		return e

@@ -78,14 +78,13 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick 
 	if err := CheckBackward(cfg); err != nil {
 		return plan, err
 	}
+	if err := checkDevice(dev, cfg.Tier); err != nil {
+		return plan, err
+	}
 	switch {
-	case dev == nil && !cfg.Tier.Auto() && cfg.Tier != problem.TierCPU:
-		return plan, fmt.Errorf("%w: tier %v needs a Vulkan device", problem.ErrUnsupported, cfg.Tier)
 	case dev == nil:
-		plan.Tier, plan.Reason = problem.TierCPU, "no Vulkan device was given"
+		plan.Tier, plan.Reason = problem.TierCPU, noDevice
 		return plan, nil
-	case cfg.Tier == problem.TierCPU:
-		return plan, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", problem.ErrUnsupported)
 	case cfg.Tier == problem.TierCubin:
 		return plan, fmt.Errorf("%w: gradients of %v %v: tier cubin has none", problem.ErrUnsupported, *cfg, r.Shape)
 	case MayCUDA(cfg):

@@ -45,7 +45,7 @@ type pace struct {
 
 // paces was fitted to 70 % of the cells of docs/results/2026-11-29-h200/tiers.jsonl.gz (f16, NVIDIA H200), all tiers
 // interleaved; TestAutoIsTheFastest judges by all of them. The rows of _general, whose splits a second dispatch combines,
-// are from few-blocks.jsonl.gz beside it. The rows of fa2 and of tiers coopmat and scalar are from
+// are from few-blocks.jsonl.gz in that folder. The rows of fa2 and of tiers coopmat and scalar are from
 // lengths 2048 to 16384 (docs/results/2026-11-27-h200/cuda-forward-race.jsonl.gz, docs/log/vulkan.md). Rows of a kernel
 // and mask are in the order of head dims, and the last holds for larger ones too.
 var paces = []pace{
@@ -116,7 +116,7 @@ func paceOf(w *work, dim uint32, causal bool) (p *pace) {
 // memoryPace is the bytes that an H200 reads or writes in a microsecond.
 const memoryPace = 4.2e6
 
-// work is what the time of a kernel depends on, besides the call.
+// work is what the time of a kernel depends on, other than the call.
 type work struct {
 	tier      problem.Tier
 	family    string

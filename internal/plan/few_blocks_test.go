@@ -50,3 +50,23 @@ func TestFewRowBlocksOccupyMoreCores(t *testing.T) {
 		assert.Equal(t, c.splits, splits, c.name)
 	}
 }
+
+// The blocks of packed sequences hold every block that a sequence has, and no more where one sequence has whole blocks.
+func TestPackedBlocks(t *testing.T) {
+	for _, lengths := range [][]int{{256}, {255}, {257}, {64, 64}, {1, 255, 1}, {0, 256, 0}, {100, 28, 300, 84}} {
+		const block = 128
+		rows, last := 0, 0
+		for b, n := range lengths {
+			if n > 0 {
+				last = rows/block + b + (n+block-1)/block
+			}
+			rows += n
+		}
+		blocks := int(packedBlocks(uint64(rows), block, len(lengths)))
+		require.GreaterOrEqual(t, blocks, last, lengths)
+		if len(lengths) == 1 {
+			require.Equal(t, last, blocks, lengths)
+		}
+	}
+	require.Zero(t, packedBlocks(0, 128, 0))
+}

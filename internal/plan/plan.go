@@ -92,6 +92,20 @@ func notFaster(caps *vk.Caps, cfg *problem.Config, taken problem.Tier, others []
 	return list
 }
 
+// noDevice is why tier cpu computes a call.
+const noDevice = "no Vulkan device was given"
+
+// checkDevice reports whether a tier can be taken with a device, or with none.
+func checkDevice(dev *vk.Device, tier problem.Tier) error {
+	switch {
+	case dev == nil && !tier.Auto() && tier != problem.TierCPU:
+		return fmt.Errorf("%w: tier %v needs a Vulkan device", problem.ErrUnsupported, tier)
+	case dev != nil && tier == problem.TierCPU:
+		return fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", problem.ErrUnsupported)
+	}
+	return nil
+}
+
 // Make decides how a request is computed: the tier, its kernel and tile, and the splits
 // of the keys. A nil dev selects the CPU tier. If pick is given, it may replace the
 // heuristic's tile.
@@ -104,14 +118,12 @@ func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chose
 	if cfg.MaskMod.Given() {
 		plan.MaskMod = cfg.MaskMod.String()
 	}
-	switch {
-	case dev == nil && !cfg.Tier.Auto() && cfg.Tier != problem.TierCPU:
-		return plan, fmt.Errorf("%w: tier %v needs a Vulkan device", problem.ErrUnsupported, cfg.Tier)
-	case dev == nil:
-		plan.Tier, plan.Reason = problem.TierCPU, "no Vulkan device was given"
+	if err := checkDevice(dev, cfg.Tier); err != nil {
+		return plan, err
+	}
+	if dev == nil {
+		plan.Tier, plan.Reason = problem.TierCPU, noDevice
 		return plan, nil
-	case cfg.Tier == problem.TierCPU:
-		return plan, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", problem.ErrUnsupported)
 	}
 	for _, x := range withoutSPIRV {
 		if cfg.Tier != x.tier {

@@ -37,7 +37,8 @@ func Decodes(caps *vk.Caps, cfg *problem.Config, r *Request) bool {
 
 // LeavesCores reports whether splits may make a call without options faster that has more than a few query rows: its row
 // blocks leave three of four cores idle, and a row has many keys. It is an estimate, chooseSplits decides. On an H200 splits
-// cost such a call 13 us, and a key takes a row block 20 to 30 ns. 64 blocks in two splits lose: 59 us in place of 37.
+// cost such a call 13 us, and a key takes a row block 20 to 30 ns. 64 blocks in two splits lose: 59 us at
+// 1024 by 1024, where the causal call without splits takes 37.
 func LeavesCores(caps *vk.Caps, cfg *problem.Config, r *Request) bool {
 	return !r.Plain && cfg.FixedSplit == 0 && cfg.DType != problem.F32 && r.Shape.Sq > decodeQueries && r.Experiment == (problem.Experiment{}) &&
 		generalFits(&caps.Limits, cfg, r.Access) == "" && 4*r.blocks() <= uint64(caps.ShaderCores) && !r.shortCausal(cfg.Causal)
@@ -72,7 +73,7 @@ func (v *Variant) minSplitKeys() int {
 	return minSplitKeys
 }
 
-// Splitting is what the number of workgroups that split the keys of a row depends on, besides the keys.
+// Splitting is what the number of workgroups that split the keys of a row depends on, other than the keys.
 type Splitting struct {
 	groups, resident uint64 // workgroups without splits, and those that run at once
 	least            int    // fewest keys of a split
