@@ -207,6 +207,7 @@ func TestModifiersOfNaNAndInf(t *testing.T) {
 	}
 	for _, text := range []string{"s", "-s", "abs(s)", "sign(s)", "tanh(s)", "exp(s)", "sech2(s)", "min(s, 1.0)", "min(1.0, s)", "max(s, 1.0)",
 		"max(1.0, s)", "clamp(s, -2.0, 2.0)", "s + 1.0", "1.0 - s", "s * 2.0", "s / 2.0", "floor(s)", "sqrt(max(s, 0.0))", "s < 1.0 ? 3.0 : s",
+		"1.0 < s ? 1.0 : s", "s <= 1.0 ? s : 1.0", "s > 1.0 ? s : 1.0", "!(s > 1.0) ? s : 1.0",
 		"s == s ? 1.0 : 2.0", "s != s ? 1.0 : 2.0", "30.0 * tanh(s / 30.0)"} {
 		e, err := score.Parse(text)
 		require.NoError(t, err)

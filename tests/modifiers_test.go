@@ -163,6 +163,11 @@ func TestModifiers(t *testing.T) {
 				}
 				j := &job{Problem: m, cfg: m.config(t, tt), before: m.memory(tt.DType)}
 				err := e.run([]*job{j})
+				if tt.Tier.WithoutSPIRV() {
+					require.ErrorIs(t, err, attention.ErrUnsupported, m.name)
+					require.ErrorContains(t, err, "modifiers", m.name)
+					continue
+				}
 				require.NoError(t, err, m.name)
 				verdict, err := accuracy.Verify(problem.Config(j.cfg), m.HostArgs(j.after), accuracy.Options{Rows: -1})
 				require.NoError(t, err, m.name)

@@ -116,7 +116,8 @@ const (
 const (
 	stdFAbs, stdSAbs, stdSSign, stdFloor = 4, 5, 7, 8
 	stdExp, stdLog, stdSqrt              = 27, 28, 31
-	stdSMin, stdSMax, stdFma, stdFMin    = 39, 42, 50, 37
+	stdFMin, stdFMax, stdSMin, stdSMax   = 37, 40, 39, 42
+	stdFma                               = 50
 )
 
 // writer reads a module and writes it again.

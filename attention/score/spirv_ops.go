@@ -33,7 +33,7 @@ func (w *writer) write(e Expr) uint32 {
 	case n.op == table:
 		id = w.element(&n, args[:])
 	case n.op == choose:
-		id = w.emit(opSelect, n.typ, x, y, args[2])
+		id = w.emit(opSelect, n.typ, w.ordered(&n, x), y, args[2])
 	case n.args[0].Type() == TypeBool:
 		id = w.emit(map[*op]uint32{and: opLogicalAnd, or: opLogicalOr, not: opLogicalNot, eq: 164, ne: 165}[n.op], TypeBool, pair(&n, x, y)...)
 	case n.args[0].Type() == TypeInt:
@@ -102,9 +102,9 @@ func (w *writer) floats(n *node, x, y uint32) uint32 {
 	keep := func(y uint32) uint32 { return f(opSelect, w.isNaN(x), x, y) }
 	switch n.op {
 	case least:
-		return f(opSelect, w.emit(opLogicalOr, TypeBool, w.isNaN(x), w.emit(opFOrdLess, TypeBool, x, y)), x, y)
+		return keep(f(opSelect, w.isNaN(y), y, w.std(stdFMin, TypeFloat, x, y)))
 	case most:
-		return f(opSelect, w.emit(opLogicalOr, TypeBool, w.isNaN(x), w.emit(opFOrdLess, TypeBool, y, x)), x, y)
+		return keep(f(opSelect, w.isNaN(y), y, w.std(stdFMax, TypeFloat, x, y)))
 	case abs:
 		return w.std(stdFAbs, TypeFloat, x)
 	case floor:
@@ -138,6 +138,25 @@ func (w *writer) floats(n *node, x, y uint32) uint32 {
 		return keep(f(opFDiv, f(opFMul, w.float(4), e), f(opFMul, sum, sum)))
 	}
 	return w.emit(floatOps[n.op], n.typ, pair(n, x, y)...)
+}
+
+// ordered returns the condition of a choice. NVIDIA's compiler takes a < b ? a : b for the least of both, which is not NaN
+// where only one of them is. So a choice between what its condition compares also asks whether one is NaN.
+func (w *writer) ordered(n *node, condition uint32) uint32 {
+	c, negated := n.args[0].node(), false
+	for c.op == not {
+		c, negated = c.args[0].node(), !negated
+	}
+	a, b := c.args[0], c.args[1]
+	compares := (c.op == lt || c.op == le) && a.Type() == TypeFloat
+	if !compares || (n.args[1] != a || n.args[2] != b) && (n.args[1] != b || n.args[2] != a) {
+		return condition
+	}
+	unordered := w.emit(opLogicalOr, TypeBool, w.isNaN(w.write(a)), w.isNaN(w.write(b)))
+	if negated {
+		return w.emit(opLogicalOr, TypeBool, unordered, condition)
+	}
+	return w.emit(opLogicalAnd, TypeBool, w.emit(opLogicalNot, TypeBool, unordered), condition)
 }
 
 // isNaN tests the bits: compilers may take x != x for false.
