@@ -20,7 +20,7 @@ var layers = strings.Fields(`
 	shaders internal/paramtest
 	vk vk/goki internal/faultydriver internal/testdevice
 	internal/errs internal/enum internal/problem internal/tensors internal/hostcall internal/dispatch internal/host internal/oracle internal/plan internal/backend internal/plain internal/ceiling
-	internal/inputs internal/accuracy internal/cases
+	internal/inputs internal/operands internal/accuracy internal/cases
 	attention attention/merge attention/kvcache internal/testdevices
 	cudapath internal/nccl
 	attention/parallel internal/ranktest internal/control attention/parallel/processes`)

@@ -9,9 +9,10 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/npy"
-	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/internal/atomicfile"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/operands"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -207,7 +208,7 @@ func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention
 	defer func() { _ = m.Close() }()
 	m.Limit = p.in.o.timeout
 	args := operands.CloneBackward(p.args)
-	placed := operands.ListBackward(op.Config(), &args)
+	placed := operands.ListBackward(problem.Config(op.Config()), &args)
 	best, err := op.Plan(args.Shape)
 	exportable := op.Config().Tier == attention.TierCUDA || err == nil && best.Tier == attention.TierCUDA
 	blocks, outputs := make([]*operands.Block, len(placed)), map[*operands.Block][]byte{}

@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -102,26 +103,43 @@ func (s Spread) sizes() (batches, heads, rows int) {
 	return one(s.Batches), one(s.Heads), one(s.Rows)
 }
 
+// Set sets the dimensions by the letters of String.
+func (s *Spread) Set(letters string) error {
+	*s = Spread{true, strings.Contains(letters, "b"), strings.Contains(letters, "h"), strings.Contains(letters, "r")}
+	if s.String() != letters {
+		return fmt.Errorf("%q is none of the dimensions b, h and r", letters)
+	}
+	return nil
+}
+
 // BiasKind is a bias and its type.
 type BiasKind struct {
 	Spread
 	DType problem.DType
 }
 
+// String is such as "f16-hr".
+func (k BiasKind) String() string { return fmt.Sprintf("%v-%v", k.DType, k.Spread) }
+
+// Set is the inverse of String.
+func (k *BiasKind) Set(s string) error {
+	dtype, letters, _ := strings.Cut(s, "-")
+	return errors.Join(k.DType.Set(dtype), k.Spread.Set(letters))
+}
+
 // option is an option of a case: all that names, tables and random compositions have to know of it. What the option
 // means is in attends.go, and its memory in modifiers.go and sequences.go.
 type option struct {
-	text   func(c *Case) string                  // in the name of a case; "" without the option
-	config func(c *Case, cfg *problem.Config)    // fields that it sets; nil: none
+	words  []word                                // its fields, in names and tables of cases
 	kernel func(c *Case) any                     // what a pipeline depends on; nil: nothing
 	facets func(c *Case, f *facets)              // what the option exercises; nil: nothing
 	span   func(c *Case, at int) (from, end int) // keys that a row at a position may attend to; nil: all
 	draw   func(c *Case, r draws)                // draws it in a random composition; nil: it is in none
 	small  SmallConfig                           // of an option that leaves keys to rows by their positions; nil: of none
 
-	table   func(wide bool) []Case // cases of the option, also for drivers that compile slowly
-	order   int                    // of its table among the tables, by which cases are dealt to storage types
-	compact func() []Case          // cases of the smallest table; nil: its combinations have the option
+	table   string // its cases, also for drivers that compile slowly
+	order   int    // of its table among the tables, by which cases are dealt to storage types
+	compact string // its cases in the smallest table; "": the combinations there have the option
 }
 
 // draws are the random draws of a composition.
@@ -131,277 +149,211 @@ func (r draws) chance(of int) bool { return r.IntN(of) == 0 }
 
 func (r draws) spread() Spread { return Spread{true, r.chance(2), r.chance(2), r.chance(2)} }
 
+var pageSizes = []int{1, 5, 16, 64, 256}
+
 // forever is past every position.
 const forever = 1 << 40
 
 // options are the options in the order of names, on which the numbers of a case depend, and of draws.
-var options []option
-
-func init() { // tables name options
-	options = []option{
-		{
-			text: func(c *Case) string {
-				return names(name{c.PackedQ, "packedq"}, name{c.PackedK, "packedk"}, name{c.LooseQ, "looseq"}, name{c.LooseK, "loosek"})
-			},
-			kernel: func(c *Case) any {
-				usedQ, usedK := c.usedLengths()
-				return [4]bool{c.PackedQ, c.PackedK, usedQ, usedK}
-			},
-			facets: (*Case).lengthFacets, table: varlenCases, order: 0,
+var options = []option{
+	{
+		words: []word{
+			{"packedq", func(c *Case) any { return &c.PackedQ }}, {"packedk", func(c *Case) any { return &c.PackedK }},
+			{"looseq", func(c *Case) any { return &c.LooseQ }}, {"loosek", func(c *Case) any { return &c.LooseK }},
 		},
-		{
-			text: func(c *Case) string {
-				return names(name{c.PageSize > 0, fmt.Sprintf("page%d", c.PageSize)}, name{c.Prefix > 0, fmt.Sprintf("prefix%d", c.Prefix)})
-			},
-			kernel: func(c *Case) any { return c.PageSize },
-			facets: func(c *Case, f *facets) {
-				f.also(c.PageSize > 0, "pages of %d", c.PageSize)
-				f.also(c.PageSize > 0 && f.varlen, "pages of %d, varlen", c.PageSize)
-				f.also(c.Prefix > 0 && c.PageSize > 0, "shared pages")
-			},
-			draw: func(c *Case, r draws) {
-				if r.chance(2) {
-					c.PageSize, c.PackedK = pageSizes[r.IntN(len(pageSizes))], false
-					c.Prefix = r.IntN(2) * r.IntN(150)
-				}
-			},
-			table: pagedCases, order: 1,
+		kernel: func(c *Case) any {
+			usedQ, usedK := c.usedLengths()
+			return [4]bool{c.PackedQ, c.PackedK, usedQ, usedK}
 		},
-		{
-			text: func(c *Case) string {
-				return names(name{c.SparseRatio > 0, fmt.Sprintf("sparse%v", c.SparseRatio)}, name{c.Shuffled, "shuffled"})
-			},
-			kernel: func(c *Case) any { return c.SparseRatio > 0 },
-			facets: func(c *Case, f *facets) {
-				f.option(c.SparseRatio > 0, "sparse tokens")
-				f.also(c.Shuffled, "sparse tokens, in any order")
-				f.also(c.SparseRatio > 0 && c.SparseRatio < 0.05, "few sparse tokens")
-			},
-			draw: func(c *Case, r draws) {
-				switch r.IntN(6) { // of these one at most
-				case 0:
-					c.SparseRatio, c.Shuffled = []float64{0.02, 0.2, 0.7, 1}[r.IntN(4)], r.chance(2)
-				case 1:
-					c.BlockQ, c.BlockK, c.Blocks = 16<<r.IntN(4), 16<<r.IntN(4), Spread{true, r.chance(2), r.chance(2), false}
-				case 2:
-					c.Mask = r.spread()
-				}
-			},
-			table: func(bool) []Case { return sparseCases() }, order: 2,
+		facets: (*Case).lengthFacets, table: varlenLines, order: 0,
+	},
+	{
+		words:  []word{{"page", func(c *Case) any { return &c.PageSize }}, {"prefix", func(c *Case) any { return &c.Prefix }}},
+		kernel: func(c *Case) any { return c.PageSize },
+		facets: func(c *Case, f *facets) {
+			f.also(c.PageSize > 0, "pages of %d", c.PageSize)
+			f.also(c.PageSize > 0 && f.varlen, "pages of %d, varlen", c.PageSize)
+			f.also(c.Prefix > 0 && c.PageSize > 0, "shared pages")
 		},
-		{
-			text: func(c *Case) string {
-				return names(name{c.BlockQ > 0, fmt.Sprintf("blocks%dx%d-%v", c.BlockQ, c.BlockK, c.Blocks)})
-			},
-			kernel: func(c *Case) any { return [2]int{c.BlockQ, c.BlockK} },
-			facets: func(c *Case, f *facets) { f.option(c.BlockQ > 0, "blocks") },
-			table:  blockCases, order: 3,
+		draw: func(c *Case, r draws) {
+			if r.chance(2) {
+				c.PageSize, c.PackedK = pageSizes[r.IntN(len(pageSizes))], false
+				c.Prefix = r.IntN(2) * r.IntN(150)
+			}
 		},
-		{
-			text: func(c *Case) string {
-				return names(name{c.Window.Given(), "window" + strings.ReplaceAll(c.Window.String(), ",", "_")})
-			},
-			config: func(c *Case, cfg *problem.Config) { cfg.Window = c.Window },
-			kernel: func(c *Case) any { return [2]bool{c.Window.Left() >= 0, c.Window.Right() >= 0} },
-			facets: func(c *Case, f *facets) {
-				f.option(c.Window.Left() >= 0, "window to the left, %v", c.Causal)
-				f.option(c.Window.Right() >= 0, "window to the right, %v", c.Causal)
-			},
-			span: func(c *Case, at int) (from, end int) {
-				from, end = 0, forever
-				if c.Window.Given() && c.Window.Left() >= 0 {
-					from = at - c.Window.Left()
-				}
-				if c.Window.Given() && c.Window.Right() >= 0 {
-					end = at + c.Window.Right() + 1
-				}
-				return from, end
-			},
-			draw: func(c *Case, r draws) {
-				if r.chance(3) {
-					c.Window = problem.WindowOf(r.IntN(90)-1, r.IntN(90)-1)
-				}
-			},
-			small: func(cfg *problem.Config, most int, pick func(n int) int) {
-				if cfg.Causal == problem.CausalNone && cfg.Align == problem.CausalNone {
-					cfg.Align = problem.TopLeft
-				}
-				cfg.Window = problem.WindowOf(pick(most+2)-1, pick(most+2)-1)
-			},
-			table: windowCases, order: 4,
+		table: pagedLines, order: 1,
+	},
+	{
+		words:  []word{{"sparse", func(c *Case) any { return &c.SparseRatio }}, {"shuffled", func(c *Case) any { return &c.Shuffled }}},
+		kernel: func(c *Case) any { return c.SparseRatio > 0 },
+		facets: func(c *Case, f *facets) {
+			f.option(c.SparseRatio > 0, "sparse tokens")
+			f.also(c.Shuffled, "sparse tokens, in any order")
+			f.also(c.SparseRatio > 0 && c.SparseRatio < 0.05, "few sparse tokens")
 		},
-		{
-			text:   func(c *Case) string { return names(name{c.Softcap != 0, fmt.Sprintf("softcap%v", c.Softcap)}) },
-			config: func(c *Case, cfg *problem.Config) { cfg.Softcap = c.Softcap },
-			kernel: func(c *Case) any { return c.Softcap != 0 },
-			facets: func(c *Case, f *facets) { f.option(c.Softcap != 0, "softcap") },
-			draw: func(c *Case, r draws) {
-				if r.chance(3) {
-					c.Softcap = []float32{50, 3}[r.IntN(2)]
-				}
-			},
-			table: func(bool) []Case { return softcapCases() }, order: 5,
+		draw: func(c *Case, r draws) {
+			switch r.IntN(6) { // of these one at most
+			case 0:
+				c.SparseRatio, c.Shuffled = []float64{0.02, 0.2, 0.7, 1}[r.IntN(4)], r.chance(2)
+			case 1:
+				c.BlockQ, c.BlockK, c.Blocks = 16<<r.IntN(4), 16<<r.IntN(4), Spread{true, r.chance(2), r.chance(2), false}
+			case 2:
+				c.Mask = r.spread()
+			}
 		},
-		{
-			text:   func(c *Case) string { return names(name{c.Dropout != 0, fmt.Sprintf("dropout%v", c.Dropout)}) },
-			config: func(c *Case, cfg *problem.Config) { cfg.Dropout = c.Dropout },
-			kernel: func(c *Case) any { return c.Dropout != 0 },
-			facets: func(c *Case, f *facets) { f.option(c.Dropout != 0, "dropout") },
-			table:  dropoutCases, order: 13,
+		table: sparseLines, order: 2,
+	},
+	{
+		words:  []word{{"blocks", func(c *Case) any { return c }}},
+		kernel: func(c *Case) any { return [2]int{c.BlockQ, c.BlockK} },
+		facets: func(c *Case, f *facets) { f.option(c.BlockQ > 0, "blocks") },
+		table:  blocksLines, order: 3,
+	},
+	{
+		words:  []word{{"window", func(c *Case) any { return &c.Window }}},
+		kernel: func(c *Case) any { return [2]bool{c.Window.Left() >= 0, c.Window.Right() >= 0} },
+		facets: func(c *Case, f *facets) {
+			f.option(c.Window.Left() >= 0, "window to the left, %v", c.Causal)
+			f.option(c.Window.Right() >= 0, "window to the right, %v", c.Causal)
 		},
-		{
-			text: func(c *Case) string {
-				return names(name{c.Bias.On, fmt.Sprintf("bias-%v-%v", c.Bias.DType, c.Bias.Spread)})
-			},
-			kernel: func(c *Case) any { return [2]int{cond(c.Bias.On), int(c.Bias.DType)} },
-			facets: func(c *Case, f *facets) {
-				f.option(c.Bias.On, "bias %v", c.Bias.DType)
-				f.also(c.Bias.On, "bias of %v", c.Bias.Spread)
-			},
-			draw: func(c *Case, r draws) {
-				if r.chance(3) {
-					c.Bias = BiasKind{r.spread(), problem.DTypes()[r.IntN(3)]}
-				}
-			},
-			table: biasCases, order: 8,
+		span: func(c *Case, at int) (from, end int) {
+			from, end = 0, forever
+			if c.Window.Given() && c.Window.Left() >= 0 {
+				from = at - c.Window.Left()
+			}
+			if c.Window.Given() && c.Window.Right() >= 0 {
+				end = at + c.Window.Right() + 1
+			}
+			return from, end
 		},
-		{
-			text: func(c *Case) string {
-				return names(name{c.Mask.On, fmt.Sprintf("mask-%v", c.Mask)}, name{c.Ones, "ones"})
-			},
-			kernel: func(c *Case) any { return c.Mask.On },
-			facets: func(c *Case, f *facets) {
-				f.option(c.Mask.On, "mask")
-				f.also(c.Mask.On, "mask of %v", c.Mask)
-			},
-			table: maskCases, order: 9,
+		draw: func(c *Case, r draws) {
+			if r.chance(3) {
+				c.Window = problem.WindowOf(r.IntN(90)-1, r.IntN(90)-1)
+			}
 		},
-		{
-			text:   func(c *Case) string { return names(name{c.ALiBi, "alibi"}) },
-			kernel: func(c *Case) any { return c.ALiBi },
-			facets: func(c *Case, f *facets) {
-				f.option(c.ALiBi, "ALiBi")
-				f.also(c.ALiBi, "ALiBi, %v", max(c.Causal, c.Align))
-			},
-			draw:  func(c *Case, r draws) { c.ALiBi = r.chance(3) },
-			table: alibiCases, order: 6,
+		small: func(cfg *problem.Config, most int, pick func(n int) int) {
+			if cfg.Causal == problem.CausalNone && cfg.Align == problem.CausalNone {
+				cfg.Align = problem.TopLeft
+			}
+			cfg.Window = problem.WindowOf(pick(most+2)-1, pick(most+2)-1)
 		},
-		{
-			text:   func(c *Case) string { return names(name{c.Sinks, "sinks"}) },
-			kernel: func(c *Case) any { return c.Sinks },
-			facets: func(c *Case, f *facets) { f.option(c.Sinks, "sinks") },
-			draw:   func(c *Case, r draws) { c.Sinks = r.chance(3) },
-			table:  func(bool) []Case { return sinkCases() }, order: 7,
+		table: windowLines, order: 4,
+	},
+	{
+		words:  []word{{"softcap", func(c *Case) any { return &c.Softcap }}},
+		kernel: func(c *Case) any { return c.Softcap != 0 },
+		facets: func(c *Case, f *facets) { f.option(c.Softcap != 0, "softcap") },
+		draw: func(c *Case, r draws) {
+			if r.chance(3) {
+				c.Softcap = []float32{50, 3}[r.IntN(2)]
+			}
 		},
-		{
-			text: func(c *Case) string {
-				return names(name{c.KV != problem.KVSame, c.KV.String()}, name{c.KVBlock > 1, fmt.Sprintf("scale%d", c.KVBlock)})
-			},
-			config: func(c *Case, cfg *problem.Config) { cfg.KV, cfg.KVBlock = c.KV, c.KVBlock },
-			kernel: func(c *Case) any { return [2]int{int(c.KV), c.KVBlock} },
-			facets: func(c *Case, f *facets) {
-				f.option(c.KV != problem.KVSame, "%v", c.KV)
-				f.also(c.KVBlock > 1, "%v, scales of blocks", c.KV)
-			},
-			draw: func(c *Case, r draws) {
-				if !r.chance(3) {
-					return
-				}
-				c.KV = problem.KVTypes()[1+r.IntN(len(problem.KVTypes())-1)]
-				if c.KV.Scaled() && r.chance(2) {
-					c.KVBlock = []int{2, 16, 100}[r.IntN(3)]
-				}
-				if c.KV.Blocked() {
-					c.D, c.Dv = []int{32, 64, 128}[r.IntN(3)], []int{32, 64, 96}[r.IntN(3)]
-				}
-			},
-			table: quantCases, order: 10,
+		table: softcapLines, order: 5,
+	},
+	{
+		words:  []word{{"dropout", func(c *Case) any { return &c.Dropout }}},
+		kernel: func(c *Case) any { return c.Dropout != 0 },
+		facets: func(c *Case, f *facets) { f.option(c.Dropout != 0, "dropout") },
+		table:  dropoutLines, order: 13,
+	},
+	{
+		words:  []word{{"bias-", func(c *Case) any { return &c.Bias }}},
+		kernel: func(c *Case) any { return [2]int{cond(c.Bias.On), int(c.Bias.DType)} },
+		facets: func(c *Case, f *facets) {
+			f.option(c.Bias.On, "bias %v", c.Bias.DType)
+			f.also(c.Bias.On, "bias of %v", c.Bias.Spread)
 		},
-		{
-			text:   func(c *Case) string { return names(name{c.VInK, "vink"}) },
-			facets: func(c *Case, f *facets) { f.also(c.VInK, "V in K") },
-			table:  func(bool) []Case { return latentCases() }, order: 12,
+		draw: func(c *Case, r draws) {
+			if r.chance(3) {
+				c.Bias = BiasKind{r.spread(), problem.DTypes()[r.IntN(3)]}
+			}
 		},
-		{
-			text:   func(c *Case) string { return names(name{c.FixedSplit > 0, fmt.Sprintf("split%d", c.FixedSplit)}) },
-			config: func(c *Case, cfg *problem.Config) { cfg.FixedSplit = c.FixedSplit },
-			kernel: func(c *Case) any { return c.FixedSplit > 1 },
-			facets: func(c *Case, f *facets) { f.option(c.FixedSplit > 1, "fixed split") },
-			draw: func(c *Case, r draws) {
-				if r.chance(3) {
-					c.FixedSplit = []int{1, 2, 3, 7}[r.IntN(4)]
-				}
-			},
-			table: func(bool) []Case { return slices.Concat(splitCases(), decodeCases()) }, order: 11,
+		table: biasLines, order: 8,
+	},
+	{
+		words:  []word{{"mask-", func(c *Case) any { return &c.Mask }}, {"ones", func(c *Case) any { return &c.Ones }}},
+		kernel: func(c *Case) any { return c.Mask.On },
+		facets: func(c *Case, f *facets) {
+			f.option(c.Mask.On, "mask")
+			f.also(c.Mask.On, "mask of %v", c.Mask)
 		},
-		{
-			text: func(c *Case) string {
-				return names(name{c.AttentionChunk > 0, fmt.Sprintf("chunk%d", c.AttentionChunk)})
-			},
-			config: func(c *Case, cfg *problem.Config) { cfg.AttentionChunk = c.AttentionChunk },
-			kernel: func(c *Case) any { return c.AttentionChunk > 0 },
-			facets: func(c *Case, f *facets) { f.option(c.AttentionChunk > 0, "attention chunks, %v", c.Causal) },
-			span: func(c *Case, at int) (from, end int) {
-				if n := c.AttentionChunk; n > 0 && at >= 0 {
-					return at / n * n, at/n*n + n
-				}
-				return 0, forever
-			},
-			draw: func(c *Case, r draws) {
-				if r.chance(6) && c.Causal != problem.CausalNone {
-					c.Window, c.AttentionChunk = problem.Window{}, []int{1, 7, 16, 64, 100, 1 << 30}[r.IntN(6)]
-				}
-			},
-			small: func(cfg *problem.Config, most int, pick func(n int) int) {
-				cfg.Causal, cfg.Align, cfg.Window = problem.BottomRight, problem.CausalNone, problem.Window{}
-				cfg.AttentionChunk = 1 + pick(most)
-			},
-			table: func(bool) []Case { return chunkCases() }, order: 14, compact: compactChunkCases,
+		table: maskLines, order: 9,
+	},
+	{
+		words:  []word{{"alibi", func(c *Case) any { return &c.ALiBi }}},
+		kernel: func(c *Case) any { return c.ALiBi },
+		facets: func(c *Case, f *facets) {
+			f.option(c.ALiBi, "ALiBi")
+			f.also(c.ALiBi, "ALiBi, %v", max(c.Causal, c.Align))
 		},
-	}
-}
-
-func chunkCases() []Case {
-	chunk := func(c *Case, n int, causal problem.Causal) { c.AttentionChunk, c.Causal = n, causal }
-	return []Case{
-		prefill("chunk").with(func(c *Case) { chunk(c, 32, problem.BottomRight) }),
-		prefill("chunk").with(func(c *Case) { chunk(c, 40, problem.TopLeft) }), // no multiple of a tile
-		prefill("chunk").with(func(c *Case) { chunk(c, 1, problem.BottomRight) }),
-		prefill("chunk").with(func(c *Case) { // more rows than keys: some see nothing
-			chunk(c, 50, problem.BottomRight)
-			c.Seqs = equal(2, 133, 70)
-		}),
-		prefill("chunk").with(func(c *Case) { // rows past the last key: their chunk may have none
-			chunk(c, 64, problem.TopLeft)
-			c.Seqs = equal(2, 133, 70)
-		}),
-		prefill("chunk").with(func(c *Case) { // whole tiles before and behind a chunk
-			chunk(c, 256, problem.BottomRight)
-			c.Seqs = equal(1, 300, 700)
-		}),
-		prefill("chunk").with(func(c *Case) { // one chunk
-			chunk(c, problem.MaxLength, problem.BottomRight)
-			c.Seqs = equal(1, 70, 300)
-		}),
-		prefill("chunk").with(func(c *Case) {
-			chunk(c, 24, problem.BottomRight)
-			c.Seqs, c.PackedQ, c.PackedK, c.ALiBi, c.Sinks = mixedSeqs, true, true, true, true
-		}),
-		decode("chunk").with(func(c *Case) { chunk(c, 128, problem.BottomRight) }),
-		decode("chunk").with(func(c *Case) {
-			chunk(c, 48, problem.BottomRight)
-			c.Seqs, c.PackedQ, c.PageSize, c.FixedSplit = decodeSeqs, true, 16, 3
-		}),
-	}
-}
-
-func compactChunkCases() []Case {
-	rows := prefill("compact-chunk").with(func(c *Case) {
-		c.D, c.Dv, c.Seqs, c.PackedQ, c.PackedK = 32, 32, crowdSeqs, true, true
-		c.Causal, c.AttentionChunk = problem.BottomRight, 40
-	})
-	token := decode("compact-chunk").with(func(c *Case) { c.Causal, c.AttentionChunk = problem.BottomRight, 100 })
-	return []Case{rows, rows.with(func(c *Case) { c.Causal, c.AttentionChunk = problem.TopLeft, 64 }), token}
+		draw:  func(c *Case, r draws) { c.ALiBi = r.chance(3) },
+		table: alibiLines, order: 6,
+	},
+	{
+		words:  []word{{"sinks", func(c *Case) any { return &c.Sinks }}},
+		kernel: func(c *Case) any { return c.Sinks },
+		facets: func(c *Case, f *facets) { f.option(c.Sinks, "sinks") },
+		draw:   func(c *Case, r draws) { c.Sinks = r.chance(3) },
+		table:  sinksLines, order: 7,
+	},
+	{
+		words:  []word{{"", func(c *Case) any { return &c.KV }}, {"scale", func(c *Case) any { return &c.KVBlock }}},
+		kernel: func(c *Case) any { return [2]int{int(c.KV), c.KVBlock} },
+		facets: func(c *Case, f *facets) {
+			f.option(c.KV != problem.KVSame, "%v", c.KV)
+			f.also(c.KVBlock > 1, "%v, scales of blocks", c.KV)
+		},
+		draw: func(c *Case, r draws) {
+			if !r.chance(3) {
+				return
+			}
+			c.KV = problem.KVTypes()[1+r.IntN(len(problem.KVTypes())-1)]
+			if c.KV.Scaled() && r.chance(2) {
+				c.KVBlock = []int{2, 16, 100}[r.IntN(3)]
+			}
+			if c.KV.Blocked() {
+				c.D, c.Dv = []int{32, 64, 128}[r.IntN(3)], []int{32, 64, 96}[r.IntN(3)]
+			}
+		},
+		table: quantLines(), order: 10,
+	},
+	{
+		words:  []word{{"vink", func(c *Case) any { return &c.VInK }}},
+		facets: func(c *Case, f *facets) { f.also(c.VInK, "V in K") },
+		table:  latentLines, order: 12,
+	},
+	{
+		words:  []word{{"split", func(c *Case) any { return &c.FixedSplit }}},
+		kernel: func(c *Case) any { return c.FixedSplit > 1 },
+		facets: func(c *Case, f *facets) { f.option(c.FixedSplit > 1, "fixed split") },
+		draw: func(c *Case, r draws) {
+			if r.chance(3) {
+				c.FixedSplit = []int{1, 2, 3, 7}[r.IntN(4)]
+			}
+		},
+		table: splitLines, order: 11,
+	},
+	{
+		words:  []word{{"chunk", func(c *Case) any { return &c.AttentionChunk }}},
+		kernel: func(c *Case) any { return c.AttentionChunk > 0 },
+		facets: func(c *Case, f *facets) { f.option(c.AttentionChunk > 0, "attention chunks, %v", c.Causal) },
+		span: func(c *Case, at int) (from, end int) {
+			if n := c.AttentionChunk; n > 0 && at >= 0 {
+				return at / n * n, at/n*n + n
+			}
+			return 0, forever
+		},
+		draw: func(c *Case, r draws) {
+			if r.chance(6) && c.Causal != problem.CausalNone {
+				c.Window, c.AttentionChunk = problem.Window{}, []int{1, 7, 16, 64, 100, 1 << 30}[r.IntN(6)]
+			}
+		},
+		small: func(cfg *problem.Config, most int, pick func(n int) int) {
+			cfg.Causal, cfg.Align, cfg.Window = problem.BottomRight, problem.CausalNone, problem.Window{}
+			cfg.AttentionChunk = 1 + pick(most)
+		},
+		table: chunkLines, order: 14, compact: chunkCompactLines,
+	},
 }
 
 // SmallConfig gives a Config an option whose distances are at most `most`. pick returns a number below n.
@@ -417,23 +369,6 @@ func SmallConfigs() (list []SmallConfig) {
 	return list
 }
 
-// name is part of a name of a case.
-type name struct {
-	on   bool
-	text string
-}
-
-// names joins the parts that are on.
-func names(list ...name) string {
-	var parts []string
-	for _, n := range list {
-		if n.on {
-			parts = append(parts, n.text)
-		}
-	}
-	return strings.Join(parts, ".")
-}
-
 // cond is 1 if x.
 func cond(x bool) int {
 	if x {
@@ -447,7 +382,7 @@ func optionTables(wide bool) (all []Case) {
 	sorted := slices.Clone(options)
 	slices.SortStableFunc(sorted, func(a, b option) int { return a.order - b.order })
 	for _, o := range sorted {
-		all = append(all, o.table(wide)...)
+		all = append(all, lines(o.table, wide)...)
 	}
 	return all
 }

@@ -3,6 +3,7 @@ package cases
 import (
 	"math"
 
+	"vkattn/internal/enum"
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
 	"vkattn/internal/par"
@@ -22,8 +23,13 @@ const (
 	DataKinds
 )
 
-func (k DataKind) String() string {
-	return [...]string{"normal", "uniform", "large", "rising", "falling", "equal"}[k]
+var dataNames = []string{"normal", "uniform", "large", "rising", "falling", "equal"}
+
+func (k DataKind) String() string { return dataNames[k] }
+
+// Set sets the kind by its name.
+func (k *DataKind) Set(s string) error {
+	return enum.Set(k, s, func(s string) (DataKind, error) { return enum.Parse[DataKind]("data", dataNames, s) })
 }
 
 // tensorData is the numbers of a packed [B, H, S, D] tensor.

@@ -19,14 +19,14 @@ const maxFloat = math.MaxFloat32
 // lengths, windows, scales, sinks, biases and data. Draws of one seed therefore share
 // their pipelines, nearly always.
 func RandomExtreme(seed uint64, draw int, kv problem.KVType, dtype problem.DType) Case {
-	r := randomExtreme{Rand: rand.New(rand.NewPCG(seed, 0x50a6+uint64(kv)))}
+	r := draws{rand.New(rand.NewPCG(seed, 0x50a6+uint64(kv)))}
 	c := Case{Name: fmt.Sprintf("extreme-%d-%d", seed, draw), KV: kv}
 	r.dims(&c)
 	r.modifiers(&c)
 	r.layOut(&c)
 	r.lengths(&c)
 
-	d := randomExtreme{Rand: rand.New(rand.NewPCG(seed, 0xd4a3+uint64(draw)))}
+	d := draws{rand.New(rand.NewPCG(seed, 0xd4a3+uint64(draw)))}
 	c.Seed = d.Uint64() | 1
 	d.drawLengths(&c)
 	d.drawWindow(&c)
@@ -38,15 +38,10 @@ func RandomExtreme(seed uint64, draw int, kv problem.KVType, dtype problem.DType
 	return c
 }
 
-// randomExtreme draws the parts of a case.
-type randomExtreme struct{ *rand.Rand }
-
-func (r randomExtreme) chance(of int) bool { return r.IntN(of) == 0 }
-
 // pick is one of some values.
-func pick[T any](r randomExtreme, of ...T) T { return of[r.IntN(len(of))] }
+func pick[T any](r draws, of ...T) T { return of[r.IntN(len(of))] }
 
-func (r randomExtreme) dims(c *Case) {
+func (r draws) dims(c *Case) {
 	one := func() int {
 		switch r.IntN(6) {
 		case 0:
@@ -79,11 +74,11 @@ func (r randomExtreme) dims(c *Case) {
 	}
 }
 
-func (r randomExtreme) spread() Spread {
+func (r draws) rowSpread() Spread {
 	return Spread{On: true, Batches: r.chance(2), Heads: r.chance(2), Rows: !r.chance(3)}
 }
 
-func (r randomExtreme) modifiers(c *Case) {
+func (r draws) modifiers(c *Case) {
 	c.Causal = Causals[r.IntN(len(Causals))]
 	if c.Causal == problem.CausalNone {
 		c.Align = Causals[1+r.IntN(2)]
@@ -95,7 +90,7 @@ func (r randomExtreme) modifiers(c *Case) {
 		c.BlockQ, c.BlockK = 16<<r.IntN(4), 16<<r.IntN(4)
 		c.Blocks = Spread{On: true, Batches: r.chance(2), Heads: r.chance(2)}
 	case 2:
-		c.Mask = r.spread()
+		c.Mask = r.rowSpread()
 	}
 	if r.chance(2) { // which sides there are; drawWindow says how long they are
 		sides := pick(r, [2]int{0, 0}, [2]int{-1, 0}, [2]int{0, -1})
@@ -105,7 +100,7 @@ func (r randomExtreme) modifiers(c *Case) {
 		c.Softcap = 1
 	}
 	if r.chance(2) {
-		c.Bias = BiasKind{Spread: r.spread(), DType: problem.DTypes()[r.IntN(3)]}
+		c.Bias = BiasKind{Spread: r.rowSpread(), DType: problem.DTypes()[r.IntN(3)]}
 	}
 	c.ALiBi, c.Sinks = r.chance(3), r.chance(2)
 	if r.chance(3) {
@@ -113,7 +108,7 @@ func (r randomExtreme) modifiers(c *Case) {
 	}
 }
 
-func (r randomExtreme) layOut(c *Case) {
+func (r draws) layOut(c *Case) {
 	c.Layout = []LayoutKind{Tight, Packed, BSHD, Padded, Odd}[r.IntN(5)]
 	c.Access = Accesses[r.IntN(len(Accesses))]
 	c.PackedQ, c.PackedK, c.LooseQ, c.LooseK = r.chance(2), r.chance(2), r.chance(3), r.chance(3)
@@ -125,7 +120,7 @@ func (r randomExtreme) layOut(c *Case) {
 }
 
 // lengths bounds the sequences.
-func (r randomExtreme) lengths(c *Case) {
+func (r draws) lengths(c *Case) {
 	sequences := 1 + r.IntN(4)
 	c.Sq, c.Sk = 1+r.IntN(100), 1+r.IntN(260)
 	if r.chance(2) {
@@ -150,7 +145,7 @@ func (r randomExtreme) lengths(c *Case) {
 
 // drawLengths changes lengths within their bounds. Totals stay where plans depend on
 // them: rows of packed sequences, and the keys that lists are made of.
-func (r randomExtreme) drawLengths(c *Case) {
+func (r draws) drawLengths(c *Case) {
 	r.Shuffle(len(c.Seqs), func(i, j int) {
 		a, b := &c.Seqs[i], &c.Seqs[j]
 		a.Rows, b.Rows = b.Rows, a.Rows
@@ -166,7 +161,7 @@ func (r randomExtreme) drawLengths(c *Case) {
 	}
 }
 
-func (r randomExtreme) drawWindow(c *Case) {
+func (r draws) drawWindow(c *Case) {
 	if !c.Window.Given() {
 		return
 	}
@@ -186,7 +181,7 @@ func (r randomExtreme) drawWindow(c *Case) {
 }
 
 // drawScores draws what decides how large scores are.
-func (r randomExtreme) drawScores(c *Case, dtype problem.DType) {
+func (r draws) drawScores(c *Case, dtype problem.DType) {
 	if c.Softcap != 0 {
 		c.Softcap = pick[float32](r, 50, 30, 3, 1e-3, 1e4)
 	}
@@ -217,7 +212,7 @@ func (r randomExtreme) drawScores(c *Case, dtype problem.DType) {
 }
 
 // drawExtremes draws the numbers of vectors and biases.
-func (r randomExtreme) drawExtremes(c *Case, dtype problem.DType) {
+func (r draws) drawExtremes(c *Case, dtype problem.DType) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	e := &c.Extremes
 	if c.Sinks && !r.chance(4) {
@@ -259,7 +254,7 @@ func (r randomExtreme) drawExtremes(c *Case, dtype problem.DType) {
 }
 
 // drawNonFinite adds Inf and NaN to the numbers of the tensors.
-func (r randomExtreme) drawNonFinite(c *Case) {
+func (r draws) drawNonFinite(c *Case) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	e := &c.Extremes
 	e.NonFinite = true

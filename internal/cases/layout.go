@@ -3,6 +3,7 @@ package cases
 import (
 	"fmt"
 
+	"vkattn/internal/enum"
 	"vkattn/internal/problem"
 )
 
@@ -26,8 +27,13 @@ const (
 	Fused = layoutKinds
 )
 
-func (l LayoutKind) String() string {
-	return [...]string{"tight", "packed", "bshd", "padded", "odd", "even", "woven", "broadcast", "window", "fused"}[l]
+var layoutNames = []string{"tight", "packed", "bshd", "padded", "odd", "even", "woven", "broadcast", "window", "fused"}
+
+func (l LayoutKind) String() string { return layoutNames[l] }
+
+// Set sets the layout by its name.
+func (l *LayoutKind) Set(s string) error {
+	return enum.Set(l, s, func(s string) (LayoutKind, error) { return enum.Parse[LayoutKind]("layout", layoutNames, s) })
 }
 
 // Aliases reports whether rows of K and V share elements, so that a masked one cannot be

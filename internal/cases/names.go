@@ -89,20 +89,9 @@ func (c Case) optionsString() string {
 			fmt.Fprintf(&b, format, s.Rows, s.Keys)
 		}
 	}
-	for _, o := range options {
-		if text := o.text(&c); text != "" {
+	for _, w := range allWords() {
+		if text := w.text(&c); text != "" {
 			add("%s", text)
-		}
-	}
-	for _, f := range []struct {
-		on   bool
-		name string
-	}{
-		{!c.Scale.IsDefault(), "scale" + c.Scale.String()}, {c.Layout != Tight, c.Layout.String()},
-		{c.Data != Normal, c.Data.String()}, {c.LSE, "lse"}, {c.Access != problem.AccessAuto, c.Access.String()},
-	} {
-		if f.on {
-			add("%s", f.name)
 		}
 	}
 	return b.String()
@@ -121,13 +110,9 @@ func (c Case) SeedValue() uint64 {
 // Config is the Config of the case on a tier.
 func (c Case) Config(tt Target) problem.Config {
 	cfg := problem.Config{
-		DType: tt.DType, HeadDim: c.D, HeadDimV: c.Dv, Causal: c.Causal, Scale: c.Scale, Tier: tt.Tier, Align: c.Align,
+		DType: tt.DType, HeadDim: c.D, HeadDimV: c.Dv, Causal: c.Causal, Scale: c.Scale, Tier: tt.Tier, Align: c.Align, Window: c.Window,
+		Softcap: c.Softcap, Dropout: c.Dropout, KV: c.KV, KVBlock: c.KVBlock, FixedSplit: c.FixedSplit, AttentionChunk: c.AttentionChunk,
 		Tuning: problem.TuningOff, // a tuned machine must test the same
-	}
-	for _, o := range options {
-		if o.config != nil {
-			o.config(&c, &cfg)
-		}
 	}
 	if tt.Tier != problem.TierCPU {
 		cfg.Access = c.Access

@@ -1,18 +1,14 @@
 package cases
 
-import (
-	"slices"
-
-	"vkattn/internal/problem"
-)
+import "slices"
 
 // AllOptions is the whole table: the tables of all options, each also at the other head
 // dimensions, mixed batches as servers have them, and many compositions. It suits a GPU.
 func AllOptions() []Case {
 	all := optionTables(true)
 	all = append(all, otherDims(all)...)
-	all = append(all, servingCases()...)
-	all = append(all, crowdCases()...)
+	all = append(all, lines(servingLines, true)...)
+	all = append(all, lines(crowdLines, true)...)
 	for n := range fullCompositions {
 		all = append(all, RandomOptions(n))
 	}
@@ -52,95 +48,62 @@ func otherDims(tables []Case) []Case {
 	return all
 }
 
-// servingCases are the batches of a server, judged by a sample of rows.
-func servingCases() []Case {
-	lengths := seqsOf([2]int{1, 1}, [2]int{235, 235}, [2]int{13353, 13353})
-	base := Case{
-		Name: "serving", D: 128, Dv: 128, Shape: problem.Shape{Hq: 4, Hkv: 1}, LSE: true, Layout: BSHD, SampleMax: 400,
-		Causal: problem.BottomRight, PackedQ: true,
-	}
-	// 600 decodes and 5 long prefills among them.
-	var crowd []Seq
-	for i := range 605 {
-		s := Seq{i, 1, 1 + (i*37)%900}
-		if i%121 == 60 {
+// servingLines are the batches of a server, judged by a sample of rows: three lengths, 600 decodes and 5 long prefills
+// among them, and 600 decodes. Of the smaller ones every row is judged.
+const servingLines = `serving:
+	prefill d128 H4k1 bottom-right 1x1+235x235+13353x13353 packedq packedk bshd sample400
+	+ -packedk page16
+	+ d64
+	+ d64 -packedk page64 window1023_0
+	+ prefills605 -packedk page16
+	+ prefills605 d64 -packedk page64 prefix256
+	+ prefills605 d64
+	+ prefills605 -packedk page16 split3
+	+ server600 -packedq -packedk page1
+	+ server600 -packedq -packedk page16 fp8
+	+ d256 H32k8 none 1x32000 -packedq -packedk sparse0.02
+	+ none 4*1x32000 -packedq -packedk page5 sparse0.05
+	+ d576v512 H128k1 4*1x5000 -packedq -packedk page64 vink sample100
+serving-decodes: prefill d128 H4k1 bottom-right server100 packedq page16 bshd sample4000
+serving-crowd: prefill d128 H4k1 bottom-right prefills100 packedq page16 bshd sample4000`
+
+// server are sequences of one row and up to `most` keys. If most is 900, every 121st is a long prefill.
+func server(n, step, most int) (list []Seq) {
+	for i := range n {
+		s := Seq{i, 1, 1 + (i*step)%most}
+		if most == 900 && i%121 == 60 {
 			s.Rows, s.Keys = 1500+i, 2000+i
 		}
-		crowd = append(crowd, s)
+		list = append(list, s)
 	}
-	var decodes []Seq
-	for i := range 600 {
-		decodes = append(decodes, Seq{i, 1, 1 + (i*41)%1500})
-	}
-	each := func(f func(*Case)) Case { return base.with(f) }
-	all := []Case{
-		each(func(c *Case) { c.Seqs, c.PackedK = lengths, true }),
-		each(func(c *Case) { c.Seqs, c.PageSize = lengths, 16 }),
-		each(func(c *Case) { c.Seqs, c.PackedK, c.D, c.Dv = lengths, true, 64, 64 }),
-		each(func(c *Case) {
-			c.Seqs, c.PageSize, c.Window, c.D, c.Dv = lengths, 64, problem.WindowOf(1023, 0), 64, 64
-		}),
-		each(func(c *Case) { c.Seqs, c.PageSize = crowd, 16 }),
-		each(func(c *Case) { c.Seqs, c.PageSize, c.Prefix, c.D, c.Dv = crowd, 64, 256, 64, 64 }),
-		each(func(c *Case) { c.Seqs, c.PackedK, c.D, c.Dv = crowd, true, 64, 64 }),
-		each(func(c *Case) { c.Seqs, c.PageSize, c.FixedSplit = crowd, 16, 3 }),
-		each(func(c *Case) { c.Seqs, c.PageSize, c.PackedQ = decodes, 1, false }),
-		each(func(c *Case) { c.Seqs, c.PageSize, c.PackedQ, c.KV = decodes, 16, false, problem.KVFP8 }),
-		each(func(c *Case) {
-			c.Seqs, c.PackedQ, c.SparseRatio, c.Hq, c.Hkv, c.D, c.Dv, c.Causal = equal(1, 1, 32000), false, 0.02, 32, 8, 256, 256, problem.CausalNone
-		}),
-		each(func(c *Case) {
-			c.Seqs, c.PackedQ, c.SparseRatio, c.PageSize, c.Causal = equal(4, 1, 32000), false, 0.05, 5, problem.CausalNone
-		}),
-		each(func(c *Case) {
-			c.Seqs, c.PackedQ, c.PageSize, c.D, c.Dv, c.Hq, c.VInK, c.SampleMax = equal(4, 1, 5000), false, 64, 576, 512, 128, true, 100
-		}),
-	}
-	// Every row of the smaller ones.
-	for i, seqs := range [][]Seq{decodes[:100], crowd[:100]} {
-		all = append(all, each(func(c *Case) {
-			c.Name, c.Seqs, c.PageSize, c.SampleMax = []string{"serving-decodes", "serving-crowd"}[i], slices.Clone(seqs), 16, 4000
-		}))
-	}
-	return all
+	return list
 }
 
-// crowdCases are packed batches of many short sequences and some long ones. The two kinds
+// crowdLines are packed batches of many short sequences and some long ones. The two kinds
 // get separate dispatches if there are enough short ones for a device's cores.
-func crowdCases() []Case {
-	var seqs []Seq
+const crowdLines = `crowd:
+	prefill bottom-right crowd144 packedq packedk
+	+ -packedk page16 -lse
+	+ top-left -packedk page1 window40_0
+	+ none looseq loosek
+	+ d128 H8k1
+	+ H2 softcap5 sinks
+	+ d96 -packedk page64 prefix64 alibi
+	+ bias-f16-bhr mask-bhr
+	+ -packedk page16 int8 scale16
+	+ q4_0
+	+ d256 -packedk page5
+	+ -packedk page16 blocks16x64-bh
+	+ d576v512 H16k1 -packedk page64 vink # all rows of a fragment are a query's`
+
+// crowd144 are the sequences of crowd, then 11 times the same with fewer rows.
+func crowd144(crowd []Seq) (list []Seq) {
 	for i := range 144 {
-		s := crowdSeqs[i%len(crowdSeqs)]
-		if i >= len(crowdSeqs) && s.Rows > 5 {
+		s := crowd[i%len(crowd)]
+		if i >= len(crowd) && s.Rows > 5 {
 			s.Rows = 1 + i%2
 		}
-		seqs = append(seqs, Seq{i, s.Rows, s.Keys})
+		list = append(list, Seq{i, s.Rows, s.Keys})
 	}
-	base := prefill("crowd").with(func(c *Case) {
-		c.Seqs, c.PackedQ, c.PackedK, c.Causal = seqs, true, true, problem.BottomRight
-	})
-	paged := func(c *Case, size int) { c.PackedK, c.PageSize = false, size }
-	return []Case{
-		base,
-		base.with(func(c *Case) { paged(c, 16); c.LSE = false }),
-		base.with(func(c *Case) { paged(c, 1); c.Causal, c.Window = problem.TopLeft, problem.WindowOf(40, 0) }),
-		base.with(func(c *Case) { c.LooseQ, c.LooseK, c.Causal = true, true, problem.CausalNone }),
-		base.with(func(c *Case) { c.Hq, c.Hkv, c.D, c.Dv = 8, 1, 128, 128 }),
-		base.with(func(c *Case) { c.Hq, c.Hkv, c.Sinks, c.Softcap = 2, 2, true, 5 }),
-		base.with(func(c *Case) { c.ALiBi, c.D, c.Dv, c.Prefix = true, 96, 96, 64; paged(c, 64) }),
-		base.with(func(c *Case) {
-			c.Mask, c.Bias = Spread{true, true, true, true}, BiasKind{Spread{true, true, true, true}, problem.F16}
-		}),
-		base.with(func(c *Case) { c.KV, c.KVBlock = problem.KVInt8, 16; paged(c, 16) }),
-		base.with(func(c *Case) { c.KV = problem.KVQ4_0 }),
-		base.with(func(c *Case) { c.D, c.Dv = 256, 256; paged(c, 5) }),
-		base.with(func(c *Case) {
-			c.BlockQ, c.BlockK, c.Blocks = 16, 64, Spread{On: true, Batches: true, Heads: true}
-			paged(c, 16)
-		}),
-		base.with(func(c *Case) { // all rows of a fragment are a query's
-			c.D, c.Dv, c.Hq, c.Hkv, c.VInK = 576, 512, 16, 1, true
-			paged(c, 64)
-		}),
-	}
+	return list
 }

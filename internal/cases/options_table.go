@@ -1,8 +1,8 @@
 package cases
 
 import (
-	"fmt"
 	"slices"
+	"strings"
 
 	"vkattn/internal/problem"
 )
@@ -22,46 +22,6 @@ func withCompositions(all []Case, count int) []Case {
 	return all
 }
 
-// cut drops the cases that only wide tables have.
-func cut(all []Case, wide bool, of func(i int) bool) []Case {
-	if wide {
-		return all
-	}
-	var some []Case
-	for i, c := range all {
-		if of(i) {
-			some = append(some, c)
-		}
-	}
-	return some
-}
-
-// seqsOf numbers sequences of (rows, keys).
-func seqsOf(sizes ...[2]int) []Seq {
-	var list []Seq
-	for i, s := range sizes {
-		list = append(list, Seq{i, s[0], s[1]})
-	}
-	return list
-}
-
-// equal are n sequences of one length.
-func equal(n, rows, keys int) []Seq {
-	var list []Seq
-	for i := range n {
-		list = append(list, Seq{i, rows, keys})
-	}
-	return list
-}
-
-var (
-	mixedSeqs = seqsOf([2]int{1, 235}, [2]int{0, 17}, [2]int{33, 0}, [2]int{65, 65}, [2]int{7, 129}, [2]int{130, 64})
-	// Packed: most have few rows. Of a group of two 8 rows are 4 queries, and one more is too many.
-	crowdSeqs = seqsOf([2]int{1, 235}, [2]int{2, 100}, [2]int{0, 17}, [2]int{150, 333}, [2]int{4, 64}, [2]int{5, 64}, [2]int{1, 1},
-		[2]int{1, 0}, [2]int{37, 90}, [2]int{3, 5}, [2]int{1, 129}, [2]int{9, 2})
-	decodeSeqs = seqsOf([2]int{1, 235}, [2]int{4, 64}, [2]int{0, 5}, [2]int{8, 0}, [2]int{7, 100}, [2]int{1, 1})
-)
-
 // prefill and decode are the cases that the tables vary.
 func prefill(name string) Case {
 	return Case{Name: name, D: 64, Dv: 64, Shape: problem.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: Packed, Seqs: equal(2, 70, 133)}
@@ -78,382 +38,279 @@ func (c Case) with(change func(*Case)) Case {
 	return c
 }
 
-func varlenCases(wide bool) []Case {
-	var all []Case
-	layouts := []LayoutKind{Packed, BSHD, Tight, Padded}
-	for i, causal := range Causals {
-		for j, how := range []func(*Case){
-			func(c *Case) { c.PackedQ, c.PackedK = true, true },
-			func(c *Case) { c.PackedQ, c.PackedK, c.LooseQ, c.LooseK = true, true, true, true },
-			func(c *Case) { c.LooseQ, c.LooseK = true, true },
-			func(c *Case) { c.PackedQ = true }, // a batch of caches
-			func(c *Case) { c.PackedK, c.LooseK = true, true },
-		} {
-			all = append(all, prefill("varlen").with(func(c *Case) {
-				c.Seqs, c.Causal, c.Layout = mixedSeqs, causal, layouts[(i+j)%len(layouts)]
-				how(c)
-			}))
-		}
-	}
-	// One of the lengths without a mask; those with one share pipelines.
-	all = cut(all, wide, func(i int) bool { return i >= 5 || i == 1 })
-	return append(all,
-		// All rows there are, of keys in use; and the reverse.
-		prefill("varlen").with(func(c *Case) {
-			c.Seqs, c.Causal = seqsOf([2]int{70, 133}, [2]int{70, 0}, [2]int{70, 31}), problem.BottomRight
-		}),
-		prefill("varlen").with(func(c *Case) {
-			c.Seqs, c.Causal = seqsOf([2]int{70, 133}, [2]int{0, 133}, [2]int{31, 133}), problem.TopLeft
-		}),
-		// Nothing at all but one row.
-		prefill("varlen").with(func(c *Case) {
-			c.Seqs, c.PackedQ, c.PackedK = seqsOf([2]int{0, 0}, [2]int{1, 1}, [2]int{0, 0}), true, true
-		}),
-		decode("varlen").with(func(c *Case) {
-			c.Seqs, c.PackedQ, c.Causal = decodeSeqs, true, problem.BottomRight
-		}),
-	)
-}
+// The tables of the options; lines says how they are read.
+const (
+	varlenLines = `varlen:
+	wide prefill mixed packedq packedk
+	prefill mixed packedq packedk looseq loosek bshd
+	wide prefill mixed looseq loosek tight
+	wide prefill mixed packedq padded
+	wide prefill mixed packedk loosek
+	prefill top-left mixed packedq packedk bshd
+	prefill top-left mixed packedq packedk looseq loosek tight
+	prefill top-left mixed looseq loosek padded
+	prefill top-left mixed packedq
+	prefill top-left mixed packedk loosek bshd
+	prefill bottom-right mixed packedq packedk tight
+	prefill bottom-right mixed packedq packedk looseq loosek padded
+	prefill bottom-right mixed looseq loosek
+	prefill bottom-right mixed packedq bshd # a batch of caches
+	prefill bottom-right mixed packedk loosek tight
+	prefill bottom-right 70x133+70x0+70x31 # all rows there are, of keys in use
+	prefill top-left 70x133+0x133+31x133 # and the reverse
+	prefill 0x0+1x1+0x0 packedq packedk # nothing at all but one row
+	decode bottom-right decodes packedq`
+	pagedLines = `paged:
+	prefill bottom-right mixed packedq page1 prefix40
+	wide prefill page1 # of one length: no lengths are given
+	wide decode bottom-right decodes packedq page1 prefix64
+	prefill bottom-right mixed packedq page5 prefix40 bshd
+	wide prefill page5 bshd
+	decode bottom-right decodes packedq page5 prefix64 bshd
+	prefill bottom-right mixed packedq page16 prefix40 tight
+	wide prefill page16 tight
+	decode bottom-right decodes packedq page16 prefix64 tight
+	prefill bottom-right mixed packedq page64 prefix40 padded
+	prefill page64 padded
+	wide decode bottom-right decodes packedq page64 prefix64 padded
+	prefill bottom-right mixed packedq page256 prefix40 bshd
+	wide prefill page256 bshd
+	wide decode bottom-right decodes packedq page256 prefix64 bshd
+	decode bottom-right 5*1x290 page16 prefix272 # pages of a prefix that all sequences share, and little else
+	decode 2*2x301 page48 # no power of two
+	prefill top-left page48
+	prefill d96v64 bottom-right mixed packedq page16 # rows of K and V of different lengths: no whole number of tiles
+	prefill d80v48 page64
+	prefill mixed packedq page16 int8 scale16 # quantized, and with tiles that a bitmap leaves out
+	prefill bottom-right 2*70x900 page16 blocks16x64-bh`
+	sparseLines = `sparse:
+	decode sparse0.02
+	decode bottom-right decodes packedq loosek sparse0.02 shuffled
+	decode page16 sparse0.02
+	decode bottom-right decodes packedq loosek page16 sparse0.02 shuffled
+	decode sparse0.3
+	decode bottom-right decodes packedq loosek sparse0.3 shuffled
+	decode page16 sparse0.3
+	decode bottom-right decodes packedq loosek page16 sparse0.3 shuffled
+	decode sparse1
+	decode bottom-right decodes packedq loosek sparse1 shuffled
+	decode page16 sparse1
+	decode bottom-right decodes packedq loosek page16 sparse1 shuffled
+	decode 1x1500 page5 sparse0.1
+	decode bottom-right 3*2x304 sparse1 # tiles full of keys that some rows may not see
+	decode top-left 3*2x304 sparse0.5
+	prefill top-left sparse0.25 shuffled`
+	blocksLines = `blocks:
+	prefill 2*150x333 blocks16x16-bh
+	wide prefill bottom-right mixed looseq loosek blocks16x16-one tight
+	wide prefill top-left 2*150x333 blocks64x64-bh
+	prefill bottom-right mixed looseq loosek blocks64x64-one tight
+	prefill bottom-right 2*150x333 blocks32x128-bh
+	wide prefill bottom-right mixed looseq loosek blocks32x128-one tight
+	wide prefill 2*150x333 blocks128x16-bh
+	prefill bottom-right mixed looseq loosek blocks128x16-one tight
+	decode 2*1x1100 blocks16x16-h # more than a word of bits
+	decode 2*1x1100 page16 blocks16x32-b`
+	windowLines = `window:
+	prefill top-left window17_0
+	prefill bottom-right 2*133x70 window17_0
+	wide prefill align-top-left mixed packedq packedk window17_0
+	brief prefill align-top-left window17_0
+	prefill align-bottom-right window17_0
+	prefill top-left 2*133x70 window40_40 # more rows than keys: some see nothing
+	wide prefill bottom-right mixed packedq packedk window40_40
+	brief prefill bottom-right window40_40
+	prefill align-top-left window40_40
+	prefill align-bottom-right 2*133x70 window40_40
+	prefill top-left mixed packedq packedk window-1_9
+	prefill bottom-right window-1_9
+	prefill align-top-left 2*133x70 window-1_9
+	wide prefill align-bottom-right mixed packedq packedk window-1_9
+	brief prefill align-bottom-right window-1_9
+	prefill top-left window0_0
+	prefill bottom-right 2*133x70 window0_0
+	wide prefill align-top-left mixed packedq packedk window0_0
+	brief prefill align-top-left window0_0
+	prefill align-bottom-right window0_0
+	prefill top-left 2*133x70 window64_-1
+	prefill bottom-right mixed packedq packedk window64_-1
+	prefill align-top-left window64_-1
+	prefill align-bottom-right 2*133x70 window64_-1
+	prefill bottom-right 300x700 window100_0 # whole tiles to either side of the window
+	decode bottom-right 2*1x700 window100_0
+	decode bottom-right decodes packedq page16 window50_0`
+	softcapLines = `softcap:
+	prefill softcap50
+	decode softcap50
+	prefill bottom-right softcap5
+	decode softcap5
+	prefill softcap0.7
+	decode softcap0.7
+	prefill softcap30 large`
+	alibiLines = `alibi:
+	prefill top-left alibi
+	prefill top-left mixed packedq packedk alibi
+	prefill bottom-right alibi
+	prefill bottom-right mixed packedq packedk alibi
+	prefill align-top-left alibi
+	wide prefill align-top-left mixed packedq packedk alibi
+	prefill align-bottom-right alibi
+	wide prefill align-bottom-right mixed packedq packedk alibi
+	decode bottom-right alibi`
+	sinksLines = `sinks:
+	prefill sinks
+	prefill bottom-right 2*133x70 sinks # rows with nothing but the sink
+	prefill bottom-right mixed packedq packedk sinks
+	decode sinks
+	decode 2*1x700 sinks split3`
+	biasLines = `bias:
+	prefill bias-f16-one
+	wide prefill mixed looseq loosek bias-bf16-one tight
+	brief prefill bias-bf16-one tight
+	prefill bias-f32-one padded
+	prefill mixed looseq loosek bias-f16-r tight
+	prefill bias-bf16-r padded
+	wide prefill mixed looseq loosek bias-f32-r
+	brief prefill bias-f32-r
+	prefill bias-f16-h padded
+	wide prefill mixed looseq loosek bias-bf16-h
+	brief prefill bias-bf16-h
+	prefill bias-f32-h tight
+	prefill mixed looseq loosek bias-f16-b
+	prefill bias-bf16-b tight
+	wide prefill mixed looseq loosek bias-f32-b padded
+	brief prefill bias-f32-b padded
+	prefill bias-f16-bhr tight
+	wide prefill mixed looseq loosek bias-bf16-bhr padded
+	brief prefill bias-bf16-bhr padded
+	prefill bias-f32-bhr
+	prefill mixed looseq loosek bias-f16-hr padded
+	prefill bias-bf16-hr
+	wide prefill mixed looseq loosek bias-f32-hr tight
+	brief prefill bias-f32-hr tight
+	decode bias-f32-bhr
+	decode page16 bias-f32-b
+	prefill 2*65x77 bias-f16-bhr odd`
+	maskLines = `mask:
+	prefill mask-one
+	prefill bottom-right mixed looseq loosek mask-one
+	wide prefill top-left mask-r tight
+	brief prefill mask-r tight
+	prefill bottom-right mixed looseq loosek mask-r
+	wide prefill bottom-right mask-h padded
+	brief prefill mask-h padded
+	prefill bottom-right mixed looseq loosek mask-h
+	prefill mask-b
+	prefill bottom-right mixed looseq loosek mask-b
+	wide prefill top-left mask-bhr tight
+	brief prefill mask-bhr tight
+	prefill bottom-right mixed looseq loosek mask-bhr
+	wide prefill bottom-right mask-hr padded
+	brief prefill mask-hr padded
+	prefill bottom-right mixed looseq loosek mask-hr
+	decode mask-bhr
+	decode page16 mask-b`
+	splitLines = `split:
+	decode split1
+	decode bottom-right decodes packedq split1
+	decode bottom-right decodes packedq page16 split1
+	decode split2
+	decode bottom-right decodes packedq split2
+	decode bottom-right decodes packedq page16 split2
+	decode split3
+	decode bottom-right decodes packedq split3
+	decode bottom-right decodes packedq page16 split3
+	decode split7
+	decode bottom-right decodes packedq split7
+	decode bottom-right decodes packedq page16 split7
+	prefill 70x400 split3
+	prefill bottom-right 150x90 split7 # most parts of most rows are empty
+	decode 1x3000 # as many parts as the device likes
+	decode bottom-right 4x2999
+	decode sparse0.3 split3
+	decode: prefill H2 2*1x203
+	decode top-left 2*1x203 bshd
+	prefill H8k1 bottom-right 2*1x203 tight
+	prefill H10k2 2*1x203
+	prefill H7k1 top-left 2*1x203 bshd
+	decode bottom-right 2*2x204 tight
+	prefill H10k2 top-left 2*2x204 bshd
+	prefill H2 bottom-right 2*3x205 tight
+	prefill H8k1 top-left 2*3x205 bshd
+	prefill H7k1 2*3x205
+	decode top-left 2*5x206 bshd
+	prefill H10k2 2*5x206
+	prefill H2 top-left 2*8x207 bshd
+	prefill H8k1 2*8x207
+	prefill H7k1 bottom-right 2*8x207 tight
+	decode 2*13x208
+	prefill H10k2 bottom-right 2*13x208 tight
+	prefill H2 2*16x209
+	prefill H8k1 bottom-right 2*16x209 tight
+	prefill H7k1 top-left 2*16x209 bshd
+	decode 2*3x131 odd
+	decode d128 bottom-right`
+	latentLines = `latent:
+	prefill d576v512 H8k1 2*1x130 vink
+	prefill d576v512 H8k1 bottom-right 1x130+2x64+0x3 packedq page64 vink
+	prefill d576v512 H8k1 2*1x130 vink split2 bshd
+	prefill d192v128 H4 bottom-right mixed packedq packedk`
+	dropoutLines = `dropout:
+	wide prefill dropout0.1
+	prefill bottom-right dropout0.5 -lse
+	prefill bottom-right mixed packedq packedk dropout0.25 sinks
+	decode dropout0.9 split3
+	decode page16 sparse0.3 shuffled dropout0.1
+	wide prefill mixed looseq loosek softcap5 dropout0.2 bias-f32-bhr
+	wide prefill sparse0.5 shuffled dropout0.3
+# Quantized K and V exclude dropout.
+random-dropout-0: wide random5000 same scale0 dropout0.1
+random-dropout-1: wide random5001 same scale0 dropout0.5
+random-dropout-2: wide random5002 same scale0 dropout0.75
+random-dropout-3: wide random5003 same scale0 dropout0.001
+random-dropout-4: wide random5004 same scale0 dropout0.1
+random-dropout-5: wide random5005 same scale0 dropout0.5`
+	chunkLines = `chunk:
+	prefill bottom-right chunk32
+	prefill top-left chunk40 # no multiple of a tile
+	prefill bottom-right chunk1
+	prefill bottom-right 2*133x70 chunk50 # more rows than keys: some see nothing
+	prefill top-left 2*133x70 chunk64 # rows past the last key: their chunk may have none
+	prefill bottom-right 300x700 chunk256 # whole tiles before and behind a chunk
+	prefill bottom-right 70x300 chunk2147483647 # one chunk
+	prefill bottom-right mixed packedq packedk alibi sinks chunk24
+	decode bottom-right chunk128
+	decode bottom-right decodes packedq page16 split3 chunk48`
+	chunkCompactLines = `
+	compact-chunk: prefill d32 bottom-right crowd packedq packedk chunk40
+	prefill d32 top-left crowd packedq packedk chunk64
+	decode bottom-right chunk100`
+)
 
-var pageSizes = []int{1, 5, 16, 64, 256}
-
-func pagedCases(wide bool) []Case {
-	var all []Case
-	for i, size := range pageSizes {
-		layout := []LayoutKind{Packed, BSHD, Tight, Padded, BSHD}[i]
-		all = append(all,
-			prefill("paged").with(func(c *Case) {
-				c.Seqs, c.PackedQ, c.PageSize, c.Prefix = mixedSeqs, true, size, 40
-				c.Causal, c.Layout = problem.BottomRight, layout
-			}),
-			prefill("paged").with(func(c *Case) { // of one length: no lengths are given
-				c.PageSize, c.Layout = size, layout
-			}),
-			decode("paged").with(func(c *Case) {
-				c.Seqs, c.PackedQ, c.PageSize, c.Prefix = decodeSeqs, true, size, 64
-				c.Causal, c.Layout = problem.BottomRight, layout
-			}),
-		)
-	}
-	all = cut(all, wide, func(i int) bool { return i%3 == 0 || i == 3*3+1 || i == 1*3+2 || i == 2*3+2 })
-	return append(all,
-		// Pages of a prefix that all sequences share, and little else.
-		decode("paged").with(func(c *Case) {
-			c.Seqs, c.PageSize, c.Prefix = equal(5, 1, 290), 16, 272
-			c.Causal = problem.BottomRight
-		}),
-		// No power of two.
-		decode("paged").with(func(c *Case) { c.Seqs, c.PageSize = equal(2, 2, 301), 48 }),
-		prefill("paged").with(func(c *Case) { c.PageSize, c.Causal = 48, problem.TopLeft }),
-		// Rows of K and of V of different lengths; what invocations carry is no whole number of tiles.
-		prefill("paged").with(func(c *Case) {
-			c.D, c.Dv, c.Seqs, c.PackedQ, c.PageSize, c.Causal = 96, 64, mixedSeqs, true, 16, problem.BottomRight
-		}),
-		prefill("paged").with(func(c *Case) { c.D, c.Dv, c.PageSize = 80, 48, 64 }),
-		// Quantized, and with tiles that a bitmap leaves out.
-		prefill("paged").with(func(c *Case) {
-			c.KV, c.KVBlock, c.Seqs, c.PackedQ, c.PageSize = problem.KVInt8, 16, mixedSeqs, true, 16
-		}),
-		prefill("paged").with(func(c *Case) {
-			c.BlockQ, c.BlockK, c.Blocks, c.Seqs = 16, 64, Spread{On: true, Batches: true, Heads: true}, equal(2, 70, 900)
-			c.PageSize, c.Causal = 16, problem.BottomRight
-		}),
-	)
-}
-
-func sparseCases() []Case {
-	var all []Case
-	for _, ratio := range []float64{0.02, 0.3, 1} {
-		for _, size := range []int{0, 16} {
-			all = append(all,
-				decode("sparse").with(func(c *Case) { c.SparseRatio, c.PageSize = ratio, size }),
-				decode("sparse").with(func(c *Case) {
-					c.Seqs, c.LooseK, c.SparseRatio, c.PageSize, c.Shuffled = decodeSeqs, true, ratio, size, true
-					c.Causal, c.PackedQ = problem.BottomRight, true
-				}),
-			)
-		}
-	}
-	return append(all,
-		decode("sparse").with(func(c *Case) { c.SparseRatio, c.PageSize, c.Seqs = 0.1, 5, equal(1, 1, 1500) }),
-		// Tiles full of keys that some rows may not see.
-		decode("sparse").with(func(c *Case) {
-			c.SparseRatio, c.Seqs, c.Causal = 1, equal(3, 2, 304), problem.BottomRight
-		}),
-		decode("sparse").with(func(c *Case) {
-			c.SparseRatio, c.Seqs, c.Causal = 0.5, equal(3, 2, 304), problem.TopLeft
-		}),
-		prefill("sparse").with(func(c *Case) { c.SparseRatio, c.Shuffled, c.Causal = 0.25, true, problem.TopLeft }),
-	)
-}
-
-func blockCases(wide bool) []Case {
-	var all []Case
-	each := Spread{On: true, Batches: true, Heads: true}
-	for i, size := range [][2]int{{16, 16}, {64, 64}, {32, 128}, {128, 16}} {
-		all = append(all,
-			prefill("blocks").with(func(c *Case) {
-				c.BlockQ, c.BlockK, c.Blocks, c.Causal = size[0], size[1], each, Causals[i%len(Causals)]
-				c.Seqs = equal(2, 150, 333)
-			}),
-			prefill("blocks").with(func(c *Case) {
-				c.BlockQ, c.BlockK, c.Seqs, c.LooseQ, c.LooseK = size[0], size[1], mixedSeqs, true, true
-				c.Causal, c.Layout = problem.BottomRight, Tight
-			}),
-		)
-	}
-	all = cut(all, wide, func(i int) bool { return i == 0 || i == 3 || i == 4 || i == 7 })
-	return append(all,
-		// More than a word of bits.
-		decode("blocks").with(func(c *Case) {
-			c.BlockQ, c.BlockK, c.Blocks, c.Seqs = 16, 16, Spread{On: true, Heads: true}, equal(2, 1, 1100)
-		}),
-		decode("blocks").with(func(c *Case) {
-			c.BlockQ, c.BlockK, c.Blocks, c.Seqs, c.PageSize = 16, 32, Spread{On: true, Batches: true}, equal(2, 1, 1100), 16
-		}),
-	)
-}
-
-func windowCases(wide bool) []Case {
-	var all []Case
-	for i, w := range [][2]int{{17, 0}, {40, 40}, {-1, 9}, {0, 0}, {64, -1}} {
-		for j, at := range [][2]problem.Causal{
-			{problem.TopLeft, 0}, {problem.BottomRight, 0}, {0, problem.TopLeft}, {0, problem.BottomRight},
-		} {
-			c := prefill("window").with(func(c *Case) {
-				c.Window, c.Causal, c.Align = problem.WindowOf(w[0], w[1]), at[0], at[1]
-			})
-			switch {
-			case (i+j)%3 == 1: // more rows than keys: some see nothing
-				c.Seqs = equal(2, 133, 70)
-			case (i+j)%3 == 2 && (wide || j < 2 && i > 1):
-				c.Seqs, c.PackedQ, c.PackedK = mixedSeqs, true, true
-			}
-			all = append(all, c)
-		}
-	}
-	return append(all,
-		// Whole tiles to either side of the window.
-		prefill("window").with(func(c *Case) {
-			c.Window, c.Causal, c.Seqs = problem.WindowOf(100, 0), problem.BottomRight, equal(1, 300, 700)
-		}),
-		decode("window").with(func(c *Case) {
-			c.Window, c.Causal, c.Seqs = problem.WindowOf(100, 0), problem.BottomRight, equal(2, 1, 700)
-		}),
-		decode("window").with(func(c *Case) {
-			c.Window, c.Causal, c.Seqs, c.PackedQ, c.PageSize = problem.WindowOf(50, 0), problem.BottomRight, decodeSeqs, true, 16
-		}),
-	)
-}
-
-func softcapCases() []Case {
-	var all []Case
-	for i, limit := range []float32{50, 5, 0.7} {
-		all = append(all,
-			prefill("softcap").with(func(c *Case) { c.Softcap, c.Causal = limit, []problem.Causal{0, problem.BottomRight, 0}[i] }),
-			decode("softcap").with(func(c *Case) { c.Softcap = limit }),
-		)
-	}
-	return append(all, prefill("softcap").with(func(c *Case) { c.Softcap, c.Data = 30, Large }))
-}
-
-func alibiCases(wide bool) []Case {
-	var all []Case
-	for _, at := range [][2]problem.Causal{{problem.TopLeft, 0}, {problem.BottomRight, 0}, {0, problem.TopLeft}, {0, problem.BottomRight}} {
-		all = append(all,
-			prefill("alibi").with(func(c *Case) { c.ALiBi, c.Causal, c.Align = true, at[0], at[1] }),
-			prefill("alibi").with(func(c *Case) {
-				c.ALiBi, c.Causal, c.Align, c.Seqs, c.PackedQ, c.PackedK = true, at[0], at[1], mixedSeqs, true, true
-			}),
-		)
-	}
-	all = cut(all, wide, func(i int) bool { return i%2 == 0 || i == 1 || i == 3 })
-	return append(all, decode("alibi").with(func(c *Case) { c.ALiBi, c.Causal = true, problem.BottomRight }))
-}
-
-func sinkCases() []Case {
-	return []Case{
-		prefill("sinks").with(func(c *Case) { c.Sinks = true }),
-		prefill("sinks").with(func(c *Case) { // rows with nothing but the sink
-			c.Sinks, c.Causal, c.Seqs = true, problem.BottomRight, equal(2, 133, 70)
-		}),
-		prefill("sinks").with(func(c *Case) {
-			c.Sinks, c.Causal, c.Seqs, c.PackedQ, c.PackedK = true, problem.BottomRight, mixedSeqs, true, true
-		}),
-		decode("sinks").with(func(c *Case) { c.Sinks = true }),
-		decode("sinks").with(func(c *Case) { c.Sinks, c.FixedSplit, c.Seqs = true, 3, equal(2, 1, 700) }),
-	}
-}
-
-func spreads() []Spread {
-	return []Spread{
-		{true, false, false, false}, {true, false, false, true}, {true, false, true, false}, {true, true, false, false},
-		{true, true, true, true}, {true, false, true, true},
-	}
-}
-
-func biasCases(wide bool) []Case {
-	var all []Case
-	for i, s := range spreads() {
-		for j, dtype := range problem.DTypes() {
-			all = append(all, prefill("bias").with(func(c *Case) {
-				c.Bias = BiasKind{s, dtype}
-				c.Layout = []LayoutKind{Packed, Tight, Padded}[(i+j)%3]
-				if (i+j)%2 == 1 && (wide || j == 0) {
-					c.Seqs, c.LooseQ, c.LooseK = mixedSeqs, true, true
-				}
-			}))
-		}
-	}
-	return append(all,
-		decode("bias").with(func(c *Case) { c.Bias = BiasKind{Spread{true, true, true, true}, problem.F32} }),
-		decode("bias").with(func(c *Case) {
-			c.Bias, c.PageSize = BiasKind{Spread{true, true, false, false}, problem.F32}, 16
-		}),
-		prefill("bias").with(func(c *Case) {
-			c.Bias, c.Layout, c.Seqs = BiasKind{Spread{true, true, true, true}, problem.F16}, Odd, equal(2, 65, 77)
-		}),
-	)
-}
-
-func maskCases(wide bool) []Case {
-	var all []Case
-	for i, s := range spreads() {
-		all = append(all,
-			prefill("mask").with(func(c *Case) {
-				c.Mask = s
-				if wide {
-					c.Causal = Causals[i%len(Causals)]
-				}
-				c.Layout = []LayoutKind{Packed, Tight, Padded}[i%3]
-			}),
-			prefill("mask").with(func(c *Case) {
-				c.Mask, c.Seqs, c.LooseQ, c.LooseK, c.Causal = s, mixedSeqs, true, true, problem.BottomRight
-			}),
-		)
-	}
-	return append(all,
-		decode("mask").with(func(c *Case) { c.Mask = Spread{true, true, true, true} }),
-		decode("mask").with(func(c *Case) { c.Mask, c.PageSize = Spread{true, true, false, false}, 16 }),
-	)
-}
-
-func quantCases(wide bool) []Case {
-	var all []Case
-	for n, kv := range problem.KVTypes()[1:] {
-		blocks := []int{0}
+// quantLines has each type of K and V. One with scales has one size of blocks for prefill and the other for decoding.
+func quantLines() string {
+	text := "quant:\n"
+	for i, kv := range problem.KVTypes()[1:] {
+		of, mixed := `
+	prefill KV tight
+	decode KV
+	wide decode bottom-right decodes packedq page16 KV
+`, "prefill mixed packedq packedk looseq loosek KV"
 		if kv.Scaled() {
-			blocks = []int{0, 16}
+			mixed += " scale16" // blocks of the packed tensor, which sequences begin and end within
+			of = `
+	wide prefill KV tight
+	decode KV
+	decode bottom-right decodes packedq page16 KV
+	prefill KV scale16 bshd
+	wide decode KV scale16
+	wide decode bottom-right decodes packedq page5 KV scale16
+`
 		}
-		for i, block := range blocks {
-			table := []Case{
-				prefill("quant").with(func(c *Case) { c.KV, c.KVBlock, c.Layout = kv, block, []LayoutKind{Tight, BSHD}[i] }),
-				decode("quant").with(func(c *Case) { c.KV, c.KVBlock = kv, block }),
-				decode("quant").with(func(c *Case) {
-					c.KV, c.KVBlock, c.PageSize, c.Seqs, c.PackedQ = kv, block, []int{16, 5}[i], decodeSeqs, true
-					c.Causal = problem.BottomRight
-				}),
-			}
-			// A type with scales has one size of blocks for prefill and the other for decoding.
-			all = append(all, cut(table, wide, func(j int) bool { return len(blocks) == 1 && j < 2 || len(blocks) == 2 && (j == 0) == (i == 1) })...)
+		if i%2 == 1 {
+			mixed = "wide " + mixed
 		}
-		if !wide && n%2 == 1 {
-			continue
-		}
-		all = append(all, prefill("quant").with(func(c *Case) {
-			c.KV, c.Seqs, c.PackedQ, c.PackedK, c.LooseQ, c.LooseK = kv, mixedSeqs, true, true, true, true
-			if kv.Scaled() {
-				c.KVBlock = 16 // blocks of the packed tensor, which sequences begin and end within
-			}
-		}))
+		text += strings.ReplaceAll(of+mixed+"\n", "KV", kv.String())
 	}
-	return all
-}
-
-func splitCases() []Case {
-	var all []Case
-	for _, split := range []int{1, 2, 3, 7} {
-		all = append(all,
-			decode("split").with(func(c *Case) { c.FixedSplit = split }),
-			decode("split").with(func(c *Case) {
-				c.FixedSplit, c.Seqs, c.PackedQ, c.Causal = split, decodeSeqs, true, problem.BottomRight
-			}),
-			decode("split").with(func(c *Case) {
-				c.FixedSplit, c.Seqs, c.PackedQ, c.PageSize, c.Causal = split, decodeSeqs, true, 16, problem.BottomRight
-			}),
-		)
-	}
-	return append(all,
-		prefill("split").with(func(c *Case) { c.FixedSplit, c.Seqs = 3, equal(1, 70, 400) }),
-		prefill("split").with(func(c *Case) { // most parts of most rows are empty
-			c.FixedSplit, c.Seqs, c.Causal = 7, equal(1, 150, 90), problem.BottomRight
-		}),
-		// As many parts as the device likes.
-		decode("split").with(func(c *Case) { c.Seqs = equal(1, 1, 3000) }),
-		decode("split").with(func(c *Case) { c.Seqs, c.Causal = equal(1, 4, 2999), problem.BottomRight }),
-		decode("split").with(func(c *Case) { c.FixedSplit, c.SparseRatio = 3, 0.3 }),
-	)
-}
-
-func decodeCases() []Case {
-	var all []Case
-	for i, rows := range []int{1, 2, 3, 5, 8, 13, 16} {
-		for j, heads := range [][2]int{{2, 2}, {8, 2}, {8, 1}, {10, 2}, {7, 1}} {
-			if (i+j)%2 == 1 && rows != 1 {
-				continue
-			}
-			all = append(all, decode("decode").with(func(c *Case) {
-				c.Hq, c.Hkv, c.Seqs, c.Causal = heads[0], heads[1], equal(2, rows, 203+i), Causals[(i+j)%len(Causals)]
-				c.Layout = []LayoutKind{Packed, BSHD, Tight}[(i+j)%3]
-			}))
-		}
-	}
-	return append(all,
-		decode("decode").with(func(c *Case) { c.Layout, c.Seqs = Odd, equal(2, 3, 131) }),
-		decode("decode").with(func(c *Case) { c.D, c.Dv, c.Causal = 128, 128, problem.BottomRight }),
-	)
-}
-
-func dropoutCases(wide bool) []Case {
-	all := []Case{
-		prefill("dropout").with(func(c *Case) { c.Dropout = 0.1 }),
-		prefill("dropout").with(func(c *Case) { c.Dropout, c.Causal, c.LSE = 0.5, problem.BottomRight, false }),
-		prefill("dropout").with(func(c *Case) {
-			c.Dropout, c.Causal, c.Seqs, c.PackedQ, c.PackedK, c.Sinks = 0.25, problem.BottomRight, mixedSeqs, true, true, true
-		}),
-		decode("dropout").with(func(c *Case) { c.Dropout, c.FixedSplit = 0.9, 3 }),
-		decode("dropout").with(func(c *Case) { c.Dropout, c.SparseRatio, c.Shuffled, c.PageSize = 0.1, 0.3, true, 16 }),
-		prefill("dropout").with(func(c *Case) {
-			c.Dropout, c.Softcap, c.Bias, c.Seqs, c.LooseQ, c.LooseK = 0.2, 5, BiasKind{Spread{true, true, true, true}, problem.F32}, mixedSeqs, true, true
-		}),
-		prefill("dropout").with(func(c *Case) { c.Dropout, c.SparseRatio, c.Shuffled = 0.3, 0.5, true }),
-	}
-	all = cut(all, wide, func(i int) bool { return i >= 1 && i <= 4 })
-	if wide {
-		for n := range 6 {
-			all = append(all, randomDropout(n))
-		}
-	}
-	return all
-}
-
-// randomDropout is a random composition with dropout, which quantized K and V exclude.
-func randomDropout(n int) Case {
-	c := RandomOptions(5000 + n)
-	c.Name, c.KV, c.KVBlock, c.Dropout = fmt.Sprintf("random-dropout-%d", n), problem.KVSame, 0, []float32{0.1, 0.5, 0.75, 1e-3}[n%4]
-	return c
-}
-
-func latentCases() []Case {
-	latent := Case{Name: "latent", D: 576, Dv: 512, Shape: problem.Shape{Hq: 8, Hkv: 1}, VInK: true, LSE: true, Layout: Packed, Seqs: equal(2, 1, 130)}
-	return []Case{
-		latent,
-		latent.with(func(c *Case) {
-			c.Seqs, c.PackedQ, c.PageSize, c.Causal = seqsOf([2]int{1, 130}, [2]int{2, 64}, [2]int{0, 3}), true, 64, problem.BottomRight
-		}),
-		latent.with(func(c *Case) { c.FixedSplit, c.Layout = 2, BSHD }),
-		prefill("latent").with(func(c *Case) {
-			c.D, c.Dv, c.Hkv, c.Seqs, c.PackedQ, c.PackedK, c.Causal = 192, 128, 4, mixedSeqs, true, true, problem.BottomRight
-		}),
-	}
+	return text
 }

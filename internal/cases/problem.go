@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
+	"vkattn/internal/operands"
 	"vkattn/internal/par"
 	"vkattn/internal/problem"
 	"vkattn/vk"
@@ -56,7 +58,7 @@ const (
 )
 
 var pieceNames = [pieceCount]string{"Q", "K", "V", "O", "LSE", "CuQ", "CuK", "UsedQ", "UsedK", "Table", "Offsets", "Tokens",
-	"Blocks", "Bias", "Mask", "ALiBi", "Sinks", "KScale", "VScale"}
+	"Map", "Bias", "Mask", "ALiBi", "Sinks", "KScale", "VScale"}
 
 // NewProblem makes the memory of a case in a storage type.
 func NewProblem(c Case, dtype problem.DType) (*Problem, error) {
@@ -375,65 +377,24 @@ func (p *Problem) Spoil(first int) ([][]byte, error) {
 
 // HostArgs are the arguments of a call in host memory.
 func (p *Problem) HostArgs(images [][]byte) problem.Args {
-	return p.bind(
-		func(t *problem.Tensor, m int) { t.Host = images[m] },
-		func(v *problem.Vector, m int) { v.Host = images[m] })
+	a := operands.Clone(p.args)
+	p.place(&a, func(o operands.Operand, m int) { o.OnHost(images[m]) })
+	return a
 }
 
 // DeviceArgs are the arguments of a call on a device, with one buffer for each piece of
 // memory.
 func (p *Problem) DeviceArgs(buffers []*vk.Buffer) problem.Args {
-	return p.bind(
-		func(t *problem.Tensor, m int) { t.Buffer, t.Host = buffers[m], nil },
-		func(v *problem.Vector, m int) { v.Buffer, v.Host = buffers[m], nil })
+	a := operands.Clone(p.args)
+	p.place(&a, func(o operands.Operand, m int) { o.OnDevice(buffers[m]) })
+	return a
 }
 
-// bind copies the arguments and sets their memory.
-func (p *Problem) bind(tensor func(*problem.Tensor, int), vector func(*problem.Vector, int)) problem.Args {
-	a := p.args
-	tensors := map[int]*problem.Tensor{pieceQ: &a.Q, pieceK: &a.K, pieceV: &a.V, pieceO: &a.O, pieceLSE: &a.LSE}
-	vectors := map[int]*problem.Vector{pieceALiBi: &a.ALiBi, pieceSinks: &a.Sinks, pieceKScale: &a.KScale, pieceVScale: &a.VScale}
-	if a.Varlen != nil {
-		v := *a.Varlen
-		a.Varlen = &v
-		vectors[pieceCuQ], vectors[pieceCuK], vectors[pieceUsedQ], vectors[pieceUsedK] = &v.CuQ, &v.CuK, &v.UsedQ, &v.UsedK
+// place sets the memory of arguments that begin as p.args.
+func (p *Problem) place(a *problem.Args, memory func(o operands.Operand, m int)) {
+	for _, o := range operands.List(p.Config(Target{DType: p.DType}), a) {
+		memory(o, p.piece[slices.Index(pieceNames[:], o.Name)])
 	}
-	if a.Pages != nil {
-		v := *a.Pages
-		a.Pages = &v
-		vectors[pieceTable] = &v.Table
-	}
-	if a.SparseTokens != nil {
-		v := *a.SparseTokens
-		a.SparseTokens = &v
-		vectors[pieceOffsets], vectors[pieceTokens] = &v.Offsets, &v.Tokens
-	}
-	if a.Blocks != nil {
-		v := *a.Blocks
-		a.Blocks = &v
-		vectors[pieceBlocks] = &v.Map
-	}
-	if a.Bias != nil {
-		v := *a.Bias
-		a.Bias = &v
-		tensors[pieceBias] = &v.Tensor
-	}
-	if a.Mask != nil {
-		v := *a.Mask
-		a.Mask = &v
-		tensors[pieceMask] = &v.Tensor
-	}
-	for which, t := range tensors {
-		if m := p.piece[which]; m >= 0 {
-			tensor(t, m)
-		}
-	}
-	for which, v := range vectors {
-		if m := p.piece[which]; m >= 0 {
-			vector(v, m)
-		}
-	}
-	return a
 }
 
 // written marks the bytes that a call writes: O and LSE of the existing rows. It is nil

@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"vkattn/attention"
-	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/operands"
 	"vkattn/internal/plain"
 	"vkattn/internal/problem"
 	"vkattn/vk"

@@ -8,9 +8,10 @@ import (
 	"sync"
 
 	"vkattn/attention"
-	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
+	"vkattn/internal/operands"
+	"vkattn/internal/problem"
 	"vkattn/internal/quant"
 )
 
@@ -222,7 +223,7 @@ func choose(n, k int, r *rand.Rand) []int32 {
 // bytes is the size of all arguments.
 func (d *data) bytes() (n uint64) {
 	a := d.all()
-	for i, o := range operands.ListBackward(d.problem.Config, &a) {
+	for i, o := range operands.ListBackward(problem.Config(d.problem.Config), &a) {
 		if o.Of == i {
 			n += uint64(len(o.Host()))
 		}

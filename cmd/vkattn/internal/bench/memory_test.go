@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/operands"
+	"vkattn/internal/problem"
 )
 
 // memoryProblems are small problems, each with something that takes memory of its own.
@@ -87,7 +88,7 @@ func TestTheFootprintIsWhatTheDataTake(t *testing.T) {
 			}
 			l := onCPU(t, d)
 			var runner uint64
-			for i, o := range operands.ListBackward(l.cfg, &l.first) {
+			for i, o := range operands.ListBackward(problem.Config(l.cfg), &l.first) {
 				if o.Of == i {
 					runner += l.layout.bytes(i)
 				}

@@ -5,10 +5,11 @@ import (
 	"time"
 
 	"vkattn/attention"
-	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/cudapath"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/operands"
 	"vkattn/internal/plain"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -52,7 +53,7 @@ func newRunner(ctx context.Context, dev *vk.Device, d *data, rotation uint64, ex
 		l.vulkan = deviceClock{stream: l.Stream, stamps: dev.Caps().Limits.TimestampValidBits > 0}
 		l.cuda = deviceClock{stream: l.Stream, stamps: true}
 	}
-	list := operands.ListBackward(l.cfg, &l.first)
+	list := operands.ListBackward(problem.Config(l.cfg), &l.first)
 	l.layout = newSets(list, rotation)
 	blocks, inputs := make([]*operands.Block, len(list)), map[int]*operands.Block{}
 	for i, x := range list {
@@ -371,7 +372,7 @@ func (s *sets) bytes(i int) uint64 { return s.stride[i]*uint64(s.count-1) + s.si
 // args returns the arguments of a set, given the arguments of set 0.
 func (s *sets) args(cfg attention.Config, first attention.BackwardArgs, set int) attention.BackwardArgs {
 	a := operands.CloneBackward(first)
-	for i, o := range operands.ListBackward(cfg, &a) {
+	for i, o := range operands.ListBackward(problem.Config(cfg), &a) {
 		o.Skip(int64(s.stride[i] * uint64(set)))
 	}
 	return a

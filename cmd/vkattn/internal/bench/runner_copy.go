@@ -9,9 +9,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/internal/ceiling"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/operands"
 	"vkattn/vk"
 )
 

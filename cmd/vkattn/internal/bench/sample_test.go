@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/cmd/vkattn/internal/operands"
+	"vkattn/internal/operands"
+	"vkattn/internal/problem"
 )
 
 func TestSampledRowsAreDistinctAndInRange(t *testing.T) {
@@ -77,7 +78,7 @@ func TestTFLOPsCountsUnmaskedCells(t *testing.T) {
 func TestSetsAreAlignedAndFillTheRotation(t *testing.T) {
 	p := Problem{Shape: attention.Shape{B: 1, Hq: 1, Sq: 100, Sk: 7}, Config: attention.Config{HeadDim: 33, DType: attention.F16}}
 	d := newData(p, 1)
-	list := operands.List(p.Config, &d.args)
+	list := operands.List(problem.Config(p.Config), &d.args)
 	s := newSets(list, 1<<20)
 	require.Equal(t, []uint64{6600, 462, 462, 6600}, s.size)
 	require.Equal(t, []uint64{8192, 4096, 4096, 8192}, s.stride)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"vkattn/cmd/vkattn/internal/monitor"
-	"vkattn/cmd/vkattn/internal/operands"
+	"vkattn/internal/operands"
 	"vkattn/vk"
 )
 

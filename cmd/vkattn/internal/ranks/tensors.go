@@ -6,7 +6,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/cmd/vkattn/internal/operands"
+	"vkattn/internal/operands"
 	"vkattn/vk"
 )
 

@@ -6,9 +6,9 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/internal/cases"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/operands"
 	"vkattn/vk"
 )
 

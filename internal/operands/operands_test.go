@@ -6,17 +6,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // full has every tensor and vector of a call, each in memory of its own.
-func full(t *testing.T) (attention.Args, int) {
-	var a attention.Args
+func full(t *testing.T) (problem.Args, int) {
+	var a problem.Args
 	count := 0
 	var fill func(v reflect.Value)
 	fill = func(v reflect.Value) {
 		switch v.Type() {
-		case reflect.TypeFor[attention.Tensor](), reflect.TypeFor[attention.Vector]():
+		case reflect.TypeFor[problem.Tensor](), reflect.TypeFor[problem.Vector]():
 			v.FieldByName("Host").SetBytes(make([]byte, 64))
 			count++
 			return
@@ -38,7 +38,7 @@ func full(t *testing.T) (attention.Args, int) {
 
 func TestEveryOperandIsListedOnce(t *testing.T) {
 	a, count := full(t)
-	list := List(attention.Config{HeadDim: 32}, &a)
+	list := List(problem.Config{HeadDim: 32}, &a)
 	require.Len(t, list, count, "a field of Args that List does not know")
 	seen := map[*byte]bool{}
 	names := map[string]bool{}
@@ -55,11 +55,11 @@ func TestEveryOperandIsListedOnce(t *testing.T) {
 func TestACloneIsPlacedAlone(t *testing.T) {
 	a, _ := full(t)
 	b := Clone(a)
-	for _, o := range List(attention.Config{HeadDim: 32}, &b) {
+	for _, o := range List(problem.Config{HeadDim: 32}, &b) {
 		o.OnHost(nil)
 		o.Skip(8 * o.UnitBytes())
 	}
-	for _, o := range List(attention.Config{HeadDim: 32}, &a) {
+	for _, o := range List(problem.Config{HeadDim: 32}, &a) {
 		require.NotNil(t, o.Host(), o.Name)
 	}
 	require.Zero(t, a.Bias.Offset)
@@ -67,12 +67,12 @@ func TestACloneIsPlacedAlone(t *testing.T) {
 }
 
 func TestOffsetsCountElements(t *testing.T) {
-	for kv, want := range map[attention.KVType]int64{attention.KVSame: 17, attention.KVInt8: 34, attention.KVQ8_0: 32, attention.KVQ4_0: 32} {
+	for kv, want := range map[problem.KVType]int64{problem.KVSame: 17, problem.KVInt8: 34, problem.KVQ8_0: 32, problem.KVQ4_0: 32} {
 		a, _ := full(t)
-		for _, o := range List(attention.Config{HeadDim: 32, KV: kv}, &a) {
+		for _, o := range List(problem.Config{HeadDim: 32, KV: kv}, &a) {
 			if o.Name == "K" {
 				bytes := int64(34)
-				if kv == attention.KVQ4_0 {
+				if kv == problem.KVQ4_0 {
 					bytes = 18
 				}
 				require.Zero(t, bytes%o.UnitBytes())
@@ -86,7 +86,7 @@ func TestOffsetsCountElements(t *testing.T) {
 func TestAVWithinKIsInItsMemory(t *testing.T) {
 	a, _ := full(t)
 	a.V.Host = a.K.Host[:10]
-	for i, o := range List(attention.Config{HeadDim: 32}, &a) {
+	for i, o := range List(problem.Config{HeadDim: 32}, &a) {
 		want := i
 		if o.Name == "V" {
 			want = i - 1
@@ -97,14 +97,14 @@ func TestAVWithinKIsInItsMemory(t *testing.T) {
 
 func TestEveryOperandOfABackwardCallIsListedOnce(t *testing.T) {
 	args, count := full(t)
-	a := attention.BackwardArgs{Args: args}
+	a := problem.BackwardArgs{Args: args}
 	for v, i := reflect.ValueOf(&a).Elem(), 0; i < v.NumField(); i++ {
 		if f := v.Field(i).FieldByName; v.Field(i).Kind() == reflect.Struct && v.Type().Field(i).Name != "Args" {
 			f("Host").SetBytes(make([]byte, 64))
 			count++
 		}
 	}
-	list := ListBackward(attention.Config{HeadDim: 32}, &a)
+	list := ListBackward(problem.Config{HeadDim: 32}, &a)
 	require.Len(t, list, count, "a field of BackwardArgs that ListBackward does not know")
 	names := map[string]bool{}
 	for i, o := range list {
@@ -116,7 +116,7 @@ func TestEveryOperandOfABackwardCallIsListedOnce(t *testing.T) {
 	}
 	require.Len(t, names, count)
 	b := CloneBackward(a)
-	for _, o := range ListBackward(attention.Config{HeadDim: 32}, &b) {
+	for _, o := range ListBackward(problem.Config{HeadDim: 32}, &b) {
 		o.OnHost(nil)
 	}
 	require.NotNil(t, a.DSinks.Host)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"unsafe"
 
-	"vkattn/attention"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -26,16 +26,16 @@ type Operand struct {
 
 // List returns the operands that are given, in a fixed order. They refer to fields of a
 // and of the structs it points to: see [Clone].
-func List(cfg attention.Config, a *attention.Args) (list []Operand) {
+func List(cfg problem.Config, a *problem.Args) (list []Operand) {
 	size := int64(cfg.DType.Size())
 	kvBytes, kvElements := kvUnit(cfg)
-	tensor := func(name string, t *attention.Tensor, bytes, elements int64) {
+	tensor := func(name string, t *problem.Tensor, bytes, elements int64) {
 		if t.Given() {
 			list = append(list, Operand{Name: name, Streamed: true, buffer: &t.Buffer, host: &t.Host, offset: &t.Offset,
 				unitBytes: bytes, unitElements: elements})
 		}
 	}
-	vector := func(name string, v *attention.Vector) {
+	vector := func(name string, v *problem.Vector) {
 		if v.Given() {
 			list = append(list, Operand{Name: name, buffer: &v.Buffer, host: &v.Host, offset: &v.Offset, unitBytes: 4, unitElements: 1})
 		}
@@ -45,7 +45,7 @@ func List(cfg attention.Config, a *attention.Args) (list []Operand) {
 	tensor("V", &a.V, kvBytes, kvElements)
 	for _, out := range []struct {
 		name string
-		t    *attention.Tensor
+		t    *problem.Tensor
 		size int64
 	}{{"O", &a.O, size}, {"LSE", &a.LSE, 4}} {
 		if n := len(list); out.t.Given() {
@@ -82,7 +82,7 @@ func List(cfg attention.Config, a *attention.Args) (list []Operand) {
 	}
 	for _, s := range []struct {
 		name string
-		v    *attention.Vector
+		v    *problem.Vector
 	}{{"KScale", &a.KScale}, {"VScale", &a.VScale}} {
 		if n := len(list); s.v.Given() {
 			vector(s.name, s.v)
@@ -100,12 +100,12 @@ func List(cfg attention.Config, a *attention.Args) (list []Operand) {
 
 // ListBackward is List of the arguments of a backward call: the arguments of the forward
 // call, then the gradients.
-func ListBackward(cfg attention.Config, a *attention.BackwardArgs) []Operand {
+func ListBackward(cfg problem.Config, a *problem.BackwardArgs) []Operand {
 	list := List(cfg, &a.Args)
 	size, gradient := int64(cfg.DType.Size()), int64(cfg.GradientType().Size())
 	for _, x := range []struct {
 		name   string
-		t      *attention.Tensor
+		t      *problem.Tensor
 		size   int64
 		output bool
 	}{{"DO", &a.DO, size, false}, {"DLSE", &a.DLSE, 4, false}, {"DQ", &a.DQ, gradient, true},
@@ -133,7 +133,7 @@ func (o Operand) sameMemory(other Operand) bool {
 }
 
 // kvUnit is the unit of offsets of K and V: an element, or a block of q8_0 and q4_0.
-func kvUnit(cfg attention.Config) (bytes, elements int64) {
+func kvUnit(cfg problem.Config) (bytes, elements int64) {
 	if cfg.KV.Blocked() {
 		const block = 32
 		return int64(cfg.KV.RowBytes(cfg.DType, block)), block
@@ -143,7 +143,7 @@ func kvUnit(cfg attention.Config) (bytes, elements int64) {
 
 // Clone copies the arguments and the structs they point to, but not the memory of
 // tensors and vectors.
-func Clone(a attention.Args) attention.Args {
+func Clone(a problem.Args) problem.Args {
 	a.Varlen, a.Pages, a.SparseTokens = copied(a.Varlen), copied(a.Pages), copied(a.SparseTokens)
 	a.Tables = slices.Clone(a.Tables)
 	a.Blocks, a.Bias, a.Mask = copied(a.Blocks), copied(a.Bias), copied(a.Mask)
@@ -151,7 +151,7 @@ func Clone(a attention.Args) attention.Args {
 }
 
 // CloneBackward is Clone of the arguments of a backward call.
-func CloneBackward(a attention.BackwardArgs) attention.BackwardArgs {
+func CloneBackward(a problem.BackwardArgs) problem.BackwardArgs {
 	a.Args = Clone(a.Args)
 	return a
 }
