@@ -129,123 +129,23 @@ func (g *gradientCheck) sampledKeys(sample []problem.Rows, want tensors.Gradient
 	return nil
 }
 
-// statistics computes LSE and O, not rounded, of the group of a KV head on the CPU tier, with its dropout
-// mask in the call, as views of [1, group, rows].
+// statistics computes LSE and O, not rounded, of the group of a KV head on the CPU tier, as views of [1, group, rows].
 func (g *gradientCheck) statistics(b, kv int) (lse, o problem.HostView, err error) {
-	cfg := g.cfg
-	cfg.Tier, cfg.Access, cfg.Kernel, cfg.FixedSplit, cfg.Tuning = problem.TierCPU, problem.AccessAuto, "", 0, problem.TuningOff
+	cfg, a := g.cfg, g.a.Args
 	cfg.F32O = cfg.DType != problem.F32
-	a := oneHead(g.cfg, g.a.Args, b, kv)
 	_, rows := tensors.QueryExtent(&a)
-	a.O = problem.Tensor{Host: make([]byte, a.Hq*rows*cfg.ValueDim()*cfg.OType().Size())}
-	a.LSE = problem.Tensor{Host: make([]byte, a.Hq*rows*4)}
-	for i := range a.Hq * rows {
+	n := a.Group() * rows
+	a.O = problem.Tensor{Host: make([]byte, n*cfg.ValueDim()*cfg.OType().Size())}
+	a.LSE = problem.Tensor{Host: make([]byte, n*4)}
+	for i := range n {
 		binary.LittleEndian.PutUint32(a.LSE.Host[4*i:], math.Float32bits(float32(math.Inf(-1))))
 	}
-	if err = tensors.CheckArgs(cfg, a); err != nil {
+	if err = host.ForwardGroup(cfg, a, b, kv); err != nil {
 		return lse, o, err
 	}
-	if err = host.ForwardFrom(cfg, a, uint32(b*g.a.Hq+kv*g.a.Group())); err != nil {
+	if lse, err = problem.ViewHost(a.LSE, problem.F32, a.Group(), rows, 1); err != nil {
 		return lse, o, err
 	}
-	if lse, err = problem.ViewHost(a.LSE, problem.F32, a.Hq, rows, 1); err != nil {
-		return lse, o, err
-	}
-	o, err = problem.ViewHost(a.O, cfg.OType(), a.Hq, rows, cfg.ValueDim())
+	o, err = problem.ViewHost(a.O, cfg.OType(), a.Group(), rows, cfg.ValueDim())
 	return lse, o, err
-}
-
-// oneHead are the arguments of the call for one sequence and KV head, without outputs.
-func oneHead(cfg problem.Config, a problem.Args, b, kv int) problem.Args {
-	group := a.Group()
-	h := kv * group
-	_, rows := tensors.QueryExtent(&a)
-	_, keys := tensors.KVExtent(&a)
-	shift := func(t *problem.Tensor, heads, rows, dim, b, h int) {
-		t.Strides = t.Strides.Resolve(heads, rows, dim)
-		t.Offset += int64(b)*t.Strides.Batch + int64(h)*t.Strides.Head
-	}
-	batchQ, batchK := b, b
-	if v := a.Varlen; v != nil {
-		one := *v
-		for _, x := range []*problem.Vector{&one.CuQ, &one.CuK, &one.UsedQ, &one.UsedK} {
-			if x.Given() {
-				x.Offset += int64(b)
-			}
-		}
-		if v.CuQ.Given() {
-			batchQ = 0
-		}
-		if v.CuK.Given() {
-			batchK = 0
-		}
-		a.Varlen = &one
-	}
-	heads, headsKV := a.Hq, a.KVHeads()
-	shift(&a.Q, heads, rows, cfg.HeadDim, batchQ, h)
-	shift(&a.K, headsKV, keys, cfg.HeadDim, batchK, kv)
-	shift(&a.V, headsKV, keys, cfg.ValueDim(), batchK, kv)
-	// broadcast moves a tensor [batches, heads, rows, Sk] whose sizes may be 1 for all.
-	broadcast := func(t *problem.Tensor, batches, perBatch, perRow *int) {
-		at, atHead := b, h
-		if *batches == 1 {
-			at = 0
-		}
-		if *perBatch == 1 {
-			atHead = 0
-		}
-		shift(t, orAll(*perBatch, heads), orAll(*perRow, a.Sq), a.Sk, at, atHead)
-		*batches = 1
-		if *perBatch != 1 {
-			*perBatch = group
-		}
-	}
-	if a.Bias != nil {
-		one := *a.Bias
-		broadcast(&one.Tensor, &one.Batches, &one.Heads, &one.Rows)
-		a.Bias = &one
-	}
-	if a.Mask != nil {
-		one := *a.Mask
-		broadcast(&one.Tensor, &one.Batches, &one.Heads, &one.Rows)
-		a.Mask = &one
-	}
-	if a.Blocks != nil {
-		one := *a.Blocks
-		line := ((a.Sq + one.BlockQ - 1) / one.BlockQ) * (((a.Sk+one.BlockK-1)/one.BlockK + 31) / 32)
-		one.Map.Offset += int64((wrapOne(b, one.Batches)*orAll(one.Heads, heads) + wrapOne(h, one.Heads)) * line)
-		one.Batches = 1
-		if one.Heads != 1 {
-			one.Heads = group
-		}
-		a.Blocks = &one
-	}
-	if a.SparseTokens != nil {
-		one := *a.SparseTokens
-		one.Offsets.Offset += int64(b*headsKV + kv)
-		a.SparseTokens = &one
-	}
-	for _, v := range []*problem.Vector{&a.ALiBi, &a.Sinks} {
-		if v.Given() {
-			v.Offset += int64(h)
-		}
-	}
-	a.Shape = problem.Shape{B: 1, Hq: group, Hkv: 1, Sq: a.Sq, Sk: a.Sk}
-	return a
-}
-
-// orAll is a size of a broadcast tensor: n, or all where it is 0.
-func orAll(n, all int) int {
-	if n == 0 {
-		return all
-	}
-	return n
-}
-
-// wrapOne is i, or 0 in a dimension of size 1.
-func wrapOne(i, size int) int {
-	if size == 1 {
-		return 0
-	}
-	return i
 }

@@ -1,9 +1,7 @@
 package cases
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
 	"sync"
 
 	"vkattn/internal/accuracy"
@@ -121,16 +119,22 @@ func (p *Problem) SampleRows() []problem.Rows {
 
 // Gather reads rows of O and LSE; lse is nil if the problem has none.
 func (p *Problem) Gather(images [][]byte, sample []problem.Rows) (o, lse []float32) {
-	_, rows := p.queryExtent()
-	size := int64(p.DType.Size())
-	for _, s := range sample {
-		for _, row := range s.Rows {
-			batch, at := p.queryRow(s.B, row)
-			e := size * p.element(&p.args.O, p.Hq, rows, p.Dv, batch, s.H, at)
-			o = append(o, decodeFloats(images[p.piece[pieceO]][e:e+size*int64(p.Dv)], p.DType)...)
-			if p.LSE {
-				e := 4 * p.element(&p.args.LSE, p.Hq, rows, 1, batch, s.H, at)
-				lse = append(lse, math.Float32frombits(binary.LittleEndian.Uint32(images[p.piece[pieceLSE]][e:])))
+	for i, to := range map[int]*[]float32{TensorO: &o, TensorLSE: &lse} {
+		if p.layout.Slots[i].Memory < 0 {
+			continue
+		}
+		view, err := p.View(images, i)
+		if err != nil {
+			panic(err) // images are in host memory
+		}
+		n := tensors.CountRows(sample)
+		*to = make([]float32, 0, n*view.Dim())
+		for _, s := range sample {
+			for _, row := range s.Rows {
+				batch, at := p.queryRow(s.B, row)
+				first := len(*to)
+				*to = (*to)[:first+view.Dim()]
+				view.ReadRow((*to)[first:], batch, s.H, at)
 			}
 		}
 	}

@@ -31,11 +31,7 @@ const cpuRows = 128
 //
 // The unit of work is a block of query rows of one sequence and key head: all query
 // heads of the group together, so that grouped queries widen K and V once.
-func Forward(cfg problem.Config, a problem.Args) error { return ForwardFrom(cfg, a, 0) }
-
-// ForwardFrom is Forward for some heads of a larger call, whose first head has the given
-// counter in the dropout mask of that call.
-func ForwardFrom(cfg problem.Config, a problem.Args, firstHead uint32) error {
+func Forward(cfg problem.Config, a problem.Args) error {
 	if err := tensors.CheckHost("Forward", tensors.SequenceBytes(a.Shape)); err != nil {
 		return err
 	}
@@ -43,7 +39,6 @@ func ForwardFrom(cfg problem.Config, a problem.Args, firstHead uint32) error {
 	if err := call.open(&cfg, &a); err != nil {
 		return err
 	}
-	call.FirstHead = firstHead
 	var rows, most int64 // rows of all sequences, and of the longest
 	for _, s := range call.Sequences {
 		rows += int64(s.Rows)
@@ -69,6 +64,25 @@ func ForwardFrom(cfg problem.Config, a problem.Args, firstHead uint32) error {
 			first := at % blocks * block
 			w.run(b, int(heads-1-at/blocks), first, min(block, rows-first))
 		}
+	})
+	return nil
+}
+
+// ForwardGroup is Forward for the query heads of one sequence and KV head alone. O and LSE are packed [group, rows].
+func ForwardGroup(cfg problem.Config, a problem.Args, b, kv int) error {
+	_, extent := tensors.QueryExtent(&a)
+	a.O.Strides = problem.BHSD(a.Hq, extent, cfg.ValueDim())
+	var call cpuCall
+	if err := call.open(&cfg, &a); err != nil {
+		return err
+	}
+	batch, _ := call.QueryRow(b, 0)
+	call.before = int64(batch*a.Hq+kv*a.Group()) * int64(extent)
+	rows := int64(call.Sequences[b].Rows) * int64(a.Group())
+	block := cpuBlockRows(rows, rows)
+	par.Each(blocksOf(rows, block), func() func(int64) {
+		w := newCPUWorker(&call, int(block))
+		return func(unit int64) { w.run(b, kv, unit*block, min(block, rows-unit*block)) }
 	})
 	return nil
 }
@@ -101,6 +115,7 @@ type cpuCall struct {
 	o        tensors.HostRows
 	lse      []byte // from element 0 on; nil: not asked for
 	lseRows  int    // rows per head
+	before   int64  // rows of the call before the first one of O and LSE
 	softcap  float32
 	scale    float32
 	stored   simd.Type // Q
@@ -215,8 +230,8 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 		g.head[i] = head
 		batch, at := c.QueryRow(b, row)
 		g.QAt[i] = c.Q.ByteOf(batch, head, at)
-		g.OAt[i] = c.o.ByteOf(batch, head, at)
-		g.lseAt[i] = ((int64(batch)*int64(c.Args.Hq)+int64(head))*int64(c.lseRows) + int64(at)) * int64(problem.F32.Size())
+		g.OAt[i] = c.o.ByteOf(batch, head, at) - c.before*int64(c.Cfg.ValueDim()*c.Cfg.OType().Size())
+		g.lseAt[i] = ((int64(batch)*int64(c.Args.Hq)+int64(head))*int64(c.lseRows) + int64(at) - c.before) * int64(problem.F32.Size())
 		lo, hi := c.Span(b, row)
 		g.Span[i], g.Span[Kernels.Lanes+i] = int32(lo), int32(hi)
 		if lo < hi {

@@ -22,7 +22,6 @@ type Call struct {
 	blocks    [3]int64
 	Dropout   dropout.Mask
 	maskers   maskers
-	FirstHead uint32 // counter of the first head in the dropout mask: 0, but for a part of a call
 }
 
 func (h *Call) Open(cfg *problem.Config, a *problem.Args) (err error) {
@@ -175,4 +174,4 @@ func (h *Call) Sink(head int) (x float32, ok bool) {
 }
 
 // DropoutHead returns b*Hq + h, the counter of a head in the dropout mask.
-func (h *Call) DropoutHead(b, head int) uint32 { return h.FirstHead + uint32(b*h.Args.Hq+head) }
+func (h *Call) DropoutHead(b, head int) uint32 { return uint32(b*h.Args.Hq + head) }

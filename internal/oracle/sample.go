@@ -21,26 +21,30 @@ type SampledGradient struct {
 
 // SampleDQ computes dQ of the rows of a sample.
 func SampleDQ(cfg problem.Config, a problem.BackwardArgs, sample []problem.Rows) (g SampledGradient, err error) {
-	want := tensors.GradientSet{Q: true}
-	ref := backward[float64]{args: &a, arithmetic: exact, want: want}
-	if err := ref.inputs(&cfg); err != nil {
-		return g, err
-	}
-	low := backward[float32]{args: &a, arithmetic: lowOf(cfg.DType), want: want}
-	if err := low.inputs(&cfg); err != nil {
+	ref, low, err := sampled(&cfg, &a, tensors.GradientSet{Q: true})
+	if err != nil {
 		return g, err
 	}
 	n := tensors.CountRows(sample) * cfg.HeadDim
 	ref.dQ, low.dQ = make([]float64, n), make([]float32, n)
-	low.roundings = newRoundings(&low, false)
-	sampleRows(&ref, sample)
-	sampleRows(&low, sample)
-	noise, errors := low.roundings.likely(&low)
+	low.roundings = newRoundings(low, false)
+	sampleRows(ref, sample)
+	sampleRows(low, sample)
+	noise, errors := low.roundings.likely(low)
 	g = SampledGradient{ref.dQ, low.dQ, nil, errors.DQ}
 	if cfg.DType != problem.F32 {
 		g.Noise = noise.DQ
 	}
 	return g, nil
+}
+
+// sampled opens a call in both arithmetics.
+func sampled(cfg *problem.Config, a *problem.BackwardArgs, want tensors.GradientSet) (ref *backward[float64], low *backward[float32], err error) {
+	ref, low = &backward[float64]{args: a, arithmetic: exact, want: want}, &backward[float32]{args: a, arithmetic: lowOf(cfg.DType), want: want}
+	if err = ref.inputs(cfg); err == nil {
+		err = low.inputs(cfg)
+	}
+	return ref, low, err
 }
 
 func sampleRows[T number](c *backward[T], sample []problem.Rows) {
@@ -65,22 +69,17 @@ func sampleRows[T number](c *backward[T], sample []problem.Rows) {
 // rounded, of the rows of the group, as views of [1, group, rows]. An LSE that float32 does not hold
 // well enough is computed from all keys.
 func SampleDKV(cfg problem.Config, a problem.BackwardArgs, b, kv int, keys []int, lse, o problem.HostView) (dK, dV SampledGradient, err error) {
-	want := tensors.GradientSet{K: true, V: true}
-	ref := backward[float64]{args: &a, arithmetic: exact, want: want}
-	if err := ref.inputs(&cfg); err != nil {
-		return dK, dV, err
-	}
-	low := backward[float32]{args: &a, arithmetic: lowOf(cfg.DType), want: want}
-	if err := low.inputs(&cfg); err != nil {
+	ref, low, err := sampled(&cfg, &a, tensors.GradientSet{K: true, V: true})
+	if err != nil {
 		return dK, dV, err
 	}
 	n, d, dv := len(keys), cfg.HeadDim, cfg.ValueDim()
 	ref.dK, ref.dV, low.dK, low.dV = make([]float64, n*d), make([]float64, n*dv), make([]float32, n*d), make([]float32, n*dv)
-	low.roundings = newRoundings(&low, false)
+	low.roundings = newRoundings(low, false)
 	ones := make([]int, a.Group()*ref.Sequences[b].Rows)
-	sampleKeys(&ref, b, kv, keys, lse, o, ones)
-	sampleKeys(&low, b, kv, keys, lse, o, ones)
-	noise, errors := low.roundings.likely(&low)
+	sampleKeys(ref, b, kv, keys, lse, o, ones)
+	sampleKeys(low, b, kv, keys, lse, o, ones)
+	noise, errors := low.roundings.likely(low)
 	dK, dV = SampledGradient{ref.dK, low.dK, nil, errors.DK}, SampledGradient{ref.dV, low.dV, nil, errors.DV}
 	if cfg.DType != problem.F32 {
 		dK.Noise = noise.DK
