@@ -52,6 +52,13 @@ platforms: ## build for linux, windows and darwin on amd64 and arm64, without cg
 test-platforms: ## the release twice, platforms, go vet for each, the tests without cgo, tier cpu of arm64 under QEMU, compilers of other GPUs
 	scripts/platforms.sh test
 
+c_flags = -s -w -extldflags "-Wl,--version-script=$(CURDIR)/bindings/c/vkattn.map -Wl,-soname,libvkattn.so"
+.PHONY: c
+c: ## build the C library (Linux): build/c/libvkattn.so and vkattn.h, see docs/c.md
+	$(GO) build -buildmode=c-shared -ldflags='$(c_flags)' -o $(BUILD)/c/libvkattn.so ./bindings/c
+	rm -f $(BUILD)/c/libvkattn.h
+	cp bindings/c/vkattn.h $(BUILD)/c
+
 .PHONY: release
 release: ## pack the command for every platform into build/release, reproducibly, from a tree without changes
 	scripts/release.sh build

@@ -1,0 +1,229 @@
+//go:build cgo && linux
+
+package main
+
+import (
+	"context"
+
+	"vkattn/attention"
+	"vkattn/internal/backend"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
+)
+
+// Calls in host memory on a Vulkan device. Each tensor gets memory of the device with its strides: inputs are copied
+// there, and the rows of outputs back.
+
+// copies are the tensors of a call in memory of the device.
+type copies struct {
+	device *device
+	list   []backend.Memory
+	inputs map[span]backend.Memory // that are there already, as where K is V
+	back   []output
+	copy   bool // false: the call computes nothing
+}
+
+// span is a range of host memory.
+type span struct {
+	first *byte
+	n     int
+}
+
+type output struct {
+	layout tensors.Layout // in host memory
+	memory backend.Memory
+}
+
+// staged calls f with tensors where the device of the operation computes.
+func (a *arguments) staged(run bool, f func() error) error {
+	if a.op.device.Vulkan() == nil || a.Q.Host == nil {
+		return f()
+	}
+	c := &copies{device: a.op.device, inputs: map[span]backend.Memory{}, copy: run}
+	defer c.close()
+	err := c.make(a)
+	if err != nil {
+		return err
+	}
+	if err := f(); err != nil || !run {
+		return err
+	}
+	ctx, cancel := c.device.waiting()
+	defer cancel()
+	return c.fetch(ctx)
+}
+
+// make checks a call and moves its tensors.
+func (c *copies) make(a *arguments) error {
+	cfg := problem.Config(a.op.Config())
+	host := a.BackwardArgs
+	if a.backward {
+		var l tensors.BackwardTensors
+		if err := l.CheckAll(&cfg, &host); err != nil {
+			return err
+		}
+		if err := l.Each(func(i int, t *tensors.Layout) error {
+			old := host.Varlen != nil || host.Accumulate
+			return c.move(t, i >= tensors.FirstGradient, old, memoryOf(&a.BackwardArgs, t.Field))
+		}); err != nil {
+			return err
+		}
+	} else {
+		var l tensors.Layouts
+		if err := l.Check(&cfg, &host.Args); err != nil {
+			return err
+		}
+		for i, t := range l.All() {
+			if err := c.move(&t, i >= tensors.FirstOutput, host.Varlen != nil, memoryOf(&a.BackwardArgs, t.Field)); err != nil {
+				return err
+			}
+		}
+	}
+	var t tensors.Layout
+	return tensors.EachOption(&cfg, &host.Args, &t, func(of tensors.OptionTensor) error {
+		to := memoryOf(&a.BackwardArgs, t.Field)
+		if of >= tensors.FirstTable {
+			name := tensors.Tables(&cfg)[of-tensors.FirstTable].Name()
+			for i := range a.Tables {
+				if a.Tables[i].Name == name {
+					to = &a.Tables[i].Vector
+				}
+			}
+		}
+		return c.move(&t, false, false, to)
+	})
+}
+
+// move gives a tensor or a vector, to, memory of the device. old says that a call may leave some of an output as it was.
+func (c *copies) move(l *tensors.Layout, out, old bool, to any) error {
+	t := &l.Tensor
+	var n int64
+	if l.Counts[0] > 0 {
+		n = (l.Counts[0]-1)*l.Steps[0] + int64(l.Extent())
+	}
+	host := t.Host[t.Offset*l.Size:][:n*l.Size]
+	key := span{n: len(host)}
+	if len(host) > 0 {
+		key.first = &host[0]
+	}
+	m := c.inputs[key]
+	if out || m == nil {
+		var err error
+		if m, err = newMemory(c.device, int64(len(host))); err != nil {
+			return err
+		}
+		c.list = append(c.list, m)
+		if c.copy && (!out || old) && len(host) > 0 {
+			if err := c.device.Call("vkattn_op", nil, func(s backend.Stream) error { return m.Write(s, 0, host) }); err != nil {
+				return err
+			}
+		}
+	}
+	if out {
+		c.back = append(c.back, output{*l, m})
+	} else {
+		c.inputs[key] = m
+	}
+	switch to := to.(type) {
+	case *attention.Tensor:
+		to.Buffer, to.Host, to.Offset = m.Tensor().Buffer, nil, 0
+	case *attention.Vector:
+		*to = attention.Vector{Buffer: m.Tensor().Buffer}
+	}
+	return nil
+}
+
+// fetch copies the rows of the outputs back.
+func (c *copies) fetch(ctx context.Context) error {
+	for _, o := range c.back {
+		l := &o.layout
+		if l.Empty() {
+			continue
+		}
+		n := ((l.Counts[0]-1)*l.Steps[0] + int64(l.Extent())) * l.Size
+		contiguous := n == l.Counts[0]*l.Counts[1]*l.Counts[2]*l.Dim*l.Size
+		got := l.Tensor.Host[l.Tensor.Offset*l.Size:][:n]
+		if !contiguous { // between its rows there is memory of others
+			got = make([]byte, n)
+		}
+		if err := c.device.Call("vkattn_op", nil, func(s backend.Stream) error { return o.memory.Read(ctx, s, 0, got) }); err != nil {
+			return err
+		}
+		if contiguous {
+			continue
+		}
+		for b := range l.Counts[0] {
+			for h := range l.Counts[1] {
+				for r := range l.Counts[2] {
+					copy(l.HostRow(b, h, r), got[(b*l.Steps[0]+h*l.Steps[1]+r*l.Steps[2])*l.Size:])
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (c *copies) close() {
+	for _, m := range c.list {
+		_ = m.Close()
+	}
+}
+
+// memoryOf is the tensor or the vector that a field of the arguments has.
+func memoryOf(a *attention.BackwardArgs, field string) any {
+	switch field {
+	case "Q":
+		return &a.Q
+	case "K":
+		return &a.K
+	case "V":
+		return &a.V
+	case "O":
+		return &a.O
+	case "LSE":
+		return &a.LSE
+	case "DO":
+		return &a.DO
+	case "DLSE":
+		return &a.DLSE
+	case "DQ":
+		return &a.DQ
+	case "DK":
+		return &a.DK
+	case "DV":
+		return &a.DV
+	case "DBias":
+		return &a.DBias
+	case "DSinks":
+		return &a.DSinks
+	case "Varlen.CuQ":
+		return &a.Varlen.CuQ
+	case "Varlen.CuK":
+		return &a.Varlen.CuK
+	case "Varlen.UsedQ":
+		return &a.Varlen.UsedQ
+	case "Varlen.UsedK":
+		return &a.Varlen.UsedK
+	case "Pages.Table":
+		return &a.Pages.Table
+	case "SparseTokens.Offsets":
+		return &a.SparseTokens.Offsets
+	case "SparseTokens.Tokens":
+		return &a.SparseTokens.Tokens
+	case "Blocks.Map":
+		return &a.Blocks.Map
+	case "Bias":
+		return &a.Bias.Tensor
+	case "Mask":
+		return &a.Mask.Tensor
+	case "ALiBi":
+		return &a.ALiBi
+	case "Sinks":
+		return &a.Sinks
+	case "KScale":
+		return &a.KScale
+	case "VScale":
+		return &a.VScale
+	}
+	return nil
+}
