@@ -39,7 +39,7 @@ var (
 	link    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 	anchor  = regexp.MustCompile(`<a id="([^"]+)">`)
 	heading = regexp.MustCompile(`(?m)^#+ (.+)$`)
-	path    = regexp.MustCompile("`((?:attention|cmd|cudapath|docs|internal|scripts|shaders|tests|vk)/[\\w./-]+)`")
+	path    = regexp.MustCompile("`((?:attention|bindings|cmd|cudapath|docs|internal|scripts|shaders|tests|vk)/[\\w./-]+)`")
 	mention = regexp.MustCompile(`docs/[\w/-]+\.md`)
 	section = regexp.MustCompile(`(docs/[\w/-]+\.md)(?:,|,? \()\s*(?:(?://|#|\*) )?(?:entry |sections? )?(\d+)`)
 	// numbered is a link to a section of a log whose text has the section's number.
@@ -92,7 +92,7 @@ func TestLinks(t *testing.T) {
 
 // The map of design.md and the checklists name files that exist.
 func TestPaths(t *testing.T) {
-	for _, page := range []string{"design", "extending", "install", "library", "parallel"} {
+	for _, page := range []string{"design", "extending", "install", "library", "parallel", "c"} {
 		page = "docs/" + page + ".md"
 		for _, m := range path.FindAllStringSubmatch(read(t, page), -1) {
 			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
@@ -114,7 +114,7 @@ var (
 // Names in code font are in the code: a renamed function is renamed on the pages that explain it.
 func TestNames(t *testing.T) {
 	known := map[string]bool{}
-	for _, dir := range []string{"attention", "cmd", "cudapath", "internal", "scripts", "shaders", "tests", "vk"} {
+	for _, dir := range []string{"attention", "bindings", "cmd", "cudapath", "internal", "scripts", "shaders", "tests", "vk"} {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !slices.Contains([]string{".go", ".h", ".c", ".cu", ".cc", ".glsl", ".comp", ".sh", ".py"}, filepath.Ext(path)) {
 				return err
@@ -126,7 +126,7 @@ func TestNames(t *testing.T) {
 			return err
 		}))
 	}
-	for _, page := range []string{"design", "extending", "library", "serving", "testing", "several-gpus", "parallel"} {
+	for _, page := range []string{"design", "extending", "library", "serving", "testing", "several-gpus", "parallel", "c"} {
 		page = "docs/" + page + ".md"
 		for _, m := range code.FindAllStringSubmatch(read(t, page), -1) {
 			word := m[1][strings.LastIndex(m[1], ".")+1:]

@@ -14,7 +14,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 old=$(awk '$1 == "module" { print $2 }' go.mod)
 [ "$old" != "$path" ] || exit 0
 
-packages='attention|cudapath|vk|shaders|internal|tests|docs|cmd/vkattn'
+packages='attention|bindings|cudapath|vk|shaders|internal|tests|docs|cmd/vkattn'
 git ls-files -z -- '*.go' '*.md' '*.sh' '*.txt' '*.py' Makefile ':!docs/results' ':!docs/log' |
 	OLD=$old NEW=$path PACKAGES=$packages xargs -0 perl -pi -e '
 		s{(?<![\w./-])\Q$ENV{OLD}\E/(?=(?:$ENV{PACKAGES})(?![\w-]))}{$ENV{NEW}/}g;

@@ -89,7 +89,7 @@ has_go() { [[ -d $1 ]] && [[ -n $(find "$1" -name '*.go' -print -quit) ]]; }
 
 mapfile -t all_packages < <(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | sed "s|^$PWD|.|" | grep .)
 # The packages whose tests open a device; what the others test is the same on every runner.
-mapfile -t device_packages < <(grep -rlE --include='*_test.go' 'vk\.Open|testdevice\.Open|VKATTN_DRIVER' vk attention tests cmd cudapath 2>/dev/null |
+mapfile -t device_packages < <(grep -rlE --include='*_test.go' 'vk\.Open|testdevice\.Open|VKATTN_DRIVER' vk attention tests cmd cudapath bindings 2>/dev/null |
 	xargs -r -n 1 dirname | sort -u | sed 's|^|./|')
 
 # cpu_seconds sets cpu to the CPU time of all programs that this shell has run.

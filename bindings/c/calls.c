@@ -29,7 +29,7 @@ __attribute__((constructor)) static void load(void)
 }
 
 /* A driver that is taken down while its device works may crash. Devices are therefore closed first: handlers run in
- * reverse order, and this one is registered after the driver has been loaded. */
+ * reverse order, and this one is registered after what the driver registers. It runs once. */
 static void at_exit(void)
 {
 	if (process != RUNS)
@@ -72,7 +72,10 @@ vkattn_status vkattn_device_wrap_vulkan(const vkattn_vulkan *vulkan, vkattn_devi
 	ENTER(goDeviceWrapVulkan(GO(vkattn_vulkan, vulkan), device));
 }
 
-vkattn_status vkattn_device_get_info(vkattn_device device, vkattn_device_info *info) { ENTER(goDeviceGetInfo(device, info)); }
+vkattn_status vkattn_device_get_info(vkattn_device device, vkattn_device_info *info)
+{
+	ENTER(goDeviceGetInfo(device, info));
+}
 
 vkattn_status vkattn_device_wait(vkattn_device device, uint64_t timeout_ns) { ENTER(goDeviceWait(device, timeout_ns)); }
 
@@ -112,7 +115,10 @@ vkattn_status vkattn_op_backward(vkattn_op op, vkattn_stream stream, const vkatt
 	ENTER(goOpBackward(op, stream, GO(vkattn_backward_args, args)));
 }
 
-vkattn_status vkattn_op_prepare(vkattn_op op, const vkattn_args *args) { ENTER(goOpPrepare(op, GO(vkattn_args, args))); }
+vkattn_status vkattn_op_prepare(vkattn_op op, const vkattn_args *args)
+{
+	ENTER(goOpPrepare(op, GO(vkattn_args, args)));
+}
 
 vkattn_status vkattn_op_prepare_backward(vkattn_op op, const vkattn_backward_args *args)
 {
@@ -143,7 +149,8 @@ vkattn_status vkattn_requirements_create(const vkattn_config *config, vkattn_req
 	ENTER(goRequirementsCreate(GO(vkattn_config, config), requirements));
 }
 
-vkattn_status vkattn_requirements_get_info(vkattn_requirements requirements, uint32_t api_version, vkattn_requirements_info *info)
+vkattn_status vkattn_requirements_get_info(vkattn_requirements requirements, uint32_t api_version,
+	vkattn_requirements_info *info)
 {
 	ENTER(goRequirementsGetInfo(requirements, api_version, info));
 }
@@ -161,4 +168,7 @@ vkattn_status vkattn_buffer_destroy(vkattn_buffer buffer) { ENTER(goDestroy(buff
 
 vkattn_status vkattn_stream_destroy(vkattn_stream stream) { ENTER(goDestroy(stream, KIND_STREAM)); }
 
-vkattn_status vkattn_requirements_destroy(vkattn_requirements requirements) { ENTER(goDestroy(requirements, KIND_REQUIREMENTS)); }
+vkattn_status vkattn_requirements_destroy(vkattn_requirements requirements)
+{
+	ENTER(goDestroy(requirements, KIND_REQUIREMENTS));
+}

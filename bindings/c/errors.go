@@ -12,11 +12,15 @@ import (
 	"regexp"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 
 	"vkattn/attention"
 	"vkattn/internal/problem"
 	"vkattn/vk"
 )
+
+// calls counts those of the program.
+var calls atomic.Uint64
 
 // fault is an error of this package.
 type fault struct {
@@ -32,6 +36,11 @@ func (f *fault) Unwrap() error { return f.is }
 // status makes a call. It keeps the text of its error for vkattn_last_error: Go runs on the thread that called it.
 func status(f func() error) C.vkattn_status {
 	err := guarded(f)
+	// A driver, or a layer, registers what it does at exit with its first calls of each kind. The library's handler runs
+	// before what was registered before it, so it is registered again after calls 1, 2, 4, 8 and so on.
+	if n := calls.Add(1); n&(n-1) == 0 {
+		C.vka_at_exit()
+	}
 	if err == nil {
 		return C.VKATTN_OK
 	}

@@ -63,9 +63,9 @@ func find(h unsafe.Pointer, k kind) (*object, error) {
 	case o == nil && uintptr(h) <= objects.last:
 		return nil, invalid("the %v was destroyed", k)
 	case o == nil:
-		return nil, invalid("%#x is no handle of a %v", uintptr(h), k)
+		return nil, invalid("%#x is no handle of kind %v", uintptr(h), k)
 	case o.kind != k:
-		return nil, invalid("the handle is of a %v, not of a %v", o.kind, k)
+		return nil, invalid("the handle is of kind %v, want %v", o.kind, k)
 	}
 	return o, nil
 }

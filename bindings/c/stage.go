@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"vkattn/attention"
 	"vkattn/internal/backend"
@@ -129,6 +130,8 @@ func (c *copies) move(l *tensors.Layout, out, old bool, to any) error {
 		to.Buffer, to.Host, to.Offset = m.Tensor().Buffer, nil, 0
 	case *attention.Vector:
 		*to = attention.Vector{Buffer: m.Tensor().Buffer}
+	default:
+		return fmt.Errorf("vkattn: %s has no place in stage.go", l.Field)
 	}
 	return nil
 }

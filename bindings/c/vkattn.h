@@ -49,12 +49,18 @@ typedef struct vkattn_stream_t *vkattn_stream;
 typedef struct vkattn_requirements_t *vkattn_requirements;
 
 /* Values of members of type int32_t. */
-enum { VKATTN_F16 = 0, VKATTN_BF16 = 1, VKATTN_F32 = 2 };                                                /* dtype */
-enum { VKATTN_CAUSAL_NONE = 0, VKATTN_TOP_LEFT = 1, VKATTN_BOTTOM_RIGHT = 2 };                           /* causal, align */
-enum { VKATTN_KV_SAME = 0, VKATTN_KV_INT8 = 1, VKATTN_KV_FP8 = 2, VKATTN_KV_Q8_0 = 3, VKATTN_KV_Q4_0 = 4 }; /* kv */
-enum { VKATTN_ACCESS_AUTO = 0, VKATTN_ADDRESSES = 1, VKATTN_DESCRIPTORS = 2 };                           /* access */
-enum { VKATTN_TUNING_AUTO = 0, VKATTN_TUNING_OFF = 1, VKATTN_TUNING_ON = 2 };                            /* tuning */
-enum {                                                                                                   /* tier */
+/* dtype */
+enum { VKATTN_F16 = 0, VKATTN_BF16 = 1, VKATTN_F32 = 2 };
+/* causal, align */
+enum { VKATTN_CAUSAL_NONE = 0, VKATTN_TOP_LEFT = 1, VKATTN_BOTTOM_RIGHT = 2 };
+/* kv */
+enum { VKATTN_KV_SAME = 0, VKATTN_KV_INT8 = 1, VKATTN_KV_FP8 = 2, VKATTN_KV_Q8_0 = 3, VKATTN_KV_Q4_0 = 4 };
+/* access */
+enum { VKATTN_ACCESS_AUTO = 0, VKATTN_ADDRESSES = 1, VKATTN_DESCRIPTORS = 2 };
+/* tuning */
+enum { VKATTN_TUNING_AUTO = 0, VKATTN_TUNING_OFF = 1, VKATTN_TUNING_ON = 2 };
+/* tier */
+enum {
 	VKATTN_TIER_AUTO = 0,
 	VKATTN_TIER_CPU = 1,
 	VKATTN_TIER_SCALAR = 2,
@@ -105,7 +111,7 @@ vkattn_status vkattn_buffer_write(vkattn_buffer buffer, uint64_t at, const void 
 vkattn_status vkattn_buffer_read(vkattn_buffer buffer, uint64_t at, void *to, uint64_t bytes);
 vkattn_status vkattn_buffer_destroy(vkattn_buffer buffer);
 
-/* A tensor [batch, heads, rows, dim]. It lies in a buffer, or in host memory at data: bytes says how much memory there is. */
+/* A tensor [batch, heads, rows, dim], in a buffer or in host memory: bytes of it at data. */
 typedef struct vkattn_tensor {
 	vkattn_buffer buffer;
 	void *data;
@@ -334,7 +340,8 @@ typedef struct vkattn_requirements_info {
 } vkattn_requirements_info;
 
 /* api_version is the smaller of the versions of the instance and the device: newer ones contain some extensions. */
-vkattn_status vkattn_requirements_get_info(vkattn_requirements requirements, uint32_t api_version, vkattn_requirements_info *info);
+vkattn_status vkattn_requirements_get_info(vkattn_requirements requirements, uint32_t api_version,
+	vkattn_requirements_info *info);
 
 /* VKATTN_OK if a physical device supports them. The error lists all that it does not support. uuid is
  * VkPhysicalDeviceIDProperties.deviceUUID. */

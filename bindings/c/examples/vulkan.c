@@ -1,11 +1,13 @@
-/* vulkan.c owns a Vulkan device and records attention and its gradients into its own command buffer. It creates the
- * device with what vkattn_requirements_get_info lists. The library creates no device, no memory for tensors and no queue.
+/* vulkan.c owns a Vulkan device and records attention and its gradients into its own command buffer. It
+ * creates the device with what vkattn_requirements_get_info lists. The library creates no device, no memory
+ * for tensors and no queue.
  *
  *	make c
  *	cc -std=c99 -I build/c bindings/c/examples/vulkan.c -L build/c -lvkattn -lvulkan -lm -Wl,-rpath,build/c -o vulkan
  *	./vulkan [coopmat2|coopmat|scalar]
  *
- * It exits with 0 if the results are right, 1 if they are wrong or something fails, and 3 if no tier runs on the device.
+ * It exits with 0 if the results are right, 1 if they are wrong or something fails, and 3 if no tier runs on
+ * the device.
  */
 #include <math.h>
 #include <stdio.h>
@@ -59,7 +61,8 @@ static vkattn_requirements choose(const char *named, const uint8_t uuid[16], vka
 }
 
 /* A storage buffer in memory that the host sees. */
-static float *new_buffer(VkPhysicalDevice physical, VkDevice device, VkDeviceSize bytes, VkBuffer *buffer, VkDeviceMemory *memory)
+static float *new_buffer(VkPhysicalDevice physical, VkDevice device, VkDeviceSize bytes, VkBuffer *buffer,
+	VkDeviceMemory *memory)
 {
 	VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .size = bytes,
 		.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT};
@@ -83,7 +86,8 @@ static float *new_buffer(VkPhysicalDevice physical, VkDevice device, VkDeviceSiz
 }
 
 /* The largest difference of O and of dV from the formula in double. */
-static double difference(const float *q, const float *k, const float *v, const float *o, const float *d_o, const float *d_v)
+static double difference(const float *q, const float *k, const float *v, const float *o, const float *d_o,
+	const float *d_v)
 {
 	static double p[S], want_v[S * D];
 	double worst = 0;
@@ -138,7 +142,9 @@ int main(int argc, char **argv)
 	vkattn_requirements need = choose(argc > 1 ? argv[1] : NULL, id.deviceUUID, &config);
 	if (!need)
 		return 3;
-	uint32_t version = properties.properties.apiVersion < app.apiVersion ? properties.properties.apiVersion : app.apiVersion;
+	uint32_t version = properties.properties.apiVersion;
+	if (version > app.apiVersion)
+		version = app.apiVersion;
 	vkattn_requirements_info requires = {.size = sizeof requires};
 	check("vkattn_requirements_get_info", vkattn_requirements_get_info(need, version, &requires));
 	printf("%s needs:\n%s\n", properties.properties.deviceName, requires.text);
@@ -172,8 +178,8 @@ int main(int argc, char **argv)
 	vkattn_buffer tensors;
 	check("vkattn_buffer_wrap_vulkan", vkattn_buffer_wrap_vulkan(dev, (uint64_t)buffer, 0, bytes, 0, &tensors));
 	vkattn_args args = {.size = sizeof args, .shape = {B, H, H, S, S}, .q = {.buffer = tensors},
-		.k = {.buffer = tensors, .offset = N}, .v = {.buffer = tensors, .offset = 2 * N}, .o = {.buffer = tensors, .offset = 4 * N},
-		.lse = {.buffer = tensors, .offset = 8 * N}};
+		.k = {.buffer = tensors, .offset = N}, .v = {.buffer = tensors, .offset = 2 * N},
+		.o = {.buffer = tensors, .offset = 4 * N}, .lse = {.buffer = tensors, .offset = 8 * N}};
 	vkattn_backward_args back = {.size = sizeof back, .forward = &args, .d_o = {.buffer = tensors, .offset = 3 * N},
 		.d_q = {.buffer = tensors, .offset = 5 * N}, .d_k = {.buffer = tensors, .offset = 6 * N},
 		.d_v = {.buffer = tensors, .offset = 7 * N}};
@@ -198,7 +204,8 @@ int main(int argc, char **argv)
 	check("vkattn_op_backward", vkattn_op_backward(op, stream, &back));
 	VkMemoryBarrier read = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
 		.dstAccessMask = VK_ACCESS_HOST_READ_BIT};
-	vkCmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &read, 0, NULL, 0, NULL);
+	vkCmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &read, 0,
+		NULL, 0, NULL);
 	vk("vkEndCommandBuffer", vkEndCommandBuffer(commands));
 	VkSubmitInfo submit = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &commands};
 	vk("vkQueueSubmit", vkQueueSubmit(queue, 1, &submit, VK_NULL_HANDLE));
