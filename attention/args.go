@@ -185,11 +185,12 @@ type (
 	//	func (s Shape) Validate() error        // the first wrong size, as a *ShapeError
 	Shape = problem.Shape
 
-	// Tensor names the memory of a tensor: a device buffer or host memory, exactly one of the two. A
-	// program fills the fields in for memory of its own:
+	// Tensor names the memory of a tensor: a Vulkan buffer, host memory or memory of a device of another
+	// kind, exactly one of them. A program fills the fields in for memory of its own:
 	//
 	//	Buffer  *vk.Buffer
 	//	Host    []byte   // little-endian elements, used only during the call
+	//	Memory  *Memory
 	//	Offset  int64    // of element [0,0,0,0], in elements
 	//	Strides Strides  // zero: packed [batch, head, row, dim]
 	//
@@ -229,10 +230,20 @@ type (
 	//
 	//	Buffer *vk.Buffer
 	//	Host   []byte
+	//	Memory *Memory
 	//	Offset int64  // of the first element, in elements
 	//
-	//	func (v Vector) Given() bool  // it names memory
+	//	func (v Vector) Given() bool     // it names memory
+	//	func (v Vector) Tensor() Tensor  // the same memory
+	//	func (v Vector) Close() error    // frees the memory, once no work in flight holds it
 	Vector = problem.Vector
+
+	// Memory is memory of a device that is neither Vulkan's nor the CPU. The device makes it.
+	//
+	//	func (m *Memory) Size() uint64  // bytes
+	//	func (m *Memory) Closed() bool
+	//	func (m *Memory) Close() error  // frees it, once no work in flight holds it
+	Memory = problem.Memory
 
 	// HostView reads and writes the rows of a host tensor as float32, for any storage type and
 	// strides. Like an index its methods panic if a row lies outside of the memory or a slice is too short.

@@ -7,6 +7,7 @@ import (
 	"vkattn/internal/backend"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/errs"
+	"vkattn/internal/host"
 	"vkattn/internal/plan"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
@@ -54,6 +55,10 @@ func (op *Op) PlanBackward(s Shape) (BackwardPlan, error) {
 	if err := s.Validate(); err != nil {
 		return BackwardPlan{}, err
 	}
+	if op.other != nil {
+		p, err := op.other.PlanBackward(BackwardArgs{Args: Args{Shape: s}})
+		return BackwardPlan(p), err
+	}
 	r := op.typicalBackward(s)
 	c, err := plan.MakeBackward(op.dev, &op.cfg, &r, op.backward.pick)
 	return BackwardPlan(c.BackwardPlan), err
@@ -70,6 +75,10 @@ func (op *Op) PlanBackwardFor(a BackwardArgs) (BackwardPlan, error) {
 	if err != nil {
 		return BackwardPlan{}, err
 	}
+	if op.other != nil {
+		p, err := op.other.PlanBackward(a)
+		return BackwardPlan(p), err
+	}
 	c, err := plan.MakeBackward(op.dev, &op.cfg, &r, op.backward.pick)
 	return BackwardPlan(c.BackwardPlan), err
 }
@@ -83,6 +92,9 @@ func (op *Op) PrepareBackward(s Shape) error {
 	}
 	if err := s.Validate(); err != nil {
 		return err
+	}
+	if op.other != nil {
+		return op.other.PrepareBackward(BackwardArgs{Args: Args{Shape: s}})
 	}
 	for _, dLSE := range []bool{false, true} {
 		r := op.typicalBackward(s)
@@ -104,6 +116,9 @@ func (op *Op) PrepareBackwardFor(a BackwardArgs) error {
 	r, err := op.checkBackward(&l, &a)
 	if err != nil {
 		return err
+	}
+	if op.other != nil {
+		return op.other.PrepareBackward(a)
 	}
 	_, err = op.prepareBackward(&r)
 	return err
@@ -130,7 +145,22 @@ func (op *Op) Backward(s *Stream, a BackwardArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	return op.home.Call("Backward", s, func(s backend.Stream) error { return op.calls.Backward(s, a) })
+	return op.home.call("Backward", s, func(s backend.Stream) error {
+		if v := s.Vulkan(); v != nil {
+			return op.recordBackward(v.Commands, v, &a)
+		}
+		var l tensors.BackwardTensors
+		if _, err := op.checkBackward(&l, &a); err != nil {
+			return err
+		}
+		if op.other == nil {
+			return host.Backward(op.cfg, a)
+		}
+		if err := op.checkNumbers(s, &a.Args); err != nil {
+			return err
+		}
+		return op.other.Backward(s, a)
+	})
 }
 
 // RecordBackward records the dispatches of Backward into a command buffer. It inserts
@@ -184,10 +214,7 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 	if l.Want.Bias {
 		r.Bias = tensors.BiasSizes(a.Bias, &a.Shape)
 	}
-	if op.dev == nil {
-		return r, l.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(nil) })
-	}
-	if err := op.checkBackwardSide(l, a); err != nil {
+	if err := op.checkBackwardSide(l, a); err != nil || op.dev == nil {
 		return r, err
 	}
 	if plan.MayCUDA(&op.cfg) {
@@ -214,12 +241,13 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 	})
 }
 
-// checkBackwardSide refuses host memory and buffers of another device.
+// checkBackwardSide refuses memory that is not the device's.
 func (op *Op) checkBackwardSide(l *tensors.BackwardTensors, a *BackwardArgs) error {
-	if err := l.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(op.dev) }); err != nil || !tensors.HasOptions(&a.Args, &op.cfg) {
+	on := op.place()
+	if err := l.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(on) }); err != nil || on.CPU() || !tensors.HasOptions(&a.Args, &op.cfg) {
 		return err
 	}
-	return tensors.CheckOptionsDevice(&a.Args, &op.cfg, op.dev)
+	return tensors.CheckOptionsDevice(&a.Args, &op.cfg, on)
 }
 
 // prepareBackward finds or makes the plan and the pipelines of a request.

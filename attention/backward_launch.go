@@ -23,7 +23,7 @@ func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) erro
 	if err != nil {
 		return err
 	}
-	if err := op.checkNumbers(s, &a.Args); err != nil {
+	if err := op.checkNumbers(orderOf(s), &a.Args); err != nil {
 		return err
 	}
 	if s == nil && plan.MayCUDA(&op.cfg) {

@@ -34,7 +34,7 @@ type Device struct {
 // usable reports why the device cannot be used.
 func (d *Device) usable() error {
 	switch {
-	case d.Backend() == nil:
+	case d.backend() == nil:
 		return errs.Unmade("Open")
 	case d.closed.Load():
 		return errs.Closed("the device")
@@ -92,16 +92,16 @@ func On(dev *vk.Device) *Device {
 	return &Device{b: backend.Vulkan{Dev: dev}}
 }
 
-// Vulkan returns the Vulkan device, nil for the CPU. It stays the Device's.
+// Vulkan returns the Vulkan device, nil where it is not Vulkan's. It stays the Device's.
 func (d *Device) Vulkan() *vk.Device {
-	if b := d.Backend(); b != nil {
+	if b := d.backend(); b != nil {
 		return b.Vulkan()
 	}
 	return nil
 }
 
-// Backend returns what the Device is over, nil if Open did not make it. It is for the packages of this library.
-func (d *Device) Backend() backend.Device {
+// backend returns what the Device is over, nil if Open did not make it.
+func (d *Device) backend() backend.Device {
 	if d == nil {
 		return nil
 	}
@@ -118,7 +118,7 @@ func (d *Device) WhyCPU() string {
 
 // String names the device.
 func (d *Device) String() string {
-	if b := d.Backend(); b != nil {
+	if b := d.backend(); b != nil {
 		return b.String()
 	}
 	return "no device"
@@ -241,7 +241,7 @@ func (d *Device) vector(b []byte) (Vector, error) {
 	if err := store.Write(0, b); err != nil {
 		return Vector{}, errors.Join(err, store.Close())
 	}
-	return Vector{Buffer: m.Buffer, Host: m.Host}, nil
+	return Vector{Buffer: m.Buffer, Host: m.Host, Memory: m.Memory}, nil
 }
 
 // memory returns n bytes of zeros.
@@ -257,7 +257,7 @@ func (d *Device) memory(n int64) (Tensor, problem.Store, error) {
 	if err != nil {
 		return Tensor{}, nil, err
 	}
-	if err := d.Call("Tensor", nil, m.Clear); err != nil {
+	if err := d.call("Tensor", nil, m.Clear); err != nil {
 		return Tensor{}, nil, errors.Join(err, m.Close())
 	}
 	return m.Tensor(), &store{d, m}, nil
@@ -270,11 +270,11 @@ type store struct {
 }
 
 func (m *store) Write(at int64, b []byte) error {
-	return m.d.Call("SetBytes", nil, func(s backend.Stream) error { return m.Memory.Write(s, at, b) })
+	return m.d.call("SetBytes", nil, func(s backend.Stream) error { return m.Memory.Write(s, at, b) })
 }
 
 func (m *store) Read(ctx context.Context, at int64, b []byte) error {
-	return m.d.Call("Bytes", nil, func(s backend.Stream) error { return m.Memory.Read(ctx, s, at, b) })
+	return m.d.call("Bytes", nil, func(s backend.Stream) error { return m.Memory.Read(ctx, s, at, b) })
 }
 
 // sizes fills the Shape of a call from its tensors if it is zero and a Device made them.

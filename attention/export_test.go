@@ -117,4 +117,4 @@ func EachKernelSet(t *testing.T, test func(t *testing.T, name string)) {
 func CachedPlans(op *Op) int { return op.plans.size }
 
 // OnBackend is the Device of a backend that is neither Vulkan nor the CPU.
-func OnBackend(b backend.Device) *Device { return &Device{b: b, owned: true} }
+func OnBackend(b backend.Device) *Device { return backend.NewDevice(b).(*Device) }

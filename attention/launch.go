@@ -25,7 +25,7 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if err := op.check(&l, a); err != nil {
 		return err
 	}
-	if err := op.checkNumbers(s, a); err != nil {
+	if err := op.checkNumbers(orderOf(s), a); err != nil {
 		return err
 	}
 	if tensors.NoRows(a) {

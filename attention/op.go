@@ -10,6 +10,7 @@ import (
 	"vkattn/internal/backend"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/errs"
+	"vkattn/internal/host"
 	"vkattn/internal/plan"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
@@ -20,9 +21,9 @@ import (
 // plan and the pipelines of every shape it has seen. Its methods are safe for
 // concurrent use; a Stream or a Commands must be used by one goroutine at a time.
 type Op struct {
-	home       *Device    // of the default stream
-	dev        *vk.Device // its Vulkan device; nil: the CPU tier
-	calls      backend.Attention
+	home       *Device           // of the default stream
+	dev        *vk.Device        // its Vulkan device; nil: the CPU tier, or other
+	other      backend.Attention // of a device of another kind, which plans and computes all calls; nil: there is none
 	cfg        problem.Config
 	experiment Experiment
 	factors    plan.ScoreFactors
@@ -64,44 +65,7 @@ func New(d *Device, cfg Config) (*Op, error) {
 
 // newOp is NewExperiment without the checks.
 func newOp(dev *vk.Device, cfg problem.Config, e Experiment, pick plan.TilePicker) *Op {
-	op := &Op{home: On(dev), dev: dev, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick}
-	op.calls = recorder{op}
-	return op
-}
-
-// recorder records the calls of an Op on a Vulkan device.
-type recorder struct{ *Op }
-
-func (r recorder) Forward(s backend.Stream, a Args) error {
-	v := s.Vulkan()
-	return r.record(v.Commands, v, &a)
-}
-
-func (r recorder) Backward(s backend.Stream, a BackwardArgs) error {
-	v := s.Vulkan()
-	return r.recordBackward(v.Commands, v, &a)
-}
-
-// checked checks the calls of an Op that its device computes.
-type checked struct {
-	*Op
-	backend.Attention
-}
-
-func (c checked) Forward(s backend.Stream, a Args) error {
-	var l tensors.Layouts
-	if err := c.check(&l, &a); err != nil {
-		return err
-	}
-	return c.Attention.Forward(s, a)
-}
-
-func (c checked) Backward(s backend.Stream, a BackwardArgs) error {
-	var l tensors.BackwardTensors
-	if _, err := c.checkBackward(&l, &a); err != nil {
-		return err
-	}
-	return c.Attention.Backward(s, a)
+	return &Op{home: On(dev), dev: dev, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick}
 }
 
 // Config returns the Config that New was given.
@@ -133,6 +97,10 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 	if err := s.Validate(); err != nil {
 		return Plan{}, err
 	}
+	if op.other != nil {
+		p, err := op.other.Plan(Args{Shape: s})
+		return Plan(p), err
+	}
 	c, err := plan.Make(op.dev, op.cfg, op.typical(s), op.pick)
 	return Plan(c.Plan), err
 }
@@ -146,6 +114,10 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 	var l tensors.Layouts
 	if err := op.check(&l, &a); err != nil {
 		return Plan{}, err
+	}
+	if op.other != nil {
+		p, err := op.other.Plan(a)
+		return Plan(p), err
 	}
 	c, err := plan.Make(op.dev, op.cfg, op.request(&l, &a), op.pick)
 	return Plan(c.Plan), err
@@ -161,6 +133,9 @@ func (op *Op) Prepare(s Shape) error {
 	}
 	if err := s.Validate(); err != nil {
 		return err
+	}
+	if op.other != nil {
+		return op.other.Prepare(Args{Shape: s})
 	}
 	for _, lse := range []bool{false, true} {
 		r := op.typical(s)
@@ -186,6 +161,9 @@ func (op *Op) PrepareFor(a Args) error {
 	if err := op.check(&l, &a); err != nil {
 		return err
 	}
+	if op.other != nil {
+		return op.other.Prepare(a)
+	}
 	_, err := op.prepare(op.request(&l, &a))
 	return err
 }
@@ -205,7 +183,22 @@ func (op *Op) Forward(s *Stream, a Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	return op.home.Call("Forward", s, func(s backend.Stream) error { return op.calls.Forward(s, a) })
+	return op.home.call("Forward", s, func(s backend.Stream) error {
+		if v := s.Vulkan(); v != nil {
+			return op.record(v.Commands, v, &a)
+		}
+		var l tensors.Layouts
+		if err := op.check(&l, &a); err != nil {
+			return err
+		}
+		if op.other == nil {
+			return host.Forward(op.cfg, a)
+		}
+		if err := op.checkNumbers(s, &a); err != nil {
+			return err
+		}
+		return op.other.Forward(s, a)
+	})
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by
@@ -230,11 +223,15 @@ func (op *Op) Close() error {
 	if op == nil {
 		return nil
 	}
-	op.closed.Store(true)
+	closed := op.closed.Swap(true)
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	op.plans.clear()
-	return errors.Join(op.pipelines.Close(), op.combines.Close(), op.backward.close())
+	err := errors.Join(op.pipelines.Close(), op.combines.Close(), op.backward.close())
+	if op.other != nil && !closed {
+		err = errors.Join(err, op.other.Close())
+	}
+	return err
 }
 
 // check checks a call and fills l with its layouts.
@@ -248,15 +245,24 @@ func (op *Op) check(l *tensors.Layouts, a *Args) error {
 	return op.checkSide(l.All(), a)
 }
 
-// checkSide refuses host memory on a device tier and buffers of another device.
-func (op *Op) checkSide(all []tensors.Layout, a *Args) error {
-	if op.dev == nil {
-		return nil // Forward checks the side
+// place is where the operation computes.
+func (op *Op) place() tensors.Place {
+	if op.other != nil {
+		return tensors.Place{Other: op.home.b}
 	}
-	if err := tensors.CheckDevice(all, op.dev); err != nil || !tensors.HasOptions(a, &op.cfg) {
+	return tensors.Place{Vulkan: op.dev}
+}
+
+// checkSide refuses memory that is not the device's.
+func (op *Op) checkSide(all []tensors.Layout, a *Args) error {
+	on := op.place()
+	if on.CPU() {
+		return nil // host.Forward checks the side
+	}
+	if err := tensors.CheckDevice(all, on); err != nil || !tensors.HasOptions(a, &op.cfg) {
 		return err
 	}
-	return tensors.CheckOptionsDevice(a, &op.cfg, op.dev)
+	return tensors.CheckOptionsDevice(a, &op.cfg, on)
 }
 
 // prepare finds or makes the plan and pipeline of a request.
@@ -362,13 +368,14 @@ func NewExperiment(d *Device, c Config, e Experiment) (*Op, error) {
 		pick = named
 	}
 	op := newOp(dev, cfg, e, pick)
-	op.home, op.checks = d, dev != nil && checksByEnv()
-	if dev == nil {
-		calls, err := d.b.Attention(cfg)
+	op.home, op.checks = d, d.b != backend.Device(backend.CPU{}) && checksByEnv()
+	if k := d.b.Kernels(); k != nil {
+		var err error
+		op.other, err = k.Attention(cfg)
 		if err != nil {
 			return nil, err
 		}
-		op.calls = checked{op, calls}
+		return op, nil
 	}
 	if pick != nil && e.Tile == "" {
 		op.backward.pick = plan.StoreOf(dev).PickBackward

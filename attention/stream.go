@@ -38,6 +38,14 @@ func OnStream(s *vk.Stream) *Stream {
 	return &Stream{backend.VulkanStream{Stream: s}}
 }
 
+// orderOf is a Vulkan stream as one of a backend; nil of nil.
+func orderOf(s *vk.Stream) backend.Stream {
+	if s == nil {
+		return nil
+	}
+	return backend.VulkanStream{Stream: s}
+}
+
 // Vulkan returns the Vulkan stream, for copies, timestamps and dispatches of the caller's, and for [vk.Commands.Order]
 // and NoBarrier; nil on the CPU. It stays the Stream's.
 func (s *Stream) Vulkan() *vk.Stream {
@@ -74,24 +82,68 @@ func (s *Stream) Close() error {
 	return s.b.Close()
 }
 
-// Call makes a call of the named method with f, on the stream s or, where it is nil, on the default stream. It is for the
-// packages of this library.
-func (d *Device) Call(method string, s *Stream, f func(s backend.Stream) error) error {
+// on returns the stream of the backend that a call of the named method on s is made on; nil: the default stream.
+func (d *Device) on(method string, s *Stream) (backend.Stream, error) {
 	if err := d.usable(); err != nil {
-		return err
+		return nil, err
 	}
-	shared := d.b.Shared()
 	switch {
-	case f == nil:
-		return errs.Invalid("%s: no function", method)
-	case s == nil && shared != nil:
-		return f(shared)
 	case s == nil:
-		return d.Do(func(s *Stream) error { return f(s.b) })
+		return d.b.Shared(), nil
 	case s.b == nil || s.b.Device() == backend.Device(backend.Vulkan{}):
-		return errs.Invalid("%s: the stream was not made by a device", method)
+		return nil, errs.Invalid("%s: the stream was not made by a device", method)
 	case s.b.Device() != d.b:
-		return errs.Invalid("%s: the stream is of another device", method)
+		return nil, errs.Invalid("%s: the stream is of another device", method)
 	}
-	return f(s.b)
+	return s.b, nil
+}
+
+// call makes a call with f on the stream s or, where it is nil, on the default stream.
+func (d *Device) call(method string, s *Stream, f func(s backend.Stream) error) error {
+	b, err := d.on(method, s)
+	switch {
+	case err != nil:
+		return err
+	case b != nil:
+		return f(b)
+	}
+	return d.Do(func(s *Stream) error { return f(s.b) })
+}
+
+// home is a Device for the packages of this library.
+type home Device
+
+func init() {
+	backend.NewDevice = func(b backend.Device) any { return &Device{b: b, owned: true} }
+	backend.NewStream = func(b backend.Stream) any { return &Stream{b} }
+	backend.HomeOf = func(d any) backend.Home { return (*home)(d.(*Device)) }
+}
+
+func (h *home) Backend() backend.Device { return (*Device)(h).backend() }
+
+func (h *home) Begin(method string, stream any) (backend.Stream, error) {
+	d := (*Device)(h)
+	b, err := d.on(method, stream.(*Stream))
+	if err != nil || b != nil {
+		return b, err
+	}
+	if err := d.lock(); err != nil {
+		return nil, err
+	}
+	s, err := d.defaultStream()
+	if err != nil {
+		d.mu.Unlock()
+		return nil, err
+	}
+	return s.b, nil
+}
+
+func (h *home) End(stream any, err error) error {
+	if d := (*Device)(h); stream.(*Stream) == nil && d.b.Shared() == nil {
+		if err == nil {
+			err = d.stream.Submit()
+		}
+		d.mu.Unlock()
+	}
+	return err
 }

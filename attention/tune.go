@@ -70,7 +70,7 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 		return TuneReport{}, errs.Invalid("Tune: no context")
 	}
 	if op.dev == nil {
-		return TuneReport{}, fmt.Errorf("%w: the CPU tier has no tiles to tune", ErrUnsupported)
+		return TuneReport{}, fmt.Errorf("%w: %v has no tiles to tune", ErrUnsupported, op.home)
 	}
 	if op.experiment != (Experiment{}) || op.backward.named {
 		return TuneReport{}, fmt.Errorf("%w: a kernel changed for measurement is not tuned", ErrUnsupported)

@@ -30,7 +30,7 @@ func (op *Op) TuneBackward(ctx context.Context, s Shape, o TuneOptions) ([]TuneR
 	case ctx == nil:
 		return nil, errs.Invalid("TuneBackward: no context")
 	case op.dev == nil:
-		return nil, fmt.Errorf("%w: the CPU tier has no tiles to tune", ErrUnsupported)
+		return nil, fmt.Errorf("%w: %v has no tiles to tune", ErrUnsupported, op.home)
 	case op.experiment != (Experiment{}) || op.backward.named:
 		return nil, fmt.Errorf("%w: a kernel changed for measurement is not tuned", ErrUnsupported)
 	case op.cfg.Tier.WithoutSPIRV():

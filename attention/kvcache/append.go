@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"errors"
 	"os"
 
 	"vkattn/attention"
@@ -8,6 +9,7 @@ import (
 	"vkattn/internal/dispatch"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -125,9 +127,11 @@ type AppendArgs struct {
 // and tensors stay the caller's. Wrong arguments give a [*problem.ShapeError] that names the
 // field. If a method returns an error, it has recorded and written nothing.
 type Append struct {
-	home *attention.Device // of the default stream
-	dev  *vk.Device        // its Vulkan device; nil: the CPU tier
-	cfg  AppendConfig
+	home  backend.Home // of the default stream
+	on    tensors.Place
+	dev   *vk.Device     // on.Vulkan
+	other backend.Append // where on.Other is a device
+	cfg   AppendConfig
 
 	checks    bool                                            // by attention.CheckEnv
 	pipelines dispatch.Pipelines[appendVariant, AppendConfig] // at most 6
@@ -143,11 +147,20 @@ func NewAppend(d *attention.Device, cfg AppendConfig) (*Append, error) {
 	if d == nil {
 		d = attention.On(nil)
 	}
-	dev, err := backend.Kernels(d.Backend(), cfg.Access)
+	home := backend.HomeOf(d)
+	on, err := backend.PlaceOf(home.Backend(), cfg.Access)
 	if err != nil {
 		return nil, err
 	}
-	return &Append{home: d, dev: dev, cfg: cfg, checks: dev != nil && os.Getenv(attention.CheckEnv) == "1"}, nil
+	p := &Append{home: home, on: on, dev: on.Vulkan, cfg: cfg, checks: !on.CPU() && os.Getenv(attention.CheckEnv) == "1"}
+	if on.Other != nil {
+		p.other, err = home.Backend().Kernels().Append(backend.AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.attention().ValueDim(),
+			KV: cfg.KV, RotaryDim: cfg.Rotary.Dim, RotaryFirst: cfg.Rotary.First, RotaryHalfSplit: cfg.Rotary.Style == RotaryHalfSplit})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
 }
 
 // Config returns the AppendConfig that NewAppend was given.
@@ -176,7 +189,10 @@ func (p *Append) Prepare() error {
 	if err := p.usable(); err != nil {
 		return err
 	}
-	if p.dev == nil {
+	switch {
+	case p.other != nil:
+		return p.other.Prepare()
+	case p.dev == nil:
 		return nil
 	}
 	for _, task := range appendTasks {
@@ -196,22 +212,32 @@ func (p *Append) Forward(s *attention.Stream, a AppendArgs) error {
 	if err := p.usable(); err != nil {
 		return err
 	}
-	return p.home.Call("Append.Forward", s, func(s backend.Stream) error {
-		if p.dev != nil {
-			if err := p.checkDeviceNumbers(s.Vulkan(), a); err != nil {
-				return err
-			}
-			return p.record(s.Vulkan().Commands, &a)
-		}
-		var l appendLayouts
-		if err := p.check(&l, &a); err != nil {
+	b, err := p.home.Begin("Append.Forward", s)
+	if err != nil {
+		return err
+	}
+	return p.home.End(s, p.forward(b, &a))
+}
+
+func (p *Append) forward(s backend.Stream, a *AppendArgs) error {
+	if p.dev != nil {
+		if err := p.checkDeviceNumbers(s, a); err != nil {
 			return err
 		}
-		if a.B > 0 {
-			appendCPU(&p.cfg, &l)
-		}
+		return p.record(s.Vulkan().Commands, a)
+	}
+	var l appendLayouts
+	switch err := p.check(&l, a); {
+	case err != nil || a.B == 0:
+		return err
+	case p.other == nil:
+		appendCPU(&p.cfg, &l)
 		return nil
-	})
+	}
+	if err := p.checkDeviceNumbers(s, a); err != nil {
+		return err
+	}
+	return p.other.Append(s, l.call())
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by
@@ -232,6 +258,9 @@ func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
 func (p *Append) Close() error {
 	if p == nil {
 		return nil
+	}
+	if p.other != nil && !p.pipelines.IsClosed() {
+		return errors.Join(p.pipelines.Close(), p.other.Close())
 	}
 	return p.pipelines.Close()
 }

@@ -1,16 +1,15 @@
 package kvcache
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
 
 	"vkattn/internal/arith"
+	"vkattn/internal/backend"
 	"vkattn/internal/problem"
 	"vkattn/internal/quant"
 	"vkattn/internal/tensors"
-	"vkattn/vk"
 )
 
 // The tensors of an append.
@@ -49,6 +48,15 @@ type appendLayouts struct {
 
 func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].Field != "" }
 
+// call is the call for a device of another kind.
+func (l *appendLayouts) call() backend.AppendCall {
+	t := &l.list
+	return backend.AppendCall{K: t[appendK], V: t[appendV], Q: t[appendQ], Used: t[appendUsed], Lengths: t[appendLengths], Table: t[appendTable],
+		Cos: t[appendCos], Sin: t[appendSin], KCache: t[appendKCache], VCache: t[appendVCache], QOut: t[appendQOut],
+		KScale: t[appendKScale], VScale: t[appendVScale], Sequences: l.sequences, Rows: l.rows, Packed: l.packed, Counted: l.counted,
+		Limit: l.limit, Paged: l.paged, PageRows: l.pageRows, Pages: l.pages, TableStride: l.tableStride}
+}
+
 // check checks a call and fills l with its layouts.
 func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 	if err := l.setSizes(a); err != nil {
@@ -65,10 +73,10 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 			return err
 		}
 	}
-	if err := l.checkMemory(p.dev); err != nil {
+	if err := l.checkMemory(p.on); err != nil {
 		return err
 	}
-	if err := l.checkOverlaps(); err != nil || p.dev != nil || a.Shard {
+	if err := l.checkOverlaps(); err != nil || !p.on.CPU() || a.Shard {
 		return err
 	}
 	return l.checkNumbers()
@@ -76,12 +84,12 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 
 // checkDeviceNumbers is checkNumbers for vectors in device memory, if the Append does that. It waits for what the stream
 // has recorded.
-func (p *Append) checkDeviceNumbers(s *vk.Stream, a AppendArgs) error {
+func (p *Append) checkDeviceNumbers(s backend.Stream, a *AppendArgs) error {
 	if !p.cfg.Check && !p.checks || a.Shard {
 		return nil
 	}
 	var l appendLayouts
-	if err := p.check(&l, &a); err != nil {
+	if err := p.check(&l, a); err != nil {
 		return err
 	}
 	for _, i := range []int{appendUsed, appendLengths, appendTable} {
@@ -89,8 +97,8 @@ func (p *Append) checkDeviceNumbers(s *vk.Stream, a AppendArgs) error {
 		if !l.given(i) {
 			continue
 		}
-		b := make([]byte, t.Dim*t.Size)
-		if err := s.Download(context.Background(), b, t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size)); err != nil {
+		b, err := backend.ReadNumbers(s, problem.Vector{Buffer: t.Tensor.Buffer, Memory: t.Tensor.Memory, Offset: t.Tensor.Offset}, int(t.Dim))
+		if err != nil {
 			return err
 		}
 		t.Tensor = problem.Tensor{Host: b}
@@ -291,7 +299,7 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		case v.tensor == appendVScale && !hasV:
 			return &problem.ShapeError{Field: v.field, Got: "given", Want: "none without V"}
 		default:
-			t := problem.Tensor{Buffer: v.vector.Buffer, Host: v.vector.Host, Offset: v.vector.Offset}
+			t := v.vector.Tensor()
 			l.list[v.tensor].Set(v.field, &t, problem.F32, 1, 1, 1, int(v.count))
 		}
 	}
@@ -307,7 +315,7 @@ func unless(given bool, reason string) string {
 
 // checkMemory checks that all needed tensors are given, on the operation's side and in
 // bounds.
-func (l *appendLayouts) checkMemory(dev *vk.Device) error {
+func (l *appendLayouts) checkMemory(on tensors.Place) error {
 	for i := range l.list {
 		t := &l.list[i]
 		if t.Field == "" {
@@ -316,7 +324,7 @@ func (l *appendLayouts) checkMemory(dev *vk.Device) error {
 		if err := t.CheckGiven(); err != nil {
 			return err
 		}
-		if err := t.CheckDevice(dev); err != nil {
+		if err := t.CheckDevice(on); err != nil {
 			return err
 		}
 	}

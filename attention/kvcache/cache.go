@@ -50,6 +50,7 @@ type Config struct {
 // the step before.
 type Cache struct {
 	dev    *attention.Device
+	home   backend.Home // of dev
 	cfg    Config
 	append *Append
 	layers []layer
@@ -124,7 +125,7 @@ func New(dev *attention.Device, cfg Config) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cache{dev: dev, cfg: cfg, append: a, live: map[*Sequence]struct{}{},
+	c := &Cache{dev: dev, home: backend.HomeOf(dev), cfg: cfg, append: a, live: map[*Sequence]struct{}{},
 		prefixOps: map[attention.Config]*attention.Op{}, merges: map[merge.MergeConfig]*merge.Merge{}}
 	if err := c.allocate(); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -147,7 +148,7 @@ func (c *Cache) allocate() (err error) {
 		return &attention.ShapeError{Field: "Pages", Got: c.cfg.Pages, Want: "fewer: the cache has 2^63 bytes and more"}
 	}
 	host := 8*uint64(c.cfg.Pages) + 8*uint64(c.cfg.Positions)*uint64(c.cfg.Rotary.Dim) // pages, and angles twice
-	if c.dev.Vulkan() == nil {
+	if c.append.on.CPU() {
 		host += uint64(all)
 	}
 	if err := vk.CheckHostMemory("kvcache.New", host); err != nil {
@@ -188,13 +189,13 @@ func (c *Cache) rowBytes(dim int) int { return c.cfg.KV.RowBytes(c.cfg.DType, di
 
 // memory returns memory where the cache is. What no row was written to is never read.
 func (c *Cache) memory(bytes int64) (backend.Memory, error) {
-	return c.dev.Backend().NewMemory(max(4, (bytes+3)&^3))
+	return c.home.Backend().NewMemory(max(4, (bytes+3)&^3))
 }
 
 // vectorOf is the numbers in a memory from one on.
 func vectorOf(m backend.Memory, at int) attention.Vector {
 	t := m.Tensor()
-	return attention.Vector{Buffer: t.Buffer, Host: t.Host, Offset: int64(at)}
+	return attention.Vector{Buffer: t.Buffer, Host: t.Host, Memory: t.Memory, Offset: int64(at)}
 }
 
 // Close frees the cache, on a device when no work in flight holds it. Its sequences cannot be used any more.
@@ -208,7 +209,7 @@ func (c *Cache) Close() error {
 		return nil
 	}
 	c.closed = true
-	all := []error{c.append.Close(), c.cos.Buffer.Close(), c.sin.Buffer.Close()}
+	all := []error{c.append.Close(), c.cos.Close(), c.sin.Close()}
 	for _, m := range []backend.Memory{c.numbers, c.scratch} {
 		if m != nil {
 			all = append(all, m.Close())

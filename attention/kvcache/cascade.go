@@ -118,7 +118,7 @@ func (st *Step) Forward(layer int, op *attention.Op, a attention.Args) error {
 	plain.LSE, plain.SparseTokens, plain.Blocks, plain.Bias, plain.Mask = a.LSE, a.SparseTokens, a.Blocks, a.Bias, a.Mask
 	plain.ALiBi, plain.Sinks, plain.DropoutSeed, plain.DropoutOffset = a.ALiBi, a.Sinks, a.DropoutSeed, a.DropoutOffset
 	call := func(s *attention.Stream) error { return op.Forward(s, plain) }
-	if !cascade && c.dev.Backend().Shared() != nil {
+	if !cascade && c.home.Backend().Shared() != nil {
 		return call(nil) // layers at the same time
 	}
 	c.mu.Lock() // until it is recorded: the next Begin writes the numbers of this step over

@@ -174,7 +174,7 @@ func (st *Step) send(list []NewRows, copies [][2]int32) error {
 	for i, x := range numbers {
 		binary.LittleEndian.PutUint32(b[4*i:], uint32(x))
 	}
-	if len(numbers) > c.room || c.dev.Backend().Shared() != nil { // there calls of the step before may still read theirs
+	if len(numbers) > c.room || c.home.Backend().Shared() != nil { // there calls of the step before may still read theirs
 		m, err := c.memory(int64(8 * len(numbers)))
 		if err != nil {
 			return err
@@ -187,18 +187,26 @@ func (st *Step) send(list []NewRows, copies [][2]int32) error {
 		c.numbers, c.room = m, 2*len(numbers)
 	}
 	st.numbers = c.numbers
-	return c.dev.Call("Begin", nil, func(s backend.Stream) error {
-		for _, x := range copies {
-			for _, l := range c.layers {
-				for _, p := range l.pools {
-					if err := p.Copy(s, int64(x[1])*p.page, int64(x[0])*p.page, p.page); err != nil {
-						return err
-					}
+	var none *attention.Stream
+	s, err := c.home.Begin("Begin", none)
+	if err != nil {
+		return err
+	}
+	return c.home.End(none, c.copyPages(s, copies, b))
+}
+
+// copyPages copies pages of all layers, and writes the numbers of a step.
+func (c *Cache) copyPages(s backend.Stream, copies [][2]int32, numbers []byte) error {
+	for _, x := range copies {
+		for _, l := range c.layers {
+			for _, p := range l.pools {
+				if err := p.Copy(s, int64(x[1])*p.page, int64(x[0])*p.page, p.page); err != nil {
+					return err
 				}
 			}
 		}
-		return c.numbers.Write(s, 0, b)
-	})
+	}
+	return c.numbers.Write(s, 0, numbers)
 }
 
 // vector returns the numbers of a step from an element on.

@@ -5,9 +5,9 @@ import (
 	"math"
 
 	"vkattn/internal/arith"
+	"vkattn/internal/backend"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
-	"vkattn/vk"
 )
 
 // The tensors of a merge, in the order of the bindings of shaders/merge.comp.
@@ -25,6 +25,16 @@ const (
 // its stack. A tensor that is left out has no states.
 type mergeLayouts struct {
 	list [mergeTensors]stack
+}
+
+// call is the call for a device of another kind.
+func (l *mergeLayouts) call() backend.MergeCall {
+	of := func(i int) backend.State {
+		t := &l.list[i]
+		return backend.State{Layout: t.Layout, States: t.states, Step: t.step}
+	}
+	return backend.MergeCall{First: of(mergeFirst), FirstLSE: of(mergeFirstLSE), Second: of(mergeSecond), SecondLSE: of(mergeSecondLSE),
+		O: of(mergeO), LSE: of(mergeLSE)}
 }
 
 // stack is a tensor of several states at equal distances. The layout is the first state's.
@@ -45,7 +55,7 @@ func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
 	if m.sum {
 		l.list[mergeFirstLSE].states, l.list[mergeSecondLSE].states = 0, 0
 	}
-	if err := l.checkMemory(m.dev); err != nil {
+	if err := l.checkMemory(m.on); err != nil {
 		return err
 	}
 	return l.checkOverlaps()
@@ -108,7 +118,7 @@ func (l *mergeLayouts) stack(field string, s *States, o, lse int) error {
 
 // checkMemory checks that all tensors are given, on the operation's side and in bounds,
 // and that LSE is packed.
-func (l *mergeLayouts) checkMemory(dev *vk.Device) error {
+func (l *mergeLayouts) checkMemory(on tensors.Place) error {
 	for i := range l.list {
 		t := &l.list[i]
 		if t.states == 0 {
@@ -117,7 +127,7 @@ func (l *mergeLayouts) checkMemory(dev *vk.Device) error {
 		if err := t.CheckGiven(); err != nil {
 			return err
 		}
-		if err := t.CheckDevice(dev); err != nil {
+		if err := t.CheckDevice(on); err != nil {
 			return err
 		}
 	}

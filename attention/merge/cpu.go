@@ -17,7 +17,7 @@ const mergeBlock = 64
 const mergeLeast = -80
 
 // mergeCPU computes a call in host memory. Merge.check has accepted it.
-func mergeCPU(cfg MergeConfig, l *mergeLayouts) error {
+func mergeCPU(cfg MergeConfig, l *mergeLayouts) {
 	out := &l.list[mergeO]
 	j := mergeJob{mergeLayouts: *l, cfg: cfg, rows: out.Counts[0] * out.Counts[1] * out.Counts[2]}
 	par.Each((j.rows+mergeBlock-1)/mergeBlock, func() func(int64) {
@@ -29,7 +29,6 @@ func mergeCPU(cfg MergeConfig, l *mergeLayouts) error {
 			}
 		}
 	})
-	return nil
 }
 
 // mergeJob is shared by the workers of a merge.

@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"errors"
 	"fmt"
 
 	"vkattn/attention"
@@ -114,10 +115,12 @@ type MergeArgs struct {
 // and tensors stay the caller's. Wrong arguments give a [*problem.ShapeError] that names the
 // field. If a method returns an error, it has recorded and written nothing.
 type Merge struct {
-	home *attention.Device // of the default stream
-	dev  *vk.Device        // its Vulkan device; nil: the CPU tier
-	cfg  MergeConfig
-	sum  bool // of a Sum: states have no LSE
+	home  backend.Home // of the default stream
+	on    tensors.Place
+	dev   *vk.Device    // on.Vulkan
+	other backend.Merge // where on.Other is a device
+	cfg   MergeConfig
+	sum   bool // of a Sum: states have no LSE
 
 	pipelines dispatch.Pipelines[mergeVariant, MergeConfig] // at most 16
 }
@@ -126,17 +129,29 @@ type Merge struct {
 // caller's and must outlive the Merge. A wrong field gives a *ShapeError; an Access that
 // the device lacks gives an error that matches [problem.ErrUnsupported].
 func NewMerge(d *attention.Device, cfg MergeConfig) (*Merge, error) {
+	return newMerge(d, cfg, false)
+}
+
+func newMerge(d *attention.Device, cfg MergeConfig, sum bool) (*Merge, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if d == nil {
 		d = attention.On(nil)
 	}
-	dev, err := backend.Kernels(d.Backend(), cfg.Access)
+	home := backend.HomeOf(d)
+	on, err := backend.PlaceOf(home.Backend(), cfg.Access)
 	if err != nil {
 		return nil, err
 	}
-	return &Merge{home: d, dev: dev, cfg: cfg}, nil
+	m := &Merge{home: home, on: on, dev: on.Vulkan, cfg: cfg, sum: sum}
+	if on.Other != nil {
+		m.other, err = home.Backend().Kernels().Merge(backend.MergeConfig{DType: cfg.DType, StateType: cfg.stateType(), HeadDim: cfg.HeadDim, Sum: sum})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
 }
 
 // Config returns the MergeConfig that NewMerge was given.
@@ -165,7 +180,10 @@ func (m *Merge) Prepare() error {
 	if err := m.usable(); err != nil {
 		return err
 	}
-	if m.dev == nil {
+	switch {
+	case m.other != nil:
+		return m.other.Prepare()
+	case m.dev == nil:
 		return nil
 	}
 	v := mergeVariant{access: m.access(nil), align: tensors.LargestAlignment(uint64(m.cfg.HeadDim))}
@@ -183,20 +201,29 @@ func (m *Merge) Forward(s *attention.Stream, a MergeArgs) error {
 	if err := m.usable(); err != nil {
 		return err
 	}
-	return m.home.Call("Merge.Forward", s, func(s backend.Stream) error {
-		if m.dev != nil {
-			return m.record(s.Vulkan().Commands, &a)
-		}
-		var l mergeLayouts
-		if err := m.check(&l, &a); err != nil {
-			return err
-		}
-		if m.sum {
-			sumCPU(m.cfg, &l)
-			return nil
-		}
-		return mergeCPU(m.cfg, &l)
-	})
+	b, err := m.home.Begin("Merge.Forward", s)
+	if err != nil {
+		return err
+	}
+	return m.home.End(s, m.forward(b, &a))
+}
+
+func (m *Merge) forward(s backend.Stream, a *MergeArgs) error {
+	if m.dev != nil {
+		return m.record(s.Vulkan().Commands, a)
+	}
+	var l mergeLayouts
+	switch err := m.check(&l, a); {
+	case err != nil:
+		return err
+	case m.other != nil:
+		return m.other.Merge(s, l.call())
+	case m.sum:
+		sumCPU(m.cfg, &l)
+	default:
+		mergeCPU(m.cfg, &l)
+	}
+	return nil
 }
 
 // Record records the dispatches into a command buffer: the caller's, wrapped by
@@ -218,6 +245,9 @@ func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {
 func (m *Merge) Close() error {
 	if m == nil {
 		return nil
+	}
+	if m.other != nil && !m.pipelines.IsClosed() {
+		return errors.Join(m.pipelines.Close(), m.other.Close())
 	}
 	return m.pipelines.Close()
 }

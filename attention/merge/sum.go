@@ -17,23 +17,23 @@ type SumArgs struct {
 // Sum adds two float32 tensors and rounds the sum to a storage type, or rounds one. Partial
 // gradients that Backward writes with Config.F32Gradients are added in this way. It is used as
 // a [Merge], on the same tiers.
-type Sum struct{ merge Merge }
+type Sum struct{ merge *Merge }
 
 // NewSum makes an operation as NewMerge does. The config has F32States.
 func NewSum(d *attention.Device, cfg MergeConfig) (*Sum, error) {
 	if !cfg.F32States {
 		return nil, &problem.ShapeError{Field: "F32States", Got: false, Want: "true: a Sum adds float32"}
 	}
-	m, err := NewMerge(d, cfg)
+	m, err := newMerge(d, cfg, true)
 	if err != nil {
 		return nil, err
 	}
-	return &Sum{Merge{home: m.home, dev: m.dev, cfg: m.cfg, sum: true}}, nil
+	return &Sum{m}, nil
 }
 
 // Forward adds, as Merge.Forward merges.
 func (s *Sum) Forward(stream *attention.Stream, a SumArgs) error {
-	if s == nil || !s.merge.sum {
+	if s == nil || s.merge == nil {
 		return errs.Unmade("NewSum")
 	}
 	return s.merge.Forward(stream, MergeArgs{Shape: a.Shape, First: States{O: a.First}, Second: States{O: a.Second}, O: a.Out})

@@ -163,7 +163,7 @@ func (op *Op) checkGradients(cfg attention.Config, a attention.BackwardArgs) err
 	if err := all.CheckAll((*problem.Config)(&cfg), &a); err != nil {
 		return err
 	}
-	return all.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(op.dev) })
+	return all.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(tensors.Place{Vulkan: op.dev}) })
 }
 
 // checkReaches reports tensors that kernels do not reach: those that a backward call allocates, and those of this

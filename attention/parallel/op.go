@@ -72,6 +72,9 @@ func New(g *Group, d *attention.Device, cfg Config) (*Op, error) {
 	if err != nil {
 		return nil, err
 	}
+	if backend.HomeOf(d).Backend().Kernels() != nil {
+		return nil, errors.Join(fmt.Errorf("%w: several ranks need Vulkan devices or the CPU, not %v", attention.ErrUnsupported, d), op.Close())
+	}
 	x := &Op{group: g, home: d, dev: d.Vulkan(), cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
 		local: map[attention.Config]*attention.Op{cfg.Config: op}, merges: map[merge.MergeConfig]*merge.Merge{},
 		sums: map[merge.MergeConfig]*merge.Sum{}, taken: map[taken]struct{}{}}
@@ -242,7 +245,11 @@ func (op *Op) checkStream(s *attention.Stream) error {
 	if op.dev != nil && s == nil {
 		return errs.Invalid("parallel: a call on a device needs a stream of it")
 	}
-	return op.home.Call("parallel", s, func(backend.Stream) error { return nil })
+	home := backend.HomeOf(op.home)
+	if _, err := home.Begin("parallel", s); err != nil {
+		return err
+	}
+	return home.End(s, nil)
 }
 
 // checkSide checks that tensors lie where this rank computes.
@@ -250,7 +257,7 @@ func (op *Op) checkSide(list ...attention.Tensor) error {
 	for _, t := range list {
 		switch {
 		case !t.Given():
-		case op.dev == nil && t.Buffer != nil:
+		case op.dev == nil && t.Host == nil:
 			return errs.Invalid("parallel: a tensor in device memory, where the CPU tier computes")
 		case op.dev != nil && (t.Buffer == nil || t.Buffer.Device() != op.dev):
 			return errs.Invalid("parallel: a tensor is not in a buffer of the operation's device")

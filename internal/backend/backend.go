@@ -1,13 +1,11 @@
 // Package backend says what a device of package attention is: memory, streams of calls, and the calls. Vulkan and CPU
-// are two. A device of another kind implements Device, Memory, Stream and Attention.
+// are two, whose calls package attention and its siblings plan and compute. A device of another kind, such as one of CUDA
+// where there is no Vulkan, implements Device, Memory, Stream and Kernels, and NewDevice makes an attention.Device of it.
 package backend
 
 import (
 	"context"
-	"fmt"
 
-	"vkattn/internal/dispatch"
-	"vkattn/internal/errs"
 	"vkattn/internal/problem"
 	"vkattn/vk"
 )
@@ -15,21 +13,22 @@ import (
 // Device is where tensors live and operations compute. Two values that are equal are one device.
 type Device interface {
 	String() string
-	// Vulkan is the device whose tiers package attention plans and records; nil: Attention computes the calls.
+	// Vulkan is the device whose tiers package attention plans and records; nil on a device that is not Vulkan's.
 	Vulkan() *vk.Device
-	// NewMemory returns n bytes, a multiple of 4 above 0. They may hold anything.
+	// Kernels computes the calls of a device of another kind; nil on a Vulkan device and the CPU.
+	Kernels() Kernels
+	// NewMemory returns n bytes, a multiple of 4 above 0. They may hold anything. If there is too little memory, the
+	// error matches vk.ErrOutOfMemory.
 	NewMemory(n int64) (Memory, error)
 	NewStream(name string) (Stream, error)
 	// Shared is a stream that several goroutines may use at once; nil: a stream has one owner at a time.
 	Shared() Stream
-	// Attention returns what computes the calls of a valid Config; nil on a Vulkan device.
-	Attention(cfg problem.Config) (Attention, error)
 	Close() error
 }
 
 // Memory is memory of a device. What is done with it comes behind the earlier work of the stream.
 type Memory interface {
-	// Tensor names the memory.
+	// Tensor names the memory. On a device with Kernels it is a problem.Memory, whose Backing is this Memory.
 	Tensor() problem.Tensor
 	Clear(s Stream) error
 	// Write returns when b may be used again, Read when b is complete.
@@ -41,38 +40,11 @@ type Memory interface {
 	Close() error
 }
 
-// Stream is an order of calls. They may begin with Submit.
+// Stream is an order of calls: each sees what the calls before it wrote. They may begin with Submit.
 type Stream interface {
 	Device() Device
 	Vulkan() *vk.Stream // nil on a device that is not Vulkan's
 	Submit() error
 	Wait(ctx context.Context) error // it submits first
 	Close() error
-}
-
-// Kernels returns the Vulkan device of an operation that has kernels of Vulkan and of the CPU, nil for the CPU.
-func Kernels(d Device, access problem.Access) (*vk.Device, error) {
-	switch d {
-	case nil:
-		return nil, errs.Unmade("Open")
-	case Device(CPU{}):
-		return nil, nil
-	}
-	dev := d.Vulkan()
-	switch {
-	case dev == nil:
-		return nil, fmt.Errorf("%w: the operation has no kernels for %v", problem.ErrUnsupported, d)
-	case dev.Closed():
-		return nil, errs.Closed("the device")
-	}
-	if why := dev.Caps().Without(dispatch.NeedAddresses); why != "" && access == problem.AccessAddresses {
-		return nil, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
-	}
-	return dev, nil
-}
-
-// Attention computes calls whose arguments were checked. Their memory may be used until the stream has done them.
-type Attention interface {
-	Forward(s Stream, a problem.Args) error
-	Backward(s Stream, a problem.BackwardArgs) error
 }

@@ -3,7 +3,6 @@ package backend
 import (
 	"context"
 
-	"vkattn/internal/host"
 	"vkattn/internal/problem"
 	"vkattn/vk"
 )
@@ -11,12 +10,12 @@ import (
 // CPU computes in host memory. Calls are done when they return, so any goroutine may use its streams.
 type CPU struct{}
 
-func (CPU) String() string                                  { return "cpu" }
-func (CPU) Vulkan() *vk.Device                              { return nil }
-func (CPU) Shared() Stream                                  { return cpuStream{} }
-func (CPU) NewStream(string) (Stream, error)                { return cpuStream{}, nil }
-func (CPU) Attention(cfg problem.Config) (Attention, error) { return cpuAttention(cfg), nil }
-func (CPU) Close() error                                    { return nil }
+func (CPU) String() string                   { return "cpu" }
+func (CPU) Vulkan() *vk.Device               { return nil }
+func (CPU) Shared() Stream                   { return cpuStream{} }
+func (CPU) NewStream(string) (Stream, error) { return cpuStream{}, nil }
+func (CPU) Kernels() Kernels                 { return nil }
+func (CPU) Close() error                     { return nil }
 
 func (CPU) NewMemory(n int64) (Memory, error) {
 	if err := vk.CheckHostMemory("Tensor", uint64(n)); err != nil {
@@ -54,13 +53,3 @@ func (cpuStream) Vulkan() *vk.Stream             { return nil }
 func (cpuStream) Submit() error                  { return nil }
 func (cpuStream) Wait(ctx context.Context) error { return ctx.Err() }
 func (cpuStream) Close() error                   { return nil }
-
-type cpuAttention problem.Config
-
-func (c cpuAttention) Forward(_ Stream, a problem.Args) error {
-	return host.Forward(problem.Config(c), a)
-}
-
-func (c cpuAttention) Backward(_ Stream, a problem.BackwardArgs) error {
-	return host.Backward(problem.Config(c), a)
-}

@@ -10,11 +10,11 @@ import (
 // Vulkan is a Vulkan device.
 type Vulkan struct{ Dev *vk.Device }
 
-func (v Vulkan) String() string                              { return v.Dev.Info().Name }
-func (v Vulkan) Vulkan() *vk.Device                          { return v.Dev }
-func (v Vulkan) Shared() Stream                              { return nil }
-func (v Vulkan) Attention(problem.Config) (Attention, error) { return nil, nil }
-func (v Vulkan) Close() error                                { return v.Dev.Close() }
+func (v Vulkan) String() string     { return v.Dev.Info().Name }
+func (v Vulkan) Vulkan() *vk.Device { return v.Dev }
+func (v Vulkan) Shared() Stream     { return nil }
+func (v Vulkan) Kernels() Kernels   { return nil }
+func (v Vulkan) Close() error       { return v.Dev.Close() }
 
 func (v Vulkan) NewMemory(n int64) (Memory, error) {
 	b, err := v.Dev.NewBuffer(uint64(n), vk.BufferOptions{})

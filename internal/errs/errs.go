@@ -71,7 +71,7 @@ var ClosedOp = Closed("the operation")
 func CheckCommands(method string, c *vk.Commands, dev *vk.Device) error {
 	switch of := c.Device(); {
 	case dev == nil:
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
+		return fmt.Errorf("%w: only a Vulkan device records into a command buffer", ErrUnsupported)
 	case of == nil:
 		return Invalid("%s: no command buffer", method)
 	case of != dev:

@@ -1,6 +1,8 @@
 package problem
 
 import (
+	"errors"
+
 	"vkattn/attention/score"
 	"vkattn/vk"
 )
@@ -12,11 +14,22 @@ import (
 type Vector struct {
 	Buffer *vk.Buffer
 	Host   []byte
+	Memory *Memory
 	Offset int64
 }
 
 // Given reports whether v names memory.
-func (v Vector) Given() bool { return v.Buffer != nil || v.Host != nil }
+func (v Vector) Given() bool { return v.Buffer != nil || v.Host != nil || v.Memory != nil }
+
+// Tensor is v as memory of the caller.
+func (v Vector) Tensor() Tensor {
+	return Tensor{Buffer: v.Buffer, Host: v.Host, Memory: v.Memory, Offset: v.Offset}
+}
+
+// Close frees the memory.
+func (v Vector) Close() error {
+	return errors.Join(v.Buffer.Close(), v.Memory.Close())
+}
 
 // Varlen is attention.Varlen: the same type, which documents its fields.
 type Varlen = struct {

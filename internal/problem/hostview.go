@@ -15,7 +15,7 @@ type HostView struct {
 
 // ViewHost is attention.ViewHost.
 func ViewHost(t Tensor, dtype DType, heads, seq, dim int) (HostView, error) {
-	if t.Buffer != nil || t.Host == nil {
+	if t.Buffer != nil || t.Memory != nil || t.Host == nil {
 		return HostView{}, fmt.Errorf("%w: not in host memory", ErrUnsupported)
 	}
 	return HostView{t.Host, dtype, dim, t.Offset, t.Strides.Resolve(heads, seq, dim)}, nil

@@ -40,6 +40,7 @@ func (s Strides) Resolve(heads, seq, dim int) Strides {
 type Tensor struct {
 	Buffer  *vk.Buffer
 	Host    []byte
+	Memory  *Memory
 	Offset  int64
 	Strides Strides
 
@@ -47,7 +48,7 @@ type Tensor struct {
 }
 
 // Given reports whether t names memory.
-func (t Tensor) Given() bool { return t.Buffer != nil || t.Host != nil }
+func (t Tensor) Given() bool { return t.Buffer != nil || t.Host != nil || t.Memory != nil }
 
 // Args is attention.Args: the same type, which documents its fields.
 type Args = struct {

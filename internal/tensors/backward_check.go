@@ -64,7 +64,7 @@ func (l *backwardLayouts) set(cfg *problem.Config, a *problem.BackwardArgs, out 
 		n := BiasSizes(a.Bias, &a.Shape)
 		l.add(true, "DBias", &a.DBias, problem.F32, n[0], n[1], n[2], a.Sk)
 	}
-	sinks := problem.Tensor{Buffer: a.DSinks.Buffer, Host: a.DSinks.Host, Offset: a.DSinks.Offset}
+	sinks := a.DSinks.Tensor()
 	l.add(out.Sinks, "DSinks", &sinks, problem.F32, 1, 1, 1, a.Hq)
 }
 

@@ -77,7 +77,7 @@ func (l *BackwardTensors) set(cfg *problem.Config, a *problem.BackwardArgs) {
 		n := BiasSizes(a.Bias, &a.Shape)
 		set(BackwardDBias, "DBias", &a.DBias, true, problem.F32, n[0], n[1], n[2], a.Sk)
 	}
-	sinks := problem.Tensor{Buffer: a.DSinks.Buffer, Host: a.DSinks.Host, Offset: a.DSinks.Offset}
+	sinks := a.DSinks.Tensor()
 	set(BackwardDSinks, "DSinks", &sinks, l.Want.Sinks, problem.F32, 1, 1, 1, a.Hq)
 }
 
@@ -99,8 +99,8 @@ func (l *BackwardTensors) CheckAll(cfg *problem.Config, a *problem.BackwardArgs)
 		if err := t.CheckGiven(); err != nil {
 			return err
 		}
-		if first := l.list[BackwardQ].Tensor.Buffer != nil; (t.Tensor.Buffer != nil) != first {
-			return &problem.ShapeError{Field: t.Field, Got: side(!first), Want: side(first) + ", where Q is"}
+		if err := t.checkSide(l.list[BackwardQ].side(), "Q"); err != nil {
+			return err
 		}
 		if err := t.CheckBounds(); err != nil {
 			return err

@@ -67,14 +67,14 @@ func CheckInputs(cfg problem.Config, a problem.Args) error {
 
 // checkMemory checks that all tensors are given, on one side and in bounds.
 func checkMemory(all []Layout) error {
-	first := all[0].Tensor.Buffer != nil
+	first := all[0].side()
 	for i := range all {
 		l := &all[i]
 		if err := l.CheckGiven(); err != nil {
 			return err
 		}
-		if onDevice := l.Tensor.Buffer != nil; onDevice != first {
-			return &problem.ShapeError{Field: l.Field, Got: side(onDevice), Want: side(first) + ", where " + all[0].Field + " is"}
+		if err := l.checkSide(first, all[0].Field); err != nil {
+			return err
 		}
 	}
 	for i := range all {
@@ -138,11 +138,4 @@ func checkOverlaps(all []Layout) error {
 		}
 	}
 	return nil
-}
-
-func side(device bool) string {
-	if device {
-		return "in device memory"
-	}
-	return "in host memory"
 }

@@ -107,7 +107,9 @@ func (l *Layout) CheckGiven() error {
 	switch t := &l.Tensor; {
 	case t.Buffer != nil && t.Host != nil:
 		return &problem.ShapeError{Field: l.Field, Got: problem.Phrase("in both ${Buffer} and ${Host}"), Want: "one of them"}
-	case t.Buffer == nil && t.Host == nil:
+	case t.Memory != nil && (t.Buffer != nil || t.Host != nil):
+		return &problem.ShapeError{Field: l.Field, Got: problem.Phrase("in ${Memory} and elsewhere"), Want: "in one place"}
+	case !t.Given():
 		return &problem.ShapeError{Field: l.Field, Got: "missing", Want: problem.Phrase("a ${Buffer} or ${Host} memory")}
 	}
 	if l.Tensor.Sizes() != nil {
@@ -134,15 +136,70 @@ func (l *Layout) checkMade() error {
 	return nil
 }
 
-// CheckDevice reports memory on the wrong side: a device operation takes buffers of its
-// device, which are not closed, the CPU tier takes host memory.
-func (l *Layout) CheckDevice(dev *vk.Device) error {
-	switch b := l.Tensor.Buffer; {
-	case dev == nil && b != nil:
-		return &problem.ShapeError{Field: l.Field, Got: side(true), Want: side(false) + ", where the CPU tier computes"}
-	case dev != nil && b == nil:
-		return &problem.ShapeError{Field: l.Field, Got: side(false), Want: "a buffer of the operation's device"}
-	case dev != nil && b.Device() != dev:
+// Place is where an operation computes and its tensors lie: a Vulkan device, a device of another kind, or neither, which
+// is host memory and the CPU.
+type Place struct {
+	Vulkan *vk.Device
+	Other  any // a backend.Device
+}
+
+// CPU reports whether the operation computes in host memory.
+func (p Place) CPU() bool { return p.Vulkan == nil && p.Other == nil }
+
+// side is a kind of memory.
+type side uint8
+
+const (
+	inHost side = iota
+	inBuffer
+	inMemory
+)
+
+func (s side) String() string {
+	if s == inHost {
+		return "in host memory"
+	}
+	return "in device memory"
+}
+
+func (l *Layout) side() side {
+	switch {
+	case l.Tensor.Buffer != nil:
+		return inBuffer
+	case l.Tensor.Memory != nil:
+		return inMemory
+	}
+	return inHost
+}
+
+// checkSide refuses a tensor on another side than that of a field.
+func (l *Layout) checkSide(first side, field string) error {
+	switch s := l.side(); {
+	case s == first:
+		return nil
+	case s != inHost && first != inHost:
+		return &problem.ShapeError{Field: l.Field, Got: "in memory of another device", Want: "one device, with " + field}
+	default:
+		return &problem.ShapeError{Field: l.Field, Got: s.String(), Want: first.String() + ", where " + field + " is"}
+	}
+}
+
+// CheckDevice reports memory on the wrong side: an operation takes memory of its device, which is not closed; on the CPU
+// it takes host memory.
+func (l *Layout) CheckDevice(on Place) error {
+	b := l.Tensor.Buffer
+	switch s := l.side(); {
+	case on.CPU() && s != inHost:
+		return &problem.ShapeError{Field: l.Field, Got: s.String(), Want: inHost.String() + ", where the CPU tier computes"}
+	case on.CPU():
+		return nil
+	case on.Other != nil:
+		return l.checkMemory(on.Other)
+	case s == inHost:
+		return &problem.ShapeError{Field: l.Field, Got: s.String(), Want: "a buffer of the operation's device"}
+	case b == nil:
+		return &problem.ShapeError{Field: l.Field, Got: "in memory of another device", Want: "a buffer of the operation's device"}
+	case b.Device() != on.Vulkan:
 		return &problem.ShapeError{Field: l.Field, Got: "a buffer of another device", Want: "one of the operation's device"}
 	case b.Closed():
 		return errs.Closed("the buffer of " + l.Field)
@@ -150,9 +207,26 @@ func (l *Layout) CheckDevice(dev *vk.Device) error {
 	return nil
 }
 
+// checkMemory is CheckDevice for a device that is not Vulkan's.
+func (l *Layout) checkMemory(device any) error {
+	m := l.Tensor.Memory
+	switch b := problem.BackingOf(m); {
+	case l.side() == inHost:
+		return &problem.ShapeError{Field: l.Field, Got: inHost.String(), Want: "memory of the operation's device"}
+	case b == nil || b.Device() != device:
+		return &problem.ShapeError{Field: l.Field, Got: "in memory of another device", Want: "memory of the operation's device"}
+	case m.Closed():
+		return errs.Closed("the memory of " + l.Field)
+	}
+	return nil
+}
+
 func (l *Layout) memoryBytes() uint64 {
-	if l.Tensor.Buffer != nil {
+	switch l.side() {
+	case inBuffer:
 		return l.Tensor.Buffer.Size()
+	case inMemory:
+		return l.Tensor.Memory.Size()
 	}
 	return uint64(len(l.Tensor.Host))
 }
@@ -174,9 +248,9 @@ func (l *Layout) Extent() uint64 {
 	return uint64((l.Counts[1]-1)*l.Steps[1] + (l.Counts[2]-1)*l.Steps[2] + l.Dim)
 }
 
-func CheckDevice(all []Layout, dev *vk.Device) error {
+func CheckDevice(all []Layout, on Place) error {
 	for i := range all {
-		if err := all[i].CheckDevice(dev); err != nil {
+		if err := all[i].CheckDevice(on); err != nil {
 			return err
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"vkattn/attention/score"
 	"vkattn/internal/arith"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 // The memory of a call's options.
@@ -66,7 +65,7 @@ func EachOption(cfg *problem.Config, a *problem.Args, t *Layout, visit func(Opti
 	}
 	if b := a.Blocks; b != nil {
 		rows, words := BlocksGrid(b, s)
-		bits := problem.Tensor{Buffer: b.Map.Buffer, Host: b.Map.Host, Offset: b.Map.Offset}
+		bits := b.Map.Tensor()
 		sizes := [3]int{OrFull(b.Batches, s.B), OrFull(b.Heads, s.Hq), rows}
 		t.setBroadcast(BlockMap, &bits, 4, sizes, words)
 		if err := visit(BlockMap); err != nil {
@@ -147,7 +146,7 @@ func product(sizes ...int) int64 {
 // setVector is Set for a vector of n elements.
 func (l *Layout) setVector(of OptionTensor, v *problem.Vector, n int64) {
 	*l = Layout{
-		Field: optionFields[of], Tensor: problem.Tensor{Buffer: v.Buffer, Host: v.Host, Offset: v.Offset},
+		Field: optionFields[of], Tensor: v.Tensor(),
 		Size: 4, Dim: n, Counts: [3]int64{1, 1, 1},
 	}
 }
@@ -164,14 +163,14 @@ func (l *Layout) setBroadcast(of OptionTensor, t *problem.Tensor, size int, size
 // checkOptionTensors checks that the memory of every option is given, lies on the side
 // of the tensors, is large enough, and does not overlap O or LSE.
 func checkOptionTensors(a *problem.Args, cfg *problem.Config, tensors []Layout) error {
-	first := tensors[0].Tensor.Buffer != nil
+	first := tensors[0].side()
 	var l Layout
 	err := EachOption(cfg, a, &l, func(OptionTensor) error {
 		if err := l.CheckGiven(); err != nil {
 			return err
 		}
-		if onDevice := l.Tensor.Buffer != nil; onDevice != first {
-			return &problem.ShapeError{Field: l.Field, Got: side(onDevice), Want: side(first) + ", where " + tensors[0].Field + " is"}
+		if err := l.checkSide(first, tensors[0].Field); err != nil {
+			return err
 		}
 		if err := l.CheckBounds(); err != nil {
 			return err
@@ -188,14 +187,14 @@ func checkOptionTensors(a *problem.Args, cfg *problem.Config, tensors []Layout) 
 		}
 		return nil
 	})
-	if err != nil || first {
+	if err != nil || first != inHost {
 		return err
 	}
 	return CheckNumbers(a)
 }
 
-// CheckOptionsDevice refuses buffers of another device.
-func CheckOptionsDevice(a *problem.Args, cfg *problem.Config, dev *vk.Device) error {
+// CheckOptionsDevice refuses memory of another device.
+func CheckOptionsDevice(a *problem.Args, cfg *problem.Config, on Place) error {
 	var l Layout
-	return EachOption(cfg, a, &l, func(OptionTensor) error { return l.CheckDevice(dev) })
+	return EachOption(cfg, a, &l, func(OptionTensor) error { return l.CheckDevice(on) })
 }

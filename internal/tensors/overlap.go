@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"vkattn/internal/arith"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -23,6 +24,9 @@ func (l *Layout) start() (memory, uint64) {
 	off := uint64(l.Tensor.Offset * l.Size)
 	if b := l.Tensor.Buffer; b != nil {
 		return memory{b.Device(), b.Handle()}, b.Offset() + off
+	}
+	if b := problem.BackingOf(l.Tensor.Memory); b != nil {
+		return memory{}, b.Address() + off
 	}
 	return memory{}, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(l.Tensor.Host)))) + off
 }
@@ -62,7 +66,7 @@ func (l *Layout) Coincides(other *Layout) bool {
 func (l *Layout) Overlaps(other *Layout) bool {
 	memA, a := l.start()
 	memB, b := other.start()
-	if (l.Tensor.Buffer == nil) != (other.Tensor.Buffer == nil) || memA != memB {
+	if l.side() != other.side() || memA != memB {
 		return false
 	}
 	spanA, spanB := l.SpanBytes(), other.SpanBytes()

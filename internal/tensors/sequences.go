@@ -23,7 +23,7 @@ func Sequences(a problem.Args) ([]problem.Sequence, error) {
 			if err := l.CheckGiven(); err != nil {
 				return err
 			}
-			if l.Tensor.Buffer != nil {
+			if l.side() != inHost {
 				return fmt.Errorf("%w: %s is not in host memory", problem.ErrUnsupported, l.Field)
 			}
 			return l.CheckBounds()

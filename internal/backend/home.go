@@ -1,0 +1,68 @@
+package backend
+
+import (
+	"context"
+	"fmt"
+
+	"vkattn/internal/dispatch"
+	"vkattn/internal/errs"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
+)
+
+// What package attention lets the other packages of this library do with its types, and no program. It sets these.
+var (
+	// NewDevice returns an *attention.Device over a backend, which its Close closes.
+	NewDevice func(Device) any
+	// NewStream returns an *attention.Stream over a stream of a backend that stays the caller's.
+	NewStream func(Stream) any
+	// HomeOf returns the Home of an *attention.Device.
+	HomeOf func(device any) Home
+)
+
+// Home is an *attention.Device inside of the library.
+type Home interface {
+	// Backend is nil if Open did not make the Device.
+	Backend() Device
+	// Begin begins calls of the named method on an *attention.Stream, which may be nil: then they run on the default
+	// stream, which no other call uses until End. If it returns no error, End follows.
+	Begin(method string, stream any) (Stream, error)
+	// End ends the calls; err is theirs, which it returns. It submits the default stream.
+	End(stream any, err error) error
+}
+
+// PlaceOf returns where an operation with kernels of Vulkan and of the CPU computes.
+func PlaceOf(d Device, access problem.Access) (tensors.Place, error) {
+	if d == nil {
+		return tensors.Place{}, errs.Unmade("Open")
+	}
+	if d.Kernels() != nil {
+		return tensors.Place{Other: d}, nil
+	}
+	dev := d.Vulkan()
+	switch {
+	case dev == nil:
+		return tensors.Place{}, nil
+	case dev.Closed():
+		return tensors.Place{}, errs.Closed("the device")
+	}
+	if why := dev.Caps().Without(dispatch.NeedAddresses); why != "" && access == problem.AccessAddresses {
+		return tensors.Place{}, fmt.Errorf("%w: %s", problem.ErrUnsupported, why)
+	}
+	return tensors.Place{Vulkan: dev}, nil
+}
+
+// ReadNumbers returns the first n elements of a vector, behind the work of the stream.
+func ReadNumbers(s Stream, v problem.Vector, n int) ([]byte, error) {
+	b := make([]byte, 4*n)
+	m, ok := problem.BackingOf(v.Memory).(Memory)
+	switch {
+	case n == 0:
+		return b, nil
+	case v.Buffer != nil && s.Vulkan() != nil:
+		return b, s.Vulkan().Download(context.Background(), b, v.Buffer, uint64(4*v.Offset))
+	case ok:
+		return b, m.Read(context.Background(), s, 4*v.Offset, b)
+	}
+	return nil, errs.Invalid("numbers in memory of another device")
+}
