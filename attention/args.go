@@ -195,7 +195,8 @@ type (
 	//	Strides Strides  // zero: packed [batch, head, row, dim]
 	//
 	// [Device.Tensor] makes tensors that also know their storage type and their shape, which calls
-	// check. A program writes and reads all elements of such a tensor, the last dimension first:
+	// check, and [Device.Wrap] says both of memory of the program's own. A program writes and reads
+	// all elements of such a tensor, the last dimension first:
 	//
 	//	func (t Tensor) SetFloats(x []float32) error  // rounds x; behind earlier calls on the default stream
 	//	func (t Tensor) SetBytes(b []byte) error      // elements as they are stored, little-endian
@@ -204,11 +205,11 @@ type (
 	//	func (t Tensor) Slice(dim, from, to int) (Tensor, error)  // a view of [from, to) of one dimension
 	//	func (t Tensor) Expand(shape ...int) (Tensor, error)      // a view that repeats dimensions of size 1; read only
 	//	func (t Tensor) DType() (dtype DType, ok bool)
-	//	func (t Tensor) Shape() []int  // outermost first; nil for memory of the caller
+	//	func (t Tensor) Shape() []int  // outermost first; nil without one
 	//	func (t *Tensor) Sizes() []int // Shape without a copy
-	//	func (t Tensor) Made() bool    // a Device made it
+	//	func (t Tensor) Made() bool    // it knows its type and its shape
 	//	func (t Tensor) Given() bool   // it names memory
-	//	func (t Tensor) Close() error  // frees the memory that t and its views share, once no work in flight holds it
+	//	func (t Tensor) Close() error  // frees the memory that t and its views share, once no work in flight holds it, if a Device made it
 	Tensor = problem.Tensor
 
 	// Strides are the distances in elements between neighbours in each outer dimension. The

@@ -12,6 +12,7 @@ import (
 	"vkattn/internal/backend"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -194,12 +195,56 @@ func (d *Device) Wait(ctx context.Context) error {
 // rows, columns] for Q, K, V and O, [batch, heads, rows] for LSE. It knows its type and its
 // shape, and calls check both. Its Close, or that of the device, frees it.
 func (d *Device) Tensor(dtype DType, shape ...int) (Tensor, error) {
+	n, err := bytesOf("Tensor", dtype, shape)
+	if err != nil {
+		return Tensor{}, err
+	}
+	m, store, err := d.memory(n)
+	if err != nil {
+		return Tensor{}, err
+	}
+	return problem.NewMade(m, store, dtype, shape...), nil
+}
+
+// Wrap is Tensor in memory of the caller's, where m has its first element and its strides. Host
+// memory ends where the tensor ends. The memory stays the caller's, who keeps it until the calls that
+// use it are done; Close does nothing.
+func (d *Device) Wrap(m Tensor, dtype DType, shape ...int) (Tensor, error) {
+	n, err := bytesOf("Wrap", dtype, shape)
+	if err != nil {
+		return Tensor{}, err
+	}
+	if err := d.usable(); err != nil {
+		return Tensor{}, err
+	}
+	sizes, on := [4]int{1, 1, 1, int(n) / dtype.Size()}, tensors.Place{Vulkan: d.b.Vulkan()}
+	if len(shape) == 4 {
+		sizes = [4]int(shape)
+	}
+	if d.b.Kernels() != nil {
+		on.Other = d.b
+	}
+	var l tensors.Layout
+	l.Set("Wrap", &m, dtype, sizes[0], sizes[1], sizes[2], sizes[3])
+	for _, check := range []func() error{l.CheckGiven, func() error { return l.CheckDevice(on) }, l.CheckBounds} {
+		if err := check(); err != nil {
+			return Tensor{}, err
+		}
+	}
+	if end := m.Offset*l.Size + int64(l.SpanBytes()); on.CPU() && end != int64(len(m.Host)) {
+		return Tensor{}, &ShapeError{Field: "Wrap", Got: fmt.Sprintf("%d bytes", len(m.Host)), Want: fmt.Sprintf("%d, for %v of %v", end, shape, dtype)}
+	}
+	return problem.NewMade(m, borrowed{&store{d, backend.MemoryOf(m)}}, dtype, shape...), nil
+}
+
+// bytesOf returns the size of a packed tensor that a method makes.
+func bytesOf(method string, dtype DType, shape []int) (int64, error) {
 	n := int64(dtype.Size())
 	if n == 0 {
-		return Tensor{}, &ShapeError{Field: "Tensor", Got: dtype, Want: "a storage type"}
+		return 0, &ShapeError{Field: method, Got: dtype, Want: "a storage type"}
 	}
 	if len(shape) == 0 || len(shape) > 4 {
-		return Tensor{}, &ShapeError{Field: "Tensor", Got: fmt.Sprintf("%d dimensions", len(shape)), Want: "1 to 4"}
+		return 0, &ShapeError{Field: method, Got: fmt.Sprintf("%d dimensions", len(shape)), Want: "1 to 4"}
 	}
 	for i, size := range shape {
 		ok := size >= 0
@@ -207,14 +252,10 @@ func (d *Device) Tensor(dtype DType, shape ...int) (Tensor, error) {
 			n, ok = arith.Mul(n, int64(size))
 		}
 		if !ok {
-			return Tensor{}, &ShapeError{Field: fmt.Sprintf("Tensor dimension %d", i), Got: size, Want: "at least 0, and a product below 2^63 bytes"}
+			return 0, &ShapeError{Field: fmt.Sprintf("%s dimension %d", method, i), Got: size, Want: "at least 0, and a product below 2^63 bytes"}
 		}
 	}
-	m, store, err := d.memory(n)
-	if err != nil {
-		return Tensor{}, err
-	}
-	return problem.NewMade(m, store, dtype, shape...), nil
+	return n, nil
 }
 
 // Floats makes a vector of float32 numbers, such as slopes, sinks or scales.
@@ -276,6 +317,11 @@ func (m *store) Write(at int64, b []byte) error {
 func (m *store) Read(ctx context.Context, at int64, b []byte) error {
 	return m.d.call("Bytes", nil, func(s backend.Stream) error { return m.Memory.Read(ctx, s, at, b) })
 }
+
+// borrowed is memory of the caller.
+type borrowed struct{ *store }
+
+func (borrowed) Close() error { return nil }
 
 // sizes fills the Shape of a call from its tensors if it is zero and a Device made them.
 func sizes(s *Shape, q, k *Tensor) error {

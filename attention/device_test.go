@@ -119,6 +119,55 @@ func TestTensorsKnowWhatTheyHold(t *testing.T) {
 	}
 }
 
+// Memory of the caller has a type and a shape too, if he says so: float32 bytes in a float16 call are an error.
+func TestWrappedMemoryKnowsWhatItHolds(t *testing.T) {
+	for _, dev := range testdevices.All(t) {
+		t.Run(dev.String(), func(t *testing.T) {
+			x, numbers := drawn(t, dev, 3, 3, 2, 5, 8)
+			memory := attention.Tensor{Buffer: x.Buffer, Host: x.Host, Offset: 2 * 5 * 8} // the last two batches
+			wrapped, err := dev.Wrap(memory, attention.F16, 2, 2, 5, 8)
+			require.NoError(t, err)
+			got, err := wrapped.Floats(t.Context())
+			require.NoError(t, err)
+			all, err := x.Floats(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, all[2*5*8:], got)
+			require.NoError(t, wrapped.SetFloats(numbers[:2*2*5*8]))
+			require.NoError(t, wrapped.Close())
+			all, err = x.Floats(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, all[:2*5*8], all[2*5*8:][:2*5*8], "the memory is the caller's")
+			memory.Strides = attention.BSHD(2, 5, 8)
+			_, err = dev.Wrap(memory, attention.F16, 2, 2, 5, 8)
+			require.NoError(t, err)
+
+			op, err := attention.New(dev, attention.Config{HeadDim: 8})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, op.Close()) }()
+			memory = attention.Tensor{Buffer: x.Buffer}
+			if x.Host != nil {
+				memory = attention.Tensor{Host: x.Host[:320]}
+			}
+			f32, err := dev.Wrap(memory, attention.F32, 1, 2, 5, 8)
+			require.NoError(t, err)
+			one, err := wrapped.Slice(0, 0, 1)
+			require.NoError(t, err)
+			require.ErrorContains(t, op.Forward(nil, attention.Args{Q: f32, K: one, V: one, O: one}), "Q is a tensor of f32, want f16")
+			_, err = dev.Wrap(memory, attention.F16, 4, 2, 5, 8)
+			require.ErrorContains(t, err, "at least")
+			_, err = dev.Wrap(attention.Tensor{}, attention.F16, 1)
+			require.ErrorContains(t, err, "missing")
+			if dev.Vulkan() == nil {
+				_, err = dev.Wrap(attention.Tensor{Host: make([]byte, 320)}, attention.F16, 1, 2, 5, 8)
+				require.ErrorContains(t, err, "320 bytes, want 160", "float32 bytes")
+			} else {
+				_, err = dev.Wrap(attention.Tensor{Host: make([]byte, 160)}, attention.F16, 1, 2, 5, 8)
+				require.ErrorContains(t, err, "the operation's device")
+			}
+		})
+	}
+}
+
 // Views share memory: a call over some batches, heads or rows reads and writes those alone.
 func TestViewsShareMemory(t *testing.T) {
 	for _, dev := range testdevices.All(t) {

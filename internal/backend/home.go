@@ -55,14 +55,19 @@ func PlaceOf(d Device, access problem.Access) (tensors.Place, error) {
 // ReadNumbers returns the first n elements of a vector, behind the work of the stream.
 func ReadNumbers(s Stream, v problem.Vector, n int) ([]byte, error) {
 	b := make([]byte, 4*n)
-	m, ok := problem.BackingOf(v.Memory).(Memory)
-	switch {
-	case n == 0:
+	if n == 0 {
 		return b, nil
-	case v.Buffer != nil && s.Vulkan() != nil:
-		return b, s.Vulkan().Download(context.Background(), b, v.Buffer, uint64(4*v.Offset))
-	case ok:
-		return b, m.Read(context.Background(), s, 4*v.Offset, b)
 	}
-	return nil, errs.Invalid("numbers in memory of another device")
+	return b, MemoryOf(v.Tensor()).Read(context.Background(), s, 4*v.Offset, b)
+}
+
+// MemoryOf is the memory that t names, which is that of a device.
+func MemoryOf(t problem.Tensor) Memory {
+	switch m, ok := problem.BackingOf(t.Memory).(Memory); {
+	case ok:
+		return m
+	case t.Buffer != nil:
+		return buffer{t.Buffer}
+	}
+	return hostMemory(t.Host)
 }

@@ -9,8 +9,8 @@ import (
 	"vkattn/internal/errs"
 )
 
-// A tensor that a Device made knows its storage type and its shape, so that calls check both and a program reads and
-// writes numbers. One that names memory of the caller has neither.
+// A tensor that a Device made or wrapped knows its storage type and its shape, so that calls check both and a program
+// reads and writes numbers. One that only names memory has neither.
 
 // Store is the memory of a tensor that a Device made.
 type Store interface {
@@ -65,7 +65,7 @@ func (t Tensor) len() int {
 	return n
 }
 
-var errNotMade = errs.Invalid("the tensor names memory of the caller: only one that a Device made is read and written")
+var errNotMade = errs.Invalid("the tensor has no type and no shape: Device.Tensor makes one that is read and written, Device.Wrap of memory of your own")
 
 // SetFloats writes all elements. It returns when x may be used again.
 func (t Tensor) SetFloats(x []float32) error {
