@@ -8,9 +8,9 @@
 //
 // A program opens a [Device] with [Open], a GPU or the CPU, makes an [Op] with [New] and
 // tensors with [Device.Tensor], and calls [Op.Forward]. [On] takes a Vulkan device of the
-// program's own. Most types are aliases: "go doc vkattn/internal/problem.Config" shows
-// the fields of [Config], and so for the other types of a call. Package attention/merge
-// merges states, package attention/kvcache holds and fills KV caches.
+// program's own. "go doc attention.Tensor" shows fields and methods, and so for every type,
+// in its comment where it is an alias. Package attention/merge merges states, package
+// attention/kvcache holds and fills KV caches.
 //
 // # Shapes
 //
@@ -74,9 +74,10 @@
 //
 // A call checks the numbers in int32 vectors that lie in host memory: a length, a
 // cumulative length or a page out of its range is an error that names it. In device
-// memory it does not. There kernels clamp starts and ends to 0..Total and lengths to 0..Sq
-// or 0..Sk, and read a page that does not exist as page 0. A token that does not exist has
-// weight 0 in both. So kernels never access memory outside of the tensors.
+// memory it does so with Config.Check, or if [CheckEnv] is 1. Otherwise kernels clamp starts
+// and ends to 0..Total and lengths to 0..Sq or 0..Sk, and read a page that does not exist as
+// page 0. A token that does not exist has weight 0 in both. So kernels never access memory
+// outside of the tensors.
 //
 // # Numbers
 //

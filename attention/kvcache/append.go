@@ -14,14 +14,14 @@ import (
 )
 
 // AppendConfig says what rows an Append takes and how it stores them. It is comparable.
-// It allows the head dimensions of [problem.Config].
+// It allows the head dimensions of [attention.Config].
 type AppendConfig struct {
-	DType    problem.DType  // storage type of new K, V and Q, and of the cache if KV is KVSame
+	DType    attention.DType  // storage type of new K, V and Q, and of the cache if KV is KVSame
 	HeadDim  int            // elements per row of Q and K
 	HeadDimV int            // elements per row of V; 0: HeadDim
-	KV       problem.KVType // how the cache stores K and V; zero value: as DType
+	KV       attention.KVType // how the cache stores K and V; zero value: as DType
 	Rotary   Rotary         // rotary embedding of K and Q; zero value: none
-	Access   problem.Access // how kernels reach tensors; zero value: chosen by the buffers
+	Access   attention.Access // how kernels reach tensors; zero value: chosen by the buffers
 	Check    bool           // Forward refuses numbers in device memory that are out of range, as [attention.Config].Check
 }
 
@@ -53,9 +53,9 @@ type AppendArgs struct {
 	// and New is ignored. A sequence may have no new rows. V and VCache are either both
 	// given or both left out, for example if V is a part of K.
 	New      int
-	K, V     problem.Tensor
-	UsedNew  problem.Vector // int32 [B]
-	CuNew    problem.Vector // int32 [B+1], not decreasing
+	K, V     attention.Tensor
+	UsedNew  attention.Vector // int32 [B]
+	CuNew    attention.Vector // int32 [B+1], not decreasing
 	TotalNew int            // rows of the packed tensors, for CuNew; may be 0
 
 	// The cache: tensors [B, Hkv, Capacity, dim]; with Pages, pools [Count, Hkv,
@@ -63,19 +63,19 @@ type AppendArgs struct {
 	// of the block table can address). New row i of sequence b goes to position
 	// p = Used[b] + i. With Pages that is row p % PageSize of page Table[b, p / PageSize].
 	// Without Used all sequences are empty.
-	KCache, VCache problem.Tensor
+	KCache, VCache attention.Tensor
 	Capacity       int
-	Pages          *problem.Pages
-	Used           problem.Vector // int32 [B]
+	Pages          *attention.Pages
+	Used           attention.Vector // int32 [B]
 	Shard          bool           // the cache holds a part of each sequence: rows outside of it are skipped, and no mistake
-	KScale, VScale problem.Vector // float32, for KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
+	KScale, VScale attention.Vector // float32, for KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
 
 	// With Config.Rotary: cosines and sines [Positions, Rotary.Dim/2]. Q is optional: the
 	// queries of the new rows, [B, Hq, New, HeadDim] or packed [1, Hq, TotalNew,
 	// HeadDim]. They are rotated like K's row of the same index and written to QOut.
-	Cos, Sin  problem.Vector // float32
+	Cos, Sin  attention.Vector // float32
 	Positions int
-	Q, QOut   problem.Tensor
+	Q, QOut   attention.Tensor
 }
 
 // Append writes new rows of K and V behind the keys that a cache holds. With a rotary
@@ -84,7 +84,7 @@ type AppendArgs struct {
 // attention.Op.Forward when decoding, and after a prefill.
 //
 // Append changes no lengths. The caller updates Used and gives Forward lengths that count
-// the new rows ([problem.Varlen].UsedK).
+// the new rows ([attention.Varlen].UsedK).
 //
 // # What is written
 //
@@ -124,7 +124,7 @@ type AppendArgs struct {
 // # Ownership, concurrency and errors
 //
 // As for attention.Op: methods are safe for concurrent use, a Stream or Commands has one owner,
-// and tensors stay the caller's. Wrong arguments give a [*problem.ShapeError] that names the
+// and tensors stay the caller's. Wrong arguments give a [*attention.ShapeError] that names the
 // field. If a method returns an error, it has recorded and written nothing.
 type Append struct {
 	home  backend.Home // of the default stream
@@ -139,7 +139,7 @@ type Append struct {
 
 // NewAppend makes an operation. A nil device is the CPU. The device stays the
 // caller's and must outlive the Append. A wrong field gives a *ShapeError; an Access that
-// the device lacks gives an error that matches [problem.ErrUnsupported].
+// the device lacks gives an error that matches [attention.ErrUnsupported].
 func NewAppend(d *attention.Device, cfg AppendConfig) (*Append, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

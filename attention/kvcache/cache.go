@@ -88,7 +88,7 @@ type pool struct {
 
 // ErrFull matches the error of Begin where the cache has too few free pages. Free or Truncate sequences, then try again:
 // nothing has changed.
-var ErrFull = errs.Sentinel("attention: the cache is full", problem.ErrUnsupported)
+var ErrFull error = errs.Sentinel("attention: the cache is full", problem.ErrUnsupported)
 
 // New makes an empty cache. A nil device is the CPU. The device stays the caller's and must outlive it.
 func New(dev *attention.Device, cfg Config) (*Cache, error) {

@@ -27,7 +27,7 @@ func (s RotaryStyle) Valid() bool { return int(s) < len(rotaryNames) }
 func (s RotaryStyle) String() string { return enum.Name("RotaryStyle", rotaryNames, uint8(s)) }
 
 // ParseRotaryStyle reads what String writes, in any case. Another word is an error that
-// lists the names and matches [problem.ErrInvalid].
+// lists the names and matches [attention.ErrInvalid].
 func ParseRotaryStyle(s string) (RotaryStyle, error) {
 	return enum.Parse[RotaryStyle]("rotary style", rotaryNames, s)
 }

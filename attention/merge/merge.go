@@ -15,9 +15,9 @@ import (
 
 // MergeConfig says what states a Merge takes. It is comparable.
 type MergeConfig struct {
-	DType   problem.DType  // storage type of O, in the result and, without F32States, in every state
+	DType   attention.DType  // storage type of O, in the result and, without F32States, in every state
 	HeadDim int            // elements per row of O (a Config's HeadDimV), 1 to 512
-	Access  problem.Access // how kernels reach tensors; zero value: chosen by the buffers
+	Access  attention.Access // how kernels reach tensors; zero value: chosen by the buffers
 
 	// F32States takes states whose O is float32 whatever DType, as an Op with Config.F32O
 	// writes them. The result is then rounded once, and lies in memory of its own if its type
@@ -53,8 +53,8 @@ func (c MergeConfig) Validate() error {
 // attention.Op.Forward. They are one state, or Count states at equal distances in memory, as a
 // split over keys or a gather from several devices produces them.
 type States struct {
-	O       problem.Tensor // [B, Hq, Sq, HeadDim] of the first state
-	LSE     problem.Tensor // [B, Hq, Sq] of the first state: float32, packed, natural logarithm
+	O       attention.Tensor // [B, Hq, Sq, HeadDim] of the first state
+	LSE     attention.Tensor // [B, Hq, Sq] of the first state: float32, packed, natural logarithm
 	Count   int            // states; 0: 1
 	StepO   int64          // elements between the O of consecutive states; 0: B*Hq*Sq*HeadDim
 	StepLSE int64          // elements between the LSE of consecutive states; 0: B*Hq*Sq
@@ -71,10 +71,10 @@ func (s *States) given() bool {
 // same memory and strides, and LSE exactly the LSE of one. Otherwise O and LSE must not
 // overlap anything.
 type MergeArgs struct {
-	problem.Shape        // B, Hq and Sq, of which B and Sq may be 0; Hkv and Sk are ignored
+	attention.Shape        // B, Hq and Sq, of which B and Sq may be 0; Hkv and Sk are ignored
 	First, Second States // Second is optional
-	O             problem.Tensor
-	LSE           problem.Tensor // optional; float32, packed [B, Hq, Sq]
+	O             attention.Tensor
+	LSE           attention.Tensor // optional; float32, packed [B, Hq, Sq]
 }
 
 // Merge combines attention states of the same query rows over disjoint sets of keys
@@ -85,7 +85,7 @@ type MergeArgs struct {
 //
 // Use it for a shared prefix computed once for many sequences (cascade attention), for
 // keys split over workgroups, and for keys spread over devices. One pass merges up to
-// [problem.MaxStates] states: two of them anywhere in memory, or two groups of states at
+// [attention.MaxStates] states: two of them anywhere in memory, or two groups of states at
 // equal distances. Further levels merge into the result in place.
 //
 // # Numbers
@@ -112,7 +112,7 @@ type MergeArgs struct {
 // # Ownership, concurrency and errors
 //
 // As for attention.Op: methods are safe for concurrent use, a Stream or Commands has one owner,
-// and tensors stay the caller's. Wrong arguments give a [*problem.ShapeError] that names the
+// and tensors stay the caller's. Wrong arguments give a [*attention.ShapeError] that names the
 // field. If a method returns an error, it has recorded and written nothing.
 type Merge struct {
 	home  backend.Home // of the default stream
@@ -127,7 +127,7 @@ type Merge struct {
 
 // NewMerge makes an operation. A nil device is the CPU. The device stays the
 // caller's and must outlive the Merge. A wrong field gives a *ShapeError; an Access that
-// the device lacks gives an error that matches [problem.ErrUnsupported].
+// the device lacks gives an error that matches [attention.ErrUnsupported].
 func NewMerge(d *attention.Device, cfg MergeConfig) (*Merge, error) {
 	return newMerge(d, cfg, false)
 }
