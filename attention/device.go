@@ -27,8 +27,9 @@ type Device struct {
 	owned bool           // Close closes it
 	why   error          // why Open took the CPU
 
-	mu     sync.Mutex // of the default stream
-	stream *Stream    // nil until it is needed
+	mu     sync.Mutex     // of the default stream
+	stream *Stream        // nil until it is needed
+	order  backend.Stream // of stream
 	closed atomic.Bool
 }
 
@@ -167,11 +168,11 @@ func (d *Device) Do(f func(s *Stream) error) error {
 // defaultStream returns the default stream; the caller holds mu.
 func (d *Device) defaultStream() (*Stream, error) {
 	if d.stream == nil {
-		s, err := d.newStream("attention")
+		b, err := d.b.NewStream("attention")
 		if err != nil {
 			return nil, err
 		}
-		d.stream = s
+		d.stream, d.order = problem.NewStream(b), b
 	}
 	return d.stream, nil
 }

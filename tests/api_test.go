@@ -128,21 +128,21 @@ var attentionPackage = apiwalk.Package{
 		"Requirements": attention.Requirements, "TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf,
 		"ViewHost": attention.ViewHost, "WindowOf": attention.WindowOf,
 	},
-	Types: []any{attention.BackwardPlan{}, attention.Config{}, attention.Device{}, attention.Op{}, attention.Plan{}, attention.Stream{}},
+	Types: []any{attention.BackwardPlan{}, attention.Config{}, attention.Device{}, attention.Op{}, attention.Plan{}},
 }
 
 var problemPackage = apiwalk.Package{
 	Name: "problem", Folder: "../internal/problem", Matches: sentinels, Live: liveOps, Closed: closedOps,
 	Functions: map[string]any{
 		"Ablations": problem.Ablations, "Alignment": problem.Alignment, "BHSD": problem.BHSD, "BSHD": problem.BSHD, "CUDAKernels": problem.CUDAKernels,
-		"DTypes": problem.DTypes, "KVTypes": problem.KVTypes, "BackingOf": problem.BackingOf, "NewMade": problem.NewMade, "NewMemory": problem.NewMemory, "ParseAblation": problem.ParseAblation,
+		"DTypes": problem.DTypes, "KVTypes": problem.KVTypes, "BackingOf": problem.BackingOf, "NewMade": problem.NewMade, "NewMemory": problem.NewMemory, "NewStream": problem.NewStream, "ParseAblation": problem.ParseAblation,
 		"ParseCausal": problem.ParseCausal, "ParseDType": problem.ParseDType, "ParseKVType": problem.ParseKVType,
-		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf, "Span": problem.Span,
+		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf, "Span": problem.Span, "StreamBackingOf": problem.StreamBackingOf,
 		"ValidateSizes": problem.ValidateSizes, "VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
 	},
 	Types: []any{problem.Ablation(0), problem.Access(0), problem.Causal(0), problem.Config{},
 		problem.DType(0), problem.HostView{}, problem.KVType(0), problem.Experiment{}, problem.Memory{}, problem.Phrase(""), problem.Scale{}, problem.Shape{},
-		problem.ShapeError{}, problem.Strides{}, problem.Tensor{}, problem.Tier(0), problem.Tuning(0), problem.Vector{}, problem.Window{}},
+		problem.ShapeError{}, problem.Stream{}, problem.Strides{}, problem.Tensor{}, problem.Tier(0), problem.Tuning(0), problem.Vector{}, problem.Window{}},
 }
 
 var mergePackage = apiwalk.Package{

@@ -17,12 +17,12 @@ import (
 // It allows the head dimensions of [attention.Config].
 type AppendConfig struct {
 	DType    attention.DType  // storage type of new K, V and Q, and of the cache if KV is KVSame
-	HeadDim  int            // elements per row of Q and K
-	HeadDimV int            // elements per row of V; 0: HeadDim
+	HeadDim  int              // elements per row of Q and K
+	HeadDimV int              // elements per row of V; 0: HeadDim
 	KV       attention.KVType // how the cache stores K and V; zero value: as DType
-	Rotary   Rotary         // rotary embedding of K and Q; zero value: none
+	Rotary   Rotary           // rotary embedding of K and Q; zero value: none
 	Access   attention.Access // how kernels reach tensors; zero value: chosen by the buffers
-	Check    bool           // Forward refuses numbers in device memory that are out of range, as [attention.Config].Check
+	Check    bool             // Forward refuses numbers in device memory that are out of range, as [attention.Config].Check
 }
 
 // attention returns the Config of a Forward over the cache.
@@ -56,7 +56,7 @@ type AppendArgs struct {
 	K, V     attention.Tensor
 	UsedNew  attention.Vector // int32 [B]
 	CuNew    attention.Vector // int32 [B+1], not decreasing
-	TotalNew int            // rows of the packed tensors, for CuNew; may be 0
+	TotalNew int              // rows of the packed tensors, for CuNew; may be 0
 
 	// The cache: tensors [B, Hkv, Capacity, dim]; with Pages, pools [Count, Hkv,
 	// PageSize, dim], in which a sequence has at most Capacity keys (0: as many as a row
@@ -67,7 +67,7 @@ type AppendArgs struct {
 	Capacity       int
 	Pages          *attention.Pages
 	Used           attention.Vector // int32 [B]
-	Shard          bool           // the cache holds a part of each sequence: rows outside of it are skipped, and no mistake
+	Shard          bool             // the cache holds a part of each sequence: rows outside of it are skipped, and no mistake
 	KScale, VScale attention.Vector // float32, for KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
 
 	// With Config.Rotary: cosines and sines [Positions, Rotary.Dim/2]. Q is optional: the
@@ -212,11 +212,11 @@ func (p *Append) Forward(s *attention.Stream, a AppendArgs) error {
 	if err := p.usable(); err != nil {
 		return err
 	}
-	b, err := p.home.Begin("Append.Forward", s)
+	b, err := p.home.Begin("Append.Forward", problem.StreamBackingOf(s), s == nil)
 	if err != nil {
 		return err
 	}
-	return p.home.End(s, p.forward(b, &a))
+	return p.home.End(s == nil, p.forward(b, &a))
 }
 
 func (p *Append) forward(s backend.Stream, a *AppendArgs) error {

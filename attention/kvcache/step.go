@@ -187,12 +187,11 @@ func (st *Step) send(list []NewRows, copies [][2]int32) error {
 		c.numbers, c.room = m, 2*len(numbers)
 	}
 	st.numbers = c.numbers
-	var none *attention.Stream
-	s, err := c.home.Begin("Begin", none)
+	s, err := c.home.Begin("Begin", nil, true)
 	if err != nil {
 		return err
 	}
-	return c.home.End(none, c.copyPages(s, copies, b))
+	return c.home.End(true, c.copyPages(s, copies, b))
 }
 
 // copyPages copies pages of all layers, and writes the numbers of a step.

@@ -16,7 +16,7 @@ import (
 // MergeConfig says what states a Merge takes. It is comparable.
 type MergeConfig struct {
 	DType   attention.DType  // storage type of O, in the result and, without F32States, in every state
-	HeadDim int            // elements per row of O (a Config's HeadDimV), 1 to 512
+	HeadDim int              // elements per row of O (a Config's HeadDimV), 1 to 512
 	Access  attention.Access // how kernels reach tensors; zero value: chosen by the buffers
 
 	// F32States takes states whose O is float32 whatever DType, as an Op with Config.F32O
@@ -55,9 +55,9 @@ func (c MergeConfig) Validate() error {
 type States struct {
 	O       attention.Tensor // [B, Hq, Sq, HeadDim] of the first state
 	LSE     attention.Tensor // [B, Hq, Sq] of the first state: float32, packed, natural logarithm
-	Count   int            // states; 0: 1
-	StepO   int64          // elements between the O of consecutive states; 0: B*Hq*Sq*HeadDim
-	StepLSE int64          // elements between the LSE of consecutive states; 0: B*Hq*Sq
+	Count   int              // states; 0: 1
+	StepO   int64            // elements between the O of consecutive states; 0: B*Hq*Sq*HeadDim
+	StepLSE int64            // elements between the LSE of consecutive states; 0: B*Hq*Sq
 }
 
 // given reports whether the caller set any field, so that a half-filled group is an
@@ -72,9 +72,9 @@ func (s *States) given() bool {
 // overlap anything.
 type MergeArgs struct {
 	attention.Shape        // B, Hq and Sq, of which B and Sq may be 0; Hkv and Sk are ignored
-	First, Second States // Second is optional
-	O             attention.Tensor
-	LSE           attention.Tensor // optional; float32, packed [B, Hq, Sq]
+	First, Second   States // Second is optional
+	O               attention.Tensor
+	LSE             attention.Tensor // optional; float32, packed [B, Hq, Sq]
 }
 
 // Merge combines attention states of the same query rows over disjoint sets of keys
@@ -201,11 +201,11 @@ func (m *Merge) Forward(s *attention.Stream, a MergeArgs) error {
 	if err := m.usable(); err != nil {
 		return err
 	}
-	b, err := m.home.Begin("Merge.Forward", s)
+	b, err := m.home.Begin("Merge.Forward", problem.StreamBackingOf(s), s == nil)
 	if err != nil {
 		return err
 	}
-	return m.home.End(s, m.forward(b, &a))
+	return m.home.End(s == nil, m.forward(b, &a))
 }
 
 func (m *Merge) forward(s backend.Stream, a *MergeArgs) error {

@@ -9,9 +9,9 @@ import (
 
 // SumArgs are the tensors of one sum: [B, Hq, Sq, HeadDim] each, all on the same side.
 type SumArgs struct {
-	attention.Shape                // B, Hq and Sq, of which B and Sq may be 0; Hkv and Sk are ignored
-	First, Second attention.Tensor // float32; Second is optional
-	Out           attention.Tensor // of MergeConfig.DType; it may be exactly First or Second if that is float32
+	attention.Shape                  // B, Hq and Sq, of which B and Sq may be 0; Hkv and Sk are ignored
+	First, Second   attention.Tensor // float32; Second is optional
+	Out             attention.Tensor // of MergeConfig.DType; it may be exactly First or Second if that is float32
 }
 
 // Sum adds two float32 tensors and rounds the sum to a storage type, or rounds one. Partial

@@ -13,6 +13,7 @@ import (
 	"vkattn/attention/merge"
 	"vkattn/internal/backend"
 	"vkattn/internal/errs"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -246,10 +247,10 @@ func (op *Op) checkStream(s *attention.Stream) error {
 		return errs.Invalid("parallel: a call on a device needs a stream of it")
 	}
 	home := backend.HomeOf(op.home)
-	if _, err := home.Begin("parallel", s); err != nil {
+	if _, err := home.Begin("parallel", problem.StreamBackingOf(s), s == nil); err != nil {
 		return err
 	}
-	return home.End(s, nil)
+	return home.End(s == nil, nil)
 }
 
 // checkSide checks that tensors lie where this rank computes.

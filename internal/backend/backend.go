@@ -42,9 +42,6 @@ type Memory interface {
 
 // Stream is an order of calls: each sees what the calls before it wrote. They may begin with Submit.
 type Stream interface {
+	problem.StreamBacking
 	Device() Device
-	Vulkan() *vk.Stream // nil on a device that is not Vulkan's
-	Submit() error
-	Wait(ctx context.Context) error // it submits first
-	Close() error
 }

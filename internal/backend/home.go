@@ -14,8 +14,6 @@ import (
 var (
 	// NewDevice returns an *attention.Device over a backend, which its Close closes.
 	NewDevice func(Device) any
-	// NewStream returns an *attention.Stream over a stream of a backend that stays the caller's.
-	NewStream func(Stream) any
 	// HomeOf returns the Home of an *attention.Device.
 	HomeOf func(device any) Home
 )
@@ -24,11 +22,11 @@ var (
 type Home interface {
 	// Backend is nil if Open did not make the Device.
 	Backend() Device
-	// Begin begins calls of the named method on an *attention.Stream, which may be nil: then they run on the default
-	// stream, which no other call uses until End. If it returns no error, End follows.
-	Begin(method string, stream any) (Stream, error)
+	// Begin begins calls of the named method on a stream, or on the default stream, which no other call uses until End. If
+	// it returns no error, End follows.
+	Begin(method string, s problem.StreamBacking, byDefault bool) (Stream, error)
 	// End ends the calls; err is theirs, which it returns. It submits the default stream.
-	End(stream any, err error) error
+	End(byDefault bool, err error) error
 }
 
 // PlaceOf returns where an operation with kernels of Vulkan and of the CPU computes.
