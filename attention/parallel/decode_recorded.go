@@ -38,7 +38,7 @@ func (d *decode) key(records bool) (key decodeKey, ok bool) {
 	}
 	key = decodeKey{b: d.B, hq: d.Hq, hkv: d.Hkv, sq: d.Sq, capacity: d.Capacity}
 	for i, t := range [...]*attention.Tensor{&d.Q, &d.K, &d.V, &d.O, &d.LSE} {
-		if t.Host != nil {
+		if t.Host != nil || t.Memory != nil {
 			return key, false
 		}
 		key.tensors[i] = tensorKey{t.Buffer, t.Offset, t.Strides}
@@ -49,7 +49,7 @@ func (d *decode) key(records bool) (key decodeKey, ok bool) {
 		vectors[2] = p.Table
 	}
 	for i, v := range vectors {
-		if v.Host != nil {
+		if v.Host != nil || v.Memory != nil {
 			return key, false
 		}
 		key.vectors[i] = tensorKey{buffer: v.Buffer, offset: v.Offset}
