@@ -187,11 +187,7 @@ func (st *Step) send(list []NewRows, copies [][2]int32) error {
 		c.numbers, c.room = m, 2*len(numbers)
 	}
 	st.numbers = c.numbers
-	s, err := c.home.Begin("Begin", nil, true)
-	if err != nil {
-		return err
-	}
-	return c.home.End(true, c.copyPages(s, copies, b))
+	return backend.Do(c.home, "Begin", func(s backend.Stream) error { return c.copyPages(s, copies, b) })
 }
 
 // copyPages copies pages of all layers, and writes the numbers of a step.

@@ -39,6 +39,11 @@ func (d *device) Close() error {
 	return err
 }
 
+// do makes a call with f on the default stream.
+func (d *device) do(method string, f func(backend.Stream) error) error {
+	return backend.Do(backend.HomeOf(d.Device), method, f)
+}
+
 // waiting is the context of a wait without a timeout of its own.
 func (d *device) waiting() (context.Context, context.CancelFunc) {
 	if d.timeout <= 0 {
@@ -187,7 +192,7 @@ func goBufferCreate(h C.vkattn_device, n C.uint64_t, out *C.vkattn_buffer) C.vka
 		if err != nil {
 			return err
 		}
-		if err := d.Call("vkattn_buffer_create", nil, m.Clear); err != nil {
+		if err := d.do("vkattn_buffer_create", m.Clear); err != nil {
 			_ = m.Close()
 			return err
 		}
@@ -198,7 +203,7 @@ func goBufferCreate(h C.vkattn_device, n C.uint64_t, out *C.vkattn_buffer) C.vka
 
 // newMemory returns at least n bytes. Memory comes in words, and there is no empty memory.
 func newMemory(d *device, n int64) (backend.Memory, error) {
-	return d.Backend().NewMemory(max(4, (n+3)&^3))
+	return backend.HomeOf(d.Device).Backend().NewMemory(max(4, (n+3)&^3))
 }
 
 // access holds a buffer, and checks a range of it and the memory that is copied to or from it.
@@ -226,7 +231,7 @@ func goBufferWrite(h C.vkattn_buffer, at C.uint64_t, from unsafe.Pointer, n C.ui
 		if err != nil || n == 0 {
 			return err
 		}
-		return b.device.Call("vkattn_buffer_write", nil, func(s backend.Stream) error { return b.memory.Write(s, int64(at), host) })
+		return b.device.do("vkattn_buffer_write", func(s backend.Stream) error { return b.memory.Write(s, int64(at), host) })
 	})
 }
 
@@ -241,6 +246,6 @@ func goBufferRead(h C.vkattn_buffer, at C.uint64_t, to unsafe.Pointer, n C.uint6
 		}
 		ctx, cancel := b.device.waiting()
 		defer cancel()
-		return b.device.Call("vkattn_buffer_read", nil, func(s backend.Stream) error { return b.memory.Read(ctx, s, int64(at), host) })
+		return b.device.do("vkattn_buffer_read", func(s backend.Stream) error { return b.memory.Read(ctx, s, int64(at), host) })
 	})
 }

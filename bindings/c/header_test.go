@@ -66,8 +66,9 @@ var fields = map[string]map[string][]string{
 	"vkattn_args":          {"Tables": {"tables", "table_count"}},
 	"vkattn_backward_args": {"Args": {"forward"}},
 	"vkattn_bias":          {"Tensor": {"tensor"}},
-	"vkattn_tensor":        {"Host": {"data", "bytes"}, "Strides": {"stride_batch", "stride_head", "stride_row", "expanded"}},
-	"vkattn_vector":        {"Host": {"data", "bytes"}},
+	// A buffer is memory of any device; no device has Memory yet.
+	"vkattn_tensor": {"Host": {"data", "bytes"}, "Memory": nil, "Strides": {"stride_batch", "stride_head", "stride_row", "expanded"}},
+	"vkattn_vector": {"Host": {"data", "bytes"}, "Memory": nil},
 	"vkattn_device_options": {
 		"CPU": {"cpu"}, "Timeout": {"timeout_ms"},
 		// A layer's settings file and environment have the rest of validation; the library opens no device for tools.

@@ -115,7 +115,7 @@ func (c *copies) move(l *tensors.Layout, out, old bool, to any) error {
 		}
 		c.list = append(c.list, m)
 		if c.copy && (!out || old) && len(host) > 0 {
-			if err := c.device.Call("vkattn_op", nil, func(s backend.Stream) error { return m.Write(s, 0, host) }); err != nil {
+			if err := c.device.do("vkattn_op", func(s backend.Stream) error { return m.Write(s, 0, host) }); err != nil {
 				return err
 			}
 		}
@@ -149,7 +149,7 @@ func (c *copies) fetch(ctx context.Context) error {
 		if !contiguous { // between its rows there is memory of others
 			got = make([]byte, n)
 		}
-		if err := c.device.Call("vkattn_op", nil, func(s backend.Stream) error { return o.memory.Read(ctx, s, 0, got) }); err != nil {
+		if err := c.device.do("vkattn_op", func(s backend.Stream) error { return o.memory.Read(ctx, s, 0, got) }); err != nil {
 			return err
 		}
 		if contiguous {

@@ -29,6 +29,15 @@ type Home interface {
 	End(byDefault bool, err error) error
 }
 
+// Do makes a call of the named method with f on the default stream.
+func Do(h Home, method string, f func(Stream) error) error {
+	s, err := h.Begin(method, nil, true)
+	if err != nil {
+		return err
+	}
+	return h.End(true, f(s))
+}
+
 // PlaceOf returns where an operation with kernels of Vulkan and of the CPU computes.
 func PlaceOf(d Device, access problem.Access) (tensors.Place, error) {
 	if d == nil {
