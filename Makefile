@@ -59,6 +59,11 @@ c: ## build the C library (Linux): build/c/libvkattn.so and vkattn.h, see docs/c
 	rm -f $(BUILD)/c/libvkattn.h
 	cp bindings/c/vkattn.h $(BUILD)/c
 
+.PHONY: python
+python: c ## pack the Python package (Linux): build/python/vkattn-*.whl, see docs/python.md
+	scripts/release.sh licences ./bindings/c >$(BUILD)/c/LICENSES.txt
+	python3 bindings/python/wheel.py $(BUILD)/c $(BUILD)/python
+
 .PHONY: release
 release: ## pack the command for every platform into build/release, reproducibly, from a tree without changes
 	scripts/release.sh build

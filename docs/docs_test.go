@@ -92,7 +92,7 @@ func TestLinks(t *testing.T) {
 
 // The map of design.md and the checklists name files that exist.
 func TestPaths(t *testing.T) {
-	for _, page := range []string{"design", "extending", "install", "library", "parallel", "c"} {
+	for _, page := range []string{"design", "extending", "install", "library", "parallel", "c", "python"} {
 		page = "docs/" + page + ".md"
 		for _, m := range path.FindAllStringSubmatch(read(t, page), -1) {
 			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
@@ -147,7 +147,7 @@ var (
 func opensWithComment(text string) bool {
 	text = firstLines.ReplaceAllString(text, "")
 	text = goClauses.ReplaceAllString(text, "")
-	return strings.HasPrefix(text, "// ") || strings.HasPrefix(text, "/* ")
+	return strings.HasPrefix(text, "// ") || strings.HasPrefix(text, "/* ") || strings.HasPrefix(text, `"""`)
 }
 
 // Every row of the map of design.md names files, which open with a comment. No kernel file

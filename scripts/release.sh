@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# release.sh build|test
+# release.sh build|test|licences PACKAGE
 #
 #   build  packs the command for each platform into build/release, with SHA256SUMS
 #   test   builds the release twice and compares the bytes: the second time in another folder, with an empty build
 #          cache, another umask and another time zone
+#   licences  prints the licences of Go and of the modules that a package is linked with
 #
 # The last word of an archive's name says what its command computes on:
 #
@@ -28,12 +29,12 @@ clean() {
 	[[ -z $(git status --porcelain) ]] || die 'the tree has changes; commit them first'
 }
 
-# The licence of Go and of each module that the command is linked with.
-licences() {
+# The licence of Go and of each module that a package is linked with.
+licences() { # <package>
 	local module dir files
 	printf '== Go\n\n'
 	cat "$(go env GOROOT)/LICENSE"
-	go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/vkattn | sort -u |
+	go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' "$1" | sort -u |
 		while read -r module version dir; do
 			files=("$dir"/{LICENSE,COPYING,NOTICE,PATENTS}* "$dir"/licenses/*)
 			((${#files[@]})) || die "no licence in $module"
@@ -113,7 +114,7 @@ build() {
 		cp -r "$files" "$dir"
 		mv "${command[0]}" "$dir/"
 		readme "$name" "$target" "$(basename "${command[0]}")" >"$dir/README.txt"
-		licences >"$dir/LICENSES.txt"
+		licences ./cmd/vkattn >"$dir/LICENSES.txt"
 		find "$dir" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 		if [[ $GOOS == windows ]]; then
 			(cd "$stage" && find "$name" -type f | sort | zip -X -q -9 -@ "$out/$name.zip")
@@ -152,6 +153,10 @@ check() {
 case ${1-} in
 build) build ;;
 test) check ;;
+licences)
+	shopt -s nullglob
+	licences "$2"
+	;;
 *)
 	sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
 	exit 2

@@ -1,0 +1,142 @@
+"""libvkattn.so through ctypes: its structs, functions and errors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, c_char, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from typing import Any
+
+ABI = 1
+
+
+class Error(RuntimeError):
+    """An error of a device or of the process: no device, a lost device, a timeout, a fork's child, an exit."""
+
+
+def _struct(name: str, fields: list[tuple[str, Any]]) -> type[ctypes.Structure]:
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+
+# The structs of vkattn.h. A test compares their offsets with bindings/c/abi.txt.
+def _ints(names: str) -> list[tuple[str, Any]]:
+    return [(n, c_int32) for n in names.split()]
+
+
+def _longs(names: str) -> list[tuple[str, Any]]:
+    return [(n, c_int64) for n in names.split()]
+
+
+_SIZE = ("size", c_size_t)
+_MEMORY = [("buffer", c_void_p), ("data", c_void_p), ("bytes", c_uint64), ("offset", c_int64)]
+Tensor = _struct("vkattn_tensor", _MEMORY + _longs("stride_batch stride_head stride_row expanded"))
+Vector = _struct("vkattn_vector", _MEMORY)
+DeviceOptions = _struct(
+    "vkattn_device_options",
+    [_SIZE, ("device", c_char_p), *_ints("cpu validation"), ("pipeline_cache", c_char_p), ("timeout_ms", c_int64)],
+)
+DeviceInfo = _struct("vkattn_device_info", [_SIZE, *_ints("kind wrapped"), ("name", c_char * 256), ("why_cpu", c_char * 1024)])
+TableType = _struct("vkattn_table_type", [("name", c_char_p), *_ints("rank is_float")])
+Config = _struct(
+    "vkattn_config",
+    [
+        _SIZE,
+        *_ints("dtype head_dim head_dim_v causal has_scale"),
+        ("scale", c_float),
+        *_ints("tier access tuning has_window window_left window_right attention_chunk align"),
+        ("softcap", c_float),
+        ("dropout", c_float),
+        *_ints("kv kv_block fixed_split f32_o f32_gradients check"),
+        ("score_mod", c_char_p),
+        ("mask_mod", c_char_p),
+        ("tables", POINTER(TableType)),
+        ("table_count", c_size_t),
+        ("kernel", c_char_p),
+    ],
+)
+Shape = _struct("vkattn_shape", _longs("b hq hkv sq sk"))
+Varlen = _struct(
+    "vkattn_varlen", [_SIZE, ("cu_q", Vector), ("cu_k", Vector), *_longs("total_q total_k"), ("used_q", Vector), ("used_k", Vector)]
+)
+Pages = _struct("vkattn_pages", [_SIZE, ("table", Vector), *_longs("stride page_size count")])
+Bias = _struct("vkattn_bias", [_SIZE, ("tensor", Tensor), *_longs("dtype batches heads rows")])
+Mask = _struct("vkattn_mask", [_SIZE, ("tensor", Tensor), *_longs("batches heads rows")])
+Table = _struct("vkattn_table", [("vector", Vector), ("name", c_char_p), ("dims", c_int64 * 3)])
+Args = _struct(
+    "vkattn_args",
+    [
+        _SIZE,
+        ("shape", Shape),
+        *[(n, Tensor) for n in ("q", "k", "v", "o", "lse")],
+        ("varlen", POINTER(Varlen)),
+        ("pages", POINTER(Pages)),
+        ("sparse_tokens", c_void_p),
+        ("blocks", c_void_p),
+        ("bias", POINTER(Bias)),
+        ("mask", POINTER(Mask)),
+        ("alibi", Vector),
+        ("sinks", Vector),
+        ("tables", POINTER(Table)),
+        ("table_count", c_size_t),
+        ("dropout_seed", c_uint64),
+        ("dropout_offset", c_uint64),
+        ("k_scale", Vector),
+        ("v_scale", Vector),
+    ],
+)
+BackwardArgs = _struct(
+    "vkattn_backward_args",
+    [
+        _SIZE,
+        ("forward", POINTER(Args)),
+        *[(n, Tensor) for n in ("d_o", "d_lse", "d_q", "d_k", "d_v", "d_bias")],
+        ("d_sinks", Vector),
+        *_ints("accumulate partial_keys"),
+    ],
+)
+Plan = _struct(
+    "vkattn_plan", [_SIZE, *_ints("tier splits"), *[(n, c_uint64) for n in ("flops", "bytes", "workspace_bytes")], ("text", c_char * 2048)]
+)
+
+STRUCTS = (
+    Tensor, Vector, DeviceOptions, DeviceInfo, TableType, Config, Shape, Varlen, Pages, Bias, Mask, Table, Args, BackwardArgs, Plan,
+)  # fmt: skip
+
+# The exceptions of the statuses 1 to 9.
+_EXCEPTIONS = (ValueError, NotImplementedError, Error, MemoryError, Error, Error, Error, Error, Error)
+
+_FUNCTIONS = {
+    "device_open": [POINTER(DeviceOptions), POINTER(c_void_p)],
+    "device_get_info": [c_void_p, POINTER(DeviceInfo)],
+    "device_destroy": [c_void_p],
+    "op_create": [c_void_p, POINTER(Config), POINTER(c_void_p)],
+    "op_destroy": [c_void_p],
+    "op_forward": [c_void_p, c_void_p, POINTER(Args)],
+    "op_backward": [c_void_p, c_void_p, POINTER(BackwardArgs)],
+    "op_plan": [c_void_p, POINTER(Args), POINTER(Plan)],
+}
+
+
+def made(struct: type[ctypes.Structure], **members: Any) -> Any:
+    """A struct with its size."""
+    s = struct(**members)
+    s.size = ctypes.sizeof(struct)
+    return s
+
+
+class Library:
+    """The functions of libvkattn.so. Each raises the exception of its error."""
+
+    def __init__(self) -> None:
+        path = os.environ.get("VKATTN_LIBRARY") or os.path.join(os.path.dirname(__file__), "libvkattn.so")
+        self._c = ctypes.CDLL(path)
+        self._c.vkattn_last_error.restype = c_char_p
+        if (abi := self._c.vkattn_abi()) != ABI:
+            raise ImportError(f"{path} has ABI {abi}, and this package is for {ABI}")
+        for name, types in _FUNCTIONS.items():
+            getattr(self._c, "vkattn_" + name).argtypes = types
+
+    def call(self, function: str, *args: Any) -> None:
+        if status := getattr(self._c, "vkattn_" + function)(*args):
+            text = self._c.vkattn_last_error().decode("utf-8", "replace")
+            raise _EXCEPTIONS[status - 1](text)
