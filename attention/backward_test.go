@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -25,6 +27,7 @@ type backwardDevice struct {
 	dev    *vk.Device
 	stream *vk.Stream
 	ops    map[attention.Config]*attention.Op
+	kept   []*attention.Op
 }
 
 // newBackwardDevice skips the test if there is no device that executes, unless VKATTN_DRIVER
@@ -48,7 +51,7 @@ func newBackwardDevice(t testing.TB) *backwardDevice {
 	require.NoError(t, err)
 	d := &backwardDevice{dev: dev, ops: map[attention.Config]*attention.Op{}}
 	t.Cleanup(func() {
-		for _, op := range d.ops {
+		for _, op := range slices.AppendSeq(d.kept, maps.Values(d.ops)) {
 			require.NoError(t, op.Close())
 		}
 		require.NoError(t, dev.Close())
@@ -58,6 +61,10 @@ func newBackwardDevice(t testing.TB) *backwardDevice {
 	t.Cleanup(func() { require.NoError(t, d.stream.Close()) })
 	return d
 }
+
+// keep closes an operation with the device. Operations that a test makes later share its pipelines, which a driver on
+// the CPU compiles for seconds.
+func (d *backwardDevice) keep(op *attention.Op) { d.kept = append(d.kept, op) }
 
 // takesAddresses reports whether the general kernels have room for addresses.
 func (d *backwardDevice) takesAddresses() bool {

@@ -176,7 +176,7 @@ func (x *emptyCase) run(t *testing.T, d *backwardDevice, tier attention.Tier, dt
 	cfg.Tier, cfg.Access, cfg.Tuning = tier, access, attention.TuningOff
 	op, err := attention.New(attention.On(d.dev), cfg)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, op.Close()) })
+	d.keep(op)
 	u := d.upload(t, a)
 	_, err = op.PlanFor(u.Args)
 	require.NoError(t, err)

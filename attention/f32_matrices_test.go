@@ -46,7 +46,7 @@ func f32Values(host []byte) []float32 {
 func (d *backwardDevice) forwardF32(t *testing.T, cfg attention.Config, e attention.Experiment, a attention.Args) (o, lse []float32) {
 	op, err := attention.NewExperiment(attention.On(d.dev), cfg, e)
 	require.NoError(t, err)
-	defer func() { require.NoError(t, op.Close()) }()
+	d.keep(op)
 	u := d.upload(t, attention.BackwardArgs{Args: a})
 	require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 	oHost, lseHost := make([]byte, len(a.O.Host)), make([]byte, len(a.LSE.Host))
@@ -185,7 +185,7 @@ func TestBackwardF32OnMatricesInChunks(t *testing.T) {
 				DO: random(heads * n), DQ: random(heads * n), DK: random(heads * keys), DV: random(heads * keys), Accumulate: accumulate}
 			op, err := attention.NewExperiment(attention.On(d.dev), attention.Config{DType: attention.F32, HeadDim: dim, Tier: tier, Tuning: attention.TuningOff}, e)
 			require.NoError(t, err)
-			defer func() { require.NoError(t, op.Close()) }()
+			d.keep(op)
 			attention.SetMaxDSBytes(op, maxDSBytes)
 			u := d.upload(t, a)
 			plan, err := op.PlanBackwardFor(u.BackwardArgs)

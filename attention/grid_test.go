@@ -169,7 +169,7 @@ func TestGridsOfManySplitsAndPages(t *testing.T) {
 					}
 					op, err := attention.New(attention.On(d.dev), onTier(cfg))
 					require.NoError(t, err)
-					defer func() { require.NoError(t, op.Close()) }()
+					d.keep(op)
 					call := attention.BackwardArgs{Args: a}
 					call.O.Host, call.LSE.Host = bytes.Clone(a.O.Host), bytes.Clone(a.LSE.Host)
 					u := d.upload(t, call)

@@ -49,13 +49,13 @@ func TestModuleHasAnotherPath(t *testing.T) {
 	run(dir, nil, "git", "init", "-q")
 	run(dir, nil, "git", "add", "-A")
 	run(dir, nil, "make", "-s", "module", "MODULE="+path)
-	for line := range strings.Lines(run(dir, nil, "go", "list", "-f", `{{range .Imports}}{{.}}{{"\n"}}{{end}}`, "./...")) {
+	// Another path breaks imports, which are those of an existing package in every package and test, and paths in texts,
+	// which tests and the build of the program below find. Compiling the rest would find nothing more.
+	for line := range strings.Lines(run(dir, nil, "go", "list", "-deps", "-test", "-f", `{{range .Imports}}{{.}}{{"\n"}}{{end}}`, "./...")) {
 		require.False(t, strings.HasPrefix(line, "vkattn/"), "%s is imported", line)
 	}
 	// Without cgo: compilers of C would take most of the time, and their sources import nothing of ours.
-	withoutC := []string{"CGO_ENABLED=0"}
-	run(dir, withoutC, "go", "build", "./...")
-	run(dir, withoutC, "go", "test", "./docs", "./attention/score", "./internal/oracle")
+	run(dir, []string{"CGO_ENABLED=0"}, "go", "test", "./docs", "./attention/score", "./internal/oracle")
 
 	proxy, program := t.TempDir(), t.TempDir()
 	serve(t, dir, files, proxy, path, version)

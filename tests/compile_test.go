@@ -3,12 +3,14 @@ package tests
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -17,8 +19,19 @@ import (
 func TestCompile(t *testing.T) {
 	compileTable(t, (*engine).prepare, func(s *session, tt cases.Target) []cases.Case {
 		all := denseTable(tt)
-		return levelShare(compileTurn(s, tt, all), all, caseFacets, 0, 2)
+		return compileShare(s, tt, all, caseFacets)
 	})
+}
+
+// compileShare is what a level compiles of a table: make test half of the first share, which shows every facet, and make
+// test-full the other half. make test-platforms compiles the other pipelines too.
+func compileShare(s *session, tt cases.Target, all []cases.Case, facets func(cases.Case) []string) []cases.Case {
+	some := levelShare(compileTurn(s, tt, all), all, facets, 0, 2)
+	if testlevel.Get() == testlevel.Full {
+		first := firstPipelines(all, facets)
+		some = slices.DeleteFunc(slices.Clone(some), func(c cases.Case) bool { return !slices.Contains(first, c.Pipeline()) })
+	}
+	return some
 }
 
 // TestOptionsCompile compiles the pipelines of calls with options on devices that execute
@@ -36,7 +49,7 @@ func TestOptionsCompile(t *testing.T) {
 				all = append(all, c)
 			}
 		}
-		return levelShare(compileTurn(s, tt, all), all, optionFacets, 0, 2)
+		return compileShare(s, tt, all, optionFacets)
 	})
 }
 
