@@ -199,9 +199,6 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 	if err := l.CheckAll(&op.cfg, a); err != nil {
 		return plan.BackwardRequest{}, err
 	}
-	if err := plan.CheckBackward(&op.cfg); err != nil {
-		return plan.BackwardRequest{}, err
-	}
 	if op.experiment != (Experiment{HalfTerms: op.experiment.HalfTerms}) {
 		return plan.BackwardRequest{}, fmt.Errorf("%w: only forward kernels have variants and ablations", ErrUnsupported)
 	}

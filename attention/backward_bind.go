@@ -61,7 +61,9 @@ func (l *backwardLaunch) bind(binding int, b *vk.Buffer, offset, length, unit ui
 	if l.access == AccessAddresses {
 		l.units[binding] = 1
 	}
-	if at := l.params.address(binding); at != nil {
+	if binding >= bwdTables {
+		l.params.tables[binding-bwdTables][0] = int32(start)
+	} else if at := l.params.address(binding); at != nil {
 		*at = start
 	} else {
 		l.params.strideMap[0], l.params.strideMap[1] = uint32(start), uint32(start>>32)
@@ -110,6 +112,7 @@ func (l *backwardLaunch) bindCall() error {
 	if err != nil {
 		return err
 	}
+	setTables(&p.tables, cfg, &a.Args)
 	s := &a.Shape
 	p.sequences, p.Sq, p.Sk, p.Hq, p.groupSize = uint32(s.B), uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
 	if v := a.Varlen; v != nil {

@@ -110,9 +110,9 @@ type backwardLaunch struct {
 	statsAt uint64     // their byte offset in scratch
 	rows    uint64     // rows that have statistics
 
-	params backwardParams
-	units  [plan.BackwardBindings]uint64 // bytes that an address counts in
-	bound  [plan.BackwardBindings]vk.BufferRange
+	params backwardBufferParams
+	units  [plan.MostBackwardBindings]uint64 // bytes that an address counts in
+	bound  [plan.MostBackwardBindings]vk.BufferRange
 	held   [tensors.BackwardCount + plan.BackwardBindings]vk.Resource
 	n      int // entries of held
 }
@@ -128,7 +128,7 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 		if l.chunks.Heads > 0 {
 			dispatches += 3 * (arith.CeilDiv(l.args.B*l.args.KVHeads(), l.chunks.Heads) * l.keyChunks())
 		}
-		if err := c.Reserve(dispatches, plan.BackwardBindings); err != nil {
+		if err := c.Reserve(dispatches, plan.BackwardBindings+len(tensors.Tables(&l.op.cfg))); err != nil {
 			return err
 		}
 	}
@@ -286,7 +286,7 @@ func (l *backwardLaunch) dispatch(c *vk.Commands, pipeline *vk.Pipeline, k *plan
 	l.n = common
 	parts, perY := k.Parts(l.limits, &l.args.Shape)
 	if parts.One() {
-		return l.dispatchOne(c, pipeline, k.Groups, held)
+		return l.dispatchOne(c, pipeline, k, k.Groups, held)
 	}
 	steps, whole := l.steps(k), l.params
 	for part, ok := parts.Next(); ok; part, ok = parts.Next() {
@@ -296,7 +296,7 @@ func (l *backwardLaunch) dispatch(c *vk.Commands, pipeline *vk.Pipeline, k *plan
 				*l.params.address(i) += steps[i].To(part.Batch, part.Head*perY, l.args.Group()) / l.units[i]
 			}
 		}
-		if err := l.dispatchOne(c, pipeline, [3]uint32{k.Groups[0], uint32(part.Heads), uint32(part.Batches)}, held); err != nil {
+		if err := l.dispatchOne(c, pipeline, k, [3]uint32{k.Groups[0], uint32(part.Heads), uint32(part.Batches)}, held); err != nil {
 			return err
 		}
 	}
@@ -305,17 +305,17 @@ func (l *backwardLaunch) dispatch(c *vk.Commands, pipeline *vk.Pipeline, k *plan
 }
 
 // dispatchOne records a dispatch of a kernel that takes backwardParams.
-func (l *backwardLaunch) dispatchOne(c *vk.Commands, pipeline *vk.Pipeline, groups [3]uint32, held []vk.Resource) error {
-	block := dispatch.ParamBytes(&l.params, plan.BackwardPushBytes)
+func (l *backwardLaunch) dispatchOne(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel, groups [3]uint32, held []vk.Resource) error {
 	if l.access == AccessAddresses {
-		return c.Dispatch(pipeline, nil, block, groups, held...)
+		return c.Dispatch(pipeline, nil, dispatch.ParamBytes(&l.params, plan.BackwardPushBytes), groups, held...)
 	}
 	var err error
-	if l.bound[plan.BackwardBindings-1], err = c.Params(block); err != nil {
+	if l.bound[plan.BackwardParamsBinding], err = c.Params(dispatch.ParamBytes(&l.params, plan.BackwardParamBytes)); err != nil {
 		return err
 	}
-	fillBindings(l.bound[:], l.scratch)
-	return c.Dispatch(pipeline, l.bound[:], nil, groups)
+	bound := l.bound[:k.Variant.Bindings(&l.op.cfg)]
+	fillBindings(bound, l.scratch)
+	return c.Dispatch(pipeline, bound, nil, groups)
 }
 
 // stats records the kernel of row statistics, in as many dispatches as its rows need.

@@ -1,5 +1,10 @@
 package attention
 
+import (
+	"vkattn/attention/score"
+	"vkattn/internal/plan"
+)
+
 // The parameter blocks of the backward kernels, which mirror their GLSL as params.go says.
 
 // Sizes of the blocks of the kernels of row statistics and of dSinks, and their storage
@@ -28,7 +33,9 @@ const (
 	bwdBias
 	bwdMap
 	bwdTokens
-	// the parameters are the last binding
+	// the parameters are the next binding
+
+	bwdTables = plan.BackwardBindings // the first table
 )
 
 // backwardParams is the block Params of shaders/backward_interface.glsl.
@@ -45,6 +52,12 @@ type backwardParams struct {
 	scoreScale                            float32
 	causalOffset, windowLeft, windowRight int32
 	softcap                               float32
+}
+
+// backwardBufferParams is the same with descriptors, as bufferParams is.
+type backwardBufferParams struct {
+	backwardParams
+	tables [score.MaxTables][4]int32
 }
 
 // Rows of backwardParams.stride.

@@ -30,7 +30,7 @@ type Config struct {
 	// ScoreMod changes scores, after softcap, bias and ALiBi, and MaskMod says which slots a row attends to, of those that
 	// the other masks leave: expressions that package score builds or parses. [Args].Tables has the memory of the tables
 	// that they read. Positions are those of the causal mask; with CausalNone in both Causal and Align the last row of a
-	// sequence is at its last key. Backward refuses both, and so do tiers cuda and cubin.
+	// sequence is at its last key. Backward takes the derivative of ScoreMod. Tiers cuda and cubin refuse both.
 	ScoreMod, MaskMod score.Expr
 
 	// Dropout is the probability that a weight P is dropped, at least 0 and below 1.

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"vkattn/attention/score"
 )
 
 // Tier cuda computes no options. If asked for by name it refuses each of them; if merely
@@ -39,8 +41,10 @@ func TestCUDARefusesOptions(t *testing.T) {
 		"int8": func(c *Config, a *Args) {
 			c.KV, a.KScale, a.VScale = KVInt8, vector(), vector()
 		},
-		"q4_0":  func(c *Config, _ *Args) { c.KV = KVQ4_0 },
-		"split": func(c *Config, _ *Args) { c.FixedSplit = 2 },
+		"q4_0":           func(c *Config, _ *Args) { c.KV = KVQ4_0 },
+		"score modifier": func(c *Config, _ *Args) { c.ScoreMod = score.Softcap(score.S, 30) },
+		"mask modifier":  func(c *Config, _ *Args) { c.MaskMod = score.Causal() },
+		"split":          func(c *Config, _ *Args) { c.FixedSplit = 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg, a := Config{HeadDim: 64, Tier: TierCUDA}, base

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"vkattn/attention/score"
 	"vkattn/internal/plan"
 	"vkattn/internal/problem"
 	"vkattn/internal/testdevice"
@@ -398,6 +399,15 @@ func TestCUDABackward(t *testing.T) {
 	f.out[a.DV.Buffer] = true
 	oneLine(t, op.Backward(OnStream(s), a), "of DV")
 	delete(f.out, a.DV.Buffer)
+
+	for refused, cfg := range map[string]Config{"score modifiers": {ScoreMod: score.Softcap(score.S, 30)}, "mask modifiers": {MaskMod: score.Causal()}} {
+		cfg.HeadDim = 64
+		modified, err := New(On(dev), cfg)
+		require.NoError(t, err)
+		plan, err := modified.PlanBackwardFor(a)
+		require.NoError(t, err)
+		require.Equal(t, "its backward kernels take no "+refused, plan.Rejected[0].Reason)
+	}
 
 	// Slow kernels are for those who ask by name.
 	op, err = New(On(dev), Config{HeadDim: 64, Causal: BottomRight})

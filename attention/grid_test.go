@@ -16,7 +16,7 @@ import (
 // gridCases are the cases of backwardTable with every tensor that has heads or batches.
 var gridCases = []string{"one key head", "gaps between rows", "bias of all batches", "bias of all heads", "sparse tokens", "packed sequences",
 	"softcap, bias, ALiBi, sinks, causal, window, padded", "softcap, bias, ALiBi, sinks, mask, packed",
-	"softcap, bias, ALiBi, sinks, sparse tokens, padded", "blocks, bias, sinks, softcap", "dropout"}
+	"softcap, bias, ALiBi, sinks, sparse tokens, padded", "blocks, bias, sinks, softcap", "dropout", "modifiers, sparse tokens"}
 
 // A call with more heads and batches than a grid holds has the bits that it has in one
 // dispatch, forward and backward, with every option and both ways to reach memory.
@@ -55,7 +55,7 @@ func TestGridsOfManyHeadsAndBatches(t *testing.T) {
 }
 
 // overGrid computes a call with few workgroups in a dispatch, without dBias if a dispatch does
-// not hold it. It returns nil after the refusal of dropout.
+// not hold it. It returns nil after the refusal of dropout or modifiers.
 func (d *backwardDevice) overGrid(t *testing.T, cfg attention.Config, c *backwardCase, most [2]uint32) (*attention.Op, *attention.BackwardArgs) {
 	limits := &d.dev.Caps().Limits.MaxWorkGroupCount
 	before := *limits
@@ -66,9 +66,10 @@ func (d *backwardDevice) overGrid(t *testing.T, cfg attention.Config, c *backwar
 	defer func() { require.NoError(t, op.Close()) }()
 	got := copyOf(c.BackwardArgs)
 	u := d.upload(t, got)
-	if cfg.Dropout != 0 && most[0] == 1 {
+	refused := map[bool]string{cfg.ScoreMod.Given(): "a modifier takes the heads and batches of the whole call", cfg.Dropout != 0: "dropout numbers the heads"}[true]
+	if refused != "" && most[0] == 1 {
 		for _, err := range []error{op.Forward(attention.OnStream(d.stream), u.Args), op.Backward(attention.OnStream(d.stream), u.BackwardArgs)} {
-			require.ErrorContains(t, err, "dropout numbers the heads")
+			require.ErrorContains(t, err, refused)
 			require.ErrorIs(t, err, attention.ErrUnsupported)
 		}
 		u.download(t, d)

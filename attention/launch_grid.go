@@ -43,7 +43,7 @@ func (p *prepared) checkParts(a *Args, cfg *problem.Config, groups [3]uint32, li
 	case cfg.Dropout != 0:
 		return refuse(plan.OneDropout)
 	case cfg.ScoreMod.Given() || cfg.MaskMod.Given():
-		return refuse("a modifier takes the heads and batches of the whole call")
+		return refuse(plan.OneModified)
 	case p.splitWorkgroups > 1 && parts.Heads > parts.MostHeads && (a.SparseTokens != nil || cfg.KV.Scaled()):
 		return refuse("sparse tokens and scales of K and V take the splits of all heads at once")
 	}
@@ -166,7 +166,7 @@ func (l *backwardLaunch) statsStep() dispatch.Step {
 
 // steps returns how far the addresses of the bindings of a kernel move with the batch and the
 // head.
-func (l *backwardLaunch) steps(k *plan.BackwardKernel) (s [plan.BackwardBindings]dispatch.Step) {
+func (l *backwardLaunch) steps(k *plan.BackwardKernel) (s [plan.MostBackwardBindings]dispatch.Step) {
 	a := l.args
 	set := func(binding, tensor int, ofKeys bool) {
 		t := l.tensors.Tensor(tensor)

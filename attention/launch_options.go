@@ -1,9 +1,11 @@
 package attention
 
 import (
+	"vkattn/attention/score"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/dropout"
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
@@ -46,8 +48,8 @@ var optionBindings = [tensors.OptionTensors]struct{ forward, backward int }{
 	tensors.KScale:        {bindKScale, 0},
 	tensors.VScale:        {bindVScale, 0},
 
-	tensors.FirstTable: {bindTables, 0}, tensors.FirstTable + 1: {bindTables + 1, 0},
-	tensors.FirstTable + 2: {bindTables + 2, 0}, tensors.FirstTable + 3: {bindTables + 3, 0},
+	tensors.FirstTable: {bindTables, bwdTables}, tensors.FirstTable + 1: {bindTables + 1, bwdTables + 1},
+	tensors.FirstTable + 2: {bindTables + 2, bwdTables + 2}, tensors.FirstTable + 3: {bindTables + 3, bwdTables + 3},
 }
 
 // optionStrides are the parameters for the strides of tensors of options.
@@ -78,11 +80,7 @@ func (l *launch) bindOptions(a *Args) error {
 	if err != nil {
 		return err
 	}
-	for i := range tensors.Tables(cfg) {
-		for axis, n := range tensors.TableDims(cfg, a, i) {
-			p.tables[i][1+axis] = int32(n)
-		}
-	}
+	setTables(&p.tables, cfg, a)
 	n := &l.op.numbers
 	p.causalOffset, p.windowLeft, p.windowRight = n.CausalOffset, n.WindowLeft, n.WindowRight
 	if l.options.Lengths&plan.LengthCuQ != 0 {
@@ -100,6 +98,15 @@ func (l *launch) bindOptions(a *Args) error {
 	}
 	p.softcap = l.options.Factors(&l.op.factors).Softcap
 	return nil
+}
+
+// setTables stores the sizes of the tables of modifiers.
+func setTables(params *[score.MaxTables][4]int32, cfg *problem.Config, a *problem.Args) {
+	for i := range tensors.Tables(cfg) {
+		for axis, n := range tensors.TableDims(cfg, a, i) {
+			params[i][1+axis] = int32(n)
+		}
+	}
 }
 
 // writeParams writes the parameters to a buffer if the module takes no push constants.

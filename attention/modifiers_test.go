@@ -49,8 +49,9 @@ func TestModifiersAreChecked(t *testing.T) {
 	}
 }
 
-// Gradients of modifiers are refused by name, and a Config with them is a value like others.
-func TestModifiersAreRefusedByName(t *testing.T) {
+// Plans have the texts of the modifiers and say where a derivative is taken for 0, and a Config with modifiers is a value
+// like others.
+func TestPlansOfModifiers(t *testing.T) {
 	cfg, a := modifiedCall()
 	op, err := attention.New(nil, cfg)
 	require.NoError(t, err)
@@ -61,9 +62,25 @@ func TestModifiersAreRefusedByName(t *testing.T) {
 	require.Equal(t, "doc[i] == doc[j]", p.MaskMod)
 	require.Contains(t, p.String(), "mask-mod doc[i] == doc[j]")
 	a.LSE.Host = make([]byte, 4*2*5)
-	err = op.Backward(nil, attention.BackwardArgs{Args: a, DO: a.O, DQ: attention.Tensor{Host: make([]byte, len(a.Q.Host))}})
-	require.ErrorIs(t, err, attention.ErrUnsupported)
-	require.ErrorContains(t, err, "gradients of f32 d8 score-mod 's + bias[h, j]' mask-mod 'doc[i] == doc[j]'")
+	gradients := attention.BackwardArgs{Args: a, DO: a.O, DQ: attention.Tensor{Host: make([]byte, len(a.Q.Host))}}
+	require.NoError(t, op.Backward(nil, gradients))
+	back, err := op.PlanBackwardFor(gradients)
+	require.NoError(t, err)
+	require.Equal(t, p.ScoreMod, back.ScoreMod)
+	require.Equal(t, p.MaskMod, back.MaskMod)
+	require.Empty(t, back.Notes)
+	require.Contains(t, back.String(), "score-mod s + bias[h, j], mask-mod doc[i] == doc[j]")
+	require.NoError(t, op.Close())
+
+	steps := cfg
+	steps.ScoreMod, err = score.Parse("floor(s) + (s < bias[h, j] ? sign(s) : floor(float(i)))", score.FloatTable("bias", 2))
+	require.NoError(t, err)
+	op, err = attention.New(nil, steps)
+	require.NoError(t, err)
+	back, err = op.PlanBackwardFor(gradients)
+	require.NoError(t, err)
+	require.Equal(t, []string{"the score modifier has steps: the derivative of <, floor, sign is taken for 0"}, back.Notes)
+	require.Contains(t, back.String(), "taken for 0")
 	require.NoError(t, op.Close())
 	again, _ := modifiedCall()
 	require.Equal(t, map[attention.Config]int{cfg: 1}[again], 1)

@@ -85,6 +85,10 @@ type BackwardPlan struct {
 	Rejected []Rejection  `json:"rejected,omitempty"` // better tiers and what they lack
 	Notes    []string     `json:"notes,omitempty"`    // what the caller may want to know, such as a tuning cache that is ignored
 
+	// ScoreMod and MaskMod are the texts of the modifiers, "" without.
+	ScoreMod string `json:"score_mod,omitempty"`
+	MaskMod  string `json:"mask_mod,omitempty"`
+
 	Flops uint64 `json:"flops"` // 2.5 times forward's, whatever the kernels compute twice
 	Bytes uint64 `json:"bytes"` // of the tensors, each once
 
@@ -108,6 +112,12 @@ func (p BackwardPlan) String() string {
 	}
 	if len(p.Kernels) > 0 {
 		b.WriteString(")")
+	}
+	if p.ScoreMod != "" {
+		fmt.Fprintf(&b, ", score-mod %s", p.ScoreMod)
+	}
+	if p.MaskMod != "" {
+		fmt.Fprintf(&b, ", mask-mod %s", p.MaskMod)
 	}
 	fmt.Fprintf(&b, ": %s", p.Reason)
 	for _, r := range p.Rejected {

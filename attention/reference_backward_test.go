@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
+	"vkattn/attention/score"
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
 	"vkattn/internal/hostmem"
@@ -335,6 +336,38 @@ func withConfig(change func(c *attention.Config)) attention.Config {
 	return c
 }
 
+// Tables that the modifiers of backwardTable read.
+var (
+	curveTable = score.FloatTable("curve", 2)
+	docTable   = score.IntTable("doc", 1)
+)
+
+// expression reads a modifier.
+func expression(text string) score.Expr {
+	e, err := score.Parse(text, curveTable, docTable)
+	if err != nil {
+		panic(err)
+	}
+	return e
+}
+
+// tables gives the call the tables that its modifiers read.
+func (c *backwardCase) tables() {
+	docs := make([]int32, c.Sk)
+	for i := range docs {
+		docs[i] = int32(i / 3)
+	}
+	list, _ := score.TablesOf(c.cfg.ScoreMod, c.cfg.MaskMod)
+	for _, t := range list {
+		switch t {
+		case curveTable:
+			c.Tables = append(c.Tables, attention.Table{Name: "curve", Dims: [3]int{c.Hq, 5}, Vector: vectorF32(c.numbers(c.Hq * 5)...)})
+		case docTable:
+			c.Tables = append(c.Tables, attention.Table{Name: "doc", Dims: [3]int{c.Sk}, Vector: vectorI32(docs...)})
+		}
+	}
+}
+
 // backwardRow is a case of backwardTable; set changes the call.
 type backwardRow struct {
 	name   string
@@ -451,6 +484,44 @@ var backwardTable = []backwardRow{
 		c.used([]int32{5, 4}, []int32{6, 7})
 		*c = *c.packed(t)
 	}},
+	{name: "score modifier", cfg: withConfig(func(c *attention.Config) {
+		c.ScoreMod = expression("s * (0.5 + 0.25 * float(h - b)) + tanh(s) / (1.0 + 0.1 * float(abs(i - j)))")
+	}), shape: small},
+	{name: "score modifier of many functions", cfg: withConfig(func(c *attention.Config) {
+		c.ScoreMod = expression("sin(s) + cos(s * 0.5) * float(h / 2) + exp(0.25 * s) - log(3.0 + s * s) + sqrt(20.0 + s) + 1.0 / (2.0 + s * s) + (j > 2 ? s : 0.0)")
+	}), shape: small},
+	{name: "score modifier with a table", cfg: withConfig(func(c *attention.Config) {
+		c.ScoreMod = expression("s * curve[h, i - j] + curve[h / 2, j] * s * s + curve[-1, 99]")
+	}), shape: small, set: func(_ require.TestingT, c *backwardCase) { c.tables() }},
+	{name: "mask modifier", cfg: withConfig(func(c *attention.Config) { c.MaskMod = expression("j <= i && (i + j + h) % 3 != 1") }), shape: small},
+	{name: "mask modifier, empty rows", cfg: withConfig(func(c *attention.Config) { c.MaskMod = expression("j <= i && row != 4") }), shape: tall},
+	{name: "mask modifier with a table, mask", cfg: withConfig(func(c *attention.Config) { c.MaskMod = expression("doc[i] == doc[j] || j == 1") }), shape: small,
+		set: func(_ require.TestingT, c *backwardCase) {
+			c.tables()
+			c.mask()
+		}},
+	{name: "modifiers, softcap, bias, ALiBi, sinks, causal, packed", cfg: withConfig(func(c *attention.Config) {
+		c.Softcap, c.Causal = 2, attention.BottomRight
+		c.ScoreMod, c.MaskMod = expression("tanh(s) * 2.0 + curve[h, j] * s + curve[h, i]"), expression("doc[j] != 1 || i == j")
+	}), shape: small, set: func(t require.TestingT, c *backwardCase) {
+		c.tables()
+		c.bias(1, 0, 0)
+		c.alibi()
+		c.sinks()
+		c.used([]int32{5, 4}, []int32{6, 7})
+		*c = *c.packed(t)
+	}},
+	{name: "modifiers, blocks, one bias of all, dropout", cfg: withConfig(func(c *attention.Config) {
+		c.Dropout = 0.25
+		c.ScoreMod, c.MaskMod = expression("s + 0.25 * s * s"), expression("(i - j) % 4 != 2")
+	}), shape: blocked, set: func(_ require.TestingT, c *backwardCase) {
+		c.DropoutSeed = 3
+		c.bias(1, 1, 1)
+		c.blocks()
+	}},
+	{name: "modifiers, sparse tokens", cfg: withConfig(func(c *attention.Config) {
+		c.ScoreMod, c.MaskMod = expression("s * 1.5 - 0.1 * float(j)"), expression("j % 3 != 2")
+	}), shape: small, set: func(_ require.TestingT, c *backwardCase) { c.sparse() }},
 	{name: "dropout, sparse tokens", cfg: withConfig(func(c *attention.Config) { c.Dropout = 0.25 }), shape: small,
 		set: func(_ require.TestingT, c *backwardCase) {
 			c.DropoutSeed = 5

@@ -4,7 +4,7 @@
 // -- modifiers of the call ------------------------------------------------------------------------
 // The host writes a modifier's expression in place of the body of one of these functions (score.Rewrite), which it finds
 // by their types: no other function may have them. i is the position of the row among the keys, row its number.
-#ifndef BACKWARD
+#ifdef CONSTANTS_MODIFIERS
 float scoreExpr(const float s, const int b, const int h, const int hkv, const int i, const int j, const int row,
                 const int sq, const int sk) { return s; }
 bool maskExpr(const int b, const int h, const int hkv, const int i, const int j, const int row, const int sq,
@@ -12,9 +12,13 @@ bool maskExpr(const int b, const int h, const int hkv, const int i, const int j,
 #define SLOT(row, key)                                                                              \
     int(work.batch), int(headOf(row)), int(work.kvHead), int(queryOf(row)) + work.causalOffset, int(key), int(queryOf(row)), \
     int(work.seqlenQ), int(work.seqlenK)
+#ifdef BACKWARD // the derivative of scoreExpr with respect to s, which comes last: a type of its own
+float slopeExpr(const int b, const int h, const int hkv, const int i, const int j, const int row, const int sq, const int sk,
+                const float s) { return 1.0; }
+#endif
 #define PLUS_SCORE_EXPR + SCORE_EXPR
 #define PLUS_MASK_EXPR + MASK_EXPR
-#else // gradients have no modifiers yet
+#else // kernels without scores, and those of float32 on matrices, which take no options
 #define PLUS_SCORE_EXPR
 #define PLUS_MASK_EXPR
 #endif
@@ -73,7 +77,7 @@ bool attends(uint row, uint key) {
         const uint at = work.batch * p.strideMaskBatch + headOf(row) * p.strideMaskHead + queryOf(row) / SPARSE_BLOCK_Q * p.strideMaskRow;
         yes = (loadMask(at + j / 32) >> (j % 32) & 1u) != 0;
     }
-#ifndef BACKWARD
+#ifdef CONSTANTS_MODIFIERS
     if (MASK_EXPR != 0 && yes) yes = maskExpr(SLOT(row, key));
 #endif
     return yes;
@@ -154,14 +158,18 @@ float applySoftcap(float x) {
     return isNaN(x) ? x : cap; // exp2 need not keep a NaN
 }
 
-float scoreMod(float x, uint row, uint key) {
-    if (SOFTCAP != 0) x = applySoftcap(x);
-    if (ALIBI != 0) {
-        const int distance = int(queryOf(row)) + work.causalOffset - int(key);
-        x = fma(-uintBitsToFloat(loadALiBi(headOf(row))), float(abs(distance)), x);
-    }
+// Those of options: x becomes the score that scoreExpr changes.
+#define CHANGE_BY_OPTIONS(x, row, key)                                                              \
+    if (SOFTCAP != 0) x = applySoftcap(x);                                                          \
+    if (ALIBI != 0) {                                                                               \
+        const int distance = int(queryOf(row)) + work.causalOffset - int(key);                      \
+        x = fma(-uintBitsToFloat(loadALiBi(headOf(row))), float(abs(distance)), x);                 \
+    }                                                                                               \
     if (BIAS != 0 && row < work.rows && key < work.seqlenK) x += loadBias(headOf(row), queryOf(row), key);
-#ifndef BACKWARD
+
+float scoreMod(float x, uint row, uint key) {
+    CHANGE_BY_OPTIONS(x, row, key)
+#ifdef CONSTANTS_MODIFIERS
     if (SCORE_EXPR != 0) x = scoreExpr(x, SLOT(row, key));
 #endif
     return x;

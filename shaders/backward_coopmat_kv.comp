@@ -18,6 +18,7 @@
 #define CONSTANTS_BACKWARD_COOPMAT
 #define CONSTANTS_BACKWARD_RARE
 #define CONSTANTS_DROPOUT
+#define CONSTANTS_MODIFIERS
 #include "constants_coopmat.glsl"
 #define CHUNK_OF_HEADS (STORE_DS != 0)
 #include "backward_interface.glsl"
@@ -147,8 +148,8 @@ float exponentElement(const in uint32_t i, const in uint32_t j, const in float x
     if (!attends(row, key)) return MASKED_EXPONENT;
     return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
 }
-float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint a, const in uint b) {
-    return softcapSlope(product * p.scoreScale);
+float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint firstKey, const in uint firstRow) {
+    return slotSlope(product, firstRow + j, firstKey + i);
 }
 
 void main() {

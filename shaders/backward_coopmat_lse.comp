@@ -16,6 +16,7 @@
 #extension GL_GOOGLE_include_directive : require
 #define CONSTANTS_FORWARD
 #define CONSTANTS_BACKWARD_COOPMAT
+#define CONSTANTS_MODIFIERS
 #include "constants_coopmat.glsl"
 #include "backward_interface.glsl"
 

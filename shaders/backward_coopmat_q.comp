@@ -14,6 +14,7 @@
 #define CONSTANTS_FORWARD
 #define CONSTANTS_BACKWARD_COOPMAT
 #define CONSTANTS_DROPOUT
+#define CONSTANTS_MODIFIERS
 #include "constants_coopmat.glsl"
 #include "backward_interface.glsl"
 
@@ -102,8 +103,8 @@ float exponentElement(const in uint32_t i, const in uint32_t j, const in float x
     if (!attends(row, key)) return MASKED_EXPONENT;
     return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
 }
-float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint a, const in uint b) {
-    return softcapSlope(product * p.scoreScale);
+float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint firstRow, const in uint firstKey) {
+    return slotSlope(product, firstRow + i, firstKey + j);
 }
 
 // Tile n: the masked tiles come first, as in backward_coopmat_kv.comp.

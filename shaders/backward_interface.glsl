@@ -11,12 +11,13 @@
 //
 // With x the score of (row, key), S the product Q K^T, and P = exp(x - LSE), which includes sinks:
 //
-//   dP = dO V^T   dX = P (dP - delta)   dS = scale * dX * (derivative of the softcap)
-//   dQ = dS K     dK = dS^T Q           dV = P^T dO     dBias = sum of dX     dSink = -sum of exp(sink - LSE) delta
+//   dP = dO V^T   dX = P (dP - delta)   dS = scale * dX * (derivatives of the score modifier and of the softcap)
+//   dQ = dS K     dK = dS^T Q           dV = P^T dO     dSink = -sum of exp(sink - LSE) delta
+//   dBias = sum of dX * (derivative of the score modifier)
 //
 // delta = rowsum(dO * O) - dLSE. Slots whose P is 0 contribute nothing, whatever memory holds there: P and dX of a
 // masked slot are selected to be 0, and a product with a P or dS of 0 is skipped wherever its other factor may not be
-// finite.
+// finite. The derivative of a score modifier too may be infinite or NaN where P is 0.
 #ifndef BACKWARD_INTERFACE_GLSL
 #define BACKWARD_INTERFACE_GLSL
 
@@ -35,7 +36,7 @@
 #include "constants.glsl"
 #include "numeric.glsl"
 
-// 256 bytes. Strides are in elements and below 2^32; a row is contiguous.
+// 256 bytes, with CONSTANTS_MODIFIERS and descriptors 320. Strides are in elements and below 2^32; a row is contiguous.
 #if !BDA // more than the 128 bytes of push constants that every device has; not readonly, see interface.glsl
 layout(set = 0, binding = 15, std430) buffer Params {
 #else
@@ -70,10 +71,13 @@ layout(push_constant, std430) uniform Params {
     int causalOffset;    // 1 if the last query is aligned with the last key
     int windowLeft, windowRight;
     float softcap;       // in natural units, as scoreScale
+#if !BDA && defined(CONSTANTS_MODIFIERS)
+    ivec4 tables[4];     // of modifiers, see score.Rewrite: first element in its binding, sizes of the axes
+#endif
 } p;
 
 // Bindings with BDA=0, set 0: 0 Q, 1 K, 2 V, 3 dO, 4 stats, 5 cu_seqlens_q, 6 cu_seqlens_k, 7 seqused_q, 8 seqused_k,
-// 9 DX, 10 ALiBi, 11 DV, 12 bias, 13 mask, 14 sparse tokens, 15 Params.
+// 9 DX, 10 ALiBi, 11 DV, 12 bias, 13 mask, 14 sparse tokens, 15 Params; tables of modifiers follow.
 
 const uint DV_SLICES = 1; // a workgroup has all columns of its outputs
 const bool IS_16 = DTYPE != TYPE_F32;
@@ -336,9 +340,28 @@ float softcapSlope(float score) {
     return 4.0 * e / ((1.0 + e) * (1.0 + e));
 }
 
-// exp(score - LSE) from the product of a slot that the row attends to. slope becomes the derivative of the softcap.
+// A kernel of gradients with respect to scores behind the softcap, and not to products, defines SOFTCAP_SLOPE 0.
+#ifndef SOFTCAP_SLOPE
+#define SOFTCAP_SLOPE 1
+#endif
+#define HAS_SLOPE (SOFTCAP_SLOPE * SOFTCAP PLUS_SCORE_EXPR != 0) // slotSlope may not be 1
+
+// Derivative of the score of a slot with respect to its scaled product, or with SOFTCAP_SLOPE 0 to its bias.
+float slotSlope(float product, uint row, uint key) {
+    float slope = SOFTCAP_SLOPE * SOFTCAP != 0 ? softcapSlope(product * p.scoreScale) : 1.0;
+#ifdef CONSTANTS_MODIFIERS
+    if (SCORE_EXPR != 0) {
+        float x = product * p.scoreScale;
+        CHANGE_BY_OPTIONS(x, row, key)
+        slope *= slopeExpr(SLOT(row, key), x);
+    }
+#endif
+    return slope;
+}
+
+// exp(score - LSE) from the product of a slot that the row attends to, and slotSlope.
 float slotP(float product, uint row, uint key, RowStats stats, out float slope) {
-    slope = SOFTCAP != 0 ? softcapSlope(product * p.scoreScale) : 1.0;
+    slope = slotSlope(product, row, key);
     float exponent;
     if (SCORE_MOD) exponent = scoreMod(product * p.scoreScale, row, key) - stats.lse;
     // fma subtracts LSE from the exact product; but see LARGE_SCORE.

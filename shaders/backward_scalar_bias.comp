@@ -3,8 +3,8 @@
 //
 // A workgroup owns a tile of the bias's own elements: Q_TILE of its rows by KV_TILE keys of one of its batches and heads,
 // in registers. It loops over the sequences and query heads that share them, and with SUM_QUERIES, a bias of one row,
-// over the row tiles of each, in ascending order, and adds dX = P (dP - delta). S and dP are computed as for dQ. At the
-// end SUM_QUERIES sums the tile's rows through shared memory. No atomics on floats: the order of every sum is fixed.
+// over the row tiles of each, in ascending order, and adds dX = P (dP - delta), times the derivative of a score modifier.
+// S and dP are computed as for dQ. At the end SUM_QUERIES sums the tile's rows through shared memory. No atomics on floats: the order of every sum is fixed.
 //
 // Grid: x = row tile of the bias * KV tiles + KV tile, y = head of the bias, z = batch of the bias.
 #extension GL_GOOGLE_include_directive : require
@@ -12,6 +12,8 @@
 #define ANY_DTYPE
 #define CONSTANTS_SCALAR
 #define CONSTANTS_DROPOUT
+#define CONSTANTS_MODIFIERS
+#define SOFTCAP_SLOPE 0
 #include "backward_interface.glsl"
 
 const uint OWN_TILE = Q_TILE, STREAM_TILE = KV_TILE;
@@ -40,7 +42,7 @@ void addTile(uint row0) {
     TILE_PRODUCT(dP, HEAD_DIM_V, readDO, readV)
     computeDX();
     [[unroll]] for (uint i = 0; i < OWN; i++)
-        [[unroll]] for (uint j = 0; j < STREAM; j++) dBias[i][j] += dP[i][j];
+        [[unroll]] for (uint j = 0; j < STREAM; j++) dBias[i][j] += slotDS(i, j);
 }
 
 void main() {

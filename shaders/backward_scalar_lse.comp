@@ -17,6 +17,7 @@
 #define ANY_DTYPE
 #define CONSTANTS_SCALAR
 #define CONSTANTS_DROPOUT
+#define CONSTANTS_MODIFIERS
 #include "backward_interface.glsl"
 
 const uint OWN_TILE = Q_TILE, STREAM_TILE = KV_TILE;

@@ -30,7 +30,7 @@ uint firstKey;           // first key of the tile; LISTED_KEYS: its first slot, 
 Slice tileQ, tileDO;     // from the first query of the row tile on
 float S[OWN][STREAM];    // Q K^T, then P
 float dP[OWN][STREAM];   // dO V^T, then dX
-float slope[OWN][STREAM]; // derivative of the softcap
+float slope[OWN][STREAM]; // slotSlope
 
 // Loops over an invocation's own rows and columns are unrolled and others are not, see scalar_tile.glsl.
 uint ownOf(uint i) { return y + i * THREADS_Y; }
@@ -229,5 +229,5 @@ void computeDX() {
         [[unroll]] for (uint j = 0; j < STREAM; j++) dP[i][j] = slotDX(S[i][j], dropped(i, j, dP[i][j]), loadStats(rowOf(i, j)));
 }
 
-// dS without the scale: a slope of 0 makes it 0.
-float slotDS(uint i, uint j) { return SOFTCAP == 0 || dP[i][j] == 0.0 ? dP[i][j] : dP[i][j] * slope[i][j]; }
+// dS without the scale; 0 where P is, whatever the slope is.
+float slotDS(uint i, uint j) { return !HAS_SLOPE || S[i][j] == 0.0 ? dP[i][j] : dP[i][j] * slope[i][j]; }

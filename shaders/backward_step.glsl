@@ -26,9 +26,9 @@
             [[unroll]] for (uint e = 0; e < dP[f].length(); ++e) dP[f][e] += negDelta[e] * (1.0 / keptScale);
         }
         coopMatLoad(negLSE, smem, STAT_AT(0), 0, ROW_MAJOR);
-        if (SOFTCAP != 0) {
+        if (HAS_SLOPE) {
             slope = S[f];
-            PER_ELEMENT(slope, slopeElement, 0u, 0u)
+            PER_ELEMENT(slope, slopeElement, keyBase + f / KV_FRAGS * FRAG_M, row0 + first + f % KV_FRAGS * FRAG_N)
         }
         if (!SCORE_MOD) {
             [[unroll]] for (uint e = 0; e < S[f].length(); ++e) S[f][e] = fma(S[f][e], scale2, negLSE[e]);
@@ -47,7 +47,7 @@
             S[f][e] = exp2(S[f][e]);
             if (HAS_DK != 0) {
                 dP[f][e] *= S[f][e];
-                if (SOFTCAP != 0) dP[f][e] *= slope[e];
+                if (HAS_SLOPE) dP[f][e] *= slope[e];
                 if (bool(MASKED) && S[f][e] == 0.0) dP[f][e] = 0.0; // dP and the derivative of a masked slot may be NaN
             }
         }
@@ -92,9 +92,9 @@
             DROP_ELEMENTS(dP[f], f)
             [[unroll]] for (uint e = 0; e < dP[f].length(); ++e) dP[f][e] += negDelta[f / KV_FRAGS][e] * (1.0 / keptScale);
         }
-        if (SOFTCAP != 0) {
+        if (HAS_SLOPE) {
             slope = S[f];
-            PER_ELEMENT(slope, slopeElement, 0u, 0u)
+            PER_ELEMENT(slope, slopeElement, rowBase + f / KV_FRAGS * FRAG_M, firstKey + first + f % KV_FRAGS * FRAG_N)
         }
         if (!SCORE_MOD) {
             [[unroll]] for (uint e = 0; e < S[f].length(); ++e) S[f][e] = fma(S[f][e], scale2, negLSE[f / KV_FRAGS][e]);
@@ -112,7 +112,7 @@
 #endif
             const float P = exp2(S[f][e]);
             dP[f][e] *= P;
-            if (SOFTCAP != 0) dP[f][e] *= slope[e];
+            if (HAS_SLOPE) dP[f][e] *= slope[e];
             if (bool(MASKED) && P == 0.0) dP[f][e] = 0.0; // dP and the derivative of a masked slot may be NaN
         }
         operandA(dS[f], dP[f])

@@ -2,16 +2,18 @@ package shaders
 
 import (
 	"crypto/sha256"
+	"strings"
 	"sync"
 
 	"vkattn/attention/score"
 )
 
-// Where general modules with descriptors have the tables of modifiers: parameters in shaders/interface.glsl, and bindings
-// behind that of the parameters.
+// Where modules with descriptors have the tables of modifiers: parameters in shaders/interface.glsl and
+// backward_interface.glsl, and bindings behind that of the parameters.
 const (
-	ParamsBinding = 17
-	tablesOffset  = 256
+	ParamsBinding         = 17
+	BackwardParamsBinding = 15
+	tablesOffset          = 256
 )
 
 // modified has modules with modifiers. A program has few of them; one that makes more begins anew.
@@ -37,8 +39,11 @@ func (m *Module) Modified(modifiers score.Modifiers) (*Module, error) {
 	if found := modified.made[key]; found != nil {
 		return found, nil
 	}
-	code, err := score.Rewrite(m.Code, modifiers, score.TableLayout{ParamsBinding: ParamsBinding, ParamsOffset: tablesOffset,
-		FirstBinding: ParamsBinding + 1})
+	params := uint32(ParamsBinding)
+	if strings.HasPrefix(m.Name, "backward_") {
+		params = BackwardParamsBinding
+	}
+	code, err := score.Rewrite(m.Code, modifiers, score.TableLayout{ParamsBinding: params, ParamsOffset: tablesOffset, FirstBinding: params + 1})
 	if err != nil {
 		return nil, err
 	}

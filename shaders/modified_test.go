@@ -12,10 +12,15 @@ import (
 
 // takesModifiers reports whether a module has the functions that modifiers replace.
 func takesModifiers(v Variant) bool {
-	return slices.Contains(v.Defines, "GENERAL=1") && !strings.HasPrefix(v.Source, "backward_")
+	if kernel, ok := strings.CutPrefix(v.Source, "backward_"); ok {
+		return slices.Contains([]string{"scalar_lse.comp", "scalar_q.comp", "scalar_kv.comp", "scalar_bias.comp", "coopmat_lse.comp",
+			"coopmat_q.comp", "coopmat_kv.comp"}, kernel)
+	}
+	return slices.Contains(v.Defines, "GENERAL=1")
 }
 
-// Modules of the general and the decode kernels take modifiers, and with descriptors their tables. No other module does.
+// Modules of the general, the decode and the gradient kernels take modifiers, and with descriptors their tables. No other
+// module does.
 func TestModulesTakeModifiers(t *testing.T) {
 	doc := score.IntTable("doc", 1)
 	for _, v := range Catalog() {
@@ -45,7 +50,11 @@ func TestModulesTakeModifiers(t *testing.T) {
 		require.NoError(t, err)
 		r, err = tables.Reflect()
 		require.NoError(t, err)
-		require.Equal(t, append(before.Bindings(), ParamsBinding+1), r.Bindings())
+		params := uint32(ParamsBinding)
+		if strings.HasPrefix(v.Source, "backward_") {
+			params = BackwardParamsBinding
+		}
+		require.Equal(t, append(before.Bindings(), params+1), r.Bindings())
 	}
 }
 

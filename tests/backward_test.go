@@ -374,8 +374,14 @@ func conformBackward(e *engine, b *cases.Backward, cfg attention.Config) error {
 	return nil
 }
 
+// BackwardProblem is a call with gradients that can be made in host memory and on a device.
+type BackwardProblem interface {
+	BackwardHostArgs(images [][]byte) attention.BackwardArgs
+	BackwardDeviceArgs(buffers []*vk.Buffer) attention.BackwardArgs
+}
+
 // runBackward computes forward and backward of a case and returns the memory behind it.
-func (e *engine) runBackward(b *cases.Backward, cfg attention.Config, before [][]byte) (after [][]byte, err error) {
+func (e *engine) runBackward(b BackwardProblem, cfg attention.Config, before [][]byte) (after [][]byte, err error) {
 	op, err := e.op(cfg)
 	if err != nil {
 		return nil, err

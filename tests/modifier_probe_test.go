@@ -125,15 +125,15 @@ func (p *probe) buffer(data []byte) *vk.Buffer {
 	return b
 }
 
-// run returns a score and a mask of n slots.
-func (p *probe) run(packed []byte, n int, e, mask score.Expr) (x []float64, yes []bool) {
+// run returns a score, its derivative and a mask of n slots.
+func (p *probe) run(packed []byte, n int, e, mask score.Expr) (x, slope []float64, yes []bool) {
 	t := p.t
 	list, err := score.TablesOf(e, mask)
 	require.NoError(t, err)
 	code, err := score.Rewrite(modifierProbe, score.Modifiers{Score: e, Mask: mask}, score.TableLayout{ParamsBinding: 2, FirstBinding: 3})
 	require.NoError(t, err)
 	params := make([]byte, 64)
-	bindings := []vk.BufferRange{{Buffer: p.buffer(packed)}, {Buffer: p.buffer(make([]byte, 8*n))}, {}}
+	bindings := []vk.BufferRange{{Buffer: p.buffer(packed)}, {Buffer: p.buffer(make([]byte, 16*n))}, {}}
 	for i, table := range list {
 		which := slices.Index(p.declared, table)
 		binary.LittleEndian.PutUint32(params[16*i:], 3)
@@ -148,19 +148,21 @@ func (p *probe) run(packed []byte, n int, e, mask score.Expr) (x []float64, yes 
 	require.NoError(t, p.stream.Barrier())
 	require.NoError(t, p.stream.Dispatch(pipeline, bindings, nil, [3]uint32{uint32(n+63) / 64, 1, 1}))
 	require.NoError(t, p.stream.Barrier())
-	results := make([]byte, 8*n)
+	results := make([]byte, 16*n)
 	require.NoError(t, p.stream.Download(context.Background(), results, bindings[1].Buffer, 0))
 	require.NoError(t, pipeline.Close())
 	for _, b := range bindings[:3] {
 		require.NoError(t, b.Buffer.Close())
 	}
 	for i := range n {
-		x = append(x, float64(math.Float32frombits(binary.LittleEndian.Uint32(results[8*i:]))))
-		yes = append(yes, results[8*i+4] == 1)
+		x = append(x, float64(math.Float32frombits(binary.LittleEndian.Uint32(results[16*i:]))))
+		slope = append(slope, float64(math.Float32frombits(binary.LittleEndian.Uint32(results[16*i+8:]))))
+		yes = append(yes, results[16*i+4] == 1)
 	}
-	return x, yes
+	return x, slope, yes
 }
 
+// Scores, their derivatives and masks.
 func TestRandomModifiers(t *testing.T) {
 	count := map[testlevel.Level]int{testlevel.Brief: 20, testlevel.Default: 100, testlevel.Full: 900, testlevel.All: 1000, testlevel.Exhaustive: 2000}[testlevel.Get()]
 	seed := uint64(time.Now().UnixNano())
@@ -172,29 +174,32 @@ func TestRandomModifiers(t *testing.T) {
 	judged := 0
 	for range count {
 		e := randscore.DrawSmooth(r, score.TypeFloat, 2+r.IntN(5), true, p.declared...)
-		if r.IntN(3) == 0 {
-			e = e.Diff()
-		}
 		mask := randscore.DrawSmooth(r, score.TypeBool, 1+r.IntN(5), false, p.declared...)
-		got, gotMask := p.run(packed, n, e, mask)
+		slope := e.Diff()
+		got, gotSlope, gotMask := p.run(packed, n, e, mask)
 		for i, at := range slots {
 			yes := []float64{0}
 			score.NewEvaluator(mask, nil).Eval(yes, at)
 			if gotMask[i] != (yes[0] != 0) {
 				t.Fatalf("%v is %v at i %d, j %d, row %d, h %d, b %d", mask, gotMask[i], at.I, at.J[0], at.Row, at.Head, at.B)
 			}
-			want, room, ok := expected(r, e, at)
-			if !ok {
-				continue
+			for _, x := range []struct {
+				score.Expr
+				got float64
+			}{{e, got[i]}, {slope, gotSlope[i]}} {
+				want, room, ok := expected(r, x.Expr, at)
+				if !ok {
+					continue
+				}
+				if !(math.Abs(x.got-want) <= room) {
+					t.Fatalf("%v is %v, want %v, at s %v, i %d, j %d, row %d, h %d, b %d", x.Expr, x.got, want, at.S[0], at.I, at.J[0], at.Row, at.Head, at.B)
+				}
+				judged++
 			}
-			if !(math.Abs(got[i]-want) <= room) {
-				t.Fatalf("%v is %v, want %v, at s %v, i %d, j %d, row %d, h %d, b %d", e, got[i], want, at.S[0], at.I, at.J[0], at.Row, at.Head, at.B)
-			}
-			judged++
 		}
 	}
-	t.Logf("%d of %d slots judged", judged, count*n)
-	require.Greater(t, judged, count*n/2)
+	t.Logf("%d of %d values judged", judged, 2*count*n)
+	require.Greater(t, judged, count*n)
 }
 
 // A score that is NaN stays NaN through every function, and infinite ones have their limits.
@@ -211,7 +216,7 @@ func TestModifiersOfNaNAndInf(t *testing.T) {
 		"s == s ? 1.0 : 2.0", "s != s ? 1.0 : 2.0", "30.0 * tanh(s / 30.0)"} {
 		e, err := score.Parse(text)
 		require.NoError(t, err)
-		got, _ := p.run(packed, len(values), e, score.Expr{})
+		got, _, _ := p.run(packed, len(values), e, score.Expr{})
 		want := make([]float64, len(values))
 		score.NewEvaluator(e, score.Float32).Eval(want, &score.Slots{S: values})
 		for i, x := range want {

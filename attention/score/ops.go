@@ -1,6 +1,9 @@
 package score
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // op is an operation: its text, value, derivative and bounds. A new operation is a row here, a function below and, if it
 // is none of GLSL.std.450, a case of spirv.go.
@@ -263,6 +266,20 @@ func (e Expr) arg(i int) Expr { return e.node().args[i] }
 // Diff is the derivative of a float with respect to S, at S. Where e is not differentiable, it is that of one side; the
 // derivative of a floor, a comparison and an int is 0.
 func (e Expr) Diff() Expr { return differ{}.of(e) }
+
+// Steps are the operations of e that make steps of S: a floor, a sign or a comparison of it. Diff takes their derivatives for
+// 0, which they are not at a step.
+func (e Expr) Steps() (names []string) {
+	moves := map[Expr]bool{} // with S
+	e.walk(map[Expr]bool{}, func(x Expr, n *node) {
+		moves[x] = x == S || slices.ContainsFunc(n.operands(), func(a Expr) bool { return moves[a] })
+		if moves[x] && x != S && n.op.diff == nil && n.args[0].Type() == TypeFloat && !slices.Contains(names, n.op.text) {
+			names = append(names, n.op.text)
+		}
+	})
+	slices.Sort(names)
+	return names
+}
 
 // differ remembers derivatives: an expression may have an operation many times.
 type differ map[Expr]Expr

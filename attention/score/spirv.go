@@ -9,15 +9,17 @@ import (
 	"slices"
 )
 
-// A kernel's GLSL calls two functions that it leaves to modifiers:
+// A kernel's GLSL calls functions that it leaves to modifiers:
 //
 //	float scoreExpr(s, b, h, hkv, i, j, row, sq, sk)
 //	bool maskExpr(b, h, hkv, i, j, row, sq, sk)
+//	float slopeExpr(b, h, hkv, i, j, row, sq, sk, s)   the derivative of scoreExpr, in backward kernels alone
 //
 // The compiler is told not to optimize, so the module has them and their calls. Rewrite finds each by its type, which no
 // other function has, and writes an expression in place of its body.
 
-// Modifiers are what Rewrite writes into a module: the body of scoreExpr, of maskExpr, or of both.
+// Modifiers are what Rewrite writes into a module: the body of scoreExpr, of maskExpr, or of both. A module with
+// slopeExpr gets the derivative of Score.
 type Modifiers struct{ Score, Mask Expr }
 
 // TableLayout is where the module's parameters have, for each table in the order of TablesOf, the number of its first
@@ -43,14 +45,17 @@ func Rewrite(code []byte, m Modifiers, at TableLayout) ([]byte, error) {
 			return nil, err
 		}
 	}
-	for _, f := range []struct {
-		e    Expr
-		args []Expr
-	}{{m.Score, []Expr{S, B, Head, KVHead, I, J, Row, Rows, Keys}}, {m.Mask, []Expr{B, Head, KVHead, I, J, Row, Rows, Keys}}} {
-		if !f.e.Given() {
-			continue
+	slot := []Expr{B, Head, KVHead, I, J, Row, Rows, Keys}
+	if m.Score.Given() {
+		if err := w.function(m.Score, slices.Concat([]Expr{S}, slot)); err != nil {
+			return nil, err
 		}
-		if err := w.function(f.e, f.args); err != nil {
+		if err := w.function(m.Score.Diff(), slices.Concat(slot, []Expr{S})); err != nil && !errors.Is(err, errNoFunction) {
+			return nil, err
+		}
+	}
+	if m.Mask.Given() {
+		if err := w.function(m.Mask, slot); err != nil {
 			return nil, err
 		}
 	}
@@ -157,7 +162,10 @@ type tableVariable struct {
 	number   int
 }
 
-var errModule = errors.New("score: not a SPIR-V module that can be rewritten")
+var (
+	errModule     = errors.New("score: not a SPIR-V module that can be rewritten")
+	errNoFunction = errors.New("score: the module has no function")
+)
 
 func (w *writer) read(code []byte) error {
 	all := make([]uint32, len(code)/4)
@@ -339,7 +347,7 @@ func (w *writer) function(e Expr, args []Expr) error {
 	for at := w.firstFunc; ; {
 		i := w.at(at)
 		if i == nil {
-			return fmt.Errorf("score: the module has no function for %s", shorten(e.String()))
+			return fmt.Errorf("%w for %s", errNoFunction, shorten(e.String()))
 		}
 		if at += len(i); i.op() == opFunction && len(i) == 5 && i[4] == typ {
 			return w.replace(at, e, args)

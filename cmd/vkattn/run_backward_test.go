@@ -44,6 +44,11 @@ var gradientRuns = map[string]func(f *backwardFiles){
 		f.flag("--dropout", "0.5", "--dropout-seed", "77")
 		f.gradients([]int{3, 4, 7, testDv}, []int{3, 4, 7})
 	},
+	"modifiers with tables": func(f *backwardFiles) {
+		f.plain()
+		f.modifiers()
+		f.gradients([]int{3, 4, 7, testDv}, []int{3, 4, 7})
+	},
 	"bias, sinks": func(f *backwardFiles) {
 		f.plain()
 		f.args.Bias = &attention.Bias{DType: attention.F32, Batches: 1, Heads: 4, Rows: 1}

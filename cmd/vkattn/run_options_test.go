@@ -244,20 +244,7 @@ var optionRuns = map[string]func(f *withOptions){
 	},
 	"modifiers with tables": func(f *withOptions) {
 		f.plain()
-		f.cfg.ScoreMod = score.Add(score.S, score.FloatTable("pairs", 2).At(score.Head, score.Mod(score.J, score.Int(5))))
-		f.cfg.MaskMod = score.And(score.Causal(), score.Documents(score.IntTable("doc", 1)))
-		var doc []int32
-		for i := range 33 {
-			doc = append(doc, int32(i/8))
-		}
-		f.args.Tables = []attention.Table{{Name: "doc", Dims: [3]int{33}, Vector: f.ints("doc", []int{33}, doc...)},
-			{Name: "pairs", Dims: [3]int{4, 5}, Vector: f.floats("pairs", 3, 4, 5)}}
-		for i, word := range f.flags { // --doc FILE becomes --table doc=FILE
-			if word == "--doc" || word == "--pairs" {
-				f.flags[i], f.flags[i+1] = "--table", word[2:]+"="+f.flags[i+1]
-			}
-		}
-		f.flag("--score-mod", "s + pairs[h, j % 5]", "--mask-mod", "j <= i && doc[i] == doc[j]")
+		f.modifiers()
 	},
 	"dropout": func(f *withOptions) {
 		f.plain()
@@ -336,6 +323,24 @@ var optionRuns = map[string]func(f *withOptions){
 		f.args.ALiBi, f.args.Sinks = f.floats("alibi", 7, 4), f.floats("sinks", 8, 4)
 		f.args.Bias = &attention.Bias{Tensor: attention.Tensor{Host: f.floats("bias", 9, 3, 1, 1, 33).Host}, DType: attention.F32, Heads: 1, Rows: 1}
 	},
+}
+
+// modifiers adds a score and a mask modifier with their tables to a padded call.
+func (f *withOptions) modifiers() {
+	f.cfg.ScoreMod = score.Add(score.S, score.FloatTable("pairs", 2).At(score.Head, score.Mod(score.J, score.Int(5))))
+	f.cfg.MaskMod = score.And(score.Causal(), score.Documents(score.IntTable("doc", 1)))
+	var doc []int32
+	for i := range 33 {
+		doc = append(doc, int32(i/8))
+	}
+	f.args.Tables = []attention.Table{{Name: "doc", Dims: [3]int{33}, Vector: f.ints("doc", []int{33}, doc...)},
+		{Name: "pairs", Dims: [3]int{4, 5}, Vector: f.floats("pairs", 3, 4, 5)}}
+	for i, word := range f.flags { // --doc FILE becomes --table doc=FILE
+		if word == "--doc" || word == "--pairs" {
+			f.flags[i], f.flags[i+1] = "--table", word[2:]+"="+f.flags[i+1]
+		}
+	}
+	f.flag("--score-mod", "s + pairs[h, j % 5]", "--mask-mod", "j <= i && doc[i] == doc[j]")
 }
 
 func TestRunWithOptionsAgreesWithTheReference(t *testing.T) {

@@ -121,68 +121,133 @@ func tanhSlope(x float32) (tanh, slope float32) {
 	return tanhOf(x), float32(4*e) / float32(one*one)
 }
 
-// weigh turns S and dP of a tile into P and dS, and with a softcap sets dX. With dropout P and dP are those
-// behind it, and dS has the P in front of it.
-func (t *Backward) weigh(row []Row, keys []int32, count, bias []float32, mask []int32, drops bool, s, ds, dx []float32) {
-	dropped := t.Dropout.mask()
-	lanes := int(t.Vectors) * Vector
-	var slope [Columns]float32
-	for r := range int(t.Rows) {
-		x := &row[r]
-		p, g := s[r*Columns:][:lanes], ds[r*Columns:][:lanes]
-		for c, y := range p {
-			more := float32(0)
-			if t.Bias != 0 {
-				more = bias[r*Columns+c]
-			}
-			if t.Softcap != 0 {
-				var tanh float32
-				tanh, slope[c] = tanhSlope(y / t.Softcap)
-				y = fma(t.Softcap, tanh, more)
-			} else if t.Bias != 0 {
-				y += more
-			}
-			if t.ALiBi != 0 {
-				y = fma(-x.Slope, float32(math.Abs(x.Position-float64(keys[c]))), y)
-			}
-			p[c] = y - x.LSE
+// scoreRow applies softcap, bias and ALiBi to the scaled products of a row, and with a softcap sets its slopes.
+func (t *Backward) scoreRow(x *Row, keys []int32, bias, s, slope []float32) {
+	for c, y := range s {
+		more := float32(0)
+		if t.Bias != 0 {
+			more = bias[c]
 		}
-		exps(p)
-		var words [4]uint32
-		quad := int32(-1)
-		for c, w := range p {
-			w = float32(w * x.Factor)
-			if count != nil {
-				w = float32(w * count[c])
+		if t.Softcap != 0 {
+			var tanh float32
+			tanh, slope[c] = tanhSlope(y / t.Softcap)
+			y = fma(t.Softcap, tanh, more)
+		} else if t.Bias != 0 {
+			y += more
+		}
+		if t.ALiBi != 0 {
+			y = fma(-x.Slope, float32(math.Abs(x.Position-float64(keys[c]))), y)
+		}
+		s[c] = y
+	}
+}
+
+// slopes are derivatives of the scores of a row.
+type slopes struct {
+	product []float32 // with respect to scaled products, for dx; nil: dx is not asked for
+	score   []float32 // with respect to scores in front of a modifier, for dS; nil: 1
+}
+
+// weighRow turns scores and dP of a row into P and dS, and sets dX. With dropout P and dP are those behind it, and dS has
+// the P in front of it.
+func (t *Backward) weighRow(x *Row, keys []int32, count []float32, mask []int32, drops bool, p, g, dx []float32, of slopes) {
+	for c := range p {
+		p[c] -= x.LSE
+	}
+	exps(p)
+	dropped := t.Dropout.mask()
+	var words [4]uint32
+	quad := int32(-1)
+	for c, w := range p {
+		w = float32(w * x.Factor)
+		if count != nil {
+			w = float32(w * count[c])
+		}
+		if t.Full == 0 && (keys[c] < x.First || keys[c] >= x.End || t.Mask != 0 && mask[c] == 0) {
+			w = 0
+		}
+		changeP, kept := g[c], w
+		if drops {
+			if keys[c] >= 0 && keys[c]/4 != quad {
+				quad = keys[c] / 4
+				words = dropped.Words(x.Head, x.Row, uint32(quad))
 			}
-			if t.Full == 0 && (keys[c] < x.First || keys[c] >= x.End || t.Mask != 0 && mask[r*Columns+c] == 0) {
-				w = 0
+			if keys[c] >= 0 && words[keys[c]%4] >= t.Dropout.Threshold {
+				changeP, kept = float32(changeP*t.Dropout.Scale), float32(w*t.Dropout.Scale)
+			} else {
+				changeP, kept = 0, 0
 			}
-			changeP, kept := g[c], w
-			if drops {
-				if keys[c] >= 0 && keys[c]/4 != quad {
-					quad = keys[c] / 4
-					words = dropped.Words(x.Head, x.Row, uint32(quad))
-				}
-				if keys[c] >= 0 && words[keys[c]%4] >= t.Dropout.Threshold {
-					changeP, kept = float32(changeP*t.Dropout.Scale), float32(w*t.Dropout.Scale)
-				} else {
-					changeP, kept = 0, 0
-				}
+		}
+		// dP and the slopes may be NaN where the weight is 0.
+		change := float32(w * (changeP - x.Delta))
+		used := math.Float32bits(w) != 0
+		if of.product != nil {
+			dx[c] = 0
+			if used {
+				dx[c] = float32(change * of.product[c])
 			}
-			// dP and the slope may be NaN where the weight is 0.
-			change := float32(w * (changeP - x.Delta))
-			used := math.Float32bits(w) != 0
-			if t.Softcap != 0 {
-				dx[r*Columns+c] = 0
-				if used {
-					dx[r*Columns+c] = float32(change * slope[c])
-				}
-			}
-			if !used {
-				change = 0
-			}
-			p[c], g[c] = kept, change
+		}
+		if of.score != nil {
+			change = float32(change * of.score[c])
+		}
+		if !used {
+			change = 0
+		}
+		p[c], g[c] = kept, change
+	}
+}
+
+// part is what a row has of an array [Rows][Columns]; nil if there is none.
+func part[T any](x []T, r, lanes int) []T {
+	if x == nil {
+		return nil
+	}
+	return x[r*Columns:][:lanes]
+}
+
+// weigh turns S and dP of a tile into P and dS, and with a softcap sets dX.
+func (t *Backward) weigh(row []Row, keys []int32, count, bias []float32, mask []int32, drops bool, s, ds, dx []float32) {
+	lanes := int(t.Vectors) * Vector
+	var array [Columns]float32
+	var of slopes
+	if t.Softcap != 0 {
+		of.product = array[:]
+	}
+	for r := range int(t.Rows) {
+		p := part(s, r, lanes)
+		t.scoreRow(&row[r], keys, part(bias, r, lanes), p, array[:])
+		t.weighRow(&row[r], keys, count, part(mask, r, lanes), drops, p, part(ds, r, lanes), part(dx, r, lanes), of)
+	}
+}
+
+// BackwardScores applies the options to the scaled products of a tile of n keys between StageScores and StageRest. It sets
+// slope [Rows][Columns] to the derivatives of the softcap.
+func BackwardScores(t *Backward, slab []float32, row []Row, keys []int32, bias, slope []float32, n int) {
+	for r := range int(t.Rows) {
+		of := part(slope, r, n)
+		for c := range of {
+			of[c] = 1
+		}
+		t.scoreRow(&row[r], keys, part(bias, r, n), part(slab[t.S:], r, n), of)
+	}
+}
+
+// BackwardWeigh turns the scores and dP of a tile of n keys into P, dS and dX. product and score are derivatives of the scores,
+// [Rows][Columns]: with respect to scaled products, and to scores in front of a modifier.
+func BackwardWeigh(t *Backward, slab []float32, row []Row, keys []int32, count []float32, mask []int32, product, score []float32, n int) {
+	for r := range int(t.Rows) {
+		t.weighRow(&row[r], keys, count, part(mask, r, n), t.Dropout.Threshold != 0, part(slab[t.S:], r, n), part(slab[t.DS:], r, n),
+			part(slab[t.Scratch:], r, n), slopes{part(product, r, n), part(score, r, n)})
+	}
+}
+
+// BackwardWeights turns the scores of a tile of n keys into P, in front of dropout, and adds them to the sum of each row.
+func BackwardWeights(t *Backward, slab []float32, row []Row, keys []int32, count []float32, mask []int32, n int, sums []float64) {
+	for r := range int(t.Rows) {
+		p := part(slab[t.S:], r, n)
+		t.weighRow(&row[r], keys, count, part(mask, r, n), false, p, part(slab[t.DS:], r, n), nil, slopes{})
+		for _, x := range p[:n] {
+			sums[r] += float64(x)
 		}
 	}
 }
@@ -269,20 +334,28 @@ func BackwardDelta(t *Backward, slab []float32, sums []float64, o []byte, oAt []
 
 // changes is where dX of a tile lies.
 func (t *Backward) changes() int32 {
-	if t.Softcap != 0 {
+	if t.Softcap != 0 || t.Stage != StageAll {
 		return t.Scratch
 	}
 	return t.DS
 }
 
-// BackwardTile computes P, dS and dX of a tile of n keys, and adds to dV^T and dK^T.
+// BackwardTile computes P, dS and dX of a tile of n keys, and adds to dV^T and dK^T. Between StageScores, which leaves scaled
+// products and dP, and StageRest the caller does what weigh does.
 func BackwardTile(t *Backward, slab []float32, row []Row, keys []int32, count, bias []float32, mask []int32, n int) {
 	var in ranges
 	t.ranges(row, keys, n, &in)
 	s, ds, dx := slab[t.S:], slab[t.DS:], slab[t.changes():]
-	t.setTile(&in, int(t.D), t.Scale, slab[t.Q:], slab[t.KT:], s)
-	t.setTile(&in, int(t.DV), 1, slab[t.DO:], slab[t.VT:], ds)
-	t.weigh(row, keys, count, bias, mask, t.Dropout.Threshold != 0, s, ds, dx)
+	if t.Stage != StageRest {
+		t.setTile(&in, int(t.D), t.Scale, slab[t.Q:], slab[t.KT:], s)
+		t.setTile(&in, int(t.DV), 1, slab[t.DO:], slab[t.VT:], ds)
+	}
+	switch t.Stage {
+	case StageScores:
+		return
+	case StageAll:
+		t.weigh(row, keys, count, bias, mask, t.Dropout.Threshold != 0, s, ds, dx)
+	}
 	if t.WantV != 0 {
 		t.addKeys(&in, int(t.DV), slab[t.DO:], s, slab[t.DVT:])
 	}

@@ -93,6 +93,7 @@ type Backward struct {
 	Bias, Mask, ALiBi      int32
 	WantK, WantV           int32
 	Accumulate             int32
+	Stage                  Stage
 	Scale, Softcap         float32
 	Dropout                Dropout
 }

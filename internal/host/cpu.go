@@ -189,7 +189,7 @@ func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
 	if call.Args.Bias != nil {
 		w.bias = make([]float32, len(w.scores))
 	}
-	w.modifiers.init(call)
+	w.modifiers.init(&call.Call)
 	if call.Args.Mask != nil || call.Args.Blocks != nil || call.Cfg.MaskMod.Given() {
 		w.mask = make([]int32, len(w.scores))
 	}

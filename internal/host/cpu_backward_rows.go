@@ -142,7 +142,12 @@ func (w *cpuBackwardWorker) correct(u *backwardUnit, first int, rows []simd.Back
 	clear(sums)
 	for tile := int(info.first); tile <= int(info.last); tile++ {
 		w.beginKeys(u, tile)
-		if w.readOptions(u, first) {
+		switch {
+		case !w.readOptions(u, first):
+		case w.score != nil:
+			w.modifyScores(u, first, w.full(info))
+			w.RowSumsOf(sums)
+		default:
 			w.RowSums(sums, w.full(info))
 		}
 	}

@@ -17,15 +17,17 @@ type cpuBackwardWorker struct {
 	delta   []float64 // of the rows of a block
 	biasSum []float64 // [heads][keys] of dBias that all rows share
 	heads   int       // of biasSum
+	modifiedTile
 }
 
 func newCPUBackwardWorker(c *cpuBackward) *cpuBackwardWorker {
 	w := &cpuBackwardWorker{c: c}
 	w.Backward = Kernels.NewBackward(c.Cfg.HeadDim, c.Cfg.ValueDim(), simd.BackwardOptions{
 		Scale: c.Cfg.ScaleValue(), Softcap: c.Cfg.Softcap, ALiBi: c.Args.ALiBi.Given(),
-		Bias: c.Args.Bias != nil, Mask: c.Args.Mask != nil || c.Args.Blocks != nil, Counts: c.Args.SparseTokens != nil,
+		Bias: c.Args.Bias != nil, Mask: c.Args.Mask != nil || c.Args.Blocks != nil || c.Cfg.MaskMod.Given(), Counts: c.Args.SparseTokens != nil,
 		DK: c.want.K, DV: c.want.V, Accumulate: c.args.Accumulate, Dropout: simdDropout(&c.Call),
 	})
+	w.modifiedTile.init(&c.Call)
 	w.dAt, w.delta = make([]int64, max(simd.BackwardRows, simd.BackwardKeys)), make([]float64, simd.BackwardRows)
 	if c.want.Bias && tensors.BiasSizes(c.Args.Bias, &c.Args.Shape)[2] == 1 {
 		w.heads = 1
@@ -179,6 +181,11 @@ func (w *cpuBackwardWorker) compute(u *backwardUnit, first int, info *backwardBl
 	if !w.readOptions(u, first) {
 		return false
 	}
+	if w.score != nil {
+		w.modifyScores(u, first, w.full(info))
+		w.TileOf(w.product, w.inner, info.finite)
+		return true
+	}
 	w.Tile(w.full(info), info.finite)
 	return true
 }
@@ -186,14 +193,14 @@ func (w *cpuBackwardWorker) compute(u *backwardUnit, first int, info *backwardBl
 // full reports whether every row of a block attends to every key of the tile.
 func (w *cpuBackwardWorker) full(info *backwardBlock) bool {
 	a := w.c.Args
-	return a.Mask == nil && a.Blocks == nil && info.mostLo <= w.Keys[0] && w.Last() < info.leHi
+	return a.Mask == nil && a.Blocks == nil && !w.c.Cfg.MaskMod.Given() && info.mostLo <= w.Keys[0] && w.Last() < info.leHi
 }
 
-// readOptions reads the bias and the mask or bitmap of a tile. It returns false if the mask
+// readOptions reads the bias and the mask or bitmap of a tile, and the mask of a modifier. It returns false if a mask
 // excludes all slots.
 func (w *cpuBackwardWorker) readOptions(u *backwardUnit, first int) bool {
 	c := w.c
-	if c.Args.Bias == nil && c.Args.Mask == nil && c.Args.Blocks == nil {
+	if c.Args.Bias == nil && c.Args.Mask == nil && c.Args.Blocks == nil && !c.Cfg.MaskMod.Given() {
 		return true
 	}
 	for i := range w.Rows {
@@ -220,6 +227,9 @@ func (w *cpuBackwardWorker) readOptions(u *backwardUnit, first int) bool {
 		if !w.ReadBlocks(c.Args.Blocks.Map.Host, bits.TrailingZeros(uint(c.Args.Blocks.BlockK))) {
 			return false
 		}
+	}
+	if c.Cfg.MaskMod.Given() && !w.maskSlots(u, first, c.Args.Mask != nil || c.Args.Blocks != nil) {
+		return false
 	}
 	if c.Args.Bias != nil {
 		w.ReadBias(c.Args.Bias.Host, simdType(c.Args.Bias.DType))

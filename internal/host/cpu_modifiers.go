@@ -8,7 +8,7 @@ import (
 	"vkattn/internal/simd"
 )
 
-// modifiers evaluate the score and mask modifiers of a call, row by row, for a worker of the forward pass. The arithmetic
+// modifiers evaluate the score and mask modifiers of a call, row by row, for a worker. The arithmetic
 // is that of float32.
 type modifiers struct {
 	score   *score.Evaluator // nil: no score modifier
@@ -18,7 +18,7 @@ type modifiers struct {
 	yes     []bool
 }
 
-func (m *modifiers) init(call *cpuCall) {
+func (m *modifiers) init(call *hostcall.Call) {
 	if call.Cfg.ScoreMod.Given() {
 		m.score = score.NewEvaluator(call.Cfg.ScoreMod, score.Float32)
 	}

@@ -241,6 +241,9 @@ func newBackwardWorker[T number](c *backward[T]) *backwardWorker[T] {
 	if slope := scoreOf(&c.Call).Diff(); slope != score.Num(1) {
 		w.slope = score.NewEvaluator(slope, nil)
 	}
+	if c.want.Bias && c.Cfg.ScoreMod.Given() {
+		w.biasSlope = score.NewEvaluator(c.Cfg.ScoreMod.Diff().Of(optionsOf(&c.Call)), nil)
+	}
 	for i := range w.rows {
 		w.rows[i].dO, w.rows[i].o = make([]T, c.Cfg.ValueDim()), make([]T, c.Cfg.ValueDim())
 	}
@@ -405,9 +408,13 @@ func (w *backwardWorker[T]) scoreGradients(r *row[T]) {
 		first := c.biasRow(w.b, w.h, r.number)
 		for i, x := range r.dS {
 			at := int(first) + w.key(r.entries[i])
-			c.dBias[at] += x
+			slope := T(1)
+			if len(r.biases) > 0 && r.scores[i] != 0 {
+				slope = r.biases[i]
+			}
+			c.dBias[at] += x * slope
 			if c.roundings != nil {
-				c.roundings.addBias(at, &r.rowRoundings, i, float64(r.scores[i]))
+				c.roundings.addBias(at, &r.rowRoundings, i, float64(r.scores[i]), float64(slope))
 			}
 		}
 	}
@@ -420,6 +427,9 @@ func (w *backwardWorker[T]) scoreGradients(r *row[T]) {
 		}
 	}
 	for i, slope := range r.slopes {
+		if r.scores[i] == 0 {
+			continue // the derivative may be NaN
+		}
 		r.dS[i] = w.round(r.dS[i] * slope)
 		if r.noise != nil {
 			r.noise[i] *= float64(slope)

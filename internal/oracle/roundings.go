@@ -116,12 +116,12 @@ func addScores[T number](g *roundings, r *row[T]) {
 	}
 }
 
-// addBias adds a slot's part in dBias.
-func (g *roundings) addBias(at int, r *rowRoundings, entry int, p float64) {
+// addBias adds a slot's part in dBias; slope is the derivative of its score with respect to the bias.
+func (g *roundings) addBias(at int, r *rowRoundings, entry int, p, slope float64) {
 	if r.noise != nil {
-		g.noise.DBias[at] += r.noise[entry]
+		g.noise.DBias[at] += r.noise[entry] * math.Abs(slope)
 	}
-	e := r.deltaError * p
+	e := r.deltaError * p * slope
 	g.noise.DBias[at] += e * e
 }
 

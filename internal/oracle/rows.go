@@ -29,9 +29,10 @@ type worker[T number] struct {
 	wide   []T       // [tileKeys][larger dim]: K or V of the tile's entries
 	have   [tileKeys]bool
 
-	score *score.Evaluator
-	slope *score.Evaluator // of the derivative of the score; nil where it is 1, or nobody asks
-	slots hostcall.Slots
+	score     *score.Evaluator
+	slope     *score.Evaluator // of the derivative of the score; nil where it is 1, or nobody asks
+	biasSlope *score.Evaluator // likewise with respect to the bias
+	slots     hostcall.Slots
 
 	keys    []int     // of a row
 	results []float64 // of package score
@@ -44,6 +45,7 @@ type row[T number] struct {
 	entries []int   // the row attends to these entries of the head's keys, ascending
 	scores  []T     // of the entries, then their weights
 	slopes  []T     // of the entries: derivative of the score; empty where it is 1
+	biases  []T     // likewise with respect to the bias
 	most    float64 // largest finite magnitude of a scaled product
 	lse     T
 	next    int // first entry that no tile has reached
@@ -244,17 +246,22 @@ func (w *worker[T]) modify(r *row[T]) {
 		}
 		s.S[i] = float64(x)
 	}
-	r.slopes = r.slopes[:0]
-	if w.slope != nil {
-		w.slope.Eval(w.results, s)
-		for _, x := range w.results {
-			r.slopes = append(r.slopes, T(x))
-		}
-	}
+	r.slopes, r.biases = w.derivatives(r.slopes[:0], w.slope, s), w.derivatives(r.biases[:0], w.biasSlope, s)
 	w.score.Eval(w.results, s)
 	for i, x := range w.results {
 		r.scores[i] = w.store(T(x))
 	}
+}
+
+// derivatives appends derivatives of the scores of a row, if they are asked for.
+func (w *worker[T]) derivatives(dst []T, e *score.Evaluator, s *score.Slots) []T {
+	if e != nil {
+		e.Eval(w.results, s)
+		for _, x := range w.results {
+			dst = append(dst, T(x))
+		}
+	}
+	return dst
 }
 
 // weights turns the scores of a row into P and sets its LSE. A row with nothing to attend to
@@ -278,7 +285,9 @@ func (w *worker[T]) weights(r *row[T]) {
 }
 
 // drop removes the entries of a row.
-func (r *row[T]) drop() { r.entries, r.scores, r.slopes = r.entries[:0], r.scores[:0], r.slopes[:0] }
+func (r *row[T]) drop() {
+	r.entries, r.scores, r.slopes, r.biases = r.entries[:0], r.scores[:0], r.slopes[:0], r.biases[:0]
+}
 
 // keep returns the factor that dropout gives the weight of a slot: 0, or 1 / (1 - Dropout).
 func (w *worker[T]) keep(row, key int) T {
@@ -299,8 +308,17 @@ func (w *worker[T]) logit() T {
 	return T(math.Inf(-1))
 }
 
-// scoreOf is the expression of a call's scores: softcap, bias and ALiBi, in this order, and the score modifier.
+// scoreOf is the expression of a call's scores: softcap, bias and ALiBi, and the score modifier.
 func scoreOf(c *hostcall.Call) score.Expr {
+	s := optionsOf(c)
+	if c.Cfg.ScoreMod.Given() {
+		s = c.Cfg.ScoreMod.Of(s)
+	}
+	return s
+}
+
+// optionsOf is the expression of scores in front of the score modifier: softcap, bias and ALiBi, in this order.
+func optionsOf(c *hostcall.Call) score.Expr {
 	s := score.S
 	if c.Cfg.Softcap != 0 {
 		s = score.Softcap(s, float64(c.Cfg.Softcap))
@@ -310,9 +328,6 @@ func scoreOf(c *hostcall.Call) score.Expr {
 	}
 	if c.Args.ALiBi.Given() {
 		s = score.ALiBi(s, score.Slope)
-	}
-	if c.Cfg.ScoreMod.Given() {
-		s = c.Cfg.ScoreMod.Of(s)
 	}
 	return s
 }

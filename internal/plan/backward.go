@@ -7,12 +7,14 @@ import (
 	"slices"
 	"strings"
 
+	"vkattn/attention/score"
 	"vkattn/internal/arith"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/grid"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
+	"vkattn/shaders"
 	"vkattn/vk"
 )
 
@@ -30,6 +32,8 @@ type chosenBackward struct {
 	Kernels []BackwardKernel
 	Chunks  BackwardChunks
 	CUDA    problem.CUDABackward // for TierCUDA, which uses none of the fields above
+
+	modifierNotes []string
 }
 
 // BackwardRequest is all that a backward plan depends on.
@@ -60,14 +64,6 @@ func (r *BackwardRequest) StatRows() uint64 {
 	return uint64(r.Shape.Rows())
 }
 
-// CheckBackward refuses options whose gradients no tier computes.
-func CheckBackward(cfg *problem.Config) error {
-	if cfg.ScoreMod.Given() || cfg.MaskMod.Given() {
-		return fmt.Errorf("%w: gradients of %v: no tier has those of score and mask modifiers yet", problem.ErrUnsupported, *cfg)
-	}
-	return nil
-}
-
 // MakeBackward decides how a backward request is computed. A nil dev selects the CPU
 // tier. A tier that the Config asks for is the only one: what it does not compute is
 // refused.
@@ -75,9 +71,7 @@ func CheckBackward(cfg *problem.Config) error {
 // If pick is given, it may replace the tile of a kernel.
 func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick BackwardPicker) (chosenBackward, error) {
 	plan := chosenBackward{BackwardPlan: problem.BackwardPlan{Access: r.Access, Flops: hostmem.Product(Flops(*cfg, r.Shape)/2, 5), Bytes: backwardBytesOf(cfg, r)}}
-	if err := CheckBackward(cfg); err != nil {
-		return plan, err
-	}
+	plan.setModifiers(cfg)
 	if err := checkDevice(dev, cfg.Tier); err != nil {
 		return plan, err
 	}
@@ -120,11 +114,30 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick 
 	return plan, fmt.Errorf("%w: gradients of %v %v on %s: %s", problem.ErrUnsupported, *cfg, r.Shape, dev.Info().Name, strings.Join(why, "; "))
 }
 
+// setModifiers fills in the texts of the modifiers, and a note on the derivatives that are taken for 0.
+func (plan *chosenBackward) setModifiers(cfg *problem.Config) {
+	plan.modifierNotes = nil
+	if cfg.MaskMod.Given() {
+		plan.MaskMod = cfg.MaskMod.String()
+	}
+	if cfg.ScoreMod.Given() {
+		plan.ScoreMod = cfg.ScoreMod.String()
+		if steps := cfg.ScoreMod.Steps(); len(steps) > 0 {
+			plan.modifierNotes = []string{"the score modifier has steps: the derivative of " + strings.Join(steps, ", ") + " is taken for 0"}
+		}
+	}
+	plan.Notes = plan.modifierNotes
+}
+
 // Parameters and bindings of the kernels of gradients. With addresses the parameters are push
-// constants, with descriptors the last binding.
+// constants, with descriptors a binding, which has the sizes of the tables of modifiers too. Tables
+// have the bindings behind it.
 const (
-	BackwardPushBytes = GeneralPushBytes
-	BackwardBindings  = 16
+	BackwardPushBytes     = GeneralPushBytes
+	BackwardParamBytes    = BackwardPushBytes + 16*score.MaxTables
+	BackwardParamsBinding = shaders.BackwardParamsBinding
+	BackwardBindings      = BackwardParamsBinding + 1
+	MostBackwardBindings  = BackwardBindings + score.MaxTables
 )
 
 // StatBytes is the size of a row's LSE and delta in bytes. Behind the LSE and delta of all
@@ -157,7 +170,7 @@ type backwardDevice struct {
 // chooseKernels fills in the kernels of a tier, or returns the reason why it cannot run.
 func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Config, tier problem.Tier, r *BackwardRequest, pick BackwardPicker) (reason string) {
 	caps := on.caps
-	if reason := backwardFits(&caps.Limits, r.Access); reason != "" {
+	if reason := backwardFits(&caps.Limits, cfg, r.Access); reason != "" {
 		return reason
 	}
 	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
@@ -173,7 +186,7 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 			return reason
 		}
 	}
-	plan.Notes = nil
+	plan.Notes = slices.Clone(plan.modifierNotes)
 	ofTerms := v.ofTerms(tier)
 	if ofTerms {
 		plan.Chunks = f32ChunksOf(f, r, dsBudget(caps, r))
@@ -394,6 +407,8 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 			return reason + "a bias has its gradient from one dispatch"
 		case r.Options.dropout:
 			return reason + OneDropout
+		case r.Options.scoreMod || r.Options.maskMod:
+			return reason + OneModified
 		}
 	}
 	k.Workgroups = groups[0] * groups[1] * groups[2]
@@ -402,6 +417,9 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 
 // OneDropout is why a grid with dropout is not divided over several dispatches.
 const OneDropout = "dropout numbers the heads of a dispatch"
+
+// OneModified is the reason with modifiers.
+const OneModified = "a modifier takes the heads and batches of the whole call"
 
 // Parts divides the grid of a kernel over dispatches. perY is the number of query heads at a
 // place along y.
@@ -415,13 +433,16 @@ func (k *BackwardKernel) Parts(limits *vk.Limits, s *problem.Shape) (parts grid.
 }
 
 // backwardFits reports why backward modules do not fit a device's limits; "" if they do.
-func backwardFits(l *vk.Limits, access problem.Access) string {
+func backwardFits(l *vk.Limits, cfg *problem.Config, access problem.Access) string {
+	bindings := uint32(BackwardBindings + len(tensors.Tables(cfg)))
 	switch {
+	case access == problem.AccessAddresses && bindings > BackwardBindings:
+		return noTableAddresses
 	case access == problem.AccessAddresses && PushTooSmall(l):
 		return fmt.Sprintf("the device has %d bytes of push constants, backward kernels take %d with addresses; with descriptors they take none",
 			l.MaxPushConstantBytes, BackwardPushBytes)
-	case access == problem.AccessDescriptors && l.MaxStorageBuffers < BackwardBindings:
-		return fmt.Sprintf("the device binds %d buffers, backward kernels take %d", l.MaxStorageBuffers, BackwardBindings)
+	case access == problem.AccessDescriptors && l.MaxStorageBuffers < bindings:
+		return fmt.Sprintf("the device binds %d buffers, backward kernels take %d", l.MaxStorageBuffers, bindings)
 	}
 	return ""
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/score"
 	"vkattn/internal/dispatch"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
@@ -67,6 +68,7 @@ type BackwardVariant struct {
 	sumQueries  bool // with KernelDBias: the bias has one row
 	dLSEInDelta bool // with KernelStats: see shaders/backward_interface.glsl
 	Options     Options
+	modifiers   score.Modifiers // in place of the module's own
 }
 
 // tile is the tile of v, nil if it has none.
@@ -167,7 +169,21 @@ func (v *BackwardVariant) constants() map[uint32]uint32 {
 }
 
 // code returns the SPIR-V of v.
-func (v *BackwardVariant) code() (*shaders.Module, error) { return codeOf(v.module, v.onCPU) }
+func (v *BackwardVariant) code() (*shaders.Module, error) {
+	m, err := codeOf(v.module, v.onCPU)
+	if err == nil {
+		m, err = m.Modified(v.modifiers)
+	}
+	return m, err
+}
+
+// Bindings returns the bindings of a module of the gradient kernels with descriptors.
+func (v *BackwardVariant) Bindings(cfg *problem.Config) int {
+	if v.modifiers == (score.Modifiers{}) {
+		return BackwardBindings
+	}
+	return BackwardBindings + len(tensors.Tables(cfg))
+}
 
 // sharedBytes computes from the SPIR-V how much shared memory a workgroup of v takes.
 func (v *BackwardVariant) sharedBytes() (uint64, error) {
@@ -222,6 +238,9 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 	if k != KernelDBias {
 		v.sumQueries = false
 	}
+	if k == KernelStats || k == KernelDSK || k == KernelDSinks { // they compute no scores
+		v.modifiers, v.Options.scoreMod, v.Options.maskMod = score.Modifiers{}, false, false
+	}
 	switch k {
 	case KernelStats:
 		keep(tensors.BackwardO, tensors.BackwardDO)
@@ -260,6 +279,7 @@ func backwardVariantOf(on *backwardDevice, cfg *problem.Config, tier problem.Tie
 		onCPU: on.onCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != problem.CausalNone, align: r.Align, dLSE: r.DLSE, accumulate: r.Accumulate, f32: cfg.GradientType() != cfg.DType,
 		dK: r.Want.K, dV: r.Want.V, dLSEInDelta: tier != problem.TierScalar, sumQueries: r.Want.Bias && r.Bias[2] == 1 && r.Shape.Sq > 1, Options: r.Options,
+		modifiers: score.Modifiers{Score: cfg.ScoreMod, Mask: cfg.MaskMod},
 	}
 	if g := r.Shape.Group(); g > 1 {
 		v.Options.packRows = uint32(g)

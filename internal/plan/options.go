@@ -32,11 +32,11 @@ type Options struct {
 	sinks        bool           `const:"SINKS" cuda:"sinks"`
 	chunk        uint32         `const:"WINDOW" cuda:"attention chunks"` // windowChunk, or 0
 	dropout      bool           `const:"DROPOUT" cuda:"dropout"`
-	scoreMod     bool           `const:"SCORE_EXPR"` // Variant.modifiers has the expression; no tier computes its gradients
-	maskMod      bool           `const:"MASK_EXPR"`  // likewise
-	Lengths      uint32         `const:"VARLEN"`     // sum of LengthCuQ and so on
-	pageSize     uint32         `const:"PAGE_SIZE"`  // no tier computes its gradients
-	window       uint32         `const:"WINDOW"`     // sum of windowLeft and windowRight
+	scoreMod     bool           `const:"SCORE_EXPR" cuda:"score modifiers"` // Variant.modifiers has the expression
+	maskMod      bool           `const:"MASK_EXPR" cuda:"mask modifiers"`   // likewise
+	Lengths      uint32         `const:"VARLEN"`                            // sum of LengthCuQ and so on
+	pageSize     uint32         `const:"PAGE_SIZE"`                         // no tier computes its gradients
+	window       uint32         `const:"WINDOW"`                            // sum of windowLeft and windowRight
 	softcap      bool           `const:"SOFTCAP"`
 	KV           problem.KVType `const:"KV_TYPE"` // no tier computes its gradients
 	kvBlock      uint32         `const:"KV_SCALE_BLOCK"`
@@ -203,17 +203,21 @@ func BackwardAccess(caps *vk.Caps, cfg *problem.Config) problem.Access {
 	switch {
 	case cfg.Access != problem.AccessAuto:
 		return cfg.Access
+	case len(tensors.Tables(cfg)) > 0:
+		return problem.AccessDescriptors
 	case caps.BufferDeviceAddress && !PushTooSmall(&caps.Limits):
 		return problem.AccessAddresses
 	}
 	return problem.AccessDescriptors
 }
 
+const noTableAddresses = "tables of modifiers have no addresses yet: use descriptors"
+
 // generalFits reports why general modules do not fit a device's limits; "" if they do.
 func generalFits(l *vk.Limits, cfg *problem.Config, access problem.Access) string {
 	bindings := uint32(GeneralBindings + len(tensors.Tables(cfg)))
 	if access == problem.AccessAddresses && bindings > GeneralBindings {
-		return "tables of modifiers have no addresses yet: use descriptors"
+		return noTableAddresses
 	}
 	instead := "; buffers with device addresses need none"
 	if PushTooSmall(l) {

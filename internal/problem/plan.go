@@ -28,6 +28,7 @@ type BackwardPlan struct {
 	Reason                     string
 	Rejected                   []Rejection
 	Notes                      []string
+	ScoreMod, MaskMod          string
 	Flops, Bytes, ScratchBytes uint64
 }
 

@@ -142,6 +142,32 @@ func (b *Backward) Tile(full, finite bool) {
 	backwardTile(b)
 }
 
+// Scores begins Tile or RowSums for a caller that modifies scores: it computes the scores of a tile, [BackwardRows]
+// [BackwardKeys], and sets slope to their derivatives with respect to scaled products, of the same sizes. Bias is part of
+// them.
+func (b *Backward) Scores(slope []float32, full bool) (scores []float32) {
+	b.c.Full, b.c.Stage = flag(full), StageScores
+	backwardTile(b)
+	gokernels.BackwardScores(&b.c, b.slab, b.Rows, b.Keys, b.bias, slope, b.n)
+	return b.slab[b.c.S:][:BackwardRows*BackwardKeys]
+}
+
+// TileOf is Tile behind Scores, which the caller has modified. product has the derivatives of the modified scores with
+// respect to scaled products, score those with respect to the scores that the caller has found, which dS takes.
+func (b *Backward) TileOf(product, score []float32, finite bool) {
+	b.c.RowsFinite, b.c.Stage = flag(finite), StageRest
+	gokernels.BackwardWeigh(&b.c, b.slab, b.Rows, b.Keys, b.Count, b.mask, product, score, b.n)
+	backwardTile(b)
+}
+
+// RowSumsOf is RowSums behind Scores.
+func (b *Backward) RowSumsOf(sums []float64) {
+	gokernels.BackwardWeights(&b.c, b.slab, b.Rows, b.Keys, b.Count, b.mask, b.n, sums)
+}
+
+// Mask is the mask of a tile, [BackwardRows][BackwardKeys]: slots of 0 are excluded. ReadMask and ReadBlocks set it.
+func (b *Backward) Mask() []int32 { return b.mask }
+
 // RowSums adds the row sums of P of a tile to sums.
 func (b *Backward) RowSums(sums []float64, full bool) {
 	b.c.Full = flag(full)

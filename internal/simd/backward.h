@@ -343,21 +343,30 @@ static int32_t backward_delta(const simd_backward *t, float *slab, double *sums,
 	return all_finite(slab + t->q, t->rows * t->d) & all_finite(slab + t->dO, t->rows * t->dv);
 }
 
-// backward_tile computes P, dS and dX of a tile of n keys, and adds to dV^T and dK^T.
+// changes is where dX of a tile lies.
+INLINE int32_t changes(const simd_backward *t) { return t->softcap != 0 || t->stage != SIMD_ALL ? t->scratch : t->ds; }
+
+// backward_tile computes P, dS and dX of a tile of n keys, and adds to dV^T and dK^T. Between SIMD_SCORES, which leaves
+// scaled products and dP, and SIMD_REST the caller does what weigh does (gokernels.BackwardWeigh).
 static void backward_tile(const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, const float *count,
 	const float *bias, const int32_t *mask, int32_t n) {
 	ranges in;
 	set_ranges(t, row, keys, n, &in);
-	float *s = slab + t->s, *ds = slab + t->ds, *dx = slab + (t->softcap != 0 ? t->scratch : t->ds);
-	set_tile(&in, t->vectors, t->d, t->scale, slab + t->q, slab + t->kt, s);
-	set_tile(&in, t->vectors, t->dv, 1, slab + t->dO, slab + t->vt, ds);
+	float *s = slab + t->s, *ds = slab + t->ds, *dx = slab + changes(t);
+	if (t->stage != SIMD_REST) {
+		set_tile(&in, t->vectors, t->d, t->scale, slab + t->q, slab + t->kt, s);
+		set_tile(&in, t->vectors, t->dv, 1, slab + t->dO, slab + t->vt, ds);
+	}
+	if (t->stage == SIMD_SCORES) return;
 	quads groups;
 	const bool drops = t->dropout.threshold != 0;
 	if (drops) set_quads(keys, n, &groups);
-	if (t->full && t->softcap == 0 && !t->bias && !t->alibi && !count && !drops)
-		weigh_plain(t, row, s, ds);
-	else
-		weigh(t, row, keys, count, bias, mask, drops ? &groups : NULL, s, ds, dx);
+	if (t->stage == SIMD_ALL) {
+		if (t->full && t->softcap == 0 && !t->bias && !t->alibi && !count && !drops)
+			weigh_plain(t, row, s, ds);
+		else
+			weigh(t, row, keys, count, bias, mask, drops ? &groups : NULL, s, ds, dx);
+	}
 	if (t->want_v) (t->rows_finite ? add_keys : add_keys_skip)(&in, t->vectors, t->dv, slab + t->dO, s, slab + t->dvt);
 	if (t->want_k) (t->rows_finite ? add_keys : add_keys_skip)(&in, t->vectors, t->d, slab + t->q, dx, slab + t->dkt);
 }
@@ -379,7 +388,7 @@ static void backward_sums(const simd_backward *t, float *slab, const simd_row *r
 static void backward_query(const simd_backward *t, const float *slab, const simd_row *row, const int32_t *keys, float *dq, int32_t n) {
 	ranges in;
 	set_ranges(t, row, keys, n, &in);
-	const float *dx = slab + (t->softcap != 0 ? t->scratch : t->ds);
+	const float *dx = slab + changes(t);
 	(t->keys_finite ? add_rows : add_rows_skip)(&in, t->rows, (int32_t)(t->stride / VL), dx, slab + t->k, t->stride, dq);
 }
 

@@ -68,6 +68,7 @@ typedef struct {
 	int32_t bias, mask, alibi; // whether there are any
 	int32_t want_k, want_v;    // gradients to compute
 	int32_t accumulate;        // add to what dK and dV hold
+	int32_t stage;             // SIMD_ALL, or a part of it
 	float scale, softcap;
 	simd_dropout dropout;
 } simd_backward;
