@@ -173,7 +173,7 @@ int main(int argc, char **argv)
 	INVALID("did not make it", vkattn_stream_wrap_vulkan(cpu, commands, &stream));
 	OK(vkattn_stream_wrap_vulkan(dev, commands, &stream));
 	INVALID("host memory", vkattn_op_forward(op, stream, &on_host));
-	REFUSED(VKATTN_ERROR_UNSUPPORTED, "CPU tier cannot record", vkattn_op_forward(cpu_op, stream, &on_host));
+	REFUSED(VKATTN_ERROR_UNSUPPORTED, "command buffer", vkattn_op_forward(cpu_op, stream, &on_host));
 	pthread_t threads[2];
 	for (int i = 0; i < 2; i++)
 		REQUIRE(!pthread_create(&threads[i], NULL, barriers, NULL));
