@@ -67,9 +67,9 @@ func Read(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// lockPatience bounds the wait for the update of another process, which takes milliseconds.
-// A lock that is never released must not block others for long.
-const lockPatience = 5 * time.Second
+// lockPatience bounds the wait for the updates of other processes. One takes milliseconds, on a
+// loaded machine seconds. A lock that is never released must not block others for ever.
+const lockPatience = time.Minute
 
 // Update replaces a file by the result of change, while no other process updates it. old is
 // nil if there is no file, and empty if the file is longer than most bytes. If change
