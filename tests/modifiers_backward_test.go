@@ -12,6 +12,7 @@ import (
 	"vkattn/internal/cases"
 	"vkattn/internal/inputs"
 	"vkattn/internal/problem"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -126,18 +127,19 @@ func modifiedGradientCases() []modifiedGradients {
 	return list
 }
 
-// Gradients of calls with modifiers on every tier, against float64. They are the same bits in every run.
+// Gradients of calls with modifiers on every tier, against float64. They are the same bits in every run. A driver on the CPU
+// compiles five pipelines for each case: a target has one in make test, another in make test-full.
 func TestModifiersBackward(t *testing.T) {
 	s := openTiers(t)
 	for _, tt := range s.available() {
-		if !computesGradients(tt.Tier) || leftToGPUs(tt) && tt.DType != attention.F16 {
+		if !computesGradients(tt.Tier) || slowToCompile(tt) && tt.DType != attention.F16 {
 			continue
 		}
 		t.Run(tt.String(), func(t *testing.T) {
 			t.Parallel()
 			e := s.newEngine(tt)
 			for n, m := range modifiedGradientCases() {
-				if tt.Tier != attention.TierCPU && fewPipelines() && n != s.modifiedTurn(tt) { // a driver on the CPU compiles five pipelines for each
+				if tt.Tier != attention.TierCPU && fewPipelines() && (n%5 != (3*s.turn+int(tt.DType)+2*int(tt.Tier))%5 || !testlevel.Share(n < 5)) {
 					continue
 				}
 				cfg, before := m.config(t, tt), m.memory(tt.DType)
@@ -155,11 +157,6 @@ func TestModifiersBackward(t *testing.T) {
 			require.NoError(t, e.close())
 		})
 	}
-}
-
-// modifiedTurn is the case of a target where drivers compile slowly: those of a driver differ.
-func (s *session) modifiedTurn(tt cases.Target) int {
-	return (3*s.turn + int(tt.DType) + 2*int(tt.Tier)) % 5
 }
 
 // A large call is judged by some of its rows and keys, whose heads and sequences count as those of the call.
