@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math/bits"
+	"strings"
 
 	"vkattn/internal/arith"
 	"vkattn/internal/problem"
@@ -33,52 +34,54 @@ func WithTiles(tier problem.Tier) problem.Tier {
 // pace is how long a kernel takes.
 type pace struct {
 	tier   problem.Tier
-	family string // of tier cuda that of the kernel, of a SPIR-V module its suffix
+	family string // of tier cuda that of the kernel, of a SPIR-V module its suffix, of decode tiles with their rows
 	maxDim uint32 // the larger head dim
 	causal bool   // of the decode and general kernels false
 
 	launch float64 // us: begin and end
-	block  float64 // us: a row block without keys; of the decode kernel one of 16 rows
+	block  float64 // us: a row block without keys
 	load   float64 // ns: a key of a row block; of a SPIR-V module, if one subgroup loads it
 	gemm   float64 // ps: a key and a row; of a SPIR-V module, if one subgroup multiplies them
 }
 
 // paces was fitted to 70 % of the cells of docs/results/2026-11-29-h200/tiers.jsonl.gz (f16, NVIDIA H200), all tiers
-// interleaved; TestAutoIsTheFastest judges by all of them. The rows of _general, whose splits a second dispatch combines,
-// are from few-blocks.jsonl.gz in that folder. The rows of fa2 and of tiers coopmat and scalar are from
+// interleaved: first to their times, then so that the estimates of a cell are in the order of its times.
+// TestAutoIsTheFastest judges by all cells. The rows of fa2 and of tiers coopmat and scalar are from
 // lengths 2048 to 16384 (docs/results/2026-11-27-h200/cuda-forward-race.jsonl.gz, docs/log/vulkan.md). Rows of a kernel
 // and mask are in the order of head dims, and the last holds for larger ones too.
 var paces = []pace{
-	{problem.TierCoopMat2, "", 64, false, 4.94, 1.79, 0.55, 800},
-	{problem.TierCoopMat2, "", 64, true, 0.356, 7.25, 0.866, 644},
-	{problem.TierCoopMat2, "", 96, false, 4.94, 1.48, 4.87, 1110},
-	{problem.TierCoopMat2, "", 96, true, 4.93, 1.48, 4.92, 1510},
-	{problem.TierCoopMat2, "", 128, false, 8.21, 1.88, 74, 1260},
-	{problem.TierCoopMat2, "", 128, true, 1.01, 5.83, 2.5, 1950},
-	{problem.TierCoopMat2, "", 192, false, 4.98, 1.49, 4.95, 2650},
-	{problem.TierCoopMat2, "", 192, true, 4.98, 1.49, 4.98, 3630},
+	{problem.TierCoopMat2, "", 64, false, 0.147, 4.58, 0, 956},
+	{problem.TierCoopMat2, "", 64, true, 0.0904, 6.73, 11.9, 531},
+	{problem.TierCoopMat2, "", 96, false, 4.94, 1.48, 4.87, 1106},
+	{problem.TierCoopMat2, "", 96, true, 4.93, 1.47, 4.92, 1506},
+	{problem.TierCoopMat2, "", 128, false, 3.21, 1.35, 0, 2487},
+	{problem.TierCoopMat2, "", 128, true, 1.42, 4.14, 40, 1943},
+	{problem.TierCoopMat2, "", 192, false, 4.98, 1.49, 4.95, 2643},
+	{problem.TierCoopMat2, "", 192, true, 4.98, 1.49, 4.98, 3550},
 	{problem.TierCoopMat2, "", 256, false, 5, 1.5, 4.99, 4400},
-	{problem.TierCoopMat2, "_decode", 64, false, 10.7, 0.766, 1.46, 2220},
-	{problem.TierCoopMat2, "_decode", 128, false, 10.3, 4.99, 1.61, 4890},
-	{problem.TierCoopMat2, "_general", 64, false, 12.6, 4.01, 3.26, 967},
-	{problem.TierCoopMat2, "_general", 128, false, 9.86, 3.65, 3.85, 1890},
-	{problem.TierCubin, "", 64, false, 4.86, 2.79, 5.95, 33.9},
-	{problem.TierCubin, "", 64, true, 3.78, 4.31, 6.81, 31.1},
-	{problem.TierCubin, "", 96, false, 4.99, 1.49, 4.72, 68.3},
-	{problem.TierCubin, "", 96, true, 4.98, 1.49, 4.79, 70.8},
-	{problem.TierCubin, "", 128, false, 5.53, 2.34, 10.7, 37.8},
-	{problem.TierCubin, "", 128, true, 4.29, 3.87, 9.75, 45.5},
-	{problem.TierCubin, "", 192, false, 5.02, 1.51, 5.31, 91.3},
-	{problem.TierCubin, "", 192, true, 5.06, 1.52, 5.54, 102},
-	{problem.TierCUDA, "fa3", 64, false, 7.21, 1.72, 4.92, 27.2},
-	{problem.TierCUDA, "fa3", 64, true, 6.27, 3.14, 5.08, 27.7},
+	{problem.TierCoopMat2, "_decode 16", 64, false, 11, 0.395, 2, 1887},
+	{problem.TierCoopMat2, "_decode 16", 128, false, 13.3, 0, 5.55, 4287},
+	{problem.TierCoopMat2, "_decode 8", 64, false, 9.59, 0.0594, 1.9, 393},
+	{problem.TierCoopMat2, "_decode 8", 128, false, 9.25, 0.888, 3.41, 1850},
+	{problem.TierCoopMat2, "_general", 64, false, 13.7, 2.8, 1.35, 931},
+	{problem.TierCoopMat2, "_general", 128, false, 13.8, 1.6, 0.129, 1600},
+	{problem.TierCubin, "", 64, false, 4.6, 2.66, 5.8, 33.4},
+	{problem.TierCubin, "", 64, true, 3.07, 3.64, 8.39, 27.4},
+	{problem.TierCubin, "", 96, false, 4.99, 1.49, 4.69, 67.1},
+	{problem.TierCubin, "", 96, true, 4.98, 1.49, 4.76, 69.6},
+	{problem.TierCubin, "", 128, false, 6.45, 0.329, 10.7, 46.6},
+	{problem.TierCubin, "", 128, true, 5.3, 1.4, 5.84, 121},
+	{problem.TierCubin, "", 192, false, 5.02, 1.51, 5.27, 89.6},
+	{problem.TierCubin, "", 192, true, 5.04, 1.52, 5.41, 95.8},
+	{problem.TierCUDA, "fa3", 64, false, 5.17, 1.85, 4.57, 28.8},
+	{problem.TierCUDA, "fa3", 64, true, 4.72, 2.96, 4.49, 32.1},
 	{problem.TierCUDA, "fa3", 96, false, 4.94, 1.47, 4, 48},
-	{problem.TierCUDA, "fa3", 96, true, 4.91, 1.45, 4.15, 51.3},
-	{problem.TierCUDA, "fa3", 128, false, 6.95, 2.85, 5.51, 51.3},
-	{problem.TierCUDA, "fa3", 128, true, 7.52, 2.04, 5.05, 49.6},
-	{problem.TierCUDA, "fa3", 192, false, 4.99, 1.5, 4.84, 75.1},
-	{problem.TierCUDA, "fa3", 192, true, 5.01, 1.5, 5.1, 83.4},
-	{problem.TierCUDA, "fa3", 256, false, 5.04, 1.51, 5.77, 116},
+	{problem.TierCUDA, "fa3", 96, true, 4.91, 1.45, 4.11, 50.3},
+	{problem.TierCUDA, "fa3", 128, false, 7.9, 0.163, 4.93, 57.1},
+	{problem.TierCUDA, "fa3", 128, true, 5.67, 1.85, 5.73, 43.8},
+	{problem.TierCUDA, "fa3", 192, false, 4.99, 1.5, 4.84, 75},
+	{problem.TierCUDA, "fa3", 192, true, 5, 1.5, 5.04, 81.2},
+	{problem.TierCUDA, "fa3", 256, false, 5.04, 1.51, 5.78, 116},
 	{problem.TierCUDA, "fa2", 64, false, 5, 3, 0, 87},
 	{problem.TierCUDA, "fa2", 64, true, 5, 3, 0, 98},
 	{problem.TierCUDA, "fa2", 128, false, 5, 3, 0, 160},
@@ -100,7 +103,7 @@ var paces = []pace{
 func paceOf(w *work, dim uint32, causal bool) (p *pace) {
 	for i := range paces {
 		x := &paces[i]
-		masked := x.causal == (causal && x.family != "_decode" && x.family != "_general")
+		masked := x.causal == (causal && !w.general())
 		if x.tier == w.tier && x.family == w.family && masked && (p == nil || p.maxDim < dim) {
 			p = x
 		}
@@ -151,7 +154,7 @@ func (w *work) time(cfg *problem.Config, r *Request, cores uint64) float64 {
 	default:
 		resident := cores * uint64(max(8/w.subgroups, 1))
 		n := float64(w.splits)
-		if !causal {
+		if !causal || w.decodes() {
 			busy = float64(arith.CeilDiv64(w.blocks, resident)) * w.block(p, s, mean/n)
 		} else { // the longest begin first
 			busy = max(w.block(p, s, keys/n), float64(w.blocks)*w.block(p, s, mean/n)/float64(resident))
@@ -166,11 +169,7 @@ func (w *work) block(p *pace, s *problem.Shape, keys float64) float64 {
 		rows := min(w.rows, arith.CeilDiv32(uint32(s.Sq), 64)*64)
 		return p.block + 1e-3*keys*(p.load+1e-3*p.gemm*float64(rows))
 	}
-	begin, rows := p.block, float64(w.rows)
-	if p.family == "_decode" {
-		begin *= rows / 16
-	}
-	return begin + 1e-3*keys*(p.load+1e-3*p.gemm*rows)/float64(w.subgroups)
+	return p.block + 1e-3*keys*(p.load+1e-3*p.gemm*float64(w.rows))/float64(w.subgroups)
 }
 
 // pairedBlocks is the number of row blocks of the busiest CTA of a persistent kernel under a causal mask: CTAs take
@@ -198,6 +197,9 @@ func workOf(plan *chosen, r *Request) work {
 	v := &plan.Variant
 	w := work{tier: plan.Tier, family: v.family(), rows: v.Tile.Rows(), blocks: plan.Workgroups, splits: 1,
 		subgroups: v.Tile.LocalSize() / max(v.Tile.SubgroupSize(), 32)}
+	if w.decodes() {
+		w.family = decodeFamily(w.rows)
+	}
 	if v.Options.Any() {
 		splits := plan.Splitting.Of(r)
 		w.blocks, w.splits = v.workgroups(r, splits), splits*v.Tile.Splits()
@@ -217,8 +219,15 @@ func (r *Request) seeOctant() Request {
 	return of
 }
 
+// decodes and general report whether a kernel is the decode kernel, and whether it takes every option.
+func (w *work) decodes() bool { return strings.HasPrefix(w.family, "_decode") }
+func (w *work) general() bool { return w.decodes() || w.family == "_general" }
+
+// decodeFamily is the family of the decode kernel with so many rows in a tile.
+func decodeFamily(rows uint32) string { return fmt.Sprintf("_decode %d", min(rows, 16)) }
+
 // decodesOneRow reports whether the decode kernel computes a call of one row.
-func (w *work) decodesOneRow(r *Request) bool { return w.family == "_decode" && r.Shape.Sq == 1 }
+func (w *work) decodesOneRow(r *Request) bool { return w.decodes() && r.Shape.Sq == 1 }
 
 // fastestOf returns which of some kernels takes the least time, by estimate, and the estimates in us. A kernel that was
 // not measured is not taken before another. One row is the decode kernel's: the others neither pack heads nor split

