@@ -289,12 +289,19 @@ func (r *Report) below() (text string) {
 		markdown.Result("run<", 3, func(s samples) any { return s.of }))
 	for _, percent := range []int{0, 25, 50, 75, 100} {
 		columns = append(columns, markdown.Result(fmt.Sprintf("%d %%", percent), 6, func(s samples) any {
-			sorted := slices.Sorted(slices.Values(s.ms))
-			return bench.Digits(sorted[percent*(len(sorted)-1)/100])
+			return bench.Digits(percentile(s.ms, percent))
 		}))
 	}
 	return fmt.Sprintf("%sms at percentiles of the samples whose intervals overlap:\n\n%s\n\n", text,
 		markdown.Of(open, r.wide, columns))
+}
+
+// percentile is between two samples where it is none; 50 is the median.
+func percentile(ms []float64, percent int) float64 {
+	sorted := slices.Sorted(slices.Values(ms))
+	at := percent * (len(sorted) - 1)
+	below, above := sorted[at/100], sorted[(at+99)/100]
+	return below + (above-below)*float64(at%100)/100
 }
 
 // Summary is one line: the geometric mean and the number of rows of each verdict.
