@@ -128,7 +128,8 @@ func modifiedGradientCases() []modifiedGradients {
 }
 
 // Gradients of calls with modifiers on every tier, against float64. They are the same bits in every run. A driver on the CPU
-// compiles five pipelines for each case: a target has one in make test, another in make test-full.
+// compiles five pipelines for each case: a target has one in make test, another in make
+// test-full, and those with cooperative matrices one in make test-full.
 func TestModifiersBackward(t *testing.T) {
 	s := openTiers(t)
 	for _, tt := range s.available() {
@@ -138,8 +139,13 @@ func TestModifiersBackward(t *testing.T) {
 		t.Run(tt.String(), func(t *testing.T) {
 			t.Parallel()
 			e := s.newEngine(tt)
-			for n, m := range modifiedGradientCases() {
-				if tt.Tier != attention.TierCPU && fewPipelines() && (n%5 != (3*s.turn+int(tt.DType)+2*int(tt.Tier))%5 || !testlevel.Share(n < 5)) {
+			list := modifiedGradientCases()
+			half, turn := 5, 3*s.turn+int(tt.DType) // of the cases, in make test
+			if onMatrices(tt) {
+				half, turn = len(list), 2*(int(tt.Tier)%2)
+			}
+			for n, m := range list {
+				if tt.Tier != attention.TierCPU && fewPipelines() && (n%half != turn%half || !testlevel.Share(n < 5 && !onMatrices(tt))) {
 					continue
 				}
 				cfg, before := m.config(t, tt), m.memory(tt.DType)
