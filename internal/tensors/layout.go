@@ -174,9 +174,14 @@ func (l *Layout) side() side {
 
 // checkSide refuses a tensor on another side than that of a field.
 func (l *Layout) checkSide(first side, field string) error {
-	switch s := l.side(); {
-	case s == first:
+	if l.side() == first {
 		return nil
+	}
+	return l.otherSide(first, field)
+}
+
+func (l *Layout) otherSide(first side, field string) error {
+	switch s := l.side(); {
 	case s != inHost && first != inHost:
 		return &problem.ShapeError{Field: l.Field, Got: "in memory of another device", Want: "one device, with " + field}
 	default:
@@ -188,6 +193,9 @@ func (l *Layout) checkSide(first side, field string) error {
 // it takes host memory.
 func (l *Layout) CheckDevice(on Place) error {
 	b := l.Tensor.Buffer
+	if b != nil && on.Vulkan != nil && b.Device() == on.Vulkan && !b.Closed() { // what most calls have
+		return nil
+	}
 	switch s := l.side(); {
 	case on.CPU() && s != inHost:
 		return &problem.ShapeError{Field: l.Field, Got: s.String(), Want: inHost.String() + ", where the CPU tier computes"}

@@ -66,7 +66,7 @@ func (l *Layout) Coincides(other *Layout) bool {
 func (l *Layout) Overlaps(other *Layout) bool {
 	memA, a := l.start()
 	memB, b := other.start()
-	if l.side() != other.side() || memA != memB {
+	if memA != memB || (l.Tensor.Buffer == nil) != (other.Tensor.Buffer == nil) || (l.Tensor.Memory == nil) != (other.Tensor.Memory == nil) {
 		return false
 	}
 	spanA, spanB := l.SpanBytes(), other.SpanBytes()
