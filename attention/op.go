@@ -24,7 +24,8 @@ type Op struct {
 	home       *Device           // of the default stream
 	dev        *vk.Device        // its Vulkan device; nil: the CPU tier, or other
 	other      backend.Attention // of a device of another kind, which plans and computes all calls; nil: there is none
-	cfg        problem.Config
+	given      problem.Config    // what New was given
+	cfg        problem.Config    // the same, with options in place of bands of its mask modifier
 	experiment Experiment
 	factors    plan.ScoreFactors
 	numbers    plan.Numbers
@@ -64,8 +65,9 @@ func New(d *Device, cfg Config) (*Op, error) {
 }
 
 // newOp is NewExperiment without the checks.
-func newOp(dev *vk.Device, cfg problem.Config, e Experiment, pick plan.TilePicker) *Op {
-	return &Op{home: On(dev), dev: dev, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick}
+func newOp(dev *vk.Device, given problem.Config, e Experiment, pick plan.TilePicker) *Op {
+	cfg := plan.WithoutBands(given)
+	return &Op{home: On(dev), dev: dev, given: given, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick}
 }
 
 // Config returns the Config that New was given.
@@ -73,7 +75,7 @@ func (op *Op) Config() Config {
 	if op == nil {
 		return Config{}
 	}
-	return Config(op.cfg)
+	return Config(op.given)
 }
 
 // usable reports why the Op cannot be used: New did not make it, or it is closed.
@@ -99,10 +101,18 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 	}
 	if op.other != nil {
 		p, err := op.other.Plan(Args{Shape: s})
-		return Plan(p), err
+		return op.told(p), err
 	}
 	c, err := plan.Make(op.dev, op.cfg, op.typical(s), op.pick)
-	return Plan(c.Plan), err
+	return op.told(c.Plan), err
+}
+
+// told is a plan in terms of the Config that New was given.
+func (op *Op) told(p problem.Plan) Plan {
+	if what := plan.InPlaceOf(&op.given, &op.cfg); what != "" {
+		p.MaskMod, p.Notes = op.given.MaskMod.String(), append(p.Notes, what)
+	}
+	return Plan(p)
 }
 
 // PlanFor is Plan for the given tensors. Their options, their alignment and whether
@@ -117,10 +127,10 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 	}
 	if op.other != nil {
 		p, err := op.other.Plan(a)
-		return Plan(p), err
+		return op.told(p), err
 	}
 	c, err := plan.Make(op.dev, op.cfg, op.request(&l, &a), op.pick)
-	return Plan(c.Plan), err
+	return op.told(c.Plan), err
 }
 
 // Prepare compiles the kernels that Forward needs for packed, aligned tensors of a shape,
@@ -371,7 +381,7 @@ func NewExperiment(d *Device, c Config, e Experiment) (*Op, error) {
 	op.home, op.checks = d, d.b != backend.Device(backend.CPU{}) && checksByEnv()
 	if k := d.b.Kernels(); k != nil {
 		var err error
-		op.other, err = k.Attention(cfg)
+		op.other, err = k.Attention(op.cfg)
 		if err != nil {
 			return nil, err
 		}
@@ -393,7 +403,7 @@ func NewExperiment(d *Device, c Config, e Experiment) (*Op, error) {
 	}
 	r := op.typical(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
 	r.AnyArgs = true
-	if _, err := plan.Make(dev, cfg, r, pick); err != nil {
+	if _, err := plan.Make(dev, op.cfg, r, pick); err != nil {
 		if err := op.withoutForward(r.Shape, err); err != nil {
 			return nil, err
 		}
