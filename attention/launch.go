@@ -108,15 +108,24 @@ type launch struct {
 // records nothing and returns errNeedsCombine: the call needs a plan with a separate
 // combine.
 func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []tensors.Layout) error {
-	l := launch{prepared: p, op: op, access: access, limits: &op.dev.Caps().Limits, pushBytes: plan.DensePushBytes, bindings: plan.DenseBindings}
+	l := newLaunch(op, p, access)
 	if !p.options.Any() {
 		return l.dense(c, a, all)
+	}
+	return l.general(c, a, all)
+}
+
+// newLaunch is the state of a call with a plan, before anything is bound.
+func newLaunch(op *Op, p *prepared, access Access) launch {
+	l := launch{prepared: p, op: op, access: access, limits: &op.dev.Caps().Limits, pushBytes: plan.DensePushBytes, bindings: plan.DenseBindings}
+	if !p.options.Any() {
+		return l
 	}
 	l.pushBytes, l.bindings = plan.GeneralPushBytes, plan.GeneralBindings+len(tensors.Tables(&op.cfg))
 	if access == AccessDescriptors { // a buffer has the parameters
 		l.pushBytes = 0
 	}
-	return l.general(c, a, all)
+	return l
 }
 
 // dense records a call without options, in as many dispatches as its batches need.
@@ -172,6 +181,9 @@ func (l *launch) general(c *vk.Commands, a *Args, all []tensors.Layout) error {
 		parts := l.decodePart.parts(a, l.decodePartGroups, l.limits)
 		dispatches += parts.Count()
 	}
+	if l.maps != nil {
+		dispatches++
+	}
 	if l.access == AccessDescriptors && dispatches > 1 {
 		if err := c.Reserve(dispatches, l.bindings); err != nil {
 			return err
@@ -183,7 +195,7 @@ func (l *launch) general(c *vk.Commands, a *Args, all []tensors.Layout) error {
 	case l.options.Split():
 		return l.split(c, a, all, groups)
 	}
-	if err := l.bindCall(c, a, all); err != nil {
+	if err := l.bindCall(c, a, all, groups); err != nil {
 		return err
 	}
 	return l.dispatch(c, a, all, groups)
@@ -279,11 +291,14 @@ func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) er
 }
 
 // bindCall fills in all bindings and parameters of a call whose keys are not split.
-func (l *launch) bindCall(c *vk.Commands, a *Args, all []tensors.Layout) error {
+func (l *launch) bindCall(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]uint32) error {
 	if err := l.bindTensors(a, all, 0, a.B); err != nil {
 		return err
 	}
 	if err := l.bindOptions(a); err != nil {
+		return err
+	}
+	if err := l.bindMap(c, a, groups); err != nil {
 		return err
 	}
 	return l.writeParams(c)

@@ -89,6 +89,9 @@ func (l *launch) split(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]
 	if err := combine.prepare(l.op, l.access); err != nil {
 		return err
 	}
+	if err := l.bindMap(c, a, groups); err != nil {
+		return err
+	}
 	if err := l.writeParams(c); err != nil {
 		return err
 	}

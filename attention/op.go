@@ -36,6 +36,7 @@ type Op struct {
 	closed    atomic.Bool
 	mu        sync.RWMutex
 	plans     planCache
+	maps      dispatch.Pipelines[plan.MapVariant, problem.Config]
 	pipelines dispatch.Pipelines[plan.Variant, problem.Config]   // many requests share one pipeline
 	combines  dispatch.Pipelines[combineVariant, problem.Config] // of the separate combine kernel; at most 16
 	backward  backwardOp
@@ -47,9 +48,11 @@ type prepared struct {
 	cuda            problem.CUDAKernel  // for TierCUDA, which uses none of the fields below
 	cubin           problem.CubinKernel // for TierCubin, which uses none of the fields below
 	pipeline        *vk.Pipeline
-	rows            uint32 // query rows per workgroup
-	slices          uint32 // workgroups that share the columns of O
-	rowReach        uint32 // see variant.rowReach
+	maps            *vk.Pipeline // makes its tile maps; nil: it takes none
+	mapKeys         uint32       // keys of a tile
+	rows            uint32       // query rows per workgroup
+	slices          uint32       // workgroups that share the columns of O
+	rowReach        uint32       // see variant.rowReach
 	options         plan.Options
 	splitWorkgroups int       // workgroups that share the keys of a row
 	splits          int       // splits of the keys of a row; each workgroup computes one or more
@@ -237,7 +240,7 @@ func (op *Op) Close() error {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	op.plans.clear()
-	err := errors.Join(op.pipelines.Close(), op.combines.Close(), op.backward.close())
+	err := errors.Join(op.maps.Close(), op.pipelines.Close(), op.combines.Close(), op.backward.close())
 	if op.other != nil && !closed {
 		err = errors.Join(err, op.other.Close())
 	}
@@ -251,6 +254,9 @@ func (op *Op) check(l *tensors.Layouts, a *Args) error {
 	}
 	if err := l.Check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
+	}
+	if a.BlockMap != nil && a.BlockMap.Of != any(op) {
+		return &ShapeError{Field: "BlockMap", Got: "of another operation", Want: "one that this Op made"}
 	}
 	return op.checkSide(l.All(), a)
 }
@@ -329,7 +335,13 @@ func (op *Op) prepare(r plan.Request) (*prepared, error) {
 func (op *Op) prepareVariant(p *prepared, v *plan.Variant, splits int) (err error) {
 	p.rows, p.slices, p.rowReach, p.options = v.Tile.Rows(), v.Slices(), v.RowReach(), v.Options
 	p.splits, p.splitWorkgroups = splits, splits/v.Tile.Splits()
-	p.pipeline, err = op.pipelines.Of(op.dev, &op.cfg, *v)
+	if p.pipeline, err = op.pipelines.Of(op.dev, &op.cfg, *v); err != nil {
+		return err
+	}
+	if m, ok := v.MapOf(p.access); ok {
+		p.mapKeys = m.Keys()
+		p.maps, err = op.maps.Of(op.dev, &op.cfg, m)
+	}
 	return err
 }
 

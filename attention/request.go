@@ -33,7 +33,7 @@ func (op *Op) requestOf(s Shape, f plan.Options) plan.Request {
 // request returns the request of a call whose arguments are checked.
 func (op *Op) request(l *tensors.Layouts, a *Args) plan.Request {
 	r := op.requestOf(a.Shape, plan.OptionsOf(a, &op.cfg))
-	r.LSE = a.LSE.Given()
+	r.LSE, r.BlockMap = a.LSE.Given(), a.BlockMap != nil
 	if a.SparseTokens != nil {
 		r.SparseTokens = max(1, a.SparseTokens.Total/max(1, a.B*a.KVHeads()))
 	}

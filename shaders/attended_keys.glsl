@@ -48,7 +48,11 @@ uint visibleStart(uint row) {
 #ifndef CHECKS_SPARSE_TILES
 #define CHECKS_SPARSE_TILES 0
 #endif
+#ifdef POSITIONS_ONLY
+const bool MASK_EVERY_TILE = false;
+#else
 const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q + ALIBI + BIAS + MASK PLUS_SCORE_EXPR PLUS_MASK_EXPR != 0;
+#endif
 // Scores are modified (scoreMod); otherwise they stay products Q K^T until the row max is subtracted.
 const bool SCORE_MOD = SOFTCAP + ALIBI + BIAS PLUS_SCORE_EXPR != 0;
 // Scores are exponents of e: other libraries mask with a bias of the lowest finite float32, which would overflow
@@ -64,6 +68,16 @@ float loadBias(uint head, uint query, uint key) {
     return BIAS == 2 ? uintBitsToFloat(half_ << 16) : unpackHalf2x16(half_).x;
 }
 
+// Beside a mask the block-sparse mask is in place of the bias.
+#ifdef BACKWARD // not both
+#define loadBlocks loadMask
+#define BLOCK_STRIDE(axis) p.strideMask##axis
+#else
+const bool MASK_AND_BLOCKS = MASK != 0 && SPARSE_BLOCK_Q != 0;
+uint loadBlocks(uint i) { return MASK_AND_BLOCKS ? loadBiasWord(biasStart() + i) : loadMask(i); }
+#define BLOCK_STRIDE(axis) (MASK_AND_BLOCKS ? p.strideBias##axis : p.strideMask##axis)
+#endif
+
 // Row and key may be past the end of the sequence.
 bool attends(uint row, uint key) {
     bool yes = row < work.rows && key >= visibleStart(row) && key < visibleEnd(row);
@@ -74,8 +88,8 @@ bool attends(uint row, uint key) {
     }
     if (SPARSE_BLOCK_Q != 0 && yes) {
         const uint j = key / SPARSE_BLOCK_K;
-        const uint at = work.batch * p.strideMaskBatch + headOf(row) * p.strideMaskHead + queryOf(row) / SPARSE_BLOCK_Q * p.strideMaskRow;
-        yes = (loadMask(at + j / 32) >> (j % 32) & 1u) != 0;
+        const uint at = work.batch * BLOCK_STRIDE(Batch) + headOf(row) * BLOCK_STRIDE(Head) + queryOf(row) / SPARSE_BLOCK_Q * BLOCK_STRIDE(Row);
+        yes = (loadBlocks(at + j / 32) >> (j % 32) & 1u) != 0;
     }
 #ifdef CONSTANTS_MODIFIERS
     if (MASK_EXPR != 0 && yes) yes = maskExpr(SLOT(row, key));
@@ -86,12 +100,12 @@ bool attends(uint row, uint key) {
 // The block-sparse mask excludes every (row, key) of a tile.
 bool skipsSparseTile(uint firstRow, uint lastRow, uint firstKey, uint lastKey) {
     if (SPARSE_BLOCK_Q == 0) return false;
-    const uint heads = p.strideMaskHead != 0 ? ROWS_PER_QUERY : 1;
+    const uint heads = BLOCK_STRIDE(Head) != 0 ? ROWS_PER_QUERY : 1;
     for (uint h = 0; h < heads; ++h)
         for (uint i = queryOf(firstRow) / SPARSE_BLOCK_Q; i <= queryOf(lastRow) / SPARSE_BLOCK_Q; ++i)
             for (uint j = firstKey / SPARSE_BLOCK_K; j <= lastKey / SPARSE_BLOCK_K; ++j) {
-                const uint at = work.batch * p.strideMaskBatch + (work.head + h) * p.strideMaskHead + i * p.strideMaskRow;
-                if ((loadMask(at + j / 32) >> (j % 32) & 1u) != 0) return false;
+                const uint at = work.batch * BLOCK_STRIDE(Batch) + (work.head + h) * BLOCK_STRIDE(Head) + i * BLOCK_STRIDE(Row);
+                if ((loadBlocks(at + j / 32) >> (j % 32) & 1u) != 0) return false;
             }
     return true;
 }
@@ -118,26 +132,74 @@ KVRange kvRange(uint lastRow) {
     KVRange kv;
     kv.first = first;
     kv.last = max((end + KV_TILE - 1) / KV_TILE, first);
+#ifndef POSITIONS_ONLY // the range by positions and lengths alone, of all splits
     if (SPLIT != 0) { // the first `extra` splits have one tile more
         const uint each = (kv.last - first) / work.splits, extra = (kv.last - first) % work.splits;
         kv.first = first + work.split * each + min(work.split, extra);
         kv.last = kv.first + each + (work.split < extra ? 1 : 0);
     }
+#endif
+#ifndef BACKWARD
+    if (TILE_MAP != 0) { // it says which are unmasked
+        kv.unmaskedFirst = kv.first;
+        kv.unmaskedLast = kv.last;
+        return kv;
+    }
+#endif
     kv.unmaskedFirst = MASK_EVERY_TILE ? kv.last : clamp(unmaskedFirst, kv.first, kv.last);
     kv.unmaskedLast = MASK_EVERY_TILE ? kv.last : clamp(unmaskedLast, kv.unmaskedFirst, kv.last);
     return kv;
 }
 
+#ifdef BACKWARD // it has no map
+#define kvTileCount(kv) (kv.last - kv.first)
+#else
+// With a tile map (tile_map.comp) the KV loop goes through the tiles twice: first those that every row attends to in full,
+// then those that need masks. Tiles that no row attends to are left out of both.
+uint kvTileCount(KVRange kv) { return (TILE_MAP != 0 ? 2 : 1) * (kv.last - kv.first); }
+
+// The map has two rows of bits for each row tile of the grid, one bit for each KV tile: full, and masked. It is in place of
+// the mask (1) or of the bias (2).
+uint loadTileMap(uint i) { return TILE_MAP == 2 ? loadBiasWord(biasStart() + i) : loadMask(i); }
+uint tileMapWords() { return (p.Sk + 32 * KV_TILE - 1) / (32 * KV_TILE); }
+uint tileMapRow(const uint batch) {
+    return TILE_MAP == 2 ? batch * p.strideBiasBatch + work.kvHead * p.strideBiasHead + gl_WorkGroupID.x * p.strideBiasRow
+        : batch * p.strideMaskBatch + work.kvHead * p.strideMaskHead + gl_WorkGroupID.x * p.strideMaskRow;
+}
+
+// The first n of the KV loop, from n on, that the map has.
+uint nextMappedTile(KVRange kv, uint n) {
+    const uint tiles = kv.last - kv.first;
+    uint row = tileMapRow(gl_WorkGroupID.z / DV_SLICES);
+    for (uint done = 0; done < 2 * tiles; row += tileMapWords(), done += tiles) {
+        if (n >= done + tiles) continue;
+        for (uint tile = kv.first + n - done, low = tile % 32; tile < kv.last; low = 0) {
+            const uint word = loadTileMap(row + tile / 32) >> low << low;
+            tile = tile - tile % 32 + (word != 0 ? findLSB(word) : 32);
+            if (word != 0 && tile < kv.last) return done + tile - kv.first;
+        }
+        n = done + tiles;
+    }
+    return 2 * tiles;
+}
+#endif
+
 // Tile n of the KV loop.
 uint kvTileAt(KVRange kv, uint n) {
+#ifndef BACKWARD
+    if (TILE_MAP != 0) return kv.first + (n < kv.last - kv.first ? n : n + kv.first - kv.last);
+#endif
     const uint unmasked = kv.unmaskedLast - kv.unmaskedFirst;
     if (n < unmasked) return kv.unmaskedFirst + n;
     const uint before = kv.unmaskedFirst - kv.first;
     return n - unmasked < before ? kv.first + n - unmasked : kv.unmaskedLast + n - unmasked - before;
 }
 
-// The next n, from n on, whose tile the block-sparse mask does not exclude.
+// The next n, from n on, whose tile the block-sparse mask or the tile map does not exclude.
 uint nextKVTile(KVRange kv, uint n, uint lastRow) {
+#ifndef BACKWARD
+    if (TILE_MAP != 0) return nextMappedTile(kv, n);
+#endif
     if (SPARSE_BLOCK_Q != 0)
         while (n < kv.last - kv.first) {
             const uint firstKey = kvTileAt(kv, n) * KV_TILE;

@@ -90,6 +90,11 @@ layout(constant_id = 127) const uint SCORE_EXPR = 0;   // 1: a modifier is in pl
 layout(constant_id = 128) const uint MASK_EXPR = 0;    // 1: likewise of maskExpr
 #endif
 
+#ifdef CONSTANTS_TILE_MAP
+// -- map of KV tiles: general and decode kernels of the forward pass --------------------------------
+layout(constant_id = 129) const uint TILE_MAP = 0;     // 1: a map of KV tiles is in place of the mask, 2: of the bias, see attended_keys.glsl
+#endif
+
 #ifdef CONSTANTS_BACKWARD
 // -- backward kernels -----------------------------------------------------------------------------
 layout(constant_id = 70) const uint HAS_DLSE = 0;      // 1: LSE has a gradient

@@ -43,6 +43,7 @@ const (
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
 	ConstScoreExpr        uint32 = 127 // 1: a modifier is in place of scoreExpr, see attended_keys.glsl
 	ConstMaskExpr         uint32 = 128 // 1: likewise of maskExpr
+	ConstTileMap          uint32 = 129 // 1: a map of KV tiles is in place of the mask, 2: of the bias, see attended_keys.glsl
 	ConstHasDlse          uint32 = 70  // 1: LSE has a gradient
 	ConstAccumulate       uint32 = 71  // 1: dQ, dK and dV are added to what the outputs hold
 	ConstAlignDo          uint32 = 72  // elements, as ALIGN_Q
@@ -149,6 +150,7 @@ var constantNames = map[uint32]string{
 	ConstIsDecodePart:     "IS_DECODE_PART",
 	ConstScoreExpr:        "SCORE_EXPR",
 	ConstMaskExpr:         "MASK_EXPR",
+	ConstTileMap:          "TILE_MAP",
 	ConstHasDlse:          "HAS_DLSE",
 	ConstAccumulate:       "ACCUMULATE",
 	ConstAlignDo:          "ALIGN_DO",

@@ -41,7 +41,7 @@ void main() {
 
     const KVRange kv = kvRange(min(work.row0 + WORKGROUP_ROWS, work.rows) - 1);
     const uint lastRow = min(work.row0 + WORKGROUP_ROWS, work.rows) - 1;
-    const uint tiles = kv.last - kv.first, unmaskedTiles = kv.unmaskedLast - kv.unmaskedFirst;
+    const uint tiles = kvTileCount(kv), unmaskedTiles = kv.unmaskedLast - kv.unmaskedFirst;
     const uint keyEnd = SPARSE_TOKENS != 0 ? work.kvLength : visibleEnd(min(rowBase + SUBGROUP_ROWS, work.rows) - 1);
     const bool hasRows = rowBase < work.rows; // a subgroup without rows only loads KV tiles
 

@@ -51,10 +51,10 @@ void main() {
     if (D_CHUNKS == 1) stageQ(q, rows - w.row0, 0); // Q stays in shared memory
 
     const KVRange kv = kvRange(lastRow);
-    const uint unmasked = kv.unmaskedLast - kv.unmaskedFirst, tiles = kv.last - kv.first;
-    for (uint n = 0; n < unmasked; n++) attendTile(w, q, kvTileAt(kv, n) * KV_TILE, false);
-    for (uint n = nextKVTile(kv, unmasked, lastRow); n < tiles; n = nextKVTile(kv, n + 1, lastRow))
-        attendTile(w, q, kvTileAt(kv, n) * KV_TILE, true);
+    const uint unmasked = kv.unmaskedLast - kv.unmaskedFirst, tiles = kvTileCount(kv);
+    uint n = nextKVTile(kv, 0, lastRow);
+    for (; n < unmasked; n = nextKVTile(kv, n + 1, lastRow)) attendTile(w, q, kvTileAt(kv, n) * KV_TILE, false);
+    for (; n < tiles; n = nextKVTile(kv, n + 1, lastRow)) attendTile(w, q, kvTileAt(kv, n) * KV_TILE, true);
 
     barrier(); // the last P is used
     [[unroll]] for (uint i = 0; i < ROWS; i++) sharePartial(i, rowSum[i]);

@@ -5,7 +5,7 @@
 #if GENERAL
 {
     barrier(); // all subgroups have finished the last tile
-    next = PREFETCH_PAGES && SPARSE_BLOCK_Q != 0 ? afterNext : nextKVTile(kv, j + 1, lastRow);
+    next = PREFETCH_PAGES && SPARSE_BLOCK_Q + TILE_MAP != 0 ? afterNext : nextKVTile(kv, j + 1, lastRow);
     if (PREFETCH_PAGES) afterNext = nextKVTile(kv, next + 1, lastRow);
     if (SPARSE_TOKENS != 0) STORE_TILE_KEYS
     const uint firstStep = SUBGROUP_FIRST_STEP;

@@ -101,9 +101,18 @@ float maskedScore(uint row, uint firstKey, uint col, float x) {
     return SCORE_MOD ? scoreMod(x * abs(p.scoreScale), row, key) : x;
 }
 
-// In masked tiles every element depends on its row and key; in unmasked tiles only the soft cap changes scores.
+// In masked tiles every element depends on its row and key. In unmasked tiles only the soft cap changes scores, but for the
+// full tiles of a tile map: their scores may have all modifiers.
+#ifdef BACKWARD // it has no map
+#define MODIFY_FULL_TILE(x, firstRow, firstKey, firstCol)
+#else
+float modifiedScore(uint row, uint key, float x) { return scoreMod(x * abs(p.scoreScale), row, key); }
+#define MODIFY_FULL_TILE(x, firstRow, firstKey, firstCol)                                           \
+    else if (TILE_MAP != 0 && NATURAL_SCORES) modifyElements(x, firstRow, firstKey, firstCol)
+#endif
 #define applyMaskAndBias(x, firstRow, firstKey, firstCol, masked)                                   \
     if (masked != 0) maskAndBiasElements(x, firstRow, firstKey, firstCol)                           \
+    MODIFY_FULL_TILE(x, firstRow, firstKey, firstCol)                                               \
     else if (SOFTCAP != 0) {                                                                        \
         [[unroll]] for (uint e = 0; e < x.length(); ++e) x[e] = applySoftcap(x[e] * abs(p.scoreScale)); \
     }
@@ -153,6 +162,14 @@ float maskedBiasedElement(const in uint32_t row, const in uint32_t col, const in
 }
 #define maskAndBiasElements(x, firstRow, firstKey, firstCol)                                        \
     coopMatPerElementNV(x, x, maskedBiasedElement, firstRow, firstKey, firstCol);
+#ifndef BACKWARD
+float modifiedElement(const in uint32_t row, const in uint32_t col, const in float x,
+                      const in uint firstRow, const in uint firstKey) {
+    return modifiedScore(firstRow + row, firstKey + col, x);
+}
+#define modifyElements(x, firstRow, firstKey, firstCol)                                             \
+    coopMatPerElementNV(x, x, modifiedElement, firstRow, firstKey + (firstCol));
+#endif
 #endif
 
 #ifdef DTYPE_BF16
@@ -217,16 +234,20 @@ float maskedBiasedElement(const in uint32_t row, const in uint32_t col, const in
     }
 
 #if GENERAL
-#define maskAndBiasElements(x, firstRow, firstKey, firstCol)                                        \
+#define forElements(x, VALUE)                                                                       \
     {                                                                                               \
         fragmentToScratch(x);                                                                       \
         for (uint i = gl_SubgroupInvocationID; i < FRAG_M * FRAG_N; i += SUBGROUP_SIZE) {           \
             const uint row = i / FRAG_N, col = i % FRAG_N;                                          \
-            storeScratch(row, col, maskedScore((firstRow) + row, firstKey, (firstCol) + col, loadScratch(row, col))); \
+            storeScratch(row, col, VALUE);                                                          \
         }                                                                                           \
         subgroupSync();                                                                             \
         coopMatLoad(x, smem, subgroupScratch(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
     }
+#define maskAndBiasElements(x, firstRow, firstKey, firstCol)                                        \
+    forElements(x, maskedScore((firstRow) + row, firstKey, (firstCol) + col, loadScratch(row, col)))
+#define modifyElements(x, firstRow, firstKey, firstCol)                                             \
+    forElements(x, modifiedScore((firstRow) + row, firstKey + (firstCol) + col, loadScratch(row, col)))
 #endif
 
 // Rounded to storage: the 16-bit elements overwrite the float32 ones in scratch (FRAG_K == FRAG_N).

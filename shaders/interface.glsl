@@ -28,6 +28,7 @@
 #if GENERAL
 #define CONSTANTS_GENERAL
 #define CONSTANTS_MODIFIERS
+#define CONSTANTS_TILE_MAP
 #endif
 #include "constants.glsl"
 #include "numeric.glsl"

@@ -55,7 +55,7 @@ void addIfNonFinite(inout vec4 sum, vec4 x) {
 // Adds the Inf and NaN in eight columns of V, from a multiple of 8 on, of the keys that a row attends to, in tiles n
 // and on of the KV loop. Where several loops take turns at tiles, LEFT_OUT says which ones the row leaves out.
 void addNonFinite(KVRange kv, uint n, uint row, uint col, inout vec4 low, inout vec4 high) {
-    [[dont_unroll]] for (uint i = n * KV_TILE; i < (kv.last - kv.first) * KV_TILE; ++i) {
+    [[dont_unroll]] for (uint i = n * KV_TILE; i < kvTileCount(kv) * KV_TILE; ++i) {
 #ifdef LEFT_OUT
         if (LEFT_OUT(i / KV_TILE)) continue;
 #endif

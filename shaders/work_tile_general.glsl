@@ -50,11 +50,20 @@ uint biasStart() { return p.addrBias.x; }
 uint maskStart() { return p.addrMask.x; }
 #endif
 
+// Beside a mask the lists of sparse tokens are in place of the bias.
+#ifdef BACKWARD // not both
+#define loadTokenOffset loadMask
+#define TOKENS(axis) p.strideMask##axis
+#else
+const bool MASK_AND_TOKENS = MASK != 0 && SPARSE_TOKENS != 0;
+uint loadTokenOffset(uint i) { return MASK_AND_TOKENS ? loadBiasWord(biasStart() + i) : loadMask(i); }
+#define TOKENS(axis) (MASK_AND_TOKENS ? p.strideBias##axis : p.strideMask##axis)
+#endif
 #if BDA
-uint loadSparseToken(uint i) { return ReadWords(uvec2(p.strideMaskBatch, p.strideMaskHead)).at[i]; }
+uint loadSparseToken(uint i) { return ReadWords(uvec2(TOKENS(Batch), TOKENS(Head))).at[i]; }
 #else
 layout(set = 0, binding = TOKENS_BINDING, std430) READ_ONLY buffer ArrayTokens { uint arrayTokens[]; };
-uint loadSparseToken(uint i) { return arrayTokens[p.strideMaskBatch + i]; }
+uint loadSparseToken(uint i) { return arrayTokens[TOKENS(Batch) + i]; }
 #endif
 
 // -- work of a workgroup --------------------------------------------------------------------------
@@ -168,8 +177,8 @@ bool findWorkTile(uint tileRows) {
     work.kvLength = work.seqlenK;
     if (SPARSE_TOKENS != 0) {
         const uint list = work.batch * (p.Hq / p.groupSize) + work.kvHead;
-        work.firstToken = clampCount(loadMask(list), p.strideMaskRow);
-        const uint end = clampCount(loadMask(list + 1), p.strideMaskRow);
+        work.firstToken = clampCount(loadTokenOffset(list), TOKENS(Row));
+        const uint end = clampCount(loadTokenOffset(list + 1), TOKENS(Row));
         work.kvLength = max(end, work.firstToken) - work.firstToken;
     }
     work.causalOffset = p.causalOffset != 0 ? int(work.seqlenK) - int(work.seqlenQ) : 0;

@@ -15,15 +15,17 @@ type Interval struct {
 var (
 	anyFloat = Interval{math.Inf(-1), math.Inf(1), true}
 	anyInt   = Interval{math.MinInt32, math.MaxInt32, false}
-	count    = Interval{0, math.MaxInt32, false}
 )
 
 // Bounds returns the values that e has in a tile, by interval arithmetic. The interval may be larger than the values. It
 // holds for float64, for float32, and for devices, whose functions are off by less than 2^-15 of their value.
-func (e Expr) Bounds(over Tile) Interval { return bounder{over, map[Expr]Interval{}}.of(e) }
+func (e Expr) Bounds(over Tile) Interval {
+	return bounder{over, math.MaxInt32, map[Expr]Interval{}}.of(e)
+}
 
 type bounder struct {
 	tile Tile
+	most float64 // of other variables
 	have map[Expr]Interval
 }
 
@@ -54,7 +56,7 @@ func (m bounder) of(e Expr) Interval {
 			r = Interval{min(y.Lo, r.Lo), max(y.Hi, r.Hi), y.NaN || r.NaN}
 		}
 	case n.op == variable && n.typ == TypeInt:
-		r = count
+		r = Interval{0, m.most, false}
 	case n.typ == TypeInt && (n.op == table || n.op == failure):
 		r = anyInt
 	case n.op == variable || n.op == table || n.op == failure:

@@ -31,3 +31,11 @@ func (f Fault) Plant() (undo func()) {
 	}
 	return func() { *o = right }
 }
+
+// AnswerOf is what Tiles says of a tile: rows and heads from `at` to the ends, keys from j to jLast.
+func AnswerOf(answer Expr, at *Slots, j, iLast, jLast, rowLast, headLast int) int {
+	e := substitution{J: Int(j), iEnd: Int(iLast), jEnd: Int(jLast), rowEnd: Int(rowLast), headEnd: Int(headLast)}.of(answer)
+	x := []float64{0}
+	NewEvaluator(e, nil).Eval(x, at)
+	return int(x[0])
+}

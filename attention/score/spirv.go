@@ -15,12 +15,20 @@ import (
 //	bool maskExpr(b, h, hkv, i, j, row, sq, sk)
 //	float slopeExpr(b, h, hkv, i, j, row, sq, sk, s)   the derivative of scoreExpr, in backward kernels alone
 //
+// and the kernel of tile maps in place of the first one
+//
+//	int tileExpr(b, h, hkv, i, j, row, sq, sk, hEnd, iEnd, jEnd, rowEnd)
+//
 // The compiler is told not to optimize, so the module has them and their calls. Rewrite finds each by its type, which no
 // other function has, and writes an expression in place of its body.
 
 // Modifiers are what Rewrite writes into a module: the body of scoreExpr, of maskExpr, or of both. A module with
-// slopeExpr gets the derivative of Score.
-type Modifiers struct{ Score, Mask Expr }
+// slopeExpr gets the derivative of Score. With Tiles the module is the kernel of tile maps: tileExpr becomes Mask.Tiles, and
+// Score is not written, but its tables have their numbers.
+type Modifiers struct {
+	Score, Mask Expr
+	Tiles       bool
+}
 
 // TableLayout is where the module's parameters have, for each table in the order of TablesOf, the number of its first
 // element in its binding and the sizes of its axes, as four int32.
@@ -46,7 +54,13 @@ func Rewrite(code []byte, m Modifiers, at TableLayout) ([]byte, error) {
 		}
 	}
 	slot := []Expr{B, Head, KVHead, I, J, Row, Rows, Keys}
-	if m.Score.Given() {
+	if m.Tiles && m.Mask.Given() {
+		answer, _ := m.Mask.Tiles()
+		if err := w.function(answer, slices.Concat(slot, []Expr{headEnd, iEnd, jEnd, rowEnd})); err != nil {
+			return nil, err
+		}
+	}
+	if m.Score.Given() && !m.Tiles {
 		if err := w.function(m.Score, slices.Concat([]Expr{S}, slot)); err != nil {
 			return nil, err
 		}

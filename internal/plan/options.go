@@ -47,6 +47,8 @@ type Options struct {
 	Combined    bool   `const:"COMBINE"`  // the same kernel combines the splits
 	CombinedLSE bool   `const:"COMBINE"`  // it stores LSE too
 
+	tileMap uint32 `const:"TILE_MAP"` // mapAtMask or mapAtBias; 0: the kernel takes no map of its KV tiles
+
 	decodePartRows uint32 `const:"DECODE_PART_ROWS"` // sequences of at most this many rows run in the decode kernel's own dispatch; 0: all run in one
 	isDecodePart   bool   `const:"IS_DECODE_PART"`   // this kernel is that dispatch
 }

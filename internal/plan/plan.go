@@ -46,6 +46,8 @@ type Request struct {
 	Plain        bool           // a call without options runs the dense kernel: packed rows and splits do not pay
 	operands     decodeOperands // whether the decode kernel may run, and with which operands
 
+	BlockMap bool // the call brings its map of tiles
+
 	seen *KeyRange // where comparisons of Sk are noted; nil: nowhere
 
 	SeparateCombine bool // a dispatch of its own combines the splits, never the decode kernel
@@ -243,6 +245,7 @@ func (plan *chosen) chooseSplits(dev *vk.Device, cfg *problem.Config, tier probl
 	v.Options.Combined = plan.DecodePart == nil && !r.Options.split && v.combines(r, plan.Splits)
 	v.Options.CombinedLSE = v.Options.Combined && r.LSE
 	v.lse = v.lse || v.Options.split
+	v.chooseMap(cfg, r)
 	if !v.Options.Any() || plan.Splits == 1 && LeavesCores(dev.Caps(), cfg, r) && !r.Options.Any() {
 		return false
 	}

@@ -62,6 +62,7 @@ type Args = struct {
 	Mask            *Mask
 	ALiBi, Sinks    Vector
 	Tables          []Table
+	BlockMap        *BlockMap
 	DropoutSeed     uint64
 	DropoutOffset   uint32
 	KScale, VScale  Vector

@@ -1,0 +1,138 @@
+package attention
+
+import (
+	"context"
+	"fmt"
+
+	"vkattn/internal/backend"
+	"vkattn/internal/plan"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
+	"vkattn/vk"
+)
+
+// The map of KV tiles that a mask modifier leaves to each row tile: the call brings it, or a small kernel makes it first.
+
+// BlockMap says which tiles of rows and keys a call's masks exclude, and which they leave whole. Kernels skip the former and
+// apply no mask in the latter. A call whose mask modifier needs a map and that brings none makes one, which takes time:
+// [Op.BlockMap] makes it once for many calls, as FlexAttention's create_block_mask does.
+type BlockMap = problem.BlockMap
+
+// BlockMap makes the map of a call with a mask modifier, for [Args].BlockMap of later calls of this Op that have the same
+// shape, options, lengths, masks and contents of tables; other numbers may differ. It reads no Q, K and V. It runs behind
+// the earlier work of the stream, nil is the device's default one, and waits. The caller closes the map.
+//
+// Where the kernel of a call takes no map, or one of other tiles, the call ignores it and computes the same.
+func (op *Op) BlockMap(ctx context.Context, s *Stream, a Args) (*BlockMap, error) {
+	if err := op.usable(); err != nil {
+		return nil, err
+	}
+	m := &BlockMap{Of: op}
+	err := op.home.Call("BlockMap", s, func(s backend.Stream) error {
+		if op.dev == nil {
+			var l tensors.Layouts
+			return op.check(&l, &a)
+		}
+		v := s.Vulkan()
+		if err := op.recordBlockMap(m, v.Commands, v, &a); err != nil || m.Buffer == nil {
+			return err
+		}
+		return s.Wait(ctx)
+	})
+	if err != nil {
+		_ = m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// recordBlockMap records the kernel that makes m. It leaves m empty if calls like a take no map.
+func (op *Op) recordBlockMap(m *BlockMap, c *vk.Commands, s *vk.Stream, a *Args) error {
+	var l tensors.Layouts
+	if err := op.check(&l, a); err != nil {
+		return err
+	}
+	if err := op.checkNumbers(s, a); err != nil || tensors.NoRows(a) {
+		return err
+	}
+	r := op.request(&l, a)
+	r.BlockMap = true
+	p, err := op.prepare(r)
+	if err != nil || p.maps == nil {
+		return err
+	}
+	of := newLaunch(op, p, r.Access)
+	groups, err := of.grid(a, &op.cfg, of.limits)
+	if err != nil {
+		return err
+	}
+	m.Size, m.Rows, m.Keys = of.mapSize(a, groups), p.rows, p.mapKeys
+	if m.Buffer, err = op.dev.NewBuffer(m.Size.Bytes(), vk.BufferOptions{}); err != nil {
+		return fmt.Errorf("attention: memory for the map of the mask modifier: %w", err)
+	}
+	if err := op.order(c, a, l.All()); err != nil {
+		return err
+	}
+	if err := of.bindTensors(a, l.All(), 0, a.B); err != nil {
+		return err
+	}
+	if err := of.bindOptions(a); err != nil {
+		return err
+	}
+	return of.makeMap(c, m)
+}
+
+// mapSize is the size of the call's map.
+func (l *launch) mapSize(a *Args, groups [3]uint32) problem.MapSize {
+	heads := int(groups[1]) / max(l.splitWorkgroups, 1)
+	return plan.MapSizeOf(&l.op.cfg, a, l.mapKeys, [3]int{int(groups[0]), heads, int(groups[2] / l.slices)})
+}
+
+// bindMap binds the call's map, behind the options of the call. It records the kernel that makes the map if the call brings
+// none, and a barrier.
+func (l *launch) bindMap(c *vk.Commands, a *Args, groups [3]uint32) error {
+	taken, atBias := l.options.TileMap()
+	if !taken {
+		return nil
+	}
+	m, at := BlockMap{Size: l.mapSize(a, groups), Rows: l.rows, Keys: l.mapKeys}, uint64(0)
+	if b := a.BlockMap; b != nil && b.Buffer != nil && b.Size == m.Size && b.Rows == m.Rows && b.Keys == m.Keys {
+		m.Buffer = b.Buffer
+	} else {
+		var err error
+		if m.Buffer, at, err = c.Scratch(0, m.Size.Bytes()); err != nil {
+			return fmt.Errorf("attention: memory for the map of the mask modifier: %w", err)
+		}
+		if err := l.makeMapAt(c, &m, at); err != nil {
+			return err
+		}
+		if err := c.InnerBarrier(); err != nil {
+			return err
+		}
+	}
+	binding, strides := bindMap, &l.params.strideMap
+	if atBias {
+		binding, strides = bindBias, &l.params.strideBias
+	}
+	*strides = m.Size.Strides()
+	return l.bindBuffer(binding, m.Buffer, at, m.Size.Bytes(), 4)
+}
+
+func (l *launch) makeMap(c *vk.Commands, m *BlockMap) error { return l.makeMapAt(c, m, 0) }
+
+// makeMapAt records the kernel that makes a map in m's buffer, from a byte on. It has the parameters of the call, but that
+// LSE is the map and that its splits are the words of a row.
+func (l *launch) makeMapAt(c *vk.Commands, m *BlockMap, at uint64) error {
+	of := *l
+	if m.Size.Heads == 1 {
+		of.params.Hq = max(l.options.PackRows(), 1)
+	}
+	of.params.stride[tensors.FirstOutput] = m.Size.Strides()
+	if err := of.bindBuffer(bindLSE, m.Buffer, at, m.Size.Bytes(), 4); err != nil {
+		return err
+	}
+	if err := of.writeParams(c); err != nil {
+		return err
+	}
+	return of.dispatchOne(c, l.maps, [3]uint32{uint32(m.Size.RowTiles), uint32(m.Size.Heads) * uint32(m.Size.Words/2), uint32(m.Size.Sequences)})
+}
