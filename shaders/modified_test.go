@@ -10,13 +10,40 @@ import (
 	"vkattn/attention/score"
 )
 
+// The kernel of tile maps takes the mask, and the question about tiles in place of the score modifier, whose tables keep
+// their numbers.
+func TestTileMapsTakeMasks(t *testing.T) {
+	doc, bias := score.IntTable("doc", 1), score.FloatTable("bias", 2)
+	for _, name := range []string{"tile_map_ssbo", "tile_map_bda"} {
+		m, err := Get(name)
+		require.NoError(t, err)
+		modified, err := m.Modified(score.Modifiers{Score: score.Softcap(score.S, 30), Mask: score.SinksWindow(4, 100), Tiles: true})
+		require.NoError(t, err)
+		before, err := m.Reflect()
+		require.NoError(t, err)
+		r, err := modified.Reflect()
+		require.NoError(t, err)
+		require.Equal(t, before.SpecIDs(), r.SpecIDs())
+		require.Equal(t, before.Bindings(), r.Bindings())
+		_, err = m.Modified(score.Modifiers{Score: score.Softcap(score.S, 30)})
+		require.ErrorContains(t, err, "has no function")
+	}
+	m, err := Get("tile_map_ssbo")
+	require.NoError(t, err)
+	m, err = m.Modified(score.Modifiers{Score: bias.At(score.Head, score.J), Mask: score.Documents(doc), Tiles: true})
+	require.NoError(t, err)
+	r, err := m.Reflect()
+	require.NoError(t, err)
+	require.Equal(t, []uint32{ParamsBinding, ParamsBinding + 1, ParamsBinding + 2}, r.Bindings()[len(r.Bindings())-3:])
+}
+
 // takesModifiers reports whether a module has the functions that modifiers replace.
 func takesModifiers(v Variant) bool {
 	if kernel, ok := strings.CutPrefix(v.Source, "backward_"); ok {
 		return slices.Contains([]string{"scalar_lse.comp", "scalar_q.comp", "scalar_kv.comp", "scalar_bias.comp", "coopmat_lse.comp",
 			"coopmat_q.comp", "coopmat_kv.comp"}, kernel)
 	}
-	return slices.Contains(v.Defines, "GENERAL=1")
+	return slices.Contains(v.Defines, "GENERAL=1") && v.Source != "tile_map.comp"
 }
 
 // Modules of the general, the decode and the gradient kernels take modifiers, and with descriptors their tables. No other

@@ -32,10 +32,16 @@ func (m *modifiers) setKeys(job *simd.Tile) {
 	}
 }
 
-// maskTile sets the mask of a tile for a group, or removes slots from the one that there is. It returns false if the
-// group attends to none.
+// maskTile sets the mask of a tile for a group, or removes slots from the one that there is, unless the bounds of the
+// modifier say that it excludes none. It returns false if the group attends to none.
 func (w *cpuWorker) maskTile(job *simd.Tile, g *cpuGroup, b int) (any bool) {
 	w.setKeys(job)
+	switch b := w.call.Cfg.MaskMod.Bounds(w.extent(g)); {
+	case b.Hi == 0:
+		return false
+	case b.Lo == 1:
+		return true
+	}
 	w.yes = slices.Grow(w.yes[:0], len(w.keys))[:len(w.keys)]
 	for i := range g.rows {
 		w.call.Attends(w.yes, b, g.head[i], int(g.Slots[i]), w.keys)
@@ -51,6 +57,12 @@ func (w *cpuWorker) maskTile(job *simd.Tile, g *cpuGroup, b int) (any bool) {
 	}
 	job.Mask = w.mask
 	return any
+}
+
+// extent is the positions of a group and the keys that it may attend to.
+func (w *cpuWorker) extent(g *cpuGroup) score.Tile {
+	positions := g.Position[:g.rows]
+	return score.Tile{I0: int(slices.Min(positions)), I1: int(slices.Max(positions)), J0: slices.Min(w.keys), J1: slices.Max(w.keys)}
 }
 
 // modifyTile modifies the scores of a tile.

@@ -36,7 +36,7 @@ func TestModifiedModulesAreValid(t *testing.T) {
 		}
 		for range 3 {
 			modifiers := score.Modifiers{Score: randscore.Draw(r, score.TypeFloat, 6, true, tables...),
-				Mask: randscore.Draw(r, score.TypeBool, 6, false, tables...)}
+				Mask: randscore.Draw(r, score.TypeBool, 6, false, tables...), Tiles: v.Source == "tile_map.comp"}
 			modified, err := m.Modified(modifiers)
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(file, modified.Code, 0o600))
