@@ -28,12 +28,12 @@ func (op *Op) BlockMap(ctx context.Context, s *Stream, a Args) (*BlockMap, error
 		return nil, err
 	}
 	m := &BlockMap{Of: op}
-	err := op.home.Call("BlockMap", s, func(s backend.Stream) error {
-		if op.dev == nil {
+	err := op.home.call("BlockMap", s, func(s backend.Stream) error {
+		v := s.Vulkan()
+		if v == nil { // its calls take no map
 			var l tensors.Layouts
 			return op.check(&l, &a)
 		}
-		v := s.Vulkan()
 		if err := op.recordBlockMap(m, v.Commands, v, &a); err != nil || m.Buffer == nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (op *Op) recordBlockMap(m *BlockMap, c *vk.Commands, s *vk.Stream, a *Args)
 	if err := op.check(&l, a); err != nil {
 		return err
 	}
-	if err := op.checkNumbers(s, a); err != nil || tensors.NoRows(a) {
+	if err := op.checkNumbers(orderOf(s), a); err != nil || tensors.NoRows(a) {
 		return err
 	}
 	r := op.request(&l, a)

@@ -11,6 +11,9 @@ type Band struct{ Left, Right, Chunk int }
 // what is left, no expression if nothing is.
 func (e Expr) TakeBands(take func(Band) bool) (rest Expr) {
 	n := e.node()
+	if take == nil {
+		return e
+	}
 	if n.op == and {
 		x, y := n.args[0].TakeBands(take), n.args[1].TakeBands(take)
 		switch {
