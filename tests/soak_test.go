@@ -153,7 +153,10 @@ func (k *soaker) draw() (c soakCase, ok bool) {
 			k.rand.Shuffle(len(k.next), func(i, j int) { k.next[i], k.next[j] = k.next[j], k.next[i] })
 		}
 		c = k.next[0]
-		c.Seed = k.rand.Uint64() >> 16
+		bits := k.rand.Uint64()
+		if c.Seed = bits >> 16; bits%4 == 0 {
+			c.Seed |= cases.ExtremeMods
+		}
 		if x := c.composition(); k.small && x.D+x.Dv > 100 {
 			continue
 		}
@@ -265,7 +268,7 @@ func (x *soakRun) judge(e *engine) (cases.Judgement, error) {
 		}
 		fragments := plan.Tier == attention.TierCoopMat || plan.Tier == attention.TierCoopMat2
 		formula.Rounded = fragments && p.KV.Scaled()
-		if fragments && !p.Bias.On && !p.ALiBi && p.Softcap == 0 && !p.KV.Scaled() {
+		if fragments && !p.Bias.On && !p.ALiBi && p.Softcap == 0 && !p.KV.Scaled() && p.Mods == 0 {
 			formula.MaxScore = attention.MaxFastScore
 		}
 		if formula.Rounded || formula.MaxScore != 0 {

@@ -17,6 +17,9 @@ func (c *Case) position(b, row int) int {
 	if align == problem.CausalNone {
 		align = c.Align
 	}
+	if align == problem.CausalNone && c.Mods != 0 {
+		align = problem.BottomRight
+	}
 	if align == problem.BottomRight {
 		return row + c.seq(b).Keys - c.seq(b).Rows
 	}
@@ -59,6 +62,9 @@ func (p *Problem) Weight(b, h, row, t int) int {
 	if from, to := p.span(b, row); t < from || t >= to {
 		return 0
 	}
+	if _, mask := p.modifiers(); mask.Given() && !p.leaves(b, h, row, t) {
+		return 0
+	}
 	if p.Mask.On && p.maskAt(b, h, row, t) == 0 {
 		return 0
 	}
@@ -71,8 +77,11 @@ func (p *Problem) Weight(b, h, row, t int) int {
 	return 1
 }
 
-// sieved reports whether a mask, a bitmap or a list excludes keys within spans.
-func (c *Case) sieved() bool { return c.Mask.On || c.BlockQ > 0 || c.SparseRatio > 0 }
+// sieved reports whether a mask, a bitmap, a list or a modifier excludes keys within spans.
+func (c *Case) sieved() bool {
+	_, mask := c.modifiers()
+	return c.Mask.On || c.BlockQ > 0 || c.SparseRatio > 0 || mask.Given()
+}
 
 // sees reports for each key of a sequence whether any row of a head's group attends to it.
 func (p *Problem) sees(b, kv int) []bool {

@@ -57,6 +57,8 @@ type Case struct {
 	VInK       bool // V is the first Dv elements of K's rows, in the same memory
 	FixedSplit int
 
+	Mods int // draws score and mask modifiers; 0: none
+
 	Extremes Extremes
 
 	seed uint64 // SeedValue, of a problem's case
@@ -353,6 +355,22 @@ var options = []option{
 			cfg.AttentionChunk = 1 + pick(most)
 		},
 		table: chunkLines, order: 14, compact: chunkCompactLines,
+	},
+	{
+		words:  []word{{"mods", func(c *Case) any { return &c.Mods }}},
+		kernel: func(c *Case) any { return c.Mods },
+		facets: func(c *Case, f *facets) {
+			s, mask := c.modifiers()
+			f.option(s.Given(), "score modifier")
+			f.option(mask.Given(), "mask modifier")
+			f.also(c.Mods != 0 && c.modifiersHaveTables(), "tables of modifiers")
+		},
+		draw: func(c *Case, r draws) {
+			if r.chance(4) {
+				c.Mods = 1 + r.IntN(1<<16)
+			}
+		},
+		table: modsLines, order: 15, compact: modsCompactLines,
 	},
 }
 

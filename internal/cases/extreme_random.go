@@ -12,6 +12,9 @@ import (
 // formula takes a tenth of a second.
 const MaxExtremeFlops = 60e6
 
+// ExtremeMods is a bit of a seed of RandomExtreme: the composition has modifiers of the user.
+const ExtremeMods = 1 << 48
+
 const maxFloat = math.MaxFloat32
 
 // RandomExtreme is a random composition of options whose numbers are often at the ends
@@ -25,6 +28,9 @@ func RandomExtreme(seed uint64, draw int, kv problem.KVType, dtype problem.DType
 	r.modifiers(&c)
 	r.layOut(&c)
 	r.lengths(&c)
+	if seed&ExtremeMods != 0 {
+		c.Mods = 1 + int(seed%(1<<16))
+	}
 
 	d := draws{rand.New(rand.NewPCG(seed, 0xd4a3+uint64(draw)))}
 	c.Seed = d.Uint64() | 1

@@ -80,7 +80,8 @@ func (f *Formula) scaleMayGiveNaN(b, kv, t int) bool {
 	return math.IsInf(size, 1) || size < leastScale
 }
 
-// modified is the score of a key after softcap, bias and ALiBi, and its error.
+// modified is the score of a key after softcap, bias, ALiBi and a modifier of the user, and its error. The last is an
+// expression of package score, which has no other form.
 func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 	p := f.p
 	scale := float64(p.Config(Target{DType: p.DType}).ScaleValue())
@@ -110,6 +111,13 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 	}
 	if p.ALiBi {
 		s, e = f.added(s, e, -float64(p.slope(h))*math.Abs(float64(p.position(b, row)-t)))
+	}
+	if user, _ := p.modifiers(); user.Given() {
+		x := p.modifiedScores([]float64{s, s - e, s + e}, b, h, row, t)
+		if e = max(math.Abs(x[1]-x[0]), math.Abs(x[2]-x[0])) + 0x1p-20*(math.Abs(s)+math.Abs(x[0])+8); math.IsInf(x[0], 0) || math.IsInf(s, 0) {
+			e = 0
+		}
+		s = x[0]
 	}
 	return s, e
 }

@@ -63,7 +63,7 @@ func (p *Problem) plain(b, h, row int) (o []float64, lse float64) {
 	return o, most + math.Log(sum)
 }
 
-// modify applies softcap, bias and ALiBi to a scaled score.
+// modify applies softcap, bias, ALiBi and a modifier of the user to a scaled score.
 func (p *Problem) modify(score float64, b, h, row, key int) float64 {
 	if p.Softcap != 0 {
 		score = float64(p.Softcap) * math.Tanh(score/float64(p.Softcap))
@@ -74,7 +74,7 @@ func (p *Problem) modify(score float64, b, h, row, key int) float64 {
 	if p.ALiBi {
 		score -= float64(p.slope(h)) * math.Abs(float64(p.position(b, row)-key))
 	}
-	return score
+	return p.modifiedScores([]float64{score}, b, h, row, key)[0]
 }
 
 // dropped returns a weight behind dropout.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"vkattn/internal/operands"
 	"vkattn/internal/par"
@@ -28,6 +29,10 @@ type Problem struct {
 	lengths sequenceRows
 	data    []sequence // by sequence; nil for a case without Seqs, whose numbers are drawn for the whole batch
 
+	masked struct { // by the mask modifier
+		sync.Mutex
+		rows map[[3]int][]float64 // which keys it leaves to a sequence, head and row
+	}
 	sparseCount [][]int   // of each (sequence, key head): how often each key is listed
 	kScale      []float32 // as placed
 	vScale      []float32
@@ -54,11 +59,13 @@ const (
 	pieceSinks
 	pieceKScale
 	pieceVScale
+	pieceIDs
+	pieceWeights
 	pieceCount
 )
 
 var pieceNames = [pieceCount]string{"Q", "K", "V", "O", "LSE", "CuQ", "CuK", "UsedQ", "UsedK", "Table", "Offsets", "Tokens",
-	"Map", "Bias", "Mask", "ALiBi", "Sinks", "KScale", "VScale"}
+	"Map", "Bias", "Mask", "ALiBi", "Sinks", "KScale", "VScale", "Tables[ids]", "Tables[weights]"}
 
 // NewProblem makes the memory of a case in a storage type.
 func NewProblem(c Case, dtype problem.DType) (*Problem, error) {
@@ -75,6 +82,7 @@ func NewProblem(c Case, dtype problem.DType) (*Problem, error) {
 		return nil, err
 	}
 	p.layOutModifiers()
+	p.layOutTables()
 	return p, nil
 }
 

@@ -53,6 +53,7 @@ const (
 	mixExtremeBias
 	mixExtremeScale
 	mixNonFinite
+	mixMods
 )
 
 // makeSequence makes the numbers of a sequence.

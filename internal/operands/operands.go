@@ -78,7 +78,7 @@ func List(cfg problem.Config, a *problem.Args) (list []Operand) {
 	vector("ALiBi", &a.ALiBi)
 	vector("Sinks", &a.Sinks)
 	for i := range a.Tables {
-		vector("Tables", &a.Tables[i].Vector)
+		vector("Tables["+a.Tables[i].Name+"]", &a.Tables[i].Vector)
 	}
 	for _, s := range []struct {
 		name string
