@@ -63,7 +63,8 @@ func readHeader(t *testing.T) header {
 var fields = map[string]map[string][]string{
 	"vkattn_config": {"Scale": {"has_scale", "scale"}, "Window": {"has_window", "window_left", "window_right"},
 		"ScoreMod": {"score_mod", "tables", "table_count"}, "MaskMod": {"mask_mod", "tables", "table_count"}},
-	"vkattn_args":          {"Tables": {"tables", "table_count"}},
+	// Each call makes its map of a mask modifier's tiles.
+	"vkattn_args":          {"Tables": {"tables", "table_count"}, "BlockMap": nil},
 	"vkattn_backward_args": {"Args": {"forward"}},
 	"vkattn_bias":          {"Tensor": {"tensor"}},
 	// A buffer is memory of any device; no device has Memory yet.
