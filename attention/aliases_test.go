@@ -57,7 +57,7 @@ func TestEveryNameOfProblemHasAnAlias(t *testing.T) {
 // of internal/problem, in its comment. Methods that only print and parse need no mention.
 func TestDocsOfAliasesHaveFieldsAndMethods(t *testing.T) {
 	aliases := []any{attention.DType(0), attention.KVType(0), attention.Causal(0), attention.Scale{}, attention.Window{}, attention.Tier(0), attention.Access(0),
-		attention.Tuning(0), attention.ShapeError{}, attention.Shape{}, attention.Tensor{}, attention.Strides{}, attention.Vector{}, attention.HostView{}, attention.Memory{}, attention.Stream{}}
+		attention.Tuning(0), attention.ShapeError{}, attention.Shape{}, attention.Tensor{}, attention.Strides{}, attention.Vector{}, attention.HostView{}, attention.Memory{}, attention.Stream{}, attention.BlockMap{}}
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	set := token.NewFileSet()

@@ -43,7 +43,7 @@ func TestCUDARefusesOptions(t *testing.T) {
 		},
 		"q4_0":           func(c *Config, _ *Args) { c.KV = KVQ4_0 },
 		"score modifier": func(c *Config, _ *Args) { c.ScoreMod = score.Softcap(score.S, 30) },
-		"mask modifier":  func(c *Config, _ *Args) { c.MaskMod = score.Causal() },
+		"mask modifier":  func(c *Config, _ *Args) { c.MaskMod = score.Eq(score.Mod(score.J, score.Int(3)), score.Int(0)) },
 		"split":          func(c *Config, _ *Args) { c.FixedSplit = 2 },
 	} {
 		t.Run(name, func(t *testing.T) {

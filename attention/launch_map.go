@@ -15,7 +15,14 @@ import (
 
 // BlockMap says which tiles of rows and keys a call's masks exclude, and which they leave whole. Kernels skip the former and
 // apply no mask in the latter. A call whose mask modifier needs a map and that brings none makes one, which takes time:
-// [Op.BlockMap] makes it once for many calls, as FlexAttention's create_block_mask does.
+// [Op.BlockMap] makes it once for many calls, as FlexAttention's create_block_mask does. Its fields are set by the Op.
+//
+//	Of         any        // the Op
+//	Buffer     *vk.Buffer // the map; nil: its calls take none
+//	Size       MapSize    // of the map
+//	Rows, Keys uint32     // of a tile
+//
+//	func (m *BlockMap) Close() error // releases the memory, when no call that was given the map is in flight; idempotent
 type BlockMap = problem.BlockMap
 
 // BlockMap makes the map of a call with a mask modifier, for [Args].BlockMap of later calls of this Op that have the same

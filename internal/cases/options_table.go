@@ -289,14 +289,14 @@ random-dropout-5: wide random5005 same scale0 dropout0.5`
 	prefill 2*150x333 mods1 # a mask, scores, both, and again
 	prefill bottom-right mixed packedq packedk mods2
 	wide prefill top-left mixed looseq loosek mods3 tight
-	prefill 2*150x700 mods4
+	wide prefill 2*150x700 mods4
 	wide prefill page16 mixed packedq mods6 bias-f32-h
-	prefill bottom-right mixed packedq mods9 alibi softcap3 sinks
+	wide prefill bottom-right mixed packedq mods9 alibi softcap3 sinks
 	wide prefill sparse0.3 mods7
 	wide prefill blocks32x64-bh 2*150x333 mods10
 	wide prefill mask-hr mods13
 	decode mods3
-	decode bottom-right decodes packedq page16 split3 mods5
+	wide decode bottom-right decodes packedq page16 split3 mods5
 	decode sparse0.3 mods16`
 	modsCompactLines = `
 	compact-mods: prefill d32 bottom-right crowd packedq packedk mods12
