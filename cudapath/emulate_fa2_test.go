@@ -172,6 +172,9 @@ func TestFA2BackwardOfKnownCases(t *testing.T) {
 	}
 	d1 := cases.Case{D: 1, Dv: 1, Shape: attention.Shape{B: 1, Hq: 4, Hkv: 1, Sq: 511, Sk: 255}, Data: cases.Falling, LSE: true, Seed: 1}
 	named[d1.String()] = d1
+	random127 := cases.RandomOptions(127)
+	random127.LSE, random127.Mods = true, 0
+	named[random127.String()] = random127
 	for _, row := range []struct {
 		dtype attention.DType
 		name  string
