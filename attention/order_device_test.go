@@ -271,7 +271,7 @@ func eachMemory(x reflect.Type, path string, visit func(path string)) {
 		x = x.Elem()
 	}
 	switch {
-	case x.Kind() != reflect.Struct:
+	case x.Kind() != reflect.Struct, x == reflect.TypeFor[attention.BlockMap](): // an Op makes the memory of a map
 	case x == reflect.TypeFor[attention.Tensor]() || x == reflect.TypeFor[attention.Vector]():
 		visit(path)
 	default:
