@@ -7,7 +7,7 @@
 #   stress         the host layer's stress tests with the garbage collector at
 #                  its most eager and the runtime checking pointers passed to C
 #   abi            the Vulkan ABI declared in vk/abi*.h is the registry's
-#   fuzz           each fuzz target for VKATTN_FUZZ_TIME (3s), on top of its seeds,
+#   fuzz           each fuzz target for VKATTN_FUZZ_TIME (1s), on top of its seeds,
 #                  which are tests of native too; inputs that fail are printed, and
 #                  lie in the package's testdata/fuzz, to be committed with the fix
 #   shaders-check  the committed SPIR-V is what the sources compile to
@@ -254,7 +254,7 @@ fuzz_target() {
 	# Before Go 1.27 the end of -fuzztime sometimes counts as a failure: go.dev/issue/75804.
 	for try in 1 2 3; do
 		if VKATTN_DRIVER=none VKATTN_LIBVULKAN=/nonexistent/libvulkan.so.1 go test -vet=off -ldflags='-s -w' -run '^$' -fuzz "^$2\$" \
-			-fuzztime "${VKATTN_FUZZ_TIME:-3s}" -parallel 1 -timeout "$timeout" "$package" >"$log" 2>&1; then
+			-fuzztime "${VKATTN_FUZZ_TIME:-1s}" -parallel 1 -timeout "$timeout" "$package" >"$log" 2>&1; then
 			printf 'ok   %s %s: %s\n' "$package" "$2" "$(sed -n 's/^fuzz: elapsed: .*execs: \([0-9]*\).*/\1 runs/p' "$log" | tail -n 1)"
 			return
 		fi
@@ -273,7 +273,7 @@ fuzz_target() {
 # Targets take turns two by two: much of the time of one is go test's.
 fuzz() {
 	local file target running=0
-	printf '\n== fuzz: %s for each target\n' "${VKATTN_FUZZ_TIME:-3s}"
+	printf '\n== fuzz: %s for each target\n' "${VKATTN_FUZZ_TIME:-1s}"
 	while IFS=: read -r file target; do
 		fuzz_target "$file" "$target" </dev/null >"$work/fuzz-report-$target-${file//\//.}" &
 		((++running >= 2)) && wait -n && ((running--))
