@@ -128,8 +128,8 @@ func TestCubinCalls(t *testing.T) {
 			require.Same(t, s.Commands, f.recorded[0])
 			c := f.calls[0]
 			require.Equal(t, a.Shape, c.Shape)
-			require.Equal(t, problem.CUDATensor{Buffer: a.K.Buffer, Offset: 32, Batch: 2 * 100 * 64, Head: 100 * 64, Row: 64}, c.Tensors[1])
-			require.Equal(t, a.LSE.Buffer, c.LSE)
+			require.Equal(t, problem.CUDATensor{CUDAVector: problem.CUDAVector{Buffer: a.K.Buffer, Offset: 32}, Batch: 2 * 100 * 64, Head: 100 * 64, Row: 64}, c.Tensors[1])
+			require.Equal(t, a.LSE.Buffer, c.LSE.Buffer)
 			require.Equal(t, int32(40), c.CausalOffset)
 		}
 		f.forget = true

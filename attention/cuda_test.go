@@ -224,12 +224,14 @@ func TestCUDACalls(t *testing.T) {
 	}
 	c := forward(Config{})
 	require.Equal(t, a.Shape, c.Shape)
+	at := func(b *vk.Buffer, offset uint64) problem.CUDAVector {
+		return problem.CUDAVector{Buffer: b, Offset: offset}
+	}
 	require.Equal(t, [4]problem.CUDATensor{
-		{Buffer: a.Q.Buffer, Offset: 16, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64}, {Buffer: a.K.Buffer, Offset: 32, Batch: 2 * 9 * 64, Head: 9 * 64, Row: 64},
-		{Buffer: a.V.Buffer, Offset: 0, Batch: 4096, Head: 64, Row: 128}, {Buffer: a.O.Buffer, Offset: 0, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64},
+		{CUDAVector: at(a.Q.Buffer, 16), Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64}, {CUDAVector: at(a.K.Buffer, 32), Batch: 2 * 9 * 64, Head: 9 * 64, Row: 64},
+		{CUDAVector: at(a.V.Buffer, 0), Batch: 4096, Head: 64, Row: 128}, {CUDAVector: at(a.O.Buffer, 0), Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64},
 	}, c.Tensors)
-	require.Equal(t, a.LSE.Buffer, c.LSE)
-	require.Equal(t, uint64(12), c.LSEOffset)
+	require.Equal(t, at(a.LSE.Buffer, 12), c.LSE)
 	require.Equal(t, int32(problem.NoCausal), c.CausalOffset)
 	require.InDelta(t, 0.125, c.Scale, 1e-9)
 	require.InDelta(t, 0.125*math.Log2E, c.ScaleLog2, 1e-7)
@@ -244,7 +246,7 @@ func TestCUDACalls(t *testing.T) {
 	a.K, a.V = a.Q, a.Q
 	a.Sk = a.Sq
 	c = forward(Config{Scale: ScaleOf(-2)})
-	require.Nil(t, c.LSE)
+	require.False(t, c.LSE.Given())
 	require.Equal(t, 4, c.Hkv, "filled in")
 	require.Equal(t, float32(-2), c.Scale)
 }
@@ -387,7 +389,7 @@ func TestCUDABackward(t *testing.T) {
 	require.Len(t, f.backwardCalls, 1)
 	c := f.backwardCalls[0]
 	require.Equal(t, Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}, c.Shape)
-	require.Equal(t, problem.CUDATensor{Buffer: a.DQ.Buffer, Offset: 48, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64}, c.Tensors[5])
+	require.Equal(t, problem.CUDATensor{CUDAVector: problem.CUDAVector{Buffer: a.DQ.Buffer, Offset: 48}, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64}, c.Tensors[5])
 	require.Nil(t, c.Tensors[6].Buffer, "DK")
 	require.Equal(t, a.DLSE.Buffer, c.DLSE.Buffer)
 	require.Equal(t, []any{true, int32(problem.NoCausal), int32(0), true}, []any{c.BottomRight, c.Left, c.Right, c.Accumulate})

@@ -71,9 +71,9 @@ func (c *cubinCall) bind(a *problem.CUDACall) {
 		c.held[i] = x.Buffer
 	}
 	c.n = len(a.Tensors)
-	if a.LSE != nil {
-		p.lse = a.LSE.Address() + a.LSEOffset
-		c.held[c.n] = a.LSE
+	if a.LSE.Given() {
+		p.lse = a.LSE.Buffer.Address() + a.LSE.Offset
+		c.held[c.n] = a.LSE.Buffer
 		c.n++
 	}
 	p.b, p.hq, p.hkv, p.sq, p.sk = int32(a.B), int32(a.Hq), int32(a.Hkv), int32(a.Sq), int32(a.Sk)

@@ -48,7 +48,7 @@ func newRival(t testing.TB, shape attention.Shape) *rival {
 		}
 		x.Buffer = newBuffer(t, c, uint64(shape.B*shape.Hq)*uint64(seq)*256)
 		require.NoError(t, r.vulkan.Fill(vk.BufferRange{Buffer: x.Buffer}, 0))
-		r.call.Tensors[i] = problem.CUDATensor{Buffer: x.Buffer, Row: 128, Head: 128 * seq, Batch: 128 * seq * int64(shape.Hq)}
+		r.call.Tensors[i] = problem.CUDATensor{CUDAVector: problem.CUDAVector{Buffer: x.Buffer}, Row: 128, Head: 128 * seq, Batch: 128 * seq * int64(shape.Hq)}
 	}
 	require.NoError(t, r.op.Prepare(shape))
 	require.NoError(t, r.vulkan.Wait(background(t)))

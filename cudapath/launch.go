@@ -41,23 +41,23 @@ func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 	p := &v.call.params
 	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
 		x := &a.Tensors[i]
-		address, err := k.c.Address(x.Buffer)
+		address, err := k.c.addressOf(&x.CUDAVector)
 		if err != nil {
 			return fmt.Errorf("%s: %w", tensorNames[i], err)
 		}
 		v.held[i] = x.Buffer
-		t.base = address + x.Offset
-		t.batch, t.head, t.row = int64(x.Batch), int64(x.Head), int64(x.Row)
+		t.base = address
+		t.batch, t.head, t.row = x.Batch, x.Head, x.Row
 	}
 	v.shape, v.n = a.Shape, len(a.Tensors)
-	if a.LSE != nil {
-		address, err := k.c.Address(a.LSE)
+	if a.LSE.Given() {
+		address, err := k.c.addressOf(&a.LSE)
 		if err != nil {
 			return fmt.Errorf("LSE: %w", err)
 		}
-		v.held[v.n] = a.LSE
+		v.held[v.n] = a.LSE.Buffer
 		v.n++
-		p.lse = address + a.LSEOffset
+		p.lse = address
 	}
 	p.hq, p.hkv, p.sq, p.sk = int32(a.Hq), int32(a.Hkv), int32(a.Sq), int32(a.Sk)
 	p.d, p.dv, p.causalOffset = int32(a.HeadDim), int32(a.HeadDimV), int32(a.CausalOffset)

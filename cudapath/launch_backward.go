@@ -151,22 +151,22 @@ var backwardTensorNames = [...]string{"Q", "K", "V", "O", "DO", "DQ", "DK", "DV"
 // bind fills in v for a call.
 func (v *backwardInvocation) bind(c *Context, a *problem.CUDABackwardCall) error {
 	p := &v.params
-	address := func(name string, b *vk.Buffer, offset uint64) (uint64, error) {
-		if b == nil {
+	address := func(name string, x *problem.CUDAVector) (uint64, error) {
+		if !x.Given() {
 			return 0, nil
 		}
-		start, err := c.Address(b)
+		at, err := c.addressOf(x)
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", name, err)
 		}
-		v.held[v.n] = b
+		v.held[v.n] = x.Buffer
 		v.n++
-		return start + offset, nil
+		return at, nil
 	}
 	var err error
 	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o, &p.dO, &p.dQ, &p.dK, &p.dV} {
 		x := &a.Tensors[i]
-		if t.base, err = address(backwardTensorNames[i], x.Buffer, x.Offset); err != nil {
+		if t.base, err = address(backwardTensorNames[i], &x.CUDAVector); err != nil {
 			return err
 		}
 		t.batch, t.head, t.row = x.Batch, x.Head, x.Row
@@ -179,7 +179,7 @@ func (v *backwardInvocation) bind(c *Context, a *problem.CUDABackwardCall) error
 		{"LSE", &p.lse, &a.LSE}, {"DLSE", &p.dLSE, &a.DLSE}, {"Varlen.CuQ", &p.cuQ, &a.CuQ}, {"Varlen.CuK", &p.cuK, &a.CuK},
 		{"Varlen.UsedQ", &p.usedQ, &a.UsedQ}, {"Varlen.UsedK", &p.usedK, &a.UsedK},
 	} {
-		if *x.to, err = address(x.name, x.v.Buffer, x.v.Offset); err != nil {
+		if *x.to, err = address(x.name, x.v); err != nil {
 			return err
 		}
 	}

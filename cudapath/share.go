@@ -1,6 +1,7 @@
 package cudapath
 
 import (
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -24,7 +25,7 @@ func (c *Context) Address(b *vk.Buffer) (uint64, error) {
 	if c == nil || c.lib == nil {
 		return 0, unmade(op)
 	}
-	if b == nil || b.Device() != c.dev {
+	if b == nil || c.dev == nil || b.Device() != c.dev {
 		return 0, invalid(op, "no buffer of the context's device")
 	}
 	if r, ok := b.Attached(bufferKey).(*reached); ok {
@@ -38,6 +39,15 @@ func (c *Context) Address(b *vk.Buffer) (uint64, error) {
 		return 0, err
 	}
 	return v.(*reached).address, nil
+}
+
+// addressOf is the CUdeviceptr of memory of a call.
+func (c *Context) addressOf(v *problem.CUDAVector) (uint64, error) {
+	if v.Memory != nil {
+		return problem.BackingOf(v.Memory).Address() + v.Offset, nil
+	}
+	at, err := c.Address(v.Buffer)
+	return at + v.Offset, err
 }
 
 // reaches reports whether Address would return an address, without importing anything.

@@ -69,17 +69,39 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 		return NoCUDA("only cooperative-matrix kernels have variants and ablations")
 	case r.CUDARefusal != 0:
 		return NoCUDA(cudaRefusals[r.CUDARefusal])
+	}
+	return plan.chooseCUDA(onVulkan{c, dev}, cfg, r, cfg.Tier == problem.TierCUDA)
+}
+
+// onVulkan is the CUDAChooser of a Vulkan device.
+type onVulkan struct {
+	problem.CUDA
+	dev *vk.Device
+}
+
+func (c onVulkan) Choose(p problem.CUDAProblem) (problem.CUDAChoice, error) {
+	return c.CUDA.Choose(c.dev, p)
+}
+
+func (c onVulkan) ChooseBackward(p problem.CUDABackwardProblem) (problem.CUDABackwardChoice, error) {
+	return c.CUDA.ChooseBackward(c.dev, p)
+}
+
+// chooseCUDA fills in plan with a kernel of a CUDA device, or reports why there is none. slow: a kernel for validation will
+// do.
+func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Request, slow bool) error {
+	switch {
 	case cfg.OType() != cfg.DType:
 		return NoCUDA(noF32Outputs)
 	case r.Options.Any() || cfg.FixedSplit != 0:
 		return NoCUDA(denseOnly)
 	}
-	choice, err := c.Choose(dev, problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
+	choice, err := c.Choose(problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel})
 	switch {
 	case err != nil:
 		return err
-	case choice.Validation && cfg.Tier != problem.TierCUDA:
+	case choice.Validation && !slow:
 		return NoCUDA(strings.Join(append(choice.Rejected, "only the slow kernel for validation remains"), "; "))
 	}
 	for _, why := range choice.Rejected {
@@ -129,6 +151,11 @@ func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config,
 	if r.CUDARefusal != "" {
 		return NoCUDA(r.CUDARefusal)
 	}
+	return plan.chooseCUDA(onVulkan{c, dev}, cfg, r, cfg.Tier == problem.TierCUDA)
+}
+
+// chooseCUDA is that of chosen, for gradients.
+func (plan *chosenBackward) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *BackwardRequest, slow bool) error {
 	if r.packed(LengthCuQ) && r.TotalQ == 0 || r.packed(lengthCuK) && r.TotalK == 0 {
 		return NoCUDA("its backward kernels take at least one packed row and one packed key")
 	}
@@ -149,7 +176,7 @@ func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config,
 			align = min(align, n)
 		}
 	}
-	choice, err := c.ChooseBackward(dev, problem.CUDABackwardProblem{
+	choice, err := c.ChooseBackward(problem.CUDABackwardProblem{
 		CUDAProblem: problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 			Causal: cfg.Causal != problem.CausalNone, Align: align, LSE: true, Kernel: cfg.Kernel},
 		Want: [3]bool{r.Want.Q, r.Want.K, r.Want.V}, TotalQ: r.TotalQ, TotalK: r.TotalK,
@@ -158,7 +185,7 @@ func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config,
 	switch {
 	case err != nil:
 		return err
-	case choice.Validation && cfg.Tier != problem.TierCUDA:
+	case choice.Validation && !slow:
 		return NoCUDA(strings.Join(append(choice.Rejected, "only the slow kernels for validation remain"), "; "))
 	}
 	for _, why := range choice.Rejected {

@@ -13,14 +13,21 @@ type CUDA interface {
 	// Check reports why a device cannot run tier cuda with a storage type. The error
 	// matches vk.ErrUnsupported; nil means it can.
 	Check(info *vk.DeviceInfo, t DType) error
-	// Choose finds the best kernel for a problem, whatever its Sk. It compiles nothing. If no
-	// kernel can compute the problem, the error matches vk.ErrUnsupported and says why.
+	// Choose and ChooseBackward are those of the device's CUDAChooser.
 	Choose(dev *vk.Device, p CUDAProblem) (CUDAChoice, error)
-	// ChooseBackward finds the best kernels for the gradients of a problem. It compiles
-	// nothing. It returns the same errors as Choose.
 	ChooseBackward(dev *vk.Device, p CUDABackwardProblem) (CUDABackwardChoice, error)
 	// Reach reports why CUDA cannot use a buffer; nil means it can.
 	Reach(b *vk.Buffer) error
+}
+
+// CUDAChooser finds kernels for a CUDA device.
+type CUDAChooser interface {
+	// Choose finds the best kernel for a problem, whatever its Sk. It compiles nothing. If no
+	// kernel can compute the problem, the error matches vk.ErrUnsupported and says why.
+	Choose(p CUDAProblem) (CUDAChoice, error)
+	// ChooseBackward finds the best kernels for the gradients of a problem. It compiles
+	// nothing. It returns the same errors as Choose.
+	ChooseBackward(p CUDABackwardProblem) (CUDABackwardChoice, error)
 }
 
 // CUDAProblem is all that the choice of a kernel depends on.
@@ -57,10 +64,20 @@ type CUDAKernel interface {
 	Launch(s *vk.Stream, c *CUDACall) error
 }
 
+// CUDAVector is memory of a call: a buffer of the Vulkan device that shares the GPU, or memory of a CUDA device without
+// one. The zero value means that there is none.
+type CUDAVector struct {
+	Buffer *vk.Buffer
+	Memory *Memory
+	Offset uint64 // bytes
+}
+
+// Given reports whether v names memory.
+func (v *CUDAVector) Given() bool { return v.Buffer != nil || v.Memory != nil }
+
 // CUDATensor is a tensor of a call: strides in elements.
 type CUDATensor struct {
-	Buffer           *vk.Buffer
-	Offset           uint64 // bytes
+	CUDAVector
 	Batch, Head, Row int64
 }
 
@@ -68,8 +85,7 @@ type CUDATensor struct {
 type CUDACall struct {
 	Shape                           // with Hkv set
 	Tensors           [4]CUDATensor // Q, K, V, O
-	LSE               *vk.Buffer    // nil: not asked for
-	LSEOffset         uint64        // bytes
+	LSE               CUDAVector
 	HeadDim, HeadDimV int
 	CausalOffset      int32 // row r attends to columns up to r + CausalOffset; NoCausal: to all columns
 	Scale             float32
@@ -109,16 +125,10 @@ type CUDABackward interface {
 	Launch(s *vk.Stream, c *CUDABackwardCall) error
 }
 
-// CUDAVector is a vector of a call; a nil buffer means that there is none.
-type CUDAVector struct {
-	Buffer *vk.Buffer
-	Offset uint64 // bytes
-}
-
 // CUDABackwardCall holds the arguments of backward kernels.
 type CUDABackwardCall struct {
 	Shape                                // with Hkv set
-	Tensors                [8]CUDATensor // Q, K, V, O, DO, DQ, DK, DV; a nil buffer: not asked for
+	Tensors                [8]CUDATensor // Q, K, V, O, DO, DQ, DK, DV; without memory: not asked for
 	LSE, DLSE              CUDAVector
 	CuQ, CuK, UsedQ, UsedK CUDAVector
 	TotalQ, TotalK         int // packed rows and keys; 0: not packed

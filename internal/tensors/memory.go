@@ -18,6 +18,9 @@ func TensorBegun(t *problem.Tensor) bool {
 // an offset into its VkBuffer, which descriptors align to far more than 16.
 func BaseOf(t *problem.Tensor, size int64, a problem.Access) uint64 {
 	at := uint64(t.Offset * size)
+	if t.Memory != nil {
+		return problem.BackingOf(t.Memory).Address() + at
+	}
 	if a == problem.AccessAddresses {
 		return t.Buffer.Address() + at
 	}

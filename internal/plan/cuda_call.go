@@ -1,0 +1,190 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+
+	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
+	"vkattn/vk"
+)
+
+// What kernels of CUDA take of a checked call.
+
+// vectorOf is memory of a call, at an element of a size in bytes.
+func vectorOf(t *problem.Tensor, size int64) problem.CUDAVector {
+	return problem.CUDAVector{Buffer: t.Buffer, Memory: t.Memory, Offset: uint64(t.Offset * size)}
+}
+
+func cudaTensorOf(t *tensors.Layout) problem.CUDATensor {
+	return problem.CUDATensor{CUDAVector: vectorOf(&t.Tensor, t.Size), Batch: t.Steps[0], Head: t.Steps[1], Row: t.Steps[2]}
+}
+
+// SetCUDACall fills in c for a call with the layouts of its tensors.
+func SetCUDACall(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFactors, a *problem.Args, all []tensors.Layout) {
+	c.Shape = a.Shape
+	c.Hkv = a.KVHeads()
+	c.HeadDim, c.HeadDimV = cfg.HeadDim, cfg.ValueDim()
+	for i := range c.Tensors {
+		c.Tensors[i] = cudaTensorOf(&all[i])
+	}
+	if len(all) > len(c.Tensors) {
+		c.LSE = cudaTensorOf(&all[len(c.Tensors)]).CUDAVector
+	}
+	switch cfg.Causal {
+	case problem.CausalNone:
+		c.CausalOffset = problem.NoCausal
+	case problem.BottomRight:
+		c.CausalOffset = int32(a.Sk - a.Sq)
+	}
+	f := &factors.Products
+	c.Scale, c.ScaleLog2 = cfg.ScaleValue(), f.Scale
+	c.UnitHigh, c.UnitLow = f.UnitHigh, f.UnitLow
+}
+
+// CUDABackwardCall is a backward call for the kernels of CUDA.
+func CUDABackwardCall(cfg *problem.Config, factors *ScoreFactors, a *problem.BackwardArgs, l *tensors.BackwardTensors) problem.CUDABackwardCall {
+	c := problem.CUDABackwardCall{Shape: a.Shape, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(), Left: problem.NoCausal, Right: problem.NoCausal,
+		Scale: factors.Natural.Scale, Softcap: factors.Natural.Softcap, Accumulate: a.Accumulate, PartialKeys: a.PartialKeys}
+	c.Hkv = a.KVHeads()
+	for i, which := range [len(c.Tensors)]int{tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardO, tensors.BackwardDO,
+		tensors.BackwardDQ, tensors.BackwardDK, tensors.BackwardDV} {
+		if t := l.Tensor(which); t != nil {
+			c.Tensors[i] = cudaTensorOf(t)
+		}
+	}
+	vector := func(v problem.Vector) problem.CUDAVector {
+		t := v.Tensor()
+		return vectorOf(&t, 4)
+	}
+	c.LSE, c.DLSE = vectorOf(&a.LSE, 4), vectorOf(&a.DLSE, 4)
+	if v := a.Varlen; v != nil {
+		c.CuQ, c.CuK, c.UsedQ, c.UsedK = vector(v.CuQ), vector(v.CuK), vector(v.UsedQ), vector(v.UsedK)
+		c.TotalQ, c.TotalK = v.TotalQ, v.TotalK
+	}
+	if cfg.Causal != problem.CausalNone {
+		c.Right = 0
+	}
+	c.BottomRight = cfg.Causal == problem.BottomRight || cfg.Causal == problem.CausalNone && cfg.Align == problem.BottomRight
+	if w := cfg.Window; w.Given() {
+		if w.Left() >= 0 {
+			c.Left = int32(w.Left())
+		}
+		if w.Right() >= 0 {
+			c.Right = min(c.Right, int32(w.Right()))
+		}
+	}
+	return c
+}
+
+// The plans of a CUDA device without Vulkan, where tier cuda is the only one.
+
+// CUDADevice is a CUDA device without Vulkan.
+type CUDADevice struct {
+	problem.CUDAChooser
+	Name string
+}
+
+// checkTier refuses a Config that asks for another tier.
+func (d *CUDADevice) checkTier(cfg *problem.Config) error {
+	if cfg.Tier != problem.TierCUDA && !cfg.Tier.Auto() {
+		return fmt.Errorf("%w: tier %v on %s: a CUDA device that was opened without Vulkan has tier cuda alone", problem.ErrUnsupported, cfg.Tier, d.Name)
+	}
+	return nil
+}
+
+// refused is an error that names what was asked for and the device.
+func (d *CUDADevice) refused(err error, what string) error {
+	switch {
+	case errors.Is(err, vk.ErrUnsupported):
+		return fmt.Errorf("%w: %s on %s: %w", problem.ErrUnsupported, what, d.Name, err)
+	case err != nil:
+		return fmt.Errorf("attention: tier cuda: %w", err)
+	}
+	return nil
+}
+
+// onlyTier is why a plan of such a device takes tier cuda.
+const onlyTier = "the tier of a CUDA device"
+
+// Request reads a call's request off its shape or, where l has the layouts of its tensors, off those.
+func (d *CUDADevice) Request(cfg *problem.Config, a *problem.Args, l *tensors.Layouts) Request {
+	s := a.Shape
+	s.Hkv, s.B = s.KVHeads(), max(s.B, 1)
+	r := Request{Shape: s, Options: OptionsOf(a, cfg), Access: problem.AccessAddresses, BlockMap: a.BlockMap != nil}
+	if l == nil {
+		dim, dimV := uint64(cfg.HeadDim), uint64(cfg.ValueDim())
+		for i, n := range [len(r.Align)]uint64{dim, dim, dimV, dimV} {
+			r.Align[i] = tensors.LargestAlignment(n)
+		}
+		return r
+	}
+	r.LSE = a.LSE.Given()
+	for i := range r.Align {
+		r.Align[i] = alignmentOf(&l.List[i])
+	}
+	return r
+}
+
+// alignmentOf is the alignment of a tensor in elements.
+func alignmentOf(t *tensors.Layout) uint32 {
+	return tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset), uint64(t.Steps[0]), uint64(t.Steps[1]), uint64(t.Steps[2]),
+		tensors.BaseOf(&t.Tensor, t.Size, problem.AccessAddresses)/uint64(t.Size))
+}
+
+// Make decides how a request is computed.
+func (d *CUDADevice) Make(cfg *problem.Config, r *Request) (chosen, error) {
+	plan := chosen{Plan: problem.Plan{Access: r.Access, Flops: Flops(*cfg, r.Shape), Bytes: tensorBytes(*cfg, r.Shape, r.LSE)}}
+	if cfg.ScoreMod.Given() {
+		plan.ScoreMod = cfg.ScoreMod.String()
+	}
+	if cfg.MaskMod.Given() {
+		plan.MaskMod = cfg.MaskMod.String()
+	}
+	if err := d.checkTier(cfg); err != nil {
+		return plan, err
+	}
+	err := plan.chooseCUDA(d, cfg, r, true)
+	plan.Reason, plan.Splits = onlyTier, 1
+	return plan, d.refused(err, cfg.String()+" "+r.Shape.String())
+}
+
+// BackwardRequest is Request for gradients.
+func (d *CUDADevice) BackwardRequest(cfg *problem.Config, a *problem.BackwardArgs, l *tensors.BackwardTensors) BackwardRequest {
+	s := a.Shape
+	s.Hkv, s.B = s.KVHeads(), max(s.B, 1)
+	r := BackwardRequest{Shape: s, Options: OptionsOf(&a.Args, cfg), Access: problem.AccessAddresses, Accumulate: a.Accumulate, PartialKeys: a.PartialKeys,
+		Want: tensors.GradientSet{Q: true, K: true, V: true}}
+	if l == nil {
+		for i, n := range [...]int{tensors.BackwardQ: cfg.HeadDim, tensors.BackwardV: cfg.ValueDim()} {
+			if n > 0 {
+				r.Align[i] = tensors.LargestAlignment(uint64(n))
+			}
+		}
+		return r
+	}
+	r.Want, r.DLSE = l.Want, a.DLSE.Given()
+	if v := a.Varlen; v != nil {
+		r.TotalQ, r.TotalK = v.TotalQ, v.TotalK
+	}
+	_ = l.Each(func(i int, t *tensors.Layout) error {
+		if i != tensors.BackwardLSE && i != tensors.BackwardDLSE && i < tensors.BackwardDBias {
+			r.Align[i] = alignmentOf(t)
+		}
+		return nil
+	})
+	return r
+}
+
+// MakeBackward decides how a backward request is computed.
+func (d *CUDADevice) MakeBackward(cfg *problem.Config, r *BackwardRequest) (chosenBackward, error) {
+	plan := chosenBackward{BackwardPlan: problem.BackwardPlan{Access: r.Access, Flops: hostmem.Product(Flops(*cfg, r.Shape)/2, 5), Bytes: backwardBytesOf(cfg, r)}}
+	plan.setModifiers(cfg)
+	if err := d.checkTier(cfg); err != nil {
+		return plan, err
+	}
+	err := plan.chooseCUDA(d, cfg, r, true)
+	plan.Reason = onlyTier
+	return plan, d.refused(err, fmt.Sprintf("gradients of %v %v", *cfg, r.Shape))
+}
