@@ -10,13 +10,13 @@ import (
 	"vkattn/vk"
 )
 
-// backend implements problem.CUDA.
-type backend struct{}
+// tier implements problem.CUDA.
+type tier struct{}
 
-func init() { plan.RegisterCUDA(backend{}) }
+func init() { plan.RegisterCUDA(tier{}) }
 
 // Check implements problem.CUDA.
-func (backend) Check(info *vk.DeviceInfo, t attention.DType) error {
+func (tier) Check(info *vk.DeviceInfo, t attention.DType) error {
 	if why := Missing(info, "", t); why != "" {
 		return unsupported("tier cuda", "%s", why)
 	}
@@ -24,12 +24,16 @@ func (backend) Check(info *vk.DeviceInfo, t attention.DType) error {
 }
 
 // Choose implements problem.CUDA.
-func (backend) Choose(dev *vk.Device, p problem.CUDAProblem) (problem.CUDAChoice, error) {
+func (tier) Choose(dev *vk.Device, p problem.CUDAProblem) (problem.CUDAChoice, error) {
 	c, err := Open(dev)
 	if err != nil {
 		return problem.CUDAChoice{}, err
 	}
-	k, rejected, err := c.table.choose(&c.info, &p)
+	return c.choose(&p)
+}
+
+func (c *Context) choose(p *problem.CUDAProblem) (problem.CUDAChoice, error) {
+	k, rejected, err := c.table.choose(&c.info, p)
 	if err != nil {
 		return problem.CUDAChoice{Rejected: rejected}, err
 	}
@@ -41,12 +45,16 @@ func (backend) Choose(dev *vk.Device, p problem.CUDAProblem) (problem.CUDAChoice
 }
 
 // ChooseBackward implements problem.CUDA.
-func (backend) ChooseBackward(dev *vk.Device, p problem.CUDABackwardProblem) (choice problem.CUDABackwardChoice, err error) {
+func (tier) ChooseBackward(dev *vk.Device, p problem.CUDABackwardProblem) (choice problem.CUDABackwardChoice, err error) {
 	c, err := Open(dev)
 	if err != nil {
 		return choice, err
 	}
-	list, rejected, err := c.table.chooseBackward(&c.info, &p)
+	return c.chooseBackward(&p)
+}
+
+func (c *Context) chooseBackward(p *problem.CUDABackwardProblem) (choice problem.CUDABackwardChoice, err error) {
+	list, rejected, err := c.table.chooseBackward(&c.info, p)
 	choice.Rejected = rejected
 	if err != nil {
 		return choice, err
@@ -77,7 +85,7 @@ func (backend) ChooseBackward(dev *vk.Device, p problem.CUDABackwardProblem) (ch
 var errNotReached = errors.New("cudapath: the buffer was not made with Exportable")
 
 // Reach implements problem.CUDA.
-func (backend) Reach(b *vk.Buffer) error {
+func (tier) Reach(b *vk.Buffer) error {
 	if b != nil && reaches(b) {
 		return nil
 	}

@@ -10,14 +10,15 @@ import (
 
 // Context is the CUDA side of a Vulkan device: the primary context of the CUDA device with
 // the same UUID, which all users of CUDA in the process share. It belongs to the Vulkan
-// device and is closed with it. It is safe for concurrent use, on any thread: each call
-// makes the context current while it runs.
+// device and is closed with it. A device that OpenDevice opened has one too. It is safe for
+// concurrent use, on any thread: each call makes the context current while it runs.
 type Context struct {
-	dev    *vk.Device
-	lib    *library
-	info   DeviceInfo
-	handle uint64
-	table  *table
+	dev     *vk.Device // nil: OpenDevice made it
+	lib     *library
+	info    DeviceInfo
+	handle  uint64
+	foreign bool // handle is the caller's context
+	table   *table
 
 	// Every call holds life for reading; the end of the device holds it for writing. Do
 	// not call package vk with it held: the end of the device waits for such calls.
@@ -95,7 +96,7 @@ func (c *Context) Info() *DeviceInfo {
 	return &c.info
 }
 
-// Device is the Vulkan device.
+// Device is the Vulkan device, nil if OpenDevice made the context.
 func (c *Context) Device() *vk.Device {
 	if c == nil {
 		return nil
@@ -103,7 +104,7 @@ func (c *Context) Device() *vk.Device {
 	return c.dev
 }
 
-// Handle is the CUcontext, the device's primary one.
+// Handle is the CUcontext: the device's primary one, or the one that OpenDevice was given.
 func (c *Context) Handle() uint64 {
 	if c == nil {
 		return 0
@@ -208,5 +209,7 @@ func (c *Context) end() {
 	c.mu.Lock() // against kernelOf, which holds no life
 	c.owned, c.modules, c.kernels = nil, nil, nil
 	c.mu.Unlock()
-	cuaRelease(c.lib.api, int32(c.info.device))
+	if !c.foreign {
+		cuaRelease(c.lib.api, int32(c.info.device))
+	}
 }

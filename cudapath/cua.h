@@ -30,11 +30,17 @@ typedef struct {
 int cua_device(const cua_api *a, int ordinal, cua_device_info *info);
 int cua_retain(const cua_api *a, int device, cua_handle *context);
 int cua_release(const cua_api *a, int device);
+/* The device of a context, which need not be current. */
+int cua_context_device(const cua_api *a, cua_handle context, int *device);
 
 int cua_stream_create(const cua_api *a, cua_handle context, cua_handle *stream);
 int cua_stream_destroy(const cua_api *a, cua_handle context, cua_handle stream);
 /* Asks until the stream is done, an error, or the time is over (CUDA_ERROR_NOT_READY). */
 int cua_stream_poll(const cua_api *a, cua_handle context, cua_handle stream, uint64_t at_most_ns);
+
+/* The context of a stream, and whether it is being captured into a graph. */
+int cua_stream_context(const cua_api *a, cua_handle context, cua_handle stream, cua_handle *of);
+int cua_stream_capturing(const cua_api *a, cua_handle context, cua_handle stream, int *capturing);
 
 int cua_event_create(const cua_api *a, cua_handle context, cua_handle *event);
 int cua_event_destroy(const cua_api *a, cua_handle context, cua_handle event);
@@ -102,6 +108,10 @@ int cua_alloc(const cua_api *a, cua_handle context, int device, uint64_t bytes, 
 	uint64_t *address, const char **op);
 int cua_free(const cua_api *a, cua_handle context, cua_handle memory, uint64_t address, uint64_t rounded);
 int cua_export(const cua_api *a, cua_handle context, cua_handle memory, int *fd);
+
+/* Ordinary memory. cua_mem_free waits for all work of the context first. */
+int cua_mem_alloc(const cua_api *a, cua_handle context, uint64_t bytes, uint64_t *address);
+int cua_mem_free(const cua_api *a, cua_handle context, uint64_t address);
 
 int cua_copy_in(const cua_api *a, cua_handle context, cua_handle stream, uint64_t to, const void *from, uint64_t bytes);
 int cua_copy_out(const cua_api *a, cua_handle context, cua_handle stream, void *to, uint64_t from, uint64_t bytes);

@@ -17,6 +17,8 @@ package cudapath
 #cgo nocallback cua_wait
 #cgo nocallback cua_event_record
 #cgo nocallback cua_stream_poll
+#cgo noescape cua_stream_capturing
+#cgo nocallback cua_stream_capturing
 */
 import "C"
 
@@ -98,6 +100,18 @@ func cuaRetain(a *cuaAPI, device int32, context *uint64) int32 {
 }
 
 func cuaRelease(a *cuaAPI, device int32) { C.cua_release(a, C.int(device)) }
+
+func cuaContextDevice(a *cuaAPI, context uint64, device *int32) int32 {
+	return int32(C.cua_context_device(a, C.cua_handle(context), (*C.int)(device)))
+}
+
+func cuaStreamContext(a *cuaAPI, context, stream uint64, of *uint64) int32 {
+	return int32(C.cua_stream_context(a, C.cua_handle(context), C.cua_handle(stream), (*C.cua_handle)(of)))
+}
+
+func cuaStreamCapturing(a *cuaAPI, context, stream uint64, capturing *int32) int32 {
+	return int32(C.cua_stream_capturing(a, C.cua_handle(context), C.cua_handle(stream), (*C.int)(capturing)))
+}
 
 func cuaStreamCreate(a *cuaAPI, context uint64, stream *uint64) int32 {
 	return int32(C.cua_stream_create(a, C.cua_handle(context), (*C.cua_handle)(stream)))
@@ -211,6 +225,14 @@ func cuaFree(a *cuaAPI, context, memory, address, rounded uint64) {
 
 func cuaExport(a *cuaAPI, context, memory uint64, fd *int32) int32 {
 	return int32(C.cua_export(a, C.cua_handle(context), C.cua_handle(memory), (*C.int)(fd)))
+}
+
+func cuaMemAlloc(a *cuaAPI, context, bytes uint64, address *uint64) int32 {
+	return int32(C.cua_mem_alloc(a, C.cua_handle(context), C.uint64_t(bytes), ptr(address)))
+}
+
+func cuaMemFree(a *cuaAPI, context, address uint64) int32 {
+	return int32(C.cua_mem_free(a, C.cua_handle(context), C.uint64_t(address)))
 }
 
 func cuaCopyIn(a *cuaAPI, context, stream, to uint64, from []byte) int32 {

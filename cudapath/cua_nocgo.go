@@ -17,6 +17,11 @@ func cuaErrorName(*cuaAPI, int32) string                          { return "" }
 func cuaDevice(*cuaAPI, int) (d DeviceInfo, _ int32)              { return d, none }
 func cuaRetain(*cuaAPI, int32, *uint64) int32                     { return none }
 func cuaRelease(*cuaAPI, int32)                                   {}
+func cuaContextDevice(*cuaAPI, uint64, *int32) int32              { return none }
+func cuaStreamContext(_ *cuaAPI, _, _ uint64, _ *uint64) int32    { return none }
+func cuaStreamCapturing(_ *cuaAPI, _, _ uint64, _ *int32) int32   { return none }
+func cuaMemAlloc(_ *cuaAPI, _, _ uint64, _ *uint64) int32         { return none }
+func cuaMemFree(_ *cuaAPI, _, _ uint64) int32                     { return none }
 func cuaStreamCreate(*cuaAPI, uint64, *uint64) int32              { return none }
 func cuaStreamDestroy(_ *cuaAPI, _, _ uint64)                     {}
 func cuaStreamPoll(_ *cuaAPI, _, _, _ uint64) int32               { return none }

@@ -164,10 +164,14 @@ typedef struct {
 	F(PrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int)) \
 	F(CtxPush, "cuCtxPushCurrent_v2", (cua_handle)) \
 	F(CtxPop, "cuCtxPopCurrent_v2", (cua_handle *)) \
+	F(CtxGetDevice, "cuCtxGetDevice", (int *)) \
+	F(CtxSynchronize, "cuCtxSynchronize", (void)) \
 	F(StreamCreate, "cuStreamCreate", (cua_handle *, unsigned int)) \
 	F(StreamDestroy, "cuStreamDestroy_v2", (cua_handle)) \
 	F(StreamSynchronize, "cuStreamSynchronize", (cua_handle)) \
 	F(StreamQuery, "cuStreamQuery", (cua_handle)) \
+	F(StreamGetCtx, "cuStreamGetCtx", (cua_handle, cua_handle *)) \
+	F(StreamIsCapturing, "cuStreamIsCapturing", (cua_handle, int *)) \
 	F(EventCreate, "cuEventCreate", (cua_handle *, unsigned int)) \
 	F(EventDestroy, "cuEventDestroy_v2", (cua_handle)) \
 	F(EventRecord, "cuEventRecord", (cua_handle, cua_handle)) \
@@ -190,6 +194,7 @@ typedef struct {
 	F(MemUnmap, "cuMemUnmap", (uint64_t, size_t)) \
 	F(MemSetAccess, "cuMemSetAccess", (uint64_t, size_t, const CUmemAccessDesc *, size_t)) \
 	F(MemExport, "cuMemExportToShareableHandle", (void *, cua_handle, int, unsigned long long)) \
+	F(MemAlloc, "cuMemAlloc_v2", (uint64_t *, size_t)) \
 	F(MemFree, "cuMemFree_v2", (uint64_t)) \
 	F(MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (uint64_t, const void *, size_t, cua_handle)) \
 	F(MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *, uint64_t, size_t, cua_handle)) \

@@ -298,7 +298,7 @@ func TestDevicesThatDoNotMatch(t *testing.T) {
 	require.Empty(t, Missing(&info, "", attention.F16))
 	require.Empty(t, Missing(&info, "ref", attention.F32))
 	require.Contains(t, Missing(&info, "fa3", attention.F16), "fa3: ")
-	require.NoError(t, backend{}.Check(&info, attention.BF16))
+	require.NoError(t, tier{}.Check(&info, attention.BF16))
 }
 
 func TestADriverWithoutADevice(t *testing.T) {

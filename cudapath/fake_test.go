@@ -23,6 +23,7 @@ type fake struct {
 	path     string
 	device   func(uuid *byte, compute, driver int32)
 	timeline func(callback uintptr)
+	forward  func(callback uintptr) // runs forward kernels
 	backward func(callback uintptr) // runs backward kernels
 	fail     func(name string, code int32)
 	die      func(code int32)
@@ -61,7 +62,7 @@ func newFake(t testing.TB) *fake {
 	require.NoError(t, os.WriteFile(f.path, code, 0o755))
 	lib, err := purego.Dlopen(f.path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	require.NoError(t, err)
-	for name, function := range map[string]any{"fake_device": &f.device, "fake_timeline": &f.timeline, "fake_backward": &f.backward, "fake_fail": &f.fail,
+	for name, function := range map[string]any{"fake_device": &f.device, "fake_timeline": &f.timeline, "fake_forward": &f.forward, "fake_backward": &f.backward, "fake_fail": &f.fail,
 		"fake_die": &f.die, "fake_live": &f.live, "fake_hold": &f.hold, "fake_await": &f.await, "fake_launches": &f.launches} {
 		purego.RegisterLibFunc(function, lib, name)
 	}

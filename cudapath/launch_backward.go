@@ -127,11 +127,8 @@ func (b *backwardKernels) Launch(s *vk.Stream, a *problem.CUDABackwardCall) erro
 		return err
 	}
 	var v backwardInvocation
-	if err := v.bind(b.c, a); err != nil {
+	if err := b.bind(&v, a); err != nil {
 		return err
-	}
-	if a.PartialKeys && b.kernels[0].Family != "ref" {
-		v.params.accumulate |= lseOfMoreKeys
 	}
 	l, err := b.c.link(s)
 	if err != nil {
@@ -144,6 +141,17 @@ func (b *backwardKernels) Launch(s *vk.Stream, a *problem.CUDABackwardCall) erro
 		return err
 	}
 	return b.launch(l.stream, &v, &a.Shape)
+}
+
+// bind fills in v for a call, but for the workspace.
+func (b *backwardKernels) bind(v *backwardInvocation, a *problem.CUDABackwardCall) error {
+	if err := v.bind(b.c, a); err != nil {
+		return err
+	}
+	if a.PartialKeys && b.kernels[0].Family != "ref" {
+		v.params.accumulate |= lseOfMoreKeys
+	}
+	return nil
 }
 
 var backwardTensorNames = [...]string{"Q", "K", "V", "O", "DO", "DQ", "DK", "DV"}

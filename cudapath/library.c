@@ -1,7 +1,7 @@
 //go:build !windows
 
 #define _GNU_SOURCE
-#include "cua.h"
+#include "with.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,4 +92,9 @@ int cua_retain(const cua_api *a, int device, cua_handle *context)
 int cua_release(const cua_api *a, int device)
 {
 	return a->PrimaryCtxRelease(device);
+}
+
+int cua_context_device(const cua_api *a, cua_handle context, int *device)
+{
+	return with(context, a->CtxGetDevice(device));
 }

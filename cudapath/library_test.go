@@ -30,7 +30,7 @@ func TestWithoutTheDriver(t *testing.T) {
 			require.NotContains(t, err.Error(), "\n")
 		}
 		require.Contains(t, Missing(&vk.DeviceInfo{}, "", attention.F16), c.want)
-		require.ErrorIs(t, backend{}.Check(&vk.DeviceInfo{}, attention.F16), vk.ErrUnsupported)
+		require.ErrorIs(t, tier{}.Check(&vk.DeviceInfo{}, attention.F16), vk.ErrUnsupported)
 	}
 	_, err := Open(nil)
 	require.ErrorIs(t, err, vk.ErrInvalid)

@@ -138,6 +138,16 @@ int cua_export(const cua_api *a, cua_handle context, cua_handle memory, int *fd)
 	return with(context, a->MemExport(fd, memory, CU_MEM_HANDLE_POSIX_FD, 0));
 }
 
+int cua_mem_alloc(const cua_api *a, cua_handle context, uint64_t bytes, uint64_t *address)
+{
+	return with(context, a->MemAlloc(address, bytes));
+}
+
+int cua_mem_free(const cua_api *a, cua_handle context, uint64_t address)
+{
+	return with(context, a->CtxSynchronize() ?: a->MemFree(address));
+}
+
 int cua_copy_in(const cua_api *a, cua_handle context, cua_handle stream, uint64_t to, const void *from, uint64_t bytes)
 {
 	return with(context, a->MemcpyHtoDAsync(to, from, bytes, stream));

@@ -40,6 +40,16 @@ int cua_stream_poll(const cua_api *a, cua_handle context, cua_handle stream, uin
 	return with(context, poll(a, stream, at_most_ns));
 }
 
+int cua_stream_context(const cua_api *a, cua_handle context, cua_handle stream, cua_handle *of)
+{
+	return with(context, a->StreamGetCtx(stream, of));
+}
+
+int cua_stream_capturing(const cua_api *a, cua_handle context, cua_handle stream, int *capturing)
+{
+	return with(context, a->StreamIsCapturing(stream, capturing));
+}
+
 int cua_event_create(const cua_api *a, cua_handle context, cua_handle *event)
 {
 	return with(context, a->EventCreate(event, CU_EVENT_DEFAULT));

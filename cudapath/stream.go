@@ -11,11 +11,12 @@ import (
 // is not safe for concurrent use. A stream that Context.Turn returns belongs to its Vulkan
 // stream, which closes it.
 type Stream struct {
-	c      *Context
-	handle uint64
-	shared bool // belongs to a Vulkan stream
-	closed atomic.Bool
-	mu     sync.RWMutex // close against poll, which comes from other goroutines
+	c       *Context
+	handle  uint64
+	shared  bool // belongs to a Vulkan stream
+	wrapped bool // the caller's
+	closed  atomic.Bool
+	mu      sync.RWMutex // close against poll, which comes from other goroutines
 }
 
 // NewStream creates a stream. The caller closes it.
@@ -220,7 +221,7 @@ func (s *Stream) Close() error {
 func (s *Stream) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.closed.Swap(true) {
+	if !s.closed.Swap(true) && !s.wrapped {
 		s.c.drop(s)
 	}
 }

@@ -29,7 +29,7 @@ func (c *Context) Turn(s *vk.Stream, keep ...vk.Resource) (*Stream, error) {
 	if c == nil || c.lib == nil {
 		return nil, unmade("Turn")
 	}
-	if s == nil || s.Device() != c.dev {
+	if s == nil || c.dev == nil || s.Device() != c.dev {
 		return nil, invalid("Turn", "no stream of the context's device")
 	}
 	l, err := c.link(s)

@@ -1,7 +1,11 @@
 /* A CUDA driver without a GPU, for the tests of package cudapath: it has what
  * driver.h asks for, keeps the rules that the real one has, and works on memory of
  * the process. A stream is a thread with a list. Timelines are the test's, by a
- * callback. A kernel reads a word of Q, adds one, and writes it to O. */
+ * callback. A kernel reads a word of Q, adds one, and writes it to O, unless a callback
+ * of the test computes it.
+ *
+ * While a stream is being captured its work goes into a graph. A call that allocates, frees,
+ * waits or asks then fails, and so does the capture: the real driver allows some of them. */
 #define _GNU_SOURCE
 #include "../driver.h"
 #include <pthread.h>
@@ -12,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, CONTEXT = 4711, MAX_SHARED = 227 * 1024 };
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CONTEXT = 4711, MAX_SHARED = 227 * 1024 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -23,6 +27,7 @@ static char held[64];
 static int inside;
 static char launches[1 << 16];
 static int (*timeline)(int signal, uint64_t fd, uint64_t value);
+static int (*forward)(const char *name, const void *params);
 static int (*backward)(const char *name, const void *params, const uint32_t *grid, uint64_t threads);
 static uint8_t uuid[16];
 static int compute = 90, version = 13000;
@@ -36,6 +41,8 @@ void fake_device(const uint8_t *id, int compute_capability, int driver)
 	compute = compute_capability;
 	version = driver;
 }
+
+void fake_forward(int (*f)(const char *, const void *)) { forward = f; }
 
 void fake_backward(int (*f)(const char *, const void *, const uint32_t *, uint64_t)) { backward = f; }
 
@@ -137,6 +144,8 @@ int cuGetErrorName(int code, const char **name)
 	case OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; return 0;
 	case INVALID_CONTEXT: *name = "CUDA_ERROR_INVALID_CONTEXT"; return 0;
 	case INVALID_PTX: *name = "CUDA_ERROR_INVALID_PTX"; return 0;
+	case CAPTURE_UNSUPPORTED: *name = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"; return 0;
+	case CAPTURE_INVALIDATED: *name = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"; return 0;
 	case 700: *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; return 0;
 	}
 	return INVALID_VALUE;
@@ -218,6 +227,13 @@ int cuCtxPopCurrent_v2(cua_handle *c)
 	return 0;
 }
 
+int cuCtxGetDevice(int *d)
+{
+	IN_CONTEXT("cuCtxGetDevice");
+	*d = 0;
+	return 0;
+}
+
 struct params {
 	struct {
 		uint64_t base;
@@ -228,6 +244,10 @@ struct params {
 	float scale, scale_log2, unit_high, unit_low;
 };
 
+/* A function is its name. */
+static char names[64][64];
+static int shared_of[64];
+
 enum kind { WAIT, SIGNAL, FILL, COPY, LAUNCH };
 
 struct op {
@@ -236,10 +256,15 @@ struct op {
 	uint64_t to, from, n;
 	void *data; /* of a copy from the host; the op's */
 	struct params p;
+	int function; /* of a launch */
 	/* of a backward kernel, which the test's callback runs */
 	const char *backward;
 	uint8_t backward_params[384];
 	uint32_t grid[3], threads;
+};
+
+struct graph {
+	struct op *first, *last;
 };
 
 struct stream {
@@ -247,8 +272,11 @@ struct stream {
 	pthread_t thread;
 	struct op *first, *last;
 	int busy, end;
+	struct graph *captured; /* NULL: the stream is not being captured */
+	int invalid; /* the capture */
 };
 
+static int captures; /* streams that are being captured */
 static struct stream *streams; /* those that are not destroyed */
 
 /* Where a stream is in the list; NULL: it is destroyed. The lock is held. */
@@ -278,6 +306,10 @@ static void perform(struct op *o)
 			usleep(1000);
 			if (backward)
 				backward(o->backward, o->backward_params, o->grid, o->threads);
+			break;
+		}
+		if (forward) {
+			forward(names[o->function], &o->p);
 			break;
 		}
 		/* Early to read and late to write, so that who does not wait is seen. */
@@ -324,6 +356,15 @@ static void give(cua_handle stream, struct op o)
 	*copy = o;
 	copy->next = NULL;
 	pthread_mutex_lock(&lock);
+	if (s->captured) {
+		if (s->captured->last)
+			s->captured->last->next = copy;
+		else
+			s->captured->first = copy;
+		s->captured->last = copy;
+		pthread_mutex_unlock(&lock);
+		return;
+	}
 	if (s->last)
 		s->last->next = copy;
 	else
@@ -331,6 +372,97 @@ static void give(cua_handle stream, struct op o)
 	s->last = copy;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&lock);
+}
+
+/* Ends all captures with an error if there are any. */
+static int captured(void)
+{
+	pthread_mutex_lock(&lock);
+	int any = captures;
+	for (struct stream *s = streams; s; s = s->next)
+		s->invalid |= s->captured != NULL;
+	pthread_mutex_unlock(&lock);
+	return any ? CAPTURE_UNSUPPORTED : 0;
+}
+
+#define NOT_CAPTURED() \
+	do { \
+		int code_ = captured(); \
+		if (code_) \
+			return code_; \
+	} while (0)
+
+int cuStreamBeginCapture_v2(cua_handle h, int mode)
+{
+	struct stream *s = (struct stream *)h;
+	pthread_mutex_lock(&lock);
+	int r = !find(s) || s->captured || mode ? INVALID_VALUE : 0;
+	if (!r) {
+		s->captured = calloc(1, sizeof *s->captured);
+		s->invalid = 0;
+		captures++;
+	}
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+int cuStreamEndCapture(cua_handle h, cua_handle *graph)
+{
+	struct stream *s = (struct stream *)h;
+	pthread_mutex_lock(&lock);
+	int r = !s->captured ? INVALID_VALUE : s->invalid ? CAPTURE_INVALIDATED : 0;
+	*graph = r ? 0 : (cua_handle)s->captured;
+	captures -= s->captured != NULL;
+	s->captured = NULL;
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+int cuGraphInstantiateWithFlags(cua_handle *e, cua_handle graph, unsigned long long flags)
+{
+	*e = graph;
+	return flags ? INVALID_VALUE : 0;
+}
+
+int cuGraphLaunch(cua_handle e, cua_handle stream)
+{
+	for (struct op *o = ((struct graph *)e)->first; o; o = o->next)
+		give(stream, *o);
+	return 0;
+}
+
+int cuGraphExecDestroy(cua_handle e) { return e ? 0 : INVALID_VALUE; }
+
+int cuGraphDestroy(cua_handle graph)
+{
+	struct graph *g = (struct graph *)graph;
+	while (g->first) {
+		struct op *o = g->first;
+		g->first = o->next;
+		free(o);
+	}
+	free(g);
+	return 0;
+}
+
+int cuStreamIsCapturing(cua_handle h, int *capturing)
+{
+	IN_CONTEXT("cuStreamIsCapturing");
+	struct stream *s = (struct stream *)h;
+	pthread_mutex_lock(&lock);
+	*capturing = h && find(s) && s->captured;
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
+int cuStreamGetCtx(cua_handle h, cua_handle *context)
+{
+	IN_CONTEXT("cuStreamGetCtx");
+	pthread_mutex_lock(&lock);
+	int known = !h || find((struct stream *)h);
+	pthread_mutex_unlock(&lock);
+	*context = CONTEXT;
+	return known ? 0 : INVALID_HANDLE;
 }
 
 int cuStreamCreate(cua_handle *s, unsigned int flags)
@@ -373,6 +505,7 @@ int cuStreamSynchronize(cua_handle h)
 {
 	IN_CONTEXT("cuStreamSynchronize");
 	struct stream *s = (struct stream *)h;
+	NOT_CAPTURED();
 	pthread_mutex_lock(&lock);
 	while (!dead && (s->first || s->busy))
 		pthread_cond_wait(&changed, &lock);
@@ -384,10 +517,28 @@ int cuStreamQuery(cua_handle h)
 {
 	IN_CONTEXT("cuStreamQuery");
 	struct stream *s = (struct stream *)h;
+	if (s && s->captured)
+		NOT_CAPTURED();
 	pthread_mutex_lock(&lock);
 	int r = !find(s) ? INVALID_HANDLE : s->first || s->busy ? CUDA_ERROR_NOT_READY : 0;
 	pthread_mutex_unlock(&lock);
 	return r;
+}
+
+int cuCtxSynchronize(void)
+{
+	IN_CONTEXT("cuCtxSynchronize");
+	NOT_CAPTURED();
+	pthread_mutex_lock(&lock);
+	for (struct stream *s = streams; s && !dead;) {
+		if (s->first || s->busy) {
+			pthread_cond_wait(&changed, &lock);
+			s = streams; /* the list may have changed */
+		} else
+			s = s->next;
+	}
+	pthread_mutex_unlock(&lock);
+	return dead;
 }
 
 static int make(cua_handle *h)
@@ -428,6 +579,7 @@ int cuEventElapsedTime(float *ms, cua_handle from, cua_handle to)
 int cuModuleLoadDataEx(cua_handle *m, const void *image, unsigned int n, int *options, void **values)
 {
 	IN_CONTEXT("cuModuleLoadDataEx");
+	NOT_CAPTURED();
 	if (n != 2 || options[0] != CU_JIT_ERROR_LOG_BUFFER || options[1] != CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
 		return INVALID_VALUE;
 	if (!strncmp(image, "broken", 6)) {
@@ -442,10 +594,6 @@ int cuModuleUnload(cua_handle m)
 	IN_CONTEXT("cuModuleUnload");
 	return unmake(m);
 }
-
-/* A function is its name. */
-static char names[64][64];
-static int shared_of[64];
 
 int cuModuleGetFunction(cua_handle *f, cua_handle m, const char *name)
 {
@@ -519,7 +667,7 @@ static int launch(cua_handle f, unsigned int gx, unsigned int gy, unsigned int g
 	for (int i = 0; i < maps; i++)
 		if (((CUtensorMap *)arguments[i])->opaque[0] != 0xfeed)
 			return INVALID_VALUE;
-	struct op o = {.kind = LAUNCH};
+	struct op o = {.kind = LAUNCH, .function = (int)f - 1};
 	if (strstr(names[f - 1], "_backward_")) {
 		o.backward = names[f - 1];
 		memcpy(o.backward_params, arguments[maps], sizeof o.backward_params);
@@ -576,6 +724,7 @@ int cuMemGetAllocationGranularity(size_t *n, const CUmemAllocationProp *p, int w
 int cuMemCreate(cua_handle *h, size_t n, const CUmemAllocationProp *p, unsigned long long flags)
 {
 	IN_CONTEXT("cuMemCreate");
+	NOT_CAPTURED();
 	if (n % (2 << 20) || p->handles != CU_MEM_HANDLE_POSIX_FD || flags)
 		return INVALID_VALUE;
 	make(h);
@@ -658,8 +807,50 @@ int cuExternalMemoryGetMappedBuffer(uint64_t *at, cua_handle h, const CUDA_EXTER
 	return 0;
 }
 
-/* Only imports are freed by it here; their mapping stays for who is late. */
-int cuMemFree_v2(uint64_t at) { return at ? 0 : INVALID_VALUE; }
+/* Ordinary memory, in a list. */
+struct block {
+	struct block *next;
+	void *memory;
+};
+
+static struct block *blocks;
+
+int cuMemAlloc_v2(uint64_t *at, size_t n)
+{
+	IN_CONTEXT("cuMemAlloc");
+	NOT_CAPTURED();
+	struct block *b = calloc(1, sizeof *b);
+	if (!n || n > (size_t)1 << 30 || posix_memalign(&b->memory, 256, (n + 255) / 256 * 256)) {
+		free(b);
+		return OUT_OF_MEMORY;
+	}
+	memset(b->memory, 0xff, n);
+	*at = (uint64_t)b->memory;
+	pthread_mutex_lock(&lock);
+	b->next = blocks;
+	blocks = b;
+	live++;
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
+/* Of imports the mapping stays for who is late. */
+int cuMemFree_v2(uint64_t at)
+{
+	NOT_CAPTURED();
+	pthread_mutex_lock(&lock);
+	for (struct block **b = &blocks; *b; b = &(*b)->next)
+		if ((uint64_t)(*b)->memory == at) {
+			struct block *gone = *b;
+			*b = gone->next;
+			live--;
+			free(gone->memory);
+			free(gone);
+			break;
+		}
+	pthread_mutex_unlock(&lock);
+	return at ? 0 : INVALID_VALUE;
+}
 
 int cuDestroyExternalMemory(cua_handle h)
 {

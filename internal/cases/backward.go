@@ -219,6 +219,11 @@ func (b *Backward) BackwardDeviceArgs(buffers []*vk.Buffer) problem.BackwardArgs
 	return b.bindBackward(b.DeviceArgs(buffers), func(t *problem.Tensor, g *gradient) { t.Buffer = buffers[g.image] })
 }
 
+// BackwardMemoryArgs is BackwardDeviceArgs on a device that is not Vulkan's.
+func (b *Backward) BackwardMemoryArgs(memory []*problem.Memory) problem.BackwardArgs {
+	return b.bindBackward(b.MemoryArgs(memory), func(t *problem.Tensor, g *gradient) { t.Memory = memory[g.image] })
+}
+
 func (b *Backward) bindBackward(forward problem.Args, memory func(*problem.Tensor, *gradient)) problem.BackwardArgs {
 	a := problem.BackwardArgs{Args: forward}
 	for which, t := range map[int]*problem.Tensor{pieceDO: &a.DO, pieceDQ: &a.DQ, pieceDK: &a.DK, pieceDV: &a.DV, pieceDBias: &a.DBias} {
@@ -232,7 +237,7 @@ func (b *Backward) bindBackward(forward problem.Args, memory func(*problem.Tenso
 	if g := b.pieces[pieceDSinks]; g != nil {
 		t := g.tensor()
 		memory(&t, g)
-		a.DSinks = problem.Vector{Buffer: t.Buffer, Host: t.Host, Offset: t.Offset}
+		a.DSinks = problem.Vector{Buffer: t.Buffer, Host: t.Host, Memory: t.Memory, Offset: t.Offset}
 	}
 	return a
 }

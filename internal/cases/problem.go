@@ -398,6 +398,13 @@ func (p *Problem) DeviceArgs(buffers []*vk.Buffer) problem.Args {
 	return a
 }
 
+// MemoryArgs is DeviceArgs on a device that is not Vulkan's.
+func (p *Problem) MemoryArgs(memory []*problem.Memory) problem.Args {
+	a := operands.Clone(p.args)
+	p.place(&a, func(o operands.Operand, m int) { o.OnMemory(memory[m]) })
+	return a
+}
+
 // place sets the memory of arguments that begin as p.args.
 func (p *Problem) place(a *problem.Args, memory func(o operands.Operand, m int)) {
 	for _, o := range operands.List(p.Config(Target{DType: p.DType}), a) {

@@ -18,6 +18,7 @@ type Operand struct {
 	Of       int    // index of the operand in whose memory it lies: its own, unless V lies within K
 
 	buffer **vk.Buffer
+	memory **problem.Memory
 	host   *[]byte
 	offset *int64
 
@@ -31,13 +32,14 @@ func List(cfg problem.Config, a *problem.Args) (list []Operand) {
 	kvBytes, kvElements := kvUnit(cfg)
 	tensor := func(name string, t *problem.Tensor, bytes, elements int64) {
 		if t.Given() {
-			list = append(list, Operand{Name: name, Streamed: true, buffer: &t.Buffer, host: &t.Host, offset: &t.Offset,
+			list = append(list, Operand{Name: name, Streamed: true, buffer: &t.Buffer, memory: &t.Memory, host: &t.Host, offset: &t.Offset,
 				unitBytes: bytes, unitElements: elements})
 		}
 	}
 	vector := func(name string, v *problem.Vector) {
 		if v.Given() {
-			list = append(list, Operand{Name: name, buffer: &v.Buffer, host: &v.Host, offset: &v.Offset, unitBytes: 4, unitElements: 1})
+			list = append(list, Operand{Name: name, buffer: &v.Buffer, memory: &v.Memory, host: &v.Host, offset: &v.Offset,
+				unitBytes: 4, unitElements: 1})
 		}
 	}
 	tensor("Q", &a.Q, size, 1)
@@ -113,12 +115,12 @@ func ListBackward(cfg problem.Config, a *problem.BackwardArgs) []Operand {
 		{"DBias", &a.DBias, 4, true}} {
 		if x.t.Given() {
 			list = append(list, Operand{Name: x.name, Streamed: true, Output: x.output, Of: len(list),
-				buffer: &x.t.Buffer, host: &x.t.Host, offset: &x.t.Offset, unitBytes: x.size, unitElements: 1})
+				buffer: &x.t.Buffer, memory: &x.t.Memory, host: &x.t.Host, offset: &x.t.Offset, unitBytes: x.size, unitElements: 1})
 		}
 	}
 	if v := &a.DSinks; v.Given() {
 		list = append(list, Operand{Name: "DSinks", Streamed: true, Output: true, Of: len(list),
-			buffer: &v.Buffer, host: &v.Host, offset: &v.Offset, unitBytes: 4, unitElements: 1})
+			buffer: &v.Buffer, memory: &v.Memory, host: &v.Host, offset: &v.Offset, unitBytes: 4, unitElements: 1})
 	}
 	return list
 }
@@ -171,10 +173,13 @@ func (o Operand) Host() []byte { return *o.host }
 func (o Operand) Buffer() *vk.Buffer { return *o.buffer }
 
 // OnHost places the operand in host memory.
-func (o Operand) OnHost(memory []byte) { *o.host, *o.buffer = memory, nil }
+func (o Operand) OnHost(memory []byte) { *o.host, *o.buffer, *o.memory = memory, nil, nil }
 
 // OnDevice places the operand in a buffer.
-func (o Operand) OnDevice(b *vk.Buffer) { *o.host, *o.buffer = nil, b }
+func (o Operand) OnDevice(b *vk.Buffer) { *o.host, *o.buffer, *o.memory = nil, b, nil }
+
+// OnMemory places the operand in memory of a device that is not Vulkan's.
+func (o Operand) OnMemory(m *problem.Memory) { *o.host, *o.buffer, *o.memory = nil, nil, m }
 
 // UnitBytes is the unit of Skip.
 func (o Operand) UnitBytes() int64 { return o.unitBytes }

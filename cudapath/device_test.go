@@ -1,0 +1,376 @@
+//go:build cgo && !windows
+
+package cudapath
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/kvcache"
+	"vkattn/attention/merge"
+	"vkattn/internal/cases"
+	"vkattn/internal/host"
+	"vkattn/internal/problem"
+	"vkattn/vk"
+)
+
+// hostForward computes what a forward kernel of the fake is given, on the CPU tier.
+func hostForward(name string, p *callParams) error {
+	cfg := problem.Config{HeadDim: int(p.d), HeadDimV: int(p.dv), Scale: problem.ScaleOf(p.scale)}
+	for _, t := range attention.DTypes() {
+		if strings.Contains(name, "_"+t.String()) {
+			cfg.DType = t
+		}
+	}
+	a := problem.Args{Shape: problem.Shape{B: int(p.b), Hq: int(p.hq), Hkv: int(p.hkv), Sq: int(p.sq), Sk: int(p.sk)}}
+	switch p.causalOffset {
+	case problem.NoCausal:
+	case 0:
+		cfg.Causal = problem.TopLeft
+	case p.sk - p.sq:
+		cfg.Causal = problem.BottomRight
+	default:
+		return fmt.Errorf("a causal offset of %d", p.causalOffset)
+	}
+	view := func(t *tensorParams, heads, rows, dim int) problem.Tensor {
+		n := int64(a.B-1)*t.batch + int64(heads-1)*t.head + int64(max(rows, 1)-1)*t.row + int64(dim)
+		return problem.Tensor{Host: unsafe.Slice(*(**byte)(unsafe.Pointer(&t.base)), n*int64(cfg.DType.Size())),
+			Strides: problem.Strides{Batch: t.batch, Head: t.head, Seq: t.row, Expanded: true}}
+	}
+	a.Q, a.O = view(&p.q, a.Hq, a.Sq, cfg.HeadDim), view(&p.o, a.Hq, a.Sq, cfg.HeadDimV)
+	a.K, a.V = view(&p.k, a.Hkv, a.Sk, cfg.HeadDim), view(&p.v, a.Hkv, a.Sk, cfg.HeadDimV)
+	a.O.Strides.Expanded = false
+	if p.lse != 0 {
+		a.LSE.Host = unsafe.Slice(*(**byte)(unsafe.Pointer(&p.lse)), 4*a.Rows())
+	}
+	return host.Forward(cfg, a)
+}
+
+// forwardError is the first error of the callback.
+var forwardError struct {
+	sync.Mutex
+	err error
+}
+
+// fakeForwardKernels is called by the fake's threads.
+var fakeForwardKernels = sync.OnceValue(func() uintptr {
+	return purego.NewCallback(func(name *byte, p *callParams) uintptr {
+		n := 0
+		for *(*byte)(unsafe.Add(unsafe.Pointer(name), n)) != 0 {
+			n++
+		}
+		err := hostForward(unsafe.String(name, n), p)
+		forwardError.Lock()
+		defer forwardError.Unlock()
+		if forwardError.err == nil {
+			forwardError.err = err
+		}
+		return 0
+	})
+})
+
+var fakeUUID = [16]byte{0x7b, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+
+// openFake opens the device of a fake driver, whose kernels compute. Everything that it holds is given back at the end.
+func openFake(t testing.TB) (*fake, *attention.Device) {
+	t.Helper()
+	f := newFake(t)
+	f.device(&fakeUUID[0], 90, 13000)
+	f.forward(fakeForwardKernels())
+	f.backward(fakeBackwardKernels())
+	forwardError.err = nil
+	dev, err := OpenDevice(DeviceOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		f.fail("", 0)
+		require.NoError(t, dev.Close())
+		require.NoError(t, dev.Close(), "a second time")
+		require.Zero(t, f.live(), "of the driver's objects")
+		require.NoError(t, forwardError.err)
+	})
+	return f, dev
+}
+
+// useEmulator makes backward kernels of a storage type compute.
+func useEmulator(t testing.TB, dtype attention.DType) {
+	t.Helper()
+	e := newEmulator(t, dtype.String())
+	emulated.Lock()
+	defer emulated.Unlock()
+	emulated.e, emulated.err = e, nil
+}
+
+// memories are the images of a problem in memory of a device.
+func memories(t testing.TB, dev *attention.Device, images [][]byte) (list []*attention.Memory, tensors []attention.Tensor) {
+	t.Helper()
+	for _, image := range images {
+		x, err := dev.Tensor(attention.F32, (len(image)+3)/4)
+		require.NoError(t, err)
+		require.NoError(t, x.SetBytes(append(append([]byte{}, image...), make([]byte, -len(image)&3)...)))
+		list, tensors = append(list, x.Memory), append(tensors, x)
+	}
+	return list, tensors
+}
+
+// readBack returns what memories holds now, and closes it.
+func readBack(t testing.TB, tensors []attention.Tensor, images [][]byte) (after [][]byte) {
+	t.Helper()
+	for i, x := range tensors {
+		b, err := x.Bytes(background(t))
+		require.NoError(t, err)
+		after = append(after, b[:len(images[i])])
+		require.NoError(t, x.Close())
+	}
+	return after
+}
+
+// onDevice computes O, LSE and the gradients of a case and returns the memory behind it.
+func onDevice(t testing.TB, dev *attention.Device, forward, kernel string, b *cases.Backward, images [][]byte) (after [][]byte) {
+	t.Helper()
+	list, tensors := memories(t, dev, images)
+	a := b.BackwardMemoryArgs(list)
+	cfg := attention.Config(b.Config(cases.On(attention.TierCUDA, b.DType)))
+	cfg.Access, cfg.Kernel = attention.AccessAuto, forward
+	op, err := attention.New(dev, cfg)
+	require.NoError(t, err)
+	require.NoError(t, op.Forward(nil, a.Args))
+	cfg.Kernel = kernel
+	back, err := attention.New(dev, cfg)
+	require.NoError(t, err)
+	require.NoError(t, back.Backward(nil, a))
+	require.NoError(t, op.Close())
+	require.NoError(t, back.Close())
+	return readBack(t, tensors, images)
+}
+
+// A CUDA device without Vulkan computes attention and gradients, in memory and streams of its own.
+func TestDeviceComputes(t *testing.T) {
+	_, dev := openFake(t)
+	require.Contains(t, dev.String(), "compute capability 9.0")
+	require.Nil(t, dev.Vulkan())
+	require.Equal(t, fakeUUID, ContextOf(dev).Info().UUID)
+	for i, x := range []cases.Case{
+		{Name: "grouped", D: 40, Dv: 24, Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 100}, Causal: attention.BottomRight, Layout: cases.BSHD},
+		{Name: "square", D: 16, Dv: 16, Shape: attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 65, Sk: 65}, Causal: attention.TopLeft},
+		{Name: "full", D: 32, Dv: 32, Shape: attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 130, Sk: 90}},
+	} {
+		dtype := attention.DTypes()[i]
+		t.Run(x.Name, func(t *testing.T) {
+			useEmulator(t, dtype)
+			b, err := cases.NewBackward(x, dtype)
+			require.NoError(t, err)
+			after := onDevice(t, dev, "ref", "ref", b, b.Image)
+			require.NoError(t, emulated.err)
+			var truth cases.Truth
+			require.NoError(t, truth.Judge(b.Problem, after))
+			require.NoError(t, b.BackwardTrespass(b.Image, after))
+			require.NoError(t, b.BackwardJudge(after))
+			spoiled := b.BackwardSpoiled()
+			again := onDevice(t, dev, "ref", "ref", b, spoiled)
+			require.NoError(t, b.BackwardTrespass(spoiled, again))
+			require.NoError(t, b.BackwardSame(after, again))
+		})
+	}
+}
+
+// problemOn is a problem with gradients in tensors of a device.
+func problemOn(t testing.TB, dev *attention.Device, dtype attention.DType, s attention.Shape, dim int) (a attention.BackwardArgs) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(9, 0))
+	a.Shape = s
+	for _, x := range []struct {
+		to     *attention.Tensor
+		heads  int
+		rows   int
+		dim    int
+		random bool
+	}{{&a.Q, s.Hq, s.Sq, dim, true}, {&a.K, s.KVHeads(), s.Sk, dim, true}, {&a.V, s.KVHeads(), s.Sk, dim, true}, {&a.O, s.Hq, s.Sq, dim, false},
+		{&a.DO, s.Hq, s.Sq, dim, true}, {&a.DQ, s.Hq, s.Sq, dim, false}, {&a.DK, s.KVHeads(), s.Sk, dim, false}, {&a.DV, s.KVHeads(), s.Sk, dim, false}} {
+		var err error
+		*x.to, err = dev.Tensor(dtype, s.B, x.heads, x.rows, x.dim)
+		require.NoError(t, err)
+		if x.random {
+			fillTensor(t, *x.to, r)
+		}
+	}
+	var err error
+	a.LSE, err = dev.Tensor(attention.F32, s.B, s.Hq, s.Sq)
+	require.NoError(t, err)
+	return a
+}
+
+func fillTensor(t testing.TB, x attention.Tensor, r *rand.Rand) {
+	t.Helper()
+	n := 1
+	for _, size := range x.Shape() {
+		n *= size
+	}
+	numbers := make([]float32, n)
+	for i := range numbers {
+		numbers[i] = float32(r.NormFloat64())
+	}
+	require.NoError(t, x.SetFloats(numbers))
+}
+
+func closeAll(t testing.TB, a *attention.BackwardArgs) {
+	t.Helper()
+	for _, x := range []attention.Tensor{a.Q, a.K, a.V, a.O, a.LSE, a.DO, a.DQ, a.DK, a.DV} {
+		require.NoError(t, x.Close())
+	}
+}
+
+// What the kernels do not compute is refused by name, and so is what is not the device's.
+func TestDeviceRefuses(t *testing.T) {
+	f, dev := openFake(t)
+	for text, cfg := range map[string]attention.Config{
+		"tier scalar on fake: a CUDA device that was opened without Vulkan has tier cuda alone": {HeadDim: 64, Tier: attention.TierScalar},
+		"tier cpu on fake": {HeadDim: 64, Tier: attention.TierCPU},
+		"dropout":          {HeadDim: 64, Dropout: 0.5},
+		"quantized":        {HeadDim: 64, KV: attention.KVInt8},
+		"fixed splits":     {HeadDim: 64, FixedSplit: 64},
+		"f32":              {HeadDim: 64, DType: attention.F32, Tier: attention.TierCUDA, Kernel: "fa3"},
+	} {
+		_, err := attention.New(dev, cfg)
+		require.ErrorIs(t, err, attention.ErrUnsupported, text)
+		require.ErrorContains(t, err, text)
+	}
+	_, err := kvcache.NewAppend(dev, kvcache.AppendConfig{HeadDim: 64})
+	require.ErrorIs(t, err, attention.ErrUnsupported)
+	require.ErrorContains(t, err, "no kernel that appends to a cache")
+	_, err = merge.NewMerge(dev, merge.MergeConfig{HeadDim: 64})
+	require.ErrorContains(t, err, "no kernel that merges states")
+
+	// A softcap and a window have backward kernels alone.
+	op, err := attention.New(dev, attention.Config{HeadDim: 64, Softcap: 20})
+	require.NoError(t, err)
+	_, err = op.PlanBackward(attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9})
+	require.NoError(t, err)
+	_, err = op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9})
+	require.ErrorContains(t, err, "dense attention only")
+
+	// Odd head dims go to the kernels for any alignment, and the plan says why.
+	op, err = attention.New(dev, attention.Config{HeadDim: 33})
+	require.NoError(t, err)
+	plan, err := op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9})
+	require.NoError(t, err)
+	require.Equal(t, attention.TierCUDA, plan.Tier)
+	require.Contains(t, plan.Kernel, "fa2")
+	require.Contains(t, plan.String(), "have to be multiples of 8 elements")
+
+	other, err := OpenDevice(DeviceOptions{Device: "0"})
+	require.NoError(t, err)
+	a, foreign := problemOn(t, dev, attention.F16, attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9}, 64), problemOn(t, other, attention.F16, attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9}, 64)
+	op, err = attention.New(dev, attention.Config{HeadDim: 64})
+	require.NoError(t, err)
+	bad := a.Args
+	bad.K = foreign.K
+	require.ErrorContains(t, op.Forward(nil, bad), "memory of another device")
+	s, err := other.NewStream("")
+	require.NoError(t, err)
+	require.ErrorContains(t, op.Forward(s, a.Args), "the stream is of another device")
+	require.ErrorIs(t, UseWorkspace(s, a.Q.Memory), vk.ErrInvalid)
+	require.ErrorIs(t, UseWorkspace(nil, a.Q.Memory), vk.ErrInvalid)
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close(), "a second time")
+	require.Error(t, s.Submit())
+	bad = a.Args
+	bad.O = bad.Q
+	require.ErrorContains(t, op.Forward(nil, bad), "overlapping Q")
+	require.NoError(t, a.V.Close())
+	require.ErrorIs(t, a.V.SetFloats(make([]float32, 9*64)), vk.ErrClosed)
+	require.NoError(t, other.Close())
+	require.ErrorIs(t, foreign.Q.SetFloats(make([]float32, 9*64)), vk.ErrClosed)
+	_, err = other.NewStream("")
+	require.ErrorIs(t, err, vk.ErrClosed)
+	_, err = dev.Tensor(attention.F32, 1<<40)
+	require.ErrorIs(t, err, vk.ErrOutOfMemory)
+	_ = f
+}
+
+// Devices are named by ordinals and UUIDs.
+func TestDeviceNames(t *testing.T) {
+	openFake(t)
+	const uuid = "7b010203-0405-0607-0809-0a0b0c0d0e0f"
+	for name, want := range map[string]error{"": nil, "0": nil, uuid: nil, "GPU-" + uuid: nil, "1": vk.ErrNoDevice, "-1": vk.ErrNoDevice,
+		"GPU-00010203-0405-0607-0809-0a0b0c0d0e0f": vk.ErrNoDevice, "GPU-7b": vk.ErrInvalid, "NVIDIA": vk.ErrInvalid} {
+		dev, err := OpenDevice(DeviceOptions{Device: name})
+		require.ErrorIs(t, err, want, name)
+		if err == nil {
+			require.NoError(t, dev.Close())
+		}
+	}
+	t.Setenv(LibraryEnv, "off")
+	_, err := OpenDevice(DeviceOptions{})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+}
+
+// A device in the caller's context works in it, and leaves it and his memory and streams as they are.
+func TestDeviceOfTheCaller(t *testing.T) {
+	f, caller := openFake(t)
+	c := ContextOf(caller)
+	before := f.live()
+	dev, err := OpenDevice(DeviceOptions{Context: c.Handle()})
+	require.NoError(t, err)
+	_, err = OpenDevice(DeviceOptions{Context: 12})
+	require.ErrorIs(t, err, vk.ErrDeviceLost, "CUDA_ERROR_INVALID_CONTEXT")
+	useEmulator(t, attention.F16)
+	own, err := c.NewStream()
+	require.NoError(t, err)
+	s, err := WrapStream(dev, own.Handle())
+	require.NoError(t, err)
+	_, err = WrapStream(dev, 4096)
+	require.Error(t, err)
+	_, err = WrapStream(attention.On(nil), own.Handle())
+	require.ErrorIs(t, err, vk.ErrInvalid)
+
+	a := problemOn(t, caller, attention.F16, attention.Shape{B: 2, Hq: 2, Sq: 9, Sk: 9}, 16)
+	wrapped := a
+	for _, x := range []*attention.Tensor{&wrapped.Q, &wrapped.K, &wrapped.V, &wrapped.O, &wrapped.LSE, &wrapped.DO, &wrapped.DQ, &wrapped.DK, &wrapped.DV} {
+		m, err := WrapMemory(dev, problem.BackingOf(x.Memory).Address(), x.Memory.Size())
+		require.NoError(t, err)
+		*x = attention.Tensor{Memory: m}
+	}
+	_, err = WrapMemory(dev, 0, 8)
+	require.ErrorIs(t, err, vk.ErrInvalid)
+	op, err := attention.New(dev, attention.Config{HeadDim: 16, Tier: attention.TierCUDA, Kernel: "ref"})
+	require.NoError(t, err)
+	require.NoError(t, op.Forward(s, wrapped.Args))
+	require.NoError(t, op.Backward(s, wrapped))
+	require.NoError(t, s.Wait(background(t)))
+	require.NoError(t, emulated.err)
+	same, err := attention.New(caller, attention.Config{HeadDim: 16, Tier: attention.TierCUDA, Kernel: "ref"})
+	require.NoError(t, err)
+	got := func() (all [][]byte) {
+		for _, x := range []attention.Tensor{a.O, a.LSE, a.DQ, a.DK, a.DV} {
+			b, err := x.Bytes(background(t))
+			require.NoError(t, err)
+			all = append(all, b)
+		}
+		return all
+	}
+	first := got()
+	require.NoError(t, same.Forward(nil, a.Args))
+	require.NoError(t, same.Backward(nil, a))
+	require.Equal(t, first, got())
+	short := wrapped.Args
+	short.Q.Memory, err = WrapMemory(dev, problem.BackingOf(a.Q.Memory).Address(), 100)
+	require.NoError(t, err)
+	require.ErrorContains(t, op.Forward(s, short), "Q")
+	require.NoError(t, wrapped.Q.Memory.Close())
+	require.ErrorIs(t, op.Forward(s, wrapped.Args), vk.ErrClosed)
+
+	require.NoError(t, s.Close())
+	require.NoError(t, dev.Close())
+	closeAll(t, &a)
+	require.NoError(t, own.Close())
+	require.NoError(t, caller.Wait(background(t)))
+	require.GreaterOrEqual(t, before+8, f.live())
+}

@@ -1,0 +1,145 @@
+package cudapath
+
+import (
+	"fmt"
+	"sync"
+
+	"vkattn/attention"
+	"vkattn/internal/backend"
+	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
+)
+
+// Backward calls take memory of the stream in addition to their tensors. The work of a stream runs in order, so that one
+// workspace serves all its calls.
+
+// workspace is the memory of a stream. Calls of the stream use it, and its Close.
+type workspace struct {
+	m        *deviceMemory   // nil: none yet
+	given    bool            // m is the caller's: nothing else is taken
+	captured bool            // a graph has the address of m
+	retired  []*deviceMemory // smaller ones that graphs have
+}
+
+// UseWorkspace makes the backward calls of a stream use memory of the caller's, which he keeps until the stream is closed
+// and no graph that captured the stream is launched any more. A call that needs more is refused and allocates nothing:
+// BackwardPlan.ScratchBytes says how much a call needs. The stream is one of a device that OpenDevice opened.
+func UseWorkspace(s *attention.Stream, m *attention.Memory) error {
+	const op = "UseWorkspace"
+	to, ok := problem.StreamBackingOf(s).(*deviceStream)
+	if !ok {
+		return invalid(op, "no stream of a device that OpenDevice opened")
+	}
+	from, ok := problem.BackingOf(m).(*deviceMemory)
+	switch {
+	case !ok || from.d != to.d:
+		return invalid(op, "no memory of the stream's device")
+	case m.Closed():
+		return closed(op)
+	case from.address%256 != 0:
+		return invalid(op, "memory at %#x: a multiple of 256 is needed", from.address)
+	}
+	if err := to.notCaptured(op, "it changes the workspace"); err != nil {
+		return err
+	}
+	to.workspace.close()
+	to.workspace.m, to.workspace.given = from, true
+	return nil
+}
+
+// scratch returns the address of memory for the stream's next work.
+func (s *deviceStream) scratch(bytes uint64) (uint64, error) {
+	w := &s.workspace
+	enough := w.m != nil && w.m.size >= bytes
+	if w.given {
+		if !enough {
+			return 0, fmt.Errorf("%w: the call needs a workspace of %s, UseWorkspace gave %s", problem.ErrInvalid, hostmem.Bytes(bytes), hostmem.Bytes(w.m.size))
+		}
+		return w.m.address, nil
+	}
+	captured, err := s.capturing("Launch")
+	if err != nil {
+		return 0, err
+	}
+	if !enough {
+		m := s.d.spares.take(bytes)
+		if m == nil && captured {
+			return 0, s.notCaptured("Backward", fmt.Sprintf("the call allocates a workspace of %s: make one like it, or PrepareBackward, before", hostmem.Bytes(bytes)))
+		}
+		if w.captured {
+			w.retired = append(w.retired, w.m)
+		} else if w.m != nil && !captured {
+			_ = w.m.Close()
+		} else if w.m != nil {
+			w.retired = append(w.retired, w.m)
+		}
+		w.m, w.captured = nil, false
+		if m == nil {
+			if m, err = s.d.scratch(bytes); err != nil {
+				return 0, err
+			}
+		}
+		w.m = m
+	}
+	w.captured = w.captured || captured
+	return w.m.address, nil
+}
+
+// close frees the memory.
+func (w *workspace) close() {
+	for _, m := range w.retired {
+		_ = m.Close()
+	}
+	if w.m != nil && !w.given {
+		_ = w.m.Close()
+	}
+	*w = workspace{}
+}
+
+// scratch allocates a workspace.
+func (d *device) scratch(bytes uint64) (*deviceMemory, error) {
+	m, err := d.NewMemory(int64(bytes+3) &^ 3)
+	if err != nil {
+		return nil, fmt.Errorf("memory for the workspace: %w", err)
+	}
+	return m.(*deviceMemory), nil
+}
+
+// spares are workspaces that Prepare has allocated and no stream has taken: the largest one.
+type spares struct {
+	mu sync.Mutex
+	m  *deviceMemory
+}
+
+// take returns a workspace of at least so many bytes, nil if there is none.
+func (s *spares) take(bytes uint64) *deviceMemory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.m == nil || s.m.size < bytes {
+		return nil
+	}
+	m := s.m
+	s.m = nil
+	return m
+}
+
+// prepare makes take return a workspace.
+func (d *device) prepareWorkspace(bytes uint64) error {
+	s := &d.spares
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.m != nil && s.m.size >= bytes {
+		return nil
+	}
+	m, err := d.scratch(bytes)
+	if err != nil {
+		return err
+	}
+	if s.m != nil {
+		_ = s.m.Close()
+	}
+	s.m = m
+	return nil
+}
+
+var _ backend.Memory = (*deviceMemory)(nil)
