@@ -193,8 +193,16 @@ func (o *operation) kernelsOf(s *deviceStream, r *plan.BackwardRequest) (*backwa
 	return b, nil
 }
 
-// cudaCalls recycles the arguments of kernels, so that a call allocates nothing.
-var cudaCalls = sync.Pool{New: func() any { return new(problem.CUDACall) }}
+// Pools recycle the arguments of kernels, so that a call allocates nothing.
+var (
+	forwardCalls  = sync.Pool{New: func() any { return new(problem.CUDACall) }}
+	backwardCalls = sync.Pool{New: func() any { return new(backwardCall) }}
+)
+
+type backwardCall struct {
+	problem.CUDABackwardCall
+	v backwardInvocation
+}
 
 func (o *operation) Forward(on backend.Stream, a problem.Args) error {
 	s := on.(*deviceStream)
@@ -208,10 +216,10 @@ func (o *operation) Forward(on backend.Stream, a problem.Args) error {
 	if err != nil || tensors.NoRows(&a) {
 		return err
 	}
-	c := cudaCalls.Get().(*problem.CUDACall)
+	c := forwardCalls.Get().(*problem.CUDACall)
 	defer func() {
 		*c = problem.CUDACall{} // holds no memory
-		cudaCalls.Put(c)
+		forwardCalls.Put(c)
 	}()
 	plan.SetCUDACall(c, &o.cfg, &o.factors, &a, l.All())
 	var v invocation
@@ -233,13 +241,17 @@ func (o *operation) Backward(on backend.Stream, a problem.BackwardArgs) error {
 	if err != nil || a.B == 0 {
 		return err
 	}
-	c := plan.CUDABackwardCall(&o.cfg, &o.factors, &a, &l)
-	var v backwardInvocation
-	if err := b.bind(&v, &c); err != nil {
+	c := backwardCalls.Get().(*backwardCall)
+	defer func() {
+		*c = backwardCall{}
+		backwardCalls.Put(c)
+	}()
+	c.CUDABackwardCall = plan.CUDABackwardCall(&o.cfg, &o.factors, &a, &l)
+	if err := b.bind(&c.v, &c.CUDABackwardCall); err != nil {
 		return err
 	}
-	if v.params.stats, err = s.scratch(b.workspace(&c.Shape, c.TotalQ)); err != nil {
+	if c.v.params.stats, err = s.scratch(b.workspace(&c.Shape, c.TotalQ)); err != nil {
 		return err
 	}
-	return b.launch(s.Stream, &v, &c.Shape)
+	return b.launch(s.Stream, &c.v, &c.Shape)
 }
