@@ -31,6 +31,20 @@
 // The Plan says why the families before the chosen one do not run. Shapes, strides, units
 // and argument errors are the same as in package attention.
 //
+// # Without Vulkan
+//
+// [OpenDevice] opens a CUDA device for package attention where there is no Vulkan loader, as in most CUDA containers:
+//
+//	dev, err := cudapath.OpenDevice(cudapath.DeviceOptions{})
+//	q, err := dev.Tensor(attention.F16, 1, 32, 4096, 128)
+//	op, err := attention.New(dev, attention.Config{HeadDim: 128, Causal: attention.TopLeft})
+//	err = op.Forward(nil, attention.Args{Q: q, K: k, V: v, O: o})
+//
+// It has the same kernels and plans, and no other tier: what tier cuda does not compute is refused by name. [WrapMemory]
+// and [WrapStream] take a CUdeviceptr and a CUstream of the caller's, DeviceOptions.Context his context. Once a call of a
+// shape has run on a stream, another neither allocates nor waits, so that a CUDA graph captures it. The workspace of
+// backward calls is the stream's, or the caller's by [UseWorkspace].
+//
 // # The driver at run time
 //
 // The package opens libcuda.so.1 when it is first needed. The environment variable
@@ -56,6 +70,8 @@
 // Addresses and sizes are in bytes.
 //
 // # Concurrency and lifetime
+//
+// A device that OpenDevice opened is closed by its Close, which waits for its own streams.
 //
 // Context, Memory and kernels are safe for concurrent use, on any thread: each operation
 // is a C function that makes the CUDA context current while it runs. A [Stream] is not: it
