@@ -273,7 +273,7 @@ const backwardPushBytes = 256
 // backwardShare divides the cases that make test-full gives to each driver and storage
 // type: a case has up to six pipelines, and a driver on the CPU compiles for seconds. The
 // CPU tier has all cases there, and a GPU at level all.
-const backwardShare = 60
+const backwardShare = 90
 
 // backwardTurn reports whether a target computes the n-th case of a list. Of two drivers on
 // the CPU one computes a case on tier scalar, in one type: each kernel is one module for three

@@ -164,7 +164,7 @@ func (p *probe) run(packed []byte, n int, e, mask score.Expr) (x, slope []float6
 
 // Scores, their derivatives and masks.
 func TestRandomModifiers(t *testing.T) {
-	count := map[testlevel.Level]int{testlevel.Brief: 20, testlevel.Default: 100, testlevel.Full: 900, testlevel.All: 1000, testlevel.Exhaustive: 2000}[testlevel.Get()]
+	count := map[testlevel.Level]int{testlevel.Brief: 20, testlevel.Default: 100, testlevel.Full: 300, testlevel.All: 1000, testlevel.Exhaustive: 2000}[testlevel.Get()]
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d, %d expressions", seed, count)
 	r := rand.New(rand.NewPCG(seed, 0))

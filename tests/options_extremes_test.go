@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/testlevel"
 )
 
 // extremeTable lists cases whose numbers are at the ends of the allowed ranges. The cases
@@ -105,6 +106,9 @@ func TestOptionsExtremes(t *testing.T) {
 		}
 		if which, _ := s.matrixTier(tt); onMatrices(tt) && which > 0 && leftToGPUs(tt) {
 			continue // a driver on the CPU has the first of the coopmat tiers, from one source
+		}
+		if level := testlevel.Get(); level == testlevel.Full && s.name == "lavapipe" && !onMatrices(tt) && tt.Tier != attention.TierCPU {
+			continue // SwiftShader has tier scalar
 		}
 		t.Run(tt.String(), func(t *testing.T) {
 			t.Parallel()
