@@ -15,12 +15,7 @@ import (
 
 // BlockMap says which tiles of rows and keys a call's masks exclude, and which they leave whole. Kernels skip the former and
 // apply no mask in the latter. A call whose mask modifier needs a map and that brings none makes one, which takes time:
-// [Op.BlockMap] makes it once for many calls, as FlexAttention's create_block_mask does. Its fields are set by the Op.
-//
-//	Of         any        // the Op
-//	Buffer     *vk.Buffer // the map; nil: its calls take none
-//	Size       MapSize    // of the map
-//	Rows, Keys uint32     // of a tile
+// [Op.BlockMap] makes it once for many calls, as FlexAttention's create_block_mask does.
 //
 //	func (m *BlockMap) Close() error // releases the memory, when no call that was given the map is in flight; idempotent
 type BlockMap = problem.BlockMap
@@ -34,14 +29,14 @@ func (op *Op) BlockMap(ctx context.Context, s *Stream, a Args) (*BlockMap, error
 	if err := op.usable(); err != nil {
 		return nil, err
 	}
-	m := &BlockMap{Of: op}
+	m := problem.TileMap{Of: op}
 	err := op.home.call("BlockMap", s, func(s backend.Stream) error {
 		v := s.Vulkan()
 		if v == nil { // its calls take no map
 			var l tensors.Layouts
 			return op.check(&l, &a)
 		}
-		if err := op.recordBlockMap(m, v.Commands, v, &a); err != nil || m.Buffer == nil {
+		if err := op.recordBlockMap(&m, v.Commands, v, &a); err != nil || m.Buffer == nil {
 			return err
 		}
 		return s.Wait(ctx)
@@ -50,11 +45,11 @@ func (op *Op) BlockMap(ctx context.Context, s *Stream, a Args) (*BlockMap, error
 		_ = m.Close()
 		return nil, err
 	}
-	return m, nil
+	return problem.NewBlockMap(m), nil
 }
 
 // recordBlockMap records the kernel that makes m. It leaves m empty if calls like a take no map.
-func (op *Op) recordBlockMap(m *BlockMap, c *vk.Commands, s *vk.Stream, a *Args) error {
+func (op *Op) recordBlockMap(m *problem.TileMap, c *vk.Commands, s *vk.Stream, a *Args) error {
 	var l tensors.Layouts
 	if err := op.check(&l, a); err != nil {
 		return err
@@ -102,8 +97,8 @@ func (l *launch) bindMap(c *vk.Commands, a *Args, groups [3]uint32) error {
 	if !taken {
 		return nil
 	}
-	m, at := BlockMap{Size: l.mapSize(a, groups), Rows: l.rows, Keys: l.mapKeys}, uint64(0)
-	if b := a.BlockMap; b != nil && b.Buffer != nil && b.Size == m.Size && b.Rows == m.Rows && b.Keys == m.Keys {
+	m, at := problem.TileMap{Size: l.mapSize(a, groups), Rows: l.rows, Keys: l.mapKeys}, uint64(0)
+	if b := problem.TilesOf(a.BlockMap); b.Buffer != nil && b.Size == m.Size && b.Rows == m.Rows && b.Keys == m.Keys {
 		m.Buffer = b.Buffer
 	} else {
 		var err error
@@ -125,11 +120,11 @@ func (l *launch) bindMap(c *vk.Commands, a *Args, groups [3]uint32) error {
 	return l.bindBuffer(binding, m.Buffer, at, m.Size.Bytes(), 4)
 }
 
-func (l *launch) makeMap(c *vk.Commands, m *BlockMap) error { return l.makeMapAt(c, m, 0) }
+func (l *launch) makeMap(c *vk.Commands, m *problem.TileMap) error { return l.makeMapAt(c, m, 0) }
 
 // makeMapAt records the kernel that makes a map in m's buffer, from a byte on. It has the parameters of the call, but that
 // LSE is the map and that its splits are the words of a row.
-func (l *launch) makeMapAt(c *vk.Commands, m *BlockMap, at uint64) error {
+func (l *launch) makeMapAt(c *vk.Commands, m *problem.TileMap, at uint64) error {
 	of := *l
 	if m.Size.Heads == 1 {
 		of.params.Hq = max(l.options.PackRows(), 1)

@@ -255,7 +255,7 @@ func (op *Op) check(l *tensors.Layouts, a *Args) error {
 	if err := l.Check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
 	}
-	if a.BlockMap != nil && a.BlockMap.Of != any(op) {
+	if a.BlockMap != nil && problem.TilesOf(a.BlockMap).Of != any(op) {
 		return &ShapeError{Field: "BlockMap", Got: "of another operation", Want: "one that this Op made"}
 	}
 	return op.checkSide(l.All(), a)

@@ -135,12 +135,12 @@ var problemPackage = apiwalk.Package{
 	Name: "problem", Folder: "../internal/problem", Matches: sentinels, Live: liveOps, Closed: closedOps,
 	Functions: map[string]any{
 		"Ablations": problem.Ablations, "Alignment": problem.Alignment, "BHSD": problem.BHSD, "BSHD": problem.BSHD, "CUDAKernels": problem.CUDAKernels,
-		"DTypes": problem.DTypes, "KVTypes": problem.KVTypes, "BackingOf": problem.BackingOf, "NewMade": problem.NewMade, "NewMemory": problem.NewMemory, "NewStream": problem.NewStream, "ParseAblation": problem.ParseAblation,
+		"DTypes": problem.DTypes, "KVTypes": problem.KVTypes, "BackingOf": problem.BackingOf, "NewBlockMap": problem.NewBlockMap, "NewMade": problem.NewMade, "NewMemory": problem.NewMemory, "NewStream": problem.NewStream, "ParseAblation": problem.ParseAblation,
 		"ParseCausal": problem.ParseCausal, "ParseDType": problem.ParseDType, "ParseKVType": problem.ParseKVType,
-		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf, "Span": problem.Span, "StreamBackingOf": problem.StreamBackingOf,
+		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf, "Span": problem.Span, "StreamBackingOf": problem.StreamBackingOf, "TilesOf": problem.TilesOf,
 		"ValidateSizes": problem.ValidateSizes, "VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
 	},
-	Types: []any{problem.Ablation(0), problem.Access(0), problem.BlockMap{}, problem.Causal(0), problem.Config{}, problem.MapSize{},
+	Types: []any{problem.Ablation(0), problem.Access(0), problem.BlockMap{}, problem.Causal(0), problem.Config{}, problem.MapSize{}, problem.TileMap{},
 		problem.DType(0), problem.HostView{}, problem.KVType(0), problem.Experiment{}, problem.Memory{}, problem.Phrase(""), problem.Scale{}, problem.Shape{},
 		problem.ShapeError{}, problem.Stream{}, problem.Strides{}, problem.Tensor{}, problem.Tier(0), problem.Tuning(0), problem.Vector{}, problem.Window{}},
 }

@@ -10,17 +10,25 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/score"
 	"vkattn/internal/cases"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
 // mapOf makes the map of a call on the device and reads it back. The device's memory is as the images say.
 func mapOf(t *testing.T, s *session, m modified) (made *attention.BlockMap, words []uint32, op *attention.Op, args attention.Args) {
+	op, stream, args := modifiedOn(t, s, m)
+	made, words = readMap(t, stream, op, args)
+	return made, words, op, args
+}
+
+// modifiedOn is a call on a device, whose memory is as the images say.
+func modifiedOn(t *testing.T, s *session, m modified) (op *attention.Op, stream *attention.Stream, args attention.Args) {
 	dev := attention.On(s.dev)
 	cfg := m.config(t, cases.On(attention.TierScalar, attention.F32))
 	op, err := attention.New(dev, cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, op.Close()) })
-	stream, err := dev.NewStream("map")
+	stream, err = dev.NewStream("map")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, stream.Close()) })
 	var buffers []*vk.Buffer
@@ -33,17 +41,63 @@ func mapOf(t *testing.T, s *session, m modified) (made *attention.BlockMap, word
 			require.NoError(t, stream.Vulkan().Upload(b, 0, image))
 		}
 	}
-	args = m.DeviceArgs(buffers)
-	made, err = op.BlockMap(context.Background(), stream, args)
+	return op, stream, m.DeviceArgs(buffers)
+}
+
+// readMap makes the map of a call and reads it.
+func readMap(t *testing.T, stream *attention.Stream, op *attention.Op, args attention.Args) (made *attention.BlockMap, words []uint32) {
+	made, err := op.BlockMap(context.Background(), stream, args)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, made.Close()) })
-	require.NotNil(t, made.Buffer, "the kernel takes no map")
-	data := make([]byte, made.Size.Bytes())
-	require.NoError(t, stream.Vulkan().Download(context.Background(), data, made.Buffer, 0))
+	tiles := problem.TilesOf(made)
+	require.NotNil(t, tiles.Buffer, "the kernel takes no map")
+	data := make([]byte, tiles.Size.Bytes())
+	require.NoError(t, stream.Vulkan().Download(context.Background(), data, tiles.Buffer, 0))
 	for i := 0; i < len(data); i += 4 {
 		words = append(words, binary.LittleEndian.Uint32(data[i:]))
 	}
-	return made, words, op, args
+	return made, words
+}
+
+// A map is of what the earlier work of its stream leaves in tables, without a wait between them; and so is the map that a call
+// makes itself.
+func TestBlockMapsAreInOrder(t *testing.T) {
+	s := openDevice(t)
+	m := modified{shape: attention.Shape{B: 1, Hq: 4, Sq: 150, Sk: 3000}, d: 8, mask: "doc[i] == doc[j]"}
+	op, stream, args := modifiedOn(t, s, m)
+	_, before := readMap(t, stream, op, args)
+	doc := args.Tables[0].Buffer
+	one, err := s.dev.NewBuffer(4*3000, vk.BufferOptions{}) // zeros: one document
+	require.NoError(t, err)
+	defer func() { require.NoError(t, one.Close()) }()
+	v := stream.Vulkan()
+	require.NoError(t, v.Fill(vk.BufferRange{Buffer: one}, 0))
+	require.NoError(t, v.Barrier())
+	require.NoError(t, v.Copy(vk.BufferRange{Buffer: doc, Size: 4 * 3000}, vk.BufferRange{Buffer: one}))
+	made, after := readMap(t, stream, op, args)
+	require.NotEqual(t, before, after)
+	tiles := problem.TilesOf(made)
+	for at := 0; at < len(after); at += tiles.Size.Words {
+		for _, word := range after[at+tiles.Size.Words/2 : at+tiles.Size.Words] {
+			require.NotEqual(t, ^uint32(0), word, "tiles of one document are full, but the last ones")
+		}
+	}
+	forward := func(given *attention.BlockMap) []byte {
+		out := make([]byte, args.O.Buffer.Size())
+		args.BlockMap = given
+		require.NoError(t, op.Forward(stream, args))
+		require.NoError(t, v.Download(context.Background(), out, args.O.Buffer, 0))
+		return out
+	}
+	require.Equal(t, forward(made), forward(nil))
+	before2 := forward(nil)
+	args.BlockMap = nil
+	docs := m.memory(attention.F32)[5]
+	require.NoError(t, v.Upload(doc, 0, docs))
+	changed := forward(nil)
+	require.NotEqual(t, before2, changed)
+	_, again := readMap(t, stream, op, args)
+	require.Equal(t, before, again)
 }
 
 // A map says of each tile what the mask leaves of it: for tables it is exact, and where interval arithmetic answers, tiles
@@ -61,7 +115,8 @@ func TestBlockMapsSayWhatTilesHold(t *testing.T) {
 		}},
 	} {
 		m.d = 8
-		made, words, op, args := mapOf(t, s, m)
+		given, words, op, args := mapOf(t, s, m)
+		made := problem.TilesOf(given)
 		mask := op.Config().MaskMod
 		group := m.shape.Hq / m.shape.KVHeads()
 		memory := m.memory(attention.F32)
@@ -115,7 +170,7 @@ func TestBlockMapsSayWhatTilesHold(t *testing.T) {
 		require.Positive(t, counts[0], m.name)
 		other, err := attention.New(attention.On(s.dev), op.Config())
 		require.NoError(t, err)
-		args.BlockMap = made
+		args.BlockMap = given
 		require.ErrorContains(t, other.Forward(nil, args), "BlockMap is of another operation")
 		require.NoError(t, other.Close())
 	}

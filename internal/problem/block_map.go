@@ -3,15 +3,37 @@ package problem
 import "vkattn/vk"
 
 // BlockMap is attention.BlockMap, whose comment documents it.
-type BlockMap struct {
+type BlockMap struct{ tiles TileMap }
+
+// TileMap is what the library knows of a BlockMap.
+type TileMap struct {
 	Of         any        // the operation that made it
 	Buffer     *vk.Buffer // nil: its calls take no map
 	Size       MapSize
 	Rows, Keys uint32 // of a tile
 }
 
+// NewBlockMap returns a map for a caller.
+func NewBlockMap(m TileMap) *BlockMap { return &BlockMap{m} }
+
+// TilesOf is the map behind one of a caller, the zero map for nil.
+func TilesOf(m *BlockMap) TileMap {
+	if m == nil {
+		return TileMap{}
+	}
+	return m.tiles
+}
+
 // Close releases the memory of the map, when no call that was given it is in flight. It is idempotent.
 func (m *BlockMap) Close() error {
+	if m == nil {
+		return nil
+	}
+	return m.tiles.Close()
+}
+
+// Close releases the memory.
+func (m *TileMap) Close() error {
 	if m == nil || m.Buffer == nil {
 		return nil
 	}
