@@ -33,12 +33,18 @@ func probeSlots(r *rand.Rand, n int, tables []score.Memory) (slots []*score.Slot
 			at.I = at.Row - 290 // no keys for some rows
 		}
 		slots = append(slots, at)
-		packed = binary.LittleEndian.AppendUint32(packed, math.Float32bits(float32(at.S[0])))
-		for _, x := range []int{at.B, at.Head, at.KVHead, at.I, at.J[0], at.Row, at.Rows, at.Keys} {
-			packed = binary.LittleEndian.AppendUint32(packed, uint32(x))
-		}
+		packed = append(packed, packSlot(at)...)
 	}
 	return slots, packed
+}
+
+// packSlot is a slot as the kernel reads it.
+func packSlot(at *score.Slots) (packed []byte) {
+	packed = binary.LittleEndian.AppendUint32(packed, math.Float32bits(float32(at.S[0])))
+	for _, x := range []int{at.B, at.Head, at.KVHead, at.I, at.J[0], at.Row, at.Rows, at.Keys} {
+		packed = binary.LittleEndian.AppendUint32(packed, uint32(x))
+	}
+	return packed
 }
 
 // expected is the value of a float expression and what a device may be off by: more than rounding each operation in
@@ -89,16 +95,10 @@ type probe struct {
 }
 
 func newProbe(t *testing.T, r *rand.Rand) *probe {
-	s := openDevice(t)
-	if s.compileOnly {
-		t.Skip("the device does not execute")
-	}
-	stream, err := s.dev.NewStream("probe")
-	require.NoError(t, err)
-	p := &probe{t: t, dev: s.dev, stream: stream,
-		declared: []score.Table{score.IntTable("doc", 1), score.FloatTable("bias", 2), score.FloatTable("cube", 3)}}
+	declared := []score.Table{score.IntTable("doc", 1), score.FloatTable("bias", 2), score.FloatTable("cube", 3)}
+	var memory []score.Memory
 	for i, dims := range [][3]int{{200}, {8, 50}, {3, 4, 5}} {
-		m := score.Memory{Name: p.declared[i].Name(), Dims: dims}
+		m := score.Memory{Name: declared[i].Name(), Dims: dims}
 		for range max(1, dims[0]) * max(1, dims[1]) * max(1, dims[2]) {
 			bits := math.Float32bits(float32(r.NormFloat64()))
 			if i == 0 {
@@ -106,7 +106,20 @@ func newProbe(t *testing.T, r *rand.Rand) *probe {
 			}
 			m.Data = binary.LittleEndian.AppendUint32(m.Data, bits)
 		}
-		p.memory = append(p.memory, m)
+		memory = append(memory, m)
+	}
+	return newProbeOf(t, declared, memory)
+}
+
+func newProbeOf(t *testing.T, declared []score.Table, memory []score.Memory) *probe {
+	s := openDevice(t)
+	if s.compileOnly {
+		t.Skip("the device does not execute")
+	}
+	stream, err := s.dev.NewStream("probe")
+	require.NoError(t, err)
+	p := &probe{t: t, dev: s.dev, stream: stream, declared: declared, memory: memory}
+	for _, m := range memory {
 		p.tables = append(p.tables, p.buffer(append(make([]byte, 12), m.Data...)))
 	}
 	t.Cleanup(func() {
@@ -200,6 +213,28 @@ func TestRandomModifiers(t *testing.T) {
 	}
 	t.Logf("%d of %d values judged", judged, 2*count*n)
 	require.Greater(t, judged, count*n)
+}
+
+// Minima and maxima with a negated operand, and another one around them: NVIDIA's compiler drops the negation if they are
+// SMin and SMax.
+func TestMinimaOfNegations(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	p := newProbe(t, r)
+	const n = 256
+	slots, packed := probeSlots(r, n, p.memory)
+	for _, text := range []string{"bias[~(s <= float(i) ? 5 : 100), min(doc[row], -sk)]", "bias[h, min(j, -i)]", "bias[h, min(-doc[row], -sk)]",
+		"bias[h, min(abs(i), 0 - sk)]", "bias[h, min(j, sk * -1)]", "bias[h, min(i + j, -(i + j))]", "float(min(min(max(i, j + hkv), -sq), 0))",
+		"float(min(min(max(i - sk, j), -hkv), 0))", "float(min(min(i, -j), 20))", "float(max(max(i, -j), 20))",
+		"bias[h, max(max(doc[row], -i), hkv)]", "bias[h, max(max(j, -i), -hkv)]", "bias[h, min(max(-sk, i - sk), -hkv)]"} {
+		e, err := score.Parse(text, p.declared...)
+		require.NoError(t, err)
+		got, _, _ := p.run(packed, n, e, score.Expr{})
+		for i, at := range slots {
+			want := []float64{0}
+			score.NewEvaluator(e, score.Float32).Eval(want, at)
+			require.Equal(t, want[0], got[i], "%s at i %d, j %d, row %d", text, at.I, at.J[0], at.Row)
+		}
+	}
 }
 
 // A score that is NaN stays NaN through every function, and infinite ones have their limits.
