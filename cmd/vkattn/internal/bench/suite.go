@@ -76,6 +76,7 @@ var Suites = []Suite{
 			problem.AblateSoftmax}},
 	{Name: "presets", About: "forward passes of GPT, BERT and short to very long sequences", list: presetSuite(),
 		Shrinks: true},
+	{Name: "modifiers", About: "options, and score and mask modifiers that say the same or more", list: modifiers(), Shrinks: true},
 }
 
 // ParseSuite finds one of Suites. An error also offers the names of other suites that the
@@ -216,6 +217,28 @@ func small() []Problem {
 	return named("", "batch-size=1,4 nheads=8,32 nheads-kv=8 seqlen=64-1024*2 headdim=64,128 causal=none,top-left",
 		"batch-size=2 nheads=16 seqlen=64-1024*2 headdim=64,128 causal=none,top-left",
 		rows+"seqlen=1 causal=none", rows+"seqlen=4-64*4 causal=none,bottom-right")
+}
+
+// modifiers has options and expressions that say the same, in turn, and expressions that no option has.
+func modifiers() (list []Problem) {
+	for _, x := range [][2]string{
+		{"dense", "causal=none"},
+		{"causal", "causal=top-left"},
+		{"causal, a mask", "mask-mod=j<=i"},
+		{"window", "causal=none window=1024,1024"},
+		{"window, a mask", "mask-mod=abs(i-j)<=1024"},
+		{"softcap", "causal=none softcap=30"},
+		{"softcap, a score", "score-mod=30*tanh(s/30)"},
+		{"alibi", "causal=none alibi=true"},
+		{"alibi, a score", "score-mod=s-exp(-0.34657359*(h+1))*abs(i-j)"},
+		{"documents", "mask-mod=i/1500==j/1500"},
+		{"prefix", "mask-mod=j<=i||j<1000"},
+		{"first keys and a window", "mask-mod=j<=i&&(j<4||i-j<1024)"},
+		{"dilated", "mask-mod=j<=i&&(i-j)%4==0"},
+	} {
+		list = append(list, named(x[0], "batch-size=2 nheads=16 seqlen=4096,16384 headdim=64,128 "+x[1])...)
+	}
+	return list
 }
 
 // models is the attention of one layer of the transformers of 768, 1024 and 1280 channels.

@@ -43,6 +43,7 @@ func TestSuites(t *testing.T) {
 	require.Len(t, suiteProblems(t, "alone", attention.F32), 4*7)
 	require.Len(t, suiteProblems(t, "plain", attention.BF16, attention.F32), 2*4*10)
 	require.Len(t, suiteProblems(t, "models", attention.BF16), 3)
+	require.Len(t, suiteProblems(t, "modifiers", f16), 13*2*2)
 	// Problems that are compared per flop have the same flops.
 	for _, p := range suiteProblems(t, "gqa", f16) {
 		if p.Config.Causal == attention.CausalNone {
@@ -51,7 +52,7 @@ func TestSuites(t *testing.T) {
 	}
 	_, err := ParseSuite("everything")
 	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, decode, depth, small, alone, plain, models, ceilings, "+
-		"ladder, serving, training, gqa-grid, presets")
+		"ladder, serving, training, gqa-grid, presets, modifiers")
 }
 
 func TestASweepNarrows(t *testing.T) {
