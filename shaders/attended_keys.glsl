@@ -18,9 +18,15 @@ float slopeExpr(const int b, const int h, const int hkv, const int i, const int 
 #endif
 #define PLUS_SCORE_EXPR + SCORE_EXPR
 #define PLUS_MASK_EXPR + MASK_EXPR
+#ifdef BACKWARD
+#define SCORE_EXPR_MASKS + SCORE_EXPR % 2
+#else // unmasked tiles have scoreExpr, but not the keys of sparse tokens
+#define SCORE_EXPR_MASKS + SCORE_EXPR % 2 * SPARSE_TOKENS
+#endif
 #else // kernels without scores, and those of float32 on matrices, which take no options
 #define PLUS_SCORE_EXPR
 #define PLUS_MASK_EXPR
+#define SCORE_EXPR_MASKS
 #endif
 
 // -- mask and bias --------------------------------------------------------------------------------
@@ -51,7 +57,7 @@ uint visibleStart(uint row) {
 #ifdef POSITIONS_ONLY
 const bool MASK_EVERY_TILE = false;
 #else
-const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q + ALIBI + BIAS + MASK PLUS_SCORE_EXPR PLUS_MASK_EXPR != 0;
+const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q + ALIBI + BIAS + MASK SCORE_EXPR_MASKS PLUS_MASK_EXPR != 0;
 #endif
 // Scores are modified (scoreMod); otherwise they stay products Q K^T until the row max is subtracted.
 const bool SCORE_MOD = SOFTCAP + ALIBI + BIAS PLUS_SCORE_EXPR != 0;
@@ -92,7 +98,10 @@ bool attends(uint row, uint key) {
         yes = (loadBlocks(at + j / 32) >> (j % 32) & 1u) != 0;
     }
 #ifdef CONSTANTS_MODIFIERS
-    if (MASK_EXPR != 0 && yes) yes = maskExpr(SLOT(row, key));
+    if (MASK_EXPR != 0) { // of every slot: no branch keeps compilers from computing once what a row or a key has
+        const bool also = maskExpr(SLOT(row, key));
+        yes = yes && also;
+    }
 #endif
     return yes;
 }
@@ -233,6 +242,15 @@ float scoreMod(float x, uint row, uint key) {
     CHANGE_BY_OPTIONS(x, row, key)
 #ifdef CONSTANTS_MODIFIERS
     if (SCORE_EXPR != 0) x = scoreExpr(x, SLOT(row, key));
+#endif
+    return x;
+}
+
+// The score of every slot of a tile, if only a softcap and a modifier that is the same for all of them change scores.
+float scoreModOfTile(float x) {
+    if (SOFTCAP != 0) x = applySoftcap(x);
+#ifdef CONSTANTS_MODIFIERS
+    if (SCORE_EXPR != 0) x = scoreExpr(x, SLOT(work.row0, 0));
 #endif
     return x;
 }

@@ -39,7 +39,7 @@
         coopMatLoad(negRest, smem, STAT_AT(2), 0, ROW_MAJOR);
 #endif
         [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {
-            if (!bool(MASKED) && SCORE_MOD) S[f][e] = applySoftcap(S[f][e] * p.scoreScale) * LOG2E;
+            if (!bool(MASKED) && SCORE_MOD) S[f][e] = scoreModOfTile(S[f][e] * p.scoreScale) * LOG2E;
             if (SCORE_MOD && (!bool(MASKED) || S[f][e] != MASKED_EXPONENT)) S[f][e] += negLSE[e];
 #if MASKED
             S[f][e] += negRest[e];
@@ -105,7 +105,7 @@
         coopMatLoad(negRest, smem, REST_BASE + (rowInTile + f / KV_FRAGS * FRAG_M) / 4, 0, COLUMN_MAJOR);
 #endif
         [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {
-            if (!bool(MASKED) && SCORE_MOD) S[f][e] = applySoftcap(S[f][e] * p.scoreScale) * LOG2E;
+            if (!bool(MASKED) && SCORE_MOD) S[f][e] = scoreModOfTile(S[f][e] * p.scoreScale) * LOG2E;
             if (SCORE_MOD && (!bool(MASKED) || S[f][e] != MASKED_EXPONENT)) S[f][e] += negLSE[f / KV_FRAGS][e];
 #if MASKED
             S[f][e] += negRest[e];

@@ -86,7 +86,7 @@ layout(constant_id = 54) const uint IS_DECODE_PART = 0; // 1: this dispatch comp
 
 #ifdef CONSTANTS_MODIFIERS
 // -- modifiers of the call: general and decode kernels ---------------------------------------------
-layout(constant_id = 127) const uint SCORE_EXPR = 0;   // 1: a modifier is in place of scoreExpr, see attended_keys.glsl
+layout(constant_id = 127) const uint SCORE_EXPR = 0;   // 1: a modifier is in place of scoreExpr, see attended_keys.glsl; 2: it is the same for all slots of a tile
 layout(constant_id = 128) const uint MASK_EXPR = 0;    // 1: likewise of maskExpr
 #endif
 

@@ -41,7 +41,7 @@ const (
 	ConstSplit            uint32 = 45  // 1: several workgroups split the keys of a row and write float32 partial states
 	ConstDecodePartRows   uint32 = 52  // sequences with at most this many rows are the decode part; 0: none
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
-	ConstScoreExpr        uint32 = 127 // 1: a modifier is in place of scoreExpr, see attended_keys.glsl
+	ConstScoreExpr        uint32 = 127 // 1: a modifier is in place of scoreExpr, see attended_keys.glsl; 2: it is the same for all slots of a tile
 	ConstMaskExpr         uint32 = 128 // 1: likewise of maskExpr
 	ConstTileMap          uint32 = 129 // 1: a map of KV tiles is in place of the mask, 2: of the bias, see attended_keys.glsl
 	ConstHasDlse          uint32 = 70  // 1: LSE has a gradient

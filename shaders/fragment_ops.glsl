@@ -97,24 +97,30 @@ uvec4 packScratch8(uint group) {
 // Score of a product x. firstKey is the first slot of the KV tile, col a column of the tile.
 float maskedScore(uint row, uint firstKey, uint col, float x) {
     const uint key = SPARSE_TOKENS != 0 ? TILE_KEY(col) : firstKey + col;
+#ifdef CONSTANTS_MODIFIERS
+    if (SCORE_EXPR != 0) { // without a branch, as in attends
+        const float score = scoreMod(x * abs(p.scoreScale), row, key);
+        return attends(row, key) ? score : -INFINITY;
+    }
+#endif
     if (!attends(row, key)) return -INFINITY;
     return SCORE_MOD ? scoreMod(x * abs(p.scoreScale), row, key) : x;
 }
 
-// In masked tiles every element depends on its row and key. In unmasked tiles only the soft cap changes scores, but for the
-// full tiles of a tile map: their scores may have all modifiers.
+// In masked tiles every element depends on its row and key. In unmasked tiles scores have a softcap and the call's modifier,
+// in the full tiles of a tile map ALiBi and bias too.
 #ifdef BACKWARD // it has no map
 #define MODIFY_FULL_TILE(x, firstRow, firstKey, firstCol)
 #else
 float modifiedScore(uint row, uint key, float x) { return scoreMod(x * abs(p.scoreScale), row, key); }
 #define MODIFY_FULL_TILE(x, firstRow, firstKey, firstCol)                                           \
-    else if (TILE_MAP != 0 && NATURAL_SCORES) modifyElements(x, firstRow, firstKey, firstCol)
+    else if (TILE_MAP * (ALIBI + BIAS) + SCORE_EXPR % 2 != 0) modifyElements(x, firstRow, firstKey, firstCol)
 #endif
 #define applyMaskAndBias(x, firstRow, firstKey, firstCol, masked)                                   \
     if (masked != 0) maskAndBiasElements(x, firstRow, firstKey, firstCol)                           \
     MODIFY_FULL_TILE(x, firstRow, firstKey, firstCol)                                               \
-    else if (SOFTCAP != 0) {                                                                        \
-        [[unroll]] for (uint e = 0; e < x.length(); ++e) x[e] = applySoftcap(x[e] * abs(p.scoreScale)); \
+    else if (SOFTCAP PLUS_SCORE_EXPR != 0) {                                                        \
+        [[unroll]] for (uint e = 0; e < x.length(); ++e) x[e] = scoreModOfTile(x[e] * abs(p.scoreScale)); \
     }
 #endif
 

@@ -21,6 +21,7 @@ int tileExpr(const int b, const int h, const int hkv, const int i, const int j, 
              const int hEnd, const int iEnd, const int jEnd, const int rowEnd) { return 1; }
 
 const uint ATTENDED = 1, EXCLUDED = 2; // bits: some slot is
+const uint ROUND = 8;                  // slots of an invocation until it asks what the others have seen
 shared uint seen[32], asked[32];
 
 void main() {
@@ -50,10 +51,12 @@ void main() {
     [[dont_unroll]] for (uint t = 0; t < 32; ++t) {
         if (asked[t] != 0) continue;
         const uint firstKey = (firstTile + t) * KV_TILE;
-        uint found = 0;
-        [[dont_unroll]] for (uint slot = lane; slot < rows * KV_TILE && found != (ATTENDED | EXCLUDED); slot += LOCAL_SIZE)
-            found |= attends(work.row0 + slot / KV_TILE, firstKey + slot % KV_TILE) ? ATTENDED : EXCLUDED;
-        atomicOr(seen[t], found);
+        uint found = 0, all = 0;
+        [[dont_unroll]] for (uint slot = lane; slot < rows * KV_TILE && all != (ATTENDED | EXCLUDED);) {
+            [[dont_unroll]] for (uint n = 0; n < ROUND && slot < rows * KV_TILE; ++n, slot += LOCAL_SIZE)
+                found |= attends(work.row0 + slot / KV_TILE, firstKey + slot % KV_TILE) ? ATTENDED : EXCLUDED;
+            all = atomicOr(seen[t], found) | found;
+        }
     }
     barrier();
     if (lane < 2) { // the word of the full tiles, and of those that need masks

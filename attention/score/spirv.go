@@ -100,6 +100,7 @@ const (
 	opConvertSToF     = 111
 	opBitcast         = 124
 	opFOrdLess        = 184
+	opFUnordLess      = 185
 	opLogicalOr       = 166
 	opLogicalAnd      = 167
 	opLogicalNot      = 168
@@ -108,6 +109,8 @@ const (
 	opINotEqual       = 171
 	opSGreaterThan    = 173
 	opSLess           = 177
+	opShiftRight      = 195 // keeps the sign
+	opBitwiseOr       = 197
 	opBitwiseXor      = 198
 	opBitwiseAnd      = 199
 	opIAdd            = 128
@@ -134,7 +137,7 @@ const (
 // Instructions of GLSL.std.450.
 const (
 	stdFAbs, stdSAbs, stdSSign, stdFloor = 4, 5, 7, 8
-	stdExp, stdLog, stdSqrt              = 27, 28, 31
+	stdExp, stdLog, stdExp2, stdSqrt     = 27, 28, 29, 31
 	stdFMin, stdFMax, stdSMin, stdSMax   = 37, 40, 39, 42
 	stdFma                               = 50
 )
@@ -155,6 +158,7 @@ type writer struct {
 	layout               TableLayout
 	tables               []tableVariable
 	values               map[Expr]uint32 // of the function that is written
+	steps                bool            // it has a step of a float, see Expr.hasSteps
 	body                 []uint32
 	edits                []edit
 }
@@ -371,7 +375,7 @@ func (w *writer) function(e Expr, args []Expr) error {
 
 // replace replaces the body of the function whose parameters begin at a word.
 func (w *writer) replace(at int, e Expr, args []Expr) error {
-	w.values, w.body = map[Expr]uint32{}, words(opLabel, w.id())
+	w.values, w.steps, w.body = map[Expr]uint32{}, e.hasSteps(), words(opLabel, w.id())
 	for _, a := range args {
 		i := w.at(at)
 		if len(i) != 3 {

@@ -1,6 +1,9 @@
 package score
 
-import "math"
+import (
+	"math"
+	"math/bits"
+)
 
 // Expressions as instructions of SPIR-V: what an operation of ops.go is in a kernel.
 
@@ -48,7 +51,7 @@ func (w *writer) write(e Expr) uint32 {
 // pair are the operands of an operation of one or two arguments.
 func pair(n *node, x, y uint32) []uint32 { return []uint32{x, y}[:len(n.operands())] }
 
-var intOps = map[*op]uint32{add: opIAdd, sub: opISub, mul: opIMul, neg: 126, bitAnd: opBitwiseAnd, bitOr: 197, xor: opBitwiseXor,
+var intOps = map[*op]uint32{add: opIAdd, sub: opISub, mul: opIMul, neg: 126, bitAnd: opBitwiseAnd, bitOr: opBitwiseOr, xor: opBitwiseXor,
 	bitNot: 200, eq: opIEqual, ne: opINotEqual, lt: opSLess, le: 179, toFloat: opConvertSToF}
 
 // ints writes an operation on ints.
@@ -57,11 +60,11 @@ func (w *writer) ints(n *node, x, y uint32) uint32 {
 	case div, mod:
 		return w.divide(n, x, y)
 	case shl, shr:
-		return w.emit(map[*op]uint32{shl: 196, shr: 195}[n.op], TypeInt, x, w.emit(opBitwiseAnd, TypeInt, y, w.int(31)))
-	case least:
-		return w.std(stdSMin, TypeInt, x, y)
+		return w.emit(map[*op]uint32{shl: 196, shr: opShiftRight}[n.op], TypeInt, x, w.emit(opBitwiseAnd, TypeInt, y, w.int(31)))
+	case least: // no SMin: NVIDIA's compiler (580.159) takes min(min(a, -b), c) for min(min(a, b), c), but not of choices
+		return w.emit(opSelect, TypeInt, w.emit(opSLess, TypeBool, x, y), x, y)
 	case most:
-		return w.std(stdSMax, TypeInt, x, y)
+		return w.emit(opSelect, TypeInt, w.emit(opSLess, TypeBool, y, x), x, y)
 	case abs:
 		return w.std(stdSAbs, TypeInt, x)
 	case sign:
@@ -74,7 +77,11 @@ func (w *writer) ints(n *node, x, y uint32) uint32 {
 // undefined: those divide by 1 in its place, which is right for the second.
 func (w *writer) divide(n *node, x, y uint32) uint32 {
 	by, isZero := y, uint32(0)
-	if c := n.args[1].node(); c.op != constant || int32(c.bits) == 0 || int32(c.bits) == -1 {
+	c := n.args[1].node()
+	if c.op == constant && int32(c.bits) > 0 {
+		return w.divideBy(n, x, int32(c.bits))
+	}
+	if c.op != constant || int32(c.bits) == 0 || int32(c.bits) == -1 {
 		isZero = w.emit(opIEqual, TypeBool, y, w.int(0))
 		isMinusOne := w.emit(opIEqual, TypeBool, y, w.int(-1))
 		overflow := w.emit(opLogicalAnd, TypeBool, isMinusOne, w.emit(opIEqual, TypeBool, x, w.int(math.MinInt32)))
@@ -94,6 +101,46 @@ func (w *writer) divide(n *node, x, y uint32) uint32 {
 	return result
 }
 
+// divideBy is divide by a number above 0: masks of documents and chunks have it for every slot.
+func (w *writer) divideBy(n *node, x uint32, by int32) uint32 {
+	isMod := n.op == mod
+	if by&(by-1) == 0 {
+		if isMod {
+			return w.emit(opBitwiseAnd, TypeInt, x, w.int(by-1))
+		}
+		return w.emit(opShiftRight, TypeInt, x, w.int(int32(bits.TrailingZeros32(uint32(by)))))
+	}
+	q := w.emit(opSDiv, TypeInt, x, w.int(by))
+	natural := n.args[0].natural()
+	if !isMod && natural {
+		return q
+	}
+	rest := w.emit(opISub, TypeInt, x, w.emit(opIMul, TypeInt, q, w.int(by)))
+	if natural {
+		return rest
+	}
+	below := w.emit(opShiftRight, TypeInt, rest, w.int(31)) // -1 where the rest is below 0
+	if isMod {
+		return w.emit(opIAdd, TypeInt, rest, w.emit(opBitwiseAnd, TypeInt, below, w.int(by)))
+	}
+	return w.emit(opIAdd, TypeInt, q, below)
+}
+
+// natural reports whether an int is known to be 0 or more.
+func (e Expr) natural() bool {
+	switch e {
+	case J, Row, Rows, Keys, B, Head, KVHead:
+		return true
+	}
+	switch n := e.node(); n.op {
+	case constant:
+		return int32(n.bits) >= 0
+	case div, mod, least, most, bitAnd, shr:
+		return n.args[0].natural() && (n.op == shr || n.args[1].natural())
+	}
+	return false
+}
+
 var floatOps = map[*op]uint32{add: opFAdd, sub: opFSub, mul: opFMul, div: opFDiv, neg: 127, eq: 180, ne: 183, lt: opFOrdLess, le: 188}
 
 // floats writes an operation on floats. Functions of GLSL.std.450 need not keep a NaN.
@@ -101,6 +148,10 @@ func (w *writer) floats(n *node, x, y uint32) uint32 {
 	f := func(op uint32, operands ...uint32) uint32 { return w.emit(op, TypeFloat, operands...) }
 	keep := func(y uint32) uint32 { return f(opSelect, w.isNaN(x), x, y) }
 	switch n.op {
+	case div:
+		if r, ok := n.args[1].reciprocal(w.steps); ok {
+			return f(opFMul, x, w.float(r))
+		}
 	case least:
 		return keep(f(opSelect, w.isNaN(y), y, w.std(stdFMin, TypeFloat, x, y)))
 	case most:
@@ -125,19 +176,52 @@ func (w *writer) floats(n *node, x, y uint32) uint32 {
 		return keep(f(opSelect, w.emit(opFOrdLess, TypeBool, r, w.float(0)), w.emit(127, TypeFloat, y), y))
 	case cos:
 		return keep(w.wave(f(opFSub, w.float(math.Pi/2), w.std(stdFAbs, TypeFloat, w.turn(x)))))
-	case tanh: // 1 - 2 / (exp(2x) + 1), near 0 a polynomial, as that cancels there
-		power := w.std(stdExp, TypeFloat, f(opFAdd, x, x))
-		far := f(opFSub, w.float(1), f(opFDiv, w.float(2), f(opFAdd, power, w.float(1))))
+	case tanh: // 2 / (1 + exp(-2 |x|)) - 1 with the sign of x; near 0, where that cancels, a polynomial, which also keeps a NaN
+		far := w.std(stdFma, TypeFloat, w.float(2), w.logistic(x), w.float(-1))
+		sign := w.emit(opBitwiseAnd, TypeInt, w.emit(opBitcast, TypeInt, x), w.int(math.MinInt32))
+		far = f(opBitcast, w.emit(opBitwiseOr, TypeInt, w.emit(opBitcast, TypeInt, far), sign))
 		z := f(opFMul, x, x)
-		tail := f(opFMul, z, f(opFSub, w.float(1.0/3), f(opFMul, z, w.float(2.0/15))))
-		near := f(opFMul, x, f(opFSub, w.float(1), tail))
-		return keep(f(opSelect, w.emit(opFOrdLess, TypeBool, w.std(stdFAbs, TypeFloat, x), w.float(0.05)), near, far))
-	case sech2: // 4 e / (1 + e)², where e = exp(-2 |x|)
-		e := w.std(stdExp, TypeFloat, f(opFMul, w.float(-2), w.std(stdFAbs, TypeFloat, x)))
-		sum := f(opFAdd, w.float(1), e)
-		return keep(f(opFDiv, f(opFMul, w.float(4), e), f(opFMul, sum, sum)))
+		near := w.std(stdFma, TypeFloat, f(opFMul, x, z), w.std(stdFma, TypeFloat, z, w.float(2.0/15), w.float(-1.0/3)), x)
+		return f(opSelect, w.emit(opFUnordLess, TypeBool, w.std(stdFAbs, TypeFloat, x), w.float(0.1)), near, far)
+	case sech2: // 4 e / (1 + e)², where e = exp(-2 |x|): what tanh has too, so that compilers compute it once for both
+		r := w.logistic(x)
+		return keep(f(opFMul, f(opFMul, w.float(4), w.decay(x)), f(opFMul, r, r)))
 	}
 	return w.emit(floatOps[n.op], n.typ, pair(n, x, y)...)
+}
+
+// decay is exp(-2 |x|), logistic 1 / (1 + exp(-2 |x|)).
+func (w *writer) decay(x uint32) uint32 {
+	return w.std(stdExp2, TypeFloat, w.emit(opFMul, TypeFloat, w.std(stdFAbs, TypeFloat, x), w.float(-2*math.Log2E)))
+}
+func (w *writer) logistic(x uint32) uint32 {
+	return w.emit(opFDiv, TypeFloat, w.float(1), w.emit(opFAdd, TypeFloat, w.float(1), w.decay(x)))
+}
+
+// reciprocal is 1 / e if a product with it may be in place of a division by e, a constant: exactly for powers of two, and
+// else to 1.5 units in the last place, where Vulkan lets a division be off by 2.5. With a step of a float behind it, such
+// as a floor, the quotient of a multiple of e has to be exact, as devices divide.
+func (e Expr) reciprocal(steps bool) (r float64, ok bool) {
+	n := e.node()
+	if n.op != constant {
+		return 0, false
+	}
+	x := n.value()
+	fraction, _ := math.Frexp(x)
+	r = 1 / x
+	normal := func(x float64) bool { return math.Abs(x) >= 0x1p-126 && math.Abs(x) <= 0x1p126 }
+	return r, normal(x) && normal(r) && (!steps || math.Abs(fraction) == 0.5)
+}
+
+// hasSteps reports whether e has a floor, a sign or a comparison of floats.
+func (e Expr) hasSteps() (yes bool) {
+	e.walk(map[Expr]bool{}, func(x Expr, n *node) {
+		switch n.op {
+		case floor, sign, lt, le, eq, ne:
+			yes = yes || n.args[0].Type() == TypeFloat
+		}
+	})
+	return yes
 }
 
 // ordered returns the condition of a choice. NVIDIA's compiler takes a < b ? a : b for the least of both, which is not NaN

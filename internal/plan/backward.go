@@ -407,7 +407,7 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 			return reason + "a bias has its gradient from one dispatch"
 		case r.Options.dropout:
 			return reason + OneDropout
-		case r.Options.scoreMod || r.Options.maskMod:
+		case r.Options.scoreMod != 0 || r.Options.maskMod:
 			return reason + OneModified
 		}
 	}

@@ -239,7 +239,7 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 		v.sumQueries = false
 	}
 	if k == KernelStats || k == KernelDSK || k == KernelDSinks { // they compute no scores
-		v.modifiers, v.Options.scoreMod, v.Options.maskMod = score.Modifiers{}, false, false
+		v.modifiers, v.Options.scoreMod, v.Options.maskMod = score.Modifiers{}, 0, false
 	}
 	switch k {
 	case KernelStats:

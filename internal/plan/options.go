@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"sync"
 
 	"vkattn/attention/score"
@@ -32,7 +33,7 @@ type Options struct {
 	sinks        bool           `const:"SINKS" cuda:"sinks"`
 	chunk        uint32         `const:"WINDOW" cuda:"attention chunks"` // windowChunk, or 0
 	dropout      bool           `const:"DROPOUT" cuda:"dropout"`
-	scoreMod     bool           `const:"SCORE_EXPR" cuda:"score modifiers"` // Variant.modifiers has the expression
+	scoreMod     uint32         `const:"SCORE_EXPR" cuda:"score modifiers"` // modOfSlot or modOfTile; Variant.modifiers has the expression
 	maskMod      bool           `const:"MASK_EXPR" cuda:"mask modifiers"`   // likewise
 	Lengths      uint32         `const:"VARLEN"`                            // sum of LengthCuQ and so on
 	pageSize     uint32         `const:"PAGE_SIZE"`                         // no tier computes its gradients
@@ -66,6 +67,22 @@ const (
 	windowChunk // the left bound is the start of a chunk of windowLeft keys
 )
 
+// What a score modifier reads: Options.scoreMod.
+const (
+	modOfSlot = 1 + iota // the row, the key or the head
+	modOfTile            // what is the same for all slots of a tile
+)
+
+func scoreModOf(e score.Expr) uint32 {
+	switch {
+	case !e.Given():
+		return 0
+	case slices.ContainsFunc([]score.Expr{score.I, score.J, score.Row, score.Head}, e.Reads):
+		return modOfSlot
+	}
+	return modOfTile
+}
+
 // Any reports whether the call runs the general kernel.
 func (f Options) Any() bool { return f != Options{} }
 
@@ -77,7 +94,7 @@ func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 	}
 	f.chunk = windowChunk * dispatch.BoolConstant(cfg.AttentionChunk != 0)
 	f.softcap, f.dropout = cfg.Softcap != 0, cfg.Dropout != 0
-	f.scoreMod, f.maskMod = cfg.ScoreMod.Given(), cfg.MaskMod.Given()
+	f.scoreMod, f.maskMod = scoreModOf(cfg.ScoreMod), cfg.MaskMod.Given()
 	f.split = cfg.OType() != cfg.DType // O of a split is float32, and so is what combine.comp makes of it
 	if !tensors.HasOptions(a, cfg) {
 		return f
@@ -159,10 +176,10 @@ func (f Options) PackRows() uint32 { return f.packRows }
 func (f Options) Split() bool { return f.split }
 
 // modifies reports whether scores are more than scaled products.
-func (f Options) modifies() bool { return f.softcap || f.alibi || f.bias != 0 || f.scoreMod }
+func (f Options) modifies() bool { return f.softcap || f.alibi || f.bias != 0 || f.scoreMod != 0 }
 
 // Natural reports whether scores are natural exponents rather than exponents of two.
-func (f Options) Natural() bool { return f.alibi || f.bias != 0 || f.scoreMod }
+func (f Options) Natural() bool { return f.alibi || f.bias != 0 || f.scoreMod != 0 }
 
 // DensePushBytes is the size of the parameters of dense modules, DenseBindings the number
 // of tensors.

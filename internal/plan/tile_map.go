@@ -43,7 +43,7 @@ func (v *Variant) MapOf(access problem.Access) (m MapVariant, ok bool) {
 		return m, false
 	}
 	m = MapVariant{dispatch.ModuleName("tile_map", access), v.Options, v.causal, v.Tile.Rows(), v.Tile.keys(), v.modifiers}
-	m.options.tileMap, m.options.split, m.options.scoreMod = 0, true, false // splits are words of a row of the map
+	m.options.tileMap, m.options.split, m.options.scoreMod = 0, true, 0 // splits are words of a row of the map
 	m.options.bias, m.options.alibi, m.options.softcap, m.options.sinks, m.options.dropout = 0, false, false, false, false
 	m.options.KV, m.options.kvBlock, m.options.pageSize = 0, 0, 0
 	m.modifiers.Tiles = true
