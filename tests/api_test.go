@@ -140,7 +140,7 @@ var problemPackage = apiwalk.Package{
 		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf, "Span": problem.Span, "StreamBackingOf": problem.StreamBackingOf, "TilesOf": problem.TilesOf,
 		"ValidateSizes": problem.ValidateSizes, "VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
 	},
-	Types: []any{problem.Ablation(0), problem.Access(0), problem.BlockMap{}, problem.Causal(0), problem.Config{}, problem.MapSize{}, problem.TileMap{},
+	Types: []any{problem.Ablation(0), problem.Access(0), problem.BlockMap{}, problem.CUDAVector{}, problem.Causal(0), problem.Config{}, problem.MapSize{}, problem.TileMap{},
 		problem.DType(0), problem.HostView{}, problem.KVType(0), problem.Experiment{}, problem.Memory{}, problem.Phrase(""), problem.Scale{}, problem.Shape{},
 		problem.ShapeError{}, problem.Stream{}, problem.Strides{}, problem.Tensor{}, problem.Tier(0), problem.Tuning(0), problem.Vector{}, problem.Window{}},
 }

@@ -73,7 +73,7 @@ type CUDAVector struct {
 }
 
 // Given reports whether v names memory.
-func (v *CUDAVector) Given() bool { return v.Buffer != nil || v.Memory != nil }
+func (v *CUDAVector) Given() bool { return v != nil && (v.Buffer != nil || v.Memory != nil) }
 
 // CUDATensor is a tensor of a call: strides in elements.
 type CUDATensor struct {
