@@ -66,10 +66,10 @@ func TestAppendAccepts(t *testing.T) {
 			a.Q, a.QOut, a.Cos, a.Sin = attention.Tensor{}, attention.Tensor{}, attention.Vector{}, attention.Vector{}
 		},
 		"int8": func(c config, a args) {
-			c.KV, a.KScale.Host, a.VScale.Host = attention.KVInt8, make([]byte, 4*32), make([]byte, 4*32)
+			c.KeyType, c.ValueType, a.KScale.Host, a.VScale.Host = attention.KVInt8, attention.KVInt8, make([]byte, 4*32), make([]byte, 4*32)
 		},
 		"q8_0": func(c config, a args) {
-			c.KV, c.HeadDim = attention.KVQ8_0, 32
+			c.KeyType, c.ValueType, c.HeadDim = attention.KVQ8_0, attention.KVQ8_0, 32
 			for _, x := range []*attention.Tensor{&a.K, &a.V, &a.Q, &a.QOut, &a.KCache, &a.VCache} {
 				x.Host = make([]byte, 2*len(x.Host))
 			}
@@ -133,8 +133,8 @@ func TestAppendRefusesByFieldName(t *testing.T) {
 	}{
 		"dtype":            {"DType", func(c config, _ args) { c.DType = 9 }},
 		"head dim":         {"HeadDim/HeadDimV", func(c config, _ args) { c.HeadDim = 257 }},
-		"kv":               {"KV", func(c config, _ args) { c.KV = 9 }},
-		"blocks":           {"HeadDim/HeadDimV", func(c config, _ args) { c.KV = attention.KVQ4_0 }},
+		"kv":               {"KeyType", func(c config, _ args) { c.KeyType = 9 }},
+		"blocks":           {"HeadDim/HeadDimV", func(c config, _ args) { c.KeyType, c.ValueType = attention.KVQ4_0, attention.KVQ4_0 }},
 		"odd rotary":       {"Rotary.Dim", func(c config, _ args) { c.Rotary.Dim = 7 }},
 		"wide rotary":      {"Rotary.Dim", func(c config, _ args) { c.Rotary.Dim = 16 }},
 		"rotary first":     {"Rotary.First", func(c config, _ args) { c.Rotary.First = 17 }},
@@ -167,7 +167,7 @@ func TestAppendRefusesByFieldName(t *testing.T) {
 			a.Q, a.QOut = attention.Tensor{}, attention.Tensor{}
 		}},
 		"idle scale":    {"KScale", func(_ config, a args) { a.KScale.Host = make([]byte, 4*32) }},
-		"no scale":      {"KScale", func(c config, _ args) { c.KV = attention.KVFP8 }},
+		"no scale":      {"KScale", func(c config, _ args) { c.KeyType, c.ValueType = attention.KVFP8, attention.KVFP8 }},
 		"short K":       {"K", func(_ config, a args) { short(&a.K.Host) }},
 		"short cache":   {"VCache", func(_ config, a args) { short(&a.VCache.Host) }},
 		"short Used":    {"Used", func(_ config, a args) { short(&a.Used.Host) }},
@@ -178,10 +178,10 @@ func TestAppendRefusesByFieldName(t *testing.T) {
 		"strides":       {"KCache.Strides.Head", func(_ config, a args) { a.KCache.Strides.Head = -1 }},
 		"rows overlap":  {"KCache.Strides", func(_ config, a args) { a.KCache.Strides = attention.BHSD(2, 8, 15) }},
 		"half a block": {"VCache.Offset", func(c config, a args) {
-			c.KV, c.HeadDim, a.VCache.Offset = attention.KVQ8_0, 32, 16
+			c.KeyType, c.ValueType, c.HeadDim, a.VCache.Offset = attention.KVQ8_0, attention.KVQ8_0, 32, 16
 		}},
 		"block strides": {"KCache.Strides.Seq", func(c config, a args) {
-			c.KV, c.HeadDim = attention.KVQ8_0, 32
+			c.KeyType, c.ValueType, c.HeadDim = attention.KVQ8_0, attention.KVQ8_0, 32
 			a.KCache.Strides = attention.Strides{Batch: 1024, Head: 512, Seq: 48}
 		}},
 		"caches overlap":  {"VCache", func(_ config, a args) { a.VCache = a.KCache }},
@@ -190,7 +190,7 @@ func TestAppendRefusesByFieldName(t *testing.T) {
 		"QOut in K":       {"QOut", func(_ config, a args) { a.K.Host = a.QOut.Host }},
 		"Used in a cache": {"KCache", func(_ config, a args) { a.Used.Host = a.KCache.Host }},
 		"scale in a cache": {"KScale", func(c config, a args) {
-			c.KV, a.KScale.Host, a.VScale.Host = attention.KVInt8, a.KCache.Host, make([]byte, 4*32)
+			c.KeyType, c.ValueType, a.KScale.Host, a.VScale.Host = attention.KVInt8, attention.KVInt8, a.KCache.Host, make([]byte, 4*32)
 		}},
 		"rows woven too tight": {"VCache", func(_ config, a args) {
 			pagedAppend(a)

@@ -154,7 +154,7 @@ func (k fakeKernels) Attention(cfg problem.Config) (backend.Attention, error) {
 
 func (k fakeKernels) Append(cfg backend.AppendConfig) (backend.Append, error) {
 	k.dev.operations++
-	c := kvcache.AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KV: cfg.KV,
+	c := kvcache.AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KeyType: cfg.KeyType, ValueType: cfg.ValueType,
 		Rotary: kvcache.Rotary{Dim: cfg.RotaryDim, First: cfg.RotaryFirst}}
 	if cfg.RotaryHalfSplit {
 		c.Rotary.Style = kvcache.RotaryHalfSplit

@@ -238,7 +238,7 @@ func TestBackwardRefuses(t *testing.T) {
 			a.K.Offset, a.V.Offset = 0, 0
 		}, attention.ErrUnsupported, "Pages"},
 		{"quantized K and V", func(cfg *cfg, a *args) {
-			cfg.KV = attention.KVInt8
+			cfg.KeyType, cfg.ValueType = attention.KVInt8, attention.KVInt8
 			a.KScale, a.VScale = attention.Vector{Buffer: a.DK.Buffer}, attention.Vector{Buffer: a.DK.Buffer}
 		}, attention.ErrUnsupported, "int8"},
 		{"head dims above 256", func(cfg *cfg, a *args) {

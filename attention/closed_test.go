@@ -125,7 +125,7 @@ func TestClosedBuffersAreNamed(t *testing.T) {
 // What no call of a Config can be is refused by New, and every refusal has one prefix.
 func TestRefusalsHaveOnePrefix(t *testing.T) {
 	for _, kv := range []attention.KVType{attention.KVInt8, attention.KVFP8, attention.KVQ8_0, attention.KVQ4_0} {
-		_, err := attention.New(nil, attention.Config{HeadDim: 32, KV: kv, Dropout: 0.5})
+		_, err := attention.New(nil, attention.Config{HeadDim: 32, KeyType: kv, ValueType: kv, Dropout: 0.5})
 		oneLineOf(t, err, attention.ErrUnsupported, "Dropout is 0.5 with K and V of type "+kv.String())
 		require.ErrorIs(t, err, attention.ErrInvalid)
 	}

@@ -388,7 +388,7 @@ func TestSplitsKeepSmallWeightsOfLargeScales(t *testing.T) {
 	for _, rows := range []int{1, 40} { // the decode kernel, and the general one
 		for _, lse := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d rows, LSE %t", rows, lse), func(t *testing.T) {
-				op, err := attention.New(attention.On(dev), attention.Config{HeadDim: dim, KV: attention.KVInt8, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
+				op, err := attention.New(attention.On(dev), attention.Config{HeadDim: dim, KeyType: attention.KVInt8, ValueType: attention.KVInt8, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, op.Close()) }()
 				a := attention.Args{Shape: attention.Shape{B: 1, Hq: 1, Sq: rows, Sk: keys}, Q: buffer(make([]byte, 2*rows*dim)),

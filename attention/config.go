@@ -38,8 +38,11 @@ type Config struct {
 	// softmax before dropout. [Args].DropoutSeed and DropoutOffset choose the mask.
 	Dropout float32
 
-	KV      KVType // how K and V are stored; zero value: as DType
-	KVBlock int    // consecutive keys per entry of Args.KScale and VScale; 0: 1
+	// How K and V are stored; zero value: as DType. Both are stored as DType, or each in one
+	// of the Scaled types, or each in one of the Blocked types.
+	KeyType, ValueType KVType
+
+	KVBlock int // consecutive keys per entry of Args.KScale and VScale; 0: 1
 
 	// FixedSplit cuts the keys of every sequence into this many splits, 1 to MaxStates,
 	// which are computed in parallel and combined. 0: as many as keep the device busy

@@ -157,7 +157,7 @@ func TestCubinRefusesByName(t *testing.T) {
 	}{
 		{Config{Softcap: 30}, "dense attention only"},
 		{Config{Causal: TopLeft, Window: WindowOf(2, 0)}, "dense attention only"},
-		{Config{KV: KVInt8}, "dense attention only"},
+		{Config{KeyType: KVInt8, ValueType: KVInt8}, "dense attention only"},
 		{Config{FixedSplit: 2}, "dense attention only"},
 		{Config{F32O: true}, "O and gradients have the storage type of Q"},
 		{Config{Access: AccessDescriptors}, "device addresses"},

@@ -39,9 +39,9 @@ func TestCUDARefusesOptions(t *testing.T) {
 		"softcap": func(c *Config, _ *Args) { c.Softcap = 30 },
 		"dropout": func(c *Config, _ *Args) { c.Dropout = 0.1 },
 		"int8": func(c *Config, a *Args) {
-			c.KV, a.KScale, a.VScale = KVInt8, vector(), vector()
+			c.KeyType, c.ValueType, a.KScale, a.VScale = KVInt8, KVInt8, vector(), vector()
 		},
-		"q4_0":           func(c *Config, _ *Args) { c.KV = KVQ4_0 },
+		"q4_0":           func(c *Config, _ *Args) { c.KeyType, c.ValueType = KVQ4_0, KVQ4_0 },
 		"score modifier": func(c *Config, _ *Args) { c.ScoreMod = score.Softcap(score.S, 30) },
 		"mask modifier":  func(c *Config, _ *Args) { c.MaskMod = score.Eq(score.Mod(score.J, score.Int(3)), score.Int(0)) },
 		"split":          func(c *Config, _ *Args) { c.FixedSplit = 2 },

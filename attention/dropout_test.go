@@ -19,7 +19,7 @@ func TestDropoutIsAProbabilityBelowOne(t *testing.T) {
 }
 
 func TestDropoutOfQuantizedKeysIsRefused(t *testing.T) {
-	cfg := attention.Config{HeadDim: 32, KV: attention.KVQ8_0, Dropout: 0.5}
+	cfg := attention.Config{HeadDim: 32, KeyType: attention.KVQ8_0, ValueType: attention.KVQ8_0, Dropout: 0.5}
 	host := attention.Tensor{Host: make([]byte, 64)}
 	err := attention.CheckArgs(cfg, attention.Args{Shape: attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}, Q: host, K: host, V: host, O: attention.Tensor{Host: make([]byte, 64)}})
 	require.ErrorIs(t, err, attention.ErrUnsupported)

@@ -119,7 +119,7 @@ func emptyCases() []emptyCase {
 		}, wants{"O": 0, "LSE": inf}},
 		{"no pages of scaled keys", func(c *attention.Config, a *attention.BackwardArgs) {
 			noPages(a)
-			c.KV, a.KScale, a.VScale = attention.KVInt8, vectorF32(1), vectorF32(1)
+			c.KeyType, c.ValueType, a.KScale, a.VScale = attention.KVInt8, attention.KVInt8, vectorF32(1), vectorF32(1)
 		}, wants{"O": 0, "LSE": inf}},
 	}
 }

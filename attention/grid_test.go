@@ -112,7 +112,7 @@ func TestGridsOfManySplitsAndPages(t *testing.T) {
 		a.Pages = &attention.Pages{Table: vectorI32(table...), PageSize: page, Count: len(table)}
 	}
 	quantized := func(cfg *attention.Config, a *attention.Args, kv attention.KVType) {
-		cfg.KV = kv
+		cfg.KeyType, cfg.ValueType = kv, kv
 		batches, keys := b, sk
 		if a.Pages != nil {
 			batches, keys = a.Pages.Count, page

@@ -26,7 +26,7 @@ func TestEncodedKVIsReadAsDecoded(t *testing.T) {
 			if kv.Blocked() && block > 1 {
 				continue
 			}
-			cfg := attention.Config{DType: attention.F32, HeadDim: d, KV: kv, KVBlock: block}
+			cfg := attention.Config{DType: attention.F32, HeadDim: d, KeyType: kv, ValueType: kv, KVBlock: block}
 			a := attention.Args{Shape: attention.Shape{B: b, Hq: h, Sq: 4, Sk: keys}}
 			a.Q.Host = inputs.New(b*h*4*d, attention.F32, inputs.Normal, 3)
 			plain := a
@@ -50,7 +50,7 @@ func TestEncodedKVIsReadAsDecoded(t *testing.T) {
 			}
 			o, lse, err := attention.Reference(cfg, a)
 			require.NoError(t, err)
-			cfg.KV, cfg.KVBlock = attention.KVSame, 0
+			cfg.KeyType, cfg.ValueType, cfg.KVBlock = attention.KVSame, attention.KVSame, 0
 			want, wantLSE, err := attention.Reference(cfg, plain)
 			require.NoError(t, err)
 			for i := range want {

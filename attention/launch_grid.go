@@ -44,7 +44,7 @@ func (p *prepared) checkParts(a *Args, cfg *problem.Config, groups [3]uint32, li
 		return refuse(plan.OneDropout)
 	case cfg.ScoreMod.Given() || cfg.MaskMod.Given():
 		return refuse(plan.OneModified)
-	case p.splitWorkgroups > 1 && parts.Heads > parts.MostHeads && (a.SparseTokens != nil || cfg.KV.Scaled()):
+	case p.splitWorkgroups > 1 && parts.Heads > parts.MostHeads && (a.SparseTokens != nil || cfg.KeyType.Scaled()):
 		return refuse("sparse tokens and scales of K and V take the splits of all heads at once")
 	}
 	return nil

@@ -90,7 +90,8 @@ func TestValidateListsEveryTierAndKVType(t *testing.T) {
 		parser error
 	}{
 		{attention.Config{HeadDim: 64, Tier: 200}, tier},
-		{attention.Config{HeadDim: 64, KV: 200}, kv},
+		{attention.Config{HeadDim: 64, KeyType: 200}, kv},
+		{attention.Config{HeadDim: 64, ValueType: 200}, kv},
 	} {
 		_, names, found := strings.Cut(c.parser.Error(), "want ")
 		require.True(t, found)

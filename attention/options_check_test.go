@@ -67,29 +67,29 @@ var optionCalls = map[string]func(*attention.Config, *attention.Args){
 	},
 	"sinks": func(_ *attention.Config, a *attention.Args) { a.Sinks = vector(4) },
 	"int8": func(c *attention.Config, a *attention.Args) {
-		c.KV = attention.KVInt8
+		c.KeyType, c.ValueType = attention.KVInt8, attention.KVInt8
 		a.K.Host, a.V.Host = make([]byte, 2*2*16*32), make([]byte, 2*2*16*16)
 		a.KScale, a.VScale = vector(2*2*16), vector(2*2*16)
 	},
 	"fp8, blocks of 5 keys, paged": func(c *attention.Config, a *attention.Args) {
-		c.KV, c.KVBlock = attention.KVFP8, 5
+		c.KeyType, c.ValueType, c.KVBlock = attention.KVFP8, attention.KVFP8, 5
 		a.Pages = &attention.Pages{Table: vector(2 * 2), PageSize: 8, Count: 3}
 		a.K.Host, a.V.Host = make([]byte, 3*2*8*32), make([]byte, 3*2*8*16)
 		a.KScale, a.VScale = vector(3*2*2), vector(3*2*2)
 	},
 	"fp8, blocks of 3 keys, packed": func(c *attention.Config, a *attention.Args) {
-		c.KV, c.KVBlock = attention.KVFP8, 3
+		c.KeyType, c.ValueType, c.KVBlock = attention.KVFP8, attention.KVFP8, 3
 		a.Varlen = &attention.Varlen{CuK: vector(3), TotalK: 20}
 		a.K.Host, a.V.Host = make([]byte, 2*20*32), make([]byte, 2*20*16)
 		a.KScale, a.VScale = vector(2*7), vector(2*7)
 	},
 	"q8_0": func(c *attention.Config, a *attention.Args) {
-		c.KV, c.HeadDimV = attention.KVQ8_0, 64
+		c.KeyType, c.ValueType, c.HeadDimV = attention.KVQ8_0, attention.KVQ8_0, 64
 		a.K.Host, a.V.Host = make([]byte, 2*2*16*34), make([]byte, 2*2*16*2*34)
 		a.O.Host = make([]byte, 2*4*8*64*2)
 	},
 	"q4_0": func(c *attention.Config, a *attention.Args) {
-		c.KV, c.HeadDimV = attention.KVQ4_0, 32
+		c.KeyType, c.ValueType, c.HeadDimV = attention.KVQ4_0, attention.KVQ4_0, 32
 		a.K.Host, a.V.Host = make([]byte, 2*2*16*18+18), make([]byte, 2*2*16*18)
 		a.K.Offset = 32
 		a.O.Host = make([]byte, 2*4*8*32*2)
@@ -177,7 +177,9 @@ func TestCheckArgsRefusesOptions(t *testing.T) {
 		}},
 		{"q8_0", "K", "2175 bytes", func(_ *attention.Config, a *attention.Args) { a.K.Host = a.K.Host[1:] }},
 		{"fp8, blocks of 3 keys, packed", "KScale", "at least 56", func(_ *attention.Config, a *attention.Args) { short(&a.KScale) }},
-		{"sinks", "HeadDim/HeadDimV", "multiples of 32", func(c *attention.Config, _ *attention.Args) { c.KV = attention.KVQ4_0 }},
+		{"sinks", "HeadDim/HeadDimV", "multiples of 32", func(c *attention.Config, _ *attention.Args) {
+			c.KeyType, c.ValueType = attention.KVQ4_0, attention.KVQ4_0
+		}},
 		{"sinks", "Align", "for a Window", func(c *attention.Config, _ *attention.Args) { c.Window = attention.WindowOf(3, 0) }},
 	} {
 		t.Run(c.from+"/"+c.field+" "+c.says, func(t *testing.T) {

@@ -175,8 +175,8 @@ func TestEveryTensorOfACallIsInOrder(t *testing.T) {
 	}
 	forward("strided", attention.Config{}, strided)
 	forward("varlen, ALiBi, sinks, bias, mask, split", attention.Config{FixedSplit: 2}, varlen())
-	forward("int8 pages", attention.Config{KV: attention.KVInt8}, paged(dim, true))
-	forward("q8_0 pages", attention.Config{KV: attention.KVQ8_0}, paged(34, false))
+	forward("int8 pages", attention.Config{KeyType: attention.KVInt8, ValueType: attention.KVInt8}, paged(dim, true))
+	forward("q8_0 pages", attention.Config{KeyType: attention.KVQ8_0, ValueType: attention.KVQ8_0}, paged(34, false))
 	forward("sparse", attention.Config{}, sparse)
 	forward("blocks", attention.Config{}, blocks)
 	backward("gradients", varlen())
@@ -185,9 +185,9 @@ func TestEveryTensorOfACallIsInOrder(t *testing.T) {
 	defer func() { require.NoError(t, join.Close()) }()
 	calls = append(calls, call{"merge", &merged, []string{".O", ".LSE"}, func() error { return join.Forward(attention.OnStream(s), merged) }})
 	for name, x := range map[string]*kvcache.AppendArgs{"packed append": &packedAppend, "append": &flatAppend} {
-		cfg := kvcache.AppendConfig{HeadDim: dim, KV: attention.KVQ8_0}
+		cfg := kvcache.AppendConfig{HeadDim: dim, KeyType: attention.KVQ8_0, ValueType: attention.KVQ8_0}
 		if x == &packedAppend {
-			cfg.KV, cfg.Rotary = attention.KVInt8, kvcache.Rotary{Dim: dim}
+			cfg.KeyType, cfg.ValueType, cfg.Rotary = attention.KVInt8, attention.KVInt8, kvcache.Rotary{Dim: dim}
 		}
 		p, err := kvcache.NewAppend(dev, cfg)
 		require.NoError(t, err)

@@ -18,6 +18,7 @@ type (
 	//
 	//	func (t KVType) Scaled() bool                         // elements have separate scales
 	//	func (t KVType) Blocked() bool                        // rows are blocks of 32 elements, each with its scale
+	//	func (t KVType) PairedWith(u KVType) bool             // K and V may have the types t and u
 	//	func (t KVType) RowBytes(d DType, elements int) int   // d is the storage type for KVSame
 	KVType = problem.KVType
 

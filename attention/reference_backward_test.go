@@ -1058,7 +1058,7 @@ func TestReferenceBackwardRefuses(t *testing.T) {
 			c.Pages = &attention.Pages{Table: vectorI32(0, 0, 0, 0), PageSize: 4, Count: 1}
 		}},
 		{"quantized", "", func(c *backwardCase) {
-			c.cfg.KV = attention.KVInt8
+			c.cfg.KeyType, c.cfg.ValueType = attention.KVInt8, attention.KVInt8
 			c.KScale = vectorF32(make([]float32, 28)...)
 			c.VScale = c.KScale
 		}},

@@ -107,7 +107,7 @@ func (d *refusals) config() attention.Config {
 		func() { c.Align = attention.Causal(d.IntN(5)) },
 		func() { c.Softcap = real() },
 		func() { c.Dropout = real() },
-		func() { c.KV = attention.KVType(d.IntN(7)) },
+		func() { c.KeyType, c.ValueType = attention.KVType(d.IntN(7)), attention.KVType(d.IntN(7)) },
 		func() { c.KVBlock = d.number() },
 		func() { c.FixedSplit = d.number() },
 		func() { c.F32O, c.F32Gradients = true, d.seldom() },

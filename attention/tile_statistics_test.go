@@ -159,7 +159,7 @@ func heuristicTiles(t *testing.T, dev *vk.Device, tier Tier, dtype DType) (lines
 			{"causal", Config{Causal: BottomRight}, prefill},
 			{"softcap", Config{Causal: BottomRight, Softcap: 30}, prefill},
 			{"decode", Config{Causal: BottomRight}, decode},
-			{"decode int8", Config{Causal: BottomRight, KV: KVInt8}, decode},
+			{"decode int8", Config{Causal: BottomRight, KeyType: KVInt8, ValueType: KVInt8}, decode},
 		} {
 			c.cfg.Tier, c.cfg.DType, c.cfg.HeadDim, c.cfg.Tuning = tier, dtype, dim, TuningOff
 			op := newOp(dev, problem.Config(c.cfg), Experiment{}, nil)

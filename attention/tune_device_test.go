@@ -144,7 +144,7 @@ func TestAKernelWithOneTileIsNotTuned(t *testing.T) {
 	dev := tuneDevice(t)
 	shape := attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 1, Sk: 512}
 	for _, tuning := range []attention.Tuning{attention.TuningAuto, attention.TuningOn} {
-		op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 128, KV: attention.KVInt8, Tier: attention.TierCoopMat2, Tuning: tuning})
+		op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 128, KeyType: attention.KVInt8, ValueType: attention.KVInt8, Tier: attention.TierCoopMat2, Tuning: tuning})
 		mayLack(t, err)
 		require.NoError(t, err)
 		_, err = op.Tune(t.Context(), shape, smallTuning)

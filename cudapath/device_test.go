@@ -275,7 +275,7 @@ func TestDeviceRefuses(t *testing.T) {
 		"tier scalar on fake: a CUDA device that was opened without Vulkan has tier cuda alone": {HeadDim: 64, Tier: attention.TierScalar},
 		"tier cpu on fake": {HeadDim: 64, Tier: attention.TierCPU},
 		"dropout":          {HeadDim: 64, Dropout: 0.5},
-		"quantized":        {HeadDim: 64, KV: attention.KVInt8},
+		"quantized":        {HeadDim: 64, KeyType: attention.KVInt8, ValueType: attention.KVInt8},
 		"fixed splits":     {HeadDim: 64, FixedSplit: 64},
 		"f32":              {HeadDim: 64, DType: attention.F32, Tier: attention.TierCUDA, Kernel: "fa3"},
 	} {

@@ -36,11 +36,12 @@ const (
 	ConstSinks            uint32 = 40  // 1: one sink logit per head
 	ConstBias             uint32 = 41  // 1 float16, 2 bfloat16, 3 float32
 	ConstMask             uint32 = 42  // 1: one mask byte per score
-	ConstKvType           uint32 = 43  // type of K and V: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
+	ConstKType            uint32 = 43  // type of K: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
 	ConstKvScaleBlock     uint32 = 44  // keys that share a scale of int8 and float8
 	ConstSplit            uint32 = 45  // 1: several workgroups split the keys of a row and write float32 partial states
 	ConstDecodePartRows   uint32 = 52  // sequences with at most this many rows are the decode part; 0: none
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
+	ConstVType            uint32 = 130 // type of V: 0 if K has 0; of int8 and float8, or of q8_0 and q4_0, one if K has one
 	ConstScoreExpr        uint32 = 127 // 1: a modifier is in place of scoreExpr, see attended_keys.glsl; 2: it is the same for all slots of a tile
 	ConstMaskExpr         uint32 = 128 // 1: likewise of maskExpr
 	ConstTileMap          uint32 = 129 // 1: a map of KV tiles is in place of the mask, 2: of the bias, see attended_keys.glsl
@@ -87,7 +88,7 @@ const (
 	ConstDimSplit         uint32 = 50  // subgroups of decode_coopmat.comp that split the head dimension of the same keys
 	ConstPrefetch         uint32 = 51  // decode_coopmat.comp loads of the next KV tile during this one's products: 1 V, 2 K and V
 	ConstLanesPerRow      uint32 = 60  // invocations per row, a power of two
-	ConstCacheType        uint32 = 61  // type of the cache, as KV_TYPE; 0: the type of the new rows
+	ConstCacheType        uint32 = 61  // type of the cache, as K_TYPE; 0: the type of the new rows
 	ConstRotaryDim        uint32 = 62  // elements that are rotated, in pairs; 0: none
 	ConstRotaryFirst      uint32 = 63  // elements of a row before the rotated ones
 	ConstRotaryHalfSplit  uint32 = 64  // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
@@ -143,11 +144,12 @@ var constantNames = map[uint32]string{
 	ConstSinks:            "SINKS",
 	ConstBias:             "BIAS",
 	ConstMask:             "MASK",
-	ConstKvType:           "KV_TYPE",
+	ConstKType:            "K_TYPE",
 	ConstKvScaleBlock:     "KV_SCALE_BLOCK",
 	ConstSplit:            "SPLIT",
 	ConstDecodePartRows:   "DECODE_PART_ROWS",
 	ConstIsDecodePart:     "IS_DECODE_PART",
+	ConstVType:            "V_TYPE",
 	ConstScoreExpr:        "SCORE_EXPR",
 	ConstMaskExpr:         "MASK_EXPR",
 	ConstTileMap:          "TILE_MAP",

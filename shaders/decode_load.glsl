@@ -55,7 +55,7 @@ struct LaneRow {
     Slice start; // the first element that the lane loads; of quantized rows the first of the row
     bool exists; // false for a sparse token that is no key
 };
-const bool CONTIGUOUS_RUNS = SPARSE_TOKENS + PAGE_SIZE % 16 + KV_TYPE == 0;
+const bool CONTIGUOUS_RUNS = SPARSE_TOKENS + PAGE_SIZE % 16 + K_TYPE == 0;
 const bool RUNS_OF_16 = CONTIGUOUS_RUNS && !CONTIGUOUS_TILES;
 const uint RUNS = RUNS_OF_16 ? KV_FRAGS : 1;
 const uint LANE_KEYS = (KV_TILE + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE; // that a lane resolves
@@ -168,7 +168,7 @@ bool resolveKey(uint index, uint n, uint answer, uint lastRow, out vec2 scales) 
     LaneRow rowOf##T(uint col) {                                                                    \
         const uvec4 rows = rowsOfKey[CONTIGUOUS_RUNS ? 0 : SUBGROUP_SLOT(col)];                     \
         const Slice first = ROWS_##T(rows);                                                         \
-        return LaneRow(KV_TYPE == 0 ? fromColumn(first, T##_COLUMN) : first, SPARSE_TOKENS == 0 || rows.y != NO_ROW); \
+        return LaneRow(K_TYPE == 0 ? fromColumn(first, T##_COLUMN) : first, SPARSE_TOKENS == 0 || rows.y != NO_ROW); \
     }
 ROW_OF_KEY(K)
 ROW_OF_KEY(V)
@@ -191,12 +191,12 @@ bool hasV(LaneRow row, uint b, uint sliceCol) {
 uvec4 loadVecK(LaneRow row, uint b) {
     const uint col = QK_FIRST_COL + b * 32 + THREAD_IN_GROUP * 8;
     if (!hasK(row, b)) return uvec4(0);
-    return KV_TYPE == 0 ? load8K(row.start, b * 32, VALID_K(col)) : storedK8(row.start, 0, col);
+    return K_TYPE == 0 ? load8K(row.start, b * 32, VALID_K(col)) : storedK8(row.start, 0, col);
 }
 uvec4 loadVecV(LaneRow row, uint b, uint line) {
     const uint sliceCol = DV_FIRST_COL + b * 64 + line * 8, col = work.col0 + sliceCol;
     if (!hasV(row, b, sliceCol)) return uvec4(0);
-    return KV_TYPE == 0 ? load8V(row.start, b * 64 + (line - GROUP_ID(0)) * 8, VALID_V(col)) : storedV8(row.start, 0, col);
+    return K_TYPE == 0 ? load8V(row.start, b * 64 + (line - GROUP_ID(0)) * 8, VALID_V(col)) : storedV8(row.start, 0, col);
 }
 const uint K_LANE_VECS = K_LANE_KEYS * QK_BLOCKS, V_LANE_VECS = V_LANE_KEYS * DV_BLOCKS;
 #define LOAD_K(vec)                                                                                 \
@@ -219,19 +219,19 @@ const uint K_LANE_VECS = K_LANE_KEYS * QK_BLOCKS, V_LANE_VECS = V_LANE_KEYS * DV
     }
 // Two tiles in a turn of the KV loop instead. On an H200 pages of one key then take 4 to 5 % less time, contiguous rows
 // 1 % more, quantized ones 15 to 33 % more (docs/log/vulkan.md, 56).
-const bool TWO_TILES = PREFETCH > 1 && !CONTIGUOUS_RUNS && KV_TYPE == 0;
+const bool TWO_TILES = PREFETCH > 1 && !CONTIGUOUS_RUNS && K_TYPE == 0;
 
 // Words of operands from a vector. Quantized elements are converted here and not after their load: a use waits for
 // the load.
-uvec4 toOperandWords(uvec4 vec, uint col) {
-    if (KV_TYPE == 0) return vec;
-    return KEY_SCALES ? exactPairs(vec.xy) : decode8To16(vec.xy, uintBitsToFloat(vec.z), shiftOfColumn(col));
+uvec4 toOperandWords(uint type, uvec4 vec, uint col) {
+    if (K_TYPE == 0) return vec;
+    return KEY_SCALES ? exactPairs(type, vec.xy) : decode8To16(type, vec.xy, uintBitsToFloat(vec.z), shiftOfColumn(type, col));
 }
 #define CONVERT_K(words, b)                                                                         \
-    [[unroll]] for (uint n = 0; n < K_LANE_KEYS; ++n) words[n] = toOperandWords(K_TILE[n * QK_BLOCKS + (b)], THREAD_IN_GROUP * 8);
+    [[unroll]] for (uint n = 0; n < K_LANE_KEYS; ++n) words[n] = toOperandWords(K_TYPE, K_TILE[n * QK_BLOCKS + (b)], THREAD_IN_GROUP * 8);
 #define CONVERT_V(words, b)                                                                         \
     [[unroll]] for (uint n = 0; n < V_LANE_KEYS; ++n)                                               \
-        words[n] = toOperandWords(V_TILE[n * DV_BLOCKS + (b)], work.col0 + GROUP_ID(n % LANE_FOLD) * 8);
+        words[n] = toOperandWords(V_TYPE, V_TILE[n * DV_BLOCKS + (b)], work.col0 + GROUP_ID(n % LANE_FOLD) * 8);
 
 // A lane's words of the operands: fragment t of the keys, fragment i of the block's columns. A word of V^T has the
 // low or the high halves of words of two keys.

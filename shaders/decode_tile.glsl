@@ -67,7 +67,7 @@
         uvec4 words[V_LANE_KEYS];
         CONVERT_V(words, b)
         // P of a masked key is 0, but 0 x Inf is NaN: see non_finite.glsl.
-        if (MASKED != 0 && ROW_MASKS && KV_TYPE != INT8) {
+        if (MASKED != 0 && ROW_MASKS && V_TYPE != INT8) {
             [[unroll]] for (uint n = 0; n < V_LANE_KEYS; ++n)
                 if (dropNonFinite(words[n])) atomicOr(nonFiniteSeen, 1);
         }

@@ -29,6 +29,7 @@
 #define CONSTANTS_GENERAL
 #define CONSTANTS_MODIFIERS
 #define CONSTANTS_TILE_MAP
+#define CONSTANTS_V_TYPE
 #endif
 #include "constants.glsl"
 #include "numeric.glsl"

@@ -1,13 +1,14 @@
 // Rows of K or V as they are stored. A template: kv_quant.glsl includes it for each of the two with
-//   OF(name), ALIGNMENT, COLUMNS as in tensor_read.glsl; ALIGNMENT counts bytes if KV_TYPE is INT8 or FLOAT8
+//   OF(name), ALIGNMENT, COLUMNS as in tensor_read.glsl; ALIGNMENT counts bytes if TYPE is INT8 or FLOAT8
 //   LOAD_STORED8, LOAD_SCALED8  names of the loads of eight elements
+//   TYPE, UNIT_BYTES  K_TYPE or V_TYPE, and the bytes of its unit
 //   STRIDE_SEQ     stride of rows: elements, or blocks of q8_0 and q4_0
 //   LOAD_MULTIPLE  if it divides COLUMNS, no load asks for columns past the end of a row
 
 // Slice of the KV head of the workgroup, from a row on.
 Slice OF(rows)(KVRow at) {
-    if (KV_TYPE == 0) return OF(slice)(at.batch, work.kvHead, at.row);
-    return byteSlice(p.OF(addr), OF(position)(at.batch, work.kvHead, at.row));
+    if (TYPE == 0) return OF(slice)(at.batch, work.kvHead, at.row);
+    return byteSlice(p.OF(addr), OF(position)(at.batch, work.kvHead, at.row), UNIT_BYTES);
 }
 
 // Eight bytes from byte `first` of the slice on, of which `count` are valid. No word without a valid byte is read.
@@ -24,7 +25,7 @@ uvec2 OF(bytes)(Slice s, uint first, uint count, bool whole) {
 }
 
 // First byte of the q8_0 or q4_0 block of a column.
-uint OF(block)(uint row, uint col) { return (row * STRIDE_SEQ + col / QUANT_BLOCK) * KV_UNIT_BYTES; }
+uint OF(block)(uint row, uint col) { return (row * STRIDE_SEQ + col / QUANT_BLOCK) * UNIT_BYTES; }
 
 uint OF(half)(Slice s, uint first) {
     const uint at = s.phase + first; // even: blocks have an even size and offset
@@ -34,7 +35,7 @@ uint OF(half)(Slice s, uint first) {
 // Eight quantized elements from a column that is a multiple of 8. `valid` of them exist, the others are 0; in q8_0 and
 // q4_0 all exist.
 uvec2 OF(quantized)(Slice s, uint row, uint col, uint valid) {
-    if (KV_TYPE == INT8 || KV_TYPE == FLOAT8) {
+    if (TYPE == INT8 || TYPE == FLOAT8) {
         uvec2 words = OF(bytes)(s, row * STRIDE_SEQ + col, min(valid, 8u), ALIGNMENT >= 4);
         if (valid < 8) {
             if (valid < 4) words.x &= (1u << (8 * valid)) - 1u;
@@ -43,7 +44,7 @@ uvec2 OF(quantized)(Slice s, uint row, uint col, uint valid) {
         return words;
     }
     const uint e = col % QUANT_BLOCK;
-    return OF(bytes)(s, OF(block)(row, col) + 2 + (KV_TYPE == Q8_0 ? e : e % 16), 8, false);
+    return OF(bytes)(s, OF(block)(row, col) + 2 + (TYPE == Q8_0 ? e : e % 16), 8, false);
 }
 
 // Scale of a row of int8 or float8, and of the q8_0 or q4_0 block of a column.
@@ -54,10 +55,10 @@ float OF(blockScale)(Slice s, uint row, uint col) { return unpackHalf2x16(OF(hal
 // y, the scale of their block in z (1 with KEY_SCALES), and shiftOfColumn in w.
 uvec4 LOAD_STORED8(Slice s, uint row, uint col) {
     const uint valid = COLUMNS % LOAD_MULTIPLE == 0 ? 8 : OF(elementsFrom)(col);
-    if (KV_TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);
+    if (TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);
     if (valid == 0) return uvec4(0);
     const float scale = KEY_SCALES ? 1.0 : OF(blockScale)(s, row, col);
-    return uvec4(OF(quantized)(s, row, col, valid), floatBitsToUint(scale), shiftOfColumn(col));
+    return uvec4(OF(quantized)(s, row, col, valid), floatBitsToUint(scale), shiftOfColumn(TYPE, col));
 }
 
 // The same with the scale of the key in z.
@@ -70,6 +71,8 @@ uvec4 LOAD_SCALED8(Slice s, uint row, uint col, KVRow at) {
 #undef OF
 #undef LOAD_STORED8
 #undef LOAD_SCALED8
+#undef TYPE
+#undef UNIT_BYTES
 #undef STRIDE_SEQ
 #undef ALIGNMENT
 #undef COLUMNS

@@ -62,12 +62,12 @@ void addNonFinite(KVRange kv, uint n, uint row, uint col, inout vec4 low, inout 
         const uint key = keyAt(kvTileAt(kv, i / KV_TILE) * KV_TILE + i % KV_TILE);
         if (key == NO_KEY || !attends(row, key)) continue;
         const KVRow at = kvRowOf(key);
-        uvec4 v = HEAD_DIM_V % 8 == 0 && KV_TYPE == 0 ? load8V(rowsV(at), col) : scaledV8(rowsV(at), 0, col, at);
+        uvec4 v = HEAD_DIM_V % 8 == 0 && V_TYPE == 0 ? load8V(rowsV(at), col) : scaledV8(rowsV(at), 0, col, at);
         vec4 four[2];
         if (KEY_SCALES) { // in float32: P may make finite what 16 bits do not hold
-            dequantize(v, four[0], four[1]);
+            dequantize(V_TYPE, v, four[0], four[1]);
         } else {
-            if (KV_TYPE != 0) v = dequantize16(v);
+            if (V_TYPE != 0) v = dequantize16(V_TYPE, v);
             four[0] = vec4(decode16x2(v.x), decode16x2(v.y));
             four[1] = vec4(decode16x2(v.z), decode16x2(v.w));
         }

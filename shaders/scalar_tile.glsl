@@ -57,8 +57,8 @@ void loadRowQ(Slice slice, uint row, uint col, out vec4 low, out vec4 high) {
     const uint key = keyAt(at);                                                                     \
     if (key == NO_KEY) return;                                                                      \
     const KVRow kvRow = kvRowOf(key);                                                               \
-    if (KV_TYPE == 0) loadFloats##T(rows##T(kvRow), 0, col, low, high);                             \
-    else dequantize(scaled##T##8(rows##T(kvRow), 0, col, kvRow), low, high);
+    if (T##_TYPE == 0) loadFloats##T(rows##T(kvRow), 0, col, low, high);                             \
+    else dequantize(T##_TYPE, scaled##T##8(rows##T(kvRow), 0, col, kvRow), low, high);
 void loadKeyK(uint at, uint col, inout vec4 low, inout vec4 high) { LOAD_KEY(K) }
 void loadKeyV(uint at, uint col, inout vec4 low, inout vec4 high) { LOAD_KEY(V) }
 #define KEY_K(firstCol, row, col, low, high) loadKeyK(firstCol + row, col, low, high)

@@ -46,7 +46,7 @@ func BenchmarkAppend(b *testing.B) {
 			}
 			tensor := func(bytes int) attention.Tensor { return attention.Tensor{Buffer: buffer(bytes, 0x3c003a00)} }
 			vector := func(n int, word uint32) attention.Vector { return attention.Vector{Buffer: buffer(4*n, word)} }
-			cfg := kvcache.AppendConfig{HeadDim: dim, KV: c.kv, Rotary: kvcache.Rotary{Dim: dim, Style: kvcache.RotaryHalfSplit}}
+			cfg := kvcache.AppendConfig{HeadDim: dim, KeyType: c.kv, ValueType: c.kv, Rotary: kvcache.Rotary{Dim: dim, Style: kvcache.RotaryHalfSplit}}
 			news, cache := c.b*hkv*c.rows, c.b*hkv*c.rows*c.kv.RowBytes(cfg.DType, dim)
 			a := kvcache.AppendArgs{B: c.b, Hkv: hkv, Hq: hq, New: c.rows, Capacity: c.rows, Positions: c.rows,
 				K: tensor(news * dim * 2), V: tensor(news * dim * 2), KCache: tensor(cache), VCache: tensor(cache),

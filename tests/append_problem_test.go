@@ -10,6 +10,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
 	"vkattn/internal/cases"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -44,8 +45,11 @@ type appendCase struct {
 	seed                uint64
 }
 
+// stored names the types of the cache.
+func (c appendCase) stored() string { return problem.KVName(c.KeyType, c.ValueType) }
+
 func (c appendCase) String() string {
-	s := fmt.Sprintf("%v.%v.d%d.%d.B%d.H%d.N%d.%v", c.DType, c.KV, c.HeadDim, c.HeadDimV, c.b, c.hkv, c.rows, c.layout)
+	s := fmt.Sprintf("%v.%v.d%d.%d.B%d.H%d.N%d.%v", c.DType, c.stored(), c.HeadDim, c.HeadDimV, c.b, c.hkv, c.rows, c.layout)
 	if r := c.Rotary; r.Dim > 0 {
 		s += fmt.Sprintf(".%v%d+%d", r.Style, r.First, r.Dim)
 	}
@@ -206,12 +210,12 @@ func newAppendProblem(c appendCase) *appendProblem {
 		p.vector(appendTable, words(p.places))
 	}
 	p.lay(appendK, batches, c.hkv, rows, c.HeadDim, attention.KVSame)
-	p.lay(appendKCache, batchesOrPages, c.hkv, held, c.HeadDim, c.KV)
+	p.lay(appendKCache, batchesOrPages, c.hkv, held, c.HeadDim, c.KeyType)
 	if !c.noV {
 		p.lay(appendV, batches, c.hkv, rows, p.valueDim(), attention.KVSame)
-		p.lay(appendVCache, batchesOrPages, c.hkv, held, p.valueDim(), c.KV)
+		p.lay(appendVCache, batchesOrPages, c.hkv, held, p.valueDim(), c.ValueType)
 	}
-	if c.KV.Scaled() {
+	if c.KeyType.Scaled() {
 		for i := appendKScale; i <= appendVScale; i++ {
 			if i == appendKScale || !c.noV {
 				p.vector(i, make([]uint32, batchesOrPages*c.hkv*held))

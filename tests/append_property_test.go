@@ -141,7 +141,7 @@ func TestAppendOfManySequences(t *testing.T) {
 			return // slow: its time grows with the number of workgroups, to seconds
 		}
 		c := appendCase{b: 70000, hkv: 1, group: 1, rows: 1, capacity: 2, layout: cases.Tight, seed: 3, noV: true,
-			AppendConfig: kvcache.AppendConfig{HeadDim: 4, KV: attention.KVInt8, Access: all[len(all)-1]}}
+			AppendConfig: kvcache.AppendConfig{HeadDim: 4, KeyType: attention.KVInt8, ValueType: attention.KVInt8, Access: all[len(all)-1]}}
 		newAppendProblem(c).mustRun(t, dev)
 	})
 }
@@ -198,7 +198,7 @@ func TestAppendOfInvalidRows(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		for _, kv := range attention.KVTypes()[1:] {
 			c := appendCase{b: 1, hkv: 1, group: 1, rows: 3, capacity: 3, layout: cases.Tight, empty: true, noV: true, seed: 2,
-				AppendConfig: kvcache.AppendConfig{DType: attention.F32, HeadDim: 64, KV: kv, Access: mergeAccesses(dev)[0]}}
+				AppendConfig: kvcache.AppendConfig{DType: attention.F32, HeadDim: 64, KeyType: kv, ValueType: kv, Access: mergeAccesses(dev)[0]}}
 			p := newAppendProblem(c)
 			at := p.slots[appendK].at(0, 0, 1)
 			half.EncodeF32(p.image[appendK][at+4*5:], []float32{nan})
@@ -267,7 +267,7 @@ func TestAppendQuantizedThenAttend(t *testing.T) {
 		var want []float32
 		for _, kv := range attention.KVTypes() {
 			p := newAppendProblem(appendCase{b: 3, hkv: 2, group: 2, rows: 16, capacity: 20, pageSize: 5, layout: cases.Tight, lengths: "counted",
-				noQ: true, empty: true, seed: 7, AppendConfig: kvcache.AppendConfig{HeadDim: 64, HeadDimV: 32, KV: kv}})
+				noQ: true, empty: true, seed: 7, AppendConfig: kvcache.AppendConfig{HeadDim: 64, HeadDimV: 32, KeyType: kv, ValueType: kv}})
 			after, err := p.run(dev)
 			require.NoError(t, err)
 			p.image = after
@@ -288,7 +288,7 @@ func TestAppendQuantizedThenAttend(t *testing.T) {
 // cache first.
 func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []byte {
 	shape := attention.Shape{B: p.b, Hq: 4, Hkv: p.hkv, Sq: p.rows, Sk: p.used[0] + p.rows}
-	cfg := attention.Config{HeadDim: p.HeadDim, HeadDimV: p.HeadDimV, KV: p.KV, Causal: attention.BottomRight, Tuning: attention.TuningOff}
+	cfg := attention.Config{HeadDim: p.HeadDim, HeadDimV: p.HeadDimV, KeyType: p.KeyType, ValueType: p.ValueType, Causal: attention.BottomRight, Tuning: attention.TuningOff}
 	if p.pageSize > 0 { // each sequence has its own length: all that was appended
 		shape.Sq, shape.Sk = 1, p.capacity
 	}
@@ -359,7 +359,7 @@ func TestCompileAppend(t *testing.T) {
 		for i, kv := range attention.KVTypes() {
 			for j, dtype := range attention.DTypes() {
 				op, err := kvcache.NewAppend(attention.On(s.dev), kvcache.AppendConfig{DType: dtype, HeadDim: []int{64, 128, 576}[(i+j)%3], HeadDimV: []int{32, 128, 512}[(i+j)%3],
-					KV: kv, Rotary: kvcache.Rotary{Dim: 32, Style: kvcache.RotaryStyle(i % 2)}, Access: access})
+					KeyType: kv, ValueType: kv, Rotary: kvcache.Rotary{Dim: 32, Style: kvcache.RotaryStyle(i % 2)}, Access: access})
 				require.NoError(t, err)
 				require.NoError(t, op.Prepare())
 				require.NoError(t, op.Close())

@@ -24,7 +24,7 @@ func appendCases() (all []appendCase) {
 		c := appendCase{b: 1 + n/3%4, hkv: 1 + n%3, group: 1 + n%2, rows: 1 + n*5%9, capacity: 7 + n*7%23, seed: uint64(n),
 			layout: layouts[n%5], lengths: lengths[n/2%3], pageSize: pages[(n+n/4)%4],
 			inPlace: n%3 == 0, noV: n%11 == 5, noQ: n%7 == 3, empty: n%6 == 4}
-		c.AppendConfig = kvcache.AppendConfig{DType: dtype, KV: kv, HeadDim: dim[0], HeadDimV: dim[1]}
+		c.AppendConfig = kvcache.AppendConfig{DType: dtype, KeyType: kv, ValueType: kv, HeadDim: dim[0], HeadDimV: dim[1]}
 		if n%4 != 1 {
 			r := kvcache.Rotary{Dim: dim[0] &^ 1, Style: kvcache.RotaryStyle(n / 4 % 2)}
 			if n%5 == 2 {
@@ -35,6 +35,9 @@ func appendCases() (all []appendCase) {
 			if n%8 == 7 {
 				c.positions = c.capacity/2 + 1
 			}
+		}
+		if n%3 == 1 {
+			c.ValueType = cases.OtherKVType(kv)
 		}
 		all = append(all, c)
 	}

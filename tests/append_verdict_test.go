@@ -118,10 +118,7 @@ func (p *appendProblem) trespass(after [appendPieces][]byte) error {
 func (p *appendProblem) judge(after [appendPieces][]byte) error {
 	return p.eachRow(func(r appended) error {
 		got := after[r.out][r.to:][:p.slots[r.out].rowBytes()]
-		kv := p.KV
-		if r.in == appendQ {
-			kv = attention.KVSame
-		}
+		kv := map[int]attention.KVType{appendK: p.KeyType, appendV: p.ValueType}[r.in]
 		switch {
 		case kv == attention.KVSame:
 			return p.judgeSame(got, r.want)

@@ -57,7 +57,7 @@ type goldenCall struct {
 
 func (g *goldenCall) config() attention.Config {
 	cfg := attention.Config{DType: g.DType, HeadDim: g.HeadDim, HeadDimV: g.HeadDimV, Causal: g.Causal, Align: g.Align, Softcap: g.Softcap,
-		Dropout: g.Dropout, KV: g.KV, KVBlock: g.KVBlock}
+		Dropout: g.Dropout, KeyType: g.KV, ValueType: g.KV, KVBlock: g.KVBlock}
 	if g.Scale != nil {
 		cfg.Scale = attention.ScaleOf(*g.Scale)
 	}

@@ -79,7 +79,7 @@ func TestOptionsEveryQuantizedNumber(t *testing.T) {
 				e := s.newEngine(tt)
 				j := &job{
 					Problem: raw{kv.String(), attention.Shape{B: 1, Hq: heads, Sq: 1, Sk: 1}, kv.Scaled()},
-					cfg:     attention.Config{DType: tt.DType, HeadDim: d, KV: kv, Tier: tt.Tier, Tuning: attention.TuningOff},
+					cfg:     attention.Config{DType: tt.DType, HeadDim: d, KeyType: kv, ValueType: kv, Tier: tt.Tier, Tuning: attention.TuningOff},
 					before:  images,
 				}
 				require.NoError(t, e.run([]*job{j}))

@@ -83,7 +83,7 @@ func extremeTable() (table []cases.Case) {
 	add("a scale of 0", products, func(c *cases.Case) { c.Scale = attention.ScaleOf(0) })
 
 	quantized := options
-	quantized.KV, quantized.Bias, quantized.Window, quantized.Align = attention.KVInt8, cases.BiasKind{}, attention.Window{}, attention.CausalNone
+	quantized.KeyType, quantized.ValueType, quantized.Bias, quantized.Window, quantized.Align = attention.KVInt8, attention.KVInt8, cases.BiasKind{}, attention.Window{}, attention.CausalNone
 	quantized.Sinks, quantized.ALiBi = false, false
 	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140}, {0x1p60}, {-0x1p60, 0x1p60, 0}, {0, nan}, {-0x1p-6, nan}, {0x1p60, 0x1p-126, nan}} {
 		add(fmt.Sprint("scales of K ", scales), quantized, func(c *cases.Case) { c.Extremes.KScales = scales })

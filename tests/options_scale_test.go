@@ -42,7 +42,7 @@ func TestOptionsScalesOfAnySize(t *testing.T) {
 					t.Run(tt.String()+"/"+name, func(t *testing.T) {
 						t.Parallel()
 						window := attention.WindowOf(left, 0)
-						cfg := attention.Config{DType: tt.DType, HeadDim: d, KV: kv, Tier: tt.Tier, Tuning: attention.TuningOff,
+						cfg := attention.Config{DType: tt.DType, HeadDim: d, KeyType: kv, ValueType: kv, Tier: tt.Tier, Tuning: attention.TuningOff,
 							Causal: attention.TopLeft, Window: window}
 						images := make([][]byte, rawPieces)
 						images[rawQ] = inputs.New(int64(rows*d), tt.DType, inputs.Normal, 1)

@@ -267,8 +267,8 @@ func (x *soakRun) judge(e *engine) (cases.Judgement, error) {
 			return judged, err
 		}
 		fragments := plan.Tier == attention.TierCoopMat || plan.Tier == attention.TierCoopMat2
-		formula.Rounded = fragments && p.KV.Scaled()
-		if fragments && !p.Bias.On && !p.ALiBi && p.Softcap == 0 && !p.KV.Scaled() && p.Mods == 0 {
+		formula.Rounded = fragments && p.KeyType.Scaled()
+		if fragments && !p.Bias.On && !p.ALiBi && p.Softcap == 0 && !p.KeyType.Scaled() && p.Mods == 0 {
 			formula.MaxScore = attention.MaxFastScore
 		}
 		if formula.Rounded || formula.MaxScore != 0 {

@@ -16,18 +16,18 @@ import (
 // AppendConfig says what rows an Append takes and how it stores them. It is comparable.
 // It allows the head dimensions of [attention.Config].
 type AppendConfig struct {
-	DType    attention.DType  // storage type of new K, V and Q, and of the cache if KV is KVSame
-	HeadDim  int              // elements per row of Q and K
-	HeadDimV int              // elements per row of V; 0: HeadDim
-	KV       attention.KVType // how the cache stores K and V; zero value: as DType
-	Rotary   Rotary           // rotary embedding of K and Q; zero value: none
-	Access   attention.Access // how kernels reach tensors; zero value: chosen by the buffers
-	Check    bool             // Forward refuses numbers in device memory that are out of range, as [attention.Config].Check
+	DType              attention.DType  // storage type of new K, V and Q, and of the cache if KeyType is KVSame
+	HeadDim            int              // elements per row of Q and K
+	HeadDimV           int              // elements per row of V; 0: HeadDim
+	KeyType, ValueType attention.KVType // how the cache stores K and V, as in [attention.Config]; zero value: as DType
+	Rotary             Rotary           // rotary embedding of K and Q; zero value: none
+	Access             attention.Access // how kernels reach tensors; zero value: chosen by the buffers
+	Check              bool             // Forward refuses numbers in device memory that are out of range, as [attention.Config].Check
 }
 
 // attention returns the Config of a Forward over the cache.
 func (c AppendConfig) attention() problem.Config {
-	return problem.Config{DType: c.DType, HeadDim: c.HeadDim, HeadDimV: c.HeadDimV, KV: c.KV, Access: c.Access}
+	return problem.Config{DType: c.DType, HeadDim: c.HeadDim, HeadDimV: c.HeadDimV, KeyType: c.KeyType, ValueType: c.ValueType, Access: c.Access}
 }
 
 // Validate reports the first field that is wrong, as a *ShapeError.
@@ -155,7 +155,7 @@ func NewAppend(d *attention.Device, cfg AppendConfig) (*Append, error) {
 	p := &Append{home: home, on: on, dev: on.Vulkan, cfg: cfg, checks: !on.CPU() && os.Getenv(attention.CheckEnv) == "1"}
 	if on.Other != nil {
 		p.other, err = home.Backend().Kernels().Append(backend.AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.attention().ValueDim(),
-			KV: cfg.KV, RotaryDim: cfg.Rotary.Dim, RotaryFirst: cfg.Rotary.First, RotaryHalfSplit: cfg.Rotary.Style == RotaryHalfSplit})
+			KeyType: cfg.KeyType, ValueType: cfg.ValueType, RotaryDim: cfg.Rotary.Dim, RotaryFirst: cfg.Rotary.First, RotaryHalfSplit: cfg.Rotary.Style == RotaryHalfSplit})
 		if err != nil {
 			return nil, err
 		}

@@ -65,7 +65,7 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 	if err := l.setTensors(&p.cfg, a); err != nil {
 		return err
 	}
-	if p.cfg.KV.Blocked() {
+	if p.cfg.KeyType.Blocked() {
 		if err := checkBlocks("KCache", &a.KCache); err != nil {
 			return err
 		}
@@ -242,11 +242,11 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	}
 	dtype, kv, rotary := cfg.DType, cfg.attention(), cfg.Rotary.Dim > 0
 	l.list[appendK].Set("K", &a.K, dtype, batches, a.Hkv, l.rows, cfg.HeadDim)
-	l.list[appendKCache].SetKV("KCache", &a.KCache, &kv, batchesOrPages, a.Hkv, l.pageRows, cfg.HeadDim)
+	l.list[appendKCache].SetKV("KCache", &a.KCache, kv.KeyType, dtype, batchesOrPages, a.Hkv, l.pageRows, cfg.HeadDim)
 	hasV := tensors.TensorBegun(&a.V) || tensors.TensorBegun(&a.VCache)
 	if hasV {
 		l.list[appendV].Set("V", &a.V, dtype, batches, a.Hkv, l.rows, kv.ValueDim())
-		l.list[appendVCache].SetKV("VCache", &a.VCache, &kv, batchesOrPages, a.Hkv, l.pageRows, kv.ValueDim())
+		l.list[appendVCache].SetKV("VCache", &a.VCache, kv.ValueType, dtype, batchesOrPages, a.Hkv, l.pageRows, kv.ValueDim())
 	}
 	if tensors.TensorBegun(&a.Q) || tensors.TensorBegun(&a.QOut) {
 		if !rotary {
@@ -289,8 +289,8 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		{appendTable, "Pages.Table", table, int64(a.B) * int64(l.tableStride), l.paged, ""},
 		{appendCos, "Cos", a.Cos, angles, rotary, unless(rotary, with)},
 		{appendSin, "Sin", a.Sin, angles, rotary, unless(rotary, with)},
-		{appendKScale, "KScale", a.KScale, scales, cfg.KV.Scaled(), unless(cfg.KV.Scaled(), unscaled)},
-		{appendVScale, "VScale", a.VScale, scales, cfg.KV.Scaled() && hasV, unless(cfg.KV.Scaled(), unscaled)},
+		{appendKScale, "KScale", a.KScale, scales, cfg.KeyType.Scaled(), unless(cfg.KeyType.Scaled(), unscaled)},
+		{appendVScale, "VScale", a.VScale, scales, cfg.KeyType.Scaled() && hasV, unless(cfg.KeyType.Scaled(), unscaled)},
 	} {
 		switch {
 		case !v.needed && !tensors.VectorBegun(&v.vector):

@@ -36,11 +36,11 @@ func (t *appendTask) toCache() bool { return t.out != appendQOut }
 // variantOf describes the conversion of a row.
 func (t *appendTask) variant(cfg *AppendConfig, access problem.Access) appendVariant {
 	v := appendVariant{access: access, dim: cfg.HeadDim, rotated: t.rotated && cfg.Rotary.Dim > 0}
-	if t.out == appendVCache {
-		v.dim = cfg.attention().ValueDim()
-	}
-	if t.toCache() {
-		v.kv = cfg.KV
+	switch t.out {
+	case appendKCache:
+		v.kv = cfg.KeyType
+	case appendVCache:
+		v.dim, v.kv = cfg.attention().ValueDim(), cfg.ValueType
 	}
 	return v
 }

@@ -17,14 +17,14 @@ import (
 
 // Config says what a Cache holds.
 type Config struct {
-	DType    attention.DType  // storage type of new rows, and of the cache if KV is KVSame
-	KV       attention.KVType // how the cache stores K and V; zero value: as DType
-	HeadDim  int              // elements per row of K
-	HeadDimV int              // elements per row of V; 0: HeadDim
-	HeadsKV  int              // heads of K and V
-	Layers   int              // of the model: each has K and V of its own for every token; 0: 1
-	PageSize int              // tokens per page; 0: 16
-	Pages    int              // pages of each layer
+	DType              attention.DType  // storage type of new rows, and of the cache if KV is KVSame
+	KeyType, ValueType attention.KVType // how the cache stores K and V, as in [attention.Config]; zero value: as DType
+	HeadDim            int              // elements per row of K
+	HeadDimV           int              // elements per row of V; 0: HeadDim
+	HeadsKV            int              // heads of K and V
+	Layers             int              // of the model: each has K and V of its own for every token; 0: 1
+	PageSize           int              // tokens per page; 0: 16
+	Pages              int              // pages of each layer
 
 	// Rotary turns K, and Q of the same rows, before it is stored; zero value: not at all. The
 	// angle of pair i at position p is p * RotaryBase^(-2i/Rotary.Dim).
@@ -121,7 +121,7 @@ func New(dev *attention.Device, cfg Config) (*Cache, error) {
 	if cfg.Rotary.Dim > 0 && !(cfg.RotaryBase > 0) {
 		return nil, &attention.ShapeError{Field: "RotaryBase", Got: cfg.RotaryBase, Want: "above 0"}
 	}
-	a, err := NewAppend(dev, AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KV: cfg.KV, Rotary: cfg.Rotary})
+	a, err := NewAppend(dev, AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KeyType: cfg.KeyType, ValueType: cfg.ValueType, Rotary: cfg.Rotary})
 	if err != nil {
 		return nil, err
 	}
@@ -139,10 +139,11 @@ func New(dev *attention.Device, cfg Config) (*Cache, error) {
 
 // allocate makes the pools and the tables of angles.
 func (c *Cache) allocate() (err error) {
+	kBytes, vBytes := c.rowBytes()
 	rows, ok := arith.Product(int64(c.cfg.Pages), int64(c.cfg.HeadsKV), int64(c.cfg.PageSize))
 	var all int64
 	if ok {
-		all, ok = arith.Product(rows, int64(c.cfg.Layers), int64(c.rowBytes(c.cfg.HeadDim)+c.rowBytes(c.cfg.HeadDimV)+8))
+		all, ok = arith.Product(rows, int64(c.cfg.Layers), kBytes+vBytes+8)
 	}
 	if !ok {
 		return &attention.ShapeError{Field: "Pages", Got: c.cfg.Pages, Want: "fewer: the cache has 2^63 bytes and more"}
@@ -157,19 +158,19 @@ func (c *Cache) allocate() (err error) {
 	for range c.cfg.Layers {
 		c.layers = append(c.layers, layer{})
 		l := &c.layers[len(c.layers)-1]
-		bytes := []int{c.rowBytes(c.cfg.HeadDim), c.rowBytes(c.cfg.HeadDimV)}
-		if c.cfg.KV.Scaled() {
+		bytes := []int64{kBytes, vBytes}
+		if c.cfg.KeyType.Scaled() {
 			bytes = append(bytes, 4, 4)
 		}
 		for _, n := range bytes {
-			m, err := c.memory(rows * int64(n))
+			m, err := c.memory(rows * n)
 			if err != nil {
 				return err
 			}
 			l.pools = append(l.pools, pool{m, rows / int64(c.cfg.Pages) * int64(n)})
 		}
 		l.k, l.v = l.pools[0].Tensor(), l.pools[1].Tensor()
-		if c.cfg.KV.Scaled() {
+		if c.cfg.KeyType.Scaled() {
 			l.kScale, l.vScale = vectorOf(l.pools[2], 0), vectorOf(l.pools[3], 0)
 		}
 	}
@@ -184,8 +185,10 @@ func (c *Cache) allocate() (err error) {
 	return err
 }
 
-// rowBytes is the size of a row of dim elements in the pools.
-func (c *Cache) rowBytes(dim int) int { return c.cfg.KV.RowBytes(c.cfg.DType, dim) }
+// rowBytes are the sizes of a row of K and of V in the pools.
+func (c *Cache) rowBytes() (k, v int64) {
+	return int64(c.cfg.KeyType.RowBytes(c.cfg.DType, c.cfg.HeadDim)), int64(c.cfg.ValueType.RowBytes(c.cfg.DType, c.cfg.HeadDimV))
+}
 
 // memory returns memory where the cache is. What no row was written to is never read.
 func (c *Cache) memory(bytes int64) (backend.Memory, error) {

@@ -27,11 +27,11 @@ func TestCacheIsLikeLists(t *testing.T) {
 	for _, dev := range testdevices.All(t) {
 		for _, kv := range []attention.KVType{attention.KVSame, attention.KVInt8, attention.KVQ8_0} {
 			t.Run(fmt.Sprint(dev, "/", kv), func(t *testing.T) {
-				cfg := kvcache.Config{KV: kv, HeadDim: dim, HeadsKV: heads, Layers: 2, PageSize: 4, Pages: 24}
+				cfg := kvcache.Config{KeyType: kv, ValueType: kv, HeadDim: dim, HeadsKV: heads, Layers: 2, PageSize: 4, Pages: 24}
 				c, err := kvcache.New(dev, cfg)
 				require.NoError(t, err)
 				defer func() { require.NoError(t, c.Close()) }()
-				op, err := attention.New(dev, attention.Config{HeadDim: dim, KV: kv, Causal: attention.BottomRight})
+				op, err := attention.New(dev, attention.Config{HeadDim: dim, KeyType: kv, ValueType: kv, Causal: attention.BottomRight})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, op.Close()) }()
 				r := rand.New(rand.NewPCG(seed, 1))

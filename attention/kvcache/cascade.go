@@ -148,9 +148,11 @@ func (c *Cache) takes(cfg *attention.Config) error {
 		return differs("HeadDim", cfg.HeadDim, c.cfg.HeadDim)
 	case cfg.ValueDim() != c.cfg.HeadDimV:
 		return differs("HeadDimV", cfg.ValueDim(), c.cfg.HeadDimV)
-	case cfg.KV != c.cfg.KV:
-		return differs("KV", cfg.KV, c.cfg.KV)
-	case cfg.KV == attention.KVSame && cfg.DType != c.cfg.DType:
+	case cfg.KeyType != c.cfg.KeyType:
+		return differs("KeyType", cfg.KeyType, c.cfg.KeyType)
+	case cfg.ValueType != c.cfg.ValueType:
+		return differs("ValueType", cfg.ValueType, c.cfg.ValueType)
+	case cfg.KeyType == attention.KVSame && cfg.DType != c.cfg.DType:
 		return differs("DType", cfg.DType, c.cfg.DType)
 	case cfg.KVBlock > 1:
 		return differs("KVBlock", cfg.KVBlock, 1)
@@ -167,7 +169,7 @@ func cascades(cfg *attention.Config, a *attention.Args, keys int) bool {
 	other.Sinks, other.KScale, other.VScale, other.Varlen, other.Pages = attention.Vector{}, attention.Vector{}, attention.Vector{}, nil, nil
 	known := attention.Config{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, Causal: cfg.Causal,
 		Scale: cfg.Scale, Tier: cfg.Tier, Access: cfg.Access, Tuning: cfg.Tuning, Window: cfg.Window, Align: cfg.Align,
-		Softcap: cfg.Softcap, KV: cfg.KV, F32O: cfg.F32O, F32Gradients: cfg.F32Gradients, Check: cfg.Check,
+		Softcap: cfg.Softcap, KeyType: cfg.KeyType, ValueType: cfg.ValueType, F32O: cfg.F32O, F32Gradients: cfg.F32Gradients, Check: cfg.Check,
 		Kernel: cfg.Kernel}
 	left := cfg.Window.Left()
 	return cfg.HeadDim > 0 && *cfg == known && problem.Alignment((*problem.Config)(cfg)) != attention.TopLeft &&

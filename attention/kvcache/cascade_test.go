@@ -40,8 +40,8 @@ var cascadeCases = []cascadeCase{
 	{name: "causal", cfg: attention.Config{Causal: attention.BottomRight}, cpu: true},
 	{name: "softcap, sinks, wide window", sinks: true,
 		cfg: attention.Config{Causal: attention.BottomRight, Softcap: 2, Window: attention.WindowOf(1000, 0)}},
-	{name: "int8, sinks", cfg: attention.Config{Causal: attention.BottomRight, KV: attention.KVInt8}, sinks: true},
-	{name: "q8_0, f32 O", cfg: attention.Config{Causal: attention.BottomRight, KV: attention.KVQ8_0, F32O: true}, cpu: true},
+	{name: "int8, sinks", cfg: attention.Config{Causal: attention.BottomRight, KeyType: attention.KVInt8, ValueType: attention.KVInt8}, sinks: true},
+	{name: "q8_0, f32 O", cfg: attention.Config{Causal: attention.BottomRight, KeyType: attention.KVQ8_0, ValueType: attention.KVQ8_0, F32O: true}, cpu: true},
 	{name: "ALiBi", cfg: attention.Config{Causal: attention.BottomRight}, alibi: true, plain: true, cpu: true},
 	{name: "window", cfg: attention.Config{Causal: attention.BottomRight, Window: attention.WindowOf(3, 0)}, plain: true, cpu: true},
 	{name: "fixed split", cfg: attention.Config{Causal: attention.BottomRight, FixedSplit: 2}, plain: true, cpu: true},
@@ -59,7 +59,7 @@ func TestCascadeIsAttention(t *testing.T) {
 			t.Run(fmt.Sprint(dev, "/", x.name), func(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 2))
 				x.cfg.HeadDim = cascadeDim
-				c, err := kvcache.New(dev, kvcache.Config{KV: x.cfg.KV, HeadDim: cascadeDim, HeadsKV: cascadeHeadsKV, PageSize: 4,
+				c, err := kvcache.New(dev, kvcache.Config{KeyType: x.cfg.KeyType, ValueType: x.cfg.ValueType, HeadDim: cascadeDim, HeadsKV: cascadeHeadsKV, PageSize: 4,
 					Pages: 60, Cascade: 1})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, c.Close()) }()
@@ -214,7 +214,7 @@ func (s *cascadeStep) run(list []kvcache.NewRows, chosen []*remembered) {
 		require.NoError(t, err)
 		require.True(t, verdict.Pass(), "%v", verdict)
 	}
-	if s.x.cfg.KV == attention.KVSame {
+	if s.x.cfg.KeyType == attention.KVSame {
 		s.naive(list, chosen, q, o, rows)
 	}
 }
@@ -394,7 +394,7 @@ func TestForwardOfAStepRefuses(t *testing.T) {
 			"HeadDim":  func(c *attention.Config) { c.HeadDim, c.HeadDimV = 16, dim },
 			"HeadDimV": func(c *attention.Config) { c.HeadDimV = 16 },
 			"DType":    func(c *attention.Config) { c.DType = attention.BF16 },
-			"KV":       func(c *attention.Config) { c.KV = attention.KVQ8_0 },
+			"KeyType":  func(c *attention.Config) { c.KeyType, c.ValueType = attention.KVQ8_0, attention.KVQ8_0 },
 		} {
 			other := cfg
 			change(&other)

@@ -30,7 +30,7 @@ func (op *Op) Append(s *attention.Stream, a AppendArgs) error {
 		return err
 	}
 	cfg := kvcache.AppendConfig{DType: op.cfg.DType, HeadDim: op.cfg.HeadDim, HeadDimV: op.cfg.HeadDimV,
-		KV: op.cfg.KV, Access: op.cfg.Access}
+		KeyType: op.cfg.KeyType, ValueType: op.cfg.ValueType, Access: op.cfg.Access}
 	if err := op.checkStream(s); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (op *Op) Append(s *attention.Stream, a AppendArgs) error {
 			if a.Pages == nil {
 				at(&one.KCache, a.Hkv, a.Capacity, cfg.HeadDim, 0)
 				at(&one.VCache, a.Hkv, a.Capacity, op.cfg.ValueDim(), 0)
-				if scales := int64(b) * int64(a.Hkv) * int64(a.Capacity); op.cfg.KV.Scaled() {
+				if scales := int64(b) * int64(a.Hkv) * int64(a.Capacity); op.cfg.KeyType.Scaled() {
 					one.KScale.Offset, one.VScale.Offset = one.KScale.Offset+scales, one.VScale.Offset+scales
 				}
 			} else {

@@ -60,10 +60,10 @@ func newSharded(cfg attention.Config, batch, heads, capacity, pageSize int, rng 
 		c.Pages = &attention.Pages{Table: attention.Vector{Host: table}, PageSize: pageSize, Count: count}
 	}
 	garbage := func(n int) []byte { return bytes.Repeat([]byte{0xff}, n) }
-	c.k = garbage(count * heads * rows * int(cfg.KV.RowBytes(cfg.DType, cfg.HeadDim)))
-	c.v = garbage(count * heads * rows * int(cfg.KV.RowBytes(cfg.DType, cfg.ValueDim())))
+	c.k = garbage(count * heads * rows * int(cfg.KeyType.RowBytes(cfg.DType, cfg.HeadDim)))
+	c.v = garbage(count * heads * rows * int(cfg.ValueType.RowBytes(cfg.DType, cfg.ValueDim())))
 	c.K, c.V = attention.Tensor{Host: c.k}, attention.Tensor{Host: c.v}
-	if cfg.KV.Scaled() {
+	if cfg.KeyType.Scaled() {
 		c.KScale, c.VScale = attention.Vector{Host: garbage(4 * count * heads * rows)}, attention.Vector{Host: garbage(4 * count * heads * rows)}
 	}
 	return c
@@ -77,9 +77,10 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 		ranks := rapid.SampledFrom([]int{1, 2, 3, 4, 8}).Draw(t, "ranks")
 		cfg := Config{Block: rapid.IntRange(1, 5).Draw(t, "block")}
 		cfg.DType = rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype")
-		cfg.KV = rapid.SampledFrom(attention.KVTypes()).Draw(t, "kv")
+		cfg.KeyType = rapid.SampledFrom(attention.KVTypes()).Draw(t, "type of K")
+		cfg.ValueType = rapid.SampledFrom(attention.KVTypes()).Filter(cfg.KeyType.PairedWith).Draw(t, "type of V")
 		cfg.HeadDim = 8
-		if cfg.KV.Blocked() {
+		if cfg.KeyType.Blocked() {
 			cfg.HeadDim = 32
 		} else if rapid.Bool().Draw(t, "other dv") {
 			cfg.HeadDimV = 12
@@ -100,7 +101,7 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 			require.NoError(t, err)
 			parts[r] = newSharded(cfg.Config, batch, hkv, max(1, ops[r].Shard().Count(r, most)), pageSize, rng)
 		}
-		one, err := kvcache.NewAppend(nil, kvcache.AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KV: cfg.KV})
+		one, err := kvcache.NewAppend(nil, kvcache.AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KeyType: cfg.KeyType, ValueType: cfg.ValueType})
 		require.NoError(t, err)
 		tokens := make([]int, batch)
 		for step := 0; step < 3; step++ {

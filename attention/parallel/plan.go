@@ -116,7 +116,7 @@ func makePlan(cfg *Config, p Problem, ranks int, reach uint64) (*planned, error)
 		if reason == "" && mode == Mode2D && cfg.Mode == ModeAuto && (inner == 1 || inner == ranks) {
 			continue // one of the other modes
 		}
-		if reason == "" && cfg.KV != attention.KVSame {
+		if reason == "" && cfg.KeyType != attention.KVSame {
 			reason = "K and V of a type of their own are those of Decode"
 		}
 		var x *planned

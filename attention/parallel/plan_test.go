@@ -147,7 +147,7 @@ func TestModesRefuseByName(t *testing.T) {
 		{Config{Mode: ModeUlysses}, 3, ModeUlysses}, // 2 key heads over 3 ranks
 		{Config{Mode: Mode2D, Inner: 4}, 6, Mode2D},
 		{Config{Mode: Mode2D, Inner: 3}, 6, Mode2D},
-		{Config{Mode: ModeRing, Config: attention.Config{KV: attention.KVInt8}}, 2, ModeRing},
+		{Config{Mode: ModeRing, Config: attention.Config{KeyType: attention.KVInt8, ValueType: attention.KVInt8}}, 2, ModeRing},
 		{Config{Config: attention.Config{Dropout: 0.5}}, 2, ModeAuto},
 		{Config{Config: attention.Config{F32O: true}}, 2, ModeAuto},
 	} {

@@ -34,7 +34,7 @@ func configOf(from *C.vkattn_config) (cfg attention.Config, err error) {
 	}{
 		{"dtype", c.dtype, (*uint8)(&cfg.DType)}, {"causal", c.causal, (*uint8)(&cfg.Causal)}, {"tier", c.tier, (*uint8)(&cfg.Tier)},
 		{"access", c.access, (*uint8)(&cfg.Access)}, {"tuning", c.tuning, (*uint8)(&cfg.Tuning)}, {"align", c.align, (*uint8)(&cfg.Align)},
-		{"kv", c.kv, (*uint8)(&cfg.KV)},
+		{"key_type", c.key_type, (*uint8)(&cfg.KeyType)}, {"value_type", c.value_type, (*uint8)(&cfg.ValueType)},
 	} {
 		if *e.to = uint8(e.n); C.int32_t(*e.to) != e.n {
 			return cfg, invalid("config->%s is %d, which is none of its values", e.name, e.n)

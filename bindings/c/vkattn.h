@@ -53,7 +53,7 @@ typedef struct vkattn_requirements_t *vkattn_requirements;
 enum { VKATTN_F16 = 0, VKATTN_BF16 = 1, VKATTN_F32 = 2 };
 /* causal, align */
 enum { VKATTN_CAUSAL_NONE = 0, VKATTN_TOP_LEFT = 1, VKATTN_BOTTOM_RIGHT = 2 };
-/* kv */
+/* key_type, value_type */
 enum { VKATTN_KV_SAME = 0, VKATTN_KV_INT8 = 1, VKATTN_KV_FP8 = 2, VKATTN_KV_Q8_0 = 3, VKATTN_KV_Q4_0 = 4 };
 /* access */
 enum { VKATTN_ACCESS_AUTO = 0, VKATTN_ADDRESSES = 1, VKATTN_DESCRIPTORS = 2 };
@@ -159,7 +159,8 @@ typedef struct vkattn_config {
 	int32_t align;            /* of rows with keys for a window and ALiBi without a causal mask */
 	float softcap;            /* 0: none */
 	float dropout;            /* probability, below 1 */
-	int32_t kv;               /* storage type of K and V */
+	int32_t key_type;         /* storage type of K */
+	int32_t value_type;       /* of V: KV_SAME if K has it; else of int8 and fp8, or of q8_0 and q4_0, one if K has one */
 	int32_t kv_block;         /* keys of an entry of k_scale and v_scale; 0: 1 */
 	int32_t fixed_split;      /* splits of the keys; 0: as many as keep the device busy */
 	int32_t f32_o;            /* 1: O is float */

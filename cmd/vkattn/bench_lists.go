@@ -82,6 +82,8 @@ func (o *benchFlags) readLists(p *benchPlan) (err error) {
 		return badInputf("--lse needs --pass fwd: rows of the other passes always have LSE")
 	case len(s["padded"]) > 0 && len(s["varlen"]) == 0:
 		return badInputf("--padded needs --varlen")
+	case s.Some("shared-kv") && (s.Some("k-dtype") || s.Some("v-dtype")):
+		return badInputf("--shared-kv has one type of K and V: give --kv-dtype")
 	case s.Some("kv-layout") && !s.Some("page-size") && alone:
 		return badInputf("--kv-layout needs --page-size")
 	case len(block) > 0 && !s.Some("block-ratio"):

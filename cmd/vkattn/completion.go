@@ -34,11 +34,12 @@ func completions() map[string][]string {
 	for _, a := range problem.Ablations() {
 		ablations = append(ablations, a.String())
 	}
+	stored := []string{"same", "int8", "fp8", "q8_0", "q4_0"}
 	return map[string][]string{
 		"preset": presets, "suite": suites, "against": append(against, "none"), "dtype": types,
 		"tier": append(tiers, "all"), "ablate": ablations,
 		"causal": {"none", "top-left", "bottom-right"}, "pass": {"fwd", "bwd", "fwdbwd"}, "cuda-kernel": attention.CUDAKernels(),
-		"variant": {"v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "all"}, "kv-dtype": {"same", "int8", "fp8", "q8_0", "q4_0"},
+		"variant": {"v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "all"}, "kv-dtype": stored, "k-dtype": stored, "v-dtype": stored,
 		"device": {"auto", "cpu"}, "lse": {"false", "true"},
 		"parallel": {"auto", "ring", "ulysses", "allgather", "2d", "decode"}, "split": {"auto", "contiguous", "zigzag", "striped"},
 	}

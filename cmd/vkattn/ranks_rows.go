@@ -94,7 +94,7 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 		tiers = []attention.Tier{attention.TierAuto}
 	}
 	list, err := a.withoutOptions(problems, s.Rank() == 0, onlyBench, func(x bench.Problem) bool {
-		return x.Options == (bench.Options{}) && x.Config.KV == attention.KVSame
+		return x.Options == (bench.Options{}) && x.Config.KeyType == attention.KVSame
 	})
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -50,8 +51,8 @@ func (o *runFlags) gradientConflict() error {
 		return badInputf("--dsinks needs --sinks")
 	case o.has("block-table"):
 		return unsupportedf("--block-table has no gradients: give K and V padded or packed")
-	case o.call.KV != attention.KVSame:
-		return unsupportedf("--kv-dtype %v has no gradients: give K and V as floats", o.call.KV)
+	case o.call.KeyType != attention.KVSame:
+		return unsupportedf("--kv-dtype %v has no gradients: give K and V as floats", problem.KVName(o.call.KeyType, o.call.ValueType))
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func storage(in *runInputs) attention.DType { return in.config.DType }
 
 // storageOfKV is the type of K and V, of quantized ones as they are in the file.
 func storageOfKV(in *runInputs) attention.DType {
-	if in.o.call.KV != attention.KVSame {
+	if in.o.call.KeyType != attention.KVSame {
 		return fileType(in.files["k"].DType)
 	}
 	return in.config.DType

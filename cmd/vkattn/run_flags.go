@@ -9,6 +9,7 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/sweep"
+	"vkattn/internal/problem"
 )
 
 // optionFlags are the flags of `vkattn run` for the options of the call.
@@ -172,10 +173,12 @@ func (o *runFlags) optionConflict(changed func(string) bool) error {
 		return badInputf("--v and --v-dim exclude one another")
 	case changed("kv-block") && o.kvBlock < 1:
 		return badInputf("--kv-block %d: want a positive number", o.kvBlock)
-	case changed("kv-block") && !o.call.KV.Scaled():
+	case changed("kv-block") && !o.call.KeyType.Scaled():
 		return badInputf("--kv-block needs --kv-dtype int8 or fp8")
-	case o.call.Dropout != 0 && o.call.KV != attention.KVSame:
-		return unsupportedf("--kv-dtype %v has no dropout: give K and V as floats", o.call.KV)
+	case changed("v-dim") && o.call.KeyType != o.call.ValueType:
+		return badInputf("--v-dim needs the same type of K and V: V is in K")
+	case o.call.Dropout != 0 && o.call.KeyType != attention.KVSame:
+		return unsupportedf("--kv-dtype %v has no dropout: give K and V as floats", problem.KVName(o.call.KeyType, o.call.ValueType))
 	}
 	for _, flag := range []string{"dropout-seed", "dropout-offset"} {
 		if changed(flag) && !changed("dropout") {
@@ -194,9 +197,9 @@ func (o *runFlags) optionConflict(changed func(string) bool) error {
 	}
 	for _, flag := range []string{"k-scale", "v-scale"} {
 		switch {
-		case o.call.KV.Scaled() && !o.has(flag):
-			return badInputf("--%s is needed with --kv-dtype %v", flag, o.call.KV)
-		case !o.call.KV.Scaled() && o.has(flag):
+		case o.call.KeyType.Scaled() && !o.has(flag):
+			return badInputf("--%s is needed with --kv-dtype %v", flag, problem.KVName(o.call.KeyType, o.call.ValueType))
+		case !o.call.KeyType.Scaled() && o.has(flag):
 			return badInputf("--%s needs --kv-dtype int8 or fp8", flag)
 		}
 	}

@@ -81,7 +81,7 @@ func (in *runInputs) open() error {
 		}
 		types := f.types
 		if types == nil {
-			types = in.typesOfKV()
+			types = typesOfKV(in.o.storedAs(f.flag))
 		}
 		file, err := npy.Open(in.o.of(f.flag), types...)
 		if err != nil {
@@ -113,9 +113,17 @@ func (in *runInputs) open() error {
 	return in.readShapes(gradientFiles)
 }
 
-// typesOfKV are the element types that the files of K and V may have.
-func (in *runInputs) typesOfKV() []npy.DType {
-	switch in.o.call.KV {
+// storedAs is the type of the file of K or V.
+func (o *runFlags) storedAs(flag string) attention.KVType {
+	if flag == "k" {
+		return o.call.KeyType
+	}
+	return o.call.ValueType
+}
+
+// typesOfKV are the element types that a file of K or V may have.
+func typesOfKV(kv attention.KVType) []npy.DType {
+	switch kv {
 	case attention.KVSame:
 		return floats
 	case attention.KVInt8:
@@ -128,7 +136,7 @@ func (in *runInputs) typesOfKV() []npy.DType {
 func (in *runInputs) commonType() attention.DType {
 	q := in.files["q"].DType
 	v := in.files["v"]
-	if in.o.call.KV == attention.KVSame && (in.files["k"].DType != q || v != nil && v.DType != q) {
+	if in.o.call.KeyType == attention.KVSame && (in.files["k"].DType != q || v != nil && v.DType != q) {
 		return attention.F32
 	}
 	return fileType(q)

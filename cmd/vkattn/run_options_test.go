@@ -141,9 +141,12 @@ func (f *withOptions) table() {
 }
 
 // quantized writes K and V [3, 2, 33, ...] of a type, with a scale for each block of keys.
-func (f *withOptions) quantized(kv attention.KVType, block int) {
-	f.cfg.KV, f.cfg.KVBlock = kv, block
-	f.flag("--kv-dtype", kv.String())
+func (f *withOptions) quantized(k, v attention.KVType, block int) {
+	f.cfg.KeyType, f.cfg.ValueType, f.cfg.KVBlock = k, v, block
+	f.flag("--kv-dtype", k.String())
+	if v != k {
+		f.flag("--v-dtype", v.String())
+	}
 	groups := 33
 	if block > 0 {
 		groups = (33 + block - 1) / block
@@ -152,9 +155,11 @@ func (f *withOptions) quantized(kv attention.KVType, block int) {
 		flag   string
 		to     *attention.Tensor
 		scales *attention.Vector
+		kv     attention.KVType
 		dim    int
 		seed   uint64
-	}{{"k", &f.args.K, &f.args.KScale, testD, 2}, {"v", &f.args.V, &f.args.VScale, testDv, 3}} {
+	}{{"k", &f.args.K, &f.args.KScale, k, testD, 2}, {"v", &f.args.V, &f.args.VScale, v, testDv, 3}} {
+		kv := t.kv
 		const rows = 3 * 2 * 33
 		wide := make([]float32, rows*t.dim)
 		half.DecodeF32(wide, inputs.New(int64(len(wide)), attention.F32, inputs.Uniform, t.seed))
@@ -291,11 +296,11 @@ var optionRuns = map[string]func(f *withOptions){
 		f.args.Blocks = &attention.Blocks{Map: f.ints("", nil, 0b101, 0b010, 0, 0b111), BlockQ: 16, BlockK: 16, Batches: 1}
 	},
 	"fixed split": func(f *withOptions) { f.plain(); f.cfg.FixedSplit = 3; f.flag("--fixed-split", "3") },
-	"int8":        func(f *withOptions) { f.plainQ(); f.quantized(attention.KVInt8, 0) },
-	"fp8":         func(f *withOptions) { f.plainQ(); f.quantized(attention.KVFP8, 0) },
+	"int8":        func(f *withOptions) { f.plainQ(); f.quantized(attention.KVInt8, attention.KVInt8, 0) },
+	"fp8":         func(f *withOptions) { f.plainQ(); f.quantized(attention.KVFP8, attention.KVFP8, 0) },
 	"int8, a scale for 8 keys": func(f *withOptions) {
 		f.plainQ()
-		f.quantized(attention.KVInt8, 8)
+		f.quantized(attention.KVInt8, attention.KVInt8, 8)
 		f.flag("--kv-block", "8")
 	},
 	"v-dim": func(f *withOptions) {
@@ -313,8 +318,10 @@ var optionRuns = map[string]func(f *withOptions){
 		f.table()
 		f.flag("--v-dim", "32")
 	},
-	"q8_0": func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ8_0, 0) },
-	"q4_0": func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ4_0, 0) },
+	"q8_0":          func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ8_0, attention.KVQ8_0, 0) },
+	"q8_0 and q4_0": func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ8_0, attention.KVQ4_0, 0) },
+	"fp8 and int8":  func(f *withOptions) { f.plainQ(); f.quantized(attention.KVFP8, attention.KVInt8, 0) },
+	"q4_0":          func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ4_0, attention.KVQ4_0, 0) },
 	"much at once": func(f *withOptions) {
 		f.packedQ()
 		f.paged(false)

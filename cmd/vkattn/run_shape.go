@@ -88,7 +88,7 @@ func (in *runInputs) agree() error {
 		}
 		a, err := readAxes(in.files[t.flag].Shape, t.packed, seqMajor, layout)
 		if err == nil && i > 0 {
-			a.dim, err = elements(o.call.KV, a.dim)
+			a.dim, err = elements(o.storedAs(t.flag), a.dim)
 			a.pitch = a.dim
 		}
 		if err != nil {
@@ -298,7 +298,7 @@ func (in *runInputs) memory() (m memory) {
 	for flag, f := range in.files {
 		n := f.Bytes() / uint64(f.DType.Size())
 		switch {
-		case flag == "q", flag == "do", flag == "o-in", in.o.call.KV == attention.KVSame && (flag == "k" || flag == "v"):
+		case flag == "q", flag == "do", flag == "o-in", in.o.call.KeyType == attention.KVSame && (flag == "k" || flag == "v"):
 			keep(hostmem.Product(n, uint64(to.Size())))
 			if fileType(f.DType) != to {
 				pass(f.LoadBytes())

@@ -56,7 +56,7 @@ type Merge interface {
 type AppendConfig struct {
 	DType                  problem.DType
 	HeadDim, HeadDimV      int
-	KV                     problem.KVType
+	KeyType, ValueType     problem.KVType
 	RotaryDim, RotaryFirst int
 	RotaryHalfSplit        bool
 }

@@ -52,7 +52,8 @@ type Case struct {
 	ALiBi       bool
 	Sinks       bool
 
-	KV         problem.KVType
+	KeyType    problem.KVType
+	ValueType  problem.KVType // KVSame: as KeyType
 	KVBlock    int
 	VInK       bool // V is the first Dv elements of K's rows, in the same memory
 	FixedSplit int
@@ -299,21 +300,27 @@ var options = []option{
 		table:  sinksLines, order: 7,
 	},
 	{
-		words:  []word{{"", func(c *Case) any { return &c.KV }}, {"scale", func(c *Case) any { return &c.KVBlock }}},
-		kernel: func(c *Case) any { return [2]int{int(c.KV), c.KVBlock} },
+		words: []word{{"", func(c *Case) any { return &c.KeyType }}, {"v-", func(c *Case) any { return &c.ValueType }},
+			{"scale", func(c *Case) any { return &c.KVBlock }}},
+		kernel: func(c *Case) any { return [3]int{int(c.KeyType), int(c.valueType()), c.KVBlock} },
 		facets: func(c *Case, f *facets) {
-			f.option(c.KV != problem.KVSame, "%v", c.KV)
-			f.also(c.KVBlock > 1, "%v, scales of blocks", c.KV)
+			f.option(c.KeyType != problem.KVSame, "%v", problem.KVName(c.KeyType, c.valueType()))
+			f.also(c.KVBlock > 1, "%v, scales of blocks", problem.KVName(c.KeyType, c.valueType()))
 		},
 		draw: func(c *Case, r draws) {
 			if !r.chance(3) {
 				return
 			}
-			c.KV = problem.KVTypes()[1+r.IntN(len(problem.KVTypes())-1)]
-			if c.KV.Scaled() && r.chance(2) {
+			types := problem.KVTypes()[1:]
+			c.KeyType = types[r.IntN(len(types))]
+			types = slices.DeleteFunc(types, func(t problem.KVType) bool { return !t.PairedWith(c.KeyType) })
+			if v := types[r.IntN(len(types))]; v != c.KeyType {
+				c.ValueType = v
+			}
+			if c.KeyType.Scaled() && r.chance(2) {
 				c.KVBlock = []int{2, 16, 100}[r.IntN(3)]
 			}
-			if c.KV.Blocked() {
+			if c.KeyType.Blocked() {
 				c.D, c.Dv = []int{32, 64, 128}[r.IntN(3)], []int{32, 64, 96}[r.IntN(3)]
 			}
 		},

@@ -48,9 +48,9 @@ func (c *Case) plantNonFinite(id int, q, k, v []float32) {
 	for i, x := range [][]float32{q, k, v} {
 		of := []float32{nan, inf, -inf}
 		switch {
-		case i > 0 && c.KV == problem.KVFP8, i < 2 && c.Extremes.FiniteScores:
+		case i > 0 && c.KeyType == problem.KVFP8, i < 2 && c.Extremes.FiniteScores:
 			of = of[:1]
-		case i > 0 && c.KV != problem.KVSame:
+		case i > 0 && c.KeyType != problem.KVSame:
 			continue
 		}
 		for n := r.IntN(4); n > 0 && len(x) > 0; n-- {

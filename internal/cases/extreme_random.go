@@ -23,7 +23,10 @@ const maxFloat = math.MaxFloat32
 // their pipelines, nearly always.
 func RandomExtreme(seed uint64, draw int, kv problem.KVType, dtype problem.DType) Case {
 	r := draws{rand.New(rand.NewPCG(seed, 0x50a6+uint64(kv)))}
-	c := Case{Name: fmt.Sprintf("extreme-%d-%d", seed, draw), KV: kv}
+	c := Case{Name: fmt.Sprintf("extreme-%d-%d", seed, draw), KeyType: kv}
+	if seed%3 == 0 {
+		c.ValueType = OtherKVType(kv)
+	}
 	r.dims(&c)
 	r.modifiers(&c)
 	r.layOut(&c)
@@ -64,18 +67,18 @@ func (r draws) dims(c *Case) {
 	if r.chance(2) {
 		c.Dv = one()
 	}
-	if c.KV.Blocked() {
+	if c.KeyType.Blocked() {
 		c.D, c.Dv = 32*(1+r.IntN(8)), 32*(1+r.IntN(8))
 	}
 	if r.chance(10) {
 		wide := pick(r, [2]int{192, 128}, [2]int{576, 512}, [2]int{320, 256}, [2]int{512, 512})
 		c.D, c.Dv = wide[0], wide[1]
 	}
-	c.VInK = c.D >= c.Dv && c.KV == problem.KVSame && r.chance(12)
+	c.VInK = c.D >= c.Dv && c.KeyType == problem.KVSame && r.chance(12)
 	c.Hkv = pick(r, 1, 1, 2, 3)
 	c.Hq = c.Hkv * pick(r, 1, 1, 2, 4, 5, 8)
 	c.LSE = !r.chance(4)
-	if c.KV.Scaled() && r.chance(3) {
+	if c.KeyType.Scaled() && r.chance(3) {
 		c.KVBlock = pick(r, 2, 16, 100)
 	}
 }
@@ -205,11 +208,11 @@ func (r draws) drawScores(c *Case, dtype problem.DType) {
 			gains = append(gains, 1e5)
 		}
 		c.Extremes.Q = gains[r.IntN(len(gains))]
-		if c.KV == problem.KVSame {
+		if c.KeyType == problem.KVSame {
 			c.Extremes.K = gains[r.IntN(len(gains))]
 		}
 	}
-	if c.KV == problem.KVSame && !c.VInK && r.chance(4) {
+	if c.KeyType == problem.KVSame && !c.VInK && r.chance(4) {
 		c.Extremes.V = pick[float32](r, 1e3, 1e-3)
 		if dtype != problem.F16 && r.chance(2) {
 			c.Extremes.V = pick[float32](r, 1e30, 1e-30)
@@ -238,7 +241,7 @@ func (r draws) drawExtremes(c *Case, dtype problem.DType) {
 			e.Slopes = append(e.Slopes, pick[float32](r, 0, 0, 0.25, 1, 1e4, 1e-8, -0.125, 1e2))
 		}
 	}
-	if !c.KV.Scaled() {
+	if !c.KeyType.Scaled() {
 		return
 	}
 	some := func(of []float32) []float32 {

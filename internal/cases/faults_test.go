@@ -57,10 +57,10 @@ var (
 	})
 	ofSparse  = faulty(func(c *Case) { c.SparseRatio, c.Shuffled = 0.4, true })
 	ofPages   = faulty(func(c *Case) { c.PageSize = 16 })
-	ofInt8    = faulty(func(c *Case) { c.KV = attention.KVInt8 })
-	ofFP8     = faulty(func(c *Case) { c.KV, c.KVBlock = attention.KVFP8, 2 })
-	ofQ8      = faulty(func(c *Case) { c.KV = attention.KVQ8_0 })
-	ofQ4      = faulty(func(c *Case) { c.KV = attention.KVQ4_0 })
+	ofInt8    = faulty(func(c *Case) { c.KeyType, c.ValueType = attention.KVInt8, attention.KVInt8 })
+	ofFP8     = faulty(func(c *Case) { c.KeyType, c.ValueType, c.KVBlock = attention.KVFP8, attention.KVFP8, 2 })
+	ofQ8      = faulty(func(c *Case) { c.KeyType, c.ValueType = attention.KVQ8_0, attention.KVQ8_0 })
+	ofQ4      = faulty(func(c *Case) { c.KeyType, c.ValueType = attention.KVQ4_0, attention.KVQ4_0 })
 	ofSinks   = faulty(func(c *Case) { c.Sinks = true })
 	ofVarlen  = faulty(func(c *Case) { c.PackedQ, c.PackedK = true, true })
 	ofDropout = faulty(func(c *Case) { c.Dropout = 0.3 })
@@ -151,7 +151,7 @@ var faultsOfOptions = []faultOfOptions{
 	{name: "V has no scale", of: ofInt8, plant: func(c *faultyCall) {
 		c.changeEach(c.args.VScale, 4*70, func(int, float32) float32 { return 1 })
 	}},
-	{name: "fp8 is read as int8", of: ofFP8, plant: func(c *faultyCall) { c.cfg.KV = attention.KVInt8 }},
+	{name: "fp8 is read as int8", of: ofFP8, plant: func(c *faultyCall) { c.cfg.KeyType, c.cfg.ValueType = attention.KVInt8, attention.KVInt8 }},
 	{name: "a scale serves one key instead of two", of: ofFP8, plant: func(c *faultyCall) {
 		c.changeEach(c.args.VScale, 4*35, func(i int, x float32) float32 { return x * float32(1+i%2) })
 	}},

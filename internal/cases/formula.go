@@ -65,7 +65,7 @@ func roundingsOf(p *Problem) roundings {
 	if p.DType == problem.F16 {
 		u.smallest = 0x1p-24
 	}
-	if !p.KV.Blocked() {
+	if !p.KeyType.Blocked() {
 		u.element = 0 // numbers are exact and scales multiply scores and weights
 	}
 	return u

@@ -56,7 +56,7 @@ func (f *Formula) score(b, h, row int) {
 		r.s, r.e, r.times = append(r.s, score), append(r.e, e), append(r.times, float64(n))
 		r.value = append(r.value, f.valueOf(b, kv, t))
 		scale := 1.0
-		if p.KV.Scaled() {
+		if p.KeyType.Scaled() {
 			_, s := p.scaleAt(b, kv, t)
 			scale = math.Abs(float64(s))
 		}
@@ -95,7 +95,7 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 	e = size*(0x1p-24*(8+float64(p.D)/4)+f.unit.element) + 0x1p-22*math.Abs(s)
 	if math.IsInf(s, 0) {
 		e = 0
-		f.row.mayBeNaN = f.row.mayBeNaN || p.KV.Scaled() && f.scaleMayGiveNaN(b, h/p.Group(), t)
+		f.row.mayBeNaN = f.row.mayBeNaN || p.KeyType.Scaled() && f.scaleMayGiveNaN(b, h/p.Group(), t)
 	}
 	if math.Abs(s) > math.Abs(f.row.raw) {
 		f.row.raw = s
@@ -145,7 +145,7 @@ func (f *Formula) keyOf(b, kv, t int) []float64 {
 	x := f.keys[id]
 	if x == nil {
 		scale, _ := f.p.scaleAt(b, kv, t)
-		x = f.p.decodeRow(f.p.data[b].k[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.D, scale)
+		x = decodeRow(f.p.KeyType, f.p.data[b].k[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.D, scale)
 		f.keys[id] = x
 	}
 	return x
@@ -156,7 +156,7 @@ func (f *Formula) valueOf(b, kv, t int) []float64 {
 	x := f.values[id]
 	if x == nil {
 		_, scale := f.p.scaleAt(b, kv, t)
-		x = f.p.decodeRow(f.p.data[b].v[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.Dv, scale)
+		x = decodeRow(f.p.valueType(), f.p.data[b].v[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.Dv, scale)
 		f.values[id] = x
 	}
 	return x

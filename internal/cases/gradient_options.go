@@ -16,7 +16,7 @@ var noGradientOption = map[string]string{
 	"F32O": "a storage type", "F32Gradients": "a storage type",
 	"FixedSplit":  "Forward alone splits keys",
 	"DropoutSeed": "of Dropout", "DropoutOffset": "of Dropout",
-	"KV": "has no gradients", "KVBlock": "has no gradients", "KScale": "has no gradients", "VScale": "has no gradients", "Pages": "has no gradients",
+	"KeyType": "has no gradients", "ValueType": "has no gradients", "KVBlock": "has no gradients", "KScale": "has no gradients", "VScale": "has no gradients", "Pages": "has no gradients",
 	"ScoreMod": "tests/modifiers_backward_test.go has it", "MaskMod": "tests/modifiers_backward_test.go has it", "Tables": "tests/modifiers_backward_test.go has them",
 	"BlockMap": "is one of the forward pass",
 }

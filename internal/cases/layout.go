@@ -77,7 +77,7 @@ func LayOut(c Case, dtype problem.DType) MemoryLayout {
 	batches, heads := [4]int{e.queryBatches, e.kvBatches, e.kvBatches, e.queryBatches}, [4]int{c.Hq, c.KVHeads(), c.KVHeads(), c.Hq}
 	seqs, dims := [4]int{e.queryRows, e.kvRows, e.kvRows, e.queryRows}, [4]int{c.D, c.D, c.Dv, c.Dv}
 	unit := int64(8)
-	if c.KV.Blocked() {
+	if c.KeyType.Blocked() {
 		unit = 32
 	}
 	var p MemoryLayout
@@ -93,7 +93,7 @@ func LayOut(c Case, dtype problem.DType) MemoryLayout {
 		case Padded:
 			at.Strides = SpacedStrides(h, n, RoundUp(d, unit)+unit, 2*unit, 3*unit)
 		case Odd:
-			if c.KV.Blocked() {
+			if c.KeyType.Blocked() {
 				at.Strides = SpacedStrides(h, n, d+unit, unit, unit)
 				break
 			}
@@ -194,8 +194,11 @@ func (p *MemoryLayout) size(c Case, dtype problem.DType, batches, heads, seqs, d
 
 // rowBytes are the bytes of elements of a tensor other than LSE.
 func (c *Case) rowBytes(i int, dtype problem.DType, elements int) int {
-	if i == TensorK || i == TensorV {
-		return c.KV.RowBytes(dtype, elements)
+	switch i {
+	case TensorK:
+		return c.KeyType.RowBytes(dtype, elements)
+	case TensorV:
+		return c.valueType().RowBytes(dtype, elements)
 	}
 	return elements * dtype.Size()
 }
@@ -205,7 +208,7 @@ func (c *Case) guard() int64 {
 	switch {
 	case c.Layout == Tight:
 		return 0
-	case c.KV.Blocked():
+	case c.KeyType.Blocked():
 		return 96
 	}
 	return Guard

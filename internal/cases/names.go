@@ -111,7 +111,7 @@ func (c Case) SeedValue() uint64 {
 func (c Case) Config(tt Target) problem.Config {
 	cfg := problem.Config{
 		DType: tt.DType, HeadDim: c.D, HeadDimV: c.Dv, Causal: c.Causal, Scale: c.Scale, Tier: tt.Tier, Align: c.Align, Window: c.Window,
-		Softcap: c.Softcap, Dropout: c.Dropout, KV: c.KV, KVBlock: c.KVBlock, FixedSplit: c.FixedSplit, AttentionChunk: c.AttentionChunk,
+		Softcap: c.Softcap, Dropout: c.Dropout, KeyType: c.KeyType, ValueType: c.valueType(), KVBlock: c.KVBlock, FixedSplit: c.FixedSplit, AttentionChunk: c.AttentionChunk,
 		Tuning: problem.TuningOff, // a tuned machine must test the same
 	}
 	if cfg.ScoreMod, cfg.MaskMod = c.modifiers(); tt.Tier != problem.TierCPU && !c.modifiersHaveTables() {

@@ -1,6 +1,10 @@
 package cases
 
-import "vkattn/internal/problem"
+import (
+	"strings"
+
+	"vkattn/internal/problem"
+)
 
 // CompactOptions is a table of all options with as few pipelines as possible: for kernels
 // that a driver on the CPU takes seconds to compile. The options of a pipeline are ones
@@ -8,7 +12,7 @@ import "vkattn/internal/problem"
 func CompactOptions() []Case {
 	all := lines(compactLines, true)
 	for _, kv := range []problem.KVType{problem.KVFP8, problem.KVQ8_0, problem.KVQ4_0} {
-		all = append(all, lines("compact-quant: decode "+kv.String()+"\ndecode 2*2x330 "+kv.String(), true)...)
+		all = append(all, lines(strings.ReplaceAll("compact-quant: decode KV\ndecode 2*2x330 KV\ndecode KV v-"+OtherKVType(kv).String(), "KV", kv.String()), true)...)
 	}
 	all = append(all, lines(latentLines, true)[0])
 	for _, o := range options {

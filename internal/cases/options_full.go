@@ -35,7 +35,7 @@ func otherDims(tables []Case) []Case {
 	for n, name := range names {
 		for i, d := range [][2]int{{128, 128}, {96, 96}, {256, 256}, {32, 64}, {128, 64}, {192, 128}, {80, 80}, {40, 40}, {111, 111}, {7, 7}} {
 			even := d[0]%32 == 0 && d[1]%32 == 0
-			from := slices.DeleteFunc(slices.Clone(byName[name]), func(c Case) bool { return c.KV.Blocked() && !even })
+			from := slices.DeleteFunc(slices.Clone(byName[name]), func(c Case) bool { return c.KeyType.Blocked() && !even })
 			// The step has no factor in common with the lengths of most tables.
 			all = append(all, from[(7*i+n)%len(from)].with(func(c *Case) {
 				c.D, c.Dv = d[0], d[1]

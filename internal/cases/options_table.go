@@ -264,12 +264,12 @@ const (
 	wide prefill mixed looseq loosek softcap5 dropout0.2 bias-f32-bhr
 	wide prefill sparse0.5 shuffled dropout0.3
 # Quantized K and V exclude dropout.
-random-dropout-0: wide random5000 same scale0 dropout0.1
-random-dropout-1: wide random5001 same scale0 dropout0.5
-random-dropout-2: wide random5002 same scale0 dropout0.75
-random-dropout-3: wide random5003 same scale0 dropout0.001
-random-dropout-4: wide random5004 same scale0 dropout0.1
-random-dropout-5: wide random5005 same scale0 dropout0.5`
+random-dropout-0: wide random5000 same v-same scale0 dropout0.1
+random-dropout-1: wide random5001 same v-same scale0 dropout0.5
+random-dropout-2: wide random5002 same v-same scale0 dropout0.75
+random-dropout-3: wide random5003 same v-same scale0 dropout0.001
+random-dropout-4: wide random5004 same v-same scale0 dropout0.1
+random-dropout-5: wide random5005 same v-same scale0 dropout0.5`
 	chunkLines = `chunk:
 	prefill bottom-right chunk32
 	prefill top-left chunk40 # no multiple of a tile
@@ -310,7 +310,7 @@ func quantLines() string {
 		of, mixed := `
 	prefill KV tight
 	decode KV
-	wide decode bottom-right decodes packedq page16 KV
+	wide decode bottom-right decodes packedq page16 KV OTHER
 `, "prefill mixed packedq packedk looseq loosek KV"
 		if kv.Scaled() {
 			mixed += " scale16" // blocks of the packed tensor, which sequences begin and end within
@@ -318,7 +318,7 @@ func quantLines() string {
 	wide prefill KV tight
 	decode KV
 	decode bottom-right decodes packedq page16 KV
-	prefill KV scale16 bshd
+	prefill KV OTHER scale16 bshd
 	wide decode KV scale16
 	wide decode bottom-right decodes packedq page5 KV scale16
 `
@@ -326,7 +326,7 @@ func quantLines() string {
 		if i%2 == 1 {
 			mixed = "wide " + mixed
 		}
-		text += strings.ReplaceAll(of+mixed+"\n", "KV", kv.String())
+		text += strings.NewReplacer("KV", kv.String(), "OTHER", "v-"+OtherKVType(kv).String()).Replace(of + mixed + "\n")
 	}
 	return text
 }

@@ -228,8 +228,8 @@ func (p *Problem) liveTensors() [][]byte {
 			for t, seen := range p.sees(b, kv) {
 				if seen {
 					batch, at := p.kvRow(b, t)
-					mark(pieceK, p.keyByte(&p.args.K, keys, p.D, batch, kv, at), p.KV.RowBytes(p.DType, p.D))
-					mark(pieceV, p.keyByte(&p.args.V, keys, p.Dv, batch, kv, at), p.KV.RowBytes(p.DType, p.Dv))
+					mark(pieceK, p.keyByte(p.KeyType, &p.args.K, keys, p.D, batch, kv, at), p.KeyType.RowBytes(p.DType, p.D))
+					mark(pieceV, p.keyByte(p.valueType(), &p.args.V, keys, p.Dv, batch, kv, at), p.valueType().RowBytes(p.DType, p.Dv))
 				}
 			}
 		}
@@ -248,15 +248,15 @@ func (p *Problem) layOutKV() {
 	for b, s := range p.sequences() {
 		for kv := range p.KVHeads() {
 			var seen []bool
-			if p.KV.Scaled() {
+			if p.KeyType.Scaled() {
 				seen = p.sees(b, kv)
 			}
 			for t := range s.Keys {
 				batch, at := p.kvRow(b, t)
 				row := kv*s.Keys + t
-				p.put(pieceK, p.keyByte(&p.args.K, keys, p.D, batch, kv, at), p.data[b].k[row], false)
+				p.put(pieceK, p.keyByte(p.KeyType, &p.args.K, keys, p.D, batch, kv, at), p.data[b].k[row], false)
 				if !p.VInK {
-					p.put(pieceV, p.keyByte(&p.args.V, keys, p.Dv, batch, kv, at), p.data[b].v[row], false)
+					p.put(pieceV, p.keyByte(p.valueType(), &p.args.V, keys, p.Dv, batch, kv, at), p.data[b].v[row], false)
 				}
 				i := (batch*p.KVHeads()+kv)*perHead + at/block
 				if !owned[i] {
@@ -265,13 +265,13 @@ func (p *Problem) layOutKV() {
 						id = prefixID
 					}
 					owned[i] = true
-					p.kScale[i], p.vScale[i] = p.scaleOf(mixKScale, id, kv, t), p.scaleOf(mixVScale, id, kv, t)
+					p.kScale[i], p.vScale[i] = p.scaleOf(p.KeyType, mixKScale, id, kv, t), p.scaleOf(p.valueType(), mixVScale, id, kv, t)
 				}
 				seenScale[i] = seenScale[i] || seen != nil && seen[t]
 			}
 		}
 	}
-	if p.KV.Scaled() {
+	if p.KeyType.Scaled() {
 		live := func(i int) bool { return seenScale[i] }
 		p.args.KScale = p.vector(pieceKScale, floatWords(p.kScale), live)
 		p.args.VScale = p.vector(pieceVScale, floatWords(p.vScale), live)
@@ -294,8 +294,8 @@ func (p *Problem) element(t *problem.Tensor, heads, rows, dim, batch, h, row int
 }
 
 // keyByte is the first byte of a row of K or V.
-func (p *Problem) keyByte(t *problem.Tensor, keys, dim, batch, kv, at int) int64 {
-	return int64(p.KV.RowBytes(p.DType, int(p.element(t, p.KVHeads(), keys, dim, batch, kv, at))))
+func (p *Problem) keyByte(kv problem.KVType, t *problem.Tensor, keys, dim, batch, head, at int) int64 {
+	return int64(kv.RowBytes(p.DType, int(p.element(t, p.KVHeads(), keys, dim, batch, head, at))))
 }
 
 // put writes bytes of a piece and makes them live if live is set.

@@ -68,11 +68,11 @@ func (c *Case) makeSequence(id, rows, keys int, dtype problem.DType) sequence {
 	stored := encodeFloats(s.q, dtype)
 	s.q = decodeFloats(stored, dtype)
 	for i := range c.KVHeads() * keys {
-		s.k = append(s.k, c.encodeRow(k[i*c.D:][:c.D], dtype, id, i))
+		s.k = append(s.k, c.encodeRow(c.KeyType, k[i*c.D:][:c.D], dtype, id, i))
 		if c.VInK {
-			s.v = append(s.v, s.k[i][:c.KV.RowBytes(dtype, c.Dv)])
+			s.v = append(s.v, s.k[i][:c.KeyType.RowBytes(dtype, c.Dv)])
 		} else {
-			s.v = append(s.v, c.encodeRow(v[i*c.Dv:][:c.Dv], dtype, id, -1-i))
+			s.v = append(s.v, c.encodeRow(c.valueType(), v[i*c.Dv:][:c.Dv], dtype, id, -1-i))
 		}
 	}
 	return s
@@ -97,10 +97,28 @@ const (
 	fp8Gain  = 8
 )
 
+// OtherKVType is another type that V may have where K has a type, or that type if there is none.
+func OtherKVType(kv problem.KVType) problem.KVType {
+	for _, other := range problem.KVTypes() {
+		if other != kv && other.PairedWith(kv) {
+			return other
+		}
+	}
+	return kv
+}
+
+// valueType is how V is stored.
+func (c *Case) valueType() problem.KVType {
+	if c.VInK || c.ValueType == problem.KVSame {
+		return c.KeyType
+	}
+	return c.ValueType
+}
+
 // encodeRow stores a row of K or V.
-func (c *Case) encodeRow(x []float32, dtype problem.DType, id, row int) []byte {
-	b := make([]byte, c.KV.RowBytes(dtype, len(x)))
-	switch c.KV {
+func (c *Case) encodeRow(kv problem.KVType, x []float32, dtype problem.DType, id, row int) []byte {
+	b := make([]byte, kv.RowBytes(dtype, len(x)))
+	switch kv {
 	case problem.KVInt8:
 		for i, f := range x {
 			b[i] = byte(int8(clamp(f*int8Gain, -128, 127)))
@@ -193,11 +211,11 @@ func toE4M3(f float32) byte {
 
 // decodeRow returns the exact values of a stored row. scale is the scale of int8 and
 // float8.
-func (c *Case) decodeRow(b []byte, dtype problem.DType, n int, scale float32) []float64 {
+func decodeRow(kv problem.KVType, b []byte, dtype problem.DType, n int, scale float32) []float64 {
 	x := make([]float64, n)
 	d := float64(scale)
 	for i := range x {
-		switch c.KV {
+		switch kv {
 		case problem.KVInt8:
 			x[i] = float64(int8(b[i])) * d
 		case problem.KVFP8:
@@ -213,7 +231,7 @@ func (c *Case) decodeRow(b []byte, dtype problem.DType, n int, scale float32) []
 			x[i] = float64(int(block[2+i%16]>>(i%32/16*4)&15)-8) * float64(half.F16ToFloat32(binary.LittleEndian.Uint16(block)))
 		}
 	}
-	if c.KV == problem.KVSame {
+	if kv == problem.KVSame {
 		for i, f := range decodeFloats(b[:n*dtype.Size()], dtype) {
 			x[i] = float64(f)
 		}
@@ -222,12 +240,12 @@ func (c *Case) decodeRow(b []byte, dtype problem.DType, n int, scale float32) []
 }
 
 // scaleOf is the scale of a key of int8 or float8.
-func (c *Case) scaleOf(stream, id, kv, t int) float32 {
+func (c *Case) scaleOf(stored problem.KVType, stream, id, kv, t int) float32 {
 	if x, ok := c.extremeScale(stream, id, kv, t); ok {
 		return x
 	}
 	gain := float32(int8Gain)
-	if c.KV == problem.KVFP8 {
+	if stored == problem.KVFP8 {
 		gain = fp8Gain
 	}
 	return (0.5 + float32(c.uniform(stream, id, kv, t))) / gain

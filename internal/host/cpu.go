@@ -112,15 +112,16 @@ func blocksOf(rows, block int64) int64 { return (rows + block - 1) / block }
 // cpuCall is a call with its tensors as bytes.
 type cpuCall struct {
 	hostcall.Call
-	o        tensors.HostRows
-	lse      []byte // from element 0 on; nil: not asked for
-	lseRows  int    // rows per head
-	before   int64  // rows of the call before the first one of O and LSE
-	softcap  float32
-	scale    float32
-	stored   simd.Type // Q
-	storedO  simd.Type
-	keysType simd.Type // K and V
+	o       tensors.HostRows
+	lse     []byte // from element 0 on; nil: not asked for
+	lseRows int    // rows per head
+	before  int64  // rows of the call before the first one of O and LSE
+	softcap float32
+	scale   float32
+	stored  simd.Type // Q
+	storedO simd.Type
+	kType   simd.Type // K
+	vType   simd.Type // V
 }
 
 func (c *cpuCall) open(cfg *problem.Config, a *problem.Args) (err error) {
@@ -136,10 +137,9 @@ func (c *cpuCall) open(cfg *problem.Config, a *problem.Args) (err error) {
 	}
 	c.scale, c.softcap = cfg.ScaleValue(), cfg.Softcap
 	c.stored, c.storedO = simdType(cfg.DType), simdType(cfg.OType())
-	c.keysType = c.stored
-	if cfg.KV != problem.KVSame {
-		c.keysType = map[problem.KVType]simd.Type{problem.KVInt8: simd.Int8, problem.KVFP8: simd.FP8, problem.KVQ8_0: simd.Q80, problem.KVQ4_0: simd.Q40}[cfg.KV]
-	}
+	types := map[problem.KVType]simd.Type{problem.KVSame: c.stored, problem.KVInt8: simd.Int8, problem.KVFP8: simd.FP8,
+		problem.KVQ8_0: simd.Q80, problem.KVQ4_0: simd.Q40}
+	c.kType, c.vType = types[cfg.KeyType], types[cfg.ValueType]
 	return nil
 }
 

@@ -28,6 +28,7 @@ type cpuTile struct {
 // otherwise converted into a buffer.
 type cpuRowsOf struct {
 	view   *tensors.KVView
+	stored simd.Type
 	host   []byte
 	dim    int
 	buffer []float32
@@ -39,13 +40,13 @@ type cpuRowsOf struct {
 
 func (t *cpuTile) init(call *cpuCall, keys int) {
 	*t = cpuTile{call: call, buffer: make([]int32, keys)}
-	t.k.init(&call.K, call.Args.K.Host, call.Cfg.HeadDim, keys)
-	t.v.init(&call.V, call.Args.V.Host, call.Cfg.ValueDim(), keys)
+	t.k.init(&call.K, call.kType, call.Args.K.Host, call.Cfg.HeadDim, keys)
+	t.v.init(&call.V, call.vType, call.Args.V.Host, call.Cfg.ValueDim(), keys)
 }
 
-func (r *cpuRowsOf) init(view *tensors.KVView, host []byte, dim, keys int) {
-	*r = cpuRowsOf{view: view, host: host, dim: dim, at: make([]int64, keys)}
-	if view.KV.Scaled() {
+func (r *cpuRowsOf) init(view *tensors.KVView, stored simd.Type, host []byte, dim, keys int) {
+	*r = cpuRowsOf{view: view, stored: stored, host: host, dim: dim, at: make([]int64, keys)}
+	if view.Scaled() {
 		r.scales = make([]float32, keys)
 	}
 }
@@ -141,7 +142,7 @@ func (t *cpuTile) load() {
 }
 
 func (r *cpuRowsOf) load(t *cpuTile) {
-	f32 := t.call.keysType == simd.F32
+	f32 := r.stored == simd.F32
 	if f32 && t.call.Args.Pages == nil && t.call.Args.SparseTokens == nil {
 		batch, row := t.call.KVRow(t.b, int(t.keys[0]))
 		if r.inPlace(r.view.ByteOf(batch, t.kv, row), r.view.Rows.Strides.Seq*4) {
@@ -155,7 +156,7 @@ func (r *cpuRowsOf) load(t *cpuTile) {
 	if r.buffer == nil {
 		r.buffer = make([]float32, len(r.at)*r.dim)
 	}
-	Kernels.Widen(r.buffer, r.host, at, r.scales, r.dim, t.call.keysType)
+	Kernels.Widen(r.buffer, r.host, at, r.scales, r.dim, r.stored)
 	r.rows, r.stride = unsafe.Pointer(unsafe.SliceData(r.buffer)), r.dim
 }
 

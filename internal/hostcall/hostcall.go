@@ -32,10 +32,10 @@ func (h *Call) Open(cfg *problem.Config, a *problem.Args) (err error) {
 	}
 	h.Sequences = tensors.SequencesOf(a) // in host memory, where Q is
 	_, keys := tensors.KVExtent(a)
-	if h.K, err = tensors.ViewKV(a.K, a.KScale, cfg, a.KVHeads(), keys, cfg.HeadDim); err != nil {
+	if h.K, err = tensors.ViewKV(a.K, cfg.KeyType, a.KScale, cfg, a.KVHeads(), keys, cfg.HeadDim); err != nil {
 		return err
 	}
-	if h.V, err = tensors.ViewKV(a.V, a.VScale, cfg, a.KVHeads(), keys, cfg.ValueDim()); err != nil {
+	if h.V, err = tensors.ViewKV(a.V, cfg.ValueType, a.VScale, cfg, a.KVHeads(), keys, cfg.ValueDim()); err != nil {
 		return err
 	}
 	if a.Bias != nil {

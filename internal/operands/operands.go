@@ -29,7 +29,6 @@ type Operand struct {
 // and of the structs it points to: see [Clone].
 func List(cfg problem.Config, a *problem.Args) (list []Operand) {
 	size := int64(cfg.DType.Size())
-	kvBytes, kvElements := kvUnit(cfg)
 	tensor := func(name string, t *problem.Tensor, bytes, elements int64) {
 		if t.Given() {
 			list = append(list, Operand{Name: name, Streamed: true, buffer: &t.Buffer, memory: &t.Memory, host: &t.Host, offset: &t.Offset,
@@ -43,8 +42,10 @@ func List(cfg problem.Config, a *problem.Args) (list []Operand) {
 		}
 	}
 	tensor("Q", &a.Q, size, 1)
-	tensor("K", &a.K, kvBytes, kvElements)
-	tensor("V", &a.V, kvBytes, kvElements)
+	bytes, elements := kvUnit(cfg.KeyType, cfg.DType)
+	tensor("K", &a.K, bytes, elements)
+	bytes, elements = kvUnit(cfg.ValueType, cfg.DType)
+	tensor("V", &a.V, bytes, elements)
 	for _, out := range []struct {
 		name string
 		t    *problem.Tensor
@@ -135,12 +136,12 @@ func (o Operand) sameMemory(other Operand) bool {
 }
 
 // kvUnit is the unit of offsets of K and V: an element, or a block of q8_0 and q4_0.
-func kvUnit(cfg problem.Config) (bytes, elements int64) {
-	if cfg.KV.Blocked() {
+func kvUnit(kv problem.KVType, dtype problem.DType) (bytes, elements int64) {
+	if kv.Blocked() {
 		const block = 32
-		return int64(cfg.KV.RowBytes(cfg.DType, block)), block
+		return int64(kv.RowBytes(dtype, block)), block
 	}
-	return int64(cfg.KV.RowBytes(cfg.DType, 1)), 1
+	return int64(kv.RowBytes(dtype, 1)), 1
 }
 
 // Clone copies the arguments and the structs they point to, but not the memory of

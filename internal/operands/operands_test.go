@@ -70,7 +70,7 @@ func TestACloneIsPlacedAlone(t *testing.T) {
 func TestOffsetsCountElements(t *testing.T) {
 	for kv, want := range map[problem.KVType]int64{problem.KVSame: 17, problem.KVInt8: 34, problem.KVQ8_0: 32, problem.KVQ4_0: 32} {
 		a, _ := full(t)
-		for _, o := range List(problem.Config{HeadDim: 32, KV: kv}, &a) {
+		for _, o := range List(problem.Config{HeadDim: 32, KeyType: kv, ValueType: kv}, &a) {
 			if o.Name == "K" {
 				bytes := int64(34)
 				if kv == problem.KVQ4_0 {

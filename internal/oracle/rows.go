@@ -211,7 +211,7 @@ func (w *worker[T]) load(tile, n int, view *tensors.KVView) {
 	narrow := w.narrow[:view.Rows.Dim()]
 	scale := T(view.Read(narrow, batch, w.h/w.Args.Group(), at))
 	dst := w.wide[n*len(narrow):]
-	if w.Cfg.KV == problem.KVSame {
+	if w.Cfg.KeyType == problem.KVSame {
 		widen(dst, narrow)
 		return
 	}

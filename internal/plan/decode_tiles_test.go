@@ -35,11 +35,21 @@ func TestDecodingTakesTheTilesThatWon(t *testing.T) {
 		{name: "short rows over small pages", dim: 64, b: 8, set: func(r *Request) { r.Options.pageSize = 8 }, want: "8x32 16x16 8sg decode"},
 		{name: "small pages", dim: 128, b: 8, set: func(r *Request) { r.Options.pageSize = 8 }, want: "8x16 16x16 8sg decode prefetch2"},
 		{name: "a list", dim: 128, b: 8, set: func(r *Request) { r.Options.sparseTokens, r.SparseTokens = true, 640 }, want: "8x16 16x16 8sg decode prefetch1"},
-		{name: "quantized", dim: 128, b: 8, set: func(r *Request) { r.Options.KV = problem.KVInt8 }, want: "8x32 16x16 8sg decode prefetch2"},
-		{name: "quantized, 16 rows", dim: 128, b: 32, sq: 4, set: func(r *Request) { r.Options.KV = problem.KVFP8 }, want: "16x32 16x16 4sg decode"},
-		{name: "quantized in blocks", dim: 128, b: 8, set: func(r *Request) { r.Options.KV = problem.KVQ8_0 }, want: "8x32 16x16 8sg decode"},
-		{name: "quantized, short rows", dim: 64, b: 8, set: func(r *Request) { r.Options.KV = problem.KVInt8 }, want: "8x32 16x16 8sg decode prefetch2"},
-		{name: "quantized, not in pairs", dim: 256, b: 4, set: func(r *Request) { r.Options.KV = problem.KVInt8 }, want: "8x16 16x16 4sg decode q16 prefetch1"},
+		{name: "quantized", dim: 128, b: 8, set: func(r *Request) {
+			r.Options.KV, r.Options.valueType = problem.KVInt8, problem.KVInt8
+		}, want: "8x32 16x16 8sg decode prefetch2"},
+		{name: "quantized, 16 rows", dim: 128, b: 32, sq: 4, set: func(r *Request) {
+			r.Options.KV, r.Options.valueType = problem.KVFP8, problem.KVFP8
+		}, want: "16x32 16x16 4sg decode"},
+		{name: "quantized in blocks", dim: 128, b: 8, set: func(r *Request) {
+			r.Options.KV, r.Options.valueType = problem.KVQ8_0, problem.KVQ8_0
+		}, want: "8x32 16x16 8sg decode"},
+		{name: "quantized, short rows", dim: 64, b: 8, set: func(r *Request) {
+			r.Options.KV, r.Options.valueType = problem.KVInt8, problem.KVInt8
+		}, want: "8x32 16x16 8sg decode prefetch2"},
+		{name: "quantized, not in pairs", dim: 256, b: 4, set: func(r *Request) {
+			r.Options.KV, r.Options.valueType = problem.KVInt8, problem.KVInt8
+		}, want: "8x16 16x16 4sg decode q16 prefetch1"},
 		{name: "in pairs", dim: 256, b: 4, want: "8x16 16x16 8sg decode q16 dim-split2 prefetch1"},
 		{name: "in pairs, a row for each core", dim: 256, b: 32, want: "8x16 16x16 4sg decode q16 dim-split2 prefetch1"},
 		{name: "in pairs, 16 rows", dim: 256, b: 4, sq: 4, want: "16x16 16x16 8sg decode q16 dim-split2 prefetch1"},

@@ -26,7 +26,8 @@ func TestTheTierOfAFixedSplitComputesEveryCall(t *testing.T) {
 		}
 		dims := [][2]int{{16, 0}, {64, 0}, {100, 72}, {128, 0}, {192, 128}, {256, 0}, {576, 512}}[one(7)]
 		cfg := problem.Config{DType: problem.DTypes()[one(3)], HeadDim: dims[0], HeadDimV: dims[1],
-			Causal: problem.Causal(one(3)), FixedSplit: 1 + one(4), KV: problem.KVType(one(3))}
+			Causal: problem.Causal(one(3)), FixedSplit: 1 + one(4), KeyType: problem.KVType(one(3))}
+		cfg.ValueType = cfg.KeyType
 		if one(4) == 0 {
 			cfg.Softcap = 30
 		}

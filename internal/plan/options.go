@@ -39,7 +39,8 @@ type Options struct {
 	pageSize     uint32         `const:"PAGE_SIZE"`                         // no tier computes its gradients
 	window       uint32         `const:"WINDOW"`                            // sum of windowLeft and windowRight
 	softcap      bool           `const:"SOFTCAP"`
-	KV           problem.KVType `const:"KV_TYPE"` // no tier computes its gradients
+	KV           problem.KVType `const:"K_TYPE"` // no tier computes its gradients; of K, KVSame if V is stored as Q
+	valueType    problem.KVType `const:"V_TYPE"`
 	kvBlock      uint32         `const:"KV_SCALE_BLOCK"`
 
 	// How the call is computed.
@@ -114,7 +115,7 @@ func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 	if a.Bias != nil {
 		f.bias = 1 + uint32(a.Bias.DType)
 	}
-	if f.KV = cfg.KV; f.KV.Scaled() {
+	if f.KV, f.valueType = cfg.KeyType, cfg.ValueType; f.KV.Scaled() {
 		f.kvBlock = uint32(max(cfg.KVBlock, 1))
 	}
 	return f

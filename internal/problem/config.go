@@ -25,7 +25,7 @@ type Config struct {
 	Softcap                   float32
 	ScoreMod, MaskMod         score.Expr
 	Dropout                   float32
-	KV                        KVType
+	KeyType, ValueType        KVType
 	KVBlock, FixedSplit       int
 	F32O, F32Gradients, Check bool
 	Kernel                    string
@@ -66,6 +66,9 @@ func (c Config) GradientType() DType {
 
 // ScaleValue is the factor on Q Kᵀ.
 func (c Config) ScaleValue() float32 { return c.Scale.Value(c.HeadDim) }
+
+// KVName names the types of K and V.
+func (c *Config) KVName() string { return KVName(c.KeyType, c.ValueType) }
 
 // Validate reports the first field that no tier accepts, as a *ShapeError. Fields that no tier
 // computes together match [ErrUnsupported] too.
@@ -113,15 +116,20 @@ func (c Config) Validate() error {
 		return &ShapeError{"ScoreMod", c.ScoreMod, tablesOf(&c).Error()}
 	case !(c.Dropout >= 0 && c.Dropout < 1):
 		return &ShapeError{"Dropout", c.Dropout, "a probability of at least 0 and below 1"}
-	case !c.KV.Valid():
-		return &ShapeError{"KV", c.KV, "same, int8, fp8, q8_0 or q4_0"}
-	case c.KV.Blocked() && (c.HeadDim%quant.BlockElements != 0 || c.ValueDim()%quant.BlockElements != 0):
-		return &ShapeError{"HeadDim/HeadDimV", fmt.Sprintf("%d/%d", c.HeadDim, c.ValueDim()), fmt.Sprintf("multiples of 32 for %v", c.KV)}
-	case c.KV != KVSame && c.Dropout != 0:
-		return errs.Refuse(&ShapeError{"Dropout", fmt.Sprintf("%v with K and V of type %v", c.Dropout, c.KV), "K and V of the storage type"})
+	case !c.KeyType.Valid():
+		return &ShapeError{"KeyType", c.KeyType, "same, int8, fp8, q8_0 or q4_0"}
+	case !c.ValueType.Valid():
+		return &ShapeError{"ValueType", c.ValueType, "same, int8, fp8, q8_0 or q4_0"}
+	case !c.KeyType.PairedWith(c.ValueType):
+		return errs.Refuse(&ShapeError{"ValueType", Phrase(fmt.Sprintf("%v with ${KeyType} %v", c.ValueType, c.KeyType)),
+			"that type, or of int8 and fp8, or of q8_0 and q4_0, the other one"})
+	case c.KeyType.Blocked() && (c.HeadDim%quant.BlockElements != 0 || c.ValueDim()%quant.BlockElements != 0):
+		return &ShapeError{"HeadDim/HeadDimV", fmt.Sprintf("%d/%d", c.HeadDim, c.ValueDim()), fmt.Sprintf("multiples of 32 for %v", c.KVName())}
+	case c.KeyType != KVSame && c.Dropout != 0:
+		return errs.Refuse(&ShapeError{"Dropout", fmt.Sprintf("%v with K and V of type %v", c.Dropout, c.KVName()), "K and V of the storage type"})
 	case c.KVBlock < 0 || c.KVBlock > MaxLength:
 		return &ShapeError{"KVBlock", c.KVBlock, "at least 1, or 0 for 1"}
-	case c.KVBlock > 1 && !c.KV.Scaled():
+	case c.KVBlock > 1 && !c.KeyType.Scaled():
 		return &ShapeError{"KVBlock", c.KVBlock, "0 without int8 or fp8"}
 	case c.FixedSplit < 0 || c.FixedSplit > MaxStates:
 		return &ShapeError{"FixedSplit", c.FixedSplit, fmt.Sprintf("1 to %d, or 0 for a number that suits the device", MaxStates)}
@@ -167,11 +175,11 @@ var ConfigOptions = []ConfigOption{
 		text: func(c *Config) string { return "mask-mod '" + c.MaskMod.String() + "'" }},
 	{Name: "dropout", Given: func(c *Config) bool { return c.Dropout != 0 }, Ranks: "its mask counts rows and keys of one device",
 		text: func(c *Config) string { return fmt.Sprintf("dropout %v", c.Dropout) }},
-	{Name: "type of K and V", Given: func(c *Config) bool { return c.KV != KVSame }, text: func(c *Config) string {
+	{Name: "type of K and V", Given: func(c *Config) bool { return c.KeyType != KVSame }, text: func(c *Config) string {
 		if c.KVBlock > 1 {
-			return fmt.Sprintf("kv %v/%d", c.KV, c.KVBlock)
+			return fmt.Sprintf("kv %v/%d", c.KVName(), c.KVBlock)
 		}
-		return "kv " + c.KV.String()
+		return "kv " + c.KVName()
 	}},
 	{Name: "fixed split", Given: func(c *Config) bool { return c.FixedSplit != 0 },
 		text: func(c *Config) string { return fmt.Sprintf("split %d", c.FixedSplit) }},

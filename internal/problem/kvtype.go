@@ -31,6 +31,20 @@ func (t KVType) Scaled() bool { return t == KVInt8 || t == KVFP8 }
 // Blocked reports whether rows are blocks of 32 elements, each with its scale.
 func (t KVType) Blocked() bool { return t == KVQ8_0 || t == KVQ4_0 }
 
+// PairedWith reports whether K and V may be stored as t and u: both as DType, both Scaled or
+// both Blocked.
+func (t KVType) PairedWith(u KVType) bool {
+	return t.Scaled() == u.Scaled() && t.Blocked() == u.Blocked()
+}
+
+// KVName names the types of K and V: "q8_0", or "q8_0/q4_0" if they differ.
+func KVName(k, v KVType) string {
+	if k == v {
+		return k.String()
+	}
+	return k.String() + "/" + v.String()
+}
+
 // RowBytes is the number of bytes of the given number of elements, a multiple of 32 for
 // Blocked types. d is the storage type for KVSame.
 func (t KVType) RowBytes(d DType, elements int) int {

@@ -24,8 +24,8 @@ func CheckBackward(a *problem.BackwardArgs, cfg *problem.Config) error {
 	switch {
 	case a.Pages != nil:
 		return fmt.Errorf("%w: no tier computes gradients with Pages: K and V must be contiguous or packed", problem.ErrUnsupported)
-	case cfg.KV != problem.KVSame:
-		return fmt.Errorf("%w: no tier computes gradients with K and V of type %v: they must have the storage type", problem.ErrUnsupported, cfg.KV)
+	case cfg.KeyType != problem.KVSame:
+		return fmt.Errorf("%w: no tier computes gradients with K and V of type %v: they must have the storage type", problem.ErrUnsupported, cfg.KVName())
 	case out.Bias && a.Bias == nil:
 		return &problem.ShapeError{Field: "DBias", Got: "given", Want: problem.Phrase("none without ${Bias}")}
 	case out.Sinks && !a.Sinks.Given():

@@ -103,8 +103,8 @@ func (l *Layouts) set(cfg *problem.Config, a *problem.Args) {
 		l.List[4].Set("LSE", &a.LSE, problem.F32, batches, a.Hq, rows, 1)
 	}
 	batches, keys := KVExtent(a)
-	l.List[1].SetKV("K", &a.K, cfg, batches, a.KVHeads(), keys, cfg.HeadDim)
-	l.List[2].SetKV("V", &a.V, cfg, batches, a.KVHeads(), keys, dv)
+	l.List[1].SetKV("K", &a.K, cfg.KeyType, cfg.DType, batches, a.KVHeads(), keys, cfg.HeadDim)
+	l.List[2].SetKV("V", &a.V, cfg.ValueType, cfg.DType, batches, a.KVHeads(), keys, dv)
 	l.n = 4
 	if HasLSE(a) {
 		l.n = 5

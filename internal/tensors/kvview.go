@@ -8,7 +8,7 @@ import (
 // KVView reads rows of K or V in host memory, of any storage type.
 type KVView struct {
 	Rows      HostRows // where rows begin, and their elements if they are not quantized
-	KV        problem.KVType
+	kv        problem.KVType
 	block     []byte // bytes from Offset 0 on
 	PerBlock  int64  // bytes of 32 elements
 	scales    problem.Vector
@@ -17,24 +17,27 @@ type KVView struct {
 	scaleRow  int // scales of a head
 }
 
-func ViewKV(t problem.Tensor, scales problem.Vector, cfg *problem.Config, heads, keys, dim int) (KVView, error) {
+func ViewKV(t problem.Tensor, kv problem.KVType, scales problem.Vector, cfg *problem.Config, heads, keys, dim int) (KVView, error) {
 	rows, err := ViewRows(t, cfg.DType, heads, keys, dim)
 	return KVView{
-		Rows: rows, KV: cfg.KV, block: t.Host, PerBlock: int64(cfg.KV.RowBytes(cfg.DType, quant.BlockElements)),
+		Rows: rows, kv: kv, block: t.Host, PerBlock: int64(kv.RowBytes(cfg.DType, quant.BlockElements)),
 		scales: scales, heads: heads, scaleKeys: max(1, cfg.KVBlock), scaleRow: ScaleGroups(cfg, keys),
 	}, err
 }
+
+// Scaled reports whether rows have scales.
+func (v *KVView) Scaled() bool { return v.kv.Scaled() }
 
 // Read reads the numbers of a row into dst and returns their scale: element = scale *
 // number. The scale is 1 for types that are not Scaled.
 func (v *KVView) Read(dst []float32, batch, head, row int) (scale float32) {
 	dst = dst[:v.Rows.Dim()]
-	if v.KV == problem.KVSame {
+	if v.kv == problem.KVSame {
 		v.Rows.ReadRow(dst, batch, head, row)
 		return 1
 	}
-	decodeKVRow(v.KV, dst, v.block[v.ByteOf(batch, head, row):])
-	if !v.KV.Scaled() {
+	decodeKVRow(v.kv, dst, v.block[v.ByteOf(batch, head, row):])
+	if !v.kv.Scaled() {
 		return 1
 	}
 	return v.Scale(batch, head, row)

@@ -35,14 +35,14 @@ func (l *Layout) Set(field string, t *problem.Tensor, dtype problem.DType, batch
 
 // SetKV is set for K or V. For a Blocked type dim, offset and strides count blocks of
 // 32 elements.
-func (l *Layout) SetKV(field string, t *problem.Tensor, cfg *problem.Config, batch, heads, seq, dim int) {
-	l.Set(field, t, cfg.DType, batch, heads, seq, dim)
-	l.quantized = cfg.KV != problem.KVSame
+func (l *Layout) SetKV(field string, t *problem.Tensor, kv problem.KVType, dtype problem.DType, batch, heads, seq, dim int) {
+	l.Set(field, t, dtype, batch, heads, seq, dim)
+	l.quantized = kv != problem.KVSame
 	if l.quantized {
-		l.Size = int64(cfg.KV.RowBytes(cfg.DType, 1))
+		l.Size = int64(kv.RowBytes(dtype, 1))
 	}
-	if cfg.KV.Blocked() {
-		l.Size = int64(cfg.KV.RowBytes(cfg.DType, quant.BlockElements))
+	if kv.Blocked() {
+		l.Size = int64(kv.RowBytes(dtype, quant.BlockElements))
 		l.Dim /= quant.BlockElements
 		l.Tensor.Offset /= quant.BlockElements
 		for i := range l.Steps {

@@ -107,9 +107,9 @@ func checkPages(p *problem.Pages, cfg *problem.Config, s *problem.Shape) error {
 	if n, ok := arith.Product(s.B, TableStride(p, s)); !ok || n > problem.MaxLength {
 		return &problem.ShapeError{Field: "B*Pages.Stride", Got: fmt.Sprintf("%d*%d", s.B, TableStride(p, s)), Want: fmt.Sprintf("at most %d", problem.MaxLength)}
 	}
-	if n, ok := arith.Product(p.Count, p.PageSize); cfg.KV.Scaled() && (!ok || n > problem.MaxLength) {
+	if n, ok := arith.Product(p.Count, p.PageSize); cfg.KeyType.Scaled() && (!ok || n > problem.MaxLength) {
 		return &problem.ShapeError{Field: "Pages.Count*PageSize", Got: fmt.Sprintf("%d*%d", p.Count, p.PageSize),
-			Want: fmt.Sprintf("at most %d with %v", problem.MaxLength, cfg.KV)}
+			Want: fmt.Sprintf("at most %d with %v", problem.MaxLength, cfg.KVName())}
 	}
 	return nil
 }
@@ -142,16 +142,16 @@ func checkBroadcast(field string, batches, heads, rows int, s *problem.Shape) er
 // checkKV checks the scales against the type of K and V, and that rows of a Blocked type
 // start at a block.
 func checkKV(a *problem.Args, cfg *problem.Config) error {
-	if err := checkScale("KScale", &a.KScale, cfg.KV); err != nil {
+	if err := checkScale("KScale", &a.KScale, cfg.KeyType); err != nil {
 		return err
 	}
-	if err := checkScale("VScale", &a.VScale, cfg.KV); err != nil || !cfg.KV.Blocked() {
+	if err := checkScale("VScale", &a.VScale, cfg.ValueType); err != nil || !cfg.KeyType.Blocked() {
 		return err
 	}
-	if err := checkBlocked("K", &a.K, cfg.KV); err != nil {
+	if err := checkBlocked("K", &a.K, cfg.KeyType); err != nil {
 		return err
 	}
-	return checkBlocked("V", &a.V, cfg.KV)
+	return checkBlocked("V", &a.V, cfg.ValueType)
 }
 
 func checkScale(field string, v *problem.Vector, kv problem.KVType) error {

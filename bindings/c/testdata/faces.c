@@ -128,7 +128,7 @@ static void blocked(problem *p)
 
 static void quantized(problem *p)
 {
-	p->config.kv = VKATTN_KV_INT8;
+	p->config.key_type = p->config.value_type = VKATTN_KV_INT8;
 	p->config.kv_block = 4;
 	p->args.k_scale = p->args.v_scale = vector(B * HKV * 10);
 	for (int i = 0; i < B * HKV * 10; i++)

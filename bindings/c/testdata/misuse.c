@@ -163,7 +163,8 @@ static void configs(void)
 		WRONG_CONFIG("access", c.access = wrong[i]);
 		WRONG_CONFIG("tuning", c.tuning = wrong[i]);
 		WRONG_CONFIG("align", c.align = wrong[i]);
-		WRONG_CONFIG("kv", c.kv = wrong[i]);
+		WRONG_CONFIG("key_type", c.key_type = wrong[i]);
+		WRONG_CONFIG("value_type", c.value_type = wrong[i]);
 		WRONG_CONFIG("f32_o", c.f32_o = wrong[i]);
 		WRONG_CONFIG("has_scale", c.has_scale = wrong[i]);
 		WRONG_CONFIG("has_window", c.has_window = wrong[i]);
@@ -330,7 +331,8 @@ static void random_calls(uint32_t seed, int count)
 		RARELY(c.causal = (int32_t)(NEXT % 4))
 		RARELY(c.tier = (int32_t)(NEXT % 9))
 		RARELY((c.has_window = 1, c.window_left = (int32_t)ANY))
-		RARELY(c.kv = (int32_t)(NEXT % 6))
+		RARELY(c.key_type = (int32_t)(NEXT % 6))
+		RARELY(c.value_type = (int32_t)(NEXT % 6))
 		RARELY(c.fixed_split = (int32_t)ANY)
 		RARELY(c.softcap = number(NEXT))
 		vkattn_op made;

@@ -46,7 +46,7 @@ Config = _struct(
         *_ints("tier access tuning has_window window_left window_right attention_chunk align"),
         ("softcap", c_float),
         ("dropout", c_float),
-        *_ints("kv kv_block fixed_split f32_o f32_gradients check"),
+        *_ints("key_type value_type kv_block fixed_split f32_o f32_gradients check"),
         ("score_mod", c_char_p),
         ("mask_mod", c_char_p),
         ("tables", POINTER(TableType)),

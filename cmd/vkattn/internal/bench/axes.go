@@ -11,6 +11,7 @@ import (
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/sweep"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/problem"
 )
 
 // Axis is a property of problems: a flag, the values that its text has, and the field of a problem that they
@@ -96,6 +97,9 @@ const (
 	dropoutUsage  = "probability with which a weight is dropped, below 1; the others are multiplied by 1 / (1 - `p`)"
 )
 
+// namedByKV is the text of options that kv-dtype names.
+func namedByKV(Problem) string { return "" }
+
 // Axes lists the axes in the order of help texts. The values of the last vary fastest.
 var Axes = []*Axis{
 	{Flag: "layers", value: field(sweep.Ints, func(p *Problem) *int { return &p.Layers })},
@@ -122,10 +126,20 @@ var Axes = []*Axis{
 	{Flag: "seqlen-k", Usage: "`list` of key lengths (default: as --seqlen)", inSuites: narrows, ranks: true,
 		value: field(sweep.Ints, func(p *Problem) *int { return &p.Shape.Sk })},
 
-	{Flag: "kv-dtype", Field: "KV",
-		Usage: "`list` of storage types of K and V: same, int8, fp8, q8_0, q4_0", label: "kv %v",
+	{Flag: "kv-dtype",
+		Usage: "`list` of storage types of K and V: same, int8, fp8, q8_0, q4_0", text: func(p Problem) string {
+			return "kv " + problem.KVName(p.Config.KeyType, p.Config.ValueType)
+		},
 		InRun: "storage `type` of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0 (default same)", inSuites: narrows,
-		value: field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.KV })},
+		value: field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.KeyType },
+			func(p *Problem) { p.Config.ValueType = p.Config.KeyType })},
+	{Flag: "k-dtype", Field: "KeyType", Usage: "`list` of storage types of K (default: as --kv-dtype)", text: namedByKV,
+		InRun: "storage `type` of K (default: as --kv-dtype)", inSuites: narrows,
+		value: field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.KeyType })},
+	{Flag: "v-dtype", Field: "ValueType", Usage: "`list` of storage types of V (default: as --kv-dtype)", text: namedByKV,
+		InRun:    "storage `type` of V (default: as --kv-dtype); K and V are both floats, or each int8 or fp8, or each q8_0 or q4_0",
+		inSuites: narrows,
+		value:    field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.ValueType })},
 	{Flag: "window", Field: "Window",
 		Usage: windowUsage, InRun: windowUsage, Kind: "left,right", Single: true, label: "window %v",
 		ranks: true,

@@ -50,7 +50,7 @@ func (g *group) backward(ctx context.Context, dev *vk.Device, cfg attention.Conf
 	if s.Experiment.Forward() != (attention.Experiment{}) {
 		return nil, nil, fmt.Errorf("%w: only the forward pass has variants and ablations", attention.ErrUnsupported)
 	}
-	if g.problem.PageSize > 0 || g.problem.Config.KV != attention.KVSame {
+	if g.problem.PageSize > 0 || g.problem.Config.KeyType != attention.KVSame {
 		return nil, nil, fmt.Errorf("%w: paged and quantized K and V have no gradients", attention.ErrUnsupported)
 	}
 	op, err := attention.NewExperiment(attention.On(dev), cfg, s.Experiment)

@@ -110,7 +110,7 @@ func TestAWrongGradientIsNoSpeed(t *testing.T) {
 func TestWhatHasNoGradientsIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*Problem, *Spec){
 		"paged":     func(p *Problem, _ *Spec) { p.PageSize = 16 },
-		"quantized": func(p *Problem, _ *Spec) { p.Config.KV = attention.KVInt8 },
+		"quantized": func(p *Problem, _ *Spec) { p.Config.KeyType, p.Config.ValueType = attention.KVInt8, attention.KVInt8 },
 		"ablation":  func(_ *Problem, s *Spec) { s.Experiment.Ablate = problem.AblateSoftmax },
 		"variant":   func(_ *Problem, s *Spec) { s.Experiment.Variant = 2 },
 	} {

@@ -86,7 +86,7 @@ func (b Baseline) applies(p Problem, dev *vk.Device) bool {
 	}
 	switch b {
 	case BaselineByMask:
-		return p.Config.KV == attention.KVSame
+		return p.Config.KeyType == attention.KVSame
 	case BaselineCUDARef:
 		if dev == nil || !p.Plain() {
 			return false
@@ -101,7 +101,7 @@ func (b Baseline) applies(p Problem, dev *vk.Device) bool {
 		return p.PageSize > 0
 	case BaselineSeparate:
 		// Scales and LSE have the stride of the longest sequence; a call of one sequence cannot say so.
-		if p.LSE || p.Options.Lengths == "" || p.Options.SparseRatio > 0 || p.Blocks > 0 || p.Config.KV.Scaled() {
+		if p.LSE || p.Options.Lengths == "" || p.Options.SparseRatio > 0 || p.Blocks > 0 || p.Config.KeyType.Scaled() {
 			return false
 		}
 		rows, keys := p.lengths()
@@ -221,13 +221,13 @@ func (d *data) contiguous() *data {
 func (d *data) contiguousKV(a *attention.Args) {
 	p, c := d.problem, d.problem.Config
 	heads, keys := p.Shape.KVHeads(), p.Shape.Sk
-	a.K = d.padded(d.args.K, heads, keys, c.HeadDim, int64(c.KV.RowBytes(c.DType, c.HeadDim)), d.keys, d.keyRow)
+	a.K = d.padded(d.args.K, heads, keys, c.HeadDim, int64(c.KeyType.RowBytes(c.DType, c.HeadDim)), d.keys, d.keyRow)
 	if p.SharedKV {
 		a.V = a.K
 	} else {
-		a.V = d.padded(d.args.V, heads, keys, c.ValueDim(), int64(c.KV.RowBytes(c.DType, c.ValueDim())), d.keys, d.keyRow)
+		a.V = d.padded(d.args.V, heads, keys, c.ValueDim(), int64(c.ValueType.RowBytes(c.DType, c.ValueDim())), d.keys, d.keyRow)
 	}
-	if c.KV.Scaled() {
+	if c.KeyType.Scaled() {
 		// Gather the scales as rows of one element.
 		for _, s := range []struct{ to, from *attention.Vector }{{&a.KScale, &d.args.KScale}, {&a.VScale, &d.args.VScale}} {
 			rows := attention.Tensor{Host: s.from.Host}

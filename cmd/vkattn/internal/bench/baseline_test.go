@@ -114,7 +114,8 @@ func TestANaNInARowThatIsNotSampledIsFound(t *testing.T) {
 func TestFormsApply(t *testing.T) {
 	plain := smallProblem(attention.F16)
 	quantized, paged, lengths, empty, lse := plain, plain, plain, plain, plain
-	quantized.Config.KV, paged.PageSize, lengths.Lengths, empty.Lengths = attention.KVInt8, 16, "3/4", "3/0,1/1"
+	quantized.Config.KeyType, quantized.Config.ValueType = attention.KVInt8, attention.KVInt8
+	paged.PageSize, lengths.Lengths, empty.Lengths = 16, "3/4", "3/0,1/1"
 	lse.Lengths, lse.LSE = "3/4", true
 	for _, c := range []struct {
 		baseline Baseline

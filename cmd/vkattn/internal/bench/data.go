@@ -155,8 +155,9 @@ func (d *data) tensors(seed uint64) {
 	for i, t := range []struct {
 		to    *attention.Tensor
 		scale *attention.Vector
+		kv    attention.KVType
 		dim   int
-	}{{&a.K, &a.KScale, c.HeadDim}, {&a.V, &a.VScale, c.ValueDim()}} {
+	}{{&a.K, &a.KScale, c.KeyType, c.HeadDim}, {&a.V, &a.VScale, c.ValueType, c.ValueDim()}} {
 		if i == 1 && p.SharedKV {
 			a.V, a.VScale = a.K, a.KScale
 			break
@@ -164,11 +165,11 @@ func (d *data) tensors(seed uint64) {
 		strides := order(p.Shape.KVHeads(), rows, t.dim)
 		n := int64(batches) * int64(p.Shape.KVHeads()) * int64(rows)
 		t.to.Strides = strides
-		if c.KV == attention.KVSame {
+		if t.kv == attention.KVSame {
 			t.to.Host = inputs.New(n*int64(t.dim), c.DType, inputs.Normal, seed+1+uint64(i))
 			continue
 		}
-		q := quantize(c.KV, [3]int{batches, p.Shape.KVHeads(), rows}, t.dim, strides, seed+1+uint64(i))
+		q := quantize(t.kv, [3]int{batches, p.Shape.KVHeads(), rows}, t.dim, strides, seed+1+uint64(i))
 		t.to.Host, t.scale.Host = q.rows, q.scales
 	}
 }

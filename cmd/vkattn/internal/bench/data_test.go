@@ -165,21 +165,21 @@ func TestCellsAndBytes(t *testing.T) {
 	require.EqualValues(t, 2*2*20*128*2, p.KVBytes())
 	require.EqualValues(t, 2*20, p.cells())
 	require.InDelta(t, 0.02, newData(p, 1).sparseRatio(), 1e-12)
-	p.Config.KV, p.Options = attention.KVInt8, Options{}
+	p.Config.KeyType, p.Config.ValueType, p.Options = attention.KVInt8, attention.KVInt8, Options{}
 	require.EqualValues(t, 2*2*1000*(128+8), p.KVBytes())
-	p.Config.KV = attention.KVQ4_0
+	p.Config.KeyType, p.Config.ValueType = attention.KVQ4_0, attention.KVQ4_0
 	require.EqualValues(t, 2*2*1000*4*18, p.KVBytes())
 }
 
 func TestQuantizedDataIsNormalNumbers(t *testing.T) {
 	for _, kv := range attention.KVTypes()[1:] {
 		p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 2, Sq: 1, Sk: 300}, Options: Options{PageSize: 7},
-			Config: attention.Config{HeadDim: 32, HeadDimV: 64, KV: kv, DType: attention.F32}}
+			Config: attention.Config{HeadDim: 32, HeadDimV: 64, KeyType: kv, ValueType: kv, DType: attention.F32}}
 		d := newData(p, 1)
 		require.NoError(t, attention.CheckArgs(p.Config, d.args))
 		require.Equal(t, d.reference(t), d.contiguous().reference(t))
 		one := p
-		one.Config.KV = attention.KVSame
+		one.Config.KeyType, one.Config.ValueType = attention.KVSame, attention.KVSame
 		q := newData(one, 1)
 		a, b := d.reference(t), q.reference(t)
 		// Other random numbers, but of the same size.

@@ -98,11 +98,11 @@ func (p Problem) footprint() (f footprint) {
 		keys = n.keys
 	}
 	f.o = hostmem.Product(rows, hq, u(c.ValueDim()), u(c.DType.Size()))
-	perKey := u(c.KV.RowBytes(c.DType, c.HeadDim))
+	perKey := u(c.KeyType.RowBytes(c.DType, c.HeadDim))
 	if !p.SharedKV {
-		perKey += u(c.KV.RowBytes(c.DType, c.ValueDim()))
+		perKey += u(c.ValueType.RowBytes(c.DType, c.ValueDim()))
 	}
-	if c.KV.Scaled() {
+	if c.KeyType.Scaled() {
 		perKey += 8
 	}
 	q, kv := hostmem.Product(rows, hq, u(c.HeadDim), u(c.DType.Size())), hostmem.Product(keys, hkv, perKey)

@@ -26,8 +26,8 @@ func memoryProblems() map[string]Problem {
 		"plain":            plain,
 		"f32":              with(func(p *Problem) { p.Config.DType = attention.F32 }),
 		"paged":            with(func(p *Problem) { p.PageSize = 16 }),
-		"int8":             with(func(p *Problem) { p.Config.KV = attention.KVInt8 }),
-		"q4_0":             with(func(p *Problem) { p.Config.KV = attention.KVQ4_0 }),
+		"int8":             with(func(p *Problem) { p.Config.KeyType, p.Config.ValueType = attention.KVInt8, attention.KVInt8 }),
+		"q4_0":             with(func(p *Problem) { p.Config.KeyType, p.Config.ValueType = attention.KVQ4_0, attention.KVQ4_0 }),
 		"sparse":           with(func(p *Problem) { p.Options.SparseRatio = 0.3 }),
 		"blocks":           with(func(p *Problem) { p.Blocks, p.BlockQ, p.BlockK = 0.5, 16, 32 }),
 		"V in K":           with(func(p *Problem) { p.SharedKV, p.Config.HeadDimV = true, 16 }),
@@ -140,7 +140,7 @@ func TestProblemsOfAnySizeAreRefusedAtOnce(t *testing.T) {
 		for _, s := range shapes {
 			p := p
 			p.Config.HeadDim, p.Config.HeadDimV = 256, 256
-			if p.Config.KV.Blocked() || p.SharedKV {
+			if p.Config.KeyType.Blocked() || p.SharedKV {
 				p.Config.HeadDimV = 128
 			}
 			p.Shape = s

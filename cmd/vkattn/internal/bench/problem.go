@@ -54,7 +54,10 @@ func (p Problem) row(device string) *Row {
 		return &Row{Device: device, Ceiling: p.Ceiling, Call: fields.Call{DType: p.Config.DType}, problem: p}
 	}
 	c := p.Config
-	row := &Row{Device: device, Call: fields.Of(p.Shape, c), KV: c.KV, Line: p.Line, Pass: p.Pass, LSE: p.LSE, Layers: p.Layers, problem: p}
+	row := &Row{Device: device, Call: fields.Of(p.Shape, c), Line: p.Line, Pass: p.Pass, LSE: p.LSE, Layers: p.Layers, problem: p}
+	if c.KeyType != attention.KVSame {
+		row.KV = problem.KVName(c.KeyType, c.ValueType)
+	}
 	if p.Blocks == 0 { // with a block mask group.candidate does it, after a check of memory
 		row.KVBytes = p.KVBytes()
 	}
@@ -231,11 +234,11 @@ func (p Problem) KVBytes() (n uint64) {
 		times = 1
 	}
 	c := p.Config
-	key := uint64(c.KV.RowBytes(c.DType, c.HeadDim))
+	key := uint64(c.KeyType.RowBytes(c.DType, c.HeadDim))
 	if !p.SharedKV {
-		key += uint64(c.KV.RowBytes(c.DType, c.ValueDim()))
+		key += uint64(c.ValueType.RowBytes(c.DType, c.ValueDim()))
 	}
-	if c.KV.Scaled() {
+	if c.KeyType.Scaled() {
 		key += 8
 	}
 	var same uint64 // keys of the sequence before

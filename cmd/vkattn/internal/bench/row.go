@@ -57,9 +57,9 @@ type Row struct {
 
 	SPIRV map[string]string `json:"spirv_sha256,omitempty"` // SHA-256 of each SPIR-V module by its name
 
-	KV         attention.KVType `json:"kv_dtype,omitzero"`
-	OptionText string           `json:"options_text,omitempty"` // the options in words, for tables
-	Options    *Options         `json:"options,omitempty"`
+	KV         string   `json:"kv_dtype,omitempty"`     // K/V if they differ; "" where they have the storage type
+	OptionText string   `json:"options_text,omitempty"` // the options in words, for tables
+	Options    *Options `json:"options,omitempty"`
 
 	Status Status `json:"status"`
 	Reason string `json:"reason,omitempty"`

@@ -34,7 +34,7 @@ func TestTheWorkspaceOfForwardRowsIsThatOfTheirSplits(t *testing.T) {
 		"sinks":  func(p *Problem) { p.Sinks = true },
 		"alibi":  func(p *Problem) { p.ALiBi, p.Config.Causal = true, attention.BottomRight },
 		"paged":  func(p *Problem) { p.PageSize = 16 },
-		"int8":   func(p *Problem) { p.Config.KV = attention.KVInt8 },
+		"int8":   func(p *Problem) { p.Config.KeyType, p.Config.ValueType = attention.KVInt8, attention.KVInt8 },
 		"sparse": func(p *Problem) { p.Options.SparseRatio = 0.5 },
 		"blocks": func(p *Problem) { p.Blocks, p.BlockQ, p.BlockK = 0.5, 64, 64 },
 		"packed": func(p *Problem) {
