@@ -27,7 +27,8 @@ type AppendConfig struct {
 
 // attention returns the Config of a Forward over the cache.
 func (c AppendConfig) attention() problem.Config {
-	return problem.Config{DType: c.DType, HeadDim: c.HeadDim, HeadDimV: c.HeadDimV, KeyType: c.KeyType, ValueType: c.ValueType, Access: c.Access}
+	return problem.Config{DType: c.DType, HeadDim: c.HeadDim, HeadDimV: c.HeadDimV, KeyType: c.KeyType, ValueType: c.ValueType,
+		Access: c.Access}
 }
 
 // Validate reports the first field that is wrong, as a *ShapeError.

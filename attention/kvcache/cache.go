@@ -17,7 +17,7 @@ import (
 
 // Config says what a Cache holds.
 type Config struct {
-	DType              attention.DType  // storage type of new rows, and of the cache if KV is KVSame
+	DType              attention.DType  // storage type of new rows, and of the cache if KeyType is KVSame
 	KeyType, ValueType attention.KVType // how the cache stores K and V, as in [attention.Config]; zero value: as DType
 	HeadDim            int              // elements per row of K
 	HeadDimV           int              // elements per row of V; 0: HeadDim

@@ -160,7 +160,7 @@ typedef struct vkattn_config {
 	float softcap;            /* 0: none */
 	float dropout;            /* probability, below 1 */
 	int32_t key_type;         /* storage type of K */
-	int32_t value_type;       /* of V: KV_SAME if K has it; else of int8 and fp8, or of q8_0 and q4_0, one if K has one */
+	int32_t value_type;       /* of V: as K, or of int8 and fp8, or of q8_0 and q4_0, the other one */
 	int32_t kv_block;         /* keys of an entry of k_scale and v_scale; 0: 1 */
 	int32_t fixed_split;      /* splits of the keys; 0: as many as keep the device busy */
 	int32_t f32_o;            /* 1: O is float */

@@ -68,7 +68,7 @@ func (c Config) GradientType() DType {
 func (c Config) ScaleValue() float32 { return c.Scale.Value(c.HeadDim) }
 
 // KVName names the types of K and V.
-func (c *Config) KVName() string { return KVName(c.KeyType, c.ValueType) }
+func (c Config) KVName() string { return KVName(c.KeyType, c.ValueType) }
 
 // Validate reports the first field that no tier accepts, as a *ShapeError. Fields that no tier
 // computes together match [ErrUnsupported] too.
