@@ -108,24 +108,25 @@ type launch struct {
 // records nothing and returns errNeedsCombine: the call needs a plan with a separate
 // combine.
 func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []tensors.Layout) error {
-	l := newLaunch(op, p, access)
+	var l launch
+	l.begin(op, p, access)
 	if !p.options.Any() {
 		return l.dense(c, a, all)
 	}
 	return l.general(c, a, all)
 }
 
-// newLaunch is the state of a call with a plan, before anything is bound.
-func newLaunch(op *Op, p *prepared, access Access) launch {
-	l := launch{prepared: p, op: op, access: access, limits: &op.dev.Caps().Limits, pushBytes: plan.DensePushBytes, bindings: plan.DenseBindings}
+// begin sets the state of a call with a plan, before anything is bound, in an empty launch.
+func (l *launch) begin(op *Op, p *prepared, access Access) {
+	l.prepared, l.op, l.access, l.limits = p, op, access, &op.dev.Caps().Limits
+	l.pushBytes, l.bindings = plan.DensePushBytes, plan.DenseBindings
 	if !p.options.Any() {
-		return l
+		return
 	}
 	l.pushBytes, l.bindings = plan.GeneralPushBytes, plan.GeneralBindings+len(tensors.Tables(&op.cfg))
 	if access == AccessDescriptors { // a buffer has the parameters
 		l.pushBytes = 0
 	}
-	return l
 }
 
 // dense records a call without options, in as many dispatches as its batches need.

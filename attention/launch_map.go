@@ -63,7 +63,8 @@ func (op *Op) recordBlockMap(m *problem.TileMap, c *vk.Commands, s *vk.Stream, a
 	if err != nil || p.maps == nil {
 		return err
 	}
-	of := newLaunch(op, p, r.Access)
+	var of launch
+	of.begin(op, p, r.Access)
 	groups, err := of.grid(a, &op.cfg, of.limits)
 	if err != nil {
 		return err

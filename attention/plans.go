@@ -1,6 +1,11 @@
 package attention
 
-import "vkattn/internal/plan"
+import (
+	"slices"
+	"sync/atomic"
+
+	"vkattn/internal/plan"
+)
 
 // maxPlans bounds the cached plans of an Op.
 const maxPlans = 1024
@@ -8,8 +13,15 @@ const maxPlans = 1024
 // planCache has the plans of an Op by request. A step of decoding, with its new Sk, finds its plan as a repeated call
 // does: requests that differ in Sk alone are one entry, which knows where Sk changes the plan.
 type planCache struct {
-	byRequest map[plan.Request][]rangePlans // Sk is 0 in the key
-	size      int                           // plans of all entries, at most maxPlans
+	byRequest map[plan.Request]*requestPlans // Sk is 0 in the key
+	last      atomic.Pointer[requestPlans]   // of the call before: to compare a request takes a third of the time of its hash
+	size      int                            // plans of all entries, at most maxPlans
+}
+
+// requestPlans are the plans of requests that differ in Sk alone.
+type requestPlans struct {
+	request plan.Request // Sk is 0
+	ranges  []rangePlans
 }
 
 // rangePlans are the plans of a range of Sk.
@@ -23,10 +35,16 @@ type rangePlans struct {
 func (c *planCache) of(r plan.Request) *prepared {
 	sk := r.Shape.Sk
 	r.Shape.Sk = 0
-	entry := c.byRequest[r]
+	entry := c.last.Load()
+	if entry == nil || entry.request != r {
+		if entry = c.byRequest[r]; entry == nil {
+			return nil
+		}
+		c.last.Store(entry)
+	}
 	r.Shape.Sk = sk
-	for i := range entry {
-		if x := &entry[i]; x.Holds(sk) {
+	for i := range entry.ranges {
+		if x := &entry.ranges[i]; x.Holds(sk) {
 			if n := x.splitting.Of(&r); n <= len(x.plans) && x.plans[n-1] != nil {
 				return x.plans[n-1]
 			}
@@ -43,18 +61,19 @@ func (c *planCache) add(r plan.Request, keys plan.KeyRange, s plan.Splitting, p 
 		c.evict()
 	}
 	if c.byRequest == nil {
-		c.byRequest = map[plan.Request][]rangePlans{}
+		c.byRequest = map[plan.Request]*requestPlans{}
 	}
 	entry := c.byRequest[r]
-	i := 0
-	for i < len(entry) && entry[i].KeyRange != keys {
-		i++
-	}
-	if i == len(entry) {
-		entry = append(entry, rangePlans{KeyRange: keys, splitting: s})
+	if entry == nil {
+		entry = &requestPlans{request: r}
 		c.byRequest[r] = entry
 	}
-	x := &entry[i]
+	i := slices.IndexFunc(entry.ranges, func(x rangePlans) bool { return x.KeyRange == keys })
+	if i < 0 {
+		i = len(entry.ranges)
+		entry.ranges = append(entry.ranges, rangePlans{KeyRange: keys, splitting: s})
+	}
+	x := &entry.ranges[i]
 	for len(x.plans) < n {
 		x.plans = append(x.plans, nil)
 	}
@@ -67,17 +86,21 @@ func (c *planCache) add(r plan.Request, keys plan.KeyRange, s plan.Splitting, p 
 // evict drops an entry, whichever the map gives first.
 func (c *planCache) evict() {
 	for r, entry := range c.byRequest {
-		for i := range entry {
-			for _, p := range entry[i].plans {
+		for i := range entry.ranges {
+			for _, p := range entry.ranges[i].plans {
 				if p != nil {
 					c.size--
 				}
 			}
 		}
 		delete(c.byRequest, r)
+		c.last.Store(nil)
 		return
 	}
 }
 
 // clear drops all plans.
-func (c *planCache) clear() { *c = planCache{} }
+func (c *planCache) clear() {
+	c.byRequest, c.size = nil, 0
+	c.last.Store(nil)
+}

@@ -26,11 +26,9 @@ type Layout struct {
 // Set resolves the strides of a tensor and stores its sizes.
 func (l *Layout) Set(field string, t *problem.Tensor, dtype problem.DType, batch, heads, seq, dim int) {
 	s := t.Strides.Resolve(heads, seq, dim)
-	*l = Layout{
-		Field: field, Tensor: *t, DType: dtype, Size: int64(dtype.Size()), Dim: int64(dim),
-		Counts: [3]int64{int64(batch), int64(heads), int64(seq)},
-		Steps:  [3]int64{s.Batch, s.Head, s.Seq},
-	}
+	l.Field, l.Tensor, l.DType, l.Size, l.Dim, l.quantized = field, *t, dtype, int64(dtype.Size()), int64(dim), false
+	l.Counts = [3]int64{int64(batch), int64(heads), int64(seq)}
+	l.Steps = [3]int64{s.Batch, s.Head, s.Seq}
 }
 
 // SetKV is set for K or V. For a Blocked type dim, offset and strides count blocks of
