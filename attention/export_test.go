@@ -118,3 +118,32 @@ func CachedPlans(op *Op) int { return op.plans.size }
 
 // OnBackend is the Device of a backend that is neither Vulkan nor the CPU.
 func OnBackend(b backend.Device) *Device { return backend.NewDevice(b).(*Device) }
+
+// ForgetCalls makes the next call one that repeats none.
+func ForgetCalls(op *Op) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	op.plans.repeat = repeatable{}
+	op.plans.sizes.Store(0)
+}
+
+// RepeatedDispatch returns the dispatch of a call that repeats the one before; ok is false for another call.
+func RepeatedDispatch(op *Op, a Args) (d any, ok bool) {
+	if sizes(&a.Shape, &a.Q, &a.K) != nil {
+		return nil, false
+	}
+	var r repeatable
+	if ok = op.repeats(&r, nil, &a); !ok {
+		return nil, false
+	}
+	var held [5]vk.Resource
+	n := r.form.Bind(&a, &r.params.addr, held[:])
+	return struct {
+		pipeline *vk.Pipeline
+		groups   [3]uint32
+		params   generalParams
+		push     int
+		held     [5]vk.Resource
+		n        int
+	}{r.pipeline, r.groups, r.params, r.push, held, n}, true
+}

@@ -21,6 +21,18 @@ import (
 // call takes this host time, so record allocates nothing once the plan of the request is
 // cached. s is the stream that c belongs to; nil for a caller's command buffer.
 func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
+	if err := sizes(&a.Shape, &a.Q, &a.K); err != nil {
+		return err
+	}
+	var again repeatable
+	if op.repeats(&again, s, a) {
+		return again.record(c, a)
+	}
+	return op.recordNew(c, s, a)
+}
+
+// recordNew is record of a call unlike the one before.
+func (op *Op) recordNew(c *vk.Commands, s *vk.Stream, a *Args) error {
 	var l tensors.Layouts
 	if err := op.check(&l, a); err != nil {
 		return err
@@ -99,6 +111,10 @@ type launch struct {
 
 	pushBytes, bindings int // sizes that the module declares
 
+	dispatches int          // recorded so far; the last one:
+	sent       *vk.Pipeline // its kernel
+	groups     [3]uint32    // and its grid
+
 	decodePartGroups [3]uint32 // grid of prepared.decodePart
 }
 
@@ -110,10 +126,16 @@ type launch struct {
 func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []tensors.Layout) error {
 	var l launch
 	l.begin(op, p, access)
-	if !p.options.Any() {
-		return l.dense(c, a, all)
+	var err error
+	if p.options.Any() {
+		err = l.general(c, a, all)
+	} else {
+		err = l.dense(c, a, all)
 	}
-	return l.general(c, a, all)
+	if err == nil {
+		op.remember(&l, a, all)
+	}
+	return err
 }
 
 // begin sets the state of a call with a plan, before anything is bound, in an empty launch.
@@ -151,6 +173,12 @@ func (l *launch) dense(c *vk.Commands, a *Args, all []tensors.Layout) error {
 			return err
 		}
 		groups[2] = uint32(count) * l.slices
+		if parts.One() {
+			if err := l.dispatchOne(c, l.pipeline, groups); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := l.dispatchParts(c, l.prepared, a, all, groups); err != nil {
 			return err
 		}
@@ -360,6 +388,8 @@ func (l *launch) dispatch(c *vk.Commands, a *Args, all []tensors.Layout, groups 
 
 // dispatchOne records one kernel.
 func (l *launch) dispatchOne(c *vk.Commands, p *vk.Pipeline, groups [3]uint32) error {
+	l.dispatches++
+	l.sent, l.groups = p, groups
 	if l.access == AccessAddresses {
 		return c.Dispatch(p, nil, dispatch.ParamBytes(&l.params, l.pushBytes), groups, l.held[:l.n]...)
 	}

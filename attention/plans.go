@@ -16,6 +16,8 @@ type planCache struct {
 	byRequest map[plan.Request]*requestPlans // Sk is 0 in the key
 	last      atomic.Pointer[requestPlans]   // of the call before: to compare a request takes a third of the time of its hash
 	size      int                            // plans of all entries, at most maxPlans
+	sizes     atomic.Uint64                  // of the call before, see Op.remember
+	repeat    repeatable                     // of the last call that others may repeat
 }
 
 // requestPlans are the plans of requests that differ in Sk alone.
@@ -102,5 +104,6 @@ func (c *planCache) evict() {
 // clear drops all plans.
 func (c *planCache) clear() {
 	c.byRequest, c.size = nil, 0
+	c.repeat = repeatable{}
 	c.last.Store(nil)
 }
