@@ -7,9 +7,9 @@ import (
 	"vkattn/vk"
 )
 
-// A call that differs from the one before it in its buffers alone is the same dispatch with other addresses. Such calls
-// come from the layers of a model, one behind the other. An Op knows the last dispatch and the form of its call: where
-// the next call has that form, the buffers are checked and nothing is computed again.
+// A call that differs from the one before it in its buffers alone is the same dispatch with other addresses. The layers
+// of a model make such calls, one after the other. An Op keeps the last dispatch and the form of its call. If the next
+// call has that form, the Op checks the buffers and computes nothing again.
 
 // repeatable is a dispatch of a form of calls, with the addresses of one of them.
 type repeatable struct {
@@ -20,8 +20,8 @@ type repeatable struct {
 	push     int // bytes of params
 }
 
-// remember keeps the dispatch of a call that was recorded, if buffers change nothing but addresses in it. The call before
-// had the same sizes: a decode loop of one layer, whose calls all have other lengths, does not pay for what it cannot use.
+// remember keeps the dispatch of a call that was recorded, if buffers change nothing but addresses in it. It does so
+// the second time that a shape comes: the calls of a decode loop of one layer, each of another length, do not pay.
 func (op *Op) remember(l *launch, a *Args, all []tensors.Layout) {
 	if l.access != AccessAddresses || l.dispatches != 1 || l.n != len(all) || l.options.Split() || l.options.Combined ||
 		op.cfg.Dropout != 0 || a.BlockMap != nil || tensors.HasOptions(a, &op.cfg) {
@@ -49,8 +49,8 @@ func hashOf(s *Shape) uint64 {
 	return h
 }
 
-// repeats sets r to the dispatch of a call like the one before, with the buffers of this one. It is false for other calls,
-// and for those that are wrong.
+// repeats sets r to the dispatch of a call that repeats the one before. It is false for other calls, and for those that
+// are wrong.
 func (op *Op) repeats(r *repeatable, s *vk.Stream, a *Args) bool {
 	if s != nil && plan.MayCUDA(&op.cfg) { // it depends on the kind of memory
 		return false

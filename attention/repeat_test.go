@@ -102,18 +102,20 @@ func newRepeatTest(t *testing.T) *repeatTest {
 	return r
 }
 
-// A call like the one before is not checked as a whole. Each field in turn is changed after a good call: the call is refused
-// with the words, or recorded as the dispatch, of an operation that knows of no call before it.
+// A call like the one before is not checked as a whole. Each field in turn is changed after a good call: the call is
+// refused with the words, or recorded as the dispatch, of an operation that knows of no call before it.
 func TestACallAfterAGoodOneIsCheckedToo(t *testing.T) {
 	r := newRepeatTest(t)
 	for name, call := range map[string]struct {
 		fields string // that are changed, if not all: other alignments compile other pipelines
 		change func(*attention.Config, *attention.Args)
 	}{
-		"dense":      {"", func(*attention.Config, *attention.Args) {}},
-		"no LSE":     {".LSE", func(_ *attention.Config, a *attention.Args) { a.LSE = attention.Tensor{} }},
-		"dropout":    {".Dropout", func(c *attention.Config, _ *attention.Args) { c.Dropout = 0.5 }},
-		"one buffer": {"Buffer", func(_ *attention.Config, a *attention.Args) { a.K.Buffer, a.O.Buffer = a.Q.Buffer, a.Q.Buffer }},
+		"dense":   {"", func(*attention.Config, *attention.Args) {}},
+		"no LSE":  {".LSE", func(_ *attention.Config, a *attention.Args) { a.LSE = attention.Tensor{} }},
+		"dropout": {".Dropout", func(c *attention.Config, _ *attention.Args) { c.Dropout = 0.5 }},
+		"one buffer": {"Buffer", func(_ *attention.Config, a *attention.Args) {
+			a.K.Buffer, a.O.Buffer = a.Q.Buffer, a.Q.Buffer
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r.t = t

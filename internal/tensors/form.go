@@ -5,9 +5,9 @@ import (
 	"vkattn/vk"
 )
 
-// Form is all of a checked call without options except its buffers. Calls of one form have the same sizes, strides and
-// offsets, so most checks of the first hold for all: the layers of a model make such calls. The zero value is the form of
-// no call.
+// Form is all of a checked call without options except its buffers. Calls of one form have the same sizes, strides
+// and offsets, so most checks of the first hold for all: the layers of a model make such calls. The zero value is the
+// form of no call.
 type Form struct {
 	shape   problem.Shape
 	tensors [5]formTensor // Q, K, V, O and LSE
@@ -43,8 +43,8 @@ func (f *Form) Set(a *problem.Args, all []Layout) {
 	}
 }
 
-// Accepts reports whether a call has the form, and device memory that Check and CheckDevice accept with buffers that have
-// addresses. It does not say what is wrong, and false is no refusal: of tensors whose memory interleaves it knows nothing.
+// Accepts reports whether a call has the form, and buffers with addresses that Check and CheckDevice accept. It does
+// not say what is wrong, and false is no refusal: Accepts takes no tensors whose memory interleaves.
 func (f *Form) Accepts(a *problem.Args, cfg *problem.Config, dev *vk.Device) bool {
 	if f.n == 0 || a.Shape != f.shape || HasLSE(a) != (f.n == 5) || HasOptions(a, cfg) || a.BlockMap != nil {
 		return false
@@ -70,7 +70,8 @@ func (f *formTensor) accepts(t *problem.Tensor, dev *vk.Device) bool {
 	if t.Offset != f.offset || t.Strides != f.strides || b == nil || t.Host != nil || t.Memory != nil {
 		return false
 	}
-	if b.Device() != dev || b.Closed() || b.Size() < f.start+f.span || b.Address() == 0 || b.Address()%formAlign != f.lowBits {
+	if b.Device() != dev || b.Closed() || b.Size() < f.start+f.span || b.Address() == 0 ||
+		b.Address()%formAlign != f.lowBits {
 		return false
 	}
 	made := t.Sizes()
