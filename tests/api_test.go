@@ -309,7 +309,7 @@ var scorePackage = apiwalk.Package{
 		"SinksWindow": score.SinksWindow, "SlidingWindow": score.SlidingWindow, "Softcap": score.Softcap, "Sqrt": score.Sqrt, "Sub": score.Sub,
 		"T5Bias": score.T5Bias, "TablesOf": score.TablesOf, "Tanh": score.Tanh, "Tree": score.Tree, "Xor": score.Xor,
 	},
-	Types: []any{score.Evaluator{}, score.Expr{}, score.Table{}, score.Type(0)},
+	Types: []any{score.Evaluator{}, score.Expr{}, score.Table{}, score.TableGradient{}, score.Type(0)},
 }
 
 var halfPackage = apiwalk.Package{

@@ -57,7 +57,7 @@ func (m bounder) of(e Expr) Interval {
 		}
 	case n.op == variable && n.typ == TypeInt:
 		r = Interval{0, m.most, false}
-	case n.typ == TypeInt && (n.op == table || n.op == failure):
+	case n.typ == TypeInt && (n.op == table || n.op == entry || n.op == failure):
 		r = anyInt
 	case n.op == variable || n.op == table || n.op == failure:
 	case n.op.bounds != nil:

@@ -12,6 +12,7 @@ type Slots struct {
 	Bias []float32 // of each slot
 
 	I, Row, Rows, Keys, B, Head, KVHead int
+	Read                                int // of TableGradient
 	Slope                               float64
 
 	Tables []Memory
@@ -71,7 +72,7 @@ func (w *Evaluator) eval(e Expr) (x float64, v []float64) {
 		return n.value(), nil
 	case variable:
 		return w.variable(e)
-	case table:
+	case table, entry:
 		return w.table(&n)
 	case choose:
 		return w.choose(&n)
@@ -135,6 +136,8 @@ func (w *Evaluator) variable(e Expr) (x float64, v []float64) {
 		return float64(w.at.B), nil
 	case Head:
 		return float64(w.at.Head), nil
+	case read:
+		return float64(w.at.Read), nil
 	}
 	return float64(w.at.KVHead), nil
 }
@@ -176,7 +179,7 @@ func (w *Evaluator) choose(n *node) (x float64, v []float64) {
 	return 0, which
 }
 
-// table reads an element for each slot.
+// table reads an element for each slot, or finds its number.
 func (w *Evaluator) table(n *node) (x float64, v []float64) {
 	var memory Memory
 	for _, m := range w.at.Tables {
@@ -184,8 +187,9 @@ func (w *Evaluator) table(n *node) (x float64, v []float64) {
 			memory = m
 		}
 	}
+	first := int(n.bits)                    // of an entry; 0 of an element
 	for axis, index := range n.operands() { // the element's number, axis by axis
-		size := float64(memory.Dims[axis])
+		size := float64(memory.Dims[first+axis])
 		y, u := w.eval(index)
 		if u != nil && v == nil {
 			v = w.slice()
@@ -203,6 +207,9 @@ func (w *Evaluator) table(n *node) (x float64, v []float64) {
 		if u != nil {
 			w.free = append(w.free, u)
 		}
+	}
+	if n.op == entry {
+		return x, v
 	}
 	for i, at := range v {
 		v[i] = memory.element(int(at), n.typ)

@@ -39,3 +39,16 @@ func AnswerOf(answer Expr, at *Slots, j, iLast, jLast, rowLast, headLast int) in
 	NewEvaluator(e, nil).Eval(x, at)
 	return int(x[0])
 }
+
+// PlacesOf are the places of a TableGradient, in their order.
+func PlacesOf(e Expr, t Table) (places []Expr) {
+	e.walk(map[Expr]bool{}, func(x Expr, n *node) {
+		if n.op == table && n.name == t.name && e.diffAt(x) != zero {
+			places = append(places, x)
+		}
+	})
+	return places
+}
+
+// WithSlope is e with Slope in place of x.
+func WithSlope(e, x Expr) Expr { return substitution{x: Slope}.of(e) }

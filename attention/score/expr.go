@@ -68,8 +68,8 @@ const (
 type node struct {
 	op          *op
 	typ         Type
-	bits        uint32 // of a constant: the int32 or the float32
-	name        string // of a variable or a table; of a failure its message
+	bits        uint32 // of a constant: the int32 or the float32; of an entry the table's first axis that counts
+	name        string // of a variable, a table or an entry; of a failure its message
 	args        [MaxRank]Expr
 	size, depth int
 }
@@ -282,12 +282,16 @@ func (t Table) At(indices ...Expr) Expr {
 			return fail("an index of table %s is %v, not int: %s", t.name, x.Type(), shorten(x.String()))
 		}
 	}
-	e := of(table, t.typ, indices...)
+	return of(table, t.typ, indices...).named(t.name, 0)
+}
+
+// named is e, an operation of a table, with the table's name.
+func (e Expr) named(name string, bits uint32) Expr {
 	n := e.node()
 	if n.op == failure {
 		return e
 	}
-	n.name = t.name
+	n.name, n.bits = name, bits
 	return Expr{unique.Make(n)}
 }
 
@@ -326,10 +330,8 @@ func (m substitution) of(e Expr) Expr {
 	}
 	x := e
 	if len(args) > 0 && !slices.Equal(args, n.operands()) {
-		if x = of(n.op, n.typ, args...); x.Err() == nil && n.op == table {
-			moved := x.node()
-			moved.name = n.name
-			x = Expr{unique.Make(moved)}
+		if x = of(n.op, n.typ, args...); n.op == table || n.op == entry {
+			x = x.named(n.name, n.bits)
 		}
 	}
 	m[e] = x

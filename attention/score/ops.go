@@ -43,6 +43,7 @@ var (
 	constant = &op{text: "constant"}
 	variable = &op{text: "variable"}
 	table    = &op{text: "table"}
+	entry    = &op{text: "entry"} // the number of an element of a table, see TableGradient
 )
 
 var (
@@ -265,15 +266,19 @@ func (e Expr) arg(i int) Expr { return e.node().args[i] }
 
 // Diff is the derivative of a float with respect to S, at S. Where e is not differentiable, it is that of one side; the
 // derivative of a floor, a comparison and an int is 0.
-func (e Expr) Diff() Expr { return differ{}.of(e) }
+func (e Expr) Diff() Expr { return e.diffAt(S) }
 
-// Steps are the operations of e that make steps of S: a floor, a sign or a comparison of it. Diff takes their derivatives for
-// 0, which they are not at a step.
-func (e Expr) Steps() (names []string) {
-	moves := map[Expr]bool{} // with S
+// diffAt is the derivative with respect to S or to an element of a table.
+func (e Expr) diffAt(x Expr) Expr { return differ{x: one}.of(e) }
+
+// Steps are the operations of e that make steps of S and of the elements of tables: a floor, a sign or a comparison of one. Diff
+// and TableGradient take their derivatives for 0, which they are not at a step.
+func (e Expr) Steps(tables ...Table) (names []string) {
+	moves := map[Expr]bool{} // with S or an element
 	e.walk(map[Expr]bool{}, func(x Expr, n *node) {
-		moves[x] = x == S || slices.ContainsFunc(n.operands(), func(a Expr) bool { return moves[a] })
-		if moves[x] && x != S && n.op.diff == nil && n.args[0].Type() == TypeFloat && !slices.Contains(names, n.op.text) {
+		is := x == S || n.op == table && slices.ContainsFunc(tables, func(t Table) bool { return t.name == n.name })
+		moves[x] = is || slices.ContainsFunc(n.operands(), func(a Expr) bool { return moves[a] })
+		if moves[x] && !is && n.op.diff == nil && n.args[0].Type() == TypeFloat && !slices.Contains(names, n.op.text) {
 			names = append(names, n.op.text)
 		}
 	})
@@ -290,8 +295,6 @@ func (m differ) of(e Expr) Expr {
 	}
 	n, d := e.node(), zero
 	switch {
-	case e == S:
-		d = one
 	case n.op == failure:
 		d = e
 	case n.typ == TypeFloat && n.op.diff != nil:

@@ -19,15 +19,22 @@ import (
 //
 //	int tileExpr(b, h, hkv, i, j, row, sq, sk, hEnd, iEnd, jEnd, rowEnd)
 //
+// and the kernel of the gradients of tables also, where read numbers the places of a table in scoreExpr
+//
+//	int entryExpr(read, s, b, h, hkv, i, j, row, sq, sk)
+//	float entrySlopeExpr(read, s, b, h, hkv, i, j, row, sq, sk)
+//
 // The compiler is told not to optimize, so the module has them and their calls. Rewrite finds each by its type, which no
 // other function has, and writes an expression in place of its body.
 
 // Modifiers are what Rewrite writes into a module: the body of scoreExpr, of maskExpr, or of both. A module with
 // slopeExpr gets the derivative of Score. With Tiles the module is the kernel of tile maps: tileExpr becomes Mask.Tiles, and
-// Score is not written, but its tables have their numbers.
+// Score is not written, but its tables have their numbers. With Gradient the module is the kernel of the gradients of tables:
+// entryExpr and entrySlopeExpr become the TableGradient of Score.
 type Modifiers struct {
 	Score, Mask Expr
 	Tiles       bool
+	Gradient    Table // the zero Table: none
 }
 
 // TableLayout is where the module's parameters have, for each table in the order of TablesOf, the number of its first
@@ -66,6 +73,14 @@ func Rewrite(code []byte, m Modifiers, at TableLayout) ([]byte, error) {
 		}
 		if err := w.function(m.Score.Diff(), slices.Concat(slot, []Expr{S})); err != nil && !errors.Is(err, errNoFunction) {
 			return nil, err
+		}
+	}
+	if m.Gradient != (Table{}) {
+		g := m.Score.TableGradient(m.Gradient)
+		for _, x := range []Expr{g.Entry, g.Slope} {
+			if err := w.function(x, slices.Concat([]Expr{read, S}, slot)); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if m.Mask.Given() {

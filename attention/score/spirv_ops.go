@@ -33,7 +33,7 @@ func (w *writer) write(e Expr) uint32 {
 	switch x, y := args[0], args[1]; {
 	case n.op == constant:
 		id = w.constant(n.typ, n.bits)
-	case n.op == table:
+	case n.op == table || n.op == entry:
 		id = w.element(&n, args[:])
 	case n.op == choose:
 		id = w.emit(opSelect, n.typ, w.ordered(&n, x), y, args[2])
@@ -268,7 +268,8 @@ func (w *writer) turn(x uint32) uint32 {
 	return w.std(stdFma, TypeFloat, turns, w.float(2*math.Pi-high), w.std(stdFma, TypeFloat, turns, w.float(high), x))
 }
 
-// element reads a table. Indices are moved into their axes, so that none reaches beyond the table.
+// element reads a table, or returns the number of an entry. Indices are moved into their axes, so that none reaches beyond
+// the table.
 func (w *writer) element(n *node, indices []uint32) uint32 {
 	var t tableVariable
 	for _, x := range w.tables {
@@ -285,11 +286,14 @@ func (w *writer) element(n *node, indices []uint32) uint32 {
 	params, member, _ := w.params()
 	number := func(i int) uint32 { return load(params, w.int(int32(member)), w.int(int32(t.number)), w.int(int32(i))) }
 	at := w.int(0)
-	for axis := range t.rank {
-		size := number(1 + axis)
+	for axis := range n.operands() {
+		size := number(1 + int(n.bits) + axis)
 		last := w.emit(opISub, TypeInt, size, w.int(1))
 		index := w.std(stdSMax, TypeInt, w.std(stdSMin, TypeInt, indices[axis], last), w.int(0))
 		at = w.emit(opIAdd, TypeInt, w.emit(opIMul, TypeInt, at, size), index)
+	}
+	if n.op == entry {
+		return at
 	}
 	value := load(t.variable, w.int(0), w.emit(opIAdd, TypeInt, at, number(0)))
 	if t.typ == TypeFloat {

@@ -56,7 +56,7 @@ func (n *node) write(b *strings.Builder, within int) {
 		b.WriteString(s)
 	case n.op == variable:
 		b.WriteString(n.name)
-	case n.op == table:
+	case n.op == table || n.op == entry:
 		b.WriteString(n.name)
 		list("[", "]")
 	case level == 0:
