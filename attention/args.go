@@ -49,7 +49,7 @@ type Args = struct {
 // BackwardArgs are the tensors of one backward call: the forward call, the gradients of
 // its outputs, and the outputs for the gradients of its inputs. All lie on the same side,
 // device or host. Sequences are packed or padded as in the forward call (see [Varlen]).
-// Q, K, V, O and DO may overlap each other. DQ, DK, DV, DBias and DSinks must not overlap
+// Q, K, V, O and DO may overlap each other. DQ, DK, DV, DBias, DSinks and DTables must not overlap
 // anything; they may be interleaved, for example DQ, DK and DV in one [B, S, 3, H, D].
 type BackwardArgs = struct {
 	Args // of the forward call, with O and LSE as it has written them
@@ -62,6 +62,13 @@ type BackwardArgs = struct {
 	DQ, DK, DV Tensor
 	DBias      Tensor // float32 [Batches, Heads, Rows, Sk] of Bias, summed over each dimension of size 1
 	DSinks     Vector // float32 [Hq], summed over the batch
+
+	// Gradients of float tables that Config.ScoreMod reads, by name: float32 with the sizes of the table in Args.Tables. Dims
+	// may be zero. Each element is the sum over all slots that read it, also those whose index was moved to the end of an axis,
+	// and 0 if none does. If the first index is h wherever the modifier reads the table, a head has entries of its own;
+	// otherwise the entries are shared by all heads. A head may have [score.MaxTableEntries] of them; more are
+	// [ErrUnsupported]. A table that a condition, a floor or an index alone reads has gradient 0.
+	DTables []Table
 
 	Accumulate bool // add to what DQ, DK and DV hold; false: overwrite it
 
@@ -161,6 +168,8 @@ type Gradients = struct {
 	DV     []float64 // [B, Hkv, Sk, HeadDimV]
 	DBias  []float64 // [Batches, Heads, Rows, Sk] of Bias
 	DSinks []float64 // [Hq]
+
+	DTables [][]float64 // of each of Args.Tables, with its sizes; nil: not asked for, or it has none
 }
 
 // Rows names some query rows of one (batch, query head), in any order.

@@ -211,6 +211,7 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 	if l.Want.Bias {
 		r.Bias = tensors.BiasSizes(a.Bias, &a.Shape)
 	}
+	r.Tables = plan.TablesOf(&op.cfg, &a.Args, &l.Want)
 	if err := op.checkBackwardSide(l, a); err != nil || op.dev == nil {
 		return r, err
 	}

@@ -77,7 +77,7 @@ func (op *Op) orderBackward(c *vk.Commands, a *BackwardArgs, l *tensors.Backward
 // clearSums clears the gradients of a call without sequences that have elements: those that
 // sum over the batches.
 func clearSums(c *vk.Commands, l *tensors.BackwardTensors) error {
-	for _, i := range [...]int{tensors.BackwardDBias, tensors.BackwardDSinks} {
+	for i := tensors.BackwardDBias; i < tensors.BackwardCount; i++ {
 		t := l.Tensor(i)
 		if t == nil || t.Empty() {
 			continue
@@ -106,9 +106,10 @@ type backwardLaunch struct {
 	limits  *vk.Limits
 	tensors tensors.BackwardTensors
 
-	scratch *vk.Buffer // row statistics
-	statsAt uint64     // their byte offset in scratch
-	rows    uint64     // rows that have statistics
+	scratch     *vk.Buffer // row statistics
+	statsAt     uint64     // their byte offset in scratch
+	tableSumsAt uint64     // of the sums of the next table
+	rows        uint64     // rows that have statistics
 
 	params backwardBufferParams
 	units  [plan.MostBackwardBindings]uint64 // bytes that an address counts in
@@ -138,6 +139,7 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 	if err := l.bindCall(); err != nil {
 		return err
 	}
+	l.tableSumsAt = l.statsAt + r.DSOffset() + l.chunks.DSBytes + l.chunks.MarkBytes
 	if err := l.stats(c); err != nil {
 		return err
 	}
@@ -153,6 +155,8 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 			i++ // the kernel of dQ = dS K
 		} else if k.Variant.Kernel == plan.KernelDSinks {
 			err = l.sinks(c, l.pipelines[i], k)
+		} else if k.Variant.Kernel == plan.KernelTableSum {
+			err = l.tableSum(c, l.pipelines[i], &l.kernels[i-1], k)
 		} else {
 			err = l.gradient(c, l.pipelines[i], k)
 		}
@@ -190,6 +194,8 @@ func (l *backwardLaunch) outputs(c *vk.Commands, pipeline *vk.Pipeline, k *plan.
 	switch k.Variant.Kernel {
 	case plan.KernelLSE:
 		return l.rests(c, pipeline, k)
+	case plan.KernelDTable:
+		return l.tableSums(c, pipeline, k)
 	case plan.KernelDKDV:
 		dX, dV = tensors.BackwardDK, tensors.BackwardDV
 	case plan.KernelDBias:
@@ -277,6 +283,37 @@ func (l *backwardLaunch) rests(c *vk.Commands, pipeline *vk.Pipeline, k *plan.Ba
 		}
 	}
 	return l.dispatch(c, pipeline, k, common)
+}
+
+// tableSums records the kernel of a table's gradient, which leaves sums of its workgroups in scratch memory.
+func (l *backwardLaunch) tableSums(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) error {
+	common := l.n
+	l.bound[bwdDX], l.bound[bwdDV] = vk.BufferRange{}, vk.BufferRange{}
+	if err := l.bind(bwdDX, l.scratch, l.tableSumsAt, k.TableBytes(), 4); err != nil {
+		return err
+	}
+	return l.dispatch(c, pipeline, k, common)
+}
+
+// tableSum records the kernel that adds the sums up, which the kernel of one has left.
+func (l *backwardLaunch) tableSum(c *vk.Commands, pipeline *vk.Pipeline, of, k *plan.BackwardKernel) error {
+	if err := c.InnerBarrier(); err != nil {
+		return err
+	}
+	var bound [tableSumBindings]vk.BufferRange
+	var p tableSumParams
+	var err error
+	if p.addr[0], err = l.bindMemory(&bound[0], l.scratch, l.tableSumsAt, of.TableBytes(), 4); err != nil {
+		return err
+	}
+	l.tableSumsAt += of.TableBytes()
+	if p.addr[1], err = l.bindLayout(&bound[1], l.tensors.Tensor(tensors.BackwardDTables+k.Table)); err != nil {
+		return err
+	}
+	heads, entries := tensors.TableGradient(&l.op.cfg, k.Table).Sizes(tensors.TableDims(&l.op.cfg, &l.args.Args, k.Table))
+	p.entries, p.stride, p.heads, p.Hq = uint32(entries), of.TableStride(), uint32(heads), uint32(l.args.Hq)
+	p.parts = of.Groups[0] * of.Groups[2]
+	return c.Dispatch(pipeline, bound[:], dispatch.ParamBytes(&p, tableSumPushBytes), k.Groups)
 }
 
 // dispatch records a kernel that takes backwardParams, in as many dispatches as its grid needs.

@@ -7,13 +7,16 @@ import (
 
 // The parameter blocks of the backward kernels, which mirror their GLSL as params.go says.
 
-// Sizes of the blocks of the kernels of row statistics and of dSinks, and their storage
-// buffers.
+// Sizes of the blocks of the kernels of row statistics, of dSinks and of the sums of tables, and
+// their storage buffers.
 const (
 	deltaPushBytes = 96
 	deltaBindings  = 5
 	sinksPushBytes = 56
 	sinksBindings  = 5
+
+	tableSumPushBytes = 36
+	tableSumBindings  = 2
 )
 
 // Bindings of the dQ, dK/dV and dBias kernels; see shaders/backward_interface.glsl.
@@ -101,4 +104,11 @@ type sinksParams struct {
 	addr [sinksBindings]uint64 `glsl:"addrStats addrSinks addrDSinks addrCuQ addrUsedQ"`
 
 	sequences, Sq, Hq, totalQ uint32
+}
+
+// tableSumParams is the block Params of shaders/backward_table_sum.comp.
+type tableSumParams struct {
+	addr [tableSumBindings]uint64 `glsl:"addrParts addrDTable"`
+
+	entries, stride, heads, Hq, parts uint32
 }

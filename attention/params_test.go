@@ -18,6 +18,7 @@ var blocks = []paramtest.Block{
 	{Module: "backward_scalar_q_bda", Source: "backward_interface.glsl", Params: backwardParams{}, Bytes: plan.BackwardPushBytes},
 	{Module: "backward_scalar_kv_bda", Source: "backward_interface.glsl", Params: backwardParams{}, Bytes: plan.BackwardPushBytes},
 	{Module: "backward_delta_bda", Source: "backward_delta.comp", Params: deltaParams{}, Bytes: deltaPushBytes},
+	{Module: "backward_table_sum_ssbo", Source: "backward_table_sum.comp", Params: tableSumParams{}, Bytes: tableSumPushBytes},
 	{Module: "backward_sinks_bda", Source: "backward_sinks.comp", Params: sinksParams{}, Bytes: sinksPushBytes},
 }
 

@@ -40,12 +40,13 @@ func DropoutMask(cfg Config, a Args) ([]byte, error) { return host.DropoutMask(p
 //	dV = Pᵀ dO    dP = dO Vᵀ    delta = Σ P dP    dS = P (dP - delta + dLSE)
 //	dQ = scale dX K    dK = scale dXᵀ Q    dBias = dS    dSink = -P (delta - dLSE)
 //
-// where dX is dS times the derivative of the softcap, 1 - tanh². Everything is computed
+// where dX is dS times the derivative of the softcap, 1 - tanh². The gradient of an entry of a table
+// is the sum over all slots of dS times the derivative of the score modifier with respect to it. Everything is computed
 // from Q, K, V and the options of the call: a.O and a.LSE are neither read nor written and
 // may be zero. ALiBi slopes have no gradient.
 //
 // It returns the gradients whose outputs a has, or all of them (dBias with Bias, dSinks
-// with Sinks) if a has none. The outputs are never written. They are read with
+// with Sinks, DTables of each table with a gradient) if a has none. The outputs are never written. They are read with
 // a.Accumulate, which adds what DQ, DK and DV hold for rows and keys that exist. All
 // tensors must lie in host memory.
 //

@@ -16,6 +16,12 @@ bool maskExpr(const int b, const int h, const int hkv, const int i, const int j,
 float slopeExpr(const int b, const int h, const int hkv, const int i, const int j, const int row, const int sq, const int sk,
                 const float s) { return 1.0; }
 #endif
+#ifdef CONSTANTS_TABLE // of a table of the modifier, at one of the places that read it: the entry, and the derivative by it
+int entryExpr(const int read, const float s, const int b, const int h, const int hkv, const int i, const int j, const int row,
+              const int sq, const int sk) { return 0; }
+float entrySlopeExpr(const int read, const float s, const int b, const int h, const int hkv, const int i, const int j,
+                     const int row, const int sq, const int sk) { return 0.0; }
+#endif
 #define PLUS_SCORE_EXPR + SCORE_EXPR
 #define PLUS_MASK_EXPR + MASK_EXPR
 #ifdef BACKWARD

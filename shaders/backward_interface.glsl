@@ -8,6 +8,8 @@
 //   backward_*_kv.comp       dK and dV: a workgroup owns keys of a KV head and loops over the rows of its query heads
 //   backward_*_bias.comp     dBias: a workgroup owns elements of the bias and loops over the broadcast axes
 //   backward_sinks.comp      dSinks, with parameters of its own
+//   backward_scalar_table.comp  the gradient of a table of the score modifier: a workgroup owns rows of a head
+//   backward_table_sum.comp  and the sum of what the workgroups have found, with parameters of its own
 //
 // With x the score of (row, key), S the product Q K^T, and P = exp(x - LSE), which includes sinks:
 //
@@ -47,7 +49,7 @@ layout(push_constant, std430) uniform Params {
     uvec2 addrV;
     uvec2 addrDO;
     uvec2 addrStats;     // scratch of backward_delta.comp, see "row statistics" below; in pairs of float32
-    uvec2 addrDX;        // output: dQ, dK or dBias, whichever the kernel computes; or the rests of LSE
+    uvec2 addrDX;        // output: dQ, dK, dBias or sums for a table, whichever the kernel computes; or the rests of LSE
     uvec2 addrDV;        // output of the dK and dV kernel; sinks of the kernel of the rests
     // Options. The address of an absent one is not read. In 32-bit elements unless noted.
     uvec2 addrCuQ, addrCuK, addrUsedQ, addrUsedK;

@@ -51,6 +51,9 @@ func Catalog() []Variant {
 		core("copy_bda", "copy.comp", "COPY=1"),
 		core("read_bda", "copy.comp", "COPY=0"),
 	}
+	// Tables of modifiers take descriptors.
+	list = append(list, core("backward_scalar_table_ssbo", "backward_scalar_table.comp", "BDA=0", "GENERAL=1"),
+		core("backward_table_sum_ssbo", "backward_table_sum.comp", "BDA=0"))
 	for _, kernel := range []string{"lse", "q", "kv", "bias"} {
 		name, source := "backward_scalar_"+kernel, "backward_scalar_"+kernel+".comp"
 		list = append(list, core(name+"_ssbo", source, "BDA=0", "GENERAL=1"), core(name+"_bda", source, "BDA=1", "GENERAL=1"))

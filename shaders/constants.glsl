@@ -115,6 +115,12 @@ layout(constant_id = 111) const uint F32_GRADIENTS = 0; // 1: dQ, dK and dV are 
 layout(constant_id = 79) const uint STAT_LANES = 16;   // invocations per row of backward_delta.comp, a power of two
 #endif
 
+#ifdef CONSTANTS_TABLE
+// -- gradient of a table of the score modifier ----------------------------------------------------
+layout(constant_id = 130) const uint TABLE_PLACES = 0; // places where the modifier reads the table
+layout(constant_id = 131) const uint TABLE_ENTRIES = 1; // a power of two, at least as many as the table has for a head
+#endif
+
 #ifdef CONSTANTS_SCALAR
 // -- scalar kernels, forward and backward ---------------------------------------------------------
 layout(constant_id = 7) const uint Q_TILE = 64;       // kBlockM: query rows per workgroup (scalar tier)

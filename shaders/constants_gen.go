@@ -56,6 +56,8 @@ const (
 	ConstDlseInDelta      uint32 = 78  // 1: backward_delta.comp subtracts dLSE from delta, see backward_interface.glsl
 	ConstF32Gradients     uint32 = 111 // 1: dQ, dK and dV are float32, whatever the storage type
 	ConstStatLanes        uint32 = 79  // invocations per row of backward_delta.comp, a power of two
+	ConstTablePlaces      uint32 = 130 // places where the modifier reads the table
+	ConstTableEntries     uint32 = 131 // a power of two, at least as many as the table has for a head
 	ConstQTile            uint32 = 7   // kBlockM: query rows per workgroup (scalar tier)
 	ConstThreadsX         uint32 = 18  // width of the grid of invocations: along keys, and along columns of O
 	ConstChunkD           uint32 = 19  // elements of Dqk in shared memory at a time
@@ -164,6 +166,8 @@ var constantNames = map[uint32]string{
 	ConstDlseInDelta:      "DLSE_IN_DELTA",
 	ConstF32Gradients:     "F32_GRADIENTS",
 	ConstStatLanes:        "STAT_LANES",
+	ConstTablePlaces:      "TABLE_PLACES",
+	ConstTableEntries:     "TABLE_ENTRIES",
 	ConstQTile:            "Q_TILE",
 	ConstThreadsX:         "THREADS_X",
 	ConstChunkD:           "CHUNK_D",

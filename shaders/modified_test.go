@@ -40,7 +40,7 @@ func TestTileMapsTakeMasks(t *testing.T) {
 // takesModifiers reports whether a module has the functions that modifiers replace.
 func takesModifiers(v Variant) bool {
 	if kernel, ok := strings.CutPrefix(v.Source, "backward_"); ok {
-		return slices.Contains([]string{"scalar_lse.comp", "scalar_q.comp", "scalar_kv.comp", "scalar_bias.comp", "coopmat_lse.comp",
+		return slices.Contains([]string{"scalar_lse.comp", "scalar_q.comp", "scalar_kv.comp", "scalar_bias.comp", "scalar_table.comp", "coopmat_lse.comp",
 			"coopmat_q.comp", "coopmat_kv.comp"}, kernel)
 	}
 	return slices.Contains(v.Defines, "GENERAL=1") && v.Source != "tile_map.comp"

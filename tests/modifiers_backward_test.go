@@ -20,30 +20,41 @@ import (
 // dBias, and cumulative lengths.
 type modifiedGradients struct {
 	modified
-	bias   bool
-	packed []int // lengths of sequences in packed tensors, of rows and keys; nil: padded
+	bias    bool
+	dTables []string // tables with gradients
+	only    bool     // of them alone
+	packed  []int    // lengths of sequences in packed tensors, of rows and keys; nil: padded
 }
 
 const (
-	pieceDO = fixedPieces + 3 + iota
+	pieceDO = fixedPieces + 6 + iota // behind modTables
 	pieceDQ
 	pieceDK
 	pieceDV
 	pieceBias
 	pieceDBias
 	pieceLengths
-	gradientPieces
+	pieceDTables
+	gradientPieces = pieceDTables + 6
 )
 
 func (m modifiedGradients) gradients(piece func(int) (attention.Tensor, attention.Vector)) attention.BackwardArgs {
 	a := attention.BackwardArgs{Args: m.args(piece)}
 	for i, dst := range []*attention.Tensor{&a.DO, &a.DQ, &a.DK, &a.DV} {
-		*dst, _ = piece(pieceDO + i)
+		if i == 0 || !m.only {
+			*dst, _ = piece(pieceDO + i)
+		}
 	}
 	if m.bias {
 		of, _ := piece(pieceBias)
 		a.Bias = &attention.Bias{Tensor: of, Batches: 1, DType: attention.F32}
 		a.DBias, _ = piece(pieceDBias)
+	}
+	for i, t := range modTables {
+		if slices.Contains(m.dTables, t.Name()) {
+			_, of := piece(pieceDTables + i)
+			a.DTables = append(a.DTables, attention.Table{Name: t.Name(), Vector: of})
+		}
 	}
 	if m.packed != nil {
 		_, lengths := piece(pieceLengths)
@@ -83,6 +94,9 @@ func (m modifiedGradients) memory(dtype attention.DType) [][]byte {
 	images[pieceBias] = make([]byte, 4*s.Hq*s.Sq*s.Sk)
 	inputs.Fill(images[pieceBias], attention.F32, inputs.Normal, 11)
 	images[pieceDBias] = slices.Repeat([]byte{0xff}, len(images[pieceBias]))
+	for i := range modTables {
+		images[pieceDTables+i] = slices.Repeat([]byte{0xff}, len(images[fixedPieces+i]))
+	}
 	at := 0
 	for _, n := range append([]int{0}, m.packed...) {
 		at += n
@@ -93,9 +107,17 @@ func (m modifiedGradients) memory(dtype attention.DType) [][]byte {
 
 // outputs are the pieces that a call writes.
 func (m modifiedGradients) outputs() []int {
-	list := []int{pieceDQ, pieceDK, pieceDV}
+	var list []int
+	if !m.only {
+		list = append(list, pieceDQ, pieceDK, pieceDV)
+	}
 	if m.bias {
 		list = append(list, pieceDBias)
+	}
+	for i, t := range modTables {
+		if slices.Contains(m.dTables, t.Name()) {
+			list = append(list, pieceDTables+i)
+		}
 	}
 	return list
 }
@@ -105,7 +127,7 @@ func modifiedGradientCases() []modifiedGradients {
 	shape := attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 37, Sk: 90}
 	square := attention.Shape{B: 3, Hq: 2, Hkv: 1, Sq: 60, Sk: 60}
 	list := []modifiedGradients{
-		{modified: modified{name: "tables", shape: shape, score: "s * (1.0 + 0.1 * bias[h, j % 9]) + bias[h, clamp(i - j, -4, 4) + 4]", mask: "j <= i && doc[i] == doc[j]"}},
+		{modified: modified{name: "tables", shape: shape, score: "s * (1.0 + 0.1 * bias[h, j % 9]) + bias[h, clamp(i - j, -4, 4) + 4]", mask: "j <= i && doc[i] == doc[j]"}, dTables: []string{"bias"}},
 		{modified: modified{name: "functions", shape: shape, mask: "(i - j) % 3 != 1 || j < 4",
 			score: "exp(min(s, 1.0)) - log(1.5 + s * s) + sqrt(0.1 + abs(s)) + sin(s + float(b)) * tanh(s / float(1 + h))"}},
 		{modified: modified{name: "with other options", shape: shape, score: "s * 1.25 + bias[h, j / 11] * s * 0.1",
@@ -168,6 +190,7 @@ func TestModifiersBackward(t *testing.T) {
 // A large call is judged by some of its rows and keys, whose heads and sequences count as those of the call.
 func TestSamplesOfModifiedGradients(t *testing.T) {
 	m := modifiedGradientCases()[0]
+	m.dTables = nil
 	m.score, m.mask = "s * (0.5 + 0.25 * float(h) + float(b)) + float(hkv) * tanh(s)", "j % (h + 2) != 1"
 	tt := cases.On(attention.TierCPU, attention.F16)
 	e := &engine{ops: map[attention.Config]*attention.Op{}}

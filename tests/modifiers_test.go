@@ -19,12 +19,28 @@ import (
 	"vkattn/vk"
 )
 
-// Tables that modifiers of these tests read.
-var (
-	docTable  = score.IntTable("doc", 1)
-	biasTable = score.FloatTable("bias", 2)
-	treeTable = score.IntTable("tree", 2)
-)
+// Tables that modifiers of these tests read, and their sizes. Those of slopes are one less than the heads, and those of wide one
+// more.
+var modTables = []struct {
+	score.Table
+	dims func(s attention.Shape) [3]int
+}{
+	{score.IntTable("doc", 1), func(s attention.Shape) [3]int { return [3]int{s.Sk} }},
+	{score.FloatTable("bias", 2), func(s attention.Shape) [3]int { return [3]int{s.Hq, 9} }},
+	{score.IntTable("tree", 2), func(s attention.Shape) [3]int { return [3]int{s.Sq, (s.Sq + 31) / 32} }},
+	{score.FloatTable("slopes", 1), func(s attention.Shape) [3]int { return [3]int{s.Hq - 1} }},
+	{score.FloatTable("far", 1), func(s attention.Shape) [3]int { return [3]int{s.Sk / 2} }},
+	{score.FloatTable("wide", 3), func(s attention.Shape) [3]int { return [3]int{s.Hq + 1, 64, 64} }},
+}
+
+// parseModifier parses a text that may read those tables.
+func parseModifier(text string) (score.Expr, error) {
+	var tables []score.Table
+	for _, t := range modTables {
+		tables = append(tables, t.Table)
+	}
+	return score.Parse(text, tables...)
+}
 
 // modified is a call with modifiers. Its memory is Q, K, V, O, LSE, and the tables.
 type modified struct {
@@ -42,7 +58,7 @@ func (m modified) config(t *testing.T, tt cases.Target) attention.Config {
 	parse := func(text string) (e score.Expr) {
 		if text != "" {
 			var err error
-			e, err = score.Parse(text, docTable, biasTable, treeTable)
+			e, err = parseModifier(text)
 			require.NoError(t, err)
 		}
 		return e
@@ -66,10 +82,10 @@ func (m modified) args(piece func(int) (attention.Tensor, attention.Vector)) att
 		m.change(&c, &a)
 	}
 	names := m.tables()
-	for i, dims := range [][3]int{{m.shape.Sk}, {m.shape.Hq, 9}, {m.shape.Sq, (m.shape.Sq + 31) / 32}} {
-		if name := []string{"doc", "bias", "tree"}[i]; slices.Contains(names, name) {
+	for i, t := range modTables {
+		if slices.Contains(names, t.Name()) {
 			_, v := piece(fixedPieces + i)
-			a.Tables = append(a.Tables, attention.Table{Name: name, Dims: dims, Vector: v})
+			a.Tables = append(a.Tables, attention.Table{Name: t.Name(), Dims: t.dims(m.shape), Vector: v})
 		}
 	}
 	return a
@@ -78,7 +94,7 @@ func (m modified) args(piece func(int) (attention.Tensor, attention.Vector)) att
 // tables are the names of the tables that the call reads.
 func (m modified) tables() (names []string) {
 	for _, text := range []string{m.score, m.mask} {
-		if e, err := score.Parse(text, docTable, biasTable, treeTable); err == nil {
+		if e, err := parseModifier(text); err == nil {
 			list, _ := score.TablesOf(e)
 			for _, t := range list {
 				names = append(names, t.Name())
@@ -103,7 +119,7 @@ func (m modified) DeviceArgs(buffers []*vk.Buffer) attention.Args {
 // memory draws what the call finds.
 func (m modified) memory(dtype attention.DType) [][]byte {
 	s := m.shape
-	images := make([][]byte, fixedPieces+3)
+	images := make([][]byte, fixedPieces+len(modTables))
 	for i, rows := range []int{s.B * s.Hq * s.Sq, s.B * s.KVHeads() * s.Sk, s.B * s.KVHeads() * s.Sk, s.B * s.Hq * s.Sq} {
 		images[i] = make([]byte, rows*m.d*dtype.Size())
 		inputs.Fill(images[i], dtype, inputs.Normal, uint64(i+1))
@@ -128,6 +144,11 @@ func (m modified) memory(dtype attention.DType) [][]byte {
 	}
 	for range s.Sq * ((s.Sq + 31) / 32) {
 		images[7] = binary.LittleEndian.AppendUint32(images[7], r.Uint32())
+	}
+	for i := 3; i < len(modTables); i++ {
+		for dims := modTables[i].dims(s); len(images[fixedPieces+i]) < 4*dims[0]*max(1, dims[1])*max(1, dims[2]); {
+			images[fixedPieces+i] = binary.LittleEndian.AppendUint32(images[fixedPieces+i], math.Float32bits(float32(0.3*r.NormFloat64())))
+		}
 	}
 	return images
 }

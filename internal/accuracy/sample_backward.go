@@ -30,7 +30,7 @@ func (g *gradientCheck) sampled(opt Options) error {
 	if err := g.sampleRoom(tensors.CountRows(sample)); err != nil {
 		return err
 	}
-	want := tensors.GradientsOf(a)
+	want := tensors.GradientsOf(&g.cfg, a)
 	if want.Q {
 		if err := g.sampledRows(sample); err != nil {
 			return err
@@ -47,6 +47,11 @@ func (g *gradientCheck) sampled(opt Options) error {
 	}{{want.Bias, "dBias"}, {want.Sinks, "dSinks"}} {
 		if t.wanted {
 			g.judge(&gradientRows{name: t.name, refused: "the problem is sampled"})
+		}
+	}
+	for i, t := range tensors.Tables(&g.cfg) {
+		if want.Tables[i] {
+			g.judge(&gradientRows{name: nameOfTable(t), refused: "the problem is sampled"})
 		}
 	}
 	return nil

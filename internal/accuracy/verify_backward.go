@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"vkattn/attention/score"
 	"vkattn/internal/oracle"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
@@ -20,7 +21,7 @@ type BackwardVerdict struct {
 
 // GradientReport is the judgement of one gradient.
 type GradientReport struct {
-	Name string // "dQ", "dK", "dV", "dBias" or "dSinks"
+	Name string // "dQ", "dK", "dV", "dBias", "dSinks" or "dTables[name]"
 	Report
 	Unjudged string // why the gradient was not judged; "" if it was
 
@@ -50,8 +51,8 @@ func (p rowPosition) String() string {
 // opt.Rows rows of dQ (0: a second or two of work) and keys of dK and dV are compared with
 // float64 sums over all keys and rows. The keys need row statistics: LSE and the product
 // of dO and O. They come from the CPU tier, so that they do not depend on the device. A
-// large LSE, which float32 does not hold well enough, is computed in float64. dBias and
-// dSinks of a large problem are sums over all of it and are not judged.
+// large LSE, which float32 does not hold well enough, is computed in float64. dBias, dSinks
+// and gradients of tables of a large problem are sums over all of it and are not judged.
 //
 // An error means that the gradients could not be judged. Accumulate must be false: what
 // the outputs held before is gone. So must PartialKeys: the reference has no other keys.
@@ -125,6 +126,7 @@ type ExpectedGradients struct {
 // ExpectGradients computes them. Outputs in a may be zero.
 func ExpectGradients(cfg problem.Config, a problem.BackwardArgs) (*ExpectedGradients, error) {
 	a.DQ, a.DK, a.DV, a.DBias, a.DSinks = problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Vector{}
+	a.DTables = nil
 	e := &ExpectedGradients{cfg: cfg, shape: a.Shape}
 	var err error
 	if e.ref, err = oracle.ReferenceBackward(cfg, a); err == nil {
@@ -151,7 +153,7 @@ func (e *ExpectedGradients) Judge(a problem.BackwardArgs) (*BackwardVerdict, err
 // whole compares every row and key that exists.
 func (g *gradientCheck) whole(e *ExpectedGradients) error {
 	a, ref, low := g.a, &e.ref, &e.low
-	want := tensors.GradientsOf(&a)
+	want := tensors.GradientsOf(&g.cfg, &a)
 	for _, t := range []struct {
 		name   string
 		wanted bool
@@ -213,7 +215,31 @@ func (g *gradientCheck) whole(e *ExpectedGradients) error {
 		}
 		g.judge(&r)
 	}
+	g.judgeTables(e, want)
 	return nil
+}
+
+func nameOfTable(t score.Table) string { return "dTables[" + t.Name() + "]" }
+
+// judgeTables judges the gradients of tables. A row is that of a head, or the whole table.
+func (g *gradientCheck) judgeTables(e *ExpectedGradients, want tensors.GradientSet) {
+	for i, t := range tensors.Tables(&g.cfg) {
+		if !want.Tables[i] {
+			continue
+		}
+		at := slices.IndexFunc(g.a.Tables, func(m problem.Table) bool { return m.Name == t.Name() })
+		heads, entries := tensors.TableGradient(&g.cfg, i).Sizes(tensors.TableDims(&g.cfg, &g.a.Args, i))
+		r := gradientRows{name: nameOfTable(t), dtype: problem.F32, width: entries,
+			ref: e.ref.DTables[at], low: e.low.DTables[at], noise: e.low.Noise.DTables[at]}
+		out := tensors.TableOutput(&g.cfg, &g.a, i)
+		for n := range heads * entries {
+			r.x = append(r.x, tensors.FloatAt(&out.Vector, n))
+		}
+		for h := range heads {
+			r.at = append(r.at, rowPosition{0, h, 0})
+		}
+		g.judge(&r)
+	}
 }
 
 // part is a row of a slice that may be nil.

@@ -146,6 +146,8 @@ func (t *Backward) scoreRow(x *Row, keys []int32, bias, s, slope []float32) {
 type slopes struct {
 	product []float32 // with respect to scaled products, for dx; nil: dx is not asked for
 	score   []float32 // with respect to scores in front of a modifier, for dS; nil: 1
+	changes []float32 // is set to the gradients of the modified scores; nil: not asked for
+	used    []bool    // with changes: is set to whether the slots have a weight
 }
 
 // weighRow turns scores and dP of a row into P and dS, and sets dX. With dropout P and dP are those behind it, and dS has
@@ -186,6 +188,9 @@ func (t *Backward) weighRow(x *Row, keys []int32, count []float32, mask []int32,
 			if used {
 				dx[c] = float32(change * of.product[c])
 			}
+		}
+		if of.changes != nil {
+			of.changes[c], of.used[c] = change, used
 		}
 		if of.score != nil {
 			change = float32(change * of.score[c])
@@ -234,10 +239,11 @@ func BackwardScores(t *Backward, slab []float32, row []Row, keys []int32, bias, 
 
 // BackwardWeigh turns the scores and dP of a tile of n keys into P, dS and dX. product and score are derivatives of the scores,
 // [Rows][Columns]: with respect to scaled products, and to scores in front of a modifier.
-func BackwardWeigh(t *Backward, slab []float32, row []Row, keys []int32, count []float32, mask []int32, product, score []float32, n int) {
+// With changes it also sets the gradients of the modified scores of slots that are used.
+func BackwardWeigh(t *Backward, slab []float32, row []Row, keys []int32, count []float32, mask []int32, product, score, changes []float32, used []bool, n int) {
 	for r := range int(t.Rows) {
 		t.weighRow(&row[r], keys, count, part(mask, r, n), t.Dropout.Threshold != 0, part(slab[t.S:], r, n), part(slab[t.DS:], r, n),
-			part(slab[t.Scratch:], r, n), slopes{part(product, r, n), part(score, r, n)})
+			part(slab[t.Scratch:], r, n), slopes{part(product, r, n), part(score, r, n), part(changes, r, n), part(used, r, n)})
 	}
 }
 

@@ -29,7 +29,7 @@ import (
 // Gradients of rows and keys past the end of their sequence, but within its range of the
 // tensors, are 0. DSinks holds rowsum(dO * O) of each row, so it is as exact as O.
 func Backward(cfg problem.Config, a problem.BackwardArgs) error {
-	want := tensors.GradientsOf(&a)
+	want := tensors.GradientsOf(&cfg, &a)
 	if err := tensors.CheckHost("Backward", backwardBytes(&cfg, &a, want)); err != nil {
 		return err
 	}
@@ -40,15 +40,17 @@ func Backward(cfg problem.Config, a problem.BackwardArgs) error {
 	c.clearBias()
 	c.begin()
 	c.sumSinks()
-	if want.Q || want.K || want.V || want.Bias {
+	if want.Q || want.K || want.V || want.Bias || len(c.tables.list) > 0 {
 		par.Each(int64(len(c.tasks)), func() func(int64) {
 			w := c.worker()
 			return func(i int64) {
 				t := &c.tasks[i]
 				w.run(&c.units[t.unit], int(t.tile), int(t.fold))
+				w.addTables(&c.units[t.unit], i)
 			}
 		})
 	}
+	c.tables.store(&c)
 	return nil
 }
 
@@ -66,6 +68,7 @@ type cpuBackward struct {
 	lse        []byte           // from element 0 on
 	lseRows    int              // rows per head
 	dBias      [3]int64         // strides, as those of Bias
+	tables     tableSums
 
 	units  []backwardUnit
 	tasks  []backwardTask
@@ -132,6 +135,7 @@ func (c *cpuBackward) open(cfg *problem.Config) (err error) {
 	if c.want.Bias {
 		c.dBias = tensors.Broadcast(a.DBias.Strides, tensors.BiasSizes(a.Bias, &a.Shape), a.Sk)
 	}
+	c.tables.open(c)
 	c.stride = Kernels.Stride(d)
 	c.openUnits()
 	return nil
@@ -223,6 +227,12 @@ func backwardBytes(cfg *problem.Config, a *problem.BackwardArgs, want tensors.Gr
 	}
 	if tiles < tilesPerCPU*uint64(runtime.GOMAXPROCS(0)) && !want.Bias {
 		total = hostmem.Sum(total, maxParts)
+	}
+	for i, wanted := range want.Tables {
+		if wanted { // of the call, and of each worker for the heads of a group
+			_, entries := tensors.TableGradient(cfg, i).Sizes(tensors.TableDims(cfg, &a.Args, i))
+			total = hostmem.Sum(total, hostmem.Product(tensors.TableElements(cfg, &a.Args, i), 8), hostmem.Product(workers(tiles), uint64(a.Group()), uint64(entries), 8))
+		}
 	}
 	if a.SparseTokens != nil {
 		total = hostmem.Sum(total, hostmem.Product(uint64(a.SparseTokens.Total), 16))

@@ -13,6 +13,8 @@ type modifiedTile struct {
 	modifiers
 	slope          *score.Evaluator // of the derivative of score
 	product, inner []float32        // derivatives of the scores of a tile: with respect to products, and to the modifier's s
+	places         []tablePlace
+	tableSums      [][]float64 // [heads of the group][entries] of each table with a gradient, of a task
 }
 
 func (m *modifiedTile) init(call *hostcall.Call) {
@@ -67,6 +69,7 @@ func (w *cpuBackwardWorker) modifyScores(u *backwardUnit, first int, full bool) 
 		for n := range s.S {
 			s.S[n] = float64(scores[at+n])
 		}
+		w.readPlaces(s, at)
 		w.slope.Eval(w.results, s)
 		for n, x := range w.results {
 			w.inner[at+n] = float32(x)

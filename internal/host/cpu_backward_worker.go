@@ -28,6 +28,7 @@ func newCPUBackwardWorker(c *cpuBackward) *cpuBackwardWorker {
 		DK: c.want.K, DV: c.want.V, Accumulate: c.args.Accumulate, Dropout: simdDropout(&c.Call),
 	})
 	w.modifiedTile.init(&c.Call)
+	w.openTables()
 	w.dAt, w.delta = make([]int64, max(simd.BackwardRows, simd.BackwardKeys)), make([]float64, simd.BackwardRows)
 	if c.want.Bias && tensors.BiasSizes(c.Args.Bias, &c.Args.Shape)[2] == 1 {
 		w.heads = 1
@@ -184,6 +185,7 @@ func (w *cpuBackwardWorker) compute(u *backwardUnit, first int, info *backwardBl
 	if w.score != nil {
 		w.modifyScores(u, first, w.full(info))
 		w.TileOf(w.product, w.inner, info.finite)
+		w.sumPlaces(u, first)
 		return true
 	}
 	w.Tile(w.full(info), info.finite)

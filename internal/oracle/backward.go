@@ -22,9 +22,9 @@ func ReferenceBackward(cfg problem.Config, a problem.BackwardArgs) (g problem.Gr
 	if err := tensors.CheckBackward(&a, &cfg); err != nil {
 		return g, err
 	}
-	want := tensors.GradientsOf(&a)
+	want := tensors.GradientsOf(&cfg, &a)
 	if want == (tensors.GradientSet{}) {
-		want = everyGradient(&a)
+		want = everyGradient(&cfg, &a)
 	}
 	if err := tensors.CheckHost("ReferenceBackward", backwardBytes(&cfg, &a, want, 8)); err != nil {
 		return g, err
@@ -34,13 +34,14 @@ func ReferenceBackward(cfg problem.Config, a problem.BackwardArgs) (g problem.Gr
 		return g, err
 	}
 	c.run()
-	return problem.Gradients{DQ: c.dQ, DK: c.dK, DV: c.dV, DBias: c.dBias, DSinks: c.dSinks}, nil
+	return problem.Gradients{DQ: c.dQ, DK: c.dK, DV: c.dV, DBias: c.dBias, DSinks: c.dSinks, DTables: ofTables(c.args, &cfg, c.dTables)}, nil
 }
 
 // LowGradients are the results of [LowBackward], packed like the results of
 // attention.ReferenceBackward.
 type LowGradients struct {
 	DQ, DK, DV, DBias, DSinks []float32
+	DTables                   [][]float32
 
 	Noise GradientNoise // what rounding makes likely in each element
 	Rows  GradientRows  // for the 16-bit types the same in each row
@@ -55,7 +56,7 @@ type LowGradients struct {
 //	dS = round(dX times the softcap's derivative)
 //	dQ = round(scale * dS K)                accumulated in float32, as dK and dV are
 //
-// dBias is the sum of the rounded dX, and dSinks is computed, in float32. dK and dV of a
+// dBias is the sum of the rounded dX, and dSinks and the gradients of tables are computed, in float32. dK and dV of a
 // group are accumulated over its heads. Dropout rounds P and dP once more behind it. It computes
 // all gradients that the call can have; outputs in a may be zero. Tensors must lie in host memory.
 func LowBackward(cfg problem.Config, a problem.BackwardArgs) (LowGradients, error) {
@@ -64,7 +65,7 @@ func LowBackward(cfg problem.Config, a problem.BackwardArgs) (LowGradients, erro
 		return LowGradients{}, err
 	}
 	const element, row = 4 + 8, 24 + 24 // with its noise, and with draws and what they make likely
-	want := everyGradient(&a)
+	want := everyGradient(&cfg, &a)
 	rows := hostmem.Sum(hostmem.Product(a.B, a.Hq, a.Sq, row), hostmem.Product(a.B, a.KVHeads(), a.Sk, 2*row))
 	if err := tensors.CheckHost("LowBackward", hostmem.Sum(backwardBytes(&cfg, &a, want, element), rows)); err != nil {
 		return LowGradients{}, err
@@ -75,13 +76,17 @@ func LowBackward(cfg problem.Config, a problem.BackwardArgs) (LowGradients, erro
 	}
 	c.roundings = newRoundings(&c, true)
 	c.run()
-	g := LowGradients{DQ: c.dQ, DK: c.dK, DV: c.dV, DBias: c.dBias, DSinks: c.dSinks}
+	g := LowGradients{DQ: c.dQ, DK: c.dK, DV: c.dV, DBias: c.dBias, DSinks: c.dSinks, DTables: ofTables(c.args, &cfg, c.dTables)}
 	g.Noise, g.Rows = c.roundings.likely(&c)
 	return g, nil
 }
 
-func everyGradient(a *problem.BackwardArgs) tensors.GradientSet {
-	return tensors.GradientSet{Q: true, K: true, V: true, Bias: a.Bias != nil, Sinks: a.Sinks.Given()}
+func everyGradient(cfg *problem.Config, a *problem.BackwardArgs) tensors.GradientSet {
+	set := tensors.GradientSet{Q: true, K: true, V: true, Bias: a.Bias != nil, Sinks: a.Sinks.Given()}
+	for i := range tensors.Tables(cfg) {
+		set.Tables[i] = tensors.HasTableGradient(cfg, &a.Args, i)
+	}
+	return set
 }
 
 // backward is a backward call in host memory, and its results. Of a sample it has the rows and keys
@@ -96,7 +101,9 @@ type backward[T number] struct {
 	column   []int               // of each key its place in a sample, -1 where it is not in it; nil: all keys
 
 	dQ, dK, dV, dBias, dSinks []T
-	biasStep                  [3]int64   // strides in dBias
+	biasStep                  [3]int64 // strides in dBias
+	tables                    []tableGradient[T]
+	dTables                   [score.MaxTables][]T
 	sinks                     []T        // [B, Hq]: what each sequence adds to dSinks
 	roundings                 *roundings // nil: not asked for
 }
@@ -125,6 +132,7 @@ func (c *backward[T]) open(cfg *problem.Config) error {
 	if c.want.Sinks {
 		c.dSinks, c.sinks = make([]T, a.Hq), make([]T, a.B*a.Hq)
 	}
+	c.openTables()
 	if a.Accumulate {
 		return c.openStored()
 	}
@@ -187,6 +195,7 @@ func (c *backward[T]) run() {
 	for i, x := range c.sinks { // in the order of the sequences
 		c.dSinks[i%a.Hq] += x
 	}
+	c.sumTables()
 	c.roundAll()
 }
 
@@ -244,6 +253,7 @@ func newBackwardWorker[T number](c *backward[T]) *backwardWorker[T] {
 	if c.want.Bias && c.Cfg.ScoreMod.Given() {
 		w.biasSlope = score.NewEvaluator(c.Cfg.ScoreMod.Diff().Of(optionsOf(&c.Call)), nil)
 	}
+	w.openTables(c.tables)
 	for i := range w.rows {
 		w.rows[i].dO, w.rows[i].o = make([]T, c.Cfg.ValueDim()), make([]T, c.Cfg.ValueDim())
 	}
@@ -418,6 +428,7 @@ func (w *backwardWorker[T]) scoreGradients(r *row[T]) {
 			}
 		}
 	}
+	w.addTables(r)
 	if c.want.Sinks {
 		if p := T(math.Exp(float64(w.logit() - r.lse))); p != 0 {
 			c.sinks[w.b*w.Args.Hq+w.h] -= p * (r.delta - r.dLSE)
@@ -481,6 +492,13 @@ func backwardBytes(cfg *problem.Config, a *problem.BackwardArgs, want tensors.Gr
 		add(true, n[0], n[1], n[2], a.Sk)
 	}
 	add(want.Sinks, a.B+1, a.Hq)
+	for i, wanted := range want.Tables {
+		if wanted { // of the table, and of each head of a sequence
+			_, entries := tensors.TableGradient(cfg, i).Sizes(tensors.TableDims(cfg, &a.Args, i))
+			add(true, tensors.TableElements(cfg, &a.Args, i))
+			add(true, a.B, a.Hq, entries, 2)
+		}
+	}
 	block := uint64(backwardRows(&a.Args))
 	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(tensors.RowKeys(&a.Args), perKey, growth), uint64(d+2*dv)*8)), rowBytes(cfg, &a.Args))
 	return hostmem.Sum(results, hostmem.Product(each, workers(hostmem.Product(a.B, a.KVHeads()))))

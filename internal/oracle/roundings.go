@@ -3,6 +3,7 @@ package oracle
 import (
 	"math"
 
+	"vkattn/attention/score"
 	"vkattn/internal/problem"
 )
 
@@ -23,7 +24,10 @@ import (
 // one draw for all keys of the row. So its error e counts as twice that deviation, and the error of
 // dX as P e. It moves dQ by e |scale Σ P K|, and the draws of rows add up in dK, dBias and dSinks
 // to the root of the sum of their squares.
-type GradientNoise struct{ DQ, DK, DV, DBias, DSinks []float64 }
+type GradientNoise struct {
+	DQ, DK, DV, DBias, DSinks []float64
+	DTables                   [][]float64
+}
 
 // GradientRows has the rows of dQ, dK and dV of [LowGradients]; nil for f32.
 type GradientRows struct{ DQ, DK, DV []RowError }
@@ -54,7 +58,11 @@ type roundings struct {
 func newRoundings[T number](c *backward[T], whole bool) *roundings {
 	cfg := c.Cfg
 	r := &roundings{cfg: cfg, noisy: whole && cfg.DType == problem.F32, scale: cfg.ScaleValue()}
-	r.noise = GradientNoise{make([]float64, len(c.dQ)), make([]float64, len(c.dK)), make([]float64, len(c.dV)), make([]float64, len(c.dBias)), make([]float64, len(c.dSinks))}
+	r.noise = GradientNoise{DQ: make([]float64, len(c.dQ)), DK: make([]float64, len(c.dK)), DV: make([]float64, len(c.dV)),
+		DBias: make([]float64, len(c.dBias)), DSinks: make([]float64, len(c.dSinks))}
+	for i := range c.tables {
+		c.tables[i].noise = make([]float64, len(c.tables[i].sums))
+	}
 	r.sinks = make([]float64, len(c.sinks))
 	if cfg.DType != problem.F32 {
 		r.dQ, r.dK, r.dV = make([]draws, len(c.dQ)/cfg.HeadDim), make([]draws, len(c.dK)/cfg.HeadDim), make([]draws, len(c.dV)/cfg.ValueDim())
@@ -191,8 +199,15 @@ func (g *roundings) likely(c *backward[float32]) (GradientNoise, GradientRows) {
 	for i, x := range g.sinks {
 		g.noise.DSinks[i%c.args.Hq] += x
 	}
+	var tables [score.MaxTables][]float64
+	for i := range c.tables {
+		t := &c.tables[i]
+		tables[t.table] = make([]float64, t.heads*t.entries)
+		addHeads(tables[t.table], t.noise, c.args.Hq, t.heads, t.entries)
+	}
+	g.noise.DTables = ofTables(c.args, c.Cfg, tables)
 	if !g.noisy {
-		for k, x := range [][]float64{g.noise.DQ, g.noise.DK, g.noise.DBias, g.noise.DSinks} {
+		for k, x := range append([][]float64{g.noise.DQ, g.noise.DK, g.noise.DBias, g.noise.DSinks}, g.noise.DTables...) {
 			for i := range x {
 				if k > 0 { // a sum of squares
 					x[i] = math.Sqrt(x[i])

@@ -33,6 +33,7 @@ type worker[T number] struct {
 	slope     *score.Evaluator // of the derivative of the score; nil where it is 1, or nobody asks
 	biasSlope *score.Evaluator // likewise with respect to the bias
 	slots     hostcall.Slots
+	places    []tablePlace // of tables with gradients
 
 	keys    []int     // of a row
 	results []float64 // of package score
@@ -42,10 +43,11 @@ type worker[T number] struct {
 type row[T number] struct {
 	number  int // in its sequence
 	q       []T
-	entries []int   // the row attends to these entries of the head's keys, ascending
-	scores  []T     // of the entries, then their weights
-	slopes  []T     // of the entries: derivative of the score; empty where it is 1
-	biases  []T     // likewise with respect to the bias
+	entries []int // the row attends to these entries of the head's keys, ascending
+	scores  []T   // of the entries, then their weights
+	slopes  []T   // of the entries: derivative of the score; empty where it is 1
+	biases  []T   // likewise with respect to the bias
+	places  []placeOfRow[T]
 	most    float64 // largest finite magnitude of a scaled product
 	lse     T
 	next    int // first entry that no tile has reached
@@ -247,6 +249,7 @@ func (w *worker[T]) modify(r *row[T]) {
 		s.S[i] = float64(x)
 	}
 	r.slopes, r.biases = w.derivatives(r.slopes[:0], w.slope, s), w.derivatives(r.biases[:0], w.biasSlope, s)
+	w.readPlaces(r, s)
 	w.score.Eval(w.results, s)
 	for i, x := range w.results {
 		r.scores[i] = w.store(T(x))

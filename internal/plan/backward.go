@@ -23,6 +23,7 @@ type BackwardKernel struct {
 	problem.PlanKernel
 	Variant BackwardVariant
 	Groups  [3]uint32
+	Table   int // of tensors.Tables, whose gradient it computes
 }
 
 // chosenBackward is a BackwardPlan with what an operation needs to compute it. Kernels
@@ -48,6 +49,7 @@ type BackwardRequest struct {
 	Options        Options
 	TotalQ, TotalK int    // packed rows and keys
 	Bias           [3]int // sizes of the bias, with Want.Bias
+	Tables         [score.MaxTables]TableRequest
 	CUDARefusal    string // what keeps tier cuda from a call, other than the problem; "": nothing
 	MaxDSBytes     uint64 // most bytes of dS in scratch; 0: maxDSBytes
 	HalfTerms      bool   // see problem.Experiment
@@ -71,7 +73,7 @@ func (r *BackwardRequest) StatRows() uint64 {
 // If pick is given, it may replace the tile of a kernel.
 func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick BackwardPicker) (chosenBackward, error) {
 	plan := chosenBackward{BackwardPlan: problem.BackwardPlan{Access: r.Access, Flops: hostmem.Product(Flops(*cfg, r.Shape)/2, 5), Bytes: backwardBytesOf(cfg, r)}}
-	plan.setModifiers(cfg)
+	plan.setModifiers(cfg, r)
 	if err := checkDevice(dev, cfg.Tier); err != nil {
 		return plan, err
 	}
@@ -115,14 +117,14 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick 
 }
 
 // setModifiers fills in the texts of the modifiers, and a note on the derivatives that are taken for 0.
-func (plan *chosenBackward) setModifiers(cfg *problem.Config) {
+func (plan *chosenBackward) setModifiers(cfg *problem.Config, r *BackwardRequest) {
 	plan.modifierNotes = nil
 	if cfg.MaskMod.Given() {
 		plan.MaskMod = cfg.MaskMod.String()
 	}
 	if cfg.ScoreMod.Given() {
 		plan.ScoreMod = cfg.ScoreMod.String()
-		if steps := cfg.ScoreMod.Steps(); len(steps) > 0 {
+		if steps := cfg.ScoreMod.Steps(wantedTablesOf(cfg, r)...); len(steps) > 0 {
 			plan.modifierNotes = []string{"the score modifier has steps: the derivative of " + strings.Join(steps, ", ") + " is taken for 0"}
 		}
 	}
@@ -200,8 +202,11 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		v.rareWork = markRareWork
 	}
 	kernels := []BackwardKernel(nil)
-	for _, k := range wantedKernels(tier, r, chunked) {
-		one := BackwardKernel{PlanKernel: problem.PlanKernel{Outputs: k.outputs}, Variant: v.forKernel(k.kernel)}
+	for _, k := range append(wantedKernels(tier, r, chunked), wantedTables(cfg, r)...) {
+		one := BackwardKernel{PlanKernel: problem.PlanKernel{Outputs: k.outputs}, Variant: v.forKernel(k.kernel), Table: k.table}
+		if k.kernel == KernelDTable {
+			one.Variant.ofTable(cfg, r, k.table)
+		}
 		if reason = one.choose(&caps.Limits, tier, f, k.scalar, k.coopmat, r); reason == "" {
 			var notes []string
 			if notes, reason = one.replaceTile(&caps.Limits, cfg, r, pick); reason == "" {
@@ -223,6 +228,9 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 	}
 	plan.Chunks.leaveRareWork(kernels)
 	plan.ScratchBytes = hostmem.Sum(r.DSOffset(), plan.Chunks.DSBytes, plan.Chunks.MarkBytes)
+	for i := range kernels {
+		plan.ScratchBytes = hostmem.Sum(plan.ScratchBytes, kernels[i].TableBytes())
+	}
 	plan.Kernels, plan.BackwardPlan.Kernels = kernels, nil
 	for _, k := range kernels {
 		plan.BackwardPlan.Kernels = append(plan.BackwardPlan.Kernels, k.PlanKernel)
@@ -236,6 +244,7 @@ type wantedKernel struct {
 	outputs string
 	scalar  []backwardTile
 	coopmat []backwardTableTile // nil: the kernel of tier scalar serves the coopmat tiers too
+	table   int                 // of tensors.Tables
 }
 
 // wantedKernels lists the kernels that compute a request on a tier, in the order in which they
@@ -249,13 +258,13 @@ func wantedKernels(tier problem.Tier, r *BackwardRequest, chunked bool) (list []
 		wanted bool
 		wantedKernel
 	}{
-		{true, wantedKernel{KernelStats, "stats", nil, nil}},
-		{!r.PartialKeys, wantedKernel{KernelLSE, "LSE", backwardRowTiles, backwardLSETiles}},
-		{r.Want.Q && !chunked, wantedKernel{KernelDQ, "dQ", backwardRowTiles, backwardCoopmatRowTiles}},
-		{r.Want.K || r.Want.V || chunked, wantedKernel{KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys}},
-		{chunked, wantedKernel{KernelDSK, "dQ", nil, backwardAddTiles}},
-		{r.Want.Bias, wantedKernel{KernelDBias, "dBias", backwardRowTiles, nil}},
-		{r.Want.Sinks, wantedKernel{KernelDSinks, "dSinks", nil, nil}},
+		{true, wantedKernel{KernelStats, "stats", nil, nil, 0}},
+		{!r.PartialKeys, wantedKernel{KernelLSE, "LSE", backwardRowTiles, backwardLSETiles, 0}},
+		{r.Want.Q && !chunked, wantedKernel{KernelDQ, "dQ", backwardRowTiles, backwardCoopmatRowTiles, 0}},
+		{r.Want.K || r.Want.V || chunked, wantedKernel{KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys, 0}},
+		{chunked, wantedKernel{KernelDSK, "dQ", nil, backwardAddTiles, 0}},
+		{r.Want.Bias, wantedKernel{KernelDBias, "dBias", backwardRowTiles, nil, 0}},
+		{r.Want.Sinks, wantedKernel{KernelDSinks, "dSinks", nil, nil, 0}},
 	} {
 		if k.wanted {
 			list = append(list, k.wantedKernel)
@@ -308,6 +317,9 @@ func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, f fragment
 		for _, t := range backwardTiles(limits, scalar, v.dim()) {
 			tiles = append(tiles, t)
 		}
+	}
+	if v.Kernel == KernelTableSum {
+		name = "backward_table_sum"
 	}
 	v.module = dispatch.ModuleName(name, r.Access)
 	k.Kernel = v.module
@@ -392,6 +404,11 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 		groups = [3]uint64{blocks(r.Bias[2], v.Tile.QTile) * blocks(s.Sk, v.Tile.KVTile), uint64(r.Bias[1]), uint64(r.Bias[0])}
 	case KernelDSinks:
 		groups = [3]uint64{uint64(s.Hq), 1, 1}
+	case KernelDTable:
+		groups = r.tableGroups(v.Tile.QTile)
+	case KernelTableSum:
+		t := r.Tables[k.Table]
+		groups = [3]uint64{blocks(t.Entries, BackwardLocal), min(uint64(t.Heads), uint64(limits.MaxWorkGroupCount[1])), 1}
 	}
 	for i, n := range groups {
 		k.Groups[i] = uint32(min(n, math.MaxUint32))
@@ -405,6 +422,8 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 			return reason + "row blocks are not divided"
 		case v.Kernel == KernelDBias:
 			return reason + "a bias has its gradient from one dispatch"
+		case v.Kernel == KernelDTable:
+			return reason + "a table has its gradient from one dispatch"
 		case r.Options.dropout:
 			return reason + OneDropout
 		case r.Options.scoreMod != 0 || r.Options.maskMod:

@@ -17,13 +17,15 @@ type backwardKernel uint8
 
 // The kernels, in the order in which they are recorded.
 const (
-	KernelStats  backwardKernel = iota // LSE and delta of each row
-	KernelLSE                          // the rests of LSE: what float32 rounds off
-	KernelDQ                           // dQ
-	KernelDKDV                         // dK and dV
-	KernelDSK                          // dQ = dS K
-	KernelDBias                        // dBias
-	KernelDSinks                       // dSinks
+	KernelStats    backwardKernel = iota // LSE and delta of each row
+	KernelLSE                            // the rests of LSE: what float32 rounds off
+	KernelDQ                             // dQ
+	KernelDKDV                           // dK and dV
+	KernelDSK                            // dQ = dS K
+	KernelDBias                          // dBias
+	KernelDSinks                         // dSinks
+	KernelDTable                         // sums for a table of the score modifier, of each workgroup
+	KernelTableSum                       // and their sum
 	backwardKernels
 )
 
@@ -38,10 +40,10 @@ const (
 )
 
 // backwardKernelNames are the parts of module names that name the kernels.
-var backwardKernelNames = [backwardKernels]string{"delta", "lse", "q", "kv", "add", "bias", "sinks"}
+var backwardKernelNames = [backwardKernels]string{"delta", "lse", "q", "kv", "add", "bias", "sinks", "table", "sum"}
 
-// BackwardLocal is the workgroup size of the kernels of row statistics and of dSinks, which
-// every device has.
+// BackwardLocal is the workgroup size of the kernels of row statistics, of dSinks and of the sums of
+// tables, which every device has.
 const BackwardLocal = 128
 
 // BackwardVariant is everything that a backward pipeline depends on, as a value.
@@ -65,8 +67,9 @@ type BackwardVariant struct {
 	dK, dV      bool // with KernelDKDV: the outputs
 	storeDS     bool // with KernelDKDV: dS is stored for KernelDSK
 	rareWork    rareWork
-	sumQueries  bool // with KernelDBias: the bias has one row
-	dLSEInDelta bool // with KernelStats: see shaders/backward_interface.glsl
+	sumQueries  bool         // with KernelDBias: the bias has one row
+	table       tableVariant // with KernelDTable
+	dLSEInDelta bool         // with KernelStats: see shaders/backward_interface.glsl
 	Options     Options
 	modifiers   score.Modifiers // in place of the module's own
 }
@@ -164,6 +167,7 @@ func (v *BackwardVariant) constants() map[uint32]uint32 {
 	c[shaders.ConstRareWork] = uint32(v.rareWork)
 	c[shaders.ConstStoreDs] = dispatch.BoolConstant(v.storeDS)
 	c[shaders.ConstSumQueries] = dispatch.BoolConstant(v.sumQueries)
+	c[shaders.ConstTablePlaces], c[shaders.ConstTableEntries] = v.table.places, v.table.entries
 	c[shaders.ConstDlseInDelta] = dispatch.BoolConstant(v.dLSEInDelta)
 	return c
 }
@@ -238,7 +242,7 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 	if k != KernelDBias {
 		v.sumQueries = false
 	}
-	if k == KernelStats || k == KernelDSK || k == KernelDSinks { // they compute no scores
+	if k == KernelStats || k == KernelDSK || k == KernelDSinks || k == KernelTableSum { // they compute no scores
 		v.modifiers, v.Options.scoreMod, v.Options.maskMod = score.Modifiers{}, 0, false
 	}
 	switch k {
@@ -261,9 +265,12 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 		if v.dV {
 			v.align[tensors.BackwardDV] = dV
 		}
-	case KernelDBias:
+	case KernelDBias, KernelDTable:
 		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO)
 		v.Options.packRows = 0
+	case KernelTableSum:
+		keep()
+		v.causal, v.dtype, v.headDim, v.headDimV, v.Options = false, 0, 1, 1, Options{}
 	case KernelDSinks:
 		keep()
 		v.causal, v.dtype, v.headDim, v.headDimV = false, 0, 1, 1

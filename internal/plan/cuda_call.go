@@ -180,7 +180,7 @@ func (d *CUDADevice) BackwardRequest(cfg *problem.Config, a *problem.BackwardArg
 // MakeBackward decides how a backward request is computed.
 func (d *CUDADevice) MakeBackward(cfg *problem.Config, r *BackwardRequest) (chosenBackward, error) {
 	plan := chosenBackward{BackwardPlan: problem.BackwardPlan{Access: r.Access, Flops: hostmem.Product(Flops(*cfg, r.Shape)/2, 5), Bytes: backwardBytesOf(cfg, r)}}
-	plan.setModifiers(cfg)
+	plan.setModifiers(cfg, r)
 	if err := d.checkTier(cfg); err != nil {
 		return plan, err
 	}

@@ -35,6 +35,8 @@ type Backward struct {
 	BiasAt   []int64       // byte offset of each row in the bias
 	MaskAt   []int64       // byte offset of each row in the mask or bitmap
 	DBiasAt  []int64       // element offset of each row in dBias
+	Changes  []float32     // [BackwardRows][BackwardKeys]: gradients of modified scores, which TileOf sets; nil: nobody asks
+	Used     []bool        // likewise: whether a slot has a weight
 	bias     []float32
 	mask     []int32
 }
@@ -156,7 +158,7 @@ func (b *Backward) Scores(slope []float32, full bool) (scores []float32) {
 // respect to scaled products, score those with respect to the scores that the caller has found, which dS takes.
 func (b *Backward) TileOf(product, score []float32, finite bool) {
 	b.c.RowsFinite, b.c.Stage = flag(finite), StageRest
-	gokernels.BackwardWeigh(&b.c, b.slab, b.Rows, b.Keys, b.Count, b.mask, product, score, b.n)
+	gokernels.BackwardWeigh(&b.c, b.slab, b.Rows, b.Keys, b.Count, b.mask, product, score, b.Changes, b.Used, b.n)
 	backwardTile(b)
 }
 

@@ -3,15 +3,25 @@ package tensors
 import (
 	"fmt"
 
+	"vkattn/attention/score"
 	"vkattn/internal/problem"
 )
 
 // GradientSet names the gradients that a call computes.
-type GradientSet struct{ Q, K, V, Bias, Sinks bool }
+type GradientSet struct {
+	Q, K, V, Bias, Sinks bool
+	Tables               [score.MaxTables]bool // in the order of Tables
+}
 
 // GradientsOf returns the gradients that have an output.
-func GradientsOf(a *problem.BackwardArgs) GradientSet {
-	return GradientSet{TensorBegun(&a.DQ), TensorBegun(&a.DK), TensorBegun(&a.DV), TensorBegun(&a.DBias), VectorBegun(&a.DSinks)}
+func GradientsOf(cfg *problem.Config, a *problem.BackwardArgs) GradientSet {
+	set := GradientSet{Q: TensorBegun(&a.DQ), K: TensorBegun(&a.DK), V: TensorBegun(&a.DV), Bias: TensorBegun(&a.DBias), Sinks: VectorBegun(&a.DSinks)}
+	if len(a.DTables) > 0 {
+		for i, t := range Tables(cfg) {
+			set.Tables[i] = findTable(a.DTables, t.Name()) != nil
+		}
+	}
+	return set
 }
 
 // CheckBackward checks the forward call without O and LSE, the gradients of its outputs, and the
@@ -20,7 +30,10 @@ func CheckBackward(a *problem.BackwardArgs, cfg *problem.Config) error {
 	if err := CheckInputs(*cfg, a.Args); err != nil {
 		return err
 	}
-	out := GradientsOf(a)
+	if err := checkTableGradients(cfg, a); err != nil {
+		return err
+	}
+	out := GradientsOf(cfg, a)
 	switch {
 	case a.Pages != nil:
 		return fmt.Errorf("%w: no tier computes gradients with Pages: K and V must be contiguous or packed", problem.ErrUnsupported)
@@ -44,7 +57,7 @@ func CheckBackward(a *problem.BackwardArgs, cfg *problem.Config) error {
 // backwardLayouts are the layouts of Q and of the tensors that only a backward call has.
 // Q is the first: it says on which side all of them lie.
 type backwardLayouts struct {
-	list [8]Layout
+	list [8 + score.MaxTables]Layout
 	n    int
 }
 
@@ -66,6 +79,9 @@ func (l *backwardLayouts) set(cfg *problem.Config, a *problem.BackwardArgs, out 
 	}
 	sinks := a.DSinks.Tensor()
 	l.add(out.Sinks, "DSinks", &sinks, problem.F32, 1, 1, 1, a.Hq)
+	eachTableGradient(cfg, a, out, func(_ int, field string, t *problem.Tensor, n int) {
+		l.add(true, field, t, problem.F32, 1, 1, 1, n)
+	})
 }
 
 func (l *backwardLayouts) add(given bool, field string, t *problem.Tensor, dtype problem.DType, batch, heads, seq, dim int) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/score"
 	"vkattn/internal/problem"
 )
 
@@ -21,7 +22,8 @@ const (
 	BackwardDV
 	BackwardDBias
 	BackwardDSinks
-	BackwardCount
+	BackwardDTables // in the order of Tables
+	BackwardCount   = BackwardDTables + score.MaxTables
 
 	FirstGradient = BackwardDQ
 )
@@ -54,7 +56,7 @@ func (l *BackwardTensors) Each(visit func(i int, t *Layout) error) error {
 }
 
 func (l *BackwardTensors) set(cfg *problem.Config, a *problem.BackwardArgs) {
-	l.Want = GradientsOf(a)
+	l.Want = GradientsOf(cfg, a)
 	batches, rows := QueryExtent(&a.Args)
 	kvBatches, keys := KVExtent(&a.Args)
 	dtype, gradient, d, dv := cfg.DType, cfg.GradientType(), cfg.HeadDim, cfg.ValueDim()
@@ -79,6 +81,9 @@ func (l *BackwardTensors) set(cfg *problem.Config, a *problem.BackwardArgs) {
 	}
 	sinks := a.DSinks.Tensor()
 	set(BackwardDSinks, "DSinks", &sinks, l.Want.Sinks, problem.F32, 1, 1, 1, a.Hq)
+	eachTableGradient(cfg, a, l.Want, func(i int, field string, t *problem.Tensor, n int) {
+		set(BackwardDTables+i, field, t, true, problem.F32, 1, 1, 1, n)
+	})
 }
 
 // CheckAll checks a backward call with its O, LSE and outputs, and fills in the layouts.
@@ -86,9 +91,9 @@ func (l *BackwardTensors) CheckAll(cfg *problem.Config, a *problem.BackwardArgs)
 	if err := CheckBackward(a, cfg); err != nil {
 		return err
 	}
-	switch want := GradientsOf(a); {
+	switch want := GradientsOf(cfg, a); {
 	case want == (GradientSet{}):
-		return &problem.ShapeError{Field: "DQ", Got: "missing", Want: "DQ, DK, DV, DBias or DSinks"}
+		return &problem.ShapeError{Field: "DQ", Got: "missing", Want: "DQ, DK, DV, DBias, DSinks or DTables"}
 	case cfg.HeadDim > problem.MaxHeadDim || cfg.ValueDim() > problem.MaxHeadDim:
 		return fmt.Errorf("%w: no tier computes gradients at head dims %d/%d: at most %d each", problem.ErrUnsupported,
 			cfg.HeadDim, cfg.ValueDim(), problem.MaxHeadDim)

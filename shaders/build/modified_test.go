@@ -37,6 +37,10 @@ func TestModifiedModulesAreValid(t *testing.T) {
 		for range 3 {
 			modifiers := score.Modifiers{Score: randscore.Draw(r, score.TypeFloat, 6, true, tables...),
 				Mask: randscore.Draw(r, score.TypeBool, 6, false, tables...), Tiles: v.Source == "tile_map.comp"}
+			if v.Source == "backward_scalar_table.comp" {
+				modifiers.Gradient = tables[2]
+				modifiers.Score = score.Add(score.Mul(modifiers.Score, tables[2].At(score.Head, score.J, score.I)), tables[2].At(score.B, score.J, score.Row))
+			}
 			modified, err := m.Modified(modifiers)
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(file, modified.Code, 0o600))

@@ -21,7 +21,7 @@ type Names map[string]string
 var shared = Names{
 	"Tier": "--tier", "Access": "access", "Kernel": "--cuda-kernel",
 	"Blocks.BlockQ": "rows of --block-size", "Blocks.BlockK": "keys of --block-size",
-	"Tables": "--table", "BlockMap": "map of tiles", "Memory": "memory of the device", "LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host",
+	"Tables": "--table", "DTables": "gradient of a table", "BlockMap": "map of tiles", "Memory": "memory of the device", "LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host",
 	"Strides": "layout", "Offset": "start", "Seq": "rows", "Head": "heads", "Batch": "batch",
 }
 
