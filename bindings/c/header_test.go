@@ -65,7 +65,7 @@ var fields = map[string]map[string][]string{
 		"ScoreMod": {"score_mod", "tables", "table_count"}, "MaskMod": {"mask_mod", "tables", "table_count"}},
 	// Each call makes its map of a mask modifier's tiles.
 	"vkattn_args":          {"Tables": {"tables", "table_count"}, "BlockMap": nil},
-	"vkattn_backward_args": {"Args": {"forward"}},
+	"vkattn_backward_args": {"Args": {"forward"}, "DTables": {"d_tables", "d_table_count"}},
 	"vkattn_bias":          {"Tensor": {"tensor"}},
 	// A buffer is memory of any device; no device has Memory yet.
 	"vkattn_tensor": {"Host": {"data", "bytes"}, "Memory": nil, "Strides": {"stride_batch", "stride_head", "stride_row", "expanded"}},

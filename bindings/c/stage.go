@@ -65,7 +65,11 @@ func (c *copies) make(a *arguments) error {
 		}
 		if err := l.Each(func(i int, t *tensors.Layout) error {
 			old := host.Varlen != nil || host.Accumulate
-			return c.move(t, i >= tensors.FirstGradient, old, memoryOf(&a.BackwardArgs, t.Field))
+			to := memoryOf(&a.BackwardArgs, t.Field)
+			if i >= tensors.BackwardDTables {
+				to = &tensors.TableOutput(&cfg, &a.BackwardArgs, i-tensors.BackwardDTables).Vector
+			}
+			return c.move(t, i >= tensors.FirstGradient, old, to)
 		}); err != nil {
 			return err
 		}

@@ -163,18 +163,24 @@ func (r *reader) args(from *C.vkattn_args) (a attention.Args) {
 		a.Mask = &attention.Mask{Tensor: r.tensor("mask.tensor", &c.tensor),
 			Batches: r.int("mask.batches", c.batches), Heads: r.int("mask.heads", c.heads), Rows: r.int("mask.rows", c.rows)}
 	}
-	tables, err := elements(c.tables, uint64(c.table_count), score.MaxTables, "args->tables")
+	a.Tables = r.tables("tables", c.tables, c.table_count)
+	return a
+}
+
+// tables reads a list of tables.
+func (r *reader) tables(field string, first *C.vkattn_table, count C.size_t) (list []attention.Table) {
+	tables, err := elements(first, uint64(count), score.MaxTables, "args->"+field)
 	if err != nil {
 		r.fail(err)
 	}
 	for i := range tables {
-		t := attention.Table{Vector: r.vector("tables.vector", &tables[i].vector), Name: goString(tables[i].name)}
+		t := attention.Table{Vector: r.vector(field+".vector", &tables[i].vector), Name: goString(tables[i].name)}
 		for axis, n := range tables[i].dims {
-			t.Dims[axis] = r.int("tables.dims", n)
+			t.Dims[axis] = r.int(field+".dims", n)
 		}
-		a.Tables = append(a.Tables, t)
+		list = append(list, t)
 	}
-	return a
+	return list
 }
 
 func (r *reader) backwardArgs(from *C.vkattn_backward_args) (a attention.BackwardArgs) {
@@ -189,7 +195,7 @@ func (r *reader) backwardArgs(from *C.vkattn_backward_args) (a attention.Backwar
 	}
 	a = attention.BackwardArgs{Args: r.args(c.forward), DO: r.tensor("d_o", &c.d_o), DLSE: r.tensor("d_lse", &c.d_lse),
 		DQ: r.tensor("d_q", &c.d_q), DK: r.tensor("d_k", &c.d_k), DV: r.tensor("d_v", &c.d_v), DBias: r.tensor("d_bias", &c.d_bias),
-		DSinks: r.vector("d_sinks", &c.d_sinks), Accumulate: r.bool("accumulate", c.accumulate), PartialKeys: r.bool("partial_keys", c.partial_keys)}
+		DSinks: r.vector("d_sinks", &c.d_sinks), DTables: r.tables("d_tables", c.d_tables, c.d_table_count), Accumulate: r.bool("accumulate", c.accumulate), PartialKeys: r.bool("partial_keys", c.partial_keys)}
 	return a
 }
 

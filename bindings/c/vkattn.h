@@ -279,6 +279,8 @@ typedef struct vkattn_backward_args {
 	vkattn_vector d_sinks;      /* float [Hq] */
 	int32_t accumulate;         /* 1: add to d_q, d_k and d_v */
 	int32_t partial_keys;       /* 1: O and LSE are of more keys than K and V hold */
+	const vkattn_table *d_tables; /* float, of the tables whose gradients are computed; dims may be 0 */
+	size_t d_table_count;
 } vkattn_backward_args;
 
 /* Computes O and LSE, or the gradients.

@@ -22,7 +22,7 @@ typedef struct problem {
 	vkattn_bias bias;
 	vkattn_mask mask;
 	vkattn_table_type type;
-	vkattn_table table;
+	vkattn_table table, d_table;
 } problem;
 
 static vkattn_vector ints(const int32_t *x, size_t n)
@@ -150,7 +150,10 @@ static void modified(problem *p)
 	p->table.dims[1] = SK;
 	p->args.tables = &p->table;
 	p->args.table_count = 1;
-	p->gradients = 0;
+	p->d_table.name = "t";
+	p->d_table.vector = vector(HQ * SK);
+	p->back.d_tables = &p->d_table;
+	p->back.d_table_count = 1;
 }
 
 static void accumulated(problem *p) { p->back.accumulate = 1; }
@@ -216,6 +219,9 @@ static void compare(const char *face, problem *want, problem *got)
 	float *x = want->back.d_sinks.data, *y = got->back.d_sinks.data;
 	for (int j = 0; x && j < HQ; j++)
 		REQUIRE(fabsf(x[j] - y[j]) < 1e-4f);
+	x = want->d_table.vector.data, y = got->d_table.vector.data;
+	for (int j = 0; x && j < HQ * SK; j++)
+		REQUIRE(fabsf(x[j] - y[j]) < 1e-4f);
 }
 
 /* Moves the memory of a tensor to a buffer. */
@@ -264,6 +270,7 @@ int main(int argc, char **argv)
 		there.args.bias = moved.args.bias ? &there.bias : NULL;
 		there.args.mask = moved.args.mask ? &there.mask : NULL;
 		there.args.tables = moved.args.tables ? &there.table : NULL;
+		there.back.d_tables = moved.back.d_tables ? &there.d_table : NULL;
 		there.back.forward = &there.args;
 		for (int j = 0; outputs(&there, j); j++)
 			MOVE(outputs(&there, j));
@@ -273,8 +280,8 @@ int main(int argc, char **argv)
 			MOVE(inputs[j]);
 		vkattn_vector *vectors[] = {&there.varlen.cu_q, &there.varlen.cu_k, &there.varlen.used_k, &there.pages.table,
 			&there.tokens.offsets, &there.tokens.tokens, &there.blocks.map, &there.args.alibi, &there.args.sinks,
-			&there.args.k_scale, &there.args.v_scale, &there.table.vector, &there.back.d_sinks};
-		for (int j = 0; j < 13; j++)
+			&there.args.k_scale, &there.args.v_scale, &there.table.vector, &there.back.d_sinks, &there.d_table.vector};
+		for (int j = 0; j < 14; j++)
 			MOVE(vectors[j]);
 		run(other, &there);
 		for (int j = 0; outputs(&moved, j); j++)
@@ -282,6 +289,8 @@ int main(int argc, char **argv)
 				OK(vkattn_buffer_read(outputs(&there, j)->buffer, 0, outputs(&moved, j)->data, outputs(&moved, j)->bytes));
 		if (there.back.d_sinks.buffer)
 			OK(vkattn_buffer_read(there.back.d_sinks.buffer, 0, moved.back.d_sinks.data, HQ * sizeof(float)));
+		if (there.d_table.vector.buffer)
+			OK(vkattn_buffer_read(there.d_table.vector.buffer, 0, moved.d_table.vector.data, HQ * SK * sizeof(float)));
 		compare("buffers", &want, &moved);
 	}
 	OK(vkattn_device_wait(other, UINT64_MAX));

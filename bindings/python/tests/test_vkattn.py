@@ -150,6 +150,20 @@ class Backward(unittest.TestCase):
         only = vkattn.gradients(d_o, q, k, v, o, lse, of=["v"], **options)
         self.assertEqual([x is None for x in only], [True, True, False, True, True])
 
+    def test_tables(self):
+        """A table that is added to the scores has the gradient of a bias of one row."""
+        q, k, v, table = normal(2, 4, 6, 16), normal(2, 2, 9, 16), normal(2, 2, 9, 16), normal(4, 9)
+        results = []
+        for of, options in (
+            ("tables.t", dict(score_mod="s + t[h, j]", tables={"t": table})),
+            ("bias", dict(bias=table[None, :, None])),
+        ):
+            o, lse = vkattn.attention(q, k, v, return_lse=True, device=device, **options)
+            results.append(vkattn.gradients(o, q, k, v, o, lse, of=[of], device=device, **options))
+        np.testing.assert_allclose(results[0].d_tables["t"], results[1].d_bias[0, :, 0], 2e-4, 2e-4)
+        with self.assertRaisesRegex(ValueError, "no table u"):
+            vkattn.gradients(o, q, k, v, o, lse, of=["tables.u"], device=device)
+
 
 class Misuse(unittest.TestCase):
     def setUp(self):

@@ -284,11 +284,13 @@ class _Problem(_Call):
                 raise ValueError(f"{name} is {value}, beyond 32 bits")
         texts = {"score_mod": _text("score_mod", score_mod), "mask_mod": _text("mask_mod", mask_mod)}
         types, memory = [], []
+        self.table_shapes: dict[str, Tuple[int, ...]] = {}
         for name, x in (tables or {}).items():
             x = np.asarray(x)
             number = np.float32 if x.dtype.kind == "f" else np.int32
             if not 1 <= x.ndim <= 3:
                 raise ValueError(f"table {name} has shape {x.shape}, want 1 to 3 axes")
+            self.table_shapes[name] = x.shape
             types.append(_c.TableType(_text("tables", name), x.ndim, int(number is np.float32)))
             dims = (ctypes.c_int64 * 3)(*x.shape)
             memory.append(_c.Table(self.vector(f"table {name}", x, number), _text("tables", name), dims))
@@ -420,9 +422,7 @@ def attention(
     return o if lse is None else (o, lse)
 
 
-class Gradients(NamedTuple):
-    """What gradients returns. None was not asked for."""
-
+class _Gradients(NamedTuple):
     d_q: Optional[np.ndarray]
     d_k: Optional[np.ndarray]
     d_v: Optional[np.ndarray]
@@ -430,11 +430,18 @@ class Gradients(NamedTuple):
     d_sinks: Optional[np.ndarray]
 
 
+class Gradients(_Gradients):
+    """What gradients returns. None was not asked for. d_tables has the gradients of tables by name and is no item."""
+
+    d_tables: Mapping[str, np.ndarray] = {}
+
+
 def gradients(
     d_o: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, o: np.ndarray, lse: np.ndarray, *,
     d_lse: Optional[np.ndarray] = None, of: Sequence[str] = ("q", "k", "v"), partial_keys: bool = False, **options: Any,
 ) -> Gradients:  # fmt: skip
-    """Returns the gradients of the arrays that `of` names: "q", "k", "v", "bias" and "sinks".
+    """Returns the gradients of the arrays that `of` names: "q", "k", "v", "bias" and "sinks", and
+    "tables.t" for table t of score_mod.
 
     d_o is the gradient of o, d_lse that of lse. o and lse are those that attention returned with the same arrays and
     options. The bits are the same in every run. With f32_gradients those of q, k and v are float32 for 16-bit arrays.
@@ -448,7 +455,14 @@ def gradients(
         d_lse = np.ascontiguousarray(_same("d_lse", p.array("d_lse", d_lse, 3, np.float32), p.o_shape()[:3]))
         back.d_lse = p.rows(d_lse)
     results: dict[str, Optional[np.ndarray]] = dict.fromkeys(("q", "k", "v", "bias", "sinks"))
+    d_tables: dict[str, np.ndarray] = {}
     for name in of:
+        if name.startswith("tables."):
+            table = name[len("tables.") :]
+            if table not in p.table_shapes:
+                raise ValueError(f"of has {name!r}, and there is no table {table}")
+            d_tables[table] = np.zeros(p.table_shapes[table], np.float32)
+            continue
         if name not in results:
             raise ValueError(f"of has {name!r}, want some of {', '.join(results)}")
         if name in ("bias", "sinks"):
@@ -463,8 +477,14 @@ def gradients(
             back.d_sinks = _c.Vector(data=x.ctypes.data, bytes=x.nbytes)
         else:
             setattr(back, "d_" + name, p.tensor(x))
+    outputs = [_c.Table(_c.Vector(data=x.ctypes.data, bytes=x.nbytes), _text("of", t)) for t, x in d_tables.items()]
+    given = (_c.Table * len(outputs))(*outputs)
+    if outputs:
+        back.d_tables, back.d_table_count = given, len(outputs)
     p.call("op_backward", None, back)
-    return Gradients(*results.values())
+    found = Gradients(*results.values())
+    found.d_tables = d_tables
+    return found
 
 
 def plan(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> str:

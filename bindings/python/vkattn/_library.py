@@ -92,6 +92,8 @@ BackwardArgs = _struct(
         *[(n, Tensor) for n in ("d_o", "d_lse", "d_q", "d_k", "d_v", "d_bias")],
         ("d_sinks", Vector),
         *_ints("accumulate partial_keys"),
+        ("d_tables", POINTER(Table)),
+        ("d_table_count", c_size_t),
     ],
 )
 Plan = _struct(
