@@ -117,8 +117,8 @@ layout(constant_id = 79) const uint STAT_LANES = 16;   // invocations per row of
 
 #ifdef CONSTANTS_TABLE
 // -- gradient of a table of the score modifier ----------------------------------------------------
-layout(constant_id = 130) const uint TABLE_PLACES = 0; // places where the modifier reads the table
-layout(constant_id = 131) const uint TABLE_ENTRIES = 1; // a power of two, at least as many as the table has for a head
+layout(constant_id = 131) const uint TABLE_PLACES = 0; // places where the modifier reads the table
+layout(constant_id = 132) const uint TABLE_ENTRIES = 1; // a power of two, at least as many as the table has for a head
 #endif
 
 #ifdef CONSTANTS_SCALAR

@@ -56,8 +56,8 @@ const (
 	ConstDlseInDelta      uint32 = 78  // 1: backward_delta.comp subtracts dLSE from delta, see backward_interface.glsl
 	ConstF32Gradients     uint32 = 111 // 1: dQ, dK and dV are float32, whatever the storage type
 	ConstStatLanes        uint32 = 79  // invocations per row of backward_delta.comp, a power of two
-	ConstTablePlaces      uint32 = 130 // places where the modifier reads the table
-	ConstTableEntries     uint32 = 131 // a power of two, at least as many as the table has for a head
+	ConstTablePlaces      uint32 = 131 // places where the modifier reads the table
+	ConstTableEntries     uint32 = 132 // a power of two, at least as many as the table has for a head
 	ConstQTile            uint32 = 7   // kBlockM: query rows per workgroup (scalar tier)
 	ConstThreadsX         uint32 = 18  // width of the grid of invocations: along keys, and along columns of O
 	ConstChunkD           uint32 = 19  // elements of Dqk in shared memory at a time
