@@ -20,8 +20,13 @@ type TableGradient struct {
 	firstFailed error
 }
 
-// Err is why a gradient cannot be computed: an expression that is too large.
-func (g TableGradient) Err() error { return g.firstFailed }
+// Err is why a gradient cannot be computed: an expression that is too large. The zero TableGradient has an error too.
+func (g TableGradient) Err() error {
+	if g.firstFailed != nil {
+		return g.firstFailed
+	}
+	return g.Entry.Err()
+}
 
 // TableGradient is how the gradient of a table follows from that of e. A read in a condition, a comparison, a floor or a sign
 // has derivative 0.
