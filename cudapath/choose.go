@@ -11,7 +11,8 @@ import (
 )
 
 // group is a family of kernels, or the kernels of a family that need the same alignment.
-// Of a group, the kernel with the smallest sufficient head dims is used.
+// Of a group, the kernel with the smallest sufficient head dims is used, and of several with
+// these the one that is predicted to be the fastest.
 type group struct {
 	family string
 	any    bool
@@ -49,6 +50,7 @@ func (t *table) choose(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, reject
 func (t *table) tryGroup(g group, d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why string) {
 	dtype, ref := p.DType.String(), g.family == "ref"
 	some, typed := false, false
+	var list []*Kernel
 	for i := range t.kernels {
 		e := &t.kernels[i]
 		if e.Family != g.family || !ref && e.Any != g.any {
@@ -59,9 +61,8 @@ func (t *table) tryGroup(g group, d *DeviceInfo, p *problem.CUDAProblem) (k *Ker
 			continue
 		}
 		typed = true
-		if (ref || e.Causal == p.Causal) && e.D >= p.HeadDim && e.DV >= p.HeadDimV {
-			k = e
-			break
+		if (ref || e.Causal == p.Causal) && e.D >= p.HeadDim && e.DV >= p.HeadDimV && (len(list) == 0 || e.D == list[0].D && e.DV == list[0].DV) {
+			list = append(list, e)
 		}
 	}
 	switch {
@@ -69,11 +70,12 @@ func (t *table) tryGroup(g group, d *DeviceInfo, p *problem.CUDAProblem) (k *Ker
 		return nil, "not part of this build"
 	case !typed:
 		return nil, "there is none for " + dtype
-	case k == nil:
+	case len(list) == 0:
 		return nil, fmt.Sprintf("there is none for head dims %d/%d%s", p.HeadDim, p.HeadDimV, map[bool]string{true: ", causal"}[p.Causal])
 	case !g.any && p.Align < alignment:
 		return nil, fmt.Sprintf("head dims, offsets and strides have to be multiples of %d elements, these are of %d", alignment, p.Align)
 	}
+	k = fastest(list, &p.Shape, uint32(d.SMs))
 	return k, t.limits(k, d, p)
 }
 

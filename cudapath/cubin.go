@@ -77,11 +77,15 @@ func (t *table) cubin(arch, dtype string, d, dv int, causal bool) (list []*Kerne
 
 // fastest returns the kernel of list that is predicted to take the least time: each CTA takes
 // as many row blocks as the busiest one, and a block takes as long as it has rows, at the
-// speed of the kernel.
+// speed of the kernel. Under a causal mask the busiest CTA takes pairs of blocks, or one block
+// that is as long as a pair.
 func fastest(list []*Kernel, s *attention.Shape, cores uint32) *Kernel {
 	time := func(k *Kernel) float64 {
-		ctas := uint64(max(cores, 1))
-		rounds := (k.tiles(s, s.B).count() + ctas - 1) / ctas
+		blocks, ctas := k.tiles(s, s.B).count(), uint64(max(cores, 1))
+		if k.Causal {
+			ctas *= 2
+		}
+		rounds := (blocks + ctas - 1) / ctas
 		return float64(rounds) * float64(k.Rows) / cmp.Or(k.Speed, 1)
 	}
 	return slices.MinFunc(list, func(a, b *Kernel) int { return cmp.Compare(time(a), time(b)) })

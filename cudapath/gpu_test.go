@@ -2,6 +2,7 @@ package cudapath
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -270,6 +271,50 @@ func TestGPUForward(t *testing.T) {
 					}
 					newProblem(t, c, s, cfg, shape).run(t, op, s)
 				}
+			}
+		}
+	}
+}
+
+// Every tile of fa3, whichever the host would choose: with a CTA for each row block, with some, and with many for
+// each. Tiles with the same keys give the same bits.
+func TestGPUEveryTile(t *testing.T) {
+	c := needGPU(t)
+	s := newVulkanStream(t, c)
+	all := c.table
+	for _, shape := range []attention.Shape{
+		{B: 1, Hq: 4, Hkv: 2, Sq: 130, Sk: 300}, {B: 1, Hq: 1, Hkv: 1, Sq: 1, Sk: 1}, {B: 1, Hq: 2, Hkv: 2, Sq: 700, Sk: 300},
+		{B: 1, Hq: 6, Hkv: 6, Sq: 1600, Sk: 1600}, {B: 2, Hq: 40, Hkv: 8, Sq: 389, Sk: 389}, {B: 2, Hq: 40, Hkv: 8, Sq: 200, Sk: 1000},
+	} {
+		bits := map[string][]byte{} // by kind and keys
+		for i := range all.kernels {
+			k := &all.kernels[i]
+			if k.Family != "fa3" {
+				continue
+			}
+			one := *all
+			one.kernels = []Kernel{*k}
+			c.table = &one
+			for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft, attention.BottomRight} {
+				if k.Causal != (causal != attention.CausalNone) {
+					continue
+				}
+				dtype, err := attention.ParseDType(k.DType)
+				require.NoError(t, err)
+				cfg := attention.Config{DType: dtype, HeadDim: k.D, HeadDimV: k.DV, Causal: causal, Tier: attention.TierCUDA, Kernel: "fa3", Scale: attention.ScaleOf(-0.1)}
+				op, err := attention.New(attention.On(c.dev), cfg)
+				require.NoError(t, err)
+				plan, err := op.Plan(shape)
+				require.NoError(t, err)
+				require.Equal(t, k.Entry, plan.Kernel)
+				p := newProblem(t, c, s, cfg, shape)
+				p.run(t, op, s)
+				of := fmt.Sprintf("%v %d/%d %v %d", dtype, k.D, k.DV, causal, k.Cols)
+				if bits[of] != nil {
+					require.Equal(t, bits[of], p.host.O.Host, "%s: other bits", k.Entry)
+				}
+				bits[of] = p.host.O.Host
+				require.NoError(t, op.Close())
 			}
 		}
 	}

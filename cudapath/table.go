@@ -43,7 +43,7 @@ type Kernel struct {
 	// Arch is the architecture of its cubin, of a kernel of cubinFamily; empty: the first of
 	// cubinArchitectures.
 	Arch string `json:"arch"`
-	// Speed is the speed of a kernel of cubinFamily per row when all CTAs are busy, relative to
+	// Speed is the speed of a forward kernel per row when all CTAs are busy, relative to
 	// the kernels for the same problem without a Speed; 0 is 1.
 	Speed float64 `json:"speed"`
 	// Outputs names what a backward kernel computes: one of backwardOutputs. Empty: a

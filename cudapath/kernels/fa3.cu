@@ -24,15 +24,13 @@
 // Files: fa3_tile.h (sizes, shared memory, mbarriers), fa3_work.h (row blocks of a CTA), fa3_produce.h (copies, scan of
 // V), fa3_consume.h (softmax, main loop, epilogue).
 //
-// Compile one cubin per (dtype, head dims): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
-//   -DATTN_BF16=0|1                   storage type
-//   -DATTN_D=64|96|128|192|256        head dim of Q and K; the tensor maps pad smaller ones with zeros
-//   -DATTN_DV=128                     head dim of V and O, if not ATTN_D
-//   -DFA3_SHARED_FULL=, _CAUSAL=      `shared` of fa3.json, compared by a static_assert (optional)
-// Entries: attn_fa3_<f16|bf16>_d<D>[x<DV>]_<full|causal>(map q, map k, map v, AttnParams). fa3.json has
-// the launch parameters. Any grid gives the same bits; one CTA per multiprocessor is intended.
+// The build compiles one cubin per (dtype, head dims), with these macros (see build/fa3.go):
+//   ATTN_BF16=0|1      storage type
+//   ATTN_D, ATTN_DV    head dims; the tensor maps pad smaller ones with zeros
+//   FA3_KERNELS        KERNEL(name, warpgroups, keys of a KV tile, causal, bytes of shared memory) of each entry
+// Entries: name(map q, map k, map v, AttnParams). fa3.json has the launch parameters. Any grid gives the same bits, and so
+// do tiles with the same number of keys; one CTA per multiprocessor is intended.
 #include "fa3_consume.h"
-#include "fa3_names.h"
 #include "fa3_produce.h"
 
 template <class T>
@@ -64,53 +62,13 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 	}
 }
 
-// Tiles by head dim: warpgroups and keys of a KV tile, full, then causal. All have two stages. Chosen on an H200
-// (docs/log/cuda-fa3.md). fa3.json repeats them for the host; FA3_SHARED_* lets the build check that they agree.
-#if ATTN_D == 64
-#define FA3_TABLE 3, 128, 3, 128
-#elif ATTN_D == 96
-#define FA3_TABLE 3, 96, 3, 96
-#elif ATTN_D == 128
-#define FA3_TABLE 3, 80, 2, 128
-#elif ATTN_D == 192 && ATTN_DV == 128
-#define FA3_TABLE 2, 128, 2, 128
-#elif ATTN_D == 192
-#define FA3_TABLE 2, 112, 2, 112
-#elif ATTN_D == 256
-#define FA3_TABLE 2, 64, 2, 64
-#endif
-#define FIRST_(a, b, c, d) a, b
-#define LAST_(a, b, c, d) c, d
-#define FIRST(...) FIRST_(__VA_ARGS__)
-#define LAST(...) LAST_(__VA_ARGS__)
-#ifndef FA3_FULL
-#define FA3_FULL FIRST(FA3_TABLE)
-#endif
-#ifndef FA3_CAUSAL
-#define FA3_CAUSAL LAST(FA3_TABLE)
-#endif
-#ifndef FA3_STAGES
-#define FA3_STAGES 2
-#endif
-#ifndef FA3_PINGPONG
-#define FA3_PINGPONG true
-#endif
-
-#define JOIN_(a, b, c, d) attn_fa3_##a##_d##b##c##_##d
-#define JOIN(a, b, c, d) JOIN_(a, b, c, d)
-
-using Full = Tile<ATTN_D, ATTN_DV, FA3_FULL, FA3_STAGES, FA3_PINGPONG, false>;
-using Causal = Tile<ATTN_D, ATTN_DV, FA3_CAUSAL, FA3_STAGES, FA3_PINGPONG, true>;
-#ifdef FA3_SHARED_FULL
-static_assert(Full::SHARED_BYTES == FA3_SHARED_FULL && Causal::SHARED_BYTES == FA3_SHARED_CAUSAL, "fa3.json says otherwise");
-#endif
-
-#define KERNEL(kind, Kind)                                                                                                             \
-	extern "C" __global__ void __launch_bounds__(Kind::THREADS, 1)                                                                 \
-		JOIN(TYPE_NAME, ATTN_D, DV_NAME, kind)(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,       \
-						       const __grid_constant__ TensorMap v, const __grid_constant__ AttnParams p) {    \
-		attend<Kind>(&q, &k, &v, p);                                                                                           \
+#define KERNEL(name, warpgroups, cols, causal, shared)                                                                                  \
+	extern "C" __global__ void __launch_bounds__(128 * (warpgroups + 1), 1)                                                        \
+		name(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,    \
+		     const __grid_constant__ AttnParams p) {                                                                           \
+		using T = Tile<ATTN_D, ATTN_DV, warpgroups, cols, causal>;                                                             \
+		static_assert(T::SHARED_BYTES == shared, "build/fa3.go says otherwise");                                               \
+		attend<T>(&q, &k, &v, p);                                                                                              \
 	}
 
-KERNEL(full, Full)
-KERNEL(causal, Causal)
+FA3_KERNELS

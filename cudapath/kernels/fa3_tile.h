@@ -5,13 +5,13 @@
 #include "sm90_wgmma.h"
 
 // A BM x BN tile. fa3.json repeats the sizes for the host.
-template <int D_, int DV_, int WARPGROUPS_, int BN_, int STAGES_, bool PINGPONG_, bool CAUSAL_> struct Tile {
-	static constexpr int D = D_, DV = DV_, WARPGROUPS = WARPGROUPS_, BN = BN_, STAGES = STAGES_;
-	static constexpr bool PINGPONG = PINGPONG_, CAUSAL = CAUSAL_, ONE_RING = false, PARTIAL_LAST = false;
+template <int D_, int DV_, int WARPGROUPS_, int BN_, bool CAUSAL_> struct Tile {
+	static constexpr int D = D_, DV = DV_, WARPGROUPS = WARPGROUPS_, BN = BN_, STAGES = 2;
+	static constexpr bool PINGPONG = WARPGROUPS > 1, CAUSAL = CAUSAL_, ONE_RING = false, PARTIAL_LAST = false;
 	static constexpr int BM = 64 * WARPGROUPS;
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
-	static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 2 ? 24 : 32;
-	static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 2 ? 240 : 160;
+	static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 1 ? 56 : WARPGROUPS == 2 ? 24 : 32;
+	static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 1 ? 256 : WARPGROUPS == 2 ? 240 : 160;
 	static constexpr int PANELS = (D + 63) / 64, V_PANELS = (DV + 63) / 64;
 	// Sizes in bytes. A panel is 64 columns of a tile; panels of K and V are equal.
 	static constexpr int Q_PANEL = BM * 128, K_PANEL = BN * 128;

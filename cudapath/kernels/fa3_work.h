@@ -14,7 +14,8 @@ struct Work {
 // A persistent CTA takes every gridDim.x-th unit of work. Without a causal mask a unit is a row block, and consecutive
 // units share a head, so that K and V come from L2. With a causal mask a unit is a pair of row blocks of one head: the
 // longest and the shortest, the second longest and the second shortest, and so on. All pairs cost the same. If a head
-// has an odd number of blocks, the middle blocks of all heads come last, at half the cost.
+// has an odd number of blocks, the middle blocks of all heads come last, at half the cost. With a CTA for each row block
+// every block is a unit, the longest of a head first: a pair would take one CTA as long as both.
 //
 // With PARTIAL_LAST, and from PARTIAL_LAST_FROM whole blocks a head on, a last block of fewer than BM rows is in no pair:
 // these blocks of all heads follow the units above. Length 4096 in 192-row blocks, 22 a head, would otherwise give the
@@ -24,24 +25,21 @@ template <int BM, int BN, bool CAUSAL, bool PARTIAL_LAST> struct Walk {
 	const AttnParams &p;
 	int blocks, unitsPerHead, paired, units; // paired: number of units before the single blocks of all heads
 	int unit, half;
+	bool pairs;    // a unit is a pair
 	bool partials; // partial blocks are units of their own
 	static constexpr int PARTIAL_LAST_FROM = 16;
 
-	__device__ __forceinline__ Walk(const AttnParams &params) : p(params), half(0) {
-		if constexpr (PARTIAL_LAST) {
-			blocks = p.Sq / BM; // whole ones
-			partials = p.Sq % BM != 0 && blocks >= PARTIAL_LAST_FROM;
-			blocks += p.Sq % BM != 0 && !partials;
-			unitsPerHead = CAUSAL ? blocks / 2 : blocks;
-			paired = unitsPerHead * p.Hq * p.B;
-			units = paired + (partials + (CAUSAL && blocks % 2)) * p.Hq * p.B;
-			unit = blockIdx.x;
-			return;
-		}
+	__device__ __forceinline__ Walk(const AttnParams &params) : p(params), half(0), partials(false) {
+		const int heads = p.Hq * p.B;
 		blocks = (p.Sq + BM - 1) / BM;
-		unitsPerHead = CAUSAL ? blocks / 2 : blocks;
-		paired = unitsPerHead * p.Hq * p.B;
-		units = paired + (CAUSAL && blocks % 2 ? p.Hq * p.B : 0);
+		pairs = CAUSAL && int64_t(blocks) * heads > gridDim.x;
+		if (PARTIAL_LAST && (!CAUSAL || pairs)) {
+			partials = p.Sq % BM != 0 && blocks > PARTIAL_LAST_FROM;
+			blocks -= partials;
+		}
+		unitsPerHead = pairs ? blocks / 2 : blocks;
+		paired = unitsPerHead * heads;
+		units = paired + (partials + (pairs && blocks % 2)) * heads;
 		unit = blockIdx.x;
 	}
 
@@ -58,7 +56,7 @@ template <int BM, int BN, bool CAUSAL, bool PARTIAL_LAST> struct Walk {
 			// The first half of a unit is its longer block.
 			if (half == 0) block = blocks - 1 - block; // the single block in the middle maps to itself
 			if (partial) block = blocks;
-			half = half == 0 && !single;
+			half = pairs && half == 0 && !single;
 			if (half == 0) unit += gridDim.x;
 		} else {
 			unit += gridDim.x;

@@ -147,6 +147,8 @@ func (w *work) time(cfg *problem.Config, r *Request, cores uint64) float64 {
 	}
 	var busy float64
 	switch causal := cfg.Causal != problem.CausalNone; {
+	case w.subgroups == 0 && causal && w.blocks <= cores: // each is a CTA's
+		busy = w.block(p, s, keys)
 	case w.subgroups == 0 && causal:
 		busy = float64(pairedBlocks(s, w.rows, cores)) * w.block(p, s, mean)
 	case w.subgroups == 0:
@@ -172,8 +174,8 @@ func (w *work) block(p *pace, s *problem.Shape, keys float64) float64 {
 	return p.block + 1e-3*keys*(p.load+1e-3*p.gemm*float64(w.rows))/float64(w.subgroups)
 }
 
-// pairedBlocks is the number of row blocks of the busiest CTA of a persistent kernel under a causal mask: CTAs take
-// pairs of blocks of a head in turn, a long and a short one, then the middle blocks (cudapath/kernels/fa3_work.h).
+// pairedBlocks is the number of row blocks of the busiest CTA of a persistent kernel under a causal mask, if there are
+// more blocks than CTAs: these take pairs of blocks of a head in turn, a long and a short one, then the middle blocks (cudapath/kernels/fa3_work.h).
 func pairedBlocks(s *problem.Shape, rows uint32, cores uint64) uint64 {
 	heads, n := uint64(s.B)*uint64(s.Hq), uint64(arith.CeilDiv32(uint32(s.Sq), rows))
 	pairs, middle := n/2*heads, n%2*heads

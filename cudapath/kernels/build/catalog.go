@@ -2,10 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"path/filepath"
 	"slices"
 )
 
@@ -58,10 +54,9 @@ const (
 	gridKeys             = "keys*kvheads*batch"
 )
 
-// catalog lists every module, in the order of the manifest. dir is the kernels folder.
-func catalog(dir string) ([]module, error) {
-	third, err := fa3Modules(dir)
-	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), fa2BackwardModules(), third, fa3BackwardModules(), cubinModules()), err
+// catalog lists every module, in the order of the manifest.
+func catalog() []module {
+	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), fa2BackwardModules(), fa3Modules(), fa3BackwardModules(), cubinModules())
 }
 
 // refTypes are the storage types of the validation kernels.
@@ -105,30 +100,6 @@ func refBackwardModules() []module {
 	return list
 }
 
-// fa3Modules reads the modules to compile from fa3.json, in the folder of the source.
-func fa3Modules(dir string) ([]module, error) {
-	entries, err := readTable(filepath.Join(dir, "fa3.json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var list []module
-	for _, e := range entries {
-		at := slices.IndexFunc(list, func(m module) bool { return m.name == e.Module })
-		if at < 0 {
-			at = len(list)
-			list = append(list, module{
-				name: e.Module, source: "fa3.cu",
-				defines: []string{
-					fmt.Sprintf("ATTN_BF16=%d", map[bool]int{true: 1}[e.DType == "bf16"]),
-					fmt.Sprintf("ATTN_D=%d", e.D), fmt.Sprintf("ATTN_DV=%d", e.Dv),
-				},
-			})
-		}
-		list[at].entries = append(list[at].entries, e)
-	}
-	return list, err
-}
-
 // tables are the files generated from the catalogue, by name.
 func tables(modules []module) (map[string][]byte, error) {
 	families := map[string][]entry{}
@@ -141,7 +112,6 @@ func tables(modules []module) (map[string][]byte, error) {
 			families[name] = append(families[name], e)
 		}
 	}
-	delete(families, "fa3") // written by hand; fa3_backward is not
 	files := map[string][]byte{}
 	for family, list := range families {
 		text := []byte("[\n")

@@ -51,10 +51,7 @@ func build(dir, nvcc string, jobs int, all bool) error {
 	if err != nil {
 		return err
 	}
-	modules, err := catalog(dir)
-	if err != nil {
-		return err
-	}
+	modules := catalog()
 	old := &manifest{}
 	if !all {
 		if old, err = readManifest(dir); err != nil {

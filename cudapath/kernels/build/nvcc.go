@@ -77,7 +77,7 @@ func (c compiler) compile(m module) (map[string][]byte, error) {
 		out := filepath.Join(folder, f.name)
 		args := append([]string{}, f.options...)
 		for _, d := range m.defines {
-			args = append(args, "-D"+d)
+			args = append(args, "-D"+strings.ReplaceAll(d, ",", `\,`)) // nvcc takes a comma as the end of a definition
 		}
 		cmd := exec.Command(c.nvcc, append(args, "-o", out, m.source)...)
 		// Relative, so that no path of this machine can get into a file.
