@@ -3,6 +3,7 @@ package cudapath
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -308,10 +309,18 @@ func (s *deviceStream) Wait(ctx context.Context) error {
 	return s.Stream.Wait(ctx)
 }
 
-// Close waits for the stream's work if it frees memory.
-func (s *deviceStream) Close() error {
+// Close waits for the work of a stream of the device's own; that of a stream of the caller's it waits for if it frees
+// memory.
+func (s *deviceStream) Close() (err error) {
+	if !s.wrapped && !s.closed.Load() {
+		ctx, cancel := s.c.dev.Bounded()
+		defer cancel()
+		if err = s.Wait(ctx); errors.Is(err, problem.ErrUnsupported) || errors.Is(err, vk.ErrClosed) {
+			err = nil // it is being captured, or the device is closed
+		}
+	}
 	s.workspace.close()
-	return s.Stream.Close()
+	return errors.Join(err, s.Stream.Close())
 }
 
 // capturing reports whether the stream is being captured into a graph.
