@@ -38,7 +38,7 @@ func (c *Context) choose(p *problem.CUDAProblem) (problem.CUDAChoice, error) {
 		return problem.CUDAChoice{Rejected: rejected}, err
 	}
 	return problem.CUDAChoice{
-		Kernel: c.kernelOf(k), Name: k.Entry, Family: k.Family, Validation: k.Family == "ref",
+		Kernel: c.kernelOf(k), Name: k.Entry, Family: k.tileFamily(), Validation: k.Family == "ref",
 		Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared),
 		Workgroups: k.tiles(&p.Shape, p.B).count(), Rejected: rejected,
 	}, nil

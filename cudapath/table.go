@@ -158,6 +158,14 @@ func parseKernels(text []byte) ([]Kernel, error) {
 	return list, nil
 }
 
+// tileFamily is the family, with the rows of a tile that is not the family's first for its problem.
+func (k *Kernel) tileFamily() string {
+	if k.Speed == 0 {
+		return k.Family
+	}
+	return fmt.Sprintf("%s %d", k.Family, k.Rows)
+}
+
 func (k *Kernel) validate() error {
 	if k.DV == 0 {
 		k.DV = k.D

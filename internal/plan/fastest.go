@@ -34,7 +34,7 @@ func WithTiles(tier problem.Tier) problem.Tier {
 // pace is how long a kernel takes.
 type pace struct {
 	tier   problem.Tier
-	family string // of tier cuda that of the kernel, of a SPIR-V module its suffix, of decode tiles with their rows
+	family string // of tier cuda that of the kernel, of its smaller tiles and of decode tiles with their rows; of a SPIR-V module its suffix
 	maxDim uint32 // the larger head dim
 	causal bool   // of the decode and general kernels false
 
@@ -44,44 +44,51 @@ type pace struct {
 	gemm   float64 // ps: a key and a row; of a SPIR-V module, if one subgroup multiplies them
 }
 
-// paces was fitted to 70 % of the cells of docs/results/2026-11-29-h200/tiers.jsonl.gz (f16, NVIDIA H200), all tiers
+// paces was fitted to 70 % of the cells of docs/results/2026-11-29-h200/tiers-2.jsonl.gz (f16, NVIDIA H200), all tiers
 // interleaved: first to their times, then so that the estimates of a cell are in the order of its times.
 // TestAutoIsTheFastest judges by all cells. The rows of fa2 and of tiers coopmat and scalar are from
 // lengths 2048 to 16384 (docs/results/2026-11-27-h200/cuda-forward-race.jsonl.gz, docs/log/vulkan.md). Rows of a kernel
 // and mask are in the order of head dims, and the last holds for larger ones too.
 var paces = []pace{
-	{problem.TierCoopMat2, "", 64, false, 0.147, 4.58, 0, 956},
-	{problem.TierCoopMat2, "", 64, true, 0.0904, 6.73, 11.9, 531},
-	{problem.TierCoopMat2, "", 96, false, 4.94, 1.48, 4.87, 1106},
+	{problem.TierCoopMat2, "", 64, false, 0.881, 4.1, 6.82, 975},
+	{problem.TierCoopMat2, "", 64, true, 0.116, 2.83, 144, 393},
+	{problem.TierCoopMat2, "", 96, false, 4.94, 1.48, 4.87, 1100},
 	{problem.TierCoopMat2, "", 96, true, 4.93, 1.47, 4.92, 1506},
-	{problem.TierCoopMat2, "", 128, false, 3.21, 1.35, 0, 2487},
-	{problem.TierCoopMat2, "", 128, true, 1.42, 4.14, 40, 1943},
-	{problem.TierCoopMat2, "", 192, false, 4.98, 1.49, 4.95, 2643},
+	{problem.TierCoopMat2, "", 128, false, 2.25, 0.401, 2.2, 3975},
+	{problem.TierCoopMat2, "", 128, true, 0.987, 3.35, 1.13, 2806},
+	{problem.TierCoopMat2, "", 192, false, 4.98, 1.49, 4.95, 2625},
 	{problem.TierCoopMat2, "", 192, true, 4.98, 1.49, 4.98, 3550},
-	{problem.TierCoopMat2, "", 256, false, 5, 1.5, 4.99, 4400},
-	{problem.TierCoopMat2, "_decode 16", 64, false, 11, 0.395, 2, 1887},
-	{problem.TierCoopMat2, "_decode 16", 128, false, 13.3, 0, 5.55, 4287},
-	{problem.TierCoopMat2, "_decode 8", 64, false, 9.59, 0.0594, 1.9, 393},
-	{problem.TierCoopMat2, "_decode 8", 128, false, 9.25, 0.888, 3.41, 1850},
-	{problem.TierCoopMat2, "_general", 64, false, 13.7, 2.8, 1.35, 931},
-	{problem.TierCoopMat2, "_general", 128, false, 13.8, 1.6, 0.129, 1600},
-	{problem.TierCubin, "", 64, false, 4.6, 2.66, 5.8, 33.4},
-	{problem.TierCubin, "", 64, true, 3.07, 3.64, 8.39, 27.4},
-	{problem.TierCubin, "", 96, false, 4.99, 1.49, 4.69, 67.1},
-	{problem.TierCubin, "", 96, true, 4.98, 1.49, 4.76, 69.6},
-	{problem.TierCubin, "", 128, false, 6.45, 0.329, 10.7, 46.6},
-	{problem.TierCubin, "", 128, true, 5.3, 1.4, 5.84, 121},
-	{problem.TierCubin, "", 192, false, 5.02, 1.51, 5.27, 89.6},
-	{problem.TierCubin, "", 192, true, 5.04, 1.52, 5.41, 95.8},
-	{problem.TierCUDA, "fa3", 64, false, 5.17, 1.85, 4.57, 28.8},
-	{problem.TierCUDA, "fa3", 64, true, 4.72, 2.96, 4.49, 32.1},
-	{problem.TierCUDA, "fa3", 96, false, 4.94, 1.47, 4, 48},
-	{problem.TierCUDA, "fa3", 96, true, 4.91, 1.45, 4.11, 50.3},
-	{problem.TierCUDA, "fa3", 128, false, 7.9, 0.163, 4.93, 57.1},
-	{problem.TierCUDA, "fa3", 128, true, 5.67, 1.85, 5.73, 43.8},
-	{problem.TierCUDA, "fa3", 192, false, 4.99, 1.5, 4.84, 75},
+	{problem.TierCoopMat2, "", 256, false, 5, 1.5, 4.99, 4356},
+	{problem.TierCoopMat2, "_decode 16", 64, false, 11, 0, 6.56, 1931},
+	{problem.TierCoopMat2, "_decode 16", 128, false, 13.1, 0.117, 8.12, 4200},
+	{problem.TierCoopMat2, "_decode 8", 64, false, 10.2, 0.0954, 1.87, 1238},
+	{problem.TierCoopMat2, "_decode 8", 128, false, 10.6, 0.9, 6.91, 2231},
+	{problem.TierCoopMat2, "_general", 64, false, 12.8, 2.29, 4.56, 912},
+	{problem.TierCoopMat2, "_general", 128, false, 13, 1.56, 0, 1594},
+	{problem.TierCubin, "", 64, false, 4.52, 2.46, 5.99, 33.2},
+	{problem.TierCubin, "", 64, true, 5.21, 2.3, 6.84, 34.8},
+	{problem.TierCubin, "", 96, false, 4.99, 1.49, 4.68, 66.8},
+	{problem.TierCubin, "", 96, true, 4.98, 1.49, 4.77, 70.2},
+	{problem.TierCubin, "", 128, false, 7.13, 0, 8.5, 54.9},
+	{problem.TierCubin, "", 128, true, 2.77, 5.22, 7.62, 60.7},
+	{problem.TierCubin, "", 192, false, 5.01, 1.51, 5.26, 89.2},
+	{problem.TierCubin, "", 192, true, 5.05, 1.52, 5.43, 96.7},
+	{problem.TierCUDA, "fa3", 64, false, 20.4, 0, 2.95, 37.4},
+	{problem.TierCUDA, "fa3", 64, true, 5.09, 1.76, 3.47, 37.4},
+	{problem.TierCUDA, "fa3", 96, false, 4.94, 1.47, 4, 47.8},
+	{problem.TierCUDA, "fa3", 96, true, 4.91, 1.45, 4.12, 50.6},
+	{problem.TierCUDA, "fa3", 128, false, 6.22, 2.22, 4.44, 59},
+	{problem.TierCUDA, "fa3", 128, true, 8.12, 1.8, 6.02, 43.3},
+	{problem.TierCUDA, "fa3", 192, false, 4.99, 1.5, 4.82, 74.3},
 	{problem.TierCUDA, "fa3", 192, true, 5, 1.5, 5.04, 81.2},
-	{problem.TierCUDA, "fa3", 256, false, 5.04, 1.51, 5.78, 116},
+	{problem.TierCUDA, "fa3", 256, false, 5.04, 1.51, 5.77, 115},
+	{problem.TierCUDA, "fa3 128", 64, false, 4.89, 1.58, 3.2, 45.5},
+	{problem.TierCUDA, "fa3 128", 64, true, 6.66, 1.46, 3.11, 46.7},
+	{problem.TierCUDA, "fa3 128", 128, false, 6.21, 1.49, 3.12, 63.5},
+	{problem.TierCUDA, "fa3 64", 64, false, 4.54, 1.22, 3.47, 49.4},
+	{problem.TierCUDA, "fa3 64", 64, true, 5.16, 1.28, 3.23, 53.4},
+	{problem.TierCUDA, "fa3 64", 128, false, 6.59, 0.0286, 4.18, 63.8},
+	{problem.TierCUDA, "fa3 64", 128, true, 5.02, 2.1, 4.25, 64.6},
 	{problem.TierCUDA, "fa2", 64, false, 5, 3, 0, 87},
 	{problem.TierCUDA, "fa2", 64, true, 5, 3, 0, 98},
 	{problem.TierCUDA, "fa2", 128, false, 5, 3, 0, 160},

@@ -87,7 +87,11 @@ func readRace(t *testing.T, file string) (list []*raceCell) {
 		for name := range r.SPIRV {
 			c.module = name
 		}
-		c.time[tier], c.tile[tier] = 1000*r.MS.Median, r.Tile // the row of auto precedes that of its tier
+		// The row of auto precedes that of its tier. Of the two the lesser: calls of a few us sometimes wait for the host.
+		if us := 1000 * r.MS.Median; c.time[tier] == 0 || us < c.time[tier] {
+			c.time[tier] = us
+		}
+		c.tile[tier] = r.Tile
 	}
 	require.NoError(t, lines.Err())
 	return list
@@ -112,7 +116,11 @@ func (c *raceCell) works(t *testing.T) (list []work) {
 		tile := words[len(words)-1]
 		switch tier {
 		case problem.TierCUDA:
-			w.family = strings.Split(words[0], "_")[1]
+			name := strings.Split(words[0], "_")
+			w.family = name[1]
+			if last := name[len(name)-1]; last != "full" && last != "causal" { // a smaller tile, with its rows
+				w.family += " " + last
+			}
 		case problem.TierCoopMat2:
 			tile = words[0]
 			_, err := fmt.Sscanf(words[2], "%dsg", &w.subgroups)
@@ -137,10 +145,9 @@ func (c *raceCell) works(t *testing.T) (list []work) {
 	return list
 }
 
-// Auto is within 3 % of the fastest tier in 95 % of the cells of the race, and in 90 % of those that the table was not made
-// from.
+// Auto is within 3 % of the fastest tier in 95 % of the cells of the race, and of those that the table was not made from.
 func TestAutoIsTheFastest(t *testing.T) {
-	cells := readRace(t, "../../docs/results/2026-11-29-h200/tiers.jsonl.gz")
+	cells := readRace(t, "../../docs/results/2026-11-29-h200/tiers-2.jsonl.gz")
 	require.Greater(t, len(cells), 300)
 	var good, all [2]int
 	for _, c := range cells {
@@ -161,7 +168,7 @@ func TestAutoIsTheFastest(t *testing.T) {
 	}
 	for set, name := range []string{"in the table", "held out"} {
 		t.Logf("%s: %d of %d", name, good[set], all[set])
-		require.GreaterOrEqual(t, 100*good[set], 90*all[set], name)
+		require.GreaterOrEqual(t, 100*good[set], 95*all[set], name)
 	}
 	require.GreaterOrEqual(t, 100*(good[0]+good[1]), 95*(all[0]+all[1]))
 	require.InDelta(t, 0.3*float64(len(cells)), all[1], 0.05*float64(len(cells)))
