@@ -11,7 +11,13 @@ type maskCells struct {
 	*score.Evaluator
 	keys    []int
 	results []float64
+
+	known  [3]int           // a block of rows, and the rows and keys of its sequence
+	blocks []score.Interval // what the bounds say of the block with each block of keys
 }
+
+// A block of rows by a block of keys that the bounds decide takes no time.
+const maskRows, maskKeys = 64, 256
 
 // of counts the keys [lo, hi) that row r of a sequence attends to.
 func (c *maskCells) of(mask score.Expr, r, lo, hi, rows, keys int, alignment problem.Causal) (n float64) {
@@ -22,10 +28,16 @@ func (c *maskCells) of(mask score.Expr, r, lo, hi, rows, keys int, alignment pro
 	if alignment == problem.BottomRight {
 		at.I += keys - rows
 	}
-	// A range of keys that the bounds decide takes no time.
+	if known := [3]int{r/maskRows + 1, rows, keys}; c.known != known {
+		c.known, c.blocks = known, c.blocks[:0]
+		first := at.I - r%maskRows
+		for j := 0; j < keys; j += maskKeys {
+			c.blocks = append(c.blocks, mask.Bounds(score.Tile{I0: first, I1: first + maskRows - 1, J0: j, J1: j + maskKeys - 1}))
+		}
+	}
 	for lo < hi {
-		end := min(lo+256, hi)
-		switch b := mask.Bounds(score.Tile{I0: at.I, I1: at.I, J0: lo, J1: end - 1}); {
+		end := min(lo/maskKeys*maskKeys+maskKeys, hi)
+		switch b := c.blocks[lo/maskKeys]; {
 		case b.Lo == 1:
 			n += float64(end - lo)
 		case b.Hi == 1:

@@ -203,24 +203,26 @@ func (p Problem) cells() (n float64) {
 	var same float64 // of the sequence before
 	var modified maskCells
 	for i := range rows {
-		if p.Blocks > 0 {
-			if i == 0 || rows[i] != rows[i-1] || keys[i] != keys[i-1] {
-				same = float64(p.blockCells(rows[i], keys[i])) / float64(p.Shape.KVHeads())
-			}
+		if i > 0 && rows[i] == rows[i-1] && keys[i] == keys[i-1] {
 			n += same
 			continue
 		}
-		for r := range rows[i] {
+		same = 0
+		if p.Blocks > 0 {
+			same = float64(p.blockCells(rows[i], keys[i])) / float64(p.Shape.KVHeads())
+		}
+		for r := 0; r < rows[i] && p.Blocks == 0; r++ {
 			lo, hi := p.sees(r, rows[i], keys[i])
 			if p.Options.SparseRatio > 0 {
 				hi = lo + p.sparseKeys(hi-lo)
 			}
 			if p.Config.MaskMod.Given() && hi > lo {
-				n += modified.of(p.Config.MaskMod, r, lo, hi, rows[i], keys[i], problem.Alignment((*problem.Config)(&p.Config)))
+				same += modified.of(p.Config.MaskMod, r, lo, hi, rows[i], keys[i], problem.Alignment((*problem.Config)(&p.Config)))
 				continue
 			}
-			n += float64(hi - lo)
+			same += float64(hi - lo)
 		}
+		n += same
 	}
 	return n
 }
