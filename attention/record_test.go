@@ -243,22 +243,28 @@ func decoding(t testing.TB, splits int) (r *recording, step func()) {
 }
 
 // A step of decoding, with a length that no call had before, allocates nothing: it finds the plan of the lengths around
-// it. The cache does not grow with the steps.
+// it. The cache does not grow with the steps. Odd lengths come first: they bring every number of splits, of which a
+// device with many cores has some in these lengths.
 func TestStepsOfDecodingAllocateNothing(t *testing.T) {
 	for _, splits := range []int{0, 2} {
-		r, step := decoding(t, splits)
+		r, _ := decoding(t, splits)
 		r.warmUp(t)
 		c, again := r.wrap(t)
+		const first, steps = 8193, batchOf / 4 // the last class of tuned tiles begins
 		for range batchOf {
 			require.NoError(t, r.op.Record(c, r.args))
 		}
 		again()
-		r.args.Sk = 8193 // the last class of tuned tiles begins
-		require.NoError(t, r.op.Record(c, r.args))
+		for n := range 2 * steps { // AllocsPerRun takes as many steps before it counts
+			r.args.Sk = first + 2*n
+			require.NoError(t, r.op.Record(c, r.args))
+		}
+		again()
 		plans := attention.CachedPlans(r.op)
+		r.args.Sk = first - 1
 		require.Zero(t, testing.AllocsPerRun(1, func() {
-			for range batchOf / 4 {
-				step()
+			for range steps {
+				r.args.Sk += 2
 				if err := r.op.Record(c, r.args); err != nil {
 					t.Fatal(err)
 				}
