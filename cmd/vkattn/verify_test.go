@@ -35,7 +35,7 @@ func TestVerifyRefusesBadFlags(t *testing.T) {
 		{"unknown tier", "--tier", "fast"},
 		{"--tier auto", "--tier", "auto"},
 		{"unknown family", "--cuda-kernel", "fa9"},
-		{"presets, conformance, options", "--suite", "everything"},
+		{"presets, modifiers, conformance, options", "--suite", "everything"},
 		{"did you mean conformance?", "--suite", "conformanse"},
 		{"--suite conformance stands alone", "--suite", "conformance,forward"},
 		{"--suite options stands alone", "--suite", "decode,options"},
