@@ -129,6 +129,7 @@ func TestACallAfterAGoodOneIsCheckedToo(t *testing.T) {
 			r.buffers["Q's"], r.buffers["V's"] = good.Q.Buffer, good.V.Buffer
 			call.change(&cfg, &good)
 			op, err := attention.New(attention.On(r.dev), cfg)
+			mayLack(t, err)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, op.Close()) }()
 			c, again := r.wrap(t)
