@@ -47,18 +47,6 @@ func readManifest(dir string) (*manifest, error) {
 	return &m, nil
 }
 
-func readTable(path string) ([]entry, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	var list []entry
-	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
-	}
-	return list, nil
-}
-
 var includeLine = regexp.MustCompile(`(?m)^\s*#\s*include\s+"([^"]+)"`)
 
 // sources lists a module's source file and everything of ours it includes, sorted.
