@@ -192,6 +192,9 @@ func judgeForwardOnDevice(t testing.TB, dev *attention.Device, kernel string, p 
 	var truth cases.Truth
 	require.NoError(t, truth.Judge(p, after))
 	require.NoError(t, p.Trespass(p.Image, after))
+	if p.Layout.Aliases() {
+		return after // a hidden key shares memory with one that is seen
+	}
 	spoiled, err := p.Spoil(p.Hidden())
 	require.NoError(t, err)
 	again := forwardOnDevice(t, dev, kernel, p, spoiled)
