@@ -40,7 +40,7 @@ func (op *Op) remember(l *launch, a *Args, all []tensors.Layout) {
 	r.pipeline, r.groups, r.params, r.push = l.sent, l.groups, l.params.generalParams, l.pushBytes
 }
 
-// hashOf tells most shapes apart.
+// hashOf is a hash of a shape.
 func hashOf(s *Shape) uint64 {
 	h := uint64(0)
 	for _, n := range [...]int{s.B, s.Hq, s.Hkv, s.Sq, s.Sk} {

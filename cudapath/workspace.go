@@ -111,7 +111,7 @@ type spares struct {
 	m  *deviceMemory
 }
 
-// take returns a workspace of at least so many bytes, nil if there is none.
+// take returns a spare workspace of at least the given size, nil if there is none.
 func (s *spares) take(bytes uint64) *deviceMemory {
 	s.mu.Lock()
 	defer s.mu.Unlock()

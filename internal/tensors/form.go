@@ -57,7 +57,7 @@ func (f *Form) Accepts(a *problem.Args, cfg *problem.Config, dev *vk.Device) boo
 	}
 	for i := FirstOutput; i < f.n; i++ {
 		for j := range i {
-			if !f.apart(i, j, given[i].Buffer, given[j].Buffer) {
+			if !f.disjoint(i, j, given[i].Buffer, given[j].Buffer) {
 				return false
 			}
 		}
@@ -82,8 +82,8 @@ func (f *formTensor) accepts(t *problem.Tensor, dev *vk.Device) bool {
 	return dtype == f.dtype && (len(made) != 4 || [4]int(made) == f.sizes)
 }
 
-// apart reports whether all of tensor i lies before or after all of tensor j.
-func (f *Form) apart(i, j int, bi, bj *vk.Buffer) bool {
+// disjoint reports whether tensors i and j share no memory.
+func (f *Form) disjoint(i, j int, bi, bj *vk.Buffer) bool {
 	if bi.Handle() != bj.Handle() {
 		return true
 	}
