@@ -14,7 +14,7 @@ func TestNothingExportedPanics(t *testing.T) {
 	apiwalk.Walk(t, apiwalk.Package{
 		Name: "cudapath", Folder: ".", Matches: apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported),
 		Functions: map[string]any{"Available": cudapath.Available, "ContextOf": cudapath.ContextOf, "Devices": cudapath.Devices, "Kernels": cudapath.Kernels,
-			"Match": cudapath.Match, "Missing": cudapath.Missing, "Open": cudapath.Open,
+			"Match": cudapath.Match, "Missing": cudapath.Missing, "MissingOn": cudapath.MissingOn, "Open": cudapath.Open,
 			"OpenDevice": cudapath.OpenDevice, "UseWorkspace": cudapath.UseWorkspace, "WrapMemory": cudapath.WrapMemory, "WrapStream": cudapath.WrapStream},
 		// The driver follows a made-up context.
 		Exact: map[string][]any{"OpenDevice": {cudapath.DeviceOptions{Device: "none"}}},

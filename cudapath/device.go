@@ -36,7 +36,7 @@ type DeviceOptions struct {
 // graph can capture the stream. A call on a captured stream that would have to do either is refused. Op.Prepare and
 // Op.PrepareBackward do it before.
 func OpenDevice(o DeviceOptions) (*attention.Device, error) {
-	const op = "OpenDevice"
+	const op = "open a CUDA device"
 	l, err := load()
 	if err != nil {
 		return nil, err

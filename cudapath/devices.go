@@ -98,13 +98,21 @@ func Missing(info *vk.DeviceInfo, family string, t attention.DType) string {
 	if err != nil {
 		return err.Error()
 	}
+	return MissingOn(&d, family, t)
+}
+
+// MissingOn is Missing for a CUDA device, which need not be one of Vulkan.
+func MissingOn(d *DeviceInfo, family string, t attention.DType) string {
+	if d == nil {
+		return "no CUDA device"
+	}
 	table, err := embedded()
 	if err != nil {
 		return err.Error()
 	}
 	p := problem.CUDAProblem{Shape: attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1024, Sk: 1024}, DType: t, HeadDim: 64, HeadDimV: 64,
 		Align: 8, Kernel: family}
-	if _, _, err := table.choose(&d, &p); err != nil {
+	if _, _, err := table.choose(d, &p); err != nil {
 		return err.Error()
 	}
 	return ""

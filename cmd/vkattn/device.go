@@ -7,6 +7,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/cudapath"
 	"vkattn/vk"
 )
 
@@ -102,6 +103,55 @@ func (a *app) openDevice(name string, need need, what string) (*vk.Device, error
 	return nil, unsupportedf("--device %s: %w", name, err)
 }
 
+// openAny is openDevice for commands that also compute on a CUDA device without Vulkan: "cuda", "cuda:" and an ordinal
+// or UUID, or auto for tier cuda on a machine that has no Vulkan device. cuda is that device, and then dev is nil; the
+// caller closes both.
+func (a *app) openAny(name string, tiers []attention.Tier, need need, what string) (dev *vk.Device, cuda *attention.Device, err error) {
+	which, named := strings.CutPrefix(strings.ToLower(name), "cuda")
+	which, of := strings.CutPrefix(which, ":")
+	named = named && (which == "" || of)
+	onlyCUDA := len(tiers) == 1 && tiers[0] == attention.TierCUDA
+	if auto := name == "" || strings.EqualFold(name, "auto"); auto && onlyCUDA && !a.validation {
+		_, err := vk.Devices()
+		named = errors.Is(err, vk.ErrNoDevice) && cudapath.Available() == nil
+	}
+	if !named {
+		dev, err := a.openDevice(name, need, what)
+		return dev, nil, err
+	}
+	for _, tier := range tiers {
+		if tier != attention.TierCUDA && tier != attention.TierCPU && !tier.Auto() || need == needCPU {
+			return nil, nil, unsupportedf("tier %v does not run on --device %s, which has tier cuda alone", tier, name)
+		}
+	}
+	if a.validation {
+		return nil, nil, badInputf("--validation needs a Vulkan device, but --device %s is none", name)
+	}
+	cuda, err = cudapath.OpenDevice(cudapath.DeviceOptions{Device: which})
+	switch {
+	case errors.Is(err, vk.ErrInvalid) || errors.Is(err, vk.ErrNoDevice):
+		return nil, nil, badInputf("--device %s: %w", name, err)
+	case errors.Is(err, vk.ErrUnsupported):
+		return nil, nil, unsupportedf("--device %s: %w", name, err)
+	}
+	return nil, cuda, err
+}
+
+// placeOf is the device of openAny.
+func placeOf(dev *vk.Device, cuda *attention.Device) *attention.Device {
+	if cuda != nil {
+		return cuda
+	}
+	return attention.On(dev)
+}
+
+// closeCUDA closes a device of openAny, which may be nil.
+func closeCUDA(cuda *attention.Device) {
+	if cuda != nil {
+		_ = cuda.Close()
+	}
+}
+
 // noteDevice prints what the user should know of a device that was opened.
 func (a *app) noteDevice(dev *vk.Device, auto bool) {
 	for _, d := range dev.PassedOver() {
@@ -142,4 +192,12 @@ func deviceLabel(dev *vk.Device) string {
 		return "cpu"
 	}
 	return dev.Info().Name
+}
+
+// labelOf is deviceLabel of the devices of openAny.
+func labelOf(dev *vk.Device, cuda *attention.Device) string {
+	if cuda != nil {
+		return cudapath.ContextOf(cuda).Info().Name
+	}
+	return deviceLabel(dev)
 }

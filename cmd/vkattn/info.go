@@ -22,6 +22,7 @@ type machine struct {
 	Vulkan  string                 `json:"vulkan,omitempty"` // why there is no Vulkan device
 	Hint    string                 `json:"hint,omitempty"`   // why the only Vulkan device is the CPU
 	Devices []deviceReport         `json:"devices"`
+	CUDA    []cudaDevice           `json:"cuda_devices,omitempty"` // that are no Vulkan device
 	CPU     string                 `json:"cpu"`
 	Tiers   []attention.TierStatus `json:"cpu_tiers"`
 }
@@ -42,6 +43,14 @@ type deviceReport struct {
 	Unusable    string                 `json:"unusable,omitempty"`
 	Tiers       []attention.TierStatus `json:"tiers"`
 	CUDA        cudaReport             `json:"cuda"`
+}
+
+// cudaDevice is a CUDA device that Vulkan does not list: --device cuda:ORDINAL.
+type cudaDevice struct {
+	Ordinal     int    `json:"ordinal"`
+	UUID        string `json:"uuid"`
+	MemoryBytes uint64 `json:"memory_bytes"`
+	cudaReport
 }
 
 func (a *app) infoCommand() *cobra.Command {
@@ -91,6 +100,13 @@ func inspect() *machine {
 		}
 		m.Devices = append(m.Devices, r)
 	}
+	cuda, _ := cudapath.Devices() // without the driver there is none
+	for i := range cuda {
+		d := &cuda[i]
+		if !slices.ContainsFunc(list, func(v vk.DeviceInfo) bool { return v.UUID == d.UUID }) {
+			m.CUDA = append(m.CUDA, cudaDevice{d.Ordinal, uuid(d.UUID), d.Memory, reportOf(d)})
+		}
+	}
 	return m
 }
 
@@ -113,6 +129,10 @@ func (m *machine) print(w io.Writer) error {
 			hostmem.Bytes(d.MemoryBytes), hostmem.Bytes(uint64(d.SharedBytes)), d.Subgroup)
 		p.cuda(&d.CUDA)
 		p.tiers(d.CUDA.instead(d.Tiers))
+	}
+	for _, d := range m.CUDA {
+		p.printf("\ncuda:%d: %s\n   uuid %s, memory %s; without Vulkan it has tier cuda alone\n", d.Ordinal, d.Device, d.UUID, hostmem.Bytes(d.MemoryBytes))
+		p.tiers(d.instead(nil))
 	}
 	p.printf("\ncpu: %s\n", m.CPU)
 	p.tiers((&cudaReport{}).instead(m.Tiers))
@@ -194,10 +214,14 @@ func inspectCUDA(d *vk.DeviceInfo) (r cudaReport) {
 		r.Missing = flagtext.OneLine(err.Error())
 		return r
 	}
-	r.Device = match.String()
+	return reportOf(&match)
+}
+
+func reportOf(d *cudapath.DeviceInfo) (r cudaReport) {
+	r.Device = d.String()
 	for _, t := range typeOrder {
 		for _, family := range attention.CUDAKernels() {
-			why := flagtext.OneLine(cudapath.Missing(d, family, t))
+			why := flagtext.OneLine(cudapath.MissingOn(d, family, t))
 			r.Kernels = append(r.Kernels, kernelReport{family, t, why == "", why})
 		}
 	}

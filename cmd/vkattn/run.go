@@ -98,7 +98,7 @@ unsupported or does not fit the memory, 4 device failure, or a device that hangs
 	f.Var(layoutFlag(&o.bshd, "bhsd", "bshd"), "layout", "order of the axes in the files: bhsd or bshd")
 	f.Var(parsed[attention.Scale]{to: &o.scale, parse: parseScale, kind: "float"}, "scale",
 		"factor of Q K^T (default 1/sqrt(Dqk))")
-	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
+	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name; cuda or cuda:0: without Vulkan")
 	f.Var(&o.tier, "tier", "auto, no-cuda, cpu, scalar, coopmat, coopmat2, cubin or cuda")
 	f.Var(&o.tuning, "tuning", "auto (use tiles that vkattn tune stored), off (use the heuristic's tiles) or on "+
 		"(tune first)")
@@ -157,12 +157,13 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		return unsupportedf("%w", err)
 	}
 	a.timeout = o.timeout
-	dev, err := a.openDevice(o.device, needOf(o.tier), fmt.Sprintf("tier %v", o.tier))
+	dev, cuda, err := a.openAny(o.device, []attention.Tier{o.tier}, needOf(o.tier), fmt.Sprintf("tier %v", o.tier))
 	if err != nil {
 		return err
 	}
 	defer closeDevice(dev)
-	op, err := attention.New(attention.On(dev), in.config)
+	defer closeCUDA(cuda)
+	op, err := attention.New(placeOf(dev, cuda), in.config)
 	if err != nil {
 		return err
 	}
@@ -197,12 +198,12 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	}
 	stopwatch := bench.Stopwatch()
 	var forward *attention.Plan
-	if dev == nil {
+	if dev == nil && cuda == nil {
 		if forward, backward, err = p.plans(op, p.args); err == nil {
 			err = p.compute(ctx, op, nil, p.args)
 		}
 	} else {
-		forward, backward, err = p.onDevice(ctx, dev, op)
+		forward, backward, err = p.onDevice(ctx, dev, cuda, op)
 	}
 	if err != nil {
 		return err
@@ -220,7 +221,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		return err
 	}
 	if !o.json {
-		lines := planLines(forward, backward, dev)
+		lines := planLines(forward, backward, dev, cuda)
 		if verdict != "" {
 			lines = append(lines, "verified: "+verdict)
 		}
@@ -234,7 +235,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		forward = &attention.Plan{}
 	}
 	s, c := in.shape, in.config
-	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: deviceLabel(dev), B: s.B, Hq: s.Hq,
+	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: labelOf(dev, cuda), B: s.B, Hq: s.Hq,
 		Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
 		Layout: o.layout(), Options: o.used(), Verified: verdict, Output: o.of("o"), LSE: o.of("lse"),

@@ -157,9 +157,9 @@ func (in *runInputs) backwardPlan(op *attention.Op) (*attention.BackwardPlan, er
 
 // compute runs the call on host memory, or on a device for a stream. barrier orders the
 // backward pass after the forward pass.
-func (p *runProblem) compute(ctx context.Context, op *attention.Op, s *vk.Stream, a attention.BackwardArgs) error {
+func (p *runProblem) compute(ctx context.Context, op *attention.Op, s *attention.Stream, a attention.BackwardArgs) error {
 	if !p.in.o.has("o-in") {
-		if err := op.Forward(attention.OnStream(s), a.Args); err != nil {
+		if err := op.Forward(s, a.Args); err != nil {
 			return err
 		}
 	}
@@ -169,7 +169,7 @@ func (p *runProblem) compute(ctx context.Context, op *attention.Op, s *vk.Stream
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return op.Backward(attention.OnStream(s), a)
+	return op.Backward(s, a)
 }
 
 // plans returns the plans of the call as it was placed: the forward plan unless O was read
@@ -194,10 +194,10 @@ func (p *runProblem) plans(op *attention.Op, a attention.BackwardArgs) (forward 
 }
 
 // planLines are the lines that run prints about its plans.
-func planLines(forward *attention.Plan, backward *attention.BackwardPlan, dev *vk.Device) (lines []string) {
+func planLines(forward *attention.Plan, backward *attention.BackwardPlan, dev *vk.Device, cuda *attention.Device) (lines []string) {
 	on := ""
-	if dev != nil { // without one the plan says so
-		on = ", on " + deviceLabel(dev)
+	if dev != nil || cuda != nil { // without one the plan says so
+		on = ", on " + labelOf(dev, cuda)
 	}
 	if forward != nil {
 		lines = append(lines, fmt.Sprintf("plan: %v%s", *forward, on))

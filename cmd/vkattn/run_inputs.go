@@ -10,6 +10,7 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/internal/atomicfile"
+	"vkattn/internal/backend"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/operands"
 	"vkattn/internal/problem"
@@ -207,9 +208,13 @@ func (in *runInputs) outputAxes() axes {
 
 // onDevice runs the call on a device. It returns the plans for the tensors as they were
 // placed: they depend on their alignment and on LSE.
-func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) (plan *attention.Plan,
+func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, cuda *attention.Device, op *attention.Op) (plan *attention.Plan,
 	backward *attention.BackwardPlan, err error) {
-	m, err := operands.OpenMemory(dev, "run")
+	open := func() (*operands.Memory, error) { return operands.OpenMemory(dev, "run") }
+	if cuda != nil {
+		open = func() (*operands.Memory, error) { return operands.OpenMemoryOn(backend.HomeOf(cuda).Backend(), "run") }
+	}
+	m, err := open()
 	if err != nil {
 		return plan, backward, err
 	}
@@ -244,7 +249,7 @@ func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, op *attention
 			}
 		}
 	}
-	if err := p.compute(ctx, op, m.Stream, args); err != nil {
+	if err := p.compute(ctx, op, m.Order(), args); err != nil {
 		return plan, backward, err
 	}
 	if plan, backward, err = p.plans(op, args); err != nil {

@@ -84,6 +84,7 @@ fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalH
 	f.SortFlags = false
 	o.problemFlags(f)
 	f.Lookup("suite").Usage = suitesUsage() + ", " + conformance + ", " + options
+	f.Lookup("device").Usage += "; cuda or cuda:0: without Vulkan"
 	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance or options whose names match the regular expression `pattern`")
 	o.addAxis(f, "pass", "the `pass` to compare: fwd or bwd (default fwd); fwd: O and LSE, bwd: gradients")
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda; default: all of the device")
@@ -106,11 +107,16 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		return err
 	}
 	a.timeout = o.timing.Timeout
-	dev, err := a.deviceOfTiers(o.device, plan.tiers, true)
+	var what string
+	if len(plan.tiers) > 0 {
+		what = fmt.Sprintf("tier %v", plan.tiers[0])
+	}
+	dev, cuda, err := a.openAny(o.device, plan.tiers, needOfTiers(plan.tiers, true), what)
 	if err != nil {
 		return err
 	}
 	defer closeDevice(dev)
+	defer closeCUDA(cuda)
 	problems, err := a.verifyProblems(plan, dev, o.seed, true)
 	if err != nil {
 		return err
@@ -118,17 +124,24 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	tiers := plan.tiers
 	if len(tiers) == 0 {
 		tiers = availableTiers(dev)
+		if cuda != nil {
+			tiers = append(tiers, attention.TierCUDA)
+		}
 	}
-	here := runsHere(dev)
+	here := runsHere(dev, cuda)
 	if len(plan.tiers) > 0 {
 		here = nil // a tier given by name gets a row with the reason if it cannot run
 	}
-	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: verify.Implementations(tiers, plan.kernels),
+	v := &verify.Verifier{Device: dev, CUDA: cuda, Label: labelOf(dev, cuda), List: verify.Implementations(tiers, plan.kernels),
 		Backward: plan.backward, Repeat: o.times, Conformance: plan.table, Here: here, Touch: a.touch, Timeout: o.timing.Timeout}
-	if verify.HasCUDA(dev) && !plan.backward {
+	if (cuda != nil || verify.HasCUDA(dev)) && !plan.backward {
 		v.Reference = &verify.Validation
 	}
 	info := runInfo(dev, o.seed)
+	if cuda != nil {
+		d := cudapath.ContextOf(cuda).Info()
+		info.Device = bench.Device{Name: d.Name, Type: "cuda", UUID: uuid(d.UUID), Driver: "CUDA", Version: fmt.Sprintf("%d.%d", d.Driver/1000, d.Driver%1000/10)}
+	}
 	info.Suite, info.Wide = o.suite, o.wide
 	var planned []*verify.Row
 	for _, p := range problems {
@@ -176,12 +189,16 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 
 // runsHere returns a function that reports whether an implementation runs a storage
 // type on the device.
-func runsHere(dev *vk.Device) func(verify.Implementation, attention.DType) bool {
+func runsHere(dev *vk.Device, cuda *attention.Device) func(verify.Implementation, attention.DType) bool {
 	status := map[cases.Target]bool{}
 	for _, s := range attention.TierReport(dev) {
 		status[cases.On(s.Tier, s.DType)] = s.Available
 	}
 	return func(i verify.Implementation, t attention.DType) bool {
+		if i.Tier == attention.TierCUDA && cuda != nil {
+			op, err := attention.New(cuda, attention.Config{DType: t, HeadDim: 64, Tier: i.Tier, Kernel: i.Kernel})
+			return errors.Join(err, op.Close()) == nil
+		}
 		if i.Tier == attention.TierCUDA {
 			return dev != nil && cudapath.Missing(dev.Info(), i.Kernel, t) == ""
 		}

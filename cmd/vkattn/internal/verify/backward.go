@@ -12,7 +12,6 @@ import (
 	"vkattn/internal/cases"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 // backward runs forward and backward of a case on every implementation and judges the
@@ -34,10 +33,7 @@ func (v *Verifier) backward(ctx context.Context, c cases.Case, dtype attention.D
 		r := &result{row: g.row(i.String()), problem: b.Problem}
 		g.results = append(g.results, r)
 		v.say(g.problem, r.row.Who, "computing gradients")
-		dev := v.Device
-		if i.Tier == attention.TierCPU {
-			dev = nil
-		}
+		dev := v.on(i.Tier)
 		err := g.gradients(ctx, r, b, dev, i)
 		if err := r.stop(err); err != nil {
 			return g.rows(), err
@@ -48,14 +44,14 @@ func (v *Verifier) backward(ctx context.Context, c cases.Case, dtype attention.D
 
 // gradients runs one implementation Repeat times, and for the conformance table with
 // everything spoiled that no gradient may depend on, and judges the first run.
-func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev *vk.Device, i Implementation) error {
+func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev *attention.Device, i Implementation) error {
 	cfg := i.config(b.Case, b.DType, g.Conformance)
 	op, err := g.op(dev, cfg)
 	if err != nil {
 		return err
 	}
 	forward := op
-	if i.Tier == attention.TierCUDA { // its forward kernels take no options: tier scalar computes O and LSE
+	if i.Tier == attention.TierCUDA && dev.Vulkan() != nil { // its forward kernels take no options: tier scalar computes O and LSE
 		cfg.Tier, cfg.Kernel = attention.TierScalar, ""
 		if forward, err = g.op(dev, cfg); err != nil {
 			return err
@@ -66,7 +62,7 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 		return err
 	}
 	defer func() { _ = m.Close() }()
-	call := args(m, b.BackwardHostArgs, b.BackwardDeviceArgs)
+	call := args(m, b.BackwardHostArgs, b.BackwardDeviceArgs, b.BackwardMemoryArgs)
 	plan, err := op.PlanBackwardFor(call)
 	if err != nil {
 		return err
@@ -82,8 +78,8 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 	r.row.Entry = strings.Join(kernels, " ")
 	once := func(images [][]byte) ([][]byte, error) {
 		return g.timed(ctx, r, m, func() error { return m.write(images, nil) }, nil,
-			func() error { return forward.Forward(attention.OnStream(m.Stream), call.Args) },
-			func() error { return op.Backward(attention.OnStream(m.Stream), call) })
+			func() error { return forward.Forward(m.Order(), call.Args) },
+			func() error { return op.Backward(m.Order(), call) })
 	}
 	var first [][]byte
 	for n := range max(g.Repeat, 1) {

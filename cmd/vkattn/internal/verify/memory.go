@@ -6,6 +6,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/backend"
 	"vkattn/internal/cases"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/operands"
@@ -16,8 +17,15 @@ import (
 type memory struct{ *operands.Memory }
 
 // newMemory allocates the pieces of memory of images on a device, or on the host for nil.
-func (v *Verifier) newMemory(dev *vk.Device, images [][]byte) (memory, error) {
-	m, err := operands.OpenMemory(dev, "verify")
+func (v *Verifier) newMemory(on *attention.Device, images [][]byte) (memory, error) {
+	dev := on.Vulkan()
+	open := func() (*operands.Memory, error) { return operands.OpenMemory(dev, "verify") }
+	if dev == nil && on != nil {
+		open = func() (*operands.Memory, error) {
+			return operands.OpenMemoryOn(backend.HomeOf(on).Backend(), "verify")
+		}
+	}
+	m, err := open()
 	if err != nil {
 		return memory{}, err
 	}
@@ -63,7 +71,7 @@ func (m memory) run(ctx context.Context, calls ...func() error) error {
 			return err
 		}
 	}
-	if m.Stream == nil { // the host has the result
+	if m.OnHost() { // it has the result
 		return nil
 	}
 	return m.Wait(ctx)
@@ -80,14 +88,18 @@ func (m memory) read(ctx context.Context, pieces []int) ([][]byte, error) {
 
 // args are the arguments of a call in this memory.
 func args[T attention.Args | attention.BackwardArgs](m memory, onHost func([][]byte) T,
-	onDevice func([]*vk.Buffer) T) T {
+	onDevice func([]*vk.Buffer) T, inMemory func([]*attention.Memory) T) T {
 	var host [][]byte
 	var buffers []*vk.Buffer
+	var memories []*attention.Memory
 	for _, b := range m.Blocks() {
-		host, buffers = append(host, b.Host), append(buffers, b.Buffer)
+		host, buffers, memories = append(host, b.Host), append(buffers, b.Buffer), append(memories, b.Memory())
 	}
-	if m.Device == nil {
+	switch {
+	case m.OnHost():
 		return onHost(host)
+	case m.Device == nil:
+		return inMemory(memories)
 	}
 	return onDevice(buffers)
 }

@@ -23,10 +23,7 @@ func (g *group) compute(ctx context.Context) error {
 		r := &result{row: g.row(i.String()), problem: g.problem}
 		g.results = append(g.results, r)
 		g.say(g.problem, r.row.Who, "computing")
-		dev := g.Device
-		if i.Tier == attention.TierCPU {
-			dev = nil
-		}
+		dev := g.on(i.Tier)
 		m, err := g.memory(dev)
 		if err == nil {
 			err = g.runs(ctx, r, m, dev, i.config(g.problem.Case, g.problem.DType, g.Conformance))
@@ -55,10 +52,7 @@ func (g *group) computeReference(ctx context.Context) error {
 	r := &result{row: g.row("reference"), problem: wide}
 	r.row.Is = true
 	g.reference = r
-	dev := g.Device
-	if g.Reference.Tier == attention.TierCPU {
-		dev = nil
-	}
+	dev := g.on(g.Reference.Tier)
 	m, err := g.newMemory(dev, wide.Image)
 	if err == nil {
 		r.after, err = g.once(ctx, r, m, dev, g.Reference.config(wide.Case, attention.F32, false),
@@ -71,7 +65,7 @@ func (g *group) computeReference(ctx context.Context) error {
 }
 
 // memory returns the memory of the problem on a device or the host, with the inputs.
-func (g *group) memory(dev *vk.Device) (memory, error) {
+func (g *group) memory(dev *attention.Device) (memory, error) {
 	if m, ok := g.memories[dev != nil]; ok {
 		return m, nil
 	}
@@ -87,7 +81,7 @@ func (g *group) memory(dev *vk.Device) (memory, error) {
 }
 
 // runs runs a problem Repeat times, and for the conformance table with spoiled keys.
-func (g *group) runs(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config) error {
+func (g *group) runs(ctx context.Context, r *result, m memory, dev *attention.Device, cfg attention.Config) error {
 	p, look := g.problem, g.problem.Outputs()
 	if g.Conformance {
 		look = nil // all
@@ -122,7 +116,7 @@ func (g *group) runs(ctx context.Context, r *result, m memory, dev *vk.Device, c
 
 // spoiled repeats the call with keys replaced by NaN and Inf: first the keys that no row
 // attends to, then, under a mask, the later half of the others too.
-func (g *group) spoiled(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config) error {
+func (g *group) spoiled(ctx context.Context, r *result, m memory, dev *attention.Device, cfg attention.Config) error {
 	p := g.problem
 	for i, first := range []int{p.Hidden(), p.HalfSeen()} {
 		if first >= p.Shape.Sk || i == 1 && p.Causal == attention.CausalNone {
@@ -147,7 +141,7 @@ func (g *group) spoiled(ctx context.Context, r *result, m memory, dev *vk.Device
 }
 
 // once writes memory, makes one call and returns the given pieces of memory after it.
-func (g *group) once(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config,
+func (g *group) once(ctx context.Context, r *result, m memory, dev *attention.Device, cfg attention.Config,
 	write func() error, pieces []int) ([][]byte, error) {
 	op, err := g.op(dev, cfg)
 	if err != nil {
@@ -161,7 +155,7 @@ func (g *group) once(ctx context.Context, r *result, m memory, dev *vk.Device, c
 		r.row.Entry, r.row.Tile = plan.Kernel, plan.Tiles()
 	}
 	return g.timed(ctx, r, m, write, pieces, func() error {
-		return op.Forward(attention.OnStream(m.Stream), args(m, r.problem.HostArgs, r.problem.DeviceArgs))
+		return op.Forward(m.Order(), args(m, r.problem.HostArgs, r.problem.DeviceArgs, r.problem.MemoryArgs))
 	})
 }
 

@@ -45,8 +45,9 @@ import (
 // Verifier compares implementations on one device, or on the CPU. Its method Problem is
 // safe for concurrent use.
 type Verifier struct {
-	Device *vk.Device // nil: only the CPU tier can run
-	Label  string     // name of the device in rows
+	Device *vk.Device        // nil: only the CPU tier can run
+	CUDA   *attention.Device // a CUDA device without Vulkan, in place of Device; nil: there is none
+	Label  string            // name of the device in rows
 	List   []Implementation
 	// Reference runs on inputs widened to float32. If it is nil, the float64 reference
 	// of the CPU is the only one.
@@ -161,14 +162,27 @@ func (v *Verifier) say(p *cases.Problem, who, what string) {
 	}
 }
 
+// on is where a tier runs, nil for the CPU.
+func (v *Verifier) on(tier attention.Tier) *attention.Device {
+	switch {
+	case tier == attention.TierCPU:
+		return nil
+	case v.CUDA != nil:
+		return v.CUDA
+	case v.Device != nil:
+		return attention.On(v.Device)
+	}
+	return nil
+}
+
 // op returns the operation of a Config and creates it if needed.
-func (v *Verifier) op(dev *vk.Device, cfg attention.Config) (*attention.Op, error) {
+func (v *Verifier) op(dev *attention.Device, cfg attention.Config) (*attention.Op, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock() // attention.New compiles nothing
 	if op := v.ops[cfg]; op != nil {
 		return op, nil
 	}
-	op, err := attention.New(attention.On(dev), cfg)
+	op, err := attention.New(dev, cfg)
 	if err == nil {
 		if v.ops == nil {
 			v.ops = map[attention.Config]*attention.Op{}
