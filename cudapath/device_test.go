@@ -8,7 +8,9 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -269,6 +271,35 @@ func closeAll(t testing.TB, a *attention.BackwardArgs) {
 	for _, x := range []attention.Tensor{a.Q, a.K, a.V, a.O, a.LSE, a.DO, a.DQ, a.DK, a.DV} {
 		require.NoError(t, x.Close())
 	}
+}
+
+// slowKernel is a forward kernel that takes 20 ms and then sets slowKernelEnded.
+var (
+	slowKernelEnded atomic.Bool
+	slowKernel      = sync.OnceValue(func() uintptr {
+		return purego.NewCallback(func(*byte, *callParams) uintptr {
+			time.Sleep(20 * time.Millisecond)
+			slowKernelEnded.Store(true)
+			return 0
+		})
+	})
+)
+
+// Close of a stream waits for the calls on it, whose tensors may be freed then.
+func TestDeviceStreamCloseWaits(t *testing.T) {
+	f, dev := openFake(t)
+	f.forward(slowKernel())
+	slowKernelEnded.Store(false)
+	a := problemOn(t, dev, attention.F16, attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9}, 64)
+	defer closeAll(t, &a)
+	op, err := attention.New(dev, attention.Config{DType: attention.F16, HeadDim: 64})
+	require.NoError(t, err)
+	defer op.Close()
+	s, err := dev.NewStream("closed")
+	require.NoError(t, err)
+	require.NoError(t, op.Forward(s, a.Args))
+	require.NoError(t, s.Close())
+	require.True(t, slowKernelEnded.Load(), "the kernel was running when Close returned")
 }
 
 // What the kernels do not compute is refused by name, and so is what is not the device's.

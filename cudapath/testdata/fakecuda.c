@@ -277,15 +277,22 @@ struct stream {
 };
 
 static int captures; /* streams that are being captured */
-static struct stream *streams; /* those that are not destroyed */
+static struct stream *streams; /* also those that are destroyed and have work */
 
-/* Where a stream is in the list; NULL: it is destroyed. The lock is held. */
-static struct stream **find(const struct stream *s)
+/* Where a stream is in the list. The lock is held. */
+static struct stream **place(const struct stream *s)
 {
-	for (struct stream **at = &streams; *at; at = &(*at)->next)
-		if (*at == s)
-			return at;
-	return NULL;
+	struct stream **at = &streams;
+	while (*at && *at != s)
+		at = &(*at)->next;
+	return at;
+}
+
+/* Whether a stream exists and is not destroyed. The lock is held. */
+static int find(const struct stream *s)
+{
+	struct stream *found = *place(s);
+	return found && !found->end;
 }
 
 static void perform(struct op *o)
@@ -344,6 +351,7 @@ static void *work(void *arg)
 		s->busy = 0;
 		pthread_cond_broadcast(&changed);
 	}
+	*place(s) = s->next;
 	pthread_mutex_unlock(&lock);
 	free(s);
 	return NULL;
@@ -488,12 +496,10 @@ int cuStreamDestroy_v2(cua_handle h)
 	if (!current)
 		return INVALID_CONTEXT;
 	pthread_mutex_lock(&lock);
-	struct stream **at = find(s);
-	if (!at) {
+	if (!find(s)) {
 		pthread_mutex_unlock(&lock);
 		return INVALID_HANDLE;
 	}
-	*at = s->next;
 	s->end = 1;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&lock);
