@@ -62,6 +62,7 @@
 #   VKATTN_SOAK_SECONDS seconds that soak takes (default: 540); cases under way are then stopped
 #   VKATTN_SOAK_SEED   seed of the compositions (default: random; printed, and in soak.md)
 #   VKATTN_SOAK_CASE   the only case to run, as failures name it
+#   VKATTN_SOAK_MODIFIERS  set: every composition has modifiers, and most without quantized K and V have gradients
 #   VKATTN_SOAK_TARGETS, VKATTN_SOAK_PROCESSES: see src/tests/soak_test.go
 #   VKATTN_RANKS       GPUs of ranks (default: 2; three and more have steps of their own)
 #   VKATTN_RANKS_LIMIT, VKATTN_RANKS_TRANSPORT, VKATTN_RANKS_TIERS, VKATTN_RANKS_SHRINK: see src/scripts/ranks.sh

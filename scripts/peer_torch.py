@@ -5,7 +5,8 @@ PyTorch's scaled_dot_product_attention as a peer of "vkattn bench":
 
     vkattn bench --peer "python3 scripts/peer_torch.py flash" --peer "python3 scripts/peer_torch.py cudnn"
 
-BACKEND is flash, cudnn, efficient or math, or copy: not attention, but a copy on
+BACKEND is flash, cudnn, efficient or math; or flex: flex_attention, compiled, which
+also takes score and mask modifiers; or copy: not attention, but a copy on
 the device that reads and writes as many bytes together as the problem's K and V
 have, which is what decoding is measured against. Needs Python 3.8 and PyTorch 2.5.
 
@@ -32,9 +33,11 @@ Q, K and V, from a forward pass that is not timed; "fwdbwd" times both. Gradient
 one KV head are compared with float64, whole.
 """
 import argparse
+import ast
 import json
 import os
 import random
+import re
 import sys
 import time
 import warnings
@@ -48,6 +51,7 @@ BACKENDS = {
     "cpu": "FLASH_ATTENTION",
 }
 COPY = "copy"
+FLEX = "flex"
 CPU = "cpu"
 
 
@@ -131,7 +135,11 @@ class Sdpa(Timed):
         super().__init__(device)
         self.dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[p["dtype"]]
         self.p = p
-        self.arguments = arguments(backend, p)
+        self.modifiers = Modifiers(p, device)
+        if backend == FLEX:
+            self.attention, self.arguments = flex(p, device, self.modifiers)
+        else:
+            self.attention, self.arguments = torch.nn.functional.scaled_dot_product_attention, arguments(backend, p)
         b, hq, hkv = p["batch"], p["heads"], p["heads_kv"]
         sq, sk, d, dv = p["seqlen_q"], p["seqlen_k"], p["headdim"], p["headdim_v"]
         if backend == "math" and device.type == "cuda":
@@ -151,7 +159,7 @@ class Sdpa(Timed):
 
     def call(self):
         q, k, v = self.sets[self.next]
-        self.results[self.next] = torch.nn.functional.scaled_dot_product_attention(q, k, v, **self.arguments)
+        self.results[self.next] = self.attention(q, k, v, **self.arguments)
         self.next = (self.next + 1) % len(self.sets)
 
     def check(self):
@@ -161,20 +169,19 @@ class Sdpa(Timed):
         p = self.p
         q, k, v = self.sets[0]
         rng = random.Random(p["seed"])
-        sq, sk, group = p["seqlen_q"], p["seqlen_k"], p["heads"] // p["heads_kv"]
+        sq, group = p["seqlen_q"], p["heads"] // p["heads_kv"]
         rows = sorted({0, sq // 2, sq - 1} | {rng.randrange(sq) for _ in range(61)})
-        last = {"none": sk, "top-left": 0, "bottom-right": sk - sq}[p["causal"]]  # key of row 0
         at = torch.tensor(rows, device=self.device)
-        hidden = torch.arange(sk, device=self.device)[None, :] > at[:, None] + last
         heads = sorted({(0, 0), (p["batch"] - 1, p["heads"] - 1), (rng.randrange(p["batch"]), rng.randrange(p["heads"]))})
         got, ref, low = [], [], []
         for b, h in heads:
             x, y, z = q[b, h, at], k[b, h // group], v[b, h // group]
             got.append(self.results[0][b, h, at].double())
-            s = (x.double() @ y.double().T * p["scale"]).masked_fill(hidden, float("-inf"))
-            ref.append(torch.softmax(s, -1) @ z.double())
-            s = (x.float() @ y.float().T * p["scale"]).to(self.dtype).masked_fill(hidden, float("-inf"))
-            w = torch.softmax(s.float(), -1).to(self.dtype)
+            hidden = self.modifiers.hidden(b, h, at)
+            s = self.modifiers.scores(x.double() @ y.double().T * p["scale"], b, h, at)
+            ref.append(weights(s, hidden) @ z.double())
+            s = self.modifiers.scores(x.float() @ y.float().T * p["scale"], b, h, at).to(self.dtype)
+            w = weights(s.float(), hidden).to(self.dtype)
             low.append((w.float() @ z.float()).to(self.dtype).double())
         got, ref, low = (torch.cat(t) for t in (got, ref, low))
         size = float((ref * ref).sum())
@@ -220,7 +227,7 @@ class Gradients(Sdpa):
 
     def forward(self, i):
         with torch.enable_grad():
-            return torch.nn.functional.scaled_dot_product_attention(*self.sets[i], **self.arguments)
+            return self.attention(*self.sets[i], **self.arguments)
 
     def call(self):
         i = self.next
@@ -235,7 +242,6 @@ class Gradients(Sdpa):
         p, (q, k, v), low_type = self.p, self.sets[0], self.dtype
         group, sq, sk = p["heads"] // p["heads_kv"], p["seqlen_q"], p["seqlen_k"]
         b, kv = p["batch"] - 1, p["heads_kv"] - 1
-        last = {"none": sk, "top-left": 0, "bottom-right": sk - sq}[p["causal"]]
         got = [t[b] for t in self.results[0]]
         got = [got[0][kv * group:(kv + 1) * group], got[1][kv], got[2][kv]]
 
@@ -250,10 +256,15 @@ class Gradients(Sdpa):
                 for at in range(0, sq, rows):
                     to = min(sq, at + rows)
                     x, up = q[b, h, at:to].detach().to(wide), self.upstream[0][b, h, at:to].to(wide)
-                    hidden = torch.arange(sk, device=self.device)[None, :] > torch.arange(at, to, device=self.device)[:, None] + last
-                    w = rounded(torch.softmax(rounded(x @ y.T * p["scale"]).masked_fill(hidden, float("-inf")), -1))
+                    each = torch.arange(at, to, device=self.device)
+                    with torch.enable_grad():
+                        s = (x @ y.T * p["scale"]).requires_grad_(True)
+                        modified = self.modifiers.scores(s, b, h, each)
+                    w = rounded(weights(rounded(modified.detach()), self.modifiers.hidden(b, h, each)))
                     dp = rounded(up @ z.T)
                     ds = rounded(w * (dp - (w * dp).sum(-1, keepdim=True)))
+                    if modified is not s:
+                        ds = rounded(torch.autograd.grad(modified, s, ds)[0])
                     dq[g][at:to] = ds @ y * p["scale"]
                     dk += ds.T @ x * p["scale"]
                     dv += w.T @ up
@@ -269,6 +280,173 @@ class Gradients(Sdpa):
             worst = max(worst, error)
             nmse = max(nmse, float(((x.double() - ref) ** 2).sum() / (ref * ref).sum()))
         return {"rows": group * sq, "max_error": worst, "nmse": nmse}
+
+
+def weights(scores, hidden):
+    """The softmax of scores, 0 where a key is hidden and in rows without a key."""
+    return torch.softmax(scores.masked_fill(hidden, float("-inf")), -1).masked_fill(hidden, 0)
+
+
+class Modifiers:
+    """The score and mask modifiers of a problem as functions of PyTorch, with its causal
+    mask: score(s, b, h, row, key) and mask(b, h, row, key), or None.
+    """
+
+    def __init__(self, p, device):
+        self.p = p
+        self.keys = torch.arange(p["seqlen_k"], device=device, dtype=torch.int32)
+        tables = {}
+        for item in filter(None, p.get("tables", "").split(",")):
+            name, source = item.split("=", 1)
+            tables[name] = table(source).to(device)
+        score, mask = p.get("score_mod", ""), p.get("mask_mod", "")
+        if p["causal"] != "none":
+            mask = "j <= i && (%s)" % mask if mask else "j <= i"
+        self.score = Translator(p, score, tables).function("s, b, h, q, j") if score else None
+        self.mask = Translator(p, mask, tables).function("b, h, q, j") if mask else None
+        self.per_head = bool(re.search(r"\b(b|h|hkv)\b", mask))
+
+    def at(self, b, h, rows):
+        b, h = (torch.tensor(x, device=rows.device, dtype=torch.int32) for x in (b, h))
+        return b, h, rows.to(torch.int32)[:, None], self.keys[None, :]
+
+    def scores(self, s, b, h, rows):
+        return s if self.score is None else self.score(s, *self.at(b, h, rows))
+
+    def hidden(self, b, h, rows):
+        if self.mask is None:
+            return torch.zeros((len(rows), len(self.keys)), device=rows.device, dtype=torch.bool)
+        return ~self.mask(*self.at(b, h, rows))
+
+
+def table(source):
+    """A table of modifiers: random floats of sizes such as 16x32, or a .npy file."""
+    if re.fullmatch(r"[0-9]+(x[0-9]+)*", source):
+        return torch.randn([int(n) for n in source.split("x")])
+    with open(source, "rb") as f:
+        version = f.read(8)[6]
+        header = ast.literal_eval(f.read(int.from_bytes(f.read(2 if version == 1 else 4), "little")).decode())
+        kinds = {"<i4": torch.int32, "<i8": torch.int64, "<f2": torch.float16, "<f4": torch.float32}
+        if header["descr"] not in kinds or header["fortran_order"]:
+            raise Refusal("unsupported", "%s: a table of %s" % (source, header["descr"]))
+        t = torch.frombuffer(bytearray(f.read()), dtype=kinds[header["descr"]]).reshape(header["shape"])
+    return t.float() if t.is_floating_point() else t.int()
+
+
+class Translator:
+    """Translates the text of a modifier, as docs/modifiers.md has it, into PyTorch. An
+    index beyond a table is an error there.
+    """
+
+    TOKEN = re.compile(r"\s*(\|\||&&|<<|>>|[<>=!]=|[-+*/%&|^~!<>?:()\[\],]|[0-9][0-9.]*(?:e[-+]?[0-9]+)?|\w+)")
+    LEVELS = ("||", "&&", "|", "^", "&", "== !=", "< <= > >=", "<< >>", "+ -", "* / %")
+    COMPARED = "== != < <= > >=".split()
+
+    def __init__(self, p, text, tables):
+        self.tables = tables
+        offset = 0 if p["causal"] == "top-left" else p["seqlen_k"] - p["seqlen_q"]
+        self.names = {"s": ("s", "float"), "inf": ('float("inf")', "float"), "nan": ('float("nan")', "float"),
+                      "i": ("(q + %d)" % offset if offset else "q", "int"), "row": ("q", "int"),
+                      "hkv": ("(h // %d)" % (p["heads"] // p["heads_kv"]), "int"),
+                      "sq": (str(p["seqlen_q"]), "int"), "sk": (str(p["seqlen_k"]), "int")}
+        self.names.update((x, (x, "int")) for x in "bhj")
+        self.tokens = self.TOKEN.findall(text) + [""]
+
+    def function(self, parameters):
+        code = self.select()[0]
+        if self.tokens != [""]:
+            raise Refusal("unsupported", "cannot translate the modifier at %s" % self.tokens[0])
+        made = {}
+        exec("def make(%s):\n  def modifier(%s):\n    return %s\n  return modifier" % (", ".join(self.tables), parameters, code),
+             globals(), made)
+        return made["make"](**self.tables)
+
+    def take(self, *symbols):
+        return self.tokens.pop(0) if self.tokens[0] in symbols else ""
+
+    def select(self):
+        c = self.binary(0)
+        if not self.take("?"):
+            return c
+        a = self.select()
+        self.take(":")
+        b = self.select()
+        if (a[0], b[0]) == ("1", "0"):
+            return "(%s).to(torch.int32)" % c[0], "int"
+        return "torch.where(%s, %s, %s)" % (c[0], a[0], b[0]), "float" if "float" in (a[1], b[1]) else a[1]
+
+    def binary(self, level):
+        if level == len(self.LEVELS):
+            return self.unary()
+        a = self.binary(level + 1)
+        while True:
+            symbol = self.take(*self.LEVELS[level].split())
+            if not symbol:
+                return a
+            b = self.binary(level + 1)
+            kind = "bool" if symbol in self.COMPARED else "float" if "float" in (a[1], b[1]) else a[1]
+            if symbol == "/" and kind == "int":
+                symbol = "//"
+            a = "(%s %s %s)" % (a[0], {"&&": "&", "||": "|"}.get(symbol, symbol), b[0]), kind
+
+    def unary(self):
+        symbol = self.take("-", "!", "~")
+        if symbol:
+            x = self.unary()
+            return "(%s%s)" % ("-" if symbol == "-" else "~", x[0]), x[1]
+        return self.primary()
+
+    def items(self, end):
+        list = [self.select()]
+        while self.take(","):
+            list.append(self.select())
+        self.take(end)
+        return list
+
+    def primary(self):
+        word = self.tokens.pop(0)
+        if word == "(":
+            return self.items(")")[0]
+        if word[:1].isdigit():
+            return word, "float" if re.search("[.e]", word) else "int"
+        if self.take("["):
+            indices = ", ".join(x[0] for x in self.items("]"))
+            return "%s[%s]" % (word, indices), "float" if self.tables[word].is_floating_point() else "int"
+        if self.take("("):
+            return self.call(word, self.items(")"))
+        if word not in self.names:
+            raise Refusal("unsupported", "cannot translate the modifier at %s" % word)
+        return self.names[word]
+
+    def call(self, name, x):
+        a = x[0][0]
+        kind = "float" if "float" in [t for _, t in x] else x[0][1]
+        if name == "float":
+            return ("%s.0" % a if a.isdigit() else "(%s).to(torch.float32)" % a), "float"
+        if name == "clamp":
+            low = self.call("max", x[:2])
+            return self.call("min", [low, x[2]])
+        if name in ("min", "max"):
+            b = x[1][0]
+            return "torch.where(%s %s %s, %s, %s)" % (a, "<" if name == "min" else ">", b, a, b), kind
+        return "torch.%s(%s)" % (name, a), kind if name in ("abs", "sign") else "float"
+
+
+def flex(p, device, modifiers):
+    """flex_attention with its arguments for a problem: the block mask is made here, once."""
+    from torch.nn.attention import flex_attention as module
+    # A compiled call for each problem, with constant sizes. On a CPU there may be no compiler.
+    call = module.flex_attention
+    if device.type == "cuda":
+        torch._dynamo.reset()
+        call = torch.compile(call, dynamic=False, fullgraph=True)
+    a = {"scale": p["scale"], "enable_gqa": p["heads"] != p["heads_kv"]}
+    if modifiers.score is not None:
+        a["score_mod"] = modifiers.score
+    if modifiers.mask is not None:
+        b, h = (p["batch"], p["heads"]) if modifiers.per_head else (None, None)
+        a["block_mask"] = module.create_block_mask(modifiers.mask, b, h, p["seqlen_q"], p["seqlen_k"], device=device.type)
+    return call, a
 
 
 def arguments(backend, p):
@@ -335,12 +513,16 @@ class Peer:
         except ImportError as e:
             return dict(me, status="unsupported", reason="PyTorch 2.5 or newer is needed: %s" % e)
         kind = getattr(SDPBackend, BACKENDS.get(self.backend, ""), None)
-        if kind is None and self.backend != COPY:
+        if kind is None and self.backend not in (COPY, FLEX):
             return dict(me, status="unsupported", reason="torch %s has no such backend" % torch.__version__)
         if self.where == "cuda" and not torch.cuda.is_available():
             return dict(me, status="unsupported", reason="torch %s finds no GPU" % torch.__version__)
         torch.set_grad_enabled(False)
         me["program"] = "torch %s Tensor.copy_" % torch.__version__
+        if self.backend == FLEX:
+            import torch._functorch.config
+            torch._functorch.config.donated_buffer = False  # the graph of a forward pass is used again
+            me.update(program="torch %s flex_attention, compiled" % torch.__version__, modifiers=True)
         if kind is not None:
             self.only = sdpa_kernel(kind)  # held: one that is collected undoes itself
             self.only.__enter__()
@@ -426,7 +608,7 @@ def serve(peer, requests, answers):
 
 def main():
     parser = argparse.ArgumentParser(description="PyTorch's attention as a peer of vkattn bench")
-    parser.add_argument("backend", choices=sorted(BACKENDS) + [COPY])
+    parser.add_argument("backend", choices=sorted(BACKENDS) + [FLEX, COPY])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu is for trying it out")
     options = parser.parse_args()
     # Answers alone go to standard output: what libraries print goes to the other.

@@ -55,19 +55,29 @@ type modified struct {
 func (m modified) String() string { return m.name }
 
 func (m modified) config(t *testing.T, tt cases.Target) attention.Config {
-	parse := func(text string) (e score.Expr) {
-		if text != "" {
-			var err error
-			e, err = parseModifier(text)
-			require.NoError(t, err)
+	c, err := m.configOf(tt)
+	require.NoError(t, err)
+	return c
+}
+
+func (m modified) configOf(tt cases.Target) (attention.Config, error) {
+	c := attention.Config{DType: tt.DType, HeadDim: m.d, Tier: tt.Tier, Tuning: attention.TuningOff}
+	for _, x := range []struct {
+		text string
+		to   *score.Expr
+	}{{m.score, &c.ScoreMod}, {m.mask, &c.MaskMod}} {
+		if x.text != "" {
+			e, err := parseModifier(x.text)
+			if err != nil {
+				return c, err
+			}
+			*x.to = e
 		}
-		return e
 	}
-	c := attention.Config{DType: tt.DType, HeadDim: m.d, Tier: tt.Tier, Tuning: attention.TuningOff, ScoreMod: parse(m.score), MaskMod: parse(m.mask)}
 	if m.change != nil {
 		m.change(&c, &attention.Args{})
 	}
-	return c
+	return c, nil
 }
 
 const fixedPieces = 5 // Q, K, V, O, LSE

@@ -132,6 +132,7 @@ type soaker struct {
 	most   int       // compositions; 0: no limit
 	draws  int       // of each composition
 	small  bool
+	mods   bool // every composition has modifiers
 	record func(soakRecord)
 
 	mu    sync.Mutex
@@ -154,8 +155,11 @@ func (k *soaker) draw() (c soakCase, ok bool) {
 		}
 		c = k.next[0]
 		bits := k.rand.Uint64()
-		if c.Seed = bits >> 16; bits%4 == 0 {
+		if c.Seed = bits >> 16; k.mods || bits%4 == 0 {
 			c.Seed |= cases.ExtremeMods
+		}
+		if k.mods && c.KV == attention.KVSame && computesGradients(c.Tier) && bits%4 != 0 {
+			c.Seed |= soakGradients
 		}
 		if x := c.composition(); k.small && x.D+x.Dv > 100 {
 			continue
@@ -188,6 +192,10 @@ const soakBatch = 6
 
 // compose computes draws of one composition.
 func (k *soaker) compose(c soakCase, first, draws int) {
+	if c.Seed&soakGradients != 0 {
+		k.composeGradients(c, first, draws)
+		return
+	}
 	c.Draw = first
 	k.record(soakRecord{Event: soakStart, Case: c.String()})
 	e := k.newEngine(c.Target)
@@ -310,7 +318,11 @@ func soakOne(t *testing.T) {
 	c, err := parseSoakCase(os.Getenv(soakCaseEnv))
 	require.NoError(t, err)
 	k := &soaker{session: openTiers(t), record: reportTo(t)}
-	t.Logf("%v: %+v", c, c.composition())
+	if c.Seed&soakGradients != 0 {
+		t.Logf("%v: %v", c, soakModified(c.Seed, c.Draw))
+	} else {
+		t.Logf("%v: %+v", c, c.composition())
+	}
 	k.compose(c, c.Draw, 1)
 }
 
@@ -378,7 +390,7 @@ func soakWorker(t *testing.T) {
 	require.NoError(t, err)
 	k := &soaker{
 		session: s, groups: s.soakGroups(t), rand: rand.New(rand.NewPCG(seed, uint64(n))), small: os.Getenv(soakSmallEnv) != "",
-		draws: 4 * soakBatch, until: time.UnixMilli(until),
+		mods: os.Getenv(soakModsEnv) != "", draws: 4 * soakBatch, until: time.UnixMilli(until),
 		record: func(r soakRecord) {
 			r.Process, r.At = n, time.Now().UnixMilli()
 			if err := r.writeTo(journal); err != nil {

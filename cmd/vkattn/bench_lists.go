@@ -39,6 +39,9 @@ func (v axisFlag) String() string {
 }
 
 func (v axisFlag) Set(text string) error {
+	if before := v.texts[v.axis.Flag]; v.axis.Repeats && before != "" {
+		text = before + "," + text
+	}
 	v.texts[v.axis.Flag] = text
 	return nil
 }
@@ -54,7 +57,7 @@ func (t axisTexts) parse() (bench.Sweep, error) {
 		if text == "" {
 			continue
 		}
-		values, err := a.Parse(text)
+		values, err := a.Parse(text, lists)
 		switch {
 		case err != nil && a.Single && !strings.Contains(err.Error(), strconv.Quote(text)):
 			return nil, badInputf("--%s %q: %w", a.Flag, text, err)

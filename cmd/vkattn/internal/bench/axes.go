@@ -22,8 +22,11 @@ type Axis struct {
 	Alone       string // the value of the flag without one
 	InRun       string // the usage of the flag in `vkattn run`, where it has one value; empty: it has none there
 	Single      bool   // one value for all problems, not a list
+	Repeats     bool   // the flag may be given several times; its texts are joined by commas
 	Field       string // of Config or Args, which an error about it names; empty: several flags have it, or none
 	value
+
+	check func(score.Expr) error // of a modifier
 
 	label string               // of an option: how it is named in rows, with its value
 	text  func(Problem) string // of an option, in place of label
@@ -152,14 +155,18 @@ var Axes = []*Axis{
 		Usage: softcapUsage, InRun: softcapUsage, Kind: "float", Single: true, label: "softcap %v",
 		ranks: true,
 		value: field(one(sweep.Positive), func(p *Problem) *float32 { return &p.Config.Softcap })},
+	{Flag: "table", Usage: "`name=file` of a table of --score-mod and --mask-mod, integers or floats with 1 to 3 axes, or name=16x32 " +
+		"for random floats of these sizes; once for each",
+		Single: true, Repeats: true, label: "table %v",
+		value: field(one(ParseTables), func(p *Problem) *Tables { return &p.Tables })},
 	{Flag: "score-mod", Field: "ScoreMod",
-		Usage: "what a score s becomes: an expression of s b h hkv i j row sq sk, such as 's - 0.1 * float(i - j)' (docs/modifiers.md)",
-		Kind:  "expression", Single: true, label: "score-mod %v",
-		value: field(one(parseModifier(score.Expr.CheckScore)), func(p *Problem) *score.Expr { return &p.Config.ScoreMod })},
+		Usage: "what a score s becomes: an expression of s b h hkv i j row sq sk and tables, such as 's - 0.1 * float(i - j)' (docs/modifiers.md)",
+		Kind:  "expression", Single: true, label: "score-mod %v", check: score.Expr.CheckScore,
+		value: field(one(parseModifier), func(p *Problem) *score.Expr { return &p.Config.ScoreMod })},
 	{Flag: "mask-mod", Field: "MaskMod",
 		Usage: "whether a row attends to a key: an expression such as 'j <= i && i - j < 128'",
-		Kind:  "expression", Single: true, label: "mask-mod %v",
-		value: field(one(parseModifier(score.Expr.CheckMask)), func(p *Problem) *score.Expr { return &p.Config.MaskMod })},
+		Kind:  "expression", Single: true, label: "mask-mod %v", check: score.Expr.CheckMask,
+		value: field(one(parseModifier), func(p *Problem) *score.Expr { return &p.Config.MaskMod })},
 	{Flag: "dropout", Field: "Dropout",
 		Usage: dropoutUsage, InRun: dropoutUsage, Single: true, label: "dropout %v", ranks: true,
 		value: field(one(sweep.Probability), func(p *Problem) *float32 { return &p.Config.Dropout })},
@@ -247,16 +254,8 @@ func init() {
 	}
 }
 
-// parseModifier reads an expression without tables, for which rows have no numbers.
-func parseModifier(check func(score.Expr) error) func(string) (score.Expr, error) {
-	return func(text string) (score.Expr, error) {
-		e, err := score.Parse(text)
-		if err == nil {
-			err = check(e)
-		}
-		return e, err
-	}
-}
+// parseModifier reads an expression without tables. Parse reads those with tables.
+func parseModifier(text string) (score.Expr, error) { return score.Parse(text) }
 
 // AxisOf is the axis of a flag.
 func AxisOf(flag string) *Axis {
@@ -310,8 +309,21 @@ func (a *Axis) option(p Problem) string {
 // Set gives a problem a value.
 func (a *Axis) Set(p *Problem, v any) { a.set(p, v) }
 
-// Parse parses the text of the flag.
-func (a *Axis) Parse(text string) ([]any, error) { return a.parse(text) }
+// Parse parses the text of the flag. Modifiers read the tables of a sweep that has them.
+func (a *Axis) Parse(text string, with Sweep) ([]any, error) {
+	if a.check == nil {
+		return a.parse(text)
+	}
+	var declared []score.Table
+	for _, t := range ListOf[Tables](with, "table") {
+		declared = t.declared()
+	}
+	e, err := score.Parse(text, declared...)
+	if err == nil {
+		err = a.check(e)
+	}
+	return []any{e}, err
+}
 
 // maxProblems bounds a cross product. A larger one is a mistake in a list.
 const maxProblems = 10000
@@ -347,7 +359,7 @@ func Lists(text string) Sweep {
 	s := Sweep{}
 	for _, word := range strings.Fields(text) {
 		flag, list, _ := strings.Cut(word, "=")
-		values, err := AxisOf(flag).parse(list)
+		values, err := AxisOf(flag).Parse(list, s) // tables come first
 		if err != nil {
 			panic(fmt.Sprintf("%s: %v", word, err))
 		}

@@ -162,8 +162,8 @@ func (d *data) byMask() (*data, error) {
 	size, axes := p.maskBytes()
 	batches, heads, maskRows := axes[0], axes[1], axes[2]
 	m := &data{problem: p, rows: d.rows, keys: d.keys, firstRow: d.firstRow, firstKey: d.firstKey,
-		args: attention.Args{Shape: p.Shape, DropoutSeed: d.args.DropoutSeed, ALiBi: d.args.ALiBi, Sinks: d.args.Sinks}}
-	m.problem.Options = Options{Sinks: p.Options.Sinks, ALiBi: p.Options.ALiBi}
+		args: attention.Args{Shape: p.Shape, DropoutSeed: d.args.DropoutSeed, ALiBi: d.args.ALiBi, Sinks: d.args.Sinks, Tables: d.args.Tables}}
+	m.problem.Options = Options{Sinks: p.Options.Sinks, ALiBi: p.Options.ALiBi, Tables: p.Tables}
 	c := &m.problem.Config
 	if c.Causal != attention.CausalNone && p.Options.ALiBi {
 		c.Align = c.Causal

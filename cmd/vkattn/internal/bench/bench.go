@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/attention/score"
 	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/monitor"
@@ -63,11 +64,18 @@ func (b *Bench) specs(p Problem) []Spec {
 }
 
 // peers lists the peers that take a problem.
-func (b *Bench) peers(p Problem) []Peer {
-	if !p.Plain() || p.Ceiling != "" {
+func (b *Bench) peers(p Problem) (list []Peer) {
+	plain := p
+	plain.Config.ScoreMod, plain.Config.MaskMod, plain.Tables = score.Expr{}, score.Expr{}, ""
+	if !plain.Plain() || p.Ceiling != "" {
 		return nil
 	}
-	return b.Peers
+	for _, by := range b.Peers {
+		if plain == p || by.Info().Modifiers {
+			list = append(list, by)
+		}
+	}
+	return list
 }
 
 // Rows is the number of rows of a list of problems.
@@ -312,6 +320,7 @@ func (g *group) peer(ctx context.Context, p Peer) (*candidate, *Row) {
 	g.peers = append(g.peers, p)
 	answer, err := p.Problem(ctx, peer.Problem{
 		Call: fields.Of(s, c), Pass: passOf(g.problem.Pass), Scale: c.ScaleValue(), Sets: sets, Seed: g.Seed,
+		ScoreMod: modifierText(c.ScoreMod), MaskMod: modifierText(c.MaskMod), Tables: string(g.problem.Tables),
 	})
 	if err != nil {
 		return nil, g.stop(row, err)
@@ -329,6 +338,14 @@ func (g *group) peer(ctx context.Context, p Peer) (*candidate, *Row) {
 			MaxError: number(answer.Checked.MaxError), NMSE: number(answer.Checked.NMSE)}
 	}
 	return &candidate{row: row, onCPU: g.Device == nil, run: p.Time}, row
+}
+
+// modifierText is a modifier in a request, empty if there is none.
+func modifierText(e score.Expr) string {
+	if !e.Given() {
+		return ""
+	}
+	return e.String()
 }
 
 // passOf is the pass in a request. The forward pass has no name there, for peers that know

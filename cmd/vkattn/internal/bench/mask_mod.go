@@ -9,6 +9,7 @@ import (
 // sequence to sequence, it counts those of the first.
 type maskCells struct {
 	*score.Evaluator
+	tables  []score.Memory
 	keys    []int
 	results []float64
 
@@ -20,12 +21,16 @@ type maskCells struct {
 const maskRows, maskKeys = 64, 256
 
 // of counts the keys [lo, hi) that row r of a sequence attends to.
-func (c *maskCells) of(mask score.Expr, r, lo, hi, rows, keys int, alignment problem.Causal) (n float64) {
+func (c *maskCells) of(p Problem, r, lo, hi, rows, keys int) (n float64) {
+	mask := p.Config.MaskMod
 	if c.Evaluator == nil {
 		c.Evaluator = score.NewEvaluator(mask, score.Float32)
+		for _, t := range p.Tables.memory(0) {
+			c.tables = append(c.tables, score.Memory{Name: t.Name, Dims: t.Dims, Data: t.Host})
+		}
 	}
-	at := score.Slots{I: r, Row: r, Rows: rows, Keys: keys}
-	if alignment == problem.BottomRight {
+	at := score.Slots{I: r, Row: r, Rows: rows, Keys: keys, Tables: c.tables}
+	if problem.Alignment((*problem.Config)(&p.Config)) == problem.BottomRight {
 		at.I += keys - rows
 	}
 	if known := [3]int{r/maskRows + 1, rows, keys}; c.known != known {

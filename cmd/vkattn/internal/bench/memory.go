@@ -153,6 +153,7 @@ func (p Problem) footprint() (f footprint) {
 	if p.Sinks {
 		f.lists = hostmem.Sum(f.lists, hostmem.Product(hq, integer))
 	}
+	f.lists = hostmem.Sum(f.lists, p.Tables.bytes())
 	return f
 }
 
@@ -174,7 +175,7 @@ func (p Problem) padded(baseline Baseline) Problem {
 	case BaselineContiguous:
 		p.PageSize, p.HND = 0, false
 	case BaselineByMask:
-		p.Options = Options{Sinks: p.Sinks, ALiBi: p.ALiBi}
+		p.Options = Options{Sinks: p.Sinks, ALiBi: p.ALiBi, Tables: p.Tables}
 	}
 	return p
 }

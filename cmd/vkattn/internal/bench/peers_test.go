@@ -23,9 +23,12 @@ type fakePeer struct {
 	breaks  error // at the third time
 	asked   []string
 	problem peer.Problem
+	mods    bool // it takes modifiers
 }
 
-func (p *fakePeer) Info() peer.Info { return peer.Info{Name: p.name, Timer: "device"} }
+func (p *fakePeer) Info() peer.Info {
+	return peer.Info{Name: p.name, Timer: "device", Modifiers: p.mods}
+}
 
 func (p *fakePeer) Problem(_ context.Context, problem peer.Problem) (peer.Answer, error) {
 	p.asked, p.problem = append(p.asked, "problem"), problem
@@ -48,6 +51,31 @@ func (p *fakePeer) Time(_ context.Context, n int) ([]time.Duration, error) {
 func (p *fakePeer) Release(context.Context) error {
 	p.asked = append(p.asked, "release")
 	return nil
+}
+
+// Of problems with modifiers only peers that take modifiers have a row, and of those with other options none.
+func TestPeersWithModifiers(t *testing.T) {
+	able, other := &fakePeer{name: "able", each: time.Second, mods: true}, &fakePeer{name: "other", each: time.Second}
+	b := &Bench{CPU: "cpu", Seed: 1, Timing: Timing{Repeats: 1}, Peers: []Peer{able, other},
+		Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil, nil, nil)}
+	const sizes = "batch-size=1 nheads=2 seqlen=5 headdim=4 dtype=f32 "
+	for text, peers := range map[string][]Peer{
+		"":                                     {able, other},
+		"causal=top-left mask-mod=i-j<3":       {able},
+		"table=bias=2x9 score-mod=s+bias[h,j]": {able},
+		"softcap=3 score-mod=s+1":              nil,
+	} {
+		p := named("", sizes+text)[0]
+		require.Equal(t, peers, b.peers(p), text)
+		require.Equal(t, 1+len(peers), b.Rows([]Problem{p}), text)
+	}
+	rows := measured(t, b, named("", sizes+"table=bias=2x9 score-mod=s+bias[h,j] mask-mod=j<=i")[0])
+	require.Len(t, rows, 2)
+	require.Equal(t, OK, rows[0].Status, rows[0].Reason)
+	require.Equal(t, "s + bias[h, j]", able.problem.ScoreMod)
+	require.Equal(t, "j <= i", able.problem.MaskMod)
+	require.Equal(t, "bias=2x9", able.problem.Tables)
+	require.Empty(t, other.asked)
 }
 
 func TestPeersTakeTurnsWithTheTiers(t *testing.T) {

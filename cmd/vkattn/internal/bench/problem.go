@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/fields"
@@ -149,6 +150,7 @@ type Options struct {
 	SharedKV    bool    `json:"shared_kv,omitzero"` // V is the first part of K's rows, as in latent attention
 	Sinks       bool    `json:"sinks,omitzero"`
 	ALiBi       bool    `json:"alibi,omitzero"`
+	Tables      Tables  `json:"tables,omitempty"` // of modifiers
 }
 
 // lengths returns the rows and keys of each sequence.
@@ -193,11 +195,26 @@ func (p Problem) sees(row, rows, keys int) (lo, hi int) {
 	return int(first), int(end)
 }
 
+// counted is the last problem with a mask modifier whose cells were counted. All its rows ask for them.
+var counted struct {
+	sync.Mutex
+	problem Problem
+	cells   float64
+}
+
 // cells is the number of unmasked (row, key) pairs of one query head over the batch. Of
 // sparse tokens it is an estimate from their ratio.
 func (p Problem) cells() (n float64) {
 	if p.Plain() {
 		return float64(p.Shape.B) * float64(p.Shape.Cells(p.Config.Causal))
+	}
+	if p.Config.MaskMod.Given() { // its keys may be counted one by one
+		counted.Lock()
+		defer counted.Unlock()
+		if counted.problem == p {
+			return counted.cells
+		}
+		defer func() { counted.problem, counted.cells = p, n }()
 	}
 	rows, keys := p.lengths()
 	var same float64 // of the sequence before
@@ -217,7 +234,7 @@ func (p Problem) cells() (n float64) {
 				hi = lo + p.sparseKeys(hi-lo)
 			}
 			if p.Config.MaskMod.Given() && hi > lo {
-				same += modified.of(p.Config.MaskMod, r, lo, hi, rows[i], keys[i], problem.Alignment((*problem.Config)(&p.Config)))
+				same += modified.of(p, r, lo, hi, rows[i], keys[i])
 				continue
 			}
 			same += float64(hi - lo)

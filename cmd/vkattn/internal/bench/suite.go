@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/attention/score"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/internal/problem"
 	"vkattn/vk"
@@ -221,6 +222,7 @@ func small() []Problem {
 
 // modifiers has options and expressions that say the same, in turn, and expressions that no option has.
 func modifiers() (list []Problem) {
+	relative := score.T5Bias(score.S, score.FloatTable("bias", 2), 32, 128, true)
 	for _, x := range [][2]string{
 		{"dense", "causal=none"},
 		{"causal", "causal=top-left"},
@@ -235,6 +237,7 @@ func modifiers() (list []Problem) {
 		{"prefix", "mask-mod=j<=i||j<1000"},
 		{"first keys and a window", "mask-mod=j<=i&&(j<4||i-j<1024)"},
 		{"dilated", "mask-mod=j<=i&&(i-j)%4==0"},
+		{"relative bias", "table=bias=16x32 score-mod=" + strings.ReplaceAll(relative.String(), " ", "")},
 	} {
 		lengths := "4096,16384"
 		if x[0] == "dilated" {

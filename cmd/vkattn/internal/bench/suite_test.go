@@ -43,7 +43,7 @@ func TestSuites(t *testing.T) {
 	require.Len(t, suiteProblems(t, "alone", attention.F32), 4*7)
 	require.Len(t, suiteProblems(t, "plain", attention.BF16, attention.F32), 2*4*10)
 	require.Len(t, suiteProblems(t, "models", attention.BF16), 3)
-	require.Len(t, suiteProblems(t, "modifiers", f16), 12*2*2+2)
+	require.Len(t, suiteProblems(t, "modifiers", f16), 13*2*2+2)
 	// Problems that are compared per flop have the same flops.
 	for _, p := range suiteProblems(t, "gqa", f16) {
 		if p.Config.Causal == attention.CausalNone {

@@ -40,6 +40,12 @@
 // backward pass starts from a forward pass that is not timed. memory_bytes is what one set
 // takes before the backward pass, with all that the forward pass keeps.
 //
+// A peer whose answer to hello has "modifiers":true also gets problems with score and mask
+// modifiers, as texts of docs/modifiers.md: "score_mod":"s + bias[h, abs(i - j)]",
+// "mask_mod":"j <= i". They apply to scores after the scale, with the causal mask. i is the
+// position of the row among the keys. "tables":"bias=16x32,doc=doc.npy" has their tables:
+// random float32 of these sizes, or a .npy file.
+//
 //	{"op":"time","id":3,"n":6}
 //
 // The peer runs n times, each on the next set, and answers with the device time of each
@@ -86,6 +92,10 @@ type Problem struct {
 	Scale float32 `json:"scale"`
 	Sets  int     `json:"sets"` // copies of the tensors to rotate through
 	Seed  uint64  `json:"seed"`
+
+	ScoreMod string `json:"score_mod,omitempty"` // modifiers and their tables
+	MaskMod  string `json:"mask_mod,omitempty"`
+	Tables   string `json:"tables,omitempty"`
 }
 
 // Info is a peer's answer to hello.
@@ -96,6 +106,8 @@ type Info struct {
 	Device  string `json:"device,omitempty"`
 	UUID    string `json:"uuid,omitempty"`
 	Timer   string `json:"timer,omitempty"`
+
+	Modifiers bool `json:"modifiers,omitempty"` // it takes problems with modifiers
 }
 
 // Checked is the outcome of the peer's verification of its result.
