@@ -64,14 +64,23 @@ type Options struct {
 	// Vulkan says which Vulkan device to open, and how. Unless it names a device, Open leaves
 	// drivers of the CPU out: the CPU tier is faster.
 	Vulkan vk.Options
+	// CUDA opens a CUDA device without Vulkan, as cudapath.OpenDevice does, by its ordinal or UUID. The program imports
+	// package cudapath, which may be for this alone.
+	CUDA string
 }
 
 // Open opens the best device that can be used, or the CPU if there is none: see
-// [Device.WhyCPU]. If o names a Vulkan device that is not there, the error matches
-// [vk.ErrNoDevice].
+// [Device.WhyCPU]. In a program that imports package cudapath, a CUDA device is one that can be used where Vulkan has no
+// GPU; calls that its kernels do not compute are refused, and Options.CPU computes them. If o names a device that is not
+// there, the error matches [vk.ErrNoDevice].
 func Open(o Options) (*Device, error) {
-	if o.CPU {
+	switch {
+	case o.CPU:
 		return &Device{b: backend.CPU{}}, nil
+	case o.CUDA != "" && backend.OpenCUDA == nil:
+		return nil, fmt.Errorf("%w: CUDA device %s: the program does not import package cudapath", ErrUnsupported, o.CUDA)
+	case o.CUDA != "":
+		return openCUDA(o.CUDA)
 	}
 	named := o.Vulkan.Device != "" && o.Vulkan.Device != "auto"
 	o.Vulkan.GPUOnly = o.Vulkan.GPUOnly || !named
@@ -80,9 +89,22 @@ func Open(o Options) (*Device, error) {
 	case err == nil:
 		return &Device{b: backend.Vulkan{Dev: dev}, owned: true}, nil
 	case !named && errors.Is(err, vk.ErrNoDevice):
+		if backend.OpenCUDA != nil {
+			if d, err := openCUDA(""); err == nil {
+				return d, nil
+			}
+		}
 		return &Device{b: backend.CPU{}, why: err}, nil
 	}
 	return nil, err
+}
+
+func openCUDA(name string) (*Device, error) {
+	d, err := backend.OpenCUDA(name)
+	if err != nil {
+		return nil, err
+	}
+	return d.(*Device), nil
 }
 
 // On is the Device of a Vulkan device that the caller has opened or wrapped, and that stays

@@ -13,7 +13,7 @@ import (
 func TestNothingExportedPanics(t *testing.T) {
 	apiwalk.Walk(t, apiwalk.Package{
 		Name: "cudapath", Folder: ".", Matches: apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported),
-		Functions: map[string]any{"Available": cudapath.Available, "ContextOf": cudapath.ContextOf, "Devices": cudapath.Devices, "Kernels": cudapath.Kernels,
+		Functions: map[string]any{"Available": cudapath.Available, "ContextOf": cudapath.ContextOf, "Devices": cudapath.Devices, "Kernels": cudapath.Kernels, "StreamOf": cudapath.StreamOf,
 			"Match": cudapath.Match, "Missing": cudapath.Missing, "MissingOn": cudapath.MissingOn, "Open": cudapath.Open,
 			"OpenDevice": cudapath.OpenDevice, "UseWorkspace": cudapath.UseWorkspace, "WrapMemory": cudapath.WrapMemory, "WrapStream": cudapath.WrapStream},
 		// The driver follows a made-up context.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/internal/backend"
 	"vkattn/internal/plan"
 	"vkattn/internal/problem"
 	"vkattn/vk"
@@ -13,7 +14,10 @@ import (
 // tier implements problem.CUDA.
 type tier struct{}
 
-func init() { plan.RegisterCUDA(tier{}) }
+func init() {
+	plan.RegisterCUDA(tier{})
+	backend.OpenCUDA = func(name string) (any, error) { return OpenDevice(DeviceOptions{Device: name}) }
+}
 
 // Check implements problem.CUDA.
 func (tier) Check(info *vk.DeviceInfo, t attention.DType) error {

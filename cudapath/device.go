@@ -160,6 +160,15 @@ func WrapStream(d *attention.Device, stream uint64) (*attention.Stream, error) {
 	return problem.NewStream(&deviceStream{Stream: &Stream{c: b.c, handle: stream, wrapped: true}, d: b}), nil
 }
 
+// StreamOf returns the CUDA stream of a stream of a device that OpenDevice opened, nil of any other. It is closed with
+// the stream.
+func StreamOf(s *attention.Stream) *Stream {
+	if d, ok := problem.StreamBackingOf(s).(*deviceStream); ok {
+		return d.Stream
+	}
+	return nil
+}
+
 // device implements backend.Device.
 type device struct {
 	c      *Context

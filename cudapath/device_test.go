@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -225,6 +227,37 @@ func TestDeviceComputes(t *testing.T) {
 			require.NoError(t, emulated.err)
 		})
 	}
+}
+
+// attention.Open takes a CUDA device by name, and where Vulkan has none.
+func TestOpenTakesCUDA(t *testing.T) {
+	f := newFake(t)
+	f.device(&fakeUUID[0], 90, 13000)
+	if driver := os.Getenv("VKATTN_DRIVER"); driver == "none" {
+		t.Setenv("VKATTN_LIBVULKAN", filepath.Join(t.TempDir(), "libvulkan.so.1"))
+		dev, err := attention.Open(attention.Options{})
+		require.NoError(t, err)
+		require.NotNil(t, ContextOf(dev))
+		require.Empty(t, dev.WhyCPU())
+		require.NoError(t, dev.Close())
+	}
+	for _, name := range []string{"0", "GPU-7b010203-0405-0607-0809-0a0b0c0d0e0f"} {
+		dev, err := attention.Open(attention.Options{CUDA: name})
+		require.NoError(t, err)
+		require.Equal(t, fakeUUID, ContextOf(dev).Info().UUID)
+		s, err := dev.NewStream("order")
+		require.NoError(t, err)
+		require.Equal(t, ContextOf(dev), StreamOf(s).Context())
+		require.NoError(t, s.Close())
+		require.NoError(t, dev.Close())
+		require.Zero(t, f.live())
+	}
+	require.Nil(t, StreamOf(nil))
+	_, err := attention.Open(attention.Options{CUDA: "3"})
+	require.ErrorIs(t, err, vk.ErrNoDevice)
+	dev, err := attention.Open(attention.Options{CPU: true, CUDA: "0"})
+	require.NoError(t, err)
+	require.Nil(t, ContextOf(dev))
 }
 
 // problemOn is a problem with gradients in tensors of a device.

@@ -44,7 +44,7 @@ var compileFake = sync.OnceValues(func() (code []byte, err error) {
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "fake.so")
-	if text, err := exec.Command(compiler, "-shared", "-fPIC", "-pthread", "-o", file, "testdata/fakecuda.c").CombinedOutput(); err != nil {
+	if text, err := exec.Command(compiler, "-shared", "-fPIC", "-pthread", "-o", file, "testdata/fakecuda.c", "-lm").CombinedOutput(); err != nil {
 		return nil, &Error{Op: "compile testdata/fakecuda.c", Detail: string(text), Err: err}
 	}
 	return os.ReadFile(file)

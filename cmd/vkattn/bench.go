@@ -18,6 +18,7 @@ import (
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/peer"
+	"vkattn/cudapath"
 	"vkattn/vk"
 )
 
@@ -77,6 +78,7 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 	f := c.Flags()
 	f.SortFlags = false
 	o.rowFlags(f)
+	f.Lookup("device").Usage += withoutVulkan
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json, jsonl, sql or gobench, which benchstat reads")
 	f.BoolVar(&o.wide, "wide", false, wideUsage)
@@ -119,6 +121,9 @@ func (o *benchFlags) rowFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.monitor, "monitor", "", monitorUsage)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 }
+
+// withoutVulkan ends the help of --device of commands that call openAny.
+const withoutVulkan = "; cuda or cuda:0: without Vulkan"
 
 // wideUsage is the help of --wide.
 const wideUsage = "-o md: print every column, also those that all rows have the same value of"
@@ -177,7 +182,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
-	defer closeDevice(dev)
+	defer closeAny(dev)
 	problems, err := o.problems(plan, dev)
 	if err != nil {
 		return err
@@ -194,14 +199,14 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
-	b := &bench.Bench{Monitor: sampler, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
+	b := &bench.Bench{Monitor: sampler, Device: dev, Label: anyLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
 		Specs: o.specs(plan, dev), Baselines: plan.chosenBaselines()}
 	info := o.runInfo(plan, dev)
 	info.Schema = bench.SchemaVersion
 	info.Baselines = b.BaselineNames(problems)
 	info.Planned = b.Planned(problems)
-	if o.ofPeak && dev == nil {
-		fmt.Fprintln(a.stderr, "vkattn: --of-peak: the CPU has no ceilings that are measured: give --peak-tflops and --peak-tbs")
+	if o.ofPeak && dev.Vulkan() == nil {
+		fmt.Fprintln(a.stderr, "vkattn: --of-peak: no ceilings are measured on the CPU and without Vulkan: give --peak-tflops and --peak-tbs")
 	}
 	for _, name := range plan.baselines {
 		if !slices.Contains(info.Baselines, string(name)) {
@@ -247,7 +252,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		fmt.Fprintf(a.stderr, "vkattn: %s\n", flagtext.OneLine(line))
 	}
 	fmt.Fprintf(a.stderr, "%s, %sseed %d\n", flagtext.Count(len(all.list), "row"), oomCount(&all.Tally), o.seed)
-	if err := errors.Join(all.err(), validated(dev)); err != nil {
+	if err := errors.Join(all.err(), validated(dev.Vulkan())); err != nil {
 		return err
 	}
 	return slower
@@ -274,21 +279,24 @@ func (o *benchFlags) refuse(p *benchPlan) error {
 }
 
 // problems lists the problems of the plan on a device, after the ceilings that pictures need.
-func (o *benchFlags) problems(p *benchPlan, dev *vk.Device) ([]bench.Problem, error) {
-	p.small = dev == nil || dev.Info().Type == vk.DeviceCPU
+func (o *benchFlags) problems(p *benchPlan, dev *attention.Device) ([]bench.Problem, error) {
+	p.small = bench.OnCPU(dev)
 	list, err := p.problems(bench.Defaults(dev))
-	if err == nil && (o.ofPeak || len(o.plots) > 0) && dev != nil {
-		list = append(bench.PlotCeilings(dev, list, o.tbs > 0, o.tflops > 0), list...)
+	if err == nil && (o.ofPeak || len(o.plots) > 0) && dev.Vulkan() != nil {
+		list = append(bench.PlotCeilings(dev.Vulkan(), list, o.tbs > 0, o.tflops > 0), list...)
 	}
 	return list, err
 }
 
 // specs lists what runs each problem: tiers with their kernels, variants, ablations and tiles.
-func (o *benchFlags) specs(p *benchPlan, dev *vk.Device) []bench.Spec {
+func (o *benchFlags) specs(p *benchPlan, dev *attention.Device) []bench.Spec {
 	tiers := p.tiers
 	switch {
 	case p.allTiers:
-		tiers = availableTiers(dev)
+		tiers = availableTiers(dev.Vulkan())
+		if cudapath.ContextOf(dev) != nil {
+			tiers = []attention.Tier{attention.TierCUDA}
+		}
 	case len(tiers) == 0:
 		tiers = []attention.Tier{attention.TierAuto}
 	}
@@ -296,7 +304,7 @@ func (o *benchFlags) specs(p *benchPlan, dev *vk.Device) []bench.Spec {
 }
 
 // runInfo describes the run, but for peers and baselines.
-func (o *benchFlags) runInfo(p *benchPlan, dev *vk.Device) *bench.RunInfo {
+func (o *benchFlags) runInfo(p *benchPlan, dev *attention.Device) *bench.RunInfo {
 	info := runInfo(dev, o.seed)
 	info.Shrunk, info.Wide, info.Suite = p.shrunk, o.wide, o.suite
 	info.OfPeak, info.Peak = o.ofPeak, bench.Peak{TFLOPs: o.tflops, TBs: o.tbs}
@@ -307,27 +315,36 @@ func (o *benchFlags) runInfo(p *benchPlan, dev *vk.Device) *bench.RunInfo {
 }
 
 // benchDevice opens a device that can run the plan.
-func (a *app) benchDevice(name string, p *benchPlan) (*vk.Device, error) {
+func (a *app) benchDevice(name string, p *benchPlan) (*attention.Device, error) {
 	if p.ceilingsOnly() {
-		return a.openDevice(name, needVulkan, "suite ceilings") // every Vulkan device will do
+		dev, err := a.openDevice(name, needVulkan, "suite ceilings") // every Vulkan device will do
+		return attention.On(dev), err
 	}
-	return a.deviceOfTiers(name, p.tiers, p.allTiers)
+	return a.openAny(name, p.tiers, needOfTiers(p.tiers, p.allTiers), firstTier(p.tiers))
 }
 
 // deviceOfTiers opens a device that can run the tiers. all: without a list all tiers run.
 func (a *app) deviceOfTiers(name string, tiers []attention.Tier, all bool) (*vk.Device, error) {
-	var what string
-	if len(tiers) > 0 {
-		what = fmt.Sprintf("tier %v", tiers[0])
-	}
-	return a.openDevice(name, needOfTiers(tiers, all), what)
+	return a.openDevice(name, needOfTiers(tiers, all), firstTier(tiers))
 }
 
-func runInfo(dev *vk.Device, seed uint64) *bench.RunInfo {
+// firstTier names the need of tiers.
+func firstTier(tiers []attention.Tier) string {
+	if len(tiers) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("tier %v", tiers[0])
+}
+
+func runInfo(on *attention.Device, seed uint64) *bench.RunInfo {
 	info := &bench.RunInfo{Program: "vkattn", Version: buildVersion(), Environment: environment(),
 		Started: time.Now().UTC().Truncate(time.Second),
 		Seed:    seed, CPU: cpuLabel(), Device: bench.Device{Name: "cpu"}}
-	if dev != nil {
+	if c := cudapath.ContextOf(on); c != nil {
+		d := c.Info()
+		info.Device = bench.Device{Name: d.Name, Type: "cuda", UUID: uuid(d.UUID), Driver: "CUDA", Version: fmt.Sprintf("%d.%d", d.Driver/1000, d.Driver%1000/10)}
+	}
+	if dev := on.Vulkan(); dev != nil {
 		d := dev.Info()
 		info.Device = bench.Device{Name: d.Name, Type: d.Type.String(), UUID: uuid(d.UUID), Driver: d.DriverName,
 			Version: d.DriverInfo, API: vk.Version(d.APIVersion)}

@@ -10,12 +10,13 @@ import (
 	"sync"
 	"time"
 
+	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/chart"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/monitor"
 	"vkattn/cmd/vkattn/internal/outfile"
-	"vkattn/vk"
+	"vkattn/cudapath"
 )
 
 // patience is how long an interrupted command waits for the problem under way. A
@@ -123,8 +124,13 @@ const monitorUsage = "write clocks, temperature, power and throttle reasons of a
 // openMonitor starts to read the clocks of a device and writes them to path, if it is not
 // empty. Where the clocks cannot be read the sampler is nil and the file has its header
 // alone. stop ends the readings and may be called again.
-func (a *app) openMonitor(set *outfile.Set, path string, dev *vk.Device) (s *monitor.Sampler, stop func() error, err error) {
-	gpu := monitor.Open(dev)
+func (a *app) openMonitor(set *outfile.Set, path string, dev *attention.Device) (s *monitor.Sampler, stop func() error, err error) {
+	var gpu monitor.GPU
+	if v := dev.Vulkan(); v != nil {
+		gpu = monitor.Open(v.Info().UUID)
+	} else if c := cudapath.ContextOf(dev); c != nil {
+		gpu = monitor.Open(c.Info().UUID)
+	}
 	var csv io.Writer
 	if path != "" {
 		if csv, err = set.Add(path); err != nil {

@@ -14,7 +14,7 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/peer"
-	"vkattn/vk"
+	"vkattn/cudapath"
 )
 
 // vendorNVIDIA is the PCI vendor ID of NVIDIA, whose devices have the same UUID in CUDA
@@ -27,10 +27,12 @@ var torchBackends = []string{"flash", "cudnn", "efficient", "math", "copy"}
 // openPeers starts the commands of the peers in parallel, as each may take seconds to
 // import a framework. A command that is no peer is an error. A peer that cannot run on this
 // machine is reported on standard error; its rows say why, and the others run.
-func (a *app) openPeers(ctx context.Context, commands []string, timeout time.Duration, dev *vk.Device) ([]*peer.Peer, error) {
+func (a *app) openPeers(ctx context.Context, commands []string, timeout time.Duration, dev *attention.Device) ([]*peer.Peer, error) {
 	options := peer.Options{Timeout: timeout}
-	if dev != nil && dev.Info().VendorID == vendorNVIDIA {
-		options.UUID = uuid(dev.Info().UUID)
+	if v := dev.Vulkan(); v != nil && v.Info().VendorID == vendorNVIDIA {
+		options.UUID = uuid(v.Info().UUID)
+	} else if c := cudapath.ContextOf(dev); c != nil {
+		options.UUID = uuid(c.Info().UUID)
 	}
 	peers := make([]*peer.Peer, len(commands))
 	errs := make([]error, len(commands))

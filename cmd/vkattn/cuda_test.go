@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/verify"
 	"vkattn/cudapath"
 )
@@ -24,7 +27,7 @@ func TestCommandsOnCUDAWithoutVulkan(t *testing.T) {
 	}
 	dir := t.TempDir()
 	lib := filepath.Join(dir, "libfakecuda.so")
-	text, err := exec.Command(compiler, "-shared", "-fPIC", "-pthread", "-o", lib, "../../cudapath/testdata/fakecuda.c").CombinedOutput()
+	text, err := exec.Command(compiler, "-shared", "-fPIC", "-pthread", "-o", lib, "../../cudapath/testdata/fakecuda.c", "-lm").CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	t.Setenv(cudapath.LibraryEnv, lib)
 
@@ -60,6 +63,26 @@ func TestCommandsOnCUDAWithoutVulkan(t *testing.T) {
 	require.Contains(t, stdout, "fake\n")
 	o := readFloats(t, out, []int{1, 1, 20, 64})
 	require.Equal(t, []float32{1 + 1./1024, 1}, o[:2])
+
+	t.Setenv("FAKECUDA_ATTENTION", "1")
+	sizes := []string{"--headdim", "64", "--seqlen", "20", "--dtype", "f32", "--batch-size", "1", "--nheads", "2", "--causal", "none,bottom-right",
+		"--repetitions", "2", "--warmup", "1ms", "-o", "json"}
+	for _, device := range [][]string{{"--device", "cuda"}, {}, {"--tier", "all"}} { // without Vulkan auto takes it
+		if len(device) == 0 && os.Getenv("VKATTN_DRIVER") != "none" {
+			break
+		}
+		stdout, stderr := succeeds(t, slices.Concat([]string{"bench"}, device, sizes)...)
+		rows := documentRows[bench.Row](t, stdout)
+		require.Len(t, rows, 2)
+		for _, r := range rows {
+			require.Equal(t, "fake", r.Device)
+			require.Equal(t, "cuda", r.Tier)
+			require.Positive(t, r.TFLOPs)
+		}
+		require.Equal(t, !slices.Contains(device, "cuda"), strings.Contains(stderr, "computing on CUDA, fake"))
+	}
+	stdout, _ = succeeds(t, slices.Concat([]string{"bench", "--device", "cuda", "--against", "cuda-ref,plain,copy"}, sizes)...)
+	require.Len(t, documentRows[bench.Row](t, stdout), 4, "only cuda-ref applies")
 
 	refused(t, exitUnsupported, "tier scalar does not run on --device cuda", append(files, "--o", out, "--tier", "scalar")...)
 	refused(t, exitUnsupported, "dense attention only", append(files, "--o", out, "--softcap", "3")...)

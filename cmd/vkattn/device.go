@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"vkattn/attention"
@@ -104,51 +105,51 @@ func (a *app) openDevice(name string, need need, what string) (*vk.Device, error
 }
 
 // openAny is openDevice for commands that also compute on a CUDA device without Vulkan: "cuda", "cuda:" and an ordinal
-// or UUID, or auto for tier cuda on a machine that has no Vulkan device. cuda is that device, and then dev is nil; the
-// caller closes both.
-func (a *app) openAny(name string, tiers []attention.Tier, need need, what string) (dev *vk.Device, cuda *attention.Device, err error) {
+// or UUID, or auto on a machine that has CUDA and no Vulkan device for the tiers. It returns nil for the CPU. The caller
+// closes the device with closeAny.
+func (a *app) openAny(name string, tiers []attention.Tier, need need, what string) (*attention.Device, error) {
 	which, named := strings.CutPrefix(strings.ToLower(name), "cuda")
 	which, of := strings.CutPrefix(which, ":")
 	named = named && (which == "" || of)
-	onlyCUDA := len(tiers) == 1 && tiers[0] == attention.TierCUDA
-	if auto := name == "" || strings.EqualFold(name, "auto"); auto && onlyCUDA && !a.validation {
-		_, err := vk.Devices()
-		named = errors.Is(err, vk.ErrNoDevice) && cudapath.Available() == nil
+	others := func(tier attention.Tier) bool {
+		return tier != attention.TierCUDA && tier != attention.TierCPU && tier != attention.TierAuto
+	}
+	auto := name == "" || strings.EqualFold(name, "auto")
+	if auto && need != needCPU && !a.validation && !slices.ContainsFunc(tiers, others) && cudapath.Available() == nil {
+		list, _ := vk.Devices()
+		named = !slices.ContainsFunc(list, func(d vk.DeviceInfo) bool { return need == needTiers || d.Type != vk.DeviceCPU })
+		which = ""
 	}
 	if !named {
 		dev, err := a.openDevice(name, need, what)
-		return dev, nil, err
-	}
-	for _, tier := range tiers {
-		if tier != attention.TierCUDA && tier != attention.TierCPU && !tier.Auto() || need == needCPU {
-			return nil, nil, unsupportedf("tier %v does not run on --device %s, which has tier cuda alone", tier, name)
+		if dev == nil || err != nil {
+			return nil, err
 		}
+		return attention.On(dev), nil
+	}
+	if i := slices.IndexFunc(tiers, others); i >= 0 || need == needCPU {
+		return nil, unsupportedf("tier %v does not run on --device %s, which has tier cuda alone", tiers[max(i, 0)], name)
 	}
 	if a.validation {
-		return nil, nil, badInputf("--validation needs a Vulkan device, but --device %s is none", name)
+		return nil, badInputf("--validation needs a Vulkan device, but --device %s is none", name)
 	}
-	cuda, err = cudapath.OpenDevice(cudapath.DeviceOptions{Device: which})
+	dev, err := cudapath.OpenDevice(cudapath.DeviceOptions{Device: which})
 	switch {
 	case errors.Is(err, vk.ErrInvalid) || errors.Is(err, vk.ErrNoDevice):
-		return nil, nil, badInputf("--device %s: %w", name, err)
+		return nil, badInputf("--device %s: %w", name, err)
 	case errors.Is(err, vk.ErrUnsupported):
-		return nil, nil, unsupportedf("--device %s: %w", name, err)
+		return nil, unsupportedf("--device %s: %w", name, err)
+	case err == nil && auto:
+		fmt.Fprintf(a.stderr, "vkattn: there is no Vulkan device; computing on CUDA, %s\n", anyLabel(dev))
 	}
-	return nil, cuda, err
+	return dev, err
 }
 
-// placeOf is the device of openAny.
-func placeOf(dev *vk.Device, cuda *attention.Device) *attention.Device {
-	if cuda != nil {
-		return cuda
-	}
-	return attention.On(dev)
-}
-
-// closeCUDA closes a device of openAny, which may be nil.
-func closeCUDA(cuda *attention.Device) {
-	if cuda != nil {
-		_ = cuda.Close()
+// closeAny closes a device of openAny, which may be nil.
+func closeAny(dev *attention.Device) {
+	if dev != nil {
+		closeDevice(dev.Vulkan())
+		_ = dev.Close()
 	}
 }
 
@@ -194,10 +195,10 @@ func deviceLabel(dev *vk.Device) string {
 	return dev.Info().Name
 }
 
-// labelOf is deviceLabel of the devices of openAny.
-func labelOf(dev *vk.Device, cuda *attention.Device) string {
-	if cuda != nil {
-		return cudapath.ContextOf(cuda).Info().Name
+// anyLabel is deviceLabel of a device of openAny.
+func anyLabel(dev *attention.Device) string {
+	if c := cudapath.ContextOf(dev); c != nil {
+		return c.Info().Name
 	}
-	return deviceLabel(dev)
+	return deviceLabel(dev.Vulkan())
 }

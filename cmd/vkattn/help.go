@@ -56,7 +56,8 @@ verified like O; peers get these problems.`},
 	{name: "device", about: "what computes", flags: "device tier pass", more: "validation cuda-kernel",
 		text: `--device auto takes the best GPU, and tier cpu if there is none. A Vulkan driver that runs
 on the CPU is slower than tier cpu: auto takes it if tiers of Vulkan are asked for by name,
-or all tiers. It passes over a device that cannot be opened, and says so.
+or all tiers. It passes over a device that cannot be opened, and says so. Where Vulkan has no
+GPU, auto takes a CUDA device; --device cuda takes it in any case, with tier cuda alone.
 
 --pass times the backward pass, or forward followed by backward. TFLOP/s count 2.5 and 3.5 times
 the flops of the forward pass, even if the kernels compute some products twice. bench verifies

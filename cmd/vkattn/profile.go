@@ -119,18 +119,18 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 			return badInputf("--trace %s: %w", o.trace, err)
 		}
 	}
-	sampler, stopSampler, err := a.openMonitor(&set, o.monitor, dev)
+	sampler, stopSampler, err := a.openMonitor(&set, o.monitor, attention.On(dev))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = stopSampler() }()
-	b := &bench.Bench{Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing, Monitor: sampler,
+	b := &bench.Bench{Device: attention.On(dev), Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing, Monitor: sampler,
 		Specs: bench.Specs(tiers, nil, plan.variants, nil, o.tile, o.tiles)}
 	p, err := b.Profile(ctx, problems[0], o.peak)
 	if err != nil {
 		return err
 	}
-	p.Run = o.runInfo(plan, dev)
+	p.Run = o.runInfo(plan, attention.On(dev))
 	var all outcome
 	all.add(p.Row)
 	if err := all.err(); err != nil {

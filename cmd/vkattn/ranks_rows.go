@@ -203,7 +203,7 @@ func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags
 
 // verifyWork lists the problems that several ranks verify, and the tiers.
 func (a *app) verifyWork(plan *verifyPlan, s *ranks.Session) (problems []bench.Problem, tiers []attention.Tier, err error) {
-	list, err := a.verifyProblems(plan, s.Device, 0, s.Rank() == 0)
+	list, err := a.verifyProblems(plan, attention.On(s.Device), 0, s.Rank() == 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -229,7 +229,7 @@ func (a *app) verifyWork(plan *verifyPlan, s *ranks.Session) (problems []bench.P
 // ranksPrinter prints on rank 0 and saves the files of --save there.
 func (a *app) ranksPrinter(s *ranks.Session, o *benchFlags, plan *benchPlan, set *outfile.Set, timed bool,
 	planned []*ranks.Row) (bench.Printer[*ranks.Row], *bench.RunInfo, error) {
-	info := runInfo(s.Device, planned[0].Seed)
+	info := runInfo(attention.On(s.Device), planned[0].Seed)
 	info.Suite, info.Wide = o.suite, o.wide
 	if s.Rank() > 0 {
 		return noPrinter{}, info, nil

@@ -18,6 +18,7 @@ import (
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/cudapath"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/atomicfile"
 	"vkattn/internal/problem"
@@ -98,7 +99,7 @@ unsupported or does not fit the memory, 4 device failure, or a device that hangs
 	f.Var(layoutFlag(&o.bshd, "bhsd", "bshd"), "layout", "order of the axes in the files: bhsd or bshd")
 	f.Var(parsed[attention.Scale]{to: &o.scale, parse: parseScale, kind: "float"}, "scale",
 		"factor of Q K^T (default 1/sqrt(Dqk))")
-	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name; cuda or cuda:0: without Vulkan")
+	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name"+withoutVulkan)
 	f.Var(&o.tier, "tier", "auto, no-cuda, cpu, scalar, coopmat, coopmat2, cubin or cuda")
 	f.Var(&o.tuning, "tuning", "auto (use tiles that vkattn tune stored), off (use the heuristic's tiles) or on "+
 		"(tune first)")
@@ -157,13 +158,19 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		return unsupportedf("%w", err)
 	}
 	a.timeout = o.timeout
-	dev, cuda, err := a.openAny(o.device, []attention.Tier{o.tier}, needOf(o.tier), fmt.Sprintf("tier %v", o.tier))
+	dev, err := a.openAny(o.device, []attention.Tier{o.tier}, needOf(o.tier), fmt.Sprintf("tier %v", o.tier))
 	if err != nil {
 		return err
 	}
-	defer closeDevice(dev)
-	defer closeCUDA(cuda)
-	op, err := attention.New(placeOf(dev, cuda), in.config)
+	defer func() { closeAny(dev) }()
+	op, err := attention.New(dev, in.config)
+	if auto := o.device == "" || strings.EqualFold(o.device, "auto"); auto && o.tier.Auto() && cudapath.ContextOf(dev) != nil &&
+		errors.Is(err, attention.ErrUnsupported) {
+		fmt.Fprintf(a.stderr, "vkattn: %s; computing on the CPU\n", flagtext.OneLine(err.Error()))
+		closeAny(dev)
+		dev = nil
+		op, err = attention.New(nil, in.config)
+	}
 	if err != nil {
 		return err
 	}
@@ -198,18 +205,18 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	}
 	stopwatch := bench.Stopwatch()
 	var forward *attention.Plan
-	if dev == nil && cuda == nil {
+	if dev == nil {
 		if forward, backward, err = p.plans(op, p.args); err == nil {
 			err = p.compute(ctx, op, nil, p.args)
 		}
 	} else {
-		forward, backward, err = p.onDevice(ctx, dev, cuda, op)
+		forward, backward, err = p.onDevice(ctx, dev, op)
 	}
 	if err != nil {
 		return err
 	}
 	elapsed := stopwatch()
-	if err := errors.Join(ctx.Err(), validated(dev)); err != nil { // the CPU tier does not look at ctx
+	if err := errors.Join(ctx.Err(), validated(dev.Vulkan())); err != nil { // the CPU tier does not look at ctx
 		return err
 	}
 	verdict, err := a.verifyRun(o, p)
@@ -221,7 +228,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		return err
 	}
 	if !o.json {
-		lines := planLines(forward, backward, dev, cuda)
+		lines := planLines(forward, backward, dev)
 		if verdict != "" {
 			lines = append(lines, "verified: "+verdict)
 		}
@@ -235,7 +242,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		forward = &attention.Plan{}
 	}
 	s, c := in.shape, in.config
-	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: labelOf(dev, cuda), B: s.B, Hq: s.Hq,
+	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: anyLabel(dev), B: s.B, Hq: s.Hq,
 		Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
 		Layout: o.layout(), Options: o.used(), Verified: verdict, Output: o.of("o"), LSE: o.of("lse"),

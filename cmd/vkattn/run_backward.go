@@ -8,7 +8,6 @@ import (
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 const gradientHelp = `
@@ -194,10 +193,10 @@ func (p *runProblem) plans(op *attention.Op, a attention.BackwardArgs) (forward 
 }
 
 // planLines are the lines that run prints about its plans.
-func planLines(forward *attention.Plan, backward *attention.BackwardPlan, dev *vk.Device, cuda *attention.Device) (lines []string) {
+func planLines(forward *attention.Plan, backward *attention.BackwardPlan, dev *attention.Device) (lines []string) {
 	on := ""
-	if dev != nil || cuda != nil { // without one the plan says so
-		on = ", on " + labelOf(dev, cuda)
+	if dev != nil { // without one the plan says so
+		on = ", on " + anyLabel(dev)
 	}
 	if forward != nil {
 		lines = append(lines, fmt.Sprintf("plan: %v%s", *forward, on))

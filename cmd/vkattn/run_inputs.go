@@ -8,9 +8,9 @@ import (
 	"os"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/internal/atomicfile"
-	"vkattn/internal/backend"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/operands"
 	"vkattn/internal/problem"
@@ -208,13 +208,9 @@ func (in *runInputs) outputAxes() axes {
 
 // onDevice runs the call on a device. It returns the plans for the tensors as they were
 // placed: they depend on their alignment and on LSE.
-func (p *runProblem) onDevice(ctx context.Context, dev *vk.Device, cuda *attention.Device, op *attention.Op) (plan *attention.Plan,
+func (p *runProblem) onDevice(ctx context.Context, dev *attention.Device, op *attention.Op) (plan *attention.Plan,
 	backward *attention.BackwardPlan, err error) {
-	open := func() (*operands.Memory, error) { return operands.OpenMemory(dev, "run") }
-	if cuda != nil {
-		open = func() (*operands.Memory, error) { return operands.OpenMemoryOn(backend.HomeOf(cuda).Backend(), "run") }
-	}
-	m, err := open()
+	m, err := bench.OpenMemory(dev, "run")
 	if err != nil {
 		return plan, backward, err
 	}

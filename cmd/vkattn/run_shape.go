@@ -11,7 +11,6 @@ import (
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 // axes are the sizes of a tensor by the meaning of its file's axes. A packed tensor
@@ -338,7 +337,7 @@ func (in *runInputs) memory() (m memory) {
 
 // room returns an error if the run does not fit the memory of the host, or of the device
 // with the scratch memory of the kernel.
-func (in *runInputs) room(dev *vk.Device, scratch uint64) error {
+func (in *runInputs) room(dev *attention.Device, scratch uint64) error {
 	m := in.memory()
 	host := hostmem.Sum(m.arguments, m.host, m.passing)
 	if dev == nil {

@@ -151,7 +151,7 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 	}
 	out := &tunePrinter{w: a.stdout, json: o.format == "json", check: o.check, all: o.all, wide: o.wide,
 		tolerance: o.tolerance, stores: !o.check && !o.dryRun && !o.compileOnly}
-	out.doc.Run = runInfo(dev, 0)
+	out.doc.Run = runInfo(attention.On(dev), 0)
 	var planned []*tuneRow
 	for _, p := range problems {
 		for _, tier := range plan.tiers {
@@ -191,7 +191,7 @@ loop:
 // tuneProblems lists the problems that the flags select; without lists, the defaults of
 // the device.
 func (a *app) tuneProblems(o *tuneFlags, plan *benchPlan, dev *vk.Device) ([]bench.Problem, error) {
-	s := bench.Defaults(dev)
+	s := bench.Defaults(attention.On(dev))
 	if o.check {
 		// The heuristic was made from batch x heads 128 and length 4096, at the head
 		// dims that its comment names. These differ from all of them.

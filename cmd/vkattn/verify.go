@@ -22,7 +22,6 @@ import (
 	"vkattn/cmd/vkattn/internal/verify"
 	"vkattn/cudapath"
 	"vkattn/internal/cases"
-	"vkattn/vk"
 )
 
 // verifyFlags are the flags of `vkattn verify`, not parsed yet.
@@ -84,7 +83,7 @@ fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalH
 	f.SortFlags = false
 	o.problemFlags(f)
 	f.Lookup("suite").Usage = suitesUsage() + ", " + conformance + ", " + options
-	f.Lookup("device").Usage += "; cuda or cuda:0: without Vulkan"
+	f.Lookup("device").Usage += withoutVulkan
 	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance or options whose names match the regular expression `pattern`")
 	o.addAxis(f, "pass", "the `pass` to compare: fwd or bwd (default fwd); fwd: O and LSE, bwd: gradients")
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda; default: all of the device")
@@ -107,41 +106,33 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		return err
 	}
 	a.timeout = o.timing.Timeout
-	var what string
-	if len(plan.tiers) > 0 {
-		what = fmt.Sprintf("tier %v", plan.tiers[0])
-	}
-	dev, cuda, err := a.openAny(o.device, plan.tiers, needOfTiers(plan.tiers, true), what)
+	dev, err := a.openAny(o.device, plan.tiers, needOfTiers(plan.tiers, true), firstTier(plan.tiers))
 	if err != nil {
 		return err
 	}
-	defer closeDevice(dev)
-	defer closeCUDA(cuda)
+	defer closeAny(dev)
+	cuda := cudapath.ContextOf(dev)
 	problems, err := a.verifyProblems(plan, dev, o.seed, true)
 	if err != nil {
 		return err
 	}
 	tiers := plan.tiers
 	if len(tiers) == 0 {
-		tiers = availableTiers(dev)
+		tiers = availableTiers(dev.Vulkan())
 		if cuda != nil {
 			tiers = append(tiers, attention.TierCUDA)
 		}
 	}
-	here := runsHere(dev, cuda)
+	here := runsHere(dev)
 	if len(plan.tiers) > 0 {
 		here = nil // a tier given by name gets a row with the reason if it cannot run
 	}
-	v := &verify.Verifier{Device: dev, CUDA: cuda, Label: labelOf(dev, cuda), List: verify.Implementations(tiers, plan.kernels),
+	v := &verify.Verifier{Device: dev, Label: anyLabel(dev), List: verify.Implementations(tiers, plan.kernels),
 		Backward: plan.backward, Repeat: o.times, Conformance: plan.table, Here: here, Touch: a.touch, Timeout: o.timing.Timeout}
-	if (cuda != nil || verify.HasCUDA(dev)) && !plan.backward {
+	if (cuda != nil || verify.HasCUDA(dev.Vulkan())) && !plan.backward {
 		v.Reference = &verify.Validation
 	}
 	info := runInfo(dev, o.seed)
-	if cuda != nil {
-		d := cudapath.ContextOf(cuda).Info()
-		info.Device = bench.Device{Name: d.Name, Type: "cuda", UUID: uuid(d.UUID), Driver: "CUDA", Version: fmt.Sprintf("%d.%d", d.Driver/1000, d.Driver%1000/10)}
-	}
 	info.Suite, info.Wide = o.suite, o.wide
 	var planned []*verify.Row
 	for _, p := range problems {
@@ -184,23 +175,22 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	if stopped != nil {
 		return stopped
 	}
-	return errors.Join(verifyOutcome(&all), validated(dev))
+	return errors.Join(verifyOutcome(&all), validated(dev.Vulkan()))
 }
 
 // runsHere returns a function that reports whether an implementation runs a storage
 // type on the device.
-func runsHere(dev *vk.Device, cuda *attention.Device) func(verify.Implementation, attention.DType) bool {
+func runsHere(dev *attention.Device) func(verify.Implementation, attention.DType) bool {
 	status := map[cases.Target]bool{}
-	for _, s := range attention.TierReport(dev) {
+	for _, s := range attention.TierReport(dev.Vulkan()) {
 		status[cases.On(s.Tier, s.DType)] = s.Available
 	}
 	return func(i verify.Implementation, t attention.DType) bool {
-		if i.Tier == attention.TierCUDA && cuda != nil {
-			op, err := attention.New(cuda, attention.Config{DType: t, HeadDim: 64, Tier: i.Tier, Kernel: i.Kernel})
-			return errors.Join(err, op.Close()) == nil
+		if c := cudapath.ContextOf(dev); c != nil && i.Tier == attention.TierCUDA {
+			return cudapath.MissingOn(c.Info(), i.Kernel, t) == ""
 		}
 		if i.Tier == attention.TierCUDA {
-			return dev != nil && cudapath.Missing(dev.Info(), i.Kernel, t) == ""
+			return dev != nil && cudapath.Missing(dev.Vulkan().Info(), i.Kernel, t) == ""
 		}
 		return status[cases.On(i.Tier, t)]
 	}

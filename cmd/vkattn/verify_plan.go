@@ -9,7 +9,6 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/verify"
 	"vkattn/internal/cases"
-	"vkattn/vk"
 )
 
 // verifyPlan holds the parsed flags of `vkattn verify`.
@@ -77,8 +76,8 @@ type verifyProblem struct {
 }
 
 // verifyDefaults is the sweep of `vkattn verify` without lists and suites.
-func verifyDefaults(dev *vk.Device) bench.Sweep {
-	if dev == nil || dev.Info().Type == vk.DeviceCPU {
+func verifyDefaults(dev *attention.Device) bench.Sweep {
+	if bench.OnCPU(dev) {
 		return bench.Lists("batch-size=1 nheads=4 nheads-kv=2 seqlen=100 seqlen-k=300 headdim=64 causal=none,bottom-right dtype=f16,bf16")
 	}
 	return bench.Lists("batch-size=4 nheads=8 nheads-kv=2 seqlen=1000,4096 seqlen-k=4096 headdim=64,128 causal=none,bottom-right dtype=f16,bf16")
@@ -86,7 +85,7 @@ func verifyDefaults(dev *vk.Device) bench.Sweep {
 
 // verifyProblems lists the problems that the flags select. Problems with options are left out; if
 // tell is set, it prints how many.
-func (a *app) verifyProblems(p *verifyPlan, dev *vk.Device, seed uint64, tell bool) ([]verifyProblem, error) {
+func (a *app) verifyProblems(p *verifyPlan, dev *attention.Device, seed uint64, tell bool) ([]verifyProblem, error) {
 	if p.table {
 		return p.conformance(dev)
 	}
@@ -121,7 +120,7 @@ func (a *app) verifyProblems(p *verifyPlan, dev *vk.Device, seed uint64, tell bo
 // conformance lists the cases of the conformance table, or of that of options, that the flags select. On a
 // driver that runs on the CPU it is a subset of the table that compiles in minutes; --case
 // selects from the whole table.
-func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error) {
+func (p *verifyPlan) conformance(dev *attention.Device) (out []verifyProblem, err error) {
 	dtypes := bench.ListOf[attention.DType](p.lists, "dtype")
 	if len(dtypes) == 0 {
 		dtypes = attention.DTypes()
@@ -130,7 +129,7 @@ func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error
 		list := cases.All()
 		if p.options {
 			list = cases.AllOptions()
-		} else if p.only.String() == "" && (dev == nil || dev.Info().Type == vk.DeviceCPU) {
+		} else if p.only.String() == "" && bench.OnCPU(dev) {
 			list = slices.Concat(cases.Brief(int(dtype)), cases.Notable())
 		}
 		for _, c := range list {

@@ -2,12 +2,13 @@
  * driver.h asks for, keeps the rules that the real one has, and works on memory of
  * the process. A stream is a thread with a list. Timelines are the test's, by a
  * callback. A kernel reads a word of Q, adds one, and writes it to O, unless a callback
- * of the test computes it.
+ * of the test computes it, or FAKECUDA_ATTENTION is set: then forward kernels of float32 attend.
  *
  * While a stream is being captured its work goes into a graph. A call that allocates, frees,
  * waits or asks then fails, and so does the capture: the real driver allows some of them. */
 #define _GNU_SOURCE
 #include "../driver.h"
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -295,6 +296,34 @@ static int find(const struct stream *s)
 	return found && !found->end;
 }
 
+/* O and LSE of a forward kernel of float32. */
+static void attend(const struct params *p)
+{
+	for (int64_t b = 0; b < p->b; b++)
+		for (int64_t h = 0; h < p->hq; h++)
+			for (int64_t r = 0; r < p->sq; r++) {
+				int64_t g = h / (p->hq / p->hkv), keys = r + 1 + p->causal_offset;
+				float *o = (float *)p->o.base + b * p->o.batch + h * p->o.head + r * p->o.row;
+				const float *q = (float *)p->q.base + b * p->q.batch + h * p->q.head + r * p->q.row;
+				double sum = 0, sums[256] = {0};
+				for (int64_t c = 0; c < p->sk && c < keys; c++) {
+					const float *k = (float *)p->k.base + b * p->k.batch + g * p->k.head + c * p->k.row;
+					const float *v = (float *)p->v.base + b * p->v.batch + g * p->v.head + c * p->v.row;
+					double s = 0;
+					for (int i = 0; i < p->d; i++)
+						s += (double)q[i] * k[i];
+					s = exp(s * p->scale);
+					sum += s;
+					for (int i = 0; i < p->dv; i++)
+						sums[i] += s * v[i];
+				}
+				for (int i = 0; i < p->dv; i++)
+					o[i] = (float)(sum ? sums[i] / sum : 0);
+				if (p->lse)
+					((float *)p->lse)[(b * p->hq + h) * p->sq + r] = (float)log(sum);
+			}
+}
+
 static void perform(struct op *o)
 {
 	switch (o->kind) {
@@ -317,6 +346,10 @@ static void perform(struct op *o)
 		}
 		if (forward) {
 			forward(names[o->function], &o->p);
+			break;
+		}
+		if (getenv("FAKECUDA_ATTENTION") && strstr(names[o->function], "_f32")) {
+			attend(&o->p);
 			break;
 		}
 		/* Early to read and late to write, so that who does not wait is seen. */

@@ -16,6 +16,8 @@ var (
 	NewDevice func(Device) any
 	// HomeOf returns the Home of an *attention.Device.
 	HomeOf func(device any) Home
+	// OpenCUDA opens a CUDA device without Vulkan as an *attention.Device, the first for "". Package cudapath sets it.
+	OpenCUDA func(name string) (any, error)
 )
 
 // Home is an *attention.Device inside of the library.

@@ -10,7 +10,6 @@ import (
 	"vkattn/internal/hostmem"
 	"vkattn/internal/inputs"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 // gradients fills in dO and allocates dQ, dK and dV.
@@ -45,7 +44,7 @@ func (p Problem) gradientBytes(o, q, kv uint64) (all, outputs uint64) {
 }
 
 // backward prepares a row of a backward pass, or of both.
-func (g *group) backward(ctx context.Context, dev *vk.Device, cfg attention.Config, s Spec, row *Row) (*work, *setup,
+func (g *group) backward(ctx context.Context, dev *attention.Device, cfg attention.Config, s Spec, row *Row) (*work, *setup,
 	error) {
 	if s.Experiment.Forward() != (attention.Experiment{}) {
 		return nil, nil, fmt.Errorf("%w: only the forward pass has variants and ablations", attention.ErrUnsupported)
@@ -53,17 +52,17 @@ func (g *group) backward(ctx context.Context, dev *vk.Device, cfg attention.Conf
 	if g.problem.PageSize > 0 || g.problem.Config.KeyType != attention.KVSame {
 		return nil, nil, fmt.Errorf("%w: paged and quantized K and V have no gradients", attention.ErrUnsupported)
 	}
-	op, err := attention.NewExperiment(attention.On(dev), cfg, s.Experiment)
+	op, err := attention.NewExperiment(dev, cfg, s.Experiment)
 	if err != nil {
 		return nil, nil, err
 	}
 	g.closers = append(g.closers, op.Close)
 	w := &work{op: op, name: g.problem.String()}
-	if s.Tier == attention.TierCUDA && g.problem.Pass == PassBackward && !g.problem.Plain() {
+	if s.Tier == attention.TierCUDA && dev.Vulkan() != nil && g.problem.Pass == PassBackward && !g.problem.Plain() {
 		// The forward kernels of tier cuda take no options, those of gradients do.
 		other := g.problem.Config
 		other.Tier, other.Kernel = attention.TierAuto, ""
-		forward, err := attention.New(attention.On(dev), other)
+		forward, err := attention.New(dev, other)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -95,7 +94,7 @@ func (g *group) backward(ctx context.Context, dev *vk.Device, cfg attention.Conf
 		for i, k := range plan.Kernels {
 			kernels[i] = k.Kernel
 		}
-		row.SPIRV, row.SparseRatio = modules(dev, kernels...), g.in.sparseRatio()
+		row.SPIRV, row.SparseRatio = modules(dev.Vulkan(), kernels...), g.in.sparseRatio()
 		return nil
 	}
 	return w, p, nil

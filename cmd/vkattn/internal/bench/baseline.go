@@ -7,11 +7,11 @@ import (
 	"sync"
 
 	"vkattn/attention"
+	"vkattn/cudapath"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/operands"
 	"vkattn/internal/plain"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 // Baseline is another way to compute a problem, with which rows are compared: on the
@@ -54,7 +54,7 @@ func ParseBaseline(s string) (Baseline, error) {
 }
 
 // spec is the Spec of the baseline's row, given the tier of the rows compared with it.
-func (b Baseline) spec(of attention.Tier, dev *vk.Device) Spec {
+func (b Baseline) spec(of attention.Tier, dev *attention.Device) Spec {
 	s := Spec{Tier: of, Baseline: b}
 	switch {
 	case dev == nil:
@@ -74,14 +74,15 @@ func (b Baseline) spec(of attention.Tier, dev *vk.Device) Spec {
 func (b Baseline) isReference() bool { return b == BaselineByMask || b == BaselineCUDARef }
 
 // applies reports whether a problem has this baseline.
-func (b Baseline) applies(p Problem, dev *vk.Device) bool {
+func (b Baseline) applies(p Problem, dev *attention.Device) bool {
 	if p.Ceiling != "" {
 		return false
 	}
+	cuda := cudapath.ContextOf(dev) // of a device that has tier cuda alone
 	if b == BaselinePlain {
-		return dev != nil && p.Plain()
+		return dev.Vulkan() != nil && p.Plain()
 	}
-	if p.Pass != PassForward {
+	if p.Pass != PassForward || cuda != nil && (b == BaselineByMask || b == BaselineCopy) {
 		return false
 	}
 	switch b {
@@ -91,7 +92,10 @@ func (b Baseline) applies(p Problem, dev *vk.Device) bool {
 		if dev == nil || !p.Plain() {
 			return false
 		}
-		for _, s := range attention.TierReport(dev) {
+		if cuda != nil {
+			return cudapath.MissingOn(cuda.Info(), "ref", p.Config.DType) == ""
+		}
+		for _, s := range attention.TierReport(dev.Vulkan()) {
 			if s.Tier == attention.TierCUDA && s.DType == p.Config.DType {
 				return s.Available
 			}
@@ -281,7 +285,7 @@ func difference(a, b []float32) (most float64) {
 // plain prepares the row of BaselinePlain, of any pass. A row whose scores do not fit in
 // memory is refused before anything is allocated. Its memory counts the tensors and the
 // scores.
-func (g *group) plain(ctx context.Context, dev *vk.Device, cfg attention.Config, _ Spec, row *Row) (*work, *setup, error) {
+func (g *group) plain(ctx context.Context, dev *attention.Device, cfg attention.Config, _ Spec, row *Row) (*work, *setup, error) {
 	row.Tier = ""
 	shape, backward := g.problem.Shape, g.problem.Pass != PassForward
 	if err := plain.Check(problem.Config(cfg), shape); err != nil {
@@ -296,7 +300,7 @@ func (g *group) plain(ctx context.Context, dev *vk.Device, cfg attention.Config,
 	if err != nil {
 		return nil, nil, err
 	}
-	op, err := plain.New(dev, problem.Config(cfg), shape, backward)
+	op, err := plain.New(dev.Vulkan(), problem.Config(cfg), shape, backward)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -15,16 +15,16 @@ import (
 	"vkattn/cmd/vkattn/internal/monitor"
 	"vkattn/cmd/vkattn/internal/peer"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 // Bench measures problems on one device, or on the CPU.
 type Bench struct {
-	Device *vk.Device // nil: only the CPU tier can run
-	Label  string     // name of the device in rows
-	CPU    string     // name of the CPU in rows
-	Specs  []Spec     // each problem has a row of each
-	Peers  []Peer     // and a row of each peer, if the problem is Plain
+	// Device is a Vulkan device, or a CUDA device without Vulkan; nil: only the CPU tier can run.
+	Device *attention.Device
+	Label  string // name of the device in rows
+	CPU    string // name of the CPU in rows
+	Specs  []Spec // each problem has a row of each
+	Peers  []Peer // and a row of each peer, if the problem is Plain
 	// Baselines adds a row of each baseline that applies to the problem.
 	Baselines []Baseline
 	Seed      uint64
@@ -48,7 +48,7 @@ func (b *Bench) specs(p Problem) []Spec {
 		return []Spec{{}}
 	}
 	out := slices.Clone(b.Specs)
-	if p.Ladder && b.Device != nil {
+	if p.Ladder && b.Device.Vulkan() != nil {
 		out = ladderSpecs(out)
 	}
 	for _, f := range b.Baselines {

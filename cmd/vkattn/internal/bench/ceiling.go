@@ -128,16 +128,16 @@ func (g *group) ceiling(ctx context.Context, s Spec) (*candidate, *Row) {
 
 // ceilingRun returns the function that times the row, after a first run, and its clock.
 func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context, int) ([]time.Duration, error), *deviceClock, error) {
-	if row.Ceiling.moves() && g.Device != nil {
+	if row.Ceiling.moves() && g.Device.Vulkan() != nil {
 		return g.memoryCeiling(ctx, row)
 	}
 	var kernels []*ceiling.Kernel
 	var err error
 	if row.Ceiling.typed() {
-		kernels, err = ceiling.Products(g.Device, row.DType)
+		kernels, err = ceiling.Products(g.Device.Vulkan(), row.DType)
 	} else {
 		var empty *ceiling.Kernel
-		empty, err = ceiling.NewEmpty(g.Device)
+		empty, err = ceiling.NewEmpty(g.Device.Vulkan())
 		kernels = append(kernels, empty)
 	}
 	if err != nil {
@@ -146,7 +146,7 @@ func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context,
 	for _, k := range kernels {
 		g.closers = append(g.closers, k.Close)
 	}
-	stream, err := g.Device.NewStream(string(row.Ceiling))
+	stream, err := g.Device.Vulkan().NewStream(string(row.Ceiling))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -158,7 +158,7 @@ func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context,
 			return nil, nil, err
 		}
 	}
-	clock := &deviceClock{stream: stream, stamps: g.Device.Caps().Limits.TimestampValidBits > 0 && row.Ceiling != CeilingLaunch}
+	clock := &deviceClock{stream: stream, stamps: g.Device.Vulkan().Caps().Limits.TimestampValidBits > 0 && row.Ceiling != CeilingLaunch}
 	best, err := g.fastest(ctx, len(kernels), func(ctx context.Context, i, n int) ([]time.Duration, error) {
 		return clock.timed(ctx, n, kernels[i].Record)
 	})
@@ -167,7 +167,7 @@ func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context,
 	}
 	kernel := kernels[best]
 	row.Flops, row.Memory, row.Tile, row.Timer = kernel.Flops(), kernel.Bytes(), kernel.Tile(), clock.timer()
-	row.SPIRV = modules(g.Device, kernel.Module())
+	row.SPIRV = modules(g.Device.Vulkan(), kernel.Module())
 	inARow, record := 1, kernel.Record
 	if row.Ceiling == CeilingDispatch || row.Ceiling == CeilingBarrier {
 		inARow, record = dispatchesInARow, repeated(kernel, row.Ceiling == CeilingBarrier)

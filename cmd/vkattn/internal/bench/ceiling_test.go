@@ -48,7 +48,7 @@ func TestPicturesHaveTheCeilingsOfTheirProblems(t *testing.T) {
 func TestCeilingsOfADevice(t *testing.T) {
 	dev := testdevice.Open(t)
 	done := 0
-	b := &Bench{Device: dev, Label: "gpu", CPU: "cpu", Timing: Timing{Repeats: 6, Warmup: time.Millisecond}, Specs: []Spec{{}, {}}, Done: func() { done++ }}
+	b := &Bench{Device: attention.On(dev), Label: "gpu", CPU: "cpu", Timing: Timing{Repeats: 6, Warmup: time.Millisecond}, Specs: []Spec{{}, {}}, Done: func() { done++ }}
 	list := ceilings()
 	require.Equal(t, len(list), b.Rows(list), "specs and baselines have no rows of ceilings")
 	for _, p := range list {

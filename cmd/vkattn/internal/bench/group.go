@@ -140,7 +140,7 @@ func (g *group) countKV(row *Row) error {
 }
 
 // forward prepares a row of the forward pass.
-func (g *group) forward(ctx context.Context, dev *vk.Device, cfg attention.Config, s Spec, row *Row) (*work, *setup,
+func (g *group) forward(ctx context.Context, dev *attention.Device, cfg attention.Config, s Spec, row *Row) (*work, *setup,
 	error) {
 	if s.Experiment.BackwardTiles != "" {
 		return nil, nil, fmt.Errorf("%w: the forward pass has no tiles of the backward kernels", attention.ErrUnsupported)
@@ -153,7 +153,7 @@ func (g *group) forward(ctx context.Context, dev *vk.Device, cfg attention.Confi
 		cfg = p.data.problem.Config
 		cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
 	}
-	op, err := attention.NewExperiment(attention.On(dev), cfg, s.Experiment)
+	op, err := attention.NewExperiment(dev, cfg, s.Experiment)
 	if err != nil {
 		if s.Experiment != (attention.Experiment{}) {
 			row.Tier = g.planned(dev, cfg).String()
@@ -189,7 +189,7 @@ func (g *group) forward(ctx context.Context, dev *vk.Device, cfg attention.Confi
 	w.cuda = plan.Tier == attention.TierCUDA
 	w.planned = func(row *Row, p *setup) error {
 		row.plan(plan, s)
-		row.SPIRV, row.SparseRatio = modules(dev, plan.Kernel), g.in.sparseRatio()
+		row.SPIRV, row.SparseRatio = modules(dev.Vulkan(), plan.Kernel), g.in.sparseRatio()
 		if s.Baseline != "" || !g.problem.Plain() {
 			row.Memory = p.data.bytes() + plan.WorkspaceBytes
 		}
@@ -219,7 +219,7 @@ func (g *group) judge(row *Row, d *data, o, lse []byte) (err error) {
 }
 
 // copy prepares the row of BaselineCopy.
-func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate, error) {
+func (g *group) copy(ctx context.Context, dev *attention.Device, row *Row) (*candidate, error) {
 	row.Tier, row.Timer, row.Memory = "", "wall", row.KVBytes
 	if dev == nil {
 		if err := Room(nil, hostmem.Sum(max(row.KVBytes, g.rotation(nil)), setAlign), 0); err != nil {
@@ -232,14 +232,14 @@ func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate,
 	}
 	var l *copyRunner
 	err := g.within(ctx, func(ctx context.Context) (err error) {
-		l, err = newCopyRunner(ctx, dev, false, row.KVBytes/2, g.rotation(dev))
+		l, err = newCopyRunner(ctx, dev.Vulkan(), false, row.KVBytes/2, g.rotation(dev))
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	g.copies = l
-	row.Sets, row.Timer, row.SPIRV = l.count, l.timer(), modules(dev, l.kernel.Module())
+	row.Sets, row.Timer, row.SPIRV = l.count, l.timer(), modules(dev.Vulkan(), l.kernel.Module())
 	return &candidate{row: row, clock: &l.deviceClock, run: l.timed}, nil
 }
 
@@ -288,8 +288,8 @@ func (g *group) differences(rows []*Row) {
 
 // planned is the tier that runs without variant and ablation. A row whose variant or
 // ablation is refused has it, and so belongs to the same rows.
-func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
-	op, err := attention.New(attention.On(dev), cfg)
+func (g *group) planned(dev *attention.Device, cfg attention.Config) attention.Tier {
+	op, err := attention.New(dev, cfg)
 	if err != nil {
 		return cfg.Tier
 	}
@@ -304,7 +304,7 @@ func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
 // setup returns the setup of a baseline, which all its rows share, and creates it if
 // needed. It returns an error before it allocates anything if the memory does not
 // suffice, with the scratch memory of the kernel.
-func (g *group) setup(ctx context.Context, dev *vk.Device, baseline Baseline, scratch uint64) (*setup, error) {
+func (g *group) setup(ctx context.Context, dev *attention.Device, baseline Baseline, scratch uint64) (*setup, error) {
 	if baseline != BaselineByMask && baseline != BaselineContiguous {
 		baseline = ""
 	}
@@ -367,7 +367,7 @@ func (g *group) autoTakesCUDA() bool {
 	if g.Device == nil {
 		return false
 	}
-	op, err := attention.New(attention.On(g.Device), g.problem.Config)
+	op, err := attention.New(g.Device, g.problem.Config)
 	if err != nil {
 		return false
 	}

@@ -221,7 +221,7 @@ func ReferenceScratch(c attention.Config, s attention.Shape, rows uint64) uint64
 }
 
 // needed is the memory that a setup takes in addition to what the group has.
-func (g *group) needed(dev *vk.Device, baseline Baseline) (host, device uint64) {
+func (g *group) needed(dev *attention.Device, baseline Baseline) (host, device uint64) {
 	f := g.problem.footprint()
 	if g.in == nil {
 		host = hostmem.Sum(f.tensors, f.lists, f.host)
@@ -253,22 +253,23 @@ func (g *group) needed(dev *vk.Device, baseline Baseline) (host, device uint64) 
 
 // room returns an error with the needed and the available memory if a setup does not fit the
 // memory.
-func (g *group) room(dev *vk.Device, baseline Baseline, scratch uint64) error {
+func (g *group) room(dev *attention.Device, baseline Baseline, scratch uint64) error {
 	host, device := g.needed(dev, baseline)
 	return Room(dev, host, hostmem.Sum(device, scratch))
 }
 
 // Room returns an error with the needed and the available memory if the host or the device lacks
 // the memory. A device that is the CPU uses host memory.
-func Room(dev *vk.Device, host, device uint64) error {
+func Room(on *attention.Device, host, device uint64) error {
 	const op = "problem"
+	dev := on.Vulkan()
 	if dev != nil && dev.Info().Type == vk.DeviceCPU {
 		host = hostmem.Sum(host, device)
 	}
 	if err := vk.CheckHostMemory(op, host); err != nil {
 		return err
 	}
-	if dev == nil {
+	if dev == nil { // CUDA says itself what it has no room for
 		return nil
 	}
 	return dev.CheckMemory(op, device)

@@ -89,7 +89,7 @@ func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile,
 	if b.Device == nil || len(b.Specs) != 1 || b.Specs[0].Tier.WithoutSPIRV() {
 		return nil, fmt.Errorf("%w: a profile needs a Vulkan tier", attention.ErrUnsupported)
 	}
-	if b.Device.Caps().Limits.TimestampValidBits == 0 {
+	if b.Device.Vulkan().Caps().Limits.TimestampValidBits == 0 {
 		return nil, fmt.Errorf("%w: the queue has no timestamps", attention.ErrUnsupported)
 	}
 	if err := errors.Join(p.Shape.Validate(), b.pause(ctx)); err != nil {
@@ -201,7 +201,7 @@ func (g *group) observe(ctx context.Context, c *candidate, out *Profile) error {
 		sum += s.Median
 		p := ProfiledDispatch{Pipeline: d.Name, Groups: d.Groups, LocalSize: local[i], Us: s.Median, MinUs: s.Min,
 			MaxUs: s.Max, Statistics: stats[i]}
-		if g.Device.Info().VendorID == vendorNVIDIA {
+		if g.Device.Vulkan().Info().VendorID == vendorNVIDIA {
 			p.Occupancy = estimate(local[i], stats[i])
 		}
 		out.Dispatches = append(out.Dispatches, p)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/monitor"
 	"vkattn/internal/turns"
 	"vkattn/shaders"
@@ -187,6 +188,7 @@ func (g *group) tflops(r *Row, ms float64) float64 {
 // give none: some drivers' clocks stand still, run backwards or are 0 at times.
 type deviceClock struct {
 	stream *vk.Stream
+	order  *attention.Stream // in place of stream on a CUDA device without Vulkan
 	stamps bool
 	broken bool // the device's clock gave no times
 }
@@ -264,6 +266,13 @@ func (l *deviceClock) timedByStamps(ctx context.Context, n int, run func(*vk.Str
 	return out, nil
 }
 
+func (l *deviceClock) wait(ctx context.Context) error {
+	if l.order != nil {
+		return l.order.Wait(ctx)
+	}
+	return l.stream.Wait(ctx)
+}
+
 func (l *deviceClock) timedByWall(ctx context.Context, n int, run func(*vk.Stream) error) ([]time.Duration, error) {
 	out := make([]time.Duration, n)
 	for i := range out {
@@ -271,7 +280,7 @@ func (l *deviceClock) timedByWall(ctx context.Context, n int, run func(*vk.Strea
 		if err := run(l.stream); err != nil {
 			return nil, err
 		}
-		if err := l.stream.Wait(ctx); err != nil {
+		if err := l.wait(ctx); err != nil {
 			return nil, err
 		}
 		out[i] = elapsed()

@@ -6,6 +6,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cudapath"
+	"vkattn/internal/backend"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/operands"
 	"vkattn/internal/plain"
@@ -25,6 +26,7 @@ type runner struct {
 	next    int
 	vulkan  deviceClock
 	cuda    deviceClock       // of tier cuda, whose kernels the stream's timestamps do not see
+	context *cudapath.Context // of a CUDA device without Vulkan; nil: none
 	events  []*cudapath.Event // its clock
 }
 
@@ -36,17 +38,21 @@ type runnerOutput struct {
 
 // newRunner places the problem's data on a device, or on the host for nil: one copy for each input set.
 // Memory that is exportable can be imported by CUDA.
-func newRunner(ctx context.Context, dev *vk.Device, d *data, rotation uint64, exportable bool) (l *runner, err error) {
+func newRunner(ctx context.Context, on *attention.Device, d *data, rotation uint64, exportable bool) (l *runner, err error) {
 	l = &runner{cfg: d.problem.Config, first: operands.CloneBackward(d.all()), outputs: map[string]runnerOutput{}}
-	if l.Memory, err = operands.OpenMemory(dev, "bench"); err != nil {
+	if l.Memory, err = OpenMemory(on, "bench"); err != nil {
 		return nil, err
 	}
+	dev := on.Vulkan()
 	defer func() {
 		if err != nil {
 			l.close()
 		}
 	}()
 	o := vk.BufferOptions{}
+	if l.context = cudapath.ContextOf(on); l.context != nil {
+		l.cuda = deviceClock{order: l.Order(), stamps: true}
+	}
 	if dev != nil {
 		o.Exportable = exportable && dev.Caps().ExternalMemoryFd // without it tier cuda refuses its rows
 		l.Stream.NoBarrier = true                                // runs may overlap, as in a peer
@@ -104,7 +110,7 @@ func (l *runner) results(ctx context.Context, w *work) (map[string][]byte, error
 			}
 			// Behind a barrier: plain attention has one P for all sets.
 			if err := firstError(func() error {
-				return w.forward().Forward(attention.OnStream(l.Stream), l.layout.args(l.cfg, l.first, set).Args)
+				return w.forward().Forward(l.Order(), l.layout.args(l.cfg, l.first, set).Args)
 			}, l.Barrier); err != nil {
 				return nil, err
 			}
@@ -121,9 +127,9 @@ func (l *runner) results(ctx context.Context, w *work) (map[string][]byte, error
 	}
 	if err := firstError(l.Barrier, func() error {
 		if w.pass != PassForward {
-			return w.op.Backward(attention.OnStream(l.Stream), l.args())
+			return w.op.Backward(l.Order(), l.args())
 		}
-		return w.run(l.Stream, l.args())
+		return w.run(l.Order(), l.args())
 	}, l.Barrier); err != nil {
 		return nil, err
 	}
@@ -142,7 +148,7 @@ func (l *runner) timed(ctx context.Context, w *work, n int) ([]time.Duration, er
 		l.next = (l.next + 1) % l.layout.count
 		return l.layout.args(l.cfg, l.first, l.next)
 	}
-	if l.Device == nil {
+	if l.OnHost() {
 		var out []time.Duration
 		for range n {
 			if err := ctx.Err(); err != nil {
@@ -150,7 +156,7 @@ func (l *runner) timed(ctx context.Context, w *work, n int) ([]time.Duration, er
 			}
 			args := next()
 			elapsed := Stopwatch()
-			if err := w.run(nil, args); err != nil {
+			if err := w.run(l.Order(), args); err != nil {
 				return nil, err
 			}
 			out = append(out, elapsed())
@@ -160,7 +166,7 @@ func (l *runner) timed(ctx context.Context, w *work, n int) ([]time.Duration, er
 	run := func(s *vk.Stream) error {
 		args := next()
 		defer s.Label(w.name)()
-		return w.run(s, args)
+		return w.run(l.Order(), args)
 	}
 	if w.cuda {
 		return l.cuda.orWall(ctx, n, run, func() ([]time.Duration, error) { return l.timedByEvents(ctx, run, n) })
@@ -172,7 +178,10 @@ func (l *runner) timed(ctx context.Context, w *work, n int) ([]time.Duration, er
 // in one turn of CUDA, so that the two queue changes are not part of a kernel's time: a
 // Vulkan stream pays for them once, however many kernels lie between.
 func (l *runner) timedByEvents(ctx context.Context, run func(*vk.Stream) error, n int) ([]time.Duration, error) {
-	cuda, err := cudapath.Open(l.Device)
+	cuda, err := l.context, error(nil)
+	if cuda == nil {
+		cuda, err = cudapath.Open(l.Device)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -184,6 +193,9 @@ func (l *runner) timedByEvents(ctx context.Context, run func(*vk.Stream) error, 
 		l.events = append(l.events, e)
 	}
 	record := func(e *cudapath.Event) error {
+		if l.context != nil {
+			return cudapath.StreamOf(l.Order()).Record(e)
+		}
 		s, err := cuda.Turn(l.Stream)
 		if err != nil {
 			return err
@@ -214,7 +226,7 @@ func (l *runner) timedByEvents(ctx context.Context, run func(*vk.Stream) error, 
 // clock times a row; nil: the wall clock.
 func (l *runner) clock(w *work) *deviceClock {
 	switch {
-	case l.Device == nil:
+	case l.OnHost():
 		return nil
 	case w.cuda:
 		return &l.cuda
@@ -268,8 +280,7 @@ func (w *work) forward() operation {
 }
 
 // run records one run on a stream, or computes it on the CPU for a nil stream.
-func (w *work) run(s *vk.Stream, a attention.BackwardArgs) error {
-	stream := attention.OnStream(s)
+func (w *work) run(stream *attention.Stream, a attention.BackwardArgs) error {
 	if w.pass != PassBackward {
 		calls := []attention.Args{a.Args}
 		if w.split != nil {
@@ -281,7 +292,7 @@ func (w *work) run(s *vk.Stream, a attention.BackwardArgs) error {
 			}
 		}
 	}
-	if w.pass == PassBoth && s != nil {
+	if s := stream.Vulkan(); w.pass == PassBoth && s != nil {
 		if err := s.Barrier(); err != nil {
 			return err
 		}
@@ -309,9 +320,25 @@ const (
 	hostRotation   = 64 << 20
 )
 
+// OnCPU reports whether a device computes on the CPU: nil, or a driver of it.
+func OnCPU(dev *attention.Device) bool {
+	if v := dev.Vulkan(); v != nil {
+		return v.Info().Type == vk.DeviceCPU
+	}
+	return cudapath.ContextOf(dev) == nil
+}
+
+// OpenMemory makes memory on a device, or on the host for nil.
+func OpenMemory(dev *attention.Device, name string) (*operands.Memory, error) {
+	if cudapath.ContextOf(dev) != nil {
+		return operands.OpenMemoryOn(backend.HomeOf(dev).Backend(), name)
+	}
+	return operands.OpenMemory(dev.Vulkan(), name)
+}
+
 // rotation is the rotation of a device, or of the CPU for nil.
-func rotation(dev *vk.Device) uint64 {
-	if dev == nil || dev.Info().Type == vk.DeviceCPU {
+func rotation(dev *attention.Device) uint64 {
+	if OnCPU(dev) {
 		return hostRotation
 	}
 	return deviceRotation
@@ -319,7 +346,7 @@ func rotation(dev *vk.Device) uint64 {
 
 // rotation is the number of bytes that the input sets fill on a device, or on the CPU for
 // nil. It is 0 if rows want warm caches.
-func (b *Bench) rotation(dev *vk.Device) uint64 {
+func (b *Bench) rotation(dev *attention.Device) uint64 {
 	if b.WarmCache {
 		return 0
 	}

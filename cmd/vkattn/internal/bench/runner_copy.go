@@ -207,7 +207,7 @@ func (g *group) memoryCeiling(ctx context.Context, row *Row) (func(context.Conte
 		buffers = 2
 	}
 	size := uint64(transferCeiling)
-	if g.Device.Info().Type == vk.DeviceCPU {
+	if g.Device.Vulkan().Info().Type == vk.DeviceCPU {
 		size = transferCeilingCPU
 	}
 	for {
@@ -223,7 +223,7 @@ func (g *group) memoryCeiling(ctx context.Context, row *Row) (func(context.Conte
 	}
 	var l *copyRunner
 	err := g.within(ctx, func(ctx context.Context) (err error) {
-		l, err = newCopyRunner(ctx, g.Device, row.Ceiling == CeilingRead, size, 0)
+		l, err = newCopyRunner(ctx, g.Device.Vulkan(), row.Ceiling == CeilingRead, size, 0)
 		return err
 	})
 	if err != nil {
@@ -234,7 +234,7 @@ func (g *group) memoryCeiling(ctx context.Context, row *Row) (func(context.Conte
 		return nil, nil, err
 	}
 	row.Bytes = buffers*l.size + l.kernel.SumBytes()
-	row.Sets, row.Timer, row.Tile, row.SPIRV = l.count, l.timer(), l.kernel.Tile(), modules(g.Device, l.kernel.Module())
+	row.Sets, row.Timer, row.Tile, row.SPIRV = l.count, l.timer(), l.kernel.Tile(), modules(g.Device.Vulkan(), l.kernel.Module())
 	return l.timed, &l.deviceClock, nil
 }
 

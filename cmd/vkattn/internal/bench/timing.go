@@ -7,7 +7,6 @@ import (
 
 	"vkattn/cmd/vkattn/internal/monitor"
 	"vkattn/internal/operands"
-	"vkattn/vk"
 )
 
 // Timing says how often and for how long a row is timed. The zero value has the defaults.
@@ -156,7 +155,7 @@ type warmup struct {
 // warming begins the warm-up of a row.
 func (g *group) warming(onCPU bool) *warmup {
 	w := &warmup{g: g, start: g.clock(), least: g.Warmup}
-	onCPU = onCPU || g.Device != nil && g.Device.Info().Type == vk.DeviceCPU
+	onCPU = onCPU || g.Device != nil && OnCPU(g.Device)
 	switch {
 	case g.Once || w.least < 0:
 		w.least = 0

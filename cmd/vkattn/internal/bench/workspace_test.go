@@ -26,7 +26,7 @@ func TestTheWorkspaceOfForwardRowsIsThatOfTheirSplits(t *testing.T) {
 	dev, err := vk.Open(vk.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, dev.Close()) }()
-	b := &Bench{Device: dev, Label: "gpu", CPU: "cpu", Timing: Timing{Repeats: 1, Warmup: time.Millisecond, Once: true}}
+	b := &Bench{Device: attention.On(dev), Label: "gpu", CPU: "cpu", Timing: Timing{Repeats: 1, Warmup: time.Millisecond, Once: true}}
 	const batch, heads, rows, keys, dim = 2, 4, 5, 70, 16
 	plain := Problem{Shape: attention.Shape{B: batch, Hq: heads, Hkv: 2, Sq: rows, Sk: keys}, Config: attention.Config{HeadDim: dim, HeadDimV: dim, DType: attention.F16}}
 	for name, change := range map[string]func(*Problem){

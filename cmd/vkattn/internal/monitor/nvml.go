@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	"github.com/ebitengine/purego"
-
-	"vkattn/vk"
 )
 
 // nvml is the part of the NVIDIA management library that is used. purego loads it at run
@@ -63,15 +61,11 @@ func loadNVML() *nvml {
 
 // Open finds the GPU of a device by its UUID. It returns nil if the machine does not have
 // the library, or the library does not have the device.
-func Open(dev *vk.Device) GPU {
-	if dev == nil {
-		return nil
-	}
+func Open(u [16]byte) GPU {
 	lib := loadNVML()
 	if lib == nil {
 		return nil
 	}
-	u := dev.Info().UUID
 	g := &nvmlGPU{lib: lib}
 	if lib.byUUID(fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]), &g.device) != 0 {
 		g.Close()

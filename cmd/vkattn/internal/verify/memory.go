@@ -6,7 +6,6 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/internal/backend"
 	"vkattn/internal/cases"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/operands"
@@ -19,13 +18,7 @@ type memory struct{ *operands.Memory }
 // newMemory allocates the pieces of memory of images on a device, or on the host for nil.
 func (v *Verifier) newMemory(on *attention.Device, images [][]byte) (memory, error) {
 	dev := on.Vulkan()
-	open := func() (*operands.Memory, error) { return operands.OpenMemory(dev, "verify") }
-	if dev == nil && on != nil {
-		open = func() (*operands.Memory, error) {
-			return operands.OpenMemoryOn(backend.HomeOf(on).Backend(), "verify")
-		}
-	}
-	m, err := open()
+	m, err := bench.OpenMemory(on, "verify")
 	if err != nil {
 		return memory{}, err
 	}

@@ -45,8 +45,7 @@ import (
 // Verifier compares implementations on one device, or on the CPU. Its method Problem is
 // safe for concurrent use.
 type Verifier struct {
-	Device *vk.Device        // nil: only the CPU tier can run
-	CUDA   *attention.Device // a CUDA device without Vulkan, in place of Device; nil: there is none
+	Device *attention.Device // a Vulkan device, or a CUDA device without Vulkan; nil: only the CPU tier can run
 	Label  string            // name of the device in rows
 	List   []Implementation
 	// Reference runs on inputs widened to float32. If it is nil, the float64 reference
@@ -164,15 +163,10 @@ func (v *Verifier) say(p *cases.Problem, who, what string) {
 
 // on is where a tier runs, nil for the CPU.
 func (v *Verifier) on(tier attention.Tier) *attention.Device {
-	switch {
-	case tier == attention.TierCPU:
+	if tier == attention.TierCPU {
 		return nil
-	case v.CUDA != nil:
-		return v.CUDA
-	case v.Device != nil:
-		return attention.On(v.Device)
 	}
-	return nil
+	return v.Device
 }
 
 // op returns the operation of a Config and creates it if needed.
