@@ -46,10 +46,10 @@ test-full: ## what make test leaves out: the other share of the tables, stress, 
 	VKATTN_TEST_LEVEL=full scripts/test.sh --fetch
 
 .PHONY: platforms test-platforms
-platforms: ## build for linux, windows and darwin on amd64 and arm64, without cgo
+platforms: ## build for linux, windows and darwin on amd64 and arm64 without cgo, for windows/amd64 and linux/arm64 with cgo
 	scripts/platforms.sh build
 
-test-platforms: ## the release twice, platforms, go vet for each, the tests without cgo, tier cpu of arm64 under QEMU, compilers of other GPUs
+test-platforms: ## the release twice, platforms, go vet for each, the tests without cgo, tier cpu of arm64 under QEMU, Windows under Wine, compilers of other GPUs
 	scripts/platforms.sh test
 
 c_flags = -s -w -extldflags "-Wl,--version-script=$(CURDIR)/bindings/c/vkattn.map -Wl,-soname,libvkattn.so"

@@ -14,8 +14,10 @@ typedef struct cua_api {
 #undef F
 } cua_api;
 
-/* NULL, and why in a string to free. */
-cua_api *cua_open(const char *path, char **why);
+/* The library at path, or NULL and why in a string to free. Not for Windows. */
+void *cua_open(const char *path, char **why);
+/* The functions of the library, which is closed if it lacks one; or NULL and why likewise. */
+cua_api *cua_bind(void *library, char **why);
 
 int cua_init(const cua_api *a, int *version, int *devices);
 const char *cua_error_name(const cua_api *a, int code);

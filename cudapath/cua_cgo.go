@@ -1,10 +1,8 @@
-//go:build !windows
-
 package cudapath
 
 /*
 #cgo CFLAGS: -O2 -Wall
-#cgo LDFLAGS: -ldl
+#cgo !windows LDFLAGS: -ldl
 #include "cua.h"
 #include <stdlib.h>
 
@@ -60,12 +58,10 @@ func failed(op *C.char, code C.int) string {
 	return C.GoString(op)
 }
 
-// cuaOpen loads the driver, or says why it cannot.
-func cuaOpen(path string) (*cuaAPI, string) {
-	name := C.CString(path)
-	defer C.free(unsafe.Pointer(name))
+// cuaBind finds the functions of the driver in its library, or says what is missing.
+func cuaBind(library unsafe.Pointer) (*cuaAPI, string) {
 	var why *C.char
-	a := C.cua_open(name, &why)
+	a := C.cua_bind(library, &why)
 	if a == nil {
 		defer C.free(unsafe.Pointer(why))
 		return nil, C.GoString(why)

@@ -1,9 +1,9 @@
-//go:build !cgo || windows
+//go:build !cgo
 
 package cudapath
 
-// This file stands in for cua_cgo.go in builds without cgo, and for Windows. Such a build loads no driver, so
-// no context exists and none of these functions is called.
+// This file stands in for cua_cgo.go in builds without cgo. Such a build loads no driver, so no
+// context exists and none of these functions is called.
 
 const hasCUDA = false
 

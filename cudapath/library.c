@@ -1,20 +1,29 @@
-//go:build !windows
-
 #define _GNU_SOURCE
 #include "with.h"
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-cua_api *cua_open(const char *path, char **why)
+#ifdef _WIN32
+#include <windows.h>
+#define dlsym(library, symbol) GetProcAddress(library, symbol)
+#define dlclose(library) FreeLibrary(library)
+#else
+#include <dlfcn.h>
+
+void *cua_open(const char *path, char **why)
 {
 	*why = NULL;
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!library) {
+	if (!library)
 		*why = strdup(dlerror());
-		return NULL;
-	}
+	return library;
+}
+#endif
+
+cua_api *cua_bind(void *library, char **why)
+{
+	*why = NULL;
 	cua_api *a = calloc(1, sizeof *a);
 	const char *missing = NULL;
 	a->library = library;

@@ -6,12 +6,14 @@ import (
 	"os"
 	"strings"
 	"sync"
+
+	"vkattn/internal/driverlib"
 )
 
-// DefaultLibrary is the file name of the CUDA driver. The environment variable
+// DefaultLibrary is the file name of the CUDA driver, "nvcuda.dll" on Windows. The environment variable
 // VKATTN_LIBCUDA names another, or disables CUDA if it is "off".
 const (
-	DefaultLibrary = "libcuda.so.1"
+	DefaultLibrary = driverlib.CUDA
 	LibraryEnv     = "VKATTN_LIBCUDA"
 )
 
@@ -23,7 +25,7 @@ type library struct {
 }
 
 // noCUDA says why a build knows no CUDA device.
-const noCUDA = "not available in this build, which is without cgo or for Windows"
+const noCUDA = "not available in this build, which is without cgo"
 
 var libraries struct {
 	sync.Mutex

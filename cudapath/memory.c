@@ -1,5 +1,3 @@
-//go:build !windows
-
 #include "with.h"
 
 static int import_memory(const cua_api *a, int fd, uint64_t bytes, int dedicated, cua_handle *memory, uint64_t *address,

@@ -1,7 +1,4 @@
-//go:build !windows
-
 #include "with.h"
-#include <time.h>
 
 int cua_stream_create(const cua_api *a, cua_handle context, cua_handle *stream)
 {
@@ -13,6 +10,22 @@ int cua_stream_destroy(const cua_api *a, cua_handle context, cua_handle stream)
 	return with(context, a->StreamDestroy(stream));
 }
 
+#ifdef _WIN32
+#include <windows.h>
+
+static uint64_t now(void)
+{
+	LARGE_INTEGER t, frequency;
+	QueryPerformanceCounter(&t);
+	QueryPerformanceFrequency(&frequency);
+	return (uint64_t)((double)t.QuadPart * 1e9 / (double)frequency.QuadPart);
+}
+
+/* Windows sleeps for a millisecond at least: lets other threads run instead. */
+static void rest(void) { SwitchToThread(); }
+#else
+#include <time.h>
+
 static uint64_t now(void)
 {
 	struct timespec t;
@@ -20,16 +33,22 @@ static uint64_t now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static void rest(void)
+{
+	const struct timespec pause = {.tv_nsec = 20000};
+	nanosleep(&pause, NULL);
+}
+#endif
+
 static int poll(const cua_api *a, cua_handle stream, uint64_t at_most_ns)
 {
 	/* As long as a launch and a short kernel take there is no pause. Go's own sleep
 	 * is too coarse for what follows: it may take a millisecond. */
 	const uint64_t spin_ns = 200000;
-	const struct timespec pause = {.tv_nsec = 20000};
 	int r = a->StreamQuery(stream);
 	for (uint64_t start = now(), t = start; r == CUDA_ERROR_NOT_READY && t - start < at_most_ns; t = now()) {
 		if (t - start > spin_ns)
-			nanosleep(&pause, NULL);
+			rest();
 		r = a->StreamQuery(stream);
 	}
 	return r;

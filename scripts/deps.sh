@@ -3,8 +3,8 @@
 # matrices, Vulkan headers that declare them, and Vulkan drivers that run without a GPU. On
 # request it also fetches nvcc, which only changes of the CUDA kernels need, libEGL, which
 # gpu-bundle.sh copies to machines whose NVIDIA driver lacks it, a headless browser, which
-# takes the screenshots of "make report-check", and QEMU, which runs the tests of "make
-# test-platforms" for arm64.
+# takes the screenshots of "make report-check", compilers of C for Windows and for arm64, and
+# QEMU, which runs the tests of "make test-platforms" for arm64.
 #
 #   deps.sh glslc|headers|lavapipe|lavapipe-old|swiftshader|drm-shim
 #                                                     fetch one component
@@ -12,7 +12,9 @@
 #   deps.sh egl                                       fetch libEGL and libGLdispatch
 #   deps.sh chromium                                  fetch headless Chromium (100 MB)
 #   deps.sh qemu                                      fetch QEMU for programs of arm64
-#   deps.sh all                                       fetch every component except the four before
+#   deps.sh mingw|gcc-arm64                           fetch gcc for windows/amd64, for linux/arm64
+#   deps.sh cc windows/amd64|linux/arm64              fetch it and print its path
+#   deps.sh all                                       fetch every component except the six before
 #   deps.sh versions                                  one line per component
 #   deps.sh path <component>                          its root, or "system"
 #   deps.sh bin                                       the folder of the wrappers
@@ -23,7 +25,8 @@
 # Everything is stored in the folder deps/ of the user's cache ($VKATTN_CACHE, else
 # $XDG_CACHE_HOME/vkattn, else ~/.cache/vkattn):
 #
-#   bin/      wrappers: glslc, spirv-val, spirv-dis, spirv-opt, nvcc, chromium, qemu-aarch64
+#   bin/      wrappers: glslc, spirv-val, spirv-dis, spirv-opt, nvcc, chromium, qemu-aarch64,
+#             x86_64-w64-mingw32-gcc, aarch64-linux-gnu-gcc
 #   roots/    one unpacked tree per component, with the file .versions
 #   icd/      generated Vulkan driver manifests
 #
@@ -40,6 +43,7 @@ set -euo pipefail
 components=(glslc headers lavapipe lavapipe-old swiftshader drm-shim)
 # The runners of make test, and the null devices, some of which are among them.
 runners=(lavapipe lavapipe-old swiftshader radv-navi31 radv-strix1 radv-navi21)
+gcc_libraries=(libgmp10 libisl23 libmpc3 libmpfr6 libzstd1 zlib1g)
 nulls=(radv-navi31 radv-strix1 radv-navi21 radv-gfx1201 nvk-turing nvk-ampere nvk-ada turnip honeykrisp)
 
 # Raised when the way a tree is unpacked changes, so that old trees are replaced.
@@ -171,8 +175,30 @@ recipe() {
 		shown=(qemu-user-static)
 		elsewhere='qemu-user-static or qemu-user'
 		;;
+	mingw)
+		# gcc finds its parts by its own path. They run on the machine's C library and on the libraries
+		# of the tree (see write_gcc). The variant "win32" needs no DLL for threads.
+		suites=(bookworm)
+		packages=(gcc-mingw-w64-x86-64-win32 gcc-mingw-w64-x86-64-win32-runtime binutils-mingw-w64-x86-64
+			mingw-w64-x86-64-dev mingw-w64-common "${gcc_libraries[@]}")
+		closure=no
+		drop=('*/c++*' '*/cc1plus' '*/lto1' '*/adalib*' './usr/share/ld*')
+		probe=usr/bin/x86_64-w64-mingw32-gcc-win32
+		shown=(gcc-mingw-w64-x86-64-win32)
+		elsewhere='gcc for x86_64-w64-mingw32 (gcc-mingw-w64-x86-64)'
+		;;
+	gcc-arm64)
+		suites=(bookworm)
+		packages=(gcc-12-aarch64-linux-gnu cpp-12-aarch64-linux-gnu binutils-aarch64-linux-gnu libgcc-12-dev-arm64-cross
+			libgcc-s1-arm64-cross libc6-dev-arm64-cross libc6-arm64-cross linux-libc-dev-arm64-cross "${gcc_libraries[@]}")
+		closure=no
+		drop=('*/lto1')
+		probe=usr/bin/aarch64-linux-gnu-gcc-12
+		shown=(gcc-12-aarch64-linux-gnu)
+		elsewhere='gcc for aarch64-linux-gnu (gcc-aarch64-linux-gnu)'
+		;;
 	*)
-		say "unknown component: $1 (known: ${components[*]} nvcc egl chromium qemu)"
+		say "unknown component: $1 (known: ${components[*]} nvcc egl chromium qemu mingw gcc-arm64)"
 		exit 2
 		;;
 	esac
@@ -264,6 +290,16 @@ write_qemu() {
 	mv -f "$tmp" "$deps/bin/qemu-aarch64"
 }
 
+# A compiler of C for another platform.
+write_gcc() { # <component> <name> <program>
+	local root=$deps/roots/$1 tmp
+	mkdir -p "$deps/bin"
+	tmp=$(mktemp "$deps/bin/.$2.XXXXXX")
+	printf '#!/bin/sh\nexport LD_LIBRARY_PATH="%s"\nexec '\''%s'\'' "$@"\n' "$root/usr/lib/$triple" "$root/usr/bin/$3" >"$tmp"
+	chmod 755 "$tmp"
+	mv -f "$tmp" "$deps/bin/$2"
+}
+
 # Drivers of the system's own packages, for distributions that nothing is fetched on.
 system_manifest() { # <lvp|radeon>
 	local f
@@ -289,6 +325,8 @@ on_system() { # <component>: does the system itself provide it?
 	nvcc) command -v nvcc >/dev/null || [[ -x ${CUDA_HOME-}/bin/nvcc ]] ;;
 	chromium) command -v chromium >/dev/null || command -v chromium-headless-shell >/dev/null ;;
 	qemu) command -v qemu-aarch64-static >/dev/null || command -v qemu-aarch64 >/dev/null ;;
+	mingw) command -v x86_64-w64-mingw32-gcc >/dev/null ;;
+	gcc-arm64) command -v aarch64-linux-gnu-gcc >/dev/null ;;
 	esac
 }
 
@@ -351,6 +389,8 @@ fetch() { # <component>
 				[[ $component == nvcc ]] && write_nvcc
 				[[ $component == chromium ]] && write_chromium
 				[[ $component == qemu ]] && write_qemu
+				[[ $component == mingw ]] && write_gcc mingw x86_64-w64-mingw32-gcc x86_64-w64-mingw32-gcc-win32
+				[[ $component == gcc-arm64 ]] && write_gcc gcc-arm64 aarch64-linux-gnu-gcc aarch64-linux-gnu-gcc-12
 				rm -f "$deps/why/$component"
 				say "$(describe "$component") [$((SECONDS - start)) s]"
 				return 0
@@ -398,7 +438,7 @@ main() {
 		done
 		return "$rc"
 		;;
-	glslc | headers | lavapipe | lavapipe-old | swiftshader | drm-shim | nvcc | egl | chromium | qemu) (fetch "$command") ;;
+	glslc | headers | lavapipe | lavapipe-old | swiftshader | drm-shim | nvcc | egl | chromium | qemu | mingw | gcc-arm64) (fetch "$command") ;;
 	versions) for c in "${components[@]}"; do describe "$c"; done ;;
 	runners) printf '%s\n' "${runners[@]}" ;;
 	nulls) printf '%s\n' "${nulls[@]}" ;;
@@ -413,6 +453,18 @@ main() {
 			say "$2 is absent; run $0 $2"
 			return 3
 		fi
+		;;
+	cc)
+		case ${2-} in
+		windows/amd64) c=mingw r=x86_64-w64-mingw32-gcc ;;
+		linux/arm64) c=gcc-arm64 r=aarch64-linux-gnu-gcc ;;
+		*)
+			say "no compiler of C for ${2-}"
+			return 2
+			;;
+		esac
+		(fetch "$c") || return
+		[[ -x $deps/bin/$r ]] && printf '%s\n' "$deps/bin/$r" || command -v "$r"
 		;;
 	env) runner_env "${2-}" ;;
 	*)

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# platforms.sh build|test|compilers [runner...]
+# platforms.sh build|test|windows|compilers [runner...]
 #
-#   build      builds the library and the command without cgo for every target
+#   build      builds the library and the command without cgo for every target, and with cgo for windows/amd64 and
+#              linux/arm64, by compilers that deps.sh fetches
 #   test       builds the release twice and compares the bytes, builds and vets the targets, then runs what can run here:
 #              the tests without cgo on this machine, the tests of tier cpu and what it is made of for linux/arm64 under
-#              QEMU, which deps.sh fetches, the command of the release's archives on the CPU, and compilers
+#              QEMU, which deps.sh fetches, the command of the release's archives, windows, and compilers
+#   windows    runs tests of packages without a device, those of package vk, and the command on Vulkan and on the CPU,
+#              under Wine; it names what is missing if the machine has no Wine (Debian: wine64) or no Xvfb (xvfb)
 #   compilers  compiles every pipeline of the tables on each null device (see run-with), and compares the
 #              spills and waves of the tiles that the heuristics choose with attention/testdata/statistics
 #
@@ -13,8 +16,13 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 targets=(linux/amd64 linux/arm64 windows/amd64 windows/arm64 darwin/amd64 darwin/arm64)
+cgo_targets=(windows/amd64 linux/arm64)
 export CGO_ENABLED=0
 
+# shellcheck source=scripts/lib/wine.sh
+source scripts/lib/wine.sh
+
+with_c() { CGO_ENABLED=1 CC=$(scripts/deps.sh cc "$1") GOOS=${1%/*} GOARCH=${1#*/} "${@:2}"; }
 on() { GOOS=${1%/*} GOARCH=${1#*/} "${@:2}"; }
 step() { printf '== %s [%d s]\n' "$*" "$SECONDS"; }
 
@@ -22,6 +30,10 @@ build() {
 	for target in "${targets[@]}"; do
 		step "go build, $target"
 		on "$target" go build ./...
+	done
+	for target in "${cgo_targets[@]}"; do
+		step "go build, $target with cgo"
+		with_c "$target" go build ./...
 	done
 }
 
@@ -37,6 +49,10 @@ test_all() {
 		step "go vet, $target"
 		on "$target" go vet ./...
 	done
+	for target in "${cgo_targets[@]}"; do
+		step "go vet, $target with cgo"
+		with_c "$target" go vet ./...
+	done
 	step "tests without cgo, $(go env GOOS)/$(go env GOARCH)"
 	go test "${cpu[@]}" ./vk ./internal/... ./attention ./cmd/vkattn/...
 	scripts/deps.sh qemu
@@ -44,8 +60,11 @@ test_all() {
 	qemu=$(scripts/deps.sh bin)/qemu-aarch64
 	[[ -x $qemu ]] || qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64)
 	step "tests of tier cpu, linux/arm64 under QEMU"
-	on linux/arm64 go test -timeout 30m -exec "$qemu" "${cpu[@]}"
-	on linux/arm64 go test -timeout 30m -exec "$qemu" -run 'TestCPU|TestOneKey|Expf|Tanhf' ./attention
+	cpu_tests on linux/arm64 -exec "$qemu"
+	step "the same with cgo"
+	local libc=/usr/aarch64-linux-gnu
+	[[ -e $libc/lib/libc.so.6 ]] || libc=$(scripts/deps.sh path gcc-arm64)$libc
+	cpu_tests with_c linux/arm64 -exec "$qemu -L $libc"
 	step "the command of the archives, on the CPU"
 	local out archive emulator
 	out=$(mktemp -d)
@@ -55,8 +74,37 @@ test_all() {
 		"${emulator[@]}" "$out"/vkattn-*-$archive/vkattn bench --device cpu --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
 	done
 	rm -r "$out"
+	windows
 	compilers
 	step done
+}
+
+cpu_tests() { # <on|with_c> <target> <flags of go test...>
+	"$1" "$2" go test -timeout 30m "${@:3}" "${cpu[@]}"
+	"$1" "$2" go test -timeout 30m "${@:3}" -run 'TestCPU|TestOneKey|Expf|Tanhf' ./attention
+}
+
+windows() {
+	local dir device
+	scripts/deps.sh lavapipe-old
+	dir=$(mktemp -d)
+	if ! wine_setup "$dir"; then
+		echo 'platforms: nothing runs for windows: Wine or Xvfb is missing (Debian: wine64, xvfb)' >&2
+		return
+	fi
+	step 'tests of tier cpu, windows/amd64 under Wine'
+	cpu_tests with_c windows/amd64 -overlay "$dir/overlay.json" -exec "$dir/wine"
+	step 'tests of package vk on lavapipe-old behind Wine'
+	VKATTN_TEST_LEVEL=brief with_c windows/amd64 go test -overlay "$dir/overlay.json" -exec "$dir/wine" ./vk
+	step 'the command under Wine'
+	with_c windows/amd64 go build -o "$dir/vkattn.exe" ./cmd/vkattn
+	"$dir/wine" "$dir/vkattn.exe" info
+	for device in cpu 0; do
+		"$dir/wine" "$dir/vkattn.exe" bench --device $device --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
+		"$dir/wine" "$dir/vkattn.exe" verify --device $device --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
+	done
+	kill "$wine_display"
+	rm -rf "$dir"
 }
 
 compilers() { # [runner...]
@@ -75,6 +123,7 @@ compilers() { # [runner...]
 case ${1-} in
 build) build ;;
 test) test_all ;;
+windows) windows ;;
 compilers) compilers "${@:2}" ;;
 *)
 	sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2

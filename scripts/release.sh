@@ -8,7 +8,8 @@
 #
 # The last word of an archive's name says what its command computes on:
 #
-#   gpu    built with cgo: Vulkan, CUDA and the CPU. Only for linux/amd64, whose gcc builds it
+#   gpu    built with cgo: Vulkan, CUDA and the CPU. For linux/amd64 by the machine's gcc, for windows/amd64 by the
+#          MinGW that deps.sh fetches
 #   cpu    built without cgo: the CPU alone; vk.Open returns vk.ErrNoDevice
 #
 # A release is a commit: a tree with changes is refused. Without a tag of its version the names have the commit. The
@@ -17,8 +18,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 out=$PWD/build/release
-targets=(linux/amd64/gpu linux/amd64/cpu linux/arm64/cpu windows/amd64/cpu windows/arm64/cpu darwin/amd64/cpu
-	darwin/arm64/cpu)
+targets=(linux/amd64/gpu linux/amd64/cpu linux/arm64/cpu windows/amd64/gpu windows/amd64/cpu windows/arm64/cpu
+	darwin/amd64/cpu darwin/arm64/cpu)
 
 die() {
 	echo "release: $*" >&2
@@ -45,12 +46,15 @@ licences() { # <package>
 
 readme() { # <name> <target> <file of the command>
 	printf 'vkattn %s, %s, %s\n\n' "$version" "${2%/*}" "$(go version | cut -d ' ' -f 3)"
-	if [[ $2 == */gpu ]]; then
+	if [[ $2 == windows/*/gpu ]]; then
+		printf '%s\n' 'It computes on GPUs through Vulkan and CUDA, and on the CPU. It opens vulkan-1.dll and nvcuda.dll,' \
+			'which come with the drivers of GPUs, when it runs. Vulkan and CUDA share no memory on Windows.'
+	elif [[ $2 == */gpu ]]; then
 		printf '%s\n' 'It computes on GPUs through Vulkan and CUDA, and on the CPU. It opens libvulkan.so.1 and' \
 			"libcuda.so.1 when it runs, and needs glibc ${glibc#GLIBC_} or newer."
 	else
 		printf '%s\n' 'It was built without cgo: it has no Vulkan and no CUDA, and computes on the CPU.'
-		[[ $2 != linux/amd64/* ]] || printf 'The archive %s has them.\n' "${1%cpu}gpu"
+		[[ $2 != */amd64/* || $2 == darwin/* ]] || printf 'The archive %s has them.\n' "${1%cpu}gpu"
 	fi
 	cat <<-TEXT
 
@@ -73,7 +77,7 @@ build() {
 
 	umask 022
 	shopt -s nullglob
-	export LC_ALL=C TZ=UTC CC=gcc GOAMD64=v1 GOARM64=v8.0 GOFLAGS=-mod=readonly
+	export LC_ALL=C TZ=UTC GOAMD64=v1 GOARM64=v8.0 GOFLAGS=-mod=readonly
 	export CGO_CFLAGS='-O2 -g' CGO_LDFLAGS='-O2 -g'
 	unset CGO_CPPFLAGS GOEXPERIMENT
 	SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) # cobra dates the manual pages by it
@@ -90,13 +94,17 @@ build() {
 	git -C "$stage/src" checkout -q --detach "$(git rev-parse HEAD)"
 	cd "$stage/src"
 
-	local target tier name dir shell command version='' glibc='' files=$stage/files
+	local target tier name dir shell command mingw mingw_licence version='' glibc='' files=$stage/files
+	mingw=$(scripts/deps.sh cc windows/amd64)
+	mingw_licence=$(scripts/deps.sh path mingw)/usr/share/doc/mingw-w64-common/copyright
+	[[ $mingw_licence != system/* ]] || mingw_licence=/${mingw_licence#system/}
 	mkdir "$files"
 	for target in "${targets[@]}"; do
 		printf '== %s [%d s]\n' "$target" "$SECONDS"
 		IFS=/ read -r GOOS GOARCH tier <<<"$target"
-		export GOOS GOARCH CGO_ENABLED=0
+		export GOOS GOARCH CGO_ENABLED=0 CC=gcc
 		[[ $tier != gpu ]] || CGO_ENABLED=1
+		[[ $GOOS != windows ]] || CC=$mingw
 		go build -trimpath -buildvcs=true -ldflags '-s -w' -o "$stage/bin/" ./cmd/vkattn
 		command=("$stage"/bin/*)
 		# The first target runs here. It names the version and writes the manual pages and completion scripts of all.
@@ -115,6 +123,9 @@ build() {
 		mv "${command[0]}" "$dir/"
 		readme "$name" "$target" "$(basename "${command[0]}")" >"$dir/README.txt"
 		licences ./cmd/vkattn >"$dir/LICENSES.txt"
+		if [[ $target == windows/*/gpu ]]; then # its C runtime is in the program
+			printf '\n== MinGW-w64\n\n' | cat - "$mingw_licence" >>"$dir/LICENSES.txt"
+		fi
 		find "$dir" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 		if [[ $GOOS == windows ]]; then
 			(cd "$stage" && find "$name" -type f | sort | zip -X -q -9 -@ "$out/$name.zip")
@@ -127,7 +138,7 @@ build() {
 	{
 		git log -1 --format='commit %H'
 		go version
-		for tool in gcc ld ldd tar gzip; do "$tool" --version | head -n 1; done
+		for tool in gcc "$mingw" ld ldd tar gzip; do "$tool" --version | head -n 1; done
 		zip -v | sed -n 2p
 	} >"$out/build.txt"
 	(cd "$out" && sha256sum -- * >SHA256SUMS && cat SHA256SUMS)

@@ -3,6 +3,7 @@ package vk
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,7 +12,11 @@ import (
 
 func TestCacheDirFollowsTheEnvironment(t *testing.T) {
 	home := t.TempDir()
-	t.Setenv("XDG_CACHE_HOME", home)
+	cacheEnv, homeEnv := "XDG_CACHE_HOME", "HOME"
+	if runtime.GOOS == "windows" {
+		cacheEnv, homeEnv = "LocalAppData", "LocalAppData"
+	}
+	t.Setenv(cacheEnv, home)
 	t.Setenv(CacheDirEnv, "/elsewhere")
 	assert.Equal(t, "/elsewhere", CacheDir())
 	for _, off := range []string{"", "off"} {
@@ -25,9 +30,9 @@ func TestCacheDirFollowsTheEnvironment(t *testing.T) {
 	assert.Equal(t, filepath.Join(home, "vkattn"), CacheDir())
 	assert.Equal(t, filepath.Join(home, "vkattn", "pipelines"), pipelineCacheDir(""))
 	assert.Empty(t, pipelineCacheDir("off"))
-	t.Setenv("XDG_CACHE_HOME", "")
-	t.Setenv("HOME", "")
+	t.Setenv(cacheEnv, "")
+	t.Setenv(homeEnv, "")
 	assert.Empty(t, CacheDir(), "no user, no cache")
-	t.Setenv("HOME", "relative")
+	t.Setenv(homeEnv, "relative")
 	assert.Empty(t, CacheDir(), "a relative folder is not the user's")
 }

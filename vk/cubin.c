@@ -1,5 +1,3 @@
-//go:build !windows
-
 #include "host.h"
 
 /* Modules, functions and launches of VK_NVX_binary_import. */

@@ -1,11 +1,8 @@
-//go:build !windows
-
 #include "feature_table.h"
 #include "host.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static vka_fn device_proc(vka_instance *in, VkDevice d, const char *name, const char *alias)
 {
@@ -233,26 +230,4 @@ void vka_set_name(vka_device *d, uint32_t type, uint64_t handle, const char *nam
 	};
 	if (d->SetDebugUtilsObjectNameEXT)
 		d->SetDebugUtilsObjectNameEXT(d->handle, &info);
-}
-
-static uint64_t monotonic(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
-VkResult vka_calibrate(vka_device *d, uint64_t *device_ticks, uint64_t *host_ns, uint64_t *deviation_ns, uint64_t *before, uint64_t *after)
-{
-	VkCalibratedTimestampInfoKHR infos[2] = {
-		{.sType = VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_KHR, .timeDomain = VK_TIME_DOMAIN_DEVICE_KHR},
-		{.sType = VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_KHR, .timeDomain = VK_TIME_DOMAIN_CLOCK_MONOTONIC_KHR},
-	};
-	uint64_t stamps[2] = {0, 0};
-	*before = monotonic();
-	VkResult r = d->GetCalibratedTimestamps(d->handle, 2, infos, stamps, deviation_ns);
-	*after = monotonic();
-	*device_ticks = stamps[0];
-	*host_ns = stamps[1];
-	return r;
 }

@@ -1,5 +1,3 @@
-//go:build !windows
-
 #include "host.h"
 
 /* Recording. The barrier orders everything a compute queue does with buffers. */

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 )
 
@@ -22,12 +23,12 @@ var renderNodes, kernelNodes = "/dev/dri/renderD*", "/sys/class/drm/renderD*"
 // reason. NVIDIA's Vulkan driver (580.159) opens libEGL.so.1 of glvnd. Without that library,
 // which servers and containers often lack, it offers no device, as if there were no driver.
 // Drivers of Mesa open /dev/dri/renderD*, which containers often lack, and which belongs to
-// the group render.
+// the group render. On Windows it knows no reason.
 func DriverHint() string { return driverHint(false) }
 
 // driverHint is DriverHint. failed: a driver is installed and finds no device.
 func driverHint(failed bool) string {
-	if !hasVulkan {
+	if !hasVulkan || runtime.GOOS == "windows" {
 		return ""
 	}
 	for _, file := range nvidiaKernel {

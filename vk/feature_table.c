@@ -1,5 +1,3 @@
-//go:build !windows
-
 #include "feature_table.h"
 #include "host.h"
 

@@ -11,7 +11,7 @@ typedef void (*vka_fn)(void);
 typedef vka_fn (*vka_get_instance_proc)(VkInstance, const char *);
 typedef vka_fn (*vka_get_device_proc)(VkDevice, const char *);
 
-/* loader.c */
+/* loader.c, not for Windows */
 
 /* Opens the Vulkan loader; NULL with a malloc'ed text in *error on failure. */
 void *vka_open_loader(const char *path, char **error);
@@ -225,6 +225,12 @@ void vka_destroy_device(vka_device *);
 VkResult vka_wait_idle(vka_device *);
 void vka_set_name(vka_device *, uint32_t type, uint64_t handle, const char *name);
 /* *before and *after are the host's time, of the clock that *host_ns is of, around the call. */
+/* clock.c: the domain of the host's clock, and both clocks at once. */
+#ifdef _WIN32
+enum { VKA_HOST_TIME_DOMAIN = VK_TIME_DOMAIN_QUERY_PERFORMANCE_COUNTER_KHR };
+#else
+enum { VKA_HOST_TIME_DOMAIN = VK_TIME_DOMAIN_CLOCK_MONOTONIC_KHR };
+#endif
 VkResult vka_calibrate(vka_device *, uint64_t *device_ticks, uint64_t *host_ns, uint64_t *deviation_ns, uint64_t *before, uint64_t *after);
 
 /* memory.c */

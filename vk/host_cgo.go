@@ -1,10 +1,8 @@
-//go:build !windows
-
 package vk
 
 /*
 #cgo CFLAGS: -O2 -Wall
-#cgo LDFLAGS: -ldl -lpthread
+#cgo !windows LDFLAGS: -ldl -lpthread
 #include "host.h"
 #include <stdlib.h>
 
@@ -99,28 +97,6 @@ func taken(s *C.char) string {
 }
 
 // The loader.
-
-// hostOpenLoader returns vkGetInstanceProcAddr, or nil and the reason.
-func hostOpenLoader(path string) (get unsafe.Pointer, why string) {
-	name := C.CString(path)
-	defer C.free(unsafe.Pointer(name))
-	var c *C.char
-	get = C.vka_open_loader(name, &c)
-	if c != nil {
-		return nil, taken(c)
-	}
-	return get, ""
-}
-
-// hostTryLibrary says why a shared library cannot be opened, "" if it can.
-func hostTryLibrary(library string) string {
-	name := C.CString(library)
-	defer C.free(unsafe.Pointer(name))
-	if why := C.vka_try_library(name); why != nil {
-		return taken(why)
-	}
-	return ""
-}
 
 func hostLoaderVersion(get unsafe.Pointer) uint32 { return uint32(C.vka_loader_version(get)) }
 

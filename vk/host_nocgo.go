@@ -1,24 +1,16 @@
-//go:build !cgo || windows
+//go:build !cgo
 
 package vk
 
-import (
-	"runtime"
-	"unsafe"
-)
+import "unsafe"
 
-// This file stands in for host_cgo.go and probe_cgo.go in builds without cgo, and for Windows. Such a build
-// opens no loader, so no device exists and only the first functions are ever called.
+// This file stands in for host_cgo.go and probe_cgo.go in builds without cgo. Such a build opens no loader, so
+// no device exists and only the first functions are ever called.
 
 const hasVulkan = false
 
 // noVulkan says why a build knows no Vulkan device.
-var noVulkan = func() string {
-	if runtime.GOOS == "windows" {
-		return "this build has no Vulkan: it is for Windows, where this version has none"
-	}
-	return "this build has no Vulkan: it was built without cgo (CGO_ENABLED=0)"
-}()
+const noVulkan = "this build has no Vulkan: it was built without cgo (CGO_ENABLED=0)"
 
 func hostOpenLoader(string) (get unsafe.Pointer, why string) { return nil, noVulkan }
 func hostTryLibrary(string) (why string)                     { return noVulkan }

@@ -1,5 +1,3 @@
-//go:build !windows
-
 #include "host.h"
 
 #include <stdlib.h>

@@ -5,11 +5,13 @@ import (
 	"strings"
 	"sync"
 	"unsafe"
+
+	"vkattn/internal/driverlib"
 )
 
-// DefaultLibrary is the file name of the Vulkan loader; the environment variable
-// VKATTN_LIBVULKAN names another.
-const DefaultLibrary = "libvulkan.so.1"
+// DefaultLibrary is the file name of the Vulkan loader, "vulkan-1.dll" on Windows; the environment
+// variable VKATTN_LIBVULKAN names another.
+const DefaultLibrary = driverlib.Vulkan
 
 var loader struct {
 	sync.Mutex

@@ -1,10 +1,33 @@
-//go:build !windows
-
 #include "host.h"
 
+#ifdef _WIN32
+/* No driver for Windows has VK_KHR_external_memory_fd: the caller passes no descriptor. */
+typedef struct {
+	int none;
+} file_id;
+static int copy_of(int fd, file_id *file) { return -1; }
+static void close_same(int fd, const file_id *was) {}
+#else
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+typedef struct stat file_id;
+
+/* A copy of fd, -1 if there is none. */
+static int copy_of(int fd, file_id *file)
+{
+	return fstat(fd, file) == 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+}
+
+/* Closes fd if it is still the file that it was. */
+static void close_same(int fd, const file_id *was)
+{
+	struct stat now;
+	if (fstat(fd, &now) == 0 && now.st_dev == was->st_dev && now.st_ino == was->st_ino)
+		close(fd);
+}
+#endif
 
 VkResult vka_create_buffer(vka_device *d, uint64_t size, uint32_t flags, uint64_t *buffer, uint64_t *need, uint64_t *alignment, uint32_t *types)
 {
@@ -36,20 +59,12 @@ void vka_destroy_buffer(vka_device *d, uint64_t buffer)
 	d->DestroyBuffer(d->handle, buffer, NULL);
 }
 
-/* Closes fd if it is still the file that it was. */
-static void close_same(int fd, const struct stat *was)
-{
-	struct stat now;
-	if (fstat(fd, &now) == 0 && now.st_dev == was->st_dev && now.st_ino == was->st_ino)
-		close(fd);
-}
-
 /* The memory takes a copy of fd: whatever fails, now or when the buffer is bound, the caller's stays open. */
 VkResult vka_allocate(vka_device *d, uint64_t size, uint32_t type, uint32_t flags, uint64_t dedicated, int fd, uint64_t *memory, void **mapped)
 {
 	int copy = -1;
-	struct stat file;
-	if (fd >= 0 && (fstat(fd, &file) != 0 || (copy = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0))
+	file_id file;
+	if (fd >= 0 && (copy = copy_of(fd, &file)) < 0)
 		return VK_ERROR_INVALID_EXTERNAL_HANDLE;
 	VkMemoryAllocateFlagsInfo address = {
 		.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,

@@ -1,11 +1,23 @@
-//go:build !windows
-
-#define _GNU_SOURCE /* stpcpy */
 #include "host.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef _WIN32
+#include <windows.h>
+typedef SRWLOCK mutex;
+#define mutex_init(m) InitializeSRWLock(m)
+#define mutex_lock(m) AcquireSRWLockExclusive(m)
+#define mutex_unlock(m) ReleaseSRWLockExclusive(m)
+#define mutex_destroy(m) ((void)(m))
+#else
+#include <pthread.h>
+typedef pthread_mutex_t mutex;
+#define mutex_init(m) pthread_mutex_init(m, NULL)
+#define mutex_lock(m) pthread_mutex_lock(m)
+#define mutex_unlock(m) pthread_mutex_unlock(m)
+#define mutex_destroy(m) pthread_mutex_destroy(m)
+#endif
 
 /* Messages arrive on whatever thread Vulkan was called from, driver threads
  * included. They are queued here rather than handed to Go at once: a callback
@@ -22,7 +34,7 @@ struct message {
 };
 
 struct vka_messages {
-	pthread_mutex_t lock;
+	mutex lock;
 	struct message *first, **last;
 	uint32_t unread;
 };
@@ -32,7 +44,7 @@ vka_messages *vka_messages_new(void)
 	vka_messages *q = calloc(1, sizeof *q);
 	if (!q)
 		return NULL;
-	pthread_mutex_init(&q->lock, NULL);
+	mutex_init(&q->lock);
 	q->last = &q->first;
 	return q;
 }
@@ -48,13 +60,21 @@ void vka_messages_free(vka_messages *q)
 		free(m->text);
 		free(m);
 	}
-	pthread_mutex_destroy(&q->lock);
+	mutex_destroy(&q->lock);
 	free(q);
 }
 
 uint32_t *vka_messages_unread(vka_messages *q)
 {
 	return &q->unread;
+}
+
+/* Copies s to end and returns the new end. Windows has no stpcpy. */
+static char *append(char *end, const char *s)
+{
+	size_t n = strlen(s);
+	memcpy(end, s, n + 1);
+	return end + n;
 }
 
 /* The text, followed by the names that objects were given. */
@@ -68,10 +88,10 @@ static char *with_names(const VkDebugUtilsMessengerCallbackDataEXT *data)
 	char *out = malloc(size), *end = out;
 	if (!out)
 		return NULL;
-	end = stpcpy(end, text);
+	end = append(end, text);
 	for (uint32_t i = 0; i < data->objectCount; i++)
 		if (data->pObjects[i].pObjectName)
-			end = stpcpy(stpcpy(stpcpy(end, " ["), data->pObjects[i].pObjectName), "]");
+			end = append(append(append(end, " ["), data->pObjects[i].pObjectName), "]");
 	return out;
 }
 
@@ -86,14 +106,14 @@ VkBool32 vka_on_message(uint32_t severity, VkFlags types, const VkDebugUtilsMess
 	m->number = data->messageIdNumber;
 	m->id = strdup(data->pMessageIdName ? data->pMessageIdName : "");
 	m->text = with_names(data);
-	pthread_mutex_lock(&q->lock);
+	mutex_lock(&q->lock);
 	int keep = q->unread < MAX_QUEUED;
 	if (keep) {
 		*q->last = m;
 		q->last = &m->next;
 		__atomic_fetch_add(&q->unread, 1, __ATOMIC_RELEASE);
 	}
-	pthread_mutex_unlock(&q->lock);
+	mutex_unlock(&q->lock);
 	if (!keep) {
 		free(m->id);
 		free(m->text);
@@ -104,7 +124,7 @@ VkBool32 vka_on_message(uint32_t severity, VkFlags types, const VkDebugUtilsMess
 
 int vka_messages_take(vka_messages *q, uint32_t *severity, int32_t *number, char **id, char **text)
 {
-	pthread_mutex_lock(&q->lock);
+	mutex_lock(&q->lock);
 	struct message *m = q->first;
 	if (m) {
 		q->first = m->next;
@@ -112,7 +132,7 @@ int vka_messages_take(vka_messages *q, uint32_t *severity, int32_t *number, char
 			q->last = &q->first;
 		__atomic_fetch_sub(&q->unread, 1, __ATOMIC_RELEASE);
 	}
-	pthread_mutex_unlock(&q->lock);
+	mutex_unlock(&q->lock);
 	if (!m)
 		return 0;
 	*severity = m->severity;

@@ -3,6 +3,7 @@ package vk
 import (
 	"bytes"
 	"encoding/binary"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -115,7 +116,9 @@ func TestSubgroupSizesAndOptionsCompile(t *testing.T) {
 			desc.LocalSize[0], desc.Constants[0].Value = local, local
 			desc.SubgroupSize, desc.FullSubgroups, desc.NoRobustness = n, full, true
 			p := newPipeline(t, d, desc)
-			assert.Positive(t, p.CompileTime())
+			if runtime.GOOS != "windows" { // whose clock ticks in half milliseconds
+				assert.Positive(t, p.CompileTime())
+			}
 		}
 	}
 }

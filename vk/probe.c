@@ -1,5 +1,3 @@
-//go:build !windows
-
 #include "feature_table.h"
 #include "host.h"
 
@@ -268,7 +266,7 @@ static void probe_sharing(vka_instance *in, VkPhysicalDevice pd, const vka_exten
 		if (in->GetPhysicalDeviceCalibrateableTimeDomains(pd, &n, domains) >= 0)
 			for (uint32_t i = 0; i < n; i++)
 				seen |= domains[i] < 32 ? 1u << domains[i] : 0;
-		uint32_t want = 1u << VK_TIME_DOMAIN_DEVICE_KHR | 1u << VK_TIME_DOMAIN_CLOCK_MONOTONIC_KHR;
+		uint32_t want = 1u << VK_TIME_DOMAIN_DEVICE_KHR | 1u << VKA_HOST_TIME_DOMAIN;
 		if ((seen & want) == want)
 			p->features |= VKA_BIT(VKA_CALIBRATED_TIMESTAMPS);
 	}

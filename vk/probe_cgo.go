@@ -1,5 +1,3 @@
-//go:build !windows
-
 package vk
 
 // #include "host.h"

@@ -1,5 +1,3 @@
-//go:build !windows
-
 #include "host.h"
 
 VkResult vka_create_timeline(vka_device *d, int exportable, uint64_t *semaphore)

@@ -193,7 +193,7 @@ func ticksToDuration(from, to uint64, validBits uint32, periodNs float64) time.D
 // Calibration is a simultaneous reading of the clocks of device and host.
 type Calibration struct {
 	Ticks     uint64        // as Stream.Ticks
-	Host      time.Duration // CLOCK_MONOTONIC
+	Host      time.Duration // CLOCK_MONOTONIC; on Windows of QueryPerformanceCounter
 	Deviation time.Duration // bound of the time between the two readings
 }
 

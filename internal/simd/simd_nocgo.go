@@ -4,8 +4,8 @@ package simd
 
 import "vkattn/internal/gokernels"
 
-// This file stands in for simd_cgo.go in builds without cgo, and for Windows: all kernels are those of package
-// gokernels.
+// This file stands in for simd_cgo.go in builds without cgo, and for Windows, where GCC does not align the stack
+// as spilled AVX registers need it: all kernels are those of package gokernels.
 
 type cKernels struct{}
 

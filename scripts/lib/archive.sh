@@ -129,7 +129,7 @@ extract() {
 	((${#keep[@]})) && select+=(--wildcards "${keep[@]}")
 	dpkg-deb --fsys-tarfile "$1" |
 		tar -x -C "$2" --no-same-owner --keep-directory-symlink \
-			--exclude './usr/share/doc*' --exclude './usr/share/man*' --exclude './usr/share/locale*' \
+			--exclude './usr/share/doc/*/[!c]*' --exclude './usr/share/doc/*/ch*' --exclude './usr/share/man*' --exclude './usr/share/locale*' \
 			"${select[@]}"
 }
 

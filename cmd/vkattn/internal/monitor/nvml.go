@@ -1,4 +1,4 @@
-//go:build cgo && !windows
+//go:build cgo
 
 package monitor
 
@@ -25,7 +25,7 @@ type nvml struct {
 
 // loadNVML returns nil if the machine does not have the library.
 func loadNVML() *nvml {
-	lib, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW|purego.RTLD_LOCAL)
+	lib, err := openNVML()
 	if err != nil {
 		return nil
 	}
@@ -45,7 +45,7 @@ func loadNVML() *nvml {
 		{"nvmlDeviceGetEnforcedPowerLimit", &n.limit, true},
 		{"nvmlDeviceGetCurrentClocksThrottleReasons", &n.throttle, true},
 	} {
-		symbol, err := purego.Dlsym(lib, f.name)
+		symbol, err := symbolOf(lib, f.name)
 		switch {
 		case err == nil:
 			purego.RegisterFunc(f.to, symbol)
