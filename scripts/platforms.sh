@@ -92,10 +92,12 @@ windows() {
 		echo 'platforms: nothing runs for windows: Wine or Xvfb is missing (Debian: wine64, xvfb)' >&2
 		return
 	fi
+	# shellcheck disable=SC2064 # the folder of now
+	trap "kill $wine_display; rm -rf '$dir'" EXIT
 	step 'tests of tier cpu, windows/amd64 under Wine'
-	cpu_tests with_c windows/amd64 -overlay "$dir/overlay.json" -exec "$dir/wine"
+	VKATTN_DRIVER=none VKATTN_LIBVULKAN=none.dll cpu_tests with_c windows/amd64 -overlay "$dir/overlay.json" -exec "$dir/wine"
 	step 'tests of package vk on lavapipe-old behind Wine'
-	VKATTN_TEST_LEVEL=brief with_c windows/amd64 go test -overlay "$dir/overlay.json" -exec "$dir/wine" ./vk
+	VKATTN_DRIVER=lavapipe-old VKATTN_TEST_LEVEL=brief with_c windows/amd64 go test -overlay "$dir/overlay.json" -exec "$dir/wine" ./vk
 	step 'the command under Wine'
 	with_c windows/amd64 go build -o "$dir/vkattn.exe" ./cmd/vkattn
 	"$dir/wine" "$dir/vkattn.exe" info
@@ -103,8 +105,6 @@ windows() {
 		"$dir/wine" "$dir/vkattn.exe" bench --device $device --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
 		"$dir/wine" "$dir/vkattn.exe" verify --device $device --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
 	done
-	kill "$wine_display"
-	rm -rf "$dir"
 }
 
 compilers() { # [runner...]

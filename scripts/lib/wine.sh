@@ -25,7 +25,7 @@ wine_setup() {
 	cat >"$dir/wine" <<-WRAPPER
 		#!/bin/sh
 		export WINEPREFIX='$dir/prefix' WINEDEBUG=-all DISPLAY=:$(<"$dir/display") LD_LIBRARY_PATH='$dir/lib'
-		export VK_DRIVER_FILES='$dir/icd.json' VK_ICD_FILENAMES='$dir/icd.json' VKATTN_DRIVER=lavapipe-old
+		export VK_DRIVER_FILES='$dir/icd.json' VK_ICD_FILENAMES='$dir/icd.json'
 		exec '$wine' "\$@"
 	WRAPPER
 	chmod 755 "$dir/wine"
