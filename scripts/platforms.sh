@@ -93,7 +93,7 @@ windows() {
 		return
 	fi
 	# shellcheck disable=SC2064 # the folder of now
-	trap "kill $wine_display; rm -rf '$dir'" EXIT
+	trap "'$dir/wine' wineboot -k || :; kill $wine_display; sleep 1; rm -rf '$dir' || :" EXIT
 	step 'tests of tier cpu, windows/amd64 under Wine'
 	VKATTN_DRIVER=none VKATTN_LIBVULKAN=none.dll cpu_tests with_c windows/amd64 -overlay "$dir/overlay.json" -exec "$dir/wine"
 	step 'tests of package vk on lavapipe-old behind Wine'

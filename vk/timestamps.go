@@ -2,6 +2,7 @@ package vk
 
 import (
 	"math"
+	"runtime"
 	"time"
 )
 
@@ -146,6 +147,14 @@ func (s *Stream) stamp(op string, m Mark) (stamp, error) {
 // clockSlack is the share by which the clocks of device and host may disagree.
 const clockSlack = 16
 
+// clockStep is what time.Now may advance by at once.
+func clockStep() time.Duration {
+	if runtime.GOOS == "windows" {
+		return 16 * time.Millisecond
+	}
+	return 0
+}
+
 // Elapsed is the device time from mark a to mark b, which was recorded after a. Both must
 // have finished (after Wait). It is 0 if the clock stood still: the work between the marks is
 // shorter than a tick, or the device has no clock that runs. Elapsed returns the same errors as
@@ -170,7 +179,7 @@ func (s *Stream) Elapsed(a, b Mark) (time.Duration, error) {
 	}
 	l := &s.d.info.Caps.Limits
 	took := ticksToDuration(x.ticks, y.ticks, l.TimestampValidBits, l.TimestampPeriodNs)
-	if most := y.seen - x.sent; took > most+most/clockSlack {
+	if most := y.seen - x.sent + clockStep(); took > most+most/clockSlack {
 		return 0, refuse(op, ErrTimestamps, "timestamps %d and %d of work that took at most %v", x.ticks, y.ticks, most)
 	}
 	return took, nil
