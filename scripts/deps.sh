@@ -390,6 +390,9 @@ fetch() { # <component>
 				[[ $component == chromium ]] && write_chromium
 				[[ $component == qemu ]] && write_qemu
 				[[ $component == mingw ]] && write_gcc mingw x86_64-w64-mingw32-gcc x86_64-w64-mingw32-gcc-win32
+				# The linker's script names the libraries by paths of the system: their names alone are found in the tree.
+				[[ $component == gcc-arm64 ]] && sed -i 's|/usr/aarch64-linux-gnu/lib/||g' \
+					"$deps/roots/gcc-arm64/usr/aarch64-linux-gnu/lib/libc.so"
 				[[ $component == gcc-arm64 ]] && write_gcc gcc-arm64 aarch64-linux-gnu-gcc aarch64-linux-gnu-gcc-12
 				rm -f "$deps/why/$component"
 				say "$(describe "$component") [$((SECONDS - start)) s]"
