@@ -140,6 +140,21 @@ vkattn_status vkattn_stream_wrap_vulkan(vkattn_device device, void *command_buff
 	ENTER(goStreamWrapVulkan(device, command_buffer, stream));
 }
 
+vkattn_status vkattn_device_open_cuda(const vkattn_cuda *cuda, vkattn_device *device)
+{
+	ENTER(goDeviceOpenCUDA(GO(vkattn_cuda, cuda), device));
+}
+
+vkattn_status vkattn_buffer_wrap_cuda(vkattn_device device, uint64_t address, uint64_t bytes, vkattn_buffer *buffer)
+{
+	ENTER(goBufferWrapCUDA(device, address, bytes, buffer));
+}
+
+vkattn_status vkattn_stream_wrap_cuda(vkattn_device device, void *cuda_stream, vkattn_stream *stream)
+{
+	ENTER(goStreamWrapCUDA(device, cuda_stream, stream));
+}
+
 vkattn_status vkattn_stream_barrier(vkattn_stream stream) { ENTER(goStreamBarrier(stream)); }
 
 vkattn_status vkattn_stream_reset(vkattn_stream stream) { ENTER(goStreamReset(stream)); }

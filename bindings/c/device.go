@@ -130,6 +130,8 @@ func goDeviceGetInfo(h C.vkattn_device, out *C.vkattn_device_info) C.vkattn_stat
 		info := C.vkattn_device_info{size: out.size}
 		if d.Vulkan() != nil {
 			info.kind = C.VKATTN_DEVICE_VULKAN
+		} else if d.isCUDA() {
+			info.kind = C.VKATTN_DEVICE_CUDA
 		}
 		if d.wrapped != nil {
 			info.wrapped = 1
@@ -168,6 +170,9 @@ type buffer struct {
 }
 
 func (b *buffer) Close() error {
+	if b.memory == nil && b.tensor.Memory != nil {
+		return b.tensor.Memory.Close()
+	}
 	if b.memory == nil {
 		return b.tensor.Buffer.Close()
 	}
@@ -213,7 +218,7 @@ func access(c *call, h C.vkattn_buffer, at C.uint64_t, p unsafe.Pointer, n C.uin
 		return nil, nil, err
 	}
 	if b.memory == nil {
-		return nil, nil, invalid("the VkBuffer is the caller's, who reads and writes it")
+		return nil, nil, invalid("the memory is the caller's, who reads and writes it")
 	}
 	if uint64(at) > b.bytes || uint64(n) > b.bytes-uint64(at) {
 		return nil, nil, invalid("%d bytes at %d, of a buffer of %d", n, at, b.bytes)

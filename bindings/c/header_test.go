@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/cudapath"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -67,9 +68,9 @@ var fields = map[string]map[string][]string{
 	"vkattn_args":          {"Tables": {"tables", "table_count"}, "BlockMap": nil},
 	"vkattn_backward_args": {"Args": {"forward"}, "DTables": {"d_tables", "d_table_count"}},
 	"vkattn_bias":          {"Tensor": {"tensor"}},
-	// A buffer is memory of any device; no device has Memory yet.
-	"vkattn_tensor": {"Host": {"data", "bytes"}, "Memory": nil, "Strides": {"stride_batch", "stride_head", "stride_row", "expanded"}},
-	"vkattn_vector": {"Host": {"data", "bytes"}, "Memory": nil},
+	// A buffer is memory of any device.
+	"vkattn_tensor": {"Host": {"data", "bytes"}, "Memory": {"buffer"}, "Strides": {"stride_batch", "stride_head", "stride_row", "expanded"}},
+	"vkattn_vector": {"Host": {"data", "bytes"}, "Memory": {"buffer"}},
 	"vkattn_device_options": {
 		"CPU": {"cpu"}, "Timeout": {"timeout_ms"},
 		// A layer's settings file and environment have the rest of validation; the library opens no device for tools.
@@ -94,7 +95,7 @@ func TestFieldsHaveMembers(t *testing.T) {
 		"vkattn_backward_args": attention.BackwardArgs{}, "vkattn_varlen": attention.Varlen{}, "vkattn_pages": attention.Pages{},
 		"vkattn_sparse_tokens": attention.SparseTokens{}, "vkattn_blocks": attention.Blocks{}, "vkattn_bias": attention.Bias{},
 		"vkattn_mask": attention.Mask{}, "vkattn_table": attention.Table{}, "vkattn_tensor": attention.Tensor{},
-		"vkattn_vector": attention.Vector{}, "vkattn_vulkan": vk.External{}, "vkattn_device_options": options{},
+		"vkattn_vector": attention.Vector{}, "vkattn_vulkan": vk.External{}, "vkattn_cuda": cudapath.DeviceOptions{}, "vkattn_device_options": options{},
 	} {
 		require.Contains(t, h.structs, name)
 		left := slices.DeleteFunc(slices.Clone(h.structs[name]), func(m string) bool { return m == "size" })

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"vkattn/cudapath"
 	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 )
@@ -139,6 +140,18 @@ func TestLibraryOnTheCPU(t *testing.T) {
 	for _, name := range processes {
 		t.Run(name, func(t *testing.T) { run(t, 0, process, filepath.Join(path, "libvkattn.so"), name) })
 	}
+}
+
+// The CUDA face on a driver without a GPU.
+func TestLibraryOnCUDA(t *testing.T) {
+	testlevel.HostOnly(t)
+	path := library(t)
+	driver := filepath.Join(t.TempDir(), "libfakecuda.so")
+	text, err := exec.Command("cc", "-shared", "-fPIC", "-pthread", "-o", driver, "../../cudapath/testdata/fakecuda.c", "-lm").CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	t.Setenv(cudapath.LibraryEnv, driver)
+	t.Setenv("FAKECUDA_ATTENTION", "1")
+	run(t, 0, compile(t, path, "testdata/cuda.c"), driver)
 }
 
 // The same on the Vulkan device under test, and the Vulkan face under the validation layers.

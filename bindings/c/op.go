@@ -51,8 +51,8 @@ type arguments struct {
 	backward bool
 }
 
-// with reads the arguments of a call, forward or backward, and calls f.
-func with(h C.vkattn_op, on C.vkattn_stream, forward *C.vkattn_args, backward *C.vkattn_backward_args, isBackward bool, f func(a *arguments) error) C.vkattn_status {
+// with reads the arguments of a call, forward or backward, and calls f. isRun: it computes.
+func with(h C.vkattn_op, on C.vkattn_stream, forward *C.vkattn_args, backward *C.vkattn_backward_args, isBackward, isRun bool, f func(a *arguments) error) C.vkattn_status {
 	return status(func() error {
 		a := &arguments{backward: isBackward}
 		defer a.end()
@@ -67,6 +67,9 @@ func with(h C.vkattn_op, on C.vkattn_stream, forward *C.vkattn_args, backward *C
 			}
 		}
 		r := reader{call: &a.call, device: o.home}
+		if op.device.isCUDA() && (a.commands != nil || !isRun) {
+			r.cuda = op.device
+		}
 		if isBackward {
 			a.BackwardArgs = r.backwardArgs(backward)
 		} else {
@@ -79,22 +82,25 @@ func with(h C.vkattn_op, on C.vkattn_stream, forward *C.vkattn_args, backward *C
 	})
 }
 
-// run makes the call: on a stream it is recorded, in host memory it is done when run returns.
+// run makes the call: on a command buffer it is recorded, in host memory it is done when run returns.
 func (a *arguments) run() error {
+	if s := a.commands; s != nil && s.calls != nil {
+		return a.launch(s.calls)
+	}
 	switch {
 	case a.commands != nil && a.backward:
 		return a.op.RecordBackward(a.commands.Commands, a.BackwardArgs)
 	case a.commands != nil:
 		return a.op.Record(a.commands.Commands, a.Args)
 	}
-	return a.staged(true, a.launch)
+	return a.staged(true, func() error { return a.launch(nil) })
 }
 
-func (a *arguments) launch() error {
+func (a *arguments) launch(s *attention.Stream) error {
 	if a.backward {
-		return a.op.Backward(nil, a.BackwardArgs)
+		return a.op.Backward(s, a.BackwardArgs)
 	}
-	return a.op.Forward(nil, a.Args)
+	return a.op.Forward(s, a.Args)
 }
 
 func (a *arguments) prepare() error {
@@ -135,30 +141,30 @@ func (a *arguments) plan(out *C.vkattn_plan) error {
 
 //export goOpForward
 func goOpForward(op C.vkattn_op, on C.vkattn_stream, args *C.vkattn_args) C.vkattn_status {
-	return with(op, on, args, nil, false, (*arguments).run)
+	return with(op, on, args, nil, false, true, (*arguments).run)
 }
 
 //export goOpBackward
 func goOpBackward(op C.vkattn_op, on C.vkattn_stream, args *C.vkattn_backward_args) C.vkattn_status {
-	return with(op, on, nil, args, true, (*arguments).run)
+	return with(op, on, nil, args, true, true, (*arguments).run)
 }
 
 //export goOpPrepare
 func goOpPrepare(op C.vkattn_op, args *C.vkattn_args) C.vkattn_status {
-	return with(op, nil, args, nil, false, (*arguments).prepare)
+	return with(op, nil, args, nil, false, false, (*arguments).prepare)
 }
 
 //export goOpPrepareBackward
 func goOpPrepareBackward(op C.vkattn_op, args *C.vkattn_backward_args) C.vkattn_status {
-	return with(op, nil, nil, args, true, (*arguments).prepare)
+	return with(op, nil, nil, args, true, false, (*arguments).prepare)
 }
 
 //export goOpPlan
 func goOpPlan(op C.vkattn_op, args *C.vkattn_args, plan *C.vkattn_plan) C.vkattn_status {
-	return with(op, nil, args, nil, false, func(a *arguments) error { return a.plan(plan) })
+	return with(op, nil, args, nil, false, false, func(a *arguments) error { return a.plan(plan) })
 }
 
 //export goOpPlanBackward
 func goOpPlanBackward(op C.vkattn_op, args *C.vkattn_backward_args, plan *C.vkattn_plan) C.vkattn_status {
-	return with(op, nil, nil, args, true, func(a *arguments) error { return a.plan(plan) })
+	return with(op, nil, nil, args, true, false, func(a *arguments) error { return a.plan(plan) })
 }

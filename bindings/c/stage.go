@@ -12,7 +12,7 @@ import (
 	"vkattn/internal/tensors"
 )
 
-// Calls in host memory on a Vulkan device. Each tensor gets memory of the device with its strides: inputs are copied
+// Calls in host memory on a GPU. Each tensor gets memory of the device with its strides: inputs are copied
 // there, and the rows of outputs back.
 
 // copies are the tensors of a call in memory of the device.
@@ -37,7 +37,7 @@ type output struct {
 
 // staged calls f with tensors where the device of the operation computes.
 func (a *arguments) staged(run bool, f func() error) error {
-	if a.op.device.Vulkan() == nil || a.Q.Host == nil {
+	if a.op.device.Vulkan() == nil && !a.op.device.isCUDA() || a.Q.Host == nil {
 		return f()
 	}
 	c := &copies{device: a.op.device, inputs: map[span]backend.Memory{}, copy: run}
@@ -131,9 +131,9 @@ func (c *copies) move(l *tensors.Layout, out, old bool, to any) error {
 	}
 	switch to := to.(type) {
 	case *attention.Tensor:
-		to.Buffer, to.Host, to.Offset = m.Tensor().Buffer, nil, 0
+		to.Buffer, to.Memory, to.Host, to.Offset = m.Tensor().Buffer, m.Tensor().Memory, nil, 0
 	case *attention.Vector:
-		*to = attention.Vector{Buffer: m.Tensor().Buffer}
+		*to = attention.Vector{Buffer: m.Tensor().Buffer, Memory: m.Tensor().Memory}
 	default:
 		return fmt.Errorf("vkattn: %s has no place in stage.go", l.Field)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/score"
+	"vkattn/cudapath"
 )
 
 // The structs of a call in C, as those of package attention.
@@ -108,6 +109,7 @@ func modifiers(cfg *attention.Config, c *C.vkattn_config) error {
 type reader struct {
 	*call
 	device *object // of the operation
+	cuda   *device // data is memory of this device; nil: of the host
 	err    error
 }
 
@@ -210,7 +212,7 @@ func (r *reader) tensor(name string, c *C.vkattn_tensor) attention.Tensor {
 
 func (r *reader) vector(name string, c *C.vkattn_vector) attention.Vector {
 	t := r.memory(name, unsafe.Pointer(c.buffer), c.data, uint64(c.bytes))
-	return attention.Vector{Buffer: t.Buffer, Host: t.Host, Offset: int64(c.offset)}
+	return attention.Vector{Buffer: t.Buffer, Memory: t.Memory, Host: t.Host, Offset: int64(c.offset)}
 }
 
 // memory is what a tensor or a vector lies in.
@@ -220,6 +222,13 @@ func (r *reader) memory(name string, h, data unsafe.Pointer, n uint64) (t attent
 		return t
 	case h != nil && (data != nil || n != 0):
 		r.fail(invalid("%s is in both buffer and data, want one of them", name))
+		return t
+	case h == nil && r.cuda != nil && data != nil:
+		m, err := cudapath.WrapMemory(r.cuda.Device, uint64(number(data)), n)
+		if err != nil {
+			r.fail(fmt.Errorf("%w (%s)", err, name))
+		}
+		t.Memory = m
 		return t
 	case h == nil:
 		b, err := bytes(data, n, name+".data")

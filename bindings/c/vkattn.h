@@ -1,4 +1,4 @@
-/* vkattn.h: exact attention, forward and gradients, on Vulkan devices and on the CPU.
+/* vkattn.h: exact attention, forward and gradients, on Vulkan and CUDA devices and on the CPU.
  *
  * docs/c.md shows how to use it and says what it guarantees. In short:
  *
@@ -85,7 +85,7 @@ typedef struct vkattn_device_options {
 /* Opens a device. options may be NULL. */
 vkattn_status vkattn_device_open(const vkattn_device_options *options, vkattn_device *device);
 
-enum { VKATTN_DEVICE_CPU = 0, VKATTN_DEVICE_VULKAN = 1 };
+enum { VKATTN_DEVICE_CPU = 0, VKATTN_DEVICE_VULKAN = 1, VKATTN_DEVICE_CUDA = 2 };
 
 typedef struct vkattn_device_info {
 	size_t size;
@@ -111,7 +111,8 @@ vkattn_status vkattn_buffer_write(vkattn_buffer buffer, uint64_t at, const void 
 vkattn_status vkattn_buffer_read(vkattn_buffer buffer, uint64_t at, void *to, uint64_t bytes);
 vkattn_status vkattn_buffer_destroy(vkattn_buffer buffer);
 
-/* A tensor [batch, heads, rows, dim], in a buffer or in host memory: bytes of it at data. */
+/* A tensor [batch, heads, rows, dim], in a buffer or in host memory: bytes of it at data. In a call on a stream of CUDA,
+ * data is memory of the device. */
 typedef struct vkattn_tensor {
 	vkattn_buffer buffer;
 	void *data;
@@ -242,7 +243,7 @@ typedef struct vkattn_table {
 	int64_t dims[3];        /* 0 behind the last axis */
 } vkattn_table;
 
-/* The tensors of a call. All lie in buffers, or all in host memory. */
+/* The tensors of a call. All lie in buffers, or all at data. */
 typedef struct vkattn_args {
 	size_t size;
 	vkattn_shape shape;
@@ -287,11 +288,12 @@ typedef struct vkattn_backward_args {
  *
  * In buffers without a stream (NULL) the call begins at once, after the calls before it:
  * vkattn_buffer_read and vkattn_device_wait wait for it. On a stream of a command buffer it
- * is recorded. In host memory the call is done when it returns; a Vulkan device gets copies. */
+ * is recorded, on one of CUDA it begins at once, behind the stream's work. In host memory the call is done when it returns; a GPU gets copies. */
 vkattn_status vkattn_op_forward(vkattn_op op, vkattn_stream stream, const vkattn_args *args);
 vkattn_status vkattn_op_backward(vkattn_op op, vkattn_stream stream, const vkattn_backward_args *args);
 
-/* Compiles what a call like args needs, so that it does not wait for a compiler. */
+/* Compiles what a call like args needs, so that it does not wait for a compiler. On a CUDA device it allocates the
+ * workspace of a backward call too, and data may be memory of the device; so for plans. */
 vkattn_status vkattn_op_prepare(vkattn_op op, const vkattn_args *args);
 vkattn_status vkattn_op_prepare_backward(vkattn_op op, const vkattn_backward_args *args);
 
@@ -381,8 +383,26 @@ vkattn_status vkattn_stream_barrier(vkattn_stream stream);
 /* Begins to record again: after vkBeginCommandBuffer, when the command buffer has run. */
 vkattn_status vkattn_stream_reset(vkattn_stream stream);
 
-/* Frees what the commands use: when they have run, or will not run. */
+/* Frees what the commands use: when they have run, or will not run. On a stream of CUDA it waits if it frees memory. */
 vkattn_status vkattn_stream_destroy(vkattn_stream stream);
+
+/* ---- In a CUDA program ---- */
+
+typedef struct vkattn_cuda {
+	size_t size;
+	const char *device; /* ordinal, or UUID as nvidia-smi prints it; NULL: the first, or that of context */
+	void *context;      /* a CUcontext of the caller, which outlives the device; NULL: the device's primary context */
+} vkattn_cuda;
+
+/* Opens a CUDA device without Vulkan. It has tier cuda alone. */
+vkattn_status vkattn_device_open_cuda(const vkattn_cuda *cuda, vkattn_device *device);
+
+/* Memory of the caller at a CUdeviceptr of a CUDA device, which outlives the buffer. */
+vkattn_status vkattn_buffer_wrap_cuda(vkattn_device device, uint64_t address, uint64_t bytes, vkattn_buffer *buffer);
+
+/* A CUstream of the caller on a CUDA device, which outlives it; NULL: CUDA's default stream. Calls neither allocate nor
+ * wait once one like them has been made on it, so that a CUDA graph can capture them. */
+vkattn_status vkattn_stream_wrap_cuda(vkattn_device device, void *cuda_stream, vkattn_stream *stream);
 
 #ifdef __cplusplus
 }

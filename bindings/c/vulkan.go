@@ -75,10 +75,18 @@ func goBufferWrapVulkan(h C.vkattn_device, vkBuffer, offset, n, address C.uint64
 	})
 }
 
-// stream is a command buffer of the caller.
-type stream struct{ *vk.Commands }
+// stream is a command buffer of the caller, or a stream of CUDA.
+type stream struct {
+	*vk.Commands                   // nil: of CUDA
+	calls        *attention.Stream // nil: a command buffer
+}
 
-func (s *stream) Close() error { return s.Release() }
+func (s *stream) Close() error {
+	if s.calls != nil {
+		return s.calls.Close()
+	}
+	return s.Release()
+}
 
 //export goStreamWrapVulkan
 func goStreamWrapVulkan(h C.vkattn_device, commands unsafe.Pointer, out *C.vkattn_stream) C.vkattn_status {
@@ -98,7 +106,7 @@ func goStreamWrapVulkan(h C.vkattn_device, commands unsafe.Pointer, out *C.vkatt
 		if err != nil {
 			return err
 		}
-		handle(unsafe.Pointer(out), C.KIND_STREAM, o, &stream{s})
+		handle(unsafe.Pointer(out), C.KIND_STREAM, o, &stream{Commands: s})
 		return nil
 	})
 }
@@ -116,6 +124,9 @@ func onStream(h C.vkattn_stream, f func(*vk.Commands) error) C.vkattn_status {
 		_, s, err := hold[*stream](&c, unsafe.Pointer(h), C.KIND_STREAM)
 		if err != nil {
 			return err
+		}
+		if s.Commands == nil {
+			return invalid("the stream is of CUDA, which runs calls in order and records none")
 		}
 		return f(s.Commands)
 	})

@@ -1,0 +1,89 @@
+//go:build cgo && linux
+
+package main
+
+// #include "calls.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"vkattn/attention"
+	"vkattn/cudapath"
+)
+
+// In a CUDA program: its context, its memory and its streams.
+
+//export goDeviceOpenCUDA
+func goDeviceOpenCUDA(from *C.vkattn_cuda, out *C.vkattn_device) C.vkattn_status {
+	return status(func() error {
+		e, err := taken(from, "cuda")
+		if err != nil {
+			return err
+		}
+		if out == nil {
+			return invalid("device is NULL")
+		}
+		d, err := cudapath.OpenDevice(cudapath.DeviceOptions{Device: goString(e.device), Context: uint64(number(e.context))})
+		if err != nil {
+			return err
+		}
+		handle(unsafe.Pointer(out), C.KIND_DEVICE, nil, &device{Device: d})
+		C.vka_at_exit()
+		return nil
+	})
+}
+
+// isCUDA reports whether a device is a CUDA device without Vulkan.
+func (d *device) isCUDA() bool { return cudapath.ContextOf(d.Device) != nil }
+
+// onCUDA holds a CUDA device for a call that makes a handle of it.
+func onCUDA(c *call, h C.vkattn_device) (*object, *device, error) {
+	o, d, err := hold[*device](c, unsafe.Pointer(h), C.KIND_DEVICE)
+	if err == nil && !d.isCUDA() {
+		err = invalid("%v is no CUDA device: vkattn_device_open_cuda did not open it", d)
+	}
+	return o, d, err
+}
+
+//export goBufferWrapCUDA
+func goBufferWrapCUDA(h C.vkattn_device, address, n C.uint64_t, out *C.vkattn_buffer) C.vkattn_status {
+	return status(func() error {
+		c := call{}
+		defer c.end()
+		o, d, err := onCUDA(&c, h)
+		switch {
+		case err != nil:
+			return err
+		case out == nil:
+			return invalid("buffer is NULL")
+		}
+		m, err := cudapath.WrapMemory(d.Device, uint64(address), uint64(n))
+		if err != nil {
+			return err
+		}
+		handle(unsafe.Pointer(out), C.KIND_BUFFER, o, &buffer{attention.Tensor{Memory: m}, nil, uint64(n), d})
+		return nil
+	})
+}
+
+//export goStreamWrapCUDA
+func goStreamWrapCUDA(h C.vkattn_device, of unsafe.Pointer, out *C.vkattn_stream) C.vkattn_status {
+	return status(func() error {
+		c := call{}
+		defer c.end()
+		o, d, err := onCUDA(&c, h)
+		switch {
+		case err != nil:
+			return err
+		case out == nil:
+			return invalid("stream is NULL")
+		}
+		s, err := cudapath.WrapStream(d.Device, uint64(number(of)))
+		if err != nil {
+			return err
+		}
+		handle(unsafe.Pointer(out), C.KIND_STREAM, o, &stream{calls: s})
+		return nil
+	})
+}
