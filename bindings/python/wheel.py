@@ -15,7 +15,7 @@ VERSION = "0.1.0"
 METADATA = f"""Metadata-Version: 2.1
 Name: vkattn
 Version: {VERSION}
-Summary: Exact attention of NumPy arrays, forward and gradients, on Vulkan devices and on the CPU
+Summary: Exact attention of NumPy arrays and PyTorch tensors, forward and gradients, on GPUs and on the CPU
 License: Apache-2.0
 License-File: LICENSE
 License-File: LICENSES.txt
@@ -49,7 +49,7 @@ def main() -> None:
     glibc = max((int(a), int(b)) for a, b in re.findall(rb"GLIBC_(\d+)\.(\d+)", binary))
     tag = "py3-none-manylinux_%d_%d_%s" % (*glibc, platform.machine())
     info = f"vkattn-{VERSION}.dist-info/"
-    names = ("__init__.py", "_library.py", "py.typed")
+    names = ("__init__.py", "_library.py", "_torch.py", "flash_attn.py", "py.typed")
     files = {f"vkattn/{name}": read("vkattn", name) for name in names}
     files["vkattn/libvkattn.so"] = binary
     files[info + "METADATA"] = METADATA.encode() + read("../../docs/python.md")

@@ -1,4 +1,4 @@
-"""Exact attention of NumPy arrays, forward and gradients, on Vulkan devices and on the CPU.
+"""Exact attention of NumPy arrays and PyTorch tensors, forward and gradients, on GPUs and on the CPU.
 
     import numpy as np, vkattn
 
@@ -7,7 +7,8 @@
     o, lse = vkattn.attention(q, k, v, causal="bottom-right", return_lse=True)
     d_q, d_k, d_v, *_ = vkattn.gradients(np.ones_like(o), q, k, v, o, lse, causal="bottom-right")
 
-Both functions compute on the best device: a GPU, or the CPU if there is none. Device opens another one.
+Both functions compute on the best device: a GPU, or the CPU if there is none. Device opens another one. For PyTorch
+see sdpa, and the module vkattn.flash_attn.
 
 Arrays are float16, float32, or bfloat16 of the package ml_dtypes. A view is taken as it is if its elements have
 positive strides and its rows are contiguous, so transposing [batch, rows, heads, dim] costs nothing; others are copied.
@@ -26,7 +27,7 @@ import numpy as np
 from . import _library as _c
 from ._library import Error
 
-__all__ = ["attention", "gradients", "plan", "Device", "Error", "Gradients"]
+__all__ = ["attention", "gradients", "plan", "sdpa", "Device", "Error", "Gradients"]
 
 _CAUSAL = {"none": 0, "top-left": 1, "bottom-right": 2}
 _TIERS = {"auto": 0, "cpu": 1, "scalar": 2, "coopmat": 3, "coopmat2": 4, "cubin": 5, "cuda": 6, "no-cuda": 7}
@@ -34,16 +35,16 @@ _TUNINGS = {"auto": 0, "off": 1, "on": 2}
 _DTYPES = {"float16": 0, "bfloat16": 1, "float32": 2}
 
 _lock = threading.Lock()
-_library: Optional[_c.Library] = None
+_shared: Optional[_c.Library] = None
 _default: Optional["Device"] = None
 
 
 def _loaded() -> _c.Library:
-    global _library
+    global _shared
     with _lock:
-        if _library is None:
-            _library = _c.Library()
-        return _library
+        if _shared is None:
+            _shared = _c.Library()
+        return _shared
 
 
 class _Op:
@@ -62,8 +63,9 @@ class _Op:
 
 
 class Device:
-    """A device: the best GPU, or the CPU if there is none; "cpu"; or the Vulkan device of an index, a UUID or part of a
-    name. Close it, or use it in a with statement."""
+    """A device: the best GPU, or the CPU if there is none; "cpu"; "cuda", or "cuda:" and an ordinal or UUID, for a CUDA
+    device without Vulkan; or the Vulkan device of an index, a UUID or part of a name. Close it, or use it in a with
+    statement."""
 
     def __init__(self, name: Optional[str] = None) -> None:
         self._ops: dict[Any, _Op] = {}
@@ -72,10 +74,14 @@ class Device:
         self._library = _loaded()
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name is a {type(name).__name__}, want a str")
-        options = _c.made(_c.DeviceOptions, cpu=int(name == "cpu"))
-        if name not in (None, "auto", "cpu"):
-            options.device = _text("name", name)
-        self._library.call("device_open", options, self._handle)
+        if name == "cuda" or name and name.startswith("cuda:"):
+            which = _text("name", name[len("cuda:") :]) or None
+            self._library.call("device_open_cuda", _c.made(_c.Cuda, device=which), self._handle)
+        else:
+            options = _c.made(_c.DeviceOptions, cpu=int(name == "cpu"))
+            if name not in (None, "auto", "cpu"):
+                options.device = _text("name", name)
+            self._library.call("device_open", options, self._handle)
         info = _c.made(_c.DeviceInfo)
         self._library.call("device_get_info", self._handle, info)
         self.name: str = info.name.decode()
@@ -494,6 +500,18 @@ def plan(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> str:
     found = _c.made(_c.Plan)
     p.call("op_plan", p.args, found)
     return found.text.decode("utf-8", "replace")
+
+
+def sdpa(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: Optional[float] = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """torch.nn.functional.scaled_dot_product_attention with its arguments and result, of PyTorch tensors on a CUDA device
+    or the CPU: query [batch, heads, rows, dim]. A CUDA device takes dense and causal attention. attn_mask has no gradient.
+    A row that attends to no key is 0."""
+    from . import _torch
+
+    return _torch.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
 def _same(name: str, a: np.ndarray, shape: Tuple[int, ...]) -> np.ndarray:

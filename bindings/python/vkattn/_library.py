@@ -35,6 +35,7 @@ DeviceOptions = _struct(
     "vkattn_device_options",
     [_SIZE, ("device", c_char_p), *_ints("cpu validation"), ("pipeline_cache", c_char_p), ("timeout_ms", c_int64)],
 )
+Cuda = _struct("vkattn_cuda", [_SIZE, ("device", c_char_p), ("context", c_void_p)])
 DeviceInfo = _struct("vkattn_device_info", [_SIZE, *_ints("kind wrapped"), ("name", c_char * 256), ("why_cpu", c_char * 1024)])
 TableType = _struct("vkattn_table_type", [("name", c_char_p), *_ints("rank is_float")])
 Config = _struct(
@@ -101,7 +102,7 @@ Plan = _struct(
 )
 
 STRUCTS = (
-    Tensor, Vector, DeviceOptions, DeviceInfo, TableType, Config, Shape, Varlen, Pages, Bias, Mask, Table, Args, BackwardArgs, Plan,
+    Tensor, Vector, DeviceOptions, Cuda, DeviceInfo, TableType, Config, Shape, Varlen, Pages, Bias, Mask, Table, Args, BackwardArgs, Plan,
 )  # fmt: skip
 
 # The exceptions of the statuses 1 to 9.
@@ -109,12 +110,15 @@ _EXCEPTIONS = (ValueError, NotImplementedError, Error, MemoryError, Error, Error
 
 _FUNCTIONS = {
     "device_open": [POINTER(DeviceOptions), POINTER(c_void_p)],
+    "device_open_cuda": [POINTER(Cuda), POINTER(c_void_p)],
+    "stream_wrap_cuda": [c_void_p, c_void_p, POINTER(c_void_p)],
     "device_get_info": [c_void_p, POINTER(DeviceInfo)],
     "device_destroy": [c_void_p],
     "op_create": [c_void_p, POINTER(Config), POINTER(c_void_p)],
     "op_destroy": [c_void_p],
     "op_forward": [c_void_p, c_void_p, POINTER(Args)],
     "op_backward": [c_void_p, c_void_p, POINTER(BackwardArgs)],
+    "op_prepare_backward": [c_void_p, POINTER(BackwardArgs)],
     "op_plan": [c_void_p, POINTER(Args), POINTER(Plan)],
 }
 

@@ -1,0 +1,369 @@
+"""vkattn.flash_attn and vkattn.sdpa against the formula. VKATTN_TEST_TORCH names the device: cpu or cuda.
+
+On a CUDA device it also compiles a model, captures CUDA graphs, and, with --times, times calls against PyTorch's."""
+
+import os
+import subprocess
+import sys
+import threading
+import unittest
+
+import torch
+
+import vkattn
+from vkattn import flash_attn as fa
+
+device = os.environ.get("VKATTN_TEST_TORCH", "cpu")
+cuda = device == "cuda"
+newer = hasattr(torch.library, "register_autograd")
+torch.manual_seed(1)
+
+
+def normal(*shape, dtype=torch.float32, grad=False):
+    return torch.randn(*shape).to(device, dtype).requires_grad_(grad)
+
+
+def formula(q, k, v, causal=False, window=(-1, -1), softcap=0.0, scale=None, slopes=None, bias=None, visible=None):
+    """O and LSE of [batch, rows, heads, dim] in float64."""
+    q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    s = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    rows, keys = q.shape[2], k.shape[2]
+    i = torch.arange(rows, device=q.device)[:, None] + keys - rows
+    j = torch.arange(keys, device=q.device)[None]
+    if slopes is not None:
+        s = s - slopes[None, :, None, None] * (i - j).abs()
+    if bias is not None:
+        s = s + bias
+    seen = torch.ones_like(i + j, dtype=torch.bool) if visible is None else visible
+    if causal:
+        seen = seen & (j <= i)
+    if window[0] >= 0:
+        seen = seen & (j >= i - window[0])
+    if window[1] >= 0:
+        seen = seen & (j <= i + window[1])
+    s = s.masked_fill(~seen, -float("inf"))
+    p = torch.nan_to_num(torch.softmax(s, 3))
+    return (p @ v).transpose(1, 2), torch.logsumexp(s, 3)
+
+
+def tolerance(dtype):
+    return {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+
+
+dtypes = (torch.float16, torch.bfloat16) if cuda else (torch.float32, torch.float16, torch.bfloat16)
+options = [{}, {"causal": True}, {"causal": True, "softmax_scale": 0.3}]
+if not cuda:  # its kernels do not take them
+    options += [{"window_size": (3, 2)}, {"causal": True, "window_size": (4, -1)}, {"softcap": 5.0}]
+
+
+class Case(unittest.TestCase):
+    def close(self, got, want, dtype):
+        self.assertEqual(tuple(got.shape), tuple(want.shape))
+        torch.testing.assert_close(got.double(), want.double(), rtol=tolerance(dtype), atol=tolerance(dtype))
+
+
+def of_formula(x):
+    return {{"softmax_scale": "scale", "window_size": "window"}.get(k, k): v for k, v in x.items()}
+
+
+class Flash(Case):
+    def test_forward_and_gradients(self):
+        for dtype in dtypes:
+            for x in options:
+                with self.subTest(dtype=dtype, **x):
+                    q, k, v = (normal(2, s, h, 64, dtype=dtype, grad=True) for s, h in ((70, 4), (90, 2), (90, 2)))
+                    o, lse, s_dmask = fa.flash_attn_func(q, k, v, return_attn_probs=True, **x)
+                    self.assertEqual((o.dtype, lse.dtype, s_dmask.numel()), (dtype, torch.float32, 0))
+                    self.assertTrue(o.is_contiguous())
+                    want, want_lse = formula(q, k, v, **of_formula(x))
+                    self.close(o, want, dtype)
+                    self.close(lse, want_lse, torch.float32 if dtype == torch.float32 else torch.float16)
+                    d_o = normal(*o.shape, dtype=dtype)
+                    got = torch.autograd.grad(o, (q, k, v), d_o)
+                    for g, w, of in zip(got, torch.autograd.grad(want, (q, k, v), d_o.double()), (q, k, v)):
+                        self.assertEqual(g.dtype, dtype)
+                        self.close(g, w, dtype)
+                    again = torch.autograd.grad(fa.flash_attn_func(q, k, v, **x), (q, k, v), d_o)
+                    self.assertTrue(all(torch.equal(a, b) for a, b in zip(got, again)))
+
+    def test_packed_forms(self):
+        dtype = dtypes[0]
+        qkv, kv, q = normal(2, 40, 3, 4, 64, dtype=dtype, grad=True), normal(2, 50, 2, 2, 64, dtype=dtype), normal(2, 40, 4, 64, dtype=dtype)
+        o = fa.flash_attn_qkvpacked_func(qkv, causal=True)
+        self.close(o, formula(*qkv.unbind(2), causal=True)[0], dtype)
+        (got,) = torch.autograd.grad(o.float().sum(), qkv)
+        (want,) = torch.autograd.grad(formula(*qkv.unbind(2), causal=True)[0].sum(), qkv)
+        self.close(got, want, dtype)
+        self.close(fa.flash_attn_kvpacked_func(q, kv), formula(q, *kv.unbind(2))[0], dtype)
+
+    @unittest.skipIf(cuda, "forward of packed sequences has no CUDA kernel")
+    def test_packed_sequences(self):
+        rows, keys = [0, 5, 5, 17], [0, 9, 12, 30]
+        cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in (rows, keys))
+        q, k, v = (normal(n, h, 32, grad=True) for n, h in ((17, 4), (30, 2), (30, 2)))
+        o, lse, _ = fa.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 12, 18, causal=True, return_attn_probs=True)
+        want = [formula(*(x[None, a:b] for x, (a, b) in ((q, r), (k, s), (v, s))), causal=True)[0][0]
+                for r, s in zip(zip(rows, rows[1:]), zip(keys, keys[1:]))]  # fmt: skip
+        want = torch.cat(want)
+        self.close(o, want, torch.float32)
+        self.assertEqual(tuple(lse.shape), (4, 17))
+        d_o = normal(*o.shape)
+        for g, w in zip(torch.autograd.grad(o, (q, k, v), d_o), torch.autograd.grad(want, (q, k, v), d_o.double())):
+            self.close(g, w, torch.float32)
+        qkv = normal(17, 3, 4, 32)
+        o = fa.flash_attn_varlen_qkvpacked_func(qkv, cu_q, 12)
+        self.close(o[5:], formula(*(x[None, 5:] for x in qkv.unbind(1)))[0][0], torch.float32)
+        o = fa.flash_attn_varlen_kvpacked_func(q, torch.stack((k, v), 1), cu_q, cu_k, 12, 18)
+        self.close(o[:5], formula(q[None, :5], k[None, :9], v[None, :9])[0][0], torch.float32)
+
+    @unittest.skipIf(cuda, "alibi and dropout have no CUDA kernel")
+    def test_alibi_and_dropout(self):
+        q, k, v = normal(1, 20, 2, 32), normal(1, 30, 2, 32), normal(1, 30, 2, 32)
+        slopes = torch.rand(2)
+        for causal in (False, True):
+            o = fa.flash_attn_func(q, k, v, alibi_slopes=slopes, causal=causal)
+            self.close(o, formula(q, k, v, causal=causal, slopes=slopes)[0], torch.float32)
+        torch.manual_seed(3)
+        a = fa.flash_attn_func(q, k, v, 0.5)
+        b = fa.flash_attn_func(q, k, v, 0.5)
+        torch.manual_seed(3)
+        self.assertTrue(torch.equal(a, fa.flash_attn_func(q, k, v, 0.5)))
+        self.assertFalse(torch.equal(a, b))
+
+    def test_views(self):
+        dtype = dtypes[0]
+        big = normal(1, 4, 33, 64, dtype=dtype)  # [batch, heads, rows, dim]
+        x = big.transpose(1, 2)
+        want = formula(x, x, x)[0]
+        self.close(fa.flash_attn_func(x, x, x), want, dtype)
+        columns = normal(1, 33, 4, 128, dtype=dtype)[..., ::2]  # rows that are not contiguous
+        self.close(fa.flash_attn_func(columns, columns, columns), formula(columns, columns, columns)[0], dtype)
+        one = normal(1, 33, 1, 64, dtype=dtype)
+        self.close(fa.flash_attn_func(x, one.expand(1, 33, 4, 64), x), formula(x, one.expand(1, 33, 4, 64), x)[0], dtype)
+        expanded = normal(1, 1, 1, 64, dtype=dtype).expand(1, 33, 4, 64)
+        self.close(fa.flash_attn_func(x, expanded, x), formula(x, expanded, x)[0], dtype)
+
+    def test_empty(self):
+        q, k = normal(2, 0, 4, 64, dtype=dtypes[0], grad=True), normal(2, 9, 4, 64, dtype=dtypes[0])
+        o = fa.flash_attn_func(q, k, k)
+        self.assertEqual(tuple(o.shape), (2, 0, 4, 64))
+        o.sum().backward()
+        o = fa.flash_attn_func(k, q.detach(), q.detach())
+        self.assertEqual(float(o.abs().sum()), 0)
+
+    def test_refusals(self):
+        q = normal(1, 8, 2, 64, dtype=dtypes[0])
+        cu = torch.tensor([0, 8], dtype=torch.int32, device=device)
+        for words, error, call in (
+            ("torch.Tensor", TypeError, lambda: fa.flash_attn_func(1, q, q)),
+            ("shape", ValueError, lambda: fa.flash_attn_func(q[0], q, q)),
+            ("shapes", ValueError, lambda: fa.flash_attn_func(q, q[..., :32], q)),
+            ("multiple", ValueError, lambda: fa.flash_attn_func(q, q.repeat(1, 1, 2, 1), q.repeat(1, 1, 2, 1))),
+            ("float64", TypeError, lambda: fa.flash_attn_func(q.double(), q.double(), q.double())),
+            ("k is of", TypeError, lambda: fa.flash_attn_func(q, q.float() if cuda else q.half(), q)),
+            ("S_dmask", NotImplementedError, lambda: fa.flash_attn_func(q, q, q, 0.1, return_attn_probs=True)),
+            ("alibi_slopes of each", NotImplementedError, lambda: fa.flash_attn_func(q, q, q, alibi_slopes=torch.ones(1, 2, device=device))),
+            ("block_table", NotImplementedError, lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu, cu, 8, 8, block_table=cu)),
+            ("int32", TypeError, lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu.long(), cu, 8, 8)),
+            ("one length", ValueError, lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu[:1], cu, 8, 8)),
+            ("with_kvcache", NotImplementedError, lambda: fa.flash_attn_with_kvcache(q, q, q)),
+            ("softcap", ValueError, lambda: fa.flash_attn_func(q, q, q, softcap=-1.0)),
+            ("enable_gqa", ValueError, lambda: vkattn.sdpa(q, q[:, :2], q[:, :2])),
+            ("exclude", ValueError, lambda: vkattn.sdpa(q, q, q, torch.ones(2, 2, device=device), is_causal=True)),
+            ("4 of all", NotImplementedError, lambda: vkattn.sdpa(q, q, q[0])),
+        ):  # fmt: skip
+            with self.subTest(words), self.assertRaisesRegex(error, words):
+                call()
+        if cuda:
+            with self.assertRaisesRegex(ValueError, "is on cpu"):
+                fa.flash_attn_func(q, q.cpu(), q)
+            for words, x in (("softcap", {"softcap": 3.0}), ("window", {"window_size": (3, 3)}), ("dropout", {"dropout_p": 0.5})):
+                with self.subTest(words), self.assertRaisesRegex(NotImplementedError, "(?i)" + words):
+                    fa.flash_attn_func(q, q, q, **x)
+            with self.assertRaises(NotImplementedError):
+                fa.flash_attn_varlen_func(q[0], q[0], q[0], cu, cu, 8, 8)
+
+    def test_threads(self):
+        q = normal(2, 65, 4, 64, dtype=dtypes[0])
+        want, wrong = fa.flash_attn_func(q, q, q), []
+
+        def work():
+            for _ in range(20):
+                if not torch.equal(fa.flash_attn_func(q, q, q), want):
+                    wrong.append(1)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(wrong, [])
+
+    def test_exit_with_work_in_flight(self):
+        code = f"""
+import torch
+from vkattn.flash_attn import flash_attn_func
+q = torch.ones(1, 2048, 4, 64, device="{device}", dtype=torch.{'float16' if cuda else 'float32'})
+for _ in range({50 if cuda else 1}):
+    flash_attn_func(q, q, q)
+"""
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Sdpa(Case):
+    def test_sdpa(self):
+        dtype = dtypes[0]
+        q, k, v = normal(2, 4, 20, 64, dtype=dtype, grad=True), normal(2, 4, 30, 64, dtype=dtype), normal(2, 4, 30, 64, dtype=dtype)
+        flip = [x.transpose(1, 2) for x in (q, k, v)]
+        o = vkattn.sdpa(q, k, v)
+        want = formula(*flip)[0].transpose(1, 2)
+        self.close(o, want, dtype)
+        self.close(torch.autograd.grad(o.float().sum(), q)[0], torch.autograd.grad(want.sum(), q)[0], dtype)
+        seen = torch.ones(20, 30, device=device).tril().bool()
+        self.close(vkattn.sdpa(q, k, v, is_causal=True, scale=0.5), formula(*flip, scale=0.5, visible=seen)[0].transpose(1, 2), dtype)
+        g = vkattn.sdpa(q, k[:, :2], v[:, :2], enable_gqa=True)
+        self.close(g, formula(flip[0], flip[1][:, :, :2], flip[2][:, :, :2])[0].transpose(1, 2), dtype)
+        self.close(vkattn.sdpa(q[0], k[0], v[0]), want[0], dtype)
+
+    @unittest.skipIf(cuda, "masks have no CUDA kernel")
+    def test_masks(self):
+        q, k, v = normal(2, 2, 9, 32), normal(2, 2, 12, 32), normal(2, 2, 12, 32)
+        flip = [x.transpose(1, 2) for x in (q, k, v)]
+        seen = torch.rand(9, 12) > 0.3
+        self.close(vkattn.sdpa(q, k, v, seen), formula(*flip, visible=seen)[0].transpose(1, 2), torch.float32)
+        bias = normal(2, 1, 1, 12)
+        self.close(vkattn.sdpa(q, k, v, bias), formula(*flip, bias=bias)[0].transpose(1, 2), torch.float32)
+        with self.assertRaisesRegex(NotImplementedError, "gradient of bias"):
+            vkattn.sdpa(q, k, v, bias.requires_grad_())
+
+
+@unittest.skipUnless(newer, "PyTorch 2.4 or newer")
+class Operators(Case):
+    def test_opcheck(self):
+        from vkattn import _torch
+
+        q = normal(1, 4, 33, 64, dtype=dtypes[0], grad=True)
+        rest = (None, None, 33, 33, _torch._TOP_LEFT, -1, -1, 0.0, 0.125, None, None, None, 0.0, 0)
+        torch.library.opcheck(torch.ops.vkattn.forward.default, (q, q.detach(), q.detach(), *rest))
+
+    def test_compile(self):
+        def step(q, k, v):
+            return (fa.flash_attn_func(q * 2, k, v, causal=True) + 1).float().pow(2).mean()
+
+        compiled = torch.compile(step, fullgraph=True)
+        for rows in (64, 96, 128):  # the second compiles for any length
+            q, k, v = (normal(2, rows, 4, 64, dtype=dtypes[0], grad=True) for _ in range(3))
+            want = torch.autograd.grad(step(q, k, v), (q, k, v))
+            got = torch.autograd.grad(compiled(q, k, v), (q, k, v))
+            for a, b in zip(got, want):
+                self.close(a, b, dtypes[0])
+
+
+@unittest.skipUnless(cuda, "a CUDA device")
+class Streams(Case):
+    def test_streams(self):
+        q = normal(2, 512, 8, 64, dtype=torch.float16)
+        want = fa.flash_attn_func(q, q, q, causal=True)
+        s = torch.cuda.Stream()
+        s.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(s):
+            for _ in range(50):
+                x = q + 0  # behind work of the same stream
+                o = fa.flash_attn_func(x, x, x, causal=True)
+        torch.cuda.current_stream().wait_stream(s)
+        self.assertTrue(torch.equal(o, want))
+
+    def test_graph(self):
+        q, k, v = (normal(2, 300, 4, 128, dtype=torch.bfloat16, grad=True) for _ in range(3))
+        d_o = normal(2, 300, 4, 128, dtype=torch.bfloat16)
+
+        def step():
+            o = fa.flash_attn_func(q, k, v, causal=True)
+            return (o, *torch.autograd.grad(o, (q, k, v), d_o))
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = step()
+        for _ in range(20):
+            with torch.no_grad():
+                for x in (q, k, v, d_o):
+                    x.copy_(torch.randn_like(x))
+            graph.replay()
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(out, step())))
+
+
+def times():
+    """Times of the host and the device, in turns with PyTorch's cuDNN and FlashAttention backends."""
+    import time
+
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def device_ms(f, n=30):
+        for _ in range(3):
+            f()
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * n)]
+        for i in range(n):
+            marks[2 * i].record()
+            f()
+            marks[2 * i + 1].record()
+        torch.cuda.synchronize()
+        return sorted(marks[2 * i].elapsed_time(marks[2 * i + 1]) for i in range(n))[n // 2]
+
+    def host_us(f, n=300):
+        for _ in range(20):
+            f()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(n):
+            f()
+        host = (time.perf_counter() - start) / n * 1e6
+        torch.cuda.synchronize()
+        return host
+
+    print("dtype d length causal pass vkattn_ms cudnn_ms flash_ms")
+    for dtype in (torch.float16, torch.bfloat16):
+        for d in (64, 128):
+            for s in (1024, 4096, 16384):
+                b, h = max(1, 16384 // s), 2048 // d
+                q, k, v = (normal(b, s, h, d, dtype=dtype, grad=True) for _ in range(3))
+                g = normal(b, s, h, d, dtype=dtype)
+                for causal in (False, True):
+                    def ours():
+                        return fa.flash_attn_func(q, k, v, causal=causal)
+
+                    def theirs():
+                        return F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal)
+
+                    rows = {"fwd": [], "bwd": []}
+                    for f, backend in ((ours, None), (theirs, SDPBackend.CUDNN_ATTENTION), (theirs, SDPBackend.FLASH_ATTENTION)):
+                        with sdpa_kernel(backend or SDPBackend.MATH):
+                            with torch.no_grad():
+                                rows["fwd"].append(device_ms(f))
+                            o = f()
+                            d_o = g if f is ours else g.transpose(1, 2)
+                            rows["bwd"].append(device_ms(lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)))
+                    for name, r in rows.items():
+                        print(str(dtype)[6:], d, s, int(causal), name, *(f"{x:.4f}" for x in r), flush=True)
+    print("host us: length, without gradients, forward with gradients, SDPA")
+    for s in (128, 512):
+        q = normal(1, s, 8, 64, dtype=torch.float16)
+        r = q.detach().clone().requires_grad_()
+        t = q.transpose(1, 2)
+        print(s, *(f"{host_us(f):.1f}" for f in (lambda: fa.flash_attn_func(q, q, q), lambda: fa.flash_attn_func(r, r, r),
+                                                lambda: F.scaled_dot_product_attention(t, t, t))), flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--times"]:
+        times()
+    else:
+        unittest.main()

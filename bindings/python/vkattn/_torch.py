@@ -1,0 +1,323 @@
+"""Attention of PyTorch tensors, which vkattn.flash_attn and vkattn.sdpa call: on a CUDA device in place, on its current
+stream; on the CPU in place too."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, Optional, Tuple
+
+import torch
+
+from . import Device
+from . import _library as _c
+
+Tensor = torch.Tensor
+
+_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
+_NONE, _TOP_LEFT, _BOTTOM_RIGHT = range(3)
+
+_lock = threading.Lock()
+_devices: "dict[Optional[int], _Place]" = {}
+
+
+class _Place:
+    """A device of the library, with its handles of streams."""
+
+    def __init__(self, index: Optional[int]) -> None:
+        self.device = Device("cpu" if index is None else f"cuda:{index}")
+        self.index = index
+        self.call = self.device._library.call
+        self.streams: "dict[int, Tuple[ctypes.c_void_p, Any]]" = {}
+        self.prepared: "set[Any]" = set()
+
+    def stream(self) -> "Tuple[Optional[ctypes.c_void_p], Any]":
+        """The handle of the current stream, and the lock that calls on it take; None on the CPU."""
+        if self.index is None:
+            return None, None
+        current = torch.cuda.current_stream(self.index).cuda_stream
+        found = self.streams.get(current)
+        if found is None:
+            with _lock:
+                found = self.streams.get(current)
+                if found is None:
+                    handle = ctypes.c_void_p()
+                    self.call("stream_wrap_cuda", self.device._handle, current or None, handle)
+                    found = self.streams[current] = handle, threading.Lock()
+        return found
+
+    def run(self, function: str, op: Any, args: Any) -> None:
+        stream, lock = self.stream()
+        if lock is None:
+            self.call(function, op.handle, None, args)
+        else:
+            with lock:
+                self.call(function, op.handle, stream, args)
+
+
+def _place(t: Tensor) -> _Place:
+    index = t.device.index if t.device.type == "cuda" else None
+    found = _devices.get(index)
+    if found is None:
+        if t.device.type not in ("cpu", "cuda"):
+            raise NotImplementedError(f"tensors on {t.device}: there are cpu and cuda")
+        with _lock:
+            found = _devices.get(index)
+            if found is None:
+                found = _devices[index] = _Place(index)
+    return found
+
+
+def _rows(t: Tensor) -> Tensor:
+    """t, or a copy of it whose rows are contiguous."""
+    return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
+
+
+def _tensor(t: Tensor) -> Any:
+    """A tensor of four dimensions as the library takes it."""
+    n0, n1, n2, n3 = t.shape
+    s0, s1, s2, _ = t.stride()
+    n = ((n0 - 1) * s0 + (n1 - 1) * s1 + (n2 - 1) * s2 + n3) * t.element_size()
+    return _c.Tensor(None, t.data_ptr(), n, 0, s0, s1, s2, 0 if s0 or s1 or s2 else 1)
+
+
+def _vector(t: Tensor) -> Any:
+    return _c.Vector(None, t.data_ptr(), t.numel() * t.element_size(), 0)
+
+
+def _like_q(q: Tensor, dim: int) -> Tensor:
+    """An output with the rows and the order of dimensions of q."""
+    b, h, s, _ = q.shape
+    if q.stride(1) < q.stride(2):  # [batch, rows, heads, dim]
+        return q.new_empty((b, s, h, dim)).transpose(1, 2)
+    return q.new_empty((b, h, s, dim))
+
+
+class _Call:
+    """The operation and the arguments of a call."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, cu_q: Optional[Tensor], cu_k: Optional[Tensor], max_q: int, max_k: int, causal: int,
+        left: int, right: int, softcap: float, scale: float, alibi: Optional[Tensor], bias: Optional[Tensor],
+        mask: Optional[Tensor], dropout: float, seed: int,
+    ) -> None:  # fmt: skip
+        self.place = place = _place(q)
+        self.keep: "list[Any]" = [q, k, v]
+        d, dv = q.shape[3], v.shape[3]
+        key = ("torch", q.dtype, d, dv, causal, left, right, softcap, scale, dropout, alibi is None)
+        op = place.device._ops.get(key)
+        if op is None:
+            windowed = left >= 0 or right >= 0
+            config = _c.made(
+                _c.Config, dtype=_DTYPES[q.dtype], head_dim=d, head_dim_v=dv, causal=causal, has_scale=1, scale=scale,
+                softcap=softcap, dropout=dropout, has_window=int(windowed), window_left=left if windowed else 0,
+                window_right=right if windowed else 0,
+                align=_BOTTOM_RIGHT if not causal and (windowed or alibi is not None) else 0,
+            )  # fmt: skip
+            op = place.device._op(key, config)
+        self.op = op
+        a = self.args = _c.Args()
+        a.size = ctypes.sizeof(_c.Args)
+        batch = q.shape[0] if cu_q is None else cu_q.numel() - 1
+        a.shape = _c.Shape(batch, q.shape[1], k.shape[1], max_q, max_k)
+        a.q, a.k, a.v = _tensor(q), _tensor(k), _tensor(v)
+        if cu_q is not None:
+            lengths = _c.made(_c.Varlen, cu_q=_vector(cu_q), cu_k=_vector(cu_k), total_q=q.shape[2], total_k=k.shape[2])
+            self.keep.append(lengths)
+            a.varlen = ctypes.pointer(lengths)
+        if alibi is not None:
+            a.alibi = _vector(alibi)
+        for name, struct, t in (("bias", _c.Bias, bias), ("mask", _c.Mask, mask)):
+            if t is not None:
+                sizes = dict(zip(("batches", "heads", "rows"), t.shape))
+                if name == "bias":
+                    sizes["dtype"] = _DTYPES[t.dtype]
+                option = _c.made(struct, tensor=_tensor(t), **sizes)
+                self.keep.append(option)
+                setattr(a, name, ctypes.pointer(option))
+        a.dropout_seed = seed
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
+    """O and LSE of [batch, heads, rows, dim], or of packed sequences [1, heads, all rows, dim]."""
+    o = _like_q(q, v.shape[3])
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    if k.shape[2] == 0:
+        return o.zero_(), lse.fill_(-float("inf"))
+    if o.numel() == 0:
+        return o, lse.fill_(-float("inf"))
+    c = _Call(q, k, v, *rest)
+    c.args.o = _tensor(o)
+    c.args.lse = _c.Tensor(None, lse.data_ptr(), lse.numel() * 4, 0, 0, 0, 0, 0)
+    c.place.run("op_forward", c.op, c.args)
+    return o, lse
+
+
+def _backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor, Tensor]:
+    d_o, lse = _rows(d_o), lse.contiguous()
+    d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    if o.numel() == 0 or k.numel() == 0 or v.numel() == 0:
+        return d_q.zero_(), d_k.zero_(), d_v.zero_()
+    c = _Call(q, k, v, *rest)
+    c.args.o = _tensor(_rows(o))
+    c.args.lse = _c.Tensor(None, lse.data_ptr(), lse.numel() * 4, 0, 0, 0, 0, 0)
+    back = _c.BackwardArgs()
+    back.size, back.forward = ctypes.sizeof(_c.BackwardArgs), ctypes.pointer(c.args)
+    back.d_o, back.d_q, back.d_k, back.d_v = _tensor(d_o), _tensor(d_q), _tensor(d_k), _tensor(d_v)
+    c.place.run("op_backward", c.op, back)
+    shape = (id(c.op), tuple(q.shape), tuple(k.shape))
+    if c.place.index is not None and shape not in c.place.prepared and not torch.cuda.is_current_stream_capturing():
+        c.place.call("op_prepare_backward", c.op.handle, back)  # a workspace for the stream of a CUDA graph
+        c.place.prepared.add(shape)
+    return d_q, d_k, d_v
+
+
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:  # type: ignore[override]
+        o, lse = _forward(q, k, v, *rest)
+        tensors = [x if isinstance(x, Tensor) else None for x in rest]
+        ctx.save_for_backward(o, lse, q, k, v, *tensors)
+        ctx.rest = [None if isinstance(x, Tensor) else x for x in rest]
+        ctx.mark_non_differentiable(lse)
+        return o, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_o: Tensor, _: Any) -> Any:  # type: ignore[override]
+        o, lse, q, k, v, *tensors = ctx.saved_tensors
+        rest = [y if x is None else x for x, y in zip(ctx.rest, tensors)]
+        return (*_backward(d_o, o, lse, q, k, v, *rest), *[None] * len(rest))
+
+
+_REST = (
+    "Tensor? cu_q, Tensor? cu_k, SymInt max_q, SymInt max_k, int causal, int left, int right, float softcap, float scale, "
+    "Tensor? alibi, Tensor? bias, Tensor? mask, float dropout, int seed"
+)
+
+
+def _register() -> bool:
+    """Makes vkattn::forward and vkattn::backward operators that torch.compile takes; False before PyTorch 2.4."""
+    library = torch.library
+    if not hasattr(library, "register_autograd"):
+        return False
+    library.define("vkattn::forward", f"(Tensor q, Tensor k, Tensor v, {_REST}) -> (Tensor, Tensor)")
+    library.define(
+        "vkattn::backward", f"(Tensor d_o, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, {_REST}) -> (Tensor, Tensor, Tensor)"
+    )
+    library.impl("vkattn::forward", ("cpu", "cuda"), _forward)
+    library.impl("vkattn::backward", ("cpu", "cuda"), _backward)
+
+    def fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
+        return _like_q(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+    def fake_backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        q, k, v, *rest = inputs
+        ctx.save_for_backward(*output, q, k, v, *[x if isinstance(x, Tensor) else None for x in rest])
+        ctx.rest = [None if isinstance(x, Tensor) else x for x in rest]
+
+    def backward(ctx: Any, d_o: Tensor, _: Any) -> Any:
+        o, lse, q, k, v, *tensors = ctx.saved_tensors
+        rest = [y if x is None else x for x, y in zip(ctx.rest, tensors)]
+        return (*torch.ops.vkattn.backward(d_o, o, lse, q, k, v, *rest), *[None] * len(rest))
+
+    library.register_fake("vkattn::forward", fake_forward)
+    library.register_fake("vkattn::backward", fake_backward)
+    library.register_autograd("vkattn::forward", backward, setup_context=setup)
+    return True
+
+
+_registered = _register()
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_q: Optional[Tensor] = None, cu_k: Optional[Tensor] = None, max_q: int = 0, max_k: int = 0,
+    causal: int = _NONE, window: Tuple[int, int] = (-1, -1), softcap: float = 0.0, scale: Optional[float] = None,
+    alibi: Optional[Tensor] = None, bias: Optional[Tensor] = None, mask: Optional[Tensor] = None, dropout: float = 0.0,
+) -> Tuple[Tensor, Tensor]:  # fmt: skip
+    """O and LSE of q, k and v [batch, heads, rows, dim], which may be views with any strides."""
+    options = [("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k), ("alibi_slopes", alibi), ("bias", bias), ("attn_mask", mask)]
+    for name, t in [("q", q), ("k", k), ("v", v), *options]:
+        if t is None and (name, t) in options:
+            continue
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name} is a {type(t).__name__}, want a torch.Tensor")
+        if t.device != q.device:
+            raise ValueError(f"{name} is on {t.device}, and q on {q.device}")
+    for name, t in (("k", k), ("v", v)):
+        if t.dtype != q.dtype:
+            raise TypeError(f"{name} is of {t.dtype}, and q of {q.dtype}")
+    if q.dtype not in _DTYPES:
+        raise TypeError(f"q is of {q.dtype}, want float16, bfloat16 or float32")
+    if k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3] or k.shape[0] != q.shape[0]:
+        raise ValueError(f"q, k and v have shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}")
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(f"{q.shape[1]} heads of q are no multiple of {k.shape[1]} of k")
+    for name, t in (("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k)):
+        if t is not None and t.dtype != torch.int32:
+            raise TypeError(f"{name} is of {t.dtype}, want int32")
+    if cu_q is None:
+        max_q, max_k = q.shape[2], k.shape[2]
+    elif cu_k is None or cu_q.shape != cu_k.shape or cu_q.dim() != 1 or cu_q.numel() < 2:
+        raise ValueError("cu_seqlens_q and cu_seqlens_k are no lists of one length")
+    for name, t in options[3:]:
+        if t is not None and t.requires_grad and torch.is_grad_enabled():
+            raise NotImplementedError(f"the gradient of {name}")
+    if alibi is not None:
+        if alibi.dim() != 1:
+            raise NotImplementedError("alibi_slopes of each sequence: want one slope a head")
+        if alibi.shape[0] != q.shape[1]:
+            raise ValueError(f"alibi_slopes has {alibi.shape[0]} numbers, want {q.shape[1]}")
+        alibi = alibi.to(torch.float32).contiguous()
+    if scale is None:
+        scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
+    seed = int(torch.randint(0, 2**62, ()).item()) if dropout else 0
+    left, right = window
+    rest = (
+        None if cu_q is None else cu_q.contiguous(), None if cu_k is None else cu_k.contiguous(), max_q, max_k, causal, max(left, -1),
+        max(right, -1), float(softcap), float(scale), alibi, bias, mask, float(dropout), seed,
+    )  # fmt: skip
+    q, k, v = _rows(q), _rows(k), _rows(v)
+    if _registered and torch.compiler.is_compiling():
+        return torch.ops.vkattn.forward(q, k, v, *rest)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _Function.apply(q, k, v, *rest)
+    return _forward(q, k, v, *rest)
+
+
+def sdpa(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float, is_causal: bool,
+    scale: Optional[float], enable_gqa: bool,
+) -> Tensor:  # fmt: skip
+    for name, t in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name} is a {type(t).__name__}, want a torch.Tensor")
+    if query.dim() == 3 and key.dim() == 3 and value.dim() == 3:
+        one = (x.unsqueeze(0) for x in (query, key, value))
+        mask = attn_mask.unsqueeze(0) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+        return sdpa(*one, mask, dropout_p, is_causal, scale, enable_gqa).squeeze(0)
+    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
+        raise NotImplementedError(f"query has {query.dim()} dimensions, key {key.dim()}, value {value.dim()}: want 3 or 4 of all")
+    if not enable_gqa and query.shape[1] != key.shape[1]:
+        raise ValueError(f"{query.shape[1]} heads of query and {key.shape[1]} of key take enable_gqa=True")
+    bias = mask = None
+    if attn_mask is not None:
+        if is_causal:
+            raise ValueError("attn_mask and is_causal exclude one another")
+        m = attn_mask
+        while m.dim() < 4:
+            m = m.unsqueeze(0)
+        if m.shape[3] != key.shape[2]:
+            m = m.expand(*m.shape[:3], key.shape[2])
+        m = m.contiguous()
+        if m.dtype == torch.bool:
+            mask = m
+        elif m.dtype in _DTYPES:
+            bias = m
+        else:
+            raise TypeError(f"attn_mask is of {m.dtype}, want bool or a type of query")
+    causal = _TOP_LEFT if is_causal else _NONE
+    return attend(query, key, value, causal=causal, scale=scale, bias=bias, mask=mask, dropout=dropout_p)[0]
