@@ -100,11 +100,24 @@ func TestPythonPackage(t *testing.T) {
 		t.Skip("no NumPy (Debian: python3-numpy): the package was packed, and its structs compared")
 	}
 	run(filepath.Join(tests, "test_vkattn.py"))
+	torch := exec.Command(program, "-c", "import torch").Run() == nil // Debian: python3-torch
+	if torch {
+		run(filepath.Join(tests, "test_torch.py"))
+	}
 	page, err := os.ReadFile("../../docs/python.md")
 	require.NoError(t, err)
 	var text strings.Builder // the examples of the page, one after another
 	for _, m := range regexp.MustCompile("(?s)```python\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
-		text.WriteString(m[1])
+		if torch || !strings.Contains(m[1], "import torch") {
+			text.WriteString(m[1])
+		}
 	}
 	run("-c", text.String())
+	driver := filepath.Join(t.TempDir(), "libfakecuda.so")
+	made, err := exec.Command("cc", "-shared", "-fPIC", "-pthread", "-o", driver, "../../cudapath/testdata/fakecuda.c", "-lm").CombinedOutput()
+	require.NoError(t, err, "%s", made)
+	t.Setenv("VKATTN_LIBCUDA", driver)
+	t.Setenv("VKATTN_LIBVULKAN", filepath.Join(folder, "libvulkan.so.1"))
+	t.Setenv("FAKECUDA_ATTENTION", "1")
+	run(filepath.Join(tests, "test_cuda.py"))
 }

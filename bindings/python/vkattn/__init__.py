@@ -19,6 +19,7 @@ Several threads may compute at once: a call releases the interpreter's lock.
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -86,6 +87,7 @@ class Device:
         self._library.call("device_get_info", self._handle, info)
         self.name: str = info.name.decode()
         self.is_cpu: bool = info.kind == 0
+        self.is_cuda: bool = info.kind == 2
         #: why the CPU was taken where no device was named
         self.why_cpu: str = info.why_cpu.decode()
 
@@ -130,6 +132,28 @@ def _best() -> Device:
         with _lock:
             found = _default = _default or opened
     return found
+
+
+_cpu: Optional["Device"] = None
+
+
+def _or_cpu(f: Any) -> Any:
+    """f, on the CPU if no device is named and the best one is a CUDA device that does not compute the call."""
+
+    @functools.wraps(f)
+    def call(*args: Any, **options: Any) -> Any:
+        global _cpu
+        try:
+            return f(*args, **options)
+        except NotImplementedError:
+            named = options.get("device") is not None or options.get("tier", "auto") not in ("auto", "no-cuda", "cpu")
+            if named or not _best().is_cuda:
+                raise
+        if _cpu is None:
+            _cpu = Device("cpu")
+        return f(*args, **{**options, "device": _cpu})
+
+    return call
 
 
 def _text(name: str, value: str) -> bytes:
@@ -387,6 +411,7 @@ def _problem(q: Any, k: Any, v: Any, options: dict[str, Any]) -> _Problem:
     return _Problem(q, k, v, **{**_DEFAULTS, **options})
 
 
+@_or_cpu
 def attention(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, *, return_lse: bool = False, out: Optional[np.ndarray] = None, **options: Any
 ) -> Union[np.ndarray, Tuple[np.ndarray, np.ndarray]]:
@@ -442,6 +467,7 @@ class Gradients(_Gradients):
     d_tables: Mapping[str, np.ndarray] = {}
 
 
+@_or_cpu
 def gradients(
     d_o: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, o: np.ndarray, lse: np.ndarray, *,
     d_lse: Optional[np.ndarray] = None, of: Sequence[str] = ("q", "k", "v"), partial_keys: bool = False, **options: Any,
@@ -493,6 +519,7 @@ def gradients(
     return found
 
 
+@_or_cpu
 def plan(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> str:
     """Tells how attention would compute the call: the tier, the kernel, and why faster tiers do not run it."""
     p = _problem(q, k, v, options)

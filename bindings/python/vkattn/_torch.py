@@ -239,10 +239,8 @@ def attend(
     alibi: Optional[Tensor] = None, bias: Optional[Tensor] = None, mask: Optional[Tensor] = None, dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor]:  # fmt: skip
     """O and LSE of q, k and v [batch, heads, rows, dim], which may be views with any strides."""
-    options = [("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k), ("alibi_slopes", alibi), ("bias", bias), ("attn_mask", mask)]
-    for name, t in [("q", q), ("k", k), ("v", v), *options]:
-        if t is None and (name, t) in options:
-            continue
+    options = [("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k), ("alibi_slopes", alibi), ("attn_mask", bias), ("attn_mask", mask)]
+    for name, t in [("q", q), ("k", k), ("v", v), *(x for x in options if x[1] is not None)]:
         if not isinstance(t, Tensor):
             raise TypeError(f"{name} is a {type(t).__name__}, want a torch.Tensor")
         if t.device != q.device:
