@@ -88,6 +88,9 @@ class Flash(Case):
                         self.close(g, w, dtype)
                     again = torch.autograd.grad(fa.flash_attn_func(q, k, v, **x), (q, k, v), d_o)
                     self.assertTrue(all(torch.equal(a, b) for a, b in zip(got, again)))
+                    with torch.no_grad():
+                        for _ in range(3):
+                            self.assertTrue(torch.equal(fa.flash_attn_func(q, k, v, **x), o))
 
     def test_packed_forms(self):
         dtype = dtypes[0]

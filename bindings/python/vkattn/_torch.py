@@ -17,6 +17,12 @@ Tensor = torch.Tensor
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 _NONE, _TOP_LEFT, _BOTTOM_RIGHT = range(3)
 
+def _stream_of(index: int) -> int:
+    return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _stream_of)
+_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 _lock = threading.Lock()
 _devices: "dict[Optional[int], _Place]" = {}
 
@@ -35,7 +41,7 @@ class _Place:
         """The handle of the current stream, and the lock that calls on it take; None on the CPU."""
         if self.index is None:
             return None, None
-        current = torch.cuda.current_stream(self.index).cuda_stream
+        current = _current_stream(self.index)
         found = self.streams.get(current)
         if found is None:
             with _lock:
@@ -190,6 +196,42 @@ class _Function(torch.autograd.Function):
         return (*_backward(d_o, o, lse, q, k, v, *rest), *[None] * len(rest))
 
 
+# Calls without gradients, by the layouts and options of their tensors, which an earlier call has checked.
+_repeated: "dict[Any, Any]" = {}
+
+
+def repeated(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Optional[Tensor]:
+    """O of a call like an earlier one, in [batch, rows, heads, dim]: host time is most of a small call's."""
+    if _compiling() or torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return None
+    key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, options)
+    call = _repeated.get(key)
+    if call is None:
+        return None
+    place, op, template, shape = call
+    o = q.new_empty(shape)
+    a = _c.Args.from_buffer_copy(template)
+    a.q.data, a.k.data, a.v.data, a.o.data = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
+    place.run("op_forward", op, a)
+    return o
+
+
+def remember(q: Tensor, k: Tensor, v: Tensor, o: Tensor, causal: int, window: Tuple[int, int], softcap: float, scale: Optional[float],
+             *options: Any) -> None:  # fmt: skip
+    """Makes repeated take calls like one that has been made, of tensors [batch, rows, heads, dim]."""
+    tensors = [x.transpose(1, 2) for x in (q, k, v)]
+    if not o.is_contiguous() or any(x.numel() == 0 or _rows(x) is not x for x in tensors):
+        return
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    left, right = (max(x, -1) for x in window)
+    c = _Call(*tensors, None, None, q.shape[1], k.shape[1], causal, left, right, float(softcap), float(scale), None, None, None, 0.0, 0)
+    c.args.o = _tensor(o.transpose(1, 2))
+    key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, options)
+    if len(_repeated) >= 1024:
+        _repeated.clear()
+    _repeated[key] = c.place, c.op, bytes(c.args), o.shape
+
+
 _REST = (
     "Tensor? cu_q, Tensor? cu_k, SymInt max_q, SymInt max_k, int causal, int left, int right, float softcap, float scale, "
     "Tensor? alibi, Tensor? bias, Tensor? mask, float dropout, int seed"
@@ -279,7 +321,7 @@ def attend(
         max(right, -1), float(softcap), float(scale), alibi, bias, mask, float(dropout), seed,
     )  # fmt: skip
     q, k, v = _rows(q), _rows(k), _rows(v)
-    if _registered and torch.compiler.is_compiling():
+    if _registered and _compiling():
         return torch.ops.vkattn.forward(q, k, v, *rest)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return _Function.apply(q, k, v, *rest)
