@@ -136,6 +136,23 @@ class Flash(Case):
         self.assertTrue(torch.equal(a, fa.flash_attn_func(q, k, v, 0.5)))
         self.assertFalse(torch.equal(a, b))
 
+    def test_cache(self):
+        dtype = dtypes[0]
+        q, k, v = normal(2, 3, 4, 64, dtype=dtype), normal(2, 3, 2, 64, dtype=dtype), normal(2, 3, 2, 64, dtype=dtype)
+        caches = [normal(2, 40, 2, 64, dtype=dtype) for _ in range(2)]
+        o, lse = fa.flash_attn_with_kvcache(q, *caches, k, v, cache_seqlens=20, causal=True, return_softmax_lse=True)
+        self.assertTrue(torch.equal(caches[0][:, 20:23], k) and torch.equal(caches[1][:, 20:23], v))
+        want, want_lse = formula(q, *(x[:, :23] for x in caches), causal=True)
+        self.close(o, want, dtype)
+        self.close(lse, want_lse, torch.float32 if dtype == torch.float32 else torch.float16)
+        self.close(fa.flash_attn_with_kvcache(q, *caches), formula(q, *caches)[0], dtype)
+        if cuda:
+            return  # lengths have no CUDA kernel
+        o = fa.flash_attn_with_kvcache(q, *caches, k, v, cache_seqlens=torch.tensor([5, 30], dtype=torch.int32), causal=True)
+        for i, n in enumerate((8, 33)):
+            self.assertTrue(torch.equal(caches[0][i, n - 3 : n], k[i]))
+            self.close(o[i : i + 1], formula(q[i : i + 1], *(x[i : i + 1, :n] for x in caches), causal=True)[0], dtype)
+
     def test_views(self):
         dtype = dtypes[0]
         big = normal(1, 4, 33, 64, dtype=dtype)  # [batch, heads, rows, dim]
@@ -172,7 +189,10 @@ class Flash(Case):
             ("block_table", NotImplementedError, lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu, cu, 8, 8, block_table=cu)),
             ("int32", TypeError, lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu.long(), cu, 8, 8)),
             ("one length", ValueError, lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu[:1], cu, 8, 8)),
-            ("with_kvcache", NotImplementedError, lambda: fa.flash_attn_with_kvcache(q, q, q)),
+            ("rotary_cos", NotImplementedError, lambda: fa.flash_attn_with_kvcache(q, q, q, rotary_cos=q)),
+            ("go together", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q)),
+            ("of 8 keys", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q, q, cache_seqlens=4)),
+            ("int32", TypeError, lambda: fa.flash_attn_with_kvcache(q, q, q, cache_seqlens=cu[1:].long())),
             ("softcap", ValueError, lambda: fa.flash_attn_func(q, q, q, softcap=-1.0)),
             ("enable_gqa", ValueError, lambda: vkattn.sdpa(q, q[:, :2], q[:, :2])),
             ("exclude", ValueError, lambda: vkattn.sdpa(q, q, q, torch.ones(2, 2, device=device), is_causal=True)),
@@ -209,7 +229,7 @@ class Flash(Case):
         code = f"""
 import torch
 from vkattn.flash_attn import flash_attn_func
-q = torch.ones(1, 2048, 4, 64, device="{device}", dtype=torch.{'float16' if cuda else 'float32'})
+q = torch.ones(1, {2048 if cuda else 256}, 4, 64, device="{device}", dtype=torch.{'float16' if cuda else 'float32'})
 for _ in range({50 if cuda else 1}):
     flash_attn_func(q, q, q)
 """
@@ -249,7 +269,7 @@ class Operators(Case):
         from vkattn import _torch
 
         q = normal(1, 4, 33, 64, dtype=dtypes[0], grad=True)
-        rest = (None, None, 33, 33, _torch._TOP_LEFT, -1, -1, 0.0, 0.125, None, None, None, 0.0, 0)
+        rest = (None, None, None, 33, 33, _torch._TOP_LEFT, -1, -1, 0.0, 0.125, None, None, None, 0.0, 0)
         torch.library.opcheck(torch.ops.vkattn.forward.default, (q, normal(1, 4, 33, 64, dtype=dtypes[0]), normal(1, 4, 33, 64, dtype=dtypes[0]), *rest))
 
     def test_compile(self):

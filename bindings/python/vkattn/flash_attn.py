@@ -121,6 +121,46 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
     return flash_attn_varlen_func(*qkv.unbind(1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *args, **options)
 
 
-def flash_attn_with_kvcache(*_: Any, **__: Any) -> Tensor:
-    """Not taken yet."""
-    raise NotImplementedError("flash_attn_with_kvcache")
+def flash_attn_with_kvcache(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor] = None, v: Optional[Tensor] = None,
+    rotary_cos: Optional[Tensor] = None, rotary_sin: Optional[Tensor] = None, cache_seqlens: Union[int, Tensor, None] = None,
+    cache_batch_idx: Optional[Tensor] = None, cache_leftpad: Optional[Tensor] = None, block_table: Optional[Tensor] = None,
+    softmax_scale: Optional[float] = None, causal: bool = False, window_size: Tuple[int, int] = (-1, -1), softcap: float = 0.0,
+    rotary_interleaved: bool = True, alibi_slopes: Optional[Tensor] = None, num_splits: int = 0, return_softmax_lse: bool = False,
+) -> Union[Tensor, Tuple[Tensor, Tensor]]:  # fmt: skip
+    """Attention of q [batch, rows, heads, dim] with caches [batch, keys, key heads, dim], of which each sequence uses
+    cache_seqlens: an int for all, or int32 [batch]. k and v are first written behind them. It has no gradients."""
+    for name, t in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_batch_idx", cache_batch_idx),
+                    ("cache_leftpad", cache_leftpad), ("block_table", block_table)):  # fmt: skip
+        if t is not None:
+            raise NotImplementedError(name)
+    for name, t in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("k", k), ("v", v)):
+        if t is not None or name not in ("k", "v"):
+            _check(name, t, 4, "[batch, rows, heads, dim]")
+    new = 0 if k is None else k.shape[1]
+    if (k is None) != (v is None) or k is not None and cache_seqlens is None:
+        raise ValueError("k, v and cache_seqlens go together")
+    with torch.no_grad():
+        used, keys, values = None, k_cache, v_cache
+        if isinstance(cache_seqlens, Tensor):
+            _check("cache_seqlens", cache_seqlens, 1, "[batch]")
+            if cache_seqlens.dtype != torch.int32:
+                raise TypeError(f"cache_seqlens is of {cache_seqlens.dtype}, want int32")
+            used = cache_seqlens + new
+            at = cache_seqlens.long()[:, None] + torch.arange(new, device=q.device)
+            for cache, x in ((k_cache, k), (v_cache, v)):
+                if x is not None:
+                    cache.scatter_(1, at[:, :, None, None].expand_as(x), x)
+        elif cache_seqlens is not None:
+            end = int(cache_seqlens) + new
+            if not new <= end <= k_cache.shape[1]:
+                raise ValueError(f"cache_seqlens is {cache_seqlens}, with {new} rows behind, of {k_cache.shape[1]} keys")
+            keys, values = k_cache[:, :end], v_cache[:, :end]
+            if k is not None and v is not None:
+                keys[:, end - new :], values[:, end - new :] = k, v
+        o, lse = _torch.attend(
+            q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), used_k=used, window=window_size, softcap=softcap,
+            causal=_torch._BOTTOM_RIGHT if causal else _torch._NONE, scale=softmax_scale, alibi=alibi_slopes,
+        )  # fmt: skip
+    o = o.transpose(1, 2)
+    return (o, lse) if return_softmax_lse else o
