@@ -127,7 +127,7 @@ type SparseTokens = struct {
 }
 
 // Blocks is a bitmap over blocks of BlockQ rows and BlockK keys; a set bit means that
-// the rows attend to the keys. Kernels skip a tile whose bits are all clear. Bit j%32
+// the rows attend to the keys, those that Mask leaves. Kernels skip a tile whose bits are all clear. Bit j%32
 // of word j/32 of a row of blocks stands for keys j*BlockK to (j+1)*BlockK-1.
 type Blocks = struct {
 	Map            Vector // uint32 words [Batches, Heads, ceil(Sq/BlockQ), ceil(ceil(Sk/BlockK)/32)]
@@ -152,9 +152,10 @@ type Table = struct {
 	Dims [score.MaxRank]int // elements of each axis, at least 1; 0 behind the last axis
 }
 
-// Mask excludes slots in addition to lengths, causal mask and window. It holds bytes
-// [Batches, Heads, Rows, Sk] with its own strides; 0 excludes the slot. What an
-// excluded slot holds never changes a result.
+// Mask excludes slots in addition to lengths, causal mask, window, Blocks and SparseTokens. It
+// holds bytes [Batches, Heads, Rows, Sk] with its own strides; 0 excludes the slot. What an
+// excluded slot holds never changes a result. With Bias, and Blocks or SparseTokens, only the
+// CPU tier takes it.
 type Mask = struct {
 	Tensor
 	Batches, Heads, Rows int // 1: one for all; 0: B, Hq, Sq

@@ -70,7 +70,7 @@ const (
 )
 
 // address returns the member that holds the start of a binding's tensor, or nil for the
-// sparse tokens, whose address is in the first two strides of the mask.
+// sparse tokens, whose address is in the first two strides of the mask or of the bias.
 func (p *backwardParams) address(binding int) *uint64 {
 	switch {
 	case binding <= bwdStats:

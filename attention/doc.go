@@ -46,7 +46,7 @@
 // Options with memory are in [Args]: lengths and packing of sequences ([Varlen]), a paged
 // KV cache ([Pages]), lists of tokens ([SparseTokens]), bitmaps of [Blocks], [Mask],
 // [Bias], ALiBi slopes, sinks, and scales of quantized K and V. They combine freely, except
-// that a call has at most one of SparseTokens, Blocks and Mask, and one of Window and
+// that a call has at most one of SparseTokens and Blocks, and one of Window and
 // AttentionChunk. If a tier lacks a combination, its error names the combination.
 //
 // Let row r of sequence b have position i = r + offset among its keys. Config.Causal

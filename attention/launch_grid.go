@@ -103,14 +103,18 @@ func optionSteps(a *Args) (o optionStep) {
 		o.bias = dispatch.Step{Batch: uint64(n[0]) * uint64(b.DType.Size()), Head: uint64(n[1]) * uint64(b.DType.Size())}
 	}
 	switch {
-	case a.Mask != nil:
-		n := tensors.MaskStrides(a.Mask, a.Shape)
-		o.mapped = dispatch.Step{Batch: uint64(n[0]), Head: uint64(n[1])}
 	case a.Blocks != nil:
 		n := tensors.BlocksStrides(a.Blocks, a.Shape)
 		o.mapped = dispatch.Step{Batch: 4 * uint64(n[0]), Head: 4 * uint64(n[1])}
 	case a.SparseTokens != nil:
 		o.mapped = dispatch.Step{Batch: 4 * uint64(a.KVHeads()), KVHead: 4}
+	}
+	if a.Mask != nil {
+		if besideMask(a) {
+			o.bias = o.mapped
+		}
+		n := tensors.MaskStrides(a.Mask, a.Shape)
+		o.mapped = dispatch.Step{Batch: uint64(n[0]), Head: uint64(n[1])}
 	}
 	return o
 }

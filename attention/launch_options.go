@@ -52,16 +52,36 @@ var optionBindings = [tensors.OptionTensors]struct{ forward, backward int }{
 	tensors.FirstTable + 2: {bindTables + 2, bwdTables + 2}, tensors.FirstTable + 3: {bindTables + 3, bwdTables + 3},
 }
 
-// optionStrides are the parameters for the strides of tensors of options.
-type optionStrides struct{ bias, mask *[3]uint32 }
+// besideMask reports whether a call has blocks or sparse tokens beside a mask. They are then in place of the bias.
+func besideMask(a *Args) bool { return a.Mask != nil && (a.Blocks != nil || a.SparseTokens != nil) }
 
-// set stores the strides of a tensor, which CheckLimits has bounded. Of sparse tokens, which a call has in place of a
-// mask, it stores their number behind the two words of their address.
+// optionStrides are the parameters for the strides of tensors of options.
+type optionStrides struct {
+	bias, mask *[3]uint32
+	beside     bool // besideMask
+}
+
+// binding is the binding of the memory of an option, in the place of the mask or of the bias.
+func (s optionStrides) binding(which tensors.OptionTensor, of, bias int) int {
+	if s.beside && (which == tensors.BlockMap || which == tensors.SparseOffsets) {
+		return bias
+	}
+	return of
+}
+
+// set stores the strides of a tensor, which CheckLimits has bounded. Blocks and sparse tokens come before the mask, in whose
+// place they are: of sparse tokens it stores their number behind the two words of their address. Beside a mask they move to the
+// place of the bias.
 func (s optionStrides) set(which tensors.OptionTensor, t *tensors.Layout) {
 	switch which {
 	case tensors.Bias:
 		*s.bias = [3]uint32{uint32(t.Steps[0]), uint32(t.Steps[1]), uint32(t.Steps[2])}
-	case tensors.Mask, tensors.BlockMap:
+	case tensors.Mask:
+		if s.beside {
+			*s.bias = *s.mask
+		}
+		fallthrough
+	case tensors.BlockMap:
 		*s.mask = [3]uint32{uint32(t.Steps[0]), uint32(t.Steps[1]), uint32(t.Steps[2])}
 	case tensors.SparseTokens:
 		s.mask[2] = uint32(t.Dim)
@@ -71,11 +91,12 @@ func (s optionStrides) set(which tensors.OptionTensor, t *tensors.Layout) {
 // bindOptions fills in the tensors and parameters of the call's options.
 func (l *launch) bindOptions(a *Args) error {
 	cfg, p := &l.op.cfg, &l.params
-	strides := optionStrides{&p.strideBias, &p.strideMap}
+	strides := optionStrides{&p.strideBias, &p.strideMap, besideMask(a)}
 	var t tensors.Layout
 	err := tensors.EachOption(cfg, a, &t, func(which tensors.OptionTensor) error {
 		strides.set(which, &t)
-		return l.bindBuffer(optionBindings[which].forward, t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size), t.SpanBytes(), uint64(t.Size))
+		binding := strides.binding(which, optionBindings[which].forward, bindBias)
+		return l.bindBuffer(binding, t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size), t.SpanBytes(), uint64(t.Size))
 	})
 	if err != nil {
 		return err

@@ -199,8 +199,6 @@ func TestCheckArgsRefusesOptions(t *testing.T) {
 func TestCombinationsRefusedByName(t *testing.T) {
 	for _, c := range []struct{ one, other, says string }{
 		{"sparse", "blocks", "SparseTokens is given together with Blocks"},
-		{"sparse", "mask", "SparseTokens is given together with Mask"},
-		{"mask", "blocks for all", "Mask is given together with Blocks"},
 	} {
 		cfg, a := goodCall()
 		optionCalls[c.one](&cfg, &a)

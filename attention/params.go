@@ -50,8 +50,8 @@ func (p *bufferParams) setAddress(binding int, at uint64) {
 	p.generalParams.setAddress(binding, at)
 }
 
-// setAddress stores the start of a binding's tensor. A call has sparse tokens or a mask,
-// never both, so the address of the sparse tokens is in the first two strides of the mask.
+// setAddress stores the start of a binding's tensor. The address of the sparse tokens is in the first two strides of the
+// mask, or, if the call has a mask, of the bias, where optionStrides moves them.
 func (p *generalParams) setAddress(binding int, at uint64) {
 	if binding == bindTokens {
 		p.strideMap[0], p.strideMap[1] = uint32(at), uint32(at>>32)

@@ -81,14 +81,9 @@ float loadBias(uint head, uint query, uint key) {
 }
 
 // Beside a mask the block-sparse mask is in place of the bias.
-#ifdef BACKWARD // not both
-#define loadBlocks loadMask
-#define BLOCK_STRIDE(axis) p.strideMask##axis
-#else
 const bool MASK_AND_BLOCKS = MASK != 0 && SPARSE_BLOCK_Q != 0;
 uint loadBlocks(uint i) { return MASK_AND_BLOCKS ? loadBiasWord(biasStart() + i) : loadMask(i); }
 #define BLOCK_STRIDE(axis) (MASK_AND_BLOCKS ? p.strideBias##axis : p.strideMask##axis)
-#endif
 
 // Row and key may be past the end of the sequence.
 bool attends(uint row, uint key) {

@@ -51,14 +51,9 @@ uint maskStart() { return p.addrMask.x; }
 #endif
 
 // Beside a mask the lists of sparse tokens are in place of the bias.
-#ifdef BACKWARD // not both
-#define loadTokenOffset loadMask
-#define TOKENS(axis) p.strideMask##axis
-#else
 const bool MASK_AND_TOKENS = MASK != 0 && SPARSE_TOKENS != 0;
 uint loadTokenOffset(uint i) { return MASK_AND_TOKENS ? loadBiasWord(biasStart() + i) : loadMask(i); }
 #define TOKENS(axis) (MASK_AND_TOKENS ? p.strideBias##axis : p.strideMask##axis)
-#endif
 #if BDA
 uint loadSparseToken(uint i) { return ReadWords(uvec2(TOKENS(Batch), TOKENS(Head))).at[i]; }
 #else

@@ -13,40 +13,52 @@ import (
 // writes nothing.
 func TestOptionsRefusals(t *testing.T) {
 	s := openTiers(t)
-	base := cases.Case{
+	c := cases.Case{
 		Name: "refused", D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: cases.Packed, Seqs: []cases.Seq{{ID: 0, Rows: 3, Keys: 40}},
+		SparseRatio: 0.5, BlockQ: 16, BlockK: 16,
 	}
-	lists, mask, blocks := base, base, base
-	lists.SparseRatio, mask.Mask.On, blocks.BlockQ, blocks.BlockK = 0.5, true, 16, 16
-	both := func(a, b cases.Case) cases.Case {
-		a.SparseRatio = max(a.SparseRatio, b.SparseRatio)
-		a.Mask.On = a.Mask.On || b.Mask.On
-		a.BlockQ, a.BlockK = max(a.BlockQ, b.BlockQ), max(a.BlockK, b.BlockK)
-		return a
+	for _, tt := range s.available() {
+		if tt.DType != attention.F16 {
+			continue
+		}
+		t.Run(c.String()+"/"+tt.String(), func(t *testing.T) {
+			p, err := cases.NewProblem(c, tt.DType)
+			require.NoError(t, err)
+			e := s.newEngine(tt)
+			err = e.run([]*job{{Problem: p, cfg: attention.Config(c.Config(tt)), before: p.Image}})
+			require.ErrorIs(t, err, attention.ErrUnsupported)
+			require.ErrorContains(t, err, "SparseTokens is given together with Blocks")
+			require.NoError(t, e.close())
+		})
 	}
-	for _, x := range []struct {
-		c     cases.Case
-		names []string
-	}{
-		{both(lists, blocks), []string{"SparseTokens", "Blocks"}},
-		{both(lists, mask), []string{"SparseTokens", "Mask"}},
-		{both(mask, blocks), []string{"Mask", "Blocks"}},
-	} {
+}
+
+// A mask and a bias together with blocks or sparse tokens: tier cpu computes them, the others refuse them by name.
+func TestMaskAndBiasBesideLists(t *testing.T) {
+	s := openTiers(t)
+	for _, sparse := range []bool{false, true} {
+		c := cases.Case{Name: "three", D: 16, Dv: 16, Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 40, Sk: 90}, LSE: true,
+			Mask: cases.Spread{On: true, Heads: true, Rows: true}, Bias: cases.BiasKind{Spread: cases.Spread{On: true, Rows: true}, DType: attention.F32}}
+		if sparse {
+			c.SparseRatio, c.Shuffled = 0.5, true
+		} else {
+			c.BlockQ, c.BlockK, c.Blocks = 16, 32, cases.Spread{On: true, Heads: true}
+		}
 		for _, tt := range s.available() {
-			if tt.DType != attention.F16 {
+			if tt.DType != attention.F16 || !computesGradients(tt.Tier) {
 				continue
 			}
-			t.Run(x.c.String()+"/"+tt.String(), func(t *testing.T) {
-				p, err := cases.NewProblem(x.c, tt.DType)
+			b, err := cases.NewBackward(c, tt.DType)
+			require.NoError(t, err)
+			e := s.newEngine(tt)
+			err = conformBackward(e, b, attention.Config(c.Config(tt)))
+			if tt.Tier == attention.TierCPU {
 				require.NoError(t, err)
-				e := s.newEngine(tt)
-				err = e.run([]*job{{Problem: p, cfg: attention.Config(x.c.Config(tt)), before: p.Image}})
-				require.ErrorIs(t, err, attention.ErrUnsupported)
-				for _, name := range x.names {
-					require.ErrorContains(t, err, name)
-				}
-				require.NoError(t, e.close())
-			})
+			} else {
+				require.ErrorIs(t, err, attention.ErrUnsupported, tt)
+				require.ErrorContains(t, err, "only the CPU tier takes all three", tt)
+			}
+			require.NoError(t, e.close())
 		}
 	}
 }

@@ -158,6 +158,9 @@ func (k *soaker) draw() (c soakCase, ok bool) {
 		if c.Seed = bits >> 16; k.mods || bits%4 == 0 {
 			c.Seed |= cases.ExtremeMods
 		}
+		if bits&8 != 0 {
+			c.Seed |= cases.ExtremeMask
+		}
 		if k.mods && c.KV == attention.KVSame && computesGradients(c.Tier) && bits%4 != 0 {
 			c.Seed |= soakGradients
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -123,8 +122,9 @@ these sizes and count rows and keys from the start of each sequence. B may be 0:
 --cu-seqlens-q and --cu-seqlens-k hold the number 0 alone, --block-table has no rows,
 padded files no batches. O then has the rows of --q, if any, and they are 0.
 
-Choice of keys. At most one of --mask, --block-mask and --sparse-tokens can be given;
-each can be combined with all other flags. The value 0 excludes a key or a block.
+Choice of keys. At most one of --block-mask and --sparse-tokens can be given; each can be
+combined with all other flags, with --mask and --bias together on tier cpu alone. The value
+0 excludes a key or a block.
 --sparse-tokens lists keys of a sequence, from 0 to Sk-1, in any order; the query heads
 of a group share a list. A token listed twice counts twice. A token past the length of
 the sequence, or masked by --causal or --window, is ignored. The padding -1 may be
@@ -185,15 +185,8 @@ func (o *runFlags) optionConflict(changed func(string) bool) error {
 			return badInputf("--%s needs --dropout", flag)
 		}
 	}
-	var choices []string
-	for _, flag := range []string{"mask", "block-mask", "sparse-tokens"} {
-		if o.has(flag) {
-			choices = append(choices, "--"+flag)
-		}
-	}
-	if len(choices) > 1 {
-		return unsupportedf("%s exclude one another: give at most one of --mask, --block-mask and --sparse-tokens",
-			strings.Join(choices, " and "))
+	if o.has("block-mask") && o.has("sparse-tokens") {
+		return unsupportedf("--block-mask and --sparse-tokens exclude one another")
 	}
 	for _, flag := range []string{"k-scale", "v-scale"} {
 		switch {

@@ -7,6 +7,13 @@ import (
 	"vkattn/internal/problem"
 )
 
+// besideMask gives sparse tokens or blocks a mask as well, unless there is a bias: GPUs do not take all three.
+func (c *Case) besideMask(r draws) {
+	if (c.SparseRatio > 0 || c.BlockQ > 0) && !c.Bias.On {
+		c.Mask = r.spread()
+	}
+}
+
 // RandomOptions is the n-th random composition of options, the same on every run. Its name
 // is "random-n".
 func RandomOptions(n int) Case {
@@ -53,6 +60,9 @@ func RandomOptions(n int) Case {
 		if o.draw != nil {
 			o.draw(&c, r)
 		}
+	}
+	if n%3 == 2 {
+		c.besideMask(r)
 	}
 	return c
 }

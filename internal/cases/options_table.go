@@ -99,7 +99,9 @@ const (
 	decode 1x1500 page5 sparse0.1
 	decode bottom-right 3*2x304 sparse1 # tiles full of keys that some rows may not see
 	decode top-left 3*2x304 sparse0.5
-	prefill top-left sparse0.25 shuffled`
+	prefill top-left sparse0.25 shuffled
+	decode 2*2x304 sparse0.5 mask-bhr # beside a mask
+	prefill bottom-right mixed sparse0.25 shuffled mask-br`
 	blocksLines = `blocks:
 	prefill 2*150x333 blocks16x16-bh
 	wide prefill bottom-right mixed looseq loosek blocks16x16-one tight
@@ -110,7 +112,9 @@ const (
 	wide prefill 2*150x333 blocks128x16-bh
 	prefill bottom-right mixed looseq loosek blocks128x16-one tight
 	decode 2*1x1100 blocks16x16-h # more than a word of bits
-	decode 2*1x1100 page16 blocks16x32-b`
+	decode 2*1x1100 page16 blocks16x32-b
+	decode 2*2x304 blocks16x16-h mask-bhr # beside a mask
+	prefill bottom-right mixed blocks32x64-bh mask-br`
 	windowLines = `window:
 	prefill top-left window17_0
 	prefill bottom-right 2*133x70 window17_0

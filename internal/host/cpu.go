@@ -247,14 +247,30 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 		if c.Args.Bias != nil {
 			g.BiasAt[i] = c.BiasAt(b, head, row)
 		}
-		if c.Args.Mask != nil {
-			g.MaskAt[i] = c.MaskAt(b, head, row)
-		}
-		if c.Args.Blocks != nil {
+		switch {
+		case c.Args.Blocks != nil:
 			g.MaskAt[i] = c.BlocksAt(b, head, row)
+		case c.Args.Mask != nil:
+			g.MaskAt[i] = c.MaskAt(b, head, row)
 		}
 	}
 	g.Begin(c.Args.Q.Host, c.stored)
+}
+
+// maskBlocks removes slots that Args.Mask excludes from the mask of blocks. It returns false if the group attends to none.
+func (w *cpuWorker) maskBlocks(g *cpuGroup, b int) (any bool) {
+	c := w.call
+	for i := range g.rows {
+		bytes := c.Args.Mask.Host[c.MaskAt(b, g.head[i], int(g.Slots[i])):]
+		for n, key := range w.tile.keys {
+			at := &w.mask[n*Kernels.Lanes+i]
+			if bytes[key] == 0 {
+				*at = 0
+			}
+			any = any || *at != 0
+		}
+	}
+	return any
 }
 
 // attend adds the worker's KV tile to a group.
@@ -265,14 +281,15 @@ func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 		return
 	}
 	switch {
+	case c.Args.Blocks != nil:
+		job.Mask = w.mask
+		if !g.ReadBlocks(w.mask, c.Args.Blocks.Map.Host, t.keys, bits.TrailingZeros(uint(c.Args.Blocks.BlockK))) ||
+			c.Args.Mask != nil && !w.maskBlocks(g, b) {
+			return
+		}
 	case c.Args.Mask != nil:
 		job.Mask = w.mask
 		if !g.ReadMask(w.mask, c.Args.Mask.Host, t.keys) {
-			return
-		}
-	case c.Args.Blocks != nil:
-		job.Mask = w.mask
-		if !g.ReadBlocks(w.mask, c.Args.Blocks.Map.Host, t.keys, bits.TrailingZeros(uint(c.Args.Blocks.BlockK))) {
 			return
 		}
 	}

@@ -208,10 +208,10 @@ func (w *cpuBackwardWorker) readOptions(u *backwardUnit, first int) bool {
 	for i := range w.Rows {
 		head, row := c.rowAt(u, first+i)
 		switch {
-		case c.Args.Mask != nil:
-			w.MaskAt[i] = c.MaskAt(u.b, head, row)
 		case c.Args.Blocks != nil:
 			w.MaskAt[i] = c.BlocksAt(u.b, head, row)
+		case c.Args.Mask != nil:
+			w.MaskAt[i] = c.MaskAt(u.b, head, row)
 		}
 		if c.Args.Bias != nil {
 			w.BiasAt[i] = c.BiasAt(u.b, head, row)
@@ -221,12 +221,13 @@ func (w *cpuBackwardWorker) readOptions(u *backwardUnit, first int) bool {
 		}
 	}
 	switch {
-	case c.Args.Mask != nil:
-		if !w.ReadMask(c.Args.Mask.Host) {
+	case c.Args.Blocks != nil:
+		if !w.ReadBlocks(c.Args.Blocks.Map.Host, bits.TrailingZeros(uint(c.Args.Blocks.BlockK))) ||
+			c.Args.Mask != nil && !w.maskBlocks(u, first) {
 			return false
 		}
-	case c.Args.Blocks != nil:
-		if !w.ReadBlocks(c.Args.Blocks.Map.Host, bits.TrailingZeros(uint(c.Args.Blocks.BlockK))) {
+	case c.Args.Mask != nil:
+		if !w.ReadMask(c.Args.Mask.Host) {
 			return false
 		}
 	}
@@ -237,6 +238,20 @@ func (w *cpuBackwardWorker) readOptions(u *backwardUnit, first int) bool {
 		w.ReadBias(c.Args.Bias.Host, simdType(c.Args.Bias.DType))
 	}
 	return true
+}
+
+// maskBlocks removes slots that Args.Mask excludes from the mask of blocks. It returns false if none is left.
+func (w *cpuBackwardWorker) maskBlocks(u *backwardUnit, first int) (any bool) {
+	w.eachRow(u, first, func(i, head, row int) {
+		bytes, mask := w.c.Args.Mask.Host[w.c.MaskAt(u.b, head, row):], w.Mask()[i*simd.BackwardKeys:]
+		for n, key := range w.keys {
+			if bytes[key] == 0 {
+				mask[n] = 0
+			}
+			any = any || mask[n] != 0
+		}
+	})
+	return any
 }
 
 // storeQuery stores the rows of dQ of a block.

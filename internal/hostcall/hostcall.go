@@ -3,6 +3,8 @@
 package hostcall
 
 import (
+	"slices"
+
 	"vkattn/internal/dropout"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
@@ -100,13 +102,6 @@ func (h *Call) Visible(keys []int, b, head, row int) []int {
 				keys = append(keys, key)
 			}
 		}
-	case a.Mask != nil:
-		bytes := a.Mask.Host[h.MaskAt(b, head, row):]
-		for key := lo; key < hi; key++ {
-			if bytes[key] != 0 {
-				keys = append(keys, key)
-			}
-		}
 	case a.Blocks != nil:
 		m := h.blocks
 		bits := int(int64(b)*m[0] + int64(head)*m[1] + int64(row/a.Blocks.BlockQ)*m[2])
@@ -121,7 +116,17 @@ func (h *Call) Visible(keys []int, b, head, row int) []int {
 			keys = append(keys, key)
 		}
 	}
+	if h.Args.Mask != nil {
+		kept := h.Unmasked(keys[first:], func(key int) int { return key }, b, head, row)
+		keys = keys[:first+len(kept)]
+	}
 	return h.attended(keys, first, b, head, row)
+}
+
+// Unmasked removes the entries of a row from a list whose keys Args.Mask excludes.
+func (h *Call) Unmasked(entries []int, key func(entry int) int, b, head, row int) []int {
+	bytes := h.Args.Mask.Host[h.MaskAt(b, head, row):]
+	return slices.DeleteFunc(entries, func(entry int) bool { return bytes[key(entry)] == 0 })
 }
 
 // SparseList returns the range in Tokens of the list of a sequence and key head.

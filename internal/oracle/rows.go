@@ -148,6 +148,9 @@ func (w *worker[T]) read(r *row[T], number int) {
 				r.entries = append(r.entries, i)
 			}
 		}
+		if w.Args.Mask != nil {
+			r.entries = w.Unmasked(r.entries, w.key, w.b, w.h, number)
+		}
 		w.dropMasked(r)
 	}
 	if w.column != nil {

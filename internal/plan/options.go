@@ -303,6 +303,9 @@ func (f Options) CheckLimits(a *problem.Args, splits, dv int) error {
 	case f.sparseTokens && int64(a.SparseTokens.Total) > maxGeneralLength:
 		return fmt.Errorf("%w: %d sparse tokens, at most 2^30 are possible", problem.ErrUnsupported, a.SparseTokens.Total)
 	}
+	if a.Bias != nil && f.mask && (f.sparseTokens || f.mapRows != 0) {
+		return fmt.Errorf("%w: a mask and a bias together with blocks or sparse tokens: only the CPU tier takes all three", problem.ErrUnsupported)
+	}
 	if a.Bias != nil {
 		if err := below32("Bias", tensors.BiasStrides(a.Bias, a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
 			return err

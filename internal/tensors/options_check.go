@@ -60,16 +60,8 @@ func checkOptions(a *problem.Args, cfg *problem.Config) error {
 
 // checkCombination refuses, by name, the combinations that no tier computes.
 func checkCombination(a *problem.Args) error {
-	both := func(field, other string) error {
-		return errs.Refuse(&problem.ShapeError{Field: field, Got: problem.Phrase("given together with ${" + other + "}"), Want: problem.Phrase("one of ${SparseTokens}, ${Blocks} and ${Mask}")})
-	}
-	switch {
-	case a.SparseTokens != nil && a.Blocks != nil:
-		return both("SparseTokens", "Blocks")
-	case a.SparseTokens != nil && a.Mask != nil:
-		return both("SparseTokens", "Mask")
-	case a.Mask != nil && a.Blocks != nil:
-		return both("Mask", "Blocks")
+	if a.SparseTokens != nil && a.Blocks != nil {
+		return errs.Refuse(&problem.ShapeError{Field: "SparseTokens", Got: problem.Phrase("given together with ${Blocks}"), Want: problem.Phrase("one of ${SparseTokens} and ${Blocks}")})
 	}
 	return nil
 }
