@@ -1,7 +1,6 @@
 package attention_test
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 
@@ -130,7 +129,7 @@ func TestRefusalsHaveOnePrefix(t *testing.T) {
 		require.ErrorIs(t, err, attention.ErrInvalid)
 	}
 	cfg, a := goodCall()
-	a.Mask = &attention.Mask{Tensor: attention.Tensor{Host: bytes.Repeat([]byte{1}, 1<<10)}}
+	a.Blocks = &attention.Blocks{BlockQ: 16, BlockK: 16}
 	a.SparseTokens = &attention.SparseTokens{Total: 1}
-	oneLineOf(t, attention.CheckArgs(cfg, a), attention.ErrUnsupported, "SparseTokens is given together with Mask")
+	oneLineOf(t, attention.CheckArgs(cfg, a), attention.ErrUnsupported, "SparseTokens is given together with Blocks")
 }

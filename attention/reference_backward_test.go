@@ -1062,7 +1062,7 @@ func TestReferenceBackwardRefuses(t *testing.T) {
 			c.KScale = vectorF32(make([]float32, 28)...)
 			c.VScale = c.KScale
 		}},
-		{"mask and lists", "", func(c *backwardCase) { c.mask(); c.sparse() }},
+		{"blocks and lists", "", func(c *backwardCase) { c.blocks(); c.sparse() }},
 	} {
 		t.Run(r.name, func(t *testing.T) {
 			c := newBackward(two, small, attention.BHSD, 1)
