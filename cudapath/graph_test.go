@@ -58,6 +58,8 @@ func (g *graphs) in(t testing.TB, f func()) {
 // capture records what f does on the stream into a graph and returns what launches it on the stream.
 func (g *graphs) capture(t testing.TB, stream uint64, f func()) (launch func()) {
 	t.Helper()
+	runtime.LockOSThread() // a capture ends on the thread on which it began
+	defer runtime.UnlockOSThread()
 	var exec uint64
 	g.in(t, func() {
 		require.Zero(t, g.begin(stream, 0)) // CU_STREAM_CAPTURE_MODE_GLOBAL: no call of the process allocates or waits

@@ -20,7 +20,7 @@ torch.manual_seed(1)
 
 
 def normal(*shape, dtype=torch.float32, grad=False):
-    return torch.randn(*shape).to(device, dtype).requires_grad_(grad)
+    return torch.randn(*shape, device=device).to(dtype).requires_grad_(grad)
 
 
 def formula(q, k, v, causal=False, window=(-1, -1), softcap=0.0, scale=None, slopes=None, bias=None, visible=None):
@@ -324,13 +324,13 @@ class Streams(Case):
 
 
 def times():
-    """Times of the host and the device, in turns with PyTorch's cuDNN and FlashAttention backends."""
+    """Times of the host and the device, beside those of PyTorch's cuDNN and FlashAttention backends."""
     import time
 
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    def device_ms(f, n=30):
+    def device_ms(f, n=20):
         for _ in range(3):
             f()
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * n)]
@@ -352,6 +352,17 @@ def times():
         torch.cuda.synchronize()
         return host
 
+    print("host us: length, without gradients, forward with gradients, forward and backward, vkattn.sdpa, SDPA")
+    for s in (128, 512):
+        q = normal(1, s, 8, 64, dtype=torch.float16)
+        r = q.detach().clone().requires_grad_()
+        t = q.transpose(1, 2)
+        calls = (
+            lambda: fa.flash_attn_func(q, q, q), lambda: fa.flash_attn_func(r, r, r),
+            lambda: torch.autograd.grad(fa.flash_attn_func(r, r, r), r, q), lambda: vkattn.sdpa(t, t, t),
+            lambda: F.scaled_dot_product_attention(t, t, t),
+        )  # fmt: skip
+        print(s, *(f"{host_us(f):.1f}" for f in calls), flush=True)
     print("dtype d length causal pass vkattn_ms cudnn_ms flash_ms")
     for dtype in (torch.float16, torch.bfloat16):
         for d in (64, 128):
@@ -376,13 +387,6 @@ def times():
                             rows["bwd"].append(device_ms(lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)))
                     for name, r in rows.items():
                         print(str(dtype)[6:], d, s, int(causal), name, *(f"{x:.4f}" for x in r), flush=True)
-    print("host us: length, without gradients, forward with gradients, SDPA")
-    for s in (128, 512):
-        q = normal(1, s, 8, 64, dtype=torch.float16)
-        r = q.detach().clone().requires_grad_()
-        t = q.transpose(1, 2)
-        print(s, *(f"{host_us(f):.1f}" for f in (lambda: fa.flash_attn_func(q, q, q), lambda: fa.flash_attn_func(r, r, r),
-                                                lambda: F.scaled_dot_product_attention(t, t, t))), flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":
