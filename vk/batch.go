@@ -29,7 +29,7 @@ type batch struct {
 
 	queries []uint64      // VkQueryPools
 	marks   int           // timestamps written
-	sent    time.Duration // since epoch: when it was submitted, if it has timestamps
+	sent    time.Duration // of hostNow: when it was submitted, if it has timestamps
 	lost    bool          // never executed; it only has timestamps and staging memory
 
 	recording *Recording // that owns the batch; nil: a stream or the caller does

@@ -33,6 +33,11 @@ static uint64_t ticks(void)
 static uint64_t nanoseconds(uint64_t ticks) { return ticks; }
 #endif
 
+uint64_t vka_now(void)
+{
+	return nanoseconds(ticks());
+}
+
 VkResult vka_calibrate(vka_device *d, uint64_t *device_ticks, uint64_t *host_ns, uint64_t *deviation_ns, uint64_t *before, uint64_t *after)
 {
 	VkCalibratedTimestampInfoKHR infos[2] = {

@@ -231,6 +231,7 @@ enum { VKA_HOST_TIME_DOMAIN = VK_TIME_DOMAIN_QUERY_PERFORMANCE_COUNTER_KHR };
 #else
 enum { VKA_HOST_TIME_DOMAIN = VK_TIME_DOMAIN_CLOCK_MONOTONIC_KHR };
 #endif
+uint64_t vka_now(void);
 VkResult vka_calibrate(vka_device *, uint64_t *device_ticks, uint64_t *host_ns, uint64_t *deviation_ns, uint64_t *before, uint64_t *after);
 
 /* memory.c */

@@ -1,7 +1,5 @@
 package vk
 
-import "time"
-
 // Submit submits the recorded work and returns the value that the stream's timeline has
 // when the work has finished. With nothing recorded it returns the value of the last
 // submission. If it fails, the recorded work is dropped.
@@ -101,7 +99,7 @@ func (s *Stream) send(b, again *batch, value uint64, signal bool) error {
 	d := s.d
 	d.worked.Store(true)
 	if b != nil && b.marks > 0 {
-		b.sent = time.Since(epoch)
+		b.sent = hostNow()
 	}
 	r := d.withQueue(func() Result {
 		return hostSubmit(d.c, commands[:n], l.wait[:l.waits], l.waitValues[:l.waits], l.set[:l.signals], l.signalValues[:l.signals])

@@ -2,7 +2,6 @@ package vk
 
 import (
 	"math"
-	"runtime"
 	"time"
 )
 
@@ -18,14 +17,11 @@ const maxTicks = 1 << 16
 // lostTick stands for a timestamp whose batch was never executed.
 const lostTick = ^uint64(0)
 
-// stamp is a finished timestamp with the host's times, since epoch, between which the device took it.
+// stamp is a finished timestamp with the host's times of hostNow between which the device took it.
 type stamp struct {
 	ticks      uint64
 	sent, seen time.Duration // of its batch: submitted, and found finished
 }
-
-// epoch is when the host's times of stamps begin.
-var epoch = time.Now()
 
 // tickLog has the timestamps of a stream in the order of recording.
 type tickLog struct {
@@ -51,7 +47,7 @@ func (t *tickLog) lose(n int) {
 // read reads the timestamps of a finished batch.
 func (t *tickLog) read(d *Device, b *batch) error {
 	var ticks [queryCount]uint64
-	seen := time.Since(epoch)
+	seen := hostNow()
 	for i := 0; b.marks > 0; i++ {
 		n := min(b.marks, queryCount)
 		if d.lost.Load() {
@@ -147,14 +143,6 @@ func (s *Stream) stamp(op string, m Mark) (stamp, error) {
 // clockSlack is the share by which the clocks of device and host may disagree.
 const clockSlack = 16
 
-// clockStep is what time.Now may advance by at once.
-func clockStep() time.Duration {
-	if runtime.GOOS == "windows" {
-		return 16 * time.Millisecond
-	}
-	return 0
-}
-
 // Elapsed is the device time from mark a to mark b, which was recorded after a. Both must
 // have finished (after Wait). It is 0 if the clock stood still: the work between the marks is
 // shorter than a tick, or the device has no clock that runs. Elapsed returns the same errors as
@@ -179,7 +167,7 @@ func (s *Stream) Elapsed(a, b Mark) (time.Duration, error) {
 	}
 	l := &s.d.info.Caps.Limits
 	took := ticksToDuration(x.ticks, y.ticks, l.TimestampValidBits, l.TimestampPeriodNs)
-	if most := y.seen - x.sent + clockStep(); took > most+most/clockSlack {
+	if most := y.seen - x.sent; took > most+most/clockSlack {
 		return 0, refuse(op, ErrTimestamps, "timestamps %d and %d of work that took at most %v", x.ticks, y.ticks, most)
 	}
 	return took, nil
