@@ -24,7 +24,7 @@ func (op *Op) requestOf(s Shape, f plan.Options) plan.Request {
 	r.Plain = op.dev != nil && op.dev.Info().Type == vk.DeviceCPU && op.cfg.FixedSplit == 0
 	r.ChooseAccess(op.dev.Caps(), &op.cfg)
 	d, dv := op.cfg.HeadDim, op.cfg.ValueDim()
-	for i, dim := range [4]int{d, d, dv, dv} {
+	for i, dim := range [4]int{d, op.cfg.KeyType.AlignedRow(d), op.cfg.ValueType.AlignedRow(dv), dv} {
 		r.Align[i] = tensors.LargestAlignment(uint64(dim))
 	}
 	return r
@@ -57,8 +57,7 @@ func (op *Op) request(l *tensors.Layouts, a *Args) plan.Request {
 	for i := range r.Align {
 		t := &all[i]
 		// The head dim counts too: the kernel reads eight elements at once only if the row has eight.
-		r.Align[i] = tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset), uint64(t.Steps[0]), uint64(t.Steps[1]),
-			uint64(t.Steps[2]), tensors.BaseOf(&t.Tensor, t.Size, r.Access)/uint64(t.Size))
+		r.Align[i] = t.Alignment(r.Access)
 	}
 	return r
 }

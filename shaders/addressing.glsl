@@ -51,6 +51,16 @@ Slice sliceAt(uvec2 base, uvec2 position, bool is16, uint alignment) {
     return s;
 }
 
+// The slice `words` words further.
+Slice fromWord(Slice s, uint words) {
+#if BDA
+    s.word = add64(s.word, uvec2(words * 4, 0));
+#else
+    s.word += words;
+#endif
+    return s;
+}
+
 // The slice `rows` rows further.
 Slice advance(Slice s, uint rows, uint rowStride, bool is16, uint alignment) {
     const uvec2 halves = add64(mul64(rows, rowStride), uvec2(s.phase, 0)); // of float32: words

@@ -22,11 +22,14 @@
 // Vectors have eight columns; hasK and hasV leave out those past the end of a row.
 #define K_LOAD_MULTIPLE 8
 #define V_LOAD_MULTIPLE 8
+uint kvHeads;
+#define KV_HEADS kvHeads
 #include "interface.glsl"
 
 #define SCORE_SCALE (SCORE_MOD || KEY_SCALES ? 1.0 : abs(p.scoreScale)) // of S, when softmax takes it
 #define NEEDS_F32_SUM (HAS_LSE + SINKS != 0)
 
+#define PAIRED_COLUMNS (K_TYPE != 0)
 #include "decode_fragments.glsl"
 uint weightedLoops; // bit n: the KV loop has a weight in the row that is stored
 #define LEFT_OUT(tile) ((weightedLoops >> (tile) % KV_LOOPS & 1u) == 0)
@@ -39,6 +42,7 @@ void main() {
         countEmptySplit();
         return;
     }
+    kvHeads = p.Hq / p.groupSize;
     const uint tid = gl_LocalInvocationIndex;
     const uint rows = min(work.rows - work.row0, SUM_N), lastRow = work.row0 + rows - 1;
     const KVRange kv = kvRange(lastRow);

@@ -4,7 +4,14 @@
 // Q of decode_coopmat.comp: vectors of 16 bytes become operands. Macros over the variables of main, as the
 // loads of forward_load.glsl and for the same reason.
 
-// Block b of rows g and g + 8, columns 8 t to 8 t + 7 of 32. Rows and columns past the end are zero.
+// The lane's eight columns of a block of 32: 8 t to 8 t + 7, with K_NIBBLES 4 t to 4 t + 3 and 16 more.
+uvec4 loadVecQ(Slice qBlock, uint element, uint col) {
+    if (!K_NIBBLES) return load8Q(qBlock, element + THREAD_IN_GROUP * 8, HEAD_DIM % 8 == 0 ? 8 : elementsFromQ(col));
+    const uint at = element + THREAD_IN_GROUP / 2 * 8;
+    const uvec4 low = load8Q(qBlock, at), high = load8Q(qBlock, at + 16);
+    return THREAD_IN_GROUP % 2 == 0 ? uvec4(low.xy, high.xy) : uvec4(low.zw, high.zw);
+}
+// Block b of rows g and g + 8. Rows and columns past the end are zero.
 #define LOAD_Q_VECS                                                                                 \
     [[unroll]] for (uint n = 0; n < 2 * LANE_FOLD; ++n) {                                           \
         const uint row = n / LANE_FOLD * 8 + GROUP_ID(n % LANE_FOLD);                               \
@@ -12,7 +19,7 @@
         [[unroll]] for (uint b = 0; b < Q_LOAD_BLOCKS; ++b) {                                       \
             const uint col = QK_FIRST_COL + Q_BLOCK(b) * 32 + THREAD_IN_GROUP * 8;                  \
             qVec[n * Q_LOAD_BLOCKS + b] = (SUM_N > 8 || n < LANE_FOLD) && row < rows && hasQ(b, col) \
-                ? interleavePairs(load8Q(qBlock, element + col, HEAD_DIM % 8 == 0 ? 8 : elementsFromQ(col)) ^ flipQ) : uvec4(0); \
+                ? interleavePairs(loadVecQ(qBlock, element + QK_FIRST_COL + Q_BLOCK(b) * 32, col) ^ flipQ) : uvec4(0); \
         }                                                                                           \
     }
 
@@ -35,7 +42,8 @@
 //      lane's of the block's first fragment, the others of the second; Q's columns follow (LOAD_Q_VECS).
 //   V  of each 16 keys keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9, of each block of 64 columns columns 8 g to 8 g + 7. Columns g and
 //      g + 8 of fragment f are the block's columns 8 g + 2 f and 8 g + 2 f + 1.
-// With KEY_SCALES the middle two of each four columns are swapped (kv_scales.glsl), in Q and O too.
+// With quantized rows the middle two of each four columns are swapped (kv_scales.glsl), in Q and O too. A byte of q4_0 has
+// two elements, and a lane takes both (K_NIBBLES, V_NIBBLES): of each block 4 n to 4 n + 3 and 16 more.
 
 const uint K_LANE_KEYS = 2 * KV_FRAGS * LANE_FOLD; // keys a lane has vectors of
 const uint V_LANE_KEYS = 4 * KV_FRAGS * LANE_FOLD;
@@ -55,7 +63,7 @@ struct LaneRow {
     Slice start; // the first element that the lane loads; of quantized rows the first of the row
     bool exists; // false for a sparse token that is no key
 };
-const bool CONTIGUOUS_RUNS = SPARSE_TOKENS + PAGE_SIZE % 16 + K_TYPE == 0;
+const bool CONTIGUOUS_RUNS = SPARSE_TOKENS + PAGE_SIZE % 16 == 0;
 const bool RUNS_OF_16 = CONTIGUOUS_RUNS && !CONTIGUOUS_TILES;
 const uint RUNS = RUNS_OF_16 ? KV_FRAGS : 1;
 const uint LANE_KEYS = (KV_TILE + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE; // that a lane resolves
@@ -77,17 +85,16 @@ uvec4 packRows(Slice k, Slice v) { return uvec4(k.word, k.phase, v.word, v.phase
 #define ROWS_V(packed_) Slice(packed_.z, packed_.w)
 #endif
 
-// The slice from a column on, a multiple of 8. 16-bit elements.
-Slice fromColumn(Slice s, uint col) {
-#if BDA
-    s.word = add64(s.word, uvec2(col * 2, 0));
-#else
-    s.word += col / 2;
-#endif
-    return s;
-}
-#define K_COLUMN (QK_FIRST_COL + THREAD_IN_GROUP * 8)
-#define V_COLUMN (work.col0 + DV_FIRST_COL + GROUP_ID(0) * 8)
+// The slice from the lane's first column on. Where rows of int8 and float8 begin at a word they are as rows of 16-bit
+// elements here, and rows of blocks begin at the block of the subgroup's first column (storedBlock); other quantized rows begin at
+// their first byte.
+#define FROM_COLUMN(T, s)                                                                           \
+    (T##_TYPE == 0 ? fromWord(s, T##_COLUMN / 2) : T##_WORDS && KEY_SCALES ? fromWord(s, T##_COLUMN / 4) :     \
+     T##_WORDS ? fromWord(s, T##_FIRST_COL / QUANT_BLOCK * T##_UNIT_BYTES / 4) : s)
+#define K_FIRST_COL QK_FIRST_COL
+#define V_FIRST_COL (work.col0 + DV_FIRST_COL)
+#define K_COLUMN (K_FIRST_COL + THREAD_IN_GROUP * 8)
+#define V_COLUMN (V_FIRST_COL + GROUP_ID(0) * 8)
 
 // First key of run n of tile `index`; slot of the n-th key that the lane resolves.
 uint runStart(uint index, uint n) { return min(index * KV_TILE + n * 16, work.seqlenK - 1 & ~15u); }
@@ -122,12 +129,21 @@ bool resolveKey(uint index, uint n, uint answer, uint lastRow, out vec2 scales) 
         loadedSlot = index * KV_TILE;                                                               \
         if (!INDICES_AHEAD) PREFETCH_INDICES(index)                                                 \
         if (CONTIGUOUS_RUNS) {                                                                      \
+            if (KEY_SCALES) {                                                                       \
+                [[unroll]] for (uint n = 0; n < LANE_KEYS; ++n) {                                   \
+                    uint page = indices[0];                                                         \
+                    [[unroll]] for (uint run = 1; run < (CONTIGUOUS_RUNS ? RUNS : 1); ++run)        \
+                        if (n * SUBGROUP_SIZE + gl_SubgroupInvocationID >= run * 16) page = indices[run]; \
+                    const KVRow at = kvRowOfIndex(slotOf(index, n), page);                          \
+                    scales[n] = vec2(rowScaleK(at), rowScaleV(at));                                 \
+                }                                                                                   \
+            }                                                                                       \
             [[unroll]] for (uint run = 0; run < RUNS; ++run) { /* past the end: the last one */     \
                 const uint start = RUNS_OF_16 ? runStart(index, run) : loadedSlot;                  \
                 const KVRow first = kvRowOfIndex(start, indices[CONTIGUOUS_RUNS ? run : 0]);        \
                 lastSlot[run] = work.seqlenK - 1 - start;                                           \
-                kRun[run] = fromColumn(rowsK(first), K_COLUMN);                                     \
-                vRun[run] = fromColumn(rowsV(first), V_COLUMN);                                     \
+                kRun[run] = FROM_COLUMN(K, rowsK(first));                                           \
+                vRun[run] = FROM_COLUMN(V, rowsV(first));                                           \
             }                                                                                       \
         } else {                                                                                    \
             subgroupSync(); /* the last rows are read */                                            \
@@ -163,12 +179,12 @@ bool resolveKey(uint index, uint n, uint answer, uint lastRow, out vec2 scales) 
 // Row of the n-th key of which the lane has vectors.
 #define RUN_OF(n, each) (RUNS_OF_16 ? (n) / (each * LANE_FOLD) : 0)
 #define RUN_ROW(T, list, n, slot, each)                                                             \
-    LaneRow(advance##T(list[RUN_OF(n, each)], min(RUNS_OF_16 ? (slot) % 16 : slot, lastSlot[RUN_OF(n, each)])), true)
+    LaneRow(rowsOn##T(list[RUN_OF(n, each)], min(RUNS_OF_16 ? (slot) % 16 : slot, lastSlot[RUN_OF(n, each)])), true)
 #define ROW_OF_KEY(T)                                                                               \
     LaneRow rowOf##T(uint col) {                                                                    \
         const uvec4 rows = rowsOfKey[CONTIGUOUS_RUNS ? 0 : SUBGROUP_SLOT(col)];                     \
         const Slice first = ROWS_##T(rows);                                                         \
-        return LaneRow(K_TYPE == 0 ? fromColumn(first, T##_COLUMN) : first, SPARSE_TOKENS == 0 || rows.y != NO_ROW); \
+        return LaneRow(FROM_COLUMN(T, first), SPARSE_TOKENS == 0 || rows.y != NO_ROW);             \
     }
 ROW_OF_KEY(K)
 ROW_OF_KEY(V)
@@ -191,12 +207,16 @@ bool hasV(LaneRow row, uint b, uint sliceCol) {
 uvec4 loadVecK(LaneRow row, uint b) {
     const uint col = QK_FIRST_COL + b * 32 + THREAD_IN_GROUP * 8;
     if (!hasK(row, b)) return uvec4(0);
-    return K_TYPE == 0 ? load8K(row.start, b * 32, VALID_K(col)) : storedK8(row.start, 0, col);
+    if (K_TYPE == 0) return load8K(row.start, b * 32, VALID_K(col));
+    if (!K_WORDS) return storedK8(row.start, 0, col);
+    return KEY_SCALES ? uvec4(quantizedK(row.start, 0, b * 32, 8), 0, 0) : storedBlockK(row.start, b, THREAD_IN_GROUP);
 }
 uvec4 loadVecV(LaneRow row, uint b, uint line) {
     const uint sliceCol = DV_FIRST_COL + b * 64 + line * 8, col = work.col0 + sliceCol;
     if (!hasV(row, b, sliceCol)) return uvec4(0);
-    return K_TYPE == 0 ? load8V(row.start, b * 64 + (line - GROUP_ID(0)) * 8, VALID_V(col)) : storedV8(row.start, 0, col);
+    if (V_TYPE == 0) return load8V(row.start, b * 64 + (line - GROUP_ID(0)) * 8, VALID_V(col));
+    if (!V_WORDS) return storedV8(row.start, 0, col);
+    return KEY_SCALES ? uvec4(quantizedV(row.start, 0, b * 64 + (line - GROUP_ID(0)) * 8, 8), 0, 0) : storedBlockV(row.start, 2 * b + line / 4, line % 4);
 }
 const uint K_LANE_VECS = K_LANE_KEYS * QK_BLOCKS, V_LANE_VECS = V_LANE_KEYS * DV_BLOCKS;
 #define LOAD_K(vec)                                                                                 \
@@ -223,15 +243,43 @@ const bool TWO_TILES = PREFETCH > 1 && !CONTIGUOUS_RUNS && K_TYPE == 0;
 
 // Words of operands from a vector. Quantized elements are converted here and not after their load: a use waits for
 // the load.
-uvec4 toOperandWords(uint type, uvec4 vec, uint col) {
-    if (K_TYPE == 0) return vec;
-    return KEY_SCALES ? exactPairs(type, vec.xy) : decode8To16(type, vec.xy, uintBitsToFloat(vec.z), shiftOfColumn(type, col));
+// block: the one of the row of which the vector is a part; its parity counts.
+uvec4 toOperandWords(uint type, bool words, uvec4 vec, uint col, uint block) {
+    if (type == 0) return vec;
+    if (KEY_SCALES) return exactPairs(type, vec.xy);
+    return words ? blockPairs(type, vec, block % 2 != 0) : blockPairs(type, vec.xy >> shiftOfColumn(type, col), uintBitsToFloat(vec.z));
 }
+// NaN of float8 is no NaN in an operand (exactPairs). A key of which K has one gets a scale that is NaN. Where subgroups have
+// parts of a row, the operand gets a NaN instead.
+#define MARK_NAN_KEYS                                                                               \
+    if (KEY_SCALES && STORED_FACTOR(K_TYPE) != 1.0 && QK_SPLIT == 1) {                              \
+        uint nan[K_LANE_KEYS], any = 0;                                                             \
+        [[unroll]] for (uint n = 0; n < K_LANE_KEYS; ++n) {                                         \
+            nan[n] = 0;                                                                             \
+            [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b)                                         \
+                nan[n] |= nanBytes(K_TILE[n * QK_BLOCKS + b].x) | nanBytes(K_TILE[n * QK_BLOCKS + b].y); \
+            any |= nan[n];                                                                          \
+        }                                                                                           \
+        if (subgroupAny((any & 0x80808080u) != 0)) {                                                \
+            [[unroll]] for (uint n = 0; n < K_LANE_KEYS; ++n)                                       \
+                if ((nan[n] & 0x80808080u) != 0) storeScale(K_SCALE, K_SLOT(n), uintBitsToFloat(NAN_BITS)); \
+            subgroupSync();                                                                         \
+        }                                                                                           \
+    }
+// V's is added after the KV loop, as that of a key whose scale is no finite number.
+#define NOTE_NAN_VALUES                                                                             \
+    if (KEY_SCALES && STORED_FACTOR(V_TYPE) != 1.0) {                                               \
+        uint any = 0;                                                                               \
+        [[unroll]] for (uint n = 0; n < V_LANE_VECS; ++n) any |= nanBytes(V_TILE[n].x) | nanBytes(V_TILE[n].y); \
+        nonFiniteScale = nonFiniteScale || (any & 0x80808080u) != 0;                                \
+    }
 #define CONVERT_K(words, b)                                                                         \
-    [[unroll]] for (uint n = 0; n < K_LANE_KEYS; ++n) words[n] = toOperandWords(K_TYPE, K_TILE[n * QK_BLOCKS + (b)], THREAD_IN_GROUP * 8);
+    [[unroll]] for (uint n = 0; n < K_LANE_KEYS; ++n)                                               \
+        words[n] = QK_SPLIT > 1 && KEY_SCALES ? exactPairsOrNaN(K_TYPE, K_TILE[n * QK_BLOCKS + (b)].xy) \
+            : toOperandWords(K_TYPE, K_WORDS, K_TILE[n * QK_BLOCKS + (b)], THREAD_IN_GROUP * 8, b);
 #define CONVERT_V(words, b)                                                                         \
     [[unroll]] for (uint n = 0; n < V_LANE_KEYS; ++n)                                               \
-        words[n] = toOperandWords(V_TYPE, V_TILE[n * DV_BLOCKS + (b)], work.col0 + GROUP_ID(n % LANE_FOLD) * 8);
+        words[n] = toOperandWords(V_TYPE, V_WORDS, V_TILE[n * DV_BLOCKS + (b)], work.col0 + GROUP_ID(n % LANE_FOLD) * 8, GROUP_ID(n % LANE_FOLD) / 4);
 
 // A lane's words of the operands: fragment t of the keys, fragment i of the block's columns. A word of V^T has the
 // low or the high halves of words of two keys.

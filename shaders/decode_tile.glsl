@@ -19,6 +19,7 @@
         LOAD_V(V_NEXT)
     }
 
+    MARK_NAN_KEYS
     // S = Q K^T. Fragments Qi and Kt have columns in the same order, whichever it is.
     [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) S[t] = FragC(0.0);
     [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {
@@ -57,6 +58,7 @@
     UPDATE_ROW_MAX
     softmaxP(0);
 
+    NOTE_NAN_VALUES
     // O^T += V^T P^T
     FragPt Pt[KV_FRAGS];
     [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) {
@@ -67,7 +69,7 @@
         uvec4 words[V_LANE_KEYS];
         CONVERT_V(words, b)
         // P of a masked key is 0, but 0 x Inf is NaN: see non_finite.glsl.
-        if (MASKED != 0 && ROW_MASKS && V_TYPE != INT8) {
+        if (MASKED != 0 && ROW_MASKS && V_TYPE != INT8 && (V_TYPE != FLOAT8 || STORED_FACTOR(V_TYPE) == 1.0)) {
             [[unroll]] for (uint n = 0; n < V_LANE_KEYS; ++n)
                 if (dropNonFinite(words[n])) atomicOr(nonFiniteSeen, 1);
         }

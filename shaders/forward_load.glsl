@@ -157,7 +157,7 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
             const uint at = VEC_INDEX(K_VECS, i);                                                   \
-            if (K_TYPE != 0) kVec[i] = KEY_SCALES ? exactPairs(K_TYPE, kVec[i].xy) : dequantize16(K_TYPE, kVec[i]); \
+            if (K_TYPE != 0) kVec[i] = KEY_SCALES ? exactPairsOrNaN(K_TYPE, kVec[i].xy) : dequantize16(K_TYPE, kVec[i]); \
             if (KV_TILE * K_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * K_ROW_VECS)                \
                 smem[at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS] = kVec[i];                       \
         }                                                                                           \
@@ -178,7 +178,7 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
             const uint at = VEC_INDEX(V_VECS, i);                                                   \
-            if (V_TYPE != 0) vVec[i] = KEY_SCALES ? exact16(V_TYPE, vVec[i].xy) : dequantize16(V_TYPE, vVec[i]);   \
+            if (V_TYPE != 0) vVec[i] = KEY_SCALES ? inOrder(exactPairsOrNaN(V_TYPE, vVec[i].xy)) : dequantize16(V_TYPE, vVec[i]);   \
             if (masked != 0 && CLEAR_V_TAIL && CURRENT_TILE * KV_TILE + at / V_ROW_VECS >= work.seqlenK) vVec[i] = uvec4(0); \
             if (masked != 0 && ROW_MASKS && V_TYPE != INT8 && dropNonFinite(vVec[i])) atomicOr(nonFiniteSeen, 1); \
             if (KV_TILE * V_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * V_ROW_VECS)                \

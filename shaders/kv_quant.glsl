@@ -11,27 +11,32 @@ const uint QUANT_BLOCK = 32;
 #define UNIT_BYTES_OF(type) ((type == Q8_0 ? 34 : 1) * (type == Q4_0 ? 18 : 1))
 const uint K_UNIT_BYTES = UNIT_BYTES_OF(K_TYPE), V_UNIT_BYTES = UNIT_BYTES_OF(V_TYPE);
 
-// Slice of quantized rows; its phase is a byte of its first word.
-Slice byteSlice(uvec2 base, uvec2 position, uint unitBytes) {
+// Slice of quantized rows; its phase is a byte of its first word, 0 if the alignment is at least 4 bytes.
+Slice byteSlice(uvec2 bytes, uint alignment) {
     Slice s;
-    const uvec2 low = mul64(position.x, unitBytes);
-    const uvec2 bytes = add64(base, uvec2(low.x, low.y + position.y * unitBytes));
 #if BDA
-    s.word = uvec2(bytes.x & ~3u, bytes.y);
+    s.word = alignment >= 4 ? bytes : uvec2(bytes.x & ~3u, bytes.y);
 #else
     s.word = bytes.x >> 2;
 #endif
-    s.phase = bytes.x & 3u;
+    s.phase = alignment >= 4 ? 0 : bytes.x & 3u;
     return s;
 }
+uvec2 bytesOf(uvec2 units, uint unitBytes) {
+    const uvec2 low = mul64(units.x, unitBytes);
+    return uvec2(low.x, low.y + units.y * unitBytes);
+}
 
+#ifndef KV_HEADS // a kernel that asks in a loop defines it: the compiler divides again in each turn
+#define KV_HEADS (p.Hq / p.groupSize)
+#endif
 // Index into the scales, float32 [batches or pages, Hkv, ceil(keys / KV_SCALE_BLOCK)].
 uint scaleEntry(KVRow at) {
     uint keys = p.Sk;
     if (PAGE_SIZE != 0) keys = PAGE_SIZE;
     else if ((VARLEN & CU_K) != 0) keys = p.totalK;
     const uint blocks = (keys + KV_SCALE_BLOCK - 1) / KV_SCALE_BLOCK;
-    return (at.batch * (p.Hq / p.groupSize) + work.kvHead) * blocks + at.row / KV_SCALE_BLOCK;
+    return (at.batch * KV_HEADS + work.kvHead) * blocks + at.row / KV_SCALE_BLOCK;
 }
 
 // Four elements from four bytes, the first one in the lowest. Integers go into the low bits of a float32 with a known

@@ -8,7 +8,19 @@
 // Slice of the KV head of the workgroup, from a row on.
 Slice OF(rows)(KVRow at) {
     if (TYPE == 0) return OF(slice)(at.batch, work.kvHead, at.row);
-    return byteSlice(p.OF(addr), OF(position)(at.batch, work.kvHead, at.row), UNIT_BYTES);
+    return byteSlice(add64(p.OF(addr), bytesOf(OF(position)(at.batch, work.kvHead, at.row), UNIT_BYTES)), ALIGNMENT);
+}
+// The slice `rows` rows further.
+Slice OF(rowsOn)(Slice s, uint rows) {
+    if (TYPE == 0) return OF(advance)(s, rows);
+    const uvec2 bytes = add64(bytesOf(mul64(rows, STRIDE_SEQ), UNIT_BYTES), uvec2(s.phase, 0));
+    Slice t = byteSlice(bytes, ALIGNMENT);
+#if BDA
+    t.word = add64(s.word, t.word);
+#else
+    t.word += s.word;
+#endif
+    return t;
 }
 
 // Eight bytes from byte `first` of the slice on, of which `count` are valid. No word without a valid byte is read.
@@ -61,7 +73,21 @@ uvec4 LOAD_STORED8(Slice s, uint row, uint col) {
     return uvec4(OF(quantized)(s, row, col, valid), floatBitsToUint(scale), shiftOfColumn(TYPE, col));
 }
 
-// The same with the scale of the key in z.
+// A lane's part of block n of a row that begins at a word, as stored: words that hold numbers 8 part to 8 part + 7 of
+// q8_0, or bytes 4 part to 4 part + 3 of q4_0, and in w the word that holds the block's scale. Blocks with an odd n begin in the
+// middle of a word; the numbers of the others do.
+uvec4 OF(storedBlock)(Slice s, uint n, uint part) {
+    const uint odd = n % 2, words = TYPE == Q8_0 ? 2 : 1;
+    s = fromWord(s, odd * (UNIT_BYTES / 4));
+    const Slice numbers = fromWord(s, odd + words * part), last = fromWord(numbers, words - odd);
+    const uint at = n / 2 * (UNIT_BYTES / 2);
+    uvec4 stored = uvec4(OF(loadWord)(numbers, at), 0, 0, OF(loadWord)(s, at));
+    if (TYPE == Q8_0) stored.y = OF(loadWord)(numbers, at + 1);
+    stored[words] = OF(loadWord)(last, at);
+    return stored;
+}
+
+// As LOAD_STORED8, with the scale of the key in z.
 uvec4 LOAD_SCALED8(Slice s, uint row, uint col, KVRow at) {
     uvec4 stored = LOAD_STORED8(s, row, col);
     if (KEY_SCALES) stored.z = floatBitsToUint(OF(rowScale)(at));

@@ -11,6 +11,13 @@
 // The kernel defines SUBGROUP_SCALES, offset in smem of the scales of a KV tile,
 // SCALES_SIZE long. firstKey is the column of the tile where S and P begin.
 
+// What a number of the operand is multiplied by, to be the element.
+#ifdef DTYPE_BF16
+#define STORED_FACTOR(type) 1.0
+#else
+#define STORED_FACTOR(type) ((type) == FLOAT8 ? 256.0 : 1.0)
+#endif
+
 // Numbers per key, an array of each in shared memory: K's scale (times that of the scores, without SCORE_MOD); V's e,
 // m and 1 / (m 2^e); with HAS_P_FACTOR the factor of P itself in the row sums.
 const uint K_SCALE = 0, V_EXPONENT = 1, V_MANTISSA = 2, V_INVERSE = 3, P_FACTOR = 4;
@@ -31,12 +38,14 @@ bool storeScales(uint col, vec2 scales) {
     const int exponent = int(floatBitsToUint(scales.y) >> 23 & 0xffu) - 127;
     const bool nonFiniteScale = exponent == 128, small = exponent < MIN_EXPONENT;
     const int e = nonFiniteScale ? 0 : max(max(min(exponent, 96), exponent - 6), MIN_EXPONENT);
-    const float down = uintBitsToFloat(uint(127 - e) << 23);
-    const float m = nonFiniteScale ? 1.0 : small && !HAS_P_FACTOR ? UNDERFLOWS : scales.y * down;
+    const float one = uintBitsToFloat(uint(127 - e) << 23);
+    const float m = nonFiniteScale ? 1.0 : small && !HAS_P_FACTOR ? UNDERFLOWS : scales.y * one;
+    const float down = one / STORED_FACTOR(V_TYPE);
     // Elements times a scale of Inf are Inf of both signs. Their products with Q add up to NaN, not to Inf.
     const float kScale = nonFinite(scales.x) ? uintBitsToFloat(NAN_BITS) : scales.x;
     storeScale(K_SCALE, col, SCORE_MOD ? kScale : kScale * abs(p.scoreScale));
-    storeScale(V_EXPONENT, col, NATURAL_SCORES ? float(e) * LN2 : float(e));
+    const float up = float(e) + log2(STORED_FACTOR(V_TYPE));
+    storeScale(V_EXPONENT, col, NATURAL_SCORES ? up * LN2 : up);
     storeScale(V_MANTISSA, col, m);
     storeScale(V_INVERSE, col, small && HAS_P_FACTOR ? 0.0 : down / m);
     if (HAS_P_FACTOR) storeScale(P_FACTOR, col, small ? down : 0.0);
@@ -49,6 +58,9 @@ void scaleS(uint firstKey) {
         [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {
             FragC scales;
             loadScales(scales, K_SCALE, firstKey + c * FRAG_N);
+            if (STORED_FACTOR(K_TYPE) != 1.0) {
+                [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) S[r * KV_FRAGS + c] *= STORED_FACTOR(K_TYPE);
+            }
             [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) S[r * KV_FRAGS + c] *= scales;
         }
     }
@@ -101,9 +113,9 @@ float splitSum(float rowSum) {
 }
 
 // -- exact elements -------------------------------------------------------------------------------
-// Eight int8 or float8 elements as exact 16-bit elements, without their scale. exactPairs takes the fewest
-// instructions: of each four columns a word has columns 0 and 2, or 1 and 3, so Q's columns are put in the same
-// order.
+// Eight quantized elements as 16-bit elements: of int8 and float8 exact, without their scale, of blocks times the scale of
+// the block. They take the fewest instructions in pairs: of each four columns a word has columns 0 and 2, or 1 and 3, so
+// Q's columns are put in the same order.
 
 #ifdef DTYPE_BF16
 uint pairOf(float x, float y) { return floatBitsToUint(x) >> 16 | floatBitsToUint(y) & 0xffff0000u; }
@@ -113,29 +125,59 @@ uvec4 exactPairs(uint type, uvec2 bytes) {
     return uvec4(pairOf(low.x, low.z), pairOf(low.y, low.w), pairOf(high.x, high.z), pairOf(high.y, high.w));
 }
 #else
-// float8 has the fields of float16, with a bias that is 8 smaller.
+// A number that the compiler takes for a variable. Then it stays in a register, and NVIDIA's compiler makes one
+// instruction of (x & a) ^ b, not two (docs/log/vulkan.md, 72).
+uint variable(uint x) { return p.groupSize == 0 ? 0 : x; }
+f16vec2 halves(uint bits) { return unpackFloat2x16(bits); }
+// Bytes 0 and 2, and 1 and 3: 1024 + the byte, or its low four bits, in the low bits of a float16.
+uvec2 bytePairs(uint bytes, uint mask, uint flip) { return uvec2(bytes, bytes >> 8) & mask ^ variable(flip); }
 uvec2 exactPairs(uint type, uint bytes) {
-    uvec2 two;
-    if (type == FLOAT8) {
-        two = uvec2(bytes << 8, bytes) & 0x80008000u | uvec2(bytes << 7, bytes >> 1) & 0x3f803f80u;
-        // e4m3fn: all bits set is NaN, there is no Inf.
-        const uint nan = (bytes & 0x7f7f7f7fu) + 0x01010101u & 0x80808080u;
-        if (nan != 0) two |= (uvec2(nan << 8, nan) & 0x80008000u) >> 1;
-        return uvec2(packFloat2x16(unpackFloat2x16(two.x) * f16vec2(256.0)), packFloat2x16(unpackFloat2x16(two.y) * f16vec2(256.0)));
-    }
-    bytes ^= 0x80808080u; // 1024 + byte, in the low bits of a float16
-    two = uvec2(bytes, bytes >> 8) & 0x00ff00ffu | 0x64006400u;
-    return uvec2(packFloat2x16(unpackFloat2x16(two.x) - f16vec2(1152.0)), packFloat2x16(unpackFloat2x16(two.y) - f16vec2(1152.0)));
+    // float8 has the fields of float16, with a bias that is 8 smaller: STORED_FACTOR. Its NaN is a number here.
+    if (type == FLOAT8) return uvec2(bytes << 8, bytes) & 0x80008000u | uvec2(bytes << 7, bytes >> 1) & 0x3f803f80u;
+    const uvec2 two = bytePairs(bytes, 0x00ff00ffu, 0x64806480u);
+    return uvec2(packFloat2x16(halves(two.x) - f16vec2(1152.0)), packFloat2x16(halves(two.y) - f16vec2(1152.0)));
 }
 uvec4 exactPairs(uint type, uvec2 bytes) { return uvec4(exactPairs(type, bytes.x), exactPairs(type, bytes.y)); }
 #endif
+// Eight numbers of a block, of q4_0 in the low halves of bytes, times their scale.
+uvec4 blockPairs(uint type, uvec2 bytes, float scale) {
+#ifdef DTYPE_BF16
+    if (type == Q4_0) bytes &= 0x0f0f0f0fu;
+    const vec4 low = decode4(type, bytes.x, scale), high = decode4(type, bytes.y, scale);
+    return uvec4(PACK2(low.x, low.z), PACK2(low.y, low.w), PACK2(high.x, high.z), PACK2(high.y, high.w));
+#else
+    const uint mask = type == Q4_0 ? 0x000f000fu : 0x00ff00ffu, flip = type == Q4_0 ? 0x64006400u : 0x64806480u;
+    const f16vec2 zero = f16vec2(type == Q4_0 ? 1032.0 : 1152.0), times = f16vec2(scale);
+    const uvec2 low = bytePairs(bytes.x, mask, flip), high = bytePairs(bytes.y, mask, flip);
+    return uvec4(packFloat2x16((halves(low.x) - zero) * times), packFloat2x16((halves(low.y) - zero) * times),
+                 packFloat2x16((halves(high.x) - zero) * times), packFloat2x16((halves(high.y) - zero) * times));
+#endif
+}
+// The same of a vector of storedBlockK or storedBlockV.
+uvec4 blockPairs(uint type, uvec4 stored, bool odd) {
+    const float scale = unpackHalf2x16(odd ? stored.w >> 16 : stored.w & 0xffffu).x;
+    uvec2 bytes = stored.xy;
+    if (!odd) bytes = uvec2(stored.x >> 16 | stored.y << 16, stored.y >> 16 | stored.z << 16);
+    return blockPairs(type, type == Q4_0 ? uvec2(bytes.x, bytes.x >> 4) : bytes, scale);
+}
+// Bit 7 of each byte that is a NaN of float8 (e4m3fn: all bits set is NaN, there is no Inf); other bits may be set.
+uint nanBytes(uint bytes) { return (bytes & 0x7f7f7f7fu) + 0x01010101u; }
+bool hasNaN(uvec2 bytes) { return ((nanBytes(bytes.x) | nanBytes(bytes.y)) & 0x80808080u) != 0; }
+// The pairs of one vector with NaN.
+uvec4 exactPairsOrNaN(uint type, uvec2 bytes) {
+    uvec4 pairs = exactPairs(type, bytes);
+    if (STORED_FACTOR(type) != 1.0 && hasNaN(bytes)) {
+        const uvec2 nan = uvec2(nanBytes(bytes.x), nanBytes(bytes.y)) & 0x80808080u;
+        pairs |= (uvec4(nan.x << 8, nan.x, nan.y << 8, nan.y) & 0x80008000u) >> 1;
+    }
+    return pairs;
+}
 // The same in the order of the columns.
-uvec4 exact16(uint type, uvec2 bytes) {
-    const uvec4 pairs = exactPairs(type, bytes);
+uvec4 inOrder(uvec4 pairs) {
     return uvec4(lowHalves(pairs.x, pairs.y), highHalves(pairs.x, pairs.y), lowHalves(pairs.z, pairs.w), highHalves(pairs.z, pairs.w));
 }
 // Q's columns in the order of K's words.
-uvec4 interleavePairs(uvec4 q) {
-    if (!KEY_SCALES) return q;
-    return uvec4(lowHalves(q.x, q.y), highHalves(q.x, q.y), lowHalves(q.z, q.w), highHalves(q.z, q.w));
-}
+#ifndef PAIRED_COLUMNS
+#define PAIRED_COLUMNS KEY_SCALES
+#endif
+uvec4 interleavePairs(uvec4 q) { return PAIRED_COLUMNS ? inOrder(q) : q; }

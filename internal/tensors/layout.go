@@ -246,6 +246,19 @@ func (l *Layout) HostRow(batch, head, seq int64) []byte {
 	return l.Tensor.Host[e*l.Size:][:l.Dim*l.Size]
 }
 
+// Alignment is the largest of 1, 2, 4 and 8 that divides what a kernel adds to reach a row, counted in elements, of
+// quantized rows in bytes. The length of a row counts too: a kernel reads eight elements at once only if the row has eight.
+func (l *Layout) Alignment(a problem.Access) uint32 {
+	unit, base := uint64(1), BaseOf(&l.Tensor, l.Size, a)
+	if l.quantized {
+		unit = uint64(l.Size)
+	} else {
+		base /= uint64(l.Size)
+	}
+	return LargestAlignment(uint64(l.Dim)*unit, uint64(l.Tensor.Offset)*unit, uint64(l.Steps[0])*unit, uint64(l.Steps[1])*unit,
+		uint64(l.Steps[2])*unit, base)
+}
+
 // Extent is the number of elements of one batch, from its first to past its last.
 func (l *Layout) Extent() uint64 {
 	if l.Empty() {
