@@ -24,7 +24,7 @@ func (op *Op) requestOf(s Shape, f plan.Options) plan.Request {
 	r.Plain = op.dev != nil && op.dev.Info().Type == vk.DeviceCPU && op.cfg.FixedSplit == 0
 	r.ChooseAccess(op.dev.Caps(), &op.cfg)
 	d, dv := op.cfg.HeadDim, op.cfg.ValueDim()
-	for i, dim := range [4]int{d, op.cfg.KeyType.AlignedRow(d), op.cfg.ValueType.AlignedRow(dv), dv} {
+	for i, dim := range [4]int{d, tensors.AlignedRow(op.cfg.KeyType, d), tensors.AlignedRow(op.cfg.ValueType, dv), dv} {
 		r.Align[i] = tensors.LargestAlignment(uint64(dim))
 	}
 	return r

@@ -59,15 +59,6 @@ func (t KVType) RowBytes(d DType, elements int) int {
 	return elements * d.Size()
 }
 
-// AlignedRow is the length of a row in the units in which kernels count alignments: elements of the storage type, and
-// bytes of quantized rows.
-func (t KVType) AlignedRow(elements int) int {
-	if t == KVSame {
-		return elements
-	}
-	return t.RowBytes(F16, elements)
-}
-
 // String is "same", "int8", "fp8", "q8_0" or "q4_0".
 func (t KVType) String() string { return enum.Name("KVType", kvNames, uint8(t)) }
 

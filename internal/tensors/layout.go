@@ -246,6 +246,15 @@ func (l *Layout) HostRow(batch, head, seq int64) []byte {
 	return l.Tensor.Host[e*l.Size:][:l.Dim*l.Size]
 }
 
+// AlignedRow is the length of a row in the units in which kernels count alignments: elements of the storage type, and
+// bytes of quantized rows.
+func AlignedRow(kv problem.KVType, elements int) int {
+	if kv == problem.KVSame {
+		return elements
+	}
+	return kv.RowBytes(problem.F16, elements)
+}
+
 // Alignment is the largest of 1, 2, 4 and 8 that divides what a kernel adds to reach a row, counted in elements, of
 // quantized rows in bytes. The length of a row counts too: a kernel reads eight elements at once only if the row has eight.
 func (l *Layout) Alignment(a problem.Access) uint32 {
