@@ -110,7 +110,7 @@ func optionSteps(a *Args) (o optionStep) {
 		o.mapped = dispatch.Step{Batch: 4 * uint64(a.KVHeads()), KVHead: 4}
 	}
 	if a.Mask != nil {
-		if besideMask(a) {
+		if masksList(a) {
 			o.bias = o.mapped
 		}
 		n := tensors.MaskStrides(a.Mask, a.Shape)

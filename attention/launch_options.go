@@ -52,32 +52,32 @@ var optionBindings = [tensors.OptionTensors]struct{ forward, backward int }{
 	tensors.FirstTable + 2: {bindTables + 2, bwdTables + 2}, tensors.FirstTable + 3: {bindTables + 3, bwdTables + 3},
 }
 
-// besideMask reports whether a call has blocks or sparse tokens beside a mask. They are then in place of the bias.
-func besideMask(a *Args) bool { return a.Mask != nil && (a.Blocks != nil || a.SparseTokens != nil) }
+// masksList reports whether a call has a mask and also blocks or sparse tokens, which then take the bias's binding.
+func masksList(a *Args) bool { return a.Mask != nil && (a.Blocks != nil || a.SparseTokens != nil) }
 
 // optionStrides are the parameters for the strides of tensors of options.
 type optionStrides struct {
 	bias, mask *[3]uint32
-	beside     bool // besideMask
+	masksList  bool // as the function
 }
 
 // binding is the binding of the memory of an option, in the place of the mask or of the bias.
 func (s optionStrides) binding(which tensors.OptionTensor, of, bias int) int {
-	if s.beside && (which == tensors.BlockMap || which == tensors.SparseOffsets) {
+	if s.masksList && (which == tensors.BlockMap || which == tensors.SparseOffsets) {
 		return bias
 	}
 	return of
 }
 
 // set stores the strides of a tensor, which CheckLimits has bounded. Blocks and sparse tokens come before the mask, in whose
-// place they are: of sparse tokens it stores their number behind the two words of their address. Beside a mask they move to the
-// place of the bias.
+// place they are: of sparse tokens it stores their number behind the two words of their address. In a call with a mask as well
+// they move to the bias's place.
 func (s optionStrides) set(which tensors.OptionTensor, t *tensors.Layout) {
 	switch which {
 	case tensors.Bias:
 		*s.bias = [3]uint32{uint32(t.Steps[0]), uint32(t.Steps[1]), uint32(t.Steps[2])}
 	case tensors.Mask:
-		if s.beside {
+		if s.masksList {
 			*s.bias = *s.mask
 		}
 		fallthrough
@@ -91,7 +91,7 @@ func (s optionStrides) set(which tensors.OptionTensor, t *tensors.Layout) {
 // bindOptions fills in the tensors and parameters of the call's options.
 func (l *launch) bindOptions(a *Args) error {
 	cfg, p := &l.op.cfg, &l.params
-	strides := optionStrides{&p.strideBias, &p.strideMap, besideMask(a)}
+	strides := optionStrides{&p.strideBias, &p.strideMap, masksList(a)}
 	var t tensors.Layout
 	err := tensors.EachOption(cfg, a, &t, func(which tensors.OptionTensor) error {
 		strides.set(which, &t)

@@ -29,7 +29,7 @@ func takenBackward(c *cases.Case) bool {
 
 // alignedForFA3 reports whether offsets and strides of a case are multiples of 8 elements, if its head dims are.
 func alignedForFA3(x *cases.Case) bool {
-	if x.Layout == cases.Window { // rows of K and V are half a row apart
+	if x.Layout == cases.Window { // rows of K and V overlap: their stride is half a row
 		return x.D%16 == 0 && x.Dv%16 == 0
 	}
 	return x.Layout != cases.Odd && x.Layout != cases.Even

@@ -37,27 +37,27 @@ func goDeviceOpenCUDA(from *C.vkattn_cuda, out *C.vkattn_device) C.vkattn_status
 // isCUDA reports whether a device is a CUDA device without Vulkan.
 func (d *device) isCUDA() bool { return cudapath.ContextOf(d.Device) != nil }
 
-// onCUDA holds a CUDA device for a call that makes a handle of it.
-func onCUDA(c *call, h C.vkattn_device) (*object, *device, error) {
-	o, d, err := hold[*device](c, unsafe.Pointer(h), C.KIND_DEVICE)
-	if err == nil && !d.isCUDA() {
-		err = invalid("%v is no CUDA device: vkattn_device_open_cuda did not open it", d)
-	}
-	return o, d, err
+// onCUDA runs wrap on a CUDA device, which stays open meanwhile. out is where the new handle goes.
+func onCUDA(h C.vkattn_device, name string, out unsafe.Pointer, wrap func(o *object, d *device) error) C.vkattn_status {
+	return status(func() error {
+		c := call{}
+		defer c.end()
+		o, d, err := hold[*device](&c, unsafe.Pointer(h), C.KIND_DEVICE)
+		switch {
+		case err != nil:
+			return err
+		case !d.isCUDA():
+			return invalid("%v is no CUDA device: vkattn_device_open_cuda did not open it", d)
+		case out == nil:
+			return invalid("%s is NULL", name)
+		}
+		return wrap(o, d)
+	})
 }
 
 //export goBufferWrapCUDA
 func goBufferWrapCUDA(h C.vkattn_device, address, n C.uint64_t, out *C.vkattn_buffer) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		o, d, err := onCUDA(&c, h)
-		switch {
-		case err != nil:
-			return err
-		case out == nil:
-			return invalid("buffer is NULL")
-		}
+	return onCUDA(h, "buffer", unsafe.Pointer(out), func(o *object, d *device) error {
 		m, err := cudapath.WrapMemory(d.Device, uint64(address), uint64(n))
 		if err != nil {
 			return err
@@ -69,16 +69,7 @@ func goBufferWrapCUDA(h C.vkattn_device, address, n C.uint64_t, out *C.vkattn_bu
 
 //export goStreamWrapCUDA
 func goStreamWrapCUDA(h C.vkattn_device, of unsafe.Pointer, out *C.vkattn_stream) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		o, d, err := onCUDA(&c, h)
-		switch {
-		case err != nil:
-			return err
-		case out == nil:
-			return invalid("stream is NULL")
-		}
+	return onCUDA(h, "stream", unsafe.Pointer(out), func(o *object, d *device) error {
 		s, err := cudapath.WrapStream(d.Device, uint64(number(of)))
 		if err != nil {
 			return err

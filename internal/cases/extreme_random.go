@@ -15,7 +15,7 @@ const MaxExtremeFlops = 60e6
 // ExtremeMods is a bit of a seed of RandomExtreme: the composition has modifiers of the user.
 const ExtremeMods = 1 << 48
 
-// ExtremeMask is one, too: sparse tokens and blocks have a mask beside them.
+// ExtremeMask is one, too: sparse tokens and blocks have a mask as well.
 const ExtremeMask = 1 << 50
 
 const maxFloat = math.MaxFloat32
@@ -35,7 +35,7 @@ func RandomExtreme(seed uint64, draw int, kv problem.KVType, dtype problem.DType
 	r.layOut(&c)
 	r.lengths(&c)
 	if seed&ExtremeMask != 0 {
-		c.besideMask(r)
+		c.addMask(r)
 	}
 	if seed&ExtremeMods != 0 {
 		c.Mods = 1 + int(seed%(1<<16))

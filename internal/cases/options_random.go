@@ -7,8 +7,8 @@ import (
 	"vkattn/internal/problem"
 )
 
-// besideMask gives sparse tokens or blocks a mask as well, unless there is a bias: GPUs do not take all three.
-func (c *Case) besideMask(r draws) {
+// addMask gives sparse tokens or blocks a mask as well, unless there is a bias: GPUs do not take all three.
+func (c *Case) addMask(r draws) {
 	if (c.SparseRatio > 0 || c.BlockQ > 0) && !c.Bias.On {
 		c.Mask = r.spread()
 	}
@@ -62,7 +62,7 @@ func RandomOptions(n int) Case {
 		}
 	}
 	if n%3 == 2 {
-		c.besideMask(r)
+		c.addMask(r)
 	}
 	return c
 }

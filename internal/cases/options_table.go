@@ -100,7 +100,7 @@ const (
 	decode bottom-right 3*2x304 sparse1 # tiles full of keys that some rows may not see
 	decode top-left 3*2x304 sparse0.5
 	prefill top-left sparse0.25 shuffled
-	decode 2*2x304 sparse0.5 mask-bhr # beside a mask
+	decode 2*2x304 sparse0.5 mask-bhr # and a mask
 	prefill bottom-right mixed sparse0.25 shuffled mask-br`
 	blocksLines = `blocks:
 	prefill 2*150x333 blocks16x16-bh
@@ -113,7 +113,7 @@ const (
 	prefill bottom-right mixed looseq loosek blocks128x16-one tight
 	decode 2*1x1100 blocks16x16-h # more than a word of bits
 	decode 2*1x1100 page16 blocks16x32-b
-	decode 2*2x304 blocks16x16-h mask-bhr # beside a mask
+	decode 2*2x304 blocks16x16-h mask-bhr # and a mask
 	prefill bottom-right mixed blocks32x64-bh mask-br`
 	windowLines = `window:
 	prefill top-left window17_0

@@ -324,7 +324,7 @@ class Streams(Case):
 
 
 def times():
-    """Times of the host and the device, beside those of PyTorch's cuDNN and FlashAttention backends."""
+    """Times of the host and the device, and those of PyTorch's cuDNN and FlashAttention backends."""
     import time
 
     import torch.nn.functional as F
