@@ -54,8 +54,9 @@ func TestFloat8NaNInDecode(t *testing.T) {
 		if c.v >= 0 {
 			v[c.v] = nan | 0x80
 		}
-		a := attention.Args{Shape: attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: keys}, Q: attention.Tensor{Buffer: q}, K: attention.Tensor{Buffer: memory(k)},
-			V: attention.Tensor{Buffer: memory(v)}, O: attention.Tensor{Buffer: o}, KScale: scale, VScale: scale}
+		a := attention.Args{Shape: attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: keys}, KScale: scale, VScale: scale,
+			Q: attention.Tensor{Buffer: q}, K: attention.Tensor{Buffer: memory(k)},
+			V: attention.Tensor{Buffer: memory(v)}, O: attention.Tensor{Buffer: o}}
 		require.NoError(t, op.Forward(attention.OnStream(s), a))
 		got := make([]byte, 2*dim)
 		require.NoError(t, s.Download(t.Context(), got, o, 0))
