@@ -5,12 +5,12 @@ package cudapath
 import (
 	"unsafe"
 
-	"vkattn/internal/driverlib"
+	"vkattn/internal/ccall"
 )
 
 // cuaOpen loads the driver, or says why it cannot.
 func cuaOpen(path string) (*cuaAPI, string) {
-	library, err := driverlib.Open(path)
+	library, err := ccall.Open(path)
 	if err != nil {
 		return nil, err.Error()
 	}

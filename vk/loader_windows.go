@@ -5,18 +5,16 @@ package vk
 import (
 	"unsafe"
 
-	"golang.org/x/sys/windows"
-
-	"vkattn/internal/driverlib"
+	"vkattn/internal/ccall"
 )
 
 // hostOpenLoader returns vkGetInstanceProcAddr, or nil and the reason. The DLL stays open.
 func hostOpenLoader(path string) (get unsafe.Pointer, why string) {
-	library, err := driverlib.Open(path)
+	library, err := ccall.Open(path)
 	if err != nil {
 		return nil, err.Error()
 	}
-	address, err := windows.GetProcAddress(library, "vkGetInstanceProcAddr")
+	address, err := library.Symbol("vkGetInstanceProcAddr")
 	if err != nil {
 		return nil, "no vkGetInstanceProcAddr in it"
 	}
@@ -25,7 +23,7 @@ func hostOpenLoader(path string) (get unsafe.Pointer, why string) {
 
 // hostTryLibrary says why a DLL cannot be opened, "" if it can.
 func hostTryLibrary(library string) string {
-	if _, err := driverlib.Open(library); err != nil {
+	if _, err := ccall.Open(library); err != nil {
 		return err.Error()
 	}
 	return ""

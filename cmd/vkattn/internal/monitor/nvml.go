@@ -6,6 +6,9 @@ import (
 	"fmt"
 
 	"github.com/ebitengine/purego"
+
+	"vkattn/internal/ccall"
+	"vkattn/internal/driverlib"
 )
 
 // nvml is the part of the NVIDIA management library that is used. purego loads it at run
@@ -25,7 +28,7 @@ type nvml struct {
 
 // loadNVML returns nil if the machine does not have the library.
 func loadNVML() *nvml {
-	lib, err := openNVML()
+	lib, err := ccall.Open(driverlib.NVML)
 	if err != nil {
 		return nil
 	}
@@ -45,7 +48,7 @@ func loadNVML() *nvml {
 		{"nvmlDeviceGetEnforcedPowerLimit", &n.limit, true},
 		{"nvmlDeviceGetCurrentClocksThrottleReasons", &n.throttle, true},
 	} {
-		symbol, err := symbolOf(lib, f.name)
+		symbol, err := lib.Symbol(f.name)
 		switch {
 		case err == nil:
 			purego.RegisterFunc(f.to, symbol)

@@ -1,6 +1,6 @@
 //go:build !windows
 
-// Package driverlib names the libraries of drivers. On Windows it opens them too.
+// Package driverlib names the libraries of drivers.
 package driverlib
 
 // File names.

@@ -1,0 +1,14 @@
+//go:build !windows
+
+package ccall
+
+import "github.com/ebitengine/purego" // without cgo it also starts the threads, on which C code can run
+
+// Open opens a shared library by its file name or path.
+func Open(path string) (Library, error) {
+	library, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	return Library(library), err
+}
+
+// Symbol returns the address of a function.
+func (l Library) Symbol(name string) (uintptr, error) { return purego.Dlsym(uintptr(l), name) }
