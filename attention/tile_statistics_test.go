@@ -31,7 +31,7 @@ type tileStatistics struct {
 }
 
 // waves reads the number of subgroups in flight: RADV counts them per SIMD, NVK per SM, Turnip
-// per core. Honeykrisp counts threads per core.
+// per core. Honeykrisp counts threads per core. ANV counts nothing of the kind: 0.
 func waves(list []vk.Statistic) int {
 	for _, x := range list {
 		switch strings.ToLower(x.Name) {
@@ -216,7 +216,7 @@ func statisticsOf(t *testing.T, dev *vk.Device, p *vk.Pipeline, s tileStatistics
 	}
 	s.stats, s.waves = readStats(list, s.shared, local, subgroup), waves(list)
 	require.NotZero(t, s.stats.registers, "%s: %v", s.call, list)
-	require.NotZero(t, s.waves, "%s: %v", s.call, list)
+	require.True(t, s.waves > 0 || strings.HasPrefix(os.Getenv("VKATTN_DRIVER"), "anv-"), "%s: %v", s.call, list)
 	return s
 }
 

@@ -3,8 +3,8 @@
 # matrices, Vulkan headers that declare them, and Vulkan drivers that run without a GPU. On
 # request it also fetches nvcc, which only changes of the CUDA kernels need, libEGL, which
 # gpu-bundle.sh copies to machines whose NVIDIA driver lacks it, a headless browser, which
-# takes the screenshots of "make report-check", compilers of C for Windows and for arm64, and
-# QEMU, which runs the tests of "make test-platforms" for arm64.
+# takes the screenshots of "make report-check", and for "make test-platforms" compilers of C for
+# Windows and for arm64, QEMU, which runs tests for arm64, and what stands in for a GPU of Intel.
 #
 #   deps.sh glslc|headers|lavapipe|lavapipe-old|swiftshader|drm-shim
 #                                                     fetch one component
@@ -13,8 +13,9 @@
 #   deps.sh chromium                                  fetch headless Chromium (100 MB)
 #   deps.sh qemu                                      fetch QEMU for programs of arm64
 #   deps.sh mingw|gcc-arm64                           fetch gcc for windows/amd64, for linux/arm64
+#   deps.sh intel-shim                                build it from Mesa's source, see lib/intel_shim.sh (500 MB meanwhile)
 #   deps.sh cc windows/amd64|linux/arm64              fetch it and print its path
-#   deps.sh all                                       fetch every component except the six before
+#   deps.sh all                                       fetch every component except the seven before
 #   deps.sh versions                                  one line per component
 #   deps.sh path <component>                          its root, or "system"
 #   deps.sh bin                                       the folder of the wrappers
@@ -34,17 +35,18 @@
 # machine's own, so each tree has all dependencies, with the C library, and programs are
 # started by the dynamic loader of the tree (see run-with).
 #
-# lib/archive.sh fetches and unpacks, lib/runner.sh sets up a program.
+# lib/archive.sh fetches and unpacks, lib/intel_shim.sh builds, lib/runner.sh sets up a program.
 #
 # Exit codes: 0 done, 1 a fetch failed, 2 wrong usage, 3 not available on this
 # distribution (the message names the packages to install).
 set -euo pipefail
 
 components=(glslc headers lavapipe lavapipe-old swiftshader drm-shim)
+others=(nvcc egl chromium qemu mingw gcc-arm64 intel-shim)
 # The runners of make test, and the null devices, some of which are among them.
 runners=(lavapipe lavapipe-old swiftshader radv-navi31 radv-strix1 radv-navi21)
 gcc_libraries=(libgmp10 libisl23 libmpc3 libmpfr6 libzstd1 zlib1g)
-nulls=(radv-navi31 radv-strix1 radv-navi21 radv-gfx1201 nvk-turing nvk-ampere nvk-ada turnip honeykrisp)
+nulls=(radv-navi31 radv-strix1 radv-navi21 radv-gfx1201 nvk-turing nvk-ampere nvk-ada turnip honeykrisp anv-bmg)
 
 # Raised when the way a tree is unpacked changes, so that old trees are replaced.
 layout=1
@@ -62,6 +64,8 @@ esac
 
 # shellcheck source=scripts/lib/archive.sh
 source "$here/lib/archive.sh"
+# shellcheck source=scripts/lib/intel_shim.sh
+source "$here/lib/intel_shim.sh"
 # shellcheck source=scripts/lib/runner.sh
 source "$here/lib/runner.sh"
 
@@ -197,8 +201,17 @@ recipe() {
 		shown=(gcc-12-aarch64-linux-gnu)
 		elsewhere='gcc for aarch64-linux-gnu (gcc-aarch64-linux-gnu)'
 		;;
+	intel-shim)
+		# What builds Mesa's library, which no package has.
+		suites=(trixie)
+		packages=(meson ninja-build gcc g++ python3-mako python3-yaml python3-packaging bison flex pkg-config libdrm-dev
+			libexpat1-dev zlib1g-dev dash coreutils sed grep)
+		probe=usr/bin/meson
+		shown=(meson gcc)
+		elsewhere='Mesa, built with -Dtools=drm-shim,intel'
+		;;
 	*)
-		say "unknown component: $1 (known: ${components[*]} nvcc egl chromium qemu mingw gcc-arm64)"
+		say "unknown component: $1 (known: ${components[*]} ${others[*]})"
 		exit 2
 		;;
 	esac
@@ -394,6 +407,11 @@ fetch() { # <component>
 				[[ $component == gcc-arm64 ]] && sed -i 's|/usr/aarch64-linux-gnu/lib/||g' \
 					"$deps/roots/gcc-arm64/usr/aarch64-linux-gnu/lib/libc.so"
 				[[ $component == gcc-arm64 ]] && write_gcc gcc-arm64 aarch64-linux-gnu-gcc aarch64-linux-gnu-gcc-12
+				if [[ $component == intel-shim ]] && ! build_intel_shim "$mirror" >>"$log" 2>&1; then
+					rm -rf "$deps/roots/intel-shim"
+					why "$component" "could not be built; the output is in $log"
+					return 1
+				fi
 				rm -f "$deps/why/$component"
 				say "$(describe "$component") [$((SECONDS - start)) s]"
 				return 0
@@ -441,7 +459,6 @@ main() {
 		done
 		return "$rc"
 		;;
-	glslc | headers | lavapipe | lavapipe-old | swiftshader | drm-shim | nvcc | egl | chromium | qemu | mingw | gcc-arm64) (fetch "$command") ;;
 	versions) for c in "${components[@]}"; do describe "$c"; done ;;
 	runners) printf '%s\n' "${runners[@]}" ;;
 	nulls) printf '%s\n' "${nulls[@]}" ;;
@@ -471,6 +488,10 @@ main() {
 		;;
 	env) runner_env "${2-}" ;;
 	*)
+		if [[ $command && " ${components[*]} ${others[*]} " == *" $command "* ]]; then
+			(fetch "$command")
+			return
+		fi
 		sed -n '2,/^set -euo/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
 		return 2
 		;;

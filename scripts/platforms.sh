@@ -113,6 +113,7 @@ compilers() { # [runner...]
 	(($#)) || set -- $(scripts/deps.sh nulls)
 	scripts/deps.sh lavapipe
 	scripts/deps.sh drm-shim
+	[[ " $* " != *' anv-'* ]] || scripts/deps.sh intel-shim
 	for runner; do
 		step "pipelines on $runner"
 		CGO_ENABLED=1 go test -count=1 -timeout 2h -exec "$PWD/scripts/run-with $runner" \

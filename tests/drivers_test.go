@@ -81,6 +81,8 @@ func nullDriver(name string) driver {
 		d.tiers, d.turn, d.turns = slices.Concat(coopmatF16, scalarTypes), 1, 3
 	case "nvk-ada":
 		d.tiers, d.turn, d.turns = slices.Concat(coopmatF16, scalarTypes), 2, 3
+	case "anv-bmg":
+		d.tiers = slices.Concat(coopmatF16, coopmatBF16, coopmatF32, scalarTypes)
 	case "turnip", "honeykrisp":
 	default:
 		d.open = true

@@ -202,7 +202,7 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		v.rareWork = markRareWork
 	}
 	kernels := []BackwardKernel(nil)
-	for _, k := range append(wantedKernels(tier, r, chunked), wantedTables(cfg, r)...) {
+	for _, k := range append(wantedKernels(caps, tier, r, chunked), wantedTables(cfg, r)...) {
 		one := BackwardKernel{PlanKernel: problem.PlanKernel{Outputs: k.outputs}, Variant: v.forKernel(k.kernel), Table: k.table}
 		if k.kernel == KernelDTable {
 			one.Variant.ofTable(cfg, r, k.table)
@@ -249,10 +249,13 @@ type wantedKernel struct {
 
 // wantedKernels lists the kernels that compute a request on a tier, in the order in which they
 // run. chunked says that the kernel of dK and dV stores dS, from which another computes dQ.
-func wantedKernels(tier problem.Tier, r *BackwardRequest, chunked bool) (list []wantedKernel) {
-	coopmatKeys := backwardCoopmatKeyTiles
-	if tier == problem.TierCoopMat2 {
+func wantedKernels(caps *vk.Caps, tier problem.Tier, r *BackwardRequest, chunked bool) (list []wantedKernel) {
+	coopmatRows, coopmatKeys := backwardCoopmatRowTiles, backwardCoopmatKeyTiles
+	switch {
+	case tier == problem.TierCoopMat2:
 		coopmatKeys = backwardCoopmat2KeyTiles
+	case isRDNA3(caps):
+		coopmatRows, coopmatKeys = rdna3RowTiles, rdna3KeyTiles
 	}
 	for _, k := range []struct {
 		wanted bool
@@ -260,7 +263,7 @@ func wantedKernels(tier problem.Tier, r *BackwardRequest, chunked bool) (list []
 	}{
 		{true, wantedKernel{KernelStats, "stats", nil, nil, 0}},
 		{!r.PartialKeys, wantedKernel{KernelLSE, "LSE", backwardRowTiles, backwardLSETiles, 0}},
-		{r.Want.Q && !chunked, wantedKernel{KernelDQ, "dQ", backwardRowTiles, backwardCoopmatRowTiles, 0}},
+		{r.Want.Q && !chunked, wantedKernel{KernelDQ, "dQ", backwardRowTiles, coopmatRows, 0}},
 		{r.Want.K || r.Want.V || chunked, wantedKernel{KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys, 0}},
 		{chunked, wantedKernel{KernelDSK, "dQ", nil, backwardAddTiles, 0}},
 		{r.Want.Bias, wantedKernel{KernelDBias, "dBias", backwardRowTiles, nil, 0}},

@@ -162,6 +162,17 @@ var (
 		{256, backwardCoopmatTile{Subgroups: 8, MFrags: 1, RowTile: 32, Step: 16}},
 		{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, RowTile: 16, Step: 16}},
 	}
+	// The same for RDNA 3, see rdna3Table. Head dim 256 spills with every tile.
+	rdna3RowTiles = []backwardTableTile{
+		{64, backwardCoopmatTile{Subgroups: 4, MFrags: 2, KVTile: 64, Step: 16}},
+		{128, backwardCoopmatTile{Subgroups: 4, MFrags: 1, KVTile: 32, Step: 32}},
+		{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, KVTile: 16, Step: 16}},
+	}
+	rdna3KeyTiles = []backwardTableTile{
+		{64, backwardCoopmatTile{Subgroups: 4, MFrags: 2, RowTile: 32, Step: 16}},
+		{128, backwardCoopmatTile{Subgroups: 4, MFrags: 1, RowTile: 32, Step: 16}},
+		{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, RowTile: 16, Step: 16, QSmemChunks: 3}},
+	}
 )
 
 // backwardLSETiles are the tiles of the rests of LSE, which most workgroups return from at

@@ -6,6 +6,7 @@ import (
 
 	"vkattn/internal/arith"
 	"vkattn/internal/problem"
+	"vkattn/vk"
 )
 
 // coopmatTile is a tile of the cooperative-matrix forward kernels, dense and general
@@ -143,6 +144,20 @@ var coopmatTable = []tableTile{
 	{576, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, DvSlice: 128}},
 }
 
+// rdna3Table is coopmatTable for RDNA 3 and 3.5: the tiles whose registers its compiler does not spill. None was measured
+// (docs/log/vulkan.md, 71).
+var rdna3Table = []tableTile{
+	{64, coopmatTile{Subgroups: 4, MFrags: 2, KVTile: 32, KVStep: 32}},
+	{192, coopmatTile{Subgroups: 4, MFrags: 1, KVTile: 32, KVStep: 32}},
+	{256, coopmatTile{Subgroups: 4, MFrags: 1, KVTile: 32, KVStep: 32, DvSlice: 128}},
+	{576, coopmatTile{Subgroups: 4, MFrags: 1, KVTile: 16, KVStep: 16, DvSlice: 128}},
+}
+
+// isRDNA3 says that both halves of a subgroup hold the operands of a product, as on RDNA 3 and 3.5: they take twice the
+// registers that they take elsewhere. No property of a device says so. Subgroups of 64 with matrices of float16 and none of
+// bfloat16 are theirs.
+func isRDNA3(caps *vk.Caps) bool { return caps.SubgroupSize == 64 && !caps.BFloat16CoopMat }
+
 // ladderTile is the tile of the ladder's first steps, for every head dim.
 var ladderTile = coopmatTile{Subgroups: 4, MFrags: 1, KVTile: 32, KVStep: 32, DvSlice: 128}
 
@@ -199,7 +214,7 @@ var coopmat2Cases = []struct {
 const shortKeys = 640
 
 // chooseCoopmatTile picks a tile from the tables. few: every workgroup of blockRows rows has a core of its own.
-func chooseCoopmatTile(tier problem.Tier, v *Variant, r *Request, causal problem.Causal, few bool) coopmatTile {
+func chooseCoopmatTile(caps *vk.Caps, tier problem.Tier, v *Variant, r *Request, causal problem.Causal, few bool) coopmatTile {
 	dim := max(v.headDim, v.headDimV)
 	row := func(table []tableTile) tableTile {
 		return table[slices.IndexFunc(table, func(t tableTile) bool { return dim <= t.maxDim })]
@@ -207,6 +222,8 @@ func chooseCoopmatTile(tier problem.Tier, v *Variant, r *Request, causal problem
 	switch {
 	case !Includes(v.Experiment, stepTiles):
 		return ladderTile
+	case tier == problem.TierCoopMat && isRDNA3(caps):
+		return row(rdna3Table).coopmatTile
 	case tier == problem.TierCoopMat:
 		return row(coopmatTable).coopmatTile
 	}

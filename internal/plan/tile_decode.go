@@ -135,6 +135,8 @@ func splitKVTiles(caps *vk.Caps, f fragment, v *Variant, r *Request, fixed bool)
 	switch {
 	case dim <= 64:
 		alone.KVTile, alone.KVStep = 32, 32
+	case dim > 128 && isRDNA3(caps):
+		alone.DvSlice = evenSlice(v.headDimV, 64)
 	case dim > 128:
 		alone.DvSlice = evenSlice(v.headDimV, 128)
 	}

@@ -23,7 +23,7 @@ setting() { printf 'export %s=%q\n' "$1" "$2"; }
 # runner_env <runner> prints what a program needs to find that driver and no other.
 # VKATTN_LDSO, VKATTN_LIBRARY_PATH and VKATTN_PRELOAD, when set, say how it has to be started.
 runner_env() {
-	local runner=$1 component driver='' base own icd='' lib shim='' name gpu=()
+	local runner=$1 component driver='' base own icd='' lib shim='' shims name gpu=()
 	case $runner in
 	lavapipe | lavapipe-old | swiftshader) component=$runner ;;
 	radv-?*) component=lavapipe driver=radeon shim=amdgpu gpu=(AMDGPU_GPU_ID "${runner#radv-}") ;;
@@ -32,13 +32,15 @@ runner_env() {
 	nvk-ada) component=lavapipe driver=nouveau shim=nouveau gpu=(NOUVEAU_CHIPSET 192) ;;
 	turnip) component=lavapipe driver=freedreno shim=freedreno gpu=(FD_GPU_ID 630) ;;
 	honeykrisp) component=lavapipe driver=asahi shim=asahi ;;
+	anv-?*) component=lavapipe driver=intel shim=intel gpu=(INTEL_STUB_GPU_PLATFORM "${runner#anv-}") ;;
 	*)
-		say "unknown runner: $runner (known: ${runners[*]} ${nulls[*]}, radv-<gpu>)"
+		say "unknown runner: $runner (known: ${runners[*]} ${nulls[*]}, radv-<gpu>, anv-<gpu>)"
 		return 2
 		;;
 	esac
-	if [[ $shim && ! (-r $deps/roots/lavapipe/.versions && -r $deps/roots/drm-shim/.versions) ]]; then
-		say "$runner needs the trees lavapipe and drm-shim; run $0 lavapipe and $0 drm-shim"
+	[[ $shim == intel ]] && shims=intel-shim || shims=drm-shim
+	if [[ $shim && ! (-r $deps/roots/lavapipe/.versions && -r $deps/roots/$shims/.versions) ]]; then
+		say "$runner needs the trees lavapipe and $shims; run $0 lavapipe and $0 $shims"
 		return 3
 	fi
 	own=$deps/roots/$component name=${driver:-$runner}
@@ -58,7 +60,7 @@ runner_env() {
 		swiftshader) driver=$own/usr/lib/chromium/libvk_swiftshader.so ;;
 		*)
 			driver=$own/usr/lib/$triple/libvulkan_$driver.so
-			setting VKATTN_PRELOAD "$deps/roots/drm-shim/usr/lib/$triple/lib${shim}_noop_drm_shim.so"
+			setting VKATTN_PRELOAD "$deps/roots/$shims/usr/lib/$triple/lib${shim}_noop_drm_shim.so"
 			;;
 		esac
 		icd=$(manifest "$name" "$driver" 1.3.0)
