@@ -1,6 +1,6 @@
-// Package ccall opens shared libraries and calls C functions without cgo, by the calling convention of the system: System V and Win64 on amd64,
-// AAPCS64 on arm64. Arguments and results are integers and pointers. The calls run on the system stack, as calls of cgo
-// do, and the functions may call back into Go (purego.NewCallback).
+// Package ccall opens shared libraries and calls C functions without cgo, by the calling convention of the system: System
+// V and Win64 on amd64, AAPCS64 on arm64. Arguments and results are integers and pointers. The calls run on the system
+// stack, as calls of cgo do, and the functions may call back into Go (purego.NewCallback).
 //
 // C must be given no pointer into a goroutine's stack, which moves when a callback grows it. Arguments of [Call] are
 // on the heap by its pragma; a [Frame] puts what it points to on the heap because it is there itself.
@@ -29,13 +29,17 @@ type Frame struct {
 	Args   int     // number of arguments
 	Result uintptr // of a function that returns 32 bits, the lower half
 	Next   *Frame  // runs after this frame; nil: none
+	Fail   *Frame  // runs after it instead if the lower half of Result is not 0; nil: Next does
 }
+
+// End is a frame that ends a run.
+var End = new(Frame)
 
 // Size is the number of arguments of a structure of this many bytes that begins with a Frame.
 func Size(bytes uintptr) int { return int((bytes - unsafe.Sizeof(Frame{})) / 8) }
 
-// Run makes the call of a frame and of those linked to it, and allocates nothing. Frames must not be in use by another
-// goroutine.
+// Run makes the call of a frame and of those linked to it, on one thread, and allocates nothing. Frames must not be in
+// use by another goroutine.
 func Run(f *Frame) { cgocall(run, unsafe.Pointer(f)) }
 
 // words is a frame of Call.

@@ -92,6 +92,38 @@ func TestRunMakesTheCallsInOrder(t *testing.T) {
 	assert.Equal(t, uint64(99), number)
 }
 
+func TestRunTurnsWhereACallFails(t *testing.T) {
+	var order []uintptr
+	say := purego.NewCallback(func(a, result uintptr) uintptr { order = append(order, a); return result })
+	type frame struct {
+		Frame
+		a, result uintptr
+	}
+	frames := make([]frame, 4)
+	for i := range frames {
+		frames[i] = frame{Frame{Fn: say, Args: 2}, uintptr(i), 0}
+		if i > 0 {
+			frames[i-1].Next = &frames[i].Frame
+		}
+	}
+	run := func() []uintptr {
+		order = nil
+		Run(&frames[0].Frame)
+		return order
+	}
+	frames[1].Fail = &frames[3].Frame
+	require.Equal(t, []uintptr{0, 1, 2, 3}, run())
+	frames[1].result = 7
+	require.Equal(t, []uintptr{0, 1, 3}, run())
+	require.Equal(t, uintptr(7), frames[1].Result)
+	frames[1].result = 7 << 32 // a function that returns 32 bits leaves anything above
+	require.Equal(t, []uintptr{0, 1, 2, 3}, run())
+	frames[0].Fail, frames[0].result = End, 1
+	require.Equal(t, []uintptr{0}, run())
+	frames[0].Fail = nil
+	require.Equal(t, []uintptr{0, 1, 2, 3}, run())
+}
+
 // A callback grows the stack of the goroutine that called C, which moves it, and collects garbage. What C has pointers
 // to stays where it is.
 func TestCallbackMovesTheStack(t *testing.T) {

@@ -1,5 +1,5 @@
 // Calls by the convention of AAPCS64. runtime.cgocall calls run on the system stack with the first frame in R0; frames run
-// until Next is nil.
+// until the next one is nil or has no function.
 
 #include "textflag.h"
 #include "go_asm.h"
@@ -13,6 +13,8 @@ TEXT run<>(SB), NOSPLIT, $0
 	MOVD R0, R19
 
 next:
+	MOVD Frame_Fn(R19), R9
+	CBZ  R9, done
 	MOVD Frame_Args(R19), R9
 	ADD  $Frame__size, R19, R10
 	SUBS $8, R9, R11
@@ -55,7 +57,16 @@ call:
 	MOVD Frame_Fn(R19), R9
 	BL   (R9)
 	MOVD R0, Frame_Result(R19)
-	MOVD Frame_Next(R19), R19
+	MOVD Frame_Next(R19), R20
+	CBZW R0, follow
+	MOVD Frame_Fail(R19), R9
+	CMP  $0, R9
+	CSEL NE, R9, R20, R20
+
+follow:
+	MOVD R20, R19
 	CBNZ R19, next
+
+done:
 	ADD  $STACK, RSP
 	RET

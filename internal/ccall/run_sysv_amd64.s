@@ -1,5 +1,5 @@
 // Calls by the convention of System V. runtime.cgocall calls run on the system stack with the first frame in DI; frames run
-// until Next is nil.
+// until the next one is nil or has no function.
 
 //go:build linux || darwin
 
@@ -12,6 +12,8 @@ TEXT run<>(SB), NOSPLIT, $208 // arguments 7 to 32
 	MOVQ DI, R12
 
 next:
+	CMPQ Frame_Fn(R12), $0
+	JEQ  done
 	MOVQ Frame_Args(R12), CX
 	SUBQ $6, CX
 	JLE  registers
@@ -52,7 +54,17 @@ call:
 	XORL AX, AX             // no vector registers are arguments
 	CALL R10
 	MOVQ AX, Frame_Result(R12)
-	MOVQ Frame_Next(R12), R12
+	MOVQ Frame_Next(R12), R13
+	TESTL AX, AX
+	JEQ  follow
+	MOVQ Frame_Fail(R12), CX
+	TESTQ CX, CX
+	CMOVQNE CX, R13
+
+follow:
+	MOVQ R13, R12
 	TESTQ R12, R12
 	JNE  next
+
+done:
 	RET

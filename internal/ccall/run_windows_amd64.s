@@ -1,5 +1,5 @@
 // Calls by the convention of Win64. runtime.cgocall calls run on the system stack with the first frame in CX; frames run
-// until Next is nil.
+// until the next one is nil or has no function.
 
 #include "textflag.h"
 #include "go_asm.h"
@@ -10,6 +10,8 @@ TEXT run<>(SB), NOSPLIT, $256 // room for the arguments in registers, then argum
 	MOVQ CX, R12
 
 next:
+	CMPQ Frame_Fn(R12), $0
+	JEQ  done
 	MOVQ Frame_Args(R12), AX
 	SUBQ $4, AX
 	JLE  registers
@@ -39,7 +41,17 @@ call:
 	MOVQ Frame_Fn(R12), R10
 	CALL R10
 	MOVQ AX, Frame_Result(R12)
-	MOVQ Frame_Next(R12), R12
+	MOVQ Frame_Next(R12), R13
+	TESTL AX, AX
+	JEQ  follow
+	MOVQ Frame_Fail(R12), CX
+	TESTQ CX, CX
+	CMOVQNE CX, R13
+
+follow:
+	MOVQ R13, R12
 	TESTQ R12, R12
 	JNE  next
+
+done:
 	RET
