@@ -19,20 +19,20 @@ func TestParametersAreThoseOfTheKernels(t *testing.T) {
 		name   string
 		offset uintptr
 	}{
-		{"q", unsafe.Offsetof(v.call.params.q)}, {"k", unsafe.Offsetof(v.call.params.k)}, {"v", unsafe.Offsetof(v.call.params.v)}, {"o", unsafe.Offsetof(v.call.params.o)},
-		{"q.batch", unsafe.Offsetof(v.call.params.q) + unsafe.Offsetof(v.call.params.q.batch)}, {"q.head", unsafe.Offsetof(v.call.params.q) + unsafe.Offsetof(v.call.params.q.head)},
-		{"q.row", unsafe.Offsetof(v.call.params.q) + unsafe.Offsetof(v.call.params.q.row)},
-		{"lse", unsafe.Offsetof(v.call.params.lse)}, {"B", unsafe.Offsetof(v.call.params.b)}, {"Hq", unsafe.Offsetof(v.call.params.hq)}, {"Hkv", unsafe.Offsetof(v.call.params.hkv)},
-		{"Sq", unsafe.Offsetof(v.call.params.sq)}, {"Sk", unsafe.Offsetof(v.call.params.sk)}, {"D", unsafe.Offsetof(v.call.params.d)}, {"Dv", unsafe.Offsetof(v.call.params.dv)},
-		{"causal_offset", unsafe.Offsetof(v.call.params.causalOffset)}, {"scale", unsafe.Offsetof(v.call.params.scale)},
-		{"scale_log2", unsafe.Offsetof(v.call.params.scaleLog2)}, {"unit_high", unsafe.Offsetof(v.call.params.unitHigh)}, {"unit_low", unsafe.Offsetof(v.call.params.unitLow)},
+		{"q", unsafe.Offsetof(v.params.q)}, {"k", unsafe.Offsetof(v.params.k)}, {"v", unsafe.Offsetof(v.params.v)}, {"o", unsafe.Offsetof(v.params.o)},
+		{"q.batch", unsafe.Offsetof(v.params.q) + unsafe.Offsetof(v.params.q.batch)}, {"q.head", unsafe.Offsetof(v.params.q) + unsafe.Offsetof(v.params.q.head)},
+		{"q.row", unsafe.Offsetof(v.params.q) + unsafe.Offsetof(v.params.q.row)},
+		{"lse", unsafe.Offsetof(v.params.lse)}, {"B", unsafe.Offsetof(v.params.b)}, {"Hq", unsafe.Offsetof(v.params.hq)}, {"Hkv", unsafe.Offsetof(v.params.hkv)},
+		{"Sq", unsafe.Offsetof(v.params.sq)}, {"Sk", unsafe.Offsetof(v.params.sk)}, {"D", unsafe.Offsetof(v.params.d)}, {"Dv", unsafe.Offsetof(v.params.dv)},
+		{"causal_offset", unsafe.Offsetof(v.params.causalOffset)}, {"scale", unsafe.Offsetof(v.params.scale)},
+		{"scale_log2", unsafe.Offsetof(v.params.scaleLog2)}, {"unit_high", unsafe.Offsetof(v.params.unitHigh)}, {"unit_low", unsafe.Offsetof(v.params.unitLow)},
 	}
 	var c strings.Builder
 	header, err := filepath.Abs("kernels/attn.h")
 	require.NoError(t, err)
 	// C++: the header is the kernels'. Its checks are C++'s own.
 	fmt.Fprintf(&c, "#include <stddef.h>\n#include %q\n", header)
-	fmt.Fprintf(&c, "static_assert(sizeof(AttnParams) == %d && sizeof(AttnTensor) == %d, \"size\");\n", unsafe.Sizeof(v.call.params), unsafe.Sizeof(v.call.params.q))
+	fmt.Fprintf(&c, "static_assert(sizeof(AttnParams) == %d && sizeof(AttnTensor) == %d, \"size\");\n", unsafe.Sizeof(v.params), unsafe.Sizeof(v.params.q))
 	for _, m := range members {
 		fmt.Fprintf(&c, "static_assert(offsetof(AttnParams, %s) == %d, \"%s\");\n", m.name, m.offset, m.name)
 	}
@@ -79,27 +79,49 @@ func compile(t *testing.T, compiler, name, source string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// The driver's structures have the sizes and offsets that cuda.h gives them.
+// The driver's structures have the sizes and offsets that cuda.h gives them, in Go and in the C that the fake driver is
+// made of.
 func TestDriverStructures(t *testing.T) {
-	header, err := filepath.Abs("driver.h")
+	var (
+		memory    externalMemory
+		semaphore externalSemaphore
+		kind      allocationKind
+		attribute launchAttribute
+		config    launchConfig
+	)
+	header, err := filepath.Abs("testdata/driver.h")
 	require.NoError(t, err)
 	var c strings.Builder
 	fmt.Fprintf(&c, "#include %q\n", header)
-	for name, bytes := range map[string]int{
-		"CUDA_EXTERNAL_MEMORY_HANDLE_DESC": 104, "CUDA_EXTERNAL_MEMORY_BUFFER_DESC": 88, "CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC": 96,
-		"CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS": 144, "CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS": 144, "CUmemAllocationProp": 32,
-		"CUmemAccessDesc": 12, "CUtensorMap": 128, "CUuuid": 16, "CUlaunchAttribute": 72, "CUlaunchConfig": 56,
+	for _, s := range []struct {
+		name        string
+		bytes, ours uintptr
+	}{
+		{"CUDA_EXTERNAL_MEMORY_HANDLE_DESC", 104, unsafe.Sizeof(memory)}, {"CUDA_EXTERNAL_MEMORY_BUFFER_DESC", 88, unsafe.Sizeof(externalBuffer{})},
+		{"CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC", 96, unsafe.Sizeof(semaphore)}, {"CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS", 144, 8 * semaphoreWords},
+		{"CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS", 144, 8 * semaphoreWords}, {"CUmemAllocationProp", 32, unsafe.Sizeof(kind)},
+		{"CUmemAccessDesc", 12, unsafe.Sizeof(memoryAccess{})}, {"CUtensorMap", 128, mapBytes}, {"CUuuid", 16, unsafe.Sizeof(DeviceInfo{}.UUID)},
+		{"CUlaunchAttribute", 72, unsafe.Sizeof(attribute)}, {"CUlaunchConfig", 56, unsafe.Sizeof(config)},
 	} {
-		fmt.Fprintf(&c, "_Static_assert(sizeof(%s) == %d, \"%s\");\n", name, bytes, name)
+		require.Equal(t, s.bytes, s.ours, s.name)
+		fmt.Fprintf(&c, "_Static_assert(sizeof(%s) == %d, \"%s\");\n", s.name, s.bytes, s.name)
 	}
-	for _, m := range []string{
-		"CUDA_EXTERNAL_MEMORY_HANDLE_DESC, handle) == 8", "CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size) == 24", "CUDA_EXTERNAL_MEMORY_HANDLE_DESC, flags) == 32",
-		"CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC, flags) == 24", "CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, flags) == 72",
-		"CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, flags) == 72", "CUmemAllocationProp, location) == 8", "CUmemAllocationProp, flags) == 24",
-		"CUlaunchAttribute, value) == 8", "CUlaunchConfig, block) == 12", "CUlaunchConfig, shared) == 24", "CUlaunchConfig, stream) == 32",
-		"CUlaunchConfig, attributes) == 40", "CUlaunchConfig, count) == 48",
+	for _, m := range []struct {
+		member       string
+		offset, ours uintptr
+	}{
+		{"CUDA_EXTERNAL_MEMORY_HANDLE_DESC, handle", 8, unsafe.Offsetof(memory.fd)}, {"CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size", 24, unsafe.Offsetof(memory.size)},
+		{"CUDA_EXTERNAL_MEMORY_HANDLE_DESC, flags", 32, unsafe.Offsetof(memory.flags)}, {"CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC, handle", 8, unsafe.Offsetof(semaphore.fd)},
+		{"CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC, flags", 24, unsafe.Offsetof(semaphore.flags)}, {"CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, params", 0, 0},
+		{"CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, flags", 72, 72}, {"CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, flags", 72, 72},
+		{"CUmemAllocationProp, location", 8, unsafe.Offsetof(kind.location)}, {"CUmemAllocationProp, flags", 24, unsafe.Offsetof(kind.flags)},
+		{"CUlaunchAttribute, value", 8, unsafe.Offsetof(attribute.value)}, {"CUlaunchConfig, block", 12, unsafe.Offsetof(config.block)},
+		{"CUlaunchConfig, shared", 24, unsafe.Offsetof(config.shared)}, {"CUlaunchConfig, stream", 32, unsafe.Offsetof(config.stream)},
+		{"CUlaunchConfig, attributes", 40, unsafe.Offsetof(config.attributes)}, {"CUlaunchConfig, count", 48, unsafe.Offsetof(config.count)},
 	} {
-		fmt.Fprintf(&c, "_Static_assert(offsetof(%s, \"\");\n", m)
+		require.Equal(t, m.offset, m.ours, m.member)
+		fmt.Fprintf(&c, "_Static_assert(offsetof(%s) == %d, \"\");\n", m.member, m.offset)
 	}
 	compile(t, "cc", "driver.c", c.String())
+	require.LessOrEqual(t, int(max(unsafe.Sizeof(callParams{}), unsafe.Sizeof(backwardParams{}))), maxParams)
 }

@@ -82,7 +82,7 @@ func newContext(dev *vk.Device) (*Context, error) {
 	}
 	c := &Context{dev: dev, lib: lib, info: info, table: t,
 		modules: map[string]*module{}, kernels: map[*Kernel]*kernel{}, owned: map[resource]struct{}{}}
-	if err := lib.check("cuDevicePrimaryCtxRetain", cuaRetain(lib.api, int32(info.device), &c.handle)); err != nil {
+	if err := lib.check("cuDevicePrimaryCtxRetain", lib.api.retainContext(int32(info.device), &c.handle)); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -210,6 +210,6 @@ func (c *Context) end() {
 	c.owned, c.modules, c.kernels = nil, nil, nil
 	c.mu.Unlock()
 	if !c.foreign {
-		cuaRelease(c.lib.api, int32(c.info.device))
+		c.lib.api.releaseContext(int32(c.info.device))
 	}
 }

@@ -53,7 +53,7 @@ func OpenDevice(o DeviceOptions) (*attention.Device, error) {
 		modules: map[string]*module{}, kernels: map[*Kernel]*kernel{}, owned: map[resource]struct{}{}}
 	if c.foreign {
 		var device int32
-		if err := l.check("cuCtxGetDevice", cuaContextDevice(l.api, o.Context, &device)); err != nil {
+		if err := l.check("cuCtxGetDevice", l.api.contextDevice(o.Context, &device)); err != nil {
 			return nil, err
 		}
 		of := info
@@ -66,7 +66,7 @@ func OpenDevice(o DeviceOptions) (*attention.Device, error) {
 			return nil, invalid(op, "the context is of device %d, %s, not of %q", of.Ordinal, of.Name, o.Device)
 		}
 		info = of
-	} else if err := l.check("cuDevicePrimaryCtxRetain", cuaRetain(l.api, int32(info.device), &c.handle)); err != nil {
+	} else if err := l.check("cuDevicePrimaryCtxRetain", l.api.retainContext(int32(info.device), &c.handle)); err != nil {
 		return nil, err
 	}
 	c.info = *info
@@ -151,7 +151,7 @@ func WrapStream(d *attention.Device, stream uint64) (*attention.Stream, error) {
 	}
 	defer b.c.leave()
 	var context uint64
-	if err := b.c.check("cuStreamGetCtx", cuaStreamContext(b.c.lib.api, b.c.handle, stream, &context)); err != nil {
+	if err := b.c.check("cuStreamGetCtx", b.c.lib.api.streamContext(b.c.handle, stream, &context)); err != nil {
 		return nil, err
 	}
 	if context != b.c.handle {
@@ -199,7 +199,7 @@ func (c *Context) allocate(op string, bytes uint64) (address uint64, err error) 
 	if bytes > c.info.Memory {
 		return 0, refuse(op, vk.ErrOutOfMemory, "%s, the device has %s", hostmem.Bytes(bytes), hostmem.Bytes(c.info.Memory))
 	}
-	if err := c.check("cuMemAlloc", cuaMemAlloc(c.lib.api, c.handle, bytes, &address)); err != nil {
+	if err := c.check("cuMemAlloc", c.lib.api.allocPlain(c.handle, bytes, &address)); err != nil {
 		if e, ok := err.(*Error); ok {
 			e.Detail = hostmem.Bytes(bytes)
 		}
@@ -290,7 +290,7 @@ func (m *deviceMemory) Close() error {
 	return nil
 }
 
-func (m *deviceMemory) destroy() { cuaMemFree(m.d.c.lib.api, m.d.c.handle, m.address) }
+func (m *deviceMemory) destroy() { m.d.c.lib.api.freePlain(m.d.c.handle, m.address) }
 
 // deviceStream implements backend.Stream.
 type deviceStream struct {
@@ -338,9 +338,8 @@ func (s *deviceStream) capturing(op string) (bool, error) {
 		return false, err
 	}
 	defer s.c.leave()
-	var on int32
-	err := s.c.check("cuStreamIsCapturing", cuaStreamCapturing(s.c.lib.api, s.c.handle, s.handle, &on))
-	return on != 0, err
+	on, r := s.c.lib.api.capturing(s.c.handle, s.handle)
+	return on, s.c.check("cuStreamIsCapturing", r)
 }
 
 // notCaptured refuses what must not happen while the stream is being captured. The driver would end the capture.

@@ -49,8 +49,8 @@
 //
 // The package opens libcuda.so.1 when it is first needed. The environment variable
 // VKATTN_LIBCUDA names another file, or disables CUDA if it is "off". A build needs nothing
-// of CUDA. Without the driver every call returns an error that matches vk.ErrUnsupported, and
-// so it does in a build without cgo and on Windows.
+// of CUDA, and no cgo. Without the driver every call returns an error that matches
+// vk.ErrUnsupported.
 // A kernel is loaded when it is first used: as machine code on sm_90, and as PTX on other
 // devices, which the driver compiles and caches.
 //

@@ -23,7 +23,7 @@ func (c *Context) NewEvent() (*Event, error) {
 	}
 	defer c.leave()
 	e := &Event{c: c}
-	if err := c.check("cuEventCreate", cuaEventCreate(c.lib.api, c.handle, &e.handle)); err != nil {
+	if err := c.check("cuEventCreate", c.lib.api.createEvent(c.handle, &e.handle)); err != nil {
 		return nil, err
 	}
 	c.own(e)
@@ -41,7 +41,7 @@ func (s *Stream) Record(e *Event) error {
 	if e == nil || e.c != s.c || e.closed.Load() {
 		return invalid(op, "no open event of this context")
 	}
-	return s.c.check("cuEventRecord", cuaEventRecord(s.c.lib.api, s.c.handle, e.handle, s.handle))
+	return s.c.check("cuEventRecord", s.c.lib.api.recordEvent(s.c.handle, e.handle, s.handle))
 }
 
 // Since is the device time from an earlier event to this one, with a resolution of half a
@@ -60,7 +60,7 @@ func (e *Event) Since(earlier *Event) (time.Duration, error) {
 		return 0, invalid(op, "no open events of one context")
 	}
 	var ms float32
-	err := e.c.check("cuEventElapsedTime", cuaEventElapsed(e.c.lib.api, e.c.handle, earlier.handle, e.handle, &ms))
+	err := e.c.check("cuEventElapsedTime", e.c.lib.api.elapsed(e.c.handle, earlier.handle, e.handle, &ms))
 	ns := float64(ms) * float64(time.Millisecond)
 	switch {
 	case err != nil:
@@ -79,4 +79,4 @@ func (e *Event) Close() error {
 	return nil
 }
 
-func (e *Event) destroy() { cuaEventDestroy(e.c.lib.api, e.c.handle, e.handle) }
+func (e *Event) destroy() { e.c.lib.api.destroyEvent(e.c.handle, e.handle) }

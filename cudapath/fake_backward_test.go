@@ -1,4 +1,4 @@
-//go:build cgo && !windows
+//go:build !windows
 
 package cudapath
 
@@ -184,7 +184,7 @@ func TestBackwardStartsEarly(t *testing.T) {
 	reachable(t, c)
 	s := newVulkanStream(t, c)
 	const heads, rows = 2, 100
-	entry := c.lib.api.LaunchKernelEx
+	entry := c.lib.api.cuLaunchKernelEx
 	newest := c.lib.version
 	for _, x := range []struct {
 		name    string
@@ -197,12 +197,12 @@ func TestBackwardStartsEarly(t *testing.T) {
 		{"head dim 128", 128, 0, func() {}, []string{"stats", "main early", "dq early"}},
 		{"head dim 256", 256, 0, func() {}, []string{"stats", "main early", "dq early"}},
 		{"softcap", 128, 3, func() {}, []string{"stats", "main", "dq"}},
-		{"no entry point", 128, 0, func() { c.lib.api.LaunchKernelEx = nil }, []string{"stats", "main", "dq"}},
+		{"no entry point", 128, 0, func() { c.lib.api.cuLaunchKernelEx = 0 }, []string{"stats", "main", "dq"}},
 		{"before CUDA 12.3", 128, 0, func() { c.lib.version = 12020 }, []string{"stats", "main", "dq"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			x.change()
-			defer func() { c.lib.api.LaunchKernelEx, c.lib.version = entry, newest }()
+			defer func() { c.lib.api.cuLaunchKernelEx, c.lib.version = entry, newest }()
 			op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: x.dim, Tier: attention.TierCUDA, Kernel: "fa3", Causal: attention.TopLeft, Softcap: x.softcap})
 			require.NoError(t, err)
 			a := attention.BackwardArgs{Args: fakeCall(t, c, attention.Shape{B: 1, Hq: heads, Sq: rows, Sk: rows}, x.dim)}

@@ -1,4 +1,4 @@
-//go:build cgo && !windows
+//go:build !windows
 
 package cudapath
 
@@ -13,7 +13,6 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
-	"unsafe"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/assert"
@@ -331,7 +330,7 @@ func TestImpossibleEventTimesAreRefused(t *testing.T) {
 		require.NoError(t, s.Record(events[i]))
 	}
 	require.NoError(t, s.Wait(context.Background()))
-	function := (*uintptr)(unsafe.Pointer(&c.lib.api.EventElapsedTime))
+	function := &c.lib.api.cuEventElapsedTime
 	defer func(was uintptr) { *function = was }(*function)
 	var ms float32
 	*function = purego.NewCallback(func(out *float32, _, _ uintptr) uintptr { *out = ms; return 0 })

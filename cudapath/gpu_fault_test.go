@@ -1,4 +1,4 @@
-//go:build cgo && !windows
+//go:build !windows
 
 package cudapath
 
@@ -43,7 +43,7 @@ func TestGPUFaultChild(t *testing.T) {
 	faulty := func() {
 		var v invocation
 		require.NoError(t, r.kernel.bind(&v, &r.call))
-		v.call.params.lse = 1 << 62 // nothing is there
+		v.params.lse = 1 << 62 // nothing is there
 		cs, err := r.c.Turn(s, v.held[:v.n]...)
 		require.NoError(t, err)
 		require.NoError(t, r.kernel.launch(cs, &v))

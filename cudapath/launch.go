@@ -11,10 +11,11 @@ import (
 
 // invocation is a call with its kernel parameters.
 type invocation struct {
-	call  cudaCall
-	shape attention.Shape
-	held  [5]vk.Resource // Q, K, V, O and LSE
-	n     int
+	call   cudaCall
+	params callParams
+	shape  attention.Shape
+	held   [5]vk.Resource // Q, K, V, O and LSE
+	n      int
 }
 
 // Launch implements problem.CUDAKernel.
@@ -38,7 +39,7 @@ func (k *kernel) Launch(s *vk.Stream, a *problem.CUDACall) error {
 
 // bind fills in v for a call.
 func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
-	p := &v.call.params
+	p := &v.params
 	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
 		x := &a.Tensors[i]
 		address, err := k.c.addressOf(&x.CUDAVector)
@@ -77,12 +78,12 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		return err
 	}
 	defer s.c.leave()
-	parts, whole := k.parts(&v.shape), v.call.params
+	parts, whole := k.parts(&v.shape), v.params
 	for part, ok := parts.Next(); ok; part, ok = parts.Next() {
-		v.call.params = whole
-		k.advance(&v.call.params, &v.shape, part)
+		v.params = whole
+		k.advance(&v.params, &v.shape, part)
 		shape := partOf(&v.shape, part)
-		v.call.params.b = int32(shape.B)
+		v.params.b = int32(shape.B)
 		g, err := k.blocksOf(k.tiles(&shape, shape.B))
 		if err != nil {
 			return err
@@ -90,7 +91,7 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		for i, n := range g {
 			v.call.grid[i] = uint32(n)
 		}
-		p := &v.call.params
+		p := &v.params
 		tensors := [...]mappedTensor{
 			{p.q.base, p.q.batch, p.q.head, p.q.row, int(p.d), shape.Sq, shape.Hq, false},
 			{p.k.base, p.k.batch, p.k.head, p.k.row, int(p.d), shape.Sk, shape.Hkv, false},
@@ -100,9 +101,9 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		if err := k.setMaps(&v.call, tensors[:], shape.B); err != nil {
 			return err
 		}
-		name, r := cuaLaunch(s.c.lib.api, s.c.handle, s.handle, &v.call)
+		name, r := launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &v.params)
 		if r != cudaSuccess {
-			err := s.c.check(opName(name, "cuLaunchKernel"), r)
+			err := s.c.check(name, r)
 			err.(*Error).Detail = k.Entry
 			return err
 		}

@@ -258,19 +258,16 @@ func (b *backwardKernels) launchOne(s *Stream, v *backwardInvocation, shape *att
 	v.params.first = first
 	c := &v.call
 	c.function, c.threads, c.shared = k.handle, uint32(k.Threads), uint32(k.Shared)
-	c.early = 0
-	if k.Early && (first == 0 || k.Outputs == "dQ") && s.c.lib.launchesEarly() {
-		c.early = 1
-	}
+	c.early = k.Early && (first == 0 || k.Outputs == "dQ") && s.c.lib.launchesEarly()
 	for i, n := range g {
 		c.grid[i] = uint32(n)
 	}
 	if err := k.setMaps(c, v.mapped(shape), count); err != nil {
 		return err
 	}
-	name, r := cuaLaunchParams(s.c.lib.api, s.c.handle, s.handle, v)
+	name, r := launch(s.c.lib.api, s.c.handle, s.handle, c, &v.params)
 	if r != cudaSuccess {
-		err := s.c.check(opName(name, "cuLaunchKernel"), r)
+		err := s.c.check(name, r)
 		err.(*Error).Detail = k.Entry
 		return err
 	}

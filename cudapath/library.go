@@ -1,7 +1,6 @@
 package cudapath
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -19,13 +18,10 @@ const (
 
 // library is the initialized driver. It is never unloaded.
 type library struct {
-	api     *cuaAPI
+	api     *driver
 	version int // 12040 for CUDA 12.4
 	devices []DeviceInfo
 }
-
-// noCUDA says why a build knows no CUDA device.
-const noCUDA = "not available in this build, which is without cgo"
 
 var libraries struct {
 	sync.Mutex
@@ -35,9 +31,6 @@ var libraries struct {
 // load opens and initializes the driver once. After a failure the next call tries again, as
 // a device may come back.
 func load() (*library, error) {
-	if !hasCUDA {
-		return nil, unsupported("load the CUDA driver", "%s", noCUDA)
-	}
 	path := os.Getenv(LibraryEnv)
 	switch path {
 	case "":
@@ -62,20 +55,20 @@ func load() (*library, error) {
 }
 
 func open(path string) (*library, error) {
-	api, why := cuaOpen(path)
-	if api == nil {
-		return nil, unsupported("load the CUDA driver", "%s: %s", path, strings.TrimPrefix(why, path+": "))
+	api, err := openDriver(path)
+	if err != nil {
+		return nil, unsupported("load the CUDA driver", "%s: %s", path, strings.TrimPrefix(err.Error(), path+": "))
 	}
 	l := &library{api: api}
-	var version, devices int32
-	if err := l.check("cuInit", cuaInit(l.api, &version, &devices)); err != nil {
+	version, devices, r := l.api.start()
+	if err := l.check("cuInit", r); err != nil {
 		e := err.(*Error)
 		e.Detail = path + " finds no usable NVIDIA device"
 		return nil, e
 	}
 	l.version = int(version)
 	for i := range int(devices) {
-		info, r := cuaDevice(l.api, i)
+		info, r := l.api.device(i)
 		if err := l.check("cuDeviceGet", r); err != nil {
 			return nil, err
 		}
@@ -90,7 +83,7 @@ func open(path string) (*library, error) {
 // callers may capture their stream into one.
 func (l *library) launchesEarly() bool {
 	const leastVersion = 12030
-	return l.version >= leastVersion && cuaLaunchesEarly(l.api)
+	return l.version >= leastVersion && l.api.launchesEarly()
 }
 
 // check converts a CUresult into an error.
@@ -99,11 +92,8 @@ func (l *library) check(op string, code int32) error {
 		return nil
 	}
 	e := &Error{Op: op, Code: int(code), Name: fmt.Sprintf("CUresult(%d)", int(code))}
-	if name := cuaErrorName(l.api, code); name != "" {
+	if name := l.api.errorName(code); name != "" {
 		e.Name = name
 	}
 	return e
 }
-
-// opName is the function of the driver that failed, as the C side names it; otherwise if it names none.
-func opName(op, otherwise string) string { return cmp.Or(op, otherwise) }

@@ -38,8 +38,8 @@ func (c *Context) Alloc(bytes uint64) (*Memory, error) {
 		return nil, unsupported(op, "%s exports no memory as file descriptors", c.info.Name)
 	}
 	m := &Memory{c: c, size: bytes}
-	name, r := cuaAlloc(c.lib.api, c.handle, int32(c.info.device), bytes, &m.rounded, &m.handle, &m.address)
-	if err := c.check(opName(name, "cuMemCreate"), r); err != nil {
+	name, r := c.lib.api.alloc(c.handle, int32(c.info.device), bytes, &m.rounded, &m.handle, &m.address)
+	if err := c.check(name, r); err != nil {
 		return nil, err
 	}
 	m.holders.Store(1)
@@ -98,7 +98,7 @@ func (m *Memory) ExportFD() (int, error) {
 	defer m.c.leave()
 	return cloexec.Take(func() (int, error) {
 		fd := int32(-1)
-		err := m.c.check("cuMemExportToShareableHandle", cuaExport(m.c.lib.api, m.c.handle, m.handle, &fd))
+		err := m.c.check("cuMemExportToShareableHandle", m.c.lib.api.export(m.c.handle, m.handle, &fd))
 		return int(fd), err
 	})
 }
@@ -165,7 +165,7 @@ func (m *Memory) release() {
 }
 
 func (m *Memory) destroy() {
-	cuaFree(m.c.lib.api, m.c.handle, m.handle, m.address, m.rounded)
+	m.c.lib.api.free(m.c.handle, m.handle, m.address, m.rounded)
 }
 
 // checkRange returns an error for a range that exceeds the memory.

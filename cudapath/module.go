@@ -63,7 +63,7 @@ func (k *kernel) load() error {
 		return err
 	}
 	var fixed, blocks int32
-	r := cuaFunction(c.lib.api, c.handle, m.handle, k.Entry, int32(k.Threads), int32(k.Shared), &k.handle, &fixed, &blocks)
+	r := c.lib.api.function(c.handle, m.handle, k.Entry, k.Threads, k.Shared, &k.handle, &fixed, &blocks)
 	if err := c.check("load "+k.Entry, r); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (m *module) load(c *Context, name string) error {
 	if err != nil {
 		return err
 	}
-	log, handle, r := cuaModuleLoad(c.lib.api, c.handle, image)
+	log, handle, r := c.lib.api.loadModule(c.handle, image)
 	if err := c.check("load module "+name, r); err != nil {
 		e := err.(*Error)
 		// In one line, as it is part of an error message.
@@ -115,6 +115,6 @@ func (m *module) load(c *Context, name string) error {
 
 func (m *module) unload(c *Context) {
 	if m.handle != 0 {
-		cuaModuleUnload(c.lib.api, c.handle, m.handle)
+		c.lib.api.unloadModule(c.handle, m.handle)
 	}
 }

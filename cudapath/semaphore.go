@@ -42,7 +42,7 @@ func (c *Context) importTimeline(op string, t *vk.Timeline) (*Semaphore, error) 
 	}
 	defer c.leave()
 	s := &Semaphore{c: c}
-	if err := c.check("cuImportExternalSemaphore", cuaImportTimeline(c.lib.api, c.handle, int32(fd), &s.handle)); err != nil {
+	if err := c.check("cuImportExternalSemaphore", c.lib.api.importTimeline(c.handle, fd, &s.handle)); err != nil {
 		closeFD(fd) // the import failed and did not take it
 		return nil, err
 	}
@@ -68,4 +68,4 @@ func (t *Semaphore) Close() error {
 	return nil
 }
 
-func (t *Semaphore) destroy() { cuaDropTimeline(t.c.lib.api, t.c.handle, t.handle) }
+func (t *Semaphore) destroy() { t.c.lib.api.dropTimeline(t.c.handle, t.handle) }

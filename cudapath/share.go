@@ -66,8 +66,8 @@ func (c *Context) importBuffer(op string, b *vk.Buffer) (*reached, error) {
 	a := b.Allocation()
 	r := &reached{c: c}
 	var address uint64
-	name, code := cuaImportMemory(c.lib.api, c.handle, int32(fd), a.Bytes, a.Dedicated, &r.handle, &address)
-	if err := c.check(opName(name, "cuImportExternalMemory"), code); err != nil {
+	name, code := c.lib.api.importMemory(c.handle, fd, a.Bytes, a.Dedicated, &r.handle, &address)
+	if err := c.check(name, code); err != nil {
 		if r.handle == 0 {
 			closeFD(fd) // the import failed and did not take it
 		} else {
@@ -90,5 +90,5 @@ func (r *reached) Detach() {
 }
 
 func (r *reached) destroy() {
-	cuaDropMemory(r.c.lib.api, r.c.handle, r.handle, r.address)
+	r.c.lib.api.dropMemory(r.c.handle, r.handle, r.address)
 }

@@ -31,7 +31,7 @@ func (c *Context) NewStream() (*Stream, error) {
 
 func (c *Context) newStream() (*Stream, error) {
 	s := &Stream{c: c}
-	if err := c.check("cuStreamCreate", cuaStreamCreate(c.lib.api, c.handle, &s.handle)); err != nil {
+	if err := c.check("cuStreamCreate", c.lib.api.createStream(c.handle, &s.handle)); err != nil {
 		return nil, err
 	}
 	c.own(s)
@@ -81,7 +81,7 @@ func (s *Stream) WaitFor(t *Semaphore, value uint64) error {
 }
 
 func (s *Stream) waitFor(t *Semaphore, value uint64) error {
-	return s.c.check("cuWaitExternalSemaphoresAsync", cuaWait(s.c.lib.api, s.c.handle, s.handle, t.handle, value))
+	return s.c.check("cuWaitExternalSemaphoresAsync", s.c.lib.api.wait(s.c.handle, s.handle, t.handle, value))
 }
 
 // SignalTo sets the timeline to value when all work of the stream so far has finished. The
@@ -99,7 +99,7 @@ func (s *Stream) SignalTo(t *Semaphore, value uint64) error {
 }
 
 func (s *Stream) signalTo(t *Semaphore, value uint64) error {
-	return s.c.check("cuSignalExternalSemaphoresAsync", cuaSignal(s.c.lib.api, s.c.handle, s.handle, t.handle, value))
+	return s.c.check("cuSignalExternalSemaphoresAsync", s.c.lib.api.signal(s.c.handle, s.handle, t.handle, value))
 }
 
 // CopyFromHost copies src to a device address, in order with the other work of the stream.
@@ -113,7 +113,7 @@ func (s *Stream) CopyFromHost(address uint64, src []byte) error {
 	if len(src) == 0 {
 		return nil
 	}
-	return s.c.check("cuMemcpyHtoDAsync", cuaCopyIn(s.c.lib.api, s.c.handle, s.handle, address, src))
+	return s.c.check("cuMemcpyHtoDAsync", s.c.lib.api.copyIn(s.c.handle, s.handle, address, src))
 }
 
 // CopyToHost copies from a device address to dst, after the earlier work of the stream. dst
@@ -127,7 +127,7 @@ func (s *Stream) CopyToHost(dst []byte, address uint64) error {
 	if len(dst) == 0 {
 		return nil
 	}
-	return s.c.check("cuMemcpyDtoHAsync", cuaCopyOut(s.c.lib.api, s.c.handle, s.handle, dst, address))
+	return s.c.check("cuMemcpyDtoHAsync", s.c.lib.api.copyOut(s.c.handle, s.handle, dst, address))
 }
 
 // Copy copies bytes from one device address to another.
@@ -137,7 +137,7 @@ func (s *Stream) Copy(dst, src, bytes uint64) error {
 		return err
 	}
 	defer s.c.leave()
-	return s.c.check("cuMemcpyDtoDAsync", cuaCopy(s.c.lib.api, s.c.handle, s.handle, dst, src, bytes))
+	return s.c.check("cuMemcpyDtoDAsync", s.c.lib.api.copyWithin(s.c.handle, s.handle, dst, src, bytes))
 }
 
 // Fill sets bytes at a device address to a repeated 32-bit word. Both are multiples of 4.
@@ -150,7 +150,7 @@ func (s *Stream) Fill(address uint64, word uint32, bytes uint64) error {
 	if address%4 != 0 || bytes%4 != 0 {
 		return invalid(op, "%d bytes at %#x: multiples of 4 are needed", bytes, address)
 	}
-	return s.c.check("cuMemsetD32Async", cuaFill(s.c.lib.api, s.c.handle, s.handle, address, word, bytes/4))
+	return s.c.check("cuMemsetD32Async", s.c.lib.api.fill(s.c.handle, s.handle, address, word, bytes/4))
 }
 
 // waitSlice bounds one poll of the driver, and so the delay after which a cancelled context
@@ -189,7 +189,7 @@ func (s *Stream) poll(op string, atMost time.Duration) (done bool, err error) {
 		return false, err
 	}
 	defer s.c.leave()
-	r := cuaStreamPoll(s.c.lib.api, s.c.handle, s.handle, uint64(atMost))
+	r := s.c.lib.api.poll(s.c.handle, s.handle, atMost)
 	if r == cudaNotReady {
 		return false, nil
 	}
@@ -201,7 +201,7 @@ func (s *Stream) unfinished() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return !s.closed.Load() &&
-		cuaStreamPoll(s.c.lib.api, s.c.handle, s.handle, uint64(waitSlice)) == cudaNotReady
+		s.c.lib.api.poll(s.c.handle, s.handle, waitSlice) == cudaNotReady
 }
 
 // Close destroys the stream; its work continues. For the stream of a Vulkan stream it
@@ -226,4 +226,4 @@ func (s *Stream) close() {
 	}
 }
 
-func (s *Stream) destroy() { cuaStreamDestroy(s.c.lib.api, s.c.handle, s.handle) }
+func (s *Stream) destroy() { s.c.lib.api.destroyStream(s.c.handle, s.handle) }

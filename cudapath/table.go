@@ -211,9 +211,6 @@ func (k *Kernel) validate() error {
 	return err
 }
 
-// maxMaps is the size of the array of tensor maps in ops.c.
-const maxMaps = 4
-
 // mapTensors are the tensors that maps name, in the order of a call's.
 var mapTensors = []string{"q", "k", "v", "o", "dO"}
 

@@ -7,7 +7,7 @@
  * While a stream is being captured its work goes into a graph. A call that allocates, frees,
  * waits or asks then fails, and so does the capture: the real driver allows some of them. */
 #define _GNU_SOURCE
-#include "../driver.h"
+#include "driver.h"
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>

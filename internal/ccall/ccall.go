@@ -7,6 +7,7 @@
 package ccall
 
 import (
+	"reflect"
 	"sync"
 	"unsafe"
 )
@@ -41,6 +42,37 @@ func Size(bytes uintptr) int { return int((bytes - unsafe.Sizeof(Frame{})) / 8) 
 // Run makes the call of a frame and of those linked to it, on one thread, and allocates nothing. Frames must not be in
 // use by another goroutine.
 func Run(f *Frame) { cgocall(run, unsafe.Pointer(f)) }
+
+// Bind looks up the functions that fields of type uintptr are named for, in a structure, and returns the first that the
+// library lacks.
+func Bind[T any](l Library, to *T) (missing string) {
+	t := reflect.TypeFor[T]()
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Type.Kind() != reflect.Uintptr {
+			continue
+		}
+		address, err := l.Symbol(f.Name)
+		if err != nil && missing == "" {
+			missing = f.Name
+		}
+		*(*uintptr)(unsafe.Add(unsafe.Pointer(to), f.Offset)) = address
+	}
+	return missing
+}
+
+// String returns the text at an address of C, "" if that is 0.
+func String(at uintptr) string {
+	if at == 0 {
+		return ""
+	}
+	p := *(*unsafe.Pointer)(unsafe.Pointer(&at)) // not the garbage collector's
+	n := 0
+	for *(*byte)(unsafe.Add(p, n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice((*byte)(p), n))
+}
 
 // words is a frame of Call.
 type words struct {

@@ -35,7 +35,7 @@ func Join(ctx context.Context, cuda uint64, id ID, rank, ranks int) (*Comm, erro
 		return nil, err
 	}
 	c := &Comm{api: api, cuda: cuda, rank: rank, ranks: ranks}
-	code := ncclInit(api, cuda, &id, rank, ranks, &c.handle)
+	code := api.join(cuda, &id, rank, ranks, &c.handle)
 	if err := c.accepted(ctx, op, code); err != nil {
 		return nil, errors.Join(err, c.Abort())
 	}
@@ -53,7 +53,7 @@ func Wrap(comm uintptr, cuda uint64) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	rank, ranks, code := ncclWho(api, uint64(comm))
+	rank, ranks, code := api.who(uint64(comm))
 	if err := check(api, "ncclCommUserRank", code); err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (c *Comm) Err() error {
 // state is the result of the calls so far; NCCL_IN_PROGRESS: not known yet.
 func (c *Comm) state() (code int32, err error) {
 	const op = "ncclCommGetAsyncError"
-	called, err := c.use(op, func(h uint64) int32 { return ncclAsyncError(c.api, h, &code) })
+	called, err := c.use(op, func(h uint64) int32 { return c.api.asyncError(h, &code) })
 	if err == nil {
 		err = check(c.api, op, called)
 	}
@@ -122,21 +122,16 @@ type Message struct {
 // connect them, which needs both.
 func (c *Comm) Exchange(ctx context.Context, stream uint64, messages []Message) error {
 	const op = "ncclGroupEnd"
-	list := make([]ncclMessage, len(messages))
-	for i, m := range messages {
+	for _, m := range messages {
 		if m.Peer < 0 || m.Peer >= c.Ranks() {
 			return &Error{Op: op, Detail: "no such peer", Err: vk.ErrInvalid}
 		}
-		list[i] = ncclMessage{address: m.Address, bytes: m.Bytes, peer: int32(m.Peer)}
-		if m.Send {
-			list[i].send = 1
-		}
 	}
 	code, err := c.use(op, func(h uint64) int32 {
-		if len(list) == 0 {
+		if len(messages) == 0 {
 			return success
 		}
-		return ncclExchange(c.api, c.cuda, h, stream, list)
+		return c.api.exchange(c.cuda, h, stream, messages)
 	})
 	if err != nil {
 		return err
@@ -149,7 +144,7 @@ func (c *Comm) Exchange(ctx context.Context, stream uint64, messages []Message) 
 func (c *Comm) AllGather(ctx context.Context, stream, send, receive, bytes uint64) error {
 	const op = "ncclAllGather"
 	code, err := c.use(op, func(h uint64) int32 {
-		return ncclAllGather(c.api, c.cuda, h, stream, send, receive, bytes)
+		return c.api.allGather(c.cuda, h, stream, send, receive, bytes)
 	})
 	if err != nil {
 		return err
@@ -167,7 +162,7 @@ func (c *Comm) Abort() error {
 	if h == 0 {
 		return nil
 	}
-	return check(c.api, op, ncclAbort(c.api, c.cuda, h))
+	return check(c.api, op, c.api.abort(c.cuda, h))
 }
 
 // Close destroys the communicator; work that has not finished is aborted. The caller's own

@@ -14,6 +14,7 @@ package nccl
 import (
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 
 	"vkattn/cudapath"
@@ -55,12 +56,6 @@ const (
 	inProgress = 7
 )
 
-// ncclMessage is nccl_message of nccl.h.
-type ncclMessage struct {
-	address, bytes uint64
-	peer, send     int32
-}
-
 // libraries are the opened ones. They are never unloaded.
 var libraries struct {
 	sync.Mutex
@@ -85,9 +80,9 @@ func load() (*ncclAPI, error) {
 	if driver == "" {
 		driver = cudapath.DefaultLibrary
 	}
-	api, why := ncclOpen(path, driver)
-	if api == nil {
-		return nil, &Error{Op: "load NCCL", Detail: path + ": " + why, Err: vk.ErrUnsupported}
+	api, err := ncclOpen(path, driver)
+	if err != nil {
+		return nil, &Error{Op: "load NCCL", Detail: path + ": " + strings.TrimPrefix(err.Error(), path+": "), Err: vk.ErrUnsupported}
 	}
 	if libraries.byPath == nil {
 		libraries.byPath = map[string]*ncclAPI{}
@@ -105,7 +100,7 @@ func check(api *ncclAPI, op string, code int32) error {
 		return &Error{Op: op, Code: int(code)}
 	}
 	e := &Error{Op: op, Code: int(code), Detail: "ncclResult_t"}
-	if text := ncclError(api, code); text != "" {
+	if text := api.errorText(code); text != "" {
 		e.Detail = text
 	}
 	return e
@@ -118,7 +113,7 @@ func Version() (int, error) {
 		return 0, err
 	}
 	var v int32
-	err = check(api, "ncclGetVersion", ncclVersion(api, &v))
+	err = check(api, "ncclGetVersion", api.version(&v))
 	return int(v), err
 }
 
@@ -132,7 +127,7 @@ func NewID() (ID, error) {
 		return ID{}, err
 	}
 	var id ID
-	if err := check(api, "ncclGetUniqueId", ncclUniqueID(api, &id)); err != nil {
+	if err := check(api, "ncclGetUniqueId", api.uniqueID(&id)); err != nil {
 		return ID{}, err
 	}
 	return id, nil
