@@ -49,7 +49,7 @@ def main() -> None:
     glibc = max((int(a), int(b)) for a, b in re.findall(rb"GLIBC_(\d+)\.(\d+)", binary))
     tag = "py3-none-manylinux_%d_%d_%s" % (*glibc, platform.machine())
     info = f"vkattn-{VERSION}.dist-info/"
-    names = ("__init__.py", "_library.py", "_torch.py", "flash_attn.py", "py.typed")
+    names = ("__init__.py", "_library.py", "_torch.py", "flash_attn.py", "transformers.py", "py.typed")
     files = {f"vkattn/{name}": read("vkattn", name) for name in names}
     files["vkattn/libvkattn.so"] = binary
     files[info + "METADATA"] = METADATA.encode() + read("../../docs/python.md")

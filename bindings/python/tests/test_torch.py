@@ -2,6 +2,7 @@
 
 On a CUDA device it also compiles a model, captures CUDA graphs, and, with --times, times calls against PyTorch's."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import torch
 
 import vkattn
 from vkattn import flash_attn as fa
+from vkattn import transformers as hf
 
 device = os.environ.get("VKATTN_TEST_TORCH", "cpu")
 cuda = device == "cuda"
@@ -153,6 +155,112 @@ class Flash(Case):
             self.assertTrue(torch.equal(caches[0][i, n - 3 : n], k[i]))
             self.close(o[i : i + 1], formula(q[i : i + 1], *(x[i : i + 1, :n] for x in caches), causal=True)[0], dtype)
 
+    def test_rotary(self):
+        dtype = dtypes[0]
+        q, k, v = normal(2, 3, 4, 64, dtype=dtype), normal(2, 3, 2, 64, dtype=dtype), normal(2, 3, 2, 64, dtype=dtype)
+        angle = torch.rand(50, 24, device=device) * 6
+        cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+
+        def turned(x, first, step, interleaved):
+            x = x.clone().float()
+            for i in range(x.shape[1]):
+                for j in range(24):
+                    one, two = (2 * j, 2 * j + 1) if interleaved else (j, j + 24)
+                    z = torch.complex(x[:, i, :, one], x[:, i, :, two])
+                    z = z * torch.complex(cos[first + step * i, j].float(), sin[first + step * i, j].float())
+                    x[:, i, :, one], x[:, i, :, two] = z.real, z.imag
+            return x.to(dtype)
+
+        for causal in (True, False):
+            for interleaved in (True, False):
+                caches = [normal(2, 40, 2, 64, dtype=dtype) for _ in range(2)]
+                o = fa.flash_attn_with_kvcache(q, *caches, k, v, cos, sin, 20, causal=causal, rotary_interleaved=interleaved)
+                self.close(caches[0][:, 20:23], turned(k, 20, 1, interleaved).double(), dtype)
+                self.assertTrue(torch.equal(caches[1][:, 20:23], v))
+                want = formula(turned(q, 20, int(causal), interleaved), *(x[:, :23] for x in caches), causal=causal)[0]
+                self.close(o, want, dtype)
+
+    @unittest.skipIf(cuda, "pages have no CUDA kernel")
+    def test_pages(self):
+        q, k, v = normal(2, 3, 4, 64), normal(2, 3, 2, 64), normal(2, 3, 2, 64)
+        pools = [normal(9, 16, 2, 64) for _ in range(2)]
+        table = torch.tensor([[4, 1, 7], [8, 0, 2]], dtype=torch.int32)
+        for length in (30, torch.tensor([14, 45], dtype=torch.int32)):
+            o = fa.flash_attn_with_kvcache(q, *pools, k, v, cache_seqlens=length, block_table=table, causal=True)
+            for i in range(2):
+                n = (length if isinstance(length, int) else int(length[i])) + 3
+                keys, values = (x[table[i].long()].flatten(0, 1)[None, :n] for x in pools)
+                self.assertTrue(torch.equal(keys[0, n - 3 :], k[i]) and torch.equal(values[0, n - 3 :], v[i]))
+                self.close(o[i : i + 1], formula(q[i : i + 1], keys, values, causal=True)[0], torch.float32)
+        caches, of = [normal(5, 20, 2, 64) for _ in range(2)], torch.tensor([3, 1], dtype=torch.int32)
+        o = fa.flash_attn_with_kvcache(q, *caches, k, v, cache_seqlens=10, cache_batch_idx=of)
+        self.assertTrue(torch.equal(caches[0][of.long(), 10:13], k))
+        self.close(o, formula(q, *(x[of.long(), :13] for x in caches))[0], torch.float32)
+        cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in ([0, 2, 6], [0, 40, 57]))
+        o = fa.flash_attn_varlen_func(q.flatten(0, 1), *pools, cu_q, cu_k, 4, 40, causal=True, block_table=table)
+        for i in range(2):
+            keys, values = (x[table[i].long()].flatten(0, 1)[None, : cu_k[i + 1] - cu_k[i]] for x in pools)
+            rows = slice(int(cu_q[i]), int(cu_q[i + 1]))
+            self.close(o[rows], formula(q.flatten(0, 1)[None, rows], keys, values, causal=True)[0][0], torch.float32)
+        with self.assertRaisesRegex(ValueError, "within 48 keys"):
+            fa.flash_attn_with_kvcache(q, *pools, k, v, cache_seqlens=torch.tensor([14, 46], dtype=torch.int32), block_table=table)
+        with self.assertRaisesRegex(NotImplementedError, "gradient"):
+            fa.flash_attn_varlen_func(normal(6, 4, 64, grad=True), *pools, cu_q, cu_k, 4, 40, block_table=table)
+
+    def test_transformers_function(self):
+        module = torch.nn.Module()
+        module.is_causal = True
+        dtype = dtypes[0]
+        q, k = normal(2, 4, 9, 64, dtype=dtype), normal(2, 2, 9, 64, dtype=dtype)
+        rows = [x.transpose(1, 2) for x in (q, k, k)]
+        o, none = hf.attention(module, q, k, k, None, scaling=0.2)
+        self.assertIsNone(none)
+        self.close(o, formula(*rows, causal=True, scale=0.2)[0], dtype)
+        o = hf.attention(module, q[:, :, -1:], k, k)[0]
+        self.close(o, formula(rows[0][:, -1:], *rows[1:])[0], dtype)
+        with self.assertRaisesRegex(NotImplementedError, "s_aux"):
+            hf.attention(module, q, k, k, s_aux=q)
+        with self.assertRaisesRegex(NotImplementedError, "attention_mask"):
+            hf.attention(module, q, k, k, torch.ones(2, 1, 9, 9, device=device))
+        if cuda:
+            return  # no windows and no padding
+        o = hf.attention(module, q, k, k, sliding_window=3, softcap=4.0)[0]
+        self.close(o, formula(*rows, causal=True, window=(2, -1), softcap=4.0)[0], dtype)
+        for pad in (slice(0, 4), slice(6, 9)):  # on the left and on the right
+            mask = torch.ones(2, 9, dtype=torch.int64)
+            mask[1, pad] = 0
+            leaf = q.clone().requires_grad_()
+            o = hf.attention(module, leaf, k, k, mask)[0]
+            o.sum().backward()
+            seen = mask[1].bool()
+            self.close(o[:1], formula(*(x[:1] for x in rows), causal=True)[0], dtype)
+            self.close(o[1:][:, seen], formula(*(x[1:][:, seen] for x in rows), causal=True)[0], dtype)
+            self.assertEqual(float(o[1][~seen].abs().sum()) + float(leaf.grad[1][:, ~seen].abs().sum()), 0)
+
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+    def test_transformers_model(self):
+        import transformers
+
+        hf.register()
+        config = transformers.LlamaConfig(
+            vocab_size=100, hidden_size=256, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+        model = transformers.AutoModelForCausalLM.from_config(config).to(device=device, dtype=dtypes[0]).eval()
+        tokens = torch.randint(0, 100, (2, 70), device=device)
+        got = []
+        for name in ("eager", "vkattn"):
+            model.set_attn_implementation(name)
+            with torch.no_grad():
+                got.append(model(tokens).logits)
+        self.close(got[1], got[0].double(), dtype)
+        made = []
+        for name in ("eager", "vkattn"):
+            model.set_attn_implementation(name)
+            made.append(model.generate(tokens[:, :20], max_new_tokens=8, do_sample=False, pad_token_id=0))
+        self.assertEqual(made[0].shape, made[1].shape)
+        model.train()
+        model(tokens, labels=tokens).loss.backward()
+        self.assertTrue(all(torch.isfinite(p.grad).all() for p in model.parameters()))
+
     def test_views(self):
         dtype = dtypes[0]
         big = normal(1, 4, 33, 64, dtype=dtype)  # [batch, heads, rows, dim]
@@ -186,10 +294,14 @@ class Flash(Case):
             ("k is of", TypeError, lambda: fa.flash_attn_func(q, q.float() if cuda else q.half(), q)),
             ("S_dmask", NotImplementedError, lambda: fa.flash_attn_func(q, q, q, 0.1, return_attn_probs=True)),
             ("alibi_slopes of each", NotImplementedError, lambda: fa.flash_attn_func(q, q, q, alibi_slopes=torch.ones(1, 2, device=device))),
-            ("block_table", NotImplementedError, lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu, cu, 8, 8, block_table=cu)),
+            ("page size", ValueError, lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu, cu, 8, 8, block_table=cu)),
+            ("block_table has shape", ValueError, lambda: fa.flash_attn_varlen_func(q[0], q, q, cu, cu, 8, 8, block_table=cu)),
+            ("exclude", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, cache_batch_idx=cu, block_table=cu)),
+            ("cache_leftpad", NotImplementedError, lambda: fa.flash_attn_with_kvcache(q, q, q, cache_leftpad=cu)),
+            ("at most 32", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q, q, q[0, :, 0], q[0, :, 0], 0)),
             ("int32", TypeError, lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu.long(), cu, 8, 8)),
             ("one length", ValueError, lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu[:1], cu, 8, 8)),
-            ("rotary_cos", NotImplementedError, lambda: fa.flash_attn_with_kvcache(q, q, q, rotary_cos=q)),
+            ("go together", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, rotary_cos=q)),
             ("go together", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q)),
             ("of 8 keys", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q, q, cache_seqlens=4)),
             ("int32", TypeError, lambda: fa.flash_attn_with_kvcache(q, q, q, cache_seqlens=cu[1:].long())),

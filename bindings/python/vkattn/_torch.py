@@ -107,12 +107,12 @@ class _Call:
     """The operation and the arguments of a call, but for O and LSE."""
 
     def __init__(
-        self, q: Tensor, k: Tensor, v: Tensor, cu_q: Optional[Tensor], cu_k: Optional[Tensor], used_k: Optional[Tensor], max_q: int,
-        max_k: int, causal: int, left: int, right: int, softcap: float, scale: float, alibi: Optional[Tensor], bias: Optional[Tensor],
+        self, q: Tensor, k: Tensor, v: Tensor, cu_q: Optional[Tensor], cu_k: Optional[Tensor], used_k: Optional[Tensor],
+        block_table: Optional[Tensor], max_q: int, max_k: int, causal: int, left: int, right: int, softcap: float, scale: float, alibi: Optional[Tensor], bias: Optional[Tensor],
         mask: Optional[Tensor], dropout: float, seed: int,
     ) -> None:  # fmt: skip
         layout = None
-        if cu_q is None and used_k is None and alibi is None and bias is None and mask is None and not dropout:
+        if all(t is None for t in (cu_q, used_k, block_table, alibi, bias, mask)) and not dropout:
             layout = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device, causal, left, right, softcap, scale)
             found = _templates.get(layout)
             if found is not None:
@@ -140,14 +140,20 @@ class _Call:
         batch = q.shape[0] if cu_q is None else cu_q.numel() - 1
         a.shape = _c.Shape(batch, q.shape[1], k.shape[1], max_q, max_k)
         a.q, a.k, a.v = _tensor(q), _tensor(k), _tensor(v)
-        if cu_q is not None:
-            lengths = _c.made(_c.Varlen, cu_q=_vector(cu_q), cu_k=_vector(cu_k), total_q=q.shape[2], total_k=k.shape[2])
+        if cu_q is not None or used_k is not None:
+            lengths = _c.made(_c.Varlen)
+            if cu_q is not None:
+                lengths.cu_q, lengths.total_q = _vector(cu_q), q.shape[2]
+            if cu_k is not None:
+                lengths.cu_k, lengths.total_k = _vector(cu_k), k.shape[2]
+            if used_k is not None:
+                lengths.used_k = _vector(used_k)
             self.keep.append(lengths)
             a.varlen = ctypes.pointer(lengths)
-        if used_k is not None:
-            lengths = _c.made(_c.Varlen, used_k=_vector(used_k))
-            self.keep.append(lengths)
-            a.varlen = ctypes.pointer(lengths)
+        if block_table is not None:
+            pages = _c.made(_c.Pages, table=_vector(block_table), stride=block_table.shape[1], page_size=k.shape[2], count=k.shape[0])
+            self.keep.append(pages)
+            a.pages = ctypes.pointer(pages)
         if alibi is not None:
             a.alibi = _vector(alibi)
         for name, struct, t in (("bias", _c.Bias, bias), ("mask", _c.Mask, mask)):
@@ -245,7 +251,7 @@ def remember(q: Tensor, k: Tensor, v: Tensor, o: Tensor, causal: int, window: Tu
         return
     scale = q.shape[3] ** -0.5 if scale is None else scale
     left, right = (max(x, -1) for x in window)
-    c = _Call(*tensors, None, None, None, q.shape[1], k.shape[1], causal, left, right, float(softcap), float(scale), None, None, None, 0.0, 0)
+    c = _Call(*tensors, None, None, None, None, q.shape[1], k.shape[1], causal, left, right, float(softcap), float(scale), None, None, None, 0.0, 0)
     c.args.o = _tensor(o.transpose(1, 2))
     key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, options)
     if len(_repeated) >= 1024:
@@ -254,8 +260,8 @@ def remember(q: Tensor, k: Tensor, v: Tensor, o: Tensor, causal: int, window: Tu
 
 
 _REST = (
-    "Tensor? cu_q, Tensor? cu_k, Tensor? used_k, SymInt max_q, SymInt max_k, int causal, int left, int right, float softcap, float scale, "
-    "Tensor? alibi, Tensor? bias, Tensor? mask, float dropout, int seed"
+    "Tensor? cu_q, Tensor? cu_k, Tensor? used_k, Tensor? block_table, SymInt max_q, SymInt max_k, int causal, int left, int right, "
+    "float softcap, float scale, Tensor? alibi, Tensor? bias, Tensor? mask, float dropout, int seed"
 )
 
 
@@ -298,11 +304,13 @@ _registered = _register()
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, cu_q: Optional[Tensor] = None, cu_k: Optional[Tensor] = None, used_k: Optional[Tensor] = None,
-    max_q: int = 0, max_k: int = 0, causal: int = _NONE, window: Tuple[int, int] = (-1, -1), softcap: float = 0.0, scale: Optional[float] = None,
+    block_table: Optional[Tensor] = None, max_q: int = 0, max_k: int = 0, causal: int = _NONE, window: Tuple[int, int] = (-1, -1), softcap: float = 0.0, scale: Optional[float] = None,
     alibi: Optional[Tensor] = None, bias: Optional[Tensor] = None, mask: Optional[Tensor] = None, dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor]:  # fmt: skip
-    """O and LSE of q, k and v [batch, heads, rows, dim], which may be views with any strides."""
-    options = [("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k), ("cache_seqlens", used_k), ("alibi_slopes", alibi), ("attn_mask", bias), ("attn_mask", mask)]
+    """O and LSE of q, k and v [batch, heads, rows, dim], which may be views with any strides. With block_table [batch,
+    pages of each], k and v are [pages, heads, page size, dim]."""
+    options = [("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k), ("cache_seqlens", used_k), ("block_table", block_table),
+               ("alibi_slopes", alibi), ("attn_mask", bias), ("attn_mask", mask)]  # fmt: skip
     for name, t in [("q", q), ("k", k), ("v", v), *(x for x in options if x[1] is not None)]:
         if not isinstance(t, Tensor):
             raise TypeError(f"{name} is a {type(t).__name__}, want a torch.Tensor")
@@ -313,18 +321,25 @@ def attend(
             raise TypeError(f"{name} is of {t.dtype}, and q of {q.dtype}")
     if q.dtype not in _DTYPES:
         raise TypeError(f"q is of {q.dtype}, want float16, bfloat16 or float32")
-    if k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3] or k.shape[0] != q.shape[0]:
+    if k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3] or block_table is None and k.shape[0] != q.shape[0]:
         raise ValueError(f"q, k and v have shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"{q.shape[1]} heads of q are no multiple of {k.shape[1]} of k")
-    for name, t in options[:3]:
+    for name, t in options[:4]:
         if t is not None and t.dtype != torch.int32:
             raise TypeError(f"{name} is of {t.dtype}, want int32")
     if cu_q is None:
         max_q, max_k = q.shape[2], k.shape[2]
-    elif cu_k is None or cu_q.shape != cu_k.shape or cu_q.dim() != 1 or cu_q.numel() < 2:
+    elif cu_q.dim() != 1 or cu_q.numel() < 2 or block_table is None and (cu_k is None or cu_q.shape != cu_k.shape):
         raise ValueError("cu_seqlens_q and cu_seqlens_k are no lists of one length")
-    for name, t in options[4:]:
+    if block_table is not None:
+        batch = q.shape[0] if cu_q is None else cu_q.numel() - 1
+        if block_table.dim() != 2 or block_table.shape[0] != batch:
+            raise ValueError(f"block_table has shape {tuple(block_table.shape)}, want [{batch}, pages of a sequence]")
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            raise NotImplementedError("the gradient of a call with block_table")
+        block_table, max_k = block_table.contiguous(), block_table.shape[1] * k.shape[2]
+    for name, t in options[5:]:
         if t is not None and t.requires_grad and torch.is_grad_enabled():
             raise NotImplementedError(f"the gradient of {name}")
     if alibi is not None:
@@ -339,7 +354,8 @@ def attend(
     left, right = window
     rest = (
         None if cu_q is None else cu_q.contiguous(), None if cu_k is None else cu_k.contiguous(),
-        None if used_k is None else used_k.contiguous(), max_q, max_k, causal, max(left, -1), max(right, -1), float(softcap), float(scale), alibi, bias, mask, float(dropout), seed,
+        None if used_k is None else used_k.contiguous(), block_table, max_q, max_k, causal, max(left, -1), max(right, -1), float(softcap),
+        float(scale), alibi, bias, mask, float(dropout), seed,
     )  # fmt: skip
     q, k, v = _rows(q), _rows(k), _rows(v)
     if _registered and _compiling():
