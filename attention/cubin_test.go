@@ -17,6 +17,7 @@ type fakeCubins struct {
 	recorded []*vk.Commands
 	forget   bool
 	slow     bool
+	noZeros  bool  // the commands have no scratch memory with zeros
 	err      error // of Choose
 }
 
@@ -29,12 +30,18 @@ func (f *fakeCubins) Check(_ *vk.Device, _ *vk.DeviceInfo, t DType) error {
 
 func (f *fakeCubins) Choose(_ *vk.Device, p problem.CUDAProblem) (problem.CubinChoice, error) {
 	f.problems = append(f.problems, p)
+	if p.KV != KVSame {
+		return problem.CubinChoice{Kernel: f, Name: "attn_cubin_decode", Rows: 8, Cols: 16, SharedBytes: 34816, Resident: 4}, f.err
+	}
 	return problem.CubinChoice{Kernel: f, Name: "attn_cubin", Rows: 192, Cols: 80, Workgroups: 55, SharedBytes: 41048, Slow: f.slow}, f.err
 }
 
 func (f *fakeCubins) Load() error { return nil }
 
 func (f *fakeCubins) Record(c *vk.Commands, call *problem.CUDACall) error {
+	if f.noZeros && call.Decode.Splits > 1 {
+		return plan.NoCUDA("no zeros")
+	}
 	if !f.forget {
 		f.calls, f.recorded = append(f.calls, *call), append(f.recorded, c)
 	}
@@ -143,6 +150,72 @@ func TestCubinCalls(t *testing.T) {
 	}
 }
 
+// Calls with quantized K and V reach the kernel with their vectors and splits. Where the commands have no zeros, keys are not
+// split. TierAuto leaves the calls to kernels that were timed.
+func TestCubinDecodeCalls(t *testing.T) {
+	withoutCUDA(t)
+	f := withFakeCubins(t)
+	dev := cudaDevice(t)
+	needAddresses(t, dev)
+	s, err := dev.NewStream("")
+	require.NoError(t, err)
+	defer s.Close()
+	a := callOn(t, dev)
+	a.Shape, a.LSE = Shape{B: 2, Hq: 20, Hkv: 2, Sq: 1, Sk: 2048}, Tensor{}
+	buffer, err := dev.NewBuffer(1<<20, vk.BufferOptions{})
+	require.NoError(t, err)
+	defer buffer.Close()
+	a.K.Buffer, a.V.Buffer = buffer, buffer
+	vector := func(at int64) Vector { return Vector{Buffer: buffer, Offset: at} }
+	a.KScale, a.VScale = vector(8), vector(16)
+	a.Pages = &Pages{Table: vector(32), PageSize: 32, Count: 40}
+	a.Varlen = &Varlen{UsedK: vector(64)}
+	cfg := Config{HeadDim: 64, KeyType: KVInt8, ValueType: KVInt8, Tier: TierCubin, Causal: BottomRight}
+	op, err := New(On(dev), cfg)
+	require.NoError(t, err)
+	defer op.Close()
+	p, err := op.PlanFor(a)
+	require.NoError(t, err)
+	require.Equal(t, TierCubin, p.Tier)
+	require.Greater(t, p.Splits, 1)
+	require.Equal(t, uint64(2*2*2*p.Splits), p.Workgroups, "two row tiles of ten heads")
+	require.Equal(t, uint64(4*8+4*8*p.Splits*8*68), p.WorkspaceBytes)
+
+	require.NoError(t, op.Forward(OnStream(s), a))
+	require.Len(t, f.calls, 1)
+	d := f.calls[0].Decode
+	at := func(n uint64) problem.CUDAVector { return problem.CUDAVector{Buffer: buffer, Offset: 4 * n} }
+	require.Equal(t, problem.CUDADecode{KV: KVInt8, UnitBytes: 1, KScale: at(8), VScale: at(16), ScaleGroups: 32, UsedK: at(64),
+		Table: at(32), PageSize: 32, Pages: 40, TableStride: 64, Causal: BottomRight, Splits: p.Splits}, d)
+
+	f.noZeros, f.calls = true, nil
+	require.NoError(t, op.Forward(OnStream(s), a))
+	require.Equal(t, 1, f.calls[len(f.calls)-1].Decode.Splits)
+
+	cfg.Tier = TierAuto
+	auto, err := New(On(dev), cfg)
+	require.NoError(t, err)
+	defer auto.Close()
+	for _, rows := range []int{1, 4} {
+		a.Sq = rows
+		p, err := auto.PlanFor(a)
+		require.NoError(t, err)
+		require.NotEqual(t, TierCubin, p.Tier)
+	}
+
+	a.Sq = 1
+	a.Pages.PageSize = 24
+	_, err = op.PlanFor(a)
+	oneLine(t, err, "its quantized decode takes pages of multiples of 16 keys, not 24")
+	a.Pages.PageSize = 32
+	a.K.Offset = 2
+	_, err = op.PlanFor(a)
+	oneLine(t, err, "multiples of 4 bytes")
+	a.K.Offset, a.Sinks = 0, vector(128)
+	_, err = op.PlanFor(a)
+	oneLine(t, err, "its quantized decode takes no sinks")
+}
+
 func TestCubinRefusesByName(t *testing.T) {
 	f := withFakeCubins(t)
 	dev := cudaDevice(t)
@@ -157,7 +230,11 @@ func TestCubinRefusesByName(t *testing.T) {
 	}{
 		{Config{Softcap: 30}, "dense attention only"},
 		{Config{Causal: TopLeft, Window: WindowOf(2, 0)}, "dense attention only"},
-		{Config{KeyType: KVInt8, ValueType: KVInt8}, "dense attention only"},
+		{Config{KeyType: KVInt8, ValueType: KVFP8}, "its quantized decode takes K and V of one type, not int8/fp8"},
+		{Config{KeyType: KVQ8_0, ValueType: KVQ8_0, Softcap: 30}, "its quantized decode takes no softcap"},
+		{Config{KeyType: KVQ8_0, ValueType: KVQ8_0, Causal: TopLeft, Window: WindowOf(2, 0)}, "its quantized decode takes no window"},
+		{Config{KeyType: KVInt8, ValueType: KVInt8, Causal: TopLeft, AttentionChunk: 9}, "its quantized decode takes no attention chunks"},
+		{Config{KeyType: KVInt8, ValueType: KVInt8, FixedSplit: 2}, "its quantized decode takes no fixed splits"},
 		{Config{FixedSplit: 2}, "dense attention only"},
 		{Config{F32O: true}, "O and gradients have the storage type of Q"},
 		{Config{Access: AccessDescriptors}, "device addresses"},

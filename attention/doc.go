@@ -99,7 +99,7 @@
 //   - A scale of K that is Inf, or below 2^-100, may make a score NaN where it would be
 //     infinite. A Config.Scale of 0 counts as 2^-100.
 //   - Scores have the precision of float32. On tiers coopmat and coopmat2 a row whose
-//     products pass [MaxFastScore] is NaN. On these two tiers, with int8 or float8 and a
+//     products pass [MaxFastScore] is NaN. On these two tiers and cubin, with int8 or float8 and a
 //     scale per key, exponents of weights are off by 2^-24 of the row max: the exponent of
 //     V's scale is added to the score, so that the KV loop needs no multiplication. So if a
 //     bias makes all scores of a row finfo(float32).min, O is an average of V but not its
@@ -129,7 +129,9 @@
 // address, and records into a caller's commands. All strides and offsets are multiples of 8
 // elements. It has no gradients. On Hopper it takes head dims to 192. On Ampere and Ada it
 // takes head dims to 128 and runs only if Config.Tier names it: cooperative matrices are
-// faster there.
+// faster there. With quantized K and V it computes decode on Hopper if Config.Tier names it: up
+// to 8 rows a sequence, head dims 64, 128 and 256, lengths, pages of multiples of 16 keys, and
+// scales, with K, V and O aligned to 4 bytes, 4 bytes and 4 elements. It refuses other options.
 //
 // [TierCUDA] works on the same Vulkan buffers, made with vk.BufferOptions.Exportable; calls
 // with others run on other tiers. Its work runs after everything that the stream has recorded

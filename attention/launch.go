@@ -66,17 +66,22 @@ func (op *Op) recordNew(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if err := op.order(c, a, all); err != nil {
 		return err
 	}
-	if p.cubin != nil {
-		return op.recordCubin(p.cubin, c, a, all)
-	}
-	err = op.launch(c, p, r.Access, a, all)
+	err = op.recordPlan(c, p, r.Access, a, all)
 	if errors.Is(err, errNeedsCombine) { // nothing was recorded
 		r.SeparateCombine = true
 		if p, err = op.prepare(r); err == nil {
-			err = op.launch(c, p, r.Access, a, all)
+			err = op.recordPlan(c, p, r.Access, a, all)
 		}
 	}
 	return err
+}
+
+// recordPlan records a call with its plan.
+func (op *Op) recordPlan(c *vk.Commands, p *prepared, access Access, a *Args, all []tensors.Layout) error {
+	if p.cubin != nil {
+		return op.recordCubin(p, c, a, all)
+	}
+	return op.launch(c, p, access, a, all)
 }
 
 // order puts a call behind the earlier work of a stream that it depends on.

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"errors"
 	"sync"
 
 	"vkattn/internal/plan"
@@ -22,11 +23,16 @@ func (op *Op) forwardCUDA(k problem.CUDAKernel, s *vk.Stream, a *Args, all []ten
 }
 
 // recordCubin records a CUDA kernel into the commands with the tensors of a call.
-func (op *Op) recordCubin(k problem.CubinKernel, commands *vk.Commands, a *Args, all []tensors.Layout) error {
+func (op *Op) recordCubin(p *prepared, commands *vk.Commands, a *Args, all []tensors.Layout) error {
 	c := cudaCalls.Get().(*problem.CUDACall)
 	defer putCUDACall(c)
 	plan.SetCUDACall(c, &op.cfg, &op.factors, a, all)
-	return k.Record(commands, c)
+	c.Decode.Splits = p.splits
+	err := p.cubin.Record(commands, c)
+	if p.splits > 1 && errors.Is(err, vk.ErrUnsupported) { // nothing was recorded, for lack of scratch memory with counters
+		return errNeedsCombine
+	}
+	return err
 }
 
 func putCUDACall(c *problem.CUDACall) {

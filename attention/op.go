@@ -46,7 +46,7 @@ type Op struct {
 type prepared struct {
 	access          Access
 	cuda            problem.CUDAKernel  // for TierCUDA, which uses none of the fields below
-	cubin           problem.CubinKernel // for TierCubin, which uses none of the fields below
+	cubin           problem.CubinKernel // for TierCubin, which uses splits alone of the fields below
 	pipeline        *vk.Pipeline
 	maps            *vk.Pipeline // makes its tile maps; nil: it takes none
 	mapKeys         uint32       // keys of a tile
@@ -311,6 +311,7 @@ func (op *Op) prepare(r plan.Request) (*prepared, error) {
 		if err := p.cubin.Load(); err != nil {
 			return nil, fmt.Errorf("attention: kernel %s: %w", c.Kernel, err)
 		}
+		p.splits = c.Splits
 	case op.dev != nil:
 		if err := op.prepareVariant(p, &c.Variant, c.Splits); err != nil {
 			return nil, err

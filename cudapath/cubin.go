@@ -150,6 +150,9 @@ func (cubinBackend) Choose(dev *vk.Device, p problem.CUDAProblem) (choice proble
 	if err != nil {
 		return choice, err
 	}
+	if p.KV != attention.KVSame {
+		return c.chooseDecode(arch, &p)
+	}
 	list, why := c.table.cubin(arch, p.DType.String(), p.HeadDim, p.HeadDimV, p.Causal)
 	if len(list) == 0 {
 		return choice, unsupported(op, "%s", why)

@@ -86,6 +86,9 @@ func (k *cubinKernel) Record(commands *vk.Commands, a *problem.CUDACall) error {
 	if err := k.Load(); err != nil {
 		return err
 	}
+	if k.KV != "" {
+		return k.recordDecode(commands, a)
+	}
 	c := cubinCalls.Get().(*cubinCall)
 	defer func() {
 		*c = cubinCall{} // holds no buffers

@@ -57,6 +57,32 @@ func TestCubinTable(t *testing.T) {
 	}
 }
 
+// There is a decode kernel for each storage type, quantized type and head dim, which fits a launch from Vulkan.
+func TestDecodeTable(t *testing.T) {
+	table, err := embedded()
+	require.NoError(t, err)
+	require.Len(t, table.decodes, 2*3*4)
+	for _, dtype := range []string{"f16", "bf16"} {
+		for _, kv := range attention.KVTypes()[1:] {
+			for _, d := range []int{64, 128, 256} {
+				k, why := table.decode("sm_90a", dtype, kv.String(), d, d)
+				require.Empty(t, why)
+				image, err := table.cubinImage(k)
+				require.NoError(t, err)
+				require.Contains(t, string(image), k.Entry)
+				require.LessOrEqual(t, k.Shared, 47<<10)
+			}
+			for _, dims := range [][2]int{{96, 96}, {128, 64}, {512, 512}} {
+				_, why := table.decode("sm_90a", dtype, kv.String(), dims[0], dims[1])
+				require.Contains(t, why, fmt.Sprintf("head dims 64, 128 and 256, there is none for %s, %v, %d/%d", dtype, kv, dims[0], dims[1]))
+			}
+		}
+	}
+	_, why := table.decode("sm_80", "f16", "int8", 64, 64)
+	require.Contains(t, why, "on sm_80")
+	require.Len(t, new(decodeParams).bytes(), 288)
+}
+
 // A kernel of smaller row blocks is taken where they fill the multiprocessors better.
 func TestFastestCubin(t *testing.T) {
 	large, small := &Kernel{Rows: 192, Cols: 32}, &Kernel{Rows: 128, Cols: 32, Speed: 0.9}

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/cases"
 	"vkattn/internal/half"
 	"vkattn/vk"
 )
@@ -375,6 +376,60 @@ func checkCubin(t *testing.T, table *table, k *Kernel, d *vk.Device, s *vk.Strea
 		_, _, again := r.results(t, s)
 		require.True(t, slices.Equal(bits, again), "%d CTAs give other bits", ctas)
 	}
+}
+
+// Quantized decode computes the cases of TestDecodeKernelsOnTheCPU, with the same bits in every run, whatever lies in what must
+// not matter.
+func TestCubinGPUDecode(t *testing.T) {
+	d, s := needCubins(t)
+	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		for _, dim := range []int{64, 128, 256} {
+			for _, kv := range attention.KVTypes()[1:] {
+				for _, c := range decodeCases(dim, kv) {
+					t.Run(fmt.Sprintf("%v/%v", dtype, c), func(t *testing.T) {
+						p, err := cases.NewProblem(c, dtype)
+						require.NoError(t, err)
+						checkDecode(t, d, s, p, attention.TierCubin)
+					})
+				}
+			}
+		}
+	}
+}
+
+func checkDecode(t *testing.T, d *vk.Device, s *vk.Stream, p *cases.Problem, tier attention.Tier) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	op, err := attention.New(attention.On(d), attention.Config(p.Config(cases.On(tier, p.DType))))
+	require.NoError(t, err)
+	defer op.Close()
+	var afters [2][][]byte
+	for i, before := range [2][][]byte{p.Image, p.Spoiled()} {
+		var buffers []*vk.Buffer
+		for _, image := range before {
+			b, err := d.NewBuffer(uint64(max(len(image), 4)), vk.BufferOptions{})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, b.Close()) }()
+			require.NoError(t, s.Upload(b, 0, image))
+			buffers = append(buffers, b)
+		}
+		a := p.DeviceArgs(buffers)
+		plan, err := op.PlanFor(a)
+		require.NoError(t, err)
+		require.Equal(t, tier, plan.Tier)
+		require.NoError(t, op.Forward(attention.OnStream(s), a))
+		for j, b := range buffers {
+			after := make([]byte, len(before[j]))
+			require.NoError(t, s.Download(ctx, after, b, 0))
+			afters[i] = append(afters[i], after)
+		}
+		require.NoError(t, p.Trespass(before, afters[i]))
+	}
+	formula := cases.NewFormula(p)
+	formula.Rounded = p.KeyType.Scaled()
+	judged := formula.Judge(afters[0])
+	require.NoError(t, judged.Err())
+	require.NoError(t, p.Same(afters[0], afters[1]))
 }
 
 // Non-finite K and V in masked slots do not change a bit. Non-finite V in other slots

@@ -59,6 +59,10 @@ type Kernel struct {
 	DSBytes int `json:"dSBytes"`
 	// Softcap is "yes" for a backward kernel that needs a softcap, "no" for one that takes none.
 	Softcap string `json:"softcap"`
+	// KV is the storage of K and V of a decode kernel, of cubinFamily. Blocks is the CTAs of it that a multiprocessor runs at
+	// once. Its grid is decodeGrid.
+	KV     string `json:"kv"`
+	Blocks int    `json:"blocks"`
 }
 
 // Map describes how a kernel copies a tensor by the tensor memory accelerator.
@@ -73,6 +77,7 @@ type table struct {
 	kernels  []Kernel // forward
 	backward []Kernel
 	cubins   []Kernel // forward, launched from Vulkan command buffers
+	decodes  []Kernel // the same, of quantized K and V
 	files    fs.FS
 	modules  map[string]bool // files of the modules
 }
@@ -112,6 +117,8 @@ func readTable(files fs.FS) (*table, error) {
 		}
 		for _, k := range list {
 			switch {
+			case k.Family == cubinFamily && k.KV != "":
+				t.decodes = append(t.decodes, k)
 			case k.Family == cubinFamily:
 				t.cubins = append(t.cubins, k)
 			case k.Outputs == "":
@@ -195,6 +202,12 @@ func (k *Kernel) validate() error {
 		if !slices.ContainsFunc(cubinArchitectures[:], func(a cubinArchitecture) bool { return a.name == k.Arch }) {
 			return fmt.Errorf("unknown architecture %q", k.Arch)
 		}
+	}
+	if k.KV != "" {
+		if _, err := attention.ParseKVType(k.KV); err != nil || k.Family != cubinFamily || k.Blocks < 1 {
+			return fmt.Errorf("a decode kernel of K and V %q with %d blocks", k.KV, k.Blocks)
+		}
+		return nil
 	}
 	for _, m := range k.Maps {
 		if _, err := m.tensor(); err != nil {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"vkattn/internal/arith"
+	"vkattn/internal/hostmem"
 	"vkattn/internal/problem"
 	"vkattn/vk"
 )
@@ -43,9 +45,13 @@ func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) er
 		return err
 	}
 	choice, err := registeredCubins().Choose(dev, problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
-		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE})
+		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, KV: cfg.KeyType, AnyArgs: r.AnyArgs})
 	if err != nil {
 		return err
+	}
+	if cfg.KeyType != problem.KVSame {
+		plan.decodeOnCubin(dev.Caps(), cfg, r, &choice)
+		return nil
 	}
 	if choice.Slow && cfg.Tier == problem.TierAuto {
 		return noCubin("cooperative matrices are faster than its kernels for this architecture")
@@ -67,6 +73,10 @@ func checkCubin(dev *vk.Device, info *vk.DeviceInfo, cfg *problem.Config, r *Req
 		return noCubin("variants and ablations are those of the cooperative-matrix kernels")
 	case cfg.OType() != cfg.DType:
 		return noCubin(noF32Outputs)
+	case cfg.KeyType != problem.KVSame:
+		if why := notInDecode(cfg, r); why != "" {
+			return noCubin(why)
+		}
 	case r.Options.Any() || cfg.FixedSplit != 0:
 		return noCubin(denseOnly)
 	}
@@ -77,4 +87,65 @@ func checkCubin(dev *vk.Device, info *vk.DeviceInfo, cfg *problem.Config, r *Req
 		return noCubin("its kernels take device addresses, not descriptors")
 	}
 	return nil
+}
+
+// decodeFamilyCubin is the family of the quantized decode kernels. paces has none of it, so that TierAuto leaves such calls to
+// the Vulkan kernels until the tier was timed.
+const decodeFamilyCubin = "decode"
+
+// decodePage divides the page size that the quantized decode kernels take: the keys of one product.
+const decodePage = 16
+
+// notInDecode says what the quantized decode kernels of tier cubin do not take; "" if they take the call.
+func notInDecode(cfg *problem.Config, r *Request) string {
+	other := r.Options
+	other.KV, other.valueType, other.kvBlock, other.pageSize, other.Lengths = problem.KVSame, problem.KVSame, 0, 0, 0
+	const takes = "its quantized decode takes "
+	switch option := other.notInCUDABackward(); {
+	case cfg.KeyType != cfg.ValueType:
+		return fmt.Sprintf(takes+"K and V of one type, not %v", cfg.KVName())
+	case cfg.FixedSplit != 0:
+		return takes + "no fixed splits"
+	case option != "":
+		return takes + "no " + option
+	case other.window != 0:
+		return takes + "no window"
+	case other.softcap:
+		return takes + "no softcap"
+	case other.Any():
+		return takes + "lengths, pages and scales, and no other option"
+	case r.Options.pageSize%decodePage != 0:
+		return fmt.Sprintf(takes+"pages of multiples of %d keys, not %d", decodePage, r.Options.pageSize)
+	case min(r.Align[1], r.Align[2]) < 4:
+		return takes + "K and V whose offsets and strides are multiples of 4 bytes"
+	case r.Align[3] < 4:
+		return takes + "O whose offsets and strides are multiples of 4 elements"
+	}
+	return ""
+}
+
+// decodeSplitKeys is the fewest keys of a split of quantized decode: four KV tiles of each of four warps.
+const decodeSplitKeys = 256
+
+// decodeOnCubin fills in plan for a quantized decode kernel. Splits need counters that are 0.
+func (plan *chosen) decodeOnCubin(caps *vk.Caps, cfg *problem.Config, r *Request, choice *problem.CubinChoice) {
+	rows, batches := uint64(r.Shape.Sq), uint64(r.Shape.B)
+	if r.Options.Lengths&LengthCuQ != 0 {
+		rows, batches = uint64(r.TotalQ), 1
+	}
+	heads := uint64(r.Shape.Group())
+	tiles := hostmem.Product(rows, batches, uint64(r.Shape.KVHeads()), arith.CeilDiv64(heads, uint64(choice.Rows)))
+	plan.Splitting = Splitting{groups: tiles, resident: coresOf(caps) * uint64(max(choice.Resident, 1)), least: decodeSplitKeys}
+	if r.SeparateCombine {
+		plan.Splitting = SplittingOf(1)
+		plan.Notes = append(plan.Notes, "keys are not split: the commands have no scratch memory with counters")
+	}
+	plan.Splits, plan.WorkspaceBytes = plan.Splitting.Of(r), 0
+	plan.Workgroups = hostmem.Product(tiles, uint64(plan.Splits))
+	if plan.Splits > 1 { // counters, and O, row max and row sum of the states
+		plan.WorkspaceBytes = hostmem.Sum(hostmem.Product(4, tiles), hostmem.Product(4, plan.Workgroups, min(heads, uint64(choice.Rows)), uint64(cfg.ValueDim()+4)))
+	}
+	plan.Tier, plan.Kernel, plan.Tile = problem.TierCubin, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
+	plan.SharedBytes, plan.Cubin = choice.SharedBytes, choice.Kernel
+	plan.Reason, plan.family, plan.rows = "asked for", decodeFamilyCubin, choice.Rows
 }

@@ -41,6 +41,28 @@ func SetCUDACall(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFactors
 	f := &factors.Products
 	c.Scale, c.ScaleLog2 = cfg.ScaleValue(), f.Scale
 	c.UnitHigh, c.UnitLow = f.UnitHigh, f.UnitLow
+	if cfg.KeyType != problem.KVSame {
+		setCUDADecode(&c.Decode, cfg, a, all)
+	}
+}
+
+// setCUDADecode fills in what a call with quantized K and V has in addition, but for the splits.
+func setCUDADecode(d *problem.CUDADecode, cfg *problem.Config, a *problem.Args, all []tensors.Layout) {
+	d.KV, d.Causal, d.ScaleBlock, d.UnitBytes = cfg.KeyType, cfg.Causal, cfg.KVBlock, all[1].Size
+	_, keys := tensors.KVExtent(a)
+	d.ScaleGroups = tensors.ScaleGroups(cfg, keys)
+	vector := func(v problem.Vector) problem.CUDAVector {
+		t := v.Tensor()
+		return vectorOf(&t, 4)
+	}
+	d.KScale, d.VScale = vector(a.KScale), vector(a.VScale)
+	if v := a.Varlen; v != nil {
+		d.CuQ, d.CuK, d.UsedQ, d.UsedK = vector(v.CuQ), vector(v.CuK), vector(v.UsedQ), vector(v.UsedK)
+		d.TotalQ, d.TotalK = v.TotalQ, v.TotalK
+	}
+	if p := a.Pages; p != nil {
+		d.Table, d.PageSize, d.Pages, d.TableStride = vector(p.Table), p.PageSize, p.Count, tensors.TableStride(p, &a.Shape)
+	}
 }
 
 // CUDABackwardCall is a backward call for the kernels of CUDA.

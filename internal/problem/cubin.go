@@ -23,6 +23,7 @@ type CubinChoice struct {
 	Rows, Cols  uint32 // of a CTA's tile
 	Workgroups  uint64 // CTAs
 	SharedBytes uint64
+	Resident    int // of a decode kernel: CTAs that a multiprocessor runs at once
 	// Slow: cooperative matrices are faster on this architecture. TierAuto does not take it.
 	Slow bool
 }

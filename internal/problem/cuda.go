@@ -40,6 +40,8 @@ type CUDAProblem struct {
 	Align    uint32 // elements: divides every offset, stride and head dimension; 1, 2, 4 or 8
 	LSE      bool
 	Kernel   string // family asked for; "": the best
+	KV       KVType // of K and V, on tier cubin; others take KVSame alone
+	AnyArgs  bool   // stands for calls of any shape
 }
 
 // CUDAChoice is the chosen kernel and the reasons.
@@ -94,6 +96,22 @@ type CUDACall struct {
 	// UnitHigh + UnitLow is |Scale| / |ScaleLog2|. It converts a row max in log2 units to
 	// natural units for LSE.
 	UnitHigh, UnitLow float32
+	Decode            CUDADecode
+}
+
+// CUDADecode is what calls with quantized K and V have in addition. Vectors without memory are not given.
+type CUDADecode struct {
+	KV                      KVType
+	UnitBytes               int64 // bytes of what the strides of K and V count, an element or a block
+	KScale, VScale          CUDAVector
+	ScaleGroups, ScaleBlock int // scales of a head of a batch or page, and the keys of one
+	CuQ, CuK, UsedQ, UsedK  CUDAVector
+	TotalQ, TotalK          int
+	Table                   CUDAVector
+	PageSize, Pages         int // 0: not paged
+	TableStride             int
+	Causal                  Causal
+	Splits                  int // of the keys of a row
 }
 
 // NoCausal is the CausalOffset of a problem without a causal mask.

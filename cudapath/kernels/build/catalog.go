@@ -37,8 +37,10 @@ type entry struct {
 	DSBytes int         `json:"dSBytes,omitempty"` // of dS that a launch of a backward kernel stores or reads
 	Softcap string      `json:"softcap,omitempty"` // of a backward kernel: "yes" or "no" if it is only for calls with or without one
 	Maps    []tensorMap `json:"maps,omitempty"`
-	Arch    string      `json:"arch,omitempty"`  // of the cubin; empty: sm_90a
-	Speed   float64     `json:"speed,omitempty"` // of a full CTA per row, relative to the kernel of the problem without a speed
+	Arch    string      `json:"arch,omitempty"`   // of the cubin; empty: sm_90a
+	Speed   float64     `json:"speed,omitempty"`  // of a full CTA per row, relative to the kernel of the problem without a speed
+	KV      string      `json:"kv,omitempty"`     // storage of K and V that a decode kernel takes
+	Blocks  int         `json:"blocks,omitempty"` // CTAs of a decode kernel that a multiprocessor runs at once
 }
 
 // tensorMap is a CUtensorMap parameter, (dim, row, head, batch) with element strides of the tensor.
@@ -52,6 +54,7 @@ const (
 	gridRowsHeadsBatch   = "rows,heads,batch"
 	gridKeysKVHeadsBatch = "keys,kvheads,batch"
 	gridKeys             = "keys*kvheads*batch"
+	gridDecode           = "splits,kvheads,batch" // and row tiles in x
 )
 
 // catalog lists every module, in the order of the manifest.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -80,7 +81,7 @@ func cubinModules() []module {
 			list = append(list, m)
 		}
 	}
-	return append(list, cubinFA2Modules()...)
+	return slices.Concat(list, cubinFA2Modules(), cubinDecodeModules())
 }
 
 // cubinFA2Tiles are the tiles of cubin_fa2.cu by head dim: of the kernels of fa2.h, with all
@@ -115,6 +116,66 @@ func cubinFA2Modules() []module {
 					Entry: "attn_" + name + map[bool]string{false: "_full", true: "_causal"}[causal], Family: "cubin", DType: dtype.name,
 					D: t.d, Dv: t.d, Causal: causal, Module: name, Threads: t.warps * 32, Shared: shared, Rows: t.rows(), Cols: t.cols,
 					Grid: gridRowsHeadsBatch, Arch: m.arch,
+				})
+			}
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// decodeTile is a tile of cubin_decode.cu: the warps of a CTA, the KV tiles of a warp's ring, their keys, and the CTAs that a
+// multiprocessor holds, which bounds registers.
+type decodeTile struct{ warps, stages, keys, blocks int }
+
+// cubinDecodeTiles by head dim and storage of K and V. Among those that were timed (docs/log/vulkan.md, 72) the fastest for
+// f16; none spills.
+var cubinDecodeTiles = []struct {
+	d                         int
+	int8, fp8, q8, q4, q4BF16 decodeTile
+}{
+	{64, decodeTile{4, 2, 32, 4}, decodeTile{4, 2, 32, 4}, decodeTile{4, 2, 32, 4}, decodeTile{4, 2, 64, 4}, decodeTile{4, 2, 64, 4}},
+	{128, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 32, 4}, decodeTile{4, 2, 32, 4}},
+	{256, decodeTile{2, 2, 16, 4}, decodeTile{2, 2, 16, 4}, decodeTile{2, 2, 16, 4}, decodeTile{4, 2, 16, 3}, decodeTile{4, 2, 16, 2}},
+}
+
+// shared is SHARED of cubin_decode.cu; unitBytes are those of 32 elements, and scaled types have a scale per key.
+func (t decodeTile) shared(d, unitBytes int, scaled bool) int {
+	stage, numbers := 2*t.keys*(d/32)*unitBytes, 0
+	if scaled {
+		stage, numbers = stage+2*4*t.keys, 16*16
+	}
+	return t.warps * max(t.stages*stage+numbers, 8*(4*(d+4)+8))
+}
+
+func cubinDecodeModules() []module {
+	var list []module
+	for _, dtype := range []string{"f16", "bf16"} {
+		for _, b := range cubinDecodeTiles {
+			name := headDims("cubin_decode_"+dtype, b.d, b.d)
+			m := module{name: name, source: "cubin_decode.cu", defines: []string{
+				"DECODE_NAME=attn_" + name, fmt.Sprintf("DECODE_BF16=%d", map[bool]int{true: 1}[dtype == "bf16"]), fmt.Sprintf("DECODE_D=%d", b.d),
+			}}
+			q4 := b.q4
+			if dtype == "bf16" {
+				q4 = b.q4BF16
+			}
+			for _, k := range []struct {
+				kv string
+				decodeTile
+				unitBytes int
+				scaled    bool
+			}{{"int8", b.int8, 32, true}, {"fp8", b.fp8, 32, true}, {"q8_0", b.q8, 34, false}, {"q4_0", q4, 18, false}} {
+				shared := k.shared(b.d, k.unitBytes, k.scaled)
+				for _, field := range []struct {
+					name  string
+					value int
+				}{{"WARPS", k.warps}, {"STAGES", k.stages}, {"KEYS", k.keys}, {"BLOCKS", k.blocks}, {"SHARED", shared}} {
+					m.defines = append(m.defines, fmt.Sprintf("DECODE_%s_%s=%d", strings.ToUpper(k.kv), field.name, field.value))
+				}
+				m.entries = append(m.entries, entry{
+					Entry: "attn_" + name + "_" + k.kv, Family: "cubin", DType: dtype, D: b.d, Dv: b.d, Module: name,
+					Threads: 32 * k.warps, Shared: shared, Rows: 8, Cols: k.keys, Grid: gridDecode, KV: k.kv, Blocks: k.blocks,
 				})
 			}
 			list = append(list, m)

@@ -1,5 +1,5 @@
 /* A CUDA kernel of warps compiled by the host's compiler, for tests without a GPU. SOURCE is the file of the kernel, in a
- * folder where sm80.h is the one next to this file. Each thread has a stack of its own. It runs until it has to wait for
+ * folder where sm80.h is the one next to this file. PARAMS is the type of its parameters. Each thread has a stack of its own. It runs until it has to wait for
  * others: the lanes of its warp, a barrier, or memory. CTAs run one after the other.
  *
  * In the opposite order of threads a kernel must give the same bits, unless it lacks a barrier. Threads that all wait, or
@@ -22,6 +22,10 @@ static void blockBarrier();
 
 #include SOURCE
 
+#ifndef PARAMS
+#define PARAMS AttnBackwardParams
+#endif
+
 enum { MAX_THREADS = 256, MEMORY = 256 << 10 };
 alignas(128) char memory[MEMORY];
 std::vector<Copy> copies[MAX_THREADS];
@@ -31,8 +35,8 @@ static bool finished[MAX_THREADS];
 long progress;
 static const char *failure;
 static unsigned count;
-static void (*kernel)(AttnBackwardParams);
-static const AttnBackwardParams *params;
+static void (*kernel)(PARAMS);
+static const PARAMS *params;
 
 struct Meeting { const char *what; unsigned here, generation; void *arguments[32]; };
 static Meeting warps[MAX_THREADS / 32];
@@ -137,7 +141,7 @@ static bool block(bool reversed)
 	}
 }
 
-extern "C" const char *emulate(void (*entry)(AttnBackwardParams), const AttnBackwardParams *p, const uint32_t *grid, uint32_t threads, int reversed)
+extern "C" const char *emulate(void (*entry)(PARAMS), const PARAMS *p, const uint32_t *grid, uint32_t threads, int reversed)
 {
 	if (threads > MAX_THREADS || threads % 32) return "threads";
 	if (!fibers.reserve()) return "memory";
@@ -155,6 +159,7 @@ extern "C" const char *emulate(void (*entry)(AttnBackwardParams), const AttnBack
 	return nullptr;
 }
 
+#ifdef FA2_D
 /* Whether the plan of a unit of kernel Main says of blocks of its rows what follows from their lengths: 0, or what differs. The
  * blocks are the first and last 16 of the unit, and others by seed. */
 extern "C" int planDiffers(const AttnBackwardParams *p, uint32_t ticket, uint64_t seed)
@@ -176,3 +181,4 @@ extern "C" int planDiffers(const AttnBackwardParams *p, uint32_t ticket, uint64_
 	}
 	return 0;
 }
+#endif
