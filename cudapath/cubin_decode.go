@@ -21,17 +21,18 @@ const decodeHeads = 8
 
 // decodeParams is DecodeParams of kernels/cubin_decode.cu.
 type decodeParams struct {
-	q, k, v, o                    tensorParams
-	kScale, vScale, lse           uint64
-	cuQ, cuK, usedQ, usedK, table uint64
-	counters, partial             uint64
-	b, hq, hkv, sq, sk            int32
-	totalQ, totalK                int32
-	causal, splits                int32
-	pageSize, pages, tableStride  int32
-	scaleGroups, scaleBlock       int32
-	wideK, wideV                  int32
-	scaleLog2, unitHigh, unitLow  float32
+	q, k, v, o                          tensorParams
+	kScale, vScale, lse                 uint64
+	cuQ, cuK, usedQ, usedK, table       uint64
+	counters, partial                   uint64
+	b, hq, hkv, sq, sk                  int32
+	totalQ, totalK                      int32
+	causal, splits                      int32
+	pageSize, pages, tableStride        int32
+	scaleGroups, scaleBlock             int32
+	wideK, wideV                        int32
+	scaleLog2, unitHigh, unitLow        float32
+	kRow, vRow, kPage, vPage, scalePage uint32
 }
 
 // set fills in p for a call, but for addresses.
@@ -52,6 +53,20 @@ func (p *decodeParams) set(a *problem.CUDACall) {
 	}
 	p.scaleGroups, p.scaleBlock = int32(d.ScaleGroups), int32(max(d.ScaleBlock, 1))
 	p.scaleLog2, p.unitHigh, p.unitLow = a.ScaleLog2, a.UnitHigh, a.UnitLow
+	p.kRow, p.vRow = uint32(p.k.row), uint32(p.v.row)
+	if d.PageSize > 0 {
+		p.kPage, p.vPage, p.scalePage = uint32(p.k.batch), uint32(p.v.batch), uint32(a.Hkv*d.ScaleGroups)
+	}
+}
+
+// tooFar says which stride of K or V does not fit the 32 bits in which a kernel has those of rows and pages; "" if all do.
+func (p *decodeParams) tooFar() string {
+	for _, t := range [...]*tensorParams{&p.k, &p.v} {
+		if t.row > math.MaxUint32 || p.pageSize > 0 && t.batch > math.MaxUint32 {
+			return fmt.Sprintf("rows of K or V %d bytes apart, and pages %d: its decode kernels take fewer than 2^32", t.row, t.batch)
+		}
+	}
+	return ""
 }
 
 // setWide chooses how wide the copies of K and V are, from addresses and strides: 16 bytes where they are multiples of 16, and
@@ -176,7 +191,10 @@ func (k *cubinKernel) recordDecode(commands *vk.Commands, a *problem.CUDACall) e
 	p.setWide(a)
 	grid, _ := decodeGrid(a)
 	const maxKeys = 1 << 30 // sums of positions fit 32 bits
+	far := p.tooFar()
 	switch {
+	case far != "":
+		return unsupported(binaryImport, "%s", far)
 	case grid[0] > math.MaxInt32 || grid[1] > maxGridY || grid[2] > maxGridY:
 		return unsupported(binaryImport, "a grid of %v blocks, the device takes %v", grid, [3]int{maxGridX, maxGridY, maxGridY})
 	case a.Sk > maxKeys || d.TotalK > maxKeys:

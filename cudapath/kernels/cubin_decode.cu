@@ -48,8 +48,10 @@ struct DecodeParams {
 	int32_t wideK, wideV;                 // 1: 16 bytes a copy; otherwise 4
 	float scaleLog2;                      // score scale times log2(e), not 0
 	float unitHigh, unitLow;              // as in attn.h
+	uint32_t kRow, vRow, kPage, vPage;    // strides of rows, and of pages: 0 without a table
+	uint32_t scalePage;                   // scales of a page
 };
-static_assert(sizeof(DecodeParams) == 288, "DecodeParams is mirrored by the host");
+static_assert(sizeof(DecodeParams) == 304, "DecodeParams is mirrored by the host");
 
 enum KVType { INT8 = 1, FP8 = 2, Q8_0 = 3, Q4_0 = 4 };
 
@@ -138,46 +140,61 @@ template <bool BF16> struct ScalePair {
 
 // ---- Copies -------------------------------------------------------------------------------------
 
-// Where 16 keys begin: their batch or page, and the row in it.
+// Where 16 keys begin: their page, 0 without pages, and the row in it.
 struct Place {
-	int batch, row;
+	int page, row;
 };
 
-// Copies 16 keys of K or V, of which the first `left` exist, to shared memory; the others become zeros.
-template <class T> __device__ __forceinline__ void copyKeys(uint32_t to, const DecodeTensor &x, const char *head, Place at, int left, bool wide) {
-	const int lane = laneNow();
-	const char *from = head + at.batch * x.batch + at.row * x.row;
-	constexpr int BYTES = Sub * T::ROW, CHUNKS = BYTES / 16, A_ROW = T::ROW / 16;
-	if (wide && T::SCALED) {
-		from += lane / A_ROW * x.row + lane % A_ROW * 16;
+// What a lane adds to the place of 16 keys, in memory and in shared memory, for its first copy of 16 bytes. In shared memory
+// of blocks it is 16 bytes a lane.
+template <class T> __device__ __forceinline__ uint64_t laneFrom(int lane, uint32_t rowStride) {
+	constexpr int IN_ROW = T::ROW / 16;
+	return T::SCALED ? uint64_t(uint32_t(lane / IN_ROW)) * rowStride + lane % IN_ROW * 16 : lane * 16;
+}
+template <class T> __device__ __forceinline__ uint32_t laneTo(int lane) {
+	constexpr int IN_ROW = T::ROW / 16;
+	return T::chunkAt(lane / IN_ROW, lane % IN_ROW);
+}
+
+// Copies 16 keys of K or V, 16 bytes a copy. The first `left` exist, and the others become zeros.
+template <class T> __device__ __forceinline__ void copyWide(uint32_t to, uint32_t toLane, const char *from, uint32_t rowStride, int left) {
+	constexpr int CHUNKS = Sub * T::ROW / 16, IN_ROW = T::ROW / 16;
+	if constexpr (T::SCALED) {
+		constexpr int STEP = 32 / IN_ROW; // keys
 #pragma unroll
-		for (int i = 0; i < CHUNKS / 32; i++) {
-			const int key = lane / A_ROW + i * (32 / A_ROW);
-			const uint32_t chunkTo = to + T::chunkAt(key, lane % A_ROW);
-			if (left >= Sub) copyWhole(chunkTo, from);
-			else copyPart<16>(chunkTo, key < left ? from : head, key < left ? 16 : 0);
-			from += 32 / A_ROW * x.row;
+		for (int i = 0; i < Sub / STEP; i++) {
+			const uint32_t chunkTo = to + i * STEP * T::ROW + (toLane ^ T::chunkAt(i * STEP, 0) % T::ROW); // the swizzle is linear
+			copyPart<16>(chunkTo, from, laneNow() / IN_ROW + i * STEP < left ? 16 : 0);
+			from += uint64_t(rowStride) * STEP;
 		}
-	} else if (wide) { // rows are adjacent
+	} else { // rows are adjacent
+		to += 16 * laneNow();
 #pragma unroll
 		for (int i = 0; i < (CHUNKS + 31) / 32; i++) {
-			const int c = i * 32 + lane;
-			if ((i + 1) * 32 > CHUNKS && c >= CHUNKS) break;
-			if (left >= Sub) {
-				copyWhole(to + c * 16, from + c * 16);
-			} else {
-				const int bytes = min(max(left * T::ROW - c * 16, 0), 16);
-				copyPart<16>(to + c * 16, bytes > 0 ? from + c * 16 : head, bytes);
-			}
-		}
-	} else {
-#pragma unroll 1
-		for (int w = lane; w < BYTES / 4; w += 32) {
-			const int key = w / (T::ROW / 4), word = w % (T::ROW / 4);
-			const uint32_t wordTo = to + (T::SCALED ? T::chunkAt(key, word / 4) + word % 4 * 4 : w * 4);
-			copyPart<4>(wordTo, key < left ? from + key * x.row + word * 4 : head, key < left ? 4 : 0);
+			if ((i + 1) * 32 > CHUNKS && laneNow() >= CHUNKS - i * 32) break;
+			if (left >= Sub) copyWhole(to + i * 512, from + i * 512);
+			else copyPart<16>(to + i * 512, from + i * 512, min(max(left * T::ROW - (i * 32 + laneNow()) * 16, 0), 16));
 		}
 	}
+}
+
+// The same, four bytes a copy.
+template <class T> __device__ __forceinline__ void copyNarrow(uint32_t to, const char *from, uint32_t rowStride, int left) {
+	from -= laneFrom<T>(laneNow(), rowStride);
+#pragma unroll 1
+	for (int w = laneNow(); w < Sub * T::ROW / 4; w += 32) {
+		const int key = w / (T::ROW / 4), word = w % (T::ROW / 4);
+		const uint32_t wordTo = to + (T::SCALED ? T::chunkAt(key, word / 4) + word % 4 * 4 : w * 4);
+		copyPart<4>(wordTo, from + uint64_t(uint32_t(key)) * rowStride + word * 4, key < left ? 4 : 0);
+	}
+}
+
+// Copies 16 keys of K or V at a place. `first` is what the lane copies of the first page's first keys.
+template <class T>
+__device__ __forceinline__ void copyKeys(uint32_t to, uint32_t toLane, const char *first, uint32_t pageStride, uint32_t rowStride, Place at, int left, bool wide) {
+	const char *from = first + uint64_t(uint32_t(at.page)) * pageStride + uint64_t(uint32_t(at.row)) * rowStride;
+	if (!wide) copyNarrow<T>(to, from, rowStride, left);
+	else copyWide<T>(to, toLane, from, rowStride, left);
 }
 
 // ---- Products -----------------------------------------------------------------------------------
@@ -499,13 +516,18 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 	const int first = int(int64_t(tiles) * own.split / p.splits), last = int(int64_t(tiles) * (own.split + 1) / p.splits);
 
 	// Where lane i < SUBS finds the 16 keys i of a tile. It is asked one tile ahead of the copies.
-	const char *kHead = (const char *)p.k.base + kvHead * p.k.head, *vHead = (const char *)p.v.base + kvHead * p.v.head;
+	const int64_t batchOfK = p.table || cuK ? 0 : batch;
+	const char *kFirst = (const char *)p.k.base + batchOfK * p.k.batch + kvHead * p.k.head + uint64_t(uint32_t(keys.first)) * p.kRow + laneFrom<T>(lane, p.kRow);
+	const char *vFirst = (const char *)p.v.base + batchOfK * p.v.batch + kvHead * p.v.head + uint64_t(uint32_t(keys.first)) * p.vRow + laneFrom<T>(lane, p.vRow);
+	const uint32_t toLane = laneTo<T>(lane);
+	const float *scales = nullptr; // lanes 0 to 15: of K
+	if constexpr (T::SCALED) scales = (const float *)(lane < Sub ? p.kScale : p.vScale) + (batchOfK * p.Hkv + kvHead) * p.scaleGroups;
 	Place next;
 	auto find = [&](int tile) {
-		const int key = tile * KEYS + min(lane, SUBS - 1) * Sub;
-		next = { cuK ? 0 : batch, keys.first + key };
+		const int key = tile * KEYS + (SUBS > 1 ? min(lane, SUBS - 1) * Sub : 0);
+		next = { 0, key };
 		if (p.table) {
-			next = { 0, 0 };
+			next.row = 0;
 			if (tile < last && key < limit) {
 				const int page = ((const int32_t *)p.table)[int64_t(batch) * p.tableStride + key / p.pageSize];
 				next = { uint32_t(page) < uint32_t(p.pages) ? page : 0, key % p.pageSize };
@@ -517,15 +539,17 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 			const uint32_t to = area + stage * T::STAGE;
 #pragma unroll
 			for (int sub = 0; sub < SUBS; sub++) {
-				const Place at = { __shfl_sync(~0u, next.batch, sub), __shfl_sync(~0u, next.row, sub) };
+				Place at = next;
+				if (SUBS > 1) at = { __shfl_sync(~0u, next.page, sub), __shfl_sync(~0u, next.row, sub) };
 				const int left = limit - tile * KEYS - sub * Sub;
-				copyKeys<T>(to + sub * Sub * T::ROW, p.k, kHead, at, left, p.wideK);
-				copyKeys<T>(to + T::TILE + sub * Sub * T::ROW, p.v, vHead, at, left, p.wideV);
-				if constexpr (T::SCALED) { // lanes 0 to 15: of K
-					const int key = lane % Sub;
-					const float *scales = (const float *)(lane < Sub ? p.kScale : p.vScale) + (int64_t(at.batch) * p.Hkv + kvHead) * p.scaleGroups;
-					const int entry = p.scaleBlock == 1 ? at.row + key : (at.row + key) / p.scaleBlock;
-					copyPart<4>(to + 2 * T::TILE + sub * 2 * 4 * Sub + 4 * lane, key < left ? scales + entry : scales, key < left ? 4 : 0);
+				copyKeys<T>(to + sub * Sub * T::ROW, toLane, kFirst, p.kPage, p.kRow, at, left, p.wideK);
+				copyKeys<T>(to + T::TILE + sub * Sub * T::ROW, toLane, vFirst, p.vPage, p.vRow, at, left, p.wideV);
+				if constexpr (T::SCALED) {
+					const int key = laneNow() % Sub;
+					int entry = keys.first + at.row + key;
+					if (p.scaleBlock != 1) entry /= p.scaleBlock;
+					const float *from = scales + uint64_t(uint32_t(at.page)) * p.scalePage + entry;
+					copyPart<4>(to + 2 * T::TILE + sub * 2 * 4 * Sub + 4 * laneNow(), from, key < left ? 4 : 0);
 				}
 			}
 		}
@@ -552,12 +576,12 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 	}
 
 	float o[T::FRAGMENTS][4] = {}, rowMax = RowMaxInit, rowSum = 0; // max and sum of row g, the lane's keys
-	int stage = 0, free = STAGES - 1;
+	int stage = 0;
 #pragma unroll 1
 	for (; tile < last; tile += WARPS) {
 		waitCopies<STAGES - 2>();
 		__syncwarp(); // and all lanes have read the stage that is free
-		copy(tile + (STAGES - 1) * WARPS, free);
+		copy(tile + (STAGES - 1) * WARPS, (stage + STAGES - 1) % STAGES);
 #pragma unroll 1
 		for (int sub = 0; sub < SUBS; sub++) {
 			const uint32_t stageAt = area + stage * T::STAGE, kAt = stageAt + sub * Sub * T::ROW;
@@ -614,11 +638,10 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 				}
 				weights[n] = T::Element::pack(x[0], x[1]);
 			}
-			multiplyV<T>(o, weights, kAt + T::TILE, g, t);
+			multiplyV<T>(o, weights, kAt + T::TILE, laneNow() / 4, laneNow() % 4);
 			if constexpr (T::SCALED) __syncwarp(); // the numbers of scales are read
 		}
 		stage = stage + 1 == STAGES ? 0 : stage + 1;
-		free = free + 1 == STAGES ? 0 : free + 1;
 	}
 	waitCopies<0>();
 	rowSum += __shfl_xor_sync(~0u, rowSum, 1);

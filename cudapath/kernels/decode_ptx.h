@@ -20,7 +20,7 @@ template <int N> __device__ __forceinline__ void waitCopies() { asm volatile("cp
 __device__ __forceinline__ int laneNow() {
 	int lane;
 	asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-	return lane;
+	return lane & 31;
 }
 __device__ __forceinline__ int blockNow() {
 	int block;
