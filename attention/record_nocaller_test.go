@@ -8,5 +8,8 @@ import (
 	"vkattn/vk"
 )
 
-// wrap is never called: no device opens in this build.
-func (r *recording) wrap(testing.TB) (c *vk.Commands, again func()) { panic("no device") }
+// wrap skips: goki/vulkan, which makes the caller's command buffers, needs cgo.
+func (r *recording) wrap(t testing.TB) (c *vk.Commands, again func()) {
+	t.Skip("goki/vulkan needs cgo")
+	return nil, nil
+}

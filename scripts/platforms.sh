@@ -4,7 +4,7 @@
 #   build      builds the library and the command without cgo for every target, and with cgo for windows/amd64 and
 #              linux/arm64, by compilers that deps.sh fetches
 #   test       builds the release twice and compares the bytes, builds and vets the targets, then runs what can run here:
-#              the tests without cgo on this machine, the tests of tier cpu and what it is made of for linux/arm64 under
+#              the tests without cgo on this machine, and on lavapipe, the tests of tier cpu and what it is made of for linux/arm64 under
 #              QEMU, which deps.sh fetches, the command of the release's archives, windows, and compilers
 #   windows    runs tests of packages without a device, those of package vk, and the command on Vulkan and on the CPU,
 #              under Wine; it names what is missing if the machine has no Wine (Debian: wine64) or no Xvfb (xvfb)
@@ -38,7 +38,7 @@ build() {
 }
 
 # The packages whose tests need no more than a CPU.
-cpu=(./internal/arith ./internal/dropout ./internal/gokernels ./internal/grid ./internal/half ./internal/quant
+cpu=(./internal/arith ./internal/ccall ./internal/dropout ./internal/gokernels ./internal/grid ./internal/half ./internal/quant
 	./attention/score ./internal/simd ./internal/oracle ./internal/tensors ./attention/kvcache ./attention/merge)
 
 test_all() {
@@ -54,23 +54,25 @@ test_all() {
 		with_c "$target" go vet ./...
 	done
 	step "tests without cgo, $(go env GOOS)/$(go env GOARCH)"
-	go test "${cpu[@]}" ./vk ./internal/... ./attention ./cmd/vkattn/...
+	go test "${cpu[@]}" ./internal/... ./cmd/vkattn/...
+	scripts/deps.sh lavapipe
+	VKATTN_DRIVER=lavapipe VKATTN_TEST_LEVEL=brief go test -exec "$PWD/scripts/run-with lavapipe" ./vk ./attention
 	scripts/deps.sh qemu
 	local qemu
 	qemu=$(scripts/deps.sh bin)/qemu-aarch64
 	[[ -x $qemu ]] || qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64)
-	step "tests of tier cpu, linux/arm64 under QEMU"
-	cpu_tests on linux/arm64 -exec "$qemu"
-	step "the same with cgo"
 	local libc=/usr/aarch64-linux-gnu
 	[[ -e $libc/lib/libc.so.6 ]] || libc=$(scripts/deps.sh path gcc-arm64)$libc
+	step "tests of tier cpu, linux/arm64 under QEMU"
+	cpu_tests on linux/arm64 -exec "$qemu -L $libc"
+	step "the same with cgo"
 	cpu_tests with_c linux/arm64 -exec "$qemu -L $libc"
 	step "the command of the archives, on the CPU"
 	local out archive emulator
 	out=$(mktemp -d)
-	for archive in amd64-gpu amd64-cpu arm64-cpu; do
+	for archive in amd64 arm64; do
 		tar -xzf build/release/vkattn-*-linux-$archive.tar.gz -C "$out"
-		[[ $archive == amd64-* ]] && emulator=() || emulator=("$qemu")
+		[[ $archive == amd64 ]] && emulator=() || emulator=("$qemu" -L "$libc")
 		"${emulator[@]}" "$out"/vkattn-*-$archive/vkattn bench --device cpu --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
 	done
 	rm -r "$out"
@@ -85,7 +87,7 @@ cpu_tests() { # <on|with_c> <target> <flags of go test...>
 }
 
 windows() {
-	local dir device
+	local dir device how
 	scripts/deps.sh lavapipe-old
 	dir=$(mktemp -d)
 	if ! wine_setup "$dir"; then
@@ -96,14 +98,17 @@ windows() {
 	trap "'$dir/wine' wineboot -k || :; kill $wine_display; sleep 1; rm -rf '$dir' || :" EXIT
 	step 'tests of tier cpu, windows/amd64 under Wine'
 	VKATTN_DRIVER=none VKATTN_LIBVULKAN=none.dll cpu_tests with_c windows/amd64 -overlay "$dir/overlay.json" -exec "$dir/wine"
-	step 'tests of package vk on lavapipe-old behind Wine'
-	VKATTN_DRIVER=lavapipe-old VKATTN_TEST_LEVEL=brief with_c windows/amd64 go test -overlay "$dir/overlay.json" -exec "$dir/wine" ./vk
-	step 'the command under Wine'
-	with_c windows/amd64 go build -o "$dir/vkattn.exe" ./cmd/vkattn
-	"$dir/wine" "$dir/vkattn.exe" info
-	for device in cpu 0; do
-		"$dir/wine" "$dir/vkattn.exe" bench --device $device --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
-		"$dir/wine" "$dir/vkattn.exe" verify --device $device --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
+	for how in on with_c; do
+		step "calls of C and package vk on lavapipe-old behind Wine, $how"
+		VKATTN_DRIVER=lavapipe-old VKATTN_TEST_LEVEL=brief \
+			$how windows/amd64 go test -overlay "$dir/overlay.json" -exec "$dir/wine" ./internal/ccall ./vk
+		step "the command under Wine, $how"
+		$how windows/amd64 go build -o "$dir/vkattn.exe" ./cmd/vkattn
+		"$dir/wine" "$dir/vkattn.exe" info
+		for device in cpu 0; do
+			"$dir/wine" "$dir/vkattn.exe" bench --device $device --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
+			"$dir/wine" "$dir/vkattn.exe" verify --device $device --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
+		done
 	done
 }
 

@@ -6,11 +6,7 @@
 #          cache, another umask and another time zone
 #   licences  prints the licences of Go and of the modules that a package is linked with
 #
-# The last word of an archive's name says what its command computes on:
-#
-#   gpu    built with cgo: Vulkan, CUDA and the CPU. For linux/amd64 by the machine's gcc, for windows/amd64 by the
-#          MinGW that deps.sh fetches
-#   cpu    built without cgo: the CPU alone; vk.Open returns vk.ErrNoDevice
+# The command for linux/amd64 is built with cgo, by the machine's gcc, for the kernels of tier cpu in C; the others without.
 #
 # A release is a commit: a tree with changes is refused. Without a tag of its version the names have the commit. The
 # same commit and the tools that build.txt names give the same bytes.
@@ -18,8 +14,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 out=$PWD/build/release
-targets=(linux/amd64/gpu linux/amd64/cpu linux/arm64/cpu windows/amd64/gpu windows/amd64/cpu windows/arm64/cpu
-	darwin/amd64/cpu darwin/arm64/cpu)
+targets=(linux/amd64 linux/arm64 windows/amd64 windows/arm64 darwin/amd64 darwin/arm64)
 
 die() {
 	echo "release: $*" >&2
@@ -44,24 +39,29 @@ licences() { # <package>
 		done
 }
 
-readme() { # <name> <target> <file of the command>
-	printf 'vkattn %s, %s, %s\n\n' "$version" "${2%/*}" "$(go version | cut -d ' ' -f 3)"
-	if [[ $2 == windows/*/gpu ]]; then
+readme() { # <target> <file of the command>
+	printf 'vkattn %s, %s, %s\n\n' "$version" "$1" "$(go version | cut -d ' ' -f 3)"
+	case $1 in
+	linux/*)
+		printf '%s\n' 'It computes on GPUs through Vulkan and CUDA, and on the CPU. It opens libvulkan.so.1 and'
+		if [[ $1 == linux/amd64 ]]; then
+			printf '%s\n' "libcuda.so.1 when it runs, and needs glibc ${glibc#GLIBC_} or newer."
+		else
+			printf '%s\n' 'libcuda.so.1 when it runs, and needs glibc.'
+		fi
+		;;
+	windows/*)
 		printf '%s\n' 'It computes on GPUs through Vulkan and CUDA, and on the CPU. It opens vulkan-1.dll and nvcuda.dll,' \
 			'which come with the drivers of GPUs, when it runs. Vulkan and CUDA share no memory on Windows.'
-	elif [[ $2 == */gpu ]]; then
-		printf '%s\n' 'It computes on GPUs through Vulkan and CUDA, and on the CPU. It opens libvulkan.so.1 and' \
-			"libcuda.so.1 when it runs, and needs glibc ${glibc#GLIBC_} or newer."
-	else
-		printf '%s\n' 'It was built without cgo: it has no Vulkan and no CUDA, and computes on the CPU.'
-		[[ $2 != */amd64/* || $2 == darwin/* ]] || printf 'The archive %s has them.\n' "${1%cpu}gpu"
-	fi
+		;;
+	*) printf '%s\n' 'It computes on GPUs through Vulkan, and on the CPU. It opens libvulkan.1.dylib when it runs.' ;;
+	esac
 	cat <<-TEXT
 
-		$3 info         the devices that it sees
-		$3 bench        benchmark; $3 help lists the other commands
+		$2 info         the devices that it sees
+		$2 bench        benchmark; $2 help lists the other commands
 		man/                manual pages, read by man -l man/vkattn.1
-		completion/         completion scripts of shells; $3 completion --help says how to load them
+		completion/         completion scripts of shells; $2 completion --help says how to load them
 		LICENSE             licence of vkattn
 		LICENSES.txt        licences of Go and of the modules in the command
 	TEXT
@@ -94,17 +94,13 @@ build() {
 	git -C "$stage/src" checkout -q --detach "$(git rev-parse HEAD)"
 	cd "$stage/src"
 
-	local target tier name dir shell command mingw mingw_licence version='' glibc='' files=$stage/files
-	mingw=$(scripts/deps.sh cc windows/amd64)
-	mingw_licence=$(scripts/deps.sh path mingw)/usr/share/doc/mingw-w64-common/copyright
-	[[ $mingw_licence != system/* ]] || mingw_licence=/${mingw_licence#system/}
+	local target name dir shell command version='' glibc='' files=$stage/files
 	mkdir "$files"
 	for target in "${targets[@]}"; do
 		printf '== %s [%d s]\n' "$target" "$SECONDS"
-		IFS=/ read -r GOOS GOARCH tier <<<"$target"
+		IFS=/ read -r GOOS GOARCH <<<"$target"
 		export GOOS GOARCH CGO_ENABLED=0 CC=gcc
-		[[ $tier != gpu ]] || CGO_ENABLED=1
-		[[ $GOOS != windows ]] || CC=$mingw
+		[[ $target != linux/amd64 ]] || CGO_ENABLED=1
 		go build -trimpath -buildvcs=true -ldflags '-s -w' -o "$stage/bin/" ./cmd/vkattn
 		command=("$stage"/bin/*)
 		# The first target runs here. It names the version and writes the manual pages and completion scripts of all.
@@ -117,15 +113,12 @@ build() {
 			for shell in bash zsh fish powershell; do "${command[0]}" completion "$shell" >"$files/completion/vkattn.$shell"; done
 			cp LICENSE "$files/"
 		fi
-		name=vkattn-$version-${target//\//-}
+		name=vkattn-$version-$GOOS-$GOARCH
 		dir=$stage/$name
 		cp -r "$files" "$dir"
 		mv "${command[0]}" "$dir/"
-		readme "$name" "$target" "$(basename "${command[0]}")" >"$dir/README.txt"
+		readme "$target" "$(basename "${command[0]}")" >"$dir/README.txt"
 		licences ./cmd/vkattn >"$dir/LICENSES.txt"
-		if [[ $target == windows/*/gpu ]]; then # its C runtime is in the program
-			printf '\n== MinGW-w64\n\n' | cat - "$mingw_licence" >>"$dir/LICENSES.txt"
-		fi
 		find "$dir" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 		if [[ $GOOS == windows ]]; then
 			(cd "$stage" && find "$name" -type f | sort | zip -X -q -9 -@ "$out/$name.zip")
@@ -138,7 +131,7 @@ build() {
 	{
 		git log -1 --format='commit %H'
 		go version
-		for tool in gcc "$mingw" ld ldd tar gzip; do "$tool" --version | head -n 1; done
+		for tool in gcc ld ldd tar gzip; do "$tool" --version | head -n 1; done
 		zip -v | sed -n 2p
 	} >"$out/build.txt"
 	(cd "$out" && sha256sum -- * >SHA256SUMS && cat SHA256SUMS)

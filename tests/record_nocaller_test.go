@@ -8,11 +8,14 @@ import (
 	"vkattn/vk"
 )
 
-// callersCommands is never used: no device opens in this build.
+// callersCommands skips: goki/vulkan, which makes the caller's command buffers, needs cgo.
 type callersCommands struct{}
 
-func newCallersCommands(*testing.T, *vk.Device) *callersCommands { panic("no device") }
+func newCallersCommands(t *testing.T, _ *vk.Device) *callersCommands {
+	t.Skip("goki/vulkan needs cgo")
+	return nil
+}
 
-func (*callersCommands) begin(*testing.T) *vk.Commands { panic("no device") }
+func (*callersCommands) begin(*testing.T) *vk.Commands { return nil }
 func (*callersCommands) end(*testing.T)                {}
 func (*callersCommands) submit(*testing.T)             {}

@@ -2,25 +2,28 @@ package vk
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-)
 
-var abiFiles = []string{"abi.h", "abi_enums.h", "abi_device.h", "abi_memory.h", "abi_pipeline.h", "abi_cubin.h"}
+	"vkattn/internal/ccall"
+)
 
 var (
 	cComment = regexp.MustCompile(`(?s)/\*.*?\*/`)
-	cStruct  = regexp.MustCompile(`(?s)typedef struct (\w+) \{(.*?)\n\} \w+;`)
-	cUnion   = regexp.MustCompile(`(?s)union \{.*?\} (\w+);`)
-	cEnum    = regexp.MustCompile(`\b(VK_\w+) = `)
-	cIndex   = regexp.MustCompile(`\[.*?\]`)
 	// Members that stand for several of the real ones.
 	grouped = regexp.MustCompile(`^(others|images|granularities|descriptors|graphics|copyAlignments)\d?$`)
 )
@@ -62,153 +65,312 @@ func needHeaders(t *testing.T) vulkanHeaders {
 	return h
 }
 
-// prints runs a C program with these statements, once with our declarations and
-// once with the headers', and compares the lines that it prints.
-func (h vulkanHeaders) prints(t *testing.T, ours, theirs string) {
+// prints runs a C program with these statements, which print the facts of the headers, and compares its lines with ours.
+func (h vulkanHeaders) prints(t *testing.T, ours []string, theirs string) {
 	t.Helper()
-	here, err := os.Getwd()
+	dir := t.TempDir()
+	file, bin := filepath.Join(dir, "facts.c"), filepath.Join(dir, "facts")
+	program := "#define VK_NO_PROTOTYPES\n#include <stddef.h>\n#include <stdio.h>\n#include <vulkan/vulkan.h>\n" +
+		"int main(void)\n{\n" + theirs + "return 0;\n}\n"
+	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
+	out, err := exec.Command("cc", "-I", h.dir, "-o", bin, file).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.Command(bin).Output()
 	require.NoError(t, err)
-	run := func(include, statements string, sources ...string) []string {
-		dir := t.TempDir()
-		file, bin := filepath.Join(dir, "facts.c"), filepath.Join(dir, "facts")
-		program := "#define VK_NO_PROTOTYPES\n#include <stddef.h>\n#include <stdio.h>\n" + include +
-			"int main(void)\n{\n" + statements + "return 0;\n}\n"
-		require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
-		out, err := exec.Command("cc", append([]string{"-I", h.dir, "-I", here, "-o", bin, file}, sources...)...).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		out, err = exec.Command(bin).Output()
-		require.NoError(t, err)
-		return strings.Split(strings.TrimSpace(string(out)), "\n")
+	want := strings.Split(strings.TrimSpace(string(out)), "\n")
+	require.Equal(t, len(want), len(ours))
+	for i := range ours {
+		assert.Equal(t, want[i], ours[i])
 	}
-	got := run("#include \"host.h\"\n#include \"feature_table.h\"\n", ours, filepath.Join(here, "feature_table.c"))
-	want := run("#include <vulkan/vulkan.h>\n#include \"feature_bits.h\"\n", theirs)
-	require.Equal(t, len(want), len(got))
-	for i := range got {
-		assert.Equal(t, want[i], got[i])
-	}
-	t.Logf("%d facts", len(got))
+	t.Logf("%d facts", len(ours))
 }
 
-func abiText(t *testing.T) string {
+// parsed are the files of this package that match a pattern, without tests.
+func parsed(t *testing.T, pattern string) (*token.FileSet, []*ast.File) {
 	t.Helper()
-	var src strings.Builder
-	for _, f := range abiFiles {
-		b := readFile(t, f)
-		src.Write(b)
-	}
-	return cComment.ReplaceAllString(src.String(), "")
-}
-
-// members lists what a structure declares.
-func members(body string) (fields []string) {
-	if strings.Contains(body, "VKA_HEAD") {
-		fields = append(fields, "sType", "pNext")
-		body = strings.Replace(body, "VKA_HEAD", "", 1)
-	}
-	body = cUnion.ReplaceAllString(body, "int $1;")
-	for _, decl := range strings.Split(body, ";") {
-		for _, part := range strings.Split(strings.TrimSpace(decl), ",") {
-			if words := strings.Fields(cIndex.ReplaceAllString(part, "")); len(words) > 0 {
-				fields = append(fields, strings.TrimLeft(words[len(words)-1], "*"))
-			}
+	names, err := filepath.Glob(pattern)
+	require.NoError(t, err)
+	set := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range names {
+		if !strings.HasSuffix(name, "_test.go") {
+			f, err := parser.ParseFile(set, name, nil, 0)
+			require.NoError(t, err)
+			files = append(files, f)
 		}
 	}
-	return fields
+	require.NotEmpty(t, files)
+	return set, files
 }
 
-// Every structure and every number that abi*.h declare is the registry's. None may
-// be missing from the headers.
+// declared are the structures and numbers of abi*.go, with types for this machine.
+func declared(t *testing.T) *types.Package {
+	t.Helper()
+	set, files := parsed(t, "abi*.go")
+	_, handles := parsed(t, "handles.go")
+	config := types.Config{
+		Importer: nothing{}, Error: func(error) {}, // abi.go has functions, which need the rest of the package
+		Sizes: types.SizesFor("gc", runtime.GOARCH),
+	}
+	p, _ := config.Check("vk", set, append(files, handles...), nil)
+	return p
+}
+
+type nothing struct{}
+
+func (nothing) Import(path string) (*types.Package, error) {
+	switch path {
+	case "unsafe":
+		return types.Unsafe, nil
+	case "structs":
+		p := types.NewPackage(path, path)
+		p.Scope().Insert(types.NewNamed(types.NewTypeName(token.NoPos, p, "HostLayout", nil), types.NewStruct(nil, nil), nil).Obj())
+		p.MarkComplete()
+		return p, nil
+	}
+	return nil, fmt.Errorf("no %s", path)
+}
+
+// registry is the name that Vulkan has for a field.
+func registry(field string) string {
+	switch field {
+	case "typ", "rang":
+		return map[string]string{"typ": "type", "rang": "range"}[field]
+	}
+	return field
+}
+
+// fold removes what tells a name here from the registry's.
+func fold(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
+
+// Every structure and every number that abi*.go declare is the registry's. None may be missing from the headers.
 func TestABIMatchesVulkanHeaders(t *testing.T) {
 	h := needHeaders(t)
-	text := abiText(t)
-	known := map[string]bool{}
+	known := map[string]string{}
 	for _, m := range regexp.MustCompile(`(?m)^typedef struct (\w+) \{|^typedef \w+ (\w+);|^ +(VK_\w+) =|^#define (VK_\w+) `).FindAllStringSubmatch(h.text, -1) {
-		known[m[1]+m[2]+m[3]+m[4]] = true
+		name := m[1] + m[2] + m[3] + m[4]
+		known[fold(name)] = name
 	}
-	var facts strings.Builder
-	structs := cStruct.FindAllStringSubmatch(text, -1)
-	assert.Len(t, structs, strings.Count(text, "{")-strings.Count(text, "union {")-strings.Count(text, "enum {"), "a structure is not understood")
-	for _, m := range structs {
-		name := m[1]
-		assert.True(t, known[name], "%s is not in the headers", name)
-		fmt.Fprintf(&facts, "printf(\"%s %%zu\\n\", sizeof(%s));\n", name, name)
-		for _, f := range members(m[2]) {
-			if !grouped.MatchString(f) {
-				fmt.Fprintf(&facts, "printf(\"%s.%s %%zu %%zu\\n\", offsetof(%s, %s), sizeof(((%s *)0)->%s));\n", name, f, name, f, name, f)
+	p := declared(t)
+	sizes := types.SizesFor("gc", runtime.GOARCH)
+	var ours []string
+	var theirs strings.Builder
+	structs, numbers := 0, 0
+	for _, name := range p.Scope().Names() {
+		if !strings.HasPrefix(name, "vk") || name == "vkHead" {
+			continue
+		}
+		its, ok := known[fold(name)]
+		if !assert.True(t, ok, "%s is not in the headers", name) {
+			continue
+		}
+		switch o := p.Scope().Lookup(name).(type) {
+		case *types.Const:
+			numbers++
+			ours = append(ours, fmt.Sprintf("%s %s", its, o.Val()))
+			fmt.Fprintf(&theirs, "printf(\"%s %%lld\\n\", (long long)%s);\n", its, its)
+		case *types.TypeName:
+			structs++
+			ours = append(ours, fmt.Sprintf("%s %d", its, sizes.Sizeof(o.Type())))
+			fmt.Fprintf(&theirs, "printf(\"%s %%zu\\n\", sizeof(%s));\n", its, its)
+			member := func(field string, offset int64, typ types.Type) {
+				field = registry(field)
+				if field != "_" && !grouped.MatchString(field) {
+					ours = append(ours, fmt.Sprintf("%s.%s %d %d", its, field, offset, sizes.Sizeof(typ)))
+					fmt.Fprintf(&theirs, "printf(\"%s.%s %%zu %%zu\\n\", offsetof(%s, %s), sizeof(((%s *)0)->%s));\n", its, field, its, field, its, field)
+				}
+			}
+			s := o.Type().Underlying().(*types.Struct)
+			var fields []*types.Var
+			for i := range s.NumFields() {
+				fields = append(fields, s.Field(i))
+			}
+			for i, offset := range sizes.Offsetsof(fields) {
+				if fields[i].Embedded() {
+					member("sType", offset, types.Typ[types.Uint32])
+					member("pNext", offset+8, types.Typ[types.UnsafePointer])
+					continue
+				}
+				member(fields[i].Name(), offset, fields[i].Type())
 			}
 		}
 	}
-	enums := cEnum.FindAllStringSubmatch(text, -1)
-	assert.Len(t, enums, len(regexp.MustCompile(`\bVK_\w+`).FindAllString(text, -1)), "a number is not understood")
-	for _, m := range enums {
-		assert.True(t, known[m[1]], "%s is not in the headers", m[1])
-		fmt.Fprintf(&facts, "printf(\"%s %%lld\\n\", (long long)%s);\n", m[1], m[1])
-	}
+	assert.Greater(t, structs, 80)
+	assert.Greater(t, numbers, 130)
+	assert.Equal(t, uintptr(8), unsafe.Offsetof(vkHead{}.pNext))
 	if !t.Failed() {
-		h.prints(t, facts.String(), facts.String())
+		h.prints(t, ours, theirs.String())
 	}
 }
 
-var cCommand = regexp.MustCompile(`(?m)^\t(\w+) \(\*(\w+)\)\((.*)\);$`)
-
-// Every command is declared with as many arguments as the registry's, each of the
-// same size and, where it is a structure, the same one.
+// Every command is called with as many arguments as the registry's, and where one is a pointer here it is one there, to
+// the same structure.
 func TestABICommands(t *testing.T) {
 	h := needHeaders(t)
-	text := readFile(t, "host.h")
 	prototypes := map[string][]string{}
 	for _, m := range regexp.MustCompile(`typedef (\w+) \(VKAPI_PTR \*PFN_vk(\w+)\)\((.*)\);`).FindAllStringSubmatch(h.text, -1) {
-		prototypes[m[2]] = m[1:]
+		prototypes[m[2]] = strings.Split(m[3], ",")
 	}
-	commands := cCommand.FindAllStringSubmatch(cComment.ReplaceAllString(string(text), ""), -1)
-	assert.Len(t, commands, len(regexp.MustCompile(`(?m)^\t.*\(\*\w+\)\(`).FindAllString(string(text), -1)), "a command is not understood")
-	var ours, theirs strings.Builder
-	for _, c := range commands {
-		name := c[2]
+	table := map[string]bool{} // whether a call was seen
+	set, files := parsed(t, "*.go")
+	for _, f := range files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.TypeSpec); ok && strings.HasSuffix(s.Name.Name, "eCommands") {
+				for _, field := range s.Type.(*ast.StructType).Fields.List {
+					table[field.Names[0].Name] = false
+				}
+			}
+			return true
+		})
+	}
+	assert.Greater(t, len(table), 70)
+	structures := 0
+	check := func(at token.Pos, name string, args []bool, pointee func(i int) string) {
 		p, ok := prototypes[name]
 		for _, suffix := range []string{"KHR", "EXT"} { // those that two extensions share
 			if !ok {
 				p, ok = prototypes[name+suffix]
 			}
 		}
-		if !assert.True(t, ok, "vk%s is not in the headers", name) {
-			continue
+		if !assert.True(t, ok, "vk%s is not in the headers", name) || !assert.Len(t, args, len(p), "%v: arguments of vk%s", set.Position(at), name) {
+			return
 		}
-		a, b := strings.Split(c[3], ","), strings.Split(p[2], ",")
-		if !assert.Len(t, a, len(b), "arguments of vk%s", name) {
-			continue
-		}
-		size := func(out *strings.Builder, what, typ string) {
-			fmt.Fprintf(out, "printf(\"vk%s %s %%zu\\n\", sizeof(%s));\n", name, what, typ)
-		}
-		size(&ours, "returns", c[1])
-		size(&theirs, "returns", p[0])
-		for i := range a {
-			mine, its := a[i], regexp.MustCompile(`\w+$`).ReplaceAllString(b[i], "")
-			size(&ours, fmt.Sprint(i), mine)
-			size(&theirs, fmt.Sprint(i), its)
-			mineTo, itsTo := pointee(mine), pointee(its)
-			if assert.Equal(t, mineTo == "", itsTo == "", "vk%s: argument %d", name, i) && mineTo != "" && mineTo != "void" {
-				if strings.HasPrefix(mineTo, "Vk") && mineTo != "VkHandle" {
-					assert.Equal(t, strings.TrimSuffix(itsTo, "KHR"), strings.TrimSuffix(mineTo, "KHR"), "vk%s: argument %d", name, i)
-				}
-				size(&ours, fmt.Sprint(i, " points to "), mineTo)
-				size(&theirs, fmt.Sprint(i, " points to "), itsTo)
+		table[name] = true
+		for i, pointer := range args {
+			assert.False(t, pointer && !strings.Contains(p[i], "*"), "%v: argument %d of vk%s is no pointer", set.Position(at), i, name)
+			if to := pointee(i); to != "" {
+				structures++
+				its := regexp.MustCompile(`Vk\w+`).FindString(p[i])
+				assert.Equal(t, strings.TrimSuffix(its, "KHR"), strings.TrimSuffix("V"+to[1:], "KHR"), "%v: argument %d of vk%s", set.Position(at), i, name)
 			}
 		}
 	}
-	if !t.Failed() {
-		h.prints(t, ours.String(), theirs.String())
+	for _, f := range files {
+		for _, decl := range f.Decls {
+			body, ok := decl.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			locals := map[string]string{} // structures of Vulkan by the variable's name
+			ast.Inspect(body, func(n ast.Node) bool {
+				var names []ast.Expr
+				var typ ast.Expr
+				switch n := n.(type) {
+				case *ast.AssignStmt:
+					if c, ok := n.Rhs[0].(*ast.CompositeLit); ok {
+						names, typ = n.Lhs, c.Type
+					}
+				case *ast.ValueSpec:
+					for _, name := range n.Names {
+						names = append(names, name)
+					}
+					typ = n.Type
+					if len(n.Values) == 1 {
+						if c, ok := n.Values[0].(*ast.CompositeLit); ok {
+							typ = c.Type
+						}
+					}
+				case *ast.CallExpr:
+					command, ok := commandOf(n)
+					if ok && types.ExprString(n.Fun) == "matrices" {
+						check(n.Pos(), command, []bool{false, true, true}, func(int) string { return "" })
+						return true
+					}
+					if _, known := table[command]; !ok || !known {
+						return true
+					}
+					var pointers []bool
+					for _, a := range n.Args[1:] {
+						pointers = append(pointers, strings.HasPrefix(types.ExprString(a), "uintptr(unsafe.Pointer("))
+					}
+					check(n.Pos(), command, pointers, func(i int) string {
+						name, ok := strings.CutPrefix(types.ExprString(n.Args[1+i]), "uintptr(unsafe.Pointer(&")
+						if !ok {
+							return ""
+						}
+						return locals[strings.TrimSuffix(name, "))")]
+					})
+				}
+				for _, name := range names {
+					if typ, ok := typ.(*ast.Ident); ok && strings.HasPrefix(typ.Name, "vk") {
+						locals[types.ExprString(name)] = typ.Name
+					}
+				}
+				return true
+			})
+		}
 	}
+	// Frames: their fields are the arguments.
+	for command, frame := range framesOf(t) {
+		check(token.NoPos, command, frame.pointers, func(i int) string { return frame.structures[i] })
+	}
+	for command, seen := range table {
+		assert.True(t, seen, "no call of vk%s was found", command)
+	}
+	assert.Greater(t, structures, 40)
 }
 
-// pointee is what a type points to, without const, or "" where it is no pointer.
-func pointee(typ string) string {
-	to, _, pointer := strings.Cut(strings.ReplaceAll(typ, "const ", " "), "*")
-	if !pointer {
-		return ""
+// commandOf is the command that a call of call, ccall.Call, recorder.call or matrices calls.
+func commandOf(c *ast.CallExpr) (string, bool) {
+	switch f := types.ExprString(c.Fun); {
+	case f == "call", f == "ccall.Call", f == "r.call", f == "matrices":
+		if s, ok := c.Args[0].(*ast.SelectorExpr); ok {
+			return s.Sel.Name, true
+		}
 	}
-	return strings.TrimSpace(to)
+	return "", false
+}
+
+// frameArgs are the arguments of a frame: whether one is a pointer, and to which structure.
+type frameArgs struct {
+	pointers   []bool
+	structures []string
+}
+
+// framesOf describes the frames by the command that each calls.
+func framesOf(t *testing.T) map[string]frameArgs {
+	t.Helper()
+	d := new(hostDevice)
+	var next uintptr
+	names := map[uintptr]string{}
+	table := reflect.ValueOf(&d.deviceCommands).Elem()
+	for i := range table.NumField() { // addresses that tell the commands apart
+		next++
+		table.Field(i).SetUint(uint64(next))
+		names[next] = table.Type().Field(i).Name
+	}
+	r := new(recorder)
+	r.prepare(d)
+	timeline := timelineCalls.Get().(*timelineCall)
+	timeline.read.Fn, timeline.await.Fn = d.GetSemaphoreCounterValue, d.WaitSemaphores
+	d.submit.frame.Fn, d.submit.frame.Args = d.QueueSubmit, ccall.Size(unsafe.Sizeof(d.submit.frame))
+	frames := map[string]frameArgs{}
+	for _, v := range []reflect.Value{reflect.ValueOf(r).Elem(), reflect.ValueOf(timeline).Elem(), reflect.ValueOf(&d.submit).Elem()} {
+		for i := range v.NumField() {
+			f := v.Field(i)
+			if f.Kind() != reflect.Struct || f.NumField() == 0 || f.Type().Field(0).Type != reflect.TypeFor[ccall.Frame]() || v.Type().Field(i).Name == "other" {
+				continue
+			}
+			head := f.Field(0)
+			require.Equal(t, int64(f.NumField()-1), head.FieldByName("Args").Int(), "%s", v.Type().Field(i).Name)
+			var a frameArgs
+			for j := 1; j < f.NumField(); j++ {
+				field := f.Type().Field(j)
+				require.Equal(t, uintptr(8), field.Type.Size(), "%s.%s", v.Type().Field(i).Name, field.Name)
+				to := ""
+				if field.Type.Kind() == reflect.Pointer && strings.HasPrefix(field.Type.Elem().Name(), "vk") {
+					to = field.Type.Elem().Name()
+				}
+				a.pointers = append(a.pointers, field.Type.Kind() == reflect.Pointer)
+				a.structures = append(a.structures, to)
+			}
+			name := names[uintptr(head.FieldByName("Fn").Uint())]
+			require.NotEmpty(t, name, "%s", v.Type().Field(i).Name)
+			frames[name] = a
+		}
+	}
+	require.Len(t, frames, 11)
+	return frames
 }
 
 // A feature structure is a row of flags here, and a flag is known by its place.
@@ -217,7 +379,7 @@ func TestABIFeatureTable(t *testing.T) {
 	var theirs strings.Builder
 	for _, row := range []struct {
 		name, number, extension, alias string
-		flags                          map[string]string // VKA_ -> member
+		flags                          map[string]string // feature -> member
 	}{
 		{"16BitStorage", "16BIT_STORAGE", "", "", map[string]string{"STORAGE16": "storageBuffer16BitAccess", "UNIFORM_STORAGE16": "uniformAndStorageBuffer16BitAccess"}},
 		{"8BitStorage", "8BIT_STORAGE", "KHR_8BIT_STORAGE", "", map[string]string{"STORAGE8": "storageBuffer8BitAccess"}},
@@ -253,38 +415,48 @@ func TestABIFeatureTable(t *testing.T) {
 			return "VK_" + name + "_EXTENSION_NAME"
 		}
 		fmt.Fprintf(&theirs, "printf(\"%s %%u %%zu %%s %%s\\n\", %s, sizeof(%s), %s, %s);\n", typ, number, typ, extension(row.extension), extension(row.alias))
-		fmt.Fprintf(&theirs, "for (size_t bit = 0; bit < VKA_FEATURE_COUNT; bit++) {\n")
-		for bit, member := range row.flags {
-			fmt.Fprintf(&theirs, "if (bit == VKA_%s) printf(\"%%u: %%zu %s at %%zu\\n\", %s, bit, offsetof(%s, %s));\n", bit, member, number, typ, member)
+		for bit, name := range featureNames(t) {
+			for feature, member := range row.flags {
+				if fold(feature) == name {
+					fmt.Fprintf(&theirs, "printf(\"%%u: %d %s at %%zu\\n\", %s, offsetof(%s, %s));\n", bit, member, number, typ, member)
+				}
+			}
 		}
-		theirs.WriteString("}\n")
 	}
 	for _, member := range []string{"robustBufferAccess", "shaderInt64", "shaderInt16"} {
 		fmt.Fprintf(&theirs, "printf(\"%s at %%zu\\n\", offsetof(VkPhysicalDeviceFeatures, %s));\n", member, member)
 	}
-	h.prints(t, `
-for (uint32_t i = 0; i < vka_feature_row_count; i++) {
-	const vka_feature_row *row = &vka_feature_rows[i];
-	size_t n = 0;
-	while (row->flags[n].bit != VKA_NO_FLAG) n++;
-	printf("%s %u %zu %s %s\n", row->name, row->type, (offsetof(vka_feature_struct, flags) + 4 * n + 7) / 8 * 8,
-		row->extension ? row->extension : "", row->alias ? row->alias : "");
-	for (int bit = 0; bit < VKA_FEATURE_COUNT; bit++)
-		for (size_t f = 0; f < n; f++)
-			if (row->flags[f].bit == bit) printf("%u: %d %s at %zu\n", row->type, bit, row->flags[f].name, offsetof(vka_feature_struct, flags[f]));
-}
-for (uint32_t i = 0; i < vka_core_feature_count; i++)
-	printf("%s at %u\n", vka_core_features[i].name, vka_core_features[i].offset);
-`, theirs.String())
+	var ours []string
+	for i := range featureRows {
+		row := &featureRows[i]
+		flags := int(unsafe.Offsetof(featureStruct{}.flags))
+		ours = append(ours, fmt.Sprintf("%s %d %d %s %s", row.name, row.structure, (flags+4*len(row.flags)+7)/8*8, row.extension, row.alias))
+		require.LessOrEqual(t, len(row.flags), len(featureStruct{}.flags))
+		for bit := range featureCount {
+			for f, flag := range row.flags {
+				if flag.bit == bit {
+					ours = append(ours, fmt.Sprintf("%d: %d %s at %d", row.structure, bit, flag.name, flags+4*f))
+				}
+			}
+		}
+	}
+	var f vkPhysicalDeviceFeatures
+	for _, c := range coreFeatures {
+		ours = append(ours, fmt.Sprintf("%s at %d", c.name, uintptr(unsafe.Pointer(c.of(&f)))-uintptr(unsafe.Pointer(&f))))
+	}
+	h.prints(t, ours, theirs.String())
 }
 
 // Extensions are asked for by names that the registry has.
 func TestABIExtensionNames(t *testing.T) {
 	h := needHeaders(t)
-	sources, err := filepath.Glob("*.c")
+	sources, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	found := 0
 	for _, f := range sources {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
 		text := readFile(t, f)
 		for _, name := range regexp.MustCompile(`"VK_[A-Z]+_[a-z]\w*"`).FindAllString(string(text), -1) {
 			assert.True(t, regexp.MustCompile(`_EXTENSION_NAME\s+`+name).MatchString(h.text), "%s: %s is not in the headers", f, name)
@@ -297,7 +469,8 @@ func TestABIExtensionNames(t *testing.T) {
 // Numbers that Go passes on as the driver gave them.
 func TestABINumbersInGo(t *testing.T) {
 	h := needHeaders(t)
-	var ours, theirs strings.Builder
+	var ours []string
+	var theirs strings.Builder
 	for _, c := range []struct {
 		name  string
 		value uint64
@@ -310,8 +483,8 @@ func TestABINumbersInGo(t *testing.T) {
 		{"PHYSICAL_DEVICE_TYPE_OTHER", uint64(DeviceOther)}, {"PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU", uint64(DeviceIntegrated)}, {"PHYSICAL_DEVICE_TYPE_DISCRETE_GPU", uint64(DeviceDiscrete)}, {"PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU", uint64(DeviceVirtual)}, {"PHYSICAL_DEVICE_TYPE_CPU", uint64(DeviceCPU)},
 		{"SUBGROUP_FEATURE_BASIC_BIT", uint64(SubgroupBasic)}, {"SUBGROUP_FEATURE_VOTE_BIT", uint64(SubgroupVote)}, {"SUBGROUP_FEATURE_ARITHMETIC_BIT", uint64(SubgroupArithmetic)}, {"SUBGROUP_FEATURE_BALLOT_BIT", uint64(SubgroupBallot)}, {"SUBGROUP_FEATURE_SHUFFLE_BIT", uint64(SubgroupShuffle)}, {"SUBGROUP_FEATURE_SHUFFLE_RELATIVE_BIT", uint64(SubgroupShuffleRelative)}, {"SUBGROUP_FEATURE_CLUSTERED_BIT", uint64(SubgroupClustered)}, {"SUBGROUP_FEATURE_QUAD_BIT", uint64(SubgroupQuad)},
 	} {
-		fmt.Fprintf(&ours, "printf(\"%s %%llu\\n\", %dull);\n", c.name, c.value)
+		ours = append(ours, fmt.Sprintf("%s %d", c.name, c.value))
 		fmt.Fprintf(&theirs, "printf(\"%s %%llu\\n\", (unsigned long long)VK_%s);\n", c.name, c.name)
 	}
-	h.prints(t, ours.String(), theirs.String())
+	h.prints(t, ours, theirs.String())
 }

@@ -15,11 +15,11 @@ const queryCount = 64
 // batch is a command buffer and everything that must live until it has executed. A stream
 // reuses its batches when they have finished.
 type batch struct {
-	id       uint64 // unique in the device while it is recorded or in flight
-	pool     uint64 // VkCommandPool; 0 for a caller's command buffer
-	commands VkCommandBuffer
-	value    uint64 // of the stream's timeline when it has finished
-	keep     []Resource
+	id   uint64 // unique in the device while it is recorded or in flight
+	pool uint64 // VkCommandPool; 0 for a caller's command buffer
+	recorder
+	value uint64 // of the stream's timeline when it has finished
+	keep  []Resource
 
 	descriptors             []uint64 // VkDescriptorPools
 	current                 int      // the pool in use
@@ -67,7 +67,7 @@ func (b *batch) drop() {
 func (b *batch) reset(d *Device) error {
 	b.params.reset()
 	for i := 0; i <= b.current && i < len(b.descriptors); i++ {
-		if err := d.check("vkResetDescriptorPool", hostResetDescriptorPool(d.c, b.descriptors[i])); err != nil {
+		if err := d.check("vkResetDescriptorPool", hostResetDescriptorPool(d.c, &b.recorder, b.descriptors[i])); err != nil {
 			return err
 		}
 	}
@@ -75,26 +75,25 @@ func (b *batch) reset(d *Device) error {
 	return nil
 }
 
-// descriptorSet writes a set of the scratch arrays' first n buffers.
-func (b *batch) descriptorSet(d *Device, layout uint64, n uint32) (set uint64, err error) {
+// descriptorSet makes a set of the scratch arrays' first n buffers, for the next dispatch.
+func (b *batch) descriptorSet(d *Device, layout uint64, n uint32) (err error) {
 	if len(b.descriptors) > 0 && (b.setsLeft == 0 || b.bindingsLeft < n) {
 		b.current++
 		b.setsLeft, b.bindingsLeft = poolSets, poolBuffers
 	}
 	if b.current >= len(b.descriptors) {
 		if err := b.addPool(d); err != nil {
-			return 0, err
+			return err
 		}
 		b.setsLeft, b.bindingsLeft = poolSets, poolBuffers
 	}
-	r := hostDescriptorSet(d.c, b.descriptors[b.current], layout, n,
-		&b.handles[0], &b.starts[0], &b.ranges[0], &set)
+	r := hostDescriptorSet(d.c, &b.recorder, b.descriptors[b.current], layout, n, &b.handles, &b.starts, &b.ranges)
 	if err := d.check("vkAllocateDescriptorSets", r); err != nil {
-		return 0, err
+		return err
 	}
 	b.setsLeft--
 	b.bindingsLeft -= n
-	return set, nil
+	return nil
 }
 
 func (b *batch) addPool(d *Device) error {

@@ -1,6 +1,6 @@
 package vk
 
-// featureBits has for each feature bit of the C side, in the order of feature_bits.h, its field in Caps, for
+// featureBits has for each feature bit of feature_table.go, in its order, its field in Caps, for
 // probing, enabling and the caller's claims in Wrap.
 var featureBits = [featureCount]func(*Caps) *bool{
 	func(c *Caps) *bool { return &c.Float16 },

@@ -9,17 +9,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The fields of featureBits are those of feature_bits.h, by name and in its order.
-func TestFeatureBitsAreThoseOfC(t *testing.T) {
-	header := readFile(t, "feature_bits.h")
-	names := regexp.MustCompile(`(?m)^\tVKA_(\w+),`).FindAllStringSubmatch(string(header), -1)
+// featureNames are the names of the features of feature_table.go by their bits, in lower case.
+func featureNames(t *testing.T) (names []string) {
+	t.Helper()
+	list, _, _ := strings.Cut(string(readFile(t, "feature_table.go")), "featureCount")
+	for _, m := range regexp.MustCompile(`(?m)^\tfeature([A-Z]\w*)(?: = iota)?(?: //.*)?$`).FindAllStringSubmatch(list, -1) {
+		names = append(names, strings.ToLower(m[1]))
+	}
 	require.Len(t, names, featureCount)
+	return names
+}
+
+// The fields of featureBits are those of feature_table.go, by name and in its order.
+func TestFeatureBitsAreThoseOfTheTable(t *testing.T) {
+	names := featureNames(t)
 	for bit, field := range featureBits {
 		var c Caps
 		*field(&c) = true
-		require.Equal(t, strings.ToLower(strings.ReplaceAll(names[bit][1], "_", "")), setField(reflect.ValueOf(c), ""), "bit %d", bit)
+		require.Equal(t, names[bit], setField(reflect.ValueOf(c), ""), "bit %d", bit)
 	}
-	require.Equal(t, "SUBGROUP_SIZE_CONTROL", names[featureSubgroupSizeControl][1])
+	require.Equal(t, "subgroupsizecontrol", names[featureSubgroupSizeControl])
 }
 
 // setField is the name of the boolean that is true, in lower case and with that of the struct around it.

@@ -24,7 +24,7 @@ func (d *Device) WrapCommands(cb VkCommandBuffer) (*Commands, error) {
 	if cb == 0 {
 		return nil, invalid(op, "no command buffer")
 	}
-	c := &Commands{d: d, b: &batch{id: d.batches.Add(1), commands: cb}}
+	c := &Commands{d: d, b: &batch{id: d.batches.Add(1), recorder: recorder{commands: cb}}}
 	d.mu.Lock()
 	d.wrapped[c] = struct{}{}
 	d.mu.Unlock()
@@ -186,7 +186,7 @@ func (c *Commands) copy(b *batch, dst *Buffer, to uint64, src *Buffer, from, n u
 	if err := b.hold(dst); err != nil {
 		return err
 	}
-	hostCmdCopy(c.d.c, b.commands, src.handle, x, dst.handle, y, n)
+	hostCmdCopy(c.d.c, &b.recorder, src.handle, x, dst.handle, y, n)
 	return nil
 }
 
@@ -216,7 +216,7 @@ func (c *Commands) Fill(dst BufferRange, word uint32) error {
 	}
 	writes := [1]BufferRange{dst}
 	c.follow(b, nil, writes[:])
-	hostCmdFill(c.d.c, b.commands, dst.Buffer.handle, dst.Buffer.offset+at, n, word)
+	hostCmdFill(c.d.c, &b.recorder, dst.Buffer.handle, dst.Buffer.offset+at, n, word)
 	return nil
 }
 
@@ -251,7 +251,7 @@ func (c *Commands) Label(name string) (end func()) {
 		return noLabel
 	}
 	defer c.d.leave()
-	hostCmdLabel(c.d.c, b.commands, name)
+	hostCmdLabel(c.d.c, &b.recorder, name)
 	id := b.id
 	return func() {
 		if c.d.enter("Label") != nil {
@@ -259,7 +259,7 @@ func (c *Commands) Label(name string) (end func()) {
 		}
 		defer c.d.leave()
 		if !c.released && c.b != nil && c.b.id == id {
-			hostCmdLabelEnd(c.d.c, c.b.commands)
+			hostCmdLabelEnd(c.d.c, &c.b.recorder)
 			id = 0
 		}
 	}
@@ -274,7 +274,7 @@ func (c *Commands) barrier(b *batch) {
 }
 
 func (c *Commands) innerBarrier(b *batch) {
-	hostCmdBarrier(c.d.c, b.commands, c.d.barrierScope())
+	hostCmdBarrier(c.d.c, &b.recorder, c.d.barrierScope())
 	if c.s != nil {
 		c.s.barriers++
 	}

@@ -113,9 +113,7 @@ func Open(o Options) (*Device, error) {
 	var flags uint32
 	var log *messageLog
 	if o.Validation {
-		if log, err = newMessageLog(o.OnMessage); err != nil {
-			return nil, err
-		}
+		log = newMessageLog(o.OnMessage)
 		flags |= instanceValidation
 		o.Debug = true
 	}
@@ -149,7 +147,6 @@ func open(in *hostInstance, log *messageLog, o Options) (*Device, error) {
 	}
 	infos := make([]DeviceInfo, len(probes))
 	for i, p := range probes {
-		defer p.free()
 		infos[i] = p.info
 	}
 	order, err := choose(infos, o.Device)
@@ -381,7 +378,7 @@ func (d *Device) VulkanInstance() VkInstance {
 		return 0
 	}
 	defer d.life.RUnlock()
-	return instanceHandle(d.instance)
+	return d.instance.handle
 }
 
 // VulkanPhysicalDevice returns the VkPhysicalDevice.
@@ -390,7 +387,7 @@ func (d *Device) VulkanPhysicalDevice() VkPhysicalDevice {
 		return 0
 	}
 	defer d.life.RUnlock()
-	return handlesOf(d.c).physical
+	return d.c.physical
 }
 
 // VulkanDevice returns the VkDevice.
@@ -399,7 +396,7 @@ func (d *Device) VulkanDevice() VkDevice {
 		return 0
 	}
 	defer d.life.RUnlock()
-	return handlesOf(d.c).device
+	return d.c.device
 }
 
 // VulkanQueue returns the VkQueue and its family.
@@ -410,7 +407,7 @@ func (d *Device) VulkanQueue() (queue VkQueue, family uint32) {
 	defer d.life.RUnlock()
 	d.worked.Store(true)
 	d.direct.Store(true)
-	return handlesOf(d.c).queue, d.info.queueFamily
+	return d.c.queue, d.info.queueFamily
 }
 
 // WithQueue runs f while no stream submits to the queue; on a wrapped device it also holds
@@ -426,7 +423,7 @@ func (d *Device) WithQueue(f func(queue VkQueue)) error {
 	}
 	d.worked.Store(true)
 	d.direct.Store(true)
-	d.withQueue(func() Result { f(handlesOf(d.c).queue); return ResultSuccess })
+	d.withQueue(func() Result { f(d.c.queue); return ResultSuccess })
 	return nil
 }
 

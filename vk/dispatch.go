@@ -39,7 +39,6 @@ func (c *Commands) dispatch(p *Pipeline, buffers []BufferRange, push []byte, gro
 	if err := b.hold(p.compiled); err != nil {
 		return err
 	}
-	set := uint64(0)
 	if len(buffers) > 0 {
 		for i := range buffers {
 			if err := b.hold(buffers[i].Buffer); err != nil {
@@ -51,12 +50,11 @@ func (c *Commands) dispatch(p *Pipeline, buffers []BufferRange, push []byte, gro
 			// Round up to a whole word within the buffer: see padding.
 			b.ranges[i] = min(alignUp(size, 4), buffers[i].Buffer.capacity-at)
 		}
-		if set, err = b.descriptorSet(d, p.sets, uint32(len(buffers))); err != nil {
+		if err := b.descriptorSet(d, p.sets, uint32(len(buffers))); err != nil {
 			return err
 		}
 	}
-	hostCmdDispatch(d.c, b.commands, p.handle, p.layout, set,
-		push, &groups)
+	hostCmdDispatch(d.c, &b.recorder, p.handle, p.layout, len(buffers) > 0, push, &groups)
 	return nil
 }
 

@@ -20,19 +20,13 @@
 // # Vulkan at run time
 //
 // The package opens the loader, libvulkan.so.1, when it is first needed; the environment
-// variable VKATTN_LIBVULKAN names another file. A build needs a C compiler but no Vulkan
-// headers: abi.h declares the part of the Vulkan ABI that is used. Without Vulkan a
-// program builds and runs; Devices and Open return an error that matches ErrNoDevice.
+// variable VKATTN_LIBVULKAN names another file. Without Vulkan a program builds and runs;
+// Devices and Open return an error that matches ErrNoDevice.
 //
-// Every Vulkan call goes through a C function with flat arguments, which builds its
-// structures on the C stack and keeps nothing. abi.h and the headers it includes declare
-// the structures; abi_test.go compares them, the commands and the feature table with the
-// Khronos headers that "scripts/deps.sh headers" fetches. host_cgo.go calls these functions.
-//
-// # Without cgo
-//
-// The API is the same in every build. A build without cgo (CGO_ENABLED=0), and a build for
-// Windows, has no Vulkan: Devices and Open return an error that matches ErrNoDevice and says so.
+// A build needs neither a C compiler nor Vulkan headers, and has Vulkan with and without cgo. Package
+// internal/ccall calls the commands. abi.go and the files abi_*.go declare the structures, which are on
+// the heap of Go; abi_test.go compares them, the commands and the feature table with the Khronos headers
+// that "scripts/deps.sh headers" fetches.
 //
 // # github.com/goki/vulkan
 //

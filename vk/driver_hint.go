@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+
+	"vkattn/internal/ccall"
 )
 
 // nvidiaKernel are files of NVIDIA's kernel driver, which containers with a GPU have too.
@@ -28,15 +30,15 @@ func DriverHint() string { return driverHint(false) }
 
 // driverHint is DriverHint. failed: a driver is installed and finds no device.
 func driverHint(failed bool) string {
-	if !hasVulkan || runtime.GOOS == "windows" {
+	if runtime.GOOS == "windows" {
 		return ""
 	}
 	for _, file := range nvidiaKernel {
 		if _, err := os.Stat(file); err != nil {
 			continue
 		}
-		if why := hostTryLibrary(eglLibrary); why != "" {
-			return fmt.Sprintf("NVIDIA's kernel driver is here, and its Vulkan driver needs %s: install the package libegl1 (%s)", eglLibrary, why)
+		if _, err := ccall.Open(eglLibrary); err != nil {
+			return fmt.Sprintf("NVIDIA's kernel driver is here, and its Vulkan driver needs %s: install the package libegl1 (%v)", eglLibrary, err)
 		}
 		return ""
 	}

@@ -17,38 +17,14 @@ type deviceHandles struct {
 	queue    VkQueue
 }
 
-// What host.h has numbers for. host_cgo.go compares them.
+// Kinds of objects that have names for tools, and properties of memory, by other names than Vulkan's.
 const (
-	maxBindings         = 32
-	maxParams           = 64
-	maxSubmitSemaphores = 32
+	objectSemaphore = vkObjectTypeSemaphore
+	objectBuffer    = vkObjectTypeBuffer
+	objectPipeline  = vkObjectTypePipeline
 
-	bufferExternal = 1
-
-	memoryMap    = 1
-	memoryExport = 2
-
-	pipelineFullSubgroups = 1
-	pipelineNoRobustness  = 2
-	pipelineStatistics    = 4
-
-	instanceDebug       = 1
-	instanceValidation  = 2
-	instanceSync        = 4
-	instanceGPUAssisted = 8
-
-	featureSubgroupSizeControl = 15
-	featureCount               = 44
-)
-
-// Numbers of Vulkan. host_cgo.go compares them with the headers of this package.
-const (
-	objectSemaphore = 5
-	objectBuffer    = 9
-	objectPipeline  = 19
-
-	memoryDeviceLocal  = 1
-	memoryHostVisible  = 2
-	memoryHostCoherent = 4
-	memoryHostCached   = 8
+	memoryDeviceLocal  = vkMemoryPropertyDeviceLocalBit
+	memoryHostVisible  = vkMemoryPropertyHostVisibleBit
+	memoryHostCoherent = vkMemoryPropertyHostCoherentBit
+	memoryHostCached   = vkMemoryPropertyHostCachedBit
 )

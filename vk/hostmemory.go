@@ -77,7 +77,7 @@ func (a *allocator) available(kind MemoryKind) (total uint64) {
 // budgets returns the budget of each heap, 0 if the driver does not tell.
 func (a *allocator) budgets() (budget, usage [16]uint64) {
 	if a.d.info.Caps.MemoryBudget {
-		hostHeapBudget(a.d.instance, handlesOf(a.d.c).physical, &budget, &usage)
+		hostHeapBudget(a.d.instance, a.d.c.physical, &budget, &usage)
 	}
 	return budget, usage
 }

@@ -121,9 +121,11 @@ func (d *Device) awaitQueue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	value := uint64(1)
+	const value = 1
+	var l submission
+	l.signal(t, value)
 	err = d.check("vkQueueSubmit", d.withQueue(func() Result {
-		return hostSubmit(d.c, nil, nil, nil, []uint64{t.handle}, []uint64{value})
+		return hostSubmit(d.c, nil, &l)
 	}))
 	if err == nil {
 		if err = d.await(ctx, t.handle, value); err != nil && !d.lost.Load() {

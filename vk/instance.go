@@ -60,7 +60,7 @@ var driversLoaded sync.Once
 // replaces it.
 func closeInstance(in *hostInstance) {
 	stays := false
-	if owned, debugs, get := aboutInstance(in); owned {
+	if owned, debugs, get := in.owned, in.messages != nil || in.debugUtils, in.get; owned {
 		driversLoaded.Do(func() {
 			stays = !debugs
 			if !stays {

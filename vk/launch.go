@@ -71,7 +71,7 @@ func (c *Commands) launch(f *CubinFunction, l CubinLaunch, params []byte, keep .
 		c.innerBarrier(b)
 		c.launched = true
 	}
-	hostCmdLaunch(d.c, b.commands, f.handle, &l, params, f.kernel.offsets)
+	hostCmdLaunch(d.c, &b.recorder, f.handle, &l, params, f.kernel.offsets)
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"vkattn/internal/ccall"
 	"vkattn/internal/driverlib"
 )
 
@@ -27,17 +28,18 @@ func GetInstanceProcAddr() (unsafe.Pointer, error) {
 	if loader.get != nil {
 		return loader.get, nil
 	}
-	if !hasVulkan {
-		return nil, refuse("open the Vulkan loader", ErrNoDevice, "%s", noVulkan)
-	}
 	path := os.Getenv("VKATTN_LIBVULKAN")
 	if path == "" {
 		path = DefaultLibrary
 	}
-	get, why := hostOpenLoader(path)
-	if get == nil {
-		return nil, refuse("open the Vulkan loader", ErrNoDevice, "%s: %s", path, strings.TrimPrefix(why, path+": "))
+	library, err := ccall.Open(path)
+	if err != nil {
+		return nil, refuse("open the Vulkan loader", ErrNoDevice, "%s: %s", path, strings.TrimPrefix(err.Error(), path+": "))
 	}
-	loader.get = get
-	return get, nil
+	get, err := library.Symbol("vkGetInstanceProcAddr")
+	if err != nil {
+		return nil, refuse("open the Vulkan loader", ErrNoDevice, "%s: no vkGetInstanceProcAddr in it", path)
+	}
+	loader.get = *(*unsafe.Pointer)(unsafe.Pointer(&get))
+	return loader.get, nil
 }

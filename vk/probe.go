@@ -7,9 +7,9 @@ import (
 // probe is a physical device with everything that was queried of it.
 type probe struct {
 	handle              VkPhysicalDevice
-	c                   *hostProbe // C memory, freed by free
 	info                DeviceInfo
 	typeFlags, typeHeap []uint32 // of each memory type
+	requiresSize        bool     // kernels may require a size of subgroups
 }
 
 // fail makes a device unusable.
@@ -52,7 +52,6 @@ func Devices() ([]DeviceInfo, error) {
 	infos := make([]DeviceInfo, len(probes))
 	for i, p := range probes {
 		infos[i] = p.info
-		p.free()
 	}
 	return infos, nil
 }

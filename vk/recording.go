@@ -45,8 +45,8 @@ func (d *Device) Record(f func(*Commands) error) (*Recording, error) {
 		err = unsupported(op, "a launch of a cubin")
 	}
 	if err == nil {
-		hostCmdHostBarrier(d.c, r.b.commands, r.scope)
-		err = d.check("vkEndCommandBuffer", hostEnd(d.c, r.b.commands))
+		hostCmdHostBarrier(d.c, &r.b.recorder, r.scope)
+		err = d.check("vkEndCommandBuffer", hostEnd(d.c, &r.b.recorder))
 	}
 	if err != nil {
 		r.destroy()
@@ -65,7 +65,7 @@ func (d *Device) beginRecording(op string) (*Recording, *Commands, error) {
 	b, err := d.newBatch()
 	if err == nil {
 		if err = b.reset(d); err == nil {
-			err = d.check("vkBeginCommandBuffer", hostBegin(d.c, b.pool, b.commands, false))
+			err = d.check("vkBeginCommandBuffer", hostBegin(d.c, b.pool, &b.recorder, false))
 		}
 		if err != nil {
 			b.destroy(d)
@@ -76,7 +76,7 @@ func (d *Device) beginRecording(op string) (*Recording, *Commands, error) {
 	}
 	r := &Recording{d: d, b: b, scope: d.barrierScope()}
 	b.id, b.recording = d.batches.Add(1), r
-	hostCmdBarrier(d.c, b.commands, r.scope)
+	hostCmdBarrier(d.c, &b.recorder, r.scope)
 	d.mu.Lock()
 	d.recordings[r] = struct{}{}
 	d.mu.Unlock()

@@ -2,6 +2,7 @@ package vk
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ type Feature struct {
 	Extension string // such as "VK_KHR_timeline_semaphore"; "" if every device has the structure
 	Core      uint32 // the version of Vulkan from which on Extension need not be enabled; 0: none
 
-	bit int // of the C side
+	bit int // of the features
 }
 
 // Limit is a member of VkPhysicalDeviceLimits, or maxComputeWorkgroupSubgroups, with its least value.
@@ -43,14 +44,11 @@ type Kernels func(*Caps) (list []*PipelineDesc, why string)
 
 // Require finds what kernels need. It takes a device with every capability, switches each off in turn and
 // leaves off those without which the kernels run. The error matches ErrUnsupported if they do not run even
-// there, and ErrNoDevice in a build without Vulkan.
+// there.
 func Require(kernels Kernels) (Requirements, error) {
 	const op = "Require"
 	if kernels == nil {
 		return Requirements{}, invalid(op, "no kernels")
-	}
-	if !hasVulkan {
-		return Requirements{}, refuse(op, ErrNoDevice, "%s", noVulkan)
 	}
 	info := DeviceInfo{effectiveAPI: 1<<22 | 4<<12, Caps: everything()}
 	if why := kernels.refuse(&info); why != "" {
@@ -235,28 +233,31 @@ func (f Feature) String() string {
 	return f.Name + " (" + f.Extension + ")"
 }
 
-// FeatureChain is a VkPhysicalDeviceFeatures2 in C memory, whose pNext chain has a structure for each other
-// feature.
+// FeatureChain is a VkPhysicalDeviceFeatures2, whose pNext chain has a structure for each other feature. C code may
+// use it: the garbage collector neither moves nor frees it before Close.
 type FeatureChain struct {
-	mu sync.Mutex
-	c  unsafe.Pointer
+	mu  sync.Mutex
+	c   *featureChain
+	pin runtime.Pinner
 }
+
+// pinnedChains are the open chains. The finalizer of a Pinner that still pins panics.
+var pinnedChains sync.Map
 
 // Chain returns the features as VkDeviceCreateInfo.pNext takes them; pEnabledFeatures is NULL then. The memory
 // is the caller's until Close, which may follow vkCreateDevice at once. The caller may set further members, and
 // chain further structures of C memory to the last one. Vulkan allows each structure once, and
 // VkPhysicalDeviceVulkan11Features to VkPhysicalDeviceVulkan14Features only in place of the structures that they
 // contain: a program that chains one of these sets its members by the names of Features. The error matches
-// ErrOutOfMemory, or ErrInvalid for requirements that Require did not return.
+// ErrInvalid for requirements that Require did not return.
 func (r Requirements) Chain() (*FeatureChain, error) {
-	if r.kernels == nil { // as of Require in a build without Vulkan
+	if r.kernels == nil {
 		return nil, unmade("Chain")
 	}
-	c := hostNewChain(r.Enabled.bits())
-	if c == nil {
-		return nil, outOfMemory("Chain", "the structures of features")
-	}
-	return &FeatureChain{c: c}, nil
+	f := &FeatureChain{c: newFeatureChain(r.Enabled.bits())}
+	f.pin.Pin(f.c)
+	pinnedChains.Store(f, nil)
+	return f, nil
 }
 
 // Pointer is the VkPhysicalDeviceFeatures2, nil after Close.
@@ -266,7 +267,7 @@ func (f *FeatureChain) Pointer() unsafe.Pointer {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.c
+	return unsafe.Pointer(f.c)
 }
 
 // Close frees the chain. It may be called again, also by another goroutine.
@@ -277,7 +278,8 @@ func (f *FeatureChain) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.c != nil {
-		hostFreeChain(f.c)
+		f.pin.Unpin()
+		pinnedChains.Delete(f)
 		f.c = nil
 	}
 	return nil

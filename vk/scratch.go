@@ -226,7 +226,7 @@ func (p *scratchPool) zero(op string, d *Device, s *scratch, elsewhere bool) (er
 		if err := b.hold(s.buf); err != nil {
 			return err
 		}
-		hostCmdFill(d.c, b.commands, s.buf.handle, 0, s.zeros, 0)
+		hostCmdFill(d.c, &b.recorder, s.buf.handle, 0, s.zeros, 0)
 		p.stream.barrier(b)
 		value, err := p.stream.submit(true)
 		if err != nil {

@@ -103,7 +103,7 @@ func (s *Stream) begin(op string) (*batch, error) {
 		b.destroy(s.d)
 		return nil, err
 	}
-	if err := s.d.check("vkBeginCommandBuffer", hostBegin(s.d.c, b.pool, b.commands, true)); err != nil {
+	if err := s.d.check("vkBeginCommandBuffer", hostBegin(s.d.c, b.pool, &b.recorder, true)); err != nil {
 		b.destroy(s.d)
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // The whole host layer while the garbage collector runs all the time: nothing C
-// works on may be Go's to free or move. Also run with GOEXPERIMENT=cgocheck2.
+// works on may be Go's to free or move.
 func TestStressUnderGarbageCollection(t *testing.T) {
 	d := openExecuting(t)
 	defer debug.SetGCPercent(debug.SetGCPercent(1))

@@ -33,8 +33,8 @@ func (s *Stream) submitWith(signal bool, again *batch) (uint64, error) {
 	d := s.d
 	var err error
 	if b != nil {
-		hostCmdHostBarrier(d.c, b.commands, d.barrierScope())
-		err = d.check("vkEndCommandBuffer", hostEnd(d.c, b.commands))
+		hostCmdHostBarrier(d.c, &b.recorder, d.barrierScope())
+		err = d.check("vkEndCommandBuffer", hostEnd(d.c, &b.recorder))
 	}
 	if err == nil {
 		err = s.send(b, again, value+1, signal)
@@ -55,12 +55,6 @@ func (s *Stream) submitWith(signal bool, again *batch) (uint64, error) {
 	}
 	s.submitted.Store(value + 1)
 	return value + 1, nil
-}
-
-// submission is the semaphores of one vkQueueSubmit.
-type submission struct {
-	waits, signals                      int
-	wait, waitValues, set, signalValues [maxSubmitSemaphores]uint64
 }
 
 func (l *submission) waitFor(t *Timeline, v uint64) {
@@ -102,7 +96,7 @@ func (s *Stream) send(b, again *batch, value uint64, signal bool) error {
 		b.sent = hostNow()
 	}
 	r := d.withQueue(func() Result {
-		return hostSubmit(d.c, commands[:n], l.wait[:l.waits], l.waitValues[:l.waits], l.set[:l.signals], l.signalValues[:l.signals])
+		return hostSubmit(d.c, commands[:n], &l)
 	})
 	if err := d.check("vkQueueSubmit", r); err != nil {
 		return err

@@ -83,9 +83,8 @@ func (t *Timeline) Value() (uint64, error) {
 }
 
 func (t *Timeline) value() (uint64, error) {
-	var v uint64
-	err := t.d.check("vkGetSemaphoreCounterValue", hostTimelineValue(t.d.c, t.handle, &v))
-	return v, err
+	v, r := hostTimelineValue(t.d.c, t.handle)
+	return v, t.d.check("vkGetSemaphoreCounterValue", r)
 }
 
 // Signal sets the value from the host. It must be above the current value, or the error

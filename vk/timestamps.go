@@ -46,20 +46,19 @@ func (t *tickLog) lose(n int) {
 
 // read reads the timestamps of a finished batch.
 func (t *tickLog) read(d *Device, b *batch) error {
-	var ticks [queryCount]uint64
 	seen := hostNow()
 	for i := 0; b.marks > 0; i++ {
 		n := min(b.marks, queryCount)
 		if d.lost.Load() {
 			t.lose(n)
 		} else {
-			r := hostQueryResults(d.c, b.queries[i], uint32(n), &ticks[0])
+			ticks, r := hostQueryResults(d.c, &b.recorder, b.queries[i], n)
 			if err := d.check("vkGetQueryPoolResults", r); err != nil {
 				t.lose(b.marks)
 				b.marks = 0
 				return err
 			}
-			for _, v := range ticks[:n] {
+			for _, v := range ticks {
 				t.add(stamp{v, b.sent, seen})
 			}
 		}
@@ -98,9 +97,9 @@ func (c *Commands) Timestamp() (Mark, error) {
 		b.queries = append(b.queries, q)
 	}
 	if index == 0 {
-		hostCmdResetQueries(d.c, b.commands, b.queries[pool], queryCount)
+		hostCmdResetQueries(d.c, &b.recorder, b.queries[pool], queryCount)
 	}
-	hostCmdTimestamp(d.c, b.commands, b.queries[pool], uint32(index))
+	hostCmdTimestamp(d.c, &b.recorder, b.queries[pool], uint32(index))
 	b.marks++
 	seq := c.s.ticks.recorded
 	c.s.ticks.recorded++

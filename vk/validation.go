@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 )
 
 // ValidationEnv is the environment variable that turns on Options.Validation: "1" does,
@@ -56,31 +55,26 @@ func (m Message) String() string { return fmt.Sprintf("%v %s: %s", m.Severity, m
 // maxMessages bounds the messages that a device remembers; OnMessage gets all.
 const maxMessages = 1024
 
-// messageLog collects validation messages. Layers report on any thread into a queue on the
-// C side, which pump empties after each call.
+// messageLog collects validation messages. Layers report on any thread into a queue, which pump empties after each
+// call.
 type messageLog struct {
-	c      *hostMessages
-	unread *uint32
-	on     func(Message)
-	pumps  sync.Mutex // OnMessage is called by one goroutine at a time
-	mu     sync.Mutex
-	list   []Message
+	c     *hostMessages
+	on    func(Message)
+	pumps sync.Mutex // OnMessage is called by one goroutine at a time
+	mu    sync.Mutex
+	list  []Message
 }
 
-func newMessageLog(on func(Message)) (*messageLog, error) {
-	c := hostMessagesNew()
-	if c == nil {
-		return nil, outOfMemory("Open", "message queue")
-	}
+func newMessageLog(on func(Message)) *messageLog {
 	if on == nil {
 		on = func(m Message) { fmt.Fprintln(os.Stderr, "vulkan:", m) }
 	}
-	return &messageLog{c: c, unread: hostMessagesUnread(c), on: on}, nil
+	return &messageLog{c: hostMessagesNew(), on: on}
 }
 
 // pump delivers the messages that have arrived. Without any it costs one atomic load.
 func (l *messageLog) pump() {
-	if l == nil || l.c == nil || atomic.LoadUint32(l.unread) == 0 {
+	if l == nil || l.c == nil || l.c.unread.Load() == 0 {
 		return
 	}
 	if !l.pumps.TryLock() {
@@ -88,7 +82,7 @@ func (l *messageLog) pump() {
 	}
 	defer l.pumps.Unlock()
 	for {
-		m, ok := hostMessagesTake(l.c)
+		m, ok := l.c.take()
 		if !ok {
 			return
 		}

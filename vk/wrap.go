@@ -78,7 +78,6 @@ func wrap(in *hostInstance, e External) (*Device, error) {
 		}
 	}
 	p := newProbe(in, e.PhysicalDevice, index)
-	defer p.free()
 	if p.info.failed != nil {
 		return nil, p.info.failed
 	}

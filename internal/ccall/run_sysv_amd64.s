@@ -1,5 +1,5 @@
-// Calls by the convention of System V. runtime.cgocall calls run on the system stack with the first frame in DI; frames run
-// until the next one is nil or has no function.
+// Calls by the convention of System V. runtime.cgocall calls run on the system stack with the first frame in DI; frames
+// run until the next one is nil or has no function.
 
 //go:build linux || darwin
 

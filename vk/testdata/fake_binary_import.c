@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../abi.h"
+#include "vulkan.h"
 
 #define NAME "VK_NVX_binary_import"
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../abi.h"
+#include "vulkan.h"
 
 typedef void (*fn)(void);
 typedef fn (*get_fn)(void *, const char *);

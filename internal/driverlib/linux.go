@@ -1,4 +1,4 @@
-//go:build !windows
+//go:build !windows && !darwin
 
 // Package driverlib names the libraries of drivers.
 package driverlib

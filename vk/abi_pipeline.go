@@ -1,0 +1,230 @@
+// Structures of Vulkan about pipelines, descriptors and command buffers.
+
+package vk
+
+import (
+	"structs"
+	"unsafe"
+)
+
+// Pipelines and descriptors.
+
+type vkShaderModuleCreateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	flags    uint32
+	codeSize uint64
+	pCode    *uint32
+}
+
+type vkSpecializationMapEntry struct {
+	_          structs.HostLayout
+	constantID uint32
+	offset     uint32
+	size       uint64
+}
+
+type vkSpecializationInfo struct {
+	_             structs.HostLayout
+	mapEntryCount uint32
+	pMapEntries   *vkSpecializationMapEntry
+	dataSize      uint64
+	pData         unsafe.Pointer
+}
+
+type vkPipelineShaderStageCreateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	flags               uint32
+	stage               uint32
+	module              uint64
+	pName               *byte
+	pSpecializationInfo *vkSpecializationInfo
+}
+
+type vkPipelineShaderStageRequiredSubgroupSizeCreateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	requiredSubgroupSize uint32
+}
+
+type vkPipelineRobustnessCreateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	storageBuffers uint32
+	uniformBuffers uint32
+	vertexInputs   uint32
+	images         uint32
+}
+
+type vkComputePipelineCreateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	flags              uint32
+	stage              vkPipelineShaderStageCreateInfo
+	layout             uint64
+	basePipelineHandle uint64
+	basePipelineIndex  int32
+}
+
+type vkPipelineCacheCreateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	flags           uint32
+	initialDataSize uint64
+	pInitialData    unsafe.Pointer
+}
+
+type vkPushConstantRange struct {
+	_          structs.HostLayout
+	stageFlags uint32
+	offset     uint32
+	size       uint32
+}
+
+type vkPipelineLayoutCreateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	flags                  uint32
+	setLayoutCount         uint32
+	pSetLayouts            *uint64
+	pushConstantRangeCount uint32
+	pPushConstantRanges    *vkPushConstantRange
+}
+
+type vkDescriptorSetLayoutBinding struct {
+	_                  structs.HostLayout
+	binding            uint32
+	descriptorType     uint32
+	descriptorCount    uint32
+	stageFlags         uint32
+	pImmutableSamplers *uint64
+}
+
+type vkDescriptorSetLayoutCreateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	flags        uint32
+	bindingCount uint32
+	pBindings    *vkDescriptorSetLayoutBinding
+}
+
+type vkDescriptorPoolSize struct {
+	_               structs.HostLayout
+	typ             uint32
+	descriptorCount uint32
+}
+
+type vkDescriptorPoolCreateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	flags         uint32
+	maxSets       uint32
+	poolSizeCount uint32
+	pPoolSizes    *vkDescriptorPoolSize
+}
+
+type vkDescriptorSetAllocateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	descriptorPool     uint64
+	descriptorSetCount uint32
+	pSetLayouts        *uint64
+}
+
+type vkDescriptorBufferInfo struct {
+	_      structs.HostLayout
+	buffer uint64
+	offset uint64
+	rang   uint64
+}
+
+type vkWriteDescriptorSet struct {
+	_ structs.HostLayout
+	vkHead
+	dstSet           uint64
+	dstBinding       uint32
+	dstArrayElement  uint32
+	descriptorCount  uint32
+	descriptorType   uint32
+	pImageInfo       unsafe.Pointer
+	pBufferInfo      *vkDescriptorBufferInfo
+	pTexelBufferView *uint64
+}
+
+type vkPipelineInfoKHR struct {
+	_ structs.HostLayout
+	vkHead
+	pipeline uint64
+}
+
+type vkPipelineExecutablePropertiesKHR struct {
+	_ structs.HostLayout
+	vkHead
+	stages       uint32
+	name         [256]byte
+	description  [256]byte
+	subgroupSize uint32
+}
+
+type vkPipelineExecutableInfoKHR struct {
+	_ structs.HostLayout
+	vkHead
+	pipeline        uint64
+	executableIndex uint32
+}
+
+type vkPipelineExecutableStatisticKHR struct {
+	_ structs.HostLayout
+	vkHead
+	name        [256]byte
+	description [256]byte
+	format      uint32
+	value       uint64
+}
+
+// Command buffers and queries.
+
+type vkCommandPoolCreateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	flags            uint32
+	queueFamilyIndex uint32
+}
+
+type vkCommandBufferAllocateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	commandPool        uint64
+	level              uint32
+	commandBufferCount uint32
+}
+
+type vkCommandBufferBeginInfo struct {
+	_ structs.HostLayout
+	vkHead
+	flags            uint32
+	pInheritanceInfo unsafe.Pointer
+}
+
+type vkMemoryBarrier struct {
+	_ structs.HostLayout
+	vkHead
+	srcAccessMask uint32
+	dstAccessMask uint32
+}
+
+type vkQueryPoolCreateInfo struct {
+	_ structs.HostLayout
+	vkHead
+	flags              uint32
+	queryType          uint32
+	queryCount         uint32
+	pipelineStatistics uint32
+}
+
+type vkCalibratedTimestampInfoKHR struct {
+	_ structs.HostLayout
+	vkHead
+	timeDomain uint32
+}
