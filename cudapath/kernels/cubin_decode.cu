@@ -108,8 +108,15 @@ template <bool BF16> __device__ __forceinline__ void widenBytes(uint32_t w, uint
 		odd = subtractPairs<false>(maskFlip(w >> 8, 0x00ff00ff, 0x64806480), 0x64806480);
 	}
 }
-// The same of the low halves of bytes, less 8.
-template <bool BF16> __device__ __forceinline__ void widenNibbles(uint32_t w, uint32_t &even, uint32_t &odd) {
+// The same of the low or high halves of bytes, less 8. In float16 a high half is added to 1024 where it is, 16 times as large.
+template <bool BF16, bool HIGH> __device__ __forceinline__ void widenNibbles(uint32_t w, uint32_t &even, uint32_t &odd) {
+	if constexpr (HIGH && !BF16) {
+		const uint32_t sixteenth = 0x2c002c00, less = 0xd480d480; // 64 + 8
+		even = fusePairs<false>(maskFlip(w, 0x00f000f0, 0x64006400), sixteenth, less);
+		odd = fusePairs<false>(maskFlip(w >> 8, 0x00f000f0, 0x64006400), sixteenth, less);
+		return;
+	}
+	if (HIGH) w >>= 4;
 	const uint32_t one = BF16 ? 0x43004300 : 0x64006400, eight = BF16 ? 0x43084308 : 0x64086408;
 	even = subtractPairs<BF16>(maskFlip(w, 0x000f000f, one), eight);
 	odd = subtractPairs<BF16>(maskFlip(w >> 8, 0x000f000f, one), eight);
@@ -133,7 +140,7 @@ template <bool BF16> struct ScalePair {
 		}
 	}
 	__device__ __forceinline__ uint32_t times(uint32_t x) const {
-		if constexpr (BF16) return fusePairs(x, high, multiplyPairs<true>(x, low));
+		if constexpr (BF16) return fusePairs<true>(x, high, multiplyPairs<true>(x, low));
 		return multiplyPairs<false>(x, high);
 	}
 };
@@ -240,9 +247,9 @@ template <class T> __device__ __forceinline__ void multiplyK(float (&s)[4], cons
 					widenBytes<T::BF16>(x, b0, b1);
 					multiply(h * 8 + i, scale.times(b0), scale.times(b1));
 				} else {
-					widenNibbles<T::BF16>(x, b0, b1);
+					widenNibbles<T::BF16, false>(x, b0, b1);
 					multiply(h * 8 + i * 2, scale.times(b0), scale.times(b1));
-					widenNibbles<T::BF16>(x >> 4, b0, b1);
+					widenNibbles<T::BF16, true>(x, b0, b1);
 					multiply(h * 8 + i * 2 + 1, scale.times(b0), scale.times(b1));
 				}
 			}
@@ -322,7 +329,8 @@ template <class T> __device__ __forceinline__ void multiplyV(float (&o)[T::FRAGM
 					const int at = T::TYPE == Q4_0 ? i / 2 : i;
 					const uint32_t low = pickBytes(w[2 * u][at], w[2 * u + 1][at], 0x5410), high = pickBytes(w[2 * u][at], w[2 * u + 1][at], 0x7632);
 					if constexpr (T::TYPE == Q8_0) widenBytes<T::BF16>(low, a[0][u], a[1][u]), widenBytes<T::BF16>(high, a[2][u], a[3][u]);
-					else widenNibbles<T::BF16>(low >> i % 2 * 4, a[0][u], a[1][u]), widenNibbles<T::BF16>(high >> i % 2 * 4, a[2][u], a[3][u]);
+					else if (i % 2 == 0) widenNibbles<T::BF16, false>(low, a[0][u], a[1][u]), widenNibbles<T::BF16, false>(high, a[2][u], a[3][u]);
+					else widenNibbles<T::BF16, true>(low, a[0][u], a[1][u]), widenNibbles<T::BF16, true>(high, a[2][u], a[3][u]);
 #pragma unroll
 					for (int k = 0; k < 4; k++) a[k][u] = scales[u].times(a[k][u]);
 				}

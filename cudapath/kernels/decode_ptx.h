@@ -52,10 +52,11 @@ template <bool BF16> __device__ __forceinline__ uint32_t multiplyPairs(uint32_t 
 	else asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
 	return r;
 }
-// a b + c of bfloat16, rounded once.
-__device__ __forceinline__ uint32_t fusePairs(uint32_t a, uint32_t b, uint32_t c) {
+// a b + c, rounded once.
+template <bool BF16> __device__ __forceinline__ uint32_t fusePairs(uint32_t a, uint32_t b, uint32_t c) {
 	uint32_t r;
-	asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+	if constexpr (BF16) asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+	else asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
 	return r;
 }
 

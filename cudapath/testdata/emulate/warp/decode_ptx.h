@@ -68,10 +68,10 @@ template <bool BF16> static inline uint32_t multiplyPairs(uint32_t a, uint32_t b
 {
 	return ofPairs<BF16>(a, b, [](float x, float y) { return x * y; });
 }
-static inline uint32_t fusePairs(uint32_t a, uint32_t b, uint32_t c)
+template <bool BF16> static inline uint32_t fusePairs(uint32_t a, uint32_t b, uint32_t c)
 {
-	auto one = [](uint32_t x, uint32_t y, uint32_t z) { return (float)((double)lowOf<true>(x) * lowOf<true>(y) + lowOf<true>(z)); };
-	return pack<true>(one(a, b, c), one(a >> 16, b >> 16, c >> 16));
+	auto one = [](uint32_t x, uint32_t y, uint32_t z) { return (float)((double)lowOf<BF16>(x) * lowOf<BF16>(y) + lowOf<BF16>(z)); };
+	return pack<BF16>(one(a, b, c), one(a >> 16, b >> 16, c >> 16));
 }
 static inline uint32_t widenFloat8(uint32_t two)
 {
