@@ -133,7 +133,7 @@ func TestAppendRefusesByFieldName(t *testing.T) {
 	}{
 		"dtype":            {"DType", func(c config, _ args) { c.DType = 9 }},
 		"head dim":         {"HeadDim/HeadDimV", func(c config, _ args) { c.HeadDim = 257 }},
-		"kv":               {"KeyType", func(c config, _ args) { c.KeyType = 9 }},
+		"kv":               {"KeyType", func(c config, _ args) { c.KeyType = 99 }},
 		"blocks":           {"HeadDim/HeadDimV", func(c config, _ args) { c.KeyType, c.ValueType = attention.KVQ4_0, attention.KVQ4_0 }},
 		"odd rotary":       {"Rotary.Dim", func(c config, _ args) { c.Rotary.Dim = 7 }},
 		"wide rotary":      {"Rotary.Dim", func(c config, _ args) { c.Rotary.Dim = 16 }},

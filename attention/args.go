@@ -39,7 +39,7 @@ type Args = struct {
 	DropoutSeed   uint64
 	DropoutOffset uint32
 
-	// Scales of quantized K and V (KVInt8 and KVFP8), float32, one per key and head:
+	// Scales of K and V of Scaled types (KVInt8, KVFP8, KVFP8E5M2), float32, one per key and head:
 	// packed [B, Hkv, Sk]; with Pages [Count, Hkv, PageSize]; for packed sequences
 	// [Hkv, TotalK]. With Config.KVBlock n > 1, one scale covers n consecutive keys, and
 	// the last dimension is ceil(Sk/n), ceil(PageSize/n) or ceil(TotalK/n).

@@ -20,7 +20,8 @@ func TestEncodedKVIsReadAsDecoded(t *testing.T) {
 		half.DecodeF32(x, inputs.New(int64(len(x)), attention.F32, inputs.Normal, seed))
 		return x
 	}
-	near := map[attention.KVType]float64{attention.KVInt8: 0.03, attention.KVFP8: 0.2, attention.KVQ8_0: 0.03, attention.KVQ4_0: 0.8}
+	near := map[attention.KVType]float64{attention.KVInt8: 0.03, attention.KVFP8: 0.2, attention.KVQ8_0: 0.03, attention.KVQ4_0: 0.8,
+		attention.KVFP8E5M2: 0.4, attention.KVQ4_1: 0.35, attention.KVQ5_0: 0.4, attention.KVQ5_1: 0.2, attention.KVIQ4NL: 0.6}
 	for _, kv := range attention.KVTypes()[1:] {
 		for _, block := range []int{0, 1, 7, 64} {
 			if kv.Blocked() && block > 1 {

@@ -93,17 +93,22 @@ func DTypes() []DType { return problem.DTypes() }
 // an error that lists the names and matches [ErrInvalid].
 func ParseDType(s string) (DType, error) { return problem.ParseDType(s) }
 
-// Storage of K and V. Int8 and FP8 have separate scales, [Args].KScale and VScale: an
+// Storage of K and V. Int8 and the two FP8 types have separate scales, [Args].KScale and VScale: an
 // element is the stored number times its scale. The cooperative-matrix tiers never round
 // that product; there a scale of V below 2^-96 counts as 2^-96. The blocked types have a
 // scale for every 32 elements within the row, as in ggml; HeadDim and HeadDimV must be
 // multiples of 32.
 const (
-	KVSame = problem.KVSame // as DType
-	KVInt8 = problem.KVInt8 // signed bytes
-	KVFP8  = problem.KVFP8  // float8 e4m3 (OCP, finite only): 1 sign, 4 exponent (bias 7), 3 mantissa bits
-	KVQ8_0 = problem.KVQ8_0 // 34 bytes for 32 elements: an f16 scale, then 32 signed bytes
-	KVQ4_0 = problem.KVQ4_0 // 18 bytes for 32 elements: an f16 scale, then 16 bytes; byte i has element i in its low half and i+16 in its high one, each less 8
+	KVSame    = problem.KVSame    // as DType
+	KVInt8    = problem.KVInt8    // signed bytes
+	KVFP8     = problem.KVFP8     // float8 e4m3 (OCP, finite only): 1 sign, 4 exponent (bias 7), 3 mantissa bits
+	KVQ8_0    = problem.KVQ8_0    // 34 bytes for 32 elements: an f16 scale, then 32 signed bytes
+	KVQ4_0    = problem.KVQ4_0    // 18 bytes for 32 elements: an f16 scale, then 16 bytes; byte i has element i in its low half and i+16 in its high one, each less 8
+	KVQ4_1    = problem.KVQ4_1    // 20 bytes for 32 elements: an f16 scale, an f16 minimum, then 16 bytes as in KVQ4_0; element = scale * number + minimum
+	KVQ5_0    = problem.KVQ5_0    // 22 bytes for 32 elements: an f16 scale, 32 fifth bits, then 16 bytes as in KVQ4_0; each number less 16
+	KVQ5_1    = problem.KVQ5_1    // 24 bytes for 32 elements: an f16 scale, an f16 minimum, 32 fifth bits, then 16 bytes; element = scale * number + minimum
+	KVIQ4NL   = problem.KVIQ4NL   // 18 bytes for 32 elements as KVQ4_0, but numbers are entries of a table from -127 to 113
+	KVFP8E5M2 = problem.KVFP8E5M2 // float8 e5m2: 1 sign, 5 exponent (bias 15), 2 mantissa bits, with Inf and NaN
 )
 
 // KVTypes lists every KVType.

@@ -98,7 +98,18 @@ void scaleRow(uint cell, uint span, uint lane) {
             const uint bits = cells[cell + n * SPAN + i]; // without its sign, ordered as the absolute values
             if ((bits & 0x7fffffffu) > (largest & 0x7fffffffu)) largest = bits;
         }
-        const Scale s = scaleOf(largest);
+        Scale s = scaleOf(largest);
+        if (HAS_MINIMUM) {
+            const bool numberless = s.inverse == 0.0; // NaN, or 0
+            float least = element(cell, n * SPAN), most = least;
+            for (uint i = 1; i < SPAN; i++) {
+                const float x = element(cell, n * SPAN + i);
+                least = min(least, x);
+                most = max(most, x);
+            }
+            if (!numberless) s = scaleOfRange(most - least);
+            minima[HAS_MINIMUM ? span + n : 0] = numberless ? 0.0 : least;
+        }
         units[span + n] = s.unit;
         inverses[span + n] = s.inverse;
     }

@@ -88,25 +88,23 @@ bool findRow(uint number, out Row r) {
 // How append.comp encodes a row of the cache: units of one element, or ggml blocks of 32 elements with their scale.
 // Rows are assembled from pieces: PIECE_BYTES divides a unit, and units are aligned to it.
 
-const uint CACHE_SAME = 0; // CACHE_TYPE: attention.KVType
-const uint CACHE_INT8 = 1;
-const uint CACHE_FP8 = 2;
-const uint CACHE_Q8_0 = 3;
-const uint CACHE_Q4_0 = 4;
+#include "kv_types.glsl"
 
 const bool IS_16 = DTYPE != TYPE_F32;
 // One scale per row, in a tensor of its own.
-const bool HAS_ROW_SCALE = CACHE_TYPE == CACHE_INT8 || CACHE_TYPE == CACHE_FP8;
-const bool BLOCKED = CACHE_TYPE == CACHE_Q8_0 || CACHE_TYPE == CACHE_Q4_0;
-const bool QUANTIZED = HAS_ROW_SCALE || BLOCKED;
+const bool HAS_ROW_SCALE = IN(SCALED, CACHE_TYPE) != 0;
+const bool BLOCKED = IN(BLOCKS, CACHE_TYPE) != 0;
+const bool HAS_MINIMUM = IN(MINIMUM, CACHE_TYPE) != 0;
+const bool QUANTIZED = CACHE_TYPE != 0;
 
-const uint UNIT_ELEMENTS = BLOCKED ? 32 : 1;
-const uint UNIT_BYTES = CACHE_TYPE == CACHE_Q8_0 ? 34 : CACHE_TYPE == CACHE_Q4_0 ? 18 : HAS_ROW_SCALE ? 1 : IS_16 ? 2 : 4;
+const uint UNIT_ELEMENTS = BLOCKED ? QUANT_BLOCK : 1;
+const uint HEADER_BYTES = HEADER_BYTES_OF(CACHE_TYPE); // of a block
+const uint UNIT_BYTES = QUANTIZED ? UNIT_BYTES_OF(CACHE_TYPE) : IS_16 ? 2 : 4;
 const uint PIECE_BYTES = HAS_ROW_SCALE ? 1 : BLOCKED || IS_16 ? 2 : 4;
 const uint PIECE_MASK = HAS_ROW_SCALE ? 0xffu : BLOCKED || IS_16 ? 0xffffu : 0xffffffffu;
 const uint ROW_BYTES = HEAD_DIM / UNIT_ELEMENTS * UNIT_BYTES;
 
-const uint SPAN = BLOCKED ? 32 : HEAD_DIM;            // elements that share a scale
+const uint SPAN = BLOCKED ? QUANT_BLOCK : HEAD_DIM;   // elements that share a scale
 const uint SPANS = QUANTIZED ? HEAD_DIM / SPAN : 1;   // of a row
 
 // element = unit * stored number; stored number = round(inverse * element).
@@ -120,11 +118,20 @@ Scale scaleOf(uint bits) {
     const uint magnitude = bits & 0x7fffffffu;
     if (magnitude >= 0x7f800000u) return Scale(uintBitsToFloat(0x7fc00000u), 0.0);
     if (magnitude < 0x0d800000u) return Scale(0.0, 0.0); // 2^-100
-    const float largest = uintBitsToFloat(magnitude);
+    const float largest = uintBitsToFloat(magnitude), first = uintBitsToFloat(bits);
     float unit = largest / 127.0;
-    if (CACHE_TYPE == CACHE_FP8) unit = largest / 448.0;
-    if (CACHE_TYPE == CACHE_Q4_0) unit = uintBitsToFloat(bits) * -0.125;
+    if (CACHE_TYPE == FLOAT8) unit = largest / 448.0;
+    if (CACHE_TYPE == FLOAT8_E5M2) unit = largest / 57344.0;
+    if (CACHE_TYPE == Q4_0) unit = first * -0.125;
+    if (CACHE_TYPE == Q5_0) unit = first * -0.0625;
+    if (CACHE_TYPE == IQ4_NL) unit = first / -127.0;
     return Scale(unit, 1.0 / unit);
+}
+// The same of a span with a minimum, by its range.
+Scale scaleOfRange(float range) {
+    if (range < 7.8886091e-31) return Scale(0.0, 0.0); // 2^-100
+    const float unit = range / (CACHE_TYPE == Q4_1 ? 15.0 : 31.0);
+    return Scale(unit, floatBitsToUint(range) >= 0x7f800000u ? 0.0 : 1.0 / unit);
 }
 
 // Nearest integer, -127 to 127. Ties go to even; in blocks away from 0, as in ggml.
@@ -135,12 +142,19 @@ uint encodeInt8(float value, float inverse) {
     return uint(scaled < 0.0 ? -magnitude : magnitude) & 0xffu;
 }
 
-// 0 to 15; 8 is 0.
-uint encodeInt4(float value, float inverse) {
-    if (inverse == 0.0) return 8;
+// Code of an element less the minimum: 0 to 15, or 31. Ties go up.
+uint encodeCode(float value, float inverse) {
+    const float zero = CACHE_TYPE == Q4_0 ? 8.0 : CACHE_TYPE == Q5_0 ? 16.0 : 0.0;
     precise const float scaled = value * inverse;
-    precise const float raised = scaled + 8.5;
-    return uint(clamp(raised, 0.0, 15.0));
+    if (CACHE_TYPE == IQ4_NL) { // by the middles of its numbers
+        const float middles[15] = {-115.5, -93.5, -74.0, -57.0, -42.0, -28.5, -16.0, -4.5, 7.0, 19.0, 31.5, 45.5, 61.0, 79.0, 101.0};
+        uint code = 0;
+        for (uint i = 0; i < 15; ++i) code += inverse == 0.0 ? uint(i < 8) : uint(scaled >= middles[i]);
+        return code;
+    }
+    if (inverse == 0.0) return uint(zero);
+    precise const float raised = scaled + (zero + 0.5);
+    return uint(clamp(raised, 0.0, IN(FIFTH_BITS, CACHE_TYPE) != 0 ? 31.0 : 15.0));
 }
 
 // float8 e4m3, nearest even. The largest is 448; only the rounding of the scale takes a number past it.
@@ -158,37 +172,61 @@ uint encodeFP8(float value, float inverse) {
     return sign | ((rebased + 0x7ffffu + ((rebased >> 20) & 1u)) >> 20);
 }
 
+// float8 e5m2, nearest even. The largest finite one is 57344, which numbers saturate to.
+uint encodeE5M2(float value, float inverse) {
+    if (inverse == 0.0) return 0;
+    precise const float scaled = value * inverse;
+    const uint bits = floatBitsToUint(scaled);
+    const uint sign = (bits >> 24) & 0x80u;
+    const uint magnitude = min(bits & 0x7fffffffu, 0x47600000u);
+    if (magnitude < 0x38800000u) { // below 2^-14: steps of 2^-16, the spacing of float32 at 2^7
+        precise const float shifted = uintBitsToFloat(magnitude) + 128.0;
+        return sign | (floatBitsToUint(shifted) & 0x7u);
+    }
+    const uint rebased = magnitude - 0x38000000u; // exponent bias 127 -> 15
+    return sign | ((rebased + 0xfffffu + ((rebased >> 21) & 1u)) >> 21);
+}
+
 shared uint cells[LOCAL_SIZE / LANES_PER_ROW * HEAD_DIM];              // rows, bits of float32
 shared float units[LOCAL_SIZE / LANES_PER_ROW * SPANS];                // their scales
 shared float inverses[QUANTIZED ? LOCAL_SIZE / LANES_PER_ROW * SPANS : 1];
+shared float minima[HAS_MINIMUM ? LOCAL_SIZE / LANES_PER_ROW * SPANS : 1];
 
 // Element of the row at `cell`.
 float element(uint cell, uint index) {
     return uintBitsToFloat(cells[cell + index]);
 }
 
-uint pieceOfQ8(uint cell, uint span, uint piece) {
-    const uint block = piece / 17, at = piece % 17;
-    if (at == 0) return encodeF16(units[span + block]);
-    const uint first = 32 * block + 2 * (at - 1);
-    const float inverse = inverses[span + block];
-    return encodeInt8(element(cell, first), inverse) | (encodeInt8(element(cell, first + 1), inverse) << 8);
+// Code of element `index` of the row.
+uint codeOf(uint cell, uint span, uint index) {
+    precise const float above = element(cell, index) - (HAS_MINIMUM ? minima[HAS_MINIMUM ? span + index / 32 : 0] : 0.0);
+    return encodeCode(above, inverses[span + index / 32]);
 }
 
-uint pieceOfQ4(uint cell, uint span, uint piece) {
-    const uint block = piece / 9, at = piece % 9;
+uint pieceOfBlock(uint cell, uint span, uint piece) {
+    const uint block = piece / (UNIT_BYTES / 2), at = piece % (UNIT_BYTES / 2);
     if (at == 0) return encodeF16(units[span + block]);
-    const uint first = 32 * block + 2 * (at - 1);
-    const float inverse = inverses[span + block];
-    return encodeInt4(element(cell, first), inverse) | (encodeInt4(element(cell, first + 16), inverse) << 4) |
-           (encodeInt4(element(cell, first + 1), inverse) << 8) | (encodeInt4(element(cell, first + 17), inverse) << 12);
+    if (HAS_MINIMUM && at == 1) return encodeF16(minima[HAS_MINIMUM ? span + block : 0]);
+    if (2 * at < HEADER_BYTES) { // fifth bits
+        const uint first = 32 * block + 16 * (at - (HEADER_BYTES - 4) / 2);
+        uint bits = 0;
+        for (uint i = 0; i < 16; ++i) bits |= codeOf(cell, span, first + i) >> 4 << i;
+        return bits;
+    }
+    const uint first = 32 * block + 2 * at - HEADER_BYTES;
+    if (IN(NIBBLES, CACHE_TYPE) == 0) {
+        const float inverse = inverses[span + block];
+        return encodeInt8(element(cell, first), inverse) | (encodeInt8(element(cell, first + 1), inverse) << 8);
+    }
+    return codeOf(cell, span, first) & 15 | (codeOf(cell, span, first + 16) & 15) << 4 |
+           (codeOf(cell, span, first + 1) & 15) << 8 | (codeOf(cell, span, first + 17) & 15) << 12;
 }
 
 // Piece of the row whose elements begin at `cell` and whose scales begin at `span`.
 uint pieceOf(uint cell, uint span, uint piece) {
-    if (CACHE_TYPE == CACHE_INT8) return encodeInt8(element(cell, piece), inverses[span]);
-    if (CACHE_TYPE == CACHE_FP8) return encodeFP8(element(cell, piece), inverses[span]);
-    if (CACHE_TYPE == CACHE_Q8_0) return pieceOfQ8(cell, span, piece);
-    if (CACHE_TYPE == CACHE_Q4_0) return pieceOfQ4(cell, span, piece);
+    if (BLOCKED) return pieceOfBlock(cell, span, piece);
+    if (CACHE_TYPE == INT8) return encodeInt8(element(cell, piece), inverses[span]);
+    if (CACHE_TYPE == FLOAT8) return encodeFP8(element(cell, piece), inverses[span]);
+    if (CACHE_TYPE == FLOAT8_E5M2) return encodeE5M2(element(cell, piece), inverses[span]);
     return IS_16 ? encode16(element(cell, piece)) : cells[cell + piece];
 }

@@ -77,8 +77,8 @@ layout(constant_id = 39) const uint ALIBI = 0;         // 1: ALiBi slopes
 layout(constant_id = 40) const uint SINKS = 0;         // 1: one sink logit per head
 layout(constant_id = 41) const uint BIAS = 0;          // 1 float16, 2 bfloat16, 3 float32
 layout(constant_id = 42) const uint MASK = 0;          // 1: one mask byte per score
-layout(constant_id = 43) const uint K_TYPE = 0;        // type of K: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
-layout(constant_id = 44) const uint KV_SCALE_BLOCK = 1; // keys that share a scale of int8 and float8
+layout(constant_id = 43) const uint K_TYPE = 0;        // type of K: 0 as Q, else of kv_types.glsl
+layout(constant_id = 44) const uint KV_SCALE_BLOCK = 1; // keys that share a scale of K and V
 layout(constant_id = 45) const uint SPLIT = 0;         // 1: several workgroups split the keys of a row and write float32 partial states
 layout(constant_id = 52) const uint DECODE_PART_ROWS = 0; // sequences with at most this many rows are the decode part; 0: none
 layout(constant_id = 54) const uint IS_DECODE_PART = 0; // 1: this dispatch computes the decode part, 0: the prefill part
@@ -86,7 +86,7 @@ layout(constant_id = 54) const uint IS_DECODE_PART = 0; // 1: this dispatch comp
 
 #ifdef CONSTANTS_V_TYPE
 // -- types of K and V that differ: general and decode kernels -------------------------------------
-layout(constant_id = 130) const uint V_TYPE = 0;       // type of V: 0 if K has 0; of int8 and float8, or of q8_0 and q4_0, one if K has one
+layout(constant_id = 130) const uint V_TYPE = 0;       // type of V: 0 if K has 0, with scales or of blocks as K
 #endif
 
 #ifdef CONSTANTS_MODIFIERS

@@ -36,12 +36,12 @@ const (
 	ConstSinks            uint32 = 40  // 1: one sink logit per head
 	ConstBias             uint32 = 41  // 1 float16, 2 bfloat16, 3 float32
 	ConstMask             uint32 = 42  // 1: one mask byte per score
-	ConstKType            uint32 = 43  // type of K: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
-	ConstKvScaleBlock     uint32 = 44  // keys that share a scale of int8 and float8
+	ConstKType            uint32 = 43  // type of K: 0 as Q, else of kv_types.glsl
+	ConstKvScaleBlock     uint32 = 44  // keys that share a scale of K and V
 	ConstSplit            uint32 = 45  // 1: several workgroups split the keys of a row and write float32 partial states
 	ConstDecodePartRows   uint32 = 52  // sequences with at most this many rows are the decode part; 0: none
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
-	ConstVType            uint32 = 130 // type of V: 0 if K has 0; of int8 and float8, or of q8_0 and q4_0, one if K has one
+	ConstVType            uint32 = 130 // type of V: 0 if K has 0, with scales or of blocks as K
 	ConstScoreExpr        uint32 = 127 // 1: a modifier is in place of scoreExpr, see attended_keys.glsl; 2: it is the same for all slots of a tile
 	ConstMaskExpr         uint32 = 128 // 1: likewise of maskExpr
 	ConstTileMap          uint32 = 129 // 1: a map of KV tiles is in place of the mask, 2: of the bias, see attended_keys.glsl

@@ -34,10 +34,12 @@ const uint LANE_FOLD = 32 / SUBGROUP_SIZE;
 #define GROUP_ID(s) (VIRTUAL_LANE(s) / 4) // 0 to 7
 #define THREAD_IN_GROUP (gl_SubgroupInvocationID % 4)
 
-// Rows that begin at a word, and of blocks at one of which the lane's columns are a part.
-const bool K_WORDS = K_TYPE * (ALIGN_K / 4) * (HEAD_DIM % 8 == 0 ? 1 : 0) != 0;
-const bool V_WORDS = V_TYPE * (ALIGN_V / 4) * (HEAD_DIM_V % 8 == 0 ? 1 : 0) * (DV_SLICES == 1 ? 1 : V_TYPE < Q8_0 ? 1 : DV_SLICE % 64 == 0 ? 1 : 0) != 0;
-const bool K_NIBBLES = K_WORDS && K_TYPE == Q4_0, V_NIBBLES = V_WORDS && V_TYPE == Q4_0;
+// Rows that begin at a word, and of blocks at one of which the lane's columns are a part. Where a block is not whole words
+// the first of a subgroup begins at one only if its number is even.
+const bool K_WORDS = K_TYPE * (ALIGN_K / 4) * (HEAD_DIM % 8 == 0 ? 1 : 0) *
+    (QK_SPLIT == 1 ? 1 : KEY_SCALES ? 1 : K_UNIT_BYTES % 4 == 0 ? 1 : QK_BLOCKS % 2 == 0 ? 1 : 0) != 0;
+const bool V_WORDS = V_TYPE * (ALIGN_V / 4) * (HEAD_DIM_V % 8 == 0 ? 1 : 0) * (DV_SLICES == 1 ? 1 : KEY_SCALES ? 1 : DV_SLICE % 64 == 0 ? 1 : 0) != 0;
+const bool K_NIBBLES = (K_WORDS ? 1 : 0) * IN(NIBBLES, K_TYPE) != 0, V_NIBBLES = (V_WORDS ? 1 : 0) * IN(NIBBLES, V_TYPE) != 0;
 
 // -- shared memory --------------------------------------------------------------------------------
 // Shared memory of decode_coopmat.comp: smem, in vectors of 16 bytes. Small enough for two workgroups per

@@ -42,8 +42,8 @@ uvec4 loadVecQ(Slice qBlock, uint element, uint col) {
 //      lane's of the block's first fragment, the others of the second; Q's columns follow (LOAD_Q_VECS).
 //   V  of each 16 keys keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9, of each block of 64 columns columns 8 g to 8 g + 7. Columns g and
 //      g + 8 of fragment f are the block's columns 8 g + 2 f and 8 g + 2 f + 1.
-// With quantized rows the middle two of each four columns are swapped (kv_scales.glsl), in Q and O too. A byte of q4_0 has
-// two elements, and a lane takes both (K_NIBBLES, V_NIBBLES): of each block 4 n to 4 n + 3 and 16 more.
+// With quantized rows the middle two of each four columns are swapped (kv_scales.glsl), in Q and O too. Where a byte has
+// two elements a lane takes both (K_NIBBLES, V_NIBBLES): of each block 4 n to 4 n + 3 and 16 more.
 
 const uint K_LANE_KEYS = 2 * KV_FRAGS * LANE_FOLD; // keys a lane has vectors of
 const uint V_LANE_KEYS = 4 * KV_FRAGS * LANE_FOLD;
@@ -85,7 +85,7 @@ uvec4 packRows(Slice k, Slice v) { return uvec4(k.word, k.phase, v.word, v.phase
 #define ROWS_V(packed_) Slice(packed_.z, packed_.w)
 #endif
 
-// The slice from the lane's first column on. Where rows of int8 and float8 begin at a word they are as rows of 16-bit
+// The slice from the lane's first column on. Where rows with KEY_SCALES begin at a word they are as rows of 16-bit
 // elements here, and rows of blocks begin at the block of the subgroup's first column (storedBlock); other quantized rows begin at
 // their first byte.
 #define FROM_COLUMN(T, s)                                                                           \
@@ -247,7 +247,7 @@ const bool TWO_TILES = PREFETCH > 1 && !CONTIGUOUS_RUNS && K_TYPE == 0;
 uvec4 toOperandWords(uint type, bool words, uvec4 vec, uint col, uint block) {
     if (type == 0) return vec;
     if (KEY_SCALES) return exactPairs(type, vec.xy);
-    return words ? blockPairs(type, vec, block % 2 != 0) : blockPairs(type, vec.xy >> shiftOfColumn(type, col), uintBitsToFloat(vec.z));
+    return words ? blockPairs(type, vec, block % 2 != 0, col / 8 % 4) : blockPairs(type, vec, shiftOfColumn(type, col));
 }
 // NaN of float8 is no NaN in an operand (exactPairs). A key of which K has one gets a scale that is NaN. Where subgroups have
 // parts of a row, the operand gets a NaN instead.
@@ -266,12 +266,22 @@ uvec4 toOperandWords(uint type, bool words, uvec4 vec, uint col, uint block) {
             subgroupSync();                                                                         \
         }                                                                                           \
     }
-// V's is added after the KV loop, as that of a key whose scale is no finite number.
+// V's is added after the KV loop, as that of a key whose scale is no finite number. So are Inf and NaN of e5m2, which P
+// that rounds to 0 would make NaN: the operand has 0.
 #define NOTE_NAN_VALUES                                                                             \
     if (KEY_SCALES && STORED_FACTOR(V_TYPE) != 1.0) {                                               \
         uint any = 0;                                                                               \
         [[unroll]] for (uint n = 0; n < V_LANE_VECS; ++n) any |= nanBytes(V_TILE[n].x) | nanBytes(V_TILE[n].y); \
         nonFiniteScale = nonFiniteScale || (any & 0x80808080u) != 0;                                \
+    }                                                                                               \
+    if (V_TYPE == FLOAT8_E5M2) {                                                                    \
+        uint any = 0;                                                                               \
+        [[unroll]] for (uint n = 0; n < V_LANE_VECS; ++n) any |= nonFiniteBytes(V_TILE[n].x) | nonFiniteBytes(V_TILE[n].y); \
+        if ((any & 0x80808080u) != 0) {                                                             \
+            nonFiniteScale = true;                                                                  \
+            [[unroll]] for (uint n = 0; n < V_LANE_VECS; ++n)                                       \
+                V_TILE[n].xy = uvec2(dropNonFiniteBytes(V_TILE[n].x), dropNonFiniteBytes(V_TILE[n].y)); \
+        }                                                                                           \
     }
 #define CONVERT_K(words, b)                                                                         \
     [[unroll]] for (uint n = 0; n < K_LANE_KEYS; ++n)                                               \

@@ -69,7 +69,7 @@
         uvec4 words[V_LANE_KEYS];
         CONVERT_V(words, b)
         // P of a masked key is 0, but 0 x Inf is NaN: see non_finite.glsl.
-        if (MASKED != 0 && ROW_MASKS && V_TYPE != INT8 && (V_TYPE != FLOAT8 || STORED_FACTOR(V_TYPE) == 1.0)) {
+        if (MASKED != 0 && ROW_MASKS && MAY_BE_NON_FINITE) {
             [[unroll]] for (uint n = 0; n < V_LANE_KEYS; ++n)
                 if (dropNonFinite(words[n])) atomicOr(nonFiniteSeen, 1);
         }

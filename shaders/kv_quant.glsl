@@ -1,14 +1,11 @@
-// Quantized K and V: int8 and float8 e4m3 with one float32 scale per KV_SCALE_BLOCK keys, and ggml's q8_0 and q4_0,
-// blocks of QUANT_BLOCK elements with a float16 scale in front. kv_read.glsl loads eight elements as stored; here
-// they are turned into numbers.
+// Quantized K and V: bytes with one float32 scale per KV_SCALE_BLOCK keys, and ggml's blocks of QUANT_BLOCK elements, which
+// begin with a float16 scale. kv_read.glsl loads eight elements as stored; here they are turned into numbers.
 
-const uint INT8 = 1, FLOAT8 = 2, Q8_0 = 3, Q4_0 = 4; // K_TYPE, V_TYPE
-const bool KEY_SCALES = K_TYPE == INT8 || K_TYPE == FLOAT8; // a key has a scale; else a block has
+#include "kv_types.glsl"
+
+const bool KEY_SCALES = IN(SCALED, K_TYPE) != 0; // a key has a scale; else a block has
 const uint SCALE_KINDS = DTYPE == TYPE_BF16 ? 5 : HAS_LSE + SINKS != 0 ? 5 : 4; // numbers per key, see kv_scales.glsl
 const bool HAS_P_FACTOR = SCALE_KINDS == 5;
-const uint QUANT_BLOCK = 32;
-// Bytes of one unit of the strides of K and V: an element, or a block.
-#define UNIT_BYTES_OF(type) ((type == Q8_0 ? 34 : 1) * (type == Q4_0 ? 18 : 1))
 const uint K_UNIT_BYTES = UNIT_BYTES_OF(K_TYPE), V_UNIT_BYTES = UNIT_BYTES_OF(V_TYPE);
 
 // Slice of quantized rows; its phase is a byte of its first word, 0 if the alignment is at least 4 bytes.
@@ -39,42 +36,71 @@ uint scaleEntry(KVRow at) {
     return (at.batch * KV_HEADS + work.kvHead) * blocks + at.row / KV_SCALE_BLOCK;
 }
 
+// Scale and minimum of a block or key: a float32, or with a minimum two float16.
+vec2 scalesOf(uint type, uint bits) { return IN(MINIMUM, type) != 0 ? unpackHalf2x16(bits) : vec2(uintBitsToFloat(bits), 0.0); }
+
 // Four elements from four bytes, the first one in the lowest. Integers go into the low bits of a float32 with a known
-// exponent: GPUs convert few integers per clock. float8 has the fields of float16, with a bias that is 8 smaller.
-vec4 decode4(uint type, uint bytes, float scale) {
+// exponent: GPUs convert few integers per clock. float8 has the fields of float16, e4m3 with a bias that is 8 smaller.
+vec4 decode4(uint type, uint bytes, vec2 scales) {
     if (type == FLOAT8) {
         const uvec2 two = uvec2(bytes & 0xffu | (bytes & 0xff00u) << 8, bytes >> 16 & 0xffu | (bytes >> 8 & 0xff0000u));
         const uvec2 nan = (two & 0x007f007fu) + 0x00010001u & 0x00800080u; // e4m3fn: all bits set is NaN, there is no Inf
         const uvec2 halves = (two & 0x00800080u) << 8 | (two & 0x007f007fu) << 7 | nan * 0xf8u;
-        return vec4(unpackHalf2x16(halves.x), unpackHalf2x16(halves.y)) * 256.0 * scale;
+        return vec4(unpackHalf2x16(halves.x), unpackHalf2x16(halves.y)) * 256.0 * scales.x;
     }
-    const uint unsigned_ = type == Q4_0 ? bytes : bytes ^ 0x80808080u;
-    const float zero = 8388608.0 + (type == Q4_0 ? 8.0 : 128.0);
+    if (type == FLOAT8_E5M2) {
+        const uvec2 halves = uvec2((bytes & 0xffu) << 8 | (bytes & 0xff00u) << 16, bytes >> 8 & 0xff00u | bytes & 0xff000000u);
+        return vec4(unpackHalf2x16(halves.x), unpackHalf2x16(halves.y)) * scales.x;
+    }
+    const uint unsigned_ = IN(SIGNED, type) != 0 ? bytes ^ 0x80808080u : bytes;
+    const float zero = 8388608.0 + ZERO_OF(type);
     const uvec4 each = uvec4(unsigned_, unsigned_ >> 8, unsigned_ >> 16, unsigned_ >> 24) & 0xffu;
-    return (uintBitsToFloat(each | 0x4b000000u) - zero) * scale;
+    const vec4 numbers = uintBitsToFloat(each | 0x4b000000u) - zero;
+    return IN(MINIMUM, type) != 0 ? fma(numbers, vec4(scales.x), vec4(scales.y)) : numbers * scales.x;
 }
 
-// Eight elements from eight bytes. A byte of q4_0 holds elements i and i + 16: shift selects the half.
-uint shiftOfColumn(uint type, uint col) { return type == Q4_0 ? col % QUANT_BLOCK / 16 * 4 : 0; }
-void decode8(uint type, uvec2 bytes, float scale, uint shift, out vec4 low, out vec4 high) {
-    if (type == Q4_0) bytes = bytes >> shift & 0x0f0f0f0fu;
-    low = decode4(type, bytes.x, scale);
-    high = decode4(type, bytes.y, scale);
+// Numbers of IQ4_NL that four bytes, 0 to 15, stand for: a tree of selections by their bits.
+#define SELECT(mask, zero, one) ((one) & (mask) | (zero) & ~(mask))
+#define FOUR(x) (uint((x) & 0xff) * 0x01010101u)
+#define OF_TWO(x, y) SELECT(bit[0], FOUR(x), FOUR(y))
+#define OF_FOUR(x, y, z, w) SELECT(bit[1], OF_TWO(x, y), OF_TWO(z, w))
+uint lookUp(uint codes) {
+    uint bit[4];
+    [[unroll]] for (uint i = 0; i < 4; ++i) bit[i] = (codes >> i & 0x01010101u) * 0xffu;
+    const uint low = SELECT(bit[2], OF_FOUR(-127, -104, -83, -65), OF_FOUR(-49, -35, -22, -10));
+    const uint high = SELECT(bit[2], OF_FOUR(1, 13, 25, 38), OF_FOUR(53, 69, 89, 113));
+    return SELECT(bit[3], low, high);
+}
+// Four bits as bit 4 of four bytes.
+uint fifthBits(uint bits) { return (bits & 0xfu) * 0x02040810u & 0x10101010u; }
+
+// Eight numbers from eight bytes. A byte of two elements holds i and i + 16: shift selects the half. which has the shift
+// and with FIFTH_BITS from bit 8 on the fifth bits of the eight.
+uint shiftOfColumn(uint type, uint col) { return IN(NIBBLES, type) != 0 ? col % QUANT_BLOCK / 16 * 4 : 0; }
+uvec2 numbersOf(uint type, uvec2 bytes, uint which) {
+    if (IN(NIBBLES, type) == 0) return bytes;
+    bytes = bytes >> (IN(FIFTH_BITS, type) != 0 ? which & 7u : which) & 0x0f0f0f0fu;
+    if (IN(FIFTH_BITS, type) != 0) bytes |= uvec2(fifthBits(which >> 8), fifthBits(which >> 12));
+    return type == IQ4_NL ? uvec2(lookUp(bytes.x), lookUp(bytes.y)) : bytes;
 }
 #if defined(ANY_DTYPE) || defined(DTYPE_BF16)
 #define PACK2(x, y) encode16x2(x, y)
 #else
 #define PACK2(x, y) packFloat2x16(f16vec2(x, y)) // rounds as P is rounded; encode16x2 takes 20 times as long
 #endif
-uvec4 decode8To16(uint type, uvec2 bytes, float scale, uint shift) {
+
+// Eight elements from what scaledK8 and scaledV8 load, as float32 and as the 16-bit storage type.
+void dequantize(uint type, uvec4 raw, out vec4 low, out vec4 high) {
+    const uvec2 numbers = numbersOf(type, raw.xy, raw.w);
+    const vec2 scales = scalesOf(type, raw.z);
+    low = decode4(type, numbers.x, scales);
+    high = decode4(type, numbers.y, scales);
+}
+uvec4 dequantize16(uint type, uvec4 raw) {
     vec4 low, high;
-    decode8(type, bytes, scale, shift, low, high);
+    dequantize(type, raw, low, high);
     return uvec4(PACK2(low.x, low.y), PACK2(low.z, low.w), PACK2(high.x, high.y), PACK2(high.z, high.w));
 }
-
-// The same from what scaledK8 and scaledV8 load, as float32 and as the 16-bit storage type.
-void dequantize(uint type, uvec4 raw, out vec4 low, out vec4 high) { decode8(type, raw.xy, uintBitsToFloat(raw.z), raw.w, low, high); }
-uvec4 dequantize16(uint type, uvec4 raw) { return decode8To16(type, raw.xy, uintBitsToFloat(raw.z), raw.w); }
 
 // No load reads columns past the end of a row if this divides HEAD_DIM (K), or HEAD_DIM_V (V).
 #ifdef K_LOAD_MULTIPLE // set by the kernel

@@ -1,8 +1,8 @@
 // Rows of K or V as they are stored. A template: kv_quant.glsl includes it for each of the two with
-//   OF(name), ALIGNMENT, COLUMNS as in tensor_read.glsl; ALIGNMENT counts bytes if TYPE is INT8 or FLOAT8
+//   OF(name), ALIGNMENT, COLUMNS as in tensor_read.glsl; ALIGNMENT counts bytes if TYPE is not 0
 //   LOAD_STORED8, LOAD_SCALED8  names of the loads of eight elements
 //   TYPE, UNIT_BYTES  K_TYPE or V_TYPE, and the bytes of its unit
-//   STRIDE_SEQ     stride of rows: elements, or blocks of q8_0 and q4_0
+//   STRIDE_SEQ     stride of rows: elements, or blocks
 //   LOAD_MULTIPLE  if it divides COLUMNS, no load asks for columns past the end of a row
 
 // Slice of the KV head of the workgroup, from a row on.
@@ -36,7 +36,7 @@ uvec2 OF(bytes)(Slice s, uint first, uint count, bool whole) {
     return uvec2(a >> shift | b << (32 - shift), b >> shift | c << (32 - shift));
 }
 
-// First byte of the q8_0 or q4_0 block of a column.
+// First byte of the block of a column.
 uint OF(block)(uint row, uint col) { return (row * STRIDE_SEQ + col / QUANT_BLOCK) * UNIT_BYTES; }
 
 uint OF(half)(Slice s, uint first) {
@@ -44,10 +44,10 @@ uint OF(half)(Slice s, uint first) {
     return (OF(loadWord)(s, at >> 2) >> ((at & 2u) * 8)) & 0xffffu;
 }
 
-// Eight quantized elements from a column that is a multiple of 8. `valid` of them exist, the others are 0; in q8_0 and
-// q4_0 all exist.
+// Bytes of eight quantized elements from a column that is a multiple of 8. `valid` of them exist, the others are 0; in
+// blocks all exist.
 uvec2 OF(quantized)(Slice s, uint row, uint col, uint valid) {
-    if (TYPE == INT8 || TYPE == FLOAT8) {
+    if (KEY_SCALES) {
         uvec2 words = OF(bytes)(s, row * STRIDE_SEQ + col, min(valid, 8u), ALIGNMENT >= 4);
         if (valid < 8) {
             if (valid < 4) words.x &= (1u << (8 * valid)) - 1u;
@@ -56,34 +56,44 @@ uvec2 OF(quantized)(Slice s, uint row, uint col, uint valid) {
         return words;
     }
     const uint e = col % QUANT_BLOCK;
-    return OF(bytes)(s, OF(block)(row, col) + 2 + (TYPE == Q8_0 ? e : e % 16), 8, false);
+    return OF(bytes)(s, OF(block)(row, col) + HEADER_BYTES_OF(TYPE) + (IN(NIBBLES, TYPE) != 0 ? e % 16 : e), 8, false);
 }
 
-// Scale of a row of int8 or float8, and of the q8_0 or q4_0 block of a column.
+// Scale of a row, and of the block of a column as scalesOf takes it. Fifth bits of eight elements from a column on.
 float OF(rowScale)(KVRow at) { return uintBitsToFloat(OF(scale)(scaleEntry(at))); }
-float OF(blockScale)(Slice s, uint row, uint col) { return unpackHalf2x16(OF(half)(s, OF(block)(row, col))).x; }
+uint OF(blockScales)(Slice s, uint row, uint col) {
+    const uint first = OF(block)(row, col), scale = OF(half)(s, first);
+    return IN(MINIMUM, TYPE) != 0 ? scale | OF(half)(s, first + 2) << 16 : floatBitsToUint(unpackHalf2x16(scale).x);
+}
+uint OF(fifth8)(Slice s, uint row, uint col) {
+    if (IN(FIFTH_BITS, TYPE) == 0) return 0;
+    const uint byte = col % QUANT_BLOCK / 8;
+    return OF(half)(s, OF(block)(row, col) + HEADER_BYTES_OF(TYPE) - 4 + byte / 2 * 2) >> (byte % 2 * 8) & 0xffu;
+}
 
 // Eight elements from a column that is a multiple of 8, as stored: four words of 16-bit elements; or bytes in x and
-// y, the scale of their block in z (1 with KEY_SCALES), and shiftOfColumn in w.
+// y, the scales of their block in z (1 with KEY_SCALES), and in w what numbersOf takes.
 uvec4 LOAD_STORED8(Slice s, uint row, uint col) {
     const uint valid = COLUMNS % LOAD_MULTIPLE == 0 ? 8 : OF(elementsFrom)(col);
     if (TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);
     if (valid == 0) return uvec4(0);
-    const float scale = KEY_SCALES ? 1.0 : OF(blockScale)(s, row, col);
-    return uvec4(OF(quantized)(s, row, col, valid), floatBitsToUint(scale), shiftOfColumn(TYPE, col));
+    const uint scales = KEY_SCALES ? floatBitsToUint(1.0) : OF(blockScales)(s, row, col);
+    return uvec4(OF(quantized)(s, row, col, valid), scales, shiftOfColumn(TYPE, col) | OF(fifth8)(s, row, col) << 8);
 }
 
-// A lane's part of block n of a row that begins at a word, as stored: words that hold numbers 8 part to 8 part + 7 of
-// q8_0, or bytes 4 part to 4 part + 3 of q4_0, and in w the word that holds the block's scale. Blocks with an odd n begin in the
-// middle of a word; the numbers of the others do.
+// A lane's part of block n of a row that begins at a word, as stored: words that hold bytes 8 part to 8 part + 7 of
+// q8_0, of nibbles bytes 4 part to 4 part + 3, in w the word that holds the block's scale, and with fifth bits in z the
+// word after it. Where a block is not whole words, blocks with an odd n begin in the middle of a word; the numbers of the
+// others do.
 uvec4 OF(storedBlock)(Slice s, uint n, uint part) {
-    const uint odd = n % 2, words = TYPE == Q8_0 ? 2 : 1;
+    const uint odd = UNIT_BYTES % 4 == 0 ? 0 : n % 2, words = IN(NIBBLES, TYPE) != 0 ? 1 : 2;
     s = fromWord(s, odd * (UNIT_BYTES / 4));
-    const Slice numbers = fromWord(s, odd + words * part), last = fromWord(numbers, words - odd);
-    const uint at = n / 2 * (UNIT_BYTES / 2);
+    const Slice numbers = fromWord(s, HEADER_BYTES_OF(TYPE) / 4 + odd + words * part), last = fromWord(numbers, words - odd);
+    const uint at = UNIT_BYTES % 4 == 0 ? n * (UNIT_BYTES / 4) : n / 2 * (UNIT_BYTES / 2);
     uvec4 stored = uvec4(OF(loadWord)(numbers, at), 0, 0, OF(loadWord)(s, at));
-    if (TYPE == Q8_0) stored.y = OF(loadWord)(numbers, at + 1);
-    stored[words] = OF(loadWord)(last, at);
+    if (words == 2) stored.y = OF(loadWord)(numbers, at + 1);
+    if (UNIT_BYTES % 4 != 0) stored[words] = OF(loadWord)(last, at);
+    if (IN(FIFTH_BITS, TYPE) != 0) stored.z = OF(loadWord)(s, at + 1);
     return stored;
 }
 

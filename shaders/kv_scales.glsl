@@ -1,7 +1,7 @@
 // Quantized K and V on fragments: scales per key, and elements as exact 16-bit numbers.
 
 // -- scales ---------------------------------------------------------------------------------------
-// Scales of int8 and float8 K and V. Elements without their scale are exact in 16 bits; scales are applied in float32:
+// Scales of K and V per key. Elements without their scale are exact in 16 bits; scales are applied in float32:
 // K's to the scores, V's to P.
 //
 // V's scale is m 2^e with 1 <= |m| < 2. Softmax takes its row max from scores + e, so operands fit 16 bits whatever the
@@ -17,6 +17,9 @@
 #else
 #define STORED_FACTOR(type) ((type) == FLOAT8 ? 256.0 : 1.0)
 #endif
+
+// V as an operand may have Inf or NaN; of the others the loads leave it out, or there is none.
+const bool MAY_BE_NON_FINITE = IN(1 << INT8 | 1 << FLOAT8_E5M2 | (STORED_FACTOR(FLOAT8) != 1.0 ? 1 << FLOAT8 : 0), V_TYPE) == 0;
 
 // Numbers per key, an array of each in shared memory: K's scale (times that of the scores, without SCORE_MOD); V's e,
 // m and 1 / (m 2^e); with HAS_P_FACTOR the factor of P itself in the row sums.
@@ -120,8 +123,7 @@ float splitSum(float rowSum) {
 #ifdef DTYPE_BF16
 uint pairOf(float x, float y) { return floatBitsToUint(x) >> 16 | floatBitsToUint(y) & 0xffff0000u; }
 uvec4 exactPairs(uint type, uvec2 bytes) {
-    vec4 low, high;
-    decode8(type, bytes, 1.0, 0, low, high);
+    const vec4 low = decode4(type, bytes.x, vec2(1.0)), high = decode4(type, bytes.y, vec2(1.0));
     return uvec4(pairOf(low.x, low.z), pairOf(low.y, low.w), pairOf(high.x, high.z), pairOf(high.y, high.w));
 }
 #else
@@ -132,6 +134,7 @@ f16vec2 halves(uint bits) { return unpackFloat2x16(bits); }
 // Bytes 0 and 2, and 1 and 3: 1024 + the byte, or its low four bits, in the low bits of a float16.
 uvec2 bytePairs(uint bytes, uint mask, uint flip) { return uvec2(bytes, bytes >> 8) & mask ^ variable(flip); }
 uvec2 exactPairs(uint type, uint bytes) {
+    if (type == FLOAT8_E5M2) return uvec2(bytes << 8, bytes) & 0xff00ff00u; // the upper bytes of float16
     // float8 has the fields of float16, with a bias that is 8 smaller: STORED_FACTOR. Its NaN is a number here.
     if (type == FLOAT8) return uvec2(bytes << 8, bytes) & 0x80008000u | uvec2(bytes << 7, bytes >> 1) & 0x3f803f80u;
     const uvec2 two = bytePairs(bytes, 0x00ff00ffu, 0x64806480u);
@@ -139,29 +142,52 @@ uvec2 exactPairs(uint type, uint bytes) {
 }
 uvec4 exactPairs(uint type, uvec2 bytes) { return uvec4(exactPairs(type, bytes.x), exactPairs(type, bytes.y)); }
 #endif
-// Eight numbers of a block, of q4_0 in the low halves of bytes, times their scale.
-uvec4 blockPairs(uint type, uvec2 bytes, float scale) {
+#define BYTES_ARE_NIBBLES(type) (IN(NIBBLES & ~FIFTH_BITS & ~(1 << IQ4_NL), type) != 0)
+// Eight numbers of a block times their scale, plus the minimum. The upper halves of BYTES_ARE_NIBBLES may hold anything.
+uvec4 blockPairs(uint type, uvec2 bytes, vec2 scales) {
 #ifdef DTYPE_BF16
-    if (type == Q4_0) bytes &= 0x0f0f0f0fu;
-    const vec4 low = decode4(type, bytes.x, scale), high = decode4(type, bytes.y, scale);
+    if (BYTES_ARE_NIBBLES(type)) bytes &= 0x0f0f0f0fu;
+    const vec4 low = decode4(type, bytes.x, scales), high = decode4(type, bytes.y, scales);
     return uvec4(PACK2(low.x, low.z), PACK2(low.y, low.w), PACK2(high.x, high.z), PACK2(high.y, high.w));
 #else
-    const uint mask = type == Q4_0 ? 0x000f000fu : 0x00ff00ffu, flip = type == Q4_0 ? 0x64006400u : 0x64806480u;
-    const f16vec2 zero = f16vec2(type == Q4_0 ? 1032.0 : 1152.0), times = f16vec2(scale);
+    const uint mask = BYTES_ARE_NIBBLES(type) ? 0x000f000fu : 0x00ff00ffu, flip = IN(SIGNED, type) != 0 ? 0x64806480u : 0x64006400u;
+    const f16vec2 zero = f16vec2(1024.0 + ZERO_OF(type)), times = f16vec2(scales.x), plus = f16vec2(scales.y);
     const uvec2 low = bytePairs(bytes.x, mask, flip), high = bytePairs(bytes.y, mask, flip);
-    return uvec4(packFloat2x16((halves(low.x) - zero) * times), packFloat2x16((halves(low.y) - zero) * times),
-                 packFloat2x16((halves(high.x) - zero) * times), packFloat2x16((halves(high.y) - zero) * times));
+#define BLOCK_PAIR(x)                                                                               \
+    packFloat2x16(IN(MINIMUM, type) != 0 ? fma(halves(x) - zero, times, plus) : (halves(x) - zero) * times)
+    return uvec4(BLOCK_PAIR(low.x), BLOCK_PAIR(low.y), BLOCK_PAIR(high.x), BLOCK_PAIR(high.y));
 #endif
 }
-// The same of a vector of storedBlockK or storedBlockV.
-uvec4 blockPairs(uint type, uvec4 stored, bool odd) {
-    const float scale = unpackHalf2x16(odd ? stored.w >> 16 : stored.w & 0xffffu).x;
+// The same of what storedK8 or storedV8 loads, and of a vector of storedBlockK or storedBlockV.
+uvec4 blockPairs(uint type, uvec4 stored, uint shift) {
+    const vec2 scales = scalesOf(type, stored.z);
+    if (BYTES_ARE_NIBBLES(type)) return blockPairs(type, stored.xy >> shift, scales);
+    return blockPairs(type, numbersOf(type, stored.xy, stored.w), scales);
+}
+uvec4 blockPairs(uint type, uvec4 stored, bool odd, uint part) {
+    const bool whole = UNIT_BYTES_OF(type) % 4 == 0;
+    const vec2 scales = unpackHalf2x16(whole ? stored.w : odd ? stored.w >> 16 : stored.w & 0xffffu);
     uvec2 bytes = stored.xy;
-    if (!odd) bytes = uvec2(stored.x >> 16 | stored.y << 16, stored.y >> 16 | stored.z << 16);
-    return blockPairs(type, type == Q4_0 ? uvec2(bytes.x, bytes.x >> 4) : bytes, scale);
+    if (!odd && !whole) bytes = uvec2(stored.x >> 16 | stored.y << 16, stored.y >> 16 | stored.z << 16);
+    if (IN(NIBBLES, type) != 0) bytes = uvec2(bytes.x, bytes.x >> 4);
+    if (!BYTES_ARE_NIBBLES(type)) bytes &= IN(NIBBLES, type) != 0 ? 0x0f0f0f0fu : 0xffffffffu;
+    if (IN(FIFTH_BITS, type) != 0) {
+        const uint fifth = (odd || whole ? stored.z : stored.w >> 16 | stored.z << 16) >> 4 * part;
+        bytes |= uvec2(fifthBits(fifth), fifthBits(fifth >> 16));
+    }
+    if (type == IQ4_NL) bytes = uvec2(lookUp(bytes.x), lookUp(bytes.y));
+    return blockPairs(type, bytes, scales);
 }
 // Bit 7 of each byte that is a NaN of float8 (e4m3fn: all bits set is NaN, there is no Inf); other bits may be set.
 uint nanBytes(uint bytes) { return (bytes & 0x7f7f7f7fu) + 0x01010101u; }
+// The same of Inf and NaN of float8 e5m2: all bits of the exponent set.
+uint nonFiniteBytes(uint bytes) { return (bytes & 0x7c7c7c7cu) + 0x04040404u; }
+uint dropNonFiniteBytes(uint bytes) { return bytes & ~((nonFiniteBytes(bytes) >> 7 & 0x01010101u) * 0xffu); }
+bool dropsNonFiniteBytes(inout uvec4 vec) {
+    const bool any = ((nonFiniteBytes(vec.x) | nonFiniteBytes(vec.y)) & 0x80808080u) != 0;
+    if (any) vec.xy = uvec2(dropNonFiniteBytes(vec.x), dropNonFiniteBytes(vec.y));
+    return any;
+}
 bool hasNaN(uvec2 bytes) { return ((nanBytes(bytes.x) | nanBytes(bytes.y)) & 0x80808080u) != 0; }
 // The pairs of one vector with NaN.
 uvec4 exactPairsOrNaN(uint type, uvec2 bytes) {

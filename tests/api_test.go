@@ -134,6 +134,7 @@ var attentionPackage = apiwalk.Package{
 var problemPackage = apiwalk.Package{
 	Name: "problem", Folder: "../internal/problem", Matches: sentinels, Live: liveOps, Closed: closedOps,
 	Functions: map[string]any{
+		"FormatOf": problem.FormatOf, "ListKVTypes": problem.ListKVTypes,
 		"Ablations": problem.Ablations, "Alignment": problem.Alignment, "BHSD": problem.BHSD, "BSHD": problem.BSHD, "CUDAKernels": problem.CUDAKernels,
 		"DTypes": problem.DTypes, "KVName": problem.KVName, "KVTypes": problem.KVTypes, "BackingOf": problem.BackingOf, "NewBlockMap": problem.NewBlockMap, "NewMade": problem.NewMade, "NewMemory": problem.NewMemory, "NewStream": problem.NewStream, "ParseAblation": problem.ParseAblation,
 		"ParseCausal": problem.ParseCausal, "ParseDType": problem.ParseDType, "ParseKVType": problem.ParseKVType,
@@ -321,9 +322,9 @@ var halfPackage = apiwalk.Package{
 
 var quantPackage = apiwalk.Package{
 	Name: "quant", Folder: "../internal/quant",
-	Functions: map[string]any{"DecodeFP8": quant.DecodeFP8, "DecodeInt8": quant.DecodeInt8, "DecodeQ4_0": quant.DecodeQ4_0,
-		"DecodeQ8_0": quant.DecodeQ8_0, "EncodeFP8": quant.EncodeFP8, "EncodeInt8": quant.EncodeInt8, "EncodeQ4_0": quant.EncodeQ4_0,
-		"EncodeQ8_0": quant.EncodeQ8_0, "FP8FromFloat32": quant.FP8FromFloat32, "FP8ToFloat32": quant.FP8ToFloat32},
+	Functions: map[string]any{"E5M2FromFloat32": quant.E5M2FromFloat32, "E5M2ToFloat32": quant.E5M2ToFloat32,
+		"FP8FromFloat32": quant.FP8FromFloat32, "FP8ToFloat32": quant.FP8ToFloat32},
+	Types: []any{quant.Format{}},
 }
 
 var inputsPackage = apiwalk.Package{

@@ -278,7 +278,8 @@ func TestAppendQuantizedThenAttend(t *testing.T) {
 				want = got
 				continue
 			}
-			tolerance := map[attention.KVType]float64{attention.KVInt8: 0.03, attention.KVQ8_0: 0.03, attention.KVFP8: 0.05, attention.KVQ4_0: 0.1}[kv]
+			tolerance := map[attention.KVType]float64{attention.KVInt8: 0.03, attention.KVQ8_0: 0.03, attention.KVFP8: 0.05, attention.KVQ4_0: 0.1,
+				attention.KVFP8E5M2: 0.1, attention.KVQ4_1: 0.15, attention.KVQ5_0: 0.1, attention.KVQ5_1: 0.1, attention.KVIQ4NL: 0.15}[kv]
 			require.InDeltaSlice(t, want, got, tolerance, "%v", kv)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
+	"vkattn/internal/cases"
 	"vkattn/internal/half"
 )
 
@@ -128,7 +129,7 @@ func (p *appendProblem) judge(after [appendPieces][]byte) error {
 		}
 		for n := kv.RowBytes(p.DType, 32); len(got) > 0; got, r.want = got[n:], r.want[32:] {
 			scale := half.F16ToFloat32(binary.LittleEndian.Uint16(got))
-			if err := judgeSpan(got[2:n], float64(scale), r.want[:32], kv); err != nil {
+			if err := judgeSpan(got[:n], float64(scale), r.want[:32], kv); err != nil {
 				return err
 			}
 		}
@@ -153,56 +154,67 @@ func (p *appendProblem) judgeSame(got []byte, want []turned) error {
 }
 
 // judgeSpan checks the scale of a span and its numbers. Each must be the nearest number of
-// the type, except where a value is almost halfway between two.
+// the type, except where a value is almost halfway between two. got begins with the scale of blocks.
 func judgeSpan(got []byte, scale float64, want []turned, kv attention.KVType) error {
 	var most, first float64
+	least, greatest := math.Inf(1), math.Inf(-1)
 	for _, w := range want {
 		if math.Abs(w.value) > most*(1+1e-6) {
 			most, first = math.Abs(w.value), w.value
 		}
+		least, greatest = math.Min(least, w.value), math.Max(greatest, w.value)
 	}
+	numbers, hasMinimum := cases.BlockNumbers(kv)
 	unit := map[attention.KVType]float64{attention.KVInt8: most / 127, attention.KVQ8_0: most / 127,
-		attention.KVFP8: most / 448, attention.KVQ4_0: first / -8}[kv]
-	tolerance := 1e-5
+		attention.KVFP8: most / 448, attention.KVFP8E5M2: most / 57344}[kv]
+	tolerance, minimum := 1e-5, 0.0
 	if kv.Blocked() {
 		tolerance += 0x1p-11
+	}
+	if hasMinimum {
+		unit = (greatest - least) / float64(len(numbers)-1)
+		minimum = float64(half.F16ToFloat32(binary.LittleEndian.Uint16(got[2:])))
+		if err := near(minimum, least, tolerance*math.Abs(least)+0x1p-25); err != nil {
+			return fmt.Errorf("minimum: %w", err)
+		}
+	} else if numbers != nil {
+		unit = first / numbers[0]
 	}
 	if err := near(scale, unit, tolerance*math.Abs(unit)+0x1p-25); err != nil {
 		return fmt.Errorf("scale: %w", err)
 	}
-	for d, w := range want {
-		var number, spacing float64
-		switch kv {
-		case attention.KVFP8:
-			number = fromE4M3(got[d])
-			spacing = math.Max(0x1p-9, math.Exp2(math.Floor(math.Log2(math.Abs(number)))-3))
-		case attention.KVQ4_0:
-			number, spacing = float64(got[d%16]>>(d/16*4)&15)-8, 1
-		default:
-			number, spacing = float64(int8(got[d])), 1
+	exact := scale
+	if kv.Scaled() {
+		exact = 1
+	}
+	for d, x := range cases.DecodeRow(kv, got, attention.F16, len(want), 1) {
+		var number, of float64
+		if exact != 0 {
+			number = (x - minimum) / exact
 		}
-		x := 0.0
 		if unit != 0 {
-			x = w.value / unit
+			of = want[d].value / unit
+			if hasMinimum {
+				of = (want[d].value - least) / unit
+			}
 		}
-		if kv == attention.KVQ4_0 {
-			x = math.Min(x, 7) // -8 has a code, 8 has none
+		allowed := 0.5
+		switch {
+		case exact == 0: // all numbers are the same element
+			continue
+		case numbers != nil: // as near as the nearest, which may be the last one
+			allowed = math.Inf(1)
+			for _, n := range numbers {
+				allowed = math.Min(allowed, math.Abs(n-of))
+			}
+		case kv == attention.KVFP8:
+			allowed *= math.Max(0x1p-9, math.Exp2(math.Floor(math.Log2(math.Abs(number)))-3))
+		case kv == attention.KVFP8E5M2:
+			allowed *= math.Max(0x1p-16, math.Exp2(math.Floor(math.Log2(math.Abs(number)))-2))
 		}
-		if err := near(number, x, spacing*0.5+2e-3); err != nil {
+		if err := near(number, of, allowed+2e-3); err != nil {
 			return fmt.Errorf("column %d, in units of %v: %w", d, unit, err)
 		}
 	}
 	return nil
-}
-
-func fromE4M3(b byte) float64 {
-	exponent, mantissa := int(b>>3&15), float64(b&7)
-	x := math.Ldexp(1+mantissa/8, exponent-7)
-	if exponent == 0 {
-		x = math.Ldexp(mantissa/8, -6)
-	}
-	if b&0x7f == 0x7f {
-		x = math.NaN()
-	}
-	return math.Copysign(x, 0.5-float64(b>>7))
 }

@@ -170,13 +170,16 @@ func (g *goldenOption) quantized(name string, batches, keys, dim int) {
 	n := batches * g.Hkv * keys
 	words := g.hashed(name, n*dim)
 	switch g.KV {
-	case attention.KVInt8, attention.KVFP8:
+	case attention.KVInt8, attention.KVFP8, attention.KVFP8E5M2:
 		b := make([]byte, n*dim)
 		unit := 0x1p-13
 		for i := range b {
 			b[i] = byte(words[i])
-			if g.KV == attention.KVFP8 { // numbers up to 2^5; NaN is not among them
+			switch g.KV { // numbers up to 2^5; Inf and NaN are not among them
+			case attention.KVFP8:
 				b[i], unit = b[i]&0x80|b[i]%0x60, 0x1p-11
+			case attention.KVFP8E5M2:
+				b[i], unit = b[i]&0x80|b[i]%0x50, 0x1p-11
 			}
 		}
 		block := max(g.KVBlock, 1)
@@ -186,13 +189,28 @@ func (g *goldenOption) quantized(name string, batches, keys, dim int) {
 		}
 		g.raw[name], g.raw[name+"scale"] = b, scales
 	default:
-		bytes, unit := 32, 0x1p-13 // of a block
-		if g.KV == attention.KVQ4_0 {
-			bytes, unit = 16, 0x1p-9
+		blocks := n * dim / 32
+		fifth, minima := g.hashed(name+"fifth", blocks), g.hashed(name+"minimum", blocks)
+		numbers := map[attention.KVType]int{attention.KVQ4_1: 16, attention.KVQ5_0: 32, attention.KVQ5_1: 32}[g.KV] // with a minimum or fifth bits
+		bytes, unit := 16, 0x1p-9
+		switch {
+		case g.KV == attention.KVQ8_0:
+			bytes, unit = 32, 0x1p-13
+		case g.KV == attention.KVIQ4NL:
+			unit = 0x1p-13
+		case numbers == 32:
+			unit = 0x1p-10
 		}
 		var b []byte
-		for i, word := range g.hashed(name+"scale", n*dim/32) {
-			b = binary.LittleEndian.AppendUint16(b, half.F16FromFloat32(float32(scaleOf(word, unit))))
+		half16 := func(x float64) { b = binary.LittleEndian.AppendUint16(b, half.F16FromFloat32(float32(x))) }
+		for i, word := range g.hashed(name+"scale", blocks) {
+			half16(scaleOf(word, unit))
+			if g.KV == attention.KVQ4_1 || g.KV == attention.KVQ5_1 {
+				half16(-scaleOf(minima[i], unit*float64(numbers)/2))
+			}
+			if numbers == 32 {
+				b = binary.LittleEndian.AppendUint32(b, uint32(fifth[i]))
+			}
 			for _, w := range words[i*bytes:][:bytes] {
 				b = append(b, byte(w))
 			}

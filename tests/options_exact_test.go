@@ -2,7 +2,6 @@ package tests
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"testing"
 
@@ -141,48 +140,38 @@ func (s *session) withValues(t *testing.T, p *cases.Problem, tt cases.Target, ch
 	return j.after
 }
 
-// everyNumber returns a row with every number of a type, and their values.
+// everyNumber returns a row with every finite number of a type, and their values.
 func everyNumber(kv attention.KVType, d int, scale float32) (row []byte, want []float32) {
 	row, want = make([]byte, kv.RowBytes(attention.F16, d)), make([]float32, d)
-	number := func(i int) int8 { return int8(i - 128) }
-	for i := range want {
-		switch kv {
-		case attention.KVInt8:
-			row[i] = byte(number(i))
-			want[i] = scale * float32(number(i))
-		case attention.KVFP8:
-			b := byte(i)
-			if b&0x7f == 0x7f {
-				b = 0 // NaN
+	numbers, minimum := cases.BlockNumbers(kv)
+	size := kv.RowBytes(attention.F16, 32)
+	for i := range d {
+		block := row[i/32*size:][:size]
+		switch {
+		case kv.Scaled():
+			row[i] = byte(i)
+			if x := cases.DecodeRow(kv, row[i:], attention.F16, 1, 1)[0]; math.IsNaN(x) || math.IsInf(x, 0) {
+				row[i] = 0
 			}
-			row[i] = b
-			want[i] = scale * float8(b)
-		case attention.KVQ8_0:
-			binary.LittleEndian.PutUint16(row[i/32*34:], half.F16FromFloat32(scale))
-			row[i/32*34+2+i%32] = byte(number(i))
-			want[i] = scale * float32(number(i))
-		case attention.KVQ4_0:
-			binary.LittleEndian.PutUint16(row[i/32*18:], half.F16FromFloat32(scale))
-			n := (i + i/32) % 16
-			row[i/32*18+2+i%16] |= byte(n) << (i % 32 / 16 * 4)
-			want[i] = scale * float32(n-8)
+			continue
+		case numbers == nil:
+			block[2+i%32] = byte(i)
 		default:
-			panic(fmt.Sprintf("%v has no numbers here", kv)) // zeros would pass
+			code := (i*13 + i/32) % len(numbers)
+			block[size-16+i%16] |= byte(code) & 15 << (i % 32 / 16 * 4)
+			if code > 15 {
+				block[size-20+i%32/8] |= 1 << (i % 8)
+			}
+		}
+		binary.LittleEndian.PutUint16(block, half.F16FromFloat32(scale))
+		if minimum {
+			binary.LittleEndian.PutUint16(block[2:], half.F16FromFloat32(-3.25*scale))
 		}
 	}
+	for i, x := range cases.DecodeRow(kv, row, attention.F16, d, scale) {
+		want[i] = float32(x)
+	}
 	return row, want
-}
-
-// float8 decodes an e4m3 number by its definition.
-func float8(b byte) float32 {
-	sign, exp, fraction := float64(1), int(b>>3&15), float64(b&7)/8
-	if b >= 0x80 {
-		sign = -1
-	}
-	if exp == 0 {
-		return float32(sign * math.Ldexp(fraction, -6))
-	}
-	return float32(sign * math.Ldexp(1+fraction, exp-7))
 }
 
 func widened(b []byte, dtype attention.DType) []float32 {

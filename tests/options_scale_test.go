@@ -24,7 +24,7 @@ var scalesOfAnySize = []float64{
 func TestOptionsScalesOfAnySize(t *testing.T) {
 	s := openTiers(t)
 	const d = 32 // few columns compile quickly
-	types := []attention.KVType{attention.KVInt8, attention.KVFP8}
+	types := []attention.KVType{attention.KVInt8, attention.KVFP8, attention.KVFP8E5M2}
 	for _, tt := range s.available() {
 		if fewPipelines() && tt.DType != attention.F16 {
 			continue // scales do not depend on the type
@@ -46,7 +46,7 @@ func TestOptionsScalesOfAnySize(t *testing.T) {
 							Causal: attention.TopLeft, Window: window}
 						images := make([][]byte, rawPieces)
 						images[rawQ] = inputs.New(int64(rows*d), tt.DType, inputs.Normal, 1)
-						images[rawK], images[rawV] = anyBytes(rows*d, 2), anyBytes(rows*d, 3)
+						images[rawK], images[rawV] = anyBytes(kv, rows*d, 2), anyBytes(kv, rows*d, 3)
 						images[rawO] = make([]byte, rows*d*tt.DType.Size())
 						images[rawKScale], images[rawVScale] = make([]byte, 4*rows), make([]byte, 4*rows)
 						scaleOf := func(key int) float64 { return scalesOfAnySize[key*len(scalesOfAnySize)/rows] }
@@ -81,12 +81,16 @@ func TestOptionsScalesOfAnySize(t *testing.T) {
 	}
 }
 
-// anyBytes returns numbers of int8, and of float8 up to 120.
-func anyBytes(n int, seed uint64) []byte {
+// anyBytes returns numbers of int8, or of float8 up to 120.
+func anyBytes(kv attention.KVType, n int, seed uint64) []byte {
+	most := uint(0x70)
+	if kv == attention.KVFP8E5M2 {
+		most = 0x58
+	}
 	r := rand.New(rand.NewPCG(seed, 0))
 	b := make([]byte, n)
 	for i := range b {
-		b[i] = byte(r.UintN(0x70)) | byte(r.UintN(2))<<7 // of int8 -128 to 111
+		b[i] = byte(r.UintN(most)) | byte(r.UintN(2))<<7 // of int8 -128 to 111
 	}
 	return b
 }

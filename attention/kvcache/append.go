@@ -69,7 +69,7 @@ type AppendArgs struct {
 	Pages          *attention.Pages
 	Used           attention.Vector // int32 [B]
 	Shard          bool             // the cache holds a part of each sequence: rows outside of it are skipped, and no mistake
-	KScale, VScale attention.Vector // float32, for KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
+	KScale, VScale attention.Vector // float32, for Scaled types: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
 
 	// With Config.Rotary: cosines and sines [Positions, Rotary.Dim/2]. Q is optional: the
 	// queries of the new rows, [B, Hq, New, HeadDim] or packed [1, Hq, TotalNew,
@@ -105,18 +105,25 @@ type AppendArgs struct {
 // becomes quiet, and devices may flush a subnormal of bf16 or f32 that is rotated. A
 // row's bits depend on the row and its position only.
 //
-// A quantized cache is quantized from float32. There is one scale per row (KVInt8 and
-// KVFP8, so their Config.KVBlock is 1) or per block of 32 elements of a row. The scale
-// follows from a, the largest absolute value of the row or block:
+// A quantized cache is quantized from float32. There is one scale per row (Scaled types,
+// so their Config.KVBlock is 1) or per block of 32 elements of a row. The scale follows
+// from a, the largest absolute value of the row or block, or from m, the first element of
+// that absolute value, with its sign:
 //
 //   - KVInt8: scale a/127; element x becomes the integer nearest to x/scale, ties to
 //     even;
 //   - KVFP8: scale a/448; x/scale becomes the nearest e4m3, ties to even;
+//   - KVFP8E5M2: scale a/57344; x/scale becomes the nearest finite e5m2, ties to even;
 //   - KVQ8_0, as in ggml: like KVInt8 with ties away from 0; the scale is rounded to f16
 //     afterwards;
-//   - KVQ4_0, as in ggml: scale m/-8, where m is the first element of absolute value a;
-//     x becomes x/scale + 8 rounded to the nearest of 0 to 15, ties up; the scale is
-//     rounded to f16 afterwards.
+//   - KVQ4_0 and KVQ5_0, as in ggml: scale m/-8 or m/-16; x becomes x/scale + 8 or 16
+//     rounded to the nearest of 0 to 15 or 31, ties up; the scale is rounded to f16
+//     afterwards;
+//   - KVQ4_1 and KVQ5_1, as in ggml: scale (largest - least)/15 or 31; x becomes
+//     (x - least)/scale rounded to the nearest, ties up; scale and least element are rounded
+//     to f16 afterwards;
+//   - KVIQ4NL: scale m/-127; x/scale becomes the nearest number of the table, ties up. The
+//     scale is rounded to f16 afterwards. ggml searches for a better scale.
 //
 // On a device, scales and quotients may be off by a few units of float32, and so may an
 // element that lies almost halfway between two numbers. If a is below 2^-100, all

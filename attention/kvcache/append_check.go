@@ -275,7 +275,7 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		l.limit = min(l.limit, int64(a.Positions))
 		angles = int64(a.Positions) * int64(cfg.Rotary.Dim/2)
 	}
-	const with, unscaled = "none without Rotary", "none for a cache that is not int8 or fp8"
+	const with, unscaled = "none without Rotary", "none for a cache whose types have no scales"
 	for _, v := range [...]struct {
 		tensor int
 		field  string

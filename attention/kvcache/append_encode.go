@@ -6,51 +6,32 @@ import (
 
 	"vkattn/internal/half"
 	"vkattn/internal/problem"
-	"vkattn/internal/quant"
 )
 
 // encodeKV stores a row in the type of a cache, as shaders/append_rows.glsl does. It
 // returns the row's scale for Scaled types.
 func encodeKV(dst []byte, row []float32, kv problem.KVType, d problem.DType) (scale float32) {
+	f := problem.FormatOf(kv)
 	switch {
-	case kv == problem.KVSame:
+	case f == nil:
 		d.Encode(dst, row)
 		return 0
-	case kv.Blocked():
-		bytes := kv.RowBytes(d, quant.BlockElements)
-		for ; len(row) > 0; row, dst = row[quant.BlockElements:], dst[bytes:] {
-			encodeBlock(dst[:bytes], row[:quant.BlockElements], kv)
+	case f.Scaled():
+		if scale, numberless := numberlessScale(row); numberless {
+			clear(dst)
+			return scale
 		}
-		return 0
+		return f.Encode(dst, row)
 	}
-	if scale, numberless := numberlessScale(row); numberless {
-		clear(dst)
-		return scale
-	}
-	if kv == problem.KVFP8 {
-		return quant.EncodeFP8(dst, row)
-	}
-	return quant.EncodeInt8(dst, row)
-}
-
-// encodeBlock stores 32 elements and their scale.
-func encodeBlock(dst []byte, x []float32, kv problem.KVType) {
-	scale, numberless := numberlessScale(x)
-	switch {
-	case numberless:
-		zero := byte(0)
-		if kv == problem.KVQ4_0 {
-			zero = 0x88
+	for ; len(row) > 0; row, dst = row[f.Elements:], dst[f.Bytes:] {
+		if scale, numberless := numberlessScale(row[:f.Elements]); numberless {
+			f.Encode(dst, make([]float32, f.Elements))
+			binary.LittleEndian.PutUint16(dst, half.F16FromFloat32(scale))
+			continue
 		}
-		binary.LittleEndian.PutUint16(dst, half.F16FromFloat32(scale))
-		for i := range dst[2:] {
-			dst[2+i] = zero
-		}
-	case kv == problem.KVQ4_0:
-		quant.EncodeQ4_0(dst, x)
-	default:
-		quant.EncodeQ8_0(dst, x)
+		f.Encode(dst, row[:f.Elements])
 	}
+	return 0
 }
 
 // numberlessScale returns the scale of elements that are stored as zeros: NaN if one of

@@ -20,7 +20,7 @@ type Cache struct {
 	Capacity int              // most tokens of a sequence that this rank holds
 	Pages    *attention.Pages // the block table has this rank's tokens
 
-	KScale, VScale attention.Vector // of KVInt8 and KVFP8, as in attention.Args
+	KScale, VScale attention.Vector // of Scaled types, as in attention.Args
 }
 
 // DecodeArgs are the tensors of one decode call. All but Cache and Capacity are the same on

@@ -195,7 +195,7 @@ func TestValuesOfEnumerations(t *testing.T) {
 		}
 	}
 	check("", 3, func(i int) string { return attention.DType(i).String() })
-	check("KV_", 5, func(i int) string { return attention.KVType(i).String() })
+	check("KV_", len(attention.KVTypes()), func(i int) string { return attention.KVType(i).String() })
 	check("TIER_", 8, func(i int) string { return attention.Tier(i).String() })
 	for i, key := range []string{"CAUSAL_NONE", "TOP_LEFT", "BOTTOM_RIGHT"} {
 		require.Equal(t, string(rune('0'+i)), values[key])

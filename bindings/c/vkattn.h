@@ -54,7 +54,18 @@ enum { VKATTN_F16 = 0, VKATTN_BF16 = 1, VKATTN_F32 = 2 };
 /* causal, align */
 enum { VKATTN_CAUSAL_NONE = 0, VKATTN_TOP_LEFT = 1, VKATTN_BOTTOM_RIGHT = 2 };
 /* key_type, value_type */
-enum { VKATTN_KV_SAME = 0, VKATTN_KV_INT8 = 1, VKATTN_KV_FP8 = 2, VKATTN_KV_Q8_0 = 3, VKATTN_KV_Q4_0 = 4 };
+enum {
+    VKATTN_KV_SAME = 0,
+    VKATTN_KV_INT8 = 1,
+    VKATTN_KV_FP8 = 2, /* e4m3 */
+    VKATTN_KV_Q8_0 = 3,
+    VKATTN_KV_Q4_0 = 4,
+    VKATTN_KV_Q4_1 = 5,
+    VKATTN_KV_Q5_0 = 6,
+    VKATTN_KV_Q5_1 = 7,
+    VKATTN_KV_IQ4_NL = 8,
+    VKATTN_KV_FP8_E5M2 = 9
+};
 /* access */
 enum { VKATTN_ACCESS_AUTO = 0, VKATTN_ADDRESSES = 1, VKATTN_DESCRIPTORS = 2 };
 /* tuning */
@@ -161,7 +172,7 @@ typedef struct vkattn_config {
 	float softcap;            /* 0: none */
 	float dropout;            /* probability, below 1 */
 	int32_t key_type;         /* storage type of K */
-	int32_t value_type;       /* of V: as K, or of int8 and fp8, or of q8_0 and q4_0, the other one */
+	int32_t value_type;       /* of V: as K, or both of types with scales, or both of blocks */
 	int32_t kv_block;         /* keys of an entry of k_scale and v_scale; 0: 1 */
 	int32_t fixed_split;      /* splits of the keys; 0: as many as keep the device busy */
 	int32_t f32_o;            /* 1: O is float */
@@ -264,7 +275,7 @@ typedef struct vkattn_args {
 	size_t table_count;
 	uint64_t dropout_seed;
 	uint64_t dropout_offset;
-	vkattn_vector k_scale;  /* float: scales of int8 and fp8 */
+	vkattn_vector k_scale;  /* float: scales of int8, fp8 and fp8_e5m2 */
 	vkattn_vector v_scale;
 } vkattn_args;
 

@@ -34,7 +34,10 @@ func completions() map[string][]string {
 	for _, a := range problem.Ablations() {
 		ablations = append(ablations, a.String())
 	}
-	stored := []string{"same", "int8", "fp8", "q8_0", "q4_0"}
+	var stored []string
+	for _, t := range problem.KVTypes() {
+		stored = append(stored, t.String())
+	}
 	return map[string][]string{
 		"preset": presets, "suite": suites, "against": append(against, "none"), "dtype": types,
 		"tier": append(tiers, "all"), "ablate": ablations,

@@ -76,10 +76,10 @@ var optionFiles = []inputFile{
 		}},
 	{flag: "block-mask", usage: "1 where a block of rows attends to a block of keys, else 0; booleans or uint8 [1 or " +
 		"B, 1 or Hq, ceil(Sq/rows), ceil(Sk/keys)] in a `file`", types: booleans, shape: eachBlock},
-	{flag: "k-scale", usage: "scales of int8 and fp8 keys; float32 [B, Hkv, Sk], paged [pages, Hkv, page size], " +
+	{flag: "k-scale", usage: "scales of int8 and float8 keys; float32 [B, Hkv, Sk], paged [pages, Hkv, page size], " +
 		"packed [Hkv, total], in a `file`", types: float32s, shape: eachKey,
 		host: func(a *attention.BackwardArgs) *[]byte { return &a.KScale.Host }},
-	{flag: "v-scale", usage: "scales of int8 and fp8 values, in the shape of --k-scale, in a `file`; required with " +
+	{flag: "v-scale", usage: "scales of int8 and float8 values, in the shape of --k-scale, in a `file`; required with " +
 		"--v-dim too", types: float32s, shape: eachKey,
 		host: func(a *attention.BackwardArgs) *[]byte { return &a.VScale.Host }},
 }

@@ -130,17 +130,24 @@ of a group share a list. A token listed twice counts twice. A token past the len
 the sequence, or masked by --causal or --window, is ignored. The padding -1 may be
 anywhere in a list; with --sparse-offsets there is no padding.
 
-Quantized K and V. Files are int8 for int8 and uint8 for fp8 (the bits of e4m3). An
-element is its number times its scale. A block of --kv-block keys starts at key 0 of
-each sequence, at the first key of each page, or, for packed K, at key 0 of the file,
-so that a block may hold keys of two sequences. The last block may be short. With
+Quantized K and V. Files are int8 for int8 and uint8 for fp8 (the bits of e4m3) and
+fp8-e5m2. An element is its number times its scale. A block of --kv-block keys starts at
+key 0 of each sequence, at the first key of each page, or, for packed K, at key 0 of the
+file, so that a block may hold keys of two sequences. The last block may be short. With
 --v-dim V has the numbers of K and the scales of --v-scale, which may be the file of
---k-scale. q8_0 and q4_0 are uint8 rows of blocks of 32 elements; --v-dim must be a
-multiple of 32. A block begins with its scale, a little-endian float16:
+--k-scale. The other types are uint8 rows of blocks of 32 elements, as in ggml; --v-dim
+must be a multiple of 32. A block begins with its scale, a little-endian float16. Codes
+are 16 bytes at its end: those of elements i and i + 16 are the low and the high 4 bits
+of byte i. In q5_0 and q5_1 bit i of the 4 bytes before them (little-endian) is 16 of the
+code of element i:
 
     q8_0    34 bytes: scale, then 32 signed bytes; element i = scale * byte i
-    q4_0    18 bytes: scale, then 16 bytes; elements i and i + 16 are
-            scale * (low 4 bits - 8) and scale * (high 4 bits - 8) of byte i
+    q4_0    18 bytes: scale, codes; element = scale * (code - 8)
+    q4_1    20 bytes: scale, minimum (float16), codes; element = scale * code + minimum
+    q5_0    22 bytes: scale, 4 bytes, codes; element = scale * (code - 16)
+    q5_1    24 bytes: scale, minimum, 4 bytes, codes; element = scale * code + minimum
+    iq4_nl  18 bytes: scale, codes; element = scale * the number of the code, of -127 -104
+            -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
 
 Integers are int32 or int64, floats float16, bfloat16 (as ml_dtypes saves it) or
 float32.
@@ -174,7 +181,7 @@ func (o *runFlags) optionConflict(changed func(string) bool) error {
 	case changed("kv-block") && o.kvBlock < 1:
 		return badInputf("--kv-block %d: want a positive number", o.kvBlock)
 	case changed("kv-block") && !o.call.KeyType.Scaled():
-		return badInputf("--kv-block needs --kv-dtype int8 or fp8")
+		return badInputf("--kv-block needs --kv-dtype %s", problem.ListKVTypes(problem.KVType.Scaled))
 	case changed("v-dim") && o.call.KeyType != o.call.ValueType:
 		return badInputf("--v-dim needs the same type of K and V: V is in K")
 	case o.call.Dropout != 0 && o.call.KeyType != attention.KVSame:
@@ -193,7 +200,7 @@ func (o *runFlags) optionConflict(changed func(string) bool) error {
 		case o.call.KeyType.Scaled() && !o.has(flag):
 			return badInputf("--%s is needed with --kv-dtype %v", flag, problem.KVName(o.call.KeyType, o.call.ValueType))
 		case !o.call.KeyType.Scaled() && o.has(flag):
-			return badInputf("--%s needs --kv-dtype int8 or fp8", flag)
+			return badInputf("--%s needs --kv-dtype %s", flag, problem.ListKVTypes(problem.KVType.Scaled))
 		}
 	}
 	return nil

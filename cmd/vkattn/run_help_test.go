@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -215,41 +216,51 @@ func TestHelpNamesEveryKVType(t *testing.T) {
 	for _, command := range [][]string{{"run", "--help"}, {"help", "options"}} {
 		_, stdout, stderr := call(command...)
 		for _, kv := range attention.KVTypes() {
-			require.Regexp(t, `storage types? of K and V:[^\n]*\b`+kv.String()+`\b`, stdout+stderr, command)
+			require.Regexp(t, `storage types? of K and V:[^:(]*\b`+kv.String()+`\b`, stdout+stderr, command)
 		}
 	}
 }
 
 // "Quantized K and V": where blocks of --kv-block begin, the scales of V with --v-dim,
-// and the bytes of q8_0 and q4_0. Elements decoded here as the help says give the result
+// and the bytes of blocks. Elements decoded here as the help says give the result
 // of the quantized files, through every layout; "Pages" and "Sizes" too.
 func TestRunReadsQuantizedFilesAsItsHelpSays(t *testing.T) {
 	decodeF16 := func(b []byte) float32 { return half.F16ToFloat32(uint16(b[0]) | uint16(b[1])<<8) }
 	for _, l := range kvLayouts() {
-		for _, kv := range []string{"int8", "int8, v-dim", "q8_0", "q4_0", "q8_0, v-dim"} {
+		for _, kv := range []string{"int8", "int8, v-dim", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "q8_0, v-dim"} {
 			t.Run(l.name+", "+kv, func(t *testing.T) {
+				kvType, _, _ := strings.Cut(kv, ",")
 				h := newHelpRun(t)
 				q := h.floats("q", l.q)
 				l.setup(h)
 				bias := h.floats("bias", []int{1, 1, l.biasQ, l.biasSk})
 				// read is the elements of K or V, 32 a row.
 				read := func(flag string) (x []float32) {
-					switch kv {
-					case "q8_0", "q8_0, v-dim", "q4_0":
-						size := map[byte]int{'8': 34, '4': 18}[kv[1]]
+					if size := map[string]int{"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "iq4_nl": 18}[kvType]; size > 0 {
 						data := h.bytes(flag, "|u1", append(append([]int{}, l.shape...), size))
 						for r := range l.rows {
 							b := data[r*size:][:size]
 							b[0], b[1] = byte(h.r.Uint32()), 0x20|b[1]&3 // a scale of about 2^-7
+							if kvType[3:] == "1" {
+								b[2], b[3] = byte(h.r.Uint32()), 0xa0|b[3]&7 // a minimum of about -2^-6
+							}
 							var row [32]float32
 							for i := range row {
-								switch {
-								case size == 34:
+								code := int(b[size-16+i%16] >> (i / 16 * 4) & 15)
+								if kvType[:2] == "q5" {
+									code += int(b[size-20+i/8]>>(i%8)&1) * 16
+								}
+								switch kvType {
+								case "q8_0":
 									row[i] = decodeF16(b) * float32(int8(b[2+i]))
-								case i < 16:
-									row[i] = decodeF16(b) * float32(int(b[2+i]&15)-8)
+								case "q4_0":
+									row[i] = decodeF16(b) * float32(code-8)
+								case "q5_0":
+									row[i] = decodeF16(b) * float32(code-16)
+								case "iq4_nl":
+									row[i] = decodeF16(b) * []float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}[code]
 								default:
-									row[i] = decodeF16(b) * float32(int(b[2+i-16]>>4)-8)
+									row[i] = decodeF16(b)*float32(code) + decodeF16(b[2:])
 								}
 							}
 							x = append(x, row[:]...)
@@ -275,7 +286,7 @@ func TestRunReadsQuantizedFilesAsItsHelpSays(t *testing.T) {
 					}
 					return out
 				}
-				flags := []string{"--kv-dtype", kv[:4], "--scale", "0.125"}
+				flags := []string{"--kv-dtype", kvType, "--scale", "0.125"}
 				k := read("k")
 				v := k
 				if kv == "int8, v-dim" || kv == "q8_0, v-dim" {
@@ -283,7 +294,7 @@ func TestRunReadsQuantizedFilesAsItsHelpSays(t *testing.T) {
 				} else {
 					v = read("v")
 				}
-				if kv[:4] == "int8" {
+				if kvType == "int8" {
 					flags = append(flags, "--kv-block", "2")
 					k, v = scaled("k-scale", k), scaled("v-scale", v)
 				}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -17,7 +16,7 @@ import (
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
-	"vkattn/internal/quant"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 )
 
@@ -167,18 +166,7 @@ func (f *withOptions) quantized(k, v attention.KVType, block int) {
 		data := make([]byte, rows*n)
 		for r := range rows {
 			dst, src := data[r*n:][:n], wide[r*t.dim:][:t.dim]
-			switch kv {
-			case attention.KVInt8:
-				quant.EncodeInt8(dst, src)
-			case attention.KVFP8:
-				quant.EncodeFP8(dst, src)
-			case attention.KVQ8_0:
-				quant.EncodeQ8_0(dst, src)
-			case attention.KVQ4_0:
-				quant.EncodeQ4_0(dst, src)
-			default:
-				panic(fmt.Sprintf("%v is not encoded here", kv)) // zeros would pass
-			}
+			problem.FormatOf(kv).Encode(dst, src)
 		}
 		dtype := npy.UInt8
 		if kv == attention.KVInt8 {
@@ -190,7 +178,11 @@ func (f *withOptions) quantized(k, v attention.KVType, block int) {
 			scales := f.floats(t.flag+"-scale", t.seed+10, 3, 2, groups)
 			for i := range len(scales.Host) / 4 { // as small as scales of such numbers are
 				x := math.Float32frombits(binary.LittleEndian.Uint32(scales.Host[4*i:]))
-				binary.LittleEndian.PutUint32(scales.Host[4*i:], math.Float32bits((x+1.5)/200))
+				x = (x + 1.5) / 200
+				if kv == attention.KVFP8E5M2 {
+					x /= 128
+				}
+				binary.LittleEndian.PutUint32(scales.Host[4*i:], math.Float32bits(x))
 			}
 			f.flags = f.flags[:len(f.flags)-2]
 			f.file(t.flag+"-scale", npy.Float32, []int{3, 2, groups}, scales.Host)
@@ -321,6 +313,9 @@ var optionRuns = map[string]func(f *withOptions){
 	"q8_0":          func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ8_0, attention.KVQ8_0, 0) },
 	"q8_0 and q4_0": func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ8_0, attention.KVQ4_0, 0) },
 	"fp8 and int8":  func(f *withOptions) { f.plainQ(); f.quantized(attention.KVFP8, attention.KVInt8, 0) },
+	"q4_1 and q5_0": func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ4_1, attention.KVQ5_0, 0) },
+	"q5_1 and iq4":  func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ5_1, attention.KVIQ4NL, 0) },
+	"fp8-e5m2":      func(f *withOptions) { f.plainQ(); f.quantized(attention.KVFP8E5M2, attention.KVFP8E5M2, 0) },
 	"q4_0":          func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ4_0, attention.KVQ4_0, 0) },
 	"much at once": func(f *withOptions) {
 		f.packedQ()

@@ -127,7 +127,7 @@ func (in *runInputs) agree() error {
 }
 
 // elements is the number of elements in a row of n units of storage: n, or for
-// q8_0 and q4_0 the elements in n bytes.
+// blocks the elements in n bytes.
 func elements(kv attention.KVType, n int) (int, error) {
 	if !kv.Blocked() {
 		return n, nil

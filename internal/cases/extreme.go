@@ -19,14 +19,14 @@ type Extremes struct {
 	// ordinary numbers.
 	Bias []float32
 
-	// KScales and VScales are scales of int8 and fp8 keys. Every key has one of them; NaN
+	// KScales and VScales are scales of keys, of Scaled types. Every key has one of them; NaN
 	// stands for an ordinary scale, and ScaleNaN for NaN.
 	KScales, VScales []float32
 
 	Q, K, V float32 // factors on the numbers of Q, K and V; 0: 1
 
 	// NonFinite makes up to three numbers of Q, K and V of a sequence Inf or NaN; those of
-	// float8 NaN, and none of K and V of the other quantized types.
+	// float8 e4m3 NaN, and none of int8 and of blocks.
 	NonFinite bool
 	// FiniteScores leaves Inf out of Q and K: a score of -Inf has weight 0, and whether 0 times
 	// that Inf reaches a gradient is not defined.
@@ -48,9 +48,9 @@ func (c *Case) plantNonFinite(id int, q, k, v []float32) {
 	for i, x := range [][]float32{q, k, v} {
 		of := []float32{nan, inf, -inf}
 		switch {
-		case i > 0 && c.KeyType == problem.KVFP8, i < 2 && c.Extremes.FiniteScores:
+		case i == 1 && c.KeyType == problem.KVFP8, i == 2 && c.valueType() == problem.KVFP8, i < 2 && c.Extremes.FiniteScores:
 			of = of[:1]
-		case i > 0 && c.KeyType != problem.KVSame:
+		case i == 1 && (c.KeyType == problem.KVInt8 || c.KeyType.Blocked()), i == 2 && (c.valueType() == problem.KVInt8 || c.valueType().Blocked()):
 			continue
 		}
 		for n := r.IntN(4); n > 0 && len(x) > 0; n-- {

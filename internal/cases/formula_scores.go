@@ -145,7 +145,7 @@ func (f *Formula) keyOf(b, kv, t int) []float64 {
 	x := f.keys[id]
 	if x == nil {
 		scale, _ := f.p.scaleAt(b, kv, t)
-		x = decodeRow(f.p.KeyType, f.p.data[b].k[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.D, scale)
+		x = DecodeRow(f.p.KeyType, f.p.data[b].k[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.D, scale)
 		f.keys[id] = x
 	}
 	return x
@@ -156,7 +156,7 @@ func (f *Formula) valueOf(b, kv, t int) []float64 {
 	x := f.values[id]
 	if x == nil {
 		_, scale := f.p.scaleAt(b, kv, t)
-		x = decodeRow(f.p.valueType(), f.p.data[b].v[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.Dv, scale)
+		x = DecodeRow(f.p.valueType(), f.p.data[b].v[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.Dv, scale)
 		f.values[id] = x
 	}
 	return x

@@ -35,6 +35,9 @@ const compactLines = `
 	prefill d32v48 bottom-right mixed packedq page16 blocks16x64-bh int8 scale16
 	prefill d32v48 top-left mixed packedq page16 blocks16x64-bh int8 scale16
 	prefill d32v48 bottom-right 2*12x900 packedq page16 blocks16x64-b int8 scale16
+	# The other types.
+	compact-quant: decode q5_0 v-q5_1
+	decode d320v256 page5 iq4_nl
 	# Pages as long as a tile.
 	prefill d32 bottom-right mixed packedq page64 prefix64
 	prefill d32 top-left mixed packedq page64 prefix64

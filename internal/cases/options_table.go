@@ -258,6 +258,7 @@ const (
 	prefill d576v512 H8k1 2*1x130 vink
 	prefill d576v512 H8k1 bottom-right 1x130+2x64+0x3 packedq page64 vink
 	prefill d576v512 H8k1 2*1x130 vink split2 bshd
+	prefill d576v512 H8k1 2*1x130 q4_0
 	prefill d192v128 H4 bottom-right mixed packedq packedk`
 	dropoutLines = `dropout:
 	wide prefill dropout0.1

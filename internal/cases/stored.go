@@ -3,6 +3,7 @@ package cases
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 	"sort"
 
 	"vkattn/internal/half"
@@ -97,14 +98,10 @@ const (
 	fp8Gain  = 8
 )
 
-// OtherKVType is another type that V may have where K has a type, or that type if there is none.
+// OtherKVType is another type that V may have where K has a type: the next, after the last one the first.
 func OtherKVType(kv problem.KVType) problem.KVType {
-	for _, other := range problem.KVTypes() {
-		if other != kv && other.PairedWith(kv) {
-			return other
-		}
-	}
-	return kv
+	types := slices.DeleteFunc(problem.KVTypes(), func(t problem.KVType) bool { return !t.PairedWith(kv) })
+	return types[(slices.Index(types, kv)+1)%len(types)]
 }
 
 // valueType is how V is stored.
@@ -125,22 +122,30 @@ func (c *Case) encodeRow(kv problem.KVType, x []float32, dtype problem.DType, id
 		}
 	case problem.KVFP8:
 		for i, f := range x {
-			b[i] = toE4M3(f * fp8Gain)
+			b[i] = toFloat8(&e4m3, f*fp8Gain)
 			// Random numbers contain too few subnormal ones.
 			if r := c.mix(mixFP8, id, row, i); r%32 == 0 {
 				b[i] = byte(r>>8) & 0x87
+			}
+		}
+	case problem.KVFP8E5M2:
+		for i, f := range x {
+			b[i] = toFloat8(&e5m2, f*fp8Gain)
+			if r := c.mix(mixFP8, id, row, i); r%32 == 0 {
+				b[i] = byte(r>>8) & 0x83
 			}
 		}
 	case problem.KVQ8_0:
 		for i := 0; i < len(x); i += 32 {
 			encodeQ8(b[i/32*34:], x[i:i+32])
 		}
-	case problem.KVQ4_0:
-		for i := 0; i < len(x); i += 32 {
-			encodeQ4(b[i/32*18:], x[i:i+32])
-		}
-	default:
+	case problem.KVSame:
 		return encodeFloats(x, dtype)
+	default:
+		f := nibbleBlocks[kv]
+		for i := 0; i < len(x); i += 32 {
+			f.encode(b[i/32*f.bytes:], x[i:i+32])
+		}
 	}
 	return b
 }
@@ -164,43 +169,108 @@ func encodeQ8(b []byte, x []float32) {
 	}
 }
 
-func encodeQ4(b []byte, x []float32) {
+// A nibbleBlock is a block type with 16 bytes of two codes each at the end. A code is the index of a
+// number.
+type nibbleBlock struct {
+	bytes   int
+	minimum bool // an f16 behind the scale
+	numbers []float64
+}
+
+var nibbleBlocks = map[problem.KVType]nibbleBlock{
+	problem.KVQ4_0:  {18, false, numbersFrom(-8, 16)},
+	problem.KVQ4_1:  {20, true, numbersFrom(0, 16)},
+	problem.KVQ5_0:  {22, false, numbersFrom(-16, 32)},
+	problem.KVQ5_1:  {24, true, numbersFrom(0, 32)},
+	problem.KVIQ4NL: {18, false, []float64{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}},
+}
+
+func numbersFrom(first float64, n int) (list []float64) {
+	for i := range n {
+		list = append(list, first+float64(i))
+	}
+	return list
+}
+
+func (f *nibbleBlock) scales(b []byte) (scale, minimum float64) {
+	if f.minimum {
+		minimum = float64(half.F16ToFloat32(binary.LittleEndian.Uint16(b[2:])))
+	}
+	return float64(half.F16ToFloat32(binary.LittleEndian.Uint16(b))), minimum
+}
+
+// encode stores the nearest numbers with a scale that spans the elements.
+func (f *nibbleBlock) encode(b []byte, x []float32) {
+	clear(b[:f.bytes])
 	var most float32 // by magnitude, with its sign
 	for _, f := range x {
 		if math.Abs(float64(f)) > math.Abs(float64(most)) {
 			most = f
 		}
 	}
-	d := half.F16FromFloat32(most / -8)
-	binary.LittleEndian.PutUint16(b, d)
-	clear(b[2:18])
-	for i, f := range x {
-		n := byte(8)
-		if scale := half.F16ToFloat32(d); scale != 0 {
-			n = byte(clamp(f/scale+8, 0, 15))
+	scale := most / float32(f.numbers[0])
+	if f.minimum {
+		least := slices.Min(x)
+		scale = (slices.Max(x) - least) / float32(len(f.numbers)-1)
+		binary.LittleEndian.PutUint16(b[2:], half.F16FromFloat32(least))
+	}
+	binary.LittleEndian.PutUint16(b, half.F16FromFloat32(scale))
+	d, m := f.scales(b)
+	for i, x := range x {
+		best := 0
+		for code, n := range f.numbers {
+			if math.Abs(d*n+m-float64(x)) < math.Abs(d*f.numbers[best]+m-float64(x)) {
+				best = code
+			}
 		}
-		b[2+i%16] |= n << (i / 16 * 4)
+		b[f.bytes-16+i%16] |= byte(best&15) << (i / 16 * 4)
+		if best > 15 {
+			b[f.bytes-20+i/8] |= 1 << (i % 8)
+		}
 	}
 }
 
-// e4m3 are the values of the 127 non-negative float8.
-var e4m3 = func() (values [127]float64) {
+// element is element i of a block.
+func (f *nibbleBlock) element(b []byte, i int) float64 {
+	code := b[f.bytes-16+i%16] >> (i / 16 * 4) & 15
+	if len(f.numbers) > 16 {
+		code |= b[f.bytes-20+i/8] >> (i % 8) & 1 << 4
+	}
+	d, m := f.scales(b)
+	return d*f.numbers[code] + m
+}
+
+// e4m3 and e5m2 are the values of the 128 float8 without a sign.
+var e4m3, e5m2 = float8s(3, 7, 0x7e), float8s(2, 15, 0x7b)
+
+func float8s(fractionBits, bias, largest int) (values [128]float64) {
 	for b := range values {
-		exp, fraction := b>>3, float64(b&7)/8
-		if exp == 0 {
-			values[b] = math.Ldexp(fraction, -6)
-		} else {
-			values[b] = math.Ldexp(1+fraction, exp-7)
+		exp, fraction := b>>fractionBits, math.Ldexp(float64(b), -fractionBits)
+		switch fraction -= float64(exp); {
+		case b > largest && fractionBits == 2 && fraction == 0:
+			values[b] = math.Inf(1)
+		case b > largest:
+			values[b] = math.NaN()
+		case exp == 0:
+			values[b] = math.Ldexp(fraction, 1-bias)
+		default:
+			values[b] = math.Ldexp(1+fraction, exp-bias)
 		}
 	}
 	return values
-}()
+}
 
-// toE4M3 is the float8 nearest to f.
-func toE4M3(f float32) byte {
+// toFloat8 is the float8 nearest to f.
+func toFloat8(values *[128]float64, f float32) byte {
 	x := math.Abs(float64(f))
-	best := min(sort.SearchFloat64s(e4m3[:], x), len(e4m3)-1)
-	if best > 0 && x-e4m3[best-1] < e4m3[best]-x {
+	finite := sort.Search(len(values), func(b int) bool { return !(values[b] < math.Inf(1)) })
+	best := min(sort.SearchFloat64s(values[:finite], x), finite-1)
+	switch {
+	case x != x:
+		best = len(values) - 1
+	case math.IsInf(x, 1) && math.IsInf(values[finite], 1):
+		best = finite
+	case best > 0 && x-values[best-1] < values[best]-x:
 		best--
 	}
 	if f < 0 {
@@ -209,9 +279,19 @@ func toE4M3(f float32) byte {
 	return byte(best)
 }
 
-// decodeRow returns the exact values of a stored row. scale is the scale of int8 and
-// float8.
-func decodeRow(kv problem.KVType, b []byte, dtype problem.DType, n int, scale float32) []float64 {
+func float8(values *[128]float64, b byte) float64 {
+	return math.Copysign(values[b&0x7f], 0.5-float64(b>>7))
+}
+
+// BlockNumbers returns the numbers that the codes of a block stand for, of types with two codes
+// in a byte, and whether a minimum follows the scale. Of other types numbers is nil.
+func BlockNumbers(kv problem.KVType) (numbers []float64, minimum bool) {
+	f := nibbleBlocks[kv]
+	return f.numbers, f.minimum
+}
+
+// DecodeRow returns the exact values of a stored row. scale is the scale of a key, for Scaled types.
+func DecodeRow(kv problem.KVType, b []byte, dtype problem.DType, n int, scale float32) []float64 {
 	x := make([]float64, n)
 	d := float64(scale)
 	for i := range x {
@@ -219,16 +299,16 @@ func decodeRow(kv problem.KVType, b []byte, dtype problem.DType, n int, scale fl
 		case problem.KVInt8:
 			x[i] = float64(int8(b[i])) * d
 		case problem.KVFP8:
-			x[i] = e4m3[b[i]&0x7f] * d
-			if b[i] >= 0x80 {
-				x[i] = -x[i]
-			}
+			x[i] = float8(&e4m3, b[i]) * d
+		case problem.KVFP8E5M2:
+			x[i] = float8(&e5m2, b[i]) * d
 		case problem.KVQ8_0:
 			block := b[i/32*34:]
 			x[i] = float64(int8(block[2+i%32])) * float64(half.F16ToFloat32(binary.LittleEndian.Uint16(block)))
-		case problem.KVQ4_0:
-			block := b[i/32*18:]
-			x[i] = float64(int(block[2+i%16]>>(i%32/16*4)&15)-8) * float64(half.F16ToFloat32(binary.LittleEndian.Uint16(block)))
+		case problem.KVSame:
+		default:
+			f := nibbleBlocks[kv]
+			x[i] = f.element(b[i/32*f.bytes:], i%32)
 		}
 	}
 	if kv == problem.KVSame {
@@ -239,14 +319,14 @@ func decodeRow(kv problem.KVType, b []byte, dtype problem.DType, n int, scale fl
 	return x
 }
 
-// scaleOf is the scale of a key of int8 or float8.
+// scaleOf is the scale of a key.
 func (c *Case) scaleOf(stored problem.KVType, stream, id, kv, t int) float32 {
 	if x, ok := c.extremeScale(stream, id, kv, t); ok {
 		return x
 	}
-	gain := float32(int8Gain)
-	if stored == problem.KVFP8 {
-		gain = fp8Gain
+	gain := float32(fp8Gain)
+	if stored == problem.KVInt8 {
+		gain = int8Gain
 	}
 	return (0.5 + float32(c.uniform(stream, id, kv, t))) / gain
 }

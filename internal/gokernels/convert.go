@@ -27,18 +27,13 @@ func widenRow(dst []float32, src []byte, t Type, scale float32) {
 		for i := range dst {
 			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
 		}
-	case Int8:
-		quant.DecodeInt8(dst, src)
-	case FP8:
-		quant.DecodeFP8(dst, src)
-	case Q80:
-		quant.DecodeQ8_0(dst, src)
-	case Q40:
-		quant.DecodeQ4_0(dst, src)
-	}
-	if t == Int8 || t == FP8 {
-		for i := range dst {
-			dst[i] = float32(dst[i] * scale)
+	default:
+		f := quant.Formats[t-Quantized]
+		f.Decode(dst, src)
+		if f.Scaled() {
+			for i := range dst {
+				dst[i] = float32(dst[i] * scale)
+			}
 		}
 	}
 }

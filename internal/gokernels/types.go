@@ -28,10 +28,7 @@ const (
 	F16 Type = iota
 	BF16
 	F32
-	Int8
-	FP8
-	Q80
-	Q40
+	Quantized // the first of quant.Formats; the others follow
 )
 
 // Arrays of the state of a group, of one element for each lane.

@@ -137,10 +137,16 @@ func (c *cpuCall) open(cfg *problem.Config, a *problem.Args) (err error) {
 	}
 	c.scale, c.softcap = cfg.ScaleValue(), cfg.Softcap
 	c.stored, c.storedO = simdType(cfg.DType), simdType(cfg.OType())
-	types := map[problem.KVType]simd.Type{problem.KVSame: c.stored, problem.KVInt8: simd.Int8, problem.KVFP8: simd.FP8,
-		problem.KVQ8_0: simd.Q80, problem.KVQ4_0: simd.Q40}
-	c.kType, c.vType = types[cfg.KeyType], types[cfg.ValueType]
+	c.kType, c.vType = c.simdKVType(cfg.KeyType), c.simdKVType(cfg.ValueType)
 	return nil
+}
+
+// simdKVType is the type of K or V in the order of quant.Formats.
+func (c *cpuCall) simdKVType(t problem.KVType) simd.Type {
+	if t == problem.KVSame {
+		return c.stored
+	}
+	return simd.Quantized + simd.Type(t-problem.KVInt8)
 }
 
 func simdType(t problem.DType) simd.Type {

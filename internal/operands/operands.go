@@ -135,7 +135,7 @@ func (o Operand) sameMemory(other Operand) bool {
 	return unsafe.SliceData(o.Host()) == unsafe.SliceData(other.Host())
 }
 
-// kvUnit is the unit of offsets of K and V: an element, or a block of q8_0 and q4_0.
+// kvUnit is the unit of offsets of K and V: an element, or a block.
 func kvUnit(kv problem.KVType, dtype problem.DType) (bytes, elements int64) {
 	if kv.Blocked() {
 		const block = 32

@@ -117,12 +117,12 @@ func (c Config) Validate() error {
 	case !(c.Dropout >= 0 && c.Dropout < 1):
 		return &ShapeError{"Dropout", c.Dropout, "a probability of at least 0 and below 1"}
 	case !c.KeyType.Valid():
-		return &ShapeError{"KeyType", c.KeyType, "same, int8, fp8, q8_0 or q4_0"}
+		return &ShapeError{"KeyType", c.KeyType, ListKVTypes(KVType.Valid)}
 	case !c.ValueType.Valid():
-		return &ShapeError{"ValueType", c.ValueType, "same, int8, fp8, q8_0 or q4_0"}
+		return &ShapeError{"ValueType", c.ValueType, ListKVTypes(KVType.Valid)}
 	case !c.KeyType.PairedWith(c.ValueType):
 		return errs.Refuse(&ShapeError{"ValueType", Phrase(fmt.Sprintf("%v with ${KeyType} %v", c.ValueType, c.KeyType)),
-			"that type, or of int8 and fp8, or of q8_0 and q4_0, the other one"})
+			ListKVTypes(c.KeyType.PairedWith)})
 	case c.KeyType.Blocked() && (c.HeadDim%quant.BlockElements != 0 || c.ValueDim()%quant.BlockElements != 0):
 		return &ShapeError{"HeadDim/HeadDimV", fmt.Sprintf("%d/%d", c.HeadDim, c.ValueDim()), fmt.Sprintf("multiples of 32 for %v", c.KVName())}
 	case c.KeyType != KVSame && c.Dropout != 0:
@@ -130,7 +130,7 @@ func (c Config) Validate() error {
 	case c.KVBlock < 0 || c.KVBlock > MaxLength:
 		return &ShapeError{"KVBlock", c.KVBlock, "at least 1, or 0 for 1"}
 	case c.KVBlock > 1 && !c.KeyType.Scaled():
-		return &ShapeError{"KVBlock", c.KVBlock, "0 without int8 or fp8"}
+		return &ShapeError{"KVBlock", c.KVBlock, "0 without " + ListKVTypes(KVType.Scaled)}
 	case c.FixedSplit < 0 || c.FixedSplit > MaxStates:
 		return &ShapeError{"FixedSplit", c.FixedSplit, fmt.Sprintf("1 to %d, or 0 for a number that suits the device", MaxStates)}
 	case !c.Scale.finite():

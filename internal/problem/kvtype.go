@@ -1,6 +1,8 @@
 package problem
 
 import (
+	"strings"
+
 	"vkattn/internal/enum"
 	"vkattn/internal/quant"
 )
@@ -8,28 +10,67 @@ import (
 // KVType is attention.KVType, whose comment documents it.
 type KVType uint8
 
-// Storage of K and V.
+// Storage of K and V: the type of Q, then quant.Formats in its order.
 const (
-	KVSame KVType = iota // as DType
-	KVInt8               // signed bytes
-	KVFP8                // float8 e4m3 (OCP, finite only): 1 sign, 4 exponent (bias 7), 3 mantissa bits
-	KVQ8_0               // 34 bytes for 32 elements: an f16 scale, then 32 signed bytes
-	KVQ4_0               // 18 bytes for 32 elements: an f16 scale, then 16 bytes; byte i has element i in its low half and i+16 in its high one, each less 8
+	KVSame    KVType = iota // as DType
+	KVInt8                  // signed bytes
+	KVFP8                   // float8 e4m3 (OCP, finite only): 1 sign, 4 exponent (bias 7), 3 mantissa bits
+	KVQ8_0                  // 34 bytes for 32 elements: an f16 scale, then 32 signed bytes
+	KVQ4_0                  // 18 bytes for 32 elements: an f16 scale, then 16 bytes; byte i has element i in its low half and i+16 in its high one, each less 8
+	KVQ4_1                  // 20 bytes for 32 elements: an f16 scale, an f16 minimum, then 16 bytes as in KVQ4_0; element = scale * number + minimum
+	KVQ5_0                  // 22 bytes for 32 elements: an f16 scale, 32 fifth bits, then 16 bytes as in KVQ4_0; each number less 16
+	KVQ5_1                  // 24 bytes for 32 elements: an f16 scale, an f16 minimum, 32 fifth bits, then 16 bytes; element = scale * number + minimum
+	KVIQ4NL                 // 18 bytes for 32 elements as KVQ4_0, but numbers are entries of a table from -127 to 113
+	KVFP8E5M2               // float8 e5m2: 1 sign, 5 exponent (bias 15), 2 mantissa bits, with Inf and NaN
 )
 
-var kvNames = []string{"same", "int8", "fp8", "q8_0", "q4_0"}
+var kvNames = func() (names []string) {
+	names = append(names, "same")
+	for _, f := range quant.Formats {
+		names = append(names, f.Name)
+	}
+	return names
+}()
 
 // KVTypes lists every KVType.
-func KVTypes() []KVType { return []KVType{KVSame, KVInt8, KVFP8, KVQ8_0, KVQ4_0} }
+func KVTypes() (list []KVType) {
+	for t := range kvNames {
+		list = append(list, KVType(t))
+	}
+	return list
+}
+
+// ListKVTypes names the types that are chosen, nil for all: "int8, fp8 or q8_0".
+func ListKVTypes(chosen func(KVType) bool) string {
+	var names []string
+	for _, t := range KVTypes() {
+		if chosen == nil || chosen(t) {
+			names = append(names, t.String())
+		}
+	}
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// FormatOf is the format of a quantized type, nil for KVSame and for what is not Valid.
+func FormatOf(t KVType) *quant.Format {
+	if t == KVSame || !t.Valid() {
+		return nil
+	}
+	return quant.Formats[t-1]
+}
 
 // Valid reports whether t is one of the named types.
 func (t KVType) Valid() bool { return int(t) < len(kvNames) }
 
 // Scaled reports whether elements have separate scales.
-func (t KVType) Scaled() bool { return t == KVInt8 || t == KVFP8 }
+func (t KVType) Scaled() bool { return FormatOf(t).Scaled() }
 
 // Blocked reports whether rows are blocks of 32 elements, each with its scale.
-func (t KVType) Blocked() bool { return t == KVQ8_0 || t == KVQ4_0 }
+func (t KVType) Blocked() bool { f := FormatOf(t); return f != nil && !f.Scaled() }
 
 // PairedWith reports whether K and V may be stored as t and u: both as DType, both Scaled or
 // both Blocked.
@@ -48,18 +89,13 @@ func KVName(k, v KVType) string {
 // RowBytes is the number of bytes of the given number of elements, a multiple of 32 for
 // Blocked types. d is the storage type for KVSame.
 func (t KVType) RowBytes(d DType, elements int) int {
-	switch t {
-	case KVInt8, KVFP8:
-		return elements
-	case KVQ8_0:
-		return elements / quant.BlockElements * 34
-	case KVQ4_0:
-		return elements / quant.BlockElements * 18
+	if f := FormatOf(t); f != nil {
+		return elements / f.Elements * f.Bytes
 	}
 	return elements * d.Size()
 }
 
-// String is "same", "int8", "fp8", "q8_0" or "q4_0".
+// String is the name of the type, "q8_0" or "same".
 func (t KVType) String() string { return enum.Name("KVType", kvNames, uint8(t)) }
 
 // ParseKVType is attention.ParseKVType.

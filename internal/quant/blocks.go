@@ -7,67 +7,145 @@ import (
 	"vkattn/internal/half"
 )
 
-// Sizes of a block of Q8_0 and Q4_0: elements, and bytes with the scale.
-const (
-	BlockElements = 32
-	Q8Bytes       = 2 + BlockElements
-	Q4Bytes       = 2 + BlockElements/2
-)
+// BlockElements is the number of elements of a block.
+const BlockElements = 32
 
-// EncodeQ8_0 encodes whole blocks: len(src) is a multiple of 32. It panics if dst is too
-// short.
-func EncodeQ8_0(dst []byte, src []float32) {
-	for ; len(src) >= BlockElements; dst, src = dst[Q8Bytes:], src[BlockElements:] {
-		var most float32
-		for _, x := range src[:BlockElements] {
-			most = max(most, abs(x))
-		}
-		inverse := putScale(dst, most/127)
+const q8Bytes = 2 + BlockElements
+
+func encodeQ8(dst []byte, src []float32) float32 {
+	for ; len(src) >= BlockElements; dst, src = dst[q8Bytes:], src[BlockElements:] {
+		inverse := putScale(dst, abs(largest(src))/127)
 		for i, x := range src[:BlockElements] {
 			dst[2+i] = byte(int8(math.Round(float64(x * inverse))))
 		}
 	}
+	return 0
 }
 
-// DecodeQ8_0 decodes whole blocks. Every element is exact in float32. It panics if src is
-// too short.
-func DecodeQ8_0(dst []float32, src []byte) {
-	for ; len(dst) >= BlockElements; dst, src = dst[BlockElements:], src[Q8Bytes:] {
+func decodeQ8(dst []float32, src []byte) {
+	for ; len(dst) >= BlockElements; dst, src = dst[BlockElements:], src[q8Bytes:] {
 		scale := half.F16ToFloat32(binary.LittleEndian.Uint16(src))
-		for i, b := range src[2:Q8Bytes] {
+		for i, b := range src[2:q8Bytes] {
 			dst[i] = scale * float32(int8(b))
 		}
 	}
 }
 
-// EncodeQ4_0 encodes whole blocks: len(src) is a multiple of 32. It panics if dst is too
-// short.
-func EncodeQ4_0(dst []byte, src []float32) {
-	for ; len(src) >= BlockElements; dst, src = dst[Q4Bytes:], src[BlockElements:] {
-		var most float32
-		for _, x := range src[:BlockElements] {
-			if abs(x) > abs(most) {
-				most = x
+// blocks are blocks whose bytes hold the codes of two elements: a scale as f16, with hasMin a
+// minimum as f16, with 32 numbers the fifth bits of the codes, bit i that of element i, then 16
+// bytes; byte i has the other four bits of element i in its low half and of element i+16 in
+// its high one.
+type blocks struct {
+	numbers []float32 // the number of each code: element = scale * number, plus the minimum
+	hasMin  bool
+}
+
+// steps are the numbers from first to last.
+func steps(first, last int) (numbers []float32) {
+	for n := first; n <= last; n++ {
+		numbers = append(numbers, float32(n))
+	}
+	return numbers
+}
+
+func formatOf(name string, b *blocks) *Format {
+	return &Format{name, BlockElements, b.header() + BlockElements/2, b.encode, b.decode}
+}
+
+func (b *blocks) hasFifth() bool { return len(b.numbers) == 32 }
+
+// header is the number of bytes before those with two codes.
+func (b *blocks) header() (bytes int) {
+	bytes = 2
+	if b.hasMin {
+		bytes += 2
+	}
+	if b.hasFifth() {
+		bytes += 4
+	}
+	return bytes
+}
+
+func (b *blocks) encode(dst []byte, src []float32) float32 {
+	header := b.header()
+	for ; len(src) >= BlockElements; dst, src = dst[header+BlockElements/2:], src[BlockElements:] {
+		least := float32(0)
+		scale := largest(src) / b.numbers[0]
+		if b.hasMin {
+			most := src[0]
+			least = most
+			for _, x := range src[:BlockElements] {
+				least, most = min(least, x), max(most, x)
+			}
+			scale = (most - least) / b.numbers[len(b.numbers)-1]
+			binary.LittleEndian.PutUint16(dst[2:], half.F16FromFloat32(least))
+		}
+		inverse := putScale(dst, scale)
+		var fifth uint32
+		code := func(i int) byte {
+			c := b.code(float32(src[i]-least), inverse)
+			fifth |= uint32(c>>4) << i
+			return c & 15
+		}
+		for i := range BlockElements / 2 {
+			dst[header+i] = code(i) | code(i+BlockElements/2)<<4
+		}
+		if b.hasFifth() {
+			binary.LittleEndian.PutUint32(dst[header-4:], fifth)
+		}
+	}
+	return 0
+}
+
+// code is the code of the number nearest to x * inverse, of two the larger one.
+func (b *blocks) code(x, inverse float32) byte {
+	last := len(b.numbers) - 1
+	switch {
+	case inverse == 0 && b.hasMin: // x may be infinite
+		return 0
+	case b.numbers[last]-b.numbers[0] == float32(last):
+		return byte(min(last, int(float32(x*inverse)+(0.5-b.numbers[0]))))
+	}
+	x *= inverse
+	code := 0
+	for code < last && x >= (b.numbers[code]+b.numbers[code+1])/2 {
+		code++
+	}
+	return byte(code)
+}
+
+func (b *blocks) decode(dst []float32, src []byte) {
+	header := b.header()
+	var values [32]float32
+	for ; len(dst) >= BlockElements; dst, src = dst[BlockElements:], src[header+BlockElements/2:] {
+		scale, least, fifth := half.F16ToFloat32(binary.LittleEndian.Uint16(src)), float32(0), uint32(0)
+		for i, n := range b.numbers {
+			values[i] = scale * n
+		}
+		if b.hasMin {
+			least = half.F16ToFloat32(binary.LittleEndian.Uint16(src[2:]))
+			for i := range b.numbers {
+				values[i] += least
 			}
 		}
-		inverse := putScale(dst, most/-8)
-		number := func(x float32) byte { return byte(min(15, int8(float32(x*inverse)+8.5))) }
-		for i := range BlockElements / 2 {
-			dst[2+i] = number(src[i]) | number(src[i+BlockElements/2])<<4
+		if b.hasFifth() {
+			fifth = binary.LittleEndian.Uint32(src[header-4:])
+		}
+		for i, c := range src[header : header+BlockElements/2] {
+			dst[i] = values[uint32(c&15)|fifth>>i&1<<4]
+			dst[i+BlockElements/2] = values[uint32(c>>4)|fifth>>(i+BlockElements/2)&1<<4]
 		}
 	}
 }
 
-// DecodeQ4_0 decodes whole blocks. Every element is exact in float32. It panics if src is
-// too short.
-func DecodeQ4_0(dst []float32, src []byte) {
-	for ; len(dst) >= BlockElements; dst, src = dst[BlockElements:], src[Q4Bytes:] {
-		scale := half.F16ToFloat32(binary.LittleEndian.Uint16(src))
-		for i, b := range src[2:Q4Bytes] {
-			dst[i] = scale * float32(int(b&15)-8)
-			dst[i+BlockElements/2] = scale * float32(int(b>>4)-8)
+// largest is the first element of a block of the largest magnitude, with its sign.
+func largest(x []float32) (most float32) {
+	for _, x := range x[:BlockElements] {
+		if abs(x) > abs(most) {
+			most = x
 		}
 	}
+	return most
 }
 
 // putScale stores a block's scale as f16 and returns the inverse of the unrounded scale;

@@ -1,6 +1,10 @@
 package quant
 
-import "math"
+import (
+	"math"
+
+	"vkattn/internal/half"
+)
 
 // MaxFP8 is the largest float8 e4m3.
 const MaxFP8 = 448
@@ -53,4 +57,33 @@ func FP8FromFloat32(f float32) byte {
 	// by itself.
 	units := int(math.RoundToEven(math.Ldexp(x, -power)))
 	return sign | byte((power-fp8LeastPower)<<fp8Mantissa+units)
+}
+
+// MaxE5M2 is the largest finite float8 e5m2.
+const MaxE5M2 = 57344
+
+// E5M2ToFloat32 widens a float8 e5m2, which is the upper byte of a float16: 1 sign bit, 5 of
+// exponent with bias 15, 2 of fraction; an exponent of all ones is Inf or, with a fraction, NaN.
+func E5M2ToFloat32(b byte) float32 { return half.F16ToFloat32(uint16(b) << 8) }
+
+// E5M2FromFloat32 rounds to the nearest float8 e5m2, ties to even. Finite values beyond the
+// largest number saturate; Inf and NaN stay.
+func E5M2FromFloat32(f float32) byte {
+	sign := byte(math.Float32bits(f) >> 31 << 7)
+	x := math.Abs(float64(f))
+	switch {
+	case x != x:
+		return sign | 0x7e
+	case math.IsInf(x, 0):
+		return sign | 0x7c
+	case x >= MaxE5M2:
+		return sign | 0x7b
+	case x == 0:
+		return sign
+	}
+	_, exponent := math.Frexp(x) // x is in [2^(exponent-1), 2^exponent)
+	power := max(exponent-3, -16)
+	// 4 to 8 units of 2^power, below 4 for subnormals; 8 carries into the exponent by itself.
+	units := int(math.RoundToEven(math.Ldexp(x, -power)))
+	return sign | byte((power+16)<<2+units)
 }

@@ -62,24 +62,24 @@ func TestScaledTypesUseTheirRange(t *testing.T) {
 			most = max(most, math.Abs(float64(x[i])))
 		}
 		bytes, numbers := make([]byte, len(x)), make([]float32, len(x))
-		scale := quant.EncodeInt8(bytes, x)
-		quant.DecodeInt8(numbers, bytes)
+		scale := quant.Int8.Encode(bytes, x)
+		quant.Int8.Decode(numbers, bytes)
 		require.InEpsilon(t, most/127, float64(scale), 1e-6)
 		for i, n := range numbers {
 			require.LessOrEqual(t, math.Abs(float64(n)), 127.0)
 			require.InDelta(t, x[i], float64(scale)*float64(n), float64(scale)*0.5001)
 		}
-		scale = quant.EncodeFP8(bytes, x)
-		quant.DecodeFP8(numbers, bytes)
+		scale = quant.FP8.Encode(bytes, x)
+		quant.FP8.Decode(numbers, bytes)
 		require.InEpsilon(t, most/448, float64(scale), 1e-6)
 		for i, n := range numbers {
 			require.InDelta(t, x[i], float64(scale)*float64(n), max(math.Abs(float64(x[i]))/16, float64(scale)*0x1p-10)*1.0001)
 		}
 	}
 	bytes := []byte{1, 1}
-	require.Zero(t, quant.EncodeInt8(bytes, []float32{0, 0}))
+	require.Zero(t, quant.Int8.Encode(bytes, []float32{0, 0}))
 	require.Equal(t, []byte{0, 0}, bytes)
-	require.Zero(t, quant.EncodeFP8(bytes, []float32{0, 0}))
+	require.Zero(t, quant.FP8.Encode(bytes, []float32{0, 0}))
 	require.Equal(t, []byte{0, 0}, bytes)
 }
 
@@ -88,14 +88,14 @@ func TestQ8_0Bytes(t *testing.T) {
 	x := make([]float32, 64)
 	x[0], x[1], x[2], x[3], x[31] = 127, -63.5, 0.5, -0.5, -126.4 // scale 1: halves away from 0
 	x[32], x[40] = -2.54, 1.27                                    // scale 0.02
-	b := make([]byte, 2*quant.Q8Bytes)
-	quant.EncodeQ8_0(b, x)
+	b := make([]byte, 2*quant.Q8_0.Bytes)
+	quant.Q8_0.Encode(b, x)
 	require.Equal(t, half.F16FromFloat32(1), binary.LittleEndian.Uint16(b))
 	require.Equal(t, []int8{127, -64, 1, -1, 0, -126}, []int8{int8(b[2]), int8(b[3]), int8(b[4]), int8(b[5]), int8(b[6]), int8(b[33])})
 	require.Equal(t, half.F16FromFloat32(0.02), binary.LittleEndian.Uint16(b[34:]))
 	require.Equal(t, []int8{-127, 64}, []int8{int8(b[36]), int8(b[44])})
 	back := make([]float32, 64)
-	quant.DecodeQ8_0(back, b)
+	quant.Q8_0.Decode(back, b)
 	require.Equal(t, []float32{127, -64, 1, -1, 0}, back[:5])
 	require.Equal(t, half.F16ToFloat32(half.F16FromFloat32(0.02))*-127, back[32])
 }
@@ -104,15 +104,15 @@ func TestQ4_0Bytes(t *testing.T) {
 	x := make([]float32, 64)
 	x[0], x[1], x[16], x[17], x[31] = -8, 7, 3.4, 3.5, 8 // the first of the largest decides: scale 1
 	x[33], x[50] = 4, -1                                 // scale -0.5: 4 is -8 of it, -1 is 2
-	b := make([]byte, 2*quant.Q4Bytes)
-	quant.EncodeQ4_0(b, x)
+	b := make([]byte, 2*quant.Q4_0.Bytes)
+	quant.Q4_0.Encode(b, x)
 	require.Equal(t, half.F16FromFloat32(1), binary.LittleEndian.Uint16(b))
 	require.Equal(t, []byte{0 | 11<<4, 15 | 12<<4, 8 | 8<<4}, b[2:5])
 	require.Equal(t, byte(8|15<<4), b[17], "8 does not fit: 7")
 	require.Equal(t, half.F16FromFloat32(-0.5), binary.LittleEndian.Uint16(b[18:]))
 	require.Equal(t, []byte{8 | 8<<4, 0 | 8<<4, 8 | 10<<4}, b[20:23])
 	back := make([]float32, 64)
-	quant.DecodeQ4_0(back, b)
+	quant.Q4_0.Decode(back, b)
 	require.Equal(t, []float32{-8, 7}, back[:2])
 	require.Equal(t, []float32{3, 4}, back[16:18])
 	require.Equal(t, []float32{0, 4}, back[32:34])
@@ -122,8 +122,8 @@ func TestQ4_0Bytes(t *testing.T) {
 // A scale whose inverse is no float32 is 0 as an f16: the block is stored as one of zeros.
 func TestBlocksOfNumbersNextTo0(t *testing.T) {
 	x := make([]float32, 32)
-	zeros, b := make([]byte, quant.Q8Bytes), make([]byte, quant.Q8Bytes)
-	for _, encode := range []func([]byte, []float32){quant.EncodeQ8_0, quant.EncodeQ4_0} {
+	zeros, b := make([]byte, 34), make([]byte, 34)
+	for _, encode := range []func([]byte, []float32) float32{quant.Q8_0.Encode, quant.Q4_0.Encode, quant.Q5_0.Encode, quant.IQ4NL.Encode} {
 		clear(x)
 		clear(zeros)
 		encode(zeros, x)
@@ -145,17 +145,19 @@ func TestBlocksOfRandomNumbers(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		bytes          int
-		encode         func([]byte, []float32)
-		decode         func([]float32, []byte)
+		*quant.Format
 		steps, largest float64
 	}{
-		{quant.Q8Bytes, quant.EncodeQ8_0, quant.DecodeQ8_0, 127, 0.5},
-		{quant.Q4Bytes, quant.EncodeQ4_0, quant.DecodeQ4_0, 8, 1}, // the other end of the range is a step short
+		{quant.Q8_0, 127, 0.5},
+		{quant.Q4_0, 8, 1}, // the other end of the range is a step short
+		{quant.Q5_0, 16, 1},
+		{quant.Q4_1, 7.5, 0.51}, // a range of at most twice the largest, in 15 steps; the minimum is rounded too
+		{quant.Q5_1, 15.5, 0.52},
+		{quant.IQ4NL, 127, 14}, // the number opposite to -127 is 113; others are up to 24 apart
 	} {
-		b := make([]byte, 50*c.bytes)
-		c.encode(b, x)
-		c.decode(back, b)
+		b := make([]byte, 50*c.Bytes)
+		c.Encode(b, x)
+		c.Decode(back, b)
 		for i := range x {
 			var most float64
 			for _, y := range x[i/32*32:][:32] {
@@ -164,4 +166,114 @@ func TestBlocksOfRandomNumbers(t *testing.T) {
 			require.InDelta(t, x[i], back[i], (c.largest+c.steps/2048)*most/c.steps, "element %d", i)
 		}
 	}
+}
+
+// Blocks worked out by hand by the formulas of ggml's reference quantizers.
+func TestBlocksOfNibbles(t *testing.T) {
+	ramp := make([]float32, 32) // 0 to 31 with a scale of 1 and a minimum of 0
+	for i := range ramp {
+		ramp[i] = float32(i)
+	}
+	b := make([]byte, quant.Q5_1.Bytes)
+	quant.Q5_1.Encode(b, ramp)
+	require.Equal(t, []byte{0, 0x3c, 0, 0, 0, 0, 0xff, 0xff, 0x00, 0x11, 0x22}, b[:11], "scale 1, minimum 0, fifth bits of elements 16 to 31, elements 0 and 16")
+	back := make([]float32, 32)
+	quant.Q5_1.Decode(back, b)
+	require.Equal(t, ramp, back)
+
+	x := make([]float32, 32)
+	for i := range x {
+		x[i] = -3 + 0.5*float32(i%16) // to 4.5 in steps of 0.5
+	}
+	x[1] = -2.75 // a tie, which goes up
+	b = make([]byte, quant.Q4_1.Bytes)
+	quant.Q4_1.Encode(b, x)
+	require.Equal(t, []byte{0, 0x38, 0, 0xc2, 0x00, 0x11, 0x22}, b[:7], "scale 0.5, minimum -3")
+	quant.Q4_1.Decode(back, b)
+	x[1] = -2.5
+	require.Equal(t, x, back)
+
+	for i := range x {
+		x[i] = float32(i - 16)
+	}
+	b = make([]byte, quant.Q5_0.Bytes)
+	quant.Q5_0.Encode(b, x)
+	require.Equal(t, []byte{0, 0x3c, 0, 0, 0xff, 0xff, 0x00, 0x11, 0x22}, b[:9], "scale 1; -16 is code 0 and 0 is code 16")
+	quant.Q5_0.Decode(back, b)
+	require.Equal(t, x, back)
+	x[0], x[31] = 0, 16 // the largest is 16 now: the scale is -1
+	quant.Q5_0.Encode(b, x)
+	require.Equal(t, half.F16FromFloat32(-1), binary.LittleEndian.Uint16(b))
+	require.Equal(t, byte(0x0f), b[6+15]>>4|b[6+1]&15, "16 is code 0, -15 is code 31")
+	quant.Q5_0.Decode(back, b)
+	require.Equal(t, x, back)
+
+	numbers := []float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+	for i := range x {
+		x[i] = 2 * numbers[i%16]
+	}
+	b = make([]byte, quant.IQ4NL.Bytes)
+	quant.IQ4NL.Encode(b, x)
+	require.Equal(t, []byte{0, 0x40, 0x00, 0x11}, b[:4], "scale 2")
+	quant.IQ4NL.Decode(back, b)
+	require.Equal(t, x, back)
+	for code := range 15 { // ties and their neighbours
+		middle := numbers[code] + numbers[code+1] // times a scale of 2
+		for i, want := range map[float32]int{middle: code + 1, math.Nextafter32(middle, -1000): code, math.Nextafter32(middle, 1000): code + 1} {
+			x[5] = i
+			quant.IQ4NL.Encode(b, x)
+			require.EqualValues(t, want, b[2+5]&15, "%v", i)
+		}
+	}
+}
+
+// Blocks whose elements are equal have a scale of 0 and are exact if the minimum is.
+func TestBlocksWithAMinimumOfOneNumber(t *testing.T) {
+	x, back := make([]float32, 32), make([]float32, 32)
+	for _, f := range []*quant.Format{quant.Q4_1, quant.Q5_1} {
+		for i := range x {
+			x[i] = -1.5
+		}
+		b := make([]byte, f.Bytes)
+		f.Encode(b, x)
+		f.Decode(back, b)
+		require.Equal(t, x, back)
+		x[3], x[4] = math.MaxFloat32, -math.MaxFloat32 // a range that float32 does not hold
+		f.Encode(b, x)
+		require.Equal(t, half.F16FromFloat32(float32(math.Inf(1))), binary.LittleEndian.Uint16(b))
+	}
+}
+
+// Every float8 e5m2 is the float16 of its bits, and what lies between two goes to the nearer,
+// ties to the even one.
+func TestE5M2(t *testing.T) {
+	for b, want := range map[byte]float64{0x00: 0, 0x01: 0x1p-16, 0x03: 3 * 0x1p-16, 0x04: 0x1p-14, 0x3c: 1, 0x3d: 1.25, 0x7b: 57344, 0xbc: -1, 0x7c: math.Inf(1), 0xfc: math.Inf(-1)} {
+		require.Equal(t, float32(want), quant.E5M2ToFloat32(b), "%#02x", b)
+	}
+	for i := range 256 {
+		b := byte(i)
+		x := quant.E5M2ToFloat32(b)
+		if x != x {
+			require.True(t, b&0x7f > 0x7c)
+			y := quant.E5M2ToFloat32(quant.E5M2FromFloat32(x))
+			require.True(t, y != y)
+			continue
+		}
+		require.Equal(t, b, quant.E5M2FromFloat32(x), "%v", x)
+		if b&0x7f >= 0x7b {
+			continue
+		}
+		next := quant.E5M2ToFloat32(b + 1)
+		middle := (x + next) / 2
+		require.Equal(t, b+b&1, quant.E5M2FromFloat32(middle), "between %v and %v", x, next)
+		require.Equal(t, b, quant.E5M2FromFloat32(math.Nextafter32(middle, x)))
+		require.Equal(t, b+1, quant.E5M2FromFloat32(math.Nextafter32(middle, next)))
+	}
+	for _, x := range []float32{57345, 65504, 1e30} {
+		require.Equal(t, byte(0x7b), quant.E5M2FromFloat32(x), "saturates")
+		require.Equal(t, byte(0xfb), quant.E5M2FromFloat32(-x))
+	}
+	bytes := make([]byte, 2)
+	require.EqualValues(t, 2, quant.FP8E5M2.Encode(bytes, []float32{2 * 57344, -2}))
+	require.Equal(t, []byte{0x7b, 0xbc}, bytes)
 }

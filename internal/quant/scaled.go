@@ -2,54 +2,53 @@ package quant
 
 import "math"
 
-// EncodeInt8 rounds src to signed bytes that share a scale, to nearest, ties to even. It
-// returns the scale, max|src| / 127. It panics if dst is too short.
-func EncodeInt8(dst []byte, src []float32) (scale float32) {
-	dst = dst[:len(src)]
-	scale, inverse := scaleOf(src, 127)
-	for i, x := range src {
-		dst[i] = byte(int8(min(max(math.RoundToEven(float64(x)*inverse), -127), 127)))
-	}
-	return scale
+// encodeInt8 rounds to nearest, ties to even.
+func encodeInt8(dst []byte, src []float32) float32 {
+	return encodeScaled(dst, src, 127, func(x float64) byte { return byte(int8(min(max(math.RoundToEven(x), -127), 127))) })
 }
 
-// DecodeInt8 reads numbers without applying their scale. It panics if src is too short.
-func DecodeInt8(dst []float32, src []byte) {
+func decodeInt8(dst []float32, src []byte) {
 	src = src[:len(dst)]
 	for i, b := range src {
 		dst[i] = float32(int8(b))
 	}
 }
 
-// EncodeFP8 rounds src to float8 e4m3 that share a scale. It returns the scale,
-// max|src| / 448. It panics if dst is too short.
-func EncodeFP8(dst []byte, src []float32) (scale float32) {
-	dst = dst[:len(src)]
-	scale, inverse := scaleOf(src, MaxFP8)
-	for i, x := range src {
-		dst[i] = FP8FromFloat32(float32(float64(x) * inverse))
-	}
-	return scale
+func encodeFP8(dst []byte, src []float32) float32 {
+	return encodeScaled(dst, src, MaxFP8, func(x float64) byte { return FP8FromFloat32(float32(x)) })
 }
 
-// DecodeFP8 reads numbers without applying their scale. It panics if src is too short.
-func DecodeFP8(dst []float32, src []byte) {
+func decodeFP8(dst []float32, src []byte) {
 	src = src[:len(dst)]
 	for i, b := range src {
 		dst[i] = fp8Values[b]
 	}
 }
 
-// scaleOf returns the scale that maps the largest magnitude of src to most, and its
-// inverse. Both are 0 if src is all zeros.
-func scaleOf(src []float32, most float64) (scale float32, inverse float64) {
-	var largest float64
+func encodeE5M2(dst []byte, src []float32) float32 {
+	return encodeScaled(dst, src, MaxE5M2, func(x float64) byte { return E5M2FromFloat32(float32(x)) })
+}
+
+func decodeE5M2(dst []float32, src []byte) {
+	src = src[:len(dst)]
+	for i, b := range src {
+		dst[i] = E5M2ToFloat32(b)
+	}
+}
+
+// encodeScaled encodes numbers that share a scale, which maps the largest magnitude to most.
+// It returns the scale, 0 if all numbers are 0.
+func encodeScaled(dst []byte, src []float32, most float64, number func(float64) byte) (scale float32) {
+	dst = dst[:len(src)]
+	var magnitude, inverse float64
 	for _, x := range src {
-		largest = max(largest, math.Abs(float64(x)))
+		magnitude = max(magnitude, math.Abs(float64(x)))
 	}
-	scale = float32(largest / most)
-	if scale == 0 {
-		return 0, 0
+	if scale = float32(magnitude / most); scale != 0 {
+		inverse = 1 / float64(scale)
 	}
-	return scale, 1 / float64(scale)
+	for i, x := range src {
+		dst[i] = number(float64(x) * inverse)
+	}
+	return scale
 }

@@ -221,6 +221,8 @@ static void modify(const simd_tile *t, float *s, const float *slope, const doubl
 	}
 }
 
+#include "quantized.h"
+
 // widen_row widens n elements. Quantized ones are multiplied by scale.
 static void widen_row(float *dst, const uint8_t *src, int32_t n, int32_t type, float scale) {
 	int32_t i = 0;
@@ -247,38 +249,8 @@ static void widen_row(float *dst, const uint8_t *src, int32_t n, int32_t type, f
 			memcpy(dst + i, &x, 4 * (size_t)(n - i));
 		}
 		break;
-	case SIMD_INT8:
-		for (; i < n; i++) dst[i] = scale * (float)(int8_t)src[i];
-		break;
-	case SIMD_FP8:
-		for (; i < n; i++) {
-			// 4 bits of exponent and 3 of fraction, the exponent short by 127 - 7.
-			const uint32_t size = src[i] & 0x7f, sign = (uint32_t)(src[i] & 0x80) << 24;
-			const uint32_t moved = size << 20;
-			float x;
-			memcpy(&x, &moved, 4);
-			x = size == 0x7f ? NAN : x * 0x1p120f;
-			uint32_t bits;
-			memcpy(&bits, &x, 4);
-			bits |= sign;
-			memcpy(&x, &bits, 4);
-			dst[i] = scale * x;
-		}
-		break;
-	case SIMD_Q8_0:
-		for (; i < n; i += 32, src += 34) {
-			widen_row(&scale, src, 1, SIMD_F16, 1);
-			for (int32_t j = 0; j < 32; j++) dst[i + j] = scale * (float)(int8_t)src[2 + j];
-		}
-		break;
 	default:
-		for (; i < n; i += 32, src += 18) {
-			widen_row(&scale, src, 1, SIMD_F16, 1);
-			for (int32_t j = 0; j < 16; j++) {
-				dst[i + j] = scale * (float)((src[2 + j] & 15) - 8);
-				dst[i + j + 16] = scale * (float)((src[2 + j] >> 4) - 8);
-			}
-		}
+		widen_quantized(dst, src, n, type, scale);
 	}
 }
 

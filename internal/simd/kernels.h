@@ -14,8 +14,8 @@ enum {
 	SIMD_SUMMED = 32, // consecutive keys of a sequence whose values are summed before they are added to O
 };
 
-// Storage types of rows.
-enum { SIMD_F16, SIMD_BF16, SIMD_F32, SIMD_INT8, SIMD_FP8, SIMD_Q8_0, SIMD_Q4_0 };
+// Storage types of rows. The quantized types of quantized.h follow.
+enum { SIMD_F16, SIMD_BF16, SIMD_F32, SIMD_QUANTIZED };
 
 // A simd_dropout is the dropout mask of a call, see package dropout.
 typedef struct {

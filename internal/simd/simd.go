@@ -37,15 +37,12 @@ const (
 	StageRest   = gokernels.StageRest
 )
 
-// Storage types. Rows of Q80 and Q40 are multiples of 32 elements.
+// Storage types. Rows of blocks are multiples of 32 elements.
 const (
-	F16  = gokernels.F16
-	BF16 = gokernels.BF16
-	F32  = gokernels.F32
-	Int8 = gokernels.Int8
-	FP8  = gokernels.FP8
-	Q80  = gokernels.Q80
-	Q40  = gokernels.Q40
+	F16       = gokernels.F16
+	BF16      = gokernels.BF16
+	F32       = gokernels.F32
+	Quantized = gokernels.Quantized // the first of quant.Formats; the others follow
 )
 
 // Kernels are the kernels of one instruction set.

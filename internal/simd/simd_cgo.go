@@ -167,7 +167,7 @@ var (
 
 	_ = [1]struct{}{}[gokernels.Keys-C.SIMD_KEYS|gokernels.Summed-C.SIMD_SUMMED|gokernels.Rows-C.SIMD_ROWS|
 		gokernels.Columns-C.SIMD_COLUMNS|gokernels.StateLSE-C.SIMD_LSE|gokernels.States-C.SIMD_STATES|
-		gokernels.StateStarted-C.SIMD_STARTED|gokernels.F32-C.SIMD_F32|gokernels.Q40-C.SIMD_Q4_0]
+		gokernels.StateStarted-C.SIMD_STARTED|gokernels.F32-C.SIMD_F32|gokernels.Quantized-C.SIMD_QUANTIZED]
 )
 
 // Sets returns the kernels for the instruction sets of this CPU, best first.

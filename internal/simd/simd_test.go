@@ -30,22 +30,27 @@ func TestWidenIsTheGoPackages(t *testing.T) {
 	for i := range blocks {
 		blocks[i] = byte(r.Uint32())
 	}
+	type stored struct {
+		name   string
+		t      simd.Type
+		data   []byte
+		n, per int // elements, and multiples of how many
+		decode func(dst []float32, src []byte)
+	}
+	var quantized []stored
+	for i, f := range quant.Formats {
+		s := stored{f.Name, simd.Quantized + simd.Type(i), blocks, 32 * 64, 32, f.Decode}
+		if f.Scaled() {
+			s.data, s.n, s.per = bytes, 256, 1
+		}
+		quantized = append(quantized, s)
+	}
 	for _, k := range simd.All() {
-		for _, c := range []struct {
-			name   string
-			t      simd.Type
-			data   []byte
-			n, per int // elements, and multiples of how many
-			decode func(dst []float32, src []byte)
-		}{
+		for _, c := range append([]stored{
 			{"f16", simd.F16, halves, 1 << 16, 1, half.DecodeF16},
 			{"bf16", simd.BF16, halves, 1 << 16, 1, half.DecodeBF16},
 			{"f32", simd.F32, halves, 1 << 15, 1, half.DecodeF32},
-			{"int8", simd.Int8, bytes, 256, 1, quant.DecodeInt8},
-			{"fp8", simd.FP8, bytes, 256, 1, quant.DecodeFP8},
-			{"q8_0", simd.Q80, blocks, 32 * 64, 32, quant.DecodeQ8_0},
-			{"q4_0", simd.Q40, blocks, 32 * 64, 32, quant.DecodeQ4_0},
-		} {
+		}, quantized...) {
 			lengths := []int{c.n}
 			for n := c.per; n < 70; n += c.per {
 				lengths = append(lengths, n)

@@ -23,16 +23,10 @@ func EncodeKV(t problem.KVType, block, batches, heads, keys, dim int, x []float3
 	if t.Scaled() {
 		scales = make([]byte, 4*k.rows*int64(k.groups))
 	}
+	f := problem.FormatOf(t)
 	k.each(func(data []byte, x []float32, scale []byte) {
-		switch t {
-		case problem.KVInt8:
-			half.EncodeF32(scale, []float32{quant.EncodeInt8(data, x)})
-		case problem.KVFP8:
-			half.EncodeF32(scale, []float32{quant.EncodeFP8(data, x)})
-		case problem.KVQ8_0:
-			quant.EncodeQ8_0(data, x)
-		case problem.KVQ4_0:
-			quant.EncodeQ4_0(data, x)
+		if s := f.Encode(data, x); f.Scaled() {
+			half.EncodeF32(scale, []float32{s})
 		}
 	}, data, x, scales)
 	return data, scales, nil
@@ -50,9 +44,9 @@ func DecodeKV(t problem.KVType, block, batches, heads, keys, dim int, data, scal
 	if want := 4 * k.rows * int64(k.groups); t.Scaled() && int64(len(scales)) != want {
 		return nil, &problem.ShapeError{Field: "scales", Got: fmt.Sprintf("%d bytes", len(scales)), Want: fmt.Sprintf("%d", want)}
 	}
-	x := make([]float32, k.rows*int64(keys)*int64(dim))
+	x, f := make([]float32, k.rows*int64(keys)*int64(dim)), problem.FormatOf(t)
 	k.each(func(data []byte, x []float32, scale []byte) {
-		decodeKVRow(t, x, data)
+		f.Decode(x, data)
 		if t.Scaled() {
 			var s [1]float32
 			half.DecodeF32(s[:], scale)
@@ -62,20 +56,6 @@ func DecodeKV(t problem.KVType, block, batches, heads, keys, dim int, data, scal
 		}
 	}, data, x, scales)
 	return x, nil
-}
-
-// decodeKVRow widens the numbers of a row. It does not apply the scale of Scaled types.
-func decodeKVRow(t problem.KVType, x []float32, data []byte) {
-	switch t {
-	case problem.KVInt8:
-		quant.DecodeInt8(x, data)
-	case problem.KVFP8:
-		quant.DecodeFP8(x, data)
-	case problem.KVQ8_0:
-		quant.DecodeQ8_0(x, data)
-	case problem.KVQ4_0:
-		quant.DecodeQ4_0(x, data)
-	}
 }
 
 // kvPacked is a packed quantized tensor.
@@ -98,7 +78,7 @@ func newKVPacked(t problem.KVType, block, batches, heads, keys, dim int) (*kvPac
 	}
 	switch _, ok := arith.Product(batches, heads, keys, dim, 4); {
 	case !t.Valid() || t == problem.KVSame:
-		return nil, &problem.ShapeError{Field: "KV", Got: t, Want: "int8, fp8, q8_0 or q4_0"}
+		return nil, &problem.ShapeError{Field: "KV", Got: t, Want: problem.ListKVTypes(func(t problem.KVType) bool { return t != problem.KVSame })}
 	case t.Blocked() && dim%quant.BlockElements != 0:
 		return nil, &problem.ShapeError{Field: "dim", Got: dim, Want: fmt.Sprintf("a multiple of 32 for %v", t)}
 	case block < 0 || block > problem.MaxLength:

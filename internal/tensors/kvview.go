@@ -36,7 +36,7 @@ func (v *KVView) Read(dst []float32, batch, head, row int) (scale float32) {
 		v.Rows.ReadRow(dst, batch, head, row)
 		return 1
 	}
-	decodeKVRow(v.kv, dst, v.block[v.ByteOf(batch, head, row):])
+	problem.FormatOf(v.kv).Decode(dst, v.block[v.ByteOf(batch, head, row):])
 	if !v.kv.Scaled() {
 		return 1
 	}

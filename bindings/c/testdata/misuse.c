@@ -155,7 +155,7 @@ static void sizes_of_structs(void)
 
 static void configs(void)
 {
-	const int32_t wrong[] = {-1, 9, 255, 256, 1 << 16, INT32_MAX, INT32_MIN};
+	const int32_t wrong[] = {-1, 99, 255, 256, 1 << 16, INT32_MAX, INT32_MIN};
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
 		WRONG_CONFIG("dtype", c.dtype = wrong[i]);
 		WRONG_CONFIG("causal", c.causal = wrong[i]);
@@ -331,7 +331,7 @@ static void random_calls(uint32_t seed, int count)
 		RARELY(c.causal = (int32_t)(NEXT % 4))
 		RARELY(c.tier = (int32_t)(NEXT % 9))
 		RARELY((c.has_window = 1, c.window_left = (int32_t)ANY))
-		RARELY(c.key_type = (int32_t)(NEXT % 6))
+		RARELY(c.key_type = (int32_t)(NEXT % 11))
 		RARELY(c.value_type = (int32_t)(NEXT % 6))
 		RARELY(c.fixed_split = (int32_t)ANY)
 		RARELY(c.softcap = number(NEXT))

@@ -25,8 +25,17 @@ LIMIT = 1e-12  # of complex steps, of the larger of 1 and the value
 
 # ---- the options, their pairs, and the pairs that are left out ----
 
-# cu and used are the two kinds of varlen. Types of K and V are int8 and fp8, which have separate scales, and q8_0
-# and q4_0, whose blocks have their own.
+# cu and used are the two kinds of varlen. Types of K and V are SCALED, which have separate scales, and blocks, which
+# have their own: NIBBLES, with two codes in a byte, and q8_0.
+SCALED = ["int8", "fp8", "fp8-e5m2"]
+# The number of each code, the power of two of the scales' unit, and whether a minimum is added.
+NIBBLES = {
+    "q4_0": (range(-8, 8), -9, False),
+    "q4_1": (range(16), -9, True),
+    "q5_0": (range(-16, 16), -10, False),
+    "q5_1": (range(32), -10, True),
+    "iq4_nl": ([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], -13, False),
+}
 OPTIONS = ["cu", "used", "window", "softcap", "alibi", "bias", "mask", "blocks", "sparse", "pages", "scaled", "blocked", "sinks", "dropout", "lse"]
 
 PAIRS = """
@@ -89,7 +98,8 @@ def check_pairs():
 def cases():
     alone = [("plain",), ("cu",), ("used",), ("window",), ("softcap",), ("alibi",), ("bias",), ("mask",), ("blocks",), ("sparse",),
              ("pages",), ("int8",), ("fp8",), ("q8_0",), ("q4_0",), ("sinks",), ("dropout",), ("lse",)]
-    return [case(i, names) for i, names in enumerate(alone + pairs())]
+    types = [("q4_1",), ("q5_0",), ("q5_1",), ("iq4_nl",), ("fp8-e5m2",)]
+    return [case(i, names) for i, names in enumerate(alone + pairs() + types)]
 
 
 def case(number, names):
@@ -123,14 +133,14 @@ def case(number, names):
             c["bias"] = [2, 4, 7]
     if "mask" in names:
         c["mask"] = [one(c["b"], 1), one(4, 2), c["sq"]]
-    for kv in ("int8", "fp8", "q8_0", "q4_0"):
+    for kv in (*SCALED, "q8_0", *NIBBLES):
         if kv in names:
             c["kv"] = kv
     if "scaled" in names:
         c["kv"] = ["int8", "fp8"][number & 1]
     if "blocked" in names:
         c["kv"] = ["q8_0", "q4_0"][number & 1]
-    if c.get("kv") in ("q8_0", "q4_0"):
+    if "kv" in c and c["kv"] not in SCALED:
         c.update(head_dim=64, head_dim_v=32)
     elif "kv" in c and number & 2:
         c["kv_block"] = 4
@@ -217,21 +227,32 @@ def bits(c, tensor, shape):
 def stored(c, name, shape):
     """K or V of a quantized type, as the numbers that its bytes stand for."""
     batches, heads, keys, dim = shape
-    if c["kv"] in ("q8_0", "q4_0"):
-        unit = small(c, name + "scale", (batches, heads, keys, dim // 32, 1), 2.0**(-13 if c["kv"] == "q8_0" else -9))
+    if c["kv"] not in SCALED:
+        blocks = (batches, heads, keys, dim // 32)
+        numbers, power, minimum = NIBBLES.get(c["kv"], (None, -13, False))
+        unit = small(c, name + "scale", (*blocks, 1), 2.0**power)
         if c["kv"] == "q8_0":
-            whole = hashed(c, name, batches * heads * keys * dim).astype(np.uint8).view(np.int8).reshape(*shape[:3], dim // 32, 32)
-        else:  # element i in the low half of byte i, element i+16 in the high half, each less 8
-            byte = hashed(c, name, batches * heads * keys * dim // 2).astype(np.uint8).reshape(*shape[:3], dim // 32, 16)
-            whole = np.concatenate([byte & 15, byte >> 4], axis=-1).astype(np.int64) - 8
-        return (whole * unit).reshape(shape)
+            whole = hashed(c, name, batches * heads * keys * dim).astype(np.uint8).view(np.int8).reshape(*blocks, 32)
+            return (whole * unit).reshape(shape)
+        # the code of element i in the low half of byte i, that of element i+16 in the high half; the fifth bit of element i
+        # is bit i of a word
+        byte = hashed(c, name, batches * heads * keys * dim // 2).astype(np.uint8).reshape(*blocks, 16)
+        code = np.concatenate([byte & 15, byte >> 4], axis=-1).astype(np.int64)
+        if len(numbers) == 32:
+            word = hashed(c, name + "fifth", int(np.prod(blocks))).reshape(*blocks, 1)
+            code += 16 * (word >> np.arange(32, dtype=np.uint64) & np.uint64(1)).astype(np.int64)
+        value = np.array(numbers)[code] * unit
+        if minimum:
+            value -= small(c, name + "minimum", (*blocks, 1), 2.0**power * len(numbers) / 2)
+        return value.reshape(shape)
     byte = hashed(c, name, batches * heads * keys * dim).astype(np.uint8).reshape(shape)
     if c["kv"] == "int8":
         value, unit = byte.view(np.int8).astype(np.float64), 2.0**-13
-    else:  # numbers up to 2^5; NaN is not among them
-        byte = byte & 0x80 | byte % 0x60
-        sign, exponent, fraction = byte >> 7, (byte >> 3 & 15).astype(np.float64), (byte & 7).astype(np.float64)
-        value = np.where(exponent == 0, fraction / 8 * 2.0**-6, (1 + fraction / 8) * 2.0**(exponent - 7)) * np.where(sign == 1, -1, 1)
+    else:  # numbers up to 2^5; Inf and NaN are not among them
+        bits, bias, end = (3, 7, 0x60) if c["kv"] == "fp8" else (2, 15, 0x50)
+        byte = byte & 0x80 | byte % end
+        sign, exponent, fraction = byte >> 7, ((byte & 0x7F) >> bits).astype(np.float64), (byte & 2**bits - 1) / 2.0**bits
+        value = np.where(exponent == 0, fraction * 2.0**(1 - bias), (1 + fraction) * 2.0**(exponent - bias)) * np.where(sign == 1, -1, 1)
         unit = 2.0**-11
     block = c.get("kv_block", 1)
     scales = small(c, name + "scale", (batches, heads, -(-keys // block)), unit)

@@ -130,17 +130,18 @@ var Axes = []*Axis{
 		value: field(sweep.Ints, func(p *Problem) *int { return &p.Shape.Sk })},
 
 	{Flag: "kv-dtype",
-		Usage: "`list` of storage types of K and V: same, int8, fp8, q8_0, q4_0", text: func(p Problem) string {
+		Usage: "`list` of storage types of K and V: " + problem.ListKVTypes(problem.KVType.Valid), text: func(p Problem) string {
 			return "kv " + problem.KVName(p.Config.KeyType, p.Config.ValueType)
 		},
-		InRun: "storage `type` of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0 (default same)", inSuites: narrows,
+		InRun: "storage `type` of K and V: " + problem.ListKVTypes(problem.KVType.Valid) + " (default same)", inSuites: narrows,
 		value: field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.KeyType },
 			func(p *Problem) { p.Config.ValueType = p.Config.KeyType })},
 	{Flag: "k-dtype", Field: "KeyType", Usage: "`list` of storage types of K (default: as --kv-dtype)", text: namedByKV,
 		InRun: "storage `type` of K (default: as --kv-dtype)", inSuites: narrows,
 		value: field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.KeyType })},
 	{Flag: "v-dtype", Field: "ValueType", Usage: "`list` of storage types of V (default: as --kv-dtype)", text: namedByKV,
-		InRun:    "storage `type` of V (default: as --kv-dtype); K and V are both floats, or each int8 or fp8, or each q8_0 or q4_0",
+		InRun: "storage `type` of V (default: as --kv-dtype); K and V are both floats, or " +
+			"both " + problem.ListKVTypes(problem.KVType.Scaled) + ", or both of blocks",
 		inSuites: narrows,
 		value:    field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.ValueType })},
 	{Flag: "window", Field: "Window",

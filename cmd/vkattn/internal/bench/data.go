@@ -12,7 +12,6 @@ import (
 	"vkattn/internal/inputs"
 	"vkattn/internal/operands"
 	"vkattn/internal/problem"
-	"vkattn/internal/quant"
 )
 
 // data is one input set of a problem in host memory, from which every runner copies. Its
@@ -282,7 +281,7 @@ type quantized struct{ rows, scales []byte }
 // quantize returns a tensor [batch, heads, rows, dim] of normal numbers. Strides are in
 // elements.
 func quantize(kv attention.KVType, size [3]int, dim int, s attention.Strides, seed uint64) quantized {
-	rowBytes := int64(kv.RowBytes(attention.F32, dim))
+	rowBytes, format := int64(kv.RowBytes(attention.F32, dim)), problem.FormatOf(kv)
 	n := size[0] * size[1] * size[2]
 	q := quantized{rows: make([]byte, int64(n)*rowBytes)}
 	if kv.Scaled() {
@@ -292,17 +291,7 @@ func quantize(kv attention.KVType, size [3]int, dim int, s attention.Strides, se
 		b, h, r := i/(size[1]*size[2]), i/size[2]%size[1], i%size[2]
 		at := (int64(b)*s.Batch + int64(h)*s.Head + int64(r)*s.Seq) / int64(dim) * rowBytes
 		dst := q.rows[at : at+rowBytes]
-		scale := float32(0)
-		switch kv {
-		case attention.KVInt8:
-			scale = quant.EncodeInt8(dst, row)
-		case attention.KVFP8:
-			scale = quant.EncodeFP8(dst, row)
-		case attention.KVQ8_0:
-			quant.EncodeQ8_0(dst, row)
-		case attention.KVQ4_0:
-			quant.EncodeQ4_0(dst, row)
-		}
+		scale := format.Encode(dst, row)
 		if kv.Scaled() {
 			binary.LittleEndian.PutUint32(q.scales[4*i:], math.Float32bits(scale))
 		}
