@@ -132,7 +132,7 @@ func (t *table) decode(arch, dtype, kv string, d, dv int) (k *Kernel, why string
 			return k, ""
 		}
 	}
-	return nil, fmt.Sprintf("its decode kernels are for sm_90a and head dims 64, 128 and 256, there is none for %s, %s, %d/%d on %s", dtype, kv, d, dv, arch)
+	return nil, fmt.Sprintf("its decode kernels are for int8, fp8, q8_0 and q4_0, head dims 64, 128 and 256, and sm_90a, there is none for %s, %s, %d/%d on %s", dtype, kv, d, dv, arch)
 }
 
 // chooseDecode is Choose for quantized K and V.

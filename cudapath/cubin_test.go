@@ -2,6 +2,7 @@ package cudapath
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -57,13 +58,17 @@ func TestCubinTable(t *testing.T) {
 	}
 }
 
-// There is a decode kernel for each storage type, quantized type and head dim, which fits a launch from Vulkan.
+// decodeTypes are the quantized types with decode kernels.
+var decodeTypes = []attention.KVType{attention.KVInt8, attention.KVFP8, attention.KVQ8_0, attention.KVQ4_0}
+
+// There is a decode kernel for each storage type, quantized type of these and head dim, which fits a launch from Vulkan. Other
+// types are refused by name.
 func TestDecodeTable(t *testing.T) {
 	table, err := embedded()
 	require.NoError(t, err)
 	require.Len(t, table.decodes, 2*3*4)
 	for _, dtype := range []string{"f16", "bf16"} {
-		for _, kv := range attention.KVTypes()[1:] {
+		for _, kv := range decodeTypes {
 			for _, d := range []int{64, 128, 256} {
 				k, why := table.decode("sm_90a", dtype, kv.String(), d, d)
 				require.Empty(t, why)
@@ -74,7 +79,13 @@ func TestDecodeTable(t *testing.T) {
 			}
 			for _, dims := range [][2]int{{96, 96}, {128, 64}, {512, 512}} {
 				_, why := table.decode("sm_90a", dtype, kv.String(), dims[0], dims[1])
-				require.Contains(t, why, fmt.Sprintf("head dims 64, 128 and 256, there is none for %s, %v, %d/%d", dtype, kv, dims[0], dims[1]))
+				require.Contains(t, why, fmt.Sprintf("and sm_90a, there is none for %s, %v, %d/%d", dtype, kv, dims[0], dims[1]))
+			}
+		}
+		for _, kv := range attention.KVTypes() {
+			if !slices.Contains(decodeTypes, kv) {
+				_, why := table.decode("sm_90a", dtype, kv.String(), 64, 64)
+				require.Contains(t, why, "are for int8, fp8, q8_0 and q4_0", kv)
 			}
 		}
 	}

@@ -204,7 +204,7 @@ func TestDecodeKernelsOnTheCPU(t *testing.T) {
 				continue // f16 at 128 and bf16 at 64
 			}
 			e := newDecodeEmulator(t, table, dtype.String(), d)
-			for _, kv := range attention.KVTypes()[1:] {
+			for _, kv := range decodeTypes {
 				k, why := table.decode("sm_90a", dtype.String(), kv.String(), d, d)
 				require.Empty(t, why)
 				for _, c := range decodeCases(d, kv) {
@@ -229,7 +229,7 @@ func TestDecodeKernelsOfOtherMemoryOnTheCPU(t *testing.T) {
 	require.NoError(t, err)
 	const d, dtype = 64, attention.F16
 	e := newDecodeEmulator(t, table, dtype.String(), d)
-	for _, kv := range attention.KVTypes()[1:] {
+	for _, kv := range decodeTypes {
 		k, why := table.decode("sm_90a", dtype.String(), kv.String(), d, d)
 		require.Empty(t, why)
 		c := cases.Case{Name: "other-memory", D: d, Dv: d, KeyType: kv, Shape: attention.Shape{Hq: 6, Hkv: 3}, Seed: 1,

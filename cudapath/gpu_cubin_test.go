@@ -384,7 +384,7 @@ func TestCubinGPUDecode(t *testing.T) {
 	d, s := needCubins(t)
 	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
 		for _, dim := range []int{64, 128, 256} {
-			for _, kv := range attention.KVTypes()[1:] {
+			for _, kv := range decodeTypes {
 				for _, c := range decodeCases(dim, kv) {
 					t.Run(fmt.Sprintf("%v/%v", dtype, c), func(t *testing.T) {
 						p, err := cases.NewProblem(c, dtype)
