@@ -170,7 +170,7 @@ func TestCubinDecodeCalls(t *testing.T) {
 	a.KScale, a.VScale = vector(8), vector(16)
 	a.Pages = &Pages{Table: vector(32), PageSize: 32, Count: 40}
 	a.Varlen = &Varlen{UsedK: vector(64)}
-	cfg := Config{HeadDim: 64, KeyType: KVInt8, ValueType: KVInt8, Tier: TierCubin, Causal: BottomRight}
+	cfg := Config{HeadDim: 64, KeyType: KVInt8, ValueType: KVInt8, Tier: TierCubin, Causal: BottomRight, Access: AccessAddresses}
 	op, err := New(On(dev), cfg)
 	require.NoError(t, err)
 	defer op.Close()
@@ -192,7 +192,7 @@ func TestCubinDecodeCalls(t *testing.T) {
 	require.NoError(t, op.Forward(OnStream(s), a))
 	require.Equal(t, 1, f.calls[len(f.calls)-1].Decode.Splits)
 
-	cfg.Tier = TierAuto
+	cfg.Tier, cfg.Access = TierAuto, AccessAuto
 	auto, err := New(On(dev), cfg)
 	require.NoError(t, err)
 	defer auto.Close()
