@@ -266,6 +266,9 @@ func decoding(t testing.TB, splits int) (r *recording, step func()) {
 // it. The cache does not grow with the steps. Odd lengths come first: they bring every number of splits, of which a
 // device with many cores has some in these lengths.
 func TestStepsOfDecodingAllocateNothing(t *testing.T) {
+	if os.Getenv("VKATTN_DRIVER") == "swiftshader" {
+		t.Skip("the host does the same on every driver, and this one takes longest")
+	}
 	for _, splits := range []int{0, 2} {
 		r, _ := decoding(t, splits)
 		r.warmUp(t)
