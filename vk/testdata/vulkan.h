@@ -1,4 +1,4 @@
-/* The part of Vulkan's ABI that the fakes of this folder use, as a driver declares it. */
+/* The part of Vulkan's ABI that the fakes of this folder and internal/faultydriver use, as a driver declares it. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +21,18 @@ typedef uint64_t VkHandle; /* any non-dispatchable handle */
 typedef struct VkBaseOutStructure {
 	VKA_HEAD
 } VkBaseOutStructure;
+
+typedef struct VkSubmitInfo VkSubmitInfo; /* only passed on */
+
+typedef struct VkBufferCreateInfo {
+	VKA_HEAD
+	VkFlags flags;
+	VkDeviceSize size;
+	VkFlags usage;
+	uint32_t sharingMode;
+	uint32_t queueFamilyIndexCount;
+	const uint32_t *pQueueFamilyIndices;
+} VkBufferCreateInfo;
 
 enum {
 	VK_SUCCESS = 0,

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../../vk/abi.h"
+#include "../../../vk/testdata/vulkan.h"
 
 typedef void (*fn)(void);
 typedef fn (*get_fn)(void *, const char *);
