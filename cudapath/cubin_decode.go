@@ -63,7 +63,7 @@ func (p *decodeParams) set(a *problem.CUDACall) {
 func (p *decodeParams) tooFar() string {
 	for _, t := range [...]*tensorParams{&p.k, &p.v} {
 		if t.row > math.MaxUint32 || p.pageSize > 0 && t.batch > math.MaxUint32 {
-			return fmt.Sprintf("rows of K or V %d bytes apart, and pages %d: its decode kernels take fewer than 2^32", t.row, t.batch)
+			return fmt.Sprintf("strides of %d bytes between rows and %d between pages of K or V: its decode kernels take fewer than 2^32", t.row, t.batch)
 		}
 	}
 	return ""
