@@ -181,9 +181,11 @@ func (a *driver) capturing(context, stream uint64) (on bool, code int32) {
 
 // poll asks until the stream is done, an error, or the time is over (cudaNotReady).
 func (a *driver) poll(context, stream uint64, atMost time.Duration) int32 {
+	t := turns.Get().(*turn)
+	defer turns.Put(t)
 	var loop pause.Loop
 	for start := time.Now(); ; loop.Wait() {
-		r := a.in(context, a.cuStreamQuery, uintptr(stream))
+		r := a.run(t, context, a.cuStreamQuery, uintptr(stream))
 		if r != cudaNotReady || time.Since(start) >= atMost {
 			return r
 		}

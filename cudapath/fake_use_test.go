@@ -216,6 +216,20 @@ func TestManyGoroutines(t *testing.T) {
 	wg.Wait()
 }
 
+// A wait asks some hundred times.
+func TestPollAllocatesNothing(t *testing.T) {
+	f, c := withFake(t)
+	s, err := c.NewStream()
+	require.NoError(t, err)
+	f.fail("cuStreamQuery", cudaNotReady)
+	defer f.fail("", 0)
+	require.Zero(t, testing.AllocsPerRun(20, func() {
+		if done, err := s.poll("Poll", 100*time.Microsecond); done || err != nil {
+			t.Error(done, err)
+		}
+	}))
+}
+
 // Other goroutines may ask a stream while it is closed: the driver is not asked for one that is destroyed.
 func TestQueryWhileTheStreamCloses(t *testing.T) {
 	f, c := withFake(t)
