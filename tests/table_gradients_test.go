@@ -143,7 +143,7 @@ func TestTableGradientsRefuse(t *testing.T) {
 		{"no memory", []attention.Table{{Name: "wide"}}, [3]int{}, attention.ErrInvalid, "DTables[wide]"},
 		{"short memory", []attention.Table{{Name: "wide", Vector: attention.Vector{Host: make([]byte, 4*5*64*64-4)}}}, [3]int{}, attention.ErrInvalid, "DTables[wide]"},
 		{"overlap", []attention.Table{{Name: "wide", Vector: attention.Vector{Host: images[fixedPieces+5]}}}, [3]int{}, attention.ErrInvalid, "DTables[wide]"},
-		{"4097 entries", []attention.Table{table("wide")}, [3]int{4, 17, 241}, attention.ErrUnsupported, "DTables[wide]: 4097 entries for a head, at most 4096"},
+		{"4097 entries", []attention.Table{table("wide")}, [3]int{4, 17, 241}, attention.ErrUnsupported, "gradient of table wide: 4097 entries for a head, at most 4096 have one"},
 		{"4096 entries", []attention.Table{table("wide", 1, 1, 4096)}, [3]int{1, 1, 4096}, nil, ""},
 	} {
 		a := m.BackwardHostArgs(images)

@@ -72,13 +72,16 @@ unsupported or does not fit the memory, 4 device failure, or a device that hangs
 			if err := checkTimeout(c.Flags(), o.timeout); err != nil {
 				return err
 			}
+			if err := o.readTableGradients(); err != nil {
+				return err
+			}
 			changed := c.Flags().Changed
 			for _, name := range []string{"q", "k", "v", "o"} {
 				if !o.has(name) && (name != "v" || !changed("v-dim")) && (name != "o" || !o.wanted() || changed("o")) {
 					return badInputf("--%s is needed", name)
 				}
 			}
-			for _, t := range outputFiles {
+			for _, t := range o.targets(false) {
 				if path := o.paths[t.flag]; *path == "-" {
 					*path = "/dev/stdout"
 				}
@@ -111,6 +114,7 @@ unsupported or does not fit the memory, 4 device failure, or a device that hangs
 	o.optionFlags.add(f)
 	o.paths.add(f, gradientFiles...)
 	o.paths.addOutputs(f, true)
+	o.addGradients(f)
 	f.BoolVar(&o.f32, "f32-gradients", false, "keep --dq, --dk and --dv in float32, not rounded to the storage type; "+
 		"tiers cuda and cubin do not with f16 and bf16")
 	return c
@@ -281,7 +285,7 @@ func (a *app) verifyRun(o *runFlags, p *runProblem) (string, error) {
 		text = append(text, v.String())
 	}
 	// Without sequences only sums over the batches have a gradient to judge.
-	if o.wanted() && (p.in.shape.B > 0 || o.has("dbias") || o.has("dsinks")) {
+	if o.wanted() && (p.in.shape.B > 0 || o.has("dbias") || o.has("dsinks") || len(o.outputs) > 0) {
 		v, err := accuracy.VerifyBackward(problem.Config(p.in.config), p.args, accuracy.Options{})
 		switch {
 		case err != nil:

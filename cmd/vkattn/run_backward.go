@@ -14,8 +14,9 @@ const gradientHelp = `
 Gradients. --do is the gradient of a loss with respect to O, --dlse the gradient with
 respect to LSE. With --do, run writes each gradient that has an output file, as float32:
 --dq, --dk and --dv in the layout and packing of Q, K and V, --dbias in the shape of
---bias, summed over its axes of size 1, and --dsinks as [Hq]. For grouped heads dK and dV
-are sums over the query heads of the group. run first computes O and LSE, unless --o-in
+--bias, summed over its axes of size 1, --dsinks as [Hq], and --dtable in the shape of its
+table: --dtable bias=dbias.npy with --table bias=bias.npy. For grouped heads dK and dV are
+sums over the query heads of the group. run first computes O and LSE, unless --o-in
 and --lse-in give them. --o is optional if a gradient is written. A row that attends to
 nothing has gradient 0. dQ, dK and dV are rounded to the storage type first: above 65504
 an f16 gradient is Inf. --f32-gradients keeps them in float32. --verify compares
@@ -29,7 +30,7 @@ func (o *runFlags) gradientConflict() error {
 	}
 	if !o.wanted() {
 		if some := o.given(gradientFiles); len(some) > 0 {
-			return badInputf("%s needs an output: --dq, --dk, --dv, --dbias or --dsinks", some[0])
+			return badInputf("%s needs an output: --dq, --dk, --dv, --dbias, --dsinks or --dtable", some[0])
 		}
 		return nil
 	}
@@ -113,6 +114,9 @@ func (in *runInputs) allocateGradients(a *attention.BackwardArgs) {
 	if o.has("dsinks") {
 		a.DSinks.Host = make([]byte, 4*in.shape.Hq)
 	}
+	in.tableGradients(func(name string, n uint64) {
+		a.DTables = append(a.DTables, attention.Table{Name: name, Vector: attention.Vector{Host: make([]byte, 4*n)}})
+	})
 }
 
 // elements is the number of elements of a dense tensor.
@@ -138,6 +142,7 @@ func (in *runInputs) gradientMemory(keep, pass func(...uint64)) {
 	if o.has("dsinks") {
 		keep(hostmem.Product(in.axes[0].heads, 4))
 	}
+	in.tableGradients(func(_ string, n uint64) { keep(hostmem.Product(n, 4)) })
 }
 
 // planned reports whether the shape alone gives the plan, before the memory is allocated. With options

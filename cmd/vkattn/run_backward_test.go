@@ -47,6 +47,7 @@ var gradientRuns = map[string]func(f *backwardFiles){
 	"modifiers with tables": func(f *backwardFiles) {
 		f.plain()
 		f.modifiers()
+		f.flag("--dtable", "pairs="+f.at("dpairs"))
 		f.gradients([]int{3, 4, 7, testDv}, []int{3, 4, 7})
 	},
 	"bias, sinks": func(f *backwardFiles) {
@@ -110,6 +111,10 @@ func (f *backwardFiles) reference(t *testing.T) map[string][]float32 {
 		a.DSinks.Host = make([]byte, len(f.args.Sinks.Host))
 		out["dsinks"] = &a.DSinks.Host
 	}
+	if f.cfg.ScoreMod.Given() {
+		a.DTables = []attention.Table{{Name: "pairs", Vector: attention.Vector{Host: make([]byte, 4*4*5)}}}
+		out["dtable pairs"] = &a.DTables[0].Host
+	}
 	op, err := attention.New(nil, f.cfg)
 	require.NoError(t, err)
 	require.NoError(t, op.Forward(nil, a.Args))
@@ -141,7 +146,7 @@ func (f *backwardFiles) check(t *testing.T, where ...string) {
 	for name, values := range want {
 		got, shape := readAny(t, out.Gradients[name])
 		require.InDeltaSlice(t, values, got, 2e-4, name)
-		like := map[string]string{"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks"}[name]
+		like := map[string]string{"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks", "dtable pairs": "pairs"}[name]
 		if _, err := os.Stat(f.at(like)); err == nil {
 			_, likeShape := readAny(t, f.at(like))
 			require.Equal(t, likeShape, shape, name)
@@ -158,7 +163,9 @@ func TestRunWritesGradients(t *testing.T) {
 
 func TestRunWritesGradientsOfADevice(t *testing.T) {
 	driver(t)
-	newBackwardFiles(t, "packed").check(t, "--tier", "scalar")
+	for _, name := range []string{"packed", "modifiers with tables"} {
+		newBackwardFiles(t, name).check(t, "--tier", "scalar")
+	}
 }
 
 // O and LSE from files take the place of the forward pass, and give the same gradients.
@@ -239,11 +246,14 @@ func goodGradients(t *testing.T) (dir string, args []string) {
 func TestBadGradientFlagsAreBadInput(t *testing.T) {
 	dir, args := goodGradients(t)
 	at := func(name string) string { return filepath.Join(dir, name+".npy") }
-	for name, file := range map[string][]byte{"bias": zeros(1, 1, 1, 6), "sinks": zeros(4), "lse0": zeros(2, 4, 5), "short": zeros(2, 4, 5, 2),
+	for name, file := range map[string][]byte{"bias": zeros(1, 1, 1, 6), "sinks": zeros(4), "ids": npyInts([]int{4}, 0, 1, 2, 3), "long": zeros(4097), "lse0": zeros(2, 4, 5), "short": zeros(2, 4, 5, 2),
 		"table": npyInts([]int{2, 1}, 0, 1)} {
 		require.NoError(t, os.WriteFile(at(name), file, 0o644))
 	}
 	noO := without(without(args, "--o"), "--lse")
+	modified := func(mod string, more ...string) []string {
+		return slices.Concat(args, []string{"--score-mod", mod, "--table", "ids=" + at("ids"), "--table", "t=" + at("sinks")}, more)
+	}
 	for name, c := range map[string]struct {
 		args []string
 		code int
@@ -266,11 +276,19 @@ func TestBadGradientFlagsAreBadInput(t *testing.T) {
 		"over an input":      {with(args, "--dk", at("do")), exitInput, "the same file as --do"},
 		"no such folder":     {with(args, "--dv", filepath.Join(dir, "no", "dv.npy")), exitInput, "--dv"},
 		"pages":              {with(args, "--block-table", at("table")), exitUnsupported, "--block-table has no gradients"},
+		"dTable, no name":    {with(args, "--dtable", at("dt")), exitInput, "want name=file"},
+		"dTable, no table":   {with(args, "--dtable", "t="+at("dt")), exitInput, "--dtable t needs --table t=file"},
+		"dTable twice":       {modified("s + t[ids[h]]", "--dtable", "t="+at("dt"), "--dtable", "t="+at("other")), exitInput, "--dtable t is given twice"},
+		"dTable of integers": {modified("s + t[ids[h]]", "--dtable", "ids="+at("dt")), exitInput, "--dtable[ids] is given, want a table of floats that --score-mod reads"},
+		"dTable over dQ":     {modified("s + t[ids[h]]", "--dtable", "t="+at("dq")), exitInput, "--dtable t "+at("dq")+" is the same file as --dq"},
+		"dTable over table":  {modified("s + t[ids[h]]", "--dtable", "t="+at("sinks")), exitInput, "is the same file as a --table"},
+		"dTable without dO":  {without(without(modified("s + t[ids[h]]", "--dtable", "t="+at("dt")), "--do"), "--dq"), exitInput, "--do is needed with --dtable t"},
+		"a large table":      {slices.Concat(args, []string{"--score-mod", "s + t[j]", "--table", "t=" + at("long"), "--dtable", "t=" + at("dt")}), exitUnsupported, "gradient of table t: 4097 entries for a head, at most 4096 have one"},
 		"quantized":          {with(args, "--kv-dtype", "q8_0"), exitUnsupported, "--kv-dtype q8_0 has no gradients"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			refused(t, c.code, c.want, c.args...)
-			for _, out := range []string{"o", "lse", "dq", "dk", "dv", "dbias", "dsinks"} {
+			for _, out := range []string{"o", "lse", "dq", "dk", "dv", "dbias", "dsinks", "dt"} {
 				require.NoFileExists(t, at(out))
 			}
 		})

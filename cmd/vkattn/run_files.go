@@ -175,9 +175,9 @@ func (p paths) given(files []inputFile) (flags []string) {
 }
 
 // targets lists the output files; gradients: those of gradients alone.
-func (p paths) targets(gradients bool) (list []outputFile) {
-	for _, x := range outputFiles {
-		if p.has(x.flag) && (x.gradient || !gradients) {
+func (o *runFlags) targets(gradients bool) (list []outputFile) {
+	for _, x := range slices.Concat(outputFiles, o.outputs) {
+		if o.has(x.flag) && (x.gradient || !gradients) {
 			list = append(list, x)
 		}
 	}
@@ -185,7 +185,7 @@ func (p paths) targets(gradients bool) (list []outputFile) {
 }
 
 // wanted reports whether a gradient has an output file.
-func (p paths) wanted() bool { return len(p.targets(true)) > 0 }
+func (o *runFlags) wanted() bool { return len(o.targets(true)) > 0 }
 
 // fileShape is the shape that a file must have.
 type fileShape struct {

@@ -16,6 +16,8 @@ import (
 type modifierFlags struct {
 	score, mask string
 	tables      []string // name=file
+	gradients   []string // name=file of --dtable
+	outputs     []outputFile
 }
 
 func (o *modifierFlags) add(f *pflag.FlagSet) {
@@ -23,6 +25,41 @@ func (o *modifierFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.mask, "mask-mod", "", "whether a row attends to a key, of those that other flags leave: an `expression`")
 	f.StringArrayVar(&o.tables, "table", nil, "`name=file` of a table of --score-mod and --mask-mod, integers or floats with 1 to 3 "+
 		"axes; once for each")
+}
+
+func (o *modifierFlags) addGradients(f *pflag.FlagSet) {
+	f.StringArrayVar(&o.gradients, "dtable", nil, "`name=file` of the gradient of a table of floats of --score-mod; once for each")
+}
+
+// readTableGradients reads the output files of --dtable.
+func (o *runFlags) readTableGradients() error {
+	for _, text := range o.gradients {
+		name, path, _ := strings.Cut(text, "=")
+		flag := "dtable " + name
+		switch {
+		case name == "" || path == "":
+			return badInputf("--dtable %s: want name=file", text)
+		case o.paths[flag] != nil:
+			return badInputf("--%s is given twice", flag)
+		case !slices.ContainsFunc(o.tables, func(t string) bool { return strings.HasPrefix(t, name+"=") }):
+			return badInputf("--%s needs --table %s=file", flag, name)
+		}
+		o.paths[flag] = &path
+		o.outputs = append(o.outputs, outputFile{flag: flag, gradient: true, array: func(p *runProblem) *npy.Array {
+			at := slices.IndexFunc(p.args.DTables, func(t attention.Table) bool { return t.Name == name })
+			return &npy.Array{DType: npy.Float32, Shape: p.in.files["table "+name].Shape, Data: p.args.DTables[at].Host}
+		}})
+	}
+	return nil
+}
+
+// tableGradients visits the tables whose gradients have an output, and how many elements they have.
+func (in *runInputs) tableGradients(visit func(name string, n uint64)) {
+	for _, t := range in.o.outputs {
+		name := strings.TrimPrefix(t.flag, "dtable ")
+		f := in.files["table "+name]
+		visit(name, f.Bytes()/uint64(f.DType.Size()))
+	}
 }
 
 // used names the modifiers.

@@ -119,9 +119,15 @@ func ListBackward(cfg problem.Config, a *problem.BackwardArgs) []Operand {
 				buffer: &x.t.Buffer, memory: &x.t.Memory, host: &x.t.Host, offset: &x.t.Offset, unitBytes: x.size, unitElements: 1})
 		}
 	}
-	if v := &a.DSinks; v.Given() {
-		list = append(list, Operand{Name: "DSinks", Streamed: true, Output: true, Of: len(list),
-			buffer: &v.Buffer, memory: &v.Memory, host: &v.Host, offset: &v.Offset, unitBytes: 4, unitElements: 1})
+	output := func(name string, v *problem.Vector) {
+		if v.Given() {
+			list = append(list, Operand{Name: name, Streamed: true, Output: true, Of: len(list),
+				buffer: &v.Buffer, memory: &v.Memory, host: &v.Host, offset: &v.Offset, unitBytes: 4, unitElements: 1})
+		}
+	}
+	output("DSinks", &a.DSinks)
+	for i := range a.DTables {
+		output("DTables["+a.DTables[i].Name+"]", &a.DTables[i].Vector)
 	}
 	return list
 }
@@ -156,6 +162,7 @@ func Clone(a problem.Args) problem.Args {
 // CloneBackward is Clone of the arguments of a backward call.
 func CloneBackward(a problem.BackwardArgs) problem.BackwardArgs {
 	a.Args = Clone(a.Args)
+	a.DTables = slices.Clone(a.DTables)
 	return a
 }
 

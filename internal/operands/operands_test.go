@@ -105,13 +105,15 @@ func TestEveryOperandOfABackwardCallIsListedOnce(t *testing.T) {
 			count++
 		}
 	}
+	a.DTables = []problem.Table{{Name: "t", Vector: problem.Vector{Host: make([]byte, 64)}}}
+	count++
 	list := ListBackward(problem.Config{HeadDim: 32}, &a)
 	require.Len(t, list, count, "a field of BackwardArgs that ListBackward does not know")
 	names := map[string]bool{}
 	for i, o := range list {
 		require.Equal(t, i, o.Of)
 		names[o.Name] = true
-		if i >= len(list)-7 {
+		if i >= len(list)-8 {
 			require.Equal(t, o.Name != "DO" && o.Name != "DLSE", o.Output, o.Name)
 		}
 	}
@@ -121,5 +123,6 @@ func TestEveryOperandOfABackwardCallIsListedOnce(t *testing.T) {
 		o.OnHost(nil)
 	}
 	require.NotNil(t, a.DSinks.Host)
+	require.NotNil(t, a.DTables[0].Host)
 	require.NotNil(t, a.Bias.Host)
 }

@@ -118,10 +118,10 @@ func checkTableGradients(cfg *problem.Config, a *problem.BackwardArgs) error {
 			return &problem.ShapeError{Field: field + ".Dims", Got: d.Dims, Want: problem.Phrase(fmt.Sprintf("%v, as in ${Tables}, or zero", dims))}
 		}
 		if err := g.Err(); err != nil {
-			return fmt.Errorf("%w: %s: %w", problem.ErrUnsupported, field, err)
+			return fmt.Errorf("%w: %w", problem.ErrUnsupported, err)
 		}
 		if _, n := g.Sizes(dims); n > score.MaxTableEntries {
-			return fmt.Errorf("%w: %s: %d entries for a head, at most %d have a gradient", problem.ErrUnsupported, field, n, score.MaxTableEntries)
+			return fmt.Errorf("%w: gradient of table %s: %d entries for a head, at most %d have one", problem.ErrUnsupported, d.Name, n, score.MaxTableEntries)
 		}
 	}
 	return nil

@@ -49,7 +49,7 @@ var Run = shared.with(Names{
 	"Pages.Stride": "columns of --block-table", "Pages.Count*PageSize": "keys of all pages of --k",
 	"Pages": "--block-table", "PageSize": "page size", "SparseTokens.Offsets": "--sparse-offsets",
 	"SparseTokens.Tokens": "--sparse-tokens", "SparseTokens": "--sparse-tokens", "Blocks.Map": "--block-mask",
-	"Blocks": "--block-mask", "Bias": "--bias", "Mask": "--mask", "KScale": "--k-scale", "VScale": "--v-scale",
+	"Blocks": "--block-mask", "Bias": "--bias", "DTables": "--dtable", "Mask": "--mask", "KScale": "--k-scale", "VScale": "--v-scale",
 })
 
 // Sweep has the names in bench, verify and tune, where sizes come from lists.
