@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"vkattn/attention"
+	"vkattn/attention/score"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/sweep"
 )
@@ -79,6 +80,10 @@ func (o *benchFlags) readLists(p *benchPlan) (err error) {
 		return err
 	}
 	s := p.lists
+	modified := s.Some("score-mod") || s.Some("mask-mod")
+	if err := unread(s); err != nil {
+		return err
+	}
 	block, alone := bench.ListOf[[2]int](s, "block-size"), len(p.suites) == 0
 	switch {
 	case s.Some("lse") && len(s["pass"]) > 0 && !slices.Contains(s["pass"], any(bench.PassForward)):
@@ -93,8 +98,8 @@ func (o *benchFlags) readLists(p *benchPlan) (err error) {
 		return badInputf("--block-size needs --block-ratio")
 	case len(block) > 0 && !(powerFrom16(block[0][0]) && powerFrom16(block[0][1])):
 		return badInputf("--block-size %d,%d: want powers of two, at least 16", block[0][0], block[0][1])
-	case s.Some("align") && !s.Some("window") && !s.Some("alibi") && alone && len(p.presets) == 0:
-		return badInputf("--align needs --window or --alibi")
+	case s.Some("align") && !s.Some("window") && !s.Some("alibi") && !modified && alone && len(p.presets) == 0:
+		return badInputf("--align needs --window, --alibi, --score-mod or --mask-mod")
 	case !alone && s.NotInSuites() != "":
 		return badInputf("--%s does not narrow a suite: leave out one of them", s.NotInSuites())
 	case len(s["varlen"]) == 0:
@@ -116,6 +121,26 @@ func (o *benchFlags) readLists(p *benchPlan) (err error) {
 		return badInputf("--varlen: %w", err)
 	}
 	s["varlen"] = []any{lengths}
+	return nil
+}
+
+// unread refuses a table that no modifier reads.
+func unread(s bench.Sweep) error {
+	var modifiers []score.Expr
+	for _, flag := range []string{"score-mod", "mask-mod"} {
+		modifiers = append(modifiers, bench.ListOf[score.Expr](s, flag)...)
+	}
+	read, err := score.TablesOf(modifiers...)
+	if err != nil {
+		return badInput(err)
+	}
+	for _, tables := range bench.ListOf[bench.Tables](s, "table") {
+		for _, name := range tables.Names() {
+			if !slices.ContainsFunc(read, func(t score.Table) bool { return t.Name() == name }) {
+				return badInputf("--table %s: neither --score-mod nor --mask-mod reads it", name)
+			}
+		}
+	}
 	return nil
 }
 

@@ -26,7 +26,7 @@ func TestBenchRefusesBadOptions(t *testing.T) {
 		{"--block-size needs --block-ratio", "--block-size", "32,32"},
 		{"--block-size needs --block-ratio", "--block-size", "32,32", "--block-ratio", "1"},
 		{"--block-size 3,16: want powers of two, at least 16", "--block-ratio", "0.5", "--block-size", "3,16"},
-		{"--align needs --window or --alibi", "--align", "top-left"},
+		{"--align needs --window, --alibi, --score-mod or --mask-mod", "--align", "top-left"},
 		{"finite number above 0", "--softcap", "-1"},
 		{"probability of at least 0", "--dropout", "1"},
 		{"unknown baseline", "--against", "torch"},

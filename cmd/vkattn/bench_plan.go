@@ -208,7 +208,7 @@ func (a *app) withoutOptions(list []bench.Problem, tell bool, why string, can fu
 	for _, p := range list {
 		if p.Ceiling != "" || !can(p) {
 			left++
-		} else if p = (bench.Problem{Shape: p.Shape, Config: p.Config, Pass: p.Pass, LSE: p.LSE}); !slices.Contains(out, p) {
+		} else if p = (bench.Problem{Shape: p.Shape, Config: p.Config, Pass: p.Pass, LSE: p.LSE, Options: bench.Options{Tables: p.Tables}}); !slices.Contains(out, p) {
 			out = append(out, p)
 		}
 	}

@@ -38,12 +38,17 @@ func (o *benchFlags) checkRanks() (*benchPlan, error) {
 			return nil, badInputf("--%s and --ranks exclude one another", x.flag)
 		}
 	}
+	return plan, plan.onRanks()
+}
+
+// onRanks refuses axes that several ranks do not have.
+func (p *benchPlan) onRanks() error {
 	for _, axis := range bench.Axes {
-		if !axis.OnRanks() && len(plan.lists[axis.Flag]) > 0 {
-			return nil, badInputf("--%s and --ranks exclude one another", axis.Flag)
+		if !axis.OnRanks() && len(p.lists[axis.Flag]) > 0 {
+			return badInputf("--%s and --ranks exclude one another", axis.Flag)
 		}
 	}
-	return plan, nil
+	return nil
 }
 
 // ranksSweep is the sweep of `vkattn bench --ranks` without lists and suites.
@@ -150,7 +155,7 @@ func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
 	case o.timing.Timeout != 0:
 		return nil, badInputf("--timeout and --ranks exclude one another")
 	}
-	return plan, nil
+	return plan, plan.onRanks()
 }
 
 func (o *verifyFlags) alone(ctx context.Context, a *app) error { return a.verify(ctx, o) }

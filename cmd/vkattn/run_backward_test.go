@@ -280,7 +280,7 @@ func TestBadGradientFlagsAreBadInput(t *testing.T) {
 		"dTable, no table":   {with(args, "--dtable", "t="+at("dt")), exitInput, "--dtable t needs --table t=file"},
 		"dTable twice":       {modified("s + t[ids[h]]", "--dtable", "t="+at("dt"), "--dtable", "t="+at("other")), exitInput, "--dtable t is given twice"},
 		"dTable of integers": {modified("s + t[ids[h]]", "--dtable", "ids="+at("dt")), exitInput, "--dtable[ids] is given, want a table of floats that --score-mod reads"},
-		"dTable over dQ":     {modified("s + t[ids[h]]", "--dtable", "t="+at("dq")), exitInput, "--dtable t "+at("dq")+" is the same file as --dq"},
+		"dTable over dQ":     {modified("s + t[ids[h]]", "--dtable", "t="+at("dq")), exitInput, "--dtable t " + at("dq") + " is the same file as --dq"},
 		"dTable over table":  {modified("s + t[ids[h]]", "--dtable", "t="+at("sinks")), exitInput, "is the same file as a --table"},
 		"dTable without dO":  {without(without(modified("s + t[ids[h]]", "--dtable", "t="+at("dt")), "--do"), "--dq"), exitInput, "--do is needed with --dtable t"},
 		"a large table":      {slices.Concat(args, []string{"--score-mod", "s + t[j]", "--table", "t=" + at("long"), "--dtable", "t=" + at("dt")}), exitUnsupported, "gradient of table t: 4097 entries for a head, at most 4096 have one"},

@@ -51,18 +51,21 @@ rows have a reference; on the other rows the implementations must agree with one
 A result may be wrong by a multiple of the error that plain attention in the storage type
 has; bench has the same limits (go doc vkattn/cmd/vkattn/internal/verify).
 
---pass bwd computes the gradients of Q, K and V, and of bias and sinks in the conformance
-table. Each tier takes O and LSE from its own forward pass; tier cuda takes them from tier
-scalar. Tier cubin has no gradients. The float64 reference judges the whole gradients of a
-small problem. In a large problem it judges sampled rows of dQ and sampled keys of dK and
-dV, which are sums over all rows.
+--score-mod, --mask-mod and --table give the calls modifiers (docs/modifiers.md). CUDA kernels
+take none, and the float64 reference alone judges.
 
-Select problems as in bench. Problems of a suite that have options, such as pages, are left
-out: bench verifies them. --suite conformance runs the table of the tests: every head dim,
-mask, layout and kind of data. It also checks that kernels write only to the outputs
-and that masked keys do not change a bit. On a CPU it runs a part of the table, unless
---case names problems. --suite options does the same with the table of options: lengths,
-windows, softcap, masks and the others. It needs --pass bwd.
+--pass bwd computes the gradients of Q, K and V, of tables of floats that a score modifier
+reads, and of bias and sinks in the table of options. Each tier takes O and LSE from its own
+forward pass; tier cuda takes them from tier scalar. Tier cubin has no gradients. The
+float64 reference judges the whole gradients of a small problem. In a large problem it
+judges sampled rows of dQ and sampled keys of dK and dV, which are sums over all rows.
+
+Select problems as in bench. Problems of a suite that have other options, such as pages,
+are left out: bench verifies them. --suite conformance runs the table of the tests: every
+head dim, mask, layout and kind of data. It also checks that kernels write only to the
+outputs and that masked keys do not change a bit. On a CPU it runs a part of the table,
+unless --case names problems. --suite options does the same with the table of options:
+lengths, windows, softcap, masks and the others. It needs --pass bwd.
 
 Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 no problem is supported and
 fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalHelp,
@@ -86,6 +89,11 @@ fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalH
 	f.Lookup("device").Usage += withoutVulkan
 	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance or options whose names match the regular expression `pattern`")
 	o.addAxis(f, "pass", "the `pass` to compare: fwd or bwd (default fwd); fwd: O and LSE, bwd: gradients")
+	for _, axis := range bench.Axes {
+		if axis.Verified() {
+			o.lists.add(f, axis)
+		}
+	}
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda; default: all of the device")
 	f.StringVar(&o.kernels, "cuda-kernel", "",
 		"`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")

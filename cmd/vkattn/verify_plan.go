@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/attention/score"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/verify"
 	"vkattn/internal/cases"
@@ -63,6 +64,11 @@ func (o *verifyFlags) plan() (*verifyPlan, error) {
 	if p.options && !p.backward {
 		return nil, badInputf("--suite %s needs --pass bwd", options)
 	}
+	for _, axis := range bench.Axes {
+		if p.table && axis.Verified() && len(p.lists[axis.Flag]) > 0 {
+			return nil, badInputf("--%s does not narrow a suite: leave out one of them", axis.Flag)
+		}
+	}
 	if p.only, err = regexp.Compile(o.only); err != nil {
 		return nil, badInputf("--case: %w", err)
 	}
@@ -98,7 +104,7 @@ func (a *app) verifyProblems(p *verifyPlan, dev *attention.Device, seed uint64, 
 	}
 	list, err := p.problems(defaults)
 	if err == nil {
-		list, err = a.withoutOptions(list, tell, onlyBench, denseCall)
+		list, err = a.withoutOptions(list, tell, onlyBench, verifiedCall)
 	}
 	if err != nil {
 		return nil, err
@@ -111,10 +117,20 @@ func (a *app) verifyProblems(p *verifyPlan, dev *attention.Device, seed uint64, 
 		if err := x.Config.Validate(); err != nil {
 			return nil, err
 		}
-		out = append(out, verifyProblem{cases.Case{D: x.Config.HeadDim, Dv: x.Config.ValueDim(), Causal: x.Config.Causal,
-			Shape: x.Shape, LSE: true, Seed: seed}, x.Config.DType})
+		c := cases.Case{D: x.Config.HeadDim, Dv: x.Config.ValueDim(), Causal: x.Config.Causal, Align: x.Config.Align, Shape: x.Shape,
+			LSE: true, Seed: seed}
+		if x.Modified() {
+			c.Modifiers = &cases.Modifiers{Score: x.Config.ScoreMod, Mask: x.Config.MaskMod, Tables: x.Tables.Memory(seed)}
+		}
+		out = append(out, verifyProblem{c, x.Config.DType})
 	}
 	return out, nil
+}
+
+// verifiedCall reports whether a problem has no options but modifiers.
+func verifiedCall(p bench.Problem) bool {
+	p.Config.ScoreMod, p.Config.MaskMod, p.Tables = score.Expr{}, score.Expr{}, ""
+	return denseCall(p)
 }
 
 // conformance lists the cases of the conformance table, or of that of options, that the flags select. On a

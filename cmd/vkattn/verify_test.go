@@ -47,6 +47,14 @@ func TestVerifyRefusesBadFlags(t *testing.T) {
 		{"select no problem", "--suite", "conformance", "--case", "no such case"},
 		{"ends in none", "--save", "rows.csv"},
 		{"divisor", "--nheads", "3", "--nheads-kv", "2"},
+		{`--mask-mod: score: at 6 of "j <= ": end in place of an expression`, "--mask-mod", "j <= "},
+		{`--score-mod: score: at 5 of "s + t[h]": no table "t"`, "--score-mod", "s + t[h]"},
+		{"--table t: neither --score-mod nor --mask-mod reads it", "--score-mod", "s", "--table", "t=4"},
+		{"--table \"t=none.npy\": t=none.npy: no such file", "--score-mod", "s + t[h]", "--table", "t=none.npy"},
+		{"--score-mod does not narrow a suite", "--suite", "forward", "--score-mod", "2 * s"},
+		{"--mask-mod does not narrow a suite", "--suite", "conformance", "--mask-mod", "j <= i"},
+		{"--align needs --window, --alibi, --score-mod or --mask-mod", "--align", "top-left"},
+		{"--mask-mod and --ranks exclude one another", "--ranks", "2", "--mask-mod", "j <= i"},
 	} {
 		refused(t, exitInput, c[0], append([]string{"verify", "--device", "cpu"}, c[1:]...)...)
 	}
@@ -115,6 +123,63 @@ func TestVerifyFindsAWrongResult(t *testing.T) {
 	require.Regexp(t, `\| (implementation|who) +\| dtype \|`, stdout)
 	require.Equal(t, 1, strings.Count(stdout, "| FAIL        |"), stdout)
 	require.Contains(t, stdout, "d1.none.B1.H1.1x1.tight.normal.lse")
+}
+
+// modifiedVerify is a verification of calls with modifiers that read a table.
+func modifiedVerify(more ...string) []string {
+	return append([]string{"verify", "--batch-size", "1", "--nheads", "4", "--nheads-kv", "2", "--seqlen", "40", "--seqlen-k", "70", "--headdim", "16",
+		"--causal", "none", "--dtype", "f16", "--seed", "9", "-o", "json", "--score-mod", "s + bias[h, clamp(i - j, 0, 31)]",
+		"--mask-mod", "j <= i && i - j < 30", "--table", "bias=4x32"}, more...)
+}
+
+// checkModified checks the rows of modifiedVerify, and that a wrong result is found.
+func checkModified(t *testing.T, where ...string) {
+	stdout, _ := succeeds(t, modifiedVerify(where...)...)
+	rows := documentRows[verify.Row](t, stdout)
+	require.NotEmpty(t, rows)
+	for _, r := range rows {
+		require.Equal(t, bench.OK, r.Status, r.Note())
+		require.Equal(t, "table bias=4x32, score-mod s + bias[h, min(max(i - j, 0), 31)], mask-mod j <= i && i - j < 30", r.OptionText)
+		require.Equal(t, r.Of, int64(r.Float64.Rows))
+	}
+	code, _, stderr := callTouched(func(_ string, p *cases.Problem, after [][]byte) {
+		after[cases.TensorO][2*100+1] ^= 0x40
+	}, modifiedVerify(where...)...)
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stderr, "rows are wrong")
+
+	stdout, _ = succeeds(t, modifiedVerify(append(where, "--pass", "bwd")...)...)
+	rows = documentRows[verify.Row](t, stdout)
+	for _, r := range rows {
+		require.Equal(t, bench.OK, r.Status, r.Note())
+		require.Contains(t, r.Gradients, "dTables[bias]")
+		require.Len(t, r.Gradients, 4)
+		require.Empty(t, r.Unjudged)
+	}
+	code, stdout, _ = callTouched(func(_ string, p *cases.Problem, after [][]byte) {
+		after[len(after)-1][4*7+3] ^= 0x40
+	}, modifiedVerify(append(where, "--pass", "bwd")...)...)
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stdout, "dTables[bias] versus float64: ")
+}
+
+func TestVerifyModifiersOnTheCPU(t *testing.T) {
+	onceOnly(t)
+	checkModified(t, "--device", "cpu")
+
+	// The masks of two alignments differ, and both are right.
+	for _, align := range []string{"top-left", "bottom-right"} {
+		stdout, _ := succeeds(t, tinyVerify("--device", "cpu", "--seqlen-k", "50", "--mask-mod", "j <= i", "--align", align, "-o", "json")...)
+		require.Equal(t, "mask-mod j <= i, align "+align, documentRows[verify.Row](t, stdout)[0].OptionText)
+	}
+	// Gradients that nothing judges are named.
+	stdout, _ := succeeds(t, tinyVerify("--device", "cpu", "--pass", "bwd", "--score-mod", "s + t[j]", "--table", "t=4097")...)
+	require.Contains(t, stdout, "dTables[t] not judged: it has over 4096 entries for a head")
+}
+
+func TestVerifyModifiersOnADevice(t *testing.T) {
+	driver(t)
+	checkModified(t, "--tier", "scalar")
 }
 
 func TestVerifyTheConformanceTable(t *testing.T) {

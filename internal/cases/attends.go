@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"vkattn/attention/score"
 	"vkattn/internal/problem"
 )
 
@@ -17,7 +18,7 @@ func (c *Case) position(b, row int) int {
 	if align == problem.CausalNone {
 		align = c.Align
 	}
-	if align == problem.CausalNone && c.Mods != 0 {
+	if align == problem.CausalNone && (c.Mods != 0 || c.Modifiers != nil) {
 		align = problem.BottomRight
 	}
 	if align == problem.BottomRight {
@@ -100,6 +101,25 @@ func (p *Problem) sees(b, kv int) []bool {
 		}
 	}
 	return seen
+}
+
+// Attended is how many keys a row attends to, in a case that excludes keys by their positions and by a mask modifier alone.
+func (p *Problem) Attended(b, h, row int) (n int) {
+	from, to := p.span(b, row)
+	_, mask := p.modifiers()
+	if !mask.Given() {
+		return max(to-from, 0)
+	}
+	keys := make([]int, max(to-from, 0))
+	for i := range keys {
+		keys[i] = from + i
+	}
+	left, at := make([]float64, len(keys)), p.slotOf(b, h, row, keys)
+	score.NewEvaluator(mask, nil).Eval(left, &at)
+	for _, x := range left {
+		n += cond(x != 0)
+	}
+	return n
 }
 
 // broadcastIndex is i, or 0 if one entry of the dimension serves all.

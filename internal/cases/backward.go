@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
+	"vkattn/attention/score"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
 	"vkattn/internal/oracle"
 	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -34,7 +37,8 @@ const (
 	pieceDV
 	pieceDBias
 	pieceDSinks
-	backwardPieces
+	pieceDTables   // of given modifiers, in the order of Args.Tables
+	backwardPieces = pieceDTables + score.MaxTables
 )
 
 // fusedPieces are the pieces that lie in one memory where the tensors of their sizes do.
@@ -136,6 +140,12 @@ func NewBackward(c Case, dtype problem.DType) (*Backward, error) {
 	if c.Sinks {
 		add(pieceDSinks, gradient{name: "dSinks", dtype: problem.F32, batches: 1, heads: 1, seq: 1, dim: hq})
 	}
+	for i, t := range p.args.Tables {
+		if p.hasTableGradient(t.Name) {
+			add(pieceDTables+i, gradient{name: "dTables[" + t.Name + "]", dtype: problem.F32, batches: 1, heads: 1, seq: 1,
+				dim: t.Dims[0] * max(t.Dims[1], 1) * max(t.Dims[2], 1)})
+		}
+	}
 	for _, which := range []int{pieceDO, pieceDLSE} {
 		g := b.pieces[which]
 		values := make([]float32, batches*hq*rows*g.dim)
@@ -146,6 +156,16 @@ func NewBackward(c Case, dtype problem.DType) (*Backward, error) {
 		})
 	}
 	return b, nil
+}
+
+// hasTableGradient reports whether the call computes the gradient of a table. Of drawn modifiers it computes none.
+func (p *Problem) hasTableGradient(name string) bool {
+	if p.Modifiers == nil {
+		return false
+	}
+	cfg := p.Config(Target{DType: p.DType})
+	i := slices.IndexFunc(tensors.Tables(&cfg), func(t score.Table) bool { return t.Name() == name })
+	return i >= 0 && tensors.HasTableGradient(&cfg, &p.args, i)
 }
 
 // eachRow visits the rows or keys of sequences in the order of problem.Gradients: row
@@ -234,10 +254,18 @@ func (b *Backward) bindBackward(forward problem.Args, memory func(*problem.Tenso
 	}
 	a.DLSE.Offset = b.pieces[pieceDLSE].offset
 	memory(&a.DLSE, b.pieces[pieceDLSE])
-	if g := b.pieces[pieceDSinks]; g != nil {
+	vector := func(g *gradient) problem.Vector {
 		t := g.tensor()
 		memory(&t, g)
-		a.DSinks = problem.Vector{Buffer: t.Buffer, Host: t.Host, Memory: t.Memory, Offset: t.Offset}
+		return problem.Vector{Buffer: t.Buffer, Host: t.Host, Memory: t.Memory, Offset: t.Offset}
+	}
+	if g := b.pieces[pieceDSinks]; g != nil {
+		a.DSinks = vector(g)
+	}
+	for i, t := range a.Tables {
+		if g := b.pieces[pieceDTables+i]; g != nil {
+			a.DTables = append(a.DTables, problem.Table{Name: t.Name, Vector: vector(g)})
+		}
 	}
 	return a
 }
@@ -363,7 +391,7 @@ func (b *Backward) judgeKinds(after [][]byte) error {
 func (b *Backward) inputsOnly() problem.BackwardArgs {
 	a := b.BackwardHostArgs(b.Image)
 	a.O, a.LSE, a.DQ, a.DK, a.DV, a.DBias = problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Tensor{}
-	a.DSinks = problem.Vector{}
+	a.DSinks, a.DTables = problem.Vector{}, nil
 	return a
 }
 

@@ -60,6 +60,8 @@ type Case struct {
 
 	Mods int // draws score and mask modifiers; 0: none
 
+	Modifiers *Modifiers // given ones, in place of drawn ones; nil: none
+
 	Extremes Extremes
 
 	seed uint64 // SeedValue, of a problem's case

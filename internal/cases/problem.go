@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"vkattn/attention/score"
 	"vkattn/internal/operands"
 	"vkattn/internal/par"
 	"vkattn/internal/problem"
@@ -59,13 +60,31 @@ const (
 	pieceSinks
 	pieceKScale
 	pieceVScale
-	pieceIDs
-	pieceWeights
-	pieceCount
+	pieceTables // of modifiers, in the order of Args.Tables
+	pieceCount  = pieceTables + score.MaxTables
 )
 
-var pieceNames = [pieceCount]string{"Q", "K", "V", "O", "LSE", "CuQ", "CuK", "UsedQ", "UsedK", "Table", "Offsets", "Tokens",
-	"Map", "Bias", "Mask", "ALiBi", "Sinks", "KScale", "VScale", "Tables[ids]", "Tables[weights]"}
+var pieceNames = [pieceTables]string{"Q", "K", "V", "O", "LSE", "CuQ", "CuK", "UsedQ", "UsedK", "Table", "Offsets", "Tokens",
+	"Map", "Bias", "Mask", "ALiBi", "Sinks", "KScale", "VScale"}
+
+// pieceName is the name of a piece, as operands have it.
+func (p *Problem) pieceName(which int) string {
+	if which < pieceTables {
+		return pieceNames[which]
+	}
+	return "Tables[" + p.args.Tables[which-pieceTables].Name + "]"
+}
+
+// pieceOf is the number in Image of the piece of an operand.
+func (p *Problem) pieceOf(name string) int {
+	which := slices.Index(pieceNames[:], name)
+	for i := range p.args.Tables {
+		if p.pieceName(pieceTables+i) == name {
+			which = pieceTables + i
+		}
+	}
+	return p.piece[which]
+}
 
 // NewProblem makes the memory of a case in a storage type.
 func NewProblem(c Case, dtype problem.DType) (*Problem, error) {
@@ -408,7 +427,7 @@ func (p *Problem) MemoryArgs(memory []*problem.Memory) problem.Args {
 // place sets the memory of arguments that begin as p.args.
 func (p *Problem) place(a *problem.Args, memory func(o operands.Operand, m int)) {
 	for _, o := range operands.List(p.Config(Target{DType: p.DType}), a) {
-		memory(o, p.piece[slices.Index(pieceNames[:], o.Name)])
+		memory(o, p.pieceOf(o.Name))
 	}
 }
 
@@ -452,9 +471,9 @@ func (p *Problem) trespass(before, after [][]byte, written [][]bool) error {
 func (p *Problem) nameOf(m int) (names string) {
 	for which, piece := range p.piece {
 		if piece == m && names == "" {
-			names = pieceNames[which]
+			names = p.pieceName(which)
 		} else if piece == m {
-			names += " and " + pieceNames[which]
+			names += " and " + p.pieceName(which)
 		}
 	}
 	return names

@@ -9,7 +9,13 @@ import (
 	"vkattn/internal/randscore"
 )
 
-// Random score and mask modifiers of a case, and the tables that they read.
+// Score and mask modifiers of a case, random or given ones, and the tables that they read.
+
+// Modifiers are given ones, with the tables that they read in host memory.
+type Modifiers struct {
+	Score, Mask score.Expr // either may be none
+	Tables      []problem.Table
+}
 
 // Tables of modifiers, and their sizes.
 var (
@@ -22,7 +28,10 @@ var (
 // modifiers are those that a case's number draws. One of them may be none. A score modifier is no steep function of the
 // score, and its numbers are small, so that it makes little of rounding.
 func (c *Case) modifiers() (s, mask score.Expr) {
-	if c.Mods == 0 {
+	switch {
+	case c.Modifiers != nil:
+		return c.Modifiers.Score, c.Modifiers.Mask
+	case c.Mods == 0:
 		return s, mask
 	}
 	r := rand.New(rand.NewPCG(uint64(c.Mods), 0x30d5))
@@ -78,11 +87,25 @@ func (p *Problem) modTable(which int) []uint32 {
 
 // layOutTables puts the tables of modifiers into memory.
 func (p *Problem) layOutTables() {
+	add := func(name string, dims [score.MaxRank]int, words []uint32) {
+		v := p.vector(pieceTables+len(p.args.Tables), words, nil)
+		p.args.Tables = append(p.args.Tables, problem.Table{Vector: v, Name: name, Dims: dims})
+	}
+	if p.Modifiers != nil {
+		for _, t := range p.Modifiers.Tables {
+			words := make([]uint32, len(t.Host)/4)
+			for i := range words {
+				words[i] = binary.LittleEndian.Uint32(t.Host[4*i:])
+			}
+			add(t.Name, t.Dims, words)
+		}
+		return
+	}
 	s, mask := p.modifiers()
 	list, _ := score.TablesOf(s, mask)
 	for _, t := range list {
 		which := cond(t == modWeights)
-		p.args.Tables = append(p.args.Tables, problem.Table{Vector: p.vector(pieceIDs+which, p.modTable(which), nil), Name: t.Name(), Dims: modSizes[which]})
+		add(t.Name(), modSizes[which], p.modTable(which))
 	}
 }
 
@@ -90,6 +113,12 @@ func (p *Problem) layOutTables() {
 func (p *Problem) slotOf(b, h, row int, keys []int) score.Slots {
 	seq := p.seq(b)
 	at := score.Slots{I: p.position(b, row), Row: row, Rows: seq.Rows, Keys: seq.Keys, B: b, Head: h, KVHead: h / p.Group(), J: keys}
+	if p.Modifiers != nil {
+		for _, t := range p.Modifiers.Tables {
+			at.Tables = append(at.Tables, score.Memory{Name: t.Name, Dims: t.Dims, Data: t.Host})
+		}
+		return at
+	}
 	for which, t := range []score.Table{modIDs, modWeights} {
 		memory := score.Memory{Name: t.Name(), Dims: modSizes[which]}
 		for _, w := range p.modTable(which) {

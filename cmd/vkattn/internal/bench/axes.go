@@ -2,7 +2,6 @@ package bench
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -10,7 +9,6 @@ import (
 	"vkattn/attention/score"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/sweep"
-	"vkattn/internal/hostmem"
 	"vkattn/internal/problem"
 )
 
@@ -33,6 +31,7 @@ type Axis struct {
 
 	inSuites inSuites
 	ranks    bool // several ranks take the option
+	verified bool // vkattn verify takes the option
 	plain    bool // of an option: peers take the problem
 }
 
@@ -158,15 +157,15 @@ var Axes = []*Axis{
 		value: field(one(sweep.Positive), func(p *Problem) *float32 { return &p.Config.Softcap })},
 	{Flag: "table", Usage: "`name=file` of a table of --score-mod and --mask-mod, integers or floats with 1 to 3 axes, or name=16x32 " +
 		"for random floats of these sizes; once for each",
-		Single: true, Repeats: true, label: "table %v",
+		Single: true, Repeats: true, label: "table %v", verified: true,
 		value: field(one(ParseTables), func(p *Problem) *Tables { return &p.Tables })},
 	{Flag: "score-mod", Field: "ScoreMod",
 		Usage: "what a score s becomes: an expression of s b h hkv i j row sq sk and tables, such as 's - 0.1 * float(i - j)' (docs/modifiers.md)",
-		Kind:  "expression", Single: true, label: "score-mod %v", check: score.Expr.CheckScore,
+		Kind:  "expression", Single: true, label: "score-mod %v", check: score.Expr.CheckScore, verified: true,
 		value: field(one(parseModifier), func(p *Problem) *score.Expr { return &p.Config.ScoreMod })},
 	{Flag: "mask-mod", Field: "MaskMod",
 		Usage: "whether a row attends to a key: an expression such as 'j <= i && i - j < 128'",
-		Kind:  "expression", Single: true, label: "mask-mod %v", check: score.Expr.CheckMask,
+		Kind:  "expression", Single: true, label: "mask-mod %v", check: score.Expr.CheckMask, verified: true,
 		value: field(one(parseModifier), func(p *Problem) *score.Expr { return &p.Config.MaskMod })},
 	{Flag: "dropout", Field: "Dropout",
 		Usage: dropoutUsage, InRun: dropoutUsage, Single: true, label: "dropout %v", ranks: true,
@@ -225,14 +224,15 @@ var Axes = []*Axis{
 	{Flag: "alibi", Field: "ALiBi", Usage: "ALiBi slopes", Kind: "bool", Alone: "true", Single: true, label: "alibi",
 		value: field(one(sweep.Bool), func(p *Problem) *bool { return &p.ALiBi }, (*Problem).needAlignment)},
 	{Flag: "align", Field: "Align",
-		Usage: "alignment of rows with keys for --window and --alibi without a causal mask: top-left or " +
-			"bottom-right (default bottom-right)",
+		Usage: "alignment of rows with keys for --window, --alibi, --score-mod and --mask-mod without a causal mask: " +
+			"top-left or bottom-right (default bottom-right)",
 		InRun: "alignment of rows with keys: top-left or bottom-right; required for --window and --alibi without a " +
 			"causal mask",
-		Kind: "causal", Single: true, ranks: true,
+		Kind: "causal", Single: true, ranks: true, verified: true,
 		value: value{anys(one(attention.ParseCausal)), func(p *Problem) any { return p.Config.Align },
 			func(p *Problem, v any) {
-				if p.Config.Align != attention.CausalNone && v != attention.CausalNone {
+				aligned := p.Config.Align != attention.CausalNone || p.Modified() && p.Config.Causal == attention.CausalNone
+				if aligned && v != attention.CausalNone {
 					p.Config.Align = v.(attention.Causal)
 				}
 			}, attention.CausalNone}},
@@ -290,6 +290,12 @@ func (a *Axis) isOption() bool { return a.label != "" || a.text != nil }
 // Names reports whether the axis is an option of calls, which rows name.
 func (a *Axis) Names() bool { return a.isOption() }
 
+// Modified reports whether a problem has a score or a mask modifier.
+func (p *Problem) Modified() bool { return p.Config.ScoreMod.Given() || p.Config.MaskMod.Given() }
+
+// Verified reports whether vkattn verify takes the axis, which is an option.
+func (a *Axis) Verified() bool { return a.verified }
+
 // OnRanks reports whether several ranks take the axis.
 func (a *Axis) OnRanks() bool { return a.ranks }
 
@@ -324,151 +330,6 @@ func (a *Axis) Parse(text string, with Sweep) ([]any, error) {
 		err = a.check(e)
 	}
 	return []any{e}, err
-}
-
-// maxProblems bounds a cross product. A larger one is a mistake in a list.
-const maxProblems = 10000
-
-// cross gives each problem of a list each of the values; without values the list is as it was. Ceilings have
-// no axes. A backward pass always reads LSE.
-func (a *Axis) cross(list []Problem, values []any) (out []Problem, err error) {
-	if len(values) == 0 {
-		return list, nil
-	}
-	if hostmem.Product(len(list), len(values)) > maxProblems {
-		return nil, fmt.Errorf("the sweep has over %d problems", maxProblems)
-	}
-	for _, p := range list {
-		if p.Ceiling != "" || a.Flag == "lse" && p.Pass != PassForward {
-			out = append(out, p)
-			continue
-		}
-		for _, v := range values {
-			q := p
-			a.set(&q, v)
-			out = append(out, q)
-		}
-	}
-	return out, nil
-}
-
-// Sweep has lists of values by the flags of their axes. Their cross product is a benchmark.
-type Sweep map[string][]any
-
-// Lists is the sweep of a text such as "batch-size=1 seqlen=1024-4096*2 causal=none,top-left", of the program itself.
-func Lists(text string) Sweep {
-	s := Sweep{}
-	for _, word := range strings.Fields(text) {
-		flag, list, _ := strings.Cut(word, "=")
-		values, err := AxisOf(flag).Parse(list, s) // tables come first
-		if err != nil {
-			panic(fmt.Sprintf("%s: %v", word, err))
-		}
-		s[flag] = values
-	}
-	return s
-}
-
-// ListOf are the values of an axis as they are.
-func ListOf[T any](s Sweep, flag string) (list []T) {
-	for _, v := range s[flag] {
-		list = append(list, v.(T))
-	}
-	return list
-}
-
-// With is the sweep with the lists of another in place of its own. The sequences of --varlen replace batch
-// and lengths.
-func (s Sweep) With(given Sweep) Sweep {
-	out := maps.Clone(s)
-	maps.Copy(out, given)
-	if len(out["varlen"]) > 0 {
-		for _, flag := range []string{"batch-size", "seqlen", "seqlen-k"} {
-			delete(out, flag)
-		}
-	}
-	return out
-}
-
-// Problems is the cross product of the lists.
-func (s Sweep) Problems() ([]Problem, error) { return s.cross([]Problem{{}}) }
-
-func (s Sweep) cross(list []Problem) (_ []Problem, err error) {
-	for _, a := range Axes {
-		if list, err = a.cross(list, s[a.Flag]); err != nil {
-			return nil, err
-		}
-	}
-	for _, p := range list {
-		if dv, d := p.Config.ValueDim(), p.Config.HeadDim; p.SharedKV && dv > d {
-			return nil, fmt.Errorf("head dim %d of V is over head dim %d of K, in whose rows it lies", dv, d)
-		}
-	}
-	return list, nil
-}
-
-// OfSuite are the problems of a suite that the lists select, with its passes unless the lists have some.
-// Storage types select nothing but ceilings: a suite runs once in each.
-func (s Sweep) OfSuite(list []Problem, passes []Pass) (out []Problem, err error) {
-	crossed := Sweep{"lse": s["lse"], "pass": s["pass"]}
-	if len(crossed["pass"]) == 0 {
-		for _, p := range passes {
-			crossed["pass"] = append(crossed["pass"], p)
-		}
-	}
-	list, err = crossed.cross(list)
-	return slices.DeleteFunc(list, func(p Problem) bool { return !s.Has(p) }), err
-}
-
-// Has reports whether the lists that narrow a suite select a problem of it. An empty list selects all.
-func (s Sweep) Has(p Problem) bool {
-	for _, a := range Axes {
-		untyped := a.Flag == "dtype" && p.Ceiling != "" && !p.Ceiling.typed()
-		if list := s[a.Flag]; a.inSuites == narrows && len(list) > 0 && !untyped && !slices.Contains(list, a.get(&p)) {
-			return false
-		}
-	}
-	return true
-}
-
-// Narrows reports whether lists select problems of a suite.
-func (s Sweep) Narrows() bool {
-	return slices.ContainsFunc(Axes, func(a *Axis) bool {
-		return a.inSuites == narrows && a.Flag != "dtype" && len(s[a.Flag]) > 0
-	})
-}
-
-// NotInSuites is the flag of a list that no suite takes, empty if there is none.
-func (s Sweep) NotInSuites() string {
-	for _, a := range Axes {
-		if a.inSuites == refused && len(s[a.Flag]) > 0 {
-			return a.Flag
-		}
-	}
-	return ""
-}
-
-// Some reports whether a list has a value that is not zero.
-func (s Sweep) Some(flag string) bool {
-	a := AxisOf(flag)
-	return slices.ContainsFunc(s[flag], func(v any) bool { return v != a.zero })
-}
-
-// Impossible returns the error of a value that no problem of a list can have, given the error of each: nil if
-// the problem is possible.
-func Impossible(list []Problem, wrong []error) error {
-	for _, a := range Axes {
-		possible := map[any]bool{}
-		for i := range list {
-			possible[a.get(&list[i])] = possible[a.get(&list[i])] || wrong[i] == nil
-		}
-		for i := range list {
-			if !possible[a.get(&list[i])] {
-				return wrong[i]
-			}
-		}
-	}
-	return nil
 }
 
 // OptionText names the options of a problem, including the options of its Config and the

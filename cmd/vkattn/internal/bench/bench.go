@@ -67,8 +67,8 @@ func (b *Bench) specs(p Problem) []Spec {
 func (b *Bench) peers(p Problem) (list []Peer) {
 	plain := p
 	plain.Config.ScoreMod, plain.Config.MaskMod, plain.Tables = score.Expr{}, score.Expr{}, ""
-	if !plain.Plain() || p.Ceiling != "" {
-		return nil
+	if !plain.Plain() || p.Ceiling != "" || p.Modified() && p.Config.Align == attention.TopLeft {
+		return nil // requests have no alignment
 	}
 	for _, by := range b.Peers {
 		if plain == p || by.Info().Modifiers {

@@ -184,7 +184,7 @@ func (d *data) lists(r *rand.Rand) {
 		a.ALiBi.Host = make([]byte, 4*len(slopes))
 		half.EncodeF32(a.ALiBi.Host, slopes)
 	}
-	a.Tables = p.Tables.memory(d.args.DropoutSeed)
+	a.Tables = p.Tables.Memory(d.args.DropoutSeed)
 	if p.Options.Sinks {
 		a.Sinks.Host = inputs.New(int64(p.Shape.Hq), attention.F32, inputs.Normal, r.Uint64())
 	}

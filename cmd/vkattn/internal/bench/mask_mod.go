@@ -25,7 +25,7 @@ func (c *maskCells) of(p Problem, r, lo, hi, rows, keys int) (n float64) {
 	mask := p.Config.MaskMod
 	if c.Evaluator == nil {
 		c.Evaluator = score.NewEvaluator(mask, score.Float32)
-		for _, t := range p.Tables.memory(0) {
+		for _, t := range p.Tables.Memory(0) {
 			c.tables = append(c.tables, score.Memory{Name: t.Name, Dims: t.Dims, Data: t.Host})
 		}
 	}

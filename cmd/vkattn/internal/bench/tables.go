@@ -130,8 +130,14 @@ func (t Tables) declared() (list []score.Table) {
 	return list
 }
 
-// memory are the tables in host memory.
-func (t Tables) memory(seed uint64) (list []attention.Table) {
+// Names are the names of the tables.
+func (t Tables) Names() (list []string) {
+	t.each(func(_ int, name string, _ tableFile) { list = append(list, name) })
+	return list
+}
+
+// Memory are the tables in host memory.
+func (t Tables) Memory(seed uint64) (list []attention.Table) {
 	t.each(func(i int, name string, f tableFile) {
 		table := attention.Table{Name: name}
 		copy(table.Dims[:], f.dims)

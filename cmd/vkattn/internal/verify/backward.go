@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/attention/score"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/cases"
@@ -140,11 +142,13 @@ func (r *result) judgeGradients(cfg attention.Config, b *cases.Backward, after [
 	r.row.Reference, r.row.Rows = "float64", int64(v.Rows)
 	r.row.Float64 = bench.Checked{Rows: v.Rows, Of: v.OfRows, Keys: v.Keys, MaxError: bench.Number(worst),
 		NMSE: bench.Number(nmse)}
-	r.row.Gradients = map[string]Diff{}
+	r.row.Gradients, r.row.Unjudged = map[string]Diff{}, r.tablesWithout(cfg, b)
 	for i := range v.Gradients {
 		x := &v.Gradients[i]
 		if x.Unjudged == "" {
 			r.row.Gradients[x.Name] = fromReport(&x.Report)
+		} else {
+			r.row.Unjudged[x.Name] = x.Unjudged
 		}
 		if !x.Pass() {
 			r.row.fail("%s versus float64: %s", x.Name, strings.Join(x.Reasons(), ", "))
@@ -154,6 +158,22 @@ func (r *result) judgeGradients(cfg attention.Config, b *cases.Backward, after [
 		r.row.Status = bench.OK
 	}
 	return nil
+}
+
+// tablesWithout are the tables of floats of a score modifier that have no gradient, and why.
+func (r *result) tablesWithout(cfg attention.Config, b *cases.Backward) map[string]string {
+	why := map[string]string{}
+	if b.Modifiers == nil || !cfg.ScoreMod.Given() {
+		return why
+	}
+	read, _ := score.TablesOf(cfg.ScoreMod) // New has checked it
+	with := b.BackwardHostArgs(b.Image).DTables
+	for _, t := range read {
+		if t.Type() == score.TypeFloat && !slices.ContainsFunc(with, func(d attention.Table) bool { return d.Name == t.Name() }) {
+			why["dTables["+t.Name()+"]"] = fmt.Sprintf("it has over %d entries for a head", score.MaxTableEntries)
+		}
+	}
+	return why
 }
 
 // backwardNeeded is the largest amount of host memory that the gradients of a problem take

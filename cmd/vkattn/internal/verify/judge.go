@@ -53,7 +53,7 @@ func (g *group) judge() error {
 		}
 	}
 	for i, c := range compare {
-		c.shape, c.causal, c.blocks = g.problem.Shape, g.problem.Causal, sampled
+		c.shape, c.causal, c.blocks = g.problem.Shape, g.problem.Causal, sampled && g.problem.Modifiers == nil
 		for _, r := range list {
 			view, err := r.problem.View(r.after, tensor[i])
 			if err != nil {
@@ -90,7 +90,7 @@ func (g *group) estimates() (o, lse *accuracy.Estimate) {
 	var keys []int
 	for _, s := range t.Sample {
 		for _, row := range s.Rows {
-			keys = append(keys, p.Causal.Visible(row, p.Shape.Sq, p.Shape.Sk))
+			keys = append(keys, p.Attended(s.B, s.H, row))
 		}
 	}
 	limits := accuracy.Forward(p.DType)
@@ -216,13 +216,13 @@ const rowsPerHead = 24
 // and the last row, rows at the edge of a tile, and random rows. Under a causal mask half
 // of the random rows are spread evenly over the logarithm of the number of keys that they
 // attend to: errors depend on it, and most rows attend to many.
-func sample(s attention.Shape, c attention.Causal, n int, seed uint64) []attention.Rows {
+func sample(s attention.Shape, c attention.Causal, n, perHead int, seed uint64) []attention.Rows {
 	if s.Rows() <= int64(n) {
 		return attention.AllRows(s)
 	}
 	r := rand.New(rand.NewPCG(seed, 0x7e))
 	all := s.B * s.Hq
-	count := min(all, max(1, n/min(rowsPerHead, s.Sq)))
+	count := min(all, max(1, n/min(perHead, s.Sq)))
 	heads := map[int]bool{0: true, all - 1: true}
 	for len(heads) < count {
 		heads[r.IntN(all)] = true

@@ -119,6 +119,11 @@ func footprintOf(c cases.Case, dtype attention.DType) (f footprint) {
 	f.inputs, f.largest = hostmem.Sum(q, k, v), max(q, k, v, o)
 	f.outputs = hostmem.Sum(hostmem.Product(o, size), lse)
 	f.image = hostmem.Sum(hostmem.Product(f.inputs, size), f.outputs)
+	if c.Modifiers != nil {
+		for _, t := range c.Modifiers.Tables {
+			f.image = hostmem.Sum(f.image, uint64(len(t.Host)))
+		}
+	}
 	f.wide = hostmem.Sum(hostmem.Product(hostmem.Sum(f.inputs, o), 4), lse)
 	// Layouts of the conformance table add gaps and guards; those cases are small.
 	if c.Layout != cases.Tight && f.image < 1<<40 {

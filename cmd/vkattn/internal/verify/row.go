@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -25,7 +26,10 @@ type Row struct {
 	fields.Call
 	Case string     `json:"case,omitempty"` // of the conformance table
 	Pass bench.Pass `json:"pass,omitzero"`  // what was judged: O and LSE, or gradients
-	Seed uint64     `json:"seed"`
+	// OptionText names the modifiers of the call.
+	OptionText string `json:"options_text,omitempty"`
+	hasTables  bool   // among them
+	Seed       uint64 `json:"seed"`
 
 	Status  bench.Status `json:"status"`
 	Reasons []string     `json:"reasons,omitempty"`
@@ -35,8 +39,10 @@ type Row struct {
 	Of        int64  `json:"of"`                  // softmax rows of the problem
 	O         Diff   `json:"o,omitzero"`
 	LSE       *Diff  `json:"lse,omitempty"`
-	// Gradients are the differences of dQ, dK, dV, dBias and dSinks, by name.
+	// Gradients are the differences of dQ, dK, dV, dBias, dSinks and of tables, such as dTables[bias], by name.
 	Gradients map[string]Diff `json:"gradients,omitempty"`
+	// Unjudged says why gradients were not judged, by name.
+	Unjudged map[string]string `json:"unjudged,omitempty"`
 
 	// Float64 is the comparison with the float64 reference.
 	Float64 bench.Checked `json:"float64,omitzero"`
@@ -79,7 +85,11 @@ func (r *Row) Problem() string {
 		}
 		return name
 	}
-	return bench.Problem{Pass: r.Pass, Shape: r.Shape(), Config: r.Config()}.String()
+	name := bench.Problem{Pass: r.Pass, Shape: r.Shape(), Config: r.Config()}.String()
+	if r.OptionText != "" {
+		name += " " + r.OptionText
+	}
+	return name
 }
 
 // Note is the reasons of a row that is not ok, for tables.
@@ -131,11 +141,15 @@ func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bo
 	})
 }
 
-// notes has the reasons of the rows that are not ok.
+// notes has the reasons of the rows that are not ok, and of gradients that were not judged.
 func notes(rows []*Row) (text string) {
 	for _, r := range rows {
-		if note := r.Note(); note != "" {
-			text += fmt.Sprintf("\n%s, %s: %s", r.Who, r.Problem(), note)
+		list := r.Reasons
+		for _, name := range slices.Sorted(maps.Keys(r.Unjudged)) {
+			list = append(slices.Clip(list), name+" not judged: "+r.Unjudged[name])
+		}
+		if len(list) > 0 {
+			text += fmt.Sprintf("\n%s, %s: %s", r.Who, r.Problem(), strings.Join(list, "; "))
 		}
 	}
 	if text != "" {
@@ -153,10 +167,11 @@ func columns(planned []*Row, wide bool) []column {
 	}
 	of := forwardColumns(compared)
 	if len(planned) > 0 && planned[0].Pass == bench.PassBackward {
-		of = backwardColumns(compared)
+		of = backwardColumns(planned, compared)
 	}
 	return slices.Concat([]column{{Title: "case<", Cell: func(r *Row) any { return r.Case }}},
 		fields.Columns(planned, wide, func(r *Row) *fields.Call { return &r.Call }), []column{
+			{Title: "options<", Cell: func(r *Row) any { return r.OptionText }},
 			{Title: "pass<", Cell: func(r *Row) any { return r.Pass }},
 			{Title: "implementation<", Short: "who", Always: true, Cell: func(r *Row) any { return r.Who }},
 			markdown.Result("tile<", 1, func(r *Row) any { return r.Tile }).InWide(),
@@ -190,16 +205,26 @@ func forwardColumns(compared func(func(*Row) any) func(*Row) any) []column {
 	}
 }
 
-// gradientNames are the gradients in the order of their columns.
+// gradientNames are the gradients in the order of their columns. Those of tables follow.
 var gradientNames = []string{"dQ", "dK", "dV", "dBias", "dSinks"}
 
 // backwardColumns compare gradients.
-func backwardColumns(compared func(func(*Row) any) func(*Row) any) []column {
+func backwardColumns(planned []*Row, compared func(func(*Row) any) func(*Row) any) []column {
 	list := []column{{Title: "keys", Room: 5, Wide: true, Cell: compared(func(r *Row) any { return r.Float64.Keys })}}
 	for i, name := range gradientNames {
 		list = append(list, column{Title: name + " error", Room: roomError, Wide: i > 2,
 			Cell: markdown.If(func(r *Row) bool { _, ok := r.Gradients[name]; return ok },
 				func(r *Row) any { return small(r.Gradients[name].Max) })})
+	}
+	if slices.ContainsFunc(planned, func(r *Row) bool { return r.hasTables }) {
+		list = append(list, column{Title: "table error", Room: roomError,
+			Cell: markdown.If(func(r *Row) bool { return len(r.tables()) > 0 }, func(r *Row) any {
+				most := bench.Number(0)
+				for _, name := range r.tables() {
+					most = max(most, r.Gradients[name].Max)
+				}
+				return small(most)
+			})})
 	}
 	return append(list,
 		markdown.Result("error/limit", 4, compared(func(r *Row) any { return fmt.Sprintf("%.2f", r.limitUsed()) })),
@@ -233,9 +258,19 @@ func (r *Row) diffs() []Diff {
 		return []Diff{r.O}
 	}
 	var list []Diff
-	for _, name := range gradientNames {
+	for _, name := range slices.Concat(gradientNames, r.tables()) {
 		if d, ok := r.Gradients[name]; ok {
 			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// tables are the names of gradients of tables.
+func (r *Row) tables() (list []string) {
+	for _, name := range slices.Sorted(maps.Keys(r.Gradients)) {
+		if !slices.Contains(gradientNames, name) {
+			list = append(list, name)
 		}
 	}
 	return list

@@ -36,7 +36,7 @@ func (g *group) compute(ctx context.Context) error {
 	if err := g.close(); err != nil {
 		return err
 	}
-	if g.Reference == nil {
+	if g.Reference == nil || g.problem.Modifiers != nil {
 		return nil
 	}
 	return g.computeReference(ctx)

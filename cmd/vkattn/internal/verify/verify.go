@@ -19,6 +19,9 @@
 //     validation kernel on the sampled rows is added. Blocks are judged only if rows were
 //     sampled: otherwise the first rule has judged every block.
 //   - Two implementations may differ by twice the limit of one.
+//   - Calls with score and mask modifiers have no CUDA kernel as reference. The rows that the CPU computes in
+//     float64 are spread over all heads. The others are compared with those of other implementations by the limits
+//     of the whole tensor, and not block by block.
 //   - NaN and Inf are where the reference has them and nowhere else. Rows with nothing to
 //     attend to are exactly 0 and have LSE = -Inf.
 //   - All runs of an implementation give the same bits.
@@ -32,6 +35,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -117,7 +121,11 @@ func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DT
 			err = e
 		}
 	}()
-	g.truth.Sample = sample(c.Shape, c.Causal, n, p.SeedValue())
+	perHead := rowsPerHead
+	if c.Modifiers != nil { // heads may differ
+		perHead = max(1, min(perHead, n/(c.B*c.Hq)))
+	}
+	g.truth.Sample = sample(c.Shape, c.Causal, n, perHead, p.SeedValue())
 	// The CPU computes the float64 reference while the device computes.
 	known := make(chan error, 1)
 	go func() { known <- g.truth.Expect(p) }()
@@ -234,7 +242,28 @@ func (g *group) row(who string) *Row {
 	if g.Conformance {
 		r.Case = c.String()
 	}
+	if c.Modifiers != nil {
+		r.OptionText, r.hasTables = optionText(c), len(c.Modifiers.Tables) > 0
+	}
 	return r
+}
+
+// optionText names the modifiers of a case and their tables.
+func optionText(c cases.Case) string {
+	var parts []string
+	for _, t := range c.Modifiers.Tables {
+		size := ""
+		for _, n := range t.Dims[:slices.Index(append(t.Dims[:], 0), 0)] {
+			size += fmt.Sprintf("x%d", n)
+		}
+		parts = append(parts, fmt.Sprintf("table %s=%s", t.Name, size[1:]))
+	}
+	cfg := attention.Config{ScoreMod: c.Modifiers.Score, MaskMod: c.Modifiers.Mask}
+	parts = append(parts, bench.Problem{Config: cfg}.OptionText())
+	if c.Align != attention.CausalNone {
+		parts = append(parts, fmt.Sprintf("align %v", c.Align))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // Implementation is a tier, or a kernel family of tier cuda.
