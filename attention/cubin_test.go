@@ -76,7 +76,7 @@ func TestAutoTakesCubinsWhereTheyAreFaster(t *testing.T) {
 	f := withFakeCubins(t)
 	dev := cudaDevice(t)
 	needAddresses(t, dev)
-	shape := largeShape
+	shape := Shape{B: 16, Hq: 16, Hkv: 16, Sq: 4096, Sk: 4096} // they are faster on GPUs with matrices too
 	planOf := func(cfg Config) Plan {
 		op, err := New(On(dev), cfg)
 		require.NoError(t, err)

@@ -110,7 +110,7 @@ func TestTuneBackwardRefuses(t *testing.T) {
 	require.NoError(t, err)
 	found := false
 	for _, k := range plan.Kernels {
-		found = found || k.Outputs == "dQ" && k.Tuning == attention.TileNamed && strings.HasPrefix(k.Tile, "32x64 ")
+		found = found || k.Outputs == "dQ" && k.Tuning == attention.TileNamed && strings.Contains(k.Tile, "x64 ")
 	}
 	require.True(t, found, "%+v", plan)
 

@@ -156,6 +156,19 @@ func TestBackwardKernelsOnTheCPU(t *testing.T) {
 	}
 }
 
+// The validation kernels normalize blocks as those of fa2 do (TestFA2BackwardNormalizesBlocks).
+func TestBackwardKernelsNormalizeBlocks(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, dtype := range attention.DTypes() {
+		b, err := cases.NewBackward(cancelling, dtype)
+		require.NoError(t, err)
+		e, cfg := newEmulator(t, dtype.String()), cancelling.Config(cases.On(attention.TierCPU, dtype))
+		require.NoError(t, conformEmulated(b, attention.Config(cfg), withOtherLSE(t)(func(a attention.BackwardArgs, reversed bool) error {
+			return emulateBackward(e, attention.Config(cfg), a, reversed)
+		})), dtype)
+	}
+}
+
 // conformEmulated judges the gradients that compute makes of a case.
 func conformEmulated(b *cases.Backward, cfg attention.Config, compute func(a attention.BackwardArgs, reversed bool) error) error {
 	var afters [2][][]byte

@@ -88,7 +88,14 @@ func TestOpenByIndexUUIDAndName(t *testing.T) {
 	if again, err := Devices(); err != nil || again[0].UUID != list[0].UUID {
 		uuid = "0" // some software devices make one up each time
 	}
-	for _, spec := range []string{"", "auto", "0", uuid, list[0].Name} {
+	specs := []string{"", "auto", "0", uuid}
+	if name := list[0].Name; len(list) == 1 {
+		specs = append(specs, name)
+	} else if list[1].Name == name {
+		_, err := Open(Options{Device: name})
+		assert.ErrorContains(t, err, "means more than one device")
+	}
+	for _, spec := range specs {
 		d, err := Open(Options{Device: spec, PipelineCache: "off"})
 		require.NoError(t, err, spec)
 		require.NoError(t, d.Close())

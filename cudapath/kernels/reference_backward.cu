@@ -14,7 +14,8 @@
 //
 // Rounding an LSE of 10,000 to float32 changes it by up to 0.0005, and every P of the row by the same fraction.
 // Where a tile has a row with a large |LSE|, stats therefore makes a pass over the keys. It computes
-// rest = log(sum of exp(S - LSE)) and delta = sum of P dP, and P becomes exp(S - LSE - rest).
+// rest = log(sum of exp(S - LSE)) and delta = sum of P dP of all its rows, and P becomes exp(S - LSE - rest). In rows whose
+// LSE is small, terms as large may have cancelled, and forward may have added them in another order.
 //
 // With seqused a sequence may use fewer rows and keys than it has in the tensors. Gradients past the used length
 // are 0.
@@ -231,7 +232,6 @@ ENTRY(stats) {
 		__syncthreads();
 		const int64_t r = row + threadIdx.x;
 		const bool owns = threadIdx.x < Tile && r < h.rows.used;
-		bool isLarge = false;
 		if (threadIdx.x < Tile) {
 			RowStats s = {INFINITY, 0, 0, 0};
 			const float lse = owns ? ((const float *)p.lse)[h.firstStat + r] : -INFINITY;
@@ -240,8 +240,7 @@ ENTRY(stats) {
 				// Same order as in product: if O is V of a single key, delta has the bits of dP.
 				for (int d = 0; d < p.Dv; d++) s.delta = fmaf(h.dO.at(r, d), h.o.at(r, d), s.delta);
 				if (p.dLSE) s.dLSE = ((const float *)p.dLSE)[h.firstStat + r];
-				isLarge = fabsf(lse) >= LargeLSE && fabsf(lse) < INFINITY;
-				if (isLarge) anyLarge = 1;
+				if (fabsf(lse) >= LargeLSE && fabsf(lse) < INFINITY) anyLarge = 1;
 			}
 			stats[threadIdx.x] = s;
 		}
@@ -263,7 +262,7 @@ ENTRY(stats) {
 				sums[1][4 * threadY() + i][threadX()] = deltaSum[i];
 			}
 			__syncthreads();
-			if (isLarge) {
+			if (threadIdx.x < Tile && fabsf(stats[threadIdx.x].lse) < INFINITY) {
 				float all = 0, delta = 0;
 				for (int i = 0; i < 16; i++) {
 					all += sums[0][threadIdx.x][i];

@@ -48,7 +48,10 @@ func (p *Pipelines[K, C]) make(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, err
 		return nil, err
 	}
 	made, err := dev.Pipeline(desc)
-	if err != nil {
+	switch {
+	case errors.Is(err, vk.ErrUnsupported): // a feature that a plan does not ask for, on a device of the caller's
+		return nil, errs.Refuse(err)
+	case err != nil:
 		return nil, err
 	}
 	p.mu.Lock()
