@@ -179,7 +179,7 @@ many() {
 	step bench-ring 45 bench --parallel ring "${matrices[@]}" --seqlen "$(at 65536)" "${large[@]}" --dtype f16 -r 8
 	step bench-sequences 60 bench --parallel ulysses,2d --inner $((n / 2)) "${matrices[@]}" --batch-size 16 --seqlen "$(at 16384)" "${large[@]}" --dtype f16 -r 5
 	step gradients 50 verify --pass bwd "${groups[@]}" "${matrices[@]}" --dtype f16 --seqlen "$(at 1000)" --seqlen-k "$(at 1500)" "${even[@]}" --repeat 3
-	step bench-gradients 45 bench --pass bwd --parallel ring,ulysses "${matrices[@]}" --seqlen "$(at 32768)" "${large[@]}" --dtype f16 --causal bottom-right -r 5
+	step bench-gradients 100 bench --pass bwd --parallel ring,ulysses "${matrices[@]}" --seqlen "$(at 32768)" "${large[@]}" --dtype f16 --causal bottom-right -r 5
 	step decode 20 verify --parallel decode --tier "${VKATTN_RANKS_TIERS:-scalar,coopmat2}" --batch-size 2 "${large[@]}" --seqlen 1,4 --seqlen-k "$(at 8192)" --causal bottom-right --dtype f16 --repeat 3
 	bench_decode
 	killed
