@@ -116,14 +116,23 @@ type Pages = struct {
 	Count    int    // pages in K and V; 0: no sequence has keys, whatever Varlen.UsedK says
 }
 
-// SparseTokens lists, per sequence and key head, the tokens that its rows attend to.
-// Kernels read no other token, so the cost follows the listed ones. Masks still apply:
-// a listed token that the causal mask or the window excludes, or that lies past the
-// sequence's end, has weight 0. A token listed twice counts twice.
+// SparseTokens lists the tokens that rows attend to. There is a list for each sequence and
+// key head, or with PerRow for each query row and key head, as DeepSeek's sparse attention
+// selects them. Kernels read no other token, so the cost follows the listed ones. Masks
+// still apply: a listed token that the causal mask or the window excludes, or that lies
+// past the sequence's end, has weight 0, and so has a negative one, which pads a list. A
+// token listed twice counts twice. A row with an empty list has O = 0 and LSE = -Inf.
+//
+// Lists lie one after the other, those of the key heads of a sequence or row together: the
+// list of key head h is number b*Hkv+h, or with PerRow row*Hkv+h. Row i of sequence b is
+// row b*Sq+i, or CuQ[b]+i of packed Q. Either Offsets says where lists begin, or all have
+// TopK entries. No tier computes gradients with PerRow.
 type SparseTokens = struct {
-	Offsets Vector // int32 [B*Hkv+1]: the list of sequence b and key head h is Tokens[Offsets[b*Hkv+h]:Offsets[b*Hkv+h+1]]
+	Offsets Vector // int32 [lists+1]: list n is Tokens[Offsets[n]:Offsets[n+1]]
 	Tokens  Vector // int32 [Total]: keys of the sequence, counted from 0
-	Total   int    // entries of Tokens; 0: no row attends to a token
+	Total   int    // entries of Tokens; 0: no row attends to a token, or with TopK all of its entries
+	TopK    int    // without Offsets: list n is Tokens[n*TopK:(n+1)*TopK]
+	PerRow  bool   // each query row has lists of its own: Tokens with TopK are [B, Sq, Hkv, TopK], or [TotalQ, Hkv, TopK]
 }
 
 // Blocks is a bitmap over blocks of BlockQ rows and BlockK keys; a set bit means that

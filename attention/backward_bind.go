@@ -99,7 +99,7 @@ func (l *backwardLaunch) bindCall() error {
 	if err := l.bind(bwdStats, l.scratch, l.statsAt, l.scratchBytes, plan.StatBytes); err != nil {
 		return err
 	}
-	strides := optionStrides{&p.strideBias, &p.strideMap, masksList(&a.Args)}
+	strides := newOptionStrides(&a.Args, &p.strideBias, &p.strideMap)
 	var t tensors.Layout
 	err := tensors.EachOption(cfg, &a.Args, &t, func(which tensors.OptionTensor) error {
 		binding := strides.binding(which, optionBindings[which].backward, bwdBias)

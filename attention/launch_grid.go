@@ -40,6 +40,8 @@ func (p *prepared) checkParts(a *Args, cfg *problem.Config, groups [3]uint32, li
 		return nil
 	case parts.MostHeads < 1 || parts.MostBatches < 1:
 		return refuse("not even one head")
+	case a.SparseTokens != nil && a.SparseTokens.TopK != 0:
+		return refuse("sparse tokens without offsets are not divided")
 	case cfg.Dropout != 0:
 		return refuse(plan.OneDropout)
 	case cfg.ScoreMod.Given() || cfg.MaskMod.Given():
@@ -108,6 +110,9 @@ func optionSteps(a *Args) (o optionStep) {
 		o.mapped = dispatch.Step{Batch: 4 * uint64(n[0]), Head: 4 * uint64(n[1])}
 	case a.SparseTokens != nil:
 		o.mapped = dispatch.Step{Batch: 4 * uint64(a.KVHeads()), KVHead: 4}
+		if a.SparseTokens.PerRow {
+			o.mapped.Batch *= uint64(a.Sq)
+		}
 	}
 	if a.Mask != nil {
 		if masksList(a) {

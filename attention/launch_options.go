@@ -59,6 +59,15 @@ func masksList(a *Args) bool { return a.Mask != nil && (a.Blocks != nil || a.Spa
 type optionStrides struct {
 	bias, mask *[3]uint32
 	masksList  bool // as the function
+	topK       int  // of sparse tokens
+}
+
+func newOptionStrides(a *Args, bias, mask *[3]uint32) optionStrides {
+	s := optionStrides{bias: bias, mask: mask, masksList: masksList(a)}
+	if a.SparseTokens != nil {
+		s.topK = a.SparseTokens.TopK
+	}
+	return s
 }
 
 // binding is the binding of the memory of an option, in the place of the mask or of the bias.
@@ -70,7 +79,7 @@ func (s optionStrides) binding(which tensors.OptionTensor, of, bias int) int {
 }
 
 // set stores the strides of a tensor, which CheckLimits has bounded. Blocks and sparse tokens come before the mask, in whose
-// place they are: of sparse tokens it stores their number behind the two words of their address. In a call with a mask as well
+// place they are: of sparse tokens it stores their number, or TopK, behind the two words of their address. In a call with a mask as well
 // they move to the bias's place.
 func (s optionStrides) set(which tensors.OptionTensor, t *tensors.Layout) {
 	switch which {
@@ -84,14 +93,16 @@ func (s optionStrides) set(which tensors.OptionTensor, t *tensors.Layout) {
 	case tensors.BlockMap:
 		*s.mask = [3]uint32{uint32(t.Steps[0]), uint32(t.Steps[1]), uint32(t.Steps[2])}
 	case tensors.SparseTokens:
-		s.mask[2] = uint32(t.Dim)
+		if s.mask[2] = uint32(t.Dim); s.topK != 0 {
+			s.mask[2] = uint32(s.topK)
+		}
 	}
 }
 
 // bindOptions fills in the tensors and parameters of the call's options.
 func (l *launch) bindOptions(a *Args) error {
 	cfg, p := &l.op.cfg, &l.params
-	strides := optionStrides{&p.strideBias, &p.strideMap, masksList(a)}
+	strides := newOptionStrides(a, &p.strideBias, &p.strideMap)
 	var t tensors.Layout
 	err := tensors.EachOption(cfg, a, &t, func(which tensors.OptionTensor) error {
 		strides.set(which, &t)

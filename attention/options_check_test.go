@@ -147,6 +147,19 @@ func TestCheckArgsRefusesOptions(t *testing.T) {
 		{"sparse", "SparseTokens.Offsets", "at least 20", func(_ *attention.Config, a *attention.Args) { short(&a.SparseTokens.Offsets) }},
 		{"sparse", "SparseTokens.Tokens", "missing", func(_ *attention.Config, a *attention.Args) { a.SparseTokens.Tokens = attention.Vector{} }},
 		{"sparse", "LSE", "overlapping SparseTokens.Tokens", func(_ *attention.Config, a *attention.Args) { a.SparseTokens.Tokens.Host = a.LSE.Host[228:] }},
+		{"sparse", "SparseTokens.TopK", "is -1", func(_ *attention.Config, a *attention.Args) { a.SparseTokens.TopK = -1 }},
+		{"sparse", "SparseTokens.TopK", "of each of 4 lists", func(_ *attention.Config, a *attention.Args) { a.SparseTokens.TopK = 1 << 30 }},
+		{"sparse", "SparseTokens.Offsets", "together with SparseTokens.TopK", func(_ *attention.Config, a *attention.Args) { a.SparseTokens.TopK = 1 }},
+		{"sparse", "SparseTokens.Total", "is 7", func(_ *attention.Config, a *attention.Args) {
+			a.SparseTokens.TopK, a.SparseTokens.Offsets = 1, attention.Vector{}
+		}},
+		{"sparse", "SparseTokens.Tokens", "at least 16", func(_ *attention.Config, a *attention.Args) {
+			a.SparseTokens = &attention.SparseTokens{TopK: 1, Tokens: vector(3)}
+		}},
+		{"sparse", "SparseTokens.Tokens", "at least 256", func(_ *attention.Config, a *attention.Args) {
+			a.SparseTokens = &attention.SparseTokens{TopK: 2, Tokens: a.SparseTokens.Tokens, PerRow: true}
+		}},
+		{"sparse", "SparseTokens.Offsets", "at least", func(_ *attention.Config, a *attention.Args) { a.SparseTokens.PerRow = true }},
 		{"blocks", "Blocks.BlockQ", "is 8", func(_ *attention.Config, a *attention.Args) { a.Blocks.BlockQ = 8 }},
 		{"blocks", "Blocks.BlockK", "is 48", func(_ *attention.Config, a *attention.Args) { a.Blocks.BlockK = 48 }},
 		{"blocks", "Blocks.Heads", "1, or Hq (4), or 0 for Hq", func(_ *attention.Config, a *attention.Args) { a.Blocks.Heads = 2 }},

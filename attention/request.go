@@ -35,7 +35,7 @@ func (op *Op) request(l *tensors.Layouts, a *Args) plan.Request {
 	r := op.requestOf(a.Shape, plan.OptionsOf(a, &op.cfg))
 	r.LSE, r.BlockMap = a.LSE.Given(), a.BlockMap != nil
 	if a.SparseTokens != nil {
-		r.SparseTokens = max(1, a.SparseTokens.Total/max(1, a.B*a.KVHeads()))
+		r.SparseTokens = tensors.MeanSparseTokens(a)
 	}
 	if r.Options.Lengths&plan.LengthCuQ != 0 {
 		r.TotalQ = a.Varlen.TotalQ

@@ -63,7 +63,7 @@ layout(push_constant, std430) uniform Params {
     uint strideDXBatch, strideDXHead, strideDXSeq; // of dBias 0 where it has size 1
     uint strideDVBatch, strideDVHead, strideDVSeq;
     uint strideBiasBatch, strideBiasHead, strideBiasRow;
-    uint strideMaskBatch, strideMaskHead, strideMaskRow; // SPARSE_TOKENS: address of the tokens, and their number; of the bias with MASK
+    uint strideMaskBatch, strideMaskHead, strideMaskRow; // SPARSE_TOKENS: address of the tokens, and their number or that of a list; of the bias with MASK
     uint sequences;      // B
     uint Sq, Sk;         // most queries and keys of a sequence
     uint Hq;             // query heads
@@ -130,10 +130,7 @@ void setSequence(uint sequence, uint head, uint kvHead) {
     if ((VARLEN & USED_K) != 0) work.seqlenK = clampCount(loadUsedK(sequence), work.seqlenK);
     work.kvLength = work.seqlenK;
     if (SPARSE_TOKENS != 0) {
-        const uint list = sequence * (p.Hq / p.groupSize) + kvHead;
-        work.firstToken = clampCount(loadTokenOffset(list), TOKENS(Row));
-        const uint end = clampCount(loadTokenOffset(list + 1), TOKENS(Row));
-        work.kvLength = max(end, work.firstToken) - work.firstToken;
+        setSparseTokens(sequence * (p.Hq / p.groupSize) + kvHead);
     }
     work.causalOffset = p.causalOffset != 0 ? int(work.seqlenK) - int(work.seqlenQ) : 0;
 }

@@ -68,7 +68,7 @@ layout(constant_id = 10) const uint DV_SLICE = 128;   // columns of O per workgr
 layout(constant_id = 31) const uint PACK_GQA = 0;      // query heads per KV head that are packed into rows: row r is query r / PACK_GQA
 layout(constant_id = 32) const uint VARLEN = 0;        // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
 layout(constant_id = 33) const uint PAGE_SIZE = 0;     // keys per page of a paged KV cache
-layout(constant_id = 34) const uint SPARSE_TOKENS = 0; // 1: a list names the keys of a sequence
+layout(constant_id = 34) const uint SPARSE_TOKENS = 0; // sum of 1 a list names the keys of a sequence, 2 or of a query, 4 lists have the same length
 layout(constant_id = 35) const uint SPARSE_BLOCK_Q = 0; // queries per block of the block-sparse mask
 layout(constant_id = 36) const uint SPARSE_BLOCK_K = 0; // keys per block of the block-sparse mask
 layout(constant_id = 37) const uint WINDOW = 0;        // bits, see visibleStart and visibleEnd

@@ -27,7 +27,7 @@ const (
 	ConstPackGqa          uint32 = 31  // query heads per KV head that are packed into rows: row r is query r / PACK_GQA
 	ConstVarlen           uint32 = 32  // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
 	ConstPageSize         uint32 = 33  // keys per page of a paged KV cache
-	ConstSparseTokens     uint32 = 34  // 1: a list names the keys of a sequence
+	ConstSparseTokens     uint32 = 34  // sum of 1 a list names the keys of a sequence, 2 or of a query, 4 lists have the same length
 	ConstSparseBlockQ     uint32 = 35  // queries per block of the block-sparse mask
 	ConstSparseBlockK     uint32 = 36  // keys per block of the block-sparse mask
 	ConstWindow           uint32 = 37  // bits, see visibleStart and visibleEnd

@@ -69,7 +69,7 @@ layout(push_constant, std430) uniform Params {
     uvec2 addrMask;                   // in bytes: mask, or block-sparse mask, or offsets into the lists of sparse tokens
     uvec2 addrKScale, addrVScale;
     uint strideBiasBatch, strideBiasHead, strideBiasRow;
-    uint strideMaskBatch, strideMaskHead, strideMaskRow; // SPARSE_TOKENS: address of the tokens, and their number; of the bias with MASK
+    uint strideMaskBatch, strideMaskHead, strideMaskRow; // SPARSE_TOKENS: address of the tokens, and their number or that of a list; of the bias with MASK
     uint totalQ;                      // rows of packed Q and O
     uint totalK;                      // rows of packed K and V, or pages
     int windowLeft, windowRight;

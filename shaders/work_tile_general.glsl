@@ -73,12 +73,16 @@ uint loadSparseToken(uint i) { return arrayTokens[TOKENS(Batch) + i]; }
 // DECODE_PART_ROWS rows. The prefill part has the grid above. A workgroup returns at once if its sequence belongs to the
 // other part.
 
+// With a list for each query row a row block has rows of one query.
+const bool LIST_PER_ROW = SPARSE_TOKENS / 2 % 2 != 0;
+const bool EQUAL_LISTS = SPARSE_TOKENS / 4 != 0;
+
 struct WorkTile {
     uint batch, head, kvHead; // head: the first of the group with PACK_GQA
     uint row0;           // first row
     uint col0;           // first column of V and O
     uint split, splits;
-    uint rows;           // of the sequence
+    uint rows;           // of the sequence; with LIST_PER_ROW up to the end of the query
     uint seqlenQ, seqlenK; // queries and keys of the sequence
     uint kvLength;       // entries of the list of sparse tokens, or seqlenK
     uint firstToken;     // start of that list
@@ -95,9 +99,13 @@ const uint ROWS_PER_QUERY = PACK_GQA > 1 ? PACK_GQA : 1;
 uint queryOf(uint row) { return row / ROWS_PER_QUERY; }
 uint headOf(uint row) { return work.head + row % ROWS_PER_QUERY; }
 
+// Q tiles of a query, with LIST_PER_ROW.
+uint qTilesOfQuery(uint tileRows) { return (ROWS_PER_QUERY + tileRows - 1) / tileRows; }
+
 // First Q tile of packed sequence b. Sequence b - 1 ends before it, maybe some tiles before it: the count needs
 // no sum over the sequences.
 uint firstQTile(uint b, uint tileRows) {
+    if (LIST_PER_ROW) return clampCount(loadCuQ(b), p.totalQ) * qTilesOfQuery(tileRows);
     return clampCount(loadCuQ(b), p.totalQ) * ROWS_PER_QUERY / tileRows + b; // totalQ * groupSize < 2^32
 }
 
@@ -122,6 +130,18 @@ uint sequenceOf(uint qTile, uint tileRows) {
     }
 #endif
     return low;
+}
+
+// Sets the list of sparse tokens of the work.
+void setSparseTokens(uint list) {
+    if (EQUAL_LISTS) {
+        work.kvLength = TOKENS(Row);
+        work.firstToken = list * work.kvLength;
+        return;
+    }
+    work.firstToken = clampCount(loadTokenOffset(list), TOKENS(Row));
+    const uint end = clampCount(loadTokenOffset(list + 1), TOKENS(Row));
+    work.kvLength = max(end, work.firstToken) - work.firstToken;
 }
 
 // Sets work. False if the workgroup has no rows.
@@ -156,10 +176,15 @@ bool findWorkTile(uint tileRows) {
     if ((VARLEN & USED_Q) != 0) work.seqlenQ = clampCount(loadUsedQ(work.batch), work.seqlenQ);
     work.rows = work.seqlenQ * ROWS_PER_QUERY;
     if (DECODE_PART_ROWS != 0 && (work.rows <= DECODE_PART_ROWS) != (IS_DECODE_PART != 0)) return false;
-    const uint qTiles = (work.rows + tileRows - 1) / tileRows;
+    const uint qTiles = LIST_PER_ROW ? work.seqlenQ * qTilesOfQuery(tileRows) : (work.rows + tileRows - 1) / tileRows;
     if (qTile >= qTiles) return false;
     if (CAUSAL != 0) qTile = qTiles - 1 - qTile; // longest tiles first: later rows see more keys
     work.row0 = qTile * tileRows;
+    if (LIST_PER_ROW) {
+        const uint query = qTile / qTilesOfQuery(tileRows);
+        work.row0 = query * ROWS_PER_QUERY + qTile % qTilesOfQuery(tileRows) * tileRows;
+        work.rows = (query + 1) * ROWS_PER_QUERY;
+    }
 
     work.offsetK = 0;
     work.seqlenK = p.Sk;
@@ -171,10 +196,9 @@ bool findWorkTile(uint tileRows) {
     if ((VARLEN & USED_K) != 0) work.seqlenK = clampCount(loadUsedK(work.batch), work.seqlenK);
     work.kvLength = work.seqlenK;
     if (SPARSE_TOKENS != 0) {
-        const uint list = work.batch * (p.Hq / p.groupSize) + work.kvHead;
-        work.firstToken = clampCount(loadTokenOffset(list), TOKENS(Row));
-        const uint end = clampCount(loadTokenOffset(list + 1), TOKENS(Row));
-        work.kvLength = max(end, work.firstToken) - work.firstToken;
+        uint owner = work.batch;
+        if (LIST_PER_ROW) owner = ((VARLEN & CU_Q) != 0 ? work.offsetQ : work.batch * p.Sq) + queryOf(work.row0);
+        setSparseTokens(owner * (p.Hq / p.groupSize) + work.kvHead);
     }
     work.causalOffset = p.causalOffset != 0 ? int(work.seqlenK) - int(work.seqlenQ) : 0;
     return true;

@@ -49,7 +49,8 @@ type goldenCall struct {
 	PageSize      int              `json:"page_size"` // 0: not paged
 	PageCount     int              `json:"page_count"`
 	Table         [][]int32        `json:"table"`
-	Tokens        [][]int32        `json:"tokens"` // of each sequence and key head; null: all
+	Tokens        [][]int32        `json:"tokens"` // of each sequence and key head, or with TopK of each row and key head; null: all
+	TopK          int              `json:"top_k"`
 
 	arrays map[string]npyArray
 	raw    map[string][]byte // of k, v, kscale and vscale, where K and V are quantized
@@ -163,11 +164,15 @@ func (g *goldenCall) args(t *testing.T, of memory) attention.BackwardArgs {
 		a.Pages = &attention.Pages{Table: integers(slices.Concat(g.Table...)), Stride: len(g.Table[0]), PageSize: g.PageSize, Count: g.PageCount}
 	}
 	if g.Tokens != nil {
-		offsets, tokens := []int32{0}, slices.Concat(g.Tokens...)
-		for _, list := range g.Tokens {
-			offsets = append(offsets, offsets[len(offsets)-1]+int32(len(list)))
+		tokens := slices.Concat(g.Tokens...)
+		a.SparseTokens = &attention.SparseTokens{Tokens: integers(tokens), TopK: g.TopK, PerRow: g.TopK > 0}
+		if g.TopK == 0 {
+			offsets := []int32{0}
+			for _, list := range g.Tokens {
+				offsets = append(offsets, offsets[len(offsets)-1]+int32(len(list)))
+			}
+			a.SparseTokens.Offsets, a.SparseTokens.Total = integers(offsets), len(tokens)
 		}
-		a.SparseTokens = &attention.SparseTokens{Offsets: integers(offsets), Tokens: integers(tokens), Total: len(tokens)}
 	}
 	return a
 }

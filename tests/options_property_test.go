@@ -203,7 +203,8 @@ func TestOptionsPropertyNothingExcluded(t *testing.T) {
 	onOptionTiers(t, 2, false, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawOptions(t, drawRows(t, tt))
 		c.LSE, c.LooseK = true, true
-		c.SparseRatio, c.Shuffled, c.Mask, c.BlockQ, c.Window = 0, false, cases.Spread{}, 0, attention.Window{}
+		c.SparseRatio, c.Shuffled, c.PerRow, c.TopK = 0, false, false, false
+		c.Mask, c.BlockQ, c.Window = cases.Spread{}, 0, attention.Window{}
 		if c.Causal == attention.CausalNone && c.Align == attention.CausalNone {
 			c.Align = attention.BottomRight
 		}

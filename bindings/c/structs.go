@@ -148,7 +148,8 @@ func (r *reader) args(from *C.vkattn_args) (a attention.Args) {
 	}
 	if c := option(r, c.sparse_tokens, "sparse_tokens"); c != nil {
 		a.SparseTokens = &attention.SparseTokens{Offsets: r.vector("sparse_tokens.offsets", &c.offsets),
-			Tokens: r.vector("sparse_tokens.tokens", &c.tokens), Total: r.int("sparse_tokens.total", c.total)}
+			Tokens: r.vector("sparse_tokens.tokens", &c.tokens), Total: r.int("sparse_tokens.total", c.total),
+			TopK: r.int("sparse_tokens.top_k", c.top_k), PerRow: r.bool("sparse_tokens.per_row", c.per_row)}
 	}
 	if c := option(r, c.blocks, "blocks"); c != nil {
 		a.Blocks = &attention.Blocks{Map: r.vector("blocks.map", &c._map), BlockQ: r.int("blocks.block_q", c.block_q),

@@ -217,9 +217,11 @@ typedef struct vkattn_pages {
 
 typedef struct vkattn_sparse_tokens {
 	size_t size;
-	vkattn_vector offsets;  /* int32 [B*Hkv+1] */
-	vkattn_vector tokens;   /* int32 [total] */
+	vkattn_vector offsets;  /* int32 [lists+1]: list n is tokens[offsets[n]] to tokens[offsets[n+1]-1] */
+	vkattn_vector tokens;   /* int32 [total]; a negative one pads a list */
 	int64_t total;
+	int64_t top_k;          /* without offsets: every list has so many tokens, and total may be 0 */
+	int32_t per_row;        /* 1: a list for each query row and KV head, 0: for each sequence and KV head */
 } vkattn_sparse_tokens;
 
 typedef struct vkattn_blocks {

@@ -73,7 +73,7 @@ func (p *Problem) Weight(b, h, row, t int) int {
 		return 0
 	}
 	if p.sparseCount != nil {
-		return p.sparseCount[b*p.KVHeads()+h/p.Group()][t]
+		return p.sparseCount[[3]int{b, h / p.Group(), broadcastIndex(p.PerRow, row)}][t]
 	}
 	return 1
 }
@@ -184,27 +184,24 @@ func (c *Case) sinkOf(h int) float32 {
 	return float32(6*c.uniform(mixSinks, h) - 2)
 }
 
-// sparseLists are the lists of sparse tokens of each (sequence, key head).
-func (c *Case) sparseLists() [][]int32 {
-	var lists [][]int32
-	for _, s := range c.sequences() {
-		for kv := range c.KVHeads() {
-			var list []int32
-			for t := range s.Keys {
-				if c.uniform(mixSparse, s.ID, kv, t) < c.SparseRatio {
-					list = append(list, int32(t))
-				}
-			}
-			if c.Shuffled {
-				r := rand.New(rand.NewPCG(c.seed, c.mix(mixShuffle, s.ID, kv)))
-				for i := range len(list) / 5 {
-					list = append(list, list[5*i])
-				}
-				list = append(list, int32(s.Keys), int32(s.Keys+1+r.IntN(100)), math.MaxInt32, -1, math.MinInt32)
-				r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-			}
-			lists = append(lists, list)
+// sparseList is the list of sparse tokens of a sequence, key head and row.
+func (c *Case) sparseList(s Seq, kv, row int) (list []int32) {
+	id := []int{s.ID, kv}
+	if c.PerRow {
+		id = append(id, row)
+	}
+	for t := range s.Keys {
+		if c.uniform(append([]int{mixSparse}, append(id, t)...)...) < c.SparseRatio {
+			list = append(list, int32(t))
 		}
 	}
-	return lists
+	if c.Shuffled {
+		r := rand.New(rand.NewPCG(c.seed, c.mix(append([]int{mixShuffle}, id...)...)))
+		for i := range len(list) / 5 {
+			list = append(list, list[5*i])
+		}
+		list = append(list, int32(s.Keys), int32(s.Keys+1+r.IntN(100)), math.MaxInt32, -1, math.MinInt32)
+		r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	}
+	return list
 }

@@ -73,7 +73,7 @@ func (g *gradient) tensor() problem.Tensor {
 // HasGradients reports whether a call like c has gradients: K and V are not paged, of the
 // storage type, and of head dims that backward kernels compute.
 func (c Case) HasGradients() bool {
-	return c.PageSize == 0 && c.KeyType == problem.KVSame && c.D <= problem.MaxHeadDim && c.Dv <= problem.MaxHeadDim
+	return c.PageSize == 0 && !c.PerRow && c.KeyType == problem.KVSame && c.D <= problem.MaxHeadDim && c.Dv <= problem.MaxHeadDim
 }
 
 // NewBackward makes the memory of the backward call of a case in a storage type.

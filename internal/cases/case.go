@@ -43,6 +43,8 @@ type Case struct {
 	Prefix      int     // keys at the start that all sequences share, with the pages they fill
 	SparseRatio float64 // ratio of tokens listed; 0: no lists
 	Shuffled    bool    // lists in no order, with some tokens twice, some past the end and some before the start
+	PerRow      bool    // each query row has lists of its own; no gradients
+	TopK        bool    // lists have the same length: entries of -1 fill them
 	BlockQ      int     // rows and keys of a block; 0: no bitmap
 	BlockK      int
 	Blocks      Spread // with BlockQ; each row of blocks has bits of its own
@@ -189,17 +191,21 @@ var options = []option{
 		table: pagedLines, order: 1,
 	},
 	{
-		words:  []word{{"sparse", func(c *Case) any { return &c.SparseRatio }}, {"shuffled", func(c *Case) any { return &c.Shuffled }}},
-		kernel: func(c *Case) any { return c.SparseRatio > 0 },
+		words: []word{{"sparse", func(c *Case) any { return &c.SparseRatio }}, {"shuffled", func(c *Case) any { return &c.Shuffled }},
+			{"perrow", func(c *Case) any { return &c.PerRow }}, {"topk", func(c *Case) any { return &c.TopK }}},
+		kernel: func(c *Case) any { return [3]bool{c.SparseRatio > 0, c.PerRow, c.TopK} },
 		facets: func(c *Case, f *facets) {
 			f.option(c.SparseRatio > 0, "sparse tokens")
 			f.also(c.Shuffled, "sparse tokens, in any order")
+			f.also(c.PerRow, "sparse tokens of each row")
+			f.also(c.TopK, "sparse tokens, lists of one length")
 			f.also(c.SparseRatio > 0 && c.SparseRatio < 0.05, "few sparse tokens")
 		},
 		draw: func(c *Case, r draws) {
 			switch r.IntN(6) { // of these one at most
 			case 0:
 				c.SparseRatio, c.Shuffled = []float64{0.02, 0.2, 0.7, 1}[r.IntN(4)], r.chance(2)
+				c.PerRow, c.TopK = r.chance(2), r.chance(2)
 			case 1:
 				c.BlockQ, c.BlockK, c.Blocks = 16<<r.IntN(4), 16<<r.IntN(4), Spread{true, r.chance(2), r.chance(2), false}
 			case 2:

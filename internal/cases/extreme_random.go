@@ -100,7 +100,7 @@ func (r draws) modifiers(c *Case) {
 	}
 	switch r.IntN(7) { // a call takes one of these
 	case 0:
-		c.SparseRatio, c.Shuffled = pick(r, 0.02, 0.2, 0.7, 1), !r.chance(3)
+		c.SparseRatio, c.Shuffled, c.PerRow, c.TopK = pick(r, 0.02, 0.2, 0.7, 1), !r.chance(3), r.chance(2), r.chance(2)
 	case 1:
 		c.BlockQ, c.BlockK = 16<<r.IntN(4), 16<<r.IntN(4)
 		c.Blocks = Spread{On: true, Batches: r.chance(2), Heads: r.chance(2)}

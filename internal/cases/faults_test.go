@@ -55,15 +55,16 @@ var (
 	ofBlocks  = faulty(func(c *Case) {
 		c.BlockQ, c.BlockK, c.Blocks = 16, 16, Spread{On: true, Batches: true, Heads: true}
 	})
-	ofSparse  = faulty(func(c *Case) { c.SparseRatio, c.Shuffled = 0.4, true })
-	ofPages   = faulty(func(c *Case) { c.PageSize = 16 })
-	ofInt8    = faulty(func(c *Case) { c.KeyType, c.ValueType = attention.KVInt8, attention.KVInt8 })
-	ofFP8     = faulty(func(c *Case) { c.KeyType, c.ValueType, c.KVBlock = attention.KVFP8, attention.KVFP8, 2 })
-	ofQ8      = faulty(func(c *Case) { c.KeyType, c.ValueType = attention.KVQ8_0, attention.KVQ8_0 })
-	ofQ4      = faulty(func(c *Case) { c.KeyType, c.ValueType = attention.KVQ4_0, attention.KVQ4_0 })
-	ofSinks   = faulty(func(c *Case) { c.Sinks = true })
-	ofVarlen  = faulty(func(c *Case) { c.PackedQ, c.PackedK = true, true })
-	ofDropout = faulty(func(c *Case) { c.Dropout = 0.3 })
+	ofSparse   = faulty(func(c *Case) { c.SparseRatio, c.Shuffled = 0.4, true })
+	ofRowLists = faulty(func(c *Case) { c.SparseRatio, c.PerRow, c.TopK = 0.4, true, true })
+	ofPages    = faulty(func(c *Case) { c.PageSize = 16 })
+	ofInt8     = faulty(func(c *Case) { c.KeyType, c.ValueType = attention.KVInt8, attention.KVInt8 })
+	ofFP8      = faulty(func(c *Case) { c.KeyType, c.ValueType, c.KVBlock = attention.KVFP8, attention.KVFP8, 2 })
+	ofQ8       = faulty(func(c *Case) { c.KeyType, c.ValueType = attention.KVQ8_0, attention.KVQ8_0 })
+	ofQ4       = faulty(func(c *Case) { c.KeyType, c.ValueType = attention.KVQ4_0, attention.KVQ4_0 })
+	ofSinks    = faulty(func(c *Case) { c.Sinks = true })
+	ofVarlen   = faulty(func(c *Case) { c.PackedQ, c.PackedK = true, true })
+	ofDropout  = faulty(func(c *Case) { c.Dropout = 0.3 })
 )
 
 const noDropout = "the formula has no dropout"
@@ -131,6 +132,13 @@ var faultsOfOptions = []faultOfOptions{
 
 	{name: "the first token of a list is left out", of: ofSparse, plant: func(c *faultyCall) {
 		c.changeWord(c.args.SparseTokens.Offsets, 0, func(x uint32) uint32 { return x + 1 })
+	}},
+	{name: "a row takes the list of the row before it", of: ofRowLists, plant: func(c *faultyCall) {
+		k := c.args.SparseTokens
+		for i := c.args.B*c.args.Sq*c.KVHeads()*k.TopK - 1; i >= c.KVHeads()*k.TopK; i-- {
+			before := c.wordAt(k.Tokens, i-c.KVHeads()*k.TopK)
+			c.changeWord(k.Tokens, i, func(uint32) uint32 { return before })
+		}
 	}},
 	{name: "a token that is listed twice counts once", of: ofSparse, plant: (*faultyCall).dropDoubles},
 

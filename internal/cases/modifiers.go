@@ -12,32 +12,77 @@ func (p *Problem) layOutLists() {
 	}
 }
 
+// layOutSparseTokens makes a list for each list that a call may read. Rows of Q between sequences have a list of a token
+// that exists.
 func (p *Problem) layOutSparseTokens() {
+	batches, rows := p.args.B, 1
+	if p.PerRow {
+		batches, rows = p.queryExtent()
+	}
+	lists, read := make([][]int32, batches*rows*p.KVHeads()), make([]bool, batches*rows*p.KVHeads())
+	for i := range lists {
+		lists[i] = []int32{0}
+	}
+	p.sparseCount = map[[3]int][]int{}
+	for b, s := range p.sequences() {
+		for row := range max(1, s.Rows*broadcastIndex(p.PerRow, 1)) {
+			owner := b
+			if p.PerRow {
+				if s.Rows == 0 {
+					continue
+				}
+				batch, at := p.queryRow(b, row)
+				owner = batch*rows + at
+			}
+			for kv := range p.KVHeads() {
+				list, count := p.sparseList(s, kv, row), make([]int, s.Keys)
+				for _, t := range list {
+					if t >= 0 && int(t) < s.Keys {
+						count[t]++
+					}
+				}
+				p.sparseCount[[3]int{b, kv, row}] = count
+				lists[owner*p.KVHeads()+kv], read[owner*p.KVHeads()+kv] = list, true
+			}
+		}
+	}
+	p.args.SparseTokens = &problem.SparseTokens{PerRow: p.PerRow}
+	if p.TopK {
+		p.layOutEqualLists(lists, read)
+		return
+	}
 	var tokens []int32
 	if p.Layout != Tight {
 		tokens = []int32{7, 8, 9} // of no list
 	}
-	first := len(tokens)
-	offsets := []int32{int32(first)}
-	for i, list := range p.sparseLists() {
-		keys := p.seq(i / p.KVHeads()).Keys
-		count := make([]int, keys)
-		for _, t := range list {
-			if t >= 0 && int(t) < keys {
-				count[t]++
-			}
+	offsets, live := []int32{int32(len(tokens))}, map[int]bool{}
+	for i, list := range lists {
+		for range list {
+			live[len(tokens)] = read[i]
+			tokens = append(tokens, list[len(tokens)-int(offsets[i])])
 		}
-		p.sparseCount = append(p.sparseCount, count)
-		tokens = append(tokens, list...)
 		offsets = append(offsets, int32(len(tokens)))
 	}
-	end := len(tokens)
 	tokens = append(tokens, 0, 1)
-	p.args.SparseTokens = &problem.SparseTokens{
-		Offsets: p.vector(pieceOffsets, words(offsets), nil),
-		Tokens:  p.vector(pieceTokens, words(tokens), func(i int) bool { return i >= first && i < end }),
-		Total:   len(tokens),
+	p.args.SparseTokens.Offsets = p.vector(pieceOffsets, words(offsets), nil)
+	p.args.SparseTokens.Tokens = p.vector(pieceTokens, words(tokens), func(i int) bool { return live[i] })
+	p.args.SparseTokens.Total = len(tokens)
+}
+
+// layOutEqualLists fills lists of one length with -1.
+func (p *Problem) layOutEqualLists(lists [][]int32, read []bool) {
+	k := p.args.SparseTokens
+	for _, list := range lists {
+		k.TopK = max(k.TopK, len(list)+1)
 	}
+	var tokens []int32
+	for _, list := range lists {
+		tokens = append(tokens, list...)
+		for range k.TopK - len(list) {
+			tokens = append(tokens, -1)
+		}
+	}
+	k.Tokens = p.vector(pieceTokens, words(tokens), func(i int) bool { return read[i/k.TopK] })
 }
 
 func (p *Problem) layOutBlocks() {

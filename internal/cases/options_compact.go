@@ -69,6 +69,11 @@ const compactLines = `
 	prefill bottom-right 3*2x304 sparse1
 	prefill top-left 3*2x304 sparse1
 	prefill bottom-right 3*2x304 sparse0.5
+	# Lists of each query row.
+	decode bottom-right 3*3x304 page16 sparse0.3 shuffled perrow topk
+	decode bottom-right 3*3x304 page16 sparse0.02 perrow topk
+	decode H40k1 bottom-right 2*3x200 packedq sparse0.3 shuffled perrow
+	prefill d32 H136k1 bottom-right 2*5x90 sparse0.3 shuffled perrow topk # several tiles of a query
 	compact-blocks: decode 2*1x1100 page16 blocks16x16-h
 	decode 2*1x1100 page16 blocks16x16-bh
 	# Rows of 256 columns, which subgroups share: of a list, of pages, with masks.

@@ -101,6 +101,13 @@ const (
 	decode top-left 3*2x304 sparse0.5
 	prefill top-left sparse0.25 shuffled
 	decode 2*2x304 sparse0.5 mask-bhr # and a mask
+	decode bottom-right decodes packedq loosek sparse0.3 shuffled topk
+	decode bottom-right decodes packedq loosek sparse0.3 shuffled perrow # each query row has lists of its own
+	decode page16 sparse0.3 shuffled perrow topk
+	prefill bottom-right mixed packedq looseq sparse0.25 shuffled perrow topk
+	prefill top-left 3*5x304 sparse0.5 perrow mask-bhr
+	prefill d32 H136k1 bottom-right 2*5x90 sparse0.3 shuffled perrow topk # several tiles of a query
+	decode H10k2 3*3x304 page5 sparse0.1 perrow topk split2
 	prefill bottom-right mixed sparse0.25 shuffled mask-br`
 	blocksLines = `blocks:
 	prefill 2*150x333 blocks16x16-bh
@@ -259,6 +266,7 @@ const (
 	prefill d576v512 H8k1 bottom-right 1x130+2x64+0x3 packedq page64 vink
 	prefill d576v512 H8k1 2*1x130 vink split2 bshd
 	prefill d576v512 H8k1 2*1x130 q4_0
+	prefill d576v512 H16k1 bottom-right 2x130+3x64+0x3 packedq page64 vink sparse0.3 shuffled perrow topk # as DeepSeek selects keys
 	prefill d192v128 H4 bottom-right mixed packedq packedk`
 	dropoutLines = `dropout:
 	wide prefill dropout0.1

@@ -34,8 +34,8 @@ type Problem struct {
 		sync.Mutex
 		rows map[[3]int][]float64 // which keys it leaves to a sequence, head and row
 	}
-	sparseCount [][]int   // of each (sequence, key head): how often each key is listed
-	kScale      []float32 // as placed
+	sparseCount map[[3]int][]int // of each sequence, key head and row: how often each key is listed
+	kScale      []float32        // as placed
 	vScale      []float32
 }
 

@@ -188,7 +188,7 @@ func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
 	}
 	keys := min(simd.Keys, call.Args.Sk)
 	if call.Args.SparseTokens != nil { // a list may name a key several times
-		keys = min(simd.Keys, call.Args.SparseTokens.Total)
+		keys = min(simd.Keys, tensors.SparseTotal(call.Args))
 	}
 	w.tile.init(call, keys)
 	w.scores = make([]float32, simd.Keys*Kernels.Lanes)
@@ -203,8 +203,23 @@ func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
 }
 
 // run computes rows [first, first+n) of a sequence and key head. The heads of a group are
-// the fastest index, so that a block spans few positions and the mask wastes little work.
+// the fastest index, so that a block spans few positions and the mask wastes little work. With a list of sparse tokens
+// for each query row it computes one query row after the other.
 func (w *cpuWorker) run(b, kv int, first, n int64) {
+	if k := w.call.Args.SparseTokens; k == nil || !k.PerRow {
+		w.runBlock(b, kv, first, n)
+		return
+	}
+	for group, end := int64(w.call.Args.Group()), first+n; first < end; {
+		most := min((first/group+1)*group, end)
+		w.runBlock(b, kv, first, most-first)
+		first = most
+	}
+}
+
+// runBlock is run for rows with the same list of sparse tokens, if there are lists.
+func (w *cpuWorker) runBlock(b, kv int, first, n int64) {
+	row := int(first / int64(w.call.Args.Group()))
 	lanes := int64(Kernels.Lanes)
 	groups := w.groups[:blocksOf(n, lanes)]
 	lo, hi := math.MaxInt, 0
@@ -214,7 +229,7 @@ func (w *cpuWorker) run(b, kv int, first, n int64) {
 		first, n = first+lanes, n-lanes
 		lo, hi = min(lo, g.lo), max(hi, g.hi)
 	}
-	w.tile.begin(b, kv, lo, hi)
+	w.tile.begin(b, kv, row, lo, hi)
 	for w.tile.next() {
 		for i := range groups {
 			w.attend(&groups[i], b, kv)

@@ -235,7 +235,7 @@ func backwardBytes(cfg *problem.Config, a *problem.BackwardArgs, want tensors.Gr
 		}
 	}
 	if a.SparseTokens != nil {
-		total = hostmem.Sum(total, hostmem.Product(uint64(a.SparseTokens.Total), 16))
+		total = hostmem.Sum(total, hostmem.Product(uint64(tensors.SparseTotal(&a.Args)), 16))
 	}
 	return total
 }

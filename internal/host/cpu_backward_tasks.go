@@ -208,7 +208,7 @@ func (c *cpuBackward) openFolds(tiles int) (tasks int) {
 
 // openList sorts the list of a unit's keys.
 func (c *cpuBackward) openList(u *backwardUnit) {
-	at, end := c.SparseList(u.b, u.kv)
+	at, end := c.SparseList(u.b, u.kv, 0)
 	all := make([]int32, 0, max(end-at, 0))
 	for ; at < end; at++ {
 		if key := tensors.IntAt(&c.Args.SparseTokens.Tokens, at); key >= 0 && key < c.Sequences[u.b].Keys {

@@ -51,12 +51,13 @@ func (r *cpuRowsOf) init(view *tensors.KVView, stored simd.Type, host []byte, di
 	}
 }
 
-// begin restarts the loop for keys [lo, hi) of a sequence and key head.
-func (t *cpuTile) begin(b, kv, lo, hi int) {
+// begin restarts the loop for keys [lo, hi) of a sequence and key head, which the rows of a block attend to. With a list
+// for each row the block has one row.
+func (t *cpuTile) begin(b, kv, row, lo, hi int) {
 	t.b, t.kv, t.lo, t.hi = b, kv, lo, hi
 	t.at, t.end = lo/simd.Keys*simd.Keys, hi
 	if t.call.Args.SparseTokens != nil && lo < hi {
-		t.at, t.end = t.call.SparseList(b, kv)
+		t.at, t.end = t.call.SparseList(b, kv, row)
 	}
 }
 

@@ -97,7 +97,7 @@ func (h *Call) Visible(keys []int, b, head, row int) []int {
 	first := len(keys)
 	switch a := h.Args; {
 	case a.SparseTokens != nil:
-		for at, end := h.SparseList(b, head/a.Group()); at < end; at++ {
+		for at, end := h.SparseList(b, head/a.Group(), row); at < end; at++ {
 			if key := tensors.IntAt(&a.SparseTokens.Tokens, at); key >= lo && key < hi {
 				keys = append(keys, key)
 			}
@@ -129,9 +129,17 @@ func (h *Call) Unmasked(entries []int, key func(entry int) int, b, head, row int
 	return slices.DeleteFunc(entries, func(entry int) bool { return bytes[key(entry)] == 0 })
 }
 
-// SparseList returns the range in Tokens of the list of a sequence and key head.
-func (h *Call) SparseList(b, kv int) (at, end int) {
-	k, list := h.Args.SparseTokens, b*h.Args.KVHeads()+kv
+// SparseList returns the range in Tokens of the list of a row of a sequence and of a key head.
+func (h *Call) SparseList(b, kv, row int) (at, end int) {
+	k, list := h.Args.SparseTokens, b
+	if k.PerRow {
+		batch, row := h.QueryRow(b, row)
+		list = batch*h.Args.Sq + row
+	}
+	list = list*h.Args.KVHeads() + kv
+	if k.TopK != 0 {
+		return list * k.TopK, (list + 1) * k.TopK
+	}
 	return min(max(tensors.IntAt(&k.Offsets, list), 0), k.Total), min(max(tensors.IntAt(&k.Offsets, list+1), 0), k.Total)
 }
 

@@ -23,7 +23,7 @@ type worker[T number] struct {
 	scale  T
 	rows   []row[T]
 	b, h   int
-	list   []int     // keys of the sparse tokens of the head; nil: entry i is key i
+	list   []int     // keys of the sparse tokens of the head, or of its rows one after the other; nil: entry i is key i
 	column []int     // of each key its place in a sample, -1 where it is not in it; nil: all keys
 	narrow []float32 // a row as stored
 	wide   []T       // [tileKeys][larger dim]: K or V of the tile's entries
@@ -106,7 +106,7 @@ func (w *worker[T]) forward(at problem.Rows, o, lse []T) {
 // begin reads rows of Q and computes their scores.
 func (w *worker[T]) begin(b, h int, numbers []int) []row[T] {
 	w.b, w.h = b, h
-	w.readList()
+	w.list = w.list[:0]
 	rows := w.rows[:len(numbers)]
 	for i, number := range numbers {
 		w.read(&rows[i], number)
@@ -118,14 +118,16 @@ func (w *worker[T]) begin(b, h int, numbers []int) []row[T] {
 	return rows
 }
 
-// readList reads the keys that the list of the sequence and key head names.
-func (w *worker[T]) readList() {
-	w.list = w.list[:0]
-	if w.Args.SparseTokens != nil {
-		for at, end := w.SparseList(w.b, w.h/w.Args.Group()); at < end; at++ {
-			w.list = append(w.list, tensors.IntAt(&w.Args.SparseTokens.Tokens, at))
-		}
+// readList reads the keys that the list of a row names, unless the rows of the head share one. It returns the first entry.
+func (w *worker[T]) readList(row int) (first int) {
+	if !w.Args.SparseTokens.PerRow && len(w.list) > 0 {
+		return 0
 	}
+	first = len(w.list)
+	for at, end := w.SparseList(w.b, w.h/w.Args.Group(), row); at < end; at++ {
+		w.list = append(w.list, tensors.IntAt(&w.Args.SparseTokens.Tokens, at))
+	}
+	return first
 }
 
 // read reads a row of Q and finds its keys. A row past the end of its sequence has none.
@@ -143,9 +145,10 @@ func (w *worker[T]) read(r *row[T], number int) {
 		r.entries = w.Visible(r.entries, w.b, w.h, number)
 	} else {
 		lo, hi := w.Span(w.b, number)
-		for i, key := range w.list {
+		first := w.readList(number)
+		for i, key := range w.list[first:] {
 			if key >= lo && key < hi {
-				r.entries = append(r.entries, i)
+				r.entries = append(r.entries, first+i)
 			}
 		}
 		if w.Args.Mask != nil {

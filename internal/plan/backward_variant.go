@@ -315,7 +315,7 @@ func (v *BackwardVariant) useFragments(on *backwardDevice, cfg *problem.Config, 
 	switch {
 	case reason != "":
 		return f, reason
-	case r.Options.sparseTokens:
+	case r.Options.sparseTokens != 0:
 		return f, "it computes no gradients with sparse tokens"
 	case math.Abs(float64(cfg.ScaleValue())) > maxFastScale && !r.Options.modifies():
 		return f, fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", cfg.ScaleValue(), problem.MaxFastScore)

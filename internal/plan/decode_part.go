@@ -30,7 +30,7 @@ func decodePartRequest(caps *vk.Caps, cfg *problem.Config, v *Variant, r *Reques
 	s = *r
 	_, coopmat := v.Tile.(coopmatTile)
 	s.Shape.Sq = int(rows / group)
-	return s, group <= rows && coopmat && !v.Options.split && !v.Options.dropout && cfg.FixedSplit == 0 &&
+	return s, group <= rows && coopmat && !v.Options.split && !v.Options.dropout && !r.Options.listPerRow() && cfg.FixedSplit == 0 &&
 		v.Options.Lengths&LengthCuQ != 0 && decodePartShare*int64(r.TotalQ) <= int64(r.Shape.B)*int64(r.Shape.Sq) &&
 		uint64(r.Shape.B)*uint64(r.Shape.KVHeads()) >= coresOf(caps)
 }

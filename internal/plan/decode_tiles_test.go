@@ -34,7 +34,7 @@ func TestDecodingTakesTheTilesThatWon(t *testing.T) {
 		{name: "short rows", dim: 64, b: 8, want: "8x32 16x16 8sg decode prefetch2"},
 		{name: "short rows over small pages", dim: 64, b: 8, set: func(r *Request) { r.Options.pageSize = 8 }, want: "8x32 16x16 8sg decode"},
 		{name: "small pages", dim: 128, b: 8, set: func(r *Request) { r.Options.pageSize = 8 }, want: "8x16 16x16 8sg decode prefetch2"},
-		{name: "a list", dim: 128, b: 8, set: func(r *Request) { r.Options.sparseTokens, r.SparseTokens = true, 640 }, want: "8x16 16x16 8sg decode prefetch1"},
+		{name: "a list", dim: 128, b: 8, set: func(r *Request) { r.Options.sparseTokens, r.SparseTokens = sparseLists, 640 }, want: "8x16 16x16 8sg decode prefetch1"},
 		{name: "quantized", dim: 128, b: 8, set: func(r *Request) {
 			r.Options.KV, r.Options.valueType = problem.KVInt8, problem.KVInt8
 		}, want: "8x32 16x16 8sg decode prefetch2"},

@@ -56,7 +56,7 @@ func fixedTierLacks(caps *vk.Caps, cfg *problem.Config, tier problem.Tier) (reas
 	r := Request{Shape: problem.Shape{Hq: 1, Hkv: 1}, Align: [4]uint32{1, 1, 1, 1}, LSE: true, AnyArgs: true,
 		Options: OptionsOf(&problem.Args{}, cfg)}
 	o := &r.Options
-	o.bias, o.mask, o.alibi, o.sinks, o.sparseTokens = 1+uint32(problem.F32), true, true, true, true
+	o.bias, o.mask, o.alibi, o.sinks, o.sparseTokens = 1+uint32(problem.F32), true, true, true, sparseLists
 	o.Lengths, o.pageSize = LengthCuQ|LengthUsedQ|lengthCuK|lengthUsedK, 1
 	for _, r.Access = range []problem.Access{problem.AccessDescriptors, problem.AccessAddresses} {
 		addresses := r.Access == problem.AccessAddresses
@@ -93,10 +93,10 @@ func (r *Request) fixedClass(decodePart bool) Request {
 // returns the class of the long ones, and DecodePart is true.
 func (r *Request) fixedClasses() (class Request, decodePart bool) {
 	most := decodePartQueries(&r.Shape)
-	if r.Shape.Sq <= most {
+	if r.queries() <= most {
 		return r.fixedClass(true), false
 	}
-	return r.fixedClass(false), most > 0 && r.Options.Lengths&(LengthCuQ|LengthUsedQ) != 0
+	return r.fixedClass(false), most > 0 && !r.Options.listPerRow() && r.Options.Lengths&(LengthCuQ|LengthUsedQ) != 0
 }
 
 // fixedDecodePart returns the kernel of r's decode part; v computes the prefill part.

@@ -56,7 +56,7 @@ func decodeOperandsOn(dev *vk.Device, tier problem.Tier, t problem.DType) (decod
 func (r *Request) usesDecodeKernel(fixed bool) bool {
 	rows := r.decodeRows()
 	return rows <= decodeFragment ||
-		rows <= maxDecodeRows && r.Shape.Sq <= decodeQueries && (fixed || r.keysAtLeast(decodeKeysPerRow*int(rows)))
+		rows <= maxDecodeRows && r.queries() <= decodeQueries && (fixed || r.keysAtLeast(decodeKeysPerRow*int(rows)))
 }
 
 // chooseOperands sets r.operands and says why the decode kernel is not used.

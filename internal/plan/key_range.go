@@ -32,7 +32,7 @@ func (r *Request) skAtLeast(n int) bool {
 
 // keysAtLeast reports whether a row attends to n keys or more.
 func (r *Request) keysAtLeast(n int) bool {
-	if r.Options.sparseTokens {
+	if r.Options.sparseTokens != 0 {
 		return r.SparseTokens >= n
 	}
 	return r.skAtLeast(n)

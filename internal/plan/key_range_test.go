@@ -87,7 +87,7 @@ func TestPlansAreTheSameInTheirRange(t *testing.T) {
 		case 0:
 			r.Options.pageSize = 16
 		case 1:
-			r.Options.sparseTokens, r.SparseTokens = true, 640
+			r.Options.sparseTokens, r.SparseTokens = sparseLists, 640
 		}
 		var seen []choice
 		sks := []int{1, 2, 255, 256, 257, 511, 512, 1279, 1280, 4095, 4096, 8192, 8193, s.Sq, s.Sq + 1, max(s.Sq-1, 1)}

@@ -28,7 +28,7 @@ type Options struct {
 	mask         bool           `const:"MASK" cuda:"mask"`
 	mapRows      uint32         `const:"SPARSE_BLOCK_Q" cuda:"block bitmap"` // rows of a block
 	mapKeys      uint32         `const:"SPARSE_BLOCK_K"`                     // and keys
-	sparseTokens bool           `const:"SPARSE_TOKENS" cuda:"sparse tokens"`
+	sparseTokens uint32         `const:"SPARSE_TOKENS" cuda:"sparse tokens"` // sum of sparseLists and so on; 0: none
 	alibi        bool           `const:"ALIBI" cuda:"ALiBi"`
 	sinks        bool           `const:"SINKS" cuda:"sinks"`
 	chunk        uint32         `const:"WINDOW" cuda:"attention chunks"` // windowChunk, or 0
@@ -60,6 +60,12 @@ const (
 	LengthUsedQ
 	lengthCuK
 	lengthUsedK
+)
+
+const (
+	sparseLists  = 1 << iota
+	sparsePerRow // each query row has a list
+	sparseTopK   // lists have the same length
 )
 
 const (
@@ -107,7 +113,9 @@ func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 	if a.Pages != nil {
 		f.pageSize = uint32(a.Pages.PageSize)
 	}
-	f.sparseTokens = a.SparseTokens != nil
+	if k := a.SparseTokens; k != nil {
+		f.sparseTokens = sparseLists + sparsePerRow*dispatch.BoolConstant(k.PerRow) + sparseTopK*dispatch.BoolConstant(k.TopK != 0)
+	}
 	if a.Blocks != nil {
 		f.mapRows, f.mapKeys = uint32(a.Blocks.BlockQ), uint32(a.Blocks.BlockK)
 	}
@@ -172,6 +180,10 @@ func (f Options) notInCUDABackward() string {
 
 // PackRows returns the query heads of a group that are packed as consecutive rows; 0: not packed.
 func (f Options) PackRows() uint32 { return f.packRows }
+
+// listPerRow reports whether each query row has a list of sparse tokens. A row block then has rows of one query, so that a
+// call is planned as one of that many sequences of one row.
+func (f Options) listPerRow() bool { return f.sparseTokens&sparsePerRow != 0 }
 
 // Split reports whether the kernel writes states, which a combine turns into O.
 func (f Options) Split() bool { return f.split }
@@ -300,10 +312,10 @@ func (f Options) CheckLimits(a *problem.Args, splits, dv int) error {
 		return fmt.Errorf("%w: %d x %d x %d rows in %d splits: the call's options allow fewer than 2^32 rows in all", problem.ErrUnsupported, batches, a.Hq, rows, splits)
 	case f.split && all*int64(dv) > math.MaxUint32:
 		return fmt.Errorf("%w: %d rows of %d elements: split keys allow fewer than 2^32 elements", problem.ErrUnsupported, all, dv)
-	case f.sparseTokens && int64(a.SparseTokens.Total) > maxGeneralLength:
-		return fmt.Errorf("%w: %d sparse tokens, at most 2^30 are possible", problem.ErrUnsupported, a.SparseTokens.Total)
+	case f.sparseTokens != 0 && tensors.SparseTotal(a) > maxGeneralLength:
+		return fmt.Errorf("%w: %d sparse tokens, at most 2^30 are possible", problem.ErrUnsupported, tensors.SparseTotal(a))
 	}
-	if a.Bias != nil && f.mask && (f.sparseTokens || f.mapRows != 0) {
+	if a.Bias != nil && f.mask && (f.sparseTokens != 0 || f.mapRows != 0) {
 		return fmt.Errorf("%w: a mask and a bias together with blocks or sparse tokens: only the CPU tier takes all three", problem.ErrUnsupported)
 	}
 	if a.Bias != nil {

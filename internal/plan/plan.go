@@ -41,7 +41,7 @@ type Request struct {
 	CUDARefusal cudaRefusal // 0 unless the Config allows tier cuda
 
 	Options      Options        // the options that the call asks for
-	SparseTokens int            // with Options.sparseTokens: mean sparse tokens per sequence and KV head
+	SparseTokens int            // with Options.sparseTokens: mean length of a list
 	TotalQ       int            // with LengthCuQ in Options.Lengths: rows of all sequences
 	Plain        bool           // a call without options runs the dense kernel: packed rows and splits do not pay
 	operands     decodeOperands // whether the decode kernel may run, and with which operands
@@ -339,7 +339,7 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 
 // tilesOf lists a tier's tiles for a request, best first, or returns what the tier lacks.
 func tilesOf(caps *vk.Caps, cfg *problem.Config, tier problem.Tier, v *Variant, r *Request) (list []tile, reason string) {
-	rows := uint32(r.Shape.Sq) // rows of a sequence and head, or of a packed group
+	rows := uint32(r.queries()) // rows of a sequence and head, or of a packed group
 	if v.Options.packRows != 0 {
 		rows = r.decodeRows()
 	}

@@ -160,14 +160,34 @@ func (v *Variant) combines(r *Request, splits int) bool {
 	return splits <= SplitsPerRound || arith.CeilDiv32(rows*arith.CeilDiv32(t.DvSlice, 4), t.LocalSize())*arith.CeilDiv32(uint32(splits), SplitsPerRound) <= most
 }
 
+// queries returns the queries that share row blocks: those of a sequence, or one if each has a list of sparse tokens.
+func (r *Request) queries() int {
+	if r.Options.listPerRow() {
+		return min(r.Shape.Sq, 1)
+	}
+	return r.Shape.Sq
+}
+
+// sequences returns the sequences that row blocks belong to: those of the batch, or the queries if each has a list of sparse
+// tokens.
+func (r *Request) sequences() uint64 {
+	switch {
+	case !r.Options.listPerRow():
+		return uint64(r.Shape.B)
+	case r.Options.Lengths&LengthCuQ != 0:
+		return uint64(max(r.TotalQ, 1))
+	}
+	return hostmem.Product(r.Shape.B, max(r.Shape.Sq, 1))
+}
+
 // decodeRows returns the rows of a KV head when the query heads of its group are packed.
 func (r *Request) decodeRows() uint32 {
-	return uint32(min(int64(r.Shape.Sq)*int64(r.Shape.Group()), math.MaxInt32))
+	return uint32(min(int64(r.queries())*int64(r.Shape.Group()), math.MaxInt32))
 }
 
 // keys returns the most keys that a row attends to.
 func (r *Request) keys() int {
-	if r.Options.sparseTokens {
+	if r.Options.sparseTokens != 0 {
 		return r.SparseTokens
 	}
 	return r.Shape.Sk
@@ -187,6 +207,11 @@ func (o *Options) Grid(s *problem.Shape, totalQ, splits int, rows, slices uint32
 	switch {
 	case o.isDecodePart: // as many row blocks as a short sequence may have
 		x = uint64(arith.CeilDiv32(o.decodePartRows, rows))
+	case o.listPerRow():
+		blocks := arith.CeilDiv64(uint64(group), uint64(rows)) // of a query
+		if x = uint64(s.Sq) * blocks; o.Lengths&LengthCuQ != 0 {
+			x, z = uint64(totalQ)*blocks, uint64(slices)
+		}
 	case o.Lengths&LengthCuQ != 0:
 		x, z = packedBlocks(uint64(totalQ)*uint64(group), rows, s.B), uint64(slices)
 	}

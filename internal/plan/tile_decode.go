@@ -157,7 +157,7 @@ const keyRun = 16
 // keysRun reports whether keys are contiguous in multiples of keyRun.
 func (v *Variant) keysRun() bool {
 	o := &v.Options
-	return o.KV == problem.KVSame && !o.sparseTokens && o.pageSize%keyRun == 0
+	return o.KV == problem.KVSame && o.sparseTokens == 0 && o.pageSize%keyRun == 0
 }
 
 // pairs reports whether two subgroups of the decode kernel split the head dim, which leaves
@@ -186,7 +186,7 @@ func prefetchOf(v *Variant, t *decodeTile, dim uint32) uint32 {
 		return 1
 	case dim > 128, dim <= 64 && !v.keysRun():
 		return 0
-	case v.Options.sparseTokens, t.SumN > 8:
+	case v.Options.sparseTokens != 0, t.SumN > 8:
 		return 1
 	}
 	return 2
@@ -214,7 +214,7 @@ func (v *Variant) scaledPrefetch(dim, sumN uint32) uint32 {
 // 64 and the same at 128.
 func (r *Request) FillsCores(caps *vk.Caps, rowBlocks, round uint32) bool {
 	const idle = 16 // at most one core in 16 may be idle
-	blocks := uint64(r.Shape.B) * uint64(r.Shape.KVHeads()) * uint64(rowBlocks)
+	blocks := r.sequences() * uint64(r.Shape.KVHeads()) * uint64(rowBlocks)
 	cores := uint64(caps.ShaderCores)
 	splits := cores / blocks
 	return splits > 1 && splits*blocks >= cores-cores/idle && r.keysAtLeast(int(splits)*int(round))

@@ -102,7 +102,7 @@ func mapPer(cfg *problem.Config, lengths bool) (head, sequence bool) {
 func (v *Variant) chooseMap(cfg *problem.Config, r *Request) {
 	o := &v.Options
 	o.tileMap = 0
-	if !o.maskMod || o.sparseTokens || v.IsDecode() {
+	if !o.maskMod || o.sparseTokens != 0 || v.IsDecode() {
 		return
 	}
 	at := uint32(0)

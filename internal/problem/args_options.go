@@ -47,7 +47,8 @@ type Pages = struct {
 // SparseTokens is attention.SparseTokens: the same type, which documents its fields.
 type SparseTokens = struct {
 	Offsets, Tokens Vector
-	Total           int
+	Total, TopK     int
+	PerRow          bool
 }
 
 // Blocks is attention.Blocks: the same type, which documents its fields.

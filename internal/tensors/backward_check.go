@@ -37,6 +37,8 @@ func CheckBackward(a *problem.BackwardArgs, cfg *problem.Config) error {
 	switch {
 	case a.Pages != nil:
 		return fmt.Errorf("%w: no tier computes gradients with Pages: K and V must be contiguous or packed", problem.ErrUnsupported)
+	case a.SparseTokens != nil && a.SparseTokens.PerRow:
+		return fmt.Errorf("%w: no tier computes gradients with lists of sparse tokens for each row", problem.ErrUnsupported)
 	case cfg.KeyType != problem.KVSame:
 		return fmt.Errorf("%w: no tier computes gradients with K and V of type %v: they must have the storage type", problem.ErrUnsupported, cfg.KVName())
 	case out.Bias && a.Bias == nil:

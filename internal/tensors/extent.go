@@ -100,6 +100,28 @@ func OrFull(n, full int) int {
 	return n
 }
 
+// sparseLists is the number of lists of sparse tokens.
+func sparseLists(a *problem.Args) int64 {
+	if a.SparseTokens.PerRow {
+		batches, rows := QueryExtent(a)
+		return product(batches, rows, a.KVHeads())
+	}
+	return product(a.B, a.KVHeads())
+}
+
+// SparseTotal is SparseTokens.Total, or with TopK the entries of all lists, which checkSparse has bounded.
+func SparseTotal(a *problem.Args) int {
+	if k := a.SparseTokens; k.TopK == 0 {
+		return k.Total
+	}
+	return int(sparseLists(a)) * a.SparseTokens.TopK
+}
+
+// MeanSparseTokens is the mean length of a list of sparse tokens, at least 1.
+func MeanSparseTokens(a *problem.Args) int {
+	return max(1, SparseTotal(a)/int(max(1, sparseLists(a))))
+}
+
 // TableStride is Pages.Stride, or the default if it is 0.
 func TableStride(p *problem.Pages, s *problem.Shape) int {
 	if p.Stride == 0 {

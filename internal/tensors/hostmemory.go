@@ -36,7 +36,7 @@ func SequenceBytes(s problem.Shape) uint64 {
 // RowKeys is the most keys that a row attends to.
 func RowKeys(a *problem.Args) uint64 {
 	if a.SparseTokens != nil {
-		return uint64(max(a.SparseTokens.Total, a.Sk))
+		return uint64(max(SparseTotal(a), a.Sk))
 	}
 	return uint64(a.Sk)
 }

@@ -79,8 +79,8 @@ func CheckNumbers(a *problem.Args) error {
 			}
 		}
 	}
-	if k := a.SparseTokens; k != nil {
-		return ascending("SparseTokens.Offsets", k.Offsets, a.B*a.KVHeads(), k.Total, k.Total, nil)
+	if k := a.SparseTokens; k != nil && k.TopK == 0 {
+		return ascending("SparseTokens.Offsets", k.Offsets, int(sparseLists(a)), k.Total, k.Total, nil)
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func CheckDeviceNumbers(a problem.Args, read func(v problem.Vector, n int) ([]by
 	}
 	if k := a.SparseTokens; k != nil {
 		tokens := *k
-		tokens.Offsets = host(k.Offsets, a.B*a.KVHeads()+1)
+		tokens.Offsets = host(k.Offsets, int(sparseLists(&a))+1)
 		a.SparseTokens = &tokens
 	}
 	if err != nil {

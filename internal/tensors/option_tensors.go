@@ -54,11 +54,13 @@ func EachOption(cfg *problem.Config, a *problem.Args, t *Layout, visit func(Opti
 		}
 	}
 	if k := a.SparseTokens; k != nil {
-		t.setVector(SparseOffsets, &k.Offsets, min(product(s.B, s.KVHeads()), math.MaxInt64-1)+1)
-		if err := visit(SparseOffsets); err != nil {
-			return err
+		if k.TopK == 0 {
+			t.setVector(SparseOffsets, &k.Offsets, min(sparseLists(a), math.MaxInt64-1)+1)
+			if err := visit(SparseOffsets); err != nil {
+				return err
+			}
 		}
-		t.setVector(SparseTokens, &k.Tokens, int64(k.Total))
+		t.setVector(SparseTokens, &k.Tokens, int64(SparseTotal(a)))
 		if err := visit(SparseTokens); err != nil {
 			return err
 		}

@@ -25,8 +25,10 @@ func checkOptions(a *problem.Args, cfg *problem.Config) error {
 			return err
 		}
 	}
-	if k := a.SparseTokens; k != nil && (k.Total < 0 || k.Total > problem.MaxLength) {
-		return &problem.ShapeError{Field: "SparseTokens.Total", Got: k.Total, Want: fmt.Sprintf("0 to %d", problem.MaxLength)}
+	if k := a.SparseTokens; k != nil {
+		if err := checkSparse(k, sparseLists(a)); err != nil {
+			return err
+		}
 	}
 	if b := a.Blocks; b != nil {
 		if err := checkBlockMap(b, &a.Shape); err != nil {
@@ -71,6 +73,24 @@ func checkVarlen(v *problem.Varlen) error {
 		return err
 	}
 	return checkPacked("Varlen.CuK", &v.CuK, "Varlen.TotalK", v.TotalK)
+}
+
+// checkSparse checks the sizes of lists of sparse tokens.
+func checkSparse(k *problem.SparseTokens, lists int64) error {
+	total, ok := arith.Mul(lists, int64(k.TopK))
+	switch {
+	case k.Total < 0 || k.Total > problem.MaxLength:
+		return &problem.ShapeError{Field: "SparseTokens.Total", Got: k.Total, Want: fmt.Sprintf("0 to %d", problem.MaxLength)}
+	case k.TopK == 0:
+		return nil
+	case k.TopK < 0 || !ok || total > problem.MaxLength:
+		return &problem.ShapeError{Field: "SparseTokens.TopK", Got: k.TopK, Want: fmt.Sprintf("0 to %d of each of %d lists", problem.MaxLength/max(lists, 1), lists)}
+	case VectorBegun(&k.Offsets):
+		return &problem.ShapeError{Field: "SparseTokens.Offsets", Got: problem.Phrase("given together with ${SparseTokens.TopK}"), Want: "one of them"}
+	case k.Total != 0 && int64(k.Total) != total:
+		return &problem.ShapeError{Field: "SparseTokens.Total", Got: k.Total, Want: problem.Phrase(fmt.Sprintf("0, or %d: ${SparseTokens.TopK} %d of each of %d lists", total, k.TopK, lists))}
+	}
+	return nil
 }
 
 func checkPacked(field string, cu *problem.Vector, totalField string, total int) error {

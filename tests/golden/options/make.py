@@ -98,8 +98,8 @@ def check_pairs():
 def cases():
     alone = [("plain",), ("cu",), ("used",), ("window",), ("softcap",), ("alibi",), ("bias",), ("mask",), ("blocks",), ("sparse",),
              ("pages",), ("int8",), ("fp8",), ("q8_0",), ("q4_0",), ("sinks",), ("dropout",), ("lse",)]
-    types = [("q4_1",), ("q5_0",), ("q5_1",), ("iq4_nl",), ("fp8-e5m2",)]
-    return [case(i, names) for i, names in enumerate(alone + pairs() + types)]
+    later = [("q4_1",), ("q5_0",), ("q5_1",), ("iq4_nl",), ("fp8-e5m2",), ("topk",), ("topk", "cu"), ("topk", "pages")]
+    return [case(i, names) for i, names in enumerate(alone + pairs() + later)]
 
 
 def case(number, names):
@@ -156,10 +156,18 @@ def case(number, names):
         lists[0] += [c["sk"] + 3]
         lists[1] += lists[1][:2]
         c.update(tokens=lists)
+    if "topk" in names:  # for each row and KV head 7 tokens in no order, some twice, some that do not exist, and two empty slots
+        rows = c["cu_q"][-1] if "cu_q" in c else c["b"] * c["sq"]
+        n = rows * c["hkv"]
+        lists = (hashed(c, "topk", 7 * n) % np.uint64(c["sk"] + 2)).astype(np.int64).reshape(n, 7)
+        lists[np.arange(n), np.arange(n) % 7] = -1
+        lists[np.arange(n), np.arange(n) % 5] = -1
+        lists[3] = -1  # a row without keys
+        c.update(top_k=7, tokens=lists.tolist())
     for tensor in ("alibi", "sinks"):
         c["has_" + tensor] = tensor in names
     c["has_dlse"] = "lse" in names
-    c["has_gradients"] = "kv" not in c and "pages" not in names
+    c["has_gradients"] = "kv" not in c and not names & {"pages", "topk"}
     return c
 
 
@@ -297,8 +305,9 @@ def times(c, x, s, h, r):
     i = r + s.offset
     left, right = c["window"] or (-1, -1)
     if "tokens" in c:
-        for t in c["tokens"][s.b * c["hkv"] + h // (c["hq"] // c["hkv"])]:
-            if t < s.keys:
+        owner = s.batch_q * c["sq"] + s.first_q + r if "top_k" in c else s.b
+        for t in c["tokens"][owner * c["hkv"] + h // (c["hq"] // c["hkv"])]:
+            if 0 <= t < s.keys:
                 n[t] += 1
     else:
         n[:] = 1

@@ -48,8 +48,9 @@ var Run = shared.with(Names{
 	"Pages.Table": "--block-table", "Pages.PageSize": "page size of --k", "Pages.Count": "pages of --k",
 	"Pages.Stride": "columns of --block-table", "Pages.Count*PageSize": "keys of all pages of --k",
 	"Pages": "--block-table", "PageSize": "page size", "SparseTokens.Offsets": "--sparse-offsets",
-	"SparseTokens.Tokens": "--sparse-tokens", "SparseTokens": "--sparse-tokens", "Blocks.Map": "--block-mask",
-	"Blocks": "--block-mask", "Bias": "--bias", "DTables": "--dtable", "Mask": "--mask", "KScale": "--k-scale", "VScale": "--v-scale",
+	"SparseTokens.Tokens": "--sparse-tokens", "SparseTokens.TopK": "last axis of --sparse-tokens",
+	"SparseTokens": "--sparse-tokens", "Blocks.Map": "--block-mask", "Blocks": "--block-mask", "Bias": "--bias",
+	"DTables": "--dtable", "Mask": "--mask", "KScale": "--k-scale", "VScale": "--v-scale",
 })
 
 // Sweep has the names in bench, verify and tune, where sizes come from lists.
@@ -60,7 +61,7 @@ var Sweep = shared.with(Names{
 	"UsedK": "--varlen", "Varlen.TotalQ": "rows of --varlen", "Varlen.TotalK": "keys of --varlen", "Varlen": "--varlen",
 	"Pages.Table": "--page-size", "Pages.PageSize": "--page-size", "Pages.Count": "pages",
 	"Pages.Stride": "pages of a sequence", "Pages.Count*PageSize": "keys of all pages", "Pages": "--page-size",
-	"PageSize": "--page-size", "SparseTokens.Offsets": "--sparse-ratio", "SparseTokens.Tokens": "--sparse-ratio",
+	"PageSize": "--page-size", "SparseTokens.Offsets": "--sparse-ratio", "SparseTokens.Tokens": "--sparse-ratio", "SparseTokens.TopK": "--sparse-topk",
 	"SparseTokens": "--sparse-ratio", "Blocks.Map": "--block-ratio", "Blocks": "--block-ratio", "Bias": "the bias",
 	"Mask": "the mask", "KScale": "scales of K", "VScale": "scales of V", "Variant": "--variant", "Ablate": "--ablate",
 })
