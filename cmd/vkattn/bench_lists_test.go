@@ -195,6 +195,7 @@ func TestReasonsOfRowsNameFlags(t *testing.T) {
 		verify bool // it has the flags too
 	}{
 		{"--sparse-ratio is given together with --block-ratio", []string{"--sparse-ratio", "0.5", "--block-ratio", "0.5"}, false},
+		{"--sparse-topk excludes --sparse-ratio", []string{"--sparse-ratio", "0.5", "--sparse-topk", "5"}, false},
 		{"--nheads-kv is 3, want a divisor of --nheads (8)", []string{"--nheads", "8", "--nheads-kv", "3"}, true},
 		{"--headdim/--headdim-v is 8/8, want multiples of 32 for q8_0", []string{"--headdim", "8", "--kv-dtype", "q8_0"}, false},
 		{"--headdim/--headdim-v is 300/8, want each at most 256", []string{"--headdim", "300", "--headdim-v", "8"}, true},

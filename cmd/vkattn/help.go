@@ -78,8 +78,8 @@ in turn. The kernels are q (dQ), kv (dK and dV), add (dQ = dS K), lse and bias. 
 names of the tuning cache: subgroups, m_frags, kv_tile, row_tile, kv_step and q_smem_chunks on the
 coopmat tiers; invocations, threads_x, rows, kv_tile, chunk_d and chunk_v on tier scalar. A tile
 that cannot run is a row with the reason.`},
-	{name: "timing", about: "how often and how a row is timed", flags: "repetitions max-noise warmup",
-		more: "timeout min-time delay warm-cache run-once seed",
+	{name: "timing", about: "how often and how a row is timed", flags: "repetitions max-noise",
+		more: "warmup timeout min-time delay warm-cache run-once seed",
 		text: `bench verifies a row first: it compares the result with a float64 reference on the CPU, for a large
 problem on sampled rows of every sequence. It then times the row with the device's clock after
 0.5 s of warm-up, on inputs larger than the last-level cache. The tiers, peers and baselines of one

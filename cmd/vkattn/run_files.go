@@ -50,7 +50,7 @@ var optionFiles = []inputFile{
 	{flag: "block-table", usage: "paged K and V: the pages of each sequence; integers [B, N] in a `file`",
 		types: integers},
 	{flag: "sparse-tokens", usage: "keys that each sequence and KV head attends to; integers [B, Hkv, N] padded with " +
-		"-1, or [total] with --sparse-offsets, in a `file`", types: integers},
+		"-1, or [total] with --sparse-offsets, or for each row [B, Sq, Hkv, N] padded with -1, in a `file`", types: integers},
 	{flag: "sparse-offsets", usage: "start of the list of each sequence and KV head in --sparse-tokens; integers " +
 		"[B*Hkv+1] in a `file`", types: integers},
 	{flag: "alibi", usage: "ALiBi slopes; floats [Hq] in a `file`", types: floats, shape: eachHead, as: single,

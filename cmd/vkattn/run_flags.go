@@ -128,7 +128,9 @@ combined with all other flags, with --mask and --bias together on tier cpu alone
 --sparse-tokens lists keys of a sequence, from 0 to Sk-1, in any order; the query heads
 of a group share a list. A token listed twice counts twice. A token past the length of
 the sequence, or masked by --causal or --window, is ignored. The padding -1 may be
-anywhere in a list; with --sparse-offsets there is no padding.
+anywhere in a list; with --sparse-offsets there is no padding. A file of rank 4 has a list
+for each query row and KV head: [B, Sq, Hkv, N], or [1, rows, Hkv, N] for packed Q. Such
+calls have no gradients.
 
 Quantized K and V. Files are int8 for int8 and uint8 for fp8 (the bits of e4m3) and
 fp8-e5m2. An element is its number times its scale. A block of --kv-block keys starts at

@@ -101,13 +101,16 @@ func (in *runInputs) readSparse() error {
 	if len(tokens) > attention.MaxLength {
 		return wrong("sparse-tokens", "%d tokens, want at most %d", len(tokens), attention.MaxLength)
 	}
+	if len(f.Shape) == 4 && !in.o.has("sparse-offsets") {
+		return in.readSparseOfRows(f.Shape, tokens)
+	}
 	lists := in.shape.B * in.shape.Hkv
 	var offsets []int32
 	switch {
 	case !in.o.has("sparse-offsets") && len(f.Shape) == 3 && f.Shape[0] == in.shape.B && f.Shape[1] == in.shape.Hkv:
 		tokens, offsets = unpad(tokens, lists)
 	case !in.o.has("sparse-offsets"):
-		return wrong("sparse-tokens", "shape %v, want [%d, %d, tokens of a list], or [total] with --sparse-offsets",
+		return wrong("sparse-tokens", "shape %v, want [%d, %d, tokens of a list], or [total] with --sparse-offsets, or lists of each row of rank 4",
 			f.Shape, in.shape.B, in.shape.Hkv)
 	case len(f.Shape) != 1:
 		return wrong("sparse-tokens", "shape %v, want [total] with --sparse-offsets", f.Shape)
@@ -129,6 +132,30 @@ func (in *runInputs) readSparse() error {
 	list := attention.SparseTokens{Offsets: vector(offsets), Tokens: vector(tokens), Total: len(tokens)}
 	if len(tokens) == 0 { // no vector is given without memory
 		list.Tokens = vector([]int32{0})
+	}
+	in.args.SparseTokens = &list
+	return nil
+}
+
+// readSparseOfRows takes lists of each query row and KV head.
+func (in *runInputs) readSparseOfRows(shape []int, tokens []int32) error {
+	batches, rows := in.shape.B, in.shape.Sq
+	if v := in.args.Varlen; v != nil && v.CuQ.Given() {
+		batches, rows = 1, v.TotalQ
+	}
+	if want := []int{batches, rows, in.shape.Hkv}; !slices.Equal(shape[:3], want) {
+		return wrong("sparse-tokens", "shape %v, want [%d, %d, %d, tokens of a list]", shape, batches, rows, in.shape.Hkv)
+	}
+	for i, t := range tokens {
+		if t < -1 || int(t) >= in.shape.Sk {
+			list := i / shape[3]
+			return wrong("sparse-tokens", "token %d of row %d, head %d is not in -1 to %d", t, list/in.shape.Hkv, list%in.shape.Hkv, in.shape.Sk-1)
+		}
+	}
+	list := attention.SparseTokens{Tokens: vector(tokens), TopK: shape[3], PerRow: true}
+	if len(tokens) == 0 { // no list has a token, or there is none
+		list.Tokens = vector([]int32{-1})
+		list.TopK, list.Offsets = 0, vector(make([]int32, batches*rows*in.shape.Hkv+1))
 	}
 	in.args.SparseTokens = &list
 	return nil

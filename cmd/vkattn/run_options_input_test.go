@@ -82,6 +82,8 @@ func TestBadOptionsAreBadInput(t *testing.T) {
 		"pages of V":                    {pages(files{"v": zeros(4, 4, 2, 3)}), nil, "V has pages 4, K has 5"},
 		"sparse tokens of others":       {files{"sparse-tokens": npyInts([]int{2, 1, 1}, 0, 0)}, nil, "--sparse-tokens: shape [2 1 1], want [2, 2, tokens of a list]"},
 		"sparse tokens without offsets": {files{"sparse-tokens": npyInts([]int{2}, 0, 0)}, nil, "or [total] with --sparse-offsets"},
+		"sparse tokens of other rows":   {files{"sparse-tokens": npyInts([]int{2, 4, 2, 1}, make([]int32, 16)...)}, nil, "--sparse-tokens: shape [2 4 2 1], want [2, 5, 2, tokens of a list]"},
+		"no such token of a row":        {files{"sparse-tokens": npyInts([]int{2, 5, 2, 1}, append(make([]int32, 19), 6)...)}, nil, "token 6 of row 9, head 1 is not in -1 to 5"},
 		"offsets without tokens":        {files{"sparse-offsets": npyInts([]int{5}, 0, 0, 0, 0, 0)}, nil, "--sparse-offsets needs --sparse-tokens"},
 		"offsets of others":             {files{"sparse-tokens": npyInts([]int{2}, 0, 0), "sparse-offsets": npyInts([]int{2}, 0, 0)}, nil, "--sparse-offsets: shape [2], want [5]"},
 		"offsets past the end":          {files{"sparse-tokens": npyInts([]int{2}, 0, 0), "sparse-offsets": npyInts([]int{5}, 0, 0, 0, 0, 3)}, nil, "entry 4 is 3, but there are 2"},

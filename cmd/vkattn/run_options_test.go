@@ -130,6 +130,16 @@ func (f *withOptions) paged(hnd bool) {
 	f.table()
 }
 
+// tokensOfRows lists keys for each row of Q and KV head.
+func (f *withOptions) tokensOfRows(batches, rows int) *attention.SparseTokens {
+	const topK = 3
+	var tokens []int32
+	for i := range batches * rows * 2 * topK {
+		tokens = append(tokens, int32(i*i*7%34-1))
+	}
+	return &attention.SparseTokens{Tokens: f.ints("sparse-tokens", []int{batches, rows, 2, topK}, tokens...), TopK: topK, PerRow: true}
+}
+
 func (f *withOptions) table() {
 	if f.args.Varlen == nil {
 		f.args.Varlen = &attention.Varlen{}
@@ -218,6 +228,17 @@ var optionRuns = map[string]func(f *withOptions){
 		f.plain()
 		f.ints("sparse-tokens", []int{3, 2, 3}, 5, -1, 32, 0, 1, 2, -1, -1, -1, 7, 7, -1, -1, 4, -1, 31, 30, 29)
 		f.args.SparseTokens = &attention.SparseTokens{Offsets: f.ints("", nil, 0, 2, 5, 5, 7, 8, 11), Tokens: f.ints("", nil, 5, 32, 0, 1, 2, 7, 7, 4, 31, 30, 29), Total: 11}
+	},
+	"sparse tokens of each row": func(f *withOptions) {
+		f.plain()
+		f.cfg.Causal = attention.BottomRight
+		f.flag("--causal", "bottom-right")
+		f.args.SparseTokens = f.tokensOfRows(3, f.args.Sq)
+	},
+	"sparse tokens of each row, packed": func(f *withOptions) {
+		f.packedQ()
+		f.plainKV()
+		f.args.SparseTokens = f.tokensOfRows(1, f.args.Varlen.TotalQ)
 	},
 	"sparse tokens, with offsets": func(f *withOptions) {
 		f.plain()

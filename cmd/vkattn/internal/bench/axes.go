@@ -205,6 +205,10 @@ var Axes = []*Axis{
 		"KV head attends to, such as 0.02; 1 is all",
 		label: "sparse %v", inSuites: narrows,
 		value: field(words(sweep.Share), func(p *Problem) *float64 { return &p.Options.SparseRatio })},
+	{Flag: "sparse-topk", Usage: "`list` of numbers of sparse tokens of each row: how many tokens a query row and KV head " +
+		"attend to, such as 2048, of those that --causal and --window leave to the row; 0 is all",
+		label: "topk %v", inSuites: narrows,
+		value: field(words(sweep.UpTo(attention.MaxLength)), func(p *Problem) *int { return &p.Options.SparseTopK })},
 	{Flag: "block-ratio", Usage: "`list` of ratios of a block mask: the share of the blocks of keys that a block of " +
 		"rows attends to; 1 is all",
 		value: field(words(sweep.Share), func(p *Problem) *float64 { return &p.Blocks },

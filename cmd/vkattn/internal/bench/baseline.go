@@ -105,7 +105,7 @@ func (b Baseline) applies(p Problem, dev *attention.Device) bool {
 		return p.PageSize > 0
 	case BaselineSeparate:
 		// Scales and LSE have the stride of the longest sequence; a call of one sequence cannot say so.
-		if p.LSE || p.Options.Lengths == "" || p.Options.SparseRatio > 0 || p.Blocks > 0 || p.Config.KeyType.Scaled() {
+		if p.LSE || p.Options.Lengths == "" || p.sparse() || p.Blocks > 0 || p.Config.KeyType.Scaled() {
 			return false
 		}
 		rows, keys := p.lengths()
@@ -149,10 +149,10 @@ const maxMask = 1 << 30
 // maskBytes is the size of that mask and its batches, heads and rows.
 func (p Problem) maskBytes() (size uint64, axes [3]int) {
 	axes = [3]int{p.Shape.B, 1, p.Shape.Sq}
-	if p.Options.SparseRatio > 0 || p.Blocks > 0 {
+	if p.sparse() || p.Blocks > 0 {
 		axes[1] = p.Shape.Hq
 	}
-	if p.Options.Lengths == "" && p.Options.SparseRatio == 0 {
+	if p.Options.Lengths == "" && !p.sparse() {
 		axes[0] = 1
 	}
 	return hostmem.Product(axes[0], axes[1], axes[2], p.Shape.Sk), axes
@@ -196,8 +196,7 @@ func (d *data) byMask() (*data, error) {
 					}
 					continue
 				}
-				list := b*p.Shape.KVHeads() + h/p.Shape.Group()
-				for _, t := range d.tokens[d.offsets[list]:d.offsets[list+1]] {
+				for _, t := range d.listOf(b, h/p.Shape.Group(), row) {
 					if int(t) >= lo && int(t) < hi {
 						line[t] = 1
 					}

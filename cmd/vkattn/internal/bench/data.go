@@ -192,7 +192,11 @@ func (d *data) lists(r *rand.Rand) {
 		d.blocks = p.blockMap()
 		a.Blocks = d.blocks.vector(p)
 	}
-	if p.Options.SparseRatio == 0 {
+	switch {
+	case p.Options.SparseTopK > 0:
+		d.tokensOfRows(r)
+		return
+	case p.Options.SparseRatio == 0:
 		return
 	}
 	d.offsets = []int32{0}
@@ -207,6 +211,47 @@ func (d *data) lists(r *rand.Rand) {
 		tokens = []int32{0} // a buffer cannot be empty
 	}
 	a.SparseTokens = &attention.SparseTokens{Offsets: ints(d.offsets), Tokens: ints(tokens), Total: len(tokens)}
+}
+
+// tokensOfRows lists tokens for each row of Q and KV head: of the keys that the row may attend to, at most SparseTopK.
+// Lists of fewer, and of rows behind a sequence, are filled up with -1.
+func (d *data) tokensOfRows(r *rand.Rand) {
+	p := d.problem
+	topK, heads := p.Options.SparseTopK, p.Shape.KVHeads()
+	batches, extent := d.queryExtent()
+	d.tokens = make([]int32, batches*extent*heads*topK)
+	for i := range d.tokens {
+		d.tokens[i] = -1
+	}
+	for b, rows := range d.rows {
+		for row := range rows {
+			lo, hi := p.sees(row, rows, d.keys[b])
+			batch, at := d.queryRow(b, row)
+			for h := range heads {
+				list := d.tokens[((batch*extent+at)*heads+h)*topK:][:topK]
+				for i, t := range choose(max(hi-lo, 0), p.sparseKeys(max(hi-lo, 0)), r) {
+					list[i] = int32(lo) + t
+				}
+			}
+		}
+	}
+	tokens := d.tokens
+	if len(tokens) == 0 {
+		tokens = []int32{-1} // a buffer cannot be empty
+	}
+	d.args.SparseTokens = &attention.SparseTokens{Tokens: ints(tokens), TopK: topK, PerRow: true}
+}
+
+// listOf is the list of sparse tokens of a row and KV head.
+func (d *data) listOf(b, kv, row int) []int32 {
+	heads := d.problem.Shape.KVHeads()
+	if topK := d.problem.Options.SparseTopK; topK > 0 {
+		_, extent := d.queryExtent()
+		batch, at := d.queryRow(b, row)
+		return d.tokens[((batch*extent+at)*heads+kv)*topK:][:topK]
+	}
+	list := b*heads + kv
+	return d.tokens[d.offsets[list]:d.offsets[list+1]]
 }
 
 // choose picks k of the numbers below n, ascending, with equal probability for each
@@ -232,13 +277,32 @@ func (d *data) bytes() (n uint64) {
 	return n
 }
 
-// sparseRatio is the share of tokens that are listed as sparse tokens, 1 without lists.
+// sparseRatio is the share of tokens that are listed as sparse tokens, 1 without lists. Of lists of rows it is the share of
+// the keys that the rows may attend to.
 func (d *data) sparseRatio() float64 {
+	if d.problem.Options.SparseTopK > 0 {
+		return d.ratioOfRows()
+	}
 	all := d.firstKey[len(d.keys)] * d.problem.Shape.KVHeads()
 	if d.tokens == nil || all == 0 {
 		return 1
 	}
 	return float64(len(d.tokens)) / float64(all)
+}
+
+func (d *data) ratioOfRows() float64 {
+	listed, all := 0, 0
+	for b, rows := range d.rows {
+		for row := range rows {
+			lo, hi := d.problem.sees(row, rows, d.keys[b])
+			all += max(hi-lo, 0)
+			listed += d.problem.sparseKeys(max(hi-lo, 0))
+		}
+	}
+	if all == 0 {
+		return 1
+	}
+	return float64(listed) / float64(all)
 }
 
 // gather reads O as [sequence, head, row, dim] without padding.

@@ -24,6 +24,7 @@ func withOptions() (list []Problem) {
 			{}, {Sinks: true, ALiBi: c.Align != 0 || c.Causal != 0}, {PageSize: 16}, {PageSize: 7, HND: true}, {PageSize: 1, Lengths: mixed, Packed: true},
 			{Blocks: 0.5, BlockQ: 16, BlockK: 16}, {Blocks: 0.3, BlockQ: 16, BlockK: 16, Lengths: "40/40,0/9,20/33", PageSize: 3},
 			{Lengths: mixed}, {Lengths: mixed, Packed: true}, {Lengths: none}, {SparseRatio: 0.2}, {SparseRatio: 0.2, PageSize: 5, Lengths: mixed},
+			{SparseTopK: 7}, {SparseTopK: 3, PageSize: 5, Lengths: mixed}, {SparseTopK: 5, Packed: true, Lengths: mixed},
 		} {
 			p := Problem{Shape: shape, Config: c, Options: f}
 			if f.Lengths != "" {
@@ -134,7 +135,7 @@ func TestRowsOfARunLandWhereTheyAreJudged(t *testing.T) {
 
 func TestCellsAndBytes(t *testing.T) {
 	for _, p := range withOptions() {
-		if p.Options.SparseRatio > 0 {
+		if p.sparse() {
 			continue
 		}
 		rows, keys := p.lengths()
@@ -165,7 +166,11 @@ func TestCellsAndBytes(t *testing.T) {
 	require.EqualValues(t, 2*2*20*128*2, p.KVBytes())
 	require.EqualValues(t, 2*20, p.cells())
 	require.InDelta(t, 0.02, newData(p, 1).sparseRatio(), 1e-12)
-	p.Config.KeyType, p.Config.ValueType, p.Options = attention.KVInt8, attention.KVInt8, Options{}
+	p.Options, p.Shape.Sq = Options{SparseTopK: 500}, 2
+	require.EqualValues(t, 2*2*750*128*2, p.KVBytes()) // a key is in neither list with a chance of a quarter
+	require.EqualValues(t, 2*2*500, p.cells())
+	require.InDelta(t, 0.5, newData(p, 1).sparseRatio(), 1e-12)
+	p.Shape.Sq, p.Config.KeyType, p.Config.ValueType, p.Options = 1, attention.KVInt8, attention.KVInt8, Options{}
 	require.EqualValues(t, 2*2*1000*(128+8), p.KVBytes())
 	p.Config.KeyType, p.Config.ValueType = attention.KVQ4_0, attention.KVQ4_0
 	require.EqualValues(t, 2*2*1000*4*18, p.KVBytes())

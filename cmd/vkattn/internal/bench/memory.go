@@ -65,7 +65,12 @@ func (p Problem) counts() (c counts) {
 		if p.PageSize > 0 {
 			c.pages = hostmem.Sum(c.pages, hostmem.Product(n, uint64((keys+p.PageSize-1)/p.PageSize)))
 		}
-		if p.Options.SparseRatio > 0 {
+		switch {
+		case p.Options.SparseTopK > 0 && p.Packed:
+			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, uint64(rows), uint64(p.Shape.KVHeads()), uint64(p.Options.SparseTopK)))
+		case p.Options.SparseTopK > 0:
+			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, uint64(p.Shape.Sq), uint64(p.Shape.KVHeads()), uint64(p.Options.SparseTopK)))
+		case p.Options.SparseRatio > 0:
 			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, uint64(p.sparseKeys(keys)), uint64(p.Shape.KVHeads())))
 		}
 	}
@@ -136,7 +141,7 @@ func (p Problem) footprint() (f footprint) {
 		f.lists = hostmem.Sum(f.lists, table)
 		f.host = hostmem.Sum(f.host, table, hostmem.Product(n.pages, word)) // the table and the order of the pages
 	}
-	if p.Options.SparseRatio > 0 {
+	if p.sparse() {
 		list := hostmem.Sum(hostmem.Product(n.tokens, integer), hostmem.Product(b, hkv, integer), integer)
 		f.lists = hostmem.Sum(f.lists, list)
 		f.host = hostmem.Sum(f.host, list, list, list) // the list, and its old and new array when append grows it

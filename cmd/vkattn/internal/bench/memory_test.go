@@ -23,12 +23,21 @@ func memoryProblems() map[string]Problem {
 	}
 	lengths := Lengths("1/9,2*20/33,7/7")
 	return map[string]Problem{
-		"plain":            plain,
-		"f32":              with(func(p *Problem) { p.Config.DType = attention.F32 }),
-		"paged":            with(func(p *Problem) { p.PageSize = 16 }),
-		"int8":             with(func(p *Problem) { p.Config.KeyType, p.Config.ValueType = attention.KVInt8, attention.KVInt8 }),
-		"q4_0":             with(func(p *Problem) { p.Config.KeyType, p.Config.ValueType = attention.KVQ4_0, attention.KVQ4_0 }),
-		"sparse":           with(func(p *Problem) { p.Options.SparseRatio = 0.3 }),
+		"plain":  plain,
+		"f32":    with(func(p *Problem) { p.Config.DType = attention.F32 }),
+		"paged":  with(func(p *Problem) { p.PageSize = 16 }),
+		"int8":   with(func(p *Problem) { p.Config.KeyType, p.Config.ValueType = attention.KVInt8, attention.KVInt8 }),
+		"q4_0":   with(func(p *Problem) { p.Config.KeyType, p.Config.ValueType = attention.KVQ4_0, attention.KVQ4_0 }),
+		"sparse": with(func(p *Problem) { p.Options.SparseRatio = 0.3 }),
+		"topk":   with(func(p *Problem) { p.Options.SparseTopK = 7 }),
+		"packed, topk": with(func(p *Problem) {
+			p.Lengths, p.Packed, p.Options.SparseTopK = lengths, true, 7
+			lengths.bound(&p.Shape)
+		}),
+		"padded, topk": with(func(p *Problem) {
+			p.Lengths, p.Options.SparseTopK = lengths, 7
+			lengths.bound(&p.Shape)
+		}),
 		"blocks":           with(func(p *Problem) { p.Blocks, p.BlockQ, p.BlockK = 0.5, 16, 32 }),
 		"V in K":           with(func(p *Problem) { p.SharedKV, p.Config.HeadDimV = true, 16 }),
 		"LSE":              with(func(p *Problem) { p.LSE = true }),
@@ -144,6 +153,9 @@ func TestProblemsOfAnySizeAreRefusedAtOnce(t *testing.T) {
 				p.Config.HeadDimV = 128
 			}
 			p.Shape = s
+			if p.Options.SparseTopK > 0 {
+				p.Options.SparseTopK = most
+			}
 			if p.Lengths != "" {
 				p.Lengths = "60000*2147483647/2147483647"
 				p.Lengths.bound(&p.Shape)

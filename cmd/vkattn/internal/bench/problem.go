@@ -144,6 +144,7 @@ type Options struct {
 	PageSize    int     `json:"page_size,omitzero"`    // keys of a page of paged K and V, in random order; 0: contiguous
 	HND         bool    `json:"hnd,omitzero"`          // pages are [Hkv, page size, D], not [page size, Hkv, D]
 	SparseRatio float64 `json:"sparse_ratio,omitzero"` // share of a sequence's tokens that each KV head attends to; 0: all
+	SparseTopK  int     `json:"sparse_topk,omitzero"`  // tokens that each query row and KV head attends to; 0: no lists of rows
 	Blocks      float64 `json:"block_ratio,omitzero"`  // share of the visible blocks of keys that a block of rows attends to; 0: all
 	BlockQ      int     `json:"block_q,omitzero"`
 	BlockK      int     `json:"block_k,omitzero"`
@@ -178,11 +179,27 @@ func (p Problem) rows() (n int64) {
 
 // sparseKeys is the number of a sequence's keys that a KV head attends to.
 func (p Problem) sparseKeys(keys int) int {
-	if p.Options.SparseRatio == 0 || keys == 0 {
+	switch {
+	case p.Options.SparseTopK > 0:
+		return min(keys, p.Options.SparseTopK)
+	case p.Options.SparseRatio == 0 || keys == 0:
 		return keys
 	}
 	return min(keys, max(1, int(math.Round(float64(keys)*p.Options.SparseRatio))))
 }
+
+// listedKeys is the number of keys that the lists of a sequence's rows name, each once: of lists of rows, which are chosen
+// at random, the expected number.
+func (p Problem) listedKeys(rows, keys int) int {
+	n := p.sparseKeys(keys)
+	if p.Options.SparseTopK == 0 || keys == 0 {
+		return n
+	}
+	return int(math.Round(float64(keys) * (1 - math.Pow(1-float64(n)/float64(keys), float64(rows)))))
+}
+
+// sparse reports whether lists name the keys to attend to.
+func (p Problem) sparse() bool { return p.Options.SparseRatio > 0 || p.Options.SparseTopK > 0 }
 
 // sees returns the keys from lo up to, not including, hi that causal mask and window
 // leave to a row of a sequence.
@@ -230,7 +247,7 @@ func (p Problem) cells() (n float64) {
 		}
 		for r := 0; r < rows[i] && p.Blocks == 0; r++ {
 			lo, hi := p.sees(r, rows[i], keys[i])
-			if p.Options.SparseRatio > 0 {
+			if p.sparse() {
 				hi = lo + p.sparseKeys(hi-lo)
 			}
 			if p.Config.MaskMod.Given() && hi > lo {
@@ -245,7 +262,7 @@ func (p Problem) cells() (n float64) {
 }
 
 // KVBytes is the size of the keys, values and scales that a call must read: each key that
-// any row attends to, once. With a block mask it allocates blockBytes.
+// any row attends to, once; with lists of rows an estimate. With a block mask it allocates blockBytes.
 func (p Problem) KVBytes() (n uint64) {
 	rows, keys, times := []int{p.Shape.Sq}, []int{p.Shape.Sk}, uint64(p.Shape.B)
 	if p.Options.Lengths != "" {
@@ -274,7 +291,7 @@ func (p Problem) KVBytes() (n uint64) {
 		}
 		lo, _ := p.sees(0, rows[i], keys[i])
 		_, hi := p.sees(rows[i]-1, rows[i], keys[i])
-		n = hostmem.Sum(n, hostmem.Product(key, uint64(p.sparseKeys(max(hi-lo, 0))), uint64(p.Shape.KVHeads()), times))
+		n = hostmem.Sum(n, hostmem.Product(key, uint64(p.listedKeys(rows[i], max(hi-lo, 0))), uint64(p.Shape.KVHeads()), times))
 	}
 	return n
 }

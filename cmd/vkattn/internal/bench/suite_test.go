@@ -88,7 +88,7 @@ func TestEachOptionHasARow(t *testing.T) {
 		"fixed-split=2": "split 2",
 		"varlen=3*1/9":  "packed 3*1/9", "varlen=7 padded=true": "lengths 7/7", "page-size=16": "pages of 16",
 		"page-size=16 kv-layout=hnd": "pages of 16 hnd",
-		"sparse-ratio=0.02":          "sparse 0.02", "block-ratio=0.5": "0.5 of blocks 64x64",
+		"sparse-ratio=0.02":          "sparse 0.02", "sparse-topk=64": "topk 64", "block-ratio=0.5": "0.5 of blocks 64x64",
 		"block-ratio=0.5 block-size=16,32": "0.5 of blocks 16x32",
 		"shared-kv=true":                   "V in K", "sinks=true": "sinks", "alibi=true": "alibi", "lse=true": "LSE",
 		"alibi=true window=1,2 page-size=8 kv-dtype=fp8": "kv fp8, window 1,2, pages of 8, alibi",

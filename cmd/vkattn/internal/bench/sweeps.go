@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -85,6 +86,9 @@ func (s Sweep) cross(list []Problem) (_ []Problem, err error) {
 	for _, p := range list {
 		if dv, d := p.Config.ValueDim(), p.Config.HeadDim; p.SharedKV && dv > d {
 			return nil, fmt.Errorf("head dim %d of V is over head dim %d of K, in whose rows it lies", dv, d)
+		}
+		if p.Options.SparseTopK > 0 && (p.Options.SparseRatio > 0 || p.Blocks > 0) {
+			return nil, errors.New("--sparse-topk excludes --sparse-ratio and --block-ratio")
 		}
 	}
 	return list, nil
