@@ -6,15 +6,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention/score"
+	"vkattn/internal/problem"
 )
 
-// Tier cuda computes no options. If asked for by name it refuses each of them; if merely
+// Tier cuda computes some options if asked for by name, and refuses the others. If merely
 // allowed, another tier computes the call and the plan says why.
-func TestCUDARefusesOptions(t *testing.T) {
+func TestCUDATakesSomeOptions(t *testing.T) {
 	f := withFakeCUDA(t)
 	dev := cudaDevice(t)
 	base := callOn(t, dev)
 	vector := func() Vector { return Vector{Buffer: base.Q.Buffer, Offset: 4096} }
+	taken := map[string]string{"varlen": "lengths", "packed": "lengths", "pages": "pages", "alibi": "ALiBi", "sinks": "sinks", "window": "window", "softcap": "softcap"}
 	for name, change := range map[string]func(*Config, *Args){
 		"varlen": func(_ *Config, a *Args) { a.Varlen = &Varlen{UsedK: vector()} },
 		"packed": func(_ *Config, a *Args) { a.Varlen = &Varlen{CuQ: vector(), TotalQ: 7} },
@@ -56,8 +58,13 @@ func TestCUDARefusesOptions(t *testing.T) {
 			if err == nil {
 				err = op.Forward(OnStream(s), a)
 			}
-			oneLine(t, err, "dense attention only: no lengths, pages, lists, modifiers")
-			require.Empty(t, f.calls)
+			if option := taken[name]; option != "" {
+				require.NoError(t, err)
+				require.Equal(t, option, f.problems[len(f.problems)-1].Options)
+				require.NotEqual(t, problem.CUDAOptions{}, f.calls[len(f.calls)-1].CUDAOptions)
+			} else {
+				oneLine(t, err, "its forward kernels take no ")
+			}
 
 			cfg.Tier = TierAuto
 			op, err = New(On(dev), cfg)
@@ -67,6 +74,9 @@ func TestCUDARefusesOptions(t *testing.T) {
 			require.NotEqual(t, TierCUDA, plan.Tier)
 			require.Equal(t, TierCUDA, plan.Rejected[0].Tier)
 			require.NotEmpty(t, plan.Rejected[0].Reason)
+			if taken[name] != "" {
+				require.Contains(t, plan.Rejected[0].Reason, "it takes them if asked for")
+			}
 		})
 	}
 }

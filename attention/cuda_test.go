@@ -419,11 +419,12 @@ func TestCUDABackward(t *testing.T) {
 	require.NotEqual(t, TierCUDA, plan.Tier)
 	require.Contains(t, plan.Rejected[0].Reason, "only the slow kernels for validation remain")
 
-	// Its forward kernels take no window, its backward kernels do.
+	// Forward kernels and backward kernels take the same window.
 	cfg := Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight, Window: WindowOf(3, 2)}
 	op, err = New(On(dev), cfg)
 	require.NoError(t, err)
-	oneLine(t, op.Forward(OnStream(s), a.Args), "dense attention only")
+	require.NoError(t, op.Forward(OnStream(s), a.Args))
+	require.Equal(t, [2]int32{3, 0}, [2]int32{f.calls[0].Left, f.calls[0].Right})
 	require.NoError(t, op.Backward(OnStream(s), a))
 	c = f.backwardCalls[1]
 	require.Equal(t, [2]int32{3, 0}, [2]int32{c.Left, c.Right})

@@ -44,7 +44,7 @@ func (op *Op) request(l *tensors.Layouts, a *Args) plan.Request {
 		return r
 	}
 	if plan.MayCUDA(&op.cfg) {
-		r.CUDARefusal = plan.CUDARefusalOf(l)
+		r.CUDARefusal = plan.CUDARefusalOf(l, a)
 	}
 	all := l.All()
 	if op.cfg.Access == AccessAuto {

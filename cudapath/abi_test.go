@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The parameter structures in Go equal the ones in kernels/attn.h, member by member.
+// The parameter structures in Go equal the ones in kernels/attn.h and kernels/attn_general.h, member by member.
 func TestParametersAreThoseOfTheKernels(t *testing.T) {
 	var v invocation
 	members := []struct {
@@ -26,15 +26,24 @@ func TestParametersAreThoseOfTheKernels(t *testing.T) {
 		{"Sq", unsafe.Offsetof(v.params.sq)}, {"Sk", unsafe.Offsetof(v.params.sk)}, {"D", unsafe.Offsetof(v.params.d)}, {"Dv", unsafe.Offsetof(v.params.dv)},
 		{"causal_offset", unsafe.Offsetof(v.params.causalOffset)}, {"scale", unsafe.Offsetof(v.params.scale)},
 		{"scale_log2", unsafe.Offsetof(v.params.scaleLog2)}, {"unit_high", unsafe.Offsetof(v.params.unitHigh)}, {"unit_low", unsafe.Offsetof(v.params.unitLow)},
+		{"cu_q", unsafe.Offsetof(v.params.cuQ)}, {"cu_k", unsafe.Offsetof(v.params.cuK)}, {"used_q", unsafe.Offsetof(v.params.usedQ)},
+		{"used_k", unsafe.Offsetof(v.params.usedK)}, {"table", unsafe.Offsetof(v.params.table)}, {"alibi", unsafe.Offsetof(v.params.alibi)},
+		{"sinks", unsafe.Offsetof(v.params.sinks)}, {"total_q", unsafe.Offsetof(v.params.totalQ)}, {"total_k", unsafe.Offsetof(v.params.totalK)},
+		{"left", unsafe.Offsetof(v.params.left)}, {"right", unsafe.Offsetof(v.params.right)}, {"bottom_right", unsafe.Offsetof(v.params.bottomRight)},
+		{"page_size", unsafe.Offsetof(v.params.pageSize)}, {"pages", unsafe.Offsetof(v.params.pages)}, {"table_stride", unsafe.Offsetof(v.params.tableStride)},
+		{"first_batch", unsafe.Offsetof(v.params.firstBatch)}, {"first_head", unsafe.Offsetof(v.params.firstHead)},
+		{"unaligned", unsafe.Offsetof(v.params.unaligned)}, {"changes", unsafe.Offsetof(v.params.changes)},
+		{"score_scale", unsafe.Offsetof(v.params.scoreScale)}, {"softcap", unsafe.Offsetof(v.params.softcap)},
 	}
 	var c strings.Builder
-	header, err := filepath.Abs("kernels/attn.h")
+	header, err := filepath.Abs("kernels/attn_general.h")
 	require.NoError(t, err)
 	// C++: the header is the kernels'. Its checks are C++'s own.
 	fmt.Fprintf(&c, "#include <stddef.h>\n#include %q\n", header)
-	fmt.Fprintf(&c, "static_assert(sizeof(AttnParams) == %d && sizeof(AttnTensor) == %d, \"size\");\n", unsafe.Sizeof(v.params), unsafe.Sizeof(v.params.q))
+	fmt.Fprintf(&c, "static_assert(sizeof(AttnParams) == %d && sizeof(AttnTensor) == %d, \"size\");\n", unsafe.Sizeof(v.params.callParams), unsafe.Sizeof(v.params.q))
+	fmt.Fprintf(&c, "static_assert(sizeof(AttnGeneralParams) == %d, \"size\");\n", unsafe.Sizeof(v.params))
 	for _, m := range members {
-		fmt.Fprintf(&c, "static_assert(offsetof(AttnParams, %s) == %d, \"%s\");\n", m.name, m.offset, m.name)
+		fmt.Fprintf(&c, "static_assert(offsetof(AttnGeneralParams, %s) == %d, \"%s\");\n", m.name, m.offset, m.name)
 	}
 	compile(t, "c++", "parameters.cc", c.String())
 }
@@ -123,5 +132,5 @@ func TestDriverStructures(t *testing.T) {
 		fmt.Fprintf(&c, "_Static_assert(offsetof(%s) == %d, \"\");\n", m.member, m.offset)
 	}
 	compile(t, "cc", "driver.c", c.String())
-	require.LessOrEqual(t, int(max(unsafe.Sizeof(callParams{}), unsafe.Sizeof(backwardParams{}))), maxParams)
+	require.LessOrEqual(t, int(max(unsafe.Sizeof(generalParams{}), unsafe.Sizeof(backwardParams{}))), maxParams)
 }

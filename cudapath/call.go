@@ -33,6 +33,19 @@ type callParams struct {
 	scale, scaleLog2, unitHigh, unitLow     float32
 }
 
+// generalParams is AttnGeneralParams of kernels/attn_general.h.
+type generalParams struct {
+	callParams
+	cuQ, cuK, usedQ, usedK       uint64
+	table, alibi, sinks          uint64
+	totalQ, totalK               int32
+	left, right, bottomRight     int32
+	pageSize, pages, tableStride int32
+	firstBatch, firstHead        int32
+	unaligned, changes           int32
+	scoreScale, softcap          float32
+}
+
 const (
 	maxMaps    = 4
 	maxParams  = 512 // bytes of a kernel's parameters, without its maps

@@ -49,25 +49,32 @@ func (t *table) choose(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, reject
 // tryGroup returns the kernel of a group for a problem, or the reason why there is none.
 func (t *table) tryGroup(g group, d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why string) {
 	dtype, ref := p.DType.String(), g.family == "ref"
-	some, typed := false, false
+	some, takes, typed := false, false, false
 	var list []*Kernel
 	for i := range t.kernels {
 		e := &t.kernels[i]
-		if e.Family != g.family || !ref && e.Any != g.any {
+		general := e.General && g.family == "fa2" // also where the alignment is that of the other kernels
+		if e.Family != g.family || !ref && e.Any != g.any && !general {
 			continue
 		}
 		some = true
+		if e.General != (p.Options != "") {
+			continue
+		}
+		takes = true
 		if e.DType != dtype {
 			continue
 		}
 		typed = true
-		if (ref || e.Causal == p.Causal) && e.D >= p.HeadDim && e.DV >= p.HeadDimV && (len(list) == 0 || e.D == list[0].D && e.DV == list[0].DV) {
+		if (ref || e.General || e.Causal == p.Causal) && e.D >= p.HeadDim && e.DV >= p.HeadDimV && (len(list) == 0 || e.D == list[0].D && e.DV == list[0].DV) {
 			list = append(list, e)
 		}
 	}
 	switch {
 	case !some:
 		return nil, "not part of this build"
+	case !takes && p.Options != "":
+		return nil, "it takes no " + p.Options
 	case !typed:
 		return nil, "there is none for " + dtype
 	case len(list) == 0:

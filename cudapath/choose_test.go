@@ -36,6 +36,8 @@ func testTable(t *testing.T) *table {
 				"threads":128,"shared":65536,"rows":128,"cols":64,"grid":"rows,heads,batch"}`, d[:3], any, d, any))
 		}
 	}
+	fa2 = append(fa2, `{"entry":"fa2_general","family":"fa2","dtype":"f16","d":256,"dv":256,"any":true,"general":true,"module":"m2",
+		"threads":128,"shared":65536,"rows":128,"cols":64,"grid":"rows,heads,batch"}`)
 	files := fstest.MapFS{
 		"fa3.json": {Data: []byte("[" + strings.Join(fa3, ",") + "]")},
 		"fa2.json": {Data: []byte(`{"kernels":[` + strings.Join(fa2, ",") + `]}`)},
@@ -80,6 +82,10 @@ func TestChoosesTheBestKernelThatTakesTheProblem(t *testing.T) {
 		{"a family that cannot", a100, func(p *chosen) { p.Kernel = "fa3" }, "", "fa3: there is no code"},
 		{"a family without alignment", h200, func(p *chosen) { p.Kernel, p.Align = "fa3", 2 }, "", "multiples of 8"},
 		{"no such type", h200, func(p *chosen) { p.DType = attention.BF16 }, "", "ref: there is none for bf16"},
+		{"options", h200, func(p *chosen) { p.Options, p.Causal = "lengths, window", true }, "fa2_general", "fa3: it takes no lengths, window"},
+		{"options at any alignment", h200, func(p *chosen) { p.Options, p.Align = "softcap", 1 }, "fa2_general", "fa2: head dims, offsets and strides"},
+		{"options for validation", h200, func(p *chosen) { p.Options, p.Kernel = "sinks", "ref" }, "", "ref: it takes no sinks"},
+		{"options of float32", h200, func(p *chosen) { p.Options, p.DType = "pages", attention.F32 }, "", "fa2_any: there is none for f32"},
 		{"heads of several launches", h200, func(p *chosen) { p.Hq, p.Hkv = 65536, 65536; p.Kernel = "fa2" }, "fa2_192_false", ""},
 		{"many heads", h200, func(p *chosen) { p.Hq, p.Hkv = 65536, 65536 }, "fa3_false", ""},
 		{"too many tiles", h200, func(p *chosen) { p.B, p.Hq, p.Sq = math.MaxInt32, 100, 1000 }, "fa2_192_false", "tiles, it counts them in 31 bits"},

@@ -46,15 +46,15 @@ func (p *decodeParams) set(a *problem.CUDACall) {
 		t.batch, t.head, t.row = t.batch*d.UnitBytes, t.head*d.UnitBytes, t.row*d.UnitBytes
 	}
 	p.b, p.hq, p.hkv, p.sq, p.sk = int32(a.B), int32(a.Hq), int32(a.Hkv), int32(a.Sq), int32(a.Sk)
-	p.totalQ, p.totalK, p.causal, p.splits = int32(d.TotalQ), int32(d.TotalK), int32(d.Causal), int32(max(d.Splits, 1))
-	p.pageSize, p.pages, p.tableStride = int32(d.PageSize), int32(d.Pages), int32(d.TableStride)
-	if d.PageSize > 0 && d.Pages == 0 {
+	p.totalQ, p.totalK, p.causal, p.splits = int32(a.TotalQ), int32(a.TotalK), int32(d.Causal), int32(max(d.Splits, 1))
+	p.pageSize, p.pages, p.tableStride = int32(a.PageSize), int32(a.Pages), int32(a.TableStride)
+	if a.PageSize > 0 && a.Pages == 0 {
 		p.sk = 0 // a pool without pages has no keys
 	}
 	p.scaleGroups, p.scaleBlock = int32(d.ScaleGroups), int32(max(d.ScaleBlock, 1))
 	p.scaleLog2, p.unitHigh, p.unitLow = a.ScaleLog2, a.UnitHigh, a.UnitLow
 	p.kRow, p.vRow = uint32(p.k.row), uint32(p.v.row)
-	if d.PageSize > 0 {
+	if a.PageSize > 0 {
 		p.kPage, p.vPage, p.scalePage = uint32(p.k.batch), uint32(p.v.batch), uint32(a.Hkv*d.ScaleGroups)
 	}
 }
@@ -102,8 +102,8 @@ func (p *decodeParams) bytes() []byte {
 
 // decodeRows are the rows of a call, of all sequences: each is row tiles of its own.
 func decodeRows(a *problem.CUDACall) (rows, batches int) {
-	if a.Decode.CuQ.Given() {
-		return a.Decode.TotalQ, 1
+	if a.CuQ.Given() {
+		return a.TotalQ, 1
 	}
 	return a.Sq, a.B
 }
@@ -187,7 +187,7 @@ func (k *cubinKernel) recordDecode(commands *vk.Commands, a *problem.CUDACall) e
 	}
 	p.lse = c.address(&a.LSE)
 	p.kScale, p.vScale = c.address(&d.KScale), c.address(&d.VScale)
-	p.cuQ, p.cuK, p.usedQ, p.usedK, p.table = c.address(&d.CuQ), c.address(&d.CuK), c.address(&d.UsedQ), c.address(&d.UsedK), c.address(&d.Table)
+	p.cuQ, p.cuK, p.usedQ, p.usedK, p.table = c.address(&a.CuQ), c.address(&a.CuK), c.address(&a.UsedQ), c.address(&a.UsedK), c.address(&a.Table)
 	p.setWide(a)
 	grid, _ := decodeGrid(a)
 	const maxKeys = 1 << 30 // sums of positions fit 32 bits
@@ -197,8 +197,8 @@ func (k *cubinKernel) recordDecode(commands *vk.Commands, a *problem.CUDACall) e
 		return unsupported(binaryImport, "%s", far)
 	case grid[0] > math.MaxInt32 || grid[1] > maxGridY || grid[2] > maxGridY:
 		return unsupported(binaryImport, "a grid of %v blocks, the device takes %v", grid, [3]int{maxGridX, maxGridY, maxGridY})
-	case a.Sk > maxKeys || d.TotalK > maxKeys:
-		return unsupported(binaryImport, "%d keys, its decode kernels take 2^30", max(a.Sk, d.TotalK))
+	case a.Sk > maxKeys || a.TotalK > maxKeys:
+		return unsupported(binaryImport, "%d keys, its decode kernels take 2^30", max(a.Sk, a.TotalK))
 	}
 	if p.splits > 1 {
 		counters, states := decodeScratch(a)

@@ -24,6 +24,7 @@ import (
 	"vkattn/internal/cases"
 	"vkattn/internal/host"
 	"vkattn/internal/problem"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -36,6 +37,9 @@ func hostForward(name string, p *callParams) error {
 		}
 	}
 	a := problem.Args{Shape: problem.Shape{B: int(p.b), Hq: int(p.hq), Hkv: int(p.hkv), Sq: int(p.sq), Sk: int(p.sk)}}
+	if strings.Contains(name, "_general") {
+		return hostGeneral(cfg, a, (*generalParams)(unsafe.Pointer(p)))
+	}
 	switch p.causalOffset {
 	case problem.NoCausal:
 	case 0:
@@ -45,17 +49,65 @@ func hostForward(name string, p *callParams) error {
 	default:
 		return fmt.Errorf("a causal offset of %d", p.causalOffset)
 	}
-	view := func(t *tensorParams, heads, rows, dim int) problem.Tensor {
-		n := int64(a.B-1)*t.batch + int64(heads-1)*t.head + int64(max(rows, 1)-1)*t.row + int64(dim)
+	hostTensors(&cfg, &a, p, a.B, a.Sq, a.B, a.Sk)
+	return host.Forward(cfg, a)
+}
+
+// hostTensors sets the tensors of a kernel's parameters: the batches and rows of Q and O, and of K and V.
+func hostTensors(cfg *problem.Config, a *problem.Args, p *callParams, batches, rows, batchesK, keys int) {
+	view := func(t *tensorParams, batches, heads, rows, dim int) problem.Tensor {
+		n := int64(max(batches, 1)-1)*t.batch + int64(heads-1)*t.head + int64(max(rows, 1)-1)*t.row + int64(dim)
 		return problem.Tensor{Host: unsafe.Slice(*(**byte)(unsafe.Pointer(&t.base)), n*int64(cfg.DType.Size())),
 			Strides: problem.Strides{Batch: t.batch, Head: t.head, Seq: t.row, Expanded: true}}
 	}
-	a.Q, a.O = view(&p.q, a.Hq, a.Sq, cfg.HeadDim), view(&p.o, a.Hq, a.Sq, cfg.HeadDimV)
-	a.K, a.V = view(&p.k, a.Hkv, a.Sk, cfg.HeadDim), view(&p.v, a.Hkv, a.Sk, cfg.HeadDimV)
+	a.Q, a.O = view(&p.q, batches, a.Hq, rows, cfg.HeadDim), view(&p.o, batches, a.Hq, rows, cfg.HeadDimV)
+	a.K, a.V = view(&p.k, batchesK, a.Hkv, keys, cfg.HeadDim), view(&p.v, batchesK, a.Hkv, keys, cfg.HeadDimV)
 	a.O.Strides.Expanded = false
 	if p.lse != 0 {
-		a.LSE.Host = unsafe.Slice(*(**byte)(unsafe.Pointer(&p.lse)), 4*a.Rows())
+		a.LSE.Host = unsafe.Slice(*(**byte)(unsafe.Pointer(&p.lse)), 4*batches*a.Hq*rows)
 	}
+}
+
+// hostGeneral is hostForward of a kernel for calls with options.
+func hostGeneral(cfg problem.Config, a problem.Args, p *generalParams) error {
+	if p.firstBatch != 0 || p.firstHead != 0 {
+		return fmt.Errorf("a launch from batch %d and head %d", p.firstBatch, p.firstHead)
+	}
+	cfg.Align, cfg.Softcap = problem.TopLeft, p.softcap
+	if p.bottomRight != 0 {
+		cfg.Align = problem.BottomRight
+	}
+	side := func(n int32) int {
+		if n == problem.NoCausal {
+			return -1
+		}
+		return int(n)
+	}
+	cfg.Window = problem.WindowOf(side(p.left), side(p.right))
+	if (p.changes != 0) != (p.softcap != 0 || p.alibi != 0) {
+		return fmt.Errorf("scores change: %d", p.changes)
+	}
+	vector := func(at uint64, n int) problem.Vector {
+		if at == 0 {
+			return problem.Vector{}
+		}
+		return problem.Vector{Host: unsafe.Slice(*(**byte)(unsafe.Pointer(&at)), 4*n)}
+	}
+	a.Varlen = &problem.Varlen{CuQ: vector(p.cuQ, a.B+1), CuK: vector(p.cuK, a.B+1), UsedQ: vector(p.usedQ, a.B), UsedK: vector(p.usedK, a.B),
+		TotalQ: int(p.totalQ), TotalK: int(p.totalK)}
+	a.ALiBi, a.Sinks = vector(p.alibi, a.Hq), vector(p.sinks, a.Hq)
+	batches, rows, batchesK, keys := a.B, a.Sq, a.B, a.Sk
+	if p.cuQ != 0 {
+		batches, rows = 1, int(p.totalQ)
+	}
+	if p.cuK != 0 {
+		batchesK, keys = 1, int(p.totalK)
+	}
+	if p.pageSize != 0 {
+		a.Pages = &problem.Pages{Table: vector(p.table, a.B*int(p.tableStride)), Stride: int(p.tableStride), PageSize: int(p.pageSize), Count: int(p.pages)}
+		batchesK, keys = int(p.pages), int(p.pageSize)
+	}
+	hostTensors(&cfg, &a, &p.callParams, batches, rows, batchesK, keys)
 	return host.Forward(cfg, a)
 }
 
@@ -207,6 +259,47 @@ func judgeForwardOnDevice(t testing.TB, dev *attention.Device, kernel string, p 
 	return after
 }
 
+// judgeOptionsOnDevice is judgeForwardOnDevice of a case with options.
+func judgeOptionsOnDevice(t testing.TB, dev *attention.Device, kernel string, p *cases.Problem) {
+	t.Helper()
+	after := forwardOnDevice(t, dev, kernel, p, p.Image)
+	require.NoError(t, p.Trespass(p.Image, after))
+	var truth cases.Truth
+	require.NoError(t, truth.Judge(p, after))
+	spoiled := p.Spoiled()
+	again := forwardOnDevice(t, dev, kernel, p, spoiled)
+	require.NoError(t, p.Trespass(spoiled, again))
+	require.NoError(t, p.Same(after, again))
+}
+
+// A CUDA device without Vulkan computes calls with the options that its forward kernels take, and refuses the others by name.
+func TestDeviceComputesOptions(t *testing.T) {
+	f, dev := openFake(t)
+	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		n := 0
+		for _, c := range cases.DealOptions(cases.BriefOptions(), 3)[which] {
+			if c.Seqs == nil || emulatedTiles(&c) > 64 {
+				continue
+			}
+			p, err := cases.NewProblem(c, dtype)
+			require.NoError(t, err)
+			if !computesForward(&c) {
+				continue
+			}
+			if n++; n%4 != 0 && !testlevel.IsExhaustive() {
+				continue
+			}
+			t.Run(dtype.String()+" "+c.String(), func(t *testing.T) {
+				f.launches()
+				judgeOptionsOnDevice(t, dev, "", p)
+				require.Contains(t, f.launches(), "_general")
+				require.NoError(t, forwardError.err)
+			})
+		}
+		t.Logf("%d cases", n)
+	}
+}
+
 // A CUDA device without Vulkan computes attention and gradients, in memory and streams of its own.
 func TestDeviceComputes(t *testing.T) {
 	_, dev := openFake(t)
@@ -340,11 +433,11 @@ func TestDeviceRefuses(t *testing.T) {
 	f, dev := openFake(t)
 	for text, cfg := range map[string]attention.Config{
 		"tier scalar on fake: a CUDA device that was opened without Vulkan has tier cuda alone": {HeadDim: 64, Tier: attention.TierScalar},
-		"tier cpu on fake": {HeadDim: 64, Tier: attention.TierCPU},
-		"dropout":          {HeadDim: 64, Dropout: 0.5},
-		"quantized":        {HeadDim: 64, KeyType: attention.KVInt8, ValueType: attention.KVInt8},
-		"fixed splits":     {HeadDim: 64, FixedSplit: 64},
-		"f32":              {HeadDim: 64, DType: attention.F32, Tier: attention.TierCUDA, Kernel: "fa3"},
+		"tier cpu on fake":                    {HeadDim: 64, Tier: attention.TierCPU},
+		"its forward kernels take no dropout": {HeadDim: 64, Dropout: 0.5},
+		"quantized":                           {HeadDim: 64, KeyType: attention.KVInt8, ValueType: attention.KVInt8},
+		"fixed splits":                        {HeadDim: 64, FixedSplit: 64},
+		"f32":                                 {HeadDim: 64, DType: attention.F32, Tier: attention.TierCUDA, Kernel: "fa3"},
 	} {
 		_, err := attention.New(dev, cfg)
 		require.ErrorIs(t, err, attention.ErrUnsupported, text)
@@ -356,13 +449,19 @@ func TestDeviceRefuses(t *testing.T) {
 	_, err = merge.NewMerge(dev, merge.MergeConfig{HeadDim: 64})
 	require.ErrorContains(t, err, "no kernel that merges states")
 
-	// A softcap and a window have backward kernels alone.
-	op, err := attention.New(dev, attention.Config{HeadDim: 64, Softcap: 20})
+	// Options have forward kernels of 16-bit types alone, backward kernels of all. The plan says why fa3 does not take them.
+	op, err := attention.New(dev, attention.Config{HeadDim: 64, Softcap: 20, DType: attention.F32})
 	require.NoError(t, err)
 	_, err = op.PlanBackward(attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9})
 	require.NoError(t, err)
 	_, err = op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9})
-	require.ErrorContains(t, err, "dense attention only")
+	require.ErrorContains(t, err, "fa2: there is none for f32; fa2_any: there is none for f32; ref: it takes no softcap")
+	op, err = attention.New(dev, attention.Config{HeadDim: 64, Softcap: 20, Causal: attention.BottomRight, Window: attention.WindowOf(9, 0)})
+	require.NoError(t, err)
+	general, err := op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9})
+	require.NoError(t, err)
+	require.Equal(t, "attn_fa2_f16_d64_general", general.Kernel)
+	require.Contains(t, general.String(), "fa3: it takes no window, softcap")
 
 	// Odd head dims go to the kernels for any alignment, and the plan says why.
 	op, err = attention.New(dev, attention.Config{HeadDim: 33})

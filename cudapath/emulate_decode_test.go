@@ -89,7 +89,7 @@ func (e *decodeEmulator) forwardUnchecked(k *Kernel, cfg problem.Config, a probl
 	}
 	if v := a.Varlen; v != nil {
 		p.cuQ, p.cuK, p.usedQ, p.usedK = vector(v.CuQ), vector(v.CuK), vector(v.UsedQ), vector(v.UsedK)
-		call.Decode.CuQ = problem.CUDAVector{}
+		call.CuQ = problem.CUDAVector{}
 	}
 	if a.Pages != nil {
 		p.table = vector(a.Pages.Table)
@@ -98,7 +98,7 @@ func (e *decodeEmulator) forwardUnchecked(k *Kernel, cfg problem.Config, a probl
 		p.wideK, p.wideV = 0, 0
 	}
 	if p.cuQ != 0 { // for the grid: the vector has no buffer here
-		call.Sq, call.B = call.Decode.TotalQ, 1
+		call.Sq, call.B = call.TotalQ, 1
 	}
 	grid, tiles := decodeGrid(&call)
 	counters, states := decodeScratch(&call)

@@ -45,7 +45,7 @@ func newWarpEmulator(t testing.TB, dtype string, d, dv int) *warpEmulator {
 	text, err := exec.Command(compiler, "-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", "-I"+dir,
 		"-DFA2_ELEMENT="+element, "-DFA2_NAME=attn", fmt.Sprintf("-DFA2_D=%d", d), fmt.Sprintf("-DFA2_DV=%d", dv),
 		fmt.Sprintf("-DSTORES_MATRICES=%t", dtype == "f16"), // both forms of the stores of P and dS
-		`-DSOURCE="fa2_backward.cu"`, "-o", file, filepath.Join(dir, "emulate.cc")).CombinedOutput()
+		"-DPLANS", `-DSOURCE="fa2_backward.cu"`, "-o", file, filepath.Join(dir, "emulate.cc")).CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	e := &warpEmulator{}
 	e.lib, err = purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)

@@ -99,6 +99,32 @@ func TestGPUDeviceForward(t *testing.T) {
 	}
 }
 
+// The tables of options without Vulkan, by the general kernels of fa2.
+func TestGPUDeviceForwardOptions(t *testing.T) {
+	dev := needCUDA(t)
+	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		t.Run(dtype.String(), func(t *testing.T) {
+			table := cases.DealOptions(cases.BriefOptions(), 3)[which]
+			if testlevel.IsExhaustive() || testlevel.Get() == testlevel.All {
+				table = cases.AllOptions()
+			}
+			n := 0
+			for _, x := range table {
+				if !computesForward(&x) || x.Flops() > 1<<30 {
+					continue
+				}
+				n++
+				t.Run(x.String(), func(t *testing.T) {
+					p, err := cases.NewProblem(x, dtype)
+					require.NoError(t, err)
+					judgeOptionsOnDevice(t, dev, "", p)
+				})
+			}
+			t.Logf("%d cases", n)
+		})
+	}
+}
+
 // The tables of gradients without Vulkan, as TestGPUBackward has them with it.
 func TestGPUDeviceBackward(t *testing.T) {
 	dev := needCUDA(t)

@@ -246,8 +246,11 @@ func TestDeviceCallsAllocateNothing(t *testing.T) {
 	require.NoError(t, err)
 	op, err := d.Attention(problem.Config{HeadDim: 64})
 	require.NoError(t, err)
+	general, err := d.Attention(problem.Config{HeadDim: 64, Softcap: 5, Causal: attention.TopLeft, Window: attention.WindowOf(3, 0)})
+	require.NoError(t, err)
 	on := problemStream(s)
-	for name, call := range map[string]func() error{"forward": func() error { return op.Forward(on, a.Args) }, "backward": func() error { return op.Backward(on, a) }} {
+	for name, call := range map[string]func() error{"forward": func() error { return op.Forward(on, a.Args) },
+		"forward with options": func() error { return general.Forward(on, a.Args) }, "backward": func() error { return op.Backward(on, a) }} {
 		require.NoError(t, call())
 		live := f.live()
 		require.Zero(t, testing.AllocsPerRun(20, func() { err = errors.Join(err, call()) }), name)

@@ -12,10 +12,24 @@ import (
 // invocation is a call with its kernel parameters.
 type invocation struct {
 	call   cudaCall
-	params callParams
+	params generalParams // a kernel without options takes callParams
 	shape  attention.Shape
-	held   [5]vk.Resource // Q, K, V, O and LSE
+	held   [12]vk.Resource // Q, K, V, O, LSE, and what options have
 	n      int
+}
+
+// address is the address of memory of the call, 0 if it has none.
+func (v *invocation) address(c *Context, name string, x *problem.CUDAVector) (uint64, error) {
+	if !x.Given() {
+		return 0, nil
+	}
+	address, err := c.addressOf(x)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	v.held[v.n] = x.Buffer
+	v.n++
+	return address, nil
 }
 
 // Launch implements problem.CUDAKernel.
@@ -40,36 +54,71 @@ func (k *kernel) Launch(s *vk.Stream, a *problem.CUDACall) error {
 // bind fills in v for a call.
 func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 	p := &v.params
+	v.shape, v.n = a.Shape, 0
+	var err error
 	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
 		x := &a.Tensors[i]
-		address, err := k.c.addressOf(&x.CUDAVector)
-		if err != nil {
-			return fmt.Errorf("%s: %w", tensorNames[i], err)
+		if t.base, err = v.address(k.c, tensorNames[i], &x.CUDAVector); err != nil {
+			return err
 		}
-		v.held[i] = x.Buffer
-		t.base = address
-		t.batch, t.head, t.row = x.Batch, x.Head, x.Row
 	}
-	v.shape, v.n = a.Shape, len(a.Tensors)
-	if a.LSE.Given() {
-		address, err := k.c.addressOf(&a.LSE)
-		if err != nil {
-			return fmt.Errorf("LSE: %w", err)
+	if p.lse, err = v.address(k.c, "LSE", &a.LSE); err != nil {
+		return err
+	}
+	p.set(a)
+	if k.General {
+		from := [...]*problem.CUDAVector{&a.CuQ, &a.CuK, &a.UsedQ, &a.UsedK, &a.Table, &a.ALiBi, &a.Sinks}
+		for i, to := range [...]*uint64{&p.cuQ, &p.cuK, &p.usedQ, &p.usedK, &p.table, &p.alibi, &p.sinks} {
+			if *to, err = v.address(k.c, vectorNames[i], from[i]); err != nil {
+				return err
+			}
 		}
-		v.held[v.n] = a.LSE.Buffer
-		v.n++
-		p.lse = address
+		p.setOptions(a)
 	}
-	p.hq, p.hkv, p.sq, p.sk = int32(a.Hq), int32(a.Hkv), int32(a.Sq), int32(a.Sk)
-	p.d, p.dv, p.causalOffset = int32(a.HeadDim), int32(a.HeadDimV), int32(a.CausalOffset)
-	p.scale, p.scaleLog2 = float32(a.Scale), float32(a.ScaleLog2)
-	p.unitHigh, p.unitLow = float32(a.UnitHigh), float32(a.UnitLow)
 	v.call.function = k.handle
 	v.call.threads, v.call.shared = uint32(k.Threads), uint32(k.Shared)
 	return nil
 }
 
-var tensorNames = [...]string{"Q", "K", "V", "O"}
+// set fills in p for a call, but for addresses.
+func (p *callParams) set(a *problem.CUDACall) {
+	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
+		x := &a.Tensors[i]
+		t.batch, t.head, t.row = x.Batch, x.Head, x.Row
+	}
+	p.hq, p.hkv, p.sq, p.sk = int32(a.Hq), int32(a.Hkv), int32(a.Sq), int32(a.Sk)
+	p.d, p.dv, p.causalOffset = int32(a.HeadDim), int32(a.HeadDimV), int32(a.CausalOffset)
+	p.scale, p.scaleLog2 = float32(a.Scale), float32(a.ScaleLog2)
+	p.unitHigh, p.unitLow = float32(a.UnitHigh), float32(a.UnitLow)
+}
+
+// setOptions fills in what a call with options has in addition. The addresses are set.
+func (p *generalParams) setOptions(a *problem.CUDACall) {
+	p.totalQ, p.totalK = int32(a.TotalQ), int32(a.TotalK)
+	p.left, p.right = a.Left, a.Right
+	if a.BottomRight {
+		p.bottomRight = 1
+	}
+	if p.pageSize, p.pages, p.tableStride = int32(a.PageSize), int32(a.Pages), int32(a.TableStride); p.pageSize > 0 && p.pages == 0 {
+		p.sk = 0 // a pool without pages has no keys
+	}
+	if a.Changed {
+		p.changes = 1
+	}
+	p.scoreScale, p.softcap = a.ScoreScale, a.Softcap
+	ends := int64(p.d) | int64(p.dv)
+	for _, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
+		ends |= t.batch | t.head | t.row | int64(t.base/2) | int64(t.base%2)
+	}
+	if ends%alignment != 0 {
+		p.unaligned = 1
+	}
+}
+
+var (
+	tensorNames = [...]string{"Q", "K", "V", "O"}
+	vectorNames = [...]string{"Varlen.CuQ", "Varlen.CuK", "Varlen.UsedQ", "Varlen.UsedK", "Pages.Table", "ALiBi", "Sinks"}
+)
 
 // launch launches all heads and batches, in several launches if one grid cannot hold them. It
 // changes v.
@@ -78,10 +127,13 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		return err
 	}
 	defer s.c.leave()
-	parts, whole := k.parts(&v.shape), v.params
+	parts, whole := k.parts(&v.shape), v.params.callParams
 	for part, ok := parts.Next(); ok; part, ok = parts.Next() {
-		v.params = whole
-		k.advance(&v.params, &v.shape, part)
+		if v.params.callParams = whole; k.General {
+			v.params.firstBatch, v.params.firstHead = int32(part.Batch), int32(part.Head)
+		} else {
+			k.advance(&v.params.callParams, &v.shape, part)
+		}
 		shape := partOf(&v.shape, part)
 		v.params.b = int32(shape.B)
 		g, err := k.blocksOf(k.tiles(&shape, shape.B))
@@ -101,7 +153,13 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		if err := k.setMaps(&v.call, tensors[:], shape.B); err != nil {
 			return err
 		}
-		name, r := launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &v.params)
+		var name string
+		var r int32
+		if k.General {
+			name, r = launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &v.params)
+		} else {
+			name, r = launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &v.params.callParams)
+		}
 		if r != cudaSuccess {
 			err := s.c.check(name, r)
 			err.(*Error).Detail = k.Entry

@@ -46,6 +46,8 @@ type Kernel struct {
 	// Speed is the speed of a forward kernel per row when all CTAs are busy, relative to
 	// the kernels for the same problem without a Speed; 0 is 1.
 	Speed float64 `json:"speed"`
+	// General: a forward kernel for calls with options, which others do not take. It takes any alignment.
+	General bool `json:"general"`
 	// Outputs names what a backward kernel computes: one of backwardOutputs. Empty: a
 	// forward kernel.
 	Outputs string `json:"outputs"`

@@ -22,8 +22,9 @@
 // change it. O is divided by the sum of P before rounding, so otherwise the rounding would show in O where one
 // key dominates its row. Only a row's own scores update its row_max, so its bits do not depend on other rows.
 //
-// Tiles with and without masked keys have separate loops.
+// Tiles with and without masked keys have separate loops. In a call with options (C::General, fa2_general.h) one loop has both.
 #pragma once
+#include "fa2_general.h"
 #include "fa2_tile.h"
 #include "not_finite.h"
 #include "quad.h"
@@ -39,8 +40,10 @@ struct Task {
 // Maps a CTA to its rows. Row blocks of causal kernels differ in the number of keys. The longer three quarters run
 // first. They are ordered in sections of a few heads whose K and V fit in L2, and from long to short within a
 // section. The shortest quarter of all heads runs last and fills the multiprocessors at the end.
-template <class C> __device__ __forceinline__ Task find_task(const AttnParams &p) {
-	if constexpr (!C::Causal) {
+template <class C> __device__ __forceinline__ Task find_task(const typename C::Params &p) {
+	if constexpr (C::General) { // the rows with the most keys under a causal mask first
+		return {p.first_batch + int(blockIdx.z), p.first_head + int(blockIdx.y), int(gridDim.x - 1 - blockIdx.x) * C::Rows};
+	} else if constexpr (!C::Causal) {
 		return {int(blockIdx.z), int(blockIdx.y), int(blockIdx.x) * C::Rows};
 	}
 	const uint32_t heads = gridDim.y * gridDim.z, blocks = gridDim.x, brief = blocks / 4;
@@ -67,9 +70,10 @@ template <class C> struct Forward {
 	template <int Step> using Scores = float[MFragments][Step / 8][4];
 	template <int Step> using ProbFragments = uint32_t[MFragments][Step / 16][4]; // P as the A operand of P V
 
-	const AttnParams &p;
+	const typename C::Params &p;
 	uint32_t shared;
 	Task task;
+	Bounds<C> bounds; // of a call with options
 	int lane, warp;
 	float scale;               // converts scores to log2 units; above 0
 	uint32_t q_at, k_at, v_at; // shared-memory addresses for ldmatrix: the lane's row, first 16-wide slice, first stage
@@ -101,9 +105,38 @@ template <class C> struct Forward {
 	using K = TiledCopy<C, D, C::Cols>;
 	using V = TiledCopy<C, Dv, C::Cols>;
 
-	// Starts the thread's copies of the next tile, if there is one.
-	__device__ __forceinline__ void prefetch() {
-		if (todo <= 0) return;
+	// Starts the thread's copies of the next tile in a call with options. Where K and V are paged, each key has its page.
+	__device__ __forceinline__ void copy_keys() {
+		static_assert(K::PassRows == V::PassRows, "");
+		const bool unaligned = p.unaligned != 0;
+		const int keys = bounds.keys.used, first = bounds.keys.used - next_left + K::row();
+#pragma unroll
+		for (int i = 0; i < K::Passes; i++) {
+			const int key = first + i * K::PassRows;
+			const bool there = key < keys;
+			int64_t page = 0, row = there ? key : 0;
+			if (p.table != 0) {
+				const int n = there ? ((const int32_t *)p.table)[int64_t(task.batch) * p.table_stride + key / p.page_size] : 0;
+				page = uint32_t(n) < uint32_t(p.pages) ? n : 0;
+				row = there ? key % p.page_size : 0;
+			}
+			const char *from_k = next_k + (page * p.k.batch + row * p.k.row) * 2, *from_v = next_v + (page * p.v.batch + row * p.v.row) * 2;
+#pragma unroll
+			for (int g = 0; g < K::Groups; g++)
+				copy_chunk(k_slot + next_at + i * K::PassRows * D * 2 + g * K::Lanes * 16, from_k + g * K::Lanes * 16, there, (g * K::Lanes + K::lane()) * 8, p.D, unaligned);
+#pragma unroll
+			for (int g = 0; g < V::Groups; g++)
+				copy_chunk(v_slot + next_at + i * V::PassRows * Dv * 2 + g * V::Lanes * 16, from_v + g * V::Lanes * 16, there, (g * V::Lanes + V::lane()) * 8, p.Dv, unaligned);
+		}
+		if (unaligned) barrier_arrive(landed(next_at));
+		else barrier_arrive_copies(landed(next_at));
+		next_left -= C::Cols;
+		todo--;
+		next_at = following(next_at);
+	}
+
+	// Starts the thread's copies of the next tile.
+	__device__ __forceinline__ void copy_tile() {
 		if (!C::Any && next_left >= whole_from) {
 			next_k = K::template fetch<true>(k_slot + next_at, next_k, p.k.row * 2, next_left, p.D);
 			next_v = V::template fetch<true>(v_slot + next_at, next_v, p.v.row * 2, next_left, p.Dv);
@@ -119,6 +152,16 @@ template <class C> struct Forward {
 		next_left -= C::Cols;
 		todo--;
 		next_at = following(next_at);
+	}
+
+	// Starts the thread's copies of the next tile, if there is one.
+	__device__ __forceinline__ void prefetch() {
+		if (todo <= 0) return;
+		if constexpr (C::General) {
+			copy_keys();
+		} else {
+			copy_tile();
+		}
 	}
 
 	// Waits until every warp has read the previous tile, then prefetches a later tile into its stage.
@@ -158,6 +201,20 @@ template <class C> struct Forward {
 				}
 			}
 		}
+	}
+
+	// Excludes the keys of a step, which begins at key `col`, that a row does not attend to.
+	template <int Step> __device__ __forceinline__ void mask_general(Scores<Step> &s, int col) {
+		const int at = first_row() - col - lane % 4 * 2, to = at + bounds.right, from = at - bounds.left, end = bounds.keys.used - col - lane % 4 * 2;
+#pragma unroll
+		for (int i = 0; i < MFragments; i++)
+#pragma unroll
+			for (int n = 0; n < Step / 8; n++)
+#pragma unroll
+				for (int e = 0; e < 4; e++) {
+					const int key = n * 8 + e % 2, past = key - i * 16 - e / 2 * 8;
+					if (past > to || past < from || key >= end) s[i][n][e] = -INFINITY;
+				}
 	}
 
 	template <int Step> __device__ __forceinline__ void mask(Scores<Step> &s, int col) {
@@ -287,7 +344,12 @@ template <class C> struct Forward {
 		do {
 			Scores<Step> s;
 			scores<Step>(s, kt);
-			if constexpr (Masked) mask<Step>(s, col);
+			if constexpr (C::General) {
+				if (p.changes) change_scores(p, bounds.slope, s, first_row() + bounds.offset - col - lane % 4 * 2);
+				if (bounds.masked) mask_general<Step>(s, col);
+			} else if constexpr (Masked) {
+				mask<Step>(s, col);
+			}
 			if (exact) update_row_max<Step>(s);
 			const uint32_t top = far ? softmax_p<Step, true>(s, w, sum) : softmax_p<Step, false>(s, w, sum);
 			const uint32_t from = C::RoundedSums ? E::pack(0, 1 << RescaleThreshold) : most;
@@ -322,6 +384,21 @@ template <class C> struct Forward {
 		}
 	}
 
+	// Whether elements of O are stored one by one.
+	__device__ __forceinline__ bool unaligned() const {
+		if constexpr (C::General) return p.unaligned != 0;
+		else return C::Any;
+	}
+
+	// The rows of the sequence.
+	__device__ __forceinline__ int row_count() const {
+		if constexpr (C::General) return bounds.rows.used;
+		else return p.Sq;
+	}
+
+	// The lane's first row.
+	__device__ __forceinline__ int first_row() const { return task.row + warp * C::WarpRows + lane / 4; }
+
 	// Reports whether the thread's chunks of a V tile hold an infinity or a NaN.
 	static __device__ __forceinline__ bool odd_values(uint32_t vt) {
 		uint32_t found = 0;
@@ -346,11 +423,15 @@ template <class C> struct Forward {
 #pragma unroll
 					for (int i = 0; i < MFragments; i++)
 #pragma unroll
-						for (int j = 0; j < 2; j++)
-							if (limit[i][j] + lane % 4 * 2 >= col + c) {
+						for (int j = 0; j < 2; j++) {
+							bool attends;
+							if constexpr (C::General) attends = bounds.attends(first_row() + i * 16 + j * 8, col + c);
+							else attends = limit[i][j] + lane % 4 * 2 >= col + c;
+							if (attends) {
 								o[i][n][2 * j] += low;
 								o[i][n][2 * j + 1] += high;
 							}
+						}
 				}
 			}
 		}
@@ -392,6 +473,25 @@ template <class C> struct Forward {
 				}
 	}
 
+	// Copies Q and the first KV tiles in a call with options, as start does.
+	__device__ __forceinline__ void start_general() {
+		const int kv = task.head / (p.Hq / p.Hkv), batch_q = p.cu_q != 0 ? 0 : task.batch, batch_k = p.cu_k != 0 || p.table != 0 ? 0 : task.batch;
+		next_k = (const char *)p.k.base + (batch_k * p.k.batch + kv * p.k.head + bounds.keys.first * p.k.row) * 2 + K::lane() * 16;
+		next_v = (const char *)p.v.base + (batch_k * p.v.batch + kv * p.v.head + bounds.keys.first * p.v.row) * 2 + V::lane() * 16;
+		next_left = bounds.keys.used - bounds.first_key;
+		using Q = TiledCopy<C, D, C::Rows>;
+		const char *from = (const char *)p.q.base + (batch_q * p.q.batch + task.head * p.q.head + int64_t(bounds.rows.first + task.row) * p.q.row) * 2 + Q::lane() * 16;
+#pragma unroll
+		for (int i = 0; i < Q::Passes; i++) {
+			const int row = Q::row() + i * Q::PassRows;
+			const bool there = task.row + row < bounds.rows.used;
+#pragma unroll
+			for (int g = 0; g < Q::Groups; g++)
+				copy_chunk(shared + C::QAt + Q::slot() + i * Q::PassRows * D * 2 + g * Q::Lanes * 16, from + (there ? row : 0) * p.q.row * 2 + g * Q::Lanes * 16, there,
+					   (g * Q::Lanes + Q::lane()) * 8, p.D, p.unaligned);
+		}
+	}
+
 	__device__ __forceinline__ void start(int end) {
 		const int kv = task.head / (p.Hq / p.Hkv);
 		const char *from_q = (const char *)p.q.base + (task.batch * p.q.batch + task.head * p.q.head + task.row * p.q.row) * 2;
@@ -403,6 +503,7 @@ template <class C> struct Forward {
 		next_v += V::row() * p.v.row * 2 + V::lane() * 16;
 		k_slot = heldValue(shared + K::slot());
 		v_slot = D == Dv ? k_slot + C::KBytes : heldValue(shared + C::KBytes + V::slot());
+		if constexpr (C::General) end = max(end - bounds.first_key, 0);
 		tiles = (end + C::Cols - 1) / C::Cols;
 		todo = tiles;
 		tile = stage_at = next_at = turn = 0;
@@ -414,7 +515,9 @@ template <class C> struct Forward {
 			}
 		}
 
-		if constexpr (C::QDirect) {
+		if constexpr (C::General) {
+			start_general();
+		} else if constexpr (C::QDirect) {
 			load_q(from_q);
 		} else {
 			using Q = TiledCopy<C, D, C::Rows>;
@@ -436,6 +539,12 @@ template <class C> struct Forward {
 
 		// All rows of the CTA attend to keys [0, open). No row attends to keys from `end` on.
 		int open = p.Sk, end = p.Sk;
+		if constexpr (C::General) {
+			bounds.of_sequence(p, task.batch, task.head);
+			if (task.row >= bounds.rows.used) return;
+			bounds.of_rows(task.row);
+			end = bounds.end;
+		}
 		if constexpr (C::Causal) {
 			const int64_t first = int64_t(task.row) + p.causal_offset + 1;
 			const int64_t last = int64_t(min(task.row + C::Rows, p.Sq)) + p.causal_offset;
@@ -489,6 +598,18 @@ template <class C> struct Forward {
 			}
 		}
 
+		if constexpr (C::General) {
+			walk_general();
+		} else {
+			walk(open);
+		}
+		copy_wait_all(); // without tiles nothing has waited for the copy of Q
+		__syncthreads();
+		finish(row);
+	}
+
+	// The loop over all tiles. All rows attend to keys [0, open).
+	__device__ __forceinline__ void walk(int open) {
 		const int open_tiles = open / C::Cols;
 		while (tile < open_tiles) {
 			barrier_wait(landed(stage_at), turn);
@@ -515,9 +636,31 @@ template <class C> struct Forward {
 			}
 			leave();
 		}
-		copy_wait_all(); // without tiles nothing has waited for the copy of Q
-		__syncthreads();
-		finish(row);
+	}
+
+	// The same for a call with options.
+	__device__ __forceinline__ void walk_general() {
+		const int row = task.row + warp * C::WarpRows, to = row + C::WarpRows - 1 + bounds.right, from = row - bounds.left; // keys of the warp
+		while (tile < tiles) {
+			const int col = bounds.first_key + tile * C::Cols, at = stage_at;
+			bounds.masked = col < bounds.open || col + C::Cols > bounds.close;
+			barrier_wait(landed(at), turn);
+			if (bounds.masked) {
+				refill();
+				const uint32_t vt = shared + at + C::KBytes;
+				if (__syncthreads_or(odd_values(vt))) take_odd_values(vt, col);
+			}
+#pragma unroll 1
+			for (int c = 0; c < C::Cols; c += C::Step) {
+				const bool first = !bounds.masked && c == 0;
+				if (row < bounds.rows.used && !(bounds.masked && (col + c > to || col + c + C::Step <= from))) {
+					step<false, C::Step>(at + c * D * 2, at + c * Dv * 2, col + c, first);
+				} else if (first) {
+					refill();
+				}
+			}
+			leave();
+		}
 	}
 
 	__device__ __forceinline__ void finish(int row) {
@@ -527,9 +670,15 @@ template <class C> struct Forward {
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
 				const float sum = quadSum(l[i][j]);
-				const float inverse = sum == 0 ? 0 : 1 / (C::RoundedSums ? rounded_sum[i][2 * j] : sum);
+				float inverse = sum == 0 ? 0 : 1 / (C::RoundedSums ? rounded_sum[i][2 * j] : sum);
 				const int r = row + i * 16 + j * 8;
-				if (p.lse && lane % 4 == 0 && r < p.Sq) {
+				if constexpr (C::General) {
+					float lse = -INFINITY;
+					if (sum != 0) lse = fmaf(row_max[i][j], p.unit_high, fmaf(row_max[i][j], p.unit_low, logf(sum)));
+					if (p.sinks != 0) inverse *= take_sink(((const float *)p.sinks)[task.head], lse);
+					if (p.lse && lane % 4 == 0 && r < row_count())
+						((float *)p.lse)[(p.cu_q != 0 ? int64_t(task.head) * p.total_q + bounds.rows.first : (int64_t(task.batch) * p.Hq + task.head) * p.Sq) + r] = lse;
+				} else if (p.lse && lane % 4 == 0 && r < p.Sq) {
 					const float top = row_max[i][j];
 					const float lse = sum == 0 ? -INFINITY : fmaf(top, p.unit_high, fmaf(top, p.unit_low, logf(sum)));
 					((float *)p.lse)[(int64_t(task.batch) * p.Hq + task.head) * p.Sq + r] = lse;
@@ -544,15 +693,18 @@ template <class C> struct Forward {
 		__syncwarp();
 		constexpr int Chunks = Dv / 8;
 		char *go = (char *)p.o.base + (task.batch * p.o.batch + task.head * p.o.head) * 2;
+		if constexpr (C::General)
+			go = (char *)p.o.base + ((p.cu_q != 0 ? 0 : task.batch) * p.o.batch + task.head * p.o.head + bounds.rows.first * p.o.row) * 2;
+		const bool any = unaligned();
 #pragma unroll
 		for (int i = lane; i < C::WarpRows * Chunks; i += 32) {
 			const int r = i / Chunks, chunk = i % Chunks, at = task.row + warp * C::WarpRows + r;
-			if (at >= p.Sq || chunk * 8 >= p.Dv) {
+			if (at >= row_count() || chunk * 8 >= p.Dv) {
 				continue;
 			}
 			const uint4 v = loadShared(tile + chunk_at<Dv>(r, chunk));
 			char *to = go + (at * p.o.row + chunk * 8) * 2;
-			if constexpr (C::Any) {
+			if (any) {
 				const uint32_t word[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
 				for (int e = 0; e < 8; e++)
@@ -564,7 +716,7 @@ template <class C> struct Forward {
 	}
 };
 
-template <class C> __device__ __forceinline__ void forward(const AttnParams &p) {
+template <class C> __device__ __forceinline__ void forward(const typename C::Params &p) {
 	extern __shared__ __align__(128) char memory[];
 	Forward<C> f{p};
 	f.shared = uint32_t(__cvta_generic_to_shared(memory));

@@ -23,6 +23,8 @@ struct Config {
 	static constexpr int MaskedStep = Step > 32 ? 32 : Step;
 	static constexpr bool Causal = Causal_;
 	static constexpr bool Any = Any_;           // any alignment: loads and stores single elements
+	static constexpr bool General = false;      // takes options of a call: see fa2_general.h
+	using Params = AttnParams;
 
 	static constexpr bool QDirect = QDirect_;   // Q goes from global memory to registers, all of it, and takes no shared memory
 

@@ -257,6 +257,7 @@ struct op {
 	uint64_t to, from, n;
 	void *data; /* of a copy from the host; the op's */
 	struct params p;
+	uint8_t options[112]; /* behind it, of a kernel for calls with options */
 	int function; /* of a launch */
 	/* of a backward kernel, which the test's callback runs */
 	const char *backward;
@@ -720,7 +721,7 @@ static int launch(cua_handle f, unsigned int gx, unsigned int gy, unsigned int g
 		give(stream, o);
 		return 0;
 	}
-	memcpy(&o.p, arguments[maps], sizeof o.p);
+	memcpy(&o.p, arguments[maps], sizeof o.p + (strstr(names[f - 1], "_general") ? sizeof o.options : 0));
 	pthread_mutex_lock(&lock);
 	size_t n = strlen(launches);
 	snprintf(launches + n, sizeof launches - n, "%s grid %u,%u,%u threads %u shared %u b%d hq%d hkv%d sq%d sk%d d%d dv%d off%d\n", names[f - 1],

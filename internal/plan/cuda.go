@@ -30,7 +30,7 @@ func RegisteredCUDA() problem.CUDA {
 }
 
 // cudaRefusal is what keeps tier cuda from a call, other than the problem: 0 for nothing, 1
-// to 5 for the tensor that CUDA cannot reach, or CUDARecords.
+// to 5 for the tensor that CUDA cannot reach, CUDARecords, or one of an option from 7 on.
 type cudaRefusal uint8
 
 const (
@@ -41,12 +41,26 @@ const (
 var cudaRefusals = [...]string{"",
 	notShared + "Q", notShared + "K", notShared + "V", notShared + "O", notShared + "LSE",
 	"it cannot record into a command buffer, since CUDA has its own stream: use Forward",
+	notShared + "Varlen.CuQ", notShared + "Varlen.CuK", notShared + "Varlen.UsedQ", notShared + "Varlen.UsedK",
+	notShared + "Pages.Table", notShared + "ALiBi", notShared + "Sinks",
+}
+
+// optionVectors are the vectors of the options that forward kernels of tier cuda take, in the order of cudaRefusals.
+func optionVectors(a *problem.Args) (v [7]problem.Vector) {
+	if n := a.Varlen; n != nil {
+		v[0], v[1], v[2], v[3] = n.CuQ, n.CuK, n.UsedQ, n.UsedK
+	}
+	if p := a.Pages; p != nil {
+		v[4] = p.Table
+	}
+	v[5], v[6] = a.ALiBi, a.Sinks
+	return v
 }
 
 const notShared = "CUDA does not reach the buffer (made without Exportable?) of "
 
 // CUDARefusalOf returns the first tensor that CUDA cannot reach.
-func CUDARefusalOf(l *tensors.Layouts) cudaRefusal {
+func CUDARefusalOf(l *tensors.Layouts, a *problem.Args) cudaRefusal {
 	c := RegisteredCUDA()
 	if c == nil {
 		return 0
@@ -54,6 +68,11 @@ func CUDARefusalOf(l *tensors.Layouts) cudaRefusal {
 	for i := range l.All() {
 		if c.Reach(l.List[i].Tensor.Buffer) != nil {
 			return cudaRefusal(1 + i)
+		}
+	}
+	for i, v := range optionVectors(a) {
+		if v.Buffer != nil && c.Reach(v.Buffer) != nil {
+			return CUDARecords + cudaRefusal(1+i)
 		}
 	}
 	return 0
@@ -69,6 +88,8 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 		return NoCUDA("only cooperative-matrix kernels have variants and ablations")
 	case r.CUDARefusal != 0:
 		return NoCUDA(cudaRefusals[r.CUDARefusal])
+	case r.Options.Any() && cfg.Tier != problem.TierCUDA:
+		return NoCUDA("its kernels for options have not been raced against those of other tiers: it takes them if asked for")
 	}
 	return plan.chooseCUDA(onVulkan{c, dev}, cfg, r, cfg.Tier == problem.TierCUDA)
 }
@@ -93,11 +114,18 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 	switch {
 	case cfg.OType() != cfg.DType:
 		return NoCUDA(noF32Outputs)
-	case r.Options.Any() || cfg.FixedSplit != 0:
-		return NoCUDA(denseOnly)
+	case r.Options.notInCUDA() != "":
+		return NoCUDA("its forward kernels take no " + r.Options.notInCUDA())
+	case cfg.FixedSplit != 0:
+		return NoCUDA("its forward kernels take no fixed splits")
+	case r.Options.Any() && max(r.Shape.Sq, r.Shape.Sk) > maxCUDALength:
+		return NoCUDA(fmt.Sprintf("Sq %d and Sk %d: its kernels for options take at most 2^29", r.Shape.Sq, r.Shape.Sk))
+	}
+	if why := CUDASoftcapRefusal(cfg); why != "" {
+		return NoCUDA(why)
 	}
 	choice, err := c.Choose(problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
-		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel})
+		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel, Options: r.Options.inCUDA()})
 	switch {
 	case err != nil:
 		return err
@@ -114,6 +142,19 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 		plan.family += "_any" // loads single elements
 	}
 	return nil
+}
+
+// maxCUDALength is MaxLength of cudapath/kernels/fa2_general.h.
+const maxCUDALength = 1 << 29
+
+// CUDASoftcapRefusal says why the kernels of tier cuda do not take the softcap of a Config; "" if they do.
+func CUDASoftcapRefusal(cfg *problem.Config) string {
+	if f := FactorsOf(*cfg).Natural; f.Softcap != 0 && f.Scale != 0 {
+		if q := math.Abs(float64(f.Scale)) / float64(f.Softcap); q < leastNormal || q > math.MaxFloat32 {
+			return fmt.Sprintf("its kernels take scale / softcap in float32: %v / %v", cfg.ScaleValue(), cfg.Softcap)
+		}
+	}
+	return ""
 }
 
 // CUDABackwardRecords is the CUDARefusal of a call that records into a caller's command buffer.
@@ -165,10 +206,8 @@ func (plan *chosenBackward) chooseCUDA(c problem.CUDAChooser, cfg *problem.Confi
 	if option := r.Options.notInCUDABackward(); option != "" {
 		return NoCUDA("its backward kernels take no " + option)
 	}
-	if f := FactorsOf(*cfg).Natural; f.Softcap != 0 && f.Scale != 0 {
-		if q := math.Abs(float64(f.Scale)) / float64(f.Softcap); q < leastNormal || q > math.MaxFloat32 {
-			return NoCUDA(fmt.Sprintf("its backward kernels take scale / softcap in float32: %v / %v", cfg.ScaleValue(), cfg.Softcap))
-		}
+	if why := CUDASoftcapRefusal(cfg); why != "" {
+		return NoCUDA(why)
 	}
 	align := uint32(tensors.LargestAlignment(0))
 	for _, n := range r.Align {

@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"vkattn/internal/hostmem"
 	"vkattn/internal/problem"
@@ -41,9 +42,58 @@ func SetCUDACall(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFactors
 	f := &factors.Products
 	c.Scale, c.ScaleLog2 = cfg.ScaleValue(), f.Scale
 	c.UnitHigh, c.UnitLow = f.UnitHigh, f.UnitLow
+	if OptionsOf(a, cfg).Any() {
+		setCUDAOptions(c, cfg, factors, a)
+	}
 	if cfg.KeyType != problem.KVSame {
 		setCUDADecode(&c.Decode, cfg, a, all)
 	}
+}
+
+func cudaVector(v problem.Vector) problem.CUDAVector {
+	t := v.Tensor()
+	return vectorOf(&t, 4)
+}
+
+// setCUDAOptions fills in what a call with options has in addition.
+func setCUDAOptions(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFactors, a *problem.Args) {
+	o := &c.CUDAOptions
+	o.Left, o.Right, o.BottomRight = cudaWindow(cfg)
+	if v := a.Varlen; v != nil {
+		o.CuQ, o.CuK, o.UsedQ, o.UsedK = cudaVector(v.CuQ), cudaVector(v.CuK), cudaVector(v.UsedQ), cudaVector(v.UsedK)
+		o.TotalQ, o.TotalK = v.TotalQ, v.TotalK
+	}
+	if p := a.Pages; p != nil {
+		o.Table, o.PageSize, o.Pages, o.TableStride = cudaVector(p.Table), p.PageSize, p.Count, tensors.TableStride(p, &a.Shape)
+	}
+	o.ALiBi, o.Sinks = cudaVector(a.ALiBi), cudaVector(a.Sinks)
+	if o.Changed = cfg.Softcap != 0 || a.ALiBi.Given(); o.Changed {
+		f := &factors.Natural
+		if o.ScoreScale, o.Softcap = f.Scale, f.Softcap; f.Softcap != 0 {
+			o.ScoreScale /= f.Softcap
+		}
+		c.ScaleLog2 = math.Log2E
+		unit := 1 / float64(c.ScaleLog2)
+		c.UnitHigh = float32(unit)
+		c.UnitLow = float32(unit - float64(c.UnitHigh))
+	}
+}
+
+// cudaWindow is which keys rows attend to by causal mask and window, and their alignment.
+func cudaWindow(cfg *problem.Config) (left, right int32, bottomRight bool) {
+	left, right = problem.NoCausal, problem.NoCausal
+	if cfg.Causal != problem.CausalNone {
+		right = 0
+	}
+	if w := cfg.Window; w.Given() {
+		if w.Left() >= 0 {
+			left = int32(w.Left())
+		}
+		if w.Right() >= 0 {
+			right = min(right, int32(w.Right()))
+		}
+	}
+	return left, right, problem.Alignment(cfg) == problem.BottomRight
 }
 
 // setCUDADecode fills in what a call with quantized K and V has in addition, but for the splits.
@@ -51,23 +101,12 @@ func setCUDADecode(d *problem.CUDADecode, cfg *problem.Config, a *problem.Args, 
 	d.KV, d.Causal, d.ScaleBlock, d.UnitBytes = cfg.KeyType, cfg.Causal, cfg.KVBlock, all[1].Size
 	_, keys := tensors.KVExtent(a)
 	d.ScaleGroups = tensors.ScaleGroups(cfg, keys)
-	vector := func(v problem.Vector) problem.CUDAVector {
-		t := v.Tensor()
-		return vectorOf(&t, 4)
-	}
-	d.KScale, d.VScale = vector(a.KScale), vector(a.VScale)
-	if v := a.Varlen; v != nil {
-		d.CuQ, d.CuK, d.UsedQ, d.UsedK = vector(v.CuQ), vector(v.CuK), vector(v.UsedQ), vector(v.UsedK)
-		d.TotalQ, d.TotalK = v.TotalQ, v.TotalK
-	}
-	if p := a.Pages; p != nil {
-		d.Table, d.PageSize, d.Pages, d.TableStride = vector(p.Table), p.PageSize, p.Count, tensors.TableStride(p, &a.Shape)
-	}
+	d.KScale, d.VScale = cudaVector(a.KScale), cudaVector(a.VScale)
 }
 
 // CUDABackwardCall is a backward call for the kernels of CUDA.
 func CUDABackwardCall(cfg *problem.Config, factors *ScoreFactors, a *problem.BackwardArgs, l *tensors.BackwardTensors) problem.CUDABackwardCall {
-	c := problem.CUDABackwardCall{Shape: a.Shape, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(), Left: problem.NoCausal, Right: problem.NoCausal,
+	c := problem.CUDABackwardCall{Shape: a.Shape, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Scale: factors.Natural.Scale, Softcap: factors.Natural.Softcap, Accumulate: a.Accumulate, PartialKeys: a.PartialKeys}
 	c.Hkv = a.KVHeads()
 	for i, which := range [len(c.Tensors)]int{tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardO, tensors.BackwardDO,
@@ -76,27 +115,12 @@ func CUDABackwardCall(cfg *problem.Config, factors *ScoreFactors, a *problem.Bac
 			c.Tensors[i] = cudaTensorOf(t)
 		}
 	}
-	vector := func(v problem.Vector) problem.CUDAVector {
-		t := v.Tensor()
-		return vectorOf(&t, 4)
-	}
 	c.LSE, c.DLSE = vectorOf(&a.LSE, 4), vectorOf(&a.DLSE, 4)
 	if v := a.Varlen; v != nil {
-		c.CuQ, c.CuK, c.UsedQ, c.UsedK = vector(v.CuQ), vector(v.CuK), vector(v.UsedQ), vector(v.UsedK)
+		c.CuQ, c.CuK, c.UsedQ, c.UsedK = cudaVector(v.CuQ), cudaVector(v.CuK), cudaVector(v.UsedQ), cudaVector(v.UsedK)
 		c.TotalQ, c.TotalK = v.TotalQ, v.TotalK
 	}
-	if cfg.Causal != problem.CausalNone {
-		c.Right = 0
-	}
-	c.BottomRight = cfg.Causal == problem.BottomRight || cfg.Causal == problem.CausalNone && cfg.Align == problem.BottomRight
-	if w := cfg.Window; w.Given() {
-		if w.Left() >= 0 {
-			c.Left = int32(w.Left())
-		}
-		if w.Right() >= 0 {
-			c.Right = min(c.Right, int32(w.Right()))
-		}
-	}
+	c.Left, c.Right, c.BottomRight = cudaWindow(cfg)
 	return c
 }
 

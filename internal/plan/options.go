@@ -1,10 +1,12 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	"vkattn/attention/score"
@@ -21,33 +23,34 @@ import (
 // pays for no option; any other value selects the general kernel.
 //
 // A row says all that plans do with an option. The tag const names the specialization constant that the
-// field becomes, or adds to. The tag cuda names an option that the backward kernels of tier cuda
-// refuse; its forward kernels, and those of tier cubin, refuse all of them.
+// field becomes, or adds to. The tag cuda names an option that the kernels of tier cuda refuse, backward one that its
+// backward kernels alone refuse, and forward one that its forward kernels take. The kernels of tier cubin refuse all of
+// them, but for calls with quantized K and V.
 type Options struct {
 	bias         uint32         `const:"BIAS" cuda:"bias"` // biasF16 and so on; 0: none
 	mask         bool           `const:"MASK" cuda:"mask"`
 	mapRows      uint32         `const:"SPARSE_BLOCK_Q" cuda:"block bitmap"` // rows of a block
 	mapKeys      uint32         `const:"SPARSE_BLOCK_K"`                     // and keys
 	sparseTokens uint32         `const:"SPARSE_TOKENS" cuda:"sparse tokens"` // sum of sparseLists and so on; 0: none
-	alibi        bool           `const:"ALIBI" cuda:"ALiBi"`
-	sinks        bool           `const:"SINKS" cuda:"sinks"`
+	alibi        bool           `const:"ALIBI" backward:"ALiBi" forward:"ALiBi"`
+	sinks        bool           `const:"SINKS" backward:"sinks" forward:"sinks"`
 	chunk        uint32         `const:"WINDOW" cuda:"attention chunks"` // windowChunk, or 0
 	dropout      bool           `const:"DROPOUT" cuda:"dropout"`
 	scoreMod     uint32         `const:"SCORE_EXPR" cuda:"score modifiers"` // modOfSlot or modOfTile; Variant.modifiers has the expression
 	maskMod      bool           `const:"MASK_EXPR" cuda:"mask modifiers"`   // likewise
-	Lengths      uint32         `const:"VARLEN"`                            // sum of LengthCuQ and so on
-	pageSize     uint32         `const:"PAGE_SIZE"`                         // no tier computes its gradients
-	window       uint32         `const:"WINDOW"`                            // sum of windowLeft and windowRight
-	softcap      bool           `const:"SOFTCAP"`
-	KV           problem.KVType `const:"K_TYPE"` // no tier computes its gradients; of K, KVSame if V is stored as Q
+	Lengths      uint32         `const:"VARLEN" forward:"lengths"`          // sum of LengthCuQ and so on
+	pageSize     uint32         `const:"PAGE_SIZE" forward:"pages"`         // no tier computes its gradients
+	window       uint32         `const:"WINDOW" forward:"window"`           // sum of windowLeft and windowRight
+	softcap      bool           `const:"SOFTCAP" forward:"softcap"`
+	KV           problem.KVType `const:"K_TYPE" cuda:"quantized K and V"` // no tier computes its gradients; of K, KVSame if V is stored as Q
 	valueType    problem.KVType `const:"V_TYPE"`
 	kvBlock      uint32         `const:"KV_SCALE_BLOCK"`
 
 	// How the call is computed.
-	packRows    uint32 `const:"PACK_GQA"` // query heads of a group that are packed as consecutive rows; 0: not packed
-	split       bool   `const:"SPLIT"`    // the kernel writes the state of a split
-	Combined    bool   `const:"COMBINE"`  // the same kernel combines the splits
-	CombinedLSE bool   `const:"COMBINE"`  // it stores LSE too
+	packRows    uint32 `const:"PACK_GQA"`                  // query heads of a group that are packed as consecutive rows; 0: not packed
+	split       bool   `const:"SPLIT" cuda:"O of float32"` // the kernel writes the state of a split
+	Combined    bool   `const:"COMBINE"`                   // the same kernel combines the splits
+	CombinedLSE bool   `const:"COMBINE"`                   // it stores LSE too
 
 	tileMap uint32 `const:"TILE_MAP"` // mapAtMask or mapAtBias; 0: the kernel takes no map of its KV tiles
 
@@ -136,7 +139,7 @@ var optionFields = sync.OnceValue(func() (list []optionField) {
 		if !ok {
 			panic("plan: no specialization constant of " + f.Name) // a test reads every tag
 		}
-		list = append(list, optionField{i, id, f.Tag.Get("cuda")})
+		list = append(list, optionField{i, id, f.Tag.Get("cuda"), f.Tag.Get("backward"), f.Tag.Get("forward")})
 	}
 	return list
 })
@@ -144,7 +147,9 @@ var optionFields = sync.OnceValue(func() (list []optionField) {
 type optionField struct {
 	index int
 	id    uint32
-	cuda  string
+	// What messages call an option that the kernels of tier cuda do not take, that its backward kernels do not take, and
+	// that its forward kernels take.
+	cuda, backward, forward string
 }
 
 // constants adds the specialization constants of the options to c.
@@ -163,19 +168,38 @@ func (f Options) constants(c map[uint32]uint32) {
 	c[shaders.ConstKvScaleBlock] = max(c[shaders.ConstKvScaleBlock], 1)
 }
 
-// denseOnly is why the forward kernels of tiers cuda and cubin refuse a call with options.
+// denseOnly is why the forward kernels of tier cubin refuse a call with options.
 const denseOnly = "its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, attention chunks, " +
 	"quantized K and V, or fixed splits"
 
 // notInCUDABackward names an option that the backward kernels of tier cuda do not take, "" if they take all.
 func (f Options) notInCUDABackward() string {
+	return f.first(func(o *optionField) string { return cmp.Or(o.cuda, o.backward) })
+}
+
+// notInCUDA names an option that the forward kernels of tier cuda do not take, "" if they take all.
+func (f Options) notInCUDA() string { return f.first(func(o *optionField) string { return o.cuda }) }
+
+// first is the first name that is not empty of the options of the call.
+func (f Options) first(name func(o *optionField) string) string {
 	v := reflect.ValueOf(f)
 	for _, o := range optionFields() {
-		if o.cuda != "" && !v.Field(o.index).IsZero() {
-			return o.cuda
+		if n := name(&o); n != "" && !v.Field(o.index).IsZero() {
+			return n
 		}
 	}
 	return ""
+}
+
+// inCUDA names the options that the general forward kernels of tier cuda take; "" for a dense call.
+func (f Options) inCUDA() string {
+	v, names := reflect.ValueOf(f), []string(nil)
+	for _, o := range optionFields() {
+		if o.forward != "" && !v.Field(o.index).IsZero() {
+			names = append(names, o.forward)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // PackRows returns the query heads of a group that are packed as consecutive rows; 0: not packed.

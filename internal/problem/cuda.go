@@ -42,6 +42,8 @@ type CUDAProblem struct {
 	Kernel   string // family asked for; "": the best
 	KV       KVType // of K and V, on tier cubin; others take KVSame alone
 	AnyArgs  bool   // stands for calls of any shape
+	// Options names the options of a forward call, for which there are kernels of their own; empty: it has none.
+	Options string
 }
 
 // CUDAChoice is the chosen kernel and the reasons.
@@ -96,7 +98,24 @@ type CUDACall struct {
 	// UnitHigh + UnitLow is |Scale| / |ScaleLog2|. It converts a row max in log2 units to
 	// natural units for LSE.
 	UnitHigh, UnitLow float32
-	Decode            CUDADecode
+	CUDAOptions
+	Decode CUDADecode
+}
+
+// CUDAOptions is what a call with options has in addition. Vectors without memory are not given.
+type CUDAOptions struct {
+	CuQ, CuK, UsedQ, UsedK CUDAVector
+	TotalQ, TotalK         int
+	Table                  CUDAVector
+	PageSize, Pages        int // 0: not paged
+	TableStride            int
+	ALiBi, Sinks           CUDAVector
+	BottomRight            bool  // the last row of a sequence is at its last key; otherwise row r is at key r
+	Left, Right            int32 // a row at key c attends to keys c - Left to c + Right; NoCausal: no limit
+	// Changed: a softcap or ALiBi changes scores, which are then products times ScoreScale, capped by Softcap, in natural
+	// units. ScoreScale has the factor 1 / Softcap. ScaleLog2 and the units are those of a Scale of 1.
+	Changed             bool
+	ScoreScale, Softcap float32
 }
 
 // CUDADecode is what calls with quantized K and V have in addition. Vectors without memory are not given.
@@ -105,11 +124,6 @@ type CUDADecode struct {
 	UnitBytes               int64 // bytes of what the strides of K and V count, an element or a block
 	KScale, VScale          CUDAVector
 	ScaleGroups, ScaleBlock int // scales of a head of a batch or page, and the keys of one
-	CuQ, CuK, UsedQ, UsedK  CUDAVector
-	TotalQ, TotalK          int
-	Table                   CUDAVector
-	PageSize, Pages         int // 0: not paged
-	TableStride             int
 	Causal                  Causal
 	Splits                  int // of the keys of a row
 }

@@ -31,6 +31,7 @@ type entry struct {
 	Rows    int         `json:"rows"`              // of Q a block
 	Cols    int         `json:"cols"`              // of K a tile
 	Grid    string      `json:"grid"`              // what x, y and z count
+	General bool        `json:"general,omitempty"` // a forward kernel for calls with options, of any alignment, and no others
 	Outputs string      `json:"outputs,omitempty"` // of a backward kernel: "stats", "dQ", "dK dV" or "dQ dK dV"
 	Dense   bool        `json:"dense,omitempty"`   // a backward kernel without lengths, window and softcap
 	Early   bool        `json:"early,omitempty"`   // starts before the kernel of the same call before it ends, for which it waits itself

@@ -33,6 +33,18 @@ var fa2Buckets = []struct {
 	{d: 256, dv: 256, full: tile{8, 1, 64, 32, 16, 2, 1, 1}, causal: tile{8, 1, 64, 32, 16, 2, 1, 0}, any: tile{4, 1, 32, 32, 16, 2, 2, 1}},
 }
 
+// fa2General are the head dims and tiles of the kernels for calls with options. They take any alignment, and fit the GPUs
+// with the least shared memory. No tile spills registers (docs/log/cuda-fa2.md).
+var fa2General = []struct {
+	d, dv int
+	tile
+}{
+	{64, 64, tile{4, 2, 128, 32, 4, 2, 2, 0}},
+	{128, 128, tile{4, 2, 64, 32, 0, 2, 2, 1}},
+	{192, 128, tile{4, 2, 32, 32, 0, 2, 2, 1}},
+	{256, 256, tile{4, 1, 32, 32, 8, 2, 2, 1}},
+}
+
 func (t tile) rows() int { return t.warps * t.mFragments * 16 }
 
 // shared is Config::Shared of fa2.h; fa2.cu checks that they agree.
@@ -46,14 +58,37 @@ func (t tile) shared(d, dv int) int {
 	return max(t.stages*stage+q, t.rows()*dv*2) + t.stages*barriers
 }
 
+// defines are the macros of a tile.
+func (t tile) defines(prefix string, d, dv int) (list []string) {
+	for _, part := range []struct {
+		name  string
+		value int
+	}{
+		{"WARPS", t.warps}, {"MFRAGMENTS", t.mFragments}, {"COLS", t.cols}, {"STEP", t.step},
+		{"QREGS", t.qRegs}, {"STAGES", t.stages}, {"BLOCKS", t.blocks}, {"ROUNDED", t.rounded}, {"SHARED", t.shared(d, dv)},
+	} {
+		list = append(list, fmt.Sprintf("%s%s=%d", prefix, part.name, part.value))
+	}
+	return list
+}
+
+// fa2Types are the storage types of family fa2.
+var fa2Types = []struct{ name, element string }{{"f16", "Half"}, {"bf16", "Bfloat"}}
+
+// fa2Name is the name of the modules for a storage type and head dims.
+func fa2Name(dtype string, d, dv int) string {
+	name := fmt.Sprintf("fa2_%s_d%d", dtype, d)
+	if dv != d {
+		name += fmt.Sprintf("x%d", dv)
+	}
+	return name
+}
+
 func fa2Modules() []module {
 	var list []module
-	for _, dtype := range []struct{ name, element string }{{"f16", "Half"}, {"bf16", "Bfloat"}} {
+	for _, dtype := range fa2Types {
 		for _, b := range fa2Buckets {
-			name := fmt.Sprintf("fa2_%s_d%d", dtype.name, b.d)
-			if b.dv != b.d {
-				name += fmt.Sprintf("x%d", b.dv)
-			}
+			name := fa2Name(dtype.name, b.d, b.dv)
 			m := module{name: name, source: "fa2.cu", ptx: true, defines: []string{
 				"FA2_NAME=attn_" + name, "FA2_ELEMENT=" + dtype.element,
 				fmt.Sprintf("FA2_D=%d", b.d), fmt.Sprintf("FA2_DV=%d", b.dv),
@@ -67,15 +102,7 @@ func fa2Modules() []module {
 				{"full_any", cmp.Or(b.any, b.full), false, true}, {"causal_any", cmp.Or(b.any, b.causal, b.full), true, true},
 			} {
 				shared := k.shared(b.d, b.dv)
-				for _, part := range []struct {
-					name  string
-					value int
-				}{
-					{"WARPS", k.warps}, {"MFRAGMENTS", k.mFragments}, {"COLS", k.cols}, {"STEP", k.step},
-					{"QREGS", k.qRegs}, {"STAGES", k.stages}, {"BLOCKS", k.blocks}, {"ROUNDED", k.rounded}, {"SHARED", shared},
-				} {
-					m.defines = append(m.defines, fmt.Sprintf("FA2_%s_%s=%d", strings.ToUpper(k.kind), part.name, part.value))
-				}
+				m.defines = append(m.defines, k.defines("FA2_"+strings.ToUpper(k.kind)+"_", b.d, b.dv)...)
 				m.entries = append(m.entries, entry{
 					Entry: "attn_" + name + "_" + k.kind, Family: "fa2", DType: dtype.name, D: b.d, Dv: b.dv,
 					Causal: k.causal, Any: k.any, Module: name,
@@ -83,6 +110,16 @@ func fa2Modules() []module {
 				})
 			}
 			list = append(list, m)
+		}
+		for _, b := range fa2General {
+			name := fa2Name(dtype.name, b.d, b.dv) + "_general"
+			list = append(list, module{name: name, source: "fa2_general.cu", ptx: true,
+				defines: append([]string{"FA2_NAME=attn_" + name, "FA2_ELEMENT=" + dtype.element,
+					fmt.Sprintf("FA2_D=%d", b.d), fmt.Sprintf("FA2_DV=%d", b.dv)}, b.defines("FA2_", b.d, b.dv)...),
+				entries: []entry{{
+					Entry: "attn_" + name, Family: "fa2", DType: dtype.name, D: b.d, Dv: b.dv, Any: true, General: true, Module: name,
+					Threads: b.warps * 32, Shared: b.shared(b.d, b.dv), Rows: b.rows(), Cols: b.cols, Grid: gridRowsHeadsBatch,
+				}}})
 		}
 	}
 	return list

@@ -30,6 +30,11 @@ static inline float __fmul_rn(float a, float b)
 	volatile float c = a * b; /* rounded, not part of a fused operation */
 	return c;
 }
+static inline float __fadd_rn(float a, float b)
+{
+	volatile float c = a + b;
+	return c;
+}
 static inline int atomicAdd(int *to, int x) { return (*to += x) - x; }
 
 extern long progress; /* grows with everything that another thread may wait for */

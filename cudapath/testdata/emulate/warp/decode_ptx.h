@@ -4,17 +4,6 @@
 #include <type_traits>
 
 static inline float __shfl_sync(unsigned, float x, int lane) { return floatOf(shuffle(bitsOf(x), lane)); }
-struct Vote { bool in, out; };
-static inline bool __any_sync(unsigned, bool x)
-{
-	Vote v = {x, false};
-	meet("any", &v, [](void **all) {
-		bool any = false;
-		for (int i = 0; i < 32; i++) any |= ((Vote *)all[i])->in;
-		for (int i = 0; i < 32; i++) ((Vote *)all[i])->out = any;
-	});
-	return v.out;
-}
 
 /* A copy is done as late as it may be: when its thread waits for its group. */
 struct Part { uint32_t to, size, bytes; const void *from; };

@@ -10,6 +10,7 @@
 struct Index { unsigned x, y, z; };
 static Index threadIdx, blockIdx, gridDim;
 static void blockBarrier();
+static bool blockOr(bool);
 
 #define __device__
 #define __global__
@@ -18,6 +19,7 @@ static void blockBarrier();
 #define __align__(n)
 #define __shared__ static
 #define __syncthreads() blockBarrier()
+#define __syncthreads_or(x) blockOr(x)
 #include "sm80.h"
 
 #include SOURCE
@@ -89,6 +91,7 @@ void meetAll(unsigned threads, bool &any)
 }
 
 static void blockBarrier() { join(count); }
+static bool blockOr(bool x) { return join_any(count, x); }
 
 static void thread()
 {
@@ -159,7 +162,7 @@ extern "C" const char *emulate(void (*entry)(PARAMS), const PARAMS *p, const uin
 	return nullptr;
 }
 
-#ifdef FA2_D
+#ifdef PLANS
 /* Whether the plan of a unit of kernel Main says of blocks of its rows what follows from their lengths: 0, or what differs. The
  * blocks are the first and last 16 of the unit, and others by seed. */
 extern "C" int planDiffers(const AttnBackwardParams *p, uint32_t ticket, uint64_t seed)

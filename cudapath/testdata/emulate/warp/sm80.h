@@ -30,7 +30,30 @@ static inline uint32_t shuffle(uint32_t x, int from)
 	return s.out;
 }
 static inline float __shfl_xor_sync(unsigned, float x, int mask) { return floatOf(shuffle(bitsOf(x), (threadIdx.x % 32) ^ mask)); }
+struct Vote { bool in, out; };
+static inline bool __any_sync(unsigned, bool x)
+{
+	Vote v = {x, false};
+	meet("any", &v, [](void **all) {
+		bool any = false;
+		for (int i = 0; i < 32; i++) any |= ((Vote *)all[i])->in;
+		for (int i = 0; i < 32; i++) ((Vote *)all[i])->out = any;
+	});
+	return v.out;
+}
 template <class T> static inline T __shfl_sync(unsigned, T x, int lane) { return (T)shuffle((uint32_t)x, lane); }
+
+/* The larger of two elements, or the one that is a number. */
+template <float (*Widen)(uint32_t)> static inline uint32_t larger(uint32_t a, uint32_t b)
+{
+	uint32_t r = 0;
+	for (int h = 0; h < 32; h += 16) {
+		const uint32_t x = a >> h & 0xffff, y = b >> h & 0xffff;
+		const float wx = Widen(x), wy = Widen(y);
+		r |= (wx >= wy || wy != wy ? x : y) << h;
+	}
+	return r;
+}
 
 struct Product { float *d; const uint32_t *a; uint32_t b0, b1; };
 template <float (*Widen)(uint32_t)> static void product(void **all)
@@ -61,6 +84,7 @@ struct Half {
 	static constexpr uint32_t ones = 0x3c003c00, infinity = 0x7c007c00;
 	static uint32_t pack(float low, float high) { return ::pack<false>(low, high); }
 	static float low(uint32_t a) { return __half2float({(uint16_t)a}); }
+	static uint32_t max(uint32_t a, uint32_t b) { return larger<low>(a, b); }
 	static void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 	{
 		Product one = {d, a, b0, b1};
@@ -73,6 +97,7 @@ struct Bfloat {
 	static constexpr uint32_t ones = 0x3f803f80, infinity = 0x7f807f80;
 	static uint32_t pack(float low, float high) { return ::pack<true>(low, high); }
 	static float low(uint32_t a) { return floatOf(a << 16); }
+	static uint32_t max(uint32_t a, uint32_t b) { return larger<low>(a, b); }
 	static void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 	{
 		Product one = {d, a, b0, b1};
@@ -136,13 +161,17 @@ static inline void barrier_arrive(uint32_t barrier)
 	if (x >> 32 == 0) x = (x ^ 1) | (x >> 1 & 0x7fffffff) << 32;
 	storeSharedAs(barrier, x);
 }
-static inline void barrier_arrive_copies(uint32_t barrier)
+static inline void copy_wait_all()
 {
 	for (const Copy &c : copies[threadIdx.x]) {
 		memset(memory + c.to, 0, 16);
 		memcpy(memory + c.to, c.from, c.bytes);
 	}
 	copies[threadIdx.x].clear();
+}
+static inline void barrier_arrive_copies(uint32_t barrier)
+{
+	copy_wait_all();
 	barrier_arrive(barrier);
 }
 static inline void barrier_wait(uint32_t barrier, uint32_t parity)

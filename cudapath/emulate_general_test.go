@@ -1,0 +1,288 @@
+//go:build !windows
+
+package cudapath
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/internal/cases"
+	"vkattn/internal/plan"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
+	"vkattn/internal/testlevel"
+)
+
+// generalEmulator runs a forward kernel of family fa2 for calls with options on the CPU.
+type generalEmulator struct {
+	k   *Kernel
+	lib uintptr
+	run func(entry uintptr, p *generalParams, grid *uint32, threads, reversed int32) string
+}
+
+// generalKernel is the kernel of the table for a storage type and head dims, nil if there is none.
+func generalKernel(t *table, dtype string, d, dv int) *Kernel {
+	for i := range t.kernels { // sorted by size
+		if k := &t.kernels[i]; k.General && k.DType == dtype && k.D >= d && k.DV >= dv {
+			return k
+		}
+	}
+	return nil
+}
+
+// newGeneralEmulator compiles a kernel with its tile of kernels/build. change may alter the text of its sources.
+func newGeneralEmulator(t testing.TB, k *Kernel, change func(dir string)) *generalEmulator {
+	t.Helper()
+	compiler, err := exec.LookPath("c++")
+	if err != nil {
+		t.Skipf("no compiler for the kernels: %v", err)
+	}
+	dir := emulationSources(t, "fa2_general.cu", "warp")
+	if change != nil {
+		change(dir)
+	}
+	file := filepath.Join(dir, "kernels.so")
+	args := []string{"-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", "-I" + dir,
+		"-DFA2_NAME=attn", "-DFA2_ELEMENT=" + map[string]string{"f16": "Half", "bf16": "Bfloat"}[k.DType], fmt.Sprintf("-DFA2_D=%d", k.D),
+		fmt.Sprintf("-DFA2_DV=%d", k.DV), "-DPARAMS=AttnGeneralParams", `-DSOURCE="fa2_general.cu"`, "-o", file, filepath.Join(dir, "emulate.cc")}
+	// The tile as fa2.json has it, with the numbers that do not show there.
+	rest := map[int]struct{ step, qRegs, rounded int }{64: {32, 4, 0}, 128: {32, 0, 1}, 192: {32, 0, 1}, 256: {32, 8, 1}}[k.D]
+	for name, value := range map[string]int{"WARPS": k.Threads / 32, "MFRAGMENTS": k.Rows / (k.Threads / 2), "COLS": k.Cols, "STEP": rest.step, "QREGS": rest.qRegs,
+		"STAGES": 2, "BLOCKS": 2, "ROUNDED": rest.rounded, "SHARED": k.Shared} {
+		args = append(args, fmt.Sprintf("-DFA2_%s=%d", name, value))
+	}
+	text, err := exec.Command(compiler, args...).CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	e := &generalEmulator{k: k}
+	e.lib, err = purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	require.NoError(t, err)
+	purego.RegisterLibFunc(&e.run, e.lib, "emulate")
+	return e
+}
+
+// forward computes a call in host memory.
+func (e *generalEmulator) forward(cfg problem.Config, a problem.Args, all []tensors.Layout, reversed bool) error {
+	factors := plan.FactorsOf(cfg)
+	var call problem.CUDACall
+	plan.SetCUDACall(&call, &cfg, &factors, &a, all)
+	var p generalParams
+	p.set(&call)
+	p.b = int32(a.B)
+	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
+		t.base = hostAddress([...][]byte{a.Q.Host, a.K.Host, a.V.Host, a.O.Host}[i], all[i].Tensor.Offset, 2)
+	}
+	vector := func(v problem.Vector) uint64 { return hostAddress(v.Host, v.Offset, 4) }
+	if a.LSE.Given() {
+		p.lse = hostAddress(a.LSE.Host, a.LSE.Offset, 4)
+	}
+	if v := a.Varlen; v != nil {
+		p.cuQ, p.cuK, p.usedQ, p.usedK = vector(v.CuQ), vector(v.CuK), vector(v.UsedQ), vector(v.UsedK)
+	}
+	if a.Pages != nil {
+		p.table = vector(a.Pages.Table)
+	}
+	p.alibi, p.sinks = vector(a.ALiBi), vector(a.Sinks)
+	p.setOptions(&call)
+	g, err := e.k.grid(e.k.tiles(&a.Shape, a.B))
+	if err != nil {
+		return err
+	}
+	function, err := purego.Dlsym(e.lib, "attn")
+	if err != nil {
+		return err
+	}
+	order := int32(0)
+	if reversed {
+		order = 1
+	}
+	grid := [3]uint32{uint32(g[0]), uint32(g[1]), uint32(g[2])}
+	emulators.Lock()
+	failure := e.run(function, &p, &grid[0], int32(e.k.Threads), order)
+	emulators.Unlock()
+	runtime.KeepAlive(a)
+	if failure != "" {
+		return errors.New(failure)
+	}
+	return nil
+}
+
+// conformGeneral computes a case. What must not matter, and the order of threads, change no bit.
+func conformGeneral(e *generalEmulator, p *cases.Problem) error {
+	cfg := p.Config(cases.On(attention.TierCPU, p.DType))
+	var afters [2][][]byte
+	for i, before := range [2][][]byte{p.Image, p.Spoiled()} {
+		for _, image := range before {
+			afters[i] = append(afters[i], bytes.Clone(image))
+		}
+		a := p.HostArgs(afters[i])
+		var l tensors.Layouts
+		if err := l.Check(&cfg, &a); err != nil {
+			return err
+		}
+		if err := e.forward(cfg, a, l.All(), i == 1); err != nil {
+			return err
+		}
+		if err := p.Trespass(before, afters[i]); err != nil {
+			return fmt.Errorf("run %d: %w", i+1, err)
+		}
+	}
+	var truth cases.Truth
+	if !strings.HasPrefix(p.Name, "extreme") {
+		if err := truth.Judge(p, afters[0]); err != nil {
+			return err
+		}
+	}
+	judged := cases.NewFormula(p).Judge(afters[0])
+	if err := judged.Err(); err != nil {
+		return err
+	}
+	return p.Same(afters[0], afters[1])
+}
+
+// computesForward reports whether the general forward kernels take a case: it has options, and all of them are theirs.
+func computesForward(c *cases.Case) bool {
+	cfg := c.Config(cases.On(attention.TierCPU, attention.F16))
+	options := c.PackedQ || c.PackedK || c.LooseQ || c.LooseK || c.PageSize > 0 || cfg.Window.Given() || c.Softcap != 0 || c.ALiBi || c.Sinks
+	return options && c.SparseRatio == 0 && c.BlockQ == 0 && !c.Bias.On && !c.Mask.On && c.Dropout == 0 && c.AttentionChunk == 0 &&
+		c.KeyType == attention.KVSame && c.FixedSplit == 0 && c.Mods == 0 && c.D <= 256 && c.Dv <= 256
+}
+
+// The general kernels, run by the CPU, compute the cases of the tables of options, and extreme numbers.
+func TestGeneralKernelsOnTheCPU(t *testing.T) {
+	testlevel.HostOnly(t)
+	table, err := embedded()
+	require.NoError(t, err)
+	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		t.Run(dtype.String(), func(t *testing.T) {
+			emulators := map[*Kernel]*generalEmulator{}
+			n := 0
+			for _, c := range cases.DealOptions(cases.BriefOptions(), 3)[which] {
+				if !computesForward(&c) || emulatedTiles(&c) > 64 && !testlevel.IsExhaustive() {
+					continue
+				}
+				n++
+				t.Run(c.String(), func(t *testing.T) {
+					p, err := cases.NewProblem(c, dtype)
+					require.NoError(t, err)
+					k := generalKernel(table, dtype.String(), c.D, c.Dv)
+					require.NotNil(t, k)
+					if emulators[k] == nil {
+						emulators[k] = newGeneralEmulator(t, k, nil)
+					}
+					require.NoError(t, conformGeneral(emulators[k], p))
+				})
+			}
+			t.Logf("%d cases", n)
+		})
+	}
+}
+
+// A kernel with one fault fails a case of few rows.
+func TestGeneralKernelsFaultsAreFound(t *testing.T) {
+	testlevel.HostOnly(t)
+	table, err := embedded()
+	require.NoError(t, err)
+	seqs := []cases.Seq{{ID: 1, Rows: 70, Keys: 133}, {ID: 2, Rows: 3, Keys: 9}, {ID: 3, Rows: 40, Keys: 300}}
+	base := cases.Case{D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, Seqs: seqs, LSE: true, Causal: attention.BottomRight, Layout: cases.Packed}
+	with := func(name string, change func(c *cases.Case)) cases.Case {
+		c := base
+		c.Name = name
+		change(&c)
+		return c
+	}
+	packed := with("packed", func(c *cases.Case) { c.PackedQ, c.PackedK = true, true })
+	loose := with("loose", func(c *cases.Case) { c.LooseQ, c.LooseK, c.Causal = true, true, attention.CausalNone })
+	window := with("window", func(c *cases.Case) { c.PackedQ, c.Window = true, attention.WindowOf(20, 0) })
+	softcap := with("softcap", func(c *cases.Case) { c.Softcap = 3 })
+	alibi := with("alibi", func(c *cases.Case) { c.ALiBi, c.PackedK = true, true })
+	sinks := with("sinks", func(c *cases.Case) { c.Sinks, c.LooseK = true, true })
+	paged := with("paged", func(c *cases.Case) { c.PageSize, c.LooseK, c.PackedQ = 16, true, true })
+	for i, x := range []struct {
+		c                    cases.Case
+		file, right, planted string
+	}{
+		{packed, "fa2.h", "p.cu_q != 0 ? int64_t(task.head) * p.total_q + bounds.rows.first", "p.cu_q != 0 ? int64_t(task.head) * p.Sq + bounds.rows.first"},
+		{packed, "fa2.h", "+ bounds.keys.first * p.v.row", ""},
+		{loose, "fa2.h", "|| key >= end", ""},
+		{loose, "fa2.h", "if constexpr (C::General) return bounds.rows.used;", "if constexpr (C::General) return bounds.rows.extent;"},
+		{window, "fa2.h", "vt = shared + at + C::KBytes;\n\t\t\t\tif (__syncthreads_or(odd_values(vt))) take_odd_values(vt, col);", "vt = 0;"},
+		{window, "fa2.h", "past < from", "past <= from"},
+		{window, "fa2_general.h", "open = max(last - left, 0)", "open = 0"},
+		{window, "fa2_general.h", "first_key = max(row - left, 0)", "first_key = max(row - left + C::Cols, 0)"},
+		{softcap, "fa2_general.h", "fabsf(y) < 0.05f", "fabsf(y) < 0.9f"},
+		{alibi, "fa2.h", "first_row() + bounds.offset - col", "first_row() - col"},
+		{sinks, "fa2.h", "inverse *= take_sink", "take_sink"},
+		{sinks, "fa2_general.h", "lse = highest + logf(expf(keys - highest) + expf(sink - highest));", ""},
+		{paged, "fa2.h", "+ key / p.page_size]", "+ key / (2 * p.page_size)]"},
+		{paged, "fa2.h", "int64_t(task.batch) * p.table_stride", "0"},
+	} {
+		if !testlevel.IsExhaustive() && i%5 != 0 {
+			continue
+		}
+		t.Run(x.c.Name+" "+x.planted, func(t *testing.T) {
+			p, err := cases.NewProblem(x.c, attention.F16)
+			require.NoError(t, err)
+			e := newGeneralEmulator(t, generalKernel(table, "f16", 64, 64), func(dir string) {
+				file := filepath.Join(dir, x.file)
+				text, err := os.ReadFile(file)
+				require.NoError(t, err)
+				require.Equal(t, 1, strings.Count(string(text), x.right), "the text of the kernel has changed")
+				require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), x.right, x.planted, 1)), 0o600))
+			})
+			require.Error(t, conformGeneral(e, p))
+		})
+	}
+}
+
+// Numbers at the ends of their ranges give what the formula says. Lengths, positions and pages that are wrong write nothing outside of
+// O and LSE.
+func TestGeneralKernelsOfExtremesOnTheCPU(t *testing.T) {
+	testlevel.HostOnly(t)
+	table, err := embedded()
+	require.NoError(t, err)
+	const want = 24 // cases
+	emulators := map[*Kernel]*generalEmulator{}
+	n := 0
+	for seed := uint64(0); n < want; seed++ {
+		dtype := []attention.DType{attention.F16, attention.BF16}[seed%2]
+		c := cases.RandomExtreme(seed, int(seed), attention.KVSame, dtype)
+		k := generalKernel(table, dtype.String(), c.D, c.Dv)
+		if !computesForward(&c) || k == nil || k.D > 128 && !testlevel.IsExhaustive() || emulatedTiles(&c) > 32 {
+			continue
+		}
+		p, err := cases.NewProblem(c, dtype)
+		require.NoError(t, err)
+		cfg := p.Config(cases.On(attention.TierCPU, dtype))
+		if plan.CUDASoftcapRefusal(&cfg) != "" {
+			continue
+		}
+		n++
+		t.Run(c.String(), func(t *testing.T) {
+			if emulators[k] == nil {
+				emulators[k] = newGeneralEmulator(t, k, nil)
+			}
+			require.NoError(t, conformGeneral(emulators[k], p))
+			before := p.Wild(seed)
+			var after [][]byte
+			for _, image := range before {
+				after = append(after, bytes.Clone(image))
+			}
+			sound := p.HostArgs(p.Image)
+			var l tensors.Layouts
+			require.NoError(t, l.Check(&cfg, &sound))
+			require.NoError(t, emulators[k].forward(cfg, p.HostArgs(after), l.All(), false))
+			require.NoError(t, p.TrespassTensors(before, after))
+		})
+	}
+}
