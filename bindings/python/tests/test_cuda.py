@@ -25,6 +25,15 @@ class CUDA(unittest.TestCase):
             got, want = (vkattn.attention(q, k, k, causal=causal, device=d) for d in (None, cpu))
             np.testing.assert_allclose(got, want, 1e-5, 1e-5)
 
+    def test_options(self):
+        h, g = q.astype(np.float16), k.astype(np.float16)
+        packed = {"cu_q": [0, 4, 9], "cu_k": [0, 5, 14], "causal": "bottom-right"}
+        with vkattn.Device("cuda") as device:
+            for options in ({"softcap": 3.0}, {"window": (3, 0), "causal": "bottom-right"}, {"used_k": [5, 14]}, packed):
+                one = slice(0, 1 if "cu_q" in options else None)
+                self.assertIn("_general", vkattn.plan(h[one], g[one], g[one], device=device, **options))
+                vkattn.attention(h[one], g[one], g[one], device=device, **options)
+
     def test_what_its_kernels_do_not_compute(self):
         got, want = (vkattn.attention(q, k, k, softcap=3.0, device=d) for d in (None, cpu))
         np.testing.assert_array_equal(got, want)

@@ -3,8 +3,8 @@
     from vkattn.flash_attn import flash_attn_func
 
 Tensors are float16, bfloat16 or float32, on a CUDA device or the CPU. A CUDA device computes on PyTorch's current stream,
-what its kernels take: forward dense and causal attention, gradients also of packed sequences, windows and softcap. What is
-not taken is a NotImplementedError that names it. Gradients are deterministic always. The mask of dropout is that of
+what its kernels take: in float16 and bfloat16 everything but dropout, gradients without ALiBi. What is not taken is a
+NotImplementedError that names it. Gradients are deterministic always. The mask of dropout is that of
 vkattn's generator, whose seed PyTorch's CPU generator draws.
 """
 

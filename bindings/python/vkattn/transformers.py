@@ -6,7 +6,7 @@
     vkattn.transformers.register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="vkattn")
 
-A padding mask makes packed sequences of a call, which a CUDA device refuses by name as long as its kernels lack them."""
+A padding mask makes packed sequences of a call."""
 
 from __future__ import annotations
 
