@@ -131,7 +131,7 @@ build() {
 	{
 		git log -1 --format='commit %H'
 		go version
-		for tool in gcc ld ldd tar gzip; do "$tool" --version | head -n 1; done
+		for tool in gcc ld ldd tar gzip; do "$tool" --version | sed -n 1p; done # head would not read all, and end a slow tool
 		zip -v | sed -n 2p
 	} >"$out/build.txt"
 	(cd "$out" && sha256sum -- * >SHA256SUMS && cat SHA256SUMS)
