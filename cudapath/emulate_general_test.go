@@ -71,8 +71,9 @@ func newGeneralEmulator(t testing.TB, k *Kernel, change func(dir string)) *gener
 	return e
 }
 
-// forward computes a call in host memory.
-func (e *generalEmulator) forward(cfg problem.Config, a problem.Args, all []tensors.Layout, reversed bool) error {
+// forward computes a call in host memory. apart launches each head of each sequence by itself, as calls do with more of them than a
+// grid holds, and reverses the order of threads.
+func (e *generalEmulator) forward(cfg problem.Config, a problem.Args, all []tensors.Layout, apart bool) error {
 	factors := plan.FactorsOf(cfg)
 	var call problem.CUDACall
 	plan.SetCUDACall(&call, &cfg, &factors, &a, all)
@@ -102,18 +103,19 @@ func (e *generalEmulator) forward(cfg problem.Config, a problem.Args, all []tens
 	if err != nil {
 		return err
 	}
-	order := int32(0)
-	if reversed {
-		order = 1
+	order, grid, heads, batches := int32(0), [3]uint32{uint32(g[0]), uint32(g[1]), uint32(g[2])}, 1, 1
+	if apart {
+		order, grid, heads, batches = 1, [3]uint32{uint32(g[0]), 1, 1}, a.Hq, a.B
 	}
-	grid := [3]uint32{uint32(g[0]), uint32(g[1]), uint32(g[2])}
 	emulators.Lock()
-	failure := e.run(function, &p, &grid[0], int32(e.k.Threads), order)
-	emulators.Unlock()
-	runtime.KeepAlive(a)
-	if failure != "" {
-		return errors.New(failure)
+	defer emulators.Unlock()
+	for i := range heads * batches {
+		p.firstHead, p.firstBatch = int32(i%heads), int32(i/heads)
+		if failure := e.run(function, &p, &grid[0], int32(e.k.Threads), order); failure != "" {
+			return errors.New(failure)
+		}
 	}
+	runtime.KeepAlive(a)
 	return nil
 }
 
