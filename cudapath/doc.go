@@ -23,8 +23,9 @@
 //	fa2_any  fa2 for any alignment: loads single elements, at about half the speed
 //	ref      float32 arithmetic, for validation and for float32 tensors
 //
-// Calls in f16 and bf16 may have varlen, a window, a softcap, ALiBi, sinks and a block table. A kernel of fa2 takes every combination of
-// them, at any alignment; without Vulkan, or with Config.Tier, forward runs it. The other families refuse such calls.
+// Calls in f16 and bf16 may have varlen, a window, a softcap, ALiBi, sinks and a block
+// table. A kernel of fa2 takes every combination of them, at any alignment; without Vulkan,
+// or with Config.Tier, Forward runs it. The other families refuse such calls.
 //
 // Backward uses the first of the same families that supports the problem. They also support
 // varlen, a window and a softcap. Backward keeps statistics of the rows in scratch memory that

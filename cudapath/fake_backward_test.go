@@ -69,6 +69,31 @@ func gradientsByCUDA(t *testing.T, c *Context, s *vk.Stream, kernel string, b *c
 	return after
 }
 
+// A forward call with options on tier cuda, between what Vulkan uploads and downloads.
+func TestOptionsTakeTheirTurn(t *testing.T) {
+	f, c := withFake(t)
+	reachable(t, c)
+	f.forward(fakeForwardKernels())
+	forwardError.err = nil
+	seqs := []cases.Seq{{ID: 1, Rows: 5, Keys: 80}, {ID: 2, Rows: 66, Keys: 3}}
+	for _, x := range []cases.Case{
+		{Name: "packed", D: 16, Dv: 16, Shape: attention.Shape{Hq: 2, Hkv: 1}, Causal: attention.TopLeft, Seqs: seqs, PackedQ: true, PackedK: true, LooseQ: true, LSE: true, Softcap: 3},
+		{Name: "paged", D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, Causal: attention.BottomRight, Seqs: seqs, PageSize: 16, LooseK: true, ALiBi: true, Sinks: true},
+	} {
+		t.Run(x.Name, func(t *testing.T) {
+			p, err := cases.NewProblem(x, attention.F16)
+			require.NoError(t, err)
+			f.launches()
+			after := forwardByVulkan(t, c, "", p, p.Image)
+			require.NoError(t, forwardError.err)
+			require.Contains(t, f.launches(), "_general")
+			require.NoError(t, p.Trespass(p.Image, after))
+			var truth cases.Truth
+			require.NoError(t, truth.Judge(p, after))
+		})
+	}
+}
+
 // The whole way: tier scalar writes O and LSE, the kernels of tier cuda make gradients of
 // them, Vulkan downloads those, and they are right.
 func TestBackwardTakesItsTurn(t *testing.T) {
