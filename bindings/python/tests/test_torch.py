@@ -25,7 +25,7 @@ def normal(*shape, dtype=torch.float32, grad=False):
     return torch.randn(*shape, device=device).to(dtype).requires_grad_(grad)
 
 
-def formula(q, k, v, causal=False, window=(-1, -1), softcap=0.0, scale=None, slopes=None, bias=None, visible=None):
+def formula(q, k, v, causal=False, window=(-1, -1), softcap=0.0, scale=None, slopes=None, bias=None, visible=None, sinks=None):
     """O and LSE of [batch, rows, heads, dim] in float64."""
     q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
@@ -47,6 +47,9 @@ def formula(q, k, v, causal=False, window=(-1, -1), softcap=0.0, scale=None, slo
     if window[1] >= 0:
         seen = seen & (j <= i + window[1])
     s = s.masked_fill(~seen, -float("inf"))
+    if sinks is not None:
+        s = torch.cat((s, sinks.double()[None, :, None, None].expand(*s.shape[:3], 1)), 3)
+        v = torch.nn.functional.pad(v, (0, 0, 0, 1))
     p = torch.nan_to_num(torch.softmax(s, 3))
     return (p @ v).transpose(1, 2), torch.logsumexp(s, 3)
 
@@ -223,8 +226,16 @@ class Flash(Case):
         self.close(o, formula(*rows, causal=True, scale=0.2)[0], dtype)
         o = hf.attention(module, q[:, :, -1:], k, k)[0]
         self.close(o, formula(rows[0][:, -1:], *rows[1:])[0], dtype)
-        with self.assertRaisesRegex(NotImplementedError, "s_aux"):
-            hf.attention(module, q, k, k, s_aux=q)
+        sinks, leaf = normal(4, dtype=dtype), q.clone().requires_grad_()
+        o, want = hf.attention(module, leaf, k, k, s_aux=sinks)[0], formula(leaf.transpose(1, 2), *rows[1:], causal=True, sinks=sinks)[0]
+        self.close(o, want, dtype)
+        self.close(*(torch.autograd.grad(x.double().sum(), leaf)[0] for x in (o, want)), dtype)
+        with self.assertRaisesRegex(NotImplementedError, "the gradient of s_aux"):
+            hf.attention(module, q, k, k, s_aux=sinks.clone().requires_grad_())
+        with self.assertRaisesRegex(ValueError, "s_aux has shape"):
+            hf.attention(module, q, k, k, s_aux=sinks[:2])
+        with self.assertRaisesRegex(NotImplementedError, "position_bias"):
+            hf.attention(module, q, k, k, position_bias=q)
         with self.assertRaisesRegex(NotImplementedError, "attention_mask"):
             hf.attention(module, q, k, k, torch.ones(2, 1, 9, 9, device=device))
         o = hf.attention(module, q, k, k, sliding_window=3, softcap=4.0)[0]
@@ -385,7 +396,7 @@ class Operators(Case):
         from vkattn import _torch
 
         q = normal(1, 4, 33, 64, dtype=dtypes[0], grad=True)
-        rest = (None, None, None, None, 33, 33, _torch._TOP_LEFT, -1, -1, 0.0, 0.125, None, None, None, 0.0, 0)
+        rest = (None, None, None, None, 33, 33, _torch._TOP_LEFT, -1, -1, 0.0, 0.125, None, None, None, 0.0, 0, None)
         torch.library.opcheck(torch.ops.vkattn.forward.default, (q, normal(1, 4, 33, 64, dtype=dtypes[0]), normal(1, 4, 33, 64, dtype=dtypes[0]), *rest))
 
     def test_compile(self):

@@ -109,10 +109,10 @@ class _Call:
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor, cu_q: Optional[Tensor], cu_k: Optional[Tensor], used_k: Optional[Tensor],
         block_table: Optional[Tensor], max_q: int, max_k: int, causal: int, left: int, right: int, softcap: float, scale: float, alibi: Optional[Tensor], bias: Optional[Tensor],
-        mask: Optional[Tensor], dropout: float, seed: int,
+        mask: Optional[Tensor], dropout: float, seed: int, sinks: Optional[Tensor],
     ) -> None:  # fmt: skip
         layout = None
-        if all(t is None for t in (cu_q, used_k, block_table, alibi, bias, mask)) and not dropout:
+        if all(t is None for t in (cu_q, used_k, block_table, alibi, bias, mask, sinks)) and not dropout:
             layout = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device, causal, left, right, softcap, scale)
             found = _templates.get(layout)
             if found is not None:
@@ -156,6 +156,8 @@ class _Call:
             a.pages = ctypes.pointer(pages)
         if alibi is not None:
             a.alibi = _vector(alibi)
+        if sinks is not None:
+            a.sinks = _vector(sinks)
         for name, struct, t in (("bias", _c.Bias, bias), ("mask", _c.Mask, mask)):
             if t is not None:
                 sizes = dict(zip(("batches", "heads", "rows"), t.shape))
@@ -174,9 +176,9 @@ class _Call:
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
     """O and LSE of [batch, heads, rows, dim], or of packed sequences [1, heads, all rows, dim]."""
     o = _like_q(q, v.shape[3])
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    lse, sinks = q.new_empty(q.shape[:3], dtype=torch.float32), rest[-1]
     if k.shape[2] == 0:
-        return o.zero_(), lse.fill_(-float("inf"))
+        return o.zero_(), lse.fill_(-float("inf")) if sinks is None else lse.copy_(sinks[None, :, None])
     if o.numel() == 0:
         return o, lse.fill_(-float("inf"))
     c = _Call(q, k, v, *rest)
@@ -191,11 +193,13 @@ def _backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tens
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     if o.numel() == 0 or k.numel() == 0 or v.numel() == 0:
         return d_q.zero_(), d_k.zero_(), d_v.zero_()
-    c = _Call(q, k, v, *rest)
+    *rest, sinks = rest
+    c = _Call(q, k, v, *rest, None)
     c.args.o = _tensor(_rows(o))
     c.args.lse = _c.Tensor(None, lse.data_ptr(), lse.numel() * 4, 0, 0, 0, 0, 0)
     back = _c.BackwardArgs()
     back.size, back.forward = ctypes.sizeof(_c.BackwardArgs), ctypes.pointer(c.args)
+    back.partial_keys = int(sinks is not None)  # a sink counts in LSE as a key whose value is 0
     back.d_o, back.d_q, back.d_k, back.d_v = _tensor(d_o), _tensor(d_q), _tensor(d_k), _tensor(d_v)
     c.place.run("op_backward", c.op, back)
     shape = (id(c.op), tuple(q.shape), tuple(k.shape))
@@ -251,7 +255,7 @@ def remember(q: Tensor, k: Tensor, v: Tensor, o: Tensor, causal: int, window: Tu
         return
     scale = q.shape[3] ** -0.5 if scale is None else scale
     left, right = (max(x, -1) for x in window)
-    c = _Call(*tensors, None, None, None, None, q.shape[1], k.shape[1], causal, left, right, float(softcap), float(scale), None, None, None, 0.0, 0)
+    c = _Call(*tensors, None, None, None, None, q.shape[1], k.shape[1], causal, left, right, float(softcap), float(scale), None, None, None, 0.0, 0, None)
     c.args.o = _tensor(o.transpose(1, 2))
     key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, options)
     if len(_repeated) >= 1024:
@@ -261,7 +265,7 @@ def remember(q: Tensor, k: Tensor, v: Tensor, o: Tensor, causal: int, window: Tu
 
 _REST = (
     "Tensor? cu_q, Tensor? cu_k, Tensor? used_k, Tensor? block_table, SymInt max_q, SymInt max_k, int causal, int left, int right, "
-    "float softcap, float scale, Tensor? alibi, Tensor? bias, Tensor? mask, float dropout, int seed"
+    "float softcap, float scale, Tensor? alibi, Tensor? bias, Tensor? mask, float dropout, int seed, Tensor? sinks"
 )
 
 
@@ -306,11 +310,12 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, *, cu_q: Optional[Tensor] = None, cu_k: Optional[Tensor] = None, used_k: Optional[Tensor] = None,
     block_table: Optional[Tensor] = None, max_q: int = 0, max_k: int = 0, causal: int = _NONE, window: Tuple[int, int] = (-1, -1), softcap: float = 0.0, scale: Optional[float] = None,
     alibi: Optional[Tensor] = None, bias: Optional[Tensor] = None, mask: Optional[Tensor] = None, dropout: float = 0.0,
+    sinks: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:  # fmt: skip
     """O and LSE of q, k and v [batch, heads, rows, dim], which may be views with any strides. With block_table [batch,
     pages of each], k and v are [pages, heads, page size, dim]."""
     options = [("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k), ("cache_seqlens", used_k), ("block_table", block_table),
-               ("alibi_slopes", alibi), ("attn_mask", bias), ("attn_mask", mask)]  # fmt: skip
+               ("alibi_slopes", alibi), ("attn_mask", bias), ("attn_mask", mask), ("s_aux", sinks)]  # fmt: skip
     for name, t in [("q", q), ("k", k), ("v", v), *(x for x in options if x[1] is not None)]:
         if not isinstance(t, Tensor):
             raise TypeError(f"{name} is a {type(t).__name__}, want a torch.Tensor")
@@ -348,6 +353,10 @@ def attend(
         if alibi.shape[0] != q.shape[1]:
             raise ValueError(f"alibi_slopes has {alibi.shape[0]} numbers, want {q.shape[1]}")
         alibi = alibi.to(torch.float32).contiguous()
+    if sinks is not None:
+        if sinks.shape != q.shape[1:2]:
+            raise ValueError(f"s_aux has shape {tuple(sinks.shape)}, want [{q.shape[1]}]")
+        sinks = sinks.to(torch.float32).contiguous()
     if scale is None:
         scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
     seed = int(torch.randint(0, 2**62, ()).item()) if dropout else 0
@@ -355,7 +364,7 @@ def attend(
     rest = (
         None if cu_q is None else cu_q.contiguous(), None if cu_k is None else cu_k.contiguous(),
         None if used_k is None else used_k.contiguous(), block_table, max_q, max_k, causal, max(left, -1), max(right, -1), float(softcap),
-        float(scale), alibi, bias, mask, float(dropout), seed,
+        float(scale), alibi, bias, mask, float(dropout), seed, sinks,
     )  # fmt: skip
     q, k, v = _rows(q), _rows(k), _rows(v)
     if _registered and _compiling():

@@ -33,18 +33,18 @@ def register(name: str = "vkattn") -> None:
 def attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor] = None, scaling: Optional[float] = None,
     dropout: float = 0.0, is_causal: Optional[bool] = None, sliding_window: Optional[int] = None, softcap: Optional[float] = None,
-    **options: Any,
+    s_aux: Optional[Tensor] = None, **options: Any,
 ) -> Tuple[Tensor, None]:  # fmt: skip
     """O [batch, rows, heads, dim] of query, key and value [batch, heads, rows, dim], and None. attention_mask is None or
-    bool or integers [batch, keys]: 0 is padding."""
-    for option in ("s_aux", "head_mask", "position_bias", "block_table"):
+    bool or integers [batch, keys]: 0 is padding. s_aux [heads] are sinks, which have no gradient."""
+    for option in ("head_mask", "position_bias", "block_table"):
         if options.get(option) is not None:
             raise NotImplementedError(option)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = causal and (query.shape[2] > 1 or sliding_window is not None)  # a single row sees all keys
     settings: Any = {
         "causal": _torch._BOTTOM_RIGHT if causal else _torch._NONE, "window": (-1, -1), "softcap": softcap or 0.0,
-        "scale": scaling, "dropout": dropout if getattr(module, "training", True) else 0.0,
+        "scale": scaling, "dropout": dropout if getattr(module, "training", True) else 0.0, "sinks": s_aux,
     }  # fmt: skip
     if sliding_window is not None and sliding_window < key.shape[2]:
         settings["window"] = (sliding_window - 1, -1 if causal else sliding_window - 1)
