@@ -151,7 +151,7 @@ func TestCubinCalls(t *testing.T) {
 }
 
 // Calls with quantized K and V reach the kernel with their vectors and splits. Where the commands have no zeros, keys are not
-// split. TierAuto leaves the calls to kernels that were timed.
+// split. TierAuto takes it where it was timed to be the fastest.
 func TestCubinDecodeCalls(t *testing.T) {
 	withoutCUDA(t)
 	f := withFakeCubins(t)

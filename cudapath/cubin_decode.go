@@ -151,8 +151,11 @@ func (c *cubins) chooseDecode(arch string, p *problem.CUDAProblem) (choice probl
 	if err := loaded.Load(); err != nil {
 		return choice, err
 	}
-	return problem.CubinChoice{Kernel: loaded, Name: k.Entry, Rows: decodeHeads, Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared), Resident: k.Blocks}, nil
+	return problem.CubinChoice{Kernel: loaded, Name: k.Entry, Rows: decodeHeads, Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared), Resident: min(k.Blocks, launchShared/(k.Shared+reservedShared))}, nil
 }
+
+// CTAs of launches share 48 KiB of a multiprocessor, of which the system reserves 1 KiB of each (docs/log/cubin.md, 2).
+const launchShared, reservedShared = 48 << 10, 1 << 10
 
 // decodeCall is a call with its parameters, recycled like cubinCall.
 type decodeCall struct {

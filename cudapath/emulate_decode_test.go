@@ -45,7 +45,7 @@ func newDecodeEmulator(t testing.TB, table *table, dtype string, d int) *decodeE
 	for i := range table.decodes {
 		if k := &table.decodes[i]; k.DType == dtype && k.D == d {
 			kv := strings.ToUpper(k.KV)
-			for name, value := range map[string]int{"WARPS": k.Threads / 32, "STAGES": 2, "KEYS": k.Cols, "BLOCKS": k.Blocks, "SHARED": k.Shared} {
+			for name, value := range map[string]int{"WARPS": k.Threads / 32, "STAGES": k.Stages, "KEYS": k.Cols, "BLOCKS": k.Blocks, "SHARED": k.Shared} {
 				args = append(args, fmt.Sprintf("-DDECODE_%s_%s=%d", kv, name, value))
 			}
 		}

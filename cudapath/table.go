@@ -65,6 +65,7 @@ type Kernel struct {
 	// once. Its grid is decodeGrid.
 	KV     string `json:"kv"`
 	Blocks int    `json:"blocks"`
+	Stages int    `json:"stages"` // KV tiles of the ring of a warp
 }
 
 // Map describes how a kernel copies a tensor by the tensor memory accelerator.

@@ -587,9 +587,13 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 	int stage = 0;
 #pragma unroll 1
 	for (; tile < last; tile += WARPS) {
-		waitCopies<STAGES - 2>();
+		if constexpr (STAGES > 1) waitCopies<STAGES - 2>();
 		__syncwarp(); // and all lanes have read the stage that is free
 		copy(tile + (STAGES - 1) * WARPS, (stage + STAGES - 1) % STAGES);
+		if constexpr (STAGES == 1) { // the other warps of the multiprocessor compute meanwhile
+			waitCopies<0>();
+			__syncwarp();
+		}
 #pragma unroll 1
 		for (int sub = 0; sub < SUBS; sub++) {
 			const uint32_t stageAt = area + stage * T::STAGE, kAt = stageAt + sub * Sub * T::ROW;

@@ -44,10 +44,8 @@ func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) er
 	if err := checkCubin(dev, dev.Info(), cfg, r); err != nil {
 		return err
 	}
-	// TierAuto takes what was measured (paces). The prototype of quantized decode took 0.55 to 0.8 of the time of coopmat2 on an
-	// H200 (docs/log/vulkan.md, 72); its cells belong in the table once the kernel itself was timed.
-	if cfg.Tier == problem.TierAuto && cfg.KeyType != problem.KVSame {
-		return noCubin("its quantized decode was not measured: name the tier")
+	if cfg.Tier == problem.TierAuto && cfg.KeyType != problem.KVSame && !decodesFaster(cfg, r) {
+		return noCubin("its quantized decode was not measured to be the fastest: name the tier")
 	}
 	choice, err := registeredCubins().Choose(dev, problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, KV: cfg.KeyType, AnyArgs: r.AnyArgs})
@@ -125,6 +123,24 @@ func notInDecode(cfg *problem.Config, r *Request) string {
 	return ""
 }
 
+// decodesFaster reports whether tier cubin's decode of quantized K and V took less time on an H200 than that of cooperative
+// matrices (docs/log/cubin.md, 10): one row, contiguous keys. Conversion to bfloat16 costs the others several times as much.
+func decodesFaster(cfg *problem.Config, r *Request) bool {
+	if r.Shape.Sq != 1 || r.SeparateCombine || r.Options.pageSize > 0 {
+		return false
+	}
+	bf16 := cfg.DType == problem.BF16
+	switch cfg.KeyType {
+	case problem.KVInt8:
+		return bf16 && cfg.HeadDim != 128
+	case problem.KVFP8, problem.KVQ8_0:
+		return bf16
+	case problem.KVQ4_0:
+		return bf16 || cfg.HeadDim == 64
+	}
+	return false
+}
+
 // decodeSplitKeys is the fewest keys of a split of quantized decode: four KV tiles of each of four warps.
 const decodeSplitKeys = 256
 
@@ -147,6 +163,7 @@ func (plan *chosen) decodeOnCubin(caps *vk.Caps, cfg *problem.Config, r *Request
 		plan.WorkspaceBytes = hostmem.Sum(hostmem.Product(4, tiles), hostmem.Product(4, plan.Workgroups, min(heads, uint64(choice.Rows)), uint64(cfg.ValueDim()+4)))
 	}
 	plan.Tier, plan.Kernel, plan.Tile = problem.TierCubin, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
+	plan.family = "decode" // it has no pace
 	plan.SharedBytes, plan.Cubin = choice.SharedBytes, choice.Kernel
 	plan.Reason, plan.rows = "asked for", choice.Rows
 }

@@ -261,8 +261,18 @@ func fastestOf(list []work, cfg *problem.Config, r *Request, cores uint64) (best
 func fastest(plan, vulkan chosen, err error, dev *vk.Device, cfg *problem.Config, r *Request) (chosen, error) {
 	var list []chosen
 	if err == nil {
-		if w := workOf(&vulkan, r); w.decodesOneRow(r) {
-			return vulkan, nil // without a look for the others
+		if w := workOf(&vulkan, r); w.decodesOneRow(r) { // without an estimate
+			if decodesFaster(cfg, r) && registeredCubins() != nil {
+				r.seen = &vulkan.Range
+				p := plan
+				why := planCubin(&p, dev, cfg, r)
+				if why == nil {
+					p.Range, p.Reason = vulkan.Range, "the fastest of those that were timed"
+					return p, nil
+				}
+				vulkan.Rejected = append([]problem.Rejection{{Tier: problem.TierCubin, Reason: why.Error()}}, vulkan.Rejected...)
+			}
+			return vulkan, nil
 		}
 		list = append(list, vulkan)
 	}

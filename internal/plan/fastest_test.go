@@ -173,3 +173,33 @@ func TestAutoIsTheFastest(t *testing.T) {
 	require.GreaterOrEqual(t, 100*(good[0]+good[1]), 95*(all[0]+all[1]))
 	require.InDelta(t, 0.3*float64(len(cells)), all[1], 0.05*float64(len(cells)))
 }
+
+// TierAuto takes quantized decode of tier cubin for one row over contiguous keys, where it was timed to be the fastest.
+func TestQuantizedDecodeOfCubins(t *testing.T) {
+	for _, c := range []struct {
+		dtype  problem.DType
+		kv     problem.KVType
+		dim    int
+		rows   int
+		paged  bool
+		single bool // no scratch memory with counters
+		want   bool
+	}{
+		{problem.BF16, problem.KVFP8, 128, 1, false, false, true},
+		{problem.BF16, problem.KVInt8, 64, 1, false, false, true},
+		{problem.BF16, problem.KVInt8, 128, 1, false, false, false},
+		{problem.F16, problem.KVQ4_0, 64, 1, false, false, true},
+		{problem.F16, problem.KVQ4_0, 128, 1, false, false, false},
+		{problem.BF16, problem.KVQ8_0, 128, 2, false, false, false},
+		{problem.BF16, problem.KVQ8_0, 128, 1, true, false, false},
+		{problem.BF16, problem.KVQ8_0, 128, 1, false, true, false},
+		{problem.BF16, problem.KVSame, 128, 1, false, false, false},
+	} {
+		r := Request{Shape: problem.Shape{B: 1, Hq: 8, Sq: c.rows, Sk: 4096}, SeparateCombine: c.single}
+		if c.paged {
+			r.Options.pageSize = 64
+		}
+		cfg := problem.Config{DType: c.dtype, HeadDim: c.dim, KeyType: c.kv, ValueType: c.kv}
+		require.Equal(t, c.want, decodesFaster(&cfg, &r), "%+v", c)
+	}
+}

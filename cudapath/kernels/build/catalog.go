@@ -42,6 +42,7 @@ type entry struct {
 	Speed   float64     `json:"speed,omitempty"`  // of a full CTA per row, relative to the kernel of the problem without a speed
 	KV      string      `json:"kv,omitempty"`     // storage of K and V that a decode kernel takes
 	Blocks  int         `json:"blocks,omitempty"` // CTAs of a decode kernel that a multiprocessor runs at once
+	Stages  int         `json:"stages,omitempty"` // KV tiles of the ring of a warp
 }
 
 // tensorMap is a CUtensorMap parameter, (dim, row, head, batch) with element strides of the tensor.

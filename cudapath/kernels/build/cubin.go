@@ -125,18 +125,18 @@ func cubinFA2Modules() []module {
 }
 
 // decodeTile is a tile of cubin_decode.cu: the warps of a CTA, the KV tiles of a warp's ring, their keys, and the CTAs that a
-// multiprocessor holds, which bounds registers.
+// multiprocessor is asked to hold, which bounds registers.
 type decodeTile struct{ warps, stages, keys, blocks int }
 
-// cubinDecodeTiles by head dim and storage of K and V. Among those that were timed (docs/log/vulkan.md, 72) the fastest for
-// f16; none spills.
+// cubinDecodeTiles by head dim and storage of K and V: the fastest of those that were timed (docs/log/cubin.md, 10); none spills.
+// CTAs of a multiprocessor have 48 KiB of shared memory together, so small ones hold more warps.
 var cubinDecodeTiles = []struct {
-	d                         int
-	int8, fp8, q8, q4, q4BF16 decodeTile
+	d                 int
+	int8, fp8, q8, q4 decodeTile
 }{
-	{64, decodeTile{4, 2, 32, 4}, decodeTile{4, 2, 32, 4}, decodeTile{4, 2, 32, 4}, decodeTile{4, 2, 64, 4}, decodeTile{4, 2, 64, 4}},
-	{128, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 32, 4}, decodeTile{4, 2, 32, 4}},
-	{256, decodeTile{2, 2, 16, 4}, decodeTile{2, 2, 16, 4}, decodeTile{2, 2, 16, 4}, decodeTile{4, 2, 16, 3}, decodeTile{4, 2, 16, 2}},
+	{64, decodeTile{8, 1, 16, 3}, decodeTile{8, 1, 16, 3}, decodeTile{8, 1, 16, 3}, decodeTile{8, 2, 16, 3}},
+	{128, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 16, 3}},
+	{256, decodeTile{2, 1, 16, 3}, decodeTile{2, 1, 16, 3}, decodeTile{2, 1, 16, 3}, decodeTile{4, 2, 16, 2}},
 }
 
 // shared is SHARED of cubin_decode.cu; unitBytes are those of 32 elements, and scaled types have a scale per key.
@@ -156,16 +156,12 @@ func cubinDecodeModules() []module {
 			m := module{name: name, source: "cubin_decode.cu", defines: []string{
 				"DECODE_NAME=attn_" + name, fmt.Sprintf("DECODE_BF16=%d", map[bool]int{true: 1}[dtype == "bf16"]), fmt.Sprintf("DECODE_D=%d", b.d),
 			}}
-			q4 := b.q4
-			if dtype == "bf16" {
-				q4 = b.q4BF16
-			}
 			for _, k := range []struct {
 				kv string
 				decodeTile
 				unitBytes int
 				scaled    bool
-			}{{"int8", b.int8, 32, true}, {"fp8", b.fp8, 32, true}, {"q8_0", b.q8, 34, false}, {"q4_0", q4, 18, false}} {
+			}{{"int8", b.int8, 32, true}, {"fp8", b.fp8, 32, true}, {"q8_0", b.q8, 34, false}, {"q4_0", b.q4, 18, false}} {
 				shared := k.shared(b.d, k.unitBytes, k.scaled)
 				for _, field := range []struct {
 					name  string
@@ -175,7 +171,7 @@ func cubinDecodeModules() []module {
 				}
 				m.entries = append(m.entries, entry{
 					Entry: "attn_" + name + "_" + k.kv, Family: "cubin", DType: dtype, D: b.d, Dv: b.d, Module: name,
-					Threads: 32 * k.warps, Shared: shared, Rows: 8, Cols: k.keys, Grid: gridDecode, KV: k.kv, Blocks: k.blocks,
+					Threads: 32 * k.warps, Shared: shared, Rows: 8, Cols: k.keys, Grid: gridDecode, KV: k.kv, Blocks: k.blocks, Stages: k.stages,
 				})
 			}
 			list = append(list, m)
