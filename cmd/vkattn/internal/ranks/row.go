@@ -72,9 +72,9 @@ type Timed struct {
 	ScratchBytes   uint64 `json:"scratch_bytes,omitempty"`
 	PlannedScratch uint64 `json:"planned_scratch_bytes,omitempty"` // of the plan
 	// ExposedMs is the median less that of the same calls without transfers.
-	ExposedMs float64 `json:"exposed_ms"`
-	ComputeMs float64 `json:"compute_ms"`      // median without transfers
-	Steps     []Step  `json:"steps,omitempty"` // of a decode call
+	ExposedMs float64 `json:"exposed_ms,omitempty"`
+	ComputeMs float64 `json:"compute_ms,omitempty"` // median without transfers; 0: none
+	Steps     []Step  `json:"steps,omitempty"`      // of a decode call
 }
 
 // Step is a step of a decode call on every rank. The medians of the steps need not add up to that of the
@@ -154,6 +154,7 @@ func timedColumns() []column {
 	}
 	all := func(*Timed) bool { return true }
 	one := func(x *Timed) bool { return x.OneMs > 0 }
+	computed := func(x *Timed) bool { return x.ComputeMs > 0 }
 	planned := func(x *Timed) bool { return x.PlannedScratch > 0 }
 	list := []column{
 		number("ms", "%.3f", all, func(x *Timed) float64 { return x.Ms.Median }),
@@ -162,10 +163,10 @@ func timedColumns() []column {
 		markdown.Result("TFLOP/s a GPU", 7, markdown.If(func(r *Row) bool { return r.Timed != nil },
 			func(r *Row) any { return bench.SpeedText(r.Timed.TFLOPs) })),
 		number("share of N GPUs", "%.1f %%", one, func(x *Timed) float64 { return 100 * x.Share }),
-		number("exposed ms", "%.3f", all, func(x *Timed) float64 { return x.ExposedMs }),
+		number("exposed ms", "%.3f", computed, func(x *Timed) float64 { return x.ExposedMs }),
 		number("one GPU ms", "%.3f", one, func(x *Timed) float64 { return x.OneMs }).InWide(),
 		number("sent MB", "%.1f", all, func(x *Timed) float64 { return float64(x.SentBytes) / 1e6 }).InWide(),
-		number("compute ms", "%.3f", all, func(x *Timed) float64 { return x.ComputeMs }).InWide(),
+		number("compute ms", "%.3f", computed, func(x *Timed) float64 { return x.ComputeMs }).InWide(),
 		number("scratch MB", "%.1f", planned, func(x *Timed) float64 { return float64(x.ScratchBytes) / 1e6 }).InWide(),
 		number("planned MB", "%.1f", planned, func(x *Timed) float64 { return float64(x.PlannedScratch) / 1e6 }).InWide(),
 	}
