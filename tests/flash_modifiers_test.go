@@ -11,8 +11,8 @@ import (
 	"vkattn/attention/score"
 )
 
-// The functions of flash-attention's tests of score_mod and mask_mod (tests/cute/score_mod_definitions.py and
-// mask_mod_definitions.py, August 2026), each as an expression and as the loop that it stands for. Their vectorized twins
+// The functions of flash-attention's tests of score_mod and mask_mod (tests/cute/score_mod_definitions.py,
+// mask_mod_definitions.py and test_score_mod.py, August 2026), each as an expression and as the loop that it stands for. Their vectorized twins
 // say the same. q is our row: they count rows from 0. Positions in packed tensors are sums with the first row or key of the
 // sequence, a table.
 //
@@ -131,6 +131,33 @@ var flashMasks = []struct {
 	{"global_causal_window", "j <= row && row - j <= at[row + first[0, b]]", func(x flashSlot) bool { return x.k <= x.q && x.q-x.k <= flashAt(x.q+x.firstQ()) }},
 }
 
+// slope is the derivative of a loop with respect to the score, which is at most quadratic in it. It is 0 where the loop
+// excludes the slot. Their tests of gradients have it as a function of its own, which nobody writes here.
+func (c *flashModifier) slope(s float64, x flashSlot) float64 {
+	if math.IsInf(c.loop(s, x), -1) {
+		return 0
+	}
+	return (c.loop(s+0.5, x) - c.loop(s-0.5, x))
+}
+
+// The derivative of each is that of its loop.
+func TestSlopesOfFlashAttentionsModifiers(t *testing.T) {
+	memory := flashMemory()
+	for _, c := range flashModifiers(t) {
+		if !c.Score.Given() {
+			continue
+		}
+		slope := score.NewEvaluator(c.Score.Diff(), nil)
+		for i := range 256 {
+			x := flashSlot{b: i % 3, h: i % 4, q: i * 37 % 70, k: i * 53 % 90, rows: 70, keys: 90}
+			s := 3 * math.Sin(float64(i))
+			got := []float64{0}
+			slope.Eval(got, &score.Slots{S: []float64{s}, B: x.b, Head: x.h, KVHead: x.h / 2, I: x.q + 20, J: []int{x.k}, Row: x.q, Rows: 70, Keys: 90, Tables: memory})
+			require.InDelta(t, c.slope(s, x), got[0], 1e-9, "%s at %+v", c.name, x)
+		}
+	}
+}
+
 // flashModifier is one of the functions: of scores, or else a mask.
 type flashModifier struct {
 	name string
@@ -232,13 +259,14 @@ func TestFlashAttentionsModifiersOnADevice(t *testing.T) {
 		packed = append(packed, packSlot(&score.Slots{S: []float64{s(i)}, B: x.b, Head: x.h, KVHead: x.h / 2, I: x.q + 20, J: []int{x.k}, Row: x.q, Rows: 70, Keys: 90})...)
 	}
 	for _, c := range flashModifiers(t) {
-		got, _, attends := p.run(packed, len(slots), c.Score, c.Mask)
+		got, slope, attends := p.run(packed, len(slots), c.Score, c.Mask)
 		for i, x := range slots {
 			want := c.loop(s(i), x)
 			if c.Mask.Given() {
 				require.Equal(t, !math.IsInf(want, -1), attends[i], "%s at %+v", c.name, x)
 			} else {
 				require.True(t, got[i] == want || math.Abs(got[i]-want) <= 1e-5*math.Abs(want)+1e-5, "%s is %v, want %v at %+v", c.name, got[i], want, x)
+				require.InDelta(t, c.slope(s(i), x), slope[i], 1e-4, "the derivative of %s at %+v", c.name, x)
 			}
 		}
 	}

@@ -69,7 +69,11 @@ func expected(r *rand.Rand, e score.Expr, at *score.Slots) (want, room float64, 
 	for n := range 8 {
 		x := value(func(x float64) float64 {
 			x *= 1 + (r.Float64()-0.5)*0x1p-12 // GPUs have sines that are off by 2^-11
-			if math.Abs(x) < 0x1p-100 || math.Abs(x) > 0x1p120 {
+			tiny := math.Abs(x) < 0x1p-100
+			switch {
+			case tiny && n%3 == 2:
+				return 0 // devices may flush subnormal numbers
+			case tiny || math.Abs(x) > 0x1p120:
 				return math.Inf(1 - n%2*2) // subnormal numbers, overflow, and 0 of either sign: anything may follow
 			}
 			return x

@@ -364,11 +364,13 @@ func TestSoakFoundBefore(t *testing.T) {
 	}
 }
 
-// soakBriefly is the soak among other tests: a few compositions that compile quickly.
+// soakBriefly is the soak among other tests: a few compositions that compile quickly. With modifiers there are 60.
 func soakBriefly(t *testing.T) {
 	s := openTiers(t)
 	var mu sync.Mutex
 	report := reportTo(t)
+	seen := map[string]bool{} // compositions that were computed; true: with gradients
+	rows, refused := 0, 0
 	k := &soaker{
 		session: s, groups: s.soakGroups(t), rand: rand.New(rand.NewPCG(briefSeed(t), 1)), small: fewPipelines(),
 		draws: soakBatch, most: 8,
@@ -376,9 +378,28 @@ func soakBriefly(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			report(r)
+			if c, err := parseSoakCase(r.Case); err == nil && r.Event == soakDone {
+				c.Draw = 0
+				if r.Refused != "" {
+					refused++
+				} else {
+					seen[c.String()] = c.Seed&soakGradients != 0
+				}
+				rows += r.Rows
+			}
 		},
 	}
+	if os.Getenv(soakModsEnv) != "" {
+		k.mods, k.most, k.draws = true, 60, 2
+	}
 	k.work(runtime.GOMAXPROCS(0))
+	gradients := 0
+	for _, with := range seen {
+		if with {
+			gradients++
+		}
+	}
+	t.Logf("%d compositions, %d of them with gradients, %d rows judged, %d calls refused", len(seen), gradients, rows, refused)
 }
 
 // soakWorker is a child of soakProcesses.
