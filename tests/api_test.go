@@ -307,7 +307,7 @@ var scorePackage = apiwalk.Package{
 		"Min": score.Min, "Mod": score.Mod, "Mul": score.Mul, "NATTEN": score.NATTEN, "NATTEN2D": score.NATTEN2D, "Ne": score.Ne, "Neg": score.Neg,
 		"NewEvaluator": score.NewEvaluator, "Not": score.Not, "Num": score.Num, "Or": score.Or, "Parse": score.Parse, "PrefixLM": score.PrefixLM,
 		"Rewrite": score.Rewrite, "Select": score.Select, "Shl": score.Shl, "Shr": score.Shr, "Sign": score.Sign, "Sin": score.Sin,
-		"SinksWindow": score.SinksWindow, "SlidingWindow": score.SlidingWindow, "Softcap": score.Softcap, "Sqrt": score.Sqrt, "Sub": score.Sub,
+		"SinksWindow": score.SinksWindow, "SlidingWindow": score.SlidingWindow, "Softcap": score.Softcap, "Sqrt": score.Sqrt, "Strided": score.Strided, "Sub": score.Sub,
 		"T5Bias": score.T5Bias, "TablesOf": score.TablesOf, "Tanh": score.Tanh, "Tree": score.Tree, "Xor": score.Xor,
 	},
 	Types: []any{score.Evaluator{}, score.Expr{}, score.Table{}, score.TableGradient{}, score.Type(0)},

@@ -58,6 +58,18 @@ func hostile(program []byte) Expr {
 	return pop()
 }
 
+// hostileMemory are tables of a few elements, which most indices are beyond. As ints and as floats they are large or NaN.
+var hostileMemory = func() (list []Memory) {
+	for name, dims := range map[string][MaxRank]int{"doc": {3}, "bias": {2, 3}, "cube": {2, 1, 3}, "a": {1}, "c": {2}, "d": {5}} {
+		m := Memory{Name: name, Dims: dims}
+		for i := range dims[0] * max(dims[1], 1) * max(dims[2], 1) {
+			m.Data = binary.LittleEndian.AppendUint32(m.Data, []uint32{0x80000000, 0x7fffffff, 0xffffffff, 0x7f800000, 3, 0x3f800000}[i])
+		}
+		list = append(list, m)
+	}
+	return list
+}()
+
 // A hostile expression is refused, or it has a value, bounds that hold it, a text that says the same, and instructions.
 func FuzzHostileExpressions(f *testing.F) {
 	module, err := os.ReadFile("../../tests/testdata/modifier_probe.spv")
@@ -78,7 +90,7 @@ func FuzzHostileExpressions(f *testing.F) {
 			return
 		}
 		require.False(t, asScore == nil && asMask == nil)
-		at := &Slots{S: []float64{0.5}, J: []int{3}, I: 4, Row: 2, Rows: 5, Keys: 7, Head: 1}
+		at := &Slots{S: []float64{0.5}, J: []int{3}, I: 4, Row: 2, Rows: 5, Keys: 7, Head: 1, Tables: hostileMemory}
 		x := []float64{0}
 		NewEvaluator(e, Float32).Eval(x, at)
 		b := e.Bounds(Tile{4, 4, 3, 3})

@@ -39,8 +39,12 @@ func SinksWindow(first, size int) Expr {
 	return And(Causal(), Or(Lt(J, Int(first)), Lt(Sub(I, J), Int(size))))
 }
 
-// Dilated leaves a row every `step`-th key, counted from its position (Sparse Transformer, LongNet).
+// Dilated leaves a row every `step`-th key, counted from its position (LongNet).
 func Dilated(step int) Expr { return Eq(Mod(Sub(I, J), Int(step)), Int(0)) }
+
+// Strided is causal and leaves a row the `stride` keys before its position and, before those, every `stride`-th key
+// (Sparse Transformer, with the keys of its two heads in one).
+func Strided(stride int) Expr { return All(Causal(), Or(SlidingWindow(stride, 0), Dilated(stride))) }
 
 // Tree is the mask of a tree of speculative tokens behind the keys that all its rows attend to: the sequence's rows are
 // its last keys, and bit c%32 of words[row, c/32] says that the row attends to the c-th of them (SpecInfer, Medusa).

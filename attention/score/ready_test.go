@@ -61,6 +61,7 @@ func TestReadyMadeMasks(t *testing.T) {
 		"images":         {Or(Causal(), Images(IntTable("image", 1))), func(i, j int) bool { return j <= i || i >= 9 && i < 15 && j >= 9 && j < 15 }},
 		"sinks + window": {SinksWindow(3, 5), func(i, j int) bool { return j <= i && (j < 3 || j > i-5) }},
 		"dilated":        {Dilated(3), func(i, j int) bool { return (i-j)%3 == 0 }},
+		"strided":        {Strided(4), func(i, j int) bool { return j <= i && (i-j <= 4 || (i-j)%4 == 0) }},
 		"NATTEN":         {NATTEN(7), func(i, j int) bool { return within(i, j, keys, 7) }},
 		"NATTEN 2-D": {NATTEN2D(5, 6, 3, 5), func(i, j int) bool {
 			return within(i/6, j/6, 5, 3) && within(i%6, j%6, 6, 5)
