@@ -52,7 +52,7 @@ func TestMemoryTravelsByFileDescriptor(t *testing.T) {
 		assert.Error(t, err)
 		require.NoError(t, null.Close())
 		out, err := d.NewBuffer(size, BufferOptions{Exportable: true, Name: "exported"})
-		require.NoError(t, err)
+		require.NoError(t, err, "round %d, %d bytes", i, size)
 		a := out.Allocation()
 		assert.Zero(t, a.Offset)
 		fd, err := out.ExportFD()
