@@ -42,7 +42,8 @@ type Args = struct {
 	// Scales of K and V of Scaled types (KVInt8, KVFP8, KVFP8E5M2), float32, one per key and head:
 	// packed [B, Hkv, Sk]; with Pages [Count, Hkv, PageSize]; for packed sequences
 	// [Hkv, TotalK]. With Config.KVBlock n > 1, one scale covers n consecutive keys, and
-	// the last dimension is ceil(Sk/n), ceil(PageSize/n) or ceil(TotalK/n).
+	// the last dimension is ceil(Sk/n), ceil(PageSize/n) or ceil(TotalK/n). With KVBlockHead they are
+	// [Hkv], of all sequences and pages, and with KVBlockTensor [1].
 	KScale, VScale Vector
 }
 
@@ -315,7 +316,7 @@ func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byt
 // EncodeKV quantizes K or V. x is packed [batches, heads, keys, dim], and so is data. For
 // pages, batches are pages and keys is PageSize; for packed sequences, batches is 1 and keys
 // is TotalK. For Scaled types scales are the float32 of Args.KScale or VScale, one for block
-// consecutive keys of a head (0: 1, as in Config.KVBlock). Each maps the largest magnitude
+// consecutive keys of a head (0: 1; or KVBlockHead or KVBlockTensor, as in Config.KVBlock). Each maps the largest magnitude
 // of its elements to the type's largest number. For other types scales is nil. Package
 // quant documents the rounding.
 func EncodeKV(t KVType, block, batches, heads, keys, dim int, x []float32) (data, scales []byte, err error) {

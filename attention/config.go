@@ -42,7 +42,7 @@ type Config struct {
 	// of the Scaled types, or each in one of the Blocked types.
 	KeyType, ValueType KVType
 
-	KVBlock int // consecutive keys per entry of Args.KScale and VScale; 0: 1
+	KVBlock int // consecutive keys per entry of Args.KScale and VScale, or KVBlockHead or KVBlockTensor; 0: 1
 
 	// FixedSplit cuts the keys of every sequence into this many splits, 1 to MaxStates,
 	// which are computed in parallel and combined. 0: as many as keep the device busy

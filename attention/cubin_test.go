@@ -185,7 +185,7 @@ func TestCubinDecodeCalls(t *testing.T) {
 	require.Len(t, f.calls, 1)
 	d := f.calls[0].Decode
 	at := func(n uint64) problem.CUDAVector { return problem.CUDAVector{Buffer: buffer, Offset: 4 * n} }
-	require.Equal(t, problem.CUDADecode{KV: KVInt8, UnitBytes: 1, KScale: at(8), VScale: at(16), ScaleGroups: 32,
+	require.Equal(t, problem.CUDADecode{KV: KVInt8, UnitBytes: 1, KScale: at(8), VScale: at(16), ScaleBatch: 64, ScaleHead: 32, ScaleKeys: 1,
 		Causal: BottomRight, Splits: p.Splits}, d)
 	require.Equal(t, problem.CUDAOptions{UsedK: at(64), Table: at(32), PageSize: 32, Pages: 40, TableStride: 64, BottomRight: true,
 		Left: problem.NoCausal}, f.calls[0].CUDAOptions)

@@ -23,8 +23,8 @@ func TestEncodedKVIsReadAsDecoded(t *testing.T) {
 	near := map[attention.KVType]float64{attention.KVInt8: 0.03, attention.KVFP8: 0.2, attention.KVQ8_0: 0.03, attention.KVQ4_0: 0.8,
 		attention.KVFP8E5M2: 0.4, attention.KVQ4_1: 0.35, attention.KVQ5_0: 0.4, attention.KVQ5_1: 0.2, attention.KVIQ4NL: 0.6}
 	for _, kv := range attention.KVTypes()[1:] {
-		for _, block := range []int{0, 1, 7, 64} {
-			if kv.Blocked() && block > 1 {
+		for _, block := range []int{0, 1, 7, 64, attention.KVBlockHead, attention.KVBlockTensor} {
+			if kv.Blocked() && block != 0 && block != 1 {
 				continue
 			}
 			cfg := attention.Config{DType: attention.F32, HeadDim: d, KeyType: kv, ValueType: kv, KVBlock: block}
@@ -74,7 +74,7 @@ func TestEncodeKVRefuses(t *testing.T) {
 		{"dim", attention.KVQ8_0, 0, 1, 1, 1, 33, 33},
 		{"dim", attention.KVInt8, 0, 1, 1, 1, 0, 0},
 		{"batches", attention.KVInt8, 0, 0, 1, 1, 1, 0},
-		{"block", attention.KVInt8, -1, 1, 1, 1, 1, 1},
+		{"block", attention.KVInt8, -3, 1, 1, 1, 1, 1},
 		{"elements", attention.KVInt8, 0, 2, 2, 2, 2, 15},
 		{"elements", attention.KVInt8, 0, math.MaxInt32, math.MaxInt32, math.MaxInt32, 1, 0},
 	} {

@@ -84,8 +84,8 @@ func (l *launch) steps(a *Args, all []tensors.Layout) (s [plan.MostBindings]disp
 		s[bindTable].Batch = 4 * uint64(tensors.TableStride(p, &a.Shape))
 	}
 	_, keys := tensors.KVExtent(a)
-	scales := dispatch.Step{KVHead: 4 * uint64(tensors.ScaleGroups(cfg, keys))}
-	scales.Batch = scales.KVHead * uint64(a.KVHeads())
+	of := tensors.ScaleStepsOf(cfg.KVBlock, a.KVHeads(), keys)
+	scales := dispatch.Step{Batch: 4 * uint64(of.Batch), KVHead: 4 * uint64(of.Head)}
 	s[bindKScale], s[bindVScale] = scales, scales
 	for i := range s {
 		if packedQ && (i == 0 || i == tensors.FirstOutput || i == bindLSE) || packedK && (i == 1 || i == 2 || i == bindKScale || i == bindVScale) {

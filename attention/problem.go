@@ -111,6 +111,12 @@ const (
 	KVFP8E5M2 = problem.KVFP8E5M2 // float8 e5m2: 1 sign, 5 exponent (bias 15), 2 mantissa bits, with Inf and NaN
 )
 
+// Values of [Config].KVBlock, other than a number of keys.
+const (
+	KVBlockHead   = problem.KVBlockHead   // a scale for each KV head, of all keys of all sequences: KScale and VScale are [Hkv]
+	KVBlockTensor = problem.KVBlockTensor // one scale: KScale and VScale are [1]
+)
+
 // KVTypes lists every KVType.
 func KVTypes() []KVType { return problem.KVTypes() }
 

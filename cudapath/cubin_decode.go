@@ -51,11 +51,11 @@ func (p *decodeParams) set(a *problem.CUDACall) {
 	if a.PageSize > 0 && a.Pages == 0 {
 		p.sk = 0 // a pool without pages has no keys
 	}
-	p.scaleGroups, p.scaleBlock = int32(d.ScaleGroups), int32(max(d.ScaleBlock, 1))
+	p.scaleGroups, p.scaleBlock = int32(d.ScaleHead), int32(max(d.ScaleKeys, 1))
 	p.scaleLog2, p.unitHigh, p.unitLow = a.ScaleLog2, a.UnitHigh, a.UnitLow
 	p.kRow, p.vRow = uint32(p.k.row), uint32(p.v.row)
 	if a.PageSize > 0 {
-		p.kPage, p.vPage, p.scalePage = uint32(p.k.batch), uint32(p.v.batch), uint32(a.Hkv*d.ScaleGroups)
+		p.kPage, p.vPage, p.scalePage = uint32(p.k.batch), uint32(p.v.batch), uint32(d.ScaleBatch)
 	}
 }
 

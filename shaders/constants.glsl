@@ -78,7 +78,7 @@ layout(constant_id = 40) const uint SINKS = 0;         // 1: one sink logit per 
 layout(constant_id = 41) const uint BIAS = 0;          // 1 float16, 2 bfloat16, 3 float32
 layout(constant_id = 42) const uint MASK = 0;          // 1: one mask byte per score
 layout(constant_id = 43) const uint K_TYPE = 0;        // type of K: 0 as Q, else of kv_types.glsl
-layout(constant_id = 44) const uint KV_SCALE_BLOCK = 1; // keys that share a scale of K and V
+layout(constant_id = 44) const uint KV_SCALE_BLOCK = 1; // keys that share a scale of K and V, or SCALE_OF_HEAD or SCALE_OF_TENSOR
 layout(constant_id = 45) const uint SPLIT = 0;         // 1: several workgroups split the keys of a row and write float32 partial states
 layout(constant_id = 52) const uint DECODE_PART_ROWS = 0; // sequences with at most this many rows are the decode part; 0: none
 layout(constant_id = 54) const uint IS_DECODE_PART = 0; // 1: this dispatch computes the decode part, 0: the prefill part

@@ -37,7 +37,7 @@ const (
 	ConstBias             uint32 = 41  // 1 float16, 2 bfloat16, 3 float32
 	ConstMask             uint32 = 42  // 1: one mask byte per score
 	ConstKType            uint32 = 43  // type of K: 0 as Q, else of kv_types.glsl
-	ConstKvScaleBlock     uint32 = 44  // keys that share a scale of K and V
+	ConstKvScaleBlock     uint32 = 44  // keys that share a scale of K and V, or SCALE_OF_HEAD or SCALE_OF_TENSOR
 	ConstSplit            uint32 = 45  // 1: several workgroups split the keys of a row and write float32 partial states
 	ConstDecodePartRows   uint32 = 52  // sequences with at most this many rows are the decode part; 0: none
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part

@@ -27,8 +27,10 @@ uvec2 bytesOf(uvec2 units, uint unitBytes) {
 #ifndef KV_HEADS // a kernel that asks in a loop defines it: the compiler divides again in each turn
 #define KV_HEADS (p.Hq / p.groupSize)
 #endif
-// Index into the scales, float32 [batches or pages, Hkv, ceil(keys / KV_SCALE_BLOCK)].
+// Index into the scales, float32 [batches or pages, Hkv, ceil(keys / KV_SCALE_BLOCK)], or of heads [Hkv], or one.
+const uint SCALE_OF_HEAD = 0xffffffffu, SCALE_OF_TENSOR = 0xfffffffeu; // values of KV_SCALE_BLOCK
 uint scaleEntry(KVRow at) {
+    if (KV_SCALE_BLOCK >= SCALE_OF_TENSOR) return KV_SCALE_BLOCK == SCALE_OF_HEAD ? work.kvHead : 0;
     uint keys = p.Sk;
     if (PAGE_SIZE != 0) keys = PAGE_SIZE;
     else if ((VARLEN & CU_K) != 0) keys = p.totalK;

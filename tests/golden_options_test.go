@@ -183,8 +183,15 @@ func (g *goldenOption) quantized(name string, batches, keys, dim int) {
 			}
 		}
 		block := max(g.KVBlock, 1)
+		count := batches * g.Hkv * ((keys + block - 1) / block)
+		switch g.KVBlock {
+		case attention.KVBlockHead:
+			count = g.Hkv
+		case attention.KVBlockTensor:
+			count = 1
+		}
 		var scales []byte
-		for _, word := range g.hashed(name+"scale", batches*g.Hkv*((keys+block-1)/block)) {
+		for _, word := range g.hashed(name+"scale", count) {
 			scales = binary.LittleEndian.AppendUint32(scales, math.Float32bits(float32(scaleOf(word, unit))))
 		}
 		g.raw[name], g.raw[name+"scale"] = b, scales

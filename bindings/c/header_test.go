@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"regexp"
@@ -185,7 +186,7 @@ func TestValuesOfEnumerations(t *testing.T) {
 	file, err := os.ReadFile("vkattn.h")
 	require.NoError(t, err)
 	values := map[string]string{}
-	for _, m := range regexp.MustCompile(`VKATTN_(\w+) = (\d+)`).FindAllStringSubmatch(string(file), -1) {
+	for _, m := range regexp.MustCompile(`VKATTN_(\w+) = (-?\d+)`).FindAllStringSubmatch(string(file), -1) {
 		values[m[1]] = m[2]
 	}
 	check := func(prefix string, n int, name func(int) string) {
@@ -211,6 +212,7 @@ func TestValuesOfEnumerations(t *testing.T) {
 		require.Equal(t, string(rune('0'+i)), values[key])
 	}
 	require.EqualValues(t, 2, attention.TuningOn)
+	require.Equal(t, [2]string{fmt.Sprint(attention.KVBlockHead), fmt.Sprint(attention.KVBlockTensor)}, [2]string{values["KV_BLOCK_HEAD"], values["KV_BLOCK_TENSOR"]})
 }
 
 // A text has the names of C.

@@ -53,6 +53,8 @@ typedef struct vkattn_requirements_t *vkattn_requirements;
 enum { VKATTN_F16 = 0, VKATTN_BF16 = 1, VKATTN_F32 = 2 };
 /* causal, align */
 enum { VKATTN_CAUSAL_NONE = 0, VKATTN_TOP_LEFT = 1, VKATTN_BOTTOM_RIGHT = 2 };
+/* kv_block: a scale for each KV head, of all sequences: [Hkv]; one scale: [1] */
+enum { VKATTN_KV_BLOCK_HEAD = -1, VKATTN_KV_BLOCK_TENSOR = -2 };
 /* key_type, value_type */
 enum {
     VKATTN_KV_SAME = 0,
@@ -173,7 +175,7 @@ typedef struct vkattn_config {
 	float dropout;            /* probability, below 1 */
 	int32_t key_type;         /* storage type of K */
 	int32_t value_type;       /* of V: as K, or both of types with scales, or both of blocks */
-	int32_t kv_block;         /* keys of an entry of k_scale and v_scale; 0: 1 */
+	int32_t kv_block;         /* keys of an entry of k_scale and v_scale, or VKATTN_KV_BLOCK_...; 0: 1 */
 	int32_t fixed_split;      /* splits of the keys; 0: as many as keep the device busy */
 	int32_t f32_o;            /* 1: O is float */
 	int32_t f32_gradients;    /* 1: d_q, d_k and d_v are float */

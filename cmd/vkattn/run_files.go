@@ -239,6 +239,12 @@ func eachBlock(in *runInputs) fileShape {
 // eachKey is the shape of scales.
 func eachKey(in *runInputs) fileShape {
 	k := in.axes[1]
+	switch in.o.kvBlock {
+	case attention.KVBlockHead:
+		return fileShape{axes: []int{k.heads}}
+	case attention.KVBlockTensor:
+		return fileShape{axes: []int{1}}
+	}
 	axes := []int{k.batch, k.heads, (k.rows-1)/max(in.o.kvBlock, 1) + 1}
 	if in.o.has("cu-seqlens-k") {
 		axes = axes[1:]

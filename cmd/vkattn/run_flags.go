@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/pflag"
 
@@ -41,8 +42,22 @@ func (o *optionFlags) add(f *pflag.FlagSet) {
 		"rows,keys of a block of --block-mask, powers of two from 16")
 	f.IntVar(&o.vDim, "v-dim", 0, "V is the first `n` elements of each row of K, as in multi-head latent attention; "+
 		"replaces --v")
-	f.IntVar(&o.kvBlock, "kv-block", 0, "number of keys that share a scale; the last axis of the scales then counts "+
-		"blocks (default 1)")
+	f.Var(parsed[int]{to: &o.kvBlock, parse: parseKVBlock, kind: "keys", print: problem.KVBlockName}, "kv-block", "number of `keys` that share a "+
+		"scale; the last axis of the scales then counts blocks; head: scales [Hkv], tensor: one [1] (default 1)")
+}
+
+// parseKVBlock parses a number of keys, head or tensor.
+func parseKVBlock(s string) (int, error) {
+	for _, block := range []int{attention.KVBlockHead, attention.KVBlockTensor} {
+		if s == problem.KVBlockName(block) {
+			return block, nil
+		}
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > attention.MaxLength {
+		return 0, fmt.Errorf("%q is neither a positive number, head nor tensor", s)
+	}
+	return n, nil
 }
 
 // read parses the values that the command shares with bench.
@@ -133,7 +148,8 @@ for each query row and KV head: [B, Sq, Hkv, N], or [1, rows, Hkv, N] for packed
 calls have no gradients.
 
 Quantized K and V. Files are int8 for int8 and uint8 for fp8 (the bits of e4m3) and
-fp8-e5m2. An element is its number times its scale. A block of --kv-block keys starts at
+fp8-e5m2. An element is its number times its scale. With --kv-block head the keys of a
+head in all sequences share a scale, with tensor all keys. A block of --kv-block keys starts at
 key 0 of each sequence, at the first key of each page, or, for packed K, at key 0 of the
 file, so that a block may hold keys of two sequences. The last block may be short. With
 --v-dim V has the numbers of K and the scales of --v-scale, which may be the file of
@@ -180,8 +196,6 @@ func (o *runFlags) optionConflict(changed func(string) bool) error {
 		return badInputf("--v-dim %d: want a positive number", o.vDim)
 	case changed("v-dim") && changed("v"):
 		return badInputf("--v and --v-dim exclude one another")
-	case changed("kv-block") && o.kvBlock < 1:
-		return badInputf("--kv-block %d: want a positive number", o.kvBlock)
 	case changed("kv-block") && !o.call.KeyType.Scaled():
 		return badInputf("--kv-block needs --kv-dtype %s", problem.ListKVTypes(problem.KVType.Scaled))
 	case changed("v-dim") && o.call.KeyType != o.call.ValueType:
@@ -221,7 +235,7 @@ func (o *runFlags) used() (list []string) {
 		list = append(list, fmt.Sprintf("v-dim %d", o.vDim))
 	}
 	if o.kvBlock != 0 {
-		list = append(list, fmt.Sprintf("kv-block %d", o.kvBlock))
+		list = append(list, "kv-block "+problem.KVBlockName(o.kvBlock))
 	}
 	lists, _ := o.values.parse() // read has seen its errors
 	for _, axis := range bench.Axes {

@@ -126,6 +126,8 @@ func TestBadOptionsAreBadInput(t *testing.T) {
 		"scales of nothing":             {files{"k-scale": npyZeros("<f4", 4, 2, 2, 6)}, nil, "--k-scale needs --kv-dtype int8, fp8 or fp8-e5m2"},
 		"scales of others":              {but(int8s, "k-scale", npyZeros("<f4", 4, 2, 6, 2)), []string{"--kv-dtype", "int8"}, "--k-scale: shape [2 6 2], want [2 2 6]"},
 		"scales of blocks":              {int8s, []string{"--kv-dtype", "int8", "--kv-block", "4"}, "--k-scale: shape [2 2 6], want [2 2 2]"},
+		"scales of heads":               {int8s, []string{"--kv-dtype", "int8", "--kv-block", "head"}, "--k-scale: shape [2 2 6], want [2]"},
+		"no block of scales":            {int8s, []string{"--kv-dtype", "int8", "--kv-block", "0"}, "neither a positive number, head nor tensor"},
 		"blocks of no scales":           {nil, []string{"--kv-block", "4"}, "--kv-block needs --kv-dtype int8, fp8 or fp8-e5m2"},
 		"rows that are no q8_0":         {files{"k": npyZeros("|u1", 1, 2, 2, 6, 33), "v": npyZeros("|u1", 1, 2, 2, 6, 34)}, []string{"--kv-dtype", "q8_0"}, "k.npy: rows of 33 bytes, not a multiple of the 34"},
 		"head dims of q4_0":             {files{"k": npyZeros("|u1", 1, 2, 2, 6, 18), "v": npyZeros("|u1", 1, 2, 2, 6, 18)}, []string{"--kv-dtype", "q4_0"}, "K has head dim 32, Q has 8"},

@@ -156,7 +156,13 @@ func (f *withOptions) quantized(k, v attention.KVType, block int) {
 	if v != k {
 		f.flag("--v-dtype", v.String())
 	}
-	groups := 33
+	groups, shape := 33, []int{3, 2}
+	switch block {
+	case attention.KVBlockHead:
+		groups, shape = 2, nil
+	case attention.KVBlockTensor:
+		groups, shape = 1, nil
+	}
 	if block > 0 {
 		groups = (33 + block - 1) / block
 	}
@@ -185,7 +191,7 @@ func (f *withOptions) quantized(k, v attention.KVType, block int) {
 		f.file(t.flag, dtype, []int{3, 2, 33, n}, data)
 		*t.to = attention.Tensor{Host: data, Strides: attention.BHSD(2, 33, t.dim)}
 		if kv.Scaled() {
-			scales := f.floats(t.flag+"-scale", t.seed+10, 3, 2, groups)
+			scales := f.floats(t.flag+"-scale", t.seed+10, append(shape, groups)...)
 			for i := range len(scales.Host) / 4 { // as small as scales of such numbers are
 				x := math.Float32frombits(binary.LittleEndian.Uint32(scales.Host[4*i:]))
 				x = (x + 1.5) / 200
@@ -195,7 +201,7 @@ func (f *withOptions) quantized(k, v attention.KVType, block int) {
 				binary.LittleEndian.PutUint32(scales.Host[4*i:], math.Float32bits(x))
 			}
 			f.flags = f.flags[:len(f.flags)-2]
-			f.file(t.flag+"-scale", npy.Float32, []int{3, 2, groups}, scales.Host)
+			f.file(t.flag+"-scale", npy.Float32, append(shape, groups), scales.Host)
 			*t.scales = scales
 		}
 	}
@@ -315,6 +321,16 @@ var optionRuns = map[string]func(f *withOptions){
 		f.plainQ()
 		f.quantized(attention.KVInt8, attention.KVInt8, 8)
 		f.flag("--kv-block", "8")
+	},
+	"fp8, a scale of a head": func(f *withOptions) {
+		f.plainQ()
+		f.quantized(attention.KVFP8, attention.KVInt8, attention.KVBlockHead)
+		f.flag("--kv-block", "head")
+	},
+	"fp8-e5m2, one scale": func(f *withOptions) {
+		f.plainQ()
+		f.quantized(attention.KVFP8E5M2, attention.KVFP8E5M2, attention.KVBlockTensor)
+		f.flag("--kv-block", "tensor")
 	},
 	"v-dim": func(f *withOptions) {
 		f.plainQ()

@@ -314,6 +314,7 @@ var options = []option{
 		facets: func(c *Case, f *facets) {
 			f.option(c.KeyType != problem.KVSame, "%v", problem.KVName(c.KeyType, c.valueType()))
 			f.also(c.KVBlock > 1, "%v, scales of blocks", problem.KVName(c.KeyType, c.valueType()))
+			f.also(c.KVBlock < 0, "%v, a scale of a %s", problem.KVName(c.KeyType, c.valueType()), problem.KVBlockName(c.KVBlock))
 		},
 		draw: func(c *Case, r draws) {
 			if !r.chance(3) {
@@ -326,7 +327,7 @@ var options = []option{
 				c.ValueType = v
 			}
 			if c.KeyType.Scaled() && r.chance(2) {
-				c.KVBlock = []int{2, 16, 100}[r.IntN(3)]
+				c.KVBlock = []int{2, 16, 100, problem.KVBlockHead, problem.KVBlockTensor}[r.IntN(5)]
 			}
 			if c.KeyType.Blocked() {
 				c.D, c.Dv = []int{32, 64, 128}[r.IntN(3)], []int{32, 64, 96}[r.IntN(3)]

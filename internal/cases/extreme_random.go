@@ -85,7 +85,7 @@ func (r draws) dims(c *Case) {
 	c.Hq = c.Hkv * pick(r, 1, 1, 2, 4, 5, 8)
 	c.LSE = !r.chance(4)
 	if c.KeyType.Scaled() && r.chance(3) {
-		c.KVBlock = pick(r, 2, 16, 100)
+		c.KVBlock = pick(r, 2, 16, 100, problem.KVBlockHead, problem.KVBlockTensor)
 	}
 }
 

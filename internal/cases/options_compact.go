@@ -46,6 +46,9 @@ const compactLines = `
 	prefill d32 mask-br int8 scale16
 	prefill d32 mask-h int8 scale16
 	prefill d32 mask-hr int8 scale16 bshd
+	# A scale of a head, and of all of K or V.
+	compact-quant: decode bottom-right decodes packedq page5 fp8 v-int8 scale-1
+	decode fp8-e5m2 v-fp8 scale-2
 	# A bitmap of blocks under a causal mask.
 	compact-blocks: prefill d32 bottom-right 2*150x333 blocks32x64-bh
 	prefill d32 top-left 2*150x333 blocks32x64-bh

@@ -334,6 +334,9 @@ func quantLines() string {
 	prefill KV OTHER scale16 bshd
 	wide decode KV scale16
 	wide decode bottom-right decodes packedq page5 KV scale16
+	decode KV OTHER scale-1 # a scale of each head
+	wide decode bottom-right decodes packedq page5 KV scale-1
+	prefill mixed packedq packedk KV scale-2 # one scale
 `
 		}
 		if i%2 == 1 {

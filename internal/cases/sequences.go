@@ -240,9 +240,7 @@ func (p *Problem) liveTensors() [][]byte {
 // layOutKV puts K and V, and their scales, into memory.
 func (p *Problem) layOutKV() {
 	batches, keys := p.kvExtent()
-	block := max(p.KVBlock, 1)
-	perHead := (keys + block - 1) / block
-	n := batches * p.KVHeads() * perHead
+	n := p.scaleEntry(batches-1, p.KVHeads()-1, keys-1) + 1
 	p.kScale, p.vScale = make([]float32, n), make([]float32, n)
 	owned, seenScale := make([]bool, n), make([]bool, n)
 	for b, s := range p.sequences() {
@@ -258,7 +256,7 @@ func (p *Problem) layOutKV() {
 				if !p.VInK {
 					p.put(pieceV, p.keyByte(p.valueType(), &p.args.V, keys, p.Dv, batch, kv, at), p.data[b].v[row], false)
 				}
-				i := (batch*p.KVHeads()+kv)*perHead + at/block
+				i := p.scaleEntry(batch, kv, at)
 				if !owned[i] {
 					id := s.ID
 					if t < p.Prefix {
@@ -278,12 +276,23 @@ func (p *Problem) layOutKV() {
 	}
 }
 
+// scaleEntry is the number of the scale of a row of K and V.
+func (p *Problem) scaleEntry(batch, kv, at int) int {
+	_, keys := p.kvExtent()
+	switch block := max(p.KVBlock, 1); p.KVBlock {
+	case problem.KVBlockTensor:
+		return 0
+	case problem.KVBlockHead:
+		return kv
+	default:
+		return (batch*p.KVHeads()+kv)*((keys+block-1)/block) + at/block
+	}
+}
+
 // scaleAt are the stored scales of a key.
 func (p *Problem) scaleAt(b, kv, t int) (k, v float32) {
-	_, keys := p.kvExtent()
-	block := max(p.KVBlock, 1)
 	batch, at := p.kvRow(b, t)
-	i := (batch*p.KVHeads()+kv)*((keys+block-1)/block) + at/block
+	i := p.scaleEntry(batch, kv, at)
 	return p.kScale[i], p.vScale[i]
 }
 

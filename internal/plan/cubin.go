@@ -105,6 +105,8 @@ func notInDecode(cfg *problem.Config, r *Request) string {
 		return fmt.Sprintf(takes+"K and V of one type, not %v", cfg.KVName())
 	case cfg.FixedSplit != 0:
 		return takes + "no fixed splits"
+	case cfg.KVBlock == problem.KVBlockHead && r.Shape.B > 1 && r.Options.pageSize == 0 && r.Options.Lengths&lengthCuK == 0:
+		return takes + "scales of heads with pages or packed keys, or of one sequence"
 	case option != "":
 		return takes + "no " + option
 	case other.window != 0:

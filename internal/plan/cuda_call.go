@@ -98,9 +98,10 @@ func cudaWindow(cfg *problem.Config) (left, right int32, bottomRight bool) {
 
 // setCUDADecode fills in what a call with quantized K and V has in addition, but for the splits.
 func setCUDADecode(d *problem.CUDADecode, cfg *problem.Config, a *problem.Args, all []tensors.Layout) {
-	d.KV, d.Causal, d.ScaleBlock, d.UnitBytes = cfg.KeyType, cfg.Causal, cfg.KVBlock, all[1].Size
+	d.KV, d.Causal, d.UnitBytes = cfg.KeyType, cfg.Causal, all[1].Size
 	_, keys := tensors.KVExtent(a)
-	d.ScaleGroups = tensors.ScaleGroups(cfg, keys)
+	scales := tensors.ScaleStepsOf(cfg.KVBlock, a.KVHeads(), keys)
+	d.ScaleBatch, d.ScaleHead, d.ScaleKeys = scales.Batch, scales.Head, scales.Keys
 	d.KScale, d.VScale = cudaVector(a.KScale), cudaVector(a.VScale)
 }
 

@@ -127,7 +127,7 @@ func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 		f.bias = 1 + uint32(a.Bias.DType)
 	}
 	if f.KV, f.valueType = cfg.KeyType, cfg.ValueType; f.KV.Scaled() {
-		f.kvBlock = uint32(max(cfg.KVBlock, 1))
+		f.kvBlock = max(uint32(cfg.KVBlock), 1) // those that are no numbers of keys as they are in kv_quant.glsl
 	}
 	return f
 }

@@ -127,9 +127,9 @@ func (c Config) Validate() error {
 		return &ShapeError{"HeadDim/HeadDimV", fmt.Sprintf("%d/%d", c.HeadDim, c.ValueDim()), fmt.Sprintf("multiples of 32 for %v", c.KVName())}
 	case c.KeyType != KVSame && c.Dropout != 0:
 		return errs.Refuse(&ShapeError{"Dropout", fmt.Sprintf("%v with K and V of type %v", c.Dropout, c.KVName()), "K and V of the storage type"})
-	case c.KVBlock < 0 || c.KVBlock > MaxLength:
-		return &ShapeError{"KVBlock", c.KVBlock, "at least 1, or 0 for 1"}
-	case c.KVBlock > 1 && !c.KeyType.Scaled():
+	case c.KVBlock < KVBlockTensor || c.KVBlock > MaxLength:
+		return &ShapeError{"KVBlock", c.KVBlock, "a number of keys, 0 for 1, -1 for the keys of a head, or -2 for all"}
+	case c.KVBlock != 0 && c.KVBlock != 1 && !c.KeyType.Scaled():
 		return &ShapeError{"KVBlock", c.KVBlock, "0 without " + ListKVTypes(KVType.Scaled)}
 	case c.FixedSplit < 0 || c.FixedSplit > MaxStates:
 		return &ShapeError{"FixedSplit", c.FixedSplit, fmt.Sprintf("1 to %d, or 0 for a number that suits the device", MaxStates)}
@@ -176,10 +176,10 @@ var ConfigOptions = []ConfigOption{
 	{Name: "dropout", Given: func(c *Config) bool { return c.Dropout != 0 }, Ranks: "its mask counts rows and keys of one device",
 		text: func(c *Config) string { return fmt.Sprintf("dropout %v", c.Dropout) }},
 	{Name: "type of K and V", Given: func(c *Config) bool { return c.KeyType != KVSame }, text: func(c *Config) string {
-		if c.KVBlock > 1 {
-			return fmt.Sprintf("kv %v/%d", c.KVName(), c.KVBlock)
+		if c.KVBlock == 0 || c.KVBlock == 1 {
+			return "kv " + c.KVName()
 		}
-		return "kv " + c.KVName()
+		return fmt.Sprintf("kv %v/%s", c.KVName(), KVBlockName(c.KVBlock))
 	}},
 	{Name: "fixed split", Given: func(c *Config) bool { return c.FixedSplit != 0 },
 		text: func(c *Config) string { return fmt.Sprintf("split %d", c.FixedSplit) }},

@@ -120,12 +120,13 @@ type CUDAOptions struct {
 
 // CUDADecode is what calls with quantized K and V have in addition. Vectors without memory are not given.
 type CUDADecode struct {
-	KV                      KVType
-	UnitBytes               int64 // bytes of what the strides of K and V count, an element or a block
-	KScale, VScale          CUDAVector
-	ScaleGroups, ScaleBlock int // scales of a head of a batch or page, and the keys of one
-	Causal                  Causal
-	Splits                  int // of the keys of a row
+	KV                    KVType
+	UnitBytes             int64 // bytes of what the strides of K and V count, an element or a block
+	KScale, VScale        CUDAVector
+	ScaleBatch, ScaleHead int // steps of KScale and VScale from a batch or page, and from a KV head, to the next
+	ScaleKeys             int // keys of a scale
+	Causal                Causal
+	Splits                int // of the keys of a row
 }
 
 // NoCausal is the CausalOffset of a problem without a causal mask.

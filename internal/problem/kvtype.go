@@ -1,6 +1,7 @@
 package problem
 
 import (
+	"strconv"
 	"strings"
 
 	"vkattn/internal/enum"
@@ -23,6 +24,23 @@ const (
 	KVIQ4NL                 // 18 bytes for 32 elements as KVQ4_0, but numbers are entries of a table from -127 to 113
 	KVFP8E5M2               // float8 e5m2: 1 sign, 5 exponent (bias 15), 2 mantissa bits, with Inf and NaN
 )
+
+// Values of Config.KVBlock, other than a number of keys.
+const (
+	KVBlockHead   = -1 // a scale for each KV head, of all keys of all sequences
+	KVBlockTensor = -2 // one scale
+)
+
+// KVBlockName is the text of a KVBlock: head, tensor or the number of keys.
+func KVBlockName(block int) string {
+	switch block {
+	case KVBlockHead:
+		return "head"
+	case KVBlockTensor:
+		return "tensor"
+	}
+	return strconv.Itoa(block)
+}
 
 var kvNames = func() (names []string) {
 	names = append(names, "same")

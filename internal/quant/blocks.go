@@ -49,7 +49,7 @@ func steps(first, last int) (numbers []float32) {
 }
 
 func formatOf(name string, b *blocks) *Format {
-	return &Format{name, BlockElements, b.header() + BlockElements/2, b.encode, b.decode}
+	return &Format{Name: name, Elements: BlockElements, Bytes: b.header() + BlockElements/2, Encode: b.encode, Decode: b.decode}
 }
 
 func (b *blocks) hasFifth() bool { return len(b.numbers) == 32 }

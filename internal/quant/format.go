@@ -14,6 +14,9 @@ type Format struct {
 	// dst or src is too short.
 	Encode func(dst []byte, src []float32) (scale float32)
 	Decode func(dst []float32, src []byte)
+
+	number  func(x float64) byte // of a type with separate scales: the nearest number, at most largest in magnitude
+	largest float64
 }
 
 // Scaled reports whether numbers have a scale that is stored elsewhere. A nil Format has none.
@@ -25,10 +28,10 @@ var Formats = []*Format{Int8, FP8, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4NL, FP8E5M2}
 
 // The formats.
 var (
-	Int8    = &Format{"int8", 1, 1, encodeInt8, decodeInt8}
-	FP8     = &Format{"fp8", 1, 1, encodeFP8, decodeFP8}
-	FP8E5M2 = &Format{"fp8-e5m2", 1, 1, encodeE5M2, decodeE5M2}
-	Q8_0    = &Format{"q8_0", BlockElements, q8Bytes, encodeQ8, decodeQ8}
+	Int8    = scaledFormat("int8", 127, int8Of, decodeInt8)
+	FP8     = scaledFormat("fp8", MaxFP8, func(x float64) byte { return FP8FromFloat32(float32(x)) }, decodeFP8)
+	FP8E5M2 = scaledFormat("fp8-e5m2", MaxE5M2, func(x float64) byte { return E5M2FromFloat32(float32(x)) }, decodeE5M2)
+	Q8_0    = &Format{Name: "q8_0", Elements: BlockElements, Bytes: q8Bytes, Encode: encodeQ8, Decode: decodeQ8}
 	Q4_0    = formatOf("q4_0", &blocks{numbers: steps(-8, 7)})
 	Q4_1    = formatOf("q4_1", &blocks{numbers: steps(0, 15), hasMin: true})
 	Q5_0    = formatOf("q5_0", &blocks{numbers: steps(-16, 15)})

@@ -2,9 +2,57 @@ package quant
 
 import "math"
 
-// encodeInt8 rounds to nearest, ties to even.
-func encodeInt8(dst []byte, src []float32) float32 {
-	return encodeScaled(dst, src, 127, func(x float64) byte { return byte(int8(min(max(math.RoundToEven(x), -127), 127))) })
+// scaledFormat is a type with separate scales.
+func scaledFormat(name string, largest float64, number func(x float64) byte, decode func([]float32, []byte)) *Format {
+	f := &Format{Name: name, Elements: 1, Bytes: 1, Decode: decode, number: number, largest: largest}
+	f.Encode = func(dst []byte, src []float32) float32 {
+		scale := f.ScaleOf(src)
+		f.encode(dst, src, scale)
+		return scale
+	}
+	return f
+}
+
+// ScaleOf returns the scale that maps the largest magnitude to the largest number of a Scaled format, 0 if all numbers are 0.
+func (f *Format) ScaleOf(src []float32) float32 {
+	var magnitude float64
+	for _, x := range src {
+		magnitude = max(magnitude, math.Abs(float64(x)))
+	}
+	return float32(magnitude / f.largest)
+}
+
+// LeastScale is the least magnitude of a scale that EncodeWith divides by.
+const LeastScale = 0x1p-100
+
+// EncodeWith encodes numbers of a Scaled format with a given scale. What is beyond the largest number becomes the largest
+// number, and Inf too. NaN is stored as NaN, in int8 as 0. With a scale that is not finite, or below LeastScale in magnitude,
+// all numbers are 0.
+func (f *Format) EncodeWith(dst []byte, src []float32, scale float32) {
+	if s := math.Abs(float64(scale)); !(s >= LeastScale && s <= math.MaxFloat32) {
+		scale = 0
+	}
+	f.encode(dst, src, scale)
+}
+
+func (f *Format) encode(dst []byte, src []float32, scale float32) {
+	dst = dst[:len(src)]
+	if scale == 0 {
+		clear(dst)
+		return
+	}
+	inverse := 1 / float64(scale)
+	for i, x := range src {
+		dst[i] = f.number(min(max(float64(x)*inverse, -f.largest), f.largest)) // NaN stays
+	}
+}
+
+// int8Of rounds to nearest, ties to even.
+func int8Of(x float64) byte {
+	if math.IsNaN(x) {
+		return 0
+	}
+	return byte(int8(math.RoundToEven(x)))
 }
 
 func decodeInt8(dst []float32, src []byte) {
@@ -14,10 +62,6 @@ func decodeInt8(dst []float32, src []byte) {
 	}
 }
 
-func encodeFP8(dst []byte, src []float32) float32 {
-	return encodeScaled(dst, src, MaxFP8, func(x float64) byte { return FP8FromFloat32(float32(x)) })
-}
-
 func decodeFP8(dst []float32, src []byte) {
 	src = src[:len(dst)]
 	for i, b := range src {
@@ -25,30 +69,9 @@ func decodeFP8(dst []float32, src []byte) {
 	}
 }
 
-func encodeE5M2(dst []byte, src []float32) float32 {
-	return encodeScaled(dst, src, MaxE5M2, func(x float64) byte { return E5M2FromFloat32(float32(x)) })
-}
-
 func decodeE5M2(dst []float32, src []byte) {
 	src = src[:len(dst)]
 	for i, b := range src {
 		dst[i] = E5M2ToFloat32(b)
 	}
-}
-
-// encodeScaled encodes numbers that share a scale, which maps the largest magnitude to most.
-// It returns the scale, 0 if all numbers are 0.
-func encodeScaled(dst []byte, src []float32, most float64, number func(float64) byte) (scale float32) {
-	dst = dst[:len(src)]
-	var magnitude, inverse float64
-	for _, x := range src {
-		magnitude = max(magnitude, math.Abs(float64(x)))
-	}
-	if scale = float32(magnitude / most); scale != 0 {
-		inverse = 1 / float64(scale)
-	}
-	for i, x := range src {
-		dst[i] = number(float64(x) * inverse)
-	}
-	return scale
 }

@@ -46,8 +46,32 @@ func HasOptions(a *problem.Args, cfg *problem.Config) bool {
 		len(a.Tables) > 0 || cfg.ScoreMod.Given() || cfg.MaskMod.Given()
 }
 
-// ScaleGroups is the number of entries of KScale and VScale for a number of keys.
-func ScaleGroups(c *problem.Config, keys int) int { return arith.CeilDiv(keys, max(1, c.KVBlock)) }
+// ScaleSteps says which entry of KScale and VScale a key has: batch*Batch + head*Head + row/Keys. Steps are 0 where a scale is
+// shared.
+type ScaleSteps struct {
+	Batch, Head, Keys int
+	shared            int // entries where they do not depend on the batch; 0: they do
+}
+
+// ScaleStepsOf returns the steps of a Config.KVBlock for batches of a number of keys.
+func ScaleStepsOf(block, heads, keys int) ScaleSteps {
+	switch block {
+	case problem.KVBlockHead:
+		return ScaleSteps{Head: 1, Keys: problem.MaxLength, shared: heads}
+	case problem.KVBlockTensor:
+		return ScaleSteps{Keys: problem.MaxLength, shared: 1}
+	}
+	groups := arith.CeilDiv(keys, max(1, block))
+	return ScaleSteps{Batch: heads * groups, Head: groups, Keys: max(1, block)}
+}
+
+// Entries is the number of scales, MaxInt64 if it overflows.
+func (s ScaleSteps) Entries(batches, heads int) int64 {
+	if s.shared != 0 {
+		return int64(s.shared)
+	}
+	return product(batches, heads, s.Head)
+}
 
 // Broadcast returns the strides with their default, and 0 for dimensions of size 1.
 func Broadcast(s problem.Strides, sizes [3]int, dim int) [3]int64 {

@@ -21,12 +21,20 @@ func EncodeKV(t problem.KVType, block, batches, heads, keys, dim int, x []float3
 	}
 	data = make([]byte, k.rows*k.bytes)
 	if t.Scaled() {
-		scales = make([]byte, 4*k.rows*int64(k.groups))
+		scales = make([]byte, 4*k.scales())
 	}
 	f := problem.FormatOf(t)
+	if k.shared {
+		half.EncodeF32(scales, k.sharedScales(f, x))
+	}
 	k.each(func(data []byte, x []float32, scale []byte) {
-		if s := f.Encode(data, x); f.Scaled() {
-			half.EncodeF32(scale, []float32{s})
+		switch {
+		case k.shared:
+			f.EncodeWith(data, x, decodeScale(scale))
+		case f.Scaled():
+			half.EncodeF32(scale, []float32{f.Encode(data, x)})
+		default:
+			f.Encode(data, x)
 		}
 	}, data, x, scales)
 	return data, scales, nil
@@ -41,17 +49,16 @@ func DecodeKV(t problem.KVType, block, batches, heads, keys, dim int, data, scal
 	if int64(len(data)) != k.rows*k.bytes {
 		return nil, &problem.ShapeError{Field: "data", Got: fmt.Sprintf("%d bytes", len(data)), Want: fmt.Sprintf("%d", k.rows*k.bytes)}
 	}
-	if want := 4 * k.rows * int64(k.groups); t.Scaled() && int64(len(scales)) != want {
+	if want := 4 * k.scales(); t.Scaled() && int64(len(scales)) != want {
 		return nil, &problem.ShapeError{Field: "scales", Got: fmt.Sprintf("%d bytes", len(scales)), Want: fmt.Sprintf("%d", want)}
 	}
 	x, f := make([]float32, k.rows*int64(keys)*int64(dim)), problem.FormatOf(t)
 	k.each(func(data []byte, x []float32, scale []byte) {
 		f.Decode(x, data)
 		if t.Scaled() {
-			var s [1]float32
-			half.DecodeF32(s[:], scale)
+			s := decodeScale(scale)
 			for i := range x {
-				x[i] *= s[0]
+				x[i] *= s
 			}
 		}
 	}, data, x, scales)
@@ -65,6 +72,33 @@ type kvPacked struct {
 	bytes       int64 // of a head
 	block, keys int
 	groups, dim int // scales of a head, elements of a key
+	heads       int
+	steps       ScaleSteps
+	shared      bool // batches share scales
+}
+
+// scales is the number of scales.
+func (k *kvPacked) scales() int64 { return k.steps.Entries(int(k.rows)/k.heads, k.heads) }
+
+// scaleAt is the entry of a block of a head, counted over all batches.
+func (k *kvPacked) scaleAt(row int64, block int) int64 {
+	return row/int64(k.heads)*int64(k.steps.Batch) + row%int64(k.heads)*int64(k.steps.Head) + int64(block)
+}
+
+// sharedScales are the scales of heads, or of the tensor, from all of its keys.
+func (k *kvPacked) sharedScales(f *quant.Format, x []float32) []float32 {
+	scales, each := make([]float32, k.scales()), int64(k.keys)*int64(k.dim)
+	for row := range k.rows {
+		at := k.scaleAt(row, 0)
+		scales[at] = max(scales[at], f.ScaleOf(x[row*each:][:each]))
+	}
+	return scales
+}
+
+func decodeScale(b []byte) float32 {
+	var s [1]float32
+	half.DecodeF32(s[:], b)
+	return s[0]
 }
 
 func newKVPacked(t problem.KVType, block, batches, heads, keys, dim int) (*kvPacked, error) {
@@ -81,15 +115,15 @@ func newKVPacked(t problem.KVType, block, batches, heads, keys, dim int) (*kvPac
 		return nil, &problem.ShapeError{Field: "KV", Got: t, Want: problem.ListKVTypes(func(t problem.KVType) bool { return t != problem.KVSame })}
 	case t.Blocked() && dim%quant.BlockElements != 0:
 		return nil, &problem.ShapeError{Field: "dim", Got: dim, Want: fmt.Sprintf("a multiple of 32 for %v", t)}
-	case block < 0 || block > problem.MaxLength:
-		return nil, &problem.ShapeError{Field: "block", Got: block, Want: "at least 1, or 0 for 1"}
+	case block < problem.KVBlockTensor || block > problem.MaxLength:
+		return nil, &problem.ShapeError{Field: "block", Got: block, Want: "a number of keys, 0 for 1, -1 for the keys of a head, or -2 for all"}
 	case !ok:
 		return nil, &problem.ShapeError{Field: "elements", Got: fmt.Sprintf("%d*%d*%d*%d", batches, heads, keys, dim), Want: "an extent below 2^63 bytes"}
 	}
-	block = max(1, block)
+	steps := ScaleStepsOf(block, heads, keys)
 	return &kvPacked{
 		t: t, rows: int64(batches) * int64(heads), bytes: int64(t.RowBytes(problem.F32, dim)) * int64(keys),
-		block: block, keys: keys, groups: arith.CeilDiv(keys, block), dim: dim,
+		block: steps.Keys, keys: keys, groups: arith.CeilDiv(keys, steps.Keys), dim: dim, heads: heads, steps: steps, shared: block < 0 && t.Scaled(),
 	}, nil
 }
 
@@ -103,7 +137,7 @@ func (k *kvPacked) each(visit func(data []byte, x []float32, scale []byte), data
 				n := min(k.block, k.keys-g*k.block)
 				var scale []byte
 				if k.t.Scaled() {
-					scale = scales[4*(row*int64(k.groups)+int64(g)):][:4]
+					scale = scales[4*k.scaleAt(row, g):][:4]
 				}
 				visit(data[:int64(n)*key], x[:n*k.dim], scale)
 				data, x = data[int64(n)*key:], x[n*k.dim:]

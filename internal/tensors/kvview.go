@@ -7,21 +7,19 @@ import (
 
 // KVView reads rows of K or V in host memory, of any storage type.
 type KVView struct {
-	Rows      HostRows // where rows begin, and their elements if they are not quantized
-	kv        problem.KVType
-	block     []byte // bytes from Offset 0 on
-	PerBlock  int64  // bytes of 32 elements
-	scales    problem.Vector
-	heads     int
-	scaleKeys int // keys that share a scale
-	scaleRow  int // scales of a head
+	Rows     HostRows // where rows begin, and their elements if they are not quantized
+	kv       problem.KVType
+	block    []byte // bytes from Offset 0 on
+	PerBlock int64  // bytes of 32 elements
+	scales   problem.Vector
+	steps    ScaleSteps
 }
 
 func ViewKV(t problem.Tensor, kv problem.KVType, scales problem.Vector, cfg *problem.Config, heads, keys, dim int) (KVView, error) {
 	rows, err := ViewRows(t, cfg.DType, heads, keys, dim)
 	return KVView{
 		Rows: rows, kv: kv, block: t.Host, PerBlock: int64(kv.RowBytes(cfg.DType, quant.BlockElements)),
-		scales: scales, heads: heads, scaleKeys: max(1, cfg.KVBlock), scaleRow: ScaleGroups(cfg, keys),
+		scales: scales, steps: ScaleStepsOf(cfg.KVBlock, heads, keys),
 	}, err
 }
 
@@ -50,5 +48,5 @@ func (v *KVView) ByteOf(batch, head, row int) int64 {
 
 // Scale returns the scale of a row of a Scaled type.
 func (v *KVView) Scale(batch, head, row int) float32 {
-	return FloatAt(&v.scales, (batch*v.heads+head)*v.scaleRow+row/v.scaleKeys)
+	return FloatAt(&v.scales, batch*v.steps.Batch+head*v.steps.Head+row/v.steps.Keys)
 }

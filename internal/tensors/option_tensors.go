@@ -105,7 +105,7 @@ func EachOption(cfg *problem.Config, a *problem.Args, t *Layout, visit func(Opti
 		return nil
 	}
 	batches, keys := KVExtent(a)
-	n := product(batches, s.KVHeads(), ScaleGroups(cfg, keys))
+	n := ScaleStepsOf(cfg.KVBlock, s.KVHeads(), keys).Entries(batches, s.KVHeads())
 	if err := t.eachVector(KScale, &a.KScale, n, visit); err != nil {
 		return err
 	}

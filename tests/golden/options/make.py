@@ -98,7 +98,8 @@ def check_pairs():
 def cases():
     alone = [("plain",), ("cu",), ("used",), ("window",), ("softcap",), ("alibi",), ("bias",), ("mask",), ("blocks",), ("sparse",),
              ("pages",), ("int8",), ("fp8",), ("q8_0",), ("q4_0",), ("sinks",), ("dropout",), ("lse",)]
-    later = [("q4_1",), ("q5_0",), ("q5_1",), ("iq4_nl",), ("fp8-e5m2",), ("topk",), ("topk", "cu"), ("topk", "pages")]
+    later = [("q4_1",), ("q5_0",), ("q5_1",), ("iq4_nl",), ("fp8-e5m2",), ("topk",), ("topk", "cu"), ("topk", "pages"),
+             ("int8", "head"), ("fp8", "head", "pages"), ("fp8-e5m2", "tensor"), ("int8", "tensor", "cu")]
     return [case(i, names) for i, names in enumerate(alone + pairs() + later)]
 
 
@@ -144,6 +145,8 @@ def case(number, names):
         c.update(head_dim=64, head_dim_v=32)
     elif "kv" in c and number & 2:
         c["kv_block"] = 4
+    if names & {"head", "tensor"}:  # who shares a scale; -1 and -2 in Config.KVBlock
+        c["kv_block"] = -1 if "head" in names else -2
     if "pages" in names:  # pages in no order; one is shared by two sequences, and one has no sequence
         n = -(-c["sk"] // 5)
         order = np.argsort(hashed(c, "order", c["b"] * n), kind="stable")
@@ -263,6 +266,8 @@ def stored(c, name, shape):
         value = np.where(exponent == 0, fraction * 2.0**(1 - bias), (1 + fraction) * 2.0**(exponent - bias)) * np.where(sign == 1, -1, 1)
         unit = 2.0**-11
     block = c.get("kv_block", 1)
+    if block < 0:  # a scale for each head of all batches, or one
+        return value * small(c, name + "scale", (1, heads if block == -1 else 1, 1, 1), unit)
     scales = small(c, name + "scale", (batches, heads, -(-keys // block)), unit)
     return value * np.repeat(scales, block, axis=2)[:, :, :keys, None]
 

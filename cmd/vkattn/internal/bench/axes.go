@@ -99,6 +99,16 @@ const (
 	dropoutUsage  = "probability with which a weight is dropped, below 1; the others are multiplied by 1 / (1 - `p`)"
 )
 
+// parseKVBlock parses who shares a scale: the elements of a key, of a head or of the tensor.
+func parseKVBlock(s string) (int, error) {
+	for _, block := range []int{1, attention.KVBlockHead, attention.KVBlockTensor} {
+		if s == problem.KVBlockName(block) {
+			return min(block, 0), nil // 1 is the default, 0
+		}
+	}
+	return 0, fmt.Errorf("%q is neither 1, head nor tensor", s)
+}
+
 // namedByKV is the text of options that kv-dtype names.
 func namedByKV(Problem) string { return "" }
 
@@ -143,6 +153,15 @@ var Axes = []*Axis{
 			"both " + problem.ListKVTypes(problem.KVType.Scaled) + ", or both of blocks",
 		inSuites: narrows,
 		value:    field(words(attention.ParseKVType), func(p *Problem) *attention.KVType { return &p.Config.ValueType })},
+	{Flag: "kv-block", Field: "KVBlock", Usage: "`list` of keys that share a scale of int8 and float8: 1, head or tensor",
+		text:     func(p Problem) string { return "a scale per " + problem.KVBlockName(p.Config.KVBlock) },
+		inSuites: narrows,
+		value: field(words(parseKVBlock), func(p *Problem) *int { return &p.Config.KVBlock },
+			func(p *Problem) {
+				if !p.Config.KeyType.Scaled() {
+					p.Config.KVBlock = 0
+				}
+			})},
 	{Flag: "window", Field: "Window",
 		Usage: windowUsage, InRun: windowUsage, Kind: "left,right", Single: true, label: "window %v",
 		ranks: true,

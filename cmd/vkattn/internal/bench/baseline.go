@@ -230,7 +230,10 @@ func (d *data) contiguousKV(a *attention.Args) {
 	} else {
 		a.V = d.padded(d.args.V, heads, keys, c.ValueDim(), int64(c.ValueType.RowBytes(c.DType, c.ValueDim())), d.keys, d.keyRow)
 	}
-	if c.KeyType.Scaled() {
+	switch {
+	case c.KVBlock != 0: // all sequences share the scales
+		a.KScale, a.VScale = d.args.KScale, d.args.VScale
+	case c.KeyType.Scaled():
 		// Gather the scales as rows of one element.
 		for _, s := range []struct{ to, from *attention.Vector }{{&a.KScale, &d.args.KScale}, {&a.VScale, &d.args.VScale}} {
 			rows := attention.Tensor{Host: s.from.Host}

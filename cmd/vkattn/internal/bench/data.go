@@ -168,7 +168,7 @@ func (d *data) tensors(seed uint64) {
 			t.to.Host = inputs.New(n*int64(t.dim), c.DType, inputs.Normal, seed+1+uint64(i))
 			continue
 		}
-		q := quantize(t.kv, [3]int{batches, p.Shape.KVHeads(), rows}, t.dim, strides, seed+1+uint64(i))
+		q := quantize(t.kv, c.KVBlock, [3]int{batches, p.Shape.KVHeads(), rows}, t.dim, strides, seed+1+uint64(i))
 		t.to.Host, t.scale.Host = q.rows, q.scales
 	}
 }
@@ -342,19 +342,32 @@ func (d *data) queryExtent() (batches, rows int) {
 // row if the type has separate scales.
 type quantized struct{ rows, scales []byte }
 
+// sharedMagnitude is the magnitude that shared scales map to the largest number. One in 10^7 normal numbers is beyond it.
+const sharedMagnitude = 5.25
+
 // quantize returns a tensor [batch, heads, rows, dim] of normal numbers. Strides are in
 // elements.
-func quantize(kv attention.KVType, size [3]int, dim int, s attention.Strides, seed uint64) quantized {
+func quantize(kv attention.KVType, block int, size [3]int, dim int, s attention.Strides, seed uint64) quantized {
 	rowBytes, format := int64(kv.RowBytes(attention.F32, dim)), problem.FormatOf(kv)
 	n := size[0] * size[1] * size[2]
 	q := quantized{rows: make([]byte, int64(n)*rowBytes)}
-	if kv.Scaled() {
+	switch shared := map[int]int{attention.KVBlockHead: size[1], attention.KVBlockTensor: 1}[block]; {
+	case shared != 0:
+		scale := format.ScaleOf([]float32{sharedMagnitude})
+		for range shared {
+			q.scales = binary.LittleEndian.AppendUint32(q.scales, math.Float32bits(scale))
+		}
+	case kv.Scaled():
 		q.scales = make([]byte, 4*n)
 	}
 	put := func(i int, row []float32) {
 		b, h, r := i/(size[1]*size[2]), i/size[2]%size[1], i%size[2]
 		at := (int64(b)*s.Batch + int64(h)*s.Head + int64(r)*s.Seq) / int64(dim) * rowBytes
 		dst := q.rows[at : at+rowBytes]
+		if block != 0 {
+			format.EncodeWith(dst, row, format.ScaleOf([]float32{sharedMagnitude}))
+			return
+		}
 		scale := format.Encode(dst, row)
 		if kv.Scaled() {
 			binary.LittleEndian.PutUint32(q.scales[4*i:], math.Float32bits(scale))

@@ -172,6 +172,9 @@ func TestCellsAndBytes(t *testing.T) {
 	require.InDelta(t, 0.5, newData(p, 1).sparseRatio(), 1e-12)
 	p.Shape.Sq, p.Config.KeyType, p.Config.ValueType, p.Options = 1, attention.KVInt8, attention.KVInt8, Options{}
 	require.EqualValues(t, 2*2*1000*(128+8), p.KVBytes())
+	p.Config.KVBlock = attention.KVBlockHead
+	require.EqualValues(t, 2*2*1000*128+2*8, p.KVBytes())
+	p.Config.KVBlock = 0
 	p.Config.KeyType, p.Config.ValueType = attention.KVQ4_0, attention.KVQ4_0
 	require.EqualValues(t, 2*2*1000*4*18, p.KVBytes())
 }

@@ -85,6 +85,17 @@ func (p Problem) counts() (c counts) {
 	return c
 }
 
+// sharedScaleBytes is the size of scales that heads or all keys share.
+func (p Problem) sharedScaleBytes() uint64 {
+	switch p.Config.KVBlock {
+	case attention.KVBlockHead:
+		return hostmem.Product(8, p.Shape.KVHeads())
+	case attention.KVBlockTensor:
+		return 8
+	}
+	return 0
+}
+
 // footprint is the memory of the problem's arguments.
 func (p Problem) footprint() (f footprint) {
 	s, c, n := p.Shape, p.Config, p.counts()
@@ -107,7 +118,7 @@ func (p Problem) footprint() (f footprint) {
 	if !p.SharedKV {
 		perKey += u(c.ValueType.RowBytes(c.DType, c.ValueDim()))
 	}
-	if c.KeyType.Scaled() {
+	if c.KeyType.Scaled() && c.KVBlock == 0 {
 		perKey += 8
 	}
 	q, kv := hostmem.Product(rows, hq, u(c.HeadDim), u(c.DType.Size())), hostmem.Product(keys, hkv, perKey)
@@ -116,7 +127,7 @@ func (p Problem) footprint() (f footprint) {
 		dKV = hostmem.Product(kv, 2)
 	}
 	grad, outputs := p.gradientBytes(f.o, q, dKV)
-	f.tensors = hostmem.Sum(q, f.o, kv, grad)
+	f.tensors = hostmem.Sum(q, f.o, kv, grad, p.sharedScaleBytes())
 	if p.hasLSE() {
 		f.lse = hostmem.Product(rows, hq, 4)
 		f.tensors = hostmem.Sum(f.tensors, f.lse)

@@ -23,10 +23,13 @@ func memoryProblems() map[string]Problem {
 	}
 	lengths := Lengths("1/9,2*20/33,7/7")
 	return map[string]Problem{
-		"plain":  plain,
-		"f32":    with(func(p *Problem) { p.Config.DType = attention.F32 }),
-		"paged":  with(func(p *Problem) { p.PageSize = 16 }),
-		"int8":   with(func(p *Problem) { p.Config.KeyType, p.Config.ValueType = attention.KVInt8, attention.KVInt8 }),
+		"plain": plain,
+		"f32":   with(func(p *Problem) { p.Config.DType = attention.F32 }),
+		"paged": with(func(p *Problem) { p.PageSize = 16 }),
+		"int8":  with(func(p *Problem) { p.Config.KeyType, p.Config.ValueType = attention.KVInt8, attention.KVInt8 }),
+		"fp8, a scale": with(func(p *Problem) {
+			p.Config.KeyType, p.Config.ValueType, p.Config.KVBlock = attention.KVFP8, attention.KVFP8, attention.KVBlockTensor
+		}),
 		"q4_0":   with(func(p *Problem) { p.Config.KeyType, p.Config.ValueType = attention.KVQ4_0, attention.KVQ4_0 }),
 		"sparse": with(func(p *Problem) { p.Options.SparseRatio = 0.3 }),
 		"topk":   with(func(p *Problem) { p.Options.SparseTopK = 7 }),

@@ -274,9 +274,10 @@ func (p Problem) KVBytes() (n uint64) {
 	if !p.SharedKV {
 		key += uint64(c.ValueType.RowBytes(c.DType, c.ValueDim()))
 	}
-	if c.KeyType.Scaled() {
+	if c.KeyType.Scaled() && c.KVBlock == 0 {
 		key += 8
 	}
+	n = p.sharedScaleBytes()
 	var same uint64 // keys of the sequence before
 	for i := range rows {
 		if rows[i] == 0 || keys[i] == 0 {

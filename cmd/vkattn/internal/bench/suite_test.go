@@ -84,7 +84,7 @@ func TestASweepNarrows(t *testing.T) {
 // problem.
 func TestEachOptionHasARow(t *testing.T) {
 	for text, want := range map[string]string{
-		"kv-dtype=int8": "kv int8", "window=5,-1": "window 5,-1", "softcap=30": "softcap 30", "dropout=0.1": "dropout 0.1",
+		"kv-dtype=int8": "kv int8", "kv-dtype=int8 kv-block=head": "kv int8, a scale per head", "window=5,-1": "window 5,-1", "softcap=30": "softcap 30", "dropout=0.1": "dropout 0.1",
 		"fixed-split=2": "split 2",
 		"varlen=3*1/9":  "packed 3*1/9", "varlen=7 padded=true": "lengths 7/7", "page-size=16": "pages of 16",
 		"page-size=16 kv-layout=hnd": "pages of 16 hnd",

@@ -56,7 +56,7 @@ var Run = shared.with(Names{
 // Sweep has the names in bench, verify and tune, where sizes come from lists.
 var Sweep = shared.with(Names{
 	"Tuning": "tuning", "HeadDim/HeadDimV": "--headdim/--headdim-v", "HeadDim": "--headdim", "HeadDimV": "--headdim-v",
-	"KVBlock": "keys of a scale", "Scale": "scale", "B": "--batch-size", "Hq": "--nheads", "Hkv": "--nheads-kv",
+	"KVBlock": "--kv-block", "Scale": "scale", "B": "--batch-size", "Hq": "--nheads", "Hkv": "--nheads-kv",
 	"Sq": "--seqlen", "Sk": "--seqlen-k", "CuQ": "--varlen", "CuK": "--varlen", "UsedQ": "--varlen",
 	"UsedK": "--varlen", "Varlen.TotalQ": "rows of --varlen", "Varlen.TotalK": "keys of --varlen", "Varlen": "--varlen",
 	"Pages.Table": "--page-size", "Pages.PageSize": "--page-size", "Pages.Count": "pages",
