@@ -63,7 +63,7 @@ GPU, auto takes a CUDA device; --device cuda takes it in any case, with tier cud
 the flops of the forward pass, even if the kernels compute some products twice. bench verifies
 gradients as it verifies results: the whole gradients of a small problem, and sampled rows of dQ
 and sampled keys of dK and dV of a large one. Gradients of tier cuda with options take O and LSE
-from another tier, as its forward kernels have no options.`},
+from another tier, as not all of its forward kernels have them.`},
 	{name: "kernels", about: "steps, ablations and tiles of kernels", more: "variant ablate tile bwd-tile",
 		text: `--variant times the steps of the kernel's development. --ablate leaves out a part of the work and
 shows what it costs; such a result is wrong by design and not verified.

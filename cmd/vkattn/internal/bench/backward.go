@@ -59,7 +59,7 @@ func (g *group) backward(ctx context.Context, dev *attention.Device, cfg attenti
 	g.closers = append(g.closers, op.Close)
 	w := &work{op: op, name: g.problem.String()}
 	if s.Tier == attention.TierCUDA && dev.Vulkan() != nil && g.problem.Pass == PassBackward && !g.problem.Plain() {
-		// The forward kernels of tier cuda take no options, those of gradients do.
+		// Not all forward kernels of tier cuda take the options that those of gradients take.
 		other := g.problem.Config
 		other.Tier, other.Kernel = attention.TierAuto, ""
 		forward, err := attention.New(dev, other)

@@ -53,7 +53,7 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 		return err
 	}
 	forward := op
-	if i.Tier == attention.TierCUDA && dev.Vulkan() != nil { // its forward kernels take no options: tier scalar computes O and LSE
+	if i.Tier == attention.TierCUDA && dev.Vulkan() != nil { // not all of its forward kernels take options: tier scalar computes O and LSE
 		cfg.Tier, cfg.Kernel = attention.TierScalar, ""
 		if forward, err = g.op(dev, cfg); err != nil {
 			return err
