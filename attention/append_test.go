@@ -166,8 +166,17 @@ func TestAppendRefusesByFieldName(t *testing.T) {
 			c.Rotary = kvcache.Rotary{}
 			a.Q, a.QOut = attention.Tensor{}, attention.Tensor{}
 		}},
-		"idle scale":    {"KScale", func(_ config, a args) { a.KScale.Host = make([]byte, 4*32) }},
-		"no scale":      {"KScale", func(c config, _ args) { c.KeyType, c.ValueType = attention.KVFP8, attention.KVFP8 }},
+		"idle scale":      {"KScale", func(_ config, a args) { a.KScale.Host = make([]byte, 4*32) }},
+		"no scale":        {"KScale", func(c config, _ args) { c.KeyType, c.ValueType = attention.KVFP8, attention.KVFP8 }},
+		"scale of blocks": {"KVBlock", func(c config, _ args) { c.KeyType, c.ValueType, c.KVBlock = attention.KVFP8, attention.KVFP8, 2 }},
+		"short scales of heads": {"KScale", func(c config, a args) {
+			c.KeyType, c.ValueType, c.KVBlock = attention.KVInt8, attention.KVInt8, attention.KVBlockHead
+			a.KScale.Host, a.VScale.Host = make([]byte, 7), make([]byte, 8)
+		}},
+		"given scale in a cache": {"KCache", func(c config, a args) {
+			c.KeyType, c.ValueType, c.KVBlock = attention.KVInt8, attention.KVInt8, attention.KVBlockTensor
+			a.KScale.Host, a.VScale.Host = a.KCache.Host, make([]byte, 4)
+		}},
 		"short K":       {"K", func(_ config, a args) { short(&a.K.Host) }},
 		"short cache":   {"VCache", func(_ config, a args) { short(&a.VCache.Host) }},
 		"short Used":    {"Used", func(_ config, a args) { short(&a.Used.Host) }},

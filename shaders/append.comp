@@ -28,7 +28,7 @@
 layout(push_constant, std430) uniform Params {
     uvec2 addrIn;        // as in interface.glsl
     uvec2 addrOut;       // BDA=1: likewise; BDA=0: byte offset in the bound range
-    uvec2 addrScale;     // float32 [outBatches, heads, pageRows], of an int8 or fp8 cache
+    uvec2 addrScale;     // float32 [outBatches, heads, pageRows], of an int8 or fp8 cache; with GIVEN_SCALE of heads, or one
     uvec2 addrUsed;      // int32: keys that a sequence has in the cache
     uvec2 addrLengths;   // int32: see flags
     uvec2 addrBlockTable;     // int32 [sequences, blockTableStride]: page indices
@@ -58,6 +58,15 @@ layout(set = 0, binding = 2, std430) buffer WordsScale { uint wordsScale[]; };
 #define WORD_OUT(s, word_) wordsOut[s.word + (word_)]
 #define WORD_SCALE(s) wordsScale[s.word]
 #endif
+
+float loadScale(uint entry) {
+    const Slice s = sliceAt(p.addrScale, uvec2(entry, 0), false, 1);
+#if BDA
+    return uintBitsToFloat(ReadWords(s.word).at[0]);
+#else
+    return uintBitsToFloat(wordsScale[s.word]);
+#endif
+}
 
 const uint ROWS = LOCAL_SIZE / LANES_PER_ROW; // per workgroup
 
@@ -91,7 +100,15 @@ void rotateRow(Row r, uint cell, uint lane) {
     }
 }
 
-void scaleRow(uint cell, uint span, uint lane) {
+void scaleRow(Row r, uint cell, uint span, uint lane) {
+    if (GIVEN_SCALE != 0) {
+        if (lane == 0) {
+            const Scale s = givenScale(loadScale(GIVEN_SCALE == 1 ? r.head : 0));
+            units[span] = s.unit;
+            inverses[span] = s.inverse;
+        }
+        return;
+    }
     for (uint n = lane; n < SPANS; n += LANES_PER_ROW) {
         uint largest = 0;
         for (uint i = 0; i < SPAN; i++) {
@@ -140,7 +157,7 @@ void writeRow(Row r, uint cell, uint span, uint lane) {
             atomicOr(WORD_OUT(s, word), bits);
         }
     }
-    if (HAS_ROW_SCALE && lane == 0) {
+    if (HAS_ROW_SCALE && GIVEN_SCALE == 0 && lane == 0) {
         const uvec2 number = add64(mul64(r.outBatch, p.heads * p.pageRows), uvec2(r.head * p.pageRows + r.outRow, 0));
         const Slice scale = sliceAt(p.addrScale, number, false, 1);
         WORD_SCALE(scale) = floatBitsToUint(units[span]);
@@ -161,7 +178,7 @@ void main() {
         barrier();
     }
     if (QUANTIZED) {
-        if (found) scaleRow(cell, span, lane);
+        if (found) scaleRow(r, cell, span, lane);
         barrier();
     }
     if (found) writeRow(r, cell, span, lane);

@@ -127,6 +127,11 @@ Scale scaleOf(uint bits) {
     if (CACHE_TYPE == IQ4_NL) unit = first / -127.0;
     return Scale(unit, 1.0 / unit);
 }
+// A scale that is given. One that is not finite or below 2^-100 makes all elements 0.
+Scale givenScale(float unit) {
+    const uint magnitude = floatBitsToUint(unit) & 0x7fffffffu;
+    return Scale(unit, magnitude >= 0x7f800000u || magnitude < 0x0d800000u ? 0.0 : 1.0 / unit);
+}
 // The same of a span with a minimum, by its range.
 Scale scaleOfRange(float range) {
     if (range < 7.8886091e-31) return Scale(0.0, 0.0); // 2^-100
@@ -138,6 +143,7 @@ Scale scaleOfRange(float range) {
 uint encodeInt8(float value, float inverse) {
     if (inverse == 0.0) return 0;
     precise const float scaled = value * inverse;
+    if (GIVEN_SCALE != 0 && (floatBitsToUint(scaled) & 0x7fffffffu) > 0x7f800000u) return 0;
     const int magnitude = int(min(BLOCKED ? abs(scaled) + 0.5 : roundEven(abs(scaled)), 127.0));
     return uint(scaled < 0.0 ? -magnitude : magnitude) & 0xffu;
 }
@@ -163,6 +169,7 @@ uint encodeFP8(float value, float inverse) {
     precise const float scaled = value * inverse;
     const uint bits = floatBitsToUint(scaled);
     const uint sign = (bits >> 24) & 0x80u;
+    if (GIVEN_SCALE != 0 && (floatBitsToUint(scaled) & 0x7fffffffu) > 0x7f800000u) return sign | 0x7fu;
     const uint magnitude = min(bits & 0x7fffffffu, 0x43e00000u);
     if (magnitude < 0x3c800000u) { // below 2^-6: steps of 2^-9, the spacing of float32 at 2^14
         precise const float shifted = uintBitsToFloat(magnitude) + 16384.0;
@@ -178,6 +185,7 @@ uint encodeE5M2(float value, float inverse) {
     precise const float scaled = value * inverse;
     const uint bits = floatBitsToUint(scaled);
     const uint sign = (bits >> 24) & 0x80u;
+    if (GIVEN_SCALE != 0 && (floatBitsToUint(scaled) & 0x7fffffffu) > 0x7f800000u) return sign | 0x7eu;
     const uint magnitude = min(bits & 0x7fffffffu, 0x47600000u);
     if (magnitude < 0x38800000u) { // below 2^-14: steps of 2^-16, the spacing of float32 at 2^7
         precise const float shifted = uintBitsToFloat(magnitude) + 128.0;

@@ -91,6 +91,7 @@ const (
 	ConstPrefetch         uint32 = 51  // decode_coopmat.comp loads of the next KV tile during this one's products: 1 V, 2 K and V
 	ConstLanesPerRow      uint32 = 60  // invocations per row, a power of two
 	ConstCacheType        uint32 = 61  // type of the cache, as K_TYPE; 0: the type of the new rows
+	ConstGivenScale       uint32 = 133 // 1: the scales of heads are given, 2: one of all rows
 	ConstRotaryDim        uint32 = 62  // elements that are rotated, in pairs; 0: none
 	ConstRotaryFirst      uint32 = 63  // elements of a row before the rotated ones
 	ConstRotaryHalfSplit  uint32 = 64  // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
@@ -201,6 +202,7 @@ var constantNames = map[uint32]string{
 	ConstPrefetch:         "PREFETCH",
 	ConstLanesPerRow:      "LANES_PER_ROW",
 	ConstCacheType:        "CACHE_TYPE",
+	ConstGivenScale:       "GIVEN_SCALE",
 	ConstRotaryDim:        "ROTARY_DIM",
 	ConstRotaryFirst:      "ROTARY_FIRST",
 	ConstRotaryHalfSplit:  "ROTARY_HALF_SPLIT",

@@ -56,6 +56,9 @@ func (c appendCase) String() string {
 	if c.lengths != "" {
 		s += "." + c.lengths
 	}
+	if c.KVBlock != 0 {
+		s += ".scale-" + problem.KVBlockName(c.KVBlock)
+	}
 	if c.pageSize > 0 {
 		s += fmt.Sprintf(".pages%d", c.pageSize)
 	}
@@ -218,7 +221,11 @@ func newAppendProblem(c appendCase) *appendProblem {
 	if c.KeyType.Scaled() {
 		for i := appendKScale; i <= appendVScale; i++ {
 			if i == appendKScale || !c.noV {
-				p.vector(i, make([]uint32, batchesOrPages*c.hkv*held))
+				scales := make([]uint32, batchesOrPages*c.hkv*held)
+				if c.KVBlock < 0 {
+					scales = p.givenScales(rng)
+				}
+				p.vector(i, scales)
 			}
 		}
 	}
@@ -244,6 +251,19 @@ func newAppendProblem(c appendCase) *appendProblem {
 	}
 	p.fill(rng)
 	return p
+}
+
+// givenScales are scales of heads, or one, with which some elements are beyond the largest number.
+func (p *appendProblem) givenScales(rng *rand.Rand) (scales []uint32) {
+	n := p.hkv
+	if p.KVBlock == attention.KVBlockTensor {
+		n = 1
+	}
+	most := map[attention.KVType]float64{attention.KVInt8: 127, attention.KVFP8: 448, attention.KVFP8E5M2: 57344}
+	for range n {
+		scales = append(scales, math.Float32bits(float32((0.5+2*rng.Float64())/most[p.KeyType])))
+	}
+	return scales
 }
 
 // fill gives the new rows random numbers; in one row of eight a single element is not 0.

@@ -48,6 +48,8 @@ func appendCases() (all []appendCase) {
 		for _, kv := range attention.KVTypes()[1:] {
 			if kv.Scaled() {
 				add(dtype, kv, [2]int{13, 7})
+				add(dtype, kv, [2]int{24, 0})
+				all[len(all)-1].KVBlock = []int{attention.KVBlockHead, attention.KVBlockTensor}[len(all)%2]
 			}
 			add(dtype, kv, [2]int{64, 32})
 			add(dtype, kv, [2]int{128, 0})

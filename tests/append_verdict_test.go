@@ -55,7 +55,14 @@ func (p *appendProblem) eachRow(visit func(r appended) error) error {
 					} else {
 						s := &p.slots[t.out]
 						r.to = s.at(batch, h, row)
-						r.scaleAt = 4 * (p.slots[t.scale].offset + int64((batch*s.heads+h)*s.rows+row))
+						entry := (batch*s.heads+h)*s.rows + row
+						switch p.KVBlock {
+						case attention.KVBlockHead:
+							entry = h
+						case attention.KVBlockTensor:
+							entry = 0
+						}
+						r.scaleAt = 4 * (p.slots[t.scale].offset + int64(entry))
 					}
 					r.want = p.turn(p.decode(p.image[t.in][r.row:], p.slots[t.in].units), position, t.in != appendV)
 					if err := visit(r); err != nil {
@@ -100,7 +107,7 @@ func (p *appendProblem) trespass(after [appendPieces][]byte) error {
 	err := p.eachRow(func(r appended) error {
 		n := p.slots[r.out].rowBytes()
 		copy(clean[r.out][r.to:r.to+n], p.image[r.out][r.to:])
-		if r.scale != appendQOut && p.has(r.scale) {
+		if r.scale != appendQOut && p.has(r.scale) && p.KVBlock == 0 {
 			copy(clean[r.scale][r.scaleAt:r.scaleAt+4], p.image[r.scale][r.scaleAt:])
 		}
 		return nil
@@ -125,6 +132,9 @@ func (p *appendProblem) judge(after [appendPieces][]byte) error {
 			return p.judgeSame(got, r.want)
 		case kv.Scaled():
 			scale := math.Float32frombits(binary.LittleEndian.Uint32(after[r.scale][r.scaleAt:]))
+			if p.KVBlock != 0 {
+				return judgeGiven(got, float64(scale), r.want, kv)
+			}
 			return judgeSpan(got, float64(scale), r.want, kv)
 		}
 		for n := kv.RowBytes(p.DType, 32); len(got) > 0; got, r.want = got[n:], r.want[32:] {
@@ -148,6 +158,25 @@ func (p *appendProblem) judgeSame(got []byte, want []turned) error {
 		}
 		if err := near(float64(x), want[d].value, tolerance); err != nil {
 			return fmt.Errorf("column %d: %w", d, err)
+		}
+	}
+	return nil
+}
+
+// judgeGiven checks numbers with a given scale. What is beyond the largest number is the largest.
+func judgeGiven(got []byte, scale float64, want []turned, kv attention.KVType) error {
+	most := map[attention.KVType]float64{attention.KVInt8: 127, attention.KVFP8: 448, attention.KVFP8E5M2: 57344}[kv]
+	for d, number := range cases.DecodeRow(kv, got, attention.F16, len(want), 1) {
+		of := math.Max(-most, math.Min(want[d].value/scale, most))
+		allowed := 0.5
+		switch kv {
+		case attention.KVFP8:
+			allowed *= math.Max(0x1p-9, math.Exp2(math.Floor(math.Log2(math.Abs(number)))-3))
+		case attention.KVFP8E5M2:
+			allowed *= math.Max(0x1p-16, math.Exp2(math.Floor(math.Log2(math.Abs(number)))-2))
+		}
+		if err := near(number, of, allowed+2e-3+1e-5*math.Abs(of)); err != nil {
+			return fmt.Errorf("column %d, in units of %v: %w", d, scale, err)
 		}
 	}
 	return nil

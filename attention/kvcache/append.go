@@ -20,6 +20,7 @@ type AppendConfig struct {
 	HeadDim            int              // elements per row of Q and K
 	HeadDimV           int              // elements per row of V; 0: HeadDim
 	KeyType, ValueType attention.KVType // how the cache stores K and V, as in [attention.Config]; zero value: as DType
+	KVBlock            int              // of Scaled types: 0: Append finds a scale of each row; KVBlockHead or KVBlockTensor: it reads the scales
 	Rotary             Rotary           // rotary embedding of K and Q; zero value: none
 	Access             attention.Access // how kernels reach tensors; zero value: chosen by the buffers
 	Check              bool             // Forward refuses numbers in device memory that are out of range, as [attention.Config].Check
@@ -28,20 +29,26 @@ type AppendConfig struct {
 // attention returns the Config of a Forward over the cache.
 func (c AppendConfig) attention() problem.Config {
 	return problem.Config{DType: c.DType, HeadDim: c.HeadDim, HeadDimV: c.HeadDimV, KeyType: c.KeyType, ValueType: c.ValueType,
-		Access: c.Access}
+		KVBlock: c.KVBlock, Access: c.Access}
 }
+
+// readsScales reports whether the scales are given.
+func (c *AppendConfig) readsScales() bool { return c.KVBlock < 0 }
 
 // Validate reports the first field that is wrong, as a *ShapeError.
 func (c AppendConfig) Validate() error {
 	if err := c.attention().Validate(); err != nil {
 		return err
 	}
+	if c.KVBlock > 0 {
+		return &attention.ShapeError{Field: "KVBlock", Got: c.KVBlock, Want: "0, a scale of each row, or -1 or -2 for given scales of heads or of the tensor"}
+	}
 	return c.Rotary.check(c.HeadDim)
 }
 
 // AppendArgs are the tensors of one call. All lie on the same side, device or host.
 //
-// Append writes KCache, VCache, KScale, VScale and QOut. They must not overlap another
+// Append writes KCache, VCache, QOut and, without KVBlock, KScale and VScale. They must not overlap another
 // tensor, except that QOut may be exactly Q: the same memory with the same strides.
 type AppendArgs struct {
 	B   int // sequences; may be 0
@@ -69,7 +76,7 @@ type AppendArgs struct {
 	Pages          *attention.Pages
 	Used           attention.Vector // int32 [B]
 	Shard          bool             // the cache holds a part of each sequence: rows outside of it are skipped, and no mistake
-	KScale, VScale attention.Vector // float32, for Scaled types: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
+	KScale, VScale attention.Vector // float32, for Scaled types: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]; read with KVBlockHead [Hkv], KVBlockTensor [1]
 
 	// With Config.Rotary: cosines and sines [Positions, Rotary.Dim/2]. Q is optional: the
 	// queries of the new rows, [B, Hq, New, HeadDim] or packed [1, Hq, TotalNew,
@@ -128,6 +135,10 @@ type AppendArgs struct {
 // On a device, scales and quotients may be off by a few units of float32, and so may an
 // element that lies almost halfway between two numbers. If a is below 2^-100, all
 // elements and the scale are 0. With an Inf or NaN the scale is NaN.
+//
+// With AppendConfig.KVBlock Append reads the scales, of heads or of the tensor, and changes none. x/scale becomes the nearest
+// number, ties to even; what is beyond the largest number, Inf too, becomes the largest, and NaN becomes NaN, or 0 in
+// KVInt8. With a scale that is not finite, or below 2^-100 in magnitude, all elements are 0.
 //
 // # Ownership, concurrency and errors
 //

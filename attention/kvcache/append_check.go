@@ -44,6 +44,13 @@ type appendLayouts struct {
 	pageRows    int // keys per page; without pages, keys per sequence
 	pages       int
 	tableStride int
+	readsScales bool  // the scales are given
+	scaleStep   int64 // then from a head to the next: 1, or 0
+}
+
+// isOutput reports whether a call writes a tensor.
+func (l *appendLayouts) isOutput(tensor int) bool {
+	return tensor >= appendKCache && !(l.readsScales && tensor >= appendKScale)
 }
 
 func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].Field != "" }
@@ -256,6 +263,12 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		l.list[appendQOut].Set("QOut", &a.QOut, dtype, batches, a.Hq, l.rows, cfg.HeadDim)
 	}
 	scales, ok := arith.Product(batchesOrPages, a.Hkv, l.pageRows)
+	switch cfg.KVBlock {
+	case problem.KVBlockHead:
+		scales, l.scaleStep, l.readsScales = int64(a.Hkv), 1, true
+	case problem.KVBlockTensor:
+		scales, l.readsScales = 1, true
+	}
 	if !ok {
 		return &problem.ShapeError{Field: "KCache", Got: fmt.Sprintf("%d x %d x %d rows", batchesOrPages, a.Hkv, l.pageRows), Want: "fewer than 2^63"}
 	}
@@ -355,14 +368,17 @@ func checkBlocks(field string, t *problem.Tensor) error {
 func (l *appendLayouts) checkOverlaps() error {
 	for i := appendKCache; i < appendTensors; i++ {
 		out := &l.list[i]
-		if out.Field == "" {
+		if out.Field == "" || !l.isOutput(i) {
 			continue
 		}
 		if !out.RowsDisjoint() {
 			return &problem.ShapeError{Field: out.Field + ".Strides", Got: out.Tensor.Strides, Want: "rows that do not overlap"}
 		}
-		for j := range i {
+		for j := range l.list {
 			other := &l.list[j]
+			if j >= i && l.isOutput(j) { // checked once
+				continue
+			}
 			if other.Field == "" || !out.Overlaps(other) {
 				continue
 			}

@@ -36,6 +36,9 @@ func (t *appendTask) toCache() bool { return t.out != appendQOut }
 // variantOf describes the conversion of a row.
 func (t *appendTask) variant(cfg *AppendConfig, access problem.Access) appendVariant {
 	v := appendVariant{access: access, dim: cfg.HeadDim, rotated: t.rotated && cfg.Rotary.Dim > 0}
+	if t.scale >= 0 {
+		v.givenScale = uint32(-min(cfg.KVBlock, 0))
+	}
 	switch t.out {
 	case appendKCache:
 		v.kv = cfg.KeyType
@@ -91,6 +94,12 @@ func (w *appendWorker) append(number int64) {
 	w.cfg.DType.Decode(w.row, in.HostRow(batch, head, seq))
 	if w.variant.rotated {
 		w.rotate(position)
+	}
+	if w.variant.kv.Scaled() && w.readsScales {
+		scale := &w.list[w.task.scale]
+		given := math.Float32frombits(binary.LittleEndian.Uint32(scale.Element(head * w.scaleStep)))
+		problem.FormatOf(w.variant.kv).EncodeWith(out.HostRow(outBatch, head, outRow), w.row, given)
+		return
 	}
 	scale := encodeKV(out.HostRow(outBatch, head, outRow), w.row, w.variant.kv, w.cfg.DType)
 	if w.task.scale >= 0 && w.given(w.task.scale) {

@@ -28,6 +28,8 @@ type appendVariant struct {
 	dim     int
 	kv      problem.KVType
 	rotated bool
+
+	givenScale uint32 // GIVEN_SCALE: 1 of a head, 2 of the tensor
 }
 
 // lanes is the number of invocations per row, about one for four elements.
@@ -75,6 +77,7 @@ func (v appendVariant) Pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
 		shaders.ConstDtype:           uint32(cfg.DType),
 		shaders.ConstLanesPerRow:     v.lanes(),
 		shaders.ConstCacheType:       uint32(v.kv),
+		shaders.ConstGivenScale:      v.givenScale,
 		shaders.ConstRotaryDim:       uint32(rotary.Dim),
 		shaders.ConstRotaryFirst:     uint32(rotary.First),
 		shaders.ConstRotaryHalfSplit: dispatch.BoolConstant(rotary.Style == RotaryHalfSplit),
@@ -169,7 +172,7 @@ func (w *appendLauncher) order(c *vk.Commands) error {
 	for i := range w.list {
 		switch t := &w.list[i]; {
 		case !w.given(i):
-		case i < appendKCache:
+		case !w.isOutput(i):
 			u.Read(t)
 		default:
 			u.Write(t)
@@ -259,7 +262,7 @@ func (w *appendLauncher) slots(l *appendLaunch) [appendBindings]int {
 // batchExtent returns how many elements of a binding's tensor one batch spans, and the
 // distance to the next batch. split is false for tensors that every batch needs whole.
 func (w *appendLauncher) batchExtent(l *appendLaunch, slot int, t *tensors.Layout) (extent, step uint64, split bool) {
-	whole := slot > appendScale || slot != appendIn && l.toCache() && (w.paged || w.packed)
+	whole := slot > appendScale || slot == appendScale && w.readsScales || slot != appendIn && l.toCache() && (w.paged || w.packed)
 	switch {
 	case slot == appendScale && !whole:
 		return uint64(t.Dim) / uint64(w.sequences), uint64(t.Dim) / uint64(w.sequences), true

@@ -29,6 +29,9 @@ func (op *Op) Append(s *attention.Stream, a AppendArgs) error {
 	if err := checkTokens(a.Tokens, a.B); err != nil {
 		return err
 	}
+	if n := op.cfg.KVBlock; n < 0 || n > 1 {
+		return fmt.Errorf("%w: an append over ranks finds a scale of each row, KVBlock is %d", attention.ErrUnsupported, n)
+	}
 	cfg := kvcache.AppendConfig{DType: op.cfg.DType, HeadDim: op.cfg.HeadDim, HeadDimV: op.cfg.HeadDimV,
 		KeyType: op.cfg.KeyType, ValueType: op.cfg.ValueType, Access: op.cfg.Access}
 	if err := op.checkStream(s); err != nil {

@@ -277,3 +277,28 @@ func TestE5M2(t *testing.T) {
 	require.EqualValues(t, 2, quant.FP8E5M2.Encode(bytes, []float32{2 * 57344, -2}))
 	require.Equal(t, []byte{0x7b, 0xbc}, bytes)
 }
+
+// With a given scale numbers saturate, and NaN stays NaN where the type has one.
+func TestEncodeWithAScaleSaturates(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	x := []float32{1, -0.5, 300, -1e9, inf, -inf, nan, 0}
+	for f, want := range map[*quant.Format][]float32{
+		quant.Int8:    {2, -1, 127, -127, 127, -127, 0, 0},
+		quant.FP8:     {2, -1, 448, -448, 448, -448, nan, 0},
+		quant.FP8E5M2: {2, -1, 640, -57344, 57344, -57344, nan, 0}, // 600 is between 512 and 640
+	} {
+		got, bytes := make([]float32, len(x)), make([]byte, len(x))
+		f.EncodeWith(bytes, x, 0.5)
+		f.Decode(got, bytes)
+		for i := range want {
+			require.Equal(t, math.IsNaN(float64(want[i])), math.IsNaN(float64(got[i])), "%s %v", f.Name, x[i])
+			if want[i] == want[i] {
+				require.Equal(t, want[i], got[i], "%s %v", f.Name, x[i])
+			}
+		}
+		for _, scale := range []float32{0, 0x1p-101, inf, nan} {
+			f.EncodeWith(bytes, x, scale)
+			require.Equal(t, make([]byte, len(x)), bytes, "%s, scale %v", f.Name, scale)
+		}
+	}
+}
