@@ -32,9 +32,6 @@ func (c AppendConfig) attention() problem.Config {
 		KVBlock: c.KVBlock, Access: c.Access}
 }
 
-// readsScales reports whether the scales are given.
-func (c *AppendConfig) readsScales() bool { return c.KVBlock < 0 }
-
 // Validate reports the first field that is wrong, as a *ShapeError.
 func (c AppendConfig) Validate() error {
 	if err := c.attention().Validate(); err != nil {
