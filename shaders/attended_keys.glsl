@@ -55,6 +55,14 @@ uint visibleStart(uint row) {
     return uint(max(at - p.windowLeft, 0));
 }
 
+// ALiBi and bias put every KV tile through the masked loop. Forward kernels need that with sparse tokens alone, whose keys
+// their unmasked loop does not know. With a window to the left the unmasked tiles would come first, and sums have other
+// bits in another order.
+#ifdef BACKWARD
+#define PLUS_OPTIONS + ALIBI + BIAS
+#else
+#define PLUS_OPTIONS + (ALIBI + BIAS) * (SPARSE_TOKENS + (WINDOW & 5u))
+#endif
 // Every KV tile goes through the masked loop: its mask or bias depends on row and key. A kernel that checks the keys of
 // a tile of sparse tokens by itself (CHECKS_SPARSE_TILES) may leave those unmasked.
 #ifndef CHECKS_SPARSE_TILES
@@ -63,7 +71,7 @@ uint visibleStart(uint row) {
 #ifdef POSITIONS_ONLY
 const bool MASK_EVERY_TILE = false;
 #else
-const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q + ALIBI + BIAS + MASK SCORE_EXPR_MASKS PLUS_MASK_EXPR != 0;
+const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q PLUS_OPTIONS + MASK SCORE_EXPR_MASKS PLUS_MASK_EXPR != 0;
 #endif
 // Scores are modified (scoreMod); otherwise they stay products Q K^T until the row max is subtracted.
 const bool SCORE_MOD = SOFTCAP + ALIBI + BIAS PLUS_SCORE_EXPR != 0;

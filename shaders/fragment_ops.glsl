@@ -107,14 +107,13 @@ float maskedScore(uint row, uint firstKey, uint col, float x) {
     return SCORE_MOD ? scoreMod(x * abs(p.scoreScale), row, key) : x;
 }
 
-// In masked tiles every element depends on its row and key. In unmasked tiles scores have a softcap and the call's modifier,
-// in the full tiles of a tile map ALiBi and bias too.
+// In masked tiles every element depends on its row and key. In unmasked tiles scores have the same modifiers without masks.
 #ifdef BACKWARD // it has no map
 #define MODIFY_FULL_TILE(x, firstRow, firstKey, firstCol)
 #else
 float modifiedScore(uint row, uint key, float x) { return scoreMod(x * abs(p.scoreScale), row, key); }
 #define MODIFY_FULL_TILE(x, firstRow, firstKey, firstCol)                                           \
-    else if (TILE_MAP * (ALIBI + BIAS) + SCORE_EXPR % 2 != 0) modifyElements(x, firstRow, firstKey, firstCol)
+    else if (ALIBI + BIAS + SCORE_EXPR % 2 != 0) modifyElements(x, firstRow, firstKey, firstCol)
 #endif
 #define applyMaskAndBias(x, firstRow, firstKey, firstCol, masked)                                   \
     if (masked != 0) maskAndBiasElements(x, firstRow, firstKey, firstCol)                           \
