@@ -136,7 +136,7 @@ var problemPackage = apiwalk.Package{
 	Functions: map[string]any{
 		"FormatOf": problem.FormatOf, "ListKVTypes": problem.ListKVTypes,
 		"Ablations": problem.Ablations, "Alignment": problem.Alignment, "BHSD": problem.BHSD, "BSHD": problem.BSHD, "CUDAKernels": problem.CUDAKernels,
-		"DTypes": problem.DTypes, "KVName": problem.KVName, "KVTypes": problem.KVTypes, "BackingOf": problem.BackingOf, "NewBlockMap": problem.NewBlockMap, "NewMade": problem.NewMade, "NewMemory": problem.NewMemory, "NewStream": problem.NewStream, "ParseAblation": problem.ParseAblation,
+		"DTypes": problem.DTypes, "KVBlockName": problem.KVBlockName, "KVName": problem.KVName, "KVTypes": problem.KVTypes, "BackingOf": problem.BackingOf, "NewBlockMap": problem.NewBlockMap, "NewMade": problem.NewMade, "NewMemory": problem.NewMemory, "NewStream": problem.NewStream, "ParseAblation": problem.ParseAblation,
 		"ParseCausal": problem.ParseCausal, "ParseDType": problem.ParseDType, "ParseKVType": problem.ParseKVType,
 		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf, "Span": problem.Span, "StreamBackingOf": problem.StreamBackingOf, "TilesOf": problem.TilesOf,
 		"ValidateSizes": problem.ValidateSizes, "VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,

@@ -59,7 +59,8 @@ type ImportOptions struct {
 // ImportBufferFD returns a buffer on the memory of an opaque file descriptor, which must
 // come from the same device and driver (DeviceInfo.UUID and DriverUUID). The buffer starts
 // at the first byte of the memory. On success Vulkan owns fd and the caller must not close
-// it; after an error the caller still owns it.
+// it; after an error the caller still owns it. NVIDIA's driver (580.159) makes no exportable memory
+// in the process any more once it was given a descriptor that is no memory.
 func (d *Device) ImportBufferFD(fd int, size uint64, o ImportOptions) (*Buffer, error) {
 	const op = "ImportBufferFD"
 	if err := d.enter(op); err != nil {

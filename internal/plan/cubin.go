@@ -126,19 +126,22 @@ func notInDecode(cfg *problem.Config, r *Request) string {
 }
 
 // decodesFaster reports whether tier cubin's decode of quantized K and V took less time on an H200 than that of cooperative
-// matrices (docs/log/cubin.md, 10): one row, contiguous keys. Conversion to bfloat16 costs the others several times as much.
+// matrices (docs/log/cubin.md, 10): one row. Conversion to bfloat16 costs the others several times as much. Pages were timed
+// for bfloat16 and head dim 64.
 func decodesFaster(cfg *problem.Config, r *Request) bool {
-	if r.Shape.Sq != 1 || r.SeparateCombine || r.Options.pageSize > 0 {
+	d, bf16 := cfg.HeadDim, cfg.DType == problem.BF16
+	if r.Shape.Sq != 1 || r.SeparateCombine || r.Options.pageSize > 0 && !(bf16 && d == 64) {
 		return false
 	}
-	bf16 := cfg.DType == problem.BF16
 	switch cfg.KeyType {
 	case problem.KVInt8:
-		return bf16 && cfg.HeadDim != 128
-	case problem.KVFP8, problem.KVQ8_0:
 		return bf16
+	case problem.KVFP8:
+		return bf16 || d == 64
+	case problem.KVQ8_0:
+		return bf16 || d <= 128
 	case problem.KVQ4_0:
-		return bf16 || cfg.HeadDim == 64
+		return true
 	}
 	return false
 }

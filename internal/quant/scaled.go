@@ -13,8 +13,12 @@ func scaledFormat(name string, largest float64, number func(x float64) byte, dec
 	return f
 }
 
-// ScaleOf returns the scale that maps the largest magnitude to the largest number of a Scaled format, 0 if all numbers are 0.
+// ScaleOf returns the scale that maps the largest magnitude to the largest number of a Scaled format, 0 if all numbers are 0
+// or the format is no such one.
 func (f *Format) ScaleOf(src []float32) float32 {
+	if f == nil || f.number == nil {
+		return 0
+	}
 	var magnitude float64
 	for _, x := range src {
 		magnitude = max(magnitude, math.Abs(float64(x)))
@@ -25,14 +29,18 @@ func (f *Format) ScaleOf(src []float32) float32 {
 // LeastScale is the least magnitude of a scale that EncodeWith divides by.
 const LeastScale = 0x1p-100
 
-// EncodeWith encodes numbers of a Scaled format with a given scale. What is beyond the largest number becomes the largest
+// EncodeWith encodes numbers of a Scaled format with a given scale, as many as both slices have. What is beyond the largest number becomes the largest
 // number, and Inf too. NaN is stored as NaN, in int8 as 0. With a scale that is not finite, or below LeastScale in magnitude,
 // all numbers are 0.
 func (f *Format) EncodeWith(dst []byte, src []float32, scale float32) {
+	if f == nil || f.number == nil {
+		return
+	}
 	if s := math.Abs(float64(scale)); !(s >= LeastScale && s <= math.MaxFloat32) {
 		scale = 0
 	}
-	f.encode(dst, src, scale)
+	n := min(len(dst), len(src))
+	f.encode(dst[:n], src[:n], scale)
 }
 
 func (f *Format) encode(dst []byte, src []float32, scale float32) {
