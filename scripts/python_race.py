@@ -93,6 +93,7 @@ def host(args):
         def theirs():
             return F.scaled_dot_product_attention(t, t, t)
 
+        ours_once, theirs_once = fa.flash_attn_func(r, r, r), F.scaled_dot_product_attention(s, s, s)
         many = graph_of(lambda: [fa.flash_attn_func(q, q, q) for _ in range(100)])
         contenders = {
             "direct": lambda: fa.flash_attn_func(q, q, q),
@@ -101,8 +102,13 @@ def host(args):
             "vkattn.sdpa": lambda: vkattn.sdpa(t, t, t),
             "sdpa": theirs,
             "sdpa forward and backward": lambda: torch.autograd.grad(F.scaled_dot_product_attention(s, s, s), s, d),
+            "backward": lambda: torch.autograd.grad(ours_once, r, q, retain_graph=True),
+            "sdpa backward": lambda: torch.autograd.grad(theirs_once, s, d, retain_graph=True),
         }
         samples = in_turns(args.rounds, contenders, lambda _, f: host_us(f))
+        # What the host would have to be faster than: the device's time of a call, if that is the longer.
+        for name in ("backward", "sdpa backward"):
+            samples[name + ", device"] = [device_ms(contenders[name], 50) * 1e3 for _ in range(args.rounds)]
         # The kernel's own time is that of a call in a graph of a hundred.
         samples["kernel"] = [device_ms(many.replay, 1) * 10 for _ in range(args.rounds)]
         # A graph of one call: what launching it costs the host.
