@@ -59,8 +59,9 @@ type ImportOptions struct {
 // ImportBufferFD returns a buffer on the memory of an opaque file descriptor, which must
 // come from the same device and driver (DeviceInfo.UUID and DriverUUID). The buffer starts
 // at the first byte of the memory. On success Vulkan owns fd and the caller must not close
-// it; after an error the caller still owns it. NVIDIA's driver (580.159) makes no exportable memory
-// in the process any more once it was given a descriptor that is no memory.
+// it; after an error the caller still owns it. A pipe, a socket, a terminal and the like are refused
+// with ErrInvalid before the driver sees them: NVIDIA's (580.159) makes no exportable memory in the
+// process any more once it was given a descriptor that is no memory.
 func (d *Device) ImportBufferFD(fd int, size uint64, o ImportOptions) (*Buffer, error) {
 	const op = "ImportBufferFD"
 	if err := d.enter(op); err != nil {
@@ -72,6 +73,9 @@ func (d *Device) ImportBufferFD(fd int, size uint64, o ImportOptions) (*Buffer, 
 	}
 	if fd < 0 {
 		return nil, invalid(op, "file descriptor %d", fd)
+	}
+	if what := notMemory(fd); what != "" {
+		return nil, invalid(op, "file descriptor %d is no memory: %s", fd, what)
 	}
 	q := request{kind: DeviceLocal, mask: ^uint32(0), fd: fd}
 	if o.MemoryTypes != 0 {
