@@ -41,7 +41,7 @@ func (p *prepared) checkParts(a *Args, cfg *problem.Config, groups [3]uint32, li
 	case parts.MostHeads < 1 || parts.MostBatches < 1:
 		return refuse("not even one head")
 	case a.SparseTokens != nil && a.SparseTokens.TopK != 0:
-		return refuse("sparse tokens without offsets are not divided")
+		return refuse(plan.OneTopK)
 	case cfg.Dropout != 0:
 		return refuse(plan.OneDropout)
 	case cfg.ScoreMod.Given() || cfg.MaskMod.Given():

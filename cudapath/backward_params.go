@@ -15,7 +15,7 @@ type backwardParams struct {
 	sq, sk, d, dv              int32
 	totalQ, totalK             int32
 	bottomRight, left, right   int32
-	accumulate                 int32 // 1, and for fa3 and fa2 lseOfMoreKeys
+	accumulate                 int32 // 1, and lseOfMoreKeys
 	scale, softcap             float32
 	b                          int32 // all sequences
 }

@@ -61,8 +61,11 @@ func hostParams(cfg attention.Config, a attention.BackwardArgs) (p backwardParam
 			p.right = min(p.right, int32(w.Right()))
 		}
 	}
+	if a.PartialKeys {
+		p.accumulate |= lseOfMoreKeys
+	}
 	if a.Accumulate {
-		p.accumulate = 1
+		p.accumulate |= 1
 	}
 	return p
 }
@@ -166,6 +169,31 @@ func TestBackwardKernelsNormalizeBlocks(t *testing.T) {
 		require.NoError(t, conformEmulated(b, attention.Config(cfg), withOtherLSE(t)(func(a attention.BackwardArgs, reversed bool) error {
 			return emulateBackward(e, attention.Config(cfg), a, reversed)
 		})), dtype)
+	}
+}
+
+// With PartialKeys an LSE of more keys than the call has is taken as it is: if it is of twice the weight, P is half of what it
+// is otherwise, and so is dV.
+func TestBackwardKernelsOfPartialKeys(t *testing.T) {
+	testlevel.HostOnly(t)
+	c := cancelling
+	c.Data, c.Scale = cases.Normal, attention.ScaleOf(3)
+	b, err := cases.NewBackward(c, attention.F32)
+	require.NoError(t, err)
+	e, cfg := newEmulator(t, "f32"), attention.Config(c.Config(cases.On(attention.TierCPU, attention.F32)))
+	gradient := func(more float32, partial bool) []float32 {
+		a, _, err := callOf(b, cfg, b.Image)
+		require.NoError(t, err)
+		lse := floatsOf(a.LSE.Host)[a.LSE.Offset:][:2]
+		require.Greater(t, math.Abs(float64(lse[0])), 16.0, "the pass over the keys is not made")
+		lse[0], lse[1] = lse[0]+more, lse[1]+more
+		a.PartialKeys = partial
+		require.NoError(t, emulateBackward(e, cfg, a, false))
+		return floatsOf(a.DV.Host)[a.DV.Offset:][:2*c.Dv]
+	}
+	whole, half := gradient(0, false), gradient(math.Ln2, true)
+	for i := range whole {
+		require.InDelta(t, whole[i]/2, half[i], 1e-4*max(1, math.Abs(float64(whole[i]))), i)
 	}
 }
 

@@ -148,7 +148,7 @@ func (b *backwardKernels) bind(v *backwardInvocation, a *problem.CUDABackwardCal
 	if err := v.bind(b.c, a); err != nil {
 		return err
 	}
-	if a.PartialKeys && b.kernels[0].Family != "ref" {
+	if a.PartialKeys {
 		v.params.accumulate |= lseOfMoreKeys
 	}
 	return nil

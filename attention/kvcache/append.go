@@ -110,7 +110,7 @@ type AppendArgs struct {
 // row's bits depend on the row and its position only.
 //
 // A quantized cache is quantized from float32. There is one scale per row (Scaled types,
-// so their Config.KVBlock is 1) or per block of 32 elements of a row. The scale follows
+// so their Config.KVBlock is 1, without AppendConfig.KVBlock) or per block of 32 elements of a row. The scale follows
 // from a, the largest absolute value of the row or block, or from m, the first element of
 // that absolute value, with its sign:
 //

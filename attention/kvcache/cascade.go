@@ -154,7 +154,7 @@ func (c *Cache) takes(cfg *attention.Config) error {
 		return differs("ValueType", cfg.ValueType, c.cfg.ValueType)
 	case cfg.KeyType == attention.KVSame && cfg.DType != c.cfg.DType:
 		return differs("DType", cfg.DType, c.cfg.DType)
-	case cfg.KVBlock > 1:
+	case cfg.KVBlock < 0 || cfg.KVBlock > 1:
 		return differs("KVBlock", cfg.KVBlock, 1)
 	}
 	return nil

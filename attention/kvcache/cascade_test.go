@@ -400,6 +400,17 @@ func TestForwardOfAStepRefuses(t *testing.T) {
 			change(&other)
 			require.ErrorContains(t, forward(dev, other, a), "the Op: "+field+" is ")
 		}
+		quantized, err := kvcache.New(dev, kvcache.Config{KeyType: attention.KVInt8, ValueType: attention.KVInt8, HeadDim: dim, HeadsKV: 2, PageSize: 4, Pages: 4})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, quantized.Close()) }()
+		byRow, err := quantized.Begin(kvcache.NewRows{Sequence: quantized.Sequence(), Rows: rows})
+		require.NoError(t, err)
+		for _, block := range []int{attention.KVBlockHead, attention.KVBlockTensor, 2} {
+			op, err := attention.New(dev, attention.Config{HeadDim: dim, Causal: attention.BottomRight, KeyType: attention.KVInt8, ValueType: attention.KVInt8, KVBlock: block})
+			require.NoError(t, err)
+			require.ErrorContains(t, byRow.Forward(0, op, a), "the Op: KVBlock is ")
+			require.NoError(t, op.Close())
+		}
 		for _, heads := range []int{3, 1 << 40, math.MaxInt / dim, math.MaxInt} {
 			a := a
 			a.Hq = heads

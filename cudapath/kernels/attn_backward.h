@@ -31,7 +31,7 @@ struct AttnBackwardParams {
 	int32_t total_q, total_k;      // rows of packed tensors
 	int32_t bottom_right;          // causal alignment. 1: the last row is at the last key; 0: row r is at key r
 	int32_t left, right;           // sliding window: a row at key c attends to keys [c - left, c + right]; INT32_MAX: no limit
-	int32_t accumulate;            // 1: add to the contents of dQ, dK and dV; for fa3 and fa2, plus 2: LSE is of more keys than K has
+	int32_t accumulate;            // 1: add to the contents of dQ, dK and dV; plus 2: LSE is of more keys than K has
 	float scale;                   // factor on Q K^T
 	float softcap;                 // 0: none
 	int32_t B;                     // all sequences; the kernels of ref take those of a launch from their grid

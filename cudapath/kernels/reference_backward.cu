@@ -15,7 +15,8 @@
 // Rounding an LSE of 10,000 to float32 changes it by up to 0.0005, and every P of the row by the same fraction.
 // Where a tile has a row with a large |LSE|, stats therefore makes a pass over the keys. It computes
 // rest = log(sum of exp(S - LSE)) and delta = sum of P dP of all its rows, and P becomes exp(S - LSE - rest). In rows whose
-// LSE is small, terms as large may have cancelled, and forward may have added them in another order.
+// LSE is small, terms as large may have cancelled, and forward may have added them in another order. An LSE of more keys than
+// the call has, as in ring attention, is taken as it is.
 //
 // With seqused a sequence may use fewer rows and keys than it has in the tensors. Gradients past the used length
 // are 0.
@@ -198,13 +199,13 @@ __device__ inline void store(const AttnTensor &t, const AttnBackwardParams &p, b
 	ELEMENT *first = (ELEMENT *)baseOf(t, packed, b, head, range.first);
 	for (int i = 0; i < 4; i++) {
 		const int64_t r = row + 4 * threadY() + i;
-		if (r >= range.extent || p.accumulate && r >= range.used) continue;
+		if (r >= range.extent || p.accumulate & 1 && r >= range.used) continue;
 		for (int n = 0; n < 8; n++) {
 			const int d = slice + n / 4 * 64 + 4 * threadX() + n % 4;
 			if (d >= dims) continue;
 			ELEMENT *to = &first[r * t.row + d];
 			const float x = sum[i][n] * scale;
-			narrow(to, p.accumulate ? widen(*to) + x : x);
+			narrow(to, p.accumulate & 1 ? widen(*to) + x : x);
 		}
 	}
 }
@@ -240,7 +241,7 @@ ENTRY(stats) {
 				// Same order as in product: if O is V of a single key, delta has the bits of dP.
 				for (int d = 0; d < p.Dv; d++) s.delta = fmaf(h.dO.at(r, d), h.o.at(r, d), s.delta);
 				if (p.dLSE) s.dLSE = ((const float *)p.dLSE)[h.firstStat + r];
-				if (fabsf(lse) >= LargeLSE && fabsf(lse) < INFINITY) anyLarge = 1;
+				if (fabsf(lse) >= LargeLSE && fabsf(lse) < INFINITY && (p.accumulate & 2) == 0) anyLarge = 1;
 			}
 			stats[threadIdx.x] = s;
 		}

@@ -431,6 +431,8 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 			return reason + OneDropout
 		case r.Options.scoreMod != 0 || r.Options.maskMod:
 			return reason + OneModified
+		case r.Options.sparseTokens&sparseTopK != 0:
+			return reason + OneTopK
 		}
 	}
 	k.Workgroups = groups[0] * groups[1] * groups[2]
@@ -439,6 +441,9 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 
 // OneDropout is why a grid with dropout is not divided over several dispatches.
 const OneDropout = "dropout numbers the heads of a dispatch"
+
+// OneTopK is the reason with lists of one length.
+const OneTopK = "sparse tokens without offsets are not divided"
 
 // OneModified is the reason with modifiers.
 const OneModified = "a modifier takes the heads and batches of the whole call"

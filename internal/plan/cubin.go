@@ -130,7 +130,11 @@ func notInDecode(cfg *problem.Config, r *Request) string {
 // for bfloat16 and head dim 64.
 func decodesFaster(cfg *problem.Config, r *Request) bool {
 	d, bf16 := cfg.HeadDim, cfg.DType == problem.BF16
-	if r.Shape.Sq != 1 || r.SeparateCombine || r.Options.pageSize > 0 && !(bf16 && d == 64) {
+	const most = 1<<16 - 1 // heads and sequences of a grid, which no launch divides
+	switch s := &r.Shape; {
+	case s.Sq != 1 || r.SeparateCombine || r.Options.pageSize > 0 && !(bf16 && d == 64):
+		return false
+	case s.B > most || s.KVHeads() > most || s.Sk > 1<<30:
 		return false
 	}
 	switch cfg.KeyType {

@@ -182,8 +182,8 @@ func CUDABackwardRefusal(l *tensors.BackwardTensors, a *problem.BackwardArgs) (r
 	return refusal
 }
 
-// planBackwardCUDA fills in a backward plan for tier cuda, or reports why it cannot. Its
-// kernels take lengths, a window and a softcap, which its forward kernels do not.
+// planBackwardCUDA fills in a backward plan for tier cuda, or reports why it cannot. Of options
+// its kernels take lengths, a window and a softcap.
 func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config, r *BackwardRequest) error {
 	c := RegisteredCUDA()
 	if c == nil {

@@ -35,7 +35,10 @@ func SequenceBytes(s problem.Shape) uint64 {
 
 // RowKeys is the most keys that a row attends to.
 func RowKeys(a *problem.Args) uint64 {
-	if a.SparseTokens != nil {
+	if list := a.SparseTokens; list != nil {
+		if list.TopK != 0 {
+			return uint64(max(list.TopK, a.Sk))
+		}
 		return uint64(max(SparseTotal(a), a.Sk))
 	}
 	return uint64(a.Sk)
