@@ -224,6 +224,24 @@ func allOf(o []float32, lse *float32, want string, is func(x float64) bool) stri
 	return ""
 }
 
+// elementError is the error of element i of a row of K or V from its conversion to the storage type. Devices may round a number
+// times the scale before they add the minimum of q4_1 and q5_1; the product is at most twice the largest element of the block.
+func (f *Formula) elementError(kv problem.KVType, row []float64, i int) float64 {
+	if f.unit.element == 0 {
+		return 0
+	}
+	size := math.Abs(row[i])
+	if kv == problem.KVQ4_1 || kv == problem.KVQ5_1 {
+		const block = 32
+		first, most := i/block*block, 0.0
+		for _, x := range row[first:min(first+block, len(row))] {
+			most = max(most, math.Abs(x))
+		}
+		size += 2 * most
+	}
+	return f.unit.element * size
+}
+
 func (f *Formula) judgeElement(w *rowWeights, j int, got float64) (share float64, what string) {
 	r, u := &f.row, &f.unit
 	switch reached, mayReach := f.nonFinite(w, j); {
@@ -232,9 +250,11 @@ func (f *Formula) judgeElement(w *rowWeights, j int, got float64) (share float64
 	case mayReach:
 		return 0, ""
 	}
-	var want, size, all, elements float64
+	var want, size, all, elements, converted, most float64
 	for i, p := range w.p {
 		v := r.value[i][j]
+		off := f.elementError(f.p.valueType(), r.value[i], j)
+		converted, most = converted+p*off, max(most, off)
 		want += p * v
 		size += p * math.Abs(v)
 		all += r.times[i] * math.Abs(v)
@@ -265,9 +285,9 @@ func (f *Formula) judgeElement(w *rowWeights, j int, got float64) (share float64
 	}
 	// rest is the error of O from everything else: rounding of weights and elements before
 	// they are multiplied, the sum over keys, and rounding of the stored O.
-	rest := size*(2*u.weight+u.element+0x1p-23*(8+math.Sqrt(w.count))) + elements*w.largest/w.sum*u.least + all*0x1p-80 + 1.01*u.stored*math.Abs(want) + u.smallest
+	rest := size*(2*u.weight+0x1p-23*(8+math.Sqrt(w.count))) + converted/w.sum + elements*w.largest/w.sum*u.least + all*0x1p-80 + 1.01*u.stored*math.Abs(want) + u.smallest
 	allowed := spread + rest
-	hull := rest + (u.stored+2*u.weight+0x1p-20+u.element)*max(math.Abs(lo), math.Abs(hi)) + all*0x1p-56
+	hull := rest + (u.stored+2*u.weight+0x1p-20)*max(math.Abs(lo), math.Abs(hi)) + most + all*0x1p-56
 	switch {
 	case math.IsNaN(got):
 		return 0, fmt.Sprintf("O[%d] is NaN, want %.6g", j, want)

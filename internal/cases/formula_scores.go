@@ -85,14 +85,16 @@ func (f *Formula) scaleMayGiveNaN(b, kv, t int) bool {
 func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 	p := f.p
 	scale := float64(p.Config(Target{DType: p.DType}).ScaleValue())
-	var sum, size float64
-	for i, x := range f.keyOf(b, h/p.Group(), t) {
+	var sum, size, converted float64
+	key := f.keyOf(b, h/p.Group(), t)
+	for i, x := range key {
 		product := float64(q[i]) * x
 		sum += product
 		size += math.Abs(product)
+		converted += math.Abs(float64(q[i])) * f.elementError(p.KeyType, key, i)
 	}
 	s, size = sum*scale, size*math.Abs(scale)
-	e = size*(0x1p-24*(8+float64(p.D)/4)+f.unit.element) + 0x1p-22*math.Abs(s)
+	e = size*0x1p-24*(8+float64(p.D)/4) + converted*math.Abs(scale) + 0x1p-22*math.Abs(s)
 	if math.IsInf(s, 0) {
 		e = 0
 		f.row.mayBeNaN = f.row.mayBeNaN || p.KeyType.Scaled() && f.scaleMayGiveNaN(b, h/p.Group(), t)
