@@ -104,7 +104,7 @@ var theSession = sync.OnceValues(func() (*session, error) {
 	if s.name == "none" {
 		return s, nil
 	}
-	dev, err := vk.Open(vk.Options{Validation: validation(), PipelineCache: "off"})
+	dev, err := vk.Open(vk.Options{Validation: validation(), PipelineCache: "off", Timeout: patience})
 	if err != nil {
 		if !s.device && errors.Is(err, vk.ErrNoDevice) {
 			return s, nil

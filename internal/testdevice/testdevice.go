@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,6 +15,9 @@ import (
 // Null reports whether the device under test is a null device of scripts/run-with: it compiles
 // pipelines and executes nothing.
 func Null() bool { return os.Getenv("VKATTN_NULL_DEVICE") != "" }
+
+// patience bounds waits. A call of seconds may take a driver of the CPU a minute where other processes compute.
+const patience = 5 * time.Minute
 
 // Open opens a device that computes, and closes it after the test. It skips the test on a null
 // device, and where there is no device and VKATTN_DRIVER names none. With VKATTN_VALIDATION=1
@@ -26,7 +30,7 @@ func Open(t testing.TB) *vk.Device {
 	}
 	validation, err := vk.ValidationByEnv()
 	require.NoError(t, err)
-	dev, err := vk.Open(vk.Options{PipelineCache: "off", Validation: validation})
+	dev, err := vk.Open(vk.Options{PipelineCache: "off", Validation: validation, Timeout: patience})
 	if errors.Is(err, vk.ErrNoDevice) && (driver == "" || driver == "none") {
 		t.Skip(err)
 	}
