@@ -71,9 +71,9 @@ func newGeneralEmulator(t testing.TB, k *Kernel, change func(dir string)) *gener
 	return e
 }
 
-// forward computes a call in host memory. apart launches each head of each sequence by itself, as calls do with more of them than a
+// forward computes a call in host memory. eachHead launches each head of each sequence by itself, as calls do with more of them than a
 // grid holds, and reverses the order of threads.
-func (e *generalEmulator) forward(cfg problem.Config, a problem.Args, all []tensors.Layout, apart bool) error {
+func (e *generalEmulator) forward(cfg problem.Config, a problem.Args, all []tensors.Layout, eachHead bool) error {
 	factors := plan.FactorsOf(cfg)
 	var call problem.CUDACall
 	plan.SetCUDACall(&call, &cfg, &factors, &a, all)
@@ -104,7 +104,7 @@ func (e *generalEmulator) forward(cfg problem.Config, a problem.Args, all []tens
 		return err
 	}
 	order, grid, heads, batches := int32(0), [3]uint32{uint32(g[0]), uint32(g[1]), uint32(g[2])}, 1, 1
-	if apart {
+	if eachHead {
 		order, grid, heads, batches = 1, [3]uint32{uint32(g[0]), 1, 1}, a.Hq, a.B
 	}
 	emulators.Lock()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """python_race.py host|attention|train [options]
 
-The Python package vkattn beside PyTorch's attention, in one process on one NVIDIA GPU. It
+The Python package vkattn versus PyTorch's attention, in one process on one NVIDIA GPU. It
 needs the package (make python) and PyTorch 2.5 or newer.
 
-    host       host time of a call beside that of scaled_dot_product_attention, B 1, 8 heads;
+    host       host time of a call versus that of scaled_dot_product_attention, B 1, 8 heads;
                under a CUDA graph the time of a replay, too
-    attention  device time of forward and backward beside the backends cuDNN and
+    attention  device time of forward and backward versus the backends cuDNN and
                FlashAttention, 1024 to 16384 rows, head dims 64 and 128, full and causal
     train      training steps of a small GPT under torch.compile: loss and time with vkattn
                and with two backends of PyTorch, from the same weights on the same tokens

@@ -222,7 +222,7 @@ typedef struct vkattn_sparse_tokens {
 	vkattn_vector offsets;  /* int32 [lists+1]: list n is tokens[offsets[n]] to tokens[offsets[n+1]-1] */
 	vkattn_vector tokens;   /* int32 [total]; a negative one pads a list */
 	int64_t total;
-	int64_t top_k;          /* without offsets: every list has so many tokens, and total may be 0 */
+	int64_t top_k;          /* tokens of every list, without offsets; total may be 0 then */
 	int32_t per_row;        /* 1: a list for each query row and KV head, 0: for each sequence and KV head */
 } vkattn_sparse_tokens;
 

@@ -205,4 +205,19 @@ func TestQuantizedDecodeOfCubins(t *testing.T) {
 		cfg := problem.Config{DType: c.dtype, HeadDim: c.dim, KeyType: c.kv, ValueType: c.kv}
 		require.Equal(t, c.want, decodesFaster(&cfg, &r), "%+v", c)
 	}
+	cfg := problem.Config{DType: problem.BF16, HeadDim: 64, KeyType: problem.KVInt8, ValueType: problem.KVInt8}
+	for _, s := range []problem.Shape{{B: 1 << 16, Hq: 1, Sq: 1, Sk: 8}, {B: 1, Hq: 1 << 16, Sq: 1, Sk: 8}, {B: 1, Hq: 1, Sq: 1, Sk: 1<<30 + 1}} {
+		require.False(t, decodesFaster(&cfg, &Request{Shape: s}), "a launch that no grid holds: %v", s)
+	}
+}
+
+// Lists of one length have no offsets that a part of a grid could move.
+func TestGradientsOfListsOfOneLengthAreNotDivided(t *testing.T) {
+	r := BackwardRequest{}
+	r.Shape = problem.Shape{B: 1 << 16, Hq: 1, Sq: 1, Sk: 16}
+	for tokens, want := range map[uint32]bool{sparseLists: false, sparseLists + sparseTopK: true} {
+		r.Options.sparseTokens = tokens
+		k := BackwardKernel{Variant: BackwardVariant{Kernel: KernelDQ, Tile: backwardTile{QTile: 64}}}
+		require.Equal(t, want, strings.Contains(k.setGrid(&minimalCaps().Limits, &r), OneTopK))
+	}
 }
