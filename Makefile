@@ -135,9 +135,10 @@ sources: ## count the tracked source by class
 fmt: ## format the Go code
 	gofmt -w $(go_files)
 
-lint: ## gofmt, go vet and staticcheck
+lint: ## gofmt, go vet, for windows too, and staticcheck
 	@unformatted=$$(gofmt -l $(go_files) </dev/null); if [ -n "$$unformatted" ]; then echo "not formatted:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
+	CGO_ENABLED=0 GOOS=windows $(GO) vet ./...
 	$(GO) run $(staticcheck) ./...
 
 check: lint shaders-check cuda-check test ## everything a change has to pass
