@@ -288,6 +288,40 @@ class Flash(Case):
         expanded = normal(1, 1, 1, 64, dtype=dtype).expand(1, 33, 4, 64)
         self.close(fa.flash_attn_func(x, expanded, x), formula(x, expanded, x)[0], dtype)
 
+    def test_gradients_of_views_and_of_calls_like_earlier_ones(self):
+        dtype = dtypes[0]
+        packed = normal(2, 21, 3, 4, 64, dtype=dtype)  # q, k and v of it are not dense
+        wide = normal(2, 4, 21, 64, dtype=dtype).transpose(1, 2)
+        inputs = {"dense": [normal(2, 21, 4, 64, dtype=dtype) for _ in range(3)], "packed": packed.unbind(2), "wide": [wide] * 3,
+                  "one row": [normal(1, 1, 2, 64, dtype=dtype)] * 3}  # fmt: skip
+        for name, x in inputs.items():
+            leaves = [t.detach().requires_grad_() for t in x]
+            want = formula(*leaves, causal=True)[0]
+            shape = want.shape
+            gradients = {"dense": normal(*shape, dtype=dtype), "expanded": normal(1, 1, 1, 1, dtype=dtype).expand(shape),
+                         "wide": normal(shape[0], shape[2], shape[1], shape[3], dtype=dtype).transpose(1, 2)}  # fmt: skip
+            for of, d_o in gradients.items():
+                for call in range(2):
+                    with self.subTest(name, gradient=of, call=call):
+                        o = fa.flash_attn_func(*leaves, causal=True)
+                        self.close(o, want, dtype)
+                        for got, w in zip(torch.autograd.grad(o, leaves, d_o), torch.autograd.grad(want, leaves, d_o.double(), retain_graph=True)):
+                            self.close(got, w, dtype)
+            transposed = [t.transpose(1, 2) for t in leaves]
+            for call in range(2):
+                with self.subTest(name, function="sdpa", call=call):
+                    o = vkattn.sdpa(*transposed).transpose(1, 2)
+                    self.close(o, formula(*leaves)[0], dtype)
+                    for got, w in zip(torch.autograd.grad(o.sum(), leaves), torch.autograd.grad(formula(*leaves)[0].sum(), leaves)):
+                        self.close(got, w, dtype)
+
+    def test_second_derivatives_are_refused(self):
+        q = normal(1, 5, 2, 64, dtype=dtypes[0], grad=True)
+        for _ in range(2):
+            (d_q,) = torch.autograd.grad(fa.flash_attn_func(q, q, q).float().square().sum(), q, create_graph=True)
+            with self.assertRaisesRegex(RuntimeError, "once_differentiable"):
+                d_q.sum().backward()
+
     def test_empty(self):
         q, k = normal(2, 0, 4, 64, dtype=dtypes[0], grad=True), normal(2, 9, 4, 64, dtype=dtypes[0])
         o = fa.flash_attn_func(q, k, k)

@@ -35,7 +35,7 @@ class _Place:
         self.index = index
         self.call = self.device._library.call
         self.streams: "dict[int, Tuple[ctypes.c_void_p, Any]]" = {}
-        self.prepared: "set[Any]" = set()
+        self.prepared: "set[Any]" = set()  # the calls that prepare has been called for
 
     def stream(self) -> "Tuple[Optional[ctypes.c_void_p], Any]":
         """The handle of the current stream, and the lock that calls on it take; None on the CPU."""
@@ -59,6 +59,15 @@ class _Place:
         else:
             with lock:
                 self.call(function, op.handle, stream, args)
+
+
+    def prepare(self, op: Any, back: Any) -> bool:
+        """Allocates a workspace for the stream of a CUDA graph, unless the current one captures: reports whether that is done."""
+        if self.index is not None:
+            if torch.cuda.is_current_stream_capturing():
+                return False
+            self.call("op_prepare_backward", op.handle, back)
+        return True
 
 
 def _place(t: Tensor) -> _Place:
@@ -99,10 +108,6 @@ def _like_q(q: Tensor, dim: int) -> Tensor:
     return q.new_empty((b, h, s, dim))
 
 
-# The operations and arguments of calls without further tensors, by their layouts and options: they have no addresses.
-_templates: "dict[Any, Tuple[_Place, Any, bytes]]" = {}
-
-
 class _Call:
     """The operation and the arguments of a call, but for O and LSE."""
 
@@ -111,15 +116,6 @@ class _Call:
         block_table: Optional[Tensor], max_q: int, max_k: int, causal: int, left: int, right: int, softcap: float, scale: float, alibi: Optional[Tensor], bias: Optional[Tensor],
         mask: Optional[Tensor], dropout: float, seed: int, sinks: Optional[Tensor],
     ) -> None:  # fmt: skip
-        layout = None
-        if all(t is None for t in (cu_q, used_k, block_table, alibi, bias, mask, sinks)) and not dropout:
-            layout = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device, causal, left, right, softcap, scale)
-            found = _templates.get(layout)
-            if found is not None:
-                self.place, self.op, template = found
-                a = self.args = _c.Args.from_buffer_copy(template)
-                a.q.data, a.k.data, a.v.data = q.data_ptr(), k.data_ptr(), v.data_ptr()
-                return
         self.place = place = _place(q)
         self.keep: "list[Any]" = []
         d, dv = q.shape[3], v.shape[3]
@@ -167,14 +163,83 @@ class _Call:
                 self.keep.append(option)
                 setattr(a, name, ctypes.pointer(option))
         a.dropout_seed = seed
-        if layout is not None:
-            if len(_templates) >= 1024:
-                _templates.clear()
-            _templates[layout] = place, op, bytes(a)
+
+
+class _Plain:
+    """What calls of one layout without further tensors have in common: the operation, and the arguments but for their
+    addresses. Host time is most of a small call's, the more so on autograd's thread, in whose caches little of it is."""
+
+    def __init__(self, rows_first: bool, q: Tensor, k: Tensor, v: Tensor, causal: int, left: int, right: int, softcap: float, scale: float) -> None:
+        def wide(t: Tensor) -> Tensor:
+            return t.transpose(1, 2) if rows_first else t
+
+        c = _Call(*(wide(t) for t in (q, k, v)), None, None, None, None, wide(q).shape[2], wide(k).shape[2], causal, left, right, softcap,
+                  scale, None, None, None, 0.0, 0, None)  # fmt: skip
+        self.place, self.op = c.place, c.op
+        o = _like_q(wide(q), v.shape[3])
+        self.o_shape, self.o_stride = wide(o).shape, wide(o).stride()
+        self.lse_shape, self.lse_bytes = o.shape[:3], o.shape[:3].numel() * 4
+        c.args.o = _tensor(o)
+        self.args = bytes(c.args)
+        d_q, d_k, d_v = (_tensor(wide(torch.empty_like(t))) for t in (q, k, v))
+        self.backward_args = bytes(_c.made(_c.BackwardArgs, d_o=_tensor(o), d_q=d_q, d_k=d_k, d_v=d_v))
+        self.prepared = False
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, with_lse: bool) -> Tuple[Tensor, Optional[Tensor]]:
+        o = q.new_empty_strided(self.o_shape, self.o_stride)
+        lse = q.new_empty(self.lse_shape, dtype=torch.float32) if with_lse else None
+        self.place.run("op_forward", self.op, self.addressed(q, k, v, o, lse))
+        return o, lse
+
+    def addressed(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Optional[Tensor]) -> Any:
+        a = _c.Args.from_buffer_copy(self.args)
+        a.q.data, a.k.data, a.v.data, a.o.data = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
+        if lse is not None:
+            a.lse.data, a.lse.bytes = lse.data_ptr(), self.lse_bytes
+        return a
+
+    def backward(self, d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        if d_o.stride() != self.o_stride:
+            d_o = torch.empty_strided(self.o_shape, self.o_stride, dtype=o.dtype, device=o.device).copy_(d_o)
+        d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        back = _c.BackwardArgs.from_buffer_copy(self.backward_args)
+        back.forward = ctypes.pointer(self.addressed(q, k, v, o, lse))
+        back.d_o.data, back.d_q.data, back.d_k.data, back.d_v.data = d_o.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr()
+        self.place.run("op_backward", self.op, back)
+        self.prepared = self.prepared or self.place.prepare(self.op, back)
+        return d_q, d_k, d_v
+
+
+_plains: "dict[Any, _Plain]" = {}
+
+
+def _layout(*of: Any) -> Any:
+    """The key of calls like one of q, k and v: their layouts, and the further arguments of _Plain."""
+    rows_first, q, k, v, *options = of
+    return (rows_first, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, q.device, k.device,
+            v.device, *options)  # fmt: skip
+
+
+def _plain(*of: Any) -> _Plain:
+    """Of a call that has been checked."""
+    key = _layout(*of)
+    found = _plains.get(key)
+    if found is None:
+        if len(_plains) >= 1024:
+            _plains.clear()
+        found = _plains[key] = _Plain(*of)
+    return found
+
+
+def _is_plain(rest: Any) -> bool:
+    cu_q, _, used_k, block_table, *_, alibi, bias, mask, dropout, _, sinks = rest
+    return all(t is None for t in (cu_q, used_k, block_table, alibi, bias, mask, sinks)) and not dropout
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
     """O and LSE of [batch, heads, rows, dim], or of packed sequences [1, heads, all rows, dim]."""
+    if q.numel() and k.numel() and v.numel() and _is_plain(rest):
+        return _plain(False, q, k, v, *rest[6:11]).forward(q, k, v, True)  # type: ignore[return-value]
     o = _like_q(q, v.shape[3])
     lse, sinks = q.new_empty(q.shape[:3], dtype=torch.float32), rest[-1]
     if k.shape[2] == 0:
@@ -189,6 +254,10 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tenso
 
 
 def _backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor, Tensor]:
+    if q.numel() and k.numel() and v.numel() and _is_plain(rest):
+        plain = _plain(False, q, k, v, *rest[6:11])
+        if o.stride() == plain.o_stride and lse.is_contiguous():
+            return plain.backward(d_o, o, lse, q, k, v)
     d_o, lse = _rows(d_o), lse.contiguous()
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     if o.numel() == 0 or k.numel() == 0 or v.numel() == 0:
@@ -203,8 +272,7 @@ def _backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tens
     back.d_o, back.d_q, back.d_k, back.d_v = _tensor(d_o), _tensor(d_q), _tensor(d_k), _tensor(d_v)
     c.place.run("op_backward", c.op, back)
     shape = (id(c.op), tuple(q.shape), tuple(k.shape))
-    if c.place.index is not None and shape not in c.place.prepared and not torch.cuda.is_current_stream_capturing():
-        c.place.call("op_prepare_backward", c.op.handle, back)  # a workspace for the stream of a CUDA graph
+    if shape not in c.place.prepared and c.place.prepare(c.op, back):
         c.place.prepared.add(shape)
     return d_q, d_k, d_v
 
@@ -217,6 +285,7 @@ class _Function(torch.autograd.Function):
         ctx.save_for_backward(o, lse, q, k, v, *tensors)
         ctx.rest = [None if isinstance(x, Tensor) else x for x in rest]
         ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)  # else a kernel writes zeros for LSE
         return o, lse
 
     @staticmethod
@@ -227,40 +296,20 @@ class _Function(torch.autograd.Function):
         return (*_backward(d_o, o, lse, q, k, v, *rest), *[None] * len(rest))
 
 
-# Calls without gradients, by the layouts and options of their tensors, which an earlier call has checked.
-_repeated: "dict[Any, Any]" = {}
+class _PlainFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plain: _Plain) -> Any:  # type: ignore[override]
+        o, lse = plain.forward(q, k, v, True)
+        ctx.save_for_backward(o, lse, q, k, v)
+        ctx.plain = plain
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        return o, lse
 
-
-def repeated(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Optional[Tensor]:
-    """O of a call like an earlier one, in [batch, rows, heads, dim]: host time is most of a small call's."""
-    if _compiling() or torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return None
-    key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, options)
-    call = _repeated.get(key)
-    if call is None:
-        return None
-    place, op, template, shape = call
-    o = q.new_empty(shape)
-    a = _c.Args.from_buffer_copy(template)
-    a.q.data, a.k.data, a.v.data, a.o.data = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
-    place.run("op_forward", op, a)
-    return o
-
-
-def remember(q: Tensor, k: Tensor, v: Tensor, o: Tensor, causal: int, window: Tuple[int, int], softcap: float, scale: Optional[float],
-             *options: Any) -> None:  # fmt: skip
-    """Makes repeated take calls like one that has been made, of tensors [batch, rows, heads, dim]."""
-    tensors = [x.transpose(1, 2) for x in (q, k, v)]
-    if not o.is_contiguous() or any(x.numel() == 0 or _rows(x) is not x for x in tensors):
-        return
-    scale = q.shape[3] ** -0.5 if scale is None else scale
-    left, right = (max(x, -1) for x in window)
-    c = _Call(*tensors, None, None, None, None, q.shape[1], k.shape[1], causal, left, right, float(softcap), float(scale), None, None, None, 0.0, 0, None)
-    c.args.o = _tensor(o.transpose(1, 2))
-    key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, options)
-    if len(_repeated) >= 1024:
-        _repeated.clear()
-    _repeated[key] = c.place, c.op, bytes(c.args), o.shape
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_o: Tensor, _: Any) -> Any:  # type: ignore[override]
+        return (*ctx.plain.backward(d_o, *ctx.saved_tensors), None)
 
 
 _REST = (
@@ -291,8 +340,11 @@ def _register() -> bool:
         q, k, v, *rest = inputs
         ctx.save_for_backward(*output, q, k, v, *[x if isinstance(x, Tensor) else None for x in rest])
         ctx.rest = [None if isinstance(x, Tensor) else x for x in rest]
+        ctx.set_materialize_grads(False)
 
-    def backward(ctx: Any, d_o: Tensor, _: Any) -> Any:
+    def backward(ctx: Any, d_o: Optional[Tensor], _: Any) -> Any:
+        if d_o is None:
+            return (None,) * (3 + len(ctx.rest))
         o, lse, q, k, v, *tensors = ctx.saved_tensors
         rest = [y if x is None else x for x, y in zip(ctx.rest, tensors)]
         return (*torch.ops.vkattn.backward(d_o, o, lse, q, k, v, *rest), *[None] * len(rest))
@@ -310,10 +362,23 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, *, cu_q: Optional[Tensor] = None, cu_k: Optional[Tensor] = None, used_k: Optional[Tensor] = None,
     block_table: Optional[Tensor] = None, max_q: int = 0, max_k: int = 0, causal: int = _NONE, window: Tuple[int, int] = (-1, -1), softcap: float = 0.0, scale: Optional[float] = None,
     alibi: Optional[Tensor] = None, bias: Optional[Tensor] = None, mask: Optional[Tensor] = None, dropout: float = 0.0,
-    sinks: Optional[Tensor] = None,
-) -> Tuple[Tensor, Tensor]:  # fmt: skip
-    """O and LSE of q, k and v [batch, heads, rows, dim], which may be views with any strides. With block_table [batch,
-    pages of each], k and v are [pages, heads, page size, dim]."""
+    sinks: Optional[Tensor] = None, rows_first: bool = False, with_lse: bool = True,
+) -> Tuple[Tensor, Optional[Tensor]]:  # fmt: skip
+    """O and LSE of q, k and v [batch, heads, rows, dim], or if rows_first [batch, rows, heads, dim], which may be views with
+    any strides. With block_table [batch, pages of each], k and v are [pages, heads, page size, dim]. Without with_lse LSE may
+    be None."""
+    gradients = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    left, right = (max(x, -1) for x in window)
+    if scale is None:
+        scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
+    plain = None
+    if not _compiling() and _is_plain((cu_q, cu_k, used_k, block_table, alibi, bias, mask, dropout, 0, sinks)):
+        plain = rows_first, q, k, v, causal, left, right, float(softcap), float(scale)
+        known = _plains.get(_layout(*plain))
+        if known is not None:
+            return _PlainFunction.apply(q, k, v, known) if gradients else known.forward(q, k, v, with_lse)
+    if rows_first:
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     options = [("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k), ("cache_seqlens", used_k), ("block_table", block_table),
                ("alibi_slopes", alibi), ("attn_mask", bias), ("attn_mask", mask), ("s_aux", sinks)]  # fmt: skip
     for name, t in [("q", q), ("k", k), ("v", v), *(x for x in options if x[1] is not None)]:
@@ -341,7 +406,7 @@ def attend(
         batch = q.shape[0] if cu_q is None else cu_q.numel() - 1
         if block_table.dim() != 2 or block_table.shape[0] != batch:
             raise ValueError(f"block_table has shape {tuple(block_table.shape)}, want [{batch}, pages of a sequence]")
-        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        if gradients:
             raise NotImplementedError("the gradient of a call with block_table")
         block_table, max_k = block_table.contiguous(), block_table.shape[1] * k.shape[2]
     for name, t in options[5:]:
@@ -357,21 +422,23 @@ def attend(
         if sinks.shape != q.shape[1:2]:
             raise ValueError(f"s_aux has shape {tuple(sinks.shape)}, want [{q.shape[1]}]")
         sinks = sinks.to(torch.float32).contiguous()
-    if scale is None:
-        scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
     seed = int(torch.randint(0, 2**62, ()).item()) if dropout else 0
-    left, right = window
     rest = (
         None if cu_q is None else cu_q.contiguous(), None if cu_k is None else cu_k.contiguous(),
-        None if used_k is None else used_k.contiguous(), block_table, max_q, max_k, causal, max(left, -1), max(right, -1), float(softcap),
+        None if used_k is None else used_k.contiguous(), block_table, max_q, max_k, causal, left, right, float(softcap),
         float(scale), alibi, bias, mask, float(dropout), seed, sinks,
     )  # fmt: skip
+    if plain and q.numel() and k.numel() and v.numel() and all(_rows(x) is x for x in (q, k, v)):
+        known = _plain(*plain)
+        return _PlainFunction.apply(*plain[1:4], known) if gradients else known.forward(*plain[1:4], with_lse)
     q, k, v = _rows(q), _rows(k), _rows(v)
     if _registered and _compiling():
-        return torch.ops.vkattn.forward(q, k, v, *rest)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _Function.apply(q, k, v, *rest)
-    return _forward(q, k, v, *rest)
+        o, lse = torch.ops.vkattn.forward(q, k, v, *rest)
+    elif gradients:
+        o, lse = _Function.apply(q, k, v, *rest)
+    else:
+        o, lse = _forward(q, k, v, *rest)
+    return o.transpose(1, 2) if rows_first else o, lse
 
 
 def sdpa(
@@ -406,4 +473,4 @@ def sdpa(
         else:
             raise TypeError(f"attn_mask is of {m.dtype}, want bool or a type of query")
     causal = _TOP_LEFT if is_causal else _NONE
-    return attend(query, key, value, causal=causal, scale=scale, bias=bias, mask=mask, dropout=dropout_p)[0]
+    return attend(query, key, value, causal=causal, scale=scale, bias=bias, mask=mask, dropout=dropout_p, with_lse=False)[0]

@@ -32,8 +32,8 @@ def _check(name: str, t: Any, dims: int, what: str) -> None:
         raise ValueError(f"{name} has shape {tuple(t.shape)}, want {what}")
 
 
-def _result(o: Tensor, lse: Tensor, return_attn_probs: bool) -> Result:
-    if return_attn_probs:
+def _result(o: Tensor, lse: Optional[Tensor], return_attn_probs: bool) -> Result:
+    if return_attn_probs and lse is not None:
         return o, lse, o.new_empty(0)
     return o
 
@@ -55,20 +55,10 @@ def flash_attn_func(
     _refuse(dropout_p, return_attn_probs)
     for name, t in (("q", q), ("k", k), ("v", v)):
         _check(name, t, 4, "[batch, rows, heads, dim]")
-    options = softmax_scale, bool(causal), tuple(window_size), softcap
-    plain = not dropout_p and alibi_slopes is None and not return_attn_probs
-    if plain:
-        again = _torch.repeated(q, k, v, *options)
-        if again is not None:
-            return again
-    alignment = _torch._BOTTOM_RIGHT if causal else _torch._NONE
     o, lse = _torch.attend(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=alignment,
-        window=window_size, softcap=softcap, scale=softmax_scale, alibi=alibi_slopes, dropout=dropout_p,
+        q, k, v, causal=_torch._BOTTOM_RIGHT if causal else _torch._NONE, window=window_size, softcap=softcap, scale=softmax_scale,
+        alibi=alibi_slopes, dropout=dropout_p, rows_first=True, with_lse=return_attn_probs,
     )  # fmt: skip
-    o = o.transpose(1, 2)
-    if plain and not o.requires_grad and not _torch._compiling():
-        _torch.remember(q, k, v, o, alignment, window_size, softcap, softmax_scale, *options)
     return _result(o, lse, return_attn_probs)
 
 
