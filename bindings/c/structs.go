@@ -172,6 +172,9 @@ func (r *reader) args(from *C.vkattn_args) (a attention.Args) {
 
 // tables reads a list of tables.
 func (r *reader) tables(field string, first *C.vkattn_table, count C.size_t) (list []attention.Table) {
+	if count == 0 {
+		return nil
+	}
 	tables, err := elements(first, uint64(count), score.MaxTables, "args->"+field)
 	if err != nil {
 		r.fail(err)
@@ -206,8 +209,10 @@ func (r *reader) backwardArgs(from *C.vkattn_backward_args) (a attention.Backwar
 func (r *reader) tensor(name string, c *C.vkattn_tensor) attention.Tensor {
 	t := r.memory(name, unsafe.Pointer(c.buffer), c.data, uint64(c.bytes))
 	t.Offset = int64(c.offset)
-	t.Strides = attention.Strides{Batch: int64(c.stride_batch), Head: int64(c.stride_head), Seq: int64(c.stride_row),
-		Expanded: r.bool(name+".expanded", C.int32_t(min(max(c.expanded, -1), 2)))}
+	t.Strides = attention.Strides{Batch: int64(c.stride_batch), Head: int64(c.stride_head), Seq: int64(c.stride_row)}
+	if c.expanded != 0 {
+		t.Strides.Expanded = r.bool(name+".expanded", C.int32_t(min(max(c.expanded, -1), 2)))
+	}
 	return t
 }
 

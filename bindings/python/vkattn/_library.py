@@ -143,6 +143,12 @@ class Library:
             getattr(self._c, "vkattn_" + name).argtypes = types
 
     def call(self, function: str, *args: Any) -> None:
-        if status := getattr(self._c, "vkattn_" + function)(*args):
+        self.check(self.function(function)(*args))
+
+    def function(self, name: str) -> Any:
+        return getattr(self._c, "vkattn_" + name)
+
+    def check(self, status: int) -> None:
+        if status:
             text = self._c.vkattn_last_error().decode("utf-8", "replace")
             raise _EXCEPTIONS[status - 1](text)

@@ -33,7 +33,8 @@ class _Place:
     def __init__(self, index: Optional[int]) -> None:
         self.device = Device("cpu" if index is None else f"cuda:{index}")
         self.index = index
-        self.call = self.device._library.call
+        self.library = self.device._library
+        self.op_forward, self.op_backward = (self.library.function(x) for x in ("op_forward", "op_backward"))
         self.streams: "dict[int, Tuple[ctypes.c_void_p, Any]]" = {}
         self.prepared: "set[Any]" = set()  # the calls that prepare has been called for
 
@@ -48,17 +49,19 @@ class _Place:
                 found = self.streams.get(current)
                 if found is None:
                     handle = ctypes.c_void_p()
-                    self.call("stream_wrap_cuda", self.device._handle, current or None, handle)
+                    self.library.call("stream_wrap_cuda", self.device._handle, current or None, handle)
                     found = self.streams[current] = handle, threading.Lock()
         return found
 
-    def run(self, function: str, op: Any, args: Any) -> None:
+    def run(self, function: Any, op: Any, args: Any) -> None:
+        """Calls op_forward or op_backward."""
         stream, lock = self.stream()
         if lock is None:
-            self.call(function, op.handle, None, args)
+            self.library.check(function(op.handle, None, args))
         else:
             with lock:
-                self.call(function, op.handle, stream, args)
+                if status := function(op.handle, stream, args):
+                    self.library.check(status)
 
 
     def prepare(self, op: Any, back: Any) -> bool:
@@ -66,7 +69,7 @@ class _Place:
         if self.index is not None:
             if torch.cuda.is_current_stream_capturing():
                 return False
-            self.call("op_prepare_backward", op.handle, back)
+            self.library.call("op_prepare_backward", op.handle, back)
         return True
 
 
@@ -178,6 +181,7 @@ class _Plain:
         self.place, self.op = c.place, c.op
         o = _like_q(wide(q), v.shape[3])
         self.o_shape, self.o_stride = wide(o).shape, wide(o).stride()
+        self.o_is_like_q = self.o_shape == q.shape and self.o_stride == torch.empty_like(q).stride()
         self.lse_shape, self.lse_bytes = o.shape[:3], o.shape[:3].numel() * 4
         c.args.o = _tensor(o)
         self.args = bytes(c.args)
@@ -186,9 +190,9 @@ class _Plain:
         self.prepared = False
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, with_lse: bool) -> Tuple[Tensor, Optional[Tensor]]:
-        o = q.new_empty_strided(self.o_shape, self.o_stride)
+        o = torch.empty_like(q) if self.o_is_like_q else q.new_empty_strided(self.o_shape, self.o_stride)
         lse = q.new_empty(self.lse_shape, dtype=torch.float32) if with_lse else None
-        self.place.run("op_forward", self.op, self.addressed(q, k, v, o, lse))
+        self.place.run(self.place.op_forward, self.op, self.addressed(q, k, v, o, lse))
         return o, lse
 
     def addressed(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Optional[Tensor]) -> Any:
@@ -205,7 +209,7 @@ class _Plain:
         back = _c.BackwardArgs.from_buffer_copy(self.backward_args)
         back.forward = ctypes.pointer(self.addressed(q, k, v, o, lse))
         back.d_o.data, back.d_q.data, back.d_k.data, back.d_v.data = d_o.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr()
-        self.place.run("op_backward", self.op, back)
+        self.place.run(self.place.op_backward, self.op, back)
         self.prepared = self.prepared or self.place.prepare(self.op, back)
         return d_q, d_k, d_v
 
@@ -213,11 +217,10 @@ class _Plain:
 _plains: "dict[Any, _Plain]" = {}
 
 
-def _layout(*of: Any) -> Any:
-    """The key of calls like one of q, k and v: their layouts, and the further arguments of _Plain."""
-    rows_first, q, k, v, *options = of
+def _layout(rows_first: bool, q: Tensor, k: Tensor, v: Tensor, causal: int, left: int, right: int, softcap: float, scale: float) -> Any:
+    """The key of calls like one with these arguments of _Plain."""
     return (rows_first, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, q.device, k.device,
-            v.device, *options)  # fmt: skip
+            v.device, causal, left, right, softcap, scale)  # fmt: skip
 
 
 def _plain(*of: Any) -> _Plain:
@@ -231,14 +234,14 @@ def _plain(*of: Any) -> _Plain:
     return found
 
 
-def _is_plain(rest: Any) -> bool:
-    cu_q, _, used_k, block_table, *_, alibi, bias, mask, dropout, _, sinks = rest
-    return all(t is None for t in (cu_q, used_k, block_table, alibi, bias, mask, sinks)) and not dropout
+def _is_plain(cu_q: Any, cu_k: Any, used_k: Any, block_table: Any, alibi: Any, bias: Any, mask: Any, dropout: float, sinks: Any) -> bool:
+    """Whether a call has no further tensors, and no dropout."""
+    return cu_q is None and used_k is None and block_table is None and alibi is None and bias is None and mask is None and not dropout and sinks is None
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
     """O and LSE of [batch, heads, rows, dim], or of packed sequences [1, heads, all rows, dim]."""
-    if q.numel() and k.numel() and v.numel() and _is_plain(rest):
+    if q.numel() and k.numel() and v.numel() and _is_plain(*rest[:4], *rest[11:15], rest[16]):
         return _plain(False, q, k, v, *rest[6:11]).forward(q, k, v, True)  # type: ignore[return-value]
     o = _like_q(q, v.shape[3])
     lse, sinks = q.new_empty(q.shape[:3], dtype=torch.float32), rest[-1]
@@ -249,12 +252,12 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tenso
     c = _Call(q, k, v, *rest)
     c.args.o = _tensor(o)
     c.args.lse = _c.Tensor(None, lse.data_ptr(), lse.numel() * 4, 0, 0, 0, 0, 0)
-    c.place.run("op_forward", c.op, c.args)
+    c.place.run(c.place.op_forward, c.op, c.args)
     return o, lse
 
 
 def _backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor, Tensor]:
-    if q.numel() and k.numel() and v.numel() and _is_plain(rest):
+    if q.numel() and k.numel() and v.numel() and _is_plain(*rest[:4], *rest[11:15], rest[16]):
         plain = _plain(False, q, k, v, *rest[6:11])
         if o.stride() == plain.o_stride and lse.is_contiguous():
             return plain.backward(d_o, o, lse, q, k, v)
@@ -270,7 +273,7 @@ def _backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tens
     back.size, back.forward = ctypes.sizeof(_c.BackwardArgs), ctypes.pointer(c.args)
     back.partial_keys = int(sinks is not None)  # a sink counts in LSE as a key whose value is 0
     back.d_o, back.d_q, back.d_k, back.d_v = _tensor(d_o), _tensor(d_q), _tensor(d_k), _tensor(d_v)
-    c.place.run("op_backward", c.op, back)
+    c.place.run(c.place.op_backward, c.op, back)
     shape = (id(c.op), tuple(q.shape), tuple(k.shape))
     if shape not in c.place.prepared and c.place.prepare(c.op, back):
         c.place.prepared.add(shape)
@@ -368,11 +371,12 @@ def attend(
     any strides. With block_table [batch, pages of each], k and v are [pages, heads, page size, dim]. Without with_lse LSE may
     be None."""
     gradients = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    left, right = (max(x, -1) for x in window)
+    left, right = window
+    left, right = max(left, -1), max(right, -1)
     if scale is None:
         scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
     plain = None
-    if not _compiling() and _is_plain((cu_q, cu_k, used_k, block_table, alibi, bias, mask, dropout, 0, sinks)):
+    if not _compiling() and _is_plain(cu_q, cu_k, used_k, block_table, alibi, bias, mask, dropout, sinks):
         plain = rows_first, q, k, v, causal, left, right, float(softcap), float(scale)
         known = _plains.get(_layout(*plain))
         if known is not None:
