@@ -16,7 +16,8 @@ func TestCUDATakesSomeOptions(t *testing.T) {
 	dev := cudaDevice(t)
 	base := callOn(t, dev)
 	vector := func() Vector { return Vector{Buffer: base.Q.Buffer, Offset: 4096} }
-	taken := map[string]string{"varlen": "lengths", "packed": "lengths", "pages": "pages", "alibi": "ALiBi", "sinks": "sinks", "window": "window", "softcap": "softcap"}
+	taken := map[string]string{"varlen": "lengths", "packed": "lengths", "pages": "pages", "alibi": "ALiBi", "sinks": "sinks", "window": "window", "softcap": "softcap",
+		"bias": "bias", "mask": "mask", "dropout": "dropout"}
 	for name, change := range map[string]func(*Config, *Args){
 		"varlen": func(_ *Config, a *Args) { a.Varlen = &Varlen{UsedK: vector()} },
 		"packed": func(_ *Config, a *Args) { a.Varlen = &Varlen{CuQ: vector(), TotalQ: 7} },

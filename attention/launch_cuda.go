@@ -16,6 +16,9 @@ var cudaCalls = sync.Pool{New: func() any { return new(problem.CUDACall) }}
 
 // forwardCUDA launches a CUDA kernel on the stream with the tensors of a call.
 func (op *Op) forwardCUDA(k problem.CUDAKernel, s *vk.Stream, a *Args, all []tensors.Layout) error {
+	if err := plan.CheckSlots(a); err != nil {
+		return err
+	}
 	c := cudaCalls.Get().(*problem.CUDACall)
 	defer putCUDACall(c)
 	plan.SetCUDACall(c, &op.cfg, &op.factors, a, all)

@@ -34,6 +34,9 @@ func TestParametersAreThoseOfTheKernels(t *testing.T) {
 		{"first_batch", unsafe.Offsetof(v.params.firstBatch)}, {"first_head", unsafe.Offsetof(v.params.firstHead)},
 		{"unaligned", unsafe.Offsetof(v.params.unaligned)}, {"changes", unsafe.Offsetof(v.params.changes)},
 		{"score_scale", unsafe.Offsetof(v.params.scoreScale)}, {"softcap", unsafe.Offsetof(v.params.softcap)},
+		{"bias", unsafe.Offsetof(v.params.bias)}, {"mask", unsafe.Offsetof(v.params.mask)}, {"bias_batch", unsafe.Offsetof(v.params.biasSteps)},
+		{"mask_batch", unsafe.Offsetof(v.params.maskSteps)}, {"bias_type", unsafe.Offsetof(v.params.biasType)}, {"drop_offset", unsafe.Offsetof(v.params.dropOffset)},
+		{"drop_seed", unsafe.Offsetof(v.params.dropSeed)}, {"drop_threshold", unsafe.Offsetof(v.params.dropThreshold)}, {"drop_scale", unsafe.Offsetof(v.params.dropScale)},
 	}
 	var c strings.Builder
 	header, err := filepath.Abs("kernels/attn_general.h")

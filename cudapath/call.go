@@ -44,6 +44,13 @@ type generalParams struct {
 	firstBatch, firstHead        int32
 	unaligned, changes           int32
 	scoreScale, softcap          float32
+	bias, mask                   uint64
+	biasSteps, maskSteps         [3]int64 // of batch, head and row
+	biasType                     int32
+	dropOffset                   uint32
+	dropSeed                     uint64
+	dropThreshold                uint32
+	dropScale                    float32
 }
 
 const (

@@ -58,7 +58,7 @@ func (t *table) tryGroup(g group, d *DeviceInfo, p *problem.CUDAProblem) (k *Ker
 			continue
 		}
 		some = true
-		if e.General != (p.Options != "") {
+		if e.General != (p.Options != "") || e.Slots != p.Slots {
 			continue
 		}
 		takes = true

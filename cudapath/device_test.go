@@ -84,7 +84,7 @@ func hostGeneral(cfg problem.Config, a problem.Args, p *generalParams) error {
 		return int(n)
 	}
 	cfg.Window = problem.WindowOf(side(p.left), side(p.right))
-	if (p.changes != 0) != (p.softcap != 0 || p.alibi != 0) {
+	if (p.changes != 0) != (p.softcap != 0 || p.alibi != 0 || p.bias != 0) {
 		return fmt.Errorf("scores change: %d", p.changes)
 	}
 	vector := func(at uint64, n int) problem.Vector {
@@ -106,6 +106,36 @@ func hostGeneral(cfg problem.Config, a problem.Args, p *generalParams) error {
 	if p.pageSize != 0 {
 		a.Pages = &problem.Pages{Table: vector(p.table, a.B*int(p.tableStride)), Stride: int(p.tableStride), PageSize: int(p.pageSize), Count: int(p.pages)}
 		batchesK, keys = int(p.pages), int(p.pageSize)
+	}
+	broadcast := func(at uint64, size int, steps [3]int64) (x problem.Tensor, sizes [3]int) {
+		n := int64(a.Sk)
+		for i, count := range [3]int{a.B, a.Hq, a.Sq} {
+			if sizes[i] = 0; steps[i] == 0 {
+				sizes[i] = 1
+			}
+			n += int64(count-1) * steps[i]
+		}
+		x.Host = unsafe.Slice(*(**byte)(unsafe.Pointer(&at)), n*int64(size))
+		x.Strides = problem.Strides{Batch: steps[0], Head: steps[1], Seq: steps[2], Expanded: true}
+		return x, sizes
+	}
+	if p.bias != 0 {
+		b := problem.Bias{DType: []problem.DType{problem.F16, problem.BF16, problem.F32}[p.biasType]}
+		var n [3]int
+		b.Tensor, n = broadcast(p.bias, b.DType.Size(), p.biasSteps)
+		b.Batches, b.Heads, b.Rows = n[0], n[1], n[2]
+		a.Bias = &b
+	}
+	if p.mask != 0 {
+		var m problem.Mask
+		var n [3]int
+		m.Tensor, n = broadcast(p.mask, 1, p.maskSteps)
+		m.Batches, m.Heads, m.Rows = n[0], n[1], n[2]
+		a.Mask = &m
+	}
+	if p.dropThreshold != 0 {
+		cfg.Dropout = float32(p.dropThreshold) * 0x1p-32
+		a.DropoutSeed, a.DropoutOffset = p.dropSeed, p.dropOffset
 	}
 	hostTensors(&cfg, &a, &p.callParams, batches, rows, batchesK, keys)
 	return host.Forward(cfg, a)
@@ -433,11 +463,11 @@ func TestDeviceRefuses(t *testing.T) {
 	f, dev := openFake(t)
 	for text, cfg := range map[string]attention.Config{
 		"tier scalar on fake: a CUDA device that was opened without Vulkan has tier cuda alone": {HeadDim: 64, Tier: attention.TierScalar},
-		"tier cpu on fake":                    {HeadDim: 64, Tier: attention.TierCPU},
-		"its forward kernels take no dropout": {HeadDim: 64, Dropout: 0.5},
-		"quantized":                           {HeadDim: 64, KeyType: attention.KVInt8, ValueType: attention.KVInt8},
-		"fixed splits":                        {HeadDim: 64, FixedSplit: 64},
-		"f32":                                 {HeadDim: 64, DType: attention.F32, Tier: attention.TierCUDA, Kernel: "fa3"},
+		"tier cpu on fake": {HeadDim: 64, Tier: attention.TierCPU},
+		"its forward kernels take no attention chunks": {HeadDim: 64, AttentionChunk: 16, Causal: attention.TopLeft},
+		"quantized":    {HeadDim: 64, KeyType: attention.KVInt8, ValueType: attention.KVInt8},
+		"fixed splits": {HeadDim: 64, FixedSplit: 64},
+		"f32":          {HeadDim: 64, DType: attention.F32, Tier: attention.TierCUDA, Kernel: "fa3"},
 	} {
 		_, err := attention.New(dev, cfg)
 		require.ErrorIs(t, err, attention.ErrUnsupported, text)

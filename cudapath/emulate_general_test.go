@@ -31,10 +31,10 @@ type generalEmulator struct {
 	run func(entry uintptr, p *generalParams, grid *uint32, threads, reversed int32) string
 }
 
-// generalKernel is the kernel of the table for a storage type and head dims, nil if there is none.
-func generalKernel(t *table, dtype string, d, dv int) *Kernel {
+// generalKernel is the kernel of the table for a storage type, head dims and options of slots or none, nil if there is none.
+func generalKernel(t *table, dtype string, d, dv int, slots bool) *Kernel {
 	for i := range t.kernels { // sorted by size
-		if k := &t.kernels[i]; k.General && k.DType == dtype && k.D >= d && k.DV >= dv {
+		if k := &t.kernels[i]; k.General && k.Slots == slots && k.DType == dtype && k.D >= d && k.DV >= dv {
 			return k
 		}
 	}
@@ -58,9 +58,12 @@ func newGeneralEmulator(t testing.TB, k *Kernel, change func(dir string)) *gener
 		fmt.Sprintf("-DFA2_DV=%d", k.DV), "-DPARAMS=AttnGeneralParams", `-DSOURCE="fa2_general.cu"`, "-o", file, filepath.Join(dir, "emulate.cc")}
 	// The tile as fa2.json has it, with the numbers that do not show there.
 	rest := map[int]struct{ step, qRegs, rounded int }{64: {32, 4, 0}, 128: {32, 0, 1}, 192: {32, 0, 1}, 256: {32, 8, 1}}[k.D]
+	if k.Slots {
+		rest.step, rest.qRegs = map[bool]int{false: 32, true: 16}[k.D == 128], rest.qRegs&4
+	}
 	for name, value := range map[string]int{"WARPS": k.Threads / 32, "MFRAGMENTS": k.Rows / (k.Threads / 2), "COLS": k.Cols, "STEP": rest.step, "QREGS": rest.qRegs,
 		"STAGES": 2, "BLOCKS": 2, "ROUNDED": rest.rounded, "SHARED": k.Shared} {
-		args = append(args, fmt.Sprintf("-DFA2_%s=%d", name, value))
+		args = append(args, fmt.Sprintf("-DFA2_GENERAL_%s=%d", name, value), fmt.Sprintf("-DFA2_SLOTS_%s=%d", name, value))
 	}
 	text, err := exec.Command(compiler, args...).CombinedOutput()
 	require.NoError(t, err, "%s", text)
@@ -94,12 +97,18 @@ func (e *generalEmulator) forward(cfg problem.Config, a problem.Args, all []tens
 		p.table = vector(a.Pages.Table)
 	}
 	p.alibi, p.sinks = vector(a.ALiBi), vector(a.Sinks)
+	if a.Bias != nil {
+		p.bias = hostAddress(a.Bias.Host, a.Bias.Offset, a.Bias.DType.Size())
+	}
+	if a.Mask != nil {
+		p.mask = hostAddress(a.Mask.Host, a.Mask.Offset, 1)
+	}
 	p.setOptions(&call)
 	g, err := e.k.grid(e.k.tiles(&a.Shape, a.B))
 	if err != nil {
 		return err
 	}
-	function, err := purego.Dlsym(e.lib, "attn")
+	function, err := purego.Dlsym(e.lib, map[bool]string{false: "attn", true: "attn_slots"}[e.k.Slots])
 	if err != nil {
 		return err
 	}
@@ -145,9 +154,11 @@ func conformGeneral(e *generalEmulator, p *cases.Problem) error {
 			return err
 		}
 	}
-	judged := cases.NewFormula(p).Judge(afters[0])
-	if err := judged.Err(); err != nil {
-		return err
+	if p.Dropout == 0 { // which the formula does not know
+		judged := cases.NewFormula(p).Judge(afters[0])
+		if err := judged.Err(); err != nil {
+			return err
+		}
 	}
 	return p.Same(afters[0], afters[1])
 }
@@ -155,8 +166,9 @@ func conformGeneral(e *generalEmulator, p *cases.Problem) error {
 // computesForward reports whether the general forward kernels take a case: it has options, and all of them are theirs.
 func computesForward(c *cases.Case) bool {
 	cfg := c.Config(cases.On(attention.TierCPU, attention.F16))
-	options := c.PackedQ || c.PackedK || c.LooseQ || c.LooseK || c.PageSize > 0 || cfg.Window.Given() || c.Softcap != 0 || c.ALiBi || c.Sinks
-	return options && c.SparseRatio == 0 && c.BlockQ == 0 && !c.Bias.On && !c.Mask.On && c.Dropout == 0 && c.AttentionChunk == 0 &&
+	options := c.PackedQ || c.PackedK || c.LooseQ || c.LooseK || c.PageSize > 0 || cfg.Window.Given() || c.Softcap != 0 || c.ALiBi || c.Sinks ||
+		c.Bias.On || c.Mask.On || c.Dropout != 0
+	return options && c.SparseRatio == 0 && c.BlockQ == 0 && c.AttentionChunk == 0 &&
 		c.KeyType == attention.KVSame && c.FixedSplit == 0 && c.Mods == 0 && c.D <= 256 && c.Dv <= 256
 }
 
@@ -177,7 +189,7 @@ func TestGeneralKernelsOnTheCPU(t *testing.T) {
 				t.Run(c.String(), func(t *testing.T) {
 					p, err := cases.NewProblem(c, dtype)
 					require.NoError(t, err)
-					k := generalKernel(table, dtype.String(), c.D, c.Dv)
+					k := generalKernel(table, dtype.String(), c.D, c.Dv, c.Bias.On || c.Mask.On || c.Dropout != 0)
 					require.NotNil(t, k)
 					if emulators[k] == nil {
 						emulators[k] = newGeneralEmulator(t, k, nil)
@@ -209,6 +221,11 @@ func TestGeneralKernelsFaultsAreFound(t *testing.T) {
 	softcap := with("softcap", func(c *cases.Case) { c.Softcap = 3 })
 	alibi := with("alibi", func(c *cases.Case) { c.ALiBi, c.PackedK = true, true })
 	sinks := with("sinks", func(c *cases.Case) { c.Sinks, c.LooseK = true, true })
+	bias := with("bias", func(c *cases.Case) {
+		c.LooseQ, c.LooseK, c.Bias = true, true, cases.BiasKind{Spread: cases.Spread{On: true, Heads: true, Rows: true}, DType: attention.F32}
+	})
+	mask := with("mask", func(c *cases.Case) { c.Mask, c.Causal = cases.Spread{On: true, Rows: true}, attention.CausalNone })
+	dropout := with("dropout", func(c *cases.Case) { c.Dropout = 0.3 })
 	paged := with("paged", func(c *cases.Case) { c.PageSize, c.LooseK, c.PackedQ = 16, true, true })
 	for i, x := range []struct {
 		c                    cases.Case
@@ -226,6 +243,12 @@ func TestGeneralKernelsFaultsAreFound(t *testing.T) {
 		{alibi, "fa2.h", "first_row() + bounds.offset - col", "first_row() - col"},
 		{sinks, "fa2.h", "inverse *= take_sink", "take_sink"},
 		{sinks, "fa2_general.h", "lse = highest + logf(expf(keys - highest) + expf(sink - highest));", ""},
+		{bias, "fa2_general.h", "bias[r * p.bias_row + k])", "bias[r * p.bias_row + k + 1])"},
+		{bias, "fa2_general.h", "int left = r < bounds.rows.used ? bounds.keys.used - key : 0;", "int left = INT_MAX;"},
+		{mask, "fa2.h", "bounds.masked = p.mask != 0 ||", "bounds.masked ="},
+		{mask, "fa2_general.h", "((const char *)p.mask + at)[k] == 0", "((const char *)p.mask)[k] == 0"},
+		{dropout, "fa2_general.h", "(odd ? other : mine) >> 2 * odd", "mine >> 2 * odd"},
+		{dropout, "fa2.h", "inverse *= p.drop_scale", ""},
 		{paged, "fa2.h", "+ key / p.page_size]", "+ key / (2 * p.page_size)]"},
 		{paged, "fa2.h", "int64_t(task.batch) * p.table_stride", "0"},
 	} {
@@ -235,7 +258,7 @@ func TestGeneralKernelsFaultsAreFound(t *testing.T) {
 		t.Run(x.c.Name+" "+x.planted, func(t *testing.T) {
 			p, err := cases.NewProblem(x.c, attention.F16)
 			require.NoError(t, err)
-			e := newGeneralEmulator(t, generalKernel(table, "f16", 64, 64), func(dir string) {
+			e := newGeneralEmulator(t, generalKernel(table, "f16", 64, 64, x.c.Bias.On || x.c.Mask.On || x.c.Dropout != 0), func(dir string) {
 				file := filepath.Join(dir, x.file)
 				text, err := os.ReadFile(file)
 				require.NoError(t, err)
@@ -259,7 +282,7 @@ func TestGeneralKernelsOfExtremesOnTheCPU(t *testing.T) {
 	for seed := uint64(0); n < want; seed++ {
 		dtype := []attention.DType{attention.F16, attention.BF16}[seed%2]
 		c := cases.RandomExtreme(seed, int(seed), attention.KVSame, dtype)
-		k := generalKernel(table, dtype.String(), c.D, c.Dv)
+		k := generalKernel(table, dtype.String(), c.D, c.Dv, c.Bias.On || c.Mask.On || c.Dropout != 0)
 		if !computesForward(&c) || k == nil || k.D > 128 && !testlevel.IsExhaustive() || emulatedTiles(&c) > 32 {
 			continue
 		}

@@ -14,7 +14,7 @@ type invocation struct {
 	call   cudaCall
 	params generalParams // a kernel without options takes callParams
 	shape  attention.Shape
-	held   [12]vk.Resource // Q, K, V, O, LSE, and what options have
+	held   [14]vk.Resource // Q, K, V, O, LSE, and what options have
 	n      int
 }
 
@@ -67,8 +67,8 @@ func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 	}
 	p.set(a)
 	if k.General {
-		from := [...]*problem.CUDAVector{&a.CuQ, &a.CuK, &a.UsedQ, &a.UsedK, &a.Table, &a.ALiBi, &a.Sinks}
-		for i, to := range [...]*uint64{&p.cuQ, &p.cuK, &p.usedQ, &p.usedK, &p.table, &p.alibi, &p.sinks} {
+		from := [...]*problem.CUDAVector{&a.CuQ, &a.CuK, &a.UsedQ, &a.UsedK, &a.Table, &a.ALiBi, &a.Sinks, &a.Bias.CUDAVector, &a.Mask.CUDAVector}
+		for i, to := range [...]*uint64{&p.cuQ, &p.cuK, &p.usedQ, &p.usedK, &p.table, &p.alibi, &p.sinks, &p.bias, &p.mask} {
 			if *to, err = v.address(k.c, vectorNames[i], from[i]); err != nil {
 				return err
 			}
@@ -106,6 +106,10 @@ func (p *generalParams) setOptions(a *problem.CUDACall) {
 		p.changes = 1
 	}
 	p.scoreScale, p.softcap = a.ScoreScale, a.Softcap
+	p.biasSteps = [3]int64{a.Bias.Batch, a.Bias.Head, a.Bias.Row}
+	p.maskSteps = [3]int64{a.Mask.Batch, a.Mask.Head, a.Mask.Row}
+	p.biasType = biasTypes[a.BiasType]
+	p.dropSeed, p.dropOffset, p.dropThreshold, p.dropScale = a.Dropout.Seed, a.Dropout.Offset, a.Dropout.Threshold, a.DropoutScale
 	ends := int64(p.d) | int64(p.dv)
 	for _, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
 		ends |= t.batch | t.head | t.row | int64(t.base/2) | int64(t.base%2)
@@ -117,7 +121,8 @@ func (p *generalParams) setOptions(a *problem.CUDACall) {
 
 var (
 	tensorNames = [...]string{"Q", "K", "V", "O"}
-	vectorNames = [...]string{"Varlen.CuQ", "Varlen.CuK", "Varlen.UsedQ", "Varlen.UsedK", "Pages.Table", "ALiBi", "Sinks"}
+	vectorNames = [...]string{"Varlen.CuQ", "Varlen.CuK", "Varlen.UsedQ", "Varlen.UsedK", "Pages.Table", "ALiBi", "Sinks", "Bias", "Mask"}
+	biasTypes   = map[attention.DType]int32{attention.F16: 0, attention.BF16: 1, attention.F32: 2} // BiasType of kernels/attn_general.h
 )
 
 // launch launches all heads and batches, in several launches if one grid cannot hold them. It

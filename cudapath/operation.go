@@ -71,7 +71,10 @@ func (o *operation) layouts(l *tensors.Layouts, a *problem.Args) (*tensors.Layou
 	if !a.Q.Given() {
 		return nil, nil
 	}
-	return l, l.Check(&o.cfg, a)
+	if err := l.Check(&o.cfg, a); err != nil {
+		return l, err
+	}
+	return l, plan.CheckSlots(a)
 }
 
 func (o *operation) backwardLayouts(l *tensors.BackwardTensors, a *problem.BackwardArgs) (*tensors.BackwardTensors, error) {

@@ -48,6 +48,8 @@ type Kernel struct {
 	Speed float64 `json:"speed"`
 	// General: a forward kernel for calls with options, which others do not take. It takes any alignment.
 	General bool `json:"general"`
+	// Slots: a general kernel for calls with options of slots, a bias, a mask or dropout, which the others do not take.
+	Slots bool `json:"slots"`
 	// Outputs names what a backward kernel computes: one of backwardOutputs. Empty: a
 	// forward kernel.
 	Outputs string `json:"outputs"`

@@ -85,6 +85,6 @@ func TestCommandsOnCUDAWithoutVulkan(t *testing.T) {
 	require.Len(t, documentRows[bench.Row](t, stdout), 4, "only cuda-ref applies")
 
 	refused(t, exitUnsupported, "tier scalar does not run on --device cuda", append(files, "--o", out, "--tier", "scalar")...)
-	refused(t, exitUnsupported, "its forward kernels take no dropout", append(files, "--o", out, "--dropout", "0.5")...)
+	refused(t, exitUnsupported, "its forward kernels take no fixed splits", append(files, "--o", out, "--fixed-split", "2")...)
 	refused(t, exitInput, "--device cuda:7: ", append(files[:2:2], append([]string{"cuda:7", "--o", out}, files[3:]...)...)...)
 }

@@ -1,8 +1,9 @@
 // The interface between the host and the forward kernels that take options of a call.
 //
 // Row r of a sequence attends to keys [r - left, r + right], moved by the alignment. Causal masks, windows and lengths are
-// special cases. A score is scale * Q K^T, capped if softcap is not 0, minus slope * |position of the row - key| with ALiBi.
-// A sink is one more logit of a row, which has no value.
+// special cases. A score is scale * Q K^T, capped if softcap is not 0, minus slope * |position of the row - key| with ALiBi,
+// plus the bias. A byte of 0 in the mask excludes the key too. A sink is one more logit of a row, which has no value. Dropout
+// is that of internal/dropout: LSE is without it.
 //
 // Entry points take AttnGeneralParams by value, as those of attn.h take AttnParams. Package cudapath mirrors the struct and
 // tests its layout.
@@ -23,8 +24,17 @@ struct AttnGeneralParams : AttnParams { // causal_offset is not used. Sq and Sk 
 	int32_t changes;         // 1: scores are in natural units, by the next two; scale_log2 is then log2(e)
 	float score_scale;       // scale, or scale / softcap
 	float softcap;           // 0: none
+	uint64_t bias, mask;     // [batch, head, row, key], elements of bias_type and bytes; 0: none. Steps of 0 repeat an entry
+	int64_t bias_batch, bias_head, bias_row, mask_batch, mask_head, mask_row;
+	int32_t bias_type;       // one of BiasType
+	uint32_t drop_offset;
+	uint64_t drop_seed;
+	uint32_t drop_threshold; // probability of dropout times 2^32; 0: no dropout
+	float drop_scale;        // 1 / (1 - probability)
 };
 
+enum BiasType { BIAS_F16, BIAS_BF16, BIAS_F32 };
+
 #ifdef __cplusplus
-static_assert(sizeof(AttnGeneralParams) == sizeof(AttnParams) + 7 * 8 + 14 * 4, "AttnGeneralParams is mirrored by the host");
+static_assert(sizeof(AttnGeneralParams) == sizeof(AttnParams) + 7 * 8 + 14 * 4 + 8 * 8 + 8 + 8 + 8, "AttnGeneralParams is mirrored by the host");
 #endif

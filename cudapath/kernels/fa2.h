@@ -346,7 +346,11 @@ template <class C> struct Forward {
 			scores<Step>(s, kt);
 			if constexpr (C::General) {
 				if (p.changes) change_scores(p, bounds.slope, s, first_row() + bounds.offset - col - lane % 4 * 2);
+				if constexpr (TakesSlots<C>)
+					if (p.bias != 0) add_bias(p, bounds, s, task.batch, task.head, first_row(), col + lane % 4 * 2);
 				if (bounds.masked) mask_general<Step>(s, col);
+				if constexpr (TakesSlots<C>)
+					if (p.mask != 0) take_mask(p, bounds, s, task.batch, task.head, first_row(), col + lane % 4 * 2);
 			} else if constexpr (Masked) {
 				mask<Step>(s, col);
 			}
@@ -365,9 +369,18 @@ template <class C> struct Forward {
 		if (first) refill();
 #pragma unroll
 		for (int i = 0; i < MFragments; i++) l[i][0] += sum[i][0], l[i][1] += sum[i][1];
+		if constexpr (TakesSlots<C>) {
+			if constexpr (C::RoundedSums) { // sums are without dropout
+#pragma unroll
+				for (int c = 0; c < Step / 16; c++)
+#pragma unroll
+					for (int i = 0; i < MFragments; i++) E::mma(rounded_sum[i], w[i][c], E::ones, E::ones);
+			}
+			if (p.drop_threshold != 0) drop(p, w, uint32_t(task.batch) * p.Hq + task.head, first_row(), col + lane % 4 * 2, lane);
+		}
 #pragma unroll
 		for (int c = 0; c < Step / 16; c++) {
-			if constexpr (C::RoundedSums) {
+			if constexpr (C::RoundedSums && !TakesSlots<C>) {
 #pragma unroll
 				for (int i = 0; i < MFragments; i++) E::mma(rounded_sum[i], w[i][c], E::ones, E::ones);
 			}
@@ -425,7 +438,7 @@ template <class C> struct Forward {
 #pragma unroll
 						for (int j = 0; j < 2; j++) {
 							bool attends;
-							if constexpr (C::General) attends = bounds.attends(first_row() + i * 16 + j * 8, col + c);
+							if constexpr (C::General) attends = bounds.attends(p, task.batch, task.head, first_row() + i * 16 + j * 8, col + c);
 							else attends = limit[i][j] + lane % 4 * 2 >= col + c;
 							if (attends) {
 								o[i][n][2 * j] += low;
@@ -643,7 +656,7 @@ template <class C> struct Forward {
 		const int row = task.row + warp * C::WarpRows, to = row + C::WarpRows - 1 + bounds.right, from = row - bounds.left; // keys of the warp
 		while (tile < tiles) {
 			const int col = bounds.first_key + tile * C::Cols, at = stage_at;
-			bounds.masked = col < bounds.open || col + C::Cols > bounds.close;
+			bounds.masked = TakesSlots<C> && p.mask != 0 || col < bounds.open || col + C::Cols > bounds.close;
 			barrier_wait(landed(at), turn);
 			if (bounds.masked) {
 				refill();
@@ -675,7 +688,9 @@ template <class C> struct Forward {
 				if constexpr (C::General) {
 					float lse = -INFINITY;
 					if (sum != 0) lse = fmaf(row_max[i][j], p.unit_high, fmaf(row_max[i][j], p.unit_low, logf(sum)));
+					if (TakesSlots<C> && p.bias != 0) lse = huge_lse(lse);
 					if (p.sinks != 0) inverse *= take_sink(((const float *)p.sinks)[task.head], lse);
+					if (TakesSlots<C> && p.drop_threshold != 0) inverse *= p.drop_scale;
 					if (p.lse && lane % 4 == 0 && r < row_count())
 						((float *)p.lse)[(p.cu_q != 0 ? int64_t(task.head) * p.total_q + bounds.rows.first : (int64_t(task.batch) * p.Hq + task.head) * p.Sq) + r] = lse;
 				} else if (p.lse && lane % 4 == 0 && r < p.Sq) {

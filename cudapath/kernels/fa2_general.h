@@ -1,5 +1,5 @@
-// What the kernels of fa2.h do in addition in a call with options: lengths, masks, changes of a score, paged K and V, sinks, and any
-// alignment. All are decided at run time, by branches that a CTA takes as one, so that one kernel takes every combination.
+// What the kernels of fa2.h do in addition in a call with options: lengths, masks, changes of a score, paged K and V, sinks, dropout,
+// and any alignment. All are decided at run time, by branches that a CTA takes as one, so that one kernel takes every combination.
 //
 // The host refuses more than MaxLength rows or keys a sequence, so that sums of positions and windows fit 32 bits.
 #pragma once
@@ -11,11 +11,15 @@ namespace fa2 {
 
 constexpr int MaxLength = 1 << 29;
 
-// A Config for calls with options.
-template <class Base> struct GeneralConfig : Base {
+// A Config for calls with options. Slots: with those that a row has for each key, a bias, a mask and dropout, too. They take registers.
+template <class Base, bool Slots_> struct GeneralConfig : Base {
 	using Params = AttnGeneralParams;
-	static constexpr bool General = true;
+	static constexpr bool General = true, Slots = Slots_;
 };
+
+// Whether a Config takes options of slots.
+template <class C, bool = C::General> constexpr bool TakesSlots = false;
+template <class C> constexpr bool TakesSlots<C, true> = C::Slots;
 
 // The rows and keys of a CTA in a call with options.
 template <class C, bool = C::General> struct Bounds {};
@@ -49,7 +53,10 @@ template <class C> struct Bounds<C, true> {
 		close = min(keys.used, row + right + 1);
 	}
 
-	__device__ __forceinline__ bool attends(int row, int key) const { return key < keys.used && key <= row + right && key >= row - left; }
+	__device__ __forceinline__ bool attends(const AttnGeneralParams &p, int batch, int head, int row, int key) const {
+		if (row >= rows.used || key >= keys.used || key > row + right || key < row - left) return false;
+		return !TakesSlots<C> || p.mask == 0 || ((const char *)p.mask)[batch * p.mask_batch + head * p.mask_head + row * p.mask_row + key] != 0;
+	}
 };
 
 // Copies a chunk of 16 bytes to shared memory, or zeros.
@@ -91,6 +98,91 @@ template <int MFragments, int N> __device__ __forceinline__ void change_scores(c
 		for (int n = 0; n < N; n++)
 #pragma unroll
 			for (int e = 0; e < 4; e++) s[i][n][e] = fmaf(-slope, fabsf(first + float(i * 16 + e / 2 * 8 - n * 8 - e % 2)), s[i][n][e]);
+}
+
+// Calls f(score, at) of the slots of a lane that lie in the sequence. `row` and `key` are its first; `at` is where the row's first key is
+// in a tensor of steps, whose elements the host counts in 32 bits, and how much further the slot's is.
+template <class C, int N, class F>
+__device__ __forceinline__ void each_slot(const Bounds<C> &bounds, float (&s)[C::MFragments][N][4], int row, int key, uint32_t first, uint32_t row_step, F f) {
+	const int left = bounds.keys.used - key;
+	uint32_t at = first + row * row_step + key;
+#pragma unroll
+	for (int i = 0; i < C::MFragments; i++)
+#pragma unroll
+		for (int j = 0; j < 2; j++) {
+			if (row + i * 16 + j * 8 < bounds.rows.used) {
+#pragma unroll
+				for (int n = 0; n < N; n++)
+#pragma unroll
+					for (int e = 0; e < 2; e++)
+						if (n * 8 + e < left) f(s[i][n][2 * j + e], at, n * 8 + e);
+			}
+			at += 8 * row_step;
+		}
+}
+
+// A score with its bias. Its product with log2(e), and so the row max, must be finite where the score is: scores beyond HugeScore have
+// half their distance from it, and LSE twice (huge_lse). Weights stay what they are, since such scores are equal or far apart.
+constexpr float HugeScore = 0x1p126f;
+
+__device__ __forceinline__ float biased(float x, float bias) {
+	const float y = x + bias;
+	return fabsf(y) > HugeScore ? fmaf(y, 0.5f, copysignf(HugeScore / 2, y)) : y;
+}
+
+__device__ __forceinline__ float huge_lse(float lse) {
+	if (!(fabsf(lse) > HugeScore && fabsf(lse) < INFINITY)) return lse;
+	return copysignf(fminf(fmaf(2, fabsf(lse), -HugeScore), 3.4028234663852886e38f), lse);
+}
+
+// Adds the bias to scores.
+template <class C, int N>
+__device__ __forceinline__ void add_bias(const AttnGeneralParams &p, const Bounds<C> &bounds, float (&s)[C::MFragments][N][4], int batch, int head, int row, int key) {
+	const uint32_t first = batch * uint32_t(p.bias_batch) + head * uint32_t(p.bias_head);
+	if (p.bias_type == BIAS_F32) {
+		each_slot(bounds, s, row, key, first, uint32_t(p.bias_row), [&](float &x, uint32_t at, int k) { x = biased(x, ((const float *)p.bias + at)[k]); });
+	} else {
+		const bool half = p.bias_type == BIAS_F16;
+		each_slot(bounds, s, row, key, first, uint32_t(p.bias_row), [&](float &x, uint32_t at, int k) {
+			const uint32_t b = ((const unsigned short *)p.bias + at)[k];
+			x = biased(x, half ? Half::low(b) : Bfloat::low(b));
+		});
+	}
+}
+
+// Excludes the keys that the mask excludes.
+template <class C, int N>
+__device__ __forceinline__ void take_mask(const AttnGeneralParams &p, const Bounds<C> &bounds, float (&s)[C::MFragments][N][4], int batch, int head, int row, int key) {
+	const uint32_t first = batch * uint32_t(p.mask_batch) + head * uint32_t(p.mask_head);
+	each_slot(bounds, s, row, key, first, uint32_t(p.mask_row), [&](float &x, uint32_t at, int k) {
+		if (((const char *)p.mask + at)[k] == 0) x = -INFINITY;
+	});
+}
+
+// Philox4x32-10 of four keys of a row: bit i is 1 if key 4 * quad + i keeps its weight (see internal/dropout).
+__device__ __forceinline__ uint32_t kept_of_four(const AttnGeneralParams &p, uint32_t head, uint32_t row, uint32_t quad) {
+	uint32_t x = quad, y = row, z = head, w = p.drop_offset, low = uint32_t(p.drop_seed), high = uint32_t(p.drop_seed >> 32);
+#pragma unroll
+	for (int i = 0; i < 10; i++) {
+		const uint64_t a = uint64_t(0xd2511f53u) * x, b = uint64_t(0xcd9e8d57u) * z;
+		x = uint32_t(b >> 32) ^ y ^ low, y = uint32_t(b), z = uint32_t(a >> 32) ^ w ^ high, w = uint32_t(a);
+		low += 0x9e3779b9u, high += 0xbb67ae85u;
+	}
+	return uint32_t(x >= p.drop_threshold) | uint32_t(y >= p.drop_threshold) << 1 | uint32_t(z >= p.drop_threshold) << 2 | uint32_t(w >= p.drop_threshold) << 3;
+}
+
+// Clears the weights that dropout drops. The words of four keys are those of two lanes: of each two rows a lane computes one.
+template <int MFragments, int N> __device__ __forceinline__ void drop(const AttnGeneralParams &p, uint32_t (&w)[MFragments][N][4], uint32_t head, int row, int key, int lane) {
+	const int odd = lane & 1;
+#pragma unroll
+	for (int i = 0; i < MFragments; i++)
+#pragma unroll
+		for (int n = 0; n < 2 * N; n++) {
+			const uint32_t mine = kept_of_four(p, head, row + i * 16 + odd * 8, (key + n * 8) / 4), other = __shfl_xor_sync(~0u, mine, 1);
+			const uint32_t kept[2] = {(odd ? other : mine) >> 2 * odd, (odd ? mine : other) >> 2 * odd};
+#pragma unroll
+			for (int j = 0; j < 2; j++) w[i][n / 2][n % 2 * 2 + j] &= (kept[j] & 1 ? 0xffff : 0) | (kept[j] & 2 ? 0xffff0000 : 0);
+		}
 }
 
 // Adds a sink to lse, which may be -INFINITY. Returns the share of the keys in the row sum. A sink of NaN or +Inf makes its rows NaN.

@@ -257,7 +257,7 @@ struct op {
 	uint64_t to, from, n;
 	void *data; /* of a copy from the host; the op's */
 	struct params p;
-	uint8_t options[112]; /* behind it, of a kernel for calls with options */
+	uint8_t options[200]; /* behind it, of a kernel for calls with options */
 	int function; /* of a launch */
 	/* of a backward kernel, which the test's callback runs */
 	const char *backward;

@@ -42,19 +42,25 @@ var cudaRefusals = [...]string{"",
 	notShared + "Q", notShared + "K", notShared + "V", notShared + "O", notShared + "LSE",
 	"it cannot record into a command buffer, since CUDA has its own stream: use Forward",
 	notShared + "Varlen.CuQ", notShared + "Varlen.CuK", notShared + "Varlen.UsedQ", notShared + "Varlen.UsedK",
-	notShared + "Pages.Table", notShared + "ALiBi", notShared + "Sinks",
+	notShared + "Pages.Table", notShared + "ALiBi", notShared + "Sinks", notShared + "Bias", notShared + "Mask",
 }
 
-// optionVectors are the vectors of the options that forward kernels of tier cuda take, in the order of cudaRefusals.
-func optionVectors(a *problem.Args) (v [7]problem.Vector) {
+// optionBuffers are the buffers of the options that forward kernels of tier cuda take, in the order of cudaRefusals.
+func optionBuffers(a *problem.Args) (b [9]*vk.Buffer) {
 	if n := a.Varlen; n != nil {
-		v[0], v[1], v[2], v[3] = n.CuQ, n.CuK, n.UsedQ, n.UsedK
+		b[0], b[1], b[2], b[3] = n.CuQ.Buffer, n.CuK.Buffer, n.UsedQ.Buffer, n.UsedK.Buffer
 	}
 	if p := a.Pages; p != nil {
-		v[4] = p.Table
+		b[4] = p.Table.Buffer
 	}
-	v[5], v[6] = a.ALiBi, a.Sinks
-	return v
+	b[5], b[6] = a.ALiBi.Buffer, a.Sinks.Buffer
+	if a.Bias != nil {
+		b[7] = a.Bias.Buffer
+	}
+	if a.Mask != nil {
+		b[8] = a.Mask.Buffer
+	}
+	return b
 }
 
 const notShared = "CUDA does not reach the buffer (made without Exportable?) of "
@@ -70,8 +76,8 @@ func CUDARefusalOf(l *tensors.Layouts, a *problem.Args) cudaRefusal {
 			return cudaRefusal(1 + i)
 		}
 	}
-	for i, v := range optionVectors(a) {
-		if v.Buffer != nil && c.Reach(v.Buffer) != nil {
+	for i, b := range optionBuffers(a) {
+		if b != nil && c.Reach(b) != nil {
 			return CUDARecords + cudaRefusal(1+i)
 		}
 	}
@@ -125,7 +131,7 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 		return NoCUDA(why)
 	}
 	choice, err := c.Choose(problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
-		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel, Options: r.Options.inCUDA()})
+		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel, Options: r.Options.inCUDA(), Slots: r.Options.ofSlots()})
 	switch {
 	case err != nil:
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/internal/dropout"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
@@ -50,6 +51,11 @@ func SetCUDACall(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFactors
 	}
 }
 
+// broadcastOf is a tensor of an option: steps of batch, head and row, 0 where one entry serves all.
+func broadcastOf(t *problem.Tensor, size int, steps [3]int64) problem.CUDATensor {
+	return problem.CUDATensor{CUDAVector: vectorOf(t, int64(size)), Batch: steps[0], Head: steps[1], Row: steps[2]}
+}
+
 func cudaVector(v problem.Vector) problem.CUDAVector {
 	t := v.Tensor()
 	return vectorOf(&t, 4)
@@ -67,7 +73,16 @@ func setCUDAOptions(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFact
 		o.Table, o.PageSize, o.Pages, o.TableStride = cudaVector(p.Table), p.PageSize, p.Count, tensors.TableStride(p, &a.Shape)
 	}
 	o.ALiBi, o.Sinks = cudaVector(a.ALiBi), cudaVector(a.Sinks)
-	if o.Changed = cfg.Softcap != 0 || a.ALiBi.Given(); o.Changed {
+	if b := a.Bias; b != nil {
+		o.Bias, o.BiasType = broadcastOf(&b.Tensor, b.DType.Size(), tensors.BiasStrides(b, a.Shape)), b.DType
+	}
+	if m := a.Mask; m != nil {
+		o.Mask = broadcastOf(&m.Tensor, 1, tensors.MaskStrides(m, a.Shape))
+	}
+	if o.Dropout = dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset); cfg.Dropout != 0 {
+		o.DropoutScale = float32(dropout.Scale(cfg.Dropout))
+	}
+	if o.Changed = cfg.Softcap != 0 || a.ALiBi.Given() || a.Bias != nil; o.Changed {
 		f := &factors.Natural
 		if o.ScoreScale, o.Softcap = f.Scale, f.Softcap; f.Softcap != 0 {
 			o.ScoreScale /= f.Softcap

@@ -27,15 +27,15 @@ import (
 // backward kernels alone refuse, and forward one that its forward kernels take. The kernels of tier cubin refuse all of
 // them, but for calls with quantized K and V.
 type Options struct {
-	bias         uint32         `const:"BIAS" cuda:"bias"` // biasF16 and so on; 0: none
-	mask         bool           `const:"MASK" cuda:"mask"`
+	bias         uint32         `const:"BIAS" backward:"bias" forward:"bias"` // biasF16 and so on; 0: none
+	mask         bool           `const:"MASK" backward:"mask" forward:"mask"`
 	mapRows      uint32         `const:"SPARSE_BLOCK_Q" cuda:"block bitmap"` // rows of a block
 	mapKeys      uint32         `const:"SPARSE_BLOCK_K"`                     // and keys
 	sparseTokens uint32         `const:"SPARSE_TOKENS" cuda:"sparse tokens"` // sum of sparseLists and so on; 0: none
 	alibi        bool           `const:"ALIBI" backward:"ALiBi" forward:"ALiBi"`
 	sinks        bool           `const:"SINKS" backward:"sinks" forward:"sinks"`
 	chunk        uint32         `const:"WINDOW" cuda:"attention chunks"` // windowChunk, or 0
-	dropout      bool           `const:"DROPOUT" cuda:"dropout"`
+	dropout      bool           `const:"DROPOUT" backward:"dropout" forward:"dropout"`
 	scoreMod     uint32         `const:"SCORE_EXPR" cuda:"score modifiers"` // modOfSlot or modOfTile; Variant.modifiers has the expression
 	maskMod      bool           `const:"MASK_EXPR" cuda:"mask modifiers"`   // likewise
 	Lengths      uint32         `const:"VARLEN" forward:"lengths"`          // sum of LengthCuQ and so on
@@ -202,6 +202,9 @@ func (f Options) inCUDA() string {
 	return strings.Join(names, ", ")
 }
 
+// ofSlots reports whether the call has options that a row has for each key.
+func (f Options) ofSlots() bool { return f.bias != 0 || f.mask || f.dropout }
+
 // PackRows returns the query heads of a group that are packed as consecutive rows; 0: not packed.
 func (f Options) PackRows() uint32 { return f.packRows }
 
@@ -342,6 +345,11 @@ func (f Options) CheckLimits(a *problem.Args, splits, dv int) error {
 	if a.Bias != nil && f.mask && (f.sparseTokens != 0 || f.mapRows != 0) {
 		return fmt.Errorf("%w: a mask and a bias together with blocks or sparse tokens: only the CPU tier takes all three", problem.ErrUnsupported)
 	}
+	return CheckSlots(a)
+}
+
+// CheckSlots refuses a bias or a mask whose offsets exceed the 32-bit numbers of kernels.
+func CheckSlots(a *problem.Args) error {
 	if a.Bias != nil {
 		if err := below32("Bias", tensors.BiasStrides(a.Bias, a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
 			return err

@@ -3,6 +3,7 @@ package problem
 import (
 	"math"
 
+	"vkattn/internal/dropout"
 	"vkattn/vk"
 )
 
@@ -44,6 +45,8 @@ type CUDAProblem struct {
 	AnyArgs  bool   // stands for calls of any shape
 	// Options names the options of a forward call, for which there are kernels of their own; empty: it has none.
 	Options string
+	// Slots: some of the options are of slots of a row and a key, a bias, a mask or dropout.
+	Slots bool
 }
 
 // CUDAChoice is the chosen kernel and the reasons.
@@ -110,9 +113,13 @@ type CUDAOptions struct {
 	PageSize, Pages        int // 0: not paged
 	TableStride            int
 	ALiBi, Sinks           CUDAVector
-	BottomRight            bool  // the last row of a sequence is at its last key; otherwise row r is at key r
-	Left, Right            int32 // a row at key c attends to keys c - Left to c + Right; NoCausal: no limit
-	// Changed: a softcap or ALiBi changes scores, which are then products times ScoreScale, capped by Softcap, in natural
+	Bias, Mask             CUDATensor // steps of 0 repeat an entry; those of Mask are bytes
+	BiasType               DType
+	Dropout                dropout.Mask
+	DropoutScale           float32 // of the weights that remain
+	BottomRight            bool    // the last row of a sequence is at its last key; otherwise row r is at key r
+	Left, Right            int32   // a row at key c attends to keys c - Left to c + Right; NoCausal: no limit
+	// Changed: a softcap, ALiBi or a bias changes scores, which are then products times ScoreScale, capped by Softcap, in natural
 	// units. ScoreScale has the factor 1 / Softcap. ScaleLog2 and the units are those of a Scale of 1.
 	Changed             bool
 	ScoreScale, Softcap float32

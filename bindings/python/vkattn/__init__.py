@@ -534,7 +534,7 @@ def sdpa(
     scale: Optional[float] = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
     """torch.nn.functional.scaled_dot_product_attention with its arguments and result, of PyTorch tensors on a CUDA device
-    or the CPU: query [batch, heads, rows, dim]. A CUDA device takes dense and causal attention. attn_mask has no gradient.
+    or the CPU: query [batch, heads, rows, dim]. attn_mask has no gradient.
     A row that attends to no key is 0."""
     from . import _torch
 

@@ -3,7 +3,7 @@
     from vkattn.flash_attn import flash_attn_func
 
 Tensors are float16, bfloat16 or float32, on a CUDA device or the CPU. A CUDA device computes on PyTorch's current stream,
-what its kernels take: in float16 and bfloat16 everything but dropout, gradients without ALiBi. What is not taken is a
+what its kernels take: in float16 and bfloat16 everything, gradients without ALiBi and dropout. What is not taken is a
 NotImplementedError that names it. Gradients are deterministic always. The mask of dropout is that of
 vkattn's generator, whose seed PyTorch's CPU generator draws.
 """

@@ -32,6 +32,7 @@ type entry struct {
 	Cols    int         `json:"cols"`              // of K a tile
 	Grid    string      `json:"grid"`              // what x, y and z count
 	General bool        `json:"general,omitempty"` // a forward kernel for calls with options, of any alignment, and no others
+	Slots   bool        `json:"slots,omitempty"`   // a general kernel for calls with a bias, a mask or dropout, and no others
 	Outputs string      `json:"outputs,omitempty"` // of a backward kernel: "stats", "dQ", "dK dV" or "dQ dK dV"
 	Dense   bool        `json:"dense,omitempty"`   // a backward kernel without lengths, window and softcap
 	Early   bool        `json:"early,omitempty"`   // starts before the kernel of the same call before it ends, for which it waits itself

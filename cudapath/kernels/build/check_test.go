@@ -57,14 +57,14 @@ func appendTo(t *testing.T, dir, name string) {
 // A100; those for any alignment fit the smallest GPUs the family is for.
 func TestEveryProblemHasAKernel(t *testing.T) {
 	type kind struct {
-		dtype                string
-		causal, any, general bool
+		dtype                       string
+		causal, any, general, slots bool
 	}
 	largest := map[kind]int{}
 	pairs := map[kind]bool{}
 	for _, m := range fa2Modules() {
 		for _, e := range m.entries {
-			k := kind{e.DType, e.Causal, e.Any, e.General}
+			k := kind{e.DType, e.Causal, e.Any, e.General, e.Slots}
 			largest[k] = max(largest[k], min(e.D, e.Dv))
 			pairs[k] = pairs[k] || e.D == 192 && e.Dv == 128
 			assert.LessOrEqual(t, e.Shared, 163<<10, "%s: what a block of sm_80 has", e.Entry)
@@ -73,7 +73,7 @@ func TestEveryProblemHasAKernel(t *testing.T) {
 			}
 		}
 	}
-	assert.Len(t, largest, 10)
+	assert.Len(t, largest, 12)
 	for k, d := range largest {
 		assert.Equal(t, 256, d, "%v", k)
 		assert.True(t, pairs[k], "%v", k)

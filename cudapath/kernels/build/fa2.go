@@ -33,16 +33,16 @@ var fa2Buckets = []struct {
 	{d: 256, dv: 256, full: tile{8, 1, 64, 32, 16, 2, 1, 1}, causal: tile{8, 1, 64, 32, 16, 2, 1, 0}, any: tile{4, 1, 32, 32, 16, 2, 2, 1}},
 }
 
-// fa2General are the head dims and tiles of the kernels for calls with options. They take any alignment, and fit the GPUs
-// with the least shared memory. No tile spills registers (docs/log/cuda-fa2.md).
+// fa2General are the head dims and tiles of the kernels for calls with options, without and with those of slots. They take any
+// alignment, and fit the GPUs with the least shared memory. No tile spills registers (docs/log/cuda-fa2.md).
 var fa2General = []struct {
-	d, dv int
-	tile
+	d, dv          int
+	general, slots tile
 }{
-	{64, 64, tile{4, 2, 128, 32, 4, 2, 2, 0}},
-	{128, 128, tile{4, 2, 64, 32, 0, 2, 2, 1}},
-	{192, 128, tile{4, 2, 32, 32, 0, 2, 2, 1}},
-	{256, 256, tile{4, 1, 32, 32, 8, 2, 2, 1}},
+	{64, 64, tile{4, 2, 128, 32, 4, 2, 2, 0}, tile{4, 2, 128, 32, 4, 2, 2, 0}},
+	{128, 128, tile{4, 2, 64, 32, 0, 2, 2, 1}, tile{4, 2, 64, 16, 0, 2, 2, 1}},
+	{192, 128, tile{4, 2, 32, 32, 0, 2, 2, 1}, tile{8, 1, 32, 32, 0, 2, 1, 1}},
+	{256, 256, tile{4, 1, 32, 32, 8, 2, 2, 1}, tile{4, 1, 32, 32, 0, 2, 2, 1}},
 }
 
 func (t tile) rows() int { return t.warps * t.mFragments * 16 }
@@ -113,13 +113,21 @@ func fa2Modules() []module {
 		}
 		for _, b := range fa2General {
 			name := fa2Name(dtype.name, b.d, b.dv) + "_general"
-			list = append(list, module{name: name, source: "fa2_general.cu", ptx: true,
-				defines: append([]string{"FA2_NAME=attn_" + name, "FA2_ELEMENT=" + dtype.element,
-					fmt.Sprintf("FA2_D=%d", b.d), fmt.Sprintf("FA2_DV=%d", b.dv)}, b.defines("FA2_", b.d, b.dv)...),
-				entries: []entry{{
-					Entry: "attn_" + name, Family: "fa2", DType: dtype.name, D: b.d, Dv: b.dv, Any: true, General: true, Module: name,
-					Threads: b.warps * 32, Shared: b.shared(b.d, b.dv), Rows: b.rows(), Cols: b.cols, Grid: gridRowsHeadsBatch,
-				}}})
+			m := module{name: name, source: "fa2_general.cu", ptx: true, defines: []string{
+				"FA2_NAME=attn_" + name, "FA2_ELEMENT=" + dtype.element,
+				fmt.Sprintf("FA2_D=%d", b.d), fmt.Sprintf("FA2_DV=%d", b.dv),
+			}}
+			for _, k := range []struct {
+				suffix, kind string
+				tile
+			}{{"", "GENERAL", b.general}, {"_slots", "SLOTS", b.slots}} {
+				m.defines = append(m.defines, k.defines("FA2_"+k.kind+"_", b.d, b.dv)...)
+				m.entries = append(m.entries, entry{
+					Entry: "attn_" + name + k.suffix, Family: "fa2", DType: dtype.name, D: b.d, Dv: b.dv, Any: true, General: true, Slots: k.suffix != "", Module: name,
+					Threads: k.warps * 32, Shared: k.shared(b.d, b.dv), Rows: k.rows(), Cols: k.cols, Grid: gridRowsHeadsBatch,
+				})
+			}
+			list = append(list, m)
 		}
 	}
 	return list

@@ -29,6 +29,7 @@ static inline uint32_t shuffle(uint32_t x, int from)
 	});
 	return s.out;
 }
+static inline uint32_t __shfl_xor_sync(unsigned, uint32_t x, int mask) { return shuffle(x, (threadIdx.x % 32) ^ mask); }
 static inline float __shfl_xor_sync(unsigned, float x, int mask) { return floatOf(shuffle(bitsOf(x), (threadIdx.x % 32) ^ mask)); }
 struct Vote { bool in, out; };
 static inline bool __any_sync(unsigned, bool x)
