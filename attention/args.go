@@ -30,7 +30,7 @@ type Args = struct {
 	Sinks        Vector        // float32 [Hq]: an additional logit in each row's softmax that counts in LSE and has no value
 
 	Tables   []Table   // memory of the tables that Config.ScoreMod and MaskMod read
-	BlockMap *BlockMap // which tiles the masks exclude, made by [Op.BlockMap]; nil: the call finds out
+	BlockMap *BlockMap // which tiles the masks exclude, forward and backward, made by [Op.BlockMap]; nil: the call finds out
 
 	// DropoutSeed and DropoutOffset choose the mask of Config.Dropout, which
 	// attention.DropoutMask returns. Forward and backward of a training step take the same

@@ -23,6 +23,7 @@ type backwardOp struct {
 	watch      *kernelWatch        // nil but for candidates of a tuning
 	named      bool                // pick has the tiles of an experiment
 	maxDSBytes uint64              // see plan.BackwardRequest; tests set it
+	noMaps     bool                // likewise
 }
 
 // preparedBackward is what a call takes of a backward plan, with its pipelines.
@@ -31,6 +32,7 @@ type preparedBackward struct {
 	access       Access
 	kernels      []plan.BackwardKernel
 	pipelines    []*vk.Pipeline // of kernels
+	maps         []*vk.Pipeline // that make the maps of tiles of kernels; nil of one without
 	tileRows     uint32         // most query rows of a tile
 	tileKeys     uint32         // most keys of a tile; 0 if kernels compute the position of each key
 	chunks       plan.BackwardChunks
@@ -182,6 +184,7 @@ func (op *Op) typicalBackward(s Shape) plan.BackwardRequest {
 	s.Hkv, s.B = s.KVHeads(), max(s.B, 1)
 	r := plan.BackwardRequest{Shape: s, Want: tensors.GradientSet{Q: true, K: true, V: true}, Options: plan.OptionsOf(&Args{Shape: s}, &op.cfg)}
 	r.Access, r.MaxDSBytes, r.HalfTerms = plan.BackwardAccess(op.dev.Caps(), &op.cfg), op.backward.maxDSBytes, op.experiment.HalfTerms
+	r.NoMaps, r.Maps = op.backward.noMaps, plan.MapsOf(&op.cfg, &Args{Shape: s})
 	d, dv := uint64(op.cfg.HeadDim), uint64(op.cfg.ValueDim())
 	for i, dim := range [...]uint64{tensors.BackwardQ: d, tensors.BackwardK: d, tensors.BackwardV: dv, tensors.BackwardO: dv, tensors.BackwardLSE: 0, tensors.BackwardDO: dv, tensors.BackwardDLSE: 0, tensors.BackwardDQ: d, tensors.BackwardDK: d, tensors.BackwardDV: dv} {
 		if dim > 0 {
@@ -199,12 +202,16 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 	if err := l.CheckAll(&op.cfg, a); err != nil {
 		return plan.BackwardRequest{}, err
 	}
+	if err := op.checkBlockMap(&a.Args); err != nil {
+		return plan.BackwardRequest{}, err
+	}
 	if op.experiment != (Experiment{HalfTerms: op.experiment.HalfTerms}) {
 		return plan.BackwardRequest{}, fmt.Errorf("%w: only forward kernels have variants and ablations", ErrUnsupported)
 	}
 	r := op.typicalBackward(a.Shape)
 	r.Want, r.DLSE, r.Options = l.Want, a.DLSE.Given(), plan.OptionsOf(&a.Args, &op.cfg)
 	r.Accumulate, r.PartialKeys = a.Accumulate, a.PartialKeys
+	r.BlockMap, r.Maps = a.BlockMap != nil, plan.MapsOf(&op.cfg, &a.Args)
 	if v := a.Varlen; v != nil {
 		r.TotalQ, r.TotalK = v.TotalQ, v.TotalK
 	}
@@ -273,6 +280,13 @@ func (op *Op) prepareBackward(r *plan.BackwardRequest) (*preparedBackward, error
 			return nil, err
 		}
 		p.pipelines = append(p.pipelines, made)
+		var maps *vk.Pipeline
+		if k.TakesMap() {
+			if maps, err = op.maps.Of(op.dev, &op.cfg, k.Map); err != nil {
+				return nil, err
+			}
+		}
+		p.maps = append(p.maps, maps)
 		p.tileRows = max(p.tileRows, k.Variant.TileRows()+1)
 		if keys := k.Variant.TileKeys(); keys > 0 {
 			p.tileKeys = max(p.tileKeys, keys+1)

@@ -90,7 +90,6 @@ func steps32(to *[3]uint32, t *tensors.Layout) {
 
 // bindCall fills in what the gradient kernels have in common.
 func (l *backwardLaunch) bindCall() error {
-	a, cfg, p := l.args, &l.op.cfg, &l.params
 	for row, tensor := range [...]int{bwdQ: tensors.BackwardQ, bwdK: tensors.BackwardK, bwdV: tensors.BackwardV, bwdDO: tensors.BackwardDO} {
 		if err := l.bindStrided(row, row, l.tensors.Tensor(tensor)); err != nil {
 			return err
@@ -99,6 +98,12 @@ func (l *backwardLaunch) bindCall() error {
 	if err := l.bind(bwdStats, l.scratch, l.statsAt, l.scratchBytes, plan.StatBytes); err != nil {
 		return err
 	}
+	return l.bindOptions()
+}
+
+// bindOptions fills in the tensors of the call's options and its numbers.
+func (l *backwardLaunch) bindOptions() error {
+	a, cfg, p := l.args, &l.op.cfg, &l.params
 	strides := newOptionStrides(&a.Args, &p.strideBias, &p.strideMap)
 	var t tensors.Layout
 	err := tensors.EachOption(cfg, &a.Args, &t, func(which tensors.OptionTensor) error {

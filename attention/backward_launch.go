@@ -7,6 +7,7 @@ import (
 	"vkattn/internal/dispatch"
 	"vkattn/internal/dropout"
 	"vkattn/internal/plan"
+	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
 	"vkattn/vk"
 )
@@ -109,7 +110,8 @@ type backwardLaunch struct {
 	scratch     *vk.Buffer // row statistics
 	statsAt     uint64     // their byte offset in scratch
 	tableSumsAt uint64     // of the sums of the next table
-	rows        uint64     // rows that have statistics
+	tileMaps    problem.TileMaps
+	rows        uint64 // rows that have statistics
 
 	params backwardBufferParams
 	units  [plan.MostBackwardBindings]uint64 // bytes that an address counts in
@@ -125,6 +127,9 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 		dispatches := int(statDispatches)
 		for i := 1; i < len(l.kernels); i++ {
 			dispatches += l.dispatchesOf(&l.kernels[i])
+			if l.maps[i] != nil {
+				dispatches++
+			}
 		}
 		if l.chunks.Heads > 0 {
 			dispatches += 3 * (arith.CeilDiv(l.args.B*l.args.KVHeads(), l.chunks.Heads) * l.keyChunks())
@@ -141,6 +146,9 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 	}
 	l.tableSumsAt = l.statsAt + r.DSOffset() + l.chunks.DSBytes + l.chunks.MarkBytes
 	if err := l.stats(c); err != nil {
+		return err
+	}
+	if err := l.findMaps(c); err != nil {
 		return err
 	}
 	for i := 1; i < len(l.kernels); i++ {
@@ -210,6 +218,9 @@ func (l *backwardLaunch) outputs(c *vk.Commands, pipeline *vk.Pipeline, k *plan.
 		if err := l.bindStrided(out.binding, out.row, l.tensors.Tensor(out.tensor)); err != nil {
 			return err
 		}
+	}
+	if err := l.bindMap(k); err != nil {
+		return err
 	}
 	return l.dispatch(c, pipeline, k, common)
 }

@@ -40,6 +40,9 @@ func SetTuneBudget(t testing.TB, d time.Duration) {
 // SetMaxDSBytes bounds dS in scratch memory; 0: the plan does.
 func SetMaxDSBytes(op *Op, n uint64) { op.backward.maxDSBytes = n }
 
+// SetNoMaps keeps the backward kernels from maps of tiles.
+func SetNoMaps(op *Op, yes bool) { op.backward.noMaps = yes }
+
 // PipelinesOf are an operation's own handles.
 func PipelinesOf(op *Op) []*vk.Pipeline { return op.pipelines.All() }
 

@@ -2,6 +2,7 @@ package attention
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"vkattn/internal/backend"
@@ -11,7 +12,7 @@ import (
 	"vkattn/vk"
 )
 
-// The map of KV tiles that a mask modifier leaves to each row tile: the call brings it, or a small kernel makes it first.
+// The maps of the tiles that a mask modifier leaves: the call brings them, or a small kernel makes them first.
 
 // BlockMap says which tiles of rows and keys a call's masks exclude, and which they leave whole. Kernels skip the former and
 // apply no mask in the latter. A call whose mask modifier needs a map and that brings none makes one, which takes time:
@@ -20,36 +21,37 @@ import (
 //	func (m *BlockMap) Close() error // releases the memory, when no call that was given the map is in flight; idempotent
 type BlockMap = problem.BlockMap
 
-// BlockMap makes the map of a call with a mask modifier, for [Args].BlockMap of later calls of this Op that have the same
-// shape, options, lengths, masks and contents of tables; other numbers may differ. It reads no Q, K and V. It runs behind
-// the earlier work of the stream, nil is the device's default one, and waits. The caller closes the map.
+// BlockMap makes the map of a call with a mask modifier, for [Args].BlockMap of later calls of this Op, forward and backward,
+// that have the same shape, options, lengths, masks and contents of tables; other numbers may differ. It reads no Q, K and V.
+// It runs behind the earlier work of the stream, nil is the device's default one, and waits. The caller closes the map.
 //
 // Where the kernel of a call takes no map, or one of other tiles, the call ignores it and computes the same.
 func (op *Op) BlockMap(ctx context.Context, s *Stream, a Args) (*BlockMap, error) {
 	if err := op.usable(); err != nil {
 		return nil, err
 	}
-	m := problem.TileMap{Of: op}
+	var tiles problem.TileMaps
 	err := op.home.call("BlockMap", s, func(s backend.Stream) error {
 		v := s.Vulkan()
 		if v == nil { // its calls take no map
 			var l tensors.Layouts
 			return op.check(&l, &a)
 		}
-		if err := op.recordBlockMap(&m, v.Commands, v, &a); err != nil || m.Buffer == nil {
+		if err := op.recordBlockMap(&tiles, v.Commands, v, &a); err != nil || tiles == (problem.TileMaps{}) {
 			return err
 		}
 		return s.Wait(ctx)
 	})
+	m := problem.NewBlockMap(op, tiles)
 	if err != nil {
-		_ = m.Close()
-		return nil, err
+		return nil, errors.Join(err, m.Close())
 	}
-	return problem.NewBlockMap(m), nil
+	return m, nil
 }
 
-// recordBlockMap records the kernel that makes m. It leaves m empty if calls like a take no map.
-func (op *Op) recordBlockMap(m *problem.TileMap, c *vk.Commands, s *vk.Stream, a *Args) error {
+// recordBlockMap records the kernels that make the maps of calls like a, forward and backward. It leaves empty those of kernels
+// that take none.
+func (op *Op) recordBlockMap(tiles *problem.TileMaps, c *vk.Commands, s *vk.Stream, a *Args) error {
 	var l tensors.Layouts
 	if err := op.check(&l, a); err != nil {
 		return err
@@ -60,20 +62,29 @@ func (op *Op) recordBlockMap(m *problem.TileMap, c *vk.Commands, s *vk.Stream, a
 	r := op.request(&l, a)
 	r.BlockMap = true
 	p, err := op.prepare(r)
-	if err != nil || p.maps == nil {
+	if err != nil {
 		return err
 	}
+	if err := op.order(c, a, l.All()); err != nil {
+		return err
+	}
+	if p.maps != nil {
+		if err := op.recordForwardMap(&tiles.Forward, c, p, r.Access, a, &l); err != nil {
+			return err
+		}
+	}
+	return op.recordBackwardMaps(tiles, c, r.Access, a)
+}
+
+// recordForwardMap records the kernel that makes the map of a forward kernel.
+func (op *Op) recordForwardMap(m *problem.TileMap, c *vk.Commands, p *prepared, access Access, a *Args, l *tensors.Layouts) error {
 	var of launch
-	of.begin(op, p, r.Access)
+	of.begin(op, p, access)
 	groups, err := of.grid(a, &op.cfg, of.limits)
 	if err != nil {
 		return err
 	}
-	m.Size, m.Rows, m.Keys = of.mapSize(a, groups), p.rows, p.mapKeys
-	if m.Buffer, err = op.dev.NewBuffer(m.Size.Bytes(), vk.BufferOptions{}); err != nil {
-		return fmt.Errorf("attention: memory for the map of the mask modifier: %w", err)
-	}
-	if err := op.order(c, a, l.All()); err != nil {
+	if err := op.newMap(m, of.mapSize(a, groups), p.rows, p.mapKeys); err != nil {
 		return err
 	}
 	if err := of.bindTensors(a, l.All(), 0, a.B); err != nil {
@@ -82,7 +93,16 @@ func (op *Op) recordBlockMap(m *problem.TileMap, c *vk.Commands, s *vk.Stream, a
 	if err := of.bindOptions(a); err != nil {
 		return err
 	}
-	return of.makeMap(c, m)
+	return of.makeMapAt(c, m, 0)
+}
+
+// newMap allocates the memory of a map.
+func (op *Op) newMap(m *problem.TileMap, size problem.MapSize, rows, keys uint32) (err error) {
+	m.Size, m.Rows, m.Keys = size, rows, keys
+	if m.Buffer, err = op.dev.NewBuffer(size.Bytes(), vk.BufferOptions{}); err != nil {
+		return fmt.Errorf("attention: memory for the map of the mask modifier: %w", err)
+	}
+	return nil
 }
 
 // mapSize is the size of the call's map.
@@ -99,7 +119,7 @@ func (l *launch) bindMap(c *vk.Commands, a *Args, groups [3]uint32) error {
 		return nil
 	}
 	m, at := problem.TileMap{Size: l.mapSize(a, groups), Rows: l.rows, Keys: l.mapKeys}, uint64(0)
-	if b := problem.TilesOf(a.BlockMap); b.Buffer != nil && b.Size == m.Size && b.Rows == m.Rows && b.Keys == m.Keys {
+	if b := problem.TilesOf(a.BlockMap).Forward; b.Is(m.Size, m.Rows, m.Keys) {
 		m.Buffer = b.Buffer
 	} else {
 		var err error
@@ -121,8 +141,6 @@ func (l *launch) bindMap(c *vk.Commands, a *Args, groups [3]uint32) error {
 	return l.bindBuffer(binding, m.Buffer, at, m.Size.Bytes(), 4)
 }
 
-func (l *launch) makeMap(c *vk.Commands, m *problem.TileMap) error { return l.makeMapAt(c, m, 0) }
-
 // makeMapAt records the kernel that makes a map in m's buffer, from a byte on. It has the parameters of the call, but that
 // LSE is the map and that its splits are the words of a row.
 func (l *launch) makeMapAt(c *vk.Commands, m *problem.TileMap, at uint64) error {
@@ -137,5 +155,5 @@ func (l *launch) makeMapAt(c *vk.Commands, m *problem.TileMap, at uint64) error 
 	if err := of.writeParams(c); err != nil {
 		return err
 	}
-	return of.dispatchOne(c, l.maps, [3]uint32{uint32(m.Size.RowTiles), uint32(m.Size.Heads) * uint32(m.Size.Words/2), uint32(m.Size.Sequences)})
+	return of.dispatchOne(c, l.maps, m.Size.Grid())
 }

@@ -255,10 +255,18 @@ func (op *Op) check(l *tensors.Layouts, a *Args) error {
 	if err := l.Check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
 	}
-	if a.BlockMap != nil && problem.TilesOf(a.BlockMap).Of != any(op) {
-		return &ShapeError{Field: "BlockMap", Got: "of another operation", Want: "one that this Op made"}
+	if err := op.checkBlockMap(a); err != nil {
+		return err
 	}
 	return op.checkSide(l.All(), a)
+}
+
+// checkBlockMap refuses the map of another operation.
+func (op *Op) checkBlockMap(a *Args) error {
+	if a.BlockMap != nil && problem.MakerOf(a.BlockMap) != any(op) {
+		return &ShapeError{Field: "BlockMap", Got: "of another operation", Want: "one that this Op made"}
+	}
+	return nil
 }
 
 // place is where the operation computes.
@@ -340,7 +348,7 @@ func (op *Op) prepareVariant(p *prepared, v *plan.Variant, splits int) (err erro
 		return err
 	}
 	if m, ok := v.MapOf(p.access); ok {
-		p.mapKeys = m.Keys()
+		_, p.mapKeys = m.Tile()
 		p.maps, err = op.maps.Of(op.dev, &op.cfg, m)
 	}
 	return err

@@ -68,11 +68,7 @@ uint visibleStart(uint row) {
 #ifndef CHECKS_SPARSE_TILES
 #define CHECKS_SPARSE_TILES 0
 #endif
-#ifdef POSITIONS_ONLY
-const bool MASK_EVERY_TILE = false;
-#else
 const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q PLUS_OPTIONS + MASK SCORE_EXPR_MASKS PLUS_MASK_EXPR != 0;
-#endif
 // Scores are modified (scoreMod); otherwise they stay products Q K^T until the row max is subtracted.
 const bool SCORE_MOD = SOFTCAP + ALIBI + BIAS PLUS_SCORE_EXPR != 0;
 // Scores are exponents of e: other libraries mask with a bias of the lowest finite float32, which would overflow
@@ -150,14 +146,12 @@ KVRange kvRange(uint lastRow) {
     KVRange kv;
     kv.first = first;
     kv.last = max((end + KV_TILE - 1) / KV_TILE, first);
-#ifndef POSITIONS_ONLY // the range by positions and lengths alone, of all splits
     if (SPLIT != 0) { // the first `extra` splits have one tile more
         const uint each = (kv.last - first) / work.splits, extra = (kv.last - first) % work.splits;
         kv.first = first + work.split * each + min(work.split, extra);
         kv.last = kv.first + each + (work.split < extra ? 1 : 0);
     }
-#endif
-#ifndef BACKWARD
+#ifdef CONSTANTS_TILE_MAP
     if (TILE_MAP != 0) { // it says which are unmasked
         kv.unmaskedFirst = kv.first;
         kv.unmaskedLast = kv.last;
@@ -169,42 +163,78 @@ KVRange kvRange(uint lastRow) {
     return kv;
 }
 
-#ifdef BACKWARD // it has no map
+#ifndef CONSTANTS_TILE_MAP
 #define kvTileCount(kv) (kv.last - kv.first)
 #else
-// With a tile map (tile_map.comp) the KV loop goes through the tiles twice: first those that every row attends to in full,
-// then those that need masks. Tiles that no row attends to are left out of both.
+// With a tile map (tile_map.comp) the loop of a kernel goes through its tiles twice: through those that every row attends to in
+// full, and through those that need masks, which come first in the backward kernels. Tiles that no row attends to are left out
+// of both.
 uint kvTileCount(KVRange kv) { return (TILE_MAP != 0 ? 2 : 1) * (kv.last - kv.first); }
 
-// The map has two rows of bits for each row tile of the grid, one bit for each KV tile: full, and masked. It is in place of
-// the mask (1) or of the bias (2).
+// The map has two rows of bits for each workgroup along x, one bit for each tile that it loops over: full, and masked. It is in
+// place of the mask (1) or of the bias (2).
 uint loadTileMap(uint i) { return TILE_MAP == 2 ? loadBiasWord(biasStart() + i) : loadMask(i); }
 uint tileMapWords() { return (p.Sk + 32 * KV_TILE - 1) / (32 * KV_TILE); }
-uint tileMapRow(const uint batch) {
+uint tileMapRow() {
+    const uint batch = gl_WorkGroupID.z / DV_SLICES;
     return TILE_MAP == 2 ? batch * p.strideBiasBatch + work.kvHead * p.strideBiasHead + gl_WorkGroupID.x * p.strideBiasRow
         : batch * p.strideMaskBatch + work.kvHead * p.strideMaskHead + gl_WorkGroupID.x * p.strideMaskRow;
 }
 
-// The first n of the KV loop, from n on, that the map has.
-uint nextMappedTile(KVRange kv, uint n) {
-    const uint tiles = kv.last - kv.first;
-    uint row = tileMapRow(gl_WorkGroupID.z / DV_SLICES);
-    for (uint done = 0; done < 2 * tiles; row += tileMapWords(), done += tiles) {
+#ifdef BACKWARD
+const bool FULL_TILES_FIRST = false;
+#else
+const bool FULL_TILES_FIRST = true;
+#endif
+uint mapWord; // the word of the map with the tile before n
+
+// The first n of a loop over tiles [first, last), from n on, that the map has: n is 0, or one more than the last result. words
+// are those of a row of bits.
+uint nextMappedTile(uint words, uint first, uint last, uint n) {
+    const uint tiles = last - first;
+    uint row = tileMapRow() + (FULL_TILES_FIRST ? 0 : words);
+    for (uint done = 0; done < 2 * tiles; row += FULL_TILES_FIRST ? words : -words, done += tiles) {
         if (n >= done + tiles) continue;
-        for (uint tile = kv.first + n - done, low = tile % 32; tile < kv.last; low = 0) {
-            const uint word = loadTileMap(row + tile / 32) >> low << low;
-            tile = tile - tile % 32 + (word != 0 ? findLSB(word) : 32);
-            if (word != 0 && tile < kv.last) return done + tile - kv.first;
+        for (uint tile = first + n - done; tile < last;) {
+            const uint low = tile % 32;
+            if (low == 0 || tile == first) mapWord = loadTileMap(row + tile / 32);
+            const uint word = mapWord >> low << low;
+            tile = tile - low + (word != 0 ? findLSB(word) : 32);
+            if (word != 0 && tile < last) return done + tile - first;
         }
         n = done + tiles;
     }
     return 2 * tiles;
 }
+
+#ifdef SEARCH_LANES
+// Leaves out the words of the map at both ends of tiles [first, last) that have no tile. All lanes of a subgroup call it: a
+// loop over tiles then waits for no word without one, if the tiles lie together as those of documents do.
+void narrowToMap(uint words, inout uint first, inout uint last) {
+    const uint row = tileMapRow();
+    uint from = last, to = first;
+    for (uint word = first / 32; word * 32 < last; word += SEARCH_LANES) {
+        const uint at = word + gl_SubgroupInvocationID;
+        const bool some = at * 32 < last && (loadTileMap(row + at) | loadTileMap(row + words + at)) != 0;
+        const uvec4 have = subgroupBallot(some);
+        if (subgroupBallotBitCount(have) == 0) continue;
+        from = min(from, (word + subgroupBallotFindLSB(have)) * 32);
+        to = (word + subgroupBallotFindMSB(have) + 1) * 32;
+    }
+    first = max(first, from);
+    last = max(min(last, to), first);
+}
+#endif
+
+#ifdef BACKWARD
+// Every tile goes through the masked loop, which changes scores by row and key: a map says which there are.
+const bool CHANGES_SLOTS = 0u PLUS_OPTIONS SCORE_EXPR_MASKS != 0;
+#endif
 #endif
 
 // Tile n of the KV loop.
 uint kvTileAt(KVRange kv, uint n) {
-#ifndef BACKWARD
+#ifdef CONSTANTS_TILE_MAP
     if (TILE_MAP != 0) return kv.first + (n < kv.last - kv.first ? n : n + kv.first - kv.last);
 #endif
     const uint unmasked = kv.unmaskedLast - kv.unmaskedFirst;
@@ -215,8 +245,8 @@ uint kvTileAt(KVRange kv, uint n) {
 
 // The next n, from n on, whose tile the block-sparse mask or the tile map does not exclude.
 uint nextKVTile(KVRange kv, uint n, uint lastRow) {
-#ifndef BACKWARD
-    if (TILE_MAP != 0) return nextMappedTile(kv, n);
+#ifdef CONSTANTS_TILE_MAP
+    if (TILE_MAP != 0) return nextMappedTile(tileMapWords(), kv.first, kv.last, n);
 #endif
     if (SPARSE_BLOCK_Q != 0)
         while (n < kv.last - kv.first) {

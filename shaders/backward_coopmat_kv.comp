@@ -19,6 +19,7 @@
 #define CONSTANTS_BACKWARD_RARE
 #define CONSTANTS_DROPOUT
 #define CONSTANTS_MODIFIERS
+#define CONSTANTS_TILE_MAP
 #include "constants_coopmat.glsl"
 #define CHUNK_OF_HEADS (STORE_DS != 0)
 #include "backward_interface.glsl"
@@ -165,10 +166,11 @@ void main() {
 
     const RowTiles tiles = rowTiles(firstKey, lastKey);
     const Slice qHead = sliceQ(rowBatch(), work.head, work.offsetQ), doHead = sliceDO(rowBatch(), work.head, work.offsetQ);
+    const uint tileCount = rowTileCount(tiles);
     uint n = nextRowTile(tiles, 0, firstKey, lastKey);
     uvec4 qVec[Q_VECS], doVec[DO_VECS];
     float statVec[STAT_VALUES];
-    if (n < tiles.count) PREFETCH_ROWS(rowTileAt(tiles, n))
+    if (n < tileCount) PREFETCH_ROWS(rowTileAt(tiles, n))
 
     FragA K[M_FRAGS * (QK_CHUNKS - K_SMEM_CHUNKS)], V[M_FRAGS * V_CHUNKS];
     {
@@ -198,7 +200,7 @@ void main() {
         mark(rare);
         if (rare) return;
     }
-    const uint maskedEnd = (seen & SEEN_LARGE) != 0 ? tiles.count : tiles.masked;
+    const uint maskedEnd = CHANGES_SLOTS || (seen & SEEN_LARGE) != 0 ? tileCount : tiles.masked;
 
     FragC dK[M_FRAGS * QK_CHUNKS], dV[M_FRAGS * V_CHUNKS];
     [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i) dK[i] = FragC(0.0);
@@ -213,7 +215,7 @@ void main() {
 #include "backward_tile.glsl"
 #undef MASKED
     }
-    [[dont_unroll]] for (; n < tiles.count;) {
+    [[dont_unroll]] for (; n < tileCount;) {
 #define MASKED 0
 #include "backward_tile.glsl"
 #undef MASKED

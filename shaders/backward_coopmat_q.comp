@@ -15,6 +15,7 @@
 #define CONSTANTS_BACKWARD_COOPMAT
 #define CONSTANTS_DROPOUT
 #define CONSTANTS_MODIFIERS
+#define CONSTANTS_TILE_MAP
 #include "constants_coopmat.glsl"
 #include "backward_interface.glsl"
 
@@ -122,9 +123,14 @@ void main() {
 
     KVRange kv = KVRange(0, 0, 0, 0);
     if (work.row0 < work.rows) kv = kvRange(lastRow);
+    if (TILE_MAP != 0) {
+        narrowToMap(tileMapWords(), kv.first, kv.last);
+        kv.unmaskedFirst = kv.first;
+        kv.unmaskedLast = kv.last;
+    }
     const Slice kHead = sliceK(kvBatch(), work.kvHead, work.offsetK), vHead = sliceV(kvBatch(), work.kvHead, work.offsetK);
     uint n = nextKVTile(kv, 0, lastRow);
-    const uint tiles = kv.last - kv.first;
+    const uint tiles = kvTileCount(kv);
     uvec4 kVec[K_VECS], vVec[V_VECS];
     const uint unmasked = kv.unmaskedLast - kv.unmaskedFirst, masked = tiles - unmasked;
     if (n < tiles) PREFETCH_KEYS(KV_TILE_AT(n))
@@ -167,7 +173,7 @@ void main() {
     FragC dQ[M_FRAGS * QK_CHUNKS];
     [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i) dQ[i] = FragC(0.0);
 
-    const uint maskedEnd = (seen & SEEN_LARGE) != 0 ? tiles : masked;
+    const uint maskedEnd = CHANGES_SLOTS || (seen & SEEN_LARGE) != 0 ? tiles : masked;
     [[dont_unroll]] for (; n < maskedEnd;) {
 #define MASKED 1
 #include "backward_tile.glsl"

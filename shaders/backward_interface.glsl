@@ -6,6 +6,7 @@
 //   backward_scalar_lse.comp more digits of LSE, for the scalar kernels (see "row statistics" below)
 //   backward_*_q.comp        dQ: a workgroup owns rows and loops over keys
 //   backward_*_kv.comp       dK and dV: a workgroup owns keys of a KV head and loops over the rows of its query heads
+//   tile_map.comp            the tiles that a mask modifier leaves to each workgroup of these two
 //   backward_*_bias.comp     dBias: a workgroup owns elements of the bias and loops over the broadcast axes
 //   backward_sinks.comp      dSinks, with parameters of its own
 //   backward_scalar_table.comp  the gradient of a table of the score modifier: a workgroup owns rows of a head
@@ -184,9 +185,12 @@ void openChunk() {
 #define HEAD_IN_CHUNK gl_WorkGroupID.y
 #endif
 
-// The sequence and the head of the grid that a workgroup has.
+// The sequence and the head of the grid that a workgroup has. A kernel with other numbers along y defines HEAD_OF_GRID.
+#ifndef HEAD_OF_GRID
+#define HEAD_OF_GRID gl_WorkGroupID.y
+#endif
 uvec2 sequenceAndHead() {
-    if (!CHUNK_OF_HEADS) return gl_WorkGroupID.zy;
+    if (!CHUNK_OF_HEADS) return uvec2(gl_WorkGroupID.z, HEAD_OF_GRID);
     const uint head = p.addrUsedQ.x + HEAD_IN_CHUNK, heads = p.Hq / p.groupSize;
     return uvec2(head / heads, head % heads);
 }

@@ -15,10 +15,21 @@ RowRange rowRange(uint firstKey, uint lastKey) {
     return RowRange(uint(min(first, end)) * ROWS_PER_QUERY, uint(end) * ROWS_PER_QUERY);
 }
 
+#ifdef CONSTANTS_TILE_MAP
+#ifdef NV2
+#define ROWS_OF_TILE ROW_TILE
+#else
+#define ROWS_OF_TILE Q_TILE
+#endif
+// Words of a row of bits of the tile map of a kernel that owns keys.
+uint rowMapWords() { return (p.Sq * ROWS_PER_QUERY + 32 * ROWS_OF_TILE - 1) / (32 * ROWS_OF_TILE); }
+#endif
+
 #ifdef NV2 // cooperative matrices
 // -- row tiles ------------------------------------------------------------------------------------
 // The row tiles that a workgroup of the dK and dV kernel visits. Tile n = 0, 1, ...: first the masked tiles, before and behind
-// the unmasked ones; then the unmasked tiles, whose rows attend to every key of the workgroup.
+// the unmasked ones; then the unmasked tiles, whose rows attend to every key of the workgroup. With a tile map all are visited
+// twice, see nextMappedTile.
 
 struct RowTiles { uint first, unmaskedFirst, masked, count; }; // masked and count are numbers of tiles
 
@@ -37,6 +48,14 @@ RowTiles rowTiles(uint firstKey, uint lastKey) {
     if ((WINDOW & 4u) != 0) to = min(to, chunkEnd(firstKey));
     const uint all = (uint(min(from, int(work.seqlenQ))) * ROWS_PER_QUERY + ROW_TILE - 1) / ROW_TILE;
     const uint allEnd = to >= int(work.seqlenQ) ? end : uint(max(to, 0)) * ROWS_PER_QUERY / ROW_TILE;
+#ifdef CONSTANTS_TILE_MAP
+    if (TILE_MAP != 0) { // it says which are unmasked
+        uint last = t.first + t.count;
+        narrowToMap(rowMapWords(), t.first, last);
+        t.count = last - t.first;
+        return RowTiles(t.first, t.first, t.count, t.count);
+    }
+#endif
     t.unmaskedFirst = clamp(all, t.first, t.first + t.count);
     // dS of keys past the end must be 0, where it is stored.
     const bool keysEnd = STORE_DS != 0 && firstKey + WORKGROUP_KEYS > work.seqlenK;
@@ -51,8 +70,15 @@ uint rowTileAt(RowTiles t, uint n) {
     return n < before ? t.first + n : t.first + n + t.count - t.masked;
 }
 
-// The next n, from n on, whose tile the block-sparse mask does not exclude.
+#ifdef CONSTANTS_TILE_MAP
+uint rowTileCount(RowTiles t) { return (TILE_MAP != 0 ? 2 : 1) * t.count; }
+#endif
+
+// The next n, from n on, whose tile the block-sparse mask or the tile map does not exclude.
 uint nextRowTile(RowTiles t, uint n, uint firstKey, uint lastKey) {
+#ifdef CONSTANTS_TILE_MAP
+    if (TILE_MAP != 0) return nextMappedTile(rowMapWords(), t.first, t.first + t.count, n);
+#endif
     if (SPARSE_BLOCK_Q != 0)
         while (n < t.count) {
             const uint row0 = rowTileAt(t, n) * ROW_TILE;

@@ -19,6 +19,7 @@
 #define CONSTANTS_SCALAR
 #define CONSTANTS_DROPOUT
 #define CONSTANTS_MODIFIERS
+#define CONSTANTS_TILE_MAP
 #include "backward_interface.glsl"
 
 const uint OWN_TILE = KV_TILE, STREAM_TILE = Q_TILE;
@@ -47,6 +48,10 @@ void main() {
         if (COUNTS_TOKENS) countTokens();
         const RowRange rows = rowRange(firstKey, lastKey);
         [[dont_unroll]] for (uint row0 = rows.first / Q_TILE * Q_TILE; row0 < rows.end; row0 += Q_TILE) {
+            if (TILE_MAP != 0) {
+                row0 = nextTileOfMap(rowMapWords(), row0 / Q_TILE, (rows.end + Q_TILE - 1) / Q_TILE) * Q_TILE;
+                if (row0 >= rows.end) break;
+            }
             const uint lastRow = min(row0 + Q_TILE, work.rows) - 1;
             if (SPARSE_BLOCK_Q != 0 && skipsSparseTile(row0, lastRow, firstKey, lastKey)) continue;
             openRows(row0);

@@ -17,6 +17,7 @@
 #define CONSTANTS_SCALAR
 #define CONSTANTS_DROPOUT
 #define CONSTANTS_MODIFIERS
+#define CONSTANTS_TILE_MAP
 #include "backward_interface.glsl"
 
 const uint OWN_TILE = Q_TILE, STREAM_TILE = KV_TILE;
@@ -40,6 +41,10 @@ void main() {
         const uint lastRow = min(work.row0 + Q_TILE, work.rows) - 1;
         const KVRange kv = kvRange(lastRow);
         [[dont_unroll]] for (uint tile = kv.first; tile < kv.last; tile++) {
+            if (TILE_MAP != 0) {
+                tile = nextTileOfMap(tileMapWords(), tile, kv.last);
+                if (tile == kv.last) break;
+            }
             firstKey = tile * KV_TILE;
             if (SPARSE_BLOCK_Q != 0 && skipsSparseTile(work.row0, lastRow, firstKey, min(firstKey + KV_TILE, work.seqlenK) - 1)) continue;
             TILE_PRODUCT(S, HEAD_DIM, readQ, readK)

@@ -160,8 +160,28 @@ void storeW(uint i, uint j, float value) {
 // The columns of an owned row that an invocation has in a gradient begin at this one, for n of its quads.
 uint columnOf(uint n) { return 4 * (x + n * THREADS_X); }
 
+#ifdef CONSTANTS_TILE_MAP
+// The next tile of those that the workgroup loops over, from `tile` on, that the tile map has, and whether all of it is
+// attended to; words are those of a row of bits.
+bool fullTile;
+uint nextTileOfMap(uint words, uint tile, uint last) {
+    const uint row = tileMapRow();
+    while (tile < last) {
+        const uint low = tile % 32, full = loadTileMap(row + tile / 32) >> low;
+        const uint some = full | loadTileMap(row + words + tile / 32) >> low;
+        fullTile = some != 0 && (full >> findLSB(some) & 1u) != 0;
+        if (some != 0) return min(tile + findLSB(some), last);
+        tile += 32 - low;
+    }
+    return last;
+}
+#endif
+
 // False if every row of the tile attends to every one of its keys.
 bool tileIsMasked(uint lastRow) {
+#ifdef CONSTANTS_TILE_MAP
+    if (TILE_MAP != 0) return !fullTile;
+#endif
     return MASK_EVERY_TILE || SPARSE_TOKENS != 0 || visibleStart(lastRow) > firstKey || visibleEnd(work.row0) < firstKey + KV_TILE;
 }
 

@@ -8,7 +8,7 @@
     barrier(); // all subgroups have finished the last tile
     STORE_ROWS(MASKED)
     barrier(); // the tile is complete
-    PREFETCH_ROWS(rowTileAt(tiles, min(next, tiles.count - 1))) // behind the last tile it again: no branch to meet again
+    PREFETCH_ROWS(rowTileAt(tiles, min(next, tileCount - 1))) // behind the last tile it again: no branch to meet again
 #else
 #define TILE_LENGTH KV_TILE
     const uint firstKey = KV_TILE_AT(n) * KV_TILE, next = nextKVTile(kv, n + 1, lastRow);

@@ -41,6 +41,8 @@ func Catalog() []Variant {
 		core("merge_bda", "merge.comp", "BDA=1"),
 		core("append_ssbo", "append.comp", "BDA=0"),
 		core("append_bda", "append.comp", "BDA=1"),
+		core("backward_tile_map_ssbo", "tile_map.comp", "BDA=0", "GENERAL=1", "OF_GRADIENTS=1"),
+		core("backward_tile_map_bda", "tile_map.comp", "BDA=1", "GENERAL=1", "OF_GRADIENTS=1"),
 		core("backward_delta_ssbo", "backward_delta.comp", "BDA=0"),
 		core("backward_delta_bda", "backward_delta.comp", "BDA=1"),
 		core("backward_sinks_ssbo", "backward_sinks.comp", "BDA=0"),

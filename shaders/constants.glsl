@@ -96,8 +96,13 @@ layout(constant_id = 128) const uint MASK_EXPR = 0;    // 1: likewise of maskExp
 #endif
 
 #ifdef CONSTANTS_TILE_MAP
-// -- map of KV tiles: general and decode kernels of the forward pass --------------------------------
-layout(constant_id = 129) const uint TILE_MAP = 0;     // 1: a map of KV tiles is in place of the mask, 2: of the bias, see attended_keys.glsl
+// -- map of tiles: general and decode kernels of the forward pass, kernels of dQ and of dK and dV ----
+layout(constant_id = 129) const uint TILE_MAP = 0;     // 1: a map of tiles is in place of the mask, 2: of the bias, see attended_keys.glsl
+#endif
+
+#ifdef CONSTANTS_MAP_MAKER
+// -- tile_map.comp of the backward kernels ----------------------------------------------------------
+layout(constant_id = 134) const uint MAP_OF_KEYS = 0;  // 1: the map is of the kernel of dK and dV, which owns keys and loops over rows
 #endif
 
 #ifdef CONSTANTS_BACKWARD

@@ -44,7 +44,8 @@ const (
 	ConstVType            uint32 = 130 // type of V: 0 if K has 0, with scales or of blocks as K
 	ConstScoreExpr        uint32 = 127 // 1: a modifier is in place of scoreExpr, see attended_keys.glsl; 2: it is the same for all slots of a tile
 	ConstMaskExpr         uint32 = 128 // 1: likewise of maskExpr
-	ConstTileMap          uint32 = 129 // 1: a map of KV tiles is in place of the mask, 2: of the bias, see attended_keys.glsl
+	ConstTileMap          uint32 = 129 // 1: a map of tiles is in place of the mask, 2: of the bias, see attended_keys.glsl
+	ConstMapOfKeys        uint32 = 134 // 1: the map is of the kernel of dK and dV, which owns keys and loops over rows
 	ConstHasDlse          uint32 = 70  // 1: LSE has a gradient
 	ConstAccumulate       uint32 = 71  // 1: dQ, dK and dV are added to what the outputs hold
 	ConstAlignDo          uint32 = 72  // elements, as ALIGN_Q
@@ -156,6 +157,7 @@ var constantNames = map[uint32]string{
 	ConstScoreExpr:        "SCORE_EXPR",
 	ConstMaskExpr:         "MASK_EXPR",
 	ConstTileMap:          "TILE_MAP",
+	ConstMapOfKeys:        "MAP_OF_KEYS",
 	ConstHasDlse:          "HAS_DLSE",
 	ConstAccumulate:       "ACCUMULATE",
 	ConstAlignDo:          "ALIGN_DO",

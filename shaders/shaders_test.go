@@ -214,7 +214,7 @@ func TestParamsLieAlikeInBuffersAndPushConstants(t *testing.T) {
 
 // bindingsOf is the number of bindings of a module with options; the last has the parameters.
 func bindingsOf(v Variant) uint32 {
-	if strings.HasPrefix(v.Source, "backward_") {
+	if strings.HasPrefix(v.Name, "backward_") {
 		return 16
 	}
 	return 18

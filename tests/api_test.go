@@ -138,10 +138,10 @@ var problemPackage = apiwalk.Package{
 		"Ablations": problem.Ablations, "Alignment": problem.Alignment, "BHSD": problem.BHSD, "BSHD": problem.BSHD, "CUDAKernels": problem.CUDAKernels,
 		"DTypes": problem.DTypes, "KVBlockName": problem.KVBlockName, "KVName": problem.KVName, "KVTypes": problem.KVTypes, "BackingOf": problem.BackingOf, "NewBlockMap": problem.NewBlockMap, "NewMade": problem.NewMade, "NewMemory": problem.NewMemory, "NewStream": problem.NewStream, "ParseAblation": problem.ParseAblation,
 		"ParseCausal": problem.ParseCausal, "ParseDType": problem.ParseDType, "ParseKVType": problem.ParseKVType,
-		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf, "Span": problem.Span, "StreamBackingOf": problem.StreamBackingOf, "TilesOf": problem.TilesOf,
+		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf, "Span": problem.Span, "StreamBackingOf": problem.StreamBackingOf, "TilesOf": problem.TilesOf, "MakerOf": problem.MakerOf,
 		"ValidateSizes": problem.ValidateSizes, "VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
 	},
-	Types: []any{problem.Ablation(0), problem.Access(0), problem.BlockMap{}, problem.CUDAVector{}, problem.Causal(0), problem.Config{}, problem.MapSize{}, problem.TileMap{},
+	Types: []any{problem.Ablation(0), problem.Access(0), problem.BlockMap{}, problem.CUDAVector{}, problem.Causal(0), problem.Config{}, problem.MapSize{}, problem.TileMap{}, problem.TileMaps{},
 		problem.DType(0), problem.HostView{}, problem.KVType(0), problem.Experiment{}, problem.Memory{}, problem.Phrase(""), problem.Scale{}, problem.Shape{},
 		problem.ShapeError{}, problem.Stream{}, problem.Strides{}, problem.Tensor{}, problem.Tier(0), problem.Tuning(0), problem.Vector{}, problem.Window{}},
 }

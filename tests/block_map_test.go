@@ -49,7 +49,7 @@ func readMap(t *testing.T, stream *attention.Stream, op *attention.Op, args atte
 	made, err := op.BlockMap(context.Background(), stream, args)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, made.Close()) })
-	tiles := problem.TilesOf(made)
+	tiles := problem.TilesOf(made).Forward
 	require.NotNil(t, tiles.Buffer, "the kernel takes no map")
 	data := make([]byte, tiles.Size.Bytes())
 	require.NoError(t, stream.Vulkan().Download(context.Background(), data, tiles.Buffer, 0))
@@ -76,7 +76,7 @@ func TestBlockMapsAreInOrder(t *testing.T) {
 	require.NoError(t, v.Copy(vk.BufferRange{Buffer: doc, Size: 4 * 3000}, vk.BufferRange{Buffer: one}))
 	made, after := readMap(t, stream, op, args)
 	require.NotEqual(t, before, after)
-	tiles := problem.TilesOf(made)
+	tiles := problem.TilesOf(made).Forward
 	for at := 0; at < len(after); at += tiles.Size.Words {
 		for _, word := range after[at+tiles.Size.Words/2 : at+tiles.Size.Words] {
 			require.NotEqual(t, ^uint32(0), word, "tiles of one document are full, but the last ones")
@@ -116,7 +116,7 @@ func TestBlockMapsSayWhatTilesHold(t *testing.T) {
 	} {
 		m.d = 8
 		given, words, op, args := mapOf(t, s, m)
-		made := problem.TilesOf(given)
+		made := problem.TilesOf(given).Forward
 		mask := op.Config().MaskMod
 		group := m.shape.Hq / m.shape.KVHeads()
 		memory := m.memory(attention.F32)
@@ -124,10 +124,10 @@ func TestBlockMapsSayWhatTilesHold(t *testing.T) {
 		e := score.NewEvaluator(mask, score.Float32)
 		_, known := mask.Tiles()
 		half, counts := made.Size.Words/2, [3]int{}
-		for at := range made.Size.Sequences * made.Size.Heads * made.Size.RowTiles {
-			b, kvHead, x := at/made.Size.RowTiles/made.Size.Heads, at/made.Size.RowTiles%made.Size.Heads, at%made.Size.RowTiles
+		for at := range made.Size.Sequences * made.Size.Heads * made.Size.Owners {
+			b, kvHead, x := at/made.Size.Owners/made.Size.Heads, at/made.Size.Owners%made.Size.Heads, at%made.Size.Owners
 			if op.Config().Causal != attention.CausalNone {
-				x = made.Size.RowTiles - 1 - x
+				x = made.Size.Owners - 1 - x
 			}
 			for tile := range (m.shape.Sk + int(made.Keys) - 1) / int(made.Keys) {
 				some, all := false, true

@@ -18,7 +18,7 @@ var noGradientOption = map[string]string{
 	"DropoutSeed": "of Dropout", "DropoutOffset": "of Dropout",
 	"KeyType": "has no gradients", "ValueType": "has no gradients", "KVBlock": "has no gradients", "KScale": "has no gradients", "VScale": "has no gradients", "Pages": "has no gradients",
 	"ScoreMod": "tests/modifiers_backward_test.go has it", "MaskMod": "tests/modifiers_backward_test.go has it", "Tables": "tests/modifiers_backward_test.go has them",
-	"BlockMap": "is one of the forward pass",
+	"BlockMap": "attention/backward_map_test.go has it",
 }
 
 // GradientOptions are the options that a call with gradients may have: names of fields of

@@ -24,6 +24,8 @@ type BackwardKernel struct {
 	Variant BackwardVariant
 	Groups  [3]uint32
 	Table   int // of tensors.Tables, whose gradient it computes
+	MapSize problem.MapSize
+	Map     MapVariant // makes its map of tiles, see TakesMap
 }
 
 // chosenBackward is a BackwardPlan with what an operation needs to compute it. Kernels
@@ -53,6 +55,9 @@ type BackwardRequest struct {
 	CUDARefusal    string // what keeps tier cuda from a call, other than the problem; "": nothing
 	MaxDSBytes     uint64 // most bytes of dS in scratch; 0: maxDSBytes
 	HalfTerms      bool   // see problem.Experiment
+	BlockMap       bool   // the call brings maps of tiles
+	Maps           MapsPer
+	NoMaps         bool // no kernel takes a map; tests set it
 }
 
 // packed reports whether the call has cumulative lengths: LengthCuQ or lengthCuK.
@@ -189,11 +194,12 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		}
 	}
 	plan.Notes = slices.Clone(plan.modifierNotes)
+	mapAt := r.mapPlace(cfg, on.onCPU)
 	ofTerms := v.ofTerms(tier)
 	if ofTerms {
 		plan.Chunks = f32ChunksOf(f, r, dsBudget(caps, r))
 		plan.Notes = append(plan.Notes, termsNote(termType(r.HalfTerms)))
-	} else {
+	} else if mapAt == 0 { // with a map no dS of the tiles that it leaves out would be stored
 		plan.Chunks = chunksOf(&v, tier, f, r, dsBudget(caps, r))
 	}
 	chunked := plan.Chunks.Heads > 0
@@ -221,6 +227,7 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		if reason != "" {
 			return k.outputs + ": " + reason
 		}
+		one.chooseMap(r, mapAt)
 		kernels = append(kernels, one)
 	}
 	if !ofTerms {
@@ -229,7 +236,7 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 	plan.Chunks.leaveRareWork(kernels)
 	plan.ScratchBytes = hostmem.Sum(r.DSOffset(), plan.Chunks.DSBytes, plan.Chunks.MarkBytes)
 	for i := range kernels {
-		plan.ScratchBytes = hostmem.Sum(plan.ScratchBytes, kernels[i].TableBytes())
+		plan.ScratchBytes = hostmem.Sum(plan.ScratchBytes, kernels[i].TableBytes(), kernels[i].MapBytes())
 	}
 	plan.Kernels, plan.BackwardPlan.Kernels = kernels, nil
 	for _, k := range kernels {

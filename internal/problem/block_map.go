@@ -1,62 +1,87 @@
 package problem
 
-import "vkattn/vk"
+import (
+	"errors"
+
+	"vkattn/vk"
+)
 
 // BlockMap is attention.BlockMap, whose comment documents it.
-type BlockMap struct{ tiles TileMap }
+type BlockMap struct {
+	of    any // the operation that made it
+	tiles TileMaps
+}
 
-// TileMap is what the library knows of a BlockMap.
+// TileMaps are the maps of a call's kernels.
+type TileMaps struct{ Forward, DQ, DKDV TileMap }
+
+// TileMap is a map of one kernel.
 type TileMap struct {
-	Of         any        // the operation that made it
-	Buffer     *vk.Buffer // nil: its calls take no map
+	Buffer     *vk.Buffer // nil: the kernel takes no map
+	At         uint64     // the first byte
 	Size       MapSize
 	Rows, Keys uint32 // of a tile
 }
 
 // NewBlockMap returns a map for a caller.
-func NewBlockMap(m TileMap) *BlockMap { return &BlockMap{m} }
+func NewBlockMap(of any, tiles TileMaps) *BlockMap { return &BlockMap{of, tiles} }
 
-// TilesOf is the map behind one of a caller, the zero map for nil.
-func TilesOf(m *BlockMap) TileMap {
+// MakerOf is the operation that made a map, nil for nil.
+func MakerOf(m *BlockMap) any {
 	if m == nil {
-		return TileMap{}
+		return nil
+	}
+	return m.of
+}
+
+// TilesOf are the maps behind one of a caller, empty ones for nil.
+func TilesOf(m *BlockMap) TileMaps {
+	if m == nil {
+		return TileMaps{}
 	}
 	return m.tiles
 }
 
 // Close releases the memory of the map, when no call that was given it is in flight. It is idempotent.
-func (m *BlockMap) Close() error {
+func (m *BlockMap) Close() (err error) {
 	if m == nil {
 		return nil
 	}
-	return m.tiles.Close()
-}
-
-// Close releases the memory.
-func (m *TileMap) Close() error {
-	if m == nil || m.Buffer == nil {
-		return nil
+	for _, t := range []*TileMap{&m.tiles.Forward, &m.tiles.DQ, &m.tiles.DKDV} {
+		if t.Buffer != nil {
+			err = errors.Join(err, t.Buffer.Close())
+		}
 	}
-	return m.Buffer.Close()
+	return err
 }
 
-// MapSize is the size of a map: the words of a row tile, one half for full tiles and one for masked ones. Heads and
-// Sequences are 1 if all share it.
-type MapSize struct{ Words, RowTiles, Heads, Sequences int }
+// Is reports whether m is a map of that size and of such tiles.
+func (m TileMap) Is(size MapSize, rows, keys uint32) bool {
+	return m.Buffer != nil && m.Size == size && m.Rows == rows && m.Keys == keys
+}
+
+// MapSize is the size of a map: the words of a workgroup's row, one half for full tiles and one for masked ones, and the grid of
+// the kernel along x, without splits and slices. Heads and Sequences are 1 if all share it.
+type MapSize struct{ Words, Owners, Heads, Sequences int }
 
 // Bytes of the map, at least those of a word.
 func (m MapSize) Bytes() uint64 {
-	return max(4, 4*uint64(m.Words)*uint64(m.RowTiles)*uint64(m.Heads)*uint64(m.Sequences))
+	return max(4, 4*uint64(m.Words)*uint64(m.Owners)*uint64(m.Heads)*uint64(m.Sequences))
 }
 
-// Strides between sequences, heads and row tiles, in words.
+// Strides between sequences, heads and rows, in words.
 func (m MapSize) Strides() (s [3]uint32) {
 	s[2] = uint32(m.Words)
 	if m.Heads > 1 {
-		s[1] = s[2] * uint32(m.RowTiles)
+		s[1] = s[2] * uint32(m.Owners)
 	}
 	if m.Sequences > 1 {
-		s[0] = s[2] * uint32(m.RowTiles*m.Heads)
+		s[0] = s[2] * uint32(m.Owners*m.Heads)
 	}
 	return s
+}
+
+// Grid of the kernel that makes the map: it computes 32 tiles a workgroup.
+func (m MapSize) Grid() [3]uint32 {
+	return [3]uint32{uint32(m.Owners), uint32(m.Heads) * uint32(m.Words/2), uint32(m.Sequences)}
 }
