@@ -24,6 +24,7 @@ func (op *Op) requestOf(s Shape, f plan.Options) plan.Request {
 	r.Plain = op.dev != nil && op.dev.Info().Type == vk.DeviceCPU && op.cfg.FixedSplit == 0
 	r.ChooseAccess(op.dev.Caps(), &op.cfg)
 	d, dv := op.cfg.HeadDim, op.cfg.ValueDim()
+	r.VInK = plan.MayCUDA(&op.cfg) && plan.MayAliasKV(&op.cfg, &s)
 	for i, dim := range [4]int{d, tensors.AlignedRow(op.cfg.KeyType, d), tensors.AlignedRow(op.cfg.ValueType, dv), dv} {
 		r.Align[i] = tensors.LargestAlignment(uint64(dim))
 	}
@@ -44,7 +45,7 @@ func (op *Op) request(l *tensors.Layouts, a *Args) plan.Request {
 		return r
 	}
 	if plan.MayCUDA(&op.cfg) {
-		r.CUDARefusal = plan.CUDARefusalOf(l, a)
+		r.CUDARefusal, r.VInK = plan.CUDARefusalOf(l, a), l.VInK()
 	}
 	all := l.All()
 	if op.cfg.Access == AccessAuto {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The parameter structures in Go equal the ones in kernels/attn.h and kernels/attn_general.h, member by member.
+// The parameter structures in Go equal the ones in kernels/attn.h, kernels/attn_general.h and kernels/attn_latent.h, member by member.
 func TestParametersAreThoseOfTheKernels(t *testing.T) {
 	var v invocation
 	members := []struct {
@@ -39,12 +39,14 @@ func TestParametersAreThoseOfTheKernels(t *testing.T) {
 		{"drop_seed", unsafe.Offsetof(v.params.dropSeed)}, {"drop_threshold", unsafe.Offsetof(v.params.dropThreshold)}, {"drop_scale", unsafe.Offsetof(v.params.dropScale)},
 	}
 	var c strings.Builder
-	header, err := filepath.Abs("kernels/attn_general.h")
+	header, err := filepath.Abs("kernels/attn_latent.h")
 	require.NoError(t, err)
 	// C++: the header is the kernels'. Its checks are C++'s own.
 	fmt.Fprintf(&c, "#include <stddef.h>\n#include %q\n", header)
 	fmt.Fprintf(&c, "static_assert(sizeof(AttnParams) == %d && sizeof(AttnTensor) == %d, \"size\");\n", unsafe.Sizeof(v.params.callParams), unsafe.Sizeof(v.params.q))
-	fmt.Fprintf(&c, "static_assert(sizeof(AttnGeneralParams) == %d, \"size\");\n", unsafe.Sizeof(v.params))
+	fmt.Fprintf(&c, "static_assert(sizeof(AttnGeneralParams) == %d, \"size\");\n", unsafe.Sizeof(v.params.generalParams))
+	fmt.Fprintf(&c, "static_assert(sizeof(AttnLatentParams) == %d && offsetof(AttnLatentParams, partial) == %d && offsetof(AttnLatentParams, parts) == %d, \"size\");\n",
+		unsafe.Sizeof(v.params), unsafe.Offsetof(v.params.partial), unsafe.Offsetof(v.params.parts))
 	for _, m := range members {
 		fmt.Fprintf(&c, "static_assert(offsetof(AttnGeneralParams, %s) == %d, \"%s\");\n", m.name, m.offset, m.name)
 	}
@@ -135,5 +137,5 @@ func TestDriverStructures(t *testing.T) {
 		fmt.Fprintf(&c, "_Static_assert(offsetof(%s) == %d, \"\");\n", m.member, m.offset)
 	}
 	compile(t, "cc", "driver.c", c.String())
-	require.LessOrEqual(t, int(max(unsafe.Sizeof(generalParams{}), unsafe.Sizeof(backwardParams{}))), maxParams)
+	require.LessOrEqual(t, int(max(unsafe.Sizeof(latentParams{}), unsafe.Sizeof(backwardParams{}))), maxParams)
 }

@@ -44,8 +44,15 @@ func (c *Context) choose(p *problem.CUDAProblem) (problem.CUDAChoice, error) {
 	return problem.CUDAChoice{
 		Kernel: c.kernelOf(k), Name: k.Entry, Family: k.tileFamily(), Validation: k.Family == "ref",
 		Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared),
-		Workgroups: k.tiles(&p.Shape, p.B).count(), Rejected: rejected,
+		Workgroups: c.workgroupsOf(k, &p.Shape), WorkspaceBytes: c.kernelOf(k).workspace(&p.Shape), Rejected: rejected,
 	}, nil
+}
+
+func (c *Context) workgroupsOf(k *Kernel, s *attention.Shape) uint64 {
+	if k.Latent {
+		return uint64(c.kernelOf(k).latentGrid(s).ctas)
+	}
+	return k.tiles(s, s.B).count()
 }
 
 // ChooseBackward implements problem.CUDA.

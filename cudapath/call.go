@@ -53,6 +53,13 @@ type generalParams struct {
 	dropScale                    float32
 }
 
+// latentParams is AttnLatentParams of kernels/attn_latent.h.
+type latentParams struct {
+	generalParams
+	partial  uint64
+	parts, _ int32
+}
+
 const (
 	maxMaps    = 4
 	maxParams  = 512 // bytes of a kernel's parameters, without its maps

@@ -49,12 +49,17 @@ func (t *table) choose(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, reject
 // tryGroup returns the kernel of a group for a problem, or the reason why there is none.
 func (t *table) tryGroup(g group, d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why string) {
 	dtype, ref := p.DType.String(), g.family == "ref"
+	if p.VInK && g == order[0] {
+		if k, why := t.latent(d, p); k != nil || why != "" {
+			return k, why
+		}
+	}
 	some, takes, typed := false, false, false
 	var list []*Kernel
 	for i := range t.kernels {
 		e := &t.kernels[i]
 		general := e.General && g.family == "fa2" // also where the alignment is that of the other kernels
-		if e.Family != g.family || !ref && e.Any != g.any && !general {
+		if e.Latent || e.Family != g.family || !ref && e.Any != g.any && !general {
 			continue
 		}
 		some = true
@@ -179,6 +184,9 @@ func (t *table) limits(k *Kernel, d *DeviceInfo, p *problem.CUDAProblem) string 
 		return fmt.Sprintf("%d threads a block, the device has %d", k.Threads, d.MaxThreads)
 	case k.Shared > d.MaxShared:
 		return fmt.Sprintf("%d bytes of shared memory a block, the device has %d", k.Shared, d.MaxShared)
+	}
+	if k.Latent {
+		return k.latentLimits(&p.Shape)
 	}
 	count := k.tiles(&p.Shape, min(p.B, k.batches()))
 	if k.Outputs == "" { // of a forward kernel, which takes several launches

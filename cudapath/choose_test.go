@@ -29,6 +29,8 @@ func testTable(t *testing.T) *table {
 		fa3 = append(fa3, fmt.Sprintf(`{"entry":"fa3_%v","family":"fa3","dtype":"f16","d":128,"dv":128,"causal":%v,"module":"m3",
 			"threads":384,"shared":200000,"rows":128,"cols":128,"grid":"persistent","maps":[{"tensor":"q","box":[64,128,1,1],"swizzle":128}]}`, causal, causal))
 	}
+	fa3 = append(fa3, `{"entry":"fa3_latent","family":"fa3","dtype":"f16","d":576,"dv":512,"latent":true,"combine":"fa3_latent_combine","module":"m3",
+		"threads":512,"shared":200000,"rows":64,"cols":64,"grid":"persistent","maps":[{"tensor":"k","box":[64,64,1,1],"swizzle":128}]}`)
 	var fa2 []string
 	for _, d := range []string{`256,"dv":256`, `64,"dv":64`, `192,"dv":128`} { // not in order
 		for _, any := range []bool{false, true} {
@@ -61,6 +63,7 @@ func problemOf(change func(*problem.CUDAProblem)) *problem.CUDAProblem {
 func TestChoosesTheBestKernelThatTakesTheProblem(t *testing.T) {
 	table := testTable(t)
 	type chosen = problem.CUDAProblem
+	latent := func(p *chosen) { p.HeadDim, p.HeadDimV, p.Hq, p.Hkv, p.VInK = 576, 512, 16, 1, true }
 	for _, c := range []struct {
 		name   string
 		device DeviceInfo
@@ -77,6 +80,19 @@ func TestChoosesTheBestKernelThatTakesTheProblem(t *testing.T) {
 		{"no alignment", h200, func(p *chosen) { p.Align = 4 }, "fa2_192_true", "these are of 4"},
 		{"float32", h200, func(p *chosen) { p.DType = attention.F32 }, "ref_f32", "fa2_any: there is none for f32"},
 		{"latent attention", h200, func(p *chosen) { p.HeadDim, p.HeadDimV = 576, 512 }, "ref_f16", "576/512"},
+		{"latent attention with V in K", h200, func(p *chosen) { latent(p) }, "fa3_latent", ""},
+		{"causal latent attention with pages", h200, func(p *chosen) { latent(p); p.Causal, p.Options, p.PageSize = true, "lengths, pages", 64 }, "fa3_latent", ""},
+		{"latent attention of small pages", h200, func(p *chosen) { latent(p); p.Options, p.PageSize = "pages", 8 }, "fa3_latent", ""},
+		{"latent attention of odd pages", h200, func(p *chosen) { latent(p); p.Options, p.PageSize = "pages", 48 }, "", "latent attention: a page size of 48"},
+		{"latent attention of pages of 4", h200, func(p *chosen) { latent(p); p.Options, p.PageSize = "pages", 4 }, "", "latent attention: a page size of 4"},
+		{"latent attention with a softcap", h200, func(p *chosen) { latent(p); p.Options, p.NotLatent = "softcap", "softcap" }, "", "latent attention: it takes no softcap"},
+		{"unaligned latent attention", h200, func(p *chosen) { latent(p); p.Align = 4 }, "ref_f16", "latent attention: offsets and strides"},
+		{"latent attention of float32", h200, func(p *chosen) { latent(p); p.DType = attention.F32 }, "ref_f32", "latent attention: there is none for f32"},
+		{"latent attention on an older device", a100, func(p *chosen) { latent(p) }, "ref_f16", "no code of it for compute capability 8.0"},
+		{"latent attention of many sequences", h200, func(p *chosen) { latent(p); p.B = 65536 }, "ref_f16", "65536 sequences"},
+		{"long latent attention", h200, func(p *chosen) { latent(p); p.Sk = 1<<29 + 1 }, "ref_f16", "at most 2^29"},
+		{"many rows of latent attention", h200, func(p *chosen) { latent(p); p.Hq, p.Sq = 1<<16, 1<<15 }, "ref_f16", "it counts them in 31 bits"},
+		{"V in K of other head dims", h200, func(p *chosen) { latent(p); p.HeadDim, p.HeadDimV = 128, 128 }, "fa3_false", ""},
 		{"a family", h200, func(p *chosen) { p.Kernel = "fa2" }, "fa2_192_false", ""},
 		{"the family for validation", h200, func(p *chosen) { p.Kernel, p.Causal = "ref", true }, "ref_f16", ""},
 		{"a family that cannot", a100, func(p *chosen) { p.Kernel = "fa3" }, "", "fa3: there is no code"},

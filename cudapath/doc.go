@@ -25,7 +25,9 @@
 //
 // Calls in f16 and bf16 may have varlen, a window, a softcap, ALiBi, sinks and a block
 // table. A kernel of fa2 takes every combination of them, at any alignment; without Vulkan,
-// or with Config.Tier, Forward runs it. The other families refuse such calls.
+// or with Config.Tier, Forward runs it. The other families refuse such calls, but for latent
+// attention: fa3 has a kernel for head dims 576/512, one KV head and V in the memory of K, with
+// and without varlen and a block table. It keeps states of splits in scratch memory.
 //
 // Backward uses the first of the same families that supports the problem. They also support
 // varlen, a window and a softcap. Backward keeps statistics of the rows in scratch memory that

@@ -12,7 +12,7 @@ import (
 // invocation is a call with its kernel parameters.
 type invocation struct {
 	call   cudaCall
-	params generalParams // a kernel without options takes callParams
+	params latentParams // a kernel with options takes generalParams, one without them callParams
 	shape  attention.Shape
 	held   [14]vk.Resource // Q, K, V, O, LSE, and what options have
 	n      int
@@ -45,6 +45,11 @@ func (k *kernel) Launch(s *vk.Stream, a *problem.CUDACall) error {
 	if err != nil {
 		return err
 	}
+	if bytes := k.workspace(&v.shape); bytes > 0 {
+		if v.params.partial, err = l.scratch(bytes); err != nil {
+			return fmt.Errorf("memory for the workspace: %w", err)
+		}
+	}
 	if err := s.HandOver(v.held[:v.n]...); err != nil {
 		return err
 	}
@@ -66,7 +71,7 @@ func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 		return err
 	}
 	p.set(a)
-	if k.General {
+	if k.General || k.Latent {
 		from := [...]*problem.CUDAVector{&a.CuQ, &a.CuK, &a.UsedQ, &a.UsedK, &a.Table, &a.ALiBi, &a.Sinks, &a.Bias.CUDAVector, &a.Mask.CUDAVector}
 		for i, to := range [...]*uint64{&p.cuQ, &p.cuK, &p.usedQ, &p.usedK, &p.table, &p.alibi, &p.sinks, &p.bias, &p.mask} {
 			if *to, err = v.address(k.c, vectorNames[i], from[i]); err != nil {
@@ -132,6 +137,9 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		return err
 	}
 	defer s.c.leave()
+	if k.Latent {
+		return k.launchLatent(s, v)
+	}
 	parts, whole := k.parts(&v.shape), v.params.callParams
 	for part, ok := parts.Next(); ok; part, ok = parts.Next() {
 		if v.params.callParams = whole; k.General {
@@ -161,7 +169,7 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		var name string
 		var r int32
 		if k.General {
-			name, r = launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &v.params)
+			name, r = launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &v.params.generalParams)
 		} else {
 			name, r = launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &v.params.callParams)
 		}

@@ -15,11 +15,12 @@ type module struct {
 // kernel is a kernel of the table on a device.
 type kernel struct {
 	*Kernel
-	c      *Context
-	ready  atomic.Bool
-	mu     sync.Mutex // loads
-	handle uint64
-	blocks int // CTAs that run on a multiprocessor at once
+	c       *Context
+	ready   atomic.Bool
+	mu      sync.Mutex // loads
+	handle  uint64
+	combine uint64 // of Kernel.Combine
+	blocks  int    // CTAs that run on a multiprocessor at once
 }
 
 // kernelOf returns the kernel of a table entry. Load makes it ready to be launched.
@@ -75,6 +76,10 @@ func (k *kernel) load() error {
 		return unsupported("load "+k.Entry, "no block of %d threads and %d bytes of shared memory fits a multiprocessor", k.Threads, k.Shared)
 	}
 	k.blocks = int(blocks)
+	if k.Combine != "" {
+		r := c.lib.api.function(c.handle, m.handle, k.Combine, combineThreads, 0, &k.combine, &fixed, &blocks)
+		return c.check("load "+k.Combine, r)
+	}
 	return nil
 }
 

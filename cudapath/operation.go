@@ -113,8 +113,14 @@ func (o *operation) Prepare(a problem.Args) error {
 		return err
 	}
 	r := o.on.Request(&o.cfg, &a, given)
-	_, err = o.kernelOf(nil, &r)
-	return err
+	k, err := o.kernelOf(nil, &r)
+	if err != nil {
+		return err
+	}
+	if bytes := k.workspace(&r.Shape); bytes > 0 {
+		return o.d.prepareWorkspace(bytes)
+	}
+	return nil
 }
 
 func (o *operation) PrepareBackward(a problem.BackwardArgs) error {
@@ -229,6 +235,11 @@ func (o *operation) Forward(on backend.Stream, a problem.Args) error {
 	if err := k.bind(&v, c); err != nil {
 		return err
 	}
+	if bytes := k.workspace(&v.shape); bytes > 0 {
+		if v.params.partial, err = s.scratch("Forward", bytes); err != nil {
+			return err
+		}
+	}
 	return k.launch(s.Stream, &v)
 }
 
@@ -253,7 +264,7 @@ func (o *operation) Backward(on backend.Stream, a problem.BackwardArgs) error {
 	if err := b.bind(&c.v, &c.CUDABackwardCall); err != nil {
 		return err
 	}
-	if c.v.params.stats, err = s.scratch(b.workspace(&c.Shape, c.TotalQ)); err != nil {
+	if c.v.params.stats, err = s.scratch("Backward", b.workspace(&c.Shape, c.TotalQ)); err != nil {
 		return err
 	}
 	return b.launch(s.Stream, &c.v, &c.Shape)

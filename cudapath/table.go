@@ -50,6 +50,10 @@ type Kernel struct {
 	General bool `json:"general"`
 	// Slots: a general kernel for calls with options of slots, a bias, a mask or dropout, which the others do not take.
 	Slots bool `json:"slots"`
+	// Latent: a forward kernel of latent attention (latent.go), for calls with lengths and pages and those without options. Combine
+	// is the entry of its module that combines splits.
+	Latent  bool   `json:"latent"`
+	Combine string `json:"combine"`
 	// Outputs names what a backward kernel computes: one of backwardOutputs. Empty: a
 	// forward kernel.
 	Outputs string `json:"outputs"`

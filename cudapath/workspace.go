@@ -10,7 +10,7 @@ import (
 	"vkattn/internal/problem"
 )
 
-// Backward calls take memory of the stream in addition to their tensors. The work of a stream runs in order, so that one
+// Backward calls and those of latent attention take memory of the stream in addition to their tensors. The work of a stream runs in order, so that one
 // workspace serves all its calls.
 
 // workspace is the memory of a stream. Calls of the stream use it, and its Close.
@@ -21,9 +21,9 @@ type workspace struct {
 	retired  []*deviceMemory // smaller ones that graphs have
 }
 
-// UseWorkspace makes the backward calls of a stream use memory of the caller's, which he keeps until the stream is closed
+// UseWorkspace makes the calls of a stream that need a workspace use memory of the caller's, which he keeps until the stream is closed
 // and no graph that captured the stream is launched any more. A call that needs more is refused and allocates nothing:
-// BackwardPlan.ScratchBytes says how much a call needs. The stream is one of a device that OpenDevice opened.
+// Plan.WorkspaceBytes and BackwardPlan.ScratchBytes say how much a call needs. The stream is one of a device that OpenDevice opened.
 func UseWorkspace(s *attention.Stream, m *attention.Memory) error {
 	const op = "UseWorkspace"
 	to, ok := problem.StreamBackingOf(s).(*deviceStream)
@@ -47,8 +47,8 @@ func UseWorkspace(s *attention.Stream, m *attention.Memory) error {
 	return nil
 }
 
-// scratch returns the address of memory for the stream's next work.
-func (s *deviceStream) scratch(bytes uint64) (uint64, error) {
+// scratch returns the address of memory for the stream's next work. op is the method that needs it.
+func (s *deviceStream) scratch(op string, bytes uint64) (uint64, error) {
 	w := &s.workspace
 	enough := w.m != nil && w.m.size >= bytes
 	if w.given {
@@ -64,7 +64,7 @@ func (s *deviceStream) scratch(bytes uint64) (uint64, error) {
 	if !enough {
 		m := s.d.spares.take(bytes)
 		if m == nil && captured {
-			return 0, s.notCaptured("Backward", fmt.Sprintf("the call allocates a workspace of %s: make one like it, or PrepareBackward, before", hostmem.Bytes(bytes)))
+			return 0, s.notCaptured(op, fmt.Sprintf("the call allocates a workspace of %s: make one like it, or prepare it, before", hostmem.Bytes(bytes)))
 		}
 		if w.captured {
 			w.retired = append(w.retired, w.m)

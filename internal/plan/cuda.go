@@ -131,7 +131,8 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 		return NoCUDA(why)
 	}
 	choice, err := c.Choose(problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
-		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel, Options: r.Options.inCUDA(), Slots: r.Options.ofSlots()})
+		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel, Options: r.Options.inCUDA(), Slots: r.Options.ofSlots(),
+		VInK: r.VInK, NotLatent: r.Options.notLatent(), PageSize: int(r.Options.pageSize)})
 	switch {
 	case err != nil:
 		return err
@@ -143,6 +144,7 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 	}
 	plan.Tier, plan.Kernel, plan.Tile = problem.TierCUDA, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
 	plan.SharedBytes, plan.Workgroups, plan.CUDA = choice.SharedBytes, choice.Workgroups, choice.Kernel
+	plan.WorkspaceBytes = choice.WorkspaceBytes
 	plan.Reason, plan.family, plan.rows = "asked for", choice.Family, choice.Rows
 	if slices.Min(r.Align[:]) < 8 {
 		plan.family += "_any" // loads single elements

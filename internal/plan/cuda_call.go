@@ -40,6 +40,7 @@ func SetCUDACall(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFactors
 	case problem.BottomRight:
 		c.CausalOffset = int32(a.Sk - a.Sq)
 	}
+	c.Left, c.Right, c.BottomRight = cudaWindow(cfg)
 	f := &factors.Products
 	c.Scale, c.ScaleLog2 = cfg.ScaleValue(), f.Scale
 	c.UnitHigh, c.UnitLow = f.UnitHigh, f.UnitLow
@@ -64,7 +65,6 @@ func cudaVector(v problem.Vector) problem.CUDAVector {
 // setCUDAOptions fills in what a call with options has in addition.
 func setCUDAOptions(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFactors, a *problem.Args) {
 	o := &c.CUDAOptions
-	o.Left, o.Right, o.BottomRight = cudaWindow(cfg)
 	if v := a.Varlen; v != nil {
 		o.CuQ, o.CuK, o.UsedQ, o.UsedK = cudaVector(v.CuQ), cudaVector(v.CuK), cudaVector(v.UsedQ), cudaVector(v.UsedK)
 		o.TotalQ, o.TotalK = v.TotalQ, v.TotalK
@@ -180,13 +180,19 @@ func (d *CUDADevice) Request(cfg *problem.Config, a *problem.Args, l *tensors.La
 		for i, n := range [len(r.Align)]uint64{dim, dim, dimV, dimV} {
 			r.Align[i] = tensors.LargestAlignment(n)
 		}
+		r.VInK = MayAliasKV(cfg, &s)
 		return r
 	}
-	r.LSE = a.LSE.Given()
+	r.LSE, r.VInK = a.LSE.Given(), l.VInK()
 	for i := range r.Align {
 		r.Align[i] = alignmentOf(&l.List[i])
 	}
 	return r
+}
+
+// MayAliasKV reports whether a shape without tensors stands for calls of latent attention, whose V is the first columns of K.
+func MayAliasKV(cfg *problem.Config, s *problem.Shape) bool {
+	return s.KVHeads() == 1 && cfg.ValueDim() < cfg.HeadDim
 }
 
 // alignmentOf is the alignment of a tensor in elements.

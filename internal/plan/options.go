@@ -205,6 +205,16 @@ func (f Options) inCUDA() string {
 // ofSlots reports whether the call has options that a row has for each key.
 func (f Options) ofSlots() bool { return f.bias != 0 || f.mask || f.dropout }
 
+// notLatent names an option that the forward kernels of tier cuda take, but not those of latent attention.
+func (f Options) notLatent() string {
+	return f.first(func(o *optionField) string {
+		if o.forward == "lengths" || o.forward == "pages" {
+			return ""
+		}
+		return o.forward
+	})
+}
+
 // PackRows returns the query heads of a group that are packed as consecutive rows; 0: not packed.
 func (f Options) PackRows() uint32 { return f.packRows }
 

@@ -50,6 +50,8 @@ type Request struct {
 
 	seen *KeyRange // where comparisons of Sk are noted; nil: nowhere
 
+	VInK bool // one KV head, and V is the first columns of K, in the same memory
+
 	SeparateCombine bool // a dispatch of its own combines the splits, never the decode kernel
 }
 

@@ -47,18 +47,24 @@ type CUDAProblem struct {
 	Options string
 	// Slots: some of the options are of slots of a row and a key, a bias, a mask or dropout.
 	Slots bool
+	// VInK: one KV head, and V is the first HeadDimV columns of K, in the same memory. NotLatent names the options of the call
+	// that kernels of latent attention do not take, PageSize is its page size, 0 if K is not paged.
+	VInK      bool
+	NotLatent string
+	PageSize  int
 }
 
 // CUDAChoice is the chosen kernel and the reasons.
 type CUDAChoice struct {
-	Kernel      CUDAKernel
-	Name        string // of the entry point
-	Family      string // "fa3", "fa2" or "ref"
-	Validation  bool   // a slow kernel to validate others with; taken only if the caller asks for tier cuda
-	Rows, Cols  uint32 // of a CTA's tile
-	Workgroups  uint64
-	SharedBytes uint64
-	Rejected    []string // better kernels and why they were not taken
+	Kernel         CUDAKernel
+	Name           string // of the entry point
+	Family         string // "fa3", "fa2" or "ref"
+	Validation     bool   // a slow kernel to validate others with; taken only if the caller asks for tier cuda
+	Rows, Cols     uint32 // of a CTA's tile
+	Workgroups     uint64
+	SharedBytes    uint64
+	WorkspaceBytes uint64   // device memory of a call in addition to its tensors
+	Rejected       []string // better kernels and why they were not taken
 }
 
 // CUDAKernel is a kernel on a device.

@@ -33,6 +33,8 @@ type entry struct {
 	Grid    string      `json:"grid"`              // what x, y and z count
 	General bool        `json:"general,omitempty"` // a forward kernel for calls with options, of any alignment, and no others
 	Slots   bool        `json:"slots,omitempty"`   // a general kernel for calls with a bias, a mask or dropout, and no others
+	Latent  bool        `json:"latent,omitempty"`  // a forward kernel of latent attention
+	Combine string      `json:"combine,omitempty"` // its entry that combines splits
 	Outputs string      `json:"outputs,omitempty"` // of a backward kernel: "stats", "dQ", "dK dV" or "dQ dK dV"
 	Dense   bool        `json:"dense,omitempty"`   // a backward kernel without lengths, window and softcap
 	Early   bool        `json:"early,omitempty"`   // starts before the kernel of the same call before it ends, for which it waits itself
@@ -62,7 +64,7 @@ const (
 
 // catalog lists every module, in the order of the manifest.
 func catalog() []module {
-	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), fa2BackwardModules(), fa3Modules(), fa3BackwardModules(), cubinModules())
+	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), fa2BackwardModules(), fa3Modules(), latentModules(), fa3BackwardModules(), cubinModules())
 }
 
 // refTypes are the storage types of the validation kernels.

@@ -23,6 +23,7 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline float __int_as_float(uint32_t x) { return floatOf(x); }
 static inline float __uint_as_float(uint32_t x) { return floatOf(x); }
+static inline uint32_t __float_as_uint(float x) { return bitsOf(x); }
 static inline int __float_as_int(float x) { return (int)bitsOf(x); }
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __fmul_rn(float a, float b)

@@ -3,21 +3,7 @@
  * turns: each runs until it has to wait. The program compares the gradients with those in float64, those of both orders of
  * the threads bit by bit, and those with Inf and NaN in elements that must not matter bit by bit. With -DEMULATE_LIBRARY
  * it is a library. */
-#include "sm90.h"
-
-Index threadIdx, blockIdx, gridDim;
-alignas(1024) char tiles[232448];
-int running, ctaThreads, sharedBytes;
-long progress;
-Meet warpMeet[16], groupMeet[4], ctaMeet, namedMeet[16];
-bool namedAny[16], namedOut[16];
-uint64_t slot[16][32][2];
-std::map<uint32_t, Bar> bars;
-uint32_t waitingFor[1024];
-float *accs[4][128];
-uint32_t aregs[4][128][4];
-char failure[200];
-
+#include "block.h"
 #include "fa3_backward.cu"
 
 constexpr int BLOCK_ROWS = Full::BM;
@@ -28,88 +14,8 @@ template <class T> static int launchUnits(const AttnBackwardParams &p) {
 	else return std::max(unitsOfCall<T>(p), 1);
 }
 
-#include <string>
-#include "fibers.h"
-
-// ---- Threads --------------------------------------------------------------------------------------
-
-enum { MAX_THREADS = 512 };
-static Fibers<MAX_THREADS, 256 << 10> fibers;
-static bool done[MAX_THREADS];
-static std::function<void()> body;
-
-void pause() { fibers.pause(); }
-
-static void entry() {
-	body();
-	done[running] = true;
-	progress++;
-	fibers.leave();
-}
-
-void refuse(const char *what, uint64_t at) {
-	snprintf(failure, sizeof failure, "%s at %llu", what, (unsigned long long)at);
-	fibers.leave();
-}
-
-char *sharedAt(uint32_t address) {
-	if (address >= uint32_t(sharedBytes)) refuse("no shared memory", address);
-	return tiles + address;
-}
-
-// Runs body in all threads of a CTA, until one is refused or none gets on.
-static void runBlock(int threads, int shared, bool reversed, std::function<void()> f) {
-	fibers.reserve();
-	body = f;
-	memset(tiles, 0xff, sizeof tiles);
-	bars.clear();
-	ctaThreads = threads;
-	sharedBytes = shared;
-	failure[0] = 0;
-	ctaMeet.count = 0;
-	for (Meet &m : warpMeet) m.count = 0;
-	for (Meet &m : groupMeet) m.count = 0;
-	for (Meet &m : namedMeet) m.count = 0;
-	for (int i = 0; i < threads; i++) {
-		done[i] = false;
-		fibers.begin(i, entry);
-	}
-	bool begun = false;
-	int left = threads;
-	long last = -1, stuck = 0;
-	while (left) {
-		left = 0;
-		for (int k = 0; k < threads; k++) {
-			int i = reversed ? threads - 1 - k : k;
-			if (done[i]) continue;
-			left++;
-			running = i;
-			threadIdx = {unsigned(i), 0, 0};
-			fibers.run(i, begun);
-			if (failure[0]) return;
-		}
-		begun = true;
-		if (progress != last) {
-			stuck = 0;
-			last = progress;
-		} else if (++stuck > 2000) {
-			std::string text = "no thread gets on;";
-			for (int i = 0; i < threads; i += 32)
-				if (!done[i]) text += " " + std::to_string(i) + " waits for " + std::to_string(waitingFor[i]);
-			snprintf(failure, sizeof failure, "%s", text.c_str());
-			return;
-		}
-	}
-}
-
 #ifdef EMULATE_LIBRARY
 // ---- The library ------------------------------------------------------------------------------------
-
-// A tensor that a map describes, as launch.go has it.
-struct Mapped {
-	uint64_t base;
-	int64_t batch, head, row, dim, rows, heads, packed;
-};
 
 template <class T> static void runStats(const AttnBackwardParams &p) {
 	if constexpr (T::OPTIONS) computeSequenceStats<T>(p);
@@ -125,13 +31,7 @@ template <class T, class Blocks> static void runDQ(const AttnBackwardParams &p, 
 
 template <class T> static const char *emulateTile(AttnBackwardParams p, const Mapped *mapped, int steps, bool reversed) {
 	TensorMap maps[4];
-	for (int i = 0; i < 4; i++) {
-		maps[i].base = reinterpret_cast<const uint16_t *>(mapped[i].base);
-		maps[i].strides[0] = mapped[i].row, maps[i].strides[1] = mapped[i].head, maps[i].strides[2] = mapped[i].batch;
-		maps[i].sizes[0] = mapped[i].dim, maps[i].sizes[1] = mapped[i].rows, maps[i].sizes[2] = mapped[i].heads;
-		maps[i].sizes[3] = mapped[i].packed ? 1 : p.B;
-		maps[i].rows = i == 1 || i == 2 ? T::BN : T::BM;
-	}
+	for (int i = 0; i < 4; i++) maps[i] = mapOf(mapped[i], p.B, i == 1 || i == 2 ? T::BN : T::BM);
 	const int blocks = (p.Sq + T::BM - 1) / T::BM;
 	auto forBlocks = [&](int shared, std::function<void()> f) {
 		gridDim = {unsigned(blocks), unsigned(p.Hq), unsigned(p.B)};

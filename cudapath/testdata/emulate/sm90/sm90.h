@@ -57,6 +57,12 @@ template <class T> T shfl(T x, int from) {
 }
 template <class T> T __shfl_xor_sync(unsigned, T x, int n) { return shfl(x, (running % 32) ^ n); }
 template <class T> T __shfl_sync(unsigned, T x, int n) { return shfl(x, n); }
+template <class T> T __shfl_up_sync(unsigned, T x, int n) { return shfl(x, max(running % 32 - n, 0)); }
+static inline bool __any_sync(unsigned, bool x) {
+	int any = x;
+	for (int n = 16; n > 0; n /= 2) any |= __shfl_xor_sync(~0u, any, n);
+	return any;
+}
 template <class T> T __ldcs(const T *p) { return *p; }
 
 // ---- mbarriers ------------------------------------------------------------------------------------
@@ -114,7 +120,7 @@ static inline void copyBox(uint32_t to, const TensorMap *m, uint32_t bar, int co
 	for (int r = 0; r < m->rows; r++)
 		for (int c = 0; c < 64; c++) {
 			uint16_t x = 0;
-			if (column + c < m->sizes[0] && row + r < m->sizes[1] && row + r >= 0 && head < m->sizes[2] && batch < m->sizes[3])
+			if (column + c < m->sizes[0] && row + r < m->sizes[1] && row + r >= 0 && head < m->sizes[2] && batch >= 0 && batch < m->sizes[3])
 				x = m->base[column + c + (row + r) * m->strides[0] + head * m->strides[1] + batch * m->strides[2]];
 			memcpy(sharedAt(swizzled(to + r * 128 + c * 2)), &x, 2);
 		}

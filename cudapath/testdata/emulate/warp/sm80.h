@@ -5,7 +5,6 @@
 
 #define __noinline__
 
-static inline uint32_t __float_as_uint(float x) { return bitsOf(x); }
 
 extern char memory[]; /* dynamic shared memory; an address is an offset */
 static inline uint64_t __cvta_generic_to_shared(const void *p) { return (const char *)p - memory; }

@@ -1,0 +1,281 @@
+//go:build !windows
+
+package cudapath
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/internal/cases"
+	"vkattn/internal/plan"
+	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
+	"vkattn/internal/testlevel"
+)
+
+// latentEmulator runs the kernels of latent attention on the CPU.
+type latentEmulator struct {
+	run func(p *latentParams, k *emulatedMap, batches, box, ctas, reversed int32) string
+}
+
+// newLatentEmulator compiles the kernels of a storage type. change may alter the text of their sources.
+func newLatentEmulator(t testing.TB, dtype attention.DType, change func(dir string)) *latentEmulator {
+	t.Helper()
+	compiler, err := exec.LookPath("c++")
+	if err != nil {
+		t.Skipf("no compiler for the kernels: %v", err)
+	}
+	dir := emulationSources(t, "latent.cu", "sm90")
+	if change != nil {
+		change(dir)
+	}
+	file := filepath.Join(dir, "kernels.so")
+	text, err := exec.Command(compiler, "-std=c++17", "-O2", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-shared", "-fPIC", "-I"+dir,
+		"-DATTN_BF16="+map[attention.DType]string{attention.F16: "0", attention.BF16: "1"}[dtype], "-o", file, filepath.Join(dir, "latent.cc")).CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	e := &latentEmulator{}
+	lib, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	require.NoError(t, err)
+	purego.RegisterLibFunc(&e.run, lib, "emulate")
+	return e
+}
+
+// forward computes a call in host memory, with the keys of all sequences in some parts. Fewer CTAs than parts share them.
+func (e *latentEmulator) forward(cfg problem.Config, a problem.Args, all []tensors.Layout, parts, ctas int, reversed bool) error {
+	factors := plan.FactorsOf(cfg)
+	var call problem.CUDACall
+	plan.SetCUDACall(&call, &cfg, &factors, &a, all)
+	var p latentParams
+	p.set(&call)
+	p.b = int32(a.B)
+	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
+		t.base = hostAddress([...][]byte{a.Q.Host, a.K.Host, a.V.Host, a.O.Host}[i], all[i].Tensor.Offset, 2)
+	}
+	vector := func(v problem.Vector) uint64 { return hostAddress(v.Host, v.Offset, 4) }
+	if a.LSE.Given() {
+		p.lse = hostAddress(a.LSE.Host, a.LSE.Offset, 4)
+	}
+	if v := a.Varlen; v != nil {
+		p.cuQ, p.cuK, p.usedQ, p.usedK = vector(v.CuQ), vector(v.CuK), vector(v.UsedQ), vector(v.UsedK)
+	}
+	if a.Pages != nil {
+		p.table = vector(a.Pages.Table)
+	}
+	p.setOptions(&call)
+	g := latentGrid{rowTiles: max((a.Sq*a.Hq+latentRows-1)/latentRows, 1), parts: parts}
+	p.parts = int32(parts)
+	check := func() error { return nil }
+	if parts > 1 {
+		p.partial, check = guardedWorkspace(g.workspace())
+	}
+	m, batches, box := latentMap(&p.generalParams, &a.Shape)
+	k := emulatedMap{base: m.base, batch: m.batch, head: m.head, row: m.row, dim: int64(m.dim), rows: int64(m.rows), heads: int64(m.heads)}
+	if m.packed {
+		k.packed = 1
+	}
+	order := int32(0)
+	if reversed {
+		order = 1
+	}
+	emulators.Lock()
+	defer emulators.Unlock()
+	if failure := e.run(&p, &k, int32(batches), int32(box), int32(ctas), order); failure != "" {
+		return errors.New(failure)
+	}
+	runtime.KeepAlive(a)
+	return check()
+}
+
+// conformLatent computes a case. What must not matter, the order of threads, and how many CTAs share the parts change no bit.
+func conformLatent(e *latentEmulator, p *cases.Problem, parts int) error {
+	cfg := p.Config(cases.On(attention.TierCPU, p.DType))
+	var afters [2][][]byte
+	for i, before := range [2][][]byte{p.Image, p.Spoiled()} {
+		for _, image := range before {
+			afters[i] = append(afters[i], bytes.Clone(image))
+		}
+		a := p.HostArgs(afters[i])
+		var l tensors.Layouts
+		if err := l.Check(&cfg, &a); err != nil {
+			return err
+		}
+		tiles := max((a.Sq*a.Hq+latentRows-1)/latentRows, 1)
+		if err := e.forward(cfg, a, l.All(), parts, max(tiles*parts/(i+1), 1), i == 1); err != nil {
+			return err
+		}
+		if err := p.Trespass(before, afters[i]); err != nil {
+			return fmt.Errorf("run %d: %w", i+1, err)
+		}
+	}
+	var truth cases.Truth
+	if err := truth.Judge(p, afters[0]); err != nil {
+		return err
+	}
+	judged := cases.NewFormula(p).Judge(afters[0])
+	if err := judged.Err(); err != nil {
+		return err
+	}
+	return p.Same(afters[0], afters[1])
+}
+
+// latentCases are calls of latent attention with the number of parts in which their keys lie: row tiles with several queries and with
+// part of a head group, sequences in one part and in several, parts of several sequences, lengths of 0 and around the tiles.
+func latentCases() (list []cases.Case, parts []int) {
+	add := func(n int, c cases.Case) {
+		c.D, c.Dv, c.VInK, c.LSE, c.Seed = 576, 512, true, true, uint64(700+len(list))
+		c.Hkv = 1
+		for range c.B { // equal sequences
+			c.Seqs = append(c.Seqs, cases.Seq{Rows: c.Sq, Keys: c.Sk})
+		}
+		c.B, c.Sq, c.Sk = 0, 0, 0
+		for j := range c.Seqs {
+			c.Seqs[j].ID = 1 + j
+		}
+		list, parts = append(list, c), append(parts, n)
+	}
+	add(1, cases.Case{Name: "one part", Shape: attention.Shape{B: 2, Hq: 16, Sq: 1, Sk: 130}})
+	add(3, cases.Case{Name: "splits", Shape: attention.Shape{B: 1, Hq: 80, Sq: 1, Sk: 500}, Data: cases.Falling})
+	add(2, cases.Case{Name: "rising", Shape: attention.Shape{B: 1, Hq: 16, Sq: 1, Sk: 400}, Data: cases.Rising})
+	add(4, cases.Case{Name: "causal", Shape: attention.Shape{B: 2, Hq: 40, Sq: 3, Sk: 194}, Causal: attention.BottomRight})
+	add(2, cases.Case{Name: "top-left", Shape: attention.Shape{B: 1, Hq: 16, Sq: 4, Sk: 100}, Causal: attention.TopLeft})
+	add(5, cases.Case{Name: "pages", Shape: attention.Shape{Hq: 16}, PageSize: 64, PackedQ: true, Causal: attention.BottomRight,
+		Seqs: []cases.Seq{{Rows: 2, Keys: 300}, {Rows: 3, Keys: 64}, {Keys: 3}, {Rows: 1}, {Rows: 4, Keys: 129}}})
+	add(3, cases.Case{Name: "small pages", Shape: attention.Shape{Hq: 32}, PageSize: 16, LooseK: true, Layout: cases.Packed,
+		Seqs: []cases.Seq{{Rows: 1, Keys: 140}, {Rows: 1}, {Rows: 1, Keys: 63}}})
+	add(3, cases.Case{Name: "pages of two tiles", Shape: attention.Shape{Hq: 128}, PageSize: 128, LooseK: true,
+		Seqs: []cases.Seq{{Rows: 1, Keys: 200}, {Rows: 1, Keys: 128}}})
+	add(7, cases.Case{Name: "packed", Shape: attention.Shape{Hq: 16}, PackedQ: true, PackedK: true, LooseQ: true, LooseK: true, Causal: attention.BottomRight,
+		Seqs: []cases.Seq{{Rows: 5, Keys: 63}, {}, {Rows: 3, Keys: 65}, {Rows: 1, Keys: 1}, {Rows: 2, Keys: 260}}})
+	add(2, cases.Case{Name: "negative scale", Shape: attention.Shape{B: 3, Hq: 8, Sq: 1, Sk: 70}, Scale: attention.ScaleOf(-0.1), Data: cases.Large})
+	many := make([]cases.Seq, 40)
+	for i := range many {
+		many[i] = cases.Seq{Rows: 1, Keys: i * 5 % 90}
+	}
+	add(60, cases.Case{Name: "many sequences", Shape: attention.Shape{Hq: 16}, PackedQ: true, LooseK: true, Seqs: many})
+	return list, parts
+}
+
+// The kernels of latent attention, run by the CPU, compute calls with lengths, pages and causal masks, whatever is in memory that does
+// not matter.
+func TestLatentKernelsOnTheCPU(t *testing.T) {
+	testlevel.HostOnly(t)
+	list, parts := latentCases()
+	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		t.Run(dtype.String(), func(t *testing.T) {
+			e := newLatentEmulator(t, dtype, nil)
+			for i, c := range list {
+				if !testlevel.IsExhaustive() && i%2 != which {
+					continue
+				}
+				t.Run(c.String(), func(t *testing.T) {
+					p, err := cases.NewProblem(c, dtype)
+					require.NoError(t, err)
+					require.NoError(t, conformLatent(e, p, parts[i]))
+				})
+			}
+		})
+	}
+}
+
+// A kernel with one fault fails a case.
+func TestLatentKernelsFaultsAreFound(t *testing.T) {
+	testlevel.HostOnly(t)
+	list, parts := latentCases()
+	for i, x := range []struct {
+		name, file, right, planted string
+	}{
+		{"pages", "latent_output.h", "storeShared(to, make_uint4(0, 0, 0, 0));", ""},
+		{"splits", "latent_combine.h", "top == rows.top[r] ? 1 : exp2Approx(step)", "1"},
+		{"rising", "latent_output.h", "if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) multiply", "if (false) multiply"},
+		{"small pages", "latent_produce.h", "pages[(key + row) / p.page_size]", "pages[key / p.page_size]"},
+		{"packed", "latent_work.h", "first == 0 && until == tiles ? -1 : 2 * part + (first == 0)", "first == 0 && until == tiles ? -1 : 2 * part"},
+		{"negative scale", "latent_scores.h", "p.scale_log2 < 0 ? 0x80008000 : 0", "0"},
+	} {
+		if !testlevel.IsExhaustive() && i%4 != 0 {
+			continue
+		}
+		t.Run(x.name+" "+x.planted, func(t *testing.T) {
+			e := newLatentEmulator(t, attention.F16, func(dir string) {
+				file := filepath.Join(dir, x.file)
+				text, err := os.ReadFile(file)
+				require.NoError(t, err)
+				require.Equal(t, 1, strings.Count(string(text), x.right), "the text of the kernel has changed")
+				require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), x.right, x.planted, 1)), 0o600))
+			})
+			for j, c := range list {
+				if c.Name == x.name {
+					p, err := cases.NewProblem(c, attention.F16)
+					require.NoError(t, err)
+					require.Error(t, conformLatent(e, p, parts[j]))
+				}
+			}
+		})
+	}
+}
+
+// A key with Inf in its values makes them infinite or NaN in the rows that attend to it, and changes no bit of the others.
+func TestLatentKeepsNotFinite(t *testing.T) {
+	testlevel.HostOnly(t)
+	const rows, keys, heads, spoiled, column = 3, 130, 40, 128, 300
+	c := cases.Case{Name: "not finite", D: 576, Dv: 512, VInK: true, LSE: true, Seed: 5, Causal: attention.BottomRight, Shape: attention.Shape{B: 1, Hq: heads, Hkv: 1, Sq: rows, Sk: keys}}
+	for _, dtype := range []attention.DType{attention.BF16, attention.F16} {
+		if dtype == attention.F16 && !testlevel.IsExhaustive() {
+			break
+		}
+		e := newLatentEmulator(t, dtype, nil)
+		for _, parts := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%v %d", dtype, parts), func(t *testing.T) {
+				p, err := cases.NewProblem(c, dtype)
+				require.NoError(t, err)
+				cfg := p.Config(cases.On(attention.TierCPU, dtype))
+				run := func(spoil bool) (o []float32, strides attention.Strides) {
+					image := make([][]byte, len(p.Image))
+					for i := range image {
+						image[i] = bytes.Clone(p.Image[i])
+					}
+					a := p.HostArgs(image)
+					var l tensors.Layouts
+					require.NoError(t, l.Check(&cfg, &a))
+					if spoil {
+						at := l.List[1].Tensor.Offset + spoiled*l.List[1].Steps[2] + column
+						dtype.Encode(a.K.Host[2*at:][:2], []float32{float32(math.Inf(1))})
+					}
+					require.NoError(t, e.forward(cfg, a, l.All(), parts, 2*parts, false))
+					all := make([]float32, len(a.O.Host)/2)
+					dtype.Decode(all, a.O.Host)
+					return all[a.O.Offset:], attention.Strides{Head: l.List[3].Steps[1], Seq: l.List[3].Steps[2]}
+				}
+				a := p.HostArgs(p.Image)
+				var l tensors.Layouts
+				require.NoError(t, l.Check(&cfg, &a))
+				q := make([]float32, len(a.Q.Host)/2)
+				dtype.Decode(q, a.Q.Host)
+				q = q[a.Q.Offset:]
+				clean, strides := run(false)
+				after, _ := run(true)
+				for h := range int64(heads) {
+					for r := range int64(rows) {
+						at := h*strides.Head + r*strides.Seq
+						if attends := r >= rows-(keys-spoiled); !attends {
+							require.Equal(t, clean[at:at+512], after[at:at+512], "head %d, row %d", h, r)
+						} else if q[h*l.List[0].Steps[1]+r*l.List[0].Steps[2]+column] > 0 { // the score is not -Inf
+							require.False(t, math.Abs(float64(after[at+column])) <= math.MaxFloat32, "head %d, row %d", h, r)
+						}
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,17 @@
+// The interface between the host and the kernels of latent attention (latent.cu): one KV head, whose V is the first Dv columns
+// of K. They take calls with lengths and paged K and V, and calls without. Of AttnGeneralParams they read neither left, alibi,
+// sinks nor the changes of a score. v is not read.
+//
+// Package cudapath mirrors the struct and tests its layout.
+#pragma once
+#include "attn_general.h"
+
+struct AttnLatentParams : AttnGeneralParams {
+	uint64_t partial; // workspace: states of the parts of sequences, see LatentState of latent_work.h
+	int32_t parts;    // that share the keys of all sequences, at least 1
+	int32_t unused;
+};
+
+#ifdef __cplusplus
+static_assert(sizeof(AttnLatentParams) == sizeof(AttnGeneralParams) + 16, "AttnLatentParams is mirrored by the host");
+#endif

@@ -1,0 +1,68 @@
+// Latent attention (MLA) for sm_90a: few query rows of many heads attend to one KV head of 576 columns, of which the first 512
+// are V. TMA, wgmma and warp specialization.
+//
+// A CTA owns 64 rows, of 64 query heads or of fewer heads and several queries, and part of the keys, 64 a step. O of 64 x 512
+// float32 takes half of the register file, so it is divided over two warpgroups, and a third one computes S and P:
+//   - Warpgroup 0 is the producer. A lane issues the TMA copies of K to a ring of two tiles, 64 columns at a time. Another warp
+//     lists the work of the CTA for all others.
+//   - Warpgroup 1 keeps S and the row statistics. It loads Q, computes S = Q K^T of a tile as its columns arrive, and then P,
+//     which it passes through shared memory, with the factors of rows whose row max has changed.
+//   - Warpgroups 2 and 3 keep 256 columns of O each: O += P V, with P in registers and V, the K tile, in shared memory.
+// S of the next tile and P V of the current one run at once, and so do the exponentials: at 128 registers of O a thread no
+// warpgroup could do both. K is read from memory once for both products.
+//
+// The keys of all sequences are divided equally over the CTAs, whatever their lengths (latent_work.h). A CTA stores O, or a
+// state of part of a sequence's keys in the workspace; the combine kernel adds these up in a fixed order (latent_combine.h).
+//
+// Shared memory: Q (72 KiB), two K tiles (144 KiB), P (8 KiB), in panels of 64 columns in the 128-byte swizzle. mbarriers: K of
+// each panel and stage is full; left half, right half and last panel of a stage are free; P is full, is free.
+//
+// Masked keys do not change the result: where only some rows attend to a key, cleanLatentV() makes V finite. FlashMLA of
+// DeepSeek also divides O over two warpgroups; there both compute S and P, in turns. docs/log/cuda-latent.md has the numbers.
+//
+// Files: latent_tile.h (shared memory, barriers), latent_work.h (parts and pieces), latent_produce.h, latent_scores.h,
+// latent_output.h, latent_combine.h. attn_latent.h is the interface.
+//
+// The build passes the storage type (see build/latent.go). Entries: attn_fa3_<type>_latent(map k, AttnLatentParams), any grid, one
+// CTA per multiprocessor; attn_fa3_<type>_latent_combine(AttnLatentParams), the grid (row tiles * COMBINE_CHUNKS, batch).
+#include "latent_combine.h"
+#include "latent_produce.h"
+#include "latent_scores.h"
+
+__device__ __forceinline__ void attendLatent(const TensorMap *mapK, const AttnLatentParams &p) {
+	using T = LatentTile;
+	extern __shared__ __align__(1024) char tiles[];
+	const uint32_t shared = sharedAddress(tiles);
+	const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+	if (threadIdx.x == 0) {
+		prefetchMap(mapK);
+		for (int i = 0; i < T::STAGES * T::PANELS; i++) barrierInit(shared + T::K_FULL + 8 * i, 1);
+		for (int i = 0; i < T::STAGES * T::GROUPS; i++) barrierInit(shared + T::K_EMPTY + 8 * i, 4);
+		barrierInit(shared + T::P_FULL, 4);
+		barrierInit(shared + T::P_EMPTY, 8);
+		for (int i = 0; i < T::PIECES; i++) {
+			barrierInit(shared + T::PIECE_FULL + 8 * i, 1);
+			barrierInit(shared + T::PIECE_EMPTY + 8 * i, T::PIECE_READERS);
+		}
+		barrierInitFence();
+	}
+	__syncthreads();
+	if (warp < 4) {
+		giveRegisters<T::PRODUCER_REGISTERS>();
+		if (warp == 0) produceLatent(mapK, p, shared);
+		if (warp == 1) listLatentPieces(p, shared);
+	} else if (warp < 8) {
+		takeRegisters<T::SCORES_REGISTERS>();
+		scoreLatent(p, shared);
+	} else {
+		takeRegisters<T::OUTPUT_REGISTERS>();
+		outputLatent(p, shared, warp / 4 - 2);
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(LatentTile::THREADS, 1) LATENT_NAME(const __grid_constant__ TensorMap k, const __grid_constant__ AttnLatentParams p) {
+	static_assert(LatentTile::SHARED_BYTES == LATENT_SHARED, "build/latent.go says otherwise");
+	attendLatent(&k, p);
+}
+
+extern "C" __global__ void __launch_bounds__(128) LATENT_COMBINE(const __grid_constant__ AttnLatentParams p) { combineLatent(p); }

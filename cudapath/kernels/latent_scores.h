@@ -1,0 +1,146 @@
+// The warpgroup of latent.cu that computes S and P of all rows of a tile.
+#pragma once
+#include "latent_work.h"
+
+// Copies Q of a row tile to shared memory, negated if the scale is negative, and zeros for rows that the sequence has not.
+__device__ __forceinline__ void loadLatentQ(const AttnLatentParams &p, const LatentPiece &w, uint32_t shared) {
+	using T = LatentTile;
+	constexpr int CHUNKS = T::D / 8, AHEAD = 6;
+	const char *q = reinterpret_cast<const char *>(p.q.base) + 2 * ((p.cu_q != 0 ? 0 : w[LatentPiece::BATCH]) * p.q.batch + w[LatentPiece::FIRST_ROW] * p.q.row);
+	const int first = w[LatentPiece::ROW_TILE] * T::ROWS, queries = w[LatentPiece::ROWS];
+	const uint32_t flip = p.scale_log2 < 0 ? 0x80008000 : 0;
+#pragma unroll 1
+	for (int at = threadIdx.x % 128; at < T::ROWS * CHUNKS; at += 128 * AHEAD) {
+		uint4 x[AHEAD];
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++) {
+			const int n = at + 128 * i, chunk = n % CHUNKS, row = first + n / CHUNKS, query = row / p.Hq;
+			x[i] = make_uint4(0, 0, 0, 0);
+			if (query < queries)
+				x[i] = *reinterpret_cast<const uint4 *>(q + 2 * (query * p.q.row + (row - query * p.Hq) * p.q.head) + 16 * chunk);
+		}
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++) {
+			const int n = at + 128 * i, chunk = n % CHUNKS, row = n / CHUNKS;
+			x[i].x ^= flip, x[i].y ^= flip, x[i].z ^= flip, x[i].w ^= flip;
+			storeShared(shared + T::Q + chunk / 8 * T::PANEL + row * 128 + (chunk % 8 ^ row % 8) * 16, x[i]);
+		}
+	}
+	static_assert(T::ROWS * CHUNKS % (128 * AHEAD) == 0, "chunks of Q");
+	proxyFence();
+	namedSync(LATENT_SCORES, 128);
+}
+
+// Q of the panels that S reads from registers, as A operands.
+using LatentQ = uint32_t[4 * LatentTile::Q_REGISTER_PANELS][4];
+
+__device__ __forceinline__ void holdLatentQ(LatentQ &q, uint32_t shared) {
+	using T = LatentTile;
+	const int thread = threadIdx.x % 128, c = thread % 4, row = thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+	for (int i = 0; i < 4 * T::Q_REGISTER_PANELS; i++) {
+		const uint32_t at = shared + T::Q + (T::PANELS - T::Q_REGISTER_PANELS + i / 4) * T::PANEL + row * 128 + 4 * c;
+#pragma unroll
+		for (int word = 0; word < 4; word++) // rows g and g + 8 (1024 bytes apart), columns 2 c and 2 c + 8
+			q[i][word] = loadSharedWord(at + word % 2 * 1024 + ((i % 4 * 2 + word / 2) ^ row % 8) * 16);
+	}
+}
+
+// Issues S of the tile in a stage, panel by panel as they arrive.
+__device__ __forceinline__ void issueLatentScores(float (&s)[32], LatentQ &held, uint32_t shared, const Ring<LatentTile::STAGES> &k) {
+	using T = LatentTile;
+	constexpr int IN_SHARED = T::PANELS - T::Q_REGISTER_PANELS;
+	const uint32_t q = matrixOffset(shared) + matrixOffset(T::Q), tile = matrixOffset(shared) + matrixOffset(T::K) + k.stage * matrixOffset(T::K_BYTES);
+	const uint32_t full = shared + T::K_FULL + 8 * T::PANELS * k.stage;
+	touch(s);
+#pragma unroll
+	for (int i = 0; i < 4 * T::Q_REGISTER_PANELS; i++) touch(held[i]);
+#pragma unroll
+	for (int n = 0; n < T::PANELS; n++) {
+		const int panel = n == 0 ? T::PANELS - 1 : n - 1; // in the order in which they are copied
+		barrierWait(full + 8 * panel, k.parity);
+		wgmmaFence();
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const uint32_t offset = matrixOffset(panel * T::PANEL + 32 * i);
+			if (panel < IN_SHARED) Wgmma<64>::ss(s, q + offset, tile + offset, n + i > 0);
+			else if (n + i > 0) Wgmma<64>::rsk<true>(s, held[4 * (panel - IN_SHARED) + i], tile + offset);
+			else Wgmma<64>::rsk<false>(s, held[4 * (panel - IN_SHARED) + i], tile + offset);
+		}
+	}
+	wgmmaCommit();
+	touch(s);
+}
+
+// Ends a piece: stores LSE, or row max and row sum of a partial state. inverse: factors by which O is multiplied.
+__device__ __forceinline__ void finishLatentRows(const AttnLatentParams &p, const LatentPiece &w, const Rows &rows, const int (&last)[2], int row, float (&inverse)[2]) {
+	const float scale = fabsf(p.scale_log2);
+	const int slot = w[LatentPiece::SLOT], rowTile = w[LatentPiece::ROW_TILE];
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		const float sum = quadSum(rows.sum[r]);
+		const int at = rowTile * LatentTile::ROWS + row + 8 * r, query = at / p.Hq;
+		inverse[r] = 1;
+		if (slot >= 0) {
+			const LatentState state(p, slot, rowTile);
+			if (threadIdx.x % 4 == 0) *state.top(row + 8 * r) = rows.top[r], *state.sum(row + 8 * r) = sum;
+			continue;
+		}
+		inverse[r] = last[r] < 0 ? 0 : 1 / sum;
+		if (p.lse != 0 && threadIdx.x % 4 == 0 && query < w[LatentPiece::ROWS])
+			*lseOfLatent(p, w[LatentPiece::BATCH], w[LatentPiece::FIRST_ROW], query, at - query * p.Hq) = last[r] < 0 ? -INFINITY : lseOf(p, rows, r, sum, scale);
+	}
+}
+
+__device__ __forceinline__ void scoreLatent(const AttnLatentParams &p, uint32_t shared) {
+	using T = LatentTile;
+	const int thread = threadIdx.x % 128, lane = thread % 32, c = lane % 4, row = thread / 32 * 16 + lane / 4;
+	const float scale = fabsf(p.scale_log2), threshold = RESCALE_THRESHOLD / scale;
+	Ring<T::STAGES> k;
+	Ring<1> messages; // P and factors of a step, or the factors at the end of a piece
+	LatentQ q;
+	float s[32];
+	uint32_t P[16];
+	// Passes the factors of the rows to the warpgroups of O.
+	auto pass = [&](const float (&factor)[2]) {
+		if (c == 0) storeSharedWord(shared + T::FACTORS + 4 * row, __float_as_uint(factor[0])), storeSharedWord(shared + T::FACTORS + 4 * row + 32, __float_as_uint(factor[1]));
+		__syncwarp();
+		if (lane == 0) barrierArrive(shared + T::P_FULL);
+		messages.advance();
+	};
+	LatentReader reader = {shared, {}};
+	for (int steps; (steps = reader.next()) >= 0; reader.release()) {
+		const LatentPiece w = reader.piece();
+		Rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {1, 1}, false};
+		const int last[2] = {w.lastKeyOf(p, row), w.lastKeyOf(p, row + 8)};
+		if (steps > 0) {
+			loadLatentQ(p, w, shared);
+			holdLatentQ(q, shared);
+		}
+#pragma unroll 1
+		for (int i = 0; i < steps; i++) {
+			issueLatentScores(s, q, shared, k);
+			wgmmaWait<0>();
+			touch(s);
+			__syncwarp();
+			if (lane == 0) barrierArrive(shared + T::K_EMPTY + 8 * (T::GROUPS * k.stage + T::KEYS_ONLY));
+			k.advance();
+			if (i >= w[LatentPiece::MASKED]) {
+				const int key = w[LatentPiece::FIRST_KEY] + i * T::KEYS + 2 * c;
+				mask(s, last[0] - key, last[1] - key);
+			}
+			rows.factor[0] = rows.factor[1] = 1;
+			softmaxP(s, rows, scale, threshold, [] {});
+			packP(s, P, rows);
+			barrierWait(shared + T::P_EMPTY, messages.parity ^ 1);
+#pragma unroll
+			for (int j = 0; j < 4; j++) storeShared(shared + T::P + 2048 * j + 16 * thread, make_uint4(P[4 * j], P[4 * j + 1], P[4 * j + 2], P[4 * j + 3]));
+			pass(rows.factor);
+		}
+		if (steps > 0) namedSync(LATENT_SCORES, 128); // all warps have read Q
+		float inverse[2];
+		finishLatentRows(p, w, rows, last, row, inverse);
+		barrierWait(shared + T::P_EMPTY, messages.parity ^ 1);
+		pass(inverse);
+	}
+}

@@ -1,0 +1,29 @@
+// The tile of latent.cu: its shared-memory layout and its barriers.
+#pragma once
+#include "attn_latent.h"
+#include "fa3_consume.h"
+
+struct LatentTile {
+	static constexpr int D = 576, DV = 512, ROWS = 64, KEYS = 64, STAGES = 2;
+	static constexpr int THREADS = 512; // producer, scores, and two warpgroups of O with half of its columns each
+	static constexpr int PRODUCER_REGISTERS = 40, SCORES_REGISTERS = 120, OUTPUT_REGISTERS = 176;
+	static constexpr int PANELS = D / 64, HALF_PANELS = DV / 128, HALF = DV / 2;
+	// The last panels of Q are in registers. S = Q K^T with both operands in shared memory reads 128 bytes a cycle, all that
+	// shared memory gives.
+	static constexpr int Q_REGISTER_PANELS = 2;
+	// Sizes in bytes. A panel is 64 columns of a tile.
+	static constexpr int PANEL = 64 * 128, K_BYTES = PANELS * PANEL, P_BYTES = ROWS * KEYS * 2;
+	// A stage is freed in three groups of panels: left and right half of V, and what is K alone.
+	static constexpr int GROUPS = 3, KEYS_ONLY = 2;
+	static constexpr int PIECES = 2, PIECE_BYTES = 64; // see LatentPiece
+	static constexpr int K = 0, Q = K + STAGES * K_BYTES, P = Q + PANELS * PANEL, FACTORS = P + P_BYTES, PIECE = FACTORS + 4 * ROWS;
+	static constexpr int BARRIERS = PIECE + PIECES * PIECE_BYTES;
+	static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES * PANELS, P_FULL = K_EMPTY + 8 * STAGES * GROUPS, P_EMPTY = P_FULL + 8,
+			     PIECE_FULL = P_EMPTY + 8, PIECE_EMPTY = PIECE_FULL + 8 * PIECES;
+	static constexpr int SHARED_BYTES = PIECE_EMPTY + 8 * PIECES;
+	static constexpr int PIECE_READERS = 13; // warps: the producer, scores and O
+	static_assert(SHARED_BYTES <= 227 * 1024, "tile");
+};
+
+// Ids of named barriers; 0 is __syncthreads. LATENT_OUTPUT + half: a warpgroup of O.
+enum { LATENT_SCORES = 1, LATENT_OUTPUT = 2 };

@@ -1,0 +1,135 @@
+package cudapath
+
+import (
+	"fmt"
+	"math"
+
+	"vkattn/attention"
+	"vkattn/internal/problem"
+)
+
+// Latent attention: kernels/latent.cu, for one KV head whose V is the first columns of K.
+
+const (
+	// latentStateBytes is the size of a LatentState of kernels/latent_work.h: O of a row tile, row max and row sum.
+	latentStateBytes = 4 * latentRows * (latentColumns + 2)
+	latentRows       = 64
+	latentColumns    = 512
+	latentKeys       = 64
+	// combineThreads and combineChunks are those of kernels/latent_combine.h.
+	combineThreads = 128
+	combineChunks  = 16
+	// maxLatentLength limits lengths, so that sums of positions fit 32 bits.
+	maxLatentLength = 1 << 29
+)
+
+// latent returns the kernel of latent attention for a problem, or the reason why it does not take it. Without a kernel for the head
+// dims both are empty.
+func (t *table) latent(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why string) {
+	some := false
+	for i := range t.kernels {
+		e := &t.kernels[i]
+		if !e.Latent || e.D != p.HeadDim || e.DV != p.HeadDimV {
+			continue
+		}
+		if some = true; e.DType == p.DType.String() {
+			k = e
+		}
+	}
+	switch {
+	case !some:
+		return nil, ""
+	case k == nil:
+		return nil, "latent attention: there is none for " + p.DType.String()
+	case p.NotLatent != "":
+		return nil, "latent attention: it takes no " + p.NotLatent
+	case p.Align < alignment:
+		return nil, fmt.Sprintf("latent attention: offsets and strides have to be multiples of %d elements, these are of %d", alignment, p.Align)
+	case p.PageSize > 0 && p.PageSize%latentKeys != 0 && (latentKeys%p.PageSize != 0 || p.PageSize < 8):
+		return nil, fmt.Sprintf("latent attention: a page size of %d, it takes 8, 16, 32 and multiples of %d", p.PageSize, latentKeys)
+	}
+	if why := t.limits(k, d, p); why != "" {
+		return nil, why
+	}
+	return k, ""
+}
+
+// latentLimits says which 32-bit number of the kernel a shape exceeds.
+func (k *Kernel) latentLimits(s *attention.Shape) string {
+	tiles := uint64(s.B) * (uint64(s.Sk)/latentKeys + 1)
+	switch {
+	case max(s.Sq, s.Sk) > maxLatentLength:
+		return fmt.Sprintf("Sq %d and Sk %d: it takes at most 2^29", s.Sq, s.Sk)
+	case uint64(s.Sq)*uint64(s.Hq) > math.MaxInt32-latentRows || tiles > math.MaxInt32:
+		return fmt.Sprintf("%d rows of all heads and %d KV tiles of all sequences, it counts them in 31 bits", uint64(s.Sq)*uint64(s.Hq), tiles)
+	case s.B > maxGridY:
+		return fmt.Sprintf("%d sequences, it takes %d", s.B, maxGridY)
+	}
+	return ""
+}
+
+// latentGrid is how a call of latent attention is divided: row tiles, parts of the keys of all sequences, and CTAs. One CTA runs on
+// a multiprocessor.
+type latentGrid struct{ rowTiles, parts, ctas int }
+
+func (k *kernel) latentGrid(s *attention.Shape) latentGrid {
+	g := latentGrid{rowTiles: max((s.Sq*s.Hq+latentRows-1)/latentRows, 1)}
+	g.parts = max(k.c.info.SMs/g.rowTiles, 1)
+	g.ctas = min(g.rowTiles*g.parts, k.c.info.SMs)
+	return g
+}
+
+// workspace is the size of the workspace of a forward call.
+func (k *kernel) workspace(s *attention.Shape) uint64 {
+	if !k.Latent {
+		return 0
+	}
+	return k.latentGrid(s).workspace()
+}
+
+// workspace is two states of a row tile for each part. A single part has all sequences.
+func (g latentGrid) workspace() uint64 {
+	if g.parts == 1 {
+		return 0
+	}
+	return 2 * uint64(g.parts) * uint64(g.rowTiles) * latentStateBytes
+}
+
+// latentMap describes K for its tensor map: rows of pages, of all packed sequences, or of a sequence. box is the rows of a copy.
+func latentMap(p *generalParams, s *attention.Shape) (k mappedTensor, batches, box int) {
+	k, batches, box = mappedTensor{p.k.base, p.k.batch, p.k.head, p.k.row, int(p.d), s.Sk, 1, false}, s.B, latentKeys
+	switch {
+	case p.table != 0:
+		k.rows, batches, box = int(p.pageSize), int(p.pages), min(box, int(p.pageSize))
+	case p.cuK != 0:
+		k.rows, k.packed = int(p.totalK), true
+	}
+	return k, batches, box
+}
+
+// launchLatent launches a kernel of latent attention, and the one that combines splits.
+func (k *kernel) launchLatent(s *Stream, v *invocation) error {
+	p, g := &v.params, k.latentGrid(&v.shape)
+	p.b, p.parts = int32(v.shape.B), int32(g.parts)
+	tensor, batches, box := latentMap(&p.generalParams, &v.shape)
+	if tensor.rows < 1 || batches < 1 { // no copy reads it
+		tensor.base, tensor.rows, batches = p.q.base&^15, max(tensor.rows, 1), max(batches, 1)
+	}
+	if err := k.setMaps(&v.call, []mappedTensor{{}, tensor}, batches); err != nil {
+		return err
+	}
+	v.call.maps[0].box[1] = uint32(box)
+	v.call.grid = [3]uint32{uint32(g.ctas), 1, 1}
+	name, r := launch(s.c.lib.api, s.c.handle, s.handle, &v.call, p)
+	if r == cudaSuccess && g.parts > 1 {
+		combine := cudaCall{function: k.combine, threads: combineThreads, early: s.c.lib.launchesEarly(),
+			grid: [3]uint32{uint32(g.rowTiles * combineChunks), uint32(v.shape.B), 1}}
+		name, r = launch(s.c.lib.api, s.c.handle, s.handle, &combine, p)
+	}
+	if r != cudaSuccess {
+		err := s.c.check(name, r)
+		err.(*Error).Detail = k.Entry
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,25 @@
+/* The kernels of latent attention compiled by the host's compiler, for tests without a GPU. Compile it in a folder that has the
+ * kernels' files, and the headers of this folder in place of theirs. */
+#define LATENT_NAME attendCTA
+#define LATENT_COMBINE combineCTA
+#define LATENT_SHARED LatentTile::SHARED_BYTES
+#include "block.h"
+#include "latent.cu"
+
+// Runs the kernel in `ctas` CTAs, with a map of K whose boxes have `box` rows, and the combine kernel. Returns what failed.
+extern "C" const char *emulate(const AttnLatentParams *params, const Mapped *k, int batches, int box, int ctas, int reversed) {
+	const AttnLatentParams p = *params;
+	const TensorMap map = mapOf(*k, batches, box);
+	failure[0] = 0;
+	auto run = [&](unsigned x, unsigned y, int threads, int shared, std::function<void()> f) {
+		gridDim = {x, y, 1};
+		for (unsigned n = 0; n < x * y && !failure[0]; n++) {
+			const unsigned at = reversed ? x * y - 1 - n : n;
+			blockIdx = {at % x, at / x, 0};
+			runBlock(threads, shared, reversed, f);
+		}
+	};
+	run(ctas, 1, LatentTile::THREADS, LatentTile::SHARED_BYTES, [&] { attendCTA(map, p); });
+	if (p.parts > 1) run(latentRowTiles(p) * COMBINE_CHUNKS, p.B, 128, 0, [&] { combineCTA(p); });
+	return failure;
+}
