@@ -201,6 +201,7 @@ func TestLatentKernelsFaultsAreFound(t *testing.T) {
 		{"rising", "latent_output.h", "if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) multiply", "if (false) multiply"},
 		{"small pages", "latent_produce.h", "pages[(key + row) / p.page_size]", "pages[key / p.page_size]"},
 		{"packed", "latent_work.h", "first == 0 && until == tiles ? -1 : 2 * part + (first == 0)", "first == 0 && until == tiles ? -1 : 2 * part"},
+		{"one part", "latent.cu", "giveRegisters<T::SCORES_REGISTERS>", "takeRegisters<T::SCORES_REGISTERS>"},
 		{"negative scale", "latent_scores.h", "p.scale_log2 < 0 ? 0x80008000 : 0", "0"},
 	} {
 		if !testlevel.IsExhaustive() && i%4 != 0 {

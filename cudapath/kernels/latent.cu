@@ -52,7 +52,7 @@ __device__ __forceinline__ void attendLatent(const TensorMap *mapK, const AttnLa
 		if (warp == 0) produceLatent(mapK, p, shared);
 		if (warp == 1) listLatentPieces(p, shared);
 	} else if (warp < 8) {
-		takeRegisters<T::SCORES_REGISTERS>();
+		giveRegisters<T::SCORES_REGISTERS>();
 		scoreLatent(p, shared);
 	} else {
 		takeRegisters<T::OUTPUT_REGISTERS>();

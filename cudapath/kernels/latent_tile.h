@@ -6,6 +6,7 @@
 struct LatentTile {
 	static constexpr int D = 576, DV = 512, ROWS = 64, KEYS = 64, STAGES = 2;
 	static constexpr int THREADS = 512; // producer, scores, and two warpgroups of O with half of its columns each
+	// A thread starts with 128. The instruction that takes more is illegal for fewer.
 	static constexpr int PRODUCER_REGISTERS = 40, SCORES_REGISTERS = 120, OUTPUT_REGISTERS = 176;
 	static constexpr int PANELS = D / 64, HALF_PANELS = DV / 128, HALF = DV / 2;
 	// The last panels of Q are in registers. S = Q K^T with both operands in shared memory reads 128 bytes a cycle, all that
@@ -23,6 +24,7 @@ struct LatentTile {
 	static constexpr int SHARED_BYTES = PIECE_EMPTY + 8 * PIECES;
 	static constexpr int PIECE_READERS = 13; // warps: the producer, scores and O
 	static_assert(SHARED_BYTES <= 227 * 1024, "tile");
+	static_assert(SCORES_REGISTERS <= 128 && OUTPUT_REGISTERS >= 128 && PRODUCER_REGISTERS + SCORES_REGISTERS + 2 * OUTPUT_REGISTERS == 512, "registers");
 };
 
 // Ids of named barriers; 0 is __syncthreads. LATENT_OUTPUT + half: a warpgroup of O.

@@ -141,5 +141,11 @@ static inline void namedArrive(int id, int threads) {
 	m.gen++;
 	progress++;
 }
-template <int N> void takeRegisters() {}
-template <int N> void giveRegisters() {}
+// Registers that a thread starts with. To take fewer, or to give some for more, is an illegal instruction.
+static inline int startRegisters() { return min(65536 / ctaThreads / 8 * 8, 256); }
+template <int N> void takeRegisters() {
+	if (N < startRegisters()) refuse("takes fewer registers", N);
+}
+template <int N> void giveRegisters() {
+	if (N > startRegisters()) refuse("gives more registers", N);
+}
