@@ -50,7 +50,7 @@ platforms: ## build for linux, windows and darwin on amd64 and arm64 without cgo
 	scripts/platforms.sh build
 
 test-platforms: ## the release twice, platforms, go vet for each, the tests without cgo, tier cpu of arm64 under QEMU, Windows under Wine, compilers of other GPUs
-	scripts/platforms.sh test
+	scripts/platforms.sh release build vet native arm64 archives windows compilers
 
 c_flags = -s -w -extldflags "-Wl,--version-script=$(CURDIR)/bindings/c/vkattn.map -Wl,-soname,libvkattn.so"
 .PHONY: c

@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# platforms.sh build|test|windows|compilers [runner...]
+# platforms.sh part...
 #
+#   release    builds the release twice and compares the bytes; it refuses a tree with changes
 #   build      builds the library and the command without cgo for every target, and with cgo for windows/amd64 and
 #              linux/arm64, by compilers that deps.sh fetches
-#   test       builds the release twice and compares the bytes, builds and vets the targets, then runs what can run here:
-#              the tests without cgo on this machine, and on lavapipe, the tests of tier cpu and what it is made of for linux/arm64 under
-#              QEMU, which deps.sh fetches, the command of the release's archives, windows, and compilers
-#   windows    runs tests of packages without a device, those of package vk, and the command on Vulkan and on the CPU,
+#   vet        go vet for the same
+#   native     the tests without cgo on this machine: what needs no device, and packages vk and attention on lavapipe
+#   arm64      the tests of tier cpu and of what it is made of for linux/arm64 under QEMU, which deps.sh fetches
+#   archives   the command of the release's archives for Linux, on the CPU
+#   windows    tests of packages without a device, those of package vk, and the command on Vulkan and on the CPU,
 #              under Wine; it names what is missing if the machine has no Wine (Debian: wine64) or no Xvfb (xvfb)
 #   compilers  compiles every pipeline of the tables on each null device (see run-with), and compares the
-#              spills and waves of the tiles that the heuristics choose with attention/testdata/statistics
+#              spills and waves of the tiles that the heuristics choose with attention/testdata/statistics;
+#              NULLS names other devices than all
 #
-# The first run on a machine compiles the standard library for each target, which takes minutes.
+# make test-platforms runs all of them. The first run on a machine compiles the standard library for each target, which
+# takes minutes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -41,10 +45,9 @@ build() {
 cpu=(./internal/arith ./internal/ccall ./internal/dropout ./internal/gokernels ./internal/grid ./internal/half ./internal/quant
 	./attention/score ./internal/simd ./internal/oracle ./internal/tensors ./attention/kvcache ./attention/merge)
 
-test_all() {
-	step 'the release, twice' # first, because it refuses a tree with changes
-	scripts/release.sh test
-	build
+release() { scripts/release.sh test; }
+
+vet() {
 	for target in "${targets[@]}"; do
 		step "go vet, $target"
 		on "$target" go vet ./...
@@ -53,32 +56,43 @@ test_all() {
 		step "go vet, $target with cgo"
 		with_c "$target" go vet ./...
 	done
+}
+
+native() {
 	step "tests without cgo, $(go env GOOS)/$(go env GOARCH)"
-	go test "${cpu[@]}" ./internal/... ./cmd/vkattn/...
+	go test -timeout 30m "${cpu[@]}" ./internal/... ./cmd/vkattn/...
 	scripts/deps.sh lavapipe
-	VKATTN_DRIVER=lavapipe VKATTN_TEST_LEVEL=brief go test -exec "$PWD/scripts/run-with lavapipe" ./vk ./attention
+	VKATTN_DRIVER=lavapipe VKATTN_TEST_LEVEL=brief go test -timeout 1h -exec "$PWD/scripts/run-with lavapipe" ./vk ./attention
+}
+
+libc=/usr/aarch64-linux-gnu
+# Sets qemu, and libc to what it runs with.
+emulator() {
 	scripts/deps.sh qemu
-	local qemu
 	qemu=$(scripts/deps.sh bin)/qemu-aarch64
 	[[ -x $qemu ]] || qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64)
-	local libc=/usr/aarch64-linux-gnu
 	[[ -e $libc/lib/libc.so.6 ]] || libc=$(scripts/deps.sh path gcc-arm64)$libc
+}
+
+arm64() {
+	emulator
 	step "tests of tier cpu, linux/arm64 under QEMU"
 	cpu_tests on linux/arm64 -exec "$qemu -L $libc"
 	step "the same with cgo"
 	cpu_tests with_c linux/arm64 -exec "$qemu -L $libc"
+}
+
+archives() {
+	emulator
 	step "the command of the archives, on the CPU"
-	local out archive emulator
+	local out archive run
 	out=$(mktemp -d)
 	for archive in amd64 arm64; do
 		tar -xzf build/release/vkattn-*-linux-$archive.tar.gz -C "$out"
-		[[ $archive == amd64 ]] && emulator=() || emulator=("$qemu" -L "$libc")
-		"${emulator[@]}" "$out"/vkattn-*-$archive/vkattn bench --device cpu --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
+		[[ $archive == amd64 ]] && run=() || run=("$qemu" -L "$libc")
+		"${run[@]}" "$out"/vkattn-*-$archive/vkattn bench --device cpu --seqlen 128 --headdim 64 --nheads 2 --batch-size 1
 	done
 	rm -r "$out"
-	windows
-	compilers
-	step done
 }
 
 cpu_tests() { # <on|with_c> <target> <flags of go test...>
@@ -112,27 +126,28 @@ windows() {
 	done
 }
 
-compilers() { # [runner...]
-	local runner
-	# shellcheck disable=SC2046 # one word each
-	(($#)) || set -- $(scripts/deps.sh nulls)
+compilers() {
+	local runner runners=${NULLS:-$(scripts/deps.sh nulls)}
 	scripts/deps.sh lavapipe
 	scripts/deps.sh drm-shim
-	[[ " $* " != *' anv-'* ]] || scripts/deps.sh intel-shim
-	for runner; do
+	[[ $runners != *anv-* ]] || scripts/deps.sh intel-shim
+	for runner in $runners; do
 		step "pipelines on $runner"
 		CGO_ENABLED=1 go test -count=1 -timeout 2h -exec "$PWD/scripts/run-with $runner" \
 			-run 'Compile|TiersOfTheDriver|TileStatistics|ProbedFeatures|TestStatistics$' ./vk ./attention ./tests
 	done
 }
 
-case ${1-} in
-build) build ;;
-test) test_all ;;
-windows) windows ;;
-compilers) compilers "${@:2}" ;;
-*)
-	sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
-	exit 2
-	;;
-esac
+for part in "${@:-usage}"; do
+	case $part in
+	release | build | vet | native | arm64 | archives | windows | compilers)
+		step "$part"
+		$part
+		;;
+	*)
+		sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+		exit 2
+		;;
+	esac
+done
+step done
