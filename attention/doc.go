@@ -84,7 +84,9 @@
 // Scores, sums and the output are accumulated in float32 for every storage type, and a
 // float32 problem multiplies in float32, or on tiers coopmat and coopmat2 as sums of three
 // bfloat16 terms, to the same accuracy; the plan has a note of it. O is rounded to the
-// storage type once, at the end.
+// storage type once, at the end. Tiers that multiply matrices in the storage type round each P
+// to it, and so does tier cpu where V and O are bfloat16; Config.F32O keeps its P in float32.
+// O is divided by the sum of the rounded P, and LSE has P before that rounding.
 //
 // A slot is masked if the causal rule, the window, a mask, a bitmap or a list excludes
 // it. It is out of length if it lies beyond Sk or its sequence's length. Such a slot never
@@ -110,8 +112,8 @@
 //
 // The same build, device and Config give the same bits on every run. On a device this
 // holds until somebody tunes it (see [Tuning]), and with [TuningOff] always. On the CPU
-// the bits depend neither on GOMAXPROCS nor on the rest of the batch. CPUs with AVX-512,
-// AVX2 and FMA, or NEON give the same bits with the same C library; CPUs without fused
+// the bits depend neither on GOMAXPROCS nor on the rest of the batch. CPUs with AVX512-BF16,
+// AVX-512, AVX2 and FMA, or NEON give the same bits with the same C library; CPUs without fused
 // multiply-add give others. A build without cgo gives the same bits on every CPU. Its LSE, its
 // rows with a sink and its rows with a score beyond 2^18 use package math in place of the C
 // library and may differ from those of a build with cgo in the last bit.

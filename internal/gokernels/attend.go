@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"vkattn/internal/dropout"
+	"vkattn/internal/half"
 )
 
 // Attend adds the keys of a tile to the rows of a group. k and v are the rows of the tile's first key.
@@ -22,6 +23,17 @@ func Attend(t *Tile, q, o, s, state []float32, span []int32, position []float64,
 		return
 	}
 	softmax(t, o, s, state, span, keys, mask)
+	if t.RoundP != 0 {
+		// O is divided by the sum of the rounded P, so that a row with one large P is not wrong by its rounding.
+		sum := state[StateRounded*Lanes:][:lanes]
+		for key := from; key < to; key++ {
+			x := s[key*Lanes:][:lanes]
+			roundWeights(x)
+			for i, p := range x {
+				sum[i] += p
+			}
+		}
+	}
 	drops := t.Dropout.Threshold != 0
 	if drops {
 		drop(t, s, slots, keys)
@@ -175,6 +187,9 @@ func softmax(t *Tile, o, s, state []float32, span, keys, mask []int32) {
 		farWeights(t, i, farScores, s, &sum[i], &carry[i], most[i], level, span, keys, mask)
 	}
 	if anyFar || moved {
+		for i, x := range array(StateRounded) {
+			state[StateRounded*Lanes+i] = float32(x * shrink[i])
+		}
 		for j := range int(t.DV) {
 			for i, x := range o[j*Lanes:][:lanes] {
 				o[j*Lanes+i] = float32(x * shrink[i])
@@ -210,6 +225,22 @@ func farWeights(t *Tile, lane int, from, s []float32, sum, carry *float32, most 
 			*sum = next
 		}
 		s[key*Lanes+lane] = p
+	}
+}
+
+// roundWeights rounds weights, which are 0 to 1, -0 or NaN, to bfloat16, two at a time.
+func roundWeights(x []float32) {
+	const odd, most, upper, large = 0x1_00000001, 0x7fff_00007fff, 0xffff0000_ffff0000, 0x40000000_40000000
+	for i := 0; i < len(x); i += 2 {
+		pair := (*[2]float32)(x[i:])
+		two := (*uint64)(unsafe.Pointer(pair))
+		if *two&large == 0 {
+			*two = (*two + (*two >> 16 & odd) + most) & upper
+			continue
+		}
+		for j, w := range pair {
+			pair[j] = half.BF16ToFloat32(half.BF16FromFloat32(w))
+		}
 	}
 }
 
@@ -250,6 +281,7 @@ func Finish(o, state []float32, base []byte, at []int64, rows, vectors, dv int, 
 	lanes := vectors * Vector
 	array := func(i int) []float32 { return state[i*Lanes:][:lanes] }
 	most, fraction, sum, sinks, lses := array(StateMax), array(StateFraction), array(StateSum), array(StateSink), array(StateLSE)
+	rounded := array(StateRounded)
 	var divisor [Lanes]float32
 	for i := range most {
 		// A sink of +Inf takes all weight from all keys and has no logarithm.
@@ -258,7 +290,10 @@ func Finish(o, state []float32, base []byte, at []int64, rows, vectors, dv int, 
 			sink = math.NaN()
 		}
 		lse := level(most[i], fraction[i], ceiling(most[i], fraction[i])) + math.Log(float64(sum[i]))
-		divisor[i] = sum[i]
+		divisor[i] = rounded[i]
+		if rounded[i] == 0 {
+			divisor[i] = sum[i]
+		}
 		switch {
 		case sum[i] == 0:
 			// Values of keys with score -Inf may have left NaN in O.
@@ -271,7 +306,7 @@ func Finish(o, state []float32, base []byte, at []int64, rows, vectors, dv int, 
 			}
 			divisor[i], lse = 1, sink
 		case sink != math.Inf(-1):
-			divisor[i] = float32(float64(sum[i]) * (1 + math.Exp(sink-lse)))
+			divisor[i] = float32(float64(divisor[i]) * (1 + math.Exp(sink-lse)))
 			if lse > sink {
 				lse += math.Log1p(math.Exp(sink - lse))
 			} else {

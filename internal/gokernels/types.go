@@ -31,12 +31,27 @@ const (
 	Quantized // the first of quant.Formats; the others follow
 )
 
+// How kernels with pairs keep rows of bfloat16: as pairs along a row, and as pairs of rows. The kernels here do not.
+const (
+	Pairs    Type = -1
+	RowPairs Type = -2
+)
+
+// How pairs of Q and K are multiplied: as pairs if the least exponents of both have a sum of at least Exact, else
+// one by one.
+const (
+	Paired    = 1
+	PairedFMA = 2
+	Exact     = -112
+)
+
 // Arrays of the state of a group, of one element for each lane.
 const (
 	StateMax = iota
 	StateFraction
 	StateSum
 	StateCarry
+	StateRounded
 	StateStarted
 	StateSlope
 	StateSink
@@ -68,6 +83,8 @@ type Tile struct {
 	Vectors, From, To, FullFrom, FullTo int32
 	Bias, Mask, ALiBi                   int32
 	Stage                               Stage
+	RoundP                              int32
+	KPairs, VPairs, VLeast              int32 // 0 here: these kernels have no pairs
 	KStride, VStride                    int64
 	Scale, Softcap                      float32
 	Dropout                             Dropout

@@ -122,6 +122,10 @@ type cpuCall struct {
 	storedO simd.Type
 	kType   simd.Type // K
 	vType   simd.Type // V
+	qPacked simd.Type // Q, K and V as the kernels read them: bfloat16 may lie in pairs
+	kPacked simd.Type
+	vPacked simd.Type
+	roundP  bool
 }
 
 func (c *cpuCall) open(cfg *problem.Config, a *problem.Args) (err error) {
@@ -138,7 +142,24 @@ func (c *cpuCall) open(cfg *problem.Config, a *problem.Args) (err error) {
 	c.scale, c.softcap = cfg.ScaleValue(), cfg.Softcap
 	c.stored, c.storedO = simdType(cfg.DType), simdType(cfg.OType())
 	c.kType, c.vType = c.simdKVType(cfg.KeyType), c.simdKVType(cfg.ValueType)
+	c.pack()
 	return nil
+}
+
+// pack chooses how the kernels read Q, K and V. Pairs of Q and K change no bit. P is rounded to bfloat16 where V and O are
+// bfloat16, by all kernels, so that those with pairs give the bits of the others.
+func (c *cpuCall) pack() {
+	c.qPacked, c.kPacked, c.vPacked = c.stored, c.kType, c.vType
+	c.roundP = c.vType == simd.BF16 && c.storedO == simd.BF16
+	if !Kernels.Pairs {
+		return
+	}
+	if c.stored == simd.BF16 && c.kType == simd.BF16 {
+		c.qPacked, c.kPacked = simd.Pairs, simd.Pairs
+	}
+	if c.roundP {
+		c.vPacked = simd.RowPairs
+	}
 }
 
 // simdKVType is the type of K or V in the order of quant.Formats.
@@ -275,7 +296,7 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 			g.MaskAt[i] = c.MaskAt(b, head, row)
 		}
 	}
-	g.Begin(c.Args.Q.Host, c.stored)
+	g.Begin(c.Args.Q.Host, c.qPacked)
 }
 
 // maskBlocks removes slots that Args.Mask excludes from the mask of blocks. It returns false if the group attends to none.
@@ -297,7 +318,8 @@ func (w *cpuWorker) maskBlocks(g *cpuGroup, b int) (any bool) {
 // attend adds the worker's KV tile to a group.
 func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 	c, t := w.call, &w.tile
-	job := simd.Tile{Keys: t.keys, Scale: c.scale, Softcap: c.softcap, ALiBi: c.Args.ALiBi.Given(), Dropout: simdDropout(&c.Call)}
+	job := simd.Tile{Keys: t.keys, Scale: c.scale, Softcap: c.softcap, ALiBi: c.Args.ALiBi.Given(), Dropout: simdDropout(&c.Call),
+		RoundP: c.roundP, VPairs: c.vPacked == simd.RowPairs}
 	if !t.cut(&job, g) {
 		return
 	}
@@ -325,8 +347,8 @@ func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 		g.ReadBias(w.bias, c.Args.Bias.Host, t.keys, simdType(c.Args.Bias.DType))
 	}
 	t.load()
-	job.K, job.KStride = t.k.rows, t.k.stride
-	job.V, job.VStride = t.v.rows, t.v.stride
+	job.K, job.KStride, job.KLeast = t.k.rows, t.k.stride, t.k.least
+	job.V, job.VStride, job.VLeast = t.v.rows, t.v.stride, t.v.least
 	if w.score != nil {
 		job.Stage = simd.StageScores
 		g.Attend(&job, w.scores)

@@ -25,7 +25,7 @@ type cpuTile struct {
 }
 
 // cpuRowsOf are the rows of K or V of a tile in float32: read in place if possible,
-// otherwise converted into a buffer.
+// otherwise converted into a buffer, bfloat16 to pairs where the kernels have them.
 type cpuRowsOf struct {
 	view   *tensors.KVView
 	stored simd.Type
@@ -35,13 +35,14 @@ type cpuRowsOf struct {
 	at     []int64
 	scales []float32 // nil: none
 	rows   unsafe.Pointer
-	stride int // elements
+	stride int // elements, or pairs
+	least  int // exponent of pairs
 }
 
 func (t *cpuTile) init(call *cpuCall, keys int) {
 	*t = cpuTile{call: call, buffer: make([]int32, keys)}
-	t.k.init(&call.K, call.kType, call.Args.K.Host, call.Cfg.HeadDim, keys)
-	t.v.init(&call.V, call.vType, call.Args.V.Host, call.Cfg.ValueDim(), keys)
+	t.k.init(&call.K, call.kPacked, call.Args.K.Host, call.Cfg.HeadDim, keys)
+	t.v.init(&call.V, call.vPacked, call.Args.V.Host, call.Cfg.ValueDim(), keys)
 }
 
 func (r *cpuRowsOf) init(view *tensors.KVView, stored simd.Type, host []byte, dim, keys int) {
@@ -157,8 +158,11 @@ func (r *cpuRowsOf) load(t *cpuTile) {
 	if r.buffer == nil {
 		r.buffer = make([]float32, len(r.at)*r.dim)
 	}
-	Kernels.Widen(r.buffer, r.host, at, r.scales, r.dim, r.stored)
+	r.least = Kernels.Widen(r.buffer, r.host, at, r.scales, r.dim, r.stored)
 	r.rows, r.stride = unsafe.Pointer(unsafe.SliceData(r.buffer)), r.dim
+	if r.stored == simd.Pairs {
+		r.stride = (r.dim + 1) / 2
+	}
 }
 
 // locate returns the byte offsets of the tile's rows and reads their scales.

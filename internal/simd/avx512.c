@@ -1,6 +1,6 @@
 //go:build !windows
 
-// The kernels for AVX-512, 16 lanes a vector, 32 registers.
+// The kernels for AVX-512, 16 lanes a vector, 32 registers, and for AVX512-BF16.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include "kernels.h"
@@ -41,5 +41,17 @@ typedef __mmask16 M;
 
 #ifdef __clang__
 #pragma clang attribute pop
+#endif
+
+#ifdef SIMD_HAS_PAIRS
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC target("avx512bf16")
+#endif
+#include "pairs.h"
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
 #endif
 #endif

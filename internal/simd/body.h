@@ -19,7 +19,8 @@
 // S[key][lane], O[dv][lane]. A lane sums in one fixed order, over d in a score and over
 // keys in its row sum and in O, and never reads other lanes. So the bits of a row do not
 // depend on the other rows of its group, on the sizes of groups and tiles, or on the
-// instruction set, if that has fused multiply-add.
+// instruction set, if that has fused multiply-add. pairs.h has products of bfloat16 by
+// another instruction, to the same bits.
 //
 // The size of KV tiles changes no bit because the rescaling of the online softmax is
 // exact. Weights are P = 2^(x log2(e) - fraction - m). m is an integer near the row max,
@@ -73,10 +74,13 @@ INLINE V widen_bf16(const uint8_t *p) {
 	memcpy(&h, p, sizeof h);
 	return (V)(__builtin_convertvector(h, W) << 16);
 }
-INLINE void narrow_bf16(uint8_t *p, V x) {
+// round_bf16 is x rounded to nearest even; the lower 16 bits are anything.
+INLINE W round_bf16(V x) {
 	W b = (W)x;
-	W rounded = (b + (b >> 16 & 1) + 0x7fff) >> 16;
-	H h = __builtin_convertvector((W)SELECT(LE(x, x), (V)rounded, (V)((b | 0x400000) >> 16)), H);
+	return (W)SELECT(LE(x, x), (V)(b + (b >> 16 & 1) + 0x7fff), (V)(b | 0x400000));
+}
+INLINE void narrow_bf16(uint8_t *p, V x) {
+	H h = __builtin_convertvector(round_bf16(x) >> 16, H);
 	memcpy(p, &h, sizeof h);
 }
 
@@ -304,7 +308,7 @@ static void transpose(float *dst, int32_t dst_stride, const float *src, int32_t 
 }
 
 // pack_q widens rows of Q and transposes them.
-static void pack_q(float *q, const uint8_t *base, const int64_t *at, int32_t vectors, int32_t d, int32_t type) {
+static int32_t pack_q(float *q, const uint8_t *base, const int64_t *at, int32_t vectors, int32_t d, int32_t type) {
 	const int32_t lanes = vectors * VL;
 	float rows[LANES][64];
 	for (int32_t j = 0; j < d; j += 64) {
@@ -313,12 +317,14 @@ static void pack_q(float *q, const uint8_t *base, const int64_t *at, int32_t vec
 			widen_row(rows[i], base + at[i] + (int64_t)j * (type == SIMD_F32 ? 4 : 2), n, type, 1);
 		transpose(q + j * LANES, LANES, rows[0], 64, lanes, n);
 	}
+	return 0;
 }
 
 // widen converts rows of K or V to float32; scales is NULL for types without scales.
-static void widen(float *dst, const uint8_t *base, const int64_t *at, const float *scales, int32_t rows, int32_t d,
+static int32_t widen(float *dst, const uint8_t *base, const int64_t *at, const float *scales, int32_t rows, int32_t d,
 	int32_t type) {
 	for (int32_t i = 0; i < rows; i++) widen_row(dst + (int64_t)i * d, base + at[i], d, type, scales ? scales[i] : 1);
+	return 0;
 }
 
 // read_bias gathers the biases of a group at n keys: dst[key][lane].
@@ -481,10 +487,13 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 		carry[i] = carries[i] * shrink[i];
 		far_weights(t, i, far_scores, s, sum + i, carry + i, most[i], to, span, keys, mask);
 	}
-	if (far || moved)
+	if (far || moved) {
+		float *rounded = state + SIMD_ROUNDED * LANES;
+		UNROLL for (int v = 0; v < nv; v++) store(rounded + v * VL, load(rounded + v * VL) * load(shrink + v * VL));
 		for (int32_t j = 0; j < t->dv; j++)
 			UNROLL for (int v = 0; v < nv; v++)
 				store(o + j * LANES + v * VL, load(o + j * LANES + v * VL) * load(shrink + v * VL));
+	}
 }
 
 #include "dropout.h"
@@ -507,6 +516,29 @@ INLINE void drop(const int nv, const simd_tile *t, float *s, const uint32_t *slo
 	}
 }
 
+// round_weights rounds P to bfloat16. O is divided by the sum of the rounded P, so that a row with one large P is not
+// wrong by its rounding.
+static void round_weights(const simd_tile *t, float *s, float *state) {
+	for (int32_t i = 0; i < t->vectors * VL; i += VL) {
+		float *rounded = state + SIMD_ROUNDED * LANES + i;
+		V sum = load(rounded);
+		for (int32_t key = t->from; key < t->to; key++) {
+			float *at = s + key * LANES + i;
+			const V p = (V)(round_bf16(load(at)) & splat_word(0xffff0000));
+			store(at, p);
+			sum = sum + p;
+		}
+		store(rounded, sum);
+	}
+}
+
+// sum_end is the end of the sum of values that begins with a key.
+INLINE int32_t sum_end(const simd_tile *t, const int32_t *keys, int32_t from) {
+	int32_t to = from + 1;
+	while (to < t->to && keys[to] / SIMD_SUMMED == keys[from] / SIMD_SUMMED) to++;
+	return to;
+}
+
 // STEPS defines the steps of attend for groups of nv vectors as separate functions: inlined
 // into one, they compete for registers.
 #define STEPS(suffix, nv) \
@@ -526,25 +558,36 @@ INLINE void drop(const int nv, const simd_tile *t, float *s, const uint32_t *slo
 	static NOINLINE void full_##suffix(const simd_tile *t, int32_t from, int32_t to, const float *p, const float *v, float *o) { \
 		accumulate(nv, false, from, to, t->dv, p, v, t->v_stride, o); \
 	} \
-	static void attend_##suffix(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span, \
-		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask, \
-		const uint32_t *slots) { \
-		if (t->stage != SIMD_REST) { \
-			scores_##suffix(t, q, k, s); \
-			if (t->softcap != 0 || t->bias || t->alibi) modify(t, s, state + SIMD_SLOPE * LANES, position, keys, bias); \
-		} \
-		if (t->stage == SIMD_SCORES) return; \
-		softmax_##suffix(t, o, s, state, span, keys, mask); \
-		if (t->dropout.threshold != 0) drop_##suffix(t, s, slots, keys); \
+	static void values_##suffix(const simd_tile *t, float *s, float *state, const float *v, const int32_t *keys, float *o) { \
 		const bool skips = t->dropout.threshold != 0; \
 		for (int32_t from = t->from, to; from < t->to; from = to) { \
-			for (to = from + 1; to < t->to && keys[to] / SIMD_SUMMED == keys[from] / SIMD_SUMMED;) to++; \
+			to = sum_end(t, keys, from); \
 			(!skips && t->full_from <= from && to <= t->full_to ? full_##suffix : masked_##suffix)(t, from, to, s, v, o); \
 		} \
 	}
 
+// ATTEND defines a function attend of groups of nv vectors by its two products, and by whether it rounds P before
+// dropout and PV.
+#define ATTEND(name, suffix, scores_of_tile, rounds, values_of_tile) \
+	static void name##_##suffix(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span, \
+		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask, \
+		const uint32_t *slots) { \
+		if (t->stage != SIMD_REST) { \
+			scores_of_tile(t, q, k, s); \
+			if (t->softcap != 0 || t->bias || t->alibi) modify(t, s, state + SIMD_SLOPE * LANES, position, keys, bias); \
+		} \
+		if (t->stage == SIMD_SCORES) return; \
+		softmax_##suffix(t, o, s, state, span, keys, mask); \
+		if (rounds(t)) round_weights(t, s, state); \
+		if (t->dropout.threshold != 0) drop_##suffix(t, s, slots, keys); \
+		values_of_tile(t, s, state, v, keys, o); \
+	}
+
 STEPS(one, 1)
 STEPS(all, VECTORS)
+INLINE bool rounds_p(const simd_tile *t) { return t->round_p; }
+ATTEND(attend, one, scores_one, rounds_p, values_one)
+ATTEND(attend, all, scores_all, rounds_p, values_all)
 
 // attend adds the keys of a tile to the rows of a group.
 static void attend(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span,
@@ -561,21 +604,21 @@ static float one_nan(float x) { return x == x ? x : NAN; }
 static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, int32_t dv,
 	int32_t type, float keep) {
 	const float *most = state + SIMD_MAX * LANES, *fraction = state + SIMD_FRACTION * LANES, *sum = state + SIMD_SUM * LANES,
-	            *sinks = state + SIMD_SINK * LANES;
+	            *rounded = state + SIMD_ROUNDED * LANES, *sinks = state + SIMD_SINK * LANES;
 	float m[LANES], divisor[LANES];
 	for (int32_t v = 0; v < vectors; v++) store(m + v * VL, ceiling(load(most + v * VL), load(fraction + v * VL)));
 	for (int32_t i = 0; i < vectors * VL; i++) {
 		// A sink of +Inf takes all weight from all keys and has no logarithm.
 		const double sink = sinks[i] == INFINITY ? NAN : sinks[i];
 		double lse = level(most[i], fraction[i], m[i]) + log(sum[i]);
-		divisor[i] = sum[i];
+		divisor[i] = rounded[i] == 0 ? sum[i] : rounded[i];
 		if (sum[i] == 0) {
 			// Values of keys with score -Inf may have left NaN in O.
 			for (int32_t j = 0; j < dv; j++) o[j * LANES + i] = sink == sink ? 0 : NAN;
 			divisor[i] = 1;
 			lse = sink;
 		} else if (sink != -INFINITY) {
-			divisor[i] = (float)(sum[i] * (1 + exp(sink - lse)));
+			divisor[i] = (float)(divisor[i] * (1 + exp(sink - lse)));
 			lse = lse > sink ? lse + log1p(exp(sink - lse)) : sink + log1p(exp(lse - sink));
 		}
 		divisor[i] *= keep;
@@ -599,31 +642,35 @@ static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int
 
 #include "backward.h"
 
+// KERNELS are the kernels that every set of this source has.
+#define KERNELS \
+	.lanes = LANES, \
+	.vector = VL, \
+	.finish = finish, \
+	.read_bias = read_bias, \
+	.read_mask = read_mask, \
+	.read_blocks = read_blocks, \
+	.backward_keys = backward_keys, \
+	.backward_rows = backward_rows, \
+	.backward_delta = backward_delta, \
+	.backward_tile = backward_tile, \
+	.backward_sums = backward_sums, \
+	.backward_query = backward_query, \
+	.backward_bias = backward_bias, \
+	.backward_bias_sum = backward_bias_sum, \
+	.backward_fold = backward_fold, \
+	.backward_store = backward_store, \
+	.backward_store_keys = backward_store_keys, \
+	.backward_read_bias = backward_read_bias, \
+	.backward_read_mask = backward_read_mask, \
+	.backward_read_blocks = backward_read_blocks, \
+	.exps = exps, \
+	.tanhs = tanhs
+
 const simd_kernels NAME = {
 	.name = ISA,
-	.lanes = LANES,
-	.vector = VL,
 	.pack_q = pack_q,
 	.attend = attend,
-	.finish = finish,
 	.widen = widen,
-	.read_bias = read_bias,
-	.read_mask = read_mask,
-	.read_blocks = read_blocks,
-	.backward_keys = backward_keys,
-	.backward_rows = backward_rows,
-	.backward_delta = backward_delta,
-	.backward_tile = backward_tile,
-	.backward_sums = backward_sums,
-	.backward_query = backward_query,
-	.backward_bias = backward_bias,
-	.backward_bias_sum = backward_bias_sum,
-	.backward_fold = backward_fold,
-	.backward_store = backward_store,
-	.backward_store_keys = backward_store_keys,
-	.backward_read_bias = backward_read_bias,
-	.backward_read_mask = backward_read_mask,
-	.backward_read_blocks = backward_read_blocks,
-	.exps = exps,
-	.tanhs = tanhs,
+	KERNELS,
 };

@@ -17,6 +17,15 @@ enum {
 // Storage types of rows. The quantized types of quantized.h follow.
 enum { SIMD_F16, SIMD_BF16, SIMD_F32, SIMD_QUANTIZED };
 
+// How sets with pairs keep rows of bfloat16, see pairs.h: pairs along a row, and pairs of rows.
+enum { SIMD_PAIRS = -1, SIMD_ROW_PAIRS = -2 };
+
+// How the keys of a tile lie: as float32, as pairs whose products are exact in pairs, as other pairs.
+enum { SIMD_SINGLE, SIMD_PAIRED, SIMD_PAIRED_FMA };
+
+// The least sum of the exponents of factors whose sums of products are no subnormal numbers: -126 + 14.
+enum { SIMD_EXACT = -112 };
+
 // A simd_dropout is the dropout mask of a call, see package dropout.
 typedef struct {
 	uint32_t seed[2];
@@ -37,14 +46,18 @@ typedef struct {
 	int32_t full_from, full_to; // of these, keys that every lane attends to
 	int32_t bias, mask, alibi;  // whether there are any
 	int32_t stage;              // SIMD_ALL, or a part of it
-	int64_t k_stride, v_stride; // elements from key to key
+	int32_t round_p;            // whether P is rounded to bfloat16 for PV
+	int32_t k_pairs;            // SIMD_SINGLE, or how pairs are multiplied
+	int32_t v_pairs, v_least;   // whether V lies in pairs, and what widen has returned
+	int64_t k_stride, v_stride; // elements from key to key, of pairs of keys from pair to pair
 	float scale, softcap;
 	simd_dropout dropout;
 } simd_tile;
 
 // State of a group: arrays of one element for each lane, in this order. A row sum is
-// SIMD_SUM less SIMD_CARRY, the rounding errors of its additions (Kahan).
-enum { SIMD_MAX, SIMD_FRACTION, SIMD_SUM, SIMD_CARRY, SIMD_STARTED, SIMD_SLOPE, SIMD_SINK, SIMD_LSE, SIMD_STATES };
+// SIMD_SUM less SIMD_CARRY, the rounding errors of its additions (Kahan). SIMD_ROUNDED is the sum of rounded P, 0 if P is
+// not rounded.
+enum { SIMD_MAX, SIMD_FRACTION, SIMD_SUM, SIMD_CARRY, SIMD_ROUNDED, SIMD_STARTED, SIMD_SLOPE, SIMD_SINK, SIMD_LSE, SIMD_STATES };
 
 // Rows and keys of a tile of the backward pass.
 enum { SIMD_ROWS = 64, SIMD_COLUMNS = 64 };
@@ -86,14 +99,16 @@ typedef struct {
 typedef struct {
 	const char *name;
 	int32_t lanes, vector; // query rows of a group, of a vector
+	int32_t pairs;         // whether pack_q and widen take SIMD_PAIRS and SIMD_ROW_PAIRS
 
-	void (*pack_q)(float *q, const uint8_t *base, const int64_t *at, int32_t vectors, int32_t d, int32_t type);
+	// pack_q and widen return the least exponent of pairs.
+	int32_t (*pack_q)(float *q, const uint8_t *base, const int64_t *at, int32_t vectors, int32_t d, int32_t type);
 	void (*attend)(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span,
 		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias,
 		const int32_t *mask, const uint32_t *slots);
 	void (*finish)(float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, int32_t dv,
 		int32_t type, float keep);
-	void (*widen)(float *dst, const uint8_t *base, const int64_t *at, const float *scales, int32_t rows, int32_t d,
+	int32_t (*widen)(float *dst, const uint8_t *base, const int64_t *at, const float *scales, int32_t rows, int32_t d,
 		int32_t type);
 	void (*read_bias)(float *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors, int32_t n,
 		int32_t type);
@@ -135,6 +150,12 @@ typedef struct {
 // simd_set is set i of those that this CPU runs, best first, or NULL past the last.
 const simd_kernels *simd_set(int32_t i);
 
-extern const simd_kernels simd_avx512, simd_avx2, simd_neon, simd_plain;
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
+#define SIMD_HAS_PAIRS
+// simd_pairs_in_order reports whether this CPU adds a pair of products as two fused multiply-adds.
+int32_t simd_pairs_in_order(void);
+#endif
+
+extern const simd_kernels simd_avx512_bf16, simd_avx512, simd_avx2, simd_neon, simd_plain;
 
 #endif

@@ -3,6 +3,8 @@
 // The instruction set of the CPU selects one at run time. body.h explains the algorithm.
 // A build without cgo, and one for Windows, has the kernels of package gokernels.
 //
+// The set avx512bf16 is avx512 with products of bfloat16 pairs, see pairs.h.
+//
 // All sets with fused multiply-add, and gokernels, give the same bits. The set "plain", for CPUs
 // without it, gives others.
 //
@@ -45,11 +47,19 @@ const (
 	Quantized = gokernels.Quantized // the first of quant.Formats; the others follow
 )
 
+// How kernels with Pairs keep rows of bfloat16, see pairs.h: as pairs along a row, for Begin and for K, and as
+// pairs of consecutive rows, for V.
+const (
+	Pairs    = gokernels.Pairs
+	RowPairs = gokernels.RowPairs
+)
+
 // Kernels are the kernels of one instruction set.
 type Kernels struct {
 	c             *cKernels // nil: package gokernels
-	Name          string    // avx512, avx2, neon, plain or go
+	Name          string    // avx512bf16, avx512, avx2, neon, plain or go
 	Lanes, Vector int       // query rows per group, and per vector
+	Pairs         bool      // whether Begin and Widen take Pairs and RowPairs
 }
 
 // inGo are the kernels of package gokernels.
@@ -70,6 +80,8 @@ type Group struct {
 	kernels *Kernels
 	d, dv   int
 	vectors int
+	pairs   bool // Q lies in pairs
+	least   int  // their least exponent
 
 	q, o, state []float32
 
@@ -109,9 +121,9 @@ func (g *Group) Rows(n int) (lanes int) {
 	return g.vectors * g.kernels.Vector
 }
 
-// Begin reads the rows of Q and resets the softmax state.
+// Begin reads the rows of Q and resets the softmax state. Tiles of a group that begins with Pairs have K in Pairs.
 func (g *Group) Begin(q []byte, t Type) {
-	packQ(g.kernels, g.q, q, g.QAt, g.vectors, g.d, t)
+	g.pairs, g.least = t == Pairs, packQ(g.kernels, g.q, q, g.QAt, g.vectors, g.d, t)
 	clear(g.o)
 	n := g.kernels.Lanes
 	for i := range n {
@@ -141,9 +153,12 @@ func (d *Dropout) kernels() gokernels.Dropout {
 type Tile struct {
 	Keys             []int32 // positions of the keys in their sequence; Group.Span limits them
 	K, V             unsafe.Pointer
-	KStride, VStride int // float32 elements from key to key
-	From, To         int // keys that any lane attends to
-	FullFrom, FullTo int // the keys among them that every lane attends to; FullFrom = FullTo: none
+	KStride, VStride int  // float32 elements or pairs from key to key, of RowPairs from pair to pair
+	KLeast, VLeast   int  // of pairs: what Widen has returned
+	VPairs           bool // V lies in RowPairs
+	RoundP           bool // round P to bfloat16 for PV
+	From, To         int  // keys that any lane attends to
+	FullFrom, FullTo int  // the keys among them that every lane attends to; FullFrom = FullTo: none
 	Scale, Softcap   float32
 	ALiBi            bool
 	Bias             []float32 // from ReadBias; nil: none
@@ -161,6 +176,13 @@ func (g *Group) Attend(t *Tile, scores []float32) {
 		Bias: flag(t.Bias != nil), Mask: flag(t.Mask != nil), ALiBi: flag(t.ALiBi),
 		KStride: int64(t.KStride), VStride: int64(t.VStride), Scale: t.Scale, Softcap: t.Softcap,
 		Dropout: t.Dropout.kernels(), Stage: t.Stage,
+		RoundP: flag(t.RoundP), VPairs: flag(t.VPairs), VLeast: int32(t.VLeast),
+	}
+	if g.pairs {
+		c.KPairs = gokernels.Paired
+		if g.least+t.KLeast < gokernels.Exact {
+			c.KPairs = gokernels.PairedFMA
+		}
 	}
 	if t.FullFrom >= t.FullTo {
 		c.FullFrom, c.FullTo = c.To, c.To
@@ -185,9 +207,10 @@ func (g *Group) ReadBlocks(dst []int32, bitmap []byte, keys []int32, shift int) 
 }
 
 // Widen converts rows of d elements to float32 in dst, packed. Row i begins at byte at[i]
-// and is multiplied by scales[i] if scales is not nil.
-func (k *Kernels) Widen(dst []float32, rows []byte, at []int64, scales []float32, d int, t Type) {
-	widen(k, dst, rows, at, scales, d, t)
+// and is multiplied by scales[i] if scales is not nil. As Pairs a row has (d+1)/2 of them, each in place of an
+// element; RowPairs have d for two rows. It returns the least exponent of pairs.
+func (k *Kernels) Widen(dst []float32, rows []byte, at []int64, scales []float32, d int, t Type) (least int) {
+	return widen(k, dst, rows, at, scales, d, t)
 }
 
 // Exp replaces elements, which are at most 0, by their exponential, as the softmax does.

@@ -24,9 +24,9 @@ package simd
 #cgo noescape simd_map
 #cgo nocallback simd_map
 
-static void simd_pack_q(const simd_kernels *k, float *q, const void *base, const int64_t *at, int32_t vectors, int32_t d,
+static int32_t simd_pack_q(const simd_kernels *k, float *q, const void *base, const int64_t *at, int32_t vectors, int32_t d,
 	int32_t type) {
-	k->pack_q(q, base, at, vectors, d, type);
+	return k->pack_q(q, base, at, vectors, d, type);
 }
 static void simd_attend(const simd_kernels *k, const simd_tile *t, const float *q, float *o, float *s, float *state,
 	const int32_t *span, const double *position, const void *keys_k, const void *keys_v, const int32_t *keys,
@@ -37,9 +37,9 @@ static void simd_finish(const simd_kernels *k, float *o, float *state, void *bas
 	int32_t vectors, int32_t dv, int32_t type, float keep) {
 	k->finish(o, state, base, at, rows, vectors, dv, type, keep);
 }
-static void simd_widen(const simd_kernels *k, float *dst, const void *base, const int64_t *at, const float *scales,
+static int32_t simd_widen(const simd_kernels *k, float *dst, const void *base, const int64_t *at, const float *scales,
 	int32_t rows, int32_t d, int32_t type) {
-	k->widen(dst, base, at, scales, rows, d, type);
+	return k->widen(dst, base, at, scales, rows, d, type);
 }
 static void simd_read_bias(const simd_kernels *k, float *dst, const void *base, const int64_t *at, const int32_t *keys,
 	int32_t vectors, int32_t n, int32_t type) {
@@ -167,7 +167,8 @@ var (
 
 	_ = [1]struct{}{}[gokernels.Keys-C.SIMD_KEYS|gokernels.Summed-C.SIMD_SUMMED|gokernels.Rows-C.SIMD_ROWS|
 		gokernels.Columns-C.SIMD_COLUMNS|gokernels.StateLSE-C.SIMD_LSE|gokernels.States-C.SIMD_STATES|
-		gokernels.StateStarted-C.SIMD_STARTED|gokernels.F32-C.SIMD_F32|gokernels.Quantized-C.SIMD_QUANTIZED]
+		gokernels.Pairs-C.SIMD_PAIRS|gokernels.RowPairs-C.SIMD_ROW_PAIRS|gokernels.Paired-C.SIMD_PAIRED|
+		gokernels.PairedFMA-C.SIMD_PAIRED_FMA|gokernels.Exact-C.SIMD_EXACT|gokernels.StateStarted-C.SIMD_STARTED|gokernels.F32-C.SIMD_F32|gokernels.Quantized-C.SIMD_QUANTIZED]
 )
 
 // Sets returns the kernels for the instruction sets of this CPU, best first.
@@ -177,7 +178,7 @@ func Sets() (all []*Kernels) {
 		if c == nil {
 			return all
 		}
-		all = append(all, &Kernels{c, C.GoString(c.name), int(c.lanes), int(c.vector)})
+		all = append(all, &Kernels{c, C.GoString(c.name), int(c.lanes), int(c.vector), c.pairs != 0})
 	}
 }
 
@@ -188,12 +189,12 @@ func pointer(b []byte) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(b))
 }
 
-func packQ(k *Kernels, q []float32, base []byte, at []int64, vectors, d int, t Type) {
+func packQ(k *Kernels, q []float32, base []byte, at []int64, vectors, d int, t Type) (least int) {
 	if k.c == nil {
 		gokernels.PackQ(q, base, at, vectors, d, t)
-		return
+		return 0
 	}
-	C.simd_pack_q(k.c, floats(q), pointer(base), ints64(at), C.int32_t(vectors), C.int32_t(d), C.int32_t(t))
+	return int(C.simd_pack_q(k.c, floats(q), pointer(base), ints64(at), C.int32_t(vectors), C.int32_t(d), C.int32_t(t)))
 }
 
 func attend(g *Group, c *gokernels.Tile, t *Tile, scores []float32) {
@@ -214,12 +215,12 @@ func finish(k *Kernels, o, state []float32, base []byte, at []int64, rows, vecto
 	C.simd_finish(k.c, floats(o), floats(state), pointer(base), ints64(at), C.int32_t(rows), C.int32_t(vectors), C.int32_t(dv), C.int32_t(t), C.float(keep))
 }
 
-func widen(k *Kernels, dst []float32, rows []byte, at []int64, scales []float32, d int, t Type) {
+func widen(k *Kernels, dst []float32, rows []byte, at []int64, scales []float32, d int, t Type) (least int) {
 	if k.c == nil {
 		gokernels.Widen(dst, rows, at, scales, d, t)
-		return
+		return 0
 	}
-	C.simd_widen(k.c, floats(dst), pointer(rows), ints64(at), floats(scales), C.int32_t(len(at)), C.int32_t(d), C.int32_t(t))
+	return int(C.simd_widen(k.c, floats(dst), pointer(rows), ints64(at), floats(scales), C.int32_t(len(at)), C.int32_t(d), C.int32_t(t)))
 }
 
 func readBias(k *Kernels, dst []float32, bias []byte, at []int64, keys []int32, vectors int, t Type) {

@@ -12,8 +12,9 @@ type cKernels struct{}
 // Sets returns the kernels for the instruction sets of this CPU, best first.
 func Sets() []*Kernels { return []*Kernels{inGo} }
 
-func packQ(_ *Kernels, q []float32, base []byte, at []int64, vectors, d int, t Type) {
+func packQ(_ *Kernels, q []float32, base []byte, at []int64, vectors, d int, t Type) (least int) {
 	gokernels.PackQ(q, base, at, vectors, d, t)
+	return 0
 }
 
 func attend(g *Group, c *gokernels.Tile, t *Tile, scores []float32) { attendInGo(g, c, t, scores) }
@@ -22,8 +23,9 @@ func finish(_ *Kernels, o, state []float32, base []byte, at []int64, rows, vecto
 	gokernels.Finish(o, state, base, at, rows, vectors, dv, t, keep)
 }
 
-func widen(_ *Kernels, dst []float32, rows []byte, at []int64, scales []float32, d int, t Type) {
+func widen(_ *Kernels, dst []float32, rows []byte, at []int64, scales []float32, d int, t Type) (least int) {
 	gokernels.Widen(dst, rows, at, scales, d, t)
+	return 0
 }
 
 func readBias(_ *Kernels, dst []float32, bias []byte, at []int64, keys []int32, vectors int, t Type) {
