@@ -366,3 +366,52 @@ func TestBackwardKernelsCountIn31Bits(t *testing.T) {
 		require.ErrorContains(t, err, x.want, "%+v", x)
 	}
 }
+
+// Decode kernels take few rows where they read keys less often than the others, or divide them over multiprocessors that the others
+// leave idle, and quantized K and V always.
+func TestChoosesDecodeKernels(t *testing.T) {
+	table, err := embedded()
+	require.NoError(t, err)
+	require.Len(t, table.cudaDecodes, 2*3*5)
+	for _, x := range []struct {
+		b, hq, hkv, sq, d int
+		kv                attention.KVType
+		dev               *DeviceInfo
+		faster            bool
+		entry, why        string
+	}{
+		{b: 8, hq: 32, hkv: 8, sq: 1, d: 128, faster: true, entry: "attn_decode_f16_d128_same"},
+		{b: 8, hq: 32, hkv: 8, sq: 4, d: 128, faster: true, entry: "attn_decode_f16_d128_same"},
+		{b: 8, hq: 32, hkv: 8, sq: 5, d: 128, entry: "attn_decode_f16_d128_same"},
+		{b: 1, hq: 32, hkv: 8, sq: 8, d: 96, faster: true, entry: "attn_decode_f16_d128_same"},
+		{b: 1, hq: 16, hkv: 1, sq: 8, d: 40, faster: true, entry: "attn_decode_f16_d64_same"},
+		{b: 64, hq: 8, hkv: 8, sq: 2, d: 256, entry: "attn_decode_f16_d256_same"},
+		{b: 1, hq: 8, hkv: 8, sq: 9, d: 64, why: "9 rows a sequence, its decode kernels take 8"},
+		{b: 1, hq: 8, hkv: 8, sq: 1, d: 320, why: "there is none for f16, same, 320/320"},
+		{b: 1, hq: 8, hkv: 8, sq: 1, d: 64, dev: &a100, why: "the device has 8.0"},
+		{b: 70000, hq: 8, hkv: 8, sq: 1, d: 64, why: "more heads, sequences or rows"},
+		{b: 1, hq: 8, hkv: 8, sq: 1, d: 64, kv: attention.KVQ4_0, faster: true, entry: "attn_decode_f16_d64_q4_0"},
+		{b: 1, hq: 8, hkv: 8, sq: 1, d: 96, kv: attention.KVInt8, why: "there is none for f16, int8, 96/96"},
+		{b: 1, hq: 8, hkv: 8, sq: 1, d: 64, kv: attention.KVQ5_0, why: "are for int8, fp8, q8_0 and q4_0"},
+	} {
+		dev := &h200
+		if x.dev != nil {
+			dev = x.dev
+		}
+		p := problem.CUDAProblem{Shape: attention.Shape{B: x.b, Hq: x.hq, Hkv: x.hkv, Sq: x.sq, Sk: 5000}, HeadDim: x.d, HeadDimV: x.d, Align: 8, KV: x.kv, Rows: uint64(x.b * x.sq)}
+		k, why := table.chooseDecode(dev, &p)
+		require.Contains(t, why, x.why)
+		require.Equal(t, x.why == "", why == "")
+		if k != nil {
+			require.Equal(t, x.entry, k.Entry)
+			require.Equal(t, x.faster, decodesFaster(dev, &p), "%+v", x)
+			require.LessOrEqual(t, k.Blocks*(k.Shared+1024), 228<<10, "shared memory of a multiprocessor")
+			image, err := table.image(k.Module, &h200)
+			require.NoError(t, err)
+			require.Contains(t, string(image), k.Entry+"\x00")
+		}
+	}
+	p := problem.CUDAProblem{NoDecode: "its decode kernels take no bias"}
+	_, why := table.chooseDecode(&h200, &p)
+	require.Equal(t, p.NoDecode, why)
+}

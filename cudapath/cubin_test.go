@@ -70,7 +70,7 @@ func TestDecodeTable(t *testing.T) {
 	for _, dtype := range []string{"f16", "bf16"} {
 		for _, kv := range decodeTypes {
 			for _, d := range []int{64, 128, 256} {
-				k, why := table.decode("sm_90a", dtype, kv.String(), d, d)
+				k, why := decodeKernel(table.decodes, "sm_90a", dtype, kv.String(), d, d)
 				require.Empty(t, why)
 				image, err := table.cubinImage(k)
 				require.NoError(t, err)
@@ -78,20 +78,20 @@ func TestDecodeTable(t *testing.T) {
 				require.LessOrEqual(t, k.Shared, 47<<10)
 			}
 			for _, dims := range [][2]int{{96, 96}, {128, 64}, {512, 512}} {
-				_, why := table.decode("sm_90a", dtype, kv.String(), dims[0], dims[1])
+				_, why := decodeKernel(table.decodes, "sm_90a", dtype, kv.String(), dims[0], dims[1])
 				require.Contains(t, why, fmt.Sprintf("and sm_90a, there is none for %s, %v, %d/%d", dtype, kv, dims[0], dims[1]))
 			}
 		}
 		for _, kv := range attention.KVTypes() {
 			if !slices.Contains(decodeTypes, kv) {
-				_, why := table.decode("sm_90a", dtype, kv.String(), 64, 64)
+				_, why := decodeKernel(table.decodes, "sm_90a", dtype, kv.String(), 64, 64)
 				require.Contains(t, why, "are for int8, fp8, q8_0 and q4_0", kv)
 			}
 		}
 	}
-	_, why := table.decode("sm_80", "f16", "int8", 64, 64)
+	_, why := decodeKernel(table.decodes, "sm_80", "f16", "int8", 64, 64)
 	require.Contains(t, why, "on sm_80")
-	require.Len(t, new(decodeParams).bytes(), 304)
+	require.Len(t, new(decodeParams).bytes(), 352)
 }
 
 // A kernel of smaller row blocks is taken where they fill the multiprocessors better.

@@ -5,6 +5,7 @@ package cudapath
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -30,6 +31,9 @@ import (
 
 // hostForward computes what a forward kernel of the fake is given, on the CPU tier.
 func hostForward(name string, p *callParams) error {
+	if strings.Contains(name, "_decode_") {
+		return hostDecode(name, (*decodeParams)(unsafe.Pointer(p)))
+	}
 	cfg := problem.Config{HeadDim: int(p.d), HeadDimV: int(p.dv), Scale: problem.ScaleOf(p.scale)}
 	for _, t := range attention.DTypes() {
 		if strings.Contains(name, "_"+t.String()) {
@@ -51,6 +55,51 @@ func hostForward(name string, p *callParams) error {
 	}
 	hostTensors(&cfg, &a, p, a.B, a.Sq, a.B, a.Sk)
 	return host.Forward(cfg, a)
+}
+
+// hostDecode is hostForward of a decode kernel. Of the workspace it checks that counters are 0, and writes all of the states.
+func hostDecode(name string, p *decodeParams) error {
+	_, kv, _ := strings.Cut(name, "_d64_")
+	g := generalParams{callParams: callParams{q: p.q, k: p.k, v: p.v, o: p.o, lse: p.lse, b: p.b, hq: p.hq, hkv: p.hkv, sq: p.sq, sk: p.sk, d: p.headDim, dv: p.headDim},
+		cuQ: p.cuQ, cuK: p.cuK, usedQ: p.usedQ, usedK: p.usedK, table: p.table, alibi: p.alibi, sinks: p.sinks, totalQ: p.totalQ, totalK: p.totalK,
+		left: p.left, right: p.right, bottomRight: p.bottomRight, pageSize: p.pageSize, pages: p.pages, tableStride: p.tableStride,
+		changes: p.changes, scoreScale: p.scoreScale, softcap: p.softcap}
+	cfg := problem.Config{HeadDim: int(p.headDim)}
+	if strings.Contains(name, "_bf16_") {
+		cfg.DType = problem.BF16
+	}
+	if kv != "same" {
+		return fmt.Errorf("%s: the fake computes K and V stored as Q", name)
+	}
+	for _, t := range [...]*tensorParams{&g.k, &g.v} {
+		t.batch, t.head, t.row = t.batch/2, t.head/2, t.row/2
+	}
+	scale := float64(p.scaleLog2) / math.Log2E
+	if p.changes != 0 {
+		if scale = float64(p.scoreScale); p.softcap != 0 {
+			scale *= float64(p.softcap)
+		}
+	}
+	cfg.Scale = problem.ScaleOf(float32(scale))
+	if p.splits > 1 {
+		tiles := int(p.b) * int(p.sq)
+		if p.cuQ != 0 {
+			tiles = int(p.totalQ)
+		}
+		tiles *= int(p.hkv)
+		group := int(p.hq / p.hkv)
+		tiles *= (group + decodeHeads - 1) / decodeHeads
+		for i, n := range unsafe.Slice(*(**uint32)(unsafe.Pointer(&p.counters)), tiles) {
+			if n != 0 {
+				return fmt.Errorf("%s: the counter of row tile %d begins at %d", name, i, n)
+			}
+		}
+		states := unsafe.Slice(*(**float32)(unsafe.Pointer(&p.partial)), tiles*int(p.splits)*min(group, decodeHeads)*(64+4))
+		for i := range states {
+			states[i] = float32(math.NaN())
+		}
+	}
+	return hostGeneral(cfg, problem.Args{Shape: problem.Shape{B: int(p.b), Hq: int(p.hq), Hkv: int(p.hkv), Sq: int(p.sq), Sk: int(p.sk)}}, &g)
 }
 
 // hostTensors sets the tensors of a kernel's parameters: the batches and rows of Q and O, and of K and V.
@@ -302,6 +351,19 @@ func judgeOptionsOnDevice(t testing.TB, dev *attention.Device, kernel string, p 
 	require.NoError(t, p.Same(after, again))
 }
 
+// judgeDecodeOnDevice is judgeOptionsOnDevice by the formula, which knows extreme scales.
+func judgeDecodeOnDevice(t testing.TB, dev *attention.Device, p *cases.Problem) {
+	t.Helper()
+	after := forwardOnDevice(t, dev, "", p, p.Image)
+	require.NoError(t, p.Trespass(p.Image, after))
+	formula := cases.NewFormula(p)
+	formula.Rounded = p.KeyType.Scaled() // the exponent of V's scale is added to the score
+	judged := formula.Judge(after)
+	require.NoError(t, judged.Err())
+	spoiled := p.Spoiled()
+	require.NoError(t, p.Same(after, forwardOnDevice(t, dev, "", p, spoiled)))
+}
+
 // A CUDA device without Vulkan computes calls with the options that its forward kernels take, and refuses the others by name.
 func TestDeviceComputesOptions(t *testing.T) {
 	f, dev := openFake(t)
@@ -328,6 +390,67 @@ func TestDeviceComputesOptions(t *testing.T) {
 		}
 		t.Logf("%d cases", n)
 	}
+}
+
+// Few rows run in decode kernels, whose splits find counters of 0 in the stream's memory, in the caller's and in graphs.
+func TestDeviceDecodes(t *testing.T) {
+	f, dev := openFake(t)
+	for i, c := range asQCases(64) {
+		p, err := cases.NewProblem(c, []attention.DType{attention.F16, attention.BF16}[i%2])
+		require.NoError(t, err)
+		f.launches()
+		judgeDecodeOnDevice(t, dev, p)
+		if b := c.Bounds(); c.Seqs == nil || decodesFaster(&ContextOf(dev).info, &problem.CUDAProblem{Shape: b}) {
+			require.Contains(t, f.launches(), "_decode_", "%v", c)
+		}
+	}
+	f.backward(0)
+	shape := attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 1, Sk: 6000}
+	a, small := problemOn(t, dev, attention.F16, shape, 64), problemOn(t, dev, attention.F16, attention.Shape{B: 1, Hq: 2, Sq: 300, Sk: 300}, 64)
+	op, err := attention.New(dev, attention.Config{HeadDim: 64})
+	require.NoError(t, err)
+	plan, err := op.PlanFor(a.Args)
+	require.NoError(t, err)
+	require.Contains(t, plan.Kernel, "_decode_")
+	require.Equal(t, 15, plan.Splits, "of 10 multiprocessors with three CTAs each, for two row tiles")
+	require.Positive(t, plan.WorkspaceBytes)
+
+	c := ContextOf(dev)
+	g := newGraphs(t, c)
+	own, err := c.NewStream()
+	require.NoError(t, err)
+	s, err := WrapStream(dev, own.Handle())
+	require.NoError(t, err)
+	g.capture(t, own.Handle(), func() {
+		require.ErrorContains(t, op.Forward(s, a.Args), "the call allocates a workspace of 32 KiB: make one like it, or prepare it, before")
+	})
+	require.NoError(t, op.Prepare(a.Shape))
+	replay := g.capture(t, own.Handle(), func() { require.NoError(t, op.Forward(s, a.Args)) })
+	w := &problemStream(s).workspace
+	require.False(t, w.zeroed, "the graph has not run")
+	replay()
+	for range 2 {
+		require.NoError(t, op.Forward(s, a.Args))
+		require.True(t, w.zeroed)
+		require.NoError(t, op.Backward(s, small)) // in the rest of the workspace
+	}
+	replay()
+	space, err := dev.Tensor(attention.F32, int(plan.WorkspaceBytes/4))
+	require.NoError(t, err)
+	require.NoError(t, UseWorkspace(s, space.Memory))
+	for range 2 {
+		require.NoError(t, space.SetBytes(bytes.Repeat([]byte{0xff}, bytesOf(space)))) // as another call leaves it
+		require.NoError(t, dev.Wait(background(t)))
+		require.NoError(t, op.Forward(s, a.Args))
+		require.NoError(t, s.Wait(background(t)))
+	}
+	less, err := dev.Tensor(attention.F32, int(plan.WorkspaceBytes/4)-1)
+	require.NoError(t, err)
+	require.NoError(t, UseWorkspace(s, less.Memory))
+	require.ErrorIs(t, op.Forward(s, a.Args), vk.ErrInvalid)
+	require.NoError(t, s.Wait(background(t)))
+	require.NoError(t, s.Close())
+	require.NoError(t, own.Close())
 }
 
 // A CUDA device without Vulkan computes attention and gradients, in memory and streams of its own.
@@ -464,8 +587,9 @@ func TestDeviceRefuses(t *testing.T) {
 	for text, cfg := range map[string]attention.Config{
 		"tier scalar on fake: a CUDA device that was opened without Vulkan has tier cuda alone": {HeadDim: 64, Tier: attention.TierScalar},
 		"tier cpu on fake": {HeadDim: 64, Tier: attention.TierCPU},
-		"its forward kernels take no attention chunks": {HeadDim: 64, AttentionChunk: 16, Causal: attention.TopLeft},
-		"quantized":    {HeadDim: 64, KeyType: attention.KVInt8, ValueType: attention.KVInt8},
+		"its forward kernels take no attention chunks":                                   {HeadDim: 64, AttentionChunk: 16, Causal: attention.TopLeft},
+		"its decode kernels are for int8, fp8, q8_0 and q4_0, head dims 64, 128 and 256": {HeadDim: 96, KeyType: attention.KVInt8, ValueType: attention.KVInt8},
+		"its quantized decode takes K and V of one type, not int8/fp8":                   {HeadDim: 64, KeyType: attention.KVInt8, ValueType: attention.KVFP8},
 		"fixed splits": {HeadDim: 64, FixedSplit: 64},
 		"f32":          {HeadDim: 64, DType: attention.F32, Tier: attention.TierCUDA, Kernel: "fa3"},
 	} {

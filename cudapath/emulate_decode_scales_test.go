@@ -19,13 +19,13 @@ func TestDecodeKernelsShareScalesOnTheCPU(t *testing.T) {
 	table, err := embedded()
 	require.NoError(t, err)
 	const d, dtype = 64, attention.BF16
-	e := newDecodeEmulator(t, table, dtype.String(), d)
+	e := newDecodeEmulator(t, table.decodes, dtype.String(), d, nil)
 	two := []cases.Seq{{ID: 1, Rows: 1, Keys: 123}, {ID: 2, Rows: 1, Keys: 90}}
 	for _, kv := range decodeTypes {
 		if !kv.Scaled() {
 			continue
 		}
-		k, why := table.decode("sm_90a", dtype.String(), kv.String(), d, d)
+		k, why := decodeKernel(table.decodes, "sm_90a", dtype.String(), kv.String(), d, d)
 		require.Empty(t, why)
 		for _, c := range []cases.Case{
 			{Name: "tensor", Seqs: two, LooseK: true, KVBlock: problem.KVBlockTensor},

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -30,20 +31,24 @@ type decodeEmulator struct {
 	run func(entry uintptr, p *decodeParams, grid *uint32, threads, reversed int32) string
 }
 
-// newDecodeEmulator compiles the kernels of a storage type and a head dim, with the tiles of the table.
-func newDecodeEmulator(t testing.TB, table *table, dtype string, d int) *decodeEmulator {
+// newDecodeEmulator compiles the kernels of a storage type and a head dim, with the tiles of a list of the table. change may alter the text
+// of their sources.
+func newDecodeEmulator(t testing.TB, list []Kernel, dtype string, d int, change func(dir string)) *decodeEmulator {
 	t.Helper()
 	compiler, err := exec.LookPath("c++")
 	if err != nil {
 		t.Skipf("no compiler for the kernels: %v", err)
 	}
-	dir := emulationSources(t, "cubin_decode.cu", "warp")
+	dir := emulationSources(t, "decode.cu", "warp")
+	if change != nil {
+		change(dir)
+	}
 	file := filepath.Join(dir, "kernels.so")
 	args := []string{"-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", "-I" + dir,
 		"-DDECODE_NAME=attn", fmt.Sprintf("-DDECODE_D=%d", d), fmt.Sprintf("-DDECODE_BF16=%t", dtype == "bf16"), "-DPARAMS=DecodeParams",
-		`-DSOURCE="cubin_decode.cu"`, "-o", file, filepath.Join(dir, "emulate.cc")}
-	for i := range table.decodes {
-		if k := &table.decodes[i]; k.DType == dtype && k.D == d {
+		"-DDECODE_MOST_SHARED=232448", `-DSOURCE="decode.cu"`, "-o", file, filepath.Join(dir, "emulate.cc")}
+	for i := range list {
+		if k := &list[i]; k.DType == dtype && k.D == d {
 			kv := strings.ToUpper(k.KV)
 			for name, value := range map[string]int{"WARPS": k.Threads / 32, "STAGES": k.Stages, "KEYS": k.Cols, "BLOCKS": k.Blocks, "SHARED": k.Shared} {
 				args = append(args, fmt.Sprintf("-DDECODE_%s_%s=%d", kv, name, value))
@@ -65,7 +70,7 @@ func (e *decodeEmulator) forward(k *Kernel, cfg problem.Config, a problem.Args, 
 	if err := l.Check(&cfg, &a); err != nil {
 		return err
 	}
-	return e.forwardUnchecked(k, cfg, a, l.All(), splits, narrow, reversed)
+	return e.forwardUnchecked(k, cfg, a, l.All(), splits, narrow && k.KV != problem.KVSame.String(), reversed)
 }
 
 // forwardUnchecked is forward with the layouts of the tensors.
@@ -73,7 +78,9 @@ func (e *decodeEmulator) forwardUnchecked(k *Kernel, cfg problem.Config, a probl
 	factors := plan.FactorsOf(cfg)
 	var call problem.CUDACall
 	plan.SetCUDACall(&call, &cfg, &factors, &a, all)
-	call.Decode.Splits = splits
+	if call.Decode.Splits = splits; k.KV == problem.KVSame.String() {
+		call.Decode.UnitBytes = 2
+	}
 	var p decodeParams
 	p.set(&call)
 	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
@@ -94,6 +101,7 @@ func (e *decodeEmulator) forwardUnchecked(k *Kernel, cfg problem.Config, a probl
 	if a.Pages != nil {
 		p.table = vector(a.Pages.Table)
 	}
+	p.alibi, p.sinks = vector(a.ALiBi), vector(a.Sinks)
 	if p.setWide(&call); narrow {
 		p.wideK, p.wideV = 0, 0
 	}
@@ -101,7 +109,7 @@ func (e *decodeEmulator) forwardUnchecked(k *Kernel, cfg problem.Config, a probl
 		call.Sq, call.B = call.TotalQ, 1
 	}
 	grid, tiles := decodeGrid(&call)
-	counters, states := decodeScratch(&call)
+	counters, states := decodeScratch(&call, k.D)
 	zeros := make([]uint32, counters/4)
 	p.counters = hostAddress(unsafe.Slice((*byte)(unsafe.Pointer(&zeros[0])), len(zeros)*4), 0, 1)
 	var check func() error
@@ -203,9 +211,9 @@ func TestDecodeKernelsOnTheCPU(t *testing.T) {
 			if level := testlevel.Get(); level != testlevel.All && level != testlevel.Exhaustive && i != j {
 				continue // f16 at 128 and bf16 at 64
 			}
-			e := newDecodeEmulator(t, table, dtype.String(), d)
+			e := newDecodeEmulator(t, table.decodes, dtype.String(), d, nil)
 			for _, kv := range decodeTypes {
-				k, why := table.decode("sm_90a", dtype.String(), kv.String(), d, d)
+				k, why := decodeKernel(table.decodes, "sm_90a", dtype.String(), kv.String(), d, d)
 				require.Empty(t, why)
 				for _, c := range decodeCases(d, kv) {
 					n++
@@ -228,9 +236,9 @@ func TestDecodeKernelsOfOtherMemoryOnTheCPU(t *testing.T) {
 	table, err := embedded()
 	require.NoError(t, err)
 	const d, dtype = 64, attention.F16
-	e := newDecodeEmulator(t, table, dtype.String(), d)
+	e := newDecodeEmulator(t, table.decodes, dtype.String(), d, nil)
 	for _, kv := range decodeTypes {
-		k, why := table.decode("sm_90a", dtype.String(), kv.String(), d, d)
+		k, why := decodeKernel(table.decodes, "sm_90a", dtype.String(), kv.String(), d, d)
 		require.Empty(t, why)
 		c := cases.Case{Name: "other-memory", D: d, Dv: d, KeyType: kv, Shape: attention.Shape{Hq: 6, Hkv: 3}, Seed: 1,
 			Seqs: []cases.Seq{{ID: 1, Rows: 1, Keys: 50}, {ID: 2, Rows: 1, Keys: 50}}}
@@ -263,6 +271,112 @@ func TestDecodeKernelsOfOtherMemoryOnTheCPU(t *testing.T) {
 			require.NoError(t, e.forwardUnchecked(k, cfg, p.HostArgs(after), l.All(), 2, false, false))
 			require.NoError(t, p.TrespassTensors(before, after), "%v", c)
 		}
+	}
+}
+
+// asQCases are cases of few rows for K and V stored as Q, up to a head dim.
+func asQCases(d int) []cases.Case {
+	list := decodeCases(d, attention.KVSame)
+	add := func(name string, c cases.Case) {
+		c.Name, c.LSE = name, true
+		if c.D == 0 {
+			c.D = d
+		}
+		if c.Dv = c.D; c.Shape.Hq == 0 {
+			c.Shape.Hq, c.Shape.Hkv = 8, 2
+		}
+		if c.Seqs == nil {
+			c.Seqs = []cases.Seq{{ID: 1, Rows: 1, Keys: 300}, {ID: 2, Rows: 1, Keys: 33}, {ID: 3, Rows: 1, Keys: 0}, {ID: 4, Rows: 1, Keys: 250}}
+		}
+		list = append(list, c)
+	}
+	rows := []cases.Seq{{ID: 1, Rows: 3, Keys: 100}, {ID: 2, Rows: 8, Keys: 5}, {ID: 3, Rows: 1, Keys: 290}}
+	add("window", cases.Case{LooseK: true, Window: attention.WindowOf(40, 0), Causal: attention.BottomRight})
+	add("window-both", cases.Case{Seqs: rows, LooseQ: true, LooseK: true, Window: attention.WindowOf(20, 3), Align: attention.BottomRight})
+	add("softcap", cases.Case{Seqs: rows, PackedQ: true, Softcap: 3, Causal: attention.BottomRight, PageSize: 16})
+	add("alibi", cases.Case{Seqs: rows, PackedQ: true, ALiBi: true, Causal: attention.BottomRight, LooseK: true})
+	add("sinks", cases.Case{LooseK: true, Sinks: true, PageSize: 32, Window: attention.WindowOf(50, 0), Causal: attention.BottomRight})
+	add("all", cases.Case{Seqs: rows, PackedQ: true, LooseK: true, PageSize: 16, Sinks: true, ALiBi: true, Softcap: 5, Window: attention.WindowOf(60, 0), Causal: attention.BottomRight})
+	add("less", cases.Case{D: d - 24, LooseK: true})
+	add("one-head", cases.Case{Shape: attention.Shape{Hq: 3, Hkv: 3}, Layout: cases.BSHD})
+	return list
+}
+
+// The decode kernels of K and V stored as Q, and the quantized ones with the tiles of tier cuda, run by the CPU.
+func TestDecodeKernelsOfTierCUDAOnTheCPU(t *testing.T) {
+	testlevel.HostOnly(t)
+	table, err := embedded()
+	require.NoError(t, err)
+	n := 0
+	for i, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		for j, d := range []int{128, 64, 256} {
+			if level := testlevel.Get(); level != testlevel.All && level != testlevel.Exhaustive && i != j {
+				continue // f16 at 128 and bf16 at 64
+			}
+			e := newDecodeEmulator(t, table.cudaDecodes, dtype.String(), d, nil)
+			for _, kv := range append([]attention.KVType{attention.KVSame}, decodeTypes...) {
+				k, why := decodeKernel(table.cudaDecodes, "sm_90a", dtype.String(), kv.String(), d, d)
+				require.Empty(t, why)
+				list := decodeCases(d, kv)[:2]
+				if kv == attention.KVSame {
+					list = asQCases(d)
+				}
+				for _, c := range list {
+					n++
+					t.Run(fmt.Sprintf("%v/%v", dtype, c), func(t *testing.T) {
+						p, err := cases.NewProblem(c, dtype)
+						require.NoError(t, err)
+						require.NoError(t, conformDecode(e, k, p, 1+n%4))
+					})
+				}
+			}
+		}
+	}
+	t.Logf("%d cases", n)
+}
+
+// A decode kernel of K and V stored as Q with one fault fails one of its cases.
+func TestDecodeKernelsFaultsAreFound(t *testing.T) {
+	testlevel.HostOnly(t)
+	table, err := embedded()
+	require.NoError(t, err)
+	k, why := decodeKernel(table.cudaDecodes, "sm_90a", "f16", "same", 64, 64)
+	require.Empty(t, why)
+	for i, x := range []struct{ of, file, right, planted string }{
+		{"window", "decode.cu", "position - min(p.left, Most)", "position - min(p.left, Most) + 1"},
+		{"window", "decode_copy.h", "(T::TYPE != SAME || key >= skip)", "true"},
+		{"window-both", "decode.cu", "T::TYPE == SAME && tile * KEYS + sub * Sub + key < begin", "false"},
+		{"softcap", "decode.cu", "if (p.softcap != 0)", "if (false)"},
+		{"alibi", "decode.cu", "fabsf(float(position - (tile", "fabsf(float(row - (tile"},
+		{"sinks", "decode_combine.h", "by *= fa2::take_sink", "fa2::take_sink"},
+		{"less", "decode.cu", "if (T::TYPE == SAME && laneNow() % (T::ROW / 16) * 8 >= p.headDim) skip = Sub;", ""},
+		{"less", "decode_combine.h", "if (column >= p.headDim) return;", "if (false) return;"},
+		{"rows", "decode_products.h", "lane % 8 + lane / 16 * 8, 2 * f + lane / 8 % 2", "lane % 16, 2 * f + lane / 16"},
+		{"pages", "decode.cu", "key % p.pageSize };", "key };"},
+		{"one-row", "decode_combine.h", "int(blockIdx.y + 1) * group - head", "8"},
+	} {
+		if !testlevel.IsExhaustive() && i%4 != 0 {
+			continue
+		}
+		t.Run(x.of+" "+x.planted, func(t *testing.T) {
+			e := newDecodeEmulator(t, table.cudaDecodes, "f16", 64, func(dir string) {
+				file := filepath.Join(dir, x.file)
+				text, err := os.ReadFile(file)
+				require.NoError(t, err)
+				require.Equal(t, 1, strings.Count(string(text), x.right), "the text of the kernel has changed")
+				require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), x.right, x.planted, 1)), 0o600))
+			})
+			for _, c := range asQCases(64) {
+				if c.Name != x.of {
+					continue
+				}
+				p, err := cases.NewProblem(c, attention.F16)
+				require.NoError(t, err)
+				require.Error(t, conformDecode(e, k, p, 3))
+				return
+			}
+			t.Fatal("no such case")
+		})
 	}
 }
 

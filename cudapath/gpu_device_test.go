@@ -125,6 +125,31 @@ func TestGPUDeviceForwardOptions(t *testing.T) {
 	}
 }
 
+// Decode without Vulkan, over K and V stored as Q and quantized: short and long caches, whose keys are split.
+func TestGPUDeviceDecode(t *testing.T) {
+	dev := needCUDA(t)
+	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		for _, d := range []int{64, 128, 256} {
+			for _, kv := range append([]attention.KVType{attention.KVSame}, decodeTypes...) {
+				list := decodeCases(d, kv)
+				if kv == attention.KVSame {
+					list = asQCases(d)
+				}
+				long := cases.Case{Name: "long", D: d, Dv: d, KeyType: kv, LSE: true, LooseK: true, PageSize: 64, Causal: attention.BottomRight,
+					Seqs: []cases.Seq{{ID: 1, Rows: 1, Keys: 9000}, {ID: 2, Rows: 1, Keys: 700}, {ID: 3, Rows: 1, Keys: 4097}}}
+				long.Shape.Hq, long.Shape.Hkv = 8, 2
+				for _, x := range append(list, long) {
+					t.Run(fmt.Sprintf("%v/%v", dtype, x), func(t *testing.T) {
+						p, err := cases.NewProblem(x, dtype)
+						require.NoError(t, err)
+						judgeDecodeOnDevice(t, dev, p)
+					})
+				}
+			}
+		}
+	}
+}
+
 // The tables of gradients without Vulkan, as TestGPUBackward has them with it.
 func TestGPUDeviceBackward(t *testing.T) {
 	dev := needCUDA(t)

@@ -249,7 +249,10 @@ func TestDeviceCallsAllocateNothing(t *testing.T) {
 	general, err := d.Attention(problem.Config{HeadDim: 64, Softcap: 5, Causal: attention.TopLeft, Window: attention.WindowOf(3, 0)})
 	require.NoError(t, err)
 	on := problemStream(s)
+	long := problemOn(t, dev, attention.F16, attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 1, Sk: 3000}, 64)
+	slow := problemOn(t, dev, attention.F16, attention.Shape{B: 1, Hq: 1, Sq: 100, Sk: 5}, 64)
 	for name, call := range map[string]func() error{"forward": func() error { return op.Forward(on, a.Args) },
+		"split decode": func() error { return op.Forward(on, long.Args) }, "row blocks": func() error { return op.Forward(on, slow.Args) },
 		"forward with options": func() error { return general.Forward(on, a.Args) }, "backward": func() error { return op.Backward(on, a) }} {
 		require.NoError(t, call())
 		live := f.live()

@@ -43,7 +43,18 @@ func (d *device) Attention(cfg problem.Config) (backend.Attention, error) {
 // chooser implements problem.CUDAChooser.
 type chooser struct{ c *Context }
 
-func (x chooser) Choose(p problem.CUDAProblem) (problem.CUDAChoice, error) { return x.c.choose(&p) }
+func (x chooser) Choose(p problem.CUDAProblem) (problem.CUDAChoice, error) {
+	c := x.c
+	k, why := c.table.chooseDecode(&c.info, &p)
+	switch {
+	case p.KV != problem.KVSame && why != "":
+		return problem.CUDAChoice{}, unsupported("choose a kernel", "%s", why)
+	case why != "" || p.KV == problem.KVSame && (p.Kernel != "" || !decodesFaster(&c.info, &p)):
+		return c.choose(&p)
+	}
+	return problem.CUDAChoice{Kernel: c.kernelOf(k), Name: k.Entry, Family: k.Family, Rows: decodeHeads, Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared),
+		Resident: uint64(c.info.SMs * k.Blocks), StateDim: k.D}, nil
+}
 
 func (x chooser) ChooseBackward(p problem.CUDABackwardProblem) (problem.CUDABackwardChoice, error) {
 	return x.c.chooseBackward(&p)
@@ -60,8 +71,15 @@ type operation struct {
 	on      plan.CUDADevice
 
 	mu       sync.RWMutex
-	forward  map[plan.Request]*kernel
+	forward  map[plan.Request]planned
 	backward map[plan.BackwardRequest]*backwardKernels
+}
+
+// planned is the kernel of a forward call, the splits of a decode kernel, and the bytes of the workspace.
+type planned struct {
+	*kernel
+	splits  int
+	scratch uint64
 }
 
 func (o *operation) Close() error { return nil } // kernels are the context's
@@ -114,13 +132,10 @@ func (o *operation) Prepare(a problem.Args) error {
 	}
 	r := o.on.Request(&o.cfg, &a, given)
 	k, err := o.kernelOf(nil, &r)
-	if err != nil {
+	if err != nil || k.scratch == 0 {
 		return err
 	}
-	if bytes := k.workspace(&r.Shape); bytes > 0 {
-		return o.d.prepareWorkspace(bytes)
-	}
-	return nil
+	return o.d.prepareWorkspace(k.scratch)
 }
 
 func (o *operation) PrepareBackward(a problem.BackwardArgs) error {
@@ -138,25 +153,25 @@ func (o *operation) PrepareBackward(a problem.BackwardArgs) error {
 }
 
 // kernelOf finds or loads the kernel of a request. s is the stream of a call, nil if there is none.
-func (o *operation) kernelOf(s *deviceStream, r *plan.Request) (*kernel, error) {
+func (o *operation) kernelOf(s *deviceStream, r *plan.Request) (planned, error) {
 	o.mu.RLock()
 	k := o.forward[*r]
 	o.mu.RUnlock()
-	if k != nil {
+	if k.kernel != nil {
 		return k, nil
 	}
 	c, err := o.on.Make(&o.cfg, r)
 	if err != nil {
-		return nil, err
+		return k, err
 	}
-	k = c.CUDA.(*kernel)
-	if err := load1(s, k); err != nil {
-		return nil, err
+	k = planned{c.CUDA.(*kernel), c.Splits, c.WorkspaceBytes}
+	if err := load1(s, k.kernel); err != nil {
+		return k, err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.forward == nil || len(o.forward) >= maxPlans {
-		o.forward = map[plan.Request]*kernel{}
+		o.forward = map[plan.Request]planned{}
 	}
 	o.forward[*r] = k
 	return k, nil
@@ -231,6 +246,9 @@ func (o *operation) Forward(on backend.Stream, a problem.Args) error {
 		forwardCalls.Put(c)
 	}()
 	plan.SetCUDACall(c, &o.cfg, &o.factors, &a, l.All())
+	if k.KV != "" {
+		return k.launchDecode(s, c, k.splits)
+	}
 	var v invocation
 	if err := k.bind(&v, c); err != nil {
 		return err

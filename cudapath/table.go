@@ -67,7 +67,7 @@ type Kernel struct {
 	DSBytes int `json:"dSBytes"`
 	// Softcap is "yes" for a backward kernel that needs a softcap, "no" for one that takes none.
 	Softcap string `json:"softcap"`
-	// KV is the storage of K and V of a decode kernel, of cubinFamily. Blocks is the CTAs of it that a multiprocessor runs at
+	// KV is the storage of K and V of a decode kernel, of cubinFamily or decodeFamily. Blocks is the CTAs of it that a multiprocessor runs at
 	// once. Its grid is decodeGrid.
 	KV     string `json:"kv"`
 	Blocks int    `json:"blocks"`
@@ -87,8 +87,10 @@ type table struct {
 	backward []Kernel
 	cubins   []Kernel // forward, launched from Vulkan command buffers
 	decodes  []Kernel // the same, of quantized K and V
-	files    fs.FS
-	modules  map[string]bool // files of the modules
+	// Forward, of few query rows, on tier cuda without Vulkan.
+	cudaDecodes []Kernel
+	files       fs.FS
+	modules     map[string]bool // files of the modules
 }
 
 // embedded is the table of this build.
@@ -130,6 +132,8 @@ func readTable(files fs.FS) (*table, error) {
 				t.decodes = append(t.decodes, k)
 			case k.Family == cubinFamily:
 				t.cubins = append(t.cubins, k)
+			case k.Family == decodeFamily:
+				t.cudaDecodes = append(t.cudaDecodes, k)
 			case k.Outputs == "":
 				t.kernels = append(t.kernels, k)
 			default:
@@ -138,7 +142,7 @@ func readTable(files fs.FS) (*table, error) {
 		}
 	}
 	// Sorted by size: the first kernel that holds the head dims is the best.
-	for _, list := range [][]Kernel{t.kernels, t.backward, t.cubins} {
+	for _, list := range [][]Kernel{t.kernels, t.backward, t.cubins, t.cudaDecodes} {
 		slices.SortStableFunc(list, func(a, b Kernel) int { return cmp.Compare(a.D+a.DV, b.D+b.DV) })
 	}
 	list, err := fs.ReadDir(files, "bin")
@@ -174,6 +178,10 @@ func parseKernels(text []byte) ([]Kernel, error) {
 	return list, nil
 }
 
+// decodeFamily is the family of decode kernels of tier cuda. No call asks for it: K and V that are quantized have no other, and others
+// take it where it is predicted to be faster.
+const decodeFamily = "decode"
+
 // tileFamily is the family, with the rows of a tile that is not the family's first for its problem.
 func (k *Kernel) tileFamily() string {
 	if k.Speed == 0 {
@@ -189,7 +197,7 @@ func (k *Kernel) validate() error {
 	switch {
 	case k.Entry == "" || k.Module == "":
 		return errors.New("entry and module are needed")
-	case k.Family != cubinFamily && !slices.Contains(attention.CUDAKernels(), k.Family):
+	case k.Family != cubinFamily && k.Family != decodeFamily && !slices.Contains(attention.CUDAKernels(), k.Family):
 		return fmt.Errorf("unknown family %q", k.Family)
 	case !slices.Contains([]string{"f16", "bf16", "f32"}, k.DType):
 		return fmt.Errorf("unknown dtype %q", k.DType)
@@ -204,7 +212,7 @@ func (k *Kernel) validate() error {
 	case len(k.Maps) > maxMaps || k.Family == cubinFamily && len(k.Maps) > maxCubinMaps:
 		return fmt.Errorf("%d tensor maps, at most %d", len(k.Maps), maxMaps)
 	}
-	if k.Family == cubinFamily {
+	if k.Family == cubinFamily || k.Family == decodeFamily {
 		if k.Arch == "" {
 			k.Arch = cubinArchitectures[0].name
 		}
@@ -213,7 +221,7 @@ func (k *Kernel) validate() error {
 		}
 	}
 	if k.KV != "" {
-		if _, err := attention.ParseKVType(k.KV); err != nil || k.Family != cubinFamily || k.Blocks < 1 {
+		if _, err := attention.ParseKVType(k.KV); err != nil || k.Family != cubinFamily && k.Family != decodeFamily || k.Blocks < 1 {
 			return fmt.Errorf("a decode kernel of K and V %q with %d blocks", k.KV, k.Blocks)
 		}
 		return nil

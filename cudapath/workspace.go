@@ -10,8 +10,8 @@ import (
 	"vkattn/internal/problem"
 )
 
-// Backward calls and those of latent attention take memory of the stream in addition to their tensors. The work of a stream runs in order, so that one
-// workspace serves all its calls.
+// Backward calls, those of latent attention and decode calls that split the keys take memory of the stream in addition to their tensors.
+// The work of a stream runs in order, so that one workspace serves all its calls.
 
 // workspace is the memory of a stream. Calls of the stream use it, and its Close.
 type workspace struct {
@@ -19,7 +19,11 @@ type workspace struct {
 	given    bool            // m is the caller's: nothing else is taken
 	captured bool            // a graph has the address of m
 	retired  []*deviceMemory // smaller ones that graphs have
+	zeroed   bool            // the counters at the start of m are 0, as decode kernels leave them; not of the caller's memory, where other calls write there
 }
+
+// counterBytes is what a workspace of the stream's own has for counters in front of the rest.
+const counterBytes = 16 << 10
 
 // UseWorkspace makes the calls of a stream that need a workspace use memory of the caller's, which he keeps until the stream is closed
 // and no graph that captured the stream is launched any more. A call that needs more is refused and allocates nothing:
@@ -50,9 +54,8 @@ func UseWorkspace(s *attention.Stream, m *attention.Memory) error {
 // scratch returns the address of memory for the stream's next work. op is the method that needs it.
 func (s *deviceStream) scratch(op string, bytes uint64) (uint64, error) {
 	w := &s.workspace
-	enough := w.m != nil && w.m.size >= bytes
 	if w.given {
-		if !enough {
+		if w.m.size < bytes {
 			return 0, fmt.Errorf("%w: the call needs a workspace of %s, UseWorkspace gave %s", problem.ErrInvalid, hostmem.Bytes(bytes), hostmem.Bytes(w.m.size))
 		}
 		return w.m.address, nil
@@ -61,8 +64,8 @@ func (s *deviceStream) scratch(op string, bytes uint64) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if !enough {
-		m := s.d.spares.take(bytes)
+	if all := bytes + counterBytes; w.m == nil || w.m.size < all {
+		m := s.d.spares.take(all)
 		if m == nil && captured {
 			return 0, s.notCaptured(op, fmt.Sprintf("the call allocates a workspace of %s: make one like it, or prepare it, before", hostmem.Bytes(bytes)))
 		}
@@ -73,16 +76,41 @@ func (s *deviceStream) scratch(op string, bytes uint64) (uint64, error) {
 		} else if w.m != nil {
 			w.retired = append(w.retired, w.m)
 		}
-		w.m, w.captured = nil, false
+		w.m, w.captured, w.zeroed = nil, false, false
 		if m == nil {
-			if m, err = s.d.scratch(bytes); err != nil {
+			if m, err = s.d.scratch(all); err != nil {
 				return 0, err
 			}
 		}
 		w.m = m
 	}
 	w.captured = w.captured || captured
-	return w.m.address, nil
+	return w.m.address + counterBytes, nil
+}
+
+// splitScratch returns memory for the counters of a decode call, which are 0, and for the states of its splits.
+func (s *deviceStream) splitScratch(counters, states uint64) (countersAt, statesAt uint64, err error) {
+	w := &s.workspace
+	if w.given {
+		at, err := s.scratch("Forward", counters+states)
+		if err != nil {
+			return 0, 0, err
+		}
+		return at, at + counters, s.Fill(at, 0, counters)
+	}
+	if counters > counterBytes {
+		return 0, 0, unsupported("Launch", "%s of counters, a stream has %s", hostmem.Bytes(counters), hostmem.Bytes(counterBytes))
+	}
+	at, err := s.scratch("Forward", states)
+	if err != nil || w.zeroed {
+		return at - counterBytes, at, err
+	}
+	captured, err := s.capturing("Launch")
+	if err != nil {
+		return 0, 0, err
+	}
+	w.zeroed = !captured // a graph clears them when it runs
+	return at - counterBytes, at, s.Fill(at-counterBytes, 0, counterBytes)
 }
 
 // close frees the memory.
@@ -128,6 +156,7 @@ func (d *device) prepareWorkspace(bytes uint64) error {
 	s := &d.spares
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	bytes += counterBytes
 	if s.m != nil && s.m.size >= bytes {
 		return nil
 	}

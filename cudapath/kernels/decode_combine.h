@@ -1,6 +1,7 @@
-// The states of warps and splits in cubin_decode.cu, and what combines them into O and LSE.
+// The states of warps and splits in decode.cu, and what combines them into O and LSE.
 #pragma once
 #include "decode_tile.h"
+#include "fa2_general.h"
 
 extern __shared__ __align__(128) char memory[];
 
@@ -43,12 +44,17 @@ template <int D> struct Own {
 // Stores four columns of row r of O, and LSE with the first of them.
 template <class T> __device__ __forceinline__ void storeRow(const DecodeParams &p, const Own<T::D> &own, int r, int column, float4 x, float high, float sum) {
 	const bool invalid = (__float_as_uint(sum) & 0x7f800000) == 0x7f800000;
-	const float by = invalid ? __uint_as_float(0x7fc00000) : sum == 0 ? 0 : 1 / sum;
+	float by = invalid ? __uint_as_float(0x7fc00000) : sum == 0 ? 0 : 1 / sum;
+	if constexpr (T::TYPE == SAME)
+		if (column >= p.headDim) return;
 	typename T::Element::type *to = (typename T::Element::type *)p.o.base + own.batch * p.o.batch + (own.head + r) * p.o.head + own.row * p.o.row + column;
+	float lse = 0;
+	if (p.lse || T::TYPE == SAME && p.sinks) lse = invalid ? __uint_as_float(0x7fc00000) : sum == 0 ? -INFINITY : fmaf(high, p.unitHigh, fmaf(high, p.unitLow, logf(sum)));
+	if constexpr (T::TYPE == SAME)
+		if (p.sinks) by *= fa2::take_sink(((const float *)p.sinks)[own.head + r], lse);
 	const uint32_t low = T::Element::pack(x.x * by + 0.0f, x.y * by + 0.0f), high2 = T::Element::pack(x.z * by + 0.0f, x.w * by + 0.0f);
 	*(uint64_t *)to = low | uint64_t(high2) << 32;
 	if (p.lse && column == 0) {
-		const float lse = invalid ? __uint_as_float(0x7fc00000) : sum == 0 ? -INFINITY : fmaf(high, p.unitHigh, fmaf(high, p.unitLow, logf(sum)));
 		((float *)p.lse)[(int64_t(own.batch) * p.Hq + own.head + r) * (p.cuQ ? p.totalQ : p.Sq) + own.row] = lse;
 	}
 }

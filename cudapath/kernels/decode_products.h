@@ -1,4 +1,4 @@
-// The products of cubin_decode.cu: S = Q K^T and O^T += V^T P^T, with K and V as they are stored, which lanes convert.
+// The products of decode.cu: S = Q K^T and O^T += V^T P^T, with K and V as they are stored, which lanes convert.
 #pragma once
 #include "decode_tile.h"
 
@@ -57,7 +57,14 @@ template <class T> __device__ __forceinline__ void multiplyK(float (&s)[4], cons
 		const uint32_t a[4] = { q[step][0], 0, q[step][1], 0 };
 		T::Element::mma(s, a, b0, b1);
 	};
-	if constexpr (T::SCALED) {
+	if constexpr (T::TYPE == SAME) {
+#pragma unroll
+		for (int h = 0; h < T::D / 32; h++) {
+			const uint4 w = loadShared(rows + T::chunkAt(key, h * 4 + t));
+			multiply(2 * h, w.x, w.y);
+			multiply(2 * h + 1, w.z, w.w);
+		}
+	} else if constexpr (T::SCALED) {
 #pragma unroll
 		for (int h = 0; h < T::D / 64; h++) {
 			const uint4 w = loadShared(rows + T::chunkAt(key, h * 4 + t));
@@ -103,6 +110,16 @@ template <class T> __device__ __forceinline__ void multiplyK(float (&s)[4], cons
 
 // O^T += V^T P^T of 16 keys.
 template <class T> __device__ __forceinline__ void multiplyV(float (&o)[T::FRAGMENTS][4], const uint32_t (&p)[2], uint32_t rows, int g, int t) {
+	if constexpr (T::TYPE == SAME) { // fragment f has columns 16 f and on
+		const int lane = 4 * g + t;
+#pragma unroll
+		for (int f = 0; f < T::FRAGMENTS; f++) {
+			uint32_t a[4];
+			ldmatrix_transposed(a, rows + T::chunkAt(lane % 8 + lane / 16 * 8, 2 * f + lane / 8 % 2));
+			T::Element::mma(o[f], a, p[0], p[1]);
+		}
+		return;
+	}
 	// a[column][pair of keys] of four columns
 	auto multiply = [&](int pair, const uint32_t (&a)[4][2]) {
 		const uint32_t low[4] = { a[0][0], a[1][0], a[0][1], a[1][1] }, high[4] = { a[2][0], a[3][0], a[2][1], a[3][1] };

@@ -1,4 +1,4 @@
-// Inline PTX of cubin_decode.cu: groups of asynchronous copies, and arithmetic on pairs of 16-bit numbers and on bytes.
+// Inline PTX of decode.cu: groups of asynchronous copies, and arithmetic on pairs of 16-bit numbers and on bytes.
 #pragma once
 #include "sm80.h"
 

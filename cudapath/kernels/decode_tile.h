@@ -1,4 +1,4 @@
-// Parameters of cubin_decode.cu, and what lies where in its shared memory.
+// Parameters of decode.cu, and what lies where in its shared memory.
 #pragma once
 #include <type_traits>
 
@@ -30,10 +30,17 @@ struct DecodeParams {
 	float unitHigh, unitLow;              // as in attn.h
 	uint32_t kRow, vRow, kPage, vPage;    // strides of rows, and of pages: 0 without a table
 	uint32_t scalePage;                   // scales of a page
+	// Of K and V stored as Q only:
+	int32_t headDim;          // at most the kernel's, a multiple of 8
+	uint64_t alibi, sinks;    // float32 [Hq]; 0: none
+	int32_t left, right;      // row r attends to keys [r - left, r + right], moved by the alignment; INT32_MAX: no limit. They take the place of causal
+	int32_t bottomRight;      // 1: the last row is at the last key; 0: row r is at key r
+	int32_t changes;          // 1: scores are in natural units, by the next two and alibi; scaleLog2 is then log2(e)
+	float scoreScale, softcap; // scale, or scale / softcap; 0: none
 };
-static_assert(sizeof(DecodeParams) == 304, "DecodeParams is mirrored by the host");
+static_assert(sizeof(DecodeParams) == 352, "DecodeParams is mirrored by the host");
 
-enum KVType { INT8 = 1, FP8 = 2, Q8_0 = 3, Q4_0 = 4 };
+enum KVType { SAME = 0, INT8 = 1, FP8 = 2, Q8_0 = 3, Q4_0 = 4 };
 
 constexpr float RowMaxInit = -3.4028234663852886e38f;
 constexpr float Lag = 8; // the row max is exceeded by as many powers of two before it is renewed
@@ -44,7 +51,8 @@ template <bool BF16_, int TYPE_, int D_, int WARPS_, int STAGES_, int KEYS_> str
 	static constexpr int TYPE = TYPE_, D = D_, WARPS = WARPS_, STAGES = STAGES_, KEYS = KEYS_;
 	using Element = typename std::conditional<BF16, Bfloat, Half>::type;
 	static constexpr bool SCALED = TYPE == INT8 || TYPE == FP8;       // a scale per key, not per block
-	static constexpr int UNIT = TYPE == Q8_0 ? 34 : TYPE == Q4_0 ? 18 : 32; // bytes of 32 elements
+	static constexpr bool CHUNKED = SCALED || TYPE == SAME;           // chunks of rows are swizzled, and rows may lie anywhere
+	static constexpr int UNIT = TYPE == SAME ? 64 : TYPE == Q8_0 ? 34 : TYPE == Q4_0 ? 18 : 32; // bytes of 32 elements
 	static constexpr int ROW = D / 32 * UNIT;
 	static constexpr int TILE = KEYS * ROW, STAGE = 2 * TILE + (SCALED ? 2 * 4 * KEYS : 0);
 	static constexpr int RING = STAGES * STAGE, AREA = RING + (SCALED ? 16 * Sub : 0); // of a warp, with the numbers of scales
@@ -56,12 +64,13 @@ template <bool BF16_, int TYPE_, int D_, int WARPS_, int STAGES_, int KEYS_> str
 
 	// Bytes of chunk `chunk` of row `key` of 16 keys.
 	static __device__ __forceinline__ int chunkAt(int key, int chunk) {
-		const int swizzled = D == 64 ? chunk ^ key % 8 / 2 % 4 : chunk ^ key % 8 / 2 * 2 ^ key % 2 * 4;
+		const int swizzled = TYPE == SAME ? chunk ^ key % 8 / 2 ^ key % 2 * 4 : D == 64 ? chunk ^ key % 8 / 2 % 4 : chunk ^ key % 8 / 2 * 2 ^ key % 2 * 4;
 		return key * ROW + swizzled * 16;
 	}
 
 	// Column of Q and K that number k (0 to 3) of quad lane t of product `step` holds.
 	static __device__ __forceinline__ int column(int step, int t, int k) {
+		if (TYPE == SAME) return step / 2 * 32 + 8 * t + step % 2 * 4 + k;
 		if (SCALED) return step / 4 * 64 + 16 * t + step % 4 * 4 + k;
 		if (TYPE == Q8_0) return D == 64 ? t / 2 * 32 + t % 2 * 16 + step * 4 + k : step / 8 * 128 + 32 * t + step % 8 * 4 + k;
 		if (D == 64) return t / 2 * 32 + step % 2 * 16 + t % 2 * 8 + step / 2 * 4 + k;

@@ -721,7 +721,7 @@ static int launch(cua_handle f, unsigned int gx, unsigned int gy, unsigned int g
 		give(stream, o);
 		return 0;
 	}
-	memcpy(&o.p, arguments[maps], sizeof o.p + (strstr(names[f - 1], "_general") ? sizeof o.options : 0));
+	memcpy(&o.p, arguments[maps], sizeof o.p + (strstr(names[f - 1], "_general") ? sizeof o.options : strstr(names[f - 1], "_decode_") ? 352 - sizeof o.p : 0));
 	pthread_mutex_lock(&lock);
 	size_t n = strlen(launches);
 	snprintf(launches + n, sizeof launches - n, "%s grid %u,%u,%u threads %u shared %u b%d hq%d hkv%d sq%d sk%d d%d dv%d off%d\n", names[f - 1],

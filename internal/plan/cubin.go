@@ -153,15 +153,22 @@ func decodesFaster(cfg *problem.Config, r *Request) bool {
 // decodeSplitKeys is the fewest keys of a split of quantized decode: four KV tiles of each of four warps.
 const decodeSplitKeys = 256
 
-// decodeOnCubin fills in plan for a quantized decode kernel. Splits need counters that are 0.
-func (plan *chosen) decodeOnCubin(caps *vk.Caps, cfg *problem.Config, r *Request, choice *problem.CubinChoice) {
-	rows, batches := uint64(r.Shape.Sq), uint64(r.Shape.B)
-	if r.Options.Lengths&LengthCuQ != 0 {
-		rows, batches = uint64(r.TotalQ), 1
+// queryRows are the query rows of all sequences.
+func (r *Request) queryRows() uint64 {
+	if r.Options.Lengths&LengthCuQ != 0 && r.TotalQ > 0 {
+		return uint64(r.TotalQ)
 	}
-	heads := uint64(r.Shape.Group())
-	tiles := hostmem.Product(rows, batches, uint64(r.Shape.KVHeads()), arith.CeilDiv64(heads, uint64(choice.Rows)))
-	plan.Splitting = Splitting{groups: tiles, resident: coresOf(caps) * uint64(max(choice.Resident, 1)), least: decodeSplitKeys}
+	return hostmem.Product(r.Shape.Sq, r.Shape.B)
+}
+
+// splitDecode fills in the splits of a decode kernel with row tiles of a number of query heads, whose states have a head dim.
+func (plan *chosen) splitDecode(r *Request, tileHeads uint32, dim int, resident uint64) {
+	rows, heads := r.queryRows(), uint64(r.Shape.Group())
+	if r.Options.Lengths&LengthCuQ != 0 {
+		rows = uint64(r.TotalQ)
+	}
+	tiles := hostmem.Product(rows, uint64(r.Shape.KVHeads()), arith.CeilDiv64(heads, uint64(tileHeads)))
+	plan.Splitting = Splitting{groups: tiles, resident: resident, least: decodeSplitKeys}
 	if r.SeparateCombine {
 		plan.Splitting = SplittingOf(1)
 		plan.Notes = append(plan.Notes, "keys are not split: the commands have no scratch memory with counters")
@@ -169,8 +176,14 @@ func (plan *chosen) decodeOnCubin(caps *vk.Caps, cfg *problem.Config, r *Request
 	plan.Splits, plan.WorkspaceBytes = plan.Splitting.Of(r), 0
 	plan.Workgroups = hostmem.Product(tiles, uint64(plan.Splits))
 	if plan.Splits > 1 { // counters, and O, row max and row sum of the states
-		plan.WorkspaceBytes = hostmem.Sum(hostmem.Product(4, tiles), hostmem.Product(4, plan.Workgroups, min(heads, uint64(choice.Rows)), uint64(cfg.ValueDim()+4)))
+		counters := (hostmem.Product(4, tiles) + 255) &^ 255
+		plan.WorkspaceBytes = hostmem.Sum(counters, hostmem.Product(4, plan.Workgroups, min(heads, uint64(tileHeads)), uint64(dim+4)))
 	}
+}
+
+// decodeOnCubin fills in plan for a quantized decode kernel. Splits need counters that are 0.
+func (plan *chosen) decodeOnCubin(caps *vk.Caps, cfg *problem.Config, r *Request, choice *problem.CubinChoice) {
+	plan.splitDecode(r, choice.Rows, cfg.ValueDim(), coresOf(caps)*uint64(max(choice.Resident, 1)))
 	plan.Tier, plan.Kernel, plan.Tile = problem.TierCubin, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
 	plan.family = "decode" // it has no pace
 	plan.SharedBytes, plan.Cubin = choice.SharedBytes, choice.Kernel

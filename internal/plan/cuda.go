@@ -94,6 +94,8 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 		return NoCUDA("only cooperative-matrix kernels have variants and ablations")
 	case r.CUDARefusal != 0:
 		return NoCUDA(cudaRefusals[r.CUDARefusal])
+	case quantized(cfg):
+		return NoCUDA("its forward kernels take no quantized K and V in memory of Vulkan: tier cubin does")
 	case r.Options.Any() && cfg.Tier != problem.TierCUDA:
 		return NoCUDA("its kernels for options have not been raced against those of other tiers: it takes them if asked for")
 	}
@@ -117,11 +119,19 @@ func (c onVulkan) ChooseBackward(p problem.CUDABackwardProblem) (problem.CUDABac
 // chooseCUDA fills in plan with a kernel of a CUDA device, or reports why there is none. slow: a kernel for validation will
 // do.
 func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Request, slow bool) error {
+	noDecode := notInDecodeAsQ(cfg, r)
 	switch {
 	case cfg.OType() != cfg.DType:
 		return NoCUDA(noF32Outputs)
+	case quantized(cfg):
+		noDecode = notInDecode(cfg, r)
+		if noDecode != "" {
+			return NoCUDA(noDecode)
+		}
 	case r.Options.notInCUDA() != "":
 		return NoCUDA("its forward kernels take no " + r.Options.notInCUDA())
+	}
+	switch {
 	case cfg.FixedSplit != 0:
 		return NoCUDA("its forward kernels take no fixed splits")
 	case r.Options.Any() && max(r.Shape.Sq, r.Shape.Sk) > maxCUDALength:
@@ -132,7 +142,7 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 	}
 	choice, err := c.Choose(problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel, Options: r.Options.inCUDA(), Slots: r.Options.ofSlots(),
-		VInK: r.VInK, NotLatent: r.Options.notLatent(), PageSize: int(r.Options.pageSize)})
+		VInK: r.VInK, NotLatent: r.Options.notLatent(), PageSize: int(r.Options.pageSize), KV: cfg.KeyType, Rows: r.queryRows(), NoDecode: noDecode})
 	switch {
 	case err != nil:
 		return err
@@ -149,7 +159,33 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 	if slices.Min(r.Align[:]) < 8 {
 		plan.family += "_any" // loads single elements
 	}
+	if choice.Resident > 0 {
+		plan.splitDecode(r, choice.Rows, choice.StateDim, choice.Resident)
+	}
 	return nil
+}
+
+// quantized reports whether K or V is.
+func quantized(cfg *problem.Config) bool {
+	return cfg.KeyType != problem.KVSame || cfg.ValueType != problem.KVSame
+}
+
+// notInDecodeAsQ says what the decode kernels of K and V stored as Q do not take of a call that the other forward kernels do.
+func notInDecodeAsQ(cfg *problem.Config, r *Request) string {
+	const takes = "its decode kernels take "
+	switch {
+	case cfg.DType == problem.F32:
+		return takes + "no f32"
+	case cfg.HeadDim != cfg.ValueDim():
+		return takes + "one head dim"
+	case r.Options.ofSlots():
+		return takes + "no bias, mask and dropout"
+	case r.Options.pageSize%decodePage != 0:
+		return fmt.Sprintf(takes+"pages of multiples of %d keys, not %d", decodePage, r.Options.pageSize)
+	case slices.Min(r.Align[:]) < 8:
+		return takes + "head dims, offsets and strides that are multiples of 8 elements"
+	}
+	return ""
 }
 
 // maxCUDALength is MaxLength of cudapath/kernels/fa2_general.h.

@@ -40,10 +40,10 @@ func SetCUDACall(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFactors
 	case problem.BottomRight:
 		c.CausalOffset = int32(a.Sk - a.Sq)
 	}
-	c.Left, c.Right, c.BottomRight = cudaWindow(cfg)
 	f := &factors.Products
 	c.Scale, c.ScaleLog2 = cfg.ScaleValue(), f.Scale
 	c.UnitHigh, c.UnitLow = f.UnitHigh, f.UnitLow
+	c.Left, c.Right, c.BottomRight = cudaWindow(cfg)
 	if OptionsOf(a, cfg).Any() {
 		setCUDAOptions(c, cfg, factors, a)
 	}
@@ -184,6 +184,9 @@ func (d *CUDADevice) Request(cfg *problem.Config, a *problem.Args, l *tensors.La
 		return r
 	}
 	r.LSE, r.VInK = a.LSE.Given(), l.VInK()
+	if v := a.Varlen; v != nil && s.Sq <= decodeQueries { // another number of rows is another plan
+		r.TotalQ = v.TotalQ
+	}
 	for i := range r.Align {
 		r.Align[i] = alignmentOf(&l.List[i])
 	}
@@ -214,7 +217,7 @@ func (d *CUDADevice) Make(cfg *problem.Config, r *Request) (chosen, error) {
 		return plan, err
 	}
 	err := plan.chooseCUDA(d, cfg, r, true)
-	plan.Reason, plan.Splits = onlyTier, 1
+	plan.Reason, plan.Splits = onlyTier, max(plan.Splits, 1)
 	return plan, d.refused(err, cfg.String()+" "+r.Shape.String())
 }
 

@@ -41,7 +41,7 @@ type CUDAProblem struct {
 	Align    uint32 // elements: divides every offset, stride and head dimension; 1, 2, 4 or 8
 	LSE      bool
 	Kernel   string // family asked for; "": the best
-	KV       KVType // of K and V, on tier cubin; others take KVSame alone
+	KV       KVType // of K and V: quantized ones have decode kernels alone
 	AnyArgs  bool   // stands for calls of any shape
 	// Options names the options of a forward call, for which there are kernels of their own; empty: it has none.
 	Options string
@@ -52,6 +52,9 @@ type CUDAProblem struct {
 	VInK      bool
 	NotLatent string
 	PageSize  int
+	// Rows are the query rows of all sequences. NoDecode says why decode kernels do not take the call; empty: they may.
+	Rows     uint64
+	NoDecode string
 }
 
 // CUDAChoice is the chosen kernel and the reasons.
@@ -65,6 +68,10 @@ type CUDAChoice struct {
 	SharedBytes    uint64
 	WorkspaceBytes uint64   // device memory of a call in addition to its tensors
 	Rejected       []string // better kernels and why they were not taken
+	// Of a decode kernel: CTAs that the device runs at once, by which a plan splits keys, and the head dim of states of splits. 0: the kernel
+	// splits none.
+	Resident uint64
+	StateDim int
 }
 
 // CUDAKernel is a kernel on a device.

@@ -64,7 +64,8 @@ const (
 
 // catalog lists every module, in the order of the manifest.
 func catalog() []module {
-	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), fa2BackwardModules(), fa3Modules(), latentModules(), fa3BackwardModules(), cubinModules())
+	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), fa2BackwardModules(), fa3Modules(), latentModules(), fa3BackwardModules(),
+		decodeModules("decode", "", cudaDecodeTiles, 227<<10), cubinModules())
 }
 
 // refTypes are the storage types of the validation kernels.

@@ -81,7 +81,7 @@ func cubinModules() []module {
 			list = append(list, m)
 		}
 	}
-	return slices.Concat(list, cubinFA2Modules(), cubinDecodeModules())
+	return slices.Concat(list, cubinFA2Modules(), decodeModules("cubin", "cubin_", cubinDecodeTiles, 47<<10))
 }
 
 // cubinFA2Tiles are the tiles of cubin_fa2.cu by head dim: of the kernels of fa2.h, with all
@@ -116,62 +116,6 @@ func cubinFA2Modules() []module {
 					Entry: "attn_" + name + map[bool]string{false: "_full", true: "_causal"}[causal], Family: "cubin", DType: dtype.name,
 					D: t.d, Dv: t.d, Causal: causal, Module: name, Threads: t.warps * 32, Shared: shared, Rows: t.rows(), Cols: t.cols,
 					Grid: gridRowsHeadsBatch, Arch: m.arch,
-				})
-			}
-			list = append(list, m)
-		}
-	}
-	return list
-}
-
-// decodeTile is a tile of cubin_decode.cu: the warps of a CTA, the KV tiles of a warp's ring, their keys, and the CTAs that a
-// multiprocessor is asked to hold, which bounds registers.
-type decodeTile struct{ warps, stages, keys, blocks int }
-
-// cubinDecodeTiles by head dim and storage of K and V: the fastest of those that were timed (docs/log/cubin.md, 10); none spills.
-// CTAs of a multiprocessor have 48 KiB of shared memory together, so small ones hold more warps.
-var cubinDecodeTiles = []struct {
-	d                 int
-	int8, fp8, q8, q4 decodeTile
-}{
-	{64, decodeTile{8, 1, 16, 3}, decodeTile{8, 1, 16, 3}, decodeTile{8, 1, 16, 3}, decodeTile{8, 2, 16, 3}},
-	{128, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 16, 4}, decodeTile{4, 2, 16, 3}},
-	{256, decodeTile{2, 1, 16, 3}, decodeTile{2, 1, 16, 3}, decodeTile{2, 1, 16, 3}, decodeTile{4, 2, 16, 2}},
-}
-
-// shared is SHARED of cubin_decode.cu; unitBytes are those of 32 elements, and scaled types have a scale per key.
-func (t decodeTile) shared(d, unitBytes int, scaled bool) int {
-	stage, numbers := 2*t.keys*(d/32)*unitBytes, 0
-	if scaled {
-		stage, numbers = stage+2*4*t.keys, 16*16
-	}
-	return t.warps * max(t.stages*stage+numbers, 8*(4*(d+4)+8))
-}
-
-func cubinDecodeModules() []module {
-	var list []module
-	for _, dtype := range []string{"f16", "bf16"} {
-		for _, b := range cubinDecodeTiles {
-			name := headDims("cubin_decode_"+dtype, b.d, b.d)
-			m := module{name: name, source: "cubin_decode.cu", defines: []string{
-				"DECODE_NAME=attn_" + name, fmt.Sprintf("DECODE_BF16=%d", map[bool]int{true: 1}[dtype == "bf16"]), fmt.Sprintf("DECODE_D=%d", b.d),
-			}}
-			for _, k := range []struct {
-				kv string
-				decodeTile
-				unitBytes int
-				scaled    bool
-			}{{"int8", b.int8, 32, true}, {"fp8", b.fp8, 32, true}, {"q8_0", b.q8, 34, false}, {"q4_0", b.q4, 18, false}} {
-				shared := k.shared(b.d, k.unitBytes, k.scaled)
-				for _, field := range []struct {
-					name  string
-					value int
-				}{{"WARPS", k.warps}, {"STAGES", k.stages}, {"KEYS", k.keys}, {"BLOCKS", k.blocks}, {"SHARED", shared}} {
-					m.defines = append(m.defines, fmt.Sprintf("DECODE_%s_%s=%d", strings.ToUpper(k.kv), field.name, field.value))
-				}
-				m.entries = append(m.entries, entry{
-					Entry: "attn_" + name + "_" + k.kv, Family: "cubin", DType: dtype, D: b.d, Dv: b.d, Module: name,
-					Threads: 32 * k.warps, Shared: shared, Rows: 8, Cols: k.keys, Grid: gridDecode, KV: k.kv, Blocks: k.blocks, Stages: k.stages,
 				})
 			}
 			list = append(list, m)

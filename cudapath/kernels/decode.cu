@@ -1,8 +1,9 @@
-// Decode over quantized K and V for sm_90a, launched from a Vulkan command buffer: few query rows, many keys.
+// Decode for sm_90a: few query rows, many keys. K and V are quantized, or, on tier cuda, stored as Q. Tier cubin launches the kernels from a
+// Vulkan command buffer.
 //
 // A CTA owns up to eight query heads of one KV head, at one row of a sequence, and one split of the keys. All of them attend
-// to the same keys, the first `limit` of the sequence: no mask is needed, and what lies behind becomes zeros when it is
-// copied. Each warp takes KV tiles of KEYS keys in turn, with an online softmax of its own:
+// to the same keys, [begin, limit) of the sequence: what lies outside becomes zeros when it is copied, and scores are masked.
+// Quantized K and V have begin 0. Each warp takes KV tiles of KEYS keys in turn, with an online softmax of its own:
 //   registers      Q (A of S = Q K^T, rows 8 to 15 zero); O^T (accumulator of O^T += V^T P^T); row max, row sum
 //   shared memory  of each warp a ring of STAGES tiles as stored, and their scales, which cp.async fills
 //   global memory  partial states of the splits and a counter of each row tile. The CTA that counts last combines them
@@ -13,12 +14,12 @@
 //
 // int8 and float8 are multiplied without their scales: S is multiplied by K's. V's is m 2^e, 1 <= m < 2: e is added to the
 // score, so that the row max knows it, P is multiplied by m, and the row sum takes P 2^-e. Blocks of q8_0 and q4_0 are
-// multiplied by their scale as they are converted, rounded once.
+// multiplied by their scale as they are converted, rounded once. K and V as Q need no conversion; V is transposed by ldmatrix.
 //
 // Barriers: a warp waits for its own copies only. The CTA meets three times behind the loop: when the rings are free for O,
 // when O of all warps is there, and around the counter.
 //
-// The build passes the tiles as macros (see build/cubin.go). Entries: attn_cubin_decode_<f16|bf16>_d<D>_<KV type>
+// The build passes the tiles as macros (see build/decode.go). Entries: attn_[cubin_]decode_<f16|bf16>_d<D>_<KV type>
 // (DecodeParams), with the grid (row tiles times splits, KV heads, batch).
 #include "decode_combine.h"
 #include "decode_copy.h"
@@ -69,10 +70,17 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 	const Range rows = rangeOf(cuQ, (const int32_t *)p.usedQ, batch, p.totalQ, p.Sq), keys = rangeOf(cuK, (const int32_t *)p.usedK, batch, p.totalK, p.Sk);
 	const int row = own.row - rows.first;
 	if (row < 0 || row >= rows.count) return; // a padding row
-	int limit = keys.count;
-	if (p.causal) limit = max(min(limit, row + 1 + (p.causal == 2 ? keys.count - rows.count : 0)), 0);
-	const int tiles = (limit + KEYS - 1) / KEYS;
-	const int first = int(int64_t(tiles) * own.split / p.splits), last = int(int64_t(tiles) * (own.split + 1) / p.splits);
+	int limit = keys.count, begin = 0, position = 0; // position of the row among the keys
+	if constexpr (T::TYPE == SAME) {
+		constexpr int Most = 1 << 29; // of rows and keys: sums fit 32 bits
+		position = row + (p.bottomRight ? keys.count - rows.count : 0);
+		limit = max(min(limit, position + min(p.right, Most) + 1), 0);
+		begin = min(max(position - min(p.left, Most), 0), limit);
+	} else if (p.causal) {
+		limit = max(min(limit, row + 1 + (p.causal == 2 ? keys.count - rows.count : 0)), 0);
+	}
+	const int before = begin / KEYS, tiles = (limit + KEYS - 1) / KEYS - before;
+	const int first = before + int(int64_t(tiles) * own.split / p.splits), last = before + int(int64_t(tiles) * (own.split + 1) / p.splits);
 
 	// Where lane i < SUBS finds the 16 keys i of a tile. It is asked one tile ahead of the copies.
 	const int64_t batchOfK = p.table || cuK ? 0 : batch;
@@ -101,8 +109,10 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 				Place at = next;
 				if (SUBS > 1) at = { __shfl_sync(~0u, next.page, sub), __shfl_sync(~0u, next.row, sub) };
 				const int left = limit - tile * KEYS - sub * Sub;
-				copyKeys<T>(to + sub * Sub * T::ROW, toLane, kFirst, p.kPage, p.kRow, at, left, p.wideK);
-				copyKeys<T>(to + T::TILE + sub * Sub * T::ROW, toLane, vFirst, p.vPage, p.vRow, at, left, p.wideV);
+				int skip = begin - tile * KEYS - sub * Sub;
+				if (T::TYPE == SAME && laneNow() % (T::ROW / 16) * 8 >= p.headDim) skip = Sub;
+				copyKeys<T>(to + sub * Sub * T::ROW, toLane, kFirst, p.kPage, p.kRow, at, skip, left, p.wideK);
+				copyKeys<T>(to + T::TILE + sub * Sub * T::ROW, toLane, vFirst, p.vPage, p.vRow, at, skip, left, p.wideV);
 				if constexpr (T::SCALED) {
 					const int key = laneNow() % Sub;
 					int entry = keys.first + at.row + key;
@@ -128,13 +138,19 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 		for (int step = 0; step < D / 16; step++) {
 			uint32_t x[4];
 #pragma unroll
-			for (int k = 0; k < 4; k++) x[k] = g < own.heads ? ((const uint16_t *)from)[T::column(step, t, k)] : 0;
-			constexpr bool inOrder = T::TYPE == FP8;
+			for (int k = 0; k < 4; k++) {
+				const int column = T::column(step, t, k);
+				x[k] = g < own.heads && (T::TYPE != SAME || column < p.headDim) ? ((const uint16_t *)from)[column] : 0;
+			}
+			constexpr bool inOrder = T::TYPE == FP8 || T::TYPE == SAME;
 			q[step][0] = x[0] | x[inOrder ? 1 : 2] << 16, q[step][1] = x[inOrder ? 2 : 1] | x[3] << 16;
 		}
 	}
 
 	float o[T::FRAGMENTS][4] = {}, rowMax = RowMaxInit, rowSum = 0; // max and sum of row g, the lane's keys
+	float slope = 0;                                              // of ALiBi, of row g
+	if constexpr (T::TYPE == SAME)
+		if (p.alibi) slope = ((const float *)p.alibi)[own.head + (g < own.heads ? g : 0)];
 	int stage = 0;
 #pragma unroll 1
 	for (; tile < last; tile += WARPS) {
@@ -169,9 +185,15 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 						const float2 ofScore = loadSharedPair(scaleNumbersAt + 16 * key);
 						s[n][i] = fmaf(s[n][i], ofScore.x, ofScore.y);
 					} else {
+						if constexpr (T::TYPE == SAME)
+							if (p.changes) {
+								s[n][i] *= p.scoreScale;
+								if (p.softcap != 0) s[n][i] = fa2::capped(s[n][i], p.softcap);
+								s[n][i] = fmaf(-slope, fabsf(float(position - (tile * KEYS + sub * Sub + key))), s[n][i]);
+							}
 						s[n][i] *= p.scaleLog2;
 					}
-					if (key >= left) s[n][i] = -INFINITY;
+					if (key >= left || T::TYPE == SAME && tile * KEYS + sub * Sub + key < begin) s[n][i] = -INFINITY;
 					high = fmaxf(high, s[n][i]);
 				}
 			}
@@ -217,14 +239,24 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 	float factor;
 	const State state = normalize<T::SCALED>(rowMax, rowSum, factor);
 	const float even = __shfl_sync(~0u, factor, 8 * t), odd = __shfl_sync(~0u, factor, 8 * t + 4);
+	if constexpr (T::TYPE == SAME) {
 #pragma unroll
-	for (int pair = 0; pair < T::FRAGMENTS / 2; pair++)
+		for (int f = 0; f < T::FRAGMENTS; f++)
 #pragma unroll
-		for (int r = 0; r < 2; r++) {
-			const float by = r ? odd : even;
-			const float(&x)[4] = o[2 * pair], (&y)[4] = o[2 * pair + 1];
-			*(float4 *)&all[(warp * 8 + 2 * t + r) * T::PITCH + T::columnsOfO(pair, g)] = make_float4(x[r] * by, x[2 + r] * by, y[r] * by, y[2 + r] * by);
-		}
+			for (int r = 0; r < 2; r++) {
+				float *to = &all[(warp * 8 + 2 * t + r) * T::PITCH + 16 * f + g];
+				to[0] = o[f][r] * (r ? odd : even), to[8] = o[f][2 + r] * (r ? odd : even);
+			}
+	} else {
+#pragma unroll
+		for (int pair = 0; pair < T::FRAGMENTS / 2; pair++)
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				const float by = r ? odd : even;
+				const float(&x)[4] = o[2 * pair], (&y)[4] = o[2 * pair + 1];
+				*(float4 *)&all[(warp * 8 + 2 * t + r) * T::PITCH + T::columnsOfO(pair, g)] = make_float4(x[r] * by, x[2 + r] * by, y[r] * by, y[2 + r] * by);
+			}
+	}
 	if (t == 0) states[warp * 8 + g] = state;
 	__syncthreads();
 	combine<T>(p, all, states);
@@ -236,10 +268,13 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 	extern "C" __global__ void __launch_bounds__(DECODE_##type##_WARPS * 32, DECODE_##type##_BLOCKS)                                        \
 	    NAME(DECODE_NAME, name)(const __grid_constant__ DecodeParams p) {                                                                   \
 		using T = DecodeTile<DECODE_BF16, type, DECODE_D, DECODE_##type##_WARPS, DECODE_##type##_STAGES, DECODE_##type##_KEYS>;         \
-		static_assert(T::SHARED == DECODE_##type##_SHARED && T::SHARED <= 47 * 1024, "cubin.json says otherwise");                      \
+		static_assert(T::SHARED == DECODE_##type##_SHARED && T::SHARED <= DECODE_MOST_SHARED, "the table says otherwise");              \
 		decode<T>(p);                                                                                                                   \
 	}
 
+#ifdef DECODE_SAME_WARPS
+KERNEL(_same, SAME)
+#endif
 KERNEL(_int8, INT8)
 KERNEL(_fp8, FP8)
 KERNEL(_q8_0, Q8_0)
