@@ -430,7 +430,13 @@ class Operators(Case):
 
         q = normal(1, 4, 33, 64, dtype=dtypes[0], grad=True)
         rest = (None, None, None, None, 33, 33, _torch._TOP_LEFT, -1, -1, 0.0, 0.125, None, None, None, 0.0, 0, None)
-        torch.library.opcheck(torch.ops.vkattn.forward.default, (q, normal(1, 4, 33, 64, dtype=dtypes[0]), normal(1, 4, 33, 64, dtype=dtypes[0]), *rest))
+        k, v = (normal(1, 4, 33, 64, dtype=dtypes[0]) for _ in range(2))
+        torch.library.opcheck(torch.ops.vkattn.forward.default, (q, k, v, *rest))
+        plain = torch.ops.vkattn.plain_forward.default
+        with torch.no_grad():
+            torch.library.opcheck(plain, (q, k, v, *rest[6:11]))
+            o, lse = plain(q, k, v, *rest[6:11])
+            torch.library.opcheck(torch.ops.vkattn.plain_backward.default, (torch.ones_like(o), o, lse, q, k, v, *rest[6:11]))
 
     def test_compile(self):
         def step(q, k, v):
@@ -443,6 +449,11 @@ class Operators(Case):
             got = torch.autograd.grad(compiled(q, k, v), (q, k, v))
             for a, b in zip(got, want):
                 self.close(a, b, dtypes[0])
+            with torch.no_grad():
+                self.close(compiled(q, k, v), step(q, k, v), dtypes[0])
+        with_lse = torch.compile(lambda q: fa.flash_attn_func(q, q, q, return_attn_probs=True)[:2], fullgraph=True)
+        for a, b in zip(with_lse(q), fa.flash_attn_func(q, q, q, return_attn_probs=True)):
+            self.close(a, b, dtypes[0])
 
 
 @unittest.skipUnless(cuda, "a CUDA device")

@@ -203,8 +203,7 @@ class _Plain:
         return a
 
     def backward(self, d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        if d_o.stride() != self.o_stride:
-            d_o = torch.empty_strided(self.o_shape, self.o_stride, dtype=o.dtype, device=o.device).copy_(d_o)
+        o, d_o = (x if x.stride() == self.o_stride else torch.empty_strided(self.o_shape, self.o_stride, dtype=x.dtype, device=x.device).copy_(x) for x in (o, d_o))
         d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         back = _c.BackwardArgs.from_buffer_copy(self.backward_args)
         back.forward = ctypes.pointer(self.addressed(q, k, v, o, lse))
@@ -258,9 +257,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tenso
 
 def _backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor, Tensor]:
     if q.numel() and k.numel() and v.numel() and _is_plain(*rest[:4], *rest[11:15], rest[16]):
-        plain = _plain(False, q, k, v, *rest[6:11])
-        if o.stride() == plain.o_stride and lse.is_contiguous():
-            return plain.backward(d_o, o, lse, q, k, v)
+        return _plain(False, q, k, v, *rest[6:11]).backward(d_o, o, lse.contiguous(), q, k, v)
     d_o, lse = _rows(d_o), lse.contiguous()
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     if o.numel() == 0 or k.numel() == 0 or v.numel() == 0:
@@ -321,8 +318,29 @@ _REST = (
 )
 
 
+_OPTIONS = "int causal, int left, int right, float softcap, float scale"
+
+
+class _TracedFunction(torch.autograd.Function):
+    """_PlainFunction as torch.compile traces it: operators, which take few arguments and have no autograd in Python."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: int, left: int, right: int, softcap: float, scale: float) -> Any:  # type: ignore[override]
+        o, lse = torch.ops.vkattn.plain_forward(q, k, v, causal, left, right, softcap, scale)
+        ctx.save_for_backward(o, lse, q, k, v)
+        ctx.options = causal, left, right, softcap, scale
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Tensor) -> Any:  # type: ignore[override]
+        o, lse, q, k, v = ctx.saved_tensors
+        d_q, d_k, d_v = torch.ops.vkattn.plain_backward(d_o, o, lse, q, k, v, *ctx.options)
+        return d_q, d_k, d_v, None, None, None, None, None
+
+
 def _register() -> bool:
-    """Makes vkattn::forward and vkattn::backward operators that torch.compile takes; False before PyTorch 2.4."""
+    """Makes operators that torch.compile takes: vkattn::forward and vkattn::backward, and of calls without further tensors
+    vkattn::plain_forward and vkattn::plain_backward. False before PyTorch 2.4."""
     library = torch.library
     if not hasattr(library, "register_autograd"):
         return False
@@ -330,6 +348,20 @@ def _register() -> bool:
     library.define(
         "vkattn::backward", f"(Tensor d_o, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, {_REST}) -> (Tensor, Tensor, Tensor)"
     )
+    library.define("vkattn::plain_forward", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
+    library.define(
+        "vkattn::plain_backward",
+        f"(Tensor d_o, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
+    )
+
+    def plain_forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Any:
+        return _plain(False, q, k, v, *options).forward(q, k, v, True)
+
+    def plain_backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Any:
+        return _plain(False, q, k, v, *options).backward(d_o, o, lse.contiguous(), q, k, v)
+
+    library.impl("vkattn::plain_forward", ("cpu", "cuda"), plain_forward)
+    library.impl("vkattn::plain_backward", ("cpu", "cuda"), plain_backward)
     library.impl("vkattn::forward", ("cpu", "cuda"), _forward)
     library.impl("vkattn::backward", ("cpu", "cuda"), _backward)
 
@@ -352,8 +384,9 @@ def _register() -> bool:
         rest = [y if x is None else x for x, y in zip(ctx.rest, tensors)]
         return (*torch.ops.vkattn.backward(d_o, o, lse, q, k, v, *rest), *[None] * len(rest))
 
-    library.register_fake("vkattn::forward", fake_forward)
-    library.register_fake("vkattn::backward", fake_backward)
+    for prefix in ("", "plain_"):
+        library.register_fake(f"vkattn::{prefix}forward", fake_forward)
+        library.register_fake(f"vkattn::{prefix}backward", fake_backward)
     library.register_autograd("vkattn::forward", backward, setup_context=setup)
     return True
 
@@ -437,7 +470,10 @@ def attend(
         return _PlainFunction.apply(*plain[1:4], known) if gradients else known.forward(*plain[1:4], with_lse)
     q, k, v = _rows(q), _rows(k), _rows(v)
     if _registered and _compiling():
-        o, lse = torch.ops.vkattn.forward(q, k, v, *rest)
+        if not with_lse and q.numel() and k.numel() and v.numel() and _is_plain(*rest[:4], *rest[11:15], rest[16]):
+            o, lse = _TracedFunction.apply(q, k, v, *rest[6:11]), None
+        else:
+            o, lse = torch.ops.vkattn.forward(q, k, v, *rest)
     elif gradients:
         o, lse = _Function.apply(q, k, v, *rest)
     else:
