@@ -138,7 +138,7 @@ class Flash(Case):
             self.close(o, formula(q, k, v, causal=causal, slopes=slopes)[0], dtype)
 
     def test_dropout(self):
-        q, k, v = normal(1, 20, 2, 32), normal(1, 30, 2, 32), normal(1, 30, 2, 32)
+        q, k, v = (normal(1, s, 2, 32, dtype=dtypes[0]) for s in (20, 30, 30))
         torch.manual_seed(3)
         a = fa.flash_attn_func(q, k, v, 0.5)
         b = fa.flash_attn_func(q, k, v, 0.5)
