@@ -41,7 +41,10 @@ func hostForward(name string, p *callParams) error {
 		}
 	}
 	a := problem.Args{Shape: problem.Shape{B: int(p.b), Hq: int(p.hq), Hkv: int(p.hkv), Sq: int(p.sq), Sk: int(p.sk)}}
-	if strings.Contains(name, "_general") {
+	if strings.HasSuffix(name, "_combine") { // the kernel before it has computed everything
+		return nil
+	}
+	if strings.Contains(name, "_general") || strings.Contains(name, "_latent") {
 		return hostGeneral(cfg, a, (*generalParams)(unsafe.Pointer(p)))
 	}
 	switch p.causalOffset {
@@ -451,6 +454,38 @@ func TestDeviceDecodes(t *testing.T) {
 	require.NoError(t, s.Wait(background(t)))
 	require.NoError(t, s.Close())
 	require.NoError(t, own.Close())
+}
+
+// A CUDA device without Vulkan computes latent attention by a kernel of its own and one that combines splits, in a workspace that the
+// plan tells the size of.
+func TestDeviceComputesLatent(t *testing.T) {
+	f, dev := openFake(t)
+	list, _ := latentCases()
+	list = append(list, cases.Case{Name: "no keys", D: 576, Dv: 512, VInK: true, LSE: true, Shape: attention.Shape{Hq: 16, Hkv: 1}, PackedQ: true, LooseK: true,
+		Seqs: []cases.Seq{{ID: 1, Rows: 1}, {ID: 2, Rows: 1}}})
+	for _, c := range list {
+		t.Run(c.String(), func(t *testing.T) {
+			p, err := cases.NewProblem(c, attention.BF16)
+			require.NoError(t, err)
+			memory, _ := memories(t, dev, p.Image)
+			op, err := attention.New(dev, configOf(&p.Case, attention.BF16, ""))
+			require.NoError(t, err)
+			plan, err := op.PlanFor(p.MemoryArgs(memory))
+			require.NoError(t, err)
+			require.NoError(t, op.Close())
+			require.Equal(t, "attn_fa3_bf16_latent", plan.Kernel)
+			f.launches()
+			judgeOptionsOnDevice(t, dev, "", p)
+			lines := strings.Split(strings.TrimSpace(f.launches()), "\n")
+			parts := plan.WorkspaceBytes > 0
+			require.Len(t, lines, map[bool]int{true: 4, false: 2}[parts], "two calls")
+			require.True(t, strings.HasPrefix(lines[0], fmt.Sprintf("attn_fa3_bf16_latent grid %d,1,1 threads 512", plan.Workgroups)), lines[0])
+			if parts {
+				require.True(t, strings.HasPrefix(lines[1], "attn_fa3_bf16_latent_combine"), lines[1])
+			}
+			require.NoError(t, forwardError.err)
+		})
+	}
 }
 
 // A CUDA device without Vulkan computes attention and gradients, in memory and streams of its own.

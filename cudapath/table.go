@@ -182,8 +182,12 @@ func parseKernels(text []byte) ([]Kernel, error) {
 // take it where it is predicted to be faster.
 const decodeFamily = "decode"
 
-// tileFamily is the family, with the rows of a tile that is not the family's first for its problem.
+// tileFamily is the family, with the rows of a tile that is not the family's first for its problem. Latent attention is one of its
+// own, as it has another pace.
 func (k *Kernel) tileFamily() string {
+	if k.Latent {
+		return k.Family + " latent"
+	}
 	if k.Speed == 0 {
 		return k.Family
 	}

@@ -691,6 +691,8 @@ static int maps_of(const char *name)
 {
 	if (!strstr(name, "fa3"))
 		return 0;
+	if (strstr(name, "_latent"))
+		return !strstr(name, "_combine"); /* K */
 	if (!strstr(name, "_backward_"))
 		return 3;
 	if (strstr(name, "_dq_"))
@@ -721,7 +723,7 @@ static int launch(cua_handle f, unsigned int gx, unsigned int gy, unsigned int g
 		give(stream, o);
 		return 0;
 	}
-	memcpy(&o.p, arguments[maps], sizeof o.p + (strstr(names[f - 1], "_general") ? sizeof o.options : strstr(names[f - 1], "_decode_") ? 352 - sizeof o.p : 0));
+	memcpy(&o.p, arguments[maps], sizeof o.p + (strstr(names[f - 1], "_general") || strstr(names[f - 1], "_latent") ? sizeof o.options : strstr(names[f - 1], "_decode_") ? 352 - sizeof o.p : 0));
 	pthread_mutex_lock(&lock);
 	size_t n = strlen(launches);
 	snprintf(launches + n, sizeof launches - n, "%s grid %u,%u,%u threads %u shared %u b%d hq%d hkv%d sq%d sk%d d%d dv%d off%d\n", names[f - 1],
