@@ -16,8 +16,9 @@ const (
 	latentRows       = 64
 	latentColumns    = 512
 	latentKeys       = 64
-	// combineThreads and combineChunks are those of kernels/latent_combine.h.
+	// combineThreads, combineShared and combineChunks are those of kernels/latent_combine.h.
 	combineThreads = 128
+	combineShared  = 8704
 	combineChunks  = 16
 	// maxLatentLength limits lengths, so that sums of positions fit 32 bits.
 	maxLatentLength = 1 << 29
@@ -122,7 +123,7 @@ func (k *kernel) launchLatent(s *Stream, v *invocation) error {
 	v.call.grid = [3]uint32{uint32(g.ctas), 1, 1}
 	name, r := launch(s.c.lib.api, s.c.handle, s.handle, &v.call, p)
 	if r == cudaSuccess && g.parts > 1 {
-		combine := cudaCall{function: k.combine, threads: combineThreads, early: s.c.lib.launchesEarly(),
+		combine := cudaCall{function: k.combine, threads: combineThreads, shared: combineShared, early: s.c.lib.launchesEarly(),
 			grid: [3]uint32{uint32(g.rowTiles * combineChunks), uint32(v.shape.B), 1}}
 		name, r = launch(s.c.lib.api, s.c.handle, s.handle, &combine, p)
 	}

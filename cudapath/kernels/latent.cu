@@ -21,7 +21,7 @@
 // DeepSeek also divides O over two warpgroups; there both compute S and P, in turns. docs/log/cuda-latent.md has the numbers.
 //
 // Files: latent_tile.h (shared memory, barriers), latent_work.h (parts and pieces), latent_produce.h, latent_scores.h,
-// latent_output.h, latent_combine.h. attn_latent.h is the interface.
+// latent_output.h, latent_combine.h, latent_ptx.h (copies). attn_latent.h is the interface.
 //
 // The build passes the storage type (see build/latent.go). Entries: attn_fa3_<type>_latent(map k, AttnLatentParams), any grid, one
 // CTA per multiprocessor; attn_fa3_<type>_latent_combine(AttnLatentParams), the grid (row tiles * COMBINE_CHUNKS, batch).
@@ -65,4 +65,7 @@ extern "C" __global__ void __launch_bounds__(LatentTile::THREADS, 1) LATENT_NAME
 	attendLatent(&k, p);
 }
 
-extern "C" __global__ void __launch_bounds__(128) LATENT_COMBINE(const __grid_constant__ AttnLatentParams p) { combineLatent(p); }
+extern "C" __global__ void __launch_bounds__(128) LATENT_COMBINE(const __grid_constant__ AttnLatentParams p) {
+	static_assert(CombineTile::SHARED_BYTES == LATENT_COMBINE_SHARED, "build/latent.go says otherwise");
+	combineLatent(p);
+}

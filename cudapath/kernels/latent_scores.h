@@ -1,32 +1,31 @@
 // The warpgroup of latent.cu that computes S and P of all rows of a tile.
 #pragma once
+#include "latent_ptx.h"
 #include "latent_work.h"
 
-// Copies Q of a row tile to shared memory, negated if the scale is negative, and zeros for rows that the sequence has not.
+// Copies Q of a row tile to shared memory, negated if the scale is negative, and zeros for rows that the sequence has not. All
+// copies are in flight at once: six of a thread at a time took 5 us, as Q comes from memory (H200).
 __device__ __forceinline__ void loadLatentQ(const AttnLatentParams &p, const LatentPiece &w, uint32_t shared) {
 	using T = LatentTile;
-	constexpr int CHUNKS = T::D / 8, AHEAD = 6;
+	constexpr int CHUNKS = T::D / 8;
 	const char *q = reinterpret_cast<const char *>(p.q.base) + 2 * ((p.cu_q != 0 ? 0 : w[LatentPiece::BATCH]) * p.q.batch + w[LatentPiece::FIRST_ROW] * p.q.row);
 	const int first = w[LatentPiece::ROW_TILE] * T::ROWS, queries = w[LatentPiece::ROWS];
-	const uint32_t flip = p.scale_log2 < 0 ? 0x80008000 : 0;
+	auto chunkAt = [&](int n) { return shared + T::Q + n % CHUNKS / 8 * T::PANEL + n / CHUNKS * 128 + (n % CHUNKS % 8 ^ n / CHUNKS % 8) * 16; };
+#pragma unroll 4
+	for (int n = threadIdx.x % 128; n < T::ROWS * CHUNKS; n += 128) {
+		const int row = first + n / CHUNKS, query = row / p.Hq;
+		const bool there = query < queries;
+		copyChunk(chunkAt(n), there ? q + 2 * (query * p.q.row + (row - query * p.Hq) * p.q.head) + 16 * (n % CHUNKS) : q, there);
+	}
+	waitChunks();
+	if (p.scale_log2 < 0) { // |scale| with -Q
 #pragma unroll 1
-	for (int at = threadIdx.x % 128; at < T::ROWS * CHUNKS; at += 128 * AHEAD) {
-		uint4 x[AHEAD];
-#pragma unroll
-		for (int i = 0; i < AHEAD; i++) {
-			const int n = at + 128 * i, chunk = n % CHUNKS, row = first + n / CHUNKS, query = row / p.Hq;
-			x[i] = make_uint4(0, 0, 0, 0);
-			if (query < queries)
-				x[i] = *reinterpret_cast<const uint4 *>(q + 2 * (query * p.q.row + (row - query * p.Hq) * p.q.head) + 16 * chunk);
-		}
-#pragma unroll
-		for (int i = 0; i < AHEAD; i++) {
-			const int n = at + 128 * i, chunk = n % CHUNKS, row = n / CHUNKS;
-			x[i].x ^= flip, x[i].y ^= flip, x[i].z ^= flip, x[i].w ^= flip;
-			storeShared(shared + T::Q + chunk / 8 * T::PANEL + row * 128 + (chunk % 8 ^ row % 8) * 16, x[i]);
+		for (int n = threadIdx.x % 128; n < T::ROWS * CHUNKS; n += 128) {
+			uint4 x = loadShared(chunkAt(n));
+			x.x ^= 0x80008000, x.y ^= 0x80008000, x.z ^= 0x80008000, x.w ^= 0x80008000;
+			storeShared(chunkAt(n), x);
 		}
 	}
-	static_assert(T::ROWS * CHUNKS % (128 * AHEAD) == 0, "chunks of Q");
 	proxyFence();
 	namedSync(LATENT_SCORES, 128);
 }

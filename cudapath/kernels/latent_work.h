@@ -9,6 +9,7 @@
 #pragma once
 #include "backward_sequence.h"
 #include "latent_tile.h"
+#include "sm90_backward.h"
 
 __device__ __forceinline__ int clampLatent(int n, int most) { return max(min(n, most), 0); }
 

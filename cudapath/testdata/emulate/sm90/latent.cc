@@ -3,6 +3,7 @@
 #define LATENT_NAME attendCTA
 #define LATENT_COMBINE combineCTA
 #define LATENT_SHARED LatentTile::SHARED_BYTES
+#define LATENT_COMBINE_SHARED CombineTile::SHARED_BYTES
 #include "block.h"
 #include "latent.cu"
 
@@ -20,6 +21,6 @@ extern "C" const char *emulate(const AttnLatentParams *params, const Mapped *k, 
 		}
 	};
 	run(ctas, 1, LatentTile::THREADS, LatentTile::SHARED_BYTES, [&] { attendCTA(map, p); });
-	if (p.parts > 1) run(latentRowTiles(p) * COMBINE_CHUNKS, p.B, 128, 0, [&] { combineCTA(p); });
+	if (p.parts > 1) run(latentRowTiles(p) * COMBINE_CHUNKS, p.B, 128, CombineTile::SHARED_BYTES, [&] { combineCTA(p); });
 	return failure;
 }
