@@ -124,53 +124,12 @@ bool skipsSparseTile(uint firstRow, uint lastRow, uint firstKey, uint lastKey) {
     return true;
 }
 
-// -- range of KV tiles ----------------------------------------------------------------------------
-// The KV tiles that a workgroup visits, and their order. Tiles [first, last) hold a key that some row attends to; with
-// SPLIT they are this split's share. The KV loop is n = 0, 1, ...: first the unmasked tiles [unmaskedFirst,
-// unmaskedLast), which every row attends to in full, then the tiles before and behind them, which need masks.
-// KV_LOOPS subgroups may run KV loops of their own over the same range: each takes every KV_LOOPS-th tile.
-#ifndef KV_LOOPS
-#define KV_LOOPS 1
-#endif
-
-struct KVRange { uint first, unmaskedFirst, unmaskedLast, last; };
-
-KVRange kvRange(uint lastRow) {
-    uint first = visibleStart(work.row0) / KV_TILE, end = visibleEnd(lastRow);
-    uint unmaskedFirst = (visibleStart(lastRow) + KV_TILE - 1) / KV_TILE, unmaskedLast = visibleEnd(work.row0) / KV_TILE;
-    if (SPARSE_TOKENS != 0) {
-        first = unmaskedFirst = 0;
-        end = work.kvLength;
-        unmaskedLast = work.kvLength / KV_TILE;
-    }
-    KVRange kv;
-    kv.first = first;
-    kv.last = max((end + KV_TILE - 1) / KV_TILE, first);
-    if (SPLIT != 0) { // the first `extra` splits have one tile more
-        const uint each = (kv.last - first) / work.splits, extra = (kv.last - first) % work.splits;
-        kv.first = first + work.split * each + min(work.split, extra);
-        kv.last = kv.first + each + (work.split < extra ? 1 : 0);
-    }
+// -- tile map -------------------------------------------------------------------------------------
 #ifdef CONSTANTS_TILE_MAP
-    if (TILE_MAP != 0) { // it says which are unmasked
-        kv.unmaskedFirst = kv.first;
-        kv.unmaskedLast = kv.last;
-        return kv;
-    }
-#endif
-    kv.unmaskedFirst = MASK_EVERY_TILE ? kv.last : clamp(unmaskedFirst, kv.first, kv.last);
-    kv.unmaskedLast = MASK_EVERY_TILE ? kv.last : clamp(unmaskedLast, kv.unmaskedFirst, kv.last);
-    return kv;
-}
-
-#ifndef CONSTANTS_TILE_MAP
-#define kvTileCount(kv) (kv.last - kv.first)
-#else
 // With a tile map (tile_map.comp) the loop of a kernel goes through its tiles twice: through those that every row attends to in
 // full, and through those that need masks, which come first in the backward kernels. Tiles that no row attends to are left out
 // of both.
-uint kvTileCount(KVRange kv) { return (TILE_MAP != 0 ? 2 : 1) * (kv.last - kv.first); }
-
+//
 // The map has two rows of bits for each workgroup along x, one bit for each tile that it loops over: full, and masked. It is in
 // place of the mask (1) or of the bias (2).
 uint loadTileMap(uint i) { return TILE_MAP == 2 ? loadBiasWord(biasStart() + i) : loadMask(i); }
@@ -230,6 +189,55 @@ void narrowToMap(uint words, inout uint first, inout uint last) {
 // Every tile goes through the masked loop, which changes scores by row and key: a map says which there are.
 const bool CHANGES_SLOTS = 0u PLUS_OPTIONS SCORE_EXPR_MASKS != 0;
 #endif
+#endif
+
+// -- range of KV tiles ----------------------------------------------------------------------------
+// The KV tiles that a workgroup visits, and their order. Tiles [first, last) hold a key that some row attends to; with
+// SPLIT they are this split's share. The KV loop is n = 0, 1, ...: first the unmasked tiles [unmaskedFirst,
+// unmaskedLast), which every row attends to in full, then the tiles before and behind them, which need masks.
+// KV_LOOPS subgroups may run KV loops of their own over the same range: each takes every KV_LOOPS-th tile.
+#ifndef KV_LOOPS
+#define KV_LOOPS 1
+#endif
+
+struct KVRange { uint first, unmaskedFirst, unmaskedLast, last; };
+
+KVRange kvRange(uint lastRow) {
+    uint first = visibleStart(work.row0) / KV_TILE, end = visibleEnd(lastRow);
+    uint unmaskedFirst = (visibleStart(lastRow) + KV_TILE - 1) / KV_TILE, unmaskedLast = visibleEnd(work.row0) / KV_TILE;
+    if (SPARSE_TOKENS != 0) {
+        first = unmaskedFirst = 0;
+        end = work.kvLength;
+        unmaskedLast = work.kvLength / KV_TILE;
+    }
+    KVRange kv;
+    kv.first = first;
+    kv.last = max((end + KV_TILE - 1) / KV_TILE, first);
+    if (SPLIT != 0) { // the first `extra` splits have one tile more
+        const uint each = (kv.last - first) / work.splits, extra = (kv.last - first) % work.splits;
+        kv.first = first + work.split * each + min(work.split, extra);
+        kv.last = kv.first + each + (work.split < extra ? 1 : 0);
+    }
+#ifdef CONSTANTS_TILE_MAP
+    if (TILE_MAP != 0) { // it says which are unmasked
+#ifdef SEARCH_LANES
+        narrowToMap(tileMapWords(), kv.first, kv.last);
+#endif
+        kv.unmaskedFirst = kv.first;
+        kv.unmaskedLast = kv.last;
+        return kv;
+    }
+#endif
+    kv.unmaskedFirst = MASK_EVERY_TILE ? kv.last : clamp(unmaskedFirst, kv.first, kv.last);
+    kv.unmaskedLast = MASK_EVERY_TILE ? kv.last : clamp(unmaskedLast, kv.unmaskedFirst, kv.last);
+    return kv;
+}
+
+// With a tile map each tile has two n.
+#ifdef CONSTANTS_TILE_MAP
+uint kvTileCount(KVRange kv) { return (TILE_MAP != 0 ? 2 : 1) * (kv.last - kv.first); }
+#else
+#define kvTileCount(kv) (kv.last - kv.first)
 #endif
 
 // Tile n of the KV loop.

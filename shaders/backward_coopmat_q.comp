@@ -123,11 +123,6 @@ void main() {
 
     KVRange kv = KVRange(0, 0, 0, 0);
     if (work.row0 < work.rows) kv = kvRange(lastRow);
-    if (TILE_MAP != 0) {
-        narrowToMap(tileMapWords(), kv.first, kv.last);
-        kv.unmaskedFirst = kv.first;
-        kv.unmaskedLast = kv.last;
-    }
     const Slice kHead = sliceK(kvBatch(), work.kvHead, work.offsetK), vHead = sliceV(kvBatch(), work.kvHead, work.offsetK);
     uint n = nextKVTile(kv, 0, lastRow);
     const uint tiles = kvTileCount(kv);

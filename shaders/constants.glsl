@@ -101,8 +101,9 @@ layout(constant_id = 129) const uint TILE_MAP = 0;     // 1: a map of tiles is i
 #endif
 
 #ifdef CONSTANTS_MAP_MAKER
-// -- tile_map.comp of the backward kernels ----------------------------------------------------------
+// -- tile_map.comp ----------------------------------------------------------------------------------
 layout(constant_id = 134) const uint MAP_OF_KEYS = 0;  // 1: the map is of the kernel of dK and dV, which owns keys and loops over rows
+layout(constant_id = 135) const uint MAP_SIDES = 0;    // sides of a tile that the mask has: bits 1 and 2 of rows, 4 and 8 of keys, see sideExpr
 #endif
 
 #ifdef CONSTANTS_BACKWARD

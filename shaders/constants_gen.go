@@ -46,6 +46,7 @@ const (
 	ConstMaskExpr         uint32 = 128 // 1: likewise of maskExpr
 	ConstTileMap          uint32 = 129 // 1: a map of tiles is in place of the mask, 2: of the bias, see attended_keys.glsl
 	ConstMapOfKeys        uint32 = 134 // 1: the map is of the kernel of dK and dV, which owns keys and loops over rows
+	ConstMapSides         uint32 = 135 // sides of a tile that the mask has: bits 1 and 2 of rows, 4 and 8 of keys, see sideExpr
 	ConstHasDlse          uint32 = 70  // 1: LSE has a gradient
 	ConstAccumulate       uint32 = 71  // 1: dQ, dK and dV are added to what the outputs hold
 	ConstAlignDo          uint32 = 72  // elements, as ALIGN_Q
@@ -158,6 +159,7 @@ var constantNames = map[uint32]string{
 	ConstMaskExpr:         "MASK_EXPR",
 	ConstTileMap:          "TILE_MAP",
 	ConstMapOfKeys:        "MAP_OF_KEYS",
+	ConstMapSides:         "MAP_SIDES",
 	ConstHasDlse:          "HAS_DLSE",
 	ConstAccumulate:       "ACCUMULATE",
 	ConstAlignDo:          "ALIGN_DO",

@@ -4,32 +4,37 @@
 // (MAP_OF_KEYS), which owns keys, over row tiles. With OF_GRADIENTS the map is one of a backward kernel. Core Vulkan 1.1.
 //
 // A workgroup owns 32 tiles of a workgroup of that kernel, in a grid of the same x and z. An invocation asks tileExpr about a
-// tile, which answers by interval arithmetic if it can. All invocations then ask `attends` of every slot of the tiles that it
-// left open.
-//   shared memory  what is known of each tile
-//   barriers       two: behind tileExpr, and behind the slots
+// tile, which answers by interval arithmetic if it can. What rows alone or keys alone decide, such as the document of a row in a
+// table, is a side of the tile: all invocations find its bounds first, of 32 tiles and of what they share. They ask `attends` of
+// every slot of the tiles that are still open.
+//   shared memory  what is known of each tile, and the bounds of its sides
+//   barriers       two: behind tileExpr, and behind the slots; two more with sides
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE
 #define CONSTANTS_SCALAR
+#define CONSTANTS_MAP_MAKER
 #ifdef OF_GRADIENTS
 #define CONSTANTS_MODIFIERS
-#define CONSTANTS_MAP_MAKER
 #define HEAD_OF_GRID (gl_WorkGroupID.y % (gl_NumWorkGroups.y / mapWords()))
 uint mapWords();
 #include "backward_interface.glsl"
 #define STRIDE_MAP(axis) p.strideDX##axis
 #else
-const uint MAP_OF_KEYS = 0;
 #include "interface.glsl"
 #define STRIDE_MAP(axis) p.strideO##axis
 #endif
 
 // The host writes an expression in place of the body, see scoreExpr: 0 the mask excludes every slot of a tile, 1 it is not
 // known, 2 the mask excludes none, 3 some. i, j, row and h are the first positions, keys, rows and heads of the tile, those
-// with End the last.
+// with End the last; least and most are the bounds of its sides.
 int tileExpr(const int b, const int h, const int hkv, const int i, const int j, const int row, const int sq, const int sk,
-             const int hEnd, const int iEnd, const int jEnd, const int rowEnd) { return 1; }
+             const int hEnd, const int iEnd, const int jEnd, const int rowEnd, const int least0, const int most0, const int least1,
+             const int most1, const int least2, const int most2, const int least3, const int most3) { return 1; }
+
+// Likewise a side of a slot, which depends on its row alone (sides 0 and 1) or on its key alone (2 and 3).
+int sideExpr(const int side, const int b, const int h, const int hkv, const int i, const int j, const int row, const int sq,
+             const int sk) { return 0; }
 
 // Words of a row of bits of the map.
 uint mapWords() {
@@ -66,15 +71,42 @@ const uint ATTENDED = 1, EXCLUDED = 2; // bits: some slot is
 const uint ROUND = 8;                  // slots of an invocation until it asks what the others have seen
 shared uint seen[32], asked[32];
 
-// What is known of the tile of rows from row0 on and keys from firstKey on, without asking its slots; 0: nothing.
-uint stateOf(uint row0, uint firstKey) {
+// -- sides ----------------------------------------------------------------------------------------
+// The bounds of the sides of the 32 tiles, and behind them of those that the tiles share: of the workgroup's own rows or keys.
+const uint SIDES = 4, PLACES = 33;
+shared int least[SIDES * PLACES], most[SIDES * PLACES];
+
+bool isShared(uint side) { return (side < SIDES / 2) == (MAP_OF_KEYS == 0); }
+
+// Adds to the bounds of a side at a place those of every step-th row or key of a tile, from number n on.
+void boundSide(uint side, uint place, uint row0, uint firstKey, uint n, uint step) {
+    const bool ofRows = side < SIDES / 2;
+    const uint first = ofRows ? row0 : firstKey;
+    const uint end = ofRows ? min(row0 + Q_TILE, work.rows) : min(firstKey + KV_TILE, work.seqlenK);
+    int low = 0x7fffffff, high = -0x7fffffff - 1;
+    [[dont_unroll]] for (uint at = first + n; at < end; at += step) {
+        const int x = sideExpr(int(side), SLOT((ofRows ? at : row0), (ofRows ? firstKey : at)));
+        low = min(low, x);
+        high = max(high, x);
+    }
+    atomicMin(least[side * PLACES + place], low);
+    atomicMax(most[side * PLACES + place], high);
+}
+
+#define LEAST(side, tile) least[side * PLACES + (isShared(side) ? 32 : tile)]
+#define MOST(side, tile) most[side * PLACES + (isShared(side) ? 32 : tile)]
+
+// -- tiles ----------------------------------------------------------------------------------------
+// What is known of tile number `tile`, of rows from row0 on and keys from firstKey on, without asking its slots; 0: nothing.
+uint stateOf(uint tile, uint row0, uint firstKey) {
     const uint lastRow = min(row0 + Q_TILE, work.rows) - 1;
     if (row0 >= work.rows || firstKey >= visibleEnd(lastRow) || firstKey + KV_TILE <= visibleStart(row0)) return EXCLUDED;
-    if (MASK + SPARSE_BLOCK_Q != 0) return 0;
     const int query = int(queryOf(row0)), lastQuery = int(queryOf(lastRow));
     const int answer = tileExpr(int(work.batch), int(work.head), int(work.kvHead), query + work.causalOffset, int(firstKey), query,
         int(work.seqlenQ), int(work.seqlenK), int(work.head + ROWS_PER_QUERY - 1), lastQuery + work.causalOffset,
-        int(min(firstKey + KV_TILE, work.seqlenK)) - 1, lastQuery);
+        int(min(firstKey + KV_TILE, work.seqlenK)) - 1, lastQuery, LEAST(0, tile), MOST(0, tile), LEAST(1, tile), MOST(1, tile),
+        LEAST(2, tile), MOST(2, tile), LEAST(3, tile), MOST(3, tile));
+    if (MASK + SPARSE_BLOCK_Q != 0) return answer == 0 ? EXCLUDED : 0;
     const bool inside = firstKey + KV_TILE <= visibleEnd(row0) && firstKey >= visibleStart(lastRow); // by positions every slot is attended
     return answer == 0 ? EXCLUDED : answer == 1 ? 0 : answer == 2 && inside ? ATTENDED : ATTENDED | EXCLUDED;
 }
@@ -83,11 +115,25 @@ void main() {
     uint ownKey;
     if (!findOwn(ownKey)) return;
     const uint lane = gl_LocalInvocationIndex, firstTile = wordOfRow() * 32, ownRow = work.row0;
+    const uint LANES = LOCAL_SIZE / 32; // of a tile
 #define ROW_OF(tile) (MAP_OF_KEYS != 0 ? (tile) * Q_TILE : ownRow)
 #define KEY_OF(tile) (MAP_OF_KEYS != 0 ? ownKey : (tile) * KV_TILE)
 
+    if (MAP_SIDES != 0) {
+        [[dont_unroll]] for (uint i = lane; i < SIDES * PLACES; i += LOCAL_SIZE) {
+            least[i] = 0x7fffffff;
+            most[i] = -0x7fffffff - 1;
+        }
+        barrier();
+        [[dont_unroll]] for (uint side = 0; side < SIDES; ++side) {
+            if ((MAP_SIDES >> side & 1u) == 0) continue;
+            if (isShared(side)) boundSide(side, 32, ownRow, ownKey, lane, LOCAL_SIZE);
+            else boundSide(side, lane / LANES, ROW_OF(firstTile + lane / LANES), KEY_OF(firstTile + lane / LANES), lane % LANES, LANES);
+        }
+        barrier();
+    }
     if (lane < 32) {
-        const uint state = stateOf(ROW_OF(firstTile + lane), KEY_OF(firstTile + lane));
+        const uint state = stateOf(lane, ROW_OF(firstTile + lane), KEY_OF(firstTile + lane));
         seen[lane] = state;
         asked[lane] = state;
     }

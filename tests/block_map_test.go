@@ -107,6 +107,8 @@ func TestBlockMapsSayWhatTilesHold(t *testing.T) {
 	wide := attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 150, Sk: 3000}
 	for _, m := range []modified{
 		{name: "documents", shape: wide, mask: "doc[i] == doc[j]"},
+		{name: "sides of rows and keys", shape: wide, mask: "doc[i] % 3 <= doc[j / 2] && (doc[j] > 2 || (i & 64) == 0 || h < 2) && doc[min(j, row)] >= 0"},
+		{name: "more sides than there are", shape: wide, mask: "(doc[j] > 3) == (doc[j / 2] > 2) && doc[j / 3] + 7 > doc[i] && float(doc[j / 4]) < 5.5"},
 		{name: "sinks and a window", shape: wide, mask: "j < 4 || i - j < 300 && j < i"},
 		{name: "of each head and sequence", shape: wide, mask: "(j / 100 + h / 2 + b) % 3 == 0 && doc[j] >= 0"},
 		{name: "nothing", shape: wide, mask: "j < i && j > i"},
@@ -122,7 +124,7 @@ func TestBlockMapsSayWhatTilesHold(t *testing.T) {
 		memory := m.memory(attention.F32)
 		doc := score.Memory{Name: "doc", Dims: [3]int{m.shape.Sk}, Data: memory[5]}
 		e := score.NewEvaluator(mask, score.Float32)
-		_, known := mask.Tiles()
+		known := mask.Tiles().Known
 		half, counts := made.Size.Words/2, [3]int{}
 		for at := range made.Size.Sequences * made.Size.Heads * made.Size.Owners {
 			b, kvHead, x := at/made.Size.Owners/made.Size.Heads, at/made.Size.Owners%made.Size.Heads, at%made.Size.Owners

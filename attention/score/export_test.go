@@ -1,5 +1,7 @@
 package score
 
+import "math"
+
 // ops are the operations by name.
 func ops() map[string]*op {
 	return map[string]*op{"add": add, "sub": sub, "mul": mul, "div": div, "abs": abs, "sign": sign, "tanh": tanh, "sech2": sech2}
@@ -32,11 +34,30 @@ func (f Fault) Plant() (undo func()) {
 	return func() { *o = right }
 }
 
-// AnswerOf is what Tiles says of a tile: rows and heads from `at` to the ends, keys from j to jLast.
-func AnswerOf(answer Expr, at *Slots, j, iLast, jLast, rowLast, headLast int) int {
-	e := substitution{J: Int(j), iEnd: Int(iLast), jEnd: Int(jLast), rowEnd: Int(rowLast), headEnd: Int(headLast)}.of(answer)
+// AnswerOf is what a question says of a tile of rows and heads from `at` on and keys from j on.
+func AnswerOf(q TileQuestion, at *Slots, rows, heads, j, keys int) int {
+	last := substitution{J: Int(j), iEnd: Int(at.I + rows - 1), jEnd: Int(j + keys - 1), rowEnd: Int(at.Row + rows - 1), headEnd: Int(at.Head + heads - 1)}
+	for n := range MaxSides {
+		if q.Sides>>n&1 == 0 {
+			continue
+		}
+		least, most := math.MaxInt32, math.MinInt32
+		value := func(place Slots) {
+			place.Read = n
+			x := []float64{0}
+			NewEvaluator(q.Side, Float32).Eval(x, &place)
+			least, most = min(least, int(x[0])), max(most, int(x[0]))
+		}
+		for i := range rows * heads * keys {
+			place := *at
+			place.I, place.Row, place.Head = at.I+i%rows, at.Row+i%rows, at.Head+i/rows%heads
+			place.J = []int{j + i/rows/heads}
+			value(place)
+		}
+		last[sideLeast[n]], last[sideMost[n]] = Int(least), Int(most)
+	}
 	x := []float64{0}
-	NewEvaluator(e, nil).Eval(x, at)
+	NewEvaluator(last.of(q.Answer), Float32).Eval(x, at)
 	return int(x[0])
 }
 

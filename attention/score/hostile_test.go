@@ -98,8 +98,8 @@ func FuzzHostileExpressions(f *testing.F) {
 		m := Modifiers{Mask: e}
 		if asScore == nil {
 			m = Modifiers{Score: e}
-		} else if answer, _ := e.Tiles(); answer.Err() == nil {
-			_ = answer.String()
+		} else if q := e.Tiles(); q.Answer.Err() == nil {
+			_ = q.Answer.String()
 		}
 		tables, err := TablesOf(e)
 		require.NoError(t, err)

@@ -17,7 +17,8 @@ import (
 //
 // and the kernel of tile maps in place of the first one
 //
-//	int tileExpr(b, h, hkv, i, j, row, sq, sk, hEnd, iEnd, jEnd, rowEnd)
+//	int tileExpr(b, h, hkv, i, j, row, sq, sk, hEnd, iEnd, jEnd, rowEnd, least0, most0, least1, most1, least2, most2, least3, most3)
+//	int sideExpr(side, b, h, hkv, i, j, row, sq, sk)
 //
 // and the kernel of the gradients of tables also, where read numbers the places of a table in scoreExpr
 //
@@ -28,7 +29,7 @@ import (
 // other function has, and writes an expression in place of its body.
 
 // Modifiers are what Rewrite writes into a module: the body of scoreExpr, of maskExpr, or of both. A module with
-// slopeExpr gets the derivative of Score. With Tiles the module is the kernel of tile maps: tileExpr becomes Mask.Tiles, and
+// slopeExpr gets the derivative of Score. With Tiles the module is the kernel of tile maps: tileExpr and sideExpr become Mask.Tiles, and
 // Score is not written, but its tables have their numbers. With Gradient the module is the kernel of the gradients of tables:
 // entryExpr and entrySlopeExpr become the TableGradient of Score.
 type Modifiers struct {
@@ -62,8 +63,14 @@ func Rewrite(code []byte, m Modifiers, at TableLayout) ([]byte, error) {
 	}
 	slot := []Expr{B, Head, KVHead, I, J, Row, Rows, Keys}
 	if m.Tiles && m.Mask.Given() {
-		answer, _ := m.Mask.Tiles()
-		if err := w.function(answer, slices.Concat(slot, []Expr{headEnd, iEnd, jEnd, rowEnd})); err != nil {
+		q, bounds := m.Mask.Tiles(), []Expr{headEnd, iEnd, jEnd, rowEnd}
+		for i := range sideLeast {
+			bounds = append(bounds, sideLeast[i], sideMost[i])
+		}
+		if err := w.function(q.Answer, slices.Concat(slot, bounds)); err != nil {
+			return nil, err
+		}
+		if err := w.function(q.Side, slices.Concat([]Expr{read}, slot)); err != nil {
 			return nil, err
 		}
 	}

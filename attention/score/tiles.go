@@ -3,17 +3,21 @@ package score
 import "math"
 
 // A mask as a question about tiles: does it exclude every slot of a tile, or none? The answer is an expression of the first
-// and the last positions of the tile, by interval arithmetic as in bounds.go, but of expressions in place of numbers.
+// and the last positions of the tile, by interval arithmetic as in bounds.go, but of expressions in place of numbers. What
+// positions do not bound, such as the values of a table, is a side of the tile if rows alone or keys alone decide it: the answer
+// takes its least and its largest value over the rows or the keys.
 
-// Variables of tiles. I, J, Row and Head are the first ones of a tile, these are the last.
+// Variables of tiles. I, J, Row and Head are the first ones of a tile, these are the last; and the bounds of its sides.
 var (
-	iEnd    = number("iEnd", TypeInt)
-	jEnd    = number("jEnd", TypeInt)
-	rowEnd  = number("rowEnd", TypeInt)
-	headEnd = number("hEnd", TypeInt)
+	iEnd      = number("iEnd", TypeInt)
+	jEnd      = number("jEnd", TypeInt)
+	rowEnd    = number("rowEnd", TypeInt)
+	headEnd   = number("hEnd", TypeInt)
+	sideLeast = [MaxSides]Expr{number("least0", TypeInt), number("least1", TypeInt), number("least2", TypeInt), number("least3", TypeInt)}
+	sideMost  = [MaxSides]Expr{number("most0", TypeInt), number("most1", TypeInt), number("most2", TypeInt), number("most3", TypeInt)}
 )
 
-// Answers of Tiles.
+// Answers of a TileQuestion.
 const (
 	TileEmpty   = iota // the mask excludes every slot
 	TileUnknown        // its slots have to be asked
@@ -21,61 +25,144 @@ const (
 	TilePartial        // it excludes some, or perhaps all or none
 )
 
+// MaxSides is the most sides of a TileQuestion, of rows and of keys together.
+const MaxSides = 4
+
 // MaxTilePosition bounds the positions, rows and keys that Tiles holds for.
 const MaxTilePosition = 1 << 29
 
-// Tiles is an int expression that says of a tile what the mask e leaves of it: TileEmpty and so on. Known reports whether
-// it is never TileUnknown.
-func (e Expr) Tiles() (answer Expr, known bool) {
-	t := tiler{ranges: bounder{Tile{-MaxTilePosition, MaxTilePosition, 0, MaxTilePosition}, MaxTilePosition, map[Expr]Interval{}},
-		varies: map[Expr]bool{}, ints: map[Expr][2]Expr{}, bools: map[Expr][2]Expr{}}
+// A TileQuestion says of a tile what a mask leaves of it.
+type TileQuestion struct {
+	Answer Expr // int: TileEmpty and so on
+	Known  bool // it is never TileUnknown
+	// Side is an int expression: number [Slots].Read of the sides. Sides has a bit for each: the first two are of rows, whatever
+	// the key, the others of keys.
+	Side  Expr
+	Sides uint32
+}
+
+// Tiles is the question whether the mask e excludes all of a tile, or nothing.
+func (e Expr) Tiles() TileQuestion {
+	t := newTiler(map[Expr]uint8{})
+	t.takesSides = true
 	b := t.truth(e)
-	known = !t.failed
+	q := TileQuestion{Known: !t.failed, Side: Int(0)}
+	for i, side := range t.sides {
+		if side.Given() {
+			q.Sides |= 1 << i
+			q.Known = false
+			q.Side = Select(Eq(read, Int(i)), side, q.Side)
+		}
+	}
 	rest := Int(TileUnknown)
-	if known {
+	if q.Known {
 		rest = Int(TilePartial)
 	}
-	answer = Select(b[1], Int(TileFull), Select(b[0], rest, Int(TileEmpty)))
-	if answer.Err() != nil {
-		return Int(TileUnknown), false
+	q.Answer = Select(b[1], Int(TileFull), Select(b[0], rest, Int(TileEmpty)))
+	if q.Answer.Err() != nil || q.Side.Err() != nil {
+		return TileQuestion{Answer: Int(TileUnknown), Side: Int(0)}
 	}
-	return answer, known
+	return q
 }
 
 // Reads reports whether e reads a variable, such as Head.
 func (e Expr) Reads(variable Expr) bool { return e.reads(variable) }
 
 type tiler struct {
-	ranges bounder
-	varies map[Expr]bool
-	ints   map[Expr][2]Expr // the least and the largest value; zero: unknown
-	bools  map[Expr][2]Expr // whether e may hold somewhere in the tile, and whether it holds everywhere
-	failed bool
+	ranges     bounder
+	depends    map[Expr]uint8   // on onRows and so on
+	ints       map[Expr][2]Expr // the least and the largest value; zero: unknown
+	bools      map[Expr][2]Expr // whether e may hold somewhere in the tile, and whether it holds everywhere
+	failed     bool
+	takesSides bool
+	sides      [MaxSides]Expr // ints
+}
+
+// What an expression may depend on that differs between the slots of a tile.
+const (
+	onRows = 1 << iota
+	onKeys
+	onScore
+)
+
+func newTiler(depends map[Expr]uint8) *tiler {
+	return &tiler{ranges: bounder{Tile{-MaxTilePosition, MaxTilePosition, 0, MaxTilePosition}, MaxTilePosition, map[Expr]Interval{}},
+		depends: depends, ints: map[Expr][2]Expr{}, bools: map[Expr][2]Expr{}}
+}
+
+// oneSided reports whether rows alone or keys alone decide e.
+func (t *tiler) oneSided(e Expr) (rows, ok bool) {
+	on := t.of(e)
+	return on == onRows, on == onRows || on == onKeys
+}
+
+// side makes an int, or a bool as 0 and 1, a side: the least and the largest value, zero if there are too many.
+func (t *tiler) side(e Expr, rows bool) (bounds [2]Expr) {
+	if e.Type() == TypeBool {
+		e = Select(e, Int(1), Int(0))
+	}
+	first := MaxSides / 2
+	if rows {
+		first = 0
+	}
+	for i := first; i < first+MaxSides/2; i++ {
+		if !t.sides[i].Given() {
+			t.sides[i] = e
+		}
+		if t.sides[i] == e {
+			return [2]Expr{sideLeast[i], sideMost[i]}
+		}
+	}
+	return bounds
 }
 
 var always, never = Eq(Int(0), Int(0)), Ne(Int(0), Int(0))
 
 // fixed reports whether an expression has one value in a tile.
-func (t *tiler) fixed(e Expr) bool {
-	if v, ok := t.varies[e]; ok {
-		return !v
+func (t *tiler) fixed(e Expr) bool { return t.of(e) == 0 }
+
+// of is what an expression depends on.
+func (t *tiler) of(e Expr) (on uint8) {
+	if on, ok := t.depends[e]; ok {
+		return on
+	}
+	switch e {
+	case I, Row, Head:
+		on = onRows
+	case J:
+		on = onKeys
+	case S:
+		on = onScore
 	}
 	n := e.node()
-	varies := e == I || e == J || e == Row || e == Head || e == S
 	for _, a := range n.operands() {
-		varies = varies || !t.fixed(a)
+		on |= t.of(a)
 	}
-	t.varies[e] = varies
-	return !varies
+	t.depends[e] = on
+	return on
 }
 
 func (t *tiler) truth(e Expr) [2]Expr {
 	b, done := t.bools[e]
 	if !done {
-		b = t.boolOf(e)
+		b = t.truthOf(e)
 		t.bools[e] = b
 	}
 	return b
+}
+
+// truthOf is truth by positions, or else by a side.
+func (t *tiler) truthOf(e Expr) [2]Expr {
+	if rows, ok := t.oneSided(e); ok && t.takesSides {
+		bare := newTiler(t.depends)
+		if b := bare.truth(e); !bare.failed {
+			return b
+		}
+		if s := t.side(e, rows); s[0].Given() {
+			return [2]Expr{Ne(s[1], Int(0)), Ne(s[0], Int(0))}
+		}
+	}
+	return t.boolOf(e)
 }
 
 func (t *tiler) boolOf(e Expr) [2]Expr {
@@ -160,10 +247,24 @@ func opposite(x Expr) Expr {
 func (t *tiler) span(e Expr) [2]Expr {
 	s, done := t.ints[e]
 	if !done {
-		s = t.spanOf(e)
+		s = t.boundsOf(e)
 		t.ints[e] = s
 	}
 	return s
+}
+
+// boundsOf is span by positions, or else by a side.
+func (t *tiler) boundsOf(e Expr) [2]Expr {
+	if rows, ok := t.oneSided(e); ok && t.takesSides && e.Type() == TypeInt {
+		bare := newTiler(t.depends)
+		if s := bare.span(e); s[0].Given() && !bare.failed {
+			return s
+		}
+		if s := t.side(e, rows); s[0].Given() {
+			return s
+		}
+	}
+	return t.spanOf(e)
 }
 
 // spanOf returns no expressions for operations that may wrap, and for those that are not monotonic.

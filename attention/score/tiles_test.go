@@ -46,10 +46,11 @@ func TestTilesHoldForEverySlot(t *testing.T) {
 		if e.Err() != nil {
 			continue
 		}
-		tiles, known := e.Tiles()
-		require.NoError(t, tiles.Err())
+		tiles := e.Tiles()
+		known := tiles.Known
+		require.NoError(t, tiles.Answer.Err())
 		at, rows, heads, keys, first := place(r), 1+r.IntN(9), 1+r.IntN(3), 1+r.IntN(9), r.IntN(90)
-		answer := AnswerOf(tiles, &at, first, at.I+rows-1, first+keys-1, at.Row+rows-1, at.Head+heads-1)
+		answer := AnswerOf(tiles, &at, rows, heads, first, keys)
 		some, all := slotsOf(e, at, rows, heads, keys, first)
 		require.False(t, answer == TileEmpty && some || answer == TileFull && !all, "%v: %d; %+v, %d rows, keys %d + %d", e, answer, at, rows, first, keys)
 		require.False(t, known && answer == TileUnknown || !known && answer == TilePartial, "%v", e)
@@ -59,16 +60,21 @@ func TestTilesHoldForEverySlot(t *testing.T) {
 	require.Greater(t, answers[TileFull], 20)
 	// Of these the answer is the best there is.
 	for text, want := range map[string]bool{"j <= i || j < 5": true, "j <= i && (j < 4 || i - j < 8)": true, "i / 8 == j / 8": true,
-		"abs(i - j) < 6": true, "j < (i > 30 ? 40 : 10)": true, "max(i - 20, 0) <= j": true, "i < 20 != j < 20": false, "doc[i] == doc[j]": false,
+		"abs(i - j) < 6": true, "j < (i > 30 ? 40 : 10)": true, "max(i - 20, 0) <= j": true, "i < 20 != j < 20": false, "doc[i] == doc[j]": false, "doc[j / 3] < doc[i / 9] + 4": false,
 		"j <= i || j < doc[b]": true, "h < 2 || j < 7": true, "j >> 3 <= i >> 3": true} {
 		e := parse(t, text)
-		tiles, known := e.Tiles()
+		tiles := e.Tiles()
+		known := tiles.Known
 		require.Equal(t, want, known, text)
+		decided := 0
 		for range 200 {
 			at, rows, first := place(r), 8, 8*r.IntN(12)
 			at.I -= at.I % 8
-			answer := AnswerOf(tiles, &at, first, at.I+rows-1, first+7, at.Row+rows-1, at.Head)
+			answer := AnswerOf(tiles, &at, rows, 1, first, 8)
 			some, all := slotsOf(e, at, rows, 1, 8, first)
+			if answer != TileUnknown {
+				decided++
+			}
 			switch {
 			case !known && answer == TileUnknown:
 			case all:
@@ -79,6 +85,13 @@ func TestTilesHoldForEverySlot(t *testing.T) {
 				require.Equal(t, TilePartial, answer, "%s: %+v, keys from %d", text, at, first)
 			}
 		}
+		if e.Tiles().Sides != 0 {
+			require.Positive(t, decided, text)
+		}
+	}
+	for text, want := range map[string]uint32{"doc[i] == doc[j]": 0b101, "j <= i && doc[j] % 4 < 2": 0b100, "doc[i / 2] < doc[i] && doc[row] > 1": 1, "doc[i] < j && doc[row] > j - 9": 0b11,
+		"doc[i - j] > 2": 0, "(i & 3) < (j & 5)": 0b101, "doc[b] < j": 0, "j <= i": 0} {
+		require.Equal(t, want, parse(t, text).Tiles().Sides, text)
 	}
 }
 
@@ -89,7 +102,7 @@ func TestTilesOfLargeMasks(t *testing.T) {
 		e = Select(Lt(J, Int(n)), Lt(I, J), e)
 	}
 	require.NoError(t, e.CheckMask())
-	tiles, known := e.Tiles()
-	require.NoError(t, tiles.Err())
-	require.True(t, known || tiles == Int(TileUnknown))
+	tiles := e.Tiles()
+	require.NoError(t, tiles.Answer.Err())
+	require.True(t, tiles.Known || tiles.Answer == Int(TileUnknown))
 }

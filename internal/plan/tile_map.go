@@ -74,7 +74,7 @@ func (m MapVariant) Pipeline(*problem.Config) (*vk.PipelineDesc, error) {
 	}
 	c := map[uint32]uint32{shaders.ConstLocalSize: mapLocal, shaders.ConstHeadDimV: 1, shaders.ConstDvSlice: 1,
 		shaders.ConstCausal: dispatch.BoolConstant(m.causal), shaders.ConstQTile: m.rows, shaders.ConstKvTile: m.keys,
-		shaders.ConstMapOfKeys: dispatch.BoolConstant(m.ofKeys)}
+		shaders.ConstMapOfKeys: dispatch.BoolConstant(m.ofKeys), shaders.ConstMapSides: m.modifiers.Mask.Tiles().Sides}
 	m.options.constants(c)
 	desc, err := dispatch.DescribeKernel(module, mapLocal, c)
 	if err != nil {
@@ -167,7 +167,7 @@ func (v *Variant) mapPays(cfg *problem.Config, r *Request) bool {
 
 // mapIsShared reports whether the map of a mask is cheap to make, or shared by many heads and sequences.
 func mapIsShared(cfg *problem.Config, s *problem.Shape, lengths uint32) bool {
-	if _, known := cfg.MaskMod.Tiles(); known {
+	if cfg.MaskMod.Tiles().Known {
 		return true
 	}
 	share, per := 1, mapsPer(cfg, lengths != 0)
