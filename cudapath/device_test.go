@@ -4,6 +4,7 @@ package cudapath
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -71,11 +72,34 @@ func hostDecode(name string, p *decodeParams) error {
 	if strings.Contains(name, "_bf16_") {
 		cfg.DType = problem.BF16
 	}
-	if kv != "same" {
-		return fmt.Errorf("%s: the fake computes K and V stored as Q", name)
+	if err := cfg.KeyType.Set(kv); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
+	cfg.ValueType = cfg.KeyType
+	unit, _ := unitOf(cfg.KeyType)
 	for _, t := range [...]*tensorParams{&g.k, &g.v} {
-		t.batch, t.head, t.row = t.batch/2, t.head/2, t.row/2
+		n := int64(cmp.Or(unit, 2))
+		t.batch, t.head, t.row = t.batch/n, t.head/n, t.row/n
+	}
+	a := problem.Args{Shape: problem.Shape{B: int(p.b), Hq: int(p.hq), Hkv: int(p.hkv), Sq: int(p.sq), Sk: int(p.sk)}}
+	if cfg.KeyType != problem.KVSame {
+		g.left, g.right, g.bottomRight = problem.NoCausal, problem.NoCausal, 0
+		if p.causal != 0 {
+			g.right, g.bottomRight = 0, p.causal-1
+		}
+	}
+	if cfg.KeyType.Scaled() {
+		batches := a.B
+		if p.cuK != 0 {
+			batches = 1
+		} else if p.pageSize > 0 {
+			batches = int(p.pages)
+		}
+		scales := func(at uint64) problem.Vector {
+			return problem.Vector{Host: unsafe.Slice(*(**byte)(unsafe.Pointer(&at)), 4*batches*a.Hkv*int(p.scaleGroups))}
+		}
+		a.KScale, a.VScale = scales(p.kScale), scales(p.vScale)
+		cfg.KVBlock = int(p.scaleBlock)
 	}
 	scale := float64(p.scaleLog2) / math.Log2E
 	if p.changes != 0 {
@@ -102,18 +126,32 @@ func hostDecode(name string, p *decodeParams) error {
 			states[i] = float32(math.NaN())
 		}
 	}
-	return hostGeneral(cfg, problem.Args{Shape: problem.Shape{B: int(p.b), Hq: int(p.hq), Hkv: int(p.hkv), Sq: int(p.sq), Sk: int(p.sk)}}, &g)
+	return hostGeneral(cfg, a, &g)
+}
+
+// unitOf is what strides of quantized K and V count: its bytes and elements. Elements of K and V stored as Q have the bytes of the storage
+// type.
+func unitOf(kv problem.KVType) (bytes int, elements int64) {
+	switch {
+	case kv == problem.KVSame:
+		return 0, 1
+	case kv.Blocked():
+		return kv.RowBytes(problem.F16, blockElements), blockElements
+	}
+	return 1, 1
 }
 
 // hostTensors sets the tensors of a kernel's parameters: the batches and rows of Q and O, and of K and V.
 func hostTensors(cfg *problem.Config, a *problem.Args, p *callParams, batches, rows, batchesK, keys int) {
-	view := func(t *tensorParams, batches, heads, rows, dim int) problem.Tensor {
-		n := int64(max(batches, 1)-1)*t.batch + int64(heads-1)*t.head + int64(max(rows, 1)-1)*t.row + int64(dim)
-		return problem.Tensor{Host: unsafe.Slice(*(**byte)(unsafe.Pointer(&t.base)), n*int64(cfg.DType.Size())),
-			Strides: problem.Strides{Batch: t.batch, Head: t.head, Seq: t.row, Expanded: true}}
+	view := func(t *tensorParams, kv problem.KVType, batches, heads, rows, dim int) problem.Tensor {
+		unit, each := unitOf(kv)
+		n := int64(max(batches, 1)-1)*t.batch + int64(heads-1)*t.head + int64(max(rows, 1)-1)*t.row + int64(dim)/each
+		return problem.Tensor{Host: unsafe.Slice(*(**byte)(unsafe.Pointer(&t.base)), n*int64(cmp.Or(unit, cfg.DType.Size()))),
+			Strides: problem.Strides{Batch: t.batch * each, Head: t.head * each, Seq: t.row * each, Expanded: true}}
 	}
-	a.Q, a.O = view(&p.q, batches, a.Hq, rows, cfg.HeadDim), view(&p.o, batches, a.Hq, rows, cfg.HeadDimV)
-	a.K, a.V = view(&p.k, batchesK, a.Hkv, keys, cfg.HeadDim), view(&p.v, batchesK, a.Hkv, keys, cfg.HeadDimV)
+	const same = problem.KVSame
+	a.Q, a.O = view(&p.q, same, batches, a.Hq, rows, cfg.HeadDim), view(&p.o, same, batches, a.Hq, rows, cfg.HeadDimV)
+	a.K, a.V = view(&p.k, cfg.KeyType, batchesK, a.Hkv, keys, cfg.HeadDim), view(&p.v, cfg.KeyType, batchesK, a.Hkv, keys, cfg.HeadDimV)
 	a.O.Strides.Expanded = false
 	if p.lse != 0 {
 		a.LSE.Host = unsafe.Slice(*(**byte)(unsafe.Pointer(&p.lse)), 4*batches*a.Hq*rows)
@@ -405,6 +443,13 @@ func TestDeviceDecodes(t *testing.T) {
 		judgeDecodeOnDevice(t, dev, p)
 		if b := c.Bounds(); c.Seqs == nil || decodesFaster(&ContextOf(dev).info, &problem.CUDAProblem{Shape: b}) {
 			require.Contains(t, f.launches(), "_decode_", "%v", c)
+		}
+	}
+	for _, kv := range decodeTypes {
+		for i, c := range decodeCases(64, kv)[:7] {
+			p, err := cases.NewProblem(c, []attention.DType{attention.F16, attention.BF16}[i%2])
+			require.NoError(t, err)
+			judgeDecodeOnDevice(t, dev, p)
 		}
 	}
 	f.backward(0)

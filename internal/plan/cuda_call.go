@@ -176,9 +176,9 @@ func (d *CUDADevice) Request(cfg *problem.Config, a *problem.Args, l *tensors.La
 	s.Hkv, s.B = s.KVHeads(), max(s.B, 1)
 	r := Request{Shape: s, Options: OptionsOf(a, cfg), Access: problem.AccessAddresses, BlockMap: a.BlockMap != nil}
 	if l == nil {
-		dim, dimV := uint64(cfg.HeadDim), uint64(cfg.ValueDim())
-		for i, n := range [len(r.Align)]uint64{dim, dim, dimV, dimV} {
-			r.Align[i] = tensors.LargestAlignment(n)
+		d, dv := cfg.HeadDim, cfg.ValueDim()
+		for i, n := range [len(r.Align)]int{d, tensors.AlignedRow(cfg.KeyType, d), tensors.AlignedRow(cfg.ValueType, dv), dv} {
+			r.Align[i] = tensors.LargestAlignment(uint64(n))
 		}
 		r.VInK = MayAliasKV(cfg, &s)
 		return r
@@ -188,7 +188,7 @@ func (d *CUDADevice) Request(cfg *problem.Config, a *problem.Args, l *tensors.La
 		r.TotalQ = v.TotalQ
 	}
 	for i := range r.Align {
-		r.Align[i] = alignmentOf(&l.List[i])
+		r.Align[i] = l.List[i].Alignment(problem.AccessAddresses)
 	}
 	return r
 }
@@ -196,12 +196,6 @@ func (d *CUDADevice) Request(cfg *problem.Config, a *problem.Args, l *tensors.La
 // MayAliasKV reports whether a shape without tensors stands for calls of latent attention, whose V is the first columns of K.
 func MayAliasKV(cfg *problem.Config, s *problem.Shape) bool {
 	return s.KVHeads() == 1 && cfg.ValueDim() < cfg.HeadDim
-}
-
-// alignmentOf is the alignment of a tensor in elements.
-func alignmentOf(t *tensors.Layout) uint32 {
-	return tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset), uint64(t.Steps[0]), uint64(t.Steps[1]), uint64(t.Steps[2]),
-		tensors.BaseOf(&t.Tensor, t.Size, problem.AccessAddresses)/uint64(t.Size))
 }
 
 // Make decides how a request is computed.
@@ -241,7 +235,7 @@ func (d *CUDADevice) BackwardRequest(cfg *problem.Config, a *problem.BackwardArg
 	}
 	_ = l.Each(func(i int, t *tensors.Layout) error {
 		if i != tensors.BackwardLSE && i != tensors.BackwardDLSE && i < tensors.BackwardDBias {
-			r.Align[i] = alignmentOf(t)
+			r.Align[i] = t.Alignment(problem.AccessAddresses)
 		}
 		return nil
 	})
