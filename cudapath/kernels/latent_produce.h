@@ -1,5 +1,6 @@
 // The producer of latent.cu: a warp, one lane of which issues the TMA copies of K.
 #pragma once
+#include "latent_ptx.h"
 #include "latent_work.h"
 
 // Where a KV tile lies in the map of K: a row and a batch, which is a page if K is paged.
@@ -40,11 +41,11 @@ __device__ __forceinline__ void produceLatent(const TensorMap *mapK, const AttnL
 #pragma unroll 1
 					for (int panel = group * T::HALF_PANELS; panel < end; panel++) {
 						barrierExpect(full + 8 * panel, T::PANEL);
-						copyBox(to + panel * T::PANEL, mapK, full + 8 * panel, 64 * panel, now.row, 0, now.batch);
+						copyBoxOnce(to + panel * T::PANEL, mapK, full + 8 * panel, 64 * panel, now.row, 0, now.batch);
 #pragma unroll 1
 						for (int row = box; row < T::KEYS; row += box) { // the other pages of the tile
 							const LatentSource from = latentSourceOf(p, w, key + row);
-							copyBox(to + panel * T::PANEL + row * 128, mapK, full + 8 * panel, 64 * panel, from.row, 0, from.batch);
+							copyBoxOnce(to + panel * T::PANEL + row * 128, mapK, full + 8 * panel, 64 * panel, from.row, 0, from.batch);
 						}
 					}
 				}

@@ -1,6 +1,15 @@
-// Asynchronous copies of single threads, in addition to sm90.h: cp.async, which takes no registers for what is in flight.
+// Asynchronous copies in addition to sm90.h: TMA with a hint, and cp.async of single threads, which takes no registers for what is in
+// flight.
 #pragma once
 #include "sm90.h"
+
+// copyBox() for what is read once: it is the first to leave L2, before the states of splits.
+__device__ __forceinline__ void copyBoxOnce(uint32_t to, const TensorMap *map, uint32_t bar, int column, int row, int head, int batch) {
+	asm volatile(
+		"cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+		"l"(map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(0x12f0000000000000ull) // evict first
+		: "memory");
+}
 
 // Copies 16 bytes from global to shared memory, or stores zeros.
 __device__ __forceinline__ void copyChunk(uint32_t to, const void *from, bool there) {
