@@ -214,7 +214,7 @@ def train(args):
                 x = model(tokens[:, :-1])
             return F.cross_entropy(x.float().flatten(0, 1), tokens[:, 1:].flatten())
 
-        runs[name] = torch.compile(loss_of, fullgraph=True), adam, []
+        runs[name] = torch.compile(loss_of, fullgraph=True, mode=args.mode), adam, []
 
     def step(name, tokens):
         loss_of, adam, losses = runs[name]
@@ -238,7 +238,7 @@ def train(args):
             ms[name].append(start.elapsed_time(end))
     losses = {name: [x.item() for x in run[2]] for name, run in runs.items()}
     for name in runs:
-        report(entry="train", name=name, ms=statistics.median(ms[name][10:]), losses=losses[name], samples=ms[name])
+        report(entry="train", name=name, mode=args.mode, ms=statistics.median(ms[name][10:]), losses=losses[name], samples=ms[name])
         print(f"# {name:8s} step {statistics.median(ms[name][10:]):.3f} ms, loss {losses[name][0]:.4f} to {losses[name][-1]:.4f}", flush=True)
     for a, b in (("vkattn", "cudnn"), ("vkattn", "flash"), ("cudnn", "flash")):
         gaps = [abs(x - y) for x, y in zip(losses[a], losses[b])]
@@ -250,6 +250,7 @@ def main():
     parser.add_argument("entry", choices=["host", "attention", "train"])
     parser.add_argument("--rounds", type=int, default=9, help="rounds of host and attention (9)")
     parser.add_argument("--steps", type=int, default=100, help="steps of train (100)")
+    parser.add_argument("--mode", default="default", help="of torch.compile in train; reduce-overhead makes CUDA graphs (default)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the data and of the orders (1)")
     args = parser.parse_args()
     random.seed(args.seed)
