@@ -33,7 +33,7 @@ func (l *backwardLaunch) findMaps(c *vk.Commands) error {
 	return nil
 }
 
-// makeMap records the kernel that makes the map of k. It has the parameters of the call, but that DX is the map.
+// makeMap records the kernel that makes the map of k. Its parameters are those of the call, except that DX is the map.
 func (l *backwardLaunch) makeMap(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel, m *problem.TileMap) error {
 	common := l.n
 	l.params.stride[strideDX] = m.Size.Strides()
@@ -62,6 +62,9 @@ func (l *backwardLaunch) bindMap(k *plan.BackwardKernel) error {
 // recordBackwardMaps records the kernels that make the maps of gradients of calls like a, for dQ, dK and dV. It records nothing
 // if such calls have no gradients.
 func (op *Op) recordBackwardMaps(tiles *problem.TileMaps, c *vk.Commands, access Access, a *Args) error {
+	if a.Pages != nil || op.cfg.KeyType != KVSame || op.cfg.F32O {
+		return nil
+	}
 	r := op.typicalBackward(a.Shape)
 	r.Options, r.Maps, r.Access, r.BlockMap = plan.OptionsOf(a, &op.cfg), plan.MapsOf(&op.cfg, a), access, true
 	if v := a.Varlen; v != nil {

@@ -41,7 +41,7 @@ func mappedCases() []mappedCase {
 		{name: "rows without keys", shape: shape, mask: "doc[i] == doc[j] && i % 128 < 64 && i > 200"},
 		{name: "no slot", shape: shape, mask: "doc[i] == doc[j] && j > sk"},
 		{name: "every slot", shape: shape, mask: "doc[j] >= 0"},
-		{name: "of each head and sequence", shape: shape, mask: "(j / 32 + h / 2 + b) % 3 == 0"},
+		{name: "of each head and sequence", shape: shape, mask: "(j / 32 + h + b) % 3 == 0"},
 		{name: "causal", shape: square, mask: "j <= i && doc[i] == doc[j] || j < 3"},
 		{name: "a window", shape: square, mask: "doc[i] == doc[j] || j % 64 < 5", matrices: true, change: func(c *attention.Config, a *attention.Args) {
 			c.Causal, c.Window, a.ALiBi = attention.TopLeft, attention.WindowOf(90, 0), vectorF32(0.25, 0.5)
@@ -145,7 +145,7 @@ func TestGradientsWithMapsOfTiles(t *testing.T) {
 					u.download(t, d)
 					require.NoError(t, u.BlockMap.Close())
 				}
-				require.Greater(t, scratch[1], scratch[0], "the kernels take no maps")
+				require.Greater(t, scratch[2], scratch[0], "the kernels take no maps") // of made ones a GPU has none for few keys
 				for i, g := range [][3]attention.Tensor{{want.DQ, made.DQ, brought.DQ}, {want.DK, made.DK, brought.DK}, {want.DV, made.DV, brought.DV}} {
 					require.Equal(t, g[1].Host, g[2].Host, "gradient %d, made and brought", i)
 					if !matrices {

@@ -23,7 +23,8 @@ type BlockMap = problem.BlockMap
 
 // BlockMap makes the map of a call with a mask modifier, for [Args].BlockMap of later calls of this Op, forward and backward,
 // that have the same shape, options, lengths, masks and contents of tables; other numbers may differ. It reads no Q, K and V.
-// It runs behind the earlier work of the stream, nil is the device's default one, and waits. The caller closes the map.
+// It runs behind the earlier work of the stream, nil is the device's default one, and waits. The caller closes the map, which
+// has memory for the kernels of forward, of dQ and of dK and dV, the latter two where calls like a have gradients.
 //
 // Where the kernel of a call takes no map, or one of other tiles, the call ignores it and computes the same.
 func (op *Op) BlockMap(ctx context.Context, s *Stream, a Args) (*BlockMap, error) {

@@ -145,18 +145,20 @@ const bool FULL_TILES_FIRST = false;
 #else
 const bool FULL_TILES_FIRST = true;
 #endif
-uint mapWord; // the word of the map with the tile before n
+uint mapWord, mapWordAt = 0xffffffffu; // the word of the map that was used last, and its place
 
-// The first n of a loop over tiles [first, last), from n on, that the map has: n is 0, or one more than the last result. words
-// are those of a row of bits.
+// The first n of a loop over tiles [first, last), from n on, that the map has. words are those of a row of bits.
 uint nextMappedTile(uint words, uint first, uint last, uint n) {
     const uint tiles = last - first;
     uint row = tileMapRow() + (FULL_TILES_FIRST ? 0 : words);
     for (uint done = 0; done < 2 * tiles; row += FULL_TILES_FIRST ? words : -words, done += tiles) {
         if (n >= done + tiles) continue;
         for (uint tile = first + n - done; tile < last;) {
-            const uint low = tile % 32;
-            if (low == 0 || tile == first) mapWord = loadTileMap(row + tile / 32);
+            const uint low = tile % 32, at = row + tile / 32;
+            if (at != mapWordAt) {
+                mapWord = loadTileMap(at);
+                mapWordAt = at;
+            }
             const uint word = mapWord >> low << low;
             tile = tile - low + (word != 0 ? findLSB(word) : 32);
             if (word != 0 && tile < last) return done + tile - first;

@@ -56,8 +56,10 @@ void main() {
         if (PREFETCH_PAGES) LOAD_PAGE_INDICES(kvTileAt(kv, j))
         PREFETCH_K(kvTileAt(kv, j))
         PREFETCH_V(kvTileAt(kv, j))
-        afterNext = nextKVTile(kv, j + 1, lastRow);
-        if (PREFETCH_PAGES) LOAD_PAGE_INDICES(kvTileAt(kv, afterNext))
+        if (PREFETCH_PAGES) {
+            afterNext = nextKVTile(kv, j + 1, lastRow);
+            LOAD_PAGE_INDICES(kvTileAt(kv, afterNext))
+        }
     }
 
     {

@@ -171,6 +171,8 @@ func TestModifiers(t *testing.T) {
 	s := openTiers(t)
 	prefill, decode := attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 37, Sk: 90}, attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 1, Sk: 700}
 	list := []modified{
+		{name: "full tiles before partial ones", shape: attention.Shape{B: 1, Hq: 4, Sq: 128, Sk: 640}, d: 16,
+			mask: "h == 0 ? 40 <= j && j < 180 : h == 1 ? 320 <= j && j < 400 : h == 2 ? 100 <= j && j < 400 : j < 400"},
 		{name: "arithmetic", shape: prefill, d: 32, score: "s + 0.1 * min(i - j, 8) - tanh(s * 0.5) * float(h + 1) / (1.0 + abs(s))"},
 		{name: "functions", shape: prefill, d: 32, mask: "(i - j) % 3 != 1 || j < 4",
 			score: "exp(min(s, 1.0)) + log(1.5 + s * s) + sqrt(abs(s)) + sin(s + float(b)) + cos(0.1 * float(row)) + (j >> 2 & 3 ^ hkv | 4) * 0.25"},

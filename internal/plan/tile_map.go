@@ -104,7 +104,7 @@ func mapSizeOf(n int, tile uint32, grid [3]int, per MapsPer) problem.MapSize {
 // MapsPer says whether heads and sequences have maps of their own.
 type MapsPer struct{ Head, Sequence bool }
 
-// MapsOf is what the maps of a call are of.
+// MapsOf reports whether heads and sequences of a call have maps of their own.
 func MapsOf(cfg *problem.Config, a *problem.Args) MapsPer {
 	per := mapsPer(cfg, OptionsOf(a, cfg).Lengths != 0)
 	if a.Mask != nil {

@@ -321,6 +321,22 @@ class Flash(Case):
             with self.assertRaisesRegex(RuntimeError, "once_differentiable"):
                 d_q.sum().backward()
 
+    def test_no_gradient_of_the_output(self):
+        class Stop(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, _):
+                return None
+
+        for options in ({}, {"dropout_p": 0.1}):
+            q = normal(1, 5, 2, 64, dtype=dtypes[0], grad=not (cuda and options))
+            if q.requires_grad:
+                Stop.apply(fa.flash_attn_func(q, q, q, **options)).float().sum().backward()
+                self.assertIsNone(q.grad)
+
     def test_empty(self):
         q, k = normal(2, 0, 4, 64, dtype=dtypes[0], grad=True), normal(2, 9, 4, 64, dtype=dtypes[0])
         o = fa.flash_attn_func(q, k, k)

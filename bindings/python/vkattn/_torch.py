@@ -65,7 +65,7 @@ class _Place:
 
 
     def prepare(self, op: Any, back: Any) -> bool:
-        """Allocates a workspace for the stream of a CUDA graph, unless the current one captures: reports whether that is done."""
+        """Allocates a workspace for the stream of a CUDA graph. It returns False, and allocates nothing, while a graph is captured."""
         if self.index is not None:
             if torch.cuda.is_current_stream_capturing():
                 return False
@@ -169,8 +169,8 @@ class _Call:
 
 
 class _Plain:
-    """What calls of one layout without further tensors have in common: the operation, and the arguments but for their
-    addresses. Host time is most of a small call's, the more so on autograd's thread, in whose caches little of it is."""
+    """The operation and the arguments of calls of one layout without further tensors, but for their addresses. Most of a small
+    call's time is the host's, and autograd's thread finds little in its caches."""
 
     def __init__(self, rows_first: bool, q: Tensor, k: Tensor, v: Tensor, causal: int, left: int, right: int, softcap: float, scale: float) -> None:
         def wide(t: Tensor) -> Tensor:
@@ -290,7 +290,9 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_o: Tensor, _: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, d_o: Optional[Tensor], _: Any) -> Any:  # type: ignore[override]
+        if d_o is None:
+            return (None,) * (3 + len(ctx.rest))
         o, lse, q, k, v, *tensors = ctx.saved_tensors
         rest = [y if x is None else x for x, y in zip(ctx.rest, tensors)]
         return (*_backward(d_o, o, lse, q, k, v, *rest), *[None] * len(rest))
@@ -308,7 +310,9 @@ class _PlainFunction(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_o: Tensor, _: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, d_o: Optional[Tensor], _: Any) -> Any:  # type: ignore[override]
+        if d_o is None:
+            return None, None, None, None
         return (*ctx.plain.backward(d_o, *ctx.saved_tensors), None)
 
 
