@@ -355,6 +355,7 @@ func TestDecodeKernelsFaultsAreFound(t *testing.T) {
 		{"pages", "decode.cu", "key % p.pageSize };", "key };"},
 		{"one-row", "decode_combine.h", "int(blockIdx.y + 1) * group - head", "8"},
 	} {
+		requireOnce(t, x.file, x.right)
 		if !testlevel.IsExhaustive() && i%4 != 0 {
 			continue
 		}
@@ -363,7 +364,6 @@ func TestDecodeKernelsFaultsAreFound(t *testing.T) {
 				file := filepath.Join(dir, x.file)
 				text, err := os.ReadFile(file)
 				require.NoError(t, err)
-				require.Equal(t, 1, strings.Count(string(text), x.right), "the text of the kernel has changed")
 				require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), x.right, x.planted, 1)), 0o600))
 			})
 			for _, c := range asQCases(64) {
