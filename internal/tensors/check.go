@@ -94,12 +94,16 @@ type Layouts struct {
 
 func (l *Layouts) All() []Layout { return l.List[:l.n] }
 
-// VInK reports whether K has one head and V is the first columns of its rows, in the same memory.
+// VInK reports whether K has one head and V is the first columns of its rows: memory of a device at the same address, however
+// often a caller has wrapped it.
 func (l *Layouts) VInK() bool {
 	k, v := &l.List[1], &l.List[2]
-	return k.Counts[1] == 1 && !k.quantized && !v.quantized && v.Dim <= k.Dim && (k.Counts[0] <= 1 || k.Steps[0] == v.Steps[0]) && (k.Counts[2] <= 1 || k.Steps[2] == v.Steps[2]) &&
-		k.Tensor.Buffer == v.Tensor.Buffer && k.Tensor.Memory == v.Tensor.Memory && k.Tensor.Offset == v.Tensor.Offset &&
-		(k.Tensor.Buffer != nil || k.Tensor.Memory != nil)
+	if k.Counts[1] != 1 || k.quantized || v.quantized || v.Dim > k.Dim || k.Counts[0] > 1 && k.Steps[0] != v.Steps[0] || k.Counts[2] > 1 && k.Steps[2] != v.Steps[2] || k.side() == inHost {
+		return false
+	}
+	inK, kAt := k.start()
+	inV, vAt := v.start()
+	return inK == inV && kAt == vAt
 }
 
 func (l *Layouts) set(cfg *problem.Config, a *problem.Args) {
