@@ -159,6 +159,12 @@ func (op *Op) Prepare(s Shape) error {
 		if _, err := op.prepare(r); err != nil {
 			return err
 		}
+		if r.VInK { // a shape stands for calls with V in memory of its own too
+			r.VInK = false
+			if _, err := op.prepare(r); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -536,6 +536,40 @@ func TestDeviceComputesLatent(t *testing.T) {
 	}
 }
 
+// Prepare loads the kernels of calls with V in K and of those with V in memory of its own: a shape does not tell them apart.
+func TestDevicePreparesLatent(t *testing.T) {
+	_, dev := openFake(t)
+	shape := attention.Shape{B: 1, Hq: 16, Hkv: 1, Sq: 1, Sk: 130}
+	var list [4]attention.Tensor
+	for i, dims := range [...][3]int{{16, 1, 576}, {1, 130, 576}, {1, 130, 512}, {16, 1, 512}} {
+		var err error
+		list[i], err = dev.Tensor(attention.F16, 1, dims[0], dims[1], dims[2])
+		require.NoError(t, err)
+	}
+	apart := attention.Args{Shape: shape, Q: list[0], K: list[1], V: list[2], O: list[3]}
+	inK := apart
+	inK.V = attention.Tensor{Memory: apart.K.Memory, Strides: attention.Strides(problem.BHSD(1, 130, 576))}
+	own, err := ContextOf(dev).NewStream()
+	require.NoError(t, err)
+	s, err := WrapStream(dev, own.Handle())
+	require.NoError(t, err)
+	op, err := attention.New(dev, attention.Config{HeadDim: 576, HeadDimV: 512})
+	require.NoError(t, err)
+	g := newGraphs(t, ContextOf(dev))
+	for _, a := range []attention.Args{apart, inK} {
+		g.capture(t, own.Handle(), func() { require.ErrorContains(t, op.Forward(s, a), "the call loads the kernel") })
+	}
+	require.NoError(t, op.Prepare(shape))
+	for _, a := range []attention.Args{apart, inK} {
+		g.capture(t, own.Handle(), func() { require.NoError(t, op.Forward(s, a)) })
+	}
+	require.NoError(t, s.Close())
+	require.NoError(t, own.Close())
+	for _, x := range list {
+		require.NoError(t, x.Close())
+	}
+}
+
 // A CUDA device without Vulkan computes attention and gradients, in memory and streams of its own.
 func TestDeviceComputes(t *testing.T) {
 	_, dev := openFake(t)

@@ -131,11 +131,21 @@ func (o *operation) Prepare(a problem.Args) error {
 		return err
 	}
 	r := o.on.Request(&o.cfg, &a, given)
-	k, err := o.kernelOf(nil, &r)
-	if err != nil || k.scratch == 0 {
-		return err
+	for {
+		k, err := o.kernelOf(nil, &r)
+		if err != nil {
+			return err
+		}
+		if k.scratch > 0 {
+			if err := o.d.prepareWorkspace(k.scratch); err != nil {
+				return err
+			}
+		}
+		if given != nil || !r.VInK {
+			return nil
+		}
+		r.VInK = false // a shape stands for calls with V in memory of its own too
 	}
-	return o.d.prepareWorkspace(k.scratch)
 }
 
 func (o *operation) PrepareBackward(a problem.BackwardArgs) error {
