@@ -450,6 +450,17 @@ func TestDeviceDecodes(t *testing.T) {
 			p, err := cases.NewProblem(c, []attention.DType{attention.F16, attention.BF16}[i%2])
 			require.NoError(t, err)
 			judgeDecodeOnDevice(t, dev, p)
+			memory, tensors := memories(t, dev, p.Image)
+			op, err := attention.New(dev, configOf(&p.Case, p.DType, ""))
+			require.NoError(t, err)
+			plan, err := op.PlanFor(p.MemoryArgs(memory))
+			require.NoError(t, err, "%v", c)
+			require.Contains(t, plan.Kernel, "_decode_")
+			plan, err = op.Plan(c.Bounds())
+			require.NoError(t, err, "%v", c)
+			require.Contains(t, plan.Kernel, "_decode_")
+			require.NoError(t, op.Close())
+			readBack(t, tensors, p.Image)
 		}
 	}
 	f.backward(0)
@@ -477,6 +488,10 @@ func TestDeviceDecodes(t *testing.T) {
 	w := &problemStream(s).workspace
 	require.False(t, w.zeroed, "the graph has not run")
 	replay()
+	f.fail("cuMemsetD32Async", 2)
+	require.ErrorIs(t, op.Forward(s, a.Args), vk.ErrOutOfMemory)
+	require.False(t, w.zeroed)
+	f.fail("", 0)
 	for range 2 {
 		require.NoError(t, op.Forward(s, a.Args))
 		require.True(t, w.zeroed)

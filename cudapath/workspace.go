@@ -109,8 +109,11 @@ func (s *deviceStream) splitScratch(counters, states uint64) (countersAt, states
 	if err != nil {
 		return 0, 0, err
 	}
+	if err := s.Fill(at-counterBytes, 0, counterBytes); err != nil {
+		return 0, 0, err
+	}
 	w.zeroed = !captured // a graph clears them when it runs
-	return at - counterBytes, at, s.Fill(at-counterBytes, 0, counterBytes)
+	return at - counterBytes, at, nil
 }
 
 // close frees the memory.
