@@ -18,8 +18,8 @@ func (c *cubins) chooseDecode(arch string, p *problem.CUDAProblem) (choice probl
 	switch {
 	case why != "":
 		return choice, unsupported(op, "%s", why)
-	case p.Sq > maxDecodeRows && !p.AnyArgs:
-		return choice, unsupported(op, "%d rows a sequence, its decode kernels take %d", p.Sq, maxDecodeRows)
+	case p.Sq > problem.MaxCUDADecodeRows && !p.AnyArgs:
+		return choice, unsupported(op, "%d rows a sequence, its decode kernels take %d", p.Sq, problem.MaxCUDADecodeRows)
 	case uint64(k.Shared) > uint64(c.dev.Caps().Limits.MaxSharedBytes):
 		return choice, unsupported(op, "%d bytes of shared memory a CTA, the device has %d", k.Shared, c.dev.Caps().Limits.MaxSharedBytes)
 	}

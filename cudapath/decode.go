@@ -11,9 +11,6 @@ import (
 
 // The decode kernels of kernels/decode.cu, which tiers cuda and cubin launch.
 
-// maxDecodeRows is the most rows of a sequence that decode kernels compute: each row reads the keys anew.
-const maxDecodeRows = 8
-
 // decodeHeads is the number of query heads of a group that a CTA computes.
 const decodeHeads = 8
 
@@ -162,8 +159,8 @@ func (t *table) chooseDecode(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, 
 	group := uint64(p.Group())
 	tiles := arith.CeilDiv64(group, decodeHeads)
 	switch {
-	case p.Sq > maxDecodeRows:
-		return nil, fmt.Sprintf("%d rows a sequence, its decode kernels take %d", p.Sq, maxDecodeRows)
+	case p.Sq > problem.MaxCUDADecodeRows:
+		return nil, fmt.Sprintf("%d rows a sequence, its decode kernels take %d", p.Sq, problem.MaxCUDADecodeRows)
 	case k.Shared > d.MaxShared:
 		return nil, fmt.Sprintf("%d bytes of shared memory a block, the device has %d", k.Shared, d.MaxShared)
 	case p.KVHeads() > maxGridY || p.B > maxGridY || p.Rows*tiles*problem.MaxStates > maxGridX:
@@ -206,9 +203,6 @@ func (k *kernel) launchDecode(s *deviceStream, a *problem.CUDACall, splits int) 
 		}
 	}
 	p.setWide(a)
-	if far := p.tooFar(); far != "" {
-		return unsupported("Launch", "%s", far)
-	}
 	if splits > 1 {
 		if p.counters, p.partial, err = s.splitScratch(decodeScratch(a, k.D)); err != nil {
 			return err

@@ -121,6 +121,8 @@ func notInDecode(cfg *problem.Config, r *Request) string {
 		return takes + "K and V whose offsets and strides are multiples of 4 bytes"
 	case r.Align[3] < 4:
 		return takes + "O whose offsets and strides are multiples of 4 elements"
+	case r.FarKV:
+		return takes + nearKV
 	}
 	return ""
 }

@@ -184,9 +184,14 @@ func notInDecodeAsQ(cfg *problem.Config, r *Request) string {
 		return fmt.Sprintf(takes+"pages of multiples of %d keys, not %d", decodePage, r.Options.pageSize)
 	case slices.Min(r.Align[:]) < 8:
 		return takes + "head dims, offsets and strides that are multiples of 8 elements"
+	case r.FarKV:
+		return takes + nearKV
 	}
 	return ""
 }
+
+// nearKV is the strides that the decode kernels of tier cuda take.
+const nearKV = "strides of less than 2^32 bytes between rows and between pages of K and V"
 
 // maxCUDALength is MaxLength of cudapath/kernels/fa2_general.h.
 const maxCUDALength = 1 << 29

@@ -184,7 +184,11 @@ func (d *CUDADevice) Request(cfg *problem.Config, a *problem.Args, l *tensors.La
 		return r
 	}
 	r.LSE, r.VInK = a.LSE.Given(), l.VInK()
-	if v := a.Varlen; v != nil && s.Sq <= decodeQueries { // another number of rows is another plan
+	for i := range l.List[1:3] {
+		t := &l.List[1+i]
+		r.FarKV = r.FarKV || t.Steps[2] > math.MaxUint32/t.Size || a.Pages != nil && t.Steps[0] > math.MaxUint32/t.Size
+	}
+	if v := a.Varlen; v != nil && s.Sq <= problem.MaxCUDADecodeRows { // another number of rows is another plan
 		r.TotalQ = v.TotalQ
 	}
 	for i := range r.Align {

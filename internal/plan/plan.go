@@ -52,6 +52,8 @@ type Request struct {
 
 	VInK bool // one KV head, and V is the first columns of K, in the same memory
 
+	FarKV bool // K or V has a stride of rows or pages of 2^32 bytes or more, which decode kernels of tier cuda do not take
+
 	SeparateCombine bool // a dispatch of its own combines the splits, never the decode kernel
 }
 

@@ -57,6 +57,9 @@ type CUDAProblem struct {
 	NoDecode string
 }
 
+// MaxCUDADecodeRows is the most rows of a sequence that decode kernels compute: each row reads the keys anew.
+const MaxCUDADecodeRows = 8
+
 // CUDAChoice is the chosen kernel and the reasons.
 type CUDAChoice struct {
 	Kernel         CUDAKernel
