@@ -34,8 +34,10 @@ type Plan struct {
 	// Splits is the number of splits of each row's keys, whose states are then combined; 1
 	// if one workgroup computes all keys of a row.
 	Splits int `json:"splits"`
-	// WorkspaceBytes is the scratch memory that holds the states of the splits. The commands
-	// of the call take it from the device. It is 0 without splits.
+	// WorkspaceBytes is the scratch memory that holds the states of splits. The commands of
+	// the call take it from the device; on a CUDA device without Vulkan it is the stream's
+	// workspace. It is 0 without splits. Latent attention on tier cuda may need it where
+	// Splits is 1: it splits the keys of all sequences together.
 	WorkspaceBytes uint64 `json:"workspace_bytes,omitempty"`
 }
 

@@ -48,8 +48,8 @@
 //
 // It has the same kernels and plans, and no other tier: what tier cuda does not compute is refused by name. [WrapMemory]
 // and [WrapStream] take a CUdeviceptr and a CUstream of the caller's, DeviceOptions.Context his context. Once a call of a
-// shape has run on a stream, another neither allocates nor waits, so that a CUDA graph captures it. The workspace of
-// backward calls is the stream's, or the caller's by [UseWorkspace].
+// shape has run on a stream, another neither allocates nor waits, so that a CUDA graph captures it. Backward
+// calls, latent attention and decode calls with splits have a workspace: the stream's, or the caller's by [UseWorkspace].
 //
 // # The driver at run time
 //
