@@ -179,11 +179,12 @@ func TestAutoTakesCUDAWhereItIsFaster(t *testing.T) {
 	require.Equal(t, uint64(77), p.Workgroups)
 	require.Regexp(t, `^tier cuda \(attn_fast, tile 128x64, 77 workgroups\): the fastest, [0-9.]+ us by estimate; not \w+: slower, [0-9.]+ us `+
 		`by estimate; not cuda: faster: not today$`, p.String())
-	require.Equal(t, problem.CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8}, f.problems[len(f.problems)-1])
+	require.Equal(t, problem.CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8, Rows: uint64(shape.B * shape.Sq)}, f.problems[len(f.problems)-1])
 
 	p = planOf(Config{HeadDim: 60, HeadDimV: 32, DType: BF16, Tier: TierCUDA, Kernel: "fa2"})
 	require.Equal(t, "asked for", p.Reason)
-	require.Equal(t, problem.CUDAProblem{Shape: shape, DType: BF16, HeadDim: 60, HeadDimV: 32, Align: 4, Kernel: "fa2"}, f.problems[len(f.problems)-1])
+	require.Equal(t, problem.CUDAProblem{Shape: shape, DType: BF16, HeadDim: 60, HeadDimV: 32, Align: 4, Kernel: "fa2", Rows: uint64(shape.B * shape.Sq),
+		NoDecode: "its decode kernels take one head dim"}, f.problems[len(f.problems)-1])
 
 	f.choice.Validation = true
 	p = planOf(Config{HeadDim: 64})
@@ -249,6 +250,17 @@ func TestCUDACalls(t *testing.T) {
 	require.False(t, c.LSE.Given())
 	require.Equal(t, 4, c.Hkv, "filled in")
 	require.Equal(t, float32(-2), c.Scale)
+
+	op, err := New(On(dev), Config{HeadDim: 576, HeadDimV: 512, Tier: TierCUDA})
+	require.NoError(t, err)
+	f.problems = nil
+	require.NoError(t, op.Prepare(Shape{B: 1, Hq: 16, Hkv: 1, Sq: 1, Sk: 64}))
+	inK := map[bool]bool{}
+	for _, p := range f.problems {
+		inK[p.VInK] = true
+	}
+	require.Len(t, inK, 2, "kernels for V in K and for V in memory of its own")
+	require.NoError(t, op.Close())
 }
 
 func TestCUDARefusesByName(t *testing.T) {
