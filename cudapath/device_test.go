@@ -551,7 +551,7 @@ func TestDeviceComputesLatent(t *testing.T) {
 	}
 }
 
-// Prepare loads the kernels of calls with V in K and of those with V in memory of its own: a shape does not tell them apart.
+// Prepare loads the kernels of calls with V in K and of those with V in memory of its own: a shape says nothing of it.
 func TestDevicePreparesLatent(t *testing.T) {
 	_, dev := openFake(t)
 	shape := attention.Shape{B: 1, Hq: 16, Hkv: 1, Sq: 1, Sk: 130}
@@ -561,9 +561,9 @@ func TestDevicePreparesLatent(t *testing.T) {
 		list[i], err = dev.Tensor(attention.F16, 1, dims[0], dims[1], dims[2])
 		require.NoError(t, err)
 	}
-	apart := attention.Args{Shape: shape, Q: list[0], K: list[1], V: list[2], O: list[3]}
-	inK := apart
-	inK.V = attention.Tensor{Memory: apart.K.Memory, Strides: attention.Strides(problem.BHSD(1, 130, 576))}
+	separate := attention.Args{Shape: shape, Q: list[0], K: list[1], V: list[2], O: list[3]}
+	inK := separate
+	inK.V = attention.Tensor{Memory: separate.K.Memory, Strides: attention.Strides(problem.BHSD(1, 130, 576))}
 	own, err := ContextOf(dev).NewStream()
 	require.NoError(t, err)
 	s, err := WrapStream(dev, own.Handle())
@@ -571,11 +571,11 @@ func TestDevicePreparesLatent(t *testing.T) {
 	op, err := attention.New(dev, attention.Config{HeadDim: 576, HeadDimV: 512})
 	require.NoError(t, err)
 	g := newGraphs(t, ContextOf(dev))
-	for _, a := range []attention.Args{apart, inK} {
+	for _, a := range []attention.Args{separate, inK} {
 		g.capture(t, own.Handle(), func() { require.ErrorContains(t, op.Forward(s, a), "the call loads the kernel") })
 	}
 	require.NoError(t, op.Prepare(shape))
-	for _, a := range []attention.Args{apart, inK} {
+	for _, a := range []attention.Args{separate, inK} {
 		g.capture(t, own.Handle(), func() { require.NoError(t, op.Forward(s, a)) })
 	}
 	require.NoError(t, s.Close())
