@@ -3,6 +3,7 @@
 package operands
 
 import (
+	"reflect"
 	"slices"
 	"unsafe"
 
@@ -25,111 +26,94 @@ type Operand struct {
 	unitBytes, unitElements int64 // offsets are multiples of this
 }
 
-// List returns the operands that are given, in a fixed order. They refer to fields of a
+// List returns the operands that are given, in the order of the fields. They refer to fields of a
 // and of the structs it points to: see [Clone].
-func List(cfg problem.Config, a *problem.Args) (list []Operand) {
-	size := int64(cfg.DType.Size())
-	tensor := func(name string, t *problem.Tensor, bytes, elements int64) {
-		if t.Given() {
-			list = append(list, Operand{Name: name, Streamed: true, buffer: &t.Buffer, memory: &t.Memory, host: &t.Host, offset: &t.Offset,
-				unitBytes: bytes, unitElements: elements})
-		}
-	}
-	vector := func(name string, v *problem.Vector) {
-		if v.Given() {
-			list = append(list, Operand{Name: name, buffer: &v.Buffer, memory: &v.Memory, host: &v.Host, offset: &v.Offset,
-				unitBytes: 4, unitElements: 1})
-		}
-	}
-	tensor("Q", &a.Q, size, 1)
-	bytes, elements := kvUnit(cfg.KeyType, cfg.DType)
-	tensor("K", &a.K, bytes, elements)
-	bytes, elements = kvUnit(cfg.ValueType, cfg.DType)
-	tensor("V", &a.V, bytes, elements)
-	for _, out := range []struct {
-		name string
-		t    *problem.Tensor
-		size int64
-	}{{"O", &a.O, size}, {"LSE", &a.LSE, 4}} {
-		if n := len(list); out.t.Given() {
-			tensor(out.name, out.t, out.size, 1)
-			list[n].Output = true
-		}
-	}
-	if v := a.Varlen; v != nil {
-		vector("CuQ", &v.CuQ)
-		vector("CuK", &v.CuK)
-		vector("UsedQ", &v.UsedQ)
-		vector("UsedK", &v.UsedK)
-	}
-	if a.Pages != nil {
-		vector("Table", &a.Pages.Table)
-	}
-	if a.SparseTokens != nil {
-		vector("Offsets", &a.SparseTokens.Offsets)
-		vector("Tokens", &a.SparseTokens.Tokens)
-	}
-	if a.Blocks != nil {
-		vector("Map", &a.Blocks.Map)
-	}
-	if a.Bias != nil {
-		tensor("Bias", &a.Bias.Tensor, int64(a.Bias.DType.Size()), 1)
-	}
-	if a.Mask != nil {
-		tensor("Mask", &a.Mask.Tensor, 1, 1)
-	}
-	vector("ALiBi", &a.ALiBi)
-	vector("Sinks", &a.Sinks)
-	for i := range a.Tables {
-		vector("Tables["+a.Tables[i].Name+"]", &a.Tables[i].Vector)
-	}
-	for _, s := range []struct {
-		name string
-		v    *problem.Vector
-	}{{"KScale", &a.KScale}, {"VScale", &a.VScale}} {
-		if n := len(list); s.v.Given() {
-			vector(s.name, s.v)
-			list[n].Streamed = true
-		}
-	}
-	for i := range list {
-		list[i].Of = i
-		if list[i].Name == "V" && list[i].sameMemory(list[i-1]) {
-			list[i].Of = i - 1
-		}
-	}
-	return list
-}
+func List(cfg problem.Config, a *problem.Args) []Operand { return list(cfg, reflect.ValueOf(a)) }
 
 // ListBackward is List of the arguments of a backward call: the arguments of the forward
 // call, then the gradients.
 func ListBackward(cfg problem.Config, a *problem.BackwardArgs) []Operand {
-	list := List(cfg, &a.Args)
-	size, gradient := int64(cfg.DType.Size()), int64(cfg.GradientType().Size())
-	for _, x := range []struct {
-		name   string
-		t      *problem.Tensor
-		size   int64
-		output bool
-	}{{"DO", &a.DO, size, false}, {"DLSE", &a.DLSE, 4, false}, {"DQ", &a.DQ, gradient, true},
-		{"DK", &a.DK, gradient, true}, {"DV", &a.DV, gradient, true},
-		{"DBias", &a.DBias, 4, true}} {
-		if x.t.Given() {
-			list = append(list, Operand{Name: x.name, Streamed: true, Output: x.output, Of: len(list),
-				buffer: &x.t.Buffer, memory: &x.t.Memory, host: &x.t.Host, offset: &x.t.Offset, unitBytes: x.size, unitElements: 1})
+	return list(cfg, reflect.ValueOf(a))
+}
+
+func list(cfg problem.Config, args reflect.Value) []Operand {
+	f := finder{cfg: cfg}
+	f.find("", args.Elem())
+	for i := range f.list {
+		o := &f.list[i]
+		o.Of = i
+		if o.Name == "V" && o.sameMemory(f.list[i-1]) {
+			o.Of = i - 1
 		}
 	}
-	output := func(name string, v *problem.Vector) {
-		if v.Given() {
-			list = append(list, Operand{Name: name, Streamed: true, Output: true, Of: len(list),
-				buffer: &v.Buffer, memory: &v.Memory, host: &v.Host, offset: &v.Offset, unitBytes: 4, unitElements: 1})
+	return f.list
+}
+
+// finder finds the operands in arguments by the types of their fields.
+type finder struct {
+	cfg  problem.Config
+	bias problem.DType
+	list []Operand
+}
+
+// find adds the operands in a field with a name, or in the structs it holds or points to.
+func (f *finder) find(name string, field reflect.Value) {
+	switch x := field.Addr().Interface().(type) {
+	case *problem.Tensor:
+		f.add(name, true, &x.Buffer, &x.Memory, &x.Host, &x.Offset)
+	case *problem.Vector:
+		f.add(name, false, &x.Buffer, &x.Memory, &x.Host, &x.Offset)
+	case *[]problem.Table:
+		for i := range *x {
+			f.find(name+"["+(*x)[i].Name+"]", reflect.ValueOf(&(*x)[i].Vector).Elem())
+		}
+	case **problem.BlockMap: // of the library's own making
+	default:
+		if field.Kind() == reflect.Pointer && !field.IsNil() {
+			field = field.Elem()
+		}
+		if bias, ok := field.Interface().(problem.Bias); ok {
+			f.bias = bias.DType
+		}
+		for i := 0; field.Kind() == reflect.Struct && i < field.NumField(); i++ {
+			inner := name // of what is embedded
+			if t := field.Type().Field(i); !t.Anonymous {
+				inner = t.Name
+			}
+			f.find(inner, field.Field(i))
 		}
 	}
-	output("DSinks", &a.DSinks)
-	for i := range a.DTables {
-		output("DTables["+a.DTables[i].Name+"]", &a.DTables[i].Vector)
+}
+
+func (f *finder) add(name string, tensor bool, buffer **vk.Buffer, memory **problem.Memory, host *[]byte, offset *int64) {
+	o := Operand{Name: name, buffer: buffer, memory: memory, host: host, offset: offset}
+	if *buffer == nil && *memory == nil && *host == nil {
+		return
 	}
-	return list
+	ofBackward := name[0] == 'D'
+	o.Streamed = tensor || ofBackward || name == "KScale" || name == "VScale"
+	o.Output = name == "O" || name == "LSE" || ofBackward && name != "DO" && name != "DLSE"
+	o.unitBytes, o.unitElements = f.unit(name)
+	f.list = append(f.list, o)
+}
+
+// unit is the unit of offsets: an element, or a block of K or V.
+func (f *finder) unit(name string) (bytes, elements int64) {
+	switch name {
+	case "Q", "O", "DO":
+		return int64(f.cfg.DType.Size()), 1
+	case "DQ", "DK", "DV":
+		return int64(f.cfg.GradientType().Size()), 1
+	case "K":
+		return kvUnit(f.cfg.KeyType, f.cfg.DType)
+	case "V":
+		return kvUnit(f.cfg.ValueType, f.cfg.DType)
+	case "Bias":
+		return int64(f.bias.Size()), 1
+	case "Mask":
+		return 1, 1
+	}
+	return 4, 1 // LSE, numbers of vectors, and sums in float32
 }
 
 // sameMemory reports whether two operands are in the same buffer, or are host slices with
