@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"sync"
 
-	"vkattn/attention/score"
 	"vkattn/internal/problem"
 )
 
@@ -63,7 +62,7 @@ func (p *Problem) Weight(b, h, row, t int) int {
 	if from, to := p.span(b, row); t < from || t >= to {
 		return 0
 	}
-	if _, mask := p.modifiers(); mask.Given() && !p.leaves(b, h, row, t) {
+	if p.user.Mask.Given() && !p.leaves(b, h, row, t) {
 		return 0
 	}
 	if p.Mask.On && p.maskAt(b, h, row, t) == 0 {
@@ -79,9 +78,8 @@ func (p *Problem) Weight(b, h, row, t int) int {
 }
 
 // sieved reports whether a mask, a bitmap, a list or a modifier excludes keys within spans.
-func (c *Case) sieved() bool {
-	_, mask := c.modifiers()
-	return c.Mask.On || c.BlockQ > 0 || c.SparseRatio > 0 || mask.Given()
+func (p *Problem) sieved() bool {
+	return p.Mask.On || p.BlockQ > 0 || p.SparseRatio > 0 || p.user.Mask.Given()
 }
 
 // sees reports for each key of a sequence whether any row of a head's group attends to it.
@@ -105,18 +103,11 @@ func (p *Problem) sees(b, kv int) []bool {
 
 // Attended is how many keys a row attends to, in a case that excludes keys by their positions and by a mask modifier alone.
 func (p *Problem) Attended(b, h, row int) (n int) {
-	from, to := p.span(b, row)
-	_, mask := p.modifiers()
-	if !mask.Given() {
+	if !p.user.Mask.Given() {
+		from, to := p.span(b, row)
 		return max(to-from, 0)
 	}
-	keys := make([]int, max(to-from, 0))
-	for i := range keys {
-		keys[i] = from + i
-	}
-	left, at := make([]float64, len(keys)), p.slotOf(b, h, row, keys)
-	score.NewEvaluator(mask, nil).Eval(left, &at)
-	for _, x := range left {
+	for _, x := range p.unmasked(b, h, row) {
 		n += cond(x != 0)
 	}
 	return n

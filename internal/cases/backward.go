@@ -1,7 +1,6 @@
 package cases
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -11,6 +10,7 @@ import (
 	"vkattn/attention/score"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/inputs"
+	"vkattn/internal/operands"
 	"vkattn/internal/oracle"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
@@ -21,53 +21,20 @@ import (
 // of its outputs, and room for every gradient that the call can have.
 type Backward struct {
 	*Problem
-	Image  [][]byte // of the Problem, then of the tensors below
-	pieces [backwardPieces]*gradient
-	once   sync.Once
-	err    error
-	truth  *accuracy.ExpectedGradients
+	Image     [][]byte // of the Problem, then of the tensors below
+	call      problem.BackwardArgs
+	gradients []*rows // of outputs, then of inputs, in the order of the fields of BackwardArgs
+	once      sync.Once
+	err       error
+	truth     *accuracy.ExpectedGradients
 }
 
-// The pieces of memory of a Backward. They follow the pieces of its Problem.
-const (
-	pieceDO = iota
-	pieceDLSE
-	pieceDQ
-	pieceDK
-	pieceDV
-	pieceDBias
-	pieceDSinks
-	pieceDTables   // of given modifiers, in the order of Args.Tables
-	backwardPieces = pieceDTables + score.MaxTables
-)
-
-// fusedPieces are the pieces that lie in one memory where the tensors of their sizes do.
-var fusedPieces = map[int]int{pieceDO: TensorO, pieceDQ: TensorQ, pieceDK: TensorK, pieceDV: TensorV}
-
-// gradient is a tensor of a Backward in its own memory, which is NaN elsewhere.
-type gradient struct {
-	name                     string
-	dtype                    problem.DType
-	batches, heads, seq, dim int
-	offset                   int64
-	strides                  problem.Strides // resolved
-	image                    int
-	ofRows, ofKeys           bool // of rows or keys of sequences; neither: of the whole tensor
-}
-
-// element is the first element of a row.
-func (g *gradient) element(batch, h, row int) int64 {
-	return g.offset + int64(batch)*g.strides.Batch + int64(h)*g.strides.Head + int64(row)*g.strides.Seq
-}
-
-// row is the memory of a row.
-func (g *gradient) row(image []byte, batch, h, row int) []byte {
-	size := int64(g.dtype.Size())
-	return image[g.element(batch, h, row)*size:][:int64(g.dim)*size]
-}
-
-func (g *gradient) tensor() problem.Tensor {
-	return problem.Tensor{Offset: g.offset, Strides: g.strides}
+// gradientOf is a gradient by its name, as package operands has it; nil if the call has none.
+func (b *Backward) gradientOf(name string) *rows {
+	if i := slices.IndexFunc(b.gradients, func(g *rows) bool { return g.name == name }); i >= 0 {
+		return b.gradients[i]
+	}
+	return nil
 }
 
 // HasGradients reports whether a call like c has gradients: K and V are not paged, of the
@@ -83,79 +50,72 @@ func NewBackward(c Case, dtype problem.DType) (*Backward, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backward{Problem: p, Image: append([][]byte(nil), p.Image...)}
-	batches, rows := p.queryExtent()
-	kvBatches, keys := p.kvExtent()
-	slot := func(i int) problem.Strides {
-		if c.Layout == Broadcast || c.Layout == Window || c.VInK && i == TensorV {
-			return problem.Strides{} // rows of an output do not overlap
+	b := &Backward{Problem: p, Image: slices.Clone(p.Image)}
+	a := &b.call
+	// The gradients of tensors lie as these do, but rows of an output do not overlap.
+	for _, g := range []struct {
+		name string
+		to   *problem.Tensor
+		of   int
+	}{{"DO", &a.DO, TensorO}, {"DLSE", &a.DLSE, TensorLSE}, {"DQ", &a.DQ, TensorQ}, {"DK", &a.DK, TensorK}, {"DV", &a.DV, TensorV}} {
+		t := p.tensors[g.of]
+		if c.Layout == Broadcast || c.Layout == Window || c.VInK && g.of == TensorV {
+			t.strides = problem.Strides{}
 		}
-		return p.layout.Slots[i].Strides
+		t.name = g.name
+		*g.to = b.add(t, g.of)
 	}
-	fused := -1 // the image of dO, dQ, dK and dV in the layout Fused
-	add := func(which int, g gradient) {
-		g.strides = g.strides.Resolve(g.heads, g.seq, g.dim)
-		g.offset = p.guard()
-		if c.Layout == Odd {
-			g.offset += 1 + 2*int64(which)
-		}
-		batchStep := g.strides.Batch
-		if g.batches == 1 {
-			batchStep = 0
-		}
-		end := g.offset + int64(g.batches-1)*batchStep + int64(g.heads-1)*g.strides.Head + int64(g.seq-1)*g.strides.Seq + int64(g.dim) + p.guard()
-		image := make([]byte, end*int64(g.dtype.Size()))
-		fill(image, filler)
-		g.image = len(b.Image)
-		if i, ok := fusedPieces[which]; ok && c.Layout == Fused {
-			g.offset = p.layout.Slots[i].Offset
-			if fused < 0 {
-				fused = g.image
-				image = make([]byte, len(p.Image[p.layout.Slots[i].Memory]))
-				fill(image, filler)
-			}
-			g.image = fused
-		}
-		if g.image == len(b.Image) {
-			b.Image = append(b.Image, image)
-		}
-		b.pieces[which] = &g
-	}
-	hq, hkv := c.Hq, c.KVHeads()
-	add(pieceDO, gradient{name: "dO", dtype: dtype, batches: batches, heads: hq, seq: rows, dim: c.Dv, strides: slot(TensorO), ofRows: true})
-	add(pieceDLSE, gradient{name: "dLSE", dtype: problem.F32, batches: batches, heads: hq, seq: rows, dim: 1, ofRows: true})
-	add(pieceDQ, gradient{name: "dQ", dtype: dtype, batches: batches, heads: hq, seq: rows, dim: c.D, strides: slot(TensorQ), ofRows: true})
-	add(pieceDK, gradient{name: "dK", dtype: dtype, batches: kvBatches, heads: hkv, seq: keys, dim: c.D, strides: slot(TensorK), ofKeys: true})
-	add(pieceDV, gradient{name: "dV", dtype: dtype, batches: kvBatches, heads: hkv, seq: keys, dim: c.Dv, strides: slot(TensorV), ofKeys: true})
 	if c.Bias.On {
-		size := func(each bool, n int) int {
-			if each {
-				return n
-			}
-			return 1
-		}
-		add(pieceDBias, gradient{name: "dBias", dtype: problem.F32, batches: size(c.Bias.Batches, p.args.B),
-			heads: size(c.Bias.Heads, hq), seq: size(c.Bias.Rows, p.args.Sq), dim: p.args.Sk})
+		t := rows{name: "DBias", dtype: problem.F32, dim: p.args.Sk}
+		t.batches, t.heads, t.seq = c.Bias.extent(p.args.Shape)
+		a.DBias = b.add(t, -1)
+	}
+	vector := func(name string, n int) problem.Vector {
+		t := b.add(rows{name: name, dtype: problem.F32, batches: 1, heads: 1, seq: 1, dim: n}, -1)
+		return problem.Vector{Host: t.Host, Offset: t.Offset}
 	}
 	if c.Sinks {
-		add(pieceDSinks, gradient{name: "dSinks", dtype: problem.F32, batches: 1, heads: 1, seq: 1, dim: hq})
+		a.DSinks = vector("DSinks", c.Hq)
 	}
-	for i, t := range p.args.Tables {
+	for _, t := range p.args.Tables {
 		if p.hasTableGradient(t.Name) {
-			add(pieceDTables+i, gradient{name: "dTables[" + t.Name + "]", dtype: problem.F32, batches: 1, heads: 1, seq: 1,
-				dim: t.Dims[0] * max(t.Dims[1], 1) * max(t.Dims[2], 1)})
+			a.DTables = append(a.DTables, problem.Table{Name: t.Name, Vector: vector("DTables["+t.Name+"]", t.Dims[0]*max(t.Dims[1], 1)*max(t.Dims[2], 1))})
 		}
 	}
-	for _, which := range []int{pieceDO, pieceDLSE} {
-		g := b.pieces[which]
-		values := make([]float32, batches*hq*rows*g.dim)
-		problem.F32.Decode(values, inputs.New(int64(len(values)), problem.F32, inputs.Normal, p.SeedValue()^uint64(0x9e37*which+0x5bd1)))
+	for i, g := range b.gradients[:2] { // DO and DLSE
+		values := make([]float32, g.batches*g.heads*g.seq*g.dim)
+		problem.F32.Decode(values, inputs.New(int64(len(values)), problem.F32, inputs.Normal, p.SeedValue()^uint64(0x9e37*i+0x5bd1)))
 		b.eachRow(g, func(_, h, row, batch, at int) {
-			n := ((batch*hq+h)*rows + at) * g.dim
+			n := ((batch*g.heads+h)*g.seq + at) * g.dim
 			g.dtype.Encode(g.row(b.Image[g.image], batch, h, at), values[n:n+g.dim])
 		})
 	}
 	return b, nil
+}
+
+// add gives a gradient memory of its own. In the layout Fused those of tensors, but of LSE, lie in one memory.
+func (b *Backward) add(g rows, of int) problem.Tensor {
+	g.strides = g.strides.Resolve(g.heads, g.seq, g.dim)
+	g.offset = b.guard()
+	if b.Layout == Odd {
+		g.offset += 1 + 2*int64(len(b.gradients))
+	}
+	size := g.bytes(g.end() + b.guard())
+	g.image = len(b.Image)
+	if b.Layout == Fused && of >= 0 && of != TensorLSE {
+		fused := &b.tensors[of]
+		g.offset, size = fused.offset, int64(len(b.Problem.Image[fused.image]))
+		if of != TensorO { // the first of them
+			g.image = b.gradients[0].image
+		}
+	}
+	if g.image == len(b.Image) {
+		b.Image = append(b.Image, filled(size, filler))
+	}
+	b.gradients = append(b.gradients, &g)
+	t := g.tensor()
+	t.Host = b.Image[g.image]
+	return t
 }
 
 // hasTableGradient reports whether the call computes the gradient of a table. Of drawn modifiers it computes none.
@@ -168,46 +128,19 @@ func (p *Problem) hasTableGradient(name string) bool {
 	return i >= 0 && tensors.HasTableGradient(&cfg, &p.args, i)
 }
 
-// eachRow visits the rows or keys of sequences in the order of problem.Gradients: row
-// `row` of sequence seq is row `at` of a batch of the tensor.
-func (b *Backward) eachRow(g *gradient, visit func(seq, h, row, batch, at int)) {
-	if !g.ofRows && !g.ofKeys {
-		for batch := range g.batches {
-			for h := range g.heads {
-				for row := range g.seq {
-					visit(batch, h, row, batch, row)
-				}
-			}
-		}
-		return
-	}
-	for seq, s := range b.sequences() {
-		n, where := s.Rows, b.queryRow
-		if g.ofKeys {
-			n, where = s.Keys, b.kvRow
-		}
-		for h := range g.heads {
-			for row := range n {
-				batch, at := where(seq, row)
-				visit(seq, h, row, batch, at)
-			}
-		}
-	}
-}
-
 // eachPast visits the rows of an output that a sequence has past its end.
-func (b *Backward) eachPast(g *gradient, visit func(seq, h, batch, at int)) {
+func (b *Backward) eachPast(g *rows, visit func(seq, h, batch, at int)) {
 	for seq, s := range b.sequences() {
 		first, n, extent, batch := 0, s.Rows, b.args.Sq, seq
-		if g.ofKeys {
+		if g.of == ofKeys {
 			n, extent = s.Keys, b.args.Sk
 		}
 		switch {
-		case g.ofRows && b.PackedQ:
+		case g.of == ofQueries && b.PackedQ:
 			first, extent, batch = b.lengths.startQ[seq], int(b.lengths.cuQ[seq+1]-b.lengths.cuQ[seq]), 0
-		case g.ofKeys && b.PackedK:
+		case g.of == ofKeys && b.PackedK:
 			first, extent, batch = b.lengths.startK[seq], int(b.lengths.cuK[seq+1]-b.lengths.cuK[seq]), 0
-		case !g.ofRows && !g.ofKeys:
+		case g.of == ofTensor:
 			continue
 		}
 		for h := range g.heads {
@@ -219,52 +152,31 @@ func (b *Backward) eachPast(g *gradient, visit func(seq, h, batch, at int)) {
 }
 
 // outputs are the gradients that a call computes.
-func (b *Backward) outputs() (list []*gradient) {
-	for _, g := range b.pieces[pieceDQ:] {
-		if g != nil {
-			list = append(list, g)
-		}
-	}
-	return list
-}
+func (b *Backward) outputs() []*rows { return b.gradients[2:] }
 
 // BackwardHostArgs are the arguments of the call in host memory.
 func (b *Backward) BackwardHostArgs(images [][]byte) problem.BackwardArgs {
-	return b.bindBackward(b.HostArgs(images), func(t *problem.Tensor, g *gradient) { t.Host = images[g.image] })
+	return b.placed(func(o operands.Operand, m int) { o.OnHost(images[m]) })
 }
 
 // BackwardDeviceArgs are the arguments of the call on a device, with one buffer for each
 // piece of memory.
 func (b *Backward) BackwardDeviceArgs(buffers []*vk.Buffer) problem.BackwardArgs {
-	return b.bindBackward(b.DeviceArgs(buffers), func(t *problem.Tensor, g *gradient) { t.Buffer = buffers[g.image] })
+	return b.placed(func(o operands.Operand, m int) { o.OnDevice(buffers[m]) })
 }
 
 // BackwardMemoryArgs is BackwardDeviceArgs on a device that is not Vulkan's.
 func (b *Backward) BackwardMemoryArgs(memory []*problem.Memory) problem.BackwardArgs {
-	return b.bindBackward(b.MemoryArgs(memory), func(t *problem.Tensor, g *gradient) { t.Memory = memory[g.image] })
+	return b.placed(func(o operands.Operand, m int) { o.OnMemory(memory[m]) })
 }
 
-func (b *Backward) bindBackward(forward problem.Args, memory func(*problem.Tensor, *gradient)) problem.BackwardArgs {
-	a := problem.BackwardArgs{Args: forward}
-	for which, t := range map[int]*problem.Tensor{pieceDO: &a.DO, pieceDQ: &a.DQ, pieceDK: &a.DK, pieceDV: &a.DV, pieceDBias: &a.DBias} {
-		if g := b.pieces[which]; g != nil {
-			*t = g.tensor()
-			memory(t, g)
-		}
-	}
-	a.DLSE.Offset = b.pieces[pieceDLSE].offset
-	memory(&a.DLSE, b.pieces[pieceDLSE])
-	vector := func(g *gradient) problem.Vector {
-		t := g.tensor()
-		memory(&t, g)
-		return problem.Vector{Buffer: t.Buffer, Host: t.Host, Memory: t.Memory, Offset: t.Offset}
-	}
-	if g := b.pieces[pieceDSinks]; g != nil {
-		a.DSinks = vector(g)
-	}
-	for i, t := range a.Tables {
-		if g := b.pieces[pieceDTables+i]; g != nil {
-			a.DTables = append(a.DTables, problem.Table{Name: t.Name, Vector: vector(g)})
+// placed are the arguments with their memory.
+func (b *Backward) placed(memory func(o operands.Operand, m int)) problem.BackwardArgs {
+	a := operands.CloneBackward(b.call)
+	a.Args = b.Problem.placed(memory)
+	for _, o := range operands.ListBackward(b.Config(Target{DType: b.DType}), &a) {
+		if g := b.gradientOf(o.Name); g != nil {
+			memory(o, g.image)
 		}
 	}
 	return a
@@ -276,15 +188,12 @@ func (b *Backward) bindBackward(forward problem.Args, memory func(*problem.Tenso
 func (b *Backward) BackwardSpoiled() [][]byte {
 	pattern := spoilPatterns[b.mix(mixSpoil)%uint64(len(spoilPatterns))]
 	images := b.Spoiled()
-	for range b.Image[len(images):] {
-		image := make([]byte, len(b.Image[len(images)]))
-		fill(image, pattern)
-		images = append(images, image)
+	for _, image := range b.Image[len(images):] {
+		images = append(images, filled(int64(len(image)), pattern))
 	}
-	for _, which := range []int{pieceDO, pieceDLSE} {
-		g := b.pieces[which]
+	for _, g := range b.gradients[:2] { // DO and DLSE
 		b.eachRow(g, func(seq, h, row, batch, at int) {
-			if b.attends(seq, h, row) || which == pieceDLSE && b.Sinks {
+			if b.attends(seq, h, row) || g.name == "DLSE" && b.Sinks {
 				copy(g.row(images[g.image], batch, h, at), g.row(b.Image[g.image], batch, h, at))
 			}
 		})
@@ -306,48 +215,16 @@ func (b *Backward) attends(seq, h, row int) bool {
 // BackwardTrespass reports a byte that the call must not write: outside of the outputs, or
 // in padding rows.
 func (b *Backward) BackwardTrespass(before, after [][]byte) error {
-	written := map[int]bool{}
-	for _, m := range b.Outputs() {
-		written[m] = true // O and LSE, by the forward call: Problem.Trespass judges them
-	}
-	expected, names := map[int][]byte{}, map[int]string{}
-	for _, g := range b.outputs() {
-		if expected[g.image] == nil {
-			expected[g.image] = bytes.Clone(before[g.image])
+	return b.trespass(before, after, func(expect func(t *rows, batch, h, at int) []byte) {
+		b.existing(append(b.Problem.outputs(), b.outputs()...), expect)
+		for _, g := range b.outputs() {
+			b.eachPast(g, func(_, h, batch, at int) { clear(expect(g, batch, h, at)) })
 		}
-		written[g.image], names[g.image] = true, names[g.image]+" "+g.name
-		image := expected[g.image]
-		b.eachRow(g, func(_, h, _, batch, at int) {
-			copy(g.row(image, batch, h, at), g.row(after[g.image], batch, h, at))
-		})
-		b.eachPast(g, func(_, h, batch, at int) { clear(g.row(image, batch, h, at)) })
-	}
-	for m, image := range expected {
-		if !bytes.Equal(image, after[m]) {
-			return fmt.Errorf("memory of%s: a byte outside of their rows was written, or a row past the end of its sequence is not 0", names[m])
-		}
-	}
-	for m := range before {
-		if !written[m] && !bytes.Equal(before[m], after[m]) {
-			return fmt.Errorf("memory %d was written", m)
-		}
-	}
-	return b.Trespass(before[:len(b.Problem.Image)], after[:len(b.Problem.Image)])
+	})
 }
 
 // BackwardSame compares the gradients of two calls bit by bit.
-func (b *Backward) BackwardSame(x, y [][]byte) (err error) {
-	for _, g := range b.outputs() {
-		b.eachRow(g, func(seq, h, row, batch, at int) {
-			first, second := g.row(x[g.image], batch, h, at), g.row(y[g.image], batch, h, at)
-			if err == nil && !bytes.Equal(first, second) {
-				err = fmt.Errorf("%s of sequence %d, head %d, row %d was %v and is %v", g.name, seq, h, row,
-					decodeFloats(first, g.dtype), decodeFloats(second, g.dtype))
-			}
-		})
-	}
-	return err
-}
+func (b *Backward) BackwardSame(x, y [][]byte) error { return b.same(b.outputs(), x, y, math.MaxInt) }
 
 // judgeKinds compares which elements of the gradients are finite with the reference, and
 // the finite ones roughly: the rules of BackwardJudge do not bound the errors of inputs with
@@ -358,11 +235,11 @@ func (b *Backward) judgeKinds(after [][]byte) error {
 		return fmt.Errorf("reference: %w", err)
 	}
 	for _, x := range []struct {
-		g        *gradient
+		g        *rows
 		ref      []float64
 		perBatch int // rows of a batch and head in ref
 	}{
-		{b.pieces[pieceDQ], ref.DQ, b.args.Sq}, {b.pieces[pieceDK], ref.DK, b.args.Sk}, {b.pieces[pieceDV], ref.DV, b.args.Sk},
+		{b.gradientOf("DQ"), ref.DQ, b.args.Sq}, {b.gradientOf("DK"), ref.DK, b.args.Sk}, {b.gradientOf("DV"), ref.DV, b.args.Sk},
 	} {
 		most := 0.0 // of the finite ones
 		for _, v := range x.ref {
@@ -390,9 +267,8 @@ func (b *Backward) judgeKinds(after [][]byte) error {
 // inputsOnly is the call in host memory without what it computes.
 func (b *Backward) inputsOnly() problem.BackwardArgs {
 	a := b.BackwardHostArgs(b.Image)
-	a.O, a.LSE, a.DQ, a.DK, a.DV, a.DBias = problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Tensor{}, problem.Tensor{}
-	a.DSinks, a.DTables = problem.Vector{}, nil
-	return a
+	a.O, a.LSE = problem.Tensor{}, problem.Tensor{}
+	return problem.BackwardArgs{Args: a.Args, DO: a.DO, DLSE: a.DLSE}
 }
 
 // BackwardJudge applies the rules for gradients to what a call left in memory.

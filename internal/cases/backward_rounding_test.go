@@ -59,8 +59,7 @@ func (k oneRounding) compute(t *testing.T, b *Backward) [][]byte {
 		after[i] = bytes.Clone(image)
 	}
 	a := b.BackwardHostArgs(after)
-	_, rows := b.queryExtent()
-	_, keys := b.kvExtent()
+	rows, keys := b.tensors[TensorQ].seq, b.tensors[TensorK].seq
 	open := func(x attention.Tensor, dtype attention.DType, heads, extent, dim int) matrix {
 		v, err := attention.ViewHost(x, dtype, heads, extent, dim)
 		require.NoError(t, err)

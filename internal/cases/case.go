@@ -110,6 +110,21 @@ func (s Spread) sizes() (batches, heads, rows int) {
 	return one(s.Batches), one(s.Heads), one(s.Rows)
 }
 
+// extent are the entries in each dimension.
+func (s Spread) extent(shape problem.Shape) (batches, heads, rows int) {
+	batches, heads, rows = s.sizes()
+	if s.Batches {
+		batches = shape.B
+	}
+	if s.Heads {
+		heads = shape.Hq
+	}
+	if s.Rows {
+		rows = shape.Sq
+	}
+	return batches, heads, rows
+}
+
 // Set sets the dimensions by the letters of String.
 func (s *Spread) Set(letters string) error {
 	*s = Spread{true, strings.Contains(letters, "b"), strings.Contains(letters, "h"), strings.Contains(letters, "r")}

@@ -403,14 +403,14 @@ func (b *Backward) gradientsOf(t *testing.T, plant func(*faultyCall), change fun
 	for i, image := range b.Image {
 		after[i] = bytes.Clone(image)
 	}
-	for which, x := range map[int]struct {
+	for name, x := range map[string]struct {
 		list []float64
 		rows int // of a head
 	}{
-		pieceDQ: {g.DQ, b.args.Sq}, pieceDK: {g.DK, b.args.Sk}, pieceDV: {g.DV, b.args.Sk},
-		pieceDBias: {g.DBias, b.args.Sq}, pieceDSinks: {g.DSinks, 1},
+		"DQ": {g.DQ, b.args.Sq}, "DK": {g.DK, b.args.Sk}, "DV": {g.DV, b.args.Sk},
+		"DBias": {g.DBias, b.args.Sq}, "DSinks": {g.DSinks, 1},
 	} {
-		to := b.pieces[which]
+		to := b.gradientOf(name)
 		if to == nil {
 			continue
 		}

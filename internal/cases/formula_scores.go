@@ -114,7 +114,7 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 	if p.ALiBi {
 		s, e = f.added(s, e, -float64(p.slope(h))*math.Abs(float64(p.position(b, row)-t)))
 	}
-	if user, _ := p.modifiers(); user.Given() {
+	if p.user.Score.Given() {
 		x := p.modifiedScores([]float64{s, s - e, s + e}, b, h, row, t)
 		if e = max(math.Abs(x[1]-x[0]), math.Abs(x[2]-x[0])) + 0x1p-20*(math.Abs(s)+math.Abs(x[0])+8); math.IsInf(x[0], 0) || math.IsInf(s, 0) {
 			e = 0

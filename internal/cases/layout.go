@@ -52,18 +52,63 @@ const (
 
 var TensorNames = [Tensors]string{"Q", "K", "V", "O", "LSE"}
 
-// Slot is the piece of memory that a tensor lies in, and its offset and strides there.
-type Slot struct {
-	Memory  int
-	Offset  int64 // elements
-	Strides problem.Strides
+// rows are the rows of a tensor of a call, or of a gradient, in a piece of memory.
+type rows struct {
+	name                     string // as package operands has it
+	dtype                    problem.DType
+	kv                       problem.KVType // of K and V
+	batches, heads, seq, dim int
+	image                    int   // the piece; -1: the call has no such tensor
+	offset                   int64 // elements
+	strides                  problem.Strides
+	of                       rowsOf
+}
+
+// rowsOf says whose rows a tensor has.
+type rowsOf uint8
+
+const (
+	ofTensor  rowsOf = iota // of no sequence
+	ofQueries               // a row of each row of a sequence
+	ofKeys                  // a row of each key
+)
+
+// element is the first element of a row.
+func (t *rows) element(batch, h, row int) int64 {
+	s := t.strides.Resolve(t.heads, t.seq, t.dim)
+	return t.offset + int64(batch)*s.Batch + int64(h)*s.Head + int64(row)*s.Seq
+}
+
+// end is the element behind the last row.
+func (t *rows) end() int64 { return t.element(t.batches-1, t.heads-1, t.seq-1) + int64(t.dim) }
+
+// bytes are the bytes of elements.
+func (t *rows) bytes(elements int64) int64 { return int64(t.kv.RowBytes(t.dtype, int(elements))) }
+
+// row is the memory of a row.
+func (t *rows) row(image []byte, batch, h, row int) []byte {
+	return image[t.bytes(t.element(batch, h, row)):][:t.bytes(int64(t.dim))]
+}
+
+// tensor is the tensor without its memory.
+func (t *rows) tensor() problem.Tensor { return problem.Tensor{Offset: t.offset, Strides: t.strides} }
+
+// each visits all rows in packed order.
+func (t *rows) each(visit func(batch, h, row int)) {
+	for b := range t.batches {
+		for h := range t.heads {
+			for row := range t.seq {
+				visit(b, h, row)
+			}
+		}
+	}
 }
 
 // MemoryLayout is where the tensors of a problem lie and how large each piece of memory
 // is.
 type MemoryLayout struct {
-	Slots [Tensors]Slot
-	Bytes []int64
+	tensors [Tensors]rows
+	Bytes   []int64
 }
 
 // Guard is how many elements lie before and after tensors, a multiple of 8. The layout
@@ -74,90 +119,101 @@ const Guard = 72
 // name leaves open are unlike any of the sizes.
 func LayOut(c Case, dtype problem.DType) MemoryLayout {
 	e := c.extents()
-	batches, heads := [4]int{e.queryBatches, e.kvBatches, e.kvBatches, e.queryBatches}, [4]int{c.Hq, c.KVHeads(), c.KVHeads(), c.Hq}
-	seqs, dims := [4]int{e.queryRows, e.kvRows, e.kvRows, e.queryRows}, [4]int{c.D, c.D, c.Dv, c.Dv}
+	q := rows{dtype: dtype, batches: e.queryBatches, heads: c.Hq, seq: e.queryRows, dim: c.D, of: ofQueries}
+	k := rows{dtype: dtype, kv: c.KeyType, batches: e.kvBatches, heads: c.KVHeads(), seq: e.kvRows, dim: c.D, of: ofKeys}
+	v, o, lse := k, q, q
+	v.kv, v.dim, o.dim, lse.dim, lse.dtype = c.valueType(), c.Dv, c.Dv, 1, problem.F32
+	p := MemoryLayout{tensors: [Tensors]rows{q, k, v, o, lse}}
+	var fused int64 // elements of a row of all tensors
+	for i := range p.tensors {
+		at := &p.tensors[i]
+		at.name, at.image, at.offset = TensorNames[i], i, c.guard()
+		if i != TensorLSE {
+			at.layOut(&c, i, fused)
+			fused += int64(at.heads * at.dim)
+		}
+	}
+	for i := range TensorLSE {
+		if c.Layout == Fused {
+			p.tensors[i].strides = problem.Strides{Batch: int64(max(q.seq, k.seq)) * fused, Head: int64(p.tensors[i].dim), Seq: fused}
+		}
+	}
+	if c.VInK {
+		in := p.tensors[TensorK]
+		p.tensors[TensorV].image, p.tensors[TensorV].offset = in.image, in.offset
+		p.tensors[TensorV].strides = in.strides.Resolve(in.heads, in.seq, in.dim)
+	}
+	if !c.LSE {
+		p.tensors[TensorLSE].image = -1
+	}
+	p.size(&c)
+	for i := range p.tensors {
+		t := &p.tensors[i]
+		packed := c.PackedQ && t.of == ofQueries || c.PackedK && t.of == ofKeys
+		if packed && t.batches == 1 && t.strides != (problem.Strides{}) {
+			t.strides.Batch = 1<<40 + 32 // the batch stride of packed tensors is ignored
+		}
+	}
+	return p
+}
+
+// layOut places tensor i, behind so many elements of a row in the layout Fused.
+func (t *rows) layOut(c *Case, i int, before int64) {
 	unit := int64(8)
 	if c.KeyType.Blocked() {
 		unit = 32
 	}
-	var p MemoryLayout
-	for i := range 4 {
-		at := Slot{Memory: i, Offset: c.guard()}
-		h, n, d := int64(heads[i]), int64(seqs[i]), int64(dims[i])
-		switch c.Layout {
-		case Tight:
-		case Packed:
-			at.Strides = problem.BHSD(heads[i], seqs[i], dims[i])
-		case BSHD:
-			at.Strides = problem.BSHD(heads[i], seqs[i], dims[i])
-		case Padded:
-			at.Strides = SpacedStrides(h, n, RoundUp(d, unit)+unit, 2*unit, 3*unit)
-		case Odd:
-			if c.KeyType.Blocked() {
-				at.Strides = SpacedStrides(h, n, d+unit, unit, unit)
-				break
-			}
-			at.Offset += 1 + 2*int64(i)
-			at.Strides = SpacedStrides(h, n, d|1+2*int64(i), 1-n%2, 4)
-			at.Strides.Batch |= 1
-			at.Strides.Head |= 1
-		case Even:
-			at.Offset += 2
-			row := RoundUp(d, 4) + 2
-			at.Strides = SpacedStrides(h, n, row, 2*((n+1)%2), 0)
-			at.Strides.Batch = h*at.Strides.Head + 2*((h*at.Strides.Head/2+1)%2)
-		case Woven:
-			// Q and O have the same heads and rows, and so have K and V.
-			at.Memory = [4]int{0, 1, 1, 0}[i]
-			at.Strides = problem.BHSD(heads[i], seqs[i], c.D+c.Dv)
-			if i == TensorV || i == TensorO {
-				at.Offset += int64(c.D)
-			}
-		case Fused:
-			row := int64(0)
-			for j := range 4 {
-				if j == i {
-					at.Offset += row
-				}
-				row += int64(heads[j] * dims[j])
-			}
-			at.Memory = 0
-			at.Strides = problem.Strides{Batch: int64(max(seqs[TensorQ], seqs[TensorK])) * row, Head: d, Seq: row}
-		case Broadcast, Window:
-			at.Strides = problem.BHSD(heads[i], seqs[i], dims[i])
-			if c.Layout == Broadcast && i == TensorQ {
-				at.Strides.Batch = 0
-			}
-			if c.Layout == Broadcast && (i == TensorK || i == TensorV) {
-				at.Strides.Head, at.Strides.Batch = 0, n*d
-			}
-			if c.Layout == Window && i == TensorQ {
-				at.Strides.Seq = 0
-			}
-			if c.Layout == Window && (i == TensorK || i == TensorV) {
-				row := max(1, d/2)
-				at.Strides = problem.Strides{Seq: row, Head: n * row, Batch: h * n * row}
-			}
-		default:
-			panic(fmt.Sprintf("layout %d", c.Layout))
+	h, n, d := int64(t.heads), int64(t.seq), int64(t.dim)
+	switch c.Layout {
+	case Tight:
+	case Packed:
+		t.strides = problem.BHSD(t.heads, t.seq, t.dim)
+	case BSHD:
+		t.strides = problem.BSHD(t.heads, t.seq, t.dim)
+	case Padded:
+		t.strides = SpacedStrides(h, n, RoundUp(d, unit)+unit, 2*unit, 3*unit)
+	case Odd:
+		if c.KeyType.Blocked() {
+			t.strides = SpacedStrides(h, n, d+unit, unit, unit)
+			break
 		}
-		p.Slots[i] = at
-	}
-	if c.VInK {
-		p.Slots[TensorV] = p.Slots[TensorK]
-		p.Slots[TensorV].Strides = p.Slots[TensorK].Strides.Resolve(c.KVHeads(), e.kvRows, c.D)
-	}
-	p.Slots[TensorLSE] = Slot{Memory: -1}
-	if c.LSE {
-		p.Slots[TensorLSE] = Slot{Memory: 4, Offset: c.guard()}
-	}
-	p.size(c, dtype, batches, heads, seqs, dims)
-	for i, packed := range [4]bool{c.PackedQ, c.PackedK, c.PackedK, c.PackedQ} {
-		if s := &p.Slots[i].Strides; packed && batches[i] == 1 && *s != (problem.Strides{}) {
-			s.Batch = 1<<40 + 32 // the batch stride of packed tensors is ignored
+		t.offset += 1 + 2*int64(i)
+		t.strides = SpacedStrides(h, n, d|1+2*int64(i), 1-n%2, 4)
+		t.strides.Batch |= 1
+		t.strides.Head |= 1
+	case Even:
+		t.offset += 2
+		t.strides = SpacedStrides(h, n, RoundUp(d, 4)+2, 2*((n+1)%2), 0)
+		t.strides.Batch = h*t.strides.Head + 2*((h*t.strides.Head/2+1)%2)
+	case Woven:
+		// Q and O have the same heads and rows, and so have K and V.
+		t.image = [4]int{0, 1, 1, 0}[i]
+		t.strides = problem.BHSD(t.heads, t.seq, c.D+c.Dv)
+		if i == TensorV || i == TensorO {
+			t.offset += int64(c.D)
 		}
+	case Fused:
+		t.image, t.offset = 0, t.offset+before
+	case Broadcast:
+		t.strides = problem.BHSD(t.heads, t.seq, t.dim)
+		switch {
+		case i == TensorQ:
+			t.strides.Batch = 0
+		case t.of == ofKeys:
+			t.strides.Head, t.strides.Batch = 0, n*d
+		}
+	case Window:
+		t.strides = problem.BHSD(t.heads, t.seq, t.dim)
+		switch {
+		case i == TensorQ:
+			t.strides.Seq = 0
+		case t.of == ofKeys:
+			row := max(1, d/2)
+			t.strides = problem.Strides{Seq: row, Head: n * row, Batch: h * n * row}
+		}
+	default:
+		panic(fmt.Sprintf("layout %d", c.Layout))
 	}
-	return p
 }
 
 // SpacedStrides are strides with gaps between heads and between batches.
@@ -168,39 +224,22 @@ func SpacedStrides(heads, seq, row, moreHead, moreBatch int64) problem.Strides {
 
 // size drops the pieces of memory that hold nothing and sizes the others, with
 // a guard behind the last row.
-func (p *MemoryLayout) size(c Case, dtype problem.DType, batches, heads, seqs, dims [4]int) {
+func (p *MemoryLayout) size(c *Case) {
 	number := map[int]int{}
-	for i := range p.Slots {
-		at := &p.Slots[i]
-		if at.Memory < 0 {
+	for i := range p.tensors {
+		t := &p.tensors[i]
+		if t.image < 0 {
 			continue
 		}
-		n, ok := number[at.Memory]
+		n, ok := number[t.image]
 		if !ok {
 			n = len(p.Bytes)
-			number[at.Memory] = n
+			number[t.image] = n
 			p.Bytes = append(p.Bytes, 0)
 		}
-		at.Memory = n
-		if i == TensorLSE {
-			p.Bytes[n] = max(p.Bytes[n], (at.Offset+int64(batches[TensorQ])*int64(heads[TensorQ])*int64(seqs[TensorQ])+c.guard())*4)
-			continue
-		}
-		s := at.Strides.Resolve(heads[i], seqs[i], dims[i])
-		end := at.Offset + int64(batches[i]-1)*s.Batch + int64(heads[i]-1)*s.Head + int64(seqs[i]-1)*s.Seq + int64(dims[i]) + c.guard()
-		p.Bytes[n] = max(p.Bytes[n], int64(c.rowBytes(i, dtype, int(end))))
+		t.image = n
+		p.Bytes[n] = max(p.Bytes[n], t.bytes(t.end()+c.guard()))
 	}
-}
-
-// rowBytes are the bytes of elements of a tensor other than LSE.
-func (c *Case) rowBytes(i int, dtype problem.DType, elements int) int {
-	switch i {
-	case TensorK:
-		return c.KeyType.RowBytes(dtype, elements)
-	case TensorV:
-		return c.valueType().RowBytes(dtype, elements)
-	}
-	return elements * dtype.Size()
 }
 
 // guard is how many elements lie before and after tensors and vectors.

@@ -1,6 +1,10 @@
 package cases
 
-import "vkattn/internal/problem"
+import (
+	"math"
+
+	"vkattn/internal/problem"
+)
 
 // layOutLists puts lists of sparse tokens and bitmaps of blocks into memory.
 func (p *Problem) layOutLists() {
@@ -17,7 +21,7 @@ func (p *Problem) layOutLists() {
 func (p *Problem) layOutSparseTokens() {
 	batches, rows := p.args.B, 1
 	if p.PerRow {
-		batches, rows = p.queryExtent()
+		batches, rows = p.tensors[TensorQ].batches, p.tensors[TensorQ].seq
 	}
 	lists, read := make([][]int32, batches*rows*p.KVHeads()), make([]bool, batches*rows*p.KVHeads())
 	for i := range lists {
@@ -64,8 +68,8 @@ func (p *Problem) layOutSparseTokens() {
 		offsets = append(offsets, int32(len(tokens)))
 	}
 	tokens = append(tokens, 0, 1)
-	p.args.SparseTokens.Offsets = p.vector(pieceOffsets, words(offsets), nil)
-	p.args.SparseTokens.Tokens = p.vector(pieceTokens, words(tokens), func(i int) bool { return live[i] })
+	p.args.SparseTokens.Offsets = p.vector("Offsets", words(offsets), nil)
+	p.args.SparseTokens.Tokens = p.vector("Tokens", words(tokens), func(i int) bool { return live[i] })
 	p.args.SparseTokens.Total = len(tokens)
 }
 
@@ -82,17 +86,11 @@ func (p *Problem) layOutEqualLists(lists [][]int32, read []bool) {
 			tokens = append(tokens, -1)
 		}
 	}
-	k.Tokens = p.vector(pieceTokens, words(tokens), func(i int) bool { return read[i/k.TopK] })
+	k.Tokens = p.vector("Tokens", words(tokens), func(i int) bool { return read[i/k.TopK] })
 }
 
 func (p *Problem) layOutBlocks() {
-	size := func(each bool, n int) int {
-		if each {
-			return n
-		}
-		return 1
-	}
-	batches, heads := size(p.Blocks.Batches, p.args.B), size(p.Blocks.Heads, p.Hq)
+	batches, heads, _ := p.Blocks.extent(p.args.Shape)
 	lines := (p.args.Sq + p.BlockQ - 1) / p.BlockQ
 	columns := (p.args.Sk + p.BlockK - 1) / p.BlockK
 	perLine := (columns + 31) / 32
@@ -112,9 +110,9 @@ func (p *Problem) layOutBlocks() {
 		}
 	}
 	batchesArg, headsArg, _ := p.Blocks.sizes()
-	v := p.vector(pieceBlocks, bits, func(int) bool { return false })
+	v := p.vector("Map", bits, func(int) bool { return false })
 	for i, word := range live {
-		fill(p.live[p.piece[pieceBlocks]][4*(v.Offset+int64(i)):][:4], word)
+		fill(p.live[p.pieces["Map"]][4*(v.Offset+int64(i)):][:4], word)
 	}
 	p.args.Blocks = &problem.Blocks{Map: v, BlockQ: p.BlockQ, BlockK: p.BlockK, Batches: batchesArg, Heads: headsArg}
 }
@@ -127,15 +125,15 @@ func (p *Problem) layOutModifiers() {
 			slopes, sinks = append(slopes, p.slope(h)), append(sinks, p.sinkOf(h))
 		}
 		if p.ALiBi {
-			p.args.ALiBi = p.vector(pieceALiBi, floatWords(slopes), nil)
+			p.args.ALiBi = p.vector("ALiBi", floatWords(slopes), nil)
 		}
 		if p.Sinks {
-			p.args.Sinks = p.vector(pieceSinks, floatWords(sinks), nil)
+			p.args.Sinks = p.vector("Sinks", floatWords(sinks), nil)
 		}
 	}
 	if p.Mask.On {
 		batches, heads, rows := p.Mask.sizes()
-		t := p.slots(pieceMask, p.Mask, 1, func(b, h, row, key int) []byte {
+		t := p.slots("Mask", p.Mask, 1, func(b, h, row, key int) []byte {
 			return []byte{p.maskAt(b, h, row, key)}
 		}, func(b, h, row, key int) bool {
 			from, to := p.span(b, row)
@@ -145,7 +143,7 @@ func (p *Problem) layOutModifiers() {
 	}
 	if p.Bias.On {
 		batches, heads, rows := p.Bias.sizes()
-		t := p.slots(pieceBias, p.Bias.Spread, p.Bias.DType.Size(), func(b, h, row, key int) []byte {
+		t := p.slots("Bias", p.Bias.Spread, int64(p.Bias.DType.Size()), func(b, h, row, key int) []byte {
 			return encodeFloats([]float32{p.biasAt(b, h, row, key)}, p.Bias.DType)
 		}, func(b, h, row, key int) bool { return p.Weight(b, h, row, key) > 0 })
 		p.args.Bias = &problem.Bias{Tensor: t, DType: p.Bias.DType, Batches: batches, Heads: heads, Rows: rows}
@@ -154,43 +152,37 @@ func (p *Problem) layOutModifiers() {
 
 // slots makes a tensor [batches, heads, rows, Sk] with a number for each slot. Only slots
 // that the result depends on are live.
-func (p *Problem) slots(which int, s Spread, size int, value func(b, h, row, key int) []byte, live func(b, h, row, key int) bool) problem.Tensor {
-	batches, heads, rows := 1, 1, 1
-	if s.Batches {
-		batches = p.args.B
-	}
-	if s.Heads {
-		heads = p.Hq
-	}
-	if s.Rows {
-		rows = p.args.Sq
-	}
-	t := problem.Tensor{Offset: p.guard()}
+func (p *Problem) slots(name string, s Spread, size int64, value func(b, h, row, key int) []byte, live func(b, h, row, key int) bool) problem.Tensor {
+	t := rows{dim: p.args.Sk, offset: p.guard()}
+	t.batches, t.heads, t.seq = s.extent(p.args.Shape)
 	switch p.Layout {
 	case Tight:
 	case BSHD:
-		t.Strides = problem.BSHD(heads, rows, p.args.Sk)
+		t.strides = problem.BSHD(t.heads, t.seq, t.dim)
 	case Odd:
-		t.Offset++
-		t.Strides = SpacedStrides(int64(heads), int64(rows), int64(p.args.Sk)|1, 2, 1)
+		t.offset++
+		t.strides = SpacedStrides(int64(t.heads), int64(t.seq), int64(t.dim)|1, 2, 1)
 	case Padded:
-		t.Strides = SpacedStrides(int64(heads), int64(rows), RoundUp(int64(p.args.Sk), 16), 16, 0)
+		t.strides = SpacedStrides(int64(t.heads), int64(t.seq), RoundUp(int64(t.dim), 16), 16, 0)
 	default:
-		t.Strides = problem.BHSD(heads, rows, p.args.Sk)
+		t.strides = problem.BHSD(t.heads, t.seq, t.dim)
 	}
-	at := t.Strides.Resolve(heads, rows, p.args.Sk)
-	end := t.Offset + int64(batches-1)*at.Batch + int64(heads-1)*at.Head + int64(rows-1)*at.Seq + int64(p.args.Sk) + p.guard()
-	m := p.newPiece(which, end*int64(size))
-	t.Host = p.Image[m]
+	image, bits := p.newPiece(name, (t.end()+p.guard())*size)
 	for b, q := range p.sequences() {
 		for h := range p.Hq {
 			for row := range q.Rows {
+				first := t.element(broadcastIndex(s.Batches, b), broadcastIndex(s.Heads, h), broadcastIndex(s.Rows, row))
 				for key := range q.Keys {
-					e := t.Offset + int64(broadcastIndex(s.Batches, b))*at.Batch + int64(broadcastIndex(s.Heads, h))*at.Head + int64(broadcastIndex(s.Rows, row))*at.Seq + int64(key)
-					p.put(which, e*int64(size), value(b, h, row, key), live(b, h, row, key))
+					at := (first + int64(key)) * size
+					copy(image[at:], value(b, h, row, key))
+					if live(b, h, row, key) {
+						fill(bits[at:at+size], math.MaxUint32)
+					}
 				}
 			}
 		}
 	}
-	return t
+	tensor := t.tensor()
+	tensor.Host = image
+	return tensor
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 
-	"vkattn/attention/score"
 	"vkattn/internal/operands"
 	"vkattn/internal/par"
 	"vkattn/internal/problem"
@@ -22,68 +22,21 @@ type Problem struct {
 	DType problem.DType
 	Image [][]byte // each piece of memory, before the call
 
-	layout  MemoryLayout
-	extent  extents
-	args    problem.Args    // in terms of Image
-	piece   [pieceCount]int // the number in Image of each piece; -1: not there
-	live    [][]byte        // bits of Image that the result may depend on; nil for the tensors, see liveTensors
+	tensors [Tensors]rows
+	args    problem.Args   // in terms of Image
+	pieces  map[string]int // the number in Image of the piece of each operand
+	live    [][]byte       // bits of Image that the result may depend on; nil for the tensors, see liveTensors
 	lengths sequenceRows
 	data    []sequence // by sequence; nil for a case without Seqs, whose numbers are drawn for the whole batch
+	user    Modifiers
 
 	masked struct { // by the mask modifier
 		sync.Mutex
-		rows map[[3]int][]float64 // which keys it leaves to a sequence, head and row
+		rows map[[3]int][]float64 // which keys of its span it leaves to a sequence, head and row
 	}
 	sparseCount map[[3]int][]int // of each sequence, key head and row: how often each key is listed
 	kScale      []float32        // as placed
 	vScale      []float32
-}
-
-// The pieces of memory of a Problem.
-const (
-	pieceQ = iota
-	pieceK
-	pieceV
-	pieceO
-	pieceLSE
-	pieceCuQ
-	pieceCuK
-	pieceUsedQ
-	pieceUsedK
-	pieceTable
-	pieceOffsets
-	pieceTokens
-	pieceBlocks
-	pieceBias
-	pieceMask
-	pieceALiBi
-	pieceSinks
-	pieceKScale
-	pieceVScale
-	pieceTables // of modifiers, in the order of Args.Tables
-	pieceCount  = pieceTables + score.MaxTables
-)
-
-var pieceNames = [pieceTables]string{"Q", "K", "V", "O", "LSE", "CuQ", "CuK", "UsedQ", "UsedK", "Table", "Offsets", "Tokens",
-	"Map", "Bias", "Mask", "ALiBi", "Sinks", "KScale", "VScale"}
-
-// pieceName is the name of a piece, as operands have it.
-func (p *Problem) pieceName(which int) string {
-	if which < pieceTables {
-		return pieceNames[which]
-	}
-	return "Tables[" + p.args.Tables[which-pieceTables].Name + "]"
-}
-
-// pieceOf is the number in Image of the piece of an operand.
-func (p *Problem) pieceOf(name string) int {
-	which := slices.Index(pieceNames[:], name)
-	for i := range p.args.Tables {
-		if p.pieceName(pieceTables+i) == name {
-			which = pieceTables + i
-		}
-	}
-	return p.piece[which]
 }
 
 // NewProblem makes the memory of a case in a storage type.
@@ -111,19 +64,21 @@ func blankProblem(c Case, dtype problem.DType) (*Problem, error) {
 	if err := shape.Validate(); err != nil {
 		return nil, fmt.Errorf("%v: %w", c, err)
 	}
-	p := &Problem{Case: c, DType: dtype, layout: LayOut(c, dtype), extent: c.extents()}
+	layout := LayOut(c, dtype)
+	p := &Problem{Case: c, DType: dtype, tensors: layout.tensors, pieces: map[string]int{}}
 	p.seed, p.args.Shape = c.SeedValue(), shape
 	if c.Dropout != 0 {
 		p.args.DropoutSeed, p.args.DropoutOffset = p.seed*0x9e3779b97f4a7c15, uint32(p.seed>>5)
 	}
-	for i := range p.piece {
-		p.piece[i] = -1
+	p.user = p.userModifiers()
+	for _, n := range layout.Bytes {
+		p.Image = append(p.Image, filled(n, filler))
 	}
-	p.Image = p.Blank()
 	p.live = make([][]byte, len(p.Image))
 	for i, t := range []*problem.Tensor{&p.args.Q, &p.args.K, &p.args.V, &p.args.O, &p.args.LSE} {
-		p.piece[i] = p.layout.Slots[i].Memory
-		*t = p.HostTensor(p.Image, i)
+		if *t = p.HostTensor(p.Image, i); t.Given() {
+			p.pieces[TensorNames[i]] = p.tensors[i].image
+		}
 	}
 	return p, nil
 }
@@ -179,43 +134,37 @@ func fill(b []byte, pattern uint32) {
 	}
 }
 
-// Blank is memory for the tensors, full of NaN.
-func (p *Problem) Blank() [][]byte {
-	var images [][]byte
-	for _, n := range p.layout.Bytes {
-		b := make([]byte, n)
-		fill(b, filler)
-		images = append(images, b)
-	}
-	return images
+// filled is memory full of a pattern.
+func filled(bytes int64, pattern uint32) []byte {
+	b := make([]byte, bytes)
+	fill(b, pattern)
+	return b
 }
 
-// newPiece makes a piece of memory for an option, with nothing live in it.
-func (p *Problem) newPiece(which int, bytes int64) int {
-	b := make([]byte, bytes)
-	fill(b, filler)
-	p.piece[which] = len(p.Image)
-	p.Image = append(p.Image, b)
-	p.live = append(p.live, make([]byte, bytes))
-	return p.piece[which]
+// newPiece makes a piece of memory for an operand, with nothing live in it.
+func (p *Problem) newPiece(name string, bytes int64) (image, live []byte) {
+	image, live = filled(bytes, filler), make([]byte, bytes)
+	p.pieces[name] = len(p.Image)
+	p.Image, p.live = append(p.Image, image), append(p.live, live)
+	return image, live
 }
 
 // vector puts 32-bit words into a piece of memory. The result depends on the live words
 // only; nil means that all are live. bind replaces the Vector's Host memory later.
-func (p *Problem) vector(which int, words []uint32, live func(i int) bool) problem.Vector {
+func (p *Problem) vector(name string, words []uint32, live func(i int) bool) problem.Vector {
 	guard := p.guard()
-	if which%2 == 1 && guard > 0 {
+	if len(p.Image)%2 == 1 && guard > 0 {
 		guard++ // so that some offsets are odd
 	}
-	m := p.newPiece(which, 4*(2*guard+int64(max(len(words), 1))))
+	image, bits := p.newPiece(name, 4*(2*guard+int64(max(len(words), 1))))
 	for i, w := range words {
 		at := 4 * (guard + int64(i))
-		binary.LittleEndian.PutUint32(p.Image[m][at:], w)
+		binary.LittleEndian.PutUint32(image[at:], w)
 		if live == nil || live(i) {
-			fill(p.live[m][at:at+4], math.MaxUint32)
+			fill(bits[at:at+4], math.MaxUint32)
 		}
 	}
-	return problem.Vector{Host: p.Image[m], Offset: guard}
+	return problem.Vector{Host: image, Offset: guard}
 }
 
 func words[T int32 | int](list []T) []uint32 {
@@ -234,65 +183,63 @@ func floatWords(list []float32) []uint32 {
 	return out
 }
 
+// outputs are O, and LSE if there is one.
+func (p *Problem) outputs() []*rows {
+	if !p.LSE {
+		return []*rows{&p.tensors[TensorO]}
+	}
+	return []*rows{&p.tensors[TensorO], &p.tensors[TensorLSE]}
+}
+
 // Outputs are the indices in Image of the memory of O and LSE.
-func (p *Problem) Outputs() []int {
-	list := []int{p.layout.Slots[TensorO].Memory}
-	if m := p.layout.Slots[TensorLSE].Memory; m >= 0 && m != list[0] {
-		list = append(list, m)
+func (p *Problem) Outputs() (list []int) {
+	for _, t := range p.outputs() {
+		if !slices.Contains(list, t.image) {
+			list = append(list, t.image)
+		}
 	}
 	return list
 }
 
 // Sizes returns the heads, rows and elements per row of a tensor.
 func (p *Problem) Sizes(i int) (heads, seq, dim int) {
-	e := &p.extent
-	switch i {
-	case TensorQ:
-		return p.Hq, e.queryRows, p.D
-	case TensorK:
-		return p.KVHeads(), e.kvRows, p.D
-	case TensorV:
-		return p.KVHeads(), e.kvRows, p.Dv
-	case TensorO:
-		return p.Hq, e.queryRows, p.Dv
-	}
-	return p.Hq, e.queryRows, 1
-}
-
-// batches are the batches, or pages, of a tensor.
-func (p *Problem) batches(i int) int {
-	if i == TensorK || i == TensorV {
-		return p.extent.kvBatches
-	}
-	return p.extent.queryBatches
+	t := &p.tensors[i]
+	return t.heads, t.seq, t.dim
 }
 
 // View is a tensor of the problem in host memory.
 func (p *Problem) View(images [][]byte, i int) (problem.HostView, error) {
-	heads, seq, dim := p.Sizes(i)
-	dtype := p.DType
-	if i == TensorLSE {
-		dtype = problem.F32
-	}
-	return problem.ViewHost(p.HostTensor(images, i), dtype, heads, seq, dim)
+	t := &p.tensors[i]
+	return problem.ViewHost(p.HostTensor(images, i), t.dtype, t.heads, t.seq, t.dim)
 }
 
 // HostTensor is a tensor in the given images; the zero Tensor for a missing LSE.
 func (p *Problem) HostTensor(images [][]byte, i int) problem.Tensor {
-	at := p.layout.Slots[i]
-	if at.Memory < 0 {
+	t := &p.tensors[i]
+	if t.image < 0 {
 		return problem.Tensor{}
 	}
-	return problem.Tensor{Host: images[at.Memory], Offset: at.Offset, Strides: at.Strides}
+	tensor := t.tensor()
+	tensor.Host = images[t.image]
+	return tensor
 }
 
-// EachRow visits the rows of a tensor in packed order.
-func (p *Problem) EachRow(i int, visit func(b, h, row int)) {
-	heads, seq, _ := p.Sizes(i)
-	for b := range p.batches(i) {
-		for h := range heads {
-			for row := range seq {
-				visit(b, h, row)
+// eachRow visits the rows of a tensor that exist in the order of problem.Gradients: row
+// `row` of sequence seq is row `at` of a batch of the tensor.
+func (p *Problem) eachRow(t *rows, visit func(seq, h, row, batch, at int)) {
+	if t.of == ofTensor {
+		t.each(func(batch, h, row int) { visit(batch, h, row, batch, row) })
+		return
+	}
+	for seq, s := range p.sequences() {
+		n, where := s.Rows, p.queryRow
+		if t.of == ofKeys {
+			n, where = s.Keys, p.kvRow
+		}
+		for h := range t.heads {
+			for row := range n {
+				batch, at := where(seq, row)
+				visit(seq, h, row, batch, at)
 			}
 		}
 	}
@@ -307,13 +254,13 @@ func (p *Problem) Write(images [][]byte, i int, x []float32) error {
 	heads, seq, dim := p.Sizes(i)
 	if p.Layout == Broadcast || p.Layout == Window {
 		// Rows share memory, and the last one written stays: write them in order.
-		p.EachRow(i, func(b, h, row int) {
+		p.tensors[i].each(func(b, h, row int) {
 			v.WriteRow(x[:dim], b, h, row)
 			x = x[dim:]
 		})
 		return nil
 	}
-	par.Each(int64(p.batches(i)*heads), func() func(int64) {
+	par.Each(int64(p.tensors[i].batches*heads), func() func(int64) {
 		return func(n int64) {
 			b, h := int(n)/heads, int(n)%heads
 			for row := range seq {
@@ -331,8 +278,9 @@ func (p *Problem) Read(images [][]byte, i int) ([]float32, error) {
 		return nil, err
 	}
 	heads, seq, dim := p.Sizes(i)
-	x := make([]float32, p.batches(i)*heads*seq*dim)
-	par.Each(int64(p.batches(i)*heads), func() func(int64) {
+	batches := p.tensors[i].batches
+	x := make([]float32, batches*heads*seq*dim)
+	par.Each(int64(batches*heads), func() func(int64) {
 		return func(n int64) {
 			v.ReadRows(x[int(n)*seq*dim:], int(n)/heads, int(n)%heads, 0, seq)
 		}
@@ -351,8 +299,7 @@ func (p *Problem) Spoiled() [][]byte {
 	pattern := spoilPatterns[p.mix(mixSpoil)%uint64(len(spoilPatterns))]
 	images, tensors := make([][]byte, len(p.Image)), p.liveTensors()
 	for m, from := range p.Image {
-		to := make([]byte, len(from))
-		fill(to, pattern)
+		to := filled(int64(len(from)), pattern)
 		live := p.live[m]
 		if live == nil {
 			live = tensors[m]
@@ -374,14 +321,10 @@ var Spoilers = func() [][2]float32 {
 // Spoil returns the memory with the keys from index first on replaced by a Spoiler, in K
 // and in V. Pieces of memory without K and V are shared with Image.
 func (p *Problem) Spoil(first int) ([][]byte, error) {
-	images := append([][]byte(nil), p.Image...)
-	copied := map[int]bool{}
+	images := slices.Clone(p.Image)
 	for _, i := range []int{TensorK, TensorV} {
-		m := p.layout.Slots[i].Memory
-		if !copied[m] {
-			images[m] = append([]byte(nil), images[m]...)
-			copied[m] = true
-		}
+		m := p.tensors[i].image
+		images[m] = bytes.Clone(p.Image[m])
 	}
 	bad := Spoilers[p.SeedValue()%uint64(len(Spoilers))]
 	for n, i := range []int{TensorK, TensorV} {
@@ -389,11 +332,8 @@ func (p *Problem) Spoil(first int) ([][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		row := make([]float32, v.Dim())
-		for j := range row {
-			row[j] = bad[n]
-		}
-		p.EachRow(i, func(b, h, key int) {
+		row := slices.Repeat(bad[n:n+1], v.Dim())
+		p.tensors[i].each(func(b, h, key int) {
 			if key >= first {
 				v.WriteRow(row, b, h, key)
 			}
@@ -404,63 +344,61 @@ func (p *Problem) Spoil(first int) ([][]byte, error) {
 
 // HostArgs are the arguments of a call in host memory.
 func (p *Problem) HostArgs(images [][]byte) problem.Args {
-	a := operands.Clone(p.args)
-	p.place(&a, func(o operands.Operand, m int) { o.OnHost(images[m]) })
-	return a
+	return p.placed(func(o operands.Operand, m int) { o.OnHost(images[m]) })
 }
 
 // DeviceArgs are the arguments of a call on a device, with one buffer for each piece of
 // memory.
 func (p *Problem) DeviceArgs(buffers []*vk.Buffer) problem.Args {
-	a := operands.Clone(p.args)
-	p.place(&a, func(o operands.Operand, m int) { o.OnDevice(buffers[m]) })
-	return a
+	return p.placed(func(o operands.Operand, m int) { o.OnDevice(buffers[m]) })
 }
 
 // MemoryArgs is DeviceArgs on a device that is not Vulkan's.
 func (p *Problem) MemoryArgs(memory []*problem.Memory) problem.Args {
+	return p.placed(func(o operands.Operand, m int) { o.OnMemory(memory[m]) })
+}
+
+// placed are the arguments with their memory.
+func (p *Problem) placed(memory func(o operands.Operand, m int)) problem.Args {
 	a := operands.Clone(p.args)
-	p.place(&a, func(o operands.Operand, m int) { o.OnMemory(memory[m]) })
+	for _, o := range operands.List(p.Config(Target{DType: p.DType}), &a) {
+		memory(o, p.pieces[o.Name])
+	}
 	return a
 }
 
-// place sets the memory of arguments that begin as p.args.
-func (p *Problem) place(a *problem.Args, memory func(o operands.Operand, m int)) {
-	for _, o := range operands.List(p.Config(Target{DType: p.DType}), a) {
-		memory(o, p.pieceOf(o.Name))
+// Trespass reports the first byte that changed and is not of an existing row of O or LSE.
+func (p *Problem) Trespass(before, after [][]byte) error {
+	return p.trespass(before, after, func(expect func(t *rows, batch, h, at int) []byte) { p.existing(p.outputs(), expect) })
+}
+
+// existing visits the rows of tensors that exist.
+func (p *Problem) existing(list []*rows, visit func(t *rows, batch, h, at int) []byte) {
+	for _, t := range list {
+		p.eachRow(t, func(_, h, _, batch, at int) { visit(t, batch, h, at) })
 	}
 }
 
-// written marks the bytes that a call writes: O and LSE of the existing rows. It is nil
-// for pieces of inputs.
-func (p *Problem) written() [][]bool {
-	mask := make([][]bool, len(p.Image))
-	p.eachOutput(func(which int, _, _, _ int, at, bytes int64) {
-		m := p.piece[which]
-		if mask[m] == nil {
-			mask[m] = make([]bool, len(p.Image[m]))
+// trespass reports the first byte that is not as it was before, other than in the rows that written visits. expect
+// returns what is expected in a row, at first what is there.
+func (p *Problem) trespass(before, after [][]byte, written func(expect func(t *rows, batch, h, at int) []byte)) error {
+	expected, copied := slices.Clone(before), map[int]bool{}
+	written(func(t *rows, batch, h, at int) []byte {
+		if !copied[t.image] {
+			expected[t.image], copied[t.image] = bytes.Clone(before[t.image]), true
 		}
-		for i := range bytes {
-			mask[m][at+i] = true
-		}
+		row := t.row(expected[t.image], batch, h, at)
+		copy(row, t.row(after[t.image], batch, h, at))
+		return row
 	})
-	return mask
-}
-
-// Trespass reports the first byte that changed and is not an output.
-func (p *Problem) Trespass(before, after [][]byte) error {
-	return p.trespass(before, after, p.written())
-}
-
-func (p *Problem) trespass(before, after [][]byte, written [][]bool) error {
-	for m := range before {
-		if written[m] == nil && bytes.Equal(before[m], after[m]) {
+	for m, want := range expected {
+		if bytes.Equal(want, after[m]) {
 			continue
 		}
-		for i := range before[m] {
-			if before[m][i] != after[m][i] && (written[m] == nil || !written[m][i]) {
+		for i, x := range want {
+			if x != after[m][i] {
 				return fmt.Errorf("byte %d of %d of the memory of %s was overwritten: %#02x became %#02x",
-					i, len(before[m]), p.nameOf(m), before[m][i], after[m][i])
+					i, len(want), p.nameOf(m), x, after[m][i])
 			}
 		}
 	}
@@ -468,13 +406,51 @@ func (p *Problem) trespass(before, after [][]byte, written [][]bool) error {
 }
 
 // nameOf lists the tensors and vectors in a piece of memory.
-func (p *Problem) nameOf(m int) (names string) {
-	for which, piece := range p.piece {
-		if piece == m && names == "" {
-			names = p.pieceName(which)
-		} else if piece == m {
-			names += " and " + p.pieceName(which)
+func (p *Problem) nameOf(m int) string {
+	var names []string
+	for name, piece := range p.pieces {
+		if piece == m {
+			names = append(names, name)
 		}
 	}
-	return names
+	slices.Sort(names)
+	return strings.Join(names, " and ")
+}
+
+// Same compares the outputs of two calls bit by bit.
+func (p *Problem) Same(a, b [][]byte) error { return p.SameRows(a, b, math.MaxInt) }
+
+// SameRows is Same for the query rows that attend to at most limit keys by the causal mask.
+func (p *Problem) SameRows(a, b [][]byte, limit int) error {
+	return p.same(p.outputs(), a, b, limit)
+}
+
+// same compares outputs bit by bit, of rows of queries those that attend to at most limit keys by the causal mask.
+func (p *Problem) same(outputs []*rows, a, b [][]byte, limit int) error {
+	different := 0
+	var first error
+	for _, t := range outputs {
+		size := t.dtype.Size()
+		p.eachRow(t, func(seq, h, row, batch, at int) {
+			x, y := t.row(a[t.image], batch, h, at), t.row(b[t.image], batch, h, at)
+			if bytes.Equal(x, y) || t.of == ofQueries && p.Causal.Visible(row, p.seq(seq).Rows, p.seq(seq).Keys) > limit {
+				return
+			}
+			for i := 0; i < len(x); i += size {
+				was, is := x[i:i+size], y[i:i+size]
+				if bytes.Equal(was, is) {
+					continue
+				}
+				if different == 0 {
+					first = fmt.Errorf("%s at batch %d, head %d, row %d, column %d was %v and is %v", t.name, seq, h, row, i/size,
+						decodeFloats(was, t.dtype)[0], decodeFloats(is, t.dtype)[0])
+				}
+				different++
+			}
+		})
+	}
+	if different > 0 {
+		return fmt.Errorf("%d elements differ: %w", different, first)
+	}
+	return nil
 }

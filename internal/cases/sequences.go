@@ -72,16 +72,16 @@ func (p *Problem) layOutSequences() {
 	}
 	v := &problem.Varlen{}
 	if p.PackedQ {
-		v.CuQ, v.TotalQ = p.vector(pieceCuQ, words(l.cuQ), nil), l.totalQ
+		v.CuQ, v.TotalQ = p.vector("CuQ", words(l.cuQ), nil), l.totalQ
 	}
 	if p.PackedK {
-		v.CuK, v.TotalK = p.vector(pieceCuK, words(l.cuK), nil), l.totalK
+		v.CuK, v.TotalK = p.vector("CuK", words(l.cuK), nil), l.totalK
 	}
 	if p.LooseQ || !p.PackedQ && unlike(rows, p.args.Sq) {
-		v.UsedQ = p.vector(pieceUsedQ, words(rows), nil)
+		v.UsedQ = p.vector("UsedQ", words(rows), nil)
 	}
 	if p.LooseK || !p.PackedK && unlike(keys, p.args.Sk) {
-		v.UsedK = p.vector(pieceUsedK, words(keys), nil)
+		v.UsedK = p.vector("UsedK", words(keys), nil)
 	}
 	if v.CuQ.Given() || v.CuK.Given() || v.UsedQ.Given() || v.UsedK.Given() {
 		p.args.Varlen = v
@@ -148,7 +148,7 @@ func (p *Problem) layOutPages() {
 		}
 	}
 	p.args.Pages = &problem.Pages{
-		Table:    p.vector(pieceTable, words(table), func(i int) bool { return l.table[i] >= 0 }),
+		Table:    p.vector("Table", words(table), func(i int) bool { return l.table[i] >= 0 }),
 		PageSize: size, Count: l.pages,
 	}
 	if p.Layout != Tight {
@@ -175,10 +175,6 @@ func (p *Problem) kvRow(b, t int) (batch, at int) {
 	return b, t
 }
 
-func (p *Problem) queryExtent() (batches, rows int) { return p.extent.queryBatches, p.extent.queryRows }
-
-func (p *Problem) kvExtent() (batches, keys int) { return p.extent.kvBatches, p.extent.kvRows }
-
 // layOutTensors puts Q, K and V into memory. O and LSE stay NaN, so that a row that is
 // not written shows.
 func (p *Problem) layOutTensors() error {
@@ -191,16 +187,10 @@ func (p *Problem) layOutTensors() error {
 		}
 		return nil
 	}
-	_, rows := p.queryExtent()
-	for b, s := range p.sequences() {
-		for h := range p.Hq {
-			for row := range s.Rows {
-				batch, at := p.queryRow(b, row)
-				q := encodeFloats(p.data[b].q[(h*s.Rows+row)*p.D:][:p.D], p.DType)
-				p.put(pieceQ, p.element(&p.args.Q, p.Hq, rows, p.D, batch, h, at)*int64(p.DType.Size()), q, false)
-			}
-		}
-	}
+	q := &p.tensors[TensorQ]
+	p.eachRow(q, func(b, h, row, batch, at int) {
+		p.DType.Encode(q.row(p.Image[q.image], batch, h, at), p.data[b].q[(h*p.seq(b).Rows+row)*p.D:][:p.D])
+	})
 	p.layOutKV()
 	return nil
 }
@@ -209,27 +199,19 @@ func (p *Problem) layOutTensors() error {
 // are found when they are needed, since they take as much memory as the tensors.
 func (p *Problem) liveTensors() [][]byte {
 	live := make([][]byte, len(p.Image))
-	for _, which := range []int{pieceQ, pieceK, pieceV} {
-		live[p.piece[which]] = make([]byte, len(p.Image[p.piece[which]]))
+	mark := func(t *rows, batch, h, at int) { fill(t.row(live[t.image], batch, h, at), math.MaxUint32) }
+	q, k, v := &p.tensors[TensorQ], &p.tensors[TensorK], &p.tensors[TensorV]
+	for _, t := range []*rows{q, k, v} {
+		live[t.image] = make([]byte, len(p.Image[t.image]))
 	}
-	mark := func(which int, at int64, n int) {
-		fill(live[p.piece[which]][at:at+int64(n)], math.MaxUint32)
-	}
-	_, rows := p.queryExtent()
-	_, keys := p.kvExtent()
-	for b, s := range p.sequences() {
-		for h := range p.Hq {
-			for row := range s.Rows {
-				batch, at := p.queryRow(b, row)
-				mark(pieceQ, p.element(&p.args.Q, p.Hq, rows, p.D, batch, h, at)*int64(p.DType.Size()), p.D*p.DType.Size())
-			}
-		}
+	p.eachRow(q, func(_, h, _, batch, at int) { mark(q, batch, h, at) })
+	for b := range p.sequences() {
 		for kv := range p.KVHeads() {
 			for t, seen := range p.sees(b, kv) {
 				if seen {
 					batch, at := p.kvRow(b, t)
-					mark(pieceK, p.keyByte(p.KeyType, &p.args.K, keys, p.D, batch, kv, at), p.KeyType.RowBytes(p.DType, p.D))
-					mark(pieceV, p.keyByte(p.valueType(), &p.args.V, keys, p.Dv, batch, kv, at), p.valueType().RowBytes(p.DType, p.Dv))
+					mark(k, batch, kv, at)
+					mark(v, batch, kv, at)
 				}
 			}
 		}
@@ -239,8 +221,8 @@ func (p *Problem) liveTensors() [][]byte {
 
 // layOutKV puts K and V, and their scales, into memory.
 func (p *Problem) layOutKV() {
-	batches, keys := p.kvExtent()
-	n := p.scaleEntry(batches-1, p.KVHeads()-1, keys-1) + 1
+	k, v := &p.tensors[TensorK], &p.tensors[TensorV]
+	n := p.scaleEntry(k.batches-1, k.heads-1, k.seq-1) + 1
 	p.kScale, p.vScale = make([]float32, n), make([]float32, n)
 	owned, seenScale := make([]bool, n), make([]bool, n)
 	for b, s := range p.sequences() {
@@ -252,9 +234,9 @@ func (p *Problem) layOutKV() {
 			for t := range s.Keys {
 				batch, at := p.kvRow(b, t)
 				row := kv*s.Keys + t
-				p.put(pieceK, p.keyByte(p.KeyType, &p.args.K, keys, p.D, batch, kv, at), p.data[b].k[row], false)
+				copy(k.row(p.Image[k.image], batch, kv, at), p.data[b].k[row])
 				if !p.VInK {
-					p.put(pieceV, p.keyByte(p.valueType(), &p.args.V, keys, p.Dv, batch, kv, at), p.data[b].v[row], false)
+					copy(v.row(p.Image[v.image], batch, kv, at), p.data[b].v[row])
 				}
 				i := p.scaleEntry(batch, kv, at)
 				if !owned[i] {
@@ -271,14 +253,14 @@ func (p *Problem) layOutKV() {
 	}
 	if p.KeyType.Scaled() {
 		live := func(i int) bool { return seenScale[i] }
-		p.args.KScale = p.vector(pieceKScale, floatWords(p.kScale), live)
-		p.args.VScale = p.vector(pieceVScale, floatWords(p.vScale), live)
+		p.args.KScale = p.vector("KScale", floatWords(p.kScale), live)
+		p.args.VScale = p.vector("VScale", floatWords(p.vScale), live)
 	}
 }
 
 // scaleEntry is the number of the scale of a row of K and V.
 func (p *Problem) scaleEntry(batch, kv, at int) int {
-	_, keys := p.kvExtent()
+	keys := p.tensors[TensorK].seq
 	switch block := max(p.KVBlock, 1); p.KVBlock {
 	case problem.KVBlockTensor:
 		return 0
@@ -294,41 +276,4 @@ func (p *Problem) scaleAt(b, kv, t int) (k, v float32) {
 	batch, at := p.kvRow(b, t)
 	i := p.scaleEntry(batch, kv, at)
 	return p.kScale[i], p.vScale[i]
-}
-
-// element is the first element of a row.
-func (p *Problem) element(t *problem.Tensor, heads, rows, dim, batch, h, row int) int64 {
-	s := t.Strides.Resolve(heads, rows, dim)
-	return t.Offset + int64(batch)*s.Batch + int64(h)*s.Head + int64(row)*s.Seq
-}
-
-// keyByte is the first byte of a row of K or V.
-func (p *Problem) keyByte(kv problem.KVType, t *problem.Tensor, keys, dim, batch, head, at int) int64 {
-	return int64(kv.RowBytes(p.DType, int(p.element(t, p.KVHeads(), keys, dim, batch, head, at))))
-}
-
-// put writes bytes of a piece and makes them live if live is set.
-func (p *Problem) put(which int, at int64, b []byte, live bool) {
-	m := p.piece[which]
-	copy(p.Image[m][at:], b)
-	if live {
-		fill(p.live[m][at:at+int64(len(b))], math.MaxUint32)
-	}
-}
-
-// eachOutput visits the existing rows of O, and of LSE if there is one, with their bytes.
-func (p *Problem) eachOutput(visit func(which, b, h, row int, at, bytes int64)) {
-	_, rows := p.queryExtent()
-	size := int64(p.DType.Size())
-	for b, s := range p.sequences() {
-		for h := range p.Hq {
-			for row := range s.Rows {
-				batch, at := p.queryRow(b, row)
-				visit(pieceO, b, h, row, size*p.element(&p.args.O, p.Hq, rows, p.Dv, batch, h, at), size*int64(p.Dv))
-				if p.LSE {
-					visit(pieceLSE, b, h, row, 4*p.element(&p.args.LSE, p.Hq, rows, 1, batch, h, at), 4)
-				}
-			}
-		}
-	}
 }

@@ -120,7 +120,7 @@ func (p *Problem) SampleRows() []problem.Rows {
 // Gather reads rows of O and LSE; lse is nil if the problem has none.
 func (p *Problem) Gather(images [][]byte, sample []problem.Rows) (o, lse []float32) {
 	for i, to := range map[int]*[]float32{TensorO: &o, TensorLSE: &lse} {
-		if p.layout.Slots[i].Memory < 0 {
+		if p.tensors[i].image < 0 {
 			continue
 		}
 		view, err := p.View(images, i)

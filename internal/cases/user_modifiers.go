@@ -2,7 +2,9 @@ package cases
 
 import (
 	"encoding/binary"
+	"math"
 	"math/rand/v2"
+	"slices"
 
 	"vkattn/attention/score"
 	"vkattn/internal/problem"
@@ -63,49 +65,42 @@ func (c *Case) modifiersHaveTables() bool {
 	return len(list) > 0
 }
 
-// modTable is the memory of a table: identifiers of a few runs, and some of them anywhere; weights below 2.
-func (p *Problem) modTable(which int) []uint32 {
-	r := rand.New(rand.NewPCG(p.mix(mixMods), uint64(which)))
-	size := modSizes[which]
-	if which == 1 {
-		var weights []float32
-		for range size[0] * size[1] {
-			weights = append(weights, 4*r.Float32()-2)
-		}
-		return floatWords(weights)
+// userModifiers are the modifiers of a problem with their tables, given ones or random ones: identifiers of a few runs, and
+// some of them anywhere; weights below 2.
+func (p *Problem) userModifiers() (m Modifiers) {
+	if p.Modifiers != nil {
+		return *p.Modifiers
 	}
-	var ids []int
-	for i := range size[0] {
-		id := i / 17
-		if r.IntN(6) == 0 {
-			id = r.IntN(100) - 20
+	m.Score, m.Mask = p.Case.modifiers()
+	list, _ := score.TablesOf(m.Score, m.Mask)
+	for _, t := range list {
+		which := cond(t == modWeights)
+		r := rand.New(rand.NewPCG(p.mix(mixMods), uint64(which)))
+		size := modSizes[which]
+		table := problem.Table{Name: t.Name(), Dims: size}
+		for i := range size[0] * max(size[1], 1) {
+			word := uint32(i / 17)
+			if which == 1 {
+				word = math.Float32bits(4*r.Float32() - 2)
+			} else if r.IntN(6) == 0 {
+				word = uint32(r.IntN(100) - 20)
+			}
+			table.Host = binary.LittleEndian.AppendUint32(table.Host, word)
 		}
-		ids = append(ids, id)
+		m.Tables = append(m.Tables, table)
 	}
-	return words(ids)
+	return m
 }
 
 // layOutTables puts the tables of modifiers into memory.
 func (p *Problem) layOutTables() {
-	add := func(name string, dims [score.MaxRank]int, words []uint32) {
-		v := p.vector(pieceTables+len(p.args.Tables), words, nil)
-		p.args.Tables = append(p.args.Tables, problem.Table{Vector: v, Name: name, Dims: dims})
-	}
-	if p.Modifiers != nil {
-		for _, t := range p.Modifiers.Tables {
-			words := make([]uint32, len(t.Host)/4)
-			for i := range words {
-				words[i] = binary.LittleEndian.Uint32(t.Host[4*i:])
-			}
-			add(t.Name, t.Dims, words)
+	for _, t := range p.user.Tables {
+		words := make([]uint32, len(t.Host)/4)
+		for i := range words {
+			words[i] = binary.LittleEndian.Uint32(t.Host[4*i:])
 		}
-		return
-	}
-	s, mask := p.modifiers()
-	list, _ := score.TablesOf(s, mask)
-	for _, t := range list {
-		which := cond(t == modWeights)
-		add(t.Name(), modSizes[which], p.modTable(which))
+		v := p.vector("Tables["+t.Name+"]", words, nil)
+		p.args.Tables = append(p.args.Tables, problem.Table{Vector: v, Name: t.Name, Dims: t.Dims})
 	}
 }
 
@@ -113,59 +108,47 @@ func (p *Problem) layOutTables() {
 func (p *Problem) slotOf(b, h, row int, keys []int) score.Slots {
 	seq := p.seq(b)
 	at := score.Slots{I: p.position(b, row), Row: row, Rows: seq.Rows, Keys: seq.Keys, B: b, Head: h, KVHead: h / p.Group(), J: keys}
-	if p.Modifiers != nil {
-		for _, t := range p.Modifiers.Tables {
-			at.Tables = append(at.Tables, score.Memory{Name: t.Name, Dims: t.Dims, Data: t.Host})
-		}
-		return at
-	}
-	for which, t := range []score.Table{modIDs, modWeights} {
-		memory := score.Memory{Name: t.Name(), Dims: modSizes[which]}
-		for _, w := range p.modTable(which) {
-			memory.Data = binary.LittleEndian.AppendUint32(memory.Data, w)
-		}
-		at.Tables = append(at.Tables, memory)
+	for _, t := range p.user.Tables {
+		at.Tables = append(at.Tables, score.Memory{Name: t.Name, Dims: t.Dims, Data: t.Host})
 	}
 	return at
 }
 
-// leaves reports whether the mask modifier leaves key t to a row. It remembers the keys of a row.
+// unmasked says which keys of its span the mask modifier leaves to a row: those that are not 0.
+func (p *Problem) unmasked(b, h, row int) []float64 {
+	from, to := p.span(b, row)
+	keys := make([]int, max(to-from, 0))
+	for i := range keys {
+		keys[i] = from + i
+	}
+	left, at := make([]float64, len(keys)), p.slotOf(b, h, row, keys)
+	score.NewEvaluator(p.user.Mask, nil).Eval(left, &at)
+	return left
+}
+
+// leaves reports whether the mask modifier leaves key t of its span to a row. It remembers the keys of a row.
 func (p *Problem) leaves(b, h, row, t int) bool {
 	p.masked.Lock()
 	defer p.masked.Unlock()
 	id := [3]int{b, h, row}
 	list, known := p.masked.rows[id]
 	if !known {
-		_, mask := p.modifiers()
-		list = make([]float64, p.seq(b).Keys)
-		if mask.Given() {
-			keys := make([]int, len(list))
-			for key := range keys {
-				keys[key] = key
-			}
-			at := p.slotOf(b, h, row, keys)
-			score.NewEvaluator(mask, nil).Eval(list, &at)
-		}
-		if p.masked.rows == nil {
+		if list = p.unmasked(b, h, row); p.masked.rows == nil {
 			p.masked.rows = map[[3]int][]float64{}
 		}
 		p.masked.rows[id] = list
 	}
-	return list[t] != 0
+	from, _ := p.span(b, row)
+	return list[t-from] != 0
 }
 
 // modifiedScores are scores of a slot behind the case's score modifier.
 func (p *Problem) modifiedScores(scores []float64, b, h, row, t int) []float64 {
-	s, _ := p.modifiers()
-	if !s.Given() {
+	if !p.user.Score.Given() {
 		return scores
 	}
-	keys := make([]int, len(scores))
-	for i := range keys {
-		keys[i] = t
-	}
-	at := p.slotOf(b, h, row, keys)
+	at := p.slotOf(b, h, row, slices.Repeat([]int{t}, len(scores)))
 	at.S = scores
-	score.NewEvaluator(s, nil).Eval(scores, &at)
+	score.NewEvaluator(p.user.Score, nil).Eval(scores, &at)
 	return scores
 }

@@ -5,26 +5,27 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"vkattn/internal/problem"
 )
 
 // wildPieces are the vectors of integers that a call reads.
-var wildPieces = []int{pieceCuQ, pieceCuK, pieceUsedQ, pieceUsedK, pieceTable, pieceOffsets, pieceTokens}
+var wildPieces = []string{"CuQ", "CuK", "UsedQ", "UsedK", "Table", "Offsets", "Tokens"}
 
 // Wild is the memory with arbitrary numbers in every vector of integers: negative, huge,
 // out of order, and some correct ones. A call must survive them and write only O and LSE:
 // see [Problem.TrespassTensors].
 func (p *Problem) Wild(seed uint64) [][]byte {
-	images := append([][]byte(nil), p.Image...)
+	images := slices.Clone(p.Image)
 	r := rand.New(rand.NewPCG(seed, 0x31d))
 	limit := 2 * max(p.args.Sq, p.args.Sk, p.lengths.totalQ, p.lengths.totalK, p.lengths.pages)
-	for _, which := range wildPieces {
-		m := p.piece[which]
-		if m < 0 {
+	for _, name := range wildPieces {
+		m, there := p.pieces[name]
+		if !there {
 			continue
 		}
-		images[m] = append([]byte(nil), images[m]...)
+		images[m] = bytes.Clone(images[m])
 		keep := r.IntN(3) // so that wild numbers meet right ones
 		for at := 0; at < len(images[m]); at += 4 {
 			n := []int{-1, math.MinInt32, math.MaxInt32, math.MaxInt32 - 63, 1 << 30, -(1 << 20), 0, r.IntN(limit + 1), -r.IntN(limit + 1)}[r.IntN(9)]
@@ -39,29 +40,11 @@ func (p *Problem) Wild(seed uint64) [][]byte {
 // TrespassTensors is Trespass for calls that may write any row of O and LSE, including
 // padding rows.
 func (p *Problem) TrespassTensors(before, after [][]byte) error {
-	batches, rows := p.queryExtent()
-	size := int64(p.DType.Size())
-	allowed := make([][]bool, len(before))
-	allow := func(which int, at, n int64) {
-		m := p.piece[which]
-		if allowed[m] == nil {
-			allowed[m] = make([]bool, len(before[m]))
+	return p.trespass(before, after, func(expect func(t *rows, batch, h, at int) []byte) {
+		for _, t := range p.outputs() {
+			t.each(func(batch, h, at int) { expect(t, batch, h, at) })
 		}
-		for i := range n {
-			allowed[m][at+i] = true
-		}
-	}
-	for b := range batches {
-		for h := range p.Hq {
-			for row := range rows {
-				allow(pieceO, size*p.element(&p.args.O, p.Hq, rows, p.Dv, b, h, row), size*int64(p.Dv))
-				if p.LSE {
-					allow(pieceLSE, 4*p.element(&p.args.LSE, p.Hq, rows, 1, b, h, row), 4)
-				}
-			}
-		}
-	}
-	return p.trespass(before, after, allowed)
+	})
 }
 
 // WrongNumbers are numbers out of their ranges in a case, and numbers that devices take in their place.
