@@ -14,7 +14,6 @@ import (
 	"vkattn/attention/parallel"
 	"vkattn/attention/parallel/processes"
 	"vkattn/attention/score"
-	"vkattn/internal/accuracy"
 	"vkattn/internal/apiwalk"
 	"vkattn/internal/ceiling"
 	"vkattn/internal/control"
@@ -44,7 +43,7 @@ func TestNothingExportedPanics(t *testing.T) {
 		}
 		walkedDevices = nil
 	})
-	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, processesPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage, scorePackage} {
+	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, processesPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage, scorePackage} {
 		t.Run(p.Name, func(t *testing.T) { apiwalk.Walk(t, p) })
 	}
 }
@@ -287,14 +286,6 @@ func closedOps(t *testing.T) []any {
 		require.NoError(t, list[i].(interface{ Close() error }).Close())
 	}
 	return list
-}
-
-var accuracyPackage = apiwalk.Package{
-	Name: "accuracy", Folder: "../internal/accuracy", Matches: sentinels, Trials: 100,
-	Functions: map[string]any{"Forward": accuracy.Forward, "ForwardLSE": accuracy.ForwardLSE, "Gradient": accuracy.Gradient,
-		"Judge": accuracy.Judge, "NewEstimate": accuracy.NewEstimate, "ExpectGradients": accuracy.ExpectGradients, "RowOf": accuracy.RowOf,
-		"Sample": accuracy.Sample, "SampleArgs": accuracy.SampleArgs, "Verify": accuracy.Verify, "VerifyBackward": accuracy.VerifyBackward, "VerifyBackwardBytes": accuracy.VerifyBackwardBytes},
-	Types: []any{accuracy.BackwardVerdict{}, accuracy.Estimate{}, accuracy.Expected{}, accuracy.ExpectedGradients{}, accuracy.GradientReport{}, accuracy.Report{}, accuracy.Stats{}, accuracy.Verdict{}},
 }
 
 var scorePackage = apiwalk.Package{

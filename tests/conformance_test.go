@@ -279,8 +279,8 @@ func conformBatch(test string, e *engine, tt cases.Target, list []*checkedCase, 
 		}
 		if results[i] == nil {
 			results[i] = timed(&x.MS.Check, func() error {
-				o, lse, err := list[i].check(jobs[i])
-				x.measured(o, lse)
+				v, err := list[i].check(jobs[i])
+				x.measured(v)
 				return err
 			})
 		}
@@ -323,37 +323,38 @@ func (c *checkedCase) jobs(tt cases.Target) ([]*job, error) {
 func (c *checkedCase) reference() error { return c.Expect(c.problem) }
 
 // check judges the memory that the calls of a case wrote.
-func (c *checkedCase) check(jobs []*job) (o accuracy.Report, lse *accuracy.Report, err error) {
+func (c *checkedCase) check(jobs []*job) (*accuracy.Verdict, error) {
 	p := c.problem
 	for i, j := range jobs {
 		if err := p.Trespass(j.before, j.after); err != nil {
-			return o, nil, fmt.Errorf("run %d: %w", i+1, err)
+			return nil, fmt.Errorf("run %d: %w", i+1, err)
 		}
 	}
-	if o, lse, err = c.Reports(p, jobs[0].after); err == nil {
-		err = c.Wrong(o, lse)
+	v, err := c.Verdict(p, jobs[0].after)
+	if err == nil && !v.Pass() {
+		err = errors.New(v.String())
 	}
 	if err != nil {
-		return o, lse, err
+		return v, err
 	}
 	if !c.dense() {
 		if err := p.Same(jobs[0].after, jobs[1].after); err != nil {
-			return o, lse, fmt.Errorf("what must not matter was spoiled, and the result changed: %w", err)
+			return v, fmt.Errorf("what must not matter was spoiled, and the result changed: %w", err)
 		}
-		return o, lse, nil
+		return v, nil
 	}
 	if err := p.SameRows(jobs[0].after, jobs[1].after, c.Shape.Sk); err != nil {
 		if sameMemory(jobs[0].before, jobs[1].before) {
-			return o, lse, fmt.Errorf("a second run gives other bits: %w", err)
+			return v, fmt.Errorf("a second run gives other bits: %w", err)
 		}
-		return o, lse, fmt.Errorf("keys from %d on are attended to by no row, and spoiling them changed the result: %w", c.Hidden(), err)
+		return v, fmt.Errorf("keys from %d on are attended to by no row, and spoiling them changed the result: %w", c.Hidden(), err)
 	}
 	if len(jobs) > 2 {
 		if err := p.SameRows(jobs[0].after, jobs[2].after, c.HalfSeen()); err != nil {
-			return o, lse, fmt.Errorf("keys from %d on were spoiled, which rows before them must not notice: %w", c.HalfSeen(), err)
+			return v, fmt.Errorf("keys from %d on were spoiled, which rows before them must not notice: %w", c.HalfSeen(), err)
 		}
 	}
-	return o, lse, nil
+	return v, nil
 }
 
 // sameMemory compares the memory of two calls, except the bytes that differed before the

@@ -55,16 +55,17 @@ func timed(took *milliseconds, do func() error) error {
 }
 
 // measured stores the errors of a case.
-func (x *entry) measured(o accuracy.Report, lse *accuracy.Report) {
-	if o.Width > 0 {
-		x.Rows = o.Whole.N / o.Width
+func (x *entry) measured(v *accuracy.Verdict) {
+	if v == nil {
+		return
 	}
-	x.Max, x.Share = finite(o.Whole.Max), finite(o.Whole.Share())
-	if !math.IsInf(o.Whole.NMSE, 1) { // infinite if the reference is all zeros
-		x.NMSE = finite(o.Whole.NMSE)
+	o := &v.Tensors[0].Whole
+	x.Rows, x.Max = v.Rows, finite(o.Max)
+	if !math.IsInf(o.NMSE, 1) { // infinite if the reference is all zeros
+		x.NMSE = finite(o.NMSE)
 	}
-	if lse != nil {
-		x.Share = max(x.Share, finite(lse.Whole.Share()))
+	for i := range v.Tensors {
+		x.Share = max(x.Share, finite(v.Tensors[i].Whole.Share()))
 	}
 }
 

@@ -68,7 +68,7 @@ func TestTableGradients(t *testing.T) {
 				verdict, err := accuracy.VerifyBackward(problem.Config(cfg), m.BackwardHostArgs(after), accuracy.Options{})
 				require.NoError(t, err, m.name)
 				require.True(t, verdict.Pass(), "%s: %v", m.name, verdict)
-				last := verdict.Gradients[len(verdict.Gradients)-1]
+				last := verdict.Tensors[len(verdict.Tensors)-1]
 				require.Contains(t, last.Name, "dTables[", m.name)
 				require.Empty(t, last.Unjudged, m.name)
 			}

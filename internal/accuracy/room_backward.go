@@ -5,15 +5,9 @@ import (
 
 	"vkattn/internal/hostmem"
 	"vkattn/internal/problem"
-	"vkattn/vk"
 )
 
 // Host memory of VerifyBackward, and how much of a large problem it samples.
-
-// sampleRoom refuses a sample that does not fit the host's memory.
-func (g *gradientCheck) sampleRoom(rows int) error {
-	return vk.CheckHostMemory("VerifyBackward", gradientSampleBytes(g.cfg, g.a.Shape, rows))
-}
 
 // gradientSampleBytes is the host memory that a sample of rows of a large problem takes.
 func gradientSampleBytes(cfg problem.Config, s problem.Shape, rows int) uint64 {

@@ -9,6 +9,7 @@ import (
 	"vkattn/internal/oracle"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
+	"vkattn/vk"
 )
 
 // keysPerHead is the number of keys sampled of a KV head, keyHeads of how many heads.
@@ -22,12 +23,11 @@ func (g *gradientCheck) sampled(opt Options) error {
 	if n == 0 {
 		n = sampledRows(g.cfg, a.Shape)
 	}
-	sample, err := SampleArgs(a.Args, n, opt.Seed)
+	sample, err := g.sample(n, opt.Seed)
 	if err != nil {
 		return err
 	}
-	sample = g.within(sample)
-	if err := g.sampleRoom(tensors.CountRows(sample)); err != nil {
+	if err := vk.CheckHostMemory("VerifyBackward", gradientSampleBytes(g.cfg, a.Shape, tensors.CountRows(sample))); err != nil {
 		return err
 	}
 	want := tensors.GradientsOf(&g.cfg, a)
@@ -41,27 +41,26 @@ func (g *gradientCheck) sampled(opt Options) error {
 			return err
 		}
 	}
-	for _, t := range []struct {
-		wanted bool
-		name   string
-	}{{want.Bias, "dBias"}, {want.Sinks, "dSinks"}} {
-		if t.wanted {
-			g.judge(&gradientRows{name: t.name, refused: "the problem is sampled"})
-		}
-	}
+	g.refuse("dBias", want.Bias)
+	g.refuse("dSinks", want.Sinks)
 	for i, t := range tensors.Tables(&g.cfg) {
-		if want.Tables[i] {
-			g.judge(&gradientRows{name: nameOfTable(t), refused: "the problem is sampled"})
-		}
+		g.refuse(nameOfTable(t), want.Tables[i])
 	}
 	return nil
+}
+
+// refuse leaves out a gradient that is a sum over the whole problem.
+func (g *gradientCheck) refuse(name string, wanted bool) {
+	if wanted {
+		g.judge(&tensorRows{name: name, refused: "the problem is sampled"})
+	}
 }
 
 // sampledRows judges dQ of the rows of a sample.
 func (g *gradientCheck) sampledRows(sample []problem.Rows) error {
 	d := g.cfg.HeadDim
-	r := gradientRows{name: "dQ", dtype: g.cfg.GradientType(), width: d}
-	read, err := g.reader(g.a.DQ, false, d)
+	r := tensorRows{name: "dQ", stored: g.cfg.GradientType(), width: d}
+	read, err := g.reader(g.a.DQ, r.stored, false, d)
 	if err != nil {
 		return err
 	}
@@ -69,10 +68,8 @@ func (g *gradientCheck) sampledRows(sample []problem.Rows) error {
 	if err != nil {
 		return err
 	}
-	for _, head := range sample {
-		for _, row := range head.Rows {
-			r.add(rowPosition{head.B, head.H, row}, read, &x, len(r.at), len(g.attends(nil, head.B, head.H, row)) == 0)
-		}
+	for i, at := range positions(sample) {
+		r.add(at, read, &x, i, len(g.attends(nil, at.b, at.h, at.row)) == 0)
 	}
 	g.verdict.Rows = len(r.at)
 	g.judge(&r)
@@ -81,8 +78,8 @@ func (g *gradientCheck) sampledRows(sample []problem.Rows) error {
 
 // sampledKeys judges dK and dV of some keys of the first and the last head of a sample.
 func (g *gradientCheck) sampledKeys(sample []problem.Rows, want tensors.GradientSet, seed uint64) error {
-	dK := gradientRows{name: "dK", dtype: g.cfg.GradientType(), width: g.cfg.HeadDim}
-	dV := gradientRows{name: "dV", dtype: g.cfg.GradientType(), width: g.cfg.ValueDim()}
+	dK := tensorRows{name: "dK", stored: g.cfg.GradientType(), width: g.cfg.HeadDim}
+	dV := tensorRows{name: "dV", stored: g.cfg.GradientType(), width: g.cfg.ValueDim()}
 	r := rand.New(rand.NewPCG(seed, 0xb5))
 	done := map[[2]int]bool{}
 	for _, at := range []int{0, len(sample) - 1} {
@@ -108,19 +105,19 @@ func (g *gradientCheck) sampledKeys(sample []problem.Rows, want tensors.Gradient
 		attended := g.attended(true, b, kv)
 		for _, t := range []struct {
 			wanted bool
-			rows   *gradientRows
+			rows   *tensorRows
 			tensor problem.Tensor
 			x      *oracle.SampledGradient
 		}{{want.K, &dK, g.a.DK, &k}, {want.V, &dV, g.a.DV, &v}} {
 			if !t.wanted {
 				continue
 			}
-			read, err := g.reader(t.tensor, true, t.rows.width)
+			read, err := g.reader(t.tensor, t.rows.stored, true, t.rows.width)
 			if err != nil {
 				return err
 			}
 			for i, key := range keys {
-				t.rows.add(rowPosition{b, kv, key}, read, t.x, i, !attended[key])
+				t.rows.add(position{b, kv, key}, read, t.x, i, !attended[key])
 			}
 		}
 		g.verdict.Keys += len(keys)

@@ -1,10 +1,9 @@
 package accuracy
 
 import (
-	"fmt"
 	"math"
-	"strings"
 
+	"vkattn/internal/hostcall"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/oracle"
 	"vkattn/internal/problem"
@@ -24,9 +23,6 @@ type Expected struct {
 
 // Expect computes what the rows of Sample are judged by. A reference that is there is taken.
 func (e *Expected) Expect(cfg problem.Config, a problem.Args) (err error) {
-	if e == nil {
-		return &problem.ShapeError{Field: "Expected", Got: "nil", Want: "room for what a call is judged by"}
-	}
 	e.dtype, e.width = cfg.DType, cfg.ValueDim()
 	if e.Ref == nil {
 		if e.Ref, e.RefLSE, err = oracle.ReferenceSample(cfg, a, e.Sample); err != nil {
@@ -39,67 +35,35 @@ func (e *Expected) Expect(cfg problem.Config, a problem.Args) (err error) {
 	return err
 }
 
-// Judge applies the rules to O and LSE of the sample; lse is nil, and so is its report, if the call
-// has none. The error names a row with nothing to attend to whose O or LSE is not exact.
-func (e *Expected) Judge(o, lse []float32) (r Report, rLSE *Report, err error) {
-	if e == nil || e.width < 1 {
-		return r, nil, &problem.ShapeError{Field: "Expected", Got: "nothing", Want: "what Expect computed"}
+// Judge applies the rules to O and LSE of the sample; lse is nil if the call has none. O of a row with nothing
+// to attend to must be exactly 0; its LSE is -Inf by the rules.
+func (e *Expected) Judge(o, lse []float32) *Verdict {
+	v := &Verdict{Rows: tensors.CountRows(e.Sample)}
+	ofO := tensorRows{name: "O", stored: e.dtype, width: e.width, x: o, ref: e.Ref, low: e.Low, noise: e.Noise, at: positions(e.Sample)}
+	for _, want := range e.RefLSE {
+		ofO.zero = append(ofO.zero, math.IsInf(want, -1))
 	}
-	limits := Forward(e.dtype)
-	limits.Noise = e.Noise
-	r = Judge(limits, e.width, o, e.Ref, e.Low)
+	v.judge(Forward(e.dtype), &ofO)
 	if lse != nil {
-		limits := ForwardLSE(e.dtype)
-		limits.Noise = e.NoiseLSE
-		l := Judge(limits, 1, lse, e.RefLSE, e.LowLSE)
-		rLSE = &l
+		v.judge(Forward(e.dtype), &tensorRows{name: "LSE", stored: problem.F32, width: 1, x: lse, ref: e.RefLSE, low: e.LowLSE, noise: e.NoiseLSE, at: ofO.at})
 	}
-	for i, want := range e.RefLSE {
-		if !math.IsInf(want, -1) || r.Unjudged != "" || rLSE != nil && rLSE.Unjudged != "" {
-			continue
-		}
-		nothing := func(format string, got float32) error {
-			b, h, row := RowOf(e.Sample, i)
-			return fmt.Errorf("batch %d, head %d, row %d attends to nothing: "+format, b, h, row, got)
-		}
-		for _, x := range o[i*e.width:][:e.width] {
-			if x != 0 {
-				return r, rLSE, nothing("its O has %v, want 0", x)
-			}
-		}
-		if lse != nil && !math.IsInf(float64(lse[i]), -1) {
-			return r, rLSE, nothing("its LSE is %v, want -Inf", lse[i])
-		}
-	}
-	return r, rLSE, nil
+	return v
 }
 
-// RowOf returns the batch, query head and row of the n-th row of a sample; -1 each if there is
-// no such row.
-func RowOf(sample []problem.Rows, n int) (b, h, row int) {
+// positions are the rows of a sample in its order.
+func positions(sample []problem.Rows) (list []position) {
 	for _, s := range sample {
-		if n >= 0 && n < len(s.Rows) {
-			return s.B, s.H, s.Rows[n]
+		for _, row := range s.Rows {
+			list = append(list, position{s.B, s.H, row})
 		}
-		n -= len(s.Rows)
 	}
-	return -1, -1, -1
+	return list
 }
 
 // Options say how many rows of a call to verify.
 type Options struct {
 	Rows int    // about how many rows; 0: a second or two of work; negative: all
 	Seed uint64 // of the sample
-}
-
-// Verdict is the outcome of Verify.
-type Verdict struct {
-	Rows   int   // rows verified
-	Of     int64 // rows of the problem
-	O, LSE Report
-	HasLSE bool
-	sample []problem.Rows
-	wrong  error // of a row with nothing to attend to
 }
 
 // Verify judges the O and, if given, the LSE that a call left in host memory against the
@@ -123,25 +87,24 @@ func Verify(cfg problem.Config, a problem.Args, opt Options) (*Verdict, error) {
 	if err != nil {
 		return nil, err
 	}
-	sample, err := SampleArgs(a, rows, opt.Seed)
+	sample, err := c.sample(rows, opt.Seed)
 	if err != nil {
 		return nil, err
 	}
-	sample = c.within(sample)
 	e := Expected{Sample: sample}
 	if err := e.Expect(cfg, a); err != nil {
 		return nil, err
 	}
-	x, xLSE, err := c.read(sample)
+	o, err := c.read(a.O, cfg.OType(), cfg.ValueDim(), sample)
+	var lse []float32
+	if err == nil && a.LSE.Given() {
+		lse, err = c.read(a.LSE, problem.F32, 1, sample)
+	}
 	if err != nil {
 		return nil, err
 	}
-	v := &Verdict{Rows: tensors.CountRows(sample), Of: a.Shape.Rows(), sample: sample}
-	o, lse, wrong := e.Judge(x, xLSE)
-	v.O, v.HasLSE, v.wrong = o, lse != nil, wrong
-	if lse != nil {
-		v.LSE = *lse
-	}
+	v := e.Judge(o, lse)
+	v.OfRows = a.Shape.Rows()
 	return v, nil
 }
 
@@ -152,79 +115,99 @@ func affordable(cfg problem.Config, s problem.Shape) int {
 	return int(min(max(products/perRow, 64), 1<<20))
 }
 
-// read reads the sampled rows of the result.
-func (c *call) read(sample []problem.Rows) (o, lse []float32, err error) {
-	_, rows := tensors.QueryExtent(c.Args)
-	view, err := problem.ViewHost(c.Args.O, c.Cfg.OType(), c.Args.Hq, rows, c.Cfg.ValueDim())
-	if err != nil {
-		return nil, nil, err
-	}
-	n, dv := tensors.CountRows(sample), c.Cfg.ValueDim()
-	o = make([]float32, n*dv)
-	var lseView problem.HostView
-	if c.Args.LSE.Given() {
-		if lseView, err = problem.ViewHost(c.Args.LSE, problem.F32, c.Args.Hq, rows, 1); err != nil {
-			return nil, nil, err
-		}
-		lse = make([]float32, n)
-	}
-	i := 0
+// call is a checked call in host memory.
+type call struct{ hostcall.Call }
+
+func openCall(cfg *problem.Config, a *problem.Args) (*call, error) {
+	c := new(call)
+	return c, c.Open(cfg, a)
+}
+
+// sample picks about n of the rows that exist.
+func (c *call) sample(n int, seed uint64) (some []problem.Rows, err error) {
+	sample, err := SampleArgs(*c.Args, n, seed)
 	for _, s := range sample {
+		own := problem.Rows{B: s.B, H: s.H}
 		for _, row := range s.Rows {
-			batch, at := c.QueryRow(s.B, row)
-			view.ReadRow(o[i*dv:], batch, s.H, at)
-			if lse != nil {
-				lseView.ReadRow(lse[i:], batch, s.H, at)
-			}
-			i++
-		}
-	}
-	return o, lse, nil
-}
-
-// Pass reports whether all rules hold for O and LSE.
-func (v *Verdict) Pass() bool {
-	return v != nil && v.wrong == nil && v.O.Pass() && (!v.HasLSE || v.LSE.Pass())
-}
-
-// RowOf returns the batch, query head and row of the n-th verified row; -1 each if there is
-// no such row.
-func (v *Verdict) RowOf(n int) (b, h, row int) {
-	if v == nil {
-		return -1, -1, -1
-	}
-	return RowOf(v.sample, n)
-}
-
-// String is one line if the verdict passes, otherwise the reasons.
-func (v *Verdict) String() string {
-	if v == nil {
-		return "FAIL: nothing was judged"
-	}
-	w := &v.O.Whole
-	if v.Pass() {
-		return fmt.Sprintf("ok: %d of %d rows, max error %.2g (low %.2g), mean %.2g (low %.2g), NMSE %.2g",
-			v.Rows, v.Of, w.Max, w.LowMax, w.Mean, w.LowMean, w.NMSE)
-	}
-	var lines []string
-	if v.wrong != nil {
-		lines = append(lines, v.wrong.Error())
-	}
-	for _, t := range []struct {
-		name   string
-		r      *Report
-		judged bool
-	}{{"O", &v.O, true}, {"LSE", &v.LSE, v.HasLSE}} {
-		if !t.judged || t.r.Pass() {
-			continue
-		}
-		line := t.name + ": " + strings.Join(t.r.Reasons(), "; ")
-		if t.r.Width > 0 {
-			if b, h, row := v.RowOf(t.r.worst().Worst / t.r.Width); b >= 0 {
-				line += fmt.Sprintf(" (batch %d, head %d, row %d)", b, h, row)
+			if row < c.Sequences[s.B].Rows {
+				own.Rows = append(own.Rows, row)
 			}
 		}
-		lines = append(lines, line)
+		if len(own.Rows) > 0 {
+			some = append(some, own)
+		}
 	}
-	return "FAIL: " + strings.Join(lines, "\n")
+	return some, err
+}
+
+// reader returns a function that reads a row of a sequence from a tensor of rows, or of keys.
+func (c *call) reader(t problem.Tensor, dtype problem.DType, kv bool, dim int) (func(dst []float32, at position), error) {
+	heads, where := c.Args.Hq, c.QueryRow
+	_, extent := tensors.QueryExtent(c.Args)
+	if kv {
+		heads, where = c.Args.KVHeads(), c.KVRow
+		_, extent = tensors.KVExtent(c.Args)
+	}
+	view, err := problem.ViewHost(t, dtype, heads, extent, dim)
+	return func(dst []float32, at position) {
+		batch, row := where(at.b, at.row)
+		view.ReadRow(dst, batch, at.h, row)
+	}, err
+}
+
+// read reads the rows of a sample.
+func (c *call) read(t problem.Tensor, dtype problem.DType, dim int, sample []problem.Rows) ([]float32, error) {
+	read, err := c.reader(t, dtype, false, dim)
+	if err != nil {
+		return nil, err
+	}
+	list := positions(sample)
+	x := make([]float32, len(list)*dim)
+	for i, at := range list {
+		read(x[i*dim:], at)
+	}
+	return x, nil
+}
+
+// attends returns the keys that a row attends to. A bias of -Inf masks a key.
+func (c *call) attends(keys []int, b, h, row int) []int {
+	keys = c.Visible(keys[:0], b, h, row)
+	if c.Args.Bias == nil {
+		return keys
+	}
+	bias := make([]float32, len(keys))
+	c.ReadBias(bias, b, h, row, keys)
+	n := 0
+	for i, key := range keys {
+		if !math.IsInf(float64(bias[i]), -1) {
+			keys[n] = key
+			n++
+		}
+	}
+	return keys[:n]
+}
+
+// attended reports for each row of a query head whether it attends to any key, or for each
+// key of a KV head whether any row of the group attends to it.
+func (c *call) attended(kv bool, b, h int) []bool {
+	s := &c.Sequences[b]
+	var keys []int
+	if !kv {
+		found := make([]bool, s.Rows)
+		for row := range found {
+			keys = c.attends(keys, b, h, row)
+			found[row] = len(keys) > 0
+		}
+		return found
+	}
+	found := make([]bool, s.Keys)
+	for q := h * c.Args.Group(); q < (h+1)*c.Args.Group(); q++ {
+		for row := range s.Rows {
+			keys = c.attends(keys, b, q, row)
+			for _, key := range keys {
+				found[key] = true
+			}
+		}
+	}
+	return found
 }

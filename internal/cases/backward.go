@@ -284,8 +284,8 @@ func (b *Backward) BackwardJudge(after [][]byte) error {
 	if err != nil {
 		return err
 	}
-	for i := range v.Gradients {
-		if !v.Gradients[i].Pass() { // one without rows does
+	for i := range v.Tensors {
+		if !v.Tensors[i].Pass() { // one without rows does
 			return errors.New(v.String())
 		}
 	}

@@ -197,8 +197,8 @@ func TestRulesOfGradientsWhereOneRoundingDecides(t *testing.T) {
 			b, err := NewBackward(c, attention.BF16)
 			require.NoError(t, err)
 			cfg := b.Config(Target{DType: b.DType})
-			verify := func(after [][]byte) []*accuracy.BackwardVerdict {
-				var list []*accuracy.BackwardVerdict
+			verify := func(after [][]byte) []*accuracy.Verdict {
+				var list []*accuracy.Verdict
 				for _, rows := range []int{0, 200} {
 					v, err := accuracy.VerifyBackward(cfg, b.BackwardHostArgs(after), accuracy.Options{Rows: rows, Seed: b.SeedValue()})
 					require.NoError(t, err)

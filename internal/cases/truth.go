@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -42,48 +43,21 @@ func (x *Truth) Expect(p *Problem) error {
 	return x.err
 }
 
-// Judge applies the rules of package accuracy to what a call left in memory. Rows with
-// nothing to attend to must be exactly 0 and -Inf.
+// Judge applies the rules of package accuracy to what a call left in memory.
 func (x *Truth) Judge(p *Problem, after [][]byte) error {
-	o, lse, err := x.Reports(p, after)
-	if err != nil {
-		return err
+	v, err := x.Verdict(p, after)
+	if err == nil && !v.Pass() {
+		return errors.New(v.String())
 	}
-	return x.Wrong(o, lse)
+	return err
 }
 
-// Wrong reports which rule O or LSE breaks, and where; lse may be nil. A problem without
-// rows breaks none.
-func (x *Truth) Wrong(o accuracy.Report, lse *accuracy.Report) error {
-	switch {
-	case len(x.Ref) == 0:
-		return nil
-	case !o.Pass():
-		return fmt.Errorf("wrong O: %v; %s", o.Reasons(), x.worstRow(o))
-	case lse != nil && !lse.Pass():
-		return fmt.Errorf("wrong LSE: %v; %s", lse.Reasons(), x.worstRow(*lse))
-	}
-	return nil
-}
-
-// Reports is Judge with the numbers and without the verdict, which is Wrong's. If the
-// problem has no rows they are zero; lse is nil if it has no LSE. The error names a row
-// with nothing to attend to whose O or LSE is not exact.
-func (x *Truth) Reports(p *Problem, after [][]byte) (o accuracy.Report, lse *accuracy.Report, err error) {
+// Verdict is Judge with the numbers.
+func (x *Truth) Verdict(p *Problem, after [][]byte) (*accuracy.Verdict, error) {
 	if err := x.Expect(p); err != nil {
-		return o, nil, fmt.Errorf("reference: %w", err)
+		return nil, fmt.Errorf("reference: %w", err)
 	}
-	got, gotLSE := p.Gather(after, x.Sample)
-	if len(got) == 0 {
-		return o, nil, nil
-	}
-	return x.Expected.Judge(got, gotLSE)
-}
-
-// worstRow names the row with the largest error.
-func (x *Truth) worstRow(r accuracy.Report) string {
-	b, h, row := accuracy.RowOf(x.Sample, r.Whole.Worst/r.Width)
-	return fmt.Sprintf("the worst of all in sequence %d, head %d, row %d", b, h, row)
+	return x.Expected.Judge(p.Gather(after, x.Sample)), nil
 }
 
 // SampleRows are the rows to judge: all of them, or about SampleMax.

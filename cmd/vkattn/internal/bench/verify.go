@@ -39,23 +39,16 @@ func (t *truth) judge(d *data, o, lse []byte) (Checked, error) {
 	if err != nil {
 		return Checked{}, err
 	}
-	report, ofLSE, err := t.Judge(gotO, gotLSE)
-	w := &report.Whole
-	checked := Checked{Rows: tensors.CountRows(t.Sample), Of: t.problem.rows(), MaxError: Number(w.Max), NMSE: Number(w.NMSE)}
-	why := report.Reasons()
-	if ofLSE != nil {
-		checked.LSEError = Number(ofLSE.Whole.Max)
-		for _, reason := range ofLSE.Reasons() {
-			why = append(why, "LSE: "+reason)
-		}
+	v := t.Judge(gotO, gotLSE)
+	w := &v.Tensors[0].Whole
+	checked := Checked{Rows: v.Rows, Of: t.problem.rows(), MaxError: Number(w.Max), NMSE: Number(w.NMSE)}
+	if lse != nil {
+		checked.LSEError = Number(v.Tensors[1].Whole.Max)
 	}
-	if err != nil {
-		why = append(why, err.Error())
-	}
-	if report.Pass() && (ofLSE == nil || ofLSE.Pass()) && err == nil {
+	if v.Pass() {
 		return checked, nil
 	}
-	return checked, errors.New(strings.Join(why, "; "))
+	return checked, errors.New(strings.ReplaceAll(strings.TrimPrefix(v.String(), "FAIL: "), "\n", "; "))
 }
 
 // read reads the sampled rows of a tensor of d, whose rows have a width.

@@ -320,7 +320,7 @@ func (v *verification) reference(found *finding, of [][]byte) (limits []float64,
 		if !verdict.Pass() {
 			wrong = verdict.String()
 		}
-		return []float64{verdict.O.Whole.LimMax, verdict.LSE.Whole.LimMax}, wrong, nil
+		return []float64{verdict.Tensors[0].Whole.LimMax, verdict.Tensors[1].Whole.LimMax}, wrong, nil
 	}
 	n := sizes(&cfg, p, v.pass, p.Sq, p.Sk)
 	args.O, args.LSE = host(make([]byte, n[tensorO])), host(make([]byte, n[tensorLSE])) // not read
@@ -334,7 +334,7 @@ func (v *verification) reference(found *finding, of [][]byte) (limits []float64,
 		wrong = verdict.String()
 	}
 	for i := range of {
-		limits = append(limits, verdict.Gradients[i].Whole.LimMax)
+		limits = append(limits, verdict.Tensors[i].Whole.LimMax)
 	}
 	return limits, wrong, nil
 }

@@ -143,8 +143,8 @@ func (r *result) judgeGradients(cfg attention.Config, b *cases.Backward, after [
 	r.row.Float64 = bench.Checked{Rows: v.Rows, Of: v.OfRows, Keys: v.Keys, MaxError: bench.Number(worst),
 		NMSE: bench.Number(nmse)}
 	r.row.Gradients, r.row.Unjudged = map[string]Diff{}, r.tablesWithout(cfg, b)
-	for i := range v.Gradients {
-		x := &v.Gradients[i]
+	for i := range v.Tensors {
+		x := &v.Tensors[i]
 		if x.Unjudged == "" {
 			r.row.Gradients[x.Name] = fromReport(&x.Report)
 		} else {

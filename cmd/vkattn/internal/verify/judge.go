@@ -22,7 +22,7 @@ func (g *group) judge() error {
 			continue
 		}
 		list = append(list, r)
-		if _, _, err := g.float64(r, &g.truth); err != nil {
+		if _, err := g.float64(r, &g.truth); err != nil {
 			return err
 		}
 	}
@@ -108,41 +108,36 @@ func (g *group) judgeReference() (own [2]*accuracy.Stats, err error) {
 		// Widening is exact, so the float64 reference is the same.
 		truth = &cases.Truth{Expected: accuracy.Expected{Sample: g.truth.Sample, Ref: g.truth.Ref, RefLSE: g.truth.RefLSE}}
 	}
-	o, lse, err := g.float64(g.reference, truth)
+	v, err := g.float64(g.reference, truth)
 	if err != nil {
 		return own, err
 	}
-	own[0] = &o.Whole
-	if lse != nil {
-		own[1] = &lse.Whole
+	for i := range v.Tensors {
+		own[i] = &v.Tensors[i].Whole
 	}
 	return own, nil
 }
 
 // float64 judges a result by the float64 reference.
-func (g *group) float64(r *result, truth *cases.Truth) (o accuracy.Report, lse *accuracy.Report, err error) {
-	if err := truth.Expect(r.problem); err != nil {
-		return o, nil, err
+func (g *group) float64(r *result, truth *cases.Truth) (*accuracy.Verdict, error) {
+	v, err := truth.Verdict(r.problem, r.after)
+	if err != nil {
+		return nil, err
 	}
-	o, lse, wrong := truth.Reports(r.problem, r.after)
-	if wrong != nil {
-		r.row.fail("%v", wrong)
-		return o, nil, nil
+	for i := range v.Tensors {
+		t := &v.Tensors[i]
+		if !t.Pass() {
+			r.row.fail("%s versus float64: %s", t.Name, strings.Join(t.Reasons(), ", "))
+		}
+		if d := fromReport(&t.Report); t.Name == "LSE" {
+			r.row.LSE = &d
+		} else {
+			r.row.O = d
+		}
 	}
-	if !o.Pass() {
-		r.row.fail("O versus float64: %s", strings.Join(o.Reasons(), ", "))
-	}
-	if lse != nil && !lse.Pass() {
-		r.row.fail("LSE versus float64: %s", strings.Join(lse.Reasons(), ", "))
-	}
-	r.row.Float64 = bench.Checked{Rows: tensors.CountRows(truth.Sample), Of: r.row.Of,
-		MaxError: bench.Number(o.Whole.Max), NMSE: bench.Number(o.Whole.NMSE)}
-	r.row.O = fromReport(&o)
-	if lse != nil {
-		d := fromReport(lse)
-		r.row.LSE = &d
-	}
-	return o, lse, nil
+	o := &v.Tensors[0].Whole
+	r.row.Float64 = bench.Checked{Rows: v.Rows, Of: r.row.Of, MaxError: bench.Number(o.Max), NMSE: bench.Number(o.NMSE)}
+	return v, nil
 }
 
 // fromReport is the difference from the float64 reference. A row shows it if there is no
