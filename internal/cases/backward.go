@@ -29,7 +29,7 @@ type Backward struct {
 	truth     *accuracy.ExpectedGradients
 }
 
-// gradientOf is a gradient by its name, as package operands has it; nil if the call has none.
+// gradientOf is a gradient by its name, such as dQ; nil if the call has none.
 func (b *Backward) gradientOf(name string) *rows {
 	if i := slices.IndexFunc(b.gradients, func(g *rows) bool { return g.name == name }); i >= 0 {
 		return b.gradients[i]
@@ -57,7 +57,7 @@ func NewBackward(c Case, dtype problem.DType) (*Backward, error) {
 		name string
 		to   *problem.Tensor
 		of   int
-	}{{"DO", &a.DO, TensorO}, {"DLSE", &a.DLSE, TensorLSE}, {"DQ", &a.DQ, TensorQ}, {"DK", &a.DK, TensorK}, {"DV", &a.DV, TensorV}} {
+	}{{"dO", &a.DO, TensorO}, {"dLSE", &a.DLSE, TensorLSE}, {"dQ", &a.DQ, TensorQ}, {"dK", &a.DK, TensorK}, {"dV", &a.DV, TensorV}} {
 		t := p.tensors[g.of]
 		if c.Layout == Broadcast || c.Layout == Window || c.VInK && g.of == TensorV {
 			t.strides = problem.Strides{}
@@ -66,7 +66,7 @@ func NewBackward(c Case, dtype problem.DType) (*Backward, error) {
 		*g.to = b.add(t, g.of)
 	}
 	if c.Bias.On {
-		t := rows{name: "DBias", dtype: problem.F32, dim: p.args.Sk}
+		t := rows{name: "dBias", dtype: problem.F32, dim: p.args.Sk}
 		t.batches, t.heads, t.seq = c.Bias.extent(p.args.Shape)
 		a.DBias = b.add(t, -1)
 	}
@@ -75,14 +75,14 @@ func NewBackward(c Case, dtype problem.DType) (*Backward, error) {
 		return problem.Vector{Host: t.Host, Offset: t.Offset}
 	}
 	if c.Sinks {
-		a.DSinks = vector("DSinks", c.Hq)
+		a.DSinks = vector("dSinks", c.Hq)
 	}
 	for _, t := range p.args.Tables {
 		if p.hasTableGradient(t.Name) {
-			a.DTables = append(a.DTables, problem.Table{Name: t.Name, Vector: vector("DTables["+t.Name+"]", t.Dims[0]*max(t.Dims[1], 1)*max(t.Dims[2], 1))})
+			a.DTables = append(a.DTables, problem.Table{Name: t.Name, Vector: vector("dTables["+t.Name+"]", t.Dims[0]*max(t.Dims[1], 1)*max(t.Dims[2], 1))})
 		}
 	}
-	for i, g := range b.gradients[:2] { // DO and DLSE
+	for i, g := range b.gradients[:2] { // dO and dLSE
 		values := make([]float32, g.batches*g.heads*g.seq*g.dim)
 		problem.F32.Decode(values, inputs.New(int64(len(values)), problem.F32, inputs.Normal, p.SeedValue()^uint64(0x9e37*i+0x5bd1)))
 		b.eachRow(g, func(_, h, row, batch, at int) {
@@ -113,6 +113,7 @@ func (b *Backward) add(g rows, of int) problem.Tensor {
 		b.Image = append(b.Image, filled(size, filler))
 	}
 	b.gradients = append(b.gradients, &g)
+	b.pieces["D"+g.name[1:]] = g.image
 	t := g.tensor()
 	t.Host = b.Image[g.image]
 	return t
@@ -172,12 +173,11 @@ func (b *Backward) BackwardMemoryArgs(memory []*problem.Memory) problem.Backward
 
 // placed are the arguments with their memory.
 func (b *Backward) placed(memory func(o operands.Operand, m int)) problem.BackwardArgs {
-	a := operands.CloneBackward(b.call)
-	a.Args = b.Problem.placed(memory)
+	a := b.call
+	a.Args = b.args
+	a = operands.CloneBackward(a)
 	for _, o := range operands.ListBackward(b.Config(Target{DType: b.DType}), &a) {
-		if g := b.gradientOf(o.Name); g != nil {
-			memory(o, g.image)
-		}
+		memory(o, b.pieces[o.Name])
 	}
 	return a
 }
@@ -191,9 +191,9 @@ func (b *Backward) BackwardSpoiled() [][]byte {
 	for _, image := range b.Image[len(images):] {
 		images = append(images, filled(int64(len(image)), pattern))
 	}
-	for _, g := range b.gradients[:2] { // DO and DLSE
+	for _, g := range b.gradients[:2] { // dO and dLSE
 		b.eachRow(g, func(seq, h, row, batch, at int) {
-			if b.attends(seq, h, row) || g.name == "DLSE" && b.Sinks {
+			if b.attends(seq, h, row) || g.name == "dLSE" && b.Sinks {
 				copy(g.row(images[g.image], batch, h, at), g.row(b.Image[g.image], batch, h, at))
 			}
 		})
@@ -239,7 +239,7 @@ func (b *Backward) judgeKinds(after [][]byte) error {
 		ref      []float64
 		perBatch int // rows of a batch and head in ref
 	}{
-		{b.gradientOf("DQ"), ref.DQ, b.args.Sq}, {b.gradientOf("DK"), ref.DK, b.args.Sk}, {b.gradientOf("DV"), ref.DV, b.args.Sk},
+		{b.gradientOf("dQ"), ref.DQ, b.args.Sq}, {b.gradientOf("dK"), ref.DK, b.args.Sk}, {b.gradientOf("dV"), ref.DV, b.args.Sk},
 	} {
 		most := 0.0 // of the finite ones
 		for _, v := range x.ref {

@@ -407,8 +407,8 @@ func (b *Backward) gradientsOf(t *testing.T, plant func(*faultyCall), change fun
 		list []float64
 		rows int // of a head
 	}{
-		"DQ": {g.DQ, b.args.Sq}, "DK": {g.DK, b.args.Sk}, "DV": {g.DV, b.args.Sk},
-		"DBias": {g.DBias, b.args.Sq}, "DSinks": {g.DSinks, 1},
+		"dQ": {g.DQ, b.args.Sq}, "dK": {g.DK, b.args.Sk}, "dV": {g.DV, b.args.Sk},
+		"dBias": {g.DBias, b.args.Sq}, "dSinks": {g.DSinks, 1},
 	} {
 		to := b.gradientOf(name)
 		if to == nil {

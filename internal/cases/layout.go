@@ -54,7 +54,7 @@ var TensorNames = [Tensors]string{"Q", "K", "V", "O", "LSE"}
 
 // rows are the rows of a tensor of a call, or of a gradient, in a piece of memory.
 type rows struct {
-	name                     string // as package operands has it
+	name                     string
 	dtype                    problem.DType
 	kv                       problem.KVType // of K and V
 	batches, heads, seq, dim int

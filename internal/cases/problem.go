@@ -409,7 +409,9 @@ func (p *Problem) trespass(before, after [][]byte, written func(expect func(t *r
 func (p *Problem) nameOf(m int) string {
 	var names []string
 	for name, piece := range p.pieces {
-		if piece == m {
+		if after, gradient := strings.CutPrefix(name, "D"); piece == m && gradient {
+			names = append(names, "d"+after)
+		} else if piece == m {
 			names = append(names, name)
 		}
 	}
