@@ -45,7 +45,7 @@ func TestWrongGradientsFail(t *testing.T) {
 		{false, 0, 2, "dK versus float64: "},
 		{false, 0, 1, "dV versus float64: "},
 		{false, 1, 1, "run 2 gives other bits: 1 elements differ: dV"},
-		{true, 2, 3, "spoiled memory changes bits: dQ"},
+		{true, 2, 3, "spoiled memory changes bits: 1 elements differ: dQ"},
 	} {
 		n := 0
 		v := &Verifier{Backward: true, Conformance: x.conformance, Repeat: 2, List: []Implementation{cpu}}
