@@ -152,8 +152,13 @@ var launches = sync.Pool{New: func() any {
 
 func (a *driver) launchesEarly() bool { return a.cuLaunchKernelEx != 0 }
 
-// launch launches a kernel, whose parameters the driver copies. op names the function that failed.
-func launch[P any](a *driver, context, stream uint64, call *cudaCall, params *P) (op string, code int32) {
+// launch launches a kernel, whose parameters the driver copies. op names the function that failed. The stream is in use.
+func launch[P any](s *Stream, call *cudaCall, params *P) (op string, code int32) {
+	if s.recording != nil {
+		s.recording.add(call, unsafe.Pointer(params), unsafe.Sizeof(*params))
+		return "", cudaSuccess
+	}
+	a, context, stream := s.c.lib.api, s.c.handle, s.handle
 	f := launches.Get().(*launchFrames)
 	defer launches.Put(f)
 	f.call = *call

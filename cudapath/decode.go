@@ -213,11 +213,11 @@ func (k *kernel) launchDecode(s *deviceStream, a *problem.CUDACall, splits int) 
 	for i, n := range grid {
 		v.call.grid[i] = uint32(n)
 	}
-	if err := s.use("Launch"); err != nil {
+	if err := s.use(launchOp); err != nil {
 		return err
 	}
 	defer s.c.leave()
-	if name, r := launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &p); r != cudaSuccess {
+	if name, r := launch(s.Stream, &v.call, &p); r != cudaSuccess {
 		err := s.c.check(name, r)
 		err.(*Error).Detail = k.Entry
 		return err

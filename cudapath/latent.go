@@ -121,11 +121,11 @@ func (k *kernel) launchLatent(s *Stream, v *invocation) error {
 	}
 	v.call.maps[0].box[1] = uint32(box)
 	v.call.grid = [3]uint32{uint32(g.ctas), 1, 1}
-	name, r := launch(s.c.lib.api, s.c.handle, s.handle, &v.call, p)
+	name, r := launch(s, &v.call, p)
 	if r == cudaSuccess && g.parts > 1 {
 		combine := cudaCall{function: k.combine, threads: combineThreads, shared: combineShared, early: s.c.lib.launchesEarly(),
 			grid: [3]uint32{uint32(g.rowTiles * combineChunks), uint32(v.shape.B), 1}}
-		name, r = launch(s.c.lib.api, s.c.handle, s.handle, &combine, p)
+		name, r = launch(s, &combine, p)
 	}
 	if r != cudaSuccess {
 		err := s.c.check(name, r)

@@ -133,7 +133,7 @@ var (
 // launch launches all heads and batches, in several launches if one grid cannot hold them. It
 // changes v.
 func (k *kernel) launch(s *Stream, v *invocation) error {
-	if err := s.use("Launch"); err != nil {
+	if err := s.use(launchOp); err != nil {
 		return err
 	}
 	defer s.c.leave()
@@ -169,9 +169,9 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		var name string
 		var r int32
 		if k.General {
-			name, r = launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &v.params.generalParams)
+			name, r = launch(s, &v.call, &v.params.generalParams)
 		} else {
-			name, r = launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &v.params.callParams)
+			name, r = launch(s, &v.call, &v.params.callParams)
 		}
 		if r != cudaSuccess {
 			err := s.c.check(name, r)

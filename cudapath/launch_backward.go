@@ -209,7 +209,7 @@ func (v *backwardInvocation) bind(c *Context, a *problem.CUDABackwardCall) error
 // A kernel that may start early does so in its first launch, which follows the kernel before it, and that of dQ in
 // each. The first kernel of a call never does: it waits for all earlier work of the stream.
 func (b *backwardKernels) launch(s *Stream, v *backwardInvocation, shape *attention.Shape) error {
-	if err := s.use("Launch"); err != nil {
+	if err := s.use(launchOp); err != nil {
 		return err
 	}
 	defer s.c.leave()
@@ -265,7 +265,7 @@ func (b *backwardKernels) launchOne(s *Stream, v *backwardInvocation, shape *att
 	if err := k.setMaps(c, v.mapped(shape), count); err != nil {
 		return err
 	}
-	name, r := launch(s.c.lib.api, s.c.handle, s.handle, c, &v.params)
+	name, r := launch(s, c, &v.params)
 	if r != cudaSuccess {
 		err := s.c.check(name, r)
 		err.(*Error).Detail = k.Entry

@@ -16,6 +16,8 @@ type Stream struct {
 	shared  bool // belongs to a Vulkan stream
 	wrapped bool // the caller's
 	closed  atomic.Bool
+
+	recording *recording // gets the launches, and there is no stream; nil: the driver does
 	mu      sync.RWMutex // close against poll, which comes from other goroutines
 }
 
@@ -59,12 +61,19 @@ func (s *Stream) use(op string) error {
 	if err := s.Context().enter(op); err != nil {
 		return err
 	}
-	if s.closed.Load() {
+	switch {
+	case s.closed.Load():
 		s.c.leave()
 		return closed(op)
+	case s.recording != nil && op != launchOp:
+		s.c.leave()
+		return unrecorded(op + " is no launch")
 	}
 	return nil
 }
+
+// launchOp is the method that launches kernels.
+const launchOp = "Launch"
 
 // WaitFor makes later work of the stream wait on the device until the timeline reaches
 // value.

@@ -53,6 +53,10 @@ func UseWorkspace(s *attention.Stream, m *attention.Memory) error {
 
 // scratch returns the address of memory for the stream's next work. op is the method that needs it.
 func (s *deviceStream) scratch(op string, bytes uint64) (uint64, error) {
+	if r := s.recording; r != nil {
+		r.scratch = max(r.scratch, bytes)
+		return r.scratchAt, nil
+	}
 	w := &s.workspace
 	if w.given {
 		if w.m.size < bytes {
@@ -60,7 +64,7 @@ func (s *deviceStream) scratch(op string, bytes uint64) (uint64, error) {
 		}
 		return w.m.address, nil
 	}
-	captured, err := s.capturing("Launch")
+	captured, err := s.capturing(launchOp)
 	if err != nil {
 		return 0, err
 	}
@@ -90,6 +94,9 @@ func (s *deviceStream) scratch(op string, bytes uint64) (uint64, error) {
 
 // splitScratch returns memory for the counters of a decode call, which are 0, and for the states of its splits.
 func (s *deviceStream) splitScratch(counters, states uint64) (countersAt, statesAt uint64, err error) {
+	if s.recording != nil {
+		return 0, 0, unrecorded("its counters may have to be cleared")
+	}
 	w := &s.workspace
 	if w.given {
 		at, err := s.scratch("Forward", counters+states)
@@ -105,7 +112,7 @@ func (s *deviceStream) splitScratch(counters, states uint64) (countersAt, states
 	if err != nil || w.zeroed {
 		return at - counterBytes, at, err
 	}
-	captured, err := s.capturing("Launch")
+	captured, err := s.capturing(launchOp)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -135,6 +135,21 @@ vkattn_status vkattn_op_plan_backward(vkattn_op op, const vkattn_backward_args *
 	ENTER(goOpPlanBackward(op, GO(vkattn_backward_args, args), plan));
 }
 
+vkattn_status vkattn_call_create_forward(vkattn_op op, const vkattn_args *args, vkattn_call *call)
+{
+	ENTER(goCallCreateForward(op, GO(vkattn_args, args), call));
+}
+
+vkattn_status vkattn_call_create_backward(vkattn_op op, const vkattn_backward_args *args, vkattn_call *call)
+{
+	ENTER(goCallCreateBackward(op, GO(vkattn_backward_args, args), call));
+}
+
+vkattn_status vkattn_call_run(vkattn_call call, vkattn_stream stream, const void *const *data)
+{
+	ENTER(vka_call_run(call, stream, data) ? VKATTN_OK : goCallRun(call, stream, GO(void *, data)));
+}
+
 vkattn_status vkattn_stream_wrap_vulkan(vkattn_device device, void *command_buffer, vkattn_stream *stream)
 {
 	ENTER(goStreamWrapVulkan(device, command_buffer, stream));
@@ -178,6 +193,8 @@ vkattn_status vkattn_requirements_check(vkattn_requirements requirements, const 
 vkattn_status vkattn_device_destroy(vkattn_device device) { ENTER(goDestroy(device, KIND_DEVICE)); }
 
 vkattn_status vkattn_op_destroy(vkattn_op op) { ENTER(goDestroy(op, KIND_OP)); }
+
+vkattn_status vkattn_call_destroy(vkattn_call call) { ENTER(goDestroy(call, KIND_CALL)); }
 
 vkattn_status vkattn_buffer_destroy(vkattn_buffer buffer) { ENTER(goDestroy(buffer, KIND_BUFFER)); }
 

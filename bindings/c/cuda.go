@@ -74,7 +74,18 @@ func goStreamWrapCUDA(h C.vkattn_device, of unsafe.Pointer, out *C.vkattn_stream
 		if err != nil {
 			return err
 		}
-		handle(unsafe.Pointer(out), C.KIND_STREAM, o, &stream{calls: s})
+		made, value := (*C.vka_stream)(C.calloc(1, C.sizeof_vka_stream)), &stream{calls: s}
+		made.device, made.handle = C.uint64_t(o.id), C.uint64_t(number(of))
+		handle(unsafe.Pointer(out), C.KIND_STREAM, o, value).publish(unsafe.Pointer(made))
 		return nil
 	})
+}
+
+// share tells C of the workspace of a stream, which the calls of Go may have changed.
+func (s *stream) share(to *C.vka_stream) {
+	at, n, captured := cudapath.Workspace(s.calls)
+	to.workspace, to.workspace_bytes, to.captured = C.uint64_t(at), C.uint64_t(n), 0
+	if captured {
+		to.captured = 1
+	}
 }

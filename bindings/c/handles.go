@@ -12,6 +12,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"vkattn/internal/errs"
@@ -20,7 +21,7 @@ import (
 // kind is what a handle stands for: C.KIND_DEVICE and so on.
 type kind int
 
-var kindNames = [...]string{"device", "op", "buffer", "stream", "requirements"}
+var kindNames = [...]string{"device", "op", "buffer", "stream", "requirements", "call"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -34,6 +35,69 @@ type object struct {
 
 	mu   sync.RWMutex
 	gone bool
+	slot *C.vka_slot // what C has of it; nil: nothing
+}
+
+// publish lets C use an object without Go, with data in C's memory, which is freed with the object. The caller holds the object.
+func (o *object) publish(data unsafe.Pointer) {
+	objects.Lock()
+	defer objects.Unlock()
+	s := &C.vka_slots[uint64(o.id)%C.SLOTS]
+	if s.data != nil {
+		C.free(data)
+		return
+	}
+	o.slot, s.data = s, data
+	atomic.StoreUint64((*uint64)(&s.key), o.key())
+}
+
+// key is the object's in its slot.
+func (o *object) key() uint64 {
+	if o.kind == C.KIND_STREAM {
+		return 2*uint64(o.id) + 1
+	}
+	return 2 * uint64(o.id)
+}
+
+// retract leaves objects to Go again. If C uses one of them, it leaves them as they were and returns that one.
+func retract(list []*object) (used *object) {
+	keys := make([]uint64, len(list))
+	for i, o := range list {
+		if o.slot == nil {
+			continue
+		}
+		keys[i] = atomic.SwapUint64((*uint64)(&o.slot.key), 0)
+		if atomic.LoadUint32((*uint32)(&o.slot.users)) > 0 {
+			used = o
+			break
+		}
+	}
+	for i, key := range keys {
+		if used != nil && key != 0 {
+			atomic.StoreUint64((*uint64)(&list[i].slot.key), key)
+		}
+	}
+	return used
+}
+
+// tryLock is TryLock of an object that one thread at a time uses, in Go or in C.
+func (o *object) tryLock() bool {
+	if !o.mu.TryLock() {
+		return false
+	}
+	if o.slot != nil && !atomic.CompareAndSwapUint32((*uint32)(&o.slot.users), 0, 1) {
+		o.mu.Unlock()
+		return false
+	}
+	return true
+}
+
+func (o *object) unlock() {
+	if o.slot != nil {
+		o.value.(*stream).share((*C.vka_stream)(o.slot.data))
+		atomic.AddUint32((*uint32)(&o.slot.users), ^uint32(0))
+	}
+	o.mu.Unlock()
 }
 
 // objects are those of handles. A handle is a number that is never used again, so that one that was destroyed is none.
@@ -44,12 +108,14 @@ var objects = struct {
 }{live: map[uintptr]*object{}}
 
 // handle stores a handle of a new object in out, which the caller has checked.
-func handle(out unsafe.Pointer, k kind, home *object, value io.Closer) {
+func handle(out unsafe.Pointer, k kind, home *object, value io.Closer) *object {
 	objects.Lock()
 	defer objects.Unlock()
 	objects.last++
-	objects.live[objects.last] = &object{id: objects.last, kind: k, home: home, value: value}
-	*(*uintptr)(out) = objects.last
+	o := &object{id: objects.last, kind: k, home: home, value: value}
+	objects.live[o.id] = o
+	*(*uintptr)(out) = o.id
+	return o
 }
 
 // find returns the object of a handle.
@@ -100,7 +166,7 @@ func hold[T io.Closer](c *call, h unsafe.Pointer, k kind) (*object, T, error) {
 func (c *call) lock(o *object) error {
 	lock, unlock := o.mu.TryRLock, o.mu.RUnlock
 	if o.kind == C.KIND_STREAM {
-		lock, unlock = o.mu.TryLock, o.mu.Unlock
+		lock, unlock = o.tryLock, o.unlock
 	}
 	if !lock() {
 		return busy("another thread uses or destroys the %v", o.kind)
@@ -141,20 +207,31 @@ func (o *object) destroy() error {
 	if o.gone {
 		return invalid("the %v was destroyed", o.kind)
 	}
+	needing := of(o)
+	if op, ok := o.value.(*operation); ok {
+		needing = op.calls(o)
+	}
+	if used := retract(append(needing, o)); used != nil {
+		return busy("another thread uses the %v", used.kind)
+	}
 	if o.kind == C.KIND_DEVICE {
-		for _, child := range of(o) { // no call uses them: it would hold the device
+		for _, child := range needing { // no call uses them: it would hold the device
 			_ = child.drop()
 		}
 	}
 	return o.drop()
 }
 
-// drop closes an object that no call uses.
+// drop closes an object that no call uses, and not C.
 func (o *object) drop() error {
 	objects.Lock()
 	delete(objects.live, o.id)
+	if o.slot != nil {
+		C.free(o.slot.data)
+		o.slot.data = nil
+	}
 	objects.Unlock()
-	o.gone = true
+	o.gone, o.slot = true, nil
 	return o.value.Close()
 }
 

@@ -152,6 +152,7 @@ func TestLibraryOnCUDA(t *testing.T) {
 	t.Setenv(cudapath.LibraryEnv, driver)
 	t.Setenv("FAKECUDA_ATTENTION", "1")
 	run(t, 0, compile(t, path, "testdata/cuda.c"), driver)
+	run(t, 0, compile(t, path, "testdata/call.c"), driver)
 	require.Contains(t, run(t, 0, compile(t, path, "examples/cuda.c"), driver), "O differs by at most")
 }
 

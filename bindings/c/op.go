@@ -56,30 +56,35 @@ func with(h C.vkattn_op, on C.vkattn_stream, forward *C.vkattn_args, backward *C
 	return status(func() error {
 		a := &arguments{backward: isBackward}
 		defer a.end()
-		o, op, err := hold[*operation](&a.call, unsafe.Pointer(h), C.KIND_OP)
-		if err != nil {
+		if err := a.read(h, on, forward, backward, isRun); err != nil {
 			return err
-		}
-		a.op = op
-		if on != nil {
-			if _, a.commands, err = hold[*stream](&a.call, unsafe.Pointer(on), C.KIND_STREAM); err != nil {
-				return err
-			}
-		}
-		r := reader{call: &a.call, device: o.home}
-		if op.device.isCUDA() && (a.commands != nil || !isRun) {
-			r.cuda = op.device
-		}
-		if isBackward {
-			a.BackwardArgs = r.backwardArgs(backward)
-		} else {
-			a.Args = r.args(forward)
-		}
-		if r.err != nil {
-			return r.err
 		}
 		return f(a)
 	})
+}
+
+// read holds what a call uses, and reads its arguments.
+func (a *arguments) read(h C.vkattn_op, on C.vkattn_stream, forward *C.vkattn_args, backward *C.vkattn_backward_args, isRun bool) error {
+	o, op, err := hold[*operation](&a.call, unsafe.Pointer(h), C.KIND_OP)
+	if err != nil {
+		return err
+	}
+	a.op = op
+	if on != nil {
+		if _, a.commands, err = hold[*stream](&a.call, unsafe.Pointer(on), C.KIND_STREAM); err != nil {
+			return err
+		}
+	}
+	r := reader{call: &a.call, device: o.home}
+	if op.device.isCUDA() && (a.commands != nil || !isRun) {
+		r.cuda = op.device
+	}
+	if a.backward {
+		a.BackwardArgs = r.backwardArgs(backward)
+	} else {
+		a.Args = r.args(forward)
+	}
+	return r.err
 }
 
 // run makes the call: on a command buffer it is recorded, in host memory it is done when run returns.
