@@ -17,8 +17,8 @@ type Stream struct {
 	wrapped bool // the caller's
 	closed  atomic.Bool
 
-	recording *recording // gets the launches, and there is no stream; nil: the driver does
-	mu      sync.RWMutex // close against poll, which comes from other goroutines
+	recording *recording   // gets the launches, and there is no stream; nil: the driver does
+	mu        sync.RWMutex // close against poll, which comes from other goroutines
 }
 
 // NewStream creates a stream. The caller closes it.

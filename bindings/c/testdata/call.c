@@ -194,6 +194,7 @@ static const problem problems[] = {
 	{"softcap", "", {.dtype = VKATTN_F16, .head_dim = 128, .softcap = 5}, {1, 4, 4, 100, 100}, 0, 0, 0},
 	{"float32", "_f32", {.dtype = VKATTN_F32, .head_dim = 32}, {2, 4, 2, 12, 37}, 0, 0, 0},
 	{"dropout", "general", {.dtype = VKATTN_F16, .head_dim = 64, .dropout = 0.5f}, {1, 4, 4, 100, 100}, 0, 1, 0},
+	{"two launches", "fa2", {.dtype = VKATTN_F16, .head_dim = 8, .causal = VKATTN_TOP_LEFT, .tier = VKATTN_TIER_CUDA, .kernel = "fa2"}, {70000, 1, 1, 1, 1}, 0, 1, 0},
 	{"splits", "decode", {.dtype = VKATTN_F16, .head_dim = 128}, {1, 8, 1, 1, 5000}, 0, 1, 1},
 };
 
@@ -310,8 +311,22 @@ static void handles(void)
 	OK(vkattn_stream_destroy(stream));
 	INVALID("the stream was destroyed", vkattn_call_run(calls[1], old, data));
 	OK(vkattn_stream_wrap_cuda(device, of_cuda, &stream));
-	OK(vkattn_call_run(calls[1], stream, data)); /* it has no workspace yet */
+	REQUIRE(repeated(1, sets[0], &by_c).status == VKATTN_OK && !by_c); /* it has no workspace yet */
 	same(1, sets[0], 1);
+
+	/* A stream of another device. */
+	vkattn_cuda which = {.size = sizeof which, .device = "0"};
+	vkattn_device other;
+	vkattn_stream of_other;
+	old = stream;
+	OK(vkattn_device_open_cuda(&which, &other));
+	OK(vkattn_stream_wrap_cuda(other, of_cuda, &of_other));
+	OK(vkattn_call_create_forward(op, &args, &calls[0]));
+	OK(vkattn_call_run(calls[0], stream, data));
+	stream = of_other;
+	same(0, sets[0], 0);
+	stream = old;
+	OK(vkattn_device_destroy(other));
 
 	/* A lost device. */
 	fake_die(700);
