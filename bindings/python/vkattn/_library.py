@@ -119,6 +119,10 @@ _FUNCTIONS = {
     "op_forward": [c_void_p, c_void_p, POINTER(Args)],
     "op_backward": [c_void_p, c_void_p, POINTER(BackwardArgs)],
     "op_prepare_backward": [c_void_p, POINTER(BackwardArgs)],
+    "call_create_forward": [c_void_p, POINTER(Args), POINTER(c_void_p)],
+    "call_create_backward": [c_void_p, POINTER(BackwardArgs), POINTER(c_void_p)],
+    "call_run": [c_void_p, c_void_p, c_char_p],  # the addresses packed
+    "call_destroy": [c_void_p],
     "op_plan": [c_void_p, POINTER(Args), POINTER(Plan)],
 }
 

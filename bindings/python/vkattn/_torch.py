@@ -4,6 +4,7 @@ stream; on the CPU in place too."""
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 from typing import Any, Optional, Tuple
 
@@ -34,7 +35,7 @@ class _Place:
         self.device = Device("cpu" if index is None else f"cuda:{index}")
         self.index = index
         self.library = self.device._library
-        self.op_forward, self.op_backward = (self.library.function(x) for x in ("op_forward", "op_backward"))
+        self.op_forward, self.op_backward, self.call_run = (self.library.function(x) for x in ("op_forward", "op_backward", "call_run"))
         self.streams: "dict[int, Tuple[ctypes.c_void_p, Any]]" = {}
         self.prepared: "set[Any]" = set()  # the calls that prepare has been called for
 
@@ -53,16 +54,15 @@ class _Place:
                     found = self.streams[current] = handle, threading.Lock()
         return found
 
-    def run(self, function: Any, op: Any, args: Any) -> None:
-        """Calls op_forward or op_backward."""
+    def run(self, function: Any, handle: Any, args: Any) -> None:
+        """Calls op_forward, op_backward or call_run."""
         stream, lock = self.stream()
         if lock is None:
-            self.library.check(function(op.handle, None, args))
+            self.library.check(function(handle, None, args))
         else:
             with lock:
-                if status := function(op.handle, stream, args):
+                if status := function(handle, stream, args):
                     self.library.check(status)
-
 
     def prepare(self, op: Any, back: Any) -> bool:
         """Allocates a workspace for the stream of a CUDA graph. It returns False, and allocates nothing, while a graph is captured."""
@@ -168,48 +168,62 @@ class _Call:
         a.dropout_seed = seed
 
 
+_pack = {n: struct.Struct(f"{n}Q").pack for n in (5, 10)}  # addresses, as call_run takes them
+
+
 class _Plain:
-    """The operation and the arguments of calls of one layout without further tensors, but for their addresses. Most of a small
-    call's time is the host's, and autograd's thread finds little in its caches."""
+    """Calls of one layout without further tensors. Most of a small call's time is the host's, and autograd's thread finds
+    little in its caches: the library keeps the arguments but for the addresses."""
 
     def __init__(self, rows_first: bool, q: Tensor, k: Tensor, v: Tensor, causal: int, left: int, right: int, softcap: float, scale: float) -> None:
         def wide(t: Tensor) -> Tensor:
             return t.transpose(1, 2) if rows_first else t
 
+        self.calls: "list[Any]" = []
         c = _Call(*(wide(t) for t in (q, k, v)), None, None, None, None, wide(q).shape[2], wide(k).shape[2], causal, left, right, softcap,
                   scale, None, None, None, 0.0, 0, None)  # fmt: skip
         self.place, self.op = c.place, c.op
         o = _like_q(wide(q), v.shape[3])
         self.o_shape, self.o_stride = wide(o).shape, wide(o).stride()
         self.o_is_like_q = self.o_shape == q.shape and self.o_stride == torch.empty_like(q).stride()
-        self.lse_shape, self.lse_bytes = o.shape[:3], o.shape[:3].numel() * 4
+        self.lse_shape = o.shape[:3]
         c.args.o = _tensor(o)
-        self.args = bytes(c.args)
+        self.without_lse = self.call("forward", c.args)
+        c.args.lse.bytes = self.lse_shape.numel() * 4
+        self.with_lse = self.call("forward", c.args)
         d_q, d_k, d_v = (_tensor(wide(torch.empty_like(t))) for t in (q, k, v))
-        self.backward_args = bytes(_c.made(_c.BackwardArgs, d_o=_tensor(o), d_q=d_q, d_k=d_k, d_v=d_v))
+        self.back = _c.made(_c.BackwardArgs, forward=ctypes.pointer(c.args), d_o=_tensor(o), d_q=d_q, d_k=d_k, d_v=d_v)
+        self.gradients = self.call("backward", self.back)
+        c.args.lse.data = o.data_ptr()  # prepare takes any address
         self.prepared = False
+
+    def call(self, which: str, args: Any) -> Any:
+        handle = ctypes.c_void_p()
+        self.place.library.call("call_create_" + which, self.op.handle, args, handle)
+        self.calls.append(handle)
+        return handle
+
+    def __del__(self) -> None:
+        for handle in self.calls:
+            self.place.library.function("call_destroy")(handle)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, with_lse: bool) -> Tuple[Tensor, Optional[Tensor]]:
         o = torch.empty_like(q) if self.o_is_like_q else q.new_empty_strided(self.o_shape, self.o_stride)
-        lse = q.new_empty(self.lse_shape, dtype=torch.float32) if with_lse else None
-        self.place.run(self.place.op_forward, self.op, self.addressed(q, k, v, o, lse))
+        place = self.place
+        if not with_lse:
+            place.run(place.call_run, self.without_lse, _pack[5](q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), 0))
+            return o, None
+        lse = q.new_empty(self.lse_shape, dtype=torch.float32)
+        place.run(place.call_run, self.with_lse, _pack[5](q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr()))
         return o, lse
-
-    def addressed(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Optional[Tensor]) -> Any:
-        a = _c.Args.from_buffer_copy(self.args)
-        a.q.data, a.k.data, a.v.data, a.o.data = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
-        if lse is not None:
-            a.lse.data, a.lse.bytes = lse.data_ptr(), self.lse_bytes
-        return a
 
     def backward(self, d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         o, d_o = (x if x.stride() == self.o_stride else torch.empty_strided(self.o_shape, self.o_stride, dtype=x.dtype, device=x.device).copy_(x) for x in (o, d_o))
         d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        back = _c.BackwardArgs.from_buffer_copy(self.backward_args)
-        back.forward = ctypes.pointer(self.addressed(q, k, v, o, lse))
-        back.d_o.data, back.d_q.data, back.d_k.data, back.d_v.data = d_o.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr()
-        self.place.run(self.place.op_backward, self.op, back)
-        self.prepared = self.prepared or self.place.prepare(self.op, back)
+        place = self.place
+        data = _pack[10](q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr(), d_o.data_ptr(), 0, d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr())
+        place.run(place.call_run, self.gradients, data)
+        self.prepared = self.prepared or place.prepare(self.op, self.back)
         return d_q, d_k, d_v
 
 
@@ -251,7 +265,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tenso
     c = _Call(q, k, v, *rest)
     c.args.o = _tensor(o)
     c.args.lse = _c.Tensor(None, lse.data_ptr(), lse.numel() * 4, 0, 0, 0, 0, 0)
-    c.place.run(c.place.op_forward, c.op, c.args)
+    c.place.run(c.place.op_forward, c.op.handle, c.args)
     return o, lse
 
 
@@ -270,7 +284,7 @@ def _backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tens
     back.size, back.forward = ctypes.sizeof(_c.BackwardArgs), ctypes.pointer(c.args)
     back.partial_keys = int(sinks is not None)  # a sink counts in LSE as a key whose value is 0
     back.d_o, back.d_q, back.d_k, back.d_v = _tensor(d_o), _tensor(d_q), _tensor(d_k), _tensor(d_v)
-    c.place.run(c.place.op_backward, c.op, back)
+    c.place.run(c.place.op_backward, c.op.handle, back)
     shape = (id(c.op), tuple(q.shape), tuple(k.shape))
     if shape not in c.place.prepared and c.place.prepare(c.op, back):
         c.place.prepared.add(shape)
