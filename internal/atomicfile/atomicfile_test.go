@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -176,10 +175,11 @@ func TestLeftoversOfKilledWritersGo(t *testing.T) {
 	live := begin(t, at("o.npy"), "live")
 	defer live.Discard()
 	stay := []string{
+		".o.npy." + random + ".tmp.old",
 		"." + random + ".tmp", ".o.npy.tmp", ".o.npy." + random, ".o.npy." + random + ".tmp.new", ".o.npy.lower" + random[5:] + ".tmp",
 		".o.npy2." + random + ".tmp", "o.npy." + random + ".tmp", ".x.o.npy." + random + ".tmp",
 	}
-	for _, name := range append([]string{".o.npy." + random + ".tmp", ".o.npy." + random + ".tmp.old"}, stay...) {
+	for _, name := range append([]string{".o.npy." + random + ".tmp"}, stay...) {
 		put(t, at(name), "left")
 	}
 	testfifo.Make(t, at(pipe), 0o600)
@@ -213,57 +213,27 @@ func TestWritersOfOneTargetDoNotRemoveEachOthersFiles(t *testing.T) {
 	require.Equal(t, []string{"file"}, names(t, dir))
 }
 
-// With and without hard links: without, the old file is moved out of the way.
-func TestAFailedReplaceBringsTheOldFilesBack(t *testing.T) {
-	defer func(f func(string, string) error) { hardLink = f }(hardLink)
-	for _, hardLink = range []func(string, string) error{os.Link, func(string, string) error { return syscall.EPERM }} {
-		dir := t.TempDir()
-		a, b, c := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "c")
-		put(t, a, "old a")
-		put(t, b, "old b")
-		for lost := range 3 {
-			files := []*File{begin(t, a, "new a"), begin(t, b, "new b"), begin(t, c, "new c")}
-			require.NoError(t, os.Remove(files[lost].temp))
-			require.ErrorIs(t, Replace(files...), fs.ErrNotExist)
-			require.Equal(t, []string{"a", "b"}, names(t, dir))
-			holds(t, a, "old a")
-			holds(t, b, "old b")
-		}
-		files := []*File{begin(t, a, "new a"), begin(t, filepath.Join(dir, "d"), "new d"), begin(t, c, "new c")}
-		require.NoError(t, os.Mkdir(c, 0o755)) // a folder came to lie in the last place
-		require.ErrorContains(t, Replace(files...), c)
-		require.Equal(t, []string{"a", "b", "c"}, names(t, dir))
-		holds(t, a, "old a")
-		require.NoError(t, Replace(begin(t, a, "new a"), begin(t, b, "new b")))
-		require.Equal(t, []string{"a", "b", "c"}, names(t, dir))
-		holds(t, a, "new a")
-	}
-}
-
-// While several files are replaced, the second name of an old file is no leftover to others, and the old file may go.
-func TestOldFilesInUse(t *testing.T) {
-	defer func(f func(string, string) error) { hardLink = f }(hardLink)
+// If one target cannot be replaced, no other is.
+func TestAFailedReplaceChangesNoFile(t *testing.T) {
 	dir := t.TempDir()
-	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	a, b, c := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "c")
 	put(t, a, "old a")
-	files := []*File{begin(t, a, "new a"), begin(t, b, "new b")}
-	hardLink = func(name, second string) error {
-		err := os.Link(name, second)
-		RemoveLeftovers(Target{Path: a})
-		return err
+	put(t, b, "old b")
+	for lost := range 3 {
+		files := []*File{begin(t, a, "new a"), begin(t, b, "new b"), begin(t, c, "new c")}
+		require.NoError(t, os.Remove(files[lost].temp))
+		require.ErrorIs(t, Replace(files...), fs.ErrNotExist)
+		require.Equal(t, []string{"a", "b"}, names(t, dir))
+		holds(t, a, "old a")
+		holds(t, b, "old b")
 	}
-	require.NoError(t, os.Mkdir(b, 0o755))
-	require.ErrorIs(t, Replace(files...), ErrNotRegular)
-	require.Equal(t, []string{"a", "b"}, names(t, dir))
+	files := []*File{begin(t, a, "new a"), begin(t, filepath.Join(dir, "d"), "new d"), begin(t, c, "new c")}
+	require.NoError(t, os.Mkdir(c, 0o755)) // a folder came to lie in the last place
+	require.ErrorContains(t, Replace(files...), c)
+	require.Equal(t, []string{"a", "b", "c"}, names(t, dir))
 	holds(t, a, "old a")
-
-	hardLink = func(name, second string) error {
-		require.NoError(t, os.Remove(name))
-		return os.Link(name, second)
-	}
-	require.NoError(t, os.Remove(b))
 	require.NoError(t, Replace(begin(t, a, "new a"), begin(t, b, "new b")))
-	require.Equal(t, []string{"a", "b"}, names(t, dir))
+	require.Equal(t, []string{"a", "b", "c"}, names(t, dir))
 	holds(t, a, "new a")
 }
 

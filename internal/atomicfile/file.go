@@ -17,12 +17,10 @@ import (
 // target that is written in place. Every File must be replaced or discarded. Another
 // goroutine may call Discard at any time; methods that run then fail.
 type File struct {
-	target   string
-	temp     string // "" if the target is written in place
-	file     *os.File
-	old      fs.FileInfo // nil if the target did not exist
-	oldFile  *os.File    // locked while the old file has a second name
-	replaced bool
+	target string
+	temp   string // "" if the target is written in place
+	file   *os.File
+	old    fs.FileInfo // nil if the target did not exist
 }
 
 // Create creates the hidden file of a target and locks it. A killed writer leaves such a
@@ -58,7 +56,7 @@ func hiddenPrefix(target string) string {
 // RemoveLeftovers removes the hidden files of a target that are not locked. It ignores
 // errors: a leftover only costs space.
 func RemoveLeftovers(t Target) {
-	hidden := regexp.MustCompile("^" + regexp.QuoteMeta(hiddenPrefix(t.Path)) + `[A-Z2-7]{26}\.tmp(\.old)?$`)
+	hidden := regexp.MustCompile("^" + regexp.QuoteMeta(hiddenPrefix(t.Path)) + `[A-Z2-7]{26}\.tmp$`)
 	entries, _ := os.ReadDir(filepath.Dir(t.Path))
 	for _, e := range entries {
 		path := filepath.Join(filepath.Dir(t.Path), e.Name())
@@ -105,23 +103,21 @@ func (f *File) Discard() {
 	}
 }
 
-// Replace gives all targets their new content, or none: after an error the old files are
-// restored. It discards all Files in either case. Files that are written in place are left out.
+// Replace gives all targets their new content. If one of them cannot take it, none is changed. It discards all
+// Files in either case. Files that are written in place are left out.
 func Replace(files ...*File) (err error) {
 	files = slices.DeleteFunc(slices.Clone(files), func(f *File) bool { return f.temp == "" })
-	for i, f := range files {
-		if err = f.replace(i < len(files)-1); err != nil {
-			err = fmt.Errorf("%s: %w", f.target, plain(err))
-			for _, g := range slices.Backward(files[:i+1]) {
-				g.restore()
+	for _, step := range []func(*File) error{(*File).prepare, (*File).rename} {
+		for _, f := range files {
+			if err == nil {
+				if err = step(f); err != nil {
+					err = fmt.Errorf("%s: %w", f.target, plain(err))
+				}
 			}
-			break
 		}
 	}
 	for _, f := range files {
 		f.Discard()
-		_ = os.Remove(f.temp + ".old")
-		_ = f.oldFile.Close()
 		// For the rename to last. Some file systems cannot sync a folder.
 		if folder, e := os.Open(filepath.Dir(f.target)); e == nil {
 			_ = folder.Sync()
@@ -131,8 +127,8 @@ func Replace(files ...*File) (err error) {
 	return err
 }
 
-// replace renames. With undo the old file keeps a second name.
-func (f *File) replace(undo bool) error {
+// prepare finds out whether the file can be renamed, and gives it the permissions of the old one.
+func (f *File) prepare() error {
 	there, err := os.Lstat(f.target)
 	if err == nil {
 		f.old = there
@@ -140,29 +136,13 @@ func (f *File) replace(undo bool) error {
 	if err := regular(there, err); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	if !isAt(f.temp, f.file) {
+		return fs.ErrNotExist
+	}
 	if f.old != nil {
 		takeAfter(f.file, f.old)
 	}
-	if undo && there != nil {
-		if f.oldFile, err = Open(f.target); err == nil {
-			_ = lock(f.oldFile) // the second name is no leftover
-		}
-		if hardLink(f.target, f.temp+".old") != nil {
-			// A file system without hard links, or Windows.
-			if err := os.Rename(f.target, f.temp+".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-	}
-	err = os.Rename(f.temp, f.target)
-	f.replaced = err == nil
-	return err
+	return nil
 }
 
-// restore undoes replace.
-func (f *File) restore() {
-	err := os.Rename(f.temp+".old", f.target)
-	if f.replaced && errors.Is(err, fs.ErrNotExist) {
-		_ = os.Remove(f.target)
-	}
-}
+func (f *File) rename() error { return os.Rename(f.temp, f.target) }

@@ -11,8 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var hardLink = os.Link // for tests
-
 // lock locks an open file until it is closed. The error matches errHeld if it is open with
 // a lock elsewhere; any other means that the file system has no locks.
 func lock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }

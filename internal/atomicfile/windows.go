@@ -3,7 +3,6 @@
 package atomicfile
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -33,10 +32,6 @@ func lock(f *os.File) error {
 }
 
 const errHeld = windows.ERROR_LOCK_VIOLATION
-
-// hardLink makes replace rename the old file instead. Windows refuses a rename onto a file that is open under any of
-// its names, and the old file is, for its lock.
-var hardLink = func(_, _ string) error { return errors.ErrUnsupported }
 
 // takeAfter does nothing: a new file has the permissions of its folder.
 func takeAfter(*os.File, fs.FileInfo) {}
