@@ -3,31 +3,37 @@ package verify
 import (
 	"fmt"
 	"math"
-	"runtime"
 	"sync"
-	"sync/atomic"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/internal/accuracy"
+	"vkattn/internal/par"
 )
 
 // blockRows is the number of rows of a head that are judged together.
 const blockRows = 64
 
-// comparison compares every element of one tensor, O or LSE, of several results with the
-// reference and with one another.
+// comparison compares every element of one tensor, O or LSE, of two results.
 type comparison struct {
-	shape     attention.Shape
-	causal    attention.Causal
-	width     int
-	results   []attention.HostView
-	reference *attention.HostView // nil: only with one another
-	estimate  *accuracy.Estimate
-	blocks    bool    // judge every block of rows
-	empty     float64 // an element of a row with nothing to attend to
-	// The error of the reference on the sampled rows.
-	ownMax, ownMean, ownNMSE float64
+	name     string
+	shape    attention.Shape
+	causal   attention.Causal
+	width    int
+	estimate *accuracy.Estimate
+	blocks   bool           // judge every block of rows
+	empty    float64        // an element of a row with nothing to attend to
+	own      accuracy.Stats // the error of the reference on the sampled rows
+}
+
+// count counts elements and keeps the first.
+type count struct{ n, first int64 }
+
+func (c *count) join(o count) {
+	if o.n > 0 && (c.n == 0 || o.first < c.first) {
+		c.first = o.first
+	}
+	c.n += o.n
 }
 
 // tally sums up the differences of one result from another.
@@ -36,160 +42,94 @@ type tally struct {
 	max           float64
 	at            int64 // element of the largest difference
 	sum, sq, ref2 float64
-	wrong         int64 // elements that are NaN or Inf on one side only
-	wrongAt       int64
 	size          float64 // largest element
+	wrong         count   // elements that are NaN or Inf on one side only
+	notEmpty      count   // wrong elements of rows with nothing to attend to
 	blocks        int64   // judged
 	failed        int64   // blocks that failed
 	failedAt      int64   // first row of the worst block
 	failedBy      float64
 	failedWhy     string
-	notEmpty      int64 // wrong elements of rows with nothing to attend to
-	notEmptyAt    int64
-}
-
-// found is the outcome of a comparison: a tally of each result versus the reference, and
-// of each pair of results i < j.
-type found struct {
-	versusReference []tally
-	pairs           map[[2]int]*tally
-}
-
-func (c *comparison) run() *found {
-	perHead := (c.shape.Sq + blockRows - 1) / blockRows
-	total := int64(c.shape.B) * int64(c.shape.Hq) * int64(perHead)
-	all := c.newFound()
-	var mu sync.Mutex
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range min(int64(runtime.GOMAXPROCS(0)), total) {
-		wg.Go(func() {
-			w := &worker{comparison: c, found: c.newFound(), buffers: make([][]float32, len(c.results)+1)}
-			for i := range w.buffers {
-				w.buffers[i] = make([]float32, blockRows*c.width)
-			}
-			for i := next.Add(1) - 1; i < total; i = next.Add(1) - 1 {
-				head, block := int(i)/perHead, int(i)%perHead
-				w.block(head/c.shape.Hq, head%c.shape.Hq, block*blockRows)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			all.join(w.found)
-		})
-	}
-	wg.Wait()
-	return all
-}
-
-func (c *comparison) newFound() *found {
-	f := &found{versusReference: make([]tally, len(c.results)), pairs: map[[2]int]*tally{}}
-	for j := range c.results {
-		for i := range j {
-			f.pairs[[2]int{i, j}] = &tally{}
-		}
-	}
-	return f
-}
-
-func (f *found) join(o *found) {
-	for i := range f.versusReference {
-		f.versusReference[i].join(&o.versusReference[i])
-	}
-	for k, t := range f.pairs {
-		t.join(o.pairs[k])
-	}
 }
 
 // join adds a tally. Of equally bad elements it keeps the first, so that the outcome does
-// not depend on which worker compared which block.
+// not depend on the order of blocks.
 func (t *tally) join(o *tally) {
 	if o.max > t.max || o.max == t.max && o.n > 0 && (t.n == 0 || o.at < t.at) {
 		t.max, t.at = o.max, o.at
 	}
-	if o.wrong > 0 && (t.wrong == 0 || o.wrongAt < t.wrongAt) {
-		t.wrongAt = o.wrongAt
-	}
-	if o.notEmpty > 0 && (t.notEmpty == 0 || o.notEmptyAt < t.notEmptyAt) {
-		t.notEmptyAt = o.notEmptyAt
-	}
 	if o.failed > 0 && (t.failed == 0 || o.failedBy > t.failedBy || o.failedBy == t.failedBy && o.failedAt < t.failedAt) {
 		t.failedAt, t.failedBy, t.failedWhy = o.failedAt, o.failedBy, o.failedWhy
 	}
+	t.wrong.join(o.wrong)
+	t.notEmpty.join(o.notEmpty)
 	t.n += o.n
 	t.sum += o.sum
 	t.sq += o.sq
 	t.ref2 += o.ref2
-	t.wrong += o.wrong
 	t.size = max(t.size, o.size)
 	t.blocks += o.blocks
 	t.failed += o.failed
-	t.notEmpty += o.notEmpty
 }
 
-// worker compares blocks of rows with its own tallies and buffers.
-type worker struct {
-	*comparison
-	*found
-	buffers [][]float32 // one for each result, and one for the reference
+func (t *tally) mean() float64 { return t.sum / float64(max(t.n, 1)) }
+
+func (t *tally) nmse() float64 {
+	if t.sq == 0 {
+		return 0
+	}
+	return t.sq / t.ref2
 }
 
-func (w *worker) block(b, h, lo int) {
-	rows := min(blockRows, w.shape.Sq-lo)
-	n := rows * w.width
-	first := (int64(b*w.shape.Hq+h)*int64(w.shape.Sq) + int64(lo))
-	at := first * int64(w.width)
-	for i := range w.results {
-		w.results[i].ReadRows(w.buffers[i], b, h, lo, rows)
-	}
-	least, most := w.causal.Visible(lo, w.shape.Sq, w.shape.Sk), w.causal.Visible(lo+rows-1, w.shape.Sq, w.shape.Sk)
-	var blank int // rows with nothing to attend to; they are the first of the block
-	for blank < rows && w.causal.Visible(lo+blank, w.shape.Sq, w.shape.Sk) == 0 {
-		blank++
-	}
-	ref := w.buffers[len(w.results)][:n]
-	if w.reference != nil {
-		w.reference.ReadRows(ref, b, h, lo, rows)
-	}
-	for i := range w.results {
-		x, t := w.buffers[i][:n], &w.versusReference[i]
-		for j, v := range x[:blank*w.width] {
-			if float64(v) != w.empty {
-				if t.notEmpty == 0 {
-					t.notEmptyAt = at + int64(j)
-				}
-				t.notEmpty++
+// run compares a result with the reference, or with another implementation if pair is set. Without either (nil) it
+// looks at rows with nothing to attend to alone.
+func (c *comparison) run(x, ref *attention.HostView, pair bool) *tally {
+	perHead := (c.shape.Sq + blockRows - 1) / blockRows
+	all := &tally{}
+	var mu sync.Mutex
+	par.Each(int64(c.shape.B)*int64(c.shape.Hq)*int64(perHead), func() func(int64) {
+		got, want := make([]float32, blockRows*c.width), make([]float32, blockRows*c.width)
+		return func(i int64) {
+			head, lo := int(i)/perHead, int(i)%perHead*blockRows
+			rows := min(blockRows, c.shape.Sq-lo)
+			row := int64(head)*int64(c.shape.Sq) + int64(lo)
+			x.ReadRows(got, head/c.shape.Hq, head%c.shape.Hq, lo, rows)
+			var one tally
+			if ref != nil {
+				ref.ReadRows(want, head/c.shape.Hq, head%c.shape.Hq, lo, rows)
+				one.diff(got[:rows*c.width], want, row*int64(c.width))
+				c.judge(&one, lo, rows, row, pair)
+			}
+			if !pair {
+				c.findNotEmpty(&one, got, lo, rows, row*int64(c.width))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all.join(&one)
+		}
+	})
+	return all
+}
+
+// findNotEmpty looks at the rows of a block with nothing to attend to, which are its first.
+func (c *comparison) findNotEmpty(t *tally, got []float32, lo, rows int, at int64) {
+	for row := 0; row < rows && c.causal.Visible(lo+row, c.shape.Sq, c.shape.Sk) == 0; row++ {
+		for i, v := range got[row*c.width:][:c.width] {
+			if float64(v) != c.empty {
+				t.notEmpty.join(count{1, at + int64(row*c.width+i)})
 			}
 		}
-		if w.reference == nil {
-			t.size = max(t.size, largest(x))
-			continue
-		}
-		one := diff(x, ref, at)
-		if w.blocks {
-			w.judge(&one, 1, least, most, first)
-		}
-		t.join(&one)
-	}
-	for k, t := range w.pairs {
-		one := diff(w.buffers[k[1]][:n], w.buffers[k[0]][:n], at)
-		if w.blocks {
-			w.judge(&one, 2, least, most, first)
-		}
-		t.join(&one)
 	}
 }
 
 // diff compares consecutive elements, the first of which is element at of the tensor.
-func diff(x, ref []float32, at int64) (t tally) {
-	for i, r := range ref {
-		want, got := float64(r), float64(x[i])
+func (t *tally) diff(x, ref []float32, at int64) {
+	for i, v := range x {
+		want, got := float64(ref[i]), float64(v)
 		err := math.Abs(got - want)
 		if !(err <= math.MaxFloat64) { // NaN or Inf on either side
-			if kind(want) != kind(got) {
-				if t.wrong == 0 {
-					t.wrongAt = at + int64(i)
-				}
-				t.wrong++
+			if got != want && !(math.IsNaN(got) && math.IsNaN(want)) {
+				t.wrong.join(count{1, at + int64(i)})
 			}
 			continue
 		}
@@ -201,128 +141,83 @@ func diff(x, ref []float32, at int64) (t tally) {
 		t.ref2 += want * want
 		t.size = max(t.size, math.Abs(want))
 	}
-	t.n = int64(len(ref))
-	return t
+	t.n = int64(len(x))
 }
 
-func largest(x []float32) (most float64) {
-	for _, v := range x {
-		if a := math.Abs(float64(v)); a > most && a <= math.MaxFloat64 {
-			most = a
-		}
+// judge applies rules 1 and 2 to a block of rows from lo on, the first of which is a row of the tensor.
+func (c *comparison) judge(t *tally, lo, rows int, row int64, pair bool) {
+	if !c.blocks {
+		return
 	}
-	return most
-}
-
-func kind(v float64) int {
-	switch {
-	case math.IsNaN(v):
-		return 1
-	case math.IsInf(v, 1):
-		return 2
-	case math.IsInf(v, -1):
-		return 3
-	}
-	return 0
-}
-
-// judge applies rules 1 and 2 to a block. sides is 1 for an implementation versus the
-// reference and 2 for two implementations.
-func (w *worker) judge(t *tally, sides float64, least, most int, row int64) {
 	t.blocks = 1
-	limMax, limMean := w.estimate.Block(least, most, t.size)
-	limMax, limMean = sides*limMax, sides*limMean
-	if sides == 1 {
-		limMax, limMean = limMax+w.ownMax, limMean+w.ownMean
+	limMax, limMean := c.estimate.Block(c.causal.Visible(lo, c.shape.Sq, c.shape.Sk),
+		c.causal.Visible(lo+rows-1, c.shape.Sq, c.shape.Sk), t.size)
+	if pair {
+		limMax, limMean = 2*limMax, 2*limMean
+	} else {
+		limMax, limMean = limMax+c.own.Max, limMean+c.own.Mean
 	}
-	mean := t.sum / float64(max(t.n, 1))
 	// diff leaves NaN and Inf out of the sums.
-	by := max(t.max/limMax, mean/limMean)
+	by := max(t.max/limMax, t.mean()/limMean)
 	if by <= 1 {
 		return
 	}
 	t.failed, t.failedAt, t.failedBy = 1, row, by
-	t.failedWhy = fmt.Sprintf("max %.3g of %.3g, mean %.3g of %.3g", t.max, limMax, mean, limMean)
+	t.failedWhy = fmt.Sprintf("max %.3g of %.3g, mean %.3g of %.3g", t.max, limMax, t.mean(), limMean)
 }
 
-// whole returns the limits for the tensor versus the reference.
-func (c *comparison) whole(t *tally) (limMax, limMean, limNMSE float64) {
+// limits are those of the whole tensor versus the reference. Two implementations may differ by twice the first; the
+// others are not judged.
+func (c *comparison) limits(t *tally, pair bool) (limMax, limMean, limNMSE float64) {
 	limMax, limMean, limNMSE = c.estimate.Whole(t.size)
-	root := math.Sqrt(limNMSE) + math.Sqrt(c.ownNMSE)
-	return limMax + c.ownMax, limMean + c.ownMean, root * root
+	if pair {
+		return 2 * limMax, math.Inf(1), math.Inf(1)
+	}
+	root := math.Sqrt(limNMSE) + math.Sqrt(c.own.NMSE)
+	return limMax + c.own.Max, limMean + c.own.Mean, root * root
 }
 
-// diff converts a tally for the row.
-func (c *comparison) diff(t *tally) Diff {
-	limit, _, _ := c.whole(t)
-	return Diff{Max: bench.Number(t.max), Mean: bench.Number(t.sum / float64(max(t.n, 1))), NMSE: bench.Number(t.nmse()),
-		Limit: bench.Number(limit), Wrong: t.wrong, Blocks: t.blocks, FailedBlocks: t.failed}
+// row converts a tally versus the reference.
+func (c *comparison) row(t *tally) Diff {
+	limit, _, _ := c.limits(t, false)
+	return Diff{Max: bench.Number(t.max), Mean: bench.Number(t.mean()), NMSE: bench.Number(t.nmse()),
+		Limit: bench.Number(limit), Wrong: t.wrong.n, Blocks: t.blocks, FailedBlocks: t.failed}
 }
 
-func (t *tally) nmse() float64 {
-	if t.sq == 0 {
-		return 0
+// reasons lists the rules that a result breaks.
+func (c *comparison) reasons(t *tally, pair bool) (why []string) {
+	limMax, limMean, limNMSE := c.limits(t, pair)
+	for _, rule := range []struct {
+		broken bool
+		format string
+		args   []any
+	}{
+		{t.notEmpty.n > 0, "%d elements of rows with nothing to attend to are not %v, the first at %s",
+			[]any{t.notEmpty.n, c.empty, c.position(t.notEmpty.first)}},
+		{t.wrong.n > 0, "%d elements are NaN or Inf in one of the two, the first at %s", []any{t.wrong.n, c.position(t.wrong.first)}},
+		{t.max > limMax, "max difference %.3g over %.3g at %s", []any{t.max, limMax, c.position(t.at)}},
+		{t.mean() > limMean, "mean difference %.3g over %.3g", []any{t.mean(), limMean}},
+		{t.nmse() > limNMSE && t.ref2 > 0, "NMSE %.3g over %.3g", []any{t.nmse(), limNMSE}},
+		{t.failed > 0, "%d of %d row blocks are over the limit, the worst starts at %s: %s",
+			[]any{t.failed, t.blocks, c.place(t.failedAt), t.failedWhy}},
+	} {
+		if rule.broken {
+			why = append(why, fmt.Sprintf(rule.format, rule.args...))
+		}
 	}
-	return t.sq / t.ref2
+	return why
 }
 
-// verdict lists the rules that a result breaks versus the reference.
-func (c *comparison) verdict(t *tally) (why []string) {
-	if t.notEmpty > 0 {
-		why = append(why, fmt.Sprintf("%d elements of rows with nothing to attend to are not %v, the first at %s",
-			t.notEmpty, c.empty, c.position(t.notEmptyAt)))
-	}
-	if c.reference == nil {
-		return why
-	}
-	if t.wrong > 0 {
-		why = append(why, fmt.Sprintf("%d elements are NaN or Inf where the reference is finite, or the other way round, the first at %s", t.wrong, c.position(t.wrongAt)))
-	}
-	limMax, limMean, limNMSE := c.whole(t)
-	if t.max > limMax {
-		why = append(why, fmt.Sprintf("max difference %.3g over %.3g at %s", t.max, limMax, c.position(t.at)))
-	}
-	if mean := t.sum / float64(max(t.n, 1)); mean > limMean {
-		why = append(why, fmt.Sprintf("mean difference %.3g over %.3g", mean, limMean))
-	}
-	if x := t.nmse(); x > limNMSE && t.ref2 > 0 {
-		why = append(why, fmt.Sprintf("NMSE %.3g over %.3g", x, limNMSE))
-	}
-	return append(why, c.failedBlocks(t)...)
-}
-
-func (c *comparison) failedBlocks(t *tally) []string {
-	if t.failed == 0 {
-		return nil
-	}
-	b, h, row, _ := c.index(t.failedAt * int64(c.width))
-	return []string{fmt.Sprintf("%d of %d row blocks are over the limit, the worst starts at batch %d, head %d, row %d: %s", t.failed, t.blocks, b, h, row, t.failedWhy)}
-}
-
-// pairVerdict lists the rules that two implementations break: they may differ by twice
-// the limit of one.
-func (c *comparison) pairVerdict(t *tally) (why []string) {
-	if t.wrong > 0 {
-		why = append(why, fmt.Sprintf("%d elements are NaN or Inf in one of the two, the first at %s", t.wrong, c.position(t.wrongAt)))
-	}
-	if limit, _, _ := c.estimate.Whole(t.size); t.max > 2*limit {
-		why = append(why, fmt.Sprintf("max difference %.3g over %.3g at %s", t.max, 2*limit, c.position(t.at)))
-	}
-	return append(why, c.failedBlocks(t)...)
-}
-
-func (c *comparison) index(element int64) (b, h, row, column int) {
-	column = int(element % int64(c.width))
-	r := element / int64(c.width)
-	row = int(r % int64(c.shape.Sq))
-	head := int(r / int64(c.shape.Sq))
-	return head / c.shape.Hq, head % c.shape.Hq, row, column
+// place names a row of the tensor, position an element.
+func (c *comparison) place(row int64) string {
+	head := int(row / int64(c.shape.Sq))
+	return fmt.Sprintf("batch %d, head %d, row %d", head/c.shape.Hq, head%c.shape.Hq, row%int64(c.shape.Sq))
 }
 
 func (c *comparison) position(element int64) string {
-	b, h, row, column := c.index(element)
-	if c.width == 1 {
-		return fmt.Sprintf("batch %d, head %d, row %d", b, h, row)
+	where := c.place(element / int64(c.width))
+	if c.width > 1 {
+		where += fmt.Sprintf(", column %d", element%int64(c.width))
 	}
-	return fmt.Sprintf("batch %d, head %d, row %d, column %d", b, h, row, column)
+	return where
 }

@@ -26,46 +26,43 @@ func (g *group) judge() error {
 			return err
 		}
 	}
-	o, lse := g.estimates()
 	rows := tensors.CountRows(g.truth.Sample)
-	sampled := int64(rows) < g.problem.Shape.Rows()
-	compare := []*comparison{{width: g.problem.Dv, estimate: o}}
-	if g.problem.LSE {
-		compare = append(compare, &comparison{width: 1, estimate: lse, empty: math.Inf(-1)})
-	}
-	tensor := [2]int{cases.TensorO, cases.TensorLSE}
-	full := false
-	if w := g.reference; w != nil && w.after != nil {
-		full = true
-		reports, err := g.judgeReference()
-		if err != nil {
+	full := g.reference != nil && g.reference.after != nil
+	var own [2]accuracy.Stats
+	if full {
+		var err error
+		if own, err = g.judgeReference(); err != nil {
 			return err
 		}
-		for i, c := range compare {
-			view, err := w.problem.View(w.after, tensor[i])
-			if err != nil {
-				return err
-			}
-			c.reference = &view
-			if s := reports[i]; s != nil {
-				c.ownMax, c.ownMean, c.ownNMSE = s.Max, s.Mean, s.NMSE
-			}
-		}
 	}
-	for i, c := range compare {
-		c.shape, c.causal, c.blocks = g.problem.Shape, g.problem.Causal, sampled && g.problem.Modifiers == nil
-		for _, r := range list {
-			view, err := r.problem.View(r.after, tensor[i])
+	for i, c := range g.comparisons(int64(rows) < g.problem.Shape.Rows()) {
+		c.own = own[i]
+		tensor := [2]int{cases.TensorO, cases.TensorLSE}[i]
+		var reference *attention.HostView
+		if full {
+			view, err := g.reference.problem.View(g.reference.after, tensor)
 			if err != nil {
 				return err
 			}
-			c.results = append(c.results, view)
+			reference = &view
 		}
-		found := c.run()
+		views := make([]attention.HostView, len(list))
 		for n, r := range list {
-			r.versusReference(c, &found.versusReference[n], i == 1, full)
+			var err error
+			if views[n], err = r.problem.View(r.after, tensor); err != nil {
+				return err
+			}
+			t := c.run(&views[n], reference, false)
+			for _, why := range c.reasons(t, false) {
+				r.row.fail("%s: %s", c.name, why)
+			}
+			if d := c.row(t); full && i == 0 {
+				r.row.O = d
+			} else if full {
+				r.row.LSE = &d
+			}
 		}
-		pairs(c, found, list, i == 1)
+		c.pairs(list, views)
 	}
 	for _, r := range append(list, g.reference) {
 		if r == nil || r.after == nil {
@@ -84,8 +81,8 @@ func (g *group) judge() error {
 	return nil
 }
 
-// estimates extend the error of low on the sampled rows to all rows, for O and LSE.
-func (g *group) estimates() (o, lse *accuracy.Estimate) {
+// comparisons are those of O and LSE. They extend the error of low on the sampled rows to all rows.
+func (g *group) comparisons(sampled bool) []*comparison {
 	p, t := g.problem, &g.truth
 	var keys []int
 	for _, s := range t.Sample {
@@ -93,16 +90,20 @@ func (g *group) estimates() (o, lse *accuracy.Estimate) {
 			keys = append(keys, p.Attended(s.B, s.H, row))
 		}
 	}
-	limits := accuracy.Forward(p.DType)
-	limits.Noise = t.Noise
-	o = accuracy.NewEstimate(limits, p.Dv, keys, t.Ref, t.Low, p.Shape.Rows()*int64(p.Dv))
-	limits = accuracy.ForwardLSE(p.DType)
-	limits.Noise = t.NoiseLSE
-	return o, accuracy.NewEstimate(limits, 1, keys, t.RefLSE, t.LowLSE, p.Shape.Rows())
+	of := func(name string, width int, empty float64, limits accuracy.Limits, noise, ref []float64, low []float32) *comparison {
+		limits.Noise = noise
+		return &comparison{name: name, shape: p.Shape, causal: p.Causal, width: width, empty: empty, blocks: sampled && p.Modifiers == nil,
+			estimate: accuracy.NewEstimate(limits, width, keys, ref, low, p.Shape.Rows()*int64(width))}
+	}
+	list := []*comparison{of("O", p.Dv, 0, accuracy.Forward(p.DType), t.Noise, t.Ref, t.Low)}
+	if p.LSE {
+		list = append(list, of("LSE", 1, math.Inf(-1), accuracy.ForwardLSE(p.DType), t.NoiseLSE, t.RefLSE, t.LowLSE))
+	}
+	return list
 }
 
 // judgeReference applies the rules of float32 to the reference and returns its error.
-func (g *group) judgeReference() (own [2]*accuracy.Stats, err error) {
+func (g *group) judgeReference() (own [2]accuracy.Stats, err error) {
 	truth := &g.truth
 	if g.problem.DType != attention.F32 {
 		// Widening is exact, so the float64 reference is the same.
@@ -113,7 +114,7 @@ func (g *group) judgeReference() (own [2]*accuracy.Stats, err error) {
 		return own, err
 	}
 	for i := range v.Tensors {
-		own[i] = &v.Tensors[i].Whole
+		own[i] = v.Tensors[i].Whole
 	}
 	return own, nil
 }
@@ -148,48 +149,24 @@ func fromReport(r *accuracy.Report) Diff {
 		Wrong: int64(w.WrongKind), Blocks: int64(r.Blocks), FailedBlocks: int64(r.Failed)}
 }
 
-// versusReference judges a result by its differences from the reference.
-func (r *result) versusReference(c *comparison, t *tally, isLSE, full bool) {
-	name := "O"
-	if isLSE {
-		name = "LSE"
-	}
-	for _, why := range c.verdict(t) {
-		r.row.fail("%s: %s", name, why)
-	}
-	if !full {
-		return
-	}
-	d := c.diff(t)
-	if isLSE {
-		r.row.LSE = &d
-	} else {
-		r.row.O = d
-	}
-}
-
 // pairs compares implementations with one another. If two differ too much, both fail,
 // unless one of them has failed already.
-func pairs(c *comparison, f *found, list []*result, isLSE bool) {
+func (c *comparison) pairs(list []*result, views []attention.HostView) {
 	failed := make([]bool, len(list))
 	for i, r := range list {
 		failed[i] = r.row.Status == bench.Fail
 	}
-	name := "O"
-	if isLSE {
-		name = "LSE"
-	}
-	for j := range list {
-		for i := range j {
-			t := f.pairs[[2]int{i, j}]
-			if !isLSE {
-				list[i].partner(list[j], t.max)
-				list[j].partner(list[i], t.max)
+	for j, b := range list {
+		for i, a := range list[:j] {
+			t := c.run(&views[j], &views[i], true)
+			if c.name == "O" {
+				a.partner(b, t.max)
+				b.partner(a, t.max)
 			}
-			for _, why := range c.pairVerdict(t) {
+			for _, why := range c.reasons(t, true) {
 				if !failed[i] && !failed[j] {
-					list[i].row.fail("%s versus %s: %s", name, list[j].row.Who, why)
-					list[j].row.fail("%s versus %s: %s", name, list[i].row.Who, why)
+					a.row.fail("%s versus %s: %s", c.name, b.row.Who, why)
+					b.row.fail("%s versus %s: %s", c.name, a.row.Who, why)
 				}
 			}
 		}

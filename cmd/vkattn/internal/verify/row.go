@@ -175,7 +175,7 @@ func columns(planned []*Row, wide bool) []column {
 			{Title: "pass<", Cell: func(r *Row) any { return r.Pass }},
 			{Title: "implementation<", Short: "who", Always: true, Cell: func(r *Row) any { return r.Who }},
 			markdown.Result("tile<", 1, func(r *Row) any { return r.Tile }).InWide(),
-			markdown.Result("rows", 5, compared(func(r *Row) any { return count(r.Rows, r.Of) })).InWide(),
+			markdown.Result("rows", 5, compared(func(r *Row) any { return outOf(r.Rows, r.Of) })).InWide(),
 		}, of, []column{
 			markdown.Result("runs", 1, func(r *Row) any { return r.Runs }).InWide(),
 			bench.VerdictColumn(func(r *Row) string { return string(r.Status) }),
@@ -199,7 +199,7 @@ func forwardColumns(compared func(func(*Row) any) func(*Row) any) []column {
 		markdown.Result("max pair", roomError, hasPartner(func(r *Row) any { return small(r.PairMax) })).InWide(),
 		markdown.Result("worst partner<", 1, hasPartner(func(r *Row) any { return r.Partner })).InWide(),
 		markdown.Result("float64 rows", 1, compared(func(r *Row) any {
-			return count(int64(r.Float64.Rows), r.Float64.Of)
+			return outOf(int64(r.Float64.Rows), r.Float64.Of)
 		})).InWide(),
 		markdown.Result("max error", roomError, compared(func(r *Row) any { return small(r.Float64.MaxError) })),
 	}
@@ -276,8 +276,8 @@ func (r *Row) tables() (list []string) {
 	return list
 }
 
-// count prints a number of rows, "all" if it is all of them.
-func count(n, of int64) string {
+// outOf prints a number of rows, "all" if it is all of them.
+func outOf(n, of int64) string {
 	if n == of {
 		return "all"
 	}
