@@ -1,90 +1,90 @@
 package bench
 
 import (
+	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 )
 
-// column is a column of CSV and of SQL: its name, its type in SQL, and its cell in a row, which is
-// empty if it is not known.
-type column struct {
-	name, sql string
-	cell      func(*Row, *RunInfo) string
+// record is a row and its run.
+type record struct {
+	*Row
+	run *RunInfo
 }
 
-// Types of SQL.
-const (
-	sqlText    = "TEXT"
-	sqlNumber  = "DOUBLE PRECISION"
-	sqlBoolean = "BOOLEAN"
-	sqlUint64  = "NUMERIC(20)" // all 64 bits
-)
+// column is a column of CSV and of SQL: its name, the rows that have it, and its value, whose type is the column's.
+type column struct {
+	name string
+	has  func(*Row) bool // nil: those in which it is not zero
+	of   func(record) any
+}
 
 // columns lists them in their order. New ones come last, so that older files keep their places.
 var columns = []column{
-	text("device", func(r *Row) string { return r.Device }),
-	{"driver", sqlText, func(_ *Row, i *RunInfo) string { return i.Device.Driver }},
-	{"version", sqlText, func(_ *Row, i *RunInfo) string { return i.Version }},
-	{"seed", sqlUint64, func(_ *Row, i *RunInfo) string { return strconv.FormatUint(i.Seed, 10) }},
-	text("tier", (*Row).Name),
-	text("tile", func(r *Row) string { return r.Tile }),
-	extent("batch", func(r *Row) int { return r.B }),
-	extent("heads", func(r *Row) int { return r.Hq }),
-	extent("heads_kv", func(r *Row) int { return r.Hkv }),
-	extent("seqlen_q", func(r *Row) int { return r.Sq }),
-	extent("seqlen_k", func(r *Row) int { return r.Sk }),
-	extent("headdim", func(r *Row) int { return r.D }),
-	extent("headdim_v", func(r *Row) int { return r.Dv }),
-	text("causal", func(r *Row) string { return attentionText(r, r.Causal.String()) }),
-	text("dtype", (*Row).DTypeText),
-	text("status", func(r *Row) string { return string(r.Status) }),
-	text("reason", func(r *Row) string { return r.Reason }),
-	number("ms_min", (*Row).timed, func(r *Row) float64 { return r.Ms.Min }),
-	number("ms_median", (*Row).timed, func(r *Row) float64 { return r.Ms.Median }),
-	number("ms_max", (*Row).timed, func(r *Row) float64 { return r.Ms.Max }),
-	count("samples", func(r *Row) uint64 { return uint64(len(r.Samples)) }),
-	number("tflops", (*Row).ok, func(r *Row) float64 { return r.TFLOPs }),
-	number("max_error", (*Row).compared, func(r *Row) float64 { return float64(r.Checked.MaxError) }),
-	number("nmse", (*Row).compared, func(r *Row) float64 { return float64(r.Checked.NMSE) }),
-	count("checked_rows", func(r *Row) uint64 { return uint64(r.Checked.Rows) }),
-	count("memory_bytes", func(r *Row) uint64 { return r.Memory }),
-	boolean("peer", func(r *Row) string { return strconv.FormatBool(r.Peer) }),
-	text("variant", func(r *Row) string { return r.Variant }),
-	text("ablation", func(r *Row) string { return r.Ablation }),
-	number("ablation_tflops", (*Row).ablated, func(r *Row) float64 { return r.AblationTFLOPs }),
-	text("timer", func(r *Row) string { return r.Timer }),
-	count("sets", func(r *Row) uint64 { return uint64(r.Sets) }),
-	text("samples_ms", samplesText),
-	number("sm_mhz", (*Row).hasClock, func(r *Row) float64 { return float64(r.Clock.SMMHz) }),
-	number("memory_mhz", (*Row).hasClock, func(r *Row) float64 { return float64(r.Clock.MemoryMHz) }),
-	number("power_watts", (*Row).hasClock, func(r *Row) float64 { return r.Clock.PowerWatts }),
-	number("celsius", (*Row).hasClock, func(r *Row) float64 { return float64(r.Clock.Celsius) }),
-	text("line", func(r *Row) string { return r.Line }),
-	text("baseline", func(r *Row) string { return string(r.Baseline) }),
-	text("options", func(r *Row) string { return r.OptionText }),
-	positive("splits", func(r *Row) float64 { return float64(r.Splits) }),
-	positive("kv_bytes", func(r *Row) float64 { return float64(r.KVBytes) }),
-	positive("tb_per_s", func(r *Row) float64 { return r.TBs }),
-	positive("sparse_ratio", func(r *Row) float64 { return r.SparseRatio }),
-	number("nan", (*Row).hasResult, func(r *Row) float64 { return float64(r.Result.NaN) }),
-	number("max_abs", (*Row).hasResult, func(r *Row) float64 { return float64(r.Result.MaxAbs) }),
-	text("pass", func(r *Row) string { return attentionText(r, r.Pass.String()) }),
-	positive("layers", func(r *Row) float64 { return float64(r.Layers) }),
-	positive("checked_keys", func(r *Row) float64 { return float64(r.Checked.Keys) }),
-	number("ms_mean", (*Row).timed, func(r *Row) float64 { return r.Ms.Mean }),
-	number("ms_median_low", (*Row).hasInterval, func(r *Row) float64 { return r.Ms.Low }),
-	number("ms_median_high", (*Row).hasInterval, func(r *Row) float64 { return r.Ms.High }),
-	number("tflops_mean", func(r *Row) bool { return r.ok() && r.MeanTFLOPs > 0 }, func(r *Row) float64 { return r.MeanTFLOPs }),
-	number("tflops_peak", func(r *Row) bool { return r.ok() && r.PeakTFLOPs > 0 }, func(r *Row) float64 { return r.PeakTFLOPs }),
-	size("input_bytes", func(r *Row) uint64 { return r.InputBytes }),
-	size("output_bytes", func(r *Row) uint64 { return r.OutputBytes }),
-	size("workspace_bytes", func(r *Row) uint64 { return r.WorkspaceBytes }),
-	size("plain_bytes", func(r *Row) uint64 { return r.PlainBytes }),
-	text("unsteady", func(r *Row) string { return r.Unsteady }),
-	text("ceiling", func(r *Row) string { return string(r.Ceiling) }),
-	size("bytes", func(r *Row) uint64 { return r.Bytes }),
-	positive("flops", func(r *Row) float64 { return r.Flops }),
-	boolean("lse", lseText),
+	{"device", nil, func(x record) any { return x.Device }},
+	{"driver", nil, func(x record) any { return x.run.Device.Driver }},
+	{"version", nil, func(x record) any { return x.run.Version }},
+	{"seed", all, func(x record) any { return x.run.Seed }},
+	{"tier", nil, func(x record) any { return x.Name() }},
+	{"tile", nil, func(x record) any { return x.Tile }},
+	{"batch", (*Row).attends, func(x record) any { return x.B }},
+	{"heads", (*Row).attends, func(x record) any { return x.Hq }},
+	{"heads_kv", (*Row).attends, func(x record) any { return x.Hkv }},
+	{"seqlen_q", (*Row).attends, func(x record) any { return x.Sq }},
+	{"seqlen_k", (*Row).attends, func(x record) any { return x.Sk }},
+	{"headdim", (*Row).attends, func(x record) any { return x.D }},
+	{"headdim_v", (*Row).attends, func(x record) any { return x.Dv }},
+	{"causal", (*Row).attends, func(x record) any { return x.Causal.String() }},
+	{"dtype", nil, func(x record) any { return x.DTypeText() }},
+	{"status", nil, func(x record) any { return string(x.Status) }},
+	{"reason", nil, func(x record) any { return x.Reason }},
+	{"ms_min", (*Row).timed, func(x record) any { return x.Ms.Min }},
+	{"ms_median", (*Row).timed, func(x record) any { return x.Ms.Median }},
+	{"ms_max", (*Row).timed, func(x record) any { return x.Ms.Max }},
+	{"samples", all, func(x record) any { return len(x.Samples) }},
+	{"tflops", (*Row).ok, func(x record) any { return x.TFLOPs }},
+	{"max_error", (*Row).compared, func(x record) any { return x.Checked.MaxError }},
+	{"nmse", (*Row).compared, func(x record) any { return x.Checked.NMSE }},
+	{"checked_rows", all, func(x record) any { return x.Checked.Rows }},
+	{"memory_bytes", all, func(x record) any { return x.Memory }},
+	{"peer", all, func(x record) any { return x.Peer }},
+	{"variant", nil, func(x record) any { return x.Variant }},
+	{"ablation", nil, func(x record) any { return x.Ablation }},
+	{"ablation_tflops", (*Row).ablated, func(x record) any { return x.AblationTFLOPs }},
+	{"timer", nil, func(x record) any { return x.Timer }},
+	{"sets", all, func(x record) any { return x.Sets }},
+	{"samples_ms", (*Row).timed, func(x record) any { return samplesText(x.Samples) }},
+	{"sm_mhz", (*Row).hasClock, func(x record) any { return x.Clock.SMMHz }},
+	{"memory_mhz", (*Row).hasClock, func(x record) any { return x.Clock.MemoryMHz }},
+	{"power_watts", (*Row).hasClock, func(x record) any { return x.Clock.PowerWatts }},
+	{"celsius", (*Row).hasClock, func(x record) any { return x.Clock.Celsius }},
+	{"line", nil, func(x record) any { return x.Line }},
+	{"baseline", nil, func(x record) any { return string(x.Baseline) }},
+	{"options", nil, func(x record) any { return x.OptionText }},
+	{"splits", nil, func(x record) any { return x.Splits }},
+	{"kv_bytes", nil, func(x record) any { return float64(x.KVBytes) }},
+	{"tb_per_s", nil, func(x record) any { return x.TBs }},
+	{"sparse_ratio", nil, func(x record) any { return x.SparseRatio }},
+	{"nan", (*Row).hasResult, func(x record) any { return x.Result.NaN }},
+	{"max_abs", (*Row).hasResult, func(x record) any { return x.Result.MaxAbs }},
+	{"pass", (*Row).attends, func(x record) any { return x.Pass.String() }},
+	{"layers", nil, func(x record) any { return x.Layers }},
+	{"checked_keys", nil, func(x record) any { return x.Checked.Keys }},
+	{"ms_mean", (*Row).timed, func(x record) any { return x.Ms.Mean }},
+	{"ms_median_low", (*Row).hasInterval, func(x record) any { return x.Ms.Low }},
+	{"ms_median_high", (*Row).hasInterval, func(x record) any { return x.Ms.High }},
+	{"tflops_mean", (*Row).hasMean, func(x record) any { return x.MeanTFLOPs }},
+	{"tflops_peak", (*Row).hasMean, func(x record) any { return x.PeakTFLOPs }},
+	{"input_bytes", nil, func(x record) any { return x.InputBytes }},
+	{"output_bytes", nil, func(x record) any { return x.OutputBytes }},
+	{"workspace_bytes", nil, func(x record) any { return x.WorkspaceBytes }},
+	{"plain_bytes", nil, func(x record) any { return x.PlainBytes }},
+	{"unsteady", nil, func(x record) any { return x.Unsteady }},
+	{"ceiling", nil, func(x record) any { return string(x.Ceiling) }},
+	{"bytes", nil, func(x record) any { return x.Bytes }},
+	{"flops", nil, func(x record) any { return x.Flops }},
+	{"lse", func(r *Row) bool { return r.attends() && r.Pass == PassForward }, func(x record) any { return x.LSE }},
 }
 
 // Cell is the cell of a row in a column of CSV.
@@ -97,76 +97,59 @@ func Cell(column string, r *Row, info *RunInfo) string {
 	return ""
 }
 
-func text(name string, of func(*Row) string) column {
-	return column{name, sqlText, func(r *Row, _ *RunInfo) string { return of(r) }}
-}
-
-func boolean(name string, of func(*Row) string) column {
-	return column{name, sqlBoolean, func(r *Row, _ *RunInfo) string { return of(r) }}
-}
-
-// count is a column of whole numbers that are always known.
-func count(name string, of func(*Row) uint64) column {
-	return column{name, sqlNumber, func(r *Row, _ *RunInfo) string { return strconv.FormatUint(of(r), 10) }}
-}
-
-// extent is a column of the shape, which ceilings lack.
-func extent(name string, of func(*Row) int) column {
-	return column{name, sqlNumber, func(r *Row, _ *RunInfo) string { return attentionText(r, strconv.Itoa(of(r))) }}
-}
-
-// size is a column of bytes, unknown if 0.
-func size(name string, of func(*Row) uint64) column {
-	return column{name, sqlNumber, func(r *Row, _ *RunInfo) string {
-		if of(r) == 0 {
-			return ""
+// cell is empty if the value is not known.
+func (c column) cell(r *Row, info *RunInfo) string {
+	if c.has != nil && !c.has(r) {
+		return ""
+	}
+	switch v := c.of(record{r, info}).(type) {
+	case float64, Number:
+		if f := reflect.ValueOf(v).Float(); f != 0 || c.has != nil {
+			return decimal(f)
 		}
-		return strconv.FormatUint(of(r), 10)
-	}}
-}
-
-// number is a column of numbers of the rows that have them.
-func number(name string, known func(*Row) bool, of func(*Row) float64) column {
-	return column{name, sqlNumber, func(r *Row, _ *RunInfo) string {
-		if !known(r) {
-			return ""
+	default:
+		if c.has != nil || !reflect.ValueOf(v).IsZero() {
+			return fmt.Sprint(v)
 		}
-		return decimal(of(r))
-	}}
+	}
+	return ""
 }
 
-// positive is a column of numbers, unknown if 0.
-func positive(name string, of func(*Row) float64) column {
-	return number(name, func(r *Row) bool { return of(r) > 0 }, of)
+// sql is the type of the column in SQL.
+func (c column) sql() string {
+	if c.name == "seed" {
+		return "NUMERIC(20)" // all 64 bits
+	}
+	switch c.of(record{&Row{Clock: &Clock{}, Result: &Result{}}, &RunInfo{}}).(type) {
+	case string:
+		return sqlText
+	case bool:
+		return "BOOLEAN"
+	}
+	return "DOUBLE PRECISION"
 }
+
+const sqlText = "TEXT"
 
 // decimal prints nine significant digits at most.
 func decimal(v float64) string { return strconv.FormatFloat(v, 'g', 9, 64) }
 
+func all(*Row) bool              { return true }
+func (r *Row) attends() bool     { return r.Ceiling == "" }
 func (r *Row) ok() bool          { return r.Status == OK }
 func (r *Row) ablated() bool     { return r.Status == Ablated }
 func (r *Row) timed() bool       { return r.ok() || r.ablated() }
 func (r *Row) hasInterval() bool { return r.timed() && r.Ms.High > 0 }
 func (r *Row) compared() bool    { return r.Checked.Rows > 0 }
+func (r *Row) hasMean() bool     { return r.ok() && r.MeanTFLOPs > 0 }
 func (r *Row) hasClock() bool    { return r.Clock != nil }
 func (r *Row) hasResult() bool   { return r.Result != nil }
 
 // samplesText lists the times of all runs.
-func samplesText(r *Row) string {
-	if !r.timed() {
-		return ""
-	}
+func samplesText(samples []float64) string {
 	var list []string
-	for _, ms := range r.Samples {
+	for _, ms := range samples {
 		list = append(list, decimal(ms))
 	}
 	return strings.Join(list, " ")
-}
-
-// lseText says whether a forward pass returned LSE. It is empty for other rows.
-func lseText(r *Row) string {
-	if r.Pass != PassForward {
-		return ""
-	}
-	return attentionText(r, strconv.FormatBool(r.LSE))
 }

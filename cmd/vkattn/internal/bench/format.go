@@ -226,7 +226,7 @@ func sqlLines(w io.Writer, info *RunInfo) Printer[*Row] {
 	// Without the names a table with more columns, or in another order, takes no row.
 	types, names := []string{`"started" TEXT`}, []string{`"started"`}
 	for _, c := range columns {
-		types, names = append(types, fmt.Sprintf(`"%s" %s`, c.name, c.sql)), append(names, `"`+c.name+`"`)
+		types, names = append(types, fmt.Sprintf(`"%s" %s`, c.name, c.sql())), append(names, `"`+c.name+`"`)
 	}
 	header := fmt.Sprintf("CREATE TABLE IF NOT EXISTS vkattn_bench (\n  %s\n);\n", strings.Join(types, ",\n  "))
 	return &linePrinter[*Row]{w: w, header: header, text: func(r *Row) (string, error) {
@@ -236,7 +236,7 @@ func sqlLines(w io.Writer, info *RunInfo) Printer[*Row] {
 			switch {
 			case v == "":
 				v = "NULL"
-			case c.sql == sqlText:
+			case c.sql() == sqlText:
 				v = quote(v)
 			case notFinite[v] != "":
 				v = notFinite[v]
