@@ -24,6 +24,7 @@ import (
 
 // benchFlags are the flags of `vkattn bench`, not parsed yet.
 type benchFlags struct {
+	changed                         func(flag string) bool // whether it is given
 	lists                           axisTexts
 	tier, device, format            string
 	timing                          timingFlags
@@ -69,8 +70,8 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 			if o.peerTimeout <= 0 {
 				return badInputf("--peer-timeout %v: want a positive duration", o.peerTimeout)
 			}
-			if c.Flags().Changed("peer-timeout") && len(o.peers) == 0 {
-				return badInputf("--peer-timeout needs --peer")
+			if err := needs(o.changed, "peer-timeout", "peer"); err != nil {
+				return err
 			}
 			return flagtext.Sweep.Error(a.onRanks(c, &o.ranksFlags, &o))
 		},
@@ -141,7 +142,7 @@ func (o *benchFlags) addAxis(f *pflag.FlagSet, flag, usage string) {
 // problemFlags adds the flags that select problems and the device. All commands that
 // take sweeps have them.
 func (o *benchFlags) problemFlags(f *pflag.FlagSet) {
-	o.lists = axisTexts{}
+	o.lists, o.changed = axisTexts{}, f.Changed
 	for _, axis := range bench.Axes {
 		if axis.Shapes() {
 			o.lists.add(f, axis)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -81,15 +82,13 @@ func (o *benchFlags) readLists(p *benchPlan) (err error) {
 	}
 	s := p.lists
 	modified := s.Some("score-mod") || s.Some("mask-mod")
-	if err := unread(s); err != nil {
+	if err := cmp.Or(unread(s), needs(o.changed, "padded", "varlen"), excludes(o.changed, "batch-size seqlen-k", "varlen")); err != nil {
 		return err
 	}
 	block, alone := bench.ListOf[[2]int](s, "block-size"), len(p.suites) == 0
 	switch {
 	case s.Some("lse") && len(s["pass"]) > 0 && !slices.Contains(s["pass"], any(bench.PassForward)):
 		return badInputf("--lse needs --pass fwd: rows of the other passes always have LSE")
-	case len(s["padded"]) > 0 && len(s["varlen"]) == 0:
-		return badInputf("--padded needs --varlen")
 	case s.Some("shared-kv") && (s.Some("k-dtype") || s.Some("v-dtype")):
 		return badInputf("--shared-kv has one type of K and V: give --kv-dtype")
 	case s.Some("kv-layout") && !s.Some("page-size") && alone:
@@ -107,10 +106,6 @@ func (o *benchFlags) readLists(p *benchPlan) (err error) {
 	}
 	rows := 0
 	switch lengths := bench.ListOf[int](s, "seqlen"); {
-	case len(s["batch-size"]) > 0:
-		return badInputf("--batch-size and --varlen exclude one another: the sequences are counted")
-	case len(s["seqlen-k"]) > 0:
-		return badInputf("--seqlen-k and --varlen exclude one another")
 	case len(lengths) > 1:
 		return badInputf("--seqlen: with --varlen give one number, the rows of each sequence")
 	case len(lengths) == 1:
@@ -121,6 +116,26 @@ func (o *benchFlags) readLists(p *benchPlan) (err error) {
 		return badInputf("--varlen: %w", err)
 	}
 	s["varlen"] = []any{lengths}
+	return nil
+}
+
+// needs refuses those of some flags that are given without another.
+func needs(given func(string) bool, flags, other string) error {
+	for flag := range strings.FieldsSeq(flags) {
+		if given(flag) && !given(other) {
+			return badInputf("--%s needs --%s", flag, other)
+		}
+	}
+	return nil
+}
+
+// excludes refuses those of some flags that are given with another.
+func excludes(given func(string) bool, flags, other string) error {
+	for flag := range strings.FieldsSeq(flags) {
+		if given(flag) && given(other) {
+			return badInputf("--%s and --%s exclude one another", flag, other)
+		}
+	}
 	return nil
 }
 
@@ -135,7 +150,8 @@ func unread(s bench.Sweep) error {
 		return badInput(err)
 	}
 	for _, tables := range bench.ListOf[bench.Tables](s, "table") {
-		for _, name := range tables.Names() {
+		names, _ := tables.Names()
+		for _, name := range names {
 			if !slices.ContainsFunc(read, func(t score.Table) bool { return t.Name() == name }) {
 				return badInputf("--table %s: neither --score-mod nor --mask-mod reads it", name)
 			}
@@ -222,10 +238,8 @@ func (t *timingFlags) check(f *pflag.FlagSet) error {
 	if err := checkTimeout(f, t.Timeout); err != nil {
 		return err
 	}
-	for _, name := range []string{"repetitions", "min-time", "max-noise", "warmup"} {
-		if t.Once && f.Changed(name) {
-			return badInputf("--run-once and --%s exclude one another", name)
-		}
+	if err := excludes(f.Changed, "repetitions min-time max-noise warmup", "run-once"); err != nil {
+		return err
 	}
 	switch {
 	case !f.Changed("warmup"):

@@ -242,7 +242,7 @@ func TestImpossibleListsNeedNoDevice(t *testing.T) {
 	for _, o := range []benchFlags{{lists: axisTexts{"nheads-kv": "3"}}, {lists: axisTexts{"headdim-v": "512"}}, {lists: axisTexts{"headdim": "576", "headdim-v": "512"}},
 		{lists: axisTexts{"kv-dtype": "q8_0"}}} {
 		o.format = "md"
-		_, err := o.plan(bench.Formats)
+		_, err := parsedPlan(o)
 		require.NoError(t, err)
 	}
 }

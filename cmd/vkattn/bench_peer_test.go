@@ -104,11 +104,17 @@ func TestBenchWithoutThePeerItWasGiven(t *testing.T) {
 	require.Equal(t, "vkattn: peer gpu-only: it needs a GPU\n2 rows, seed 9\n", stderr)
 }
 
+// parsedPlan is the plan of flags that the command line does not have.
+func parsedPlan(o benchFlags) (*benchPlan, error) {
+	o.changed = func(string) bool { return false }
+	return o.plan(bench.Formats)
+}
+
 // planned are the problems of flags.
 func planned(t *testing.T, o benchFlags) []bench.Problem {
 	t.Helper()
 	o.format = "md"
-	p, err := o.plan(bench.Formats)
+	p, err := parsedPlan(o)
 	require.NoError(t, err)
 	list, err := p.problems(bench.Sweep{})
 	require.NoError(t, err)
@@ -179,7 +185,7 @@ func TestTorchPeer(t *testing.T) {
 func TestBenchBaselines(t *testing.T) {
 	for list, want := range map[string]int{"": 3, "none": 0, "copy": 1} {
 		o := benchFlags{format: "md", suite: "decode", baselines: list}
-		p, err := o.plan(bench.Formats)
+		p, err := parsedPlan(o)
 		require.NoError(t, err)
 		require.Len(t, p.chosenBaselines(), want, "--against %q", list)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -77,16 +78,13 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 			return nil, badInputf("--tile: %w", err)
 		}
 	}
-	if len(o.tile) > 0 && len(o.tiles) > 0 {
-		return nil, badInputf("--tile and --bwd-tile exclude one another")
-	}
 	for _, tiles := range o.tiles {
 		if err := plan.CheckBackwardTiles(tiles); err != nil {
 			return nil, badInputf("--bwd-tile: %w", err)
 		}
 	}
-	if len(p.suites) > 0 && len(p.presets) > 0 {
-		return nil, badInputf("--preset and --suite exclude one another")
+	if err := cmp.Or(excludes(o.changed, "tile", "bwd-tile"), excludes(o.changed, "preset", "suite")); err != nil {
+		return nil, err
 	}
 	if err := o.readLists(p); err != nil {
 		return nil, err
@@ -293,15 +291,7 @@ func (o *benchFlags) listOnly(p *benchPlan) error {
 	if p.format != "md" {
 		return badInputf("--list prints Markdown: leave out -o %s", p.format)
 	}
-	for _, f := range []struct {
-		given bool
-		flag  string
-	}{{len(o.save) > 0, "save"}, {len(o.plots) > 0, "plot"}, {o.monitor != "", "monitor"}} {
-		if f.given {
-			return badInputf("--list runs nothing: leave out --%s", f.flag)
-		}
-	}
-	return nil
+	return excludes(o.changed, "save plot monitor", "list")
 }
 
 // list prints the problems of the chosen presets and suites, or all presets and suites.

@@ -48,7 +48,7 @@ func TestPublishedSuitesAreSmallOnACPU(t *testing.T) {
 		{benchFlags{suite: "forward"}, true, false},
 	} {
 		c.flags.format = "md"
-		p, err := c.flags.plan(bench.Formats)
+		p, err := parsedPlan(c.flags)
 		require.NoError(t, err)
 		p.small = c.small
 		list, err := p.problems(bench.Sweep{})

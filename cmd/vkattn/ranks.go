@@ -61,12 +61,8 @@ type ranksPlan struct {
 // plan parses the flags; nil: the command runs in this process alone.
 func (o *ranksFlags) plan(f *pflag.FlagSet) (*ranksPlan, error) {
 	if o.ranks == 0 {
-		for _, name := range []string{"parallel", "transport", "schedule", "split", "inner"} {
-			if f.Changed(name) {
-				return nil, badInputf("--%s needs --ranks", name)
-			}
-		}
-		return nil, nil
+		alone := func(flag string) bool { return flag != "ranks" && f.Changed(flag) } // --ranks 0 is none
+		return nil, needs(alone, "parallel transport schedule split inner", "ranks")
 	}
 	p := &ranksPlan{modes: []ranks.Mode{{Mode: parallel.ModeRing}, {Mode: parallel.ModeUlysses}, {Mode: parallel.ModeAllGather}}}
 	if o.ranks < 1 || o.ranks > parallel.MaxRanks {

@@ -22,30 +22,16 @@ func (o *benchFlags) checkRanks() (*benchPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, x := range []struct {
-		flag  string
-		given bool
-	}{
-		{"peer", len(o.peers) > 0}, {"against", o.baselines != ""}, {"variant", len(plan.variants) > 0},
-		{"ablate", len(plan.ablations) > 0},
-		{"cuda-kernel", len(plan.kernels) > 0}, {"plot", len(o.plots) > 0}, {"monitor", o.monitor != ""},
-		{"baseline", o.baseline != ""}, {"list", o.list},
-		{"tile", len(o.tile) > 0}, {"bwd-tile", len(o.tiles) > 0}, {"min-time", o.timing.MinTime != 0},
-		{"max-noise", o.timing.MaxNoise != 0},
-		{"timeout", o.timing.Timeout != 0}, {"delay", o.timing.Delay != 0}, {"warm-cache", o.timing.WarmCache}, {"of-peak", o.ofPeak},
-	} {
-		if x.given {
-			return nil, badInputf("--%s and --ranks exclude one another", x.flag)
-		}
-	}
-	return plan, plan.onRanks()
+	err = excludes(o.changed, "peer against variant ablate cuda-kernel plot monitor baseline list tile bwd-tile min-time max-noise "+
+		"timeout delay warm-cache of-peak", "ranks")
+	return plan, cmp.Or(err, o.onRanks())
 }
 
 // onRanks refuses axes that several ranks do not have.
-func (p *benchPlan) onRanks() error {
+func (o *benchFlags) onRanks() error {
 	for _, axis := range bench.Axes {
-		if !axis.OnRanks() && len(p.lists[axis.Flag]) > 0 {
-			return badInputf("--%s and --ranks exclude one another", axis.Flag)
+		if err := excludes(o.changed, axis.Flag, "ranks"); err != nil && !axis.OnRanks() {
+			return err
 		}
 	}
 	return nil
@@ -147,15 +133,10 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 // checkRanks refuses flags of verify that several ranks do not have.
 func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
 	plan, err := o.plan()
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case len(plan.kernels) > 0:
-		return nil, badInputf("--cuda-kernel and --ranks exclude one another")
-	case o.timing.Timeout != 0:
-		return nil, badInputf("--timeout and --ranks exclude one another")
 	}
-	return plan, plan.onRanks()
+	return plan, cmp.Or(excludes(o.changed, "cuda-kernel timeout", "ranks"), o.onRanks())
 }
 
 func (o *verifyFlags) alone(ctx context.Context, a *app) error { return a.verify(ctx, o) }

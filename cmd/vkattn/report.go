@@ -109,12 +109,10 @@ Exit codes: 0 written, 1 an output cannot be written, 2 bad flags or files.`,
 
 // conflict refuses flags that would have no effect.
 func (o *reportFlags) conflict(changed func(string) bool) error {
-	for _, flag := range []string{"kind", "series", "columns", "caption"} {
-		if changed(flag) && len(o.plots) == 0 && !(flag == "series" && o.ratios) {
-			return badInputf("--%s needs --plot", flag)
-		}
+	if o.ratios {
+		return needs(changed, "kind columns caption", "plot")
 	}
-	return nil
+	return needs(changed, "kind series columns caption", "plot")
 }
 
 const (

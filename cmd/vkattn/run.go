@@ -114,7 +114,7 @@ unsupported or does not fit the memory, 4 device failure, or a device that hangs
 	o.optionFlags.add(f)
 	o.paths.add(f, gradientFiles...)
 	o.paths.addOutputs(f, true)
-	o.addGradients(f)
+	f.StringArrayVar(&o.gradients, "dtable", nil, "`name=file` of the gradient of a table of floats of --score-mod; once for each")
 	f.BoolVar(&o.f32, "f32-gradients", false, "keep --dq, --dk and --dv in float32, not rounded to the storage type; "+
 		"tiers cuda and cubin do not with f16 and bf16")
 	return c

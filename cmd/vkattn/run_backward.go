@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/npy"
@@ -23,7 +26,7 @@ an f16 gradient is Inf. --f32-gradients keeps them in float32. --verify compares
 gradients too. Paged and quantized K and V have no gradients.
 `
 
-// conflict returns an error for flags of gradients that need or exclude others.
+// gradientConflict returns an error for flags of gradients that need or exclude others.
 func (o *runFlags) gradientConflict() error {
 	if o.f32 && !o.has("dq") && !o.has("dk") && !o.has("dv") {
 		return badInputf("--f32-gradients needs --dq, --dk or --dv")
@@ -34,21 +37,13 @@ func (o *runFlags) gradientConflict() error {
 		}
 		return nil
 	}
+	if err := cmp.Or(needs(o.has, "o-in", "lse-in"), needs(o.has, "lse-in", "o-in"), excludes(o.has, "o", "o-in"),
+		excludes(o.has, "lse", "lse-in"), needs(o.has, "dbias", "bias"), needs(o.has, "dsinks", "sinks")); err != nil {
+		return err
+	}
 	switch {
 	case !o.has("do"):
 		return badInputf("--do is needed with --%s", o.targets(true)[0].flag)
-	case o.has("o-in") && !o.has("lse-in"):
-		return badInputf("--o-in needs --lse-in")
-	case o.has("lse-in") && !o.has("o-in"):
-		return badInputf("--lse-in needs --o-in")
-	case o.has("o-in") && o.has("o"):
-		return badInputf("--o and --o-in exclude one another")
-	case o.has("o-in") && o.has("lse"):
-		return badInputf("--lse and --lse-in exclude one another")
-	case o.has("dbias") && !o.has("bias"):
-		return badInputf("--dbias needs --bias")
-	case o.has("dsinks") && !o.has("sinks"):
-		return badInputf("--dsinks needs --sinks")
 	case o.has("block-table"):
 		return unsupportedf("--block-table has no gradients: give K and V padded or packed")
 	case o.call.KeyType != attention.KVSame:
@@ -114,9 +109,9 @@ func (in *runInputs) allocateGradients(a *attention.BackwardArgs) {
 	if o.has("dsinks") {
 		a.DSinks.Host = make([]byte, 4*in.shape.Hq)
 	}
-	in.tableGradients(func(name string, n uint64) {
-		a.DTables = append(a.DTables, attention.Table{Name: name, Vector: attention.Vector{Host: make([]byte, 4*n)}})
-	})
+	for _, t := range o.outputs {
+		a.DTables = append(a.DTables, attention.Table{Name: t.table, Vector: attention.Vector{Host: make([]byte, t.bytes())}})
+	}
 }
 
 // elements is the number of elements of a dense tensor.
@@ -142,7 +137,9 @@ func (in *runInputs) gradientMemory(keep, pass func(...uint64)) {
 	if o.has("dsinks") {
 		keep(hostmem.Product(in.axes[0].heads, 4))
 	}
-	in.tableGradients(func(_ string, n uint64) { keep(hostmem.Product(n, 4)) })
+	for _, t := range o.outputs {
+		keep(t.bytes())
+	}
 }
 
 // planned reports whether the shape alone gives the plan, before the memory is allocated. With options
@@ -211,3 +208,29 @@ func planLines(forward *attention.Plan, backward *attention.BackwardPlan, dev *a
 	}
 	return lines
 }
+
+// readTableGradients reads the output files of --dtable.
+func (o *runFlags) readTableGradients() error {
+	names, dims := o.tables.Names()
+	for _, text := range o.gradients {
+		name, path, _ := strings.Cut(text, "=")
+		flag, at := "dtable "+name, slices.Index(names, name)
+		switch {
+		case name == "" || path == "":
+			return badInputf("--dtable %s: want name=file", text)
+		case o.paths[flag] != nil:
+			return badInputf("--%s is given twice", flag)
+		case at < 0:
+			return badInputf("--%s needs --table %s=file", flag, name)
+		}
+		o.paths[flag] = &path
+		of := len(o.outputs)
+		o.outputs = append(o.outputs, outputFile{flag: flag, gradient: true, table: name, dims: dims[at], array: func(p *runProblem) *npy.Array {
+			return &npy.Array{DType: npy.Float32, Shape: dims[at], Data: p.args.DTables[of].Host}
+		}})
+	}
+	return nil
+}
+
+// bytes is the size of the gradient of a table.
+func (t *outputFile) bytes() uint64 { return hostmem.Product(append(t.dims, 4)...) }

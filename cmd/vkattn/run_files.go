@@ -118,25 +118,24 @@ type outputFile struct {
 	flag, usage string
 	gradient    bool
 	array       func(*runProblem) *npy.Array
+
+	table string // whose gradient it is, with its sizes
+	dims  []int
 }
 
 var outputFiles = []outputFile{
-	{"o", "output `file`", false, (*runProblem).output},
-	{"lse", "log-sum-exp output `file`", false, (*runProblem).logSumExp},
-	{"dq", "output `file` of the gradient of Q; gradients need --do", true,
-		func(p *runProblem) *npy.Array { return p.gradient(&p.args.DQ, p.in.axes[0]) }},
-	{"dk", "output `file` of the gradient of K", true, func(p *runProblem) *npy.Array {
-		return p.gradient(&p.args.DK,
-			p.in.axes[1])
-	}},
-	{"dv", "output `file` of the gradient of V", true, func(p *runProblem) *npy.Array {
-		return p.gradient(&p.args.DV,
-			p.in.dense(2))
-	}},
-	{"dbias", "output `file` of the gradient of --bias", true, func(p *runProblem) *npy.Array {
+	{flag: "o", usage: "output `file`", array: (*runProblem).output},
+	{flag: "lse", usage: "log-sum-exp output `file`", array: (*runProblem).logSumExp},
+	{flag: "dq", usage: "output `file` of the gradient of Q; gradients need --do", gradient: true,
+		array: func(p *runProblem) *npy.Array { return p.gradient(&p.args.DQ, p.in.axes[0]) }},
+	{flag: "dk", usage: "output `file` of the gradient of K", gradient: true,
+		array: func(p *runProblem) *npy.Array { return p.gradient(&p.args.DK, p.in.axes[1]) }},
+	{flag: "dv", usage: "output `file` of the gradient of V", gradient: true,
+		array: func(p *runProblem) *npy.Array { return p.gradient(&p.args.DV, p.in.dense(2)) }},
+	{flag: "dbias", usage: "output `file` of the gradient of --bias", gradient: true, array: func(p *runProblem) *npy.Array {
 		return &npy.Array{DType: npy.Float32, Shape: p.in.files["bias"].Shape, Data: p.args.DBias.Host}
 	}},
-	{"dsinks", "output `file` of the gradient of --sinks", true, func(p *runProblem) *npy.Array {
+	{flag: "dsinks", usage: "output `file` of the gradient of --sinks", gradient: true, array: func(p *runProblem) *npy.Array {
 		return &npy.Array{DType: npy.Float32, Shape: []int{p.in.shape.Hq}, Data: p.args.DSinks.Host}
 	}},
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 
@@ -23,7 +24,9 @@ type optionFlags struct {
 	block         [2]int
 	kvBlock       int
 	vDim          int
-	modifierFlags
+	tables        bench.Tables
+	gradients     []string     // name=file of --dtable
+	outputs       []outputFile // of them
 }
 
 func (o *optionFlags) add(f *pflag.FlagSet) {
@@ -33,7 +36,6 @@ func (o *optionFlags) add(f *pflag.FlagSet) {
 		x.Usage = axis.InRun
 		o.values.add(f, &x)
 	}
-	o.modifierFlags.add(f)
 	f.IntVar(&o.pageSize, "page-size", 0, "number of keys in a page; must match the files of --k and --v")
 	f.Var(layoutFlag(&o.hnd, "nhd", "hnd"), "kv-layout", bench.KVLayoutUsage)
 	f.Uint64Var(&o.dropoutSeed, "dropout-seed", 0, "`seed` of the dropout mask, 64 bits")
@@ -76,7 +78,7 @@ func (o *optionFlags) read() error {
 			return badInputf("--%s %s: want one value", axis.Flag, o.values[axis.Flag])
 		}
 	}
-	o.call = p.Config
+	o.call, o.tables = p.Config, p.Tables
 	o.call.Align = attention.CausalNone // no default: it must be given
 	for _, align := range bench.ListOf[attention.Causal](lists, "align") {
 		o.call.Align = align
@@ -171,31 +173,17 @@ Integers are int32 or int64, floats float16, bfloat16 (as ml_dtypes saves it) or
 float32.
 `
 
-// conflict returns an error for flags that need or exclude one another.
+// optionConflict returns an error for flags that need or exclude one another.
 func (o *runFlags) optionConflict(changed func(string) bool) error {
 	switch {
-	case o.has("block-table") && o.has("cu-seqlens-k"):
-		return badInputf("--block-table and --cu-seqlens-k exclude one another")
 	case changed("page-size") && o.pageSize < 1:
 		return badInputf("--page-size %d: want a positive number", o.pageSize)
-	case !o.has("block-table") && changed("page-size"):
-		return badInputf("--page-size needs --block-table")
-	case !o.has("block-table") && changed("kv-layout"):
-		return badInputf("--kv-layout needs --block-table")
-	case o.has("sparse-offsets") && !o.has("sparse-tokens"):
-		return badInputf("--sparse-offsets needs --sparse-tokens")
-	case o.has("block-mask") && !changed("block-size"):
-		return badInputf("--block-mask needs --block-size")
-	case !o.has("block-mask") && changed("block-size"):
-		return badInputf("--block-size needs --block-mask")
 	case changed("block-size") && !(powerFrom16(o.block[0]) && powerFrom16(o.block[1])):
 		return badInputf("--block-size %d,%d: want powers of two, at least 16", o.block[0], o.block[1])
 	case changed("fixed-split") && o.call.FixedSplit == 0:
 		return badInputf("--fixed-split 0: want 1 to %d", attention.MaxStates)
 	case changed("v-dim") && o.vDim < 1:
 		return badInputf("--v-dim %d: want a positive number", o.vDim)
-	case changed("v-dim") && changed("v"):
-		return badInputf("--v and --v-dim exclude one another")
 	case changed("kv-block") && !o.call.KeyType.Scaled():
 		return badInputf("--kv-block needs --kv-dtype %s", problem.ListKVTypes(problem.KVType.Scaled))
 	case changed("v-dim") && o.call.KeyType != o.call.ValueType:
@@ -203,10 +191,11 @@ func (o *runFlags) optionConflict(changed func(string) bool) error {
 	case o.call.Dropout != 0 && o.call.KeyType != attention.KVSame:
 		return unsupportedf("--kv-dtype %v has no dropout: give K and V as floats", problem.KVName(o.call.KeyType, o.call.ValueType))
 	}
-	for _, flag := range []string{"dropout-seed", "dropout-offset"} {
-		if changed(flag) && !changed("dropout") {
-			return badInputf("--%s needs --dropout", flag)
-		}
+	if err := cmp.Or(excludes(changed, "block-table", "cu-seqlens-k"), needs(changed, "page-size kv-layout", "block-table"),
+		needs(changed, "sparse-offsets", "sparse-tokens"), needs(changed, "block-mask", "block-size"),
+		needs(changed, "block-size", "block-mask"), excludes(changed, "v", "v-dim"),
+		needs(changed, "dropout-seed dropout-offset", "dropout")); err != nil {
+		return err
 	}
 	if o.has("block-mask") && o.has("sparse-tokens") {
 		return unsupportedf("--block-mask and --sparse-tokens exclude one another")
@@ -251,7 +240,7 @@ func (o *runFlags) used() (list []string) {
 		}
 		list = append(list, text)
 	}
-	return append(list, o.modifierFlags.used()...)
+	return list
 }
 
 // layoutFlag is a flag with one of two orders of axes: false is the first.

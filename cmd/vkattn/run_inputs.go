@@ -43,7 +43,7 @@ func checkPaths(o *runFlags) error {
 				return badInputf("--%s %s is the same file as --%s", t.flag, path, in.flag)
 			}
 		}
-		for _, path := range o.modifierFlags.files() {
+		for _, path := range o.tables.Files() {
 			if overwrites(place, path) {
 				return badInputf("--%s %s is the same file as a --table", t.flag, path)
 			}
@@ -98,10 +98,7 @@ func (in *runInputs) open() error {
 	*c = o.call
 	c.HeadDim, c.HeadDimV, c.Scale = in.axes[0].dim, in.axes[2].dim, o.scale
 	c.Tier, c.Tuning, c.KVBlock, c.F32Gradients = o.tier, o.tuning, o.kvBlock, o.f32
-	in.args.DropoutSeed, in.args.DropoutOffset = o.dropoutSeed, o.dropoutOffset
-	if err := in.openModifiers(); err != nil {
-		return err
-	}
+	in.args.DropoutSeed, in.args.DropoutOffset, in.args.Tables = o.dropoutSeed, o.dropoutOffset, o.tables.Memory(0)
 	if o.values["dtype"] == "" {
 		in.config.DType = in.commonType()
 	}

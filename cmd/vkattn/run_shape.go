@@ -319,6 +319,7 @@ func (in *runInputs) memory() (m memory) {
 			pass(f.LoadBytes() - f.Bytes())
 		}
 	}
+	keep(in.o.tables.Bytes())
 	o := in.outputAxes()
 	rows := hostmem.Product(o.batch, o.heads, o.rows)
 	in.gradientMemory(keep, pass)

@@ -112,7 +112,7 @@ func TestTuneLeavesOutProblemsWithOptions(t *testing.T) {
 		var stderr strings.Builder
 		a := &app{stderr: &stderr}
 		o := tuneFlags{benchFlags: flags, tolerance: 1}
-		o.format = "md"
+		o.format, o.changed = "md", func(string) bool { return false }
 		plan, err := o.validate()
 		require.NoError(t, err)
 		list, err := a.tuneProblems(&o, plan, nil)

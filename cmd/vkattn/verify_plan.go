@@ -26,9 +26,6 @@ func (o *verifyFlags) plan() (*verifyPlan, error) {
 	b := o.benchFlags
 	b.onePass, b.takesPasses = true, []bench.Pass{bench.PassForward, bench.PassBackward}
 	if p.table {
-		if b.preset != "" {
-			return nil, badInputf("--preset and --suite exclude one another")
-		}
 		b.suite = ""
 	}
 	for _, name := range strings.FieldsFunc(b.suite, func(r rune) bool { return r == ',' || r == ' ' }) {

@@ -65,7 +65,7 @@ func TestVerifyRefusesBadFlags(t *testing.T) {
 func TestVerifyLeavesOutProblemsWithOptions(t *testing.T) {
 	var errs bytes.Buffer
 	a := &app{stderr: &errs}
-	o := verifyFlags{benchFlags: benchFlags{suite: "decode", format: "md", lists: axisTexts{"batch-size": "1", "headdim": "128"}}, times: 1}
+	o := verifyFlags{benchFlags: benchFlags{changed: func(string) bool { return false }, suite: "decode", format: "md", lists: axisTexts{"batch-size": "1", "headdim": "128"}}, times: 1}
 	p, err := o.plan()
 	require.NoError(t, err)
 	list, err := a.verifyProblems(p, nil, 1, true)

@@ -96,7 +96,12 @@ const (
 	windowUsage   = "keys left,right of its own position that a row attends to; -1: no limit"
 	chunkUsage    = "a causal row attends to the keys of its own chunk of `n` keys, as in Llama 4 (8192 there)"
 	softcapUsage  = "scores become softcap * tanh(score / softcap)"
-	dropoutUsage  = "probability with which a weight is dropped, below 1; the others are multiplied by 1 / (1 - `p`)"
+	tableUsage    = "`name=file` of a table of --score-mod and --mask-mod, integers or floats with 1 to 3 axes, or name=16x32 " +
+		"for random floats of these sizes; once for each"
+	scoreUsage = "what a score s becomes: an expression of s b h hkv i j row sq sk and tables, such as " +
+		"'s - 0.1 * float(i - j)' (docs/modifiers.md)"
+	maskUsage    = "whether a row attends to a key: an expression such as 'j <= i && i - j < 128'"
+	dropoutUsage = "probability with which a weight is dropped, below 1; the others are multiplied by 1 / (1 - `p`)"
 )
 
 // parseKVBlock parses who shares a scale: the elements of a key, of a head or of the tensor.
@@ -174,17 +179,14 @@ var Axes = []*Axis{
 		Usage: softcapUsage, InRun: softcapUsage, Kind: "float", Single: true, label: "softcap %v",
 		ranks: true,
 		value: field(one(sweep.Positive), func(p *Problem) *float32 { return &p.Config.Softcap })},
-	{Flag: "table", Usage: "`name=file` of a table of --score-mod and --mask-mod, integers or floats with 1 to 3 axes, or name=16x32 " +
-		"for random floats of these sizes; once for each",
+	{Flag: "table", Usage: tableUsage, InRun: tableUsage,
 		Single: true, Repeats: true, label: "table %v", verified: true,
 		value: field(one(ParseTables), func(p *Problem) *Tables { return &p.Tables })},
 	{Flag: "score-mod", Field: "ScoreMod",
-		Usage: "what a score s becomes: an expression of s b h hkv i j row sq sk and tables, such as 's - 0.1 * float(i - j)' (docs/modifiers.md)",
-		Kind:  "expression", Single: true, label: "score-mod %v", check: score.Expr.CheckScore, verified: true,
+		Usage: scoreUsage, InRun: scoreUsage, Kind: "expression", Single: true, label: "score-mod %v", check: score.Expr.CheckScore, verified: true,
 		value: field(one(parseModifier), func(p *Problem) *score.Expr { return &p.Config.ScoreMod })},
 	{Flag: "mask-mod", Field: "MaskMod",
-		Usage: "whether a row attends to a key: an expression such as 'j <= i && i - j < 128'",
-		Kind:  "expression", Single: true, label: "mask-mod %v", check: score.Expr.CheckMask, verified: true,
+		Usage: maskUsage, InRun: maskUsage, Kind: "expression", Single: true, label: "mask-mod %v", check: score.Expr.CheckMask, verified: true,
 		value: field(one(parseModifier), func(p *Problem) *score.Expr { return &p.Config.MaskMod })},
 	{Flag: "dropout", Field: "Dropout",
 		Usage: dropoutUsage, InRun: dropoutUsage, Single: true, label: "dropout %v", ranks: true,

@@ -169,7 +169,7 @@ func (p Problem) footprint() (f footprint) {
 	if p.Sinks {
 		f.lists = hostmem.Sum(f.lists, hostmem.Product(hq, integer))
 	}
-	f.lists = hostmem.Sum(f.lists, p.Tables.bytes())
+	f.lists = hostmem.Sum(f.lists, p.Tables.Bytes())
 	return f
 }
 

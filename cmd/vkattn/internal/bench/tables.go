@@ -130,9 +130,18 @@ func (t Tables) declared() (list []score.Table) {
 	return list
 }
 
-// Names are the names of the tables.
-func (t Tables) Names() (list []string) {
-	t.each(func(_ int, name string, _ tableFile) { list = append(list, name) })
+// Names are the names of the tables, with the sizes of each.
+func (t Tables) Names() (list []string, dims [][]int) {
+	t.each(func(_ int, name string, f tableFile) { list, dims = append(list, name), append(dims, f.dims) })
+	return list, dims
+}
+
+// Files are the files of the tables, or their sizes as texts.
+func (t Tables) Files() (list []string) {
+	for item := range strings.SplitSeq(string(t), ",") {
+		_, source, _ := strings.Cut(item, "=")
+		list = append(list, source)
+	}
 	return list
 }
 
@@ -149,8 +158,8 @@ func (t Tables) Memory(seed uint64) (list []attention.Table) {
 	return list
 }
 
-// bytes is the memory of the tables.
-func (t Tables) bytes() (n uint64) {
+// Bytes is the memory of the tables.
+func (t Tables) Bytes() (n uint64) {
 	t.each(func(_ int, _ string, f tableFile) { n = hostmem.Sum(n, hostmem.Product(append(f.dims, 4)...)) })
 	return n
 }
