@@ -146,12 +146,7 @@ func (a *app) openAny(name string, tiers []attention.Tier, need need, what strin
 }
 
 // closeAny closes a device of openAny, which may be nil.
-func closeAny(dev *attention.Device) {
-	if dev != nil {
-		closeDevice(dev.Vulkan())
-		_ = dev.Close()
-	}
-}
+func closeAny(dev *attention.Device) { _, _ = dev.Vulkan().Close(), dev.Close() }
 
 // noteDevice prints what the user should know of a device that was opened.
 func (a *app) noteDevice(dev *vk.Device, auto bool) {
@@ -165,13 +160,6 @@ func (a *app) noteDevice(dev *vk.Device, auto bool) {
 	}
 	if note := dev.PipelineCacheNote(); note != "" {
 		fmt.Fprintf(a.stderr, "vkattn: %s\n", note)
-	}
-}
-
-// closeDevice closes a device of openDevice, which may be nil.
-func closeDevice(dev *vk.Device) {
-	if dev != nil {
-		_ = dev.Close()
 	}
 }
 

@@ -94,7 +94,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	if err != nil {
 		return err
 	}
-	defer closeDevice(dev)
+	defer func() { _ = dev.Close() }()
 	tiers := plan.tiers
 	if len(tiers) == 0 || tiers[0] == attention.TierAuto {
 		tiers = []attention.Tier{attention.TierNoCUDA} // of TierAuto what records dispatches

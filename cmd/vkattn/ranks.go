@@ -211,10 +211,10 @@ func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []
 		}
 	}
 	if err != nil {
-		closeDevice(dev)
+		_ = dev.Close()
 		return nil, nil, err
 	}
-	return s, func() { closeDevice(dev) }, nil
+	return s, func() { _ = dev.Close() }, nil
 }
 
 // startRanks runs this command with the same arguments in a process for each rank of this host. The

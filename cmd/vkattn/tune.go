@@ -130,7 +130,7 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 	if err != nil {
 		return err
 	}
-	defer closeDevice(dev)
+	defer func() { _ = dev.Close() }()
 	switch {
 	case o.clear:
 		path, err := attention.ClearTuningCache(dev)

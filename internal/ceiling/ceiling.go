@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	"vkattn/internal/dispatch"
 	"vkattn/internal/problem"
@@ -173,9 +172,6 @@ func NewEmpty(dev *vk.Device) (*Kernel, error) {
 // Supported says why a device has no products of a storage type. It is nil if Products has
 // kernels for them.
 func Supported(dev *vk.Device, dtype problem.DType) error {
-	if !slices.Contains(problem.DTypes(), dtype) {
-		return fmt.Errorf("%w: storage type %v", problem.ErrInvalid, dtype)
-	}
 	if err := check(dev); err != nil || dtype == problem.F32 {
 		return err
 	}
@@ -231,60 +227,30 @@ func (k *Kernel) build(subgroup uint32, constants map[uint32]uint32) (_ *Kernel,
 }
 
 // Close releases the pipeline and the memory.
-func (k *Kernel) Close() error {
-	if k == nil {
-		return nil
-	}
-	var err error
-	if k.pipeline != nil {
-		err = k.pipeline.Close()
-	}
-	if k.sums != nil {
-		err = errors.Join(err, k.sums.Close())
-	}
-	return err
-}
+func (k *Kernel) Close() error { return errors.Join(k.pipeline.Close(), k.sums.Close()) }
 
 // Flops is the number of floating-point operations of a dispatch, a product and a sum each
 // counted; 0 for the empty kernel.
-func (k *Kernel) Flops() float64 {
-	if k == nil {
-		return 0
-	}
-	return k.flops
-}
+func (k *Kernel) Flops() float64 { return k.flops }
 
 // Tile describes the variant, such as "16x16x16 1x2x8 128 unroll 8": fragments, the number of A,
 // B and accumulators of a subgroup, the invocations of a workgroup, and the steps of a turn of
 // the loop. It is empty without cooperative matrices.
 func (k *Kernel) Tile() string {
-	if k == nil || k.frag.M == 0 {
+	if k.frag.M == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%dx%dx%d %dx%dx%d %d unroll %d", k.frag.M, k.frag.N, k.frag.K, k.tile.a, k.tile.b, accumulators, k.size, k.tile.unroll)
 }
 
 // Module is the name of the SPIR-V module.
-func (k *Kernel) Module() string {
-	if k == nil || k.module == "" {
-		return ""
-	}
-	return dispatch.ModuleName(k.module, problem.AccessAddresses)
-}
+func (k *Kernel) Module() string { return dispatch.ModuleName(k.module, problem.AccessAddresses) }
 
 // Bytes is the device memory of the kernel.
-func (k *Kernel) Bytes() uint64 {
-	if k == nil || k.sums == nil {
-		return 0
-	}
-	return k.sums.Size()
-}
+func (k *Kernel) Bytes() uint64 { return k.sums.Size() }
 
 // Record records a dispatch. Dispatches without a barrier between them may overlap.
 func (k *Kernel) Record(s *vk.Stream) error {
-	if k == nil || k.pipeline == nil || s == nil {
-		return fmt.Errorf("%w: a kernel of Products or NewEmpty and a stream", problem.ErrInvalid)
-	}
 	return s.Dispatch(k.pipeline, nil, dispatch.ParamBytes(&k.params, 16), [3]uint32{k.groups, 1, 1}, k.sums)
 }
 

@@ -43,7 +43,6 @@ type transferParams struct {
 const (
 	transferParamBytes = 20
 	vectorBytes        = 16
-	maxVectors         = 1<<31 - 1
 )
 
 // Copies compiles the variants of the kernel that copies memory. Which is the fastest is for
@@ -107,90 +106,37 @@ func (t *Transfer) build() error {
 }
 
 // Close releases the pipeline and the memory.
-func (t *Transfer) Close() error {
-	if t == nil {
-		return nil
-	}
-	var err error
-	if t.pipeline != nil {
-		err = t.pipeline.Close()
-	}
-	if t.sums != nil {
-		err = errors.Join(err, t.sums.Close())
-	}
-	return err
-}
+func (t *Transfer) Close() error { return errors.Join(t.pipeline.Close(), t.sums.Close()) }
 
 // Tile describes the dispatch, such as "4096x256 x4": workgroups, their invocations and the
 // loads of 16 bytes that each has in flight.
 func (t *Transfer) Tile() string {
-	if t == nil {
-		return ""
-	}
 	return fmt.Sprintf("%dx%d x%d", t.way.groups, t.way.invocations, t.way.vectors)
 }
 
 // Module is the name of the SPIR-V module.
-func (t *Transfer) Module() string {
-	if t == nil || t.module == "" {
-		return ""
-	}
-	return dispatch.ModuleName(t.module, problem.AccessAddresses)
-}
+func (t *Transfer) Module() string { return dispatch.ModuleName(t.module, problem.AccessAddresses) }
 
 // SumBytes is the memory of the sums that a dispatch of a read writes; 0 for a copy.
 func (t *Transfer) SumBytes() uint64 {
-	if t == nil || t.sums == nil {
+	if t.sums == nil {
 		return 0
 	}
 	return t.sums.Size()
 }
 
 // Record records a copy of all bytes of from into to, or a read of from, in which case to is
-// empty. Offsets and sizes are multiples of 16 bytes, and the sizes are equal.
+// empty. Offsets and sizes are multiples of 16 bytes, the sizes are equal, and the ranges do not overlap.
 func (t *Transfer) Record(s *vk.Stream, to, from vk.BufferRange) error {
-	if t == nil || t.pipeline == nil || s == nil {
-		return fmt.Errorf("%w: a kernel of Copies or Reads and a stream", problem.ErrInvalid)
-	}
 	if t.sums != nil {
-		if to != (vk.BufferRange{}) {
-			return fmt.Errorf("%w: a read writes no memory of the caller", problem.ErrInvalid)
-		}
 		to = vk.BufferRange{Buffer: t.sums, Size: from.Size}
-	} else if err := vectors(to); err != nil {
-		return err
-	}
-	if err := vectors(from); err != nil {
-		return err
-	}
-	if to.Size != from.Size {
-		return fmt.Errorf("%w: a copy of %d bytes into %d", problem.ErrInvalid, from.Size, to.Size)
-	}
-	if to.Buffer == from.Buffer && to.Offset < from.Offset+from.Size && from.Offset < to.Offset+to.Size {
-		return fmt.Errorf("%w: a copy into memory that it reads", problem.ErrInvalid)
 	}
 	p := transferParams{from.Buffer.Address() + from.Offset, to.Buffer.Address() + to.Offset, uint32(from.Size / vectorBytes)}
 	return s.Dispatch(t.pipeline, nil, dispatch.ParamBytes(&p, transferParamBytes), [3]uint32{t.way.groups, 1, 1}, to.Buffer, from.Buffer)
 }
 
-// vectors returns an error unless a range is whole vectors within its buffer.
-func vectors(r vk.BufferRange) error {
-	switch {
-	case r.Buffer == nil:
-		return fmt.Errorf("%w: no buffer", problem.ErrInvalid)
-	case r.Size == 0 || r.Size/vectorBytes > maxVectors || r.Size%vectorBytes != 0 || r.Offset%vectorBytes != 0 || r.Buffer.Address()%vectorBytes != 0:
-		return fmt.Errorf("%w: %d bytes at %d: want vectors of %d bytes, %d at most", problem.ErrInvalid, r.Size, r.Offset, vectorBytes, maxVectors)
-	case r.Size > r.Buffer.Size() || r.Offset > r.Buffer.Size()-r.Size:
-		return fmt.Errorf("%w: %d bytes at %d of a buffer of %d", problem.ErrInvalid, r.Size, r.Offset, r.Buffer.Size())
-	}
-	return nil
-}
-
 // Sum returns the sum of the words that the last read has read, modulo 2^32.
 func (t *Transfer) Sum(ctx context.Context, s *vk.Stream) (sum uint32, err error) {
-	if t == nil || t.sums == nil || s == nil {
-		return 0, fmt.Errorf("%w: a kernel of Reads and a stream", problem.ErrInvalid)
-	}
 	words := make([]byte, t.sums.Size())
 	if err := s.Download(ctx, words, t.sums, 0); err != nil {
 		return 0, err

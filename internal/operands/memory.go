@@ -158,9 +158,7 @@ func (m *Memory) Close() (err error) {
 // Free frees the blocks.
 func (m *Memory) Free() (err error) {
 	for _, b := range m.blocks {
-		if b.Buffer != nil {
-			err = errors.Join(err, b.Buffer.Close())
-		}
+		err = errors.Join(err, b.Buffer.Close())
 		if b.memory != nil {
 			err = errors.Join(err, b.memory.Close())
 		}

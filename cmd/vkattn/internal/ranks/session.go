@@ -54,11 +54,7 @@ func (s *Session) Ranks() int { return s.Group.Ranks() }
 // Close leaves after all ranks are done.
 func (s *Session) Close(ctx context.Context) error {
 	err := s.Group.Barrier(ctx)
-	err = errors.Join(err, s.Group.Close())
-	if s.stream != nil {
-		err = errors.Join(err, s.stream.Close())
-	}
-	return err
+	return errors.Join(err, s.Group.Close(), s.stream.Close())
 }
 
 // FindHosts learns from the ranks' numbers on their hosts how many of them share one.
