@@ -3,6 +3,7 @@ package peer
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,16 +18,14 @@ import (
 
 // process is one run of a peer's command. Every started process is reaped.
 type process struct {
-	in      io.WriteCloser
-	out     *os.File
-	lines   chan string // closed at the end of the output
-	stderr  tail
-	kill    context.CancelFunc
-	exited  chan struct{} // closed once the process is reaped
-	state   error         // exit state, valid after exited is closed
-	lastID  int
-	readErr error // valid after lines is closed
-
+	in        io.WriteCloser
+	out       *os.File
+	answers   *bufio.Scanner // of out
+	stderr    tail
+	kill      context.CancelFunc
+	exited    chan struct{} // closed once the process is reaped
+	state     error         // exit state, valid after exited is closed
+	lastID    int
 	lastWords time.Duration
 }
 
@@ -34,7 +33,7 @@ const maxLine = 1 << 20 // bytes of an answer
 
 // Tests raise these.
 var (
-	lastWords   = 200 * time.Millisecond // wait for the exit state after the output ended
+	lastWords   = 200 * time.Millisecond // wait for the exit state after the output ended, or the other way round
 	endPatience = 5 * time.Second        // wait for the process to end by itself
 )
 
@@ -49,7 +48,8 @@ func start(ctx context.Context, command string) (*process, error) {
 	}
 	defer theirs.Close()
 	ctx, kill := context.WithCancel(ctx)
-	p := &process{out: ours, kill: kill, lines: make(chan string), exited: make(chan struct{}), lastWords: lastWords}
+	p := &process{out: ours, answers: bufio.NewScanner(ours), kill: kill, exited: make(chan struct{}), lastWords: lastWords}
+	p.answers.Buffer(nil, maxLine)
 	cmd := exec.CommandContext(ctx, shell[0], shell[1], command)
 	cmd.Stdout, cmd.Stderr = theirs, &p.stderr
 	group(cmd)
@@ -61,22 +61,12 @@ func start(ctx context.Context, command string) (*process, error) {
 		kill()
 		return nil, errors.Join(err, ours.Close())
 	}
-	go p.read()
 	go func() {
 		p.state = cmd.Wait()
 		close(p.exited)
+		time.AfterFunc(p.lastWords, func() { _ = ours.Close() }) // a grandchild may hold the other end
 	}()
 	return p, nil
-}
-
-func (p *process) read() {
-	defer close(p.lines)
-	scan := bufio.NewScanner(p.out)
-	scan.Buffer(nil, maxLine)
-	for scan.Scan() {
-		p.lines <- scan.Text()
-	}
-	p.readErr = scan.Err()
 }
 
 // ask sends a request and decodes the answer. After an error that is no refusal the
@@ -87,31 +77,19 @@ func (p *process) ask(ctx context.Context, op string, request, answer any, timeo
 	if err != nil {
 		return err
 	}
-	if _, err := p.in.Write(line); err != nil {
-		return p.lastAnswer(ctx, op, answer)
+	_, _ = p.in.Write(line) // without a reader the answers end, and say why
+	defer context.AfterFunc(ctx, p.kill)()
+	late := make(chan struct{})
+	timer := time.AfterFunc(timeout, func() {
+		close(late)
+		p.kill()
+	})
+	answered := p.answers.Scan()
+	if !timer.Stop() && !answered {
+		<-late
+		return cmp.Or(ctx.Err(), fmt.Errorf("gave no answer to %q within %v and was stopped%s", op, timeout, p.stderr.quote()))
 	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	select {
-	case text, ok := <-p.lines:
-		return p.decode(ctx, op, text, ok, answer)
-	case <-p.exited:
-		return p.lastAnswer(ctx, op, answer)
-	case <-timer.C:
-		return fmt.Errorf("gave no answer to %q within %v and was stopped%s", op, timeout, p.stderr.quote())
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// lastAnswer decodes what a process that has ended wrote before.
-func (p *process) lastAnswer(ctx context.Context, op string, answer any) error {
-	select {
-	case text, ok := <-p.lines:
-		return p.decode(ctx, op, text, ok, answer)
-	case <-time.After(p.lastWords):
-		return p.died(ctx, op)
-	}
+	return p.decode(ctx, op, p.answers.Text(), answered, answer)
 }
 
 // requestLine encodes a request with op and id.
@@ -140,7 +118,7 @@ func requestLine(op string, id int, request any) ([]byte, error) {
 
 func (p *process) decode(ctx context.Context, op, text string, ok bool, answer any) error {
 	if !ok {
-		if errors.Is(p.readErr, bufio.ErrTooLong) {
+		if errors.Is(p.answers.Err(), bufio.ErrTooLong) {
 			return fmt.Errorf("%w to %q: a line of over %d bytes", errRubbish, op, maxLine)
 		}
 		return p.died(ctx, op)
@@ -191,20 +169,14 @@ func (p *process) died(ctx context.Context, op string) error {
 // patience to end by itself.
 func (p *process) end(patience time.Duration) {
 	_ = p.in.Close()
-	drained := make(chan struct{})
-	go func() {
-		for range p.lines {
-		}
-		close(drained)
-	}()
+	go func() { _, _ = io.Copy(io.Discard, p.out) }() // it must not wait for a reader
 	select {
 	case <-p.exited:
 	case <-time.After(patience):
 	}
 	p.kill()
 	<-p.exited
-	_ = p.out.Close() // a grandchild may hold the other end
-	<-drained
+	_ = p.out.Close()
 }
 
 // tail keeps the end of what is written to it.

@@ -58,6 +58,7 @@
 package peer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -152,7 +153,7 @@ func (v verdict) err() error {
 	case kind == nil:
 		return nil
 	}
-	return &refusal{firstNonEmpty(oneLine(v.Reason), kind.Error()), kind}
+	return &refusal{cmp.Or(oneLine(v.Reason), kind.Error()), kind}
 }
 
 // errRubbish is an answer that breaks the protocol. The process is then stopped.
@@ -167,7 +168,7 @@ func (i *Info) check(uuid string) error {
 		return fmt.Errorf("%w: name %s, want 1 to 32 letters, digits and _.+-", errRubbish, quote(i.Name))
 	case uuid != "" && i.UUID != "" && hexOf(uuid) != hexOf(i.UUID):
 		return fmt.Errorf("runs on %s (%s), not on the GPU under test (%s)",
-			firstNonEmpty(oneLine(i.Device), "another device"), quote(i.UUID), uuid)
+			cmp.Or(oneLine(i.Device), "another device"), quote(i.UUID), uuid)
 	}
 	i.Program, i.Device, i.Timer = oneLine(i.Program), oneLine(i.Device), oneLine(i.Timer)
 	return nil
@@ -216,13 +217,4 @@ func oneLine(s string) string {
 		return string(r[:most]) + "..."
 	}
 	return s
-}
-
-func firstNonEmpty(words ...string) string {
-	for _, w := range words {
-		if w != "" {
-			return w
-		}
-	}
-	return ""
 }

@@ -139,8 +139,12 @@ func Read(r io.Reader) (rows []Row, skipped []string, err error) {
 		}
 		in = bufio.NewReader(plain)
 	}
-	f := reader{in: io.LimitReader(in, mostBytes)}
-	if err := f.read(); err != nil {
+	data, err := io.ReadAll(io.LimitReader(in, mostBytes))
+	if err != nil {
+		return nil, nil, err
+	}
+	var f reader
+	if err := f.read(data); err != nil {
 		return nil, nil, err
 	}
 	switch {
@@ -154,7 +158,6 @@ func Read(r io.Reader) (rows []Row, skipped []string, err error) {
 
 // reader reads the rows of one file.
 type reader struct {
-	in      io.Reader
 	rows    []Row
 	seen    int // values that may be rows
 	skipped []string
@@ -168,53 +171,29 @@ func (f *reader) skip(err error) {
 	}
 }
 
-// read reads one value after the other.
-func (f *reader) read() error {
+// read reads a document, or one line after the other.
+func (f *reader) read(data []byte) error {
+	if json.Valid(data) {
+		return f.value(data)
+	}
 	damaged := 0
-	defer func() {
-		if damaged > 1 {
-			f.skipped = append(f.skipped, fmt.Sprintf("%d more lines that are not the JSON of a benchmark", damaged-1))
-		}
-	}()
-	for d := json.NewDecoder(f.in); damaged < mostDamage; {
-		var text json.RawMessage
-		err := d.Decode(&text)
-		var syntax *json.SyntaxError
-		cut := errors.Is(err, io.ErrUnexpectedEOF)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case cut || errors.As(err, &syntax):
-			if damaged++; damaged == 1 {
-				f.skip(fmt.Errorf("row %d: not the JSON of a benchmark: %w", f.seen+1, err))
-			}
-			if cut {
-				return nil
-			}
-			rest := bufio.NewReader(io.MultiReader(d.Buffered(), f.in))
-			nextLine(rest)
-			f.in, d = rest, json.NewDecoder(rest)
-		case err != nil:
-			return err
-		default:
-			if err := f.value(text); err != nil {
+	for line := range bytes.Lines(data) {
+		switch line = bytes.TrimSpace(line); {
+		case damaged == mostDamage || len(line) == 0:
+		case json.Valid(line):
+			if err := f.value(line); err != nil {
 				return err
 			}
+		default:
+			if damaged++; damaged == 1 {
+				f.skip(fmt.Errorf("row %d: not the JSON of a benchmark", f.seen+1))
+			}
 		}
+	}
+	if damaged > 1 {
+		f.skipped = append(f.skipped, fmt.Sprintf("%d more lines that are not the JSON of a benchmark", damaged-1))
 	}
 	return nil
-}
-
-// nextLine goes to the end of the line of the first character that is no space.
-func nextLine(r *bufio.Reader) {
-	begun := false
-	for {
-		c, err := r.ReadByte()
-		if err != nil || begun && c == '\n' {
-			return
-		}
-		begun = begun || c != ' ' && c != '\t' && c != '\r' && c != '\n'
-	}
 }
 
 // value takes a line of jsonl, or the document of json.
