@@ -37,9 +37,6 @@ type Bench struct {
 	Progress func(text string)
 	// Done is called after each row.
 	Done func()
-
-	now   func() time.Time                           // for tests; nil: time.Now
-	sleep func(context.Context, time.Duration) error // for tests; nil: a timer
 }
 
 // specs lists the rows of a problem without the rows of peers.
@@ -214,6 +211,9 @@ type Spec struct {
 	Baseline   Baseline // what the others are compared with; "": one of these
 }
 
+// String names the tier and the kernel family, such as "coopmat" or "cuda fa2".
+func (s Spec) String() string { return kernelName(s.Tier.String(), s.Kernel) }
+
 // Specs is the cross product of tiers, variants and ablations, for tier cuda of kernel families, and of named
 // tiles of the forward kernel and of the backward kernels, see attention.Experiment. Without variants and
 // ablations it is the kernel as shipped, without families the best family for each problem. An empty tile
@@ -271,7 +271,7 @@ func ladderSpecs(specs []Spec) (out []Spec) {
 func cudaBaselines(specs []Spec) (names []string) {
 	for _, s := range specs {
 		if s.Tier == attention.TierCUDA && s.Experiment == (attention.Experiment{}) {
-			names = append(names, kernelName(s.Tier.String(), s.Kernel))
+			names = append(names, s.String())
 		}
 	}
 	return names

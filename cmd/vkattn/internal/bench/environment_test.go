@@ -62,22 +62,20 @@ func (*risingGPU) Close() {}
 func TestTheWarmupEndsWhenTheClockIsUp(t *testing.T) {
 	const run = 10 * time.Millisecond
 	warm := func(t *testing.T, timing Timing, rises time.Duration, onCPU bool) (spent time.Duration, row *Row) {
-		gpu, clock := &risingGPU{}, &fakeTime{}
-		b := &Bench{Timing: timing, Monitor: monitor.Start(gpu, nil, time.Millisecond), now: func() time.Time { return clock.at }}
+		gpu, runs := &risingGPU{}, &fakeRuns{next: steady(run)}
+		b := &Bench{Timing: timing, Monitor: monitor.Start(gpu, nil, time.Millisecond)}
 		defer b.Monitor.Close()
-		start := clock.at
+		start := time.Now()
 		c := &candidate{row: &Row{}, onCPU: onCPU}
-		clock.next = func(int) time.Duration { return run }
 		c.run = func(ctx context.Context, n int) ([]time.Duration, error) {
-			if !gpu.up.Load() && clock.at.Sub(start) >= rises {
+			if time.Since(start) >= rises {
 				gpu.up.Store(true)
-				time.Sleep(50 * time.Millisecond) // readings see it
 			}
-			return clock.run(ctx, n)
+			return runs.run(ctx, n)
 		}
 		g := &group{Bench: b}
 		require.NoError(t, g.warm(t.Context(), c))
-		spent = clock.at.Sub(start)
+		spent = time.Since(start)
 		require.Equal(t, spent, c.spent)
 		require.NoError(t, g.batch(t.Context(), c))
 		g.finish(c)

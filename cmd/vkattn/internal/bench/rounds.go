@@ -99,7 +99,7 @@ func (g *group) drop(ctx context.Context, c *candidate, all []*candidate, err er
 
 func (g *group) warm(ctx context.Context, c *candidate) error {
 	w := g.warming(c.onCPU)
-	defer func() { c.spent += g.clock().Sub(w.start) }()
+	defer func() { c.spent += time.Since(w.start) }()
 	for w.on() {
 		times, err := g.runs(ctx, c, c.batchSize())
 		if err != nil {
@@ -122,9 +122,9 @@ func (g *group) batch(ctx context.Context, c *candidate) error {
 	if c.each < batchTime/4 && !g.Once {
 		lead = 1
 	}
-	start := g.clock()
+	start := time.Now()
 	times, err := g.watched(ctx, c, lead+n)
-	c.spent += g.clock().Sub(start)
+	c.spent += time.Since(start)
 	if err != nil {
 		return err
 	}

@@ -81,26 +81,13 @@ func milliseconds(times []time.Duration) []float64 {
 	return out
 }
 
-// clock is the time of the injected clock, or of the machine's.
-func (b *Bench) clock() time.Time {
-	if b.now != nil {
-		return b.now()
-	}
-	return time.Now()
-}
-
 // pause waits for the Delay. It returns the error of ctx if that ends first.
 func (b *Bench) pause(ctx context.Context) error {
-	switch {
-	case b.Delay <= 0:
+	if b.Delay <= 0 {
 		return nil
-	case b.sleep != nil:
-		return b.sleep(ctx, b.Delay)
 	}
-	t := time.NewTimer(b.Delay)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(b.Delay):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -146,7 +133,6 @@ const (
 
 // warmup is a warm-up that goes on.
 type warmup struct {
-	g           *group
 	start       time.Time
 	least, most time.Duration
 	rise        *monitor.Rise
@@ -154,7 +140,7 @@ type warmup struct {
 
 // warming begins the warm-up of a row.
 func (g *group) warming(onCPU bool) *warmup {
-	w := &warmup{g: g, start: g.clock(), least: g.Warmup}
+	w := &warmup{start: time.Now(), least: g.Warmup}
 	onCPU = onCPU || g.Device != nil && OnCPU(g.Device)
 	switch {
 	case g.Once || w.least < 0:
@@ -181,6 +167,6 @@ func (g *group) warming(onCPU bool) *warmup {
 
 // on reports whether the warm-up needs another run.
 func (w *warmup) on() bool {
-	spent := w.g.clock().Sub(w.start)
+	spent := time.Since(w.start)
 	return spent < w.least || spent < w.most && !w.rise.Up()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -11,33 +12,34 @@ import (
 	"vkattn/attention"
 )
 
-// fakeTime is a clock that the runs of a test advance.
-type fakeTime struct {
-	at   time.Time
-	slow time.Duration // what a run takes in addition to its own time
+// fakeRuns are runs that take the time of a bubble.
+type fakeRuns struct {
 	runs int
 	next func(run int) time.Duration
 }
 
-func (f *fakeTime) run(_ context.Context, n int) ([]time.Duration, error) {
+func (f *fakeRuns) run(_ context.Context, n int) ([]time.Duration, error) {
 	out := make([]time.Duration, n)
 	for i := range out {
 		out[i] = f.next(f.runs)
 		f.runs++
-		f.at = f.at.Add(out[i] + f.slow)
+		time.Sleep(out[i])
 	}
 	return out, nil
 }
 
-// timeRow warms and times a row whose run i takes next(i).
-func timeRow(t *testing.T, timing Timing, next func(i int) time.Duration) (*Row, *fakeTime) {
+// timeRow warms and times a row whose run i takes next(i). It returns how many there were and what they took.
+func timeRow(t *testing.T, timing Timing, next func(i int) time.Duration) (row *Row, runs int, spent time.Duration) {
 	t.Helper()
-	f := &fakeTime{next: next}
-	g := &group{Bench: &Bench{Timing: timing, now: func() time.Time { return f.at }}, problem: smallProblem(attention.F16)}
-	c := &candidate{row: &Row{}, run: f.run}
-	require.NoError(t, g.time(context.Background(), []*candidate{c}))
-	require.Equal(t, OK, c.row.Status)
-	return c.row, f
+	row = &Row{}
+	synctest.Test(t, func(t *testing.T) {
+		f, start := &fakeRuns{next: next}, time.Now()
+		g := &group{Bench: &Bench{Timing: timing}, problem: smallProblem(attention.F16)}
+		require.NoError(t, g.time(context.Background(), []*candidate{{row: row, run: f.run}}))
+		runs, spent = f.runs, time.Since(start)
+	})
+	require.Equal(t, OK, row.Status)
+	return row, runs, spent
 }
 
 func steady(d time.Duration) func(int) time.Duration {
@@ -54,35 +56,35 @@ func jitter(d time.Duration, share float64) func(int) time.Duration {
 func TestWarmupTakesItsTime(t *testing.T) {
 	const run = 10 * time.Millisecond
 	for want, timing := range map[int]Timing{50: {Repeats: 3}, 200: {Repeats: 3, Warmup: 2 * time.Second}, 0: {Repeats: 3, Warmup: -1}} {
-		row, f := timeRow(t, timing, steady(run))
+		row, runs, _ := timeRow(t, timing, steady(run))
 		require.Len(t, row.Samples, 3)
-		lead := f.runs - len(row.Samples) - want
+		lead := runs - len(row.Samples) - want
 		require.GreaterOrEqual(t, lead, 0, "%+v", timing)
 		require.LessOrEqual(t, lead, 4, "one dropped run per turn: %+v", timing)
 	}
 }
 
 func TestRunOnceRunsOnce(t *testing.T) {
-	row, f := timeRow(t, Timing{Once: true}, steady(time.Microsecond))
+	row, runs, _ := timeRow(t, Timing{Once: true}, steady(time.Microsecond))
 	require.Len(t, row.Samples, 1)
-	require.Equal(t, 1, f.runs)
+	require.Equal(t, 1, runs)
 }
 
 func TestARowEndsAtItsTimeout(t *testing.T) {
-	row, f := timeRow(t, Timing{Repeats: 1000, Timeout: 3 * time.Second}, steady(100*time.Millisecond))
-	require.InDelta(t, 3, f.at.Sub(time.Time{}).Seconds(), 0.2)
+	row, _, spent := timeRow(t, Timing{Repeats: 1000, Timeout: 3 * time.Second}, steady(100*time.Millisecond))
+	require.InDelta(t, 3, spent.Seconds(), 0.2)
 	require.InDelta(t, 25, len(row.Samples), 3)
-	row, _ = timeRow(t, Timing{Timeout: time.Millisecond}, steady(time.Second))
+	row, _, _ = timeRow(t, Timing{Timeout: time.Millisecond}, steady(time.Second))
 	require.Len(t, row.Samples, 1, "one run at least")
 }
 
 func TestMaxNoiseRunsUntilTheIntervalIsNarrow(t *testing.T) {
-	few, _ := timeRow(t, Timing{MaxNoise: 0.05}, jitter(time.Millisecond, 0.01))
+	few, _, _ := timeRow(t, Timing{MaxNoise: 0.05}, jitter(time.Millisecond, 0.01))
 	require.Len(t, few.Samples, DefaultRepeats, "it is narrow at once")
-	many, _ := timeRow(t, Timing{MaxNoise: 0.05}, jitter(time.Millisecond, 0.2))
+	many, _, _ := timeRow(t, Timing{MaxNoise: 0.05}, jitter(time.Millisecond, 0.2))
 	require.Greater(t, len(many.Samples), DefaultRepeats)
 	require.LessOrEqual(t, many.Ms.Noise(), 0.05)
-	never, _ := timeRow(t, Timing{MaxNoise: 1e-9}, jitter(500*time.Millisecond, 0.3))
+	never, _, _ := timeRow(t, Timing{MaxNoise: 1e-9}, jitter(500*time.Millisecond, 0.3))
 	require.InDelta(t, noiseTime.Seconds(), never.Ms.Mean*float64(len(never.Samples))/1e3, 1, "a noisy row ends too")
 }
 
@@ -105,20 +107,18 @@ func TestMaxNoiseIsSeldomTested(t *testing.T) {
 }
 
 func TestDelayIsBeforeEachProblem(t *testing.T) {
-	var waits []time.Duration
-	b := &Bench{CPU: "cpu", Timing: Timing{Delay: time.Hour, Once: true}, Specs: []Spec{{Tier: attention.TierCPU}},
-		sleep: func(_ context.Context, d time.Duration) error { waits = append(waits, d); return nil }}
-	for range 2 {
-		rows := measured(t, b, smallProblem(attention.F32))
-		require.Equal(t, OK, rows[0].Status, rows[0].Reason)
-		require.Len(t, rows[0].Samples, 1)
-	}
-	require.Equal(t, []time.Duration{time.Hour, time.Hour}, waits)
-	b.sleep = nil
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err := b.Group(ctx, smallProblem(attention.F32))
-	require.ErrorIs(t, err, context.Canceled)
+	synctest.Test(t, func(t *testing.T) {
+		b := &Bench{CPU: "cpu", Timing: Timing{Delay: time.Hour, Once: true}, Specs: []Spec{{Tier: attention.TierCPU}}}
+		for n := range 2 {
+			start := time.Now()
+			measured(t, b, smallProblem(attention.F32)) // whose runs take no time in the bubble
+			require.Equal(t, time.Hour, time.Since(start).Truncate(time.Hour), "problem %d", n)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_, err := b.Group(ctx, smallProblem(attention.F32))
+		require.ErrorIs(t, err, context.Canceled)
+	})
 }
 
 func TestAWarmCacheHasOneInputSet(t *testing.T) {
