@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -186,20 +187,24 @@ func oomCount(t *bench.Tally) string {
 }
 
 func (o *outcome) err() error {
-	refused, tooLarge := o.Count[bench.Unsupported], o.Count[bench.OOM]
-	switch bad := failures(&o.Tally, false); {
-	case o.stopped != nil:
+	if o.stopped != nil {
 		return o.stopped
-	case bad != nil || o.own == 0:
-		return bad
-	case refused == o.own:
-		return unsupportedf("no row is supported: %s", o.First[bench.Unsupported])
-	case tooLarge == o.own:
-		return unsupportedf("no row fits the memory: %s", o.First[bench.OOM])
-	case refused+tooLarge == o.own:
-		return unsupportedf("no row is supported and fits the memory: %s", o.First[bench.Unsupported])
 	}
-	return nil
+	return cmp.Or(failures(&o.Tally, false), noneRan(&o.Tally, "row", o.own))
+}
+
+// noneRan is the error if all of some rows or problems are unsupported or do not fit the memory.
+func noneRan(t *bench.Tally, what string, of int) error {
+	refused, tooLarge := t.Count[bench.Unsupported], t.Count[bench.OOM]
+	switch {
+	case of == 0 || refused+tooLarge != of:
+		return nil
+	case tooLarge == 0:
+		return unsupportedf("no %s is supported: %s", what, t.First[bench.Unsupported])
+	case refused == 0:
+		return unsupportedf("no %s fits the memory: %s", what, t.First[bench.OOM])
+	}
+	return unsupportedf("no %s is supported and fits the memory: %s", what, t.First[bench.Unsupported])
 }
 
 // failures is the error of rows that are wrong, which are told if tell is set, or that failed; nil if there are none.

@@ -12,7 +12,7 @@
 //	vkattn version  print the version of the command
 //
 // An error is one line on standard error, except that a reader who closes standard output
-// hears nothing, and that a stack trace comes before an internal error. Exit codes:
+// hears nothing, and that an internal error is a stack trace with exit code 2. Exit codes:
 //
 //	0    done
 //	1    a wrong result, a slower row, or a failure of this machine such as a full disk
@@ -39,7 +39,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,14 +84,7 @@ type app struct {
 // grace is how long an interrupted command may take to end. Tests of work that ends raise it.
 var grace = time.Second
 
-// Main runs the command with its arguments and returns its exit code.
-func Main(args []string, stdout, stderr io.Writer) int {
-	code, release := runUntilExit(args, stdout, stderr)
-	release()
-	return code
-}
-
-// runUntilExit is Main without its last step: until release is called, signals are
+// runUntilExit runs the command with its arguments and returns its exit code. Until release is called, signals are
 // caught and have no effect.
 func runUntilExit(args []string, stdout, stderr io.Writer) (code int, release func()) {
 	signals := make(chan os.Signal, 1)
@@ -214,17 +206,11 @@ func (a *app) nobodyReads() bool {
 	return ok && o.failed.Load() == &outfile.ErrNobodyReads
 }
 
-func (a *app) execute(ctx context.Context, args []string) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			a.stderr.Write(debug.Stack())
-			err = fmt.Errorf("internal error: %v", v)
-		}
-	}()
+func (a *app) execute(ctx context.Context, args []string) error {
 	a.args = args
 	root := a.root()
 	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
-	err = root.ExecuteContext(ctx)
+	err := root.ExecuteContext(ctx)
 	if err != nil && strings.HasPrefix(err.Error(), unknownCommand) {
 		// cobra has no type for it, and prints its suggestions on lines of their own.
 		what, names, _ := strings.Cut(err.Error(), "\n\nDid you mean this?")

@@ -75,7 +75,7 @@ func TestMain(m *testing.M) {
 // call runs the command in this process.
 func call(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	code = Main(args, &out, &errs)
+	code = runMain(args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -326,4 +326,10 @@ func npyBytes(descr string, fortran bool, shape []int, data []byte) []byte {
 	text := fmt.Sprintf("{'descr': '%s', 'fortran_order': %s, 'shape': (%s), }\n", descr, order, axes)
 	out := append([]byte("\x93NUMPY\x01\x00"), binary.LittleEndian.AppendUint16(nil, uint16(len(text)))...)
 	return append(append(out, text...), data...)
+}
+
+func runMain(args []string, stdout, stderr io.Writer) int {
+	code, release := runUntilExit(args, stdout, stderr)
+	release()
+	return code
 }

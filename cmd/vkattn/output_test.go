@@ -150,7 +150,7 @@ func TestAHelpTextThatIsNotWrittenIsAFailure(t *testing.T) {
 		require.NoError(t, err)
 		defer full.Close()
 		var stderr bytes.Buffer
-		require.Equal(t, exitFailure, Main(args, full, &stderr), "%v", args)
+		require.Equal(t, exitFailure, runMain(args, full, &stderr), "%v", args)
 		require.Equal(t, "vkattn: write /dev/full: no space left on device\n", stderr.String(), "%v", args)
 	}
 }

@@ -21,7 +21,6 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/attention/parallel/processes"
-	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
 	"vkattn/internal/control"
@@ -357,9 +356,3 @@ const endOfOthers = 30 * time.Second
 
 // endOfRank is how long an interrupted rank may take to save its rows and to end.
 func endOfRank() time.Duration { return flushTime + 2*grace }
-
-// noPrinter is the printer of all ranks but 0.
-type noPrinter struct{}
-
-func (noPrinter) Row(*ranks.Row) error       { return nil }
-func (noPrinter) Close(*bench.RunInfo) error { return nil }

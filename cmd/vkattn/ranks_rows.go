@@ -122,7 +122,7 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 		}
 		return ranks.Time(ctx, s, x, tier, mode, one, timing, seed)
 	})
-	err = a.closeRanks(ctx, s, out, info, set, all, err)
+	err = a.closeRanks(ctx, out, info, set, all, err)
 	if s.Rank() == 0 {
 		fmt.Fprintf(a.stderr, "%s, %s, transport %v, seed %d\n", flagtext.Count(all.Rows, "row"),
 			flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
@@ -179,7 +179,7 @@ func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags
 	err = all.rowsOf(ctx, problems, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode ranks.Mode) (*ranks.Row, error) {
 		return ranks.Verify(ctx, s, x, tier, mode, o.times, seed)
 	})
-	err = a.closeRanks(ctx, s, out, info, set, all, err)
+	err = a.closeRanks(ctx, out, info, set, all, err)
 	if s.Rank() == 0 {
 		fmt.Fprintf(a.stderr, "%s, %s, %s, transport %v, seed %d\n", flagtext.Count(len(problems), "problem"),
 			flagtext.Count(all.Rows, "row"), flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
@@ -218,7 +218,7 @@ func (a *app) ranksPrinter(s *ranks.Session, o *benchFlags, plan *benchPlan, set
 	info := runInfo(attention.On(s.Device), planned[0].Seed)
 	info.Suite, info.Wide = o.suite, o.wide
 	if s.Rank() > 0 {
-		return noPrinter{}, info, nil
+		return bench.Printers[*ranks.Row](), info, nil
 	}
 	printer := func(f bench.Format, w io.Writer) bench.Printer[*ranks.Row] {
 		return ranks.NewPrinter(f, w, info, timed, planned)
@@ -259,7 +259,7 @@ func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tie
 
 // closeRanks ends the output. After an error, which it returns, the finished rows are printed and
 // saved.
-func (a *app) closeRanks(ctx context.Context, s *ranks.Session, out bench.Printer[*ranks.Row], info *bench.RunInfo,
+func (a *app) closeRanks(ctx context.Context, out bench.Printer[*ranks.Row], info *bench.RunInfo,
 	set *outfile.Set, all *ranksOutcome, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -283,11 +283,5 @@ func (o *ranksOutcome) add(r *ranks.Row) {
 
 // err is the error for the exit code.
 func (o *ranksOutcome) err() error {
-	switch bad := failures(&o.Tally, true); {
-	case bad != nil:
-		return bad
-	case o.Count[bench.OK] == 0 && o.Rows > 0:
-		return unsupportedf("no row is supported and fits the memory: %s", cmp.Or(o.First[bench.Unsupported], o.First[bench.OOM]))
-	}
-	return nil
+	return cmp.Or(failures(&o.Tally, true), noneRan(&o.Tally, "row", o.Rows))
 }

@@ -39,14 +39,3 @@ func TestRunWritesNothingThatIsWrong(t *testing.T) {
 		nothingWritten(t, dir)
 	}
 }
-
-func TestAnInternalErrorSaysWhere(t *testing.T) {
-	dir, args := goodFiles(t)
-	var out, errs bytes.Buffer
-	a := &app{stdout: &out, stderr: &errs, spoil: func(*attention.BackwardArgs) { panic("planted") }}
-	code := a.exit(a.execute(t.Context(), append(args, "--verify")))
-	require.Equal(t, exitFailure, code)
-	require.Regexp(t, `(?s)^goroutine .*run_verify_test.go:.*\nvkattn: internal error: planted\n$`, errs.String())
-	require.Empty(t, out.String())
-	nothingWritten(t, dir)
-}

@@ -230,18 +230,21 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 		rows = append(rows, newTuneRow(p, r))
 	}
 	last := newTuneRow(p, attention.TuneReport{Tier: tier})
-	var shape *attention.ShapeError
-	switch {
-	case err == nil:
+	if err == nil {
 		return rows, nil
-	case ctx.Err() != nil, errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed), errors.Is(err, vk.ErrTimeout):
+	}
+	status, lost := bench.StatusOf(err)
+	if lost || ctx.Err() != nil {
 		return rows, err
-	case errors.Is(err, vk.ErrOutOfMemory):
-		last.OOM = flagtext.OneLine(err.Error())
-	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
-		last.Unsupported = flagtext.OneLine(flagtext.Sweep.Text(err))
+	}
+	reason := flagtext.OneLine(flagtext.Sweep.Text(err))
+	switch status {
+	case bench.OOM:
+		last.OOM = reason
+	case bench.Unsupported:
+		last.Unsupported = reason
 	default:
-		last.Failed = flagtext.OneLine(flagtext.Sweep.Text(err))
+		last.Failed = reason
 	}
 	return append(rows, last), nil
 }

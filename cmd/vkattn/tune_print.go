@@ -158,14 +158,12 @@ func (p *tunePrinter) verdict(stopped error) error {
 			worst = max(worst, r.slower())
 		}
 	}
-	refused, tooLarge, lost := all.Count[bench.Unsupported], all.Count[bench.OOM], all.Count[bench.Fail]
+	lost, none := all.Count[bench.Fail], noneRan(&all, "problem", rows)
 	switch {
 	case all.Count[bench.Broken] > 0:
 		return &coded{exitDevice, fmt.Errorf("not everything was tuned: %s", all.First[bench.Broken])}
-	case stopped == nil && refused == rows && refused > 0:
-		return unsupportedf("no problem is supported: %s", all.First[bench.Unsupported])
-	case stopped == nil && tooLarge > 0 && refused+tooLarge == rows:
-		return unsupportedf("no problem fits the memory: %s", all.First[bench.OOM])
+	case stopped == nil && none != nil:
+		return none
 	case lost > 0:
 		return fmt.Errorf("%d of %d results are not stored: %s", lost, rows, all.First[bench.Fail])
 	case p.stores && stopped == nil && rows == 0:

@@ -135,7 +135,11 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	if len(plan.tiers) > 0 {
 		here = nil // a tier given by name gets a row with the reason if it cannot run
 	}
-	v := &verify.Verifier{Device: dev, Label: anyLabel(dev), List: verify.Implementations(tiers, plan.kernels),
+	families := plan.kernels
+	if len(families) == 0 {
+		families = attention.CUDAKernels()
+	}
+	v := &verify.Verifier{Device: dev, Label: anyLabel(dev), List: bench.Specs(tiers, families, nil, nil, nil, nil),
 		Backward: plan.backward, Repeat: o.times, Conformance: plan.table, Here: here, Touch: a.touch, Timeout: o.timing.Timeout}
 	if (cuda != nil || verify.HasCUDA(dev.Vulkan())) && !plan.backward {
 		v.Reference = &verify.Validation
@@ -188,12 +192,12 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 
 // runsHere returns a function that reports whether an implementation runs a storage
 // type on the device.
-func runsHere(dev *attention.Device) func(verify.Implementation, attention.DType) bool {
+func runsHere(dev *attention.Device) func(bench.Spec, attention.DType) bool {
 	status := map[cases.Target]bool{}
 	for _, s := range attention.TierReport(dev.Vulkan()) {
 		status[cases.On(s.Tier, s.DType)] = s.Available
 	}
-	return func(i verify.Implementation, t attention.DType) bool {
+	return func(i bench.Spec, t attention.DType) bool {
 		if c := cudapath.ContextOf(dev); c != nil && i.Tier == attention.TierCUDA {
 			return cudapath.MissingOn(c.Info(), i.Kernel, t) == ""
 		}
@@ -308,14 +312,10 @@ func verifiedRows(done verified, out bench.Printer[*verify.Row], all *verify.Out
 
 // verifyOutcome returns the error for the exit code, nil if all rows are right.
 func verifyOutcome(o *verify.Outcome) error {
-	tooLarge := o.Count[bench.OOM]
-	switch bad := failures(&o.Tally, true); {
-	case bad != nil:
-		return bad
-	case o.Uncompared == o.Problems && tooLarge == o.Rows && o.Rows > 0:
-		return unsupportedf("no problem fits the memory: %s", o.First[bench.OOM])
-	case o.Uncompared == o.Problems && o.Problems > 0:
-		return unsupportedf("no problem is supported: %s", cmp.Or(o.First[bench.Unsupported], o.First[bench.OOM]))
+	bad := failures(&o.Tally, true)
+	if bad == nil && o.Uncompared == o.Problems && o.Problems > 0 {
+		bad = cmp.Or(noneRan(&o.Tally, "problem", o.Rows), unsupportedf("no problem is supported: %s",
+			cmp.Or(o.First[bench.Unsupported], o.First[bench.OOM])))
 	}
-	return nil
+	return bad
 }

@@ -389,8 +389,8 @@ func (g *group) stop(row *Row, err error) *Row {
 	if errors.Is(err, context.Canceled) {
 		return row
 	}
-	var shape *attention.ShapeError
-	row.Status, row.Reason = Broken, errorText(err)
+	status, lost := StatusOf(err)
+	row.Status, row.Reason = status, errorText(err)
 	if row.Peer {
 		row.Reason = peer.WithoutFolders(row.Reason)
 		if status, known := peerStatus(err); known {
@@ -398,17 +398,24 @@ func (g *group) stop(row *Row, err error) *Row {
 		}
 		return row
 	}
-	switch {
-	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
-		row.Status = Unsupported
-	case errors.Is(err, vk.ErrOutOfMemory):
-		row.Status = OOM
-		if row.Memory == 0 && row.Baseline == "" && row.Ceiling == "" {
-			f := g.problem.footprint()
-			row.Memory = hostmem.Sum(f.tensors, f.lists)
-		}
-	case errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed), errors.Is(err, vk.ErrTimeout):
+	if status == OOM && row.Memory == 0 && row.Baseline == "" && row.Ceiling == "" {
+		f := g.problem.footprint()
+		row.Memory = hostmem.Sum(f.tensors, f.lists)
+	}
+	if lost {
 		g.lost = err
 	}
 	return row
+}
+
+// StatusOf is the status of a row that failed with err. Where the device is lost or hangs, nothing else can run.
+func StatusOf(err error) (s Status, lost bool) {
+	var shape *attention.ShapeError
+	switch {
+	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
+		return Unsupported, false
+	case errors.Is(err, vk.ErrOutOfMemory):
+		return OOM, false
+	}
+	return Broken, errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, vk.ErrClosed) || errors.Is(err, vk.ErrTimeout)
 }

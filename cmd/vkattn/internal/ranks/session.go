@@ -15,6 +15,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/attention/parallel/processes"
+	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/vk"
 )
 
@@ -112,8 +113,7 @@ func Gather[T any](ctx context.Context, s *Session, mine T) ([]T, error) {
 type Refusal struct {
 	Rank   int
 	Reason string
-	Memory bool // it does not fit
-	Broken bool // the rank failed
+	Status bench.Status
 	// Relayed is set if another rank's refusal is the reason.
 	Relayed bool
 }
@@ -123,10 +123,10 @@ type Refusal struct {
 func (s *Session) agree(ctx context.Context, mine error) (refusal *Refusal, err error) {
 	var r *Refusal
 	if mine != nil {
-		r = &Refusal{Rank: s.Rank(), Reason: mine.Error(), Memory: errors.Is(mine, vk.ErrOutOfMemory)}
+		r = &Refusal{Rank: s.Rank(), Reason: mine.Error()}
+		r.Status, _ = bench.StatusOf(mine)
 		var named *parallel.RankError
 		r.Relayed = errors.As(mine, &named) && named.Rank != s.Rank()
-		r.Broken = !r.Memory && !errors.Is(mine, vk.ErrUnsupported) && !errors.Is(mine, attention.ErrUnsupported)
 	}
 	all, err := Gather(ctx, s, r)
 	if err != nil {

@@ -112,14 +112,7 @@ func (r *Row) refuse(x *Refusal) {
 		r.Status = bench.Broken
 		return
 	}
-	switch {
-	case x.Memory:
-		r.Status = bench.OOM
-	case x.Broken:
-		r.Status = bench.Broken
-	default:
-		r.Status = bench.Unsupported
-	}
+	r.Status = x.Status
 	r.Reasons = append(r.Reasons, fmt.Sprintf("rank %d: %s", x.Rank, x.Reason))
 }
 

@@ -46,8 +46,8 @@ func (v *Verifier) backward(ctx context.Context, c cases.Case, dtype attention.D
 
 // gradients runs one implementation Repeat times, and for the conformance table with
 // everything spoiled that no gradient may depend on, and judges the first run.
-func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev *attention.Device, i Implementation) error {
-	cfg := i.config(b.Case, b.DType, g.Conformance)
+func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev *attention.Device, i bench.Spec) error {
+	cfg := config(i, b.Case, b.DType, g.Conformance)
 	op, err := g.op(dev, cfg)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 	}
 	r.row.Entry = strings.Join(kernels, " ")
 	once := func(images [][]byte) ([][]byte, error) {
-		return g.timed(ctx, r, m, func() error { return m.write(images, nil) }, nil,
+		return g.call(ctx, r, m, func() error { return m.write(images, nil) }, nil,
 			func() error { return forward.Forward(m.Order(), call.Args) },
 			func() error { return op.Backward(m.Order(), call) })
 	}

@@ -17,7 +17,7 @@ func TestRightGradientsPass(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
 		for _, conformance := range []bool{false, true} {
 			c := problemOf(attention.BottomRight)
-			rows := run(t, &Verifier{Backward: true, Conformance: conformance, Repeat: 2, List: []Implementation{cpu}}, c, dtype)
+			rows := run(t, &Verifier{Backward: true, Conformance: conformance, Repeat: 2, List: []bench.Spec{cpu}}, c, dtype)
 			require.Len(t, rows, 1)
 			r := rows[0]
 			require.Equal(t, bench.OK, r.Status, "%v: %s", dtype, r.Note())
@@ -48,7 +48,7 @@ func TestWrongGradientsFail(t *testing.T) {
 		{true, 2, 3, "spoiled memory changes bits: 1 elements differ: dQ"},
 	} {
 		n := 0
-		v := &Verifier{Backward: true, Conformance: x.conformance, Repeat: 2, List: []Implementation{cpu}}
+		v := &Verifier{Backward: true, Conformance: x.conformance, Repeat: 2, List: []bench.Spec{cpu}}
 		v.Touch = func(_ string, _ *cases.Problem, after [][]byte) {
 			if n == x.at {
 				image := after[len(after)-x.piece]
@@ -65,7 +65,7 @@ func TestWrongGradientsFail(t *testing.T) {
 func TestAWriteBehindAGradientFails(t *testing.T) {
 	c := problemOf(attention.CausalNone)
 	c.Layout = cases.Odd
-	v := &Verifier{Backward: true, Conformance: true, List: []Implementation{cpu}}
+	v := &Verifier{Backward: true, Conformance: true, List: []bench.Spec{cpu}}
 	v.Touch = func(_ string, _ *cases.Problem, after [][]byte) { after[len(after)-1][0] ^= 1 }
 	r := run(t, v, c, attention.F16)[0]
 	require.Equal(t, bench.Fail, r.Status)
@@ -74,7 +74,7 @@ func TestAWriteBehindAGradientFails(t *testing.T) {
 
 func TestGradientsThatDoNotFitAreARow(t *testing.T) {
 	t.Setenv(hostmem.Variable, "1MiB")
-	rows, err := (&Verifier{Backward: true, List: []Implementation{cpu}}).Problem(context.Background(), problemOf(attention.CausalNone), attention.F16)
+	rows, err := (&Verifier{Backward: true, List: []bench.Spec{cpu}}).Problem(context.Background(), problemOf(attention.CausalNone), attention.F16)
 	require.NoError(t, err)
 	require.Equal(t, bench.OOM, rows[0].Status)
 	require.Regexp(t, `needs [\d.]+ [KMGT]iB of host memory`, rows[0].Note())
@@ -82,7 +82,7 @@ func TestGradientsThatDoNotFitAreARow(t *testing.T) {
 
 func TestTheTableOfGradients(t *testing.T) {
 	var out strings.Builder
-	v := &Verifier{Backward: true, List: []Implementation{cpu}}
+	v := &Verifier{Backward: true, List: []bench.Spec{cpu}}
 	for _, wide := range []bool{false, true} {
 		p := NewPrinter("md", &out, &bench.RunInfo{Wide: wide}, false, v.Unfinished(problemOf(attention.CausalNone), attention.F16))
 		require.NoError(t, p.Row(run(t, v, problemOf(attention.CausalNone), attention.F16)[0]))

@@ -15,7 +15,7 @@ import (
 )
 
 func onCPU() *Verifier {
-	return &Verifier{Label: "cpu", List: []Implementation{{Tier: attention.TierCPU}}, Repeat: 1}
+	return &Verifier{Label: "cpu", List: []bench.Spec{{Tier: attention.TierCPU}}, Repeat: 1}
 }
 
 func TestTheFootprintIsThatOfTheProblem(t *testing.T) {

@@ -50,12 +50,6 @@ type Row struct {
 	Partner string       `json:"partner,omitempty"`
 	PairMax bench.Number `json:"pair_max,omitzero"`
 	Runs    int          `json:"runs"` // with the same bits, unless Reasons says otherwise
-
-	// Wall time in seconds: writing tensors, running (the first run compiles) and
-	// reading results.
-	Write float64 `json:"write_seconds"`
-	Run   float64 `json:"run_seconds"`
-	Read  float64 `json:"read_seconds"`
 }
 
 // Diff is the difference of a tensor from the reference.

@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"time"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/internal/cases"
-	"vkattn/vk"
 )
 
 // compute runs all implementations and the reference. It returns an error only if
@@ -26,7 +24,7 @@ func (g *group) compute(ctx context.Context) error {
 		dev := g.on(i.Tier)
 		m, err := g.memory(dev)
 		if err == nil {
-			err = g.runs(ctx, r, m, dev, i.config(g.problem.Case, g.problem.DType, g.Conformance))
+			err = g.runs(ctx, r, m, dev, config(i, g.problem.Case, g.problem.DType, g.Conformance))
 		}
 		if err := r.stop(err); err != nil {
 			return err
@@ -55,7 +53,7 @@ func (g *group) computeReference(ctx context.Context) error {
 	dev := g.on(g.Reference.Tier)
 	m, err := g.newMemory(dev, wide.Image)
 	if err == nil {
-		r.after, err = g.once(ctx, r, m, dev, g.Reference.config(wide.Case, attention.F32, false),
+		r.after, err = g.once(ctx, r, m, dev, config(*g.Reference, wide.Case, attention.F32, false),
 			func() error { return m.write(wide.Image, nil) }, wide.Outputs())
 		if e := m.Close(); err == nil {
 			err = e
@@ -154,27 +152,22 @@ func (g *group) once(ctx context.Context, r *result, m memory, dev *attention.De
 		}
 		r.row.Entry, r.row.Tile = plan.Kernel, plan.Tiles()
 	}
-	return g.timed(ctx, r, m, write, pieces, func() error {
+	return g.call(ctx, r, m, write, pieces, func() error {
 		return op.Forward(m.Order(), args(m, r.problem.HostArgs, r.problem.DeviceArgs, r.problem.MemoryArgs))
 	})
 }
 
-// timed writes memory, makes calls and returns the given pieces of memory after them, all for nil.
-func (g *group) timed(ctx context.Context, r *result, m memory, write func() error, pieces []int,
+// call writes memory, makes calls and returns the given pieces of memory after them, all for nil.
+func (g *group) call(ctx context.Context, r *result, m memory, write func() error, pieces []int,
 	calls ...func() error) (after [][]byte, err error) {
-	for _, step := range []struct {
-		spent *float64
-		do    func() error
-	}{{&r.row.Write, write}, {&r.row.Run, func() error { return m.run(ctx, calls...) }}, {&r.row.Read, func() error {
+	if err = write(); err == nil {
+		err = m.run(ctx, calls...)
+	}
+	if err == nil {
 		after, err = m.read(ctx, pieces)
-		return err
-	}}} {
-		start := time.Now()
-		err := step.do()
-		*step.spent += time.Since(start).Seconds()
-		if err != nil {
-			return nil, err
-		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	if g.Touch != nil {
 		g.Touch(r.row.Who, r.problem, after)
@@ -195,22 +188,13 @@ func same(p *cases.Problem, a, b [][]byte) error {
 // stop sets the status of a row that failed with err. It returns err if nothing else can
 // run.
 func (r *result) stop(err error) error {
-	var shape *attention.ShapeError
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, context.Canceled):
+	if err == nil || errors.Is(err, context.Canceled) {
 		return err
-	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
-		r.row.Status = bench.Unsupported
-	case errors.Is(err, vk.ErrOutOfMemory):
-		r.row.Status = bench.OOM
-	default:
-		r.row.Status = bench.Broken
 	}
-	r.after = nil
+	status, lost := bench.StatusOf(err)
+	r.after, r.row.Status = nil, status
 	r.row.Reasons = append(r.row.Reasons, flagtext.OneLine(flagtext.Sweep.Text(err)))
-	if errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, vk.ErrClosed) || errors.Is(err, vk.ErrTimeout) {
+	if lost {
 		return err
 	}
 	return nil

@@ -51,10 +51,10 @@ import (
 type Verifier struct {
 	Device *attention.Device // a Vulkan device, or a CUDA device without Vulkan; nil: only the CPU tier can run
 	Label  string            // name of the device in rows
-	List   []Implementation
+	List   []bench.Spec
 	// Reference runs on inputs widened to float32. If it is nil, the float64 reference
 	// of the CPU is the only one.
-	Reference *Implementation
+	Reference *bench.Spec
 	Backward  bool // gradients are judged, not O and LSE
 	Repeat    int  // runs of each implementation, which must give the same bits
 	Rows      int  // about how many rows the CPU computes in float64; 0: about a second of work
@@ -69,7 +69,7 @@ type Verifier struct {
 
 	// Here reports whether an implementation runs a storage type. One that does not has
 	// no row. If Here is nil, all have a row.
-	Here func(Implementation, attention.DType) bool
+	Here func(bench.Spec, attention.DType) bool
 
 	// Touch is for tests of the checks: it is called with the memory after a run and may
 	// change it before it is judged. It may be nil.
@@ -266,23 +266,9 @@ func optionText(c cases.Case) string {
 	return strings.Join(parts, ", ")
 }
 
-// Implementation is a tier, or a kernel family of tier cuda.
-type Implementation struct {
-	Tier   attention.Tier
-	Kernel string // kernel family of tier cuda
-}
-
-// String returns a name such as "coopmat" or "cuda fa2".
-func (i Implementation) String() string {
-	if i.Kernel != "" {
-		return i.Tier.String() + " " + i.Kernel
-	}
-	return i.Tier.String()
-}
-
-// config is the Config that computes a case. A case of the conformance table sets access
+// config is the Config with which an implementation computes a case. A case of the conformance table sets access
 // and tiles; any other problem has the default settings.
-func (i Implementation) config(c cases.Case, dtype attention.DType, conformance bool) attention.Config {
+func config(i bench.Spec, c cases.Case, dtype attention.DType, conformance bool) attention.Config {
 	cfg := c.Config(cases.On(i.Tier, dtype))
 	if !conformance {
 		cfg.Tuning = attention.TuningAuto
@@ -295,26 +281,7 @@ func (i Implementation) config(c cases.Case, dtype attention.DType, conformance 
 }
 
 // Validation is the CUDA validation kernel, the reference on devices with CUDA.
-var Validation = Implementation{Tier: attention.TierCUDA, Kernel: "ref"}
-
-// Implementations lists the tiers, tier cuda once for each of the given kernel families,
-// or for all families if none is given.
-func Implementations(tiers []attention.Tier, kernels []string) []Implementation {
-	if len(kernels) == 0 {
-		kernels = attention.CUDAKernels()
-	}
-	var list []Implementation
-	for _, t := range tiers {
-		if t != attention.TierCUDA {
-			list = append(list, Implementation{Tier: t})
-			continue
-		}
-		for _, k := range kernels {
-			list = append(list, Implementation{Tier: t, Kernel: k})
-		}
-	}
-	return list
-}
+var Validation = bench.Spec{Tier: attention.TierCUDA, Kernel: "ref"}
 
 // HasCUDA reports whether tier cuda runs on a device.
 func HasCUDA(dev *vk.Device) bool {

@@ -14,7 +14,7 @@ import (
 	"vkattn/internal/tensors"
 )
 
-var cpu = Implementation{Tier: attention.TierCPU}
+var cpu = bench.Spec{Tier: attention.TierCPU}
 
 // problemOf is large enough to be sampled, with rows that attend to nothing.
 func problemOf(causal attention.Causal) cases.Case {
@@ -36,11 +36,11 @@ func TestWhatIsRightPasses(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
 		for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft, attention.BottomRight} {
 			for _, rows := range []int{0, 100} {
-				for _, reference := range []*Implementation{nil, &cpu} {
+				for _, reference := range []*bench.Spec{nil, &cpu} {
 					for seed := range uint64(2) {
 						c := problemOf(causal)
 						c.Seed = seed + 1
-						list := run(t, &Verifier{List: []Implementation{cpu}, Reference: reference, Rows: rows, Repeat: 2}, c, dtype)
+						list := run(t, &Verifier{List: []bench.Spec{cpu}, Reference: reference, Rows: rows, Repeat: 2}, c, dtype)
 						r := list[len(list)-1]
 						require.Equal(t, bench.OK, r.Status, "%v %v %d rows: %s", dtype, causal, rows, r.Note())
 						require.Equal(t, 2, r.Runs)
@@ -108,7 +108,7 @@ func TestWhatIsWrongFails(t *testing.T) {
 					continue // the types differ in their limits, which a sample makes widest
 				}
 				touched := 0
-				v := &Verifier{List: []Implementation{cpu, cpu, cpu}, Reference: &cpu, Rows: rows}
+				v := &Verifier{List: []bench.Spec{cpu, cpu, cpu}, Reference: &cpu, Rows: rows}
 				v.Touch = func(who string, p *cases.Problem, after [][]byte) {
 					if touched++; touched == 2 {
 						change(t, p, after, x.harm)
@@ -131,7 +131,7 @@ func TestDisagreementFails(t *testing.T) {
 	// Those at rows which attend to something: the others are known without.
 	for _, x := range harms[:7] {
 		touched := 0
-		v := &Verifier{List: []Implementation{cpu, cpu, cpu}, Rows: 4}
+		v := &Verifier{List: []bench.Spec{cpu, cpu, cpu}, Rows: 4}
 		v.Touch = func(who string, p *cases.Problem, after [][]byte) {
 			if touched++; touched == 2 {
 				change(t, p, after, x.harm)
@@ -145,7 +145,7 @@ func TestDisagreementFails(t *testing.T) {
 // A wrong reference is the reference's failure.
 func TestAWrongWitnessFails(t *testing.T) {
 	touched := 0
-	v := &Verifier{List: []Implementation{cpu}, Reference: &cpu}
+	v := &Verifier{List: []bench.Spec{cpu}, Reference: &cpu}
 	v.Touch = func(who string, p *cases.Problem, after [][]byte) {
 		if touched++; who == "reference" {
 			change(t, p, after, func(o, _ []float32) {
@@ -163,7 +163,7 @@ func TestAWrongWitnessFails(t *testing.T) {
 
 func TestOtherBitsInAnotherRunFail(t *testing.T) {
 	touched := 0
-	v := &Verifier{List: []Implementation{cpu}, Repeat: 3}
+	v := &Verifier{List: []bench.Spec{cpu}, Repeat: 3}
 	v.Touch = func(who string, p *cases.Problem, after [][]byte) {
 		if touched++; touched == 3 {
 			change(t, p, after, func(o, _ []float32) {
@@ -182,7 +182,7 @@ func TestConformanceLooksFurther(t *testing.T) {
 	c := cases.Case{D: 16, Dv: 16, Causal: attention.TopLeft, LSE: true, Layout: cases.Padded, Shape: attention.Shape{B: 1, Hq: 2, Sq: 20, Sk: 40}}
 	look := func(touch func(n int, p *cases.Problem, after [][]byte)) (*Row, int) {
 		n := 0
-		v := &Verifier{List: []Implementation{cpu}, Conformance: true}
+		v := &Verifier{List: []bench.Spec{cpu}, Conformance: true}
 		v.Touch = func(_ string, p *cases.Problem, after [][]byte) {
 			n++
 			touch(n, p, after)
@@ -217,7 +217,7 @@ func TestConformanceLooksFurther(t *testing.T) {
 }
 
 func TestWhatIsNotSupportedIsNoFailure(t *testing.T) {
-	list := run(t, &Verifier{List: []Implementation{{Tier: attention.TierCoopMat}, cpu}}, problemOf(attention.CausalNone), attention.F16)
+	list := run(t, &Verifier{List: []bench.Spec{{Tier: attention.TierCoopMat}, cpu}}, problemOf(attention.CausalNone), attention.F16)
 	require.Equal(t, bench.Unsupported, list[0].Status)
 	require.Contains(t, list[0].Note(), "Vulkan device")
 	require.Equal(t, bench.OK, list[1].Status)
@@ -231,7 +231,7 @@ func TestWhatIsNotSupportedIsNoFailure(t *testing.T) {
 func TestAnInterruptedProblemHasNoVerdict(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	v := &Verifier{List: []Implementation{cpu}}
+	v := &Verifier{List: []bench.Spec{cpu}}
 	rows, err := v.Problem(ctx, problemOf(attention.CausalNone), attention.F32)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Empty(t, rows[0].Status)
