@@ -80,7 +80,7 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 	f.SortFlags = false
 	o.rowFlags(f)
 	f.Lookup("device").Usage += withoutVulkan
-	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
+	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+commas(attention.CUDAKernels())+" (default: the best for each problem)")
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json, jsonl, sql or gobench, which benchstat reads")
 	f.BoolVar(&o.wide, "wide", false, wideUsage)
 	f.BoolVar(&o.ofPeak, "of-peak", false, "-o md: print percent of peak and of bandwidth; measures the ceilings of the device first")
@@ -92,11 +92,7 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
 	f.StringArrayVar(&o.plots, "plot", nil, plotUsage)
 	o.ceilingFlags.add(f)
-	var baselines []string
-	for _, f := range bench.Baselines {
-		baselines = append(baselines, string(f.Baseline))
-	}
-	f.StringVar(&o.baselines, "against", "", "`list` of other ways to the same result; on the same data: "+strings.Join(baselines, ", ")+", or none (default: as the suite says)")
+	f.StringVar(&o.baselines, "against", "", "`list` of other ways to the same result; on the same data: "+commas(bench.Baselines)+", or none (default: as the suite says)")
 	f.StringVar(&o.baseline, "baseline", "",
 		"compare the rows with the rows of `file`; an earlier --save in json or jsonl, as vkattn compare does")
 	o.ranksFlags.add(f)
@@ -153,13 +149,10 @@ func (o *benchFlags) problemFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
 }
 
-func suitesUsage() string {
-	var names []string
-	for _, s := range bench.Suites {
-		names = append(names, s.Name)
-	}
-	return "`list` of suites; " + strings.Join(names, ", ")
-}
+func suitesUsage() string { return "`list` of suites; " + commas(bench.Suites) }
+
+// commas are the texts of a list with commas.
+func commas[T any](list []T) string { return strings.Join(flagtext.Texts(list), ", ") }
 
 func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	plan, err := o.plan(bench.Formats)

@@ -233,11 +233,7 @@ func parseSaved(paths []string, formats []bench.Format) ([]saved, error) {
 	for _, path := range paths {
 		format, err := bench.ParseFormat(strings.TrimPrefix(filepath.Ext(path), "."), formats)
 		if err != nil {
-			var names []string
-			for _, f := range formats {
-				names = append(names, "."+string(f))
-			}
-			return nil, badInputf("--save %s: the name ends in none of %s", path, strings.Join(names, ", "))
+			return nil, badInputf("--save %s: the name ends in none of .%s", path, strings.Join(flagtext.Texts(formats), ", ."))
 		}
 		out = append(out, saved{path, format})
 	}

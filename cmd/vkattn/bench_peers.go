@@ -60,10 +60,7 @@ func (a *app) openPeers(ctx context.Context, commands []string, timeout time.Dur
 // makeNamesUnique appends a number to the name of a peer that another peer, a tier or a
 // baseline has too: rows are identified by the name.
 func makeNamesUnique(peers []*peer.Peer) {
-	taken := []string{}
-	for _, f := range bench.Baselines {
-		taken = append(taken, string(f.Baseline))
-	}
+	taken := flagtext.Texts(bench.Baselines)
 	for t := attention.TierAuto; t.Valid(); t++ {
 		taken = append(taken, t.String())
 	}

@@ -10,6 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/cmd/vkattn/internal/sweep"
 	"vkattn/internal/plan"
@@ -108,19 +109,10 @@ func oneOf[T interface {
 	return func(text string) (T, error) {
 		x, err := parse(text)
 		if err != nil || !slices.Contains(some, x) {
-			return x, fmt.Errorf("%q is none of %s", text, names(some))
+			return x, fmt.Errorf("%q is none of %s", text, commas(some))
 		}
 		return x, nil
 	}
-}
-
-// names lists the names of values.
-func names[T fmt.Stringer](list []T) string {
-	text := make([]string, len(list))
-	for i, x := range list {
-		text[i] = x.String()
-	}
-	return strings.Join(text, ", ")
 }
 
 // against parses the list of baselines; "none" leaves the baselines of the suites out.
@@ -230,10 +222,7 @@ func denseCall(p bench.Problem) bool { return p.Plain() && p.Config.FixedSplit =
 
 // parseCUDAKernel parses the name of a kernel family of tier cuda.
 func parseCUDAKernel(name string) (string, error) {
-	if all := attention.CUDAKernels(); !slices.Contains(all, name) {
-		return "", fmt.Errorf("unknown family %q, want one of %s", name, strings.Join(all, ", "))
-	}
-	return name, nil
+	return flagtext.Find("family", name, attention.CUDAKernels())
 }
 
 // availableTiers lists the tiers that run any storage type on a device. Without a device
@@ -305,19 +294,19 @@ func (p *benchPlan) list(w io.Writer) error {
 		return err
 	}
 	var problems []bench.Problem
-	about := markdown.Titled("preset<", "what it is<")
 	for _, s := range bench.Presets {
 		list, err := s.With(nil)
 		if err != nil {
 			return err
 		}
 		problems = append(problems, list...)
-		about.Row(s.Name, s.About)
 	}
-	suites := markdown.Titled("suite<", "problems", "what it is<")
-	for _, s := range bench.Suites {
-		suites.Row(s.Name, len(s.Problems(s.Types(nil))), s.About)
-	}
+	about := markdown.Of(bench.Presets, true, []markdown.Column[*bench.Preset]{
+		{Title: "preset<", Cell: func(s *bench.Preset) any { return s.Name }}, {Title: "what it is<", Cell: func(s *bench.Preset) any { return s.About }}})
+	suites := markdown.Of(bench.Suites, true, []markdown.Column[*bench.Suite]{
+		{Title: "suite<", Cell: func(s *bench.Suite) any { return s.Name }},
+		{Title: "problems", Cell: func(s *bench.Suite) any { return len(s.Problems(s.Types(nil))) }},
+		{Title: "what it is<", Cell: func(s *bench.Suite) any { return s.About }}})
 	_, err := fmt.Fprintf(w, "Presets (--preset LIST). Lists and options on the command line replace those of a preset.\n\n%v\n\n%v\n\nSuites (--suite LIST). Lists select problems of a suite.\n\n%v\n",
 		about, shapes(problems), suites)
 	return err

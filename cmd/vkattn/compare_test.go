@@ -124,7 +124,7 @@ func TestBadRowsOfSavedFilesAreLeftOut(t *testing.T) {
 	text := append(append(append(bad, '\n'), good...), good[:len(good)/2]...)
 	require.NoError(t, os.WriteFile(rows, text, 0o600))
 	leftOut := "vkattn: " + rows + ": left out: row 1: a run of -9.2e+12 ms\n" +
-		"vkattn: " + rows + ": left out: row 3: not the JSON of a benchmark: unexpected EOF\n"
+		"vkattn: " + rows + ": left out: row 3: not the JSON of a benchmark: unexpected end of JSON input\n"
 
 	stdout, stderr := succeeds(t, "compare", rows, rows)
 	require.Equal(t, leftOut+leftOut, stderr)

@@ -9,38 +9,22 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/internal/problem"
 )
 
 // completions are the values of flags by name, for the shell. Flags of the same name have
 // the same values in every command, except formats and names of files.
 func completions() map[string][]string {
-	var presets, suites, against, types, tiers, ablations []string
-	for _, p := range bench.Presets {
-		presets = append(presets, p.Name)
-	}
-	for _, s := range bench.Suites {
-		suites = append(suites, s.Name)
-	}
-	for _, b := range bench.Baselines {
-		against = append(against, string(b.Baseline))
-	}
-	for _, t := range attention.DTypes() {
-		types = append(types, t.String())
-	}
+	var tiers []string
 	for t := attention.TierAuto; t.Valid(); t++ {
 		tiers = append(tiers, t.String())
 	}
-	for _, a := range problem.Ablations() {
-		ablations = append(ablations, a.String())
-	}
-	var stored []string
-	for _, t := range problem.KVTypes() {
-		stored = append(stored, t.String())
-	}
+	stored := flagtext.Texts(problem.KVTypes())
 	return map[string][]string{
-		"preset": presets, "suite": suites, "against": append(against, "none"), "dtype": types,
-		"tier": append(tiers, "all"), "ablate": ablations,
+		"preset": flagtext.Texts(bench.Presets), "suite": flagtext.Texts(bench.Suites),
+		"against": append(flagtext.Texts(bench.Baselines), "none"), "dtype": flagtext.Texts(attention.DTypes()),
+		"tier": append(tiers, "all"), "ablate": flagtext.Texts(problem.Ablations()),
 		"causal": {"none", "top-left", "bottom-right"}, "pass": {"fwd", "bwd", "fwdbwd"}, "cuda-kernel": attention.CUDAKernels(),
 		"variant": {"v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "all"}, "kv-dtype": stored, "k-dtype": stored, "v-dtype": stored,
 		"device": {"auto", "cpu"}, "lse": {"false", "true"},

@@ -65,7 +65,7 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	f := c.Flags()
 	f.SortFlags = false
 	o.problemFlags(f)
-	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: "+names(vulkanTiers))
+	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: "+commas(vulkanTiers))
 	o.addAxis(f, "pass", "`list` of what to tune: fwd, bwd (default fwd); bwd: each backward kernel separately: dQ; dK and dV; dQ = dS K")
 	o.addAxis(f, "lse", "`list` of false and true: whether to tune the forward pass for calls that return LSE; these have separate classes")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the candidates and why they are pruned; do not compile or time them")
@@ -92,7 +92,7 @@ func (o *tuneFlags) validate() (*benchPlan, error) {
 		return nil, err
 	}
 	if plan.allTiers {
-		return nil, badInputf("--tier all: name the tiers to tune: %s", names(vulkanTiers))
+		return nil, badInputf("--tier all: name the tiers to tune: %s", commas(vulkanTiers))
 	}
 	if len(plan.tiers) == 0 {
 		plan.tiers = []attention.Tier{attention.TierAuto}

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -96,7 +95,7 @@ fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalH
 	}
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda; default: all of the device")
 	f.StringVar(&o.kernels, "cuda-kernel", "",
-		"`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
+		"`list` of kernel families of tier cuda: "+commas(attention.CUDAKernels())+" (default: all)")
 	o.ranksFlags.add(f)
 	f.IntVar(&o.times, "repeat", 1, "run each implementation `n` times; all runs must give the same bits")
 	addTimeout(f, &o.timing.Timeout, "prints and saves the finished rows and ends")

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cudapath"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/operands"
@@ -28,11 +29,16 @@ const (
 	BaselinePlain      Baseline = "plain"
 )
 
-// Baselines lists the baselines with their descriptions.
-var Baselines = []struct {
-	Baseline Baseline
-	About    string
-}{
+// BaselineAbout is a baseline with its description.
+type BaselineAbout struct {
+	Baseline
+	About string
+}
+
+func (b BaselineAbout) String() string { return string(b.Baseline) }
+
+// Baselines lists the baselines.
+var Baselines = []BaselineAbout{
 	{BaselineByMask, "tier scalar on padded, contiguous K and V; a boolean matrix masks what causal mask, lengths and sparse tokens exclude; every cell is computed"},
 	{BaselineCUDARef, "this project's CUDA validation kernel, in float32"},
 	{BaselineContiguous, "the same tier (the first of several) on contiguous K and V instead of paged"},
@@ -43,14 +49,8 @@ var Baselines = []struct {
 
 // ParseBaseline parses the name of a baseline.
 func ParseBaseline(s string) (Baseline, error) {
-	var names string
-	for _, f := range Baselines {
-		if string(f.Baseline) == s {
-			return f.Baseline, nil
-		}
-		names += ", " + string(f.Baseline)
-	}
-	return "", fmt.Errorf("unknown baseline %q, want one of %s", s, names[2:])
+	b, err := flagtext.Find("baseline", s, Baselines)
+	return b.Baseline, err
 }
 
 // spec is the Spec of the baseline's row, given the tier of the rows compared with it.

@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"golang.org/x/perf/benchfmt"
 
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
@@ -23,15 +23,7 @@ var Formats = []Format{"md", "csv", "json", "jsonl", "sql", "gobench"}
 
 // ParseFormat parses one of the formats of a list.
 func ParseFormat(s string, formats []Format) (Format, error) {
-	if f := Format(s); slices.Contains(formats, f) {
-		return f, nil
-	}
-	var names []string
-	for _, f := range formats {
-		names = append(names, string(f))
-	}
-	last := len(names) - 1
-	return "", fmt.Errorf("unknown output format %q, want %s or %s", s, strings.Join(names[:last], ", "), names[last])
+	return flagtext.Find("output format", s, formats)
 }
 
 // Printer prints rows of type R: each at once, or all in Close if the format needs that.

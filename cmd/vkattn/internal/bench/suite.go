@@ -33,7 +33,7 @@ type Suite struct {
 var everyPass = []Pass{PassForward, PassBackward, PassBoth}
 
 // Suites lists them in the order of the help text.
-var Suites = []Suite{
+var Suites = []*Suite{
 	{Name: "forward", About: "batch 16, 8 heads, head dims 64 and 128, lengths 1024 to 16384",
 		list: named("", "batch-size=16 nheads=8 seqlen=1024-16384*2 headdim=64,128 causal=none,top-left")},
 	// The numbers of heads keep the work of a row near the work of a row of the forward suite.
@@ -80,17 +80,12 @@ var Suites = []Suite{
 	{Name: "modifiers", About: "options, and score and mask modifiers that say the same or more", list: modifiers(), Shrinks: true},
 }
 
+func (s *Suite) String() string { return s.Name }
+
 // ParseSuite finds one of Suites. An error also offers the names of other suites that the
 // command has.
 func ParseSuite(name string, others ...string) (*Suite, error) {
-	var names []string
-	for i := range Suites {
-		if Suites[i].Name == name {
-			return &Suites[i], nil
-		}
-		names = append(names, Suites[i].Name)
-	}
-	return nil, fmt.Errorf("unknown suite %q%s", name, flagtext.Hint(name, append(names, others...)))
+	return flagtext.Find("suite", name, Suites, others...)
 }
 
 // Types are the storage types of the suite, given the types of --dtype. None: problems
@@ -286,9 +281,8 @@ func gqaGrid() []Problem {
 func presetSuite() []Problem {
 	list := named("default", "batch-size=2 nheads=8 seqlen=1024 headdim=64")
 	for _, name := range []string{"gpt2-small", "gpt3", "bert-base", "bert-large", "short", "long", "xlong"} {
-		for _, text := range presetOf(name).problems {
-			list = append(list, named(name, text)...)
-		}
+		preset, _ := ParsePreset(name)
+		list = append(list, named(name, preset.problems...)...)
 	}
 	return list
 }
@@ -300,7 +294,7 @@ type Preset struct {
 }
 
 // Presets lists them in the order of `vkattn bench --list`.
-var Presets = []Preset{
+var Presets = []*Preset{
 	{"gpt2-small", "12 layers, 12 heads", []string{"layers=12 batch-size=8 nheads=12 seqlen=1024 headdim=64 " +
 		"causal=top-left"}},
 	{"gpt3", "96 layers, 96 heads", []string{"layers=96 batch-size=2 nheads=96 seqlen=2048 headdim=128 causal=top-left"}},
@@ -330,25 +324,10 @@ var Presets = []Preset{
 	{"xlong", "one very long sequence", []string{"batch-size=1 nheads=8 seqlen=16384 headdim=64"}},
 }
 
-// presetOf is the preset of a name, nil if there is none.
-func presetOf(name string) *Preset {
-	if i := slices.IndexFunc(Presets, func(p Preset) bool { return p.Name == name }); i >= 0 {
-		return &Presets[i]
-	}
-	return nil
-}
+func (s *Preset) String() string { return s.Name }
 
 // ParsePreset finds one of Presets.
-func ParsePreset(name string) (*Preset, error) {
-	if p := presetOf(name); p != nil {
-		return p, nil
-	}
-	var names []string
-	for _, p := range Presets {
-		names = append(names, p.Name)
-	}
-	return nil, fmt.Errorf("unknown preset %q%s", name, flagtext.Hint(name, names))
-}
+func ParsePreset(name string) (*Preset, error) { return flagtext.Find("preset", name, Presets) }
 
 // With returns the problems of the preset, in which given lists replace those of the preset. Keys follow
 // rows, KV heads follow heads and V follows K as long as the preset has them equal.

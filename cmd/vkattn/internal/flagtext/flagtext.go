@@ -3,9 +3,11 @@
 package flagtext
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -155,16 +157,27 @@ func Count[N ~int | ~int64](n N, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
-// Hint is the end of an error about an unknown name: the names that are close to it, or
-// all of them.
-func Hint(name string, names []string) string {
-	if close := Close(name, names); close != "" {
-		return close
+// Texts are the texts of a list, as fmt.Sprint has them.
+func Texts[T any](list []T) []string {
+	out := make([]string, len(list))
+	for i, x := range list {
+		out[i] = fmt.Sprint(x)
 	}
-	return ", want one of " + strings.Join(names, ", ")
+	return out
 }
 
-// Close is Hint without the list of all names.
+// Find finds the entry of a list with a name. An error says what such an entry is, and offers those that are close to
+// the name, or all of them; others too, which the caller has elsewhere.
+func Find[T any](what, name string, list []T, others ...string) (x T, err error) {
+	names := Texts(list)
+	if i := slices.Index(names, name); i >= 0 {
+		return list[i], nil
+	}
+	names = append(names, others...)
+	return x, fmt.Errorf("unknown %s %q%s", what, name, cmp.Or(Close(name, names), ", want one of "+strings.Join(names, ", ")))
+}
+
+// Close is the end of an error about an unknown name: the names that are close to it, if there are any.
 func Close(name string, names []string) string {
 	// cobra compares names of commands.
 	all := &cobra.Command{SuggestionsMinimumDistance: 2}

@@ -323,24 +323,3 @@ func Of[R any](rows []R, wide bool, columns []Column[R]) string {
 	}
 	return strings.TrimSuffix(out.String(), "\n")
 }
-
-// Lines is a table of cells that are all known.
-type Lines struct {
-	columns []Column[[]any]
-	rows    [][]any
-}
-
-// Titled is a table with columns named as Column.Title.
-func Titled(titles ...string) *Lines {
-	t := &Lines{}
-	for i, title := range titles {
-		t.columns = append(t.columns, Column[[]any]{Title: title, Always: true, Cell: func(row []any) any { return row[i] }})
-	}
-	return t
-}
-
-// Row appends a row.
-func (t *Lines) Row(cells ...any) { t.rows = append(t.rows, cells) }
-
-// String is the table, without a newline at the end.
-func (t *Lines) String() string { return Of(t.rows, true, t.columns) }

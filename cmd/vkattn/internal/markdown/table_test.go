@@ -9,13 +9,14 @@ import (
 )
 
 func TestWordsAreToTheLeftAndNumbersToTheRight(t *testing.T) {
-	m := Titled("name<", "ms", "note<")
-	m.Row("a", 1.5, "why")
-	m.Row("longer", 10, "a|b")
+	cell := func(title string, i int) Column[[]any] {
+		return Column[[]any]{Title: title, Always: true, Cell: func(row []any) any { return row[i] }}
+	}
+	m := Of([][]any{{"a", 1.5, "why"}, {"longer", 10, "a|b"}}, true, []Column[[]any]{cell("name<", 0), cell("ms", 1), cell("note<", 2)})
 	require.Equal(t, "| name   |  ms | note |\n"+
 		"|:------ | ---:|:---- |\n"+
 		"| a      | 1.5 | why  |\n"+
-		"| longer |  10 | a\\|b |", m.String())
+		"| longer |  10 | a\\|b |", m)
 }
 
 // sample is a row with a size, an option and a result.

@@ -186,7 +186,7 @@ func (f *reader) read(data []byte) error {
 			}
 		default:
 			if damaged++; damaged == 1 {
-				f.skip(fmt.Errorf("row %d: not the JSON of a benchmark", f.seen+1))
+				f.skip(fmt.Errorf("row %d: not the JSON of a benchmark: %w", f.seen+1, json.Unmarshal(line, new(any))))
 			}
 		}
 	}
