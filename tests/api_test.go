@@ -2,7 +2,6 @@ package tests
 
 import (
 	"context"
-	"errors"
 	"os"
 	"testing"
 
@@ -15,13 +14,8 @@ import (
 	"vkattn/attention/parallel/processes"
 	"vkattn/attention/score"
 	"vkattn/internal/apiwalk"
-	"vkattn/internal/ceiling"
 	"vkattn/internal/control"
-	"vkattn/internal/half"
-	"vkattn/internal/hostmem"
-	"vkattn/internal/inputs"
 	"vkattn/internal/problem"
-	"vkattn/internal/quant"
 	"vkattn/vk"
 )
 
@@ -43,7 +37,7 @@ func TestNothingExportedPanics(t *testing.T) {
 		}
 		walkedDevices = nil
 	})
-	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, processesPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage, scorePackage} {
+	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, parallelPackage, processesPackage, scorePackage} {
 		t.Run(p.Name, func(t *testing.T) { apiwalk.Walk(t, p) })
 	}
 }
@@ -201,51 +195,6 @@ func closedRanks(t *testing.T) []any {
 	return list
 }
 
-var ceilingPackage = apiwalk.Package{
-	Name: "ceiling", Folder: "../internal/ceiling", Matches: sentinels, Live: liveKernels, Closed: closedKernels,
-	Functions: map[string]any{"NewEmpty": ceiling.NewEmpty, "Products": ceiling.Products, "Copies": ceiling.Copies, "Reads": ceiling.Reads, "Supported": ceiling.Supported},
-	Types:     []any{ceiling.Kernel{}, ceiling.Transfer{}},
-}
-
-// liveKernels returns the kernels of package ceiling, with the device and a stream.
-func liveKernels(t *testing.T) []any {
-	t.Helper()
-	if s := open(t); s.dev == nil || s.compileOnly {
-		return nil
-	}
-	dev := walked(t)
-	stream, err := dev.NewStream("walk")
-	require.NoError(t, err)
-	list := []any{dev, stream}
-	empty, err := ceiling.NewEmpty(dev)
-	if errors.Is(err, vk.ErrUnsupported) {
-		return list
-	}
-	require.NoError(t, err)
-	products, err := ceiling.Products(dev, attention.F32)
-	require.NoError(t, err)
-	copies, err := ceiling.Copies(dev)
-	require.NoError(t, err)
-	reads, err := ceiling.Reads(dev)
-	require.NoError(t, err)
-	list = append(list, empty)
-	for _, k := range products {
-		list = append(list, k)
-	}
-	for _, k := range append(copies, reads...) {
-		list = append(list, k)
-	}
-	return list
-}
-
-func closedKernels(t *testing.T) []any {
-	list := liveKernels(t)
-	for i := len(list) - 1; i >= 0; i-- {
-		require.NoError(t, list[i].(interface{ Close() error }).Close())
-	}
-	return list
-}
-
 // liveOps returns operations of the CPU tier and of the device, if there is one, with the
 // objects that they take.
 func liveOps(t *testing.T) []any {
@@ -302,31 +251,4 @@ var scorePackage = apiwalk.Package{
 		"T5Bias": score.T5Bias, "TablesOf": score.TablesOf, "Tanh": score.Tanh, "Tree": score.Tree, "Xor": score.Xor,
 	},
 	Types: []any{score.Evaluator{}, score.Expr{}, score.Table{}, score.TableGradient{}, score.Type(0)},
-}
-
-var halfPackage = apiwalk.Package{
-	Name: "half", Folder: "../internal/half",
-	Functions: map[string]any{"BF16FromFloat32": half.BF16FromFloat32, "BF16ToFloat32": half.BF16ToFloat32,
-		"DecodeBF16": half.DecodeBF16, "DecodeF16": half.DecodeF16, "DecodeF32": half.DecodeF32, "EncodeBF16": half.EncodeBF16,
-		"EncodeF16": half.EncodeF16, "EncodeF32": half.EncodeF32, "F16FromFloat32": half.F16FromFloat32, "F16ToFloat32": half.F16ToFloat32},
-}
-
-var quantPackage = apiwalk.Package{
-	Name: "quant", Folder: "../internal/quant",
-	Functions: map[string]any{"E5M2FromFloat32": quant.E5M2FromFloat32, "E5M2ToFloat32": quant.E5M2ToFloat32,
-		"FP8FromFloat32": quant.FP8FromFloat32, "FP8ToFloat32": quant.FP8ToFloat32},
-	Types: []any{quant.Format{}},
-}
-
-var inputsPackage = apiwalk.Package{
-	Name: "inputs", Folder: "../internal/inputs",
-	Functions: map[string]any{"Fill": inputs.Fill, "New": inputs.New},
-}
-
-// LimitHeap stays set for the other tests of the process; it does not affect them.
-var hostmemPackage = apiwalk.Package{
-	Name: "hostmem", Folder: "../internal/hostmem", Matches: sentinels,
-	Functions: map[string]any{"Available": hostmem.Available, "Bytes": hostmem.Bytes, "Shortage": hostmem.Shortage, "Check": hostmem.Check, "CheckVariable": hostmem.CheckVariable,
-		"LimitHeap": hostmem.LimitHeap, "Product": hostmem.Product[int], "Sum": hostmem.Sum},
-	Types: []any{hostmem.Error{}},
 }

@@ -54,9 +54,6 @@ func (e *Error) Is(target error) bool { return target == ErrOutOfMemory }
 
 // Error names both sizes.
 func (e *Error) Error() string {
-	if e == nil {
-		return "vk: no error"
-	}
 	return fmt.Sprintf("%s (%s)", Shortage("host memory", e.Needed, e.Bytes), e.By)
 }
 
