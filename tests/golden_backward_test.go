@@ -92,7 +92,7 @@ func TestTiersComputeGoldenGradients(t *testing.T) {
 					low, err := oracle.LowBackward(problem.Config(cfg), g.args(t, hostOnly))
 					require.NoError(t, err)
 					for name, want := range g.golden(t) {
-						g.judge(t, name, got[name], want, &low)
+						g.judge(t, name, got[name], want, low)
 						g.requireZeros(t, name, got[name])
 					}
 				})

@@ -221,27 +221,23 @@ func (g *goldenCall) padded(t *testing.T, name string, data []float64) []float64
 }
 
 // judge compares one gradient of a tier with the gradient in the files.
-func (g *goldenCall) judge(t *testing.T, name string, got, want []float64, all *oracle.LowGradients) {
+func (g *goldenCall) judge(t *testing.T, name string, got, want []float64, all map[string]oracle.Gradient) {
 	t.Helper()
-	limits, width := accuracy.Gradient(g.DType), g.HeadDim
-	var low []float32
-	switch name {
-	case "dq":
-		low, limits.Noise = all.DQ, all.Noise.DQ
-	case "dk":
-		low, limits.Noise = all.DK, all.Noise.DK
-	case "dv":
-		low, limits.Noise, width = all.DV, all.Noise.DV, g.HeadDimV
-	case "dbias":
-		low, limits.Noise, width, limits.Stored = all.DBias, all.Noise.DBias, g.Sk, attention.F32
-	case "dsinks":
-		low, limits.Noise, width, limits.Stored = all.DSinks, all.Noise.DSinks, 1, attention.F32
-	}
+	limits, expected := accuracy.Gradient(g.DType), map[string]struct {
+		name   string
+		width  int
+		stored attention.DType
+	}{
+		"dq": {"dQ", g.HeadDim, g.DType}, "dk": {"dK", g.HeadDim, g.DType}, "dv": {"dV", g.HeadDimV, g.DType},
+		"dbias": {"dBias", g.Sk, attention.F32}, "dsinks": {"dSinks", 1, attention.F32},
+	}[name]
+	low := all[expected.name]
+	limits.Noise, limits.Stored = low.Noise, expected.stored
 	x := make([]float32, len(got))
 	for i, v := range got {
 		x[i] = float32(v)
 	}
-	report := accuracy.Judge(limits, width, x, want, low)
+	report := accuracy.Judge(limits, expected.width, x, want, low.Low)
 	require.True(t, report.Pass(), "%s: %v", name, report.Reasons())
 }
 

@@ -338,7 +338,7 @@ func (g *goldenOption) judgeAll(t *testing.T, e *engine, tier attention.Tier, ba
 	require.NoError(t, err)
 	for name := range g.Outputs {
 		if name != "o" && name != "lse" {
-			g.judge(t, name, got[name], g.padded(t, name, g.arrays[name].data), &low)
+			g.judge(t, name, got[name], g.padded(t, name, g.arrays[name].data), low)
 		}
 	}
 }

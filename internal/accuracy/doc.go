@@ -26,7 +26,7 @@
 // so few errors of low say little about the error to expect. For f32, low's
 // error counts as at least what the rounding of large scores makes likely
 // ([oracle.Noise]): 0 but for scores in the thousands. For gradients in the 16-bit types it counts
-// as at least what the rounding of O makes likely ([oracle.GradientNoise]), and in rules 2 and 3 as at
+// as at least what the rounding of O makes likely ([oracle.Gradient]), and in rules 2 and 3 as at
 // least what the roundings of P, dS, O and the result make likely in the whole block ([oracle.RowError]).
 //
 // [Verify] does it all for a call in host memory, on every row or on a sample.

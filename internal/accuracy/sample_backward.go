@@ -107,7 +107,7 @@ func (g *gradientCheck) sampledKeys(sample []problem.Rows, want tensors.Gradient
 			wanted bool
 			rows   *tensorRows
 			tensor problem.Tensor
-			x      *oracle.SampledGradient
+			x      *oracle.Gradient
 		}{{want.K, &dK, g.a.DK, &k}, {want.V, &dV, g.a.DV, &v}} {
 			if !t.wanted {
 				continue

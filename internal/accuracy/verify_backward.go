@@ -77,7 +77,7 @@ type gradientCheck struct {
 type ExpectedGradients struct {
 	cfg   problem.Config
 	shape problem.Shape
-	of    map[string]oracle.SampledGradient // by name
+	of    map[string]oracle.Gradient // by name
 }
 
 // ExpectGradients computes them. Outputs in a may be zero.
@@ -87,19 +87,17 @@ func ExpectGradients(cfg problem.Config, a problem.BackwardArgs) (*ExpectedGradi
 	if err != nil {
 		return nil, err
 	}
-	low, err := oracle.LowBackward(cfg, a)
+	of, err := oracle.LowBackward(cfg, a)
 	if err != nil {
 		return nil, err
 	}
-	of := map[string]oracle.SampledGradient{
-		"dQ":     {Ref: ref.DQ, Low: low.DQ, Noise: low.Noise.DQ, Errors: low.Rows.DQ},
-		"dK":     {Ref: ref.DK, Low: low.DK, Noise: low.Noise.DK, Errors: low.Rows.DK},
-		"dV":     {Ref: ref.DV, Low: low.DV, Noise: low.Noise.DV, Errors: low.Rows.DV},
-		"dBias":  {Ref: ref.DBias, Low: low.DBias, Noise: low.Noise.DBias},
-		"dSinks": {Ref: ref.DSinks, Low: low.DSinks, Noise: low.Noise.DSinks},
+	refs := map[string][]float64{"dQ": ref.DQ, "dK": ref.DK, "dV": ref.DV, "dBias": ref.DBias, "dSinks": ref.DSinks}
+	for i, x := range ref.DTables {
+		refs["dTables["+a.Tables[i].Name+"]"] = x
 	}
-	for i := range ref.DTables {
-		of["dTables["+a.Tables[i].Name+"]"] = oracle.SampledGradient{Ref: ref.DTables[i], Low: low.DTables[i], Noise: low.Noise.DTables[i]}
+	for name, g := range of {
+		g.Ref = refs[name]
+		of[name] = g
 	}
 	return &ExpectedGradients{cfg, a.Shape, of}, nil
 }
@@ -205,7 +203,7 @@ func part[T any](x []T, first, n int) []T {
 
 // add reads a row of the result, which is row n of x. idle: no mask and no length leaves it anything,
 // so that it must be 0, unless the reference has NaN: a NaN score plus a bias of -Inf is NaN.
-func (r *tensorRows) add(at position, read func([]float32, position), x *oracle.SampledGradient, n int, idle bool) {
+func (r *tensorRows) add(at position, read func([]float32, position), x *oracle.Gradient, n int, idle bool) {
 	first := len(r.x)
 	r.x = append(r.x, make([]float32, r.width)...)
 	read(r.x[first:], at)

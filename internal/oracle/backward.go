@@ -34,16 +34,6 @@ func ReferenceBackward(cfg problem.Config, a problem.BackwardArgs) (g problem.Gr
 	return problem.Gradients{DQ: c.dQ, DK: c.dK, DV: c.dV, DBias: c.dBias, DSinks: c.dSinks, DTables: ofTables(c.args, &cfg, c.dTables)}, nil
 }
 
-// LowGradients are the results of [LowBackward], packed like the results of
-// attention.ReferenceBackward.
-type LowGradients struct {
-	DQ, DK, DV, DBias, DSinks []float32
-	DTables                   [][]float32
-
-	Noise GradientNoise // what rounding makes likely in each element
-	Rows  GradientRows  // for the 16-bit types the same in each row
-}
-
 // LowBackward computes the gradients of a call by plain backward attention in the storage
 // type, as a chain of separate operations would, each rounding what it stores:
 //
@@ -55,27 +45,26 @@ type LowGradients struct {
 //
 // dBias is the sum of the rounded dX, and dSinks and the gradients of tables are computed, in float32. dK and dV of a
 // group are accumulated over its heads. Dropout rounds P and dP once more behind it. It computes
-// all gradients that the call can have; outputs in a may be zero. Tensors must lie in host memory.
-func LowBackward(cfg problem.Config, a problem.BackwardArgs) (LowGradients, error) {
+// all gradients that the call can have, without their references: dQ, dK, dV, dBias, dSinks and dTables[name], packed as
+// attention.ReferenceBackward has them. Outputs in a may be zero. Tensors must lie in host memory.
+func LowBackward(cfg problem.Config, a problem.BackwardArgs) (map[string]Gradient, error) {
 	a.Accumulate = false
 	if err := tensors.CheckBackward(&a, &cfg); err != nil {
-		return LowGradients{}, err
+		return nil, err
 	}
 	const element, row = 4 + 8, 24 + 24 // with its noise, and with draws and what they make likely
 	want := everyGradient(&cfg, &a)
 	rows := hostmem.Sum(hostmem.Product(a.B, a.Hq, a.Sq, row), hostmem.Product(a.B, a.KVHeads(), a.Sk, 2*row))
 	if err := tensors.CheckHost("LowBackward", hostmem.Sum(backwardBytes(&cfg, &a, want, element), rows)); err != nil {
-		return LowGradients{}, err
+		return nil, err
 	}
 	c := backward[float32]{args: &a, arithmetic: lowOf(cfg.DType), want: want}
 	if err := c.open(&cfg); err != nil {
-		return LowGradients{}, err
+		return nil, err
 	}
 	c.roundings = newRoundings(&c, true)
 	c.run()
-	g := LowGradients{DQ: c.dQ, DK: c.dK, DV: c.dV, DBias: c.dBias, DSinks: c.dSinks, DTables: ofTables(c.args, &cfg, c.dTables)}
-	g.Noise, g.Rows = c.roundings.likely(&c)
-	return g, nil
+	return c.roundings.likely(&c), nil
 }
 
 func everyGradient(cfg *problem.Config, a *problem.BackwardArgs) tensors.GradientSet {

@@ -3,17 +3,16 @@ package oracle
 import (
 	"math"
 
-	"vkattn/attention/score"
 	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 )
 
 // What rounding makes likely in gradients. The results of LowBackward have one draw of each
 // rounding, which is often small in a row or a key that matters.
 
-// GradientNoise has an error for each element of [LowGradients]: the least that the error of low
-// counts as.
+// Gradient is what a gradient, or some of its rows, are judged by.
 //
-// For f32 it is the error to expect because float32 cannot hold large scores better, as [Noise] is
+// Noise has an error for each element: the least that the error of low counts as. For f32 it is the error to expect because float32 cannot hold large scores better, as [Noise] is
 // for O. To first order a score's error e moves its P by e P (1 - P), and delta by the sum of
 // e P |dP - delta|. A dP and delta, a dot product with a rounded O, are off by as much of their
 // size as scores are, and differ by less than that where one key takes most of P. The errors of n
@@ -24,13 +23,12 @@ import (
 // one draw for all keys of the row. So its error e counts as twice that deviation, and the error of
 // dX as P e. It moves dQ by e |scale Σ P K|, and the draws of rows add up in dK, dBias and dSinks
 // to the root of the sum of their squares.
-type GradientNoise struct {
-	DQ, DK, DV, DBias, DSinks []float64
-	DTables                   [][]float64
+type Gradient struct {
+	Ref    []float64 // the reference
+	Low    []float32
+	Noise  []float64  // nil: none
+	Errors []RowError // of the rows of dQ, dK and dV, for the 16-bit types the same in each row; nil for f32
 }
-
-// GradientRows has the rows of dQ, dK and dV of [LowGradients]; nil for f32.
-type GradientRows struct{ DQ, DK, DV []RowError }
 
 // RowError is what rounding makes likely in a row of a gradient: the sum of its elements' errors, each
 // without its sign, the sum of their squares, and of how many independent draws they are made.
@@ -48,8 +46,8 @@ type roundings struct {
 	cfg   *problem.Config
 	noisy bool // scores and dP are: float32
 	scale float32
-	noise GradientNoise // sums of squares in the 16-bit types, but for DQ
-	sinks []float64     // [B, Hq]: what each sequence adds to DSinks
+	noise struct{ DQ, DK, DV, DBias, DSinks []float64 } // sums of squares in the 16-bit types, but for DQ
+	sinks []float64                                     // [B, Hq]: what each sequence adds to DSinks
 
 	dQ, dK, dV []draws // of the rows; nil in float32
 }
@@ -58,8 +56,8 @@ type roundings struct {
 func newRoundings[T number](c *backward[T], whole bool) *roundings {
 	cfg := c.Cfg
 	r := &roundings{cfg: cfg, noisy: whole && cfg.DType == problem.F32, scale: cfg.ScaleValue()}
-	r.noise = GradientNoise{DQ: make([]float64, len(c.dQ)), DK: make([]float64, len(c.dK)), DV: make([]float64, len(c.dV)),
-		DBias: make([]float64, len(c.dBias)), DSinks: make([]float64, len(c.dSinks))}
+	r.noise.DQ, r.noise.DK, r.noise.DV = make([]float64, len(c.dQ)), make([]float64, len(c.dK)), make([]float64, len(c.dV))
+	r.noise.DBias, r.noise.DSinks = make([]float64, len(c.dBias)), make([]float64, len(c.dSinks))
 	for i := range c.tables {
 		c.tables[i].noise = make([]float64, len(c.tables[i].sums))
 	}
@@ -195,41 +193,50 @@ func (g *roundings) endRow(at int, r *rowRoundings) {
 }
 
 // likely turns the sums into what is likely.
-func (g *roundings) likely(c *backward[float32]) (GradientNoise, GradientRows) {
+func (g *roundings) likely(c *backward[float32]) map[string]Gradient {
 	for i, x := range g.sinks {
 		g.noise.DSinks[i%c.args.Hq] += x
 	}
-	var tables [score.MaxTables][]float64
+	all := map[string]Gradient{
+		"dQ":     {Low: c.dQ, Noise: g.noise.DQ, Errors: g.rows(g.dQ, c.dQ)},
+		"dK":     {Low: c.dK, Noise: g.noise.DK, Errors: g.rows(g.dK, c.dK)},
+		"dV":     {Low: c.dV, Noise: g.noise.DV, Errors: g.rows(g.dV, c.dV)},
+		"dBias":  {Low: c.dBias, Noise: g.noise.DBias},
+		"dSinks": {Low: c.dSinks, Noise: g.noise.DSinks},
+	}
 	for i := range c.tables {
 		t := &c.tables[i]
-		tables[t.table] = make([]float64, t.heads*t.entries)
-		addHeads(tables[t.table], t.noise, c.args.Hq, t.heads, t.entries)
+		noise := make([]float64, t.heads*t.entries)
+		addHeads(noise, t.noise, c.args.Hq, t.heads, t.entries)
+		all["dTables["+tensors.Tables(c.Cfg)[t.table].Name()+"]"] = Gradient{Low: c.dTables[t.table], Noise: noise}
 	}
-	g.noise.DTables = ofTables(c.args, c.Cfg, tables)
-	if !g.noisy {
-		for k, x := range append([][]float64{g.noise.DQ, g.noise.DK, g.noise.DBias, g.noise.DSinks}, g.noise.DTables...) {
-			for i := range x {
-				if k > 0 { // a sum of squares
-					x[i] = math.Sqrt(x[i])
-				}
-				if !(x[i] < math.MaxFloat32) { // where inputs are not finite
-					x[i] = 0
-				}
+	for name, x := range all {
+		for i := range x.Noise {
+			if g.noisy {
+				break
+			}
+			if name != "dQ" { // a sum of squares
+				x.Noise[i] = math.Sqrt(x.Noise[i])
+			}
+			if !(x.Noise[i] < math.MaxFloat32) { // where inputs are not finite
+				x.Noise[i] = 0
 			}
 		}
 	}
-	rows := func(list []draws, low []float32) []RowError {
-		if list == nil {
-			return nil
-		}
-		errors := make([]RowError, len(list))
-		for i, d := range list {
-			dim := len(low) / len(list)
-			errors[i] = d.row(g.cfg.GradientType(), low[i*dim:][:dim])
-		}
-		return errors
+	return all
+}
+
+// rows turns the draws of rows into their errors. low is about the rows.
+func (g *roundings) rows(list []draws, low []float32) []RowError {
+	if list == nil {
+		return nil
 	}
-	return g.noise, GradientRows{rows(g.dQ, c.dQ), rows(g.dK, c.dK), rows(g.dV, c.dV)}
+	errors := make([]RowError, len(list))
+	for i, d := range list {
+		dim := len(low) / len(list)
+		errors[i] = d.row(g.cfg.GradientType(), low[i*dim:][:dim])
+	}
+	return errors
 }
 
 // draws are independent roundings, each of which moves all elements of a row.

@@ -10,18 +10,9 @@ import (
 
 // Rows of gradients of a problem that is too large to compute whole.
 
-// SampledGradient has some rows of a gradient: the reference, low, and what rounding makes likely.
-// In float32 nothing is.
-type SampledGradient struct {
-	Ref    []float64
-	Low    []float32
-	Noise  []float64
-	Errors []RowError
-}
-
 // SampleDQ computes dQ of the rows of a sample.
-func SampleDQ(cfg problem.Config, a problem.BackwardArgs, sample []problem.Rows) (g SampledGradient, err error) {
-	ref, low, err := sampled(&cfg, &a, tensors.GradientSet{Q: true})
+func SampleDQ(cfg problem.Config, a problem.BackwardArgs, sample []problem.Rows) (g Gradient, err error) {
+	ref, low, err := openSampled(&cfg, &a, tensors.GradientSet{Q: true})
 	if err != nil {
 		return g, err
 	}
@@ -30,16 +21,19 @@ func SampleDQ(cfg problem.Config, a problem.BackwardArgs, sample []problem.Rows)
 	low.roundings = newRoundings(low, false)
 	sampleRows(ref, sample)
 	sampleRows(low, sample)
-	noise, errors := low.roundings.likely(low)
-	g = SampledGradient{ref.dQ, low.dQ, nil, errors.DQ}
-	if cfg.DType != problem.F32 {
-		g.Noise = noise.DQ
-	}
-	return g, nil
+	return sampled(&cfg, low.roundings.likely(low)["dQ"], ref.dQ), nil
 }
 
-// sampled opens a call in both arithmetics.
-func sampled(cfg *problem.Config, a *problem.BackwardArgs, want tensors.GradientSet) (ref *backward[float64], low *backward[float32], err error) {
+// sampled is a gradient with its reference. Nothing is likely in float32.
+func sampled(cfg *problem.Config, g Gradient, ref []float64) Gradient {
+	if g.Ref = ref; cfg.DType == problem.F32 {
+		g.Noise = nil
+	}
+	return g
+}
+
+// openSampled opens a call in both arithmetics.
+func openSampled(cfg *problem.Config, a *problem.BackwardArgs, want tensors.GradientSet) (ref *backward[float64], low *backward[float32], err error) {
 	ref, low = &backward[float64]{args: a, arithmetic: exact, want: want}, &backward[float32]{args: a, arithmetic: lowOf(cfg.DType), want: want}
 	if err = ref.inputs(cfg); err == nil {
 		err = low.inputs(cfg)
@@ -68,8 +62,8 @@ func sampleRows[T number](c *backward[T], sample []problem.Rows) {
 // SampleDKV computes dK and dV of some keys of a sequence and key head. lse and o are LSE and O, not
 // rounded, of the rows of the group, as views of [1, group, rows]. An LSE that float32 does not hold
 // well enough is computed from all keys.
-func SampleDKV(cfg problem.Config, a problem.BackwardArgs, b, kv int, keys []int, lse, o problem.HostView) (dK, dV SampledGradient, err error) {
-	ref, low, err := sampled(&cfg, &a, tensors.GradientSet{K: true, V: true})
+func SampleDKV(cfg problem.Config, a problem.BackwardArgs, b, kv int, keys []int, lse, o problem.HostView) (dK, dV Gradient, err error) {
+	ref, low, err := openSampled(&cfg, &a, tensors.GradientSet{K: true, V: true})
 	if err != nil {
 		return dK, dV, err
 	}
@@ -79,12 +73,8 @@ func SampleDKV(cfg problem.Config, a problem.BackwardArgs, b, kv int, keys []int
 	ones := make([]int, a.Group()*ref.Sequences[b].Rows)
 	sampleKeys(ref, b, kv, keys, lse, o, ones)
 	sampleKeys(low, b, kv, keys, lse, o, ones)
-	noise, errors := low.roundings.likely(low)
-	dK, dV = SampledGradient{ref.dK, low.dK, nil, errors.DK}, SampledGradient{ref.dV, low.dV, nil, errors.DV}
-	if cfg.DType != problem.F32 {
-		dK.Noise = noise.DK
-	}
-	return dK, dV, nil
+	all := low.roundings.likely(low)
+	return sampled(&cfg, all["dK"], ref.dK), sampled(&cfg, all["dV"], ref.dV), nil
 }
 
 // sampleKeys adds up what the rows of a group contribute to some keys. For each row, ones has 1 + the
