@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"sort"
 
 	"vkattn/internal/half"
 	"vkattn/internal/problem"
+	"vkattn/internal/quant"
 )
 
 // sequence holds the numbers of one sequence.
@@ -112,61 +112,33 @@ func (c *Case) valueType() problem.KVType {
 	return c.ValueType
 }
 
-// encodeRow stores a row of K or V.
+// encodeRow stores a row of K or V. What a row stands for is said by DecodeRow, which shares no code with package quant.
 func (c *Case) encodeRow(kv problem.KVType, x []float32, dtype problem.DType, id, row int) []byte {
 	b := make([]byte, kv.RowBytes(dtype, len(x)))
+	// Random numbers contain too few subnormal float8s.
+	float8 := func(nearest func(float32) byte, subnormals byte) {
+		for i, f := range x {
+			b[i] = nearest(f * fp8Gain)
+			if r := c.mix(mixFP8, id, row, i); r%32 == 0 {
+				b[i] = byte(r>>8) & subnormals
+			}
+		}
+	}
 	switch kv {
 	case problem.KVInt8:
 		for i, f := range x {
-			b[i] = byte(int8(clamp(f*int8Gain, -128, 127)))
+			b[i] = byte(int8(max(-128, min(127, math.RoundToEven(float64(f)*int8Gain)))))
 		}
 	case problem.KVFP8:
-		for i, f := range x {
-			b[i] = toFloat8(&e4m3, f*fp8Gain)
-			// Random numbers contain too few subnormal ones.
-			if r := c.mix(mixFP8, id, row, i); r%32 == 0 {
-				b[i] = byte(r>>8) & 0x87
-			}
-		}
+		float8(quant.FP8FromFloat32, 0x87)
 	case problem.KVFP8E5M2:
-		for i, f := range x {
-			b[i] = toFloat8(&e5m2, f*fp8Gain)
-			if r := c.mix(mixFP8, id, row, i); r%32 == 0 {
-				b[i] = byte(r>>8) & 0x83
-			}
-		}
-	case problem.KVQ8_0:
-		for i := 0; i < len(x); i += 32 {
-			encodeQ8(b[i/32*34:], x[i:i+32])
-		}
+		float8(quant.E5M2FromFloat32, 0x83)
 	case problem.KVSame:
-		return encodeFloats(x, dtype)
+		dtype.Encode(b, x)
 	default:
-		f := nibbleBlocks[kv]
-		for i := 0; i < len(x); i += 32 {
-			f.encode(b[i/32*f.bytes:], x[i:i+32])
-		}
+		problem.FormatOf(kv).Encode(b, x)
 	}
 	return b
-}
-
-func clamp(f float32, lo, hi float64) float64 {
-	return max(lo, min(hi, math.RoundToEven(float64(f))))
-}
-
-func encodeQ8(b []byte, x []float32) {
-	var most float32
-	for _, f := range x {
-		most = max(most, f, -f)
-	}
-	d := half.F16FromFloat32(most / 127)
-	binary.LittleEndian.PutUint16(b, d)
-	for i, f := range x {
-		b[2+i] = 0
-		if scale := half.F16ToFloat32(d); scale != 0 {
-			b[2+i] = byte(int8(clamp(f/scale, -127, 127)))
-		}
-	}
 }
 
 // A nibbleBlock is a block type with 16 bytes of two codes each at the end. A code is the index of a
@@ -199,37 +171,6 @@ func (f *nibbleBlock) scales(b []byte) (scale, minimum float64) {
 	return float64(half.F16ToFloat32(binary.LittleEndian.Uint16(b))), minimum
 }
 
-// encode stores the nearest numbers with a scale that spans the elements.
-func (f *nibbleBlock) encode(b []byte, x []float32) {
-	clear(b[:f.bytes])
-	var most float32 // by magnitude, with its sign
-	for _, f := range x {
-		if math.Abs(float64(f)) > math.Abs(float64(most)) {
-			most = f
-		}
-	}
-	scale := most / float32(f.numbers[0])
-	if f.minimum {
-		least := slices.Min(x)
-		scale = (slices.Max(x) - least) / float32(len(f.numbers)-1)
-		binary.LittleEndian.PutUint16(b[2:], half.F16FromFloat32(least))
-	}
-	binary.LittleEndian.PutUint16(b, half.F16FromFloat32(scale))
-	d, m := f.scales(b)
-	for i, x := range x {
-		best := 0
-		for code, n := range f.numbers {
-			if math.Abs(d*n+m-float64(x)) < math.Abs(d*f.numbers[best]+m-float64(x)) {
-				best = code
-			}
-		}
-		b[f.bytes-16+i%16] |= byte(best&15) << (i / 16 * 4)
-		if best > 15 {
-			b[f.bytes-20+i/8] |= 1 << (i % 8)
-		}
-	}
-}
-
 // element is element i of a block.
 func (f *nibbleBlock) element(b []byte, i int) float64 {
 	code := b[f.bytes-16+i%16] >> (i / 16 * 4) & 15
@@ -258,25 +199,6 @@ func float8s(fractionBits, bias, largest int) (values [128]float64) {
 		}
 	}
 	return values
-}
-
-// toFloat8 is the float8 nearest to f.
-func toFloat8(values *[128]float64, f float32) byte {
-	x := math.Abs(float64(f))
-	finite := sort.Search(len(values), func(b int) bool { return !(values[b] < math.Inf(1)) })
-	best := min(sort.SearchFloat64s(values[:finite], x), finite-1)
-	switch {
-	case x != x:
-		best = len(values) - 1
-	case math.IsInf(x, 1) && math.IsInf(values[finite], 1):
-		best = finite
-	case best > 0 && x-values[best-1] < values[best]-x:
-		best--
-	}
-	if f < 0 {
-		best |= 0x80
-	}
-	return byte(best)
 }
 
 func float8(values *[128]float64, b byte) float64 {

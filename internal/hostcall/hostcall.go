@@ -116,17 +116,24 @@ func (h *Call) Visible(keys []int, b, head, row int) []int {
 			keys = append(keys, key)
 		}
 	}
-	if h.Args.Mask != nil {
-		kept := h.Unmasked(keys[first:], func(key int) int { return key }, b, head, row)
-		keys = keys[:first+len(kept)]
-	}
-	return h.attended(keys, first, b, head, row)
+	return keys[:first+len(h.Unmasked(keys[first:], func(key int) int { return key }, b, head, row))]
 }
 
-// Unmasked removes the entries of a row from a list whose keys Args.Mask excludes.
+// Unmasked removes the entries of a row from a list whose keys Args.Mask or the mask modifier excludes.
 func (h *Call) Unmasked(entries []int, key func(entry int) int, b, head, row int) []int {
-	bytes := h.Args.Mask.Host[h.MaskAt(b, head, row):]
-	return slices.DeleteFunc(entries, func(entry int) bool { return bytes[key(entry)] == 0 })
+	if h.Args.Mask != nil {
+		bytes := h.Args.Mask.Host[h.MaskAt(b, head, row):]
+		entries = slices.DeleteFunc(entries, func(entry int) bool { return bytes[key(entry)] == 0 })
+	}
+	if h.Cfg.MaskMod.Given() {
+		keys, yes, at := make([]int, len(entries)), make([]bool, len(entries)), 0
+		for i, entry := range entries {
+			keys[i] = key(entry)
+		}
+		h.Attends(yes, b, head, row, keys)
+		entries = slices.DeleteFunc(entries, func(int) bool { at++; return !yes[at-1] })
+	}
+	return entries
 }
 
 // SparseList returns the range in Tokens of the list of a row of a sequence and of a key head.

@@ -57,19 +57,3 @@ func (h *Call) Attends(dst []bool, b, head, row int, keys []int) {
 	}
 	h.maskers.pool.Put(m)
 }
-
-// attended removes the keys from first on that the mask modifier excludes.
-func (h *Call) attended(keys []int, first, b, head, row int) []int {
-	if !h.Cfg.MaskMod.Given() {
-		return keys
-	}
-	yes := make([]bool, len(keys)-first)
-	h.Attends(yes, b, head, row, keys[first:])
-	left := keys[:first]
-	for i, key := range keys[first:] {
-		if yes[i] {
-			left = append(left, key)
-		}
-	}
-	return left
-}

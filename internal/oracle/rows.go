@@ -151,28 +151,11 @@ func (w *worker[T]) read(r *row[T], number int) {
 				r.entries = append(r.entries, first+i)
 			}
 		}
-		if w.Args.Mask != nil {
-			r.entries = w.Unmasked(r.entries, w.key, w.b, w.h, number)
-		}
-		w.dropMasked(r)
+		r.entries = w.Unmasked(r.entries, w.key, w.b, w.h, number)
 	}
 	if w.column != nil {
 		r.entries = slices.DeleteFunc(r.entries, func(entry int) bool { return w.column[w.key(entry)] < 0 })
 	}
-}
-
-// dropMasked removes the entries of a list of sparse tokens that a mask modifier excludes.
-func (w *worker[T]) dropMasked(r *row[T]) {
-	if !w.Cfg.MaskMod.Given() {
-		return
-	}
-	keys, yes := make([]int, len(r.entries)), make([]bool, len(r.entries))
-	for i, entry := range r.entries {
-		keys[i] = w.key(entry)
-	}
-	w.Attends(yes, w.b, w.h, r.number, keys)
-	at := 0
-	r.entries = slices.DeleteFunc(r.entries, func(int) bool { at++; return !yes[at-1] })
 }
 
 // key returns the key of an entry.
