@@ -299,22 +299,6 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 	g.Begin(c.Args.Q.Host, c.qPacked)
 }
 
-// maskBlocks removes slots that Args.Mask excludes from the mask of blocks. It returns false if the group attends to none.
-func (w *cpuWorker) maskBlocks(g *cpuGroup, b int) (any bool) {
-	c := w.call
-	for i := range g.rows {
-		bytes := c.Args.Mask.Host[c.MaskAt(b, g.head[i], int(g.Slots[i])):]
-		for n, key := range w.tile.keys {
-			at := &w.mask[n*Kernels.Lanes+i]
-			if bytes[key] == 0 {
-				*at = 0
-			}
-			any = any || *at != 0
-		}
-	}
-	return any
-}
-
 // attend adds the worker's KV tile to a group.
 func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 	c, t := w.call, &w.tile
@@ -326,8 +310,7 @@ func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 	switch {
 	case c.Args.Blocks != nil:
 		job.Mask = w.mask
-		if !g.ReadBlocks(w.mask, c.Args.Blocks.Map.Host, t.keys, bits.TrailingZeros(uint(c.Args.Blocks.BlockK))) ||
-			c.Args.Mask != nil && !w.maskBlocks(g, b) {
+		if !g.ReadBlocks(w.mask, c.Args.Blocks.Map.Host, t.keys, bits.TrailingZeros(uint(c.Args.Blocks.BlockK))) {
 			return
 		}
 	case c.Args.Mask != nil:
@@ -336,7 +319,7 @@ func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 			return
 		}
 	}
-	if c.Cfg.MaskMod.Given() && !w.maskTile(&job, g, b) {
+	if (c.Cfg.MaskMod.Given() || c.Args.Blocks != nil && c.Args.Mask != nil) && !w.maskTile(&job, g, b) {
 		return
 	}
 	if job.Mask != nil {

@@ -39,7 +39,7 @@ func (w *cpuBackwardWorker) eachRow(u *backwardUnit, first int, visit func(i, he
 	}
 }
 
-// maskSlots removes the slots of a tile that the mask modifier excludes from the mask, which is begun if there is another.
+// maskSlots removes the slots of a tile that the mask modifier or Args.Mask excludes from the mask, which is begun if there is another.
 // It returns false if none is left.
 func (w *cpuBackwardWorker) maskSlots(u *backwardUnit, first int, begun bool) (any bool) {
 	w.eachRow(u, first, func(i, head, row int) {

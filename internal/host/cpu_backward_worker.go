@@ -222,8 +222,7 @@ func (w *cpuBackwardWorker) readOptions(u *backwardUnit, first int) bool {
 	}
 	switch {
 	case c.Args.Blocks != nil:
-		if !w.ReadBlocks(c.Args.Blocks.Map.Host, bits.TrailingZeros(uint(c.Args.Blocks.BlockK))) ||
-			c.Args.Mask != nil && !w.maskBlocks(u, first) {
+		if !w.ReadBlocks(c.Args.Blocks.Map.Host, bits.TrailingZeros(uint(c.Args.Blocks.BlockK))) {
 			return false
 		}
 	case c.Args.Mask != nil:
@@ -231,27 +230,13 @@ func (w *cpuBackwardWorker) readOptions(u *backwardUnit, first int) bool {
 			return false
 		}
 	}
-	if c.Cfg.MaskMod.Given() && !w.maskSlots(u, first, c.Args.Mask != nil || c.Args.Blocks != nil) {
+	if (c.Cfg.MaskMod.Given() || c.Args.Blocks != nil && c.Args.Mask != nil) && !w.maskSlots(u, first, c.Args.Mask != nil || c.Args.Blocks != nil) {
 		return false
 	}
 	if c.Args.Bias != nil {
 		w.ReadBias(c.Args.Bias.Host, simdType(c.Args.Bias.DType))
 	}
 	return true
-}
-
-// maskBlocks removes slots that Args.Mask excludes from the mask of blocks. It returns false if none is left.
-func (w *cpuBackwardWorker) maskBlocks(u *backwardUnit, first int) (any bool) {
-	w.eachRow(u, first, func(i, head, row int) {
-		bytes, mask := w.c.Args.Mask.Host[w.c.MaskAt(u.b, head, row):], w.Mask()[i*simd.BackwardKeys:]
-		for n, key := range w.keys {
-			if bytes[key] == 0 {
-				mask[n] = 0
-			}
-			any = any || mask[n] != 0
-		}
-	})
-	return any
 }
 
 // storeQuery stores the rows of dQ of a block.

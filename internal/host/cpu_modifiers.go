@@ -32,15 +32,17 @@ func (m *modifiers) setKeys(job *simd.Tile) {
 	}
 }
 
-// maskTile sets the mask of a tile for a group, or removes slots from the one that there is, unless the bounds of the
-// modifier say that it excludes none. It returns false if the group attends to none.
+// maskTile sets the mask of a tile for a group, or removes slots from the one that there is: those that the mask modifier
+// excludes, unless its bounds say that there are none, and Args.Mask. It returns false if the group attends to none.
 func (w *cpuWorker) maskTile(job *simd.Tile, g *cpuGroup, b int) (any bool) {
 	w.setKeys(job)
-	switch b := w.call.Cfg.MaskMod.Bounds(w.extent(g)); {
-	case b.Hi == 0:
-		return false
-	case b.Lo == 1:
-		return true
+	if w.call.Cfg.MaskMod.Given() {
+		switch b := w.call.Cfg.MaskMod.Bounds(w.extent(g)); {
+		case b.Hi == 0:
+			return false
+		case b.Lo == 1 && (w.call.Args.Blocks == nil || w.call.Args.Mask == nil):
+			return true
+		}
 	}
 	w.yes = slices.Grow(w.yes[:0], len(w.keys))[:len(w.keys)]
 	for i := range g.rows {

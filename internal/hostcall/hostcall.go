@@ -121,19 +121,15 @@ func (h *Call) Visible(keys []int, b, head, row int) []int {
 
 // Unmasked removes the entries of a row from a list whose keys Args.Mask or the mask modifier excludes.
 func (h *Call) Unmasked(entries []int, key func(entry int) int, b, head, row int) []int {
-	if h.Args.Mask != nil {
-		bytes := h.Args.Mask.Host[h.MaskAt(b, head, row):]
-		entries = slices.DeleteFunc(entries, func(entry int) bool { return bytes[key(entry)] == 0 })
+	if h.Args.Mask == nil && !h.Cfg.MaskMod.Given() {
+		return entries
 	}
-	if h.Cfg.MaskMod.Given() {
-		keys, yes, at := make([]int, len(entries)), make([]bool, len(entries)), 0
-		for i, entry := range entries {
-			keys[i] = key(entry)
-		}
-		h.Attends(yes, b, head, row, keys)
-		entries = slices.DeleteFunc(entries, func(int) bool { at++; return !yes[at-1] })
+	keys, yes, at := make([]int, len(entries)), make([]bool, len(entries)), 0
+	for i, entry := range entries {
+		keys[i] = key(entry)
 	}
-	return entries
+	h.Attends(yes, b, head, row, keys)
+	return slices.DeleteFunc(entries, func(int) bool { at++; return !yes[at-1] })
 }
 
 // SparseList returns the range in Tokens of the list of a row of a sequence and of a key head.

@@ -38,12 +38,16 @@ type masker struct {
 // maskers are those of a call that no goroutine uses at the moment.
 type maskers struct{ pool sync.Pool }
 
-// Attends sets dst to which of the keys the mask modifier leaves to a row. Without one these are all.
+// Attends sets dst to which of the keys Args.Mask and the mask modifier leave to a row. Without them these are all.
 func (h *Call) Attends(dst []bool, b, head, row int, keys []int) {
+	var bytes []byte
+	if h.Args.Mask != nil {
+		bytes = h.Args.Mask.Host[h.MaskAt(b, head, row):]
+	}
+	for i, key := range keys {
+		dst[i] = bytes == nil || bytes[key] != 0
+	}
 	if !h.Cfg.MaskMod.Given() {
-		for i := range dst {
-			dst[i] = true
-		}
 		return
 	}
 	m, _ := h.maskers.pool.Get().(*masker)
@@ -53,7 +57,7 @@ func (h *Call) Attends(dst []bool, b, head, row int, keys []int) {
 	m.results = slices.Grow(m.results[:0], len(keys))[:len(keys)]
 	m.Eval(m.results, m.slots.Of(h, b, head, row, keys))
 	for i, x := range m.results {
-		dst[i] = x != 0
+		dst[i] = dst[i] && x != 0
 	}
 	h.maskers.pool.Put(m)
 }
