@@ -24,18 +24,15 @@ type Estimate struct {
 
 // group are the errors of low in some rows.
 type group struct {
+	errors
 	rows, elements int
-	max, sum       float64
 	grow           float64
-	nmse           errors
 }
 
 func (g *group) join(o *group) {
 	g.rows += o.rows
 	g.elements += o.elements
-	g.max = max(g.max, o.max)
-	g.sum += o.sum
-	g.nmse.join(&o.nmse)
+	g.errors.join(&o.errors)
 }
 
 // enoughRows: a group with fewer rows borrows from its neighbours.
@@ -58,16 +55,14 @@ func NewEstimate(l Limits, width int, keys []int, ref []float64, low []float32, 
 		}
 		g := group{rows: 1, elements: width}
 		for j := i * width; j < (i+1)*width; j++ {
-			err := abs(float64(low[j]) - ref[j])
+			err := math.Abs(float64(low[j]) - ref[j])
 			if kind(ref[j]) != 0 || kind(err) != 0 {
 				continue
 			}
 			if l.Noise != nil {
 				err = max(err, l.Noise[j])
 			}
-			g.max = max(g.max, err)
-			g.sum += err
-			g.nmse.add(err, ref[j])
+			g.add(err, ref[j])
 		}
 		own[bits.Len(uint(n))].join(&g)
 		e.whole.join(&g)
@@ -118,12 +113,12 @@ func (e *Estimate) Whole(size float64) (maxError, meanError, nmse float64) {
 	}
 	maxError, meanError = e.allow(&e.whole, size)
 	f := slack(e.whole.elements)
-	return maxError, meanError, max(e.limits.NMSE, f*f*e.limits.NMSEFactor*e.whole.nmse.nmse())
+	return maxError, meanError, max(e.limits.NMSE, f*f*e.limits.NMSEFactor*e.whole.nmse())
 }
 
 func (e *Estimate) allow(g *group, size float64) (maxError, meanError float64) {
 	f := slack(g.elements)
-	maxError = f*g.grow*e.limits.MaxFactor*max(g.max, oracle.HalfUnit(e.limits.Stored, size)) + e.limits.MaxFloor
+	maxError = f*g.grow*e.limits.MaxFactor*max(g.most, oracle.HalfUnit(e.limits.Stored, size)) + e.limits.MaxFloor
 	meanError = f*e.limits.MeanFactor*g.sum/float64(max(g.elements, 1)) + e.limits.MeanFloor
 	return maxError, meanError
 }

@@ -65,14 +65,14 @@ func measure(l Limits, first int, x []float32, ref []float64, low []float32) sum
 			}
 			continue
 		}
-		err := abs(got - want)
+		err := math.Abs(got - want)
 		if s.wrong == 0 && (err > s.x.most || s.x.n == 0) {
 			s.worst, s.got, s.want = first+i, got, want
 		}
 		s.x.add(err, want)
 		s.lowFloor = max(s.lowFloor, oracle.HalfUnit(l.Stored, want))
 		if v := float64(low[i]); kind(v) == 0 {
-			lowErr := abs(v - want)
+			lowErr := math.Abs(v - want)
 			if l.Noise != nil {
 				lowErr = max(lowErr, l.Noise[first+i])
 			}
@@ -116,13 +116,6 @@ func (s *sums) judge(l Limits) Stats {
 	r.NMSEOK = r.NMSE <= r.LimNMSE || s.x.ref2 == 0 // nothing to be relative to
 	r.Kind = s.wrong == 0
 	return r
-}
-
-func abs(v float64) float64 {
-	if v < 0 {
-		return -v
-	}
-	return v
 }
 
 // likely is what rounding makes likely in a block of rows.

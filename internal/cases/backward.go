@@ -83,8 +83,7 @@ func NewBackward(c Case, dtype problem.DType) (*Backward, error) {
 		}
 	}
 	for i, g := range b.gradients[:2] { // dO and dLSE
-		values := make([]float32, g.batches*g.heads*g.seq*g.dim)
-		problem.F32.Decode(values, inputs.New(int64(len(values)), problem.F32, inputs.Normal, p.SeedValue()^uint64(0x9e37*i+0x5bd1)))
+		values := randomFloats(int64(g.batches*g.heads*g.seq*g.dim), inputs.Normal, p.SeedValue()^uint64(0x9e37*i+0x5bd1))
 		b.eachRow(g, func(_, h, row, batch, at int) {
 			n := ((batch*g.heads+h)*g.seq + at) * g.dim
 			g.dtype.Encode(g.row(b.Image[g.image], batch, h, at), values[n:n+g.dim])

@@ -6,7 +6,6 @@ import (
 	"vkattn/internal/enum"
 	"vkattn/internal/half"
 	"vkattn/internal/inputs"
-	"vkattn/internal/par"
 	"vkattn/internal/problem"
 )
 
@@ -32,17 +31,11 @@ func (k *DataKind) Set(s string) error {
 	return enum.Set(k, s, func(s string) (DataKind, error) { return enum.Parse[DataKind]("data", dataNames, s) })
 }
 
-// tensorData is the numbers of a packed [B, H, S, D] tensor.
-func tensorData(n int64, d inputs.Distribution, seed uint64) []float32 {
-	v, b := make([]float32, n), inputs.New(n, problem.F32, d, seed)
-	const chunk = 1 << 16
-	par.Each((n+chunk-1)/chunk, func() func(int64) {
-		return func(i int64) {
-			lo, hi := i*chunk, min((i+1)*chunk, n)
-			half.DecodeF32(v[lo:hi], b[4*lo:4*hi])
-		}
-	})
-	return v
+// randomFloats are n random numbers.
+func randomFloats(n int64, d inputs.Distribution, seed uint64) []float32 {
+	x := make([]float32, n)
+	half.DecodeF32(x, inputs.New(n, problem.F32, d, seed))
+	return x
 }
 
 // makeData makes Q, K and V of a case.
@@ -54,9 +47,9 @@ func makeData(c Case) (q, k, v []float32) {
 		d = inputs.Uniform
 	}
 	seed := c.SeedValue()
-	q = tensorData(s.Rows()*int64(c.D), d, seed)
-	k = tensorData(kv*int64(c.D), d, seed+1)
-	v = tensorData(kv*int64(c.Dv), d, seed+2)
+	q = randomFloats(s.Rows()*int64(c.D), d, seed)
+	k = randomFloats(kv*int64(c.D), d, seed+1)
+	v = randomFloats(kv*int64(c.Dv), d, seed+2)
 	scale := math.Abs(float64(c.Config(Target{}).ScaleValue()))
 	if scale == 0 {
 		scale = 1 // all scores are 0 anyway

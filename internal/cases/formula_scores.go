@@ -1,6 +1,10 @@
 package cases
 
-import "math"
+import (
+	"math"
+
+	"vkattn/internal/problem"
+)
 
 // Scores and weights of a row by the formula, each with the error that a correct kernel may make of it.
 
@@ -143,23 +147,21 @@ func (f *Formula) added(s, e, x float64) (sum, errorOf float64) {
 }
 
 func (f *Formula) keyOf(b, kv, t int) []float64 {
-	id := keyID{b, kv, t}
-	x := f.keys[id]
-	if x == nil {
-		scale, _ := f.p.scaleAt(b, kv, t)
-		x = DecodeRow(f.p.KeyType, f.p.data[b].k[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.D, scale)
-		f.keys[id] = x
-	}
-	return x
+	scale, _ := f.p.scaleAt(b, kv, t)
+	return f.decoded(f.keys, keyID{b, kv, t}, f.p.KeyType, f.p.data[b].k, f.p.D, scale)
 }
 
 func (f *Formula) valueOf(b, kv, t int) []float64 {
-	id := keyID{b, kv, t}
-	x := f.values[id]
+	_, scale := f.p.scaleAt(b, kv, t)
+	return f.decoded(f.values, keyID{b, kv, t}, f.p.valueType(), f.p.data[b].v, f.p.Dv, scale)
+}
+
+// decoded is a row of K or V, which is decoded once.
+func (f *Formula) decoded(known map[keyID][]float64, id keyID, kv problem.KVType, stored [][]byte, dim int, scale float32) []float64 {
+	x := known[id]
 	if x == nil {
-		_, scale := f.p.scaleAt(b, kv, t)
-		x = DecodeRow(f.p.valueType(), f.p.data[b].v[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.Dv, scale)
-		f.values[id] = x
+		x = DecodeRow(kv, stored[id.kv*f.p.seq(id.b).Keys+id.t], f.p.DType, dim, scale)
+		known[id] = x
 	}
 	return x
 }

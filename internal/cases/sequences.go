@@ -3,6 +3,7 @@ package cases
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"vkattn/internal/problem"
 )
@@ -70,6 +71,9 @@ func (p *Problem) layOutSequences() {
 	for _, s := range p.sequences() {
 		rows, keys = append(rows, s.Rows), append(keys, s.Keys)
 	}
+	unlike := func(list []int, n int) bool {
+		return slices.ContainsFunc(list, func(x int) bool { return x != n })
+	}
 	v := &problem.Varlen{}
 	if p.PackedQ {
 		v.CuQ, v.TotalQ = p.vector("CuQ", words(l.cuQ), nil), l.totalQ
@@ -109,15 +113,6 @@ func pack(seqs []Seq, lengths []int, loose bool) (starts []int, cu []int32, tota
 		total += 3
 	}
 	return starts, cu, max(total, 1)
-}
-
-func unlike(list []int, n int) bool {
-	for _, v := range list {
-		if v != n {
-			return true
-		}
-	}
-	return false
 }
 
 // layOutPages deals out pages in random order. Sequences share the pages that lie entirely
