@@ -62,6 +62,7 @@ c: ## build the C library (Linux): build/c/libvkattn.so and vkattn.h, see docs/c
 .PHONY: python
 python: c ## pack the Python package (Linux): build/python/vkattn-*.whl, see docs/python.md
 	scripts/release.sh licences ./bindings/c >$(BUILD)/c/LICENSES.txt
+	$(CC) -std=gnu99 -O2 -Wall -fPIC -fexceptions -shared -o $(BUILD)/c/libvkattn_torch.so bindings/python/vkattn/torch.c -lpthread
 	python3 bindings/python/wheel.py $(BUILD)/c $(BUILD)/python
 
 .PHONY: release

@@ -71,7 +71,7 @@ func unpack(t *testing.T) (folder string) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(path, data, 0o644))
 	}
-	for _, name := range []string{"__init__.py", "_library.py", "_torch.py", "flash_attn.py", "transformers.py", "py.typed", "libvkattn.so", "METADATA", "WHEEL", "RECORD", "LICENSE", "LICENSES.txt", "NOTICE"} {
+	for _, name := range []string{"__init__.py", "_library.py", "_torch.py", "flash_attn.py", "transformers.py", "py.typed", "libvkattn.so", "libvkattn_torch.so", "METADATA", "WHEEL", "RECORD", "LICENSE", "LICENSES.txt", "NOTICE"} {
 		require.True(t, names[name], name)
 	}
 	return folder

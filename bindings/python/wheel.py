@@ -1,4 +1,4 @@
-"""wheel.py BUILT FOLDER packs the wheel of vkattn: the package, and libvkattn.so and LICENSES.txt of the folder BUILT.
+"""wheel.py BUILT FOLDER packs the wheel of vkattn: the package, and the libraries and LICENSES.txt of the folder BUILT.
 
 The same files give the same bytes. The tag names the machine and the newest version of glibc that the library needs."""
 
@@ -45,13 +45,13 @@ def main() -> None:
         with open(os.path.join(here, *path), "rb") as f:
             return f.read()
 
-    binary = read(os.path.abspath(built), "libvkattn.so")
-    glibc = max((int(a), int(b)) for a, b in re.findall(rb"GLIBC_(\d+)\.(\d+)", binary))
+    libraries = {name: read(os.path.abspath(built), name) for name in ("libvkattn.so", "libvkattn_torch.so")}
+    glibc = max((int(a), int(b)) for x in libraries.values() for a, b in re.findall(rb"GLIBC_(\d+)\.(\d+)", x))
     tag = "py3-none-manylinux_%d_%d_%s" % (*glibc, platform.machine())
     info = f"vkattn-{VERSION}.dist-info/"
     names = ("__init__.py", "_library.py", "_torch.py", "flash_attn.py", "transformers.py", "py.typed")
     files = {f"vkattn/{name}": read("vkattn", name) for name in names}
-    files["vkattn/libvkattn.so"] = binary
+    files.update({f"vkattn/{name}": x for name, x in libraries.items()})
     files[info + "METADATA"] = METADATA.encode() + read("../../docs/python.md")
     files[info + "WHEEL"] = f"Wheel-Version: 1.0\nGenerator: wheel.py\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     files[info + "LICENSE"] = read("../../LICENSE")

@@ -454,6 +454,67 @@ class Operators(Case):
             o, lse = plain(q, k, v, *rest[6:11])
             torch.library.opcheck(torch.ops.vkattn.plain_backward.default, (torch.ones_like(o), o, lse, q, k, v, *rest[6:11]))
 
+    def test_operators_without_python(self):
+        from vkattn import _torch
+
+        if not _torch._direct:
+            self.skipTest("PyTorch older than 2.9")
+        ops, real, entered = torch.ops.vkattn, _torch._plain, []
+
+        def counted(*x):
+            entered.append(1)
+            return real(*x)
+
+        def alike(function, reference, x, calls):
+            del entered[:]
+            got = function(*x, *options)
+            self.assertEqual(len(entered), calls)
+            for a, b in zip(got, reference(*x, *options)):
+                self.assertTrue(torch.equal(a, b) and a.stride() == b.stride() and a.dtype == b.dtype)
+            return got
+
+        forward, backward = (ops.plain_forward.default, ops.python_forward.default), (ops.plain_backward.default, ops.python_backward.default)
+        options = (_torch._BOTTOM_RIGHT, -1, -1, 0.0, 0.171)  # of no other test
+        dtype = dtypes[0]
+        layouts = {
+            "dense": lambda: [normal(2, h, s, 64, dtype=dtype) for h, s in ((4, 21), (2, 30), (2, 30))],
+            "rows first": lambda: [normal(2, 21, 4, 64, dtype=dtype).transpose(1, 2) for _ in range(3)],
+            "packed": lambda: [x.transpose(1, 2) for x in normal(2, 21, 3, 4, 64, dtype=dtype).unbind(2)],
+        }
+        _torch._plain = counted
+        try:
+            for name, make in layouts.items():
+                with self.subTest(name):
+                    for calls in (1, 0, 0):
+                        x = make()
+                        o, lse = alike(*forward, x, calls)
+                        alike(*backward, [torch.randn_like(o), o, lse, *x], 0)
+                    d_o = normal(1, 1, 1, 1, dtype=dtype).expand(o.shape)
+                    alike(*backward, [d_o, o, lse, *x], 1)
+                    alike(*backward, [torch.randn_like(o), o, lse.transpose(1, 2).contiguous().transpose(1, 2), *x], 1)
+                    alike(*forward, [x[0], x[1], x[1]], 0)
+                    _torch._plains.clear()  # its calls are destroyed
+                    alike(*forward, x, 1)
+                    alike(*forward, x, 0)
+            wrong = []
+
+            def work(x, want):
+                for _ in range(30):
+                    if not torch.equal(ops.plain_forward.default(*x, *options)[0], want):
+                        wrong.append(1)
+
+            threads = [threading.Thread(target=work, args=(x, ops.python_forward.default(*x, *options)[0])) for x in (x, make(), layouts["dense"]())]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            self.assertFalse(wrong)
+            with self.assertRaises(RuntimeError):
+                ops.plain_forward.default(x[0], x[1][..., :32], x[2], *options)
+            alike(*forward, x, 0)
+        finally:
+            _torch._plain = real
+
     def test_compile(self):
         def step(q, k, v):
             return (fa.flash_attn_func(q * 2, k, v, causal=True) + 1).float().pow(2).mean()

@@ -4,8 +4,10 @@ stream; on the CPU in place too."""
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import threading
+import time
 from typing import Any, Optional, Tuple
 
 import torch
@@ -17,6 +19,8 @@ Tensor = torch.Tensor
 
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 _NONE, _TOP_LEFT, _BOTTOM_RIGHT = range(3)
+_BUSY = 7
+_direct: Any = None  # libvkattn_torch.so, if PyTorch takes it
 
 def _stream_of(index: int) -> int:
     return int(torch.cuda.current_stream(index).cuda_stream)
@@ -36,13 +40,13 @@ class _Place:
         self.index = index
         self.library = self.device._library
         self.op_forward, self.op_backward, self.call_run = (self.library.function(x) for x in ("op_forward", "op_backward", "call_run"))
-        self.streams: "dict[int, Tuple[ctypes.c_void_p, Any]]" = {}
+        self.streams: "dict[int, ctypes.c_void_p]" = {}
         self.prepared: "set[Any]" = set()  # the calls that prepare has been called for
 
-    def stream(self) -> "Tuple[Optional[ctypes.c_void_p], Any]":
-        """The handle of the current stream, and the lock that calls on it take; None on the CPU."""
+    def stream(self) -> Optional[ctypes.c_void_p]:
+        """The handle of the current stream; None on the CPU."""
         if self.index is None:
-            return None, None
+            return None
         current = _current_stream(self.index)
         found = self.streams.get(current)
         if found is None:
@@ -51,18 +55,18 @@ class _Place:
                 if found is None:
                     handle = ctypes.c_void_p()
                     self.library.call("stream_wrap_cuda", self.device._handle, current or None, handle)
-                    found = self.streams[current] = handle, threading.Lock()
+                    found = self.streams[current] = handle
+                    if _direct:
+                        _direct.vkattn_torch_add_stream(self.index, current, handle)
         return found
 
     def run(self, function: Any, handle: Any, args: Any) -> None:
         """Calls op_forward, op_backward or call_run."""
-        stream, lock = self.stream()
-        if lock is None:
-            self.library.check(function(handle, None, args))
-        else:
-            with lock:
-                if status := function(handle, stream, args):
-                    self.library.check(status)
+        stream = self.stream()
+        while status := function(handle, stream, args):
+            if status != _BUSY:
+                self.library.check(status)
+            time.sleep(0)  # another thread is in a call on the stream
 
     def prepare(self, op: Any, back: Any) -> bool:
         """Allocates a workspace for the stream of a CUDA graph. It returns False, and allocates nothing, while a graph is captured."""
@@ -168,6 +172,45 @@ class _Call:
         a.dropout_seed = seed
 
 
+class _Known(ctypes.Structure):
+    """known of torch.c."""
+
+    _fields_ = [(n, ctypes.c_void_p) for n in ("run", "forward", "backward")] + [(n, ctypes.c_int64 * 4) for n in ("o", "d_q", "d_k", "d_v")]
+
+
+# functions of torch.c.
+_INTERFACE = [
+    "call_dispatcher", "check", "delete_tensor_object", "empty_strided", "get_data_ptr", "get_dim", "get_sizes", "get_strides", "get_dtype",
+    "get_device_type", "get_device_index", "get_current_cuda_stream", "dtype_float32", "device_type_cpu",
+]  # fmt: skip
+
+
+def _register_direct() -> bool:
+    """Makes the operators plain_forward and plain_backward those of torch.c. False if PyTorch has no interface for them."""
+    global _direct
+    path = os.path.join(os.path.dirname(__file__), "libvkattn_torch.so")
+    if not os.path.exists(path) or tuple(int(x) for x in torch.__version__.split(".")[:2]) < (2, 9):
+        return False
+    its, ours = ctypes.CDLL(torch._C.__file__), ctypes.CDLL(path)
+
+    def address(name: str) -> Optional[int]:
+        return ctypes.cast(getattr(its, name), ctypes.c_void_p).value if hasattr(its, name) else None
+
+    functions = [address("aoti_torch_" + name) for name in _INTERFACE] + [address("torch_exception_get_what_without_backtrace")]
+    init, impl = address("aoti_torch_library_init_impl"), address("aoti_torch_library_impl")
+    if not all(of or name == "get_current_cuda_stream" for of, name in zip(functions, _INTERFACE)) or not init or not impl:
+        return False
+    ours.vkattn_torch_register.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_char_p]
+    ours.vkattn_torch_add.argtypes, ours.vkattn_torch_add.restype = [ctypes.POINTER(_Known)], None
+    ours.vkattn_torch_add_stream.argtypes, ours.vkattn_torch_add_stream.restype = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p], None
+    table = (ctypes.c_void_p * len(functions))(*functions)
+    for key in (b"CPU", b"CUDA"):
+        if ours.vkattn_torch_register(table, init, impl, key):
+            raise ImportError(f"PyTorch {torch.__version__} does not take the operators of {path}")
+    _direct = ours
+    return True
+
+
 _pack = {n: struct.Struct(f"{n}Q").pack for n in (5, 10)}  # addresses, as call_run takes them
 
 
@@ -196,6 +239,14 @@ class _Plain:
         self.gradients = self.call("backward", self.back)
         c.args.lse.data = o.data_ptr()  # prepare takes any address
         self.prepared = False
+        strides = [wide(x).stride() for x in (o if not rows_first else o.transpose(1, 2), *(torch.empty_like(t) for t in (q, k, v)))]
+        self.known = _Known(ctypes.cast(self.place.call_run, ctypes.c_void_p), self.with_lse, self.gradients, *((ctypes.c_int64 * 4)(*x) for x in strides))
+
+    def tell(self) -> "_Plain":
+        """Lets torch.c make such calls, if it has asked for this one."""
+        if _direct:
+            _direct.vkattn_torch_add(self.known)
+        return self
 
     def call(self, which: str, args: Any) -> Any:
         handle = ctypes.c_void_p()
@@ -366,20 +417,22 @@ def _register() -> bool:
     library.define(
         "vkattn::backward", f"(Tensor d_o, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, {_REST}) -> (Tensor, Tensor, Tensor)"
     )
-    library.define("vkattn::plain_forward", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
-    library.define(
-        "vkattn::plain_backward",
-        f"(Tensor d_o, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
-    )
 
     def plain_forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Any:
-        return _plain(False, q, k, v, *options).forward(q, k, v, True)
+        return _plain(False, q, k, v, *options).tell().forward(q, k, v, True)
 
     def plain_backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Any:
-        return _plain(False, q, k, v, *options).backward(d_o, o, lse.contiguous(), q, k, v)
+        return _plain(False, q, k, v, *options).tell().backward(d_o, o, lse.contiguous(), q, k, v)
 
-    library.impl("vkattn::plain_forward", ("cpu", "cuda"), plain_forward)
-    library.impl("vkattn::plain_backward", ("cpu", "cuda"), plain_backward)
+    for name in ("plain", "python"):
+        library.define(f"vkattn::{name}_forward", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
+        library.define(
+            f"vkattn::{name}_backward",
+            f"(Tensor d_o, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
+        )
+        if name == "python" or not _register_direct():
+            library.impl(f"vkattn::{name}_forward", ("cpu", "cuda"), plain_forward)
+            library.impl(f"vkattn::{name}_backward", ("cpu", "cuda"), plain_backward)
     library.impl("vkattn::forward", ("cpu", "cuda"), _forward)
     library.impl("vkattn::backward", ("cpu", "cuda"), _backward)
 
