@@ -480,7 +480,9 @@ class Operators(Case):
             "dense": lambda: [normal(2, h, s, 64, dtype=dtype) for h, s in ((4, 21), (2, 30), (2, 30))],
             "rows first": lambda: [normal(2, 21, 4, 64, dtype=dtype).transpose(1, 2) for _ in range(3)],
             "packed": lambda: [x.transpose(1, 2) for x in normal(2, 21, 3, 4, 64, dtype=dtype).unbind(2)],
-        }
+            "mixed": lambda: [normal(2, 21, 4, 64, dtype=dtype).transpose(1, 2), normal(2, 2, 30, 64, dtype=dtype),
+                              normal(2, 30, 2, 96, dtype=dtype).transpose(1, 2)],
+        }  # fmt: skip
         _torch._plain = counted
         try:
             for name, make in layouts.items():
@@ -492,7 +494,14 @@ class Operators(Case):
                     d_o = normal(1, 1, 1, 1, dtype=dtype).expand(o.shape)
                     alike(*backward, [d_o, o, lse, *x], 1)
                     alike(*backward, [torch.randn_like(o), o, lse.transpose(1, 2).contiguous().transpose(1, 2), *x], 1)
-                    alike(*forward, [x[0], x[1], x[1]], 0)
+                    counts = [t._use_count() for t in (o, lse, *x)]
+                    alike(*forward, x, 0)
+                    alike(*backward, [torch.randn_like(o), o, lse, *x], 0)
+                    self.assertEqual(counts, [t._use_count() for t in (o, lse, *x)])
+                    usual, options = options, (_torch._NONE, *options[1:])
+                    alike(*forward, x, 1)
+                    alike(*forward, x, 0)
+                    options = usual
                     _torch._plains.clear()  # its calls are destroyed
                     alike(*forward, x, 1)
                     alike(*forward, x, 0)

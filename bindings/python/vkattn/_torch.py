@@ -185,30 +185,32 @@ _INTERFACE = [
 ]  # fmt: skip
 
 
-def _register_direct() -> bool:
-    """Makes the operators plain_forward and plain_backward those of torch.c. False if PyTorch has no interface for them."""
+def _register_direct() -> "list[str]":
+    """Makes the operators plain_forward and plain_backward those of torch.c, on the devices that it returns."""
     global _direct
     path = os.path.join(os.path.dirname(__file__), "libvkattn_torch.so")
     if not os.path.exists(path) or tuple(int(x) for x in torch.__version__.split(".")[:2]) < (2, 9):
-        return False
-    its, ours = ctypes.CDLL(torch._C.__file__), ctypes.CDLL(path)
+        return []
+    of_cuda = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cuda.so")
+    its, ours = [ctypes.CDLL(x) for x in (torch._C.__file__, of_cuda) if os.path.exists(x)], ctypes.CDLL(path)
 
     def address(name: str) -> Optional[int]:
-        return ctypes.cast(getattr(its, name), ctypes.c_void_p).value if hasattr(its, name) else None
+        return next((ctypes.cast(getattr(x, name), ctypes.c_void_p).value for x in its if hasattr(x, name)), None)
 
-    functions = [address("aoti_torch_" + name) for name in _INTERFACE] + [address("torch_exception_get_what_without_backtrace")]
+    functions = {name: address("aoti_torch_" + name) for name in _INTERFACE}
     init, impl = address("aoti_torch_library_init_impl"), address("aoti_torch_library_impl")
-    if not all(of or name == "get_current_cuda_stream" for of, name in zip(functions, _INTERFACE)) or not init or not impl:
-        return False
+    if not init or not impl or not all(of or name == "get_current_cuda_stream" for name, of in functions.items()):
+        return []
     ours.vkattn_torch_register.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_char_p]
     ours.vkattn_torch_add.argtypes, ours.vkattn_torch_add.restype = [ctypes.POINTER(_Known)], None
     ours.vkattn_torch_add_stream.argtypes, ours.vkattn_torch_add_stream.restype = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p], None
-    table = (ctypes.c_void_p * len(functions))(*functions)
-    for key in (b"CPU", b"CUDA"):
-        if ours.vkattn_torch_register(table, init, impl, key):
+    table = (ctypes.c_void_p * (len(functions) + 1))(*functions.values(), address("torch_exception_get_what_without_backtrace"))
+    devices = ["cpu", "cuda"] if functions["get_current_cuda_stream"] else ["cpu"]
+    for device in devices:
+        if ours.vkattn_torch_register(table, init, impl, device.upper().encode()):
             raise ImportError(f"PyTorch {torch.__version__} does not take the operators of {path}")
     _direct = ours
-    return True
+    return devices
 
 
 _pack = {n: struct.Struct(f"{n}Q").pack for n in (5, 10)}  # addresses, as call_run takes them
@@ -430,9 +432,10 @@ def _register() -> bool:
             f"vkattn::{name}_backward",
             f"(Tensor d_o, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
         )
-        if name == "python" or not _register_direct():
-            library.impl(f"vkattn::{name}_forward", ("cpu", "cuda"), plain_forward)
-            library.impl(f"vkattn::{name}_backward", ("cpu", "cuda"), plain_backward)
+        direct = _register_direct() if name == "plain" else []
+        for device in {"cpu", "cuda"}.difference(direct):
+            library.impl(f"vkattn::{name}_forward", device, plain_forward)
+            library.impl(f"vkattn::{name}_backward", device, plain_backward)
     library.impl("vkattn::forward", ("cpu", "cuda"), _forward)
     library.impl("vkattn::backward", ("cpu", "cuda"), _backward)
 
