@@ -70,10 +70,9 @@ class _Place:
 
     def prepare(self, op: Any, back: Any) -> bool:
         """Allocates a workspace for the stream of a CUDA graph. It returns False, and allocates nothing, while a graph is captured."""
-        if self.index is not None:
-            if torch.cuda.is_current_stream_capturing():
-                return False
-            self.library.call("op_prepare_backward", op.handle, back)
+        if self.index is not None and torch.cuda.is_current_stream_capturing():
+            return False
+        self.library.call("op_prepare_backward", op.handle, back)
         return True
 
 
@@ -236,13 +235,14 @@ class _Plain:
         self.without_lse = self.call("forward", c.args)
         c.args.lse.bytes = self.lse_shape.numel() * 4
         self.with_lse = self.call("forward", c.args)
-        d_q, d_k, d_v = (_tensor(wide(torch.empty_like(t))) for t in (q, k, v))
+        gradients = [wide(torch.empty_like(t)) for t in (q, k, v)]  # at addresses that do not overlap, as prepare wants them
+        d_q, d_k, d_v = (_tensor(t) for t in gradients)
         self.back = _c.made(_c.BackwardArgs, forward=ctypes.pointer(c.args), d_o=_tensor(o), d_q=d_q, d_k=d_k, d_v=d_v)
         self.gradients = self.call("backward", self.back)
-        c.args.lse.data = o.data_ptr()  # prepare takes any address
+        c.args.lse.data = o.data_ptr()  # nothing reads it
         self.prepared = False
-        strides = [wide(x).stride() for x in (o if not rows_first else o.transpose(1, 2), *(torch.empty_like(t) for t in (q, k, v)))]
-        self.known = _Known(ctypes.cast(self.place.call_run, ctypes.c_void_p), self.with_lse, self.gradients, *((ctypes.c_int64 * 4)(*x) for x in strides))
+        strides = [(ctypes.c_int64 * 4)(*x.stride()) for x in (o, *gradients)]
+        self.known = _Known(ctypes.cast(self.place.call_run, ctypes.c_void_p), self.with_lse, self.gradients, *strides)
 
     def tell(self) -> "_Plain":
         """Lets torch.c make such calls, if it has asked for this one."""
