@@ -274,26 +274,28 @@ func (a *app) verifyRun(o *runFlags, p *runProblem) (string, error) {
 		a.spoil(&p.args)
 	}
 	var text []string
-	if !o.has("o-in") {
-		v, err := accuracy.Verify(problem.Config(p.in.config), p.args.Args, accuracy.Options{})
-		switch {
-		case err != nil:
-			return "", err
-		case !v.Pass():
-			return "", fmt.Errorf("wrong result: %v", v)
+	judge := func(v *accuracy.Verdict, err error, what, prefix string) error {
+		if err == nil && !v.Pass() {
+			err = fmt.Errorf("wrong %s: %v", what, v)
 		}
-		text = append(text, v.String())
+		if err == nil {
+			text = append(text, prefix+v.String())
+		}
+		return err
+	}
+	cfg := problem.Config(p.in.config)
+	if !o.has("o-in") {
+		v, err := accuracy.Verify(cfg, p.args.Args, accuracy.Options{})
+		if err := judge(v, err, "result", ""); err != nil {
+			return "", err
+		}
 	}
 	// Without sequences only sums over the batches have a gradient to judge.
 	if o.wanted() && (p.in.shape.B > 0 || o.has("dbias") || o.has("dsinks") || len(o.outputs) > 0) {
-		v, err := accuracy.VerifyBackward(problem.Config(p.in.config), p.args, accuracy.Options{})
-		switch {
-		case err != nil:
+		v, err := accuracy.VerifyBackward(cfg, p.args, accuracy.Options{})
+		if err := judge(v, err, "gradients", "gradients "); err != nil {
 			return "", err
-		case !v.Pass():
-			return "", fmt.Errorf("wrong gradients: %v", v)
 		}
-		text = append(text, "gradients "+v.String())
 	}
 	return strings.Join(text, "; "), nil
 }

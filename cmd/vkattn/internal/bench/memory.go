@@ -41,14 +41,9 @@ func (p Problem) scoreBytes() (n uint64) {
 	if p.Pass != PassForward {
 		matrices = 3
 	}
-	rows, keys, times := []int{p.Shape.Sq}, []int{p.Shape.Sk}, p.Shape.B
-	if p.Options.Lengths != "" {
-		rows, keys = p.lengths()
-		times = 1
-	}
-	for i := range rows {
-		n = hostmem.Sum(n, hostmem.Product(rows[i], keys[i], times, p.Shape.Hq, p.Config.DType.Size(), matrices))
-	}
+	p.each(func(times, rows, keys int) {
+		n = hostmem.Sum(n, hostmem.Product(rows, keys, times, p.Shape.Hq, p.Config.DType.Size(), matrices))
+	})
 	return n
 }
 
@@ -58,30 +53,23 @@ type counts struct {
 }
 
 func (p Problem) counts() (c counts) {
-	add := func(n uint64, rows, keys int) {
-		c.sequences = hostmem.Sum(c.sequences, n)
-		c.rows = hostmem.Sum(c.rows, hostmem.Product(n, uint64(rows)))
-		c.keys = hostmem.Sum(c.keys, hostmem.Product(n, uint64(keys)))
+	heads, topK := p.Shape.KVHeads(), p.Options.SparseTopK
+	p.each(func(n, rows, keys int) {
+		c.sequences = hostmem.Sum(c.sequences, uint64(n))
+		c.rows = hostmem.Sum(c.rows, hostmem.Product(n, rows))
+		c.keys = hostmem.Sum(c.keys, hostmem.Product(n, keys))
 		if p.PageSize > 0 {
-			c.pages = hostmem.Sum(c.pages, hostmem.Product(n, uint64((keys+p.PageSize-1)/p.PageSize)))
+			c.pages = hostmem.Sum(c.pages, hostmem.Product(n, (keys+p.PageSize-1)/p.PageSize))
 		}
 		switch {
-		case p.Options.SparseTopK > 0 && p.Packed:
-			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, uint64(rows), uint64(p.Shape.KVHeads()), uint64(p.Options.SparseTopK)))
-		case p.Options.SparseTopK > 0:
-			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, uint64(p.Shape.Sq), uint64(p.Shape.KVHeads()), uint64(p.Options.SparseTopK)))
+		case topK > 0 && p.Packed:
+			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, rows, heads, topK))
+		case topK > 0:
+			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, p.Shape.Sq, heads, topK))
 		case p.Options.SparseRatio > 0:
-			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, uint64(p.sparseKeys(keys)), uint64(p.Shape.KVHeads())))
+			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, p.sparseKeys(keys), heads))
 		}
-	}
-	if p.Options.Lengths == "" {
-		add(uint64(p.Shape.B), p.Shape.Sq, p.Shape.Sk)
-		return c
-	}
-	rows, keys := p.Options.Lengths.lists()
-	for i := range rows {
-		add(1, rows[i], keys[i])
-	}
+	})
 	return c
 }
 
@@ -114,14 +102,7 @@ func (p Problem) footprint() (f footprint) {
 		keys = n.keys
 	}
 	f.o = hostmem.Product(rows, hq, u(c.ValueDim()), u(c.DType.Size()))
-	perKey := u(c.KeyType.RowBytes(c.DType, c.HeadDim))
-	if !p.SharedKV {
-		perKey += u(c.ValueType.RowBytes(c.DType, c.ValueDim()))
-	}
-	if c.KeyType.Scaled() && c.KVBlock == 0 {
-		perKey += 8
-	}
-	q, kv := hostmem.Product(rows, hq, u(c.HeadDim), u(c.DType.Size())), hostmem.Product(keys, hkv, perKey)
+	q, kv := hostmem.Product(rows, hq, u(c.HeadDim), u(c.DType.Size())), hostmem.Product(keys, hkv, p.keyBytes())
 	dKV := kv
 	if p.SharedKV { // dV has the strides of K
 		dKV = hostmem.Product(kv, 2)

@@ -165,16 +165,19 @@ func (p Problem) lengths() (rows, keys []int) {
 	return rows, keys
 }
 
-// rows is the number of softmax rows of all heads and sequences.
-func (p Problem) rows() (n int64) {
+// each visits the sequences, n equal ones at a time.
+func (p Problem) each(visit func(n, rows, keys int)) {
 	if p.Options.Lengths == "" {
-		return p.Shape.Rows()
+		visit(p.Shape.B, p.Shape.Sq, p.Shape.Sk)
+	} else {
+		p.Options.Lengths.each(visit)
 	}
-	rows, _ := p.lengths()
-	for _, r := range rows {
-		n += int64(r) * int64(p.Shape.Hq)
-	}
-	return n
+}
+
+// rows is the number of softmax rows of all heads and sequences.
+func (p Problem) rows() (all int64) {
+	p.each(func(n, rows, _ int) { all += int64(n) * int64(rows) * int64(p.Shape.Hq) })
+	return all
 }
 
 // sparseKeys is the number of a sequence's keys that a KV head attends to.
@@ -233,30 +236,36 @@ func (p Problem) cells() (n float64) {
 		}
 		defer func() { counted.problem, counted.cells = p, n }()
 	}
-	rows, keys := p.lengths()
-	var same float64 // of the sequence before
 	var modified maskCells
-	for i := range rows {
-		if i > 0 && rows[i] == rows[i-1] && keys[i] == keys[i-1] {
-			n += same
-			continue
-		}
-		same = 0
+	p.each(func(times, rows, keys int) {
 		if p.Blocks > 0 {
-			same = float64(p.blockCells(rows[i], keys[i])) / float64(p.Shape.KVHeads())
+			n += float64(times) * float64(p.blockCells(rows, keys)) / float64(p.Shape.KVHeads())
+			return
 		}
-		for r := 0; r < rows[i] && p.Blocks == 0; r++ {
-			lo, hi := p.sees(r, rows[i], keys[i])
+		for r := range rows {
+			lo, hi := p.sees(r, rows, keys)
 			if p.sparse() {
 				hi = lo + p.sparseKeys(hi-lo)
 			}
 			if p.Config.MaskMod.Given() && hi > lo {
-				same += modified.of(p, r, lo, hi, rows[i], keys[i])
+				n += float64(times) * modified.of(p, r, lo, hi, rows, keys)
 				continue
 			}
-			same += float64(hi - lo)
+			n += float64(times) * float64(hi-lo)
 		}
-		n += same
+	})
+	return n
+}
+
+// keyBytes is the size of a key of one KV head, of its value and of their scales.
+func (p Problem) keyBytes() (n uint64) {
+	c := p.Config
+	n = uint64(max(c.KeyType.RowBytes(c.DType, c.HeadDim), 0))
+	if !p.SharedKV {
+		n += uint64(max(c.ValueType.RowBytes(c.DType, c.ValueDim()), 0))
+	}
+	if c.KeyType.Scaled() && c.KVBlock == 0 {
+		n += 8
 	}
 	return n
 }
@@ -264,36 +273,20 @@ func (p Problem) cells() (n float64) {
 // KVBytes is the size of the keys, values and scales that a call must read: each key that
 // any row attends to, once; with lists of rows an estimate. With a block mask it allocates blockBytes.
 func (p Problem) KVBytes() (n uint64) {
-	rows, keys, times := []int{p.Shape.Sq}, []int{p.Shape.Sk}, uint64(p.Shape.B)
-	if p.Options.Lengths != "" {
-		rows, keys = p.lengths()
-		times = 1
-	}
-	c := p.Config
-	key := uint64(c.KeyType.RowBytes(c.DType, c.HeadDim))
-	if !p.SharedKV {
-		key += uint64(c.ValueType.RowBytes(c.DType, c.ValueDim()))
-	}
-	if c.KeyType.Scaled() && c.KVBlock == 0 {
-		key += 8
-	}
 	n = p.sharedScaleBytes()
-	var same uint64 // keys of the sequence before
-	for i := range rows {
-		if rows[i] == 0 || keys[i] == 0 {
-			continue
+	p.each(func(times, rows, keys int) {
+		var read uint64 // keys of a sequence, of all heads
+		switch {
+		case rows == 0 || keys == 0:
+		case p.Blocks > 0:
+			read = uint64(p.blockKeys(rows, keys))
+		default:
+			lo, _ := p.sees(0, rows, keys)
+			_, hi := p.sees(rows-1, rows, keys)
+			read = hostmem.Product(p.listedKeys(rows, max(hi-lo, 0)), p.Shape.KVHeads())
 		}
-		if p.Blocks > 0 {
-			if same == 0 || rows[i] != rows[i-1] || keys[i] != keys[i-1] {
-				same = uint64(p.blockKeys(rows[i], keys[i]))
-			}
-			n = hostmem.Sum(n, hostmem.Product(key, same, times))
-			continue
-		}
-		lo, _ := p.sees(0, rows[i], keys[i])
-		_, hi := p.sees(rows[i]-1, rows[i], keys[i])
-		n = hostmem.Sum(n, hostmem.Product(key, uint64(p.listedKeys(rows[i], max(hi-lo, 0))), uint64(p.Shape.KVHeads()), times))
-	}
+		n = hostmem.Sum(n, hostmem.Product(p.keyBytes(), read, uint64(times)))
+	})
 	return n
 }
 
@@ -369,28 +362,32 @@ func length(s, item string) (int, error) {
 	return int(n), nil
 }
 
-// lists returns the rows and keys of each sequence.
-func (l Lengths) lists() (rows, keys []int) {
-	for _, item := range strings.Split(string(l), ",") {
+// each visits the sequences, n equal ones at a time.
+func (l Lengths) each(visit func(n, rows, keys int)) {
+	for item := range strings.SplitSeq(string(l), ",") {
 		n := 1
 		if times, rest, ok := strings.Cut(item, "*"); ok {
 			n, _ = strconv.Atoi(times)
 			item = rest
 		}
 		r, k, _ := strings.Cut(item, "/")
-		nr, _ := strconv.Atoi(r)
-		nk, _ := strconv.Atoi(k)
-		rows, keys = append(rows, slices.Repeat([]int{nr}, n)...), append(keys, slices.Repeat([]int{nk}, n)...)
+		rows, _ := strconv.Atoi(r)
+		keys, _ := strconv.Atoi(k)
+		visit(n, rows, keys)
 	}
+}
+
+// lists returns the rows and keys of each sequence.
+func (l Lengths) lists() (rows, keys []int) {
+	l.each(func(n, r, k int) {
+		rows, keys = append(rows, slices.Repeat([]int{r}, n)...), append(keys, slices.Repeat([]int{k}, n)...)
+	})
 	return rows, keys
 }
 
 // bound sets batch and lengths of a shape to the number of sequences and their largest
 // lengths.
 func (l Lengths) bound(s *attention.Shape) {
-	rows, keys := l.lists()
-	s.B, s.Sq, s.Sk = len(rows), 1, 1
-	for i := range rows {
-		s.Sq, s.Sk = max(s.Sq, rows[i]), max(s.Sk, keys[i])
-	}
+	s.B, s.Sq, s.Sk = 0, 1, 1
+	l.each(func(n, rows, keys int) { s.B, s.Sq, s.Sk = s.B+n, max(s.Sq, rows), max(s.Sk, keys) })
 }

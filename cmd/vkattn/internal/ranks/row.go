@@ -41,15 +41,28 @@ type Row struct {
 
 // Verified compares the rows of all ranks with those of one device.
 type Verified struct {
-	O           Diff   `json:"o"`
-	LSE         Diff   `json:"lse"`
-	DQ          Diff   `json:"dq,omitzero"` // of a backward pass, in place of O and LSE
-	DK          Diff   `json:"dk,omitzero"`
-	DV          Diff   `json:"dv,omitzero"`
+	Diffs
 	Float64Rows int    `json:"float64_rows"` // judged by the float64 reference
 	Rows        int64  `json:"rows"`         // softmax rows, all compared
 	Runs        int    `json:"runs"`         // with the same bits, unless Reasons says otherwise
 	SentBytes   uint64 `json:"sent_bytes"`   // by the rank that sends most, in one run
+}
+
+// Diffs are the differences of what a pass computes.
+type Diffs struct {
+	O   Diff `json:"o"`
+	LSE Diff `json:"lse"`
+	DQ  Diff `json:"dq,omitzero"` // of a backward pass, in place of O and LSE
+	DK  Diff `json:"dk,omitzero"`
+	DV  Diff `json:"dv,omitzero"`
+}
+
+// of are those of a pass.
+func (d *Diffs) of(pass bench.Pass) []*Diff {
+	if pass == bench.PassForward {
+		return []*Diff{&d.O, &d.LSE}
+	}
+	return []*Diff{&d.DQ, &d.DK, &d.DV}
 }
 
 // Diff is the largest difference of a tensor from that of one device, and its limit.
@@ -196,11 +209,14 @@ func verifiedColumns() []column {
 
 // worst is the difference of O, or of the gradient that is closest to its limit.
 func (r *Row) worst() Diff {
-	v := r.Verified
 	if r.Pass == bench.PassForward {
-		return v.O
+		return r.Verified.O
 	}
-	return worse(worse(v.DQ, v.DK), v.DV)
+	var worst Diff
+	for _, d := range r.Verified.of(r.Pass) {
+		worst = worse(worst, *d)
+	}
+	return worst
 }
 
 func small(x bench.Number) string { return fmt.Sprintf("%.2g", float64(x)) }

@@ -23,9 +23,7 @@ const sampled = 1024
 
 // finding is what a rank found about its rows.
 type finding struct {
-	O, LSE  Diff
-	DQ      Diff // of a backward pass, as DK and DV; O and LSE are then not judged
-	DK, DV  Diff
+	Diffs
 	Reasons []string
 	Rows    int    // judged by the float64 reference
 	Sent    uint64 // in one run
@@ -52,10 +50,9 @@ func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tie
 	}
 	row.Verified = &Verified{Runs: runs, Rows: int64(p.Shape.B) * int64(p.Shape.Hq) * int64(p.Shape.Sq)}
 	for r, f := range all {
-		row.Verified.O = worse(row.Verified.O, f.O)
-		row.Verified.LSE = worse(row.Verified.LSE, f.LSE)
-		row.Verified.DQ, row.Verified.DK, row.Verified.DV = worse(row.Verified.DQ, f.DQ), worse(row.Verified.DK, f.DK),
-			worse(row.Verified.DV, f.DV)
+		for i, d := range row.Verified.of(p.Pass) {
+			*d = worse(*d, *f.of(p.Pass)[i])
+		}
 		row.Verified.Float64Rows = max(row.Verified.Float64Rows, f.Rows)
 		row.Verified.SentBytes = max(row.Verified.SentBytes, f.Sent)
 		for _, reason := range f.Reasons {
@@ -252,84 +249,64 @@ type compared struct {
 	heads int // of the batch
 	rows  int
 	bytes int // of a row
-	diff  *Diff
 }
 
-func (v *verification) compared(found *finding) []compared {
+func (v *verification) compared() []compared {
 	cfg, p := &v.cfg.Config, &v.problem
 	size, queries, keys := cfg.DType.Size(), p.B*p.Hq, p.B*p.KVHeads()
 	if v.pass != bench.PassForward {
 		return []compared{
-			{"dQ", cfg.DType, v.rows, queries, p.Sq, cfg.HeadDim * size, &found.DQ},
-			{"dK", cfg.DType, v.keys, keys, p.Sk, cfg.HeadDim * size, &found.DK},
-			{"dV", cfg.DType, v.keys, keys, p.Sk, cfg.ValueDim() * size, &found.DV},
+			{"dQ", cfg.DType, v.rows, queries, p.Sq, cfg.HeadDim * size},
+			{"dK", cfg.DType, v.keys, keys, p.Sk, cfg.HeadDim * size},
+			{"dV", cfg.DType, v.keys, keys, p.Sk, cfg.ValueDim() * size},
 		}
 	}
 	return []compared{
-		{"O", cfg.DType, v.rows, queries, p.Sq, cfg.ValueDim() * size, &found.O},
-		{"LSE", attention.F32, v.rows, queries, p.Sq, 4, &found.LSE},
+		{"O", cfg.DType, v.rows, queries, p.Sq, cfg.ValueDim() * size},
+		{"LSE", attention.F32, v.rows, queries, p.Sq, 4},
 	}
 }
 
 // judge compares this rank's part of each tensor with that of one device, and with the float64 reference in
-// place of that of one device.
+// place of that of one device. The limit of a difference is twice that of an error.
 func (v *verification) judge(found *finding, mine, one [][]byte) error {
-	list := v.compared(found)
+	list, diffs := v.compared(), found.of(v.pass)
 	for i, x := range list {
-		x.diff.Max = bench.Number(difference(x.dtype, mine[i], cut(one[i], x.spans, x.heads, x.rows, x.bytes)))
+		diffs[i].Max = bench.Number(difference(x.dtype, mine[i], cut(one[i], x.spans, x.heads, x.rows, x.bytes)))
 		paste(one[i], mine[i], x.spans, x.heads, x.rows, x.bytes)
 	}
-	limits, wrong, err := v.reference(found, one)
+	verdict, err := v.reference(one)
 	if err != nil {
 		return err
 	}
-	if wrong != "" {
-		found.Reasons = append(found.Reasons, wrong)
+	found.Rows = verdict.Rows
+	if !verdict.Pass() {
+		found.Reasons = append(found.Reasons, verdict.String())
 	}
-	for i, x := range list {
-		x.diff.Limit = bench.Number(2 * limits[i])
-		if !(x.diff.Max <= x.diff.Limit) {
+	for i, d := range diffs {
+		d.Limit = bench.Number(2 * verdict.Tensors[i].Whole.LimMax)
+		if !(d.Max <= d.Limit) {
 			found.Reasons = append(found.Reasons,
-				fmt.Sprintf("%s differs from one device by %.3g, limit %.3g", x.name, float64(x.diff.Max), float64(x.diff.Limit)))
+				fmt.Sprintf("%s differs from one device by %.3g, limit %.3g", list[i].name, float64(d.Max), float64(d.Limit)))
 		}
 	}
 	return nil
 }
 
-// reference judges the results of a pass on sampled rows by the float64 reference. It returns the limit of an
-// error in each, and what is wrong.
-func (v *verification) reference(found *finding, of [][]byte) (limits []float64, wrong string, err error) {
+// reference judges the results of a pass on sampled rows by the float64 reference.
+func (v *verification) reference(of [][]byte) (*accuracy.Verdict, error) {
 	host := func(b []byte) attention.Tensor { return attention.Tensor{Host: b} }
 	cfg, p := v.cfg.Config, &v.problem
 	args := attention.Args{Shape: p.Shape, Q: host(v.in[0]), K: host(v.in[1]), V: host(v.in[2])}
 	o := accuracy.Options{Rows: sampled, Seed: v.seed + uint64(v.Rank())}
 	if v.pass == bench.PassForward {
 		args.O, args.LSE = host(of[0]), host(of[1])
-		verdict, err := accuracy.Verify(problem.Config(cfg), args, o)
-		if err != nil {
-			return nil, "", err
-		}
-		found.Rows = verdict.Rows
-		if !verdict.Pass() {
-			wrong = verdict.String()
-		}
-		return []float64{verdict.Tensors[0].Whole.LimMax, verdict.Tensors[1].Whole.LimMax}, wrong, nil
+		return accuracy.Verify(problem.Config(cfg), args, o)
 	}
 	n := sizes(&cfg, p, v.pass, p.Sq, p.Sk)
 	args.O, args.LSE = host(make([]byte, n[tensorO])), host(make([]byte, n[tensorLSE])) // not read
-	verdict, err := accuracy.VerifyBackward(problem.Config(cfg), attention.BackwardArgs{Args: args, DO: host(v.in[3]),
+	return accuracy.VerifyBackward(problem.Config(cfg), attention.BackwardArgs{Args: args, DO: host(v.in[3]),
 		DQ: host(of[0]), DK: host(of[1]), DV: host(of[2])}, o)
-	if err != nil {
-		return nil, "", err
-	}
-	found.Rows = verdict.Rows
-	if !verdict.Pass() {
-		wrong = verdict.String()
-	}
-	for i := range of {
-		limits = append(limits, verdict.Tensors[i].Whole.LimMax)
-	}
-	return limits, wrong, nil
 }
 
 // difference is the largest difference of two tensors; NaN if one of them has a NaN or an infinity
