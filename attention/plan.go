@@ -56,20 +56,25 @@ func (p Plan) String() string {
 	if p.Kernel != "" {
 		fmt.Fprintf(&b, " (%s, tile %s, %d workgroups)", p.Kernel, strings.TrimSpace(p.Tiles()+" "+p.Tuning), p.Workgroups)
 	}
-	if p.ScoreMod != "" {
-		fmt.Fprintf(&b, ", score-mod %s", p.ScoreMod)
+	return b.String() + told(p.ScoreMod, p.MaskMod, p.Reason, p.Rejected, p.Notes)
+}
+
+// told is the end of the line of a plan: its modifiers, why its tier was chosen and others were not, and the notes.
+func told(scoreMod, maskMod, reason string, rejected []Rejection, notes []string) (line string) {
+	if scoreMod != "" {
+		line += ", score-mod " + scoreMod
 	}
-	if p.MaskMod != "" {
-		fmt.Fprintf(&b, ", mask-mod %s", p.MaskMod)
+	if maskMod != "" {
+		line += ", mask-mod " + maskMod
 	}
-	fmt.Fprintf(&b, ": %s", p.Reason)
-	for _, r := range p.Rejected {
-		fmt.Fprintf(&b, "; not %v: %s", r.Tier, r.Reason)
+	line += ": " + reason
+	for _, r := range rejected {
+		line += fmt.Sprintf("; not %v: %s", r.Tier, r.Reason)
 	}
-	for _, n := range p.Notes {
-		fmt.Fprintf(&b, "; note: %s", n)
+	for _, n := range notes {
+		line += "; note: " + n
 	}
-	return b.String()
+	return line
 }
 
 // Rejection is a tier that was not used.
@@ -115,20 +120,7 @@ func (p BackwardPlan) String() string {
 	if len(p.Kernels) > 0 {
 		b.WriteString(")")
 	}
-	if p.ScoreMod != "" {
-		fmt.Fprintf(&b, ", score-mod %s", p.ScoreMod)
-	}
-	if p.MaskMod != "" {
-		fmt.Fprintf(&b, ", mask-mod %s", p.MaskMod)
-	}
-	fmt.Fprintf(&b, ": %s", p.Reason)
-	for _, r := range p.Rejected {
-		fmt.Fprintf(&b, "; not %v: %s", r.Tier, r.Reason)
-	}
-	for _, n := range p.Notes {
-		fmt.Fprintf(&b, "; %s", n)
-	}
-	return b.String()
+	return b.String() + told(p.ScoreMod, p.MaskMod, p.Reason, p.Rejected, p.Notes)
 }
 
 // PlanKernel is one kernel of a [BackwardPlan].

@@ -18,6 +18,7 @@ import (
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/peer"
+	"vkattn/cmd/vkattn/internal/ranks"
 	"vkattn/cudapath"
 	"vkattn/vk"
 )
@@ -73,7 +74,13 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 			if err := needs(o.changed, "peer-timeout", "peer"); err != nil {
 				return err
 			}
-			return flagtext.Sweep.Error(a.onRanks(c, &o.ranksFlags, &o))
+			return flagtext.Sweep.Error(a.onRanks(c, &o, func() error { return a.bench(c.Context(), &o) },
+				func() (*benchPlan, ranksRows, error) {
+					plan, err := o.checkRanks()
+					return plan, func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
+						return a.timeRanks(ctx, s, &o, plan, p, set)
+					}, err
+				}))
 		},
 	}
 	f := c.Flags()

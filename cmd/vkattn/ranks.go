@@ -117,31 +117,27 @@ func (o *ranksFlags) divide(p *ranksPlan) error {
 	return nil
 }
 
-// rankCommand is a command that runs in this process alone, or as one of several ranks.
-type rankCommand interface {
-	alone(ctx context.Context, a *app) error
-	rank(ctx context.Context, a *app, p *ranksPlan) error
-	// admit refuses what ranks do not take, before processes are started, and lists the files of --save.
-	admit() ([]saved, error)
-}
+// ranksRows makes the rows of a command on a rank.
+type ranksRows func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error)
 
-// onRanks runs a command as its flags and the environment say: in this process alone, as a
-// rank, or as the parent of the ranks.
-func (a *app) onRanks(c *cobra.Command, o *ranksFlags, command rankCommand) error {
-	p, err := o.plan(c.Flags())
-	switch {
-	case err != nil:
-		return err
-	case p == nil:
-		return command.alone(c.Context(), a)
-	case p.joins:
-		return command.rank(c.Context(), a, p)
-	}
-	files, err := command.admit()
+// onRanks runs a command as its flags and the environment say: in this process alone, as a rank, or as the parent of
+// the ranks. plan parses its flags, and refuses those that ranks do not take.
+func (a *app) onRanks(c *cobra.Command, o *benchFlags, alone func() error, plan func() (*benchPlan, ranksRows, error)) error {
+	p, err := o.ranksFlags.plan(c.Flags())
 	if err != nil {
 		return err
 	}
-	return a.startRanks(c.Context(), o.ranks, files)
+	if p == nil {
+		return alone()
+	}
+	b, rows, err := plan()
+	switch {
+	case err != nil:
+		return err
+	case !p.joins:
+		return a.startRanks(c.Context(), o.ranks, b.saved)
+	}
+	return a.onSession(c.Context(), p, o.device, b.tiers, b.allTiers, rows)
 }
 
 // listenerEnv has the file descriptor of the socket at which rank 0 listens.
@@ -149,7 +145,7 @@ const listenerEnv = "VKATTN_RANK_LISTENER"
 
 // onSession joins the world, runs rows and leaves it.
 func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier, allTiers bool,
-	rows func(*ranks.Session, *outfile.Set) (*ranksOutcome, error)) error {
+	rows ranksRows) error {
 	s, done, err := a.session(ctx, p, device, tiers, allTiers)
 	if err != nil {
 		return err
@@ -158,7 +154,7 @@ func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers 
 	s.Schedule = p.schedule
 	var set outfile.Set
 	defer a.flushed(&set)()
-	all, err := rows(s, &set)
+	all, err := rows(ctx, s, p, &set)
 	if err != nil {
 		return errors.Join(err, s.Group.Close())
 	}

@@ -45,27 +45,6 @@ func ranksSweep(dev *vk.Device) bench.Sweep {
 	return bench.Lists("batch-size=1 nheads=32 nheads-kv=8 seqlen=65536 headdim=128 causal=none,bottom-right")
 }
 
-func (o *benchFlags) alone(ctx context.Context, a *app) error { return a.bench(ctx, o) }
-
-func (o *benchFlags) admit() ([]saved, error) {
-	plan, err := o.checkRanks()
-	if err != nil {
-		return nil, err
-	}
-	return plan.saved, nil
-}
-
-// rank is `vkattn bench --ranks` of a rank.
-func (o *benchFlags) rank(ctx context.Context, a *app, p *ranksPlan) error {
-	plan, err := o.checkRanks()
-	if err != nil {
-		return err
-	}
-	return a.onSession(ctx, p, o.device, plan.tiers, plan.allTiers, func(s *ranks.Session, set *outfile.Set) (*ranksOutcome, error) {
-		return a.timeRanks(ctx, s, o, plan, p, set)
-	})
-}
-
 // timeRanks times the rows and prints them on rank 0.
 func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, plan *benchPlan, p *ranksPlan,
 	set *outfile.Set) (*ranksOutcome, error) {
@@ -136,28 +115,8 @@ func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
 	if err != nil {
 		return nil, err
 	}
+	plan.allTiers = true
 	return plan, cmp.Or(excludes(o.changed, "cuda-kernel timeout", "ranks"), o.onRanks())
-}
-
-func (o *verifyFlags) alone(ctx context.Context, a *app) error { return a.verify(ctx, o) }
-
-func (o *verifyFlags) admit() ([]saved, error) {
-	plan, err := o.checkRanks()
-	if err != nil {
-		return nil, err
-	}
-	return plan.saved, nil
-}
-
-// rank is `vkattn verify --ranks` of a rank.
-func (o *verifyFlags) rank(ctx context.Context, a *app, p *ranksPlan) error {
-	plan, err := o.checkRanks()
-	if err != nil {
-		return err
-	}
-	return a.onSession(ctx, p, o.device, plan.tiers, true, func(s *ranks.Session, set *outfile.Set) (*ranksOutcome, error) {
-		return a.compareRanks(ctx, s, o, plan, p, set)
-	})
 }
 
 // compareRanks verifies the rows and prints them on rank 0.

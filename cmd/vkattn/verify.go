@@ -18,6 +18,7 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/cmd/vkattn/internal/ranks"
 	"vkattn/cmd/vkattn/internal/verify"
 	"vkattn/cudapath"
 	"vkattn/internal/cases"
@@ -78,7 +79,16 @@ fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalH
 			if err := checkTimeout(c.Flags(), o.timing.Timeout); err != nil {
 				return err
 			}
-			return flagtext.Sweep.Error(a.onRanks(c, &o.ranksFlags, &o))
+			return flagtext.Sweep.Error(a.onRanks(c, &o.benchFlags, func() error { return a.verify(c.Context(), &o) },
+				func() (*benchPlan, ranksRows, error) {
+					plan, err := o.checkRanks()
+					if err != nil {
+						return nil, nil, err
+					}
+					return plan.benchPlan, func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
+						return a.compareRanks(ctx, s, &o, plan, p, set)
+					}, nil
+				}))
 		},
 	}
 	f := c.Flags()

@@ -35,19 +35,18 @@ type Package struct {
 	Live func(t *testing.T) []any
 	// Closed are such objects after their Close.
 	Closed func(t *testing.T) []any
-	Trials int // of each method with made-up arguments; 0: 20
 }
 
-const seed = 20
+const (
+	seed   = 20
+	trials = 20 // of each method with made-up arguments
+)
 
 // Walk runs the tests of a package.
 func Walk(t *testing.T, p Package) {
 	s, err := readSource(p.Folder)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if p.Trials == 0 {
-		p.Trials = 20
 	}
 	w := &walker{Package: p, source: s, d: &drawer{Rand: rand.New(rand.NewPCG(seed, 0))}}
 	t.Run("everything is walked", w.complete)
@@ -114,7 +113,7 @@ func (w *walker) zeroReceivers(t *testing.T) {
 				}
 				w.unusable(t, name, reflect.New(T).Method(i))
 				if byValue {
-					for range w.Trials {
+					for range trials {
 						made := reflect.New(T)
 						made.Elem().Set(w.d.value(T, 0))
 						w.trials(t, name, made.Method(i), nil)
@@ -181,7 +180,7 @@ func (w *walker) receivers(t *testing.T, objects func(*testing.T) []any, closed 
 // trials calls f with zero values and with made-up ones.
 func (w *walker) trials(t *testing.T, name string, f reflect.Value, then func(results []reflect.Value)) {
 	t.Helper()
-	n := w.Trials
+	n := trials
 	if f.Type().NumIn() == 0 || w.Exact[name] != nil {
 		n = 1
 	}
