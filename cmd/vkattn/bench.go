@@ -16,10 +16,10 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
-	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/peer"
 	"vkattn/cmd/vkattn/internal/ranks"
 	"vkattn/cudapath"
+	"vkattn/internal/atomicfile"
 	"vkattn/vk"
 )
 
@@ -77,7 +77,7 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 			return flagtext.Sweep.Error(a.onRanks(c, &o, func() error { return a.bench(c.Context(), &o) },
 				func() (*benchPlan, ranksRows, error) {
 					plan, err := o.checkRanks()
-					return plan, func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
+					return plan, func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *atomicfile.Set) (*ranksOutcome, error) {
 						return a.timeRanks(ctx, s, &o, plan, p, set)
 					}, err
 				}))
@@ -193,7 +193,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
-	var set outfile.Set
+	var set atomicfile.Set
 	defer a.flushed(&set)()
 	sampler, stopSampler, err := a.openMonitor(&set, o.monitor, dev)
 	defer stopSampler()

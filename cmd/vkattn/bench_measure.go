@@ -16,8 +16,8 @@ import (
 	"vkattn/cmd/vkattn/internal/chart"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/monitor"
-	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cudapath"
+	"vkattn/internal/atomicfile"
 )
 
 // patience is how long an interrupted command waits for the problem under way. A
@@ -103,7 +103,7 @@ func stopReason(err error) string {
 // flushed registers a cleanup that discards the temporary files of the set after an
 // interrupt, once the command has returned or flushTime has passed, and after a second
 // signal at once. The command calls the returned function when it returns.
-func (a *app) flushed(set *outfile.Set) func() {
+func (a *app) flushed(set *atomicfile.Set) func() {
 	a.onSecondSignal.add(set.Discard)
 	done := make(chan struct{})
 	a.onInterrupt.add(func() {
@@ -125,7 +125,7 @@ const monitorUsage = "write clocks, temperature, power and throttle reasons of a
 // openMonitor starts to read the clocks of a device and writes them to path, if it is not
 // empty. Where the clocks cannot be read the sampler is nil and the file has its header
 // alone. stop ends the readings and may be called again.
-func (a *app) openMonitor(set *outfile.Set, path string, dev *attention.Device) (s *monitor.Sampler, stop func() error, err error) {
+func (a *app) openMonitor(set *atomicfile.Set, path string, dev *attention.Device) (s *monitor.Sampler, stop func() error, err error) {
 	var gpu monitor.GPU
 	if v := dev.Vulkan(); v != nil {
 		gpu = monitor.Open(v.Info().UUID)
@@ -242,7 +242,7 @@ func parseSaved(paths []string, formats []bench.Format) ([]saved, error) {
 
 // openSaved opens the files before anything is measured, so that a folder that cannot
 // be written to is refused at once. Commit moves them into place.
-func openSaved[R any](set *outfile.Set, list []saved, printer func(bench.Format, io.Writer) bench.Printer[R]) ([]bench.Printer[R], error) {
+func openSaved[R any](set *atomicfile.Set, list []saved, printer func(bench.Format, io.Writer) bench.Printer[R]) ([]bench.Printer[R], error) {
 	var out []bench.Printer[R]
 	for _, s := range list {
 		w, err := set.Add(s.path)
@@ -271,7 +271,7 @@ func (f *savedFile) Write(b []byte) (int, error) {
 // commitRows moves the files of --save into place. After a signal it does so only if a
 // row is finished: otherwise the old files are worth more. The cleanup of the signal
 // waits flushTime for it and then discards the files.
-func commitRows(ctx context.Context, set *outfile.Set, finished int) error {
+func commitRows(ctx context.Context, set *atomicfile.Set, finished int) error {
 	if finished > 0 {
 		ctx = context.WithoutCancel(ctx)
 	} else if ctx.Err() != nil {
@@ -285,7 +285,7 @@ func commitRows(ctx context.Context, set *outfile.Set, finished int) error {
 
 // openPlots opens the files of --plot before anything is measured, and returns a printer
 // that draws the rows when all are measured.
-func (a *app) openPlots(set *outfile.Set, paths []string, c chart.Ceilings) (bench.Printer[*bench.Row], error) {
+func (a *app) openPlots(set *atomicfile.Set, paths []string, c chart.Ceilings) (bench.Printer[*bench.Row], error) {
 	p := &plotPrinter{paths: paths, ceilings: c, stderr: a.stderr}
 	for _, path := range paths {
 		w, err := set.Add(path)

@@ -8,7 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/flagtext"
-	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/internal/atomicfile"
 	"vkattn/vk"
 )
 
@@ -82,7 +82,7 @@ var errSaid = errors.New("reported")
 // closed: the reader, such as head, has what it wanted.
 func (a *app) exit(err error) int {
 	code := exitCode(err)
-	if err != nil && !errors.Is(err, errSaid) && !errors.Is(err, outfile.ErrNobodyReads) {
+	if err != nil && !errors.Is(err, errSaid) && !errors.Is(err, atomicfile.ErrNobodyReads) {
 		fmt.Fprintln(a.stderr, errorPrefix+flagtext.OneLine(err.Error()))
 	}
 	return code

@@ -52,7 +52,7 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
-	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/internal/atomicfile"
 	"vkattn/internal/cases"
 	"vkattn/internal/hostmem"
 	"vkattn/vk"
@@ -166,7 +166,7 @@ func (a *app) ended(s os.Signal, signals <-chan os.Signal, done <-chan error) in
 	number, known := s.(syscall.Signal)
 	switch {
 	case number == syscall.SIGPIPE:
-		return a.exit(outfile.ErrNobodyReads)
+		return a.exit(atomicfile.ErrNobodyReads)
 	case finished: // before it saw the signal; its files are written
 		return exitOK
 	}
@@ -191,7 +191,7 @@ func (o *output) Write(b []byte) (int, error) {
 		o.failed.Store(&err)
 	}
 	if errors.Is(err, syscall.EPIPE) {
-		o.failed.Store(&outfile.ErrNobodyReads)
+		o.failed.Store(&atomicfile.ErrNobodyReads)
 		select {
 		case o.signals <- syscall.SIGPIPE:
 		default: // another signal ends the command already
@@ -203,7 +203,7 @@ func (o *output) Write(b []byte) (int, error) {
 // nobodyReads reports whether standard output is a pipe whose reader has left.
 func (a *app) nobodyReads() bool {
 	o, ok := a.stdout.(*output)
-	return ok && o.failed.Load() == &outfile.ErrNobodyReads
+	return ok && o.failed.Load() == &atomicfile.ErrNobodyReads
 }
 
 func (a *app) execute(ctx context.Context, args []string) error {

@@ -16,7 +16,7 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
-	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/internal/atomicfile"
 	"vkattn/internal/hostmem"
 	"vkattn/vk"
 )
@@ -111,7 +111,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	if len(problems) != 1 {
 		return badInputf("the flags give %d problems, a profile is of one", len(problems))
 	}
-	var set outfile.Set
+	var set atomicfile.Set
 	defer a.flushed(&set)()
 	var trace io.Writer
 	if o.trace != "" {

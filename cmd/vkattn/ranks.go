@@ -21,8 +21,8 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/attention/parallel/processes"
-	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
+	"vkattn/internal/atomicfile"
 	"vkattn/internal/control"
 	"vkattn/vk"
 )
@@ -118,7 +118,7 @@ func (o *ranksFlags) divide(p *ranksPlan) error {
 }
 
 // ranksRows makes the rows of a command on a rank.
-type ranksRows func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error)
+type ranksRows func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *atomicfile.Set) (*ranksOutcome, error)
 
 // onRanks runs a command as its flags and the environment say: in this process alone, as a rank, or as the parent of
 // the ranks. plan parses its flags, and refuses those that ranks do not take.
@@ -152,7 +152,7 @@ func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers 
 	}
 	defer done()
 	s.Schedule = p.schedule
-	var set outfile.Set
+	var set atomicfile.Set
 	defer a.flushed(&set)()
 	all, err := rows(ctx, s, p, &set)
 	if err != nil {
@@ -303,7 +303,7 @@ func (a *app) startRanks(ctx context.Context, n int, files []saved) error {
 	})
 	all.Wait()
 	for _, f := range files { // a rank that is killed leaves a temporary file
-		outfile.RemoveLeftovers(f.path)
+		atomicfile.RemoveLeftovers(f.path)
 	}
 	close(over)
 	// A signal to all processes may reach the ranks before it reaches this one.

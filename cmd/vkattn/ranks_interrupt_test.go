@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
+	"vkattn/internal/atomicfile"
 )
 
 // ownGroup starts a command in a process group of its own, as timeout and shells do.
@@ -122,7 +122,7 @@ func TestASecondSignalRemovesTemporaryFiles(t *testing.T) {
 		dir := t.TempDir()
 		var stderr strings.Builder
 		a := &app{stdout: &stderr, stderr: &stderr}
-		var set outfile.Set
+		var set atomicfile.Set
 		_, err := set.Add(filepath.Join(dir, "rows.jsonl"))
 		require.NoError(t, err)
 		a.flushed(&set) // the command never returns

@@ -10,8 +10,8 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
-	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
+	"vkattn/internal/atomicfile"
 	"vkattn/internal/cases"
 	"vkattn/vk"
 )
@@ -47,7 +47,7 @@ func ranksSweep(dev *vk.Device) bench.Sweep {
 
 // timeRanks times the rows and prints them on rank 0.
 func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, plan *benchPlan, p *ranksPlan,
-	set *outfile.Set) (*ranksOutcome, error) {
+	set *atomicfile.Set) (*ranksOutcome, error) {
 	defaults := ranksSweep(s.Device)
 	if len(plan.lists["nheads"]) > 0 {
 		delete(defaults, "nheads-kv") // as --nheads
@@ -121,7 +121,7 @@ func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
 
 // compareRanks verifies the rows and prints them on rank 0.
 func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags, plan *verifyPlan, p *ranksPlan,
-	set *outfile.Set) (*ranksOutcome, error) {
+	set *atomicfile.Set) (*ranksOutcome, error) {
 	problems, tiers, err := a.verifyWork(plan, s)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (a *app) verifyWork(plan *verifyPlan, s *ranks.Session) (problems []bench.P
 }
 
 // ranksPrinter prints on rank 0 and saves the files of --save there.
-func (a *app) ranksPrinter(s *ranks.Session, o *benchFlags, plan *benchPlan, set *outfile.Set, timed bool,
+func (a *app) ranksPrinter(s *ranks.Session, o *benchFlags, plan *benchPlan, set *atomicfile.Set, timed bool,
 	planned []*ranks.Row) (bench.Printer[*ranks.Row], *bench.RunInfo, error) {
 	info := runInfo(attention.On(s.Device), planned[0].Seed)
 	info.Suite, info.Wide = o.suite, o.wide
@@ -219,7 +219,7 @@ func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tie
 // closeRanks ends the output. After an error, which it returns, the finished rows are printed and
 // saved.
 func (a *app) closeRanks(ctx context.Context, out bench.Printer[*ranks.Row], info *bench.RunInfo,
-	set *outfile.Set, all *ranksOutcome, err error) error {
+	set *atomicfile.Set, all *ranksOutcome, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		info.Stopped, err = stopReason(ctx.Err()), ctx.Err()

@@ -13,7 +13,6 @@ import (
 
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/chart"
-	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/report"
 	"vkattn/cmd/vkattn/internal/results"
 	"vkattn/internal/atomicfile"
@@ -151,7 +150,7 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 			return err
 		}
 	}
-	var set outfile.Set
+	var set atomicfile.Set
 	defer a.flushed(&set)()
 	if len(o.plots) > 0 {
 		var rows []*bench.Row
@@ -252,7 +251,7 @@ func checkPlots(paths []string) error {
 }
 
 // addPlots adds pictures to the files of a command.
-func addPlots(set *outfile.Set, paths []string, figures []chart.Figure, columns int, caption string) error {
+func addPlots(set *atomicfile.Set, paths []string, figures []chart.Figure, columns int, caption string) error {
 	for _, path := range paths {
 		w, err := set.Add(path)
 		if err != nil {

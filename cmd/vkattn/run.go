@@ -17,7 +17,6 @@ import (
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/cmd/vkattn/internal/npy"
-	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cudapath"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/atomicfile"
@@ -303,7 +302,7 @@ func (a *app) verifyRun(o *runFlags, p *runProblem) (string, error) {
 // probeOutputs returns an error if an output cannot be created. It leaves no file.
 func probeOutputs(o *runFlags) error {
 	for _, t := range o.targets(false) {
-		if err := outfile.Check(o.of(t.flag)); err != nil {
+		if err := atomicfile.Check(o.of(t.flag)); err != nil {
 			return badInputf("--%s %s: %w", t.flag, o.of(t.flag), err)
 		}
 	}
@@ -312,7 +311,7 @@ func probeOutputs(o *runFlags) error {
 
 // write writes all outputs or none.
 func (a *app) write(ctx context.Context, o *runFlags, p *runProblem) error {
-	var set outfile.Set
+	var set atomicfile.Set
 	a.onInterrupt.add(set.Discard)
 	defer set.Discard()
 	for _, t := range o.targets(false) {

@@ -17,10 +17,10 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
-	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
 	"vkattn/cmd/vkattn/internal/verify"
 	"vkattn/cudapath"
+	"vkattn/internal/atomicfile"
 	"vkattn/internal/cases"
 )
 
@@ -85,7 +85,7 @@ fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalH
 					if err != nil {
 						return nil, nil, err
 					}
-					return plan.benchPlan, func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
+					return plan.benchPlan, func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *atomicfile.Set) (*ranksOutcome, error) {
 						return a.compareRanks(ctx, s, &o, plan, p, set)
 					}, nil
 				}))
@@ -159,7 +159,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	for _, p := range problems {
 		planned = append(planned, v.Unfinished(p.Case, p.dtype)...)
 	}
-	var set outfile.Set
+	var set atomicfile.Set
 	defer a.flushed(&set)()
 	printer := func(f bench.Format, w io.Writer) bench.Printer[*verify.Row] {
 		return verify.NewPrinter(f, w, info, plan.table, planned)

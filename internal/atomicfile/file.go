@@ -29,7 +29,7 @@ func Create(t Target) (*File, error) {
 	if t.Special() {
 		return nil, notRegular(t.Info.Mode())
 	}
-	RemoveLeftovers(t)
+	t.removeLeftovers()
 	perm := fs.FileMode(0o666)
 	if t.Info != nil {
 		perm = 0o600 // until the file has the permissions of the old one
@@ -53,9 +53,15 @@ func hiddenPrefix(target string) string {
 	return dir + "." + base[:min(len(base), 200)] + "."
 }
 
-// RemoveLeftovers removes the hidden files of a target that are not locked. It ignores
+// RemoveLeftovers removes the hidden files of a path that killed processes left: those that are not locked. It ignores
 // errors: a leftover only costs space.
-func RemoveLeftovers(t Target) {
+func RemoveLeftovers(path string) {
+	if t, err := Resolve(path); err == nil && !t.Special() {
+		t.removeLeftovers()
+	}
+}
+
+func (t Target) removeLeftovers() {
 	hidden := regexp.MustCompile("^" + regexp.QuoteMeta(hiddenPrefix(t.Path)) + `[A-Z2-7]{26}\.tmp$`)
 	entries, _ := os.ReadDir(filepath.Dir(t.Path))
 	for _, e := range entries {

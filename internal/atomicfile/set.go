@@ -1,6 +1,4 @@
-// Package outfile writes several files so that all of them appear complete, or none does.
-// Pipes and devices are written in place.
-package outfile
+package atomicfile
 
 import (
 	"context"
@@ -9,16 +7,14 @@ import (
 	"io"
 	"sync"
 	"syscall"
-
-	"vkattn/internal/atomicfile"
 )
 
-// Set is the output files of one run. Each is written under a hidden name in the folder
-// of its target. Commit renames all of them; Discard removes them. Another goroutine may
+// Set is the output files of one run, all of which appear complete, or none does. Each is written under a hidden name
+// in the folder of its target; pipes and devices are written in place. Commit renames all of them; Discard removes them. Another goroutine may
 // call Discard at any time.
 type Set struct {
 	mu    sync.Mutex // not held while a pipe or a disk may block
-	files []*atomicfile.File
+	files []*File
 	done  bool
 }
 
@@ -32,16 +28,16 @@ var ErrNobodyReads = fmt.Errorf("standard output: %w", syscall.EPIPE)
 // instead, which for a pipe waits for a reader; Discard cannot take back what is written
 // to it.
 func (s *Set) Add(path string) (io.Writer, error) {
-	target, err := atomicfile.Resolve(path)
+	target, err := Resolve(path)
 	if err != nil {
 		return nil, err
 	}
 	if s.discarded() {
 		return nil, errDiscarded // before a pipe is opened
 	}
-	create := atomicfile.Create
+	create := Create
 	if target.Special() {
-		create = atomicfile.Target.OpenSpecial
+		create = Target.OpenSpecial
 	}
 	f, err := create(target)
 	if err != nil {
@@ -80,30 +76,23 @@ func (s *Set) discarded() bool {
 // Check returns an error if Add would fail. It opens no pipe or device and leaves no
 // file.
 func Check(path string) error {
-	target, err := atomicfile.Resolve(path)
+	target, err := Resolve(path)
 	if err != nil {
 		return err
 	}
 	if target.Special() {
 		return target.Writable()
 	}
-	f, err := atomicfile.Create(target)
+	f, err := Create(target)
 	if err == nil {
 		f.Discard()
 	}
 	return err
 }
 
-// RemoveLeftovers removes the hidden files of path that killed processes left.
-func RemoveLeftovers(path string) {
-	if target, err := atomicfile.Resolve(path); err == nil && !target.Special() {
-		atomicfile.RemoveLeftovers(target)
-	}
-}
-
 // Commit flushes every file to the disk and renames it, unless ctx is cancelled or the
-// set is discarded before the first rename. After an error no file of the set exists and
-// the old files are restored.
+// set is discarded before the first rename. If one of
+// them cannot be replaced, none is.
 func (s *Set) Commit(ctx context.Context) error {
 	defer s.Discard()
 	s.mu.Lock()
@@ -126,7 +115,7 @@ func (s *Set) Commit(ctx context.Context) error {
 		return ctx.Err()
 	}
 	s.done = true
-	return atomicfile.Replace(files...)
+	return Replace(files...)
 }
 
 // Discard removes every hidden file. It waits for renames of Commit and does nothing

@@ -1,4 +1,4 @@
-package outfile
+package atomicfile
 
 import (
 	"bufio"
@@ -15,27 +15,11 @@ import (
 	"vkattn/internal/testfifo"
 )
 
-func names(t *testing.T, dir string) []string {
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	out := []string{}
-	for _, e := range entries {
-		out = append(out, e.Name())
-	}
-	return out
-}
-
 func add(t *testing.T, s *Set, path, text string) {
 	w, err := s.Add(path)
 	require.NoError(t, err)
 	_, err = io.WriteString(w, text)
 	require.NoError(t, err)
-}
-
-func content(t *testing.T, path string) string {
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return string(b)
 }
 
 func TestCommitPutsAllFilesInPlace(t *testing.T) {
@@ -45,16 +29,16 @@ func TestCommitPutsAllFilesInPlace(t *testing.T) {
 	var s Set
 	add(t, &s, a, "new a")
 	add(t, &s, b, "new b")
-	require.Equal(t, "old", content(t, a), "nothing may show before Commit")
+	holds(t, a, "old")
 	require.NoError(t, s.Commit(context.Background()))
 	require.Equal(t, []string{"a", "b"}, names(t, dir))
-	require.Equal(t, "new a", content(t, a))
-	require.Equal(t, "new b", content(t, b))
+	holds(t, a, "new a")
+	holds(t, b, "new b")
 	s.Discard()
 	require.Equal(t, []string{"a", "b"}, names(t, dir))
 }
 
-func TestDiscardLeavesNothing(t *testing.T) {
+func TestADiscardedSetLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	var s Set
 	add(t, &s, filepath.Join(dir, "a"), "half")
@@ -139,5 +123,5 @@ func TestNothingIsReplacedAfterCancel(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, s.Commit(ctx), context.Canceled)
 	require.Equal(t, []string{"file"}, names(t, dir))
-	require.Equal(t, "old", content(t, path))
+	holds(t, path, "old")
 }
