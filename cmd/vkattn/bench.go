@@ -200,7 +200,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
-	b := &bench.Bench{Monitor: sampler, Device: dev, Label: anyLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
+	b := &bench.Bench{Monitor: sampler, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
 		Specs: o.specs(plan, dev), Baselines: plan.chosenBaselines()}
 	info := o.runInfo(plan, dev)
 	info.Schema = bench.SchemaVersion
@@ -322,11 +322,6 @@ func (a *app) benchDevice(name string, p *benchPlan) (*attention.Device, error) 
 		return attention.On(dev), err
 	}
 	return a.openAny(name, p.tiers, needOfTiers(p.tiers, p.allTiers), firstTier(p.tiers))
-}
-
-// deviceOfTiers opens a device that can run the tiers. all: without a list all tiers run.
-func (a *app) deviceOfTiers(name string, tiers []attention.Tier, all bool) (*vk.Device, error) {
-	return a.openDevice(name, needOfTiers(tiers, all), firstTier(tiers))
 }
 
 // firstTier names the need of tiers.

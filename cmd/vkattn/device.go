@@ -140,7 +140,7 @@ func (a *app) openAny(name string, tiers []attention.Tier, need need, what strin
 	case errors.Is(err, vk.ErrUnsupported):
 		return nil, unsupportedf("--device %s: %w", name, err)
 	case err == nil && auto:
-		fmt.Fprintf(a.stderr, "vkattn: there is no Vulkan device; computing on CUDA, %s\n", anyLabel(dev))
+		fmt.Fprintf(a.stderr, "vkattn: there is no Vulkan device; computing on CUDA, %s\n", deviceLabel(dev))
 	}
 	return dev, err
 }
@@ -176,17 +176,12 @@ func validated(dev *vk.Device) error {
 }
 
 // deviceLabel is the name of a device in tables, "cpu" for nil.
-func deviceLabel(dev *vk.Device) string {
-	if dev == nil {
-		return "cpu"
-	}
-	return dev.Info().Name
-}
-
-// anyLabel is deviceLabel of a device of openAny.
-func anyLabel(dev *attention.Device) string {
+func deviceLabel(dev *attention.Device) string {
 	if c := cudapath.ContextOf(dev); c != nil {
 		return c.Info().Name
 	}
-	return deviceLabel(dev.Vulkan())
+	if gpu := dev.Vulkan(); gpu != nil {
+		return gpu.Info().Name
+	}
+	return "cpu"
 }

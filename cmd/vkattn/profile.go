@@ -124,8 +124,8 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		return err
 	}
 	defer func() { _ = stopSampler() }()
-	b := &bench.Bench{Device: attention.On(dev), Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing, Monitor: sampler,
-		Specs: bench.Specs(tiers, nil, plan.variants, nil, o.tile, o.tiles)}
+	b := &bench.Bench{Device: attention.On(dev), Label: dev.Info().Name, CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
+		Monitor: sampler, Specs: bench.Specs(tiers, nil, plan.variants, nil, o.tile, o.tiles)}
 	p, err := b.Profile(ctx, problems[0], o.peak)
 	if err != nil {
 		return err

@@ -192,7 +192,7 @@ func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []
 			return nil, nil, &coded{exitUnsupported, err}
 		}
 	}
-	dev, err := a.deviceOfTiers(device, tiers, allTiers)
+	dev, err := a.openDevice(device, needOfTiers(tiers, allTiers), firstTier(tiers))
 	if err != nil {
 		return nil, nil, err
 	}

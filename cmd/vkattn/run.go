@@ -245,7 +245,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		forward = &attention.Plan{}
 	}
 	s, c := in.shape, in.config
-	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: anyLabel(dev), B: s.B, Hq: s.Hq,
+	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: deviceLabel(dev), B: s.B, Hq: s.Hq,
 		Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
 		Layout: o.layout(), Options: o.used(), Verified: verdict, Output: o.of("o"), LSE: o.of("lse"),

@@ -198,7 +198,7 @@ func (p *runProblem) plans(op *attention.Op, a attention.BackwardArgs) (forward 
 func planLines(forward *attention.Plan, backward *attention.BackwardPlan, dev *attention.Device) (lines []string) {
 	on := ""
 	if dev != nil { // without one the plan says so
-		on = ", on " + anyLabel(dev)
+		on = ", on " + deviceLabel(dev)
 	}
 	if forward != nil {
 		lines = append(lines, fmt.Sprintf("plan: %v%s", *forward, on))

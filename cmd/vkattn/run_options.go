@@ -44,17 +44,9 @@ func (in *runInputs) ints(flag string, shape ...int) ([]int32, error) {
 	if err != nil {
 		return nil, wrong(flag, "%w", err)
 	}
-	size := a.DType.Size()
-	out := make([]int32, len(a.Data)/size)
-	for i := range out {
-		v := int64(int32(binary.LittleEndian.Uint32(a.Data[i*size:])))
-		if size == 8 {
-			v = int64(binary.LittleEndian.Uint64(a.Data[i*size:]))
-		}
-		out[i] = int32(v)
-		if int64(out[i]) != v {
-			return nil, wrong(flag, "%d does not fit 32 bits", v)
-		}
+	out, err := a.Int32s()
+	if err != nil {
+		return nil, wrong(flag, "%w", err)
 	}
 	return out, nil
 }

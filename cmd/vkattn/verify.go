@@ -148,7 +148,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	if len(families) == 0 {
 		families = attention.CUDAKernels()
 	}
-	v := &verify.Verifier{Device: dev, Label: anyLabel(dev), List: bench.Specs(tiers, families, nil, nil, nil, nil),
+	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: bench.Specs(tiers, families, nil, nil, nil, nil),
 		Backward: plan.backward, Repeat: o.times, Conformance: plan.table, Here: here, Touch: a.touch, Timeout: o.timing.Timeout}
 	if (cuda != nil || verify.HasCUDA(dev.Vulkan())) && !plan.backward {
 		v.Reference = &verify.Validation

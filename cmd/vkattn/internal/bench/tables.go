@@ -80,17 +80,14 @@ func newTable(source string) (f tableFile, err error) {
 	}
 	f.typ, f.dims = score.TypeFloat, a.Shape
 	switch a.DType {
-	case npy.Int32:
-		f.typ, f.data = score.TypeInt, a.Data
-	case npy.Int64:
-		f.typ = score.TypeInt
-		for ; len(a.Data) > 0; a.Data = a.Data[8:] {
-			x := int64(binary.LittleEndian.Uint64(a.Data))
-			if x != int64(int32(x)) {
-				return f, fmt.Errorf("%d does not fit an int32", x)
-			}
-			f.data = binary.LittleEndian.AppendUint32(f.data, uint32(x))
+	case npy.Int32, npy.Int64:
+		v, err := a.Int32s()
+		if err != nil {
+			return f, err
 		}
+		f.typ = score.TypeInt
+		f.data, err = binary.Append(nil, binary.LittleEndian, v)
+		return f, err
 	case npy.Float32:
 		f.data = a.Data
 	default:

@@ -67,7 +67,7 @@ func TestTablesThatAreRefused(t *testing.T) {
 		"bias=2x2x2x2":     "4 axes",
 		"bias=none.npy":    "none.npy",
 		"bias=70000x70000": "at most",
-		"x=" + large:       "does not fit an int32",
+		"x=" + large:       "does not fit 32 bits",
 	} {
 		_, err := ParseTables(text)
 		require.ErrorContains(t, err, want, text)

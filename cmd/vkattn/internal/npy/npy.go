@@ -105,13 +105,21 @@ func (f *File) Load() (*Array, error) {
 	return &Array{DType: f.DType, Shape: f.Shape, Data: data}, nil
 }
 
-// Read reads an array from r, which has size bytes.
-func Read(r io.Reader, size int64) (*Array, error) {
-	f, err := open(r, size, nil)
-	if err != nil {
-		return nil, err
+// Int32s are the elements of an array of Int32 or Int64.
+func (a *Array) Int32s() ([]int32, error) {
+	size := a.DType.Size()
+	out := make([]int32, len(a.Data)/size)
+	for i := range out {
+		v := int64(int32(binary.LittleEndian.Uint32(a.Data[i*size:])))
+		if size == 8 {
+			v = int64(binary.LittleEndian.Uint64(a.Data[i*size:]))
+		}
+		out[i] = int32(v)
+		if int64(out[i]) != v {
+			return nil, fmt.Errorf("%d does not fit 32 bits", v)
+		}
 	}
-	return f.Load()
+	return out, nil
 }
 
 func open(r io.Reader, size int64, want []DType) (*File, error) {

@@ -23,7 +23,13 @@ func file(major byte, dict string, data []byte) []byte {
 	return append(append(out, dict...), data...)
 }
 
-func read(b []byte) (*Array, error) { return Read(bytes.NewReader(b), int64(len(b))) }
+func read(b []byte) (*Array, error) {
+	f, err := open(bytes.NewReader(b), int64(len(b)), nil)
+	if err != nil {
+		return nil, err
+	}
+	return f.Load()
+}
 
 func TestWriteThenReadIsTheSameArray(t *testing.T) {
 	for _, shape := range [][]int{{}, {3}, {2, 3}, {1, 2, 3, 4}, {0, 5}} {
