@@ -75,11 +75,9 @@ device failure, or a device that hangs (--timeout)` + signalHelp,
 				return err
 			}
 			return flagtext.Sweep.Error(a.onRanks(c, &o, func() error { return a.bench(c.Context(), &o) },
-				func() (*benchPlan, ranksRows, error) {
+				func() (*benchPlan, workOf, error) {
 					plan, err := o.checkRanks()
-					return plan, func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *atomicfile.Set) (*ranksOutcome, error) {
-						return a.timeRanks(ctx, s, &o, plan, p, set)
-					}, err
+					return plan, func(s *ranks.Session) (ranksWork, error) { return a.timedOnRanks(s, &o, plan) }, err
 				}))
 		},
 	}
@@ -223,11 +221,13 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
-	plots, err := a.openPlots(&set, o.plots, o.given())
-	if err != nil {
-		return err
+	if len(o.plots) > 0 {
+		plots, err := openPlots(&set, o.plots)
+		if err != nil {
+			return err
+		}
+		files = append(files, &plotPrinter{files: plots, ceilings: o.given(), stderr: a.stderr})
 	}
-	files = append(files, plots)
 	a.bar.start("row", b.Rows(problems))
 	b.Progress, b.Done = a.bar.say, a.bar.step
 	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout))...), info)

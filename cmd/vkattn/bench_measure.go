@@ -13,7 +13,6 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/cmd/vkattn/internal/chart"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/monitor"
 	"vkattn/cudapath"
@@ -134,10 +133,8 @@ func (a *app) openMonitor(set *atomicfile.Set, path string, dev *attention.Devic
 	}
 	var csv io.Writer
 	if path != "" {
-		if csv, err = set.Add(path); err != nil {
-			err = badInputf("--monitor %s: %w", path, err)
-		} else if _, err = io.WriteString(csv, monitor.CSVHeader); err != nil {
-			err = fmt.Errorf("--monitor %s: %w", path, err)
+		if csv, err = addOutput(set, "--monitor", path); err == nil {
+			_, err = io.WriteString(csv, monitor.CSVHeader)
 		}
 		if err != nil {
 			if gpu != nil {
@@ -150,12 +147,7 @@ func (a *app) openMonitor(set *atomicfile.Set, path string, dev *attention.Devic
 		}
 	}
 	s = monitor.Start(gpu, csv, monitor.Interval)
-	return s, sync.OnceValue(func() error {
-		if err := s.Close(); err != nil {
-			return fmt.Errorf("--monitor %s: %w", path, err)
-		}
-		return nil
-	}), nil
+	return s, sync.OnceValue(s.Close), nil
 }
 
 // outcome is what the rows of a benchmark come to.
@@ -245,27 +237,36 @@ func parseSaved(paths []string, formats []bench.Format) ([]saved, error) {
 func openSaved[R any](set *atomicfile.Set, list []saved, printer func(bench.Format, io.Writer) bench.Printer[R]) ([]bench.Printer[R], error) {
 	var out []bench.Printer[R]
 	for _, s := range list {
-		w, err := set.Add(s.path)
+		w, err := addOutput(set, "--save", s.path)
 		if err != nil {
-			return nil, badInputf("--save %s: %w", s.path, err)
+			return nil, err
 		}
-		out = append(out, printer(s.format, &savedFile{w, s.path}))
+		out = append(out, printer(s.format, w))
 	}
 	return out, nil
 }
 
-// savedFile is a file of --save, whose errors name it.
-type savedFile struct {
-	w    io.Writer
-	path string
+// flagFile is the output file of a flag, whose errors name both.
+type flagFile struct {
+	w          io.Writer
+	flag, path string
 }
 
-func (f *savedFile) Write(b []byte) (int, error) {
+func (f *flagFile) Write(b []byte) (int, error) {
 	n, err := f.w.Write(b)
 	if err != nil {
-		err = fmt.Errorf("--save %s: %w", f.path, err)
+		err = fmt.Errorf("%s %s: %w", f.flag, f.path, err)
 	}
 	return n, err
+}
+
+// addOutput adds the file of a flag to a set.
+func addOutput(set *atomicfile.Set, flag, path string) (*flagFile, error) {
+	w, err := set.Add(path)
+	if err != nil {
+		return nil, badInputf("%s %s: %w", flag, path, err)
+	}
+	return &flagFile{w, flag, path}, nil
 }
 
 // commitRows moves the files of --save into place. After a signal it does so only if a
@@ -279,53 +280,6 @@ func commitRows(ctx context.Context, set *atomicfile.Set, finished int) error {
 	}
 	if err := set.Commit(ctx); err != nil {
 		return fmt.Errorf("--save: %w", err)
-	}
-	return nil
-}
-
-// openPlots opens the files of --plot before anything is measured, and returns a printer
-// that draws the rows when all are measured.
-func (a *app) openPlots(set *atomicfile.Set, paths []string, c chart.Ceilings) (bench.Printer[*bench.Row], error) {
-	p := &plotPrinter{paths: paths, ceilings: c, stderr: a.stderr}
-	for _, path := range paths {
-		w, err := set.Add(path)
-		if err != nil {
-			return nil, badInputf("--plot %s: %w", path, err)
-		}
-		p.files = append(p.files, w)
-	}
-	return p, nil
-}
-
-// plotPrinter draws pictures of the rows.
-type plotPrinter struct {
-	paths    []string
-	files    []io.Writer
-	ceilings chart.Ceilings
-	rows     []*bench.Row
-	stderr   io.Writer
-}
-
-func (p *plotPrinter) Row(r *bench.Row) error {
-	if len(p.paths) > 0 {
-		p.rows = append(p.rows, r)
-	}
-	return nil
-}
-
-func (p *plotPrinter) Close(info *bench.RunInfo) error {
-	if len(p.paths) == 0 {
-		return nil
-	}
-	figures := chart.Figures(p.rows, p.ceilings)
-	if len(figures) == 0 {
-		fmt.Fprintln(p.stderr, "vkattn: --plot: the picture is empty: speed over length needs two lengths, a roofline both ceilings")
-	}
-	caption := fmt.Sprintf("%s, %s %s, %s", info.Device.Name, info.Program, info.Version, info.Started.Format("2006-01-02"))
-	for i, path := range p.paths {
-		if err := drawPlot(p.files[i], path, figures, plotColumns, caption); err != nil {
-			return fmt.Errorf("--plot %s: %w", path, err)
-		}
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func tuneReports(t *testing.T, text string) (list []attention.TuneReport) {
 	var doc tuneDoc
 	require.NoError(t, json.Unmarshal([]byte(text), &doc), text)
 	for _, r := range doc.Rows {
-		require.Empty(t, r.Failed)
+		require.NotEqual(t, bench.Broken, r.Status)
 		list = append(list, r.Report)
 	}
 	return list

@@ -115,8 +115,8 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	defer a.flushed(&set)()
 	var trace io.Writer
 	if o.trace != "" {
-		if trace, err = set.Add(o.trace); err != nil {
-			return badInputf("--trace %s: %w", o.trace, err)
+		if trace, err = addOutput(&set, "--trace", o.trace); err != nil {
+			return err
 		}
 	}
 	sampler, stopSampler, err := a.openMonitor(&set, o.monitor, attention.On(dev))
@@ -138,7 +138,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	}
 	if trace != nil {
 		if err := writeTrace(trace, p); err != nil {
-			return fmt.Errorf("--trace %s: %w", o.trace, err)
+			return err
 		}
 	}
 	if o.format == "json" {

@@ -21,6 +21,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/attention/parallel/processes"
+	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/ranks"
 	"vkattn/internal/atomicfile"
 	"vkattn/internal/control"
@@ -117,12 +118,20 @@ func (o *ranksFlags) divide(p *ranksPlan) error {
 	return nil
 }
 
-// ranksRows makes the rows of a command on a rank.
-type ranksRows func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *atomicfile.Set) (*ranksOutcome, error)
+// ranksWork is what a command does on every rank: a row for each problem, tier and mode.
+type ranksWork struct {
+	problems []bench.Problem
+	tiers    []attention.Tier
+	timed    bool
+	row      func(ctx context.Context, x bench.Problem, tier attention.Tier, mode ranks.Mode, seed uint64) (*ranks.Row, error)
+}
+
+// workOf lists the work on a rank.
+type workOf func(*ranks.Session) (ranksWork, error)
 
 // onRanks runs a command as its flags and the environment say: in this process alone, as a rank, or as the parent of
 // the ranks. plan parses its flags, and refuses those that ranks do not take.
-func (a *app) onRanks(c *cobra.Command, o *benchFlags, alone func() error, plan func() (*benchPlan, ranksRows, error)) error {
+func (a *app) onRanks(c *cobra.Command, o *benchFlags, alone func() error, plan func() (*benchPlan, workOf, error)) error {
 	p, err := o.ranksFlags.plan(c.Flags())
 	if err != nil {
 		return err
@@ -130,23 +139,22 @@ func (a *app) onRanks(c *cobra.Command, o *benchFlags, alone func() error, plan 
 	if p == nil {
 		return alone()
 	}
-	b, rows, err := plan()
+	b, work, err := plan()
 	switch {
 	case err != nil:
 		return err
 	case !p.joins:
 		return a.startRanks(c.Context(), o.ranks, b.saved)
 	}
-	return a.onSession(c.Context(), p, o.device, b.tiers, b.allTiers, rows)
+	return a.onSession(c.Context(), p, o, b, work)
 }
 
 // listenerEnv has the file descriptor of the socket at which rank 0 listens.
 const listenerEnv = "VKATTN_RANK_LISTENER"
 
-// onSession joins the world, runs rows and leaves it.
-func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier, allTiers bool,
-	rows ranksRows) error {
-	s, done, err := a.session(ctx, p, device, tiers, allTiers)
+// onSession joins the world, does the work and leaves it.
+func (a *app) onSession(ctx context.Context, p *ranksPlan, o *benchFlags, plan *benchPlan, work workOf) error {
+	s, done, err := a.session(ctx, p, o.device, plan.tiers, plan.allTiers)
 	if err != nil {
 		return err
 	}
@@ -154,7 +162,7 @@ func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers 
 	s.Schedule = p.schedule
 	var set atomicfile.Set
 	defer a.flushed(&set)()
-	all, err := rows(ctx, s, p, &set)
+	all, err := a.rowsOnRanks(ctx, s, p, o, plan, &set, work)
 	if err != nil {
 		return errors.Join(err, s.Group.Close())
 	}

@@ -45,50 +45,37 @@ func ranksSweep(dev *vk.Device) bench.Sweep {
 	return bench.Lists("batch-size=1 nheads=32 nheads-kv=8 seqlen=65536 headdim=128 causal=none,bottom-right")
 }
 
-// timeRanks times the rows and prints them on rank 0.
-func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, plan *benchPlan, p *ranksPlan,
-	set *atomicfile.Set) (*ranksOutcome, error) {
+// timedOnRanks is the work of bench.
+func (a *app) timedOnRanks(s *ranks.Session, o *benchFlags, plan *benchPlan) (w ranksWork, err error) {
 	defaults := ranksSweep(s.Device)
 	if len(plan.lists["nheads"]) > 0 {
 		delete(defaults, "nheads-kv") // as --nheads
 	}
 	problems, err := plan.problems(defaults)
 	if err != nil {
-		return nil, err
+		return w, err
 	}
-	tiers := plan.tiers
+	w.timed, w.tiers = true, plan.tiers
 	switch {
 	case plan.allTiers:
-		tiers = availableTiers(s.Device)
-	case len(tiers) == 0:
-		tiers = []attention.Tier{attention.TierAuto}
+		w.tiers = availableTiers(s.Device)
+	case len(w.tiers) == 0:
+		w.tiers = []attention.Tier{attention.TierAuto}
 	}
-	list, err := a.withoutOptions(problems, s.Rank() == 0, onlyBench, func(x bench.Problem) bool {
+	w.problems, err = a.withoutOptions(problems, s.Rank() == 0, onlyBench, func(x bench.Problem) bool {
 		return x.Options == (bench.Options{}) && x.Config.KeyType == attention.KVSame
 	})
-	if err != nil {
-		return nil, err
-	}
-	seed, err := s.Agree(ctx, o.seed, fmt.Sprint(list, tiers))
-	if err != nil {
-		return nil, err
-	}
-	out, info, err := a.ranksPrinter(s, o, plan, set, true, ranks.Planned(s, list, tiers, p.modes, seed))
-	if err != nil {
-		return nil, err
-	}
 	timing := ranks.Timing{Repeats: o.timing.Repeats, Warmup: o.timing.Warmup}
 	if o.timing.Once {
 		timing = ranks.Timing{Repeats: 1, Warmup: -1}
 	}
-	all := &ranksOutcome{}
 	type key struct {
 		shape attention.Shape
 		cfg   attention.Config
 		pass  bench.Pass
 	}
 	alone := map[key]ranks.One{} // by problem and tier
-	err = all.rowsOf(ctx, list, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode ranks.Mode) (*ranks.Row, error) {
+	w.row = func(ctx context.Context, x bench.Problem, tier attention.Tier, mode ranks.Mode, seed uint64) (*ranks.Row, error) {
 		k := key{x.Shape, x.Config, x.Pass}
 		k.cfg.Tier = tier
 		one, timed := alone[k]
@@ -100,13 +87,8 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 			alone[k] = one
 		}
 		return ranks.Time(ctx, s, x, tier, mode, one, timing, seed)
-	})
-	err = a.closeRanks(ctx, out, info, set, all, err)
-	if s.Rank() == 0 {
-		fmt.Fprintf(a.stderr, "%s, %s, transport %v, seed %d\n", flagtext.Count(all.Rows, "row"),
-			flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
 	}
-	return all, err
+	return w, err
 }
 
 // checkRanks refuses flags of verify that several ranks do not have.
@@ -119,90 +101,91 @@ func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
 	return plan, cmp.Or(excludes(o.changed, "cuda-kernel timeout", "ranks"), o.onRanks())
 }
 
-// compareRanks verifies the rows and prints them on rank 0.
-func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags, plan *verifyPlan, p *ranksPlan,
-	set *atomicfile.Set) (*ranksOutcome, error) {
-	problems, tiers, err := a.verifyWork(plan, s)
-	if err != nil {
-		return nil, err
-	}
-	seed, err := s.Agree(ctx, o.seed, fmt.Sprint(problems, tiers))
-	if err != nil {
-		return nil, err
-	}
-	out, info, err := a.ranksPrinter(s, &o.benchFlags, plan.benchPlan, set, false, ranks.Planned(s, problems, tiers, p.modes, seed))
-	if err != nil {
-		return nil, err
-	}
-	all := &ranksOutcome{}
-	err = all.rowsOf(ctx, problems, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode ranks.Mode) (*ranks.Row, error) {
-		return ranks.Verify(ctx, s, x, tier, mode, o.times, seed)
-	})
-	err = a.closeRanks(ctx, out, info, set, all, err)
-	if s.Rank() == 0 {
-		fmt.Fprintf(a.stderr, "%s, %s, %s, transport %v, seed %d\n", flagtext.Count(len(problems), "problem"),
-			flagtext.Count(all.Rows, "row"), flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
-	}
-	return all, err
-}
-
-// verifyWork lists the problems that several ranks verify, and the tiers.
-func (a *app) verifyWork(plan *verifyPlan, s *ranks.Session) (problems []bench.Problem, tiers []attention.Tier, err error) {
+// verifiedOnRanks is the work of verify.
+func (a *app) verifiedOnRanks(s *ranks.Session, o *verifyFlags, plan *verifyPlan) (w ranksWork, err error) {
 	list, err := a.verifyProblems(plan, attention.On(s.Device), 0, s.Rank() == 0)
 	if err != nil {
-		return nil, nil, err
+		return w, err
 	}
 	for _, x := range list {
 		if x.Seqs != nil || x.Name != "" { // a call with options
 			continue
 		}
-		problems = append(problems, bench.Problem{Shape: x.Shape,
-			Config: attention.Config(x.Config(cases.On(attention.TierAuto, x.dtype)))})
-	}
-	if plan.backward {
-		for i := range problems {
-			problems[i].Pass = bench.PassBackward
+		p := bench.Problem{Shape: x.Shape, Config: attention.Config(x.Config(cases.On(attention.TierAuto, x.dtype)))}
+		if plan.backward {
+			p.Pass = bench.PassBackward
 		}
+		w.problems = append(w.problems, p)
 	}
-	tiers = plan.tiers
-	if len(tiers) == 0 {
-		tiers = availableTiers(s.Device)
+	w.tiers = plan.tiers
+	if len(w.tiers) == 0 {
+		w.tiers = availableTiers(s.Device)
 	}
-	return problems, tiers, nil
+	w.row = func(ctx context.Context, x bench.Problem, tier attention.Tier, mode ranks.Mode, seed uint64) (*ranks.Row, error) {
+		return ranks.Verify(ctx, s, x, tier, mode, o.times, seed)
+	}
+	return w, nil
 }
 
-// ranksPrinter prints on rank 0 and saves the files of --save there.
-func (a *app) ranksPrinter(s *ranks.Session, o *benchFlags, plan *benchPlan, set *atomicfile.Set, timed bool,
-	planned []*ranks.Row) (bench.Printer[*ranks.Row], *bench.RunInfo, error) {
-	info := runInfo(attention.On(s.Device), planned[0].Seed)
-	info.Suite, info.Wide = o.suite, o.wide
-	if s.Rank() > 0 {
-		return bench.Printers[*ranks.Row](), info, nil
-	}
-	printer := func(f bench.Format, w io.Writer) bench.Printer[*ranks.Row] {
-		return ranks.NewPrinter(f, w, info, timed, planned)
-	}
-	files, err := openSaved(set, plan.saved, printer)
+// rowsOnRanks makes the rows of a command and prints them on rank 0, which saves the files of --save. After an error,
+// which it returns, the finished rows are printed and saved.
+func (a *app) rowsOnRanks(ctx context.Context, s *ranks.Session, p *ranksPlan, o *benchFlags, plan *benchPlan,
+	set *atomicfile.Set, work workOf) (*ranksOutcome, error) {
+	w, err := work(s)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return bench.Printers(append(files, printer(plan.format, a.stdout))...), info, nil
+	seed, err := s.Agree(ctx, o.seed, fmt.Sprint(w.problems, w.tiers))
+	if err != nil {
+		return nil, err
+	}
+	info := runInfo(attention.On(s.Device), seed)
+	info.Suite, info.Wide = o.suite, o.wide
+	var printers []bench.Printer[*ranks.Row]
+	if s.Rank() == 0 {
+		planned := ranks.Planned(s, w.problems, w.tiers, p.modes, seed)
+		printer := func(f bench.Format, to io.Writer) bench.Printer[*ranks.Row] {
+			return ranks.NewPrinter(f, to, info, w.timed, planned)
+		}
+		if printers, err = openSaved(set, plan.saved, printer); err != nil {
+			return nil, err
+		}
+		printers = append(printers, printer(plan.format, a.stdout))
+	}
+	out, all := bench.Printers(printers...), &ranksOutcome{}
+	err = all.rowsOf(ctx, w, p.modes, seed, out)
+	switch {
+	case ctx.Err() != nil:
+		info.Stopped, err = stopReason(ctx.Err()), ctx.Err()
+	case err != nil:
+		info.Stopped = flagtext.OneLine(err.Error())
+	}
+	if all.Rows > 0 || err == nil {
+		err = errors.Join(err, out.Close(info), commitRows(ctx, set, all.Rows))
+	}
+	if s.Rank() == 0 {
+		count := ""
+		if !w.timed {
+			count = flagtext.Count(len(w.problems), "problem") + ", "
+		}
+		fmt.Fprintf(a.stderr, "%s%s, %s, transport %v, seed %d\n", count, flagtext.Count(all.Rows, "row"),
+			flagtext.Count(s.Ranks(), "rank"), s.Transport, seed)
+	}
+	return all, err
 }
 
 // ranksOutcome counts rows.
 type ranksOutcome struct{ bench.Tally }
 
-// rowsOf makes and prints a row for each problem, tier and mode, until one of them ends the run.
-func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tiers []attention.Tier,
-	modes []ranks.Mode, out bench.Printer[*ranks.Row],
-	row func(bench.Problem, attention.Tier, ranks.Mode) (*ranks.Row, error)) error {
-	for _, x := range problems {
-		for _, tier := range tiers {
+// rowsOf makes and prints the rows until one of them ends the run.
+func (o *ranksOutcome) rowsOf(ctx context.Context, w ranksWork, modes []ranks.Mode, seed uint64, out bench.Printer[*ranks.Row]) error {
+	for _, x := range w.problems {
+		for _, tier := range w.tiers {
 			for _, mode := range modes {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				r, _, err := patiently(ctx, func() (*ranks.Row, error) { return row(x, tier, mode) })
+				r, _, err := patiently(ctx, func() (*ranks.Row, error) { return w.row(ctx, x, tier, mode, seed) })
 				if err != nil {
 					return err
 				}
@@ -214,22 +197,6 @@ func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tie
 		}
 	}
 	return nil
-}
-
-// closeRanks ends the output. After an error, which it returns, the finished rows are printed and
-// saved.
-func (a *app) closeRanks(ctx context.Context, out bench.Printer[*ranks.Row], info *bench.RunInfo,
-	set *atomicfile.Set, all *ranksOutcome, err error) error {
-	switch {
-	case ctx.Err() != nil:
-		info.Stopped, err = stopReason(ctx.Err()), ctx.Err()
-	case err != nil:
-		info.Stopped = flagtext.OneLine(err.Error())
-	}
-	if all.Rows == 0 && err != nil {
-		return err
-	}
-	return errors.Join(err, out.Close(info), commitRows(ctx, set, all.Rows))
 }
 
 func (o *ranksOutcome) add(r *ranks.Row) {

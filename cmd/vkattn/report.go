@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -114,11 +113,6 @@ func (o *reportFlags) conflict(changed func(string) bool) error {
 	return needs(changed, "kind series columns caption", "plot")
 }
 
-const (
-	plotUsage   = "write pictures of the rows to `file`, named .svg or .png (repeatable)"
-	plotColumns = 2
-)
-
 func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) error {
 	if len(paths) == 0 {
 		return badInputf("report: name files or directories with results of bench --save")
@@ -168,7 +162,11 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 		if len(figures) == 0 {
 			return badInputf("--plot: the rows give rise to no such picture; speed over length needs two lengths, a roofline both ceilings")
 		}
-		if err := addPlots(&set, o.plots, figures, o.columns, o.caption); err != nil {
+		plots, err := openPlots(&set, o.plots)
+		if err != nil {
+			return err
+		}
+		if err := drawPlots(plots, figures, o.columns, o.caption); err != nil {
 			return err
 		}
 	}
@@ -180,12 +178,12 @@ func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) e
 			return err
 		}
 	default:
-		w, err := set.Add(o.output)
+		w, err := addOutput(&set, "-o", o.output)
 		if err != nil {
-			return badInputf("-o %s: %w", o.output, err)
+			return err
 		}
 		if err := report.Write(w, files, page); err != nil {
-			return fmt.Errorf("-o %s: %w", o.output, err)
+			return err
 		}
 	}
 	if err := set.Commit(ctx); err != nil {
@@ -238,35 +236,4 @@ func (o *reportFlags) checkPaths(files []results.File) error {
 		}
 	}
 	return nil
-}
-
-// checkPlots refuses files of --plot with a name of no known format.
-func checkPlots(paths []string) error {
-	for _, path := range paths {
-		if ext := strings.ToLower(filepath.Ext(path)); ext != ".svg" && ext != ".png" {
-			return badInputf("--plot %s: the name ends in none of .svg, .png", path)
-		}
-	}
-	return nil
-}
-
-// addPlots adds pictures to the files of a command.
-func addPlots(set *atomicfile.Set, paths []string, figures []chart.Figure, columns int, caption string) error {
-	for _, path := range paths {
-		w, err := set.Add(path)
-		if err != nil {
-			return badInputf("--plot %s: %w", path, err)
-		}
-		if err := drawPlot(w, path, figures, columns, caption); err != nil {
-			return fmt.Errorf("--plot %s: %w", path, err)
-		}
-	}
-	return nil
-}
-
-func drawPlot(w io.Writer, path string, figures []chart.Figure, columns int, caption string) error {
-	if strings.EqualFold(filepath.Ext(path), ".png") {
-		return chart.PNG(w, figures, columns, caption)
-	}
-	return chart.SVG(w, figures, columns, caption)
 }

@@ -14,6 +14,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/cmd/vkattn/internal/npy"
@@ -121,26 +122,18 @@ unsupported or does not fit the memory, 4 device failure, or a device that hangs
 
 // result is what `vkattn run --json` prints.
 type result struct {
-	Plan      attention.Plan          `json:"plan,omitzero"`           // unless O was read from a file
-	Backward  *attention.BackwardPlan `json:"backward_plan,omitempty"` // if a gradient was computed
-	Device    string                  `json:"device"`
-	B         int                     `json:"batch"`
-	Hq        int                     `json:"heads"`
-	Hkv       int                     `json:"heads_kv"`
-	Sq        int                     `json:"seqlen_q"`
-	Sk        int                     `json:"seqlen_k"`
-	D         int                     `json:"headdim"`
-	Dv        int                     `json:"headdim_v"`
-	DType     attention.DType         `json:"dtype"`
-	Causal    string                  `json:"causal"`
-	Scale     float32                 `json:"scale"`
-	Layout    string                  `json:"layout"`
-	Options   []string                `json:"options,omitempty"` // flags of optionFlags that are set
-	Verified  string                  `json:"verified,omitempty"`
-	Output    string                  `json:"o,omitempty"`
-	LSE       string                  `json:"lse,omitempty"`
-	Gradients map[string]string       `json:"gradients,omitempty"` // output files by flag
-	Seconds   float64                 `json:"seconds"`             // with transfers to and from the device, without file I/O
+	Plan     attention.Plan          `json:"plan,omitzero"`           // unless O was read from a file
+	Backward *attention.BackwardPlan `json:"backward_plan,omitempty"` // if a gradient was computed
+	Device   string                  `json:"device"`
+	fields.Call
+	Scale     float32           `json:"scale"`
+	Layout    string            `json:"layout"`
+	Options   []string          `json:"options,omitempty"` // flags of optionFlags that are set
+	Verified  string            `json:"verified,omitempty"`
+	Output    string            `json:"o,omitempty"`
+	LSE       string            `json:"lse,omitempty"`
+	Gradients map[string]string `json:"gradients,omitempty"` // output files by flag
+	Seconds   float64           `json:"seconds"`             // with transfers to and from the device, without file I/O
 }
 
 func (a *app) run(ctx context.Context, o *runFlags) error {
@@ -244,11 +237,8 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	if forward == nil {
 		forward = &attention.Plan{}
 	}
-	s, c := in.shape, in.config
-	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: deviceLabel(dev), B: s.B, Hq: s.Hq,
-		Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
-		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
-		Layout: o.layout(), Options: o.used(), Verified: verdict, Output: o.of("o"), LSE: o.of("lse"),
+	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: deviceLabel(dev),
+		Call: fields.Of(in.shape, in.config), Scale: in.config.ScaleValue(), Layout: o.layout(), Options: o.used(), Verified: verdict, Output: o.of("o"), LSE: o.of("lse"),
 		Gradients: o.gradientPaths(), Seconds: elapsed.Seconds()})
 }
 
@@ -315,13 +305,12 @@ func (a *app) write(ctx context.Context, o *runFlags, p *runProblem) error {
 	a.onInterrupt.add(set.Discard)
 	defer set.Discard()
 	for _, t := range o.targets(false) {
-		path := o.of(t.flag)
-		w, err := set.Add(path)
+		w, err := addOutput(&set, "--"+t.flag, o.of(t.flag))
 		if err != nil {
-			return badInputf("--%s %s: %w", t.flag, path, err)
+			return err
 		}
 		if err := npy.Write(w, t.array(p)); err != nil {
-			return fmt.Errorf("writing --%s %s: %w", t.flag, path, err)
+			return fmt.Errorf("writing %w", err)
 		}
 	}
 	if err := set.Commit(ctx); err != nil {

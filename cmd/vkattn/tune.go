@@ -159,22 +159,16 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 		}
 	}
 	out.plan(planned)
-	a.bar.start("row", len(problems)*len(plan.tiers))
+	a.bar.start("row", len(planned))
 	defer a.bar.end()
 	var stopped error
-loop:
-	for _, p := range problems {
-		for _, tier := range plan.tiers {
-			rows, err := tuneProblem(ctx, dev, p, tier, o, &a.bar)
-			a.bar.step()
-			for _, row := range rows {
-				if err := out.add(row); err != nil {
-					return err
-				}
-			}
-			stopped = err
-			if err != nil {
-				break loop
+	for i := 0; i < len(planned) && stopped == nil; i++ {
+		var rows []*tuneRow
+		rows, stopped = tuneProblem(ctx, dev, planned[i], o, &a.bar)
+		a.bar.step()
+		for _, row := range rows {
+			if err := out.add(row); err != nil {
+				return err
 			}
 		}
 	}
@@ -207,13 +201,12 @@ func (a *app) tuneProblems(o *tuneFlags, plan *benchPlan, dev *vk.Device) ([]ben
 	return a.withoutOptions(list, true, notTuned, denseCall)
 }
 
-// tuneProblem tunes one problem on one tier. It returns one row, or for the backward pass
-// a row per kernel. A problem that cannot be tuned is a row with the reason. The error is
-// a lost device or the context's error.
-func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneFlags,
-	bar *progress) (rows []*tuneRow, err error) {
-	cfg := p.Config
-	cfg.Tier = tier
+// tuneProblem tunes the problem of a planned row on its tier. It returns one row, or for the
+// backward pass a row per kernel. A problem that cannot be tuned is the planned row with the
+// reason. The error is a lost device or the context's error.
+func tuneProblem(ctx context.Context, dev *vk.Device, planned *tuneRow, o *tuneFlags, bar *progress) (rows []*tuneRow, err error) {
+	p, cfg := planned.problem, planned.problem.Config
+	cfg.Tier = planned.Report.Tier
 	op, err := attention.New(attention.On(dev), cfg)
 	var reports []attention.TuneReport
 	if err == nil {
@@ -229,7 +222,6 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 	for _, r := range reports {
 		rows = append(rows, newTuneRow(p, r))
 	}
-	last := newTuneRow(p, attention.TuneReport{Tier: tier})
 	if err == nil {
 		return rows, nil
 	}
@@ -237,16 +229,8 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 	if lost || ctx.Err() != nil {
 		return rows, err
 	}
-	reason := flagtext.OneLine(flagtext.Sweep.Text(err))
-	switch status {
-	case bench.OOM:
-		last.OOM = reason
-	case bench.Unsupported:
-		last.Unsupported = reason
-	default:
-		last.Failed = reason
-	}
-	return append(rows, last), nil
+	planned.Status, planned.Reason = status, flagtext.OneLine(flagtext.Sweep.Text(err))
+	return append(rows, planned), nil
 }
 
 // tunePass tunes the kernels of a problem's pass. With an error the last report, if there is

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -24,27 +23,14 @@ type tuneDoc struct {
 
 // tuneRow is the outcome of one problem on one tier.
 type tuneRow struct {
-	B           int                  `json:"b"`
-	Hq          int                  `json:"hq"`
-	Hkv         int                  `json:"hkv"`
-	Sq          int                  `json:"sq"`
-	Sk          int                  `json:"sk"`
-	D           int                  `json:"headdim"`
-	Dv          int                  `json:"headdim_v"`
-	Causal      string               `json:"causal"`
-	DType       attention.DType      `json:"dtype"`
-	LSE         bool                 `json:"lse"`
-	Pass        bench.Pass           `json:"pass,omitzero"`
-	Unsupported string               `json:"unsupported,omitempty"`
-	OOM         string               `json:"oom,omitempty"` // does not fit the memory
-	Failed      string               `json:"failed,omitempty"`
-	Report      attention.TuneReport `json:"report"`
-	name        string
-	call        fields.Call
+	fields.Call
+	LSE     bool                 `json:"lse"`
+	Pass    bench.Pass           `json:"pass,omitzero"`
+	Status  bench.Status         `json:"status"`
+	Reason  string               `json:"reason,omitempty"` // why there is no report
+	Report  attention.TuneReport `json:"report"`
+	problem bench.Problem
 }
-
-// reason says why there is no report. It is empty if there is one.
-func (r *tuneRow) reason() string { return cmp.Or(r.Unsupported, r.OOM, r.Failed) }
 
 // notStored says why a result was not stored.
 func (r *tuneRow) notStored() string {
@@ -66,9 +52,7 @@ func (r *tuneRow) best() float64 {
 }
 
 func newTuneRow(p bench.Problem, r attention.TuneReport) *tuneRow {
-	c := fields.Of(p.Shape, p.Config)
-	return &tuneRow{B: c.B, Hq: c.Hq, Hkv: c.Hkv, Sq: c.Sq, Sk: c.Sk, D: c.D, Dv: c.Dv, Causal: c.Causal.String(),
-		DType: c.DType, LSE: p.LSE, Pass: p.Pass, name: p.String(), call: c, Report: r}
+	return &tuneRow{Call: fields.Of(p.Shape, p.Config), LSE: p.LSE, Pass: p.Pass, Status: bench.OK, Report: r, problem: p}
 }
 
 // tunePrinter prints each report at once, with --check as a row of a table. JSON comes at the end.
@@ -88,7 +72,7 @@ func (p *tunePrinter) plan(rows []*tuneRow) {
 		return markdown.Result(title, room, markdown.If(func(r *tuneRow) bool { return r.Report.Gain > 0 },
 			func(r *tuneRow) any { return of(r) }))
 	}
-	columns := append(fields.Columns(rows, p.wide, func(r *tuneRow) *fields.Call { return &r.call }),
+	columns := append(fields.Columns(rows, p.wide, func(r *tuneRow) *fields.Call { return &r.Call }),
 		column{Title: "pass<", Cell: func(r *tuneRow) any { return r.Pass }},
 		column{Title: "LSE", Cell: markdown.If(func(r *tuneRow) bool { return r.LSE }, func(*tuneRow) any { return "yes" })})
 	if slices.ContainsFunc(rows, func(r *tuneRow) bool { return r.Pass != bench.PassForward }) {
@@ -103,17 +87,10 @@ func (p *tunePrinter) plan(rows []*tuneRow) {
 		timed("slower %", 6, func(r *tuneRow) string { return fmt.Sprintf("%.1f", r.slower()) }),
 		timed("s", 5, func(r *tuneRow) string { return fmt.Sprintf("%.1f", r.Report.Seconds) }).InWide(),
 		bench.VerdictColumn(func(r *tuneRow) string {
-			switch {
-			case r.Failed != "":
-				return string(bench.Broken)
-			case r.Unsupported != "":
-				return string(bench.Unsupported)
-			case r.OOM != "":
-				return string(bench.OOM)
-			case r.slower() > p.tolerance:
+			if r.Status == bench.OK && r.slower() > p.tolerance {
 				return "slower"
 			}
-			return string(bench.OK)
+			return string(r.Status)
 		}))
 	p.table = markdown.New(p.w, rows, p.wide, columns)
 }
@@ -145,12 +122,8 @@ func (p *tunePrinter) verdict(stopped error) error {
 	slow, worst, rows := 0, 0.0, len(p.doc.Rows)
 	for _, r := range p.doc.Rows {
 		switch {
-		case r.Failed != "":
-			all.Add(bench.Broken, r.Failed)
-		case r.Unsupported != "":
-			all.Add(bench.Unsupported, r.Unsupported)
-		case r.OOM != "":
-			all.Add(bench.OOM, r.OOM)
+		case r.Status != bench.OK:
+			all.Add(r.Status, r.Reason)
 		case p.stores && r.Report.Stored == "":
 			all.Add(bench.Fail, r.notStored())
 		case p.check && r.slower() > p.tolerance:
@@ -178,12 +151,12 @@ func (p *tunePrinter) verdict(stopped error) error {
 // report prints one problem: its candidates, the winner and where it is stored.
 func (p *tunePrinter) report(r *tuneRow) error {
 	e := &errWriter{w: p.w}
-	if reason := r.reason(); reason != "" {
-		e.printf("%s\n\n", markdown.Paragraph(r.name+": "+reason))
+	if r.Status != bench.OK {
+		e.printf("%s\n\n", markdown.Paragraph(r.problem.String()+": "+r.Reason))
 		return e.err
 	}
 	x := &r.Report
-	what := r.name
+	what := r.problem.String()
 	if x.Outputs != "" {
 		what += ", kernel of " + x.Outputs
 	}
@@ -284,8 +257,8 @@ func (p *tunePrinter) summary() error {
 	}
 	worst, logs, n := 0.0, 0.0, 0
 	for _, r := range p.doc.Rows {
-		if reason := r.reason(); reason != "" {
-			e.printf("\n%s\n", markdown.Paragraph(r.name+": "+reason))
+		if r.Status != bench.OK {
+			e.printf("\n%s\n", markdown.Paragraph(r.problem.String()+": "+r.Reason))
 			continue
 		}
 		worst, logs, n = max(worst, r.slower()), logs+math.Log(r.Report.Gain), n+1

@@ -128,7 +128,7 @@ func TestTuneLeavesOutProblemsWithOptions(t *testing.T) {
 }
 
 func TestTheVerdictOfATuning(t *testing.T) {
-	gain := func(g float64) *tuneRow { return &tuneRow{Report: attention.TuneReport{Gain: g}} }
+	gain := func(g float64) *tuneRow { return &tuneRow{Status: bench.OK, Report: attention.TuneReport{Gain: g}} }
 	verdict := func(check bool, stopped error, rows ...*tuneRow) int {
 		p := tunePrinter{check: check, tolerance: 10}
 		p.doc.Rows = rows
@@ -137,30 +137,30 @@ func TestTheVerdictOfATuning(t *testing.T) {
 	require.Equal(t, exitOK, verdict(true, nil, gain(1.09), gain(1)))
 	require.Equal(t, exitFailure, verdict(true, nil, gain(1.11), gain(1)))
 	require.Equal(t, exitOK, verdict(false, nil, gain(1.5)), "that is what tuning is for")
-	require.Equal(t, exitUnsupported, verdict(false, nil, &tuneRow{Unsupported: "no"}))
-	require.Equal(t, exitOK, verdict(false, nil, &tuneRow{Unsupported: "no"}, gain(1)))
-	require.Equal(t, exitUnsupported, verdict(false, nil, &tuneRow{OOM: "no"}))
-	require.Equal(t, exitUnsupported, verdict(false, nil, &tuneRow{OOM: "no"}, &tuneRow{Unsupported: "no"}))
-	require.Equal(t, exitOK, verdict(false, nil, &tuneRow{OOM: "no"}, gain(1)))
-	require.Equal(t, exitDevice, verdict(false, nil, &tuneRow{Failed: "no"}, gain(1)))
+	require.Equal(t, exitUnsupported, verdict(false, nil, &tuneRow{Status: bench.Unsupported, Reason: "no"}))
+	require.Equal(t, exitOK, verdict(false, nil, &tuneRow{Status: bench.Unsupported, Reason: "no"}, gain(1)))
+	require.Equal(t, exitUnsupported, verdict(false, nil, &tuneRow{Status: bench.OOM, Reason: "no"}))
+	require.Equal(t, exitUnsupported, verdict(false, nil, &tuneRow{Status: bench.OOM, Reason: "no"}, &tuneRow{Status: bench.Unsupported, Reason: "no"}))
+	require.Equal(t, exitOK, verdict(false, nil, &tuneRow{Status: bench.OOM, Reason: "no"}, gain(1)))
+	require.Equal(t, exitDevice, verdict(false, nil, &tuneRow{Status: bench.Broken, Reason: "no"}, gain(1)))
 	require.Equal(t, exitOK, verdict(false, errors.New("interrupted")))
 }
 
 func TestATuningThatStoresNothingFails(t *testing.T) {
-	stored := &tuneRow{Report: attention.TuneReport{Gain: 1, Stored: "cache.json"}}
-	lost := &tuneRow{Report: attention.TuneReport{Gain: 1, Notes: []string{"something else", "not stored: read-only file system"}}}
+	stored := &tuneRow{Status: bench.OK, Report: attention.TuneReport{Gain: 1, Stored: "cache.json"}}
+	lost := &tuneRow{Status: bench.OK, Report: attention.TuneReport{Gain: 1, Notes: []string{"something else", "not stored: read-only file system"}}}
 	verdict := func(stores bool, stopped error, rows ...*tuneRow) error {
 		p := tunePrinter{stores: stores, tolerance: 10}
 		p.doc.Rows = rows
 		return p.verdict(stopped)
 	}
 	require.NoError(t, verdict(true, nil, stored))
-	require.NoError(t, verdict(true, nil, stored, &tuneRow{Unsupported: "no"}))
+	require.NoError(t, verdict(true, nil, stored, &tuneRow{Status: bench.Unsupported, Reason: "no"}))
 	require.NoError(t, verdict(false, nil, lost), "a dry run has nothing to store")
 	require.EqualError(t, verdict(true, nil, lost), "1 of 1 results are not stored: read-only file system")
 	require.EqualError(t, verdict(true, nil, stored, lost), "1 of 2 results are not stored: read-only file system")
 	require.Equal(t, exitFailure, exitCode(verdict(true, nil, lost)))
-	require.Equal(t, exitDevice, exitCode(verdict(true, nil, lost, &tuneRow{Failed: "lost"})))
+	require.Equal(t, exitDevice, exitCode(verdict(true, nil, lost, &tuneRow{Status: bench.Broken, Reason: "lost"})))
 	require.EqualError(t, verdict(true, nil), "nothing was tuned")
 	require.NoError(t, verdict(true, errors.New("interrupted")), "that is what it says")
 }
@@ -192,7 +192,7 @@ func TestTablesOfTune(t *testing.T) {
 			plan.Report = attention.TuneReport{Tier: report.Tier}
 			rows = append(rows, r, &plan)
 		}
-		rows[3].OOM = "needs " + strings.Repeat("bytes ", 30)
+		rows[3].Status, rows[3].Reason = bench.OOM, "needs "+strings.Repeat("bytes ", 30)
 		p.plan([]*tuneRow{rows[1], rows[3]})
 		for _, r := range []*tuneRow{rows[0], rows[2], rows[3]} {
 			was := out.Len()
@@ -245,7 +245,7 @@ func TestTuneSaysWhyNothingIsStored(t *testing.T) {
 	t.Setenv(hostmem.Variable, "4MiB") // the driver runs on the CPU
 	code, stdout, stderr = call(tinyTune("--seqlen", "20000", "-o", "json")...)
 	require.Equal(t, exitUnsupported, code, stderr)
-	require.Contains(t, stdout, `"oom": "Tune: needs `)
+	require.Contains(t, stdout, `"reason": "Tune: needs `)
 	require.Contains(t, stderr, "no problem fits the memory: Tune: needs ")
 }
 

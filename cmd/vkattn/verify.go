@@ -80,14 +80,12 @@ fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalH
 				return err
 			}
 			return flagtext.Sweep.Error(a.onRanks(c, &o.benchFlags, func() error { return a.verify(c.Context(), &o) },
-				func() (*benchPlan, ranksRows, error) {
+				func() (*benchPlan, workOf, error) {
 					plan, err := o.checkRanks()
 					if err != nil {
 						return nil, nil, err
 					}
-					return plan.benchPlan, func(ctx context.Context, s *ranks.Session, p *ranksPlan, set *atomicfile.Set) (*ranksOutcome, error) {
-						return a.compareRanks(ctx, s, &o, plan, p, set)
-					}, nil
+					return plan.benchPlan, func(s *ranks.Session) (ranksWork, error) { return a.verifiedOnRanks(s, &o, plan) }, nil
 				}))
 		},
 	}
