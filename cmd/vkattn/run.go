@@ -238,8 +238,8 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		forward = &attention.Plan{}
 	}
 	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: deviceLabel(dev),
-		Call: fields.Of(in.shape, in.config), Scale: in.config.ScaleValue(), Layout: o.layout(), Options: o.used(), Verified: verdict, Output: o.of("o"), LSE: o.of("lse"),
-		Gradients: o.gradientPaths(), Seconds: elapsed.Seconds()})
+		Call: fields.Of(in.shape, in.config), Scale: in.config.ScaleValue(), Layout: o.layout(), Options: o.used(), Verified: verdict,
+		Output: o.of("o"), LSE: o.of("lse"), Gradients: o.gradientPaths(), Seconds: elapsed.Seconds()})
 }
 
 // report is where the plan is printed: standard error if an output is written to
