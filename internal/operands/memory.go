@@ -18,70 +18,64 @@ type Memory struct {
 	Device *vk.Device // nil: not Vulkan's
 	Stream *vk.Stream
 	Limit  time.Duration // of one wait for the device; 0: none
-	other  backend.Device
-	order  backend.Stream // of other
+	on     backend.Device
+	order  backend.Stream
 	blocks []*Block
 }
 
 // Block is a piece of Memory.
 type Block struct {
-	Host   []byte         // on the host
-	Buffer *vk.Buffer     // on a Vulkan device
-	memory backend.Memory // on another device
+	Host   []byte     // on the host
+	Buffer *vk.Buffer // on a Vulkan device
+	memory backend.Memory
 	size   uint64
 	in     *Memory
 }
 
-// OpenMemory makes memory on a device, or on the host for nil.
-func OpenMemory(dev *vk.Device, name string) (*Memory, error) {
-	m := &Memory{Device: dev}
-	if dev == nil {
-		return m, nil
-	}
-	var err error
-	m.Stream, err = dev.NewStream(name)
-	return m, err
-}
-
-// OpenMemoryOn makes memory on a device that is not Vulkan's.
-func OpenMemoryOn(d backend.Device, name string) (*Memory, error) {
+// OpenMemory makes memory on a device, or on the host for backend.CPU.
+func OpenMemory(d backend.Device, name string) (*Memory, error) {
 	s, err := d.NewStream(name)
 	if err != nil {
 		return nil, err
 	}
-	return &Memory{other: d, order: s}, nil
+	return &Memory{Device: d.Vulkan(), Stream: s.Vulkan(), on: d, order: s}, nil
+}
+
+// MemoryOf is memory on a Vulkan device with a stream of the caller, or on the host for nil.
+func MemoryOf(dev *vk.Device, s *vk.Stream) *Memory {
+	if dev == nil {
+		return &Memory{on: backend.CPU{}, order: backend.CPU{}.Shared()}
+	}
+	return &Memory{Device: dev, Stream: s, on: backend.Vulkan{Dev: dev}, order: backend.VulkanStream{Stream: s}}
 }
 
 // OnHost reports whether calls run on the host.
-func (m *Memory) OnHost() bool { return m.Device == nil && m.other == nil }
+func (m *Memory) OnHost() bool { return m.on == backend.CPU{} }
 
 // Order is the stream of calls, nil on the host.
 func (m *Memory) Order() *problem.Stream {
-	switch {
-	case m.other != nil:
-		return problem.NewStream(m.order)
-	case m.Stream != nil:
-		return problem.NewStream(backend.VulkanStream{Stream: m.Stream})
+	if m.OnHost() {
+		return nil
 	}
-	return nil
+	return problem.NewStream(m.order)
 }
 
-// New allocates a block.
-func (m *Memory) New(size uint64, o vk.BufferOptions) (*Block, error) {
-	b := &Block{size: size, in: m}
-	switch {
-	case m.other != nil:
-		var err error
-		if b.memory, err = m.other.NewMemory(int64(max(4, (size+3)&^3))); err != nil {
-			return nil, err
+// New allocates a block, on a Vulkan device as o says.
+func (m *Memory) New(size uint64, o vk.BufferOptions) (b *Block, err error) {
+	b = &Block{size: size, in: m}
+	switch rounded := max(4, (size+3)&^3); {
+	case m.OnHost():
+		memory := make([]byte, rounded)
+		b.Host, b.memory = memory[:size], backend.MemoryOf(problem.Tensor{Host: memory})
+	case m.Device != nil:
+		if b.Buffer, err = m.Device.NewBuffer(rounded, o); err == nil {
+			b.memory = backend.MemoryOf(problem.Tensor{Buffer: b.Buffer})
 		}
-	case m.Device == nil:
-		b.Host = make([]byte, size)
 	default:
-		var err error
-		if b.Buffer, err = m.Device.NewBuffer(max(4, (size+3)&^3), o); err != nil {
-			return nil, err
-		}
+		b.memory, err = m.on.NewMemory(int64(rounded))
+	}
+	if err != nil {
+		return nil, err
 	}
 	m.blocks = append(m.blocks, b)
 	return b, nil
@@ -118,15 +112,7 @@ func (m *Memory) Barrier() error {
 }
 
 // Wait waits for all work.
-func (m *Memory) Wait(ctx context.Context) error {
-	switch {
-	case m.other != nil:
-		return Within(ctx, m.Limit, "", m.order.Wait)
-	case m.Stream == nil:
-		return ctx.Err()
-	}
-	return Within(ctx, m.Limit, "", m.Stream.Wait)
-}
+func (m *Memory) Wait(ctx context.Context) error { return Within(ctx, m.Limit, "", m.order.Wait) }
 
 // Within calls f, which waits for the device, and ends it after limit; 0: no limit. The error of a device that
 // hangs matches vk.ErrTimeout; note ends its text.
@@ -145,23 +131,12 @@ func Within(ctx context.Context, limit time.Duration, note string, f func(contex
 }
 
 // Close frees the blocks and the stream.
-func (m *Memory) Close() (err error) {
-	switch {
-	case m.other != nil:
-		err = m.order.Close()
-	case m.Stream != nil:
-		err = m.Stream.Close()
-	}
-	return errors.Join(err, m.Free())
-}
+func (m *Memory) Close() error { return errors.Join(m.order.Close(), m.Free()) }
 
 // Free frees the blocks.
 func (m *Memory) Free() (err error) {
 	for _, b := range m.blocks {
-		err = errors.Join(err, b.Buffer.Close())
-		if b.memory != nil {
-			err = errors.Join(err, b.memory.Close())
-		}
+		err = errors.Join(err, b.memory.Close())
 	}
 	m.blocks = nil
 	return err
@@ -171,63 +146,27 @@ func (m *Memory) Free() (err error) {
 func (b *Block) Size() uint64 { return b.size }
 
 // Hold places an operand in the block.
-func (b *Block) Hold(o Operand) {
-	switch {
-	case b.memory != nil:
-		o.OnMemory(b.Memory())
-	case b.Buffer == nil:
-		o.OnHost(b.Host)
-	default:
-		o.OnDevice(b.Buffer)
-	}
-}
+func (b *Block) Hold(o Operand) { *o.host, *o.buffer, *o.memory = b.Host, b.Buffer, b.Memory() }
 
 // Memory names the block on a device that is not Vulkan's.
-func (b *Block) Memory() *problem.Memory {
-	if b.memory == nil {
-		return nil
-	}
-	return b.memory.Tensor().Memory
-}
+func (b *Block) Memory() *problem.Memory { return b.memory.Tensor().Memory }
 
 // Write copies data to the block.
 func (b *Block) Write(at uint64, data []byte) error {
-	if b.memory != nil {
-		return b.memory.Write(b.in.order, int64(at), data)
-	}
-	if b.Buffer == nil {
-		copy(b.Host[at:], data)
-		return nil
-	}
-	return b.in.Stream.Upload(b.Buffer, at, data)
+	return b.memory.Write(b.in.order, int64(at), data)
 }
 
 // Repeat copies the beginning of the block to a place behind it, as far as the block reaches.
 func (b *Block) Repeat(at, size uint64) error {
-	if b.memory != nil {
-		return b.memory.Copy(b.in.order, int64(at), 0, int64(size))
-	}
-	if b.Buffer == nil {
-		copy(b.Host[at:], b.Host[:size])
-		return nil
-	}
-	size = min((size+3)&^3, b.Buffer.Size()-at)
-	return b.in.Stream.Copy(vk.BufferRange{Buffer: b.Buffer, Offset: at, Size: size}, vk.BufferRange{Buffer: b.Buffer,
-		Size: size})
+	return b.memory.Copy(b.in.order, int64(at), 0, int64(min((size+3)&^3, max(4, (b.size+3)&^3)-at)))
 }
 
 // Spoil fills the first bytes of the block with 0xff, which are NaN as floats.
 func (b *Block) Spoil(size uint64) error {
-	if b.memory != nil {
-		return b.memory.Write(b.in.order, 0, bytes.Repeat([]byte{0xff}, int(size)))
+	if b.Buffer != nil {
+		return b.in.Stream.Fill(vk.BufferRange{Buffer: b.Buffer, Size: (size + 3) &^ 3}, 0xffffffff)
 	}
-	if b.Buffer == nil {
-		for i := range b.Host[:size] {
-			b.Host[i] = 0xff
-		}
-		return nil
-	}
-	return b.in.Stream.Fill(vk.BufferRange{Buffer: b.Buffer, Size: (size + 3) &^ 3}, 0xffffffff)
+	return b.Write(0, bytes.Repeat([]byte{0xff}, int(size)))
 }
 
 // Read returns a copy of the block, after all work recorded before.
@@ -247,10 +186,7 @@ func (b *Block) View(ctx context.Context, size uint64) ([]byte, error) {
 	return out, b.Download(ctx, out)
 }
 
-// Download copies the first bytes of a block on a device to out.
+// Download copies the first bytes of a block to out.
 func (b *Block) Download(ctx context.Context, out []byte) error {
-	if b.memory != nil {
-		return Within(ctx, b.in.Limit, "", func(ctx context.Context) error { return b.memory.Read(ctx, b.in.order, 0, out) })
-	}
-	return Within(ctx, b.in.Limit, "", func(ctx context.Context) error { return b.in.Stream.Download(ctx, out, b.Buffer, 0) })
+	return Within(ctx, b.in.Limit, "", func(ctx context.Context) error { return b.memory.Read(ctx, b.in.order, 0, out) })
 }

@@ -330,10 +330,10 @@ func OnCPU(dev *attention.Device) bool {
 
 // OpenMemory makes memory on a device, or on the host for nil.
 func OpenMemory(dev *attention.Device, name string) (*operands.Memory, error) {
-	if cudapath.ContextOf(dev) != nil {
-		return operands.OpenMemoryOn(backend.HomeOf(dev).Backend(), name)
+	if dev == nil {
+		return operands.OpenMemory(backend.CPU{}, name)
 	}
-	return operands.OpenMemory(dev.Vulkan(), name)
+	return operands.OpenMemory(backend.HomeOf(dev).Backend(), name)
 }
 
 // rotation is the rotation of a device, or of the CPU for nil.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"vkattn/internal/backend"
 	"vkattn/internal/ceiling"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/operands"
@@ -56,7 +57,7 @@ func newCopyRunner(ctx context.Context, dev *vk.Device, read bool, size, rotatio
 		return nil, err
 	}
 	l.kernel = l.kernels[0]
-	if l.memory, err = operands.OpenMemory(dev, "copy"); err != nil {
+	if l.memory, err = operands.OpenMemory(backend.Vulkan{Dev: dev}, "copy"); err != nil {
 		return nil, err
 	}
 	l.stream = l.memory.Stream

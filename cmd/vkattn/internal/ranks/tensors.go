@@ -14,7 +14,7 @@ import (
 type tensors struct {
 	Q, K, V, O, LSE attention.Tensor
 	DO, DQ, DK, DV  attention.Tensor // of a backward pass
-	memory          operands.Memory
+	memory          *operands.Memory
 	blocks          [tensorCount]*operands.Block // nil: not given
 }
 
@@ -61,7 +61,7 @@ func ownBuffers(tier attention.Tier) vk.BufferOptions {
 // allocate makes tensors where the session computes, on a device in buffers as o says. A tensor
 // without elements is not given.
 func (s *Session) allocate(n [tensorCount]int64, o vk.BufferOptions) (*tensors, error) {
-	t := &tensors{memory: operands.Memory{Device: s.Device, Stream: s.stream}}
+	t := &tensors{memory: operands.MemoryOf(s.Device, s.stream)}
 	for i, x := range t.all() {
 		if n[i] == 0 {
 			continue
