@@ -156,27 +156,27 @@ func (b *Backward) outputs() []*rows { return b.gradients[2:] }
 
 // BackwardHostArgs are the arguments of the call in host memory.
 func (b *Backward) BackwardHostArgs(images [][]byte) problem.BackwardArgs {
-	return b.placed(func(o operands.Operand, m int) { o.OnHost(images[m]) })
+	return b.BackwardArgs(func(o operands.Operand, m int) { o.OnHost(images[m]) })
 }
 
 // BackwardDeviceArgs are the arguments of the call on a device, with one buffer for each
 // piece of memory.
 func (b *Backward) BackwardDeviceArgs(buffers []*vk.Buffer) problem.BackwardArgs {
-	return b.placed(func(o operands.Operand, m int) { o.OnDevice(buffers[m]) })
+	return b.BackwardArgs(func(o operands.Operand, m int) { o.OnDevice(buffers[m]) })
 }
 
 // BackwardMemoryArgs is BackwardDeviceArgs on a device that is not Vulkan's.
 func (b *Backward) BackwardMemoryArgs(memory []*problem.Memory) problem.BackwardArgs {
-	return b.placed(func(o operands.Operand, m int) { o.OnMemory(memory[m]) })
+	return b.BackwardArgs(func(o operands.Operand, m int) { o.OnMemory(memory[m]) })
 }
 
-// placed are the arguments with their memory.
-func (b *Backward) placed(memory func(o operands.Operand, m int)) problem.BackwardArgs {
+// BackwardArgs is Args of the backward call.
+func (b *Backward) BackwardArgs(place func(o operands.Operand, piece int)) problem.BackwardArgs {
 	a := b.call
 	a.Args = b.args
 	a = operands.CloneBackward(a)
 	for _, o := range operands.ListBackward(b.Config(Target{DType: b.DType}), &a) {
-		memory(o, b.pieces[o.Name])
+		place(o, b.pieces[o.Name])
 	}
 	return a
 }

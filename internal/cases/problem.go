@@ -344,25 +344,25 @@ func (p *Problem) Spoil(first int) ([][]byte, error) {
 
 // HostArgs are the arguments of a call in host memory.
 func (p *Problem) HostArgs(images [][]byte) problem.Args {
-	return p.placed(func(o operands.Operand, m int) { o.OnHost(images[m]) })
+	return p.Args(func(o operands.Operand, m int) { o.OnHost(images[m]) })
 }
 
 // DeviceArgs are the arguments of a call on a device, with one buffer for each piece of
 // memory.
 func (p *Problem) DeviceArgs(buffers []*vk.Buffer) problem.Args {
-	return p.placed(func(o operands.Operand, m int) { o.OnDevice(buffers[m]) })
+	return p.Args(func(o operands.Operand, m int) { o.OnDevice(buffers[m]) })
 }
 
 // MemoryArgs is DeviceArgs on a device that is not Vulkan's.
 func (p *Problem) MemoryArgs(memory []*problem.Memory) problem.Args {
-	return p.placed(func(o operands.Operand, m int) { o.OnMemory(memory[m]) })
+	return p.Args(func(o operands.Operand, m int) { o.OnMemory(memory[m]) })
 }
 
-// placed are the arguments with their memory.
-func (p *Problem) placed(memory func(o operands.Operand, m int)) problem.Args {
+// Args are the arguments of a call whose operands place puts into memory; each has its piece in Image.
+func (p *Problem) Args(place func(o operands.Operand, piece int)) problem.Args {
 	a := operands.Clone(p.args)
 	for _, o := range operands.List(p.Config(Target{DType: p.DType}), &a) {
-		memory(o, p.pieces[o.Name])
+		place(o, p.pieces[o.Name])
 	}
 	return a
 }

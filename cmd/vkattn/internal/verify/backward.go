@@ -64,7 +64,7 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 		return err
 	}
 	defer func() { _ = m.Close() }()
-	call := args(m, b.BackwardHostArgs, b.BackwardDeviceArgs, b.BackwardMemoryArgs)
+	call := b.BackwardArgs(m.hold)
 	plan, err := op.PlanBackwardFor(call)
 	if err != nil {
 		return err

@@ -79,23 +79,8 @@ func (m memory) read(ctx context.Context, pieces []int) ([][]byte, error) {
 	})
 }
 
-// args are the arguments of a call in this memory.
-func args[T attention.Args | attention.BackwardArgs](m memory, onHost func([][]byte) T,
-	onDevice func([]*vk.Buffer) T, inMemory func([]*attention.Memory) T) T {
-	var host [][]byte
-	var buffers []*vk.Buffer
-	var memories []*attention.Memory
-	for _, b := range m.Blocks() {
-		host, buffers, memories = append(host, b.Host), append(buffers, b.Buffer), append(memories, b.Memory())
-	}
-	switch {
-	case m.OnHost():
-		return onHost(host)
-	case m.Device == nil:
-		return inMemory(memories)
-	}
-	return onDevice(buffers)
-}
+// hold places an operand of a problem in its piece of memory.
+func (m memory) hold(o operands.Operand, piece int) { m.Blocks()[piece].Hold(o) }
 
 // footprint is the memory of a case in bytes, computed from its sizes alone. Sizes
 // that overflow saturate and fit nowhere.

@@ -153,7 +153,7 @@ func (g *group) once(ctx context.Context, r *result, m memory, dev *attention.De
 		r.row.Entry, r.row.Tile = plan.Kernel, plan.Tiles()
 	}
 	return g.call(ctx, r, m, write, pieces, func() error {
-		return op.Forward(m.Order(), args(m, r.problem.HostArgs, r.problem.DeviceArgs, r.problem.MemoryArgs))
+		return op.Forward(m.Order(), r.problem.Args(m.hold))
 	})
 }
 
