@@ -23,7 +23,7 @@ func (g *gradientCheck) sampled(opt Options) error {
 	if n == 0 {
 		n = sampledRows(g.cfg, a.Shape)
 	}
-	sample, err := g.sample(n, opt.Seed)
+	sample, err := SampleArgs(a.Args, n, opt.Seed)
 	if err != nil {
 		return err
 	}

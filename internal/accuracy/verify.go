@@ -87,7 +87,7 @@ func Verify(cfg problem.Config, a problem.Args, opt Options) (*Verdict, error) {
 	if err != nil {
 		return nil, err
 	}
-	sample, err := c.sample(rows, opt.Seed)
+	sample, err := SampleArgs(a, rows, opt.Seed)
 	if err != nil {
 		return nil, err
 	}
@@ -121,23 +121,6 @@ type call struct{ hostcall.Call }
 func openCall(cfg *problem.Config, a *problem.Args) (*call, error) {
 	c := new(call)
 	return c, c.Open(cfg, a)
-}
-
-// sample picks about n of the rows that exist.
-func (c *call) sample(n int, seed uint64) (some []problem.Rows, err error) {
-	sample, err := SampleArgs(*c.Args, n, seed)
-	for _, s := range sample {
-		own := problem.Rows{B: s.B, H: s.H}
-		for _, row := range s.Rows {
-			if row < c.Sequences[s.B].Rows {
-				own.Rows = append(own.Rows, row)
-			}
-		}
-		if len(own.Rows) > 0 {
-			some = append(some, own)
-		}
-	}
-	return some, err
 }
 
 // reader returns a function that reads a row of a sequence from a tensor of rows, or of keys.
