@@ -5,10 +5,10 @@
 //
 // A workgroup owns 32 tiles of a workgroup of that kernel, in a grid of the same x and z. An invocation asks tileExpr about a
 // tile, which answers by interval arithmetic if it can. What rows alone or keys alone decide, such as the document of a row in a
-// table, is a side of the tile: all invocations find its bounds first, of 32 tiles and of what they share. They ask `attends` of
-// every slot of the tiles that are still open.
+// table, is a side of the tile: all invocations find its bounds first, of 32 tiles and of what they share. Of the tiles that are
+// still open they ask `attends` of some slots, and if all of these are of one kind, of every slot.
 //   shared memory  what is known of each tile, and the bounds of its sides
-//   barriers       two: behind tileExpr, and behind the slots; two more with sides
+//   barriers       three: behind tileExpr, behind the first slots of the open tiles, and behind the others; two more with sides
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE
@@ -69,6 +69,7 @@ void storeWord(uint i, uint word) { WORD_LSE(sliceAt(p.addrLSE, uvec2(i, 0), fal
 
 const uint ATTENDED = 1, EXCLUDED = 2; // bits: some slot is
 const uint ROUND = 8;                  // slots of an invocation until it asks what the others have seen
+const uint PROBES = 32;                // slots all over a tile that are asked first
 shared uint seen[32], asked[32];
 
 // -- sides ----------------------------------------------------------------------------------------
@@ -84,11 +85,13 @@ void boundSide(uint side, uint place, uint row0, uint firstKey, uint n, uint ste
     const uint first = ofRows ? row0 : firstKey;
     const uint end = ofRows ? min(row0 + Q_TILE, work.rows) : min(firstKey + KV_TILE, work.seqlenK);
     int low = 0x7fffffff, high = -0x7fffffff - 1;
-    [[dont_unroll]] for (uint at = first + n; at < end; at += step) {
-        const int x = sideExpr(int(side), SLOT((ofRows ? at : row0), (ofRows ? firstKey : at)));
-        low = min(low, x);
-        high = max(high, x);
-    }
+    [[dont_unroll]] for (uint from = first + n; from < end; from += step * ROUND)
+        [[unroll]] for (uint i = 0; i < ROUND; ++i) { // the last one again where there are no more: without a branch loads overlap
+            const uint at = min(from + i * step, end - 1);
+            const int x = sideExpr(int(side), SLOT((ofRows ? at : row0), (ofRows ? firstKey : at)));
+            low = min(low, x);
+            high = max(high, x);
+        }
     atomicMin(least[side * PLACES + place], low);
     atomicMax(most[side * PLACES + place], high);
 }
@@ -138,14 +141,30 @@ void main() {
         asked[lane] = state;
     }
     barrier();
+    {
+        const uint t = lane / LANES, row0 = ROW_OF(firstTile + t), firstKey = KEY_OF(firstTile + t);
+        if (asked[t] == 0) {
+            const uint rows = min(row0 + Q_TILE, work.rows) - row0;
+            uint found = 0;
+            [[dont_unroll]] for (uint m = lane % LANES; m < PROBES; m += LANES) {
+                const uint row = row0 + m * (rows - 1) / (PROBES - 1), key = firstKey + m * 11 % PROBES * (KV_TILE - 1) / (PROBES - 1);
+                found |= attends(row, key) ? ATTENDED : EXCLUDED;
+            }
+            atomicOr(seen[t], found);
+        }
+    }
+    barrier();
     [[dont_unroll]] for (uint t = 0; t < 32; ++t) {
-        if (asked[t] != 0) continue;
+        if (asked[t] != 0 || seen[t] == (ATTENDED | EXCLUDED)) continue;
         const uint row0 = ROW_OF(firstTile + t), firstKey = KEY_OF(firstTile + t);
         const uint slots = (min(row0 + Q_TILE, work.rows) - row0) * KV_TILE;
         uint found = 0, all = 0;
         [[dont_unroll]] for (uint slot = lane; slot < slots && all != (ATTENDED | EXCLUDED);) {
-            [[dont_unroll]] for (uint n = 0; n < ROUND && slot < slots; ++n, slot += LOCAL_SIZE)
-                found |= attends(row0 + slot / KV_TILE, firstKey + slot % KV_TILE) ? ATTENDED : EXCLUDED;
+            [[unroll]] for (uint n = 0; n < ROUND; ++n) {
+                const uint at = min(slot + n * LOCAL_SIZE, slots - 1);
+                found |= attends(row0 + at / KV_TILE, firstKey + at % KV_TILE) ? ATTENDED : EXCLUDED;
+            }
+            slot += ROUND * LOCAL_SIZE;
             all = atomicOr(seen[t], found) | found;
         }
     }

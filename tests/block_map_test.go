@@ -112,6 +112,8 @@ func TestBlockMapsSayWhatTilesHold(t *testing.T) {
 		{name: "sinks and a window", shape: wide, mask: "j < 4 || i - j < 300 && j < i"},
 		{name: "of each head and sequence", shape: wide, mask: "(j / 100 + h + b) % 3 == 0 && doc[j] >= 0"},
 		{name: "nothing", shape: wide, mask: "j < i && j > i"},
+		{name: "few slots", shape: wide, mask: "(i * 7 + j * 3) % 1009 == 5"},
+		{name: "all but few slots", shape: wide, mask: "j < 2000 && (i * 7 + j * 3) % 1009 != 5"},
 		{name: "with positions", shape: wide, mask: "doc[j] != 3", change: func(c *attention.Config, _ *attention.Args) {
 			c.Causal, c.Window = attention.BottomRight, attention.WindowOf(700, 0)
 		}},

@@ -137,10 +137,11 @@ func (g *group) observe(ctx context.Context, c *candidate, out *Profile) error {
 	var seen []vk.Dispatched
 	var local []uint32
 	var stats [][]Statistic
-	if err := stream.Observe(func(d vk.Dispatched) {
+	warm := false
+	see := func(d vk.Dispatched) {
 		i := len(seen)
 		seen = append(seen, d)
-		if len(out.Trace) > 0 { // later runs have the same pipelines as the first
+		if warm { // later runs have the same pipelines as the first
 			return
 		}
 		size := d.Pipeline.LocalSize()
@@ -153,20 +154,33 @@ func (g *group) observe(ctx context.Context, c *candidate, out *Profile) error {
 		for _, s := range list {
 			stats[i] = append(stats[i], Statistic{s.Name, s.Value})
 		}
-	}); err != nil {
-		return err
 	}
 	defer func() { _ = stream.Observe(nil) }()
 	times := [][]float64{}
 	var other []float64
 	var origin vk.Mark
-	for run := range profileRuns {
+	observed := func() (total []time.Duration, err error) {
 		seen = seen[:0]
-		var total []time.Duration
-		if err := g.within(ctx, func(ctx context.Context) (err error) {
+		err = g.within(ctx, func(ctx context.Context) (err error) {
 			total, err = c.run(ctx, 1)
 			return err
-		}); err != nil {
+		})
+		return total, err
+	}
+	// The first run asks for statistics, which takes so long that the clocks of an idle device fall.
+	if err := stream.Observe(see); err != nil {
+		return err
+	}
+	if _, err := observed(); err != nil {
+		return err
+	}
+	warm = true
+	if err := errors.Join(stream.Observe(nil), g.warm(ctx, c), stream.Observe(see)); err != nil {
+		return err
+	}
+	for run := range profileRuns {
+		total, err := observed()
+		if err != nil {
 			return err
 		}
 		if run == 0 {
