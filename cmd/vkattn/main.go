@@ -49,7 +49,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/internal/atomicfile"
@@ -76,7 +75,6 @@ type app struct {
 	labels         bool                                               // open devices with names for debugging tools
 	timeout        time.Duration                                      // of opened devices; 0: vk.DefaultTimeout
 	touch          func(who string, p *cases.Problem, after [][]byte) // for tests: see verify.Verifier
-	spoil          func(*attention.BackwardArgs)                      // for tests: changes results before run --verify reads them
 	onInterrupt    cleanup                                            // saves finished rows, and removes temporary files
 	onSecondSignal cleanup                                            // removes temporary files without a wait
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
@@ -95,7 +96,11 @@ unsupported or does not fit the memory, 4 device failure, or a device that hangs
 			return flagtext.Run.Error(a.run(c.Context(), &o))
 		},
 	}
-	f := c.Flags()
+	o.add(c.Flags())
+	return c
+}
+
+func (o *runFlags) add(f *pflag.FlagSet) {
 	f.SortFlags = false
 	o.paths.add(f, tensorFiles...)
 	o.paths.addOutputs(f, false)
@@ -117,12 +122,11 @@ unsupported or does not fit the memory, 4 device failure, or a device that hangs
 	f.StringArrayVar(&o.gradients, "dtable", nil, "`name=file` of the gradient of a table of floats of --score-mod; once for each")
 	f.BoolVar(&o.f32, "f32-gradients", false, "keep --dq, --dk and --dv in float32, not rounded to the storage type; "+
 		"tiers cuda and cubin do not with f16 and bf16")
-	return c
 }
 
 // result is what `vkattn run --json` prints.
 type result struct {
-	Plan     attention.Plan          `json:"plan,omitzero"`           // unless O was read from a file
+	Plan     *attention.Plan         `json:"plan,omitempty"`          // unless O was read from a file
 	Backward *attention.BackwardPlan `json:"backward_plan,omitempty"` // if a gradient was computed
 	Device   string                  `json:"device"`
 	fields.Call
@@ -200,22 +204,24 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		return err
 	}
 	stopwatch := bench.Stopwatch()
-	var forward *attention.Plan
-	if dev == nil {
-		if forward, backward, err = p.plans(op, p.args); err == nil {
-			err = p.compute(ctx, op, nil, p.args)
-		}
-	} else {
-		forward, backward, err = p.onDevice(ctx, dev, op)
+	if dev != nil {
+		err = p.onDevice(ctx, dev, op)
+	} else if err = p.setPlans(op, p.args); err == nil {
+		err = p.compute(ctx, op, nil, p.args)
 	}
 	if err != nil {
 		return err
 	}
-	elapsed := stopwatch()
+	p.took = stopwatch()
 	if err := errors.Join(ctx.Err(), validated(dev.Vulkan())); err != nil { // the CPU tier does not look at ctx
 		return err
 	}
-	verdict, err := a.verifyRun(o, p)
+	return a.finish(ctx, dev, o, p)
+}
+
+// finish verifies what was computed if --verify is set, writes it and prints the plans.
+func (a *app) finish(ctx context.Context, dev *attention.Device, o *runFlags, p *runProblem) error {
+	verdict, err := verifyRun(o, p)
 	if err != nil {
 		return err
 	}
@@ -224,7 +230,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		return err
 	}
 	if !o.json {
-		lines := planLines(forward, backward, dev)
+		lines := p.planLines(dev)
 		if verdict != "" {
 			lines = append(lines, "verified: "+verdict)
 		}
@@ -234,12 +240,9 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		}
 		return e.err
 	}
-	if forward == nil {
-		forward = &attention.Plan{}
-	}
-	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: deviceLabel(dev),
-		Call: fields.Of(in.shape, in.config), Scale: in.config.ScaleValue(), Layout: o.layout(), Options: o.used(), Verified: verdict,
-		Output: o.of("o"), LSE: o.of("lse"), Gradients: o.gradientPaths(), Seconds: elapsed.Seconds()})
+	return bench.WriteJSON(report, result{Plan: p.forward, Backward: p.backward, Device: deviceLabel(dev),
+		Call: fields.Of(p.in.shape, p.in.config), Scale: p.in.config.ScaleValue(), Layout: o.layout(), Options: o.used(), Verified: verdict,
+		Output: o.of("o"), LSE: o.of("lse"), Gradients: o.gradientPaths(), Seconds: p.took.Seconds()})
 }
 
 // report is where the plan is printed: standard error if an output is written to
@@ -255,12 +258,9 @@ func (a *app) report(o *runFlags) io.Writer {
 
 // verifyRun verifies the result if --verify is set. It returns the verdict as text; a
 // wrong result is an error.
-func (a *app) verifyRun(o *runFlags, p *runProblem) (string, error) {
+func verifyRun(o *runFlags, p *runProblem) (string, error) {
 	if !o.verify {
 		return "", nil
-	}
-	if a.spoil != nil {
-		a.spoil(&p.args)
 	}
 	var text []string
 	judge := func(v *accuracy.Verdict, err error, what, prefix string) error {

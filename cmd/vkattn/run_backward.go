@@ -173,38 +173,37 @@ func (p *runProblem) compute(ctx context.Context, op *attention.Op, s *attention
 	return op.Backward(s, a)
 }
 
-// plans returns the plans of the call as it was placed: the forward plan unless O was read
+// setPlans sets the plans of the call as it was placed: the forward plan unless O was read
 // from a file, the backward plan if a gradient is wanted.
-func (p *runProblem) plans(op *attention.Op, a attention.BackwardArgs) (forward *attention.Plan,
-	backward *attention.BackwardPlan, err error) {
+func (p *runProblem) setPlans(op *attention.Op, a attention.BackwardArgs) error {
 	if !p.in.o.has("o-in") {
 		plan, err := op.PlanFor(a.Args)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		forward = &plan
+		p.forward = &plan
 	}
 	if p.in.o.wanted() {
 		plan, err := op.PlanBackwardFor(a)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		backward = &plan
+		p.backward = &plan
 	}
-	return forward, backward, nil
+	return nil
 }
 
 // planLines are the lines that run prints about its plans.
-func planLines(forward *attention.Plan, backward *attention.BackwardPlan, dev *attention.Device) (lines []string) {
+func (p *runProblem) planLines(dev *attention.Device) (lines []string) {
 	on := ""
 	if dev != nil { // without one the plan says so
 		on = ", on " + deviceLabel(dev)
 	}
-	if forward != nil {
-		lines = append(lines, fmt.Sprintf("plan: %v%s", *forward, on))
+	if p.forward != nil {
+		lines = append(lines, fmt.Sprintf("plan: %v%s", *p.forward, on))
 	}
-	if backward != nil {
-		lines = append(lines, fmt.Sprintf("backward: %v%s", *backward, on))
+	if p.backward != nil {
+		lines = append(lines, fmt.Sprintf("backward: %v%s", *p.backward, on))
 	}
 	return lines
 }

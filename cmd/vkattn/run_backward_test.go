@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"math"
 	"os"
 	"path/filepath"
@@ -300,12 +299,8 @@ func TestBadGradientFlagsAreBadInput(t *testing.T) {
 
 func TestRunWritesNoGradientThatIsWrong(t *testing.T) {
 	dir, args := goodGradients(t)
-	var out, errs bytes.Buffer
-	a := &app{stdout: &out, stderr: &errs, spoil: func(r *attention.BackwardArgs) { r.DQ.Host[1] = 0x44 }}
-	code := a.exit(a.execute(t.Context(), append(args, "--verify")))
-	require.Equal(t, exitFailure, code)
-	require.Regexp(t, `^vkattn: wrong gradients: FAIL: dQ: .*batch 0, head 0, row 0.*\n$`, errs.String())
-	require.Empty(t, out.String())
+	stderr := spoiledRun(t, args, func(r *attention.BackwardArgs) { r.DQ.Host[1] = 0x44 })
+	require.Regexp(t, `^vkattn: wrong gradients: FAIL: dQ: .*batch 0, head 0, row 0.*\n$`, stderr)
 	for _, name := range []string{"o", "lse", "dq"} {
 		require.NoFileExists(t, filepath.Join(dir, name+".npy"))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"time"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
@@ -158,8 +159,11 @@ func fileType(d npy.DType) attention.DType {
 
 // runProblem is a call whose arguments are in host memory, its tensors in the storage type.
 type runProblem struct {
-	in   *runInputs
-	args attention.BackwardArgs // a forward call has only the fields of attention.Args
+	in       *runInputs
+	args     attention.BackwardArgs  // a forward call has only the fields of attention.Args
+	forward  *attention.Plan         // nil if O was read from a file
+	backward *attention.BackwardPlan // nil without gradients
+	took     time.Duration           // with transfers to and from the device
 }
 
 // load reads the files and rounds them to the storage type.
@@ -203,13 +207,12 @@ func (in *runInputs) outputAxes() axes {
 	return a
 }
 
-// onDevice runs the call on a device. It returns the plans for the tensors as they were
+// onDevice runs the call on a device. Its plans are those for the tensors as they were
 // placed: they depend on their alignment and on LSE.
-func (p *runProblem) onDevice(ctx context.Context, dev *attention.Device, op *attention.Op) (plan *attention.Plan,
-	backward *attention.BackwardPlan, err error) {
+func (p *runProblem) onDevice(ctx context.Context, dev *attention.Device, op *attention.Op) error {
 	m, err := bench.OpenMemory(dev, "run")
 	if err != nil {
-		return plan, backward, err
+		return err
 	}
 	defer func() { _ = m.Close() }()
 	m.Limit = p.in.o.timeout
@@ -227,7 +230,7 @@ func (p *runProblem) onDevice(ctx context.Context, dev *attention.Device, op *at
 		host := t.Host()
 		b, err := m.New(uint64(len(host)), vk.BufferOptions{Name: t.Name, Exportable: exportable})
 		if err != nil {
-			return plan, backward, fmt.Errorf("memory of %s (%s): %w", t.Name, hostmem.Bytes(uint64(len(host))), err)
+			return fmt.Errorf("memory of %s (%s): %w", t.Name, hostmem.Bytes(uint64(len(host))), err)
 		}
 		b.Hold(t)
 		blocks[i] = b
@@ -238,22 +241,22 @@ func (p *runProblem) onDevice(ctx context.Context, dev *attention.Device, op *at
 		// With Varlen the kernel does not write all of an output.
 		if read || args.Varlen != nil {
 			if err := b.Write(0, host); err != nil {
-				return plan, backward, err
+				return err
 			}
 		}
 	}
 	if err := p.compute(ctx, op, m.Order(), args); err != nil {
-		return plan, backward, err
+		return err
 	}
-	if plan, backward, err = p.plans(op, args); err != nil {
-		return plan, backward, err
+	if err := p.setPlans(op, args); err != nil {
+		return err
 	}
 	for b, host := range outputs {
 		if err := b.Download(ctx, host); err != nil {
-			return plan, backward, err
+			return err
 		}
 	}
-	return plan, backward, m.Wait(ctx)
+	return m.Wait(ctx)
 }
 
 // output is O as float32 in the files' layout.

@@ -338,7 +338,7 @@ func TestRunTakesTheTunedTile(t *testing.T) {
 		t.Helper()
 		stdout, _ := succeeds(t, slices.Concat(with(args, "--device", "auto"), []string{"--json", "--tier", "scalar"}, more)...)
 		r := decoded[result](t, stdout)
-		return r.Plan
+		return *r.Plan
 	}
 	require.Equal(t, attention.TileHeuristic, plan().Tuning)
 	require.Equal(t, attention.TileTuned, plan("--tuning", "on").Tuning)
