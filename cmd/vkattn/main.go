@@ -52,7 +52,6 @@ import (
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/markdown"
 	"vkattn/internal/atomicfile"
-	"vkattn/internal/cases"
 	"vkattn/internal/hostmem"
 	"vkattn/vk"
 )
@@ -71,12 +70,11 @@ type app struct {
 	bar            progress
 	args           []string // of the command
 	validation     bool
-	stats          bool                                               // open devices with compiler statistics
-	labels         bool                                               // open devices with names for debugging tools
-	timeout        time.Duration                                      // of opened devices; 0: vk.DefaultTimeout
-	touch          func(who string, p *cases.Problem, after [][]byte) // for tests: see verify.Verifier
-	onInterrupt    cleanup                                            // saves finished rows, and removes temporary files
-	onSecondSignal cleanup                                            // removes temporary files without a wait
+	stats          bool          // open devices with compiler statistics
+	labels         bool          // open devices with names for debugging tools
+	timeout        time.Duration // of opened devices; 0: vk.DefaultTimeout
+	onInterrupt    cleanup       // saves finished rows, and removes temporary files
+	onSecondSignal cleanup       // removes temporary files without a wait
 }
 
 // grace is how long an interrupted command may take to end. Tests of work that ends raise it.

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
@@ -89,7 +90,12 @@ fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalH
 				}))
 		},
 	}
-	f := c.Flags()
+	o.add(c.Flags())
+	c.SetHelpFunc(helpBySection)
+	return c
+}
+
+func (o *verifyFlags) add(f *pflag.FlagSet) {
 	f.SortFlags = false
 	o.problemFlags(f)
 	f.Lookup("suite").Usage = suitesUsage() + ", " + conformance + ", " + options
@@ -111,8 +117,6 @@ fits the memory, 4 device failure, or a device that hangs (--timeout)` + signalH
 	f.BoolVar(&o.wide, "wide", false, wideUsage)
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
-	c.SetHelpFunc(helpBySection)
-	return c
 }
 
 func (a *app) verify(ctx context.Context, o *verifyFlags) error {
@@ -126,11 +130,12 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		return err
 	}
 	defer closeAny(dev)
+	return a.verifyWith(ctx, o, plan, newVerifier(o, plan, dev))
+}
+
+// newVerifier runs what the flags name on a device, by default all that runs on it.
+func newVerifier(o *verifyFlags, plan *verifyPlan, dev *attention.Device) *verify.Verifier {
 	cuda := cudapath.ContextOf(dev)
-	problems, err := a.verifyProblems(plan, dev, o.seed, true)
-	if err != nil {
-		return err
-	}
 	tiers := plan.tiers
 	if len(tiers) == 0 {
 		tiers = availableTiers(dev.Vulkan())
@@ -147,11 +152,20 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		families = attention.CUDAKernels()
 	}
 	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: bench.Specs(tiers, families, nil, nil, nil, nil),
-		Backward: plan.backward, Repeat: o.times, Conformance: plan.table, Here: here, Touch: a.touch, Timeout: o.timing.Timeout}
+		Backward: plan.backward, Repeat: o.times, Conformance: plan.table, Here: here, Timeout: o.timing.Timeout}
 	if (cuda != nil || verify.HasCUDA(dev.Vulkan())) && !plan.backward {
 		v.Reference = &verify.Validation
 	}
-	info := runInfo(dev, o.seed)
+	return v
+}
+
+// verifyWith verifies the problems of the plan, and prints and saves the rows.
+func (a *app) verifyWith(ctx context.Context, o *verifyFlags, plan *verifyPlan, v *verify.Verifier) error {
+	problems, err := a.verifyProblems(plan, v.Device, o.seed, true)
+	if err != nil {
+		return err
+	}
+	info := runInfo(v.Device, o.seed)
 	info.Suite, info.Wide = o.suite, o.wide
 	var planned []*verify.Row
 	for _, p := range problems {
@@ -194,7 +208,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	if stopped != nil {
 		return stopped
 	}
-	return errors.Join(verifyOutcome(&all), validated(dev.Vulkan()))
+	return errors.Join(verifyOutcome(&all), validated(v.Device.Vulkan()))
 }
 
 // runsHere returns a function that reports whether an implementation runs a storage

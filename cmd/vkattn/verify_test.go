@@ -2,12 +2,12 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"vkattn/cmd/vkattn/internal/bench"
@@ -21,11 +21,23 @@ func tinyVerify(more ...string) []string {
 		"--causal", "none", "--dtype", "f16", "--seed", "9"}, more...)
 }
 
-// callTouched runs the command with a hook that sees every result.
-func callTouched(touch func(who string, p *cases.Problem, after [][]byte), args ...string) (code int, stdout, stderr string) {
+// callTouched verifies as the command does, with a hook that sees every result.
+func callTouched(t *testing.T, touch func(who string, p *cases.Problem, after [][]byte), args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var o verifyFlags
+	f := pflag.NewFlagSet("verify", pflag.ContinueOnError)
+	o.add(f)
+	require.NoError(t, f.Parse(args[1:]))
+	plan, err := o.plan()
+	require.NoError(t, err)
 	var out, errs bytes.Buffer
-	a := &app{stdout: &out, stderr: &errs, touch: touch}
-	code = a.exit(a.execute(context.Background(), args))
+	a := &app{stdout: &out, stderr: &errs}
+	dev, err := a.openAny(o.device, plan.tiers, needOfTiers(plan.tiers, true), firstTier(plan.tiers))
+	require.NoError(t, err)
+	defer closeAny(dev)
+	v := newVerifier(&o, plan, dev)
+	v.Touch = touch
+	code = a.exit(a.verifyWith(t.Context(), &o, plan, v))
 	return code, out.String(), errs.String()
 }
 
@@ -105,7 +117,7 @@ func TestVerifyOnTheCPU(t *testing.T) {
 // A result that is changed on its way is printed as FAIL, is exit code 1, and
 // leaves the rows of the others as they are.
 func TestVerifyFindsAWrongResult(t *testing.T) {
-	code, stdout, stderr := callTouched(func(_ string, p *cases.Problem, after [][]byte) {
+	code, stdout, stderr := callTouched(t, func(_ string, p *cases.Problem, after [][]byte) {
 		after[cases.TensorO][2*40+1] ^= 0x40
 	}, tinyVerify("--device", "cpu", "-o", "json")...)
 	require.Equal(t, exitFailure, code)
@@ -114,7 +126,7 @@ func TestVerifyFindsAWrongResult(t *testing.T) {
 	require.Equal(t, bench.Fail, rows[0].Status)
 	require.NotEmpty(t, rows[0].Reasons)
 
-	code, stdout, _ = callTouched(func(_ string, p *cases.Problem, after [][]byte) {
+	code, stdout, _ = callTouched(t, func(_ string, p *cases.Problem, after [][]byte) {
 		if p.Case.String() == "d1.none.B1.H1.1x1.tight.normal.lse" {
 			after[cases.TensorLSE][3] ^= 0x40
 		}
@@ -142,7 +154,7 @@ func checkModified(t *testing.T, where ...string) {
 		require.Equal(t, "table bias=4x32, score-mod s + bias[h, min(max(i - j, 0), 31)], mask-mod j <= i && i - j < 30", r.OptionText)
 		require.Equal(t, r.Of, int64(r.Float64.Rows))
 	}
-	code, _, stderr := callTouched(func(_ string, p *cases.Problem, after [][]byte) {
+	code, _, stderr := callTouched(t, func(_ string, p *cases.Problem, after [][]byte) {
 		after[cases.TensorO][2*100+1] ^= 0x40
 	}, modifiedVerify(where...)...)
 	require.Equal(t, exitFailure, code)
@@ -156,7 +168,7 @@ func checkModified(t *testing.T, where ...string) {
 		require.Len(t, r.Gradients, 4)
 		require.Empty(t, r.Unjudged)
 	}
-	code, stdout, _ = callTouched(func(_ string, p *cases.Problem, after [][]byte) {
+	code, stdout, _ = callTouched(t, func(_ string, p *cases.Problem, after [][]byte) {
 		after[len(after)-1][4*7+3] ^= 0x40
 	}, modifiedVerify(append(where, "--pass", "bwd")...)...)
 	require.Equal(t, exitFailure, code)
@@ -213,7 +225,7 @@ func TestVerifyOnADevice(t *testing.T) {
 	}
 	require.Equal(t, 2, scalar)
 
-	code, _, stderr = callTouched(func(_ string, p *cases.Problem, after [][]byte) {
+	code, _, stderr = callTouched(t, func(_ string, p *cases.Problem, after [][]byte) {
 		after[cases.TensorO][2*100+1] ^= 0x40
 	}, tinyVerify("--tier", "scalar")...)
 	require.Equal(t, exitFailure, code)
