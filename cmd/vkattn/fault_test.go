@@ -76,7 +76,7 @@ func TestTuneOnABrokenClock(t *testing.T) {
 		for _, fault := range faults {
 			t.Run(pass+" "+fault, func(t *testing.T) {
 				p := onFaulty(t, fault, "tune", "--tier", "scalar", "--pass", pass, "--dtype", "f32", "--batch-size", "1", "--nheads", "1", "--seqlen", "40",
-					"--headdim", "8", "--causal", "none", "--candidates", "2", "--budget", "8s", "-o", "json")
+					"--headdim", "8", "--causal", "none", "--candidates", "2", "--budget", "40s", "-o", "json")
 				require.NoError(t, p.Start())
 				require.Equal(t, exitOK, p.end(t), p.stderr.String())
 				timed := 0
