@@ -214,10 +214,10 @@ func (b *Backward) attends(seq, h, row int) bool {
 // BackwardTrespass reports a byte that the call must not write: outside of the outputs, or
 // in padding rows.
 func (b *Backward) BackwardTrespass(before, after [][]byte) error {
-	return b.trespass(before, after, func(expect func(t *rows, batch, h, at int) []byte) {
-		b.existing(append(b.Problem.outputs(), b.outputs()...), expect)
+	return b.trespass(before, after, func(allow allowRow) {
+		b.allowExisting(append(b.Problem.outputs(), b.outputs()...), allow)
 		for _, g := range b.outputs() {
-			b.eachPast(g, func(_, h, batch, at int) { clear(expect(g, batch, h, at)) })
+			b.eachPast(g, func(_, h, batch, at int) { clear(allow(g, batch, h, at)) })
 		}
 	})
 }

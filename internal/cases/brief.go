@@ -92,7 +92,7 @@ const (
 // different rotations, one for each storage type, cover more of them together.
 func Brief(rotation int) []Case {
 	pipelines := briefPipelines(rotation)
-	var factors []factor
+	var factors []int
 	for _, f := range briefFactors {
 		factors = append(factors, tableFactors[f])
 	}

@@ -5,16 +5,10 @@ import (
 	"slices"
 )
 
-// factor is one dimension of a table of cases: how many values it takes.
-type factor struct {
-	name   string
-	values int
-}
-
 // pair is a value of each of two factors, a < b.
 type pair struct{ a, av, b, bv int }
 
-// cover lists rows, one value per factor, so that every pair of values occurs in some
+// cover lists rows, one value for each factor, which takes that many, so that every pair of values occurs in some
 // row. merge maps a pair to its representative: the pair itself if it matters, or a
 // coarser pair if, for example, one length of several is enough. ok is false for pairs
 // that need no row.
@@ -22,7 +16,7 @@ type pair struct{ a, av, b, bv int }
 // It is the greedy method of AETG (Cohen et al., 1997) with a fixed seed, so that the rows
 // are the same on every run. It avoids rows of a cost over limit; a pair that occurs in
 // no cheaper row gets the cheapest row found.
-func cover(factors []factor, merge func(pair) (p pair, ok bool), cost func(row []int) int64, limit int64) [][]int {
+func cover(factors []int, merge func(pair) (p pair, ok bool), cost func(row []int) int64, limit int64) [][]int {
 	g := &coverer{factors: factors, merge: merge, Cost: cost, rng: rand.New(rand.NewPCG(1, 2))}
 	g.collect()
 	var rows [][]int
@@ -36,7 +30,7 @@ func cover(factors []factor, merge func(pair) (p pair, ok bool), cost func(row [
 }
 
 type coverer struct {
-	factors []factor
+	factors []int
 	merge   func(pair) (pair, bool)
 	Cost    func([]int) int64
 	rng     *rand.Rand
@@ -49,8 +43,8 @@ func (g *coverer) collect() {
 	g.missing = map[pair]bool{}
 	for b := range g.factors {
 		for a := range b {
-			for av := range g.factors[a].values {
-				for bv := range g.factors[b].values {
+			for av := range g.factors[a] {
+				for bv := range g.factors[b] {
 					if p, ok := g.merge(pair{a, av, b, bv}); ok && !g.missing[p] {
 						g.missing[p] = true
 						g.open = append(g.open, p)
@@ -115,9 +109,9 @@ func (g *coverer) candidate(must pair) []int {
 		if f == must.a || f == must.b {
 			continue
 		}
-		most, from := -1, g.rng.IntN(g.factors[f].values)
-		for i := range g.factors[f].values {
-			v := (from + i) % g.factors[f].values
+		most, from := -1, g.rng.IntN(g.factors[f])
+		for i := range g.factors[f] {
+			v := (from + i) % g.factors[f]
 			gain := 0
 			for _, o := range set {
 				p := pair{f, v, o, row[o]}

@@ -150,7 +150,7 @@ func (p *Problem) newPiece(name string, bytes int64) (image, live []byte) {
 }
 
 // vector puts 32-bit words into a piece of memory. The result depends on the live words
-// only; nil means that all are live. bind replaces the Vector's Host memory later.
+// only; nil means that all are live. Args replaces the Vector's Host memory later.
 func (p *Problem) vector(name string, words []uint32, live func(i int) bool) problem.Vector {
 	guard := p.guard()
 	if len(p.Image)%2 == 1 && guard > 0 {
@@ -369,19 +369,21 @@ func (p *Problem) Args(place func(o operands.Operand, piece int)) problem.Args {
 
 // Trespass reports the first byte that changed and is not of an existing row of O or LSE.
 func (p *Problem) Trespass(before, after [][]byte) error {
-	return p.trespass(before, after, func(expect func(t *rows, batch, h, at int) []byte) { p.existing(p.outputs(), expect) })
+	return p.trespass(before, after, func(allow allowRow) { p.allowExisting(p.outputs(), allow) })
 }
 
-// existing visits the rows of tensors that exist.
-func (p *Problem) existing(list []*rows, visit func(t *rows, batch, h, at int) []byte) {
+// allowRow allows a row to change. It returns what is expected there, which is what the row holds.
+type allowRow func(t *rows, batch, h, at int) (expected []byte)
+
+// allowExisting allows the rows of tensors that exist to change.
+func (p *Problem) allowExisting(list []*rows, allow allowRow) {
 	for _, t := range list {
-		p.eachRow(t, func(_, h, _, batch, at int) { visit(t, batch, h, at) })
+		p.eachRow(t, func(_, h, _, batch, at int) { allow(t, batch, h, at) })
 	}
 }
 
-// trespass reports the first byte that is not as it was before, other than in the rows that written visits. expect
-// returns what is expected in a row, at first what is there.
-func (p *Problem) trespass(before, after [][]byte, written func(expect func(t *rows, batch, h, at int) []byte)) error {
+// trespass reports the first byte that changed, other than in the rows that written allows to.
+func (p *Problem) trespass(before, after [][]byte, written func(allow allowRow)) error {
 	expected, copied := slices.Clone(before), map[int]bool{}
 	written(func(t *rows, batch, h, at int) []byte {
 		if !copied[t.image] {

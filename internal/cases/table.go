@@ -37,11 +37,10 @@ const (
 	fAccess
 )
 
-var tableFactors = []factor{
-	fDims: {"dims", len(Dims)}, fSq: {"Sq", len(lengths)}, fSk: {"Sk", len(lengths)},
-	fHeads: {"heads", len(heads)}, fBatch: {"batch", len(batches)}, fCausal: {"causal", len(Causals)},
-	fScale: {"scale", len(Scales)}, fLayout: {"layout", int(layoutKinds)}, fData: {"data", int(DataKinds)},
-	fLSE: {"lse", 2}, fAccess: {"access", len(Accesses)},
+// tableFactors are how many values the factors take.
+var tableFactors = []int{
+	fDims: len(Dims), fSq: len(lengths), fSk: len(lengths), fHeads: len(heads), fBatch: len(batches), fCausal: len(Causals),
+	fScale: len(Scales), fLayout: int(layoutKinds), fData: int(DataKinds), fLSE: 2, fAccess: len(Accesses),
 }
 
 // caseOf is a row of the table.
