@@ -39,6 +39,20 @@ type Args = struct {
 	DropoutSeed   uint64
 	DropoutOffset uint32
 
+	// DropoutState is a seed and an offset that the kernel reads, two uint64 of 32-bit words, low word first: a CUDA graph
+	// that was captured draws another mask at each replay if something in it changes them. They are added to DropoutSeed
+	// and DropoutOffset: with sum = DropoutState[1] + DropoutOffset, of 64 bits, the mask is that of the seed
+	// DropoutSeed + DropoutState[0] + sum>>32 and of the offset that the low word of sum is. Tiers cpu and cuda take it.
+	DropoutState Vector
+
+	ALiBiPerSequence bool // ALiBi is [B, Hq]: each sequence has slopes of its own
+
+	// MaxLogits is an output of Forward, float32 [Hq]: the largest score of each query head over all sequences, rows and
+	// the keys that they attend to, as QK-clip takes it. Scores are those of the softmax, behind the scale and every
+	// modifier; sinks do not count, NaN neither. A head without scores has -Inf. The bits are the same in every run. Tiers
+	// cpu and cuda compute it, the latter in K and V that are not quantized. Backward takes no notice of it.
+	MaxLogits Vector
+
 	// Scales of K and V of Scaled types (KVInt8, KVFP8, KVFP8E5M2), float32, one per key and head:
 	// packed [B, Hkv, Sk]; with Pages [Count, Hkv, PageSize]; for packed sequences
 	// [Hkv, TotalK]. With Config.KVBlock n > 1, one scale covers n consecutive keys, and

@@ -209,7 +209,7 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 		return plan.BackwardRequest{}, fmt.Errorf("%w: only forward kernels have variants and ablations", ErrUnsupported)
 	}
 	r := op.typicalBackward(a.Shape)
-	r.Want, r.DLSE, r.Options = l.Want, a.DLSE.Given(), plan.OptionsOf(&a.Args, &op.cfg)
+	r.Want, r.DLSE, r.Options = l.Want, a.DLSE.Given(), plan.BackwardOptionsOf(&a.Args, &op.cfg)
 	r.Accumulate, r.PartialKeys = a.Accumulate, a.PartialKeys
 	r.BlockMap, r.Maps = a.BlockMap != nil, plan.MapsOf(&op.cfg, &a.Args)
 	if v := a.Varlen; v != nil {

@@ -71,7 +71,7 @@ func (op *Op) orderBackward(c *vk.Commands, a *BackwardArgs, l *tensors.Backward
 			u.Write(t)
 		}
 	}
-	u.ReadOptions(&op.cfg, &a.Args)
+	u.Options(&op.cfg, &a.Args)
 	return u.Order(c)
 }
 

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +18,7 @@ func TestCUDATakesSomeOptions(t *testing.T) {
 	base := callOn(t, dev)
 	vector := func() Vector { return Vector{Buffer: base.Q.Buffer, Offset: 4096} }
 	taken := map[string]string{"varlen": "lengths", "packed": "lengths", "pages": "pages", "alibi": "ALiBi", "sinks": "sinks", "window": "window", "softcap": "softcap",
-		"bias": "bias", "mask": "mask", "dropout": "dropout"}
+		"bias": "bias", "mask": "mask", "dropout": "dropout", "alibi of each": "ALiBi"}
 	for name, change := range map[string]func(*Config, *Args){
 		"varlen": func(_ *Config, a *Args) { a.Varlen = &Varlen{UsedK: vector()} },
 		"packed": func(_ *Config, a *Args) { a.Varlen = &Varlen{CuQ: vector(), TotalQ: 7} },
@@ -36,11 +37,12 @@ func TestCUDATakesSomeOptions(t *testing.T) {
 		"mask": func(_ *Config, a *Args) {
 			a.Mask = &Mask{Tensor: Tensor{Buffer: base.Q.Buffer}}
 		},
-		"alibi":   func(c *Config, a *Args) { c.Align, a.ALiBi = TopLeft, vector() },
-		"sinks":   func(_ *Config, a *Args) { a.Sinks = vector() },
-		"window":  func(c *Config, _ *Args) { c.Align, c.Window = TopLeft, WindowOf(3, 3) },
-		"softcap": func(c *Config, _ *Args) { c.Softcap = 30 },
-		"dropout": func(c *Config, _ *Args) { c.Dropout = 0.1 },
+		"alibi":         func(c *Config, a *Args) { c.Align, a.ALiBi = TopLeft, vector() },
+		"alibi of each": func(c *Config, a *Args) { c.Align, a.ALiBi, a.ALiBiPerSequence = TopLeft, vector(), true },
+		"sinks":         func(_ *Config, a *Args) { a.Sinks = vector() },
+		"window":        func(c *Config, _ *Args) { c.Align, c.Window = TopLeft, WindowOf(3, 3) },
+		"softcap":       func(c *Config, _ *Args) { c.Softcap = 30 },
+		"dropout":       func(c *Config, _ *Args) { c.Dropout = 0.1 },
 		"int8": func(c *Config, a *Args) {
 			c.KeyType, c.ValueType, a.KScale, a.VScale = KVInt8, KVInt8, vector(), vector()
 		},
@@ -79,5 +81,43 @@ func TestCUDATakesSomeOptions(t *testing.T) {
 				require.Contains(t, plan.Rejected[0].Reason, "it takes them if asked for")
 			}
 		})
+	}
+}
+
+// Tier cuda alone takes a state of dropout and MaxLogits on a Vulkan device. The others refuse them by name, but gradients take no notice
+// of MaxLogits.
+func TestVulkanTiersRefuseWhatOnlyCUDATakes(t *testing.T) {
+	f := withFakeCUDA(t)
+	dev := cudaDevice(t)
+	base := callOn(t, dev)
+	for name, change := range map[string]func(a *Args, v Vector){
+		"dropout, dropout state": func(a *Args, v Vector) { a.DropoutState = v },
+		"dropout, MaxLogits":     func(a *Args, v Vector) { a.MaxLogits = v },
+	} {
+		a := base
+		change(&a, Vector{Buffer: base.Q.Buffer, Offset: 4096})
+		s, err := dev.NewStream("test")
+		require.NoError(t, err)
+		_, option, _ := strings.Cut(name, ", ")
+		for _, tier := range []Tier{TierAuto, TierScalar} {
+			op, err := New(On(dev), Config{HeadDim: 64, Dropout: 0.5, Tier: tier})
+			require.NoError(t, err)
+			oneLine(t, op.Forward(OnStream(s), a), "its kernels take no "+option)
+		}
+		op, err := New(On(dev), Config{HeadDim: 64, Dropout: 0.5, Tier: TierCUDA})
+		require.NoError(t, err)
+		require.NoError(t, op.Forward(OnStream(s), a))
+		require.Equal(t, name, f.problems[len(f.problems)-1].Options)
+		require.NoError(t, s.Close())
+
+		b := BackwardArgs{Args: a, DO: a.Q, DQ: Tensor{Buffer: a.K.Buffer, Offset: 8192}}
+		op, err = New(On(dev), Config{HeadDim: 64, Dropout: 0.5, Tier: TierScalar})
+		require.NoError(t, err)
+		_, err = op.PlanBackwardFor(b)
+		if a.MaxLogits.Given() {
+			require.NoError(t, err)
+		} else {
+			oneLine(t, err, "its kernels take no dropout state")
+		}
 	}
 }

@@ -40,7 +40,7 @@ func (op *Op) recordNew(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if err := op.checkNumbers(orderOf(s), a); err != nil {
 		return err
 	}
-	if tensors.NoRows(a) {
+	if tensors.NoRows(a) && !a.MaxLogits.Given() {
 		return nil
 	}
 	all := l.All()
@@ -97,7 +97,7 @@ func (op *Op) order(c *vk.Commands, a *Args, all []tensors.Layout) error {
 			u.Write(&all[i])
 		}
 	}
-	u.ReadOptions(&op.cfg, a)
+	u.Options(&op.cfg, a)
 	return u.Order(c)
 }
 

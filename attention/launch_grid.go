@@ -79,7 +79,7 @@ func (l *launch) steps(a *Args, all []tensors.Layout) (s [plan.MostBindings]disp
 	for _, i := range [...]int{bindCuQ, bindCuK, bindUsedQ, bindUsedK} {
 		s[i] = o.lengths
 	}
-	s[bindALiBi], s[bindSinks], s[bindBias], s[bindMap] = o.heads, o.heads, o.bias, o.mapped
+	s[bindALiBi], s[bindSinks], s[bindBias], s[bindMap] = o.slopes, o.heads, o.bias, o.mapped
 	if p := a.Pages; p != nil {
 		s[bindTable].Batch = 4 * uint64(tensors.TableStride(p, &a.Shape))
 	}
@@ -96,10 +96,11 @@ func (l *launch) steps(a *Args, all []tensors.Layout) (s [plan.MostBindings]disp
 }
 
 // optionStep has the steps of the vectors and tensors that forward and backward share.
-type optionStep struct{ lengths, heads, bias, mapped dispatch.Step }
+type optionStep struct{ lengths, heads, slopes, bias, mapped dispatch.Step }
 
 func optionSteps(a *Args) (o optionStep) {
 	o.lengths, o.heads = dispatch.Step{Batch: 4}, dispatch.Step{Head: 4}
+	o.slopes = dispatch.Step{Batch: 4 * uint64(tensors.SlopeStride(a)), Head: 4}
 	if b := a.Bias; b != nil {
 		n := tensors.BiasStrides(b, a.Shape)
 		o.bias = dispatch.Step{Batch: uint64(n[0]) * uint64(b.DType.Size()), Head: uint64(n[1]) * uint64(b.DType.Size())}
@@ -200,7 +201,7 @@ func (l *backwardLaunch) steps(k *plan.BackwardKernel) (s [plan.MostBackwardBind
 	for _, i := range [...]int{bwdCuQ, bwdCuK, bwdUsedQ, bwdUsedK} {
 		s[i] = o.lengths
 	}
-	s[bwdALiBi], s[bwdBias], s[bwdMap] = o.heads, o.bias, o.mapped
+	s[bwdALiBi], s[bwdBias], s[bwdMap] = o.slopes, o.bias, o.mapped
 	switch k.Variant.Kernel {
 	case plan.KernelLSE: // stores to the statistics, and reads the sinks
 		s[bwdDX], s[bwdDV] = s[bwdStats], o.heads

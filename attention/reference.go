@@ -22,6 +22,11 @@ func Reference(cfg Config, a Args) (o, lse []float64, err error) {
 	return oracle.Reference(problem.Config(cfg), a)
 }
 
+// ReferenceMaxLogits computes Args.MaxLogits in float64. Like [Reference] it reads the inputs alone.
+func ReferenceMaxLogits(cfg Config, a Args) ([]float64, error) {
+	return oracle.ReferenceMaxLogits(problem.Config(cfg), a)
+}
+
 // DropoutMask returns the mask of Config.Dropout for a call's Shape, DropoutSeed and
 // DropoutOffset: bytes [B, Hq, Sq, Sk], 1 for a slot that keeps its weight and 0 for one that
 // is dropped. Rows and keys count from the start of their sequence b, so packed, padded and

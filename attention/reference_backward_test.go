@@ -278,6 +278,12 @@ func (c *backwardCase) sparse() {
 }
 
 func (c *backwardCase) alibi() { c.ALiBi = vectorF32(c.numbers(c.Hq)...) }
+
+// slopes is alibi with slopes of each sequence.
+func (c *backwardCase) slopes() {
+	c.ALiBi, c.ALiBiPerSequence = vectorF32(c.numbers(c.B*c.Hq)...), true
+}
+
 func (c *backwardCase) sinks() { c.Sinks = vectorF32(c.numbers(c.Hq)...) }
 
 // used gives the sequences of a padded batch lengths.
@@ -405,6 +411,8 @@ var backwardTable = []backwardRow{
 	}), shape: small},
 	{name: "ALiBi", cfg: withConfig(func(c *attention.Config) { c.Align = attention.BottomRight }), shape: small,
 		set: func(_ require.TestingT, c *backwardCase) { c.alibi() }},
+	{name: "ALiBi of each sequence", cfg: withConfig(func(c *attention.Config) { c.Align = attention.BottomRight }), shape: small,
+		set: func(_ require.TestingT, c *backwardCase) { c.slopes() }},
 	{name: "bias", cfg: two, shape: small, set: func(_ require.TestingT, c *backwardCase) { c.bias(0, 0, 0) }},
 	{name: "bias of all batches", cfg: two, shape: small, set: func(_ require.TestingT, c *backwardCase) { c.bias(1, 0, 0) }},
 	{name: "bias of all heads", cfg: two, shape: small, set: func(_ require.TestingT, c *backwardCase) { c.bias(0, 1, 0) }},
@@ -479,7 +487,7 @@ var backwardTable = []backwardRow{
 	}), shape: small, set: func(t require.TestingT, c *backwardCase) {
 		c.DropoutSeed = 11
 		c.bias(1, 0, 0)
-		c.alibi()
+		c.slopes()
 		c.sinks()
 		c.used([]int32{5, 4}, []int32{6, 7})
 		*c = *c.packed(t)
@@ -616,8 +624,10 @@ func drawBackwardOf(t *rapid.T, most backwardSizes) *backwardCase {
 		c.bias(size.Draw(t, "batches"), size.Draw(t, "heads"), size.Draw(t, "rows"))
 	}
 	if flip("alibi") {
-		c.alibi()
-		for i := 0; i < c.Hq && most.length > 9; i++ { // keeps scores moderate
+		if c.alibi(); flip("slopes of each sequence") {
+			c.slopes()
+		}
+		for i := 0; i < len(c.ALiBi.Host)/4 && most.length > 9; i++ { // keeps scores moderate
 			e := element{host: c.ALiBi.Host, at: int64(i)}
 			e.set(e.get() / 32)
 		}

@@ -37,6 +37,7 @@ func TestParametersAreThoseOfTheKernels(t *testing.T) {
 		{"bias", unsafe.Offsetof(v.params.bias)}, {"mask", unsafe.Offsetof(v.params.mask)}, {"bias_batch", unsafe.Offsetof(v.params.biasSteps)},
 		{"mask_batch", unsafe.Offsetof(v.params.maskSteps)}, {"bias_type", unsafe.Offsetof(v.params.biasType)}, {"drop_offset", unsafe.Offsetof(v.params.dropOffset)},
 		{"drop_seed", unsafe.Offsetof(v.params.dropSeed)}, {"drop_threshold", unsafe.Offsetof(v.params.dropThreshold)}, {"drop_scale", unsafe.Offsetof(v.params.dropScale)},
+		{"drop_state", unsafe.Offsetof(v.params.dropState)}, {"max_logits", unsafe.Offsetof(v.params.maxLogits)}, {"alibi_batch", unsafe.Offsetof(v.params.alibiBatch)},
 	}
 	var c strings.Builder
 	header, err := filepath.Abs("kernels/attn_latent.h")

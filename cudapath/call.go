@@ -51,6 +51,8 @@ type generalParams struct {
 	dropSeed                     uint64
 	dropThreshold                uint32
 	dropScale                    float32
+	dropState, maxLogits         uint64
+	alibiBatch, _                int32
 }
 
 // latentParams is AttnLatentParams of kernels/attn_latent.h.

@@ -32,6 +32,7 @@ type decodeParams struct {
 	alibi, sinks                        uint64
 	left, right, bottomRight, changes   int32
 	scoreScale, softcap                 float32
+	alibiBatch, _                       int32
 }
 
 // set fills in p for a call, but for addresses.
@@ -54,6 +55,7 @@ func (p *decodeParams) set(a *problem.CUDACall) {
 	p.scaleLog2, p.unitHigh, p.unitLow = a.ScaleLog2, a.UnitHigh, a.UnitLow
 	p.kRow, p.vRow = uint32(p.k.row), uint32(p.v.row)
 	p.headDim, p.left, p.right, p.scoreScale, p.softcap = int32(a.HeadDim), a.Left, a.Right, a.ScoreScale, a.Softcap
+	p.alibiBatch = int32(a.ALiBiBatch)
 	if a.BottomRight {
 		p.bottomRight = 1
 	}

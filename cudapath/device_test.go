@@ -5,6 +5,7 @@ package cudapath
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -67,7 +68,7 @@ func hostDecode(name string, p *decodeParams) error {
 	g := generalParams{callParams: callParams{q: p.q, k: p.k, v: p.v, o: p.o, lse: p.lse, b: p.b, hq: p.hq, hkv: p.hkv, sq: p.sq, sk: p.sk, d: p.headDim, dv: p.headDim},
 		cuQ: p.cuQ, cuK: p.cuK, usedQ: p.usedQ, usedK: p.usedK, table: p.table, alibi: p.alibi, sinks: p.sinks, totalQ: p.totalQ, totalK: p.totalK,
 		left: p.left, right: p.right, bottomRight: p.bottomRight, pageSize: p.pageSize, pages: p.pages, tableStride: p.tableStride,
-		changes: p.changes, scoreScale: p.scoreScale, softcap: p.softcap}
+		changes: p.changes, scoreScale: p.scoreScale, softcap: p.softcap, alibiBatch: p.alibiBatch}
 	cfg := problem.Config{HeadDim: int(p.headDim)}
 	if strings.Contains(name, "_bf16_") {
 		cfg.DType = problem.BF16
@@ -186,6 +187,15 @@ func hostGeneral(cfg problem.Config, a problem.Args, p *generalParams) error {
 	a.Varlen = &problem.Varlen{CuQ: vector(p.cuQ, a.B+1), CuK: vector(p.cuK, a.B+1), UsedQ: vector(p.usedQ, a.B), UsedK: vector(p.usedK, a.B),
 		TotalQ: int(p.totalQ), TotalK: int(p.totalK)}
 	a.ALiBi, a.Sinks = vector(p.alibi, a.Hq), vector(p.sinks, a.Hq)
+	if p.alibiBatch != 0 {
+		a.ALiBi, a.ALiBiPerSequence = vector(p.alibi, a.B*int(p.alibiBatch)), true
+	}
+	a.DropoutState, a.MaxLogits = vector(p.dropState, 4), vector(p.maxLogits, a.Hq)
+	for i := range a.MaxLogits.Host[:len(a.MaxLogits.Host)/4] {
+		if x := math.Float32frombits(binary.LittleEndian.Uint32(a.MaxLogits.Host[4*i:])); !math.IsInf(float64(x), -1) {
+			return fmt.Errorf("MaxLogits begins with %v", x)
+		}
+	}
 	batches, rows, batchesK, keys := a.B, a.Sq, a.B, a.Sk
 	if p.cuQ != 0 {
 		batches, rows = 1, int(p.totalQ)

@@ -4,12 +4,15 @@ package cudapath
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +21,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/half"
 	"vkattn/internal/plan"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
@@ -103,7 +107,11 @@ func (e *generalEmulator) forward(cfg problem.Config, a problem.Args, all []tens
 	if a.Mask != nil {
 		p.mask = hostAddress(a.Mask.Host, a.Mask.Offset, 1)
 	}
-	p.setOptions(&call)
+	p.dropState = vector(a.DropoutState)
+	if p.setOptions(&call); a.MaxLogits.Given() {
+		p.maxLogits = vector(a.MaxLogits)
+		half.EncodeF32(a.MaxLogits.Host[4*a.MaxLogits.Offset:], slices.Repeat([]float32{float32(math.Inf(-1))}, a.Hq))
+	}
 	g, err := e.k.grid(e.k.tiles(&a.Shape, a.B))
 	if err != nil {
 		return err
@@ -199,6 +207,76 @@ func TestGeneralKernelsOnTheCPU(t *testing.T) {
 			}
 			t.Logf("%d cases", n)
 		})
+	}
+}
+
+// outputsOf computes a case with other arguments.
+func (e *generalEmulator) outputsOf(t *testing.T, p *cases.Problem, eachHead bool, change func(a *problem.Args)) (images [][]byte, logits []float32) {
+	t.Helper()
+	for _, image := range p.Image {
+		images = append(images, bytes.Clone(image))
+	}
+	cfg, a := p.Config(cases.On(attention.TierCPU, p.DType)), p.HostArgs(images)
+	a.MaxLogits = problem.Vector{Host: make([]byte, 4*(a.Hq+1)), Offset: 1}
+	change(&a)
+	var l tensors.Layouts
+	require.NoError(t, l.Check(&cfg, &a))
+	require.NoError(t, e.forward(cfg, a, l.All(), eachHead))
+	logits = make([]float32, a.Hq+1)
+	half.DecodeF32(logits, a.MaxLogits.Host)
+	require.Zero(t, logits[0])
+	return images, logits[1:]
+}
+
+// A general kernel stores the largest score of each head, in whatever order CTAs run. A state moves the mask of dropout.
+func TestGeneralKernelsOutputsOnTheCPU(t *testing.T) {
+	testlevel.HostOnly(t)
+	table, err := embedded()
+	require.NoError(t, err)
+	emulators := map[*Kernel]*generalEmulator{}
+	lists := [2][]cases.Case{}
+	for which := range lists {
+		n := 0
+		for _, c := range cases.DealOptions(cases.BriefOptions(), 3)[which] {
+			if !computesForward(&c) || c.D > 128 || c.Dv > 128 || emulatedTiles(&c) > 64 {
+				continue
+			}
+			if n++; n%4 == 0 || c.Dropout != 0 || testlevel.IsExhaustive() {
+				lists[which] = append(lists[which], c)
+			}
+		}
+	}
+	one := cases.Case{Name: "one key", D: 64, Dv: 64, Shape: attention.Shape{Hq: 12, Hkv: 12}, Seqs: []cases.Seq{{ID: 1, Rows: 1, Keys: 1}}, LooseK: true} // scores of either sign
+	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		for _, c := range append(lists[which], one) {
+			t.Run(dtype.String()+" "+c.String(), func(t *testing.T) {
+				p, err := cases.NewProblem(c, dtype)
+				require.NoError(t, err)
+				k := generalKernel(table, dtype.String(), c.D, c.Dv, c.Bias.On || c.Mask.On || c.Dropout != 0)
+				require.NotNil(t, k)
+				if emulators[k] == nil {
+					emulators[k] = newGeneralEmulator(t, k, nil)
+				}
+				e := emulators[k]
+				want, err := attention.ReferenceMaxLogits(attention.Config(p.Config(cases.On(attention.TierCPU, dtype))), p.HostArgs(p.Image))
+				require.NoError(t, err)
+				images, logits := e.outputsOf(t, p, false, func(*problem.Args) {})
+				for h, x := range want {
+					require.InDelta(t, x, logits[h], 1e-4*(1+math.Abs(x)), "head %d", h)
+				}
+				moved, again := e.outputsOf(t, p, true, func(a *problem.Args) {
+					if c.Dropout == 0 {
+						return
+					}
+					seed, offset := a.DropoutSeed, uint64(a.DropoutOffset)
+					a.DropoutSeed, a.DropoutOffset = 77, math.MaxUint32-5 // the sum of offsets has a carry
+					state := binary.LittleEndian.AppendUint64(make([]byte, 4), seed-77-3)
+					a.DropoutState = problem.Vector{Host: binary.LittleEndian.AppendUint64(state, offset+3<<32-uint64(a.DropoutOffset)), Offset: 1}
+				})
+				require.Equal(t, logits, again)
+				require.NoError(t, p.Same(images, moved))
+			})
+		}
 	}
 }
 

@@ -189,6 +189,16 @@ func TestGPUDeviceBackward(t *testing.T) {
 	}
 }
 
+// A captured graph draws a mask of dropout at each replay, and stores the largest score of each head.
+func TestGPUDeviceGraphDrawsMasks(t *testing.T) {
+	dev := needCUDA(t)
+	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		t.Run(dtype.String(), func(t *testing.T) {
+			replayOutputs(t, dev, dtype, attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 333, Sk: 700}, 50)
+		})
+	}
+}
+
 // A captured forward and backward call, launched 1,000 times with new contents, gives the bits of the calls.
 func TestGPUDeviceGraph(t *testing.T) {
 	dev := needCUDA(t)

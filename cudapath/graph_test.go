@@ -5,7 +5,9 @@ package cudapath
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -15,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/dropout"
 	"vkattn/internal/problem"
 	"vkattn/vk"
 )
@@ -169,6 +172,88 @@ func TestDeviceGraph(t *testing.T) {
 	useEmulator(t, attention.F16)
 	replay(t, dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "ref", Causal: attention.TopLeft}, attention.Shape{B: 1, Hq: 2, Sq: 5, Sk: 5}, 20, 3)
 	require.NoError(t, emulated.err)
+}
+
+// replayOutputs captures a call with a state of dropout in memory and launches the graph: each launch has the mask of what the state is
+// then, and the largest score of each head.
+func replayOutputs(t *testing.T, dev *attention.Device, dtype attention.DType, shape attention.Shape, launches int) {
+	t.Helper()
+	c := ContextOf(dev)
+	g := newGraphs(t, c)
+	own, err := c.NewStream()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, own.Close()) })
+	s, err := WrapStream(dev, own.Handle())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	cfg := attention.Config{DType: dtype, HeadDim: 64, Dropout: 0.3, Causal: attention.BottomRight}
+	op, err := attention.New(dev, cfg)
+	require.NoError(t, err)
+	a := problemOn(t, dev, dtype, shape, cfg.HeadDim)
+	state, err := dev.Tensor(attention.F32, 4)
+	require.NoError(t, err)
+	logits, err := dev.Tensor(attention.F32, shape.Hq)
+	require.NoError(t, err)
+	a.DropoutState, a.MaxLogits = attention.Vector{Memory: state.Memory}, attention.Vector{Memory: logits.Memory}
+	a.DropoutSeed, a.DropoutOffset = 9, 1<<32-2
+	host := attention.Args{Shape: shape}
+	for _, x := range []struct{ to, from *attention.Tensor }{{&host.Q, &a.Q}, {&host.K, &a.K}, {&host.V, &a.V}} {
+		x.to.Host, err = x.from.Bytes(background(t))
+		require.NoError(t, err)
+	}
+	want, err := attention.ReferenceMaxLogits(cfg, host)
+	require.NoError(t, err)
+	results := func() (all [][]byte) {
+		require.NoError(t, s.Wait(background(t)))
+		for _, x := range []attention.Tensor{a.O, a.LSE, logits} {
+			b, err := x.Bytes(background(t))
+			require.NoError(t, err)
+			all = append(all, b)
+			require.NoError(t, x.SetBytes(bytes.Repeat([]byte{0x7f}, len(b))))
+		}
+		require.NoError(t, dev.Wait(background(t)))
+		return all
+	}
+	require.NoError(t, op.Forward(s, a.Args)) // loads the kernel
+	results()
+	launch := g.capture(t, own.Handle(), func() { require.NoError(t, op.Forward(s, a.Args)) })
+	var before []byte
+	for i := range launches {
+		seed, offset := uint64(i)*0x9e3779b97f4a7c15, uint64(i%4)<<33|uint64(i)
+		require.NoError(t, state.SetBytes(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, seed), offset)))
+		require.NoError(t, dev.Wait(background(t)))
+		launch()
+		got := results()
+		require.NotEqual(t, before, got[0], "launch %d", i)
+		before = got[0]
+		plain := a.Args
+		m := dropout.Mask{Seed: a.DropoutSeed, Offset: a.DropoutOffset}.Moved(seed, offset)
+		plain.DropoutState, plain.DropoutSeed, plain.DropoutOffset = attention.Vector{}, m.Seed, m.Offset
+		require.NoError(t, op.Forward(s, plain))
+		require.Equal(t, results(), got, "launch %d", i)
+		for h, x := range want {
+			require.InDelta(t, x, math.Float32frombits(binary.LittleEndian.Uint32(got[2][4*h:])), 1e-4*(1+math.Abs(x)), "head %d", h)
+		}
+	}
+	none := a.Args
+	none.B, none.LSE = 0, attention.Tensor{}
+	for _, x := range []*attention.Tensor{&none.Q, &none.K, &none.V, &none.O} {
+		*x = attention.Tensor{Memory: x.Memory}
+	}
+	require.NoError(t, op.Forward(s, none))
+	for _, word := range results()[2] {
+		require.Contains(t, []byte{0, 0x80, 0xff}, word)
+	}
+	closeAll(t, &a)
+	require.NoError(t, op.Close())
+}
+
+func TestDeviceGraphDrawsMasks(t *testing.T) {
+	f, dev := openFake(t)
+	f.launches()
+	replayOutputs(t, dev, attention.F16, attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 40, Sk: 100}, 4)
+	require.Contains(t, f.launches(), "_general_slots")
+	require.NoError(t, forwardError.err)
 }
 
 // A call that would end a capture is refused before it does, and Prepare makes it one that does not.

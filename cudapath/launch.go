@@ -2,6 +2,7 @@ package cudapath
 
 import (
 	"fmt"
+	"math"
 
 	"vkattn/attention"
 	"vkattn/internal/grid"
@@ -14,7 +15,7 @@ type invocation struct {
 	call   cudaCall
 	params latentParams // a kernel with options takes generalParams, one without them callParams
 	shape  attention.Shape
-	held   [14]vk.Resource // Q, K, V, O, LSE, and what options have
+	held   [16]vk.Resource // Q, K, V, O, LSE, and what options have
 	n      int
 }
 
@@ -72,8 +73,9 @@ func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 	}
 	p.set(a)
 	if k.General || k.Latent {
-		from := [...]*problem.CUDAVector{&a.CuQ, &a.CuK, &a.UsedQ, &a.UsedK, &a.Table, &a.ALiBi, &a.Sinks, &a.Bias.CUDAVector, &a.Mask.CUDAVector}
-		for i, to := range [...]*uint64{&p.cuQ, &p.cuK, &p.usedQ, &p.usedK, &p.table, &p.alibi, &p.sinks, &p.bias, &p.mask} {
+		from := [...]*problem.CUDAVector{&a.CuQ, &a.CuK, &a.UsedQ, &a.UsedK, &a.Table, &a.ALiBi, &a.Sinks, &a.Bias.CUDAVector, &a.Mask.CUDAVector,
+			&a.DropoutState, &a.MaxLogits}
+		for i, to := range [...]*uint64{&p.cuQ, &p.cuK, &p.usedQ, &p.usedK, &p.table, &p.alibi, &p.sinks, &p.bias, &p.mask, &p.dropState, &p.maxLogits} {
 			if *to, err = v.address(k.c, vectorNames[i], from[i]); err != nil {
 				return err
 			}
@@ -113,6 +115,7 @@ func (p *generalParams) setOptions(a *problem.CUDACall) {
 	p.scoreScale, p.softcap = a.ScoreScale, a.Softcap
 	p.biasSteps = [3]int64{a.Bias.Batch, a.Bias.Head, a.Bias.Row}
 	p.maskSteps = [3]int64{a.Mask.Batch, a.Mask.Head, a.Mask.Row}
+	p.alibiBatch = int32(a.ALiBiBatch)
 	p.biasType = biasTypes[a.BiasType]
 	p.dropSeed, p.dropOffset, p.dropThreshold, p.dropScale = a.Dropout.Seed, a.Dropout.Offset, a.Dropout.Threshold, a.DropoutScale
 	ends := int64(p.d) | int64(p.dv)
@@ -126,13 +129,18 @@ func (p *generalParams) setOptions(a *problem.CUDACall) {
 
 var (
 	tensorNames = [...]string{"Q", "K", "V", "O"}
-	vectorNames = [...]string{"Varlen.CuQ", "Varlen.CuK", "Varlen.UsedQ", "Varlen.UsedK", "Pages.Table", "ALiBi", "Sinks", "Bias", "Mask"}
+	vectorNames = [...]string{"Varlen.CuQ", "Varlen.CuK", "Varlen.UsedQ", "Varlen.UsedK", "Pages.Table", "ALiBi", "Sinks", "Bias", "Mask", "DropoutState", "MaxLogits"}
 	biasTypes   = map[attention.DType]int32{attention.F16: 0, attention.BF16: 1, attention.F32: 2} // BiasType of kernels/attn_general.h
 )
 
 // launch launches all heads and batches, in several launches if one grid cannot hold them. It
 // changes v.
 func (k *kernel) launch(s *Stream, v *invocation) error {
+	if p := &v.params; p.maxLogits != 0 {
+		if err := s.Fill(p.maxLogits, math.Float32bits(float32(math.Inf(-1))), 4*uint64(p.hq)); err != nil || v.shape.B == 0 || p.cuQ != 0 && p.totalQ == 0 {
+			return err
+		}
+	}
 	if err := s.use(launchOp); err != nil {
 		return err
 	}

@@ -247,7 +247,7 @@ func (o *operation) Forward(on backend.Stream, a problem.Args) error {
 	}
 	r := o.on.Request(&o.cfg, &a, given)
 	k, err := o.kernelOf(s, &r)
-	if err != nil || tensors.NoRows(&a) {
+	if err != nil || tensors.NoRows(&a) && !a.MaxLogits.Given() {
 		return err
 	}
 	c := forwardCalls.Get().(*problem.CUDACall)

@@ -283,7 +283,7 @@ float applySoftcap(float x) {
     if (SOFTCAP != 0) x = applySoftcap(x);                                                          \
     if (ALIBI != 0) {                                                                               \
         const int distance = int(queryOf(row)) + work.causalOffset - int(key);                      \
-        x = fma(-uintBitsToFloat(loadALiBi(headOf(row))), float(abs(distance)), x);                 \
+        x = fma(-uintBitsToFloat(loadALiBi((ALIBI == 2 ? work.batch * p.Hq : 0) + headOf(row))), float(abs(distance)), x);                 \
     }                                                                                               \
     if (BIAS != 0 && row < work.rows && key < work.seqlenK) x += loadBias(headOf(row), queryOf(row), key);
 

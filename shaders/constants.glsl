@@ -73,7 +73,7 @@ layout(constant_id = 35) const uint SPARSE_BLOCK_Q = 0; // queries per block of 
 layout(constant_id = 36) const uint SPARSE_BLOCK_K = 0; // keys per block of the block-sparse mask
 layout(constant_id = 37) const uint WINDOW = 0;        // bits, see visibleStart and visibleEnd
 layout(constant_id = 38) const uint SOFTCAP = 0;       // 1: scores are soft-capped
-layout(constant_id = 39) const uint ALIBI = 0;         // 1: ALiBi slopes
+layout(constant_id = 39) const uint ALIBI = 0;         // 1: ALiBi slopes, 2: of each sequence
 layout(constant_id = 40) const uint SINKS = 0;         // 1: one sink logit per head
 layout(constant_id = 41) const uint BIAS = 0;          // 1 float16, 2 bfloat16, 3 float32
 layout(constant_id = 42) const uint MASK = 0;          // 1: one mask byte per score

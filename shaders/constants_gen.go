@@ -32,7 +32,7 @@ const (
 	ConstSparseBlockK     uint32 = 36  // keys per block of the block-sparse mask
 	ConstWindow           uint32 = 37  // bits, see visibleStart and visibleEnd
 	ConstSoftcap          uint32 = 38  // 1: scores are soft-capped
-	ConstAlibi            uint32 = 39  // 1: ALiBi slopes
+	ConstAlibi            uint32 = 39  // 1: ALiBi slopes, 2: of each sequence
 	ConstSinks            uint32 = 40  // 1: one sink logit per head
 	ConstBias             uint32 = 41  // 1 float16, 2 bfloat16, 3 float32
 	ConstMask             uint32 = 42  // 1: one mask byte per score

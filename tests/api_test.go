@@ -116,7 +116,7 @@ var attentionPackage = apiwalk.Package{
 		"ParseCausal": attention.ParseCausal,
 		"ParseDType":  attention.ParseDType, "ParseKVType": attention.ParseKVType,
 		"ParseTier": attention.ParseTier, "ParseTuning": attention.ParseTuning, "ReadTuningCache": attention.ReadTuningCache, "ReadTuningCaches": attention.ReadTuningCaches,
-		"Reference": attention.Reference, "ReferenceBackward": attention.ReferenceBackward,
+		"Reference": attention.Reference, "ReferenceBackward": attention.ReferenceBackward, "ReferenceMaxLogits": attention.ReferenceMaxLogits,
 		"ReferenceSample": attention.ReferenceSample, "ScaleOf": attention.ScaleOf,
 		"Requirements": attention.Requirements, "TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf,
 		"ViewHost": attention.ViewHost, "WindowOf": attention.WindowOf,

@@ -116,7 +116,9 @@ func (st *Step) Forward(layer int, op *attention.Op, a attention.Args) error {
 	}
 	cascade := st.saved > 0 && cascades(&cfg, &a, st.all.mostKeys)
 	plain.LSE, plain.SparseTokens, plain.Blocks, plain.Bias, plain.Mask = a.LSE, a.SparseTokens, a.Blocks, a.Bias, a.Mask
-	plain.ALiBi, plain.Sinks, plain.DropoutSeed, plain.DropoutOffset = a.ALiBi, a.Sinks, a.DropoutSeed, a.DropoutOffset
+	plain.ALiBi, plain.ALiBiPerSequence, plain.Sinks = a.ALiBi, a.ALiBiPerSequence, a.Sinks
+	plain.DropoutSeed, plain.DropoutOffset, plain.DropoutState = a.DropoutSeed, a.DropoutOffset, a.DropoutState
+	plain.MaxLogits = a.MaxLogits
 	call := func(s *attention.Stream) error { return op.Forward(s, plain) }
 	if !cascade && c.home.Backend().Shared() != nil {
 		return call(nil) // layers at the same time

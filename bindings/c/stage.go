@@ -95,7 +95,7 @@ func (c *copies) make(a *arguments) error {
 				}
 			}
 		}
-		return c.move(&t, false, false, to)
+		return c.move(&t, of == tensors.MaxLogits, false, to)
 	})
 }
 
@@ -227,6 +227,10 @@ func memoryOf(a *attention.BackwardArgs, field string) any {
 		return &a.ALiBi
 	case "Sinks":
 		return &a.Sinks
+	case "DropoutState":
+		return &a.DropoutState
+	case "MaxLogits":
+		return &a.MaxLogits
 	case "KScale":
 		return &a.KScale
 	case "VScale":

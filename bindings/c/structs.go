@@ -131,7 +131,8 @@ func (r *reader) args(from *C.vkattn_args) (a attention.Args) {
 			Sq: r.int("shape.sq", s.sq), Sk: r.int("shape.sk", s.sk)},
 		Q: r.tensor("q", &c.q), K: r.tensor("k", &c.k), V: r.tensor("v", &c.v), O: r.tensor("o", &c.o), LSE: r.tensor("lse", &c.lse),
 		ALiBi: r.vector("alibi", &c.alibi), Sinks: r.vector("sinks", &c.sinks),
-		DropoutSeed: uint64(c.dropout_seed), DropoutOffset: uint32(c.dropout_offset),
+		DropoutSeed: uint64(c.dropout_seed), DropoutOffset: uint32(c.dropout_offset), DropoutState: r.vector("dropout_state", &c.dropout_state),
+		MaxLogits: r.vector("max_logits", &c.max_logits), ALiBiPerSequence: r.bool("alibi_per_sequence", c.alibi_per_sequence),
 		KScale: r.vector("k_scale", &c.k_scale), VScale: r.vector("v_scale", &c.v_scale),
 	}
 	if c.dropout_offset > math.MaxUint32 {

@@ -274,7 +274,7 @@ typedef struct vkattn_args {
 	const vkattn_blocks *blocks;
 	const vkattn_bias *bias;
 	const vkattn_mask *mask;
-	vkattn_vector alibi;    /* float [Hq] */
+	vkattn_vector alibi;    /* float [Hq], or [B, Hq] with alibi_per_sequence */
 	vkattn_vector sinks;    /* float [Hq] */
 	const vkattn_table *tables;
 	size_t table_count;
@@ -282,6 +282,9 @@ typedef struct vkattn_args {
 	uint64_t dropout_offset;
 	vkattn_vector k_scale;  /* float: scales of int8, fp8 and fp8_e5m2 */
 	vkattn_vector v_scale;
+	vkattn_vector dropout_state; /* uint64_t [2], a seed and an offset that are added to those above; tiers cpu and cuda */
+	vkattn_vector max_logits;    /* output: float [Hq], the largest score of each head; tiers cpu and cuda */
+	int32_t alibi_per_sequence;  /* 1: alibi is [B, Hq] */
 } vkattn_args;
 
 typedef struct vkattn_backward_args {

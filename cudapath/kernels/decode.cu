@@ -150,7 +150,7 @@ template <class T> __device__ __forceinline__ void decode(const DecodeParams &p)
 	float o[T::FRAGMENTS][4] = {}, rowMax = RowMaxInit, rowSum = 0; // max and sum of row g, the lane's keys
 	float slope = 0;                                              // of ALiBi, of row g
 	if constexpr (T::TYPE == SAME)
-		if (p.alibi) slope = ((const float *)p.alibi)[own.head + (g < own.heads ? g : 0)];
+		if (p.alibi) slope = ((const float *)p.alibi)[int64_t(batch) * p.alibiBatch + own.head + (g < own.heads ? g : 0)];
 	int stage = 0;
 #pragma unroll 1
 	for (; tile < last; tile += WARPS) {

@@ -32,13 +32,14 @@ struct DecodeParams {
 	uint32_t scalePage;                   // scales of a page
 	// Of K and V stored as Q only:
 	int32_t headDim;          // at most the kernel's, a multiple of 8
-	uint64_t alibi, sinks;    // float32 [Hq]; 0: none
+	uint64_t alibi, sinks;    // float32 [Hq], slopes alibiBatch apart for each sequence; 0: none
 	int32_t left, right;      // row r attends to keys [r - left, r + right], moved by the alignment; INT32_MAX: no limit. They take the place of causal
 	int32_t bottomRight;      // 1: the last row is at the last key; 0: row r is at key r
 	int32_t changes;          // 1: scores are in natural units, by the next two and alibi; scaleLog2 is then log2(e)
 	float scoreScale, softcap; // scale, or scale / softcap; 0: none
+	int32_t alibiBatch, unused;
 };
-static_assert(sizeof(DecodeParams) == 352, "DecodeParams is mirrored by the host");
+static_assert(sizeof(DecodeParams) == 360, "DecodeParams is mirrored by the host");
 
 enum KVType { SAME = 0, INT8 = 1, FP8 = 2, Q8_0 = 3, Q4_0 = 4 };
 

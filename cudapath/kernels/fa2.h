@@ -345,12 +345,13 @@ template <class C> struct Forward {
 			Scores<Step> s;
 			scores<Step>(s, kt);
 			if constexpr (C::General) {
-				if (p.changes) change_scores(p, bounds.slope, s, first_row() + bounds.offset - col - lane % 4 * 2);
+				if (p.changes) change_scores(p, s, task.batch, task.head, first_row() + bounds.offset - col - lane % 4 * 2);
 				if constexpr (TakesSlots<C>)
 					if (p.bias != 0) add_bias(p, bounds, s, task.batch, task.head, first_row(), col + lane % 4 * 2);
 				if (bounds.masked) mask_general<Step>(s, col);
 				if constexpr (TakesSlots<C>)
 					if (p.mask != 0) take_mask(p, bounds, s, task.batch, task.head, first_row(), col + lane % 4 * 2);
+				if (p.max_logits != 0) raise_top(bounds.top, s, first_row(), bounds.rows.used);
 			} else if constexpr (Masked) {
 				mask<Step>(s, col);
 			}
@@ -613,6 +614,7 @@ template <class C> struct Forward {
 
 		if constexpr (C::General) {
 			walk_general();
+			if (p.max_logits != 0) store_top(p, task.head, bounds.top, lane); // in finish, in front of a loop, nvcc 12.4 would not unroll it
 		} else {
 			walk(open);
 		}

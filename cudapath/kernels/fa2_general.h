@@ -31,7 +31,7 @@ template <class C> struct Bounds<C, true> {
 	int first_key;   // of the first KV tile
 	int open, close; // all rows attend to keys [open, close)
 	int end;         // no row attends to keys from here on
-	float slope;     // of ALiBi
+	float top;       // the largest score of the lane
 	bool masked;     // the current tile has keys that a row does not attend to
 
 	__device__ __forceinline__ void of_sequence(const AttnGeneralParams &p, int batch, int head) {
@@ -41,7 +41,7 @@ template <class C> struct Bounds<C, true> {
 		offset = p.bottom_right ? keys.used - rows.used : 0;
 		left = min(min(p.left, MaxLength) - offset, MaxLength);
 		right = min(min(p.right, MaxLength) + offset, MaxLength);
-		slope = p.alibi != 0 ? ((const float *)p.alibi)[head] : 0;
+		top = -INFINITY;
 	}
 
 	// Sets the keys of the rows from `row` on.
@@ -72,8 +72,10 @@ __device__ __forceinline__ float capped(float y, float softcap) {
 	return softcap * (fabsf(y) < 0.05f ? y * (1 - z * (0.33333333f - z * 0.13333333f)) : t);
 }
 
-// Changes scores to natural units, by softcap and ALiBi. `at` is the position of the lane's first row relative to its first key.
-template <int MFragments, int N> __device__ __forceinline__ void change_scores(const AttnGeneralParams &p, float slope, float (&s)[MFragments][N][4], int at) {
+// Changes scores to natural units, by softcap and ALiBi. `at` is the position of the lane's first row relative to its first key. The slope
+// is read in each step: a register for it would cost the kernels of slots at head dim 128 a spill.
+template <int MFragments, int N>
+__device__ __forceinline__ void change_scores(const AttnGeneralParams &p, float (&s)[MFragments][N][4], int batch, int head, int at) {
 	const float scale = p.score_scale;
 	if (p.softcap != 0) {
 #pragma unroll
@@ -91,13 +93,25 @@ template <int MFragments, int N> __device__ __forceinline__ void change_scores(c
 				for (int e = 0; e < 4; e++) s[i][n][e] *= scale;
 	}
 	if (p.alibi == 0) return;
-	const float first = float(at);
+	const float first = float(at), slope = ((const float *)p.alibi)[int64_t(batch) * p.alibi_batch + head];
 #pragma unroll
 	for (int i = 0; i < MFragments; i++)
 #pragma unroll
 		for (int n = 0; n < N; n++)
 #pragma unroll
 			for (int e = 0; e < 4; e++) s[i][n][e] = fmaf(-slope, fabsf(first + float(i * 16 + e / 2 * 8 - n * 8 - e % 2)), s[i][n][e]);
+}
+
+// Raises top to the largest of a lane's scores. Padding rows, from `rows` on, and NaN do not count.
+template <int MFragments, int N> __device__ __forceinline__ void raise_top(float &top, const float (&s)[MFragments][N][4], int row, int rows) {
+#pragma unroll
+	for (int i = 0; i < MFragments; i++)
+#pragma unroll
+		for (int j = 0; j < 2; j++)
+			if (row + i * 16 + j * 8 < rows) {
+#pragma unroll
+				for (int n = 0; n < N; n++) top = fmaxf(top, fmaxf(s[i][n][2 * j], s[i][n][2 * j + 1]));
+			}
 }
 
 // Calls f(score, at) of the slots of a lane that lie in the sequence. `row` and `key` are its first; `at` is where the row's first key is
@@ -135,6 +149,17 @@ __device__ __forceinline__ float huge_lse(float lse) {
 	return copysignf(fminf(fmaf(2, fabsf(lse), -HugeScore), 3.4028234663852886e38f), lse);
 }
 
+// Stores the largest score of a warp's lanes in max_logits. All warps of a head do so, in any order.
+__device__ __forceinline__ void store_top(const AttnGeneralParams &p, int head, float top, int lane) {
+#pragma unroll
+	for (int n = 16; n > 0; n /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, n));
+	if (lane != 0 || !(top > -INFINITY)) return;
+	top = p.changes ? huge_lse(top) : p.scale == 0 ? 0 : top * fabsf(p.scale);
+	float *to = (float *)p.max_logits + head;
+	if (top >= 0) atomicMax((int *)to, __float_as_int(top + 0.0f));
+	else atomicMin((unsigned *)to, __float_as_uint(top));
+}
+
 // Adds the bias to scores.
 template <class C, int N>
 __device__ __forceinline__ void add_bias(const AttnGeneralParams &p, const Bounds<C> &bounds, float (&s)[C::MFragments][N][4], int batch, int head, int row, int key) {
@@ -159,9 +184,23 @@ __device__ __forceinline__ void take_mask(const AttnGeneralParams &p, const Boun
 	});
 }
 
+// The seed and offset of dropout (see Moved in internal/dropout).
+struct DropSeed {
+	uint64_t seed;
+	uint32_t offset;
+
+	__device__ __forceinline__ explicit DropSeed(const AttnGeneralParams &p) : seed(p.drop_seed), offset(p.drop_offset) {
+		if (p.drop_state == 0) return;
+		const uint32_t *state = (const uint32_t *)p.drop_state;
+		const uint64_t sum = offset + (state[2] | uint64_t(state[3]) << 32);
+		seed += (state[0] | uint64_t(state[1]) << 32) + (sum >> 32);
+		offset = uint32_t(sum);
+	}
+};
+
 // Philox4x32-10 of four keys of a row: bit i is 1 if key 4 * quad + i keeps its weight (see internal/dropout).
-__device__ __forceinline__ uint32_t kept_of_four(const AttnGeneralParams &p, uint32_t head, uint32_t row, uint32_t quad) {
-	uint32_t x = quad, y = row, z = head, w = p.drop_offset, low = uint32_t(p.drop_seed), high = uint32_t(p.drop_seed >> 32);
+__device__ __forceinline__ uint32_t kept_of_four(const AttnGeneralParams &p, const DropSeed &of, uint32_t head, uint32_t row, uint32_t quad) {
+	uint32_t x = quad, y = row, z = head, w = of.offset, low = uint32_t(of.seed), high = uint32_t(of.seed >> 32);
 #pragma unroll
 	for (int i = 0; i < 10; i++) {
 		const uint64_t a = uint64_t(0xd2511f53u) * x, b = uint64_t(0xcd9e8d57u) * z;
@@ -173,12 +212,13 @@ __device__ __forceinline__ uint32_t kept_of_four(const AttnGeneralParams &p, uin
 
 // Clears the weights that dropout drops. The words of four keys are those of two lanes: of each two rows a lane computes one.
 template <int MFragments, int N> __device__ __forceinline__ void drop(const AttnGeneralParams &p, uint32_t (&w)[MFragments][N][4], uint32_t head, int row, int key, int lane) {
+	const DropSeed of(p);
 	const int odd = lane & 1;
 #pragma unroll
 	for (int i = 0; i < MFragments; i++)
 #pragma unroll
 		for (int n = 0; n < 2 * N; n++) {
-			const uint32_t mine = kept_of_four(p, head, row + i * 16 + odd * 8, (key + n * 8) / 4), other = __shfl_xor_sync(~0u, mine, 1);
+			const uint32_t mine = kept_of_four(p, of, head, row + i * 16 + odd * 8, (key + n * 8) / 4), other = __shfl_xor_sync(~0u, mine, 1);
 			const uint32_t kept[2] = {(odd ? other : mine) >> 2 * odd, (odd ? mine : other) >> 2 * odd};
 #pragma unroll
 			for (int j = 0; j < 2; j++) w[i][n / 2][n % 2 * 2 + j] &= (kept[j] & 1 ? 0xffff : 0) | (kept[j] & 2 ? 0xffff0000 : 0);

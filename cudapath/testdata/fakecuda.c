@@ -277,7 +277,7 @@ struct op {
 	uint64_t to, from, n;
 	void *data; /* of a copy from the host; the op's */
 	struct params p;
-	uint8_t options[200]; /* behind it, of a kernel for calls with options */
+	uint8_t options[224]; /* behind it, of a kernel for calls with options */
 	int function; /* of a launch */
 	/* of a backward kernel, which the test's callback runs */
 	const char *backward;
@@ -736,7 +736,7 @@ static int launch(cua_handle f, unsigned int gx, unsigned int gy, unsigned int g
 	if (strstr(name, "_general") || strstr(name, "_latent"))
 		bytes += sizeof ((struct op *)0)->options;
 	else if (strstr(name, "_decode_"))
-		bytes = 352;
+		bytes = 360;
 	const intptr_t distance = (intptr_t)arguments - (intptr_t)&maps;
 	const uint64_t words[] = {f, gx, gy, gz, bx, shared, stream};
 	pthread_mutex_lock(&lock);

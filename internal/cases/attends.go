@@ -157,11 +157,15 @@ func (c *Case) biasAt(b, h, row, t int) float32 {
 	return decodeFloats(stored, c.Bias.DType)[0]
 }
 
-func (c *Case) slope(h int) float32 {
-	if c.Extremes.Slopes != nil {
-		return c.Extremes.Slopes[h%len(c.Extremes.Slopes)]
+func (c *Case) slope(b, h int) float32 {
+	id := 0
+	if c.ALiBiPerSequence {
+		id = c.seq(b).ID
 	}
-	return float32(math.Exp2(-8 * float64(h+1) / float64(c.Hq)))
+	if c.Extremes.Slopes != nil {
+		return c.Extremes.Slopes[(h+id)%len(c.Extremes.Slopes)]
+	}
+	return float32(math.Exp2(-8*float64(h+1)/float64(c.Hq) - float64(id%3)))
 }
 
 // sinkOf is the sink of a head. One head has -Inf, as if it had no sink.

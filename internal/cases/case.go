@@ -39,20 +39,21 @@ type Case struct {
 	Softcap        float32
 	Dropout        float32 // not with KV; seed and offset follow from SeedValue
 
-	PageSize    int     // keys per page; 0: no pages
-	Prefix      int     // keys at the start that all sequences share, with the pages they fill
-	SparseRatio float64 // ratio of tokens listed; 0: no lists
-	Shuffled    bool    // lists in no order, with some tokens twice, some past the end and some before the start
-	PerRow      bool    // each query row has lists of its own; no gradients
-	TopK        bool    // lists have the same length: entries of -1 fill them
-	BlockQ      int     // rows and keys of a block; 0: no bitmap
-	BlockK      int
-	Blocks      Spread // with BlockQ; each row of blocks has bits of its own
-	Bias        BiasKind
-	Mask        Spread
-	Ones        bool // mask and bitmap exclude nothing
-	ALiBi       bool
-	Sinks       bool
+	PageSize         int     // keys per page; 0: no pages
+	Prefix           int     // keys at the start that all sequences share, with the pages they fill
+	SparseRatio      float64 // ratio of tokens listed; 0: no lists
+	Shuffled         bool    // lists in no order, with some tokens twice, some past the end and some before the start
+	PerRow           bool    // each query row has lists of its own; no gradients
+	TopK             bool    // lists have the same length: entries of -1 fill them
+	BlockQ           int     // rows and keys of a block; 0: no bitmap
+	BlockK           int
+	Blocks           Spread // with BlockQ; each row of blocks has bits of its own
+	Bias             BiasKind
+	Mask             Spread
+	Ones             bool // mask and bitmap exclude nothing
+	ALiBi            bool
+	ALiBiPerSequence bool
+	Sinks            bool
 
 	KeyType    problem.KVType
 	ValueType  problem.KVType // KVSame: as KeyType
@@ -306,11 +307,12 @@ var options = []option{
 		table: maskLines, order: 9,
 	},
 	{
-		words:  []word{{"alibi", func(c *Case) any { return &c.ALiBi }}},
-		kernel: func(c *Case) any { return c.ALiBi },
+		words:  []word{{"alibi", func(c *Case) any { return &c.ALiBi }}, {"alibi-b", func(c *Case) any { return &c.ALiBiPerSequence }}},
+		kernel: func(c *Case) any { return [2]bool{c.ALiBi, c.ALiBiPerSequence} },
 		facets: func(c *Case, f *facets) {
 			f.option(c.ALiBi, "ALiBi")
 			f.also(c.ALiBi, "ALiBi, %v", max(c.Causal, c.Align))
+			f.also(c.ALiBiPerSequence, "ALiBi of each sequence")
 		},
 		draw:  func(c *Case, r draws) { c.ALiBi = r.chance(3) },
 		table: alibiLines, order: 6,

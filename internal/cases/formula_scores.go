@@ -116,7 +116,7 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 		s, e = f.added(s, e, float64(p.biasAt(b, h, row, t)))
 	}
 	if p.ALiBi {
-		s, e = f.added(s, e, -float64(p.slope(h))*math.Abs(float64(p.position(b, row)-t)))
+		s, e = f.added(s, e, -float64(p.slope(b, h))*math.Abs(float64(p.position(b, row)-t)))
 	}
 	if p.user.Score.Given() {
 		x := p.modifiedScores([]float64{s, s - e, s + e}, b, h, row, t)

@@ -15,7 +15,7 @@ var noGradientOption = map[string]string{
 	"Tier": "how, not what", "Access": "how, not what", "Tuning": "how, not what", "Check": "how, not what", "Kernel": "how, not what",
 	"F32O": "a storage type", "F32Gradients": "a storage type",
 	"FixedSplit":  "Forward alone splits keys",
-	"DropoutSeed": "of Dropout", "DropoutOffset": "of Dropout",
+	"DropoutSeed": "of Dropout", "DropoutOffset": "of Dropout", "DropoutState": "of Dropout", "ALiBiPerSequence": "of ALiBi", "MaxLogits": "an output of Forward",
 	"KeyType": "has no gradients", "ValueType": "has no gradients", "KVBlock": "has no gradients", "KScale": "has no gradients", "VScale": "has no gradients", "Pages": "has no gradients",
 	"ScoreMod": "tests/modifiers_backward_test.go has it", "MaskMod": "tests/modifiers_backward_test.go has it", "Tables": "tests/modifiers_backward_test.go has them",
 	"BlockMap": "attention/backward_map_test.go has it",

@@ -122,7 +122,15 @@ func (p *Problem) layOutModifiers() {
 	if p.ALiBi || p.Sinks {
 		var slopes, sinks []float32
 		for h := range p.Hq {
-			slopes, sinks = append(slopes, p.slope(h)), append(sinks, p.sinkOf(h))
+			sinks = append(sinks, p.sinkOf(h))
+		}
+		for b := range p.sequences() {
+			for h := range p.Hq {
+				slopes = append(slopes, p.slope(b, h))
+			}
+		}
+		if p.args.ALiBiPerSequence = p.ALiBiPerSequence; !p.ALiBiPerSequence {
+			slopes = slopes[:p.Hq]
 		}
 		if p.ALiBi {
 			p.args.ALiBi = p.vector("ALiBi", floatWords(slopes), nil)

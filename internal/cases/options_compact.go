@@ -97,5 +97,5 @@ const compactLines = `
 // CompactGradients has the options that CompactOptions has only with pages or quantized K and
 // V, which have no gradients.
 func CompactGradients() []Case {
-	return lines("compact-gradients: prefill d32 align-bottom-right window50_20 softcap3 alibi", true)
+	return lines("compact-gradients: prefill d32 mixed align-bottom-right window50_20 softcap3 alibi alibi-b", true)
 }

@@ -167,7 +167,10 @@ const (
 	wide prefill align-top-left mixed packedq packedk alibi
 	prefill align-bottom-right alibi
 	wide prefill align-bottom-right mixed packedq packedk alibi
-	decode bottom-right alibi`
+	decode bottom-right alibi
+	prefill bottom-right mixed alibi alibi-b
+	prefill bottom-right mixed packedq packedk alibi alibi-b
+	decode bottom-right mixed loosek alibi alibi-b`
 	sinksLines = `sinks:
 	prefill sinks
 	prefill bottom-right 2*133x70 sinks # rows with nothing but the sink

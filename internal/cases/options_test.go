@@ -72,7 +72,7 @@ func (p *Problem) modify(score float64, b, h, row, key int) float64 {
 		score += float64(p.biasAt(b, h, row, key))
 	}
 	if p.ALiBi {
-		score -= float64(p.slope(h)) * math.Abs(float64(p.position(b, row)-key))
+		score -= float64(p.slope(b, h)) * math.Abs(float64(p.position(b, row)-key))
 	}
 	return p.modifiedScores([]float64{score}, b, h, row, key)[0]
 }

@@ -20,6 +20,13 @@ func Of(probability float32, seed uint64, offset uint32) Mask {
 	return Mask{Seed: seed, Offset: offset, Threshold: Threshold(probability)}
 }
 
+// Moved returns the mask of a call with a state in memory, which attention.Args.DropoutState documents.
+func (m Mask) Moved(seed, offset uint64) Mask {
+	offset += uint64(m.Offset)
+	m.Seed, m.Offset = m.Seed+seed+offset>>32, uint32(offset)
+	return m
+}
+
 // Threshold returns the smallest word that keeps a slot: the probability times 2^32, at
 // least 1 for a probability above 0.
 func Threshold(probability float32) uint32 {

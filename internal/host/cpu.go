@@ -4,7 +4,9 @@ import (
 	"math"
 	"math/bits"
 	"runtime"
+	"slices"
 	"sort"
+	"sync"
 
 	"vkattn/internal/arith"
 	"vkattn/internal/dropout"
@@ -65,13 +67,16 @@ func Forward(cfg problem.Config, a problem.Args) error {
 			w.run(b, int(heads-1-at/blocks), first, min(block, rows-first))
 		}
 	})
+	if call.tops.of != nil {
+		half.EncodeF32(a.MaxLogits.Host[4*a.MaxLogits.Offset:], call.tops.of)
+	}
 	return nil
 }
 
 // ForwardGroup is Forward for the query heads of one sequence and KV head alone. O and LSE are packed [group, rows].
 func ForwardGroup(cfg problem.Config, a problem.Args, b, kv int) error {
 	_, extent := tensors.QueryExtent(&a)
-	a.O.Strides = problem.BHSD(a.Hq, extent, cfg.ValueDim())
+	a.O.Strides, a.MaxLogits = problem.BHSD(a.Hq, extent, cfg.ValueDim()), problem.Vector{}
 	var call cpuCall
 	if err := call.open(&cfg, &a); err != nil {
 		return err
@@ -126,6 +131,10 @@ type cpuCall struct {
 	kPacked simd.Type
 	vPacked simd.Type
 	roundP  bool
+	tops    struct { // the largest score of each query head; nil: not asked for
+		sync.Mutex
+		of []float32
+	}
 }
 
 func (c *cpuCall) open(cfg *problem.Config, a *problem.Args) (err error) {
@@ -138,6 +147,9 @@ func (c *cpuCall) open(cfg *problem.Config, a *problem.Args) (err error) {
 	}
 	if tensors.HasLSE(a) {
 		c.lse = a.LSE.Host[a.LSE.Offset*int64(problem.F32.Size()):]
+	}
+	if a.MaxLogits.Given() {
+		c.tops.of = slices.Repeat([]float32{float32(math.Inf(-1))}, a.Hq)
 	}
 	c.scale, c.softcap = cfg.ScaleValue(), cfg.Softcap
 	c.stored, c.storedO = simdType(cfg.DType), simdType(cfg.OType())
@@ -280,7 +292,7 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 			g.lo, g.hi = min(g.lo, lo), max(g.hi, hi)
 		}
 		g.mostLo, g.leHi = max(g.mostLo, lo), min(g.leHi, hi)
-		g.Position[i], g.Slope[i] = float64(c.Position(b, row)), c.Slope(head)
+		g.Position[i], g.Slope[i] = float64(c.Position(b, row)), c.Slope(b, head)
 		g.Slots[i], g.Slots[Kernels.Lanes+i] = uint32(row), c.DropoutHead(b, head)
 		g.Sink[i] = float32(math.Inf(-1))
 		if x, ok := c.Sink(head); ok {
@@ -344,6 +356,13 @@ func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 // finish stores the rows of a group.
 func (w *cpuWorker) finish(g *cpuGroup) {
 	g.Finish(w.call.Args.O.Host, w.call.storedO, g.rows, float32(1-float64(w.call.Cfg.Dropout)))
+	if tops := &w.call.tops; tops.of != nil {
+		tops.Lock()
+		for i := range g.rows {
+			tops.of[g.head[i]] = max(tops.of[g.head[i]], g.Max[i])
+		}
+		tops.Unlock()
+	}
 	if w.call.lse == nil {
 		return
 	}

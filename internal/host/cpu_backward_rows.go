@@ -73,7 +73,7 @@ func (w *cpuBackwardWorker) beginBlock(u *backwardUnit, block int) {
 		batch, at := c.QueryRow(u.b, row)
 		var lse [1]float32
 		half.DecodeF32(lse[:], c.lse[((int64(batch)*int64(c.Args.Hq)+int64(head))*int64(c.lseRows)+int64(at))*int64(problem.F32.Size()):])
-		*r = simd.BackwardRow{Position: float64(c.Position(u.b, row)), LSE: lse[0], Slope: c.Slope(head), Factor: 1,
+		*r = simd.BackwardRow{Position: float64(c.Position(u.b, row)), LSE: lse[0], Slope: c.Slope(u.b, head), Factor: 1,
 			Row: uint32(row), Head: c.DropoutHead(u.b, head)}
 		if math.IsInf(float64(r.LSE), -1) {
 			r.LSE = float32(math.Inf(1)) // nothing to attend to

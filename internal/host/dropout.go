@@ -1,7 +1,6 @@
 package host
 
 import (
-	"vkattn/internal/dropout"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/par"
 	"vkattn/internal/problem"
@@ -19,8 +18,11 @@ func DropoutMask(cfg problem.Config, a problem.Args) ([]byte, error) {
 	if err := tensors.CheckHost("DropoutMask", hostmem.Product(a.B, a.Hq, a.Sq, a.Sk)); err != nil {
 		return nil, err
 	}
+	if err := tensors.CheckDropoutState(&a); err != nil {
+		return nil, err
+	}
 	mask := make([]byte, a.B*a.Hq*a.Sq*a.Sk)
-	m := dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset)
+	m := tensors.DropoutOf(&cfg, &a)
 	par.Each(a.Rows(), func() func(int64) {
 		return func(i int64) {
 			head, row, keys := uint32(i/int64(a.Sq)), uint32(i%int64(a.Sq)), mask[i*int64(a.Sk):][:a.Sk]

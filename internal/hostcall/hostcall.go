@@ -27,7 +27,7 @@ type Call struct {
 }
 
 func (h *Call) Open(cfg *problem.Config, a *problem.Args) (err error) {
-	*h = Call{Cfg: cfg, Args: a, align: problem.Alignment(cfg), Dropout: dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset)}
+	*h = Call{Cfg: cfg, Args: a, align: problem.Alignment(cfg), Dropout: tensors.DropoutOf(cfg, a)}
 	_, rows := tensors.QueryExtent(a)
 	if h.Q, err = tensors.ViewRows(a.Q, cfg.DType, a.Hq, rows, cfg.HeadDim); err != nil {
 		return err
@@ -173,12 +173,12 @@ func (h *Call) ReadBias(dst []float32, b, head, row int, keys []int) {
 	}
 }
 
-// Slope returns the head's ALiBi slope, 0 without ALiBi.
-func (h *Call) Slope(head int) float32 {
+// Slope returns the ALiBi slope of a sequence's head, 0 without ALiBi.
+func (h *Call) Slope(b, head int) float32 {
 	if !h.Args.ALiBi.Given() {
 		return 0
 	}
-	return tensors.FloatAt(&h.Args.ALiBi, head)
+	return tensors.FloatAt(&h.Args.ALiBi, b*tensors.SlopeStride(h.Args)+head)
 }
 
 // Sink returns the head's sink; ok is false without sinks.

@@ -18,7 +18,7 @@ type Slots struct {
 func (s *Slots) Of(c *Call, b, h, row int, keys []int) *score.Slots {
 	seq := c.Sequences[b]
 	s.B, s.Head, s.KVHead, s.Row, s.Rows, s.Keys = b, h, h/c.Args.Group(), row, seq.Rows, seq.Keys
-	s.I, s.Slope, s.J = int(c.Position(b, row)), float64(c.Slope(h)), keys
+	s.I, s.Slope, s.J = int(c.Position(b, row)), float64(c.Slope(b, h)), keys
 	s.S = slices.Grow(s.S[:0], len(keys))[:len(keys)]
 	s.Tables = s.tables[:0]
 	for i := range c.Args.Tables {

@@ -90,9 +90,9 @@ func (f *finder) add(name string, tensor bool, buffer **vk.Buffer, memory **prob
 	if *buffer == nil && *memory == nil && *host == nil {
 		return
 	}
-	ofBackward := name[0] == 'D'
+	ofBackward := name[0] == 'D' && name != "DropoutState"
 	o.Streamed = tensor || ofBackward || name == "KScale" || name == "VScale"
-	o.Output = name == "O" || name == "LSE" || ofBackward && name != "DO" && name != "DLSE"
+	o.Output = name == "O" || name == "LSE" || name == "MaxLogits" || ofBackward && name != "DO" && name != "DLSE"
 	o.unitBytes, o.unitElements = f.unit(name)
 	f.list = append(f.list, o)
 }

@@ -10,6 +10,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"sync"
 
 	"vkattn/internal/hostcall"
 	"vkattn/internal/hostmem"
@@ -27,6 +28,32 @@ func Reference(cfg problem.Config, a problem.Args) (o, lse []float64, err error)
 		return nil, nil, err
 	}
 	return ReferenceSample(cfg, a, tensors.AllRows(a.Shape))
+}
+
+// ReferenceMaxLogits is attention.ReferenceMaxLogits, which documents it.
+func ReferenceMaxLogits(cfg problem.Config, a problem.Args) ([]float64, error) {
+	if err := tensors.CheckInputs(cfg, a); err != nil {
+		return nil, err
+	}
+	if err := tensors.CheckHost("ReferenceMaxLogits", tensors.ListBytes(a.Shape), forwardBytes(&cfg, &a, int(a.Rows()))); err != nil {
+		return nil, err
+	}
+	tops := slices.Repeat([]float64{math.Inf(-1)}, a.Hq)
+	var mu sync.Mutex
+	err := eachBlock(&cfg, &a, tensors.AllRows(a.Shape), exact, func(w *worker[float64], s problem.Rows, _ int) {
+		top := math.Inf(-1)
+		for _, r := range w.begin(s.B, s.H, s.Rows) {
+			for _, x := range r.scores {
+				if x > top {
+					top = x
+				}
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		tops[s.H] = max(tops[s.H], top)
+	})
+	return tops, err
 }
 
 // ReferenceRows is oracle.ReferenceRows, which documents it.

@@ -177,6 +177,9 @@ type backwardDevice struct {
 // chooseKernels fills in the kernels of a tier, or returns the reason why it cannot run.
 func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Config, tier problem.Tier, r *BackwardRequest, pick BackwardPicker) (reason string) {
 	caps := on.caps
+	if why := r.Options.notInVulkan(); why != "" {
+		return why
+	}
 	if reason := backwardFits(&caps.Limits, cfg, r.Access); reason != "" {
 		return reason
 	}

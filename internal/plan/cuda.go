@@ -42,11 +42,11 @@ var cudaRefusals = [...]string{"",
 	notShared + "Q", notShared + "K", notShared + "V", notShared + "O", notShared + "LSE",
 	"it cannot record into a command buffer, since CUDA has its own stream: use Forward",
 	notShared + "Varlen.CuQ", notShared + "Varlen.CuK", notShared + "Varlen.UsedQ", notShared + "Varlen.UsedK",
-	notShared + "Pages.Table", notShared + "ALiBi", notShared + "Sinks", notShared + "Bias", notShared + "Mask",
+	notShared + "Pages.Table", notShared + "ALiBi", notShared + "Sinks", notShared + "Bias", notShared + "Mask", notShared + "DropoutState", notShared + "MaxLogits",
 }
 
 // optionBuffers are the buffers of the options that forward kernels of tier cuda take, in the order of cudaRefusals.
-func optionBuffers(a *problem.Args) (b [9]*vk.Buffer) {
+func optionBuffers(a *problem.Args) (b [11]*vk.Buffer) {
 	if n := a.Varlen; n != nil {
 		b[0], b[1], b[2], b[3] = n.CuQ.Buffer, n.CuK.Buffer, n.UsedQ.Buffer, n.UsedK.Buffer
 	}
@@ -60,6 +60,7 @@ func optionBuffers(a *problem.Args) (b [9]*vk.Buffer) {
 	if a.Mask != nil {
 		b[8] = a.Mask.Buffer
 	}
+	b[9], b[10] = a.DropoutState.Buffer, a.MaxLogits.Buffer
 	return b
 }
 
@@ -180,6 +181,8 @@ func notInDecodeAsQ(cfg *problem.Config, r *Request) string {
 		return takes + "one head dim"
 	case r.Options.ofSlots():
 		return takes + "no bias, mask and dropout"
+	case r.Options.maxLogits:
+		return takes + "no MaxLogits"
 	case r.Options.pageSize%decodePage != 0:
 		return fmt.Sprintf(takes+"pages of multiples of %d keys, not %d", decodePage, r.Options.pageSize)
 	case slices.Min(r.Align[:]) < 8:

@@ -72,7 +72,9 @@ func setCUDAOptions(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFact
 	if p := a.Pages; p != nil {
 		o.Table, o.PageSize, o.Pages, o.TableStride = cudaVector(p.Table), p.PageSize, p.Count, tensors.TableStride(p, &a.Shape)
 	}
-	o.ALiBi, o.Sinks = cudaVector(a.ALiBi), cudaVector(a.Sinks)
+	o.ALiBi, o.Sinks, o.DropoutState = cudaVector(a.ALiBi), cudaVector(a.Sinks), cudaVector(a.DropoutState)
+	o.MaxLogits = cudaVector(a.MaxLogits)
+	o.ALiBiBatch = tensors.SlopeStride(a)
 	if b := a.Bias; b != nil {
 		o.Bias, o.BiasType = broadcastOf(&b.Tensor, b.DType.Size(), tensors.BiasStrides(b, a.Shape)), b.DType
 	}
@@ -223,7 +225,7 @@ func (d *CUDADevice) Make(cfg *problem.Config, r *Request) (chosen, error) {
 func (d *CUDADevice) BackwardRequest(cfg *problem.Config, a *problem.BackwardArgs, l *tensors.BackwardTensors) BackwardRequest {
 	s := a.Shape
 	s.Hkv, s.B = s.KVHeads(), max(s.B, 1)
-	r := BackwardRequest{Shape: s, Options: OptionsOf(&a.Args, cfg), Access: problem.AccessAddresses, Accumulate: a.Accumulate, PartialKeys: a.PartialKeys,
+	r := BackwardRequest{Shape: s, Options: BackwardOptionsOf(&a.Args, cfg), Access: problem.AccessAddresses, Accumulate: a.Accumulate, PartialKeys: a.PartialKeys,
 		Want: tensors.GradientSet{Q: true, K: true, V: true}}
 	if l == nil {
 		for i, n := range [...]int{tensors.BackwardQ: cfg.HeadDim, tensors.BackwardV: cfg.ValueDim()} {

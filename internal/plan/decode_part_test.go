@@ -72,7 +72,7 @@ func TestSplitsThatCombineInFewRounds(t *testing.T) {
 		require.Equal(t, c.want, v.combines(&r, c.splits), "%+v", c)
 		r.LSE = true
 		require.Equal(t, c.want, v.combines(&r, c.splits), "%+v with LSE", c)
-		r.Options.alibi = true
+		r.Options.alibi = 1
 		require.False(t, v.combines(&r, c.splits), "%+v with LSE and slopes", c)
 	}
 }

@@ -56,7 +56,7 @@ func fixedTierLacks(caps *vk.Caps, cfg *problem.Config, tier problem.Tier) (reas
 	r := Request{Shape: problem.Shape{Hq: 1, Hkv: 1}, Align: [4]uint32{1, 1, 1, 1}, LSE: true, AnyArgs: true,
 		Options: OptionsOf(&problem.Args{}, cfg)}
 	o := &r.Options
-	o.bias, o.mask, o.alibi, o.sinks, o.sparseTokens = 1+uint32(problem.F32), true, true, true, sparseLists
+	o.bias, o.mask, o.alibi, o.sinks, o.sparseTokens = 1+uint32(problem.F32), true, 1, true, sparseLists
 	o.Lengths, o.pageSize = LengthCuQ|LengthUsedQ|lengthCuK|lengthUsedK, 1
 	for _, r.Access = range []problem.Access{problem.AccessDescriptors, problem.AccessAddresses} {
 		addresses := r.Access == problem.AccessAddresses

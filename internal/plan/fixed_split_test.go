@@ -45,7 +45,7 @@ func TestTheTierOfAFixedSplitComputesEveryCall(t *testing.T) {
 			r.Align[i] = 1 << one(4)
 		}
 		o := &r.Options
-		o.bias, o.mask, o.alibi, o.sinks, o.sparseTokens = uint32(one(4)), one(2) == 0, one(2) == 0, one(2) == 0, []uint32{0, sparseLists, sparseLists | sparsePerRow, 7}[one(4)]
+		o.bias, o.mask, o.alibi, o.sinks, o.sparseTokens = uint32(one(4)), one(2) == 0, uint32(one(3)), one(2) == 0, []uint32{0, sparseLists, sparseLists | sparsePerRow, 7}[one(4)]
 		o.Lengths, o.pageSize = uint32(one(16)), []uint32{0, 1, 7, 16, 256}[one(5)]
 		class, _ := r.fixedClasses()
 		if one(2) == 0 && cfg.DType != problem.F32 && cfg.Dropout == 0 && class.usesDecodeKernel(true) {

@@ -24,18 +24,20 @@ import (
 //
 // A row says all that plans do with an option. The tag const names the specialization constant that the
 // field becomes, or adds to. The tag cuda names an option that the kernels of tier cuda refuse, backward one that its
-// backward kernels alone refuse, and forward one that its forward kernels take. The kernels of tier cubin refuse all of
-// them, but for calls with quantized K and V.
+// backward kernels alone refuse, and forward one that its forward kernels take. The tag vulkan, in place of const, names an
+// option that all SPIR-V kernels refuse. The kernels of tier cubin refuse all of them, but for calls with quantized K and V.
 type Options struct {
 	bias         uint32         `const:"BIAS" backward:"bias" forward:"bias"` // biasF16 and so on; 0: none
 	mask         bool           `const:"MASK" backward:"mask" forward:"mask"`
-	mapRows      uint32         `const:"SPARSE_BLOCK_Q" cuda:"block bitmap"` // rows of a block
-	mapKeys      uint32         `const:"SPARSE_BLOCK_K"`                     // and keys
-	sparseTokens uint32         `const:"SPARSE_TOKENS" cuda:"sparse tokens"` // sum of sparseLists and so on; 0: none
-	alibi        bool           `const:"ALIBI" backward:"ALiBi" forward:"ALiBi"`
+	mapRows      uint32         `const:"SPARSE_BLOCK_Q" cuda:"block bitmap"`     // rows of a block
+	mapKeys      uint32         `const:"SPARSE_BLOCK_K"`                         // and keys
+	sparseTokens uint32         `const:"SPARSE_TOKENS" cuda:"sparse tokens"`     // sum of sparseLists and so on; 0: none
+	alibi        uint32         `const:"ALIBI" backward:"ALiBi" forward:"ALiBi"` // 2: of each sequence; 0: none
 	sinks        bool           `const:"SINKS" backward:"sinks" forward:"sinks"`
 	chunk        uint32         `const:"WINDOW" cuda:"attention chunks"` // windowChunk, or 0
 	dropout      bool           `const:"DROPOUT" backward:"dropout" forward:"dropout"`
+	dropoutState bool           `vulkan:"dropout state" backward:"dropout" forward:"dropout state"`
+	maxLogits    bool           `vulkan:"MaxLogits" forward:"MaxLogits"`    // an output of Forward: gradients do without
 	scoreMod     uint32         `const:"SCORE_EXPR" cuda:"score modifiers"` // modOfSlot or modOfTile; Variant.modifiers has the expression
 	maskMod      bool           `const:"MASK_EXPR" cuda:"mask modifiers"`   // likewise
 	Lengths      uint32         `const:"VARLEN" forward:"lengths"`          // sum of LengthCuQ and so on
@@ -122,7 +124,11 @@ func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 	if a.Blocks != nil {
 		f.mapRows, f.mapKeys = uint32(a.Blocks.BlockQ), uint32(a.Blocks.BlockK)
 	}
-	f.alibi, f.sinks, f.mask = a.ALiBi.Given(), a.Sinks.Given(), a.Mask != nil
+	f.dropoutState, f.maxLogits = a.DropoutState.Given(), a.MaxLogits.Given()
+	if a.ALiBi.Given() {
+		f.alibi = 1 + dispatch.BoolConstant(a.ALiBiPerSequence)
+	}
+	f.sinks, f.mask = a.Sinks.Given(), a.Mask != nil
 	if a.Bias != nil {
 		f.bias = 1 + uint32(a.Bias.DType)
 	}
@@ -132,14 +138,22 @@ func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 	return f
 }
 
+// BackwardOptionsOf is OptionsOf for gradients.
+func BackwardOptionsOf(a *problem.Args, cfg *problem.Config) Options {
+	f := OptionsOf(a, cfg)
+	f.maxLogits = false
+	return f
+}
+
 // optionFields are the fields of Options with their constants.
 var optionFields = sync.OnceValue(func() (list []optionField) {
 	for i, f := range reflect.VisibleFields(reflect.TypeFor[Options]()) {
-		id, ok := shaders.ConstantID(f.Tag.Get("const"))
-		if !ok {
-			panic("plan: no specialization constant of " + f.Name) // a test reads every tag
+		o := optionField{index: i, vulkan: f.Tag.Get("vulkan"), cuda: f.Tag.Get("cuda"), backward: f.Tag.Get("backward"), forward: f.Tag.Get("forward")}
+		var ok bool
+		if o.id, ok = shaders.ConstantID(f.Tag.Get("const")); ok == (o.vulkan != "") {
+			panic("plan: want a specialization constant or a refusal of " + f.Name) // a test reads every tag
 		}
-		list = append(list, optionField{i, id, f.Tag.Get("cuda"), f.Tag.Get("backward"), f.Tag.Get("forward")})
+		list = append(list, o)
 	}
 	return list
 })
@@ -147,18 +161,23 @@ var optionFields = sync.OnceValue(func() (list []optionField) {
 type optionField struct {
 	index int
 	id    uint32
-	// What messages call an option that the kernels of tier cuda do not take, that its backward kernels do not take, and
+	// What messages call an option that SPIR-V kernels do not take, that the kernels of tier cuda do not take, that its backward kernels do not take, and
 	// that its forward kernels take.
-	cuda, backward, forward string
+	vulkan, cuda, backward, forward string
 }
 
 // constants adds the specialization constants of the options to c.
 func (f Options) constants(c map[uint32]uint32) {
 	v := reflect.ValueOf(f)
 	for _, o := range optionFields() {
-		c[o.id] = 0
+		if o.vulkan == "" {
+			c[o.id] = 0
+		}
 	}
 	for _, o := range optionFields() {
+		if o.vulkan != "" {
+			continue
+		}
 		if x := v.Field(o.index); x.Kind() == reflect.Bool {
 			c[o.id] += dispatch.BoolConstant(x.Bool())
 		} else {
@@ -171,6 +190,14 @@ func (f Options) constants(c map[uint32]uint32) {
 // denseOnly is why the forward kernels of tier cubin refuse a call with options.
 const denseOnly = "its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, attention chunks, " +
 	"quantized K and V, or fixed splits"
+
+// notInVulkan says why SPIR-V kernels refuse a call with an option, "" if they take all.
+func (f Options) notInVulkan() string {
+	if option := f.first(func(o *optionField) string { return o.vulkan }); option != "" {
+		return "its kernels take no " + option
+	}
+	return ""
+}
 
 // notInCUDABackward names an option that the backward kernels of tier cuda do not take, "" if they take all.
 func (f Options) notInCUDABackward() string {
@@ -226,10 +253,10 @@ func (f Options) listPerRow() bool { return f.sparseTokens&sparsePerRow != 0 }
 func (f Options) Split() bool { return f.split }
 
 // modifies reports whether scores are more than scaled products.
-func (f Options) modifies() bool { return f.softcap || f.alibi || f.bias != 0 || f.scoreMod != 0 }
+func (f Options) modifies() bool { return f.softcap || f.alibi != 0 || f.bias != 0 || f.scoreMod != 0 }
 
 // Natural reports whether scores are natural exponents rather than exponents of two.
-func (f Options) Natural() bool { return f.alibi || f.bias != 0 || f.scoreMod != 0 }
+func (f Options) Natural() bool { return f.alibi != 0 || f.bias != 0 || f.scoreMod != 0 }
 
 // DensePushBytes is the size of the parameters of dense modules, DenseBindings the number
 // of tensors.

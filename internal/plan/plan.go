@@ -301,6 +301,9 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 		causal: cfg.Causal != problem.CausalNone, lse: r.LSE, align: r.Align, Experiment: r.Experiment, Options: r.Options,
 		modifiers: score.Modifiers{Score: cfg.ScoreMod, Mask: cfg.MaskMod},
 	}
+	if why := r.Options.notInVulkan(); why != "" {
+		return v, 0, why
+	}
 	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
 		return v, 0, caps.Without(append(tierNeeds(tier, cfg.DType), dispatch.NeedAddresses)...)
 	}

@@ -149,7 +149,7 @@ const (
 // and those of the ALiBi slopes the address of LSE: a call with both combines separately.
 func (v *Variant) combines(r *Request, splits int) bool {
 	t, ok := v.Tile.(decodeTile)
-	if !ok || r.LSE && r.Options.alibi || r.SeparateCombine || splits <= 1 || !t.holdsStats(splits) {
+	if !ok || r.LSE && r.Options.alibi != 0 || r.SeparateCombine || splits <= 1 || !t.holdsStats(splits) {
 		return false
 	}
 	most := uint32(combineRounds)

@@ -44,7 +44,7 @@ type MapVariant struct {
 func mapVariantOf(module string, access problem.Access, o Options, causal bool, rows, keys uint32, modifiers score.Modifiers) MapVariant {
 	m := MapVariant{module: dispatch.ModuleName(module, access), options: o, causal: causal, rows: rows, keys: keys, modifiers: modifiers}
 	m.options.tileMap, m.options.scoreMod = 0, 0
-	m.options.bias, m.options.alibi, m.options.softcap, m.options.sinks, m.options.dropout = 0, false, false, false, false
+	m.options.bias, m.options.alibi, m.options.softcap, m.options.sinks, m.options.dropout = 0, 0, false, false, false
 	m.options.KV, m.options.kvBlock, m.options.pageSize = 0, 0, 0
 	m.modifiers.Tiles = true
 	return m

@@ -129,12 +129,15 @@ type CUDAOptions struct {
 	PageSize, Pages        int // 0: not paged
 	TableStride            int
 	ALiBi, Sinks           CUDAVector
+	ALiBiBatch             int        // from the slopes of a sequence to those of the next
 	Bias, Mask             CUDATensor // steps of 0 repeat an entry; those of Mask are bytes
 	BiasType               DType
 	Dropout                dropout.Mask
-	DropoutScale           float32 // of the weights that remain
-	BottomRight            bool    // the last row of a sequence is at its last key; otherwise row r is at key r
-	Left, Right            int32   // a row at key c attends to keys c - Left to c + Right; NoCausal: no limit
+	DropoutScale           float32    // of the weights that remain
+	DropoutState           CUDAVector // moves Dropout
+	MaxLogits              CUDAVector // an output
+	BottomRight            bool       // the last row of a sequence is at its last key; otherwise row r is at key r
+	Left, Right            int32      // a row at key c attends to keys c - Left to c + Right; NoCausal: no limit
 	// Changed: a softcap, ALiBi or a bias changes scores, which are then products times ScoreScale, capped by Softcap, in natural
 	// units. ScoreScale has the factor 1 / Softcap. ScaleLog2 and the units are those of a Scale of 1.
 	Changed             bool

@@ -53,17 +53,20 @@ func (t Tensor) Given() bool { return t.Buffer != nil || t.Host != nil || t.Memo
 // Args is attention.Args: the same type, which documents its fields.
 type Args = struct {
 	Shape
-	Q, K, V, O, LSE Tensor
-	Varlen          *Varlen
-	Pages           *Pages
-	SparseTokens    *SparseTokens
-	Blocks          *Blocks
-	Bias            *Bias
-	Mask            *Mask
-	ALiBi, Sinks    Vector
-	Tables          []Table
-	BlockMap        *BlockMap
-	DropoutSeed     uint64
-	DropoutOffset   uint32
-	KScale, VScale  Vector
+	Q, K, V, O, LSE  Tensor
+	Varlen           *Varlen
+	Pages            *Pages
+	SparseTokens     *SparseTokens
+	Blocks           *Blocks
+	Bias             *Bias
+	Mask             *Mask
+	ALiBi, Sinks     Vector
+	Tables           []Table
+	BlockMap         *BlockMap
+	DropoutSeed      uint64
+	DropoutOffset    uint32
+	DropoutState     Vector
+	ALiBiPerSequence bool
+	MaxLogits        Vector
+	KScale, VScale   Vector
 }

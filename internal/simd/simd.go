@@ -94,6 +94,7 @@ type Group struct {
 	Slope    []float32 // ALiBi slope of each lane
 	Sink     []float32 // sink of each lane; -Inf: none
 	LSE      []float32 // set by Finish
+	Max      []float32 // the largest score of each lane, without NaN
 }
 
 // NewGroup allocates a group.
@@ -107,7 +108,7 @@ func (k *Kernels) NewGroup(d, dv int) *Group {
 		q: make([]float32, d*n), o: make([]float32, dv*n), state: state,
 		Span: make([]int32, 2*n), Position: make([]float64, n), Slots: make([]uint32, 2*n),
 		QAt: at[:n], OAt: at[n:][:n], BiasAt: at[2*n:][:n], MaskAt: at[3*n:][:n],
-		Slope: array(gokernels.StateSlope), Sink: array(gokernels.StateSink), LSE: array(gokernels.StateLSE),
+		Slope: array(gokernels.StateSlope), Sink: array(gokernels.StateSink), LSE: array(gokernels.StateLSE), Max: array(gokernels.StateMax),
 	}
 }
 

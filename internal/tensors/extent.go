@@ -42,7 +42,7 @@ func HasLSE(a *problem.Args) bool {
 // without skip the checks of options.
 func HasOptions(a *problem.Args, cfg *problem.Config) bool {
 	return a.Varlen != nil || a.Pages != nil || a.SparseTokens != nil || a.Blocks != nil || a.Bias != nil || a.Mask != nil ||
-		VectorBegun(&a.ALiBi) || VectorBegun(&a.Sinks) || VectorBegun(&a.KScale) || VectorBegun(&a.VScale) || cfg.KeyType != problem.KVSame ||
+		VectorBegun(&a.ALiBi) || VectorBegun(&a.Sinks) || VectorBegun(&a.DropoutState) || VectorBegun(&a.MaxLogits) || VectorBegun(&a.KScale) || VectorBegun(&a.VScale) || cfg.KeyType != problem.KVSame ||
 		len(a.Tables) > 0 || cfg.ScoreMod.Given() || cfg.MaskMod.Given()
 }
 

@@ -1,10 +1,12 @@
 package tensors
 
 import (
+	"encoding/binary"
 	"math"
 
 	"vkattn/attention/score"
 	"vkattn/internal/arith"
+	"vkattn/internal/dropout"
 	"vkattn/internal/problem"
 )
 
@@ -26,6 +28,8 @@ const (
 	Mask
 	ALiBi
 	Sinks
+	DropoutState
+	MaxLogits // an output
 	KScale
 	VScale
 	FirstTable    // in the order of Tables; the others follow
@@ -34,7 +38,7 @@ const (
 
 // optionFields are the fields of Args that name the memory.
 var optionFields = [OptionTensors]string{"Varlen.CuQ", "Varlen.CuK", "Varlen.UsedQ", "Varlen.UsedK", "Pages.Table",
-	"SparseTokens.Offsets", "SparseTokens.Tokens", "Blocks.Map", "Bias", "Mask", "ALiBi", "Sinks", "KScale", "VScale",
+	"SparseTokens.Offsets", "SparseTokens.Tokens", "Blocks.Map", "Bias", "Mask", "ALiBi", "Sinks", "DropoutState", "MaxLogits", "KScale", "VScale",
 	"Tables", "Tables", "Tables", "Tables"}
 
 // EachOption visits the memory of the options of a call that checkOptions has accepted, until visit returns an error.
@@ -86,10 +90,16 @@ func EachOption(cfg *problem.Config, a *problem.Args, t *Layout, visit func(Opti
 			return err
 		}
 	}
-	if err := t.eachVector(ALiBi, &a.ALiBi, int64(s.Hq), visit); err != nil {
+	if err := t.eachVector(ALiBi, &a.ALiBi, int64(s.Hq)+int64(SlopeStride(a))*int64(max(s.B, 1)-1), visit); err != nil {
 		return err
 	}
 	if err := t.eachVector(Sinks, &a.Sinks, int64(s.Hq), visit); err != nil {
+		return err
+	}
+	if err := t.eachVector(DropoutState, &a.DropoutState, dropoutWords, visit); err != nil {
+		return err
+	}
+	if err := t.eachVector(MaxLogits, &a.MaxLogits, int64(s.Hq), visit); err != nil {
 		return err
 	}
 	if len(a.Tables) > 0 {
@@ -110,6 +120,41 @@ func EachOption(cfg *problem.Config, a *problem.Args, t *Layout, visit func(Opti
 		return err
 	}
 	return t.eachVector(VScale, &a.VScale, n, visit)
+}
+
+// dropoutWords are the 32-bit words of Args.DropoutState.
+const dropoutWords = 4
+
+// DropoutOf is the dropout mask of a call in host memory.
+func DropoutOf(cfg *problem.Config, a *problem.Args) dropout.Mask {
+	m := dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset)
+	if v := &a.DropoutState; v.Given() {
+		words := v.Host[4*v.Offset:]
+		m = m.Moved(binary.LittleEndian.Uint64(words), binary.LittleEndian.Uint64(words[8:]))
+	}
+	return m
+}
+
+// CheckDropoutState checks the state of a call in host memory by itself.
+func CheckDropoutState(a *problem.Args) error {
+	var l Layout
+	return l.eachVector(DropoutState, &a.DropoutState, dropoutWords, func(OptionTensor) error {
+		if err := l.CheckGiven(); err != nil {
+			return err
+		}
+		if l.Tensor.Host == nil {
+			return &problem.ShapeError{Field: l.Field, Got: "in device memory", Want: "host memory"}
+		}
+		return l.CheckBounds()
+	})
+}
+
+// SlopeStride is the distance between the ALiBi slopes of two sequences, 0 if they have the same.
+func SlopeStride(a *problem.Args) int {
+	if a.ALiBiPerSequence {
+		return a.Hq
+	}
+	return 0
 }
 
 // eachLength visits the vectors of a Varlen.
@@ -163,11 +208,11 @@ func (l *Layout) setBroadcast(of OptionTensor, t *problem.Tensor, size int, size
 }
 
 // checkOptionTensors checks that the memory of every option is given, lies on the side
-// of the tensors, is large enough, and does not overlap O or LSE.
+// of the tensors, is large enough, and does not overlap O or LSE. That of MaxLogits does not overlap any tensor.
 func checkOptionTensors(a *problem.Args, cfg *problem.Config, tensors []Layout) error {
 	first := tensors[0].side()
 	var l Layout
-	err := EachOption(cfg, a, &l, func(OptionTensor) error {
+	err := EachOption(cfg, a, &l, func(which OptionTensor) error {
 		if err := l.CheckGiven(); err != nil {
 			return err
 		}
@@ -182,7 +227,11 @@ func checkOptionTensors(a *problem.Args, cfg *problem.Config, tensors []Layout) 
 				return &problem.ShapeError{Field: l.Field + ".Strides." + StrideNames[d], Got: step, Want: "below 2^32"}
 			}
 		}
-		for j := FirstOutput; j < len(tensors); j++ {
+		first := FirstOutput
+		if which == MaxLogits {
+			first = 0
+		}
+		for j := first; j < len(tensors); j++ {
 			if out := &tensors[j]; out.Overlaps(&l) {
 				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${" + l.Field + "}"), Want: "memory of its own"}
 			}

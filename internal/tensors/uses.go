@@ -19,14 +19,18 @@ func (u *Uses) Read(t *Layout) { u.nr += t.use(&u.reads[u.nr]) }
 // Write adds a tensor that the call writes.
 func (u *Uses) Write(t *Layout) { u.nw += t.use(&u.writes[u.nw]) }
 
-// ReadOptions adds the memory of the options of a call, which has been checked.
-func (u *Uses) ReadOptions(cfg *problem.Config, a *problem.Args) {
+// Options adds the memory of the options of a call, which has been checked.
+func (u *Uses) Options(cfg *problem.Config, a *problem.Args) {
 	if !HasOptions(a, cfg) {
 		return
 	}
 	var t Layout
-	_ = EachOption(cfg, a, &t, func(OptionTensor) error {
-		u.Read(&t)
+	_ = EachOption(cfg, a, &t, func(which OptionTensor) error {
+		if which == MaxLogits {
+			u.Write(&t)
+		} else {
+			u.Read(&t)
+		}
 		return nil
 	})
 }

@@ -101,7 +101,8 @@ static void biased(problem *p)
 	p->mask.heads = p->mask.rows = 1;
 	p->args.mask = &p->mask;
 	p->args.sinks = vector(HQ);
-	p->args.alibi = vector(HQ);
+	p->args.alibi = vector(B * HQ);
+	p->args.alibi_per_sequence = 1;
 	p->config.align = VKATTN_BOTTOM_RIGHT;
 	p->back.d_bias = floats(HQ * SQ * SK);
 	p->back.d_sinks = vector(HQ);

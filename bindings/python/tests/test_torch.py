@@ -36,7 +36,7 @@ def formula(q, k, v, causal=False, window=(-1, -1), softcap=0.0, scale=None, slo
     i = torch.arange(rows, device=q.device)[:, None] + keys - rows
     j = torch.arange(keys, device=q.device)[None]
     if slopes is not None:
-        s = s - slopes[None, :, None, None] * (i - j).abs()
+        s = s - slopes.reshape(-1, q.shape[1])[:, :, None, None] * (i - j).abs()
     if bias is not None:
         s = s + bias
     seen = torch.ones_like(i + j, dtype=torch.bool) if visible is None else visible
@@ -136,6 +136,30 @@ class Flash(Case):
         for causal in (False, True):
             o = fa.flash_attn_func(q, k, v, alibi_slopes=slopes, causal=causal)
             self.close(o, formula(q, k, v, causal=causal, slopes=slopes)[0], dtype)
+        q, k, v = (normal(3, n, 2, 32, dtype=dtype) for n in (20, 30, 30))
+        slopes = torch.rand(3, 2, device=device)
+        o = fa.flash_attn_func(q, k, v, alibi_slopes=slopes, causal=True)
+        self.close(o, formula(q, k, v, causal=True, slopes=slopes)[0], dtype)
+        cu = [torch.arange(4, dtype=torch.int32, device=device) * n for n in (20, 30)]
+        o = fa.flash_attn_varlen_func(*(x.flatten(0, 1) for x in (q, k, v)), *cu, 20, 30, alibi_slopes=slopes, causal=True)
+        self.close(o.unflatten(0, (3, 20)), formula(q, k, v, causal=True, slopes=slopes)[0], dtype)
+        o = fa.flash_attn_with_kvcache(q[:, :1], k, v, alibi_slopes=slopes, causal=True)
+        self.close(o, formula(q[:, :1], k, v, causal=True, slopes=slopes)[0], dtype)
+
+    def test_max_logits(self):
+        dtype = dtypes[0]
+        q, k, v = normal(2, 20, 4, 32, dtype=dtype, grad=True), normal(2, 30, 2, 32, dtype=dtype), normal(2, 30, 2, 32, dtype=dtype)
+        s = q.detach().double().transpose(1, 2) @ k.double().repeat_interleave(2, 2).permute(0, 2, 3, 1) * 32**-0.5
+        past = torch.arange(30, device=device)[None] > torch.arange(20, device=device)[:, None] + 10
+        top = torch.zeros(4, device=device)
+        o = fa.flash_attn_func(q, k, v, causal=True, max_logits=top)
+        self.assertLess(float((top - s.masked_fill(past, -float("inf")).amax((0, 2, 3))).abs().max()), 1e-4)
+        o.sum().backward()
+        cu = [torch.arange(3, dtype=torch.int32, device=device) * n for n in (20, 30)]
+        fa.flash_attn_varlen_func(*(x.detach().flatten(0, 1) for x in (q, k, v)), *cu, 20, 30, max_logits=top)
+        self.assertLess(float((top - s.amax((0, 2, 3))).abs().max()), 1e-4)
+        fa.flash_attn_func(q[:, :0], k, v, max_logits=top)
+        self.assertTrue(torch.equal(top, torch.full_like(top, -float("inf"))))
 
     def test_dropout(self):
         q, k, v = (normal(1, s, 2, 32, dtype=dtypes[0]) for s in (20, 30, 30))
@@ -145,6 +169,17 @@ class Flash(Case):
         torch.manual_seed(3)
         self.assertTrue(torch.equal(a, fa.flash_attn_func(q, k, v, 0.5)))
         self.assertFalse(torch.equal(a, b))
+        if cuda:  # each replay of a graph draws a mask
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                o = fa.flash_attn_func(q, k, v, 0.5)
+            drawn = []
+            for _ in range(4):
+                graph.replay()
+                drawn.append(o.clone())
+            for i in range(4):
+                for j in range(i):
+                    self.assertFalse(torch.equal(drawn[i], drawn[j]))
 
     def test_cache(self):
         dtype = dtypes[0]
@@ -356,7 +391,9 @@ class Flash(Case):
             ("float64", TypeError, lambda: fa.flash_attn_func(q.double(), q.double(), q.double())),
             ("k is of", TypeError, lambda: fa.flash_attn_func(q, q.float() if cuda else q.half(), q)),
             ("S_dmask", NotImplementedError, lambda: fa.flash_attn_func(q, q, q, 0.1, return_attn_probs=True)),
-            ("alibi_slopes of each", NotImplementedError, lambda: fa.flash_attn_func(q, q, q, alibi_slopes=torch.ones(1, 2, device=device))),
+            ("alibi_slopes has shape", ValueError, lambda: fa.flash_attn_func(q, q, q, alibi_slopes=torch.ones(2, 2, device=device))),
+            ("max_logits is no", TypeError, lambda: fa.flash_attn_func(q, q, q, max_logits=torch.ones(2, device=device).half())),
+            ("max_logits has shape", ValueError, lambda: fa.flash_attn_func(q, q, q, max_logits=torch.ones(1, device=device))),
             ("page size", ValueError, lambda: fa.flash_attn_varlen_func(q[0], q[0], q[0], cu, cu, 8, 8, block_table=cu)),
             ("block_table has shape", ValueError, lambda: fa.flash_attn_varlen_func(q[0], q, q, cu, cu, 8, 8, block_table=cu)),
             ("exclude", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, cache_batch_idx=cu, block_table=cu)),

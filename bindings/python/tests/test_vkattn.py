@@ -76,11 +76,25 @@ class Forward(unittest.TestCase):
             (dict(scale=0.0), formula(q, k, v, scale=0)),
             (dict(scale=0.7, bias=bias), formula(q, k, v, scale=0.7, bias=bias)),
             (dict(alibi=slopes, align="top-left"), formula(q, k, v, bias=-slopes[:, None, None] * abs(i - j))),
+            (dict(alibi=np.stack((slopes, 2 * slopes)), align="top-left"), formula(q, k, v, bias=-np.stack((slopes, 2 * slopes))[:, :, None, None] * abs(i - j))),
             (dict(sinks=list(map(float, sinks))), formula(q, k, v, sinks=sinks)),
             (dict(score_mod="s + t[h, j]", tables={"t": table}), formula(q, k, v, bias=table[:, None, :])),
         ):
             with self.subTest(list(options)):
                 self.check(vkattn.attention(q, k, v, device=device, **options), want[0])
+        o, lse, top = vkattn.attention(q, k, v, device=vkattn.Device("cpu"), return_lse=True, return_max_logits=True)
+        want = formula(q, k, v)
+        self.check(o, want[0])
+        self.check(lse, want[1])
+        self.check(top, (np.einsum("bhid,bhjd->bhij", q, k) * 16**-0.5).max((0, 2, 3)))
+
+    def test_dropout(self):
+        q, k = normal(1, 2, 30, 16), normal(1, 2, 40, 16)
+        options = dict(device=vkattn.Device("cpu"), dropout=0.5)
+        a = vkattn.attention(q, k, k, dropout_seed=5, dropout_offset=9, **options)
+        b = vkattn.attention(q, k, k, dropout_seed=2, dropout_state=[3, 9], **options)
+        self.assertTrue(np.array_equal(a, b))
+        self.assertFalse(np.array_equal(a, vkattn.attention(q, k, k, **options)))
 
     def test_packed_and_paged(self):
         q, k, v = normal(1, 2, 12, 16), normal(1, 2, 20, 16), normal(1, 2, 20, 16)

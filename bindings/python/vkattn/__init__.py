@@ -209,9 +209,9 @@ class _Call:
                          stride_row=steps[2], expanded=int(not any(steps)))  # fmt: skip
 
     def vector(self, name: str, a: Any, dtype: Any, size: Optional[int] = None) -> Any:
-        """Numbers of 32 bits. Sequences become arrays."""
+        """Numbers in memory. Sequences become arrays."""
         a = np.asarray(a)
-        if a.dtype.kind not in ("iu" if dtype == np.int32 else "iuf"):
+        if a.dtype.kind not in ("iuf" if dtype == np.float32 else "iu"):
             raise TypeError(f"{name} is of {a.dtype}, want {np.dtype(dtype)}")
         if dtype == np.int32 and a.size and (a.min() < -(2**31) or a.max() >= 2**31):
             raise ValueError(f"{name} has a number beyond 32 bits")
@@ -232,7 +232,7 @@ class _Problem(_Call):
     def __init__(
         self, q: Any, k: Any, v: Any, *, device: Optional[Device], causal: Union[bool, str], scale: Optional[float],
         window: Optional[Tuple[int, int]], attention_chunk: int, align: str, softcap: float, dropout: float,
-        dropout_seed: int, dropout_offset: int, bias: Any, mask: Any, alibi: Any, sinks: Any, cu_q: Any, cu_k: Any,
+        dropout_seed: int, dropout_offset: int, dropout_state: Any, bias: Any, mask: Any, alibi: Any, sinks: Any, cu_q: Any, cu_k: Any,
         used_q: Any, used_k: Any, block_table: Any, score_mod: str, mask_mod: str,
         tables: Optional[Mapping[str, Any]], fixed_split: int, f32_o: bool, f32_gradients: bool, tier: str, tuning: str,
     ) -> None:  # fmt: skip
@@ -249,7 +249,7 @@ class _Problem(_Call):
         self._config(causal, scale, window, align, tier, tuning, score_mod, mask_mod, tables,
                      attention_chunk=attention_chunk, softcap=softcap, dropout=dropout, fixed_split=fixed_split,
                      f32_o=int(bool(f32_o)), f32_gradients=int(bool(f32_gradients)))  # fmt: skip
-        self._options(bias, mask, alibi, sinks, dropout_seed, dropout_offset)
+        self._options(bias, mask, alibi, sinks, dropout_seed, dropout_offset, dropout_state)
 
     def _shape(self, cu_q: Any, cu_k: Any, used_q: Any, used_k: Any, block_table: Any) -> None:
         q, k, v = self.q, self.k, self.v
@@ -335,7 +335,7 @@ class _Problem(_Call):
         self.gradient_dtype = np.dtype(np.float32) if members["f32_gradients"] else self.dtype
         self.op = self.device._op(key, config)
 
-    def _options(self, bias: Any, mask: Any, alibi: Any, sinks: Any, dropout_seed: int, dropout_offset: int) -> None:
+    def _options(self, bias: Any, mask: Any, alibi: Any, sinks: Any, dropout_seed: int, dropout_offset: int, dropout_state: Any) -> None:
         hq = self.args.shape.hq
         self.bias_shape: Optional[Tuple[int, ...]] = None
         if bias is not None:
@@ -349,13 +349,18 @@ class _Problem(_Call):
             sizes = dict(zip(("batches", "heads", "rows"), mask.shape))
             self.args.mask = self.pointer(_c.made(_c.Mask, tensor=self.tensor(mask), **sizes))
         self.sinks = sinks is not None
-        for name, x in (("alibi", alibi), ("sinks", sinks)):
+        slopes = hq
+        if np.ndim(alibi) == 2:
+            slopes, self.args.alibi_per_sequence = self.args.shape.b * hq, 1
+        for name, x, n in (("alibi", alibi, slopes), ("sinks", sinks, hq)):
             if x is not None:
-                setattr(self.args, name, self.vector(name, x, np.float32, hq))
+                setattr(self.args, name, self.vector(name, x, np.float32, n))
         for name, n, bits in (("dropout_seed", dropout_seed, 64), ("dropout_offset", dropout_offset, 32)):
             if not isinstance(n, (int, np.integer)) or not 0 <= n < 2**bits:
                 raise ValueError(f"{name} is {n!r}, want an integer of {bits} bits")
             setattr(self.args, name, int(n))
+        if dropout_state is not None:
+            self.args.dropout_state = self.vector("dropout_state", dropout_state, np.uint64, 2)
 
     def _broadcast(self, name: str, a: np.ndarray) -> Tuple[int, ...]:
         s = self.args.shape
@@ -398,7 +403,7 @@ def _longest(name: str, cumulative: Any) -> int:
 
 _DEFAULTS: dict[str, Any] = dict(
     device=None, causal=False, scale=None, window=None, attention_chunk=0, align="none", softcap=0.0, dropout=0.0,
-    dropout_seed=0, dropout_offset=0, bias=None, mask=None, alibi=None, sinks=None, cu_q=None, cu_k=None, used_q=None,
+    dropout_seed=0, dropout_offset=0, dropout_state=None, bias=None, mask=None, alibi=None, sinks=None, cu_q=None, cu_k=None, used_q=None,
     used_k=None, block_table=None, score_mod="", mask_mod="", tables=None, fixed_split=0, f32_o=False,
     f32_gradients=False, tier="auto", tuning="auto",
 )  # fmt: skip
@@ -413,13 +418,15 @@ def _problem(q: Any, k: Any, v: Any, options: dict[str, Any]) -> _Problem:
 
 @_or_cpu
 def attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, return_lse: bool = False, out: Optional[np.ndarray] = None, **options: Any
-) -> Union[np.ndarray, Tuple[np.ndarray, np.ndarray]]:
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, return_lse: bool = False, return_max_logits: bool = False,
+    out: Optional[np.ndarray] = None, **options: Any
+) -> Union[np.ndarray, Tuple[np.ndarray, ...]]:  # fmt: skip
     """Returns softmax(scale * q kᵀ, masked) v.
 
     q is [batch, query heads, rows, dim], k and v are [batch, key heads, keys, dim]; the number of query heads is a
     multiple of that of key heads, and v may have other columns. The result is of the dtype of q. out takes it.
-    With return_lse the log-sum-exp of each row comes too: float32 [batch, query heads, rows], natural logarithm.
+    With return_lse the log-sum-exp of each row comes too: float32 [batch, query heads, rows], natural logarithm. With
+    return_max_logits so does the largest score of each head, behind all modifiers: float32 [query heads].
 
     Options:
       causal        "top-left" (key <= row), "bottom-right" (the last row sees the last key); True where rows == keys
@@ -430,11 +437,12 @@ def attention(
       softcap       scores become softcap * tanh(score / softcap); 0: none
       bias          added to the scores: [batch, heads, rows, keys], each of the first three may be 1
       mask          bool [batch, heads, rows, keys], likewise: False excludes
-      alibi, sinks  a slope, and an additional logit, for each query head
+      alibi, sinks  a slope, and an additional logit, for each query head; slopes may be [batch, query heads]
       cu_q, cu_k    cumulative lengths of packed sequences: q is [1, heads, all rows, dim]
       used_q, used_k    rows and keys in use of each sequence
       block_table   pages of each sequence: k and v are [pages, key heads, page size, dim]
       dropout, dropout_seed, dropout_offset   probability below 1, and what chooses the mask
+      dropout_state  uint64 [2], a seed and an offset that are added to those
       score_mod, mask_mod, tables   expressions, and a dict of the tables that they read (docs/modifiers.md)
       fixed_split   splits of the keys; with it the bits of a sequence do not depend on the batch
       f32_o         the result is float32 for 16-bit arrays too
@@ -449,8 +457,12 @@ def attention(
     if return_lse:
         lse = np.zeros(o.shape[:3], np.float32)
         p.args.lse = p.rows(lse)
+    results = [o] if lse is None else [o, lse]
+    if return_max_logits:
+        results.append(np.zeros(o.shape[1], np.float32))
+        p.args.max_logits = _c.Vector(data=results[-1].ctypes.data, bytes=results[-1].nbytes)
     p.call("op_forward", None, p.args)
-    return o if lse is None else (o, lse)
+    return o if len(results) == 1 else tuple(results)
 
 
 class _Gradients(NamedTuple):

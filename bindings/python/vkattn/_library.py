@@ -83,6 +83,9 @@ Args = _struct(
         ("dropout_offset", c_uint64),
         ("k_scale", Vector),
         ("v_scale", Vector),
+        ("dropout_state", Vector),
+        ("max_logits", Vector),
+        *_ints("alibi_per_sequence"),
     ],
 )
 BackwardArgs = _struct(

@@ -120,7 +120,7 @@ class _Call:
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor, cu_q: Optional[Tensor], cu_k: Optional[Tensor], used_k: Optional[Tensor],
         block_table: Optional[Tensor], max_q: int, max_k: int, causal: int, left: int, right: int, softcap: float, scale: float, alibi: Optional[Tensor], bias: Optional[Tensor],
-        mask: Optional[Tensor], dropout: float, seed: int, sinks: Optional[Tensor],
+        mask: Optional[Tensor], dropout: float, seed: Optional[Tensor], sinks: Optional[Tensor],
     ) -> None:  # fmt: skip
         self.place = place = _place(q)
         self.keep: "list[Any]" = []
@@ -157,7 +157,7 @@ class _Call:
             self.keep.append(pages)
             a.pages = ctypes.pointer(pages)
         if alibi is not None:
-            a.alibi = _vector(alibi)
+            a.alibi, a.alibi_per_sequence = _vector(alibi), int(alibi.dim() == 2)
         if sinks is not None:
             a.sinks = _vector(sinks)
         for name, struct, t in (("bias", _c.Bias, bias), ("mask", _c.Mask, mask)):
@@ -168,7 +168,8 @@ class _Call:
                 option = _c.made(struct, tensor=_tensor(t), **sizes)
                 self.keep.append(option)
                 setattr(a, name, ctypes.pointer(option))
-        a.dropout_seed = seed
+        if seed is not None:
+            a.dropout_state = _vector(seed)
 
 
 class _Known(ctypes.Structure):
@@ -225,7 +226,7 @@ class _Plain:
 
         self.calls: "list[Any]" = []
         c = _Call(*(wide(t) for t in (q, k, v)), None, None, None, None, wide(q).shape[2], wide(k).shape[2], causal, left, right, softcap,
-                  scale, None, None, None, 0.0, 0, None)  # fmt: skip
+                  scale, None, None, None, 0.0, None, None)  # fmt: skip
         self.place, self.op = c.place, c.op
         o = _like_q(wide(q), v.shape[3])
         self.o_shape, self.o_stride = wide(o).shape, wide(o).stride()
@@ -305,12 +306,14 @@ def _is_plain(cu_q: Any, cu_k: Any, used_k: Any, block_table: Any, alibi: Any, b
     return cu_q is None and used_k is None and block_table is None and alibi is None and bias is None and mask is None and not dropout and sinks is None
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]:
+def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any, max_logits: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
     """O and LSE of [batch, heads, rows, dim], or of packed sequences [1, heads, all rows, dim]."""
-    if q.numel() and k.numel() and v.numel() and _is_plain(*rest[:4], *rest[11:15], rest[16]):
+    if q.numel() and k.numel() and v.numel() and max_logits is None and _is_plain(*rest[:4], *rest[11:15], rest[16]):
         return _plain(False, q, k, v, *rest[6:11]).forward(q, k, v, True)  # type: ignore[return-value]
     o = _like_q(q, v.shape[3])
     lse, sinks = q.new_empty(q.shape[:3], dtype=torch.float32), rest[-1]
+    if max_logits is not None and (k.shape[2] == 0 or o.numel() == 0):
+        max_logits.fill_(-float("inf"))
     if k.shape[2] == 0:
         return o.zero_(), lse.fill_(-float("inf")) if sinks is None else lse.copy_(sinks[None, :, None])
     if o.numel() == 0:
@@ -318,6 +321,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tuple[Tensor, Tenso
     c = _Call(q, k, v, *rest)
     c.args.o = _tensor(o)
     c.args.lse = _c.Tensor(None, lse.data_ptr(), lse.numel() * 4, 0, 0, 0, 0, 0)
+    if max_logits is not None:
+        c.args.max_logits = _vector(max_logits)
     c.place.run(c.place.op_forward, c.op.handle, c.args)
     return o, lse
 
@@ -346,8 +351,8 @@ def _backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tens
 
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:  # type: ignore[override]
-        o, lse = _forward(q, k, v, *rest)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, max_logits: Optional[Tensor], *rest: Any) -> Any:  # type: ignore[override]
+        o, lse = _forward(q, k, v, *rest, max_logits=max_logits)
         tensors = [x if isinstance(x, Tensor) else None for x in rest]
         ctx.save_for_backward(o, lse, q, k, v, *tensors)
         ctx.rest = [None if isinstance(x, Tensor) else x for x in rest]
@@ -359,10 +364,10 @@ class _Function(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_o: Optional[Tensor], _: Any) -> Any:  # type: ignore[override]
         if d_o is None:
-            return (None,) * (3 + len(ctx.rest))
+            return (None,) * (4 + len(ctx.rest))
         o, lse, q, k, v, *tensors = ctx.saved_tensors
         rest = [y if x is None else x for x, y in zip(ctx.rest, tensors)]
-        return (*_backward(d_o, o, lse, q, k, v, *rest), *[None] * len(rest))
+        return (*_backward(d_o, o, lse, q, k, v, *rest), *[None] * (1 + len(rest)))
 
 
 class _PlainFunction(torch.autograd.Function):
@@ -385,7 +390,7 @@ class _PlainFunction(torch.autograd.Function):
 
 _REST = (
     "Tensor? cu_q, Tensor? cu_k, Tensor? used_k, Tensor? block_table, SymInt max_q, SymInt max_k, int causal, int left, int right, "
-    "float softcap, float scale, Tensor? alibi, Tensor? bias, Tensor? mask, float dropout, int seed, Tensor? sinks"
+    "float softcap, float scale, Tensor? alibi, Tensor? bias, Tensor? mask, float dropout, Tensor? seed, Tensor? sinks"
 )
 
 
@@ -472,18 +477,18 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, *, cu_q: Optional[Tensor] = None, cu_k: Optional[Tensor] = None, used_k: Optional[Tensor] = None,
     block_table: Optional[Tensor] = None, max_q: int = 0, max_k: int = 0, causal: int = _NONE, window: Tuple[int, int] = (-1, -1), softcap: float = 0.0, scale: Optional[float] = None,
     alibi: Optional[Tensor] = None, bias: Optional[Tensor] = None, mask: Optional[Tensor] = None, dropout: float = 0.0,
-    sinks: Optional[Tensor] = None, rows_first: bool = False, with_lse: bool = True,
+    sinks: Optional[Tensor] = None, max_logits: Optional[Tensor] = None, rows_first: bool = False, with_lse: bool = True,
 ) -> Tuple[Tensor, Optional[Tensor]]:  # fmt: skip
     """O and LSE of q, k and v [batch, heads, rows, dim], or if rows_first [batch, rows, heads, dim], which may be views with
     any strides. With block_table [batch, pages of each], k and v are [pages, heads, page size, dim]. Without with_lse LSE may
-    be None."""
+    be None. max_logits float32 [heads] gets the largest score of each head."""
     gradients = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     left, right = window
     left, right = max(left, -1), max(right, -1)
     if scale is None:
         scale = q.shape[3] ** -0.5 if q.shape[3] else 1.0
     plain = None
-    if not _compiling() and _is_plain(cu_q, cu_k, used_k, block_table, alibi, bias, mask, dropout, sinks):
+    if not _compiling() and max_logits is None and _is_plain(cu_q, cu_k, used_k, block_table, alibi, bias, mask, dropout, sinks):
         plain = rows_first, q, k, v, causal, left, right, float(softcap), float(scale)
         known = _plains.get(_layout(*plain))
         if known is not None:
@@ -524,16 +529,22 @@ def attend(
         if t is not None and t.requires_grad and torch.is_grad_enabled():
             raise NotImplementedError(f"the gradient of {name}")
     if alibi is not None:
-        if alibi.dim() != 1:
-            raise NotImplementedError("alibi_slopes of each sequence: want one slope a head")
-        if alibi.shape[0] != q.shape[1]:
-            raise ValueError(f"alibi_slopes has {alibi.shape[0]} numbers, want {q.shape[1]}")
+        heads = (q.shape[1],)
+        if alibi.shape not in (heads, (q.shape[0] if cu_q is None else cu_q.numel() - 1, *heads)):
+            raise ValueError(f"alibi_slopes has shape {tuple(alibi.shape)}, want [{q.shape[1]}] or [batch, {q.shape[1]}]")
         alibi = alibi.to(torch.float32).contiguous()
+    if max_logits is not None:
+        if not isinstance(max_logits, Tensor) or max_logits.dtype != torch.float32:
+            raise TypeError("max_logits is no float32 tensor")
+        if max_logits.shape != q.shape[1:2] or max_logits.device != q.device or not max_logits.is_contiguous():
+            raise ValueError(f"max_logits has shape {tuple(max_logits.shape)} on {max_logits.device}, want [{q.shape[1]}] on {q.device}, contiguous")
+        if _compiling():
+            raise NotImplementedError("max_logits under torch.compile")
     if sinks is not None:
         if sinks.shape != q.shape[1:2]:
             raise ValueError(f"s_aux has shape {tuple(sinks.shape)}, want [{q.shape[1]}]")
         sinks = sinks.to(torch.float32).contiguous()
-    seed = int(torch.randint(0, 2**62, ()).item()) if dropout else 0
+    seed = torch.randint(2**63 - 1, (2,), device=q.device) if dropout else None  # a CUDA graph draws it anew at each replay
     rest = (
         None if cu_q is None else cu_q.contiguous(), None if cu_k is None else cu_k.contiguous(),
         None if used_k is None else used_k.contiguous(), block_table, max_q, max_k, causal, left, right, float(softcap),
@@ -549,9 +560,9 @@ def attend(
         else:
             o, lse = torch.ops.vkattn.forward(q, k, v, *rest)
     elif gradients:
-        o, lse = _Function.apply(q, k, v, *rest)
+        o, lse = _Function.apply(q, k, v, max_logits, *rest)
     else:
-        o, lse = _forward(q, k, v, *rest)
+        o, lse = _forward(q, k, v, *rest, max_logits=max_logits)
     return o.transpose(1, 2) if rows_first else o, lse
 
 

@@ -5,7 +5,7 @@
 Tensors are float16, bfloat16 or float32, on a CUDA device or the CPU. A CUDA device computes on PyTorch's current stream,
 what its kernels take: in float16 and bfloat16 everything, gradients without ALiBi and dropout. What is not taken is a
 NotImplementedError that names it. Gradients are deterministic always. The mask of dropout is that of
-vkattn's generator, whose seed PyTorch's CPU generator draws.
+vkattn's generator, whose seed PyTorch's generator of the device draws, anew at each replay of a CUDA graph.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ def _refuse(dropout_p: float, return_attn_probs: bool) -> None:
 def flash_attn_func(
     q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
     window_size: Tuple[int, int] = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None,
-    deterministic: bool = False, return_attn_probs: bool = False,
+    deterministic: bool = False, return_attn_probs: bool = False, max_logits: Optional[Tensor] = None,
 ) -> Result:  # fmt: skip
     """Attention of q [batch, rows, heads, dim] with k and v [batch, keys, key heads, dim].
 
     causal and window_size count positions from the last row and the last key. With return_attn_probs the result is the
-    output, the log-sum-exp [batch, heads, rows] and an empty tensor."""
+    output, the log-sum-exp [batch, heads, rows] and an empty tensor. alibi_slopes are [heads] or [batch, heads]. max_logits
+    float32 [heads] gets the largest score of each head over the call, behind scale and modifiers, as QK-clip takes it."""
     _refuse(dropout_p, return_attn_probs)
     for name, t in (("q", q), ("k", k), ("v", v)):
         _check(name, t, 4, "[batch, rows, heads, dim]")
     o, lse = _torch.attend(
         q, k, v, causal=_torch._BOTTOM_RIGHT if causal else _torch._NONE, window=window_size, softcap=softcap, scale=softmax_scale,
-        alibi=alibi_slopes, dropout=dropout_p, rows_first=True, with_lse=return_attn_probs,
+        alibi=alibi_slopes, dropout=dropout_p, max_logits=max_logits, rows_first=True, with_lse=return_attn_probs,
     )  # fmt: skip
     return _result(o, lse, return_attn_probs)
 
@@ -78,11 +79,11 @@ def flash_attn_varlen_func(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
     dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False, window_size: Tuple[int, int] = (-1, -1),
     softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None, deterministic: bool = False, return_attn_probs: bool = False,
-    block_table: Optional[Tensor] = None,
+    block_table: Optional[Tensor] = None, max_logits: Optional[Tensor] = None,
 ) -> Result:  # fmt: skip
     """Attention of packed sequences: q [all rows, heads, dim], k and v [all keys, key heads, dim]. cu_seqlens_q and
     cu_seqlens_k are int32 [batch + 1], cumulative lengths. With block_table int32 [batch, pages of a sequence] k and v are
-    [pages, page size, key heads, dim]. The log-sum-exp is [heads, all rows]."""
+    [pages, page size, key heads, dim]. The log-sum-exp is [heads, all rows]. max_logits is as in flash_attn_func."""
     _refuse(dropout_p, return_attn_probs)
     _check("q", q, 3, "[all rows, heads, dim]")
     for name, t in (("k", k), ("v", v)):
@@ -100,7 +101,7 @@ def flash_attn_varlen_func(
         lengths = {"used_k": cu_seqlens_k[1:] - cu_seqlens_k[:-1], "block_table": block_table}
     o, lse = _torch.attend(
         q.transpose(0, 1).unsqueeze(0), k, v, cu_q=cu_seqlens_q, max_q=int(max_seqlen_q), **lengths, causal=_torch._BOTTOM_RIGHT if causal else _torch._NONE, window=window_size, softcap=softcap,
-        scale=softmax_scale, alibi=alibi_slopes, dropout=dropout_p,
+        scale=softmax_scale, alibi=alibi_slopes, dropout=dropout_p, max_logits=max_logits,
     )  # fmt: skip
     return _result(o.squeeze(0).transpose(0, 1), lse.squeeze(0), return_attn_probs)
 

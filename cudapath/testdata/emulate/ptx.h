@@ -37,6 +37,8 @@ static inline float __fadd_rn(float a, float b)
 	return c;
 }
 static inline int atomicAdd(int *to, int x) { return (*to += x) - x; }
+static inline void atomicMax(int *to, int x) { *to = x > *to ? x : *to; }
+static inline void atomicMin(unsigned *to, unsigned x) { *to = x < *to ? x : *to; }
 
 extern long progress; /* grows with everything that another thread may wait for */
 void pause();         /* lets other threads run */
