@@ -25,15 +25,20 @@ type emulator struct {
 	run func(entry uintptr, p *backwardParams, grid *uint32, threads, reversed int32) int32
 }
 
-// emulators has one for each storage type. A kernel's shared memory is static, so one runs
+// emulators has one for each source and storage type. A kernel's shared memory is static, so one runs
 // at a time.
 var emulators struct {
 	sync.Mutex
 	byType map[string]*emulator
 }
 
-// newEmulator compiles the kernels of a storage type once. It skips without a C++ compiler.
+// newEmulator compiles the backward kernels of a storage type once. It skips without a C++ compiler.
 func newEmulator(t testing.TB, dtype string) *emulator {
+	return newEmulatorOf(t, "reference_backward.cu", "AttnBackwardParams", "TYPE="+dtype, dtype)
+}
+
+// newEmulatorOf is newEmulator for a source of kernels, their parameters and a macro.
+func newEmulatorOf(t testing.TB, source, params, macro, dtype string) *emulator {
 	t.Helper()
 	compiler, err := exec.LookPath("c++")
 	if err != nil {
@@ -41,13 +46,13 @@ func newEmulator(t testing.TB, dtype string) *emulator {
 	}
 	emulators.Lock()
 	defer emulators.Unlock()
-	if e := emulators.byType[dtype]; e != nil {
+	if e := emulators.byType[source+dtype]; e != nil {
 		return e
 	}
 	element := map[string]string{"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float"}[dtype]
 	file := filepath.Join(t.TempDir(), "kernels_"+dtype+".so")
 	text, err := exec.Command(compiler, "-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-shared", "-fPIC", "-Itestdata/emulate", "-Ikernels",
-		"-DELEMENT="+element, "-DTYPE="+dtype, `-DSOURCE="reference_backward.cu"`, "-o", file, "testdata/emulate/emulate.cc").CombinedOutput()
+		"-DELEMENT="+element, "-D"+macro, "-DPARAMS="+params, fmt.Sprintf("-DSOURCE=%q", source), "-o", file, "testdata/emulate/emulate.cc").CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	e := &emulator{}
 	e.lib, err = purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
@@ -57,7 +62,7 @@ func newEmulator(t testing.TB, dtype string) *emulator {
 	if emulators.byType == nil {
 		emulators.byType = map[string]*emulator{}
 	}
-	emulators.byType[dtype] = e
+	emulators.byType[source+dtype] = e
 	return e
 }
 

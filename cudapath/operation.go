@@ -12,11 +12,6 @@ import (
 
 // The operations of a CUDA device without Vulkan.
 
-// Append implements backend.Kernels.
-func (d *device) Append(backend.AppendConfig) (backend.Append, error) {
-	return nil, fmt.Errorf("%w: %v was opened without Vulkan, and tier cuda has no kernel that appends to a cache", problem.ErrUnsupported, d)
-}
-
 // Merge implements backend.Kernels.
 func (d *device) Merge(backend.MergeConfig) (backend.Merge, error) {
 	return nil, fmt.Errorf("%w: %v was opened without Vulkan, and tier cuda has no kernel that merges states", problem.ErrUnsupported, d)

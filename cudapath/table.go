@@ -89,6 +89,7 @@ type table struct {
 	decodes  []Kernel // the same, of quantized K and V
 	// Forward, of few query rows, on tier cuda without Vulkan.
 	cudaDecodes []Kernel
+	appends     []Kernel // to a cache
 	files       fs.FS
 	modules     map[string]bool // files of the modules
 }
@@ -132,6 +133,8 @@ func readTable(files fs.FS) (*table, error) {
 				t.decodes = append(t.decodes, k)
 			case k.Family == cubinFamily:
 				t.cubins = append(t.cubins, k)
+			case k.Family == appendFamily:
+				t.appends = append(t.appends, k)
 			case k.Family == decodeFamily:
 				t.cudaDecodes = append(t.cudaDecodes, k)
 			case k.Outputs == "":
@@ -201,7 +204,7 @@ func (k *Kernel) validate() error {
 	switch {
 	case k.Entry == "" || k.Module == "":
 		return errors.New("entry and module are needed")
-	case k.Family != cubinFamily && k.Family != decodeFamily && !slices.Contains(attention.CUDAKernels(), k.Family):
+	case k.Family != cubinFamily && k.Family != decodeFamily && k.Family != appendFamily && !slices.Contains(attention.CUDAKernels(), k.Family):
 		return fmt.Errorf("unknown family %q", k.Family)
 	case !slices.Contains([]string{"f16", "bf16", "f32"}, k.DType):
 		return fmt.Errorf("unknown dtype %q", k.DType)

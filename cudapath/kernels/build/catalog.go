@@ -64,7 +64,7 @@ const (
 
 // catalog lists every module, in the order of the manifest.
 func catalog() []module {
-	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), fa2BackwardModules(), fa3Modules(), latentModules(), fa3BackwardModules(),
+	return slices.Concat(refModules(), refBackwardModules(), appendModules(), fa2Modules(), fa2BackwardModules(), fa3Modules(), latentModules(), fa3BackwardModules(),
 		decodeModules("decode", "", cudaDecodeTiles, 227<<10), cubinModules())
 }
 
@@ -105,6 +105,23 @@ func refBackwardModules() []module {
 			})
 		}
 		list = append(list, m)
+	}
+	return list
+}
+
+// appendModules lists the kernels that append to a cache: one entry a type. A warp takes a row at a time.
+func appendModules() []module {
+	var list []module
+	for _, t := range refTypes {
+		name := "append_" + t.name
+		list = append(list, module{
+			name: name, source: "append.cu", ptx: true,
+			defines: []string{"ELEMENT=" + t.element, "ENTRY=attn_" + name},
+			entries: []entry{{
+				Entry: "attn_" + name, Family: "append", DType: t.name, D: 576, Dv: 576, Any: true, Module: name,
+				Threads: 256, Rows: 8, Cols: 1, Grid: gridRowsHeadsBatch,
+			}},
+		})
 	}
 	return list
 }

@@ -1,5 +1,5 @@
 /* A CUDA kernel compiled by the host's compiler, for tests without a GPU. SOURCE is the
- * file of the kernel. One thread runs after the other, each on a stack of its own, from
+ * file of the kernel, PARAMS the type of its parameters. One thread runs after the other, each on a stack of its own, from
  * one barrier to the next. Shared memory is static: one CTA runs at a time.
  *
  * In the opposite order of threads and CTAs a kernel must give the same bits, unless it
@@ -23,6 +23,8 @@ static void barrier(int line);
 using std::max;
 using std::min;
 static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline float __fsub_rn(float a, float b) { return a - b; }
 
 #include SOURCE
 
@@ -30,8 +32,8 @@ enum { MAX_THREADS = 1024, RUNNING = 0, FINISHED = -1 };
 
 static Fibers<MAX_THREADS, 64 << 10> fibers;
 static int states[MAX_THREADS]; /* line of the barrier that a thread has reached */
-static void (*kernel)(AttnBackwardParams);
-static const AttnBackwardParams *params;
+static void (*kernel)(PARAMS);
+static const PARAMS *params;
 
 static void barrier(int line)
 {
@@ -66,7 +68,7 @@ static int block(unsigned count, bool reversed)
 	}
 }
 
-extern "C" int emulate(void (*entry)(AttnBackwardParams), const AttnBackwardParams *p, const uint32_t *grid, uint32_t count, int reversed)
+extern "C" int emulate(void (*entry)(PARAMS), const PARAMS *p, const uint32_t *grid, uint32_t count, int reversed)
 {
 	if (count > MAX_THREADS || !fibers.reserve())
 		return -1;

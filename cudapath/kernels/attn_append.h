@@ -1,0 +1,31 @@
+// The interface between the host and the kernel that appends rows to a cache (append.cu). Package cudapath mirrors these structs and tests
+// their layout.
+#pragma once
+#include "attn.h"
+
+// One of K, V and Q: `in` are new rows [batches, heads, rows, dim], `out` the cache, or with to_cache 0 where rotated rows of Q go.
+struct AttnAppendTask {
+	AttnTensor in, out;
+	int32_t heads, dim;
+	int32_t pairs;    // of elements that are rotated; 0: none
+	int32_t to_cache; // rows go to their positions in the cache; else to their places in `out`
+};
+
+struct AttnAppendParams {
+	AttnAppendTask tasks[3]; // as many as the grid has in y
+	uint64_t used;           // int32 [sequences]: keys that the cache holds; 0: none
+	uint64_t lengths;        // int32: first rows of the sequences and the end, if packed; rows of each sequence; 0: all have `rows`
+	uint64_t table;          // int32 [sequences, table_stride], block table; 0: the cache is not paged
+	uint64_t cos, sin;       // float32 [positions, pairs]
+	int64_t limit;           // rows at positions from here on are skipped
+	int32_t batches, rows;   // of new rows; packed: 1, and the rows of all sequences
+	int32_t sequences, packed;
+	int32_t page_rows, pages, table_stride;
+	int32_t rotary_first; // first rotated element
+	int32_t half_split;   // 1: pairs are elements i and i + pairs; 0: 2 i and 2 i + 1
+	int32_t unused;
+};
+
+#ifdef __cplusplus
+static_assert(sizeof(AttnAppendTask) == 80 && sizeof(AttnAppendParams) == 328, "AttnAppendParams is mirrored by the host");
+#endif
