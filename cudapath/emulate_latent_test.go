@@ -279,3 +279,58 @@ func TestLatentKeepsNotFinite(t *testing.T) {
 		}
 	}
 }
+
+// withoutFiniteScores is the memory of a problem whose scores are all -Inf, by the last columns of Q and K.
+func withoutFiniteScores(t testing.TB, p *cases.Problem) [][]byte {
+	t.Helper()
+	var images [][]byte
+	for _, image := range p.Image {
+		images = append(images, bytes.Clone(image))
+	}
+	cfg, a := p.Config(cases.On(attention.TierCPU, p.DType)), p.HostArgs(images)
+	var l tensors.Layouts
+	require.NoError(t, l.Check(&cfg, &a))
+	for i, x := range []float32{1, float32(math.Inf(-1))} {
+		q := l.List[i]
+		heads, rows := a.Hq, a.Sq
+		if i == 1 {
+			heads, rows = max(a.Hkv, 1), a.Sk
+		}
+		for n := range int64(a.B * heads * rows) {
+			b, h, s := n/int64(heads*rows), n/int64(rows)%int64(heads), n%int64(rows)
+			at := q.Tensor.Offset + b*q.Steps[0] + h*q.Steps[1] + s*q.Steps[2] + int64(cfg.HeadDim) - 1
+			p.DType.Encode(q.Tensor.Host[2*at:][:2], []float32{x})
+		}
+	}
+	return images
+}
+
+// requireNothing requires O = 0 and LSE = -Inf in all rows of a call that is stored without gaps.
+func requireNothing(t testing.TB, p *cases.Problem, images [][]byte) {
+	t.Helper()
+	a := p.HostArgs(images)
+	for i, x := range a.O.Host[2*a.O.Offset:][:2*a.Rows()*int64(p.Case.Dv)] {
+		require.Zero(t, x&0x7f, "byte %d of O", i) // but for signs
+	}
+	lse := make([]float32, a.Rows())
+	attention.F32.Decode(lse, a.LSE.Host[4*a.LSE.Offset:][:4*len(lse)])
+	for i, x := range lse {
+		require.Equal(t, float32(math.Inf(-1)), x, "row %d", i)
+	}
+}
+
+// Rows whose scores are all -Inf count as rows with nothing to attend to.
+func TestLatentRowsWithoutAFiniteScore(t *testing.T) {
+	testlevel.HostOnly(t)
+	e := newLatentEmulator(t, attention.F16, nil)
+	for _, parts := range []int{1, 2} {
+		p, err := cases.NewProblem(cases.Case{D: 576, Dv: 512, VInK: true, LSE: true, Seed: 6, Shape: attention.Shape{B: 1, Hq: 40, Hkv: 1, Sq: 2, Sk: 130}}, attention.F16)
+		require.NoError(t, err)
+		images := withoutFiniteScores(t, p)
+		cfg, a := p.Config(cases.On(attention.TierCPU, attention.F16)), p.HostArgs(images)
+		var l tensors.Layouts
+		require.NoError(t, l.Check(&cfg, &a))
+		require.NoError(t, e.forward(cfg, a, l.All(), parts, 2*parts, false))
+		requireNothing(t, p, images)
+	}
+}

@@ -290,3 +290,22 @@ func BenchmarkGPUDeviceCall(b *testing.B) {
 		})
 	}
 }
+
+// Rows whose scores are all -Inf count as rows with nothing to attend to, in the kernels that compute calls without options and in
+// those of latent attention.
+func TestGPUDeviceRowsWithoutAFiniteScore(t *testing.T) {
+	dev := needCUDA(t)
+	for _, c := range []cases.Case{
+		{D: 64, Dv: 64}, {D: 128, Dv: 128, Causal: attention.TopLeft}, {D: 192, Dv: 128}, {D: 256, Dv: 256},
+		{D: 576, Dv: 512, VInK: true}, {D: 576, Dv: 512, VInK: true, Causal: attention.BottomRight},
+	} {
+		c.LSE, c.Seed, c.Shape = true, 7, attention.Shape{B: 2, Hq: 4, Hkv: 1, Sq: 70, Sk: 300}
+		for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
+			t.Run(fmt.Sprint(dtype, " ", c.String()), func(t *testing.T) {
+				p, err := cases.NewProblem(c, dtype)
+				require.NoError(t, err)
+				requireNothing(t, p, forwardOnDevice(t, dev, "", p, withoutFiniteScores(t, p)))
+			})
+		}
+	}
+}

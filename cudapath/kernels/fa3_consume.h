@@ -177,9 +177,9 @@ template <class T> __device__ __forceinline__ void finishEmpty(const AttnParams 
 // Epilogue: divides O by the row sums, computes LSE and stores a row block.
 template <class T> __device__ __forceinline__ void finish(float (&o)[T::DV / 2], const Rows &rows, const AttnParams &p, const Work &w, int row, int last0, int last1, bool marked) {
 	const int c = threadIdx.x % 4;
-	// Rows that attend to no key have O = 0 and LSE = -inf.
+	// Rows that attend to no key have O = 0 and LSE = -inf, and so have those whose scores are all -inf.
 	const float sum0 = quadSum(rows.sum[0]), sum1 = quadSum(rows.sum[1]);
-	const float scale0 = last0 < 0 ? 0 : 1 / sum0, scale1 = last1 < 0 ? 0 : 1 / sum1;
+	const float scale0 = last0 < 0 || sum0 == 0 ? 0 : 1 / sum0, scale1 = last1 < 0 || sum1 == 0 ? 0 : 1 / sum1;
 #pragma unroll
 	for (int i = 0; i < T::DV / 2; i++) o[i] *= i & 2 ? scale1 : scale0;
 	if (T::CAUSAL && marked) {

@@ -84,7 +84,7 @@ __device__ __forceinline__ void combineLatent(const AttnLatentParams &p) {
 	for (int r = 0; r < 2; r++) {
 		const int at = rowTile * T::ROWS + row + 8 * r, query = at / p.Hq;
 		const bool none = query >= of.rows.used || latentKeysOf(query, of.right, of.keys.used) == 0;
-		inverse[r] = none ? 0 : 1 / rows.sum[r];
+		inverse[r] = none || rows.sum[r] == 0 ? 0 : 1 / rows.sum[r]; // no key, or scores that are all -inf
 		if (p.lse != 0 && chunk == 0 && thread % 4 == 0 && query < of.rows.used)
 			*lseOfLatent(p, batch, of.rows.first, query, at - query * p.Hq) = none ? -INFINITY : lseOf(p, rows, r, rows.sum[r], scale);
 	}

@@ -85,7 +85,7 @@ __device__ __forceinline__ void finishLatentRows(const AttnLatentParams &p, cons
 			if (threadIdx.x % 4 == 0) *state.top(row + 8 * r) = rows.top[r], *state.sum(row + 8 * r) = sum;
 			continue;
 		}
-		inverse[r] = last[r] < 0 ? 0 : 1 / sum;
+		inverse[r] = last[r] < 0 || sum == 0 ? 0 : 1 / sum; // no key, or scores that are all -inf
 		if (p.lse != 0 && threadIdx.x % 4 == 0 && query < w[LatentPiece::ROWS])
 			*lseOfLatent(p, w[LatentPiece::BATCH], w[LatentPiece::FIRST_ROW], query, at - query * p.Hq) = last[r] < 0 ? -INFINITY : lseOf(p, rows, r, sum, scale);
 	}
