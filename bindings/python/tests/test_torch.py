@@ -482,7 +482,7 @@ class Operators(Case):
         from vkattn import _torch
 
         q = normal(1, 4, 33, 64, dtype=dtypes[0], grad=True)
-        rest = (None, None, None, None, 33, 33, _torch._TOP_LEFT, -1, -1, 0.0, 0.125, None, None, None, 0.0, 0, None)
+        rest = (None, None, None, None, 33, 33, _torch._TOP_LEFT, -1, -1, 0.0, 0.125, None, None, None, 0.0, None, None)
         k, v = (normal(1, 4, 33, 64, dtype=dtypes[0]) for _ in range(2))
         torch.library.opcheck(torch.ops.vkattn.forward.default, (q, k, v, *rest))
         plain = torch.ops.vkattn.plain_forward.default
