@@ -265,7 +265,7 @@ var backwardShapes = []struct {
 	{name: "softcap, bias of all, ALiBi, sinks", cfg: attention.Config{HeadDim: 32, Softcap: 4, Align: attention.TopLeft}, shape: attention.Shape{B: 3, Hq: 6, Hkv: 2, Sq: 150, Sk: 140},
 		set: func(_ require.TestingT, c *backwardCase) {
 			c.bias(1, 1, 0)
-			c.slopes()
+			c.alibi()
 			c.sinks()
 		}},
 	{name: "bias of all rows", cfg: attention.Config{HeadDim: 16}, shape: attention.Shape{B: 3, Hq: 6, Hkv: 2, Sq: 90, Sk: 140},

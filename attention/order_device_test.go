@@ -236,6 +236,9 @@ func TestEveryTensorOfACallIsInOrder(t *testing.T) {
 	}
 	for _, x := range []any{&attention.Args{}, &attention.BackwardArgs{}, &merge.MergeArgs{}, &kvcache.AppendArgs{}} {
 		eachMemory(reflect.TypeOf(x).Elem(), "", func(path string) {
+			if path == ".DropoutState" || path == ".MaxLogits" { // Vulkan tiers refuse them
+				return
+			}
 			if !seen[fmt.Sprintf("%T%s", x, path)] {
 				t.Errorf("%T%s: no call has it", x, path)
 			}
