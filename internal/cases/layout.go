@@ -157,7 +157,7 @@ func LayOut(c Case, dtype problem.DType) MemoryLayout {
 	return p
 }
 
-// layOut places tensor i, behind so many elements of a row in the layout Fused.
+// layOut places tensor i, behind the elements of a row in front of it in the layout Fused.
 func (t *rows) layOut(c *Case, i int, before int64) {
 	unit := int64(8)
 	if c.KeyType.Blocked() {

@@ -72,16 +72,19 @@ func catalog() []module {
 var refTypes = []struct{ name, element string }{{"f16", "__half"}, {"bf16", "__nv_bfloat16"}, {"f32", "float"}}
 
 // The validation kernel: one entry a type.
-func refModules() []module {
+func refModules() []module { return modulesOfTypes("ref", "reference.cu", 64, 64) }
+
+// modulesOfTypes lists the kernels of a family that has one for each storage type.
+func modulesOfTypes(family, source string, rows, cols int) []module {
 	var list []module
 	for _, t := range refTypes {
-		name := "ref_" + t.name
+		name := family + "_" + t.name
 		list = append(list, module{
-			name: name, source: "reference.cu", ptx: true,
+			name: name, source: source, ptx: true,
 			defines: []string{"ELEMENT=" + t.element, "ENTRY=attn_" + name},
 			entries: []entry{{
-				Entry: "attn_" + name, Family: "ref", DType: t.name, D: 576, Dv: 576, Any: true, Module: name,
-				Threads: 256, Rows: 64, Cols: 64, Grid: gridRowsHeadsBatch,
+				Entry: "attn_" + name, Family: family, DType: t.name, D: 576, Dv: 576, Any: true, Module: name,
+				Threads: 256, Rows: rows, Cols: cols, Grid: gridRowsHeadsBatch,
 			}},
 		})
 	}
@@ -110,21 +113,7 @@ func refBackwardModules() []module {
 }
 
 // appendModules lists the kernels that append to a cache: one entry a type. A warp takes a row at a time.
-func appendModules() []module {
-	var list []module
-	for _, t := range refTypes {
-		name := "append_" + t.name
-		list = append(list, module{
-			name: name, source: "append.cu", ptx: true,
-			defines: []string{"ELEMENT=" + t.element, "ENTRY=attn_" + name},
-			entries: []entry{{
-				Entry: "attn_" + name, Family: "append", DType: t.name, D: 576, Dv: 576, Any: true, Module: name,
-				Threads: 256, Rows: 8, Cols: 1, Grid: gridRowsHeadsBatch,
-			}},
-		})
-	}
-	return list
-}
+func appendModules() []module { return modulesOfTypes("append", "append.cu", 8, 1) }
 
 // tables are the files generated from the catalogue, by name.
 func tables(modules []module) (map[string][]byte, error) {
