@@ -84,6 +84,51 @@ func TestCUDATakesSomeOptions(t *testing.T) {
 	}
 }
 
+// TierAuto takes the kernels of latent attention of tier cuda with lengths and pages, unless V is elsewhere or the call has other
+// options, whose kernels have not been raced.
+func TestAutoTakesLatentAttentionOfCUDA(t *testing.T) {
+	f := withFakeCUDA(t)
+	f.choice.Family, f.choice.Rows, f.choice.Cols = "fa3 latent", 64, 64
+	dev := cudaDevice(t)
+	base := callOn(t, dev)
+	base.Shape = Shape{B: 1, Hq: 128, Hkv: 1, Sq: 2, Sk: 512}
+	base.V = base.K
+	base.V.Strides = Strides{Batch: 512 * 64, Head: 64, Seq: 64}
+	vector := func() Vector { return Vector{Buffer: base.Q.Buffer, Offset: 4096} }
+	for name, x := range map[string]struct {
+		change func(*Config, *Args)
+		family string
+		want   bool
+	}{
+		"dense": {func(*Config, *Args) {}, "fa3 latent", true},
+		"pages": {func(_ *Config, a *Args) {
+			a.Pages, a.V.Strides.Batch = &Pages{Table: vector(), PageSize: 64, Count: 3}, 64*64
+		}, "fa3 latent", true},
+		"lengths":   {func(_ *Config, a *Args) { a.Varlen = &Varlen{UsedK: vector()} }, "fa3 latent", true},
+		"another V": {func(_ *Config, a *Args) { a.V.Buffer, a.Varlen = a.Q.Buffer, &Varlen{UsedK: vector()} }, "fa2", false},
+		"odd pages": {func(_ *Config, a *Args) {
+			a.Pages, a.V.Strides.Batch = &Pages{Table: vector(), PageSize: 24, Count: 3}, 24*64
+		}, "fa2", false},
+		"with sinks": {func(_ *Config, a *Args) { a.Sinks = vector() }, "fa2", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, a := Config{HeadDim: 64, HeadDimV: 32}, base
+			f.choice.Family = x.family
+			x.change(&cfg, &a)
+			op, err := New(On(dev), cfg)
+			require.NoError(t, err)
+			plan, err := op.PlanFor(a)
+			require.NoError(t, err)
+			require.Equal(t, x.want, plan.Tier == TierCUDA, "%v", plan)
+			if x.want {
+				require.Contains(t, plan.Reason, "the fastest, ")
+			} else {
+				require.Contains(t, plan.Rejected[0].Reason, "it takes them if asked for")
+			}
+		})
+	}
+}
+
 // Tier cuda alone takes a state of dropout and MaxLogits on a Vulkan device. The others refuse them by name, but gradients take no notice
 // of MaxLogits.
 func TestVulkanTiersRefuseWhatOnlyCUDATakes(t *testing.T) {

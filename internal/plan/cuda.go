@@ -97,11 +97,20 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 		return NoCUDA(cudaRefusals[r.CUDARefusal])
 	case quantized(cfg):
 		return NoCUDA("its forward kernels take no quantized K and V in memory of Vulkan: tier cubin does")
-	case r.Options.Any() && cfg.Tier != problem.TierCUDA:
-		return NoCUDA("its kernels for options have not been raced against those of other tiers: it takes them if asked for")
+	case r.Options.Any() && cfg.Tier != problem.TierCUDA && !r.mayBeLatent():
+		return notRaced
 	}
-	return plan.chooseCUDA(onVulkan{c, dev}, cfg, r, cfg.Tier == problem.TierCUDA)
+	err := plan.chooseCUDA(onVulkan{c, dev}, cfg, r, cfg.Tier == problem.TierCUDA)
+	if err == nil && r.Options.Any() && cfg.Tier != problem.TierCUDA && plan.family != latentFamily {
+		return notRaced
+	}
+	return err
 }
+
+const notRaced = NoCUDA("its kernels for options have not been raced against those of other tiers: it takes them if asked for")
+
+// mayBeLatent reports whether kernels of latent attention on tier cuda take the options of a call, and V is in K.
+func (r *Request) mayBeLatent() bool { return r.VInK && r.Options.notLatent() == "" }
 
 // onVulkan is the CUDAChooser of a Vulkan device.
 type onVulkan struct {

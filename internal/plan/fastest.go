@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 
 	"vkattn/internal/arith"
@@ -46,7 +47,7 @@ type pace struct {
 
 // paces was fitted to 70 % of the cells of docs/results/2026-11-29-h200/tiers-2.jsonl.gz (f16, NVIDIA H200), all tiers
 // interleaved: first to their times, then so that the estimates of a cell are in the order of its times.
-// TestAutoIsTheFastest judges by all cells. The row of fa3 for head dim 64 without a mask is of the race before, in which it
+// TestAutoIsTheFastest judges by all cells. The rows of head dim 576 are of latent attention (docs/log/cuda-latent.md). The row of fa3 for head dim 64 without a mask is of the race before, in which it
 // had small problems too. The rows of fa2 and of tiers coopmat and scalar are from
 // lengths 2048 to 16384 (docs/results/2026-11-27-h200/cuda-forward-race.jsonl.gz, docs/log/vulkan.md). Rows of a kernel
 // and mask are in the order of head dims, and the last holds for larger ones too.
@@ -62,6 +63,7 @@ var paces = []pace{
 	{problem.TierCoopMat2, "", 256, false, 5, 1.5, 4.99, 4356},
 	{problem.TierCoopMat2, "_decode 16", 64, false, 11, 0, 6.56, 1931},
 	{problem.TierCoopMat2, "_decode 16", 128, false, 13.1, 0.117, 8.12, 4200},
+	{problem.TierCoopMat2, "_decode 16", 576, false, 13, 0, 8, 24500},
 	{problem.TierCoopMat2, "_decode 8", 64, false, 10.2, 0.0954, 1.87, 1238},
 	{problem.TierCoopMat2, "_decode 8", 128, false, 10.6, 0.9, 6.91, 2231},
 	{problem.TierCoopMat2, "_general", 64, false, 12.8, 2.29, 4.56, 912},
@@ -96,6 +98,7 @@ var paces = []pace{
 	{problem.TierCUDA, "fa2", 128, true, 5, 3, 0, 181},
 	{problem.TierCUDA, "fa2", 256, false, 5, 3, 0, 342},
 	{problem.TierCUDA, "fa2", 256, true, 5, 3, 0, 366},
+	{problem.TierCUDA, latentFamily, 576, false, 5, 23, 31.7, 0},
 	{problem.TierCoopMat, "", 64, false, 5, 2, 5, 1440},
 	{problem.TierCoopMat, "", 64, true, 5, 2, 5, 1750},
 	{problem.TierCoopMat, "", 128, false, 5, 2, 5, 2750},
@@ -123,6 +126,9 @@ func paceOf(w *work, dim uint32, causal bool) (p *pace) {
 	}
 	return p
 }
+
+// latentFamily is the family of tier cuda's kernels of latent attention: tileFamily of package cudapath.
+const latentFamily = "fa3 latent"
 
 // memoryPace is the bytes that an H200 reads or writes in a microsecond.
 const memoryPace = 4.2e6
@@ -155,6 +161,9 @@ func (w *work) time(cfg *problem.Config, r *Request, cores uint64) float64 {
 	}
 	var busy float64
 	switch causal := cfg.Causal != problem.CausalNone; {
+	case w.family == latentFamily: // its CTAs share the keys of all sequences
+		tiles := arith.CeilDiv64(uint64(s.Sq)*uint64(s.Hq), uint64(w.rows)) * uint64(s.B)
+		busy = w.block(p, s, float64(tiles)*keys/float64(cores))
 	case w.subgroups == 0 && causal && w.blocks <= cores: // each is a CTA's
 		busy = w.block(p, s, keys)
 	case w.subgroups == 0 && causal:
@@ -170,7 +179,11 @@ func (w *work) time(cfg *problem.Config, r *Request, cores uint64) float64 {
 			busy = max(w.block(p, s, keys/n), float64(w.blocks)*w.block(p, s, mean/n)/float64(resident))
 		}
 	}
-	return p.launch + max(busy, float64(tensorBytes(*cfg, *s, false))/memoryPace)
+	bytes := float64(tensorBytes(*cfg, *s, false))
+	if r.VInK { // V is read with K
+		bytes -= float64(s.B) * float64(s.Sk) * float64(cfg.ValueDim()*cfg.DType.Size())
+	}
+	return p.launch + max(busy, bytes/memoryPace)
 }
 
 // block is the time of a row block with a number of keys, in us.
@@ -231,7 +244,9 @@ func (r *Request) seeOctant() Request {
 
 // decodes and general report whether a kernel is the decode kernel, and whether it takes every option.
 func (w *work) decodes() bool { return strings.HasPrefix(w.family, "_decode") }
-func (w *work) general() bool { return w.decodes() || w.family == "_general" }
+func (w *work) general() bool {
+	return w.decodes() || w.family == "_general" || w.family == latentFamily
+}
 
 // decodeFamily is the family of the decode kernel with so many rows in a tile.
 func decodeFamily(rows uint32) string { return fmt.Sprintf("_decode %d", min(rows, 16)) }
@@ -240,12 +255,13 @@ func decodeFamily(rows uint32) string { return fmt.Sprintf("_decode %d", min(row
 func (w *work) decodesOneRow(r *Request) bool { return w.decodes() && r.Shape.Sq == 1 }
 
 // fastestOf returns which of some kernels takes the least time, by estimate, and the estimates in us. A kernel that was
-// not measured is not taken before another. One row is the decode kernel's: the others neither pack heads nor split
-// keys.
+// not measured is not taken before another. One row is the decode kernel's: but for those of latent attention, the others
+// neither pack heads nor split keys.
 func fastestOf(list []work, cfg *problem.Config, r *Request, cores uint64) (best int, times []float64) {
 	times = make([]float64, len(list))
+	latent := slices.ContainsFunc(list, func(w work) bool { return w.family == latentFamily })
 	for i := range list {
-		if list[i].decodesOneRow(r) {
+		if list[i].decodesOneRow(r) && !latent {
 			return i, times
 		}
 		times[i] = list[i].time(cfg, r, cores)
@@ -261,7 +277,7 @@ func fastestOf(list []work, cfg *problem.Config, r *Request, cores uint64) (best
 func fastest(plan, vulkan chosen, err error, dev *vk.Device, cfg *problem.Config, r *Request) (chosen, error) {
 	var list []chosen
 	if err == nil {
-		if w := workOf(&vulkan, r); w.decodesOneRow(r) { // without an estimate
+		if w := workOf(&vulkan, r); w.decodesOneRow(r) && !r.mayBeLatent() { // without an estimate
 			if decodesFaster(cfg, r) && registeredCubins() != nil {
 				r.seen = &vulkan.Range
 				p := plan

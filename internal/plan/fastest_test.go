@@ -211,6 +211,38 @@ func TestQuantizedDecodeOfCubins(t *testing.T) {
 	}
 }
 
+// Latent attention takes the tier that was faster on an H200, one row or two (docs/results/2026-11-30-h200/latent-3.jsonl.gz and the log of its
+// kernels), and its estimates are near the times.
+func TestAutoOfLatentAttention(t *testing.T) {
+	for _, c := range []struct {
+		b, heads, rows int
+		us             [2]float64 // of tiers cuda and coopmat2; 0: not timed
+	}{
+		{32, 128, 1, [2]float64{153.9, 828}},
+		{32, 128, 2, [2]float64{281.2, 0}},
+		{32, 16, 1, [2]float64{91.2, 149}},
+		{32, 16, 2, [2]float64{93, 0}},
+	} {
+		cfg := problem.Config{DType: problem.BF16, HeadDim: 576, HeadDimV: 512, Causal: problem.BottomRight}
+		r := Request{Shape: problem.Shape{B: c.b, Hq: c.heads, Hkv: 1, Sq: c.rows, Sk: 8192}, Access: problem.AccessAddresses,
+			Align: [4]uint32{8, 8, 8, 8}, VInK: true, operands: operandsInRegisters}
+		f16 := cfg
+		f16.DType = problem.F16
+		v, shared, reason := chooseVariant(raceCaps(), f16, problem.TierCoopMat2, r)
+		require.Empty(t, reason)
+		vulkan := chosen{Plan: problem.Plan{Tier: problem.TierCoopMat2}, Variant: v, Splitting: splittingOf(raceCaps(), &cfg, &v, &r, shared)}
+		list := []work{workOf(&vulkan, &r), {tier: problem.TierCUDA, family: latentFamily, rows: 64}}
+		require.True(t, list[0].decodes())
+		best, times := fastestOf(list, &cfg, &r, uint64(raceCaps().ShaderCores))
+		require.Equal(t, 1, best, "%+v: %v", c, times)
+		for i, us := range c.us {
+			if us > 0 {
+				require.InEpsilon(t, us, times[1-i], 0.25, "%+v: %v", c, times)
+			}
+		}
+	}
+}
+
 // Lists of one length have no offsets that a part of a grid could move.
 func TestGradientsOfListsOfOneLengthAreNotDivided(t *testing.T) {
 	r := BackwardRequest{}
