@@ -1,11 +1,11 @@
 package main
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
 )
 
 // openOptions reads the options of the call. Lengths come first: the sizes of the
@@ -51,24 +51,12 @@ func (in *runInputs) ints(flag string, shape ...int) ([]int32, error) {
 	return out, nil
 }
 
-// vector returns integers as host memory, an empty Vector for nil.
-func vector(v []int32) attention.Vector {
-	if v == nil {
-		return attention.Vector{}
-	}
-	out := make([]byte, 0, 4*len(v))
-	for _, x := range v {
-		out = binary.LittleEndian.AppendUint32(out, uint32(x))
-	}
-	return attention.Vector{Host: out}
-}
-
 func (in *runInputs) readTable() error {
 	table, err := in.ints("block-table")
 	if err != nil || table == nil {
 		return err
 	}
-	pages := attention.Pages{Table: vector(table), Stride: in.files["block-table"].Shape[1],
+	pages := attention.Pages{Table: bench.Ints(table), Stride: in.files["block-table"].Shape[1],
 		PageSize: in.axes[1].rows, Count: in.axes[1].batch}
 	for b := range in.shape.B {
 		for i := range (in.keys(b) + pages.PageSize - 1) / pages.PageSize {
@@ -121,9 +109,9 @@ func (in *runInputs) readSparse() error {
 			}
 		}
 	}
-	list := attention.SparseTokens{Offsets: vector(offsets), Tokens: vector(tokens), Total: len(tokens)}
+	list := attention.SparseTokens{Offsets: bench.Ints(offsets), Tokens: bench.Ints(tokens), Total: len(tokens)}
 	if len(tokens) == 0 { // no vector is given without memory
-		list.Tokens = vector([]int32{0})
+		list.Tokens = bench.Ints([]int32{0})
 	}
 	in.args.SparseTokens = &list
 	return nil
@@ -144,10 +132,10 @@ func (in *runInputs) readSparseOfRows(shape []int, tokens []int32) error {
 			return wrong("sparse-tokens", "token %d of row %d, head %d is not in -1 to %d", t, list/in.shape.Hkv, list%in.shape.Hkv, in.shape.Sk-1)
 		}
 	}
-	list := attention.SparseTokens{Tokens: vector(tokens), TopK: shape[3], PerRow: true}
+	list := attention.SparseTokens{Tokens: bench.Ints(tokens), TopK: shape[3], PerRow: true}
 	if len(tokens) == 0 { // no list has a token, or there is none
-		list.Tokens = vector([]int32{-1})
-		list.TopK, list.Offsets = 0, vector(make([]int32, batches*rows*in.shape.Hkv+1))
+		list.Tokens = bench.Ints([]int32{-1})
+		list.TopK, list.Offsets = 0, bench.Ints(make([]int32, batches*rows*in.shape.Hkv+1))
 	}
 	in.args.SparseTokens = &list
 	return nil
@@ -185,7 +173,7 @@ func (in *runInputs) readBlocks() error {
 			bits[i/keys*words+i%keys/32] |= 1 << (i % keys % 32)
 		}
 	}
-	in.args.Blocks = &attention.Blocks{Map: vector(bits), BlockQ: in.o.block[0], BlockK: in.o.block[1],
+	in.args.Blocks = &attention.Blocks{Map: bench.Ints(bits), BlockQ: in.o.block[0], BlockK: in.o.block[1],
 		Batches: f.Shape[0], Heads: f.Shape[1]}
 	return nil
 }

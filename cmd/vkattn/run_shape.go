@@ -166,7 +166,7 @@ func (in *runInputs) readLengths() error {
 		if lengths[i], err = differences(cu, side.rows); err != nil {
 			return wrong(side.flag, "%w", err)
 		}
-		*side.cu, *side.most = vector(cu), slices.Max(append(lengths[i], 1))
+		*side.cu, *side.most = bench.Ints(cu), slices.Max(append(lengths[i], 1))
 	}
 	if err := in.countSequences(lengths[0], lengths[1]); err != nil {
 		return err
@@ -205,7 +205,7 @@ func (in *runInputs) readLengths() error {
 				return wrong(side.flag, "length %d of sequence %d is not in 0 to %d", n, b, most)
 			}
 		}
-		*side.used = vector(used)
+		*side.used = bench.Ints(used)
 		if side.flag == "seqused-k" && in.o.has("block-table") {
 			in.shape.Sk = int(slices.Max(append(used, 1)))
 		}

@@ -1,6 +1,7 @@
 package accuracy_test
 
 import (
+	"encoding/binary"
 	"math"
 	"testing"
 
@@ -267,6 +268,47 @@ func TestSamples(t *testing.T) {
 		require.True(t, heads[[2]int{0, 0}])
 		require.True(t, len(sample) == 1 || heads[[2]int{s.B - 1, s.Hq - 1}])
 	})
+}
+
+// Few rows for many heads are spread over these, and special rows over the heads.
+func TestSamplesOfHeads(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		lengths := rapid.SliceOfN(rapid.SampledFrom([]int{0, 1, 2, 17, 300}), 1, 40).Draw(t, "lengths")
+		used := make([]byte, 4*len(lengths))
+		for b, n := range lengths {
+			binary.LittleEndian.PutUint32(used[4*b:], uint32(n))
+		}
+		a := problem.Args{Shape: problem.Shape{B: len(lengths), Hq: rapid.IntRange(1, 9).Draw(t, "hq"), Hkv: 1, Sq: 300, Sk: 10}}
+		a.Varlen = &problem.Varlen{UsedQ: problem.Vector{Host: used}}
+		n := rapid.IntRange(1, 2000).Draw(t, "n")
+		sample, err := accuracy.SampleRows(a, n, 1, problem.CausalNone, rapid.Uint64().Draw(t, "seed"))
+		require.NoError(t, err)
+		heads, sequences := map[[2]int]bool{}, map[int]bool{}
+		for _, r := range sample {
+			heads[[2]int{r.B, r.H}], sequences[r.B] = true, true
+			require.NotEmpty(t, r.Rows)
+			require.IsIncreasing(t, append([]int{-1}, r.Rows...))
+			require.Less(t, r.Rows[len(r.Rows)-1], lengths[r.B])
+		}
+		require.Len(t, heads, len(sample), "a head once")
+		existing := 0
+		for b, n := range lengths {
+			require.Equal(t, n > 0, sequences[b])
+			if n > 0 {
+				existing++
+			}
+		}
+		require.LessOrEqual(t, tensors.CountRows(sample), max(n, existing))
+		require.Len(t, sample, min(existing*a.Hq, max(n, existing)))
+	})
+	list, err := accuracy.SampleRows(problem.Args{Shape: problem.Shape{B: 1, Hq: 50, Hkv: 1, Sq: 300, Sk: 10}}, 50, 1, problem.CausalNone, 1)
+	require.NoError(t, err)
+	rows := map[int]bool{}
+	for _, r := range list {
+		require.Len(t, r.Rows, 1)
+		rows[r.Rows[0]] = true
+	}
+	require.True(t, rows[0] && rows[299], "the first and the last row")
 }
 
 // A sample of a large problem finds an error in the rows it holds, and its

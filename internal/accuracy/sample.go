@@ -13,56 +13,58 @@ import (
 // rows of several heads, the first and the last head among them. In each head it takes the
 // first and last rows, rows next to multiples of 64, where tiles meet, and random ones.
 func Sample(s problem.Shape, n int, seed uint64) []problem.Rows {
-	if s.Validate() != nil || s.Rows() <= int64(n) {
-		return tensors.AllRows(s) // CheckSample reports a bad shape
-	}
-	lengths := make([]int, s.B)
-	for b := range lengths {
-		lengths[b] = s.Sq
-	}
-	return sample(s.Hq, lengths, n, seed)
+	list, _ := SampleArgs(problem.Args{Shape: s}, n, seed) // CheckSample reports a bad shape
+	return list
 }
 
 // SampleArgs is Sample of the rows that exist in a call. Sequences with lengths of their
 // own (problem.Varlen, in host memory) have fewer than Sq.
 func SampleArgs(a problem.Args, n int, seed uint64) ([]problem.Rows, error) {
-	if a.Varlen == nil {
-		return Sample(a.Shape, n, seed), nil
-	}
-	all, err := tensors.ExistingRows(a)
-	if err != nil || tensors.CountRows(all) <= n {
-		return all, err
-	}
-	sequences, err := tensors.Sequences(a)
-	lengths := make([]int, a.B)
-	for b, s := range sequences {
-		lengths[b] = s.Rows
-	}
-	return sample(a.Hq, lengths, n, seed), err
+	return SampleRows(a, n, 16, problem.CausalNone, seed)
 }
 
-// sample is Sample for batches of different lengths, not all 0.
-func sample(hq int, lengths []int, n int, seed uint64) []problem.Rows {
-	const perHead = 16
-	r := rand.New(rand.NewPCG(seed, 0x5a))
+// SampleRows is SampleArgs with about perHead rows of a head, and more where there are too few heads. If perHead is 1 the rows
+// are of all heads, in each head other ones, and of every sequence that has rows, also if these are more than n. Under a
+// causal mask each head has a row of every power of two of keys.
+func SampleRows(a problem.Args, n, perHead int, causal problem.Causal, seed uint64) ([]problem.Rows, error) {
+	sequences, err := tensors.Sequences(a)
 	var batches []int // that have rows
-	for b, length := range lengths {
-		if length > 0 {
+	rows, longest := int64(0), 0
+	for b, s := range sequences {
+		if s.Rows > 0 {
 			batches = append(batches, b)
 		}
+		rows, longest = rows+int64(s.Rows)*int64(a.Hq), max(longest, s.Rows)
 	}
-	all, longest := len(batches)*hq, slices.Max(lengths)
-	heads := min(all, max(1, n/min(perHead, longest)))
+	if err != nil || rows <= int64(n) {
+		return tensors.ExistingRows(a)
+	}
+	r := rand.New(rand.NewPCG(seed, 0x5a))
+	all := len(batches) * a.Hq
+	heads, first := min(all, max(1, n/min(perHead, longest))), []int{0, all - 1}
+	if perHead == 1 {
+		heads, first = max(heads, len(batches)), nil
+		for i := range batches {
+			first = append(first, i*a.Hq+r.IntN(a.Hq))
+		}
+	}
 	each := max(1, n/heads)
 	list := make([]problem.Rows, 0, heads)
-	for _, head := range pick(r, all, heads, 0, all-1) {
-		b := batches[head/hq]
-		length := lengths[b]
+	for i, head := range pick(r, all, heads, first...) {
+		b := batches[head/a.Hq]
+		length, seen := sequences[b].Rows, 0 // the first row that attends to a key
 		tile := r.IntN((length+63)/64) * 64
-		rows := pick(r, length, min(length, each), 0, length-1, tile, tile-1, tile+63)
-		list = append(list, problem.Rows{B: b, H: head % hq, Rows: rows})
+		special := []int{0, length - 1, tile, tile - 1, tile + 63}
+		special = slices.Concat(special[i%5:], special[:i%5])
+		if causal == problem.BottomRight {
+			seen = max(0, length-sequences[b].Keys)
+		}
+		for keys := 1; causal != problem.CausalNone && seen+keys <= length; keys *= 2 {
+			special = append(special, seen+keys-1+r.IntN(keys))
+		}
+		list = append(list, problem.Rows{B: b, H: head % a.Hq, Rows: pick(r, length, min(length, each), special...)})
 	}
-	return list
+	return list, nil
 }
 
 // pick returns n numbers of [0, limit), in ascending order: the numbers of first that are

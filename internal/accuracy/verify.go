@@ -95,10 +95,10 @@ func Verify(cfg problem.Config, a problem.Args, opt Options) (*Verdict, error) {
 	if err := e.Expect(cfg, a); err != nil {
 		return nil, err
 	}
-	o, err := c.read(a.O, cfg.OType(), cfg.ValueDim(), sample)
+	o, err := c.ReadRows(a.O, cfg.OType(), cfg.ValueDim(), sample)
 	var lse []float32
 	if err == nil && a.LSE.Given() {
-		lse, err = c.read(a.LSE, problem.F32, 1, sample)
+		lse, err = c.ReadRows(a.LSE, problem.F32, 1, sample)
 	}
 	if err != nil {
 		return nil, err
@@ -136,20 +136,6 @@ func (c *call) reader(t problem.Tensor, dtype problem.DType, kv bool, dim int) (
 		batch, row := where(at.b, at.row)
 		view.ReadRow(dst, batch, at.h, row)
 	}, err
-}
-
-// read reads the rows of a sample.
-func (c *call) read(t problem.Tensor, dtype problem.DType, dim int, sample []problem.Rows) ([]float32, error) {
-	read, err := c.reader(t, dtype, false, dim)
-	if err != nil {
-		return nil, err
-	}
-	list := positions(sample)
-	x := make([]float32, len(list)*dim)
-	for i, at := range list {
-		read(x[i*dim:], at)
-	}
-	return x, nil
 }
 
 // attends returns the keys that a row attends to. A bias of -Inf masks a key.

@@ -146,6 +146,25 @@ func (h *Call) SparseList(b, kv, row int) (at, end int) {
 	return min(max(tensors.IntAt(&k.Offsets, list), 0), k.Total), min(max(tensors.IntAt(&k.Offsets, list+1), 0), k.Total)
 }
 
+// ReadRows reads rows of a tensor that has the rows of O: of O, LSE or the gradient of Q.
+func (h *Call) ReadRows(t problem.Tensor, dtype problem.DType, dim int, sample []problem.Rows) ([]float32, error) {
+	_, extent := tensors.QueryExtent(h.Args)
+	view, err := problem.ViewHost(t, dtype, h.Args.Hq, extent, dim)
+	if err != nil {
+		return nil, err
+	}
+	x := make([]float32, tensors.CountRows(sample)*dim)
+	to := x
+	for _, s := range sample {
+		for _, row := range s.Rows {
+			batch, at := h.QueryRow(s.B, row)
+			view.ReadRow(to[:dim], batch, s.H, at)
+			to = to[dim:]
+		}
+	}
+	return x, nil
+}
+
 // MaskAt returns the byte offset of a row's mask.
 func (h *Call) MaskAt(b, head, row int) int64 {
 	return h.Args.Mask.Offset + int64(b)*h.mask[0] + int64(head)*h.mask[1] + int64(row)*h.mask[2]

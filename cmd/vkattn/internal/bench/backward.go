@@ -14,23 +14,15 @@ import (
 
 // gradients fills in dO and allocates dQ, dK and dV.
 func (d *data) gradients(seed uint64) {
-	p, a, g := d.problem, &d.args, &d.grad
-	if p.Pass == PassForward {
+	a, t := &d.args, d.problem.Config.DType
+	if d.problem.Pass == PassForward {
 		return
 	}
-	t := p.Config.DType
-	g.DO = attention.Tensor{Host: inputs.New(int64(len(a.O.Host)/t.Size()), t, inputs.Normal, seed+4),
+	a.DO = attention.Tensor{Host: inputs.New(int64(len(a.O.Host)/t.Size()), t, inputs.Normal, seed+4),
 		Strides: a.O.Strides}
-	g.DQ = attention.Tensor{Host: make([]byte, len(a.Q.Host)), Strides: a.Q.Strides}
-	g.DK = attention.Tensor{Host: make([]byte, len(a.K.Host)), Strides: a.K.Strides}
-	g.DV = attention.Tensor{Host: make([]byte, len(a.V.Host)), Strides: a.V.Strides}
-}
-
-// all are the arguments of the passes that the problem has.
-func (d *data) all() attention.BackwardArgs {
-	a := d.grad
-	a.Args = d.args
-	return a
+	a.DQ = attention.Tensor{Host: make([]byte, len(a.Q.Host)), Strides: a.Q.Strides}
+	a.DK = attention.Tensor{Host: make([]byte, len(a.K.Host)), Strides: a.K.Strides}
+	a.DV = attention.Tensor{Host: make([]byte, len(a.V.Host)), Strides: a.V.Strides}
 }
 
 // gradientBytes is the memory of what a backward pass has beyond a forward pass: dO, dQ, dK
@@ -94,7 +86,7 @@ func (g *group) backward(ctx context.Context, dev *attention.Device, cfg attenti
 		for i, k := range plan.Kernels {
 			kernels[i] = k.Kernel
 		}
-		row.SPIRV, row.SparseRatio = modules(dev.Vulkan(), kernels...), g.in.sparseRatio()
+		row.SPIRV, row.SparseRatio = modules(dev.Vulkan(), kernels...), g.problem.sparseRatio()
 		return nil
 	}
 	return w, p, nil
@@ -102,7 +94,7 @@ func (g *group) backward(ctx context.Context, dev *attention.Device, cfg attenti
 
 // judgeGradients verifies gradients in host memory. Wrong ones set the status of the row.
 func (g *group) judgeGradients(row *Row, cfg attention.Config, d *data, out map[string][]byte) error {
-	a := d.all()
+	a := d.args
 	a.DQ.Host, a.DK.Host, a.DV.Host = out["DQ"], out["DK"], out["DV"]
 	v, err := accuracy.VerifyBackward(problem.Config(cfg), a, accuracy.Options{Seed: g.Seed})
 	if err != nil {

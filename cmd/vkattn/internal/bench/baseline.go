@@ -4,15 +4,16 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"sync"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cudapath"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/operands"
+	"vkattn/internal/par"
 	"vkattn/internal/plain"
 	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 )
 
 // Baseline is another way to compute a problem, with which rows are compared: on the
@@ -120,23 +121,24 @@ func (b Baseline) applies(p Problem, dev *attention.Device) bool {
 
 // separate splits a call into one for each sequence that has rows and keys.
 func (d *data) separate(a attention.Args) (calls []attention.Args) {
-	for b := range d.rows {
-		if d.rows[b] == 0 || d.keys[b] == 0 {
+	for b, s := range d.call.Sequences {
+		if s.Rows == 0 || s.Keys == 0 {
 			continue
 		}
 		one := operands.Clone(a)
-		one.B, one.Sq, one.Sk, one.Varlen = 1, d.rows[b], d.keys[b], nil
-		batch, row := d.queryRow(b, 0)
-		for _, t := range []*attention.Tensor{&one.Q, &one.O} {
-			t.Offset += int64(batch)*t.Strides.Batch + int64(row)*t.Strides.Seq
-		}
-		if one.Pages != nil {
-			one.Pages.Table.Offset += int64(b * d.stride)
-		} else {
-			batch, row := d.keyRow(b, 0)
-			for _, t := range []*attention.Tensor{&one.K, &one.V} {
+		one.B, one.Sq, one.Sk, one.Varlen = 1, s.Rows, s.Keys, nil
+		skip := func(batch, row int, list ...*attention.Tensor) {
+			for _, t := range list {
 				t.Offset += int64(batch)*t.Strides.Batch + int64(row)*t.Strides.Seq
 			}
+		}
+		batch, row := d.call.QueryRow(b, 0)
+		skip(batch, row, &one.Q, &one.O)
+		if one.Pages != nil {
+			one.Pages.Table.Offset += int64(b * one.Pages.Stride)
+		} else {
+			batch, row := d.call.KVRow(b, 0)
+			skip(batch, row, &one.K, &one.V)
 		}
 		calls = append(calls, one)
 	}
@@ -165,8 +167,8 @@ func (d *data) byMask() (*data, error) {
 	p := d.problem
 	size, axes := p.maskBytes()
 	batches, heads, maskRows := axes[0], axes[1], axes[2]
-	m := &data{problem: p, rows: d.rows, keys: d.keys, firstRow: d.firstRow, firstKey: d.firstKey,
-		args: attention.Args{Shape: p.Shape, DropoutSeed: d.args.DropoutSeed, ALiBi: d.args.ALiBi, Sinks: d.args.Sinks, Tables: d.args.Tables}}
+	m := &data{problem: p}
+	m.args.Args = attention.Args{Shape: p.Shape, DropoutSeed: d.args.DropoutSeed, ALiBi: d.args.ALiBi, Sinks: d.args.Sinks, Tables: d.args.Tables}
 	m.problem.Options = Options{Sinks: p.Options.Sinks, ALiBi: p.Options.ALiBi, Tables: p.Tables}
 	c := &m.problem.Config
 	if c.Causal != attention.CausalNone && p.Options.ALiBi {
@@ -176,30 +178,21 @@ func (d *data) byMask() (*data, error) {
 	if p.Options.ALiBi && p.Options.Lengths != "" && c.Align == attention.BottomRight {
 		return nil, fmt.Errorf("%w: bottom-right alignment of ALiBi in padded sequences", attention.ErrUnsupported)
 	}
-	m.args.Q = d.padded(d.args.Q, p.Shape.Hq, p.Shape.Sq, c.HeadDim, int64(c.HeadDim*c.DType.Size()), d.rows, d.queryRow)
-	d.contiguousKV(&m.args)
+	m.args.Q = d.padded(d.args.Q, false, c.HeadDim, c.HeadDim*c.DType.Size())
+	d.contiguousKV(&m.args.Args)
 	m.args.O.Host = make([]byte, p.Shape.Rows()*int64(c.ValueDim()*c.DType.Size()))
 	if p.hasLSE() {
 		m.args.LSE.Host = make([]byte, p.Shape.Rows()*4)
 	}
 	mask := make([]byte, size)
+	var keys []int
 	for b := range batches {
 		for h := range heads {
-			for row := range d.rows[b] {
-				line := mask[((b*heads+h)*maskRows+row)*p.Shape.Sk:][:d.keys[b]]
-				lo, hi := p.sees(row, d.rows[b], d.keys[b])
-				if d.tokens == nil {
-					for i := lo; i < hi; i++ {
-						if d.blocks == nil || d.blocks.at(h/p.Shape.Group(), row/p.BlockQ, i/p.BlockK) {
-							line[i] = 1
-						}
-					}
-					continue
-				}
-				for _, t := range d.listOf(b, h/p.Shape.Group(), row) {
-					if int(t) >= lo && int(t) < hi {
-						line[t] = 1
-					}
+			for row := range d.call.Sequences[b].Rows {
+				line := mask[((b*heads+h)*maskRows+row)*p.Shape.Sk:]
+				keys = d.call.Visible(keys[:0], b, h, row)
+				for _, key := range keys {
+					line[key] = 1
 				}
 			}
 		}
@@ -207,28 +200,28 @@ func (d *data) byMask() (*data, error) {
 	m.args.Mask = &attention.Mask{Batches: batches, Heads: heads, Rows: maskRows}
 	m.args.Mask.Host = mask
 	m.args.Mask.Strides = attention.BHSD(heads, maskRows, p.Shape.Sk)
+	m.open()
 	return m, nil
 }
 
 // contiguous is the same problem with contiguous K and V instead of paged.
 func (d *data) contiguous() *data {
-	c := *d
-	c.args = operands.Clone(d.args)
-	d.contiguousKV(&c.args)
-	c.args.Pages, c.table = nil, nil
+	c := &data{problem: d.problem, args: operands.CloneBackward(d.args)}
+	d.contiguousKV(&c.args.Args)
+	c.args.Pages = nil
 	c.problem.PageSize, c.problem.HND = 0, false
-	return &c
+	c.open()
+	return c
 }
 
 // contiguousKV gathers K, V and their scales as [batch, heads, keys, dim].
 func (d *data) contiguousKV(a *attention.Args) {
 	p, c := d.problem, d.problem.Config
-	heads, keys := p.Shape.KVHeads(), p.Shape.Sk
-	a.K = d.padded(d.args.K, heads, keys, c.HeadDim, int64(c.KeyType.RowBytes(c.DType, c.HeadDim)), d.keys, d.keyRow)
+	a.K = d.padded(d.args.K, true, c.HeadDim, c.KeyType.RowBytes(c.DType, c.HeadDim))
 	if p.SharedKV {
 		a.V = a.K
 	} else {
-		a.V = d.padded(d.args.V, heads, keys, c.ValueDim(), int64(c.ValueType.RowBytes(c.DType, c.ValueDim())), d.keys, d.keyRow)
+		a.V = d.padded(d.args.V, true, c.ValueDim(), c.ValueType.RowBytes(c.DType, c.ValueDim()))
 	}
 	switch {
 	case c.KVBlock != 0: // all sequences share the scales
@@ -236,37 +229,39 @@ func (d *data) contiguousKV(a *attention.Args) {
 	case c.KeyType.Scaled():
 		// Gather the scales as rows of one element.
 		for _, s := range []struct{ to, from *attention.Vector }{{&a.KScale, &d.args.KScale}, {&a.VScale, &d.args.VScale}} {
-			rows := attention.Tensor{Host: s.from.Host}
-			if d.args.Pages != nil {
-				rows.Strides = attention.BHSD(heads, p.PageSize, 1)
-			}
-			s.to.Host = d.padded(rows, heads, keys, 1, 4, d.keys, d.keyRow).Host
+			_, keys := tensors.KVExtent(&d.args.Args)
+			s.to.Host = d.padded(attention.Tensor{Host: s.from.Host, Strides: attention.BHSD(p.Shape.KVHeads(), keys, 1)}, true, 1, 4).Host
 		}
 	}
 }
 
-// padded gathers a tensor as [batch, heads, rows, dim], with zeros past the end of a
-// sequence. rowBytes is the size of a row of dim elements, place the position of a row in
-// the tensor. A tensor that is neither paged nor packed is returned as it is.
-func (d *data) padded(t attention.Tensor, heads, rows, dim int, rowBytes int64, lengths []int,
-	place func(b, row int) (int, int)) attention.Tensor {
+// padded gathers a tensor of rows, or of keys, as [batch, heads, rows, dim], with zeros past the end of a
+// sequence. rowBytes is the size of a row of dim elements. A tensor that is neither paged nor packed is returned as it is.
+func (d *data) padded(t attention.Tensor, kv bool, dim, rowBytes int) attention.Tensor {
 	if d.args.Pages == nil && (d.args.Varlen == nil || !d.problem.Packed) {
 		return t
 	}
-	out := make([]byte, int64(len(lengths))*int64(heads)*int64(rows)*rowBytes)
-	var all sync.WaitGroup
-	for b, count := range lengths {
-		all.Go(func() {
+	heads, rows, place := d.args.Hq, d.args.Sq, d.call.QueryRow
+	if kv {
+		heads, rows, place = d.args.KVHeads(), d.args.Sk, d.call.KVRow
+	}
+	out := make([]byte, int64(d.args.B)*int64(heads)*int64(rows)*int64(rowBytes))
+	par.Each(int64(d.args.B), func() func(int64) {
+		return func(b int64) {
+			s := d.call.Sequences[b]
+			count := s.Rows
+			if kv {
+				count = s.Keys
+			}
 			for row := range count {
-				batch, at := place(b, row)
+				batch, at := place(int(b), row)
 				for h := range heads {
-					from := (int64(batch)*t.Strides.Batch + int64(h)*t.Strides.Head + int64(at)*t.Strides.Seq) / int64(dim) * rowBytes
-					copy(out[((int64(b)*int64(heads)+int64(h))*int64(rows)+int64(row))*rowBytes:][:rowBytes], t.Host[from:])
+					from := (int64(batch)*t.Strides.Batch + int64(h)*t.Strides.Head + int64(at)*t.Strides.Seq) / int64(dim) * int64(rowBytes)
+					copy(out[((b*int64(heads)+int64(h))*int64(rows)+int64(row))*int64(rowBytes):][:rowBytes], t.Host[from:])
 				}
 			}
-		})
-	}
-	all.Wait()
+		}
+	})
 	return attention.Tensor{Host: out, Strides: attention.BHSD(heads, rows, dim)}
 }
 

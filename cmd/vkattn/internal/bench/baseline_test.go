@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/accuracy"
 	"vkattn/internal/problem"
 )
 
@@ -93,9 +94,8 @@ func TestANaNInARowThatIsNotSampledIsFound(t *testing.T) {
 	p := smallProblem(attention.F32)
 	d := newData(p, 1)
 	g := &group{Bench: &Bench{CPU: "cpu"}, problem: p, compared: true, in: d}
-	g.truth = &truth{problem: p}
-	g.truth.Sample = []attention.Rows{{B: 0, H: 0, Rows: []int{0}}}
-	require.NoError(t, g.truth.Expect(problem.Config(p.Config), d.args))
+	g.truth = &accuracy.Expected{Sample: []attention.Rows{{B: 0, H: 0, Rows: []int{0}}}}
+	require.NoError(t, g.truth.Expect(problem.Config(p.Config), d.args.Args))
 	defer g.close()
 	at, err := g.setup(context.Background(), nil, "", 0)
 	require.NoError(t, err)

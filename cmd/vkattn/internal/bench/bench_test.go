@@ -40,7 +40,7 @@ func TestOneWrongRowIsFound(t *testing.T) {
 			require.NoError(t, err)
 			return out["O"]
 		}
-		checked, err := truth.judge(in, compute(), nil)
+		checked, err := in.judge(truth, compute(), nil)
 		require.NoError(t, err)
 		require.Equal(t, 2*4*70, checked.Rows, "a small problem is compared whole")
 		row := 24 * dtype.Size()
@@ -56,7 +56,7 @@ func TestOneWrongRowIsFound(t *testing.T) {
 		} {
 			o := compute()
 			spoil(o)
-			checked, err := truth.judge(in, o, nil)
+			checked, err := in.judge(truth, o, nil)
 			require.Error(t, err, "%v, %s", dtype, name)
 			require.NotZero(t, checked.Rows)
 		}

@@ -56,7 +56,7 @@ func (m *blockMap) vector(p Problem) *attention.Blocks {
 			}
 		}
 	}
-	return &attention.Blocks{Map: ints(bits), BlockQ: p.BlockQ, BlockK: p.BlockK, Batches: 1}
+	return &attention.Blocks{Map: Ints(bits), BlockQ: p.BlockQ, BlockK: p.BlockK, Batches: 1}
 }
 
 // eachBlock visits the blocks of a sequence: for each KV head and pair of blocks the rows

@@ -4,124 +4,91 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
-	"runtime"
-	"sync"
+	"slices"
 
 	"vkattn/attention"
 	"vkattn/internal/half"
+	"vkattn/internal/hostcall"
 	"vkattn/internal/inputs"
 	"vkattn/internal/operands"
+	"vkattn/internal/par"
 	"vkattn/internal/problem"
+	"vkattn/internal/tensors"
 )
 
 // data is one input set of a problem in host memory, from which every runner copies. Its
 // numbers are random, and so are the order of pages and the sparse tokens.
 type data struct {
-	problem    Problem
-	args       attention.Args
-	grad       attention.BackwardArgs // dO and the gradients, without Args; zero for a forward pass
-	rows, keys []int                  // of each sequence
-	firstRow   []int                  // first row of each sequence in packed Q and O
-	firstKey   []int                  // first key of each sequence in packed K and V
-	table      []int32                // block table, stride entries for each sequence
-	stride     int
-	offsets    []int32 // of the lists of tokens
-	tokens     []int32 // sparse tokens
-	blocks     *blockMap
+	problem Problem
+	args    attention.BackwardArgs // of a forward pass those of attention.Args alone
+	call    *hostcall.Call         // says where its rows and keys lie
 }
 
 func newData(p Problem, seed uint64) *data {
-	d := &data{problem: p, args: attention.Args{Shape: p.Shape, DropoutSeed: seed}}
-	d.rows, d.keys = p.lengths()
-	for _, l := range []struct {
-		lengths []int
-		first   *[]int
-	}{{d.rows, &d.firstRow}, {d.keys, &d.firstKey}} {
-		at := 0
-		for _, n := range l.lengths {
-			*l.first = append(*l.first, at)
-			at += n
-		}
-		*l.first = append(*l.first, at)
-	}
+	d := &data{problem: p}
+	d.args.Shape, d.args.DropoutSeed = p.Shape, seed
 	r := rand.New(rand.NewPCG(seed, 2))
 	d.sequences(r)
 	d.tensors(seed)
 	d.lists(r)
+	d.open()
+	if p.sparse() {
+		d.tokens(r)
+	}
 	d.gradients(seed)
 	return d
 }
 
-func ints(v []int32) attention.Vector {
-	out := make([]byte, 0, 4*len(v))
-	for _, x := range v {
-		out = binary.LittleEndian.AppendUint32(out, uint32(x))
+// open reads the arguments, which have all memory but that of sparse tokens.
+func (d *data) open() {
+	d.call = new(hostcall.Call)
+	if err := d.call.Open((*problem.Config)(&d.problem.Config), &d.args.Args); err != nil {
+		panic(err) // a tensor is smaller than its sizes say
 	}
-	return attention.Vector{Host: out}
 }
 
-func ints32(v []int) []int32 {
-	out := make([]int32, len(v))
-	for i, x := range v {
-		out[i] = int32(x)
+// Ints are integers in host memory, an empty Vector for nil.
+func Ints[T int | int32](v []T) (list attention.Vector) {
+	if v != nil {
+		list.Host = make([]byte, 0, 4*len(v))
 	}
-	return out
+	for _, x := range v {
+		list.Host = binary.LittleEndian.AppendUint32(list.Host, uint32(x))
+	}
+	return list
 }
 
 // sequences fills in lengths and block table.
 func (d *data) sequences(r *rand.Rand) {
 	p, a := d.problem, &d.args
 	f := p.Options
+	rows, keys := p.lengths()
 	if f.Lengths != "" {
+		lay := func(lengths []int, packed bool) (cu, used attention.Vector, total int) {
+			if !packed {
+				return cu, Ints(lengths), 0
+			}
+			ends := []int{0}
+			for _, n := range lengths {
+				total += n
+				ends = append(ends, total)
+			}
+			return Ints(ends), used, total
+		}
 		v := &attention.Varlen{}
+		v.CuQ, v.UsedQ, v.TotalQ = lay(rows, f.Packed)
+		v.CuK, v.UsedK, v.TotalK = lay(keys, f.Packed && f.PageSize == 0)
 		a.Varlen = v
-		if f.Packed {
-			v.CuQ, v.TotalQ = ints(ints32(d.firstRow)), d.firstRow[len(d.rows)]
-		} else {
-			v.UsedQ = ints(ints32(d.rows))
-		}
-		if f.Packed && f.PageSize == 0 {
-			v.CuK, v.TotalK = ints(ints32(d.firstKey)), d.firstKey[len(d.keys)]
-		} else {
-			v.UsedK = ints(ints32(d.keys))
-		}
 	}
 	if f.PageSize == 0 {
 		return
 	}
-	d.stride = (p.Shape.Sk + f.PageSize - 1) / f.PageSize
-	count := 0
-	for _, n := range d.keys {
-		count += (n + f.PageSize - 1) / f.PageSize
+	stride, count := (p.Shape.Sk+f.PageSize-1)/f.PageSize, int(p.counts().pages)
+	order, table := r.Perm(count), make([]int, len(keys)*stride)
+	for b, n := range keys {
+		order = order[copy(table[b*stride:], order[:(n+f.PageSize-1)/f.PageSize]):]
 	}
-	order := r.Perm(count)
-	d.table = make([]int32, len(d.keys)*d.stride)
-	for b, n := range d.keys {
-		for i := range (n + f.PageSize - 1) / f.PageSize {
-			d.table[b*d.stride+i] = int32(order[0])
-			order = order[1:]
-		}
-	}
-	a.Pages = &attention.Pages{Table: ints(d.table), Stride: d.stride, PageSize: f.PageSize, Count: count}
-}
-
-// keyRow is the batch and row of a key in K and V.
-func (d *data) keyRow(b, key int) (batch, row int) {
-	switch f := d.problem.Options; {
-	case d.args.Pages != nil:
-		return int(d.table[b*d.stride+key/f.PageSize]), key % f.PageSize
-	case d.args.Varlen != nil && d.args.Varlen.CuK.Given():
-		return 0, d.firstKey[b] + key
-	}
-	return b, key
-}
-
-// queryRow is the batch and row of a row of a sequence in Q and O.
-func (d *data) queryRow(b, row int) (batch, at int) {
-	if d.args.Varlen != nil && d.args.Varlen.CuQ.Given() {
-		return 0, d.firstRow[b] + row
-	}
-	return b, row
+	a.Pages = &attention.Pages{Table: Ints(table), Stride: stride, PageSize: f.PageSize, Count: count}
 }
 
 // tensors fills Q, K and V with normal numbers and allocates O, and LSE if the calls have
@@ -129,11 +96,15 @@ func (d *data) queryRow(b, row int) (batch, at int) {
 // are [row, head, dim], as serving programs have them.
 func (d *data) tensors(seed uint64) {
 	p, a, c := d.problem, &d.args, d.problem.Config
-	batches, rows := p.Shape.B, p.Shape.Sq
-	order := attention.BHSD
-	if v := a.Varlen; v != nil && v.CuQ.Given() {
-		batches, rows, order = 1, v.TotalQ, attention.BSHD
+	packedAs := func(packed bool) func(heads, seq, dim int) attention.Strides {
+		if packed {
+			return attention.BSHD
+		}
+		return attention.BHSD
 	}
+	v := a.Varlen
+	batches, rows := tensors.QueryExtent(&a.Args)
+	order := packedAs(v != nil && v.CuQ.Given())
 	n := int64(batches) * int64(rows) * int64(p.Shape.Hq)
 	a.Q = attention.Tensor{Host: inputs.New(n*int64(c.HeadDim), c.DType, inputs.Normal, seed), Strides: order(p.Shape.Hq, rows, c.HeadDim)}
 	a.O = attention.Tensor{Host: make([]byte, n*int64(c.ValueDim())*int64(c.DType.Size())), Strides: order(p.Shape.Hq, rows, c.ValueDim())}
@@ -141,16 +112,8 @@ func (d *data) tensors(seed uint64) {
 		a.LSE.Host = make([]byte, n*4)
 	}
 
-	batches, rows, order = p.Shape.B, p.Shape.Sk, attention.BHSD
-	switch v := a.Varlen; {
-	case a.Pages != nil:
-		batches, rows = a.Pages.Count, a.Pages.PageSize
-		if !p.Options.HND {
-			order = attention.BSHD
-		}
-	case v != nil && v.CuK.Given():
-		batches, rows, order = 1, v.TotalK, attention.BSHD
-	}
+	batches, rows = tensors.KVExtent(&a.Args)
+	order = packedAs(a.Pages != nil && !p.Options.HND || v != nil && v.CuK.Given())
 	for i, t := range []struct {
 		to    *attention.Tensor
 		scale *attention.Vector
@@ -173,7 +136,7 @@ func (d *data) tensors(seed uint64) {
 	}
 }
 
-// lists fills in ALiBi slopes, sinks, the block mask and sparse tokens.
+// lists fills in ALiBi slopes, tables, sinks and the block mask.
 func (d *data) lists(r *rand.Rand) {
 	p, a := d.problem, &d.args
 	if p.Options.ALiBi {
@@ -189,69 +152,43 @@ func (d *data) lists(r *rand.Rand) {
 		a.Sinks.Host = inputs.New(int64(p.Shape.Hq), attention.F32, inputs.Normal, r.Uint64())
 	}
 	if p.Blocks > 0 {
-		d.blocks = p.blockMap()
-		a.Blocks = d.blocks.vector(p)
+		a.Blocks = p.blockMap().vector(p)
 	}
-	switch {
-	case p.Options.SparseTopK > 0:
-		d.tokensOfRows(r)
-		return
-	case p.Options.SparseRatio == 0:
-		return
-	}
-	d.offsets = []int32{0}
-	for _, n := range d.keys {
-		for range p.Shape.KVHeads() {
-			d.tokens = append(d.tokens, choose(n, p.sparseKeys(n), r)...)
-			d.offsets = append(d.offsets, int32(len(d.tokens)))
-		}
-	}
-	tokens := d.tokens
-	if len(tokens) == 0 {
-		tokens = []int32{0} // a buffer cannot be empty
-	}
-	a.SparseTokens = &attention.SparseTokens{Offsets: ints(d.offsets), Tokens: ints(tokens), Total: len(tokens)}
 }
 
-// tokensOfRows lists tokens for each row of Q and KV head: of the keys that the row may attend to, at most SparseTopK.
-// Lists of fewer, and of rows behind a sequence, are filled up with -1.
-func (d *data) tokensOfRows(r *rand.Rand) {
-	p := d.problem
-	topK, heads := p.Options.SparseTopK, p.Shape.KVHeads()
-	batches, extent := d.queryExtent()
-	d.tokens = make([]int32, batches*extent*heads*topK)
-	for i := range d.tokens {
-		d.tokens[i] = -1
-	}
-	for b, rows := range d.rows {
-		for row := range rows {
-			lo, hi := p.sees(row, rows, d.keys[b])
-			batch, at := d.queryRow(b, row)
-			for h := range heads {
-				list := d.tokens[((batch*extent+at)*heads+h)*topK:][:topK]
-				for i, t := range choose(max(hi-lo, 0), p.sparseKeys(max(hi-lo, 0)), r) {
-					list[i] = int32(lo) + t
+// tokens lists sparse tokens of each sequence and KV head; with SparseTopK of each row of Q and KV head, of the keys that the
+// row may attend to. Those lists have one length: fewer tokens, and rows behind a sequence, are filled up with -1.
+func (d *data) tokens(r *rand.Rand) {
+	p, list, heads := d.problem, &attention.SparseTokens{}, d.problem.Shape.KVHeads()
+	d.args.SparseTokens = list
+	var tokens []int32
+	if topK := p.Options.SparseTopK; topK > 0 {
+		list.TopK, list.PerRow = topK, true
+		batches, rows := tensors.QueryExtent(&d.args.Args)
+		tokens = slices.Repeat([]int32{-1}, max(1, batches*rows*heads*topK)) // a buffer cannot be empty
+		for b, s := range d.call.Sequences {
+			for row := range s.Rows {
+				lo, hi := d.call.Span(b, row)
+				for h := range heads {
+					at, _ := d.call.SparseList(b, h, row)
+					for i, t := range choose(max(hi-lo, 0), p.sparseKeys(max(hi-lo, 0)), r) {
+						tokens[at+i] = int32(lo) + t
+					}
 				}
 			}
 		}
+	} else {
+		offsets := []int{0}
+		for _, s := range d.call.Sequences {
+			for range heads {
+				tokens = append(tokens, choose(s.Keys, p.sparseKeys(s.Keys), r)...)
+				offsets = append(offsets, len(tokens))
+			}
+		}
+		list.Offsets, list.Total = Ints(offsets), max(1, len(tokens))
+		tokens = append(tokens, make([]int32, list.Total-len(tokens))...)
 	}
-	tokens := d.tokens
-	if len(tokens) == 0 {
-		tokens = []int32{-1} // a buffer cannot be empty
-	}
-	d.args.SparseTokens = &attention.SparseTokens{Tokens: ints(tokens), TopK: topK, PerRow: true}
-}
-
-// listOf is the list of sparse tokens of a row and KV head.
-func (d *data) listOf(b, kv, row int) []int32 {
-	heads := d.problem.Shape.KVHeads()
-	if topK := d.problem.Options.SparseTopK; topK > 0 {
-		_, extent := d.queryExtent()
-		batch, at := d.queryRow(b, row)
-		return d.tokens[((batch*extent+at)*heads+kv)*topK:][:topK]
-	}
-	list := b*heads + kv
-	return d.tokens[d.offsets[list]:d.offsets[list+1]]
+	list.Tokens = Ints(tokens)
 }
 
 // choose picks k of the numbers below n, ascending, with equal probability for each
@@ -268,7 +205,7 @@ func choose(n, k int, r *rand.Rand) []int32 {
 
 // bytes is the size of all arguments.
 func (d *data) bytes() (n uint64) {
-	a := d.all()
+	a := d.args
 	for i, o := range operands.ListBackward(problem.Config(d.problem.Config), &a) {
 		if o.Of == i {
 			n += uint64(len(o.Host()))
@@ -277,65 +214,19 @@ func (d *data) bytes() (n uint64) {
 	return n
 }
 
-// sparseRatio is the share of tokens that are listed as sparse tokens, 1 without lists. Of lists of rows it is the share of
-// the keys that the rows may attend to.
-func (d *data) sparseRatio() float64 {
-	if d.problem.Options.SparseTopK > 0 {
-		return d.ratioOfRows()
-	}
-	all := d.firstKey[len(d.keys)] * d.problem.Shape.KVHeads()
-	if d.tokens == nil || all == 0 {
-		return 1
-	}
-	return float64(len(d.tokens)) / float64(all)
-}
-
-func (d *data) ratioOfRows() float64 {
-	listed, all := 0, 0
-	for b, rows := range d.rows {
-		for row := range rows {
-			lo, hi := d.problem.sees(row, rows, d.keys[b])
-			all += max(hi-lo, 0)
-			listed += d.problem.sparseKeys(max(hi-lo, 0))
-		}
-	}
-	if all == 0 {
-		return 1
-	}
-	return float64(listed) / float64(all)
-}
-
-// gather reads O as [sequence, head, row, dim] without padding.
-func (d *data) gather(o []byte) ([]float32, error) {
-	t := d.args.O
-	t.Host = o
-	c := d.problem.Config
-	_, rows := d.queryExtent()
-	view, err := attention.ViewHost(t, c.DType, d.problem.Shape.Hq, rows, c.ValueDim())
+// gather reads the rows of O that the call of other data has, as [sequence, head, row, dim].
+func (d *data) gather(o []byte, of *data) ([]float32, error) {
+	rows, err := tensors.ExistingRows(of.args.Args)
 	if err != nil {
 		return nil, err
 	}
-	dv := c.ValueDim()
-	out := make([]float32, d.firstRow[len(d.rows)]*d.problem.Shape.Hq*dv)
-	at := out
-	for b, n := range d.rows {
-		for h := range d.problem.Shape.Hq {
-			for row := range n {
-				batch, r := d.queryRow(b, row)
-				view.ReadRow(at, batch, h, r)
-				at = at[dv:]
-			}
-		}
-	}
-	return out, nil
+	return d.read(d.args.O, o, d.problem.Config.DType, d.problem.Config.ValueDim(), rows)
 }
 
-// queryExtent is the number of batches and rows of Q and O.
-func (d *data) queryExtent() (batches, rows int) {
-	if v := d.args.Varlen; v != nil && v.CuQ.Given() {
-		return 1, v.TotalQ
-	}
-	return d.problem.Shape.B, d.problem.Shape.Sq
+// read reads rows of a tensor of the call from other memory.
+func (d *data) read(t attention.Tensor, from []byte, dtype attention.DType, dim int, rows []attention.Rows) ([]float32, error) {
+	t.Host = from
+	return d.call.ReadRows(t, dtype, dim, rows)
 }
 
 // quantized is a tensor of random numbers in a quantized type, with the scale of each
@@ -373,26 +264,17 @@ func quantize(kv attention.KVType, block int, size [3]int, dim int, s attention.
 			binary.LittleEndian.PutUint32(q.scales[4*i:], math.Float32bits(scale))
 		}
 	}
-	// Each CPU encodes a range of rows at a time.
 	const piece = 256
-	var all sync.WaitGroup
-	next := make(chan int)
-	for range runtime.GOMAXPROCS(0) {
-		all.Go(func() {
-			wide := make([]float32, piece*dim)
-			for first := range next {
-				count := min(piece, n-first)
-				half.DecodeF32(wide[:count*dim], inputs.New(int64(count*dim), attention.F32, inputs.Normal, seed+uint64(first)<<8))
-				for i := range count {
-					put(first+i, wide[i*dim:][:dim])
-				}
+	par.Each(int64(n+piece-1)/piece, func() func(int64) {
+		wide := make([]float32, piece*dim)
+		return func(i int64) {
+			first := int(i) * piece
+			count := min(piece, n-first)
+			half.DecodeF32(wide[:count*dim], inputs.New(int64(count*dim), attention.F32, inputs.Normal, seed+uint64(first)<<8))
+			for i := range count {
+				put(first+i, wide[i*dim:][:dim])
 			}
-		})
-	}
-	for first := 0; first < n; first += piece {
-		next <- first
-	}
-	close(next)
-	all.Wait()
+		}
+	})
 	return q
 }

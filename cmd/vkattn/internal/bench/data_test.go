@@ -45,9 +45,9 @@ func withOptions() (list []Problem) {
 
 // reference is O of every row there is, as gather packs it.
 func (d *data) reference(t *testing.T) []float64 {
-	rows, err := tensors.ExistingRows(d.args)
+	rows, err := tensors.ExistingRows(d.args.Args)
 	require.NoError(t, err)
-	o, _, err := attention.ReferenceSample(d.problem.Config, d.args, rows)
+	o, _, err := attention.ReferenceSample(d.problem.Config, d.args.Args, rows)
 	require.NoError(t, err)
 	return o
 }
@@ -57,7 +57,7 @@ func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 	for _, p := range withOptions() {
 		t.Run(p.String(), func(t *testing.T) {
 			d := newData(p, 3)
-			require.NoError(t, attention.CheckArgs(p.Config, d.args))
+			require.NoError(t, attention.CheckArgs(p.Config, d.args.Args))
 			want := d.reference(t)
 			require.Len(t, want, int(p.rows())*p.Config.ValueDim())
 			m, err := d.byMask()
@@ -65,16 +65,16 @@ func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 				require.True(t, p.ALiBi)
 			} else {
 				require.NoError(t, err)
-				rows, err := tensors.ExistingRows(d.args) // the mask knows no lengths of rows
+				rows, err := tensors.ExistingRows(d.args.Args) // the mask knows no lengths of rows
 				require.NoError(t, err)
-				got, _, err := attention.ReferenceSample(m.problem.Config, m.args, rows)
+				got, _, err := attention.ReferenceSample(m.problem.Config, m.args.Args, rows)
 				require.NoError(t, err)
 				require.InDeltaSlice(t, want, got, 1e-12)
 				masked++
 			}
 			if BaselineContiguous.applies(p, nil) {
 				c := d.contiguous()
-				require.NoError(t, attention.CheckArgs(c.problem.Config, c.args))
+				require.NoError(t, attention.CheckArgs(c.problem.Config, c.args.Args))
 				require.Nil(t, c.args.Pages)
 				require.InDeltaSlice(t, want, c.reference(t), 1e-12)
 			}
@@ -83,7 +83,7 @@ func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 			}
 			// The rows of each call lie where the whole result has them.
 			var got []float64
-			calls := d.separate(d.args)
+			calls := d.separate(d.args.Args)
 			for _, one := range calls {
 				o, _, err := attention.Reference(p.Config, one)
 				require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestAVWithinKTakesNoMemory(t *testing.T) {
 	require.NoError(t, err)
 	out, err := l.results(t.Context(), &work{op: one})
 	require.NoError(t, err)
-	got, err := d.gather(out["O"])
+	got, err := d.gather(out["O"], d)
 	require.NoError(t, err)
 	for i, x := range d.reference(t) {
 		require.InDelta(t, x, got[i], 1e-2)
@@ -122,8 +122,8 @@ func TestRowsOfARunLandWhereTheyAreJudged(t *testing.T) {
 		d := newData(p, 3)
 		op, err := attention.New(nil, p.Config)
 		require.NoError(t, err)
-		require.NoError(t, op.Forward(nil, d.args), "%v", p)
-		got, err := d.gather(d.args.O.Host)
+		require.NoError(t, op.Forward(nil, d.args.Args), "%v", p)
+		got, err := d.gather(d.args.O.Host, d)
 		require.NoError(t, err)
 		want := d.reference(t)
 		require.Len(t, got, len(want))
@@ -165,11 +165,11 @@ func TestCellsAndBytes(t *testing.T) {
 	p := Problem{Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 1, Sk: 1000}, Config: attention.Config{HeadDim: 64}, Options: Options{SparseRatio: 0.02}}
 	require.EqualValues(t, 2*2*20*128*2, p.KVBytes())
 	require.EqualValues(t, 2*20, p.cells())
-	require.InDelta(t, 0.02, newData(p, 1).sparseRatio(), 1e-12)
+	require.InDelta(t, 0.02, p.sparseRatio(), 1e-12)
 	p.Options, p.Shape.Sq = Options{SparseTopK: 500}, 2
 	require.EqualValues(t, 2*2*750*128*2, p.KVBytes()) // a key is in neither list with a chance of a quarter
 	require.EqualValues(t, 2*2*500, p.cells())
-	require.InDelta(t, 0.5, newData(p, 1).sparseRatio(), 1e-12)
+	require.InDelta(t, 0.5, p.sparseRatio(), 1e-12)
 	p.Shape.Sq, p.Config.KeyType, p.Config.ValueType, p.Options = 1, attention.KVInt8, attention.KVInt8, Options{}
 	require.EqualValues(t, 2*2*1000*(128+8), p.KVBytes())
 	p.Config.KVBlock = attention.KVBlockHead
@@ -184,7 +184,7 @@ func TestQuantizedDataIsNormalNumbers(t *testing.T) {
 		p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 2, Sq: 1, Sk: 300}, Options: Options{PageSize: 7},
 			Config: attention.Config{HeadDim: 32, HeadDimV: 64, KeyType: kv, ValueType: kv, DType: attention.F32}}
 		d := newData(p, 1)
-		require.NoError(t, attention.CheckArgs(p.Config, d.args))
+		require.NoError(t, attention.CheckArgs(p.Config, d.args.Args))
 		require.Equal(t, d.reference(t), d.contiguous().reference(t))
 		one := p
 		one.Config.KeyType, one.Config.ValueType = attention.KVSame, attention.KVSame
@@ -204,9 +204,10 @@ func TestPagesAreInRandomOrderAndEachOnce(t *testing.T) {
 		Options: Options{PageSize: 3, Lengths: "1/1000,1/100"}}
 	d := newData(p, 1)
 	var used []int32
-	for b, n := range d.keys {
-		for i := range (n + 2) / 3 {
-			used = append(used, d.table[b*d.stride+i])
+	for b, s := range d.call.Sequences {
+		for key := 0; key < s.Keys; key += 3 {
+			page, _ := d.call.KVRow(b, key)
+			used = append(used, int32(page))
 		}
 	}
 	require.Len(t, used, d.args.Pages.Count)
@@ -215,7 +216,7 @@ func TestPagesAreInRandomOrderAndEachOnce(t *testing.T) {
 	for i, x := range used {
 		require.EqualValues(t, i, x)
 	}
-	require.NotEqual(t, d.table, newData(p, 2).table, "another seed")
+	require.NotEqual(t, d.args.Pages.Table, newData(p, 2).args.Pages.Table, "another seed")
 }
 
 func TestExtrasCross(t *testing.T) {

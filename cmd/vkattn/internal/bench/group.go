@@ -10,6 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/peer"
+	"vkattn/internal/accuracy"
 	"vkattn/internal/hostmem"
 	"vkattn/vk"
 )
@@ -19,7 +20,7 @@ type group struct {
 	*Bench
 	problem  Problem
 	in       *data
-	truth    *truth
+	truth    *accuracy.Expected
 	setups   []*setup
 	closers  []func() error // close the operations
 	copies   *copyRunner
@@ -189,7 +190,7 @@ func (g *group) forward(ctx context.Context, dev *attention.Device, cfg attentio
 	w.cuda = plan.Tier == attention.TierCUDA
 	w.planned = func(row *Row, p *setup) error {
 		row.plan(plan, s)
-		row.SPIRV, row.SparseRatio = modules(dev.Vulkan(), plan.Kernel), g.in.sparseRatio()
+		row.SPIRV, row.SparseRatio = modules(dev.Vulkan(), plan.Kernel), g.problem.sparseRatio()
 		if s.Baseline != "" || !g.problem.Plain() {
 			row.Memory = p.data.bytes() + plan.WorkspaceBytes
 		}
@@ -208,7 +209,8 @@ func (g *group) judge(row *Row, d *data, o, lse []byte) (err error) {
 	if err := g.keep(row, d, o); err != nil {
 		return err
 	}
-	row.Checked, err = g.truth.judge(d, o, lse)
+	row.Checked, err = d.judge(g.truth, o, lse)
+	row.Checked.Of = g.problem.rows()
 	if err == nil && row.Result != nil && row.Result.NaN > 0 { // in rows that were not sampled
 		err = fmt.Errorf("%d of %d elements are NaN", row.Result.NaN, row.Result.Elements)
 	}
@@ -248,7 +250,7 @@ func (g *group) keep(row *Row, d *data, out []byte) error {
 	if !g.compared {
 		return nil
 	}
-	o, err := d.gather(out)
+	o, err := d.gather(out, g.in)
 	if err != nil {
 		return err
 	}

@@ -112,7 +112,7 @@ func TestAWrongLSEIsFound(t *testing.T) {
 		out, err := onCPU(t, d).results(context.Background(), &work{op: op})
 		require.NoError(t, err)
 		o, lse := out["O"], out["LSE"]
-		checked, err := truth.judge(d, o, lse)
+		checked, err := d.judge(truth, o, lse)
 		require.NoError(t, err, name)
 		require.Positive(t, float64(checked.LSEError))
 		// The last row of the last head exists in each of the problems.
@@ -120,7 +120,7 @@ func TestAWrongLSEIsFound(t *testing.T) {
 		value := math.Float32frombits(binary.LittleEndian.Uint32(last))
 		for _, wrong := range []float32{float32(math.NaN()), float32(math.Inf(-1)), 0, value * float32(math.Log2E), value + 0.1} {
 			binary.LittleEndian.PutUint32(last, math.Float32bits(wrong))
-			_, err = truth.judge(d, o, lse)
+			_, err = d.judge(truth, o, lse)
 			require.ErrorContains(t, err, "LSE: ", "%s, %v in place of %v", name, wrong, value)
 		}
 	}

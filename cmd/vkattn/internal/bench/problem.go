@@ -204,6 +204,27 @@ func (p Problem) listedKeys(rows, keys int) int {
 // sparse reports whether lists name the keys to attend to.
 func (p Problem) sparse() bool { return p.Options.SparseRatio > 0 || p.Options.SparseTopK > 0 }
 
+// sparseRatio is the share of tokens that are listed as sparse tokens, 1 without lists. Of lists of rows it is the share of
+// the keys that the rows may attend to.
+func (p Problem) sparseRatio() float64 {
+	listed, all := 0, 0
+	p.each(func(times, rows, keys int) {
+		if p.Options.SparseTopK == 0 {
+			listed, all = listed+times*p.sparseKeys(keys), all+times*keys
+			return
+		}
+		for row := range rows {
+			lo, hi := p.sees(row, rows, keys)
+			n := max(hi-lo, 0)
+			listed, all = listed+times*p.sparseKeys(n), all+times*n
+		}
+	})
+	if all == 0 {
+		return 1
+	}
+	return float64(listed) / float64(all)
+}
+
 // sees returns the keys from lo up to, not including, hi that causal mask and window
 // leave to a row of a sequence.
 func (p Problem) sees(row, rows, keys int) (lo, hi int) {

@@ -39,7 +39,7 @@ type runnerOutput struct {
 // newRunner places the problem's data on a device, or on the host for nil: one copy for each input set.
 // Memory that is exportable can be imported by CUDA.
 func newRunner(ctx context.Context, on *attention.Device, d *data, rotation uint64, exportable bool) (l *runner, err error) {
-	l = &runner{cfg: d.problem.Config, first: operands.CloneBackward(d.all()), outputs: map[string]runnerOutput{}}
+	l = &runner{cfg: d.problem.Config, first: operands.CloneBackward(d.args), outputs: map[string]runnerOutput{}}
 	if l.Memory, err = OpenMemory(on, "bench"); err != nil {
 		return nil, err
 	}

@@ -1,52 +1,15 @@
 package bench
 
 import (
-	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/accuracy"
 	"vkattn/internal/operands"
 	"vkattn/internal/problem"
 )
-
-func TestSampledRowsAreDistinctAndInRange(t *testing.T) {
-	const seed = 11
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
-	for _, sq := range []int{1, 2, 15, 16, 17, 100, 4096} {
-		for _, n := range []int{1, 2, 3, 5, 8, 40} {
-			seen := map[int]bool{}
-			for turn := range 20 {
-				rows := sampleRows(sq, min(n, sq), turn, r)
-				require.NotEmpty(t, rows)
-				require.LessOrEqual(t, len(rows), n)
-				require.True(t, slices.IsSorted(rows))
-				require.Len(t, slices.Compact(slices.Clone(rows)), len(rows))
-				require.GreaterOrEqual(t, rows[0], 0)
-				require.Less(t, rows[len(rows)-1], sq)
-				for _, row := range rows {
-					seen[row] = true
-				}
-				if n >= sq {
-					require.Len(t, rows, sq)
-				}
-			}
-			require.True(t, seen[0] && seen[sq-1], "first and last row of %d, %d a head", sq, n)
-		}
-	}
-}
-
-func TestTheBudgetBoundsTheSample(t *testing.T) {
-	small := Problem{Shape: attention.Shape{B: 1, Hq: 2, Sq: 128, Sk: 128}, Config: attention.Config{HeadDim: 64}}
-	require.Equal(t, 128, rowsPerHead(small, verifyBudget))
-	large := Problem{Shape: attention.Shape{B: 16, Hq: 8, Sq: 4096, Sk: 4096}, Config: attention.Config{HeadDim: 128}}
-	require.Equal(t, 8, rowsPerHead(large, verifyBudget))
-	huge := Problem{Shape: attention.Shape{B: 64, Hq: 64, Sq: 131072, Sk: 131072}, Config: attention.Config{HeadDim: 128}}
-	require.Equal(t, 1, rowsPerHead(huge, verifyBudget))
-}
 
 func TestProblemsAreTheCrossProduct(t *testing.T) {
 	s := Lists("batch-size=1,2 nheads=8 seqlen=64,128 headdim=32,64 causal=none,top-left dtype=f16")
@@ -78,7 +41,7 @@ func TestTFLOPsCountsUnmaskedCells(t *testing.T) {
 func TestSetsAreAlignedAndFillTheRotation(t *testing.T) {
 	p := Problem{Shape: attention.Shape{B: 1, Hq: 1, Sq: 100, Sk: 7}, Config: attention.Config{HeadDim: 33, DType: attention.F16}}
 	d := newData(p, 1)
-	list := operands.List(problem.Config(p.Config), &d.args)
+	list := operands.List(problem.Config(p.Config), &d.args.Args)
 	s := newSets(list, 1<<20)
 	require.Equal(t, []uint64{6600, 462, 462, 6600}, s.size)
 	require.Equal(t, []uint64{8192, 4096, 4096, 8192}, s.stride)
@@ -88,45 +51,30 @@ func TestSetsAreAlignedAndFillTheRotation(t *testing.T) {
 	for i, o := range list {
 		o.OnHost(make([]byte, s.bytes(i)))
 	}
-	a := s.args(p.Config, d.all(), 42)
+	a := s.args(p.Config, d.args, 42)
 	require.NoError(t, attention.CheckArgs(p.Config, a.Args))
 	require.EqualValues(t, 42*4096, a.Q.Offset)
 	require.Equal(t, 1, func() int { s := newSets(list, 1); return s.count }())
 }
 
-func TestTheSampleIsOfEverySequence(t *testing.T) {
-	p := Problem{Shape: attention.Shape{B: 9, Hq: 8, Hkv: 2, Sq: 1, Sk: 100}, Config: attention.Config{HeadDim: 16}, Options: Options{Lengths: "40*1/100,0/50,3*2/10"}}
-	p.Lengths.bound(&p.Shape)
-	d := newData(p, 1)
-	for budget, count := range map[uint64]int{1 << 30: 43 * 8, 100 * 32 * 60: 0, 1: 43} {
-		list := d.sample(budget, rand.New(rand.NewPCG(1, 1)))
-		seen, heads := map[int]bool{}, map[[2]int]bool{}
+func TestTheBudgetBoundsTheSample(t *testing.T) {
+	dense := Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 100, Sk: 64}, Config: attention.Config{HeadDim: 16}}
+	mixed := dense
+	mixed.Lengths = "40*1/100,0/50,3*2/10"
+	mixed.Lengths.bound(&mixed.Shape)
+	for _, p := range []Problem{dense, mixed} {
+		d := newData(p, 1)
+		sequences, heads := map[int]bool{}, map[int]bool{}
+		sample, err := accuracy.SampleRows(d.args.Args, d.affordable(100*32*60), 1, attention.CausalNone, 1)
+		require.NoError(t, err)
 		var spent uint64
-		for _, x := range list {
-			require.NotEmpty(t, x.Rows)
-			require.Less(t, x.Rows[len(x.Rows)-1], d.rows[x.B])
-			require.False(t, heads[[2]int{x.B, x.H}])
-			seen[x.B], heads[[2]int{x.B, x.H}] = true, true
-			spent += uint64(len(x.Rows)) * uint64(d.keys[x.B]) * 32
+		for _, x := range sample {
+			sequences[x.B], heads[x.H] = true, true
+			spent += uint64(len(x.Rows)) * uint64(d.call.Sequences[x.B].Keys) * 32
 		}
-		require.Len(t, seen, 43, "of every sequence with rows")
-		if count > 0 {
-			require.Len(t, list, count)
-		} else {
-			require.LessOrEqual(t, spent, budget)
-			require.Greater(t, spent, budget*3/4)
-		}
-	}
-}
-
-// Tensors of these shapes fit a large machine; the product of all sizes passes 64 bits.
-func TestRowsOfHugeProblemsAreOneOfEachHead(t *testing.T) {
-	for _, s := range []attention.Shape{
-		{B: 1 << 20, Hq: 1 << 13, Hkv: 1, Sq: 1, Sk: 1 << 22},
-		{B: 1, Hq: 1<<31 - 1, Hkv: 1, Sq: 2, Sk: 1<<31 - 1},
-		{B: 1 << 10, Hq: 1 << 10, Sq: 1 << 10, Sk: 1<<31 - 1},
-	} {
-		p := Problem{Shape: s, Config: attention.Config{HeadDim: 256, HeadDimV: 256}}
-		require.Equal(t, 1, rowsPerHead(p, verifyBudget), "%v", s)
+		require.LessOrEqual(t, spent, uint64(100*32*60))
+		require.Greater(t, spent, uint64(100*32*60)*3/4)
+		require.Len(t, heads, 8)
+		require.Len(t, sequences, map[bool]int{false: 2, true: 43}[p.Lengths != ""], "all with rows")
 	}
 }

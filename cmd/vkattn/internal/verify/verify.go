@@ -42,6 +42,7 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/fields"
+	"vkattn/internal/accuracy"
 	"vkattn/internal/cases"
 	"vkattn/vk"
 )
@@ -125,7 +126,9 @@ func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DT
 	if c.Modifiers != nil { // heads may differ
 		perHead = max(1, min(perHead, n/(c.B*c.Hq)))
 	}
-	g.truth.Sample = sample(c.Shape, c.Causal, n, perHead, p.SeedValue())
+	if g.truth.Sample, err = accuracy.SampleRows(attention.Args{Shape: c.Shape}, n, perHead, c.Causal, p.SeedValue()); err != nil {
+		return nil, err
+	}
 	// The CPU computes the float64 reference while the device computes.
 	known := make(chan error, 1)
 	go func() { known <- g.truth.Expect(p) }()
