@@ -16,7 +16,23 @@ import (
 // out of range on, a workgroup multiplies terms, so a call whose first tile is out of range has
 // the bits of a call without pairs. Masked keys change no bit, whatever they hold.
 func TestF32PairsOfFloat16(t *testing.T) {
-	const heads, sq, sk, dim = 2, 70, 150, 8 // small: a driver on the CPU compiles for long
+	testF32Pairs(t, 8, "subgroups=2,kv_tile=16,kv_step=16,group=1", "pair_tile=32,pair_group=1") // small: a driver on the CPU compiles for long
+}
+
+// The same where two subgroups split the head dim of their rows and add partial scores, with V in
+// the place of K in shared memory and not. A head dim of 24 is an odd number of fragments of 8
+// columns, and one and a half of 16.
+func TestF32PairsWithASplitHeadDim(t *testing.T) {
+	for _, alias := range []string{"0", "3"} {
+		t.Run("alias "+alias, func(t *testing.T) {
+			testF32Pairs(t, 24, "subgroups=4,kv_tile=16,kv_step=16,group=1,dim_split=2,alias_kv="+alias, "pair_tile=16,pair_group=1")
+		})
+	}
+}
+
+// testF32Pairs compares a tile without a loop with pairs with the same tile that has one.
+func testF32Pairs(t *testing.T, dim int, tile, loop string) {
+	const heads, sq, sk = 2, 70, 150
 	d := newBackwardDevice(t)
 	set := func(x []float32, row, col int, value float32) { x[row*dim+col] = value }
 	onF32Matrices(t, d, func(t *testing.T, tier attention.Tier, e attention.Experiment) {
@@ -29,7 +45,7 @@ func TestF32PairsOfFloat16(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, op.Close()) })
 			return op
 		}
-		terms, pairs := operation("subgroups=2,kv_tile=16,kv_step=16,group=1"), operation("subgroups=2,kv_tile=16,kv_step=16,group=1,pair_tile=32,pair_group=1")
+		terms, pairs := operation(tile+",pair_tile=0"), operation(tile+","+loop)
 		for _, x := range []struct {
 			name  string
 			spoil func(q, k, v []float32)

@@ -34,7 +34,7 @@ layout(constant_id = 5) const uint M_FRAGS = 1;        // fragments of FRAG_M qu
 layout(constant_id = 23) const uint KV_STEP = 16;      // keys of a KV tile per Q K^T product
 layout(constant_id = 53) const uint KEYS_PER_SUBGROUP = 0; // not 0: consecutive keys of a KV tile that one subgroup loads
 layout(constant_id = 46) const uint SPLIT_KV = 0;      // 1: with SPLIT, subgroups split the keys too: all have the same rows and one KV step of each tile
-layout(constant_id = 47) const uint ALIAS_KV = 0;      // 1: V overwrites K in shared memory; a subgroup processes a KV tile in one step
+layout(constant_id = 47) const uint ALIAS_KV = 0;      // 1: V overwrites K in shared memory; a subgroup processes a KV tile in one step. Of float32 see f32_load.glsl
 #endif
 
 #ifdef CONSTANTS_ROW_SUM
@@ -75,6 +75,10 @@ const uint ABLATE_LOAD = 3;                            // only the first KV tile
 // -- decode ---------------------------------------------------------------------------------------
 layout(constant_id = 48) const uint REGISTER_OPERANDS = 0; // 1: decode_coopmat.comp fills operands from registers, 0: through shared memory
 layout(constant_id = 49) const uint COMBINE = 0;       // with SPLIT, the last workgroup of a row combines the splits: 1 to O, 2 to O and LSE
-layout(constant_id = 50) const uint DIM_SPLIT = 1;     // subgroups of decode_coopmat.comp that split the head dimension of the same keys
+#endif
+#if defined(CONSTANTS_DECODE) || defined(CONSTANTS_F32_PAIRS) // decode, and float32 forward
+layout(constant_id = 50) const uint DIM_SPLIT = 1;     // subgroups that split the head dimension of the same keys
+#endif
+#ifdef CONSTANTS_DECODE
 layout(constant_id = 51) const uint PREFETCH = 0;      // decode_coopmat.comp loads of the next KV tile during this one's products: 1 V, 2 K and V
 #endif

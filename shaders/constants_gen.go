@@ -75,7 +75,7 @@ const (
 	ConstKvStep           uint32 = 23  // keys of a KV tile per Q K^T product
 	ConstKeysPerSubgroup  uint32 = 53  // not 0: consecutive keys of a KV tile that one subgroup loads
 	ConstSplitKv          uint32 = 46  // 1: with SPLIT, subgroups split the keys too: all have the same rows and one KV step of each tile
-	ConstAliasKv          uint32 = 47  // 1: V overwrites K in shared memory; a subgroup processes a KV tile in one step
+	ConstAliasKv          uint32 = 47  // 1: V overwrites K in shared memory; a subgroup processes a KV tile in one step. Of float32 see f32_load.glsl
 	ConstRowElements      uint32 = 55  // consecutive elements of a lane that lie in one row of an accumulator; 0: unknown, see fragment_ops.glsl
 	ConstRowTile          uint32 = 80  // rows per row tile of the dK and dV kernel; KV_STEP of them per product
 	ConstStoreDs          uint32 = 81  // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
@@ -89,7 +89,7 @@ const (
 	ConstAblate           uint32 = 29  // leaves out a part of the work: wrong results, true cost of the rest
 	ConstRegisterOperands uint32 = 48  // 1: decode_coopmat.comp fills operands from registers, 0: through shared memory
 	ConstCombine          uint32 = 49  // with SPLIT, the last workgroup of a row combines the splits: 1 to O, 2 to O and LSE
-	ConstDimSplit         uint32 = 50  // subgroups of decode_coopmat.comp that split the head dimension of the same keys
+	ConstDimSplit         uint32 = 50  // subgroups that split the head dimension of the same keys
 	ConstPrefetch         uint32 = 51  // decode_coopmat.comp loads of the next KV tile during this one's products: 1 V, 2 K and V
 	ConstLanesPerRow      uint32 = 60  // invocations per row, a power of two
 	ConstCacheType        uint32 = 61  // type of the cache, as K_TYPE; 0: the type of the new rows

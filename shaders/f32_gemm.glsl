@@ -40,7 +40,7 @@ vec4 scratchQuad(uint row, uint quad) { return uintBitsToFloat(smem[subgroupScra
 #define LIVE_CHUNK(g) (i + (g) < QK_CHUNKS)
 #define Q_TERM(term, g, r) Qi[((term) * M_FRAGS + r) * GROUP + g]
 #define LOAD_K(term, g)                                                                             \
-    coopMatLoad(b[g], smem, (firstKey + c * FRAG_N) * K_STRIDE + (term) * K_ROW_VECS + (i + g) * CHUNK_VECS, K_STRIDE, \
+    coopMatLoad(b[g], smem, (firstKey + c * FRAG_N) * K_STRIDE + (term) * K_ROW_VECS + (DIM_INDEX * QK_CHUNKS + i + g) * CHUNK_VECS, K_STRIDE, \
                 gl_CooperativeMatrixLayoutColumnMajor);
 void gemmQK(uint firstKey) {
     [[unroll]] for (uint i = 0; i < QK_CHUNKS; i += GROUP) {
@@ -50,7 +50,7 @@ void gemmQK(uint firstKey) {
             const uint t = n / GROUP, chunk = i + n % GROUP; // t: term and row fragment
             if (chunk < Q_REG_CHUNKS) Qi[n] = Q[chunk < Q_REG_CHUNKS ? t * Q_REG_CHUNKS + chunk : 0];
             else if (chunk < QK_CHUNKS)
-                coopMatLoad(Qi[n], smem, Q_BASE + (SUBGROUP_FIRST_ROW + t % M_FRAGS * FRAG_M) * Q_STRIDE
+                coopMatLoad(Qi[n], smem, Q_BASE + (gl_SubgroupID * SUBGROUP_ROWS + t % M_FRAGS * FRAG_M) * Q_STRIDE
                             + t / M_FRAGS * Q_ROW_VECS + (chunk - Q_REG_CHUNKS) * CHUNK_VECS, Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
         }
         [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {
@@ -69,7 +69,7 @@ void gemmQK(uint firstKey) {
 #define LIVE_COLUMNS(g) (i + (g) < DV_FRAGS)
 #define P_TERM(term, g, r) P[(term) * M_FRAGS + r]
 #define LOAD_V(term, g)                                                                             \
-    coopMatLoad(b[g], smem, V_BASE + (firstKey + c * FRAG_K) * V_STRIDE + (term) * V_ROW_VECS + (i + g) * FRAG_N / 8, V_STRIDE, \
+    coopMatLoad(b[g], smem, V_BASE + (firstKey + c * FRAG_K) * V_STRIDE + (term) * V_ROW_VECS + (DIM_INDEX * DV_FRAGS + i + g) * FRAG_N / 8, V_STRIDE, \
                 gl_CooperativeMatrixLayoutRowMajor);
 void gemmPV(uint firstKey) {
     [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {
@@ -168,7 +168,7 @@ void softmaxPairs() {
 #define LIVE_PAIR_CHUNK(g) (i + (g) < QK_CHUNKS)
 #define PAIR_Q(term, g, r) pairQ[((term) * M_FRAGS + r) * QK_CHUNKS + (LIVE_PAIR_CHUNK(g) ? i + g : 0)]
 #define LOAD_PAIR_K(term, g)                                                                        \
-    coopMatLoad(b[g], smem, (firstKey + c * FRAG_N) * PAIR_K_STRIDE + (term) * K_ROW_VECS + (i + g) * CHUNK_VECS, PAIR_K_STRIDE, \
+    coopMatLoad(b[g], smem, (firstKey + c * FRAG_N) * PAIR_K_STRIDE + (term) * K_ROW_VECS + (DIM_INDEX * QK_CHUNKS + i + g) * CHUNK_VECS, PAIR_K_STRIDE, \
                 gl_CooperativeMatrixLayoutColumnMajor);
 void gemmPairQK(uint firstKey) {
     [[unroll]] for (uint i = 0; i < QK_CHUNKS; i += PAIR_GROUP) {
@@ -189,7 +189,7 @@ void gemmPairQK(uint firstKey) {
 #define LIVE_PAIR_COLUMNS(g) (i + (g) < DV_FRAGS)
 #define PAIR_P(term, g, r) pairP[(term) * M_FRAGS + r]
 #define LOAD_PAIR_V(term, g)                                                                        \
-    coopMatLoad(b[g], smem, PAIR_V_BASE + (firstKey + c * FRAG_K) * PAIR_V_STRIDE + (term) * V_ROW_VECS + (i + g) * FRAG_N / 8, PAIR_V_STRIDE, \
+    coopMatLoad(b[g], smem, PAIR_V_BASE + (firstKey + c * FRAG_K) * PAIR_V_STRIDE + (term) * V_ROW_VECS + (DIM_INDEX * DV_FRAGS + i + g) * FRAG_N / 8, PAIR_V_STRIDE, \
                 gl_CooperativeMatrixLayoutRowMajor);
 void gemmPairPV(uint firstKey) {
     [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {
@@ -202,6 +202,24 @@ void gemmPairPV(uint firstKey) {
                     if (LIVE_PAIR_COLUMNS(g)) O[r * DV_FRAGS + (LIVE_PAIR_COLUMNS(g) ? i + g : 0)] += sum[g * M_FRAGS + r];
         }
     }
+}
+
+// -- partial scores -------------------------------------------------------------------------------
+// With DIM_SPLIT 2 each subgroup of a pair multiplies its half of the columns of Q and K. nextS is then a partial score, which
+// goes to the other subgroup through shared memory, as it lies among the lanes: store, workgroup barrier, add. Both get the
+// same bits, and the same P.
+uint partialAt(uint subgroup, uint f) { return PARTIAL_BASE + (subgroup * S_FRAGS + f) * PARTIAL_SIZE + gl_SubgroupInvocationID; }
+void storePartialScores() {
+    [[unroll]] for (uint f = 0; f < S_FRAGS; ++f)
+        [[unroll]] for (uint e = 0; e < nextS[f].length(); e += 4)
+            smem[partialAt(gl_SubgroupID, f) + e / 4 * SUBGROUP_SIZE] = floatBitsToUint(vec4(nextS[f][e], nextS[f][e + 1], nextS[f][e + 2], nextS[f][e + 3]));
+}
+void addPartialScores() {
+    [[unroll]] for (uint f = 0; f < S_FRAGS; ++f)
+        [[unroll]] for (uint e = 0; e < nextS[f].length(); e += 4) {
+            const vec4 other = uintBitsToFloat(smem[partialAt(gl_SubgroupID ^ 1, f) + e / 4 * SUBGROUP_SIZE]);
+            [[unroll]] for (uint i = 0; i < 4; ++i) nextS[f][e + i] += other[i];
+        }
 }
 
 // -- Inf and NaN in V -----------------------------------------------------------------------------

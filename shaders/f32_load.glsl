@@ -60,47 +60,56 @@ bool inRangeV(float sum) { return sum == 0.0 || atMost(PAIR_LEAST_V, sum) && atM
 // -- shared memory --------------------------------------------------------------------------------
 // Tile sizes and shared memory of forward_coopmat_f32.comp. Shared memory is smem, in vectors of 16 bytes, eight terms
 // each. The terms of a row follow each other. In the loop with pairs the
-// K tile is at 0 and the V tile at PAIR_V_BASE; they overlay the chunks of Q, which are loaded after that loop.
+// K tile is at 0 and the V tile at PAIR_V_BASE; they overlay the chunks of Q, which are loaded after that loop. ALIAS_KV is
+// the sum of 1 the V tile overlays the K tile in the loops with terms, 2 in the loop with pairs.
 //   0             K tile, KV_TILE rows of K_STRIDE
 //   V_BASE        V tile, KV_TILE rows of V_STRIDE
-//   Q_BASE        the chunks of Q that are not in registers, WORKGROUP_ROWS rows of Q_STRIDE
+//   Q_BASE        the chunks of Q that are not in registers, SUBGROUP_ROWS rows of Q_STRIDE of each subgroup
 //   ROW_MAX_BASE  row max, FRAG_M floats per row fragment
+//   PARTIAL_BASE  with DIM_SPLIT 2, the partial scores of each subgroup
 //   SCRATCH_BASE  scratch of each subgroup: a fragment as float32, or its terms. With NV2 only the code before and after
 //                 the KV loop uses it: it overlays the tiles if it fits
 // Strides are odd: rows start in different banks.
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_ROWS = M_FRAGS * FRAG_M;
-const uint WORKGROUP_ROWS = SUBGROUPS * SUBGROUP_ROWS;
-const uint QK_CHUNKS = (HEAD_DIM + FRAG_K - 1) / FRAG_K;  // fragments along Dqk
+const uint WORKGROUP_ROWS = SUBGROUPS / DIM_SPLIT * SUBGROUP_ROWS;
+#define SUBGROUP_FIRST_ROW (gl_SubgroupID / DIM_SPLIT * SUBGROUP_ROWS)
+#define DIM_INDEX (DIM_SPLIT == 1 ? 0 : gl_SubgroupID % DIM_SPLIT)
+const uint QK_CHUNKS = (HEAD_DIM + FRAG_K * DIM_SPLIT - 1) / (FRAG_K * DIM_SPLIT); // fragments along Dqk, of a subgroup
 const uint Q_REG_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? QK_CHUNKS - Q_SMEM_CHUNKS : 0;
 const uint KV_STEPS = KV_TILE / KV_STEP;
 const uint PAIR_STEPS = PAIR_TILE / KV_STEP;
 const uint KV_FRAGS = KV_STEP / FRAG_N;                   // fragments of S along the keys of a step
-const uint DV_FRAGS = (DV_SLICE + FRAG_N - 1) / FRAG_N;   // fragments of O along its columns
+const uint DV_FRAGS = (DV_SLICE + FRAG_N * DIM_SPLIT - 1) / (FRAG_N * DIM_SPLIT); // fragments of O along its columns, of a subgroup
 
 const uint Q_FRAGS = Q_REG_CHUNKS > 0 ? M_FRAGS * Q_REG_CHUNKS : 1; // in registers, of each term
 const uint S_FRAGS = M_FRAGS * KV_FRAGS, O_FRAGS = M_FRAGS * DV_FRAGS;
 
 const uint CHUNK_VECS = FRAG_K / 8;
-const uint K_ROW_VECS = QK_CHUNKS * CHUNK_VECS; // of one term
-const uint V_ROW_VECS = DV_FRAGS * FRAG_N / 8;
+const uint K_ROW_VECS = DIM_SPLIT * QK_CHUNKS * CHUNK_VECS; // of one term
+const uint V_ROW_VECS = DIM_SPLIT * DV_FRAGS * FRAG_N / 8;
 const uint Q_ROW_VECS = (QK_CHUNKS - Q_REG_CHUNKS) * CHUNK_VECS;
 const uint K_STRIDE = (TERMS * K_ROW_VECS) | 1;
 const uint V_STRIDE = (TERMS * V_ROW_VECS) | 1;
 const uint Q_STRIDE = (TERMS * Q_ROW_VECS) | 1;
 const uint TERMS_STRIDE = (TERMS * CHUNK_VECS) | 1;       // of the terms of a fragment in scratch
 
-const uint V_BASE = KV_TILE * K_STRIDE;
-const uint Q_BASE = V_BASE + KV_TILE * V_STRIDE;
-const uint Q_END = Q_BASE + (Q_ROW_VECS > 0 ? WORKGROUP_ROWS * Q_STRIDE : 0);
+const uint ALIAS_TERMS = ALIAS_KV % 2, ALIAS_PAIRS = ALIAS_KV / 2;
+const uint K_SIZE = KV_TILE * K_STRIDE, V_SIZE = KV_TILE * V_STRIDE;
+const uint V_BASE = ALIAS_TERMS != 0 ? 0 : K_SIZE;
+const uint Q_BASE = V_BASE + V_SIZE > K_SIZE ? V_BASE + V_SIZE : K_SIZE;
+const uint Q_END = Q_BASE + (Q_ROW_VECS > 0 ? SUBGROUPS * SUBGROUP_ROWS * Q_STRIDE : 0);
 const uint PAIR_K_STRIDE = (PAIR * K_ROW_VECS) | 1;
 const uint PAIR_V_STRIDE = (PAIR * V_ROW_VECS) | 1;
-const uint PAIR_V_BASE = PAIR_TILE * PAIR_K_STRIDE;
-const uint PAIR_END = PAIR_V_BASE + PAIR_TILE * PAIR_V_STRIDE;
+const uint PAIR_K_SIZE = PAIR_TILE * PAIR_K_STRIDE, PAIR_V_SIZE = PAIR_TILE * PAIR_V_STRIDE;
+const uint PAIR_V_BASE = ALIAS_PAIRS != 0 ? 0 : PAIR_K_SIZE;
+const uint PAIR_END = PAIR_V_BASE + PAIR_V_SIZE > PAIR_K_SIZE ? PAIR_V_BASE + PAIR_V_SIZE : PAIR_K_SIZE;
 const uint ROW_MAX_BASE = Q_END > PAIR_END ? Q_END : PAIR_END;
 const uint ROW_MAX_SIZE = FRAG_M / 4; // of one row fragment
-const uint KV_LOOP_SIZE = ROW_MAX_BASE + SUBGROUPS * M_FRAGS * ROW_MAX_SIZE;
+const uint PARTIAL_BASE = ROW_MAX_BASE + SUBGROUPS * M_FRAGS * ROW_MAX_SIZE;
+const uint PARTIAL_SIZE = FRAG_M * FRAG_N / 4;            // of a fragment
+const uint KV_LOOP_SIZE = PARTIAL_BASE + (DIM_SPLIT > 1 ? SUBGROUPS * S_FRAGS * PARTIAL_SIZE : 0);
 const uint FLOATS_SIZE = FRAG_M * ((FRAG_N / 4) | 1), TERMS_SIZE = FRAG_M * TERMS_STRIDE;
 #define SUBGROUP_SCRATCH (FLOATS_SIZE > TERMS_SIZE ? FLOATS_SIZE : TERMS_SIZE)
 const uint SCRATCH_TOTAL = SUBGROUPS * SUBGROUP_SCRATCH;
@@ -111,12 +120,13 @@ const uint SCRATCH_BASE = KV_LOOP_SIZE;
 #endif
 shared uvec4 smem[SCRATCH_BASE == 0 ? KV_LOOP_SIZE : KV_LOOP_SIZE + SCRATCH_TOTAL];
 shared uint outOfRange;    // K or V of a tile, or Q, is not in the range of pairs
+shared uint outOfRangeV;   // with DIM_SPLIT 2, which stores V later: V of a tile
 shared uint nonFiniteSeen; // V of a masked tile has Inf or NaN, see f32_gemm.glsl
 
 // -- loads as terms -------------------------------------------------------------------------------
-// Loads of Q, K and V of float32 into shared memory as terms, in vectors of eight elements. PREFETCH_KV loads the next KV
-// tile into kVec and vVec while this one is multiplied, SPLIT_KV replaces the vectors by their terms before the workgroup
-// barrier, where subgroups wait for each other anyway, and STORE_KV stores these behind it.
+// Loads of Q, K and V of float32 into shared memory as terms, in vectors of eight elements. PREFETCH_K and PREFETCH_V load
+// the next KV tile into kVec and vVec while this one is multiplied, SPLIT_K and SPLIT_V replace the vectors by their terms
+// before the workgroup barrier, where subgroups wait for each other anyway, and STORE_K and STORE_V store these behind it.
 
 const uint K_VECS = (KV_TILE * K_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
 const uint V_VECS = (KV_TILE * V_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
@@ -127,13 +137,13 @@ const uint V_RAGGED = KV_TILE * V_ROW_VECS % LOCAL_SIZE;
 
 // Four elements of a row. If rows fill their fragments no column is compared.
 uvec4 loadVecQ(Slice s, uint row, uint col) {
-    return load4Q(s, row * p.strideQSeq + col, HEAD_DIM % FRAG_K == 0 ? 4 : elementsFromQ(col));
+    return load4Q(s, row * p.strideQSeq + col, HEAD_DIM % (FRAG_K * DIM_SPLIT) == 0 ? 4 : elementsFromQ(col));
 }
 uvec4 loadVecK(Slice s, uint key, uint col) {
-    return load4K(s, key * p.strideKSeq + col, HEAD_DIM % FRAG_K == 0 ? 4 : elementsFromK(col));
+    return load4K(s, key * p.strideKSeq + col, HEAD_DIM % (FRAG_K * DIM_SPLIT) == 0 ? 4 : elementsFromK(col));
 }
 uvec4 loadVecV(Slice s, uint key, uint col) {
-    return load4V(s, key * p.strideVSeq + col, HEAD_DIM_V % FRAG_N == 0 ? 4 : elementsFromV(col));
+    return load4V(s, key * p.strideVSeq + col, HEAD_DIM_V % (FRAG_N * DIM_SPLIT) == 0 ? 4 : elementsFromV(col));
 }
 
 // Loads the subgroup's rows of Q into qVec, fragment by fragment; all loads are issued before the first wait. Rows past the
@@ -144,7 +154,7 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
     uvec4 qVec[2 * M_FRAGS * QK_CHUNKS * LANE_VECS];                                                \
     [[unroll]] for (uint n = 0; n < frags * LANE_VECS; ++n) {                                       \
         const uint group = n % LANE_VECS * SUBGROUP_SIZE + gl_SubgroupInvocationID, f = n / LANE_VECS; \
-        const uint row = rowInTile + f / QK_CHUNKS * FRAG_M + group / CHUNK_VECS, col = (f % QK_CHUNKS * CHUNK_VECS + group % CHUNK_VECS) * 8; \
+        const uint row = rowInTile + f / QK_CHUNKS * FRAG_M + group / CHUNK_VECS, col = ((DIM_INDEX * QK_CHUNKS + f % QK_CHUNKS) * CHUNK_VECS + group % CHUNK_VECS) * 8; \
         const bool there = group < FRAG_VECS && work.row0 + row < p.Sq;                             \
         qVec[2 * n] = there ? loadVecQ(qRows, row, col) ^ flipQ : uvec4(0);                         \
         qVec[2 * n + 1] = there ? loadVecQ(qRows, row, col + 4) ^ flipQ : uvec4(0);                 \
@@ -152,9 +162,9 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
 
 #include "f32_products.glsl"
 
-// Loads tile `index`, where kRows and vRows are, and advances these. Keys past Sk are zero: compared if the tile may be the
+// Load tile `index`, where kRows and vRows are, and advance these. Keys past Sk are zero: compared if the tile may be the
 // last one (checkEnd), or with CHECK_KV_END.
-#define PREFETCH_KV(index, checkEnd)                                                                \
+#define PREFETCH_K(index, checkEnd)                                                                 \
     {                                                                                               \
         const uint keys = min(p.Sk - (index) * KV_TILE, KV_TILE);                                   \
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
@@ -163,13 +173,17 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
             kVec[3 * i] = past ? uvec4(0) : loadVecK(kRows, key, col);                              \
             kVec[3 * i + 1] = past ? uvec4(0) : loadVecK(kRows, key, col + 4);                      \
         }                                                                                           \
+        kRows = advanceK(kRows, KV_TILE);                                                           \
+    }
+#define PREFETCH_V(index, checkEnd)                                                                 \
+    {                                                                                               \
+        const uint keys = min(p.Sk - (index) * KV_TILE, KV_TILE);                                   \
         [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
             const uint at = i * LOCAL_SIZE + tid, key = at / V_ROW_VECS, col = work.col0 + at % V_ROW_VECS * 8; \
             const bool past = (checkEnd) + CHECK_KV_END + V_RAGGED != 0 && key >= keys;             \
             vVec[3 * i] = past ? uvec4(0) : loadVecV(vRows, key, col);                              \
             vVec[3 * i + 1] = past ? uvec4(0) : loadVecV(vRows, key, col + 4);                      \
         }                                                                                           \
-        kRows = advanceK(kRows, KV_TILE);                                                           \
         vRows = advanceV(vRows, KV_TILE);                                                           \
     }
 
@@ -182,23 +196,27 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
         if (dropsLow || dropsHigh) atomicOr(nonFiniteSeen, 1);                                      \
     }
 
-#define SPLIT_KV(FILTER_V)                                                                          \
+#define SPLIT_K                                                                                     \
+    [[unroll]] for (uint i = 0; i < K_VECS; ++i)                                                    \
+        splitTerms(kVec[3 * i], kVec[3 * i + 1], kVec[3 * i], kVec[3 * i + 1], kVec[3 * i + 2]);
+#define SPLIT_V(FILTER_V)                                                                           \
     {                                                                                               \
-        [[unroll]] for (uint i = 0; i < K_VECS; ++i)                                                \
-            splitTerms(kVec[3 * i], kVec[3 * i + 1], kVec[3 * i], kVec[3 * i + 1], kVec[3 * i + 2]); \
         [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
             FILTER_V(vVec[3 * i], vVec[3 * i + 1])                                                  \
             splitTerms(vVec[3 * i], vVec[3 * i + 1], vVec[3 * i], vVec[3 * i + 1], vVec[3 * i + 2]); \
         }                                                                                           \
     }
 
-#define STORE_KV                                                                                    \
+#define STORE_K                                                                                     \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
             if (K_RAGGED == 0 || at < KV_TILE * K_ROW_VECS)                                         \
                 storeTerms(at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS, K_ROW_VECS, kVec[3 * i], kVec[3 * i + 1], kVec[3 * i + 2]); \
         }                                                                                           \
+    }
+#define STORE_V                                                                                     \
+    {                                                                                               \
         [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
             if (V_RAGGED == 0 || at < KV_TILE * V_ROW_VECS)                                         \
@@ -214,7 +232,7 @@ const uint PAIR_K_VECS = PAIR_TILE > 0 ? (PAIR_TILE * K_ROW_VECS + LOCAL_SIZE - 
 const uint PAIR_V_VECS = PAIR_TILE > 0 ? (PAIR_TILE * V_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1;
 const bool PAIR_K_RAGGED = PAIR_TILE * K_ROW_VECS % LOCAL_SIZE != 0, PAIR_V_RAGGED = PAIR_TILE * V_ROW_VECS % LOCAL_SIZE != 0;
 
-#define PREFETCH_PAIRS                                                                              \
+#define PREFETCH_PAIRS_OF_K                                                                         \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < PAIR_K_VECS; ++i) {                                         \
             const uint at = i * LOCAL_SIZE + tid, key = at / K_ROW_VECS, col = at % K_ROW_VECS * 8; \
@@ -222,28 +240,36 @@ const bool PAIR_K_RAGGED = PAIR_TILE * K_ROW_VECS % LOCAL_SIZE != 0, PAIR_V_RAGG
             kPair[2 * i] = past ? uvec4(0) : loadVecK(kRows, key, col);                             \
             kPair[2 * i + 1] = past ? uvec4(0) : loadVecK(kRows, key, col + 4);                     \
         }                                                                                           \
+        kRows = advanceK(kRows, PAIR_TILE);                                                         \
+    }
+#define PREFETCH_PAIRS_OF_V                                                                         \
+    {                                                                                               \
         [[unroll]] for (uint i = 0; i < PAIR_V_VECS; ++i) {                                         \
             const uint at = i * LOCAL_SIZE + tid, key = at / V_ROW_VECS, col = work.col0 + at % V_ROW_VECS * 8; \
             const bool past = PAIR_V_RAGGED && key >= PAIR_TILE;                                    \
             vPair[2 * i] = past ? uvec4(0) : loadVecV(vRows, key, col);                             \
             vPair[2 * i + 1] = past ? uvec4(0) : loadVecV(vRows, key, col + 4);                     \
         }                                                                                           \
-        kRows = advanceK(kRows, PAIR_TILE);                                                         \
         vRows = advanceV(vRows, PAIR_TILE);                                                         \
     }
 
-// Splits the vectors in place, and marks a tile that is out of range.
-#define SPLIT_PAIRS                                                                                 \
+// Split the vectors in place, and mark a tile that is out of range.
+#define SPLIT_PAIRS_OF_K                                                                            \
     {                                                                                               \
         bool inRange = true;                                                                        \
         [[unroll]] for (uint i = 0; i < PAIR_K_VECS; ++i)                                           \
             inRange = atMost(splitPairs(kPair[2 * i], kPair[2 * i + 1]), limitQK) && inRange;       \
-        [[unroll]] for (uint i = 0; i < PAIR_V_VECS; ++i)                                           \
-            inRange = inRangeV(splitPairs(vPair[2 * i], vPair[2 * i + 1])) && inRange;              \
         if (!inRange) outOfRange = 1;                                                               \
     }
+#define SPLIT_PAIRS_OF_V(mark)                                                                      \
+    {                                                                                               \
+        bool inRange = true;                                                                        \
+        [[unroll]] for (uint i = 0; i < PAIR_V_VECS; ++i)                                           \
+            inRange = inRangeV(splitPairs(vPair[2 * i], vPair[2 * i + 1])) && inRange;              \
+        if (!inRange) mark = 1;                                                                     \
+    }
 
-#define STORE_PAIRS                                                                                 \
+#define STORE_PAIRS_OF_K                                                                            \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < PAIR_K_VECS; ++i) {                                         \
             const uint at = i * LOCAL_SIZE + tid, to = at / K_ROW_VECS * PAIR_K_STRIDE + at % K_ROW_VECS; \
@@ -252,6 +278,9 @@ const bool PAIR_K_RAGGED = PAIR_TILE * K_ROW_VECS % LOCAL_SIZE != 0, PAIR_V_RAGG
                 smem[to + K_ROW_VECS] = kPair[2 * i + 1];                                           \
             }                                                                                       \
         }                                                                                           \
+    }
+#define STORE_PAIRS_OF_V                                                                            \
+    {                                                                                               \
         [[unroll]] for (uint i = 0; i < PAIR_V_VECS; ++i) {                                         \
             const uint at = i * LOCAL_SIZE + tid, to = PAIR_V_BASE + at / V_ROW_VECS * PAIR_V_STRIDE + at % V_ROW_VECS; \
             if (!PAIR_V_RAGGED || at < PAIR_TILE * V_ROW_VECS) {                                    \

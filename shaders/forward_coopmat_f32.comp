@@ -4,10 +4,12 @@
 // that of forward_coopmat.comp: FlashAttention-2 with a lagged row max.
 //
 // A workgroup owns WORKGROUP_ROWS query rows of one head and DV_SLICE columns of O. Each subgroup owns M_FRAGS * FRAG_M of
-// these rows alone; all subgroups share the KV tiles.
+// these rows alone; all subgroups share the KV tiles. With DIM_SPLIT 2, for head dims that one subgroup has no registers for,
+// a pair of subgroups owns the rows: each has half of the columns of Q, K, V and O, and they exchange partial scores.
 //   registers      O, row sums, the terms of Q but for Q_SMEM_CHUNKS chunks, and this invocation's vectors of the next KV tile
 //   shared memory  the terms of the K tile and of the V tile, the other chunks of Q, the row max (f32_load.glsl)
-//   barriers       two per KV tile, before and after it is stored to shared memory
+//   barriers       two per KV tile, before and after it is stored to shared memory. With DIM_SPLIT 2 one when K is complete
+//                  and one when V and the partial scores are; V is stored behind Q K^T, and the next K behind P V
 // Unmasked tiles, which every row attends to in full, have a loop of their own. Masked tiles, at the causal diagonal and at
 // the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it. With PAIR_TILE a loop before
 // them multiplies unmasked tiles as pairs of float16, up to the first that is not in their range (f32_load.glsl).
@@ -21,7 +23,6 @@
 #define LONGEST_FIRST (ORDER != 0) // in interface.glsl
 #include "interface.glsl"
 
-#define SUBGROUP_FIRST_ROW (gl_SubgroupID * SUBGROUP_ROWS)
 #define SCORE_SCALE abs(p.scoreScale) // of products Q K^T
 #define NEEDS_F32_SUM true
 #define EXP2_SCORE(x) (ABLATE == ABLATE_SOFTMAX ? x : exp2(x))
@@ -48,7 +49,7 @@ void main() {
     Slice kRows = sliceK(work.batch, work.kvHead, 0), vRows = sliceV(work.batch, work.kvHead, 0);
     if (tid == 0) {
         nonFiniteSeen = 0;
-        outOfRange = 0;
+        outOfRange = outOfRangeV = 0;
     }
     clearSums();
     startSoftmax();
@@ -62,7 +63,8 @@ void main() {
         if (pairTiles > 0) {
             const float limitQK = PAIR_LIMIT_QK;
             uvec4 kPair[2 * PAIR_K_VECS], vPair[2 * PAIR_V_VECS];
-            PREFETCH_PAIRS
+            PREFETCH_PAIRS_OF_K
+            PREFETCH_PAIRS_OF_V
             {
                 LOAD_Q_VECS
                 barrier(); // outOfRange is 0
@@ -87,21 +89,56 @@ void main() {
             scale = SCORE_SCALE / (PAIR_SCALE * PAIR_SCALE);
             invScale = 1.0 / scale;
             uint n = 0;
+            if (DIM_SPLIT > 1) {
+                SPLIT_PAIRS_OF_K
+                barrier(); // all subgroups have loaded Q, whose scratch becomes the K tile
+                STORE_PAIRS_OF_K
+            }
             [[dont_unroll]] for (; n < pairTiles; ++n) {
-                if (ABLATE != ABLATE_LOAD || n == 0) SPLIT_PAIRS
-                if (ABLATE != ABLATE_BARRIER || n == 0) barrier(); // all subgroups have finished the last tile
-                if (outOfRange != 0) break;
-                if (ABLATE != ABLATE_LOAD || n == 0) STORE_PAIRS
-                if (ABLATE != ABLATE_BARRIER) barrier(); // the tile is complete
-                if (ABLATE != ABLATE_LOAD && n + 1 < pairTiles) PREFETCH_PAIRS
+                const bool hasNext = n + 1 < pairTiles;
+                if (DIM_SPLIT > 1) {
+                    if (ABLATE != ABLATE_BARRIER || n == 0) barrier(); // K is complete, and all subgroups have finished the last tile
+                    if (outOfRange != 0) break;
+                    if (ABLATE != ABLATE_LOAD && hasNext) PREFETCH_PAIRS_OF_K
+                    gemmPairQK(0);
+                    storePartialScores();
+                    SPLIT_PAIRS_OF_V(outOfRangeV)
+                    if (ALIAS_PAIRS != 0) barrier(); // all subgroups have finished K
+                    STORE_PAIRS_OF_V
+                    if (ABLATE != ABLATE_BARRIER) barrier(); // V and the partial scores are complete
+                    if (outOfRangeV != 0) break;
+                    if (ABLATE != ABLATE_LOAD && hasNext) PREFETCH_PAIRS_OF_V
+                } else {
+                    if (ABLATE != ABLATE_LOAD || n == 0) {
+                        SPLIT_PAIRS_OF_K
+                        SPLIT_PAIRS_OF_V(outOfRange)
+                    }
+                    if (ABLATE != ABLATE_BARRIER || n == 0) barrier(); // all subgroups have finished the last tile
+                    if (outOfRange != 0) break;
+                    if (ABLATE != ABLATE_LOAD || n == 0) {
+                        STORE_PAIRS_OF_K
+                        STORE_PAIRS_OF_V
+                    }
+                    if (ABLATE != ABLATE_BARRIER) barrier(); // the tile is complete
+                    if (ABLATE != ABLATE_LOAD && hasNext) {
+                        PREFETCH_PAIRS_OF_K
+                        PREFETCH_PAIRS_OF_V
+                    }
+                }
                 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
-                gemmPairQK(0);
+                if (DIM_SPLIT > 1) addPartialScores();
+                else gemmPairQK(0);
                 [[unroll]] for (uint s = 0; s < PAIR_STEPS; ++s) {
                     [[unroll]] for (uint f = 0; f < S_FRAGS; ++f) S[f] = nextS[f];
                     if (ABLATE != ABLATE_SOFTMAX) UPDATE_ROW_MAX
                     if (s + 1 < PAIR_STEPS) gemmPairQK((s + 1) * KV_STEP); // independent of softmaxPairs
                     softmaxPairs();
                     gemmPairPV(s * KV_STEP);
+                }
+                if (DIM_SPLIT > 1 && hasNext) { // K of the next tile, where no subgroup reads K
+                    SPLIT_PAIRS_OF_K
+                    if (ALIAS_PAIRS != 0) barrier(); // all subgroups have finished V
+                    STORE_PAIRS_OF_K
                 }
             }
             j = n * (PAIR_TILE / KV_TILE);
@@ -120,7 +157,8 @@ void main() {
     }
     uvec4 kVec[3 * K_VECS], vVec[3 * V_VECS];
     if (PAIR_TILE == 0 || j < tiles) {
-        PREFETCH_KV(j, 1)
+        PREFETCH_K(j, 1)
+        PREFETCH_V(j, 1)
 
         // -- load of Q ----------------------------------------------------------------------------
         // Loads the terms of the subgroup's rows of Q. Fragment by fragment, those of Q_REG_CHUNKS chunks pass through
@@ -131,7 +169,7 @@ void main() {
                 const uint r = f / QK_CHUNKS, chunk = f % QK_CHUNKS;
                 const bool inRegisters = chunk < Q_REG_CHUNKS;
                 const uint stride = inRegisters ? TERMS_STRIDE : Q_STRIDE, rowVecs = inRegisters ? CHUNK_VECS : Q_ROW_VECS;
-                const uint base = inRegisters ? subgroupScratch() : Q_BASE + (rowInTile + r * FRAG_M) * Q_STRIDE + (chunk - Q_REG_CHUNKS) * CHUNK_VECS;
+                const uint base = inRegisters ? subgroupScratch() : Q_BASE + (gl_SubgroupID * SUBGROUP_ROWS + r * FRAG_M) * Q_STRIDE + (chunk - Q_REG_CHUNKS) * CHUNK_VECS;
                 subgroupSync(); // the last fragment is read
                 [[unroll]] for (uint s = 0; s < LANE_VECS; ++s) {
                     const uint n = f * LANE_VECS + s, group = s * SUBGROUP_SIZE + gl_SubgroupInvocationID;
@@ -147,7 +185,11 @@ void main() {
                 }
             }
         }
-
+        if (DIM_SPLIT > 1) {
+            SPLIT_K
+            barrier(); // all subgroups have loaded Q, whose scratch becomes the K tile
+            STORE_K
+        }
     }
     [[dont_unroll]] for (; j + (1 - CHECK_KV_END) < unmaskedTiles; ++j) {
 #define MASKED 0
@@ -176,7 +218,7 @@ void main() {
         FragC total;
         reduceRowSum(total, rowSumF32[r]);
         [[unroll]] for (uint e = 0; e < total.length(); ++e) inverse[r][e] = nanIfFar(rowMax[r][e], inverseSum(total[e], 1.0));
-        if (HAS_LSE != 0 && work.col0 == 0) {
+        if (HAS_LSE != 0 && work.col0 + DIM_INDEX == 0) {
             [[unroll]] for (uint e = 0; e < total.length(); ++e) total[e] = nanIfFar(rowMax[r][e], logSumExp(rowMax[r][e], total[e]));
             fragmentToScratch(total);
             [[unroll]] for (uint s = 0; s < FRAG_M; s += SUBGROUP_SIZE) {
@@ -193,7 +235,7 @@ void main() {
             fragmentToScratch(whole);                                                                   \
             [[unroll]] for (uint s = 0; s < LANE_QUADS; ++s) {                                          \
                 const uint at = s * SUBGROUP_SIZE + gl_SubgroupInvocationID, fragRow = at / (FRAG_N / 4), quad = at % (FRAG_N / 4); \
-                const uint row = (i) / DV_FRAGS * FRAG_M + fragRow, col = work.col0 + (i) % DV_FRAGS * FRAG_N + quad * 4; \
+                const uint row = (i) / DV_FRAGS * FRAG_M + fragRow, col = work.col0 + (DIM_INDEX * DV_FRAGS + (i) % DV_FRAGS) * FRAG_N + quad * 4; \
                 if (at < FRAG_QUADS && rowBase + row < p.Sq && col < HEAD_DIM_V) {                      \
                     ADD                                                                                 \
                     storeO4(oBlock, row, col, scratchQuad(fragRow, quad));                              \

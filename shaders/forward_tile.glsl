@@ -71,21 +71,50 @@
 #define ATTENDS true
 #endif
 #ifdef DTYPE_F32 // terms are made in front of the barrier, where subgroups wait for each other anyway
-    if (ABLATE != ABLATE_LOAD || j == 0) SPLIT_KV(FILTER_V)
-    if (ABLATE != ABLATE_BARRIER) barrier(); // all subgroups have finished the last tile
-    if (ABLATE != ABLATE_LOAD || j == 0) STORE_KV
+    if (DIM_SPLIT > 1) {
+        if (ABLATE != ABLATE_BARRIER) barrier(); // K is complete, and all subgroups have finished the last tile
+        if (ABLATE != ABLATE_LOAD && HAS_NEXT) PREFETCH_K(j + 1, MASKED)
+        if (ATTENDS) {
+            gemmQK(0);
+            storePartialScores();
+        }
+        SPLIT_V(FILTER_V)
+        if (ALIAS_TERMS != 0) barrier(); // all subgroups have finished K
+        STORE_V
+    } else {
+        if (ABLATE != ABLATE_LOAD || j == 0) {
+            SPLIT_K
+            SPLIT_V(FILTER_V)
+        }
+        if (ABLATE != ABLATE_BARRIER) barrier(); // all subgroups have finished the last tile
+        if (ABLATE != ABLATE_LOAD || j == 0) {
+            STORE_K
+            STORE_V
+        }
+    }
 #else
     if (ABLATE != ABLATE_BARRIER) barrier(); // all subgroups have finished the last tile
     if (ABLATE != ABLATE_LOAD || j == 0) STORE_KV(FILTER_V)
 #endif
     if (ABLATE != ABLATE_BARRIER) barrier(); // the tile is complete
+#ifdef DTYPE_F32
+    if (ABLATE != ABLATE_LOAD && HAS_NEXT) {
+        if (DIM_SPLIT == 1) PREFETCH_K(j + 1, MASKED)
+        PREFETCH_V(j + 1, MASKED)
+    }
+#else
     if (ABLATE != ABLATE_LOAD && HAS_NEXT) PREFETCH_KV(j + 1, MASKED)
+#endif
 
 #if MASKED
     if (ATTENDS)
 #endif
     {
         [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
+#ifdef DTYPE_F32
+        if (DIM_SPLIT > 1) addPartialScores();
+        else
+#endif
         gemmQK(0);
         [[unroll]] for (uint s = 0; s < KV_STEPS; ++s) {
             [[unroll]] for (uint f = 0; f < S_FRAGS; ++f) S[f] = nextS[f];
@@ -100,6 +129,13 @@
             gemmPV(s * KV_STEP);
         }
     }
+#ifdef DTYPE_F32
+    if (DIM_SPLIT > 1 && HAS_NEXT) { // K of the next tile, where no subgroup reads K
+        SPLIT_K
+        if (ALIAS_TERMS != 0) barrier(); // all subgroups have finished V
+        STORE_K
+    }
+#endif
 #undef FILTER_V
 #undef HAS_NEXT
 #undef ATTENDS

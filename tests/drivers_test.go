@@ -181,7 +181,7 @@ func (s *session) dense() []cases.Target {
 }
 
 // f32OnMatricesDim is the largest head dim of float32 on cooperative matrices.
-const f32OnMatricesDim = 128
+const f32OnMatricesDim = 256
 
 func f32OnMatrices(tt cases.Target) bool { return onMatrices(tt) && tt.DType == attention.F32 }
 

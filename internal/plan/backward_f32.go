@@ -30,7 +30,7 @@ type backwardF32Tile struct {
 func (t backwardF32Tile) LocalSize() uint32    { return t.Subgroups * t.Subgroup }
 func (t backwardF32Tile) SubgroupSize() uint32 { return t.Subgroup }
 func (t backwardF32Tile) keys() uint32         { return max(t.KVTile, t.RowTile) }
-func (t backwardF32Tile) columns() uint32      { return maxF32Dim }
+func (t backwardF32Tile) columns() uint32      { return maxF32GradientDim }
 func (t backwardF32Tile) Splits() int          { return 1 }
 func (t backwardF32Tile) describe() string     { return t.String() }
 
@@ -44,7 +44,7 @@ func (t backwardF32Tile) Rows() uint32 {
 
 func (t backwardF32Tile) computes(d, dv uint32) bool {
 	return t.MFrags > 0 && t.Subgroups > 0 && (t.RowTile == 0 || t.Subgroups%2 == 0) && t.Group > 0 && t.keys() > 0 && t.keys()%t.N == 0 &&
-		t.RowTile <= t.LocalSize() && max(d, dv) <= maxF32Dim && t.MFrags*arith.CeilDiv32(max(d, dv), t.K) <= maxGradientFragments
+		t.RowTile <= t.LocalSize() && max(d, dv) <= maxF32GradientDim && t.MFrags*arith.CeilDiv32(max(d, dv), t.K) <= maxGradientFragments
 }
 
 // String returns owned x streamed rows, the fragment, subgroups and M fragments, with g for
@@ -122,8 +122,8 @@ func backwardF32Refusal(cfg *problem.Config, f fragment, r *BackwardRequest) str
 	switch {
 	case r.Options.Any(), r.Want.Bias, r.Want.Sinks:
 		return "gradients of f32 on cooperative matrices take no options"
-	case max(cfg.HeadDim, cfg.ValueDim()) > maxF32Dim:
-		return fmt.Sprintf("gradients of f32 on cooperative matrices take head dims up to %d", maxF32Dim)
+	case max(cfg.HeadDim, cfg.ValueDim()) > maxF32GradientDim:
+		return fmt.Sprintf("gradients of f32 on cooperative matrices take head dims up to %d", maxF32GradientDim)
 	case f.M != f.N || f.M != f.K || f.M*f.N != 8*f.Subgroup:
 		return fmt.Sprintf("gradients of f32 take square fragments of eight elements an invocation, the device's are %dx%dx%d among %d", f.M, f.N, f.K, f.Subgroup)
 	}

@@ -12,7 +12,8 @@ import (
 
 // f32Tile is a tile of the float32 forward kernel on cooperative matrices
 // (forward_coopmat_f32.comp). Each subgroup computes MFrags fragments of query rows of its
-// own. K, V and Q are there as three terms of 16 bits.
+// own; with a DimSplit of 2 a pair of subgroups does, each with half of the head dim. K, V and
+// Q are there as three terms of 16 bits.
 type f32Tile struct {
 	fragment
 	Subgroups   uint32 `json:"subgroups" try:"4 8 12 16"`
@@ -28,33 +29,53 @@ type f32Tile struct {
 	PairGroup   uint32 `json:"pair_group" const:"PAIR_GROUP"`                   // as Group, in that loop
 	PairFences  uint32 `json:"pair_fences" const:"PAIR_FENCES"`                 // as Fences, in that loop
 	DvSlice     uint32 `json:"dv_slice" const:"DV_SLICE"`                       // columns of O that a workgroup computes
+	DimSplit    uint32 `json:"dim_split" const:"DIM_SPLIT"`                     // subgroups that split the head dim of the same rows: 1 or 2
+	AliasKV     uint32 `json:"alias_kv" const:"ALIAS_KV"`                       // with DimSplit 2: V overwrites K in shared memory, sum of 1 as terms, 2 as pairs
 }
 
 // terms is the number of 16-bit terms of a float32.
 const terms = 3
 
-// maxF32Dim is the largest head dim of the kernel: at 128 O and the terms of Q take 160
-// registers of an invocation.
-const maxF32Dim = 128
+// maxF32Dim is the largest head dim of the kernel, and maxF32GradientDim that of the kernels of
+// gradients: at 128 a gradient and the terms of K or V take 160 registers of an invocation.
+const (
+	maxF32Dim         = 256
+	maxF32GradientDim = 128
+)
 
 func (t f32Tile) LocalSize() uint32    { return t.Subgroups * t.Subgroup }
 func (t f32Tile) SubgroupSize() uint32 { return t.Subgroup }
-func (t f32Tile) Rows() uint32         { return t.Subgroups * t.MFrags * t.M }
+func (t f32Tile) Rows() uint32         { return t.Subgroups / max(t.DimSplit, 1) * t.MFrags * t.M }
 func (t f32Tile) keys() uint32         { return t.KVTile }
 func (t f32Tile) columns() uint32      { return t.DvSlice }
 func (t f32Tile) Splits() int          { return 1 }
 
 func (t f32Tile) computes(headDim, headDimV uint32) bool {
+	switch t.DimSplit {
+	case 1:
+		if t.AliasKV != 0 {
+			return false
+		}
+	case 2: // partial scores are exchanged once per KV tile, four elements of a lane at a time
+		if t.Subgroups%2 != 0 || t.M*t.N%(4*max(t.Subgroup, 1)) != 0 || t.KVStep != t.KVTile || t.PairTile > t.KVTile || t.AliasKV > 3 {
+			return false
+		}
+	default:
+		return false
+	}
 	return t.DvSlice >= headDimV && t.KVTile%t.KVStep == 0 && t.KVStep%t.N == 0 && t.QSmemChunks <= t.chunks(headDim) &&
 		t.PairTile%t.KVTile == 0 && (t.PairTile == 0 || t.PairGroup > 0)
 }
 
-// chunks returns the number of fragments along the head dim.
-func (t f32Tile) chunks(headDim uint32) uint32 { return arith.CeilDiv32(headDim, t.K) }
+// chunks returns the number of fragments along the head dim that a subgroup has.
+func (t f32Tile) chunks(headDim uint32) uint32 { return arith.CeilDiv32(headDim, t.K*t.DimSplit) }
+
+// outs returns the number of fragments of O along its columns that a subgroup has.
+func (t f32Tile) outs() uint32 { return arith.CeilDiv32(t.DvSlice, t.N*t.DimSplit) }
 
 // String is like coopmatTile.String, with g for groups, f for fences, u for unchecked and o
 // for the order of row tiles; p32g4f is a loop with pairs of float16, tiles of 32 keys, groups
-// of 4, with fences.
+// of 4, with fences; d2 splits the head dim, and a1 has AliasKV 1.
 func (t f32Tile) String() string {
 	s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d g%d", t.Rows(), t.KVTile, t.KVStep, t.M, t.N, t.Subgroups, t.MFrags, t.Group)
 	if t.QSmemChunks > 0 {
@@ -74,6 +95,12 @@ func (t f32Tile) String() string {
 		if t.PairFences != 0 {
 			s += "f"
 		}
+	}
+	if t.DimSplit > 1 {
+		s += fmt.Sprintf(" d%d", t.DimSplit)
+	}
+	if t.AliasKV != 0 {
+		s += fmt.Sprintf(" a%d", t.AliasKV)
 	}
 	return s
 }
@@ -103,10 +130,12 @@ var f32Table = []struct {
 	causal bool
 	tile   f32Tile
 }{
-	{64, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 32, Group: 2, Unchecked: 1, Order: 1, PairTile: 64, PairGroup: 2}},
-	{64, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 16, Group: 2, PairTile: 64, PairGroup: 2}},
-	{128, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, QSmemChunks: 1, Fences: 1, Group: 2, Unchecked: 1, Order: 1, PairTile: 32, PairGroup: 4, PairFences: 1}},
-	{128, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 4, Unchecked: 1, PairTile: 32, PairGroup: 2, PairFences: 1}},
+	{64, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 32, Group: 2, Unchecked: 1, Order: 1, PairTile: 64, PairGroup: 2, DimSplit: 1}},
+	{64, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 16, Group: 2, PairTile: 64, PairGroup: 2, DimSplit: 1}},
+	{128, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, QSmemChunks: 1, Fences: 1, Group: 2, Unchecked: 1, Order: 1, PairTile: 32, PairGroup: 4, PairFences: 1, DimSplit: 1}},
+	{128, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 4, Unchecked: 1, PairTile: 32, PairGroup: 2, PairFences: 1, DimSplit: 1}},
+	{256, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 2, Unchecked: 1, Order: 1, PairTile: 16, PairGroup: 2, PairFences: 1, DimSplit: 2}},
+	{256, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 2, Unchecked: 1, PairTile: 16, PairGroup: 2, PairFences: 1, DimSplit: 2}},
 }
 
 // f32Refusal says why a call of float32 does not run on cooperative matrices, or "".
@@ -178,10 +207,10 @@ func f32Tiles(f fragment, v *Variant, rows, maxInvocations uint32, pairs bool) [
 			continue
 		}
 		most := best.Subgroups
-		for most > 1 && (most*f.Subgroup > maxInvocations || most/2*frags*f.M >= rows) {
+		for most > best.DimSplit && (most*f.Subgroup > maxInvocations || most/2/best.DimSplit*frags*f.M >= rows) {
 			most /= 2
 		}
-		for subgroups := most; subgroups >= 1; subgroups /= 2 {
+		for subgroups := most; subgroups >= best.DimSplit; subgroups /= 2 {
 			for keys := best.KVTile; keys >= f.N; keys /= 2 {
 				t := best
 				t.fragment, t.Subgroups, t.MFrags, t.KVTile = f, subgroups, frags, keys
@@ -199,17 +228,25 @@ func f32Tiles(f fragment, v *Variant, rows, maxInvocations uint32, pairs bool) [
 	return list
 }
 
-// appendLighter appends t and tiles that need less shared memory for the same rows and keys: a
-// shorter loop with pairs, none, and Q in registers. Tier coopmat, whose scratch does not overlay
-// the KV tiles, needs them.
+// appendLighter appends t and tiles that need less shared memory for the same rows and keys: V
+// over K, a shorter loop with pairs, none, and Q in registers. Tier coopmat, whose scratch does
+// not overlay the KV tiles, needs them.
 func (t f32Tile) appendLighter(list []tile) []tile {
 	pairTile := t.PairTile
+	alias := []uint32{0, 1, 3}
+	if t.DimSplit == 1 {
+		alias = alias[:1]
+	}
 	for {
 		for t.PairTile = pairTile; t.PairTile >= t.KVTile; t.PairTile /= 2 {
-			list = append(list, t)
+			for _, t.AliasKV = range alias {
+				list = append(list, t)
+			}
 		}
 		t.PairTile = 0
-		list = append(list, t)
+		for _, t.AliasKV = range alias[:min(len(alias), 2)] {
+			list = append(list, t)
+		}
 		if t.QSmemChunks == 0 {
 			return list
 		}
@@ -225,28 +262,34 @@ func (t f32Tile) division() [2]uint32 { return [2]uint32{t.LocalSize(), t.MFrags
 // what else the kernel holds.
 func (t f32Tile) registers(v *Variant) int {
 	sums, operand := arith.CeilDiv32(t.M*t.N, t.Subgroup), arith.CeilDiv32(t.M*t.K, 2*t.Subgroup)
-	keys, outs := t.KVStep/t.N, arith.CeilDiv32(t.DvSlice, t.N)
+	keys, outs := t.KVStep/t.N, t.outs()
 	scores := keys * sums
 	if t.KVStep < t.KVTile {
 		scores *= 2
 	}
 	const rest = 36 // a fragment of K or V, addresses, loop counters
-	vectors := arith.CeilDiv32(t.KVTile*t.chunks(v.headDim)*t.K/8, t.LocalSize()) + arith.CeilDiv32(t.KVTile*outs*t.N/8, t.LocalSize())
+	vectors := arith.CeilDiv32(t.KVTile*t.DimSplit*t.chunks(v.headDim)*t.K/8, t.LocalSize()) + arith.CeilDiv32(t.KVTile*t.DimSplit*outs*t.N/8, t.LocalSize())
 	return int(t.MFrags*(outs*sums+terms*(t.chunks(v.headDim)-t.QSmemChunks)*operand+scores+terms*operand+(1+t.Group)*sums+2) + 8*vectors + rest)
 }
 
 func (t f32Tile) leastShared(v *Variant) uint32 {
-	return 2 * terms * (t.KVTile*(t.chunks(v.headDim)*t.K+t.DvSlice) + t.Rows()*t.QSmemChunks*t.K)
+	ofK, ofV := t.DimSplit*t.chunks(v.headDim)*t.K, t.DvSlice
+	columns := ofK + ofV
+	if t.AliasKV != 0 {
+		columns = max(ofK, ofV)
+	}
+	return 2 * terms * (t.KVTile*columns + t.DimSplit*t.Rows()*t.QSmemChunks*t.K)
 }
 
 // blockTime returns clocks, by the rates of coopmatTile.blockTime: six products per
-// product, reads of three terms, and the split of each element of K and V.
+// product, reads of three terms, and the split of each element of K and V. With DimSplit 2 each
+// subgroup reads half of the columns, and both of a pair compute P.
 func (t f32Tile) blockTime(v *Variant, _ *vk.Caps, _ problem.Shape, keys float64) float64 {
 	f := func(n uint32) float64 { return float64(n) }
-	columns := f(t.chunks(v.headDim)*t.K + t.DvSlice)
+	columns := f(t.DimSplit * (t.chunks(v.headDim)*t.K + t.outs()*t.N))
 	products := 6 * f(2*t.Rows()*t.KVTile) * columns / flopsEach
-	reads := f(t.Subgroups*2*terms*t.KVTile) * columns / sharedEach
-	weights := f(t.Rows()*t.KVTile) / expEach
+	reads := f(t.Subgroups/t.DimSplit*2*terms*t.KVTile) * columns / sharedEach
+	weights := f(t.DimSplit*t.Rows()*t.KVTile) / expEach
 	const splitEach = 10.0 / 128 // clocks per element
 	tile := ofProducts*products + ofShared*reads + ofWeights*weights + splitEach*f(t.KVTile)*columns + 2*drain + refill
 	tile *= math.Max(1, math.Pow(busySubgroup/f(t.Subgroups), 0.7)) * (1 + max(0, excess(t, t.registers(v))-1)/2)

@@ -84,7 +84,7 @@ func TestNamedTileTakesAnyNumber(t *testing.T) {
 	for _, x := range []tile{
 		scalarTile{Invocations: 256, ThreadsX: 8, BlockRows: 64, KVTile: 32, ChunkD: 16, ChunkV: 8, DvSlice: 64},
 		coopmatTile{fragment: f, Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 16, DvSlice: 64},
-		f32Tile{fragment: f, Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Group: 4, DvSlice: 64},
+		f32Tile{fragment: f, Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Group: 4, DvSlice: 64, DimSplit: 1},
 	} {
 		v := Variant{Tile: x, headDim: 64, headDimV: 64}
 		_, source, _ := mustName(t, "kv_tile=32")(v, problem.Config{}, Request{})
@@ -109,7 +109,7 @@ func mustName(t *testing.T, text string) TilePicker {
 // that cannot be.
 func TestNamedTile(t *testing.T) {
 	v := Variant{headDim: 128, headDimV: 128}
-	before := f32Tile{fragment: fragment{M: 16, N: 16, K: 16, SumN: 8, Subgroup: 32}, Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Group: 4, DvSlice: 128}
+	before := f32Tile{fragment: fragment{M: 16, N: 16, K: 16, SumN: 8, Subgroup: 32}, Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Group: 4, DvSlice: 128, DimSplit: 1}
 	v.Tile = before
 	for text, change := range map[string]func(t *f32Tile){
 		"group=2":                   func(t *f32Tile) { t.Group = 2 },
