@@ -59,6 +59,11 @@ func (d *backwardDevice) forwardF32(t *testing.T, cfg attention.Config, e attent
 // others: as a term it must not meet the other terms of its factor, which are 0 or have the
 // other sign.
 func TestF32OnMatricesKeepsInfAndNaN(t *testing.T) {
+	testF32KeepsInfAndNaN(t, "")
+	testF32KeepsInfAndNaN(t, "subgroups=4,kv_tile=16,kv_step=16,pair_tile=16,dim_split=2,alias_kv=1")
+}
+
+func testF32KeepsInfAndNaN(t *testing.T, tile string) {
 	const n, keys, dim = 150, 170, 16
 	d := newBackwardDevice(t)
 	inf := float32(math.Inf(1))
@@ -83,6 +88,7 @@ func TestF32OnMatricesKeepsInfAndNaN(t *testing.T) {
 			"Q":        func(q, _, _ []float32) { q[7*dim], q[8*dim+9] = inf, float32(math.NaN()) },
 		} {
 			t.Run(name, func(t *testing.T) {
+				e.Tile = tile
 				r := rand.New(rand.NewPCG(7, 8))
 				random := func(n int) []float32 {
 					x := make([]float32, n)
