@@ -140,8 +140,8 @@ func TestF32OnMatricesRefuses(t *testing.T) {
 			e   attention.Experiment
 			why string
 		}{
-			{attention.Config{DType: attention.F32, HeadDim: 257}, e, "head dims up to 256"},
-			{attention.Config{DType: attention.F32, HeadDim: 64, HeadDimV: 320}, e, "head dims up to 256"},
+			{attention.Config{DType: attention.F32, HeadDim: 512}, e, "head dims up to 256"},
+			{attention.Config{DType: attention.F32, HeadDim: 320, HeadDimV: 256}, e, "head dims up to 256"},
 			{attention.Config{DType: attention.F32, HeadDim: 64, Softcap: 3}, e, "takes no options"},
 			{attention.Config{DType: attention.F32, HeadDim: 64, FixedSplit: 3}, e, "takes no options"},
 			{attention.Config{DType: attention.F32, HeadDim: 64}, attention.Experiment{HalfTerms: e.HalfTerms, Variant: 2}, "no variants"},

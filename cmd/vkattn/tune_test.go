@@ -320,9 +320,9 @@ func TestTuneOfGradientsOnADevice(t *testing.T) {
 func TestTuneOfNothingSupported(t *testing.T) {
 	driver(t)
 	t.Setenv(vk.CacheDirEnv, t.TempDir())
-	code, stdout, stderr := call(tinyTune("--tier", "coopmat", "--headdim", "264")...) // f32: head dims up to 256
+	code, stdout, stderr := call(tinyTune("--tier", "coopmat", "--headdim", "512")...) // f32: head dims up to 256
 	require.Equal(t, exitUnsupported, code)
-	require.Contains(t, stdout, "unsupported: f32 d264 coopmat")
+	require.Contains(t, stdout, "unsupported: f32 d512 coopmat")
 	require.True(t, strings.HasPrefix(stderr, "vkattn: no problem is supported: "), stderr)
 }
 
