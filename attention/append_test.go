@@ -61,6 +61,13 @@ func TestAppendAccepts(t *testing.T) {
 		"counted":             func(_ config, a args) { a.UsedNew.Host = make([]byte, 8) },
 		"packed sequences":    func(_ config, a args) { a.CuNew.Host, a.TotalNew, a.New = make([]byte, 12), 6, 0 },
 		"fewer positions":     func(_ config, a args) { a.Positions, a.Shard = 1, true },
+		"Q of other rows": func(_ config, a args) {
+			a.Q, a.QOut, a.RowsQ = attention.Tensor{Host: make([]byte, 2*4*2*16*2)}, attention.Tensor{Host: make([]byte, 2*4*2*16*2)}, 2
+		},
+		"Q past the cache": func(_ config, a args) { a.Used, a.QAtUsed = vectorI32(5, 5), true },
+		"cosines of the type": func(c config, a args) {
+			c.CosSinOfDType, a.Cos.Host, a.Sin.Host = true, a.Cos.Host[:64], a.Sin.Host[:64]
+		},
 		"no rotary": func(c config, a args) {
 			c.Rotary = kvcache.Rotary{}
 			a.Q, a.QOut, a.Cos, a.Sin = attention.Tensor{}, attention.Tensor{}, attention.Vector{}, attention.Vector{}
@@ -102,8 +109,12 @@ func TestAppendRefusesNumbers(t *testing.T) {
 		"a full cache":     {"Used[1] is 6, want at least 0, and room for 3 new rows in 8 positions", func(_ config, a args) { a.Used = vectorI32(5, 6) }},
 		"a negative place": {"Used[0] is -1", func(_ config, a args) { a.Used = vectorI32(-1, 0) }},
 		"few positions":    {"room for 3 new rows in 1 positions", func(_ config, a args) { a.Positions = 1 }},
-		"too many rows":    {"UsedNew[1] is 4, want 0 to 3", func(_ config, a args) { a.UsedNew = vectorI32(0, 4) }},
-		"falling starts":   {"CuNew[2] is 1, want 2 to 6", func(_ config, a args) { a.CuNew, a.TotalNew, a.New = vectorI32(0, 2, 1), 6, 0 }},
+		"far rows of Q": {"Used[1] is 5, want room for 4 rows of Q in 8 positions", func(_ config, a args) {
+			a.Used, a.RowsQ = vectorI32(4, 5), 4
+			a.Q.Host, a.QOut.Host = make([]byte, 2*4*4*16*2), make([]byte, 2*4*4*16*2)
+		}},
+		"too many rows":  {"UsedNew[1] is 4, want 0 to 3", func(_ config, a args) { a.UsedNew = vectorI32(0, 4) }},
+		"falling starts": {"CuNew[2] is 1, want 2 to 6", func(_ config, a args) { a.CuNew, a.TotalNew, a.New = vectorI32(0, 2, 1), 6, 0 }},
 		"no such page": {"Pages.Table[3] is 5, want 0 to 4", func(_ config, a args) {
 			pagedAppend(a)
 			a.Pages.Table = vectorI32(0, 1, 9, 5, 3, 9)
@@ -160,6 +171,12 @@ func TestAppendRefusesByFieldName(t *testing.T) {
 		"Q alone":          {"QOut", func(_ config, a args) { a.QOut = attention.Tensor{} }},
 		"no cosines":       {"Cos", func(_ config, a args) { a.Cos = attention.Vector{} }},
 		"no sines":         {"Sin", func(_ config, a args) { a.Sin = attention.Vector{} }},
+		"idle rows of Q":   {"Q", func(_ config, a args) { a.Q, a.QOut, a.RowsQ = attention.Tensor{}, attention.Tensor{}, 2 }},
+		"rows of Q":        {"RowsQ", func(_ config, a args) { a.RowsQ = -1 }},
+		"packed rows of Q": {"RowsQ", func(_ config, a args) { a.CuNew.Host, a.TotalNew, a.RowsQ = make([]byte, 12), 6, 2 }},
+		"short rows of Q":  {"Q", func(_ config, a args) { a.RowsQ = 4 }},
+		"idle cosine type": {"CosSinOfDType", func(c config, _ args) { c.Rotary, c.CosSinOfDType = kvcache.Rotary{}, true }},
+		"short cosines":    {"Cos", func(c config, a args) { c.CosSinOfDType = true; a.Cos.Host = a.Cos.Host[:63] }},
 		"no table":         {"Pages.Table", func(_ config, a args) { pagedAppend(a); a.Pages.Table = attention.Vector{} }},
 		"idle Q":           {"Q", func(c config, _ args) { c.Rotary = kvcache.Rotary{} }},
 		"idle cosines": {"Cos", func(c config, a args) {

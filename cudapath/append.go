@@ -17,17 +17,19 @@ const appendFamily = "append"
 // appendTask is AttnAppendTask of kernels/attn_append.h.
 type appendTask struct {
 	in, out                    tensorParams
+	lengths                    uint64
 	heads, dim, pairs, toCache int32
+	rows, limit, atUsed, _     int32
 }
 
 // appendParams is AttnAppendParams of kernels/attn_append.h.
 type appendParams struct {
-	tasks                            [3]appendTask
-	used, lengths, table, cos, sin   uint64
-	limit                            int64
-	batches, rows, sequences, packed int32
-	pageRows, pages, tableStride     int32
-	rotaryFirst, halfSplit, _        int32
+	tasks                              [3]appendTask
+	used, table, cos, sin              uint64
+	batches, sequences, packed         int32
+	pageRows, pages, tableStride       int32
+	rotaryFirst, halfSplit, cosSinType int32
+	_                                  int32
 }
 
 // appendOp implements backend.Append.
@@ -60,16 +62,19 @@ func (o *appendOp) Append(on backend.Stream, c backend.AppendCall) error {
 		return err
 	}
 	var v invocation
-	p := appendParams{limit: c.Limit, batches: int32(c.Sequences), rows: int32(c.Rows), sequences: int32(c.Sequences), pageRows: int32(c.PageRows),
-		pages: int32(c.Pages), tableStride: int32(c.TableStride), rotaryFirst: int32(o.cfg.RotaryFirst)}
+	p := appendParams{batches: int32(c.Sequences), sequences: int32(c.Sequences), pageRows: int32(c.PageRows), pages: int32(c.Pages), tableStride: int32(c.TableStride), rotaryFirst: int32(o.cfg.RotaryFirst)}
 	if c.Packed {
 		p.batches, p.packed = 1, 1
 	}
 	if o.cfg.RotaryHalfSplit {
 		p.halfSplit = 1
 	}
+	if o.cfg.CosSinOfDType {
+		p.cosSinType = 1
+	}
+	var lengths uint64
 	from := [...]*tensors.Layout{&c.Used, &c.Lengths, &c.Table, &c.Cos, &c.Sin}
-	for i, to := range [...]*uint64{&p.used, &p.lengths, &p.table, &p.cos, &p.sin} {
+	for i, to := range [...]*uint64{&p.used, &lengths, &p.table, &p.cos, &p.sin} {
 		if err := v.take(o.d.c, to, from[i]); err != nil {
 			return err
 		}
@@ -85,6 +90,16 @@ func (o *appendOp) Append(on backend.Stream, c backend.AppendCall) error {
 		}
 		t := &p.tasks[tasks]
 		t.heads, t.dim, t.pairs, t.toCache = int32(x.in.Counts[1]), int32(x.in.Dim), int32(x.pairs), x.toCache
+		t.lengths, t.rows, t.limit = lengths, int32(x.in.Counts[2]), int32(c.Limit)
+		if x.toCache == 0 {
+			t.limit = int32(c.LimitQ)
+			if c.OwnRowsQ {
+				t.lengths = 0
+			}
+			if c.QAtUsed {
+				t.atUsed = 1
+			}
+		}
 		ends := [...]*tensors.Layout{x.in, x.out}
 		for i, to := range [...]*tensorParams{&t.in, &t.out} {
 			to.batch, to.head, to.row = ends[i].Steps[0], ends[i].Steps[1], ends[i].Steps[2]
@@ -92,9 +107,9 @@ func (o *appendOp) Append(on backend.Stream, c backend.AppendCall) error {
 				return err
 			}
 		}
-		tasks, rows = tasks+1, max(rows, uint64(x.in.Counts[1]))
+		tasks, rows = tasks+1, max(rows, uint64(x.in.Counts[1]*x.in.Counts[2]))
 	}
-	if rows *= uint64(p.batches) * uint64(p.rows); rows == 0 {
+	if rows *= uint64(p.batches); rows == 0 {
 		return nil
 	}
 	v.call.function, v.call.threads = o.k.handle, uint32(o.k.Threads)

@@ -119,6 +119,18 @@ func randomAppend(seed uint64, dtype attention.DType) *appendCase {
 		c.cfg.Rotary.First = r.IntN(d - c.cfg.Rotary.Dim + 1)
 		a.Positions = one(12, 20)
 		a.Cos, a.Sin = floats(a.Positions*c.cfg.Rotary.Dim/2), floats(a.Positions*c.cfg.Rotary.Dim/2)
+		if a.QAtUsed = r.IntN(3) == 0; a.CuNew.Host == nil && r.IntN(2) == 0 {
+			rows = one(1, 3, 7)
+			a.RowsQ = rows
+		}
+		if c.cfg.CosSinOfDType = r.IntN(2) == 0; c.cfg.CosSinOfDType {
+			for _, x := range []*attention.Vector{&a.Cos, &a.Sin} {
+				of := make([]float32, len(x.Host)/4)
+				attention.F32.Decode(of, x.Host)
+				x.Host = make([]byte, (len(of)*dtype.Size()+3)&^3)
+				dtype.Encode(x.Host, of)
+			}
+		}
 		if a.Q = tensor(batches, a.Hq, rows, d); r.IntN(2) == 0 {
 			a.QOut = a.Q
 		} else {
@@ -215,7 +227,7 @@ func appendsAsTheCPU(t *testing.T, dev *attention.Device, dtype attention.DType,
 
 // A CUDA device without Vulkan appends rows of every storage type as tier cpu does. Caches of quantized types are refused by name.
 func TestDeviceAppends(t *testing.T) {
-	require.EqualValues(t, 328, unsafe.Sizeof(appendParams{}), "as kernels/attn_append.h says")
+	require.EqualValues(t, 384, unsafe.Sizeof(appendParams{}), "as kernels/attn_append.h says")
 	f, dev := openFake(t)
 	for _, dtype := range attention.DTypes() {
 		t.Run(dtype.String(), func(t *testing.T) {

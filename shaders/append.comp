@@ -32,7 +32,7 @@ layout(push_constant, std430) uniform Params {
     uvec2 addrUsed;      // int32: keys that a sequence has in the cache
     uvec2 addrLengths;   // int32: see flags
     uvec2 addrBlockTable;     // int32 [sequences, blockTableStride]: page indices
-    uvec2 addrCos, addrSin; // float32 [positions, ROTARY_DIM / 2]
+    uvec2 addrCos, addrSin; // float32 [positions, ROTARY_DIM / 2], or with COS_SIN_16 of DTYPE
     uint strideInBatch, strideInHead, strideInSeq;    // elements
     uint strideOutBatch, strideOutHead, strideOutSeq; // units of UNIT_BYTES
     uint rows, heads;    // new rows per sequence, or of all packed sequences; rows * heads < 2^31
@@ -91,7 +91,11 @@ void rotateRow(Row r, uint cell, uint lane) {
         const uint first = cell + ROTARY_FIRST + (ROTARY_HALF_SPLIT != 0 ? i : 2 * i);
         const uint second = first + (ROTARY_HALF_SPLIT != 0 ? pairs : 1);
         const uvec2 angle = add64(mul64(r.position, pairs), uvec2(i, 0));
-        const float c = uintBitsToFloat(CosAt(angle)), s = uintBitsToFloat(SinAt(angle));
+        const bool halves = IS_16 && (p.flags & COS_SIN_16) != 0;
+        const Slice cosAt = sliceAt(p.addrCos, angle, halves, 1), sinAt = sliceAt(p.addrSin, angle, halves, 1);
+        const uint cosBits = CosOf(cosAt), sinBits = SinOf(sinAt);
+        const float c = halves ? decode16x2(cosBits)[cosAt.phase] : uintBitsToFloat(cosBits);
+        const float s = halves ? decode16x2(sinBits)[sinAt.phase] : uintBitsToFloat(sinBits);
         const float x = uintBitsToFloat(cells[first]), y = uintBitsToFloat(cells[second]);
         precise const float xc = x * c, ys = y * s, yc = y * c, xs = x * s;
         precise const float turnedX = xc - ys, turnedY = yc + xs;

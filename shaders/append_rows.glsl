@@ -11,19 +11,19 @@ const uint PACKED = 2;      // addrLengths: first row of each sequence, and the 
 const uint HAS_LENGTHS = 4;     // addrLengths: number of rows of each sequence
 const uint TO_CACHE = 8;    // rows go to their positions in the cache; else to where they were
 const uint PAGED = 16;      // the cache is paged
+const uint AT_USED = 32;    // all rows are at the position that addrUsed gives
+const uint COS_SIN_16 = 64; // addrCos and addrSin are of DTYPE, which has 16 bits
 
-// nameAt(index): element of the array with address addr<name>.
+// nameAt(index): element of the array with address addr<name>; nameOf(slice): its word.
 #if BDA
 #define ARRAY(name, binding_)                                                                       \
-    uint name##At(uvec2 index) {                                                                    \
-        return ReadWords(sliceAt(p.addr##name, index, false, 1).word).at[0];                        \
-    }
+    uint name##Of(Slice s) { return ReadWords(s.word).at[0]; }                                      \
+    uint name##At(uvec2 index) { return name##Of(sliceAt(p.addr##name, index, false, 1)); }
 #else
 #define ARRAY(name, binding_)                                                                       \
     layout(set = 0, binding = binding_, std430) buffer Words##name { uint words##name[]; };         \
-    uint name##At(uvec2 index) {                                                                    \
-        return words##name[sliceAt(p.addr##name, index, false, 1).word];                            \
-    }
+    uint name##Of(Slice s) { return words##name[s.word]; }                                          \
+    uint name##At(uvec2 index) { return name##Of(sliceAt(p.addr##name, index, false, 1)); }
 #endif
 ARRAY(Used, 3)
 ARRAY(Lengths, 4)
@@ -69,6 +69,7 @@ bool findRow(uint number, out Row r) {
     } else if ((p.flags & HAS_LENGTHS) != 0 && int(row) >= lengthAt(sequence)) {
         return false;
     }
+    if ((p.flags & AT_USED) != 0) row = 0;
     const int used = (p.flags & HAS_USED) != 0 ? int(UsedAt(uvec2(sequence, 0))) : 0;
     if (used < 0) return false;
     r.position = uint(used) + row; // both below 2^31

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -42,6 +43,8 @@ type appendCase struct {
 	pageSize            int    // 0: no pages
 	inPlace             bool   // QOut is Q
 	noV, noQ, empty     bool
+	rowsQ               int  // 0: those of K
+	qAtUsed             bool // all rows of Q have the position of the first
 	seed                uint64
 }
 
@@ -61,6 +64,12 @@ func (c appendCase) String() string {
 	}
 	if c.pageSize > 0 {
 		s += fmt.Sprintf(".pages%d", c.pageSize)
+	}
+	if c.rowsQ > 0 || c.qAtUsed {
+		s += fmt.Sprintf(".Q%d-%v", c.rowsQ, c.qAtUsed)
+	}
+	if c.CosSinOfDType {
+		s += ".cos-sin"
 	}
 	if c.Access != attention.AccessAuto {
 		s += "." + c.Access.String()
@@ -233,7 +242,14 @@ func newAppendProblem(c appendCase) *appendProblem {
 		p.cos, p.sin = c.Rotary.Tables(p.positions, 100)
 		p.vector(appendCos, words(p.cos))
 		p.vector(appendSin, words(p.sin))
+		if c.CosSinOfDType {
+			p.ofDType(appendCos, p.cos)
+			p.ofDType(appendSin, p.sin)
+		}
 		if !c.noQ {
+			if c.rowsQ > 0 {
+				rows = c.rowsQ
+			}
 			p.lay(appendQ, batches, c.hkv*c.group, rows, c.HeadDim, attention.KVSame)
 			if !c.inPlace {
 				p.lay(appendQOut, batches, c.hkv*c.group, rows, c.HeadDim, attention.KVSame)
@@ -251,6 +267,14 @@ func newAppendProblem(c appendCase) *appendProblem {
 	}
 	p.fill(rng)
 	return p
+}
+
+// ofDType replaces the words of a vector by elements of the storage type, and the numbers by those that these hold.
+func (p *appendProblem) ofDType(i int, x []float32) {
+	size := p.DType.Size()
+	p.image[i] = bytes.Repeat([]byte{0xff, 0x7f}, (len(x)+5)*size/2)
+	p.encode(p.image[i][3*size:], x)
+	copy(x, p.decode(p.image[i][3*size:], len(x)))
 }
 
 // givenScales are scales of heads, or one, with which some elements are beyond the largest number.
@@ -324,6 +348,9 @@ func (p *appendProblem) args(memory func(i int) attention.Tensor) kvcache.Append
 	}
 	if p.inPlace {
 		a.QOut = a.Q
+	}
+	if p.has(appendQ) {
+		a.RowsQ, a.QAtUsed = p.rowsQ, p.qAtUsed
 	}
 	switch p.lengths {
 	case "packed":

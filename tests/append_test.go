@@ -35,6 +35,10 @@ func appendCases() (all []appendCase) {
 			if n%8 == 7 {
 				c.positions = c.capacity/2 + 1
 			}
+			c.CosSinOfDType, c.qAtUsed = n%3 == 2 && r.Dim > 0, n%5 == 1
+			if c.lengths != "packed" && n%2 == 0 {
+				c.rowsQ, c.positions = 1+n%5, c.capacity+n%4
+			}
 		}
 		if n%3 == 1 {
 			c.ValueType = cases.OtherKVType(kv)

@@ -26,24 +26,33 @@ type turned struct{ value, reach float64 }
 // eachRow visits every row that is written. It follows the documentation, not the code.
 func (p *appendProblem) eachRow(visit func(r appended) error) error {
 	for b := range p.b {
-		for n := range p.length[b] {
-			position := p.used[b] + n
-			if position >= p.limit() {
-				continue
+		for _, t := range []struct{ in, out, scale int }{
+			{appendK, appendKCache, appendKScale}, {appendV, appendVCache, appendVScale}, {appendQ, appendQOut, appendQOut},
+		} {
+			rows, limit := p.length[b], p.limit()
+			if t.in == appendQ {
+				if limit = p.positions; p.rowsQ > 0 {
+					rows = p.rowsQ
+				}
 			}
-			inBatch, inRow := b, n
-			if p.lengths == "packed" {
-				inBatch, inRow = 0, p.starts[b]+n
+			if !p.has(t.in) {
+				rows = 0
 			}
-			batch, row := b, position
-			if p.pageSize > 0 {
-				batch, row = int(p.places[b*p.wide+position/p.pageSize]), position%p.pageSize
-			}
-			for _, t := range []struct{ in, out, scale int }{
-				{appendK, appendKCache, appendKScale}, {appendV, appendVCache, appendVScale}, {appendQ, appendQOut, appendQOut},
-			} {
-				if !p.has(t.in) {
+			for n := range rows {
+				position := p.used[b] + n
+				if t.in == appendQ && p.qAtUsed {
+					position = p.used[b]
+				}
+				if position >= limit {
 					continue
+				}
+				inBatch, inRow := b, n
+				if p.lengths == "packed" {
+					inBatch, inRow = 0, p.starts[b]+n
+				}
+				batch, row := b, position
+				if p.pageSize > 0 && t.in != appendQ {
+					batch, row = int(p.places[b*p.wide+position/p.pageSize]), position%p.pageSize
 				}
 				for h := range p.slots[t.in].heads {
 					r := appended{in: t.in, out: t.out, scale: t.scale, position: position, row: p.slots[t.in].at(inBatch, h, inRow)}

@@ -22,6 +22,7 @@ type AppendConfig struct {
 	KeyType, ValueType attention.KVType // how the cache stores K and V, as in [attention.Config]; zero value: as DType
 	KVBlock            int              // of Scaled types: 0: Append finds a scale of each row; KVBlockHead or KVBlockTensor: it reads the scales
 	Rotary             Rotary           // rotary embedding of K and Q; zero value: none
+	CosSinOfDType      bool             // cosines and sines are of DType, not float32
 	Access             attention.Access // how kernels reach tensors; zero value: chosen by the buffers
 	Check              bool             // Forward refuses numbers in device memory that are out of range, as [attention.Config].Check
 }
@@ -39,6 +40,9 @@ func (c AppendConfig) Validate() error {
 	}
 	if c.KVBlock > 0 {
 		return &attention.ShapeError{Field: "KVBlock", Got: c.KVBlock, Want: "0, a scale of each row, or -1 or -2 for given scales of heads or of the tensor"}
+	}
+	if c.CosSinOfDType && c.Rotary.Dim == 0 {
+		return &attention.ShapeError{Field: "CosSinOfDType", Got: true, Want: "false without Rotary"}
 	}
 	return c.Rotary.check(c.HeadDim)
 }
@@ -78,9 +82,12 @@ type AppendArgs struct {
 	// With Config.Rotary: cosines and sines [Positions, Rotary.Dim/2]. Q is optional: the
 	// queries of the new rows, [B, Hq, New, HeadDim] or packed [1, Hq, TotalNew,
 	// HeadDim]. They are rotated like K's row of the same index and written to QOut.
-	Cos, Sin  attention.Vector // float32
+	// With RowsQ Q is [B, Hq, RowsQ, HeadDim] whatever New, UsedNew and the cache hold.
+	Cos, Sin  attention.Vector // float32, or of DType
 	Positions int
 	Q, QOut   attention.Tensor
+	RowsQ     int  // rows of Q per sequence, if they are not the new rows; not with CuNew
+	QAtUsed   bool // all rows of Q are rotated as at position Used[b], where attention has no mask by position
 }
 
 // Append writes new rows of K and V behind the keys that a cache holds. With a rotary
@@ -93,10 +100,11 @@ type AppendArgs struct {
 //
 // # What is written
 //
-// A row whose position is negative, at least Capacity, or with a rotary embedding at
-// least Positions, is skipped: K, V and QOut keep what they held. So is a row whose
-// packed offset is negative, and for K and V a row whose page the pool lacks. Kernels
-// compare every number of a vector with the sizes of the tensors, so a wrong number
+// A row of K and V whose position is negative, at least Capacity, or with a rotary
+// embedding at least Positions, is skipped, and so is a row of Q whose position is
+// negative or at least Positions: the cache and QOut keep what they held. So is a row
+// whose packed offset is negative, and for K and V a row whose page the pool lacks.
+// Kernels compare every number of a vector with the sizes of the tensors, so a wrong number
 // never writes outside of the cache. A call in host memory refuses such a number, unless
 // Shard says that rows may lie outside: a full cache is an error. Only the rows' own elements and scales change, not
 // the gaps between rows and not other elements of the same 32-bit word. If sequences
@@ -171,7 +179,8 @@ func NewAppend(d *attention.Device, cfg AppendConfig) (*Append, error) {
 	p := &Append{home: home, on: on, dev: on.Vulkan, cfg: cfg, checks: !on.CPU() && os.Getenv(attention.CheckEnv) == "1"}
 	if on.Other != nil {
 		p.other, err = home.Backend().Kernels().Append(backend.AppendConfig{DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.attention().ValueDim(),
-			KeyType: cfg.KeyType, ValueType: cfg.ValueType, RotaryDim: cfg.Rotary.Dim, RotaryFirst: cfg.Rotary.First, RotaryHalfSplit: cfg.Rotary.Style == RotaryHalfSplit})
+			KeyType: cfg.KeyType, ValueType: cfg.ValueType, RotaryDim: cfg.Rotary.Dim, RotaryFirst: cfg.Rotary.First, RotaryHalfSplit: cfg.Rotary.Style == RotaryHalfSplit,
+			CosSinOfDType: cfg.CosSinOfDType})
 		if err != nil {
 			return nil, err
 		}

@@ -39,7 +39,11 @@ type appendLayouts struct {
 	rows        int   // new rows per sequence; of all sequences if packed
 	packed      bool  // new rows are packed by CuNew
 	counted     bool  // UsedNew gives their number
-	limit       int64 // positions from limit on are not written
+	limit       int64 // positions from limit on are not written to the cache
+	limitQ      int64 // nor from limitQ on to QOut
+	rowsQ       int   // as rows, of Q
+	ownRowsQ    bool  // UsedNew does not count them
+	qAtUsed     bool
 	paged       bool
 	pageRows    int // keys per page; without pages, keys per sequence
 	pages       int
@@ -61,7 +65,7 @@ func (l *appendLayouts) call() backend.AppendCall {
 	return backend.AppendCall{K: t[appendK], V: t[appendV], Q: t[appendQ], Used: t[appendUsed], Lengths: t[appendLengths], Table: t[appendTable],
 		Cos: t[appendCos], Sin: t[appendSin], KCache: t[appendKCache], VCache: t[appendVCache], QOut: t[appendQOut],
 		KScale: t[appendKScale], VScale: t[appendVScale], Sequences: l.sequences, Rows: l.rows, Packed: l.packed, Counted: l.counted,
-		Limit: l.limit, Paged: l.paged, PageRows: l.pageRows, Pages: l.pages, TableStride: l.tableStride}
+		Limit: l.limit, LimitQ: l.limitQ, OwnRowsQ: l.ownRowsQ, QAtUsed: l.qAtUsed, Paged: l.paged, PageRows: l.pageRows, Pages: l.pages, TableStride: l.tableStride}
 }
 
 // check checks a call and fills l with its layouts.
@@ -145,6 +149,9 @@ func (l *appendLayouts) checkNumbers() error {
 			return &problem.ShapeError{Field: fmt.Sprintf("Used[%d]", b), Got: used,
 				Want: fmt.Sprintf("at least 0, and room for %d new rows in %d positions", n, l.limit)}
 		}
+		if q := l.positionsQ(n); int64(used)+int64(q) > l.limitQ && l.given(appendQ) {
+			return &problem.ShapeError{Field: fmt.Sprintf("Used[%d]", b), Got: used, Want: fmt.Sprintf("room for %d rows of Q in %d positions", q, l.limitQ)}
+		}
 		if !l.paged || n == 0 {
 			continue
 		}
@@ -156,6 +163,17 @@ func (l *appendLayouts) checkNumbers() error {
 		}
 	}
 	return nil
+}
+
+// positionsQ is how many positions rows of Q have in a sequence of n new rows.
+func (l *appendLayouts) positionsQ(n int) int {
+	if l.ownRowsQ {
+		n = l.rowsQ
+	}
+	if l.qAtUsed {
+		n = min(n, 1)
+	}
+	return n
 }
 
 // integer returns an element of an int32 vector in host memory.
@@ -183,6 +201,10 @@ func (l *appendLayouts) setSizes(a *AppendArgs) error {
 		l.packed, l.rows, rowsField, leastRows = true, a.TotalNew, "TotalNew", 0
 	}
 	l.counted = tensors.VectorBegun(&a.UsedNew)
+	l.rowsQ, l.ownRowsQ, l.qAtUsed = l.rows, a.RowsQ != 0, a.QAtUsed
+	if l.ownRowsQ {
+		l.rowsQ = a.RowsQ
+	}
 	for _, s := range [3]struct {
 		field    string
 		n, least int
@@ -198,6 +220,16 @@ func (l *appendLayouts) setSizes(a *AppendArgs) error {
 		if a.Hq%a.Hkv != 0 {
 			return &problem.ShapeError{Field: "Hkv", Got: a.Hkv, Want: fmt.Sprintf("a divisor of Hq (%d)", a.Hq)}
 		}
+		switch {
+		case l.ownRowsQ && l.packed:
+			return &problem.ShapeError{Field: "RowsQ", Got: a.RowsQ, Want: "0 with CuNew, which packs Q too"}
+		case l.ownRowsQ:
+			if err := checkSize("RowsQ", a.RowsQ); err != nil {
+				return err
+			}
+		}
+	} else if l.ownRowsQ || l.qAtUsed {
+		return &problem.ShapeError{Field: "Q", Got: "missing", Want: "Q and QOut with RowsQ or QAtUsed"}
 	}
 	if a.Pages == nil {
 		l.limit = int64(a.Capacity)
@@ -259,8 +291,8 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		if !rotary {
 			return &problem.ShapeError{Field: "Q", Got: "given", Want: "none without Rotary: Q is only rotated"}
 		}
-		l.list[appendQ].Set("Q", &a.Q, dtype, batches, a.Hq, l.rows, cfg.HeadDim)
-		l.list[appendQOut].Set("QOut", &a.QOut, dtype, batches, a.Hq, l.rows, cfg.HeadDim)
+		l.list[appendQ].Set("Q", &a.Q, dtype, batches, a.Hq, l.rowsQ, cfg.HeadDim)
+		l.list[appendQOut].Set("QOut", &a.QOut, dtype, batches, a.Hq, l.rowsQ, cfg.HeadDim)
 	}
 	scales, ok := arith.Product(batchesOrPages, a.Hkv, l.pageRows)
 	switch cfg.KVBlock {
@@ -285,7 +317,7 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		if err := checkSize("Positions", a.Positions); err != nil {
 			return err
 		}
-		l.limit = min(l.limit, int64(a.Positions))
+		l.limit, l.limitQ = min(l.limit, int64(a.Positions)), int64(a.Positions)
 		angles = int64(a.Positions) * int64(cfg.Rotary.Dim/2)
 	}
 	const with, unscaled = "none without Rotary", "none for a cache whose types have no scales"
@@ -312,8 +344,11 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		case v.tensor == appendVScale && !hasV:
 			return &problem.ShapeError{Field: v.field, Got: "given", Want: "none without V"}
 		default:
-			t := v.vector.Tensor()
-			l.list[v.tensor].Set(v.field, &t, problem.F32, 1, 1, 1, int(v.count))
+			t, of := v.vector.Tensor(), problem.F32
+			if cfg.CosSinOfDType && (v.tensor == appendCos || v.tensor == appendSin) {
+				of = dtype
+			}
+			l.list[v.tensor].Set(v.field, &t, of, 1, 1, 1, int(v.count))
 		}
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"math"
 	"sort"
 
-	"vkattn/internal/half"
 	"vkattn/internal/par"
 	"vkattn/internal/problem"
 )
@@ -27,6 +26,17 @@ var appendTasks = [3]appendTask{
 	{in: appendK, out: appendKCache, scale: appendKScale, rotated: true},
 	{in: appendV, out: appendVCache, scale: appendVScale},
 	{in: appendQ, out: appendQOut, scale: -1, rotated: true, needsRotary: true},
+}
+
+// counts reports whether UsedNew counts the rows of a task.
+func (l *appendLayouts) counts(t *appendTask) bool { return l.counted && (t.toCache() || !l.ownRowsQ) }
+
+// limitOf is where the positions end that a task writes.
+func (l *appendLayouts) limitOf(t *appendTask) int64 {
+	if t.toCache() {
+		return l.limit
+	}
+	return l.limitQ
 }
 
 // toCache reports whether rows go to their positions in the cache rather than to the
@@ -121,8 +131,11 @@ func (w *appendWorker) position(batch, row int64) (sequence, position int64, ok 
 			return 0, 0, false
 		}
 		position -= first
-	case w.counted && row >= int64(w.integer(appendLengths, int(sequence))):
+	case w.counts(w.task) && row >= int64(w.integer(appendLengths, int(sequence))):
 		return 0, 0, false
+	}
+	if w.qAtUsed && !w.task.toCache() {
+		position = 0
 	}
 	if w.given(appendUsed) {
 		used := int64(w.integer(appendUsed, int(sequence)))
@@ -131,7 +144,7 @@ func (w *appendWorker) position(batch, row int64) (sequence, position int64, ok 
 		}
 		position += used
 	}
-	return sequence, position, position < w.limit
+	return sequence, position, position < w.limitOf(w.task)
 }
 
 // cacheRow returns the batch, or page, and row in the cache of a sequence's position.
@@ -149,8 +162,9 @@ func (w *appendWorker) rotate(position int64) {
 	for i := range r.Dim / 2 {
 		at := position*int64(r.Dim/2) + int64(i)
 		var angle [2]float32
-		half.DecodeF32(angle[:1], w.list[appendCos].Element(at))
-		half.DecodeF32(angle[1:], w.list[appendSin].Element(at))
+		cos, sin := &w.list[appendCos], &w.list[appendSin]
+		cos.DType.Decode(angle[:1], cos.Element(at))
+		sin.DType.Decode(angle[1:], sin.Element(at))
 		a, b := r.pair(i)
 		x, y := w.row[a], w.row[b]
 		w.row[a] = float32(x*angle[0]) - float32(y*angle[1]) // the conversions keep the compiler from fusing

@@ -252,6 +252,7 @@ func (w *appendLauncher) slots(l *appendLaunch) [appendBindings]int {
 		switch {
 		case s[i] < 0, !w.given(s[i]),
 			s[i] == appendTable && !l.toCache(),
+			s[i] == appendLengths && !w.packed && !w.counts(l.appendTask),
 			(s[i] == appendCos || s[i] == appendSin) && !l.rotate:
 			s[i] = -1
 		}
@@ -279,13 +280,16 @@ const (
 	flagCounted
 	flagToCache
 	flagPaged
+	flagAtUsed
+	flagCosSin16
 )
 
 func (w *appendLauncher) flags(l *appendLaunch) (f uint32) {
 	for _, x := range [...]struct {
 		flag uint32
 		set  bool
-	}{{flagUsed, w.given(appendUsed)}, {flagPacked, w.packed}, {flagCounted, w.counted}, {flagToCache, l.toCache()}, {flagPaged, w.paged}} {
+	}{{flagUsed, w.given(appendUsed)}, {flagPacked, w.packed}, {flagCounted, w.counts(l.appendTask)}, {flagToCache, l.toCache()}, {flagPaged, w.paged},
+		{flagAtUsed, w.qAtUsed && !l.toCache()}, {flagCosSin16, w.list[appendCos].Size == 2}} {
 		if x.set {
 			f |= x.flag
 		}
@@ -346,7 +350,7 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 		}
 	}
 	in := &w.list[l.in]
-	push.rows, push.heads, push.sequences, push.limit = uint32(in.Counts[2]), uint32(in.Counts[1]), uint32(w.sequences), uint32(w.limit)
+	push.rows, push.heads, push.sequences, push.limit = uint32(in.Counts[2]), uint32(in.Counts[1]), uint32(w.sequences), uint32(w.limitOf(l.appendTask))
 	push.pageRows, push.pages, push.blockTableStride, push.flags = uint32(w.pageRows), uint32(w.pages), uint32(w.tableStride), w.flags(l)
 	groups := [3]uint32{l.groups[0], l.groups[1], uint32(count)}
 	if w.access == problem.AccessAddresses {

@@ -20,12 +20,16 @@ __device__ inline int sequence_of(const int32_t *first, int sequences, int row) 
 	return low;
 }
 
+__device__ inline float cos_sin(const AttnAppendParams &p, uint64_t from, int64_t i) {
+	return p.cos_sin_of_type ? widen(((const ELEMENT *)from)[i]) : ((const float *)from)[i];
+}
+
 // Finds the position of a new row in its sequence, and where the cache has it. False if the row does not exist or is skipped.
-__device__ inline bool find_row(const AttnAppendParams &p, bool to_cache, int batch, int row, int64_t &position, int64_t &out_batch, int64_t &out_row) {
+__device__ inline bool find_row(const AttnAppendParams &p, const AttnAppendTask &t, int batch, int row, int64_t &position, int64_t &out_batch, int64_t &out_row) {
 	int sequence = batch;
 	position = out_row = row, out_batch = batch;
-	if (p.lengths) {
-		const int32_t *lengths = (const int32_t *)p.lengths;
+	if (t.lengths) {
+		const int32_t *lengths = (const int32_t *)t.lengths;
 		if (p.packed) {
 			sequence = sequence_of(lengths, p.sequences, row);
 			const int first = lengths[sequence];
@@ -35,13 +39,14 @@ __device__ inline bool find_row(const AttnAppendParams &p, bool to_cache, int ba
 			return false;
 		}
 	}
+	if (t.at_used) position = 0;
 	if (p.used) {
 		const int used = ((const int32_t *)p.used)[sequence];
 		if (used < 0) return false;
 		position += used;
 	}
-	if (position >= p.limit) return false;
-	if (!to_cache) return true;
+	if (position >= t.limit) return false;
+	if (!t.to_cache) return true;
 	out_batch = sequence, out_row = position;
 	if (!p.table) return true;
 	out_batch = ((const int32_t *)p.table)[int64_t(sequence) * p.table_stride + position / p.page_rows];
@@ -52,17 +57,17 @@ __device__ inline bool find_row(const AttnAppendParams &p, bool to_cache, int ba
 extern "C" __global__ void __launch_bounds__(Warps * 32) ENTRY(const __grid_constant__ AttnAppendParams p) {
 	const AttnAppendTask &t = p.tasks[blockIdx.y];
 	const int lane = threadIdx.x % 32, first = p.rotary_first;
-	const int64_t rows = int64_t(p.batches) * t.heads * p.rows;
+	const int64_t rows = int64_t(p.batches) * t.heads * t.rows;
 	for (int64_t number = int64_t(blockIdx.x) * Warps + threadIdx.x / 32; number < rows; number += int64_t(gridDim.x) * Warps) {
-		const int row = int(number % p.rows), head = int(number / p.rows % t.heads), batch = int(number / p.rows / t.heads);
+		const int row = int(number % t.rows), head = int(number / t.rows % t.heads), batch = int(number / t.rows / t.heads);
 		int64_t position, out_batch, out_row;
-		if (!find_row(p, t.to_cache, batch, row, position, out_batch, out_row)) continue;
+		if (!find_row(p, t, batch, row, position, out_batch, out_row)) continue;
 		const ELEMENT *from = (const ELEMENT *)t.in.base + batch * t.in.batch + head * t.in.head + row * t.in.row;
 		ELEMENT *to = (ELEMENT *)t.out.base + out_batch * t.out.batch + head * t.out.head + out_row * t.out.row;
 		for (int i = lane; i < t.dim - t.pairs; i += 32) {
 			if (i < t.pairs) {
 				const int a = first + (p.half_split ? i : 2 * i), b = a + (p.half_split ? t.pairs : 1);
-				const float c = ((const float *)p.cos)[position * t.pairs + i], s = ((const float *)p.sin)[position * t.pairs + i];
+				const float c = cos_sin(p, p.cos, position * t.pairs + i), s = cos_sin(p, p.sin, position * t.pairs + i);
 				const float x = widen(from[a]), y = widen(from[b]);
 				narrow(to + a, __fsub_rn(__fmul_rn(x, c), __fmul_rn(y, s)));
 				narrow(to + b, __fadd_rn(__fmul_rn(y, c), __fmul_rn(x, s)));

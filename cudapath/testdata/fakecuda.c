@@ -281,7 +281,7 @@ struct op {
 	int function; /* of a launch */
 	/* of a backward kernel, which the test's callback runs */
 	const char *backward;
-	uint8_t backward_params[376];
+	uint8_t backward_params[384];
 	uint32_t grid[3], threads;
 };
 
@@ -733,7 +733,7 @@ static int launch(cua_handle f, unsigned int gx, unsigned int gy, unsigned int g
 			return INVALID_VALUE;
 	const char *name = names[f - 1];
 	const int threads = strstr(name, "_backward_") || strstr(name, "_append_"); /* of the test run it */
-	size_t bytes = strstr(name, "_append_") ? 328 : threads ? 376 : sizeof(struct params);
+	size_t bytes = strstr(name, "_append_") ? 384 : threads ? 376 : sizeof(struct params);
 	if (strstr(name, "_general") || strstr(name, "_latent"))
 		bytes += sizeof ((struct op *)0)->options;
 	else if (strstr(name, "_decode_"))

@@ -59,6 +59,7 @@ type AppendConfig struct {
 	KeyType, ValueType     problem.KVType
 	RotaryDim, RotaryFirst int
 	RotaryHalfSplit        bool
+	CosSinOfDType          bool // Cos and Sin are of DType, not float32
 }
 
 // AppendCall is a call that was checked. A tensor that is left out has no Field.
@@ -70,7 +71,10 @@ type AppendCall struct {
 	Rows        int   // new rows per sequence; of all sequences if Packed
 	Packed      bool  // Lengths is CuNew
 	Counted     bool  // Lengths is UsedNew
-	Limit       int64 // positions from Limit on are not written
+	Limit       int64 // positions from Limit on are not written to the cache
+	LimitQ      int64 // nor from LimitQ on to QOut
+	OwnRowsQ    bool  // Lengths does not count rows of Q
+	QAtUsed     bool  // all rows of Q are at position Used
 	Paged       bool
 	PageRows    int // keys per page; without pages, keys per sequence
 	Pages       int
