@@ -42,7 +42,7 @@ func (c AppendConfig) Validate() error {
 		return &attention.ShapeError{Field: "KVBlock", Got: c.KVBlock, Want: "0, a scale of each row, or -1 or -2 for given scales of heads or of the tensor"}
 	}
 	if c.CosSinOfDType && c.Rotary.Dim == 0 {
-		return &attention.ShapeError{Field: "CosSinOfDType", Got: true, Want: "false without Rotary"}
+		return &attention.ShapeError{Field: "CosSinOfDType", Got: true, Want: problem.Phrase("false without ${Rotary}")}
 	}
 	return c.Rotary.check(c.HeadDim)
 }

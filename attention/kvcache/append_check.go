@@ -150,7 +150,7 @@ func (l *appendLayouts) checkNumbers() error {
 				Want: fmt.Sprintf("at least 0, and room for %d new rows in %d positions", n, l.limit)}
 		}
 		if q := l.positionsQ(n); int64(used)+int64(q) > l.limitQ && l.given(appendQ) {
-			return &problem.ShapeError{Field: fmt.Sprintf("Used[%d]", b), Got: used, Want: fmt.Sprintf("room for %d rows of Q in %d positions", q, l.limitQ)}
+			return &problem.ShapeError{Field: fmt.Sprintf("Used[%d]", b), Got: used, Want: problem.Phrase(fmt.Sprintf("room for %d rows of ${Q} in %d positions", q, l.limitQ))}
 		}
 		if !l.paged || n == 0 {
 			continue
@@ -196,7 +196,7 @@ func (l *appendLayouts) setSizes(a *AppendArgs) error {
 	rowsField, leastRows := "New", 1
 	if tensors.VectorBegun(&a.CuNew) {
 		if tensors.VectorBegun(&a.UsedNew) {
-			return &problem.ShapeError{Field: "UsedNew", Got: "given together with CuNew", Want: "one of the two"}
+			return &problem.ShapeError{Field: "UsedNew", Got: problem.Phrase("given together with ${CuNew}"), Want: "one of the two"}
 		}
 		l.packed, l.rows, rowsField, leastRows = true, a.TotalNew, "TotalNew", 0
 	}
@@ -218,18 +218,18 @@ func (l *appendLayouts) setSizes(a *AppendArgs) error {
 			return err
 		}
 		if a.Hq%a.Hkv != 0 {
-			return &problem.ShapeError{Field: "Hkv", Got: a.Hkv, Want: fmt.Sprintf("a divisor of Hq (%d)", a.Hq)}
+			return &problem.ShapeError{Field: "Hkv", Got: a.Hkv, Want: problem.Phrase(fmt.Sprintf("a divisor of ${Hq} (%d)", a.Hq))}
 		}
 		switch {
 		case l.ownRowsQ && l.packed:
-			return &problem.ShapeError{Field: "RowsQ", Got: a.RowsQ, Want: "0 with CuNew, which packs Q too"}
+			return &problem.ShapeError{Field: "RowsQ", Got: a.RowsQ, Want: problem.Phrase("0 with ${CuNew}, which packs ${Q} too")}
 		case l.ownRowsQ:
 			if err := checkSize("RowsQ", a.RowsQ); err != nil {
 				return err
 			}
 		}
 	} else if l.ownRowsQ || l.qAtUsed {
-		return &problem.ShapeError{Field: "Q", Got: "missing", Want: "Q and QOut with RowsQ or QAtUsed"}
+		return &problem.ShapeError{Field: "Q", Got: "missing", Want: problem.Phrase("${Q} and ${QOut} with ${RowsQ} or ${QAtUsed}")}
 	}
 	if a.Pages == nil {
 		l.limit = int64(a.Capacity)
@@ -248,7 +248,7 @@ func (l *appendLayouts) setPages(a *AppendArgs) error {
 		return err
 	}
 	if a.Capacity == 0 && g.Stride == 0 {
-		return &problem.ShapeError{Field: "Pages.Stride", Got: 0, Want: "the entries of a row of the block table, or a Capacity"}
+		return &problem.ShapeError{Field: "Pages.Stride", Got: 0, Want: problem.Phrase("the entries of a row of the block table, or a ${Capacity}")}
 	}
 	if a.Capacity != 0 {
 		if err := checkSize("Capacity", a.Capacity); err != nil {
@@ -289,7 +289,7 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	}
 	if tensors.TensorBegun(&a.Q) || tensors.TensorBegun(&a.QOut) {
 		if !rotary {
-			return &problem.ShapeError{Field: "Q", Got: "given", Want: "none without Rotary: Q is only rotated"}
+			return &problem.ShapeError{Field: "Q", Got: "given", Want: problem.Phrase("none without ${Rotary}: ${Q} is only rotated")}
 		}
 		l.list[appendQ].Set("Q", &a.Q, dtype, batches, a.Hq, l.rowsQ, cfg.HeadDim)
 		l.list[appendQOut].Set("QOut", &a.QOut, dtype, batches, a.Hq, l.rowsQ, cfg.HeadDim)
@@ -320,14 +320,14 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		l.limit, l.limitQ = min(l.limit, int64(a.Positions)), int64(a.Positions)
 		angles = int64(a.Positions) * int64(cfg.Rotary.Dim/2)
 	}
-	const with, unscaled = "none without Rotary", "none for a cache whose types have no scales"
+	const with, unscaled = problem.Phrase("none without ${Rotary}"), problem.Phrase("none for a cache whose types have no scales")
 	for _, v := range [...]struct {
 		tensor int
 		field  string
 		vector problem.Vector // a value: a pointer would escape together with the strings
 		count  int64
 		needed bool
-		barred string // why the vector must not be given; "": it may be
+		barred problem.Phrase // why the vector must not be given; "": it may be
 	}{
 		{appendUsed, "Used", a.Used, int64(a.B), false, ""},
 		{appendLengths, lengthsField, lengths, int64(lengthsCount), false, ""},
@@ -342,7 +342,7 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		case v.barred != "":
 			return &problem.ShapeError{Field: v.field, Got: "given", Want: v.barred}
 		case v.tensor == appendVScale && !hasV:
-			return &problem.ShapeError{Field: v.field, Got: "given", Want: "none without V"}
+			return &problem.ShapeError{Field: v.field, Got: "given", Want: problem.Phrase("none without ${V}")}
 		default:
 			t, of := v.vector.Tensor(), problem.F32
 			if cfg.CosSinOfDType && (v.tensor == appendCos || v.tensor == appendSin) {
@@ -354,7 +354,7 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	return nil
 }
 
-func unless(given bool, reason string) string {
+func unless(given bool, reason problem.Phrase) problem.Phrase {
 	if given {
 		return ""
 	}
@@ -418,10 +418,10 @@ func (l *appendLayouts) checkOverlaps() error {
 				continue
 			}
 			if j != appendQ || i != appendQOut {
-				return &problem.ShapeError{Field: out.Field, Got: "overlapping " + other.Field, Want: "memory of its own"}
+				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${" + other.Field + "}"), Want: "memory of its own"}
 			}
 			if !out.Coincides(other) {
-				return &problem.ShapeError{Field: out.Field, Got: "overlapping Q", Want: "memory of its own, or exactly the memory of Q"}
+				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${Q}"), Want: problem.Phrase("memory of its own, or exactly the memory of ${Q}")}
 			}
 		}
 	}

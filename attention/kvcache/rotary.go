@@ -57,9 +57,9 @@ func (r Rotary) check(headDim int) error {
 	case r.Dim < 0 || r.Dim%2 != 0:
 		return &problem.ShapeError{Field: "Rotary.Dim", Got: r.Dim, Want: "an even number, or 0 for none"}
 	case r.First < 0 || r.First > headDim:
-		return &problem.ShapeError{Field: "Rotary.First", Got: r.First, Want: fmt.Sprintf("0 to HeadDim (%d)", headDim)}
+		return &problem.ShapeError{Field: "Rotary.First", Got: r.First, Want: problem.Phrase(fmt.Sprintf("0 to ${HeadDim} (%d)", headDim))}
 	case r.Dim > headDim-r.First:
-		return &problem.ShapeError{Field: "Rotary.Dim", Got: r.Dim, Want: fmt.Sprintf("at most %d, HeadDim less First", headDim-r.First)}
+		return &problem.ShapeError{Field: "Rotary.Dim", Got: r.Dim, Want: problem.Phrase(fmt.Sprintf("at most %d, ${HeadDim} less ${First}", headDim-r.First))}
 	case !r.Style.Valid():
 		return &problem.ShapeError{Field: "Rotary.Style", Got: r.Style, Want: "interleaved or half-split"}
 	}

@@ -150,6 +150,16 @@ vkattn_status vkattn_call_run(vkattn_call call, vkattn_stream stream, const void
 	ENTER(vka_call_run(call, stream, data) ? VKATTN_OK : goCallRun(call, stream, GO(void *, data)));
 }
 
+vkattn_status vkattn_append_create(vkattn_device device, const vkattn_append_config *config, vkattn_append *append)
+{
+	ENTER(goAppendCreate(device, GO(vkattn_append_config, config), append));
+}
+
+vkattn_status vkattn_append_forward(vkattn_append append, vkattn_stream stream, const vkattn_append_args *args)
+{
+	ENTER(goAppendForward(append, stream, GO(vkattn_append_args, args)));
+}
+
 vkattn_status vkattn_stream_wrap_vulkan(vkattn_device device, void *command_buffer, vkattn_stream *stream)
 {
 	ENTER(goStreamWrapVulkan(device, command_buffer, stream));
@@ -195,6 +205,8 @@ vkattn_status vkattn_device_destroy(vkattn_device device) { ENTER(goDestroy(devi
 vkattn_status vkattn_op_destroy(vkattn_op op) { ENTER(goDestroy(op, KIND_OP)); }
 
 vkattn_status vkattn_call_destroy(vkattn_call call) { ENTER(goDestroy(call, KIND_CALL)); }
+
+vkattn_status vkattn_append_destroy(vkattn_append append) { ENTER(goDestroy(append, KIND_APPEND)); }
 
 vkattn_status vkattn_buffer_destroy(vkattn_buffer buffer) { ENTER(goDestroy(buffer, KIND_BUFFER)); }
 

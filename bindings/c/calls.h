@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { KIND_DEVICE, KIND_OP, KIND_BUFFER, KIND_STREAM, KIND_REQUIREMENTS, KIND_CALL };
+enum { KIND_DEVICE, KIND_OP, KIND_BUFFER, KIND_STREAM, KIND_REQUIREMENTS, KIND_CALL, KIND_APPEND };
 
 void vka_keep_error(char *text); /* which it frees */
 void vka_at_exit(void);

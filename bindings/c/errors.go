@@ -100,7 +100,7 @@ func text(err error) string {
 // Go's names in C: those that the rule of snake does not give.
 var special = map[string]string{
 	"DType": "dtype", "ALiBi": "alibi", "ALiBiPerSequence": "alibi_per_sequence", "Host": "data", "DO": "d_o", "DLSE": "d_lse", "DQ": "d_q", "DK": "d_k", "DV": "d_v",
-	"LSE": "lse",
+	"LSE": "lse", "New": "new_rows", "QAtUsed": "q_at_used",
 }
 
 var (

@@ -21,7 +21,7 @@ import (
 // kind is what a handle stands for: C.KIND_DEVICE and so on.
 type kind int
 
-var kindNames = [...]string{"device", "op", "buffer", "stream", "requirements", "call"}
+var kindNames = [...]string{"device", "op", "buffer", "stream", "requirements", "call", "append"}
 
 func (k kind) String() string { return kindNames[k] }
 

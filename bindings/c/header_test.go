@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/kvcache"
 	"vkattn/cudapath"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
@@ -95,6 +96,7 @@ func TestFieldsHaveMembers(t *testing.T) {
 		"vkattn_config": attention.Config{}, "vkattn_shape": attention.Shape{}, "vkattn_args": attention.Args{},
 		"vkattn_backward_args": attention.BackwardArgs{}, "vkattn_varlen": attention.Varlen{}, "vkattn_pages": attention.Pages{},
 		"vkattn_sparse_tokens": attention.SparseTokens{}, "vkattn_blocks": attention.Blocks{}, "vkattn_bias": attention.Bias{},
+		"vkattn_append_config": kvcache.AppendConfig{}, "vkattn_append_args": kvcache.AppendArgs{}, "vkattn_rotary": kvcache.Rotary{},
 		"vkattn_mask": attention.Mask{}, "vkattn_table": attention.Table{}, "vkattn_tensor": attention.Tensor{},
 		"vkattn_vector": attention.Vector{}, "vkattn_vulkan": vk.External{}, "vkattn_cuda": cudapath.DeviceOptions{}, "vkattn_device_options": options{},
 	} {
@@ -212,6 +214,7 @@ func TestValuesOfEnumerations(t *testing.T) {
 		require.Equal(t, string(rune('0'+i)), values[key])
 	}
 	require.EqualValues(t, 2, attention.TuningOn)
+	check("ROTARY_", 2, func(i int) string { return kvcache.RotaryStyle(i).String() })
 	require.Equal(t, [2]string{fmt.Sprint(attention.KVBlockHead), fmt.Sprint(attention.KVBlockTensor)}, [2]string{values["KV_BLOCK_HEAD"], values["KV_BLOCK_TENSOR"]})
 }
 

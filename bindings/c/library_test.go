@@ -135,7 +135,9 @@ func TestLibraryOnTheCPU(t *testing.T) {
 	require.Contains(t, run(t, 0, compile(t, path, "examples/host.c")), "tier cpu")
 	require.Contains(t, run(t, 0, compile(t, path, "examples/host.cpp")), "differs from 1")
 	run(t, 0, compile(t, path, "testdata/misuse.c"))
+	require.Contains(t, run(t, 0, compile(t, path, "examples/decode.c")), "differs by at most")
 	run(t, 0, compile(t, path, "testdata/faces.c"), "cpu")
+	run(t, 0, compile(t, path, "testdata/append.c"), "cpu")
 	process := compile(t, path, "testdata/process.c")
 	for _, name := range processes {
 		t.Run(name, func(t *testing.T) { run(t, 0, process, filepath.Join(path, "libvkattn.so"), name) })
@@ -154,6 +156,12 @@ func TestLibraryOnCUDA(t *testing.T) {
 	run(t, 0, compile(t, path, "testdata/cuda.c"), driver)
 	run(t, 0, compile(t, path, "testdata/call.c"), driver)
 	require.Contains(t, run(t, 0, compile(t, path, "examples/cuda.c"), driver), "O differs by at most")
+	kernels := filepath.Join(t.TempDir(), "append.so") // the append kernel, compiled for the CPU
+	text, err = exec.Command("c++", "-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-shared", "-fPIC", "-I../../cudapath/testdata/emulate",
+		"-I../../cudapath/kernels", "-DELEMENT=float", "-DENTRY=attn_append_f32", "-DPARAMS=AttnAppendParams", `-DSOURCE="append.cu"`, "-o", kernels,
+		"../../cudapath/testdata/emulate/emulate.cc").CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	run(t, 0, compile(t, path, "testdata/append.c"), driver, kernels)
 }
 
 // The same on the Vulkan device under test, and the Vulkan face under the validation layers.
@@ -166,6 +174,7 @@ func TestLibraryOnADevice(t *testing.T) {
 	// With VKATTN_VALIDATION=1 the layers print what they have to say.
 	require.Empty(t, run(t, 0, compile(t, path, "testdata/misuse.c"), "0"))
 	require.Empty(t, run(t, 0, compile(t, path, "testdata/faces.c"), "0"))
+	require.Empty(t, run(t, 0, compile(t, path, "testdata/append.c"), "0"))
 	process := compile(t, path, "testdata/process.c")
 	for _, name := range processes {
 		t.Run(name, func(t *testing.T) {

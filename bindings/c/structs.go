@@ -28,18 +28,11 @@ func configOf(from *C.vkattn_config) (cfg attention.Config, err error) {
 		Softcap: float32(c.softcap), Dropout: float32(c.dropout), KVBlock: int(c.kv_block), FixedSplit: int(c.fixed_split),
 		Kernel: goString(c.kernel),
 	}
-	for _, e := range []struct {
-		name string
-		n    C.int32_t
-		to   *uint8
-	}{
-		{"dtype", c.dtype, (*uint8)(&cfg.DType)}, {"causal", c.causal, (*uint8)(&cfg.Causal)}, {"tier", c.tier, (*uint8)(&cfg.Tier)},
-		{"access", c.access, (*uint8)(&cfg.Access)}, {"tuning", c.tuning, (*uint8)(&cfg.Tuning)}, {"align", c.align, (*uint8)(&cfg.Align)},
-		{"key_type", c.key_type, (*uint8)(&cfg.KeyType)}, {"value_type", c.value_type, (*uint8)(&cfg.ValueType)},
-	} {
-		if *e.to = uint8(e.n); C.int32_t(*e.to) != e.n {
-			return cfg, invalid("config->%s is %d, which is none of its values", e.name, e.n)
-		}
+	if err := choices(
+		choice{"dtype", c.dtype, (*uint8)(&cfg.DType)}, choice{"causal", c.causal, (*uint8)(&cfg.Causal)}, choice{"tier", c.tier, (*uint8)(&cfg.Tier)},
+		choice{"access", c.access, (*uint8)(&cfg.Access)}, choice{"tuning", c.tuning, (*uint8)(&cfg.Tuning)}, choice{"align", c.align, (*uint8)(&cfg.Align)},
+		choice{"key_type", c.key_type, (*uint8)(&cfg.KeyType)}, choice{"value_type", c.value_type, (*uint8)(&cfg.ValueType)}); err != nil {
+		return cfg, err
 	}
 	for _, b := range []struct {
 		name string
@@ -70,6 +63,22 @@ func configOf(from *C.vkattn_config) (cfg attention.Config, err error) {
 		cfg.Window = attention.WindowOf(int(c.window_left), int(c.window_right))
 	}
 	return cfg, modifiers(&cfg, &c)
+}
+
+// choice is a member of a config that has one of some values, and the field that takes it, which its type checks.
+type choice struct {
+	name string
+	n    C.int32_t
+	to   *uint8
+}
+
+func choices(list ...choice) error {
+	for _, e := range list {
+		if *e.to = uint8(e.n); C.int32_t(*e.to) != e.n {
+			return invalid("config->%s is %d, which is none of its values", e.name, e.n)
+		}
+	}
+	return nil
 }
 
 // modifiers reads the expressions of a Config, and the tables that they read.
@@ -143,10 +152,7 @@ func (r *reader) args(from *C.vkattn_args) (a attention.Args) {
 			TotalQ: r.int("varlen.total_q", c.total_q), TotalK: r.int("varlen.total_k", c.total_k),
 			UsedQ: r.vector("varlen.used_q", &c.used_q), UsedK: r.vector("varlen.used_k", &c.used_k)}
 	}
-	if c := option(r, c.pages, "pages"); c != nil {
-		a.Pages = &attention.Pages{Table: r.vector("pages.table", &c.table), Stride: r.int("pages.stride", c.stride),
-			PageSize: r.int("pages.page_size", c.page_size), Count: r.int("pages.count", c.count)}
-	}
+	a.Pages = r.pages(c.pages)
 	if c := option(r, c.sparse_tokens, "sparse_tokens"); c != nil {
 		a.SparseTokens = &attention.SparseTokens{Offsets: r.vector("sparse_tokens.offsets", &c.offsets),
 			Tokens: r.vector("sparse_tokens.tokens", &c.tokens), Total: r.int("sparse_tokens.total", c.total),
@@ -169,6 +175,15 @@ func (r *reader) args(from *C.vkattn_args) (a attention.Args) {
 	}
 	a.Tables = r.tables("tables", c.tables, c.table_count)
 	return a
+}
+
+func (r *reader) pages(from *C.vkattn_pages) *attention.Pages {
+	c := option(r, from, "pages")
+	if c == nil {
+		return nil
+	}
+	return &attention.Pages{Table: r.vector("pages.table", &c.table), Stride: r.int("pages.stride", c.stride),
+		PageSize: r.int("pages.page_size", c.page_size), Count: r.int("pages.count", c.count)}
 }
 
 // tables reads a list of tables.

@@ -45,6 +45,7 @@ const char *vkattn_last_error(void);
 typedef struct vkattn_device_t *vkattn_device;
 typedef struct vkattn_op_t *vkattn_op;
 typedef struct vkattn_call_t *vkattn_call;
+typedef struct vkattn_append_t *vkattn_append;
 typedef struct vkattn_buffer_t *vkattn_buffer;
 typedef struct vkattn_stream_t *vkattn_stream;
 typedef struct vkattn_requirements_t *vkattn_requirements;
@@ -341,6 +342,70 @@ typedef struct vkattn_plan {
 
 vkattn_status vkattn_op_plan(vkattn_op op, const vkattn_args *args, vkattn_plan *plan);
 vkattn_status vkattn_op_plan_backward(vkattn_op op, const vkattn_backward_args *args, vkattn_plan *plan);
+
+/* ---- Appending to a KV cache ---- */
+
+/* style: elements 2 i and 2 i + 1 of those that are rotated are a pair, or i and i + dim / 2 */
+enum { VKATTN_ROTARY_INTERLEAVED = 0, VKATTN_ROTARY_HALF_SPLIT = 1 };
+
+/* Rotary embedding: pair i of a row at position t, x and y, becomes x cos[t, i] - y sin[t, i] and y cos[t, i] + x sin[t, i]. */
+typedef struct vkattn_rotary {
+	int32_t dim;   /* elements that are rotated; 0: none */
+	int32_t first; /* the first of them */
+	int32_t style;
+} vkattn_rotary;
+
+typedef struct vkattn_append_config {
+	size_t size;
+	int32_t dtype;            /* of new rows and Q, and of a cache of VKATTN_KV_SAME */
+	int32_t head_dim;
+	int32_t head_dim_v;
+	int32_t key_type;         /* storage types of the cache, as in vkattn_config */
+	int32_t value_type;
+	int32_t kv_block;         /* of types with scales: 0: it finds a scale of each row; VKATTN_KV_BLOCK_...: it reads them */
+	vkattn_rotary rotary;     /* of K and Q */
+	int32_t cos_sin_of_dtype; /* 1: cos and sin are of dtype, 0: float */
+	int32_t access;
+	int32_t check;            /* as in vkattn_config */
+} vkattn_append_config;
+
+/* The tensors of an append. All lie in buffers, or all at data. */
+typedef struct vkattn_append_args {
+	size_t size;
+	int64_t b;              /* sequences */
+	int64_t hkv;            /* heads of K and V */
+	int64_t hq;             /* of Q, a multiple of hkv */
+	int64_t new_rows;       /* of each sequence; ignored with cu_new */
+	vkattn_tensor k;        /* [B, Hkv, new_rows, head_dim] */
+	vkattn_tensor v;        /* [B, Hkv, new_rows, head_dim_v]; v and v_cache are optional */
+	vkattn_vector used_new; /* int32 [B]: new rows that exist; optional */
+	vkattn_vector cu_new;   /* int32 [B+1], cumulative: K, V and Q are packed [1, heads, total_new, dim]; optional */
+	int64_t total_new;
+	vkattn_tensor k_cache;  /* [B, Hkv, capacity, head_dim]; with pages [count, Hkv, page_size, head_dim] */
+	vkattn_tensor v_cache;
+	int64_t capacity;       /* keys that a sequence may have; with pages 0: as many as the block table has room for */
+	const vkattn_pages *pages;
+	vkattn_vector used;     /* int32 [B]: keys that the cache has; new row i goes to position used + i; without it all are 0 */
+	vkattn_vector k_scale;  /* float, of types with scales: [B, Hkv, capacity], with pages [count, Hkv, page_size] */
+	vkattn_vector v_scale;
+	vkattn_vector cos;      /* [positions, rotary.dim / 2] */
+	vkattn_vector sin;
+	int64_t positions;
+	vkattn_tensor q;        /* [B, Hq, new_rows, head_dim], rotated as K's row of the same number into q_out; optional */
+	vkattn_tensor q_out;    /* may be q */
+	int64_t rows_q;         /* rows of Q, if they are not the new rows; not with cu_new */
+	int32_t q_at_used;      /* 1: all rows of Q are rotated as at position used */
+	int32_t shard;          /* 1: the cache holds a part of each sequence: rows outside of it are no mistake */
+} vkattn_append_args;
+
+/* Makes an operation that appends, and compiles its kernels. */
+vkattn_status vkattn_append_create(vkattn_device device, const vkattn_append_config *config, vkattn_append *append);
+vkattn_status vkattn_append_destroy(vkattn_append append);
+
+/* Writes new rows of K and V behind the keys that a cache has, and rotates Q, in the order of calls that vkattn_op_forward
+ * has. It changes no lengths. Rows at positions outside of the cache are skipped; in host memory, where the CPU computes on every
+ * device, they are an error. */
+vkattn_status vkattn_append_forward(vkattn_append append, vkattn_stream stream, const vkattn_append_args *args);
 
 /* ---- In a Vulkan program ---- */
 

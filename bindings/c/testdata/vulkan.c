@@ -173,6 +173,14 @@ int main(int argc, char **argv)
 	INVALID("did not make it", vkattn_stream_wrap_vulkan(cpu, commands, &stream));
 	OK(vkattn_stream_wrap_vulkan(dev, commands, &stream));
 	INVALID("host memory", vkattn_op_forward(op, stream, &on_host));
+	vkattn_append_config stores = {.size = sizeof stores, .dtype = VKATTN_F32, .head_dim = D};
+	vkattn_append append;
+	OK(vkattn_append_create(dev, &stores, &append));
+	vkattn_append_args row = {.size = sizeof row, .b = 1, .hkv = H, .new_rows = 1, .k = on_host.k, .k_cache = on_host.o, .capacity = S};
+	INVALID("host memory", vkattn_append_forward(append, stream, &row));
+	/* Row 0 of each head of V becomes that of K. */
+	row.k = (vkattn_tensor){.buffer = b, .offset = N, .stride_batch = N, .stride_head = S * D, .stride_row = D};
+	row.k_cache = (vkattn_tensor){.buffer = b, .offset = 2 * N};
 	REFUSED(VKATTN_ERROR_UNSUPPORTED, "command buffer", vkattn_op_forward(cpu_op, stream, &on_host));
 	pthread_t threads[2];
 	for (int i = 0; i < 2; i++)
@@ -180,14 +188,18 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 2; i++)
 		REQUIRE(!pthread_join(threads[i], NULL));
 
-	/* The same commands twice, with an input that changes in between: V is 1, then 2. */
+	/* The same commands twice, with an input that changes in between: V is 1, then 2, but for the row that is appended. */
 	for (int round = 1; round <= 2; round++) {
 		for (int i = 0; i < N; i++)
-			x[2 * N + i] = (float)round;
+			x[2 * N + i] = i % (S * D) < D ? 0 : (float)round;
+		for (int i = 0; i < H * D; i++)
+			x[N + i / D * S * D + i % D] = (float)round;
 		if (round > 1) {
 			VK(vkBeginCommandBuffer(commands, &begin));
 			OK(vkattn_stream_reset(stream));
 		}
+		OK(vkattn_append_forward(append, stream, &row));
+		OK(vkattn_stream_barrier(stream));
 		OK(vkattn_op_forward(op, stream, &args));
 		VkMemoryBarrier read = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
 			.dstAccessMask = VK_ACCESS_HOST_READ_BIT};
@@ -206,6 +218,7 @@ int main(int argc, char **argv)
 	INVALID("destroyed", vkattn_stream_barrier(stream));
 	INVALID("destroyed", vkattn_stream_destroy(stream));
 	INVALID("destroyed", vkattn_op_forward(op, NULL, &on_host));
+	INVALID("destroyed", vkattn_append_forward(append, NULL, &row));
 	INVALID("destroyed", vkattn_buffer_destroy(b));
 	OK(vkattn_requirements_destroy(scalar));
 	OK(vkattn_requirements_destroy(coopmat));
