@@ -3,6 +3,7 @@
 On a CUDA device it also compiles a model and captures CUDA graphs."""
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -199,7 +200,7 @@ class Flash(Case):
     def test_rotary(self):
         dtype = dtypes[0]
         q, k, v = normal(2, 3, 4, 64, dtype=dtype), normal(2, 3, 2, 64, dtype=dtype), normal(2, 3, 2, 64, dtype=dtype)
-        angle = torch.rand(50, 24, device=device) * 6
+        angle, before = torch.rand(50, 24, device=device) * 6, q.clone()
         cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
 
         def turned(x, first, step, interleaved):
@@ -212,14 +213,34 @@ class Flash(Case):
                     x[:, i, :, one], x[:, i, :, two] = z.real, z.imag
             return x.to(dtype)
 
-        for causal in (True, False):
-            for interleaved in (True, False):
-                caches = [normal(2, 40, 2, 64, dtype=dtype) for _ in range(2)]
-                o = fa.flash_attn_with_kvcache(q, *caches, k, v, cos, sin, 20, causal=causal, rotary_interleaved=interleaved)
-                self.close(caches[0][:, 20:23], turned(k, 20, 1, interleaved).double(), dtype)
-                self.assertTrue(torch.equal(caches[1][:, 20:23], v))
-                want = formula(turned(q, 20, int(causal), interleaved), *(x[:, :23] for x in caches), causal=causal)[0]
-                self.close(o, want, dtype)
+        of = integers(3, 1)
+        for i, (causal, interleaved) in enumerate(itertools.product((True, False), repeat=2)):
+            caches = [normal(2, 40, 2, 64, dtype=dtype) for _ in range(2)]
+            tables = (cos, sin) if i % 2 else (cos.float(), sin.float())
+            o = fa.flash_attn_with_kvcache(q, *caches, k, v, *tables, 20, causal=causal, rotary_interleaved=interleaved)
+            self.close(caches[0][:, 20:23], turned(k, 20, 1, interleaved).double(), dtype)
+            self.assertTrue(torch.equal(caches[1][:, 20:23], v))
+            want = formula(turned(q, 20, int(causal), interleaved), *(x[:, :23] for x in caches), causal=causal)[0]
+            self.close(o, want, dtype)
+            self.assertTrue(torch.equal(q, before))
+            # More rows of Q than new ones, a length of each sequence, and rows with memory of others in between.
+            more, both = normal(2, 5, 4, 64, dtype=dtype), normal(5, 40, 2, 2, 64, dtype=dtype)
+            caches = both.unbind(2)
+            window = (-1, -1) if causal else (5, -1)
+            o = fa.flash_attn_with_kvcache(more, *caches, k, v, cos, sin, integers(20, 9), of, causal=causal, window_size=window, rotary_interleaved=interleaved)
+            for b, n in enumerate((20, 9)):
+                one = slice(b, b + 1)
+                held = [x[of[b], : n + 3][None] for x in caches]
+                self.close(held[0][:, n:], turned(k[one], n, 1, interleaved).double(), dtype)
+                self.close(o[one], formula(turned(more[one], n, 1, interleaved), *held, causal=causal, window=window)[0], dtype)
+            pools, table = [normal(7, 16, 2, 64, dtype=dtype) for _ in range(2)], integers([4, 1, 6], [5, 0, 2])
+            o = fa.flash_attn_with_kvcache(more[:, :1], *pools, k, v, cos, sin, integers(14, 31), block_table=table, rotary_interleaved=interleaved)
+            for b, n in enumerate((14, 31)):
+                one = slice(b, b + 1)
+                held = [x[table[b].long()].flatten(0, 1)[None, : n + 3] for x in pools]
+                self.close(held[0][:, n:], turned(k[one], n, 1, interleaved).double(), dtype)
+                self.assertTrue(torch.equal(held[1][:, n:], v[one]))
+                self.close(o[one], formula(turned(more[one, :1], n, 0, interleaved), *held)[0], dtype)
 
     def test_pages(self):
         dtype = dtypes[0]
@@ -244,7 +265,7 @@ class Flash(Case):
             rows = slice(int(cu_q[i]), int(cu_q[i + 1]))
             self.close(o[rows], formula(q.flatten(0, 1)[None, rows], keys, values, causal=True)[0][0], dtype)
         if not cuda:
-            with self.assertRaisesRegex(ValueError, "within 48 keys"):
+            with self.assertRaisesRegex(ValueError, "3 new rows in 48 positions"):
                 fa.flash_attn_with_kvcache(q, *pools, k, v, cache_seqlens=integers(14, 46), block_table=table)
         with self.assertRaisesRegex(NotImplementedError, "gradient"):
             fa.flash_attn_varlen_func(normal(6, 4, 64, dtype=dtype, grad=True), *pools, cu_q, cu_k, 4, 40, block_table=table)
@@ -383,13 +404,14 @@ class Flash(Case):
     def test_refusals(self):
         q = normal(1, 8, 2, 64, dtype=dtypes[0])
         cu = torch.tensor([0, 8], dtype=torch.int32, device=device)
+        other = q.float() if cuda else q.half()
         for words, error, call in (
             ("torch.Tensor", TypeError, lambda: fa.flash_attn_func(1, q, q)),
             ("shape", ValueError, lambda: fa.flash_attn_func(q[0], q, q)),
             ("shapes", ValueError, lambda: fa.flash_attn_func(q, q[..., :32], q)),
             ("multiple", ValueError, lambda: fa.flash_attn_func(q, q.repeat(1, 1, 2, 1), q.repeat(1, 1, 2, 1))),
             ("float64", TypeError, lambda: fa.flash_attn_func(q.double(), q.double(), q.double())),
-            ("k is of", TypeError, lambda: fa.flash_attn_func(q, q.float() if cuda else q.half(), q)),
+            ("k is of", TypeError, lambda: fa.flash_attn_func(q, other, q)),
             ("S_dmask", NotImplementedError, lambda: fa.flash_attn_func(q, q, q, 0.1, return_attn_probs=True)),
             ("alibi_slopes has shape", ValueError, lambda: fa.flash_attn_func(q, q, q, alibi_slopes=torch.ones(2, 2, device=device))),
             ("max_logits is no", TypeError, lambda: fa.flash_attn_func(q, q, q, max_logits=torch.ones(2, device=device).half())),
@@ -405,6 +427,21 @@ class Flash(Case):
             ("go together", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q)),
             ("of 8 keys", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q, q, cache_seqlens=4)),
             ("int32", TypeError, lambda: fa.flash_attn_with_kvcache(q, q, q, cache_seqlens=cu[1:].long())),
+            ("k is of", TypeError, lambda: fa.flash_attn_with_kvcache(q, q, q, other, other, cache_seqlens=0)),
+            ("k_cache is of", TypeError, lambda: fa.flash_attn_with_kvcache(q, other, other, q, q, cache_seqlens=0)),
+            ("k has shape", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q[..., :32], q, cache_seqlens=0)),
+            ("k has shape", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q[:, :, :1], q[:, :, :1], cache_seqlens=0)),
+            ("v has shape", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q, q[:, :4], cache_seqlens=0)),
+            ("v_cache has shape", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q[:, :4], q[:, :4], q[:, :4], cache_seqlens=0)),
+            ("k_cache has shape", ValueError, lambda: fa.flash_attn_with_kvcache(q, q.repeat(2, 1, 1, 1), q.repeat(2, 1, 1, 1), q, q, cache_seqlens=0)),
+            ("k_cache has strides", ValueError, lambda: fa.flash_attn_with_kvcache(q, *[q.repeat(1, 1, 1, 2)[..., ::2]] * 2, q, q, cache_seqlens=0)),
+            ("overlapping", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q, q, cache_seqlens=0)),
+            ("new_rows is 0", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q[:, :0], q[:, :0], cache_seqlens=0)),
+            ("at least 8 positions", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q, q, q[0, :7, 0, :9], q[0, :7, 0, :9], 0)),
+            ("rotary_cos is a int", TypeError, lambda: fa.flash_attn_with_kvcache(q, q, q, q, q, 1, 1, 0)),
+            ("rotary_sin has shape", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q, q, q[0, :, 0, :9], q[0, :, 0, :8], 0)),
+            ("rotary_cos is of", TypeError, lambda: fa.flash_attn_with_kvcache(q, q, q, q, q, *[q[0, :, 0, :9].double()] * 2, 0)),
+            ("cache_seqlens has shape", ValueError, lambda: fa.flash_attn_with_kvcache(q, q, q, q, q, cache_seqlens=cu)),
             ("softcap", ValueError, lambda: fa.flash_attn_func(q, q, q, softcap=-1.0)),
             ("enable_gqa", ValueError, lambda: vkattn.sdpa(q, q[:, :2], q[:, :2])),
             ("exclude", ValueError, lambda: vkattn.sdpa(q, q, q, torch.ones(2, 2, device=device), is_causal=True)),
@@ -490,6 +527,22 @@ class Operators(Case):
             torch.library.opcheck(plain, (q, k, v, *rest[6:11]))
             o, lse = plain(q, k, v, *rest[6:11])
             torch.library.opcheck(torch.ops.vkattn.plain_backward.default, (torch.ones_like(o), o, lse, q, k, v, *rest[6:11]))
+
+    def test_append(self):
+        dtype = dtypes[0]
+        q, k, v, *caches = (normal(2, n, h, 64, dtype=dtype) for n, h in ((3, 4), (3, 2), (3, 2), (40, 2), (40, 2)))
+        cos, sin, used = normal(40, 16, dtype=dtype), normal(40, 16, dtype=dtype), integers(4, 9)
+        append = torch.ops.vkattn.append.default
+        torch.library.opcheck(append, (q, k, v, *caches, used, None, cos, sin, True, False))
+        torch.library.opcheck(append, (q, k, v, *caches, used, integers([1], [0]), None, None, True, True))
+
+        def step(q, k, v, cache, values, used):
+            return fa.flash_attn_with_kvcache(q * 2, cache, values, k, v, cos, sin, used, causal=True)
+
+        compiled, others = torch.compile(step, fullgraph=True), [x.clone() for x in caches]
+        for used in (integers(4, 9), integers(11, 0)):
+            self.close(compiled(q, k, v, *caches, used), step(q, k, v, *others, used), dtype)
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(caches, others)))
 
     def test_operators_without_python(self):
         from vkattn import _torch
@@ -592,6 +645,43 @@ class Streams(Case):
                 o = fa.flash_attn_func(x, x, x, causal=True)
         torch.cuda.current_stream().wait_stream(s)
         self.assertTrue(torch.equal(o, want))
+
+    def test_graph_of_a_cache(self):
+        q, k, v = (normal(3, 1, h, 64, dtype=torch.bfloat16) for h in (8, 2, 2))
+        cos, sin = normal(96, 32, dtype=torch.bfloat16), normal(96, 32, dtype=torch.bfloat16)
+        pools, caches, table, of = *([normal(9, n, 2, 64, dtype=torch.bfloat16) for _ in range(2)] for n in (32, 96)), integers([4, 1, 7], [8, 0, 2], [3, 5, 6]), integers(6, 2, 0)
+        used = integers(0, 40, 80)
+
+        def step(pools, caches):
+            o = fa.flash_attn_with_kvcache(q, *pools, k, v, cos, sin, used, block_table=table, causal=True)
+            o = o, fa.flash_attn_with_kvcache(q, *caches, k, v, cos, sin, used, of, rotary_interleaved=False)
+            used.add_(1)
+            return o
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step(pools, caches)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = step(pools, caches)
+        others = [[x.clone() for x in y] for y in (pools, caches)]
+        torch.cuda.set_sync_debug_mode("error")  # neither a replay nor a call waits
+        try:
+            for _ in range(12):
+                for x in (q, k, v):
+                    x.normal_()
+                graph.replay()
+                used.sub_(1)
+                want = step(*others)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip((*out, *pools, *caches), (*want, *others[0], *others[1]))))
+        # Rows that a cache has no room for are not written.
+        last = [x.clone() for x in caches]
+        fa.flash_attn_with_kvcache(q, *caches, k, v, cos, sin, integers(96, -1, 1000), of)
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(caches, last)))
 
     def test_graph(self):
         q, k, v = (normal(2, 300, 4, 128, dtype=torch.bfloat16, grad=True) for _ in range(3))

@@ -49,17 +49,17 @@ def _loaded() -> _c.Library:
 
 
 class _Op:
-    """An operation, which the last that refers to it destroys: the cache of its device, or a call."""
+    """An operation, which the last that refers to it destroys: the cache of its device, or a call. kind: "op" or "append"."""
 
-    def __init__(self, device: "Device", config: Any) -> None:
+    def __init__(self, device: "Device", config: Any, kind: str) -> None:
         self.handle = ctypes.c_void_p()
-        self._library = device._library
-        self._library.call("op_create", device._handle, config, self.handle)
+        self._library, self._kind = device._library, kind
+        self._library.call(kind + "_create", device._handle, config, self.handle)
 
     def __del__(self) -> None:
         try:
-            self._library.call("op_destroy", self.handle)
-        except Exception:  # with its device, or op_create has failed
+            self._library.call(self._kind + "_destroy", self.handle)
+        except Exception:  # with its device, or it was not made
             pass
 
 
@@ -108,14 +108,14 @@ class Device:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _op(self, key: Tuple[Any, ...], config: Any) -> _Op:
+    def _op(self, key: Tuple[Any, ...], config: Any, kind: str = "op") -> _Op:
         """The operation of a config, which the key names."""
         with self._lock:
             if not self._handle:
                 raise ValueError("the device is closed")
             op = self._ops.get(key)
             if op is None:
-                op = _Op(self, config)
+                op = _Op(self, config, kind)
                 if len(self._ops) >= 256:
                     del self._ops[next(iter(self._ops))]
                 self._ops[key] = op

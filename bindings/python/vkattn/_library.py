@@ -100,12 +100,36 @@ BackwardArgs = _struct(
         ("d_table_count", c_size_t),
     ],
 )
+Rotary = _struct("vkattn_rotary", _ints("dim first style"))
+AppendConfig = _struct(
+    "vkattn_append_config",
+    [_SIZE, *_ints("dtype head_dim head_dim_v key_type value_type kv_block"), ("rotary", Rotary), *_ints("cos_sin_of_dtype access check")],
+)
+AppendArgs = _struct(
+    "vkattn_append_args",
+    [
+        _SIZE,
+        *_longs("b hkv hq new_rows"),
+        *[(n, Tensor) for n in ("k", "v")],
+        *[(n, Vector) for n in ("used_new", "cu_new")],
+        *_longs("total_new"),
+        *[(n, Tensor) for n in ("k_cache", "v_cache")],
+        *_longs("capacity"),
+        ("pages", POINTER(Pages)),
+        *[(n, Vector) for n in ("used", "k_scale", "v_scale", "cos", "sin")],
+        *_longs("positions"),
+        *[(n, Tensor) for n in ("q", "q_out")],
+        *_longs("rows_q"),
+        *_ints("q_at_used shard"),
+    ],
+)
 Plan = _struct(
     "vkattn_plan", [_SIZE, *_ints("tier splits"), *[(n, c_uint64) for n in ("flops", "bytes", "workspace_bytes")], ("text", c_char * 2048)]
 )
 
 STRUCTS = (
     Tensor, Vector, DeviceOptions, Cuda, DeviceInfo, TableType, Config, Shape, Varlen, Pages, Bias, Mask, Table, Args, BackwardArgs, Plan,
+    Rotary, AppendConfig, AppendArgs,
 )  # fmt: skip
 
 # The exceptions of the statuses 1 to 9.
@@ -126,6 +150,9 @@ _FUNCTIONS = {
     "call_create_backward": [c_void_p, POINTER(BackwardArgs), POINTER(c_void_p)],
     "call_run": [c_void_p, c_void_p, c_char_p],  # the addresses packed
     "call_destroy": [c_void_p],
+    "append_create": [c_void_p, POINTER(AppendConfig), POINTER(c_void_p)],
+    "append_destroy": [c_void_p],
+    "append_forward": [c_void_p, c_void_p, POINTER(AppendArgs)],
     "op_plan": [c_void_p, POINTER(Args), POINTER(Plan)],
 }
 

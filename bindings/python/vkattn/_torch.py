@@ -39,7 +39,8 @@ class _Place:
         self.device = Device("cpu" if index is None else f"cuda:{index}")
         self.index = index
         self.library = self.device._library
-        self.op_forward, self.op_backward, self.call_run = (self.library.function(x) for x in ("op_forward", "op_backward", "call_run"))
+        names = ("op_forward", "op_backward", "call_run", "append_forward")
+        self.op_forward, self.op_backward, self.call_run, self.append_forward = (self.library.function(x) for x in names)
         self.streams: "dict[int, ctypes.c_void_p]" = {}
         self.prepared: "set[Any]" = set()  # the calls that prepare has been called for
 
@@ -61,7 +62,7 @@ class _Place:
         return found
 
     def run(self, function: Any, handle: Any, args: Any) -> None:
-        """Calls op_forward, op_backward or call_run."""
+        """Calls op_forward, op_backward, call_run or append_forward."""
         stream = self.stream()
         while status := function(handle, stream, args):
             if status != _BUSY:
@@ -349,6 +350,75 @@ def _backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tens
     return d_q, d_k, d_v
 
 
+def _append(
+    q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, block_table: Optional[Tensor], cos: Optional[Tensor],
+    sin: Optional[Tensor], interleaved: bool, q_at_used: bool,
+) -> Tensor:  # fmt: skip
+    """q rotated, empty without cos."""
+    out = q.new_empty(q.shape if cos is not None else 0)
+    if not q.shape[0]:
+        return out
+    place, (q, k, v, k_cache, v_cache) = _place(q), (_rows(x).transpose(1, 2) for x in (q, k, v, k_cache, v_cache))
+    rotary = _c.Rotary(2 * cos.shape[1], 0, int(not interleaved)) if cos is not None else _c.Rotary()
+    key = ("append", q.dtype, q.shape[3], v.shape[3], rotary.dim, interleaved, cos is None or cos.dtype)
+    op = place.device._ops.get(key) or place.device._op(key, _c.made(
+        _c.AppendConfig, dtype=_DTYPES[q.dtype], head_dim=q.shape[3], head_dim_v=v.shape[3], rotary=rotary,
+        cos_sin_of_dtype=int(cos is not None and cos.dtype == q.dtype),
+    ), "append")  # fmt: skip
+    a = _c.made(
+        _c.AppendArgs, b=q.shape[0], hkv=k.shape[1], hq=q.shape[1], new_rows=k.shape[2], capacity=k_cache.shape[2], used=_vector(used),
+        k=_tensor(k), v=_tensor(v), k_cache=_tensor(k_cache), v_cache=_tensor(v_cache),
+    )  # fmt: skip
+    if block_table is not None:
+        pages = _c.made(_c.Pages, table=_vector(block_table), stride=block_table.shape[1], page_size=k_cache.shape[2], count=k_cache.shape[0])
+        a.pages, a.capacity = ctypes.pointer(pages), 0
+    if cos is not None and sin is not None:
+        a.cos, a.sin, a.positions = _vector(cos), _vector(sin), cos.shape[0]
+        if q.numel():
+            a.q, a.q_out, a.rows_q, a.q_at_used = _tensor(q), _tensor(out.transpose(1, 2)), q.shape[2], int(q_at_used)
+    place.run(place.append_forward, op.handle, a)
+    return out
+
+
+def append(
+    q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, block_table: Optional[Tensor], cos: Optional[Tensor],
+    sin: Optional[Tensor], interleaved: bool, q_at_used: bool,
+) -> Tensor:  # fmt: skip
+    """Writes k and v [batch, rows, heads, dim] behind the first used int32 [batch] rows of caches [batch, keys, heads, dim], or
+    with block_table of pages [pages, page size, heads, dim]. With cos and sin it rotates k, and q, which it returns: its rows at
+    the positions of k, or all at used."""
+    batch, keys = q.shape[0], k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
+    shape = (k_cache.shape[0] if block_table is not None else batch, *k_cache.shape[1:3])
+    tensors = [("k", k, (batch, k.shape[1], shape[2], q.shape[3])), ("v", v, (*k.shape[:3], v_cache.shape[3])),
+               ("k_cache", k_cache, (*shape, q.shape[3])), ("v_cache", v_cache, (*shape, v_cache.shape[3])), ("cache_seqlens", used, (batch,))]  # fmt: skip
+    if block_table is not None:
+        tensors.append(("block_table", block_table, (batch, block_table.shape[1])))
+    for name, t in (("rotary_cos", cos), ("rotary_sin", sin)):
+        if t is not None and cos is not None:
+            if t.shape[0] < keys or 2 * t.shape[1] > q.shape[3]:
+                raise ValueError(f"{name} has shape {tuple(t.shape)}, want at least {keys} positions of at most {q.shape[3] // 2}")
+            if t.dtype not in (q.dtype, torch.float32):
+                raise TypeError(f"{name} is of {t.dtype}, want {q.dtype} or float32")
+            tensors.append((name, t, tuple(cos.shape)))
+    for name, t, want in tensors:
+        if t.device != q.device:
+            raise ValueError(f"{name} is on {t.device}, and q on {q.device}")
+        if tuple(t.shape) != want:
+            raise ValueError(f"{name} has shape {tuple(t.shape)}, want {want}")
+        if name in ("k", "v", "k_cache", "v_cache") and t.dtype != q.dtype:
+            raise TypeError(f"{name} is of {t.dtype}, and q of {q.dtype}")
+        if name.endswith("_cache") and t.stride(-1) != 1 and t.shape[-1] != 1:
+            raise ValueError(f"{name} has strides {t.stride()}, want rows that are contiguous")
+    if q.dtype not in _DTYPES:
+        raise TypeError(f"q is of {q.dtype}, want float16, bfloat16 or float32")
+    if cos is not None and sin is not None and cos.dtype != sin.dtype:
+        raise TypeError(f"rotary_cos is of {cos.dtype}, and rotary_sin of {sin.dtype}")
+    used, block_table, cos, sin = [None if t is None else t.contiguous() for t in (used, block_table, cos, sin)]
+    call = torch.ops.vkattn.append if _registered and _compiling() else _append
+    turned = call(q, k, v, k_cache, v_cache, used, block_table, cos, sin, interleaved, q_at_used)
+    return q if cos is None else turned
+
+
 class _Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, max_logits: Optional[Tensor], *rest: Any) -> Any:  # type: ignore[override]
@@ -441,6 +511,13 @@ def _register() -> bool:
         for device in {"cpu", "cuda"}.difference(direct):
             library.impl(f"vkattn::{name}_forward", device, plain_forward)
             library.impl(f"vkattn::{name}_backward", device, plain_backward)
+    library.define(
+        "vkattn::append",
+        "(Tensor q, Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor used, Tensor? block_table, Tensor? cos, Tensor? sin, "
+        "bool interleaved, bool q_at_used) -> Tensor",
+    )
+    library.impl("vkattn::append", ("cpu", "cuda"), _append)
+    library.register_fake("vkattn::append", lambda q, *x: q.new_empty(q.shape if x[6] is not None else 0))
     library.impl("vkattn::forward", ("cpu", "cuda"), _forward)
     library.impl("vkattn::backward", ("cpu", "cuda"), _backward)
 

@@ -131,8 +131,9 @@ def flash_attn_with_kvcache(
     cache_seqlens: an int for all, or int32 [batch]. k and v are first written behind them.
 
     Of larger caches cache_batch_idx int32 [batch] names each sequence's. With block_table int32 [batch, pages of a sequence]
-    the caches are [pages, page size, key heads, dim]. On a GPU rows past the end of a cache overwrite its last. rotary_cos and rotary_sin [positions, at most dim / 2] rotate k, and
-    q: under a causal mask or a window at the positions of k, otherwise all rows at cache_seqlens. It has no gradients."""
+    the caches are [pages, page size, key heads, dim]. On a GPU rows past the end of a cache are not written. rotary_cos and
+    rotary_sin [at least the keys of a cache, at most dim / 2], of q's dtype or float32, rotate k, and q: under a causal mask or a
+    window at the positions of k, otherwise all rows at cache_seqlens. It has no gradients."""
     if cache_leftpad is not None:
         raise NotImplementedError("cache_leftpad")
     if cache_batch_idx is not None and block_table is not None:
@@ -140,12 +141,15 @@ def flash_attn_with_kvcache(
     for name, t in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("k", k), ("v", v)):
         if t is not None or name not in ("k", "v"):
             _check(name, t, 4, "[batch, rows, heads, dim]")
-    batch, rows = q.shape[:2]
+    batch = q.shape[0]
     new = 0 if k is None else k.shape[1]
     if (k is None) != (v is None) or k is not None and cache_seqlens is None:
         raise ValueError("k, v and cache_seqlens go together")
     if (rotary_cos is None) != (rotary_sin is None) or rotary_cos is not None and k is None:
         raise ValueError("rotary_cos, rotary_sin, k and v go together")
+    for name, t in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin)):
+        if t is not None:
+            _check(name, t, 2, "[positions, angles]")
     table, capacity = block_table, k_cache.shape[1]
     if block_table is not None:
         _check("block_table", block_table, 2, "[batch, pages of a sequence]")
@@ -156,58 +160,29 @@ def flash_attn_with_kvcache(
     if table is not None and table.dtype != torch.int32:
         raise TypeError(f"{'cache_batch_idx' if block_table is None else 'block_table'} is of {table.dtype}, want int32")
     with torch.no_grad():
-        used = None
+        used = length = None
         if isinstance(cache_seqlens, Tensor):
             _check("cache_seqlens", cache_seqlens, 1, "[batch]")
             if cache_seqlens.dtype != torch.int32:
                 raise TypeError(f"cache_seqlens is of {cache_seqlens.dtype}, want int32")
-            used = cache_seqlens + new
-            begin = cache_seqlens.long()[:, None]
+            used = cache_seqlens
         elif cache_seqlens is not None:
-            if not new <= int(cache_seqlens) + new <= capacity:
-                raise ValueError(f"cache_seqlens is {cache_seqlens}, with {new} rows behind, of {capacity} keys")
-            begin = torch.full((batch, 1), int(cache_seqlens), device=q.device)
-        if k is not None and v is not None:
-            at = begin + torch.arange(new, device=q.device)
-            if at.device.type != "cpu":
-                at = at.clamp(0, capacity - 1)  # an index that is out of range would cost the device
-            elif at.numel() and not 0 <= int(at.min()) <= int(at.max()) < capacity:
-                raise ValueError(f"cache_seqlens with {new} rows behind is not within {capacity} keys")
-            if rotary_cos is not None and rotary_sin is not None:
-                turning = causal or window_size[0] >= 0 or window_size[1] >= 0
-                of_q = begin + torch.arange(rows, device=q.device) if turning else begin.expand(batch, rows)
-                q, k = (_rotated(x, rotary_cos, rotary_sin, i, rotary_interleaved) for x, i in ((q, of_q), (k, at)))
-            if table is None:
-                of = torch.arange(batch, device=q.device)[:, None]
-            else:
-                of = table.long().gather(1, at // k_cache.shape[1]).clamp(0, k_cache.shape[0] - 1)
-            for cache, x in ((k_cache, k), (v_cache, v)):
-                cache[of, at % k_cache.shape[1]] = x
+            length = int(cache_seqlens)
+            if not new <= length + new <= capacity:
+                raise ValueError(f"cache_seqlens is {length}, with {new} rows behind, of {capacity} keys")
+            if k is not None or table is not None:
+                used = torch.full((batch,), length, dtype=torch.int32, device=q.device)
+        if k is not None and v is not None and used is not None:
+            by_position = causal or any(0 <= x < capacity for x in window_size)
+            q = _torch.append(q, k, v, k_cache, v_cache, used, table, rotary_cos, rotary_sin, rotary_interleaved, not by_position)
         keys, values = k_cache, v_cache
-        if cache_seqlens is not None and used is None:
-            if table is None:
-                keys, values = (x[:, : int(cache_seqlens) + new] for x in (k_cache, v_cache))
-            else:
-                used = torch.full((batch,), int(cache_seqlens) + new, dtype=torch.int32, device=q.device)
+        if length is not None and table is None:
+            keys, values, used = k_cache[:, : length + new], v_cache[:, : length + new], None
+        elif used is not None and new:
+            used = used + new
         o, lse = _torch.attend(
             q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), used_k=used, block_table=table, window=window_size, softcap=softcap,
             causal=_torch._BOTTOM_RIGHT if causal else _torch._NONE, scale=softmax_scale, alibi=alibi_slopes,
         )  # fmt: skip
     o = o.transpose(1, 2)
     return (o, lse) if return_softmax_lse else o
-
-
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor, at: Tensor, interleaved: bool) -> Tensor:
-    """x [batch, rows, heads, dim] with its first columns rotated, by the angles of position at [batch, rows]: columns 2 i
-    and 2 i + 1, or i and i + the number of angles."""
-    n = cos.shape[1]
-    if cos.dim() != 2 or cos.shape != sin.shape or 2 * n > x.shape[3]:
-        raise ValueError(f"rotary_cos and rotary_sin have shapes {tuple(cos.shape)} and {tuple(sin.shape)}, want [positions, at most {x.shape[3] // 2}]")
-    at = at.clamp(0, cos.shape[0] - 1)
-    c, s = (t.float()[at][:, :, None] for t in (cos, sin))
-    pairs = x[..., : 2 * n].float()
-    pairs = pairs.unflatten(3, (n, 2)).transpose(3, 4) if interleaved else pairs.unflatten(3, (2, n))
-    a, b = pairs.unbind(3)
-    turned = torch.stack((a * c - b * s, a * s + b * c), 3)
-    turned = turned.transpose(3, 4).flatten(3) if interleaved else turned.flatten(3)
-    return torch.cat((turned.to(x.dtype), x[..., 2 * n :]), 3)
