@@ -38,8 +38,8 @@ func python(t *testing.T) (path string, numpy bool) {
 	return path, false
 }
 
-// unpack makes the wheel and unpacks it.
-func unpack(t *testing.T) (folder string) {
+// unpack makes the wheel and installs it in an empty folder, as pip does; without pip it unpacks it there.
+func unpack(t *testing.T, program string) (folder string) {
 	t.Helper()
 	for _, tool := range []string{"go", "make", "cc", "python3"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -74,6 +74,12 @@ func unpack(t *testing.T) (folder string) {
 	for _, name := range []string{"__init__.py", "_library.py", "_torch.py", "flash_attn.py", "transformers.py", "py.typed", "libvkattn.so", "libvkattn_torch.so", "METADATA", "WHEEL", "RECORD", "LICENSE", "LICENSES.txt", "NOTICE"} {
 		require.True(t, names[name], name)
 	}
+	if exec.Command(program, "-m", "pip", "--version").Run() == nil {
+		folder = t.TempDir()
+		out, err := exec.Command(program, "-m", "pip", "install", "--no-index", "--no-deps", "--no-cache-dir", "--disable-pip-version-check",
+			"--target", folder, filepath.Join("../..", wheel)).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
 	return folder
 }
 
@@ -82,7 +88,7 @@ func unpack(t *testing.T) (folder string) {
 func TestPythonPackage(t *testing.T) {
 	testlevel.OnceOnly(t)
 	program, numpy := python(t)
-	folder := unpack(t)
+	folder := unpack(t, program)
 	run := func(words ...string) {
 		cmd := exec.Command(program, words...)
 		cmd.Dir = t.TempDir()

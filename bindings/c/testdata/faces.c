@@ -67,6 +67,13 @@ static void layouts(problem *p)
 	p->args.v = p->args.k;
 }
 
+/* One row of V stands for all. */
+static void expanded(problem *p)
+{
+	p->args.v.bytes = D * sizeof(float);
+	p->args.v.expanded = 1;
+}
+
 static void packed(problem *p)
 {
 	p->varlen.cu_q = INTS(0, 5, 9);
@@ -241,7 +248,7 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*change)(problem *);
-	} cases[] = {{"plain", plain}, {"causal window", causal_window}, {"layouts", layouts}, {"packed", packed}, {"paged", paged},
+	} cases[] = {{"plain", plain}, {"causal window", causal_window}, {"layouts", layouts}, {"expanded", expanded}, {"packed", packed}, {"paged", paged},
 		{"biased", biased}, {"listed", listed}, {"blocked", blocked}, {"quantized", quantized}, {"modified", modified},
 		{"accumulated", accumulated}, {"half", half}};
 	REQUIRE(argc == 2);

@@ -29,7 +29,7 @@ def _stream_of(index: int) -> int:
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _stream_of)
 _compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 _lock = threading.Lock()
-_devices: "dict[Optional[int], _Place]" = {}
+_devices: "dict[Any, _Place]" = {}
 
 
 class _Place:
@@ -78,10 +78,11 @@ class _Place:
 
 
 def _place(t: Tensor) -> _Place:
-    index = t.device.index if t.device.type == "cuda" else None
+    kind = t.device.type
+    index: Any = t.device.index if kind == "cuda" else None if kind == "cpu" else kind
     found = _devices.get(index)
     if found is None:
-        if t.device.type not in ("cpu", "cuda"):
+        if kind not in ("cpu", "cuda"):
             raise NotImplementedError(f"tensors on {t.device}: there are cpu and cuda")
         with _lock:
             found = _devices.get(index)
