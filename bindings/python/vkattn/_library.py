@@ -145,6 +145,7 @@ _FUNCTIONS = {
     "op_destroy": [c_void_p],
     "op_forward": [c_void_p, c_void_p, POINTER(Args)],
     "op_backward": [c_void_p, c_void_p, POINTER(BackwardArgs)],
+    "op_prepare": [c_void_p, POINTER(Args)],
     "op_prepare_backward": [c_void_p, POINTER(BackwardArgs)],
     "call_create_forward": [c_void_p, POINTER(Args), POINTER(c_void_p)],
     "call_create_backward": [c_void_p, POINTER(BackwardArgs), POINTER(c_void_p)],

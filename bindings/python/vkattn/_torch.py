@@ -42,7 +42,7 @@ class _Place:
         names = ("op_forward", "op_backward", "call_run", "append_forward")
         self.op_forward, self.op_backward, self.call_run, self.append_forward = (self.library.function(x) for x in names)
         self.streams: "dict[int, ctypes.c_void_p]" = {}
-        self.prepared: "set[Any]" = set()  # the calls that prepare has been called for
+        self.prepared: "set[Any]" = set()  # of prepare_once
 
     def stream(self) -> Optional[ctypes.c_void_p]:
         """The handle of the current stream; None on the CPU."""
@@ -69,12 +69,20 @@ class _Place:
                 self.library.check(status)
             time.sleep(0)  # another thread is in a call on the stream
 
-    def prepare(self, op: Any, back: Any) -> bool:
+    def prepare(self, function: str, op: Any, args: Any) -> bool:
         """Allocates a workspace for the stream of a CUDA graph. It returns False, and allocates nothing, while a graph is captured."""
-        if self.index is not None and torch.cuda.is_current_stream_capturing():
+        if self.index is None:
+            return True
+        if torch.cuda.is_current_stream_capturing():
             return False
-        self.library.call("op_prepare_backward", op.handle, back)
+        self.library.call(function, op.handle, args)
         return True
+
+    def prepare_once(self, function: str, op: Any, args: Any, *shape: Any) -> None:
+        """prepare of the first call of a shape."""
+        key = (function, id(op), *shape)
+        if key not in self.prepared and self.prepare(function, op, args):
+            self.prepared.add(key)
 
 
 def _place(t: Tensor) -> _Place:
@@ -236,6 +244,7 @@ class _Plain:
         self.lse_shape = o.shape[:3]
         c.args.o = _tensor(o)
         self.without_lse = self.call("forward", c.args)
+        self.place.prepare("op_prepare", self.op, c.args)
         c.args.lse.bytes = self.lse_shape.numel() * 4
         self.with_lse = self.call("forward", c.args)
         gradients = [wide(torch.empty_like(t)) for t in (q, k, v)]  # at addresses that do not overlap, as prepare wants them
@@ -279,7 +288,7 @@ class _Plain:
         place = self.place
         data = _pack[10](q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr(), d_o.data_ptr(), 0, d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr())
         place.run(place.call_run, self.gradients, data)
-        self.prepared = self.prepared or place.prepare(self.op, self.back)
+        self.prepared = self.prepared or place.prepare("op_prepare_backward", self.op, self.back)
         return d_q, d_k, d_v
 
 
@@ -326,6 +335,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any, max_logits: Optional[T
     if max_logits is not None:
         c.args.max_logits = _vector(max_logits)
     c.place.run(c.place.op_forward, c.op.handle, c.args)
+    if rest[4] <= 8:  # decode kernels, which split the keys
+        c.place.prepare_once("op_prepare", c.op, c.args, q.shape, k.shape, rest[5])
     return o, lse
 
 
@@ -345,9 +356,7 @@ def _backward(d_o: Tensor, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tens
     back.partial_keys = int(sinks is not None)  # a sink counts in LSE as a key whose value is 0
     back.d_o, back.d_q, back.d_k, back.d_v = _tensor(d_o), _tensor(d_q), _tensor(d_k), _tensor(d_v)
     c.place.run(c.place.op_backward, c.op.handle, back)
-    shape = (id(c.op), tuple(q.shape), tuple(k.shape))
-    if shape not in c.place.prepared and c.place.prepare(c.op, back):
-        c.place.prepared.add(shape)
+    c.place.prepare_once("op_prepare_backward", c.op, back, q.shape, k.shape)
     return d_q, d_k, d_v
 
 
