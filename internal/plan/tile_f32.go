@@ -125,17 +125,26 @@ func (t f32Tile) describe() string { return t.String() }
 //	     8x1x48/16 g2 50.2; 12x1x32/16 g2 47.9
 //	128: 8x1x16/16 g4 f 53.3, 44.8; g2 q1 f 52.5, 46.8; g2 f 51.7, 44.9; g4 q1 f 51.6, 46.5; g2 45.7;
 //	     12x1x16/16 g1 30.9; 4x1x16/16 g2 29.8
+//
+// Above 128, with that loop, full, on an H200 (docs/log/vulkan.md, 77), tiles of 8x1x16/16 g2 f u:
+//
+//	160: p16g2f 75.5; 8x2 g1 p16g1f d2 71.9; p32g2f 67.1; 8x1x32/32 p32g2f d2 a3 64.0; 12x1 p16g2f d2 63.0; p16g2f d2 60.8
+//	192: p16g2f 67.4; p16g2f d2 60.7; p16g3f d2 59.7; p16g2 d2 56.8
+//	256: q1 p16g2f d2 a1 64.7; p16g2f d2 a1 64.3; p16g4f d2 a1 62.8; p16g2 d2 a1 60.5; p16g2f d2 a3 58.8; 12x1 40.4
 var f32Table = []struct {
 	maxDim uint32
 	causal bool
 	tile   f32Tile
+	whole  bool // without its loop with pairs or all of its subgroups the next row is better
 }{
-	{64, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 32, Group: 2, Unchecked: 1, Order: 1, PairTile: 64, PairGroup: 2, DimSplit: 1}},
-	{64, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 16, Group: 2, PairTile: 64, PairGroup: 2, DimSplit: 1}},
-	{128, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, QSmemChunks: 1, Fences: 1, Group: 2, Unchecked: 1, Order: 1, PairTile: 32, PairGroup: 4, PairFences: 1, DimSplit: 1}},
-	{128, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 4, Unchecked: 1, PairTile: 32, PairGroup: 2, PairFences: 1, DimSplit: 1}},
-	{256, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 2, Unchecked: 1, Order: 1, PairTile: 16, PairGroup: 2, PairFences: 1, DimSplit: 2}},
-	{256, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 2, Unchecked: 1, PairTile: 16, PairGroup: 2, PairFences: 1, DimSplit: 2}},
+	{64, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 32, Group: 2, Unchecked: 1, Order: 1, PairTile: 64, PairGroup: 2, DimSplit: 1}, false},
+	{64, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 16, Group: 2, PairTile: 64, PairGroup: 2, DimSplit: 1}, false},
+	{128, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, QSmemChunks: 1, Fences: 1, Group: 2, Unchecked: 1, Order: 1, PairTile: 32, PairGroup: 4, PairFences: 1, DimSplit: 1}, false},
+	{128, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 4, Unchecked: 1, PairTile: 32, PairGroup: 2, PairFences: 1, DimSplit: 1}, false},
+	{192, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 2, Unchecked: 1, Order: 1, PairTile: 16, PairGroup: 2, PairFences: 1, DimSplit: 1}, true},
+	{192, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 2, Unchecked: 1, PairTile: 16, PairGroup: 2, PairFences: 1, DimSplit: 1}, true},
+	{256, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 2, Unchecked: 1, Order: 1, PairTile: 16, PairGroup: 2, PairFences: 1, DimSplit: 2}, false},
+	{256, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 2, Unchecked: 1, PairTile: 16, PairGroup: 2, PairFences: 1, DimSplit: 2}, false},
 }
 
 // f32Refusal says why a call of float32 does not run on cooperative matrices, or "".
@@ -190,18 +199,26 @@ func hasPairs(caps *vk.Caps, tier problem.Tier, f fragment) bool {
 }
 
 // f32Tiles lists tiles, best first: that of the table, then smaller ones for devices and tiers
-// with less shared memory. Calls with few rows get few subgroups. pairs tells whether the device
+// with less shared memory, or the next row of the table. Calls with few rows get few subgroups. pairs tells whether the device
 // has the fragments of a loop with pairs of float16; without all subgroups of the table an
 // invocation would hold too much of its tile.
 func f32Tiles(f fragment, v *Variant, rows, maxInvocations uint32, pairs bool) []tile {
-	dim := max(v.headDim, v.headDimV)
-	var best f32Tile
-	for _, t := range slices.Backward(f32Table) {
-		if dim <= t.maxDim && (v.causal || !t.causal) {
-			best = t.tile
+	var list []tile
+	for _, row := range f32Table {
+		if max(v.headDim, v.headDimV) > row.maxDim || row.causal != v.causal {
+			continue
+		}
+		list = append(list, row.tile.sizes(f, v, rows, maxInvocations, pairs, row.whole)...)
+		if !row.whole {
+			break
 		}
 	}
-	var list []tile
+	return list
+}
+
+// sizes lists t and smaller tiles, or, with whole, those that have all of its subgroups and its
+// loop with pairs.
+func (best f32Tile) sizes(f fragment, v *Variant, rows, maxInvocations uint32, pairs, whole bool) (list []tile) {
 	for frags := best.MFrags; frags >= 1; frags-- {
 		if frags > 1 && rows <= f.M {
 			continue
@@ -221,9 +238,14 @@ func f32Tiles(f fragment, v *Variant, rows, maxInvocations uint32, pairs bool) [
 				if !pairs || subgroups != best.Subgroups || keys != best.KVTile {
 					t.PairTile = 0
 				}
-				list = t.appendLighter(list)
+				if t.PairTile > 0 || !whole {
+					list = t.appendLighter(list)
+				}
 			}
 		}
+	}
+	if whole {
+		list = slices.DeleteFunc(list, func(t tile) bool { return t.(f32Tile).PairTile == 0 })
 	}
 	return list
 }
