@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"vkattn/internal/arith"
@@ -211,20 +212,26 @@ func TestQuantizedDecodeOfCubins(t *testing.T) {
 	}
 }
 
-// Latent attention takes the tier that was faster on an H200, one row or two (docs/results/2026-11-30-h200/latent-3.jsonl.gz and the log of its
-// kernels), and its estimates are near the times.
+// Latent attention takes the tier that was faster on an H200 (docs/results/2026-11-30-h200/latent-4.jsonl.gz), and its estimates are near the
+// times.
 func TestAutoOfLatentAttention(t *testing.T) {
 	for _, c := range []struct {
-		b, heads, rows int
-		us             [2]float64 // of tiers cuda and coopmat2; 0: not timed
+		b, heads, rows, keys int
+		us                   [2]float64 // of tiers cuda and coopmat2; 0: not timed
 	}{
-		{32, 128, 1, [2]float64{153.9, 828}},
-		{32, 128, 2, [2]float64{281.2, 0}},
-		{32, 16, 1, [2]float64{91.2, 149}},
-		{32, 16, 2, [2]float64{93, 0}},
+		{32, 128, 1, 8192, [2]float64{153.9, 935}},
+		{32, 128, 2, 8192, [2]float64{281.2, 0}},
+		{32, 16, 1, 8192, [2]float64{91.2, 161}},
+		{32, 16, 2, 8192, [2]float64{93, 0}},
+		{32, 16, 1, 32768, [2]float64{308, 638}},
+		{8, 128, 1, 8192, [2]float64{53.4, 277}},
+		{8, 16, 1, 8192, [2]float64{42.3, 51.6}},
+		{8, 16, 1, 32768, [2]float64{96.9, 132}},
+		{1, 128, 1, 32768, [2]float64{38.6, 122}},
+		{1, 16, 1, 8192, [2]float64{21.7, 33.8}},
 	} {
 		cfg := problem.Config{DType: problem.BF16, HeadDim: 576, HeadDimV: 512, Causal: problem.BottomRight}
-		r := Request{Shape: problem.Shape{B: c.b, Hq: c.heads, Hkv: 1, Sq: c.rows, Sk: 8192}, Access: problem.AccessAddresses,
+		r := Request{Shape: problem.Shape{B: c.b, Hq: c.heads, Hkv: 1, Sq: c.rows, Sk: c.keys}, Access: problem.AccessAddresses,
 			Align: [4]uint32{8, 8, 8, 8}, VInK: true, operands: operandsInRegisters}
 		f16 := cfg
 		f16.DType = problem.F16
@@ -237,7 +244,7 @@ func TestAutoOfLatentAttention(t *testing.T) {
 		require.Equal(t, 1, best, "%+v: %v", c, times)
 		for i, us := range c.us {
 			if us > 0 {
-				require.InEpsilon(t, us, times[1-i], 0.25, "%+v: %v", c, times)
+				assert.InEpsilon(t, us, times[1-i], 0.35, "%+v: %v", c, times)
 			}
 		}
 	}
