@@ -129,6 +129,53 @@ func TestAutoTakesLatentAttentionOfCUDA(t *testing.T) {
 	}
 }
 
+// Tier cuda takes lists of tokens of one length for each row, in latent attention, and refuses others.
+func TestCUDATakesTokensOfLatentAttention(t *testing.T) {
+	f := withFakeCUDA(t)
+	f.choice.Family = "fa3 latent"
+	dev := cudaDevice(t)
+	base := callOn(t, dev)
+	base.Shape = Shape{B: 1, Hq: 128, Hkv: 1, Sq: 2, Sk: 512}
+	base.V = base.K
+	base.V.Strides = Strides{Batch: 512 * 64, Head: 64, Seq: 64}
+	vector := func() Vector { return Vector{Buffer: base.Q.Buffer, Offset: 4096} }
+	for name, x := range map[string]struct {
+		change func(*Args)
+		want   bool
+	}{
+		"of rows":      {func(*Args) {}, true},
+		"with lengths": {func(a *Args) { a.Varlen = &Varlen{UsedK: vector()} }, true},
+		"with offsets": {func(a *Args) {
+			a.SparseTokens = &SparseTokens{Offsets: vector(), Tokens: vector(), Total: 5, PerRow: true}
+		}, false},
+		"of sequences": {func(a *Args) { a.SparseTokens = &SparseTokens{Tokens: vector(), TopK: 7} }, false},
+		"another V":    {func(a *Args) { a.V.Buffer = a.Q.Buffer }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := base
+			a.SparseTokens = &SparseTokens{Tokens: vector(), TopK: 7, PerRow: true}
+			x.change(&a)
+			s, err := dev.NewStream("test")
+			require.NoError(t, err)
+			defer func() { require.NoError(t, s.Close()) }()
+			op, err := New(On(dev), Config{HeadDim: 64, HeadDimV: 32, Tier: TierCUDA})
+			require.NoError(t, err)
+			err = op.Forward(OnStream(s), a)
+			if !x.want {
+				oneLine(t, err, "its forward kernels take no sparse tokens")
+				return
+			}
+			require.NoError(t, err)
+			require.True(t, f.problems[len(f.problems)-1].Tokens)
+			require.Equal(t, 7, f.calls[len(f.calls)-1].TopK)
+			require.Equal(t, a.SparseTokens.Tokens.Buffer, f.calls[len(f.calls)-1].Tokens.Buffer)
+			f.out[a.SparseTokens.Tokens.Buffer] = true
+			defer clear(f.out)
+			oneLine(t, op.Forward(OnStream(s), a), "CUDA does not reach the buffer")
+		})
+	}
+}
+
 // Tier cuda alone takes a state of dropout and MaxLogits on a Vulkan device. The others refuse them by name, but gradients take no notice
 // of MaxLogits.
 func TestVulkanTiersRefuseWhatOnlyCUDATakes(t *testing.T) {

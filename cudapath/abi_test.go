@@ -46,8 +46,9 @@ func TestParametersAreThoseOfTheKernels(t *testing.T) {
 	fmt.Fprintf(&c, "#include <stddef.h>\n#include %q\n", header)
 	fmt.Fprintf(&c, "static_assert(sizeof(AttnParams) == %d && sizeof(AttnTensor) == %d, \"size\");\n", unsafe.Sizeof(v.params.callParams), unsafe.Sizeof(v.params.q))
 	fmt.Fprintf(&c, "static_assert(sizeof(AttnGeneralParams) == %d, \"size\");\n", unsafe.Sizeof(v.params.generalParams))
-	fmt.Fprintf(&c, "static_assert(sizeof(AttnLatentParams) == %d && offsetof(AttnLatentParams, partial) == %d && offsetof(AttnLatentParams, parts) == %d, \"size\");\n",
-		unsafe.Sizeof(v.params), unsafe.Offsetof(v.params.partial), unsafe.Offsetof(v.params.parts))
+	fmt.Fprintf(&c, "static_assert(sizeof(AttnLatentParams) == %d && offsetof(AttnLatentParams, partial) == %d && offsetof(AttnLatentParams, parts) == %d && offsetof(AttnLatentParams, tokens) == %d && "+
+		"offsetof(AttnLatentParams, topk) == %d && offsetof(AttnLatentParams, whole) == %d, \"size\");\n", unsafe.Sizeof(v.params), unsafe.Offsetof(v.params.partial), unsafe.Offsetof(v.params.parts),
+		unsafe.Offsetof(v.params.tokens), unsafe.Offsetof(v.params.topK), unsafe.Offsetof(v.params.whole))
 	for _, m := range members {
 		fmt.Fprintf(&c, "static_assert(offsetof(AttnGeneralParams, %s) == %d, \"%s\");\n", m.name, m.offset, m.name)
 	}

@@ -58,8 +58,8 @@ type generalParams struct {
 // latentParams is AttnLatentParams of kernels/attn_latent.h.
 type latentParams struct {
 	generalParams
-	partial  uint64
-	parts, _ int32
+	partial, tokens       uint64
+	parts, topK, whole, _ int32
 }
 
 const (

@@ -76,6 +76,8 @@ func (t *table) tryGroup(g group, d *DeviceInfo, p *problem.CUDAProblem) (k *Ker
 		}
 	}
 	switch {
+	case p.Tokens:
+		return nil, "it takes sparse tokens in latent attention alone"
 	case !some:
 		return nil, "not part of this build"
 	case !takes && p.Options != "":
@@ -186,7 +188,7 @@ func (t *table) limits(k *Kernel, d *DeviceInfo, p *problem.CUDAProblem) string 
 		return fmt.Sprintf("%d bytes of shared memory a block, the device has %d", k.Shared, d.MaxShared)
 	}
 	if k.Latent {
-		return k.latentLimits(&p.Shape)
+		return k.latentLimits(p)
 	}
 	count := k.tiles(&p.Shape, min(p.B, k.batches()))
 	if k.Outputs == "" { // of a forward kernel, which takes several launches

@@ -31,6 +31,8 @@ func testTable(t *testing.T) *table {
 	}
 	fa3 = append(fa3, `{"entry":"fa3_latent","family":"fa3","dtype":"f16","d":576,"dv":512,"latent":true,"combine":"fa3_latent_combine","module":"m3",
 		"threads":512,"shared":200000,"rows":64,"cols":64,"grid":"persistent","maps":[{"tensor":"k","box":[64,64,1,1],"swizzle":128}]}`)
+	fa3 = append(fa3, `{"entry":"fa3_tokens","family":"fa3","dtype":"f16","d":576,"dv":512,"latent":true,"tokens":true,"combine":"fa3_tokens_combine","module":"m3",
+		"threads":512,"shared":200000,"rows":64,"cols":64,"grid":"persistent"}`)
 	var fa2 []string
 	for _, d := range []string{`256,"dv":256`, `64,"dv":64`, `192,"dv":128`} { // not in order
 		for _, any := range []bool{false, true} {
@@ -92,6 +94,11 @@ func TestChoosesTheBestKernelThatTakesTheProblem(t *testing.T) {
 		{"latent attention of many sequences", h200, func(p *chosen) { latent(p); p.B = 65536 }, "ref_f16", "65536 sequences"},
 		{"long latent attention", h200, func(p *chosen) { latent(p); p.Sk = 1<<29 + 1 }, "ref_f16", "at most 2^29"},
 		{"many rows of latent attention", h200, func(p *chosen) { latent(p); p.Hq, p.Sq = 1<<16, 1<<15 }, "ref_f16", "it counts them in 31 bits"},
+		{"token lists of latent attention", h200, func(p *chosen) { latent(p); p.Tokens, p.B = true, 65536 }, "fa3_tokens", ""},
+		{"token lists of pages of any size", h200, func(p *chosen) { latent(p); p.Tokens, p.Options, p.PageSize = true, "pages", 3 }, "fa3_tokens", ""},
+		{"many token lists", h200, func(p *chosen) { latent(p); p.Tokens, p.B = true, 1<<30+1 }, "", "it counts them in 31 bits"},
+		{"token lists with a window", h200, func(p *chosen) { latent(p); p.Tokens, p.Options, p.NotLatent = true, "window", "window" }, "", "latent attention: it takes no window"},
+		{"token lists of other head dims", h200, func(p *chosen) { p.VInK, p.Tokens, p.Hkv, p.Hq = true, true, 1, 1 }, "", "fa2_any: it takes sparse tokens in latent attention alone"},
 		{"V in K of other head dims", h200, func(p *chosen) { latent(p); p.HeadDim, p.HeadDimV = 128, 128 }, "fa3_false", ""},
 		{"a family", h200, func(p *chosen) { p.Kernel = "fa2" }, "fa2_192_false", ""},
 		{"the family for validation", h200, func(p *chosen) { p.Kernel, p.Causal = "ref", true }, "ref_f16", ""},

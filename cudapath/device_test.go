@@ -45,6 +45,15 @@ func hostForward(name string, p *callParams) error {
 	if strings.HasSuffix(name, "_combine") { // the kernel before it has computed everything
 		return nil
 	}
+	if strings.HasSuffix(name, "_latent_tokens") {
+		l := (*latentParams)(unsafe.Pointer(p))
+		n := a.B * a.Sq
+		if l.cuQ != 0 {
+			n = int(l.totalQ)
+		}
+		a.SparseTokens = &problem.SparseTokens{PerRow: true, TopK: int(l.topK)}
+		a.SparseTokens.Tokens.Host = unsafe.Slice(*(**byte)(unsafe.Pointer(&l.tokens)), 4*n*int(l.topK))
+	}
 	if strings.Contains(name, "_general") || strings.Contains(name, "_latent") {
 		return hostGeneral(cfg, a, (*generalParams)(unsafe.Pointer(p)))
 	}
@@ -530,6 +539,8 @@ func TestDeviceDecodes(t *testing.T) {
 func TestDeviceComputesLatent(t *testing.T) {
 	f, dev := openFake(t)
 	list, _ := latentCases()
+	tokens, _ := latentTokenCases()
+	list = append(list, tokens...)
 	list = append(list, cases.Case{Name: "no keys", D: 576, Dv: 512, VInK: true, LSE: true, Shape: attention.Shape{Hq: 16, Hkv: 1}, PackedQ: true, LooseK: true,
 		Seqs: []cases.Seq{{ID: 1, Rows: 1}, {ID: 2, Rows: 1}}})
 	for _, c := range list {
@@ -545,15 +556,19 @@ func TestDeviceComputesLatent(t *testing.T) {
 			plan, err := op.PlanFor(args)
 			require.NoError(t, err)
 			require.NoError(t, op.Close())
-			require.Equal(t, "attn_fa3_bf16_latent", plan.Kernel)
+			kernel := "attn_fa3_bf16_latent"
+			if c.PerRow {
+				kernel += "_tokens"
+			}
+			require.Equal(t, kernel, plan.Kernel)
 			f.launches()
 			judgeOptionsOnDevice(t, dev, "", p)
 			lines := strings.Split(strings.TrimSpace(f.launches()), "\n")
-			parts := plan.WorkspaceBytes > 0
+			parts := plan.WorkspaceBytes > 0 && c.SparseRatio == 0 || len(lines) == 4 // with lists, parts may have whole ones
 			require.Len(t, lines, map[bool]int{true: 4, false: 2}[parts], "two calls")
-			require.True(t, strings.HasPrefix(lines[0], fmt.Sprintf("attn_fa3_bf16_latent grid %d,1,1 threads 512", plan.Workgroups)), lines[0])
+			require.True(t, strings.HasPrefix(lines[0], fmt.Sprintf(kernel+" grid %d,1,1 threads 512", plan.Workgroups)), lines[0])
 			if parts {
-				require.True(t, strings.HasPrefix(lines[1], "attn_fa3_bf16_latent_combine"), lines[1])
+				require.True(t, strings.HasPrefix(lines[1], kernel+"_combine"), lines[1])
 			}
 			require.NoError(t, forwardError.err)
 		})

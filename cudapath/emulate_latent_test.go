@@ -28,11 +28,11 @@ import (
 
 // latentEmulator runs the kernels of latent attention on the CPU.
 type latentEmulator struct {
-	run func(p *latentParams, k *emulatedMap, batches, box, ctas, reversed int32) string
+	run func(p *latentParams, k *emulatedMap, batches, box, ctas, groups, reversed int32) string
 }
 
-// newLatentEmulator compiles the kernels of a storage type. change may alter the text of their sources.
-func newLatentEmulator(t testing.TB, dtype attention.DType, change func(dir string)) *latentEmulator {
+// newLatentEmulator compiles the kernels of a storage type, or those of token lists. change may alter the text of their sources.
+func newLatentEmulator(t testing.TB, dtype attention.DType, tokens bool, change func(dir string)) *latentEmulator {
 	t.Helper()
 	compiler, err := exec.LookPath("c++")
 	if err != nil {
@@ -44,7 +44,7 @@ func newLatentEmulator(t testing.TB, dtype attention.DType, change func(dir stri
 	}
 	file := filepath.Join(dir, "kernels.so")
 	text, err := exec.Command(compiler, "-std=c++17", "-O2", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-shared", "-fPIC", "-I"+dir,
-		"-DATTN_BF16="+map[attention.DType]string{attention.F16: "0", attention.BF16: "1"}[dtype], "-o", file, filepath.Join(dir, "latent.cc")).CombinedOutput()
+		"-DATTN_BF16="+map[attention.DType]string{attention.F16: "0", attention.BF16: "1"}[dtype], fmt.Sprintf("-DLATENT_TOKENS=%d", map[bool]int{true: 1}[tokens]), "-o", file, filepath.Join(dir, "latent.cc")).CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	e := &latentEmulator{}
 	lib, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
@@ -75,8 +75,11 @@ func (e *latentEmulator) forward(cfg problem.Config, a problem.Args, all []tenso
 		p.table = vector(a.Pages.Table)
 	}
 	p.setOptions(&call)
-	g := latentGrid{rowTiles: max((a.Sq*a.Hq+latentRows-1)/latentRows, 1), parts: parts}
-	p.parts = int32(parts)
+	if a.SparseTokens != nil {
+		p.tokens, p.topK = vector(a.SparseTokens.Tokens), int32(a.SparseTokens.TopK)
+	}
+	g := latentGrid{rowTiles: latentRowTiles(&a.Shape, p.tokens != 0), parts: parts}
+	p.setParts(&a.Shape, parts)
 	check := func() error { return nil }
 	if parts > 1 {
 		p.partial, check = guardedWorkspace(g.workspace())
@@ -92,7 +95,7 @@ func (e *latentEmulator) forward(cfg problem.Config, a problem.Args, all []tenso
 	}
 	emulators.Lock()
 	defer emulators.Unlock()
-	if failure := e.run(&p, &k, int32(batches), int32(box), int32(ctas), order); failure != "" {
+	if failure := e.run(&p, &k, int32(batches), int32(box), int32(ctas), int32(min(parts, 4)), order); failure != "" {
 		return errors.New(failure)
 	}
 	runtime.KeepAlive(a)
@@ -112,7 +115,7 @@ func conformLatent(e *latentEmulator, p *cases.Problem, parts int) error {
 		if err := l.Check(&cfg, &a); err != nil {
 			return err
 		}
-		tiles := max((a.Sq*a.Hq+latentRows-1)/latentRows, 1)
+		tiles := latentRowTiles(&a.Shape, a.SparseTokens != nil)
 		if err := e.forward(cfg, a, l.All(), parts, max(tiles*parts/(i+1), 1), i == 1); err != nil {
 			return err
 		}
@@ -129,6 +132,29 @@ func conformLatent(e *latentEmulator, p *cases.Problem, parts int) error {
 		return err
 	}
 	return p.Same(afters[0], afters[1])
+}
+
+// latentTokenCases are calls in which each row has a list of tokens, with the number of parts: lists in one part and in several, parts
+// with whole lists, lists without a key.
+func latentTokenCases() (list []cases.Case, parts []int) {
+	add := func(n int, c cases.Case) {
+		c.D, c.Dv, c.VInK, c.LSE, c.Seed, c.Hkv, c.PerRow, c.TopK, c.Shuffled = 576, 512, true, true, uint64(900+len(list)), 1, true, true, true
+		c.Name = "tokens, " + c.Name
+		for j := range c.Seqs {
+			c.Seqs[j].ID = 1 + j
+		}
+		list, parts = append(list, c), append(parts, n)
+	}
+	add(3, cases.Case{Name: "splits", Shape: attention.Shape{Hq: 80}, SparseRatio: 0.7, Data: cases.Rising, Seqs: []cases.Seq{{Rows: 2, Keys: 260}, {Rows: 2, Keys: 260}}})
+	add(2, cases.Case{Name: "whole lists", Shape: attention.Shape{Hq: 16}, SparseRatio: 0.5, Causal: attention.BottomRight,
+		Seqs: []cases.Seq{{Rows: 8, Keys: 150}, {Rows: 8, Keys: 150}}})
+	add(4, cases.Case{Name: "pages", Shape: attention.Shape{Hq: 40}, SparseRatio: 0.5, PageSize: 24, PackedQ: true, LooseQ: true, Causal: attention.BottomRight,
+		Seqs: []cases.Seq{{Rows: 2, Keys: 230}, {Rows: 1, Keys: 64}, {Keys: 3}, {Rows: 1}, {Rows: 3, Keys: 129}}})
+	add(2, cases.Case{Name: "packed", Shape: attention.Shape{Hq: 16}, SparseRatio: 1, PackedQ: true, PackedK: true, LooseK: true, Data: cases.Falling,
+		Seqs: []cases.Seq{{Rows: 2, Keys: 63}, {}, {Rows: 1, Keys: 165}}})
+	add(3, cases.Case{Name: "padded", Shape: attention.Shape{Hq: 16}, SparseRatio: 0.2, LooseQ: true, LooseK: true, Scale: attention.ScaleOf(-0.1),
+		Seqs: []cases.Seq{{Rows: 2, Keys: 200}, {Rows: 0, Keys: 60}, {Rows: 4, Keys: 130}}})
+	return list, parts
 }
 
 // latentCases are calls of latent attention with the number of parts in which their keys lie: row tiles with several queries and with
@@ -175,7 +201,28 @@ func TestLatentKernelsOnTheCPU(t *testing.T) {
 	list, parts := latentCases()
 	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
 		t.Run(dtype.String(), func(t *testing.T) {
-			e := newLatentEmulator(t, dtype, nil)
+			e := newLatentEmulator(t, dtype, false, nil)
+			for i, c := range list {
+				if !testlevel.IsExhaustive() && i%2 != which {
+					continue
+				}
+				t.Run(c.String(), func(t *testing.T) {
+					p, err := cases.NewProblem(c, dtype)
+					require.NoError(t, err)
+					require.NoError(t, conformLatent(e, p, parts[i]))
+				})
+			}
+		})
+	}
+}
+
+// The same with a list of tokens for each query row.
+func TestLatentKernelsOfTokensOnTheCPU(t *testing.T) {
+	testlevel.HostOnly(t)
+	list, parts := latentTokenCases()
+	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		t.Run(dtype.String(), func(t *testing.T) {
+			e := newLatentEmulator(t, dtype, true, nil)
 			for i, c := range list {
 				if !testlevel.IsExhaustive() && i%2 != which {
 					continue
@@ -194,16 +241,22 @@ func TestLatentKernelsOnTheCPU(t *testing.T) {
 func TestLatentKernelsFaultsAreFound(t *testing.T) {
 	testlevel.HostOnly(t)
 	list, parts := latentCases()
+	tokenCases, tokenParts := latentTokenCases()
+	list, parts = append(list, tokenCases...), append(parts, tokenParts...)
 	for i, x := range []struct {
 		name, file, right, planted string
 	}{
 		{"pages", "latent_output.h", "storeShared(to, make_uint4(0, 0, 0, 0));", ""},
-		{"splits", "latent_combine.h", "top == all.top[0] ? 1 : exp2Approx(step)", "1"},
+		{"splits", "latent_combine.h", "top == rows.top[r] ? 1 : exp2Approx(step)", "1"},
 		{"rising", "latent_output.h", "if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) multiply", "if (false) multiply"},
 		{"small pages", "latent_produce.h", "latentSourceOf(p, w, key + row)", "latentSourceOf(p, w, key)"},
 		{"packed", "latent_work.h", "first == 0 && until == tiles ? -1 : 2 * part + (first == 0)", "first == 0 && until == tiles ? -1 : 2 * part"},
 		{"one part", "latent.cu", "giveRegisters<T::SCORES_REGISTERS>", "takeRegisters<T::SCORES_REGISTERS>"},
 		{"negative scale", "latent_scores.h", "if (p.scale_log2 < 0) {", "if (false) {"},
+		{"splits", "latent_work.h", "return {begin, begin + partsOf(tiles)};", "return {begin, begin + 2};"},
+		{"tokens, whole lists", "latent_scores.h", "s[4 * j + i] = s[4 * j + 2 + i] = -INFINITY;", ";"},
+		{"tokens, pages", "latent_produce.h", "uint32_t(token) % uint32_t(p.page_size)", "uint32_t(token)"},
+		{"tokens, padded", "latent_work.h", "rows.first += query, ", ""},
 	} {
 		requireOnce(t, x.file, x.right)
 		j := slices.IndexFunc(list, func(c cases.Case) bool { return c.Name == x.name })
@@ -212,7 +265,7 @@ func TestLatentKernelsFaultsAreFound(t *testing.T) {
 			continue
 		}
 		t.Run(x.name+" "+x.planted, func(t *testing.T) {
-			e := newLatentEmulator(t, attention.F16, func(dir string) {
+			e := newLatentEmulator(t, attention.F16, list[j].PerRow, func(dir string) {
 				file := filepath.Join(dir, x.file)
 				text, err := os.ReadFile(file)
 				require.NoError(t, err)
@@ -234,7 +287,7 @@ func TestLatentKeepsNotFinite(t *testing.T) {
 		if dtype == attention.F16 && !testlevel.IsExhaustive() {
 			break
 		}
-		e := newLatentEmulator(t, dtype, nil)
+		e := newLatentEmulator(t, dtype, false, nil)
 		for _, parts := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%v %d", dtype, parts), func(t *testing.T) {
 				p, err := cases.NewProblem(c, dtype)
@@ -322,7 +375,7 @@ func requireNothing(t testing.TB, p *cases.Problem, images [][]byte) {
 // Rows whose scores are all -Inf count as rows with nothing to attend to.
 func TestLatentRowsWithoutAFiniteScore(t *testing.T) {
 	testlevel.HostOnly(t)
-	e := newLatentEmulator(t, attention.F16, nil)
+	e := newLatentEmulator(t, attention.F16, false, nil)
 	for _, parts := range []int{1, 2} {
 		p, err := cases.NewProblem(cases.Case{D: 576, Dv: 512, VInK: true, LSE: true, Seed: 6, Shape: attention.Shape{B: 1, Hq: 40, Hkv: 1, Sq: 2, Sk: 130}}, attention.F16)
 		require.NoError(t, err)

@@ -29,6 +29,14 @@ func largeLatentCases() (list []cases.Case) {
 		}
 		list = append(list, c)
 	}
+	list = append(list, cases.Case{Name: "tokens of many rows", Shape: attention.Shape{Hq: 128}, PageSize: 64, Causal: attention.BottomRight, PackedQ: true, SparseRatio: 0.5,
+		Seqs: []cases.Seq{{ID: 1, Rows: 300, Keys: 700}, {ID: 2, Rows: 5, Keys: 40}, {ID: 3, Keys: 9}}})
+	list = append(list, cases.Case{Name: "tokens", Shape: attention.Shape{Hq: 128}, LooseK: true, SparseRatio: 0.7, Data: cases.Rising,
+		Seqs: []cases.Seq{{ID: 1, Rows: 2, Keys: 3000}, {ID: 2, Rows: 2, Keys: 3000}, {ID: 3, Rows: 1, Keys: 100}}})
+	for i := range 2 {
+		c := &list[len(list)-1-i]
+		c.D, c.Dv, c.VInK, c.LSE, c.Hkv, c.Seed, c.PerRow, c.TopK, c.Shuffled = 576, 512, true, true, 1, uint64(850+i), true, true, true
+	}
 	return list
 }
 
@@ -42,6 +50,8 @@ func TestGPULatent(t *testing.T) {
 	}
 	t.Logf("%v, also by Vulkan: %v", dev, vulkan != nil)
 	list, _ := latentCases()
+	tokens, _ := latentTokenCases()
+	list = append(list, tokens...)
 	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
 		for _, c := range append(list, largeLatentCases()...) {
 			t.Run(fmt.Sprint(dtype, " ", c.String()), func(t *testing.T) {
@@ -53,7 +63,7 @@ func TestGPULatent(t *testing.T) {
 				plan, err := op.PlanFor(p.MemoryArgs(memory))
 				require.NoError(t, err)
 				require.NoError(t, op.Close())
-				require.True(t, strings.HasSuffix(plan.Kernel, "_latent"), "%+v", plan)
+				require.True(t, strings.HasSuffix(plan.Kernel, map[bool]string{false: "_latent", true: "_latent_tokens"}[c.PerRow]), "%+v", plan)
 				judgeOptionsOnDevice(t, dev, "", p)
 				after := forwardOnDevice(t, dev, "", p, p.Image)
 				for range 10 {

@@ -16,10 +16,15 @@ const (
 	latentRows       = 64
 	latentColumns    = 512
 	latentKeys       = 64
-	// combineThreads, combineShared and combineChunks are those of kernels/latent_combine.h.
-	combineThreads = 128
-	combineShared  = 8704
-	combineChunks  = 16
+	// Of kernels/latent_combine.h: threads of a group, the most groups, shared memory with one group and with several, and CTAs of
+	// a row tile.
+	combineThreads  = 128
+	combineGroups   = 8
+	combineOneGroup = 4096
+	combineShared   = 68608
+	combineChunks   = 16
+	// wholeLists: parts have whole token lists where the longest part then has at most an eighth more than the mean.
+	wholeLists = 8
 	// maxLatentLength limits lengths, so that sums of positions fit 32 bits.
 	maxLatentLength = 1 << 29
 )
@@ -30,7 +35,7 @@ func (t *table) latent(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why st
 	some := false
 	for i := range t.kernels {
 		e := &t.kernels[i]
-		if !e.Latent || e.D != p.HeadDim || e.DV != p.HeadDimV {
+		if !e.Latent || e.Tokens != p.Tokens || e.D != p.HeadDim || e.DV != p.HeadDimV {
 			continue
 		}
 		if some = true; e.DType == p.DType.String() {
@@ -46,7 +51,7 @@ func (t *table) latent(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why st
 		return nil, "latent attention: it takes no " + p.NotLatent
 	case p.Align < alignment:
 		return nil, fmt.Sprintf("latent attention: offsets and strides have to be multiples of %d elements, these are of %d", alignment, p.Align)
-	case p.PageSize > 0 && p.PageSize%latentKeys != 0 && (latentKeys%p.PageSize != 0 || p.PageSize < 8):
+	case !p.Tokens && p.PageSize > 0 && p.PageSize%latentKeys != 0 && (latentKeys%p.PageSize != 0 || p.PageSize < 8):
 		return nil, fmt.Sprintf("latent attention: a page size of %d, it takes 8, 16, 32 and multiples of %d", p.PageSize, latentKeys)
 	}
 	if why := t.limits(k, d, p); why != "" {
@@ -56,14 +61,18 @@ func (t *table) latent(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why st
 }
 
 // latentLimits says which 32-bit number of the kernel a shape exceeds.
-func (k *Kernel) latentLimits(s *attention.Shape) string {
+func (k *Kernel) latentLimits(p *problem.CUDAProblem) string {
+	s := &p.Shape
 	tiles := uint64(s.B) * (uint64(s.Sk)/latentKeys + 1)
+	if k.Tokens { // a list has a tile or more, and all of them have at most 2^31 entries
+		tiles = 2 * max(uint64(s.B)*uint64(s.Sq), p.Rows)
+	}
 	switch {
 	case max(s.Sq, s.Sk) > maxLatentLength:
 		return fmt.Sprintf("Sq %d and Sk %d: it takes at most 2^29", s.Sq, s.Sk)
 	case uint64(s.Sq)*uint64(s.Hq) > math.MaxInt32-latentRows || tiles > math.MaxInt32:
 		return fmt.Sprintf("%d rows of all heads and %d KV tiles of all sequences, it counts them in 31 bits", uint64(s.Sq)*uint64(s.Hq), tiles)
-	case s.B > maxGridY:
+	case s.B > maxGridY && !k.Tokens:
 		return fmt.Sprintf("%d sequences, it takes %d", s.B, maxGridY)
 	}
 	return ""
@@ -74,10 +83,35 @@ func (k *Kernel) latentLimits(s *attention.Shape) string {
 type latentGrid struct{ rowTiles, parts, ctas int }
 
 func (k *kernel) latentGrid(s *attention.Shape) latentGrid {
-	g := latentGrid{rowTiles: max((s.Sq*s.Hq+latentRows-1)/latentRows, 1)}
+	g := latentGrid{rowTiles: latentRowTiles(s, k.Tokens)}
 	g.parts = max(k.c.info.SMs/g.rowTiles, 1)
 	g.ctas = min(g.rowTiles*g.parts, k.c.info.SMs)
 	return g
+}
+
+// latentRowTiles is the row tiles of a sequence, or with token lists of a query.
+func latentRowTiles(s *attention.Shape, tokens bool) int {
+	rows := s.Sq * s.Hq
+	if tokens {
+		rows = s.Hq
+	}
+	return max((rows+latentRows-1)/latentRows, 1)
+}
+
+// setParts divides a call. It returns the number of sequences, or with token lists that of queries.
+func (p *latentParams) setParts(s *attention.Shape, parts int) (sequences int) {
+	p.b, p.parts, p.whole = int32(s.B), int32(parts), 0
+	if p.tokens == 0 {
+		return s.B
+	}
+	lists := s.B * s.Sq
+	if p.cuQ != 0 {
+		lists = int(p.totalQ)
+	}
+	if longest := (lists + parts - 1) / parts; wholeLists*longest*parts <= (wholeLists+1)*lists {
+		p.whole = 1
+	}
+	return lists
 }
 
 // workspace is the size of the workspace of a forward call.
@@ -96,6 +130,11 @@ func (g latentGrid) workspace() uint64 {
 	return 2 * uint64(g.parts) * uint64(g.rowTiles) * latentStateBytes
 }
 
+// combineGroupsOf is the groups of threads of the combine kernel, by the mean of the parts of a sequence.
+func combineGroupsOf(parts, sequences int) int {
+	return min(max(parts/max(sequences, 1)/4, 1), combineGroups)
+}
+
 // latentMap describes K for its tensor map: rows of pages, of all packed sequences, or of a sequence. box is the rows of a copy.
 func latentMap(p *generalParams, s *attention.Shape) (k mappedTensor, batches, box int) {
 	k, batches, box = mappedTensor{p.k.base, p.k.batch, p.k.head, p.k.row, int(p.d), s.Sk, 1, false}, s.B, latentKeys
@@ -111,7 +150,7 @@ func latentMap(p *generalParams, s *attention.Shape) (k mappedTensor, batches, b
 // launchLatent launches a kernel of latent attention, and the one that combines splits.
 func (k *kernel) launchLatent(s *Stream, v *invocation) error {
 	p, g := &v.params, k.latentGrid(&v.shape)
-	p.b, p.parts = int32(v.shape.B), int32(g.parts)
+	sequences := p.setParts(&v.shape, g.parts)
 	tensor, batches, box := latentMap(&p.generalParams, &v.shape)
 	if tensor.rows < 1 || batches < 1 { // no copy reads it
 		tensor.base, tensor.rows, batches = p.q.base&^15, max(tensor.rows, 1), max(batches, 1)
@@ -122,9 +161,13 @@ func (k *kernel) launchLatent(s *Stream, v *invocation) error {
 	v.call.maps[0].box[1] = uint32(box)
 	v.call.grid = [3]uint32{uint32(g.ctas), 1, 1}
 	name, r := launch(s, &v.call, p)
-	if r == cudaSuccess && g.parts > 1 {
-		combine := cudaCall{function: k.combine, threads: combineThreads, shared: combineShared, early: s.c.lib.launchesEarly(),
-			grid: [3]uint32{uint32(g.rowTiles * combineChunks), uint32(v.shape.B), 1}}
+	if r == cudaSuccess && g.parts > 1 && p.whole == 0 && sequences > 0 {
+		groups, shared := combineGroupsOf(g.parts, sequences), uint32(combineShared)
+		if groups == 1 {
+			shared = combineOneGroup
+		}
+		combine := cudaCall{function: k.combine, threads: uint32(groups * combineThreads), shared: shared, early: s.c.lib.launchesEarly(),
+			grid: [3]uint32{uint32(g.rowTiles * combineChunks), uint32(sequences), 1}}
 		name, r = launch(s, &combine, p)
 	}
 	if r != cudaSuccess {

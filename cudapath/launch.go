@@ -15,7 +15,7 @@ type invocation struct {
 	call   cudaCall
 	params latentParams // a kernel with options takes generalParams, one without them callParams
 	shape  attention.Shape
-	held   [16]vk.Resource // Q, K, V, O, LSE, and what options have
+	held   [17]vk.Resource // Q, K, V, O, LSE, and what options have
 	n      int
 }
 
@@ -74,13 +74,14 @@ func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 	p.set(a)
 	if k.General || k.Latent {
 		from := [...]*problem.CUDAVector{&a.CuQ, &a.CuK, &a.UsedQ, &a.UsedK, &a.Table, &a.ALiBi, &a.Sinks, &a.Bias.CUDAVector, &a.Mask.CUDAVector,
-			&a.DropoutState, &a.MaxLogits}
-		for i, to := range [...]*uint64{&p.cuQ, &p.cuK, &p.usedQ, &p.usedK, &p.table, &p.alibi, &p.sinks, &p.bias, &p.mask, &p.dropState, &p.maxLogits} {
+			&a.DropoutState, &a.MaxLogits, &a.Tokens}
+		for i, to := range [...]*uint64{&p.cuQ, &p.cuK, &p.usedQ, &p.usedK, &p.table, &p.alibi, &p.sinks, &p.bias, &p.mask, &p.dropState, &p.maxLogits, &p.tokens} {
 			if *to, err = v.address(k.c, vectorNames[i], from[i]); err != nil {
 				return err
 			}
 		}
 		p.setOptions(a)
+		p.topK = int32(a.TopK)
 	}
 	v.call.function = k.handle
 	v.call.threads, v.call.shared = uint32(k.Threads), uint32(k.Shared)
@@ -129,7 +130,7 @@ func (p *generalParams) setOptions(a *problem.CUDACall) {
 
 var (
 	tensorNames = [...]string{"Q", "K", "V", "O"}
-	vectorNames = [...]string{"Varlen.CuQ", "Varlen.CuK", "Varlen.UsedQ", "Varlen.UsedK", "Pages.Table", "ALiBi", "Sinks", "Bias", "Mask", "DropoutState", "MaxLogits"}
+	vectorNames = [...]string{"Varlen.CuQ", "Varlen.CuK", "Varlen.UsedQ", "Varlen.UsedK", "Pages.Table", "ALiBi", "Sinks", "Bias", "Mask", "DropoutState", "MaxLogits", "SparseTokens.Tokens"}
 	biasTypes   = map[attention.DType]int32{attention.F16: 0, attention.BF16: 1, attention.F32: 2} // BiasType of kernels/attn_general.h
 )
 

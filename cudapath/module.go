@@ -77,7 +77,7 @@ func (k *kernel) load() error {
 	}
 	k.blocks = int(blocks)
 	if k.Combine != "" {
-		r := c.lib.api.function(c.handle, m.handle, k.Combine, combineThreads, combineShared, &k.combine, &fixed, &blocks)
+		r := c.lib.api.function(c.handle, m.handle, k.Combine, combineThreads*combineGroups, combineShared, &k.combine, &fixed, &blocks)
 		return c.check("load "+k.Combine, r)
 	}
 	return nil

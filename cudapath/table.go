@@ -52,7 +52,9 @@ type Kernel struct {
 	Slots bool `json:"slots"`
 	// Latent: a forward kernel of latent attention (latent.go), for calls with lengths and pages and those without options. Combine
 	// is the entry of its module that combines splits.
+	// Tokens: for calls in which each query row has a list of its keys, and no others.
 	Latent  bool   `json:"latent"`
+	Tokens  bool   `json:"tokens"`
 	Combine string `json:"combine"`
 	// Outputs names what a backward kernel computes: one of backwardOutputs. Empty: a
 	// forward kernel.

@@ -1,6 +1,7 @@
 // The interface between the host and the kernels of latent attention (latent.cu): one KV head, whose V is the first Dv columns
 // of K. They take calls with lengths and paged K and V, and calls without. Of AttnGeneralParams they read neither left, alibi,
-// sinks nor the changes of a score. v is not read.
+// sinks nor the changes of a score. v is not read. Kernels of token lists take calls in which each row has a list of the keys
+// that it attends to, as many entries for each.
 //
 // Package cudapath mirrors the struct and tests its layout.
 #pragma once
@@ -8,10 +9,13 @@
 
 struct AttnLatentParams : AttnGeneralParams {
 	uint64_t partial; // workspace: states of the parts of sequences, see LatentState of latent_work.h
+	uint64_t tokens;  // int32 [B, Sq, topk], or [total_q, topk] of packed rows: keys of the sequence; others are no keys
 	int32_t parts;    // that share the keys of all sequences, at least 1
+	int32_t topk;     // entries of a list
+	int32_t whole;    // 1: a part has whole lists, so that no states need a combine kernel
 	int32_t unused;
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(AttnLatentParams) == sizeof(AttnGeneralParams) + 16, "AttnLatentParams is mirrored by the host");
+static_assert(sizeof(AttnLatentParams) == sizeof(AttnGeneralParams) + 32, "AttnLatentParams is mirrored by the host");
 #endif

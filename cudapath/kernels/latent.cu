@@ -20,11 +20,15 @@
 // Masked keys do not change the result: where only some rows attend to a key, cleanLatentV() makes V finite. FlashMLA of
 // DeepSeek also divides O over two warpgroups; there both compute S and P, in turns. docs/log/cuda-latent.md has the numbers.
 //
+// With token lists, LATENT_TOKENS, each query row attends to the keys of a list. A row tile has heads of one query, and two warps of the
+// producer's warpgroup copy the keys one by one, with cp.async, in the order of the list.
+//
 // Files: latent_tile.h (shared memory, barriers), latent_work.h (parts and pieces), latent_produce.h, latent_scores.h,
 // latent_output.h, latent_combine.h, latent_ptx.h (copies). attn_latent.h is the interface.
 //
 // The build passes the storage type (see build/latent.go). Entries: attn_fa3_<type>_latent(map k, AttnLatentParams), any grid, one
-// CTA per multiprocessor; attn_fa3_<type>_latent_combine(AttnLatentParams), the grid (row tiles * COMBINE_CHUNKS, batch).
+// CTA per multiprocessor; attn_fa3_<type>_latent_combine(AttnLatentParams), the grid (row tiles * COMBINE_CHUNKS, batch). Those of token
+// lists have no map, and their combine kernel has the grid (row tiles * COMBINE_CHUNKS, queries).
 #include "latent_combine.h"
 #include "latent_produce.h"
 #include "latent_scores.h"
@@ -35,8 +39,9 @@ __device__ __forceinline__ void attendLatent(const TensorMap *mapK, const AttnLa
 	const uint32_t shared = sharedAddress(tiles);
 	const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
 	if (threadIdx.x == 0) {
-		prefetchMap(mapK);
-		for (int i = 0; i < T::STAGES * T::PANELS; i++) barrierInit(shared + T::K_FULL + 8 * i, 1);
+		if (!T::TOKENS) prefetchMap(mapK);
+		// With token lists each lane that gathers arrives, at the first panel of a group, and at that of K alone each warp once more.
+		for (int i = 0; i < T::STAGES * T::PANELS; i++) barrierInit(shared + T::K_FULL + 8 * i, !T::TOKENS ? 1 : T::GATHER_WARPS * (i % T::PANELS < 2 * T::HALF_PANELS ? 32 : 33));
 		for (int i = 0; i < T::STAGES * T::GROUPS; i++) barrierInit(shared + T::K_EMPTY + 8 * i, 4);
 		barrierInit(shared + T::P_FULL, 4);
 		barrierInit(shared + T::P_EMPTY, 8);
@@ -49,7 +54,8 @@ __device__ __forceinline__ void attendLatent(const TensorMap *mapK, const AttnLa
 	__syncthreads();
 	if (warp < 4) {
 		giveRegisters<T::PRODUCER_REGISTERS>();
-		if (warp == 0) produceLatent(mapK, p, shared);
+		if (!T::TOKENS && warp == 0) produceLatent(mapK, p, shared);
+		if (T::TOKENS && warp >= 2) gatherLatent(p, shared, warp - 2);
 		if (warp == 1) listLatentPieces(p, shared);
 	} else if (warp < 8) {
 		giveRegisters<T::SCORES_REGISTERS>();
@@ -60,12 +66,14 @@ __device__ __forceinline__ void attendLatent(const TensorMap *mapK, const AttnLa
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(LatentTile::THREADS, 1) LATENT_NAME(const __grid_constant__ TensorMap k, const __grid_constant__ AttnLatentParams p) {
-	static_assert(LatentTile::SHARED_BYTES == LATENT_SHARED, "build/latent.go says otherwise");
-	attendLatent(&k, p);
-}
+static_assert(LatentTile::SHARED_BYTES == LATENT_SHARED, "build/latent.go says otherwise");
+#if LATENT_TOKENS
+extern "C" __global__ void __launch_bounds__(LatentTile::THREADS, 1) LATENT_NAME(const __grid_constant__ AttnLatentParams p) { attendLatent(nullptr, p); }
+#else
+extern "C" __global__ void __launch_bounds__(LatentTile::THREADS, 1) LATENT_NAME(const __grid_constant__ TensorMap k, const __grid_constant__ AttnLatentParams p) { attendLatent(&k, p); }
+#endif
 
-extern "C" __global__ void __launch_bounds__(128) LATENT_COMBINE(const __grid_constant__ AttnLatentParams p) {
+extern "C" __global__ void __launch_bounds__(COMBINE_THREADS) LATENT_COMBINE(const __grid_constant__ AttnLatentParams p) {
 	static_assert(CombineTile::SHARED_BYTES == LATENT_COMBINE_SHARED, "build/latent.go says otherwise");
 	combineLatent(p);
 }

@@ -1,15 +1,18 @@
 // The combine kernel of latent.cu: adds up the states of the sequences that lie in several parts, in the order of the parts.
 //
-// A CTA has 64 rows and COMBINE_COLUMNS columns of a sequence. Its 128 threads have the accumulators of a warpgroup of O. They
-// compute the weights of COMBINE_PARTS parts at a time in shared memory first, so that the loads of states depend on nothing.
+// A CTA has 64 rows and COMBINE_COLUMNS columns of a sequence, and one group of threads or several, each with every n-th part. A group of
+// 128 threads has the accumulators of a warpgroup of O, and the first group adds up the groups. The host launches several where few
+// sequences have many parts: one group took 67 us for the 132 parts of a sequence, four groups 9 (H200). Where sequences have two parts,
+// registers count: more CTAs run at once if a thread loads one state at a time.
 #pragma once
 #include "latent_output.h"
 
-constexpr int COMBINE_COLUMNS = 32, COMBINE_CHUNKS = LatentTile::DV / COMBINE_COLUMNS, COMBINE_PARTS = 16;
+constexpr int COMBINE_COLUMNS = 32, COMBINE_CHUNKS = LatentTile::DV / COMBINE_COLUMNS, COMBINE_GROUPS = 8, COMBINE_THREADS = 128 * COMBINE_GROUPS;
 
 struct CombineTile {
-	static constexpr int WEIGHTS = 0, SUMS = WEIGHTS + 4 * COMBINE_PARTS * LatentTile::ROWS, TOPS = SUMS + 4 * COMBINE_PARTS * LatentTile::ROWS;
-	static constexpr int SHARED_BYTES = TOPS + 8 * LatentTile::ROWS;
+	static constexpr int FLOATS = COMBINE_COLUMNS / 2 + 2; // of a thread: O and the sums of its two rows
+	static constexpr int TOPS = 0, STATES = TOPS + 4 * COMBINE_THREADS; // those of several groups
+	static constexpr int SHARED_BYTES = STATES + 4 * (COMBINE_GROUPS - 1) * 128 * FLOATS;
 };
 
 __device__ __forceinline__ float loadSharedFloat(uint32_t at) { return __uint_as_float(loadSharedWord(at)); }
@@ -18,76 +21,80 @@ __device__ __forceinline__ void combineLatent(const AttnLatentParams &p) {
 	using T = LatentTile;
 	extern __shared__ __align__(1024) char tiles[];
 	const uint32_t shared = sharedAddress(tiles);
-	const int batch = blockIdx.y, rowTile = blockIdx.x / COMBINE_CHUNKS, chunk = blockIdx.x % COMBINE_CHUNKS;
-	const int thread = threadIdx.x, row = thread / 32 * 16 + thread % 32 / 4, mine = thread % T::ROWS, half = thread / T::ROWS;
-	const LatentSequence of(p, batch);
-	const int begin = latentTilesBefore(p, batch);
-	const LatentParts parts(p, latentTilesBefore(p, p.B));
-	const int first = parts.partOf(begin), last = parts.partOf(begin + LatentSequence::tilesOf(of.keys) - 1);
-	if (first == last || rowTile * T::ROWS >= of.rows.used * p.Hq) return;
+	const int at = blockIdx.y, rowTile = blockIdx.x / COMBINE_CHUNKS, chunk = blockIdx.x % COMBINE_CHUNKS;
+	const int thread = threadIdx.x % 128, group = threadIdx.x / 128, groups = blockDim.x / 128, row = thread / 32 * 16 + thread % 32 / 4;
+	const LatentSequence of(p, at);
+	const Span parts = LatentParts(p).of(p, at);
+	if (parts.end - parts.first == 1 || rowTile * T::ROWS >= of.rows.used * p.Hq) return;
 	waitForKernelBefore();
-	auto stateOf = [&](int part) { return LatentState(p, 2 * part + (part == first), rowTile); };
-	// Row max of all parts: two threads have half of the parts of a row each.
-	const float scale = fabsf(p.scale_log2);
-	Rows all = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {0, 0}, false}; // of row `mine`, its first
+	auto stateOf = [&](int part) { return LatentState(p, 2 * part + (part == parts.first), rowTile); };
+	// Row max of all parts: the threads of a row have every n-th part each.
+	float top = -INFINITY;
 #pragma unroll 4
-	for (int part = first + half; part <= last; part += 2) all.top[0] = fmaxf(all.top[0], *stateOf(part).top(mine));
-	storeSharedWord(shared + CombineTile::TOPS + 4 * thread, __float_as_uint(all.top[0]));
+	for (int part = parts.first + int(threadIdx.x) / T::ROWS; part < parts.end; part += 2 * groups) top = fmaxf(top, *stateOf(part).top(threadIdx.x % T::ROWS));
+	storeSharedWord(shared + CombineTile::TOPS + 4 * threadIdx.x, __float_as_uint(top));
 	__syncthreads();
-	all.top[0] = fmaxf(all.top[0], loadSharedFloat(shared + CombineTile::TOPS + 4 * (thread ^ T::ROWS)));
-	const bool far = all.isFar(0, scale);
-	const float rowMax = all.rowMax(0, scale);
+	const float scale = fabsf(p.scale_log2);
 	Rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {0, 0}, false};
+	bool far[2];
+	float rowMax[2];
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
-		const uint32_t at = shared + CombineTile::TOPS + 4 * (row + 8 * r);
-		rows.top[r] = fmaxf(loadSharedFloat(at), loadSharedFloat(at + 4 * T::ROWS));
+#pragma unroll
+		for (int n = 0; n < COMBINE_THREADS / T::ROWS; n++)
+			if (n < 2 * groups) rows.top[r] = fmaxf(rows.top[r], loadSharedFloat(shared + CombineTile::TOPS + 4 * (n * T::ROWS + row + 8 * r)));
+		far[r] = rows.isFar(r, scale), rowMax[r] = rows.rowMax(r, scale);
 	}
 	float o[COMBINE_COLUMNS / 2] = {};
-	for (int from = first; from <= last; from += COMBINE_PARTS) {
-		const int count = min(COMBINE_PARTS, last + 1 - from);
-		// Weights are those of softmaxP(): 2^(row max of the part - row max), in log2 units.
-#pragma unroll 4
-		for (int i = half; i < count; i += 2) {
-			const LatentState state = stateOf(from + i);
-			const float top = *state.top(mine), sum = *state.sum(mine);
-			const float step = far ? (top - all.top[0]) * scale : top * scale - rowMax;
-			// A row max that is NaN makes the row NaN. A part in which the row attends to no key has no weight, and nothing in its O.
-			const float weight = top == -INFINITY && sum == 0 ? 0 : top == all.top[0] ? 1 : exp2Approx(step);
-			storeSharedWord(shared + CombineTile::WEIGHTS + 4 * (i * T::ROWS + mine), __float_as_uint(weight));
-			storeSharedWord(shared + CombineTile::SUMS + 4 * (i * T::ROWS + mine), __float_as_uint(weight * sum));
-		}
-		__syncthreads();
-#pragma unroll 4
-		for (int i = 0; i < count; i++) {
-			const LatentState state = stateOf(from + i);
-			float weight[2];
+#pragma unroll 1
+	for (int part = parts.first + group; part < parts.end; part += groups) {
+		const LatentState state = stateOf(part);
+		float4 x[COMBINE_COLUMNS / 8];
 #pragma unroll
-			for (int r = 0; r < 2; r++) {
-				weight[r] = loadSharedFloat(shared + CombineTile::WEIGHTS + 4 * (i * T::ROWS + row + 8 * r));
-				rows.sum[r] += loadSharedFloat(shared + CombineTile::SUMS + 4 * (i * T::ROWS + row + 8 * r));
-			}
-#pragma unroll
-			for (int j = 0; j < COMBINE_COLUMNS / 8; j++) {
-				const int column = chunk * COMBINE_COLUMNS / 8 + j;
-				const float4 x = loadCached(state.accumulators(column / 32, column % 32));
-				o[4 * j] = weight[0] == 0 ? o[4 * j] : fmaf(weight[0], x.x, o[4 * j]);
-				o[4 * j + 1] = weight[0] == 0 ? o[4 * j + 1] : fmaf(weight[0], x.y, o[4 * j + 1]);
-				o[4 * j + 2] = weight[1] == 0 ? o[4 * j + 2] : fmaf(weight[1], x.z, o[4 * j + 2]);
-				o[4 * j + 3] = weight[1] == 0 ? o[4 * j + 3] : fmaf(weight[1], x.w, o[4 * j + 3]);
-			}
+		for (int j = 0; j < COMBINE_COLUMNS / 8; j++) {
+			const int column = chunk * COMBINE_COLUMNS / 8 + j;
+			x[j] = loadCached(state.accumulators(column / 32, column % 32));
 		}
-		__syncthreads();
+		// Weights are those of softmaxP(): 2^(row max of the part - row max), in log2 units. A row max that is NaN makes the row NaN.
+		// A part in which the row attends to no key has no weight, and nothing in its O.
+		float weight[2];
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			const float top = *state.top(row + 8 * r), sum = *state.sum(row + 8 * r), step = far[r] ? (top - rows.top[r]) * scale : top * scale - rowMax[r];
+			weight[r] = top == -INFINITY && sum == 0 ? 0 : top == rows.top[r] ? 1 : exp2Approx(step);
+			rows.sum[r] += weight[r] * sum;
+		}
+#pragma unroll
+		for (int j = 0; j < COMBINE_COLUMNS / 8; j++) {
+			const float y[4] = {x[j].x, x[j].y, x[j].z, x[j].w};
+#pragma unroll
+			for (int i = 0; i < 4; i++) o[4 * j + i] = weight[i / 2] == 0 ? o[4 * j + i] : fmaf(weight[i / 2], y[i], o[4 * j + i]);
+		}
+	}
+	auto slot = [&](int of, int n) { return shared + CombineTile::STATES + 4 * (((of - 1) * CombineTile::FLOATS + n) * 128 + thread); };
+	if (group > 0) {
+#pragma unroll
+		for (int n = 0; n < COMBINE_COLUMNS / 2; n++) storeSharedWord(slot(group, n), __float_as_uint(o[n]));
+#pragma unroll
+		for (int r = 0; r < 2; r++) storeSharedWord(slot(group, COMBINE_COLUMNS / 2 + r), __float_as_uint(rows.sum[r]));
+	}
+	__syncthreads();
+	if (group > 0) return;
+	for (int other = 1; other < groups; other++) {
+#pragma unroll
+		for (int n = 0; n < COMBINE_COLUMNS / 2; n++) o[n] += loadSharedFloat(slot(other, n));
+#pragma unroll
+		for (int r = 0; r < 2; r++) rows.sum[r] += loadSharedFloat(slot(other, COMBINE_COLUMNS / 2 + r));
 	}
 	float inverse[2];
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
-		const int at = rowTile * T::ROWS + row + 8 * r, query = at / p.Hq;
+		const int number = rowTile * T::ROWS + row + 8 * r, query = number / p.Hq;
 		const bool none = query >= of.rows.used || latentKeysOf(query, of.right, of.keys.used) == 0;
 		inverse[r] = none || rows.sum[r] == 0 ? 0 : 1 / rows.sum[r]; // no key, or scores that are all -inf
 		if (p.lse != 0 && chunk == 0 && thread % 4 == 0 && query < of.rows.used)
-			*lseOfLatent(p, batch, of.rows.first, query, at - query * p.Hq) = none ? -INFINITY : lseOf(p, rows, r, rows.sum[r], scale);
+			*lseOfLatent(p, of.batch, of.rows.first, query, number - query * p.Hq) = none ? -INFINITY : lseOf(p, rows, r, rows.sum[r], scale);
 	}
 	multiply(o, inverse);
-	storeLatentO(o, p, batch, of.rows.first, of.rows.used, rowTile, row, chunk * COMBINE_COLUMNS);
+	storeLatentO(o, p, of.batch, of.rows.first, of.rows.used, rowTile, row, chunk * COMBINE_COLUMNS);
 }

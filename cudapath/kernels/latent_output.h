@@ -85,13 +85,14 @@ __device__ __forceinline__ void outputLatent(const AttnLatentParams &p, uint32_t
 		for (int i = 0; i < steps; i++) {
 			const uint32_t v = shared + T::K + k.stage * T::K_BYTES + half * T::HALF_PANELS * T::PANEL;
 			barrierWait(shared + T::P_FULL, messages.parity);
+			if (T::TOKENS) proxyFence();
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
 				const uint4 x = loadShared(shared + T::P + 2048 * j + 16 * thread);
 				P[4 * j] = x.x, P[4 * j + 1] = x.y, P[4 * j + 2] = x.z, P[4 * j + 3] = x.w;
 			}
 			takeFactors();
-			if (i >= w[LatentPiece::MASKED]) {
+			if (!T::TOKENS && i >= w[LatentPiece::MASKED]) { // entries of lists that are no keys are zeros
 				const int key = w[LatentPiece::FIRST_KEY] + i * T::KEYS;
 				cleanLatentV(v, w[LatentPiece::WHOLE] - key, w[LatentPiece::ANY] - key);
 				namedSync(LATENT_OUTPUT + half, 128);

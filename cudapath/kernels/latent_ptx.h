@@ -16,5 +16,9 @@ __device__ __forceinline__ void copyChunk(uint32_t to, const void *from, bool th
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
+// Arrives at an mbarrier when all copies of this thread are complete. They are writes of the generic proxy: a thread whose wgmma reads
+// them needs a proxyFence() after its wait.
+__device__ __forceinline__ void arriveWhenCopied(uint32_t bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory"); }
+
 // Waits for all copies of this thread.
 __device__ __forceinline__ void waitChunks() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -57,7 +57,10 @@ __device__ __forceinline__ void issueLatentScores(float (&s)[32], LatentQ &held,
 #pragma unroll
 	for (int n = 0; n < T::PANELS; n++) {
 		const int panel = n == 0 ? T::PANELS - 1 : n - 1; // in the order in which they are copied
-		barrierWait(full + 8 * panel, k.parity);
+		if (!T::TOKENS || panel % T::HALF_PANELS == 0) { // the first of a group
+			barrierWait(full + 8 * panel, k.parity);
+			if (T::TOKENS) proxyFence();
+		}
 		wgmmaFence();
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
@@ -69,6 +72,17 @@ __device__ __forceinline__ void issueLatentScores(float (&s)[32], LatentQ &held,
 	}
 	wgmmaCommit();
 	touch(s);
+}
+
+// Excludes the columns of a thread, 8 j + 2 c and the next, whose bits, 4 j and 4 j + 1, are not set: entries of a list that are no keys.
+__device__ __forceinline__ void maskLatentTokens(float (&s)[32], uint32_t listed) {
+	if ((~listed & 0x33333333) == 0) return;
+#pragma unroll
+	for (int j = 0; j < 8; j++) {
+#pragma unroll
+		for (int i = 0; i < 2; i++)
+			if ((listed >> (4 * j + i) & 1) == 0) s[4 * j + i] = s[4 * j + 2 + i] = -INFINITY;
+	}
 }
 
 // Ends a piece: stores LSE, or row max and row sum of a partial state. inverse: factors by which O is multiplied.
@@ -121,10 +135,11 @@ __device__ __forceinline__ void scoreLatent(const AttnLatentParams &p, uint32_t 
 			issueLatentScores(s, q, shared, k);
 			wgmmaWait<0>();
 			touch(s);
+			if (T::TOKENS) maskLatentTokens(s, loadSharedWord(shared + T::LISTED + 4 * (T::GATHER_WARPS * k.stage + c / 2)) >> c % 2 * 2);
 			__syncwarp();
 			if (lane == 0) barrierArrive(shared + T::K_EMPTY + 8 * (T::GROUPS * k.stage + T::KEYS_ONLY));
 			k.advance();
-			if (i >= w[LatentPiece::MASKED]) {
+			if (!T::TOKENS && i >= w[LatentPiece::MASKED]) {
 				const int key = w[LatentPiece::FIRST_KEY] + i * T::KEYS + 2 * c;
 				mask(s, last[0] - key, last[1] - key);
 			}

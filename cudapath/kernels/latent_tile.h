@@ -3,7 +3,12 @@
 #include "attn_latent.h"
 #include "fa3_consume.h"
 
+#ifndef LATENT_TOKENS
+#define LATENT_TOKENS 0
+#endif
+
 struct LatentTile {
+	static constexpr bool TOKENS = LATENT_TOKENS; // each query row has a list of its keys
 	static constexpr int D = 576, DV = 512, ROWS = 64, KEYS = 64, STAGES = 2;
 	static constexpr int THREADS = 512; // producer, scores, and two warpgroups of O with half of its columns each
 	// A thread starts with 128. The instruction that takes more is illegal for fewer.
@@ -17,12 +22,14 @@ struct LatentTile {
 	// A stage is freed in three groups of panels: left and right half of V, and what is K alone.
 	static constexpr int GROUPS = 3, KEYS_ONLY = 2;
 	static constexpr int PIECES = 2, PIECE_BYTES = 64; // see LatentPiece
+	static constexpr int GATHER_WARPS = 2; // of token lists. Each copies 32 keys of a tile
 	static constexpr int K = 0, Q = K + STAGES * K_BYTES, P = Q + PANELS * PANEL, FACTORS = P + P_BYTES, PIECE = FACTORS + 4 * ROWS;
-	static constexpr int BARRIERS = PIECE + PIECES * PIECE_BYTES;
+	static constexpr int LISTED = PIECE + PIECES * PIECE_BYTES; // of each stage and gathering warp: a bit for each of its keys that is one
+	static constexpr int BARRIERS = LISTED + STAGES * GATHER_WARPS * 4;
 	static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES * PANELS, P_FULL = K_EMPTY + 8 * STAGES * GROUPS, P_EMPTY = P_FULL + 8,
 			     PIECE_FULL = P_EMPTY + 8, PIECE_EMPTY = PIECE_FULL + 8 * PIECES;
 	static constexpr int SHARED_BYTES = PIECE_EMPTY + 8 * PIECES;
-	static constexpr int PIECE_READERS = 13; // warps: the producer, scores and O
+	static constexpr int PIECE_READERS = 12 + (TOKENS ? GATHER_WARPS : 1); // warps: the producer, scores and O
 	static_assert(SHARED_BYTES <= 227 * 1024, "tile");
 	static_assert(SCORES_REGISTERS <= 128 && OUTPUT_REGISTERS >= 128 && PRODUCER_REGISTERS + SCORES_REGISTERS + 2 * OUTPUT_REGISTERS == 512, "registers");
 };

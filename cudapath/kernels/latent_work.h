@@ -3,9 +3,12 @@
 // The KV tiles of all sequences form one list, which is cut into parts of equal size: each CTA has a part and a row tile, and
 // all CTAs take equally long whatever the lengths, which the host does not know. A part has one or more pieces, each of one
 // sequence. A sequence that lies in several parts has a partial state in the workspace for each of them, which the combine
-// kernel adds up in the order of the parts. Which parts there are depends on the lengths and the number of CTAs alone.
+// kernel adds up in the order of the parts. If the longest part grows by little, parts end with sequences: there are fewer states then,
+// and a CTA has one piece. Which parts there are depends on the lengths and the number of CTAs alone.
 //
 // Row i of a sequence is query i / Hq of head i % Hq. A row tile has 64 of them.
+//
+// With token lists each query is a sequence of its own: of one query, whose keys are the entries of its list.
 #pragma once
 #include "backward_sequence.h"
 #include "latent_tile.h"
@@ -13,45 +16,102 @@
 
 __device__ __forceinline__ int clampLatent(int n, int most) { return max(min(n, most), 0); }
 
+// The keys to which a query attends, from the first on.
+__device__ __forceinline__ int latentKeysOf(int query, int right, int used) { return max(min(query + right + 1, used), 0); }
+
 // A sequence: its rows and keys, and which of them attend to each other. The host limits lengths to 2^29.
 struct LatentSequence {
+	int batch;
 	Extent rows, keys;
-	int right; // row r attends to keys [0, r + right] of those in use
+	int right; // row r attends to keys [0, r + right] of those in use. With token lists there is one row, which attends to all in use
 
-	__device__ __forceinline__ LatentSequence(const AttnLatentParams &p, int batch) {
+	// Sequence `at` of those that have tiles.
+	__device__ __forceinline__ LatentSequence(const AttnLatentParams &p, int at) {
+		batch = LatentTile::TOKENS ? batchOf(p, at) : at;
 		rows = Extent::of(p.cu_q, p.used_q, batch, p.total_q, p.Sq, clampLatent);
 		keys = keysOf(p, batch);
 		right = min(p.right, 1 << 29) + (p.bottom_right ? keys.used - rows.used : 0);
+		if (LatentTile::TOKENS) {
+			const int query = p.cu_q != 0 ? at - rows.first : at - batch * p.Sq;
+			const bool there = query >= 0 && query < rows.used;
+			rows.first += query, rows.used = there, keys.used = there ? latentKeysOf(query, right, keys.used) : 0, right = 1 << 29;
+		}
+	}
+	// The sequence of a query: of packed rows the last one that begins at it or before it.
+	static __device__ __forceinline__ int batchOf(const AttnLatentParams &p, int query) {
+		if (p.cu_q == 0) return query / p.Sq;
+		int low = 0, high = p.B - 1;
+		while (low < high) {
+			const int middle = (low + high + 1) / 2;
+			if (reinterpret_cast<const int32_t *>(p.cu_q)[middle] <= query) low = middle;
+			else high = middle - 1;
+		}
+		return low;
 	}
 	static __device__ __forceinline__ Extent keysOf(const AttnLatentParams &p, int batch) {
 		return Extent::of(p.cu_k, p.used_k, batch, p.total_k, p.Sk, clampLatent);
 	}
 	// KV tiles in the list. A sequence without keys has one too, so that a part stores its O.
-	static __device__ __forceinline__ int tilesOf(const Extent &keys) { return max((keys.used + LatentTile::KEYS - 1) / LatentTile::KEYS, 1); }
+	static __device__ __forceinline__ int tilesOf(int keys) { return max((keys + LatentTile::KEYS - 1) / LatentTile::KEYS, 1); }
+	static __device__ __forceinline__ int tilesOf(const AttnLatentParams &p, int at) { return tilesOf(LatentTile::TOKENS ? p.topk : keysOf(p, at).used); }
+	static __device__ __forceinline__ int count(const AttnLatentParams &p) {
+		return !LatentTile::TOKENS ? p.B : p.cu_q != 0 ? p.total_q : p.B * p.Sq;
+	}
 };
 
-// The keys to which a query attends, from the first on.
-__device__ __forceinline__ int latentKeysOf(int query, int right, int used) { return max(min(query + right + 1, used), 0); }
+__device__ __forceinline__ int latentRowTiles(const AttnLatentParams &p) { return ((LatentTile::TOKENS ? 1 : p.Sq) * p.Hq + LatentTile::ROWS - 1) / LatentTile::ROWS; }
 
-// The KV tiles of sequences [0, end). All lanes of a warp call it.
-__device__ __forceinline__ int latentTilesBefore(const AttnLatentParams &p, int end) {
+// The sum of a number over sequences [0, end). All lanes of a warp call it.
+template <class Number> __device__ __forceinline__ int latentSum(int end, Number number) {
 	int sum = 0;
-	for (int b = threadIdx.x % 32; b < end; b += 32) sum += LatentSequence::tilesOf(LatentSequence::keysOf(p, b));
+#pragma unroll 4
+	for (int at = threadIdx.x % 32; at < end; at += 32) sum += number(at);
 #pragma unroll
 	for (int n = 16; n > 0; n /= 2) sum += __shfl_xor_sync(~0u, sum, n);
 	return sum;
 }
 
-__device__ __forceinline__ int latentRowTiles(const AttnLatentParams &p) { return (p.Sq * p.Hq + LatentTile::ROWS - 1) / LatentTile::ROWS; }
+// The KV tiles of sequences [0, end).
+__device__ __forceinline__ int latentTilesBefore(const AttnLatentParams &p, int end) {
+	if (LatentTile::TOKENS) return end * LatentSequence::tilesOf(p.topk);
+	return latentSum(end, [&](int at) { return LatentSequence::tilesOf(p, at); });
+}
 
-// The division of `total` tiles into parts: the first `longer` have a tile more than the others.
+// The division of the tiles of all sequences into parts. All lanes of a warp make it.
 struct LatentParts {
-	int each, longer;
-	__device__ __forceinline__ LatentParts(const AttnLatentParams &p, int total) : each(total / p.parts), longer(total % p.parts) {}
-	__device__ __forceinline__ int firstOf(int part) const { return part * each + min(part, longer); }
+	static constexpr int LEAST = 2; // tiles of a part: a state takes the combine kernel as long as half a tile
+	int count;
+	int target;       // 0, or parts end with sequences: a sequence has a part for each `target` tiles, rounded
+	int unit;         // otherwise parts consist of units, a tile or a list:
+	int each, longer; // the first `longer` have one more than the others
+
+	__device__ __forceinline__ LatentParts(const AttnLatentParams &p) {
+		const int sequences = LatentSequence::count(p), total = latentTilesBefore(p, sequences);
+		count = min(p.parts, max(total / LEAST, 1));
+		unit = LatentTile::TOKENS && p.whole ? LatentSequence::tilesOf(p.topk) : 1;
+		each = total / unit / count, longer = total / unit % count, target = 0;
+		if (LatentTile::TOKENS || total == 0) return;
+		target = (total + count - 1) / count;
+		const int most = target + target / 16; // tiles of a part that ends with its sequence
+		const int ended = latentSum(sequences, [&](int at) { const int n = LatentSequence::tilesOf(p, at), parts = partsOf(n); return (n + parts - 1) / parts > most ? p.parts + 1 : min(parts, p.parts + 1); });
+		if (ended > p.parts) target = 0;
+		else count = ended;
+	}
+	__device__ __forceinline__ int partsOf(int tiles) const { return max((2 * tiles + target) / (2 * target), 1); }
+	__device__ __forceinline__ int firstOf(int part) const { return (part * each + min(part, longer)) * unit; }
 	__device__ __forceinline__ int partOf(int tile) const {
-		const int inLonger = longer * (each + 1);
-		return tile < inLonger ? tile / (each + 1) : longer + (tile - inLonger) / each;
+		const int at = tile / unit, inLonger = longer * (each + 1);
+		return at < inLonger ? at / (each + 1) : longer + (at - inLonger) / each;
+	}
+	// The parts of a sequence.
+	__device__ __forceinline__ Span of(const AttnLatentParams &p, int at) const {
+		const int tiles = LatentSequence::tilesOf(p, at);
+		if (target == 0) {
+			const int begin = latentTilesBefore(p, at);
+			return {partOf(begin), partOf(begin + tiles - 1) + 1};
+		}
+		const int begin = latentSum(at, [&](int before) { return partsOf(LatentSequence::tilesOf(p, before)); });
+		return {begin, begin + partsOf(tiles)};
 	}
 };
 
@@ -78,7 +138,7 @@ __device__ __forceinline__ float lseOf(const AttnParams &p, const Rows &rows, in
 
 // LSE of a row, float32 [B, Hq, Sq], or [Hq, total_q] of packed rows.
 __device__ __forceinline__ float *lseOfLatent(const AttnLatentParams &p, int batch, int firstRow, int query, int head) {
-	return reinterpret_cast<float *>(p.lse) + (p.cu_q != 0 ? int64_t(head) * p.total_q + firstRow : (int64_t(batch) * p.Hq + head) * p.Sq) + query;
+	return reinterpret_cast<float *>(p.lse) + (p.cu_q != 0 ? int64_t(head) * p.total_q + firstRow : (int64_t(batch) * p.Hq + head) * p.Sq + firstRow) + query;
 }
 
 // A piece of a part: consecutive KV tiles of a sequence, for the rows of a row tile. It lies in shared memory, so that it takes
@@ -130,8 +190,8 @@ struct LatentReader {
 // Lists the pieces of a CTA in shared memory. A warp does it.
 __device__ __forceinline__ void listLatentPieces(const AttnLatentParams &p, uint32_t shared) {
 	using T = LatentTile;
-	const int lane = threadIdx.x % 32, total = latentTilesBefore(p, p.B), rowTiles = latentRowTiles(p);
-	const LatentParts parts(p, total);
+	const int lane = threadIdx.x % 32, rowTiles = latentRowTiles(p);
+	const LatentParts parts(p);
 	Ring<T::PIECES> ring;
 	auto begin = [&] {
 		barrierWait(shared + T::PIECE_EMPTY + 8 * ring.stage, ring.parity ^ 1);
@@ -142,14 +202,16 @@ __device__ __forceinline__ void listLatentPieces(const AttnLatentParams &p, uint
 		__syncwarp();
 		ring.advance();
 	};
-	for (int unit = blockIdx.x; unit < rowTiles * p.parts; unit += gridDim.x) {
+	for (int unit = blockIdx.x; unit < rowTiles * parts.count; unit += gridDim.x) {
 		// Row tiles of the same keys are neighbors, so that K of the second comes from L2.
-		const int rowTile = unit % rowTiles, part = unit / rowTiles, last = parts.firstOf(part + 1);
-		int at = parts.firstOf(part), batch = 0, before = 0; // before: tiles of sequences [0, batch)
-		if (at == last) continue;
-		// Finds the sequence of tile `at`.
-		for (;; batch += 32) {
-			const int mine = batch + lane < p.B ? LatentSequence::tilesOf(LatentSequence::keysOf(p, batch + lane)) : 0;
+		const int rowTile = unit % rowTiles, part = unit / rowTiles;
+		int last = parts.firstOf(part + 1), at = parts.target == 0 ? parts.firstOf(part) : part, batch = 0, before = 0; // before: tiles of sequences [0, batch)
+		if (parts.target == 0 && at == last) continue;
+		// Finds the sequence of tile `at`, or of part `at`.
+		if (T::TOKENS) batch = at / LatentSequence::tilesOf(p.topk), before = latentTilesBefore(p, batch);
+		for (; !T::TOKENS; batch += 32) {
+			int mine = batch + lane < p.B ? LatentSequence::tilesOf(p, batch + lane) : 0;
+			if (parts.target != 0 && mine > 0) mine = parts.partsOf(mine);
 			int sum = mine; // of lanes up to this one
 #pragma unroll
 			for (int n = 1; n < 32; n *= 2) {
@@ -166,18 +228,22 @@ __device__ __forceinline__ void listLatentPieces(const AttnLatentParams &p, uint
 			}
 			before += __shfl_sync(~0u, sum, 31);
 		}
+		if (parts.target != 0) {
+			const int tiles = LatentSequence::tilesOf(p, batch), n = parts.partsOf(tiles), i = at - before;
+			at = int(int64_t(tiles) * i / n), last = int(int64_t(tiles) * (i + 1) / n), before = 0; // of this sequence
+		}
 		while (at < last) {
 			const LatentSequence of(p, batch);
-			const int tiles = LatentSequence::tilesOf(of.keys), first = at - before, until = min(last - before, tiles);
+			const int tiles = LatentSequence::tilesOf(p, batch), first = at - before, until = min(last - before, tiles);
 			const int row = rowTile * T::ROWS, low = row / p.Hq, high = min((row + T::ROWS - 1) / p.Hq, of.rows.used - 1);
 			const int whole = latentKeysOf(low, of.right, of.keys.used), any = low <= high ? latentKeysOf(high, of.right, of.keys.used) : 0;
 			const LatentPiece piece = begin();
 			if (lane == 0) {
-				piece.set(LatentPiece::STEPS, max(min(until, (any + T::KEYS - 1) / T::KEYS) - first, 0));
+				piece.set(LatentPiece::STEPS, T::TOKENS ? (any > 0 ? until - first : 0) : max(min(until, (any + T::KEYS - 1) / T::KEYS) - first, 0));
 				piece.set(LatentPiece::MASKED, max(whole / T::KEYS - first, 0));
 				piece.set(LatentPiece::FIRST_KEY, first * T::KEYS);
 				piece.set(LatentPiece::WHOLE, whole), piece.set(LatentPiece::ANY, any);
-				piece.set(LatentPiece::BATCH, batch);
+				piece.set(LatentPiece::BATCH, of.batch);
 				piece.set(LatentPiece::ROW_TILE, rowTile);
 				piece.set(LatentPiece::FIRST_ROW, of.rows.first), piece.set(LatentPiece::ROWS, of.rows.used);
 				piece.set(LatentPiece::FIRST_KEY_ROW, of.keys.first), piece.set(LatentPiece::KEYS, of.keys.used);

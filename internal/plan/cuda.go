@@ -43,10 +43,11 @@ var cudaRefusals = [...]string{"",
 	"it cannot record into a command buffer, since CUDA has its own stream: use Forward",
 	notShared + "Varlen.CuQ", notShared + "Varlen.CuK", notShared + "Varlen.UsedQ", notShared + "Varlen.UsedK",
 	notShared + "Pages.Table", notShared + "ALiBi", notShared + "Sinks", notShared + "Bias", notShared + "Mask", notShared + "DropoutState", notShared + "MaxLogits",
+	notShared + "SparseTokens.Tokens",
 }
 
 // optionBuffers are the buffers of the options that forward kernels of tier cuda take, in the order of cudaRefusals.
-func optionBuffers(a *problem.Args) (b [11]*vk.Buffer) {
+func optionBuffers(a *problem.Args) (b [12]*vk.Buffer) {
 	if n := a.Varlen; n != nil {
 		b[0], b[1], b[2], b[3] = n.CuQ.Buffer, n.CuK.Buffer, n.UsedQ.Buffer, n.UsedK.Buffer
 	}
@@ -61,6 +62,9 @@ func optionBuffers(a *problem.Args) (b [11]*vk.Buffer) {
 		b[8] = a.Mask.Buffer
 	}
 	b[9], b[10] = a.DropoutState.Buffer, a.MaxLogits.Buffer
+	if a.SparseTokens != nil {
+		b[11] = a.SparseTokens.Tokens.Buffer
+	}
 	return b
 }
 
@@ -130,6 +134,10 @@ func (c onVulkan) ChooseBackward(p problem.CUDABackwardProblem) (problem.CUDABac
 // do.
 func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Request, slow bool) error {
 	noDecode := notInDecodeAsQ(cfg, r)
+	options, tokens := r.Options.withoutLatentTokens(r.VInK)
+	if tokens {
+		noDecode = "its decode kernels take no sparse tokens"
+	}
 	switch {
 	case cfg.OType() != cfg.DType:
 		return NoCUDA(noF32Outputs)
@@ -138,8 +146,8 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 		if noDecode != "" {
 			return NoCUDA(noDecode)
 		}
-	case r.Options.notInCUDA() != "":
-		return NoCUDA("its forward kernels take no " + r.Options.notInCUDA())
+	case options.notInCUDA() != "":
+		return NoCUDA("its forward kernels take no " + options.notInCUDA())
 	}
 	switch {
 	case cfg.FixedSplit != 0:
@@ -152,7 +160,7 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 	}
 	choice, err := c.Choose(problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel, Options: r.Options.inCUDA(), Slots: r.Options.ofSlots(),
-		VInK: r.VInK, NotLatent: r.Options.notLatent(), PageSize: int(r.Options.pageSize), KV: cfg.KeyType, Rows: r.queryRows(), NoDecode: noDecode})
+		VInK: r.VInK, NotLatent: r.Options.notLatent(), PageSize: int(r.Options.pageSize), Tokens: tokens, KV: cfg.KeyType, Rows: r.queryRows(), NoDecode: noDecode})
 	switch {
 	case err != nil:
 		return err

@@ -72,6 +72,9 @@ func setCUDAOptions(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFact
 	if p := a.Pages; p != nil {
 		o.Table, o.PageSize, o.Pages, o.TableStride = cudaVector(p.Table), p.PageSize, p.Count, tensors.TableStride(p, &a.Shape)
 	}
+	if k := a.SparseTokens; k != nil {
+		o.Tokens, o.TopK = cudaVector(k.Tokens), k.TopK
+	}
 	o.ALiBi, o.Sinks, o.DropoutState = cudaVector(a.ALiBi), cudaVector(a.Sinks), cudaVector(a.DropoutState)
 	o.MaxLogits = cudaVector(a.MaxLogits)
 	o.ALiBiBatch = tensors.SlopeStride(a)

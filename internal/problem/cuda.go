@@ -52,6 +52,8 @@ type CUDAProblem struct {
 	VInK      bool
 	NotLatent string
 	PageSize  int
+	// Tokens: each query row has a list of the keys that it attends to, as many entries for each. Kernels of latent attention alone take them.
+	Tokens bool
 	// Rows are the query rows of all sequences. NoDecode says why decode kernels do not take the call; empty: they may.
 	Rows     uint64
 	NoDecode string
@@ -136,8 +138,10 @@ type CUDAOptions struct {
 	DropoutScale           float32    // of the weights that remain
 	DropoutState           CUDAVector // moves Dropout
 	MaxLogits              CUDAVector // an output
-	BottomRight            bool       // the last row of a sequence is at its last key; otherwise row r is at key r
-	Left, Right            int32      // a row at key c attends to keys c - Left to c + Right; NoCausal: no limit
+	Tokens                 CUDAVector // lists of TopK keys, one for each query row
+	TopK                   int
+	BottomRight            bool  // the last row of a sequence is at its last key; otherwise row r is at key r
+	Left, Right            int32 // a row at key c attends to keys c - Left to c + Right; NoCausal: no limit
 	// Changed: a softcap, ALiBi or a bias changes scores, which are then products times ScoreScale, capped by Softcap, in natural
 	// units. ScoreScale has the factor 1 / Softcap. ScaleLog2 and the units are those of a Scale of 1.
 	Changed             bool

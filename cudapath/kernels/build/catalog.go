@@ -34,6 +34,7 @@ type entry struct {
 	General bool        `json:"general,omitempty"` // a forward kernel for calls with options, of any alignment, and no others
 	Slots   bool        `json:"slots,omitempty"`   // a general kernel for calls with a bias, a mask or dropout, and no others
 	Latent  bool        `json:"latent,omitempty"`  // a forward kernel of latent attention
+	Tokens  bool        `json:"tokens,omitempty"`  // of latent attention, for calls in which each query row has a list of its keys
 	Combine string      `json:"combine,omitempty"` // its entry that combines splits
 	Outputs string      `json:"outputs,omitempty"` // of a backward kernel: "stats", "dQ", "dK dV" or "dQ dK dV"
 	Dense   bool        `json:"dense,omitempty"`   // a backward kernel without lengths, window and softcap

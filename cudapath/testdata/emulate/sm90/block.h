@@ -4,7 +4,7 @@
 #include "fibers.h"
 #include "sm90_wgmma.h"
 
-Index threadIdx, blockIdx, gridDim;
+Index threadIdx, blockIdx, gridDim, blockDim;
 alignas(1024) char tiles[232448];
 int running, ctaThreads, sharedBytes;
 long progress;
@@ -50,6 +50,7 @@ static void runBlock(int threads, int shared, bool reversed, std::function<void(
 	memset(tiles, 0xff, sizeof tiles);
 	bars.clear();
 	ctaThreads = threads;
+	blockDim = {unsigned(threads), 1, 1};
 	sharedBytes = shared;
 	failure[0] = 0;
 	ctaMeet.count = 0;

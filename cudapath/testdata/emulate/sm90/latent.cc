@@ -7,8 +7,8 @@
 #include "block.h"
 #include "latent.cu"
 
-// Runs the kernel in `ctas` CTAs, with a map of K whose boxes have `box` rows, and the combine kernel. Returns what failed.
-extern "C" const char *emulate(const AttnLatentParams *params, const Mapped *k, int batches, int box, int ctas, int reversed) {
+// Runs the kernel in `ctas` CTAs, with a map of K whose boxes have `box` rows, and the combine kernel with groups of threads. Returns what failed.
+extern "C" const char *emulate(const AttnLatentParams *params, const Mapped *k, int batches, int box, int ctas, int groups, int reversed) {
 	const AttnLatentParams p = *params;
 	const TensorMap map = mapOf(*k, batches, box);
 	failure[0] = 0;
@@ -20,7 +20,11 @@ extern "C" const char *emulate(const AttnLatentParams *params, const Mapped *k, 
 			runBlock(threads, shared, reversed, f);
 		}
 	};
+#if LATENT_TOKENS
+	run(ctas, 1, LatentTile::THREADS, LatentTile::SHARED_BYTES, [&] { attendCTA(p); });
+#else
 	run(ctas, 1, LatentTile::THREADS, LatentTile::SHARED_BYTES, [&] { attendCTA(map, p); });
-	if (p.parts > 1) run(latentRowTiles(p) * COMBINE_CHUNKS, p.B, 128, CombineTile::SHARED_BYTES, [&] { combineCTA(p); });
+#endif
+	if (p.parts > 1 && !p.whole) run(latentRowTiles(p) * COMBINE_CHUNKS, LatentSequence::count(p), 128 * groups, groups > 1 ? CombineTile::SHARED_BYTES : CombineTile::STATES, [&] { combineCTA(p); });
 	return failure;
 }

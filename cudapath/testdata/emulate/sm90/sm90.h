@@ -7,7 +7,7 @@
 struct Index {
 	unsigned x, y, z;
 };
-extern Index threadIdx, blockIdx, gridDim;
+extern Index threadIdx, blockIdx, gridDim, blockDim;
 #define __device__
 #define __host__
 #define __global__
@@ -62,6 +62,11 @@ static inline bool __any_sync(unsigned, bool x) {
 	int any = x;
 	for (int n = 16; n > 0; n /= 2) any |= __shfl_xor_sync(~0u, any, n);
 	return any;
+}
+static inline uint32_t __ballot_sync(unsigned, bool x) {
+	uint32_t all = uint32_t(x) << running % 32;
+	for (int n = 16; n > 0; n /= 2) all |= __shfl_xor_sync(~0u, all, n);
+	return all;
 }
 template <class T> T __ldcs(const T *p) { return *p; }
 
