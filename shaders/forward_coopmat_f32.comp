@@ -9,7 +9,7 @@
 //   registers      O, row sums, the terms of Q but for Q_SMEM_CHUNKS chunks, and this invocation's vectors of the next KV tile
 //   shared memory  the terms of the K tile and of the V tile, the other chunks of Q, the row max (f32_load.glsl)
 //   barriers       two per KV tile, before and after it is stored to shared memory. With DIM_SPLIT 2 one when K is complete
-//                  and one when V and the partial scores are. V is loaded and stored while Q K^T is multiplied, the next K during P V
+//                  and one when V and the partial scores are; V is stored behind Q K^T, and the next K behind P V
 // Unmasked tiles, which every row attends to in full, have a loop of their own. Masked tiles, at the causal diagonal and at
 // the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it. With PAIR_TILE a loop before
 // them multiplies unmasked tiles as pairs of float16, up to the first that is not in their range (f32_load.glsl).
@@ -64,7 +64,7 @@ void main() {
             const float limitQK = PAIR_LIMIT_QK;
             uvec4 kPair[2 * PAIR_K_VECS], vPair[2 * PAIR_V_VECS];
             PREFETCH_PAIRS_OF_K
-            if (DIM_SPLIT == 1) PREFETCH_PAIRS_OF_V
+            PREFETCH_PAIRS_OF_V
             {
                 LOAD_Q_VECS
                 barrier(); // outOfRange is 0
@@ -99,7 +99,7 @@ void main() {
                 if (DIM_SPLIT > 1) {
                     if (ABLATE != ABLATE_BARRIER || n == 0) barrier(); // K is complete, and all subgroups have finished the last tile
                     if (outOfRange != 0) break;
-                    if (ABLATE != ABLATE_LOAD || n == 0) PREFETCH_PAIRS_OF_V
+                    if (ABLATE != ABLATE_LOAD && hasNext) PREFETCH_PAIRS_OF_K
                     gemmPairQK(0);
                     storePartialScores();
                     SPLIT_PAIRS_OF_V(outOfRangeV)
@@ -107,6 +107,7 @@ void main() {
                     STORE_PAIRS_OF_V
                     if (ABLATE != ABLATE_BARRIER) barrier(); // V and the partial scores are complete
                     if (outOfRangeV != 0) break;
+                    if (ABLATE != ABLATE_LOAD && hasNext) PREFETCH_PAIRS_OF_V
                 } else {
                     if (ABLATE != ABLATE_LOAD || n == 0) {
                         SPLIT_PAIRS_OF_K
@@ -119,10 +120,10 @@ void main() {
                         STORE_PAIRS_OF_V
                     }
                     if (ABLATE != ABLATE_BARRIER) barrier(); // the tile is complete
-                }
-                if (ABLATE != ABLATE_LOAD && hasNext) {
-                    PREFETCH_PAIRS_OF_K
-                    if (DIM_SPLIT == 1) PREFETCH_PAIRS_OF_V
+                    if (ABLATE != ABLATE_LOAD && hasNext) {
+                        PREFETCH_PAIRS_OF_K
+                        PREFETCH_PAIRS_OF_V
+                    }
                 }
                 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
                 if (DIM_SPLIT > 1) addPartialScores();
@@ -157,7 +158,7 @@ void main() {
     uvec4 kVec[3 * K_VECS], vVec[3 * V_VECS];
     if (PAIR_TILE == 0 || j < tiles) {
         PREFETCH_K(j, 1)
-        if (DIM_SPLIT == 1) PREFETCH_V(j, 1)
+        PREFETCH_V(j, 1)
 
         // -- load of Q ----------------------------------------------------------------------------
         // Loads the terms of the subgroup's rows of Q. Fragment by fragment, those of Q_REG_CHUNKS chunks pass through

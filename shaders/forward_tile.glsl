@@ -73,7 +73,7 @@
 #ifdef DTYPE_F32 // terms are made in front of the barrier, where subgroups wait for each other anyway
     if (DIM_SPLIT > 1) {
         if (ABLATE != ABLATE_BARRIER) barrier(); // K is complete, and all subgroups have finished the last tile
-        if (ABLATE != ABLATE_LOAD || j == 0) PREFETCH_V(j, MASKED)
+        if (ABLATE != ABLATE_LOAD && HAS_NEXT) PREFETCH_K(j + 1, MASKED)
         if (ATTENDS) {
             gemmQK(0);
             storePartialScores();
@@ -99,8 +99,8 @@
     if (ABLATE != ABLATE_BARRIER) barrier(); // the tile is complete
 #ifdef DTYPE_F32
     if (ABLATE != ABLATE_LOAD && HAS_NEXT) {
-        PREFETCH_K(j + 1, MASKED)
-        if (DIM_SPLIT == 1) PREFETCH_V(j + 1, MASKED)
+        if (DIM_SPLIT == 1) PREFETCH_K(j + 1, MASKED)
+        PREFETCH_V(j + 1, MASKED)
     }
 #else
     if (ABLATE != ABLATE_LOAD && HAS_NEXT) PREFETCH_KV(j + 1, MASKED)
