@@ -48,17 +48,17 @@ func (t DeviceType) String() string {
 }
 
 // Caps are the capabilities of a device. Each feature is queried separately. In an open
-// Device true means supported and enabled.
+// Device true means supported and enabled. The booleans have the order of feature_table.go.
 type Caps struct {
 	// Shader arithmetic and storage.
 	Float16            bool // 16-bit float arithmetic
+	Int8, Int16, Int64 bool
 	Storage16          bool // 16-bit types in storage buffers (and behind buffer addresses)
-	Storage8           bool
 	UniformStorage16   bool // 16-bit types in uniform buffers too
+	Storage8           bool
 	BFloat16           bool // bfloat16 type: conversions and storage, no arithmetic
 	BFloat16Dot        bool
 	BFloat16CoopMat    bool // bfloat16 cooperative matrices; CoopMatShapes says which
-	Int8, Int16, Int64 bool
 	ScalarBlockLayout  bool
 	// WorkgroupLayout: shared memory may be declared as blocks and aliased
 	// (VK_KHR_workgroup_memory_explicit_layout, with the 8- and 16-bit parts).
@@ -73,22 +73,24 @@ type Caps struct {
 	SubgroupExtendedTypes            bool // subgroup operations on 8-, 16- and 64-bit types
 
 	// Host side.
-	TimelineSemaphore, BufferDeviceAddress         bool
-	VulkanMemoryModel, MemoryModelDeviceScope      bool
-	Sync2, Maintenance4, HostQueryReset            bool
-	RobustBufferAccess, Robustness2                bool // reported; enabled only by Options.RobustBufferAccess
-	PipelineExecutable, PipelineRobustness         bool
-	ExternalMemoryFd                               bool // buffers as opaque file descriptors, both ways
-	ExternalMemoryDedicated                        bool // such buffers need a dedicated allocation
-	ExternalSemaphoreFd                            bool // timeline semaphores as opaque file descriptors, both ways
-	CalibratedTimestamps, DebugUtils, MemoryBudget bool
-	// BinaryImport: cubins can be launched (VK_NVX_binary_import), see Device.NewCubin.
-	BinaryImport bool
+	TimelineSemaphore, BufferDeviceAddress    bool
+	VulkanMemoryModel, MemoryModelDeviceScope bool
+	Sync2, Maintenance4, HostQueryReset       bool
+	RobustBufferAccess, Robustness2           bool // reported; enabled only by Options.RobustBufferAccess
+	PipelineExecutable, PipelineRobustness    bool
 
 	// Cooperative matrices.
 	CoopMat       bool
 	CoopMatShapes []CoopMatShape
 	CoopMat2      CoopMat2
+
+	// Extensions without a feature structure.
+	ExternalMemoryFd                   bool // buffers as opaque file descriptors, both ways
+	ExternalMemoryDedicated            bool // such buffers need a dedicated allocation
+	ExternalSemaphoreFd                bool // timeline semaphores as opaque file descriptors, both ways
+	CalibratedTimestamps, MemoryBudget bool
+	BinaryImport                       bool // cubins can be launched (VK_NVX_binary_import), see Device.NewCubin
+	DebugUtils                         bool
 
 	// ShaderCores is the number of SMs (NVIDIA), compute units (AMD) or shader cores
 	// (Arm); 0 if the driver does not tell.

@@ -20,12 +20,13 @@ func featureNames(t *testing.T) (names []string) {
 	return names
 }
 
-// The fields of featureBits are those of feature_table.go, by name and in its order.
+// The booleans of Caps are those of feature_table.go, by name and in its order.
 func TestFeatureBitsAreThoseOfTheTable(t *testing.T) {
 	names := featureNames(t)
-	for bit, field := range featureBits {
+	require.Len(t, featureFields, featureCount)
+	for bit := range featureCount {
 		var c Caps
-		*field(&c) = true
+		*c.feature(bit) = true
 		require.Equal(t, names[bit], setField(reflect.ValueOf(c), ""), "bit %d", bit)
 	}
 	require.Equal(t, "subgroupsizecontrol", names[featureSubgroupSizeControl])

@@ -2,7 +2,7 @@
 
 package vk
 
-// Features by bit, one list for probing, enabling and Caps (caps_bits.go).
+// Features by bit, in the order of the booleans of Caps (caps_bits.go): one list for probing and enabling.
 const (
 	featureFloat16 = iota
 	featureInt8

@@ -46,8 +46,8 @@ func (c *Caps) Without(needs ...Need) string {
 // withSupported returns the capabilities with each feature that could be enabled.
 func (c *Caps) withSupported() *Caps {
 	all := *c
-	for bit, field := range featureBits {
-		*field(&all) = *field(c) || c.supported>>bit&1 != 0
+	for bit := range featureCount {
+		*all.feature(bit) = *c.feature(bit) || c.supported>>bit&1 != 0
 	}
 	return &all
 }

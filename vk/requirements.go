@@ -67,7 +67,7 @@ func Require(kernels Kernels) (Requirements, error) {
 	for minor := uint32(3); minor >= 1 && runs(func(d *DeviceInfo) { d.effectiveAPI = 1<<22 | minor<<12 }); minor-- {
 	}
 	r.APIVersion = info.effectiveAPI
-	for bit := range featureBits {
+	for bit := range featureCount {
 		if !runs(func(d *DeviceInfo) { d.Caps.setBits(d.Caps.bits() &^ (1 << bit)) }) {
 			f := hostFeature(bit)
 			f.bit = bit
