@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vkattn/internal/errs"
+	"vkattn/internal/operands"
 	"vkattn/internal/plan"
 	"vkattn/vk"
 )
@@ -162,7 +163,7 @@ type bounded struct {
 }
 
 func (b *bounded) timed(ctx context.Context, op *Op, n int) (times []time.Duration, err error) {
-	err = within(ctx, b.limit, func(ctx context.Context) error {
+	err = operands.Within(ctx, b.limit, "", func(ctx context.Context) error {
 		times, err = b.contestants.timed(ctx, op, n)
 		return err
 	})
@@ -170,22 +171,11 @@ func (b *bounded) timed(ctx context.Context, op *Op, n int) (times []time.Durati
 }
 
 func (b *bounded) result(ctx context.Context, op *Op) (values []float32, err error) {
-	err = within(ctx, b.limit, func(ctx context.Context) error {
+	err = operands.Within(ctx, b.limit, "", func(ctx context.Context) error {
 		values, err = b.contestants.result(ctx, op)
 		return err
 	})
 	return values, err
-}
-
-// within calls f with a context of limited time. If that ends first, the error matches vk.ErrTimeout.
-func within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
-	inner, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	err := f(inner)
-	if err != nil && ctx.Err() == nil && inner.Err() != nil {
-		return &vk.Error{Op: "Tune", Detail: fmt.Sprintf("the device hangs: it has finished no run for %v", limit), Err: vk.ErrTimeout}
-	}
-	return err
 }
 
 // limits fills in the defaults of the options.
@@ -383,7 +373,7 @@ func (t *tuning) check(ctx context.Context, memory contestants, list []*candidat
 // the time of the heuristic's tile, in milliseconds.
 func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristic float64, err error) {
 	memory := &bounded{limit: t.Budget + hangTime}
-	err = within(ctx, memory.limit, func(ctx context.Context) error {
+	err = operands.Within(ctx, memory.limit, "", func(ctx context.Context) error {
 		memory.contestants, err = t.memory(ctx)
 		return err
 	})

@@ -7,6 +7,7 @@ import (
 
 	"vkattn/internal/errs"
 	"vkattn/internal/hostmem"
+	"vkattn/internal/operands"
 	"vkattn/internal/plan"
 	"vkattn/internal/problem"
 	"vkattn/vk"
@@ -178,7 +179,7 @@ func newBackwardTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Conf
 			return nil, err
 		}
 	}
-	return m, inTurn(
+	return m, operands.InTurn(
 		func() error { return m.randomize(m.dO) },
 		m.stream.Barrier,
 		func() error { return forward.Forward(m.calls, m.args(0)) },
@@ -195,30 +196,18 @@ func (m *backwardTuneMemory) backward(op *Op) error {
 // timed runs op n times and returns the times of the kernel alone. Without the device's
 // clock they are the times of whole calls, which differ by the kernel. A time of 0 matches errNoClock.
 func (m *backwardTuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration, error) {
-	out := make([]time.Duration, n)
-	watches := make([]kernelWatch, n)
-	defer func() { op.backward.watch = nil }()
-	for i := range out {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		start := time.Now()
-		if m.stamps {
-			watches[i].kernel = m.kernel
-			op.backward.watch = &watches[i]
-		}
-		if err := inTurn(m.stream.Barrier, func() error { return m.backward(op) }); err != nil {
-			return nil, err
-		}
-		if !m.stamps {
-			if err := m.stream.Wait(ctx); err != nil {
-				return nil, err
-			}
-			out[i] = max(time.Since(start), 1)
-		}
-	}
+	run := func() error { return operands.InTurn(m.stream.Barrier, func() error { return m.backward(op) }) }
 	if !m.stamps {
-		return out, nil
+		return m.timedByWall(ctx, n, run)
+	}
+	out, watches := make([]time.Duration, n), make([]kernelWatch, n)
+	defer func() { op.backward.watch = nil }()
+	for i := range watches {
+		watches[i].kernel = m.kernel
+		op.backward.watch = &watches[i]
+		if err := operands.InTurn(ctx.Err, run); err != nil {
+			return nil, err
+		}
 	}
 	if err := m.stream.Wait(ctx); err != nil {
 		return nil, err
@@ -245,7 +234,7 @@ func (m *backwardTuneMemory) result(ctx context.Context, op *Op) ([]float32, err
 			return nil, err
 		}
 	}
-	if err := inTurn(m.stream.Barrier, func() error { return m.backward(op) }, m.stream.Barrier); err != nil {
+	if err := operands.InTurn(m.stream.Barrier, func() error { return m.backward(op) }, m.stream.Barrier); err != nil {
 		return nil, err
 	}
 	size := int64(m.cfg.DType.Size())

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"vkattn/internal/hostmem"
+	"vkattn/internal/operands"
 	"vkattn/internal/plan"
 	"vkattn/internal/problem"
 	"vkattn/vk"
@@ -172,45 +174,29 @@ func (m *tuneMemory) byWall() { m.stamps = false }
 
 // timed runs op n times, each on the next copy, with a barrier between runs. A time of 0 matches errNoClock.
 func (m *tuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration, error) {
-	marks := make([][2]vk.Mark, n)
-	out := make([]time.Duration, n)
-	for i := range marks {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
+	run := func() error {
 		m.next = (m.next + 1) % m.copies
-		if !m.stamps {
-			start := time.Now()
-			if err := inTurn(func() error { return op.Forward(m.calls, m.args(m.next)) }, func() error { return m.stream.Wait(ctx) }); err != nil {
-				return nil, err
-			}
-			out[i] = max(time.Since(start), 1)
-			continue
-		}
-		if err := inTurn(
-			m.stream.Barrier,
-			func() (err error) { marks[i][0], err = m.stream.Timestamp(); return },
-			func() error { return op.Forward(m.calls, m.args(m.next)) },
-			func() (err error) { marks[i][1], err = m.stream.Timestamp(); return },
-		); err != nil {
-			return nil, err
-		}
+		return op.Forward(m.calls, m.args(m.next))
 	}
 	if !m.stamps {
-		return out, nil
+		return m.timedByWall(ctx, n, run)
 	}
-	if err := m.stream.Wait(ctx); err != nil {
-		return nil, err
+	out, err := operands.Timed(ctx, m.stream, n, run)
+	if err == nil && slices.Min(out) <= 0 {
+		err = errNoClock
 	}
-	for i, pair := range marks {
-		t, err := m.stream.Elapsed(pair[0], pair[1])
-		if err != nil {
-			return nil, noClock(err)
+	return out, noClock(err)
+}
+
+// timedByWall runs a call n times, each alone on the stream.
+func (m *tuneMemory) timedByWall(ctx context.Context, n int, run func() error) ([]time.Duration, error) {
+	out := make([]time.Duration, n)
+	for i := range out {
+		start := time.Now()
+		if err := operands.InTurn(ctx.Err, run, func() error { return m.stream.Wait(ctx) }); err != nil {
+			return nil, err
 		}
-		out[i] = t
-		if t <= 0 {
-			return nil, errNoClock
-		}
+		out[i] = max(time.Since(start), 1)
 	}
 	return out, nil
 }
@@ -227,7 +213,7 @@ func (m *tuneMemory) result(ctx context.Context, op *Op) ([]float32, error) {
 	n := min(elements, judged) * size
 	o := m.buffers[3]
 	raw := make([]byte, 2*n)
-	if err := inTurn(
+	if err := operands.InTurn(
 		func() error {
 			return m.stream.Fill(vk.BufferRange{Buffer: o, Size: uint64(first+elements*size+3) &^ 3}, 0xffffffff)
 		},
@@ -274,14 +260,4 @@ func (m *tuneMemory) close() {
 	if m.lse != nil {
 		_ = m.lse.Close()
 	}
-}
-
-// inTurn calls functions until one fails.
-func inTurn(steps ...func() error) error {
-	for _, f := range steps {
-		if err := f(); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/ceiling"
+	"vkattn/internal/operands"
 	"vkattn/vk"
 )
 
@@ -153,7 +154,7 @@ func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context,
 	g.closers = append(g.closers, stream.Close)
 	for _, k := range kernels {
 		if err := g.within(ctx, func(ctx context.Context) error {
-			return firstError(func() error { return k.Verify(ctx, stream) }, func() error { return stream.Wait(ctx) })
+			return operands.InTurn(func() error { return k.Verify(ctx, stream) }, func() error { return stream.Wait(ctx) })
 		}); err != nil {
 			return nil, nil, err
 		}

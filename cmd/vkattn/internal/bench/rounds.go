@@ -11,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/monitor"
+	"vkattn/internal/operands"
 	"vkattn/internal/turns"
 	"vkattn/shaders"
 	"vkattn/vk"
@@ -206,7 +207,9 @@ func (l *deviceClock) timer() string {
 
 // timed records n runs on the stream and returns the time of each.
 func (l *deviceClock) timed(ctx context.Context, n int, run func(*vk.Stream) error) ([]time.Duration, error) {
-	return l.orWall(ctx, n, run, func() ([]time.Duration, error) { return l.timedByStamps(ctx, n, run) })
+	return l.orWall(ctx, n, run, func() ([]time.Duration, error) {
+		return operands.Timed(ctx, l.stream, n, func() error { return run(l.stream) })
+	})
 }
 
 // orWall times n runs by a clock of the device or, if its times are none, by the wall clock.
@@ -239,31 +242,6 @@ func checkTimes(times []time.Duration, wall time.Duration) error {
 		return vk.ErrTimestamps
 	}
 	return nil
-}
-
-func (l *deviceClock) timedByStamps(ctx context.Context, n int, run func(*vk.Stream) error) ([]time.Duration, error) {
-	marks := make([][2]vk.Mark, n)
-	for i := range marks {
-		if err := firstError(
-			l.stream.Barrier,
-			func() (err error) { marks[i][0], err = l.stream.Timestamp(); return },
-			func() error { return run(l.stream) },
-			func() (err error) { marks[i][1], err = l.stream.Timestamp(); return },
-		); err != nil {
-			return nil, err
-		}
-	}
-	if err := l.stream.Wait(ctx); err != nil {
-		return nil, err
-	}
-	out := make([]time.Duration, n)
-	for i, m := range marks {
-		var err error
-		if out[i], err = l.stream.Elapsed(m[0], m[1]); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
 }
 
 func (l *deviceClock) wait(ctx context.Context) error {

@@ -109,7 +109,7 @@ func (l *runner) results(ctx context.Context, w *work) (map[string][]byte, error
 				return nil, err
 			}
 			// Behind a barrier: plain attention has one P for all sets.
-			if err := firstError(func() error {
+			if err := operands.InTurn(func() error {
 				return w.forward().Forward(l.Order(), l.layout.args(l.cfg, l.first, set).Args)
 			}, l.Barrier); err != nil {
 				return nil, err
@@ -125,7 +125,7 @@ func (l *runner) results(ctx context.Context, w *work) (map[string][]byte, error
 			}
 		}
 	}
-	if err := firstError(l.Barrier, func() error {
+	if err := operands.InTurn(l.Barrier, func() error {
 		if w.pass != PassForward {
 			return w.op.Backward(l.Order(), l.args())
 		}
@@ -203,7 +203,7 @@ func (l *runner) timedByEvents(ctx context.Context, run func(*vk.Stream) error, 
 		return s.Record(e)
 	}
 	for i := range n {
-		if err := firstError(
+		if err := operands.InTurn(
 			func() error { return record(l.events[2*i]) },
 			func() error { return run(l.Stream) },
 			func() error { return record(l.events[2*i+1]) },
@@ -301,15 +301,6 @@ func (w *work) run(stream *attention.Stream, a attention.BackwardArgs) error {
 		return nil
 	}
 	return w.op.Backward(stream, a)
-}
-
-func firstError(steps ...func() error) error {
-	for _, f := range steps {
-		if err := f(); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Rotation is the number of bytes of tensors that successive runs cycle through, so that

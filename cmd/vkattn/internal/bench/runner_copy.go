@@ -98,7 +98,7 @@ func (l *copyRunner) fill(ctx context.Context) error {
 			return err
 		}
 	}
-	return firstError(l.stream.Barrier, func() error { return l.stream.Wait(ctx) })
+	return operands.InTurn(l.stream.Barrier, func() error { return l.stream.Wait(ctx) })
 }
 
 // verify runs each variant on the first set. The error of a wrong result matches
@@ -155,7 +155,7 @@ func (l *copyRunner) verifyCopy(ctx context.Context) error {
 			return fmt.Errorf("%w: the bytes from %d on are not those copied", ceiling.ErrWrong, at)
 		}
 	}
-	return firstError(func() error { return l.stream.Fill(vk.BufferRange{Buffer: l.to, Size: l.size}, 0) }, l.stream.Barrier)
+	return operands.InTurn(func() error { return l.stream.Fill(vk.BufferRange{Buffer: l.to, Size: l.size}, 0) }, l.stream.Barrier)
 }
 
 // record records a run on an input set.
