@@ -10,7 +10,7 @@ import (
 )
 
 //go:embed spv
-var compiled embed.FS
+var committed embed.FS
 
 // Module is one compiled kernel. It is shared: treat it as read-only.
 type Module struct {
@@ -30,7 +30,7 @@ type Module struct {
 // hashed when it is first asked for: a process uses a few of them, and all take 34 ms.
 var modules = sync.OnceValue(func() map[string]func() (*Module, error) {
 	all := map[string]func() (*Module, error){}
-	entries, err := compiled.ReadDir("spv")
+	entries, err := committed.ReadDir("spv")
 	if err != nil {
 		return all
 	}
@@ -43,7 +43,7 @@ var modules = sync.OnceValue(func() map[string]func() (*Module, error) {
 })
 
 func load(name string) (*Module, error) {
-	code, err := compiled.ReadFile("spv/" + name + ".spv")
+	code, err := committed.ReadFile("spv/" + name + ".spv")
 	if err != nil {
 		return nil, fmt.Errorf("shaders: module %s: %w", name, err)
 	}

@@ -1,14 +1,12 @@
 package shaders
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"regexp"
-	"slices"
 	"strings"
+
+	"vkattn/internal/compiled"
 )
 
 // Manifest records what the committed SPIR-V was compiled from and by what.
@@ -37,7 +35,7 @@ func (m *Manifest) Find(name string) *ManifestModule {
 
 // ReadManifest returns the committed manifest.
 func ReadManifest() (*Manifest, error) {
-	text, err := compiled.ReadFile("spv/manifest.json")
+	text, err := committed.ReadFile("spv/manifest.json")
 	if err != nil {
 		return nil, fmt.Errorf("shaders: no manifest: %w", err)
 	}
@@ -48,56 +46,18 @@ func ReadManifest() (*Manifest, error) {
 	return &m, nil
 }
 
-var includeLine = regexp.MustCompile(`(?m)^\s*#\s*include\s+"([^"]+)"`)
-
 // Sources lists the variant's source file and everything it includes, sorted,
 // as files of dir.
 func (v Variant) Sources(dir fs.FS) ([]string, error) {
-	seen := map[string]bool{}
-	var visit func(name string) error
-	visit = func(name string) error {
-		if seen[name] {
-			return nil
-		}
-		seen[name] = true
-		text, err := fs.ReadFile(dir, name)
-		if err != nil {
-			return fmt.Errorf("shaders: %s: %w", v.Name, err)
-		}
-		for _, m := range includeLine.FindAllStringSubmatch(string(text), -1) {
-			if err := visit(m[1]); err != nil {
-				return err
-			}
-		}
-		return nil
+	names, err := compiled.Sources(dir, v.Source)
+	if err != nil {
+		err = fmt.Errorf("shaders: %s: %w", v.Name, err)
 	}
-	if err := visit(v.Source); err != nil {
-		return nil, err
-	}
-	names := make([]string, 0, len(seen))
-	for name := range seen {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, nil
+	return names, err
 }
 
 // SourceHash is the SHA-256, in hexadecimal, of everything of ours that
 // decides what the variant compiles to.
 func (v Variant) SourceHash(dir fs.FS) (string, error) {
-	names, err := v.Sources(dir)
-	if err != nil {
-		return "", err
-	}
-	h := sha256.New()
-	fmt.Fprintf(h, "%s\n%s\n%s\n%s\n", v.Source, strings.Join(v.Defines, " "), v.Target, v.SPIRV)
-	for _, name := range names {
-		text, err := fs.ReadFile(dir, name)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(h, "%s %d\n", name, len(text))
-		h.Write(text)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	return compiled.SourceHash(dir, v.Source, fmt.Sprintf("%s\n%s\n%s\n%s\n", v.Source, strings.Join(v.Defines, " "), v.Target, v.SPIRV))
 }

@@ -15,7 +15,7 @@ import (
 
 // layers are the packages that others import, lowest first.
 var layers = strings.Fields(`
-	internal/arith internal/atomicfile internal/cachefile internal/ccall internal/cloexec internal/driverlib internal/dropout internal/grid
+	internal/arith internal/atomicfile internal/cachefile internal/ccall internal/cloexec internal/compiled internal/driverlib internal/dropout internal/grid
 	internal/half internal/hostmem internal/par internal/pause internal/quant internal/gokernels attention/score internal/randscore internal/simd internal/turns internal/apiwalk internal/testlevel internal/testfifo
 	shaders internal/paramtest
 	vk vk/goki internal/faultydriver internal/testdevice

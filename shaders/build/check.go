@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 
+	"vkattn/internal/compiled"
 	"vkattn/shaders"
 )
 
@@ -55,7 +56,7 @@ func checkModule(t tools, v shaders.Variant, line *shaders.ManifestModule, sameC
 	if err != nil {
 		return err
 	}
-	if hash(m.Code) != line.SPV {
+	if compiled.Hash(m.Code) != line.SPV {
 		return errors.New("the SPIR-V is not the one in the manifest")
 	}
 	source, err := v.SourceHash(os.DirFS(t.dir))

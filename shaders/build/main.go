@@ -12,8 +12,6 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -24,6 +22,7 @@ import (
 	"regexp"
 	"strings"
 
+	"vkattn/internal/compiled"
 	"vkattn/shaders"
 )
 
@@ -80,7 +79,7 @@ func run(t tools, check bool) error {
 		return err
 	}
 	files["manifest.json"] = append(text, '\n')
-	if err := replaceFolder(filepath.Join(t.dir, "spv"), files); err != nil {
+	if err := compiled.ReplaceFolder(filepath.Join(t.dir, "spv"), files); err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(t.dir, "constants_gen.go"), constants, 0o644); err != nil {
@@ -91,41 +90,12 @@ func run(t tools, check bool) error {
 }
 
 func manifestLine(dir string, v shaders.Variant, code []byte) (line shaders.ManifestModule, err error) {
-	line = shaders.ManifestModule{Name: v.Name, SPV: hash(code)}
+	line = shaders.ManifestModule{Name: v.Name, SPV: compiled.Hash(code)}
 	if line.Sources, err = v.Sources(os.DirFS(dir)); err != nil {
 		return line, err
 	}
 	line.Source, err = v.SourceHash(os.DirFS(dir))
 	return line, err
-}
-
-// replaceFolder makes the folder hold these files and no others.
-func replaceFolder(dir string, files map[string][]byte) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	old, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, entry := range old {
-		if _, keep := files[entry.Name()]; !keep {
-			if err := os.Remove(filepath.Join(dir, entry.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func hash(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
 }
 
 // constantsGo is the text of constants_gen.go.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"vkattn/internal/compiled"
 )
 
 // checkAll proves the committed files current and reports every stale one. Without
@@ -33,14 +35,14 @@ func checkAll(dir, nvcc string, jobs int) error {
 		fmt.Printf("%d modules are current by the hashes of their sources (compiled by %s, here is %s)\n", len(modules), m.Compiler, version)
 		return nil
 	}
-	compiled, err := c.compileAll(modules, jobs, func(module) map[string][]byte { return nil })
+	built, err := c.compileAll(modules, jobs, func(module) map[string][]byte { return nil })
 	if err != nil {
 		return err
 	}
 	var stale []error
 	for i, mod := range modules {
-		for name, content := range compiled[i] {
-			if hash(content) != m.find(mod.name).Files[name] {
+		for name, content := range built[i] {
+			if compiled.Hash(content) != m.find(mod.name).Files[name] {
 				stale = append(stale, fmt.Errorf("%s: the same compiler gives other bytes", name))
 			}
 		}
@@ -129,7 +131,7 @@ func (m *module) committed(dir string, line *manifestLine) (map[string][]byte, e
 		if err != nil {
 			return nil, err
 		}
-		if hash(content) != line.Files[f.name] {
+		if compiled.Hash(content) != line.Files[f.name] {
 			return nil, fmt.Errorf("%s is not the file in the manifest", f.name)
 		}
 		files[f.name] = content

@@ -11,7 +11,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -20,6 +19,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+
+	"vkattn/internal/compiled"
 )
 
 func main() {
@@ -58,7 +59,7 @@ func build(dir, nvcc string, jobs int, all bool) error {
 			old = &manifest{} // nothing to keep
 		}
 	}
-	compiled, err := c.compileAll(modules, jobs, func(m module) map[string][]byte { return m.current(dir, version, old) })
+	built, err := c.compileAll(modules, jobs, func(m module) map[string][]byte { return m.current(dir, version, old) })
 	if err != nil {
 		return err
 	}
@@ -67,14 +68,14 @@ func build(dir, nvcc string, jobs int, all bool) error {
 	size := 0
 	for i, mod := range modules {
 		line := manifestLine{Name: mod.name, Files: map[string]string{}}
-		if line.Sources, err = mod.sources(os.DirFS(dir)); err != nil {
+		if line.Sources, err = compiled.Sources(os.DirFS(dir), mod.source); err != nil {
 			return err
 		}
 		if line.Source, err = mod.sourceHash(os.DirFS(dir)); err != nil {
 			return err
 		}
-		for name, content := range compiled[i] {
-			line.Files[name] = hash(content)
+		for name, content := range built[i] {
+			line.Files[name] = compiled.Hash(content)
 			packed, err := pack(content)
 			if err != nil {
 				return err
@@ -89,7 +90,7 @@ func build(dir, nvcc string, jobs int, all bool) error {
 		return err
 	}
 	files["manifest.json"] = append(text, '\n')
-	if err := replaceFolder(filepath.Join(dir, "bin"), files); err != nil {
+	if err := compiled.ReplaceFolder(filepath.Join(dir, "bin"), files); err != nil {
 		return err
 	}
 	launch, err := tables(modules)
@@ -97,7 +98,7 @@ func build(dir, nvcc string, jobs int, all bool) error {
 		return err
 	}
 	for name, content := range launch {
-		if err := writeFile(filepath.Join(dir, name), content); err != nil {
+		if err := compiled.WriteFile(filepath.Join(dir, name), content); err != nil {
 			return err
 		}
 	}
@@ -108,7 +109,7 @@ func build(dir, nvcc string, jobs int, all bool) error {
 // compileAll compiles modules, some at a time, and gives their files in order. What
 // have knows the files of is not compiled.
 func (c compiler) compileAll(modules []module, jobs int, have func(module) map[string][]byte) ([]map[string][]byte, error) {
-	compiled := make([]map[string][]byte, len(modules))
+	built := make([]map[string][]byte, len(modules))
 	failed := make([]error, len(modules))
 	slots := make(chan struct{}, max(jobs, 1))
 	var wait sync.WaitGroup
@@ -116,48 +117,12 @@ func (c compiler) compileAll(modules []module, jobs int, have func(module) map[s
 		wait.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			compiled[i] = have(m)
-			if compiled[i] == nil {
-				compiled[i], failed[i] = c.compile(m)
+			built[i] = have(m)
+			if built[i] == nil {
+				built[i], failed[i] = c.compile(m)
 			}
 		})
 	}
 	wait.Wait()
-	return compiled, errors.Join(failed...)
-}
-
-// replaceFolder makes the folder hold these files and no others.
-func replaceFolder(dir string, files map[string][]byte) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	old, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range old {
-		if _, keep := files[e.Name()]; !keep {
-			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	for name, content := range files {
-		if err := writeFile(filepath.Join(dir, name), content); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// writeFile replaces a file whole, and leaves one alone that has this content.
-func writeFile(path string, content []byte) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
-		return nil
-	}
-	part := path + ".part"
-	if err := os.WriteFile(part, content, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(part, path)
+	return built, errors.Join(failed...)
 }
