@@ -55,16 +55,11 @@ func goCallCreateBackward(op C.vkattn_op, args *C.vkattn_backward_args, out *C.v
 }
 
 func create(h C.vkattn_op, args *C.vkattn_args, back *C.vkattn_backward_args, out *C.vkattn_call) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		o, _, err := hold[*operation](&c, unsafe.Pointer(h), C.KIND_OP)
-		if err != nil {
-			return err
-		}
+	return using(unsafe.Pointer(h), C.KIND_OP, func(o *object, _ *operation) error {
 		if out == nil {
 			return invalid("call is NULL")
 		}
+		var err error
 		r := &repeated{op: h, backward: back != nil}
 		if r.args, err = taken(args, "args"); err != nil {
 			return err
@@ -96,13 +91,7 @@ func create(h C.vkattn_op, args *C.vkattn_args, back *C.vkattn_backward_args, ou
 
 //export goCallRun
 func goCallRun(h C.vkattn_call, on C.vkattn_stream, data *unsafe.Pointer) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		o, r, err := hold[*repeated](&c, unsafe.Pointer(h), C.KIND_CALL)
-		if err != nil {
-			return err
-		}
+	return using(unsafe.Pointer(h), C.KIND_CALL, func(o *object, r *repeated) error {
 		if data == nil {
 			return invalid("data is NULL")
 		}

@@ -39,13 +39,8 @@ func (d *device) isCUDA() bool { return cudapath.ContextOf(d.Device) != nil }
 
 // onCUDA runs wrap on a CUDA device, which stays open meanwhile. out is where the new handle goes.
 func onCUDA(h C.vkattn_device, name string, out unsafe.Pointer, wrap func(o *object, d *device) error) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		o, d, err := hold[*device](&c, unsafe.Pointer(h), C.KIND_DEVICE)
+	return using(unsafe.Pointer(h), C.KIND_DEVICE, func(o *object, d *device) error {
 		switch {
-		case err != nil:
-			return err
 		case !d.isCUDA():
 			return invalid("%v is no CUDA device: vkattn_device_open_cuda did not open it", d)
 		case out == nil:

@@ -117,13 +117,7 @@ func goExit() {
 
 //export goDeviceGetInfo
 func goDeviceGetInfo(h C.vkattn_device, out *C.vkattn_device_info) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		_, d, err := hold[*device](&c, unsafe.Pointer(h), C.KIND_DEVICE)
-		if err != nil {
-			return err
-		}
+	return using(unsafe.Pointer(h), C.KIND_DEVICE, func(_ *object, d *device) error {
 		if err := sized(out, "info"); err != nil {
 			return err
 		}
@@ -145,13 +139,7 @@ func goDeviceGetInfo(h C.vkattn_device, out *C.vkattn_device_info) C.vkattn_stat
 
 //export goDeviceWait
 func goDeviceWait(h C.vkattn_device, ns C.uint64_t) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		_, d, err := hold[*device](&c, unsafe.Pointer(h), C.KIND_DEVICE)
-		if err != nil {
-			return err
-		}
+	return using(unsafe.Pointer(h), C.KIND_DEVICE, func(_ *object, d *device) error {
 		ctx, cancel := context.Background(), func() {}
 		if ns < math.MaxInt64 {
 			ctx, cancel = context.WithTimeout(ctx, time.Duration(ns))
@@ -181,13 +169,8 @@ func (b *buffer) Close() error {
 
 //export goBufferCreate
 func goBufferCreate(h C.vkattn_device, n C.uint64_t, out *C.vkattn_buffer) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		o, d, err := hold[*device](&c, unsafe.Pointer(h), C.KIND_DEVICE)
+	return using(unsafe.Pointer(h), C.KIND_DEVICE, func(o *object, d *device) error {
 		switch {
-		case err != nil:
-			return err
 		case out == nil:
 			return invalid("buffer is NULL")
 		case n == 0 || n > math.MaxInt64-3:
@@ -211,46 +194,36 @@ func newMemory(d *device, n int64) (backend.Memory, error) {
 	return backend.HomeOf(d.Device).Backend().NewMemory(max(4, (n+3)&^3))
 }
 
-// access holds a buffer, and checks a range of it and the memory that is copied to or from it.
-func access(c *call, h C.vkattn_buffer, at C.uint64_t, p unsafe.Pointer, n C.uint64_t, what string) (*buffer, []byte, error) {
-	_, b, err := hold[*buffer](c, unsafe.Pointer(h), C.KIND_BUFFER)
-	if err != nil {
-		return nil, nil, err
-	}
-	if b.memory == nil {
-		return nil, nil, invalid("the memory is the caller's, who reads and writes it")
-	}
-	if uint64(at) > b.bytes || uint64(n) > b.bytes-uint64(at) {
-		return nil, nil, invalid("%d bytes at %d, of a buffer of %d", n, at, b.bytes)
-	}
-	host, err := bytes(p, uint64(n), what)
-	return b, host, err
+// access copies between a range of a buffer, which it checks, and memory of C, which is an argument of the function.
+func access(h C.vkattn_buffer, at C.uint64_t, p unsafe.Pointer, n C.uint64_t, function, argument string,
+	move func(b *buffer, s backend.Stream, host []byte) error) C.vkattn_status {
+	return using(unsafe.Pointer(h), C.KIND_BUFFER, func(_ *object, b *buffer) error {
+		switch {
+		case b.memory == nil:
+			return invalid("the memory is the caller's, who reads and writes it")
+		case uint64(at) > b.bytes || uint64(n) > b.bytes-uint64(at):
+			return invalid("%d bytes at %d, of a buffer of %d", n, at, b.bytes)
+		}
+		host, err := bytes(p, uint64(n), argument)
+		if err != nil || n == 0 {
+			return err
+		}
+		return b.device.do(function, func(s backend.Stream) error { return move(b, s, host) })
+	})
 }
 
 //export goBufferWrite
 func goBufferWrite(h C.vkattn_buffer, at C.uint64_t, from unsafe.Pointer, n C.uint64_t) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		b, host, err := access(&c, h, at, from, n, "from")
-		if err != nil || n == 0 {
-			return err
-		}
-		return b.device.do("vkattn_buffer_write", func(s backend.Stream) error { return b.memory.Write(s, int64(at), host) })
+	return access(h, at, from, n, "vkattn_buffer_write", "from", func(b *buffer, s backend.Stream, host []byte) error {
+		return b.memory.Write(s, int64(at), host)
 	})
 }
 
 //export goBufferRead
 func goBufferRead(h C.vkattn_buffer, at C.uint64_t, to unsafe.Pointer, n C.uint64_t) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		b, host, err := access(&c, h, at, to, n, "to")
-		if err != nil || n == 0 {
-			return err
-		}
+	return access(h, at, to, n, "vkattn_buffer_read", "to", func(b *buffer, s backend.Stream, host []byte) error {
 		ctx, cancel := b.device.waiting()
 		defer cancel()
-		return b.device.do("vkattn_buffer_read", func(s backend.Stream) error { return b.memory.Read(ctx, s, int64(at), host) })
+		return b.memory.Read(ctx, s, int64(at), host)
 	})
 }

@@ -163,6 +163,19 @@ func hold[T io.Closer](c *call, h unsafe.Pointer, k kind) (*object, T, error) {
 	return o, o.value.(T), nil
 }
 
+// using makes a call with f on the object of a handle, which it holds.
+func using[T io.Closer](h unsafe.Pointer, k kind, f func(o *object, x T) error) C.vkattn_status {
+	return status(func() error {
+		c := call{}
+		defer c.end()
+		o, x, err := hold[T](&c, h, k)
+		if err != nil {
+			return err
+		}
+		return f(o, x)
+	})
+}
+
 func (c *call) lock(o *object) error {
 	lock, unlock := o.mu.TryRLock, o.mu.RUnlock
 	if o.kind == C.KIND_STREAM {

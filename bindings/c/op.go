@@ -19,13 +19,7 @@ type operation struct {
 
 //export goOpCreate
 func goOpCreate(h C.vkattn_device, from *C.vkattn_config, out *C.vkattn_op) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		o, d, err := hold[*device](&c, unsafe.Pointer(h), C.KIND_DEVICE)
-		if err != nil {
-			return err
-		}
+	return using(unsafe.Pointer(h), C.KIND_DEVICE, func(o *object, d *device) error {
 		if out == nil {
 			return invalid("op is NULL")
 		}

@@ -54,13 +54,8 @@ func goDeviceWrapVulkan(from *C.vkattn_vulkan, out *C.vkattn_device) C.vkattn_st
 
 //export goBufferWrapVulkan
 func goBufferWrapVulkan(h C.vkattn_device, vkBuffer, offset, n, address C.uint64_t, out *C.vkattn_buffer) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		o, d, err := hold[*device](&c, unsafe.Pointer(h), C.KIND_DEVICE)
+	return using(unsafe.Pointer(h), C.KIND_DEVICE, func(o *object, d *device) error {
 		switch {
-		case err != nil:
-			return err
 		case out == nil:
 			return invalid("buffer is NULL")
 		case d.wrapped == nil:
@@ -90,13 +85,8 @@ func (s *stream) Close() error {
 
 //export goStreamWrapVulkan
 func goStreamWrapVulkan(h C.vkattn_device, commands unsafe.Pointer, out *C.vkattn_stream) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		o, d, err := hold[*device](&c, unsafe.Pointer(h), C.KIND_DEVICE)
+	return using(unsafe.Pointer(h), C.KIND_DEVICE, func(o *object, d *device) error {
 		switch {
-		case err != nil:
-			return err
 		case out == nil:
 			return invalid("stream is NULL")
 		case d.wrapped == nil:
@@ -118,13 +108,7 @@ func goStreamBarrier(h C.vkattn_stream) C.vkattn_status { return onStream(h, (*v
 func goStreamReset(h C.vkattn_stream) C.vkattn_status { return onStream(h, (*vk.Commands).Reset) }
 
 func onStream(h C.vkattn_stream, f func(*vk.Commands) error) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		_, s, err := hold[*stream](&c, unsafe.Pointer(h), C.KIND_STREAM)
-		if err != nil {
-			return err
-		}
+	return using(unsafe.Pointer(h), C.KIND_STREAM, func(_ *object, s *stream) error {
 		if s.Commands == nil {
 			return invalid("the stream is of CUDA, which runs calls in order and records none")
 		}
@@ -191,13 +175,7 @@ func goRequirementsCreate(from *C.vkattn_config, out *C.vkattn_requirements) C.v
 
 //export goRequirementsGetInfo
 func goRequirementsGetInfo(h C.vkattn_requirements, version C.uint32_t, out *C.vkattn_requirements_info) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		_, r, err := hold[*requirements](&c, unsafe.Pointer(h), C.KIND_REQUIREMENTS)
-		if err != nil {
-			return err
-		}
+	return using(unsafe.Pointer(h), C.KIND_REQUIREMENTS, func(_ *object, r *requirements) error {
 		if err := sized(out, "info"); err != nil {
 			return err
 		}
@@ -228,13 +206,7 @@ func goRequirementsGetInfo(h C.vkattn_requirements, version C.uint32_t, out *C.v
 
 //export goRequirementsCheck
 func goRequirementsCheck(h C.vkattn_requirements, uuid *C.uint8_t) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		_, r, err := hold[*requirements](&c, unsafe.Pointer(h), C.KIND_REQUIREMENTS)
-		if err != nil {
-			return err
-		}
+	return using(unsafe.Pointer(h), C.KIND_REQUIREMENTS, func(_ *object, r *requirements) error {
 		if uuid == nil {
 			return invalid("uuid is NULL")
 		}
