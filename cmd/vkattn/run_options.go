@@ -6,6 +6,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/internal/tensors"
 )
 
 // openOptions reads the options of the call. Lengths come first: the sizes of the
@@ -58,8 +59,9 @@ func (in *runInputs) readTable() error {
 	}
 	pages := attention.Pages{Table: bench.Ints(table), Stride: in.files["block-table"].Shape[1],
 		PageSize: in.axes[1].rows, Count: in.axes[1].batch}
-	for b := range in.shape.B {
-		for i := range (in.keys(b) + pages.PageSize - 1) / pages.PageSize {
+	lengths := attention.Args{Shape: in.shape, Varlen: in.args.Varlen}
+	for b, s := range tensors.SequencesOf(&lengths) {
+		for i := range (s.Keys + pages.PageSize - 1) / pages.PageSize {
 			if p := table[b*pages.Stride+i]; p < 0 || int(p) >= pages.Count {
 				return wrong("block-table", "entry %d of sequence %d is %d, not one of the %d pages", i, b, p, pages.Count)
 			}

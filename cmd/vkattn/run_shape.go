@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -263,21 +262,6 @@ func differences(cu []int32, rows int) ([]int, error) {
 		}
 	}
 	return out, nil
-}
-
-// keys is the number of keys of sequence b.
-func (in *runInputs) keys(b int) int {
-	n := in.shape.Sk
-	if v := in.args.Varlen; v != nil {
-		at := func(v attention.Vector, i int) int { return int(int32(binary.LittleEndian.Uint32(v.Host[4*i:]))) }
-		if v.CuK.Given() {
-			n = at(v.CuK, b+1) - at(v.CuK, b)
-		}
-		if v.UsedK.Given() {
-			n = at(v.UsedK, b)
-		}
-	}
-	return n
 }
 
 // memory is the memory of a run in bytes, computed from the headers of the files.
