@@ -449,14 +449,12 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 	return ""
 }
 
-// OneDropout is why a grid with dropout is not divided over several dispatches.
-const OneDropout = "dropout numbers the heads of a dispatch"
-
-// OneTopK is the reason with lists of one length.
-const OneTopK = "sparse tokens without offsets are not divided"
-
-// OneModified is the reason with modifiers.
-const OneModified = "a modifier takes the heads and batches of the whole call"
+// Why a grid is not divided over several dispatches: with dropout, lists of one length, modifiers.
+const (
+	OneDropout  = "dropout numbers the heads of a dispatch"
+	OneTopK     = "sparse tokens without offsets are not divided"
+	OneModified = "a modifier takes the heads and batches of the whole call"
+)
 
 // Parts divides the grid of a kernel over dispatches. perY is the number of query heads at a
 // place along y.
