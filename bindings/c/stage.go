@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"strings"
 
 	"vkattn/attention"
 	"vkattn/internal/backend"
@@ -176,65 +178,17 @@ func (c *copies) close() {
 	}
 }
 
-// memoryOf is the tensor or the vector that a field of the arguments has.
+// memoryOf is the tensor or the vector that a field of the arguments has, nil where it has none. A bias
+// or a mask has its tensor within.
 func memoryOf(a *attention.BackwardArgs, field string) any {
-	switch field {
-	case "Q":
-		return &a.Q
-	case "K":
-		return &a.K
-	case "V":
-		return &a.V
-	case "O":
-		return &a.O
-	case "LSE":
-		return &a.LSE
-	case "DO":
-		return &a.DO
-	case "DLSE":
-		return &a.DLSE
-	case "DQ":
-		return &a.DQ
-	case "DK":
-		return &a.DK
-	case "DV":
-		return &a.DV
-	case "DBias":
-		return &a.DBias
-	case "DSinks":
-		return &a.DSinks
-	case "Varlen.CuQ":
-		return &a.Varlen.CuQ
-	case "Varlen.CuK":
-		return &a.Varlen.CuK
-	case "Varlen.UsedQ":
-		return &a.Varlen.UsedQ
-	case "Varlen.UsedK":
-		return &a.Varlen.UsedK
-	case "Pages.Table":
-		return &a.Pages.Table
-	case "SparseTokens.Offsets":
-		return &a.SparseTokens.Offsets
-	case "SparseTokens.Tokens":
-		return &a.SparseTokens.Tokens
-	case "Blocks.Map":
-		return &a.Blocks.Map
-	case "Bias":
-		return &a.Bias.Tensor
-	case "Mask":
-		return &a.Mask.Tensor
-	case "ALiBi":
-		return &a.ALiBi
-	case "Sinks":
-		return &a.Sinks
-	case "DropoutState":
-		return &a.DropoutState
-	case "MaxLogits":
-		return &a.MaxLogits
-	case "KScale":
-		return &a.KScale
-	case "VScale":
-		return &a.VScale
+	v := reflect.ValueOf(a).Elem()
+	for name := range strings.SplitSeq(field, ".") {
+		if v = reflect.Indirect(v.FieldByName(name)); v.Kind() != reflect.Struct {
+			return nil
+		}
 	}
-	return nil
+	if t := v.FieldByName("Tensor"); t.IsValid() {
+		v = t
+	}
+	return v.Addr().Interface()
 }
