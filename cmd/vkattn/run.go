@@ -309,7 +309,7 @@ func (a *app) write(ctx context.Context, o *runFlags, p *runProblem) error {
 		if err != nil {
 			return err
 		}
-		if err := npy.Write(w, t.array(p)); err != nil {
+		if err := npy.Write(w, p.array(&t)); err != nil {
 			return fmt.Errorf("writing %w", err)
 		}
 	}

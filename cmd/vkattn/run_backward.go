@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"vkattn/attention"
-	"vkattn/cmd/vkattn/internal/npy"
-	"vkattn/internal/hostmem"
 	"vkattn/internal/problem"
 )
 
@@ -66,80 +64,6 @@ func (in *runInputs) dense(i int) axes {
 	a := in.axes[i]
 	a.pitch = a.dim
 	return a
-}
-
-// gradient is a gradient as float32 in the layout of its input.
-func (p *runProblem) gradient(t *attention.Tensor, a axes) *npy.Array {
-	packed := p.in.o.has("cu-seqlens-k")
-	if t == &p.args.DQ {
-		packed = p.in.o.has("cu-seqlens-q")
-	}
-	return &npy.Array{DType: npy.Float32, Shape: a.shape(packed, a.dim), Data: convert(t.Host, p.in.config.GradientType(),
-		attention.F32)}
-}
-
-// lseShape is the shape of the file of LSE.
-func (in *runInputs) lseShape() []int {
-	a := in.outputAxes()
-	if in.o.has("cu-seqlens-q") {
-		return []int{a.heads, a.rows}
-	}
-	return []int{a.batch, a.heads, a.rows}
-}
-
-// allocateGradients allocates the gradients, 0 where the kernel writes nothing.
-func (in *runInputs) allocateGradients(a *attention.BackwardArgs) {
-	o := in.o
-	a.DO.Strides = in.outputAxes().strides()
-	for i, t := range []struct {
-		flag   string
-		tensor *attention.Tensor
-	}{{"dq", &a.DQ}, {"dk", &a.DK}, {"dv", &a.DV}} {
-		if o.has(t.flag) {
-			axes := in.dense(i)
-			*t.tensor = attention.Tensor{Strides: axes.strides(), Host: make([]byte,
-				axes.elements()*int64(in.config.GradientType().Size()))}
-		}
-	}
-	if o.has("dbias") {
-		shape := in.files["bias"].Shape
-		a.DBias = attention.Tensor{Strides: attention.BHSD(shape[1], shape[2], shape[3]), Host: make([]byte,
-			4*int64(shape[0])*int64(shape[1])*int64(shape[2])*int64(shape[3]))}
-	}
-	if o.has("dsinks") {
-		a.DSinks.Host = make([]byte, 4*in.shape.Hq)
-	}
-	for _, t := range o.outputs {
-		a.DTables = append(a.DTables, attention.Table{Name: t.table, Vector: attention.Vector{Host: make([]byte, t.bytes())}})
-	}
-}
-
-// elements is the number of elements of a dense tensor.
-func (a axes) elements() int64 { return int64(a.batch) * int64(a.heads) * int64(a.rows) * int64(a.dim) }
-
-// gradientMemory adds the memory of the outputs of a backward pass.
-func (in *runInputs) gradientMemory(keep, pass func(...uint64)) {
-	o, to := in.o, in.config.GradientType()
-	for i, flag := range []string{"dq", "dk", "dv"} {
-		if !o.has(flag) {
-			continue
-		}
-		a := in.axes[i]
-		n := hostmem.Product(a.batch, a.heads, a.rows, a.dim)
-		keep(hostmem.Product(n, uint64(to.Size())))
-		if to != attention.F32 {
-			pass(hostmem.Product(n, 4))
-		}
-	}
-	if f := in.files["bias"]; f != nil && o.has("dbias") {
-		keep(hostmem.Product(f.Bytes()/uint64(f.DType.Size()), 4))
-	}
-	if o.has("dsinks") {
-		keep(hostmem.Product(in.axes[0].heads, 4))
-	}
-	for _, t := range o.outputs {
-		keep(t.bytes())
-	}
 }
 
 // planned reports whether the shape alone gives the plan, before the memory is allocated. With options
@@ -224,12 +148,9 @@ func (o *runFlags) readTableGradients() error {
 		}
 		o.paths[flag] = &path
 		of := len(o.outputs)
-		o.outputs = append(o.outputs, outputFile{flag: flag, gradient: true, table: name, dims: dims[at], array: func(p *runProblem) *npy.Array {
-			return &npy.Array{DType: npy.Float32, Shape: dims[at], Data: p.args.DTables[of].Host}
-		}})
+		o.outputs = append(o.outputs, outputFile{flag: flag, gradient: true, table: name, as: single,
+			shape: func(*runInputs) fileShape { return fileShape{axes: dims[at]} },
+			host:  func(a *attention.BackwardArgs) *[]byte { return &a.DTables[of].Host }})
 	}
 	return nil
 }
-
-// bytes is the size of the gradient of a table.
-func (t *outputFile) bytes() uint64 { return hostmem.Product(append(t.dims, 4)...) }

@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/npy"
+	"vkattn/internal/hostmem"
 )
 
 // inputFile is a flag that names an input file.
@@ -111,33 +112,49 @@ func storageOfKV(in *runInputs) attention.DType {
 	return in.config.DType
 }
 
+func ofGradients(in *runInputs) attention.DType { return in.config.GradientType() }
+
 func single(*runInputs) attention.DType { return attention.F32 }
 
-// outputFile is a flag that names an output file.
+// outputFile is a flag that names an output file: of a tensor of the call, as float32.
 type outputFile struct {
 	flag, usage string
 	gradient    bool
-	array       func(*runProblem) *npy.Array
+	shape       func(*runInputs) fileShape
+	as          func(*runInputs) attention.DType // of the tensor
+	host        func(*attention.BackwardArgs) *[]byte
 
-	table string // whose gradient it is, with its sizes
-	dims  []int
+	table string // whose gradient it is
 }
 
 var outputFiles = []outputFile{
-	{flag: "o", usage: "output `file`", array: (*runProblem).output},
-	{flag: "lse", usage: "log-sum-exp output `file`", array: (*runProblem).logSumExp},
-	{flag: "dq", usage: "output `file` of the gradient of Q; gradients need --do", gradient: true,
-		array: func(p *runProblem) *npy.Array { return p.gradient(&p.args.DQ, p.in.axes[0]) }},
-	{flag: "dk", usage: "output `file` of the gradient of K", gradient: true,
-		array: func(p *runProblem) *npy.Array { return p.gradient(&p.args.DK, p.in.axes[1]) }},
-	{flag: "dv", usage: "output `file` of the gradient of V", gradient: true,
-		array: func(p *runProblem) *npy.Array { return p.gradient(&p.args.DV, p.in.dense(2)) }},
-	{flag: "dbias", usage: "output `file` of the gradient of --bias", gradient: true, array: func(p *runProblem) *npy.Array {
-		return &npy.Array{DType: npy.Float32, Shape: p.in.files["bias"].Shape, Data: p.args.DBias.Host}
-	}},
-	{flag: "dsinks", usage: "output `file` of the gradient of --sinks", gradient: true, array: func(p *runProblem) *npy.Array {
-		return &npy.Array{DType: npy.Float32, Shape: []int{p.in.shape.Hq}, Data: p.args.DSinks.Host}
-	}},
+	{flag: "o", usage: "output `file`", shape: ofO, as: storage, host: func(a *attention.BackwardArgs) *[]byte { return &a.O.Host }},
+	{flag: "lse", usage: "log-sum-exp output `file`", shape: ofLSE, as: single,
+		host: func(a *attention.BackwardArgs) *[]byte { return &a.LSE.Host }},
+	{flag: "dq", usage: "output `file` of the gradient of Q; gradients need --do", gradient: true, shape: ofInput(0),
+		as: ofGradients, host: func(a *attention.BackwardArgs) *[]byte { return &a.DQ.Host }},
+	{flag: "dk", usage: "output `file` of the gradient of K", gradient: true, shape: ofInput(1),
+		as: ofGradients, host: func(a *attention.BackwardArgs) *[]byte { return &a.DK.Host }},
+	{flag: "dv", usage: "output `file` of the gradient of V", gradient: true, shape: ofInput(2),
+		as: ofGradients, host: func(a *attention.BackwardArgs) *[]byte { return &a.DV.Host }},
+	{flag: "dbias", usage: "output `file` of the gradient of --bias", gradient: true, as: single,
+		shape: func(in *runInputs) fileShape { return fileShape{axes: in.files["bias"].Shape} },
+		host:  func(a *attention.BackwardArgs) *[]byte { return &a.DBias.Host }},
+	{flag: "dsinks", usage: "output `file` of the gradient of --sinks", gradient: true, shape: eachHead, as: single,
+		host: func(a *attention.BackwardArgs) *[]byte { return &a.DSinks.Host }},
+}
+
+// elements is the number of elements of an output.
+func (x *outputFile) elements(in *runInputs) uint64 { return hostmem.Product(x.shape(in).axes...) }
+
+// bytes is the size of its tensor.
+func (x *outputFile) bytes(in *runInputs) uint64 {
+	return hostmem.Product(x.elements(in), uint64(x.as(in).Size()))
+}
+
+// array is an output as float32 in the layout of the files.
+func (p *runProblem) array(x *outputFile) *npy.Array {
+	return &npy.Array{DType: npy.Float32, Shape: x.shape(p.in).axes, Data: convert(*x.host(&p.args), x.as(p.in), attention.F32)}
 }
 
 // paths are the names of files by flag.
@@ -177,6 +194,16 @@ func (p paths) given(files []inputFile) (flags []string) {
 func (o *runFlags) targets(gradients bool) (list []outputFile) {
 	for _, x := range slices.Concat(outputFiles, o.outputs) {
 		if o.has(x.flag) && (x.gradient || !gradients) {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// computed lists the outputs that the call computes. Gradients need LSE.
+func (o *runFlags) computed() (list []outputFile) {
+	for _, x := range slices.Concat(outputFiles, o.outputs) {
+		if o.has(x.flag) || !x.gradient && !o.has("o-in") && (x.flag == "o" || o.wanted()) {
 			list = append(list, x)
 		}
 	}
@@ -256,7 +283,21 @@ func ofO(in *runInputs) fileShape {
 	return fileShape{axes: o.shape(in.o.has("cu-seqlens-q"), o.dim)}
 }
 
-func ofLSE(in *runInputs) fileShape { return fileShape{axes: in.lseShape()} }
+func ofLSE(in *runInputs) fileShape {
+	o := in.outputAxes()
+	if in.o.has("cu-seqlens-q") {
+		return fileShape{axes: []int{o.heads, o.rows}}
+	}
+	return fileShape{axes: []int{o.batch, o.heads, o.rows}}
+}
+
+// ofInput is the shape of the gradient of Q, K or V.
+func ofInput(i int) func(*runInputs) fileShape {
+	return func(in *runInputs) fileShape {
+		a := in.axes[i]
+		return fileShape{axes: a.shape(in.o.has([]string{"cu-seqlens-q", "cu-seqlens-k"}[min(i, 1)]), a.dim)}
+	}
+}
 
 // readShapes checks the shapes of files, given lengths, and completes the arguments.
 func (in *runInputs) readShapes(files []inputFile) error {

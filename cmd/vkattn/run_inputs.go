@@ -170,7 +170,6 @@ type runProblem struct {
 func (in *runInputs) load() (*runProblem, error) {
 	p := &runProblem{in: in, args: attention.BackwardArgs{Args: operands.Clone(in.args)}}
 	p.args.Shape = in.shape
-	to := in.config.DType
 	if err := in.loadFiles(&p.args); err != nil {
 		return nil, badInput(err)
 	}
@@ -180,21 +179,27 @@ func (in *runInputs) load() (*runProblem, error) {
 	if in.files["v"] == nil { // V is the beginning of K's rows
 		p.args.V.Host = p.args.K.Host
 	}
-	p.args.O.Strides = in.outputAxes().strides()
-	if in.o.wanted() {
-		in.allocateGradients(&p.args)
+	a := &p.args
+	for _, x := range in.o.outputs {
+		a.DTables = append(a.DTables, attention.Table{Name: x.table})
 	}
-	if in.o.has("o-in") {
-		return p, nil
-	}
-	o := in.outputAxes()
-	rows := int64(o.batch) * int64(o.heads) * int64(o.rows)
-	p.args.O = attention.Tensor{Strides: o.strides(), Host: make([]byte, rows*int64(o.dim)*int64(to.Size()))}
-	if in.o.has("lse") || in.o.wanted() {
-		p.args.LSE.Host = make([]byte, rows*4)
-		for i := range rows { // the kernel does not write rows past the end of a sequence
-			binary.LittleEndian.PutUint32(p.args.LSE.Host[4*i:], math.Float32bits(float32(math.Inf(-1))))
+	for _, x := range in.o.computed() { // the kernel does not write rows past the end of a sequence
+		host := make([]byte, x.bytes(in))
+		for i := 0; x.flag == "lse" && i < len(host); i += 4 {
+			binary.LittleEndian.PutUint32(host[i:], math.Float32bits(float32(math.Inf(-1))))
 		}
+		*x.host(a) = host
+	}
+	for i, t := range []*attention.Tensor{&a.DQ, &a.DK, &a.DV} {
+		if t.Host != nil {
+			t.Strides = in.dense(i).strides()
+		}
+	}
+	if a.O.Strides = in.outputAxes().strides(); in.o.wanted() {
+		a.DO.Strides = a.O.Strides
+	}
+	if a.DBias.Host != nil {
+		a.DBias.Strides = a.Bias.Strides
 	}
 	return p, nil
 }
@@ -257,17 +262,6 @@ func (p *runProblem) onDevice(ctx context.Context, dev *attention.Device, op *at
 		}
 	}
 	return m.Wait(ctx)
-}
-
-// output is O as float32 in the files' layout.
-func (p *runProblem) output() *npy.Array {
-	a := p.in.outputAxes()
-	return &npy.Array{DType: npy.Float32, Shape: a.shape(p.in.o.has("cu-seqlens-q"), a.dim),
-		Data: convert(p.args.O.Host, p.in.config.DType, attention.F32)}
-}
-
-func (p *runProblem) logSumExp() *npy.Array {
-	return &npy.Array{DType: npy.Float32, Shape: p.in.lseShape(), Data: p.args.LSE.Host}
 }
 
 // convert rounds little-endian elements to another type. For equal types it returns

@@ -275,23 +275,19 @@ type memory struct {
 // memory computes the memory of the run. The axes of the tensors and the storage type
 // must be known.
 func (in *runInputs) memory() (m memory) {
-	to := in.config.DType
 	pass := func(bytes ...uint64) { m.passing = max(m.passing, hostmem.Sum(bytes...)) }
 	keep := func(sizes ...uint64) { m.arguments = hostmem.Sum(append(sizes, m.arguments)...) }
-	for flag, f := range in.files {
+	for _, x := range inputFiles {
+		f := in.files[x.flag]
+		if f == nil {
+			continue
+		}
 		n := f.Bytes() / uint64(f.DType.Size())
 		switch {
-		case flag == "q", flag == "do", flag == "o-in", in.o.call.KeyType == attention.KVSame && (flag == "k" || flag == "v"):
-			keep(hostmem.Product(n, uint64(to.Size())))
-			if fileType(f.DType) != to {
-				pass(f.LoadBytes())
-			} else {
-				pass(f.LoadBytes() - f.Bytes())
-			}
-		case flag == "dlse", flag == "lse-in":
-			keep(hostmem.Product(n, 4))
+		case x.as != nil && x.as(in) != fileType(f.DType):
+			keep(hostmem.Product(n, uint64(x.as(in).Size())))
 			pass(f.LoadBytes())
-		case flag == "block-mask": // bits from bytes
+		case x.flag == "block-mask": // bits from bytes
 			keep(n/8, n/8)
 			pass(f.LoadBytes())
 		case f.DType == npy.Int32 || f.DType == npy.Int64: // read into one slice of int32, sparse tokens into two
@@ -304,18 +300,11 @@ func (in *runInputs) memory() (m memory) {
 		}
 	}
 	keep(in.o.tables.Bytes())
-	o := in.outputAxes()
-	rows := hostmem.Product(o.batch, o.heads, o.rows)
-	in.gradientMemory(keep, pass)
-	if in.o.has("o-in") {
-		return m // O and LSE are files
-	}
-	keep(hostmem.Product(rows, uint64(o.dim), uint64(to.Size())))
-	if in.o.has("lse") || in.o.wanted() {
-		keep(hostmem.Product(rows, 4))
-	}
-	if to != attention.F32 { // O is written as float32
-		pass(hostmem.Product(rows, uint64(o.dim), 4))
+	for _, x := range in.o.computed() {
+		keep(x.bytes(in))
+		if x.as(in) != attention.F32 { // it is written as float32
+			pass(hostmem.Product(x.elements(in), 4))
+		}
 	}
 	return m
 }
