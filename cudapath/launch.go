@@ -15,12 +15,17 @@ type invocation struct {
 	call   cudaCall
 	params latentParams // a kernel with options takes generalParams, one without them callParams
 	shape  attention.Shape
-	held   [17]vk.Resource // Q, K, V, O, LSE, and what options have
-	n      int
+	memoryOfCall
+}
+
+// memoryOfCall is the memory that a call holds: Q, K, V, O, LSE, the gradients, and what options have.
+type memoryOfCall struct {
+	held [17]vk.Resource
+	n    int
 }
 
 // address is the address of memory of the call, 0 if it has none.
-func (v *invocation) address(c *Context, name string, x *problem.CUDAVector) (uint64, error) {
+func (v *memoryOfCall) address(c *Context, name string, x *problem.CUDAVector) (uint64, error) {
 	if !x.Given() {
 		return 0, nil
 	}

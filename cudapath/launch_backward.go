@@ -117,8 +117,7 @@ type backwardInvocation struct {
 	params  backwardParams
 	call    cudaCall
 	tensors [5]mappedTensor
-	held    [14]vk.Resource
-	n       int
+	memoryOfCall
 }
 
 // Launch implements problem.CUDABackward.
@@ -159,22 +158,10 @@ var backwardTensorNames = [...]string{"Q", "K", "V", "O", "DO", "DQ", "DK", "DV"
 // bind fills in v for a call.
 func (v *backwardInvocation) bind(c *Context, a *problem.CUDABackwardCall) error {
 	p := &v.params
-	address := func(name string, x *problem.CUDAVector) (uint64, error) {
-		if !x.Given() {
-			return 0, nil
-		}
-		at, err := c.addressOf(x)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", name, err)
-		}
-		v.held[v.n] = x.Buffer
-		v.n++
-		return at, nil
-	}
 	var err error
 	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o, &p.dO, &p.dQ, &p.dK, &p.dV} {
 		x := &a.Tensors[i]
-		if t.base, err = address(backwardTensorNames[i], &x.CUDAVector); err != nil {
+		if t.base, err = v.address(c, backwardTensorNames[i], &x.CUDAVector); err != nil {
 			return err
 		}
 		t.batch, t.head, t.row = x.Batch, x.Head, x.Row
@@ -187,7 +174,7 @@ func (v *backwardInvocation) bind(c *Context, a *problem.CUDABackwardCall) error
 		{"LSE", &p.lse, &a.LSE}, {"DLSE", &p.dLSE, &a.DLSE}, {"Varlen.CuQ", &p.cuQ, &a.CuQ}, {"Varlen.CuK", &p.cuK, &a.CuK},
 		{"Varlen.UsedQ", &p.usedQ, &a.UsedQ}, {"Varlen.UsedK", &p.usedK, &a.UsedK},
 	} {
-		if *x.to, err = address(x.name, x.v); err != nil {
+		if *x.to, err = v.address(c, x.name, x.v); err != nil {
 			return err
 		}
 	}

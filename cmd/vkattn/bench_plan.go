@@ -165,11 +165,7 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 		if err != nil {
 			return nil, badInput(err)
 		}
-		for _, problem := range list {
-			if !slices.Contains(out, problem) {
-				out = append(out, problem)
-			}
-		}
+		out = sweep.Union(out, list...)
 	}
 	if len(out) == 0 {
 		return nil, badInputf("--suite %s: the other flags select no problem of it", strings.Join(names, ","))
@@ -253,11 +249,7 @@ func chosen[T comparable](p *benchPlan, given []T, of func(*bench.Suite) []T) (o
 		return given
 	}
 	for _, s := range p.suites {
-		for _, x := range of(s) {
-			if !slices.Contains(out, x) {
-				out = append(out, x)
-			}
-		}
+		out = sweep.Union(out, of(s)...)
 	}
 	return out
 }
@@ -339,11 +331,7 @@ func (p *benchPlan) presetProblems() (out []bench.Problem, err error) {
 		if err != nil {
 			return nil, badInput(err)
 		}
-		for _, q := range list {
-			if !slices.Contains(out, q) {
-				out = append(out, q)
-			}
-		}
+		out = sweep.Union(out, list...)
 	}
 	return out, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/markdown"
+	"vkattn/cmd/vkattn/internal/sweep"
 )
 
 // RatioRun is the rows of a file with a name for tables.
@@ -56,15 +57,12 @@ func Ratios(runs []RatioRun, series []string) (string, error) {
 		}
 		for _, r := range run.Rows {
 			if r.Peer || r.Baseline != "" || r.Ceiling != "" || !slices.ContainsFunc(peers, func(p string) bool {
-				_,
-					has := r.Versus[p]
+				_, has := r.Versus[p]
 				return has
 			}) {
 				continue
 			}
-			if !slices.Contains(names, r.Who()) {
-				names = append(names, r.Who())
-			}
+			names = sweep.Union(names, r.Who())
 			if len(series) > 0 && !slices.Contains(series, r.Who()) {
 				continue
 			}
@@ -93,9 +91,7 @@ func Ratios(runs []RatioRun, series []string) (string, error) {
 func (l *ratioLine) add(r *Row, peers []string) {
 	l.least, l.most = min(l.least, r.Sk), max(l.most, r.Sk)
 	l.cells++
-	if t := r.DType.String(); !slices.Contains(l.dtypes, t) {
-		l.dtypes = append(l.dtypes, t)
-	}
+	l.dtypes = sweep.Union(l.dtypes, r.DType.String())
 	if r.Unsteady != "" {
 		l.unsteady++
 	}

@@ -2,12 +2,12 @@ package bench
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"vkattn/attention"
 	"vkattn/attention/score"
 	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/cmd/vkattn/internal/sweep"
 	"vkattn/internal/problem"
 	"vkattn/vk"
 )
@@ -112,9 +112,7 @@ func (s *Suite) Problems(dtypes []attention.DType) (out []Problem) {
 			} else if p.Ceiling.typed() && p.Config.DType != dtype { // dtypes select some of them
 				continue
 			}
-			if !slices.Contains(out, p) {
-				out = append(out, p)
-			}
+			out = sweep.Union(out, p)
 		}
 	}
 	return out
@@ -375,9 +373,7 @@ func Shrink(list []Problem) (out []Problem) {
 			p.Lengths = Lengths(strings.Join(lengths, ","))
 			p.Lengths.bound(s)
 		}
-		if !slices.Contains(out, p) {
-			out = append(out, p)
-		}
+		out = sweep.Union(out, p)
 	}
 	return out
 }

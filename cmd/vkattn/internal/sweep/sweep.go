@@ -27,12 +27,7 @@ func Ints(list string) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, v := range values {
-			if !slices.Contains(out, v) {
-				out = append(out, v)
-			}
-		}
-		if len(out) > limit {
+		if out = Union(out, values...); len(out) > limit {
 			return nil, fmt.Errorf("%q has over %d values", list, limit)
 		}
 	}
@@ -103,6 +98,16 @@ func positive(text, item string) (int, error) {
 	return int(v), nil
 }
 
+// Union appends those of more to a list that it does not have.
+func Union[T comparable](list []T, more ...T) []T {
+	for _, x := range more {
+		if !slices.Contains(list, x) {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
 // Words parses a comma list of names with parse and drops repeated ones.
 func Words[T comparable](list string, parse func(string) (T, error)) ([]T, error) {
 	var out []T
@@ -111,10 +116,7 @@ func Words[T comparable](list string, parse func(string) (T, error)) ([]T, error
 		if err != nil {
 			return nil, err
 		}
-		if !slices.Contains(out, v) {
-			out = append(out, v)
-		}
-		if len(out) > limit {
+		if out = Union(out, v); len(out) > limit {
 			return nil, fmt.Errorf("the list has over %d values", limit)
 		}
 	}
