@@ -27,13 +27,7 @@ func (p *appending) Close() error { return errors.Join(p.Append.Close(), p.onCPU
 
 //export goAppendCreate
 func goAppendCreate(h C.vkattn_device, from *C.vkattn_append_config, out *C.vkattn_append) C.vkattn_status {
-	return status(func() error {
-		c := call{}
-		defer c.end()
-		o, d, err := hold[*device](&c, unsafe.Pointer(h), C.KIND_DEVICE)
-		if err != nil {
-			return err
-		}
+	return using(unsafe.Pointer(h), C.KIND_DEVICE, func(o *object, d *device) error {
 		if out == nil {
 			return invalid("append is NULL")
 		}
