@@ -81,7 +81,7 @@ func TestRequirementsOfOtherTiersAndConfigs(t *testing.T) {
 	_, err = Requirements(TierScalar, Config{})
 	var shape *ShapeError
 	require.ErrorAs(t, err, &shape)
-	_, err = Requirements(TierCoopMat, Config{DType: F32, HeadDim: 256})
+	_, err = Requirements(TierCoopMat, Config{DType: F32, HeadDim: 320, HeadDimV: 256})
 	require.ErrorIs(t, err, ErrUnsupported, "on any device")
 	with, err := Requirements(TierScalar, Config{HeadDim: 64, Access: AccessAddresses})
 	require.NoError(t, err)
