@@ -89,9 +89,11 @@ const bool MASK_AND_BLOCKS = MASK != 0 && SPARSE_BLOCK_Q != 0;
 uint loadBlocks(uint i) { return MASK_AND_BLOCKS ? loadBiasWord(biasStart() + i) : loadMask(i); }
 #define BLOCK_STRIDE(axis) (MASK_AND_BLOCKS ? p.strideBias##axis : p.strideMask##axis)
 
-// Row and key may be past the end of the sequence.
+// Row and key may be past the end of the sequence. The range of keys is compared without a branch: behind one, compilers do not
+// compute once what a row has, but for each of its slots.
 bool attends(uint row, uint key) {
-    bool yes = row < work.rows && key >= visibleStart(row) && key < visibleEnd(row);
+    const uint first = visibleStart(row), end = max(visibleEnd(row), first);
+    bool yes = key - first < (row < work.rows ? end - first : 0);
     if (MASK != 0 && yes) {
         const uint at = maskStart() + work.batch * p.strideMaskBatch + headOf(row) * p.strideMaskHead
             + queryOf(row) * p.strideMaskRow + key;
@@ -134,10 +136,15 @@ bool skipsSparseTile(uint firstRow, uint lastRow, uint firstKey, uint lastKey) {
 // place of the mask (1) or of the bias (2).
 uint loadTileMap(uint i) { return TILE_MAP == 2 ? loadBiasWord(biasStart() + i) : loadMask(i); }
 uint tileMapWords() { return (p.Sk + 32 * KV_TILE - 1) / (32 * KV_TILE); }
+#ifdef BACKWARD
+#define MAP_ROW gl_WorkGroupID.x
+#else
+#define MAP_ROW work.mapRow
+#endif
 uint tileMapRow() {
     const uint batch = gl_WorkGroupID.z / DV_SLICES;
-    return TILE_MAP == 2 ? batch * p.strideBiasBatch + work.kvHead * p.strideBiasHead + gl_WorkGroupID.x * p.strideBiasRow
-        : batch * p.strideMaskBatch + work.kvHead * p.strideMaskHead + gl_WorkGroupID.x * p.strideMaskRow;
+    return TILE_MAP == 2 ? batch * p.strideBiasBatch + work.kvHead * p.strideBiasHead + MAP_ROW * p.strideBiasRow
+        : batch * p.strideMaskBatch + work.kvHead * p.strideMaskHead + MAP_ROW * p.strideMaskRow;
 }
 
 #ifdef BACKWARD
@@ -256,7 +263,14 @@ uint kvTileAt(KVRange kv, uint n) {
 // The next n, from n on, whose tile the block-sparse mask or the tile map does not exclude.
 uint nextKVTile(KVRange kv, uint n, uint lastRow) {
 #ifdef CONSTANTS_TILE_MAP
-    if (TILE_MAP != 0) return nextMappedTile(tileMapWords(), kv.first, kv.last, n);
+    if (TILE_MAP != 0) {
+        const uint found = nextMappedTile(tileMapWords(), kv.first, kv.last, n);
+#ifdef SEARCH_LANES // a number from memory: the loop is the same in all lanes only if it is said so
+        return subgroupBroadcastFirst(found);
+#else
+        return found;
+#endif
+    }
 #endif
     if (SPARSE_BLOCK_Q != 0)
         while (n < kv.last - kv.first) {
@@ -270,12 +284,13 @@ uint nextKVTile(KVRange kv, uint n, uint lastRow) {
 // -- score modifiers ------------------------------------------------------------------------------
 // Score modifiers: soft cap, ALiBi, bias and the call's own, in this order.
 
-// softcap * tanh(x / softcap). Near 0 a polynomial, as 1 - 2 / (exp + 1) cancels there.
+// softcap * tanh(x / softcap), of x in units of 1 / softcapRate: 2 log2(e) x / softcap. Near 0, and for NaN, which exp2 need not
+// keep, a polynomial: 1 - 2 / (exp + 1) cancels there. One division for all scores: compilers repeat one that stands here.
+float softcapRate = 2.885390081777927 / p.softcap;
 float applySoftcap(float x) {
-    const float y = x / p.softcap, z = y * y;
-    const float t = 1.0 - 2.0 / (exp2(y * 2.885390081777927) + 1.0);
-    const float cap = p.softcap * (abs(y) < 0.05 ? y * (1.0 - z * (0.33333333 - z * 0.13333333)) : t);
-    return isNaN(x) ? x : cap; // exp2 need not keep a NaN
+    const float y = x * softcapRate, z = y * y;
+    const float far = fma(-2.0 * p.softcap, 1.0 / (exp2(y) + 1.0), p.softcap);
+    return abs(y) >= 0.14426950 ? far : x * (1.0 - z * (0.040037747 - z * 0.0019236258));
 }
 
 // Those of options: x becomes the score that scoreExpr changes.

@@ -339,7 +339,7 @@ const float LOG2E = 1.4426950408889634;
 // Derivative of the softcap at a score: 1 - tanh(y)^2 with y = score / softcap, as 4 e / (1 + e)^2 with e = exp(-2 |y|),
 // which does not cancel far from 0.
 float softcapSlope(float score) {
-    const float e = exp2(abs(score / p.softcap) * -2.885390081777927);
+    const float e = exp2(-abs(score * softcapRate));
     return 4.0 * e / ((1.0 + e) * (1.0 + e));
 }
 

@@ -97,14 +97,8 @@ uvec4 packScratch8(uint group) {
 // Score of a product x. firstKey is the first slot of the KV tile, col a column of the tile.
 float maskedScore(uint row, uint firstKey, uint col, float x) {
     const uint key = SPARSE_TOKENS != 0 ? TILE_KEY(col) : firstKey + col;
-#ifdef CONSTANTS_MODIFIERS
-    if (SCORE_EXPR != 0) { // without a branch, as in attends
-        const float score = scoreMod(x * abs(p.scoreScale), row, key);
-        return attends(row, key) ? score : -INFINITY;
-    }
-#endif
-    if (!attends(row, key)) return -INFINITY;
-    return SCORE_MOD ? scoreMod(x * abs(p.scoreScale), row, key) : x;
+    const float score = SCORE_MOD ? scoreMod(x * abs(p.scoreScale), row, key) : x; // without a branch, as in attends
+    return attends(row, key) ? score : -INFINITY;
 }
 
 // In masked tiles every element depends on its row and key. In unmasked tiles scores have the same modifiers without masks.

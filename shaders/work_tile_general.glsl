@@ -88,6 +88,7 @@ struct WorkTile {
     uint firstToken;     // start of that list
     uint offsetQ, offsetK; // start of the sequence in packed tensors
     int causalOffset;    // query i is aligned with key i + causalOffset
+    uint mapRow;         // of the tile map
 };
 
 WorkTile work;
@@ -155,9 +156,16 @@ bool findWorkTile(uint tileRows) {
         work.splits = gl_NumWorkGroups.y / heads;
         work.kvHead -= work.split * heads;
     }
+    uint qTile = gl_WorkGroupID.x;
+#ifdef CONSTANTS_TILE_MAP
+    if (TILE_MAP != 0) { // a tile of all heads, then the next one: the longest ones may be anywhere, and none is alone in the end
+        const uint n = work.kvHead * gl_NumWorkGroups.x + qTile;
+        work.kvHead = n % heads;
+        qTile = work.mapRow = n / heads;
+    }
+#endif
     work.head = work.kvHead * ROWS_PER_QUERY;
     work.col0 = (gl_WorkGroupID.z % DV_SLICES) * DV_SLICE;
-    uint qTile = gl_WorkGroupID.x;
     work.batch = gl_WorkGroupID.z / DV_SLICES;
 
     work.offsetQ = 0;

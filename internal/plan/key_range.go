@@ -38,6 +38,18 @@ func (r *Request) keysAtLeast(n int) bool {
 	return r.skAtLeast(n)
 }
 
+// shortRows reports whether a query sees at most shortKeys keys on average, by a window, by chunks or, up to some Sk, by a
+// causal mask.
+func (r *Request) shortRows(cfg *problem.Config, causal bool) bool {
+	left, right := cfg.Window.Left(), cfg.Window.Right()
+	if causal {
+		right = 0
+	}
+	inWindow := left >= 0 && right >= 0 && uint64(left)+uint64(right) < shortKeys
+	inChunk := cfg.AttentionChunk != 0 && cfg.AttentionChunk <= 2*shortKeys
+	return inWindow || inChunk || causal && r.shortCausal(cfg.Causal)
+}
+
 // shortCausal reports whether a query sees at most shortKeys keys on average, which holds up to some Sk.
 func (r *Request) shortCausal(causal problem.Causal) bool {
 	s := r.Shape

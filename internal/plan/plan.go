@@ -387,7 +387,7 @@ func tilesOf(caps *vk.Caps, cfg *problem.Config, tier problem.Tier, v *Variant, 
 		}
 	}
 	few := !fixed && r.blocks() <= uint64(caps.ShaderCores)
-	best := chooseCoopmatTile(caps, tier, v, r, cfg.Causal, few)
+	best := chooseCoopmatTile(caps, tier, v, r, cfg, few)
 	return append(list, coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)...), ""
 }
 

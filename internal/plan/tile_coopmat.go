@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"vkattn/attention/score"
 	"vkattn/internal/arith"
 	"vkattn/internal/problem"
 	"vkattn/vk"
@@ -163,7 +164,7 @@ var ladderTile = coopmatTile{Subgroups: 4, MFrags: 1, KVTile: 32, KVStep: 32, Dv
 
 // coopmat2Cases replace tiles of coopmat2Table if they hold. If several hold, the last wins.
 var coopmat2Cases = []struct {
-	holds func(v *Variant, best coopmatTile, r *Request, causal problem.Causal, few bool) bool
+	holds func(v *Variant, best coopmatTile, r *Request, cfg *problem.Config, few bool) bool
 	rows  []tableTile
 }{
 	// A causal mask. TFLOP/s:
@@ -171,25 +172,27 @@ var coopmat2Cases = []struct {
 	//	 32: blocks of 512 rows are too few at 4096 with 32 heads: 152, and 274 without the mask
 	//	 64: 8x2x128/16 248 at 2048 and 290 at 4096; 4x2x64/16 244, 278; 8x2x96/16 234, 289
 	//	128: 8x2x32/16 q3 246, 296; q2 238, 288; 12x1x48/16 234, 270; 8x1x64/32 233, 262
-	{func(v *Variant, _ coopmatTile, _ *Request, _ problem.Causal, _ bool) bool { return v.causal }, []tableTile{
+	{func(v *Variant, _ coopmatTile, _ *Request, _ *problem.Config, _ bool) bool { return v.causal }, []tableTile{
 		{32, coopmatTile{Subgroups: 4, MFrags: 2, KVTile: 64, KVStep: 16}},
 		{64, coopmatTile{Subgroups: 8, MFrags: 2, KVTile: 128, KVStep: 16}},
 		{128, coopmatTile{Subgroups: 8, MFrags: 2, KVTile: 32, KVStep: 16, QSmemChunks: 3}},
 	}},
-	// A causal mask under which a query sees at most shortKeys keys on average: row blocks of
-	// 256 rows are then mostly diagonal. TFLOP/s at length 1024:
+	// A causal mask, a window or chunks in which a query sees at most shortKeys keys on average: row blocks of 256 rows
+	// are then mostly diagonal. And a mask of tables, as that of documents: it excludes most tiles, and smaller ones follow it
+	// more closely; one that excludes half of them takes 10 % longer. TFLOP/s at length 1024, and ms of a window of 256 keys and
+	// of 16 documents at length 16384 (docs/log/vulkan.md, 78):
 	//
-	//	 64: 4x2x64/16 186; 8x1x64/16 184; 16x1x128/16 179; 8x2x128/16 176
-	//	128: 8x1x64/32 189; 8x2x32/16 q3 176
-	{func(v *Variant, _ coopmatTile, r *Request, causal problem.Causal, _ bool) bool {
-		return v.causal && r.shortCausal(causal)
+	//	 64: 4x2x64/16 186, 0.150, 0.563; 8x1x64/16 184; 16x1x128/16 179; 8x2x128/16 176, 0.205, 0.609
+	//	128: 8x1x64/32 189, 0.304, 1.175; 8x2x32/16 q3 176; q2 0.392, 1.201
+	{func(v *Variant, _ coopmatTile, r *Request, cfg *problem.Config, _ bool) bool {
+		return r.shortRows(cfg, v.causal) || v.Options.maskMod && hasTables(v.modifiers.Mask)
 	}, []tableTile{
 		{64, coopmatTile{Subgroups: 4, MFrags: 2, KVTile: 64, KVStep: 16}},
 		{128, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 32}},
 	}},
 	// Pages smaller than a KV tile, without a causal mask: finding the keys takes registers
 	// (docs/log/vulkan.md, 47).
-	{func(v *Variant, best coopmatTile, _ *Request, _ problem.Causal, _ bool) bool {
+	{func(v *Variant, best coopmatTile, _ *Request, _ *problem.Config, _ bool) bool {
 		return v.Options.pageSize%best.KVTile != 0 && !v.causal
 	}, []tableTile{
 		{128, coopmatTile{Subgroups: 8, MFrags: 2, KVTile: 32, KVStep: 16, QSmemChunks: 3}},
@@ -197,14 +200,14 @@ var coopmat2Cases = []struct {
 	// Few row blocks: smaller ones occupy more cores. A key takes a workgroup of 256 rows 55 ns and one of 128 rows 31
 	// ns at head dim 128, 26 and 21 at 64 (docs/log/vulkan.md, 67). 96 takes
 	// the tile of 128, which was not measured there.
-	{func(_ *Variant, _ coopmatTile, _ *Request, _ problem.Causal, few bool) bool { return few }, []tableTile{
+	{func(_ *Variant, _ coopmatTile, _ *Request, _ *problem.Config, few bool) bool { return few }, []tableTile{
 		{64, coopmatTile{Subgroups: 4, MFrags: 2, KVTile: 64, KVStep: 16}},
 		{96, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 32}},
 		{128, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 32}},
 	}},
 	// Quantized K and V with scales, whose sums take registers too: on an H200 8x1x64/32 and
 	// 12x1x48/16 take 1.34 ms, 8x2x32/16 1.55 (batch 2, 32 heads over 8, length 4096, int8).
-	{func(v *Variant, _ coopmatTile, _ *Request, _ problem.Causal, _ bool) bool {
+	{func(v *Variant, _ coopmatTile, _ *Request, _ *problem.Config, _ bool) bool {
 		return v.Options.KV.Scaled()
 	}, []tableTile{
 		{128, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 32}},
@@ -213,8 +216,13 @@ var coopmat2Cases = []struct {
 
 const shortKeys = 640
 
+func hasTables(e score.Expr) bool {
+	tables, err := score.TablesOf(e)
+	return err == nil && len(tables) > 0
+}
+
 // chooseCoopmatTile picks a tile from the tables. few: every workgroup of blockRows rows has a core of its own.
-func chooseCoopmatTile(caps *vk.Caps, tier problem.Tier, v *Variant, r *Request, causal problem.Causal, few bool) coopmatTile {
+func chooseCoopmatTile(caps *vk.Caps, tier problem.Tier, v *Variant, r *Request, cfg *problem.Config, few bool) coopmatTile {
 	dim := max(v.headDim, v.headDimV)
 	row := func(table []tableTile) tableTile {
 		return table[slices.IndexFunc(table, func(t tableTile) bool { return dim <= t.maxDim })]
@@ -231,7 +239,7 @@ func chooseCoopmatTile(caps *vk.Caps, tier problem.Tier, v *Variant, r *Request,
 	best := standard
 	for _, c := range coopmat2Cases {
 		i := slices.IndexFunc(c.rows, func(t tableTile) bool { return t.maxDim == standard.maxDim })
-		if i >= 0 && c.holds(v, standard.coopmatTile, r, causal, few) {
+		if i >= 0 && c.holds(v, standard.coopmatTile, r, cfg, few) {
 			best = c.rows[i]
 		}
 	}
