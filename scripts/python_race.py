@@ -218,12 +218,13 @@ def train(args):
 
     def step(name, tokens):
         loss_of, adam, losses = runs[name]
+        torch.compiler.cudagraph_mark_step_begin()  # a graph's outputs last until the next step
         with sdpa_kernel(BACKENDS.get(name, SDPBackend.MATH)):
             loss = loss_of(tokens)
             loss.backward()
         adam.step()
         adam.zero_grad()
-        losses.append(loss.detach())
+        losses.append(loss.detach().clone())
 
     ms = {name: [] for name in runs}
     for i in range(args.steps):
