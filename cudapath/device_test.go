@@ -575,19 +575,20 @@ func TestDeviceComputesLatent(t *testing.T) {
 	}
 }
 
-// Prepare loads the kernels of calls with V in K and of those with V in memory of its own: a shape says nothing of it.
+// Prepare loads the kernels of calls with V in K and of those with V in memory of its own: a shape says nothing of it. Its workspace is
+// for a graph.
 func TestDevicePreparesLatent(t *testing.T) {
 	_, dev := openFake(t)
-	shape := attention.Shape{B: 1, Hq: 16, Hkv: 1, Sq: 1, Sk: 130}
+	shape := attention.Shape{B: 1, Hq: 16, Hkv: 1, Sq: 1, Sk: 4096}
 	var list [4]attention.Tensor
-	for i, dims := range [...][3]int{{16, 1, 576}, {1, 130, 576}, {1, 130, 512}, {16, 1, 512}} {
+	for i, dims := range [...][3]int{{16, 1, 576}, {1, 4096, 576}, {1, 4096, 512}, {16, 1, 512}} {
 		var err error
 		list[i], err = dev.Tensor(attention.F16, 1, dims[0], dims[1], dims[2])
 		require.NoError(t, err)
 	}
 	separate := attention.Args{Shape: shape, Q: list[0], K: list[1], V: list[2], O: list[3]}
 	inK := separate
-	inK.V = attention.Tensor{Memory: separate.K.Memory, Strides: attention.Strides(problem.BHSD(1, 130, 576))}
+	inK.V = attention.Tensor{Memory: separate.K.Memory, Strides: attention.Strides(problem.BHSD(1, 4096, 576))}
 	own, err := ContextOf(dev).NewStream()
 	require.NoError(t, err)
 	s, err := WrapStream(dev, own.Handle())
@@ -599,6 +600,7 @@ func TestDevicePreparesLatent(t *testing.T) {
 		g.capture(t, own.Handle(), func() { require.ErrorContains(t, op.Forward(s, a), "the call loads the kernel") })
 	}
 	require.NoError(t, op.Prepare(shape))
+	require.NoError(t, op.Forward(nil, inK)) // allocates a workspace of its own, and leaves the prepared one
 	for _, a := range []attention.Args{separate, inK} {
 		g.capture(t, own.Handle(), func() { require.NoError(t, op.Forward(s, a)) })
 	}

@@ -69,7 +69,10 @@ func (s *deviceStream) scratch(op string, bytes uint64) (uint64, error) {
 		return 0, err
 	}
 	if all := bytes + counterBytes; w.m == nil || w.m.size < all {
-		m := s.d.spares.take(all)
+		var m *deviceMemory
+		if captured { // other calls leave the spare one to graphs, which cannot allocate
+			m = s.d.spares.take(all)
+		}
 		if m == nil && captured {
 			return 0, s.notCaptured(op, fmt.Sprintf("the call allocates a workspace of %s: make one like it, or prepare it, before", hostmem.Bytes(bytes)))
 		}
@@ -143,7 +146,7 @@ func (d *device) scratch(bytes uint64) (*deviceMemory, error) {
 	return m.(*deviceMemory), nil
 }
 
-// spares are workspaces that Prepare has allocated and no stream has taken: the largest one.
+// spares are workspaces that Prepare has allocated and no graph has taken: the largest one.
 type spares struct {
 	mu sync.Mutex
 	m  *deviceMemory

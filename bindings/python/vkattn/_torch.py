@@ -82,6 +82,8 @@ class _Place:
         """prepare of the first call of a shape."""
         key = (function, id(op), *shape)
         if key not in self.prepared and self.prepare(function, op, args):
+            if len(self.prepared) >= 1024:
+                self.prepared.clear()
             self.prepared.add(key)
 
 
@@ -336,7 +338,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any, max_logits: Optional[T
         c.args.max_logits = _vector(max_logits)
     c.place.run(c.place.op_forward, c.op.handle, c.args)
     if rest[4] <= 8:  # decode kernels, which split the keys
-        c.place.prepare_once("op_prepare", c.op, c.args, q.shape, k.shape, rest[5])
+        c.place.prepare_once("op_prepare", c.op, c.args, q.shape, k.shape, *rest[4:6])
     return o, lse
 
 
