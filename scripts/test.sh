@@ -3,6 +3,8 @@
 #
 #   native         every test with no Vulkan driver at all (the CPU tier)
 #   vet            go vet
+#   targets        everything compiles for the targets of platforms.sh, with the gcc that
+#                  deps.sh fetches
 #   <runner>       the tests that use a device, on one driver (see run-with)
 #   stress         the host layer's stress tests with the garbage collector at
 #                  its most eager and the runtime checking pointers passed to C
@@ -39,7 +41,7 @@ if [[ ${1-} == --fetch ]]; then
 fi
 parts=("$@")
 for part in "${parts[@]}"; do
-	case " ${runners[*]} native vet stress abi fuzz shaders-check " in
+	case " ${runners[*]} native vet targets stress abi fuzz shaders-check " in
 	*" $part "*) ;;
 	*)
 		echo "test.sh: no part $part" >&2
@@ -53,8 +55,8 @@ done
 if ((!${#parts[@]})); then
 	case $level in
 	default) parts=(lavapipe lavapipe-old native "${runners[@]:2}" abi) ;;
-	full) parts=("${runners[@]}" native fuzz stress shaders-check vet) ;;
-	all) parts=("${runners[@]}" native fuzz stress shaders-check vet abi) ;;
+	full) parts=("${runners[@]}" native fuzz stress shaders-check vet targets) ;;
+	all) parts=("${runners[@]}" native fuzz stress shaders-check vet targets abi) ;;
 	*)
 		echo "test.sh: VKATTN_TEST_LEVEL is '$level', want default, full or all" >&2
 		exit 2
@@ -304,6 +306,17 @@ run_part() { # <part>
 	native | vet)
 		"$part"
 		verdict "$part" "$start" $?
+		;;
+	targets)
+		for component in mingw gcc-arm64; do
+			if ! "$deps" "$component" >/dev/null; then
+				finish targets SKIP 0 "$(reason "$component")"
+				return
+			fi
+		done
+		printf '\n== targets\n'
+		scripts/platforms.sh build
+		verdict targets "$start" $?
 		;;
 	stress)
 		if ! has_go vk; then

@@ -18,7 +18,7 @@ func TestWindowsWithCgo(t *testing.T) {
 }
 
 // Without cgo, each target has a file of every package that another imports, and nothing of cgo. That all of it compiles is
-// for make platforms, which takes minutes.
+// for make test-full, as it takes minutes.
 func TestTargetsWithoutCgo(t *testing.T) {
 	for _, target := range []string{"linux/amd64", "linux/arm64", "windows/amd64", "windows/arm64", "darwin/amd64", "darwin/arm64"} {
 		packages := packagesOf(t, target, "0")
