@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention/score"
 	"vkattn/internal/problem"
+	"vkattn/vk"
 )
 
 // Tier cuda computes some options if asked for by name, and refuses the others. If merely
@@ -84,17 +85,22 @@ func TestCUDATakesSomeOptions(t *testing.T) {
 	}
 }
 
+// latentCallOn is a call with V in K, and a vector for its options.
+func latentCallOn(t *testing.T, dev *vk.Device) (base Args, vector func() Vector) {
+	base = callOn(t, dev)
+	base.Shape = Shape{B: 1, Hq: 128, Hkv: 1, Sq: 2, Sk: 512}
+	base.V = base.K
+	base.V.Strides = Strides{Batch: 512 * 64, Head: 64, Seq: 64}
+	return base, func() Vector { return Vector{Buffer: base.Q.Buffer, Offset: 4096} }
+}
+
 // TierAuto takes the kernels of latent attention of tier cuda with lengths and pages, unless V is elsewhere or the call has other
 // options, whose kernels have not been raced.
 func TestAutoTakesLatentAttentionOfCUDA(t *testing.T) {
 	f := withFakeCUDA(t)
 	f.choice.Family, f.choice.Rows, f.choice.Cols = "fa3 latent", 64, 64
 	dev := cudaDevice(t)
-	base := callOn(t, dev)
-	base.Shape = Shape{B: 1, Hq: 128, Hkv: 1, Sq: 2, Sk: 512}
-	base.V = base.K
-	base.V.Strides = Strides{Batch: 512 * 64, Head: 64, Seq: 64}
-	vector := func() Vector { return Vector{Buffer: base.Q.Buffer, Offset: 4096} }
+	base, vector := latentCallOn(t, dev)
 	for name, x := range map[string]struct {
 		change func(*Config, *Args)
 		family string
@@ -134,11 +140,7 @@ func TestCUDATakesTokensOfLatentAttention(t *testing.T) {
 	f := withFakeCUDA(t)
 	f.choice.Family = "fa3 latent"
 	dev := cudaDevice(t)
-	base := callOn(t, dev)
-	base.Shape = Shape{B: 1, Hq: 128, Hkv: 1, Sq: 2, Sk: 512}
-	base.V = base.K
-	base.V.Strides = Strides{Batch: 512 * 64, Head: 64, Seq: 64}
-	vector := func() Vector { return Vector{Buffer: base.Q.Buffer, Offset: 4096} }
+	base, vector := latentCallOn(t, dev)
 	for name, x := range map[string]struct {
 		change func(*Args)
 		want   bool

@@ -197,32 +197,21 @@ func latentCases() (list []cases.Case, parts []int) {
 // The kernels of latent attention, run by the CPU, compute calls with lengths, pages and causal masks, whatever is in memory that does
 // not matter.
 func TestLatentKernelsOnTheCPU(t *testing.T) {
-	testlevel.HostOnly(t)
 	list, parts := latentCases()
-	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
-		t.Run(dtype.String(), func(t *testing.T) {
-			e := newLatentEmulator(t, dtype, false, nil)
-			for i, c := range list {
-				if !testlevel.IsExhaustive() && i%2 != which {
-					continue
-				}
-				t.Run(c.String(), func(t *testing.T) {
-					p, err := cases.NewProblem(c, dtype)
-					require.NoError(t, err)
-					require.NoError(t, conformLatent(e, p, parts[i]))
-				})
-			}
-		})
-	}
+	latentConforms(t, false, list, parts)
 }
 
 // The same with a list of tokens for each query row.
 func TestLatentKernelsOfTokensOnTheCPU(t *testing.T) {
-	testlevel.HostOnly(t)
 	list, parts := latentTokenCases()
+	latentConforms(t, true, list, parts)
+}
+
+func latentConforms(t *testing.T, tokens bool, list []cases.Case, parts []int) {
+	testlevel.HostOnly(t)
 	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
 		t.Run(dtype.String(), func(t *testing.T) {
-			e := newLatentEmulator(t, dtype, true, nil)
+			e := newLatentEmulator(t, dtype, tokens, nil)
 			for i, c := range list {
 				if !testlevel.IsExhaustive() && i%2 != which {
 					continue

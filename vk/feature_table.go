@@ -2,7 +2,7 @@
 
 package vk
 
-// Features by bit, in the order of the booleans of Caps (caps_bits.go): one list for probing and enabling.
+// The numbers of features are those of the booleans of Caps (caps_bits.go). One list serves to ask for them and to enable them.
 const (
 	featureFloat16 = iota
 	featureInt8
