@@ -24,7 +24,8 @@ import (
 //	sum (x - ref)^2 <= nmse * sum ref^2 + elements * (absolute / 4)^2
 //
 // dP - delta may cancel, and delta has an absolute error of about dO times half a unit of O
-// in the storage type, whatever the size of a gradient.
+// in the storage type, whatever the size of a gradient. Dropout makes dP of the slots that it keeps, and so what
+// cancels, 1 / (1 - Dropout) times as large: so is absolute.
 type gradientError struct{ relative, absolute, nmse float64 }
 
 var gradientErrors = map[attention.DType]gradientError{
@@ -196,9 +197,11 @@ func (c *backwardCase) sequencesOf(t require.TestingT, name string, x attention.
 	return list
 }
 
-// requireNear compares gradients with the reference.
-func requireNear(t require.TestingT, want, got attention.Gradients, dtype attention.DType) {
-	near := func(name string, want, got []float64, dtype attention.DType) {
+// requireNear compares gradients of a call with the reference.
+func requireNear(t require.TestingT, want, got attention.Gradients, cfg *attention.Config) {
+	limit := gradientErrors[cfg.DType]
+	limit.absolute /= 1 - float64(cfg.Dropout)
+	near := func(name string, want, got []float64) {
 		require.Len(t, got, len(want), name)
 		var most, worst, squares, errors float64
 		at := 0
@@ -213,16 +216,15 @@ func requireNear(t require.TestingT, want, got attention.Gradients, dtype attent
 			}
 			most, squares, errors = max(most, math.Abs(x)), squares+x*x, errors+off*off
 		}
-		limit := gradientErrors[dtype]
 		require.LessOrEqual(t, worst, limit.relative*most+limit.absolute, "%s: element %d is %v, want %v", name, at, safe(got, at), safe(want, at))
 		floor := float64(len(want)) * limit.absolute * limit.absolute / 16
 		require.LessOrEqual(t, errors, limit.nmse*squares+floor, "squared error of %s", name)
 	}
-	near("DQ", want.DQ, got.DQ, dtype)
-	near("DK", want.DK, got.DK, dtype)
-	near("DV", want.DV, got.DV, dtype)
-	near("DBias", want.DBias, got.DBias, dtype)
-	near("DSinks", want.DSinks, got.DSinks, dtype)
+	near("DQ", want.DQ, got.DQ)
+	near("DK", want.DK, got.DK)
+	near("DV", want.DV, got.DV)
+	near("DBias", want.DBias, got.DBias)
+	near("DSinks", want.DSinks, got.DSinks)
 }
 
 func safe(list []float64, i int) float64 {
@@ -239,7 +241,7 @@ func TestCPUBackwardMatchesReference(t *testing.T) {
 			eachBackward(t, func(t *testing.T, c *backwardCase) {
 				c = c.stored(dtype)
 				want := c.run(t)
-				requireNear(t, want, c.onCPU(t), dtype)
+				requireNear(t, want, c.onCPU(t), &c.cfg)
 			})
 		})
 	}
@@ -338,7 +340,7 @@ func TestCPUBackwardOfSeveralTiles(t *testing.T) {
 		for _, dtype := range attention.DTypes() {
 			n := c.stored(dtype)
 			want := n.run(t)
-			requireNear(t, want, n.onCPU(t), dtype)
+			requireNear(t, want, n.onCPU(t), &n.cfg)
 		}
 	})
 }
@@ -353,7 +355,7 @@ func TestCPUBackwardBitsDoNotDependOnKernels(t *testing.T) {
 		attention.EachKernelSet(t, func(t *testing.T, name string) {
 			n := *c
 			got := n.onCPU(t)
-			requireNear(t, want, got, attention.F32)
+			requireNear(t, want, got, &c.cfg)
 			switch {
 			case name == "plain":
 			case fused == nil:
@@ -503,10 +505,10 @@ func TestCPUBackwardOfWildScores(t *testing.T) {
 		attention.EachKernelSet(t, func(t *testing.T, _ string) {
 			n := *c
 			got := n.onCPU(t)
-			requireNear(t, want, got, attention.F32)
+			requireNear(t, want, got, &c.cfg)
 			for r, name := range names { // the rows of dQ one by one
 				row := func(g []float64) attention.Gradients { return attention.Gradients{DQ: g[r*16:][:16]} }
-				requireNear(t, row(want.DQ), row(got.DQ), attention.F32)
+				requireNear(t, row(want.DQ), row(got.DQ), &c.cfg)
 				if t.Failed() {
 					t.Fatal(name)
 				}
@@ -590,7 +592,7 @@ func TestCPUBackwardAccumulates(t *testing.T) {
 			want := c.run(t)
 			gaps := *c
 			gaps.DQ.Host, gaps.DK.Host, gaps.DV.Host = slices.Clone(c.DQ.Host), slices.Clone(c.DK.Host), slices.Clone(c.DV.Host)
-			requireNear(t, want, c.onCPU(t), dtype)
+			requireNear(t, want, c.onCPU(t), &c.cfg)
 			for i, x := range [][2]attention.Tensor{{gaps.DQ, c.DQ}, {gaps.DK, c.DK}, {gaps.DV, c.DV}} {
 				requireOnlyRows(t, c, x[0], x[1], i)
 			}
@@ -658,7 +660,7 @@ func TestCPUBackwardOfAnyCall(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		c := drawBackwardOf(t, backwardSizes{dims: 20, length: 200, window: 90})
 		want := c.run(t)
-		requireNear(t, want, c.onCPU(t), attention.F32)
+		requireNear(t, want, c.onCPU(t), &c.cfg)
 	})
 }
 

@@ -25,9 +25,11 @@
 // elements the factors grow, smoothly, to about 9 for a single element, since
 // so few errors of low say little about the error to expect. For f32, low's
 // error counts as at least what the rounding of large scores makes likely
-// ([oracle.Noise]): 0 but for scores in the thousands. For gradients in the 16-bit types it counts
-// as at least what the rounding of O makes likely ([oracle.Gradient]), and in rules 2 and 3 as at
-// least what the roundings of P, dS, O and the result make likely in the whole block ([oracle.RowError]).
+// ([oracle.Noise]): 0 but for scores in the thousands. In the 16-bit types it counts
+// as at least what the roundings of P, of the result and, for gradients, of dS and O make likely
+// ([oracle.RowError]): in rules 2 and 3 in the whole block, in rule 1 as the largest error, √3 standard
+// deviations, of an element of one of its rows. In rule 1 it also counts as at least what the rounding of O makes
+// likely in an element of a gradient ([oracle.Gradient]).
 //
 // [Verify] does it all for a call in host memory, on every row or on a sample.
 package accuracy

@@ -120,6 +120,7 @@ func Judge(l Limits, width int, x []float32, ref []float64, low []float32) Repor
 		if l.Rows != nil {
 			for _, row := range l.Rows[at/width : end/width] {
 				part.likely.add(row)
+				part.lowFloor = max(part.lowFloor, math.Sqrt(3*row.Squares/float64(width)))
 			}
 		}
 		s := part.judge(l)

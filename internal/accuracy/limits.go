@@ -21,7 +21,8 @@ type Limits struct {
 	// tensor; see [oracle.Noise].
 	Noise []float64
 	// Rows, if given, is what rounding makes likely in each row. In rules 2 and 3 the error of low in a
-	// block of rows counts as at least two standard deviations more.
+	// block of rows counts as at least two standard deviations more, in rule 1 as at least the largest that a rounding
+	// of this size makes.
 	Rows []oracle.RowError
 }
 

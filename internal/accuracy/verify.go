@@ -16,6 +16,7 @@ type Expected struct {
 	Ref, RefLSE     []float64 // the reference, of O and of LSE
 	Low, LowLSE     []float32
 	Noise, NoiseLSE []float64
+	Errors          []oracle.RowError // of O
 
 	dtype problem.DType
 	width int
@@ -29,7 +30,7 @@ func (e *Expected) Expect(cfg problem.Config, a problem.Args) (err error) {
 			return err
 		}
 	}
-	if e.Low, e.LowLSE, err = oracle.Low(cfg, a, e.Sample); err == nil {
+	if e.Low, e.LowLSE, e.Errors, err = oracle.LowErrors(cfg, a, e.Sample); err == nil {
 		e.Noise, e.NoiseLSE, err = oracle.Noise(cfg, a, e.Sample)
 	}
 	return err
@@ -39,7 +40,7 @@ func (e *Expected) Expect(cfg problem.Config, a problem.Args) (err error) {
 // to attend to must be exactly 0; its LSE is -Inf by the rules.
 func (e *Expected) Judge(o, lse []float32) *Verdict {
 	v := &Verdict{Rows: tensors.CountRows(e.Sample)}
-	ofO := tensorRows{name: "O", stored: e.dtype, width: e.width, x: o, ref: e.Ref, low: e.Low, noise: e.Noise, at: positions(e.Sample)}
+	ofO := tensorRows{name: "O", stored: e.dtype, width: e.width, x: o, ref: e.Ref, low: e.Low, noise: e.Noise, errors: e.Errors, at: positions(e.Sample)}
 	for _, want := range e.RefLSE {
 		ofO.zero = append(ofO.zero, math.IsInf(want, -1))
 	}

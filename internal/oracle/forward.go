@@ -63,7 +63,7 @@ func ReferenceRows(cfg problem.Config, a problem.Args, b, h int, rows []int) (o,
 
 // ReferenceSample is attention.ReferenceSample, which documents it.
 func ReferenceSample(cfg problem.Config, a problem.Args, sample []problem.Rows) (o, lse []float64, err error) {
-	return forward("Reference", cfg, a, sample, exact)
+	return forward("Reference", cfg, a, sample, exact, nil)
 }
 
 // Low computes rows of a call by plain attention in the storage type, as a chain of separate
@@ -86,10 +86,21 @@ func ReferenceSample(cfg problem.Config, a problem.Args, sample []problem.Rows) 
 // Low returns O packed [rows, HeadDimV] and LSE [rows], in the order of the
 // sample; a.O and a.LSE may be zero. Tensors must lie in host memory.
 func Low(cfg problem.Config, a problem.Args, sample []problem.Rows) (o, lse []float32, err error) {
-	return forward("Low", cfg, a, sample, lowOf(cfg.DType))
+	o, lse, _, err = LowErrors(cfg, a, sample)
+	return o, lse, err
 }
 
-func forward[T number](op string, cfg problem.Config, a problem.Args, sample []problem.Rows, how arithmetic[T]) (o, lse []T, err error) {
+// LowErrors is Low, and what rounding makes likely in each row of O for the 16-bit types: the roundings of P
+// and of O itself. Where V of the keys cancel in O, that of P is the larger one.
+func LowErrors(cfg problem.Config, a problem.Args, sample []problem.Rows) (o, lse []float32, errors []RowError, err error) {
+	if cfg.DType != problem.F32 {
+		errors = make([]RowError, tensors.CountRows(sample))
+	}
+	o, lse, err = forward("Low", cfg, a, sample, lowOf(cfg.DType), errors)
+	return o, lse, errors, err
+}
+
+func forward[T number](op string, cfg problem.Config, a problem.Args, sample []problem.Rows, how arithmetic[T], errors []RowError) (o, lse []T, err error) {
 	if err := tensors.CheckSample(cfg, a, sample); err != nil {
 		return nil, nil, err
 	}
@@ -98,7 +109,14 @@ func forward[T number](op string, cfg problem.Config, a problem.Args, sample []p
 		return nil, nil, err
 	}
 	o, lse = make([]T, n*dv), make([]T, n)
-	err = eachBlock(&cfg, &a, sample, how, func(w *worker[T], s problem.Rows, at int) { w.forward(s, o[at*dv:], lse[at:]) })
+	err = eachBlock(&cfg, &a, sample, how, func(w *worker[T], s problem.Rows, at int) {
+		w.forward(s, o[at*dv:], lse[at:])
+		for i := range s.Rows {
+			if errors != nil {
+				errors[at+i] = rowError(&w.rows[i].rounded, cfg.OType(), o[(at+i)*dv:][:dv])
+			}
+		}
+	})
 	return o, lse, err
 }
 

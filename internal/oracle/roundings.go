@@ -30,7 +30,7 @@ type Gradient struct {
 	Errors []RowError // of the rows of dQ, dK and dV, for the 16-bit types the same in each row; nil for f32
 }
 
-// RowError is what rounding makes likely in a row of a gradient: the sum of its elements' errors, each
+// RowError is what rounding makes likely in a row of O or of a gradient: the sum of its elements' errors, each
 // without its sign, the sum of their squares, and of how many independent draws they are made.
 //
 // It is the error of a kernel that computes exactly and rounds P, dS, O and the result once, and P of 1 not at all.
@@ -234,7 +234,7 @@ func (g *roundings) rows(list []draws, low []float32) []RowError {
 	errors := make([]RowError, len(list))
 	for i, d := range list {
 		dim := len(low) / len(list)
-		errors[i] = d.row(g.cfg.GradientType(), low[i*dim:][:dim])
+		errors[i] = rowError(&d, g.cfg.GradientType(), low[i*dim:][:dim])
 	}
 	return errors
 }
@@ -285,8 +285,8 @@ func (d *draws) moveDelta(twice float64, meanKey []float64) {
 	d.move(1, moved)
 }
 
-// row adds the roundings of the row itself, one for each element. low is about the row.
-func (d draws) row(stored problem.DType, low []float32) RowError {
+// rowError adds the roundings of the row itself, one for each element. low is about the row.
+func rowError[T number](d *draws, stored problem.DType, low []T) RowError {
 	var own size
 	for _, x := range low {
 		e := deviation(stored, float64(x))
@@ -321,12 +321,8 @@ func HalfUnit(t problem.DType, v float64) float64 {
 	case problem.BF16:
 		fraction = 7
 	}
-	exp := least
-	if v != 0 {
-		_, e := math.Frexp(v) // |v| in [2^(e-1), 2^e)
-		exp = max(e-1, least)
-	}
-	return math.Ldexp(1, exp-fraction-1)
+	exp := int(math.Float64bits(v)>>52&0x7ff) - 1023 // |v| in [2^exp, 2^(exp+1))
+	return math.Float64frombits(uint64(max(exp, least)-fraction-1+1023) << 52)
 }
 
 // addSizes adds x times the magnitudes of src to dst.

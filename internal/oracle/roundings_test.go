@@ -18,7 +18,7 @@ func TestDrawsOfARow(t *testing.T) {
 		for _, x := range values {
 			d.round(problem.BF16, x, 2, row)
 		}
-		return d.row(problem.BF16, none)
+		return rowError(&d, problem.BF16, none)
 	}
 	unit := math.Ldexp(1, -8) / math.Sqrt(3) // of 1.5, half a unit in the last place
 	one := of(1.5)
@@ -30,7 +30,7 @@ func TestDrawsOfARow(t *testing.T) {
 	require.InDelta(t, 1, of(1.5, 1e-3, 1e-3, 1e-3).Draws, 1e-2)
 	require.Equal(t, one, of(1.5, 0, 0), "0 is not rounded")
 	require.Equal(t, RowError{}, of(float32(math.Inf(1))))
-	stored := draws{}.row(problem.BF16, []float32{1.5, 1.5, -1.5, 1.5})
+	stored := rowError(&draws{}, problem.BF16, []float32{1.5, 1.5, -1.5, 1.5})
 	require.InDelta(t, 4, stored.Draws, 1e-9)
 	require.InDelta(t, 4*unit, stored.Sum, 1e-9)
 }

@@ -28,6 +28,8 @@ type worker[T number] struct {
 	narrow []float32 // a row as stored
 	wide   []T       // [tileKeys][larger dim]: K or V of the tile's entries
 	have   [tileKeys]bool
+	sized  bool // the sizes of these rows are asked for
+	sizes  [tileKeys]size
 
 	score     *score.Evaluator
 	slope     *score.Evaluator // of the derivative of the score; nil where it is 1, or nobody asks
@@ -50,7 +52,8 @@ type row[T number] struct {
 	places  []placeOfRow[T]
 	most    float64 // largest finite magnitude of a scaled product
 	lse     T
-	next    int // first entry that no tile has reached
+	next    int   // first entry that no tile has reached
+	rounded draws // of the weights, where low stores them in 16 bits
 
 	rowGradients[T]
 }
@@ -95,11 +98,31 @@ func (w *worker[T]) forward(at problem.Rows, o, lse []T) {
 		}
 	}
 	for i := range rows {
-		rows[i].o = o[i*dv:][:dv]
+		rows[i].o, rows[i].rounded = o[i*dv:][:dv], draws{}
 	}
-	w.eachRun(rows, &w.V, func(r *row[T], weights, values []T) { weigh(r.o, weights, values) })
+	w.sized = w.low && w.Cfg.DType != problem.F32
+	w.eachRun(rows, &w.V, func(r *row[T], weights, values []T) {
+		weigh(r.o, weights, values)
+		if w.sized {
+			w.addWeights(r, weights)
+		}
+	})
+	w.sized = false
 	for i, x := range o[:len(rows)*dv] {
 		o[i] = w.round(x)
+	}
+}
+
+// addWeights adds the roundings of a run of a row's weights, which ends at r.next. The rounding of 1 is no draw, as in addValue.
+func (w *worker[T]) addWeights(r *row[T], weights []T) {
+	one := float32(1)
+	if w.Dropout.Threshold != 0 {
+		one = float32(w.round(T(dropout.Scale(w.Cfg.Dropout))))
+	}
+	for i, entry := range r.entries[r.next-len(weights) : r.next] {
+		if x := float32(weights[i]); x != one {
+			r.rounded.round(w.Cfg.DType, x, 1, w.sizes[entry%tileKeys])
+		}
 	}
 }
 
@@ -202,12 +225,14 @@ func (w *worker[T]) load(tile, n int, view *tensors.KVView) {
 	narrow := w.narrow[:view.Rows.Dim()]
 	scale := T(view.Read(narrow, batch, w.h/w.Args.Group(), at))
 	dst := w.wide[n*len(narrow):]
-	if w.Cfg.KeyType == problem.KVSame {
-		widen(dst, narrow)
-		return
-	}
 	for i, x := range narrow {
-		dst[i] = w.round(scale * T(x))
+		dst[i] = T(x)
+		if w.Cfg.KeyType != problem.KVSame {
+			dst[i] = w.round(scale * T(x))
+		}
+	}
+	if w.sized {
+		w.sizes[n] = sizeOf(dst[:len(narrow)])
 	}
 }
 
