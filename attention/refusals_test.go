@@ -10,15 +10,14 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/tensors"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
 // Whatever a caller passes, a call that is refused says so by an error that matches a
 // sentinel, and nothing panics.
 func TestEveryRefusalMatchesASentinel(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	d := refusals{t: t, Rand: rand.New(rand.NewPCG(seed, 0))}
+	d := refusals{t: t, Rand: rand.New(rand.NewPCG(testlevel.Seed(t), 0))}
 	calls := 4000
 	if testing.Short() {
 		calls = 400

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -183,8 +182,7 @@ func scalarCases(r *rand.Rand, cfg attention.Config) (list []scalarCase) {
 // Every finite scale and softcap gives the numbers of the float64 formula, forward and
 // backward, or is refused by name.
 func TestScalesAndSoftcapsOfEveryExponent(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testlevel.Seed(t)
 	base := attention.Config{HeadDim: 16, Causal: attention.BottomRight, Tuning: attention.TuningOff}
 	t.Run("cpu", func(t *testing.T) {
 		testlevel.HostOnly(t)

@@ -14,6 +14,8 @@
 #                  lie in the package's testdata/fuzz, to be committed with the fix
 #   shaders-check  the committed SPIR-V is what the sources compile to
 #
+# RAPID_SEED is the seed of tests of random values: by default a number of the commit's tree.
+#
 # VKATTN_TEST_LEVEL says which tests run, and which parts if none is named: "default"
 # for make test, "full" for what make test leaves out, "all" (unset) for both.
 # scripts/deep-tests.txt lists the tests that are not in make test. At the end the run
@@ -63,6 +65,11 @@ if ((!${#parts[@]})); then
 		;;
 	esac
 fi
+
+# Tests of random values draw by the tree that they test, so that every commit draws other values and a commit the same
+# ones on every machine. Without git, or with RAPID_SEED=0, each test draws its own.
+tree=$(git rev-parse 'HEAD^{tree}' 2>/dev/null)
+export RAPID_SEED=${RAPID_SEED:-$((16#0${tree:0:15}))}
 
 # Long enough for the slowest package on two cores with eight times the load. A driver that hangs is a
 # failure with a stack trace.
@@ -437,7 +444,7 @@ for i in "${!parts[@]}"; do
 	cat "$work/$i.log"
 done
 
-printf '\n== summary: wall-clock and CPU time\n'
+printf '\n== summary: wall-clock and CPU time, RAPID_SEED=%s\n' "$RAPID_SEED"
 cat "$work/summary"
 if [[ $level == default ]]; then
 	echo 'left out: stress, fuzz, shaders-check, vet: make test-full'

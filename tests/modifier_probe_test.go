@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -192,9 +191,8 @@ func (p *probe) run(packed []byte, n int, e, mask score.Expr) (x, slope []float6
 // Scores, their derivatives and masks.
 func TestRandomModifiers(t *testing.T) {
 	count := map[testlevel.Level]int{testlevel.Brief: 20, testlevel.Default: 100, testlevel.Full: 300, testlevel.All: 1000, testlevel.Exhaustive: 2000}[testlevel.Get()]
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d, %d expressions", seed, count)
-	r := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("%d expressions", count)
+	r := rand.New(rand.NewPCG(testlevel.Seed(t), 0))
 	p := newProbe(t, r)
 	const n = 256
 	slots, packed := probeSlots(r, n, p.memory)

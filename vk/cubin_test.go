@@ -20,6 +20,8 @@ import (
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/testlevel"
 )
 
 // someCubin is a cubin of package cudapath and a kernel in it.
@@ -161,9 +163,7 @@ func TestStressLaunchesUnderGarbageCollection(t *testing.T) {
 	})
 	defer collector.Wait()
 	defer stop.Store(true)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 1))
+	random := rand.New(rand.NewPCG(testlevel.Seed(t), 1))
 	s := newStream(t, d)
 	cubin, name := someCubin(t)
 	for range 30 {

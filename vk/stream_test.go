@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/testlevel"
 )
 
 func numbers(n int, f func(i uint32) uint32) []uint32 {
@@ -164,9 +166,7 @@ func TestBatchesOfAStreamRunInOrder(t *testing.T) {
 func TestUploadAndDownloadOfAnySize(t *testing.T) {
 	d := openExecuting(t)
 	s := newStream(t, d)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := rand.New(rand.NewPCG(testlevel.Seed(t), 0))
 	for _, size := range []int{1, 2, 15, 16, 17, 4096, minStaging/4 - 1, minStaging, minStaging + 1, 1 << 20, maxStaging, maxStaging + 12345, 3*maxStaging + 7} {
 		b := newBuffer(t, d, uint64(size)+5, DeviceLocal)
 		want := make([]byte, size)

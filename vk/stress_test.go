@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/testlevel"
 )
 
 // The whole host layer while the garbage collector runs all the time: nothing C
@@ -28,11 +30,9 @@ func TestStressUnderGarbageCollection(t *testing.T) {
 	if testing.Short() {
 		rounds = 8
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
 	var wg sync.WaitGroup
 	for g := range 8 {
-		wg.Go(func() { stress(t, d, rand.New(rand.NewPCG(seed, uint64(g))), rounds) })
+		wg.Go(func() { stress(t, d, rand.New(rand.NewPCG(testlevel.Seed(t), uint64(g))), rounds) })
 	}
 	wg.Wait()
 	stop.Store(true)

@@ -6,12 +6,12 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	. "vkattn/attention/score"
 	"vkattn/internal/randscore"
+	"vkattn/internal/testlevel"
 )
 
 var (
@@ -40,8 +40,7 @@ func memory(r *rand.Rand) []Memory {
 }
 
 func seeded(t *testing.T) *rand.Rand {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testlevel.Seed(t)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 

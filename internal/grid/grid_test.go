@@ -3,17 +3,16 @@ package grid
 import (
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/testlevel"
 )
 
 // The parts of a grid have every head of every batch once, and none is larger than a dispatch
 // or has parts of two groups.
 func TestPartsCoverTheGrid(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := rand.New(rand.NewPCG(testlevel.Seed(t), 0))
 	for range 2000 {
 		p := Parts{Group: 1 + r.IntN(6), Batches: 1 + r.IntN(9), MostHeads: 1 + r.IntN(9), MostBatches: 1 + r.IntN(9)}
 		p.Heads = p.Group * (1 + r.IntN(5))

@@ -12,10 +12,13 @@
 package testlevel
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 )
 
@@ -75,6 +78,19 @@ func Share(first bool) bool {
 		return !first
 	}
 	return true
+}
+
+// Seed is what a test of random values starts from, and logs it: $RAPID_SEED, which rapid reads too, or a random number
+// where that is not given or 0.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("RAPID_SEED"), "0"), 10, 64)
+	if err != nil {
+		t.Fatalf("RAPID_SEED: %v", err)
+	}
+	seed = cmp.Or(seed, rand.Uint64())
+	t.Logf("RAPID_SEED=%d", seed)
+	return seed
 }
 
 // Announce says in one line what a brief run leaves out. go test discards the output of

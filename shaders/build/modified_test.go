@@ -7,21 +7,19 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention/score"
 	"vkattn/internal/randscore"
+	"vkattn/internal/testlevel"
 	"vkattn/shaders"
 )
 
 // The validator accepts modules with random modifiers: three of each module, with tables where it takes them.
 func TestModifiedModulesAreValid(t *testing.T) {
 	compiler := needCompiler(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := rand.New(rand.NewPCG(testlevel.Seed(t), 0))
 	file := filepath.Join(t.TempDir(), "modified.spv")
 	for _, v := range shaders.Catalog() {
 		var tables []score.Table

@@ -13,14 +13,13 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/fields"
+	"vkattn/internal/testlevel"
 )
 
 // Rows of a file may have any number. A picture of them is drawn or refused with an error,
 // within seconds.
 func TestHostileNumbersEndInAPictureOrAnError(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Log("seed", seed)
-	r := rand.New(rand.NewPCG(seed, 1))
+	r := rand.New(rand.NewPCG(testlevel.Seed(t), 1))
 	numbers := []float64{0, 1, -1, Least, Most, 3.5, 1e-300, 5e-324, 1e300, math.MaxFloat64, -math.MaxFloat64}
 	counts := []int{0, 1, 2, 64, -1, 1 << 31, math.MaxInt, math.MinInt}
 	float := func() float64 { return numbers[r.IntN(len(numbers))] }
