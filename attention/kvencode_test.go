@@ -23,6 +23,9 @@ func TestEncodedKVIsReadAsDecoded(t *testing.T) {
 	near := map[attention.KVType]float64{attention.KVInt8: 0.03, attention.KVFP8: 0.2, attention.KVQ8_0: 0.03, attention.KVQ4_0: 0.8,
 		attention.KVFP8E5M2: 0.4, attention.KVQ4_1: 0.35, attention.KVQ5_0: 0.4, attention.KVQ5_1: 0.2, attention.KVIQ4NL: 0.6}
 	for _, kv := range attention.KVTypes()[1:] {
+		if kv.Latent() {
+			continue // below
+		}
 		for _, block := range []int{0, 1, 7, 64, attention.KVBlockHead, attention.KVBlockTensor} {
 			if kv.Blocked() && block != 0 && block != 1 {
 				continue
@@ -64,6 +67,37 @@ func TestEncodedKVIsReadAsDecoded(t *testing.T) {
 	}
 }
 
+// The same of latent attention, whose V is in the rows of K, packed by strides of 0 too.
+func TestEncodedLatentKVIsReadAsDecoded(t *testing.T) {
+	const kv, b, h, keys, d, dv = attention.KVFP8DSMLA, 2, 5, 50, 576, 512
+	in := make([]float32, b*keys*d)
+	half.DecodeF32(in, inputs.New(int64(len(in)), attention.F32, inputs.Normal, 1))
+	cfg := attention.Config{DType: attention.F32, HeadDim: d, HeadDimV: dv, KeyType: kv, ValueType: kv}
+	a := attention.Args{Shape: attention.Shape{B: b, Hq: h, Hkv: 1, Sq: 4, Sk: keys}}
+	a.Q.Host = inputs.New(b*h*4*d, attention.F32, inputs.Normal, 3)
+	plain := a
+	rows, scales, err := attention.EncodeKV(kv, 0, b, 1, keys, d, in)
+	require.NoError(t, err)
+	require.Nil(t, scales)
+	require.Len(t, rows, b*keys*656)
+	out, err := attention.DecodeKV(kv, 0, b, 1, keys, d, rows, nil)
+	require.NoError(t, err)
+	for i := range in {
+		require.InDelta(t, in[i], out[i], 0.2, i)
+	}
+	a.K.Host, a.V.Host = rows, rows
+	plain.K.Host = make([]byte, 4*len(out))
+	half.EncodeF32(plain.K.Host, out)
+	plain.V = attention.Tensor{Host: plain.K.Host, Strides: attention.BHSD(1, keys, d)}
+	o, lse, err := attention.Reference(cfg, a)
+	require.NoError(t, err)
+	cfg.KeyType, cfg.ValueType = attention.KVSame, attention.KVSame
+	want, wantLSE, err := attention.Reference(cfg, plain)
+	require.NoError(t, err)
+	require.InDeltaSlice(t, want, o, 1e-6)
+	require.InDeltaSlice(t, wantLSE, lse, 1e-6)
+}
+
 func TestEncodeKVRefuses(t *testing.T) {
 	for _, c := range []struct {
 		field                            string
@@ -73,6 +107,7 @@ func TestEncodeKVRefuses(t *testing.T) {
 		{"KV", attention.KVSame, 0, 1, 1, 1, 32, 32},
 		{"dim", attention.KVQ8_0, 0, 1, 1, 1, 33, 33},
 		{"dim", attention.KVInt8, 0, 1, 1, 1, 0, 0},
+		{"dim", attention.KVFP8DSMLA, 0, 1, 1, 1, 512, 512},
 		{"batches", attention.KVInt8, 0, 0, 1, 1, 1, 0},
 		{"block", attention.KVInt8, -3, 1, 1, 1, 1, 1},
 		{"elements", attention.KVInt8, 0, 2, 2, 2, 2, 15},

@@ -17,7 +17,9 @@ type (
 	// are quantized; kernels convert them to the storage type.
 	//
 	//	func (t KVType) Scaled() bool                         // elements have separate scales
-	//	func (t KVType) Blocked() bool                        // rows are blocks of 32 elements, each with its scale
+	//	func (t KVType) Blocked() bool                        // rows are blocks with their scales
+	//	func (t KVType) Latent() bool                         // a block is a row of K of latent attention, else 32 elements
+	//	func (t KVType) Unit() int                            // elements of a block, else 1
 	//	func (t KVType) PairedWith(u KVType) bool             // K and V may have the types t and u
 	//	func (t KVType) RowBytes(d DType, elements int) int   // d is the storage type for KVSame
 	KVType = problem.KVType
@@ -97,7 +99,7 @@ func ParseDType(s string) (DType, error) { return problem.ParseDType(s) }
 // element is the stored number times its scale. The cooperative-matrix tiers never round
 // that product; there a scale of V below 2^-96 counts as 2^-96. The blocked types have a
 // scale for every 32 elements within the row, as in ggml; HeadDim and HeadDimV must be
-// multiples of 32.
+// multiples of 32. KVFP8DSMLA has its scales within the row too.
 const (
 	KVSame    = problem.KVSame    // as DType
 	KVInt8    = problem.KVInt8    // signed bytes
@@ -109,6 +111,9 @@ const (
 	KVQ5_1    = problem.KVQ5_1    // 24 bytes for 32 elements: an f16 scale, an f16 minimum, 32 fifth bits, then 16 bytes; element = scale * number + minimum
 	KVIQ4NL   = problem.KVIQ4NL   // 18 bytes for 32 elements as KVQ4_0, but numbers are entries of a table from -127 to 113
 	KVFP8E5M2 = problem.KVFP8E5M2 // float8 e5m2: 1 sign, 5 exponent (bias 15), 2 mantissa bits, with Inf and NaN
+	// 656 bytes for a row of K of latent attention, as in FlashMLA and vLLM: 512 float8 e4m3, a float32 scale of each
+	// 128 of them, 64 bfloat16. HeadDim is 576, HeadDimV 512, and V is the tensor of K.
+	KVFP8DSMLA = problem.KVFP8DSMLA
 )
 
 // Values of [Config].KVBlock, other than a number of keys.

@@ -86,7 +86,8 @@ bool findRow(uint number, out Row r) {
 }
 
 // -- encoding -------------------------------------------------------------------------------------
-// How append.comp encodes a row of the cache: units of one element, or ggml blocks of 32 elements with their scale.
+// How append.comp encodes a row of the cache: units of one element, ggml blocks of 32 elements with their scale, or a row of
+// latent attention.
 // Rows are assembled from pieces: PIECE_BYTES divides a unit, and units are aligned to it.
 
 #include "kv_types.glsl"
@@ -95,17 +96,18 @@ const bool IS_16 = DTYPE != TYPE_F32;
 // One scale per row, in a tensor of its own.
 const bool HAS_ROW_SCALE = IN(SCALED, CACHE_TYPE) != 0;
 const bool BLOCKED = IN(BLOCKS, CACHE_TYPE) != 0;
+const bool LATENT = LATENT_ROWS(CACHE_TYPE) != 0;
 const bool HAS_MINIMUM = IN(MINIMUM, CACHE_TYPE) != 0;
 const bool QUANTIZED = CACHE_TYPE != 0;
 
-const uint UNIT_ELEMENTS = BLOCKED ? QUANT_BLOCK : 1;
+const uint UNIT_ELEMENTS = LATENT ? HEAD_DIM : BLOCKED ? QUANT_BLOCK : 1;
 const uint HEADER_BYTES = HEADER_BYTES_OF(CACHE_TYPE); // of a block
 const uint UNIT_BYTES = QUANTIZED ? UNIT_BYTES_OF(CACHE_TYPE) : IS_16 ? 2 : 4;
-const uint PIECE_BYTES = HAS_ROW_SCALE ? 1 : BLOCKED || IS_16 ? 2 : 4;
-const uint PIECE_MASK = HAS_ROW_SCALE ? 0xffu : BLOCKED || IS_16 ? 0xffffu : 0xffffffffu;
+const uint PIECE_BYTES = HAS_ROW_SCALE ? 1 : QUANTIZED || IS_16 ? 2 : 4;
+const uint PIECE_MASK = HAS_ROW_SCALE ? 0xffu : QUANTIZED || IS_16 ? 0xffffu : 0xffffffffu;
 const uint ROW_BYTES = HEAD_DIM / UNIT_ELEMENTS * UNIT_BYTES;
 
-const uint SPAN = BLOCKED ? QUANT_BLOCK : HEAD_DIM;   // elements that share a scale
+const uint SPAN = LATENT ? LATENT_SPAN : BLOCKED ? QUANT_BLOCK : HEAD_DIM; // elements that share a scale
 const uint SPANS = QUANTIZED ? HEAD_DIM / SPAN : 1;   // of a row
 
 // element = unit * stored number; stored number = round(inverse * element).
@@ -118,10 +120,10 @@ struct Scale {
 Scale scaleOf(uint bits) {
     const uint magnitude = bits & 0x7fffffffu;
     if (magnitude >= 0x7f800000u) return Scale(uintBitsToFloat(0x7fc00000u), 0.0);
-    if (magnitude < 0x0d800000u) return Scale(0.0, 0.0); // 2^-100
+    if (magnitude < 0x0d800000u) return Scale(LATENT ? uintBitsToFloat(0x800000u) : 0.0, 0.0); // 2^-100; 2^-126
     const float largest = uintBitsToFloat(magnitude), first = uintBitsToFloat(bits);
     float unit = largest / 127.0;
-    if (CACHE_TYPE == FLOAT8) unit = largest / 448.0;
+    if (IN(E4M3, CACHE_TYPE) != 0) unit = largest / 448.0;
     if (CACHE_TYPE == FLOAT8_E5M2) unit = largest / 57344.0;
     if (CACHE_TYPE == Q4_0) unit = first * -0.125;
     if (CACHE_TYPE == Q5_0) unit = first * -0.0625;
@@ -231,8 +233,18 @@ uint pieceOfBlock(uint cell, uint span, uint piece) {
            (codeOf(cell, span, first + 1) & 15) << 8 | (codeOf(cell, span, first + 17) & 15) << 12;
 }
 
+// Two numbers, half of a scale, or an element in bfloat16.
+uint pieceOfLatent(uint cell, uint span, uint piece) {
+    const uint at = 2 * piece;
+    if (at >= LATENT_REST) return encodeBF16(element(cell, LATENT_VALUES + (at - LATENT_REST) / 2));
+    if (at >= LATENT_VALUES) return floatBitsToUint(units[span + (at - LATENT_VALUES) / 4]) >> (at & 2) * 8 & 0xffffu;
+    const float inverse = inverses[span + at / LATENT_SPAN];
+    return encodeFP8(element(cell, at), inverse) | encodeFP8(element(cell, at + 1), inverse) << 8;
+}
+
 // Piece of the row whose elements begin at `cell` and whose scales begin at `span`.
 uint pieceOf(uint cell, uint span, uint piece) {
+    if (LATENT) return pieceOfLatent(cell, span, piece);
     if (BLOCKED) return pieceOfBlock(cell, span, piece);
     if (CACHE_TYPE == INT8) return encodeInt8(element(cell, piece), inverses[span]);
     if (CACHE_TYPE == FLOAT8) return encodeFP8(element(cell, piece), inverses[span]);

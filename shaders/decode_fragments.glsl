@@ -36,9 +36,9 @@ const uint LANE_FOLD = 32 / SUBGROUP_SIZE;
 
 // Rows that begin at a word, and of blocks at one of which the lane's columns are a part. Where a block is not whole words
 // the first of a subgroup begins at one only if its number is even.
-const bool K_WORDS = K_TYPE * (ALIGN_K / 4) * (HEAD_DIM % 8 == 0 ? 1 : 0) *
+const bool K_WORDS = K_TYPE * (1 - LATENT_ROWS(K_TYPE)) * (ALIGN_K / 4) * (HEAD_DIM % 8 == 0 ? 1 : 0) *
     (QK_SPLIT == 1 ? 1 : KEY_SCALES ? 1 : K_UNIT_BYTES % 4 == 0 ? 1 : QK_BLOCKS % 2 == 0 ? 1 : 0) != 0;
-const bool V_WORDS = V_TYPE * (ALIGN_V / 4) * (HEAD_DIM_V % 8 == 0 ? 1 : 0) * (DV_SLICES == 1 ? 1 : KEY_SCALES ? 1 : DV_SLICE % 64 == 0 ? 1 : 0) != 0;
+const bool V_WORDS = V_TYPE * (1 - LATENT_ROWS(V_TYPE)) * (ALIGN_V / 4) * (HEAD_DIM_V % 8 == 0 ? 1 : 0) * (DV_SLICES == 1 ? 1 : KEY_SCALES ? 1 : DV_SLICE % 64 == 0 ? 1 : 0) != 0;
 const bool K_NIBBLES = (K_WORDS ? 1 : 0) * IN(NIBBLES, K_TYPE) != 0, V_NIBBLES = (V_WORDS ? 1 : 0) * IN(NIBBLES, V_TYPE) != 0;
 
 // -- shared memory --------------------------------------------------------------------------------

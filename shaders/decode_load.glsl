@@ -285,7 +285,8 @@ uvec4 toOperandWords(uint type, bool words, uvec4 vec, uint col, uint block) {
     }
 #define CONVERT_K(words, b)                                                                         \
     [[unroll]] for (uint n = 0; n < K_LANE_KEYS; ++n)                                               \
-        words[n] = QK_SPLIT > 1 && KEY_SCALES ? exactPairsOrNaN(K_TYPE, K_TILE[n * QK_BLOCKS + (b)].xy) \
+        words[n] = IS_REST(K_TYPE, QK_FIRST_COL + (b) * 32) ? inOrder(rest16(K_TILE[n * QK_BLOCKS + (b)])) \
+            : QK_SPLIT > 1 && KEY_SCALES ? exactPairsOrNaN(K_TYPE, K_TILE[n * QK_BLOCKS + (b)].xy)  \
             : toOperandWords(K_TYPE, K_WORDS, K_TILE[n * QK_BLOCKS + (b)], THREAD_IN_GROUP * 8, b);
 #define CONVERT_V(words, b)                                                                         \
     [[unroll]] for (uint n = 0; n < V_LANE_KEYS; ++n)                                               \

@@ -157,7 +157,8 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
             const uint at = VEC_INDEX(K_VECS, i);                                                   \
-            if (K_TYPE != 0) kVec[i] = KEY_SCALES ? exactPairsOrNaN(K_TYPE, kVec[i].xy) : dequantize16(K_TYPE, kVec[i]); \
+            if (K_TYPE != 0) kVec[i] = KEY_SCALES ? exactPairsOrNaN(K_TYPE, kVec[i].xy)             \
+                : IS_REST(K_TYPE, at % K_ROW_VECS * 8) ? rest16(kVec[i]) : dequantize16(K_TYPE, kVec[i]); \
             if (KV_TILE * K_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * K_ROW_VECS)                \
                 smem[at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS] = kVec[i];                       \
         }                                                                                           \

@@ -1,5 +1,5 @@
-// Quantized K and V: bytes with one float32 scale per KV_SCALE_BLOCK keys, and ggml's blocks of QUANT_BLOCK elements, which
-// begin with a float16 scale. kv_read.glsl loads eight elements as stored; here they are turned into numbers.
+// Quantized K and V: bytes with one float32 scale per KV_SCALE_BLOCK keys; ggml's blocks of QUANT_BLOCK elements, which
+// begin with a float16 scale; and DeepSeek's rows of latent attention, with scales and bfloat16 in the row. kv_read.glsl loads eight elements as stored; here they are turned into numbers.
 
 #include "kv_types.glsl"
 
@@ -44,7 +44,7 @@ vec2 scalesOf(uint type, uint bits) { return IN(MINIMUM, type) != 0 ? unpackHalf
 // Four elements from four bytes, the first one in the lowest. Integers go into the low bits of a float32 with a known
 // exponent: GPUs convert few integers per clock. float8 has the fields of float16, e4m3 with a bias that is 8 smaller.
 vec4 decode4(uint type, uint bytes, vec2 scales) {
-    if (type == FLOAT8) {
+    if (IN(E4M3, type) != 0) {
         const uvec2 two = uvec2(bytes & 0xffu | (bytes & 0xff00u) << 8, bytes >> 16 & 0xffu | (bytes >> 8 & 0xff0000u));
         const uvec2 nan = (two & 0x007f007fu) + 0x00010001u & 0x00800080u; // e4m3fn: all bits set is NaN, there is no Inf
         const uvec2 halves = (two & 0x00800080u) << 8 | (two & 0x007f007fu) << 7 | nan * 0xf8u;
@@ -91,7 +91,19 @@ uvec2 numbersOf(uint type, uvec2 bytes, uint which) {
 #define PACK2(x, y) packFloat2x16(f16vec2(x, y)) // rounds as P is rounded; encode16x2 takes 20 times as long
 #endif
 
-// Eight elements from what scaledK8 and scaledV8 load, as float32 and as the 16-bit storage type.
+// Whether the elements from a column on are stored as bfloat16, and eight of these as float32 and as the 16-bit storage type.
+#define IS_REST(type, col) (LATENT_ROWS(type) * ((col) / LATENT_VALUES) != 0)
+vec4 widenBF16(uvec2 words) { return uintBitsToFloat(uvec4(words.x << 16, words.x & 0xffff0000u, words.y << 16, words.y & 0xffff0000u)); }
+uvec4 rest16(uvec4 raw) {
+#ifdef DTYPE_BF16
+    return raw;
+#else
+    const vec4 low = widenBF16(raw.xy), high = widenBF16(raw.zw);
+    return uvec4(PACK2(low.x, low.y), PACK2(low.z, low.w), PACK2(high.x, high.y), PACK2(high.z, high.w));
+#endif
+}
+
+// Eight other elements from what scaledK8 and scaledV8 load, likewise.
 void dequantize(uint type, uvec4 raw, out vec4 low, out vec4 high) {
     const uvec2 numbers = numbersOf(type, raw.xy, raw.w);
     const vec2 scales = scalesOf(type, raw.z);

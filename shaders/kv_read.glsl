@@ -2,7 +2,7 @@
 //   OF(name), ALIGNMENT, COLUMNS as in tensor_read.glsl; ALIGNMENT counts bytes if TYPE is not 0
 //   LOAD_STORED8, LOAD_SCALED8  names of the loads of eight elements
 //   TYPE, UNIT_BYTES  K_TYPE or V_TYPE, and the bytes of its unit
-//   STRIDE_SEQ     stride of rows: elements, or blocks
+//   STRIDE_SEQ     stride of rows: units
 //   LOAD_MULTIPLE  if it divides COLUMNS, no load asks for columns past the end of a row
 
 // Slice of the KV head of the workgroup, from a row on.
@@ -71,12 +71,24 @@ uint OF(fifth8)(Slice s, uint row, uint col) {
     return OF(half)(s, OF(block)(row, col) + HEADER_BYTES_OF(TYPE) - 4 + byte / 2 * 2) >> (byte % 2 * 8) & 0xffu;
 }
 
+// The same of LATENT_ROWS, as LOAD_STORED8 returns them: numbers, or four words of bfloat16.
+uvec4 OF(latent8)(Slice s, uint row, uint col) {
+    const bool whole = ALIGNMENT >= 4;
+    const uint first = row * STRIDE_SEQ * UNIT_BYTES, scale = first + LATENT_VALUES + col / LATENT_SPAN * 4;
+    if (COLUMNS > LATENT_VALUES && IS_REST(TYPE, col)) {
+        const uint rest = first + LATENT_REST + (col - LATENT_VALUES) * 2;
+        return uvec4(OF(bytes)(s, rest, 8, whole), OF(bytes)(s, rest + 8, 8, whole));
+    }
+    return uvec4(OF(bytes)(s, first + col, 8, whole), whole ? OF(loadWord)(s, scale >> 2) : OF(bytes)(s, scale, 4, false).x, 0);
+}
+
 // Eight elements from a column that is a multiple of 8, as stored: four words of 16-bit elements; or bytes in x and
 // y, the scales of their block in z (1 with KEY_SCALES), and in w what numbersOf takes.
 uvec4 LOAD_STORED8(Slice s, uint row, uint col) {
     const uint valid = COLUMNS % LOAD_MULTIPLE == 0 ? 8 : OF(elementsFrom)(col);
     if (TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);
     if (valid == 0) return uvec4(0);
+    if (LATENT_ROWS(TYPE) != 0) return OF(latent8)(s, row, col);
     const uint scales = KEY_SCALES ? floatBitsToUint(1.0) : OF(blockScales)(s, row, col);
     return uvec4(OF(quantized)(s, row, col, valid), scales, shiftOfColumn(TYPE, col) | OF(fifth8)(s, row, col) << 8);
 }

@@ -145,18 +145,19 @@ uvec4 exactPairs(uint type, uvec2 bytes) { return uvec4(exactPairs(type, bytes.x
 #define BYTES_ARE_NIBBLES(type) (IN(NIBBLES & ~FIFTH_BITS & ~(1 << IQ4_NL), type) != 0)
 // Eight numbers of a block times their scale, plus the minimum. The upper halves of BYTES_ARE_NIBBLES may hold anything.
 uvec4 blockPairs(uint type, uvec2 bytes, vec2 scales) {
-#ifdef DTYPE_BF16
+#ifndef DTYPE_BF16
+    if (LATENT_ROWS(type) == 0) {
+        const uint mask = BYTES_ARE_NIBBLES(type) ? 0x000f000fu : 0x00ff00ffu, flip = IN(SIGNED, type) != 0 ? 0x64806480u : 0x64006400u;
+        const f16vec2 zero = f16vec2(1024.0 + ZERO_OF(type)), times = f16vec2(scales.x), plus = f16vec2(scales.y);
+        const uvec2 low = bytePairs(bytes.x, mask, flip), high = bytePairs(bytes.y, mask, flip);
+#define BLOCK_PAIR(x)                                                                               \
+    packFloat2x16(IN(MINIMUM, type) != 0 ? fma(halves(x) - zero, times, plus) : (halves(x) - zero) * times)
+        return uvec4(BLOCK_PAIR(low.x), BLOCK_PAIR(low.y), BLOCK_PAIR(high.x), BLOCK_PAIR(high.y));
+    }
+#endif
     if (BYTES_ARE_NIBBLES(type)) bytes &= 0x0f0f0f0fu;
     const vec4 low = decode4(type, bytes.x, scales), high = decode4(type, bytes.y, scales);
     return uvec4(PACK2(low.x, low.z), PACK2(low.y, low.w), PACK2(high.x, high.z), PACK2(high.y, high.w));
-#else
-    const uint mask = BYTES_ARE_NIBBLES(type) ? 0x000f000fu : 0x00ff00ffu, flip = IN(SIGNED, type) != 0 ? 0x64806480u : 0x64006400u;
-    const f16vec2 zero = f16vec2(1024.0 + ZERO_OF(type)), times = f16vec2(scales.x), plus = f16vec2(scales.y);
-    const uvec2 low = bytePairs(bytes.x, mask, flip), high = bytePairs(bytes.y, mask, flip);
-#define BLOCK_PAIR(x)                                                                               \
-    packFloat2x16(IN(MINIMUM, type) != 0 ? fma(halves(x) - zero, times, plus) : (halves(x) - zero) * times)
-    return uvec4(BLOCK_PAIR(low.x), BLOCK_PAIR(low.y), BLOCK_PAIR(high.x), BLOCK_PAIR(high.y));
-#endif
 }
 // The same of what storedK8 or storedV8 loads, and of a vector of storedBlockK or storedBlockV.
 uvec4 blockPairs(uint type, uvec4 stored, uint shift) {

@@ -58,7 +58,11 @@ void loadRowQ(Slice slice, uint row, uint col, out vec4 low, out vec4 high) {
     if (key == NO_KEY) return;                                                                      \
     const KVRow kvRow = kvRowOf(key);                                                               \
     if (T##_TYPE == 0) loadFloats##T(rows##T(kvRow), 0, col, low, high);                             \
-    else dequantize(T##_TYPE, scaled##T##8(rows##T(kvRow), 0, col, kvRow), low, high);
+    else {                                                                                          \
+        const uvec4 raw = scaled##T##8(rows##T(kvRow), 0, col, kvRow);                              \
+        if (IS_REST(T##_TYPE, col)) { low = widenBF16(raw.xy); high = widenBF16(raw.zw); }          \
+        else dequantize(T##_TYPE, raw, low, high);                                                  \
+    }
 void loadKeyK(uint at, uint col, inout vec4 low, inout vec4 high) { LOAD_KEY(K) }
 void loadKeyV(uint at, uint col, inout vec4 low, inout vec4 high) { LOAD_KEY(V) }
 #define KEY_K(firstCol, row, col, low, high) loadKeyK(firstCol + row, col, low, high)

@@ -133,8 +133,8 @@ func (p *appendProblem) limit() int {
 func (p *appendProblem) lay(i, batches, heads, rows, elements int, kv attention.KVType) {
 	s := appendSlot{batches: batches, heads: heads, rows: rows, units: elements, unitElements: 1, unitBytes: kv.RowBytes(p.DType, 1)}
 	if kv.Blocked() {
-		s.unitElements, s.units = 32, elements/32
-		s.unitBytes = kv.RowBytes(p.DType, 32)
+		s.unitElements, s.units = kv.Unit(), elements/kv.Unit()
+		s.unitBytes = kv.RowBytes(p.DType, kv.Unit())
 	}
 	h, n, d, more := int64(heads), int64(rows), int64(s.units), int64(i%4)
 	guard := int64(cases.Guard)

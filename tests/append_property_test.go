@@ -199,6 +199,9 @@ func TestAppendOfInvalidRows(t *testing.T) {
 		for _, kv := range attention.KVTypes()[1:] {
 			c := appendCase{b: 1, hkv: 1, group: 1, rows: 3, capacity: 3, layout: cases.Tight, empty: true, noV: true, seed: 2,
 				AppendConfig: kvcache.AppendConfig{DType: attention.F32, HeadDim: 64, KeyType: kv, ValueType: kv, Access: mergeAccesses(dev)[0]}}
+			if kv.Latent() {
+				c.HeadDim, c.HeadDimV = 576, 512
+			}
 			p := newAppendProblem(c)
 			at := p.slots[appendK].at(0, 0, 1)
 			half.EncodeF32(p.image[appendK][at+4*5:], []float32{nan})
@@ -211,6 +214,13 @@ func TestAppendOfInvalidRows(t *testing.T) {
 				if kv.Scaled() {
 					scale := math.Float32frombits(binary.LittleEndian.Uint32(after[appendKScale][4*(3+r):]))
 					require.Equal(t, r > 0, scale != scale, "%v row %d", kv, r)
+					continue
+				}
+				if kv.Latent() { // the bad elements are of the first 128
+					for span := range 4 {
+						scale := math.Float32frombits(binary.LittleEndian.Uint32(row[512+4*span:]))
+						require.Equal(t, r > 0 && span == 0, scale != scale, "row %d, scale %d", r, span)
+					}
 					continue
 				}
 				for block := range 2 {
@@ -266,6 +276,9 @@ func TestAppendQuantizedThenAttend(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		var want []float32
 		for _, kv := range attention.KVTypes() {
+			if kv.Latent() {
+				continue // of other head dims: TestAppendLatentThenAttend
+			}
 			p := newAppendProblem(appendCase{b: 3, hkv: 2, group: 2, rows: 16, capacity: 20, pageSize: 5, layout: cases.Tight, lengths: "counted",
 				noQ: true, empty: true, seed: 7, AppendConfig: kvcache.AppendConfig{HeadDim: 64, HeadDimV: 32, KeyType: kv, ValueType: kv}})
 			after, err := p.run(dev)
@@ -282,6 +295,24 @@ func TestAppendQuantizedThenAttend(t *testing.T) {
 				attention.KVFP8E5M2: 0.1, attention.KVQ4_1: 0.15, attention.KVQ5_0: 0.1, attention.KVQ5_1: 0.1, attention.KVIQ4NL: 0.15}[kv]
 			require.InDeltaSlice(t, want, got, tolerance, "%v", kv)
 		}
+	})
+}
+
+// The same of rows of latent attention, whose V is in K.
+func TestAppendLatentThenAttend(t *testing.T) {
+	onMergers(t, func(t *testing.T, dev *vk.Device) {
+		var results [2][]float32
+		for i, kv := range []attention.KVType{attention.KVSame, attention.KVFP8DSMLA} {
+			p := newAppendProblem(appendCase{b: 3, hkv: 1, group: 4, rows: 16, capacity: 20, pageSize: 5, layout: cases.Tight, lengths: "counted",
+				noQ: true, empty: true, noV: true, seed: 7, AppendConfig: kvcache.AppendConfig{HeadDim: 576, HeadDimV: 512, KeyType: kv, ValueType: kv}})
+			after, err := p.run(dev)
+			require.NoError(t, err)
+			p.image = after
+			o := attend(t, nil, p, false)
+			results[i] = make([]float32, len(o)/2)
+			half.DecodeF16(results[i], o)
+		}
+		require.InDeltaSlice(t, results[0], results[1], 0.1)
 	})
 }
 
@@ -335,6 +366,10 @@ func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []
 			require.NoError(t, stream.Barrier())
 		}
 	}
+	if p.noV { // it is in K
+		a.VCache = a.KCache
+		a.VCache.Strides = a.KCache.Strides.Resolve(p.hkv, p.slots[appendKCache].rows, p.HeadDim)
+	}
 	args := attention.Args{Shape: shape, Q: tensors[appendPieces], K: a.KCache, V: a.VCache, O: tensors[appendPieces+1],
 		Pages: a.Pages, KScale: a.KScale, VScale: a.VScale}
 	if p.pageSize > 0 {
@@ -359,7 +394,11 @@ func TestCompileAppend(t *testing.T) {
 	for _, access := range mergeAccesses(s.dev) {
 		for i, kv := range attention.KVTypes() {
 			for j, dtype := range attention.DTypes() {
-				op, err := kvcache.NewAppend(attention.On(s.dev), kvcache.AppendConfig{DType: dtype, HeadDim: []int{64, 128, 576}[(i+j)%3], HeadDimV: []int{32, 128, 512}[(i+j)%3],
+				n := (i + j) % 3
+				if kv.Latent() {
+					n = 2
+				}
+				op, err := kvcache.NewAppend(attention.On(s.dev), kvcache.AppendConfig{DType: dtype, HeadDim: []int{64, 128, 576}[n], HeadDimV: []int{32, 128, 512}[n],
 					KeyType: kv, ValueType: kv, Rotary: kvcache.Rotary{Dim: 32, Style: kvcache.RotaryStyle(i % 2)}, Access: access})
 				require.NoError(t, err)
 				require.NoError(t, op.Prepare())

@@ -55,6 +55,11 @@ func appendCases() (all []appendCase) {
 				add(dtype, kv, [2]int{24, 0})
 				all[len(all)-1].KVBlock = []int{attention.KVBlockHead, attention.KVBlockTensor}[len(all)%2]
 			}
+			if kv.Latent() {
+				add(dtype, kv, [2]int{576, 512})
+				all[len(all)-1].noV = true
+				continue
+			}
 			add(dtype, kv, [2]int{64, 32})
 			add(dtype, kv, [2]int{128, 0})
 		}

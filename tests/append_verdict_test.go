@@ -146,6 +146,9 @@ func (p *appendProblem) judge(after [appendPieces][]byte) error {
 			}
 			return judgeSpan(got, float64(scale), r.want, kv)
 		}
+		if kv.Latent() {
+			return p.judgeLatent(got, r.want)
+		}
 		for n := kv.RowBytes(p.DType, 32); len(got) > 0; got, r.want = got[n:], r.want[32:] {
 			scale := half.F16ToFloat32(binary.LittleEndian.Uint16(got))
 			if err := judgeSpan(got[:n], float64(scale), r.want[:32], kv); err != nil {
@@ -154,6 +157,23 @@ func (p *appendProblem) judge(after [appendPieces][]byte) error {
 		}
 		return nil
 	})
+}
+
+// judgeLatent checks the numbers of each scale as those of a float8, and the rest of the row as copies in bfloat16.
+func (p *appendProblem) judgeLatent(got []byte, want []turned) error {
+	for i := 0; i < 512; i += 128 {
+		scale := math.Float32frombits(binary.LittleEndian.Uint32(got[512+i/32:]))
+		if err := judgeSpan(got[i:i+128], float64(scale), want[i:i+128], attention.KVFP8); err != nil {
+			return fmt.Errorf("from column %d on: %w", i, err)
+		}
+	}
+	for i, w := range want[512:] {
+		x := half.BF16ToFloat32(binary.LittleEndian.Uint16(got[528+2*i:]))
+		if err := near(float64(x), w.value, 0x1p-8*math.Abs(w.value)+0x1p-23*w.reach+0x1p-25); err != nil {
+			return fmt.Errorf("column %d: %w", 512+i, err)
+		}
+	}
+	return nil
 }
 
 // judgeSame requires copies to be exact. Rotated elements may be off by half a unit of

@@ -55,21 +55,28 @@ func (r raw) DeviceArgs(buffers []*vk.Buffer) attention.Args {
 // rounded to the storage type.
 func TestOptionsEveryQuantizedNumber(t *testing.T) {
 	s := openTiers(t)
-	const d, heads = 64, 4 // few columns compile quickly
-	const scale = 0.375
+	const heads, scale = 4, 0.375
 	for n, kv := range attention.KVTypes()[1:] {
-		v, want := everyNumber(kv, d*heads, scale)
+		d, dv, kvHeads := 64, 64, heads // few columns compile quickly
+		if kv.Latent() {
+			d, dv, kvHeads = 576, 512, 1
+		}
+		k := make([]byte, kv.RowBytes(attention.F16, d*heads))
+		v, want := everyNumber(kv, dv*kvHeads, scale)
+		for len(want) < dv*heads { // the heads of a key
+			want = append(want, want...)
+		}
 		for i, tt := range s.available() {
-			if fewPipelines() && slowToCompile(tt) && i != n%len(s.available()) {
+			if fewPipelines() && (slowToCompile(tt) || kv.Latent()) && i != n%len(s.available()) {
 				continue // all types read the numbers alike and then round
 			}
 			t.Run(kv.String()+"/"+tt.String(), func(t *testing.T) {
 				t.Parallel()
 				images := make([][]byte, rawPieces)
 				images[rawQ] = make([]byte, d*heads*tt.DType.Size())
-				images[rawK] = make([]byte, kv.RowBytes(tt.DType, d*heads))
+				images[rawK] = k
 				images[rawV] = v
-				images[rawO] = make([]byte, d*heads*tt.DType.Size())
+				images[rawO] = make([]byte, dv*heads*tt.DType.Size())
 				scales := make([]byte, 4*heads)
 				for i := range heads {
 					binary.LittleEndian.PutUint32(scales[4*i:], math.Float32bits(scale))
@@ -77,8 +84,8 @@ func TestOptionsEveryQuantizedNumber(t *testing.T) {
 				images[rawKScale], images[rawVScale] = scales, scales
 				e := s.newEngine(tt)
 				j := &job{
-					Problem: raw{kv.String(), attention.Shape{B: 1, Hq: heads, Sq: 1, Sk: 1}, kv.Scaled()},
-					cfg:     attention.Config{DType: tt.DType, HeadDim: d, KeyType: kv, ValueType: kv, Tier: tt.Tier, Tuning: attention.TuningOff},
+					Problem: raw{kv.String(), attention.Shape{B: 1, Hq: heads, Hkv: kvHeads, Sq: 1, Sk: 1}, kv.Scaled()},
+					cfg:     attention.Config{DType: tt.DType, HeadDim: d, HeadDimV: dv, KeyType: kv, ValueType: kv, Tier: tt.Tier, Tuning: attention.TuningOff},
 					before:  images,
 				}
 				require.NoError(t, e.run([]*job{j}))
@@ -143,6 +150,18 @@ func (s *session) withValues(t *testing.T, p *cases.Problem, tt cases.Target, ch
 // everyNumber returns a row with every finite number of a type, and their values.
 func everyNumber(kv attention.KVType, d int, scale float32) (row []byte, want []float32) {
 	row, want = make([]byte, kv.RowBytes(attention.F16, d)), make([]float32, d)
+	if kv.Latent() {
+		for i := range d {
+			if row[i] = byte(i); i%128 == 127 { // NaN
+				row[i] = 0
+			}
+			binary.LittleEndian.PutUint32(row[512+i/128*4:], math.Float32bits(scale*float32(1-2*(i/128%2))))
+		}
+		for i, x := range cases.DecodeRow(kv, row, attention.F16, d, 0) {
+			want[i] = float32(x)
+		}
+		return row, want
+	}
 	numbers, minimum := cases.BlockNumbers(kv)
 	size := kv.RowBytes(attention.F16, 32)
 	for i := range d {

@@ -135,11 +135,13 @@ type AppendArgs struct {
 //     (x - least)/scale rounded to the nearest, ties up; scale and least element are rounded
 //     to f16 afterwards;
 //   - KVIQ4NL: scale m/-127; x/scale becomes the nearest number of the table, ties up. The
-//     scale is rounded to f16 afterwards. ggml searches for a better scale.
+//     scale is rounded to f16 afterwards. ggml searches for a better scale;
+//   - KVFP8DSMLA, as in vLLM: for each 128 of the first 512 elements scale a/448, and
+//     numbers as KVFP8; the other 64 become bf16. The call has no V.
 //
 // On a device, scales and quotients may be off by a few units of float32, and so may an
 // element that lies almost halfway between two numbers. If a is below 2^-100, all
-// elements and the scale are 0. With an Inf or NaN the scale is NaN.
+// elements and the scale are 0, the scale of KVFP8DSMLA 2^-126. With an Inf or NaN the scale is NaN.
 //
 // With AppendConfig.KVBlock Append reads the scales, of heads or of the tensor, and changes none. x/scale becomes the nearest
 // number, ties to even; what is beyond the largest number, Inf too, becomes the largest, and NaN becomes NaN, or 0 in

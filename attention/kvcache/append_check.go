@@ -8,7 +8,6 @@ import (
 	"vkattn/internal/arith"
 	"vkattn/internal/backend"
 	"vkattn/internal/problem"
-	"vkattn/internal/quant"
 	"vkattn/internal/tensors"
 )
 
@@ -77,10 +76,10 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 		return err
 	}
 	if p.cfg.KeyType.Blocked() {
-		if err := checkBlocks("KCache", &a.KCache); err != nil {
+		if err := checkBlocks("KCache", &a.KCache, p.cfg.KeyType); err != nil {
 			return err
 		}
-		if err := checkBlocks("VCache", &a.VCache); err != nil {
+		if err := checkBlocks("VCache", &a.VCache, p.cfg.ValueType); err != nil {
 			return err
 		}
 	}
@@ -283,7 +282,10 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	l.list[appendK].Set("K", &a.K, dtype, batches, a.Hkv, l.rows, cfg.HeadDim)
 	l.list[appendKCache].SetKV("KCache", &a.KCache, kv.KeyType, dtype, batchesOrPages, a.Hkv, l.pageRows, cfg.HeadDim)
 	hasV := tensors.TensorBegun(&a.V) || tensors.TensorBegun(&a.VCache)
-	if hasV {
+	switch {
+	case hasV && kv.KeyType.Latent():
+		return &problem.ShapeError{Field: "V", Got: "given", Want: problem.Phrase(fmt.Sprintf("none with %v: it is in ${K}", kv.KeyType))}
+	case hasV:
 		l.list[appendV].Set("V", &a.V, dtype, batches, a.Hkv, l.rows, kv.ValueDim())
 		l.list[appendVCache].SetKV("VCache", &a.VCache, kv.ValueType, dtype, batchesOrPages, a.Hkv, l.pageRows, kv.ValueDim())
 	}
@@ -387,13 +389,13 @@ func (l *appendLayouts) checkMemory(on tensors.Place) error {
 }
 
 // checkBlocks refuses a Blocked cache with rows that do not start at a block.
-func checkBlocks(field string, t *problem.Tensor) error {
+func checkBlocks(field string, t *problem.Tensor, kv problem.KVType) error {
 	for _, x := range [4]struct {
 		field    string
 		elements int64
 	}{{".Offset", t.Offset}, {".Strides.Batch", t.Strides.Batch}, {".Strides.Head", t.Strides.Head}, {".Strides.Seq", t.Strides.Seq}} {
-		if x.elements%quant.BlockElements != 0 {
-			return &problem.ShapeError{Field: field + x.field, Got: x.elements, Want: "a multiple of 32, a whole number of blocks"}
+		if unit := int64(kv.Unit()); x.elements%unit != 0 {
+			return &problem.ShapeError{Field: field + x.field, Got: x.elements, Want: fmt.Sprintf("a multiple of %d, a whole number of blocks", unit)}
 		}
 	}
 	return nil

@@ -22,6 +22,8 @@ func encodeKV(dst []byte, row []float32, kv problem.KVType, d problem.DType) (sc
 			return scale
 		}
 		return f.Encode(dst, row)
+	case f.Row():
+		return f.Encode(dst, row)
 	}
 	for ; len(row) > 0; row, dst = row[f.Elements:], dst[f.Bytes:] {
 		if scale, numberless := numberlessScale(row[:f.Elements]); numberless {

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/internal/problem"
-	"vkattn/internal/quant"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -97,7 +96,7 @@ func TestAppendFitsItsModule(t *testing.T) {
 			v := appendVariant{dim: dim}
 			require.Zero(t, appendLocal%v.lanes(), dim)
 			for _, kv := range problem.KVTypes() {
-				if kv.Blocked() && dim%quant.BlockElements != 0 {
+				if dim%kv.Unit() != 0 {
 					continue
 				}
 				bytes, err := r.SharedBytes(map[uint32]uint32{shaders.ConstLocalSize: appendLocal, shaders.ConstHeadDim: uint32(dim),

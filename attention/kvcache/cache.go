@@ -18,7 +18,7 @@ import (
 // Config says what a Cache holds.
 type Config struct {
 	DType              attention.DType  // storage type of new rows, and of the cache if KeyType is KVSame
-	KeyType, ValueType attention.KVType // how the cache stores K and V, as in [attention.Config]; zero value: as DType
+	KeyType, ValueType attention.KVType // how the cache stores K and V, as in [attention.Config]; zero value: as DType. Latent: V is in K, and LayerRows has none
 	HeadDim            int              // elements per row of K
 	HeadDimV           int              // elements per row of V; 0: HeadDim
 	HeadsKV            int              // heads of K and V
@@ -75,7 +75,7 @@ type Cache struct {
 
 // layer has the pages of one layer: pools [Pages, HeadsKV, PageSize, dim], and scales [Pages, HeadsKV, PageSize].
 type layer struct {
-	k, v           attention.Tensor
+	k, v           attention.Tensor // no v where it is in K
 	kScale, vScale attention.Vector
 	pools          []pool // their memory
 }
@@ -159,6 +159,9 @@ func (c *Cache) allocate() (err error) {
 		c.layers = append(c.layers, layer{})
 		l := &c.layers[len(c.layers)-1]
 		bytes := []int64{kBytes, vBytes}
+		if vBytes == 0 {
+			bytes = bytes[:1]
+		}
 		if c.cfg.KeyType.Scaled() {
 			bytes = append(bytes, 4, 4)
 		}
@@ -169,7 +172,9 @@ func (c *Cache) allocate() (err error) {
 			}
 			l.pools = append(l.pools, pool{m, rows / int64(c.cfg.Pages) * int64(n)})
 		}
-		l.k, l.v = l.pools[0].Tensor(), l.pools[1].Tensor()
+		if l.k = l.pools[0].Tensor(); vBytes > 0 {
+			l.v = l.pools[1].Tensor()
+		}
 		if c.cfg.KeyType.Scaled() {
 			l.kScale, l.vScale = vectorOf(l.pools[2], 0), vectorOf(l.pools[3], 0)
 		}
@@ -185,9 +190,12 @@ func (c *Cache) allocate() (err error) {
 	return err
 }
 
-// rowBytes are the sizes of a row of K and of V in the pools.
+// rowBytes are the sizes of a row of K and of V in the pools; of V 0 where it is in K.
 func (c *Cache) rowBytes() (k, v int64) {
-	return int64(c.cfg.KeyType.RowBytes(c.cfg.DType, c.cfg.HeadDim)), int64(c.cfg.ValueType.RowBytes(c.cfg.DType, c.cfg.HeadDimV))
+	if k = int64(c.cfg.KeyType.RowBytes(c.cfg.DType, c.cfg.HeadDim)); !c.cfg.KeyType.Latent() {
+		v = int64(c.cfg.ValueType.RowBytes(c.cfg.DType, c.cfg.HeadDimV))
+	}
+	return k, v
 }
 
 // memory returns memory where the cache is. What no row was written to is never read.

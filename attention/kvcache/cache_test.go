@@ -23,15 +23,18 @@ type modelled struct {
 // Random steps, forks, truncations and frees against lists of tokens. Rows of Q are 0, so O is the mean of V over the
 // tokens that a row sees: another page, length or copy gives another mean.
 func TestCacheIsLikeLists(t *testing.T) {
-	const dim, heads, seed = 32, 2, 5
+	const seed = 5
 	for _, dev := range testdevices.All(t) {
-		for _, kv := range []attention.KVType{attention.KVSame, attention.KVInt8, attention.KVQ8_0} {
+		for _, kv := range []attention.KVType{attention.KVSame, attention.KVInt8, attention.KVQ8_0, attention.KVFP8DSMLA} {
 			t.Run(fmt.Sprint(dev, "/", kv), func(t *testing.T) {
-				cfg := kvcache.Config{KeyType: kv, ValueType: kv, HeadDim: dim, HeadsKV: heads, Layers: 2, PageSize: 4, Pages: 24}
+				cfg := kvcache.Config{KeyType: kv, ValueType: kv, HeadDim: 32, HeadDimV: 32, HeadsKV: 2, Layers: 2, PageSize: 4, Pages: 24}
+				if kv.Latent() {
+					cfg.HeadDim, cfg.HeadDimV, cfg.HeadsKV = 576, 512, 1
+				}
 				c, err := kvcache.New(dev, cfg)
 				require.NoError(t, err)
 				defer func() { require.NoError(t, c.Close()) }()
-				op, err := attention.New(dev, attention.Config{HeadDim: dim, KeyType: kv, ValueType: kv, Causal: attention.BottomRight})
+				op, err := attention.New(dev, attention.Config{HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KeyType: kv, ValueType: kv, Causal: attention.BottomRight})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, op.Close()) }()
 				r := rand.New(rand.NewPCG(seed, 1))
@@ -86,7 +89,7 @@ func TestCacheIsLikeLists(t *testing.T) {
 						all = all[:len(all)/2]
 						continue
 					}
-					checkStep(t, r, dev, op, step, list, chosen)
+					checkStep(t, r, dev, cfg, op, step, list, chosen)
 				}
 				for _, x := range all {
 					x.s.Free()
@@ -102,8 +105,11 @@ func TestCacheIsLikeLists(t *testing.T) {
 }
 
 // checkStep appends random rows to both layers and compares means.
-func checkStep(t *testing.T, r *rand.Rand, dev *attention.Device, op *attention.Op, step *kvcache.Step, list []kvcache.NewRows, chosen []*modelled) {
-	const dim, heads = 32, 2
+func checkStep(t *testing.T, r *rand.Rand, dev *attention.Device, cfg kvcache.Config, op *attention.Op, step *kvcache.Step, list []kvcache.NewRows, chosen []*modelled) {
+	dim, dv, heads, off := cfg.HeadDim, cfg.HeadDimV, cfg.HeadsKV, 0.05
+	if cfg.KeyType.Latent() {
+		off = 0.5
+	}
 	rows := step.Rows()
 	v := make([]float32, heads*rows*dim)
 	at := 0
@@ -120,14 +126,18 @@ func checkStep(t *testing.T, r *rand.Rand, dev *attention.Device, op *attention.
 			at++
 		}
 	}
-	tensor := func(x []float32, heads int) attention.Tensor {
+	tensor := func(x []float32, heads, dim int) attention.Tensor {
 		m, err := dev.Tensor(attention.F16, 1, heads, rows, dim)
 		require.NoError(t, err)
 		require.NoError(t, m.SetFloats(x))
 		return m
 	}
 	for layer := range 2 {
-		require.NoError(t, step.Append(layer, kvcache.LayerRows{K: tensor(v, heads), V: tensor(v, heads)}))
+		new := kvcache.LayerRows{K: tensor(v, heads, dim)}
+		if !cfg.KeyType.Latent() {
+			new.V = tensor(v, heads, dim)
+		}
+		require.NoError(t, step.Append(layer, new))
 		for i := range v {
 			v[i] = -v[i]
 		}
@@ -136,7 +146,7 @@ func checkStep(t *testing.T, r *rand.Rand, dev *attention.Device, op *attention.
 		return
 	}
 	for layer := range 2 {
-		q, o := tensor(make([]float32, 2*heads*rows*dim), 2*heads), tensor(make([]float32, 2*heads*rows*dim), 2*heads)
+		q, o := tensor(make([]float32, 2*heads*rows*dim), 2*heads, dim), tensor(make([]float32, 2*heads*rows*dv), 2*heads, dv)
 		a, err := step.Args(layer, q, o, 0)
 		require.NoError(t, err)
 		require.NoError(t, op.Forward(nil, a))
@@ -146,14 +156,14 @@ func checkStep(t *testing.T, r *rand.Rand, dev *attention.Device, op *attention.
 		for i, x := range list {
 			for row := range x.Rows {
 				seen := chosen[i].tokens[:len(chosen[i].tokens)-x.Rows+row+1]
-				want := make([]float32, dim)
+				want := make([]float32, dv)
 				for _, token := range seen {
 					for j := range want {
 						want[j] += token[j] * float32(1-2*layer) / float32(len(seen))
 					}
 				}
 				for h := range 2 * heads {
-					require.InDeltaSlice(t, want, got[(h*rows+at)*dim:][:dim], 0.05, "layer %d, sequence %d, row %d, head %d", layer, i, row, h)
+					require.InDeltaSlice(t, want, got[(h*rows+at)*dv:][:dv], off, "layer %d, sequence %d, row %d, head %d", layer, i, row, h)
 				}
 				at++
 			}

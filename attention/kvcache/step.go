@@ -229,7 +229,7 @@ func (st *Step) usable(i int) error {
 	return nil
 }
 
-// LayerRows are the new rows of a layer, packed: K [1, HeadsKV, Rows, HeadDim] and V. With a rotary embedding Q
+// LayerRows are the new rows of a layer, packed: K [1, HeadsKV, Rows, HeadDim] and V, which a cache of KVFP8DSMLA has in K. With a rotary embedding Q
 // [1, Hq, Rows, HeadDim] is turned like K and written to QOut, which may be Q; Heads is Hq.
 type LayerRows struct {
 	K, V, Q, QOut attention.Tensor
@@ -294,6 +294,9 @@ func (st *Step) Args(layer int, q, o attention.Tensor, heads int) (attention.Arg
 	a := attention.Args{
 		Shape: attention.Shape{Hq: headsOf(q, heads), Hkv: c.cfg.HeadsKV},
 		Q:     q, K: l.k, V: l.v, O: o, KScale: l.kScale, VScale: l.vScale,
+	}
+	if c.cfg.KeyType.Latent() {
+		a.V = a.K
 	}
 	st.set(&a, &st.all)
 	return a, nil

@@ -46,6 +46,8 @@ func (c Config) Validate() error {
 		}
 	}
 	switch {
+	case c.KeyType.Latent():
+		return &ModeError{c.Mode, fmt.Sprintf("no %v: its V is in K", c.KeyType)}
 	case c.F32O || c.F32Gradients:
 		return &ModeError{c.Mode, "no F32O and no F32Gradients: results have the storage type"}
 	}

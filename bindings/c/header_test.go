@@ -194,7 +194,7 @@ func TestValuesOfEnumerations(t *testing.T) {
 	check := func(prefix string, n int, name func(int) string) {
 		for i := range n {
 			key := prefix + strings.ToUpper(strings.ReplaceAll(name(i), "-", "_"))
-			require.Equal(t, string(rune('0'+i)), values[key], key)
+			require.Equal(t, fmt.Sprint(i), values[key], key)
 		}
 	}
 	check("", 3, func(i int) string { return attention.DType(i).String() })

@@ -68,7 +68,8 @@ enum {
     VKATTN_KV_Q5_0 = 6,
     VKATTN_KV_Q5_1 = 7,
     VKATTN_KV_IQ4_NL = 8,
-    VKATTN_KV_FP8_E5M2 = 9
+    VKATTN_KV_FP8_E5M2 = 9,
+    VKATTN_KV_FP8_DS_MLA = 10 /* rows of 656 bytes of latent attention; V is the tensor of K */
 };
 /* access */
 enum { VKATTN_ACCESS_AUTO = 0, VKATTN_ADDRESSES = 1, VKATTN_DESCRIPTORS = 2 };

@@ -169,6 +169,10 @@ code of element i:
     iq4_nl  18 bytes: scale, codes; element = scale * the number of the code, of -127 -104
             -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
 
+fp8_ds_mla has rows of K of 656 bytes for head dims 576/512 (--v-dim 512), as FlashMLA and
+vLLM have them: 512 float8 e4m3, then 4 float32 scales of 128 elements each, then the other
+64 elements in bfloat16, all little-endian.
+
 Integers are int32 or int64, floats float16, bfloat16 (as ml_dtypes saves it) or
 float32.
 `
@@ -186,6 +190,8 @@ func (o *runFlags) optionConflict(changed func(string) bool) error {
 		return badInputf("--v-dim %d: want a positive number", o.vDim)
 	case changed("kv-block") && !o.call.KeyType.Scaled():
 		return badInputf("--kv-block needs --kv-dtype %s", problem.ListKVTypes(problem.KVType.Scaled))
+	case o.call.KeyType.Latent() && !changed("v-dim"):
+		return badInputf("--kv-dtype %v needs --v-dim: V is in K", o.call.KeyType)
 	case changed("v-dim") && o.call.KeyType != o.call.ValueType:
 		return badInputf("--v-dim needs the same type of K and V: V is in K")
 	case o.call.Dropout != 0 && o.call.KeyType != attention.KVSame:

@@ -347,6 +347,20 @@ var optionRuns = map[string]func(f *withOptions){
 		f.table()
 		f.flag("--v-dim", "32")
 	},
+	"fp8_ds_mla, v-dim, pages": func(f *withOptions) {
+		f.cfg.HeadDim, f.cfg.HeadDimV, f.cfg.KeyType, f.cfg.ValueType = 576, 512, attention.KVFP8DSMLA, attention.KVFP8DSMLA
+		f.args.Hkv = 1
+		f.q([]int{3, 4, 7, 576}, attention.BHSD(4, 7, 576))
+		wide := make([]float32, 13*testPage*576)
+		half.DecodeF32(wide, inputs.New(int64(len(wide)), attention.F32, inputs.Uniform, 2))
+		rows, _, err := attention.EncodeKV(attention.KVFP8DSMLA, 0, 13, 1, testPage, 576, wide)
+		require.NoError(f.t, err)
+		f.file("k", npy.UInt8, []int{13, testPage, 1, 656}, rows)
+		f.args.K = attention.Tensor{Host: rows, Strides: attention.BHSD(1, testPage, 576)}
+		f.args.V = f.args.K
+		f.table()
+		f.flag("--kv-dtype", "fp8_ds_mla", "--v-dim", "512")
+	},
 	"q8_0":          func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ8_0, attention.KVQ8_0, 0) },
 	"q8_0 and q4_0": func(f *withOptions) { f.plainQ(); f.quantized(attention.KVQ8_0, attention.KVQ4_0, 0) },
 	"fp8 and int8":  func(f *withOptions) { f.plainQ(); f.quantized(attention.KVFP8, attention.KVInt8, 0) },

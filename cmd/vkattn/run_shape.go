@@ -131,11 +131,11 @@ func elements(kv attention.KVType, n int) (int, error) {
 	if !kv.Blocked() {
 		return n, nil
 	}
-	block := kv.RowBytes(attention.F16, 32)
+	block := kv.RowBytes(attention.F16, kv.Unit())
 	if n%block != 0 {
 		return 0, fmt.Errorf("rows of %d bytes, not a multiple of the %d of a %v block", n, block, kv)
 	}
-	return n / block * 32, nil
+	return n / block * kv.Unit(), nil
 }
 
 // readLengths reads the lengths of the sequences and completes the shape.

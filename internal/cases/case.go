@@ -337,7 +337,7 @@ var options = []option{
 			if !r.chance(3) {
 				return
 			}
-			types := problem.KVTypes()[1:]
+			types := slices.DeleteFunc(problem.KVTypes()[1:], problem.KVType.Latent) // of one head dim
 			c.KeyType = types[r.IntN(len(types))]
 			types = slices.DeleteFunc(types, func(t problem.KVType) bool { return !t.PairedWith(c.KeyType) })
 			if v := types[r.IntN(len(types))]; v != c.KeyType {

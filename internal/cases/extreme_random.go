@@ -81,6 +81,9 @@ func (r draws) dims(c *Case) {
 		c.D, c.Dv = wide[0], wide[1]
 	}
 	c.VInK = c.D >= c.Dv && c.KeyType == problem.KVSame && r.chance(12)
+	if c.KeyType.Latent() {
+		c.D, c.Dv, c.VInK = 576, 512, true
+	}
 	c.Hkv = pick(r, 1, 1, 2, 3)
 	c.Hq = c.Hkv * pick(r, 1, 1, 2, 4, 5, 8)
 	c.LSE = !r.chance(4)

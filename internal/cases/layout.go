@@ -151,7 +151,8 @@ func LayOut(c Case, dtype problem.DType) MemoryLayout {
 		t := &p.tensors[i]
 		packed := c.PackedQ && t.of == ofQueries || c.PackedK && t.of == ofKeys
 		if packed && t.batches == 1 && t.strides != (problem.Strides{}) {
-			t.strides.Batch = 1<<40 + 32 // the batch stride of packed tensors is ignored
+			unit := int64(max(32, t.kv.Unit()))
+			t.strides.Batch = 1<<40/unit*unit + unit // the batch stride of packed tensors is ignored
 		}
 	}
 	return p
@@ -161,7 +162,7 @@ func LayOut(c Case, dtype problem.DType) MemoryLayout {
 func (t *rows) layOut(c *Case, i int, before int64) {
 	unit := int64(8)
 	if c.KeyType.Blocked() {
-		unit = 32
+		unit = int64(c.KeyType.Unit())
 	}
 	h, n, d := int64(t.heads), int64(t.seq), int64(t.dim)
 	switch c.Layout {
@@ -248,7 +249,7 @@ func (c *Case) guard() int64 {
 	case c.Layout == Tight:
 		return 0
 	case c.KeyType.Blocked():
-		return 96
+		return 3 * int64(c.KeyType.Unit())
 	}
 	return Guard
 }

@@ -38,6 +38,8 @@ const compactLines = `
 	# The other types.
 	compact-quant: decode q5_0 v-q5_1
 	decode d320v256 page5 iq4_nl
+	prefill d576v512 H8k1 bottom-right 1x130+4x64+3x70+0x3 packedq page64 vink fp8_ds_mla
+	prefill d576v512 H2k1 bottom-right 70x90+20x33 packedq packedk vink fp8_ds_mla
 	# Pages as long as a tile.
 	prefill d32 bottom-right mixed packedq page64 prefix64
 	prefill d32 top-left mixed packedq page64 prefix64

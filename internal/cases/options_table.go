@@ -270,6 +270,10 @@ const (
 	prefill d576v512 H8k1 2*1x130 vink split2 bshd
 	prefill d576v512 H8k1 2*1x130 q4_0
 	prefill d576v512 H16k1 bottom-right 2x130+3x64+0x3 packedq page64 vink sparse0.3 shuffled perrow topk # as DeepSeek selects keys
+	prefill d576v512 H8k1 2*1x130 vink fp8_ds_mla
+	prefill d576v512 H8k1 bottom-right 1x130+4x64+3x70+0x3 packedq page64 vink fp8_ds_mla
+	prefill d576v512 H16k1 bottom-right 2x130+3x64+0x3 packedq page64 vink sparse0.3 shuffled perrow topk fp8_ds_mla
+	prefill d576v512 H2k1 top-left 1x90+40x70 looseq packedk vink split2 fp8_ds_mla odd
 	prefill d192v128 H4 bottom-right mixed packedq packedk`
 	dropoutLines = `dropout:
 	wide prefill dropout0.1
@@ -322,7 +326,7 @@ random-dropout-5: wide random5005 same v-same scale0 dropout0.5`
 // quantLines has each type of K and V. One with scales has one size of blocks for prefill and the other for decoding.
 func quantLines() string {
 	text := "quant:\n"
-	for i, kv := range problem.KVTypes()[1:] {
+	for i, kv := range slices.DeleteFunc(problem.KVTypes()[1:], problem.KVType.Latent) { // whose cases are latentLines
 		of, mixed := `
 	prefill KV tight
 	decode KV

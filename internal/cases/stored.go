@@ -227,6 +227,12 @@ func DecodeRow(kv problem.KVType, b []byte, dtype problem.DType, n int, scale fl
 		case problem.KVQ8_0:
 			block := b[i/32*34:]
 			x[i] = float64(int8(block[2+i%32])) * float64(half.F16ToFloat32(binary.LittleEndian.Uint16(block)))
+		case problem.KVFP8DSMLA: // of 656 bytes 512 are numbers, 16 their scales, 128 the rest
+			if i >= 512 {
+				x[i] = float64(decodeFloats(b[528+2*(i-512):][:2], problem.BF16)[0])
+			} else {
+				x[i] = float8(&e4m3, b[i]) * float64(decodeFloats(b[512+i/128*4:][:4], problem.F32)[0])
+			}
 		case problem.KVSame:
 		default:
 			f := nibbleBlocks[kv]

@@ -3,7 +3,6 @@ package host
 import (
 	"unsafe"
 
-	"vkattn/internal/quant"
 	"vkattn/internal/simd"
 	"vkattn/internal/tensors"
 )
@@ -172,7 +171,7 @@ func (r *cpuRowsOf) locate(t *cpuTile) []int64 {
 		batch, row := t.call.KVRow(t.b, 0)
 		first, distance := r.view.Rows.Element(batch, t.kv, row), r.view.Rows.Strides.Seq
 		for i, key := range t.keys {
-			at[i] = (first + int64(key)*distance) * r.view.PerBlock / quant.BlockElements
+			at[i] = r.view.Byte(first + int64(key)*distance)
 		}
 		return at
 	}

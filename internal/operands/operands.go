@@ -127,11 +127,7 @@ func (o Operand) sameMemory(other Operand) bool {
 
 // kvUnit is the unit of offsets of K and V: an element, or a block.
 func kvUnit(kv problem.KVType, dtype problem.DType) (bytes, elements int64) {
-	if kv.Blocked() {
-		const block = 32
-		return int64(kv.RowBytes(dtype, block)), block
-	}
-	return int64(kv.RowBytes(dtype, 1)), 1
+	return int64(kv.RowBytes(dtype, kv.Unit())), int64(kv.Unit())
 }
 
 // Clone copies the arguments and the structs they point to, but not the memory of

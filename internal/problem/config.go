@@ -123,7 +123,9 @@ func (c Config) Validate() error {
 	case !c.KeyType.PairedWith(c.ValueType):
 		return errs.Refuse(&ShapeError{"ValueType", Phrase(fmt.Sprintf("%v with ${KeyType} %v", c.ValueType, c.KeyType)),
 			ListKVTypes(c.KeyType.PairedWith)})
-	case c.KeyType.Blocked() && (c.HeadDim%quant.BlockElements != 0 || c.ValueDim()%quant.BlockElements != 0):
+	case c.KeyType.Latent() && (c.HeadDim != quant.LatentElements || c.ValueDim() != quant.LatentValues):
+		return &ShapeError{"HeadDim/HeadDimV", fmt.Sprintf("%d/%d", c.HeadDim, c.ValueDim()), fmt.Sprintf("576/512 for %v", c.KVName())}
+	case c.KeyType.Blocked() && !c.KeyType.Latent() && (c.HeadDim%quant.BlockElements != 0 || c.ValueDim()%quant.BlockElements != 0):
 		return &ShapeError{"HeadDim/HeadDimV", fmt.Sprintf("%d/%d", c.HeadDim, c.ValueDim()), fmt.Sprintf("multiples of 32 for %v", c.KVName())}
 	case c.KeyType != KVSame && c.Dropout != 0:
 		return errs.Refuse(&ShapeError{"Dropout", fmt.Sprintf("%v with K and V of type %v", c.Dropout, c.KVName()), "K and V of the storage type"})

@@ -19,5 +19,13 @@
 //   - IQ4NL: scale = m / -127; the code is that of the nearest number, of two the larger one.
 //     ggml searches for a scale with a smaller error, and its bytes differ.
 //
-// Elements to encode must be finite. Bytes are little-endian.
+// FP8DSMLA stores a row of K of DeepSeek's latent attention in 656 bytes, as FlashMLA and vLLM
+// (fp8_ds_mla) do: 512 float8 e4m3, which are V too, then four float32 scales, each of 128 of
+// them, then 64 bfloat16, the part with the rotary embedding. The encoder's scale is
+// max(max|x| / 448, 2^-126), as that of vLLM's concat_and_cache_ds_mla_kernel; FlashMLA's
+// tests/quant.py rounds max|x| / 448, at least 1e-4, up to a power of two. Readers take any
+// scale. 128 numbers below 2^-100 are stored as zeros with the scale 2^-126, and where one is
+// not finite as zeros with the scale NaN.
+//
+// Other elements to encode must be finite. Bytes are little-endian.
 package quant

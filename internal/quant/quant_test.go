@@ -302,3 +302,35 @@ func TestEncodeWithAScaleSaturates(t *testing.T) {
 		}
 	}
 }
+
+// A row of FP8DSMLA byte by byte: numbers, their scales, the rest of the row, as FlashMLA's README has it.
+func TestLatentRow(t *testing.T) {
+	x, row := make([]float32, 576), make([]byte, 656)
+	x[0], x[1], x[127] = 448, -1.0625, 0x1p-10 // the scale is 1; ties to even; half of the least number
+	x[128] = 7                                 // 7 / 448 = 2^-6
+	x[129] = -0.5
+	x[256] = 0x1p-101 // below what has numbers
+	x[384], x[385] = 1, float32(math.Inf(-1))
+	x[512], x[513], x[575] = 1.00390625, -3, float32(math.Inf(1)) // 1 + 2^-8 is a tie, to even
+	require.Zero(t, quant.FP8DSMLA.Encode(row, x))
+	want := make([]byte, 656)
+	want[0], want[1], want[128], want[129] = 0x7e, 0xb8, 0x7e, 0xe0
+	for i, scale := range []uint32{0x3f800000, 0x3c800000, 0x00800000, 0x7fc00000} {
+		binary.LittleEndian.PutUint32(want[512+4*i:], scale)
+	}
+	want[512+12], want[512+13], want[512+14], want[512+15] = row[524], row[525], row[526], row[527] // any NaN
+	require.True(t, math.IsNaN(float64(math.Float32frombits(binary.LittleEndian.Uint32(row[524:])))))
+	copy(want[528:], []byte{0x80, 0x3f, 0x40, 0xc0})
+	copy(want[654:], []byte{0x80, 0x7f})
+	require.Equal(t, want, row)
+
+	got := make([]float32, 576)
+	quant.FP8DSMLA.Decode(got, row)
+	require.Equal(t, []float32{448, -1, 0}, []float32{got[0], got[1], got[127]})
+	require.Equal(t, []float32{7, -0.5, 0}, []float32{got[128], got[129], got[256]})
+	require.True(t, math.IsNaN(float64(got[384])) && math.IsNaN(float64(got[500])))
+	require.Equal(t, []float32{1, -3, float32(math.Inf(1))}, []float32{got[512], got[513], got[575]})
+	value := make([]float32, 512) // V is the first part
+	quant.FP8DSMLA.Decode(value, row)
+	require.Equal(t, got[:384], value[:384])
+}

@@ -11,6 +11,7 @@ enum {
 	SIMD_Q5_1,
 	SIMD_IQ4_NL,
 	SIMD_FP8_E5M2,
+	SIMD_FP8_DS_MLA,
 };
 
 static float half_at(const uint8_t *p) {
@@ -37,6 +38,22 @@ INLINE void widen_blocks(float *dst, const uint8_t *src, int32_t n, bool has_min
 	}
 }
 
+static void widen_fp8(float *dst, const uint8_t *src, int32_t n, float scale) {
+	for (int32_t i = 0; i < n; i++) {
+		// 4 bits of exponent and 3 of fraction, the exponent short by 127 - 7.
+		const uint32_t size = src[i] & 0x7f, sign = (uint32_t)(src[i] & 0x80) << 24;
+		const uint32_t moved = size << 20;
+		float x;
+		memcpy(&x, &moved, 4);
+		x = size == 0x7f ? NAN : x * 0x1p120f;
+		uint32_t bits;
+		memcpy(&bits, &x, 4);
+		bits |= sign;
+		memcpy(&x, &bits, 4);
+		dst[i] = scale * x;
+	}
+}
+
 // widen_quantized widens n elements. Those with a scale outside of the row are multiplied by scale.
 static void widen_quantized(float *dst, const uint8_t *src, int32_t n, int32_t type, float scale) {
 	static const int8_t iq4_nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -45,18 +62,17 @@ static void widen_quantized(float *dst, const uint8_t *src, int32_t n, int32_t t
 		for (int32_t i = 0; i < n; i++) dst[i] = scale * (float)(int8_t)src[i];
 		break;
 	case SIMD_FP8:
-		for (int32_t i = 0; i < n; i++) {
-			// 4 bits of exponent and 3 of fraction, the exponent short by 127 - 7.
-			const uint32_t size = src[i] & 0x7f, sign = (uint32_t)(src[i] & 0x80) << 24;
-			const uint32_t moved = size << 20;
-			float x;
-			memcpy(&x, &moved, 4);
-			x = size == 0x7f ? NAN : x * 0x1p120f;
-			uint32_t bits;
-			memcpy(&bits, &x, 4);
-			bits |= sign;
-			memcpy(&x, &bits, 4);
-			dst[i] = scale * x;
+		widen_fp8(dst, src, n, scale);
+		break;
+	case SIMD_FP8_DS_MLA: // 512 float8, their scales of 128 each, bfloat16; V has the first 512
+		for (int32_t i = 0; i < 512; i += 128) {
+			memcpy(&scale, src + 512 + i / 32, 4);
+			widen_fp8(dst + i, src + i, 128, scale);
+		}
+		for (int32_t i = 512; i < n; i++) {
+			const uint8_t *bf16 = src + 528 + 2 * (i - 512);
+			const uint32_t bits = (uint32_t)bf16[0] << 16 | (uint32_t)bf16[1] << 24;
+			memcpy(dst + i, &bits, 4);
 		}
 		break;
 	case SIMD_FP8_E5M2: // the upper bytes of float16

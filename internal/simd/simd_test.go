@@ -40,8 +40,13 @@ func TestWidenIsTheGoPackages(t *testing.T) {
 	var quantized []stored
 	for i, f := range quant.Formats {
 		s := stored{f.Name, simd.Quantized + simd.Type(i), blocks, 32 * 64, 32, f.Decode}
-		if f.Scaled() {
+		switch {
+		case f.Scaled():
 			s.data, s.n, s.per = bytes, 256, 1
+		case f.Row(): // and V
+			s.n, s.per = quant.LatentValues, f.Elements
+			quantized = append(quantized, s)
+			s.n = f.Elements
 		}
 		quantized = append(quantized, s)
 	}

@@ -113,8 +113,8 @@ func newKVPacked(t problem.KVType, block, batches, heads, keys, dim int) (*kvPac
 	switch _, ok := arith.Product(batches, heads, keys, dim, 4); {
 	case !t.Valid() || t == problem.KVSame:
 		return nil, &problem.ShapeError{Field: "KV", Got: t, Want: problem.ListKVTypes(func(t problem.KVType) bool { return t != problem.KVSame })}
-	case t.Blocked() && dim%quant.BlockElements != 0:
-		return nil, &problem.ShapeError{Field: "dim", Got: dim, Want: fmt.Sprintf("a multiple of 32 for %v", t)}
+	case dim%t.Unit() != 0:
+		return nil, &problem.ShapeError{Field: "dim", Got: dim, Want: fmt.Sprintf("a multiple of %d for %v", t.Unit(), t)}
 	case block < problem.KVBlockTensor || block > problem.MaxLength:
 		return nil, &problem.ShapeError{Field: "block", Got: block, Want: "a number of keys, 0 for 1, -1 for the keys of a head, or -2 for all"}
 	case !ok:

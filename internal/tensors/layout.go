@@ -6,7 +6,6 @@ import (
 	"vkattn/internal/arith"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
-	"vkattn/internal/quant"
 	"vkattn/vk"
 )
 
@@ -31,21 +30,18 @@ func (l *Layout) Set(field string, t *problem.Tensor, dtype problem.DType, batch
 	l.Steps = [3]int64{s.Batch, s.Head, s.Seq}
 }
 
-// SetKV is set for K or V. For a Blocked type dim, offset and strides count blocks of
-// 32 elements.
+// SetKV is set for K or V. For a Blocked type dim, offset and strides count blocks.
 func (l *Layout) SetKV(field string, t *problem.Tensor, kv problem.KVType, dtype problem.DType, batch, heads, seq, dim int) {
-	l.Set(field, t, dtype, batch, heads, seq, dim)
-	l.quantized = kv != problem.KVSame
-	if l.quantized {
-		l.Size = int64(kv.RowBytes(dtype, 1))
+	unit := kv.Unit()
+	blocks := (dim + unit - 1) / unit // V of a Latent type is a part of one
+	l.Set(field, t, dtype, batch, heads, seq, blocks*unit)
+	if l.quantized = kv != problem.KVSame; !l.quantized {
+		return
 	}
-	if kv.Blocked() {
-		l.Size = int64(kv.RowBytes(dtype, quant.BlockElements))
-		l.Dim /= quant.BlockElements
-		l.Tensor.Offset /= quant.BlockElements
-		for i := range l.Steps {
-			l.Steps[i] /= quant.BlockElements
-		}
+	l.Size, l.Dim = int64(kv.RowBytes(dtype, unit)), int64(blocks)
+	l.Tensor.Offset /= int64(unit)
+	for i := range l.Steps {
+		l.Steps[i] /= int64(unit)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"vkattn/internal/arith"
 	"vkattn/internal/errs"
 	"vkattn/internal/problem"
-	"vkattn/internal/quant"
 )
 
 // checkOptions checks the numbers and the combination of a call's options. If it returns
@@ -177,12 +176,13 @@ func checkScale(field string, v *problem.Vector, kv problem.KVType) error {
 }
 
 func checkBlocked(field string, t *problem.Tensor, kv problem.KVType) error {
-	want := func() string { return fmt.Sprintf("a multiple of 32 with %v, at least 0", kv) }
-	if t.Offset < 0 || t.Offset%quant.BlockElements != 0 {
+	unit := int64(kv.Unit())
+	want := func() string { return fmt.Sprintf("a multiple of %d with %v, at least 0", unit, kv) }
+	if t.Offset < 0 || t.Offset%unit != 0 {
 		return &problem.ShapeError{Field: field + ".Offset", Got: t.Offset, Want: want()}
 	}
 	for i, n := range [3]int64{t.Strides.Batch, t.Strides.Head, t.Strides.Seq} {
-		if n < 0 || n%quant.BlockElements != 0 {
+		if n < 0 || n%unit != 0 {
 			return &problem.ShapeError{Field: field + ".Strides." + StrideNames[i], Got: n, Want: want()}
 		}
 	}

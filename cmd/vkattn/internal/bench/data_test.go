@@ -183,6 +183,9 @@ func TestQuantizedDataIsNormalNumbers(t *testing.T) {
 	for _, kv := range attention.KVTypes()[1:] {
 		p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 2, Sq: 1, Sk: 300}, Options: Options{PageSize: 7},
 			Config: attention.Config{HeadDim: 32, HeadDimV: 64, KeyType: kv, ValueType: kv, DType: attention.F32}}
+		if kv.Latent() {
+			p.Config.HeadDim, p.Config.HeadDimV, p.Shape.Hkv, p.SharedKV = 576, 512, 1, true
+		}
 		d := newData(p, 1)
 		require.NoError(t, attention.CheckArgs(p.Config, d.args.Args))
 		require.Equal(t, d.reference(t), d.contiguous().reference(t))

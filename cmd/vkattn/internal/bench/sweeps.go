@@ -87,6 +87,9 @@ func (s Sweep) cross(list []Problem) (_ []Problem, err error) {
 		if dv, d := p.Config.ValueDim(), p.Config.HeadDim; p.SharedKV && dv > d {
 			return nil, fmt.Errorf("head dim %d of V is over head dim %d of K, in whose rows it lies", dv, d)
 		}
+		if kv := p.Config.KeyType; kv.Latent() && !p.SharedKV {
+			return nil, fmt.Errorf("--kv-dtype %v needs --shared-kv: V is in K", kv)
+		}
 		if p.Options.SparseTopK > 0 && (p.Options.SparseRatio > 0 || p.Blocks > 0) {
 			return nil, errors.New("--sparse-topk excludes --sparse-ratio and --block-ratio")
 		}
