@@ -25,8 +25,10 @@ const (
 	combineChunks   = 16
 	// wholeLists: parts have whole token lists where the longest part then has at most an eighth more than the mean.
 	wholeLists = 8
-	// maxLatentLength limits lengths, so that sums of positions fit 32 bits.
+	// maxLatentLength limits lengths, so that sums of positions fit 32 bits, and maxLatentTiles the KV tiles or token lists of all
+	// sequences: where there is one part, LatentParts of kernels/latent_work.h computes twice their number plus twice those of a sequence.
 	maxLatentLength = 1 << 29
+	maxLatentTiles  = 1 << 29
 )
 
 // latent returns the kernel of latent attention for a problem, or the reason why it does not take it. Without a kernel for the head
@@ -64,14 +66,16 @@ func (t *table) latent(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why st
 func (k *Kernel) latentLimits(p *problem.CUDAProblem) string {
 	s := &p.Shape
 	tiles := uint64(s.B) * (uint64(s.Sk)/latentKeys + 1)
-	if k.Tokens { // a list has a tile or more, and all of them have at most 2^31 entries
-		tiles = 2 * max(uint64(s.B)*uint64(s.Sq), p.Rows)
+	if k.Tokens { // all lists have at most 2^30 entries
+		tiles = max(uint64(s.B)*uint64(s.Sq), p.Rows)
 	}
 	switch {
 	case max(s.Sq, s.Sk) > maxLatentLength:
 		return fmt.Sprintf("Sq %d and Sk %d: it takes at most 2^29", s.Sq, s.Sk)
-	case uint64(s.Sq)*uint64(s.Hq) > math.MaxInt32-latentRows || tiles > math.MaxInt32:
-		return fmt.Sprintf("%d rows of all heads and %d KV tiles of all sequences, it counts them in 31 bits", uint64(s.Sq)*uint64(s.Hq), tiles)
+	case uint64(s.Sq)*uint64(s.Hq) > math.MaxInt32-latentRows:
+		return fmt.Sprintf("%d rows of all heads, it takes at most %d", uint64(s.Sq)*uint64(s.Hq), math.MaxInt32-latentRows)
+	case tiles > maxLatentTiles:
+		return fmt.Sprintf("%d KV tiles or token lists of all sequences, it takes at most 2^29", tiles)
 	case s.B > maxGridY && !k.Tokens:
 		return fmt.Sprintf("%d sequences, it takes %d", s.B, maxGridY)
 	}
