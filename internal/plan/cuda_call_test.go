@@ -60,3 +60,12 @@ func TestCUDADeviceRequest(t *testing.T) {
 		}
 	}
 }
+
+// Every launch, on CUDA too, refuses more sparse tokens than kernels count.
+func TestCheckSlotsLimitsSparseTokens(t *testing.T) {
+	a := problem.Args{Shape: problem.Shape{B: 1, Hq: 16, Hkv: 1, Sq: 2, Sk: 32}, SparseTokens: &problem.SparseTokens{PerRow: true, TopK: maxGeneralLength / 2}}
+	require.NoError(t, CheckSlots(&a))
+	a.SparseTokens.TopK++
+	require.ErrorIs(t, CheckSlots(&a), problem.ErrUnsupported)
+	require.ErrorContains(t, CheckSlots(&a), "1073741826 sparse tokens, at most 2^30 are possible")
+}

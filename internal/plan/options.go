@@ -385,8 +385,6 @@ func (f Options) CheckLimits(a *problem.Args, splits, dv int) error {
 		return fmt.Errorf("%w: %d x %d x %d rows in %d splits: the call's options allow fewer than 2^32 rows in all", problem.ErrUnsupported, batches, a.Hq, rows, splits)
 	case f.split && all*int64(dv) > math.MaxUint32:
 		return fmt.Errorf("%w: %d rows of %d elements: split keys allow fewer than 2^32 elements", problem.ErrUnsupported, all, dv)
-	case f.sparseTokens != 0 && tensors.SparseTotal(a) > maxGeneralLength:
-		return fmt.Errorf("%w: %d sparse tokens, at most 2^30 are possible", problem.ErrUnsupported, tensors.SparseTotal(a))
 	}
 	if a.Bias != nil && f.mask && (f.sparseTokens != 0 || f.mapRows != 0) {
 		return fmt.Errorf("%w: a mask and a bias together with blocks or sparse tokens: only the CPU tier takes all three", problem.ErrUnsupported)
@@ -394,8 +392,11 @@ func (f Options) CheckLimits(a *problem.Args, splits, dv int) error {
 	return CheckSlots(a)
 }
 
-// CheckSlots refuses a bias or a mask whose offsets exceed the 32-bit numbers of kernels.
+// CheckSlots refuses sparse tokens whose number, and a bias or a mask whose offsets exceed the 32-bit numbers of kernels.
 func CheckSlots(a *problem.Args) error {
+	if a.SparseTokens != nil && tensors.SparseTotal(a) > maxGeneralLength {
+		return fmt.Errorf("%w: %d sparse tokens, at most 2^30 are possible", problem.ErrUnsupported, tensors.SparseTotal(a))
+	}
 	if a.Bias != nil {
 		if err := below32("Bias", tensors.BiasStrides(a.Bias, a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
 			return err
