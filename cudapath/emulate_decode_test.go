@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -35,31 +35,18 @@ type decodeEmulator struct {
 // of their sources.
 func newDecodeEmulator(t testing.TB, list []Kernel, dtype string, d int, change func(dir string)) *decodeEmulator {
 	t.Helper()
-	compiler, err := exec.LookPath("c++")
-	if err != nil {
-		t.Skipf("no compiler for the kernels: %v", err)
-	}
-	dir := emulationSources(t, "decode.cu", "warp")
-	if change != nil {
-		change(dir)
-	}
-	file := filepath.Join(dir, "kernels.so")
-	args := []string{"-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", "-I" + dir,
-		"-DDECODE_NAME=attn", fmt.Sprintf("-DDECODE_D=%d", d), fmt.Sprintf("-DDECODE_BF16=%t", dtype == "bf16"), "-DPARAMS=DecodeParams",
-		"-DDECODE_MOST_SHARED=232448", `-DSOURCE="decode.cu"`, "-o", file, filepath.Join(dir, "emulate.cc")}
+	flags := []string{"-DDECODE_NAME=attn", fmt.Sprintf("-DDECODE_D=%d", d), fmt.Sprintf("-DDECODE_BF16=%t", dtype == "bf16"),
+		"-DPARAMS=DecodeParams", "-DDECODE_MOST_SHARED=232448"}
 	for i := range list {
 		if k := &list[i]; k.DType == dtype && k.D == d {
 			kv := strings.ToUpper(k.KV)
 			for name, value := range map[string]int{"WARPS": k.Threads / 32, "STAGES": k.Stages, "KEYS": k.Cols, "BLOCKS": k.Blocks, "SHARED": k.Shared} {
-				args = append(args, fmt.Sprintf("-DDECODE_%s_%s=%d", kv, name, value))
+				flags = append(flags, fmt.Sprintf("-DDECODE_%s_%s=%d", kv, name, value))
 			}
 		}
 	}
-	text, err := exec.Command(compiler, args...).CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	e := &decodeEmulator{}
-	e.lib, err = purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
-	require.NoError(t, err)
+	slices.Sort(flags)
+	e := &decodeEmulator{lib: emulation{kernel: "decode.cu", folder: "warp", change: change}.load(t, flags...)}
 	purego.RegisterLibFunc(&e.run, e.lib, "emulate")
 	return e
 }

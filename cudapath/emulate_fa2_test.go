@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -32,24 +30,12 @@ type warpEmulator struct {
 	planDiffers func(p *backwardParams, ticket uint32, seed uint64) int32
 }
 
-// newWarpEmulator compiles a module of fa2_backward.cu once for a test.
+// newWarpEmulator loads a module of fa2_backward.cu.
 func newWarpEmulator(t testing.TB, dtype string, d, dv int) *warpEmulator {
 	t.Helper()
-	compiler, err := exec.LookPath("c++")
-	if err != nil {
-		t.Skipf("no compiler for the kernels: %v", err)
-	}
-	dir := emulationSources(t, "fa2_backward.cu", "warp")
-	element := map[string]string{"f16": "Half", "bf16": "Bfloat"}[dtype]
-	file := filepath.Join(dir, "kernels.so")
-	text, err := exec.Command(compiler, "-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", "-I"+dir,
-		"-DFA2_ELEMENT="+element, "-DFA2_NAME=attn", fmt.Sprintf("-DFA2_D=%d", d), fmt.Sprintf("-DFA2_DV=%d", dv),
-		fmt.Sprintf("-DSTORES_MATRICES=%t", dtype == "f16"), // both forms of the stores of P and dS
-		"-DPLANS", `-DSOURCE="fa2_backward.cu"`, "-o", file, filepath.Join(dir, "emulate.cc")).CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	e := &warpEmulator{}
-	e.lib, err = purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
-	require.NoError(t, err)
+	e := &warpEmulator{lib: emulation{kernel: "fa2_backward.cu", folder: "warp"}.load(t,
+		"-DFA2_ELEMENT="+map[string]string{"f16": "Half", "bf16": "Bfloat"}[dtype], "-DFA2_NAME=attn", fmt.Sprintf("-DFA2_D=%d", d), fmt.Sprintf("-DFA2_DV=%d", dv),
+		fmt.Sprintf("-DSTORES_MATRICES=%t", dtype == "f16"), "-DPLANS")} // both forms of the stores of P and dS
 	purego.RegisterLibFunc(&e.run, e.lib, "emulate")
 	purego.RegisterLibFunc(&e.planDiffers, e.lib, "planDiffers")
 	return e

@@ -3,6 +3,7 @@
 package cudapath
 
 import (
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -19,10 +20,6 @@ import (
 // a call takes several.
 func TestFA3BackwardKernelsOnTheCPU(t *testing.T) {
 	testlevel.HostOnly(t)
-	compiler, err := exec.LookPath("c++")
-	if err != nil {
-		t.Skipf("no compiler for the kernels: %v", err)
-	}
 	for _, variant := range []struct {
 		name, dim, valueDim, bf16 string
 		brief                     []string // cases of a brief run: 3 is causal, 4 is not
@@ -38,12 +35,11 @@ func TestFA3BackwardKernelsOnTheCPU(t *testing.T) {
 				}
 				arguments = variant.brief
 			}
-			dir := emulationSources(t, "fa3_backward.cu", "sm90")
+			kernels := emulation{kernel: "fa3_backward.cu", folder: "sm90"}
+			dir := kernels.sources(t)
 			program := filepath.Join(dir, "emulate")
-			text, err := exec.Command(compiler, "-std=c++17", "-O2", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-I"+dir,
-				"-DATTN_D="+variant.dim, "-DATTN_DV="+variant.valueDim, "-DATTN_BF16="+variant.bf16, "-DFA3_BACKWARD_DS=100000", "-o", program, filepath.Join(dir, "emulate.cc")).CombinedOutput()
-			require.NoError(t, err, "%s", text)
-			text, err = exec.Command(program, arguments...).CombinedOutput()
+			kernels.compile(t, dir, program, "-DATTN_D="+variant.dim, "-DATTN_DV="+variant.valueDim, "-DATTN_BF16="+variant.bf16, fmt.Sprintf("-DFA3_BACKWARD_DS=%d", emulatedDS))
+			text, err := exec.Command(program, arguments...).CombinedOutput()
 			t.Logf("%s", text)
 			require.NoError(t, err)
 		})

@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"testing"
 
 	"github.com/ebitengine/purego"
@@ -37,23 +34,13 @@ type tmaEmulator struct {
 // emulatedDS are the bytes of dS of a launch: so few that calls take several.
 const emulatedDS = 100_000
 
-// newTMAEmulator compiles the kernels that take options, or those that do not.
+// newTMAEmulator loads the kernels that take options, or those that do not.
 func newTMAEmulator(t testing.TB, dtype attention.DType, dim, valueDim int, options bool) *tmaEmulator {
 	t.Helper()
-	compiler, err := exec.LookPath("c++")
-	if err != nil {
-		t.Skipf("no compiler for the kernels: %v", err)
-	}
-	dir := emulationSources(t, "fa3_backward.cu", "sm90")
-	file := filepath.Join(dir, "kernels.so")
-	bf16 := map[attention.DType]string{attention.F16: "0", attention.BF16: "1"}[dtype]
-	text, err := exec.Command(compiler, "-std=c++17", "-O2", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-shared", "-fPIC", "-I"+dir,
-		"-DEMULATE_LIBRARY", "-DATTN_OPTIONS="+map[bool]string{true: "1", false: "0"}[options], "-DFA3_BACKWARD_DS="+strconv.Itoa(emulatedDS), "-DATTN_D="+strconv.Itoa(dim),
-		"-DATTN_DV="+strconv.Itoa(valueDim), "-DATTN_BF16="+bf16, "-o", file, filepath.Join(dir, "emulate.cc")).CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	e := &tmaEmulator{}
-	lib, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
-	require.NoError(t, err)
+	e, number := &tmaEmulator{}, map[bool]int{true: 1}
+	lib := emulation{kernel: "fa3_backward.cu", folder: "sm90"}.load(t, "-DEMULATE_LIBRARY", fmt.Sprintf("-DATTN_OPTIONS=%d", number[options]),
+		fmt.Sprintf("-DFA3_BACKWARD_DS=%d", emulatedDS), fmt.Sprintf("-DATTN_D=%d", dim), fmt.Sprintf("-DATTN_DV=%d", valueDim),
+		fmt.Sprintf("-DATTN_BF16=%d", number[dtype == attention.BF16]))
 	purego.RegisterLibFunc(&e.run, lib, "emulate")
 	return e
 }

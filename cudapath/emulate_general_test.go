@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -45,21 +44,11 @@ func generalKernel(t *table, dtype string, d, dv int, slots bool) *Kernel {
 	return nil
 }
 
-// newGeneralEmulator compiles a kernel with its tile of kernels/build. change may alter the text of its sources.
+// newGeneralEmulator loads a kernel with its tile of kernels/build. change may alter the text of its sources.
 func newGeneralEmulator(t testing.TB, k *Kernel, change func(dir string)) *generalEmulator {
 	t.Helper()
-	compiler, err := exec.LookPath("c++")
-	if err != nil {
-		t.Skipf("no compiler for the kernels: %v", err)
-	}
-	dir := emulationSources(t, "fa2_general.cu", "warp")
-	if change != nil {
-		change(dir)
-	}
-	file := filepath.Join(dir, "kernels.so")
-	args := []string{"-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", "-I" + dir,
-		"-DFA2_NAME=attn", "-DFA2_ELEMENT=" + map[string]string{"f16": "Half", "bf16": "Bfloat"}[k.DType], fmt.Sprintf("-DFA2_D=%d", k.D),
-		fmt.Sprintf("-DFA2_DV=%d", k.DV), "-DPARAMS=AttnGeneralParams", `-DSOURCE="fa2_general.cu"`, "-o", file, filepath.Join(dir, "emulate.cc")}
+	flags := []string{"-DFA2_NAME=attn", "-DFA2_ELEMENT=" + map[string]string{"f16": "Half", "bf16": "Bfloat"}[k.DType], fmt.Sprintf("-DFA2_D=%d", k.D),
+		fmt.Sprintf("-DFA2_DV=%d", k.DV), "-DPARAMS=AttnGeneralParams"}
 	// The tile as fa2.json has it, with the numbers that do not show there.
 	rest := map[int]struct{ step, qRegs, rounded int }{64: {32, 4, 0}, 128: {32, 0, 1}, 192: {32, 0, 1}, 256: {32, 8, 1}}[k.D]
 	if k.Slots {
@@ -67,13 +56,10 @@ func newGeneralEmulator(t testing.TB, k *Kernel, change func(dir string)) *gener
 	}
 	for name, value := range map[string]int{"WARPS": k.Threads / 32, "MFRAGMENTS": k.Rows / (k.Threads / 2), "COLS": k.Cols, "STEP": rest.step, "QREGS": rest.qRegs,
 		"STAGES": 2, "BLOCKS": 2, "ROUNDED": rest.rounded, "SHARED": k.Shared} {
-		args = append(args, fmt.Sprintf("-DFA2_GENERAL_%s=%d", name, value), fmt.Sprintf("-DFA2_SLOTS_%s=%d", name, value))
+		flags = append(flags, fmt.Sprintf("-DFA2_GENERAL_%s=%d", name, value), fmt.Sprintf("-DFA2_SLOTS_%s=%d", name, value))
 	}
-	text, err := exec.Command(compiler, args...).CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	e := &generalEmulator{k: k}
-	e.lib, err = purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
-	require.NoError(t, err)
+	slices.Sort(flags)
+	e := &generalEmulator{k: k, lib: emulation{kernel: "fa2_general.cu", folder: "warp", change: change}.load(t, flags...)}
 	purego.RegisterLibFunc(&e.run, e.lib, "emulate")
 	return e
 }

@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/ebitengine/purego"
@@ -32,35 +30,13 @@ type latentEmulator struct {
 	run func(p *latentParams, k *emulatedMap, batches, box, ctas, groups, reversed int32) string
 }
 
-// latentEmulators has one for each set of kernels as they are.
-var latentEmulators sync.Map
-
-// newLatentEmulator compiles the kernels of a storage type, or those of token lists, once. change may alter the text of their sources.
+// newLatentEmulator loads the kernels of a storage type, or those of token lists. change may alter the text of their sources.
 func newLatentEmulator(t testing.TB, dtype attention.DType, tokens bool, change func(dir string)) *latentEmulator {
 	t.Helper()
-	compiler, err := exec.LookPath("c++")
-	if err != nil {
-		t.Skipf("no compiler for the kernels: %v", err)
-	}
-	key := fmt.Sprint(dtype, tokens)
-	if e, ok := latentEmulators.Load(key); ok && change == nil {
-		return e.(*latentEmulator)
-	}
-	dir := emulationSources(t, "latent.cu", "sm90")
-	if change != nil {
-		change(dir)
-	}
-	file := filepath.Join(dir, "kernels.so")
-	text, err := exec.Command(compiler, "-std=c++17", "-O2", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-shared", "-fPIC", "-I"+dir,
-		"-DATTN_BF16="+map[attention.DType]string{attention.F16: "0", attention.BF16: "1"}[dtype], fmt.Sprintf("-DLATENT_TOKENS=%d", map[bool]int{true: 1}[tokens]), "-o", file, filepath.Join(dir, "latent.cc")).CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	e := &latentEmulator{}
-	lib, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
-	require.NoError(t, err)
+	e, number := &latentEmulator{}, map[bool]int{true: 1}
+	lib := emulation{kernel: "latent.cu", folder: "sm90", file: "latent.cc", change: change}.load(t, fmt.Sprintf("-DATTN_BF16=%d", number[dtype == attention.BF16]),
+		fmt.Sprintf("-DLATENT_TOKENS=%d", number[tokens]))
 	purego.RegisterLibFunc(&e.run, lib, "emulate")
-	if change == nil {
-		latentEmulators.Store(key, e)
-	}
 	return e
 }
 

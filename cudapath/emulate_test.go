@@ -4,10 +4,12 @@ package cudapath
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"unsafe"
@@ -25,14 +27,10 @@ type emulator struct {
 	run func(entry uintptr, p *backwardParams, grid *uint32, threads, reversed int32) int32
 }
 
-// emulators has one for each source and storage type. A kernel's shared memory is static, so one runs
-// at a time.
-var emulators struct {
-	sync.Mutex
-	byType map[string]*emulator
-}
+// emulators are locked while kernels run: shared memory is static, so one runs at a time.
+var emulators sync.Mutex
 
-// newEmulator compiles the backward kernels of a storage type once. It skips without a C++ compiler.
+// newEmulator loads the backward kernels of a storage type.
 func newEmulator(t testing.TB, dtype string) *emulator {
 	return newEmulatorOf(t, "reference_backward.cu", "AttnBackwardParams", "TYPE="+dtype, dtype)
 }
@@ -40,38 +38,59 @@ func newEmulator(t testing.TB, dtype string) *emulator {
 // newEmulatorOf is newEmulator for a source of kernels, their parameters and a macro.
 func newEmulatorOf(t testing.TB, source, params, macro, dtype string) *emulator {
 	t.Helper()
+	element := map[string]string{"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float"}[dtype]
+	e := &emulator{lib: emulation{kernel: source}.load(t, "-DELEMENT="+element, "-D"+macro, "-DPARAMS="+params)}
+	purego.RegisterLibFunc(&e.run, e.lib, "emulate")
+	return e
+}
+
+// emulation is kernels as a library of the CPU.
+type emulation struct {
+	kernel string           // in folder kernels
+	folder string           // of testdata/emulate: what stands in for instructions of the GPU
+	file   string           // in folder, emulate.cc if it is empty
+	change func(dir string) // may alter the text of the sources
+}
+
+// emulations are loaded, by what they are compiled of.
+var emulations sync.Map
+
+// load compiles the library, once for each list of flags if nothing is changed, and loads it. It skips without a C++ compiler.
+func (e emulation) load(t testing.TB, flags ...string) uintptr {
+	t.Helper()
+	key := strings.Join(append([]string{e.kernel, e.folder, e.file}, flags...), " ")
+	if lib, ok := emulations.Load(key); ok && e.change == nil {
+		return lib.(uintptr)
+	}
+	dir := e.sources(t)
+	file := filepath.Join(dir, "kernels.so")
+	e.compile(t, dir, file, append(flags, "-shared", "-fPIC")...)
+	lib, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	require.NoError(t, err)
+	if e.change == nil {
+		emulations.Store(key, lib)
+	}
+	return lib
+}
+
+// compile compiles sources to a file.
+func (e emulation) compile(t testing.TB, dir, file string, flags ...string) {
+	t.Helper()
 	compiler, err := exec.LookPath("c++")
 	if err != nil {
 		t.Skipf("no compiler for the kernels: %v", err)
 	}
-	emulators.Lock()
-	defer emulators.Unlock()
-	if e := emulators.byType[source+dtype]; e != nil {
-		return e
-	}
-	element := map[string]string{"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float"}[dtype]
-	file := filepath.Join(t.TempDir(), "kernels_"+dtype+".so")
-	text, err := exec.Command(compiler, "-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-shared", "-fPIC", "-Itestdata/emulate", "-Ikernels",
-		"-DELEMENT="+element, "-D"+macro, "-DPARAMS="+params, fmt.Sprintf("-DSOURCE=%q", source), "-o", file, "testdata/emulate/emulate.cc").CombinedOutput()
+	flags = append(flags, "-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-I"+dir,
+		fmt.Sprintf("-DSOURCE=%q", e.kernel), "-o", file, filepath.Join(dir, cmp.Or(e.file, "emulate.cc")))
+	text, err := exec.Command(compiler, flags...).CombinedOutput()
 	require.NoError(t, err, "%s", text)
-	e := &emulator{}
-	e.lib, err = purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
-	require.NoError(t, err)
-	require.NoError(t, os.Remove(file))
-	purego.RegisterLibFunc(&e.run, e.lib, "emulate")
-	if emulators.byType == nil {
-		emulators.byType = map[string]*emulator{}
-	}
-	emulators.byType[source+dtype] = e
-	return e
 }
 
-// emulationSources copies the sources of a kernel to a folder, with those of its emulation, a
-// folder of testdata/emulate, in place of the headers that they stand in for.
-func emulationSources(t testing.TB, kernel, emulation string) (dir string) {
+// sources copies the sources of a kernel to a folder, with those of its emulation in place of the headers that they stand in for.
+func (e emulation) sources(t testing.TB) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	for _, pattern := range []string{"kernels/*.h", "kernels/" + kernel, "testdata/emulate/*.h", "testdata/emulate/" + emulation + "/*"} {
+	for _, pattern := range []string{"kernels/*.h", "kernels/" + e.kernel, "testdata/emulate/*.[hc]*", filepath.Join("testdata/emulate", e.folder, "*.*")} {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		require.NotEmpty(t, files, pattern)
@@ -82,6 +101,9 @@ func emulationSources(t testing.TB, kernel, emulation string) (dir string) {
 			own := bytes.ReplaceAll(text, []byte("extern __shared__ __align__(128) char memory[];"), nil)
 			require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), own, 0o600))
 		}
+	}
+	if e.change != nil {
+		e.change(dir)
 	}
 	return dir
 }
