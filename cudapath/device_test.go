@@ -748,6 +748,7 @@ func TestDeviceRefuses(t *testing.T) {
 		"its forward kernels take no attention chunks":                                   {HeadDim: 64, AttentionChunk: 16, Causal: attention.TopLeft},
 		"its decode kernels are for int8, fp8, q8_0 and q4_0, head dims 64, 128 and 256": {HeadDim: 96, KeyType: attention.KVInt8, ValueType: attention.KVInt8},
 		"its quantized decode takes K and V of one type, not int8/fp8":                   {HeadDim: 64, KeyType: attention.KVInt8, ValueType: attention.KVFP8},
+		"its quantized decode takes no fp8_ds_mla":                                       {HeadDim: 576, HeadDimV: 512, KeyType: attention.KVFP8DSMLA, ValueType: attention.KVFP8DSMLA},
 		"fixed splits": {HeadDim: 64, FixedSplit: 64},
 		"f32":          {HeadDim: 64, DType: attention.F32, Tier: attention.TierCUDA, Kernel: "fa3"},
 	} {

@@ -101,6 +101,8 @@ func notInDecode(cfg *problem.Config, r *Request) string {
 	other.KV, other.valueType, other.kvBlock, other.pageSize, other.Lengths = problem.KVSame, problem.KVSame, 0, 0, 0
 	const takes = "its quantized decode takes "
 	switch option := other.notInCUDABackward(); {
+	case cfg.KeyType.Latent():
+		return fmt.Sprintf(takes+"no %v", cfg.KeyType)
 	case cfg.KeyType != cfg.ValueType:
 		return fmt.Sprintf(takes+"K and V of one type, not %v", cfg.KVName())
 	case cfg.FixedSplit != 0:

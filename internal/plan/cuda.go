@@ -99,6 +99,8 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 		return NoCUDA("only cooperative-matrix kernels have variants and ablations")
 	case r.CUDARefusal != 0:
 		return NoCUDA(cudaRefusals[r.CUDARefusal])
+	case cfg.KeyType.Latent():
+		return NoCUDA(notInDecode(cfg, r))
 	case quantized(cfg):
 		return NoCUDA("its forward kernels take no quantized K and V in memory of Vulkan: tier cubin does")
 	case r.Options.Any() && cfg.Tier != problem.TierCUDA && !r.mayBeLatent():
