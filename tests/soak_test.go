@@ -9,6 +9,7 @@ import (
 	"os"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -145,7 +146,7 @@ type soaker struct {
 func (k *soaker) draw() (c soakCase, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.drawn++; k.over() || k.most > 0 && k.drawn > k.most {
+	if k.drawn++; k.over() || len(k.groups) == 0 || k.most > 0 && k.drawn > k.most {
 		return c, false
 	}
 	for {
@@ -175,6 +176,9 @@ func (k *soaker) draw() (c soakCase, ok bool) {
 // work computes compositions, several at once, since the driver's compiler takes most of
 // the time and has one thread for each.
 func (k *soaker) work(workers int) {
+	if k.small { // head dims 576/512 are never small
+		k.groups = slices.DeleteFunc(k.groups, func(c soakCase) bool { return c.KV.Latent() })
+	}
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
