@@ -5,6 +5,8 @@
 package vk
 
 import (
+	"reflect"
+	"strconv"
 	"structs"
 	"unsafe"
 
@@ -18,7 +20,43 @@ type vkHead struct {
 	pNext unsafe.Pointer
 }
 
-func head(structureType uint32) vkHead { return vkHead{sType: structureType} }
+// headed is a structure on the heap whose head has the type of its tag, which is the registry's number.
+func headed[T any](s T) *T {
+	p := &s
+	(*vkHead)(unsafe.Pointer(p)).sType = structureType[T]()
+	return p
+}
+
+// structureType is the type of a structure that begins with a head, 0 of others.
+func structureType[T any]() uint32 {
+	t := reflect.TypeFor[T]()
+	if t.Kind() != reflect.Struct {
+		return 0
+	}
+	f, _ := t.FieldByName("vkHead")
+	n, _ := strconv.ParseUint(f.Tag.Get("type"), 10, 32)
+	return uint32(n)
+}
+
+// listed is what a command lists if it takes room for n elements, and without room counts them. A list that became longer
+// in between is cut.
+func listed[T any](command func(n *uint32, to unsafe.Pointer) Result) ([]T, Result) {
+	var n uint32
+	if r := command(&n, nil); r != ResultSuccess || n == 0 {
+		return nil, r
+	}
+	list := make([]T, n)
+	if kind := structureType[T](); kind != 0 {
+		for i := range list {
+			(*vkHead)(unsafe.Pointer(&list[i])).sType = kind
+		}
+	}
+	r := command(&n, unsafe.Pointer(&list[0]))
+	if r == vkIncomplete {
+		r = ResultSuccess
+	}
+	return list[:min(n, uint32(len(list)))], r
+}
 
 // chain inserts s, which begins with a head, behind h.
 func (h *vkHead) chain(s *vkHead) { s.pNext, h.pNext = h.pNext, unsafe.Pointer(s) }

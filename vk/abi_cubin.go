@@ -8,22 +8,22 @@ import (
 )
 
 type vkCuModuleCreateInfoNVX struct {
-	_ structs.HostLayout
-	vkHead
+	_        structs.HostLayout
+	vkHead   `type:"1000029000"`
 	dataSize uint64
 	pData    unsafe.Pointer
 }
 
 type vkCuFunctionCreateInfoNVX struct {
-	_ structs.HostLayout
-	vkHead
+	_      structs.HostLayout
+	vkHead `type:"1000029001"`
 	module uint64
 	pName  *byte
 }
 
 type vkCuLaunchInfoNVX struct {
-	_ structs.HostLayout
-	vkHead
+	_              structs.HostLayout
+	vkHead         `type:"1000029002"`
 	function       uint64
 	gridDimX       uint32
 	gridDimY       uint32

@@ -10,8 +10,8 @@ import (
 // Instance and device.
 
 type vkApplicationInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                  structs.HostLayout
+	vkHead             `type:"0"`
 	pApplicationName   *byte
 	applicationVersion uint32
 	pEngineName        *byte
@@ -20,8 +20,8 @@ type vkApplicationInfo struct {
 }
 
 type vkInstanceCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                       structs.HostLayout
+	vkHead                  `type:"1"`
 	flags                   uint32
 	pApplicationInfo        *vkApplicationInfo
 	enabledLayerCount       uint32
@@ -45,8 +45,8 @@ type vkLayerProperties struct {
 }
 
 type vkValidationFeaturesEXT struct {
-	_ structs.HostLayout
-	vkHead
+	_                              structs.HostLayout
+	vkHead                         `type:"1000247000"`
 	enabledValidationFeatureCount  uint32
 	pEnabledValidationFeatures     *uint32
 	disabledValidationFeatureCount uint32
@@ -54,8 +54,8 @@ type vkValidationFeaturesEXT struct {
 }
 
 type vkDeviceQueueCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                structs.HostLayout
+	vkHead           `type:"2"`
 	flags            uint32
 	queueFamilyIndex uint32
 	queueCount       uint32
@@ -63,8 +63,8 @@ type vkDeviceQueueCreateInfo struct {
 }
 
 type vkDeviceCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                       structs.HostLayout
+	vkHead                  `type:"3"`
 	flags                   uint32
 	queueCreateInfoCount    uint32
 	pQueueCreateInfos       *vkDeviceQueueCreateInfo
@@ -96,8 +96,8 @@ type vkPhysicalDeviceFeatures struct {
 }
 
 type vkPhysicalDeviceFeatures2 struct {
-	_ structs.HostLayout
-	vkHead
+	_        structs.HostLayout
+	vkHead   `type:"1000059000"`
 	features vkPhysicalDeviceFeatures
 }
 
@@ -147,14 +147,14 @@ type vkPhysicalDeviceProperties struct {
 }
 
 type vkPhysicalDeviceProperties2 struct {
-	_ structs.HostLayout
-	vkHead
+	_          structs.HostLayout
+	vkHead     `type:"1000059001"`
 	properties vkPhysicalDeviceProperties
 }
 
 type vkPhysicalDeviceIDProperties struct {
-	_ structs.HostLayout
-	vkHead
+	_               structs.HostLayout
+	vkHead          `type:"1000071004"`
 	deviceUUID      [16]uint8
 	driverUUID      [16]uint8
 	deviceLUID      [8]uint8
@@ -163,21 +163,21 @@ type vkPhysicalDeviceIDProperties struct {
 }
 
 type vkPhysicalDeviceMaintenance3Properties struct {
-	_ structs.HostLayout
-	vkHead
+	_                       structs.HostLayout
+	vkHead                  `type:"1000168000"`
 	maxPerSetDescriptors    uint32
 	maxMemoryAllocationSize uint64
 }
 
 type vkPhysicalDeviceMaintenance4Properties struct {
-	_ structs.HostLayout
-	vkHead
+	_             structs.HostLayout
+	vkHead        `type:"1000413001"`
 	maxBufferSize uint64
 }
 
 type vkPhysicalDeviceSubgroupProperties struct {
-	_ structs.HostLayout
-	vkHead
+	_                         structs.HostLayout
+	vkHead                    `type:"1000094000"`
 	subgroupSize              uint32
 	supportedStages           uint32
 	supportedOperations       uint32
@@ -185,8 +185,8 @@ type vkPhysicalDeviceSubgroupProperties struct {
 }
 
 type vkPhysicalDeviceSubgroupSizeControlProperties struct {
-	_ structs.HostLayout
-	vkHead
+	_                            structs.HostLayout
+	vkHead                       `type:"1000225000"`
 	minSubgroupSize              uint32
 	maxSubgroupSize              uint32
 	maxComputeWorkgroupSubgroups uint32
@@ -194,8 +194,8 @@ type vkPhysicalDeviceSubgroupSizeControlProperties struct {
 }
 
 type vkPhysicalDeviceDriverProperties struct {
-	_ structs.HostLayout
-	vkHead
+	_                  structs.HostLayout
+	vkHead             `type:"1000196000"`
 	driverID           uint32
 	driverName         [256]byte
 	driverInfo         [256]byte
@@ -203,21 +203,21 @@ type vkPhysicalDeviceDriverProperties struct {
 }
 
 type vkPhysicalDeviceTimelineSemaphoreProperties struct {
-	_ structs.HostLayout
-	vkHead
+	_                                   structs.HostLayout
+	vkHead                              `type:"1000207001"`
 	maxTimelineSemaphoreValueDifference uint64
 }
 
 type vkPhysicalDeviceShaderSMBuiltinsPropertiesNV struct {
-	_ structs.HostLayout
-	vkHead
+	_                structs.HostLayout
+	vkHead           `type:"1000154001"`
 	shaderSMCount    uint32
 	shaderWarpsPerSM uint32
 }
 
 type vkPhysicalDeviceShaderCorePropertiesAMD struct {
-	_ structs.HostLayout
-	vkHead
+	_                          structs.HostLayout
+	vkHead                     `type:"1000185000"`
 	shaderEngineCount          uint32
 	shaderArraysPerEngineCount uint32
 	computeUnitsPerShaderArray uint32
@@ -225,22 +225,22 @@ type vkPhysicalDeviceShaderCorePropertiesAMD struct {
 }
 
 type vkPhysicalDeviceShaderCoreBuiltinsPropertiesARM struct {
-	_ structs.HostLayout
-	vkHead
+	_                  structs.HostLayout
+	vkHead             `type:"1000497001"`
 	shaderCoreMask     uint64
 	shaderCoreCount    uint32
 	shaderWarpsPerCore uint32
 }
 
 type vkPhysicalDeviceCooperativeMatrixPropertiesKHR struct {
-	_ structs.HostLayout
-	vkHead
+	_                                structs.HostLayout
+	vkHead                           `type:"1000506002"`
 	cooperativeMatrixSupportedStages uint32
 }
 
 type vkCooperativeMatrixPropertiesKHR struct {
-	_ structs.HostLayout
-	vkHead
+	_                      structs.HostLayout
+	vkHead                 `type:"1000506001"`
 	MSize                  uint32
 	NSize                  uint32
 	KSize                  uint32
@@ -253,16 +253,16 @@ type vkCooperativeMatrixPropertiesKHR struct {
 }
 
 type vkPhysicalDeviceCooperativeMatrix2PropertiesNV struct {
-	_ structs.HostLayout
-	vkHead
+	_                                                   structs.HostLayout
+	vkHead                                              `type:"1000593002"`
 	cooperativeMatrixWorkgroupScopeMaxWorkgroupSize     uint32
 	cooperativeMatrixFlexibleDimensionsMaxDimension     uint32
 	cooperativeMatrixWorkgroupScopeReservedSharedMemory uint32
 }
 
 type vkCooperativeMatrixFlexibleDimensionsPropertiesNV struct {
-	_ structs.HostLayout
-	vkHead
+	_                      structs.HostLayout
+	vkHead                 `type:"1000593001"`
 	MGranularity           uint32
 	NGranularity           uint32
 	KGranularity           uint32
@@ -278,23 +278,23 @@ type vkCooperativeMatrixFlexibleDimensionsPropertiesNV struct {
 // Debugging.
 
 type vkDebugUtilsObjectNameInfoEXT struct {
-	_ structs.HostLayout
-	vkHead
+	_            structs.HostLayout
+	vkHead       `type:"1000128000"`
 	objectType   uint32
 	objectHandle uint64
 	pObjectName  *byte
 }
 
 type vkDebugUtilsLabelEXT struct {
-	_ structs.HostLayout
-	vkHead
+	_          structs.HostLayout
+	vkHead     `type:"1000128002"`
 	pLabelName *byte
 	color      [4]float32
 }
 
 type vkDebugUtilsMessengerCallbackDataEXT struct {
-	_ structs.HostLayout
-	vkHead
+	_                structs.HostLayout
+	vkHead           `type:"1000128003"`
 	flags            uint32
 	pMessageIdName   *byte
 	messageIdNumber  int32
@@ -308,8 +308,8 @@ type vkDebugUtilsMessengerCallbackDataEXT struct {
 }
 
 type vkDebugUtilsMessengerCreateInfoEXT struct {
-	_ structs.HostLayout
-	vkHead
+	_               structs.HostLayout
+	vkHead          `type:"1000128004"`
 	flags           uint32
 	messageSeverity uint32
 	messageType     uint32

@@ -27,55 +27,55 @@ type vkPhysicalDeviceMemoryProperties struct {
 }
 
 type vkPhysicalDeviceMemoryProperties2 struct {
-	_ structs.HostLayout
-	vkHead
+	_                structs.HostLayout
+	vkHead           `type:"1000059006"`
 	memoryProperties vkPhysicalDeviceMemoryProperties
 }
 
 type vkPhysicalDeviceMemoryBudgetPropertiesEXT struct {
-	_ structs.HostLayout
-	vkHead
+	_          structs.HostLayout
+	vkHead     `type:"1000237000"`
 	heapBudget [16]uint64
 	heapUsage  [16]uint64
 }
 
 type vkMemoryAllocateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_               structs.HostLayout
+	vkHead          `type:"5"`
 	allocationSize  uint64
 	memoryTypeIndex uint32
 }
 
 type vkMemoryAllocateFlagsInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_          structs.HostLayout
+	vkHead     `type:"1000060000"`
 	flags      uint32
 	deviceMask uint32
 }
 
 type vkMemoryDedicatedAllocateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_      structs.HostLayout
+	vkHead `type:"1000127001"`
 	image  uint64
 	buffer uint64
 }
 
 type vkExportMemoryAllocateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_           structs.HostLayout
+	vkHead      `type:"1000072002"`
 	handleTypes uint32
 }
 
 type vkImportMemoryFdInfoKHR struct {
-	_ structs.HostLayout
-	vkHead
+	_          structs.HostLayout
+	vkHead     `type:"1000074000"`
 	handleType uint32
 	fd         int32
 }
 
 type vkMemoryGetFdInfoKHR struct {
-	_ structs.HostLayout
-	vkHead
+	_          structs.HostLayout
+	vkHead     `type:"1000074002"`
 	memory     uint64
 	handleType uint32
 }
@@ -88,8 +88,8 @@ type vkMemoryRequirements struct {
 }
 
 type vkBufferCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                     structs.HostLayout
+	vkHead                `type:"12"`
 	flags                 uint32
 	size                  uint64
 	usage                 uint32
@@ -99,20 +99,20 @@ type vkBufferCreateInfo struct {
 }
 
 type vkExternalMemoryBufferCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_           structs.HostLayout
+	vkHead      `type:"1000072000"`
 	handleTypes uint32
 }
 
 type vkBufferDeviceAddressInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_      structs.HostLayout
+	vkHead `type:"1000244001"`
 	buffer uint64
 }
 
 type vkPhysicalDeviceExternalBufferInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_          structs.HostLayout
+	vkHead     `type:"1000071002"`
 	flags      uint32
 	usage      uint32
 	handleType uint32
@@ -126,8 +126,8 @@ type vkExternalMemoryProperties struct {
 }
 
 type vkExternalBufferProperties struct {
-	_ structs.HostLayout
-	vkHead
+	_                        structs.HostLayout
+	vkHead                   `type:"1000071003"`
 	externalMemoryProperties vkExternalMemoryProperties
 }
 
@@ -141,34 +141,34 @@ type vkBufferCopy struct {
 // Semaphores and submission.
 
 type vkSemaphoreCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
-	flags uint32
+	_      structs.HostLayout
+	vkHead `type:"9"`
+	flags  uint32
 }
 
 type vkSemaphoreTypeCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_             structs.HostLayout
+	vkHead        `type:"1000207002"`
 	semaphoreType uint32
 	initialValue  uint64
 }
 
 type vkExportSemaphoreCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_           structs.HostLayout
+	vkHead      `type:"1000077000"`
 	handleTypes uint32
 }
 
 type vkSemaphoreGetFdInfoKHR struct {
-	_ structs.HostLayout
-	vkHead
+	_          structs.HostLayout
+	vkHead     `type:"1000079001"`
 	semaphore  uint64
 	handleType uint32
 }
 
 type vkImportSemaphoreFdInfoKHR struct {
-	_ structs.HostLayout
-	vkHead
+	_          structs.HostLayout
+	vkHead     `type:"1000079000"`
 	semaphore  uint64
 	flags      uint32
 	handleType uint32
@@ -176,22 +176,22 @@ type vkImportSemaphoreFdInfoKHR struct {
 }
 
 type vkPhysicalDeviceExternalSemaphoreInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_          structs.HostLayout
+	vkHead     `type:"1000076000"`
 	handleType uint32
 }
 
 type vkExternalSemaphoreProperties struct {
-	_ structs.HostLayout
-	vkHead
+	_                             structs.HostLayout
+	vkHead                        `type:"1000076001"`
 	exportFromImportedHandleTypes uint32
 	compatibleHandleTypes         uint32
 	externalSemaphoreFeatures     uint32
 }
 
 type vkSemaphoreWaitInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_              structs.HostLayout
+	vkHead         `type:"1000207004"`
 	flags          uint32
 	semaphoreCount uint32
 	pSemaphores    *uint64
@@ -199,15 +199,15 @@ type vkSemaphoreWaitInfo struct {
 }
 
 type vkSemaphoreSignalInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_         structs.HostLayout
+	vkHead    `type:"1000207005"`
 	semaphore uint64
 	value     uint64
 }
 
 type vkSubmitInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                    structs.HostLayout
+	vkHead               `type:"4"`
 	waitSemaphoreCount   uint32
 	pWaitSemaphores      *uint64
 	pWaitDstStageMask    *uint32
@@ -218,8 +218,8 @@ type vkSubmitInfo struct {
 }
 
 type vkTimelineSemaphoreSubmitInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                         structs.HostLayout
+	vkHead                    `type:"1000207003"`
 	waitSemaphoreValueCount   uint32
 	pWaitSemaphoreValues      *uint64
 	signalSemaphoreValueCount uint32

@@ -10,8 +10,8 @@ import (
 // Pipelines and descriptors.
 
 type vkShaderModuleCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_        structs.HostLayout
+	vkHead   `type:"16"`
 	flags    uint32
 	codeSize uint64
 	pCode    *uint32
@@ -33,8 +33,8 @@ type vkSpecializationInfo struct {
 }
 
 type vkPipelineShaderStageCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                   structs.HostLayout
+	vkHead              `type:"18"`
 	flags               uint32
 	stage               uint32
 	module              uint64
@@ -43,14 +43,14 @@ type vkPipelineShaderStageCreateInfo struct {
 }
 
 type vkPipelineShaderStageRequiredSubgroupSizeCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                    structs.HostLayout
+	vkHead               `type:"1000225001"`
 	requiredSubgroupSize uint32
 }
 
 type vkPipelineRobustnessCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_              structs.HostLayout
+	vkHead         `type:"1000068000"`
 	storageBuffers uint32
 	uniformBuffers uint32
 	vertexInputs   uint32
@@ -58,8 +58,8 @@ type vkPipelineRobustnessCreateInfo struct {
 }
 
 type vkComputePipelineCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                  structs.HostLayout
+	vkHead             `type:"29"`
 	flags              uint32
 	stage              vkPipelineShaderStageCreateInfo
 	layout             uint64
@@ -68,8 +68,8 @@ type vkComputePipelineCreateInfo struct {
 }
 
 type vkPipelineCacheCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_               structs.HostLayout
+	vkHead          `type:"17"`
 	flags           uint32
 	initialDataSize uint64
 	pInitialData    unsafe.Pointer
@@ -83,8 +83,8 @@ type vkPushConstantRange struct {
 }
 
 type vkPipelineLayoutCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                      structs.HostLayout
+	vkHead                 `type:"30"`
 	flags                  uint32
 	setLayoutCount         uint32
 	pSetLayouts            *uint64
@@ -102,8 +102,8 @@ type vkDescriptorSetLayoutBinding struct {
 }
 
 type vkDescriptorSetLayoutCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_            structs.HostLayout
+	vkHead       `type:"32"`
 	flags        uint32
 	bindingCount uint32
 	pBindings    *vkDescriptorSetLayoutBinding
@@ -116,8 +116,8 @@ type vkDescriptorPoolSize struct {
 }
 
 type vkDescriptorPoolCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_             structs.HostLayout
+	vkHead        `type:"33"`
 	flags         uint32
 	maxSets       uint32
 	poolSizeCount uint32
@@ -125,8 +125,8 @@ type vkDescriptorPoolCreateInfo struct {
 }
 
 type vkDescriptorSetAllocateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                  structs.HostLayout
+	vkHead             `type:"34"`
 	descriptorPool     uint64
 	descriptorSetCount uint32
 	pSetLayouts        *uint64
@@ -140,8 +140,8 @@ type vkDescriptorBufferInfo struct {
 }
 
 type vkWriteDescriptorSet struct {
-	_ structs.HostLayout
-	vkHead
+	_                structs.HostLayout
+	vkHead           `type:"35"`
 	dstSet           uint64
 	dstBinding       uint32
 	dstArrayElement  uint32
@@ -153,14 +153,14 @@ type vkWriteDescriptorSet struct {
 }
 
 type vkPipelineInfoKHR struct {
-	_ structs.HostLayout
-	vkHead
+	_        structs.HostLayout
+	vkHead   `type:"1000269001"`
 	pipeline uint64
 }
 
 type vkPipelineExecutablePropertiesKHR struct {
-	_ structs.HostLayout
-	vkHead
+	_            structs.HostLayout
+	vkHead       `type:"1000269002"`
 	stages       uint32
 	name         [256]byte
 	description  [256]byte
@@ -168,15 +168,15 @@ type vkPipelineExecutablePropertiesKHR struct {
 }
 
 type vkPipelineExecutableInfoKHR struct {
-	_ structs.HostLayout
-	vkHead
+	_               structs.HostLayout
+	vkHead          `type:"1000269003"`
 	pipeline        uint64
 	executableIndex uint32
 }
 
 type vkPipelineExecutableStatisticKHR struct {
-	_ structs.HostLayout
-	vkHead
+	_           structs.HostLayout
+	vkHead      `type:"1000269004"`
 	name        [256]byte
 	description [256]byte
 	format      uint32
@@ -186,37 +186,37 @@ type vkPipelineExecutableStatisticKHR struct {
 // Command buffers and queries.
 
 type vkCommandPoolCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                structs.HostLayout
+	vkHead           `type:"39"`
 	flags            uint32
 	queueFamilyIndex uint32
 }
 
 type vkCommandBufferAllocateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                  structs.HostLayout
+	vkHead             `type:"40"`
 	commandPool        uint64
 	level              uint32
 	commandBufferCount uint32
 }
 
 type vkCommandBufferBeginInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                structs.HostLayout
+	vkHead           `type:"42"`
 	flags            uint32
 	pInheritanceInfo unsafe.Pointer
 }
 
 type vkMemoryBarrier struct {
-	_ structs.HostLayout
-	vkHead
+	_             structs.HostLayout
+	vkHead        `type:"46"`
 	srcAccessMask uint32
 	dstAccessMask uint32
 }
 
 type vkQueryPoolCreateInfo struct {
-	_ structs.HostLayout
-	vkHead
+	_                  structs.HostLayout
+	vkHead             `type:"11"`
 	flags              uint32
 	queryType          uint32
 	queryCount         uint32
@@ -224,7 +224,7 @@ type vkQueryPoolCreateInfo struct {
 }
 
 type vkCalibratedTimestampInfoKHR struct {
-	_ structs.HostLayout
-	vkHead
+	_          structs.HostLayout
+	vkHead     `type:"1000184000"`
 	timeDomain uint32
 }

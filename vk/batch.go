@@ -129,13 +129,13 @@ func (b *batch) destroy(d *Device) {
 	b.drop()
 	b.params.destroy()
 	for _, p := range b.descriptors {
-		hostDestroyDescriptorPool(d.c, p)
+		d.c.destroy(d.c.DestroyDescriptorPool, p)
 	}
 	for _, p := range b.queries {
-		hostDestroyQueries(d.c, p)
+		d.c.destroy(d.c.DestroyQueryPool, p)
 	}
 	if b.pool != 0 {
-		hostDestroyCommands(d.c, b.pool)
+		d.c.destroy(d.c.DestroyCommandPool, b.pool)
 	}
 	b.descriptors, b.queries, b.pool = nil, nil, 0
 }

@@ -87,7 +87,7 @@ func (d *Device) makeBuffer(op string, size uint64, o BufferOptions, q request, 
 	q.mask &= types
 	if allocation != 0 {
 		if allocation < q.size {
-			hostDestroyBuffer(d.c, b.handle)
+			d.c.destroy(d.c.DestroyBuffer, b.handle)
 			return nil, invalid(op, "the buffer needs %d bytes of memory, there are %d", q.size, allocation)
 		}
 		q.size = allocation
@@ -97,12 +97,12 @@ func (d *Device) makeBuffer(op string, size uint64, o BufferOptions, q request, 
 	}
 	var err error
 	if b.region, err = d.mem.alloc(q); err != nil {
-		hostDestroyBuffer(d.c, b.handle)
+		d.c.destroy(d.c.DestroyBuffer, b.handle)
 		return nil, err
 	}
 	r = hostBindBuffer(d.c, b.handle, b.region.block.memory, b.region.offset, &b.address)
 	if err := d.check("vkBindBufferMemory", r); err != nil {
-		hostDestroyBuffer(d.c, b.handle)
+		d.c.destroy(d.c.DestroyBuffer, b.handle)
 		d.mem.mu.Lock()
 		d.mem.free(b.region)
 		d.mem.mu.Unlock()
@@ -266,6 +266,6 @@ func (a *allocator) destroyBuffer(b *Buffer) {
 	if b.wrapped {
 		return
 	}
-	hostDestroyBuffer(a.d.c, b.handle)
+	a.d.c.destroy(a.d.c.DestroyBuffer, b.handle)
 	a.free(b.region)
 }

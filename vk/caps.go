@@ -48,7 +48,7 @@ func (t DeviceType) String() string {
 }
 
 // Caps are the capabilities of a device. Each feature is queried separately. In an open
-// Device true means supported and enabled. The booleans have the order of feature_table.go.
+// Device true means supported and enabled.
 type Caps struct {
 	// Shader arithmetic and storage.
 	Float16            bool // 16-bit float arithmetic

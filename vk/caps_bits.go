@@ -1,6 +1,9 @@
 package vk
 
-import "reflect"
+import (
+	"reflect"
+	"slices"
+)
 
 // featureFields are the paths to the booleans of Caps. Their indices are the feature bits of feature_table.go.
 var featureFields = booleans(reflect.TypeFor[Caps](), nil)
@@ -16,6 +19,13 @@ func booleans(t reflect.Type, path []int) (list [][]int) {
 		}
 	}
 	return list
+}
+
+var featureCount = len(featureFields)
+
+// featureOf is the bit of the boolean of a name.
+func featureOf(name string) int {
+	return slices.IndexFunc(featureFields, func(path []int) bool { return reflect.TypeFor[Caps]().FieldByIndex(path).Name == name })
 }
 
 // feature is the boolean of a feature bit, for probing, enabling and the caller's claims in Wrap.

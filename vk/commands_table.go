@@ -117,7 +117,7 @@ func loadCommands(table any, features uint64, get func(name *byte) uintptr) (mis
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
 		needs := field.Tag.Get("needs")
-		if needs != "" && features&capBit(needs) == 0 {
+		if needs != "" && features>>featureOf(needs)&1 == 0 {
 			continue
 		}
 		var address uintptr
@@ -133,13 +133,6 @@ func loadCommands(table any, features uint64, get func(name *byte) uintptr) (mis
 		}
 	}
 	return missing
-}
-
-// capBit is the bit of a field of Caps.
-func capBit(name string) uint64 {
-	var c Caps
-	reflect.ValueOf(&c).Elem().FieldByName(name).SetBool(true)
-	return c.bits()
 }
 
 // instanceCommand is the address of a command of an instance, with 0 of one that needs none; 0: there is none.

@@ -78,7 +78,7 @@ func (m *Cubin) release() {
 
 func (m *Cubin) destroy() {
 	if !m.gone {
-		hostDestroyCubin(m.d.c, m.handle)
+		m.d.c.destroy(m.d.c.DestroyCuModuleNVX, m.handle)
 	}
 	m.gone = true
 }
@@ -204,7 +204,7 @@ func (f *CubinFunction) release() {
 
 func (f *CubinFunction) destroy() {
 	if !f.gone {
-		hostDestroyFunction(f.cubin.d.c, f.handle)
+		f.cubin.d.c.destroy(f.cubin.d.c.DestroyCuFunctionNVX, f.handle)
 	}
 	f.gone = true
 }

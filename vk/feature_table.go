@@ -2,54 +2,24 @@
 
 package vk
 
-// The numbers of features are those of the booleans of Caps (caps_bits.go). One list serves to ask for them and to enable them.
-const (
-	featureFloat16 = iota
-	featureInt8
-	featureInt16
-	featureInt64
-	featureStorage16
-	featureUniformStorage16
-	featureStorage8
-	featureBfloat16
-	featureBfloat16Dot
-	featureBfloat16Coopmat
-	featureScalarBlockLayout
-	featureWorkgroupLayout
-	featureWorkgroupLayoutScalar
-	featureWorkgroupLayout8
-	featureWorkgroupLayout16
-	featureSubgroupSizeControl
-	featureFullSubgroups
-	featureSubgroupExtendedTypes
-	featureTimelineSemaphore
-	featureBufferDeviceAddress
-	featureVulkanMemoryModel
-	featureMemoryModelDeviceScope
-	featureSync2
-	featureMaintenance4
-	featureHostQueryReset
-	featureRobustBufferAccess
-	featureRobustness2
-	featurePipelineExecutable
-	featurePipelineRobustness
-	featureCoopmat
-	featureCm2WorkgroupScope
-	featureCm2FlexibleDimensions
-	featureCm2Reductions
-	featureCm2Conversions
-	featureCm2PerElement
-	featureCm2TensorAddressing
-	featureCm2BlockLoads
-	// Extensions without a feature structure.
-	featureExternalMemoryFd
-	featureExternalMemoryDedicated // a property: such memory must be dedicated
-	featureExternalSemaphoreFd
-	featureCalibratedTimestamps
-	featureMemoryBudget
-	featureBinaryImport
-	featureDebugUtils // of the instance
-	featureCount
+import "strings"
+
+// Features that code names. Their numbers are those of the booleans of Caps (caps_bits.go).
+var (
+	featureSubgroupSizeControl     = featureOf("SubgroupSizeControl")
+	featureTimelineSemaphore       = featureOf("TimelineSemaphore")
+	featureBufferDeviceAddress     = featureOf("BufferDeviceAddress")
+	featureCoopmat                 = featureOf("CoopMat")
+	featureExternalMemoryFd        = featureOf("ExternalMemoryFd")
+	featureExternalMemoryDedicated = featureOf("ExternalMemoryDedicated")
+	featureExternalSemaphoreFd     = featureOf("ExternalSemaphoreFd")
+	featureCalibratedTimestamps    = featureOf("CalibratedTimestamps")
+	featureMemoryBudget            = featureOf("MemoryBudget")
+	featureBinaryImport            = featureOf("BinaryImport")
+	featureDebugUtils              = featureOf("DebugUtils")
+	featureCm2WorkgroupScope       = featureOf("WorkgroupScope")
+	featureCm2FlexibleDimensions   = featureOf("FlexibleDimensions")
+	featureCm2BlockLoads           = featureOf("BlockLoads")
 )
 
 // A featureRow is a feature structure of Vulkan.
@@ -69,93 +39,69 @@ type featureFlag struct {
 
 const noFeature = -1
 
-var unused = featureFlag{bit: noFeature}
+// row is the row of a structure. Before Vulkan 1.minor, or with 0 in every version, it needs the extension or its alias.
+// members are those of the structure in order, as field of Caps:member, or - for one that is not used.
+func row(name string, structure, minor uint32, extension, alias, members string) featureRow {
+	r := featureRow{name: name, structure: structure, extension: extension, alias: alias}
+	if minor != 0 {
+		r.core = 1<<22 | minor<<12
+	}
+	for _, m := range strings.Fields(members) {
+		f := featureFlag{bit: noFeature}
+		if field, member, used := strings.Cut(m, ":"); used {
+			f = featureFlag{featureOf(field), member}
+		}
+		r.flags = append(r.flags, f)
+	}
+	return r
+}
 
 var featureRows = [...]featureRow{
-	{"VkPhysicalDevice16BitStorageFeatures", vkStructureTypePhysicalDevice16BitStorageFeatures,
-		1<<22 | 1<<12, "", "",
-		[]featureFlag{
-			{featureStorage16, "storageBuffer16BitAccess"},
-			{featureUniformStorage16, "uniformAndStorageBuffer16BitAccess"}, unused, unused,
-		}},
-	{"VkPhysicalDevice8BitStorageFeatures", vkStructureTypePhysicalDevice8BitStorageFeatures,
-		1<<22 | 2<<12, "VK_KHR_8bit_storage", "",
-		[]featureFlag{{featureStorage8, "storageBuffer8BitAccess"}, unused, unused}},
-	{"VkPhysicalDeviceShaderFloat16Int8Features", vkStructureTypePhysicalDeviceShaderFloat16Int8Features,
-		1<<22 | 2<<12, "VK_KHR_shader_float16_int8", "",
-		[]featureFlag{{featureFloat16, "shaderFloat16"}, {featureInt8, "shaderInt8"}}},
-	{"VkPhysicalDeviceShaderBfloat16FeaturesKHR", vkStructureTypePhysicalDeviceShaderBfloat16FeaturesKHR,
-		0, "VK_KHR_shader_bfloat16", "",
-		[]featureFlag{
-			{featureBfloat16, "shaderBFloat16Type"}, {featureBfloat16Dot, "shaderBFloat16DotProduct"},
-			{featureBfloat16Coopmat, "shaderBFloat16CooperativeMatrix"},
-		}},
-	{"VkPhysicalDeviceScalarBlockLayoutFeatures", vkStructureTypePhysicalDeviceScalarBlockLayoutFeatures,
-		1<<22 | 2<<12, "VK_EXT_scalar_block_layout", "",
-		[]featureFlag{{featureScalarBlockLayout, "scalarBlockLayout"}}},
-	{"VkPhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR",
-		vkStructureTypePhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR,
-		0, "VK_KHR_workgroup_memory_explicit_layout", "",
-		[]featureFlag{
-			{featureWorkgroupLayout, "workgroupMemoryExplicitLayout"},
-			{featureWorkgroupLayoutScalar, "workgroupMemoryExplicitLayoutScalarBlockLayout"},
-			{featureWorkgroupLayout8, "workgroupMemoryExplicitLayout8BitAccess"},
-			{featureWorkgroupLayout16, "workgroupMemoryExplicitLayout16BitAccess"},
-		}},
-	{"VkPhysicalDeviceSubgroupSizeControlFeatures", vkStructureTypePhysicalDeviceSubgroupSizeControlFeatures,
-		1<<22 | 3<<12, "VK_EXT_subgroup_size_control", "",
-		[]featureFlag{
-			{featureSubgroupSizeControl, "subgroupSizeControl"}, {featureFullSubgroups, "computeFullSubgroups"},
-		}},
-	{"VkPhysicalDeviceShaderSubgroupExtendedTypesFeatures",
-		vkStructureTypePhysicalDeviceShaderSubgroupExtendedTypesFeatures,
-		1<<22 | 2<<12, "VK_KHR_shader_subgroup_extended_types", "",
-		[]featureFlag{{featureSubgroupExtendedTypes, "shaderSubgroupExtendedTypes"}}},
-	{"VkPhysicalDeviceTimelineSemaphoreFeatures", vkStructureTypePhysicalDeviceTimelineSemaphoreFeatures,
-		1<<22 | 2<<12, "VK_KHR_timeline_semaphore", "",
-		[]featureFlag{{featureTimelineSemaphore, "timelineSemaphore"}}},
-	{"VkPhysicalDeviceBufferDeviceAddressFeatures", vkStructureTypePhysicalDeviceBufferDeviceAddressFeatures,
-		1<<22 | 2<<12, "VK_KHR_buffer_device_address", "",
-		[]featureFlag{{featureBufferDeviceAddress, "bufferDeviceAddress"}, unused, unused}},
-	{"VkPhysicalDeviceVulkanMemoryModelFeatures", vkStructureTypePhysicalDeviceVulkanMemoryModelFeatures,
-		1<<22 | 2<<12, "VK_KHR_vulkan_memory_model", "",
-		[]featureFlag{
-			{featureVulkanMemoryModel, "vulkanMemoryModel"},
-			{featureMemoryModelDeviceScope, "vulkanMemoryModelDeviceScope"}, unused,
-		}},
-	{"VkPhysicalDeviceSynchronization2Features", vkStructureTypePhysicalDeviceSynchronization2Features,
-		1<<22 | 3<<12, "VK_KHR_synchronization2", "",
-		[]featureFlag{{featureSync2, "synchronization2"}}},
-	{"VkPhysicalDeviceMaintenance4Features", vkStructureTypePhysicalDeviceMaintenance4Features,
-		1<<22 | 3<<12, "VK_KHR_maintenance4", "",
-		[]featureFlag{{featureMaintenance4, "maintenance4"}}},
-	{"VkPhysicalDeviceHostQueryResetFeatures", vkStructureTypePhysicalDeviceHostQueryResetFeatures,
-		1<<22 | 2<<12, "VK_EXT_host_query_reset", "",
-		[]featureFlag{{featureHostQueryReset, "hostQueryReset"}}},
-	{"VkPhysicalDeviceRobustness2FeaturesEXT", vkStructureTypePhysicalDeviceRobustness2FeaturesEXT,
-		0, "VK_KHR_robustness2", "VK_EXT_robustness2",
-		[]featureFlag{{featureRobustness2, "robustBufferAccess2"}, unused, unused}},
-	{"VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR",
-		vkStructureTypePhysicalDevicePipelineExecutablePropertiesFeaturesKHR,
-		0, "VK_KHR_pipeline_executable_properties", "",
-		[]featureFlag{{featurePipelineExecutable, "pipelineExecutableInfo"}}},
-	{"VkPhysicalDevicePipelineRobustnessFeatures", vkStructureTypePhysicalDevicePipelineRobustnessFeatures,
-		1<<22 | 4<<12, "VK_EXT_pipeline_robustness", "",
-		[]featureFlag{{featurePipelineRobustness, "pipelineRobustness"}}},
-	{"VkPhysicalDeviceCooperativeMatrixFeaturesKHR", vkStructureTypePhysicalDeviceCooperativeMatrixFeaturesKHR,
-		0, "VK_KHR_cooperative_matrix", "",
-		[]featureFlag{{featureCoopmat, "cooperativeMatrix"}, unused}},
-	{"VkPhysicalDeviceCooperativeMatrix2FeaturesNV", vkStructureTypePhysicalDeviceCooperativeMatrix2FeaturesNV,
-		0, "VK_NV_cooperative_matrix2", "",
-		[]featureFlag{
-			{featureCm2WorkgroupScope, "cooperativeMatrixWorkgroupScope"},
-			{featureCm2FlexibleDimensions, "cooperativeMatrixFlexibleDimensions"},
-			{featureCm2Reductions, "cooperativeMatrixReductions"},
-			{featureCm2Conversions, "cooperativeMatrixConversions"},
-			{featureCm2PerElement, "cooperativeMatrixPerElementOperations"},
-			{featureCm2TensorAddressing, "cooperativeMatrixTensorAddressing"},
-			{featureCm2BlockLoads, "cooperativeMatrixBlockLoads"},
-		}},
+	row("VkPhysicalDevice16BitStorageFeatures", 1000083000, 1, "", "",
+		"Storage16:storageBuffer16BitAccess UniformStorage16:uniformAndStorageBuffer16BitAccess - -"),
+	row("VkPhysicalDevice8BitStorageFeatures", 1000177000, 2, "VK_KHR_8bit_storage", "",
+		"Storage8:storageBuffer8BitAccess - -"),
+	row("VkPhysicalDeviceShaderFloat16Int8Features", 1000082000, 2, "VK_KHR_shader_float16_int8", "",
+		"Float16:shaderFloat16 Int8:shaderInt8"),
+	row("VkPhysicalDeviceShaderBfloat16FeaturesKHR", 1000141000, 0, "VK_KHR_shader_bfloat16", "",
+		"BFloat16:shaderBFloat16Type BFloat16Dot:shaderBFloat16DotProduct "+
+			"BFloat16CoopMat:shaderBFloat16CooperativeMatrix"),
+	row("VkPhysicalDeviceScalarBlockLayoutFeatures", 1000221000, 2, "VK_EXT_scalar_block_layout", "",
+		"ScalarBlockLayout:scalarBlockLayout"),
+	row("VkPhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR", 1000336000, 0, "VK_KHR_workgroup_memory_explicit_layout", "",
+		"WorkgroupLayout:workgroupMemoryExplicitLayout "+
+			"WorkgroupLayoutScalar:workgroupMemoryExplicitLayoutScalarBlockLayout "+
+			"WorkgroupLayout8:workgroupMemoryExplicitLayout8BitAccess "+
+			"WorkgroupLayout16:workgroupMemoryExplicitLayout16BitAccess"),
+	row("VkPhysicalDeviceSubgroupSizeControlFeatures", 1000225002, 3, "VK_EXT_subgroup_size_control", "",
+		"SubgroupSizeControl:subgroupSizeControl FullSubgroups:computeFullSubgroups"),
+	row("VkPhysicalDeviceShaderSubgroupExtendedTypesFeatures", 1000175000, 2, "VK_KHR_shader_subgroup_extended_types", "",
+		"SubgroupExtendedTypes:shaderSubgroupExtendedTypes"),
+	row("VkPhysicalDeviceTimelineSemaphoreFeatures", 1000207000, 2, "VK_KHR_timeline_semaphore", "",
+		"TimelineSemaphore:timelineSemaphore"),
+	row("VkPhysicalDeviceBufferDeviceAddressFeatures", 1000257000, 2, "VK_KHR_buffer_device_address", "",
+		"BufferDeviceAddress:bufferDeviceAddress - -"),
+	row("VkPhysicalDeviceVulkanMemoryModelFeatures", 1000211000, 2, "VK_KHR_vulkan_memory_model", "",
+		"VulkanMemoryModel:vulkanMemoryModel MemoryModelDeviceScope:vulkanMemoryModelDeviceScope -"),
+	row("VkPhysicalDeviceSynchronization2Features", 1000314007, 3, "VK_KHR_synchronization2", "",
+		"Sync2:synchronization2"),
+	row("VkPhysicalDeviceMaintenance4Features", 1000413000, 3, "VK_KHR_maintenance4", "",
+		"Maintenance4:maintenance4"),
+	row("VkPhysicalDeviceHostQueryResetFeatures", 1000261000, 2, "VK_EXT_host_query_reset", "",
+		"HostQueryReset:hostQueryReset"),
+	row("VkPhysicalDeviceRobustness2FeaturesEXT", 1000286000, 0, "VK_KHR_robustness2", "VK_EXT_robustness2",
+		"Robustness2:robustBufferAccess2 - -"),
+	row("VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR", 1000269000, 0, "VK_KHR_pipeline_executable_properties", "",
+		"PipelineExecutable:pipelineExecutableInfo"),
+	row("VkPhysicalDevicePipelineRobustnessFeatures", 1000068001, 4, "VK_EXT_pipeline_robustness", "",
+		"PipelineRobustness:pipelineRobustness"),
+	row("VkPhysicalDeviceCooperativeMatrixFeaturesKHR", 1000506000, 0, "VK_KHR_cooperative_matrix", "",
+		"CoopMat:cooperativeMatrix -"),
+	row("VkPhysicalDeviceCooperativeMatrix2FeaturesNV", 1000593000, 0, "VK_NV_cooperative_matrix2", "",
+		"WorkgroupScope:cooperativeMatrixWorkgroupScope "+
+			"FlexibleDimensions:cooperativeMatrixFlexibleDimensions Reductions:cooperativeMatrixReductions "+
+			"Conversions:cooperativeMatrixConversions PerElement:cooperativeMatrixPerElementOperations "+
+			"TensorAddressing:cooperativeMatrixTensorAddressing BlockLoads:cooperativeMatrixBlockLoads"),
 }
 
 // Features of VkPhysicalDeviceFeatures.
@@ -163,9 +109,9 @@ var coreFeatures = [...]struct {
 	featureFlag
 	of func(*vkPhysicalDeviceFeatures) *uint32
 }{
-	{featureFlag{featureRobustBufferAccess, "robustBufferAccess"}, func(f *vkPhysicalDeviceFeatures) *uint32 { return &f.robustBufferAccess }},
-	{featureFlag{featureInt64, "shaderInt64"}, func(f *vkPhysicalDeviceFeatures) *uint32 { return &f.shaderInt64 }},
-	{featureFlag{featureInt16, "shaderInt16"}, func(f *vkPhysicalDeviceFeatures) *uint32 { return &f.shaderInt16 }},
+	{featureFlag{featureOf("RobustBufferAccess"), "robustBufferAccess"}, func(f *vkPhysicalDeviceFeatures) *uint32 { return &f.robustBufferAccess }},
+	{featureFlag{featureOf("Int64"), "shaderInt64"}, func(f *vkPhysicalDeviceFeatures) *uint32 { return &f.shaderInt64 }},
+	{featureFlag{featureOf("Int16"), "shaderInt16"}, func(f *vkPhysicalDeviceFeatures) *uint32 { return &f.shaderInt16 }},
 }
 
 // Extensions without a feature structure.
@@ -229,7 +175,7 @@ type featureChain struct {
 }
 
 func newFeatureChain(features uint64) *featureChain {
-	c := &featureChain{core: vkPhysicalDeviceFeatures2{vkHead: head(vkStructureTypePhysicalDeviceFeatures2)}}
+	c := &featureChain{core: *headed(vkPhysicalDeviceFeatures2{})}
 	for _, f := range coreFeatures {
 		*f.of(&c.core.features) = bool32(features>>f.bit&1 != 0)
 	}
@@ -238,7 +184,7 @@ func newFeatureChain(features uint64) *featureChain {
 		if !row.wanted(features) {
 			continue
 		}
-		c.rows[i].vkHead = head(row.structure)
+		c.rows[i].sType = row.structure
 		for j, f := range row.flags {
 			c.rows[i].flags[j] = bool32(f.bit != noFeature && features>>f.bit&1 != 0)
 		}

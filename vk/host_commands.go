@@ -118,16 +118,11 @@ func (r *recorder) prepare(d *hostDevice) {
 	r.sets.count, r.sets.sets = 1, &r.set
 	r.push.stages = vkShaderStageComputeBit
 	r.barrier.memory, r.barrier.barriers = 1, &r.memoryBarrier
-	r.memoryBarrier.vkHead = head(vkStructureTypeMemoryBarrier)
-	r.launch.info, r.launchInfo.vkHead = &r.launchInfo, head(vkStructureTypeCuLaunchInfoNVX)
-	r.launchInfo.pParams = &r.params[0]
+	r.memoryBarrier, r.begin = *headed(vkMemoryBarrier{}), *headed(vkCommandBufferBeginInfo{})
+	r.launch.info, r.launchInfo = &r.launchInfo, *headed(vkCuLaunchInfoNVX{pParams: &r.params[0]})
 	r.allocate.device, r.update.device = d.device, d.device
 	r.allocate.info, r.allocate.set = &r.allocateInfo, &r.set
-	r.allocateInfo = vkDescriptorSetAllocateInfo{
-		vkHead:             head(vkStructureTypeDescriptorSetAllocateInfo),
-		descriptorSetCount: 1,
-		pSetLayouts:        &r.layout,
-	}
+	r.allocateInfo = *headed(vkDescriptorSetAllocateInfo{descriptorSetCount: 1, pSetLayouts: &r.layout})
 }
 
 // call makes a call that has no frame of its own. What pointers among the arguments point to is part of the recorder.
@@ -144,13 +139,12 @@ func hostDescriptorSet(d *hostDevice, r *recorder, pool, layout uint64, n uint32
 		r.writes, r.buffers = new([maxBindings]vkWriteDescriptorSet), new([maxBindings]vkDescriptorBufferInfo)
 		r.update.writes = &r.writes[0]
 		for i := range r.writes {
-			r.writes[i] = vkWriteDescriptorSet{
-				vkHead:          head(vkStructureTypeWriteDescriptorSet),
+			r.writes[i] = *headed(vkWriteDescriptorSet{
 				dstBinding:      uint32(i),
 				descriptorCount: 1,
 				descriptorType:  vkDescriptorTypeStorageBuffer,
 				pBufferInfo:     &r.buffers[i],
-			}
+			})
 		}
 	}
 	r.allocateInfo.descriptorPool, r.layout = pool, layout
@@ -223,8 +217,8 @@ func hostCmdFill(d *hostDevice, r *recorder, buffer, offset, size uint64, word u
 }
 
 func hostCmdLabel(d *hostDevice, r *recorder, name string) {
-	label := vkDebugUtilsLabelEXT{vkHead: head(vkStructureTypeDebugUtilsLabelEXT), pLabelName: cstring(name)}
-	call(d.CmdBeginDebugUtilsLabelEXT, uintptr(r.commands), uintptr(unsafe.Pointer(&label)))
+	label := headed(vkDebugUtilsLabelEXT{pLabelName: cstring(name)})
+	call(d.CmdBeginDebugUtilsLabelEXT, uintptr(r.commands), uintptr(unsafe.Pointer(label)))
 }
 
 func hostCmdLabelEnd(d *hostDevice, r *recorder) {
@@ -234,29 +228,17 @@ func hostCmdLabelEnd(d *hostDevice, r *recorder) {
 // Command buffers: one of its own pool each, so that a batch is reset whole.
 
 func hostCreateCommands(d *hostDevice, family uint32, pool *uint64, commands *VkCommandBuffer) Result {
-	info := vkCommandPoolCreateInfo{
-		vkHead:           head(vkStructureTypeCommandPoolCreateInfo),
-		flags:            vkCommandPoolCreateTransientBit,
-		queueFamilyIndex: family,
-	}
-	r := call(d.CreateCommandPool, d.arg(), uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(pool)))
+	info := headed(vkCommandPoolCreateInfo{flags: vkCommandPoolCreateTransientBit, queueFamilyIndex: family})
+	r := call(d.CreateCommandPool, d.arg(), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(pool)))
 	if r != ResultSuccess {
 		return r
 	}
-	one := vkCommandBufferAllocateInfo{
-		vkHead:             head(vkStructureTypeCommandBufferAllocateInfo),
-		commandPool:        *pool,
-		commandBufferCount: 1,
-	}
-	r = call(d.AllocateCommandBuffers, d.arg(), uintptr(unsafe.Pointer(&one)), uintptr(unsafe.Pointer(commands)))
+	one := headed(vkCommandBufferAllocateInfo{commandPool: *pool, commandBufferCount: 1})
+	r = call(d.AllocateCommandBuffers, d.arg(), uintptr(unsafe.Pointer(one)), uintptr(unsafe.Pointer(commands)))
 	if r != ResultSuccess {
-		hostDestroyCommands(d, *pool)
+		d.destroy(d.DestroyCommandPool, *pool)
 	}
 	return r
-}
-
-func hostDestroyCommands(d *hostDevice, pool uint64) {
-	call(d.DestroyCommandPool, d.arg(), uintptr(pool), 0)
 }
 
 // hostBegin begins commands that are submitted once, or any number of times, one after the other.
@@ -264,8 +246,8 @@ func hostBegin(d *hostDevice, pool uint64, r *recorder, once bool) Result {
 	if result := r.call(d.ResetCommandPool, d.arg(), uintptr(pool), 0); result != ResultSuccess {
 		return result
 	}
-	r.begin = vkCommandBufferBeginInfo{vkHead: head(vkStructureTypeCommandBufferBeginInfo)}
-	if once {
+	r.prepare(d)
+	if r.begin.flags = 0; once {
 		r.begin.flags = vkCommandBufferUsageOneTimeSubmitBit
 	}
 	return r.call(d.BeginCommandBuffer, uintptr(r.commands), uintptr(unsafe.Pointer(&r.begin)))
@@ -278,17 +260,12 @@ func hostEnd(d *hostDevice, r *recorder) Result {
 // Pools of descriptor sets of storage buffers.
 
 func hostCreateDescriptorPool(d *hostDevice, sets, buffers uint32, pool *uint64) Result {
-	info := vkDescriptorPoolCreateInfo{
-		vkHead:        head(vkStructureTypeDescriptorPoolCreateInfo),
+	info := headed(vkDescriptorPoolCreateInfo{
 		maxSets:       sets,
 		poolSizeCount: 1,
 		pPoolSizes:    &vkDescriptorPoolSize{typ: vkDescriptorTypeStorageBuffer, descriptorCount: buffers},
-	}
-	return call(d.CreateDescriptorPool, d.arg(), uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(pool)))
-}
-
-func hostDestroyDescriptorPool(d *hostDevice, pool uint64) {
-	call(d.DestroyDescriptorPool, d.arg(), uintptr(pool), 0)
+	})
+	return call(d.CreateDescriptorPool, d.arg(), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(pool)))
 }
 
 func hostResetDescriptorPool(d *hostDevice, r *recorder, pool uint64) Result {
@@ -298,16 +275,8 @@ func hostResetDescriptorPool(d *hostDevice, r *recorder, pool uint64) Result {
 // Timestamps.
 
 func hostCreateQueries(d *hostDevice, count uint32, pool *uint64) Result {
-	info := vkQueryPoolCreateInfo{
-		vkHead:     head(vkStructureTypeQueryPoolCreateInfo),
-		queryType:  vkQueryTypeTimestamp,
-		queryCount: count,
-	}
-	return call(d.CreateQueryPool, d.arg(), uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(pool)))
-}
-
-func hostDestroyQueries(d *hostDevice, pool uint64) {
-	call(d.DestroyQueryPool, d.arg(), uintptr(pool), 0)
+	info := headed(vkQueryPoolCreateInfo{queryType: vkQueryTypeTimestamp, queryCount: count})
+	return call(d.CreateQueryPool, d.arg(), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(pool)))
 }
 
 func hostCmdResetQueries(d *hostDevice, r *recorder, pool uint64, count uint32) {

@@ -11,29 +11,16 @@ import (
 const maxParams = 64
 
 func hostCreateCubin(d *hostDevice, cubin []byte, module *uint64) Result {
-	info := vkCuModuleCreateInfoNVX{
-		vkHead:   head(vkStructureTypeCuModuleCreateInfoNVX),
+	info := headed(vkCuModuleCreateInfoNVX{
 		dataSize: uint64(len(cubin)),
 		pData:    unsafe.Pointer(unsafe.SliceData(cubin)),
-	}
-	return call(d.CreateCuModuleNVX, d.arg(), uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(module)))
-}
-
-func hostDestroyCubin(d *hostDevice, module uint64) {
-	call(d.DestroyCuModuleNVX, d.arg(), uintptr(module), 0)
+	})
+	return call(d.CreateCuModuleNVX, d.arg(), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(module)))
 }
 
 func hostCreateFunction(d *hostDevice, module uint64, name string, function *uint64) Result {
-	info := vkCuFunctionCreateInfoNVX{
-		vkHead: head(vkStructureTypeCuFunctionCreateInfoNVX),
-		module: module,
-		pName:  cstring(name),
-	}
-	return call(d.CreateCuFunctionNVX, d.arg(), uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(function)))
-}
-
-func hostDestroyFunction(d *hostDevice, function uint64) {
-	call(d.DestroyCuFunctionNVX, d.arg(), uintptr(function), 0)
+	info := headed(vkCuFunctionCreateInfoNVX{module: module, pName: cstring(name)})
+	return call(d.CreateCuFunctionNVX, d.arg(), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(function)))
 }
 
 // hostCmdLaunch launches a kernel. offsets are those of each parameter in params, as the kernel declares them.

@@ -25,6 +25,11 @@ func (d *hostDevice) has(feature int) bool { return d.features>>feature&1 != 0 }
 // arg is the device as an argument.
 func (d *hostDevice) arg() uintptr { return uintptr(d.device) }
 
+// destroy calls a command that destroys or frees one object of the device.
+func (d *hostDevice) destroy(command uintptr, handle uint64) {
+	call(command, d.arg(), uintptr(handle), 0)
+}
+
 func (in *hostInstance) wrapDevice(h deviceHandles, features uint64) (*hostDevice, []missingFunction, Result) {
 	d := &hostDevice{deviceHandles: h, instance: in, features: features}
 	missing := loadCommands(&d.deviceCommands, features, func(name *byte) uintptr {
@@ -77,21 +82,19 @@ func hostCreateDevice(in *hostInstance, p *probe, features uint64, further []str
 		add(name)
 	}
 	priority := float32(1)
-	info := vkDeviceCreateInfo{
-		vkHead:               head(vkStructureTypeDeviceCreateInfo),
+	info := headed(vkDeviceCreateInfo{
 		queueCreateInfoCount: 1,
-		pQueueCreateInfos: &vkDeviceQueueCreateInfo{
-			vkHead:           head(vkStructureTypeDeviceQueueCreateInfo),
+		pQueueCreateInfos: headed(vkDeviceQueueCreateInfo{
 			queueFamilyIndex: p.info.queueFamily,
 			queueCount:       1,
 			pQueuePriorities: &priority,
-		},
+		}),
 		enabledExtensionCount:   uint32(len(enabled)),
 		ppEnabledExtensionNames: cstrings(enabled),
-	}
+	})
 	info.pNext = unsafe.Pointer(newFeatureChain(features))
 	h := deviceHandles{physical: p.handle}
-	r = call(in.CreateDevice, uintptr(p.handle), uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(&h.device)))
+	r = call(in.CreateDevice, uintptr(p.handle), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(&h.device)))
 	if r != ResultSuccess {
 		return nil, nil, r
 	}
@@ -120,20 +123,15 @@ func hostSetName(d *hostDevice, kind uint32, handle uint64, name string) {
 	if d.SetDebugUtilsObjectNameEXT == 0 {
 		return
 	}
-	info := vkDebugUtilsObjectNameInfoEXT{
-		vkHead:       head(vkStructureTypeDebugUtilsObjectNameInfoEXT),
-		objectType:   kind,
-		objectHandle: handle,
-		pObjectName:  cstring(name),
-	}
-	call(d.SetDebugUtilsObjectNameEXT, d.arg(), uintptr(unsafe.Pointer(&info)))
+	info := headed(vkDebugUtilsObjectNameInfoEXT{objectType: kind, objectHandle: handle, pObjectName: cstring(name)})
+	call(d.SetDebugUtilsObjectNameEXT, d.arg(), uintptr(unsafe.Pointer(info)))
 }
 
 // hostCalibrate reads the clocks of device and host at once, with the host's before and after the call.
 func hostCalibrate(d *hostDevice, ticks, host, deviation, before, after *uint64) Result {
 	infos := [2]vkCalibratedTimestampInfoKHR{
-		{vkHead: head(vkStructureTypeCalibratedTimestampInfoKHR), timeDomain: vkTimeDomainDeviceKHR},
-		{vkHead: head(vkStructureTypeCalibratedTimestampInfoKHR), timeDomain: hostTimeDomain},
+		*headed(vkCalibratedTimestampInfoKHR{timeDomain: vkTimeDomainDeviceKHR}),
+		*headed(vkCalibratedTimestampInfoKHR{timeDomain: hostTimeDomain}),
 	}
 	var stamps [2]uint64
 	*before = nanoseconds(hostTicks())

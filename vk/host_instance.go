@@ -42,28 +42,24 @@ func hostLoaderVersion(get unsafe.Pointer) uint32 {
 // hasInstanceExtension reports whether a layer, or with nil the loader and its drivers, has an extension.
 func hasInstanceExtension(get unsafe.Pointer, layer *byte, name string) bool {
 	f := instanceCommand(get, 0, cstring("vkEnumerateInstanceExtensionProperties"))
-	var n uint32
-	if f == 0 || call(f, uintptr(unsafe.Pointer(layer)), uintptr(unsafe.Pointer(&n)), 0) != ResultSuccess || n == 0 {
+	if f == 0 {
 		return false
 	}
-	list := make([]vkExtensionProperties, n)
-	if call(f, uintptr(unsafe.Pointer(layer)), uintptr(unsafe.Pointer(&n)), uintptr(unsafe.Pointer(&list[0]))) < 0 {
-		return false
-	}
-	return extensions(list[:n]).has(name)
+	list, r := listed[vkExtensionProperties](func(n *uint32, to unsafe.Pointer) Result {
+		return call(f, uintptr(unsafe.Pointer(layer)), uintptr(unsafe.Pointer(n)), uintptr(to))
+	})
+	return r >= 0 && extensions(list).has(name)
 }
 
 func hasLayer(get unsafe.Pointer, name string) bool {
 	f := instanceCommand(get, 0, cstring("vkEnumerateInstanceLayerProperties"))
-	var n uint32
-	if f == 0 || call(f, uintptr(unsafe.Pointer(&n)), 0) != ResultSuccess || n == 0 {
+	if f == 0 {
 		return false
 	}
-	list := make([]vkLayerProperties, n)
-	if call(f, uintptr(unsafe.Pointer(&n)), uintptr(unsafe.Pointer(&list[0]))) < 0 {
-		return false
-	}
-	return slices.ContainsFunc(list[:n], func(l vkLayerProperties) bool { return gotext(l.layerName[:]) == name })
+	list, r := listed[vkLayerProperties](func(n *uint32, to unsafe.Pointer) Result {
+		return call(f, uintptr(unsafe.Pointer(n)), uintptr(to))
+	})
+	return r >= 0 && slices.ContainsFunc(list, func(l vkLayerProperties) bool { return gotext(l.layerName[:]) == name })
 }
 
 // hostWrapInstance makes the table of an instance that somebody else made.
@@ -94,15 +90,13 @@ func hostCreateInstance(get unsafe.Pointer, api, flags uint32, m *hostMessages) 
 	if debug {
 		enabled = append(enabled, "VK_EXT_debug_utils")
 	}
-	info := vkInstanceCreateInfo{
-		vkHead: head(vkStructureTypeInstanceCreateInfo),
-		pApplicationInfo: &vkApplicationInfo{
-			vkHead:           head(vkStructureTypeApplicationInfo),
+	info := headed(vkInstanceCreateInfo{
+		pApplicationInfo: headed(vkApplicationInfo{
 			pApplicationName: cstring("vkattn"),
 			pEngineName:      cstring("vkattn"),
 			apiVersion:       api,
-		},
-	}
+		}),
+	})
 	if hasInstanceExtension(get, nil, "VK_KHR_portability_enumeration") {
 		enabled = append(enabled, "VK_KHR_portability_enumeration")
 		info.flags = vkInstanceCreateEnumeratePortabilityBitKHR
@@ -119,8 +113,7 @@ func hostCreateInstance(get unsafe.Pointer, api, flags uint32, m *hostMessages) 
 			return nil, nil, ResultExtensionNotPresent
 		}
 		enabled = append(enabled, "VK_EXT_validation_features")
-		info.chain(&(&vkValidationFeaturesEXT{
-			vkHead:                        head(vkStructureTypeValidationFeaturesEXT),
+		info.chain(&headed(vkValidationFeaturesEXT{
 			enabledValidationFeatureCount: uint32(len(checks)),
 			pEnabledValidationFeatures:    &checks[0],
 		}).vkHead)
@@ -131,7 +124,7 @@ func hostCreateInstance(get unsafe.Pointer, api, flags uint32, m *hostMessages) 
 	info.enabledLayerCount, info.ppEnabledLayerNames = uint32(len(layers)), cstrings(layers)
 	info.enabledExtensionCount, info.ppEnabledExtensionNames = uint32(len(enabled)), cstrings(enabled)
 	var handle VkInstance
-	if r := call(create, uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(&handle))); r != ResultSuccess {
+	if r := call(create, uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(&handle))); r != ResultSuccess {
 		return nil, nil, r
 	}
 	in, missing, r := hostWrapInstance(get, handle, api, debug)
@@ -166,11 +159,7 @@ func hostDestroyInstance(in *hostInstance) {
 }
 
 func hostPhysicalDevices(in *hostInstance) ([]VkPhysicalDevice, Result) {
-	var n uint32
-	if r := call(in.EnumeratePhysicalDevices, uintptr(in.handle), uintptr(unsafe.Pointer(&n)), 0); r < 0 || n == 0 {
-		return nil, r
-	}
-	list := make([]VkPhysicalDevice, n)
-	r := call(in.EnumeratePhysicalDevices, uintptr(in.handle), uintptr(unsafe.Pointer(&n)), uintptr(unsafe.Pointer(&list[0])))
-	return list[:n], r
+	return listed[VkPhysicalDevice](func(n *uint32, to unsafe.Pointer) Result {
+		return call(in.EnumeratePhysicalDevices, uintptr(in.handle), uintptr(unsafe.Pointer(n)), uintptr(to))
+	})
 }

@@ -19,17 +19,14 @@ const (
 const bufferUsage = vkBufferUsageStorageBufferBit | vkBufferUsageTransferSrcBit | vkBufferUsageTransferDstBit
 
 func hostCreateBuffer(d *hostDevice, size uint64, flags uint32, buffer, need, alignment *uint64, types *uint32) Result {
-	info := vkBufferCreateInfo{vkHead: head(vkStructureTypeBufferCreateInfo), size: size, usage: bufferUsage}
+	info := headed(vkBufferCreateInfo{size: size, usage: bufferUsage})
 	if flags&bufferExternal != 0 {
-		info.pNext = unsafe.Pointer(&vkExternalMemoryBufferCreateInfo{
-			vkHead:      head(vkStructureTypeExternalMemoryBufferCreateInfo),
-			handleTypes: vkExternalMemoryHandleTypeOpaqueFdBit,
-		})
+		info.pNext = unsafe.Pointer(headed(vkExternalMemoryBufferCreateInfo{handleTypes: vkExternalMemoryHandleTypeOpaqueFdBit}))
 	}
 	if d.has(featureBufferDeviceAddress) {
 		info.usage |= vkBufferUsageShaderDeviceAddressBit
 	}
-	r := call(d.CreateBuffer, d.arg(), uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(buffer)))
+	r := call(d.CreateBuffer, d.arg(), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(buffer)))
 	if r != ResultSuccess {
 		return r
 	}
@@ -39,29 +36,19 @@ func hostCreateBuffer(d *hostDevice, size uint64, flags uint32, buffer, need, al
 	return r
 }
 
-func hostDestroyBuffer(d *hostDevice, buffer uint64) {
-	call(d.DestroyBuffer, d.arg(), uintptr(buffer), 0)
-}
-
 // hostAllocate allocates memory: for one buffer if dedicated is not 0, from the file fd if that is not -1. *mapped is
 // set with memoryMap. The memory takes a copy of fd: whatever fails, now or when the buffer is bound, the caller's
 // stays open.
 func hostAllocate(d *hostDevice, size uint64, kind, flags uint32, dedicated uint64, fd int, memory *uint64, mapped *unsafe.Pointer) Result {
-	info := vkMemoryAllocateInfo{vkHead: head(vkStructureTypeMemoryAllocateInfo), allocationSize: size, memoryTypeIndex: kind}
+	info := headed(vkMemoryAllocateInfo{allocationSize: size, memoryTypeIndex: kind})
 	if d.has(featureBufferDeviceAddress) {
-		info.chain(&(&vkMemoryAllocateFlagsInfo{
-			vkHead: head(vkStructureTypeMemoryAllocateFlagsInfo),
-			flags:  vkMemoryAllocateDeviceAddressBit,
-		}).vkHead)
+		info.chain(&headed(vkMemoryAllocateFlagsInfo{flags: vkMemoryAllocateDeviceAddressBit}).vkHead)
 	}
 	if dedicated != 0 {
-		info.chain(&(&vkMemoryDedicatedAllocateInfo{vkHead: head(vkStructureTypeMemoryDedicatedAllocateInfo), buffer: dedicated}).vkHead)
+		info.chain(&headed(vkMemoryDedicatedAllocateInfo{buffer: dedicated}).vkHead)
 	}
 	if flags&memoryExport != 0 {
-		info.chain(&(&vkExportMemoryAllocateInfo{
-			vkHead:      head(vkStructureTypeExportMemoryAllocateInfo),
-			handleTypes: vkExternalMemoryHandleTypeOpaqueFdBit,
-		}).vkHead)
+		info.chain(&headed(vkExportMemoryAllocateInfo{handleTypes: vkExternalMemoryHandleTypeOpaqueFdBit}).vkHead)
 	}
 	var file fileCopy
 	if fd >= 0 {
@@ -69,13 +56,12 @@ func hostAllocate(d *hostDevice, size uint64, kind, flags uint32, dedicated uint
 		if file, ok = copyFile(fd); !ok {
 			return ResultInvalidExternalHandle
 		}
-		info.chain(&(&vkImportMemoryFdInfoKHR{
-			vkHead:     head(vkStructureTypeImportMemoryFdInfoKHR),
+		info.chain(&headed(vkImportMemoryFdInfoKHR{
 			handleType: vkExternalMemoryHandleTypeOpaqueFdBit,
 			fd:         int32(file.fd),
 		}).vkHead)
 	}
-	r := call(d.AllocateMemory, d.arg(), uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(memory)))
+	r := call(d.AllocateMemory, d.arg(), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(memory)))
 	if r != ResultSuccess && fd >= 0 {
 		file.closeSame() // lavapipe and SwiftShader have closed it
 	}
@@ -84,37 +70,30 @@ func hostAllocate(d *hostDevice, size uint64, kind, flags uint32, dedicated uint
 	}
 	r = call(d.MapMemory, d.arg(), uintptr(*memory), 0, ^uintptr(0), 0, uintptr(unsafe.Pointer(mapped)))
 	if r != ResultSuccess {
-		hostFree(d, *memory)
+		d.destroy(d.FreeMemory, *memory)
 	}
 	return r
 }
-
-// hostFree frees memory and unmaps it.
-func hostFree(d *hostDevice, memory uint64) { call(d.FreeMemory, d.arg(), uintptr(memory), 0) }
 
 func hostBindBuffer(d *hostDevice, buffer, memory, offset uint64, address *uint64) Result {
 	*address = 0
 	r := call(d.BindBufferMemory, d.arg(), uintptr(buffer), uintptr(memory), uintptr(offset))
 	if r == ResultSuccess && d.has(featureBufferDeviceAddress) {
-		info := vkBufferDeviceAddressInfo{vkHead: head(vkStructureTypeBufferDeviceAddressInfo), buffer: buffer}
-		*address = uint64(ccall.Call(d.GetBufferDeviceAddress, d.arg(), uintptr(unsafe.Pointer(&info))))
+		info := headed(vkBufferDeviceAddressInfo{buffer: buffer})
+		*address = uint64(ccall.Call(d.GetBufferDeviceAddress, d.arg(), uintptr(unsafe.Pointer(info))))
 	}
 	return r
 }
 
 func hostExportMemory(d *hostDevice, memory uint64, fd *int32) Result {
-	info := vkMemoryGetFdInfoKHR{
-		vkHead:     head(vkStructureTypeMemoryGetFdInfoKHR),
-		memory:     memory,
-		handleType: vkExternalMemoryHandleTypeOpaqueFdBit,
-	}
-	return call(d.GetMemoryFdKHR, d.arg(), uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(fd)))
+	info := headed(vkMemoryGetFdInfoKHR{memory: memory, handleType: vkExternalMemoryHandleTypeOpaqueFdBit})
+	return call(d.GetMemoryFdKHR, d.arg(), uintptr(unsafe.Pointer(info)), uintptr(unsafe.Pointer(fd)))
 }
 
 func hostHeapBudget(in *hostInstance, d VkPhysicalDevice, budget, usage *[16]uint64) {
-	b := vkPhysicalDeviceMemoryBudgetPropertiesEXT{vkHead: head(vkStructureTypePhysicalDeviceMemoryBudgetPropertiesEXT)}
-	core := vkPhysicalDeviceMemoryProperties2{vkHead: head(vkStructureTypePhysicalDeviceMemoryProperties2)}
+	b := headed(vkPhysicalDeviceMemoryBudgetPropertiesEXT{})
+	core := headed(vkPhysicalDeviceMemoryProperties2{})
 	core.chain(&b.vkHead)
-	call(in.GetPhysicalDeviceMemoryProperties2, uintptr(d), uintptr(unsafe.Pointer(&core)))
+	call(in.GetPhysicalDeviceMemoryProperties2, uintptr(d), uintptr(unsafe.Pointer(core)))
 	*budget, *usage = b.heapBudget, b.heapUsage
 }

@@ -18,7 +18,7 @@ const (
 // hostCreateLayouts makes the layout of one set of storage buffers, 0 without any, and that of the pipeline.
 func hostCreateLayouts(d *hostDevice, bindings, pushBytes uint32, sets, layout *uint64) Result {
 	*sets = 0
-	info := vkPipelineLayoutCreateInfo{vkHead: head(vkStructureTypePipelineLayoutCreateInfo)}
+	info := headed(vkPipelineLayoutCreateInfo{})
 	if bindings > 0 {
 		list := make([]vkDescriptorSetLayoutBinding, bindings)
 		for i := range list {
@@ -29,12 +29,8 @@ func hostCreateLayouts(d *hostDevice, bindings, pushBytes uint32, sets, layout *
 				stageFlags:      vkShaderStageComputeBit,
 			}
 		}
-		set := vkDescriptorSetLayoutCreateInfo{
-			vkHead:       head(vkStructureTypeDescriptorSetLayoutCreateInfo),
-			bindingCount: bindings,
-			pBindings:    &list[0],
-		}
-		r := call(d.CreateDescriptorSetLayout, d.arg(), uintptr(unsafe.Pointer(&set)), 0, uintptr(unsafe.Pointer(sets)))
+		set := headed(vkDescriptorSetLayoutCreateInfo{bindingCount: bindings, pBindings: &list[0]})
+		r := call(d.CreateDescriptorSetLayout, d.arg(), uintptr(unsafe.Pointer(set)), 0, uintptr(unsafe.Pointer(sets)))
 		if r != ResultSuccess {
 			return r
 		}
@@ -44,7 +40,7 @@ func hostCreateLayouts(d *hostDevice, bindings, pushBytes uint32, sets, layout *
 		info.pushConstantRangeCount = 1
 		info.pPushConstantRanges = &vkPushConstantRange{stageFlags: vkShaderStageComputeBit, size: pushBytes}
 	}
-	r := call(d.CreatePipelineLayout, d.arg(), uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(layout)))
+	r := call(d.CreatePipelineLayout, d.arg(), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(layout)))
 	if r != ResultSuccess && *sets != 0 {
 		call(d.DestroyDescriptorSetLayout, d.arg(), uintptr(*sets), 0)
 	}
@@ -67,23 +63,14 @@ func hostCreatePipeline(d *hostDevice, cache, layout uint64, code []byte, ids, v
 	for i := range words {
 		words[i] = binary.NativeEndian.Uint32(code[4*i:])
 	}
-	shader := vkShaderModuleCreateInfo{
-		vkHead:   head(vkStructureTypeShaderModuleCreateInfo),
-		codeSize: uint64(len(code)),
-		pCode:    unsafe.SliceData(words),
-	}
-	info := vkComputePipelineCreateInfo{
-		vkHead: head(vkStructureTypeComputePipelineCreateInfo),
-		stage: vkPipelineShaderStageCreateInfo{
-			vkHead: head(vkStructureTypePipelineShaderStageCreateInfo),
-			stage:  vkShaderStageComputeBit,
-			pName:  cstring("main"),
-		},
+	shader := headed(vkShaderModuleCreateInfo{codeSize: uint64(len(code)), pCode: unsafe.SliceData(words)})
+	info := headed(vkComputePipelineCreateInfo{
+		stage:             *headed(vkPipelineShaderStageCreateInfo{stage: vkShaderStageComputeBit, pName: cstring("main")}),
 		layout:            layout,
 		basePipelineIndex: -1,
-	}
+	})
 	stage := &info.stage
-	r := call(d.CreateShaderModule, d.arg(), uintptr(unsafe.Pointer(&shader)), 0, uintptr(unsafe.Pointer(&stage.module)))
+	r := call(d.CreateShaderModule, d.arg(), uintptr(unsafe.Pointer(shader)), 0, uintptr(unsafe.Pointer(&stage.module)))
 	if r != ResultSuccess {
 		return r
 	}
@@ -100,10 +87,7 @@ func hostCreatePipeline(d *hostDevice, cache, layout uint64, code []byte, ids, v
 		}
 	}
 	if subgroup != 0 {
-		stage.chain(&(&vkPipelineShaderStageRequiredSubgroupSizeCreateInfo{
-			vkHead:               head(vkStructureTypePipelineShaderStageRequiredSubgroupSizeCreateInfo),
-			requiredSubgroupSize: subgroup,
-		}).vkHead)
+		stage.chain(&headed(vkPipelineShaderStageRequiredSubgroupSizeCreateInfo{requiredSubgroupSize: subgroup}).vkHead)
 	}
 	if flags&pipelineFullSubgroups != 0 {
 		stage.flags = vkPipelineShaderStageCreateRequireFullSubgroupsBit
@@ -112,32 +96,23 @@ func hostCreatePipeline(d *hostDevice, cache, layout uint64, code []byte, ids, v
 		info.flags = vkPipelineCreateCaptureStatisticsBitKHR
 	}
 	if flags&pipelineNoRobustness != 0 {
-		info.chain(&(&vkPipelineRobustnessCreateInfo{
-			vkHead:         head(vkStructureTypePipelineRobustnessCreateInfo),
+		info.chain(&headed(vkPipelineRobustnessCreateInfo{
 			storageBuffers: vkPipelineRobustnessBufferBehaviorDisabled,
 			uniformBuffers: vkPipelineRobustnessBufferBehaviorDisabled,
 		}).vkHead)
 	}
-	r = call(d.CreateComputePipelines, d.arg(), uintptr(cache), 1, uintptr(unsafe.Pointer(&info)), 0,
+	r = call(d.CreateComputePipelines, d.arg(), uintptr(cache), 1, uintptr(unsafe.Pointer(info)), 0,
 		uintptr(unsafe.Pointer(pipeline)))
 	call(d.DestroyShaderModule, d.arg(), uintptr(stage.module), 0)
 	return r
 }
 
-func hostDestroyPipeline(d *hostDevice, pipeline uint64) {
-	call(d.DestroyPipeline, d.arg(), uintptr(pipeline), 0)
-}
-
 func hostCreateCache(d *hostDevice, data []byte, cache *uint64) Result {
-	info := vkPipelineCacheCreateInfo{vkHead: head(vkStructureTypePipelineCacheCreateInfo), initialDataSize: uint64(len(data))}
+	info := headed(vkPipelineCacheCreateInfo{initialDataSize: uint64(len(data))})
 	if len(data) > 0 {
 		info.pInitialData = unsafe.Pointer(&data[0])
 	}
-	return call(d.CreatePipelineCache, d.arg(), uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(cache)))
-}
-
-func hostDestroyCache(d *hostDevice, cache uint64) {
-	call(d.DestroyPipelineCache, d.arg(), uintptr(cache), 0)
+	return call(d.CreatePipelineCache, d.arg(), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(cache)))
 }
 
 // hostCacheData returns the data of a pipeline cache, nil if there are none. If a pipeline is compiled in
@@ -159,20 +134,12 @@ func hostCacheData(d *hostDevice, cache uint64) []byte {
 
 // hostStatistics lists the statistics of all executables of a pipeline.
 func hostStatistics(d *hostDevice, pipeline uint64) ([]Statistic, Result) {
-	info := vkPipelineInfoKHR{vkHead: head(vkStructureTypePipelineInfoKHR), pipeline: pipeline}
-	var n uint32
-	r := call(d.GetPipelineExecutablePropertiesKHR, d.arg(), uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&n)), 0)
-	if r < 0 || n == 0 {
-		return nil, r
-	}
-	executables := make([]vkPipelineExecutablePropertiesKHR, n)
-	for i := range executables {
-		executables[i].vkHead = head(vkStructureTypePipelineExecutablePropertiesKHR)
-	}
-	r = call(d.GetPipelineExecutablePropertiesKHR, d.arg(), uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&n)),
-		uintptr(unsafe.Pointer(&executables[0])))
+	info := headed(vkPipelineInfoKHR{pipeline: pipeline})
+	executables, r := listed[vkPipelineExecutablePropertiesKHR](func(n *uint32, to unsafe.Pointer) Result {
+		return call(d.GetPipelineExecutablePropertiesKHR, d.arg(), uintptr(unsafe.Pointer(info)), uintptr(unsafe.Pointer(n)), uintptr(to))
+	})
 	var out []Statistic
-	for i := 0; r >= 0 && i < int(n); i++ {
+	for i := 0; r >= 0 && i < len(executables); i++ {
 		var list []Statistic
 		list, r = executableStatistics(d, pipeline, uint32(i), text(executables[i].name[:]))
 		out = append(out, list...)
@@ -184,27 +151,15 @@ func hostStatistics(d *hostDevice, pipeline uint64) ([]Statistic, Result) {
 }
 
 func executableStatistics(d *hostDevice, pipeline uint64, index uint32, executable string) ([]Statistic, Result) {
-	info := vkPipelineExecutableInfoKHR{
-		vkHead:          head(vkStructureTypePipelineExecutableInfoKHR),
-		pipeline:        pipeline,
-		executableIndex: index,
-	}
-	var n uint32
-	r := call(d.GetPipelineExecutableStatisticsKHR, d.arg(), uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&n)), 0)
-	if r != ResultSuccess || n == 0 {
-		return nil, r
-	}
-	list := make([]vkPipelineExecutableStatisticKHR, n)
-	for i := range list {
-		list[i].vkHead = head(vkStructureTypePipelineExecutableStatisticKHR)
-	}
-	r = call(d.GetPipelineExecutableStatisticsKHR, d.arg(), uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&n)),
-		uintptr(unsafe.Pointer(&list[0])))
+	info := headed(vkPipelineExecutableInfoKHR{pipeline: pipeline, executableIndex: index})
+	list, r := listed[vkPipelineExecutableStatisticKHR](func(n *uint32, to unsafe.Pointer) Result {
+		return call(d.GetPipelineExecutableStatisticsKHR, d.arg(), uintptr(unsafe.Pointer(info)), uintptr(unsafe.Pointer(n)), uintptr(to))
+	})
 	if r < 0 {
 		return nil, r
 	}
 	var out []Statistic
-	for i := range list[:n] {
+	for i := range list {
 		s := &list[i]
 		var value float64
 		switch s.format {

@@ -10,20 +10,13 @@ import (
 )
 
 func hostCreateTimeline(d *hostDevice, exportable bool, semaphore *uint64) Result {
-	kind := vkSemaphoreTypeCreateInfo{vkHead: head(vkStructureTypeSemaphoreTypeCreateInfo), semaphoreType: vkSemaphoreTypeTimeline}
+	kind := headed(vkSemaphoreTypeCreateInfo{semaphoreType: vkSemaphoreTypeTimeline})
 	if exportable {
-		kind.pNext = unsafe.Pointer(&vkExportSemaphoreCreateInfo{
-			vkHead:      head(vkStructureTypeExportSemaphoreCreateInfo),
-			handleTypes: vkExternalSemaphoreHandleTypeOpaqueFdBit,
-		})
+		kind.pNext = unsafe.Pointer(headed(vkExportSemaphoreCreateInfo{handleTypes: vkExternalSemaphoreHandleTypeOpaqueFdBit}))
 	}
-	info := vkSemaphoreCreateInfo{vkHead: head(vkStructureTypeSemaphoreCreateInfo)}
-	info.pNext = unsafe.Pointer(&kind)
-	return call(d.CreateSemaphore, d.arg(), uintptr(unsafe.Pointer(&info)), 0, uintptr(unsafe.Pointer(semaphore)))
-}
-
-func hostDestroySemaphore(d *hostDevice, semaphore uint64) {
-	call(d.DestroySemaphore, d.arg(), uintptr(semaphore), 0)
+	info := headed(vkSemaphoreCreateInfo{})
+	info.pNext = unsafe.Pointer(kind)
+	return call(d.CreateSemaphore, d.arg(), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(semaphore)))
 }
 
 // timelineCall is a read or a wait of a timeline. Several goroutines make them at once, and they allocate nothing.
@@ -48,12 +41,7 @@ var timelineCalls = sync.Pool{New: func() any {
 	c := new(timelineCall)
 	c.read.Args, c.read.to = ccall.Size(unsafe.Sizeof(c.read)), &c.value
 	c.await.Args, c.await.info = ccall.Size(unsafe.Sizeof(c.await)), &c.info
-	c.info = vkSemaphoreWaitInfo{
-		vkHead:         head(vkStructureTypeSemaphoreWaitInfo),
-		semaphoreCount: 1,
-		pSemaphores:    &c.semaphore,
-		pValues:        &c.value,
-	}
+	c.info = *headed(vkSemaphoreWaitInfo{semaphoreCount: 1, pSemaphores: &c.semaphore, pValues: &c.value})
 	return c
 }}
 
@@ -75,27 +63,22 @@ func hostTimelineWait(d *hostDevice, semaphore, value, timeoutNs uint64) Result 
 }
 
 func hostTimelineSignal(d *hostDevice, semaphore, value uint64) Result {
-	info := vkSemaphoreSignalInfo{vkHead: head(vkStructureTypeSemaphoreSignalInfo), semaphore: semaphore, value: value}
-	return call(d.SignalSemaphore, d.arg(), uintptr(unsafe.Pointer(&info)))
+	info := headed(vkSemaphoreSignalInfo{semaphore: semaphore, value: value})
+	return call(d.SignalSemaphore, d.arg(), uintptr(unsafe.Pointer(info)))
 }
 
 func hostExportSemaphore(d *hostDevice, semaphore uint64, fd *int32) Result {
-	info := vkSemaphoreGetFdInfoKHR{
-		vkHead:     head(vkStructureTypeSemaphoreGetFdInfoKHR),
-		semaphore:  semaphore,
-		handleType: vkExternalSemaphoreHandleTypeOpaqueFdBit,
-	}
-	return call(d.GetSemaphoreFdKHR, d.arg(), uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(fd)))
+	info := headed(vkSemaphoreGetFdInfoKHR{semaphore: semaphore, handleType: vkExternalSemaphoreHandleTypeOpaqueFdBit})
+	return call(d.GetSemaphoreFdKHR, d.arg(), uintptr(unsafe.Pointer(info)), uintptr(unsafe.Pointer(fd)))
 }
 
 func hostImportSemaphore(d *hostDevice, semaphore uint64, fd int32) Result {
-	info := vkImportSemaphoreFdInfoKHR{
-		vkHead:     head(vkStructureTypeImportSemaphoreFdInfoKHR),
+	info := headed(vkImportSemaphoreFdInfoKHR{
 		semaphore:  semaphore,
 		handleType: vkExternalSemaphoreHandleTypeOpaqueFdBit,
 		fd:         fd,
-	}
-	return call(d.ImportSemaphoreFdKHR, d.arg(), uintptr(unsafe.Pointer(&info)))
+	})
+	return call(d.ImportSemaphoreFdKHR, d.arg(), uintptr(unsafe.Pointer(info)))
 }
 
 const maxSubmitSemaphores = 32
@@ -131,18 +114,17 @@ func hostSubmit(d *hostDevice, list []VkCommandBuffer, l *submission) Result {
 		for i := range s.stages {
 			s.stages[i] = vkPipelineStageAllCommandsBit
 		}
-		s.info = vkSubmitInfo{
-			vkHead:            vkHead{sType: vkStructureTypeSubmitInfo, pNext: unsafe.Pointer(&s.timeline)},
+		s.info = *headed(vkSubmitInfo{
+			vkHead:            vkHead{pNext: unsafe.Pointer(&s.timeline)},
 			pWaitSemaphores:   &s.wait[0],
 			pWaitDstStageMask: &s.stages[0],
 			pCommandBuffers:   &s.commands[0],
 			pSignalSemaphores: &s.set[0],
-		}
-		s.timeline = vkTimelineSemaphoreSubmitInfo{
-			vkHead:                 head(vkStructureTypeTimelineSemaphoreSubmitInfo),
+		})
+		s.timeline = *headed(vkTimelineSemaphoreSubmitInfo{
 			pWaitSemaphoreValues:   &s.waitValues[0],
 			pSignalSemaphoreValues: &s.signalValues[0],
-		}
+		})
 	}
 	s.frame.Fn, s.frame.queue = d.QueueSubmit, d.queue
 	s.info.commandBufferCount = uint32(copy(s.commands[:], list))

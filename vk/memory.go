@@ -269,7 +269,7 @@ func (a *allocator) mappable(t uint32) bool {
 }
 
 func (a *allocator) freeBlock(b *block) {
-	hostFree(a.d.c, b.memory)
+	a.d.c.destroy(a.d.c.FreeMemory, b.memory)
 	a.count--
 	a.heapUsed[a.typeHeap[b.typ]] -= b.size
 }

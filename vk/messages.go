@@ -63,13 +63,12 @@ func (m *hostMessages) take() (Message, bool) {
 
 // messenger describes the messages that go to the queue.
 func (m *hostMessages) messenger() *vkDebugUtilsMessengerCreateInfoEXT {
-	return &vkDebugUtilsMessengerCreateInfoEXT{
-		vkHead:          head(vkStructureTypeDebugUtilsMessengerCreateInfoEXT),
+	return headed(vkDebugUtilsMessengerCreateInfoEXT{
 		messageSeverity: vkDebugUtilsMessageSeverityWarningBitEXT | vkDebugUtilsMessageSeverityErrorBitEXT,
 		messageType:     vkDebugUtilsMessageTypeValidationBitEXT | vkDebugUtilsMessageTypePerformanceBitEXT,
 		pfnUserCallback: onMessage(),
 		pUserData:       m.id,
-	}
+	})
 }
 
 // onMessage is the callback of all messengers: the number of callbacks of a process is limited.

@@ -34,7 +34,7 @@ func (s *pipelineSet) destroy(d *Device) {
 		hostDestroyLayouts(d.c, l.sets, l.layout)
 	}
 	if s.cache.handle != 0 {
-		hostDestroyCache(d.c, s.cache.handle)
+		d.c.destroy(d.c.DestroyPipelineCache, s.cache.handle)
 	}
 	s.list, s.layouts = nil, nil
 }
@@ -139,7 +139,7 @@ func (c *compiled) release() {
 
 func (c *compiled) destroy() {
 	if !c.gone && c.handle != 0 {
-		hostDestroyPipeline(c.d.c, c.handle)
+		c.d.c.destroy(c.d.c.DestroyPipeline, c.handle)
 	}
 	c.gone = true
 }

@@ -71,26 +71,17 @@ func (p *probe) queryAll(in *hostInstance, have extensions) uint64 {
 
 // extensionsOf lists the extensions of a device.
 func (in *hostInstance) extensionsOf(d VkPhysicalDevice) (extensions, Result) {
-	var n uint32
-	r := call(in.EnumerateDeviceExtensionProperties, uintptr(d), 0, uintptr(unsafe.Pointer(&n)), 0)
-	if r != ResultSuccess || n == 0 {
-		return nil, r
-	}
-	list := make(extensions, n)
-	r = call(in.EnumerateDeviceExtensionProperties, uintptr(d), 0, uintptr(unsafe.Pointer(&n)),
-		uintptr(unsafe.Pointer(&list[0])))
-	if r == vkIncomplete {
-		r = ResultSuccess
-	}
-	return list[:n], r
+	return listed[vkExtensionProperties](func(n *uint32, to unsafe.Pointer) Result {
+		return call(in.EnumerateDeviceExtensionProperties, uintptr(d), 0, uintptr(unsafe.Pointer(n)), uintptr(to))
+	})
 }
 
 // features asks for every feature structure that the device has: drivers may write past, or trip over, others.
 func (p *probe) features(in *hostInstance, have extensions) (features uint64) {
-	c := featureChain{core: vkPhysicalDeviceFeatures2{vkHead: head(vkStructureTypePhysicalDeviceFeatures2)}}
+	c := featureChain{core: *headed(vkPhysicalDeviceFeatures2{})}
 	for i := range featureRows {
 		if _, ok := featureRows[i].extensionFor(p.info.effectiveAPI, have); ok {
-			c.rows[i].vkHead = head(featureRows[i].structure)
+			c.rows[i].sType = featureRows[i].structure
 			c.core.chain(&c.rows[i].vkHead)
 		}
 	}
@@ -113,19 +104,19 @@ func (p *probe) features(in *hostInstance, have extensions) (features uint64) {
 // properties returns the features, without cooperative matrices where kernels of compute do not have them.
 func (p *probe) properties(in *hostInstance, have extensions, features uint64) uint64 {
 	var (
-		core     = vkPhysicalDeviceProperties2{vkHead: head(vkStructureTypePhysicalDeviceProperties2)}
-		id       = vkPhysicalDeviceIDProperties{vkHead: head(vkStructureTypePhysicalDeviceIdProperties)}
-		sets     = vkPhysicalDeviceMaintenance3Properties{vkHead: head(vkStructureTypePhysicalDeviceMaintenance3Properties)}
-		buffers  = vkPhysicalDeviceMaintenance4Properties{vkHead: head(vkStructureTypePhysicalDeviceMaintenance4Properties)}
-		subgroup = vkPhysicalDeviceSubgroupProperties{vkHead: head(vkStructureTypePhysicalDeviceSubgroupProperties)}
-		size     = vkPhysicalDeviceSubgroupSizeControlProperties{vkHead: head(vkStructureTypePhysicalDeviceSubgroupSizeControlProperties)}
-		driver   = vkPhysicalDeviceDriverProperties{vkHead: head(vkStructureTypePhysicalDeviceDriverProperties)}
-		timeline = vkPhysicalDeviceTimelineSemaphoreProperties{vkHead: head(vkStructureTypePhysicalDeviceTimelineSemaphoreProperties)}
-		nvidia   = vkPhysicalDeviceShaderSMBuiltinsPropertiesNV{vkHead: head(vkStructureTypePhysicalDeviceShaderSmBuiltinsPropertiesNV)}
-		amd      = vkPhysicalDeviceShaderCorePropertiesAMD{vkHead: head(vkStructureTypePhysicalDeviceShaderCorePropertiesAMD)}
-		arm      = vkPhysicalDeviceShaderCoreBuiltinsPropertiesARM{vkHead: head(vkStructureTypePhysicalDeviceShaderCoreBuiltinsPropertiesARM)}
-		matrix   = vkPhysicalDeviceCooperativeMatrixPropertiesKHR{vkHead: head(vkStructureTypePhysicalDeviceCooperativeMatrixPropertiesKHR)}
-		matrix2  = vkPhysicalDeviceCooperativeMatrix2PropertiesNV{vkHead: head(vkStructureTypePhysicalDeviceCooperativeMatrix2PropertiesNV)}
+		core     = headed(vkPhysicalDeviceProperties2{})
+		id       = headed(vkPhysicalDeviceIDProperties{})
+		sets     = headed(vkPhysicalDeviceMaintenance3Properties{})
+		buffers  = headed(vkPhysicalDeviceMaintenance4Properties{})
+		subgroup = headed(vkPhysicalDeviceSubgroupProperties{})
+		size     = headed(vkPhysicalDeviceSubgroupSizeControlProperties{})
+		driver   = headed(vkPhysicalDeviceDriverProperties{})
+		timeline = headed(vkPhysicalDeviceTimelineSemaphoreProperties{})
+		nvidia   = headed(vkPhysicalDeviceShaderSMBuiltinsPropertiesNV{})
+		amd      = headed(vkPhysicalDeviceShaderCorePropertiesAMD{})
+		arm      = headed(vkPhysicalDeviceShaderCoreBuiltinsPropertiesARM{})
+		matrix   = headed(vkPhysicalDeviceCooperativeMatrixPropertiesKHR{})
+		matrix2  = headed(vkPhysicalDeviceCooperativeMatrix2PropertiesNV{})
 	)
 	for _, s := range []struct {
 		*vkHead
@@ -147,7 +138,7 @@ func (p *probe) properties(in *hostInstance, have extensions, features uint64) u
 			core.chain(s.vkHead)
 		}
 	}
-	call(in.GetPhysicalDeviceProperties2, uintptr(p.handle), uintptr(unsafe.Pointer(&core)))
+	call(in.GetPhysicalDeviceProperties2, uintptr(p.handle), uintptr(unsafe.Pointer(core)))
 
 	info, l := &p.info, &core.properties.limits
 	info.UUID, info.DriverUUID = id.deviceUUID, id.driverUUID
@@ -195,15 +186,11 @@ func (p *probe) properties(in *hostInstance, have extensions, features uint64) u
 
 // queueFamilies asks for the count first: SwiftShader fills as many as it is given room for.
 func (in *hostInstance) queueFamilies(d VkPhysicalDevice) []vkQueueFamilyProperties {
-	var n uint32
-	call(in.GetPhysicalDeviceQueueFamilyProperties, uintptr(d), uintptr(unsafe.Pointer(&n)), 0)
-	if n == 0 {
-		return nil
-	}
-	list := make([]vkQueueFamilyProperties, n)
-	call(in.GetPhysicalDeviceQueueFamilyProperties, uintptr(d), uintptr(unsafe.Pointer(&n)),
-		uintptr(unsafe.Pointer(&list[0])))
-	return list[:n]
+	list, _ := listed[vkQueueFamilyProperties](func(n *uint32, to unsafe.Pointer) Result {
+		call(in.GetPhysicalDeviceQueueFamilyProperties, uintptr(d), uintptr(unsafe.Pointer(n)), uintptr(to))
+		return ResultSuccess
+	})
+	return list
 }
 
 func (p *probe) queues(in *hostInstance) {
@@ -226,8 +213,8 @@ func hostTimestampBits(in *hostInstance, d VkPhysicalDevice, family uint32) (bit
 }
 
 func (p *probe) memory(in *hostInstance, features uint64) {
-	core := vkPhysicalDeviceMemoryProperties2{vkHead: head(vkStructureTypePhysicalDeviceMemoryProperties2)}
-	call(in.GetPhysicalDeviceMemoryProperties2, uintptr(p.handle), uintptr(unsafe.Pointer(&core)))
+	core := headed(vkPhysicalDeviceMemoryProperties2{})
+	call(in.GetPhysicalDeviceMemoryProperties2, uintptr(p.handle), uintptr(unsafe.Pointer(core)))
 	var budget, usage [16]uint64
 	if features>>featureMemoryBudget&1 != 0 {
 		hostHeapBudget(in, p.handle, &budget, &usage)
@@ -245,10 +232,7 @@ func (p *probe) memory(in *hostInstance, features uint64) {
 
 func (p *probe) shapes(in *hostInstance, features uint64) {
 	if features>>featureCoopmat&1 != 0 {
-		list := matrices(in.GetPhysicalDeviceCooperativeMatrixPropertiesKHR, p.handle, func(s *vkCooperativeMatrixPropertiesKHR) {
-			s.vkHead = head(vkStructureTypeCooperativeMatrixPropertiesKHR)
-		})
-		for _, s := range list {
+		for _, s := range matrices[vkCooperativeMatrixPropertiesKHR](in.GetPhysicalDeviceCooperativeMatrixPropertiesKHR, p.handle) {
 			p.info.Caps.CoopMatShapes = append(p.info.Caps.CoopMatShapes, CoopMatShape{
 				M: s.MSize, N: s.NSize, K: s.KSize, A: ComponentType(s.AType), B: ComponentType(s.BType),
 				C: ComponentType(s.CType), Result: ComponentType(s.ResultType),
@@ -256,9 +240,7 @@ func (p *probe) shapes(in *hostInstance, features uint64) {
 		}
 	}
 	if features>>featureCm2FlexibleDimensions&1 != 0 {
-		list := matrices(in.GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV, p.handle, func(s *vkCooperativeMatrixFlexibleDimensionsPropertiesNV) {
-			s.vkHead = head(vkStructureTypeCooperativeMatrixFlexibleDimensionsPropertiesNV)
-		})
+		list := matrices[vkCooperativeMatrixFlexibleDimensionsPropertiesNV](in.GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV, p.handle)
 		for _, s := range list {
 			p.info.Caps.CoopMat2.Flexible = append(p.info.Caps.CoopMat2.Flexible, CoopMatShape{
 				M: s.MGranularity, N: s.NGranularity, K: s.KGranularity, A: ComponentType(s.AType), B: ComponentType(s.BType),
@@ -268,39 +250,33 @@ func (p *probe) shapes(in *hostInstance, features uint64) {
 	}
 }
 
-// matrices lists structures that a command about cooperative matrices fills; begin fills in their heads.
-func matrices[T any](command uintptr, d VkPhysicalDevice, begin func(*T)) []T {
-	var n uint32
+// matrices lists structures that a command about cooperative matrices fills.
+func matrices[T any](command uintptr, d VkPhysicalDevice) []T {
 	if command == 0 {
 		return nil
 	}
-	if r := call(command, uintptr(d), uintptr(unsafe.Pointer(&n)), 0); r != ResultSuccess || n == 0 {
+	list, r := listed[T](func(n *uint32, to unsafe.Pointer) Result {
+		return call(command, uintptr(d), uintptr(unsafe.Pointer(n)), uintptr(to))
+	})
+	if r < 0 {
 		return nil
 	}
-	list := make([]T, n)
-	for i := range list {
-		begin(&list[i])
-	}
-	if r := call(command, uintptr(d), uintptr(unsafe.Pointer(&n)), uintptr(unsafe.Pointer(&list[0]))); r < 0 {
-		return nil
-	}
-	return list[:min(n, maxShapes)]
+	return list[:min(len(list), maxShapes)]
 }
 
 // sharing asks whether file descriptors and the clock work for this kind of object: being listed does not make them.
 func (p *probe) sharing(in *hostInstance, have extensions, features uint64) uint64 {
 	if have.has("VK_KHR_external_memory_fd") {
-		info := vkPhysicalDeviceExternalBufferInfo{
-			vkHead:     head(vkStructureTypePhysicalDeviceExternalBufferInfo),
+		info := headed(vkPhysicalDeviceExternalBufferInfo{
 			usage:      bufferUsage,
 			handleType: vkExternalMemoryHandleTypeOpaqueFdBit,
-		}
+		})
 		if features>>featureBufferDeviceAddress&1 != 0 {
 			info.usage |= vkBufferUsageShaderDeviceAddressBit
 		}
-		out := vkExternalBufferProperties{vkHead: head(vkStructureTypeExternalBufferProperties)}
-		call(in.GetPhysicalDeviceExternalBufferProperties, uintptr(p.handle), uintptr(unsafe.Pointer(&info)),
-			uintptr(unsafe.Pointer(&out)))
+		out := headed(vkExternalBufferProperties{})
+		call(in.GetPhysicalDeviceExternalBufferProperties, uintptr(p.handle), uintptr(unsafe.Pointer(info)),
+			uintptr(unsafe.Pointer(out)))
 		const want = vkExternalMemoryFeatureExportableBit | vkExternalMemoryFeatureImportableBit
 		if got := out.externalMemoryProperties.externalMemoryFeatures; got&want == want {
 			features |= 1 << featureExternalMemoryFd
@@ -310,17 +286,11 @@ func (p *probe) sharing(in *hostInstance, have extensions, features uint64) uint
 		}
 	}
 	if have.has("VK_KHR_external_semaphore_fd") && features>>featureTimelineSemaphore&1 != 0 {
-		info := vkPhysicalDeviceExternalSemaphoreInfo{
-			vkHead:     head(vkStructureTypePhysicalDeviceExternalSemaphoreInfo),
-			handleType: vkExternalSemaphoreHandleTypeOpaqueFdBit,
-		}
-		info.pNext = unsafe.Pointer(&vkSemaphoreTypeCreateInfo{
-			vkHead:        head(vkStructureTypeSemaphoreTypeCreateInfo),
-			semaphoreType: vkSemaphoreTypeTimeline,
-		})
-		out := vkExternalSemaphoreProperties{vkHead: head(vkStructureTypeExternalSemaphoreProperties)}
-		call(in.GetPhysicalDeviceExternalSemaphoreProperties, uintptr(p.handle), uintptr(unsafe.Pointer(&info)),
-			uintptr(unsafe.Pointer(&out)))
+		info := headed(vkPhysicalDeviceExternalSemaphoreInfo{handleType: vkExternalSemaphoreHandleTypeOpaqueFdBit})
+		info.pNext = unsafe.Pointer(headed(vkSemaphoreTypeCreateInfo{semaphoreType: vkSemaphoreTypeTimeline}))
+		out := headed(vkExternalSemaphoreProperties{})
+		call(in.GetPhysicalDeviceExternalSemaphoreProperties, uintptr(p.handle), uintptr(unsafe.Pointer(info)),
+			uintptr(unsafe.Pointer(out)))
 		const want = vkExternalSemaphoreFeatureExportableBit | vkExternalSemaphoreFeatureImportableBit
 		if out.externalSemaphoreFeatures&want == want {
 			features |= 1 << featureExternalSemaphoreFd

@@ -197,6 +197,6 @@ func (t *Timeline) release() {
 func (t *Timeline) destroy() {
 	if !t.gone {
 		t.gone = true
-		hostDestroySemaphore(t.d.c, t.handle)
+		t.d.c.destroy(t.d.c.DestroySemaphore, t.handle)
 	}
 }
