@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"vkattn/internal/ccall"
 	"vkattn/vk"
 )
 
@@ -144,6 +145,13 @@ func (c *Context) check(op string, code int32) error {
 	return err
 }
 
+// call calls a function of the driver, which op names in an error, as driver.in does.
+//
+//go:uintptrescapes
+func (c *Context) call(op string, fn uintptr, args ...uintptr) error {
+	return c.check(op, c.lib.api.in(c.handle, fn, args...))
+}
+
 // own registers a resource to be destroyed with the context. The context is entered.
 func (c *Context) own(r resource) {
 	c.mu.Lock()
@@ -210,6 +218,6 @@ func (c *Context) end() {
 	c.owned, c.modules, c.kernels = nil, nil, nil
 	c.mu.Unlock()
 	if !c.foreign {
-		c.lib.api.releaseContext(int32(c.info.device))
+		ccall.Call(c.lib.api.cuDevicePrimaryCtxRelease_v2, uintptr(c.info.device))
 	}
 }

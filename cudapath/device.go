@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"unsafe"
 
 	"vkattn/attention"
 	"vkattn/internal/backend"
@@ -53,7 +54,7 @@ func OpenDevice(o DeviceOptions) (*attention.Device, error) {
 		modules: map[string]*module{}, kernels: map[*Kernel]*kernel{}, owned: map[resource]struct{}{}}
 	if c.foreign {
 		var device int32
-		if err := l.check("cuCtxGetDevice", l.api.contextDevice(o.Context, &device)); err != nil {
+		if err := l.check("cuCtxGetDevice", l.api.in(o.Context, l.api.cuCtxGetDevice, uintptr(unsafe.Pointer(&device)))); err != nil {
 			return nil, err
 		}
 		of := info
@@ -151,7 +152,7 @@ func WrapStream(d *attention.Device, stream uint64) (*attention.Stream, error) {
 	}
 	defer b.c.leave()
 	var context uint64
-	if err := b.c.check("cuStreamGetCtx", b.c.lib.api.streamContext(b.c.handle, stream, &context)); err != nil {
+	if err := b.c.call("cuStreamGetCtx", b.c.lib.api.cuStreamGetCtx, uintptr(stream), uintptr(unsafe.Pointer(&context))); err != nil {
 		return nil, err
 	}
 	if context != b.c.handle {
@@ -199,7 +200,7 @@ func (c *Context) allocate(op string, bytes uint64) (address uint64, err error) 
 	if bytes > c.info.Memory {
 		return 0, refuse(op, vk.ErrOutOfMemory, "%s, the device has %s", hostmem.Bytes(bytes), hostmem.Bytes(c.info.Memory))
 	}
-	if err := c.check("cuMemAlloc", c.lib.api.allocPlain(c.handle, bytes, &address)); err != nil {
+	if err := c.call("cuMemAlloc", c.lib.api.cuMemAlloc_v2, uintptr(unsafe.Pointer(&address)), uintptr(bytes)); err != nil {
 		if e, ok := err.(*Error); ok {
 			e.Detail = hostmem.Bytes(bytes)
 		}

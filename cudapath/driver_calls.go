@@ -149,27 +149,6 @@ func (a *driver) retainContext(device int32, context *uint64) int32 {
 	return int32(ccall.Call(a.cuDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(context)), uintptr(device)))
 }
 
-func (a *driver) releaseContext(device int32) {
-	ccall.Call(a.cuDevicePrimaryCtxRelease_v2, uintptr(device))
-}
-
-// contextDevice is the device of a context, which need not be current.
-func (a *driver) contextDevice(context uint64, device *int32) int32 {
-	return a.in(context, a.cuCtxGetDevice, uintptr(unsafe.Pointer(device)))
-}
-
-func (a *driver) createStream(context uint64, stream *uint64) int32 {
-	return a.in(context, a.cuStreamCreate, uintptr(unsafe.Pointer(stream)), streamNonBlocking)
-}
-
-func (a *driver) destroyStream(context, stream uint64) {
-	a.in(context, a.cuStreamDestroy_v2, uintptr(stream))
-}
-
-func (a *driver) streamContext(context, stream uint64, of *uint64) int32 {
-	return a.in(context, a.cuStreamGetCtx, uintptr(stream), uintptr(unsafe.Pointer(of)))
-}
-
 // capturing reports whether a stream is being captured into a graph.
 func (a *driver) capturing(context, stream uint64) (on bool, code int32) {
 	t := turns.Get().(*turn)
@@ -192,22 +171,6 @@ func (a *driver) poll(context, stream uint64, atMost time.Duration) int32 {
 	}
 }
 
-func (a *driver) createEvent(context uint64, event *uint64) int32 {
-	return a.in(context, a.cuEventCreate, uintptr(unsafe.Pointer(event)), eventDefault)
-}
-
-func (a *driver) destroyEvent(context, event uint64) {
-	a.in(context, a.cuEventDestroy_v2, uintptr(event))
-}
-
-func (a *driver) recordEvent(context, event, stream uint64) int32 {
-	return a.in(context, a.cuEventRecord, uintptr(event), uintptr(stream))
-}
-
-func (a *driver) elapsed(context, from, to uint64, ms *float32) int32 {
-	return a.in(context, a.cuEventElapsedTime, uintptr(unsafe.Pointer(ms)), uintptr(from), uintptr(to))
-}
-
 // loadModule loads a cubin, or PTX that ends in a NUL. log is what the compiler says of an error.
 func (a *driver) loadModule(context uint64, image []byte) (log string, module uint64, code int32) {
 	j := new(struct {
@@ -223,10 +186,6 @@ func (a *driver) loadModule(context uint64, image []byte) (log string, module ui
 		log = string(text)
 	}
 	return log, module, code
-}
-
-func (a *driver) unloadModule(context, module uint64) {
-	a.in(context, a.cuModuleUnload, uintptr(module))
 }
 
 // function finds a function and lets it have so much dynamic shared memory. blocks is how many of its blocks a
@@ -270,23 +229,6 @@ func (a *driver) dropMemory(context, memory, at uint64) {
 		a.in(context, a.cuMemFree_v2, uintptr(at))
 	}
 	a.in(context, a.cuDestroyExternalMemory, uintptr(memory))
-}
-
-func (a *driver) importTimeline(context uint64, fd int, semaphore *uint64) int32 {
-	handle := &externalSemaphore{kind: timelineFD, fd: int32(fd)}
-	return a.in(context, a.cuImportExternalSemaphore, uintptr(unsafe.Pointer(semaphore)), uintptr(unsafe.Pointer(handle)))
-}
-
-func (a *driver) dropTimeline(context, semaphore uint64) {
-	a.in(context, a.cuDestroyExternalSemaphore, uintptr(semaphore))
-}
-
-func (a *driver) signal(context, stream, semaphore, value uint64) int32 {
-	return a.atValue(a.cuSignalExternalSemaphoresAsync, context, stream, semaphore, value)
-}
-
-func (a *driver) wait(context, stream, semaphore, value uint64) int32 {
-	return a.atValue(a.cuWaitExternalSemaphoresAsync, context, stream, semaphore, value)
 }
 
 // atValue signals a semaphore with a value, or waits for it.
@@ -347,24 +289,11 @@ func (a *driver) free(context, memory, at, rounded uint64) {
 	a.in(context, a.cuMemRelease, uintptr(memory))
 }
 
-func (a *driver) export(context, memory uint64, fd *int32) int32 {
-	return a.in(context, a.cuMemExportToShareableHandle, uintptr(unsafe.Pointer(fd)), uintptr(memory), posixFD, 0)
-}
-
-// allocPlain makes ordinary memory.
-func (a *driver) allocPlain(context, size uint64, at *uint64) int32 {
-	return a.in(context, a.cuMemAlloc_v2, uintptr(unsafe.Pointer(at)), uintptr(size))
-}
-
 // freePlain waits for all work of the context first.
 func (a *driver) freePlain(context, at uint64) {
 	if a.in(context, a.cuCtxSynchronize) == cudaSuccess {
 		a.in(context, a.cuMemFree_v2, uintptr(at))
 	}
-}
-
-func (a *driver) copyIn(context, stream, to uint64, from []byte) int32 {
-	return a.in(context, a.cuMemcpyHtoDAsync_v2, uintptr(to), uintptr(unsafe.Pointer(&from[0])), uintptr(len(from)), uintptr(stream))
 }
 
 // copyOut waits: memory that is not pinned may only be there when the driver says so.
@@ -374,12 +303,4 @@ func (a *driver) copyOut(context, stream uint64, to []byte, from uint64) int32 {
 		r = a.in(context, a.cuStreamSynchronize, uintptr(stream))
 	}
 	return r
-}
-
-func (a *driver) copyWithin(context, stream, to, from, size uint64) int32 {
-	return a.in(context, a.cuMemcpyDtoDAsync_v2, uintptr(to), uintptr(from), uintptr(size), uintptr(stream))
-}
-
-func (a *driver) fill(context, stream, at uint64, word uint32, words uint64) int32 {
-	return a.in(context, a.cuMemsetD32Async, uintptr(at), uintptr(word), uintptr(words), uintptr(stream))
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"vkattn/vk"
 )
@@ -23,7 +24,7 @@ func (c *Context) NewEvent() (*Event, error) {
 	}
 	defer c.leave()
 	e := &Event{c: c}
-	if err := c.check("cuEventCreate", c.lib.api.createEvent(c.handle, &e.handle)); err != nil {
+	if err := c.call("cuEventCreate", c.lib.api.cuEventCreate, uintptr(unsafe.Pointer(&e.handle)), eventDefault); err != nil {
 		return nil, err
 	}
 	c.own(e)
@@ -34,14 +35,12 @@ func (c *Context) NewEvent() (*Event, error) {
 // has finished.
 func (s *Stream) Record(e *Event) error {
 	const op = "Record"
-	if err := s.use(op); err != nil {
-		return err
-	}
-	defer s.c.leave()
-	if e == nil || e.c != s.c || e.closed.Load() {
-		return invalid(op, "no open event of this context")
-	}
-	return s.c.check("cuEventRecord", s.c.lib.api.recordEvent(s.c.handle, e.handle, s.handle))
+	return s.do(op, func() error {
+		if e == nil || e.c != s.c || e.closed.Load() {
+			return invalid(op, "no open event of this context")
+		}
+		return s.c.call("cuEventRecord", s.c.lib.api.cuEventRecord, uintptr(e.handle), uintptr(s.handle))
+	})
 }
 
 // Since is the device time from an earlier event to this one, with a resolution of half a
@@ -60,7 +59,7 @@ func (e *Event) Since(earlier *Event) (time.Duration, error) {
 		return 0, invalid(op, "no open events of one context")
 	}
 	var ms float32
-	err := e.c.check("cuEventElapsedTime", e.c.lib.api.elapsed(e.c.handle, earlier.handle, e.handle, &ms))
+	err := e.c.call("cuEventElapsedTime", e.c.lib.api.cuEventElapsedTime, uintptr(unsafe.Pointer(&ms)), uintptr(earlier.handle), uintptr(e.handle))
 	ns := float64(ms) * float64(time.Millisecond)
 	switch {
 	case err != nil:
@@ -79,4 +78,6 @@ func (e *Event) Close() error {
 	return nil
 }
 
-func (e *Event) destroy() { e.c.lib.api.destroyEvent(e.c.handle, e.handle) }
+func (e *Event) destroy() {
+	e.c.lib.api.in(e.c.handle, e.c.lib.api.cuEventDestroy_v2, uintptr(e.handle))
+}

@@ -2,6 +2,7 @@ package cudapath
 
 import (
 	"sync/atomic"
+	"unsafe"
 
 	"vkattn/internal/cloexec"
 	"vkattn/internal/hostmem"
@@ -98,7 +99,8 @@ func (m *Memory) ExportFD() (int, error) {
 	defer m.c.leave()
 	return cloexec.Take(func() (int, error) {
 		fd := int32(-1)
-		err := m.c.check("cuMemExportToShareableHandle", m.c.lib.api.export(m.c.handle, m.handle, &fd))
+		err := m.c.call("cuMemExportToShareableHandle", m.c.lib.api.cuMemExportToShareableHandle,
+			uintptr(unsafe.Pointer(&fd)), uintptr(m.handle), posixFD, 0)
 		return int(fd), err
 	})
 }

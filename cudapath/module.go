@@ -120,6 +120,6 @@ func (m *module) load(c *Context, name string) error {
 
 func (m *module) unload(c *Context) {
 	if m.handle != 0 {
-		c.lib.api.unloadModule(c.handle, m.handle)
+		c.lib.api.in(c.handle, c.lib.api.cuModuleUnload, uintptr(m.handle))
 	}
 }

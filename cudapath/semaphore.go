@@ -2,6 +2,7 @@ package cudapath
 
 import (
 	"sync/atomic"
+	"unsafe"
 
 	"vkattn/vk"
 )
@@ -41,8 +42,9 @@ func (c *Context) importTimeline(op string, t *vk.Timeline) (*Semaphore, error) 
 		return nil, err
 	}
 	defer c.leave()
-	s := &Semaphore{c: c}
-	if err := c.check("cuImportExternalSemaphore", c.lib.api.importTimeline(c.handle, fd, &s.handle)); err != nil {
+	s, from := &Semaphore{c: c}, &externalSemaphore{kind: timelineFD, fd: int32(fd)}
+	if err := c.call("cuImportExternalSemaphore", c.lib.api.cuImportExternalSemaphore,
+		uintptr(unsafe.Pointer(&s.handle)), uintptr(unsafe.Pointer(from))); err != nil {
 		closeFD(fd) // the import failed and did not take it
 		return nil, err
 	}
@@ -68,4 +70,6 @@ func (t *Semaphore) Close() error {
 	return nil
 }
 
-func (t *Semaphore) destroy() { t.c.lib.api.dropTimeline(t.c.handle, t.handle) }
+func (t *Semaphore) destroy() {
+	t.c.lib.api.in(t.c.handle, t.c.lib.api.cuDestroyExternalSemaphore, uintptr(t.handle))
+}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 )
 
 // Stream is a CUDA stream: its work runs in order, and concurrently with other streams. It
@@ -33,7 +34,7 @@ func (c *Context) NewStream() (*Stream, error) {
 
 func (c *Context) newStream() (*Stream, error) {
 	s := &Stream{c: c}
-	if err := c.check("cuStreamCreate", c.lib.api.createStream(c.handle, &s.handle)); err != nil {
+	if err := c.call("cuStreamCreate", c.lib.api.cuStreamCreate, uintptr(unsafe.Pointer(&s.handle)), streamNonBlocking); err != nil {
 		return nil, err
 	}
 	c.own(s)
@@ -75,91 +76,88 @@ func (s *Stream) use(op string) error {
 // launchOp is the method that launches kernels.
 const launchOp = "Launch"
 
-// WaitFor makes later work of the stream wait on the device until the timeline reaches
-// value.
-func (s *Stream) WaitFor(t *Semaphore, value uint64) error {
-	const op = "WaitFor"
+// do makes a call on an open stream with f.
+func (s *Stream) do(op string, f func() error) error {
 	if err := s.use(op); err != nil {
 		return err
 	}
 	defer s.c.leave()
-	if err := t.usable(op, s.c); err != nil {
-		return err
-	}
-	return s.waitFor(t, value)
+	return f()
 }
 
-func (s *Stream) waitFor(t *Semaphore, value uint64) error {
-	return s.c.check("cuWaitExternalSemaphoresAsync", s.c.lib.api.wait(s.c.handle, s.handle, t.handle, value))
+// WaitFor makes later work of the stream wait on the device until the timeline reaches
+// value.
+func (s *Stream) WaitFor(t *Semaphore, value uint64) error {
+	return s.at("WaitFor", t, value, s.waitFor)
 }
 
 // SignalTo sets the timeline to value when all work of the stream so far has finished. The
 // value must be above all that the timeline was set to or will be set to before.
 func (s *Stream) SignalTo(t *Semaphore, value uint64) error {
-	const op = "SignalTo"
-	if err := s.use(op); err != nil {
-		return err
-	}
-	defer s.c.leave()
-	if err := t.usable(op, s.c); err != nil {
-		return err
-	}
-	return s.signalTo(t, value)
+	return s.at("SignalTo", t, value, s.signalTo)
+}
+
+// at makes a call on a timeline with f.
+func (s *Stream) at(op string, t *Semaphore, value uint64, f func(*Semaphore, uint64) error) error {
+	return s.do(op, func() error {
+		if err := t.usable(op, s.c); err != nil {
+			return err
+		}
+		return f(t, value)
+	})
+}
+
+func (s *Stream) waitFor(t *Semaphore, value uint64) error {
+	a := s.c.lib.api
+	return s.c.check("cuWaitExternalSemaphoresAsync", a.atValue(a.cuWaitExternalSemaphoresAsync, s.c.handle, s.handle, t.handle, value))
 }
 
 func (s *Stream) signalTo(t *Semaphore, value uint64) error {
-	return s.c.check("cuSignalExternalSemaphoresAsync", s.c.lib.api.signal(s.c.handle, s.handle, t.handle, value))
+	a := s.c.lib.api
+	return s.c.check("cuSignalExternalSemaphoresAsync", a.atValue(a.cuSignalExternalSemaphoresAsync, s.c.handle, s.handle, t.handle, value))
 }
 
 // CopyFromHost copies src to a device address, in order with the other work of the stream.
 // src may be changed when it returns.
 func (s *Stream) CopyFromHost(address uint64, src []byte) error {
-	const op = "CopyFromHost"
-	if err := s.use(op); err != nil {
-		return err
-	}
-	defer s.c.leave()
-	if len(src) == 0 {
-		return nil
-	}
-	return s.c.check("cuMemcpyHtoDAsync", s.c.lib.api.copyIn(s.c.handle, s.handle, address, src))
+	return s.do("CopyFromHost", func() error {
+		if len(src) == 0 {
+			return nil
+		}
+		return s.c.call("cuMemcpyHtoDAsync", s.c.lib.api.cuMemcpyHtoDAsync_v2,
+			uintptr(address), uintptr(unsafe.Pointer(&src[0])), uintptr(len(src)), uintptr(s.handle))
+	})
 }
 
 // CopyToHost copies from a device address to dst, after the earlier work of the stream. dst
 // has the bytes when it returns. It waits without a bound: Wait, which takes a context, may come first.
 func (s *Stream) CopyToHost(dst []byte, address uint64) error {
-	const op = "CopyToHost"
-	if err := s.use(op); err != nil {
-		return err
-	}
-	defer s.c.leave()
-	if len(dst) == 0 {
-		return nil
-	}
-	return s.c.check("cuMemcpyDtoHAsync", s.c.lib.api.copyOut(s.c.handle, s.handle, dst, address))
+	return s.do("CopyToHost", func() error {
+		if len(dst) == 0 {
+			return nil
+		}
+		return s.c.check("cuMemcpyDtoHAsync", s.c.lib.api.copyOut(s.c.handle, s.handle, dst, address))
+	})
 }
 
 // Copy copies bytes from one device address to another.
 func (s *Stream) Copy(dst, src, bytes uint64) error {
-	const op = "Copy"
-	if err := s.use(op); err != nil {
-		return err
-	}
-	defer s.c.leave()
-	return s.c.check("cuMemcpyDtoDAsync", s.c.lib.api.copyWithin(s.c.handle, s.handle, dst, src, bytes))
+	return s.do("Copy", func() error {
+		return s.c.call("cuMemcpyDtoDAsync", s.c.lib.api.cuMemcpyDtoDAsync_v2,
+			uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s.handle))
+	})
 }
 
 // Fill sets bytes at a device address to a repeated 32-bit word. Both are multiples of 4.
 func (s *Stream) Fill(address uint64, word uint32, bytes uint64) error {
 	const op = "Fill"
-	if err := s.use(op); err != nil {
-		return err
-	}
-	defer s.c.leave()
-	if address%4 != 0 || bytes%4 != 0 {
-		return invalid(op, "%d bytes at %#x: multiples of 4 are needed", bytes, address)
-	}
-	return s.c.check("cuMemsetD32Async", s.c.lib.api.fill(s.c.handle, s.handle, address, word, bytes/4))
+	return s.do(op, func() error {
+		if address%4 != 0 || bytes%4 != 0 {
+			return invalid(op, "%d bytes at %#x: multiples of 4 are needed", bytes, address)
+		}
+		return s.c.call("cuMemsetD32Async", s.c.lib.api.cuMemsetD32Async,
+			uintptr(address), uintptr(word), uintptr(bytes/4), uintptr(s.handle))
+	})
 }
 
 // waitSlice bounds one poll of the driver, and so the delay after which a cancelled context
@@ -235,4 +233,6 @@ func (s *Stream) close() {
 	}
 }
 
-func (s *Stream) destroy() { s.c.lib.api.destroyStream(s.c.handle, s.handle) }
+func (s *Stream) destroy() {
+	s.c.lib.api.in(s.c.handle, s.c.lib.api.cuStreamDestroy_v2, uintptr(s.handle))
+}
