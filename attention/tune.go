@@ -64,23 +64,8 @@ const (
 // the device's timestamps are no times, Tune times by the wall clock, and a note says so. The CPU tier has
 // nothing to tune: the error matches [ErrUnsupported].
 func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, error) {
-	if err := op.usable(); err != nil {
+	if err := op.tunes(ctx, "Tune", s); err != nil {
 		return TuneReport{}, err
-	}
-	if ctx == nil {
-		return TuneReport{}, errs.Invalid("Tune: no context")
-	}
-	if op.dev == nil {
-		return TuneReport{}, fmt.Errorf("%w: %v has no tiles to tune", ErrUnsupported, op.home)
-	}
-	if op.experiment != (Experiment{}) || op.backward.named {
-		return TuneReport{}, fmt.Errorf("%w: a kernel changed for measurement is not tuned", ErrUnsupported)
-	}
-	if err := s.Validate(); err != nil {
-		return TuneReport{}, err
-	}
-	if op.cfg.Tier.WithoutSPIRV() {
-		return TuneReport{}, fmt.Errorf("%w: tier %v has no tiles to tune", ErrUnsupported, op.cfg.Tier)
 	}
 	r := op.typical(s)
 	r.LSE = o.LSE
@@ -91,6 +76,24 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	}
 	defer done()
 	return op.tune(ctx, store, r, o)
+}
+
+// tunes refuses what a method does not tune.
+func (op *Op) tunes(ctx context.Context, method string, s Shape) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
+	switch {
+	case ctx == nil:
+		return errs.Invalid("%s: no context", method)
+	case op.dev == nil:
+		return fmt.Errorf("%w: %v has no tiles to tune", ErrUnsupported, op.home)
+	case op.experiment != (Experiment{}) || op.backward.named:
+		return fmt.Errorf("%w: a kernel changed for measurement is not tuned", ErrUnsupported)
+	case op.cfg.Tier.WithoutSPIRV():
+		return fmt.Errorf("%w: tier %v has no tiles to tune", ErrUnsupported, op.cfg.Tier)
+	}
+	return s.Validate()
 }
 
 // tuneOnFirstUse tunes the class of a request unless it is tuned already. If tuning fails,
@@ -226,8 +229,8 @@ func (op *Op) tune(ctx context.Context, store *plan.Store, r plan.Request, o Tun
 // tries reports whether a tile becomes a candidate. It reports the others.
 func (t *tuning) tries(x tuneTile) bool {
 	switch {
-	case x.out != "":
-		t.report.add(&candidate{tuneTile: x}, TunePruned, x.out)
+	case x.Out != "":
+		t.report.add(&candidate{tuneTile: x}, TunePruned, x.Out)
 	case t.DryRun:
 		t.report.add(&candidate{tuneTile: x}, TuneUntried, "")
 	default:
@@ -446,8 +449,8 @@ func (t *tuning) say(stage string, done, of int) {
 // add puts a candidate into the report.
 func (r *TuneReport) add(c *candidate, status TuneStatus, reason string) *TuneCandidate {
 	r.Candidates = append(r.Candidates, TuneCandidate{
-		Tile: c.entry.Name, Status: status, Reason: reason, Heuristic: c.heuristic,
-		SharedBytes: c.shared, Estimate: c.registers,
+		Tile: c.entry.Name, Status: status, Reason: reason, Heuristic: c.Heuristic,
+		SharedBytes: c.Shared, Estimate: c.Registers,
 		Registers: c.stats.registers, SpillBytes: c.stats.spills, SpillShared: c.stats.inShared, CompileMs: milliseconds(c.compile),
 	})
 	return &r.Candidates[len(r.Candidates)-1]

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"vkattn/internal/errs"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/operands"
 	"vkattn/internal/plan"
@@ -24,20 +23,7 @@ import (
 // calls for dQ, dK and dV without options; with [TuningOn] gradients are not tuned on first
 // use. As in the forward pass, the last bits of gradients depend on the tile.
 func (op *Op) TuneBackward(ctx context.Context, s Shape, o TuneOptions) ([]TuneReport, error) {
-	if err := op.usable(); err != nil {
-		return nil, err
-	}
-	switch {
-	case ctx == nil:
-		return nil, errs.Invalid("TuneBackward: no context")
-	case op.dev == nil:
-		return nil, fmt.Errorf("%w: %v has no tiles to tune", ErrUnsupported, op.home)
-	case op.experiment != (Experiment{}) || op.backward.named:
-		return nil, fmt.Errorf("%w: a kernel changed for measurement is not tuned", ErrUnsupported)
-	case op.cfg.Tier.WithoutSPIRV():
-		return nil, fmt.Errorf("%w: tier %v has no tiles to tune", ErrUnsupported, op.cfg.Tier)
-	}
-	if err := s.Validate(); err != nil {
+	if err := op.tunes(ctx, "TuneBackward", s); err != nil {
 		return nil, err
 	}
 	cfg := op.cfg
@@ -91,8 +77,7 @@ func (op *Op) tuneBackward(ctx context.Context, store *plan.Store, cfg problem.C
 	defer t.end(start)
 	for _, x := range plan.PruneBackward(op.dev.Caps(), v, r.Shape, o.Candidates) {
 		local, subgroup := x.V.LocalSize()
-		tile := tuneTile{entry: plan.TuningEntry{Tile: x.V.Key(), Name: x.V.Describe()}, heuristic: x.Heuristic,
-			shared: x.Shared, registers: x.Registers, local: local, subgroup: subgroup, out: x.Out}
+		tile := tuneTile{x.Judgement, plan.TuningEntry{Tile: x.V.Key(), Name: x.V.Describe()}, local, subgroup}
 		if t.tries(tile) {
 			t.list = append(t.list, newBackwardCandidate(op.dev, cfg, tile, x.V, r))
 		}
@@ -135,18 +120,12 @@ type kernelWatch struct {
 type backwardTuneMemory struct {
 	*tuneMemory
 	kernel    *plan.BackwardVariant
-	dO        *vk.Buffer
-	gradients [3]*vk.Buffer // dQ, dK, dV
-	elements  [3]int64      // of gradients
+	dO        *operands.Block
+	gradients [3]tuneTensor // dQ, dK, dV
 }
 
 func newBackwardTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Config, r *plan.BackwardRequest, v *plan.BackwardVariant) (_ *backwardTuneMemory, err error) {
 	m := &backwardTuneMemory{kernel: v}
-	defer func() {
-		if err != nil {
-			m.close()
-		}
-	}()
 	s, size := r.Shape, uint64(cfg.DType.Size())
 	forward := newOp(dev, cfg, Experiment{}, nil)
 	forward.cfg.Tier = TierAuto // O and LSE of any tier
@@ -154,7 +133,7 @@ func newBackwardTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Conf
 	request := forward.typical(s)
 	request.LSE = true
 	keys := int64(s.B) * int64(s.KVHeads()) * int64(s.Sk)
-	m.elements = [3]int64{s.Rows() * int64(cfg.HeadDim), keys * int64(cfg.HeadDim), keys * int64(cfg.ValueDim())}
+	elements := [3]int64{s.Rows() * int64(cfg.HeadDim), keys * int64(cfg.HeadDim), keys * int64(cfg.ValueDim())}
 	o := uint64(s.Rows()) * uint64(cfg.ValueDim())
 	c, err := plan.MakeBackward(dev, &cfg, r, nil)
 	if err != nil {
@@ -162,41 +141,48 @@ func newBackwardTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Conf
 	}
 	// Checked in one: the tensors of the forward pass alone may fit.
 	if err := dev.CheckMemory("TuneBackward", hostmem.Sum(tuneBytes(cfg, request), hostmem.Product(o, size),
-		hostmem.Product(hostmem.Sum(uint64(m.elements[0]), uint64(m.elements[1]), uint64(m.elements[2])), size), c.ScratchBytes)); err != nil {
+		hostmem.Product(hostmem.Sum(uint64(elements[0]), uint64(elements[1]), uint64(elements[2])), size), c.ScratchBytes)); err != nil {
 		return nil, err
 	}
 	if m.tuneMemory, err = newTuneMemory(ctx, dev, cfg, request, 1); err != nil {
 		return nil, err
 	}
-	allocate := func(name string, elements uint64) (*vk.Buffer, error) {
-		return dev.NewBuffer((elements*size+3)&^3, vk.BufferOptions{Name: "tune " + name})
+	defer func() {
+		if err != nil {
+			m.close()
+		}
+	}()
+	allocate := func(name string, elements uint64) (*operands.Block, error) {
+		return m.New(elements*size, vk.BufferOptions{Name: "tune " + name})
 	}
 	if m.dO, err = allocate("dO", o); err != nil {
 		return nil, err
 	}
 	for i, name := range []string{"dQ", "dK", "dV"} {
-		if m.gradients[i], err = allocate(name, uint64(m.elements[i])); err != nil {
+		m.gradients[i].elements = elements[i]
+		if m.gradients[i].Block, err = allocate(name, uint64(elements[i])); err != nil {
 			return nil, err
 		}
 	}
 	return m, operands.InTurn(
 		func() error { return m.randomize(m.dO) },
-		m.stream.Barrier,
-		func() error { return forward.Forward(m.calls, m.args(0)) },
-		func() error { return m.stream.Wait(ctx) },
+		m.Barrier,
+		func() error { return forward.Forward(m.Order(), m.args(0)) },
+		func() error { return m.Wait(ctx) },
 	)
 }
 
 // backward records one call.
 func (m *backwardTuneMemory) backward(op *Op) error {
-	return op.Backward(m.calls, BackwardArgs{Args: m.args(0), DO: Tensor{Buffer: m.dO},
-		DQ: Tensor{Buffer: m.gradients[0]}, DK: Tensor{Buffer: m.gradients[1]}, DV: Tensor{Buffer: m.gradients[2]}})
+	g := &m.gradients
+	return op.Backward(m.Order(), BackwardArgs{Args: m.args(0), DO: Tensor{Buffer: m.dO.Buffer},
+		DQ: Tensor{Buffer: g[0].Buffer}, DK: Tensor{Buffer: g[1].Buffer}, DV: Tensor{Buffer: g[2].Buffer}})
 }
 
 // timed runs op n times and returns the times of the kernel alone. Without the device's
 // clock they are the times of whole calls, which differ by the kernel. A time of 0 matches errNoClock.
 func (m *backwardTuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration, error) {
-	run := func() error { return operands.InTurn(m.stream.Barrier, func() error { return m.backward(op) }) }
+	run := func() error { return operands.InTurn(m.Barrier, func() error { return m.backward(op) }) }
 	if !m.stamps {
 		return m.timedByWall(ctx, n, run)
 	}
@@ -209,12 +195,12 @@ func (m *backwardTuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.D
 			return nil, err
 		}
 	}
-	if err := m.stream.Wait(ctx); err != nil {
+	if err := m.Wait(ctx); err != nil {
 		return nil, err
 	}
 	for i := range watches {
 		for _, pair := range watches[i].marks {
-			t, err := m.stream.Elapsed(pair[0], pair[1])
+			t, err := m.Stream.Elapsed(pair[0], pair[1])
 			if err != nil {
 				return nil, noClock(err)
 			}
@@ -227,39 +213,7 @@ func (m *backwardTuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.D
 	return out, nil
 }
 
-// result fills the gradients with NaN, computes them and returns both ends of each.
+// result computes the gradients and returns both ends of each.
 func (m *backwardTuneMemory) result(ctx context.Context, op *Op) ([]float32, error) {
-	for _, b := range m.gradients {
-		if err := m.stream.Fill(vk.BufferRange{Buffer: b, Size: b.Size() &^ 3}, 0xffffffff); err != nil {
-			return nil, err
-		}
-	}
-	if err := operands.InTurn(m.stream.Barrier, func() error { return m.backward(op) }, m.stream.Barrier); err != nil {
-		return nil, err
-	}
-	size := int64(m.cfg.DType.Size())
-	var values []float32
-	for i, b := range m.gradients {
-		n := min(m.elements[i], judged)
-		for _, first := range []int64{0, m.elements[i] - n} {
-			raw, part := make([]byte, n*size), make([]float32, n)
-			if err := m.stream.Download(ctx, raw, b, uint64(first*size)); err != nil {
-				return nil, err
-			}
-			m.cfg.DType.Decode(part, raw)
-			values = append(values, part...)
-		}
-	}
-	return values, nil
-}
-
-func (m *backwardTuneMemory) close() {
-	if m.tuneMemory != nil {
-		m.tuneMemory.close() // waits for the work that uses the buffers
-	}
-	for _, b := range append(m.gradients[:], m.dO) {
-		if b != nil {
-			_ = b.Close()
-		}
-	}
+	return m.computed(ctx, func() error { return m.backward(op) }, m.gradients[:])
 }

@@ -15,18 +15,14 @@ import (
 
 // tuneTile is a tile of the table with what a tuning needs of it.
 type tuneTile struct {
+	plan.Judgement
 	entry           plan.TuningEntry // its key and name, and of candidates the hash
-	heuristic       bool
-	shared          uint64 // bytes per workgroup; 0: pruned before that was read
-	registers       int    // per invocation, estimated
-	local, subgroup uint32 // sizes; subgroup 0: the kernel needs none
-	out             string // why it is pruned; empty if it is not
+	local, subgroup uint32           // sizes; subgroup 0: the kernel needs none
 }
 
 // forwardTile describes an option of the forward kernels.
 func forwardTile(o plan.Option) tuneTile {
-	return tuneTile{entry: plan.TuningEntry{Tile: plan.KeyOf(o.V.Tile), Name: o.V.Describe()}, heuristic: o.Heuristic,
-		shared: o.Shared, registers: o.Registers, local: o.V.Tile.LocalSize(), subgroup: o.V.Tile.SubgroupSize(), out: o.Out}
+	return tuneTile{o.Judgement, plan.TuningEntry{Tile: plan.KeyOf(o.V.Tile), Name: o.V.Describe()}, o.V.Tile.LocalSize(), o.V.Tile.SubgroupSize()}
 }
 
 // candidate is a tile that may be compiled and run.
@@ -78,7 +74,7 @@ func (c *candidate) build() {
 		if subgroup == 0 {
 			subgroup = c.op.dev.Caps().SubgroupSize
 		}
-		c.stats = readStats(list, c.shared, c.local, subgroup)
+		c.stats = readStats(list, c.Shared, c.local, subgroup)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"vkattn/internal/backend"
 	"vkattn/internal/hostmem"
 	"vkattn/internal/operands"
 	"vkattn/internal/plan"
@@ -18,18 +19,22 @@ import (
 // tuneMemory holds the tensors on which candidates are timed, and the clock. Runs cycle
 // through copies of the tensors, so that no run finds its inputs in the last-level cache.
 type tuneMemory struct {
-	dev     *vk.Device
+	*operands.Memory
 	cfg     problem.Config
 	shape   Shape
-	stream  *vk.Stream
-	calls   *Stream       // of stream
-	buffers [4]*vk.Buffer // Q, K, V, O
-	lse     *vk.Buffer    // nil: no LSE
-	offset  [4]int64      // of the first element, aligned as in the request
-	stride  [4]int64      // elements from one copy of a tensor to the next
+	tensors [4]tuneTensor   // Q, K, V, O
+	lse     *operands.Block // nil: no LSE
 	copies  int
 	next    int
 	stamps  bool // times are of the device's timestamps, not of the wall clock
+}
+
+// tuneTensor is a tensor, in elements.
+type tuneTensor struct {
+	*operands.Block
+	elements int64
+	offset   int64 // of the first element, aligned as in the request
+	stride   int64 // from one copy to the next
 }
 
 const (
@@ -40,52 +45,50 @@ const (
 
 // newTuneMemory allocates and fills tensors as a request has them. copies is the number of
 // sets; 0 makes more than the last-level cache holds.
-func newTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Config, r plan.Request, copies int) (m *tuneMemory, err error) {
-	m = &tuneMemory{dev: dev, cfg: cfg, shape: r.Shape, stamps: dev.Caps().Limits.TimestampValidBits > 0}
-	defer func() {
-		if err != nil {
-			m.close()
-			m = nil
-		}
-	}()
+func newTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Config, r plan.Request, copies int) (*tuneMemory, error) {
 	if err := dev.CheckMemory("Tune", tuneBytes(cfg, r)); err != nil {
-		return m, err
+		return nil, err
 	}
+	memory, err := operands.OpenMemory(backend.Vulkan{Dev: dev}, "tune")
+	if err != nil {
+		return nil, err
+	}
+	memory.Stream.NoBarrier = true // calls may overlap
+	m := &tuneMemory{Memory: memory, cfg: cfg, shape: r.Shape, copies: copies, stamps: dev.Caps().Limits.TimestampValidBits > 0}
 	size := int64(cfg.DType.Size())
 	rows, keys := r.Shape.Rows(), int64(r.Shape.B)*int64(r.Shape.KVHeads())*int64(r.Shape.Sk)
 	d, dv := int64(cfg.HeadDim), int64(cfg.ValueDim())
-	elements := [4]int64{rows * d, keys * d, keys * dv, rows * dv}
 	var total int64
-	for i, n := range elements {
-		m.offset[i] = int64(r.Align[i] % 8)
-		m.stride[i] = (n + 8 + 4095) / 4096 * 4096
-		total += m.stride[i] * size
+	for i, n := range [4]int64{rows * d, keys * d, keys * dv, rows * dv} {
+		m.tensors[i] = tuneTensor{elements: n, offset: int64(r.Align[i] % 8), stride: (n + 8 + 4095) / 4096 * 4096}
+		total += m.tensors[i].stride * size
 	}
 	rotation := int64(tuneRotation)
 	if dev.Info().Type == vk.DeviceCPU {
 		rotation = tuneRotationCPU
 	}
-	m.copies = copies
 	if copies == 0 {
 		m.copies = int(max(1, (rotation+total-1)/total))
 	}
-	if m.stream, err = dev.NewStream("tune"); err != nil {
-		return m, err
-	}
-	m.stream.NoBarrier = true // calls may overlap
-	m.calls = OnStream(m.stream)
-	for err = m.allocate(elements, size); m.copies > 1 && errors.Is(err, vk.ErrOutOfMemory); err = m.allocate(elements, size) {
+	for err = m.allocate(size); m.copies > 1 && errors.Is(err, vk.ErrOutOfMemory); err = m.allocate(size) {
 		m.copies /= 2
 	}
-	if err != nil {
-		return m, err
+	if err == nil && r.LSE {
+		m.lse, err = m.New(uint64(4*rows), vk.BufferOptions{Name: "tune LSE"})
 	}
-	if r.LSE {
-		if m.lse, err = dev.NewBuffer(uint64(4*rows), vk.BufferOptions{Name: "tune LSE"}); err != nil {
-			return m, err
+	for _, t := range m.tensors[:3] { // O is computed
+		if err == nil {
+			err = m.randomize(t.Block)
 		}
 	}
-	return m, m.fill(ctx)
+	if err == nil {
+		err = m.Wait(ctx)
+	}
+	if err != nil {
+		m.close()
+		return nil, err
+	}
+	return m, nil
 }
 
 // tuneBytes returns the bytes of one copy of the tensors. It saturates.
@@ -99,30 +102,20 @@ func tuneBytes(cfg problem.Config, r plan.Request) uint64 {
 	return total
 }
 
-func (m *tuneMemory) allocate(elements [4]int64, size int64) (err error) {
-	for i := range m.buffers {
-		n := (m.stride[i]*int64(m.copies-1) + elements[i] + 8) * size
-		if m.buffers[i], err = m.dev.NewBuffer(uint64(n+3)&^3, vk.BufferOptions{Name: "tune " + "QKVO"[i:i+1]}); err != nil {
-			m.free()
-			return err
+func (m *tuneMemory) allocate(size int64) (err error) {
+	for i := range m.tensors {
+		t := &m.tensors[i]
+		n := (t.stride*int64(m.copies-1) + t.elements + 8) * size
+		if t.Block, err = m.New(uint64(n), vk.BufferOptions{Name: "tune " + "QKVO"[i:i+1]}); err != nil {
+			return errors.Join(err, m.Free())
 		}
 	}
 	return nil
 }
 
-// fill writes normally distributed numbers into Q, K and V, so that softmax rows and power
-// draw are realistic.
-func (m *tuneMemory) fill(ctx context.Context) error {
-	for _, b := range m.buffers[:3] {
-		if err := m.randomize(b); err != nil {
-			return err
-		}
-	}
-	return m.stream.Wait(ctx)
-}
-
-// randomize fills a buffer. It uploads the first block and doubles it on the device.
-func (m *tuneMemory) randomize(b *vk.Buffer) error {
+// randomize fills a block with normally distributed numbers, so that softmax rows and power draw
+// are realistic. It uploads the first numbers and doubles them on the device.
+func (m *tuneMemory) randomize(b *operands.Block) error {
 	values := make([]float32, tuneBlock)
 	random := rand.New(rand.NewPCG(1, 2)) // the same numbers in every tuning
 	for i := range values {
@@ -130,20 +123,15 @@ func (m *tuneMemory) randomize(b *vk.Buffer) error {
 	}
 	block := make([]byte, tuneBlock*m.cfg.DType.Size())
 	m.cfg.DType.Encode(block, values)
-	size := b.Size() &^ 3
+	size := (b.Size() + 3) &^ 3
 	done := min(uint64(len(block)), size)
-	if err := m.stream.Upload(b, 0, block[:done]); err != nil {
+	if err := b.Write(0, block[:done]); err != nil {
 		return err
 	}
-	for done < size {
-		n := min(done, size-done)
-		if err := m.stream.Barrier(); err != nil {
+	for ; done < size; done *= 2 {
+		if err := operands.InTurn(m.Barrier, func() error { return b.Repeat(done, done) }); err != nil {
 			return err
 		}
-		if err := m.stream.Copy(vk.BufferRange{Buffer: b, Offset: done, Size: n}, vk.BufferRange{Buffer: b, Size: n}); err != nil {
-			return err
-		}
-		done += n
 	}
 	return nil
 }
@@ -151,10 +139,11 @@ func (m *tuneMemory) randomize(b *vk.Buffer) error {
 func (m *tuneMemory) args(copy int) Args {
 	a := Args{Shape: m.shape}
 	for i, t := range []*Tensor{&a.Q, &a.K, &a.V, &a.O} {
-		*t = Tensor{Buffer: m.buffers[i], Offset: m.offset[i] + m.stride[i]*int64(copy)}
+		x := &m.tensors[i]
+		*t = Tensor{Buffer: x.Buffer, Offset: x.offset + x.stride*int64(copy)}
 	}
 	if m.lse != nil {
-		a.LSE = Tensor{Buffer: m.lse}
+		a.LSE = Tensor{Buffer: m.lse.Buffer}
 	}
 	return a
 }
@@ -176,12 +165,12 @@ func (m *tuneMemory) byWall() { m.stamps = false }
 func (m *tuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration, error) {
 	run := func() error {
 		m.next = (m.next + 1) % m.copies
-		return op.Forward(m.calls, m.args(m.next))
+		return op.Forward(m.Order(), m.args(m.next))
 	}
 	if !m.stamps {
 		return m.timedByWall(ctx, n, run)
 	}
-	out, err := operands.Timed(ctx, m.stream, n, run)
+	out, err := operands.Timed(ctx, m.Stream, n, run)
 	if err == nil && slices.Min(out) <= 0 {
 		err = errNoClock
 	}
@@ -193,7 +182,7 @@ func (m *tuneMemory) timedByWall(ctx context.Context, n int, run func() error) (
 	out := make([]time.Duration, n)
 	for i := range out {
 		start := time.Now()
-		if err := operands.InTurn(ctx.Err, run, func() error { return m.stream.Wait(ctx) }); err != nil {
+		if err := operands.InTurn(ctx.Err, run, func() error { return m.Wait(ctx) }); err != nil {
 			return nil, err
 		}
 		out[i] = max(time.Since(start), 1)
@@ -201,32 +190,36 @@ func (m *tuneMemory) timedByWall(ctx context.Context, n int, run func() error) (
 	return out, nil
 }
 
-// judged is how many elements at the start of O, and at its end, are compared.
+// judged is how many elements at the start of a tensor, and at its end, are compared.
 const judged = 1 << 18
 
-// result fills O with NaN, computes the first copy and returns both ends of O.
+// result computes the first copy and returns both ends of O.
 func (m *tuneMemory) result(ctx context.Context, op *Op) ([]float32, error) {
+	return m.computed(ctx, func() error { return op.Forward(m.Order(), m.args(0)) }, m.tensors[3:])
+}
+
+// computed fills tensors with NaN, makes a call and returns both ends of each.
+func (m *tuneMemory) computed(ctx context.Context, call func() error, of []tuneTensor) (values []float32, err error) {
 	size := int64(m.cfg.DType.Size())
-	elements := m.shape.Rows() * int64(m.cfg.ValueDim())
-	first := m.offset[3] * size
-	last := first + max(0, elements-judged)*size
-	n := min(elements, judged) * size
-	o := m.buffers[3]
-	raw := make([]byte, 2*n)
-	if err := operands.InTurn(
-		func() error {
-			return m.stream.Fill(vk.BufferRange{Buffer: o, Size: uint64(first+elements*size+3) &^ 3}, 0xffffffff)
-		},
-		m.stream.Barrier,
-		func() error { return op.Forward(m.calls, m.args(0)) },
-		m.stream.Barrier,
-		func() error { return m.stream.Download(ctx, raw[:n], o, uint64(first)) },
-		func() error { return m.stream.Download(ctx, raw[n:], o, uint64(last)) },
-	); err != nil {
+	for _, t := range of {
+		if err := t.Spoil(uint64((t.offset + t.elements) * size)); err != nil {
+			return nil, err
+		}
+	}
+	if err := operands.InTurn(m.Barrier, call, m.Barrier); err != nil {
 		return nil, err
 	}
-	values := make([]float32, 2*n/size)
-	m.cfg.DType.Decode(values, raw)
+	for _, t := range of {
+		n := min(t.elements, judged)
+		for _, first := range []int64{0, t.elements - n} {
+			raw, part := make([]byte, n*size), make([]float32, n)
+			if err := m.Stream.Download(ctx, raw, t.Buffer, uint64((t.offset+first)*size)); err != nil {
+				return nil, err
+			}
+			m.cfg.DType.Decode(part, raw)
+			values = append(values, part...)
+		}
+	}
 	return values, nil
 }
 
@@ -243,21 +236,4 @@ func agree(t DType, want, got []float32) error {
 	return nil
 }
 
-func (m *tuneMemory) free() {
-	for i, b := range m.buffers {
-		if b != nil {
-			_ = b.Close()
-		}
-		m.buffers[i] = nil
-	}
-}
-
-func (m *tuneMemory) close() {
-	if m.stream != nil {
-		_ = m.stream.Close() // waits for the work that uses the buffers
-	}
-	m.free()
-	if m.lse != nil {
-		_ = m.lse.Close()
-	}
-}
+func (m *tuneMemory) close() { _ = m.Close() }

@@ -146,12 +146,8 @@ func backwardTiling(limits *vk.Limits, v BackwardVariant, key tileKey) (tile, st
 
 // BackwardOption is Option for a kernel of gradients.
 type BackwardOption struct {
-	V         BackwardVariant
-	Heuristic bool
-	Shared    uint64
-	Registers int
-	cost      float64
-	Out       string
+	V BackwardVariant
+	Judgement
 }
 
 // mostBackwardExcess is estimated registers over available ones from which on a tile is not
@@ -165,7 +161,7 @@ func PruneBackward(caps *vk.Caps, v BackwardVariant, s problem.Shape, n int) []B
 	table, most := BackwardTilings(v), mostBackwardExcess
 	all := make([]BackwardOption, len(table))
 	for i, t := range table {
-		o := BackwardOption{V: v, Heuristic: i == 0}
+		o := BackwardOption{v, Judgement{Heuristic: i == 0}}
 		o.V.setTile(t)
 		o.Registers, o.cost = o.V.estimate(t)
 		if o.Heuristic {
@@ -183,23 +179,8 @@ func PruneBackward(caps *vk.Caps, v BackwardVariant, s problem.Shape, n int) []B
 		}
 		all[i] = o
 	}
-	rest := all[1:]
-	slices.SortStableFunc(rest, func(a, b BackwardOption) int {
-		return cmp.Or(cmp.Compare(min(len(a.Out), 1), min(len(b.Out), 1)), cmp.Compare(a.cost, b.cost))
-	})
-	left := 1
-	for i := range rest {
-		o := &rest[i]
-		switch {
-		case o.Out != "":
-		case left >= n:
-			o.Out = fmt.Sprintf("estimated to be slower than the %d that are tried", n)
-		default:
-			if o.Shared, o.Out = o.V.fits(&caps.Limits); o.Out == "" {
-				left++
-			}
-		}
-	}
+	prune(all, n, func(o *BackwardOption) *Judgement { return &o.Judgement },
+		func(o *BackwardOption) (uint64, string) { return o.V.fits(&caps.Limits) })
 	return all
 }
 

@@ -16,8 +16,13 @@ import (
 
 // Option is a tile of the table as a variant, with the estimates of it.
 type Option struct {
-	V         Variant
-	Heuristic bool
+	V Variant
+	Judgement
+}
+
+// Judgement is what pruning finds about an option.
+type Judgement struct {
+	Heuristic bool    // the tile is that of a plan without tuning
 	Shared    uint64  // bytes per workgroup, from the SPIR-V; 0 if the option was pruned before that was read
 	Registers int     // per invocation, estimated
 	cost      float64 // relative, estimated
@@ -38,7 +43,7 @@ func Prune(caps *vk.Caps, v Variant, r Request, n int) []Option {
 	table := Tilings(v)
 	all := make([]Option, len(table))
 	for i, t := range table {
-		o := Option{V: v, Heuristic: i == 0}
+		o := Option{v, Judgement{Heuristic: i == 0}}
 		o.V.Tile = t
 		tt := t.(tunable)
 		o.Registers = tt.registers(&o.V)
@@ -52,32 +57,45 @@ func Prune(caps *vk.Caps, v Variant, r Request, n int) []Option {
 		}
 		all[i] = o
 	}
-	rest := all[1:]
-	slices.SortStableFunc(rest, func(a, b Option) int {
-		return cmp.Or(cmp.Compare(min(len(a.Out), 1), min(len(b.Out), 1)), cmp.Compare(a.cost, b.cost))
-	})
-	least, left := all[0].cost, 1
+	least := all[0].cost
 	kin := map[[2]uint32]int{} // how many options of each division remain
-	for i := range rest {
-		o := &rest[i]
+	prune(all, n, func(o *Option) *Judgement { return &o.Judgement }, func(o *Option) (shared uint64, reason string) {
 		division := o.V.Tile.(tunable).division()
 		switch {
+		case o.cost > slower*least:
+			return 0, fmt.Sprintf("estimated to take %.1f times as long as the best", o.cost/least)
+		case kin[division] >= max(n/2, 1):
+			return 0, "estimated to be slower than others that divide the workgroup alike"
+		}
+		if shared, reason = Fits(caps, o.V, r.Shape); reason == "" {
+			kin[division]++
+			least = min(least, o.cost)
+		}
+		return shared, reason
+	})
+	return all
+}
+
+// prune orders the options behind the heuristic's by their cost and prunes those that do not fit, and of the others all
+// but the first n.
+func prune[O any](all []O, n int, of func(*O) *Judgement, fits func(*O) (shared uint64, reason string)) {
+	rest := all[1:]
+	slices.SortStableFunc(rest, func(a, b O) int {
+		x, y := of(&a), of(&b)
+		return cmp.Or(cmp.Compare(min(len(x.Out), 1), min(len(y.Out), 1)), cmp.Compare(x.cost, y.cost))
+	})
+	left := 1
+	for i := range rest {
+		switch o := of(&rest[i]); {
 		case o.Out != "":
 		case left >= n:
 			o.Out = fmt.Sprintf("estimated to be slower than the %d that are tried", n)
-		case o.cost > slower*least:
-			o.Out = fmt.Sprintf("estimated to take %.1f times as long as the best", o.cost/least)
-		case kin[division] >= max(n/2, 1):
-			o.Out = "estimated to be slower than others that divide the workgroup alike"
 		default:
-			if o.Shared, o.Out = Fits(caps, o.V, r.Shape); o.Out == "" {
+			if o.Shared, o.Out = fits(&rest[i]); o.Out == "" {
 				left++
-				kin[division]++
-				least = min(least, o.cost)
 			}
 		}
 	}
-	return all
 }
 
 // hopeless returns a reason to prune a tile that needs no look at the SPIR-V, or "".
