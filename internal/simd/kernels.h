@@ -96,53 +96,63 @@ typedef struct {
 	uint32_t row, head; // for dropout: the row in its sequence, and b*Hq + h
 } simd_row;
 
+// SIMD_KERNELS lists the kernels of a set: X(result, name, (parameters), (arguments)). pack_q and widen return the least
+// exponent of pairs.
+#define SIMD_KERNELS(X) \
+	X(int32_t, pack_q, (float *q, const uint8_t *base, const int64_t *at, int32_t vectors, int32_t d, int32_t type), \
+		(q, base, at, vectors, d, type)) \
+	X(void, attend, (const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span, \
+		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, \
+		const int32_t *mask, const uint32_t *slots), (t, q, o, s, state, span, position, k, v, keys, bias, mask, \
+		slots)) \
+	X(void, finish, (float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, \
+		int32_t dv, int32_t type, float keep), (o, state, base, at, rows, vectors, dv, type, keep)) \
+	X(int32_t, widen, (float *dst, const uint8_t *base, const int64_t *at, const float *scales, int32_t rows, \
+		int32_t d, int32_t type), (dst, base, at, scales, rows, d, type)) \
+	X(void, read_bias, (float *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors, \
+		int32_t n, int32_t type), (dst, base, at, keys, vectors, n, type)) \
+	X(int32_t, read_mask, (int32_t *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors, \
+		int32_t n), (dst, base, at, keys, vectors, n)) \
+	X(int32_t, read_blocks, (int32_t *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, \
+		int32_t vectors, int32_t n, int32_t shift), (dst, base, at, keys, vectors, n, shift)) \
+	X(int32_t, backward_keys, (const simd_backward *t, float *slab, const uint8_t *k, const int64_t *k_at, \
+		const uint8_t *v, const int64_t *v_at, int32_t n, int32_t type), (t, slab, k, k_at, v, v_at, n, type)) \
+	X(void, backward_rows, (const simd_backward *t, float *slab, const uint8_t *q, const int64_t *q_at, \
+		const uint8_t *dO, const int64_t *dO_at, int32_t type), (t, slab, q, q_at, dO, dO_at, type)) \
+	X(int32_t, backward_delta, (const simd_backward *t, float *slab, double *sums, const uint8_t *o, \
+		const int64_t *o_at, int32_t type), (t, slab, sums, o, o_at, type)) \
+	X(void, backward_tile, (const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, \
+		const float *count, const float *bias, const int32_t *mask, int32_t n), (t, slab, row, keys, count, bias, \
+		mask, n)) \
+	X(void, backward_sums, (const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, \
+		const float *count, const float *bias, const int32_t *mask, int32_t n, double *sums), (t, slab, row, keys, \
+		count, bias, mask, n, sums)) \
+	X(void, backward_query, (const simd_backward *t, const float *slab, const simd_row *row, const int32_t *keys, \
+		float *dq, int32_t n), (t, slab, row, keys, dq, n)) \
+	X(void, backward_bias, (const simd_backward *t, const float *slab, float *base, const int64_t *at, \
+		const int32_t *keys, int32_t n), (t, slab, base, at, keys, n)) \
+	X(void, backward_bias_sum, (const simd_backward *t, const float *slab, double *sums, int32_t first, int32_t n), \
+		(t, slab, sums, first, n)) \
+	X(void, backward_fold, (float *total, float *part, int32_t n), (total, part, n)) \
+	X(void, backward_store, (const float *x, int64_t stride, uint8_t *base, const int64_t *at, int32_t n, int32_t d, \
+		float scale, int32_t accumulate, int32_t type), (x, stride, base, at, n, d, scale, accumulate, type)) \
+	X(void, backward_store_keys, (const simd_backward *t, float *slab, const float *x, uint8_t *base, \
+		const int64_t *at, int32_t n, int32_t d, float scale, int32_t type), (t, slab, x, base, at, n, d, scale, \
+		type)) \
+	X(void, backward_read_bias, (const simd_backward *t, float *dst, const uint8_t *base, const int64_t *at, \
+		const int32_t *keys, int32_t n, int32_t type), (t, dst, base, at, keys, n, type)) \
+	X(int32_t, backward_read_mask, (const simd_backward *t, int32_t *dst, const uint8_t *base, const int64_t *at, \
+		const int32_t *keys, int32_t n), (t, dst, base, at, keys, n)) \
+	X(int32_t, backward_read_blocks, (const simd_backward *t, int32_t *dst, const uint8_t *base, const int64_t *at, \
+		const int32_t *keys, int32_t n, int32_t shift), (t, dst, base, at, keys, n, shift))
+
 typedef struct {
 	const char *name;
 	int32_t lanes, vector; // query rows of a group, of a vector
 	int32_t pairs;         // whether pack_q and widen take SIMD_PAIRS and SIMD_ROW_PAIRS
 
-	// pack_q and widen return the least exponent of pairs.
-	int32_t (*pack_q)(float *q, const uint8_t *base, const int64_t *at, int32_t vectors, int32_t d, int32_t type);
-	void (*attend)(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span,
-		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias,
-		const int32_t *mask, const uint32_t *slots);
-	void (*finish)(float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, int32_t dv,
-		int32_t type, float keep);
-	int32_t (*widen)(float *dst, const uint8_t *base, const int64_t *at, const float *scales, int32_t rows, int32_t d,
-		int32_t type);
-	void (*read_bias)(float *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors, int32_t n,
-		int32_t type);
-	int32_t (*read_mask)(int32_t *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors,
-		int32_t n);
-	int32_t (*read_blocks)(int32_t *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors,
-		int32_t n, int32_t shift);
-	int32_t (*backward_keys)(const simd_backward *t, float *slab, const uint8_t *k, const int64_t *k_at, const uint8_t *v,
-		const int64_t *v_at, int32_t n, int32_t type);
-	void (*backward_rows)(const simd_backward *t, float *slab, const uint8_t *q, const int64_t *q_at, const uint8_t *dO,
-		const int64_t *dO_at, int32_t type);
-	int32_t (*backward_delta)(const simd_backward *t, float *slab, double *sums, const uint8_t *o, const int64_t *o_at,
-		int32_t type);
-	void (*backward_tile)(const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, const float *count,
-		const float *bias, const int32_t *mask, int32_t n);
-	void (*backward_sums)(const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, const float *count,
-		const float *bias, const int32_t *mask, int32_t n, double *sums);
-	void (*backward_query)(const simd_backward *t, const float *slab, const simd_row *row, const int32_t *keys, float *dq,
-		int32_t n);
-	void (*backward_bias)(const simd_backward *t, const float *slab, float *base, const int64_t *at, const int32_t *keys,
-		int32_t n);
-	void (*backward_bias_sum)(const simd_backward *t, const float *slab, double *sums, int32_t first, int32_t n);
-	void (*backward_fold)(float *total, float *part, int32_t n);
-	void (*backward_store)(const float *x, int64_t stride, uint8_t *base, const int64_t *at, int32_t n, int32_t d, float scale,
-		int32_t accumulate, int32_t type);
-	void (*backward_store_keys)(const simd_backward *t, float *slab, const float *x, uint8_t *base, const int64_t *at,
-		int32_t n, int32_t d, float scale, int32_t type);
-	void (*backward_read_bias)(const simd_backward *t, float *dst, const uint8_t *base, const int64_t *at,
-		const int32_t *keys, int32_t n, int32_t type);
-	int32_t (*backward_read_mask)(const simd_backward *t, int32_t *dst, const uint8_t *base, const int64_t *at,
-		const int32_t *keys, int32_t n);
-	int32_t (*backward_read_blocks)(const simd_backward *t, int32_t *dst, const uint8_t *base, const int64_t *at,
-		const int32_t *keys, int32_t n, int32_t shift);
-
+#define SIMD_FIELD(type, name, parameters, arguments) type (*name) parameters;
+	SIMD_KERNELS(SIMD_FIELD)
 	void (*exps)(float *x, int32_t vectors);
 	void (*tanhs)(float *x, int32_t vectors);
 } simd_kernels;

@@ -24,35 +24,10 @@ package simd
 #cgo noescape simd_map
 #cgo nocallback simd_map
 
-static int32_t simd_pack_q(const simd_kernels *k, float *q, const void *base, const int64_t *at, int32_t vectors, int32_t d,
-	int32_t type) {
-	return k->pack_q(q, base, at, vectors, d, type);
-}
-static void simd_attend(const simd_kernels *k, const simd_tile *t, const float *q, float *o, float *s, float *state,
-	const int32_t *span, const double *position, const void *keys_k, const void *keys_v, const int32_t *keys,
-	const float *bias, const int32_t *mask, const uint32_t *slots) {
-	k->attend(t, q, o, s, state, span, position, keys_k, keys_v, keys, bias, mask, slots);
-}
-static void simd_finish(const simd_kernels *k, float *o, float *state, void *base, const int64_t *at, int32_t rows,
-	int32_t vectors, int32_t dv, int32_t type, float keep) {
-	k->finish(o, state, base, at, rows, vectors, dv, type, keep);
-}
-static int32_t simd_widen(const simd_kernels *k, float *dst, const void *base, const int64_t *at, const float *scales,
-	int32_t rows, int32_t d, int32_t type) {
-	return k->widen(dst, base, at, scales, rows, d, type);
-}
-static void simd_read_bias(const simd_kernels *k, float *dst, const void *base, const int64_t *at, const int32_t *keys,
-	int32_t vectors, int32_t n, int32_t type) {
-	k->read_bias(dst, base, at, keys, vectors, n, type);
-}
-static int32_t simd_read_mask(const simd_kernels *k, int32_t *dst, const void *base, const int64_t *at, const int32_t *keys,
-	int32_t vectors, int32_t n) {
-	return k->read_mask(dst, base, at, keys, vectors, n);
-}
-static int32_t simd_read_blocks(const simd_kernels *k, int32_t *dst, const void *base, const int64_t *at,
-	const int32_t *keys, int32_t vectors, int32_t n, int32_t shift) {
-	return k->read_blocks(dst, base, at, keys, vectors, n, shift);
-}
+#define LIST(...) __VA_ARGS__
+#define CALL(type, name, parameters, arguments) \
+	static type simd_##name(const simd_kernels *set, LIST parameters) { return set->name arguments; }
+SIMD_KERNELS(CALL)
 static void simd_map(const simd_kernels *k, int32_t which, float *x, int32_t vectors) {
 	(which ? k->tanhs : k->exps)(x, vectors);
 }
@@ -85,62 +60,6 @@ static void simd_map(const simd_kernels *k, int32_t which, float *x, int32_t vec
 #cgo nocallback simd_backward_read_mask
 #cgo noescape simd_backward_read_blocks
 #cgo nocallback simd_backward_read_blocks
-
-static int32_t simd_backward_keys(const simd_kernels *x, const simd_backward *t, float *slab, const void *k, const int64_t *k_at,
-	const void *v, const int64_t *v_at, int32_t n, int32_t type) {
-	return x->backward_keys(t, slab, k, k_at, v, v_at, n, type);
-}
-static void simd_backward_rows(const simd_kernels *x, const simd_backward *t, float *slab, const void *q, const int64_t *q_at,
-	const void *dO, const int64_t *dO_at, int32_t type) {
-	x->backward_rows(t, slab, q, q_at, dO, dO_at, type);
-}
-static int32_t simd_backward_delta(const simd_kernels *x, const simd_backward *t, float *slab, double *sums, const void *o,
-	const int64_t *o_at, int32_t type) {
-	return x->backward_delta(t, slab, sums, o, o_at, type);
-}
-static void simd_backward_tile(const simd_kernels *x, const simd_backward *t, float *slab, const void *row,
-	const int32_t *keys, const float *count, const float *bias, const int32_t *mask, int32_t n) {
-	x->backward_tile(t, slab, row, keys, count, bias, mask, n);
-}
-static void simd_backward_sums(const simd_kernels *x, const simd_backward *t, float *slab, const void *row,
-	const int32_t *keys, const float *count, const float *bias, const int32_t *mask, int32_t n, double *sums) {
-	x->backward_sums(t, slab, row, keys, count, bias, mask, n, sums);
-}
-static void simd_backward_query(const simd_kernels *x, const simd_backward *t, const float *slab, const void *row,
-	const int32_t *keys, float *dq, int32_t n) {
-	x->backward_query(t, slab, row, keys, dq, n);
-}
-static void simd_backward_bias(const simd_kernels *x, const simd_backward *t, const float *slab, void *base,
-	const int64_t *at, const int32_t *keys, int32_t n) {
-	x->backward_bias(t, slab, base, at, keys, n);
-}
-static void simd_backward_bias_sum(const simd_kernels *x, const simd_backward *t, const float *slab, double *sums,
-	int32_t first, int32_t n) {
-	x->backward_bias_sum(t, slab, sums, first, n);
-}
-static void simd_backward_fold(const simd_kernels *x, float *total, float *part, int32_t n) {
-	x->backward_fold(total, part, n);
-}
-static void simd_backward_store(const simd_kernels *x, const float *rows, int64_t stride, void *base, const int64_t *at,
-	int32_t n, int32_t d, float scale, int32_t accumulate, int32_t type) {
-	x->backward_store(rows, stride, base, at, n, d, scale, accumulate, type);
-}
-static void simd_backward_store_keys(const simd_kernels *x, const simd_backward *t, float *slab, const float *sums, void *base,
-	const int64_t *at, int32_t n, int32_t d, float scale, int32_t type) {
-	x->backward_store_keys(t, slab, sums, base, at, n, d, scale, type);
-}
-static void simd_backward_read_bias(const simd_kernels *x, const simd_backward *t, float *dst, const void *base,
-	const int64_t *at, const int32_t *keys, int32_t n, int32_t type) {
-	x->backward_read_bias(t, dst, base, at, keys, n, type);
-}
-static int32_t simd_backward_read_mask(const simd_kernels *x, const simd_backward *t, int32_t *dst, const void *base,
-	const int64_t *at, const int32_t *keys, int32_t n) {
-	return x->backward_read_mask(t, dst, base, at, keys, n);
-}
-static int32_t simd_backward_read_blocks(const simd_kernels *x, const simd_backward *t, int32_t *dst, const void *base,
-	const int64_t *at, const int32_t *keys, int32_t n, int32_t shift) {
-	return x->backward_read_blocks(t, dst, base, at, keys, n, shift);
-}
 */
 import "C"
 
@@ -182,12 +101,11 @@ func Sets() (all []*Kernels) {
 	}
 }
 
-func floats(x []float32) *C.float { return (*C.float)(unsafe.SliceData(x)) }
-func ints(x []int32) *C.int32_t   { return (*C.int32_t)(unsafe.SliceData(x)) }
-func ints64(x []int64) *C.int64_t { return (*C.int64_t)(unsafe.SliceData(x)) }
-func pointer(b []byte) unsafe.Pointer {
-	return unsafe.Pointer(unsafe.SliceData(b))
-}
+func floats(x []float32) *C.float   { return (*C.float)(unsafe.SliceData(x)) }
+func ints(x []int32) *C.int32_t     { return (*C.int32_t)(unsafe.SliceData(x)) }
+func ints64(x []int64) *C.int64_t   { return (*C.int64_t)(unsafe.SliceData(x)) }
+func doubles(x []float64) *C.double { return (*C.double)(unsafe.SliceData(x)) }
+func pointer(b []byte) *C.uint8_t   { return (*C.uint8_t)(unsafe.SliceData(b)) }
 
 func packQ(k *Kernels, q []float32, base []byte, at []int64, vectors, d int, t Type) (least int) {
 	if k.c == nil {
@@ -203,7 +121,7 @@ func attend(g *Group, c *gokernels.Tile, t *Tile, scores []float32) {
 		return
 	}
 	C.simd_attend(g.kernels.c, (*C.simd_tile)(unsafe.Pointer(c)), floats(g.q), floats(g.o), floats(scores), floats(g.state), ints(g.Span),
-		(*C.double)(unsafe.SliceData(g.Position)), t.K, t.V, ints(t.Keys), floats(t.Bias), ints(t.Mask),
+		doubles(g.Position), (*C.float)(t.K), (*C.float)(t.V), ints(t.Keys), floats(t.Bias), ints(t.Mask),
 		(*C.uint32_t)(unsafe.SliceData(g.Slots)))
 }
 
@@ -263,7 +181,9 @@ func tanhs(k *Kernels, x []float32) {
 
 func (b *Backward) tile() *C.simd_backward { return (*C.simd_backward)(unsafe.Pointer(&b.c)) }
 
-func rowsOf(b *Backward) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b.Rows)) }
+func rowsOf(b *Backward) *C.simd_row {
+	return (*C.simd_row)(unsafe.Pointer(unsafe.SliceData(b.Rows)))
+}
 
 func backwardKeys(b *Backward, k, v []byte, n int, t Type) bool {
 	if b.kernels.c == nil {
@@ -285,7 +205,7 @@ func backwardDelta(b *Backward, sums []float64, o []byte, t Type) bool {
 	if b.kernels.c == nil {
 		return gokernels.BackwardDelta(&b.c, b.slab, sums, o, b.OAt, t)
 	}
-	return C.simd_backward_delta(b.kernels.c, b.tile(), floats(b.slab), (*C.double)(unsafe.SliceData(sums)), pointer(o),
+	return C.simd_backward_delta(b.kernels.c, b.tile(), floats(b.slab), doubles(sums), pointer(o),
 		ints64(b.OAt), C.int32_t(t)) != 0
 }
 
@@ -304,7 +224,7 @@ func backwardSums(b *Backward, sums []float64) {
 		return
 	}
 	C.simd_backward_sums(b.kernels.c, b.tile(), floats(b.slab), rowsOf(b), ints(b.Keys), floats(b.Count), floats(b.bias),
-		ints(b.mask), C.int32_t(b.n), (*C.double)(unsafe.SliceData(sums)))
+		ints(b.mask), C.int32_t(b.n), doubles(sums))
 }
 
 func backwardQuery(b *Backward, sums []float32) {
@@ -320,7 +240,7 @@ func backwardBias(b *Backward, dBias []byte) {
 		gokernels.BackwardBias(&b.c, b.slab, dBias, b.DBiasAt, b.Keys, b.n)
 		return
 	}
-	C.simd_backward_bias(b.kernels.c, b.tile(), floats(b.slab), pointer(dBias), ints64(b.DBiasAt), ints(b.Keys), C.int32_t(b.n))
+	C.simd_backward_bias(b.kernels.c, b.tile(), floats(b.slab), (*C.float)(unsafe.Pointer(pointer(dBias))), ints64(b.DBiasAt), ints(b.Keys), C.int32_t(b.n))
 }
 
 func backwardBiasSum(b *Backward, sums []float64, first, heads int) {
@@ -328,7 +248,7 @@ func backwardBiasSum(b *Backward, sums []float64, first, heads int) {
 		gokernels.BackwardBiasSum(&b.c, b.slab, sums, first, heads)
 		return
 	}
-	C.simd_backward_bias_sum(b.kernels.c, b.tile(), floats(b.slab), (*C.double)(unsafe.SliceData(sums)), C.int32_t(first), C.int32_t(heads))
+	C.simd_backward_bias_sum(b.kernels.c, b.tile(), floats(b.slab), doubles(sums), C.int32_t(first), C.int32_t(heads))
 }
 
 func fold(k *Kernels, total, part []float32) {
