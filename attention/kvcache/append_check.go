@@ -83,7 +83,7 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 			return err
 		}
 	}
-	if err := l.checkMemory(p.on); err != nil {
+	if err := tensors.CheckMemory(l.list[:], p.on); err != nil {
 		return err
 	}
 	if err := l.checkOverlaps(); err != nil || !p.on.CPU() || a.Shard {
@@ -361,31 +361,6 @@ func unless(given bool, reason problem.Phrase) problem.Phrase {
 		return ""
 	}
 	return reason
-}
-
-// checkMemory checks that all needed tensors are given, on the operation's side and in
-// bounds.
-func (l *appendLayouts) checkMemory(on tensors.Place) error {
-	for i := range l.list {
-		t := &l.list[i]
-		if t.Field == "" {
-			continue
-		}
-		if err := t.CheckGiven(); err != nil {
-			return err
-		}
-		if err := t.CheckDevice(on); err != nil {
-			return err
-		}
-	}
-	for i := range l.list {
-		if t := &l.list[i]; t.Field != "" {
-			if err := t.CheckBounds(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // checkBlocks refuses a Blocked cache with rows that do not start at a block.

@@ -55,8 +55,8 @@ func (l *BackwardTensors) Each(visit func(i int, t *Layout) error) error {
 	return nil
 }
 
-func (l *BackwardTensors) set(cfg *problem.Config, a *problem.BackwardArgs) {
-	l.Want = GradientsOf(cfg, a)
+func (l *BackwardTensors) set(cfg *problem.Config, a *problem.BackwardArgs, want GradientSet) {
+	l.Want = want
 	batches, rows := QueryExtent(&a.Args)
 	kvBatches, keys := KVExtent(&a.Args)
 	dtype, gradient, d, dv := cfg.DType, cfg.GradientType(), cfg.HeadDim, cfg.ValueDim()
@@ -88,28 +88,18 @@ func (l *BackwardTensors) set(cfg *problem.Config, a *problem.BackwardArgs) {
 
 // CheckAll checks a backward call with its O, LSE and outputs, and fills in the layouts.
 func (l *BackwardTensors) CheckAll(cfg *problem.Config, a *problem.BackwardArgs) error {
-	if err := CheckBackward(a, cfg); err != nil {
+	if err := l.check(cfg, a); err != nil {
 		return err
 	}
-	switch want := GradientsOf(cfg, a); {
-	case want == (GradientSet{}):
+	switch {
+	case l.Want == (GradientSet{}):
 		return &problem.ShapeError{Field: "DQ", Got: "missing", Want: "DQ, DK, DV, DBias, DSinks or DTables"}
 	case cfg.HeadDim > problem.MaxHeadDim || cfg.ValueDim() > problem.MaxHeadDim:
 		return fmt.Errorf("%w: no tier computes gradients at head dims %d/%d: at most %d each", problem.ErrUnsupported,
 			cfg.HeadDim, cfg.ValueDim(), problem.MaxHeadDim)
 	}
-	l.set(cfg, a)
-	for _, i := range [2]int{BackwardO, BackwardLSE} { // CheckBackward has checked the others
-		t := &l.list[i]
-		if err := t.CheckGiven(); err != nil {
-			return err
-		}
-		if err := t.checkSide(l.list[BackwardQ].side(), "Q"); err != nil {
-			return err
-		}
-		if err := t.CheckBounds(); err != nil {
-			return err
-		}
+	if err := checkMemory(&l.list[BackwardQ], l.list[BackwardO:BackwardDO]); err != nil { // check has checked the others
+		return err
 	}
 	if err := checkRowStrides(&a.Args, "LSE", a.LSE.Strides); err != nil {
 		return err
@@ -120,23 +110,8 @@ func (l *BackwardTensors) CheckAll(cfg *problem.Config, a *problem.BackwardArgs)
 // checkOutputs refuses outputs whose rows overlap, and outputs that overlap another tensor
 // or the memory of an option.
 func (l *BackwardTensors) checkOutputs(cfg *problem.Config, a *problem.BackwardArgs) error {
-	for i := FirstGradient; i < BackwardCount; i++ {
-		out := l.Tensor(i)
-		if out == nil {
-			continue
-		}
-		if !out.RowsDisjoint() {
-			return &problem.ShapeError{Field: out.Field + ".Strides", Got: out.Tensor.Strides,
-				Want: fmt.Sprintf("rows of %d elements that do not overlap", out.Dim)}
-		}
-		for j := range i {
-			if other := l.Tensor(j); other != nil && out.Overlaps(other) {
-				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${" + other.Field + "}"), Want: "memory of its own"}
-			}
-		}
-	}
-	if !HasOptions(&a.Args, cfg) {
-		return nil
+	if err := checkOverlaps(l.list[:], FirstGradient); err != nil || !HasOptions(&a.Args, cfg) {
+		return err
 	}
 	for i := FirstGradient; i < BackwardCount; i++ {
 		out := l.Tensor(i)

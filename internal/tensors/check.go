@@ -30,13 +30,13 @@ func (l *Layouts) Check(cfg *problem.Config, a *problem.Args) error {
 		}
 	}
 	l.set(cfg, a)
-	if err := checkMemory(l.All()); err != nil {
+	if err := checkMemory(&l.List[0], l.All()); err != nil {
 		return err
 	}
 	if err := checkRowStrides(a, "LSE", a.LSE.Strides); err != nil {
 		return err
 	}
-	if err := checkOverlaps(l.All()); err != nil || !hasOptions {
+	if err := checkOverlaps(l.All(), FirstOutput); err != nil || !hasOptions {
 		return err
 	}
 	return checkOptionTensors(a, cfg, l.All())
@@ -59,30 +59,58 @@ func CheckInputs(cfg problem.Config, a problem.Args) error {
 	var l Layouts
 	l.set(&cfg, &a)
 	inputs := l.All()[:FirstOutput]
-	if err := checkMemory(inputs); err != nil || !hasOptions {
+	if err := checkMemory(&inputs[0], inputs); err != nil || !hasOptions {
 		return err
 	}
 	return checkOptionTensors(&a, &cfg, inputs)
 }
 
-// checkMemory checks that all tensors are given, on one side and in bounds.
-func checkMemory(all []Layout) error {
-	first := all[0].side()
+// checkMemory checks that all tensors with a field are given, on the side of the first and in bounds.
+func checkMemory(first *Layout, all []Layout) error {
+	side := first.side()
 	for i := range all {
 		l := &all[i]
+		if l.Field == "" {
+			continue
+		}
 		if err := l.CheckGiven(); err != nil {
 			return err
 		}
-		if err := l.checkSide(first, all[0].Field); err != nil {
+		if err := l.checkSide(side, first.Field); err != nil {
 			return err
 		}
 	}
+	return checkBounds(all)
+}
+
+// checkBounds is CheckBounds of all tensors with a field.
+func checkBounds(all []Layout) error {
 	for i := range all {
+		if all[i].Field == "" {
+			continue
+		}
 		if err := all[i].CheckBounds(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// CheckMemory checks that all tensors with a field are given, where the operation computes and in bounds.
+func CheckMemory(all []Layout, on Place) error {
+	for i := range all {
+		l := &all[i]
+		if l.Field == "" {
+			continue
+		}
+		if err := l.CheckGiven(); err != nil {
+			return err
+		}
+		if err := l.CheckDevice(on); err != nil {
+			return err
+		}
+	}
+	return checkBounds(all)
 }
 
 // Layouts are the layouts of Q, K, V, O and, if asked for, LSE. They are an array so
@@ -136,15 +164,19 @@ func checkRowStrides(a *problem.Args, field string, s problem.Strides) error {
 // FirstOutput is the index of O in layouts; LSE follows.
 const FirstOutput = 3
 
-func checkOverlaps(all []Layout) error {
-	for i := FirstOutput; i < len(all); i++ {
+// checkOverlaps refuses outputs, from the first on, whose rows overlap, or that overlap another tensor with a field.
+func checkOverlaps(all []Layout, first int) error {
+	for i := first; i < len(all); i++ {
 		out := &all[i]
+		if out.Field == "" {
+			continue
+		}
 		if !out.RowsDisjoint() {
 			return &problem.ShapeError{Field: out.Field + ".Strides", Got: out.Tensor.Strides,
 				Want: fmt.Sprintf("rows of %d elements that do not overlap", out.Dim)}
 		}
 		for j := range i {
-			if out.Overlaps(&all[j]) {
+			if all[j].Field != "" && out.Overlaps(&all[j]) {
 				return &problem.ShapeError{Field: out.Field, Got: problem.Phrase("overlapping ${" + all[j].Field + "}"), Want: "memory of its own"}
 			}
 		}
