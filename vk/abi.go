@@ -69,6 +69,16 @@ func call(command uintptr, args ...uintptr) Result {
 	return Result(int32(ccall.Call(command, args...)))
 }
 
+// chained is a structure with a head in the chain of another one, or alone where that is nil.
+func chained[T any](to *vkHead) *T {
+	var none T
+	s := headed(none)
+	if to != nil {
+		to.chain((*vkHead)(unsafe.Pointer(s)))
+	}
+	return s
+}
+
 // cstring is a copy of a text for C.
 func cstring(s string) *byte { return unsafe.SliceData(append([]byte(s), 0)) }
 

@@ -103,41 +103,25 @@ func (p *probe) features(in *hostInstance, have extensions) (features uint64) {
 
 // properties returns the features, without cooperative matrices where kernels of compute do not have them.
 func (p *probe) properties(in *hostInstance, have extensions, features uint64) uint64 {
-	var (
-		core     = headed(vkPhysicalDeviceProperties2{})
-		id       = headed(vkPhysicalDeviceIDProperties{})
-		sets     = headed(vkPhysicalDeviceMaintenance3Properties{})
-		buffers  = headed(vkPhysicalDeviceMaintenance4Properties{})
-		subgroup = headed(vkPhysicalDeviceSubgroupProperties{})
-		size     = headed(vkPhysicalDeviceSubgroupSizeControlProperties{})
-		driver   = headed(vkPhysicalDeviceDriverProperties{})
-		timeline = headed(vkPhysicalDeviceTimelineSemaphoreProperties{})
-		nvidia   = headed(vkPhysicalDeviceShaderSMBuiltinsPropertiesNV{})
-		amd      = headed(vkPhysicalDeviceShaderCorePropertiesAMD{})
-		arm      = headed(vkPhysicalDeviceShaderCoreBuiltinsPropertiesARM{})
-		matrix   = headed(vkPhysicalDeviceCooperativeMatrixPropertiesKHR{})
-		matrix2  = headed(vkPhysicalDeviceCooperativeMatrix2PropertiesNV{})
-	)
-	for _, s := range []struct {
-		*vkHead
-		core      uint32 // version that has the structure; 0: none
-		extension string
-	}{
-		{&id.vkHead, 1, ""}, {&sets.vkHead, 1, ""}, {&subgroup.vkHead, 1, ""},
-		{&buffers.vkHead, 3, "VK_KHR_maintenance4"},
-		{&size.vkHead, 3, "VK_EXT_subgroup_size_control"},
-		{&driver.vkHead, 2, "VK_KHR_driver_properties"},
-		{&timeline.vkHead, 2, "VK_KHR_timeline_semaphore"},
-		{&nvidia.vkHead, 0, "VK_NV_shader_sm_builtins"},
-		{&amd.vkHead, 0, "VK_AMD_shader_core_properties"},
-		{&arm.vkHead, 0, "VK_ARM_shader_core_builtins"},
-		{&matrix.vkHead, 0, "VK_KHR_cooperative_matrix"},
-		{&matrix2.vkHead, 0, "VK_NV_cooperative_matrix2"},
-	} {
-		if s.core != 0 && p.info.effectiveAPI >= 1<<22|s.core<<12 || have.has(s.extension) {
-			core.chain(s.vkHead)
+	core := headed(vkPhysicalDeviceProperties2{})
+	chain := func(minor uint32, extension string) *vkHead { // of a structure that Vulkan 1.minor or an extension has; nil: neither
+		if minor != 0 && p.info.effectiveAPI >= 1<<22|minor<<12 || have.has(extension) {
+			return &core.vkHead
 		}
+		return nil
 	}
+	id := chained[vkPhysicalDeviceIDProperties](chain(1, ""))
+	sets := chained[vkPhysicalDeviceMaintenance3Properties](chain(1, ""))
+	subgroup := chained[vkPhysicalDeviceSubgroupProperties](chain(1, ""))
+	buffers := chained[vkPhysicalDeviceMaintenance4Properties](chain(3, "VK_KHR_maintenance4"))
+	size := chained[vkPhysicalDeviceSubgroupSizeControlProperties](chain(3, "VK_EXT_subgroup_size_control"))
+	driver := chained[vkPhysicalDeviceDriverProperties](chain(2, "VK_KHR_driver_properties"))
+	timeline := chained[vkPhysicalDeviceTimelineSemaphoreProperties](chain(2, "VK_KHR_timeline_semaphore"))
+	nvidia := chained[vkPhysicalDeviceShaderSMBuiltinsPropertiesNV](chain(0, "VK_NV_shader_sm_builtins"))
+	amd := chained[vkPhysicalDeviceShaderCorePropertiesAMD](chain(0, "VK_AMD_shader_core_properties"))
+	arm := chained[vkPhysicalDeviceShaderCoreBuiltinsPropertiesARM](chain(0, "VK_ARM_shader_core_builtins"))
+	matrix := chained[vkPhysicalDeviceCooperativeMatrixPropertiesKHR](chain(0, "VK_KHR_cooperative_matrix"))
+	matrix2 := chained[vkPhysicalDeviceCooperativeMatrix2PropertiesNV](chain(0, "VK_NV_cooperative_matrix2"))
 	call(in.GetPhysicalDeviceProperties2, uintptr(p.handle), uintptr(unsafe.Pointer(core)))
 
 	info, l := &p.info, &core.properties.limits

@@ -72,18 +72,6 @@ func (a *ncclAPI) within(context uint64, f func() int32) int32 {
 	return f()
 }
 
-func (a *ncclAPI) errorText(code int32) string {
-	return ccall.String(ccall.Call(a.ncclGetErrorString, uintptr(code)))
-}
-
-func (a *ncclAPI) version(v *int32) int32 {
-	return int32(ccall.Call(a.ncclGetVersion, uintptr(unsafe.Pointer(v))))
-}
-
-func (a *ncclAPI) uniqueID(id *ID) int32 {
-	return int32(ccall.Call(a.ncclGetUniqueId, uintptr(unsafe.Pointer(id))))
-}
-
 // join makes a communicator. NCCL takes the ID by value.
 func (a *ncclAPI) join(context uint64, id *ID, rank, ranks int, comm *uint64) int32 {
 	config := &ncclConfig{size: uint64(unsafe.Sizeof(ncclConfig{})), magic: configMagic, version: configOf}
@@ -106,10 +94,6 @@ func (a *ncclAPI) who(comm uint64) (rank, ranks int, code int32) {
 		code = int32(ccall.Call(a.ncclCommCount, uintptr(comm), uintptr(unsafe.Pointer(&n))))
 	}
 	return int(r), int(n), code
-}
-
-func (a *ncclAPI) asyncError(comm uint64, code *int32) int32 {
-	return int32(ccall.Call(a.ncclCommGetAsyncError, uintptr(comm), uintptr(unsafe.Pointer(code))))
 }
 
 // exchange adds messages to a stream, as one group, which belongs to a thread.
@@ -140,8 +124,4 @@ func (a *ncclAPI) allGather(context, comm, stream, send, receive, bytes uint64) 
 	return a.within(context, func() int32 {
 		return int32(ccall.Call(a.ncclAllGather, uintptr(send), uintptr(receive), uintptr(bytes), ncclInt8, uintptr(comm), uintptr(stream)))
 	})
-}
-
-func (a *ncclAPI) abort(context, comm uint64) int32 {
-	return a.within(context, func() int32 { return int32(ccall.Call(a.ncclCommAbort, uintptr(comm))) })
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"unsafe"
 
+	"vkattn/internal/ccall"
 	"vkattn/internal/pause"
 	"vkattn/vk"
 )
@@ -89,7 +91,9 @@ func (c *Comm) Err() error {
 // state is the result of the calls so far; NCCL_IN_PROGRESS: not known yet.
 func (c *Comm) state() (code int32, err error) {
 	const op = "ncclCommGetAsyncError"
-	called, err := c.use(op, func(h uint64) int32 { return c.api.asyncError(h, &code) })
+	called, err := c.use(op, func(h uint64) int32 {
+		return int32(ccall.Call(c.api.ncclCommGetAsyncError, uintptr(h), uintptr(unsafe.Pointer(&code))))
+	})
 	if err == nil {
 		err = check(c.api, op, called)
 	}
@@ -162,7 +166,7 @@ func (c *Comm) Abort() error {
 	if h == 0 {
 		return nil
 	}
-	return check(c.api, op, c.api.abort(c.cuda, h))
+	return check(c.api, op, c.api.within(c.cuda, func() int32 { return int32(ccall.Call(c.api.ncclCommAbort, uintptr(h))) }))
 }
 
 // Close destroys the communicator; work that has not finished is aborted. The caller's own

@@ -16,8 +16,10 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"unsafe"
 
 	"vkattn/cudapath"
+	"vkattn/internal/ccall"
 	"vkattn/vk"
 )
 
@@ -100,7 +102,7 @@ func check(api *ncclAPI, op string, code int32) error {
 		return &Error{Op: op, Code: int(code)}
 	}
 	e := &Error{Op: op, Code: int(code), Detail: "ncclResult_t"}
-	if text := api.errorText(code); text != "" {
+	if text := ccall.String(ccall.Call(api.ncclGetErrorString, uintptr(code))); text != "" {
 		e.Detail = text
 	}
 	return e
@@ -113,7 +115,7 @@ func Version() (int, error) {
 		return 0, err
 	}
 	var v int32
-	err = check(api, "ncclGetVersion", api.version(&v))
+	err = check(api, "ncclGetVersion", int32(ccall.Call(api.ncclGetVersion, uintptr(unsafe.Pointer(&v)))))
 	return int(v), err
 }
 
@@ -127,7 +129,7 @@ func NewID() (ID, error) {
 		return ID{}, err
 	}
 	var id ID
-	if err := check(api, "ncclGetUniqueId", api.uniqueID(&id)); err != nil {
+	if err := check(api, "ncclGetUniqueId", int32(ccall.Call(api.ncclGetUniqueId, uintptr(unsafe.Pointer(&id))))); err != nil {
 		return ID{}, err
 	}
 	return id, nil
