@@ -21,7 +21,7 @@ import (
 //go:embed kernels/*.json kernels/bin
 var embeddedFiles embed.FS
 
-// Kernel is an entry of the tables kernels/*.json.
+// Kernel is an entry of the tables kernels/*.json, which kernels/build writes.
 type Kernel struct {
 	Entry   string `json:"entry"`  // such as "attn_fa2_f16_d128_causal"
 	Family  string `json:"family"` // one of attention.CUDAKernels
@@ -29,7 +29,7 @@ type Kernel struct {
 	D       int    `json:"d"`      // largest head dimension of Q and K
 	DV      int    `json:"dv"`     // of V and O
 	Causal  bool   `json:"causal"` // for a causal mask; family ref does both
-	Any     bool   `json:"any"`    // supports any alignment
+	Any     bool   `json:"any"`    // supports any alignment; otherwise bases, strides and head dims in units of 16 bytes
 	Module  string `json:"module"` // file in kernels/bin, without its suffix
 	Threads int    `json:"threads"`
 	Shared  int    `json:"shared"` // bytes of dynamic shared memory
@@ -39,41 +39,41 @@ type Kernel struct {
 	// factors are joined by *. "persistent" is as many CTAs as run at once, at most one
 	// per tile, or per block of keys of a KV head for a backward kernel of dK and dV.
 	Grid string `json:"grid"`
-	Maps []Map  `json:"maps"` // tensor maps that precede its parameters
-	// Arch is the architecture of its cubin, of a kernel of cubinFamily; empty: the first of
-	// cubinArchitectures.
-	Arch string `json:"arch"`
-	// Speed is the speed of a forward kernel per row when all CTAs are busy, relative to
-	// the kernels for the same problem without a Speed; 0 is 1.
-	Speed float64 `json:"speed"`
 	// General: a forward kernel for calls with options, which others do not take. It takes any alignment.
-	General bool `json:"general"`
+	General bool `json:"general,omitempty"`
 	// Slots: a general kernel for calls with options of slots, a bias, a mask or dropout, which the others do not take.
-	Slots bool `json:"slots"`
+	Slots bool `json:"slots,omitempty"`
 	// Latent: a forward kernel of latent attention (latent.go), for calls with lengths and pages and those without options. Combine
 	// is the entry of its module that combines splits.
 	// Tokens: for calls in which each query row has a list of its keys, and no others.
-	Latent  bool   `json:"latent"`
-	Tokens  bool   `json:"tokens"`
-	Combine string `json:"combine"`
+	Latent  bool   `json:"latent,omitempty"`
+	Tokens  bool   `json:"tokens,omitempty"`
+	Combine string `json:"combine,omitempty"`
 	// Outputs names what a backward kernel computes: one of backwardOutputs. Empty: a
 	// forward kernel.
-	Outputs string `json:"outputs"`
+	Outputs string `json:"outputs,omitempty"`
 	// Dense: a backward kernel that takes no lengths, window and softcap.
-	Dense bool `json:"dense"`
+	Dense bool `json:"dense,omitempty"`
 	// Early: the kernel may start before the kernel of the same call before it ends. It waits
 	// itself for what it needs.
-	Early bool `json:"early"`
+	Early bool `json:"early,omitempty"`
 	// DSBytes is what dS takes that a launch of a backward kernel stores, or reads for dQ. The kernels run
 	// in turns, each time for as many of the call's units of work as it holds. 0: they run once.
-	DSBytes int `json:"dSBytes"`
+	DSBytes int `json:"dSBytes,omitempty"`
 	// Softcap is "yes" for a backward kernel that needs a softcap, "no" for one that takes none.
-	Softcap string `json:"softcap"`
+	Softcap string `json:"softcap,omitempty"`
+	Maps    []Map  `json:"maps,omitempty"` // tensor maps that precede its parameters
+	// Arch is the architecture of its cubin, of a kernel of cubinFamily; empty: the first of
+	// cubinArchitectures.
+	Arch string `json:"arch,omitempty"`
+	// Speed is the speed of a forward kernel per row when all CTAs are busy, relative to
+	// the kernels for the same problem without a Speed; 0 is 1.
+	Speed float64 `json:"speed,omitempty"`
 	// KV is the storage of K and V of a decode kernel, of cubinFamily or decodeFamily. Blocks is the CTAs of it that a multiprocessor runs at
 	// once. Its grid is decodeGrid.
-	KV     string `json:"kv"`
-	Blocks int    `json:"blocks"`
-	Stages int    `json:"stages"` // KV tiles of the ring of a warp
+	KV     string `json:"kv,omitempty"`
+	Blocks int    `json:"blocks,omitempty"`
+	Stages int    `json:"stages,omitempty"` // KV tiles of the ring of a warp
 }
 
 // Map describes how a kernel copies a tensor by the tensor memory accelerator.

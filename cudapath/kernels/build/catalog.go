@@ -2,7 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+
+	"vkattn/cudapath"
 )
 
 // module is one thing to compile: a few entry points that a program loads together.
@@ -17,43 +20,27 @@ type module struct {
 
 // entry is a line of a launch table (ref.json, ref_backward.json, fa2.json, fa3.json, cubin.json), which the host
 // and scripts/cuda_peer.py read.
-type entry struct {
-	Entry   string      `json:"entry"` // name of the kernel
-	Family  string      `json:"family"`
-	DType   string      `json:"dtype"`
-	D       int         `json:"d"` // largest head dims it takes
-	Dv      int         `json:"dv"`
-	Causal  bool        `json:"causal"`
-	Any     bool        `json:"any"`    // any alignment; otherwise bases, strides and head dims in units of 16 bytes
-	Module  string      `json:"module"` // bin/<module>.ptx.gz, bin/<module>.sm_90a.cubin.gz
-	Threads int         `json:"threads"`
-	Shared  int         `json:"shared"`            // bytes of dynamic shared memory
-	Rows    int         `json:"rows"`              // of Q a block
-	Cols    int         `json:"cols"`              // of K a tile
-	Grid    string      `json:"grid"`              // what x, y and z count
-	General bool        `json:"general,omitempty"` // a forward kernel for calls with options, of any alignment, and no others
-	Slots   bool        `json:"slots,omitempty"`   // a general kernel for calls with a bias, a mask or dropout, and no others
-	Latent  bool        `json:"latent,omitempty"`  // a forward kernel of latent attention
-	Tokens  bool        `json:"tokens,omitempty"`  // of latent attention, for calls in which each query row has a list of its keys
-	Combine string      `json:"combine,omitempty"` // its entry that combines splits
-	Outputs string      `json:"outputs,omitempty"` // of a backward kernel: "stats", "dQ", "dK dV" or "dQ dK dV"
-	Dense   bool        `json:"dense,omitempty"`   // a backward kernel without lengths, window and softcap
-	Early   bool        `json:"early,omitempty"`   // starts before the kernel of the same call before it ends, for which it waits itself
-	DSBytes int         `json:"dSBytes,omitempty"` // of dS that a launch of a backward kernel stores or reads
-	Softcap string      `json:"softcap,omitempty"` // of a backward kernel: "yes" or "no" if it is only for calls with or without one
-	Maps    []tensorMap `json:"maps,omitempty"`
-	Arch    string      `json:"arch,omitempty"`   // of the cubin; empty: sm_90a
-	Speed   float64     `json:"speed,omitempty"`  // of a full CTA per row, relative to the kernel of the problem without a speed
-	KV      string      `json:"kv,omitempty"`     // storage of K and V that a decode kernel takes
-	Blocks  int         `json:"blocks,omitempty"` // CTAs of a decode kernel that a multiprocessor runs at once
-	Stages  int         `json:"stages,omitempty"` // KV tiles of the ring of a warp
+type entry = cudapath.Kernel
+
+// panels is the tensor map of a tensor that is copied in panels of 64 columns.
+func panels(tensor string, rows int) cudapath.Map {
+	return cudapath.Map{Tensor: tensor, Box: [4]uint32{64, uint32(rows), 1, 1}, Swizzle: 128}
 }
 
-// tensorMap is a CUtensorMap parameter, (dim, row, head, batch) with element strides of the tensor.
-type tensorMap struct {
-	Tensor  string `json:"tensor"`
-	Box     []int  `json:"box"`
-	Swizzle int    `json:"swizzle"`
+// numbers are macros of numbers, a name and a value in turn.
+func numbers(prefix string, parts ...any) (list []string) {
+	for i := 0; i < len(parts); i += 2 {
+		list = append(list, fmt.Sprintf("%s%s=%d", prefix, parts[i], parts[i+1]))
+	}
+	return list
+}
+
+// isBF16 is the number of a macro.
+func isBF16(dtype string) int {
+	if dtype == "bf16" {
+		return 1
+	}
+	return 0
 }
 
 const (
@@ -84,7 +71,7 @@ func modulesOfTypes(family, source string, rows, cols int) []module {
 			name: name, source: source, ptx: true,
 			defines: []string{"ELEMENT=" + t.element, "ENTRY=attn_" + name},
 			entries: []entry{{
-				Entry: "attn_" + name, Family: family, DType: t.name, D: 576, Dv: 576, Any: true, Module: name,
+				Entry: "attn_" + name, Family: family, DType: t.name, D: 576, DV: 576, Any: true, Module: name,
 				Threads: 256, Rows: rows, Cols: cols, Grid: gridRowsHeadsBatch,
 			}},
 		})
@@ -104,7 +91,7 @@ func refBackwardModules() []module {
 			{"stats", "stats", gridRowsHeadsBatch}, {"dq", "dQ", gridRowsHeadsBatch}, {"dkdv", "dK dV", gridKeysKVHeadsBatch},
 		} {
 			m.entries = append(m.entries, entry{
-				Entry: "attn_" + m.name + "_" + k.step, Family: "ref", DType: t.name, D: 256, Dv: 256, Any: true, Module: m.name,
+				Entry: "attn_" + m.name + "_" + k.step, Family: "ref", DType: t.name, D: 256, DV: 256, Any: true, Module: m.name,
 				Threads: 256, Rows: 64, Cols: 64, Grid: k.grid, Outputs: k.outputs,
 			})
 		}

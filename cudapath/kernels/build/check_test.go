@@ -65,8 +65,8 @@ func TestEveryProblemHasAKernel(t *testing.T) {
 	for _, m := range fa2Modules() {
 		for _, e := range m.entries {
 			k := kind{e.DType, e.Causal, e.Any, e.General, e.Slots}
-			largest[k] = max(largest[k], min(e.D, e.Dv))
-			pairs[k] = pairs[k] || e.D == 192 && e.Dv == 128
+			largest[k] = max(largest[k], min(e.D, e.DV))
+			pairs[k] = pairs[k] || e.D == 192 && e.DV == 128
 			assert.LessOrEqual(t, e.Shared, 163<<10, "%s: what a block of sm_80 has", e.Entry)
 			if e.Any {
 				assert.LessOrEqual(t, e.Shared, 99<<10, "%s: what a block of sm_86 and sm_89 has", e.Entry)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"vkattn/cudapath"
 )
 
 // The kernels that a Vulkan command buffer launches. All fit its 47 KiB of dynamic shared
@@ -49,10 +51,8 @@ func cubinModules() []module {
 	for _, dtype := range []string{"f16", "bf16"} {
 		for _, b := range cubinBuckets {
 			name := headDims("cubin_"+dtype, b.d, b.dv)
-			m := module{name: name, source: "cubin.cu", defines: []string{
-				"CUBIN_NAME=attn_" + name, fmt.Sprintf("ATTN_BF16=%d", map[bool]int{true: 1}[dtype == "bf16"]),
-				fmt.Sprintf("ATTN_D=%d", b.d), fmt.Sprintf("ATTN_DV=%d", b.dv),
-			}}
+			m := module{name: name, source: "cubin.cu",
+				defines: append([]string{"CUBIN_NAME=attn_" + name}, numbers("ATTN_", "BF16", isBF16(dtype), "D", b.d, "DV", b.dv)...)}
 			for _, k := range []struct {
 				kind string
 				cubinTile
@@ -62,20 +62,12 @@ func cubinModules() []module {
 					continue
 				}
 				shared := k.shared(b.d, b.dv)
-				for _, field := range []struct {
-					name  string
-					value int
-				}{
-					{"WARPGROUPS", k.warpgroups}, {"COLS", k.cols}, {"STAGES", k.stages}, {"ONE_RING", k.oneRing},
-					{"PINGPONG", k.pingpong}, {"AHEAD", k.ahead}, {"SHARED", shared},
-				} {
-					m.defines = append(m.defines, fmt.Sprintf("CUBIN_%s_%s=%d", strings.ToUpper(k.kind), field.name, field.value))
-				}
-				box := []int{64, k.cols, 1, 1}
+				m.defines = append(m.defines, numbers("CUBIN_"+strings.ToUpper(k.kind)+"_", "WARPGROUPS", k.warpgroups, "COLS", k.cols,
+					"STAGES", k.stages, "ONE_RING", k.oneRing, "PINGPONG", k.pingpong, "AHEAD", k.ahead, "SHARED", shared)...)
 				m.entries = append(m.entries, entry{
-					Entry: "attn_" + name + "_" + k.kind, Family: "cubin", DType: dtype, D: b.d, Dv: b.dv, Causal: k.causal, Module: name,
+					Entry: "attn_" + name + "_" + k.kind, Family: "cubin", DType: dtype, D: b.d, DV: b.dv, Causal: k.causal, Module: name,
 					Threads: 128 * (k.warpgroups + 1), Shared: shared, Rows: 64 * k.warpgroups, Cols: k.cols,
-					Grid: "persistent", Maps: []tensorMap{{"k", box, 128}, {"v", box, 128}}, Speed: k.speed,
+					Grid: "persistent", Maps: []cudapath.Map{panels("k", k.cols), panels("v", k.cols)}, Speed: k.speed,
 				})
 			}
 			list = append(list, m)
@@ -97,24 +89,17 @@ var cubinFA2Tiles = []struct {
 
 func cubinFA2Modules() []module {
 	var list []module
-	for _, dtype := range []struct{ name, element string }{{"f16", "Half"}, {"bf16", "Bfloat"}} {
+	for _, dtype := range fa2Types {
 		for _, t := range cubinFA2Tiles {
 			name := headDims("cubin_fa2_"+dtype.name, t.d, t.d)
 			shared := max(t.stages*t.cols*t.d*4, t.rows()*t.d*2) + 16*t.stages
 			m := module{name: name, source: "cubin_fa2.cu", arch: "sm_80", defines: []string{"CUBIN_NAME=attn_" + name, "CUBIN_ELEMENT=" + dtype.element}}
-			for _, field := range []struct {
-				name  string
-				value int
-			}{
-				{"D", t.d}, {"DV", t.d}, {"WARPS", t.warps}, {"MFRAGMENTS", t.mFragments}, {"COLS", t.cols}, {"STEP", t.step},
-				{"STAGES", t.stages}, {"ROUNDED", t.rounded}, {"SHARED", shared},
-			} {
-				m.defines = append(m.defines, fmt.Sprintf("CUBIN_%s=%d", field.name, field.value))
-			}
+			m.defines = append(m.defines, numbers("CUBIN_", "D", t.d, "DV", t.d, "WARPS", t.warps, "MFRAGMENTS", t.mFragments, "COLS", t.cols,
+				"STEP", t.step, "STAGES", t.stages, "ROUNDED", t.rounded, "SHARED", shared)...)
 			for _, causal := range []bool{false, true} {
 				m.entries = append(m.entries, entry{
 					Entry: "attn_" + name + map[bool]string{false: "_full", true: "_causal"}[causal], Family: "cubin", DType: dtype.name,
-					D: t.d, Dv: t.d, Causal: causal, Module: name, Threads: t.warps * 32, Shared: shared, Rows: t.rows(), Cols: t.cols,
+					D: t.d, DV: t.d, Causal: causal, Module: name, Threads: t.warps * 32, Shared: shared, Rows: t.rows(), Cols: t.cols,
 					Grid: gridRowsHeadsBatch, Arch: m.arch,
 				})
 			}

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // decodeTile is a tile of decode.cu: the warps of a CTA, the KV tiles of a warp's ring, their keys, and the CTAs that a
 // multiprocessor is asked to hold, which bounds registers. warps of 0: none.
@@ -45,10 +42,8 @@ func decodeModules(family, prefix string, tiles []decodeTiles, mostShared int) [
 	for _, dtype := range []string{"f16", "bf16"} {
 		for _, b := range tiles {
 			name := headDims(prefix+"decode_"+dtype, b.d, b.d)
-			m := module{name: name, source: "decode.cu", defines: []string{
-				"DECODE_NAME=attn_" + name, fmt.Sprintf("DECODE_BF16=%d", map[bool]int{true: 1}[dtype == "bf16"]), fmt.Sprintf("DECODE_D=%d", b.d),
-				fmt.Sprintf("DECODE_MOST_SHARED=%d", mostShared),
-			}}
+			m := module{name: name, source: "decode.cu",
+				defines: append([]string{"DECODE_NAME=attn_" + name}, numbers("DECODE_", "BF16", isBF16(dtype), "D", b.d, "MOST_SHARED", mostShared)...)}
 			for _, k := range []struct {
 				kv string
 				decodeTile
@@ -59,14 +54,10 @@ func decodeModules(family, prefix string, tiles []decodeTiles, mostShared int) [
 					continue
 				}
 				shared := k.shared(b.d, k.unitBytes, k.scaled)
-				for _, field := range []struct {
-					name  string
-					value int
-				}{{"WARPS", k.warps}, {"STAGES", k.stages}, {"KEYS", k.keys}, {"BLOCKS", k.blocks}, {"SHARED", shared}} {
-					m.defines = append(m.defines, fmt.Sprintf("DECODE_%s_%s=%d", strings.ToUpper(k.kv), field.name, field.value))
-				}
+				m.defines = append(m.defines, numbers("DECODE_"+strings.ToUpper(k.kv)+"_", "WARPS", k.warps, "STAGES", k.stages,
+					"KEYS", k.keys, "BLOCKS", k.blocks, "SHARED", shared)...)
 				m.entries = append(m.entries, entry{
-					Entry: "attn_" + name + "_" + k.kv, Family: family, DType: dtype, D: b.d, Dv: b.d, Module: name,
+					Entry: "attn_" + name + "_" + k.kv, Family: family, DType: dtype, D: b.d, DV: b.d, Module: name,
 					Threads: 32 * k.warps, Shared: shared, Rows: 8, Cols: k.keys, Grid: gridDecode, KV: k.kv, Blocks: k.blocks, Stages: k.stages,
 				})
 			}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
 )
 
@@ -59,40 +58,26 @@ func (t tile) shared(d, dv int) int {
 }
 
 // defines are the macros of a tile.
-func (t tile) defines(prefix string, d, dv int) (list []string) {
-	for _, part := range []struct {
-		name  string
-		value int
-	}{
-		{"WARPS", t.warps}, {"MFRAGMENTS", t.mFragments}, {"COLS", t.cols}, {"STEP", t.step},
-		{"QREGS", t.qRegs}, {"STAGES", t.stages}, {"BLOCKS", t.blocks}, {"ROUNDED", t.rounded}, {"SHARED", t.shared(d, dv)},
-	} {
-		list = append(list, fmt.Sprintf("%s%s=%d", prefix, part.name, part.value))
-	}
-	return list
+func (t tile) defines(prefix string, d, dv int) []string {
+	return numbers(prefix, "WARPS", t.warps, "MFRAGMENTS", t.mFragments, "COLS", t.cols, "STEP", t.step, "QREGS", t.qRegs,
+		"STAGES", t.stages, "BLOCKS", t.blocks, "ROUNDED", t.rounded, "SHARED", t.shared(d, dv))
 }
 
 // fa2Types are the storage types of family fa2.
 var fa2Types = []struct{ name, element string }{{"f16", "Half"}, {"bf16", "Bfloat"}}
 
-// fa2Name is the name of the modules for a storage type and head dims.
-func fa2Name(dtype string, d, dv int) string {
-	name := fmt.Sprintf("fa2_%s_d%d", dtype, d)
-	if dv != d {
-		name += fmt.Sprintf("x%d", dv)
-	}
-	return name
+// fa2Module is a module for a storage type and head dims.
+func fa2Module(name, source, element string, d, dv int) module {
+	return module{name: name, source: source, ptx: true,
+		defines: append([]string{"FA2_NAME=attn_" + name, "FA2_ELEMENT=" + element}, numbers("FA2_", "D", d, "DV", dv)...)}
 }
 
 func fa2Modules() []module {
 	var list []module
 	for _, dtype := range fa2Types {
 		for _, b := range fa2Buckets {
-			name := fa2Name(dtype.name, b.d, b.dv)
-			m := module{name: name, source: "fa2.cu", ptx: true, defines: []string{
-				"FA2_NAME=attn_" + name, "FA2_ELEMENT=" + dtype.element,
-				fmt.Sprintf("FA2_D=%d", b.d), fmt.Sprintf("FA2_DV=%d", b.dv),
-			}}
+			name := headDims("fa2_"+dtype.name, b.d, b.dv)
+			m := fa2Module(name, "fa2.cu", dtype.element, b.d, b.dv)
 			for _, k := range []struct {
 				kind string
 				tile
@@ -104,7 +89,7 @@ func fa2Modules() []module {
 				shared := k.shared(b.d, b.dv)
 				m.defines = append(m.defines, k.defines("FA2_"+strings.ToUpper(k.kind)+"_", b.d, b.dv)...)
 				m.entries = append(m.entries, entry{
-					Entry: "attn_" + name + "_" + k.kind, Family: "fa2", DType: dtype.name, D: b.d, Dv: b.dv,
+					Entry: "attn_" + name + "_" + k.kind, Family: "fa2", DType: dtype.name, D: b.d, DV: b.dv,
 					Causal: k.causal, Any: k.any, Module: name,
 					Threads: k.warps * 32, Shared: shared, Rows: k.rows(), Cols: k.cols, Grid: gridRowsHeadsBatch,
 				})
@@ -112,18 +97,15 @@ func fa2Modules() []module {
 			list = append(list, m)
 		}
 		for _, b := range fa2General {
-			name := fa2Name(dtype.name, b.d, b.dv) + "_general"
-			m := module{name: name, source: "fa2_general.cu", ptx: true, defines: []string{
-				"FA2_NAME=attn_" + name, "FA2_ELEMENT=" + dtype.element,
-				fmt.Sprintf("FA2_D=%d", b.d), fmt.Sprintf("FA2_DV=%d", b.dv),
-			}}
+			name := headDims("fa2_"+dtype.name, b.d, b.dv) + "_general"
+			m := fa2Module(name, "fa2_general.cu", dtype.element, b.d, b.dv)
 			for _, k := range []struct {
 				suffix, kind string
 				tile
 			}{{"", "GENERAL", b.general}, {"_slots", "SLOTS", b.slots}} {
 				m.defines = append(m.defines, k.defines("FA2_"+k.kind+"_", b.d, b.dv)...)
 				m.entries = append(m.entries, entry{
-					Entry: "attn_" + name + k.suffix, Family: "fa2", DType: dtype.name, D: b.d, Dv: b.dv, Any: true, General: true, Slots: k.suffix != "", Module: name,
+					Entry: "attn_" + name + k.suffix, Family: "fa2", DType: dtype.name, D: b.d, DV: b.dv, Any: true, General: true, Slots: k.suffix != "", Module: name,
 					Threads: k.warps * 32, Shared: k.shared(b.d, b.dv), Rows: k.rows(), Cols: k.cols, Grid: gridRowsHeadsBatch,
 				})
 			}

@@ -1,7 +1,5 @@
 package main
 
-import "fmt"
-
 // fa2BackwardTile is a tile of fa2_backward_tile.h. The build compares the bytes of shared memory.
 type fa2BackwardTile struct{ warps, rows, keys, shared int }
 
@@ -24,20 +22,13 @@ var fa2BackwardBuckets = []struct {
 // memory. All take causal masks, windows and lengths.
 func fa2BackwardModules() []module {
 	var list []module
-	for _, dtype := range []struct{ name, element string }{{"f16", "Half"}, {"bf16", "Bfloat"}} {
+	for _, dtype := range fa2Types {
 		for _, b := range fa2BackwardBuckets {
-			name := fmt.Sprintf("fa2_%s_d%d", dtype.name, b.d)
-			if b.dv != b.d {
-				name += fmt.Sprintf("x%d", b.dv)
-			}
-			m := module{name: name + "_backward", source: "fa2_backward.cu", ptx: true}
-			m.defines = []string{
-				"FA2_NAME=attn_" + m.name, "FA2_ELEMENT=" + dtype.element, fmt.Sprintf("FA2_D=%d", b.d), fmt.Sprintf("FA2_DV=%d", b.dv),
-				fmt.Sprintf("FA2_SHARED=%d", b.main.shared), fmt.Sprintf("FA2_ANY_SHARED=%d", b.any.shared),
-			}
+			m := fa2Module(headDims("fa2_"+dtype.name, b.d, b.dv)+"_backward", "fa2_backward.cu", dtype.element, b.d, b.dv)
+			m.defines = append(m.defines, numbers("FA2_", "SHARED", b.main.shared, "ANY_SHARED", b.any.shared)...)
 			of := func(step, outputs string, t fa2BackwardTile, any bool, softcap string) entry {
 				e := entry{
-					Entry: "attn_" + m.name + "_" + step, Family: "fa2", DType: dtype.name, D: b.d, Dv: b.dv, Any: any, Module: m.name,
+					Entry: "attn_" + m.name + "_" + step, Family: "fa2", DType: dtype.name, D: b.d, DV: b.dv, Any: any, Module: m.name,
 					Threads: 32 * t.warps, Shared: t.shared, Rows: t.rows, Cols: t.keys, Grid: gridKeys, Outputs: outputs, Softcap: softcap,
 				}
 				if outputs == "stats" {

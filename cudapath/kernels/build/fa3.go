@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"strings"
+
+	"vkattn/cudapath"
 )
 
 // fa3Tile is a tile of fa3.cu: 64 rows a warpgroup, by cols keys.
@@ -53,18 +55,14 @@ func fa3Modules() []module {
 						kernel += fmt.Sprintf("_%d", rows)
 					}
 					kernels = append(kernels, fmt.Sprintf("KERNEL(%s,%d,%d,%t,%d)", kernel, t.warpgroups, t.cols, causal, shared))
-					box := func(rows int) []int { return []int{64, rows, 1, 1} }
 					m.entries = append(m.entries, entry{
-						Entry: kernel, Family: "fa3", DType: dtype, D: b.d, Dv: b.dv, Causal: causal, Module: name,
+						Entry: kernel, Family: "fa3", DType: dtype, D: b.d, DV: b.dv, Causal: causal, Module: name,
 						Threads: 128 * (t.warpgroups + 1), Shared: shared, Rows: rows, Cols: t.cols, Grid: "persistent",
-						Maps: []tensorMap{{"q", box(rows), 128}, {"k", box(t.cols), 128}, {"v", box(t.cols), 128}}, Speed: t.speed,
+						Maps: []cudapath.Map{panels("q", rows), panels("k", t.cols), panels("v", t.cols)}, Speed: t.speed,
 					})
 				}
 			}
-			m.defines = []string{
-				fmt.Sprintf("ATTN_BF16=%d", map[bool]int{true: 1}[dtype == "bf16"]), fmt.Sprintf("ATTN_D=%d", b.d), fmt.Sprintf("ATTN_DV=%d", b.dv),
-				"FA3_KERNELS=" + strings.Join(kernels, " "),
-			}
+			m.defines = append(numbers("ATTN_", "BF16", isBF16(dtype), "D", b.d, "DV", b.dv), "FA3_KERNELS="+strings.Join(kernels, " "))
 			list = append(list, m)
 		}
 	}

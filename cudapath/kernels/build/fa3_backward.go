@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"slices"
+
+	"vkattn/cudapath"
 )
 
 // fa3BackwardTile is the tile of a backward kernel of fa3, as fa3_backward.cu has it. The
@@ -30,34 +32,25 @@ const fa3BackwardDS = 2 << 30
 // kernels take lengths and a window, and a softcap in a main kernel of its own.
 func fa3BackwardModules() []module {
 	var list []module
-	for which, dtype := range []string{"f16", "bf16"} {
+	for _, dtype := range []string{"f16", "bf16"} {
 		for _, t := range fa3BackwardTiles {
-			dims := fmt.Sprintf("d%d", t.d)
+			name := headDims("fa3_"+dtype, t.d, t.dv) + "_backward"
+			m := module{name: name, source: "fa3_backward.cu",
+				defines: append(numbers("ATTN_", "BF16", isBF16(dtype), "D", t.d),
+					numbers("FA3_BACKWARD_", "SHARED", t.shared, "STATS_SHARED", t.statsShared)...)}
 			if t.dv != t.d {
-				dims += fmt.Sprintf("x%d", t.dv)
-			}
-			name := fmt.Sprintf("fa3_%s_%s_backward", dtype, dims)
-			m := module{
-				name: name, source: "fa3_backward.cu",
-				defines: []string{
-					fmt.Sprintf("ATTN_BF16=%d", which), fmt.Sprintf("ATTN_D=%d", t.d), fmt.Sprintf("FA3_BACKWARD_SHARED=%d", t.shared),
-					fmt.Sprintf("FA3_BACKWARD_STATS_SHARED=%d", t.statsShared),
-				},
-			}
-			if t.dv != t.d {
-				m.defines = append(m.defines, fmt.Sprintf("ATTN_DV=%d", t.dv))
+				m.defines = append(m.defines, numbers("ATTN_", "DV", t.dv)...)
 			}
 			dS := 0
 			if t.dQShared > 0 {
 				dS = fa3BackwardDS
-				m.defines = append(m.defines, fmt.Sprintf("FA3_BACKWARD_DS=%d", dS), fmt.Sprintf("FA3_BACKWARD_DQ_SHARED=%d", t.dQShared))
+				m.defines = append(m.defines, numbers("FA3_BACKWARD_", "DS", dS, "DQ_SHARED", t.dQShared)...)
 			}
-			box := func(tensor string, rows int) tensorMap { return tensorMap{tensor, []int{64, rows, 1, 1}, 128} }
-			maps := []tensorMap{box("q", t.rows), box("k", t.keys), box("v", t.keys), box("dO", t.rows)}
+			maps := []cudapath.Map{panels("q", t.rows), panels("k", t.keys), panels("v", t.keys), panels("dO", t.rows)}
 			kernels := func(m *module, kind string, mainShared int) {
-				of := func(step, outputs, grid string, threads, shared int, maps []tensorMap) entry {
+				of := func(step, outputs, grid string, threads, shared int, maps []cudapath.Map) entry {
 					return entry{
-						Entry: fmt.Sprintf("attn_%s_%s_%s", name, step, kind), Family: "fa3", DType: dtype, D: t.d, Dv: t.dv,
+						Entry: fmt.Sprintf("attn_%s_%s_%s", name, step, kind), Family: "fa3", DType: dtype, D: t.d, DV: t.dv,
 						Causal: kind == "causal", Module: m.name, Threads: threads, Shared: shared, Rows: t.rows, Cols: t.keys, Grid: grid,
 						Outputs: outputs, Dense: kind != "options", Early: kind != "options" && step != "stats", Maps: maps,
 					}

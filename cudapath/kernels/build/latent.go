@@ -1,6 +1,10 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+
+	"vkattn/cudapath"
+)
 
 // latentShared is LatentTile::SHARED_BYTES of latent_tile.h; latent.cu checks that they agree.
 const latentShared = 230016
@@ -14,7 +18,7 @@ func latentModules() []module {
 	var list []module
 	for _, dtype := range []string{"f16", "bf16"} {
 		for _, tokens := range []bool{false, true} {
-			name, maps := "fa3_"+dtype+"_latent", []tensorMap{{"k", []int{64, 64, 1, 1}, 128}}
+			name, maps := "fa3_"+dtype+"_latent", []cudapath.Map{panels("k", 64)}
 			if tokens {
 				name, maps = name+"_tokens", nil
 			}
@@ -23,7 +27,7 @@ func latentModules() []module {
 				defines: []string{fmt.Sprintf("ATTN_BF16=%d", number[dtype == "bf16"]), fmt.Sprintf("LATENT_TOKENS=%d", number[tokens]),
 					"LATENT_NAME=attn_" + name, "LATENT_COMBINE=attn_" + name + "_combine", fmt.Sprintf("LATENT_SHARED=%d", latentShared), fmt.Sprintf("LATENT_COMBINE_SHARED=%d", latentCombineShared)},
 				entries: []entry{{
-					Entry: "attn_" + name, Family: "fa3", DType: dtype, D: 576, Dv: 512, Module: name, Latent: true, Tokens: tokens, Combine: "attn_" + name + "_combine",
+					Entry: "attn_" + name, Family: "fa3", DType: dtype, D: 576, DV: 512, Module: name, Latent: true, Tokens: tokens, Combine: "attn_" + name + "_combine",
 					Threads: 512, Shared: latentShared, Rows: 64, Cols: 64, Grid: "persistent", Maps: maps,
 				}}})
 		}
