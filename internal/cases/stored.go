@@ -212,7 +212,8 @@ func BlockNumbers(kv problem.KVType) (numbers []float64, minimum bool) {
 	return f.numbers, f.minimum
 }
 
-// DecodeRow returns the exact values of a stored row. scale is the scale of a key, for Scaled types.
+// DecodeRow returns the exact values of a stored row, of KVFP8DSMLA what float32 makes of them, as
+// the reference does. scale is the scale of a key, for Scaled types.
 func DecodeRow(kv problem.KVType, b []byte, dtype problem.DType, n int, scale float32) []float64 {
 	x := make([]float64, n)
 	d := float64(scale)
@@ -231,7 +232,7 @@ func DecodeRow(kv problem.KVType, b []byte, dtype problem.DType, n int, scale fl
 			if i >= 512 {
 				x[i] = float64(decodeFloats(b[528+2*(i-512):][:2], problem.BF16)[0])
 			} else {
-				x[i] = float8(&e4m3, b[i]) * float64(decodeFloats(b[512+i/128*4:][:4], problem.F32)[0])
+				x[i] = float64(float32(float8(&e4m3, b[i])) * decodeFloats(b[512+i/128*4:][:4], problem.F32)[0])
 			}
 		case problem.KVSame:
 		default:
