@@ -135,7 +135,7 @@ func TestAutoTakesLatentAttentionOfCUDA(t *testing.T) {
 	}
 }
 
-// Tier cuda takes lists of tokens of one length for each row, in latent attention, and refuses others.
+// Tier cuda takes lists of tokens for each row, in latent attention, and refuses others. TierAuto takes those of one length alone.
 func TestCUDATakesTokensOfLatentAttention(t *testing.T) {
 	f := withFakeCUDA(t)
 	f.choice.Family = "fa3 latent"
@@ -149,6 +149,9 @@ func TestCUDATakesTokensOfLatentAttention(t *testing.T) {
 		"with lengths": {func(a *Args) { a.Varlen = &Varlen{UsedK: vector()} }, true},
 		"with offsets": {func(a *Args) {
 			a.SparseTokens = &SparseTokens{Offsets: vector(), Tokens: vector(), Total: 5, PerRow: true}
+		}, true},
+		"of sequences with offsets": {func(a *Args) {
+			a.SparseTokens = &SparseTokens{Offsets: vector(), Tokens: vector(), Total: 5}
 		}, false},
 		"of sequences": {func(a *Args) { a.SparseTokens = &SparseTokens{Tokens: vector(), TopK: 7} }, false},
 		"another V":    {func(a *Args) { a.V.Buffer = a.Q.Buffer }, false},
@@ -168,9 +171,19 @@ func TestCUDATakesTokensOfLatentAttention(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
+			offsets := a.SparseTokens.TopK == 0
 			require.True(t, f.problems[len(f.problems)-1].Tokens)
-			require.Equal(t, 7, f.calls[len(f.calls)-1].TopK)
-			require.Equal(t, a.SparseTokens.Tokens.Buffer, f.calls[len(f.calls)-1].Tokens.Buffer)
+			require.Equal(t, offsets, f.problems[len(f.problems)-1].Offsets)
+			call := f.calls[len(f.calls)-1]
+			require.Equal(t, a.SparseTokens.TopK, call.TopK)
+			require.Equal(t, a.SparseTokens.Total, call.TokensTotal)
+			require.Equal(t, a.SparseTokens.Tokens.Buffer, call.Tokens.Buffer)
+			require.Equal(t, a.SparseTokens.Offsets.Buffer, call.Offsets.Buffer)
+			auto, err := New(On(dev), Config{HeadDim: 64, HeadDimV: 32})
+			require.NoError(t, err)
+			plan, err := auto.PlanFor(a)
+			require.NoError(t, err)
+			require.Equal(t, offsets, strings.Contains(plan.Rejected[0].Reason, "it takes them if asked for"), "%v", plan)
 			f.out[a.SparseTokens.Tokens.Buffer] = true
 			defer clear(f.out)
 			oneLine(t, op.Forward(OnStream(s), a), "CUDA does not reach the buffer")

@@ -47,8 +47,8 @@ func TestParametersAreThoseOfTheKernels(t *testing.T) {
 	fmt.Fprintf(&c, "static_assert(sizeof(AttnParams) == %d && sizeof(AttnTensor) == %d, \"size\");\n", unsafe.Sizeof(v.params.callParams), unsafe.Sizeof(v.params.q))
 	fmt.Fprintf(&c, "static_assert(sizeof(AttnGeneralParams) == %d, \"size\");\n", unsafe.Sizeof(v.params.generalParams))
 	fmt.Fprintf(&c, "static_assert(sizeof(AttnLatentParams) == %d && offsetof(AttnLatentParams, partial) == %d && offsetof(AttnLatentParams, parts) == %d && offsetof(AttnLatentParams, tokens) == %d && "+
-		"offsetof(AttnLatentParams, topk) == %d && offsetof(AttnLatentParams, whole) == %d, \"size\");\n", unsafe.Sizeof(v.params), unsafe.Offsetof(v.params.partial), unsafe.Offsetof(v.params.parts),
-		unsafe.Offsetof(v.params.tokens), unsafe.Offsetof(v.params.topK), unsafe.Offsetof(v.params.whole))
+		"offsetof(AttnLatentParams, topk) == %d && offsetof(AttnLatentParams, whole) == %d && offsetof(AttnLatentParams, entries) == %d && offsetof(AttnLatentParams, offsets) == %d, \"size\");\n", unsafe.Sizeof(v.params), unsafe.Offsetof(v.params.partial), unsafe.Offsetof(v.params.parts),
+		unsafe.Offsetof(v.params.tokens), unsafe.Offsetof(v.params.topK), unsafe.Offsetof(v.params.whole), unsafe.Offsetof(v.params.entries), unsafe.Offsetof(v.params.offsets))
 	for _, m := range members {
 		fmt.Fprintf(&c, "static_assert(offsetof(AttnGeneralParams, %s) == %d, \"%s\");\n", m.name, m.offset, m.name)
 	}

@@ -58,8 +58,9 @@ type generalParams struct {
 // latentParams is AttnLatentParams of kernels/attn_latent.h.
 type latentParams struct {
 	generalParams
-	partial, tokens       uint64
-	parts, topK, whole, _ int32
+	partial, tokens             uint64
+	parts, topK, whole, entries int32
+	offsets                     uint64
 }
 
 const (

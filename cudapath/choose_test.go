@@ -33,6 +33,7 @@ func testTable(t *testing.T) *table {
 		"threads":512,"shared":200000,"rows":64,"cols":64,"grid":"persistent","maps":[{"tensor":"k","box":[64,64,1,1],"swizzle":128}]}`)
 	fa3 = append(fa3, `{"entry":"fa3_tokens","family":"fa3","dtype":"f16","d":576,"dv":512,"latent":true,"tokens":true,"combine":"fa3_tokens_combine","module":"m3",
 		"threads":512,"shared":200000,"rows":64,"cols":64,"grid":"persistent"}`)
+	fa3 = append(fa3, strings.ReplaceAll(strings.Replace(fa3[len(fa3)-1], `"tokens":true,"combine":"fa3_tokens_combine"`, `"tokens":true,"offsets":true`, 1), "fa3_tokens", "fa3_offsets"))
 	var fa2 []string
 	for _, d := range []string{`256,"dv":256`, `64,"dv":64`, `192,"dv":128`} { // not in order
 		for _, any := range []bool{false, true} {
@@ -97,6 +98,7 @@ func TestChoosesTheBestKernelThatTakesTheProblem(t *testing.T) {
 		{"latent attention of many keys", h200, func(p *chosen) { latent(p); p.B, p.Sk = 64, 1<<29-64 }, "fa3_latent", ""},
 		{"latent attention of too many keys", h200, func(p *chosen) { latent(p); p.B, p.Sk = 64, 1<<29 }, "ref_f16", "536870976 KV tiles or token lists of all sequences, it takes at most 2^29"},
 		{"token lists of latent attention", h200, func(p *chosen) { latent(p); p.Tokens, p.B = true, 65536 }, "fa3_tokens", ""},
+		{"token lists with offsets", h200, func(p *chosen) { latent(p); p.Tokens, p.Offsets, p.Options, p.PageSize = true, true, "pages", 3 }, "fa3_offsets", ""},
 		{"token lists of pages of any size", h200, func(p *chosen) { latent(p); p.Tokens, p.Options, p.PageSize = true, "pages", 3 }, "fa3_tokens", ""},
 		{"many token lists", h200, func(p *chosen) { latent(p); p.Tokens, p.B, p.Sq = true, 1<<29+1, 1 }, "", "536870913 KV tiles or token lists of all sequences"},
 		{"token lists with a window", h200, func(p *chosen) { latent(p); p.Tokens, p.Options, p.NotLatent = true, "window", "window" }, "", "latent attention: it takes no window"},

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,14 +46,17 @@ func hostForward(name string, p *callParams) error {
 	if strings.HasSuffix(name, "_combine") { // the kernel before it has computed everything
 		return nil
 	}
-	if strings.HasSuffix(name, "_latent_tokens") {
+	if strings.HasSuffix(name, "_latent_tokens") || strings.HasSuffix(name, "_latent_offsets") {
 		l := (*latentParams)(unsafe.Pointer(p))
 		n := a.B * a.Sq
 		if l.cuQ != 0 {
 			n = int(l.totalQ)
 		}
 		a.SparseTokens = &problem.SparseTokens{PerRow: true, TopK: int(l.topK)}
-		a.SparseTokens.Tokens.Host = unsafe.Slice(*(**byte)(unsafe.Pointer(&l.tokens)), 4*n*int(l.topK))
+		a.SparseTokens.Tokens.Host = unsafe.Slice(*(**byte)(unsafe.Pointer(&l.tokens)), 4*(n*int(l.topK)+int(l.entries)))
+		if l.offsets != 0 {
+			a.SparseTokens.Offsets.Host, a.SparseTokens.Total = unsafe.Slice(*(**byte)(unsafe.Pointer(&l.offsets)), 4*(n+1)), int(l.entries)
+		}
 	}
 	if strings.Contains(name, "_general") || strings.Contains(name, "_latent") {
 		return hostGeneral(cfg, a, (*generalParams)(unsafe.Pointer(p)))
@@ -540,7 +544,8 @@ func TestDeviceComputesLatent(t *testing.T) {
 	f, dev := openFake(t)
 	list, _ := latentCases()
 	tokens, _ := latentTokenCases()
-	list = append(list, tokens...)
+	offsets, _ := latentOffsetCases()
+	list = slices.Concat(list, tokens, offsets)
 	list = append(list, cases.Case{Name: "no keys", D: 576, Dv: 512, VInK: true, LSE: true, Shape: attention.Shape{Hq: 16, Hkv: 1}, PackedQ: true, LooseK: true,
 		Seqs: []cases.Seq{{ID: 1, Rows: 1}, {ID: 2, Rows: 1}}})
 	for _, c := range list {
@@ -556,10 +561,7 @@ func TestDeviceComputesLatent(t *testing.T) {
 			plan, err := op.PlanFor(args)
 			require.NoError(t, err)
 			require.NoError(t, op.Close())
-			kernel := "attn_fa3_bf16_latent"
-			if c.PerRow {
-				kernel += "_tokens"
-			}
+			kernel := "attn_fa3_bf16" + listsOf(&c).suffix()
 			require.Equal(t, kernel, plan.Kernel)
 			f.launches()
 			judgeOptionsOnDevice(t, dev, "", p)

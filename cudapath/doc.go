@@ -27,8 +27,8 @@
 // table. A kernel of fa2 takes every combination of them, at any alignment; without Vulkan,
 // or with Config.Tier, Forward runs it. The other families refuse such calls, but for latent
 // attention: fa3 has a kernel for head dims 576/512, one KV head and V in the memory of K, with
-// and without varlen and a block table, and one for lists of sparse tokens, of one length, for each row. They keep states of
-// splits in scratch memory.
+// and without varlen and a block table, and two for lists of sparse tokens for each row, of one length and with offsets. They
+// keep states of splits in scratch memory.
 //
 // Backward uses the first of the same families that supports the problem. They also support
 // varlen, a window and a softcap. Backward keeps statistics of the rows in scratch memory that

@@ -30,12 +30,37 @@ type latentEmulator struct {
 	run func(p *latentParams, k *emulatedMap, batches, box, ctas, groups, reversed int32) string
 }
 
-// newLatentEmulator loads the kernels of a storage type, or those of token lists. change may alter the text of their sources.
-func newLatentEmulator(t testing.TB, dtype attention.DType, tokens bool, change func(dir string)) *latentEmulator {
+// latentLists is LATENT_TOKENS of the kernels: what lists their calls have.
+type latentLists int
+
+const (
+	noLists latentLists = iota
+	equalLists
+	offsetLists
+)
+
+// suffix is the end of their names.
+func (l latentLists) suffix() string {
+	return [...]string{"_latent", "_latent_tokens", "_latent_offsets"}[l]
+}
+
+// listsOf are the lists that a case has.
+func listsOf(c *cases.Case) latentLists {
+	switch {
+	case c.SparseRatio == 0:
+		return noLists
+	case c.TopK:
+		return equalLists
+	}
+	return offsetLists
+}
+
+// newLatentEmulator loads the kernels of a storage type for calls with some lists. change may alter the text of their sources.
+func newLatentEmulator(t testing.TB, dtype attention.DType, lists latentLists, change func(dir string)) *latentEmulator {
 	t.Helper()
-	e, number := &latentEmulator{}, map[bool]int{true: 1}
-	lib := emulation{kernel: "latent.cu", folder: "sm90", file: "latent.cc", change: change}.load(t, fmt.Sprintf("-DATTN_BF16=%d", number[dtype == attention.BF16]),
-		fmt.Sprintf("-DLATENT_TOKENS=%d", number[tokens]))
+	e := &latentEmulator{}
+	lib := emulation{kernel: "latent.cu", folder: "sm90", file: "latent.cc", change: change}.load(t, fmt.Sprintf("-DATTN_BF16=%d", map[bool]int{true: 1}[dtype == attention.BF16]),
+		fmt.Sprintf("-DLATENT_TOKENS=%d", lists))
 	purego.RegisterLibFunc(&e.run, lib, "emulate")
 	return e
 }
@@ -63,7 +88,8 @@ func (e *latentEmulator) forward(cfg problem.Config, a problem.Args, all []tenso
 	}
 	p.setOptions(&call)
 	if a.SparseTokens != nil {
-		p.tokens, p.topK = vector(a.SparseTokens.Tokens), int32(a.SparseTokens.TopK)
+		p.tokens, p.topK = vector(a.SparseTokens.Tokens), int32(call.TopK)
+		p.offsets, p.entries = vector(a.SparseTokens.Offsets), int32(call.TokensTotal)
 	}
 	g := latentGrid{rowTiles: latentRowTiles(&a.Shape, p.tokens != 0), parts: parts}
 	p.setParts(&a.Shape, parts)
@@ -144,6 +170,15 @@ func latentTokenCases() (list []cases.Case, parts []int) {
 	return list, parts
 }
 
+// latentOffsetCases are those of latentTokenCases with lists of any lengths, which have offsets.
+func latentOffsetCases() (list []cases.Case, parts []int) {
+	list, parts = latentTokenCases()
+	for i := range list {
+		list[i].TopK, list[i].Name = false, strings.Replace(list[i].Name, "tokens", "offsets", 1)
+	}
+	return list, parts
+}
+
 // latentCases are calls of latent attention with the number of parts in which their keys lie: row tiles with several queries and with
 // part of a head group, sequences in one part and in several, parts of several sequences, lengths of 0 and around the tiles.
 func latentCases() (list []cases.Case, parts []int) {
@@ -185,20 +220,26 @@ func latentCases() (list []cases.Case, parts []int) {
 // not matter.
 func TestLatentKernelsOnTheCPU(t *testing.T) {
 	list, parts := latentCases()
-	latentConforms(t, false, list, parts)
+	latentConforms(t, noLists, list, parts)
 }
 
 // The same with a list of tokens for each query row.
 func TestLatentKernelsOfTokensOnTheCPU(t *testing.T) {
 	list, parts := latentTokenCases()
-	latentConforms(t, true, list, parts)
+	latentConforms(t, equalLists, list, parts)
 }
 
-func latentConforms(t *testing.T, tokens bool, list []cases.Case, parts []int) {
+// The same with lists of any lengths, which offsets tell.
+func TestLatentKernelsOfOffsetsOnTheCPU(t *testing.T) {
+	list, parts := latentOffsetCases()
+	latentConforms(t, offsetLists, list, parts)
+}
+
+func latentConforms(t *testing.T, lists latentLists, list []cases.Case, parts []int) {
 	testlevel.HostOnly(t)
 	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
 		t.Run(dtype.String(), func(t *testing.T) {
-			e := newLatentEmulator(t, dtype, tokens, nil)
+			e := newLatentEmulator(t, dtype, lists, nil)
 			for i, c := range list {
 				if !testlevel.IsExhaustive() && i%2 != which {
 					continue
@@ -218,7 +259,8 @@ func TestLatentKernelsFaultsAreFound(t *testing.T) {
 	testlevel.HostOnly(t)
 	list, parts := latentCases()
 	tokenCases, tokenParts := latentTokenCases()
-	list, parts = append(list, tokenCases...), append(parts, tokenParts...)
+	offsetCases, offsetParts := latentOffsetCases()
+	list, parts = slices.Concat(list, tokenCases, offsetCases), slices.Concat(parts, tokenParts, offsetParts)
 	for i, x := range []struct {
 		name, file, right, planted string
 	}{
@@ -233,6 +275,7 @@ func TestLatentKernelsFaultsAreFound(t *testing.T) {
 		{"tokens, whole lists", "latent_scores.h", "s[4 * j + i] = s[4 * j + 2 + i] = -INFINITY;", ";"},
 		{"tokens, pages", "latent_produce.h", "uint32_t(token) % uint32_t(p.page_size)", "uint32_t(token)"},
 		{"tokens, padded", "latent_work.h", "rows.first += query, ", ""},
+		{"offsets, packed", "latent_work.h", "clampLatent(offsets[1], p.entries) - first", "p.entries - first"},
 	} {
 		requireOnce(t, x.file, x.right)
 		j := slices.IndexFunc(list, func(c cases.Case) bool { return c.Name == x.name })
@@ -241,7 +284,7 @@ func TestLatentKernelsFaultsAreFound(t *testing.T) {
 			continue
 		}
 		t.Run(x.name+" "+x.planted, func(t *testing.T) {
-			e := newLatentEmulator(t, attention.F16, list[j].PerRow, func(dir string) {
+			e := newLatentEmulator(t, attention.F16, listsOf(&list[j]), func(dir string) {
 				file := filepath.Join(dir, x.file)
 				text, err := os.ReadFile(file)
 				require.NoError(t, err)

@@ -23,11 +23,14 @@ import (
 type latentCall struct {
 	*cases.Problem
 	images [][]byte
-	lists  [][]int32 // of the rows of all sequences, Sq for each, all of one length; nil: rows attend to all keys that the causal mask leaves
+	lists  [][]int32 // of the rows of all sequences, Sq for each; nil: rows attend to all keys that the causal mask leaves
+
+	// Lists have offsets: these, or their own; nil: they have one length.
+	offsets []int32
 }
 
 // newLatentCall makes a call of two sequences. Their keys lie in pages, or in a padded batch.
-func newLatentCall(t testing.TB, tokens bool, pageSize int) *latentCall {
+func newLatentCall(t testing.TB, lists latentLists, pageSize int) *latentCall {
 	t.Helper()
 	c := cases.Case{D: 576, Dv: 512, VInK: true, LSE: true, Seed: 5, Causal: attention.BottomRight, Shape: attention.Shape{Hq: 24, Hkv: 1},
 		Seqs: []cases.Seq{{ID: 1, Rows: 2, Keys: 258}, {ID: 2, Rows: 1, Keys: 70}}, LooseK: true, PageSize: pageSize}
@@ -37,7 +40,7 @@ func newLatentCall(t testing.TB, tokens bool, pageSize int) *latentCall {
 	for _, image := range p.Image {
 		l.images = append(l.images, bytes.Clone(image))
 	}
-	if tokens { // the last keys in a falling order, behind entries that are no keys
+	if lists != noLists { // the last keys in a falling order, behind entries that are no keys
 		for row := range 4 {
 			l.lists = append(l.lists, make([]int32, 140))
 			for i := range l.lists[row] {
@@ -45,21 +48,39 @@ func newLatentCall(t testing.TB, tokens bool, pageSize int) *latentCall {
 			}
 		}
 	}
+	if lists == offsetLists {
+		l.lists[0], l.lists[2] = l.lists[0][:131], l.lists[2][:0]
+		l.setOffsets()
+	}
 	return l
 }
 
-// args are the arguments of the call in some memory. Behind the lists lie numbers of a key that exists.
+// setOffsets makes offsets say which list is whose.
+func (l *latentCall) setOffsets() {
+	l.offsets = []int32{0}
+	for i, list := range l.lists {
+		l.offsets = append(l.offsets, l.offsets[i]+int32(len(list)))
+	}
+}
+
+// args are the arguments of the call in some memory. Behind lists and offsets lies the number of a key that exists.
 func (l *latentCall) args(images [][]byte) attention.Args {
 	a := l.HostArgs(images)
 	if l.lists == nil {
 		return a
 	}
-	var words []byte
-	for _, token := range slices.Concat(append(l.lists, make([]int32, 256))...) {
-		words = binary.LittleEndian.AppendUint32(words, uint32(token))
+	vector := func(numbers []int32) attention.Vector {
+		var words []byte
+		for _, x := range append(slices.Clone(numbers), make([]int32, 256)...) {
+			words = binary.LittleEndian.AppendUint32(words, uint32(x))
+		}
+		return attention.Vector{Host: words[:4*len(numbers)]}
 	}
-	n := len(words) - 4*256
-	a.SparseTokens = &attention.SparseTokens{Tokens: attention.Vector{Host: words[:n]}, TopK: len(l.lists[0]), PerRow: true}
+	all := slices.Concat(l.lists...)
+	a.SparseTokens = &attention.SparseTokens{Tokens: vector(all), TopK: len(l.lists[0]), PerRow: true}
+	if l.offsets != nil {
+		a.SparseTokens.Offsets, a.SparseTokens.TopK, a.SparseTokens.Total = vector(l.offsets), 0, len(all)
+	}
 	return a
 }
 
@@ -135,9 +156,9 @@ func (l *latentCall) run(t testing.TB, e *latentEmulator, parts int) map[[3]int]
 	for _, image := range l.images {
 		images = append(images, bytes.Clone(image))
 	}
-	cfg, a := l.Config(cases.On(attention.TierCPU, l.DType)), l.args(images)
+	cfg, a, plain := l.Config(cases.On(attention.TierCPU, l.DType)), l.args(images), l.HostArgs(images)
 	var layouts tensors.Layouts
-	require.NoError(t, layouts.Check(&cfg, &a))
+	require.NoError(t, layouts.Check(&cfg, &plain)) // which refuses wrong offsets in host memory
 	require.NoError(t, e.forward(cfg, a, layouts.All(), parts, parts, false))
 	sample, rows := l.SampleRows(), map[[3]int]latentRow{}
 	o, lse := l.Gather(images, sample)
@@ -185,12 +206,16 @@ func requireSameRows(t testing.TB, want, got map[[3]int]latentRow, skip func(at 
 // latentCalls runs a test with the kernels of dense calls and those of token lists.
 func latentCalls(t *testing.T, test func(t *testing.T, e *latentEmulator, parts int, call func(pageSize int) *latentCall)) {
 	testlevel.HostOnly(t)
-	for _, tokens := range []bool{false, true} {
-		e := newLatentEmulator(t, attention.F16, tokens, nil)
+	for lists, name := range []string{"dense", "tokens", "offsets"} {
+		lists := latentLists(lists)
+		e := newLatentEmulator(t, attention.F16, lists, nil)
 		// One part, parts of several sequences, and parts that end with sequences; of lists one part, whole lists, and parts of lists.
 		for _, parts := range []int{1, 2, 3} {
-			t.Run(fmt.Sprintf("%v %d", map[bool]string{false: "dense", true: "tokens"}[tokens], parts), func(t *testing.T) {
-				test(t, e, parts, func(pageSize int) *latentCall { return newLatentCall(t, tokens, pageSize) })
+			if lists == offsetLists && parts != 2 { // each list is a part, and two CTAs have them in turn
+				continue
+			}
+			t.Run(fmt.Sprint(name, " ", parts), func(t *testing.T) {
+				test(t, e, parts, func(pageSize int) *latentCall { return newLatentCall(t, lists, pageSize) })
 			})
 		}
 	}
@@ -328,7 +353,7 @@ func abs(x []float32) (y []float32) {
 // Token lists without keys, with a key several times, with entries that are no keys, and of all lengths around a tile.
 func TestLatentTokenLists(t *testing.T) {
 	testlevel.HostOnly(t)
-	e := newLatentEmulator(t, attention.F16, true, nil)
+	emulators := [...]*latentEmulator{newLatentEmulator(t, attention.F16, equalLists, nil), newLatentEmulator(t, attention.F16, offsetLists, nil)}
 	// Each row has another first token.
 	lists := func(n int, token func(row, i int) int) (all [][]int32) {
 		for row := range 4 {
@@ -369,13 +394,30 @@ func TestLatentTokenLists(t *testing.T) {
 		{"a key twice, in one tile", lists(66, func(row, i int) int { return rising(row, i-i%2) })},
 		{"keys of the future", lists(66, func(row, i int) int { return 258 - i })},
 	} {
-		for _, parts := range []int{1, 3} {
+		for i, parts := range []int{1, 3, 2} {
 			t.Run(fmt.Sprintf("%s %d", x.name, parts), func(t *testing.T) {
-				l := newLatentCall(t, true, 0)
-				l.lists = x.lists
+				l := newLatentCall(t, equalLists, 0)
+				if l.lists = x.lists; i == 2 {
+					l.setOffsets()
+				}
 				l.fillUnused(t, 0x7e00)
-				l.judge(t, l.run(t, e, parts))
+				l.judge(t, l.run(t, emulators[i/2], parts))
 			})
 		}
 	}
+}
+
+// Offsets below 0, behind the last entry, or in no order read and write nothing but what lists and rows have, and lists that they
+// leave empty have no keys.
+func TestLatentTokensOfWrongOffsets(t *testing.T) {
+	testlevel.HostOnly(t)
+	e := newLatentEmulator(t, attention.F16, offsetLists, nil)
+	run := func(offsets ...int32) map[[3]int]latentRow {
+		l := newLatentCall(t, offsetLists, 0)
+		l.offsets = offsets
+		return l.run(t, e, 2)
+	}
+	requireSameRows(t, run(0, 100, 200, 300, 411), run(math.MinInt32, 100, 200, 300, math.MaxInt32), nil)
+	requireSameRows(t, run(50, 50, 200, 200, 411), run(50, 30, 200, 100, 411), func(at [3]int, _ int) bool { return at[0] == 0 && at[2] == 1 }) // list 1 has 30 to 200
+	requireSameRows(t, run(0, 0, 0, 0, 0), run(411, 411, 411, 411, math.MaxInt32), nil)
 }

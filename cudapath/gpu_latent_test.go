@@ -4,6 +4,7 @@ package cudapath
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,7 +52,8 @@ func TestGPULatent(t *testing.T) {
 	t.Logf("%v, also by Vulkan: %v", dev, vulkan != nil)
 	list, _ := latentCases()
 	tokens, _ := latentTokenCases()
-	list = append(list, tokens...)
+	offsets, _ := latentOffsetCases()
+	list = slices.Concat(list, tokens, offsets)
 	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
 		for _, c := range append(list, largeLatentCases()...) {
 			t.Run(fmt.Sprint(dtype, " ", c.String()), func(t *testing.T) {
@@ -63,7 +65,7 @@ func TestGPULatent(t *testing.T) {
 				plan, err := op.PlanFor(p.MemoryArgs(memory))
 				require.NoError(t, err)
 				require.NoError(t, op.Close())
-				require.True(t, strings.HasSuffix(plan.Kernel, map[bool]string{false: "_latent", true: "_latent_tokens"}[c.PerRow]), "%+v", plan)
+				require.True(t, strings.HasSuffix(plan.Kernel, listsOf(&c).suffix()), "%+v", plan)
 				judgeOptionsOnDevice(t, dev, "", p)
 				after := forwardOnDevice(t, dev, "", p, p.Image)
 				for range 10 {

@@ -37,7 +37,7 @@ func (t *table) latent(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why st
 	some := false
 	for i := range t.kernels {
 		e := &t.kernels[i]
-		if !e.Latent || e.Tokens != p.Tokens || e.D != p.HeadDim || e.DV != p.HeadDimV {
+		if !e.Latent || e.Tokens != p.Tokens || e.Offsets != p.Offsets || e.D != p.HeadDim || e.DV != p.HeadDimV {
 			continue
 		}
 		if some = true; e.DType == p.DType.String() {
@@ -105,6 +105,9 @@ func latentRowTiles(s *attention.Shape, tokens bool) int {
 // setParts divides a call. It returns the number of sequences, or with token lists that of queries.
 func (p *latentParams) setParts(s *attention.Shape, parts int) (sequences int) {
 	p.b, p.parts, p.whole = int32(s.B), int32(parts), 0
+	if p.offsets != 0 { // a list is a part
+		p.whole = 1
+	}
 	if p.tokens == 0 {
 		return s.B
 	}
@@ -120,7 +123,7 @@ func (p *latentParams) setParts(s *attention.Shape, parts int) (sequences int) {
 
 // workspace is the size of the workspace of a forward call.
 func (k *kernel) workspace(s *attention.Shape) uint64 {
-	if !k.Latent {
+	if !k.Latent || k.Offsets {
 		return 0
 	}
 	return k.latentGrid(s).workspace()

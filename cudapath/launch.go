@@ -20,7 +20,7 @@ type invocation struct {
 
 // memoryOfCall is the memory that a call holds: Q, K, V, O, LSE, the gradients, and what options have.
 type memoryOfCall struct {
-	held [17]vk.Resource
+	held [18]vk.Resource
 	n    int
 }
 
@@ -79,14 +79,14 @@ func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 	p.set(a)
 	if k.General || k.Latent {
 		from := [...]*problem.CUDAVector{&a.CuQ, &a.CuK, &a.UsedQ, &a.UsedK, &a.Table, &a.ALiBi, &a.Sinks, &a.Bias.CUDAVector, &a.Mask.CUDAVector,
-			&a.DropoutState, &a.MaxLogits, &a.Tokens}
-		for i, to := range [...]*uint64{&p.cuQ, &p.cuK, &p.usedQ, &p.usedK, &p.table, &p.alibi, &p.sinks, &p.bias, &p.mask, &p.dropState, &p.maxLogits, &p.tokens} {
+			&a.DropoutState, &a.MaxLogits, &a.Tokens, &a.Offsets}
+		for i, to := range [...]*uint64{&p.cuQ, &p.cuK, &p.usedQ, &p.usedK, &p.table, &p.alibi, &p.sinks, &p.bias, &p.mask, &p.dropState, &p.maxLogits, &p.tokens, &p.offsets} {
 			if *to, err = v.address(k.c, vectorNames[i], from[i]); err != nil {
 				return err
 			}
 		}
 		p.setOptions(a)
-		p.topK = int32(a.TopK)
+		p.topK, p.entries = int32(a.TopK), int32(a.TokensTotal)
 	}
 	v.call.function = k.handle
 	v.call.threads, v.call.shared = uint32(k.Threads), uint32(k.Shared)
@@ -135,7 +135,7 @@ func (p *generalParams) setOptions(a *problem.CUDACall) {
 
 var (
 	tensorNames = [...]string{"Q", "K", "V", "O"}
-	vectorNames = [...]string{"Varlen.CuQ", "Varlen.CuK", "Varlen.UsedQ", "Varlen.UsedK", "Pages.Table", "ALiBi", "Sinks", "Bias", "Mask", "DropoutState", "MaxLogits", "SparseTokens.Tokens"}
+	vectorNames = [...]string{"Varlen.CuQ", "Varlen.CuK", "Varlen.UsedQ", "Varlen.UsedK", "Pages.Table", "ALiBi", "Sinks", "Bias", "Mask", "DropoutState", "MaxLogits", "SparseTokens.Tokens", "SparseTokens.Offsets"}
 	biasTypes   = map[attention.DType]int32{attention.F16: 0, attention.BF16: 1, attention.F32: 2} // BiasType of kernels/attn_general.h
 )
 

@@ -45,9 +45,10 @@ type Kernel struct {
 	Slots bool `json:"slots,omitempty"`
 	// Latent: a forward kernel of latent attention (latent.go), for calls with lengths and pages and those without options. Combine
 	// is the entry of its module that combines splits.
-	// Tokens: for calls in which each query row has a list of its keys, and no others.
+	// Tokens: for calls in which each query row has a list of its keys, and no others; Offsets: for lists with offsets.
 	Latent  bool   `json:"latent,omitempty"`
 	Tokens  bool   `json:"tokens,omitempty"`
+	Offsets bool   `json:"offsets,omitempty"`
 	Combine string `json:"combine,omitempty"`
 	// Outputs names what a backward kernel computes: one of backwardOutputs. Empty: a
 	// forward kernel.

@@ -21,14 +21,14 @@
 // DeepSeek also divides O over two warpgroups; there both compute S and P, in turns. docs/log/cuda-latent.md has the numbers.
 //
 // With token lists, LATENT_TOKENS, each query row attends to the keys of a list. A row tile has heads of one query, and two warps of the
-// producer's warpgroup copy the keys one by one, with cp.async, in the order of the list.
+// producer's warpgroup copy the keys one by one, with cp.async, in the order of the list. LATENT_TOKENS 2: lists have offsets.
 //
 // Files: latent_tile.h (shared memory, barriers), latent_work.h (parts and pieces), latent_produce.h, latent_scores.h,
 // latent_output.h, latent_combine.h, latent_ptx.h (copies). attn_latent.h is the interface.
 //
 // The build passes the storage type (see build/latent.go). Entries: attn_fa3_<type>_latent(map k, AttnLatentParams), any grid, one
 // CTA per multiprocessor; attn_fa3_<type>_latent_combine(AttnLatentParams), the grid (row tiles * COMBINE_CHUNKS, batch). Those of token
-// lists have no map, and their combine kernel has the grid (row tiles * COMBINE_CHUNKS, queries).
+// lists have no map, and their combine kernel has the grid (row tiles * COMBINE_CHUNKS, queries); those of lists with offsets have none.
 #include "latent_combine.h"
 #include "latent_produce.h"
 #include "latent_scores.h"
@@ -73,7 +73,9 @@ extern "C" __global__ void __launch_bounds__(LatentTile::THREADS, 1) LATENT_NAME
 extern "C" __global__ void __launch_bounds__(LatentTile::THREADS, 1) LATENT_NAME(const __grid_constant__ TensorMap k, const __grid_constant__ AttnLatentParams p) { attendLatent(&k, p); }
 #endif
 
+#ifdef LATENT_COMBINE
 extern "C" __global__ void __launch_bounds__(COMBINE_THREADS) LATENT_COMBINE(const __grid_constant__ AttnLatentParams p) {
 	static_assert(CombineTile::SHARED_BYTES == LATENT_COMBINE_SHARED, "build/latent.go says otherwise");
 	combineLatent(p);
 }
+#endif

@@ -71,12 +71,14 @@ __device__ __forceinline__ void gatherLatent(const AttnLatentParams &p, uint32_t
 		if (steps == 0) continue;
 		const LatentPiece w = reader.piece();
 		const int batch = w[LatentPiece::BATCH], firstRow = w[LatentPiece::FIRST_ROW], keys = w[LatentPiece::KEYS];
-		const int *list = reinterpret_cast<const int *>(p.tokens) + (p.cu_q != 0 ? firstRow : int64_t(batch) * p.Sq + firstRow) * p.topk;
+		const int64_t query = p.cu_q != 0 ? firstRow : int64_t(batch) * p.Sq + firstRow;
+		const Extent of = LatentSequence::listOf(p, query);
+		const int *list = reinterpret_cast<const int *>(p.tokens) + (T::OFFSETS ? of.first : query * p.topk);
 		const int *table = reinterpret_cast<const int *>(p.table) + int64_t(batch) * p.table_stride;
 		const char *base = reinterpret_cast<const char *>(p.k.base) + 16 * (lane % 8);
 		if (p.table == 0) base += 2 * (p.cu_k != 0 ? w[LatentPiece::FIRST_KEY_ROW] * p.k.row : batch * p.k.batch);
 		int entry = w[LatentPiece::FIRST_KEY] + lane / 4 * 8 + 4 * half + lane % 4;
-		auto tokenOf = [&](int entry) { return entry < p.topk ? list[entry] : -1; };
+		auto tokenOf = [&](int entry) { return entry < of.used ? list[entry] : -1; };
 		auto pageOf = [&](int token) { return p.table != 0 && uint32_t(token) < uint32_t(keys) ? table[uint32_t(token) / uint32_t(p.page_size)] : 0; };
 		int token = tokenOf(entry), next = tokenOf(entry + T::KEYS), page = pageOf(token);
 #pragma unroll 1

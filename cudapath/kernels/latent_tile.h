@@ -8,7 +8,7 @@
 #endif
 
 struct LatentTile {
-	static constexpr bool TOKENS = LATENT_TOKENS; // each query row has a list of its keys
+	static constexpr bool TOKENS = LATENT_TOKENS, OFFSETS = LATENT_TOKENS == 2; // each query row has a list of its keys; lists have offsets
 	static constexpr int D = 576, DV = 512, ROWS = 64, KEYS = 64, STAGES = 2;
 	static constexpr int THREADS = 512; // producer, scores, and two warpgroups of O with half of its columns each
 	// A thread starts with 128. The instruction that takes more is illegal for fewer.

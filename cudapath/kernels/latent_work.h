@@ -8,7 +8,8 @@
 //
 // Row i of a sequence is query i / Hq of head i % Hq. A row tile has 64 of them.
 //
-// With token lists each query is a sequence of its own: of one query, whose keys are the entries of its list.
+// With token lists each query is a sequence of its own: of one query, whose keys are the entries of its list. A list with offsets
+// is a part of its own: only the device knows lengths, and a sum over those of all rows would take longer than it saves.
 #pragma once
 #include "backward_sequence.h"
 #include "latent_tile.h"
@@ -51,9 +52,16 @@ struct LatentSequence {
 	static __device__ __forceinline__ Extent keysOf(const AttnLatentParams &p, int batch) {
 		return Extent::of(p.cu_k, p.used_k, batch, p.total_k, p.Sk, clampLatent);
 	}
+	// The entries of the list of query `at`. Without offsets `first` is not used.
+	static __device__ __forceinline__ Extent listOf(const AttnLatentParams &p, int at) {
+		if (!LatentTile::OFFSETS) return {0, p.topk, p.topk};
+		const int *offsets = reinterpret_cast<const int *>(p.offsets) + at;
+		const int first = clampLatent(offsets[0], p.entries), n = max(clampLatent(offsets[1], p.entries) - first, 0);
+		return {first, n, n};
+	}
 	// KV tiles in the list. A sequence without keys has one too, so that a part stores its O.
 	static __device__ __forceinline__ int tilesOf(int keys) { return max((keys + LatentTile::KEYS - 1) / LatentTile::KEYS, 1); }
-	static __device__ __forceinline__ int tilesOf(const AttnLatentParams &p, int at) { return tilesOf(LatentTile::TOKENS ? p.topk : keysOf(p, at).used); }
+	static __device__ __forceinline__ int tilesOf(const AttnLatentParams &p, int at) { return tilesOf(LatentTile::TOKENS ? listOf(p, at).used : keysOf(p, at).used); }
 	static __device__ __forceinline__ int count(const AttnLatentParams &p) {
 		return !LatentTile::TOKENS ? p.B : p.cu_q != 0 ? p.total_q : p.B * p.Sq;
 	}
@@ -86,6 +94,10 @@ struct LatentParts {
 	int each, longer; // the first `longer` have one more than the others
 
 	__device__ __forceinline__ LatentParts(const AttnLatentParams &p) {
+		if (LatentTile::OFFSETS) {
+			count = LatentSequence::count(p), target = 0, unit = each = 1, longer = 0;
+			return;
+		}
 		const int sequences = LatentSequence::count(p), total = latentTilesBefore(p, sequences);
 		count = min(p.parts, max(total / LEAST, 1));
 		unit = LatentTile::TOKENS && p.whole ? LatentSequence::tilesOf(p.topk) : 1;
@@ -208,7 +220,8 @@ __device__ __forceinline__ void listLatentPieces(const AttnLatentParams &p, uint
 		int last = parts.firstOf(part + 1), at = parts.target == 0 ? parts.firstOf(part) : part, batch = 0, before = 0; // before: tiles of sequences [0, batch)
 		if (parts.target == 0 && at == last) continue;
 		// Finds the sequence of tile `at`, or of part `at`.
-		if (T::TOKENS) batch = at / LatentSequence::tilesOf(p.topk), before = latentTilesBefore(p, batch);
+		if (T::OFFSETS) batch = part, at = 0, last = LatentSequence::tilesOf(p, batch);
+		else if (T::TOKENS) batch = at / LatentSequence::tilesOf(p.topk), before = latentTilesBefore(p, batch);
 		for (; !T::TOKENS; batch += 32) {
 			int mine = batch + lane < p.B ? LatentSequence::tilesOf(p, batch + lane) : 0;
 			if (parts.target != 0 && mine > 0) mine = parts.partsOf(mine);

@@ -43,11 +43,11 @@ var cudaRefusals = [...]string{"",
 	"it cannot record into a command buffer, since CUDA has its own stream: use Forward",
 	notShared + "Varlen.CuQ", notShared + "Varlen.CuK", notShared + "Varlen.UsedQ", notShared + "Varlen.UsedK",
 	notShared + "Pages.Table", notShared + "ALiBi", notShared + "Sinks", notShared + "Bias", notShared + "Mask", notShared + "DropoutState", notShared + "MaxLogits",
-	notShared + "SparseTokens.Tokens",
+	notShared + "SparseTokens.Tokens", notShared + "SparseTokens.Offsets",
 }
 
 // optionBuffers are the buffers of the options that forward kernels of tier cuda take, in the order of cudaRefusals.
-func optionBuffers(a *problem.Args) (b [12]*vk.Buffer) {
+func optionBuffers(a *problem.Args) (b [13]*vk.Buffer) {
 	if n := a.Varlen; n != nil {
 		b[0], b[1], b[2], b[3] = n.CuQ.Buffer, n.CuK.Buffer, n.UsedQ.Buffer, n.UsedK.Buffer
 	}
@@ -63,7 +63,7 @@ func optionBuffers(a *problem.Args) (b [12]*vk.Buffer) {
 	}
 	b[9], b[10] = a.DropoutState.Buffer, a.MaxLogits.Buffer
 	if a.SparseTokens != nil {
-		b[11] = a.SparseTokens.Tokens.Buffer
+		b[11], b[12] = a.SparseTokens.Tokens.Buffer, a.SparseTokens.Offsets.Buffer
 	}
 	return b
 }
@@ -103,7 +103,7 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 		return NoCUDA(notInDecode(cfg, r))
 	case quantized(cfg):
 		return NoCUDA("its forward kernels take no quantized K and V in memory of Vulkan: tier cubin does")
-	case r.Options.Any() && cfg.Tier != problem.TierCUDA && !r.mayBeLatent():
+	case r.Options.Any() && cfg.Tier != problem.TierCUDA && (!r.mayBeLatent() || r.Options.listOffsets()):
 		return notRaced
 	}
 	err := plan.chooseCUDA(onVulkan{c, dev}, cfg, r, cfg.Tier == problem.TierCUDA)
@@ -162,7 +162,7 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 	}
 	choice, err := c.Choose(problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel, Options: r.Options.inCUDA(), Slots: r.Options.ofSlots(),
-		VInK: r.VInK, NotLatent: r.Options.notLatent(), PageSize: int(r.Options.pageSize), Tokens: tokens, KV: cfg.KeyType, Rows: r.queryRows(), NoDecode: noDecode})
+		VInK: r.VInK, NotLatent: r.Options.notLatent(), PageSize: int(r.Options.pageSize), Tokens: tokens, Offsets: tokens && r.Options.listOffsets(), KV: cfg.KeyType, Rows: r.queryRows(), NoDecode: noDecode})
 	switch {
 	case err != nil:
 		return err

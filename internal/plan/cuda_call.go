@@ -73,7 +73,9 @@ func setCUDAOptions(c *problem.CUDACall, cfg *problem.Config, factors *ScoreFact
 		o.Table, o.PageSize, o.Pages, o.TableStride = cudaVector(p.Table), p.PageSize, p.Count, tensors.TableStride(p, &a.Shape)
 	}
 	if k := a.SparseTokens; k != nil {
-		o.Tokens, o.TopK = cudaVector(k.Tokens), k.TopK
+		if o.Tokens, o.TopK = cudaVector(k.Tokens), k.TopK; k.TopK == 0 {
+			o.Offsets, o.TokensTotal = cudaVector(k.Offsets), k.Total
+		}
 	}
 	o.ALiBi, o.Sinks, o.DropoutState = cudaVector(a.ALiBi), cudaVector(a.Sinks), cudaVector(a.DropoutState)
 	o.MaxLogits = cudaVector(a.MaxLogits)

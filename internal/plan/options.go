@@ -243,13 +243,16 @@ func (f Options) notLatent() string {
 }
 
 // withoutLatentTokens returns the options without lists of sparse tokens, if kernels of latent attention on tier cuda take them: each
-// query row has one, and all have the same length. vInK: V is in K.
+// query row has one. vInK: V is in K.
 func (f Options) withoutLatentTokens(vInK bool) (rest Options, tokens bool) {
-	if tokens = vInK && f.sparseTokens == sparseLists+sparsePerRow+sparseTopK; tokens {
+	if tokens = vInK && f.sparseTokens&^sparseTopK == sparseLists+sparsePerRow; tokens {
 		f.sparseTokens = 0
 	}
 	return f, tokens
 }
+
+// listOffsets reports whether lists of sparse tokens have offsets in place of one length.
+func (f Options) listOffsets() bool { return f.sparseTokens != 0 && f.sparseTokens&sparseTopK == 0 }
 
 // PackRows returns the query heads of a group that are packed as consecutive rows; 0: not packed.
 func (f Options) PackRows() uint32 { return f.packRows }

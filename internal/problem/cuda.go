@@ -52,8 +52,9 @@ type CUDAProblem struct {
 	VInK      bool
 	NotLatent string
 	PageSize  int
-	// Tokens: each query row has a list of the keys that it attends to, as many entries for each. Kernels of latent attention alone take them.
-	Tokens bool
+	// Tokens: each query row has a list of the keys that it attends to, as many entries for each, or Offsets. Kernels of latent attention alone
+	// take them.
+	Tokens, Offsets bool
 	// Rows are the query rows of all sequences. NoDecode says why decode kernels do not take the call; empty: they may.
 	Rows     uint64
 	NoDecode string
@@ -140,8 +141,10 @@ type CUDAOptions struct {
 	MaxLogits              CUDAVector // an output
 	Tokens                 CUDAVector // lists of TopK keys, one for each query row
 	TopK                   int
-	BottomRight            bool  // the last row of a sequence is at its last key; otherwise row r is at key r
-	Left, Right            int32 // a row at key c attends to keys c - Left to c + Right; NoCausal: no limit
+	Offsets                CUDAVector // in place of TopK: list n is Tokens[Offsets[n]:Offsets[n+1]]
+	TokensTotal            int        // entries of Tokens, with Offsets
+	BottomRight            bool       // the last row of a sequence is at its last key; otherwise row r is at key r
+	Left, Right            int32      // a row at key c attends to keys c - Left to c + Right; NoCausal: no limit
 	// Changed: a softcap, ALiBi or a bias changes scores, which are then products times ScoreScale, capped by Softcap, in natural
 	// units. ScoreScale has the factor 1 / Softcap. ScaleLog2 and the units are those of a Scale of 1.
 	Changed             bool
