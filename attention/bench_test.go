@@ -10,7 +10,9 @@ import (
 	"vkattn/attention"
 )
 
-func BenchmarkCPU(b *testing.B) { benchmark(b, attention.ForwardCPU) }
+func BenchmarkCPU(b *testing.B) {
+	attention.EachKernelSet(b, func(b *testing.B, _ string) { benchmark(b, attention.ForwardCPU) })
+}
 func BenchmarkReference(b *testing.B) {
 	benchmark(b, func(cfg attention.Config, a attention.Args) error {
 		_, _, err := attention.Reference(cfg, a)
@@ -27,6 +29,8 @@ func benchmark(b *testing.B, run func(attention.Config, attention.Args) error) {
 		{attention.F32, 128, attention.Shape{B: 1, Hq: 4, Sq: 512, Sk: 512}},
 		{attention.F16, 128, attention.Shape{B: 1, Hq: 4, Sq: 512, Sk: 512}},
 		{attention.F16, 64, attention.Shape{B: 1, Hq: 4, Sq: 512, Sk: 512}},
+		{attention.BF16, 128, attention.Shape{B: 1, Hq: 4, Sq: 512, Sk: 512}},
+		{attention.BF16, 64, attention.Shape{B: 1, Hq: 4, Sq: 512, Sk: 512}},
 		{attention.F16, 128, attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 1, Sk: 8192}},
 	} {
 		cfg := attention.Config{DType: c.dt, HeadDim: c.d}

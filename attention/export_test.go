@@ -107,12 +107,12 @@ func mapOne(f func([]float32), x float32) float32 {
 	return v[0]
 }
 
-// EachKernelSet runs a test with every set of kernels that this CPU has, those in Go included.
-func EachKernelSet(t *testing.T, test func(t *testing.T, name string)) {
+// EachKernelSet runs a test or a benchmark with every set of kernels that this CPU has, those in Go included.
+func EachKernelSet[T interface{ Run(string, func(T)) bool }](t T, test func(t T, name string)) {
 	best := host.Kernels
 	defer func() { host.Kernels = best }()
 	for _, host.Kernels = range simd.All() {
-		t.Run(host.Kernels.Name, func(t *testing.T) { test(t, host.Kernels.Name) })
+		t.Run(host.Kernels.Name, func(t T) { test(t, host.Kernels.Name) })
 	}
 }
 
