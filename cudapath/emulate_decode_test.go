@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -329,7 +327,7 @@ func TestDecodeKernelsFaultsAreFound(t *testing.T) {
 	require.NoError(t, err)
 	k, why := decodeKernel(table.cudaDecodes, "sm_90a", "f16", "same", 64, 64)
 	require.Empty(t, why)
-	for i, x := range []struct{ of, file, right, planted string }{
+	for _, x := range []struct{ of, file, right, planted string }{
 		{"window", "decode.cu", "position - min(p.left, Most)", "position - min(p.left, Most) + 1"},
 		{"window", "decode_copy.h", "(T::TYPE != SAME || key >= skip)", "true"},
 		{"window-both", "decode.cu", "T::TYPE == SAME && tile * KEYS + sub * Sub + key < begin", "false"},
@@ -343,26 +341,14 @@ func TestDecodeKernelsFaultsAreFound(t *testing.T) {
 		{"one-row", "decode_combine.h", "int(blockIdx.y + 1) * group - head", "8"},
 	} {
 		requireOnce(t, x.file, x.right)
-		if !testlevel.IsExhaustive() && i%4 != 0 {
-			continue
-		}
-		t.Run(x.of+" "+x.planted, func(t *testing.T) {
-			e := newDecodeEmulator(t, table.cudaDecodes, "f16", 64, func(dir string) {
-				file := filepath.Join(dir, x.file)
-				text, err := os.ReadFile(file)
-				require.NoError(t, err)
-				require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), x.right, x.planted, 1)), 0o600))
-			})
-			for _, c := range asQCases(64) {
-				if c.Name != x.of {
-					continue
-				}
-				p, err := cases.NewProblem(c, attention.F16)
-				require.NoError(t, err)
-				require.Error(t, conformDecode(e, k, p, 3))
-				return
-			}
-			t.Fatal("no such case")
+		list := asQCases(64)
+		i := slices.IndexFunc(list, func(c cases.Case) bool { return c.Name == x.of })
+		require.GreaterOrEqual(t, i, 0, "there is no case %q", x.of)
+		requireFault(t, x.of+" "+x.planted, func(t *testing.T) error {
+			e := newDecodeEmulator(t, table.cudaDecodes, "f16", 64, planting(t, x.file, x.right, x.planted))
+			p, err := cases.NewProblem(list[i], attention.F16)
+			require.NoError(t, err)
+			return conformDecode(e, k, p, 3)
 		})
 	}
 }

@@ -108,6 +108,49 @@ func (e emulation) sources(t testing.TB) (dir string) {
 	return dir
 }
 
+// planting plants a fault in a file of the sources.
+func planting(t testing.TB, file, right, planted string) func(dir string) {
+	return func(dir string) {
+		path := filepath.Join(dir, file)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(text), right, planted, 1)), 0o600))
+	}
+}
+
+// A planted fault that its case shows ends the process with this code.
+const faultFound = 3
+
+// requireFault requires that a kernel with a planted fault does not conform. It computes in a process of its own, since such a kernel
+// may write anywhere; a process that crashes has shown the fault.
+func requireFault(t *testing.T, name string, conform func(t *testing.T) error) {
+	t.Helper()
+	const variable = "VKATTN_PLANTED_FAULT"
+	t.Run(name, func(t *testing.T) {
+		switch os.Getenv(variable) {
+		case t.Name():
+			if err := conform(t); err != nil {
+				fmt.Println(err)
+				os.Exit(faultFound)
+			}
+			return
+		case "":
+		default:
+			return // the process is there for another fault
+		}
+		if _, err := exec.LookPath("c++"); err != nil {
+			t.Skipf("no compiler for the kernels: %v", err)
+		}
+		top, _, _ := strings.Cut(t.Name(), "/")
+		cmd := exec.Command(os.Args[0], "-test.run=^"+top+"$")
+		cmd.Env = append(os.Environ(), variable+"="+t.Name())
+		text, err := cmd.CombinedOutput()
+		require.Error(t, err, "the case does not show the fault")
+		// A test that fails ends with 1, as where the kernel does not compile.
+		require.NotEqual(t, 1, cmd.ProcessState.ExitCode(), "%s", text)
+	})
+}
+
 // launch runs a kernel. reversed is the order of threads and CTAs.
 func (e *emulator) launch(entry string, p *backwardParams, grid [3]uint32, threads int, reversed bool) error {
 	function, err := purego.Dlsym(e.lib, entry)

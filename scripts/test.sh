@@ -66,9 +66,9 @@ if ((!${#parts[@]})); then
 	esac
 fi
 
-# Tests of random values draw by the tree that they test, so that every commit draws other values and a commit the same
-# ones on every machine. Without git, or with RAPID_SEED=0, each test draws its own.
-tree=$(git rev-parse 'HEAD^{tree}' 2>/dev/null)
+# Tests of random values draw by the tree of the commit, so that every commit draws other values and a commit the same
+# ones on every machine. Without a commit, or with RAPID_SEED=0, each test draws its own.
+tree=$(git rev-parse -q --verify 'HEAD^{tree}' 2>/dev/null)
 export RAPID_SEED=${RAPID_SEED:-$((16#0${tree:0:15}))}
 
 # Long enough for the slowest package on two cores with eight times the load. A driver that hangs is a

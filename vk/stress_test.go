@@ -30,9 +30,10 @@ func TestStressUnderGarbageCollection(t *testing.T) {
 	if testing.Short() {
 		rounds = 8
 	}
+	seed := testlevel.Seed(t)
 	var wg sync.WaitGroup
 	for g := range 8 {
-		wg.Go(func() { stress(t, d, rand.New(rand.NewPCG(testlevel.Seed(t), uint64(g))), rounds) })
+		wg.Go(func() { stress(t, d, rand.New(rand.NewPCG(seed, uint64(g))), rounds) })
 	}
 	wg.Wait()
 	stop.Store(true)
