@@ -269,6 +269,7 @@ func TestLatentKernelsFaultsAreFound(t *testing.T) {
 		{"packed", "latent_work.h", "first == 0 && until == tiles ? -1 : 2 * part + (first == 0)", "first == 0 && until == tiles ? -1 : 2 * part"},
 		{"one part", "latent.cu", "giveRegisters<T::SCORES_REGISTERS>", "takeRegisters<T::SCORES_REGISTERS>"},
 		{"negative scale", "latent_scores.h", "if (p.scale_log2 < 0) {", "if (false) {"},
+		{"rising", "latent_scores.h", "pass(n, all + n * N / 2)", "pass(n, P)"},
 		{"packed", "latent_work.h", "return {begin, begin + partsOf(tiles)};", "return {begin, begin + 2};"},
 		{"tokens, whole lists", "latent_scores.h", "s[4 * j + i] = s[4 * j + 2 + i] = -INFINITY;", ";"},
 		{"tokens, pages", "latent_produce.h", "uint32_t(token) % uint32_t(p.page_size)", "uint32_t(token)"},

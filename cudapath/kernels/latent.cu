@@ -15,7 +15,7 @@
 // state of part of a sequence's keys in the workspace; the combine kernel adds these up in a fixed order (latent_combine.h).
 //
 // Shared memory: Q (72 KiB), two K tiles (144 KiB), P (8 KiB), in panels of 64 columns in the 128-byte swizzle. mbarriers: K of
-// each panel and stage is full; left half, right half and last panel of a stage are free; P is full, is free.
+// each panel and stage is full; left half, right half and last panel of a stage are free; each part of P is full, P is free.
 //
 // Masked keys do not change the result: where only some rows attend to a key, cleanLatentV() makes V finite. FlashMLA of
 // DeepSeek also divides O over two warpgroups; there both compute S and P, in turns. docs/log/cuda-latent.md has the numbers.
@@ -43,7 +43,7 @@ __device__ __forceinline__ void attendLatent(const TensorMap *mapK, const AttnLa
 		// With token lists each lane that gathers arrives, at the first panel of a group, and at that of K alone each warp once more.
 		for (int i = 0; i < T::STAGES * T::PANELS; i++) barrierInit(shared + T::K_FULL + 8 * i, !T::TOKENS ? 1 : T::GATHER_WARPS * (i % T::PANELS < 2 * T::HALF_PANELS ? 32 : 33));
 		for (int i = 0; i < T::STAGES * T::GROUPS; i++) barrierInit(shared + T::K_EMPTY + 8 * i, 4);
-		barrierInit(shared + T::P_FULL, 4);
+		for (int i = 0; i < T::P_PARTS; i++) barrierInit(shared + T::P_FULL + 8 * i, 4);
 		barrierInit(shared + T::P_EMPTY, 8);
 		for (int i = 0; i < T::PIECES; i++) {
 			barrierInit(shared + T::PIECE_FULL + 8 * i, 1);

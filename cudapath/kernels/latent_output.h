@@ -44,15 +44,15 @@ template <int N> __device__ __forceinline__ void storeLatentO(float (&o)[N], con
 	}
 }
 
-// O += P V, in two products of 128 columns: for one of 256, whose accumulators are all registers that a thread of 512 starts with,
-// the assembler of CUDA 12.4 finds no allocation, although the warpgroup has more.
-__device__ __forceinline__ void multiplyLatentV(float (&o)[2][64], uint32_t (&P)[16], uint32_t v) {
+// O += P V of some keys, in two products of 128 columns: for one of 256, whose accumulators are all registers that a thread of 512 starts
+// with, the assembler of CUDA 12.4 finds no allocation, although the warpgroup has more.
+template <int KEYS> __device__ __forceinline__ void multiplyLatentV(float (&o)[2][64], uint32_t (&P)[KEYS / 4], uint32_t v) {
 	touch(o[0]);
 	touch(o[1]);
 	touch(P);
 	wgmmaFence();
 #pragma unroll
-	for (int key = 0; key < LatentTile::KEYS; key += 16) {
+	for (int key = 0; key < KEYS; key += 16) {
 #pragma unroll
 		for (int n = 0; n < 2; n++)
 			Wgmma<128>::rs(o[n], P[key / 4], P[key / 4 + 1], P[key / 4 + 2], P[key / 4 + 3], v + matrixOffset(key * 128 + 2 * n * LatentTile::PANEL));
@@ -68,10 +68,13 @@ __device__ __forceinline__ void outputLatent(const AttnLatentParams &p, uint32_t
 	Ring<T::STAGES> k;
 	Ring<1> messages;
 	float o[2][64], factor[2]; // columns 0 to 127 and 128 to 255
-	uint32_t P[16];
+	constexpr int KEYS = T::KEYS / T::P_PARTS;
+	uint32_t P[T::P_PARTS][KEYS / 4];
 	auto takeFactors = [&] {
 #pragma unroll
 		for (int r = 0; r < 2; r++) factor[r] = __uint_as_float(loadSharedWord(shared + T::FACTORS + 4 * row + 32 * r));
+	};
+	auto taken = [&] {
 		__syncwarp();
 		if (lane == 0) barrierArrive(shared + T::P_EMPTY);
 		messages.advance();
@@ -84,21 +87,30 @@ __device__ __forceinline__ void outputLatent(const AttnLatentParams &p, uint32_t
 #pragma unroll 1
 		for (int i = 0; i < steps; i++) {
 			const uint32_t v = shared + T::K + k.stage * T::K_BYTES + half * T::HALF_PANELS * T::PANEL;
-			barrierWait(shared + T::P_FULL, messages.parity);
-			if (T::TOKENS) proxyFence();
+			auto takeP = [&](int n) {
+				barrierWait(shared + T::P_FULL + 8 * n, messages.parity);
 #pragma unroll
-			for (int j = 0; j < 4; j++) {
-				const uint4 x = loadShared(shared + T::P + 2048 * j + 16 * thread);
-				P[4 * j] = x.x, P[4 * j + 1] = x.y, P[4 * j + 2] = x.z, P[4 * j + 3] = x.w;
-			}
-			takeFactors();
-			if (!T::TOKENS && i >= w[LatentPiece::MASKED]) { // entries of lists that are no keys are zeros
+				for (int j = 0; j < KEYS / 16; j++) {
+					const uint4 x = loadShared(shared + T::P + 2048 * (n * KEYS / 16 + j) + 16 * thread);
+					P[n][4 * j] = x.x, P[n][4 * j + 1] = x.y, P[n][4 * j + 2] = x.z, P[n][4 * j + 3] = x.w;
+				}
+				if (n == 0) takeFactors();
+				if (n == T::P_PARTS - 1) taken();
+			};
+			const bool masked = !T::TOKENS && i >= w[LatentPiece::MASKED]; // entries of lists that are no keys are zeros
+			takeP(0);
+			if (T::TOKENS) proxyFence();
+			if (masked) {
 				const int key = w[LatentPiece::FIRST_KEY] + i * T::KEYS;
 				cleanLatentV(v, w[LatentPiece::WHOLE] - key, w[LatentPiece::ANY] - key);
 				namedSync(LATENT_OUTPUT + half, 128);
 			}
 			if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) multiply(o[0], factor), multiply(o[1], factor);
-			multiplyLatentV(o, P, matrixOffset(v) + matrixPanels(T::PANEL));
+#pragma unroll
+			for (int n = 0; n < T::P_PARTS; n++) {
+				if (n > 0) takeP(n);
+				multiplyLatentV<KEYS>(o, P[n], matrixOffset(v) + matrixPanels(T::PANEL) + matrixOffset(n * KEYS * 128));
+			}
 			wgmmaWait<0>();
 			touch(o[0]);
 			touch(o[1]);
@@ -108,6 +120,7 @@ __device__ __forceinline__ void outputLatent(const AttnLatentParams &p, uint32_t
 		}
 		barrierWait(shared + T::P_FULL, messages.parity);
 		takeFactors();
+		taken();
 		multiply(o[0], factor), multiply(o[1], factor);
 		const int slot = w[LatentPiece::SLOT], rowTile = w[LatentPiece::ROW_TILE];
 		if (slot < 0) {

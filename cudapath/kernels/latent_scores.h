@@ -85,6 +85,46 @@ __device__ __forceinline__ void maskLatentTokens(float (&s)[32], uint32_t listed
 	}
 }
 
+// Computes P of a tile and passes it in parts. P of the first part is computed with the row max of before, which scores rarely change,
+// while a vote finds whether any row of the warp needs another one. If so, softmaxP() computes all of P.
+template <class Pass> __device__ __forceinline__ void passLatentP(float (&s)[32], Rows &rows, float scale, float threshold, Pass pass) {
+	constexpr int PARTS = LatentTile::P_PARTS, N = 32 / PARTS;
+	float even[2] = {rows.sum[0], rows.sum[1]}, odd[2] = {0, 0}; // the sums of packP()
+	uint32_t P[N / 2];
+	auto compute = [&](int first) {
+#pragma unroll
+		for (int i = 0; i < N / 2; i++) {
+			float p[2];
+#pragma unroll
+			for (int n = 0; n < 2; n++) p[n] = exp2Approx(fmaf(s[first + 2 * i + n], scale, -rows.less[i % 2]));
+			even[i % 2] += p[0], odd[i % 2] += p[1];
+			P[i] = pack<BF16>(p[0], p[1]);
+		}
+	};
+	float top[2] = {s[0], s[2]};
+#pragma unroll
+	for (int j = 0; j < 8; j++) {
+#pragma unroll
+		for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+	}
+	compute(0);
+	touch(P);
+	rows.factor[0] = rows.factor[1] = 1;
+	if (__any_sync(~0u, top[0] > rows.top[0] + threshold || top[1] > rows.top[1] + threshold || rows.far)) {
+		uint32_t all[16];
+		softmaxP(s, rows, scale, threshold, [] {});
+		packP(s, all, rows);
+#pragma unroll
+		for (int n = 0; n < PARTS; n++) pass(n, all + n * N / 2);
+		return;
+	}
+	pass(0, P);
+#pragma unroll
+	for (int n = 1; n < PARTS; n++) compute(n * N), pass(n, P);
+#pragma unroll
+	for (int r = 0; r < 2; r++) rows.sum[r] = even[r] + odd[r];
+}
+
 // Ends a piece: stores LSE, or row max and row sum of a partial state. inverse: factors by which O is multiplied.
 __device__ __forceinline__ void finishLatentRows(const AttnLatentParams &p, const LatentPiece &w, const Rows &rows, const int (&last)[2], int row, float (&inverse)[2]) {
 	const float scale = fabsf(p.scale_log2);
@@ -107,19 +147,20 @@ __device__ __forceinline__ void finishLatentRows(const AttnLatentParams &p, cons
 
 __device__ __forceinline__ void scoreLatent(const AttnLatentParams &p, uint32_t shared) {
 	using T = LatentTile;
-	const int thread = threadIdx.x % 128, lane = thread % 32, c = lane % 4, row = thread / 32 * 16 + lane / 4;
+	// By a shuffle: the assembler would read the index anew in the loop, with a register spilled for it.
+	const int thread = __shfl_sync(~0u, threadIdx.x % 128, threadIdx.x % 32), lane = thread % 32, c = lane % 4, row = thread / 32 * 16 + lane / 4;
 	const float scale = fabsf(p.scale_log2), threshold = RESCALE_THRESHOLD / scale;
 	Ring<T::STAGES> k;
 	Ring<1> messages; // P and factors of a step, or the factors at the end of a piece
 	LatentQ q;
 	float s[32];
-	uint32_t P[16];
 	// Passes the factors of the rows to the warpgroups of O.
-	auto pass = [&](const float (&factor)[2]) {
+	auto storeFactors = [&](const float (&factor)[2]) {
 		if (c == 0) storeSharedWord(shared + T::FACTORS + 4 * row, __float_as_uint(factor[0])), storeSharedWord(shared + T::FACTORS + 4 * row + 32, __float_as_uint(factor[1]));
+	};
+	auto arrive = [&](int part) {
 		__syncwarp();
-		if (lane == 0) barrierArrive(shared + T::P_FULL);
-		messages.advance();
+		if (lane == 0) barrierArrive(shared + T::P_FULL + 8 * part);
 	};
 	LatentReader reader = {shared, {}};
 	for (int steps; (steps = reader.next()) >= 0; reader.release()) {
@@ -132,29 +173,35 @@ __device__ __forceinline__ void scoreLatent(const AttnLatentParams &p, uint32_t 
 		}
 #pragma unroll 1
 		for (int i = 0; i < steps; i++) {
+			const bool masked = !T::TOKENS && i >= w[LatentPiece::MASKED]; // read before S is there
 			issueLatentScores(s, q, shared, k);
+			barrierWait(shared + T::P_EMPTY, messages.parity ^ 1); // P of the tile before is in registers, long before S is there
 			wgmmaWait<0>();
 			touch(s);
 			if (T::TOKENS) maskLatentTokens(s, loadSharedWord(shared + T::LISTED + 4 * (T::GATHER_WARPS * k.stage + c / 2)) >> c % 2 * 2);
 			__syncwarp();
 			if (lane == 0) barrierArrive(shared + T::K_EMPTY + 8 * (T::GROUPS * k.stage + T::KEYS_ONLY));
 			k.advance();
-			if (!T::TOKENS && i >= w[LatentPiece::MASKED]) {
+			if (masked) {
 				const int key = w[LatentPiece::FIRST_KEY] + i * T::KEYS + 2 * c;
 				mask(s, last[0] - key, last[1] - key);
 			}
-			rows.factor[0] = rows.factor[1] = 1;
-			softmaxP(s, rows, scale, threshold, [] {});
-			packP(s, P, rows);
-			barrierWait(shared + T::P_EMPTY, messages.parity ^ 1);
+			passLatentP(s, rows, scale, threshold, [&](int part, const uint32_t *P) {
+				constexpr int WORDS = 16 / T::P_PARTS;
 #pragma unroll
-			for (int j = 0; j < 4; j++) storeShared(shared + T::P + 2048 * j + 16 * thread, make_uint4(P[4 * j], P[4 * j + 1], P[4 * j + 2], P[4 * j + 3]));
-			pass(rows.factor);
+				for (int j = 0; j < WORDS; j += 4) storeShared(shared + T::P + 512 * (part * WORDS + j) + 16 * thread, make_uint4(P[j], P[j + 1], P[j + 2], P[j + 3]));
+				if (part == 0) storeFactors(rows.factor);
+				arrive(part);
+			});
+			messages.advance();
 		}
 		if (steps > 0) namedSync(LATENT_SCORES, 128); // all warps have read Q
 		float inverse[2];
 		finishLatentRows(p, w, rows, last, row, inverse);
 		barrierWait(shared + T::P_EMPTY, messages.parity ^ 1);
-		pass(inverse);
+		storeFactors(inverse);
+#pragma unroll
+		for (int part = 0; part < T::P_PARTS; part++) arrive(part);
+		messages.advance();
 	}
 }

@@ -17,6 +17,8 @@ struct LatentTile {
 	// The last panels of Q are in registers. S = Q K^T with both operands in shared memory reads 128 bytes a cycle, all that
 	// shared memory gives.
 	static constexpr int Q_REGISTER_PANELS = 2;
+	// P of a tile is passed in parts: O begins with the first keys while the exponentials of the last ones are computed.
+	static constexpr int P_PARTS = 2;
 	// Sizes in bytes. A panel is 64 columns of a tile.
 	static constexpr int PANEL = 64 * 128, K_BYTES = PANELS * PANEL, P_BYTES = ROWS * KEYS * 2;
 	// A stage is freed in three groups of panels: left and right half of V, and what is K alone.
@@ -26,7 +28,7 @@ struct LatentTile {
 	static constexpr int K = 0, Q = K + STAGES * K_BYTES, P = Q + PANELS * PANEL, FACTORS = P + P_BYTES, PIECE = FACTORS + 4 * ROWS;
 	static constexpr int LISTED = PIECE + PIECES * PIECE_BYTES; // of each stage and gathering warp: a bit for each of its keys that is one
 	static constexpr int BARRIERS = LISTED + STAGES * GATHER_WARPS * 4;
-	static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES * PANELS, P_FULL = K_EMPTY + 8 * STAGES * GROUPS, P_EMPTY = P_FULL + 8,
+	static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES * PANELS, P_FULL = K_EMPTY + 8 * STAGES * GROUPS, P_EMPTY = P_FULL + 8 * P_PARTS,
 			     PIECE_FULL = P_EMPTY + 8, PIECE_EMPTY = PIECE_FULL + 8 * PIECES;
 	static constexpr int SHARED_BYTES = PIECE_EMPTY + 8 * PIECES;
 	static constexpr int PIECE_READERS = 12 + (TOKENS ? GATHER_WARPS : 1); // warps: the producer, scores and O

@@ -7,7 +7,7 @@ import (
 )
 
 // latentShared is LatentTile::SHARED_BYTES of latent_tile.h; latent.cu checks that they agree.
-const latentShared = 230016
+const latentShared = 230024
 
 // latentCombineShared is CombineTile::SHARED_BYTES of latent_combine.h. Package cudapath has it too.
 const latentCombineShared = 68608
