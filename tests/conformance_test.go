@@ -75,6 +75,9 @@ func conformToTable(t *testing.T, targets func(*session) []cases.Target, casesOf
 					t.Logf("%d cases in %v", len(list), time.Since(start).Round(time.Millisecond))
 					for i, c := range list {
 						t.Run(c.String(), func(t *testing.T) {
+							if refusedBy(tt, results[i]) {
+								t.Skip(results[i])
+							}
 							if results[i] != nil {
 								t.Errorf("seed %d: %v", c.SeedValue(), results[i])
 							}
@@ -84,6 +87,11 @@ func conformToTable(t *testing.T, targets func(*session) []cases.Target, casesOf
 			}
 		})
 	}
+}
+
+// refusedBy reports whether an error is the refusal of a tier that takes some options only.
+func refusedBy(tt cases.Target, err error) bool {
+	return (tt.Tier == attention.TierCUDA || tt.Tier == attention.TierCubin) && errors.Is(err, attention.ErrUnsupported)
 }
 
 // denseTable returns the dense cases that a tier has kernels for in a storage type.
