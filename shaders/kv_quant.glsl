@@ -85,8 +85,16 @@ uvec2 numbersOf(uint type, uvec2 bytes, uint which) {
     if (IN(FIFTH_BITS, type) != 0) bytes |= uvec2(fifthBits(which >> 8), fifthBits(which >> 12));
     return type == IQ4_NL ? uvec2(lookUp(bytes.x), lookUp(bytes.y)) : bytes;
 }
-#if defined(ANY_DTYPE) || defined(DTYPE_BF16)
+#ifdef ANY_DTYPE
 #define PACK2(x, y) encode16x2(x, y)
+#elif defined(DTYPE_BF16)
+// Rounded to bfloat16, in the upper half. The bounds keep a NaN from becoming a number by the carry.
+uint roundedBits(float x) {
+    const uint bits = min(uint(min(floatBitsToInt(x), 0x7fff7fff)), 0xffff7fffu);
+    return bits + 0x7fffu + (bits >> 16 & 1u);
+}
+uint pack16(float x, float y) { return packFloat2x16(f16vec2(unpackFloat2x16(roundedBits(x)).y, unpackFloat2x16(roundedBits(y)).y)); } // one permutation
+#define PACK2(x, y) pack16(x, y)
 #else
 #define PACK2(x, y) packFloat2x16(f16vec2(x, y)) // rounds as P is rounded; encode16x2 takes 20 times as long
 #endif

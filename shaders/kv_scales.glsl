@@ -12,14 +12,10 @@
 // SCALES_SIZE long. firstKey is the column of the tile where S and P begin.
 
 // What a number of the operand is multiplied by, to be the element.
-#ifdef DTYPE_BF16
-#define STORED_FACTOR(type) 1.0
-#else
 #define STORED_FACTOR(type) ((type) == FLOAT8 ? 256.0 : 1.0)
-#endif
 
 // V as an operand may have Inf or NaN; of the others the loads leave it out, or there is none.
-const bool MAY_BE_NON_FINITE = IN(1 << INT8 | 1 << FLOAT8_E5M2 | (STORED_FACTOR(FLOAT8) != 1.0 ? 1 << FLOAT8 : 0), V_TYPE) == 0;
+const bool MAY_BE_NON_FINITE = IN(SCALED, V_TYPE) == 0;
 
 // Numbers per key, an array of each in shared memory: K's scale (times that of the scores, without SCORE_MOD); V's e,
 // m and 1 / (m 2^e); with HAS_P_FACTOR the factor of P itself in the row sums.
@@ -120,44 +116,64 @@ float splitSum(float rowSum) {
 // the block. They take the fewest instructions in pairs: of each four columns a word has columns 0 and 2, or 1 and 3, so
 // Q's columns are put in the same order.
 
-#ifdef DTYPE_BF16
-uint pairOf(float x, float y) { return floatBitsToUint(x) >> 16 | floatBitsToUint(y) & 0xffff0000u; }
-uvec4 exactPairs(uint type, uvec2 bytes) {
-    const vec4 low = decode4(type, bytes.x, vec2(1.0)), high = decode4(type, bytes.y, vec2(1.0));
-    return uvec4(pairOf(low.x, low.z), pairOf(low.y, low.w), pairOf(high.x, high.z), pairOf(high.y, high.w));
-}
-#else
 // A number that the compiler takes for a variable. Then it stays in a register, and NVIDIA's compiler makes one
 // instruction of (x & a) ^ b, not two (docs/log/vulkan.md, 72).
 uint variable(uint x) { return p.groupSize == 0 ? 0 : x; }
 f16vec2 halves(uint bits) { return unpackFloat2x16(bits); }
 // Bytes 0 and 2, and 1 and 3: 1024 + the byte, or its low four bits, in the low bits of a float16.
 uvec2 bytePairs(uint bytes, uint mask, uint flip) { return uvec2(bytes, bytes >> 8) & mask ^ variable(flip); }
+// float8 has the fields of float16, with a bias that is 8 smaller: STORED_FACTOR. Its NaN is a number here.
+uvec2 float8Pairs(uint bytes) { return uvec2(bytes << 8, bytes) & 0x80008000u | uvec2(bytes << 7, bytes >> 1) & 0x3f803f80u; }
+// A pair of float16 of at most 8 significant bits in the storage type.
+#ifdef DTYPE_BF16
+uint storedPair(uint pair) {
+    const uvec2 bits = floatBitsToUint(unpackHalf2x16(pair));
+    return highHalves(bits.x, bits.y);
+}
+#else
+#define storedPair(pair) (pair)
+#endif
 uvec2 exactPairs(uint type, uint bytes) {
-    if (type == FLOAT8_E5M2) return uvec2(bytes << 8, bytes) & 0xff00ff00u; // the upper bytes of float16
-    // float8 has the fields of float16, with a bias that is 8 smaller: STORED_FACTOR. Its NaN is a number here.
-    if (type == FLOAT8) return uvec2(bytes << 8, bytes) & 0x80008000u | uvec2(bytes << 7, bytes >> 1) & 0x3f803f80u;
-    const uvec2 two = bytePairs(bytes, 0x00ff00ffu, 0x64806480u);
-    return uvec2(packFloat2x16(halves(two.x) - f16vec2(1152.0)), packFloat2x16(halves(two.y) - f16vec2(1152.0)));
+    uvec2 pairs;
+    if (type == FLOAT8_E5M2) pairs = uvec2(bytes << 8, bytes) & 0xff00ff00u; // the upper bytes of float16
+    else if (type == FLOAT8) pairs = float8Pairs(bytes);
+    else {
+        const uvec2 two = bytePairs(bytes, 0x00ff00ffu, 0x64806480u);
+        pairs = uvec2(packFloat2x16(halves(two.x) - f16vec2(1152.0)), packFloat2x16(halves(two.y) - f16vec2(1152.0)));
+    }
+    return uvec2(storedPair(pairs.x), storedPair(pairs.y));
 }
 uvec4 exactPairs(uint type, uvec2 bytes) { return uvec4(exactPairs(type, bytes.x), exactPairs(type, bytes.y)); }
-#endif
+// Bit 7 of each byte that is a NaN of float8 (e4m3fn: all bits set is NaN, there is no Inf); other bits may be set.
+uint nanBytes(uint bytes) { return (bytes & 0x7f7f7f7fu) + 0x01010101u; }
+bool hasNaN(uvec2 bytes) { return ((nanBytes(bytes.x) | nanBytes(bytes.y)) & 0x80808080u) != 0; }
+// The pairs of float8, with a NaN for each NaN.
+uvec4 float8OrNaN(uvec4 pairs, uvec2 bytes) {
+    const uvec2 nan = uvec2(nanBytes(bytes.x), nanBytes(bytes.y));
+    return pairs | (uvec4(nan.x << 8, nan.x, nan.y << 8, nan.y) & 0x80008000u) >> 1;
+}
 #define BYTES_ARE_NIBBLES(type) (IN(NIBBLES & ~FIFTH_BITS & ~(1 << IQ4_NL), type) != 0)
+uint roundedPair(vec2 x) { return PACK2(x.x, x.y); }
 // Eight numbers of a block times their scale, plus the minimum. The upper halves of BYTES_ARE_NIBBLES may hold anything.
 uvec4 blockPairs(uint type, uvec2 bytes, vec2 scales) {
-#ifndef DTYPE_BF16
-    if (LATENT_ROWS(type) == 0) {
-        const uint mask = BYTES_ARE_NIBBLES(type) ? 0x000f000fu : 0x00ff00ffu, flip = IN(SIGNED, type) != 0 ? 0x64806480u : 0x64006400u;
-        const f16vec2 zero = f16vec2(1024.0 + ZERO_OF(type)), times = f16vec2(scales.x), plus = f16vec2(scales.y);
-        const uvec2 low = bytePairs(bytes.x, mask, flip), high = bytePairs(bytes.y, mask, flip);
+    if (LATENT_ROWS(type) != 0) { // scales are below 2^120, as the largest number times one is a float32
+        const uvec4 pairs = float8OrNaN(uvec4(float8Pairs(bytes.x), float8Pairs(bytes.y)), bytes);
+        const float times = scales.x * STORED_FACTOR(FLOAT8);
+        return uvec4(roundedPair(unpackHalf2x16(pairs.x) * times), roundedPair(unpackHalf2x16(pairs.y) * times),
+            roundedPair(unpackHalf2x16(pairs.z) * times), roundedPair(unpackHalf2x16(pairs.w) * times));
+    }
+    const uint mask = BYTES_ARE_NIBBLES(type) ? 0x000f000fu : 0x00ff00ffu, flip = IN(SIGNED, type) != 0 ? 0x64806480u : 0x64006400u;
+    const f16vec2 zero = f16vec2(1024.0 + ZERO_OF(type));
+    const uvec2 low = bytePairs(bytes.x, mask, flip), high = bytePairs(bytes.y, mask, flip);
+#ifdef DTYPE_BF16
+    const vec2 times = vec2(scales.x), plus = vec2(scales.y);
+#define BLOCK_PAIR(x) roundedPair(IN(MINIMUM, type) != 0 ? fma(vec2(halves(x) - zero), times, plus) : vec2(halves(x) - zero) * times)
+#else
+    const f16vec2 times = f16vec2(scales.x), plus = f16vec2(scales.y);
 #define BLOCK_PAIR(x)                                                                               \
     packFloat2x16(IN(MINIMUM, type) != 0 ? fma(halves(x) - zero, times, plus) : (halves(x) - zero) * times)
-        return uvec4(BLOCK_PAIR(low.x), BLOCK_PAIR(low.y), BLOCK_PAIR(high.x), BLOCK_PAIR(high.y));
-    }
 #endif
-    if (BYTES_ARE_NIBBLES(type)) bytes &= 0x0f0f0f0fu;
-    const vec4 low = decode4(type, bytes.x, scales), high = decode4(type, bytes.y, scales);
-    return uvec4(PACK2(low.x, low.z), PACK2(low.y, low.w), PACK2(high.x, high.z), PACK2(high.y, high.w));
+    return uvec4(BLOCK_PAIR(low.x), BLOCK_PAIR(low.y), BLOCK_PAIR(high.x), BLOCK_PAIR(high.y));
 }
 // The same of what storedK8 or storedV8 loads, and of a vector of storedBlockK or storedBlockV.
 uvec4 blockPairs(uint type, uvec4 stored, uint shift) {
@@ -179,8 +195,6 @@ uvec4 blockPairs(uint type, uvec4 stored, bool odd, uint part) {
     if (type == IQ4_NL) bytes = uvec2(lookUp(bytes.x), lookUp(bytes.y));
     return blockPairs(type, bytes, scales);
 }
-// Bit 7 of each byte that is a NaN of float8 (e4m3fn: all bits set is NaN, there is no Inf); other bits may be set.
-uint nanBytes(uint bytes) { return (bytes & 0x7f7f7f7fu) + 0x01010101u; }
 // The same of Inf and NaN of float8 e5m2: all bits of the exponent set.
 uint nonFiniteBytes(uint bytes) { return (bytes & 0x7c7c7c7cu) + 0x04040404u; }
 uint dropNonFiniteBytes(uint bytes) { return bytes & ~((nonFiniteBytes(bytes) >> 7 & 0x01010101u) * 0xffu); }
@@ -189,15 +203,10 @@ bool dropsNonFiniteBytes(inout uvec4 vec) {
     if (any) vec.xy = uvec2(dropNonFiniteBytes(vec.x), dropNonFiniteBytes(vec.y));
     return any;
 }
-bool hasNaN(uvec2 bytes) { return ((nanBytes(bytes.x) | nanBytes(bytes.y)) & 0x80808080u) != 0; }
 // The pairs of one vector with NaN.
 uvec4 exactPairsOrNaN(uint type, uvec2 bytes) {
-    uvec4 pairs = exactPairs(type, bytes);
-    if (STORED_FACTOR(type) != 1.0 && hasNaN(bytes)) {
-        const uvec2 nan = uvec2(nanBytes(bytes.x), nanBytes(bytes.y)) & 0x80808080u;
-        pairs |= (uvec4(nan.x << 8, nan.x, nan.y << 8, nan.y) & 0x80008000u) >> 1;
-    }
-    return pairs;
+    const uvec4 pairs = exactPairs(type, bytes);
+    return STORED_FACTOR(type) != 1.0 && hasNaN(bytes) ? float8OrNaN(pairs, bytes) : pairs;
 }
 // The same in the order of the columns.
 uvec4 inOrder(uvec4 pairs) {
