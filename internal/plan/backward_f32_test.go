@@ -99,6 +99,7 @@ func TestBackwardF32Refuses(t *testing.T) {
 		"options":             func(_ *problem.Config, r *BackwardRequest) { r.Want.Sinks = true },
 		"head dims up to 128": func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDim = 129 },
 		"dims up to 128":      func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDimV = 160 },
+		"twice that of Q":     func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDim, cfg.HeadDimV = 33, 128 },
 		"takes scores over":   func(cfg *problem.Config, _ *BackwardRequest) { cfg.Scale = problem.ScaleOf(1e30) },
 		"storage type of Q":   func(cfg *problem.Config, _ *BackwardRequest) { cfg.DType, cfg.F32O = problem.F16, true },
 	} {
