@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -189,6 +190,36 @@ func TestCUDATakesTokensOfLatentAttention(t *testing.T) {
 			oneLine(t, op.Forward(OnStream(s), a), "CUDA does not reach the buffer")
 		})
 	}
+}
+
+// Tier cuda takes rows of fp8_ds_mla if it is named, with V that is the tensor of K, and TierAuto does not take it.
+func TestCUDATakesLatentRowsIfAskedFor(t *testing.T) {
+	f := withFakeCUDA(t)
+	f.choice.Family = "fa3 latent"
+	dev := cudaDevice(t)
+	a := callOn(t, dev)
+	a.Shape = Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1, Sk: 9}
+	a.V = a.K
+	cfg := Config{HeadDim: 576, HeadDimV: 512, KeyType: KVFP8DSMLA, ValueType: KVFP8DSMLA, Tier: TierCUDA}
+	s, err := dev.NewStream("test")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	op, err := New(On(dev), cfg)
+	require.NoError(t, err)
+	require.NoError(t, op.Prepare(a.Shape))
+	require.NoError(t, op.Forward(OnStream(s), a))
+	require.Equal(t, KVFP8DSMLA, f.problems[len(f.problems)-1].KV)
+	require.Equal(t, int64(656), f.calls[len(f.calls)-1].Decode.UnitBytes)
+	elsewhere := a
+	elsewhere.V.Buffer = a.Q.Buffer
+	oneLine(t, op.Forward(OnStream(s), elsewhere), "its kernels take fp8_ds_mla with one KV head and V that is the tensor of K")
+	cfg.Tier = TierAuto
+	op, err = New(On(dev), cfg)
+	require.NoError(t, err)
+	plan, err := op.PlanFor(a)
+	require.NoError(t, err)
+	require.NotEqual(t, TierCUDA, plan.Tier)
+	require.Contains(t, fmt.Sprint(plan.Rejected), "it takes them if asked for")
 }
 
 // Tier cuda alone takes a state of dropout and MaxLogits on a Vulkan device. The others refuse them by name, but gradients take no notice

@@ -159,7 +159,7 @@ func (op *Op) Prepare(s Shape) error {
 		if _, err := op.prepare(r); err != nil {
 			return err
 		}
-		if r.VInK { // a shape stands for calls with V in memory of its own too
+		if r.VInK && !op.cfg.KeyType.Latent() { // a shape stands for calls with V in memory of its own too
 			r.VInK = false
 			if _, err := op.prepare(r); err != nil {
 				return err

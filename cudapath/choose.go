@@ -54,6 +54,9 @@ func (t *table) tryGroup(g group, d *DeviceInfo, p *problem.CUDAProblem) (k *Ker
 			return k, why
 		}
 	}
+	if p.KV.Latent() {
+		return nil, fmt.Sprintf("it takes no %v", p.KV)
+	}
 	some, takes, typed := false, false, false
 	var list []*Kernel
 	for i := range t.kernels {

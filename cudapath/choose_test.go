@@ -34,6 +34,8 @@ func testTable(t *testing.T) *table {
 	fa3 = append(fa3, `{"entry":"fa3_tokens","family":"fa3","dtype":"f16","d":576,"dv":512,"latent":true,"tokens":true,"combine":"fa3_tokens_combine","module":"m3",
 		"threads":512,"shared":200000,"rows":64,"cols":64,"grid":"persistent"}`)
 	fa3 = append(fa3, strings.ReplaceAll(strings.Replace(fa3[len(fa3)-1], `"tokens":true,"combine":"fa3_tokens_combine"`, `"tokens":true,"offsets":true`, 1), "fa3_tokens", "fa3_offsets"))
+	fa3 = append(fa3, `{"entry":"fa3_rows","family":"fa3","dtype":"f16","d":576,"dv":512,"latent":true,"kv":"fp8_ds_mla","combine":"fa3_rows_combine","module":"m3",
+		"threads":512,"shared":200000,"rows":64,"cols":64,"grid":"persistent"}`)
 	var fa2 []string
 	for _, d := range []string{`256,"dv":256`, `64,"dv":64`, `192,"dv":128`} { // not in order
 		for _, any := range []bool{false, true} {
@@ -103,6 +105,9 @@ func TestChoosesTheBestKernelThatTakesTheProblem(t *testing.T) {
 		{"many token lists", h200, func(p *chosen) { latent(p); p.Tokens, p.B, p.Sq = true, 1<<29+1, 1 }, "", "536870913 KV tiles or token lists of all sequences"},
 		{"token lists with a window", h200, func(p *chosen) { latent(p); p.Tokens, p.Options, p.NotLatent = true, "window", "window" }, "", "latent attention: it takes no window"},
 		{"token lists of other head dims", h200, func(p *chosen) { p.VInK, p.Tokens, p.Hkv, p.Hq = true, true, 1, 1 }, "", "fa2_any: it takes sparse tokens in latent attention alone"},
+		{"latent attention of fp8_ds_mla", h200, func(p *chosen) { latent(p); p.KV, p.Options, p.PageSize = attention.KVFP8DSMLA, "pages", 3 }, "fa3_rows", ""},
+		{"fp8_ds_mla on an older device", a100, func(p *chosen) { latent(p); p.KV = attention.KVFP8DSMLA }, "", "ref: it takes no fp8_ds_mla"},
+		{"fp8_ds_mla with a window", h200, func(p *chosen) { latent(p); p.KV, p.Options, p.NotLatent = attention.KVFP8DSMLA, "window", "window" }, "", "latent attention: it takes no window"},
 		{"V in K of other head dims", h200, func(p *chosen) { latent(p); p.HeadDim, p.HeadDimV = 128, 128 }, "fa3_false", ""},
 		{"a family", h200, func(p *chosen) { p.Kernel = "fa2" }, "fa2_192_false", ""},
 		{"the family for validation", h200, func(p *chosen) { p.Kernel, p.Causal = "ref", true }, "ref_f16", ""},

@@ -46,7 +46,7 @@ func hostForward(name string, p *callParams) error {
 	if strings.HasSuffix(name, "_combine") { // the kernel before it has computed everything
 		return nil
 	}
-	if strings.HasSuffix(name, "_latent_tokens") || strings.HasSuffix(name, "_latent_offsets") {
+	if strings.Contains(name, "_latent_tokens") || strings.Contains(name, "_latent_offsets") {
 		l := (*latentParams)(unsafe.Pointer(p))
 		n := a.B * a.Sq
 		if l.cuQ != 0 {
@@ -59,7 +59,12 @@ func hostForward(name string, p *callParams) error {
 		}
 	}
 	if strings.Contains(name, "_general") || strings.Contains(name, "_latent") {
-		return hostGeneral(cfg, a, (*generalParams)(unsafe.Pointer(p)))
+		g := (*generalParams)(unsafe.Pointer(p))
+		if strings.HasSuffix(name, "_fp8_ds_mla") {
+			cfg.KeyType, cfg.ValueType = problem.KVFP8DSMLA, problem.KVFP8DSMLA
+			g.k.batch, g.k.row = g.k.batch/656, g.k.row/656
+		}
+		return hostGeneral(cfg, a, g)
 	}
 	switch p.causalOffset {
 	case problem.NoCausal:
@@ -149,7 +154,7 @@ func unitOf(kv problem.KVType) (bytes int, elements int64) {
 	case kv == problem.KVSame:
 		return 0, 1
 	case kv.Blocked():
-		return kv.RowBytes(problem.F16, blockElements), blockElements
+		return kv.RowBytes(problem.F16, kv.Unit()), int64(kv.Unit())
 	}
 	return 1, 1
 }
@@ -158,7 +163,7 @@ func unitOf(kv problem.KVType) (bytes int, elements int64) {
 func hostTensors(cfg *problem.Config, a *problem.Args, p *callParams, batches, rows, batchesK, keys int) {
 	view := func(t *tensorParams, kv problem.KVType, batches, heads, rows, dim int) problem.Tensor {
 		unit, each := unitOf(kv)
-		n := int64(max(batches, 1)-1)*t.batch + int64(heads-1)*t.head + int64(max(rows, 1)-1)*t.row + int64(dim)/each
+		n := int64(max(batches, 1)-1)*t.batch + int64(heads-1)*t.head + int64(max(rows, 1)-1)*t.row + (int64(dim)+each-1)/each
 		return problem.Tensor{Host: unsafe.Slice(*(**byte)(unsafe.Pointer(&t.base)), n*int64(cmp.Or(unit, cfg.DType.Size()))),
 			Strides: problem.Strides{Batch: t.batch * each, Head: t.head * each, Seq: t.row * each, Expanded: true}}
 	}
@@ -546,6 +551,7 @@ func TestDeviceComputesLatent(t *testing.T) {
 	tokens, _ := latentTokenCases()
 	offsets, _ := latentOffsetCases()
 	list = slices.Concat(list, tokens, offsets)
+	list = append(list, latentRowCases(list)...)
 	list = append(list, cases.Case{Name: "no keys", D: 576, Dv: 512, VInK: true, LSE: true, Shape: attention.Shape{Hq: 16, Hkv: 1}, PackedQ: true, LooseK: true,
 		Seqs: []cases.Seq{{ID: 1, Rows: 1}, {ID: 2, Rows: 1}}})
 	for _, c := range list {
@@ -561,7 +567,7 @@ func TestDeviceComputesLatent(t *testing.T) {
 			plan, err := op.PlanFor(args)
 			require.NoError(t, err)
 			require.NoError(t, op.Close())
-			kernel := "attn_fa3_bf16" + listsOf(&c).suffix()
+			kernel := "attn_fa3_bf16" + latentSuffix(&c)
 			require.Equal(t, kernel, plan.Kernel)
 			f.launches()
 			judgeOptionsOnDevice(t, dev, "", p)
@@ -611,6 +617,50 @@ func TestDevicePreparesLatent(t *testing.T) {
 	for _, x := range list {
 		require.NoError(t, x.Close())
 	}
+}
+
+// Tier cuda refuses rows of fp8_ds_mla where V is elsewhere, where there are two KV heads, and at addresses that are no multiples of 16.
+func TestDeviceRefusesLatentRows(t *testing.T) {
+	_, dev := openFake(t)
+	shape := attention.Shape{B: 1, Hq: 16, Hkv: 1, Sq: 1, Sk: 70}
+	q, err := dev.Tensor(attention.F16, 1, 16, 1, 576)
+	require.NoError(t, err)
+	o, err := dev.Tensor(attention.F16, 1, 16, 1, 512)
+	require.NoError(t, err)
+	rows, err := dev.Tensor(attention.F32, 3*70*656/4)
+	require.NoError(t, err)
+	op, err := attention.New(dev, attention.Config{HeadDim: 576, HeadDimV: 512, KeyType: attention.KVFP8DSMLA, ValueType: attention.KVFP8DSMLA})
+	require.NoError(t, err)
+	require.NoError(t, op.Prepare(shape))
+	at := func(bytes uint64) attention.Tensor {
+		m, err := WrapMemory(dev, problem.BackingOf(rows.Memory).Address()+bytes, 2*70*656)
+		require.NoError(t, err)
+		return attention.Tensor{Memory: m}
+	}
+	for _, x := range []struct {
+		k, v attention.Tensor
+		hkv  int
+		want string
+	}{
+		{at(0), at(0), 1, ""},
+		{at(16), at(16), 1, ""},
+		{at(8), at(8), 1, "it takes fp8_ds_mla at multiples of 16 bytes"},
+		{at(4), at(4), 1, "offsets and strides have to be multiples of 8"},
+		{at(0), at(656), 1, "its kernels take fp8_ds_mla with one KV head and V that is the tensor of K"},
+		{at(0), at(0), 2, "its kernels take fp8_ds_mla with one KV head and V that is the tensor of K"},
+	} {
+		a := attention.Args{Shape: shape, Q: q, K: x.k, V: x.v, O: o}
+		a.Hkv = x.hkv
+		err := op.Forward(nil, a)
+		if x.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, attention.ErrUnsupported)
+		require.ErrorContains(t, err, x.want)
+		require.NotContains(t, err.Error(), "\n")
+	}
+	require.NoError(t, op.Close())
 }
 
 // A CUDA device without Vulkan computes attention and gradients, in memory and streams of its own.
@@ -750,9 +800,10 @@ func TestDeviceRefuses(t *testing.T) {
 		"its forward kernels take no attention chunks":                                   {HeadDim: 64, AttentionChunk: 16, Causal: attention.TopLeft},
 		"its decode kernels are for int8, fp8, q8_0 and q4_0, head dims 64, 128 and 256": {HeadDim: 96, KeyType: attention.KVInt8, ValueType: attention.KVInt8},
 		"its quantized decode takes K and V of one type, not int8/fp8":                   {HeadDim: 64, KeyType: attention.KVInt8, ValueType: attention.KVFP8},
-		"its quantized decode takes no fp8_ds_mla":                                       {HeadDim: 576, HeadDimV: 512, KeyType: attention.KVFP8DSMLA, ValueType: attention.KVFP8DSMLA},
-		"fixed splits": {HeadDim: 64, FixedSplit: 64},
-		"f32":          {HeadDim: 64, DType: attention.F32, Tier: attention.TierCUDA, Kernel: "fa3"},
+		"latent attention: it takes no softcap":                                          {HeadDim: 576, HeadDimV: 512, KeyType: attention.KVFP8DSMLA, ValueType: attention.KVFP8DSMLA, Softcap: 9},
+		"it takes no fp8_ds_mla":                                                         {HeadDim: 576, HeadDimV: 512, KeyType: attention.KVFP8DSMLA, ValueType: attention.KVFP8DSMLA, Tier: attention.TierCUDA, Kernel: "fa2"},
+		"fixed splits":                                                                   {HeadDim: 64, FixedSplit: 64},
+		"f32":                                                                            {HeadDim: 64, DType: attention.F32, Tier: attention.TierCUDA, Kernel: "fa3"},
 	} {
 		_, err := attention.New(dev, cfg)
 		require.ErrorIs(t, err, attention.ErrUnsupported, text)

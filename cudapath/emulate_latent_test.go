@@ -53,12 +53,20 @@ func listsOf(c *cases.Case) latentLists {
 	return offsetLists
 }
 
+// latentSuffix is the end of the name of the kernel that takes a case.
+func latentSuffix(c *cases.Case) string {
+	if kv := latentRowsOf(c.KeyType); kv != "" {
+		return listsOf(c).suffix() + "_" + kv
+	}
+	return listsOf(c).suffix()
+}
+
 // newLatentEmulator loads the kernels of a storage type for calls with some lists. change may alter the text of their sources.
-func newLatentEmulator(t testing.TB, dtype attention.DType, lists latentLists, change func(dir string)) *latentEmulator {
+func newLatentEmulator(t testing.TB, dtype attention.DType, kv attention.KVType, lists latentLists, change func(dir string)) *latentEmulator {
 	t.Helper()
 	e := &latentEmulator{}
 	lib := emulation{kernel: "latent.cu", folder: "sm90", file: "latent.cc", change: change}.load(t, fmt.Sprintf("-DATTN_BF16=%d", map[bool]int{true: 1}[dtype == attention.BF16]),
-		fmt.Sprintf("-DLATENT_TOKENS=%d", lists))
+		fmt.Sprintf("-DLATENT_TOKENS=%d", lists), fmt.Sprintf("-DLATENT_FP8=%d", map[bool]int{true: 1}[kv.Latent()]))
 	purego.RegisterLibFunc(&e.run, lib, "emulate")
 	return e
 }
@@ -72,7 +80,7 @@ func (e *latentEmulator) forward(cfg problem.Config, a problem.Args, all []tenso
 	p.set(&call)
 	p.b = int32(a.B)
 	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
-		t.base = hostAddress([...][]byte{a.Q.Host, a.K.Host, a.V.Host, a.O.Host}[i], all[i].Tensor.Offset, 2)
+		t.base = hostAddress([...][]byte{a.Q.Host, a.K.Host, a.V.Host, a.O.Host}[i], all[i].Tensor.Offset, int(all[i].Size))
 	}
 	vector := func(v problem.Vector) uint64 { return hostAddress(v.Host, v.Offset, 4) }
 	if a.LSE.Given() {
@@ -85,9 +93,9 @@ func (e *latentEmulator) forward(cfg problem.Config, a problem.Args, all []tenso
 		p.table = vector(a.Pages.Table)
 	}
 	p.setOptions(&call)
+	p.setLatent(&call)
 	if a.SparseTokens != nil {
-		p.tokens, p.topK = vector(a.SparseTokens.Tokens), int32(call.TopK)
-		p.offsets, p.entries = vector(a.SparseTokens.Offsets), int32(call.TokensTotal)
+		p.tokens, p.offsets = vector(a.SparseTokens.Tokens), vector(a.SparseTokens.Offsets)
 	}
 	g := latentGrid{rowTiles: latentRowTiles(&a.Shape, p.tokens != 0), parts: parts}
 	p.setParts(&a.Shape, parts)
@@ -177,20 +185,25 @@ func latentOffsetCases() (list []cases.Case, parts []int) {
 	return list, parts
 }
 
+// inSequences is a case whose equal sequences, if it has some, are in its list of sequences.
+func inSequences(c cases.Case) cases.Case {
+	for range c.B {
+		c.Seqs = append(c.Seqs, cases.Seq{Rows: c.Sq, Keys: c.Sk})
+	}
+	c.B, c.Sq, c.Sk = 0, 0, 0
+	for j := range c.Seqs {
+		c.Seqs[j].ID = 1 + j
+	}
+	return c
+}
+
 // latentCases are calls of latent attention with the number of parts in which their keys lie: row tiles with several queries and with
 // part of a head group, sequences in one part and in several, parts of several sequences, lengths of 0 and around the tiles.
 func latentCases() (list []cases.Case, parts []int) {
 	add := func(n int, c cases.Case) {
 		c.D, c.Dv, c.VInK, c.LSE, c.Seed = 576, 512, true, true, uint64(700+len(list))
 		c.Hkv = 1
-		for range c.B { // equal sequences
-			c.Seqs = append(c.Seqs, cases.Seq{Rows: c.Sq, Keys: c.Sk})
-		}
-		c.B, c.Sq, c.Sk = 0, 0, 0
-		for j := range c.Seqs {
-			c.Seqs[j].ID = 1 + j
-		}
-		list, parts = append(list, c), append(parts, n)
+		list, parts = append(list, inSequences(c)), append(parts, n)
 	}
 	add(1, cases.Case{Name: "one part", Shape: attention.Shape{B: 2, Hq: 16, Sq: 1, Sk: 130}})
 	add(3, cases.Case{Name: "splits", Shape: attention.Shape{B: 1, Hq: 80, Sq: 1, Sk: 500}, Data: cases.Falling})
@@ -214,11 +227,38 @@ func latentCases() (list []cases.Case, parts []int) {
 	return list, parts
 }
 
+// latentRowCases are cases with rows of fp8_ds_mla.
+func latentRowCases(list []cases.Case) (of []cases.Case) {
+	for _, c := range list {
+		c.KeyType, c.ValueType, c.Name = attention.KVFP8DSMLA, attention.KVFP8DSMLA, "rows, "+c.Name
+		of = append(of, inSequences(c))
+	}
+	return of
+}
+
 // The kernels of latent attention, run by the CPU, compute calls with lengths, pages and causal masks, whatever is in memory that does
 // not matter.
 func TestLatentKernelsOnTheCPU(t *testing.T) {
 	list, parts := latentCases()
 	latentConforms(t, noLists, list, parts)
+}
+
+// The same with K in rows of fp8_ds_mla, also with lists.
+func TestLatentKernelsOfRowsOnTheCPU(t *testing.T) {
+	short := []string{"one part", "causal", "small pages", "pages", "pages of two tiles", "packed", "tokens, pages", "tokens, packed", "offsets, pages"}
+	for lists, of := range []func() ([]cases.Case, []int){latentCases, latentTokenCases, latentOffsetCases} {
+		t.Run(latentLists(lists).suffix(), func(t *testing.T) {
+			all, allParts := of()
+			var list []cases.Case
+			var parts []int
+			for i, c := range all {
+				if testlevel.IsExhaustive() || slices.Contains(short, c.Name) {
+					list, parts = append(list, c), append(parts, allParts[i])
+				}
+			}
+			latentConforms(t, latentLists(lists), latentRowCases(list), parts)
+		})
+	}
 }
 
 // The same with a list of tokens for each query row.
@@ -237,7 +277,7 @@ func latentConforms(t *testing.T, lists latentLists, list []cases.Case, parts []
 	testlevel.HostOnly(t)
 	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
 		t.Run(dtype.String(), func(t *testing.T) {
-			e := newLatentEmulator(t, dtype, lists, nil)
+			e := newLatentEmulator(t, dtype, list[0].KeyType, lists, nil)
 			for i, c := range list {
 				if !testlevel.IsExhaustive() && i%2 != which {
 					continue
@@ -259,6 +299,7 @@ func TestLatentKernelsFaultsAreFound(t *testing.T) {
 	tokenCases, tokenParts := latentTokenCases()
 	offsetCases, offsetParts := latentOffsetCases()
 	list, parts = slices.Concat(list, tokenCases, offsetCases), slices.Concat(parts, tokenParts, offsetParts)
+	list, parts = slices.Concat(list, latentRowCases(list)), slices.Concat(parts, parts)
 	for _, x := range []struct {
 		name, file, right, planted string
 	}{
@@ -275,12 +316,19 @@ func TestLatentKernelsFaultsAreFound(t *testing.T) {
 		{"tokens, pages", "latent_produce.h", "uint32_t(token) % uint32_t(p.page_size)", "uint32_t(token)"},
 		{"tokens, padded", "latent_work.h", "rows.first += query, ", ""},
 		{"offsets, packed", "latent_work.h", "clampLatent(offsets[1], p.entries) - first", "p.entries - first"},
+		{"rows, one part", "latent_convert.h", "barrierWait(rows + 8 * c, k.parity);", ""},
+		{"rows, splits", "latent_convert.h", "scales + 4 * c;", "scales;"},
+		{"rows, splits", "latent_convert.h", "__syncwarp(); // chunk 3", "// chunk 3"},
+		{"rows, one part", "latent_convert.h", "narrow(x.z), narrow(x.w);", ""},
+		{"rows, small pages", "latent_convert.h", "uint32_t(token) % uint32_t(p.page_size)", "uint32_t(token)"},
+		{"rows, packed", "latent_convert.h", "w[LatentPiece::FIRST_KEY_ROW] * p.k.row", "0"},
+		{"rows, tokens, pages", "latent_convert.h", "(T::GATHER_WARPS * k.stage + half), listed)", "(T::GATHER_WARPS * k.stage + half), ~0u)"},
 	} {
 		requireOnce(t, x.file, x.right)
 		j := slices.IndexFunc(list, func(c cases.Case) bool { return c.Name == x.name })
 		require.GreaterOrEqual(t, j, 0, "there is no case %q", x.name)
 		requireFault(t, x.name+" "+x.planted, func(t *testing.T) error {
-			e := newLatentEmulator(t, attention.F16, listsOf(&list[j]), planting(t, x.file, x.right, x.planted))
+			e := newLatentEmulator(t, attention.F16, list[j].KeyType, listsOf(&list[j]), planting(t, x.file, x.right, x.planted))
 			p, err := cases.NewProblem(list[j], attention.F16)
 			require.NoError(t, err)
 			return conformLatent(e, p, parts[j])

@@ -15,6 +15,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/cases"
+	"vkattn/internal/quant"
 	"vkattn/internal/tensors"
 	"vkattn/internal/testlevel"
 )
@@ -30,10 +31,11 @@ type latentCall struct {
 }
 
 // newLatentCall makes a call of two sequences. Their keys lie in pages, or in a padded batch.
-func newLatentCall(t testing.TB, lists latentLists, pageSize int) *latentCall {
+func newLatentCall(t testing.TB, kv attention.KVType, lists latentLists, pageSize int) *latentCall {
 	t.Helper()
 	c := cases.Case{D: 576, Dv: 512, VInK: true, LSE: true, Seed: 5, Causal: attention.BottomRight, Shape: attention.Shape{Hq: 24, Hkv: 1},
-		Seqs: []cases.Seq{{ID: 1, Rows: 2, Keys: 258}, {ID: 2, Rows: 1, Keys: 70}}, LooseK: true, PageSize: pageSize}
+		Seqs: []cases.Seq{{ID: 1, Rows: 2, Keys: 258}, {ID: 2, Rows: 1, Keys: 70}}, LooseK: true, PageSize: pageSize,
+		KeyType: kv, ValueType: kv}
 	p, err := cases.NewProblem(c, attention.F16)
 	require.NoError(t, err)
 	l := &latentCall{Problem: p}
@@ -101,8 +103,8 @@ func (l *latentCall) attends(b, row int) (keys []int) {
 	return keys
 }
 
-// element is element `column` of a row of Q, or of a key in K.
-func (l *latentCall) element(t testing.TB, i, b, head, row, column int) []byte {
+// row is a row of Q, or a key of K, as it is stored.
+func (l *latentCall) row(t testing.TB, i, b, head, row int) []byte {
 	t.Helper()
 	cfg, a := l.Config(cases.On(attention.TierCPU, l.DType)), l.args(l.images)
 	var layouts tensors.Layouts
@@ -112,13 +114,12 @@ func (l *latentCall) element(t testing.TB, i, b, head, row, column int) []byte {
 		page := tensors.IntAt(&a.Pages.Table, b*tensors.TableStride(a.Pages, &a.Shape)+row/a.Pages.PageSize)
 		b, row = page, row%a.Pages.PageSize
 	}
-	at := x.Tensor.Offset + int64(b)*x.Steps[0] + int64(head)*x.Steps[1] + int64(row)*x.Steps[2] + int64(column)
-	return x.Tensor.Host[2*at:][:2]
+	return x.HostRow(int64(b), int64(head), int64(row))
 }
 
 func (l *latentCall) set(t testing.TB, i, b, head, row, column int, x float32) {
 	t.Helper()
-	l.DType.Encode(l.element(t, i, b, head, row, column), []float32{x})
+	l.DType.Encode(l.row(t, i, b, head, row)[2*column:][:2], []float32{x})
 }
 
 // fillUnused fills all of K but the keys that some row attends to.
@@ -129,8 +130,9 @@ func (l *latentCall) fillUnused(t testing.TB, bits uint16) {
 	for b, s := range l.Seqs {
 		for row := range s.Rows {
 			for _, key := range l.attends(b, row) {
-				at := cap(k) - cap(l.element(t, 1, b, 0, key, 0))
-				for i := range 2 * l.D {
+				row := l.row(t, 1, b, 0, key)
+				at := cap(k) - cap(row)
+				for i := range row {
 					used[at+i] = true
 				}
 			}
@@ -204,18 +206,18 @@ func requireSameRows(t testing.TB, want, got map[[3]int]latentRow, skip func(at 
 }
 
 // latentCalls runs a test with the kernels of dense calls and those of token lists.
-func latentCalls(t *testing.T, test func(t *testing.T, e *latentEmulator, parts int, call func(pageSize int) *latentCall)) {
+func latentCalls(t *testing.T, kv attention.KVType, test func(t *testing.T, e *latentEmulator, parts int, call func(pageSize int) *latentCall)) {
 	testlevel.HostOnly(t)
 	for lists, name := range []string{"dense", "tokens", "offsets"} {
 		lists := latentLists(lists)
-		e := newLatentEmulator(t, attention.F16, lists, nil)
+		e := newLatentEmulator(t, attention.F16, kv, lists, nil)
 		// One part, parts of several sequences, and parts that end with sequences; of lists one part, whole lists, and parts of lists.
 		for _, parts := range []int{1, 2, 3} {
 			if lists == offsetLists && parts != 2 { // each list is a part, and two CTAs have them in turn
 				continue
 			}
 			t.Run(fmt.Sprint(name, " ", parts), func(t *testing.T) {
-				test(t, e, parts, func(pageSize int) *latentCall { return newLatentCall(t, lists, pageSize) })
+				test(t, e, parts, func(pageSize int) *latentCall { return newLatentCall(t, kv, lists, pageSize) })
 			})
 		}
 	}
@@ -223,11 +225,20 @@ func latentCalls(t *testing.T, test func(t *testing.T, e *latentEmulator, parts 
 
 // Inf and NaN in keys that no row attends to, past the end of a sequence, in unused rows of pages and between sequences change no bit.
 func TestLatentDoesNotUseOtherKeys(t *testing.T) {
-	latentCalls(t, func(t *testing.T, e *latentEmulator, parts int, call func(pageSize int) *latentCall) {
+	useNoOtherKeys(t, attention.KVSame, 0x7e00, 0xfc00) // NaN, -Inf
+}
+
+// So do NaN in numbers and scales, and Inf in what is not quantized, of rows of fp8_ds_mla.
+func TestLatentDoesNotUseOtherRows(t *testing.T) {
+	useNoOtherKeys(t, attention.KVFP8DSMLA, 0xffff, 0x7f80)
+}
+
+func useNoOtherKeys(t *testing.T, kv attention.KVType, fills ...uint16) {
+	latentCalls(t, kv, func(t *testing.T, e *latentEmulator, parts int, call func(pageSize int) *latentCall) {
 		for _, pageSize := range []int{0, 16} {
 			clean := call(pageSize).run(t, e, parts)
 			call(pageSize).judge(t, clean)
-			for _, bits := range []uint16{0x7e00, 0xfc00} { // NaN, -Inf
+			for _, bits := range fills {
 				l := call(pageSize)
 				l.fillUnused(t, bits)
 				requireSameRows(t, clean, l.run(t, e, parts), nil)
@@ -239,7 +250,7 @@ func TestLatentDoesNotUseOtherKeys(t *testing.T) {
 // NaN and Inf in a key make the rows NaN that attend to it, or give the key no weight in them, and change no bit of the other rows.
 func TestLatentKeepsNotFinite(t *testing.T) {
 	const key, lastColumn = 257, 575 // its first sequence's last, to which the second row alone attends
-	latentCalls(t, func(t *testing.T, e *latentEmulator, parts int, call func(pageSize int) *latentCall) {
+	latentCalls(t, attention.KVSame, func(t *testing.T, e *latentEmulator, parts int, call func(pageSize int) *latentCall) {
 		run := func(column int, x float32) map[[3]int]latentRow {
 			l := call(0)
 			for h := range l.Hq {
@@ -283,7 +294,7 @@ func TestLatentKeepsNotFinite(t *testing.T) {
 func TestLatentRowsWithoutAFiniteScore(t *testing.T) {
 	const column = 575
 	infinity := float32(math.Inf(1))
-	latentCalls(t, func(t *testing.T, e *latentEmulator, parts int, call func(pageSize int) *latentCall) {
+	latentCalls(t, attention.KVSame, func(t *testing.T, e *latentEmulator, parts int, call func(pageSize int) *latentCall) {
 		// The last columns of Q and K are 1, but for some keys of the first sequence and some rows of Q.
 		ones := func(key func(key int) float32, q func(head, row int) float32) *latentCall {
 			l := call(0)
@@ -353,7 +364,11 @@ func abs(x []float32) (y []float32) {
 // Token lists without keys, with a key several times, with entries that are no keys, and of all lengths around a tile.
 func TestLatentTokenLists(t *testing.T) {
 	testlevel.HostOnly(t)
-	emulators := [...]*latentEmulator{newLatentEmulator(t, attention.F16, equalLists, nil), newLatentEmulator(t, attention.F16, offsetLists, nil)}
+	var emulators [2][2]*latentEmulator
+	types := [...]attention.KVType{attention.KVSame, attention.KVFP8DSMLA}
+	for i, kv := range types {
+		emulators[i] = [...]*latentEmulator{newLatentEmulator(t, attention.F16, kv, equalLists, nil), newLatentEmulator(t, attention.F16, kv, offsetLists, nil)}
+	}
 	// Each row has another first token.
 	lists := func(n int, token func(row, i int) int) (all [][]int32) {
 		for row := range 4 {
@@ -396,12 +411,17 @@ func TestLatentTokenLists(t *testing.T) {
 	} {
 		for i, parts := range []int{1, 3, 2} {
 			t.Run(fmt.Sprintf("%s %d", x.name, parts), func(t *testing.T) {
-				l := newLatentCall(t, equalLists, 0)
-				if l.lists = x.lists; i == 2 {
-					l.setOffsets()
+				for of, kv := range types {
+					if of == 1 && parts == 1 { // which are as without rows
+						continue
+					}
+					l := newLatentCall(t, kv, equalLists, 0)
+					if l.lists = x.lists; i == 2 {
+						l.setOffsets()
+					}
+					l.fillUnused(t, [...]uint16{0x7e00, 0xffff}[of])
+					l.judge(t, l.run(t, emulators[of][i/2], parts))
 				}
-				l.fillUnused(t, 0x7e00)
-				l.judge(t, l.run(t, emulators[i/2], parts))
 			})
 		}
 	}
@@ -411,13 +431,84 @@ func TestLatentTokenLists(t *testing.T) {
 // leave empty have no keys.
 func TestLatentTokensOfWrongOffsets(t *testing.T) {
 	testlevel.HostOnly(t)
-	e := newLatentEmulator(t, attention.F16, offsetLists, nil)
+	e := newLatentEmulator(t, attention.F16, attention.KVSame, offsetLists, nil)
 	run := func(offsets ...int32) map[[3]int]latentRow {
-		l := newLatentCall(t, offsetLists, 0)
+		l := newLatentCall(t, attention.KVSame, offsetLists, 0)
 		l.offsets = offsets
 		return l.run(t, e, 2)
 	}
 	requireSameRows(t, run(0, 100, 200, 300, 411), run(math.MinInt32, 100, 200, 300, math.MaxInt32), nil)
 	requireSameRows(t, run(50, 50, 200, 200, 411), run(50, 30, 200, 100, 411), func(at [3]int, _ int) bool { return at[0] == 0 && at[2] == 1 }) // list 1 has 30 to 200
 	requireSameRows(t, run(0, 0, 0, 0, 0), run(411, 411, 411, 411, math.MaxInt32), nil)
+}
+
+// NaN in a number, a scale or what is not quantized of a row of fp8_ds_mla, and an infinite scale, make the rows NaN that attend to the key,
+// and change no bit of the others.
+func TestLatentRowsKeepNotFinite(t *testing.T) {
+	const key = 257 // its first sequence's last, to which the second row alone attends
+	latentCalls(t, attention.KVFP8DSMLA, func(t *testing.T, e *latentEmulator, parts int, call func(pageSize int) *latentCall) {
+		if parts != 2 { // which are as without rows
+			return
+		}
+		run := func(change func(row []byte)) map[[3]int]latentRow {
+			l := call(0)
+			change(l.row(t, 1, 0, 0, key))
+			return l.run(t, e, parts)
+		}
+		attends := func(at [3]int, _ int) bool { return at[0] == 0 && at[2] == 1 }
+		clean := run(func([]byte) {})
+		for name, change := range map[string]func(row []byte){
+			"a number":       func(row []byte) { row[300] = 0xff },
+			"a scale":        func(row []byte) { binary.LittleEndian.PutUint32(row[512+4*3:], 0x7fc00000) },
+			"Inf as a scale": func(row []byte) { row[0] = 0; binary.LittleEndian.PutUint32(row[512:], 0x7f800000) }, // NaN, as 0 is one of its numbers
+			"a bfloat16":     func(row []byte) { binary.LittleEndian.PutUint16(row[528+2*63:], 0x7fc0) },
+		} {
+			got := run(change)
+			requireSameRows(t, clean, got, attends)
+			for at, row := range got {
+				if attends(at, 0) {
+					require.True(t, math.IsNaN(float64(row.lse)), "%s: LSE of %v is %v", name, at, row.lse)
+					require.False(t, slices.ContainsFunc(row.o, func(x float32) bool { return x == x }), "%s: O of %v", name, at)
+				}
+			}
+		}
+	})
+}
+
+// A number of a row of fp8_ds_mla is float8 * scale in float32, rounded to the storage type: O of one key is its V.
+func TestLatentRowsAreConvertedExactly(t *testing.T) {
+	testlevel.HostOnly(t)
+	scales := []float32{1, -0.0173, 0x1.fffffep-1, 1.0 / 3, 0x1p-126, 0x1.8p-149, 0x1.234568p-12, 0, 145.9, 3.7e-5}
+	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		e := newLatentEmulator(t, dtype, attention.KVFP8DSMLA, noLists, nil)
+		c := cases.Case{D: 576, Dv: 512, VInK: true, LSE: true, Shape: attention.Shape{Hq: 1, Hkv: 1}, KeyType: attention.KVFP8DSMLA, ValueType: attention.KVFP8DSMLA}
+		for i := range 8 {
+			c.Seqs = append(c.Seqs, cases.Seq{ID: 1 + i, Rows: 1, Keys: 1})
+		}
+		p, err := cases.NewProblem(c, dtype)
+		require.NoError(t, err)
+		l := &latentCall{Problem: p, images: p.Image}
+		want := map[int][]float32{}
+		for b := range c.Seqs {
+			clear(l.row(t, 0, b, 0, 0)) // all scores are 0
+			row := l.row(t, 1, b, 0, 0)
+			for i := range 512 {
+				if row[i] = byte(37*b + i); row[i]&0x7f == 0x7f { // NaN
+					row[i] = 0
+				}
+			}
+			for i := range 4 {
+				binary.LittleEndian.PutUint32(row[512+4*i:], math.Float32bits(scales[(4*b+i)%len(scales)]))
+			}
+			x := make([]float32, 576)
+			quant.FP8DSMLA.Decode(x, row)
+			bits := make([]byte, 2*512)
+			dtype.Encode(bits, x[:512])
+			want[b] = make([]float32, 512)
+			dtype.Decode(want[b], bits)
+		}
+		for at, row := range l.run(t, e, 1) {
+			require.Equal(t, want[at[0]], row.o, "%v, sequence %d", dtype, at[0])
+		}
+	}
 }

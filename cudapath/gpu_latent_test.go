@@ -53,9 +53,10 @@ func TestGPULatent(t *testing.T) {
 	list, _ := latentCases()
 	tokens, _ := latentTokenCases()
 	offsets, _ := latentOffsetCases()
-	list = slices.Concat(list, tokens, offsets)
+	list = slices.Concat(list, tokens, offsets, largeLatentCases())
+	list = append(list, latentRowCases(list)...)
 	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
-		for _, c := range append(list, largeLatentCases()...) {
+		for _, c := range list {
 			t.Run(fmt.Sprint(dtype, " ", c.String()), func(t *testing.T) {
 				p, err := cases.NewProblem(c, dtype)
 				require.NoError(t, err)
@@ -65,7 +66,7 @@ func TestGPULatent(t *testing.T) {
 				plan, err := op.PlanFor(p.MemoryArgs(memory))
 				require.NoError(t, err)
 				require.NoError(t, op.Close())
-				require.True(t, strings.HasSuffix(plan.Kernel, listsOf(&c).suffix()), "%+v", plan)
+				require.True(t, strings.HasSuffix(plan.Kernel, latentSuffix(&c)), "%+v", plan)
 				judgeOptionsOnDevice(t, dev, "", p)
 				after := forwardOnDevice(t, dev, "", p, p.Image)
 				for range 10 {

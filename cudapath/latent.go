@@ -37,7 +37,7 @@ func (t *table) latent(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why st
 	some := false
 	for i := range t.kernels {
 		e := &t.kernels[i]
-		if !e.Latent || e.Tokens != p.Tokens || e.Offsets != p.Offsets || e.D != p.HeadDim || e.DV != p.HeadDimV {
+		if !e.Latent || e.KV != latentRowsOf(p.KV) || e.Tokens != p.Tokens || e.Offsets != p.Offsets || e.D != p.HeadDim || e.DV != p.HeadDimV {
 			continue
 		}
 		if some = true; e.DType == p.DType.String() {
@@ -53,13 +53,21 @@ func (t *table) latent(d *DeviceInfo, p *problem.CUDAProblem) (k *Kernel, why st
 		return nil, "latent attention: it takes no " + p.NotLatent
 	case p.Align < alignment:
 		return nil, fmt.Sprintf("latent attention: offsets and strides have to be multiples of %d elements, these are of %d", alignment, p.Align)
-	case !p.Tokens && p.PageSize > 0 && p.PageSize%latentKeys != 0 && (latentKeys%p.PageSize != 0 || p.PageSize < 8):
+	case len(k.Maps) > 0 && p.PageSize > 0 && p.PageSize%latentKeys != 0 && (latentKeys%p.PageSize != 0 || p.PageSize < 8):
 		return nil, fmt.Sprintf("latent attention: a page size of %d, it takes 8, 16, 32 and multiples of %d", p.PageSize, latentKeys)
 	}
 	if why := t.limits(k, d, p); why != "" {
 		return nil, why
 	}
 	return k, ""
+}
+
+// latentRowsOf is Kernel.KV of kernels of latent attention that take K of a type.
+func latentRowsOf(kv attention.KVType) string {
+	if kv == attention.KVSame {
+		return ""
+	}
+	return kv.String()
 }
 
 // latentLimits says which 32-bit number of the kernel a shape exceeds.
@@ -101,6 +109,17 @@ func latentRowTiles(s *attention.Shape, tokens bool) int {
 	}
 	return max((rows+latentRows-1)/latentRows, 1)
 }
+
+// setLatent fills in what kernels of latent attention have in addition to setOptions. Strides of rows of a type are bytes.
+func (p *latentParams) setLatent(a *problem.CUDACall) {
+	p.topK, p.entries = int32(a.TopK), int32(a.TokensTotal)
+	if a.Decode.KV.Latent() {
+		p.k.batch, p.k.row = p.k.batch*a.Decode.UnitBytes, p.k.row*a.Decode.UnitBytes
+	}
+}
+
+// latentAlignment is that of K's address for kernels that copy rows of a type.
+const latentAlignment = 16
 
 // setParts divides a call. It returns the number of sequences, or with token lists that of queries.
 func (p *latentParams) setParts(s *attention.Shape, parts int) (sequences int) {

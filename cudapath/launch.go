@@ -86,7 +86,10 @@ func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 			}
 		}
 		p.setOptions(a)
-		p.topK, p.entries = int32(a.TopK), int32(a.TokensTotal)
+		p.setLatent(a)
+		if rows := a.Decode.KV; rows.Latent() && p.k.base%latentAlignment != 0 {
+			return fmt.Errorf("%w: K at address %#x: %w", problem.ErrUnsupported, p.k.base, unsupported("launch a kernel", "it takes %v at multiples of %d bytes", rows, latentAlignment))
+		}
 	}
 	v.call.function = k.handle
 	v.call.threads, v.call.shared = uint32(k.Threads), uint32(k.Shared)

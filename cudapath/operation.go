@@ -26,7 +26,7 @@ func (d *device) Attention(cfg problem.Config) (backend.Attention, error) {
 	var a problem.BackwardArgs
 	a.Shape = problem.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}
 	_, err := o.Plan(a.Args)
-	if err != nil && (cfg.Window.Given() || cfg.Softcap != 0) { // options of the backward kernels
+	if err != nil && cfg.KeyType == problem.KVSame && (cfg.Window.Given() || cfg.Softcap != 0) { // options of the backward kernels
 		_, err = o.PlanBackward(a)
 	}
 	if err != nil {
@@ -42,7 +42,7 @@ func (x chooser) Choose(p problem.CUDAProblem) (problem.CUDAChoice, error) {
 	c := x.c
 	k, why := c.table.chooseDecode(&c.info, &p)
 	switch {
-	case p.KV != problem.KVSame && why != "":
+	case p.KV != problem.KVSame && !p.KV.Latent() && why != "":
 		return problem.CUDAChoice{}, unsupported("choose a kernel", "%s", why)
 	case why != "" || p.KV == problem.KVSame && (p.Kernel != "" || !decodesFaster(&c.info, &p)):
 		return c.choose(&p)
@@ -136,7 +136,7 @@ func (o *operation) Prepare(a problem.Args) error {
 				return err
 			}
 		}
-		if given != nil || !r.VInK {
+		if given != nil || !r.VInK || o.cfg.KeyType.Latent() {
 			return nil
 		}
 		r.VInK = false // a shape stands for calls with V in memory of its own too
@@ -251,7 +251,7 @@ func (o *operation) Forward(on backend.Stream, a problem.Args) error {
 		forwardCalls.Put(c)
 	}()
 	plan.SetCUDACall(c, &o.cfg, &o.factors, &a, l.All())
-	if k.KV != "" {
+	if k.KV != "" && !k.Latent {
 		return k.launchDecode(s, c, k.splits)
 	}
 	var v invocation

@@ -70,7 +70,7 @@ type Kernel struct {
 	// Speed is the speed of a forward kernel per row when all CTAs are busy, relative to
 	// the kernels for the same problem without a Speed; 0 is 1.
 	Speed float64 `json:"speed,omitempty"`
-	// KV is the storage of K and V of a decode kernel, of cubinFamily or decodeFamily. Blocks is the CTAs of it that a multiprocessor runs at
+	// KV is the storage of K and V of a decode kernel, of cubinFamily or decodeFamily, and of a latent one that takes rows of a type. Blocks is the CTAs of it that a multiprocessor runs at
 	// once. Its grid is decodeGrid.
 	KV     string `json:"kv,omitempty"`
 	Blocks int    `json:"blocks,omitempty"`
@@ -230,7 +230,10 @@ func (k *Kernel) validate() error {
 			return fmt.Errorf("unknown architecture %q", k.Arch)
 		}
 	}
-	if k.KV != "" {
+	if kv, err := attention.ParseKVType(k.KV); k.Latent && k.KV != "" && (err != nil || !kv.Latent()) {
+		return fmt.Errorf("a kernel of latent attention of K %q", k.KV)
+	}
+	if k.KV != "" && !k.Latent {
 		if _, err := attention.ParseKVType(k.KV); err != nil || k.Family != cubinFamily && k.Family != decodeFamily || k.Blocks < 1 {
 			return fmt.Errorf("a decode kernel of K and V %q with %d blocks", k.KV, k.Blocks)
 		}

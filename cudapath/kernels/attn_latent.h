@@ -1,7 +1,8 @@
 // The interface between the host and the kernels of latent attention (latent.cu): one KV head, whose V is the first Dv columns
 // of K. They take calls with lengths and paged K and V, and calls without. Of AttnGeneralParams they read neither left, alibi,
 // sinks nor the changes of a score. v is not read. Kernels of token lists take calls in which each row has a list of the keys
-// that it attends to: as many entries for each, or those between two offsets.
+// that it attends to: as many entries for each, or those between two offsets. Those of fp8_ds_mla take K with strides in bytes, at an
+// address that is a multiple of 16.
 //
 // Package cudapath mirrors the struct and tests its layout.
 #pragma once

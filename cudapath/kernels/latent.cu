@@ -23,13 +23,17 @@
 // With token lists, LATENT_TOKENS, each query row attends to the keys of a list. A row tile has heads of one query, and two warps of the
 // producer's warpgroup copy the keys one by one, with cp.async, in the order of the list. LATENT_TOKENS 2: lists have offsets.
 //
-// Files: latent_tile.h (shared memory, barriers), latent_work.h (parts and pieces), latent_produce.h, latent_scores.h,
+// With LATENT_FP8 K has rows of fp8_ds_mla, with token lists and without: two warps copy them and two convert them in shared memory
+// (latent_convert.h).
+//
+// Files: latent_tile.h (shared memory, barriers), latent_work.h (parts and pieces), latent_produce.h, latent_convert.h, latent_scores.h,
 // latent_output.h, latent_combine.h, latent_ptx.h (copies). attn_latent.h is the interface.
 //
 // The build passes the storage type (see build/latent.go). Entries: attn_fa3_<type>_latent(map k, AttnLatentParams), any grid, one
 // CTA per multiprocessor; attn_fa3_<type>_latent_combine(AttnLatentParams), the grid (row tiles * COMBINE_CHUNKS, batch). Those of token
-// lists have no map, and their combine kernel has the grid (row tiles * COMBINE_CHUNKS, queries); those of lists with offsets have none.
+// lists and of fp8_ds_mla have no map, and their combine kernel has the grid (row tiles * COMBINE_CHUNKS, queries); those of lists with offsets have none.
 #include "latent_combine.h"
+#include "latent_convert.h"
 #include "latent_produce.h"
 #include "latent_scores.h"
 
@@ -39,9 +43,10 @@ __device__ __forceinline__ void attendLatent(const TensorMap *mapK, const AttnLa
 	const uint32_t shared = sharedAddress(tiles);
 	const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
 	if (threadIdx.x == 0) {
-		if (!T::TOKENS) prefetchMap(mapK);
+		if (!T::TOKENS && !T::FP8) prefetchMap(mapK);
 		// With token lists each lane that gathers arrives, at the first panel of a group, and at that of K alone each warp once more.
-		for (int i = 0; i < T::STAGES * T::PANELS; i++) barrierInit(shared + T::K_FULL + 8 * i, !T::TOKENS ? 1 : T::GATHER_WARPS * (i % T::PANELS < 2 * T::HALF_PANELS ? 32 : 33));
+		for (int i = 0; i < T::STAGES * T::PANELS; i++) barrierInit(shared + T::K_FULL + 8 * i, T::FP8 ? T::CONVERT_WARPS : !T::TOKENS ? 1 : T::GATHER_WARPS * (i % T::PANELS < 2 * T::HALF_PANELS ? 32 : 33));
+		for (int i = 0; T::FP8 && i < T::STAGES * T::ROW_PARTS; i++) barrierInit(shared + T::ROWS_FULL + 8 * i, T::GATHER_WARPS * (i % T::ROW_PARTS == T::ROTARY ? 33 : 32));
 		for (int i = 0; i < T::STAGES * T::GROUPS; i++) barrierInit(shared + T::K_EMPTY + 8 * i, 4);
 		for (int i = 0; i < T::P_PARTS; i++) barrierInit(shared + T::P_FULL + 8 * i, 4);
 		barrierInit(shared + T::P_EMPTY, 8);
@@ -54,9 +59,12 @@ __device__ __forceinline__ void attendLatent(const TensorMap *mapK, const AttnLa
 	__syncthreads();
 	if (warp < 4) {
 		giveRegisters<T::PRODUCER_REGISTERS>();
-		if (!T::TOKENS && warp == 0) produceLatent(mapK, p, shared);
-		if (T::TOKENS && warp >= 2) gatherLatent(p, shared, warp - 2);
-		if (warp == 1) listLatentPieces(p, shared);
+		if (T::FP8 && warp == 1) copyLatentPieces(p, shared);
+		if (T::FP8 && warp >= 2) convertLatent(p, shared, warp - 2);
+		if (!T::FP8 && !T::TOKENS && warp == 0) produceLatent(mapK, p, shared);
+		if (!T::FP8 && T::TOKENS && warp >= 2) gatherLatent(p, shared, warp - 2);
+		if (warp == (T::FP8 ? 0 : 1)) listLatentPieces(p, shared);
+		if (T::FP8 && warp < 2) allowNextKernel(); // the combine kernel, which waits for this one
 	} else if (warp < 8) {
 		giveRegisters<T::SCORES_REGISTERS>();
 		scoreLatent(p, shared);
@@ -67,7 +75,7 @@ __device__ __forceinline__ void attendLatent(const TensorMap *mapK, const AttnLa
 }
 
 static_assert(LatentTile::SHARED_BYTES == LATENT_SHARED, "build/latent.go says otherwise");
-#if LATENT_TOKENS
+#if LATENT_TOKENS || LATENT_FP8
 extern "C" __global__ void __launch_bounds__(LatentTile::THREADS, 1) LATENT_NAME(const __grid_constant__ AttnLatentParams p) { attendLatent(nullptr, p); }
 #else
 extern "C" __global__ void __launch_bounds__(LatentTile::THREADS, 1) LATENT_NAME(const __grid_constant__ TensorMap k, const __grid_constant__ AttnLatentParams p) { attendLatent(&k, p); }

@@ -99,7 +99,7 @@ __device__ __forceinline__ void outputLatent(const AttnLatentParams &p, uint32_t
 			};
 			const bool masked = !T::TOKENS && i >= w[LatentPiece::MASKED]; // entries of lists that are no keys are zeros
 			takeP(0);
-			if (T::TOKENS) proxyFence();
+			if (T::FENCES) proxyFence();
 			if (masked) {
 				const int key = w[LatentPiece::FIRST_KEY] + i * T::KEYS;
 				cleanLatentV(v, w[LatentPiece::WHOLE] - key, w[LatentPiece::ANY] - key);

@@ -20,5 +20,13 @@ __device__ __forceinline__ void copyChunk(uint32_t to, const void *from, bool th
 // them needs a proxyFence() after its wait.
 __device__ __forceinline__ void arriveWhenCopied(uint32_t bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory"); }
 
+// Two float8 (e4m3), a half of a word, as two float16, which is exact.
+template <bool HIGH> __device__ __forceinline__ uint32_t widenFloat8(uint32_t four) {
+	uint32_t two;
+	if constexpr (HIGH) asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, high;\n}\n" : "=r"(two) : "r"(four));
+	else asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, low;\n}\n" : "=r"(two) : "r"(four));
+	return two;
+}
+
 // Waits for all copies of this thread.
 __device__ __forceinline__ void waitChunks() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -57,9 +57,9 @@ __device__ __forceinline__ void issueLatentScores(float (&s)[32], LatentQ &held,
 #pragma unroll
 	for (int n = 0; n < T::PANELS; n++) {
 		const int panel = n == 0 ? T::PANELS - 1 : n - 1; // in the order in which they are copied
-		if (!T::TOKENS || panel % T::HALF_PANELS == 0) { // the first of a group
+		if (panel % T::FULL_PANELS == 0) {
 			barrierWait(full + 8 * panel, k.parity);
-			if (T::TOKENS) proxyFence();
+			if (T::FENCES) proxyFence();
 		}
 		wgmmaFence();
 #pragma unroll

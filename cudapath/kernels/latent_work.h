@@ -199,12 +199,16 @@ struct LatentReader {
 	}
 };
 
-// Lists the pieces of a CTA in shared memory. A warp does it.
+// Copies rows of fp8_ds_mla (latent_convert.h).
+__device__ __forceinline__ void copyLatentRows(const AttnLatentParams &p, uint32_t shared, const LatentPiece &w, Ring<LatentTile::STAGES> &k, int half);
+
+// Lists the pieces of a CTA in shared memory. A warp does it, which also copies half of the rows of fp8_ds_mla of each.
 __device__ __forceinline__ void listLatentPieces(const AttnLatentParams &p, uint32_t shared) {
 	using T = LatentTile;
 	const int lane = threadIdx.x % 32, rowTiles = latentRowTiles(p);
 	const LatentParts parts(p);
 	Ring<T::PIECES> ring;
+	Ring<T::STAGES> k;
 	auto begin = [&] {
 		barrierWait(shared + T::PIECE_EMPTY + 8 * ring.stage, ring.parity ^ 1);
 		return LatentPiece{shared + T::PIECE + ring.stage * T::PIECE_BYTES};
@@ -264,6 +268,7 @@ __device__ __forceinline__ void listLatentPieces(const AttnLatentParams &p, uint
 				piece.set(LatentPiece::SLOT, first == 0 && until == tiles ? -1 : 2 * part + (first == 0));
 			}
 			end();
+			if constexpr (T::FP8) copyLatentRows(p, shared, piece, k, 0);
 			at = before + until;
 			if (until == tiles) batch++, before += tiles;
 		}

@@ -714,7 +714,7 @@ static int maps_of(const char *name)
 	if (!strstr(name, "fa3"))
 		return 0;
 	if (strstr(name, "_latent"))
-		return !strstr(name, "_combine") && !strstr(name, "_tokens") && !strstr(name, "_offsets"); /* K */
+		return !strstr(name, "_combine") && !strstr(name, "_tokens") && !strstr(name, "_offsets") && !strstr(name, "_fp8_ds_mla"); /* K */
 	if (!strstr(name, "_backward_"))
 		return 3;
 	if (strstr(name, "_dq_"))

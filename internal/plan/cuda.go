@@ -99,9 +99,7 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 		return NoCUDA("only cooperative-matrix kernels have variants and ablations")
 	case r.CUDARefusal != 0:
 		return NoCUDA(cudaRefusals[r.CUDARefusal])
-	case cfg.KeyType.Latent():
-		return NoCUDA(notInDecode(cfg, r))
-	case quantized(cfg):
+	case quantized(cfg) && !cfg.KeyType.Latent():
 		return NoCUDA("its forward kernels take no quantized K and V in memory of Vulkan: tier cubin does")
 	case r.Options.Any() && cfg.Tier != problem.TierCUDA && (!r.mayBeLatent() || r.Options.listOffsets()):
 		return notRaced
@@ -115,8 +113,11 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 
 const notRaced = NoCUDA("its kernels for options have not been raced against those of other tiers: it takes them if asked for")
 
-// mayBeLatent reports whether kernels of latent attention on tier cuda take the options of a call, and V is in K.
-func (r *Request) mayBeLatent() bool { return r.VInK && r.Options.notLatent() == "" }
+// mayBeLatent reports whether tier cuda is raced with its kernels of latent attention: they take the options of a call, V is in K, and K is
+// stored as Q.
+func (r *Request) mayBeLatent() bool {
+	return r.VInK && r.Options.KV == problem.KVSame && r.Options.notLatent() == ""
+}
 
 // onVulkan is the CUDAChooser of a Vulkan device.
 type onVulkan struct {
@@ -140,10 +141,16 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 	if tokens {
 		noDecode = "its decode kernels take no sparse tokens"
 	}
+	latentRows := cfg.KeyType.Latent()
+	if latentRows { // its kernels of latent attention take them
+		options.KV, options.valueType, noDecode = problem.KVSame, problem.KVSame, notInDecode(cfg, r)
+	}
 	switch {
 	case cfg.OType() != cfg.DType:
 		return NoCUDA(noF32Outputs)
-	case quantized(cfg):
+	case latentRows && !r.VInK:
+		return NoCUDA(fmt.Sprintf("its kernels take %v with one KV head and V that is the tensor of K", cfg.KeyType))
+	case quantized(cfg) && !latentRows:
 		noDecode = notInDecode(cfg, r)
 		if noDecode != "" {
 			return NoCUDA(noDecode)

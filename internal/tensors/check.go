@@ -123,10 +123,10 @@ type Layouts struct {
 func (l *Layouts) All() []Layout { return l.List[:l.n] }
 
 // VInK reports whether K has one head and V is the first columns of its rows: memory of a device at the same address, however
-// often a caller has wrapped it.
+// often a caller has wrapped it. V of a Latent type is all of K.
 func (l *Layouts) VInK() bool {
 	k, v := &l.List[1], &l.List[2]
-	if k.Counts[1] != 1 || k.quantized || v.quantized || v.Dim > k.Dim || k.Counts[0] > 1 && k.Steps[0] != v.Steps[0] || k.Counts[2] > 1 && k.Steps[2] != v.Steps[2] || k.side() == inHost {
+	if k.Counts[1] != 1 || k.quantized && !k.latent || v.quantized && !v.latent || k.latent != v.latent || v.Dim > k.Dim || k.Counts[0] > 1 && k.Steps[0] != v.Steps[0] || k.Counts[2] > 1 && k.Steps[2] != v.Steps[2] || k.side() == inHost {
 		return false
 	}
 	inK, kAt := k.start()

@@ -20,12 +20,13 @@ type Layout struct {
 	Dim    int64    // elements of a row
 
 	quantized bool // elements have no DType
+	latent    bool // a Latent type
 }
 
 // Set resolves the strides of a tensor and stores its sizes.
 func (l *Layout) Set(field string, t *problem.Tensor, dtype problem.DType, batch, heads, seq, dim int) {
 	s := t.Strides.Resolve(heads, seq, dim)
-	l.Field, l.Tensor, l.DType, l.Size, l.Dim, l.quantized = field, *t, dtype, int64(dtype.Size()), int64(dim), false
+	l.Field, l.Tensor, l.DType, l.Size, l.Dim, l.quantized, l.latent = field, *t, dtype, int64(dtype.Size()), int64(dim), false, false
 	l.Counts = [3]int64{int64(batch), int64(heads), int64(seq)}
 	l.Steps = [3]int64{s.Batch, s.Head, s.Seq}
 }
@@ -38,7 +39,7 @@ func (l *Layout) SetKV(field string, t *problem.Tensor, kv problem.KVType, dtype
 	if l.quantized = kv != problem.KVSame; !l.quantized {
 		return
 	}
-	l.Size, l.Dim = int64(kv.RowBytes(dtype, unit)), int64(blocks)
+	l.Size, l.Dim, l.latent = int64(kv.RowBytes(dtype, unit)), int64(blocks), kv.Latent()
 	l.Tensor.Offset /= int64(unit)
 	for i := range l.Steps {
 		l.Steps[i] /= int64(unit)

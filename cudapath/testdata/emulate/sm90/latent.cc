@@ -20,7 +20,7 @@ extern "C" const char *emulate(const AttnLatentParams *params, const Mapped *k, 
 			runBlock(threads, shared, reversed, f);
 		}
 	};
-#if LATENT_TOKENS
+#if LATENT_TOKENS || LATENT_FP8
 	run(ctas, 1, LatentTile::THREADS, LatentTile::SHARED_BYTES, [&] { attendCTA(p); });
 #else
 	run(ctas, 1, LatentTile::THREADS, LatentTile::SHARED_BYTES, [&] { attendCTA(map, p); });
