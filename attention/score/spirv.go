@@ -95,7 +95,7 @@ func Rewrite(code []byte, m Modifiers, at TableLayout) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return w.module(), nil
+	return w.module()
 }
 
 // Opcodes.
@@ -116,6 +116,7 @@ const (
 	opFunctionEnd     = 56
 	opVariable        = 59
 	opLoad            = 61
+	opStore           = 62
 	opAccessChain     = 65
 	opDecorate        = 71
 	opMemberDecorate  = 72
@@ -145,6 +146,7 @@ const (
 	opFDiv            = 136
 	opLabel           = 248
 	opReturnValue     = 254
+	private           = 6
 	storageBuffer     = 12
 	decorationBlock   = 2
 	decorationStride  = 6
@@ -179,6 +181,8 @@ type writer struct {
 	decorations, globals []uint32
 	layout               TableLayout
 	tables               []tableVariable
+	main                 []uint32        // what main does first
+	variablesOfMain      []uint32        // that this sets
 	values               map[Expr]uint32 // of the function that is written
 	steps                bool            // it has a step of a float, see Expr.hasSteps
 	body                 []uint32
@@ -253,7 +257,7 @@ func (w *writer) declare(at int, i instruction) {
 	switch {
 	case op == opFunction:
 		w.firstFunc = at
-	case op == opEntryPoint:
+	case op == opEntryPoint && len(i) > 3:
 		w.entryPoints = append(w.entryPoints, at)
 	case op == opExtInstImport && len(i) > 2:
 		w.ids[literal(i[2:])] = i[1]
@@ -372,6 +376,42 @@ func (w *writer) params() (variable, member uint32, ok bool) {
 	return 0, 0, false
 }
 
+// tableNumber is a variable with a number of a table: its first element, or the size of an axis. main copies it from the parameters. In
+// place it would be loaded for every slot that is asked: parameters are not readonly (shaders/interface.glsl), and an element waits for it.
+func (w *writer) tableNumber(t tableVariable, i int) uint32 {
+	return w.once(fmt.Sprint("number ", i, " of table ", t.number), func() uint32 {
+		v := w.global(fmt.Sprint("number ", i, " of table ", t.number, " in main"), opVariable, w.pointerToInt(private), private)
+		params, member, _ := w.params()
+		from, x := w.id(), w.id()
+		w.main = slices.Concat(w.main,
+			words(opAccessChain, w.pointerToInt(storageBuffer), from, params, w.int(int32(member)), w.int(int32(t.number)), w.int(int32(i))),
+			words(opLoad, w.typeOf(TypeInt), x, from), words(opStore, v, x))
+		w.variablesOfMain = append(w.variablesOfMain, v)
+		return v
+	})
+}
+
+func (w *writer) pointerToInt(class uint32) uint32 {
+	return w.global(fmt.Sprint("pointer to an int of ", class), opTypePointer, class, w.typeOf(TypeInt))
+}
+
+// startOf is the place behind the variables of a function.
+func (w *writer) startOf(function uint32) (int, error) {
+	inside := false
+	for at := w.firstFunc; ; {
+		i := w.at(at)
+		switch {
+		case i == nil:
+			return 0, errModule
+		case i.op() == opFunction:
+			inside = len(i) > 2 && i[2] == function
+		case inside && i.op() != opLabel && i.op() != opVariable:
+			return at, nil
+		}
+		at += len(i)
+	}
+}
+
 // function replaces the body of the function with these parameters by an expression.
 func (w *writer) function(e Expr, args []Expr) error {
 	signature := []uint32{w.typeOf(e.Type())}
@@ -422,11 +462,19 @@ func (w *writer) replace(at int, e Expr, args []Expr) error {
 }
 
 // module is the module as bytes.
-func (w *writer) module() []byte {
+func (w *writer) module() ([]byte, error) {
 	edits := append(w.edits, edit{w.firstType, w.firstType, w.decorations}, edit{w.firstFunc, w.firstFunc, w.globals})
 	for _, at := range w.entryPoints {
-		if i := w.at(at); w.header[1] >= version14 && len(w.tables) > 0 {
-			all := slices.Clone(i[1:])
+		i := w.at(at)
+		if len(w.main) > 0 {
+			start, err := w.startOf(i[2])
+			if err != nil {
+				return nil, err
+			}
+			edits = append(edits, edit{start, start, w.main})
+		}
+		if w.header[1] >= version14 && len(w.tables) > 0 {
+			all := slices.Concat(i[1:], w.variablesOfMain)
 			for _, t := range w.tables {
 				all = append(all, t.variable)
 			}
@@ -444,5 +492,5 @@ func (w *writer) module() []byte {
 	for i, x := range out {
 		binary.LittleEndian.PutUint32(code[4*i:], x)
 	}
-	return code
+	return code, nil
 }

@@ -277,14 +277,12 @@ func (w *writer) element(n *node, indices []uint32) uint32 {
 			t = x
 		}
 	}
-	pointer := w.global("pointer to an int", opTypePointer, storageBuffer, w.typeOf(TypeInt))
 	load := func(base uint32, chain ...uint32) uint32 {
 		at := w.id()
-		w.body = append(w.body, words(opAccessChain, append([]uint32{pointer, at, base}, chain...)...)...)
+		w.body = append(w.body, words(opAccessChain, append([]uint32{w.pointerToInt(storageBuffer), at, base}, chain...)...)...)
 		return w.emit(opLoad, TypeInt, at)
 	}
-	params, member, _ := w.params()
-	number := func(i int) uint32 { return load(params, w.int(int32(member)), w.int(int32(t.number)), w.int(int32(i))) }
+	number := func(i int) uint32 { return w.emit(opLoad, TypeInt, w.tableNumber(t, i)) }
 	at := w.int(0)
 	for axis := range n.operands() {
 		size := number(1 + int(n.bits) + axis)
