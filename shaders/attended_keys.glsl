@@ -134,18 +134,8 @@ bool skipsSparseTile(uint firstRow, uint lastRow, uint firstKey, uint lastKey) {
 //
 // The map has two rows of bits for each workgroup along x, one bit for each tile that it loops over: full, and masked. It is in
 // place of the mask (1) or of the bias (2).
-uint loadTileMap(uint i) { return TILE_MAP == 2 ? loadBiasWord(biasStart() + i) : loadMask(i); }
+uint loadTileMap(uint i) { return TILE_MAP == 2 ? loadBiasWord(i) : loadMaskWord(i); }
 uint tileMapWords() { return (p.Sk + 32 * KV_TILE - 1) / (32 * KV_TILE); }
-#ifdef BACKWARD
-#define MAP_ROW gl_WorkGroupID.x
-#else
-#define MAP_ROW work.mapRow
-#endif
-uint tileMapRow() {
-    const uint batch = gl_WorkGroupID.z / DV_SLICES;
-    return TILE_MAP == 2 ? batch * p.strideBiasBatch + work.kvHead * p.strideBiasHead + MAP_ROW * p.strideBiasRow
-        : batch * p.strideMaskBatch + work.kvHead * p.strideMaskHead + MAP_ROW * p.strideMaskRow;
-}
 
 #ifdef BACKWARD
 const bool FULL_TILES_FIRST = false;
@@ -157,7 +147,7 @@ uint mapWord, mapWordAt = 0xffffffffu; // the word of the map that was used last
 // The first n of a loop over tiles [first, last), from n on, that the map has. words are those of a row of bits.
 uint nextMappedTile(uint words, uint first, uint last, uint n) {
     const uint tiles = last - first;
-    uint row = tileMapRow() + (FULL_TILES_FIRST ? 0 : words);
+    uint row = work.mapRow + (FULL_TILES_FIRST ? 0 : words);
     for (uint done = 0; done < 2 * tiles; row += FULL_TILES_FIRST ? words : -words, done += tiles) {
         if (n >= done + tiles) continue;
         for (uint tile = first + n - done; tile < last;) {
@@ -179,7 +169,7 @@ uint nextMappedTile(uint words, uint first, uint last, uint n) {
 // Leaves out the words of the map at both ends of tiles [first, last) that have no tile. All lanes of a subgroup call it: a
 // loop over tiles then waits for no word without one, if the tiles lie together as those of documents do.
 void narrowToMap(uint words, inout uint first, inout uint last) {
-    const uint row = tileMapRow();
+    const uint row = work.mapRow;
     uint from = last, to = first;
     for (uint word = first / 32; word * 32 < last; word += SEARCH_LANES) {
         const uint at = word + gl_SubgroupInvocationID;

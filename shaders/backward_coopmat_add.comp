@@ -14,7 +14,8 @@
 #define CONSTANTS_BACKWARD_COOPMAT
 #define CONSTANTS_DROPOUT
 #include "constants_coopmat.glsl"
-#define CHUNK_OF_HEADS true
+#define CHUNK_OF_HEADS 1
+#define HEADS_IN_TURN (CAUSAL != 0)
 #include "backward_interface.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
@@ -91,7 +92,6 @@ const uint K_VECS = (KV_TILE * K_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
-    openChunk();
     uint extentRows;
     if (!findRowTile(WORKGROUP_ROWS, extentRows)) return;
     const uint rowInTile = gl_SubgroupID * SUBGROUP_ROWS, rowBase = work.row0 + rowInTile; // of the subgroup

@@ -13,7 +13,8 @@
 #define CONSTANTS_BACKWARD_COOPMAT
 #define CONSTANTS_F32
 #include "constants_coopmat.glsl"
-#define CHUNK_OF_HEADS true
+#define CHUNK_OF_HEADS 1
+#define HEADS_IN_TURN (CAUSAL != 0)
 #include "backward_interface.glsl"
 #include "fragments.glsl"
 #include "f32_terms.glsl"
@@ -85,7 +86,6 @@ void addKeys(uint c) {
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
-    openChunk();
     uint extentRows;
     if (!findRowTile(WORKGROUP_ROWS, extentRows)) return;
     const uint rowBase = work.row0 + gl_SubgroupID * SUBGROUP_ROWS; // of the subgroup

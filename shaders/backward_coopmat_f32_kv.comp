@@ -21,7 +21,8 @@
 #define CONSTANTS_DROPOUT
 #define CONSTANTS_F32
 #include "constants_coopmat.glsl"
-#define CHUNK_OF_HEADS (STORE_DS != 0)
+#define CHUNK_OF_HEADS STORE_DS
+#define HEADS_IN_TURN (STORE_DS * CAUSAL != 0)
 #include "backward_interface.glsl"
 #include "fragments.glsl"
 #include "f32_terms.glsl"
@@ -36,8 +37,7 @@
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
-    openChunk();
-    if (STORE_DS != 0) gridTile += CHUNK_FIRST_KEY / WORKGROUP_KEYS;
+    if (STORE_DS != 0) workgroupID.x += CHUNK_FIRST_KEY / WORKGROUP_KEYS;
     uint firstKey, extentKeys;
     if (!findKeyTile(WORKGROUP_KEYS, firstKey, extentKeys)) return;
     const uint keyBase = firstKey + pairOfSubgroup() * SUBGROUP_KEYS; // of the subgroup

@@ -21,7 +21,8 @@
 #define CONSTANTS_MODIFIERS
 #define CONSTANTS_TILE_MAP
 #include "constants_coopmat.glsl"
-#define CHUNK_OF_HEADS (STORE_DS != 0)
+#define CHUNK_OF_HEADS STORE_DS
+#define HEADS_IN_TURN (TILE_MAP + STORE_DS * CAUSAL != 0)
 #include "backward_interface.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
@@ -155,7 +156,6 @@ float slopeElement(const in uint32_t i, const in uint32_t j, const in float prod
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
-    openChunk();
     uint firstKey, extentKeys;
     if (!findKeyTile(WORKGROUP_KEYS, firstKey, extentKeys)) return;
     if (RARE_WORK == 2 && !isMarked()) return;

@@ -88,6 +88,7 @@ const bool GRADIENT_IS_16 = IS_16 && F32_GRADIENTS == 0;
 
 #include "addressing.glsl"
 #include "rounding.glsl"
+#include "grid.glsl"
 #include "work_tile_general.glsl"
 
 // -- work of a workgroup --------------------------------------------------------------------------
@@ -118,6 +119,7 @@ void setSequence(uint sequence, uint head, uint kvHead) {
     work.batch = sequence;
     work.head = head;
     work.kvHead = kvHead;
+    setMapRow();
     work.split = 0;
     work.splits = 1;
     work.col0 = 0;
@@ -154,44 +156,14 @@ uint packedSequence(uint tile, bool ofKeys, uint rowsPerPosition, uint tileRows)
     return low;
 }
 
-// A kernel that takes a chunk of heads defines CHUNK_OF_HEADS.
-#ifdef CHUNK_OF_HEADS
-
-// -- chunks of heads ------------------------------------------------------------------------------
-// The grid of the backward kernels that take a chunk of heads (backward_scratch.glsl): x counts tiles, and y counts the
-// (sequence, KV head) of the chunk, the first of which is addrUsedQ.x. CHUNK_OF_HEADS may depend on a specialization constant.
-// main calls openChunk() first.
-//
-// Workgroups start in the order of x, then y. Under a causal mask the first tiles of a head take longest. With one head after
-// the other, the longest tiles of the last head would start when most of the device's time is over, and end alone: a quarter
-// of the time at four heads a chunk and length 16384. So the heads of a chunk take turns.
-uint gridTile, headInChunk;
-#define GRID_TILE gridTile
-#define HEAD_IN_CHUNK headInChunk
-
-void openChunk() {
-    gridTile = gl_WorkGroupID.x;
-    headInChunk = gl_WorkGroupID.y;
-    if (CHUNK_OF_HEADS && CAUSAL != 0) {
-        const uint n = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-        gridTile = n / gl_NumWorkGroups.y;
-        headInChunk = n % gl_NumWorkGroups.y;
-    }
-}
-
-#else
-#define CHUNK_OF_HEADS false
-#define GRID_TILE gl_WorkGroupID.x
-#define HEAD_IN_CHUNK gl_WorkGroupID.y
-#endif
-
-// The sequence and the head of the grid that a workgroup has. A kernel with other numbers along y defines HEAD_OF_GRID.
-#ifndef HEAD_OF_GRID
-#define HEAD_OF_GRID gl_WorkGroupID.y
+// The sequence and the head of the grid that a workgroup has. Where CHUNK_OF_HEADS is not 0 the kernel takes a chunk of heads
+// (backward_scratch.glsl): y counts the (sequence, KV head) of the chunk, the first of which is addrUsedQ.x.
+#ifndef CHUNK_OF_HEADS
+#define CHUNK_OF_HEADS 0
 #endif
 uvec2 sequenceAndHead() {
-    if (!CHUNK_OF_HEADS) return uvec2(gl_WorkGroupID.z, HEAD_OF_GRID);
-    const uint head = p.addrUsedQ.x + HEAD_IN_CHUNK, heads = p.Hq / p.groupSize;
+    if (CHUNK_OF_HEADS == 0) return WORKGROUP_ID.zy;
+    const uint head = p.addrUsedQ.x + WORKGROUP_ID.y, heads = p.Hq / p.groupSize;
     return uvec2(head / heads, head % heads);
 }
 
@@ -199,7 +171,7 @@ uvec2 sequenceAndHead() {
 // its end included. False if the workgroup has none of them.
 bool findRowTile(uint tileRows, out uint extentRows) {
     const uvec2 grid = sequenceAndHead();
-    uint tile = GRID_TILE, sequence = grid.x;
+    uint tile = WORKGROUP_ID.x, sequence = grid.x;
     if ((VARLEN & CU_Q) != 0) {
         sequence = packedSequence(tile, false, ROWS_PER_QUERY, tileRows);
         const uint first = firstPackedTile(sequence, false, ROWS_PER_QUERY, tileRows);
@@ -211,7 +183,7 @@ bool findRowTile(uint tileRows, out uint extentRows) {
     extentRows = extentQ(sequence).count * ROWS_PER_QUERY;
     const uint tiles = (extentRows + tileRows - 1) / tileRows;
     if (tile >= tiles) return false;
-    if (CAUSAL != 0) tile = tiles - 1 - tile; // longest tiles first: later rows see more keys
+    if (CAUSAL + LAST_ROWS_FIRST != 0) tile = tiles - 1 - tile; // longest tiles first: later rows see more keys
     work.row0 = tile * tileRows;
     return true;
 }
@@ -220,7 +192,7 @@ bool findRowTile(uint tileRows, out uint extentRows) {
 // that the sequence has in dK and dV. False if the workgroup has none of them.
 bool findKeyTile(uint tileKeys, out uint firstKey, out uint extentKeys) {
     const uvec2 grid = sequenceAndHead();
-    uint tile = GRID_TILE, sequence = grid.x;
+    uint tile = WORKGROUP_ID.x, sequence = grid.x;
     if ((VARLEN & CU_K) != 0) {
         sequence = packedSequence(tile, true, 1, tileKeys);
         const uint first = firstPackedTile(sequence, true, 1, tileKeys);

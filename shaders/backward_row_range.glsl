@@ -77,7 +77,7 @@ uint rowTileCount(RowTiles t) { return (TILE_MAP != 0 ? 2 : 1) * t.count; }
 // The next n, from n on, whose tile the block-sparse mask or the tile map does not exclude.
 uint nextRowTile(RowTiles t, uint n, uint firstKey, uint lastKey) {
 #ifdef CONSTANTS_TILE_MAP
-    if (TILE_MAP != 0) return nextMappedTile(rowMapWords(), t.first, t.first + t.count, n);
+    if (TILE_MAP != 0) return subgroupBroadcastFirst(nextMappedTile(rowMapWords(), t.first, t.first + t.count, n)); // as in nextKVTile
 #endif
     if (SPARSE_BLOCK_Q != 0)
         while (n < t.count) {

@@ -165,7 +165,7 @@ uint columnOf(uint n) { return 4 * (x + n * THREADS_X); }
 // attended to; words are those of a row of bits.
 bool fullTile;
 uint nextTileOfMap(uint words, uint tile, uint last) {
-    const uint row = tileMapRow();
+    const uint row = work.mapRow;
     while (tile < last) {
         const uint low = tile % 32, full = loadTileMap(row + tile / 32) >> low;
         const uint some = full | loadTileMap(row + words + tile / 32) >> low;

@@ -21,7 +21,7 @@ void storeScratchVec(uvec2 start, uint at, uvec4 x) { scratchQuads[start.x + at]
 
 // Index of this lane's vector of fragment (keyFrag, rowFrag) of the workgroup's head.
 uint dsIndex(uint keyFrag, uint rowFrag) {
-    return ((HEAD_IN_CHUNK * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+    return ((WORKGROUP_ID.y * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
 }
 
 // Elements e and e + 1 of an operand as a word, and back. bfloat16 are moved as float16, which takes one permutation.
@@ -52,6 +52,6 @@ uint dsIndex(uint keyFrag, uint rowFrag) {
 #define CHUNK_KEYS p.addrUsedK.y
 
 uint dsVec(uint keyFrag, uint rowFrag, uint half_) {
-    return (((HEAD_IN_CHUNK * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * 2 + half_) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+    return (((WORKGROUP_ID.y * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * 2 + half_) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
 }
 #endif

@@ -17,7 +17,7 @@ layout(constant_id = 90) const uint DROPOUT = 0;       // 1: weights are dropped
 layout(constant_id = 120) const uint TERMS_IN_SMEM = 1; // 1: P becomes operands in shared memory, see f32_terms.glsl
 layout(constant_id = 121) const uint FENCES = 0;       // 1: a fence before the fragments of each chunk of K and of V are loaded
 layout(constant_id = 122) const uint GROUP = 2;        // fragments of K or V that a subgroup multiplies at the same time
-layout(constant_id = 123) const uint ORDER = 0;        // 1: under a causal mask the longest row tiles of all heads start first, see interface.glsl
+layout(constant_id = 123) const uint ORDER = 0;        // 1: under a causal mask the longest row tiles of all heads start first, see grid.glsl
 #endif
 
 #ifdef CONSTANTS_F32_PAIRS
@@ -82,6 +82,7 @@ layout(constant_id = 44) const uint KV_SCALE_BLOCK = 1; // keys that share a sca
 layout(constant_id = 45) const uint SPLIT = 0;         // 1: several workgroups split the keys of a row and write float32 partial states
 layout(constant_id = 52) const uint DECODE_PART_ROWS = 0; // sequences with at most this many rows are the decode part; 0: none
 layout(constant_id = 54) const uint IS_DECODE_PART = 0; // 1: this dispatch computes the decode part, 0: the prefill part
+layout(constant_id = 136) const uint LAST_ROWS_FIRST = 0; // 1: row tiles start in descending order, as under a causal mask
 #endif
 
 #ifdef CONSTANTS_V_TYPE

@@ -9,7 +9,7 @@ const (
 	ConstTermsInSmem      uint32 = 120 // 1: P becomes operands in shared memory, see f32_terms.glsl
 	ConstFences           uint32 = 121 // 1: a fence before the fragments of each chunk of K and of V are loaded
 	ConstGroup            uint32 = 122 // fragments of K or V that a subgroup multiplies at the same time
-	ConstOrder            uint32 = 123 // 1: under a causal mask the longest row tiles of all heads start first, see interface.glsl
+	ConstOrder            uint32 = 123 // 1: under a causal mask the longest row tiles of all heads start first, see grid.glsl
 	ConstPairTile         uint32 = 124 // keys of a KV tile of the loop with pairs of float16, see f32_load.glsl; 0: no such loop
 	ConstPairGroup        uint32 = 125 // as GROUP, in that loop
 	ConstPairFences       uint32 = 126 // as FENCES, in that loop
@@ -41,6 +41,7 @@ const (
 	ConstSplit            uint32 = 45  // 1: several workgroups split the keys of a row and write float32 partial states
 	ConstDecodePartRows   uint32 = 52  // sequences with at most this many rows are the decode part; 0: none
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
+	ConstLastRowsFirst    uint32 = 136 // 1: row tiles start in descending order, as under a causal mask
 	ConstVType            uint32 = 130 // type of V: 0 if K has 0, with scales or of blocks as K
 	ConstScoreExpr        uint32 = 127 // 1: a modifier is in place of scoreExpr, see attended_keys.glsl; 2: it is the same for all slots of a tile
 	ConstMaskExpr         uint32 = 128 // 1: likewise of maskExpr
@@ -154,6 +155,7 @@ var constantNames = map[uint32]string{
 	ConstSplit:            "SPLIT",
 	ConstDecodePartRows:   "DECODE_PART_ROWS",
 	ConstIsDecodePart:     "IS_DECODE_PART",
+	ConstLastRowsFirst:    "LAST_ROWS_FIRST",
 	ConstVType:            "V_TYPE",
 	ConstScoreExpr:        "SCORE_EXPR",
 	ConstMaskExpr:         "MASK_EXPR",

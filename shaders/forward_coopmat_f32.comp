@@ -20,7 +20,7 @@
 #define CONSTANTS_F32
 #define CONSTANTS_F32_PAIRS
 #include "constants_coopmat.glsl"
-#define LONGEST_FIRST (ORDER != 0) // in interface.glsl
+#define HEADS_IN_TURN (ORDER * CAUSAL != 0)
 #include "interface.glsl"
 
 #define SCORE_SCALE abs(p.scoreScale) // of products Q K^T

@@ -90,6 +90,7 @@ layout(push_constant, std430) uniform Params {
 const uint DV_SLICES = (HEAD_DIM_V + DV_SLICE - 1) / DV_SLICE;
 const bool IS_16 = DTYPE != TYPE_F32;
 
+#include "grid.glsl"
 #if !GENERAL
 // -- work of a workgroup, dense kernels -----------------------------------------------------------
 // The query rows and the columns of O that a workgroup computes, and the keys that its rows see. Grid: x = Q tile,
@@ -104,23 +105,6 @@ struct WorkTile {
     uint row0;           // first query row
     uint col0;           // first column of V and O
 };
-
-// The ID of this workgroup. Workgroups start in the order of x, then y, then z. A kernel that defines LONGEST_FIRST, before
-// this file, chooses another order where it is true: under a causal mask the longest row tiles of all heads first. If each
-// head began with its own, the long tiles of the last heads would run almost alone.
-#ifndef LONGEST_FIRST
-#define LONGEST_FIRST false
-#define WORKGROUP_ID gl_WorkGroupID
-#else
-uvec3 workgroupID() {
-    if (CAUSAL == 0 || !(LONGEST_FIRST)) return gl_WorkGroupID;
-    const uint heads = gl_NumWorkGroups.y * gl_NumWorkGroups.z;
-    const uint at = gl_WorkGroupID.x + gl_NumWorkGroups.x * (gl_WorkGroupID.y + gl_NumWorkGroups.y * gl_WorkGroupID.z);
-    const uint head = at % heads;
-    return uvec3(at / heads, head % gl_NumWorkGroups.y, head / gl_NumWorkGroups.y);
-}
-#define WORKGROUP_ID workgroupID()
-#endif
 
 WorkTile workTile(uint tileRows) {
     WorkTile w;

@@ -16,7 +16,7 @@
 #define CONSTANTS_MAP_MAKER
 #ifdef OF_GRADIENTS
 #define CONSTANTS_MODIFIERS
-#define HEAD_OF_GRID (gl_WorkGroupID.y % (gl_NumWorkGroups.y / mapWords()))
+#define WORKGROUP_ID uvec3(gl_WorkGroupID.x, gl_WorkGroupID.y % (gl_NumWorkGroups.y / mapWords()), gl_WorkGroupID.z)
 uint mapWords();
 #include "backward_interface.glsl"
 #define STRIDE_MAP(axis) p.strideDX##axis

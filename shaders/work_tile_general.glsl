@@ -88,10 +88,22 @@ struct WorkTile {
     uint firstToken;     // start of that list
     uint offsetQ, offsetK; // start of the sequence in packed tensors
     int causalOffset;    // query i is aligned with key i + causalOffset
-    uint mapRow;         // of the tile map
+    uint mapRow;         // first word of its row of the tile map
 };
 
 WorkTile work;
+
+#ifdef CONSTANTS_TILE_MAP
+// Sets the workgroup's row of the tile map (attended_keys.glsl). Loops then wait for a word of it and no more: parameters may be in
+// memory.
+void setMapRow() {
+    const uint tile = WORKGROUP_ID.x, sequence = WORKGROUP_ID.z / DV_SLICES;
+    if (TILE_MAP == 1) work.mapRow = maskStart() + sequence * p.strideMaskBatch + work.kvHead * p.strideMaskHead + tile * p.strideMaskRow;
+    if (TILE_MAP == 2) work.mapRow = biasStart() + sequence * p.strideBiasBatch + work.kvHead * p.strideBiasHead + tile * p.strideBiasRow;
+}
+#else
+#define setMapRow()
+#endif
 
 // A number from memory, 0 if it is negative, at most `most`.
 uint clampCount(uint number, uint most) { return int(number) < 0 ? 0 : min(number, most); }
@@ -147,26 +159,21 @@ void setSparseTokens(uint list) {
 
 // Sets work. False if the workgroup has no rows.
 bool findWorkTile(uint tileRows) {
+    const uvec3 at = WORKGROUP_ID;
     const uint heads = p.Hq / ROWS_PER_QUERY;
     work.split = 0;
     work.splits = 1;
-    work.kvHead = gl_WorkGroupID.y; // query heads that share a KV head are packed
+    work.kvHead = at.y; // query heads that share a KV head are packed
     if (SPLIT != 0) {
-        work.split = gl_WorkGroupID.y / heads;
+        work.split = at.y / heads;
         work.splits = gl_NumWorkGroups.y / heads;
         work.kvHead -= work.split * heads;
     }
-    uint qTile = gl_WorkGroupID.x;
-#ifdef CONSTANTS_TILE_MAP
-    if (TILE_MAP != 0) { // a tile of all heads, then the next one: the longest ones may be anywhere, and none is alone in the end
-        const uint n = work.kvHead * gl_NumWorkGroups.x + qTile;
-        work.kvHead = n % heads;
-        qTile = work.mapRow = n / heads;
-    }
-#endif
+    uint qTile = at.x;
+    setMapRow();
     work.head = work.kvHead * ROWS_PER_QUERY;
-    work.col0 = (gl_WorkGroupID.z % DV_SLICES) * DV_SLICE;
-    work.batch = gl_WorkGroupID.z / DV_SLICES;
+    work.col0 = (at.z % DV_SLICES) * DV_SLICE;
+    work.batch = at.z / DV_SLICES;
 
     work.offsetQ = 0;
     work.seqlenQ = p.Sq;
@@ -186,7 +193,7 @@ bool findWorkTile(uint tileRows) {
     if (DECODE_PART_ROWS != 0 && (work.rows <= DECODE_PART_ROWS) != (IS_DECODE_PART != 0)) return false;
     const uint qTiles = LIST_PER_ROW ? work.seqlenQ * qTilesOfQuery(tileRows) : (work.rows + tileRows - 1) / tileRows;
     if (qTile >= qTiles) return false;
-    if (CAUSAL != 0) qTile = qTiles - 1 - qTile; // longest tiles first: later rows see more keys
+    if (CAUSAL + LAST_ROWS_FIRST != 0) qTile = qTiles - 1 - qTile; // longest tiles first: later rows see more keys
     work.row0 = qTile * tileRows;
     if (LIST_PER_ROW) {
         const uint query = qTile / qTilesOfQuery(tileRows);

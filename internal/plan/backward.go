@@ -211,7 +211,7 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		v.rareWork = markRareWork
 	}
 	kernels := []BackwardKernel(nil)
-	for _, k := range append(wantedKernels(caps, tier, r, chunked), wantedTables(cfg, r)...) {
+	for _, k := range append(wantedKernels(caps, tier, r, chunked, mapAt != 0), wantedTables(cfg, r)...) {
 		one := BackwardKernel{PlanKernel: problem.PlanKernel{Outputs: k.outputs}, Variant: v.forKernel(k.kernel), Table: k.table}
 		if k.kernel == KernelDTable {
 			one.Variant.ofTable(cfg, r, k.table)
@@ -230,7 +230,7 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		if reason != "" {
 			return k.outputs + ": " + reason
 		}
-		one.chooseMap(r, mapAt)
+		one.chooseMap(cfg, r, mapAt)
 		kernels = append(kernels, one)
 	}
 	if !ofTerms {
@@ -258,8 +258,9 @@ type wantedKernel struct {
 }
 
 // wantedKernels lists the kernels that compute a request on a tier, in the order in which they
-// run. chunked says that the kernel of dK and dV stores dS, from which another computes dQ.
-func wantedKernels(caps *vk.Caps, tier problem.Tier, r *BackwardRequest, chunked bool) (list []wantedKernel) {
+// run. chunked says that the kernel of dK and dV stores dS, from which another computes dQ. mapped says that kernels take maps of
+// tiles: keys that all rows attend to are then the longest work, which starts first.
+func wantedKernels(caps *vk.Caps, tier problem.Tier, r *BackwardRequest, chunked, mapped bool) (list []wantedKernel) {
 	coopmatRows, coopmatKeys := backwardCoopmatRowTiles, backwardCoopmatKeyTiles
 	switch {
 	case tier == problem.TierCoopMat2:
@@ -273,8 +274,9 @@ func wantedKernels(caps *vk.Caps, tier problem.Tier, r *BackwardRequest, chunked
 	}{
 		{true, wantedKernel{KernelStats, "stats", nil, nil, 0}},
 		{!r.PartialKeys, wantedKernel{KernelLSE, "LSE", backwardRowTiles, backwardLSETiles, 0}},
-		{r.Want.Q && !chunked, wantedKernel{KernelDQ, "dQ", backwardRowTiles, coopmatRows, 0}},
+		{r.Want.Q && !chunked && !mapped, wantedKernel{KernelDQ, "dQ", backwardRowTiles, coopmatRows, 0}},
 		{r.Want.K || r.Want.V || chunked, wantedKernel{KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys, 0}},
+		{r.Want.Q && !chunked && mapped, wantedKernel{KernelDQ, "dQ", backwardRowTiles, coopmatRows, 0}},
 		{chunked, wantedKernel{KernelDSK, "dQ", nil, backwardAddTiles, 0}},
 		{r.Want.Bias, wantedKernel{KernelDBias, "dBias", backwardRowTiles, nil, 0}},
 		{r.Want.Sinks, wantedKernel{KernelDSinks, "dSinks", nil, nil, 0}},

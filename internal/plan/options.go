@@ -54,7 +54,8 @@ type Options struct {
 	Combined    bool   `const:"COMBINE"`                   // the same kernel combines the splits
 	CombinedLSE bool   `const:"COMBINE"`                   // it stores LSE too
 
-	tileMap uint32 `const:"TILE_MAP"` // mapAtMask or mapAtBias; 0: the kernel takes no map of its KV tiles
+	tileMap       uint32 `const:"TILE_MAP"`        // mapAtMask or mapAtBias; 0: the kernel takes no map of its KV tiles
+	lastRowsFirst bool   `const:"LAST_ROWS_FIRST"` // with a map: of a mask that leaves later rows more keys
 
 	decodePartRows uint32 `const:"DECODE_PART_ROWS"` // sequences of at most this many rows run in the decode kernel's own dispatch; 0: all run in one
 	isDecodePart   bool   `const:"IS_DECODE_PART"`   // this kernel is that dispatch

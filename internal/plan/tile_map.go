@@ -137,7 +137,7 @@ func (f *Options) mapPlace() uint32 {
 // chooseMap decides whether a general kernel takes a map, and where it finds it.
 func (v *Variant) chooseMap(cfg *problem.Config, r *Request) {
 	o := &v.Options
-	o.tileMap = 0
+	o.tileMap, o.lastRowsFirst = 0, false
 	at := o.mapPlace()
 	if at == 0 || v.IsDecode() {
 		return
@@ -153,7 +153,18 @@ func (v *Variant) chooseMap(cfg *problem.Config, r *Request) {
 	if !r.BlockMap && !v.mapPays(cfg, r) {
 		return
 	}
-	o.tileMap = at
+	o.tileMap, o.lastRowsFirst = at, !v.causal && leavesLaterRowsMore(cfg, &r.Shape)
+}
+
+// leavesLaterRowsMore reports whether the first row of a call attends to no key of the second half of those behind it, as under a
+// causal mask: then the longest row tiles are probably the last ones, and start first.
+func leavesLaterRowsMore(cfg *problem.Config, s *problem.Shape) bool {
+	at := 0
+	if problem.Alignment(cfg) == problem.BottomRight {
+		at = max(s.Sk-s.Sq, 0)
+	}
+	over := score.Tile{I0: at, I1: at, J0: at + (s.Sk-at)/2, J1: s.Sk - 1}
+	return over.J0 <= over.J1 && cfg.MaskMod.Bounds(over).Hi == 0
 }
 
 // mapPays reports whether a map for one call takes less time than it saves. On drivers of the CPU a dispatch costs little.
@@ -202,7 +213,7 @@ func (r *BackwardRequest) mapPlace(cfg *problem.Config, onCPU bool) uint32 {
 }
 
 // chooseMap gives a kernel a map, which it finds there, if its size has 32 bits.
-func (k *BackwardKernel) chooseMap(r *BackwardRequest, at uint32) {
+func (k *BackwardKernel) chooseMap(cfg *problem.Config, r *BackwardRequest, at uint32) {
 	if at == 0 {
 		return
 	}
@@ -227,7 +238,7 @@ func (k *BackwardKernel) chooseMap(r *BackwardRequest, at uint32) {
 	if size.Bytes() > 4*mapWords || size.Grid()[1] > mapGridY {
 		return
 	}
-	v.Options.tileMap = at
+	v.Options.tileMap, v.Options.lastRowsFirst = at, v.Kernel == KernelDQ && !v.causal && leavesLaterRowsMore(cfg, &r.Shape)
 	k.MapSize, k.Map = size, mapVariantOf("backward_tile_map", r.Access, v.Options, v.causal, rows, keys, v.modifiers)
 	k.Map.ofKeys = v.Kernel == KernelDKDV
 }

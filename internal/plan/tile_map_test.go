@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"vkattn/attention/score"
 	"vkattn/internal/problem"
 )
 
@@ -30,9 +31,28 @@ func TestMapsOfGradientsHaveLimits(t *testing.T) {
 		if x.kernel == KernelDKDV {
 			k.Variant.Options.packRows = 4
 		}
-		k.chooseMap(&BackwardRequest{Shape: problem.Shape{Sq: x.sq, Sk: x.sk}, Maps: x.per}, mapAtMask)
+		k.chooseMap(&problem.Config{}, &BackwardRequest{Shape: problem.Shape{Sq: x.sq, Sk: x.sk}, Maps: x.per}, mapAtMask)
 		require.Equal(t, x.want, k.MapSize)
 		require.Equal(t, x.want != problem.MapSize{}, k.TakesMap())
 		require.Equal(t, k.TakesMap(), k.MapBytes() > 0)
+	}
+}
+
+// Row tiles start from the last one on where a mask leaves the first row no key of the second half.
+func TestLastRowsStartFirst(t *testing.T) {
+	for text, want := range map[string]bool{
+		"j <= i || j < 20":                     true,
+		"j <= i || doc[i] == doc[j] && j < 20": true,
+		"j <= i || doc[i] == doc[j]":           false,
+		"doc[i] == doc[j]":                     false,
+		"j >= i":                               false,
+		"j < 20 || i < 40":                     false,
+		"j < 20 || i < 60":                     false,
+	} {
+		mask, err := score.Parse(text, score.IntTable("doc", 1))
+		require.NoError(t, err)
+		cfg := problem.Config{MaskMod: mask}
+		require.Equal(t, want, leavesLaterRowsMore(&cfg, &problem.Shape{B: 1, Hq: 1, Sq: 100, Sk: 100}), text)
+		require.False(t, leavesLaterRowsMore(&cfg, &problem.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}), text)
 	}
 }
