@@ -126,7 +126,7 @@ func (l *latentCall) set(t testing.TB, i, b, head, row, column int, x float32) {
 func (l *latentCall) fillUnused(t testing.TB, bits uint16) {
 	t.Helper()
 	k := l.HostArgs(l.images).K.Host
-	kept, used := bytes.Clone(k), make([]bool, len(k))
+	before, used := bytes.Clone(k), make([]bool, len(k))
 	for b, s := range l.Seqs {
 		for row := range s.Rows {
 			for _, key := range l.attends(b, row) {
@@ -140,7 +140,7 @@ func (l *latentCall) fillUnused(t testing.TB, bits uint16) {
 	}
 	for i := range k {
 		if k[i] = byte(bits >> (8 * (i % 2))); used[i] {
-			k[i] = kept[i]
+			k[i] = before[i]
 		}
 	}
 }
