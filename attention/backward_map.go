@@ -19,13 +19,12 @@ func (l *backwardLaunch) findMaps(c *vk.Commands) error {
 		if !k.TakesMap() {
 			continue
 		}
-		rows, keys := k.Map.Tile()
-		m := k.MapIn(&l.tileMaps)
-		if *m = *k.MapIn(&given); m.Is(k.MapSize, rows, keys) {
+		m, of := k.MapIn(&l.tileMaps), k.Map.Tiles()
+		if *m = *k.MapIn(&given); m.Is(k.MapSize, of) {
 			continue
 		}
 		at -= k.MapBytes()
-		*m = problem.TileMap{Buffer: l.scratch, At: at, Size: k.MapSize, Rows: rows, Keys: keys}
+		*m = problem.TileMap{Buffer: l.scratch, At: at, Size: k.MapSize, Of: of}
 		if err := l.makeMap(c, l.maps[i], k, m); err != nil {
 			return err
 		}
@@ -83,8 +82,7 @@ func (op *Op) recordBackwardMaps(tiles *problem.TileMaps, c *vk.Commands, access
 			continue
 		}
 		m := k.MapIn(tiles)
-		rows, keys := k.Map.Tile()
-		if err := op.newMap(m, k.MapSize, rows, keys); err != nil {
+		if err := op.newMap(m, k.MapSize, k.Map.Tiles()); err != nil {
 			return err
 		}
 		pipeline, err := op.maps.Of(op.dev, &op.cfg, k.Map)

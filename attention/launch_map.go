@@ -85,7 +85,7 @@ func (op *Op) recordForwardMap(m *problem.TileMap, c *vk.Commands, p *prepared, 
 	if err != nil {
 		return err
 	}
-	if err := op.newMap(m, of.mapSize(a, groups), p.rows, p.mapKeys); err != nil {
+	if err := op.newMap(m, of.mapSize(a, groups), p.mapTiles); err != nil {
 		return err
 	}
 	if err := of.bindTensors(a, l.All(), 0, a.B); err != nil {
@@ -98,8 +98,8 @@ func (op *Op) recordForwardMap(m *problem.TileMap, c *vk.Commands, p *prepared, 
 }
 
 // newMap allocates the memory of a map.
-func (op *Op) newMap(m *problem.TileMap, size problem.MapSize, rows, keys uint32) (err error) {
-	m.Size, m.Rows, m.Keys = size, rows, keys
+func (op *Op) newMap(m *problem.TileMap, size problem.MapSize, of problem.MapTiles) (err error) {
+	m.Size, m.Of = size, of
 	if m.Buffer, err = op.dev.NewBuffer(size.Bytes(), vk.BufferOptions{}); err != nil {
 		return fmt.Errorf("attention: memory for the map of the mask modifier: %w", err)
 	}
@@ -109,7 +109,7 @@ func (op *Op) newMap(m *problem.TileMap, size problem.MapSize, rows, keys uint32
 // mapSize is the size of the call's map.
 func (l *launch) mapSize(a *Args, groups [3]uint32) problem.MapSize {
 	heads := int(groups[1]) / max(l.splitWorkgroups, 1)
-	return plan.MapSizeOf(&l.op.cfg, a, l.mapKeys, [3]int{int(groups[0]), heads, int(groups[2] / l.slices)})
+	return plan.MapSizeOf(&l.op.cfg, a, l.mapTiles.Keys, [3]int{int(groups[0]), heads, int(groups[2] / l.slices)})
 }
 
 // bindMap binds the call's map, behind the options of the call. It records the kernel that makes the map if the call brings
@@ -119,8 +119,8 @@ func (l *launch) bindMap(c *vk.Commands, a *Args, groups [3]uint32) error {
 	if !taken {
 		return nil
 	}
-	m, at := problem.TileMap{Size: l.mapSize(a, groups), Rows: l.rows, Keys: l.mapKeys}, uint64(0)
-	if b := problem.TilesOf(a.BlockMap).Forward; b.Is(m.Size, m.Rows, m.Keys) {
+	m, at := problem.TileMap{Size: l.mapSize(a, groups), Of: l.mapTiles}, uint64(0)
+	if b := problem.TilesOf(a.BlockMap).Forward; b.Is(m.Size, m.Of) {
 		m.Buffer = b.Buffer
 	} else {
 		var err error

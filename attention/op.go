@@ -49,10 +49,10 @@ type prepared struct {
 	cubin           problem.CubinKernel // for TierCubin, which uses splits alone of the fields below
 	pipeline        *vk.Pipeline
 	maps            *vk.Pipeline // makes its tile maps; nil: it takes none
-	mapKeys         uint32       // keys of a tile
-	rows            uint32       // query rows per workgroup
-	slices          uint32       // workgroups that share the columns of O
-	rowReach        uint32       // see variant.rowReach
+	mapTiles        problem.MapTiles
+	rows            uint32 // query rows per workgroup
+	slices          uint32 // workgroups that share the columns of O
+	rowReach        uint32 // see variant.rowReach
 	options         plan.Options
 	splitWorkgroups int       // workgroups that share the keys of a row
 	splits          int       // splits of the keys of a row; each workgroup computes one or more
@@ -354,7 +354,7 @@ func (op *Op) prepareVariant(p *prepared, v *plan.Variant, splits int) (err erro
 		return err
 	}
 	if m, ok := v.MapOf(p.access); ok {
-		_, p.mapKeys = m.Tile()
+		p.mapTiles = m.Tiles()
 		p.maps, err = op.maps.Of(op.dev, &op.cfg, m)
 	}
 	return err

@@ -175,6 +175,7 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
             if (key < KV_TILE && storeScales(key, laneScale[i])) atomicOr(nonFiniteSeen, 1);        \
         }                                                                                           \
     }
+const bool V_TILE_MAY_BE_NON_FINITE = IN(SCALED & ~(1 << FLOAT8), V_TYPE) == 0; // NaN of float8 is in the tile, see exactPairsOrNaN
 #define STORE_V_TILE(masked)                                                                        \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
@@ -182,7 +183,7 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
             if (V_TYPE == FLOAT8_E5M2 && dropsNonFiniteBytes(vVec[i])) atomicOr(nonFiniteSeen, 1);  \
             if (V_TYPE != 0) vVec[i] = KEY_SCALES ? inOrder(exactPairsOrNaN(V_TYPE, vVec[i].xy)) : dequantize16(V_TYPE, vVec[i]);   \
             if (masked != 0 && CLEAR_V_TAIL && CURRENT_TILE * KV_TILE + at / V_ROW_VECS >= work.seqlenK) vVec[i] = uvec4(0); \
-            if (masked != 0 && ROW_MASKS && MAY_BE_NON_FINITE && dropNonFinite(vVec[i])) atomicOr(nonFiniteSeen, 1); \
+            if (masked != 0 && ROW_MASKS && V_TILE_MAY_BE_NON_FINITE && dropNonFinite(vVec[i])) atomicOr(nonFiniteSeen, 1); \
             if (KV_TILE * V_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * V_ROW_VECS)                \
                 smem[V_BASE + at / V_ROW_VECS * V_STRIDE + at % V_ROW_VECS] = vVec[i];              \
         }                                                                                           \

@@ -14,7 +14,7 @@
 // What a number of the operand is multiplied by, to be the element.
 #define STORED_FACTOR(type) ((type) == FLOAT8 ? 256.0 : 1.0)
 
-// V as an operand may have Inf or NaN; of the others the loads leave it out, or there is none.
+// V as an operand from exactPairs may have Inf or NaN; of the others the loads leave it out, or there is none.
 const bool MAY_BE_NON_FINITE = IN(SCALED, V_TYPE) == 0;
 
 // Numbers per key, an array of each in shared memory: K's scale (times that of the scores, without SCORE_MOD); V's e,

@@ -135,12 +135,12 @@ func TestBlockMapsSayWhatTilesHold(t *testing.T) {
 			if op.Config().Causal != attention.CausalNone || lastFirst {
 				x = made.Size.Owners - 1 - x
 			}
-			for tile := range (m.shape.Sk + int(made.Keys) - 1) / int(made.Keys) {
+			for tile := range (m.shape.Sk + int(made.Of.Keys) - 1) / int(made.Of.Keys) {
 				some, all := false, true
-				for r := x * int(made.Rows); r < min((x+1)*int(made.Rows), m.shape.Sq*group); r++ {
+				for r := x * int(made.Of.Rows); r < min((x+1)*int(made.Of.Rows), m.shape.Sq*group); r++ {
 					row := score.Slots{B: b, KVHead: kvHead, Head: kvHead*group + r%group, Row: r / group, Rows: m.shape.Sq, Keys: m.shape.Sk, Tables: []score.Memory{doc}}
 					row.I = row.Row + m.shape.Sk - m.shape.Sq
-					from, to := tile*int(made.Keys), (tile+1)*int(made.Keys)
+					from, to := tile*int(made.Of.Keys), (tile+1)*int(made.Of.Keys)
 					for key := from; key < to; key++ {
 						row.J = append(row.J, key)
 					}

@@ -60,8 +60,10 @@ func (v *Variant) MapOf(access problem.Access) (m MapVariant, ok bool) {
 	return m, true
 }
 
-// Tile is the rows and keys of a tile.
-func (m *MapVariant) Tile() (rows, keys uint32) { return m.rows, m.keys }
+// Tiles are those that the map has bits of, and their order.
+func (m *MapVariant) Tiles() problem.MapTiles {
+	return problem.MapTiles{Rows: m.rows, Keys: m.keys, LastFirst: m.options.lastRowsFirst}
+}
 
 // Pipeline describes m to package vk.
 func (m MapVariant) Pipeline(*problem.Config) (*vk.PipelineDesc, error) {

@@ -7,6 +7,7 @@ import (
 
 	"vkattn/attention/score"
 	"vkattn/internal/problem"
+	"vkattn/vk"
 )
 
 // A kernel of gradients takes a map as far as the numbers of a map and of the grid of its own kernel go.
@@ -36,6 +37,18 @@ func TestMapsOfGradientsHaveLimits(t *testing.T) {
 		require.Equal(t, x.want != problem.MapSize{}, k.TakesMap())
 		require.Equal(t, k.TakesMap(), k.MapBytes() > 0)
 	}
+}
+
+// A map of one order of row tiles is none for kernels of the other.
+func TestMapsHaveAnOrder(t *testing.T) {
+	of := func(lastFirst bool) problem.MapTiles {
+		m := mapVariantOf("tile_map", problem.AccessDescriptors, Options{lastRowsFirst: lastFirst}, false, 64, 32, score.Modifiers{})
+		return m.Tiles()
+	}
+	require.Equal(t, problem.MapTiles{Rows: 64, Keys: 32}, of(false))
+	m := problem.TileMap{Buffer: new(vk.Buffer), Of: of(true)}
+	require.True(t, m.Is(problem.MapSize{}, of(true)))
+	require.False(t, m.Is(problem.MapSize{}, of(false)))
 }
 
 // Row tiles start from the last one on where a mask leaves the first row no key of the second half.

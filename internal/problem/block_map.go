@@ -17,10 +17,16 @@ type TileMaps struct{ Forward, DQ, DKDV TileMap }
 
 // TileMap is a map of one kernel.
 type TileMap struct {
-	Buffer     *vk.Buffer // nil: the kernel takes no map
-	At         uint64     // the first byte
-	Size       MapSize
+	Buffer *vk.Buffer // nil: the kernel takes no map
+	At     uint64     // the first byte
+	Size   MapSize
+	Of     MapTiles
+}
+
+// MapTiles are the tiles that a map has bits of, and the order of its rows: kernels of other tiles or order do not read it.
+type MapTiles struct {
 	Rows, Keys uint32 // of a tile
+	LastFirst  bool   // a sequence's last row tile comes first, though no causal mask says so
 }
 
 // NewBlockMap returns a map for a caller.
@@ -56,8 +62,8 @@ func (m *BlockMap) Close() (err error) {
 }
 
 // Is reports whether m is a map of that size and of such tiles.
-func (m TileMap) Is(size MapSize, rows, keys uint32) bool {
-	return m.Buffer != nil && m.Size == size && m.Rows == rows && m.Keys == keys
+func (m TileMap) Is(size MapSize, of MapTiles) bool {
+	return m.Buffer != nil && m.Size == size && m.Of == of
 }
 
 // MapSize is the size of a map: the words of a workgroup's row, one half for full tiles and one for masked ones, and the grid of
