@@ -9,7 +9,6 @@ import (
 	"os"
 	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -80,8 +79,9 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakGroups returns the targets, with their KV types, that the soak covers.
-func (s *session) soakGroups(t *testing.T) (groups []soakCase) {
+// soakGroups returns the targets, with their KV types, that the soak covers: without latent attention if small, whose head dims
+// are 576 and 512.
+func (s *session) soakGroups(t *testing.T, small bool) (groups []soakCase) {
 	wanted, err := regexp.Compile(os.Getenv(soakTargetsEnv))
 	require.NoError(t, err)
 	targets := s.available()
@@ -89,6 +89,9 @@ func (s *session) soakGroups(t *testing.T) (groups []soakCase) {
 		targets = append(targets, cpuTypes...) // drivers on the CPU have enough to do
 	}
 	for _, kv := range attention.KVTypes() {
+		if small && kv.Latent() {
+			continue
+		}
 		for _, tt := range targets {
 			if c := (soakCase{Target: tt, KV: kv}); wanted.MatchString(c.group()) {
 				groups = append(groups, c)
@@ -124,7 +127,7 @@ func briefSeed(t *testing.T) uint64 {
 	return soakSeed(t)
 }
 
-// soaker computes compositions of its groups until its time is over, or so many.
+// soaker computes random compositions of its groups, until a time or up to a number of them.
 type soaker struct {
 	*session
 	groups []soakCase
@@ -132,8 +135,8 @@ type soaker struct {
 	until  time.Time // zero: no limit
 	most   int       // compositions; 0: no limit
 	draws  int       // of each composition
-	small  bool
-	mods   bool // every composition has modifiers
+	small  bool      // head dims that compile quickly: of at most 100 together
+	mods   bool      // every composition has modifiers
 	record func(soakRecord)
 
 	mu    sync.Mutex
@@ -173,12 +176,9 @@ func (k *soaker) draw() (c soakCase, ok bool) {
 	}
 }
 
-// work computes compositions, several at once, since the driver's compiler takes most of
-// the time and has one thread for each.
-func (k *soaker) work(workers int) {
-	if k.small { // head dims 576/512 are never small
-		k.groups = slices.DeleteFunc(k.groups, func(c soakCase) bool { return c.KV.Latent() })
-	}
+// soak computes compositions as long as draw returns some, with that many workers at once: most of the time is the driver's
+// compiler, which has one thread a pipeline.
+func (k *soaker) soak(workers int) {
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
@@ -375,8 +375,9 @@ func soakBriefly(t *testing.T) {
 	report := reportTo(t)
 	seen := map[string]bool{} // compositions that were computed; true: with gradients
 	rows, refused := 0, 0
+	small := fewPipelines()
 	k := &soaker{
-		session: s, groups: s.soakGroups(t), rand: rand.New(rand.NewPCG(briefSeed(t), 1)), small: fewPipelines(),
+		session: s, groups: s.soakGroups(t, small), rand: rand.New(rand.NewPCG(briefSeed(t), 1)), small: small,
 		draws: soakBatch, most: 8,
 		record: func(r soakRecord) {
 			mu.Lock()
@@ -396,7 +397,7 @@ func soakBriefly(t *testing.T) {
 	if os.Getenv(soakModsEnv) != "" {
 		k.mods, k.most, k.draws = true, 60, 2
 	}
-	k.work(runtime.GOMAXPROCS(0))
+	k.soak(runtime.GOMAXPROCS(0))
 	gradients := 0
 	for _, with := range seen {
 		if with {
@@ -416,8 +417,9 @@ func soakWorker(t *testing.T) {
 	s := openTiers(t)
 	journal, err := os.OpenFile(os.Getenv(soakJournalEnv), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	require.NoError(t, err)
+	small := os.Getenv(soakSmallEnv) != ""
 	k := &soaker{
-		session: s, groups: s.soakGroups(t), rand: rand.New(rand.NewPCG(seed, uint64(n))), small: os.Getenv(soakSmallEnv) != "",
+		session: s, groups: s.soakGroups(t, small), rand: rand.New(rand.NewPCG(seed, uint64(n))), small: small,
 		mods: os.Getenv(soakModsEnv) != "", draws: 4 * soakBatch, until: time.UnixMilli(until),
 		record: func(r soakRecord) {
 			r.Process, r.At = n, time.Now().UnixMilli()
@@ -426,7 +428,7 @@ func soakWorker(t *testing.T) {
 			}
 		},
 	}
-	k.work(workers)
+	k.soak(workers)
 	require.NoError(t, journal.Close())
 	if k.lost.Load() {
 		os.Exit(soakLostDevice) // a lost device need not be closed
