@@ -13,6 +13,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/problem"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -196,6 +197,7 @@ func TestTablesThatAreRefused(t *testing.T) {
 // The tables of this build are whole: every entry has its module and can be chosen,
 // and the families have what tier cuda promises.
 func TestTablesOfThisBuild(t *testing.T) {
+	testlevel.HostOnly(t)
 	table, err := embedded()
 	require.NoError(t, err)
 	entries := map[string]bool{}

@@ -286,6 +286,7 @@ var fakeUUID = [16]byte{0x7b, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 // openFake opens the device of a fake driver, whose kernels compute. Everything that it holds is given back at the end.
 func openFake(t testing.TB) (*fake, *attention.Device) {
 	t.Helper()
+	testlevel.HostOnly(t)
 	f := newFake(t)
 	f.device(&fakeUUID[0], 90, 13000)
 	f.forward(fakeForwardKernels())

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -19,38 +20,39 @@ func TestCommittedModulesAreCurrent(t *testing.T) {
 }
 
 func TestCheckFindsWhatIsStale(t *testing.T) {
-	for name, spoil := range map[string]func(t *testing.T, dir string){
-		"the sources have changed": func(t *testing.T, dir string) { appendTo(t, dir, "ptx.h") },
-		"is not the file in the manifest": func(t *testing.T, dir string) {
-			packed, err := pack([]byte("something else"))
-			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "bin", "fa2_f16_d64.ptx.gz"), packed, 0o644))
-		},
-		"fa2.json is not what the catalogue gives": func(t *testing.T, dir string) { appendTo(t, dir, "fa2.json") },
-		"bin/stray belongs to no module":           func(t *testing.T, dir string) { appendTo(t, dir, "bin/stray") },
-		"no such file": func(t *testing.T, dir string) {
-			require.NoError(t, os.Remove(filepath.Join(dir, "bin", "ref_f32.ptx.gz")))
-		},
+	other, err := pack([]byte("something else"))
+	require.NoError(t, err)
+	line := func(text []byte) []byte { return append(text, '\n') }
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, os.DirFS("..")))
+	modules := catalog()
+	m, err := readManifest(dir)
+	require.NoError(t, err)
+	require.NoError(t, checkFiles(dir, modules, m))
+	for says, x := range map[string]struct {
+		file   string
+		change func(text []byte) []byte // nil: the file is removed
+	}{
+		"the sources have changed":                 {"ptx.h", line},
+		"is not the file in the manifest":          {"bin/fa2_f16_d64.ptx.gz", func([]byte) []byte { return other }},
+		"fa2.json is not what the catalogue gives": {"fa2.json", line},
+		"bin/stray belongs to no module":           {"bin/stray", line},
+		"no such file":                             {"bin/ref_f32.ptx.gz", nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			require.NoError(t, os.CopyFS(dir, os.DirFS("..")))
-			modules := catalog()
-			m, err := readManifest(dir)
-			require.NoError(t, err)
-			require.NoError(t, checkFiles(dir, modules, m))
-			spoil(t, dir)
-			assert.ErrorContains(t, checkFiles(dir, modules, m), name)
-		})
+		path := filepath.Join(dir, x.file)
+		before, missing := os.ReadFile(path)
+		if x.change == nil {
+			require.NoError(t, os.Remove(path))
+		} else {
+			require.NoError(t, os.WriteFile(path, x.change(slices.Clone(before)), 0o644))
+		}
+		assert.ErrorContains(t, checkFiles(dir, modules, m), says)
+		if missing != nil {
+			require.NoError(t, os.Remove(path))
+		} else {
+			require.NoError(t, os.WriteFile(path, before, 0o644))
+		}
 	}
-}
-
-func appendTo(t *testing.T, dir, name string) {
-	f, err := os.OpenFile(filepath.Join(dir, name), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o644)
-	require.NoError(t, err)
-	_, err = f.WriteString("\n")
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
 }
 
 // Every head dim up to 256, and 192 with 128, has a kernel of each kind that fits an

@@ -42,6 +42,7 @@ static inline void atomicMin(unsigned *to, unsigned x) { *to = x < *to ? x : *to
 
 extern long progress; /* grows with everything that another thread may wait for */
 void pause();         /* lets other threads run */
+void pauseWhile(const int *at, int value, int mask = ~0); /* the same until *at & mask is another value */
 [[noreturn]] void refuse(const char *what, uint64_t at); /* ends the CTA */
 
 static inline float exp2Approx(float x) { return x < -126 ? 0 : exp2f(x); }

@@ -309,9 +309,9 @@ func (t *Table[R]) line(cells []string) string {
 	return line + "\n"
 }
 
-func cellText(cell any) string {
-	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(fmt.Sprint(cell))
-}
+var escape = strings.NewReplacer("|", `\|`, "\n", " ")
+
+func cellText(cell any) string { return escape.Replace(fmt.Sprint(cell)) }
 
 // Of is a table of rows that are all known, without a newline at the end.
 func Of[R any](rows []R, wide bool, columns []Column[R]) string {

@@ -10,7 +10,7 @@ int running, ctaThreads, sharedBytes;
 long progress;
 Meet warpMeet[16], groupMeet[4], ctaMeet, namedMeet[16];
 bool namedAny[16], namedOut[16];
-uint64_t slot[16][32][2];
+uint64_t slot[2][16][32][2];
 std::map<uint32_t, Bar> bars;
 uint32_t waitingFor[1024];
 float *accs[4][128];
@@ -25,6 +25,7 @@ static bool done[MAX_THREADS];
 static std::function<void()> body;
 
 void pause() { fibers.pause(); }
+void pauseWhile(const int *at, int value, int mask) { fibers.pauseWhile(at, mask, value); }
 
 static void entry() {
 	body();

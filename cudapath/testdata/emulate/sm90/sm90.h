@@ -37,44 +37,44 @@ template <class F> void meet(Meet &m, int n, F last) {
 		m.gen++;
 		progress++;
 	} else {
-		while (m.gen == g) pause();
+		while (m.gen == g) pauseWhile(&m.gen, g);
 	}
 }
 extern Meet warpMeet[16], groupMeet[4], ctaMeet, namedMeet[16];
 extern bool namedAny[16], namedOut[16];
-extern uint64_t slot[16][32][2];
+extern uint64_t slot[2][16][32][2];
 static inline void __syncwarp() { meet(warpMeet[running / 32], 32, [] {}); }
 extern int ctaThreads;
 static inline void __syncthreads() { meet(ctaMeet, ctaThreads, [] {}); }
-template <class T> T shfl(T x, int from) {
+// Calls of a warp take the slots in turn: all lanes have read them before the next call but one writes them.
+template <class T> const uint64_t (*exchange(T x))[2] {
 	const int w = running / 32;
-	memcpy(&slot[w][running % 32][0], &x, sizeof x);
+	auto *slots = slot[warpMeet[w].gen & 1][w];
+	memcpy(slots[running % 32], &x, sizeof x);
 	__syncwarp();
+	return slots;
+}
+template <class T> T shfl(T x, int from) {
 	T y;
-	memcpy(&y, &slot[w][from & 31][0], sizeof y);
-	__syncwarp();
+	memcpy(&y, exchange(x)[from & 31], sizeof y);
 	return y;
 }
 template <class T> T __shfl_xor_sync(unsigned, T x, int n) { return shfl(x, (running % 32) ^ n); }
 template <class T> T __shfl_sync(unsigned, T x, int n) { return shfl(x, n); }
 template <class T> T __shfl_up_sync(unsigned, T x, int n) { return shfl(x, max(running % 32 - n, 0)); }
-static inline bool __any_sync(unsigned, bool x) {
-	int any = x;
-	for (int n = 16; n > 0; n /= 2) any |= __shfl_xor_sync(~0u, any, n);
-	return any;
-}
 static inline uint32_t __ballot_sync(unsigned, bool x) {
-	uint32_t all = uint32_t(x) << running % 32;
-	for (int n = 16; n > 0; n /= 2) all |= __shfl_xor_sync(~0u, all, n);
+	auto *slots = exchange(uint64_t(x));
+	uint32_t all = 0;
+	for (int i = 0; i < 32; i++) all |= uint32_t(slots[i][0]) << i;
 	return all;
 }
+static inline bool __any_sync(unsigned, bool x) { return __ballot_sync(~0u, x) != 0; }
 template <class T> T __ldcs(const T *p) { return *p; }
 
 // ---- mbarriers ------------------------------------------------------------------------------------
 
 struct Bar {
-	int expected = 0, pending = 0, tx = 0;
-	uint32_t phase = 0;
+	int expected = 0, pending = 0, tx = 0, phase = 0;
 };
 extern std::map<uint32_t, Bar> bars;
 static inline uint32_t sharedAddress(const void *p) { return uint32_t((const char *)p - tiles); }
@@ -115,7 +115,7 @@ static inline void barrierComplete(uint32_t bar, int bytes) {
 extern uint32_t waitingFor[1024];
 static inline void barrierWait(uint32_t bar, uint32_t parity) {
 	waitingFor[running] = bar;
-	while ((barAt(bar).phase & 1) == parity) pause();
+	while ((barAt(bar).phase & 1) == parity) pauseWhile(&barAt(bar).phase, parity, 1);
 	waitingFor[running] = 0;
 }
 static inline void prefetchMap(const TensorMap *) {}

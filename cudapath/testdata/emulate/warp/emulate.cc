@@ -40,11 +40,12 @@ static unsigned count;
 static void (*kernel)(PARAMS);
 static const PARAMS *params;
 
-struct Meeting { const char *what; unsigned here, generation; void *arguments[32]; };
+struct Meeting { const char *what; unsigned here; int generation; void *arguments[32]; };
 static Meeting warps[MAX_THREADS / 32];
-static struct { unsigned here, generation; bool any, last; } all;
+static struct { unsigned here; int generation; bool any, last; } all;
 
 void pause() { fibers.pause(); }
+void pauseWhile(const int *at, int value, int mask) { fibers.pauseWhile(at, mask, value); }
 
 char *sharedAt(uint32_t address)
 {
@@ -61,7 +62,7 @@ void refuse(const char *what, uint64_t)
 void meet(const char *what, void *argument, void (*f)(void **))
 {
 	Meeting &m = warps[threadIdx.x / 32];
-	const unsigned generation = m.generation;
+	const int generation = m.generation;
 	if (m.here == 0) m.what = what;
 	if (strcmp(m.what, what) != 0 && !failure) failure = what;
 	m.arguments[threadIdx.x % 32] = argument;
@@ -72,12 +73,12 @@ void meet(const char *what, void *argument, void (*f)(void **))
 		m.generation++;
 		return;
 	}
-	while (m.generation == generation) pause();
+	while (m.generation == generation) pauseWhile(&m.generation, generation);
 }
 
 void meetAll(unsigned threads, bool &any)
 {
-	const unsigned generation = all.generation;
+	const int generation = all.generation;
 	all.any |= any;
 	progress++;
 	if (++all.here == threads) {
@@ -86,7 +87,7 @@ void meetAll(unsigned threads, bool &any)
 		all.here = 0;
 		all.generation++;
 	}
-	while (all.generation == generation) pause();
+	while (all.generation == generation) pauseWhile(&all.generation, generation);
 	any = all.last;
 }
 

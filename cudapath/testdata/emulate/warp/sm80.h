@@ -176,7 +176,7 @@ static inline void barrier_arrive_copies(uint32_t barrier)
 }
 static inline void barrier_wait(uint32_t barrier, uint32_t parity)
 {
-	while ((loadSharedAs<uint64_t>(barrier) & 1) == parity) pause();
+	while ((loadSharedAs<uint64_t>(barrier) & 1) == parity) pauseWhile((const int *)sharedAt(barrier), parity, 1);
 }
 
 static inline bool join_any(uint32_t threads, bool x)
