@@ -11,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -267,9 +268,7 @@ func recordedAppend(t testing.TB, r *recording, access attention.Access) (*kvcac
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	require.NoError(t, p.Prepare())
 	buffer := func() *vk.Buffer {
-		b, err := r.dev.NewBuffer(16, vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		b := testdevice.Buffer(t, r.dev, 16)
 		require.NoError(t, r.stream.Fill(vk.BufferRange{Buffer: b}, 0))
 		return b
 	}

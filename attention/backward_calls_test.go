@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -245,9 +246,7 @@ func TestBackwardRefuses(t *testing.T) {
 			*cfg = attention.Config{HeadDim: 320, HeadDimV: 256, DType: attention.F16}
 			a.Shape = attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}
 			for _, x := range []*attention.Tensor{&a.Q, &a.K, &a.V, &a.O, &a.DO, &a.DQ, &a.DK, &a.DV, &a.LSE, &a.DLSE} {
-				b, err := d.dev.NewBuffer(1024, vk.BufferOptions{})
-				require.NoError(t, err)
-				t.Cleanup(func() { require.NoError(t, b.Close()) })
+				b := testdevice.Buffer(t, d.dev, 1024)
 				*x = attention.Tensor{Buffer: b}
 			}
 		}, attention.ErrUnsupported, "320/256"},

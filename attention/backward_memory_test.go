@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -17,9 +18,7 @@ import (
 // call takes nothing.
 func TestBackwardTakesTheMemoryOfItsPlan(t *testing.T) {
 	dev := tuneDevice(t)
-	stream, err := dev.NewStream("memory")
-	require.NoError(t, err)
-	defer stream.Close()
+	stream := testdevice.Stream(t, dev, "memory")
 	cfg := scalarF32
 	cfg.HeadDim = 8
 	op, err := attention.New(attention.On(dev), cfg)
@@ -70,9 +69,7 @@ func TestBackwardBeyondADescriptor(t *testing.T) {
 	if longest > 256<<20 {
 		t.Skipf("a descriptor holds %d bytes", longest)
 	}
-	stream, err := dev.NewStream("descriptors")
-	require.NoError(t, err)
-	defer stream.Close()
+	stream := testdevice.Stream(t, dev, "descriptors")
 	cfg := scalarF32
 	cfg.HeadDim, cfg.Access = 8, attention.AccessDescriptors
 	op, err := attention.New(attention.On(dev), cfg)

@@ -56,9 +56,7 @@ func newBackwardDevice(t testing.TB) *backwardDevice {
 		}
 		require.NoError(t, dev.Close())
 	})
-	d.stream, err = dev.NewStream("backward")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, d.stream.Close()) })
+	d.stream = testdevice.Stream(t, dev, "backward")
 	return d
 }
 

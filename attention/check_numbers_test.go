@@ -8,6 +8,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
 	"vkattn/internal/cases"
+	"vkattn/internal/testdevice"
 	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
@@ -56,9 +57,7 @@ func argsOn(t *testing.T, dev *attention.Device, p *cases.Problem, image [][]byt
 	t.Helper()
 	var buffers []*vk.Buffer
 	for _, b := range image {
-		buffer, err := dev.Vulkan().NewBuffer(uint64(len(b)), vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, buffer.Close()) })
+		buffer := testdevice.Buffer(t, dev.Vulkan(), uint64(len(b)))
 		require.NoError(t, dev.Do(func(s *attention.Stream) error { return s.Vulkan().Upload(buffer, 0, b) }))
 		buffers = append(buffers, buffer)
 	}

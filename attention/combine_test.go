@@ -1,7 +1,6 @@
 package attention_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -75,13 +74,7 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case
 	x.op, err = attention.New(attention.On(dev), attention.Config(cfg))
 	require.NoError(t, err)
 	keep.Cleanup(func() { require.NoError(t, x.op.Close()) }) // and its pipelines, for the next problem
-	for _, b := range p.Image {
-		buf, err := dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, buf.Close()) })
-		require.NoError(t, s.Upload(buf, 0, b))
-		x.buffers = append(x.buffers, buf)
-	}
+	x.buffers = testdevice.Upload(t, s, p.Image...)
 	a := p.DeviceArgs(x.buffers)
 	x.withLSE, x.together = a, a
 	x.together.LSE = attention.Tensor{}
@@ -89,15 +82,10 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case
 	require.NoError(t, err)
 	require.NoError(t, attention.ForwardSeparately(x.op, s, a))
 	require.NoError(t, s.Barrier())
-	x.want, x.wantLSE = x.download(t, s, x.o()), x.download(t, s, a.LSE.Buffer)
+	x.want, x.wantLSE = download(t, s, x.o()), download(t, s, a.LSE.Buffer)
 	if change == nil {
 		var truth cases.Truth
-		after := make([][]byte, len(x.buffers))
-		for i, b := range x.buffers {
-			after[i] = make([]byte, b.Size())
-			require.NoError(t, s.Download(t.Context(), after[i], b, 0))
-		}
-		require.NoError(t, truth.Judge(p, after))
+		require.NoError(t, truth.Judge(p, testdevice.Download(t, s, x.buffers...)))
 	}
 	again, combined, err := attention.SplitsOf(x.op, x.together)
 	require.NoError(t, err)
@@ -110,10 +98,8 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case
 	return x
 }
 
-func (c *combining) download(t *testing.T, s *vk.Stream, from *vk.Buffer) []byte {
-	b := make([]byte, from.Size())
-	require.NoError(t, s.Download(context.Background(), b, from, 0))
-	return b
+func download(t *testing.T, s *vk.Stream, from *vk.Buffer) []byte {
+	return testdevice.Download(t, s, from)[0]
 }
 
 // clear restores what O and LSE held before.
@@ -131,7 +117,7 @@ func (c *combining) forward(t *testing.T, s *vk.Stream) {
 
 func (c *combining) check(t *testing.T, s *vk.Stream, when any) {
 	t.Helper()
-	got := c.download(t, s, c.o())
+	got := download(t, s, c.o())
 	if string(got) == string(c.want) {
 		return
 	}
@@ -203,7 +189,7 @@ func TestCombiningInTheKernelGivesTheSameBits(t *testing.T) {
 			require.NoError(t, x.op.Forward(attention.OnStream(s), x.withLSE))
 			require.NoError(t, s.Barrier())
 			x.check(t, s, "with LSE")
-			require.Equal(t, x.wantLSE, x.download(t, s, x.withLSE.LSE.Buffer), "%v: LSE", c)
+			require.Equal(t, x.wantLSE, download(t, s, x.withLSE.LSE.Buffer), "%v: LSE", c)
 		})
 	}
 }
@@ -243,7 +229,7 @@ func TestSplitsThatAreNotFiniteCombineInTheKernel(t *testing.T) {
 			x.check(t, s, name)
 			require.NoError(t, x.op.Forward(attention.OnStream(s), x.withLSE))
 			require.NoError(t, s.Barrier())
-			require.Equal(t, x.wantLSE, x.download(t, s, x.withLSE.LSE.Buffer), "LSE")
+			require.Equal(t, x.wantLSE, download(t, s, x.withLSE.LSE.Buffer), "LSE")
 		})
 	}
 }
@@ -355,11 +341,7 @@ func TestSplitsKeepSmallWeightsOfLargeScales(t *testing.T) {
 	require.NoError(t, err)
 	const keys, dim, first, second = 512, 32, 3, 400 // the two keys that are attended to, in splits of their own
 	buffer := func(x []byte) attention.Tensor {
-		b, err := dev.NewBuffer(uint64(len(x)), vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, b.Close()) })
-		require.NoError(t, s.Upload(b, 0, x))
-		return attention.Tensor{Buffer: b}
+		return attention.Tensor{Buffer: testdevice.Upload(t, s, x)[0]}
 	}
 	floats := func(n int, at func(i int) float32) attention.Tensor {
 		x := make([]float32, n)
@@ -400,10 +382,8 @@ func TestSplitsKeepSmallWeightsOfLargeScales(t *testing.T) {
 				}
 				require.NoError(t, op.Forward(attention.OnStream(s), a))
 				require.NoError(t, s.Barrier())
-				o := make([]byte, 2*rows*dim)
-				require.NoError(t, s.Download(t.Context(), o, a.O.Buffer, 0))
 				got := make([]float32, rows*dim)
-				half.DecodeF16(got, o)
+				half.DecodeF16(got, download(t, s, a.O.Buffer))
 				for i, x := range got {
 					require.InDelta(t, want, x, 0.01, "O[%d]", i)
 				}

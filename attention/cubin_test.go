@@ -7,6 +7,7 @@ import (
 
 	"vkattn/internal/plan"
 	"vkattn/internal/problem"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -118,9 +119,7 @@ func TestCubinCalls(t *testing.T) {
 	f := withFakeCubins(t)
 	dev := cudaDevice(t)
 	needAddresses(t, dev)
-	s, err := dev.NewStream("")
-	require.NoError(t, err)
-	defer s.Close()
+	s := testdevice.Stream(t, dev, "")
 	a := callOn(t, dev)
 	a.Shape = largeShape
 	a.K.Offset = 16
@@ -157,14 +156,10 @@ func TestCubinDecodeCalls(t *testing.T) {
 	f := withFakeCubins(t)
 	dev := cudaDevice(t)
 	needAddresses(t, dev)
-	s, err := dev.NewStream("")
-	require.NoError(t, err)
-	defer s.Close()
+	s := testdevice.Stream(t, dev, "")
 	a := callOn(t, dev)
 	a.Shape, a.LSE = Shape{B: 2, Hq: 20, Hkv: 2, Sq: 1, Sk: 2048}, Tensor{}
-	buffer, err := dev.NewBuffer(1<<20, vk.BufferOptions{})
-	require.NoError(t, err)
-	defer buffer.Close()
+	buffer := testdevice.Buffer(t, dev, 1<<20)
 	a.K.Buffer, a.V.Buffer = buffer, buffer
 	vector := func(at int64) Vector { return Vector{Buffer: buffer, Offset: at} }
 	a.KScale, a.VScale = vector(8), vector(16)
@@ -222,9 +217,6 @@ func TestCubinRefusesByName(t *testing.T) {
 	f := withFakeCubins(t)
 	dev := cudaDevice(t)
 	needAddresses(t, dev)
-	s, err := dev.NewStream("")
-	require.NoError(t, err)
-	defer s.Close()
 	a := callOn(t, dev)
 	for _, x := range []struct {
 		cfg  Config

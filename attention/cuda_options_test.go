@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention/score"
 	"vkattn/internal/problem"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -55,9 +56,7 @@ func TestCUDATakesSomeOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg, a := Config{HeadDim: 64, Tier: TierCUDA}, base
 			change(&cfg, &a)
-			s, err := dev.NewStream("test")
-			require.NoError(t, err)
-			defer func() { require.NoError(t, s.Close()) }()
+			s := testdevice.Stream(t, dev, "test")
 			op, err := New(On(dev), cfg) // which refuses the options of a Config
 			if err == nil {
 				err = op.Forward(OnStream(s), a)
@@ -166,9 +165,7 @@ func TestCUDATakesTokensOfLatentAttention(t *testing.T) {
 			a := base
 			a.SparseTokens = &SparseTokens{Tokens: vector(), TopK: 7, PerRow: true}
 			x.change(&a)
-			s, err := dev.NewStream("test")
-			require.NoError(t, err)
-			defer func() { require.NoError(t, s.Close()) }()
+			s := testdevice.Stream(t, dev, "test")
 			op, err := New(On(dev), Config{HeadDim: 64, HeadDimV: 32, Tier: TierCUDA})
 			require.NoError(t, err)
 			err = op.Forward(OnStream(s), a)
@@ -206,9 +203,7 @@ func TestCUDATakesLatentRowsIfAskedFor(t *testing.T) {
 	a.Shape = Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1, Sk: 9}
 	a.V = a.K
 	cfg := Config{HeadDim: 576, HeadDimV: 512, KeyType: KVFP8DSMLA, ValueType: KVFP8DSMLA, Tier: TierCUDA}
-	s, err := dev.NewStream("test")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, s.Close()) }()
+	s := testdevice.Stream(t, dev, "test")
 	op, err := New(On(dev), cfg)
 	require.NoError(t, err)
 	require.NoError(t, op.Prepare(a.Shape))

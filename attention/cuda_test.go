@@ -114,9 +114,7 @@ func callOn(t testing.TB, dev *vk.Device) (a Args) {
 	t.Helper()
 	a.Shape = Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}
 	for _, x := range []*Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE} {
-		b, err := dev.NewBuffer(1<<16, vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		b := testdevice.Buffer(t, dev, 1<<16)
 		x.Buffer = b
 	}
 	return a
@@ -207,9 +205,7 @@ func TestAutoTakesCUDAWhereItIsFaster(t *testing.T) {
 func TestCUDACalls(t *testing.T) {
 	f := withFakeCUDA(t)
 	dev := cudaDevice(t)
-	s, err := dev.NewStream("")
-	require.NoError(t, err)
-	defer s.Close()
+	s := testdevice.Stream(t, dev, "")
 	a := callOn(t, dev)
 	a.Q.Offset, a.K.Offset, a.LSE.Offset = 8, 16, 3
 	a.V.Strides = Strides{Batch: 4096, Head: 64, Seq: 128}
@@ -267,9 +263,7 @@ func TestCUDARefusesByName(t *testing.T) {
 	f := withFakeCUDA(t)
 	f.choice.Workgroups = 8
 	dev := cudaDevice(t)
-	s, err := dev.NewStream("")
-	require.NoError(t, err)
-	defer s.Close()
+	s := testdevice.Stream(t, dev, "")
 	a := callOn(t, dev)
 	a.Shape = largeShape
 	forced, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
@@ -355,9 +349,7 @@ func TestCUDACallsAllocateNothing(t *testing.T) {
 	f := withFakeCUDA(t)
 	f.forget = true
 	dev := cudaDevice(t)
-	s, err := dev.NewStream("")
-	require.NoError(t, err)
-	defer s.Close()
+	s := testdevice.Stream(t, dev, "")
 	a := callOn(t, dev)
 	op, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA})
 	require.NoError(t, err)
@@ -376,15 +368,11 @@ func TestCUDABackward(t *testing.T) {
 	dev := cudaDevice(t)
 	a := BackwardArgs{Args: callOn(t, dev)}
 	for _, x := range []*Tensor{&a.DO, &a.DLSE, &a.DQ, &a.DV} {
-		b, err := dev.NewBuffer(1<<16, vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		b := testdevice.Buffer(t, dev, 1<<16)
 		x.Buffer = b
 	}
 	a.DQ.Offset, a.Accumulate = 24, true
-	s, err := dev.NewStream("test")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, s.Close()) }()
+	s := testdevice.Stream(t, dev, "test")
 	op, err := New(On(dev), Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight})
 	require.NoError(t, err)
 	oneLine(t, op.Backward(OnStream(s), a), "fa3: no backward kernels")
@@ -451,9 +439,7 @@ func TestCUDABackwardOfExtremeSoftcaps(t *testing.T) {
 	dev := cudaDevice(t)
 	a := BackwardArgs{Args: callOn(t, dev)}
 	a.DO, a.DQ = callOn(t, dev).O, callOn(t, dev).O
-	s, err := dev.NewStream("test")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, s.Close()) }()
+	s := testdevice.Stream(t, dev, "test")
 	for _, x := range []struct {
 		scale, softcap float32
 		want           float32 // 0: refused
@@ -479,9 +465,7 @@ func TestAutoPreparesForOrdinaryMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, op.Prepare(largeShape))
 	require.Empty(t, f.problems, "CUDA was not asked, which would start it")
-	s, err := dev.NewStream("")
-	require.NoError(t, err)
-	defer s.Close()
+	s := testdevice.Stream(t, dev, "")
 	a := callOn(t, dev)
 	a.Shape = largeShape
 	for _, x := range []*Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE} {

@@ -19,9 +19,7 @@ import (
 
 // toDevice copies host memory to a new buffer.
 func toDevice(t *testing.T, dev *vk.Device, s *vk.Stream, host []byte) attention.Tensor {
-	b, err := dev.NewBuffer(uint64(len(host)), vk.BufferOptions{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	b := testdevice.Buffer(t, dev, uint64(len(host)))
 	require.NoError(t, s.Upload(b, 0, host))
 	return attention.Tensor{Buffer: b}
 }

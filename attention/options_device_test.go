@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -13,9 +14,7 @@ import (
 func TestOptionsOfAnotherDeviceAreRefused(t *testing.T) {
 	here, there := newRecording(t, attention.AccessDescriptors), newRecording(t, attention.AccessDescriptors)
 	buffer := func(r *recording) *vk.Buffer {
-		b, err := r.dev.NewBuffer(64, vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		b := testdevice.Buffer(t, r.dev, 64)
 		return b
 	}
 	own, other := buffer(here), buffer(there)
@@ -50,12 +49,10 @@ func TestOptionsOfAnotherDeviceAreRefused(t *testing.T) {
 // The references read host memory only, and say so before they read a length.
 func TestReferencesRefuseDeviceMemory(t *testing.T) {
 	r := newRecording(t, attention.AccessDescriptors)
-	b, err := r.dev.NewBuffer(64, vk.BufferOptions{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	b := testdevice.Buffer(t, r.dev, 64)
 	a := r.args
 	a.Varlen = &attention.Varlen{UsedK: vectorOf(b)}
-	_, _, err = attention.Reference(r.op.Config(), a)
+	_, _, err := attention.Reference(r.op.Config(), a)
 	require.ErrorIs(t, err, attention.ErrUnsupported)
 	_, err = attention.ReferenceBackward(r.op.Config(), attention.BackwardArgs{Args: a, DO: a.O})
 	require.ErrorIs(t, err, attention.ErrUnsupported)

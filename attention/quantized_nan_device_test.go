@@ -25,13 +25,7 @@ func TestFloat8NaNInDecode(t *testing.T) {
 		FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
-	memory := func(b []byte) *vk.Buffer {
-		x, err := dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, x.Close()) })
-		require.NoError(t, s.Upload(x, 0, b))
-		return x
-	}
+	memory := func(b []byte) *vk.Buffer { return testdevice.Upload(t, s, b)[0] }
 	const one16, one8 = 0x3c00, 0x38
 	ones := bytes.Repeat([]byte{one8}, keys*dim)
 	scales := bytes.Repeat(binary.LittleEndian.AppendUint32(nil, 0x3f800000), keys)
@@ -58,8 +52,7 @@ func TestFloat8NaNInDecode(t *testing.T) {
 			Q: attention.Tensor{Buffer: q}, K: attention.Tensor{Buffer: memory(k)},
 			V: attention.Tensor{Buffer: memory(v)}, O: attention.Tensor{Buffer: o}}
 		require.NoError(t, op.Forward(attention.OnStream(s), a))
-		got := make([]byte, 2*dim)
-		require.NoError(t, s.Download(t.Context(), got, o, 0))
+		got := testdevice.Download(t, s, o)[0]
 		for col := range dim {
 			x := binary.LittleEndian.Uint16(got[2*col:])
 			if c.isNaNs(col) {

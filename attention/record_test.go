@@ -51,14 +51,10 @@ func newRecording(t testing.TB, access attention.Access) *recording {
 	r.op, err = attention.New(attention.On(dev), attention.Config{HeadDim: 8, Tier: attention.TierScalar, Access: access, Causal: attention.BottomRight})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.op.Close()) })
-	r.stream, err = dev.NewStream("record")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.stream.Close()) })
+	r.stream = testdevice.Stream(t, dev, "record")
 	s := recordedShape
 	tensor := func(elements int64, size int) attention.Tensor {
-		b, err := dev.NewBuffer(uint64(elements)*uint64(size), vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		b := testdevice.Buffer(t, dev, uint64(elements)*uint64(size))
 		require.NoError(t, r.stream.Fill(vk.BufferRange{Buffer: b}, 0))
 		return attention.Tensor{Buffer: b}
 	}
@@ -103,9 +99,7 @@ func (r *recording) giveOptions(t testing.TB) {
 	r.op, err = attention.New(attention.On(r.dev), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.op.Close()) })
-	b, err := r.dev.NewBuffer(1024, vk.BufferOptions{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	b := testdevice.Buffer(t, r.dev, 1024)
 	require.NoError(t, r.stream.Fill(vk.BufferRange{Buffer: b}, 0))
 	require.NoError(t, r.stream.Barrier())
 	v := attention.Vector{Buffer: b}

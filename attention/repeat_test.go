@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -121,9 +122,7 @@ func TestACallAfterAGoodOneIsCheckedToo(t *testing.T) {
 			r.t = t
 			cfg, good := r.op.Config(), attention.Args{Shape: attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 3, Sk: 5}}
 			for i, x := range []*attention.Tensor{&good.Q, &good.K, &good.V, &good.O, &good.LSE} {
-				b, err := r.dev.NewBuffer(4096, vk.BufferOptions{})
-				require.NoError(t, err)
-				defer func() { require.NoError(t, b.Close()) }()
+				b := testdevice.Buffer(t, r.dev, 4096)
 				*x = attention.Tensor{Buffer: b, Offset: int64(i) * 128}
 			}
 			r.buffers["Q's"], r.buffers["V's"] = good.Q.Buffer, good.V.Buffer

@@ -351,18 +351,14 @@ func TestEveryTileOfTheTableComputes(t *testing.T) {
 			}
 			order = order[:min(draw, len(order))]
 			p := newProblem(c.cfg, c.s, attention.BSHD, 7)
-			stream, err := dev.NewStream("tiles")
-			require.NoError(t, err)
-			defer stream.Close()
+			stream := testdevice.Stream(t, dev, "tiles")
 			args := p.Args
 			tensors := []struct {
 				device *attention.Tensor
 				host   []byte
 			}{{&args.Q, p.Q.Host}, {&args.K, p.K.Host}, {&args.V, p.V.Host}, {&args.O, p.O.Host}, {&args.LSE, p.LSE.Host}}
 			for _, x := range tensors {
-				b, err := dev.NewBuffer(uint64(len(x.host)), vk.BufferOptions{})
-				require.NoError(t, err)
-				defer b.Close()
+				b := testdevice.Buffer(t, dev, uint64(len(x.host)))
 				x.device.Host, x.device.Buffer = nil, b
 			}
 			for _, i := range order {

@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/kvcache"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -34,9 +35,7 @@ func BenchmarkAppend(b *testing.B) {
 			continue
 		}
 		b.Run(fmt.Sprintf("f16.%v.d%d.B%d.H%d-%d.N%d", c.kv, dim, c.b, hq, hkv, c.rows), func(b *testing.B) {
-			stream, err := s.dev.NewStream("append")
-			require.NoError(b, err)
-			defer stream.Close()
+			stream := testdevice.Stream(b, s.dev, "append")
 			buffer := func(bytes int, word uint32) *vk.Buffer {
 				buf, err := s.dev.NewBuffer(uint64(bytes), vk.BufferOptions{})
 				require.NoError(b, err)

@@ -14,6 +14,7 @@ import (
 	"vkattn/attention/kvcache"
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -338,9 +339,7 @@ func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []
 	tensors := make([]attention.Tensor, len(images))
 	var stream *vk.Stream
 	if dev != nil {
-		stream, err = dev.NewStream("attend")
-		require.NoError(t, err)
-		defer stream.Close()
+		stream = testdevice.Stream(t, dev, "attend")
 	}
 	for i, b := range images {
 		if b == nil {
@@ -350,9 +349,7 @@ func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []
 			tensors[i].Host = append([]byte(nil), b...)
 			continue
 		}
-		buffer, err := dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
-		require.NoError(t, err)
-		defer buffer.Close()
+		buffer := testdevice.Buffer(t, dev, uint64(len(b)))
 		require.NoError(t, stream.Upload(buffer, 0, b))
 		tensors[i].Buffer = buffer
 	}
@@ -427,9 +424,7 @@ func TestAppendBeyond4GiB(t *testing.T) {
 		op, err := kvcache.NewAppend(attention.On(s.dev), p.AppendConfig)
 		require.NoError(t, err)
 		defer op.Close()
-		stream, err := s.dev.NewStream("far")
-		require.NoError(t, err)
-		defer stream.Close()
+		stream := testdevice.Stream(t, s.dev, "far")
 		buffer := func(bytes uint64) *vk.Buffer {
 			b, err := s.dev.NewBuffer(bytes, vk.BufferOptions{})
 			require.NoError(t, err)

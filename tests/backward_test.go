@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"regexp"
@@ -386,51 +385,17 @@ func (e *engine) runBackward(b BackwardProblem, cfg attention.Config, before [][
 	if err != nil {
 		return nil, err
 	}
-	for _, image := range before {
-		after = append(after, append([]byte(nil), image...))
-	}
-	if e.dev == nil {
-		a := b.BackwardHostArgs(after)
-		if err := op.Forward(nil, a.Args); err != nil {
-			return nil, err
+	return onImages(e.dev, before, func(m *callMemory) error {
+		a := b.BackwardHostArgs(m.host)
+		if m.stream != nil {
+			a = b.BackwardDeviceArgs(m.buffers)
 		}
-		return after, op.Backward(nil, a)
-	}
-	s, err := e.dev.NewStream("backward")
-	if err != nil {
-		return nil, err
-	}
-	defer closing(s, &err)
-	var buffers []*vk.Buffer
-	for _, image := range before {
-		buf, err := e.dev.NewBuffer(uint64(len(image)), vk.BufferOptions{})
-		if err != nil {
-			return nil, err
+		if err := op.Forward(attention.OnStream(m.stream), a.Args); err != nil {
+			return err
 		}
-		defer closing(buf, &err)
-		if err := s.Upload(buf, 0, image); err != nil {
-			return nil, err
+		if err := m.barrier(); err != nil {
+			return err
 		}
-		buffers = append(buffers, buf)
-	}
-	a := b.BackwardDeviceArgs(buffers)
-	for _, step := range []func() error{
-		s.Barrier,
-		func() error { return op.Forward(attention.OnStream(s), a.Args) },
-		s.Barrier,
-		func() error { return op.Backward(attention.OnStream(s), a) },
-		s.Barrier,
-	} {
-		if err := step(); err != nil {
-			return nil, err
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for i, buf := range buffers {
-		if err := s.Download(ctx, after[i], buf, 0); err != nil {
-			return nil, err
-		}
-	}
-	return after, nil
+		return op.Backward(attention.OnStream(m.stream), a)
+	})
 }

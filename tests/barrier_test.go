@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -52,9 +53,7 @@ func TestSynchronizationValidationFindsAMissingBarrier(t *testing.T) {
 			a := attention.BackwardArgs{Args: attention.Args{Q: rows(), K: rows(), V: rows(), O: rows(), LSE: tensor(attention.F32, 1, 1, 64)},
 				DO: rows(), DQ: rows(), DK: rows(), DV: rows()}
 			require.NoError(t, d.Wait(t.Context())) // they are zeroed
-			stream, err := dev.NewStream("barrier")
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, stream.Close()) })
+			stream := testdevice.Stream(t, dev, "barrier")
 			stream.NoBarrier = !x.barrier // the stream orders the two
 			require.NoError(t, op.Forward(attention.OnStream(stream), a.Args))
 			require.NoError(t, op.Backward(attention.OnStream(stream), a))

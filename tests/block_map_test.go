@@ -11,6 +11,7 @@ import (
 	"vkattn/attention/score"
 	"vkattn/internal/cases"
 	"vkattn/internal/problem"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -33,9 +34,7 @@ func modifiedOn(t *testing.T, s *session, m modified) (op *attention.Op, stream 
 	t.Cleanup(func() { require.NoError(t, stream.Close()) })
 	var buffers []*vk.Buffer
 	for _, image := range m.memory(attention.F32) {
-		b, err := s.dev.NewBuffer(uint64(max(len(image), 4)), vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		b := testdevice.Buffer(t, s.dev, uint64(max(len(image), 4)))
 		buffers = append(buffers, b)
 		if len(image) > 0 {
 			require.NoError(t, stream.Vulkan().Upload(b, 0, image))

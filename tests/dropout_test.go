@@ -10,6 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -220,17 +221,8 @@ func (e *engine) backwardOf(t *testing.T, call maskCall, cfg attention.Config, i
 		require.NoError(t, op.Backward(nil, call.args(func(i int) attention.Tensor { return attention.Tensor{Host: images[i]} })))
 		return images
 	}
-	stream, err := e.dev.NewStream("dropout")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, stream.Close()) }()
-	var buffers []*vk.Buffer
-	for _, image := range images {
-		b, err := e.dev.NewBuffer(uint64(len(image)), vk.BufferOptions{})
-		require.NoError(t, err)
-		defer func() { require.NoError(t, b.Close()) }()
-		require.NoError(t, stream.Upload(b, 0, image))
-		buffers = append(buffers, b)
-	}
+	stream := testdevice.Stream(t, e.dev, "dropout")
+	buffers := testdevice.Upload(t, stream, images...)
 	require.NoError(t, stream.Barrier())
 	require.NoError(t, op.Backward(attention.OnStream(stream), call.args(func(i int) attention.Tensor { return attention.Tensor{Buffer: buffers[i]} })))
 	require.NoError(t, stream.Barrier())

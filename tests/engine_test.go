@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -190,6 +191,71 @@ func (e *engine) runDevice(jobs []*job) (err error) {
 		}
 	}
 	return nil
+}
+
+// callMemory is the memory of a call.
+type callMemory struct {
+	stream  *vk.Stream // nil: the call is in host memory
+	host    [][]byte
+	buffers []*vk.Buffer
+}
+
+func (m *callMemory) tensor(i int) attention.Tensor {
+	if m.stream == nil {
+		return attention.Tensor{Host: m.host[i]}
+	}
+	return attention.Tensor{Buffer: m.buffers[i]}
+}
+
+func (m *callMemory) barrier() error {
+	if m.stream == nil {
+		return nil
+	}
+	return m.stream.Barrier()
+}
+
+// onImages makes a call on copies of images, on dev or, if it is nil, on the CPU. It returns what they hold then. A nil image has
+// no memory.
+func onImages(dev *vk.Device, images [][]byte, call func(m *callMemory) error) (after [][]byte, err error) {
+	m := callMemory{buffers: make([]*vk.Buffer, len(images))}
+	for _, b := range images {
+		m.host = append(m.host, bytes.Clone(b))
+	}
+	if dev == nil {
+		return m.host, call(&m)
+	}
+	if m.stream, err = dev.NewStream("tests"); err != nil {
+		return nil, err
+	}
+	defer closing(m.stream, &err)
+	for i, b := range images {
+		if b == nil {
+			continue
+		}
+		if m.buffers[i], err = dev.NewBuffer(uint64(len(b)), vk.BufferOptions{}); err != nil {
+			return nil, err
+		}
+		defer closing(m.buffers[i], &err)
+		if err := m.stream.Upload(m.buffers[i], 0, b); err != nil {
+			return nil, err
+		}
+	}
+	for _, step := range []func() error{m.barrier, func() error { return call(&m) }, m.barrier} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for i, b := range m.buffers {
+		if b == nil {
+			continue
+		}
+		if err := m.stream.Download(ctx, m.host[i], b, 0); err != nil {
+			return nil, err
+		}
+	}
+	return m.host, m.stream.Wait(ctx)
 }
 
 // closing closes c and keeps the first error.

@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -34,24 +35,12 @@ func newDeviceProblem(t *testing.T, dev *vk.Device, c cases.Case, tt cases.Targe
 	require.NoError(t, err)
 	d.op, err = attention.New(attention.On(dev), attention.Config(c.Config(tt)))
 	require.NoError(t, err)
-	d.stream, err = dev.NewStream("faults")
-	require.NoError(t, err)
-	for _, b := range d.Image {
-		buf, err := dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
-		require.NoError(t, err)
-		require.NoError(t, d.stream.Upload(buf, 0, b))
-		d.buffers = append(d.buffers, buf)
-	}
+	d.stream = testdevice.Stream(t, dev, "faults")
+	d.buffers = testdevice.Upload(t, d.stream, d.Image...)
+	t.Cleanup(func() { require.NoError(t, d.op.Close()) })
 	require.NoError(t, d.stream.Barrier())
 	require.NoError(t, d.stream.Wait(t.Context()))
 	d.args = d.DeviceArgs(d.buffers)
-	t.Cleanup(func() {
-		require.NoError(t, d.op.Close())
-		require.NoError(t, d.stream.Close())
-		for _, b := range d.buffers {
-			require.NoError(t, b.Close())
-		}
-	})
 	return d
 }
 
@@ -73,13 +62,8 @@ var scalarF16 = cases.On(attention.TierScalar, attention.F16)
 func (d *deviceProblem) result(t *testing.T) {
 	t.Helper()
 	require.NoError(t, d.stream.Barrier())
-	after := make([][]byte, len(d.buffers))
-	for i, b := range d.buffers {
-		after[i] = make([]byte, b.Size())
-		require.NoError(t, d.stream.Download(t.Context(), after[i], b, 0))
-	}
 	var x cases.Truth
-	require.NoError(t, x.Judge(d.Problem, after))
+	require.NoError(t, x.Judge(d.Problem, testdevice.Download(t, d.stream, d.buffers...)))
 }
 
 func TestFaultUnsupported(t *testing.T) {

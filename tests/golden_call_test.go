@@ -11,6 +11,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/accuracy"
 	"vkattn/internal/oracle"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -249,13 +250,9 @@ func (e *engine) golden(t *testing.T, g *goldenCall, cfg attention.Config, backw
 	var stream *vk.Stream
 	of := memory(hostOnly)
 	if e.dev != nil {
-		stream, err = e.dev.NewStream("golden gradients")
-		require.NoError(t, err)
-		defer func() { require.NoError(t, stream.Close()) }()
+		stream = testdevice.Stream(t, e.dev, "golden gradients")
 		of = func(bytes []byte) (*vk.Buffer, []byte) {
-			b, err := e.dev.NewBuffer(uint64(len(bytes)), vk.BufferOptions{})
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, b.Close()) })
+			b := testdevice.Buffer(t, e.dev, uint64(len(bytes)))
 			require.NoError(t, stream.Upload(b, 0, bytes))
 			return b, nil
 		}

@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/testdevice"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -88,9 +89,7 @@ func TestLimitOfDescriptorRange(t *testing.T) {
 	d := newDeviceProblem(t, s.dev, c, scalarF16)
 
 	// K again, with a batch stride so large that two batches exceed the range.
-	far, err := s.dev.NewBuffer(2*reach+1<<20, vk.BufferOptions{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, far.Close()) }()
+	far := testdevice.Buffer(t, s.dev, 2*reach+1<<20)
 	stride := int64(reach / 2)
 	one := d.Image[cases.TensorK][2*cases.Guard:]
 	one = one[:2*40*16*2]
@@ -105,7 +104,7 @@ func TestLimitOfDescriptorRange(t *testing.T) {
 
 	// With that head stride a single batch exceeds the range.
 	args.K.Strides = attention.Strides{Batch: 16, Head: stride, Seq: 16}
-	err = d.op.Forward(attention.OnStream(d.stream), args)
+	err := d.op.Forward(attention.OnStream(d.stream), args)
 	require.ErrorIs(t, err, attention.ErrUnsupported)
 	require.ErrorContains(t, err, "K")
 	if !s.dev.Caps().BufferDeviceAddress {

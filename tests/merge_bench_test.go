@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/merge"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -33,9 +34,7 @@ func BenchmarkMerge(b *testing.B) {
 			continue
 		}
 		b.Run(fmt.Sprintf("f16.d%d.B%d.H%d.S%d.%d", dim, c.shape.B, c.shape.Hq, c.shape.Sq, c.states), func(b *testing.B) {
-			stream, err := s.dev.NewStream("merge")
-			require.NoError(b, err)
-			defer stream.Close()
+			stream := testdevice.Stream(b, s.dev, "merge")
 			tensor := func(states uint64, rowBytes uint64) attention.Tensor {
 				buf, err := s.dev.NewBuffer(states*rows*rowBytes, vk.BufferOptions{})
 				require.NoError(b, err)

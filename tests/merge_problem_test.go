@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -281,50 +280,13 @@ func (p *mergeProblem) run(dev *vk.Device) (after [mergePieces][]byte, err error
 		return after, err
 	}
 	defer closing(m, &err)
-	for i, b := range p.image {
-		after[i] = append([]byte(nil), b...)
-	}
-	if dev == nil {
-		return after, m.Forward(nil, p.args(func(i int) attention.Tensor { return attention.Tensor{Host: after[i]} }))
-	}
-	s, err := dev.NewStream("merge")
+	list, err := onImages(dev, p.image[:], func(c *callMemory) error {
+		return m.Forward(attention.OnStream(c.stream), p.args(c.tensor))
+	})
 	if err != nil {
 		return after, err
 	}
-	defer closing(s, &err)
-	var buffers [mergePieces]*vk.Buffer
-	for i, b := range p.image {
-		if b == nil {
-			continue
-		}
-		if buffers[i], err = dev.NewBuffer(uint64(len(b)), vk.BufferOptions{}); err != nil {
-			return after, err
-		}
-		defer closing(buffers[i], &err)
-		if err := s.Upload(buffers[i], 0, b); err != nil {
-			return after, err
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := s.Barrier(); err != nil {
-		return after, err
-	}
-	if err := m.Forward(attention.OnStream(s), p.args(func(i int) attention.Tensor { return attention.Tensor{Buffer: buffers[i]} })); err != nil {
-		return after, err
-	}
-	if err := s.Barrier(); err != nil {
-		return after, err
-	}
-	for i, b := range buffers {
-		if b == nil {
-			continue
-		}
-		if err := s.Download(ctx, after[i], b, 0); err != nil {
-			return after, err
-		}
-	}
-	return after, s.Wait(ctx)
+	return [mergePieces][]byte(list), nil
 }
 
 // merged is the result of a call, packed; lse is nil if there is none.

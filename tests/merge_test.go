@@ -11,6 +11,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/merge"
 	"vkattn/internal/cases"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -188,9 +189,7 @@ func TestMergeBeyond4GiB(t *testing.T) {
 		m, err := merge.NewMerge(attention.On(s.dev), p.config())
 		require.NoError(t, err)
 		defer m.Close()
-		stream, err := s.dev.NewStream("far")
-		require.NoError(t, err)
-		defer stream.Close()
+		stream := testdevice.Stream(t, s.dev, "far")
 		// The result overwrites the second state.
 		var b [2]*vk.Buffer
 		for n := range b {

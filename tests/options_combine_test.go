@@ -8,7 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
-	"vkattn/vk"
+	"vkattn/internal/testdevice"
 )
 
 // A recorded call whose last workgroup combines the splits leaves its counters at zero. It
@@ -22,16 +22,8 @@ func TestOptionsRecordedSplitIsExecutedAgain(t *testing.T) {
 	op, err := attention.New(attention.On(s.dev), attention.Config(c.Config(cases.OnMatrices(s.dev, attention.F16))))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
-	stream, err := s.dev.NewStream("recorded")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, stream.Close()) }()
-	var buffers []*vk.Buffer
-	for _, b := range p.Image {
-		buf, err := s.dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, buf.Close()) })
-		buffers = append(buffers, buf)
-	}
+	stream := testdevice.Stream(t, s.dev, "recorded")
+	buffers := testdevice.Upload(t, stream, p.Image...)
 	upload := func(image [][]byte) {
 		for i, b := range image {
 			require.NoError(t, stream.Upload(buffers[i], 0, b))
@@ -40,11 +32,7 @@ func TestOptionsRecordedSplitIsExecutedAgain(t *testing.T) {
 	}
 	check := func(before [][]byte) {
 		t.Helper()
-		after := make([][]byte, len(before))
-		for i, b := range before {
-			after[i] = make([]byte, len(b))
-			require.NoError(t, stream.Download(t.Context(), after[i], buffers[i], 0))
-		}
+		after := testdevice.Download(t, stream, buffers...)
 		var x cases.Truth
 		require.NoError(t, x.Judge(p, after))
 		require.NoError(t, p.Trespass(before, after))

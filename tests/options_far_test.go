@@ -8,7 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
-	"vkattn/vk"
+	"vkattn/internal/testdevice"
 )
 
 // The stride between pages may be gigabytes: no offset in a pool, in bytes or in elements,
@@ -39,23 +39,11 @@ func TestOptionsPagesOver4GiB(t *testing.T) {
 				if bytes > s.dev.Caps().Limits.MaxBufferBytes {
 					t.Skipf("a buffer holds %d bytes here", s.dev.Caps().Limits.MaxBufferBytes)
 				}
-				stream, err := s.dev.NewStream("far")
-				require.NoError(t, err)
-				defer func() { require.NoError(t, stream.Close()) }()
-				newBuffer := func(bytes uint64) *vk.Buffer {
-					b, err := s.dev.NewBuffer(bytes, vk.BufferOptions{})
-					require.NoError(t, err)
-					t.Cleanup(func() { require.NoError(t, b.Close()) })
-					return b
-				}
-				var buffers []*vk.Buffer
-				for _, b := range p.Image {
-					buffers = append(buffers, newBuffer(uint64(len(b))))
-					require.NoError(t, stream.Upload(buffers[len(buffers)-1], 0, b))
-				}
+				stream := testdevice.Stream(t, s.dev, "far")
+				buffers := testdevice.Upload(t, stream, p.Image...)
 				args, host := p.DeviceArgs(buffers), p.HostArgs(p.Image)
 				for _, x := range []struct{ near, far *attention.Tensor }{{&host.K, &args.K}, {&host.V, &args.V}} {
-					*x.far = attention.Tensor{Buffer: newBuffer(bytes), Strides: attention.Strides{Batch: far, Head: 16 * 64, Seq: 64}}
+					*x.far = attention.Tensor{Buffer: testdevice.Buffer(t, s.dev, bytes), Strides: attention.Strides{Batch: far, Head: 16 * 64, Seq: 64}}
 					for n := range int64(pages) {
 						require.NoError(t, stream.Upload(x.far.Buffer, uint64(2*n*far), x.near.Host[2*(x.near.Offset+n*page):][:2*page]))
 					}
@@ -65,11 +53,7 @@ func TestOptionsPagesOver4GiB(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, op.Forward(attention.OnStream(stream), args))
 				require.NoError(t, stream.Barrier())
-				var after [][]byte
-				for i, b := range p.Image {
-					after = append(after, make([]byte, len(b)))
-					require.NoError(t, stream.Download(t.Context(), after[i], buffers[i], 0))
-				}
+				after := testdevice.Download(t, stream, buffers...)
 				require.NoError(t, op.Close())
 				var x cases.Truth
 				require.NoError(t, x.Judge(p, after))

@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -121,16 +122,9 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 	op, err := attention.New(attention.On(s.dev), attention.Config(c.Config(scalarF16)))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, op.Close()) }()
-	stream, err := s.dev.NewStream("recorded")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, stream.Close()) }()
+	stream := testdevice.Stream(t, s.dev, "recorded")
 	newCall := func(p *cases.Problem) (buffers []*vk.Buffer, upload func()) {
-		for _, b := range p.Image {
-			buf, err := s.dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, buf.Close()) })
-			buffers = append(buffers, buf)
-		}
+		buffers = testdevice.Upload(t, stream, p.Image...)
 		return buffers, func() {
 			for i, b := range p.Image {
 				require.NoError(t, stream.Upload(buffers[i], 0, b))
@@ -142,11 +136,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 	check := func(p *cases.Problem, buffers []*vk.Buffer) {
 		t.Helper()
 		require.NoError(t, stream.Barrier())
-		var after [][]byte
-		for i, b := range p.Image {
-			after = append(after, make([]byte, len(b)))
-			require.NoError(t, stream.Download(t.Context(), after[i], buffers[i], 0))
-		}
+		after := testdevice.Download(t, stream, buffers...)
 		var x cases.Truth
 		require.NoError(t, x.Judge(p, after))
 		require.NoError(t, p.Trespass(p.Image, after))

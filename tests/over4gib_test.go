@@ -9,6 +9,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/cases"
 	"vkattn/internal/inputs"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -49,10 +50,7 @@ func TestBuffersOver4GiB(t *testing.T) {
 				args := d.args
 				far := map[int]*vk.Buffer{}
 				for _, i := range []int{cases.TensorK, cases.TensorO} {
-					b, err := s.dev.NewBuffer(bytes, vk.BufferOptions{})
-					require.NoError(t, err)
-					defer func() { require.NoError(t, b.Close()) }()
-					far[i] = b
+					far[i] = testdevice.Buffer(t, s.dev, bytes)
 				}
 				args.K = attention.Tensor{Buffer: far[cases.TensorK], Strides: x.stride(x.far)}
 				args.O = attention.Tensor{Buffer: far[cases.TensorO], Strides: x.stride(x.far)}
@@ -90,13 +88,9 @@ func TestBackwardOfKeysOver4GiB(t *testing.T) {
 	}
 	const d, rows, keys = 64, 33, 70
 	shape := attention.Shape{B: 1, Hq: 1, Sq: rows, Sk: keys}
-	stream, err := s.dev.NewStream("far keys")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, stream.Close()) }()
+	stream := testdevice.Stream(t, s.dev, "far keys")
 	buffer := func(t *testing.T, elements int64, data []byte) *vk.Buffer {
-		b, err := s.dev.NewBuffer(uint64(2*elements), vk.BufferOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		b := testdevice.Buffer(t, s.dev, uint64(2*elements))
 		if data != nil {
 			require.NoError(t, stream.Upload(b, 0, data))
 		}

@@ -50,3 +50,34 @@ func Stream(t testing.TB, dev *vk.Device, name string) *vk.Stream {
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
+
+// Buffer returns a buffer of a device, and closes it after the test.
+func Buffer(t testing.TB, dev *vk.Device, bytes uint64) *vk.Buffer {
+	t.Helper()
+	b, err := dev.NewBuffer(bytes, vk.BufferOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
+}
+
+// Upload returns buffers that hold images from here on in a stream's order, and closes them after the test.
+func Upload(t testing.TB, s *vk.Stream, images ...[]byte) (buffers []*vk.Buffer) {
+	t.Helper()
+	for _, image := range images {
+		b := Buffer(t, s.Device(), uint64(len(image)))
+		require.NoError(t, s.Upload(b, 0, image))
+		buffers = append(buffers, b)
+	}
+	return buffers
+}
+
+// Download returns what buffers hold when the stream's work before it is done.
+func Download(t testing.TB, s *vk.Stream, buffers ...*vk.Buffer) (images [][]byte) {
+	t.Helper()
+	for _, b := range buffers {
+		image := make([]byte, b.Size())
+		require.NoError(t, s.Download(t.Context(), image, b, 0))
+		images = append(images, image)
+	}
+	return images
+}
