@@ -95,7 +95,7 @@ func TestChoosesTheBestKernelThatTakesTheProblem(t *testing.T) {
 		{"unaligned latent attention", h200, func(p *chosen) { latent(p); p.Align = 4 }, "ref_f16", "latent attention: offsets and strides"},
 		{"latent attention of float32", h200, func(p *chosen) { latent(p); p.DType = attention.F32 }, "ref_f32", "latent attention: there is none for f32"},
 		{"latent attention on an older device", a100, func(p *chosen) { latent(p) }, "ref_f16", "no code of it for compute capability 8.0"},
-		{"latent attention of many sequences", h200, func(p *chosen) { latent(p); p.B = 65536 }, "ref_f16", "65536 sequences"},
+		{"latent attention of many sequences", h200, func(p *chosen) { latent(p); p.B = 65536 }, "fa3_latent", ""},
 		{"long latent attention", h200, func(p *chosen) { latent(p); p.Sk = 1<<29 + 1 }, "ref_f16", "at most 2^29"},
 		{"many rows of latent attention", h200, func(p *chosen) { latent(p); p.Hq, p.Sq = 1<<16, 1<<15 }, "ref_f16", "rows of all heads, it takes at most 2147483583"},
 		{"latent attention of many keys", h200, func(p *chosen) { latent(p); p.B, p.Sk = 64, 1<<29-64 }, "fa3_latent", ""},

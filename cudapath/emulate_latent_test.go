@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
@@ -102,6 +103,10 @@ func (e *latentEmulator) forward(cfg problem.Config, a problem.Args, all []tenso
 	check := func() error { return nil }
 	if parts > 1 {
 		p.partial, check = guardedWorkspace(g.workspace())
+		at := p.partial + g.workspace() - uint64(parts)*latentSplitBytes
+		for i, splits := 0, unsafe.Slice(*(**int32)(unsafe.Pointer(&at)), parts*latentSplitBytes/4); i < len(splits); i++ {
+			splits[i] = 1 // of the call before
+		}
 	}
 	m, batches, box := latentMap(&p.generalParams, &a.Shape)
 	k := emulatedMap{base: m.base, batch: m.batch, head: m.head, row: m.row, dim: int64(m.dim), rows: int64(m.rows), heads: int64(m.heads)}
@@ -206,7 +211,7 @@ func latentCases() (list []cases.Case, parts []int) {
 		list, parts = append(list, inSequences(c)), append(parts, n)
 	}
 	add(1, cases.Case{Name: "one part", Shape: attention.Shape{B: 2, Hq: 16, Sq: 1, Sk: 130}})
-	add(3, cases.Case{Name: "splits", Shape: attention.Shape{B: 1, Hq: 80, Sq: 1, Sk: 500}, Data: cases.Falling})
+	add(5, cases.Case{Name: "splits", Shape: attention.Shape{B: 1, Hq: 80, Sq: 1, Sk: 500}, Data: cases.Falling})
 	add(2, cases.Case{Name: "rising", Shape: attention.Shape{B: 1, Hq: 16, Sq: 1, Sk: 400}, Data: cases.Rising})
 	add(4, cases.Case{Name: "causal", Shape: attention.Shape{B: 2, Hq: 40, Sq: 3, Sk: 194}, Causal: attention.BottomRight})
 	add(2, cases.Case{Name: "top-left", Shape: attention.Shape{B: 1, Hq: 16, Sq: 4, Sk: 100}, Causal: attention.TopLeft})
@@ -311,7 +316,10 @@ func TestLatentKernelsFaultsAreFound(t *testing.T) {
 		{"one part", "latent.cu", "giveRegisters<T::SCORES_REGISTERS>", "takeRegisters<T::SCORES_REGISTERS>"},
 		{"negative scale", "latent_scores.h", "if (p.scale_log2 < 0) {", "if (false) {"},
 		{"rising", "latent_scores.h", "pass(n, all + n * N / 2)", "pass(n, P)"},
-		{"packed", "latent_work.h", "return {begin, begin + partsOf(tiles)};", "return {begin, begin + 2};"},
+		{"many sequences", "latent_work.h", "splits && ofParts && blockIdx.x == 0 && part < p.parts", "false"},
+		{"packed", "latent_work.h", ": part + partsOf(tiles);", ": part + 2;"},
+		{"splits", "latent_work.h", "return {begin, begin + partsOf(tiles)};", "return {begin, begin + 1};"},
+		{"causal", "latent_work.h", "field == FIRST ? part : ", ""},
 		{"tokens, whole lists", "latent_scores.h", "s[4 * j + i] = s[4 * j + 2 + i] = -INFINITY;", ";"},
 		{"tokens, pages", "latent_produce.h", "uint32_t(token) % uint32_t(p.page_size)", "uint32_t(token)"},
 		{"tokens, padded", "latent_work.h", "rows.first += query, ", ""},

@@ -11,8 +11,10 @@ import (
 // Latent attention: kernels/latent.cu, for one KV head whose V is the first columns of K.
 
 const (
-	// latentStateBytes is the size of a LatentState of kernels/latent_work.h: O of a row tile, row max and row sum.
+	// latentStateBytes is the size of a LatentState of kernels/latent_work.h: O of a row tile, row max and row sum. latentSplitBytes is that
+	// of a LatentSplit.
 	latentStateBytes = 4 * latentRows * (latentColumns + 2)
+	latentSplitBytes = 32
 	latentRows       = 64
 	latentColumns    = 512
 	latentKeys       = 64
@@ -84,8 +86,6 @@ func (k *Kernel) latentLimits(p *problem.CUDAProblem) string {
 		return fmt.Sprintf("%d rows of all heads, it takes at most %d", uint64(s.Sq)*uint64(s.Hq), math.MaxInt32-latentRows)
 	case tiles > maxLatentTiles:
 		return fmt.Sprintf("%d KV tiles or token lists of all sequences, it takes at most 2^29", tiles)
-	case s.B > maxGridY && !k.Tokens:
-		return fmt.Sprintf("%d sequences, it takes %d", s.B, maxGridY)
 	}
 	return ""
 }
@@ -148,12 +148,12 @@ func (k *kernel) workspace(s *attention.Shape) uint64 {
 	return k.latentGrid(s).workspace()
 }
 
-// workspace is two states of a row tile for each part. A single part has all sequences.
+// workspace is two states of each row tile and a LatentSplit for each part. A single part has all sequences.
 func (g latentGrid) workspace() uint64 {
 	if g.parts == 1 {
 		return 0
 	}
-	return 2 * uint64(g.parts) * uint64(g.rowTiles) * latentStateBytes
+	return uint64(g.parts) * (2*uint64(g.rowTiles)*latentStateBytes + latentSplitBytes)
 }
 
 // combineGroupsOf is the groups of threads of the combine kernel, by the mean of the parts of a sequence.
@@ -194,6 +194,9 @@ func (k *kernel) launchLatent(s *Stream, v *invocation) error {
 		}
 		combine := cudaCall{function: k.combine, threads: uint32(groups * combineThreads), shared: shared, early: s.c.lib.launchesEarly(),
 			grid: [3]uint32{uint32(g.rowTiles * combineChunks), uint32(sequences), 1}}
+		if p.tokens == 0 && 3*sequences >= g.parts { // LatentSplit::used()
+			combine.grid[1] = uint32(min(g.parts, sequences))
+		}
 		name, r = launch(s, &combine, p)
 	}
 	if r != cudaSuccess {

@@ -9,7 +9,7 @@
 #include "attn_general.h"
 
 struct AttnLatentParams : AttnGeneralParams {
-	uint64_t partial; // workspace: states of the parts of sequences, see LatentState of latent_work.h
+	uint64_t partial; // workspace: see LatentState and LatentSplit of latent_work.h. 0: one part has all keys
 	uint64_t tokens;  // int32 [B, Sq, topk], or [total_q, topk] of packed rows: keys of the sequence; others are no keys. With offsets [entries]
 	int32_t parts;    // that share the keys of all sequences, at least 1
 	int32_t topk;     // entries of a list, without offsets

@@ -30,8 +30,8 @@
 // latent_output.h, latent_combine.h, latent_ptx.h (copies). attn_latent.h is the interface.
 //
 // The build passes the storage type (see build/latent.go). Entries: attn_fa3_<type>_latent(map k, AttnLatentParams), any grid, one
-// CTA per multiprocessor; attn_fa3_<type>_latent_combine(AttnLatentParams), the grid (row tiles * COMBINE_CHUNKS, batch). Those of token
-// lists and of fp8_ds_mla have no map, and their combine kernel has the grid (row tiles * COMBINE_CHUNKS, queries); those of lists with offsets have none.
+// CTA per multiprocessor; attn_fa3_<type>_latent_combine(AttnLatentParams), the grid (row tiles * COMBINE_CHUNKS, sequences, or parts if
+// these are fewer). Those of token lists and of fp8_ds_mla have no map, and those of lists with offsets no combine kernel.
 #include "latent_combine.h"
 #include "latent_convert.h"
 #include "latent_produce.h"

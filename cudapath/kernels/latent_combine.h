@@ -1,9 +1,9 @@
 // The combine kernel of latent.cu: adds up the states of the sequences that lie in several parts, in the order of the parts.
 //
-// A CTA has 64 rows and COMBINE_COLUMNS columns of a sequence, and one group of threads or several, each with every n-th part. A group of
-// 128 threads has the accumulators of a warpgroup of O, and the first group adds up the groups. The host launches several where few
-// sequences have many parts: one group took 67 us for the 132 parts of a sequence, four groups 9 (H200). Where sequences have two parts,
-// registers count: more CTAs run at once if a thread loads one state at a time.
+// A CTA has 64 rows and COMBINE_COLUMNS columns of a sequence, that of LatentSplit blockIdx.y or sequence blockIdx.y, and one group of
+// threads or several, each with every n-th part. A group of 128 threads has the accumulators of a warpgroup of O, and the first group
+// adds up the groups. The host launches several where few sequences have many parts: one group took 67 us for the 132 parts of a sequence,
+// four groups 9 (H200). Where sequences have two parts, registers count: more CTAs run at once if a thread loads one state at a time.
 #pragma once
 #include "latent_output.h"
 
@@ -21,17 +21,26 @@ __device__ __forceinline__ void combineLatent(const AttnLatentParams &p) {
 	using T = LatentTile;
 	extern __shared__ __align__(1024) char tiles[];
 	const uint32_t shared = sharedAddress(tiles);
-	const int at = blockIdx.y, rowTile = blockIdx.x / COMBINE_CHUNKS, chunk = blockIdx.x % COMBINE_CHUNKS;
+	const int rowTile = blockIdx.x / COMBINE_CHUNKS, chunk = blockIdx.x % COMBINE_CHUNKS;
 	const int thread = threadIdx.x % 128, group = threadIdx.x / 128, groups = blockDim.x / 128, row = thread / 32 * 16 + thread % 32 / 4;
-	const LatentSequence of(p, at);
-	const Span parts = LatentParts(p).of(p, at);
-	if (parts.end - parts.first == 1 || rowTile * T::ROWS >= of.rows.used * p.Hq) return;
+	int first, end, batch, firstRow, queries, keys, right;
+	if (LatentSplit::used(p)) {
+		waitForKernelBefore();
+		const LatentSplit split(p, blockIdx.y);
+		first = split[LatentSplit::FIRST], end = split.end(), batch = split[LatentPiece::BATCH], firstRow = split[LatentPiece::FIRST_ROW], queries = split[LatentPiece::ROWS];
+		keys = split[LatentPiece::KEYS], right = split[LatentPiece::RIGHT];
+	} else {
+		const LatentSequence of(p, blockIdx.y);
+		const Span parts = LatentParts(p).of(p, blockIdx.y);
+		first = parts.first, end = parts.end - first > 1 ? parts.end : 0, batch = of.batch, firstRow = of.rows.first, queries = of.rows.used, keys = of.keys.used, right = of.right;
+	}
+	if (end == 0 || rowTile * T::ROWS >= queries * p.Hq) return;
 	waitForKernelBefore();
-	auto stateOf = [&](int part) { return LatentState(p, 2 * part + (part == parts.first), rowTile); };
+	auto stateOf = [&](int part) { return LatentState(p, 2 * part + (part == first), rowTile); };
 	// Row max of all parts: the threads of a row have every n-th part each.
 	float top = -INFINITY;
 #pragma unroll 4
-	for (int part = parts.first + int(threadIdx.x) / T::ROWS; part < parts.end; part += 2 * groups) top = fmaxf(top, *stateOf(part).top(threadIdx.x % T::ROWS));
+	for (int part = first + int(threadIdx.x) / T::ROWS; part < end; part += 2 * groups) top = fmaxf(top, *stateOf(part).top(threadIdx.x % T::ROWS));
 	storeSharedWord(shared + CombineTile::TOPS + 4 * threadIdx.x, __float_as_uint(top));
 	__syncthreads();
 	const float scale = fabsf(p.scale_log2);
@@ -47,7 +56,7 @@ __device__ __forceinline__ void combineLatent(const AttnLatentParams &p) {
 	}
 	float o[COMBINE_COLUMNS / 2] = {};
 #pragma unroll 1
-	for (int part = parts.first + group; part < parts.end; part += groups) {
+	for (int part = first + group; part < end; part += groups) {
 		const LatentState state = stateOf(part);
 		float4 x[COMBINE_COLUMNS / 8];
 #pragma unroll
@@ -90,11 +99,11 @@ __device__ __forceinline__ void combineLatent(const AttnLatentParams &p) {
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
 		const int number = rowTile * T::ROWS + row + 8 * r, query = number / p.Hq;
-		const bool none = query >= of.rows.used || latentKeysOf(query, of.right, of.keys.used) == 0;
+		const bool none = query >= queries || latentKeysOf(query, right, keys) == 0;
 		inverse[r] = none || rows.sum[r] == 0 ? 0 : 1 / rows.sum[r]; // no key, or scores that are all -inf
-		if (p.lse != 0 && chunk == 0 && thread % 4 == 0 && query < of.rows.used)
-			*lseOfLatent(p, of.batch, of.rows.first, query, number - query * p.Hq) = none ? -INFINITY : lseOf(p, rows, r, rows.sum[r], scale);
+		if (p.lse != 0 && chunk == 0 && thread % 4 == 0 && query < queries)
+			*lseOfLatent(p, batch, firstRow, query, number - query * p.Hq) = none ? -INFINITY : lseOf(p, rows, r, rows.sum[r], scale);
 	}
 	multiply(o, inverse);
-	storeLatentO(o, p, of.batch, of.rows.first, of.rows.used, rowTile, row, chunk * COMBINE_COLUMNS);
+	storeLatentO(o, p, batch, firstRow, queries, rowTile, row, chunk * COMBINE_COLUMNS);
 }

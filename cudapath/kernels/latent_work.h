@@ -125,6 +125,8 @@ struct LatentParts {
 		const int begin = latentSum(at, [&](int before) { return partsOf(LatentSequence::tilesOf(p, before)); });
 		return {begin, begin + partsOf(tiles)};
 	}
+	// The end of the parts of a sequence that begins in a part, after `before` tiles of other sequences.
+	__device__ __forceinline__ int endOf(int part, int before, int tiles) const { return target == 0 ? partOf(before + tiles - 1) + 1 : part + partsOf(tiles); }
 };
 
 // A state in the workspace: O of the rows before it is divided by their sums, in the order of the accumulators, and row max and
@@ -182,6 +184,27 @@ struct LatentPiece {
 	}
 };
 
+// What the combine kernel knows of a sequence that lies in several parts, 32 bytes in the workspace behind all states. Where sequences
+// are few it computes this itself, before the main kernel has ended: at 8 sequences a split costs 1 us, at 128 it saves 18 (H200). Split n
+// is of sequence n. If there are more sequences than parts, it is of the one that begins in part n and goes on in the next, the last of the part.
+struct LatentSplit {
+	static constexpr int FIELDS = LatentPiece::RIGHT + 1 - LatentPiece::BATCH; // of its piece, and the end of its parts, 0 if it lies in one
+	static constexpr int FIRST = LatentPiece::ROW_TILE;                        // has the first of its parts
+	static_assert(FIELDS == 7, "latentSplitBytes in latent.go");
+	int *at;
+	__device__ __forceinline__ LatentSplit(const AttnLatentParams &p, int n) : at(reinterpret_cast<int *>(LatentState(p, 2 * p.parts, 0).at) + (FIELDS + 1) * n) {}
+	static __device__ __forceinline__ bool used(const AttnLatentParams &p) { return !LatentTile::TOKENS && 3 * int64_t(p.B) >= p.parts; }
+	static __device__ __forceinline__ bool ofParts(const AttnLatentParams &p) { return LatentSequence::count(p) > p.parts; }
+	__device__ __forceinline__ int operator[](int field) const { return at[field - LatentPiece::BATCH]; }
+	__device__ __forceinline__ int end() const { return at[FIELDS]; }
+	__device__ __forceinline__ void setNone() const { at[FIELDS] = 0; }
+	// A warp does it.
+	__device__ __forceinline__ void set(const LatentPiece &piece, int part, int end) const {
+		const int lane = threadIdx.x % 32, field = LatentPiece::BATCH + lane;
+		if (lane <= FIELDS) at[lane] = lane == FIELDS ? end : field == FIRST ? part : piece[field];
+	}
+};
+
 // A reader of the ring of pieces. All lanes of a warp go through it.
 struct LatentReader {
 	uint32_t shared;
@@ -218,11 +241,16 @@ __device__ __forceinline__ void listLatentPieces(const AttnLatentParams &p, uint
 		__syncwarp();
 		ring.advance();
 	};
+	const bool splits = p.partial != 0 && LatentSplit::used(p), ofParts = LatentSplit::ofParts(p);
+	for (int part = parts.count + lane; splits && ofParts && blockIdx.x == 0 && part < p.parts; part += 32) LatentSplit(p, part).setNone();
 	for (int unit = blockIdx.x; unit < rowTiles * parts.count; unit += gridDim.x) {
 		// Row tiles of the same keys are neighbors, so that K of the second comes from L2.
 		const int rowTile = unit % rowTiles, part = unit / rowTiles;
 		int last = parts.firstOf(part + 1), at = parts.target == 0 ? parts.firstOf(part) : part, batch = 0, before = 0; // before: tiles of sequences [0, batch)
-		if (parts.target == 0 && at == last) continue;
+		if (parts.target == 0 && at == last) {
+			if (splits && ofParts && rowTile == 0) LatentSplit(p, part).setNone();
+			continue;
+		}
 		// Finds the sequence of tile `at`, or of part `at`.
 		if (T::OFFSETS) batch = part, at = 0, last = LatentSequence::tilesOf(p, batch);
 		else if (T::TOKENS) batch = at / LatentSequence::tilesOf(p.topk), before = latentTilesBefore(p, batch);
@@ -270,6 +298,7 @@ __device__ __forceinline__ void listLatentPieces(const AttnLatentParams &p, uint
 			end();
 			if constexpr (T::FP8) copyLatentRows(p, shared, piece, k, 0);
 			at = before + until;
+			if (splits && rowTile == 0 && (ofParts ? at == last : first == 0)) LatentSplit(p, ofParts ? part : batch).set(piece, part, first == 0 && until < tiles ? parts.endOf(part, before, tiles) : 0);
 			if (until == tiles) batch++, before += tiles;
 		}
 	}

@@ -25,6 +25,6 @@ extern "C" const char *emulate(const AttnLatentParams *params, const Mapped *k, 
 #else
 	run(ctas, 1, LatentTile::THREADS, LatentTile::SHARED_BYTES, [&] { attendCTA(map, p); });
 #endif
-	if (p.parts > 1 && !p.whole) run(latentRowTiles(p) * COMBINE_CHUNKS, LatentSequence::count(p), 128 * groups, groups > 1 ? CombineTile::SHARED_BYTES : CombineTile::STATES, [&] { combineCTA(p); });
+	if (p.parts > 1 && !p.whole) run(latentRowTiles(p) * COMBINE_CHUNKS, LatentSplit::used(p) ? std::min(p.parts, LatentSequence::count(p)) : LatentSequence::count(p), 128 * groups, groups > 1 ? CombineTile::SHARED_BYTES : CombineTile::STATES, [&] { combineCTA(p); });
 	return failure;
 }
