@@ -194,10 +194,10 @@ func TestCUDATakesTokensOfLatentAttention(t *testing.T) {
 	}
 }
 
-// Tier cuda takes rows of fp8_ds_mla if it is named, with V that is the tensor of K, and TierAuto does not take it.
-func TestCUDATakesLatentRowsIfAskedFor(t *testing.T) {
+// Tier cuda takes rows of fp8_ds_mla with V that is the tensor of K, and TierAuto takes its kernels of latent attention alone.
+func TestCUDATakesLatentRows(t *testing.T) {
 	f := withFakeCUDA(t)
-	f.choice.Family = "fa3 latent"
+	f.choice.Family, f.choice.Rows, f.choice.Cols = "fa3 latent", 64, 64
 	dev := cudaDevice(t)
 	a := callOn(t, dev)
 	a.Shape = Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1, Sk: 9}
@@ -213,6 +213,20 @@ func TestCUDATakesLatentRowsIfAskedFor(t *testing.T) {
 	elsewhere := a
 	elsewhere.V.Buffer = a.Q.Buffer
 	oneLine(t, op.Forward(OnStream(s), elsewhere), "its kernels take fp8_ds_mla with one KV head and V that is the tensor of K")
+	for _, x := range []*Tensor{&a.Q, &a.K, &a.O} {
+		var err error
+		x.Buffer, err = dev.NewBuffer(1<<19, vk.BufferOptions{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, x.Buffer.Close()) }()
+	}
+	a.V = a.K
+	cfg.Tier, a.Shape = TierAuto, Shape{B: 1, Hq: 128, Hkv: 1, Sq: 2, Sk: 512}
+	op, err = New(On(dev), cfg)
+	require.NoError(t, err)
+	plan, err := op.PlanFor(a)
+	require.NoError(t, err)
+	require.Equal(t, TierCUDA, plan.Tier)
+	f.choice.Family = "fa2"
 	require.Contains(t, autoLeavesCUDA(t, dev, cfg, a), "it takes them if asked for")
 }
 

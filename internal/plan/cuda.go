@@ -114,9 +114,9 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 const notRaced = NoCUDA("its kernels for options have not been raced against those of other tiers: it takes them if asked for")
 
 // mayBeLatent reports whether tier cuda is raced with its kernels of latent attention: they take the options of a call, V is in K, and K is
-// stored as Q.
+// stored as Q or in rows of latent attention.
 func (r *Request) mayBeLatent() bool {
-	return r.VInK && r.Options.KV == problem.KVSame && r.Options.notLatent() == ""
+	return r.VInK && (r.Options.KV == problem.KVSame || r.Options.KV.Latent()) && r.Options.notLatent() == ""
 }
 
 // onVulkan is the CUDAChooser of a Vulkan device.
