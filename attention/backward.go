@@ -226,6 +226,9 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 		r.CUDARefusal = plan.CUDABackwardRefusal(l, a)
 	}
 	if op.cfg.Access == AccessAuto {
+		if r.WantsTables() {
+			r.Access = AccessDescriptors
+		}
 		l.Each(func(_ int, t *tensors.Layout) error {
 			if t.Tensor.Buffer.Address() == 0 {
 				r.Access = AccessDescriptors

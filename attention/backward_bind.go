@@ -56,14 +56,17 @@ func (l *backwardLaunch) bindLayout(bound *vk.BufferRange, t *tensors.Layout) (s
 
 // bind stores a tensor in the parameters of the gradient kernels.
 func (l *backwardLaunch) bind(binding int, b *vk.Buffer, offset, length, unit uint64) error {
+	if binding >= bwdTables { // they are bound with addresses too
+		bound, first, err := b.Window(offset, length)
+		l.bound[binding], l.params.tables[binding-bwdTables][0] = bound, int32(first/unit)
+		return err
+	}
 	start, err := l.bindMemory(&l.bound[binding], b, offset, length, unit)
 	l.units[binding] = unit
 	if l.access == AccessAddresses {
 		l.units[binding] = 1
 	}
-	if binding >= bwdTables {
-		l.params.tables[binding-bwdTables][0] = int32(start)
-	} else if at := l.params.address(binding); at != nil {
+	if at := l.params.address(binding); at != nil {
 		*at = start
 	} else {
 		l.params.strideMap[0], l.params.strideMap[1] = uint32(start), uint32(start>>32)

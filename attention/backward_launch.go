@@ -123,7 +123,7 @@ type backwardLaunch struct {
 func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err error) {
 	l.rows = r.StatRows()
 	statDispatches := arith.CeilDiv64(l.kernels[0].Workgroups, uint64(l.limits.MaxWorkGroupCount[0]))
-	if l.access == AccessDescriptors {
+	if l.access == AccessDescriptors || len(tensors.Tables(&l.op.cfg)) > 0 {
 		dispatches := int(statDispatches)
 		for i := 1; i < len(l.kernels); i++ {
 			dispatches += l.dispatchesOf(&l.kernels[i])
@@ -354,14 +354,19 @@ func (l *backwardLaunch) dispatch(c *vk.Commands, pipeline *vk.Pipeline, k *plan
 
 // dispatchOne records a dispatch of a kernel that takes backwardParams.
 func (l *backwardLaunch) dispatchOne(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel, groups [3]uint32, held []vk.Resource) error {
-	if l.access == AccessAddresses {
-		return c.Dispatch(pipeline, nil, dispatch.ParamBytes(&l.params, plan.BackwardPushBytes), groups, held...)
-	}
+	bound := l.bound[:k.Variant.Bindings(&l.op.cfg)]
 	var err error
+	if l.access == AccessAddresses {
+		if bound = bound[plan.BackwardParamsBinding:]; len(bound) == 1 {
+			bound = nil
+		} else if bound[0], err = c.Params(dispatch.ParamBytes(&l.params.tables, 16*len(l.params.tables))); err != nil {
+			return err
+		}
+		return c.Dispatch(pipeline, bound, dispatch.ParamBytes(&l.params, plan.BackwardPushBytes), groups, held...)
+	}
 	if l.bound[plan.BackwardParamsBinding], err = c.Params(dispatch.ParamBytes(&l.params, plan.BackwardParamBytes)); err != nil {
 		return err
 	}
-	bound := l.bound[:k.Variant.Bindings(&l.op.cfg)]
 	fillBindings(bound, l.scratch)
 	return c.Dispatch(pipeline, bound, nil, groups)
 }

@@ -115,6 +115,7 @@ type launch struct {
 	n      int // entries of held
 
 	pushBytes, bindings int // sizes that the module declares
+	tables              int // of modifiers: the last bindings
 
 	dispatches int          // recorded so far; the last one:
 	sent       *vk.Pipeline // its kernel
@@ -150,7 +151,7 @@ func (l *launch) begin(op *Op, p *prepared, access Access) {
 	if !p.options.Any() {
 		return
 	}
-	l.pushBytes, l.bindings = plan.GeneralPushBytes, plan.GeneralBindings+len(tensors.Tables(&op.cfg))
+	l.pushBytes, l.bindings, l.tables = plan.GeneralPushBytes, plan.GeneralBindings+len(tensors.Tables(&op.cfg)), len(tensors.Tables(&op.cfg))
 	if access == AccessDescriptors { // a buffer has the parameters
 		l.pushBytes = 0
 	}
@@ -218,7 +219,7 @@ func (l *launch) general(c *vk.Commands, a *Args, all []tensors.Layout) error {
 	if l.maps != nil {
 		dispatches++
 	}
-	if l.access == AccessDescriptors && dispatches > 1 {
+	if (l.access == AccessDescriptors || l.tables > 0) && dispatches > 1 {
 		if err := c.Reserve(dispatches, l.bindings); err != nil {
 			return err
 		}
@@ -303,7 +304,7 @@ func (l *launch) batchesPerDispatch(a *Args, all []tensors.Layout) (int, error) 
 // units of unit bytes.
 func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) error {
 	l.units[i] = 1
-	if l.access == AccessAddresses {
+	if l.access == AccessAddresses && i < bindTables {
 		if b.Address() == 0 {
 			return fmt.Errorf("%w: a buffer has no device address, and others of the call have", ErrUnsupported)
 		}
@@ -396,7 +397,11 @@ func (l *launch) dispatchOne(c *vk.Commands, p *vk.Pipeline, groups [3]uint32) e
 	l.dispatches++
 	l.sent, l.groups = p, groups
 	if l.access == AccessAddresses {
-		return c.Dispatch(p, nil, dispatch.ParamBytes(&l.params, l.pushBytes), groups, l.held[:l.n]...)
+		var tables []vk.BufferRange // of modifiers, and in front of them their sizes
+		if l.tables > 0 {
+			tables = l.bound[plan.ParamsBinding:l.bindings]
+		}
+		return c.Dispatch(p, tables, dispatch.ParamBytes(&l.params, l.pushBytes), groups, l.held[:l.n]...)
 	}
 	for i := range l.bound[:l.bindings] {
 		if l.bound[i].Buffer == nil {

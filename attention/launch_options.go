@@ -141,10 +141,14 @@ func setTables(params *[score.MaxTables][4]int32, cfg *problem.Config, a *proble
 	}
 }
 
-// writeParams writes the parameters to a buffer if the module takes no push constants.
+// writeParams writes the parameters to a buffer if the module takes no push constants, and otherwise those of tables, which are
+// none.
 func (l *launch) writeParams(c *vk.Commands) (err error) {
-	if l.pushBytes == 0 {
+	switch {
+	case l.pushBytes == 0:
 		l.bound[plan.ParamsBinding], err = c.Params(dispatch.ParamBytes(&l.params, plan.GeneralParamBytes))
+	case l.tables > 0:
+		l.bound[plan.ParamsBinding], err = c.Params(dispatch.ParamBytes(&l.params.tables, 16*len(l.params.tables)))
 	}
 	return err
 }

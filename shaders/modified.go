@@ -9,7 +9,8 @@ import (
 )
 
 // Where modules with descriptors have the tables of modifiers: parameters in shaders/interface.glsl and
-// backward_interface.glsl, and bindings behind that of the parameters.
+// backward_interface.glsl, and bindings behind that of the parameters. Modules with addresses have no other descriptors: binding 0
+// has the sizes of the tables.
 const (
 	ParamsBinding         = 17
 	BackwardParamsBinding = 15
@@ -43,7 +44,11 @@ func (m *Module) Modified(modifiers score.Modifiers) (*Module, error) {
 	if strings.HasPrefix(m.Name, "backward_") {
 		params = BackwardParamsBinding
 	}
-	code, err := score.Rewrite(m.Code, modifiers, score.TableLayout{ParamsBinding: params, ParamsOffset: tablesOffset, FirstBinding: params + 1})
+	at := score.TableLayout{ParamsBinding: params, ParamsOffset: tablesOffset, FirstBinding: params + 1}
+	if strings.HasSuffix(m.Name, "_bda") {
+		at = score.TableLayout{FirstBinding: 1, NumbersAlone: true}
+	}
+	code, err := score.Rewrite(m.Code, modifiers, at)
 	if err != nil {
 		return nil, err
 	}

@@ -90,8 +90,8 @@ var flashScores = []struct {
 	{"global_logical_rel_plus_kv_bias", "s + 0.01 * abs(row - j) + bias[0, j + first[1, b]]", func(s float64, x flashSlot) float64 {
 		return s + 0.01*distance(x) + flashBias(0, x.k+x.firstK())
 	}},
-	{"stress_complex_arithmetic", "s + 0.001 * abs(row - j) + bias[0, row + first[0, b]] * (0.001 * ((b + 1) * (h + 1)))", func(s float64, x flashSlot) float64 {
-		return s + 0.001*distance(x) + flashBias(0, x.q+x.firstQ())*0.001*float64((x.b+1)*(x.h+1))
+	{"stress_complex_arithmetic", "s + 0.0001 * ((row - j) * (row - j)) + bias[0, row + first[0, b]] * (0.001 * ((b + 1) * (h + 1)))", func(s float64, x flashSlot) float64 {
+		return s + 0.0001*distance(x)*distance(x) + flashBias(0, x.q+x.firstQ())*0.001*float64((x.b+1)*(x.h+1))
 	}},
 	{"stress_conditional_mask", "row >= j && abs(row + first[0, b] - j - first[1, b]) <= 512 ? s + bias[0, j + first[1, b]] : -inf", func(s float64, x flashSlot) float64 {
 		near := math.Abs(float64(x.q+x.firstQ()-x.k-x.firstK())) <= 512

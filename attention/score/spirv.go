@@ -39,10 +39,12 @@ type Modifiers struct {
 }
 
 // TableLayout is where the module's parameters have, for each table in the order of TablesOf, the number of its first
-// element in its binding and the sizes of its axes, as four int32.
+// element in its binding and the sizes of its axes, as four int32. A module without descriptors has no such parameters: it gets them
+// as a buffer of their own (NumbersAlone), at offset 0.
 type TableLayout struct {
 	ParamsBinding, ParamsOffset uint32
 	FirstBinding                uint32 // of the first table; the others follow
+	NumbersAlone                bool
 }
 
 // Rewrite returns a module with modifiers in place of its own. A module without the functions, or without parameters for
@@ -60,6 +62,9 @@ func Rewrite(code []byte, m Modifiers, at TableLayout) ([]byte, error) {
 		if err := w.declareTable(t, i); err != nil {
 			return nil, err
 		}
+	}
+	if at.NumbersAlone && len(tables) > 0 { // also where no expression of this module reads a table: bindings are the same for all
+		w.numbers()
 	}
 	slot := []Expr{B, Head, KVHead, I, J, Row, Rows, Keys}
 	if m.Tiles && m.Mask.Given() {
@@ -181,6 +186,7 @@ type writer struct {
 	decorations, globals []uint32
 	layout               TableLayout
 	tables               []tableVariable
+	buffers              []uint32        // variables of tables, and of their numbers
 	main                 []uint32        // what main does first
 	variablesOfMain      []uint32        // that this sets
 	values               map[Expr]uint32 // of the function that is written
@@ -345,9 +351,15 @@ func (w *writer) float(x float64) uint32 { return w.constant(TypeFloat, math.Flo
 
 // declareTable declares the buffer of a table.
 func (w *writer) declareTable(t Table, number int) error {
-	if _, _, ok := w.params(); !ok {
+	if _, _, ok := w.params(); !ok && !w.layout.NumbersAlone {
 		return fmt.Errorf("score: the module has no parameters for table %s", t.name)
 	}
+	w.tables = append(w.tables, tableVariable{t, w.buffer(fmt.Sprint("table ", number), w.layout.FirstBinding+uint32(number)), number})
+	return nil
+}
+
+// buffer declares a buffer of ints that nothing writes.
+func (w *writer) buffer(name string, binding uint32) uint32 {
 	block := w.once("block", func() uint32 {
 		array := w.global("array", opTypeRuntime, w.typeOf(TypeInt))
 		id := w.global("struct", opTypeStruct, array)
@@ -358,11 +370,14 @@ func (w *writer) declareTable(t Table, number int) error {
 		return id
 	})
 	pointer := w.global("pointer to a block", opTypePointer, storageBuffer, block)
-	v := w.global(fmt.Sprint("table ", number), opVariable, pointer, storageBuffer)
-	w.decorations = append(w.decorations, words(opDecorate, v, decorationSet, 0)...)
-	w.decorations = append(w.decorations, words(opDecorate, v, decorationBinding, w.layout.FirstBinding+uint32(number))...)
-	w.tables = append(w.tables, tableVariable{t, v, number})
-	return nil
+	return w.once(name, func() uint32 {
+		v := w.id()
+		w.globals = append(w.globals, words(opVariable, pointer, v, storageBuffer)...)
+		w.decorations = append(w.decorations, words(opDecorate, v, decorationSet, 0)...)
+		w.decorations = append(w.decorations, words(opDecorate, v, decorationBinding, binding)...)
+		w.buffers = append(w.buffers, v)
+		return v
+	})
 }
 
 // params finds the variable of the parameters and their member with the sizes of tables.
@@ -381,15 +396,22 @@ func (w *writer) params() (variable, member uint32, ok bool) {
 func (w *writer) tableNumber(t tableVariable, i int) uint32 {
 	return w.once(fmt.Sprint("number ", i, " of table ", t.number), func() uint32 {
 		v := w.global(fmt.Sprint("number ", i, " of table ", t.number, " in main"), opVariable, w.pointerToInt(private), private)
-		params, member, _ := w.params()
 		from, x := w.id(), w.id()
-		w.main = slices.Concat(w.main,
-			words(opAccessChain, w.pointerToInt(storageBuffer), from, params, w.int(int32(member)), w.int(int32(t.number)), w.int(int32(i))),
-			words(opLoad, w.typeOf(TypeInt), x, from), words(opStore, v, x))
+		chain := []uint32{w.pointerToInt(storageBuffer), from}
+		if w.layout.NumbersAlone {
+			chain = append(chain, w.numbers(), w.int(0), w.int(int32(4*t.number+i)))
+		} else {
+			params, member, _ := w.params()
+			chain = append(chain, params, w.int(int32(member)), w.int(int32(t.number)), w.int(int32(i)))
+		}
+		w.main = slices.Concat(w.main, words(opAccessChain, chain...), words(opLoad, w.typeOf(TypeInt), x, from), words(opStore, v, x))
 		w.variablesOfMain = append(w.variablesOfMain, v)
 		return v
 	})
 }
+
+// numbers is the buffer of the numbers of tables in a module whose parameters have none.
+func (w *writer) numbers() uint32 { return w.buffer("numbers", w.layout.ParamsBinding) }
 
 func (w *writer) pointerToInt(class uint32) uint32 {
 	return w.global(fmt.Sprint("pointer to an int of ", class), opTypePointer, class, w.typeOf(TypeInt))
@@ -474,11 +496,7 @@ func (w *writer) module() ([]byte, error) {
 			edits = append(edits, edit{start, start, w.main})
 		}
 		if w.header[1] >= version14 && len(w.tables) > 0 {
-			all := slices.Concat(i[1:], w.variablesOfMain)
-			for _, t := range w.tables {
-				all = append(all, t.variable)
-			}
-			edits = append(edits, edit{at, at + len(i), words(opEntryPoint, all...)})
+			edits = append(edits, edit{at, at + len(i), words(opEntryPoint, slices.Concat(i[1:], w.variablesOfMain, w.buffers)...)})
 		}
 	}
 	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.at, b.at) })

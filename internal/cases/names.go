@@ -114,7 +114,7 @@ func (c Case) Config(tt Target) problem.Config {
 		Softcap: c.Softcap, Dropout: c.Dropout, KeyType: c.KeyType, ValueType: c.valueType(), KVBlock: c.KVBlock, FixedSplit: c.FixedSplit, AttentionChunk: c.AttentionChunk,
 		Tuning: problem.TuningOff, // a tuned machine must test the same
 	}
-	if cfg.ScoreMod, cfg.MaskMod = c.modifiers(); tt.Tier != problem.TierCPU && !c.modifiersHaveTables() {
+	if cfg.ScoreMod, cfg.MaskMod = c.modifiers(); tt.Tier != problem.TierCPU {
 		cfg.Access = c.Access
 	}
 	return cfg

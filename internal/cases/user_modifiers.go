@@ -59,7 +59,7 @@ func (c *Case) modifiers() (s, mask score.Expr) {
 	return s, e
 }
 
-// ModifiersHaveTables reports whether the modifiers of the case read tables, which take descriptors.
+// ModifiersHaveTables reports whether the modifiers of the case read tables, if any.
 func (c *Case) modifiersHaveTables() bool {
 	list, _ := score.TablesOf(c.modifiers())
 	return len(list) > 0

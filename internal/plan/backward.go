@@ -183,6 +183,9 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 	if reason := backwardFits(&caps.Limits, cfg, r.Access); reason != "" {
 		return reason
 	}
+	if r.Access == problem.AccessAddresses && r.WantsTables() {
+		return "gradients of tables take descriptors"
+	}
 	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
 		return caps.Without(append(tierNeeds(tier, cfg.DType), dispatch.NeedAddresses)...)
 	}
@@ -420,13 +423,14 @@ func (k *BackwardKernel) Parts(limits *vk.Limits, s *problem.Shape) (parts grid.
 // backwardFits reports why backward modules do not fit a device's limits; "" if they do.
 func backwardFits(l *vk.Limits, cfg *problem.Config, access problem.Access) string {
 	bindings := uint32(BackwardBindings + len(tensors.Tables(cfg)))
+	if access == problem.AccessAddresses { // tables and their sizes
+		bindings -= BackwardParamsBinding
+	}
 	switch {
-	case access == problem.AccessAddresses && bindings > BackwardBindings:
-		return noTableAddresses
 	case access == problem.AccessAddresses && PushTooSmall(l):
 		return fmt.Sprintf("the device has %d bytes of push constants, backward kernels take %d with addresses; with descriptors they take none",
 			l.MaxPushConstantBytes, BackwardPushBytes)
-	case access == problem.AccessDescriptors && l.MaxStorageBuffers < bindings:
+	case bindings > 1 && l.MaxStorageBuffers < bindings:
 		return fmt.Sprintf("the device binds %d buffers, backward kernels take %d", l.MaxStorageBuffers, bindings)
 	}
 	return ""

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"vkattn/attention/score"
 	"vkattn/internal/arith"
@@ -33,6 +34,9 @@ func TablesOf(cfg *problem.Config, a *problem.Args, want *tensors.GradientSet) (
 	}
 	return list
 }
+
+// WantsTables reports whether the request wants the gradient of a table, whose kernels take descriptors.
+func (r *BackwardRequest) WantsTables() bool { return slices.Contains(r.Want.Tables[:], true) }
 
 // wantedTablesOf are the tables whose gradients a request wants.
 func wantedTablesOf(cfg *problem.Config, r *BackwardRequest) (list []score.Table) {

@@ -299,9 +299,6 @@ func (r *Request) ChooseAccess(caps *vk.Caps, cfg *problem.Config) {
 		return
 	}
 	r.Access = problem.AccessDescriptors
-	if len(tensors.Tables(cfg)) > 0 {
-		return
-	}
 	if caps.BufferDeviceAddress && !(PushTooSmall(&caps.Limits) && (r.Options.Any() || Decodes(caps, cfg, r) || LeavesCores(caps, cfg, r))) {
 		r.Access = problem.AccessAddresses
 	}
@@ -312,7 +309,7 @@ func BackwardAccess(caps *vk.Caps, cfg *problem.Config) problem.Access {
 	switch {
 	case cfg.Access != problem.AccessAuto:
 		return cfg.Access
-	case len(tensors.Tables(cfg)) > 0:
+	case len(tensors.Tables(cfg)) > 0: // not timed with addresses
 		return problem.AccessDescriptors
 	case caps.BufferDeviceAddress && !PushTooSmall(&caps.Limits):
 		return problem.AccessAddresses
@@ -320,14 +317,9 @@ func BackwardAccess(caps *vk.Caps, cfg *problem.Config) problem.Access {
 	return problem.AccessDescriptors
 }
 
-const noTableAddresses = "tables of modifiers have no addresses yet: use descriptors"
-
 // generalFits reports why general modules do not fit a device's limits; "" if they do.
 func generalFits(l *vk.Limits, cfg *problem.Config, access problem.Access) string {
 	bindings := uint32(GeneralBindings + len(tensors.Tables(cfg)))
-	if access == problem.AccessAddresses && bindings > GeneralBindings {
-		return noTableAddresses
-	}
 	instead := "; buffers with device addresses need none"
 	if PushTooSmall(l) {
 		if access == problem.AccessAddresses {
@@ -336,7 +328,10 @@ func generalFits(l *vk.Limits, cfg *problem.Config, access problem.Access) strin
 		}
 		instead = ""
 	}
-	if access == problem.AccessDescriptors && l.MaxStorageBuffers < bindings {
+	if access == problem.AccessAddresses { // tables and their sizes
+		bindings, instead = bindings-ParamsBinding, ""
+	}
+	if bindings > 1 && l.MaxStorageBuffers < bindings {
 		return fmt.Sprintf("the device binds %d buffers, the general kernel takes %d%s", l.MaxStorageBuffers, bindings, instead)
 	}
 	return ""

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,16 +15,13 @@ import (
 	"vkattn/shaders"
 )
 
-// The validator accepts modules with random modifiers: three of each module, with tables where it takes them.
+// The validator accepts modules with random modifiers: three of each module, with tables.
 func TestModifiedModulesAreValid(t *testing.T) {
 	compiler := needCompiler(t)
 	r := rand.New(rand.NewPCG(testlevel.Seed(t), 0))
 	file := filepath.Join(t.TempDir(), "modified.spv")
+	tables := []score.Table{score.IntTable("doc", 1), score.FloatTable("bias", 2), score.FloatTable("cube", 3)}
 	for _, v := range shaders.Catalog() {
-		var tables []score.Table
-		if slices.Contains(v.Defines, "BDA=0") {
-			tables = []score.Table{score.IntTable("doc", 1), score.FloatTable("bias", 2), score.FloatTable("cube", 3)}
-		}
 		m, err := shaders.Get(v.Name)
 		require.NoError(t, err)
 		if _, err := m.Modified(score.Modifiers{Mask: score.Causal()}); err != nil {
