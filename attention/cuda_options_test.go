@@ -39,16 +39,12 @@ func TestCUDATakesSomeOptions(t *testing.T) {
 		"mask": func(_ *Config, a *Args) {
 			a.Mask = &Mask{Tensor: Tensor{Buffer: base.Q.Buffer}}
 		},
-		"alibi":         func(c *Config, a *Args) { c.Align, a.ALiBi = TopLeft, vector() },
-		"alibi of each": func(c *Config, a *Args) { c.Align, a.ALiBi, a.ALiBiPerSequence = TopLeft, vector(), true },
-		"sinks":         func(_ *Config, a *Args) { a.Sinks = vector() },
-		"window":        func(c *Config, _ *Args) { c.Align, c.Window = TopLeft, WindowOf(3, 3) },
-		"softcap":       func(c *Config, _ *Args) { c.Softcap = 30 },
-		"dropout":       func(c *Config, _ *Args) { c.Dropout = 0.1 },
-		"int8": func(c *Config, a *Args) {
-			c.KeyType, c.ValueType, a.KScale, a.VScale = KVInt8, KVInt8, vector(), vector()
-		},
-		"q4_0":           func(c *Config, _ *Args) { c.KeyType, c.ValueType = KVQ4_0, KVQ4_0 },
+		"alibi":          func(c *Config, a *Args) { c.Align, a.ALiBi = TopLeft, vector() },
+		"alibi of each":  func(c *Config, a *Args) { c.Align, a.ALiBi, a.ALiBiPerSequence = TopLeft, vector(), true },
+		"sinks":          func(_ *Config, a *Args) { a.Sinks = vector() },
+		"window":         func(c *Config, _ *Args) { c.Align, c.Window = TopLeft, WindowOf(3, 3) },
+		"softcap":        func(c *Config, _ *Args) { c.Softcap = 30 },
+		"dropout":        func(c *Config, _ *Args) { c.Dropout = 0.1 },
 		"score modifier": func(c *Config, _ *Args) { c.ScoreMod = score.Softcap(score.S, 30) },
 		"mask modifier":  func(c *Config, _ *Args) { c.MaskMod = score.Eq(score.Mod(score.J, score.Int(3)), score.Int(0)) },
 		"split":          func(c *Config, _ *Args) { c.FixedSplit = 2 },
@@ -192,6 +188,39 @@ func TestCUDATakesTokensOfLatentAttention(t *testing.T) {
 			oneLine(t, op.Forward(OnStream(s), a), "CUDA does not reach the buffer")
 		})
 	}
+}
+
+// Tier cuda takes decode over quantized K and V if it is named, with vectors that CUDA reaches and with the splits of the plan.
+func TestCUDATakesQuantizedDecodeIfAskedFor(t *testing.T) {
+	f := withFakeCUDA(t)
+	f.choice.Family, f.choice.Rows, f.choice.Resident, f.choice.StateDim = "decode", 8, 100, 64
+	dev := cudaDevice(t)
+	a := callOn(t, dev)
+	a.Shape = Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1, Sk: 500}
+	scales, err := dev.NewBuffer(1<<13, vk.BufferOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, scales.Close()) }()
+	a.KScale, a.VScale = Vector{Buffer: scales}, Vector{Buffer: scales, Offset: 512}
+	s := testdevice.Stream(t, dev, "test")
+	cfg := Config{HeadDim: 64, KeyType: KVInt8, ValueType: KVInt8, Tier: TierCUDA}
+	op, err := New(On(dev), cfg)
+	require.NoError(t, err)
+	for keys, splits := range map[int]int{500: 1, 1000: 3} {
+		a.Sk = keys
+		require.NoError(t, op.Forward(OnStream(s), a))
+		require.Equal(t, KVInt8, f.problems[len(f.problems)-1].KV)
+		d := f.calls[len(f.calls)-1].Decode
+		require.Equal(t, splits, d.Splits)
+		require.Equal(t, scales, d.VScale.Buffer)
+		plan, err := op.PlanFor(a)
+		require.NoError(t, err)
+		require.Equal(t, splits, plan.Splits)
+	}
+	f.out[scales] = true
+	oneLine(t, op.Forward(OnStream(s), a), "CUDA does not reach the buffer (made without Exportable?) of KScale")
+	clear(f.out)
+
+	require.Contains(t, autoLeavesCUDA(t, dev, cfg, a), "it takes them if asked for")
 }
 
 // Tier cuda takes rows of fp8_ds_mla with V that is the tensor of K, and TierAuto takes its kernels of latent attention alone.

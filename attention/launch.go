@@ -61,7 +61,7 @@ func (op *Op) recordNew(c *vk.Commands, s *vk.Stream, a *Args) error {
 		return err
 	}
 	if p.cuda != nil {
-		return op.forwardCUDA(p.cuda, s, a, all)
+		return op.forwardCUDA(p, s, a, all)
 	}
 	if err := op.order(c, a, all); err != nil {
 		return err

@@ -15,14 +15,15 @@ import (
 var cudaCalls = sync.Pool{New: func() any { return new(problem.CUDACall) }}
 
 // forwardCUDA launches a CUDA kernel on the stream with the tensors of a call.
-func (op *Op) forwardCUDA(k problem.CUDAKernel, s *vk.Stream, a *Args, all []tensors.Layout) error {
+func (op *Op) forwardCUDA(p *prepared, s *vk.Stream, a *Args, all []tensors.Layout) error {
 	if err := plan.CheckSlots(a); err != nil {
 		return err
 	}
 	c := cudaCalls.Get().(*problem.CUDACall)
 	defer putCUDACall(c)
 	plan.SetCUDACall(c, &op.cfg, &op.factors, a, all)
-	return k.Launch(s, c)
+	c.Decode.Splits = p.splits
+	return p.cuda.Launch(s, c)
 }
 
 // recordCubin records a CUDA kernel into the commands with the tensors of a call.

@@ -45,7 +45,7 @@ type Op struct {
 // prepared is a plan with its pipeline: all that a call needs except its tensors.
 type prepared struct {
 	access          Access
-	cuda            problem.CUDAKernel  // for TierCUDA, which uses none of the fields below
+	cuda            problem.CUDAKernel  // for TierCUDA, which uses splits alone of the fields below
 	cubin           problem.CubinKernel // for TierCubin, which uses splits alone of the fields below
 	pipeline        *vk.Pipeline
 	maps            *vk.Pipeline // makes its tile maps; nil: it takes none
@@ -321,6 +321,7 @@ func (op *Op) prepare(r plan.Request) (*prepared, error) {
 		if err := p.cuda.Load(); err != nil {
 			return nil, fmt.Errorf("attention: kernel %s: %w", c.Kernel, err)
 		}
+		p.splits = c.Splits
 	case p.cubin != nil:
 		if err := p.cubin.Load(); err != nil {
 			return nil, fmt.Errorf("attention: kernel %s: %w", c.Kernel, err)

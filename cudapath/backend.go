@@ -33,6 +33,9 @@ func (tier) Choose(dev *vk.Device, p problem.CUDAProblem) (problem.CUDAChoice, e
 	if err != nil {
 		return problem.CUDAChoice{}, err
 	}
+	if p.KV != problem.KVSame && !p.KV.Latent() {
+		return chooser{c}.Choose(p)
+	}
 	return c.choose(&p)
 }
 

@@ -6,7 +6,9 @@ import (
 	"unsafe"
 
 	"vkattn/internal/arith"
+	"vkattn/internal/hostmem"
 	"vkattn/internal/problem"
+	"vkattn/vk"
 )
 
 // The decode kernels of kernels/decode.cu, which tiers cuda and cubin launch.
@@ -183,14 +185,62 @@ func decodesFaster(d *DeviceInfo, p *problem.CUDAProblem) bool {
 	return reads <= uint64(p.Group()) || uint64(p.B)*uint64(p.KVHeads())*reads <= uint64(d.SMs)
 }
 
-// launchDecode launches a decode kernel with a number of splits of the keys.
-func (k *kernel) launchDecode(s *deviceStream, a *problem.CUDACall, splits int) error {
-	d := &a.Decode
-	if d.Splits = splits; k.KV == problem.KVSame.String() {
-		d.UnitBytes = 2
-	}
+// launchDecode launches a decode kernel.
+func (k *kernel) launchDecode(s *deviceStream, a *problem.CUDACall) error {
 	var v invocation
 	var p decodeParams
+	if err := k.bindDecode(&v, &p, a); err != nil {
+		return err
+	}
+	if a.Decode.Splits > 1 {
+		var err error
+		if p.counters, p.partial, err = s.splitScratch(decodeScratch(a, k.D)); err != nil {
+			return err
+		}
+	}
+	return k.launchDecodeOn(s.Stream, &v, &p)
+}
+
+// launchDecodeInTurn launches a decode kernel in a turn of CUDA in a Vulkan stream.
+func (k *kernel) launchDecodeInTurn(s *vk.Stream, a *problem.CUDACall) error {
+	var v invocation
+	var p decodeParams
+	if err := k.bindDecode(&v, &p, a); err != nil {
+		return err
+	}
+	l, err := k.c.link(s)
+	if err != nil {
+		return err
+	}
+	clear := false
+	if a.Decode.Splits > 1 {
+		counters, states := decodeScratch(a, k.D)
+		if counters > counterBytes {
+			return unsupported("Launch", "%s of counters, a stream has %s", hostmem.Bytes(counters), hostmem.Bytes(counterBytes))
+		}
+		if p.partial, err = l.scratch(states); err != nil {
+			return fmt.Errorf("memory for the splits of the keys: %w", err)
+		}
+		p.counters, clear = p.partial-counterBytes, !l.zeroed
+	}
+	if err := s.HandOver(v.held[:v.n]...); err != nil {
+		return err
+	}
+	if clear {
+		if err := l.stream.Fill(p.counters, 0, counterBytes); err != nil {
+			return err
+		}
+		l.zeroed = true
+	}
+	return k.launchDecodeOn(l.stream, &v, &p)
+}
+
+// bindDecode fills in v and p for a call, but for the memory of its splits.
+func (k *kernel) bindDecode(v *invocation, p *decodeParams, a *problem.CUDACall) error {
+	d := &a.Decode
+	if k.KV == problem.KVSame.String() {
+		d.UnitBytes = 2
+	}
 	var err error
 	p.set(a)
 	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
@@ -205,21 +255,20 @@ func (k *kernel) launchDecode(s *deviceStream, a *problem.CUDACall, splits int) 
 		}
 	}
 	p.setWide(a)
-	if splits > 1 {
-		if p.counters, p.partial, err = s.splitScratch(decodeScratch(a, k.D)); err != nil {
-			return err
-		}
-	}
 	grid, _ := decodeGrid(a)
 	v.call.function, v.call.threads, v.call.shared = k.handle, uint32(k.Threads), uint32(k.Shared)
 	for i, n := range grid {
 		v.call.grid[i] = uint32(n)
 	}
+	return nil
+}
+
+func (k *kernel) launchDecodeOn(s *Stream, v *invocation, p *decodeParams) error {
 	if err := s.use(launchOp); err != nil {
 		return err
 	}
 	defer s.c.leave()
-	if name, r := launch(s.Stream, &v.call, &p); r != cudaSuccess {
+	if name, r := launch(s, &v.call, p); r != cudaSuccess {
 		err := s.c.check(name, r)
 		err.(*Error).Detail = k.Entry
 		return err

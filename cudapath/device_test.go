@@ -424,13 +424,18 @@ func judgeOptionsOnDevice(t testing.TB, dev *attention.Device, kernel string, p 
 func judgeDecodeOnDevice(t testing.TB, dev *attention.Device, p *cases.Problem) {
 	t.Helper()
 	after := forwardOnDevice(t, dev, "", p, p.Image)
+	judgeDecode(t, p, after)
+	spoiled := p.Spoiled()
+	require.NoError(t, p.Same(after, forwardOnDevice(t, dev, "", p, spoiled)))
+}
+
+func judgeDecode(t testing.TB, p *cases.Problem, after [][]byte) {
+	t.Helper()
 	require.NoError(t, p.Trespass(p.Image, after))
 	formula := cases.NewFormula(p)
 	formula.Rounded = p.KeyType.Scaled() // the exponent of V's scale is added to the score
 	judged := formula.Judge(after)
 	require.NoError(t, judged.Err())
-	spoiled := p.Spoiled()
-	require.NoError(t, p.Same(after, forwardOnDevice(t, dev, "", p, spoiled)))
 }
 
 // A CUDA device without Vulkan computes calls with the options that its forward kernels take, and refuses the others by name.

@@ -94,6 +94,43 @@ func TestOptionsTakeTheirTurn(t *testing.T) {
 	}
 }
 
+// Decode over quantized K and V on tier cuda, between what Vulkan uploads and downloads. The counters of splits are 0 in each call of a
+// stream, also behind calls that write the whole workspace.
+func TestQuantizedDecodeTakesItsTurn(t *testing.T) {
+	f, c := withFake(t)
+	reachable(t, c)
+	f.forward(fakeForwardKernels())
+	forwardError.err = nil
+	for _, kv := range decodeTypes {
+		for i, x := range decodeCases(64, kv)[:7] {
+			p, err := cases.NewProblem(x, []attention.DType{attention.F16, attention.BF16}[i%2])
+			require.NoError(t, err)
+			f.launches()
+			after := forwardByVulkan(t, c, "", p, p.Image)
+			require.NoError(t, forwardError.err)
+			require.Contains(t, f.launches(), "_decode_", "%v", x)
+			judgeDecode(t, p, after)
+		}
+	}
+	s := newVulkanStream(t, c)
+	op, err := attention.New(attention.On(c.dev), attention.Config{HeadDim: 64, Tier: attention.TierCUDA, KeyType: attention.KVInt8, ValueType: attention.KVInt8})
+	require.NoError(t, err)
+	for _, keys := range []int{3000, 6000, 3000, 70} {
+		a := fakeCall(t, c, attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 1, Sk: keys}, 64)
+		a.KScale.Buffer, a.VScale.Buffer = newBuffer(t, c, uint64(8*keys)), newBuffer(t, c, uint64(8*keys))
+		plan, err := op.PlanFor(a)
+		require.NoError(t, err)
+		require.Equal(t, keys > 70, plan.Splits > 1, "%d keys", keys)
+		require.NoError(t, op.Forward(attention.OnStream(s), a))
+		require.NoError(t, s.Wait(background(t)))
+		require.NoError(t, forwardError.err)
+		l := s.Peer().(*link)
+		at, err := l.scratch(1 << 16)
+		require.NoError(t, err)
+		require.NoError(t, l.stream.Fill(at, 0xffffffff, 1<<16))
+	}
+}
+
 // The whole way: tier scalar writes O and LSE, the kernels of tier cuda make gradients of
 // them, Vulkan downloads those, and they are right.
 func TestBackwardTakesItsTurn(t *testing.T) {
@@ -176,7 +213,7 @@ func TestWorkspaceOfAnIdleStream(t *testing.T) {
 		t.Helper()
 		address, err := l.scratch(bytes)
 		require.NoError(t, err)
-		require.Equal(t, l.workspace.Address(), address)
+		require.Equal(t, l.workspace.Address()+counterBytes, address)
 		return l.workspace
 	}
 	small := scratch(4 << 20)

@@ -128,6 +128,12 @@ func TestGPUDeviceForwardOptions(t *testing.T) {
 // Decode without Vulkan, over K and V stored as Q and quantized: short and long caches, whose keys are split.
 func TestGPUDeviceDecode(t *testing.T) {
 	dev := needCUDA(t)
+	var vulkan *Context
+	if v, err := vk.Open(vk.Options{PipelineCache: "off"}); err == nil {
+		t.Cleanup(func() { require.NoError(t, v.Close()) })
+		vulkan, _ = Open(v)
+	}
+	t.Logf("%v, quantized K and V also by Vulkan: %v", dev, vulkan != nil)
 	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
 		for _, d := range []int{64, 128, 256} {
 			for _, kv := range append([]attention.KVType{attention.KVSame}, decodeTypes...) {
@@ -143,6 +149,9 @@ func TestGPUDeviceDecode(t *testing.T) {
 						p, err := cases.NewProblem(x, dtype)
 						require.NoError(t, err)
 						judgeDecodeOnDevice(t, dev, p)
+						if vulkan != nil && kv != attention.KVSame {
+							judgeDecode(t, p, forwardByVulkan(t, vulkan, "", p, p.Image))
+						}
 					})
 				}
 			}

@@ -43,6 +43,9 @@ func (k *kernel) Launch(s *vk.Stream, a *problem.CUDACall) error {
 	if err := k.Load(); err != nil {
 		return err
 	}
+	if k.KV != "" && !k.Latent {
+		return k.launchDecodeInTurn(s, a)
+	}
 	var v invocation
 	if err := k.bind(&v, a); err != nil {
 		return err

@@ -252,7 +252,8 @@ func (o *operation) Forward(on backend.Stream, a problem.Args) error {
 	}()
 	plan.SetCUDACall(c, &o.cfg, &o.factors, &a, l.All())
 	if k.KV != "" && !k.Latent {
-		return k.launchDecode(s, c, k.splits)
+		c.Decode.Splits = k.splits
+		return k.launchDecode(s, c)
 	}
 	var v invocation
 	if err := k.bind(&v, c); err != nil {

@@ -12,7 +12,8 @@ type link struct {
 	stream    *Stream
 	semaphore *Semaphore // the timeline that both signal
 
-	workspace *Memory   // of backward kernels; nil: none yet
+	workspace *Memory   // of backward, latent and decode kernels, behind counterBytes; nil: none yet
+	zeroed    bool      // the counters of decode kernels, in front of it, are 0, as these leave them
 	retired   []*Memory // smaller ones, which unfinished work may use
 
 	closed bool
@@ -79,6 +80,7 @@ func (c *Context) newLink(shared *vk.Timeline) (*link, error) {
 // a call finds the stream idle, or the stream is closed. An idle stream gives it back before a
 // larger one is allocated, as both may have gigabytes.
 func (l *link) scratch(bytes uint64) (uint64, error) {
+	bytes += counterBytes
 	enough, idle := l.workspace != nil && l.workspace.Size() >= bytes, false
 	if len(l.retired) > 0 || l.workspace != nil && !enough {
 		var err error
@@ -90,7 +92,7 @@ func (l *link) scratch(bytes uint64) (uint64, error) {
 		l.release()
 	}
 	if enough {
-		return l.workspace.Address(), nil
+		return l.workspace.Address() + counterBytes, nil
 	}
 	if idle {
 		_ = l.workspace.Close()
@@ -106,8 +108,8 @@ func (l *link) scratch(bytes uint64) (uint64, error) {
 	if l.workspace != nil {
 		l.retired = append(l.retired, l.workspace)
 	}
-	l.workspace = m
-	return m.Address(), nil
+	l.workspace, l.zeroed = m, false
+	return m.Address() + counterBytes, nil
 }
 
 // release closes the retired workspaces.

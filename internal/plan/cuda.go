@@ -43,11 +43,11 @@ var cudaRefusals = [...]string{"",
 	"it cannot record into a command buffer, since CUDA has its own stream: use Forward",
 	notShared + "Varlen.CuQ", notShared + "Varlen.CuK", notShared + "Varlen.UsedQ", notShared + "Varlen.UsedK",
 	notShared + "Pages.Table", notShared + "ALiBi", notShared + "Sinks", notShared + "Bias", notShared + "Mask", notShared + "DropoutState", notShared + "MaxLogits",
-	notShared + "SparseTokens.Tokens", notShared + "SparseTokens.Offsets",
+	notShared + "SparseTokens.Tokens", notShared + "SparseTokens.Offsets", notShared + "KScale", notShared + "VScale",
 }
 
 // optionBuffers are the buffers of the options that forward kernels of tier cuda take, in the order of cudaRefusals.
-func optionBuffers(a *problem.Args) (b [13]*vk.Buffer) {
+func optionBuffers(a *problem.Args) (b [15]*vk.Buffer) {
 	if n := a.Varlen; n != nil {
 		b[0], b[1], b[2], b[3] = n.CuQ.Buffer, n.CuK.Buffer, n.UsedQ.Buffer, n.UsedK.Buffer
 	}
@@ -65,6 +65,7 @@ func optionBuffers(a *problem.Args) (b [13]*vk.Buffer) {
 	if a.SparseTokens != nil {
 		b[11], b[12] = a.SparseTokens.Tokens.Buffer, a.SparseTokens.Offsets.Buffer
 	}
+	b[13], b[14] = a.KScale.Buffer, a.VScale.Buffer
 	return b
 }
 
@@ -99,8 +100,6 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 		return NoCUDA("only cooperative-matrix kernels have variants and ablations")
 	case r.CUDARefusal != 0:
 		return NoCUDA(cudaRefusals[r.CUDARefusal])
-	case quantized(cfg) && !cfg.KeyType.Latent():
-		return NoCUDA("its forward kernels take no quantized K and V in memory of Vulkan: tier cubin does")
 	case r.Options.Any() && cfg.Tier != problem.TierCUDA && (!r.mayBeLatent() || r.Options.listOffsets()):
 		return notRaced
 	}
