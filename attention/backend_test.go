@@ -16,6 +16,7 @@ import (
 	"vkattn/internal/backend"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -270,9 +271,7 @@ func TestThirdBackend(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, lse.Close()) })
 		a.LSE, a.DO, a.DQ, a.DK, a.DV = lse, tensor(20, true), tensor(20, false), tensor(30, false), tensor(30, false)
 		require.NoError(t, dev.Wait(ctx))
-		op, err := attention.New(dev, cfg)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, op.Close()) })
+		op := testdevices.Op(t, dev, cfg)
 		require.NoError(t, op.Forward(s, a.Args))
 		require.NoError(t, op.Backward(s, a))
 		if s != nil {

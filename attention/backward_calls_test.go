@@ -12,6 +12,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -215,10 +216,8 @@ func TestBackwardRefuses(t *testing.T) {
 			}()
 			cfg := c.cfg
 			change(&cfg, &u.BackwardArgs)
-			op, err := attention.New(attention.On(d.dev), cfg)
-			require.NoError(t, err)
-			defer func() { require.NoError(t, op.Close()) }()
-			err = op.Backward(attention.OnStream(d.stream), u.BackwardArgs)
+			op := testdevices.Op(t, attention.On(d.dev), cfg)
+			err := op.Backward(attention.OnStream(d.stream), u.BackwardArgs)
 			require.ErrorIs(t, err, matches)
 			require.ErrorContains(t, err, says)
 			_, planned := op.PlanBackwardFor(u.BackwardArgs)

@@ -12,6 +12,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/half"
+	"vkattn/internal/testdevices"
 	"vkattn/internal/testlevel"
 )
 
@@ -205,9 +206,7 @@ func TestBackwardRareWork(t *testing.T) {
 				for j := range dim { // a row of the second head
 					half.EncodeF16(c.Q.Host[2*((n+100)*dim+j):], []float32{512})
 				}
-				op, err := attention.New(attention.On(d.dev), c.cfg)
-				require.NoError(t, err)
-				defer func() { require.NoError(t, op.Close()) }()
+				op := testdevices.Op(t, attention.On(d.dev), c.cfg)
 				attention.SetMaxDSBytes(op, maxDSBytes)
 				u := d.upload(t, c.BackwardArgs)
 				plan, err := op.PlanBackwardFor(u.BackwardArgs)

@@ -10,6 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -21,9 +22,7 @@ func TestBackwardTakesTheMemoryOfItsPlan(t *testing.T) {
 	stream := testdevice.Stream(t, dev, "memory")
 	cfg := scalarF32
 	cfg.HeadDim = 8
-	op, err := attention.New(attention.On(dev), cfg)
-	require.NoError(t, err)
-	defer op.Close()
+	op := testdevices.Op(t, attention.On(dev), cfg)
 	const seed = 5
 	r := rand.New(rand.NewPCG(seed, 0))
 	var room uint64 // bytes of the largest scratch buffer so far
@@ -72,9 +71,7 @@ func TestBackwardBeyondADescriptor(t *testing.T) {
 	stream := testdevice.Stream(t, dev, "descriptors")
 	cfg := scalarF32
 	cfg.HeadDim, cfg.Access = 8, attention.AccessDescriptors
-	op, err := attention.New(attention.On(dev), cfg)
-	require.NoError(t, err)
-	defer op.Close()
+	op := testdevices.Op(t, attention.On(dev), cfg)
 	const filled = 0x3f800000
 	s := attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 2, Sk: 2}
 	buffer := func(bytes uint64) attention.Tensor {
@@ -89,7 +86,7 @@ func TestBackwardBeyondADescriptor(t *testing.T) {
 		DO: buffer(size), DQ: buffer(size), DK: buffer(size), DV: buffer(longest + size)}
 	a.DV.Strides = attention.Strides{Batch: int64(longest / 2), Head: int64(longest / 2), Seq: int64(longest / 4)}
 	require.NoError(t, stream.Barrier())
-	err = op.Backward(attention.OnStream(stream), a)
+	err := op.Backward(attention.OnStream(stream), a)
 	require.ErrorIs(t, err, attention.ErrUnsupported)
 	require.ErrorContains(t, err, "DV: ")
 	got := make([]byte, size)

@@ -23,9 +23,7 @@ func TestCheckReadsNumbersOnTheDevice(t *testing.T) {
 				a := argsOn(t, dev, p, p.Changed(c.Wrong))
 				cfg := c.Of.Config(cases.Target{Tier: attention.TierScalar, DType: attention.F32})
 				call := func(cfg attention.Config) error {
-					op, err := attention.New(dev, cfg)
-					require.NoError(t, err)
-					defer func() { require.NoError(t, op.Close()) }()
+					op := testdevices.Op(t, dev, cfg)
 					if err := op.Forward(nil, a); err != nil {
 						return err
 					}

@@ -10,6 +10,7 @@ import (
 	"vkattn/attention/kvcache"
 	"vkattn/attention/merge"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -67,9 +68,7 @@ func TestClosedBuffersAreNamed(t *testing.T) {
 	s, foreign := testdevice.Stream(t, dev, "here"), testdevice.Stream(t, other, "there")
 	d := backwardDevice{dev: dev, stream: s}
 	cfg := attention.Config{HeadDim: 4, DType: attention.F32}
-	op, err := attention.New(attention.On(dev), cfg)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, op.Close()) }()
+	op := testdevices.Op(t, attention.On(dev), cfg)
 	merging, err := merge.NewMerge(attention.On(dev), merge.MergeConfig{HeadDim: 4, DType: attention.F32})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, merging.Close()) }()

@@ -15,6 +15,7 @@ import (
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -32,9 +33,7 @@ func openCombining(t *testing.T) *vk.Device {
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	op, err := attention.New(attention.On(dev), attention.Config{HeadDim: 64, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, op.Close()) }()
+	op := testdevices.Op(t, attention.On(dev), attention.Config{HeadDim: 64, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
 	plan, err := op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 64})
 	require.NoError(t, err)
 	if !strings.Contains(plan.Kernel, "_decode") {
@@ -370,9 +369,7 @@ func TestSplitsKeepSmallWeightsOfLargeScales(t *testing.T) {
 	for _, rows := range []int{1, 40} { // the decode kernel, and the general one
 		for _, lse := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d rows, LSE %t", rows, lse), func(t *testing.T) {
-				op, err := attention.New(attention.On(dev), attention.Config{HeadDim: dim, KeyType: attention.KVInt8, ValueType: attention.KVInt8, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
-				require.NoError(t, err)
-				defer func() { require.NoError(t, op.Close()) }()
+				op := testdevices.Op(t, attention.On(dev), attention.Config{HeadDim: dim, KeyType: attention.KVInt8, ValueType: attention.KVInt8, FixedSplit: 2, Tier: cases.OnMatrices(dev, attention.F16).Tier})
 				a := attention.Args{Shape: attention.Shape{B: 1, Hq: 1, Sq: rows, Sk: keys}, Q: buffer(make([]byte, 2*rows*dim)),
 					K: buffer(make([]byte, keys*dim)), V: buffer(v), O: buffer(make([]byte, 2*rows*dim)),
 					KScale: attention.Vector{Buffer: scales.Buffer}, VScale: attention.Vector{Buffer: scales.Buffer},

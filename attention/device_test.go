@@ -37,9 +37,7 @@ func TestOneProgramOnEveryDevice(t *testing.T) {
 	for _, dev := range testdevices.All(t) {
 		t.Run(dev.String(), func(t *testing.T) {
 			cfg := attention.Config{HeadDim: 32, Causal: attention.BottomRight}
-			op, err := attention.New(dev, cfg)
-			require.NoError(t, err)
-			defer func() { require.NoError(t, op.Close()) }()
+			op := testdevices.Op(t, dev, cfg)
 			a := attention.BackwardArgs{}
 			a.Q, _ = drawn(t, dev, 1, 2, 4, 20, 32)
 			a.K, _ = drawn(t, dev, 2, 2, 2, 30, 32)
@@ -47,6 +45,7 @@ func TestOneProgramOnEveryDevice(t *testing.T) {
 			a.O, _ = drawn(t, dev, 4, 2, 4, 20, 32)
 			a.DO, _ = drawn(t, dev, 5, 2, 4, 20, 32)
 			a.DQ, _ = drawn(t, dev, 6, 2, 4, 20, 32)
+			var err error
 			a.LSE, err = dev.Tensor(attention.F32, 2, 4, 20)
 			require.NoError(t, err)
 			require.NoError(t, op.Forward(nil, a.Args))
@@ -84,9 +83,8 @@ func TestOneProgramOnEveryDevice(t *testing.T) {
 func TestTensorsKnowWhatTheyHold(t *testing.T) {
 	for _, dev := range testdevices.All(t) {
 		t.Run(dev.String(), func(t *testing.T) {
-			op, err := attention.New(dev, attention.Config{HeadDim: 8})
-			require.NoError(t, err)
-			defer func() { require.NoError(t, op.Close()) }()
+			op := testdevices.Op(t, dev, attention.Config{HeadDim: 8})
+			var err error
 			good := attention.Args{}
 			for i, x := range []*attention.Tensor{&good.Q, &good.K, &good.V, &good.O} {
 				*x, _ = drawn(t, dev, uint64(i), 1, 2, 5, 8)
@@ -141,9 +139,7 @@ func TestWrappedMemoryKnowsWhatItHolds(t *testing.T) {
 			_, err = dev.Wrap(memory, attention.F16, 2, 2, 5, 8)
 			require.NoError(t, err)
 
-			op, err := attention.New(dev, attention.Config{HeadDim: 8})
-			require.NoError(t, err)
-			defer func() { require.NoError(t, op.Close()) }()
+			op := testdevices.Op(t, dev, attention.Config{HeadDim: 8})
 			memory = attention.Tensor{Buffer: x.Buffer}
 			if x.Host != nil {
 				memory = attention.Tensor{Host: x.Host[:320]}
@@ -209,9 +205,7 @@ func TestViewsShareMemory(t *testing.T) {
 func TestGoroutinesShareTheDefaultStream(t *testing.T) {
 	for _, dev := range testdevices.All(t) {
 		t.Run(dev.String(), func(t *testing.T) {
-			op, err := attention.New(dev, attention.Config{HeadDim: 16})
-			require.NoError(t, err)
-			defer func() { require.NoError(t, op.Close()) }()
+			op := testdevices.Op(t, dev, attention.Config{HeadDim: 16})
 			results := make([][]float32, 4)
 			var wg sync.WaitGroup
 			for i := range results {
@@ -264,9 +258,7 @@ func TestOpenSaysWhyItTakesTheCPU(t *testing.T) {
 func TestExpandedTensors(t *testing.T) {
 	for _, dev := range testdevices.All(t) {
 		t.Run(dev.String(), func(t *testing.T) {
-			op, err := attention.New(dev, attention.Config{HeadDim: 16})
-			require.NoError(t, err)
-			defer func() { require.NoError(t, op.Close()) }()
+			op := testdevices.Op(t, dev, attention.Config{HeadDim: 16})
 			one, numbers := drawn(t, dev, 3, 1, 1, 1, 16)
 			var all []float32
 			for range 2 * 2 * 9 {

@@ -11,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/half"
+	"vkattn/internal/testdevices"
 )
 
 // gridCases are the cases of backwardTable with every tensor that has heads or batches.
@@ -61,9 +62,7 @@ func (d *backwardDevice) overGrid(t *testing.T, cfg attention.Config, c *backwar
 	before := *limits
 	defer func() { *limits = before }()
 	limits[1], limits[2] = most[0], most[1]
-	op, err := attention.New(attention.On(d.dev), cfg)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, op.Close()) }()
+	op := testdevices.Op(t, attention.On(d.dev), cfg)
 	got := copyOf(c.BackwardArgs)
 	u := d.upload(t, got)
 	refused := map[bool]string{cfg.ScoreMod.Given(): "a modifier takes the heads and batches of the whole call", cfg.Dropout != 0: "dropout numbers the heads"}[true]

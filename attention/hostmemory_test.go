@@ -11,6 +11,7 @@ import (
 	"vkattn/internal/oracle"
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -92,9 +93,7 @@ func TestForwardOnTheCPUTakesMemoryForTilesAlone(t *testing.T) {
 	cfg, a := repeated(attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1 << 20})
 	cfg.Softcap = 3
 	a.O.Host = make([]byte, 32)
-	op, err := attention.New(nil, cfg)
-	require.NoError(t, err)
-	defer op.Close()
+	op := testdevices.Op(t, nil, cfg)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	require.NoError(t, op.Forward(nil, a))

@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/half"
+	"vkattn/internal/testdevices"
 )
 
 // A NaN of V reaches O of every row that attends to its key and of no other, wherever the key
@@ -21,9 +22,7 @@ func TestNaNOfEveryKeyReachesItsRows(t *testing.T) {
 			continue
 		}
 		t.Run(r.Tier.String(), func(t *testing.T) {
-			op, err := attention.New(attention.On(d.dev), attention.Config{DType: attention.F16, HeadDim: dim, Causal: attention.TopLeft, Tier: r.Tier, Tuning: attention.TuningOff})
-			require.NoError(t, err)
-			defer func() { require.NoError(t, op.Close()) }()
+			op := testdevices.Op(t, attention.On(d.dev), attention.Config{DType: attention.F16, HeadDim: dim, Causal: attention.TopLeft, Tier: r.Tier, Tuning: attention.TuningOff})
 			for first := 0; first < n; first += dim { // key k has its NaN in column k % dim
 				var a attention.BackwardArgs
 				a.Shape = attention.Shape{B: 1, Hq: 1, Sq: n, Sk: n}

@@ -7,6 +7,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -68,9 +69,7 @@ func TestFewPushConstantsTakeDescriptors(t *testing.T) {
 	planned := func(cfg attention.Config, s attention.Shape) string {
 		t.Helper()
 		cfg.HeadDim, cfg.Tier, cfg.Tuning = 64, attention.TierScalar, attention.TuningOff
-		op, err := attention.New(attention.On(r.dev), cfg)
-		require.NoError(t, err)
-		defer func() { require.NoError(t, op.Close()) }()
+		op := testdevices.Op(t, attention.On(r.dev), cfg)
 		plan, err := op.Plan(s)
 		require.NoError(t, err)
 		return plan.Kernel + " " + plan.Access.String()

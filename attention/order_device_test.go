@@ -12,6 +12,7 @@ import (
 	"vkattn/attention/kvcache"
 	"vkattn/attention/merge"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -29,9 +30,7 @@ func TestCallsOnAStreamAreInOrder(t *testing.T) {
 	}
 	row := func() attention.Tensor { return tensor(attention.F16, b, heads, rows, dim) }
 	lse := func() attention.Tensor { return tensor(attention.F32, b, heads, rows) }
-	op, err := attention.New(dev, attention.Config{HeadDim: dim, Tier: attention.TierScalar})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, op.Close()) }()
+	op := testdevices.Op(t, dev, attention.Config{HeadDim: dim, Tier: attention.TierScalar})
 	join, err := merge.NewMerge(dev, merge.MergeConfig{HeadDim: dim})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, join.Close()) }()

@@ -9,15 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testdevices"
 )
 
 // The kernels of dQ and of dK and dV are tuned each of its own, stored and used.
 func TestTuneBackwardTimesStoresAndIsUsed(t *testing.T) {
 	dev := tuneDevice(t)
 	shape := attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 40, Sk: 50}
-	op, err := attention.New(attention.On(dev), scalarF32)
-	require.NoError(t, err)
-	defer op.Close()
+	op := testdevices.Op(t, attention.On(dev), scalarF32)
 	before, err := op.PlanBackward(shape)
 	require.NoError(t, err)
 
@@ -68,9 +67,7 @@ func TestTuneBackwardTimesStoresAndIsUsed(t *testing.T) {
 
 	off := scalarF32
 	off.Tuning = attention.TuningOff
-	strict, err := attention.New(attention.On(dev), off)
-	require.NoError(t, err)
-	defer strict.Close()
+	strict := testdevices.Op(t, attention.On(dev), off)
 	plan, err := strict.PlanBackward(shape)
 	require.NoError(t, err)
 	require.Equal(t, before, plan)
@@ -114,9 +111,7 @@ func TestTuneBackwardRefuses(t *testing.T) {
 	}
 	require.True(t, found, "%+v", plan)
 
-	plain, err := attention.New(attention.On(dev), scalarF32)
-	require.NoError(t, err)
-	defer plain.Close()
+	plain := testdevices.Op(t, attention.On(dev), scalarF32)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err = plain.TuneBackward(ctx, smallShape, smallTuning)

@@ -18,6 +18,7 @@ import (
 	"vkattn/internal/accuracy"
 	"vkattn/internal/problem"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -61,9 +62,7 @@ var (
 
 func TestTuneTimesStoresAndIsUsed(t *testing.T) {
 	dev := tuneDevice(t)
-	op, err := attention.New(attention.On(dev), scalarF32)
-	require.NoError(t, err)
-	defer op.Close()
+	op := testdevices.Op(t, attention.On(dev), scalarF32)
 	plan, err := op.Plan(smallShape)
 	require.NoError(t, err)
 	require.Equal(t, attention.TileHeuristic, plan.Tuning)
@@ -101,9 +100,7 @@ func TestTuneTimesStoresAndIsUsed(t *testing.T) {
 	require.Empty(t, plan.Notes)
 	off := scalarF32
 	off.Tuning = attention.TuningOff
-	strict, err := attention.New(attention.On(dev), off)
-	require.NoError(t, err)
-	defer strict.Close()
+	strict := testdevices.Op(t, attention.On(dev), off)
 	plan, err = strict.Plan(smallShape)
 	require.NoError(t, err)
 	require.Equal(t, attention.TileHeuristic, plan.Tuning)
@@ -189,9 +186,7 @@ func TestCompileOnlyNeedsNoExecution(t *testing.T) {
 
 func TestTuneWithoutEffect(t *testing.T) {
 	dev := tuneDevice(t)
-	op, err := attention.New(attention.On(dev), scalarF32)
-	require.NoError(t, err)
-	defer op.Close()
+	op := testdevices.Op(t, attention.On(dev), scalarF32)
 	dry := smallTuning
 	dry.DryRun = true
 	report, err := op.Tune(context.Background(), smallShape, dry)
@@ -236,9 +231,7 @@ func TestTuneWithoutEffect(t *testing.T) {
 
 func TestADeviceThatGoesAwayEndsTheTuning(t *testing.T) {
 	dev := tuneDevice(t)
-	op, err := attention.New(attention.On(dev), scalarF32)
-	require.NoError(t, err)
-	defer op.Close()
+	op := testdevices.Op(t, attention.On(dev), scalarF32)
 	for _, stage := range []string{"timing", "compiling"} {
 		o := smallTuning
 		o.Progress = func(p attention.TuneProgress) {
@@ -246,7 +239,7 @@ func TestADeviceThatGoesAwayEndsTheTuning(t *testing.T) {
 				require.NoError(t, dev.Close())
 			}
 		}
-		_, err = op.Tune(context.Background(), smallShape, o)
+		_, err := op.Tune(context.Background(), smallShape, o)
 		require.ErrorIs(t, err, vk.ErrClosed)
 	}
 	files, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v2", "*"))
@@ -285,9 +278,7 @@ func TestTuningOnTunesOnFirstUse(t *testing.T) {
 	attention.SetTuneBudget(t, tuneTime)
 	cfg := scalarF32
 	cfg.Tuning, cfg.HeadDim = attention.TuningOn, 8
-	op, err := attention.New(attention.On(dev), cfg)
-	require.NoError(t, err)
-	defer op.Close()
+	op := testdevices.Op(t, attention.On(dev), cfg)
 	shape := attention.Shape{B: 1, Hq: 1, Sq: 16, Sk: 16}
 	plan, err := op.Plan(shape)
 	require.NoError(t, err)

@@ -27,6 +27,7 @@ import (
 	"vkattn/internal/cases"
 	"vkattn/internal/host"
 	"vkattn/internal/problem"
+	"vkattn/internal/testdevices"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -787,9 +788,7 @@ func TestDeviceStreamCloseWaits(t *testing.T) {
 	slowKernelEnded.Store(false)
 	a := problemOn(t, dev, attention.F16, attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9}, 64)
 	defer closeAll(t, &a)
-	op, err := attention.New(dev, attention.Config{DType: attention.F16, HeadDim: 64})
-	require.NoError(t, err)
-	defer op.Close()
+	op := testdevices.Op(t, dev, attention.Config{DType: attention.F16, HeadDim: 64})
 	s, err := dev.NewStream("closed")
 	require.NoError(t, err)
 	require.NoError(t, op.Forward(s, a.Args))

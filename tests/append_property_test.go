@@ -15,6 +15,7 @@ import (
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -325,9 +326,7 @@ func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []
 	if p.pageSize > 0 { // each sequence has its own length: all that was appended
 		shape.Sq, shape.Sk = 1, p.capacity
 	}
-	op, err := attention.New(attention.On(dev), cfg)
-	require.NoError(t, err)
-	defer op.Close()
+	op := testdevices.Op(t, attention.On(dev), cfg)
 	add, err := kvcache.NewAppend(attention.On(dev), p.AppendConfig)
 	require.NoError(t, err)
 	defer add.Close()

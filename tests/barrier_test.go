@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -41,9 +42,7 @@ func TestSynchronizationValidationFindsAMissingBarrier(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, dev.Close()) })
 			d := attention.On(dev)
 			t.Cleanup(func() { require.NoError(t, d.Close()) })
-			op, err := attention.New(d, attention.Config{HeadDim: 64, Tier: x.tier, Access: x.access})
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, op.Close()) })
+			op := testdevices.Op(t, d, attention.Config{HeadDim: 64, Tier: x.tier, Access: x.access})
 			tensor := func(dtype attention.DType, shape ...int) attention.Tensor {
 				x, err := d.Tensor(dtype, shape...)
 				require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"vkattn/internal/cases"
 	"vkattn/internal/problem"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -26,10 +27,8 @@ func mapOf(t *testing.T, s *session, m modified) (made *attention.BlockMap, word
 func modifiedOn(t *testing.T, s *session, m modified) (op *attention.Op, stream *attention.Stream, args attention.Args) {
 	dev := attention.On(s.dev)
 	cfg := m.config(t, cases.On(attention.TierScalar, attention.F32))
-	op, err := attention.New(dev, cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, op.Close()) })
-	stream, err = dev.NewStream("map")
+	op = testdevices.Op(t, dev, cfg)
+	stream, err := dev.NewStream("map")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, stream.Close()) })
 	var buffers []*vk.Buffer

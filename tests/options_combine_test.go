@@ -9,6 +9,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/cases"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 )
 
 // A recorded call whose last workgroup combines the splits leaves its counters at zero. It
@@ -19,9 +20,7 @@ func TestOptionsRecordedSplitIsExecutedAgain(t *testing.T) {
 		PackedQ: true, Seqs: []cases.Seq{{ID: 0, Rows: 2, Keys: 300}, {ID: 1, Rows: 0, Keys: 9}, {ID: 2, Rows: 1, Keys: 40}}}
 	p, err := cases.NewProblem(c, attention.F16)
 	require.NoError(t, err)
-	op, err := attention.New(attention.On(s.dev), attention.Config(c.Config(cases.OnMatrices(s.dev, attention.F16))))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, op.Close()) }()
+	op := testdevices.Op(t, attention.On(s.dev), attention.Config(c.Config(cases.OnMatrices(s.dev, attention.F16))))
 	stream := testdevice.Stream(t, s.dev, "recorded")
 	buffers := testdevice.Upload(t, stream, p.Image...)
 	upload := func(image [][]byte) {

@@ -9,6 +9,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/cases"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -119,9 +120,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 	c.FixedSplit = 3 // a second kernel and scratch memory
 	p, err := cases.NewProblem(c, attention.F16)
 	require.NoError(t, err)
-	op, err := attention.New(attention.On(s.dev), attention.Config(c.Config(scalarF16)))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, op.Close()) }()
+	op := testdevices.Op(t, attention.On(s.dev), attention.Config(c.Config(scalarF16)))
 	stream := testdevice.Stream(t, s.dev, "recorded")
 	newCall := func(p *cases.Problem) (buffers []*vk.Buffer, upload func()) {
 		buffers = testdevice.Upload(t, stream, p.Image...)

@@ -10,6 +10,7 @@ import (
 	"vkattn/internal/cases"
 	"vkattn/internal/inputs"
 	"vkattn/internal/testdevice"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -107,9 +108,7 @@ func TestBackwardOfKeysOver4GiB(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("keys %d elements apart/%v", far, tt), func(t *testing.T) {
-				op, err := attention.New(attention.On(s.dev), attention.Config{DType: tt.DType, HeadDim: d, Tier: tt.Tier, Causal: attention.BottomRight, Tuning: attention.TuningOff})
-				require.NoError(t, err)
-				defer func() { require.NoError(t, op.Close()) }()
+				op := testdevices.Op(t, attention.On(s.dev), attention.Config{DType: tt.DType, HeadDim: d, Tier: tt.Tier, Causal: attention.BottomRight, Tuning: attention.TuningOff})
 				packed := func(rows int64, seed uint64) attention.Tensor {
 					return attention.Tensor{Buffer: buffer(t, rows*d, inputs.New(rows*d, tt.DType, inputs.Normal, seed))}
 				}

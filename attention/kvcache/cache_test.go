@@ -34,9 +34,7 @@ func TestCacheIsLikeLists(t *testing.T) {
 				c, err := kvcache.New(dev, cfg)
 				require.NoError(t, err)
 				defer func() { require.NoError(t, c.Close()) }()
-				op, err := attention.New(dev, attention.Config{HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KeyType: kv, ValueType: kv, Causal: attention.BottomRight})
-				require.NoError(t, err)
-				defer func() { require.NoError(t, op.Close()) }()
+				op := testdevices.Op(t, dev, attention.Config{HeadDim: cfg.HeadDim, HeadDimV: cfg.HeadDimV, KeyType: kv, ValueType: kv, Causal: attention.BottomRight})
 				r := rand.New(rand.NewPCG(seed, 1))
 				steps := 60
 				if dev.Vulkan() != nil {

@@ -63,9 +63,7 @@ func TestCascadeIsAttention(t *testing.T) {
 					Pages: 60, Cascade: 1})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, c.Close()) }()
-				op, err := attention.New(dev, x.cfg)
-				require.NoError(t, err)
-				defer func() { require.NoError(t, op.Close()) }()
+				op := testdevices.Op(t, dev, x.cfg)
 				steps := 40
 				if dev.Vulkan() != nil {
 					steps = 8
@@ -384,9 +382,7 @@ func TestForwardOfAStepRefuses(t *testing.T) {
 		}
 		a := attention.Args{Shape: attention.Shape{Hq: 4}, Q: tensor(), O: tensor()}
 		forward := func(dev *attention.Device, cfg attention.Config, a attention.Args) error {
-			op, err := attention.New(dev, cfg)
-			require.NoError(t, err)
-			defer func() { require.NoError(t, op.Close()) }()
+			op := testdevices.Op(t, dev, cfg)
 			return st.Forward(0, op, a)
 		}
 		require.NoError(t, forward(dev, cfg, a))

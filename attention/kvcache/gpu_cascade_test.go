@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testdevices"
 	"vkattn/vk"
 )
 
@@ -46,9 +47,7 @@ func benchmarkCascade(b *testing.B, dev *attention.Device, sequences, prefix, ow
 		Pages: (prefix + sequences*(own+page)) / page})
 	require.NoError(b, err)
 	defer func() { require.NoError(b, c.Close()) }()
-	op, err := attention.New(dev, attention.Config{HeadDim: dim, Causal: attention.BottomRight})
-	require.NoError(b, err)
-	defer func() { require.NoError(b, op.Close()) }()
+	op := testdevices.Op(b, dev, attention.Config{HeadDim: dim, Causal: attention.BottomRight})
 	r := rand.New(rand.NewPCG(1, 0))
 	tensor := func(heads, rows int) attention.Tensor {
 		t, err := dev.Tensor(attention.F16, 1, heads, rows, dim)
@@ -96,9 +95,7 @@ func benchmarkCascade(b *testing.B, dev *attention.Device, sequences, prefix, ow
 	}()
 	cfg := op.Config()
 	cfg.Causal = attention.CausalNone
-	prefixOp, err := attention.New(dev, cfg)
-	require.NoError(b, err)
-	defer func() { require.NoError(b, prefixOp.Close()) }()
+	prefixOp := testdevices.Op(b, dev, cfg)
 	call := func(layer int, p *part) attention.Args {
 		a, err := st.Args(layer, q, o, heads)
 		require.NoError(b, err)

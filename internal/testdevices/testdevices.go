@@ -1,4 +1,4 @@
-// Package testdevices opens the devices that tests compute on.
+// Package testdevices opens the devices that tests compute on, and makes operations for them.
 package testdevices
 
 import (
@@ -27,4 +27,13 @@ func All(t testing.TB) []*attention.Device {
 		list = append(list, dev)
 	}
 	return list
+}
+
+// Op makes an operation, and closes it after the test.
+func Op(t testing.TB, d *attention.Device, cfg attention.Config) *attention.Op {
+	t.Helper()
+	op, err := attention.New(d, cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, op.Close()) })
+	return op
 }
