@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"math"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -279,65 +278,26 @@ func recordedAppend(t testing.TB, r *recording, access attention.Access) (*kvcac
 }
 
 func TestAppendsAllocateNothing(t *testing.T) {
-	if os.Getenv("VKATTN_DRIVER") == "swiftshader" {
-		t.Skip("the host does the same on every driver, and this one takes longest")
-	}
-	for _, access := range recordTests {
-		t.Run(access.String(), func(t *testing.T) {
-			r := newRecording(t, access)
-			p, a := recordedAppend(t, r, access)
-			forward := func(n int) {
-				for range n {
-					if err := p.Forward(attention.OnStream(r.stream), a); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			forward(batchOf)
-			r.wait(t)
-			require.NoError(t, r.stream.Barrier())
-			allocatesNothing(t, func() { r.next(t) }, func() { forward(batchOf / 2) })
-		})
-	}
+	forwardsAllocateNothing(t, func(t testing.TB, r *recording, access attention.Access) func() error {
+		p, a := recordedAppend(t, r, access)
+		return func() error { return p.Forward(attention.OnStream(r.stream), a) }
+	})
 }
 
 // An append that a device cannot compute is refused before anything is recorded.
 func TestAppendRefusesOnADevice(t *testing.T) {
 	r := newRecording(t, attention.AccessDescriptors)
 	p, good := recordedAppend(t, r, attention.AccessAuto)
-	require.NoError(t, p.Forward(attention.OnStream(r.stream), good))
-	r.wait(t)
-	require.Error(t, p.Forward(attention.OnStream(&vk.Stream{}), good))
-	require.Error(t, p.Record(nil, good))
-	var shape *attention.ShapeError
 	host := good
 	host.Sin = attention.Vector{Host: make([]byte, 16)}
-	require.ErrorAs(t, p.Forward(attention.OnStream(r.stream), host), &shape)
-	require.Equal(t, "Sin", shape.Field)
-	require.NoError(t, p.Close())
-	require.ErrorIs(t, p.Forward(attention.OnStream(r.stream), good), vk.ErrClosed)
-	other, err := vk.Open(vk.Options{PipelineCache: "off"})
-	require.NoError(t, err)
-	elsewhere, err := kvcache.NewAppend(attention.On(other), p.Config())
-	require.NoError(t, err)
-	stream, err := other.NewStream("elsewhere")
-	require.NoError(t, err)
-	require.ErrorAs(t, elsewhere.Forward(attention.OnStream(stream), good), &shape)
-	require.NoError(t, stream.Close())
-	require.NoError(t, elsewhere.Close())
-	require.NoError(t, other.Close())
-	_, err = kvcache.NewAppend(attention.On(other), p.Config())
-	require.ErrorIs(t, err, vk.ErrClosed)
+	refusesOnADevice(t, r, p, good, map[string]kvcache.AppendArgs{"Sin": host}, func(dev *attention.Device) (*kvcache.Append, error) {
+		return kvcache.NewAppend(dev, p.Config())
+	})
 }
 
-// BenchmarkAppendRecord is the host's cost of Append.Record of K, V and Q.
 func BenchmarkAppendRecord(b *testing.B) {
-	for _, access := range recordTests {
-		b.Run(access.String(), func(b *testing.B) {
-			r := newRecording(b, access)
-			p, a := recordedAppend(b, r, access)
-			c, again := r.wrap(b)
-			record(b, again, func() error { return p.Record(c, a) })
-		})
-	}
+	benchmarkRecord(b, func(t testing.TB, r *recording, access attention.Access) func(*vk.Commands) error {
+		p, a := recordedAppend(t, r, access)
+		return func(c *vk.Commands) error { return p.Record(c, a) }
+	})
 }

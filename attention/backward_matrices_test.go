@@ -81,14 +81,7 @@ func TestBackwardOnMatrices(t *testing.T) {
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, op.Close()) }) // later calls share its pipelines
 				attention.SetMaxDSBytes(op, maxDSBytes)
-				u := d.upload(t, c.BackwardArgs)
-				plan, err := op.PlanBackwardFor(u.BackwardArgs)
-				require.NoError(t, err)
-				require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
-				require.NoError(t, d.stream.Barrier())
-				require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
-				u.download(t, d)
-				return plan
+				return d.compute(t, op, c.BackwardArgs)
 			}
 			all := run(clean, 0)
 			if all.ScratchBytes > 2*16*700 { // dS is stored
@@ -208,14 +201,7 @@ func TestBackwardRareWork(t *testing.T) {
 				}
 				op := testdevices.Op(t, attention.On(d.dev), c.cfg)
 				attention.SetMaxDSBytes(op, maxDSBytes)
-				u := d.upload(t, c.BackwardArgs)
-				plan, err := op.PlanBackwardFor(u.BackwardArgs)
-				require.NoError(t, err)
-				require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
-				require.NoError(t, d.stream.Barrier())
-				require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
-				u.download(t, d)
-				calls[i], bytesOf[i] = c, plan.ScratchBytes
+				calls[i], bytesOf[i] = c, d.compute(t, op, c.BackwardArgs).ScratchBytes
 			}
 			if bytesOf[0] == bytesOf[1] {
 				t.Skip("the device does not store dS")
@@ -266,14 +252,8 @@ func TestBackwardDropoutOnMatrices(t *testing.T) {
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, op.Close()) }) // the second call shares its pipelines
 				attention.SetMaxDSBytes(op, maxDSBytes)
-				u := d.upload(t, c.BackwardArgs)
-				plan, err := op.PlanBackwardFor(u.BackwardArgs)
-				require.NoError(t, err)
+				plan := d.compute(t, op, c.BackwardArgs)
 				require.Equal(t, r.Tier, plan.Tier)
-				require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
-				require.NoError(t, d.stream.Barrier())
-				require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
-				u.download(t, d)
 				return c, plan.ScratchBytes
 			}
 			got, bytes := run(0)

@@ -159,12 +159,19 @@ func (u *uploaded) download(t require.TestingT, d *backwardDevice) {
 
 // run computes forward and backward of a call in host memory.
 func (d *backwardDevice) run(t require.TestingT, cfg attention.Config, a attention.BackwardArgs) {
+	d.compute(t, d.op(t, cfg), a)
+}
+
+// compute is run by an operation, whose plan it returns.
+func (d *backwardDevice) compute(t require.TestingT, op *attention.Op, a attention.BackwardArgs) attention.BackwardPlan {
 	u := d.upload(t, a)
-	op := d.op(t, cfg)
+	plan, err := op.PlanBackwardFor(u.BackwardArgs)
+	require.NoError(t, err)
 	require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
 	require.NoError(t, d.stream.Barrier())
 	require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
 	u.download(t, d)
+	return plan
 }
 
 // giveOutputs gives the call O, LSE and an output for each gradient, full of NaN.

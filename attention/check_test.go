@@ -163,14 +163,19 @@ func TestCheckArgsRefuses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			cfg, a := goodCall()
 			c.change(&cfg, &a)
-			err := attention.CheckArgs(cfg, a)
-			var shape *attention.ShapeError
-			require.ErrorAs(t, err, &shape)
-			require.Equal(t, c.field, shape.Field, "%v", err)
-			require.Contains(t, err.Error(), c.says)
-			require.Equal(t, 1, strings.Count(err.Error()+"\n", "\n"), "one line")
+			requireRefused(t, attention.CheckArgs(cfg, a), c.field, c.says)
 		})
 	}
+}
+
+// requireRefused requires a ShapeError that names a field, in one line that says something.
+func requireRefused(t *testing.T, err error, field, says string) {
+	t.Helper()
+	var shape *attention.ShapeError
+	require.ErrorAs(t, err, &shape)
+	require.Equal(t, field, shape.Field, "%v", err)
+	require.Contains(t, err.Error(), says)
+	require.Equal(t, 1, strings.Count(err.Error()+"\n", "\n"), "one line")
 }
 
 func TestWideHeadDims(t *testing.T) {

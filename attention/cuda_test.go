@@ -3,7 +3,6 @@ package attention
 import (
 	"errors"
 	"math"
-	"os"
 	"strings"
 	"testing"
 
@@ -96,17 +95,7 @@ func withoutCUDA(t testing.TB) {
 func cudaDevice(t testing.TB) *vk.Device {
 	t.Helper()
 	t.Setenv("VKATTN_VALIDATION", "")
-	driver := os.Getenv("VKATTN_DRIVER")
-	if testdevice.Null() {
-		t.Skip("a null device executes nothing")
-	}
-	dev, err := vk.Open(vk.Options{PipelineCache: "off"})
-	if errors.Is(err, vk.ErrNoDevice) && (driver == "" || driver == "none") {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	return dev
+	return testdevice.Open(t)
 }
 
 // callOn makes a call on buffers of its own: f16, B 2, Hq 4, Hkv 2, head dim 64.

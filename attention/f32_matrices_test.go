@@ -193,14 +193,8 @@ func TestBackwardF32OnMatricesInChunks(t *testing.T) {
 			require.NoError(t, err)
 			d.keep(op)
 			attention.SetMaxDSBytes(op, maxDSBytes)
-			u := d.upload(t, a)
-			plan, err := op.PlanBackwardFor(u.BackwardArgs)
-			require.NoError(t, err)
+			plan := d.compute(t, op, a)
 			require.Equal(t, tier, plan.Tier)
-			require.NoError(t, op.Forward(attention.OnStream(d.stream), u.Args))
-			require.NoError(t, d.stream.Barrier())
-			require.NoError(t, op.Backward(attention.OnStream(d.stream), u.BackwardArgs))
-			u.download(t, d)
 			return [3][]float32{f32Values(a.DQ.Host), f32Values(a.DK.Host), f32Values(a.DV.Host)}, plan.ScratchBytes
 		}
 		const oneHead = 192 * 512 * 4 // bytes of dS: rows and keys rounded up to what every tile divides

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"math"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -162,69 +161,27 @@ func recordedMerge(t testing.TB, r *recording, access attention.Access) (*merge.
 }
 
 func TestMergesAllocateNothing(t *testing.T) {
-	if os.Getenv("VKATTN_DRIVER") == "swiftshader" {
-		t.Skip("the host does the same on every driver, and this one takes longest")
-	}
-	for _, access := range recordTests {
-		t.Run(access.String(), func(t *testing.T) {
-			r := newRecording(t, access)
-			m, a := recordedMerge(t, r, access)
-			forward := func(n int) {
-				for range n {
-					if err := m.Forward(attention.OnStream(r.stream), a); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			forward(batchOf)
-			r.wait(t)
-			require.NoError(t, r.stream.Barrier())
-			allocatesNothing(t, func() { r.next(t) }, func() { forward(batchOf / 2) })
-		})
-	}
+	forwardsAllocateNothing(t, func(t testing.TB, r *recording, access attention.Access) func() error {
+		m, a := recordedMerge(t, r, access)
+		return func() error { return m.Forward(attention.OnStream(r.stream), a) }
+	})
 }
 
 // A merge that a device cannot compute is refused before anything is recorded.
 func TestMergeRefusesOnADevice(t *testing.T) {
 	r := newRecording(t, attention.AccessDescriptors)
 	m, good := recordedMerge(t, r, attention.AccessAuto)
-	require.NoError(t, m.Forward(attention.OnStream(r.stream), good))
-	r.wait(t)
-	require.Error(t, m.Forward(attention.OnStream(&vk.Stream{}), good))
-	require.Error(t, m.Record(nil, good))
-	var shape *attention.ShapeError
-	host := good
+	host, mixed := good, good
 	host.Second.O = attention.Tensor{Host: make([]byte, 16)}
-	require.ErrorAs(t, m.Forward(attention.OnStream(r.stream), host), &shape)
-	require.Equal(t, "Second.O", shape.Field)
-	mixed := good
 	mixed.O.Host = make([]byte, 16)
-	require.ErrorAs(t, m.Forward(attention.OnStream(r.stream), mixed), &shape)
-	require.Equal(t, "O", shape.Field)
-	require.NoError(t, m.Close())
-	require.ErrorIs(t, m.Forward(attention.OnStream(r.stream), good), vk.ErrClosed)
-	other, err := vk.Open(vk.Options{PipelineCache: "off"})
-	require.NoError(t, err)
-	elsewhere, err := merge.NewMerge(attention.On(other), merge.MergeConfig{HeadDim: 8})
-	require.NoError(t, err)
-	stream, err := other.NewStream("elsewhere")
-	require.NoError(t, err)
-	require.ErrorAs(t, elsewhere.Forward(attention.OnStream(stream), good), &shape)
-	require.NoError(t, stream.Close())
-	require.NoError(t, elsewhere.Close())
-	require.NoError(t, other.Close())
-	_, err = merge.NewMerge(attention.On(other), merge.MergeConfig{HeadDim: 8})
-	require.ErrorIs(t, err, vk.ErrClosed)
+	refusesOnADevice(t, r, m, good, map[string]merge.MergeArgs{"Second.O": host, "O": mixed}, func(dev *attention.Device) (*merge.Merge, error) {
+		return merge.NewMerge(dev, merge.MergeConfig{HeadDim: 8})
+	})
 }
 
-// BenchmarkMergeRecord is the host's cost of Merge.Record, as BenchmarkRecord.
 func BenchmarkMergeRecord(b *testing.B) {
-	for _, access := range recordTests {
-		b.Run(access.String(), func(b *testing.B) {
-			r := newRecording(b, access)
-			m, a := recordedMerge(b, r, access)
-			c, again := r.wrap(b)
-			record(b, again, func() error { return m.Record(c, a) })
-		})
-	}
+	benchmarkRecord(b, func(t testing.TB, r *recording, access attention.Access) func(*vk.Commands) error {
+		m, a := recordedMerge(t, r, access)
+		return func(c *vk.Commands) error { return m.Record(c, a) }
+	})
 }

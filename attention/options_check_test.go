@@ -2,7 +2,6 @@ package attention_test
 
 import (
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -199,12 +198,7 @@ func TestCheckArgsRefusesOptions(t *testing.T) {
 			cfg, a := goodCall()
 			optionCalls[c.from](&cfg, &a)
 			c.change(&cfg, &a)
-			err := attention.CheckArgs(cfg, a)
-			var shape *attention.ShapeError
-			require.ErrorAs(t, err, &shape)
-			require.Equal(t, c.field, shape.Field, "%v", err)
-			require.Contains(t, err.Error(), c.says)
-			require.Equal(t, 1, strings.Count(err.Error()+"\n", "\n"), "one line")
+			requireRefused(t, attention.CheckArgs(cfg, a), c.field, c.says)
 		})
 	}
 }

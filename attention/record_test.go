@@ -2,7 +2,6 @@ package attention_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -34,20 +33,12 @@ var recordTests = []attention.Access{attention.AccessAddresses, attention.Access
 func newRecording(t testing.TB, access attention.Access) *recording {
 	t.Helper()
 	t.Setenv("VKATTN_VALIDATION", "")
-	driver := os.Getenv("VKATTN_DRIVER")
-	if testdevice.Null() {
-		t.Skip("a null device executes nothing")
-	}
-	dev, err := vk.Open(vk.Options{PipelineCache: "off"})
-	if errors.Is(err, vk.ErrNoDevice) && (driver == "" || driver == "none") {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	dev := testdevice.Open(t)
 	if access == attention.AccessAddresses && !dev.Caps().BufferDeviceAddress {
 		t.Skip("the device has no buffer addresses")
 	}
 	r := &recording{dev: dev}
+	var err error
 	r.op, err = attention.New(attention.On(dev), attention.Config{HeadDim: 8, Tier: attention.TierScalar, Access: access, Causal: attention.BottomRight})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.op.Close()) })
@@ -200,25 +191,17 @@ func (r *recording) roundTrip(t testing.TB) {
 // BenchmarkRecord measures the host cost of Op.Record into a command buffer that is never
 // submitted: ns/op and allocations count the recording alone.
 func BenchmarkRecord(b *testing.B) {
-	for _, access := range recordTests {
-		b.Run(access.String(), func(b *testing.B) {
-			r := newRecording(b, access)
-			c, again := r.wrap(b)
-			record(b, again, func() error { return r.op.Record(c, r.args) })
-		})
-	}
+	benchmarkRecord(b, func(_ testing.TB, r *recording, _ attention.Access) func(*vk.Commands) error {
+		return func(c *vk.Commands) error { return r.op.Record(c, r.args) }
+	})
 }
 
 // BenchmarkRecordOptions is BenchmarkRecord of a call with options.
 func BenchmarkRecordOptions(b *testing.B) {
-	for _, access := range recordTests {
-		b.Run(access.String(), func(b *testing.B) {
-			r := newRecording(b, access)
-			r.giveOptions(b)
-			c, again := r.wrap(b)
-			record(b, again, func() error { return r.op.Record(c, r.args) })
-		})
-	}
+	benchmarkRecord(b, func(t testing.TB, r *recording, _ attention.Access) func(*vk.Commands) error {
+		r.giveOptions(t)
+		return func(c *vk.Commands) error { return r.op.Record(c, r.args) }
+	})
 }
 
 // BenchmarkForward measures the same for a stream: calls behind a barrier each, as every call writes the same O, and
@@ -345,4 +328,75 @@ func record(b *testing.B, again func(), f func() error) {
 		}
 	}
 	again()
+}
+
+// recordable is an operation whose calls have arguments A.
+type recordable[A any] interface {
+	Forward(*attention.Stream, A) error
+	Record(*vk.Commands, A) error
+	Close() error
+}
+
+// forwardsAllocateNothing checks that Forward of an operation for a recording allocates nothing. A method of a type parameter would.
+func forwardsAllocateNothing(t *testing.T, made func(t testing.TB, r *recording, access attention.Access) (forward func() error)) {
+	if os.Getenv("VKATTN_DRIVER") == "swiftshader" {
+		t.Skip("the host does the same on every driver, and this one takes longest")
+	}
+	for _, access := range recordTests {
+		t.Run(access.String(), func(t *testing.T) {
+			r := newRecording(t, access)
+			call := made(t, r, access)
+			forward := func(n int) {
+				for range n {
+					if err := call(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			forward(batchOf)
+			r.wait(t)
+			require.NoError(t, r.stream.Barrier())
+			allocatesNothing(t, func() { r.next(t) }, func() { forward(batchOf / 2) })
+		})
+	}
+}
+
+// refusesOnADevice checks that what a device cannot compute is refused before anything is recorded. bad are calls with the field that
+// is wrong, and remake makes the operation on another device.
+func refusesOnADevice[O recordable[A], A any](t *testing.T, r *recording, op O, good A, bad map[string]A, remake func(*attention.Device) (O, error)) {
+	require.NoError(t, op.Forward(attention.OnStream(r.stream), good))
+	r.wait(t)
+	require.Error(t, op.Forward(attention.OnStream(&vk.Stream{}), good))
+	require.Error(t, op.Record(nil, good))
+	var shape *attention.ShapeError
+	for field, a := range bad {
+		require.ErrorAs(t, op.Forward(attention.OnStream(r.stream), a), &shape)
+		require.Equal(t, field, shape.Field)
+	}
+	require.NoError(t, op.Close())
+	require.ErrorIs(t, op.Forward(attention.OnStream(r.stream), good), vk.ErrClosed)
+	other, err := vk.Open(vk.Options{PipelineCache: "off"})
+	require.NoError(t, err)
+	elsewhere, err := remake(attention.On(other))
+	require.NoError(t, err)
+	stream, err := other.NewStream("elsewhere")
+	require.NoError(t, err)
+	require.ErrorAs(t, elsewhere.Forward(attention.OnStream(stream), good), &shape)
+	require.NoError(t, stream.Close())
+	require.NoError(t, elsewhere.Close())
+	require.NoError(t, other.Close())
+	_, err = remake(attention.On(other))
+	require.ErrorIs(t, err, vk.ErrClosed)
+}
+
+// benchmarkRecord measures the host's cost of Record of an operation for a recording.
+func benchmarkRecord(b *testing.B, made func(t testing.TB, r *recording, access attention.Access) (record func(*vk.Commands) error)) {
+	for _, access := range recordTests {
+		b.Run(access.String(), func(b *testing.B) {
+			r := newRecording(b, access)
+			call := made(b, r, access)
+			c, again := r.wrap(b)
+			record(b, again, func() error { return call(c) })
+		})
+	}
 }

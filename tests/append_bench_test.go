@@ -37,9 +37,7 @@ func BenchmarkAppend(b *testing.B) {
 		b.Run(fmt.Sprintf("f16.%v.d%d.B%d.H%d-%d.N%d", c.kv, dim, c.b, hq, hkv, c.rows), func(b *testing.B) {
 			stream := testdevice.Stream(b, s.dev, "append")
 			buffer := func(bytes int, word uint32) *vk.Buffer {
-				buf, err := s.dev.NewBuffer(uint64(bytes), vk.BufferOptions{})
-				require.NoError(b, err)
-				b.Cleanup(func() { require.NoError(b, buf.Close()) })
+				buf := testdevice.Buffer(b, s.dev, uint64(bytes))
 				require.NoError(b, stream.Fill(vk.BufferRange{Buffer: buf}, word))
 				return buf
 			}
@@ -57,26 +55,31 @@ func BenchmarkAppend(b *testing.B) {
 			p, err := kvcache.NewAppend(attention.On(s.dev), cfg)
 			require.NoError(b, err)
 			defer p.Close()
-			run := func() {
-				for range perSubmit {
-					if err := stream.Barrier(); err != nil {
-						b.Fatal(err)
-					}
-					if err := p.Forward(attention.OnStream(stream), a); err != nil {
-						b.Fatal(err)
-					}
-				}
-				if err := stream.Wait(context.Background()); err != nil {
-					b.Fatal(err)
-				}
-			}
-			run()
-			for b.Loop() {
-				run()
-			}
+			benchmarkCalls(b, stream, perSubmit, func() error { return p.Forward(attention.OnStream(stream), a) })
 			appends := float64(b.N) * perSubmit
 			b.ReportMetric(b.Elapsed().Seconds()*1e6/appends, "us/append")
 			b.ReportMetric(float64(2*news*dim*2+2*cache+2*news/hkv*hq*dim*2)*appends/b.Elapsed().Seconds()/1e9, "GB/s")
 		})
+	}
+}
+
+// benchmarkCalls measures calls of which each waits for the one before.
+func benchmarkCalls(b *testing.B, stream *vk.Stream, perSubmit int, call func() error) {
+	run := func() {
+		for range perSubmit {
+			if err := stream.Barrier(); err != nil {
+				b.Fatal(err)
+			}
+			if err := call(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := stream.Wait(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	run()
+	for b.Loop() {
+		run()
 	}
 }

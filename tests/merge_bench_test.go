@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -36,9 +35,7 @@ func BenchmarkMerge(b *testing.B) {
 		b.Run(fmt.Sprintf("f16.d%d.B%d.H%d.S%d.%d", dim, c.shape.B, c.shape.Hq, c.shape.Sq, c.states), func(b *testing.B) {
 			stream := testdevice.Stream(b, s.dev, "merge")
 			tensor := func(states uint64, rowBytes uint64) attention.Tensor {
-				buf, err := s.dev.NewBuffer(states*rows*rowBytes, vk.BufferOptions{})
-				require.NoError(b, err)
-				b.Cleanup(func() { require.NoError(b, buf.Close()) })
+				buf := testdevice.Buffer(b, s.dev, states*rows*rowBytes)
 				require.NoError(b, stream.Fill(vk.BufferRange{Buffer: buf}, 0x3c003c00))
 				return attention.Tensor{Buffer: buf}
 			}
@@ -49,23 +46,7 @@ func BenchmarkMerge(b *testing.B) {
 			m, err := merge.NewMerge(attention.On(s.dev), merge.MergeConfig{HeadDim: dim})
 			require.NoError(b, err)
 			defer m.Close()
-			run := func() {
-				for range perSubmit {
-					if err := stream.Barrier(); err != nil {
-						b.Fatal(err)
-					}
-					if err := m.Forward(attention.OnStream(stream), a); err != nil {
-						b.Fatal(err)
-					}
-				}
-				if err := stream.Wait(context.Background()); err != nil {
-					b.Fatal(err)
-				}
-			}
-			run()
-			for b.Loop() {
-				run()
-			}
+			benchmarkCalls(b, stream, perSubmit, func() error { return m.Forward(attention.OnStream(stream), a) })
 			merges := float64(b.N) * perSubmit
 			b.ReportMetric(b.Elapsed().Seconds()*1e6/merges, "us/merge")
 			b.ReportMetric(float64((n+1)*rows*(2*dim+4))*merges/b.Elapsed().Seconds()/1e9, "GB/s")
