@@ -385,9 +385,6 @@ func (f Options) CheckLimits(a *problem.Args, splits, dv int) error {
 	case f.split && all*int64(dv) > math.MaxUint32:
 		return fmt.Errorf("%w: %d rows of %d elements: split keys allow fewer than 2^32 elements", problem.ErrUnsupported, all, dv)
 	}
-	if a.Bias != nil && f.mask && (f.sparseTokens != 0 || f.mapRows != 0) {
-		return fmt.Errorf("%w: a mask and a bias together with blocks or sparse tokens: only the CPU tier takes all three", problem.ErrUnsupported)
-	}
 	return CheckSlots(a)
 }
 

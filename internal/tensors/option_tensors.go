@@ -2,6 +2,7 @@ package tensors
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 
 	"vkattn/attention/score"
@@ -244,8 +245,11 @@ func checkOptionTensors(a *problem.Args, cfg *problem.Config, tensors []Layout) 
 	return CheckNumbers(a)
 }
 
-// CheckOptionsDevice refuses memory of another device.
+// CheckOptionsDevice refuses memory of another device, and options that no kernel takes together.
 func CheckOptionsDevice(a *problem.Args, cfg *problem.Config, on Place) error {
+	if on.Vulkan != nil && a.Mask != nil && a.Bias != nil && (a.SparseTokens != nil || a.Blocks != nil) {
+		return fmt.Errorf("%w: a mask and a bias together with blocks or sparse tokens: only the CPU tier takes all three", problem.ErrUnsupported)
+	}
 	var l Layout
 	return EachOption(cfg, a, &l, func(OptionTensor) error { return l.CheckDevice(on) })
 }
