@@ -157,8 +157,8 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
             const uint at = VEC_INDEX(K_VECS, i);                                                   \
-            if (K_TYPE != 0) kVec[i] = KEY_SCALES ? exactPairsOrNaN(K_TYPE, kVec[i].xy)             \
-                : IS_REST(K_TYPE, at % K_ROW_VECS * 8) ? rest16(kVec[i]) : dequantize16(K_TYPE, kVec[i]); \
+            if (IS_REST(K_TYPE, at % K_ROW_VECS * 8)) kVec[i] = rest16(kVec[i]);                    \
+            else if (K_TYPE != 0) kVec[i] = PAIRED_COLUMNS ? storedPairs(K_TYPE, kVec[i]) : inOrder(storedPairs(K_TYPE, kVec[i])); \
             if (KV_TILE * K_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * K_ROW_VECS)                \
                 smem[at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS] = kVec[i];                       \
         }                                                                                           \
@@ -181,7 +181,7 @@ const bool V_TILE_MAY_BE_NON_FINITE = IN(SCALED & ~(1 << FLOAT8), V_TYPE) == 0; 
         [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
             const uint at = VEC_INDEX(V_VECS, i);                                                   \
             if (V_TYPE == FLOAT8_E5M2 && dropsNonFiniteBytes(vVec[i])) atomicOr(nonFiniteSeen, 1);  \
-            if (V_TYPE != 0) vVec[i] = KEY_SCALES ? inOrder(exactPairsOrNaN(V_TYPE, vVec[i].xy)) : dequantize16(V_TYPE, vVec[i]);   \
+            if (V_TYPE != 0) vVec[i] = inOrder(storedPairs(V_TYPE, vVec[i]));                       \
             if (masked != 0 && CLEAR_V_TAIL && CURRENT_TILE * KV_TILE + at / V_ROW_VECS >= work.seqlenK) vVec[i] = uvec4(0); \
             if (masked != 0 && ROW_MASKS && V_TILE_MAY_BE_NON_FINITE && dropNonFinite(vVec[i])) atomicOr(nonFiniteSeen, 1); \
             if (KV_TILE * V_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * V_ROW_VECS)                \
