@@ -1,6 +1,7 @@
 package cudapath
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -61,12 +62,12 @@ func (t *table) tryGroup(g group, d *DeviceInfo, p *problem.CUDAProblem) (k *Ker
 	var list []*Kernel
 	for i := range t.kernels {
 		e := &t.kernels[i]
-		general := e.General && g.family == "fa2" // also where the alignment is that of the other kernels
+		general := e.General && e.Any && g.family == "fa2" // also where the alignment is that of the other kernels
 		if e.Latent || e.Family != g.family || !ref && e.Any != g.any && !general {
 			continue
 		}
 		some = true
-		if e.General != (p.Options != "") || e.Slots != p.Slots {
+		if e.General != (p.Options != "") || e.Slots != p.Slots || e.Sequences && p.NotSequences != "" {
 			continue
 		}
 		takes = true
@@ -84,7 +85,7 @@ func (t *table) tryGroup(g group, d *DeviceInfo, p *problem.CUDAProblem) (k *Ker
 	case !some:
 		return nil, "not part of this build"
 	case !takes && p.Options != "":
-		return nil, "it takes no " + p.Options
+		return nil, "it takes no " + cmp.Or(p.NotSequences, p.Options)
 	case !typed:
 		return nil, "there is none for " + dtype
 	case len(list) == 0:
@@ -166,6 +167,9 @@ func (t *table) backwardKernel(g group, module, outputs string, p *problem.CUDAB
 	return nil, some
 }
 
+// maxSequencesRows limits rows and tiles of a kernel for sequences, which counts past their end in 31 bits.
+const maxSequencesRows = 1 << 30
+
 // alignment is the alignment in elements that kernels with 16-byte copies need.
 const alignment = 8
 
@@ -201,7 +205,11 @@ func (t *table) limits(k *Kernel, d *DeviceInfo, p *problem.CUDAProblem) string 
 		count = k.tiles(&shape, shape.B)
 	}
 	if k.persistent() {
-		if n := max(count.count(), k.units(count)); n > math.MaxInt32 {
+		n := max(count.count(), k.units(count))
+		if k.Sequences && max(p.Rows, n) > maxSequencesRows {
+			return fmt.Sprintf("%d rows of all sequences and %d tiles, it takes at most 2^30", p.Rows, n)
+		}
+		if n > math.MaxInt32 {
 			return fmt.Sprintf("%d tiles, it counts them in 31 bits", n)
 		}
 		return ""

@@ -37,6 +37,8 @@ func testTable(t *testing.T) *table {
 	fa3 = append(fa3, strings.ReplaceAll(strings.Replace(fa3[len(fa3)-1], `"tokens":true,"combine":"fa3_tokens_combine"`, `"tokens":true,"offsets":true`, 1), "fa3_tokens", "fa3_offsets"))
 	fa3 = append(fa3, `{"entry":"fa3_rows","family":"fa3","dtype":"f16","d":576,"dv":512,"latent":true,"kv":"fp8_ds_mla","combine":"fa3_rows_combine","module":"m3",
 		"threads":512,"shared":200000,"rows":64,"cols":64,"grid":"persistent"}`)
+	fa3 = append(fa3, `{"entry":"fa3_general","family":"fa3","dtype":"f16","d":128,"dv":128,"general":true,"sequences":true,"module":"m3",
+		"threads":384,"shared":200000,"rows":128,"cols":128,"grid":"persistent","maps":[{"tensor":"q","box":[64,128,1,1],"swizzle":128}]}`)
 	var fa2 []string
 	for _, d := range []string{`256,"dv":256`, `64,"dv":64`, `192,"dv":128`} { // not in order
 		for _, any := range []bool{false, true} {
@@ -115,7 +117,14 @@ func TestChoosesTheBestKernelThatTakesTheProblem(t *testing.T) {
 		{"a family that cannot", a100, func(p *chosen) { p.Kernel = "fa3" }, "", "fa3: there is no code"},
 		{"a family without alignment", h200, func(p *chosen) { p.Kernel, p.Align = "fa3", 2 }, "", "multiples of 8"},
 		{"no such type", h200, func(p *chosen) { p.DType = attention.BF16 }, "", "ref: there is none for bf16"},
-		{"options", h200, func(p *chosen) { p.Options, p.Causal = "lengths, window", true }, "fa2_general", "fa3: it takes no lengths, window"},
+		{"lengths and a window", h200, func(p *chosen) { p.Options, p.Causal = "lengths, window", true }, "fa3_general", ""},
+		{"lengths on an older device", a100, func(p *chosen) { p.Options = "lengths" }, "fa2_general", "no code of it for compute capability 8.0"},
+		{"lengths at any alignment", h200, func(p *chosen) { p.Options, p.Align = "lengths", 4 }, "fa2_general", "fa3: head dims, offsets and strides"},
+		{"lengths of wide heads", h200, func(p *chosen) { p.Options, p.HeadDim = "lengths", 192 }, "fa2_general", "fa3: there is none for head dims 192/128"},
+		{"lengths of many rows", h200, func(p *chosen) { p.Options, p.Rows = "lengths", 1<<30+1 }, "fa2_general", "fa3: 1073741825 rows of all sequences"},
+		{"lengths of many tiles", h200, func(p *chosen) { p.Options, p.Hq, p.Hkv, p.Sq = "lengths", 1<<16, 1<<16, 1<<20+1 }, "fa2_general", "rows of all sequences and 1073872896 tiles, it takes at most 2^30"},
+		{"lengths by fa2", h200, func(p *chosen) { p.Options, p.Kernel = "lengths", "fa2" }, "fa2_general", ""},
+		{"lengths and a softcap", h200, func(p *chosen) { p.Options, p.NotSequences = "lengths, softcap", "softcap" }, "fa2_general", "fa3: it takes no softcap"},
 		{"options at any alignment", h200, func(p *chosen) { p.Options, p.Align = "softcap", 1 }, "fa2_general", "fa2: head dims, offsets and strides"},
 		{"options for validation", h200, func(p *chosen) { p.Options, p.Kernel = "sinks", "ref" }, "", "ref: it takes no sinks"},
 		{"options of float32", h200, func(p *chosen) { p.Options, p.DType = "pages", attention.F32 }, "", "fa2_any: there is none for f32"},

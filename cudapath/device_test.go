@@ -829,7 +829,7 @@ func TestDeviceRefuses(t *testing.T) {
 	general, err := op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9})
 	require.NoError(t, err)
 	require.Equal(t, "attn_fa2_f16_d64_general", general.Kernel)
-	require.Contains(t, general.String(), "fa3: it takes no window, softcap")
+	require.Contains(t, general.String(), "fa3: it takes no softcap")
 
 	// Odd head dims go to the kernels for any alignment, and the plan says why.
 	op, err = attention.New(dev, attention.Config{HeadDim: 33})

@@ -27,17 +27,18 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-// generalEmulator runs a forward kernel of family fa2 for calls with options on the CPU.
+// generalEmulator runs a forward kernel for calls with options on the CPU, of family fa2 or, by runMapped, of fa3.
 type generalEmulator struct {
-	k   *Kernel
-	lib uintptr
-	run func(entry uintptr, p *generalParams, grid *uint32, threads, reversed int32) string
+	k         *Kernel
+	lib       uintptr
+	run       func(entry uintptr, p *generalParams, grid *uint32, threads, reversed int32) string
+	runMapped func(p *generalParams, maps *emulatedMap, ctas, reversed int32) string
 }
 
 // generalKernel is the kernel of the table for a storage type, head dims and options of slots or none, nil if there is none.
 func generalKernel(t *table, dtype string, d, dv int, slots bool) *Kernel {
 	for i := range t.kernels { // sorted by size
-		if k := &t.kernels[i]; k.General && k.Slots == slots && k.DType == dtype && k.D >= d && k.DV >= dv {
+		if k := &t.kernels[i]; k.General && !k.Sequences && k.Slots == slots && k.DType == dtype && k.D >= d && k.DV >= dv {
 			return k
 		}
 	}
@@ -97,6 +98,9 @@ func (e *generalEmulator) forward(cfg problem.Config, a problem.Args, all []tens
 	if p.setOptions(&call); a.MaxLogits.Given() {
 		p.maxLogits = vector(a.MaxLogits)
 		half.EncodeF32(a.MaxLogits.Host[4*a.MaxLogits.Offset:], slices.Repeat([]float32{float32(math.Inf(-1))}, a.Hq))
+	}
+	if e.runMapped != nil {
+		return e.mapped(&p, &a, eachHead)
 	}
 	g, err := e.k.grid(e.k.tiles(&a.Shape, a.B))
 	if err != nil {

@@ -99,7 +99,7 @@ func TestGPUDeviceForward(t *testing.T) {
 	}
 }
 
-// The tables of options without Vulkan, by the general kernels of fa2.
+// The tables of options without Vulkan, by the general kernels of fa2 and fa3.
 func TestGPUDeviceForwardOptions(t *testing.T) {
 	dev := needCUDA(t)
 	for which, dtype := range []attention.DType{attention.F16, attention.BF16} {
@@ -122,6 +122,24 @@ func TestGPUDeviceForwardOptions(t *testing.T) {
 			}
 			t.Logf("%d cases", n)
 		})
+	}
+}
+
+// The fa3 kernels for lengths and windows compute the cases of their emulation, and the same bits a hundred times.
+func TestGPUDeviceSequences(t *testing.T) {
+	dev := needCUDA(t)
+	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		for _, x := range sequenceCases() {
+			t.Run(fmt.Sprint(dtype, "/", x.String()), func(t *testing.T) {
+				p, err := cases.NewProblem(x, dtype)
+				require.NoError(t, err)
+				judgeOptionsOnDevice(t, dev, "fa3", p)
+				after := forwardOnDevice(t, dev, "fa3", p, p.Image)
+				for range 100 {
+					require.NoError(t, p.Same(after, forwardOnDevice(t, dev, "fa3", p, p.Image)))
+				}
+			})
+		}
 	}
 }
 

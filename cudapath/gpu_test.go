@@ -289,7 +289,7 @@ func TestGPUEveryTile(t *testing.T) {
 		bits := map[string][]byte{} // by kind and keys
 		for i := range all.kernels {
 			k := &all.kernels[i]
-			if k.Family != "fa3" {
+			if k.Family != "fa3" || k.General || k.Latent {
 				continue
 			}
 			one := *all

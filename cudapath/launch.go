@@ -1,6 +1,7 @@
 package cudapath
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -176,13 +177,7 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		for i, n := range g {
 			v.call.grid[i] = uint32(n)
 		}
-		p := &v.params
-		tensors := [...]mappedTensor{
-			{p.q.base, p.q.batch, p.q.head, p.q.row, int(p.d), shape.Sq, shape.Hq, false},
-			{p.k.base, p.k.batch, p.k.head, p.k.row, int(p.d), shape.Sk, shape.Hkv, false},
-			{p.v.base, p.v.batch, p.v.head, p.v.row, int(p.dv), shape.Sk, shape.Hkv, false},
-			{p.o.base, p.o.batch, p.o.head, p.o.row, int(p.dv), shape.Sq, shape.Hq, false},
-		}
+		tensors := v.params.mapped(&shape)
 		if err := k.setMaps(&v.call, tensors[:], shape.B); err != nil {
 			return err
 		}
@@ -260,6 +255,27 @@ type mappedTensor struct {
 	batch, head, row int64 // elements
 	dim, rows, heads int
 	packed           bool // its rows are those of all sequences
+}
+
+// mapped are the tensors of a call. The first rows of those that are packed are of all sequences, and a tensor without rows, of
+// which no copy reads any, has one.
+func (p *generalParams) mapped(s *attention.Shape) [4]mappedTensor {
+	t := [...]mappedTensor{
+		{p.q.base, p.q.batch, p.q.head, p.q.row, int(p.d), s.Sq, s.Hq, p.cuQ != 0},
+		{p.k.base, p.k.batch, p.k.head, p.k.row, int(p.d), s.Sk, s.KVHeads(), p.cuK != 0},
+		{p.v.base, p.v.batch, p.v.head, p.v.row, int(p.dv), s.Sk, s.KVHeads(), p.cuK != 0},
+		{p.o.base, p.o.batch, p.o.head, p.o.row, int(p.dv), s.Sq, s.Hq, p.cuQ != 0},
+	}
+	for i, total := range [...]int32{p.totalQ, p.totalK, p.totalK, p.totalQ} {
+		x := &t[i]
+		if x.packed {
+			x.rows = int(total)
+		}
+		if x.rows < 1 {
+			x.base, x.rows = cmp.Or(p.q.base, p.o.base, p.k.base)&^15, 1
+		}
+	}
+	return t
 }
 
 // setMaps creates the tensor maps of the tensor memory accelerator. tensors are in the order of mapTensors.

@@ -39,8 +39,10 @@ type Kernel struct {
 	// factors are joined by *. "persistent" is as many CTAs as run at once, at most one
 	// per tile, or per block of keys of a KV head for a backward kernel of dK and dV.
 	Grid string `json:"grid"`
-	// General: a forward kernel for calls with options, which others do not take. It takes any alignment.
-	General bool `json:"general,omitempty"`
+	// General: a forward kernel for calls with options, which others do not take. Sequences: it takes lengths and a window alone; others
+	// take any alignment.
+	General   bool `json:"general,omitempty"`
+	Sequences bool `json:"sequences,omitempty"`
 	// Slots: a general kernel for calls with options of slots, a bias, a mask or dropout, which the others do not take.
 	Slots bool `json:"slots,omitempty"`
 	// Latent: a forward kernel of latent attention (latent.go), for calls with lengths and pages and those without options. Combine

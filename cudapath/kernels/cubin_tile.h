@@ -7,7 +7,7 @@
 // 0, K of step 1, V of step 0, K of step 2, V of step 1, and so on.
 template <int D_, int DV_, int WARPGROUPS_, int BN_, int STAGES_, bool ONE_RING_, bool PINGPONG_, int AHEAD_, bool CAUSAL_> struct CubinTile {
 	static constexpr int D = D_, DV = DV_, WARPGROUPS = WARPGROUPS_, BN = BN_, STAGES = STAGES_;
-	static constexpr bool ONE_RING = ONE_RING_, PINGPONG = PINGPONG_, CAUSAL = CAUSAL_, PARTIAL_LAST = true;
+	static constexpr bool ONE_RING = ONE_RING_, PINGPONG = PINGPONG_, CAUSAL = CAUSAL_, PARTIAL_LAST = true, OPTIONS = false;
 	static constexpr int AHEAD = AHEAD_; // KV tiles that the producer prefetches into L2 ahead of those it copies
 	static constexpr bool EARLY_Q = WARPGROUPS < 4; // Q is loaded during the last softmax of the previous row block; 112 registers do not suffice for that
 	static constexpr int BM = 64 * WARPGROUPS;

@@ -21,20 +21,25 @@
 // epilogue the consumers of a marked row block read these elements from global memory and add them to O of the rows
 // that attend to them.
 //
+// Modules with FA3_OPTIONS take calls with lengths or a window instead (fa3_options.h).
+//
 // Files: fa3_tile.h (sizes, shared memory, mbarriers), fa3_work.h (row blocks of a CTA), fa3_produce.h (copies, scan of
-// V), fa3_consume.h (softmax, main loop, epilogue).
+// V), fa3_consume.h (softmax, main loop, epilogue), fa3_options.h.
 //
 // The build compiles one cubin per (dtype, head dims), with these macros (see build/fa3.go):
 //   ATTN_BF16=0|1      storage type
 //   ATTN_D, ATTN_DV    head dims; the tensor maps pad smaller ones with zeros
+//   FA3_OPTIONS=1      for calls with lengths or a window, of any mask
 //   FA3_KERNELS        KERNEL(name, warpgroups, keys of a KV tile, causal, bytes of shared memory) of each entry
-// Entries: name(map q, map k, map v, AttnParams). fa3.json has the launch parameters. Any grid gives the same bits, and so
-// do tiles with the same number of keys; one CTA per multiprocessor is intended.
+// Entries: name(map q, map k, map v, AttnParams), with FA3_OPTIONS AttnGeneralParams. fa3.json has the launch parameters.
+// Any grid gives the same bits, and so do tiles with the same number of keys; one CTA per multiprocessor is intended.
 #include "fa3_consume.h"
 #include "fa3_produce.h"
+#if FA3_OPTIONS
+#include "fa3_options.h"
+#endif
 
-template <class T>
-__device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const AttnParams &p) {
+template <class T, class Params> __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const Params &p) {
 	extern __shared__ __align__(1024) char tiles[];
 	const uint32_t shared = sharedAddress(tiles);
 	const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
@@ -46,6 +51,12 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 			barrierInit(shared + T::Q_EMPTY + 8 * i, releases);
 		}
 		initKeyRings<T>(shared, tiles, releases);
+		if constexpr (T::OPTIONS) {
+			for (int i = 0; i < T::WORKS; i++) {
+				barrierInit(shared + T::WORK_FULL + 8 * i, 1);
+				barrierInit(shared + T::WORK_EMPTY + 8 * i, T::WORK_READERS);
+			}
+		}
 		barrierInitFence();
 	}
 	__syncthreads();
@@ -53,6 +64,8 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 		giveRegisters<T::PRODUCER_REGISTERS>();
 		if (warp == 0) {
 			if (threadIdx.x == 0) produce<T>(mapQ, mapK, mapV, p, shared);
+		} else if (T::OPTIONS && warp > T::SCANNERS) {
+			if constexpr (T::OPTIONS) listBlocks<T>(p, shared);
 		} else if (T::CAUSAL) {
 			scan<T>(p, shared, tiles);
 		}
@@ -62,11 +75,18 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 	}
 }
 
+#if FA3_OPTIONS
+#define TILE(warpgroups, cols, causal) OptionsTile<ATTN_D, ATTN_DV, warpgroups, cols>
+#define PARAMS AttnGeneralParams
+#else
+#define TILE(warpgroups, cols, causal) Tile<ATTN_D, ATTN_DV, warpgroups, cols, causal>
+#define PARAMS AttnParams
+#endif
 #define KERNEL(name, warpgroups, cols, causal, shared)                                                                                  \
 	extern "C" __global__ void __launch_bounds__(128 * (warpgroups + 1), 1)                                                        \
 		name(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,    \
-		     const __grid_constant__ AttnParams p) {                                                                           \
-		using T = Tile<ATTN_D, ATTN_DV, warpgroups, cols, causal>;                                                             \
+		     const __grid_constant__ PARAMS p) {                                                                               \
+		using T = TILE(warpgroups, cols, causal);                                                                              \
 		static_assert(T::SHARED_BYTES == shared, "build/fa3.go says otherwise");                                               \
 		attend<T>(&q, &k, &v, p);                                                                                              \
 	}

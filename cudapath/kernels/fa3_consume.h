@@ -30,6 +30,11 @@ template <class T> __device__ __forceinline__ int lastKeyOf(const AttnParams &p,
 	return T::CAUSAL ? int(min(row + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
 }
 
+// With options: the first of a thread's two rows, the last key of each, and the first key of the first row. That of the second is 8 keys later.
+struct ThreadRows {
+	int row, last0, last1, first0;
+};
+
 // The first KV step of a warpgroup with rows `row` to `row + 63`. They attend to no key of earlier steps.
 template <class T> __device__ __forceinline__ int firstStepOf(const AttnParams &p, const Work &w, const int &row) {
 	const int lastKey = T::CAUSAL ? int(min(max(int64_t(row) + 63 + p.causal_offset, int64_t(0)), int64_t(p.Sk - 1))) : p.Sk - 1;
@@ -45,6 +50,18 @@ template <int N> __device__ __forceinline__ void mask(float (&s)[N], int last0, 
 		for (int c = 0; c < 2; c++) {
 			if (8 * j + c > last0) s[4 * j + c] = -INFINITY;
 			if (8 * j + c > last1) s[4 * j + 2 + c] = -INFINITY;
+		}
+	}
+}
+
+// The same for keys from first0 on of one row, and from 8 keys later on of the other.
+template <int N> __device__ __forceinline__ void mask(float (&s)[N], int last0, int last1, int first0) {
+#pragma unroll
+	for (int j = 0; j < N / 4; j++) {
+#pragma unroll
+		for (int c = 0; c < 2; c++) {
+			if (8 * j + c > last0 || 8 * j + c < first0) s[4 * j + c] = -INFINITY;
+			if (8 * j + c > last1 || 8 * j + c < first0 + 8) s[4 * j + 2 + c] = -INFINITY;
 		}
 	}
 }
@@ -139,11 +156,11 @@ template <class T> __device__ __forceinline__ void issueOutput(float (&o)[T::DV 
 
 // Adds to O the non-finite elements of V of keys [from, end) to which the rows attend. The scan has replaced these
 // elements by zeros in shared memory, so this function reads them from global memory.
-template <class T>
-__device__ void addNotFinite(float (&o)[T::DV / 2], const AttnParams &p, const Work &w, int from, int end, int last0, int last1, int c) {
-	const char *v = reinterpret_cast<const char *>(p.v.base) + 2 * (w.batch * p.v.batch + w.head / (p.Hq / p.Hkv) * p.v.head + 2 * c);
+template <class T, class Block>
+__device__ void addNotFinite(float (&o)[T::DV / 2], const AttnParams &p, const Block &w, int from, int end, int last0, int last1, int c, int first0 = 0) {
+	const char *v = reinterpret_cast<const char *>(p.v.base) + 2 * (keyBatchOf(w) * p.v.batch + w.head / (p.Hq / p.Hkv) * p.v.head + 2 * c);
 	for (int key = from; key < end; key++) {
-		const char *row = v + 2 * (key * p.v.row);
+		const char *row = v + 2 * (keyRowOf(w, key) * p.v.row);
 #pragma unroll
 		for (int j = 0; j < T::DV / 8; j++) {
 			if (8 * j >= p.Dv) break;
@@ -155,46 +172,54 @@ __device__ void addNotFinite(float (&o)[T::DV / 2], const AttnParams &p, const W
 				// Infinity or NaN as float32: the sign, an exponent of ones, and a fraction that is not 0 for NaN.
 				const uint32_t value = two >> 16 * half & 0xffff;
 				const float x = __uint_as_float((value & 0x8000) << 16 | 0x7f800000 | ((value & ~EXPONENTS & 0x7fff) != 0 ? 1 << 22 : 0));
-				if (key <= last0) o[4 * j + half] += x;
-				if (key <= last1) o[4 * j + 2 + half] += x;
+				if (key <= last0 && (!T::OPTIONS || key >= first0)) o[4 * j + half] += x;
+				if (key <= last1 && (!T::OPTIONS || key >= first0 + 8)) o[4 * j + 2 + half] += x;
 			}
 		}
 	}
 }
 
 // Stores zeros for a row block that attends to no key.
-template <class T> __device__ __forceinline__ void finishEmpty(const AttnParams &p, const Work &w, int rowInBlock) {
+template <class T, class Params, class Block> __device__ __forceinline__ void finishEmpty(const Params &p, const Block &w, int rowInBlock) {
 	const int c = threadIdx.x % 4;
 #pragma unroll 1
-	for (int row = w.row + rowInBlock, r = 0; r < 2 && row < p.Sq; r++, row += 8) {
+	for (int row = w.row + rowInBlock, r = 0; r < 2 && row < endOf(p, w); r++, row += 8) {
 		char *out = reinterpret_cast<char *>(p.o.base) + 2 * (w.batch * p.o.batch + w.head * p.o.head + row * p.o.row);
 #pragma unroll 1
 		for (int col = 8 * c; col < p.Dv; col += 32) *reinterpret_cast<uint4 *>(out + 2 * col) = make_uint4(0, 0, 0, 0);
-		if (p.lse != 0 && c == 0) reinterpret_cast<float *>(p.lse)[(int64_t(w.batch) * p.Hq + w.head) * p.Sq + row] = -INFINITY;
+		if (p.lse != 0 && c == 0) reinterpret_cast<float *>(p.lse)[(int64_t(w.batch) * p.Hq + w.head) * rowsOfLSE(p, w) + row] = -INFINITY;
 	}
 }
 
 // Epilogue: divides O by the row sums, computes LSE and stores a row block.
-template <class T> __device__ __forceinline__ void finish(float (&o)[T::DV / 2], const Rows &rows, const AttnParams &p, const Work &w, int row, int last0, int last1, bool marked) {
+template <class T, class Params, class Listed>
+__device__ __forceinline__ void finish(float (&o)[T::DV / 2], const Rows &rows, const Params &p, const Listed &listed, int row, int last0, int last1, bool marked, int first0 = 0) {
 	const int c = threadIdx.x % 4;
+	const typename WorkTypes<T>::Numbers &w = listed;
 	// Rows that attend to no key have O = 0 and LSE = -inf, and so have those whose scores are all -inf.
 	const float sum0 = quadSum(rows.sum[0]), sum1 = quadSum(rows.sum[1]);
 	const float scale0 = last0 < 0 || sum0 == 0 ? 0 : 1 / sum0, scale1 = last1 < 0 || sum1 == 0 ? 0 : 1 / sum1;
 #pragma unroll
 	for (int i = 0; i < T::DV / 2; i++) o[i] *= i & 2 ? scale1 : scale0;
 	if (T::CAUSAL && marked) {
-		const int end = w.steps * T::BN;
-		addNotFinite<T>(o, p, w, end - w.masked * T::BN, min(end, p.Sk), last0, last1, c);
+		if constexpr (T::OPTIONS) {
+			const int end = (listed.top + 1) * T::BN;
+			addNotFinite<T>(o, p, w, end - listed.masked * T::BN, min(end, w.keys), last0, last1, c, first0);
+			addNotFinite<T>(o, p, w, lastTileOf(listed) * T::BN, min(end - listed.whole * T::BN, w.keys), last0, last1, c, first0);
+		} else {
+			const int end = w.steps * T::BN;
+			addNotFinite<T>(o, p, w, end - w.masked * T::BN, min(end, p.Sk), last0, last1, c);
+		}
 	}
 	if (p.lse != 0 && c == 0) {
-		float *lse = reinterpret_cast<float *>(p.lse) + (int64_t(w.batch) * p.Hq + w.head) * p.Sq + row;
+		float *lse = reinterpret_cast<float *>(p.lse) + (int64_t(w.batch) * p.Hq + w.head) * rowsOfLSE(p, w) + row;
 		auto total = [&](int r, float sum) {
 			if (rows.isFar(r, fabsf(p.scale_log2))) return fmaf(rows.top[r], fabsf(p.scale), logf(sum));
 			const float rowMax = rows.rowMax(r, fabsf(p.scale_log2));
 			return fmaf(rowMax, p.unit_high, fmaf(rowMax, p.unit_low, logf(sum)));
 		};
-		if (row < p.Sq) lse[0] = last0 < 0 ? -INFINITY : total(0, sum0);
-		if (row + 8 < p.Sq) lse[8] = last1 < 0 ? -INFINITY : total(1, sum1);
+		if (row < endOf(p, w)) lse[0] = last0 < 0 ? -INFINITY : total(0, sum0);
+		if (row + 8 < endOf(p, w)) lse[8] = last1 < 0 ? -INFINITY : total(1, sum1);
 	}
 	char *out = reinterpret_cast<char *>(p.o.base) + 2 * (w.batch * p.o.batch + w.head * p.o.head + row * p.o.row);
 #pragma unroll
@@ -205,13 +230,13 @@ template <class T> __device__ __forceinline__ void finish(float (&o)[T::DV / 2],
 #pragma unroll
 			for (int n = 0; n < 4; n++) x[n] = pack<BF16>(o[4 * (j + n) + 2 * r], o[4 * (j + n) + 2 * r + 1]);
 			transposeQuad(x, c);
-			if (row + 8 * r < p.Sq && 8 * (j + c) < p.Dv)
+			if (row + 8 * r < endOf(p, w) && 8 * (j + c) < p.Dv)
 				*reinterpret_cast<uint4 *>(out + 16 * r * p.o.row + 16 * (j + c)) = make_uint4(x[0], x[1], x[2], x[3]);
 		}
 	}
 }
 
-template <class T> __device__ __forceinline__ void consume(const AttnParams &p, uint32_t shared, char *tiles, int group) {
+template <class T, class Params> __device__ __forceinline__ void consume(const Params &p, uint32_t shared, char *tiles, int group) {
 	const int lane = threadIdx.x % 32, c = lane % 4;
 	const int rowInBlock = 64 * group + threadIdx.x % 128 / 32 * 16 + lane / 4;
 	const float scale = fabsf(p.scale_log2), threshold = RESCALE_THRESHOLD / scale;
@@ -245,13 +270,13 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		v.advance();
 	};
 
-	Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST> walk(p);
-	Work w = {};
+	typename WorkTypes<T>::Blocks walk(p, shared);
+	typename WorkTypes<T>::Block w = {};
 	int first = 0;       // first KV step of this warpgroup; its rows attend to no key of earlier steps
 	uint32_t marked = 0; // not 0 if a stage of this row block was marked
 	auto waitV = [&](int step) {
 		barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
-		if (T::CAUSAL && step < w.masked) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
+		if (T::OPTIONS ? isMaskedStep(w, step) : T::CAUSAL && step < w.masked) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
 	};
 	// Waits for Q, releases the KV tiles that this warpgroup skips, and issues the first scores of a row block.
 	auto begin = [&] {
@@ -282,11 +307,13 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	// Advances to the next row block that attends to any key. Stores zeros for blocks that attend to none.
 	auto next = [&] {
 		while (walk.next(w)) {
-			if (T::CAUSAL && w.steps == 0) {
-				finishEmpty<T>(p, w, rowInBlock);
-				continue;
+			if constexpr (!T::OPTIONS) { // which lists no such block
+				if (T::CAUSAL && w.steps == 0) {
+					finishEmpty<T>(p, w, rowInBlock);
+					continue;
+				}
 			}
-			const int row = w.row + 64 * group;
+			const int row = rowOf(w) + 64 * group;
 			first = firstStepOf<T>(p, w, row);
 			return true;
 		}
@@ -295,20 +322,37 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	auto complete = [&] {
 		wgmmaWait<0>();
 		touch(s);
-		releaseK(first == w.top);
+		releaseK(first == lastStepOf(w));
 	};
 	bool more = next();
 	if (more) begin(), complete();
 	while (more) {
 		Rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {0, 0}, false};
-		const int row = w.row + rowInBlock;
-		// The last key that each row attends to.
-		const int last0 = lastKeyOf<T>(p, row);
-		const int last1 = lastKeyOf<T>(p, int64_t(row) + 8);
-		auto maskStep = [&](int i) { mask(s, last0 - (w.top - i) * T::BN - 2 * c, last1 - (w.top - i) * T::BN - 2 * c); };
+		// The last key that each row attends to. With options there are no registers for these numbers: they are computed where they are used.
+		const int row = T::OPTIONS ? 0 : rowOf(w) + rowInBlock;
+		const int last0 = T::OPTIONS ? 0 : lastKeyOf<T>(p, row);
+		const int last1 = T::OPTIONS ? 0 : lastKeyOf<T>(p, int64_t(row) + 8);
+		auto maskStep = [&](int i) {
+			if constexpr (T::OPTIONS) {
+				const ThreadRows x = threadRowsOf(w, rowInBlock);
+				const int key = (w.top - i) * T::BN + 2 * c;
+				mask(s, x.last0 - key, x.last1 - key, x.first0 - key);
+			} else {
+				mask(s, last0 - (w.top - i) * T::BN - 2 * c, last1 - (w.top - i) * T::BN - 2 * c);
+			}
+		};
+		auto store = [&](const auto &of, bool mark) {
+			if constexpr (T::OPTIONS) {
+				const ThreadRows x = threadRowsOf(of, rowInBlock);
+				finish<T>(o, rows, p, of, x.row, x.last0, x.last1, mark, x.first0);
+			} else {
+				finish<T>(o, rows, p, of, row, last0, last1, mark);
+			}
+			releaseBlock<T>(shared, of);
+		};
 #pragma unroll
 		for (int i = 0; i < T::DV / 2; i++) o[i] = 0;
-		if (T::CAUSAL ? first < w.masked : w.steps * T::BN > p.Sk) maskStep(first);
+		if (T::OPTIONS ? isMaskedStep(w, first) : T::CAUSAL ? first < w.masked : w.steps * T::BN > p.Sk) maskStep(first);
 		softmaxP(s, rows, scale, threshold, [] {}); // O is 0
 		packP(s, P, rows);
 
@@ -321,7 +365,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			turnPass();
 			wgmmaWait<1>();
 			touch(s);
-			releaseK(i == w.top);
+			releaseK(i == lastStepOf(w));
 			if (masked) maskStep(i);
 			softmaxP(s, rows, scale, threshold, [&] {
 				wgmmaWait<0>();
@@ -333,15 +377,18 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			releaseV();
 			packP(s, P, rows);
 		};
-		int i = first + 1;
-		if (T::CAUSAL) {
+		int i = first + 1, masked = w.masked;
+		do { // with options the left end of the window crosses the last steps
+			if (T::CAUSAL) {
 #pragma unroll 1
-			for (; i < w.masked; i++) step(i, true);
-		}
+				for (; i < masked; i++) step(i, true);
+			}
 #pragma unroll 1
-		for (; i < w.steps; i++) step(i, false);
-		waitV(w.top);
-		const Work now = w;
+			for (; i < wholeEndOf(w); i++) step(i, false);
+			masked = w.steps;
+		} while (T::OPTIONS && i < w.steps);
+		waitV(lastStepOf(w));
+		const typename WorkTypes<T>::Block now = w;
 		const bool mark = marked != 0;
 		more = next();
 		issueOutput<T>(o, P, matrixV());
@@ -353,13 +400,13 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			wgmmaWait<1>();
 			touch(o);
 			release(shared + T::V_EMPTY + 8 * stage);
-			finish<T>(o, rows, p, now, row, last0, last1, mark);
+			store(now, mark);
 			complete();
 		} else {
 			wgmmaWait<0>();
 			touch(o);
 			releaseV();
-			finish<T>(o, rows, p, now, row, last0, last1, mark);
+			store(now, mark);
 			if (more) begin(), complete();
 		}
 	}

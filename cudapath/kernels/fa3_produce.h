@@ -19,38 +19,45 @@ template <class T> __device__ __forceinline__ void initKeyRings(uint32_t shared,
 
 // Copies K of a block of BN keys to buffer k of its ring, as soon as that is free.
 template <class T>
-__device__ __forceinline__ void copyK(const Ring<T::STAGES> &k, const TensorMap *mapK, uint32_t shared, const Work &w, int headKV, int block) {
+__device__ __forceinline__ void copyK(const Ring<T::STAGES> &k, const TensorMap *mapK, uint32_t shared, const typename WorkTypes<T>::Numbers &w, int headKV, int block) {
 	const uint32_t full = shared + T::K_FULL + 8 * k.stage, to = shared + T::K + k.stage * T::K_BYTES;
 	barrierWait(shared + T::K_EMPTY + 8 * k.stage, k.parity ^ 1);
 	barrierExpect(full, T::K_BYTES);
 #pragma unroll
-	for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, block * T::BN, headKV, w.batch);
+	for (int i = 0; i < T::PANELS; i++) {
+		if constexpr (T::OPTIONS) copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, w.keyRow + block * T::BN, headKV, w.keyBatch);
+		else copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, block * T::BN, headKV, w.batch);
+	}
 }
 
 // The same for V. raw: TMA signals V_RAW, for which the scanning warps wait. They arrive at V_FULL when done.
 template <class T>
-__device__ __forceinline__ void copyV(const Ring<T::STAGES> &v, const TensorMap *mapV, uint32_t shared, const Work &w, int headKV, int block, bool raw) {
+__device__ __forceinline__ void copyV(const Ring<T::STAGES> &v, const TensorMap *mapV, uint32_t shared, const typename WorkTypes<T>::Numbers &w, int headKV, int block, bool raw) {
 	const uint32_t full = shared + (raw ? T::V_RAW : T::V_FULL) + 8 * v.stage, to = shared + T::V + v.stage * T::V_BYTES;
 	barrierWait(shared + T::V_EMPTY + 8 * v.stage, v.parity ^ 1);
 	barrierExpect(full, T::V_BYTES);
 #pragma unroll
-	for (int i = 0; i < T::V_PANELS; i++) copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, block * T::BN, headKV, w.batch);
+	for (int i = 0; i < T::V_PANELS; i++) {
+		if constexpr (T::OPTIONS) copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, w.keyRow + block * T::BN, headKV, w.keyBatch);
+		else copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, block * T::BN, headKV, w.batch);
+	}
 }
 
-template <class T>
-__device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const AttnParams &p, uint32_t shared) {
+template <class T, class Params>
+__device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const Params &p, uint32_t shared) {
 	Ring<T::Q_STAGES> q;
 	Ring<T::STAGES> k, v;
 	const int group = p.Hq / p.Hkv;
-	Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST> walk(p);
-	Work w;
+	typename WorkTypes<T>::Blocks walk(p, shared);
+	typename WorkTypes<T>::Block w;
 	while (walk.next(w)) {
-		if (w.steps == 0) continue;
-		const int headKV = w.head / group;
-		auto loadK = [&](int block) { copyK<T>(k, mapK, shared, w, headKV, block), k.advance(); };
+		if (w.steps == 0) continue; // not with options
+		const typename WorkTypes<T>::Numbers &at = w;
+		const int headKV = at.head / group;
+		auto loadK = [&](int block) { copyK<T>(k, mapK, shared, at, headKV, block), k.advance(); };
 		auto loadV = [&](int block) {
-			const bool raw = T::CAUSAL && w.top - block < w.masked;
-			copyV<T>(v, mapV, shared, w, headKV, block, raw);
+			const bool raw = T::OPTIONS ? isMaskedStep(w, w.top - block) : T::CAUSAL && w.top - block < w.masked;
+			copyV<T>(v, mapV, shared, at, headKV, block, raw);
 			v.advance();
 		};
 		loadK(w.top);
@@ -58,26 +65,28 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 		barrierWait(shared + T::Q_EMPTY + 8 * q.stage, q.parity ^ 1);
 		barrierExpect(full, T::Q_BYTES);
 #pragma unroll
-		for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::Q_PANEL, mapQ, full, 64 * i, w.row, w.head, w.batch);
+		for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::Q_PANEL, mapQ, full, 64 * i, at.row, at.head, at.batch);
 		q.advance();
-		for (int block = w.top; block > 0; block--) {
+		for (int block = w.top; block > (T::OPTIONS ? lastTileOf(w) : 0); block--) {
 			loadK(block - 1);
 			loadV(block);
 		}
-		loadV(0);
+		loadV(T::OPTIONS ? lastTileOf(w) : 0);
+		releaseBlock<T, true>(shared, w);
 	}
 }
 
 // Replaces non-finite elements in the V tiles of masked steps by zeros, marks their stages, and releases the tiles to the
 // consumers.
-template <class T> __device__ __forceinline__ void scan(const AttnParams &p, uint32_t shared, char *tiles) {
+template <class T, class Params> __device__ __forceinline__ void scan(const Params &p, uint32_t shared, char *tiles) {
 	const int warp = threadIdx.x / 32 - 1, lane = threadIdx.x % 32;
 	int step = 0;     // V tiles of earlier row blocks; with ONE_RING, K and V tiles
 	uint32_t raw = 0; // parities of V_RAW, one bit per stage
-	Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST> walk(p);
-	Work w;
+	typename WorkTypes<T>::Blocks walk(p, shared);
+	typename WorkTypes<T>::Block w;
 	while (walk.next(w)) {
-		for (int i = 0; i < w.masked; i++) {
+		for (int i = 0; i < maskedEndOf(w); i++) {
+			if (T::OPTIONS && !isMaskedStep(w, i)) continue;
 			// With ONE_RING, cubin_tile.h gives the order of tiles: V of step i is tile 2 i + 2, and V of the last step is last.
 			const int stage = (step + (T::ONE_RING ? min(2 * i + 2, 2 * w.steps - 1) : i)) % T::STAGES;
 			barrierWait(shared + T::V_RAW + 8 * stage, raw >> stage & 1);
@@ -105,5 +114,6 @@ template <class T> __device__ __forceinline__ void scan(const AttnParams &p, uin
 			if (threadIdx.x == 32) barrierArrive(shared + T::V_FULL + 8 * stage);
 		}
 		step += T::ONE_RING ? 2 * w.steps : w.steps;
+		releaseBlock<T>(shared, w);
 	}
 }

@@ -7,7 +7,7 @@
 // A BM x BN tile. fa3.json repeats the sizes for the host.
 template <int D_, int DV_, int WARPGROUPS_, int BN_, bool CAUSAL_> struct Tile {
 	static constexpr int D = D_, DV = DV_, WARPGROUPS = WARPGROUPS_, BN = BN_, STAGES = 2;
-	static constexpr bool PINGPONG = WARPGROUPS > 1, CAUSAL = CAUSAL_, ONE_RING = false, PARTIAL_LAST = false;
+	static constexpr bool PINGPONG = WARPGROUPS > 1, CAUSAL = CAUSAL_, ONE_RING = false, PARTIAL_LAST = false, OPTIONS = false;
 	static constexpr int BM = 64 * WARPGROUPS;
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
 	static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 1 ? 56 : WARPGROUPS == 2 ? 24 : 32;

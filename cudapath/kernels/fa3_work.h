@@ -29,7 +29,7 @@ template <int BM, int BN, bool CAUSAL, bool PARTIAL_LAST> struct Walk {
 	bool partials; // partial blocks are units of their own
 	static constexpr int PARTIAL_LAST_FROM = 16;
 
-	__device__ __forceinline__ Walk(const AttnParams &params) : p(params), half(0), partials(false) {
+	__device__ __forceinline__ Walk(const AttnParams &params, uint32_t = 0) : p(params), half(0), partials(false) {
 		const int heads = p.Hq * p.B;
 		blocks = (p.Sq + BM - 1) / BM;
 		pairs = CAUSAL && int64_t(blocks) * heads > gridDim.x;
@@ -75,3 +75,33 @@ template <int BM, int BN, bool CAUSAL, bool PARTIAL_LAST> struct Walk {
 		return true;
 	}
 };
+
+// What the other files ask of a row block. fa3_options.h has the same functions for calls with options.
+
+// The types of a tile's row blocks, of the numbers that copies and stores need, and of what iterates over blocks.
+template <class T, bool = T::OPTIONS> struct WorkTypes {
+	using Block = Work;
+	using Numbers = Work;
+	using Blocks = Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST>;
+};
+
+__device__ __forceinline__ int rowOf(const Work &w) { return w.row; }
+// The row after the last one of its head, and rows of a head in LSE.
+__device__ __forceinline__ int endOf(const AttnParams &p, const Work &) { return p.Sq; }
+__device__ __forceinline__ int rowsOfLSE(const AttnParams &p, const Work &) { return p.Sq; }
+// The batch of its keys, and the place of a key in a head of K and V.
+__device__ __forceinline__ int keyBatchOf(const Work &w) { return w.batch; }
+__device__ __forceinline__ int keyRowOf(const Work &, int key) { return key; }
+
+// The last KV step and its tile. Steps [masked, wholeEnd) have no masked keys.
+__device__ __forceinline__ int lastStepOf(const Work &w) { return w.top; }
+__device__ __forceinline__ int lastTileOf(const Work &) { return 0; }
+__device__ __forceinline__ int wholeEndOf(const Work &w) { return w.steps; }
+__device__ __forceinline__ bool isMaskedStep(const Work &w, int step) { return step < w.masked; }
+__device__ __forceinline__ int maskedEndOf(const Work &w) { return w.masked; }
+
+// Lists the row blocks of the CTA, with options.
+template <class T, class Params> __device__ __forceinline__ void listBlocks(const Params &p, uint32_t shared);
+
+// A warp, or with ALONE a thread, has done with a row block.
+template <class T, bool ALONE = false> __device__ __forceinline__ void releaseBlock(uint32_t, const Work &) {}

@@ -168,7 +168,7 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 	}
 	choice, err := c.Choose(problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel, Options: r.Options.inCUDA(), Slots: r.Options.ofSlots(),
-		VInK: r.VInK, NotLatent: r.Options.notLatent(), PageSize: int(r.Options.pageSize), Tokens: tokens, Offsets: tokens && r.Options.listOffsets(), KV: cfg.KeyType, Rows: r.queryRows(), NoDecode: noDecode})
+		VInK: r.VInK, NotLatent: r.Options.notLatent(), NotSequences: r.Options.notSequences(), PageSize: int(r.Options.pageSize), Tokens: tokens, Offsets: tokens && r.Options.listOffsets(), KV: cfg.KeyType, Rows: r.queryRows(), NoDecode: noDecode})
 	switch {
 	case err != nil:
 		return err

@@ -234,9 +234,15 @@ func (f Options) inCUDA() string {
 func (f Options) ofSlots() bool { return f.bias != 0 || f.mask || f.dropout }
 
 // notLatent names an option that the forward kernels of tier cuda take, but not those of latent attention.
-func (f Options) notLatent() string {
+func (f Options) notLatent() string { return f.otherThan("lengths", "pages") }
+
+// notSequences names one that they take, other than lengths and a window.
+func (f Options) notSequences() string { return f.otherThan("lengths", "window") }
+
+// otherThan names an option that the forward kernels of tier cuda take and that is none of some; "" if there is none.
+func (f Options) otherThan(some ...string) string {
 	return f.first(func(o *optionField) string {
-		if o.forward == "lengths" || o.forward == "pages" {
+		if slices.Contains(some, o.forward) {
 			return ""
 		}
 		return o.forward

@@ -52,6 +52,8 @@ type CUDAProblem struct {
 	VInK      bool
 	NotLatent string
 	PageSize  int
+	// NotSequences names an option of the call other than lengths and a window; empty: there is none.
+	NotSequences string
 	// Tokens: each query row has a list of the keys that it attends to, as many entries for each, or Offsets. Kernels of latent attention alone
 	// take them.
 	Tokens, Offsets bool

@@ -40,6 +40,21 @@ func (t fa3Tile) shared(d, dv int) int {
 	return buffers*(q+2*barrier) + keys + stages*(5*barrier+mark)
 }
 
+// fa3Sequences are the tiles for calls with lengths or a window: the causal ones of fa3Buckets.
+var fa3Sequences = []struct {
+	d, dv int
+	tiles []fa3Tile
+}{
+	{64, 64, []fa3Tile{{3, 128, 0}, {2, 128, 0.92}, {1, 128, 0.68}}},
+	{128, 128, []fa3Tile{{2, 128, 0}, {1, 128, 0.68}}},
+}
+
+// sharedOfSequences is SHARED_BYTES of OptionsTile in fa3_options.h: the ring of row blocks follows the rest.
+func (t fa3Tile) sharedOfSequences(d, dv int) int {
+	const blocks, block, barriers = 4, 64, 2 * 8
+	return (t.shared(d, dv)+15)/16*16 + blocks*(block+barriers)
+}
+
 func fa3Modules() []module {
 	var list []module
 	for _, dtype := range []string{"f16", "bf16"} {
@@ -63,6 +78,32 @@ func fa3Modules() []module {
 				}
 			}
 			m.defines = append(numbers("ATTN_", "BF16", isBF16(dtype), "D", b.d, "DV", b.dv), "FA3_KERNELS="+strings.Join(kernels, " "))
+			list = append(list, m)
+		}
+	}
+	return append(list, fa3SequenceModules()...)
+}
+
+func fa3SequenceModules() []module {
+	var list []module
+	for _, dtype := range []string{"f16", "bf16"} {
+		for _, b := range fa3Sequences {
+			name := headDims("fa3_"+dtype, b.d, b.dv) + "_general"
+			m := module{name: name, source: "fa3.cu"}
+			var kernels []string
+			for i, t := range b.tiles {
+				kernel, rows, shared := "attn_"+name, 64*t.warpgroups, t.sharedOfSequences(b.d, b.dv)
+				if i > 0 {
+					kernel += fmt.Sprintf("_%d", rows)
+				}
+				kernels = append(kernels, fmt.Sprintf("KERNEL(%s,%d,%d,true,%d)", kernel, t.warpgroups, t.cols, shared))
+				m.entries = append(m.entries, entry{
+					Entry: kernel, Family: "fa3", DType: dtype, D: b.d, DV: b.dv, General: true, Sequences: true, Module: name,
+					Threads: 128 * (t.warpgroups + 1), Shared: shared, Rows: rows, Cols: t.cols, Grid: "persistent",
+					Maps: []cudapath.Map{panels("q", rows), panels("k", t.cols), panels("v", t.cols)}, Speed: t.speed,
+				})
+			}
+			m.defines = append(numbers("", "ATTN_BF16", isBF16(dtype), "ATTN_D", b.d, "ATTN_DV", b.dv, "FA3_OPTIONS", 1), "FA3_KERNELS="+strings.Join(kernels, " "))
 			list = append(list, m)
 		}
 	}

@@ -69,6 +69,7 @@ static inline uint32_t __ballot_sync(unsigned, bool x) {
 	return all;
 }
 static inline bool __any_sync(unsigned, bool x) { return __ballot_sync(~0u, x) != 0; }
+static inline int __popc(uint32_t x) { return __builtin_popcount(x); }
 template <class T> T __ldcs(const T *p) { return *p; }
 
 // ---- mbarriers ------------------------------------------------------------------------------------
