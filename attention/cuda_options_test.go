@@ -16,6 +16,7 @@ import (
 // allowed, another tier computes the call and the plan says why.
 func TestCUDATakesSomeOptions(t *testing.T) {
 	f := withFakeCUDA(t)
+	f.choice.Family = "fa2"
 	dev := cudaDevice(t)
 	base := callOn(t, dev)
 	vector := func() Vector { return Vector{Buffer: base.Q.Buffer, Offset: 4096} }
@@ -132,6 +133,38 @@ func TestAutoTakesLatentAttentionOfCUDA(t *testing.T) {
 			} else {
 				require.Contains(t, plan.Rejected[0].Reason, "it takes them if asked for")
 			}
+		})
+	}
+}
+
+// TierAuto estimates the time of the fa3 kernels of tier cuda for lengths and windows, and of no kernels for other options.
+func TestAutoEstimatesSequencesOfCUDA(t *testing.T) {
+	f := withFakeCUDA(t)
+	f.choice.Rows, f.choice.Cols = 128, 128
+	dev := cudaDevice(t)
+	base := callOn(t, dev)
+	vector := Vector{Buffer: base.Q.Buffer, Offset: 4096}
+	for name, x := range map[string]struct {
+		change func(*Config, *Args)
+		family string
+		want   bool
+	}{
+		"lengths":              {func(_ *Config, a *Args) { a.Varlen = &Varlen{UsedK: vector} }, "fa3", true},
+		"a window":             {func(c *Config, _ *Args) { c.Window, c.Align = WindowOf(5, 5), BottomRight }, "fa3", true},
+		"at any alignment":     {func(_ *Config, a *Args) { a.Varlen = &Varlen{UsedK: vector} }, "fa2_any", false},
+		"lengths and sinks":    {func(_ *Config, a *Args) { a.Varlen, a.Sinks = &Varlen{UsedK: vector}, vector }, "fa3", false},
+		"a window and softcap": {func(c *Config, _ *Args) { c.Window, c.Align, c.Softcap = WindowOf(5, 5), BottomRight, 2 }, "fa3", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, a := Config{HeadDim: 64}, base
+			f.choice.Family = x.family
+			x.change(&cfg, &a)
+			op, err := New(On(dev), cfg)
+			require.NoError(t, err)
+			plan, err := op.PlanFor(a)
+			require.NoError(t, err)
+			require.NotEqual(t, x.want, strings.Contains(plan.String(), "it takes them if asked for"), "%v", plan)
+			require.Equal(t, x.want, strings.Contains(plan.String(), "us by estimate"), "%v", plan)
 		})
 	}
 }

@@ -47,15 +47,24 @@ func (c *Context) choose(p *problem.CUDAProblem) (problem.CUDAChoice, error) {
 	return problem.CUDAChoice{
 		Kernel: c.kernelOf(k), Name: k.Entry, Family: k.tileFamily(), Validation: k.Family == "ref",
 		Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared),
-		Workgroups: c.workgroupsOf(k, &p.Shape), WorkspaceBytes: c.kernelOf(k).workspace(&p.Shape), Rejected: rejected,
+		Workgroups: c.workgroupsOf(k, p), WorkspaceBytes: c.kernelOf(k).workspace(&p.Shape), Rejected: rejected,
 	}, nil
 }
 
-func (c *Context) workgroupsOf(k *Kernel, s *attention.Shape) uint64 {
+func (c *Context) workgroupsOf(k *Kernel, p *problem.CUDAProblem) uint64 {
 	if k.Latent {
-		return uint64(c.kernelOf(k).latentGrid(s).ctas)
+		return uint64(c.kernelOf(k).latentGrid(&p.Shape).ctas)
 	}
-	return k.tiles(s, s.B).count()
+	return k.rowBlocks(p)
+}
+
+// rowBlocks is the most row blocks of a call. Packed sequences may have fewer rows than the longest for each.
+func (k *Kernel) rowBlocks(p *problem.CUDAProblem) uint64 {
+	most := k.tiles(&p.Shape, p.B).count()
+	if k.Sequences && p.Rows > 0 {
+		most = min(most, (p.Rows/uint64(k.Rows)+uint64(p.B))*uint64(p.Hq))
+	}
+	return most
 }
 
 // ChooseBackward implements problem.CUDA.

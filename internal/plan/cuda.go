@@ -100,17 +100,25 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 		return NoCUDA("only cooperative-matrix kernels have variants and ablations")
 	case r.CUDARefusal != 0:
 		return NoCUDA(cudaRefusals[r.CUDARefusal])
-	case r.Options.Any() && cfg.Tier != problem.TierCUDA && (!r.mayBeLatent() || r.Options.listOffsets()):
+	case cfg.Tier != problem.TierCUDA && !r.mayBeRaced():
 		return notRaced
 	}
 	err := plan.chooseCUDA(onVulkan{c, dev}, cfg, r, cfg.Tier == problem.TierCUDA)
-	if err == nil && r.Options.Any() && cfg.Tier != problem.TierCUDA && plan.family != latentFamily {
+	if err == nil && r.Options.Any() && cfg.Tier != problem.TierCUDA && !strings.HasPrefix(plan.family, "fa3") {
 		return notRaced
 	}
 	return err
 }
 
 const notRaced = NoCUDA("its kernels for options have not been raced against those of other tiers: it takes them if asked for")
+
+// mayBeRaced reports whether tier cuda may have kernels of family fa3 for the options of a call: those of lengths and windows, which have
+// the pace of the dense ones, and those of latent attention.
+func (r *Request) mayBeRaced() bool {
+	f := &r.Options
+	sequences := f.notSequences() == "" && f.sparseTokens == 0 && f.KV == problem.KVSame && f.valueType == problem.KVSame
+	return sequences || r.mayBeLatent() && !f.listOffsets()
+}
 
 // mayBeLatent reports whether tier cuda is raced with its kernels of latent attention: they take the options of a call, V is in K, and K is
 // stored as Q or in rows of latent attention.

@@ -166,7 +166,7 @@ func (w *work) time(cfg *problem.Config, r *Request, cores uint64) float64 {
 		busy = w.block(p, s, float64(tiles)*keys/float64(cores))
 	case w.subgroups == 0 && causal && w.blocks <= cores: // each is a CTA's
 		busy = w.block(p, s, keys)
-	case w.subgroups == 0 && causal:
+	case w.subgroups == 0 && causal && r.Options.Lengths&LengthCuQ == 0:
 		busy = float64(pairedBlocks(s, w.rows, cores)) * w.block(p, s, mean)
 	case w.subgroups == 0:
 		busy = float64(arith.CeilDiv64(w.blocks, cores)) * w.block(p, s, mean)

@@ -250,6 +250,67 @@ func TestAutoOfLatentAttention(t *testing.T) {
 	}
 }
 
+// Calls with lengths and windows take the tier that was faster on an H200 (docs/results/2026-11-30-h200/fa3-sequences.jsonl.gz). The mixed and
+// padded ones have sequences of 77 to 8192 rows, of which a plan knows the longest.
+func TestAutoOfSequences(t *testing.T) {
+	for _, c := range []struct {
+		name                                     string
+		dim, tile, b, heads, kvHeads, rows, keys int
+		causal                                   problem.Causal
+		us                                       [2]float64 // of tiers cuda and coopmat2
+	}{
+		{"packed", 64, 192, 8, 16, 16, 4096, 4096, problem.CausalNone, [2]float64{945.8, 1638}},
+		{"packed", 64, 192, 8, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{553.7, 965.9}},
+		{"packed", 128, 128, 8, 16, 16, 4096, 4096, problem.CausalNone, [2]float64{1532, 3365}},
+		{"packed", 128, 128, 8, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{841.6, 1977}},
+		{"mixed", 64, 192, 21, 32, 8, 8192, 8192, problem.CausalNone, [2]float64{1394, 2438}},
+		{"mixed", 64, 192, 21, 32, 8, 8192, 8192, problem.BottomRight, [2]float64{832.6, 1390}},
+		{"mixed", 128, 128, 21, 32, 8, 8192, 8192, problem.CausalNone, [2]float64{2265, 5103}},
+		{"window16k", 64, 192, 1, 16, 16, 16384, 16384, problem.BottomRight, [2]float64{190.4, 342.1}},
+		{"window16k", 128, 128, 1, 16, 16, 16384, 16384, problem.BottomRight, [2]float64{263.8, 672.6}},
+		{"window4k", 64, 192, 4, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{188.5, 315.1}},
+		{"window4k", 128, 128, 4, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{234.9, 615.3}},
+		{"packed1k", 64, 128, 16, 16, 16, 1024, 1024, problem.BottomRight, [2]float64{111.7, 172.3}},
+		{"packed1k", 128, 128, 16, 16, 16, 1024, 1024, problem.BottomRight, [2]float64{147.1, 359.9}},
+		{"chunk", 128, 128, 8, 32, 8, 512, 8192, problem.BottomRight, [2]float64{746.4, 1673}},
+		{"short", 64, 128, 64, 32, 8, 128, 128, problem.BottomRight, [2]float64{55.23, 69.63}},
+		{"short", 128, 128, 64, 32, 8, 128, 128, problem.BottomRight, [2]float64{67.65, 132}},
+		{"one", 64, 128, 1, 32, 8, 512, 512, problem.BottomRight, [2]float64{14.72, 83.1}},
+		{"one", 128, 128, 1, 32, 8, 512, 512, problem.BottomRight, [2]float64{16.26, 23.78}},
+		{"padded", 128, 128, 21, 32, 8, 8192, 8192, problem.BottomRight, [2]float64{1234, 2738}},
+		{"rows16", 128, 64, 16, 32, 8, 16, 4096, problem.BottomRight, [2]float64{148.5, 166}},
+	} {
+		cfg := problem.Config{DType: problem.F16, HeadDim: c.dim, Causal: c.causal}
+		r := Request{Shape: problem.Shape{B: c.b, Hq: c.heads, Hkv: c.kvHeads, Sq: c.rows, Sk: c.keys}, Access: problem.AccessAddresses,
+			Align: [4]uint32{8, 8, 8, 8}, operands: operandsInRegisters}
+		switch {
+		case strings.HasPrefix(c.name, "window"):
+			cfg.Window = problem.WindowOf(1024, 0)
+			r.Options.window = windowLeft + windowRight
+		case c.name == "mixed":
+			r.Options.Lengths, r.TotalQ = LengthCuQ+lengthCuK, 25361
+		case c.name == "padded":
+			r.Options.Lengths = LengthUsedQ + lengthUsedK
+		default:
+			r.Options.Lengths, r.TotalQ = LengthCuQ+lengthCuK, c.b*c.rows
+		}
+		v, shared, reason := chooseVariant(raceCaps(), cfg, problem.TierCoopMat2, r)
+		require.Empty(t, reason)
+		vulkan := chosen{Plan: problem.Plan{Tier: problem.TierCoopMat2}, Variant: v, Splitting: splittingOf(raceCaps(), &cfg, &v, &r, shared)}
+		family := fmt.Sprintf("fa3 %d", c.tile) // tileFamily of package cudapath
+		if c.dim+c.tile == 256 {
+			family = "fa3"
+		}
+		blocks := uint64(c.b*c.heads) * uint64((c.rows+c.tile-1)/c.tile)
+		if r.TotalQ > 0 { // rowBlocks of package cudapath
+			blocks = min(blocks, uint64(r.TotalQ/c.tile+c.b)*uint64(c.heads))
+		}
+		list := []work{workOf(&vulkan, &r), {tier: problem.TierCUDA, family: family, rows: uint32(c.tile), blocks: blocks, splits: 1}}
+		best, times := fastestOf(list, &cfg, &r, uint64(raceCaps().ShaderCores))
+		assert.Equal(t, 1, best, "%+v: %v", c, times)
+	}
+}
+
 // Lists of one length have no offsets that a part of a grid could move.
 func TestGradientsOfListsOfOneLengthAreNotDivided(t *testing.T) {
 	r := BackwardRequest{}
