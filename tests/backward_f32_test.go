@@ -22,7 +22,11 @@ func f32Gradients() []cases.Case {
 		{D: 16, Dv: 16, Shape: shape(1, 2, 1, 90, 70), Causal: attention.TopLeft, Data: cases.Large},
 		{D: 16, Dv: 16, Shape: shape(1, 2, 1, 33, 129), Data: cases.Large},
 		{D: 64, Dv: 64, Shape: shape(1, 2, 1, 50, 70), Causal: attention.TopLeft},
-		{D: 65, Dv: 128, Shape: shape(1, 1, 1, 20, 70)},
+		// Rows of dK that are not aligned as those of dV are.
+		{D: 33, Dv: 128, Shape: shape(1, 1, 1, 20, 70)},
+		{D: 33, Dv: 36, Shape: shape(1, 1, 1, 20, 70)},
+		{D: 65, Dv: 128, Shape: shape(1, 2, 1, 20, 70)},
+		{D: 33, Dv: 64, Shape: shape(1, 2, 1, 20, 70), Layout: cases.Padded},
 	}
 }
 

@@ -203,6 +203,10 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 	mapAt := r.mapPlace(cfg, on.onCPU)
 	ofTerms := v.ofTerms(tier)
 	if ofTerms {
+		if r.Want.K && r.Want.V { // NVIDIA's compiler drops stores of elements of dK next to vectors of dV (docs/log/backward.md, 19)
+			least := min(v.align[tensors.BackwardDK], v.align[tensors.BackwardDV])
+			v.align[tensors.BackwardDK], v.align[tensors.BackwardDV] = least, least
+		}
 		plan.Chunks = f32ChunksOf(f, r, dsBudget(caps, r))
 		plan.Notes = append(plan.Notes, termsNote(termType(r.HalfTerms)))
 	} else if mapAt == 0 { // with a map no dS of the tiles that it leaves out would be stored

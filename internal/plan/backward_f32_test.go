@@ -99,7 +99,6 @@ func TestBackwardF32Refuses(t *testing.T) {
 		"options":             func(_ *problem.Config, r *BackwardRequest) { r.Want.Sinks = true },
 		"head dims up to 128": func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDim = 129 },
 		"dims up to 128":      func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDimV = 160 },
-		"twice that of Q":     func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDim, cfg.HeadDimV = 33, 128 },
 		"takes scores over":   func(cfg *problem.Config, _ *BackwardRequest) { cfg.Scale = problem.ScaleOf(1e30) },
 		"storage type of Q":   func(cfg *problem.Config, _ *BackwardRequest) { cfg.DType, cfg.F32O = problem.F16, true },
 	} {
@@ -114,6 +113,29 @@ func TestBackwardF32Refuses(t *testing.T) {
 	cfg, r := f32Config(64, 64), request()
 	var plan chosenBackward
 	require.Contains(t, plan.chooseKernels(&on, &cfg, problem.TierCoopMat2, &r, nil), "shaderInt16")
+}
+
+// One alignment for dK and dV: stores of elements next to stores of vectors were lost on an H200.
+func TestBackwardF32StoresOfOneAlignment(t *testing.T) {
+	on := backwardDevice{caps: f32Caps(), accumulatorIsOperandA: func(problem.DType, fragment) bool { return true }}
+	for _, x := range []struct {
+		set            tensors.GradientSet
+		dK, dV         uint32
+		wantDK, wantDV uint32
+	}{
+		{tensors.GradientSet{Q: true, K: true, V: true}, 1, 4, 1, 1},
+		{tensors.GradientSet{K: true, V: true}, 4, 2, 2, 2},
+		{tensors.GradientSet{V: true}, 1, 4, 0, 4},
+		{tensors.GradientSet{K: true}, 1, 4, 1, 0},
+	} {
+		cfg := f32Config(33, 64)
+		r := BackwardRequest{Shape: problem.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 100, Sk: 100}, Access: problem.AccessDescriptors, Want: x.set}
+		r.Align[tensors.BackwardDK], r.Align[tensors.BackwardDV] = x.dK, x.dV
+		var plan chosenBackward
+		require.Empty(t, plan.chooseKernels(&on, &cfg, problem.TierCoopMat2, &r, nil))
+		v := plan.kernelOf(t, KernelDKDV).Variant
+		require.Equal(t, [2]uint32{x.wantDK, x.wantDV}, [2]uint32{v.align[tensors.BackwardDK], v.align[tensors.BackwardDV]}, "%+v", x)
+	}
 }
 
 // dS of float32 is divided by heads, and by keys where a head does not fit.
