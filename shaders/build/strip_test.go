@@ -186,7 +186,7 @@ func identifiers(named []byte) []string {
 
 var (
 	word      = regexp.MustCompile(`\b[A-Za-z_]\w*`)
-	builtin   = regexp.MustCompile(`^(main|length|gl_.*|[xyzw]+|[rgba]+|[stpq]+|)$`) // or a swizzle
+	builtin   = regexp.MustCompile(`^(main|length|sign|gl_.*|[xyzw]+|[rgba]+|[stpq]+|)$`) // or a swizzle
 	directive = regexp.MustCompile(`^\s*#`)
 )
 
