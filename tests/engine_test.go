@@ -21,6 +21,7 @@ var nan, inf = float32(math.NaN()), float32(math.Inf(1))
 // engine runs problems on one tier. It may be used by many goroutines.
 type engine struct {
 	dev        *vk.Device // nil: the CPU tier
+	buffers    vk.BufferOptions
 	experiment attention.Experiment
 
 	mu  sync.Mutex
@@ -32,6 +33,7 @@ func (s *session) newEngine(tt cases.Target) *engine {
 	e := &engine{ops: map[attention.Config]*attention.Op{}}
 	if tt.Tier != attention.TierCPU {
 		e.dev, e.experiment = s.dev, s.experiment(tt)
+		e.buffers.Exportable = tt.Tier == attention.TierCUDA // which refuses a call whose buffers CUDA does not reach
 	}
 	return e
 }
@@ -92,7 +94,7 @@ func (e *engine) plan(j *job) (plan attention.Plan, err error) {
 	}
 	var buffers []*vk.Buffer
 	for _, b := range j.before {
-		buf, failed := e.dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
+		buf, failed := e.dev.NewBuffer(uint64(len(b)), e.buffers)
 		if failed != nil {
 			return plan, failed
 		}
@@ -132,7 +134,7 @@ func (e *engine) runDevice(jobs []*job) (err error) {
 	buffers := make([][]*vk.Buffer, len(jobs))
 	for i, j := range jobs {
 		for _, b := range j.before {
-			buf, err := e.dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
+			buf, err := e.dev.NewBuffer(uint64(len(b)), e.buffers)
 			if err != nil {
 				return err
 			}
