@@ -87,6 +87,19 @@ func autoLeavesCUDA(t *testing.T, dev *vk.Device, cfg Config, a Args) (reason st
 	return plan.Rejected[0].Reason
 }
 
+// A plan of tier cuda for few keys is not that of more keys than its kernels for options take.
+func TestCUDAPlansEndAtTheirKeys(t *testing.T) {
+	withFakeCUDA(t)
+	op, err := New(On(cudaDevice(t)), Config{HeadDim: 64, Causal: TopLeft, Window: WindowOf(9, 0), Tier: TierCUDA})
+	require.NoError(t, err)
+	s := Shape{B: 1, Hq: 1, Hkv: 1, Sq: 4, Sk: 100}
+	require.NoError(t, op.Prepare(s))
+	s.Sk = 1<<29 + 1
+	oneLine(t, op.Prepare(s), "its kernels for options take at most 2^29")
+	s.Sk--
+	require.NoError(t, op.Prepare(s))
+}
+
 // latentCallOn is a call with V in K, and a vector for its options.
 func latentCallOn(t *testing.T, dev *vk.Device) (base Args, vector func() Vector) {
 	base = callOn(t, dev)

@@ -1,7 +1,6 @@
 package cudapath
 
 import (
-	"math"
 	"sync"
 
 	"vkattn/internal/problem"
@@ -68,17 +67,10 @@ func (k *cubinKernel) recordDecode(commands *vk.Commands, a *problem.CUDACall) e
 	p.kScale, p.vScale = c.address(&d.KScale), c.address(&d.VScale)
 	p.cuQ, p.cuK, p.usedQ, p.usedK, p.table = c.address(&a.CuQ), c.address(&a.CuK), c.address(&a.UsedQ), c.address(&a.UsedK), c.address(&a.Table)
 	p.setWide(a)
-	grid, _ := decodeGrid(a)
-	const maxKeys = 1 << 30 // sums of positions fit 32 bits
-	far := p.tooFar()
-	switch {
-	case far != "":
-		return unsupported(binaryImport, "%s", far)
-	case grid[0] > math.MaxInt32 || grid[1] > maxGridY || grid[2] > maxGridY:
-		return unsupported(binaryImport, "a grid of %v blocks, the device takes %v", grid, [3]int{maxGridX, maxGridY, maxGridY})
-	case a.Sk > maxKeys || a.TotalK > maxKeys:
-		return unsupported(binaryImport, "%d keys, its decode kernels take 2^30", max(a.Sk, a.TotalK))
+	if why := p.beyond(a); why != "" {
+		return unsupported(binaryImport, "%s", why)
 	}
+	grid, _ := decodeGrid(a)
 	if p.splits > 1 {
 		counters, states := decodeScratch(a, a.HeadDim)
 		scratch, first, err := commands.Scratch(counters, states)

@@ -69,12 +69,21 @@ func (p *decodeParams) set(a *problem.CUDACall) {
 	}
 }
 
-// tooFar says which stride of K or V does not fit the 32 bits in which a kernel has those of rows and pages; "" if all do.
-func (p *decodeParams) tooFar() string {
+// beyond says which limit of the decode kernels a call is beyond that no plan knows; "" if none. A kernel has strides of rows and pages in 32
+// bits, and sums of positions of keys.
+func (p *decodeParams) beyond(a *problem.CUDACall) string {
 	for _, t := range [...]*tensorParams{&p.k, &p.v} {
 		if t.row > math.MaxUint32 || p.pageSize > 0 && t.batch > math.MaxUint32 {
 			return fmt.Sprintf("strides of %d bytes between rows and %d between pages of K or V: its decode kernels take fewer than 2^32", t.row, t.batch)
 		}
+	}
+	const maxKeys = 1 << 30
+	grid, _ := decodeGrid(a)
+	switch {
+	case grid[0] > math.MaxInt32 || grid[1] > maxGridY || grid[2] > maxGridY:
+		return fmt.Sprintf("a grid of %v blocks, the device takes %v", grid, [3]int{maxGridX, maxGridY, maxGridY})
+	case a.Sk > maxKeys || a.TotalK > maxKeys:
+		return fmt.Sprintf("%d keys, its decode kernels take 2^30", max(a.Sk, a.TotalK))
 	}
 	return ""
 }
@@ -216,7 +225,7 @@ func (k *kernel) launchDecodeInTurn(s *vk.Stream, a *problem.CUDACall) error {
 	if a.Decode.Splits > 1 {
 		counters, states := decodeScratch(a, k.D)
 		if counters > counterBytes {
-			return unsupported("Launch", "%s of counters, a stream has %s", hostmem.Bytes(counters), hostmem.Bytes(counterBytes))
+			return notComputed("%s of counters, a stream has %s", hostmem.Bytes(counters), hostmem.Bytes(counterBytes))
 		}
 		if p.partial, err = l.scratch(states); err != nil {
 			return fmt.Errorf("memory for the splits of the keys: %w", err)
@@ -255,6 +264,9 @@ func (k *kernel) bindDecode(v *invocation, p *decodeParams, a *problem.CUDACall)
 		}
 	}
 	p.setWide(a)
+	if why := p.beyond(a); why != "" {
+		return notComputed("%s", why)
+	}
 	grid, _ := decodeGrid(a)
 	v.call.function, v.call.threads, v.call.shared = k.handle, uint32(k.Threads), uint32(k.Shared)
 	for i, n := range grid {

@@ -88,6 +88,10 @@ func computesSequences(t testing.TB, p *cases.Problem) bool {
 // that leave tiles out at both ends.
 func sequenceCases() []cases.Case {
 	group, one := attention.Shape{Hq: 4, Hkv: 2}, attention.Shape{Hq: 1, Hkv: 1}
+	many := make([]cases.Seq, 40)
+	for i := range many {
+		many[i] = cases.Seq{Rows: i * 7 % 12, Keys: i * 5 % 90}
+	}
 	var list []cases.Case
 	for i, c := range []cases.Case{
 		{Name: "packed", D: 64, Dv: 64, Shape: group, PackedQ: true, PackedK: true, Causal: attention.BottomRight, LSE: true,
@@ -107,6 +111,9 @@ func sequenceCases() []cases.Case {
 		{Name: "window, packed", D: 128, Dv: 128, Shape: group, PackedQ: true, PackedK: true, Window: attention.WindowOf(100, 50), Align: attention.BottomRight,
 			Seqs: []cases.Seq{{Rows: 300, Keys: 260}, {Rows: 0, Keys: 4}, {Rows: 129, Keys: 400}}},
 		{Name: "negative scale", D: 40, Dv: 56, Shape: one, LooseQ: true, LooseK: true, Scale: attention.ScaleOf(-0.1), Seqs: []cases.Seq{{Keys: 77}, {Rows: 63, Keys: 127}, {Rows: 84, Keys: 84}}},
+		{Name: "no keys", D: 64, Dv: 64, Shape: group, PackedQ: true, PackedK: true, LSE: true, Seqs: []cases.Seq{{Rows: 70}, {}, {Rows: 3}}},
+		{Name: "many", D: 64, Dv: 64, Shape: one, PackedQ: true, PackedK: true, Causal: attention.BottomRight, LSE: true, Seqs: many},
+		{Name: "many, loose", D: 64, Dv: 64, Shape: one, LooseQ: true, LooseK: true, LSE: true, Seqs: many},
 	} {
 		c.Seed = uint64(700 + i)
 		list = append(list, inSequences(c))

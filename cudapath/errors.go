@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -84,6 +85,11 @@ func invalid(op, format string, args ...any) error {
 
 func unsupported(op, format string, args ...any) error {
 	return refuse(op, vk.ErrUnsupported, format, args...)
+}
+
+// notComputed is the error of a call that its kernel does not compute, which only its memory tells.
+func notComputed(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", problem.ErrUnsupported, unsupported(launchOp, format, args...))
 }
 
 func closed(op string) error { return &Error{Op: op, Err: vk.ErrClosed} }

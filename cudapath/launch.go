@@ -92,7 +92,7 @@ func (k *kernel) bind(v *invocation, a *problem.CUDACall) error {
 		p.setOptions(a)
 		p.setLatent(a)
 		if rows := a.Decode.KV; rows.Latent() && p.k.base%latentAlignment != 0 {
-			return fmt.Errorf("%w: K at address %#x: %w", problem.ErrUnsupported, p.k.base, unsupported("launch a kernel", "it takes %v at multiples of %d bytes", rows, latentAlignment))
+			return notComputed("K at address %#x: it takes %v at multiples of %d bytes", p.k.base, rows, latentAlignment)
 		}
 	}
 	v.call.function = k.handle
@@ -272,7 +272,7 @@ func (p *generalParams) mapped(s *attention.Shape) [4]mappedTensor {
 			x.rows = int(total)
 		}
 		if x.rows < 1 {
-			x.base, x.rows = cmp.Or(p.q.base, p.o.base, p.k.base)&^15, 1
+			x.base, x.rows, x.heads = cmp.Or(p.q.base, p.o.base, p.k.base)&^15, 1, 1
 		}
 	}
 	return t

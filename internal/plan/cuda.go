@@ -168,7 +168,7 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 	switch {
 	case cfg.FixedSplit != 0:
 		return NoCUDA("its forward kernels take no fixed splits")
-	case r.Options.Any() && max(r.Shape.Sq, r.Shape.Sk) > maxCUDALength:
+	case (r.skAtLeast(maxCUDALength+1) || r.Shape.Sq > maxCUDALength) && r.Options.Any():
 		return NoCUDA(fmt.Sprintf("Sq %d and Sk %d: its kernels for options take at most 2^29", r.Shape.Sq, r.Shape.Sk))
 	}
 	if why := CUDASoftcapRefusal(cfg); why != "" {
@@ -229,7 +229,7 @@ func notInDecodeAsQ(cfg *problem.Config, r *Request) string {
 // nearKV is the strides that the decode kernels of tier cuda take.
 const nearKV = "strides of less than 2^32 bytes between rows and between pages of K and V"
 
-// maxCUDALength is MaxLength of cudapath/kernels/fa2_general.h.
+// maxCUDALength is MaxLength of cudapath/kernels/fa2_general.h and MAX_LENGTH of fa3_options.h, and what decode kernels take.
 const maxCUDALength = 1 << 29
 
 // CUDASoftcapRefusal says why the kernels of tier cuda do not take the softcap of a Config; "" if they do.

@@ -195,7 +195,8 @@ func (d *CUDADevice) Request(cfg *problem.Config, a *problem.Args, l *tensors.La
 		t := &l.List[1+i]
 		r.FarKV = r.FarKV || t.Steps[2] > math.MaxUint32/t.Size || a.Pages != nil && t.Steps[0] > math.MaxUint32/t.Size
 	}
-	if v := a.Varlen; v != nil && s.Sq <= problem.MaxCUDADecodeRows { // another number of rows is another plan
+	const many = 1 << 30                                                                   // rows that kernels count
+	if v := a.Varlen; v != nil && (s.Sq <= problem.MaxCUDADecodeRows || v.TotalQ > many) { // another number of rows is another plan
 		r.TotalQ = v.TotalQ
 	}
 	for i := range r.Align {

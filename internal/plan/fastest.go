@@ -293,6 +293,7 @@ func fastest(plan, vulkan chosen, err error, dev *vk.Device, cfg *problem.Config
 		list = append(list, vulkan)
 	}
 	var rejected []problem.Rejection
+	r.seen = &vulkan.Range
 	for _, x := range withoutSPIRV {
 		if !x.here() {
 			continue
@@ -309,7 +310,6 @@ func fastest(plan, vulkan chosen, err error, dev *vk.Device, cfg *problem.Config
 		vulkan.Rejected = append(rejected, vulkan.Rejected...)
 		return vulkan, err
 	}
-	r.seen = &vulkan.Range
 	of := r.seeOctant()
 	works := make([]work, len(list))
 	for i := range list {

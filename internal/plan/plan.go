@@ -135,6 +135,7 @@ func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chose
 		if cfg.Tier != x.tier {
 			continue
 		}
+		r.seen = &plan.Range
 		err := x.plan(&plan, dev, &cfg, &r)
 		switch {
 		case errors.Is(err, vk.ErrUnsupported):
