@@ -182,7 +182,12 @@ uvec4 blockPairs(uint type, uvec2 bytes, vec2 scales) {
 #ifdef DTYPE_BF16
     const bool infinite = abs(scales.x) > 65504.0;
     const float factor = infinite || abs(scales.y) > 65504.0 ? INFINITY : 65536.0;
-    if (infinite) scales = vec2(sign(scales.x), scales.y * 0.0);
+    if (infinite) { // a minimum that is Inf too leaves Inf if the signs are the same: 1 and 0 do that
+        const bool same = minimum && abs(scales.y) > 65504.0 && sign(scales.x) == sign(scales.y);
+        scales = vec2(sign(scales.x), same ? 0.0 : scales.y * 0.0);
+    } else if (minimum && abs(scales.y) > 65504.0) {
+        scales = vec2(scales.x * 0.0, sign(scales.y));
+    }
 #endif
     return uvec4(BLOCK_PAIR(halves(low.x) - zero), BLOCK_PAIR(halves(low.y) - zero), BLOCK_PAIR(halves(high.x) - zero), BLOCK_PAIR(halves(high.y) - zero));
 }
