@@ -165,6 +165,14 @@ func (f *CubinFunction) Registers() int {
 	return int(f.kernel.registers)
 }
 
+// LocalBytes is the local memory of a thread: arrays, and registers that are spilled.
+func (f *CubinFunction) LocalBytes() int {
+	if f.device() == nil {
+		return 0
+	}
+	return int(f.kernel.local)
+}
+
 // StaticSharedBytes is the shared memory that the kernel declares, with the KiB that the
 // system reserves.
 func (f *CubinFunction) StaticSharedBytes() int {

@@ -16,6 +16,7 @@ type cubinKernel struct {
 	paramBytes uint32   // of all
 	shared     uint64   // static shared memory, with the KiB that the system reserves
 	registers  uint32   // per thread
+	local      uint32   // bytes of local memory per thread: arrays and spills
 	maxThreads uint32   // of a CTA; 0: not declared
 	cluster    bool     // requires cluster dimensions, which the extension cannot set
 }
@@ -23,6 +24,7 @@ type cubinKernel struct {
 // Attributes in the .nv.info sections of a cubin, as cuobjdump -elf names them.
 const (
 	infoMaxThreads  = 0x05 // EIATTR_MAX_THREADS: three words
+	infoFrame       = 0x11 // EIATTR_FRAME_SIZE: symbol, bytes
 	infoParam       = 0x17 // EIATTR_KPARAM_INFO: index, ordinal and offset, size in the upper 14 bits
 	infoRegisters   = 0x2f // EIATTR_REGCOUNT: symbol, registers
 	infoExplicit    = 0x3e // EIATTR_EXPLICIT_CLUSTER
@@ -81,13 +83,18 @@ func parseCubin(cubin []byte) (map[string]*cubinKernel, error) {
 			return nil, fmt.Errorf("no cubin: %w", err)
 		}
 		err = eachInfo(data, func(attribute byte, payload []byte) error {
-			if attribute != infoRegisters || len(payload) < 8 {
+			if attribute != infoRegisters && attribute != infoFrame || len(payload) < 8 {
 				return nil
 			}
 			// debug/elf leaves out symbol 0.
 			if i := int64(binary.LittleEndian.Uint32(payload)) - 1; i >= 0 && i < int64(len(symbols)) {
-				if k := kernels[symbols[i].Name]; k != nil {
-					k.registers = binary.LittleEndian.Uint32(payload[4:])
+				n := binary.LittleEndian.Uint32(payload[4:])
+				switch k := kernels[symbols[i].Name]; {
+				case k == nil:
+				case attribute == infoFrame:
+					k.local = n
+				default:
+					k.registers = n
 				}
 			}
 			return nil

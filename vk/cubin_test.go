@@ -50,6 +50,15 @@ func TestCubinDescribesItsKernels(t *testing.T) {
 		shared: 1024, registers: 128, maxThreads: 512}, *k)
 	assert.EqualValues(t, 168, kernels["attn_fa3_f16_d128_causal"].registers)
 	assert.EqualValues(t, 384, kernels["attn_fa3_f16_d128_causal"].maxThreads)
+	spills := bytes.Clone(cubin)
+	frame := []byte{infoWithPayload, infoFrame, 8, 0}
+	for at, next := 0, bytes.Index(spills, frame); next >= 0; next = bytes.Index(spills[at:], frame) {
+		at += next + len(frame) + 4
+		spills[at] = 24
+	}
+	kernels, err = parseCubin(spills)
+	require.NoError(t, err)
+	assert.EqualValues(t, 24, kernels[name].local)
 }
 
 func TestBytesThatAreNoCubinAreRefused(t *testing.T) {
@@ -145,6 +154,7 @@ func TestObserveTimesEveryLaunch(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 128, f.Registers())
 	require.EqualValues(t, 1024, f.StaticSharedBytes())
+	require.Zero(t, f.LocalBytes())
 }
 
 // Modules, functions and launches while the garbage collector runs all the time: the driver

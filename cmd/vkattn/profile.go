@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,17 +34,19 @@ func (a *app) profileCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "profile",
 		Short: "show where the time of one problem goes",
-		Long: `Verifies and times one problem on a Vulkan tier, then times each of its dispatches with
-barriers between them. Prints the compiler's statistics of each pipeline, the speed as a
-share of the device's ceilings, and what bounds it. The ceilings are measured: a copy,
-products whose operands stay in registers, an empty dispatch and a barrier.
+		Long: `Verifies and times one problem on a tier of Vulkan command buffers, then times each of its
+dispatches, or launches of cubins, with barriers between them. Prints the compiler's
+statistics of each, the speed as a share of the device's ceilings, and what bounds it. The
+ceilings are measured: a copy, products whose operands stay in registers, an empty dispatch
+and a barrier.
 
 The flags select the problem, its options and its kernel, and say how it is timed, as in
 bench. They must give one problem.
 
-Registers, spills and shared memory need VK_KHR_pipeline_executable_properties. The
-occupancy is an estimate from them, for NVIDIA GPUs. --trace writes the dispatches for
-chrome://tracing and Perfetto. Nsight shows the names of commands and pipelines.
+Registers, spills and shared memory of pipelines need VK_KHR_pipeline_executable_properties;
+cubins say them, spills as local memory. The occupancy is an estimate from them, for NVIDIA
+GPUs. --trace writes the dispatches for chrome://tracing and Perfetto. Nsight shows the names
+of commands and pipelines.
 
 Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 not supported or too large, 4 device
 failure, or a device that hangs (--timeout)` + signalHelp,
@@ -74,7 +77,7 @@ failure, or a device that hangs (--timeout)` + signalHelp,
 }
 
 func (a *app) profile(ctx context.Context, o *profileFlags) error {
-	o.takesTiers = vulkanTiers
+	o.takesTiers = append(slices.Clone(vulkanTiers), attention.TierCubin)
 	plan, err := o.plan([]bench.Format{"md", "json"})
 	if err != nil {
 		return err

@@ -122,7 +122,7 @@ func TestProfileRefuses(t *testing.T) {
 		"unknown preset":                {"--preset", "none"},
 		"--preset and --suite exclude":  {"--preset", "gpt3", "--suite", "forward"},
 		"only vkattn bench measures it": {"--suite", "ceilings"},
-		`--tier: "cpu" is none of auto, no-cuda, scalar, coopmat, coopmat2`: {"--tier", "cpu"},
+		`--tier: "cpu" is none of auto, no-cuda, scalar, coopmat, coopmat2, cubin`: {"--tier", "cpu"},
 		"-r 0":                          {"-r", "0"},
 		"--peak-tflops -1":              {"--peak-tflops", "-1"},
 		"--peak-tflops +Inf":            {"--peak-tflops", "inf"},

@@ -83,11 +83,11 @@ type TracedDispatch struct {
 
 const profileRuns = 10
 
-// Profile verifies and times a problem on one Vulkan tier and then times its dispatches one
+// Profile verifies and times a problem on one tier that records dispatches, or launches of cubins, and then times these one
 // by one. peak is the speed of the device's matrix products in TFLOP/s; 0: it is measured.
 func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile, error) {
-	if b.Device == nil || len(b.Specs) != 1 || b.Specs[0].Tier.WithoutSPIRV() {
-		return nil, fmt.Errorf("%w: a profile needs a Vulkan tier", attention.ErrUnsupported)
+	if b.Device == nil || len(b.Specs) != 1 || b.Specs[0].Tier == attention.TierCUDA {
+		return nil, fmt.Errorf("%w: a profile needs a tier in a Vulkan command buffer", attention.ErrUnsupported)
 	}
 	if b.Device.Vulkan().Caps().Limits.TimestampValidBits == 0 {
 		return nil, fmt.Errorf("%w: the queue has no timestamps", attention.ErrUnsupported)
@@ -144,9 +144,13 @@ func (g *group) observe(ctx context.Context, c *candidate, out *Profile) error {
 		if warm { // later runs have the same pipelines as the first
 			return
 		}
-		size := d.Pipeline.LocalSize()
-		local = append(local, size[0]*size[1]*size[2])
+		local = append(local, d.LocalSize[0]*d.LocalSize[1]*d.LocalSize[2])
 		stats = append(stats, nil)
+		if f := d.Function; f != nil {
+			stats[i] = []Statistic{{registerCount, float64(f.Registers())}, {"Local Memory Size", float64(f.LocalBytes())},
+				{sharedMemorySize, float64(f.StaticSharedBytes() + int(d.SharedBytes))}}
+			return
+		}
 		list, err := d.Pipeline.Statistics()
 		if err != nil {
 			return
@@ -245,14 +249,20 @@ const (
 	smShared     = 48 << 10
 )
 
+// Statistics of NVIDIA's compiler that estimate reads.
+const (
+	registerCount    = "Register Count"
+	sharedMemorySize = "Shared Memory Size"
+)
+
 // estimate computes the occupancy. It returns nil if the driver reports no registers.
 func estimate(local uint32, stats []Statistic) *Estimate {
 	var registers, shared float64
 	for _, s := range stats {
-		switch strings.ToLower(s.Name) {
-		case "register count":
+		switch {
+		case strings.EqualFold(s.Name, registerCount):
 			registers = max(registers, s.Value)
-		case "shared memory size":
+		case strings.EqualFold(s.Name, sharedMemorySize):
 			shared = max(shared, s.Value)
 		}
 	}
