@@ -213,6 +213,55 @@ func TestCubinDecodeCalls(t *testing.T) {
 	oneLine(t, err, "its quantized decode takes no sinks")
 }
 
+// TierAuto leaves quantized decode with more keys or longer strides than the kernels of tier cubin take to another tier. Named, the tier
+// refuses them.
+func TestAutoLeavesFarKeysToOtherTiers(t *testing.T) {
+	withoutCUDA(t)
+	f := withFakeCubins(t)
+	dev := cudaDevice(t)
+	needAddresses(t, dev)
+	cfg := Config{HeadDim: 64, KeyType: KVFP8, ValueType: KVFP8}
+	op, err := New(On(dev), cfg)
+	require.NoError(t, err)
+	defer op.Close()
+	for _, keys := range []int{1 << 30, 1<<30 + 1} {
+		f.problems = nil
+		p, err := plan.Make(dev, op.cfg, op.typical(Shape{B: 1, Hq: 8, Hkv: 2, Sq: 1, Sk: keys}), nil)
+		require.NoError(t, err)
+		require.Equal(t, keys == 1<<30, len(f.problems) > 0, "%d keys: %v", keys, p.Plan)
+		require.NotEqual(t, p.Range.Holds(1<<30), p.Range.Holds(1<<30+1), "%v", p.Range)
+	}
+
+	a := callOn(t, dev)
+	a.Shape, a.LSE = Shape{B: 1, Hq: 8, Hkv: 2, Sq: 1, Sk: 1}, Tensor{}
+	a.KScale, a.VScale = Vector{Buffer: a.Q.Buffer}, Vector{Buffer: a.Q.Buffer}
+	cfg.Tier = TierCubin
+	named, err := New(On(dev), cfg)
+	require.NoError(t, err)
+	defer named.Close()
+	for _, far := range []bool{false, true} {
+		stride := int64(1<<32 - 64)
+		if far {
+			stride = 1 << 32
+		}
+		for which := range 2 {
+			f.problems = nil
+			call := a
+			[]*Tensor{&call.K, &call.V}[which].Strides = Strides{Batch: stride, Head: 64, Seq: stride}
+			p, err := op.PlanFor(call)
+			require.NoError(t, err)
+			require.Equal(t, far, len(f.problems) == 0, "%v", p)
+			_, err = named.PlanFor(call)
+			if far {
+				require.NotEqual(t, TierCubin, p.Tier)
+				oneLine(t, err, "its quantized decode takes strides of less than 2^32 bytes between rows")
+			} else {
+				require.NoError(t, err)
+			}
+		}
+	}
+}
+
 func TestCubinRefusesByName(t *testing.T) {
 	f := withFakeCubins(t)
 	dev := cudaDevice(t)

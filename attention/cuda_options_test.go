@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention/score"
+	"vkattn/internal/plan"
 	"vkattn/internal/problem"
 	"vkattn/internal/testdevice"
 	"vkattn/vk"
@@ -75,29 +76,67 @@ func TestCUDATakesSomeOptions(t *testing.T) {
 	}
 }
 
-// autoLeavesCUDA checks that TierAuto computes a call on another tier than cuda, and returns why.
-func autoLeavesCUDA(t *testing.T, dev *vk.Device, cfg Config, a Args) (reason string) {
+// autoPlan returns the plan of TierAuto for a call.
+func autoPlan(t *testing.T, dev *vk.Device, cfg Config, a Args) Plan {
+	t.Helper()
 	cfg.Tier = TierAuto
 	op, err := New(On(dev), cfg)
 	require.NoError(t, err)
 	plan, err := op.PlanFor(a)
 	require.NoError(t, err)
+	return plan
+}
+
+// autoLeavesCUDA checks that TierAuto computes a call on another tier than cuda, and returns why.
+func autoLeavesCUDA(t *testing.T, dev *vk.Device, cfg Config, a Args) (reason string) {
+	t.Helper()
+	plan := autoPlan(t, dev, cfg, a)
 	require.NotEqual(t, TierCUDA, plan.Tier)
 	require.Equal(t, TierCUDA, plan.Rejected[0].Tier)
 	return plan.Rejected[0].Reason
 }
 
-// A plan of tier cuda for few keys is not that of more keys than its kernels for options take.
+// A plan of tier cuda for few keys is not that of more keys than its kernels take.
 func TestCUDAPlansEndAtTheirKeys(t *testing.T) {
-	withFakeCUDA(t)
-	op, err := New(On(cudaDevice(t)), Config{HeadDim: 64, Causal: TopLeft, Window: WindowOf(9, 0), Tier: TierCUDA})
+	f := withFakeCUDA(t)
+	dev := cudaDevice(t)
+	for _, tier := range []Tier{TierCUDA, TierAuto} {
+		op, err := New(On(dev), Config{HeadDim: 64, Causal: TopLeft, Window: WindowOf(9, 0), Tier: tier})
+		require.NoError(t, err)
+		request := op.typical(Shape{B: 1, Hq: 1, Hkv: 1, Sq: 4, Sk: 1 << 29})
+		p, err := plan.Make(dev, op.cfg, request, nil)
+		require.NoError(t, err)
+		require.False(t, p.Range.Holds(1<<29+1), "%v", p.Range)
+		request.Shape.Sk++
+		p, err = plan.Make(dev, op.cfg, request, nil)
+		const why = "its kernels for options take at most 2^29"
+		if tier == TierCUDA {
+			oneLine(t, err, why)
+			continue
+		}
+		require.NoError(t, err)
+		require.Contains(t, Plan(p.Plan).String(), why)
+		require.False(t, p.Range.Holds(1<<29), "%v", p.Range)
+	}
+
+	// Kernels of latent attention count the KV tiles of all sequences.
+	op, err := New(On(dev), Config{HeadDim: 64, HeadDimV: 32, Tier: TierCUDA})
 	require.NoError(t, err)
-	s := Shape{B: 1, Hq: 1, Hkv: 1, Sq: 4, Sk: 100}
-	require.NoError(t, op.Prepare(s))
-	s.Sk = 1<<29 + 1
-	oneLine(t, op.Prepare(s), "its kernels for options take at most 2^29")
-	s.Sk--
-	require.NoError(t, op.Prepare(s))
+	const tiles, keys = 1 << 29, 64
+	for _, batch := range []int{1, 64, 100} {
+		most := tiles/batch*keys - 1
+		for _, x := range []struct {
+			keys int
+			same bool
+		}{{100, false}, {min(most, 1<<29), true}, {most + 1, false}} {
+			if x.keys > 1<<29 {
+				continue // a limit of its own
+			}
+			f.problems = nil
+			require.NoError(t, op.Prepare(Shape{B: batch, Hq: 128, Hkv: 1, Sq: 1, Sk: x.keys}))
+			require.Equal(t, x.same, len(f.problems) == 0, "batch %d, %d keys", batch, x.keys)
+		}
+	}
 }
 
 // latentCallOn is a call with V in K, and a vector for its options.
@@ -136,10 +175,7 @@ func TestAutoTakesLatentAttentionOfCUDA(t *testing.T) {
 			cfg, a := Config{HeadDim: 64, HeadDimV: 32}, base
 			f.choice.Family = x.family
 			x.change(&cfg, &a)
-			op, err := New(On(dev), cfg)
-			require.NoError(t, err)
-			plan, err := op.PlanFor(a)
-			require.NoError(t, err)
+			plan := autoPlan(t, dev, cfg, a)
 			require.Equal(t, x.want, plan.Tier == TierCUDA, "%v", plan)
 			if x.want {
 				require.Contains(t, plan.Reason, "the fastest, ")
@@ -172,10 +208,7 @@ func TestAutoEstimatesSequencesOfCUDA(t *testing.T) {
 			cfg, a := Config{HeadDim: 64}, base
 			f.choice.Family = x.family
 			x.change(&cfg, &a)
-			op, err := New(On(dev), cfg)
-			require.NoError(t, err)
-			plan, err := op.PlanFor(a)
-			require.NoError(t, err)
+			plan := autoPlan(t, dev, cfg, a)
 			require.NotEqual(t, x.want, strings.Contains(plan.String(), "it takes them if asked for"), "%v", plan)
 			require.Equal(t, x.want, strings.Contains(plan.String(), "us by estimate"), "%v", plan)
 		})
@@ -224,10 +257,7 @@ func TestCUDATakesTokensOfLatentAttention(t *testing.T) {
 			require.Equal(t, a.SparseTokens.Total, call.TokensTotal)
 			require.Equal(t, a.SparseTokens.Tokens.Buffer, call.Tokens.Buffer)
 			require.Equal(t, a.SparseTokens.Offsets.Buffer, call.Offsets.Buffer)
-			auto, err := New(On(dev), Config{HeadDim: 64, HeadDimV: 32})
-			require.NoError(t, err)
-			plan, err := auto.PlanFor(a)
-			require.NoError(t, err)
+			plan := autoPlan(t, dev, Config{HeadDim: 64, HeadDimV: 32}, a)
 			require.Equal(t, offsets, strings.Contains(plan.Rejected[0].Reason, "it takes them if asked for"), "%v", plan)
 			f.out[a.SparseTokens.Tokens.Buffer] = true
 			defer clear(f.out)
@@ -295,12 +325,8 @@ func TestCUDATakesLatentRows(t *testing.T) {
 		defer func() { require.NoError(t, x.Buffer.Close()) }()
 	}
 	a.V = a.K
-	cfg.Tier, a.Shape = TierAuto, Shape{B: 1, Hq: 128, Hkv: 1, Sq: 2, Sk: 512}
-	op, err = New(On(dev), cfg)
-	require.NoError(t, err)
-	plan, err := op.PlanFor(a)
-	require.NoError(t, err)
-	require.Equal(t, TierCUDA, plan.Tier)
+	a.Shape = Shape{B: 1, Hq: 128, Hkv: 1, Sq: 2, Sk: 512}
+	require.Equal(t, TierCUDA, autoPlan(t, dev, cfg, a).Tier)
 	f.choice.Family = "fa2"
 	require.Contains(t, autoLeavesCUDA(t, dev, cfg, a), "it takes them if asked for")
 }

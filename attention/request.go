@@ -47,6 +47,7 @@ func (op *Op) request(l *tensors.Layouts, a *Args) plan.Request {
 	if plan.MayCUDA(&op.cfg) {
 		r.CUDARefusal, r.VInK = plan.CUDARefusalOf(l, a), l.VInK()
 	}
+	r.FarKV = plan.FarKV(l, a)
 	all := l.All()
 	if op.cfg.Access == AccessAuto {
 		for i := range all {

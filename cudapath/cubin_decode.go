@@ -68,7 +68,7 @@ func (k *cubinKernel) recordDecode(commands *vk.Commands, a *problem.CUDACall) e
 	p.cuQ, p.cuK, p.usedQ, p.usedK, p.table = c.address(&a.CuQ), c.address(&a.CuK), c.address(&a.UsedQ), c.address(&a.UsedK), c.address(&a.Table)
 	p.setWide(a)
 	if why := p.beyond(a); why != "" {
-		return unsupported(binaryImport, "%s", why)
+		return notComputed("%s", why)
 	}
 	grid, _ := decodeGrid(a)
 	if p.splits > 1 {

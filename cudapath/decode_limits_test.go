@@ -33,3 +33,18 @@ func TestDecodeRefusesWhatItWouldCountWrong(t *testing.T) {
 	require.ErrorIs(t, err, attention.ErrUnsupported)
 	require.ErrorContains(t, err, "why")
 }
+
+// A tensor without rows, of which no copy reads any, has a map of one row of one head: the driver refuses strides that no element needs.
+func TestMappedTensorsWithoutRows(t *testing.T) {
+	p := generalParams{totalQ: 9, cuQ: 1, cuK: 1}
+	p.q.base, p.k.base, p.v.base, p.o.base = 0x1000, 0x2008, 0x3008, 0x4000
+	got := p.mapped(&attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 9, Sk: 5})
+	for i, want := range []struct {
+		base        uint64
+		rows, heads int
+	}{{0x1000, 9, 4}, {0x1000, 1, 1}, {0x1000, 1, 1}, {0x4000, 9, 4}} {
+		require.Equal(t, want.base, got[i].base, "tensor %d", i)
+		require.Equal(t, want.rows, got[i].rows, "tensor %d", i)
+		require.Equal(t, want.heads, got[i].heads, "tensor %d", i)
+	}
+}

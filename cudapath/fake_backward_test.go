@@ -13,6 +13,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -129,6 +130,23 @@ func TestQuantizedDecodeTakesItsTurn(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, l.stream.Fill(at, 0xffffffff, 1<<16))
 	}
+
+	f.launches()
+	far := fakeCall(t, c, attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 1, Sk: 1}, 64)
+	far.KScale.Buffer, far.VScale.Buffer = newBuffer(t, c, 8), newBuffer(t, c, 8)
+	far.K.Strides = attention.Strides{Batch: 1 << 32, Head: 64, Seq: 1 << 32}
+	require.ErrorIs(t, op.Forward(attention.OnStream(s), far), attention.ErrUnsupported)
+	// A launch refuses it too, of whatever plan it is.
+	choice, err := tier{}.Choose(c.dev, problem.CUDAProblem{Shape: far.Shape, HeadDim: 64, HeadDimV: 64, Align: 8, KV: attention.KVInt8, Rows: 1})
+	require.NoError(t, err)
+	call := problem.CUDACall{Shape: far.Shape, HeadDim: 64, Decode: problem.CUDADecode{KV: attention.KVInt8, UnitBytes: 1}}
+	for i, x := range []attention.Tensor{far.Q, far.K, far.V, far.O} {
+		call.Tensors[i] = problem.CUDATensor{CUDAVector: problem.CUDAVector{Buffer: x.Buffer}, Batch: x.Strides.Batch, Head: 64, Row: x.Strides.Seq}
+	}
+	err = choice.Kernel.Launch(s, &call)
+	require.ErrorIs(t, err, attention.ErrUnsupported)
+	require.ErrorContains(t, err, "strides of 4294967296 bytes between rows")
+	require.Empty(t, f.launches())
 }
 
 // The whole way: tier scalar writes O and LSE, the kernels of tier cuda make gradients of

@@ -17,7 +17,7 @@ const (
 	latentSplitBytes = 32
 	latentRows       = 64
 	latentColumns    = 512
-	latentKeys       = 64
+	latentKeys       = problem.LatentKeys
 	// Of kernels/latent_combine.h: threads of a group, the most groups, shared memory with one group and with several, and CTAs of
 	// a row tile.
 	combineThreads  = 128
@@ -26,11 +26,8 @@ const (
 	combineShared   = 68608
 	combineChunks   = 16
 	// wholeLists: parts have whole token lists where the longest part then has at most an eighth more than the mean.
-	wholeLists = 8
-	// maxLatentLength limits lengths, so that sums of positions fit 32 bits, and maxLatentTiles the KV tiles or token lists of all
-	// sequences: where there is one part, LatentParts of kernels/latent_work.h computes twice their number plus twice those of a sequence.
-	maxLatentLength = 1 << 29
-	maxLatentTiles  = 1 << 29
+	wholeLists      = 8
+	maxLatentLength = 1 << 29 // so that sums of positions fit 32 bits
 )
 
 // latent returns the kernel of latent attention for a problem, or the reason why it does not take it. Without a kernel for the head
@@ -84,7 +81,7 @@ func (k *Kernel) latentLimits(p *problem.CUDAProblem) string {
 		return fmt.Sprintf("Sq %d and Sk %d: it takes at most 2^29", s.Sq, s.Sk)
 	case uint64(s.Sq)*uint64(s.Hq) > math.MaxInt32-latentRows:
 		return fmt.Sprintf("%d rows of all heads, it takes at most %d", uint64(s.Sq)*uint64(s.Hq), math.MaxInt32-latentRows)
-	case tiles > maxLatentTiles:
+	case tiles > problem.MaxLatentTiles:
 		return fmt.Sprintf("%d KV tiles or token lists of all sequences, it takes at most 2^29", tiles)
 	}
 	return ""

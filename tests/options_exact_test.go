@@ -3,6 +3,7 @@ package tests
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -88,14 +89,28 @@ func TestOptionsEveryQuantizedNumber(t *testing.T) {
 					cfg:     attention.Config{DType: tt.DType, HeadDim: d, HeadDimV: dv, KeyType: kv, ValueType: kv, Tier: tt.Tier, Tuning: attention.TuningOff},
 					before:  images,
 				}
-				err := e.run([]*job{j})
+				jobs, wants := []*job{j}, [][]float32{want}
+				if _, minimum := cases.BlockNumbers(kv); minimum {
+					beyond := *j
+					beyond.before = slices.Clone(images)
+					var infinite []float32
+					beyond.before[rawV], infinite = infiniteMinimums(kv, v, dv*heads)
+					jobs, wants = append(jobs, &beyond), append(wants, infinite)
+				}
+				err := e.run(jobs)
 				require.NoError(t, e.close())
 				if refusedBy(tt, err) {
 					t.Skip(err)
 				}
 				require.NoError(t, err)
-				for i, got := range widened(j.after[rawO], tt.DType) {
-					require.Equal(t, rounded(want[i], tt.DType), got, "number %d", i)
+				for n, want := range wants {
+					for i, got := range widened(jobs[n].after[rawO], tt.DType) {
+						if math.IsNaN(float64(want[i])) {
+							require.True(t, math.IsNaN(float64(got)), "number %d of job %d is %v", i, n, got)
+						} else {
+							require.Equal(t, rounded(want[i], tt.DType), got, "number %d of job %d", i, n)
+						}
+					}
 				}
 			})
 		}
@@ -202,6 +217,21 @@ func everyNumber(kv attention.KVType, d int, scale float32) (row []byte, want []
 		}
 	}
 	for i, x := range cases.DecodeRow(kv, row, attention.F16, d, scale) {
+		want[i] = float32(x)
+	}
+	return row, want
+}
+
+// infiniteMinimums returns a row of everyNumber with blocks of which a minimum, a scale or both are infinite, and its values.
+func infiniteMinimums(kv attention.KVType, of []byte, d int) (row []byte, want []float32) {
+	row, want = slices.Clone(of), make([]float32, d)
+	size := kv.RowBytes(attention.F16, 32)
+	for i, x := range [...][2]float32{{0.375, inf}, {-0.375, -inf}, {0, inf}, {inf, 0.5}, {inf, inf}, {inf, -inf}, {-inf, -inf}, {nan, inf}} {
+		block := row[i*size:]
+		binary.LittleEndian.PutUint16(block, half.F16FromFloat32(x[0]))
+		binary.LittleEndian.PutUint16(block[2:], half.F16FromFloat32(x[1]))
+	}
+	for i, x := range cases.DecodeRow(kv, row, attention.F16, d, 1) {
 		want[i] = float32(x)
 	}
 	return row, want

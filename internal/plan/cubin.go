@@ -138,7 +138,7 @@ func decodesFaster(cfg *problem.Config, r *Request) bool {
 	switch s := &r.Shape; {
 	case s.Sq != 1 || r.SeparateCombine || r.Options.pageSize > 0 && !(bf16 && d == 64):
 		return false
-	case s.B > most || s.KVHeads() > most || s.Sk > 1<<30:
+	case s.B > most || s.KVHeads() > most || r.FarKV || r.skAtLeast(1<<30+1):
 		return false
 	}
 	switch cfg.KeyType {

@@ -174,6 +174,9 @@ func (plan *chosen) chooseCUDA(c problem.CUDAChooser, cfg *problem.Config, r *Re
 	if why := CUDASoftcapRefusal(cfg); why != "" {
 		return NoCUDA(why)
 	}
+	if r.VInK { // kernels of latent attention count the KV tiles of all sequences
+		r.skAtLeast(problem.LatentKeys * (problem.MaxLatentTiles / r.Shape.B))
+	}
 	choice, err := c.Choose(problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, Kernel: cfg.Kernel, Options: r.Options.inCUDA(), Slots: r.Options.ofSlots(),
 		VInK: r.VInK, NotLatent: r.Options.notLatent(), NotSequences: r.Options.notSequences(), PageSize: int(r.Options.pageSize), Tokens: tokens, Offsets: tokens && r.Options.listOffsets(), KV: cfg.KeyType, Rows: r.queryRows(), NoDecode: noDecode})

@@ -191,10 +191,7 @@ func (d *CUDADevice) Request(cfg *problem.Config, a *problem.Args, l *tensors.La
 		return r
 	}
 	r.LSE, r.VInK = a.LSE.Given(), l.VInK()
-	for i := range l.List[1:3] {
-		t := &l.List[1+i]
-		r.FarKV = r.FarKV || t.Steps[2] > math.MaxUint32/t.Size || a.Pages != nil && t.Steps[0] > math.MaxUint32/t.Size
-	}
+	r.FarKV = FarKV(l, a)
 	const many = 1 << 30                                                                   // rows that kernels count
 	if v := a.Varlen; v != nil && (s.Sq <= problem.MaxCUDADecodeRows || v.TotalQ > many) { // another number of rows is another plan
 		r.TotalQ = v.TotalQ
@@ -203,6 +200,16 @@ func (d *CUDADevice) Request(cfg *problem.Config, a *problem.Args, l *tensors.La
 		r.Align[i] = l.List[i].Alignment(problem.AccessAddresses)
 	}
 	return r
+}
+
+// FarKV reports whether K or V has a stride of rows or pages of 2^32 bytes or more.
+func FarKV(l *tensors.Layouts, a *problem.Args) bool {
+	far := false
+	for i := range l.List[1:3] {
+		t := &l.List[1+i]
+		far = far || t.Steps[2] > math.MaxUint32/t.Size || a.Pages != nil && t.Steps[0] > math.MaxUint32/t.Size
+	}
+	return far
 }
 
 // MayAliasKV reports whether a shape without tensors stands for calls of latent attention, whose V is the first columns of K.

@@ -275,11 +275,11 @@ func fastestOf(list []work, cfg *problem.Config, r *Request, cores uint64) (best
 // fastest returns the plan of the fastest tier: vulkan, unless err says why there is none, or that of a tier whose
 // kernels are CUDA's. plan is the plan so far.
 func fastest(plan, vulkan chosen, err error, dev *vk.Device, cfg *problem.Config, r *Request) (chosen, error) {
+	r.seen = &vulkan.Range
 	var list []chosen
 	if err == nil {
 		if w := workOf(&vulkan, r); w.decodesOneRow(r) && !r.mayBeLatent() { // without an estimate
 			if decodesFaster(cfg, r) && registeredCubins() != nil {
-				r.seen = &vulkan.Range
 				p := plan
 				why := planCubin(&p, dev, cfg, r)
 				if why == nil {
@@ -293,7 +293,6 @@ func fastest(plan, vulkan chosen, err error, dev *vk.Device, cfg *problem.Config
 		list = append(list, vulkan)
 	}
 	var rejected []problem.Rejection
-	r.seen = &vulkan.Range
 	for _, x := range withoutSPIRV {
 		if !x.here() {
 			continue

@@ -65,6 +65,13 @@ type CUDAProblem struct {
 // MaxCUDADecodeRows is the most rows of a sequence that decode kernels compute: each row reads the keys anew.
 const MaxCUDADecodeRows = 8
 
+// LatentKeys is the keys of a KV tile of the kernels of latent attention, and MaxLatentTiles the most tiles or token lists of all sequences:
+// where there is one part, LatentParts of cudapath/kernels/latent_work.h computes twice their number plus twice those of a sequence.
+const (
+	LatentKeys     = 64
+	MaxLatentTiles = 1 << 29
+)
+
 // CUDAChoice is the chosen kernel and the reasons.
 type CUDAChoice struct {
 	Kernel         CUDAKernel
