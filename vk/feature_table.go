@@ -4,7 +4,7 @@ package vk
 
 import "strings"
 
-// Features that code names. Their numbers are those of the booleans of Caps (caps_bits.go).
+// Features that code names. Their numbers are those of the booleans of Caps (caps.go).
 var (
 	featureSubgroupSizeControl     = featureOf("SubgroupSizeControl")
 	featureTimelineSemaphore       = featureOf("TimelineSemaphore")

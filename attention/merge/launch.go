@@ -260,3 +260,16 @@ func (t *stack) bind(first, count int) (uint64, vk.BufferRange, error) {
 	r, rest, err := t.Tensor.Buffer.Window(t.at(first), (uint64(count-1)*uint64(t.Steps[0])+t.extent())*size)
 	return rest / size, r, err
 }
+
+// mergeParams is the block Params of shaders/merge.comp.
+type mergeParams struct {
+	addrFirst, addrSecond, addrFirstLSE, addrSecondLSE, addrO, addrLSE uint64
+
+	strideFirst  [3]uint32 `glsl:"strideFirstBatch strideFirstHead strideFirstSeq"`
+	strideSecond [3]uint32 `glsl:"strideSecondBatch strideSecondHead strideSecondSeq"`
+	strideO      [3]uint32 `glsl:"strideOBatch strideOHead strideOSeq"`
+
+	stepFirst, stepSecond, stepFirstLSE, stepSecondLSE uint32
+
+	firstCount, states, Sq, Hq uint32
+}

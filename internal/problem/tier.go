@@ -1,8 +1,6 @@
 package problem
 
-import (
-	"vkattn/internal/enum"
-)
+import "vkattn/internal/enum"
 
 // Tier is attention.Tier, whose comment documents it.
 type Tier uint8
@@ -49,3 +47,62 @@ func (t Tier) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // UnmarshalText is Set.
 func (t *Tier) UnmarshalText(text []byte) error { return t.Set(string(text)) }
+
+// Access selects how kernels reach tensors.
+type Access uint8
+
+// Accesses.
+const (
+	AccessAuto        Access = iota // addresses if the device and the buffers have them
+	AccessAddresses                 // buffer device addresses only
+	AccessDescriptors               // storage buffer descriptors only
+)
+
+var accessNames = []string{"auto", "addresses", "descriptors"}
+
+// Valid reports whether a is one of the named accesses.
+func (a Access) Valid() bool { return int(a) < len(accessNames) }
+
+// String is "auto", "addresses" or "descriptors".
+func (a Access) String() string { return enum.Name("Access", accessNames, uint8(a)) }
+
+// Tuning is attention.Tuning, whose comment documents it.
+type Tuning uint8
+
+// Tunings.
+const (
+	TuningAuto Tuning = iota
+	TuningOff
+	TuningOn
+)
+
+var tuningNames = []string{"auto", "off", "on"}
+
+// Valid reports whether t is one of the named tunings.
+func (t Tuning) Valid() bool { return int(t) < len(tuningNames) }
+
+// String is "auto", "off" or "on".
+func (t Tuning) String() string { return enum.Name("Tuning", tuningNames, uint8(t)) }
+
+// ParseTuning is attention.ParseTuning.
+func ParseTuning(s string) (Tuning, error) { return enum.Parse[Tuning]("tuning", tuningNames, s) }
+
+// Set makes *Tuning a flag.Value.
+func (t *Tuning) Set(s string) error { return enum.Set(t, s, ParseTuning) }
+
+// Type names the flag's kind, for flag packages that ask.
+func (t Tuning) Type() string { return "tuning" }
+
+// MarshalText writes String.
+func (t Tuning) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText is Set.
+func (t *Tuning) UnmarshalText(text []byte) error { return t.Set(string(text)) }
+
+// Sources of a tile, as Plan.Tuning names them.
+const (
+	TileHeuristic = "heuristic"    // the fixed table
+	TileCached    = "tuned: cache" // tuned by an earlier process
+	TileTuned     = "tuned now"    // tuned by this process
+	TileNamed     = "named"        // named by Experiment.Tile or Experiment.BackwardTiles
+)
