@@ -115,7 +115,7 @@ func (b *Backward) BeginKeys(k, v []byte, n int, t Type) {
 	for i := n; i < BackwardKeys; i++ {
 		b.Keys[i] = -1
 	}
-	b.c.KeysFinite = flag(backwardKeys(b, k, v, n, t))
+	b.c.KeysFinite = flag(b.kernels.backwardKeys(b, k, v, t))
 	clear(b.slab[b.c.DKT:][:BackwardKeys*int(b.c.D)])
 	clear(b.slab[b.c.DVT:][:BackwardKeys*int(b.c.DV)])
 	clear(b.sums)
@@ -127,13 +127,13 @@ func (b *Backward) Last() int32 { return b.Keys[b.n-1] }
 // ReadRows reads n rows of Q and dO at QAt and DOAt.
 func (b *Backward) ReadRows(q, dO []byte, n int, t Type) {
 	b.c.Rows = int32(n)
-	backwardRows(b, q, dO, t)
+	b.kernels.backwardRows(b, q, dO, t)
 }
 
 // Delta sets sums to rowsum(dO * O) of the rows that ReadRows has read, with O at OAt. It
 // reports whether the rows of Q and dO are finite.
 func (b *Backward) Delta(sums []float64, o []byte, t Type) (finite bool) {
-	return backwardDelta(b, sums, o, t)
+	return b.kernels.backwardDelta(b, sums, o, t)
 }
 
 // Tile computes P, dS and the gradient of the products of a tile and adds to the sums of dK
@@ -141,7 +141,7 @@ func (b *Backward) Delta(sums []float64, o []byte, t Type) (finite bool) {
 // are.
 func (b *Backward) Tile(full, finite bool) {
 	b.c.Full, b.c.RowsFinite = flag(full), flag(finite)
-	backwardTile(b)
+	b.kernels.backwardTile(b)
 }
 
 // Scores begins Tile or RowSums for a caller that modifies scores: it computes the scores of a tile, [BackwardRows]
@@ -149,7 +149,7 @@ func (b *Backward) Tile(full, finite bool) {
 // them.
 func (b *Backward) Scores(slope []float32, full bool) (scores []float32) {
 	b.c.Full, b.c.Stage = flag(full), StageScores
-	backwardTile(b)
+	b.kernels.backwardTile(b)
 	gokernels.BackwardScores(&b.c, b.slab, b.Rows, b.Keys, b.bias, slope, b.n)
 	return b.slab[b.c.S:][:BackwardRows*BackwardKeys]
 }
@@ -159,7 +159,7 @@ func (b *Backward) Scores(slope []float32, full bool) (scores []float32) {
 func (b *Backward) TileOf(product, score []float32, finite bool) {
 	b.c.RowsFinite, b.c.Stage = flag(finite), StageRest
 	gokernels.BackwardWeigh(&b.c, b.slab, b.Rows, b.Keys, b.Count, b.mask, product, score, b.Changes, b.Used, b.n)
-	backwardTile(b)
+	b.kernels.backwardTile(b)
 }
 
 // RowSumsOf is RowSums behind Scores.
@@ -173,33 +173,33 @@ func (b *Backward) Mask() []int32 { return b.mask }
 // RowSums adds the row sums of P of a tile to sums.
 func (b *Backward) RowSums(sums []float64, full bool) {
 	b.c.Full = flag(full)
-	backwardSums(b, sums)
+	b.kernels.backwardSums(b, sums)
 }
 
 // AddQuery adds the tile to the sums of dQ of its rows. Scale is not applied.
 func (b *Backward) AddQuery(sums []float32) {
-	backwardQuery(b, sums)
+	b.kernels.backwardQuery(b, sums)
 }
 
 // AddBias adds dS of the tile to dBias, float32 at DBiasAt.
 func (b *Backward) AddBias(dBias []byte) {
-	backwardBias(b, dBias)
+	b.kernels.backwardBias(b, dBias)
 }
 
 // SumBias adds dS of the tile to sums [heads][BackwardKeys] over the rows of each head. Row
 // i of the block is of head (first + i) % heads.
 func (b *Backward) SumBias(sums []float64, first, heads int) {
-	backwardBiasSum(b, sums, first, heads)
+	b.kernels.backwardBiasSum(b, sums, first, heads)
 }
 
 // Fold adds the sums of dK and dV to their totals, from which they start again at 0.
 func (b *Backward) Fold() {
 	total, part, n := b.sums, b.slab[b.c.DKT:], BackwardKeys*int(b.c.D)
 	if b.c.WantK != 0 {
-		fold(b.kernels, total, part[:n])
+		b.kernels.fold(total, part[:n])
 	}
 	if b.c.WantV != 0 {
-		fold(b.kernels, total[n:], b.slab[b.c.DVT:][:BackwardKeys*int(b.c.DV)])
+		b.kernels.fold(total[n:], b.slab[b.c.DVT:][:BackwardKeys*int(b.c.DV)])
 	}
 }
 
@@ -208,37 +208,37 @@ func (b *Backward) Sums() []float32 { return b.sums }
 
 // AddSums adds part to the totals and sets it to 0.
 func (b *Backward) AddSums(part []float32) {
-	fold(b.kernels, b.sums, part)
+	b.kernels.fold(b.sums, part)
 }
 
 // StoreDK stores the total of dK at the byte offsets at. StoreDV does the same for dV.
 func (b *Backward) StoreDK(dK []byte, at []int64, t Type) {
-	storeKeys(b, b.sums, dK, at, b.c.D, b.c.Scale, t)
+	b.kernels.storeKeys(b, b.sums, dK, at, b.c.D, b.c.Scale, t)
 }
 
 // StoreDV is StoreDK of dV.
 func (b *Backward) StoreDV(dV []byte, at []int64, t Type) {
-	storeKeys(b, b.sums[BackwardKeys*int(b.c.D):], dV, at, b.c.DV, 1, t)
+	b.kernels.storeKeys(b, b.sums[BackwardKeys*int(b.c.D):], dV, at, b.c.DV, 1, t)
 }
 
 // StoreDQ stores dQ of n rows, the scale times sums, at the byte offsets at. With accumulate
 // it adds to what dQ holds.
 func (b *Backward) StoreDQ(dQ []byte, at []int64, sums []float32, n int, accumulate bool, t Type) {
-	storeRows(b, sums, dQ, at, n, accumulate, t)
+	b.kernels.storeRows(b, sums, dQ, at, n, accumulate, t)
 }
 
 // ReadBias gathers the bias of the block's rows at the keys.
 func (b *Backward) ReadBias(bias []byte, t Type) {
-	backwardReadBias(b, bias, t)
+	b.kernels.backwardReadBias(b, bias, t)
 }
 
 // ReadMask gathers a byte mask of the block's rows at the keys. It returns false if the mask
 // excludes all slots.
 func (b *Backward) ReadMask(mask []byte) bool {
-	return backwardReadMask(b, mask)
+	return b.kernels.backwardReadMask(b, mask)
 }
 
 // ReadBlocks is ReadMask of a bitmap of blocks of 2^shift keys.
 func (b *Backward) ReadBlocks(bitmap []byte, shift int) bool {
-	return backwardReadBlocks(b, bitmap, shift)
+	return b.kernels.backwardReadBlocks(b, bitmap, shift)
 }

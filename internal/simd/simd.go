@@ -13,6 +13,7 @@ package simd
 
 import (
 	"math"
+	"slices"
 	"unsafe"
 
 	"vkattn/internal/gokernels"
@@ -56,22 +57,66 @@ const (
 
 // Kernels are the kernels of one instruction set.
 type Kernels struct {
-	c             *cKernels // nil: package gokernels
-	Name          string    // avx512bf16, avx512, avx2, neon, plain or go
-	Lanes, Vector int       // query rows per group, and per vector
-	Pairs         bool      // whether Begin and Widen take Pairs and RowPairs
+	set
+	Name          string // avx512bf16, avx512, avx2, neon, plain or go
+	Lanes, Vector int    // query rows per group, and per vector
+	Pairs         bool   // whether Begin and Widen take Pairs and RowPairs
 }
 
-// inGo are the kernels of package gokernels.
-var inGo = &Kernels{Name: "go", Lanes: gokernels.Lanes, Vector: gokernels.Vector}
+// set is one implementation of the kernels: goSet, or cSet where there is C. GCC does not align the stack on Windows as
+// spilled AVX registers need it.
+type set interface {
+	packQ(g *Group, q []byte, t Type) (least int)
+	attend(g *Group, scores []float32)
+	finish(g *Group, o []byte, t Type, rows int, keep float32)
+	readBias(g *Group, dst []float32, bias []byte, keys []int32, t Type)
+	readMask(g *Group, dst []int32, mask []byte, keys []int32) bool
+	readBlocks(g *Group, dst []int32, bitmap []byte, keys []int32, shift int) bool
+
+	// Widen converts rows of d elements to float32 in dst, packed. Row i begins at byte at[i]
+	// and is multiplied by scales[i] if scales is not nil. As Pairs a row has (d+1)/2 of them, each in place of an
+	// element; RowPairs have d for two rows. It returns the least exponent of pairs.
+	Widen(dst []float32, rows []byte, at []int64, scales []float32, d int, t Type) (least int)
+
+	// Exp replaces elements, which are at most 0, by their exponential, as the softmax does.
+	// The length is a multiple of Vector.
+	Exp(x []float32)
+	// Tanh replaces elements by their hyperbolic tangent, as softcap does.
+	Tanh(x []float32)
+
+	backwardKeys(b *Backward, k, v []byte, t Type) bool
+	backwardRows(b *Backward, q, dO []byte, t Type)
+	backwardDelta(b *Backward, sums []float64, o []byte, t Type) bool
+	backwardTile(b *Backward)
+	backwardSums(b *Backward, sums []float64)
+	backwardQuery(b *Backward, sums []float32)
+	backwardBias(b *Backward, dBias []byte)
+	backwardBiasSum(b *Backward, sums []float64, first, heads int)
+	backwardReadBias(b *Backward, bias []byte, t Type)
+	backwardReadMask(b *Backward, mask []byte) bool
+	backwardReadBlocks(b *Backward, bitmap []byte, shift int) bool
+	fold(total, part []float32)
+	storeRows(b *Backward, x []float32, base []byte, at []int64, n int, accumulate bool, t Type)
+	storeKeys(b *Backward, x []float32, base []byte, at []int64, d int32, scale float32, t Type)
+}
+
+// inGo are the kernels of package gokernels, inC those in C for the instruction sets of this CPU, best first.
+var (
+	inGo = &Kernels{set: goSet{}, Name: "go", Lanes: gokernels.Lanes, Vector: gokernels.Vector}
+	inC  []*Kernels
+)
+
+// Sets returns the kernels for the instruction sets of this CPU, best first.
+func Sets() []*Kernels {
+	if inC == nil {
+		return []*Kernels{inGo}
+	}
+	return slices.Clone(inC)
+}
 
 // All returns Sets and the kernels of package gokernels, for tests that compare them.
 func All() []*Kernels {
-	sets := Sets()
-	if sets[0] != inGo {
-		sets = append(sets, inGo)
-	}
-	return sets
+	return append(slices.Clone(inC), inGo)
 }
 
 // Group is up to Lanes query rows with their state, one row per vector lane. Lanes past
@@ -80,8 +125,10 @@ type Group struct {
 	kernels *Kernels
 	d, dv   int
 	vectors int
-	pairs   bool // Q lies in pairs
-	least   int  // their least exponent
+	pairs   bool           // Q lies in pairs
+	least   int            // their least exponent
+	tile    Tile           // of Attend
+	c       gokernels.Tile // likewise
 
 	q, o, state []float32
 
@@ -124,7 +171,7 @@ func (g *Group) Rows(n int) (lanes int) {
 
 // Begin reads the rows of Q and resets the softmax state. Tiles of a group that begins with Pairs have K in Pairs.
 func (g *Group) Begin(q []byte, t Type) {
-	g.pairs, g.least = t == Pairs, packQ(g.kernels, g.q, q, g.QAt, g.vectors, g.d, t)
+	g.pairs, g.least = t == Pairs, g.kernels.packQ(g, q, t)
 	clear(g.o)
 	n := g.kernels.Lanes
 	for i := range n {
@@ -136,7 +183,7 @@ func (g *Group) Begin(q []byte, t Type) {
 // Finish divides by the row sums and by the probability that dropout keeps a weight (1 without
 // dropout), stores n rows of O and sets LSE.
 func (g *Group) Finish(o []byte, t Type, n int, keep float32) {
-	finish(g.kernels, g.o, g.state, o, g.OAt, n, g.vectors, g.dv, t, keep)
+	g.kernels.finish(g, o, t, n, keep)
 }
 
 // Dropout is the dropout mask of a call, see package dropout. The zero value drops nothing.
@@ -171,7 +218,7 @@ type Tile struct {
 // Attend adds the keys of a tile. scores is scratch memory, Keys times Lanes. With StageScores it only sets the scores,
 // [key][lane], from From to To, and with StageRest it takes them from there.
 func (g *Group) Attend(t *Tile, scores []float32) {
-	c := gokernels.Tile{
+	g.tile, g.c = *t, gokernels.Tile{
 		D: int32(g.d), DV: int32(g.dv), Vectors: int32(g.vectors), From: int32(t.From), To: int32(t.To),
 		FullFrom: int32(t.FullFrom), FullTo: int32(t.FullTo),
 		Bias: flag(t.Bias != nil), Mask: flag(t.Mask != nil), ALiBi: flag(t.ALiBi),
@@ -180,55 +227,36 @@ func (g *Group) Attend(t *Tile, scores []float32) {
 		RoundP: flag(t.RoundP), VPairs: flag(t.VPairs), VLeast: int32(t.VLeast),
 	}
 	if g.pairs {
-		c.KPairs = gokernels.Paired
+		g.c.KPairs = gokernels.Paired
 		if g.least+t.KLeast < gokernels.Exact {
-			c.KPairs = gokernels.PairedFMA
+			g.c.KPairs = gokernels.PairedFMA
 		}
 	}
 	if t.FullFrom >= t.FullTo {
-		c.FullFrom, c.FullTo = c.To, c.To
+		g.c.FullFrom, g.c.FullTo = g.c.To, g.c.To
 	}
-	attend(g, &c, t, scores)
+	g.kernels.attend(g, scores)
 }
 
 // ReadBias gathers the biases of the group's rows at the given keys into dst, Keys times Lanes.
 func (g *Group) ReadBias(dst []float32, bias []byte, keys []int32, t Type) {
-	readBias(g.kernels, dst, bias, g.BiasAt, keys, g.vectors, t)
+	g.kernels.readBias(g, dst, bias, keys, t)
 }
 
 // ReadMask gathers a byte mask of the group's rows at the given keys into dst, Keys times
 // Lanes. It returns false if the mask excludes all of them.
 func (g *Group) ReadMask(dst []int32, mask []byte, keys []int32) bool {
-	return readMask(g.kernels, dst, mask, g.MaskAt, keys, g.vectors)
+	return g.kernels.readMask(g, dst, mask, keys)
 }
 
 // ReadBlocks is ReadMask for a bitmap of blocks of 2^shift keys.
 func (g *Group) ReadBlocks(dst []int32, bitmap []byte, keys []int32, shift int) bool {
-	return readBlocks(g.kernels, dst, bitmap, g.MaskAt, keys, g.vectors, shift)
+	return g.kernels.readBlocks(g, dst, bitmap, keys, shift)
 }
-
-// Widen converts rows of d elements to float32 in dst, packed. Row i begins at byte at[i]
-// and is multiplied by scales[i] if scales is not nil. As Pairs a row has (d+1)/2 of them, each in place of an
-// element; RowPairs have d for two rows. It returns the least exponent of pairs.
-func (k *Kernels) Widen(dst []float32, rows []byte, at []int64, scales []float32, d int, t Type) (least int) {
-	return widen(k, dst, rows, at, scales, d, t)
-}
-
-// Exp replaces elements, which are at most 0, by their exponential, as the softmax does.
-// The length is a multiple of Vector.
-func (k *Kernels) Exp(x []float32) { exps(k, x) }
-
-// Tanh replaces elements by their hyperbolic tangent, as softcap does.
-func (k *Kernels) Tanh(x []float32) { tanhs(k, x) }
 
 func flag(b bool) int32 {
 	if b {
 		return 1
 	}
 	return 0
-}
-
-// attendInGo is attend with the kernels of package gokernels.
-func attendInGo(g *Group, c *gokernels.Tile, t *Tile, scores []float32) {
-	gokernels.Attend(c, g.q, g.o, scores, g.state, g.Span, g.Position, t.K, t.V, t.Keys, t.Bias, t.Mask, g.Slots)
 }
