@@ -283,7 +283,7 @@ func (x *soakRun) judge(e *engine) (cases.Judgement, error) {
 		}
 		fragments := plan.Tier == attention.TierCoopMat || plan.Tier == attention.TierCoopMat2
 		formula.Rounded = fragments && p.KeyType.Scaled()
-		if fragments && !p.Bias.On && !p.ALiBi && p.Softcap == 0 && !p.KeyType.Scaled() && p.Mods == 0 {
+		if fragments && !p.KeyType.Scaled() && !p.ChangesScores() {
 			formula.MaxScore = attention.MaxFastScore
 		}
 		if formula.Rounded || formula.MaxScore != 0 {

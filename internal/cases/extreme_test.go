@@ -174,3 +174,17 @@ func TestFormulaOfAbsorbedScores(t *testing.T) {
 	require.NoError(t, judged.Err(), "in float32")
 	require.NoError(t, op.Close())
 }
+
+// What kernels promise of far rows depends on score modifiers, not on masks.
+func TestMasksChangeNoScores(t *testing.T) {
+	kinds := map[[2]bool]int{}
+	for mods := range 12 {
+		c := Case{Mods: mods}
+		s, mask := c.modifiers()
+		require.Equal(t, s.String() != "none", c.ChangesScores(), "mods %d: %v, %v", mods, s, mask)
+		kinds[[2]bool{c.ChangesScores(), mask.String() != "none"}]++
+	}
+	require.Len(t, kinds, 4)
+	require.True(t, (&Case{ALiBi: true}).ChangesScores())
+	require.True(t, (&Case{Softcap: 30}).ChangesScores())
+}

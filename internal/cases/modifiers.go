@@ -248,6 +248,12 @@ func (c *Case) modifiers() (s, mask score.Expr) {
 	return s, e
 }
 
+// ChangesScores reports whether anything is done to the scaled products, which kernels then have in natural units; masks do nothing to them.
+func (c *Case) ChangesScores() bool {
+	s, _ := c.modifiers()
+	return c.Bias.On || c.ALiBi || c.Softcap != 0 || s != (score.Expr{})
+}
+
 // ModifiersHaveTables reports whether the modifiers of the case read tables, if any.
 func (c *Case) modifiersHaveTables() bool {
 	list, _ := score.TablesOf(c.modifiers())
