@@ -347,12 +347,11 @@ func reportTo(t *testing.T) func(r soakRecord) {
 
 // foundBySoaks are cases that a long soak found, of what no other test has: what was wrong.
 var foundBySoaks = []string{
-	"f16/same/103773531751964/8",       // small head dims: the scratch of a subgroup overlaid the row max of another
-	"f16/q4_0/176792376402759/2",       // packed Q, K without lengths, Params in a buffer: NVIDIA's compiler left the last keys out
-	"f16/same/279391343286572/17",      // Inf of a key without weight was added only if a masked slot held one too
-	"bf16/int8/350712321422/4",         // the weight of a split, 2^-115 of the largest by the scales of V, counts as 0
-	"bf16/same/303273070481848/20",     // a mask modifier alone, and scores over MaxFastScore: NaN, which the judge did not expect
-	"f32/fp8_ds_mla/288106490653200/9", // 203 equal numbers: their sum rounds in one direction, which the judge did not allow
+	"f16/same/103773531751964/8",   // small head dims: the scratch of a subgroup overlaid the row max of another
+	"f16/q4_0/176792376402759/2",   // packed Q, K without lengths, Params in a buffer: NVIDIA's compiler left the last keys out
+	"f16/same/279391343286572/17",  // Inf of a key without weight was added only if a masked slot held one too
+	"bf16/int8/350712321422/4",     // the weight of a split, 2^-115 of the largest by the scales of V, counts as 0
+	"bf16/same/303273070481848/20", // a mask modifier alone, and scores over MaxFastScore: NaN, which the judge did not expect
 }
 
 func TestSoakFoundBefore(t *testing.T) {
