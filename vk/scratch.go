@@ -69,6 +69,29 @@ func (c *Commands) Scratch(zeros, size uint64) (b *Buffer, first uint64, err err
 	return s.buf, s.zeros, nil
 }
 
+// SharedScratch returns scratch memory without zeros that calls of the same batch take in turn: where an earlier call has had it,
+// a barrier is recorded, behind which nothing uses it. So a batch takes the memory of its largest call, not of all of them.
+func (c *Commands) SharedScratch(size uint64) (b *Buffer, first uint64, err error) {
+	batch, err := c.enter("SharedScratch")
+	if err != nil {
+		return nil, 0, err
+	}
+	s := batch.shared
+	again := s != nil && s.room() >= size
+	if again {
+		c.innerBarrier(batch)
+	}
+	c.d.leave()
+	if again {
+		return s.buf, s.zeros, nil
+	}
+	b, first, err = c.Scratch(0, size)
+	if err == nil {
+		batch.shared = batch.keep[len(batch.keep)-1].(*scratch)
+	}
+	return b, first, err
+}
+
 // scratch is a buffer that one batch uses at a time. Releasing it returns it to the pool.
 type scratch struct {
 	pool   *scratchPool

@@ -68,6 +68,34 @@ func TestScratchIsUsedAgain(t *testing.T) {
 	require.Equal(t, buffers+1, d.Memory().Buffers)
 }
 
+// The calls of a batch take one buffer in turn, and a larger one where they need more; the next batch has it too.
+func TestSharedScratchIsTakenInTurn(t *testing.T) {
+	d := openExecuting(t)
+	s := newStream(t, d)
+	take := func(size uint64) *Buffer {
+		b, first, err := s.SharedScratch(size)
+		require.NoError(t, err)
+		require.LessOrEqual(t, first+size, b.Size())
+		return b
+	}
+	first := take(1 << 20)
+	barriers := s.Barriers()
+	require.Same(t, first, take(1<<20))
+	require.Same(t, first, take(1000))
+	require.Equal(t, barriers+2, s.Barriers(), "each behind what the one before did")
+	other, _, err := s.Scratch(0, 1<<20)
+	require.NoError(t, err)
+	require.NotSame(t, first, other)
+	large := take(4 << 20)
+	require.NotSame(t, first, large)
+	require.Same(t, large, take(1<<20))
+	require.NoError(t, s.Wait(background(t)))
+	next := take(4 << 20)
+	require.Same(t, large, next, "given back")
+	require.Equal(t, barriers+4, s.Barriers(), "one more begins the batch")
+	require.NoError(t, s.Wait(background(t)))
+}
+
 // Zeros are there for work that is submitted while the queue waits for something else:
 // nobody waits for them.
 func TestScratchDoesNotWaitForTheDevice(t *testing.T) {

@@ -137,6 +137,8 @@ type batch struct {
 	value uint64 // of the stream's timeline when it has finished
 	keep  []Resource
 
+	shared *scratch // of keep: that of SharedScratch
+
 	descriptors             []uint64 // VkDescriptorPools
 	current                 int      // the pool in use
 	setsLeft, bindingsLeft  uint32
@@ -176,7 +178,7 @@ func (b *batch) drop() {
 		b.keep[i] = nil
 		r.release()
 	}
-	b.keep = b.keep[:0]
+	b.keep, b.shared = b.keep[:0], nil
 }
 
 // reset makes descriptor pools and parameters empty for the next recording.
