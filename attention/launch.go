@@ -66,10 +66,18 @@ func (op *Op) recordNew(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if err := op.order(c, a, all); err != nil {
 		return err
 	}
-	err = op.recordPlan(c, p, r.Access, a, all)
+	if p.converts {
+		return op.recordConverted(c, p, &r, a, all)
+	}
+	return op.recordOrdered(c, p, &r, a, all)
+}
+
+// recordOrdered records a call behind the earlier work that it depends on.
+func (op *Op) recordOrdered(c *vk.Commands, p *prepared, r *plan.Request, a *Args, all []tensors.Layout) error {
+	err := op.recordPlan(c, p, r.Access, a, all)
 	if errors.Is(err, errNeedsCombine) { // nothing was recorded
 		r.SeparateCombine = true
-		if p, err = op.prepare(r); err == nil {
+		if p, err = op.prepare(*r); err == nil {
 			err = op.recordPlan(c, p, r.Access, a, all)
 		}
 	}

@@ -40,6 +40,9 @@ type Op struct {
 	pipelines dispatch.Pipelines[plan.Variant, problem.Config]   // many requests share one pipeline
 	combines  dispatch.Pipelines[combineVariant, problem.Config] // of the separate combine kernel; at most 16
 	backward  backwardOp
+
+	conversions dispatch.Pipelines[plan.Conversion, problem.Config]
+	converted   *Op // of the calls on K and V that are converted in front of them; nil where K and V are not quantized
 }
 
 // prepared is a plan with its pipeline: all that a call needs except its tensors.
@@ -57,6 +60,7 @@ type prepared struct {
 	splitWorkgroups int       // workgroups that share the keys of a row
 	splits          int       // splits of the keys of a row; each workgroup computes one or more
 	decodePart      *prepared // for the decode part of a mixed batch; nil in most plans
+	converts        bool      // the pipeline converts K and V in front of the call, which Op.converted has a plan of
 }
 
 // New makes an operation. A nil device is the CPU. The device stays the caller's and must
@@ -70,7 +74,12 @@ func New(d *Device, cfg Config) (*Op, error) {
 // newOp is NewExperiment without the checks.
 func newOp(dev *vk.Device, given problem.Config, e Experiment, pick plan.TilePicker) *Op {
 	cfg := plan.WithoutBands(given)
-	return &Op{home: On(dev), dev: dev, given: given, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick}
+	op := &Op{home: On(dev), dev: dev, given: given, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), numbers: plan.NumbersOf(&cfg), pick: pick}
+	if dev != nil && cfg.KeyType != KVSame {
+		e.ConvertKV = 0
+		op.converted = newOp(dev, plan.ConvertedConfig(given), e, pick)
+	}
+	return op
 }
 
 // Config returns the Config that New was given.
@@ -246,7 +255,7 @@ func (op *Op) Close() error {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	op.plans.clear()
-	err := errors.Join(op.maps.Close(), op.pipelines.Close(), op.combines.Close(), op.backward.close())
+	err := errors.Join(op.maps.Close(), op.pipelines.Close(), op.combines.Close(), op.backward.close(), op.conversions.Close(), op.converted.Close())
 	if op.other != nil && !closed {
 		err = errors.Join(err, op.other.Close())
 	}
@@ -317,6 +326,10 @@ func (op *Op) prepare(r plan.Request) (*prepared, error) {
 	}
 	p = &prepared{access: c.Access, cuda: c.CUDA, cubin: c.Cubin}
 	switch {
+	case c.Conversion.Given():
+		if err := op.prepareConversion(p, &c.Conversion, &r); err != nil {
+			return nil, err
+		}
 	case p.cuda != nil:
 		if err := p.cuda.Load(); err != nil {
 			return nil, fmt.Errorf("attention: kernel %s: %w", c.Kernel, err)

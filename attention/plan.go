@@ -20,7 +20,7 @@ type Plan struct {
 	Tuning   string      `json:"tuning,omitempty"`   // source of the tile: TileHeuristic, TileCached or TileTuned; empty for TierCPU and TierCUDA
 	Reason   string      `json:"reason"`             // why this tier
 	Rejected []Rejection `json:"rejected,omitempty"` // better tiers and what they lack; for TierCUDA also its better kernels
-	Notes    []string    `json:"notes,omitempty"`    // why the tuning cache was ignored, or why decode runs without the decode kernel
+	Notes    []string    `json:"notes,omitempty"`    // why the tuning cache was ignored, why decode runs without the decode kernel, where quantized K and V are converted
 
 	// ScoreMod and MaskMod are the texts of the modifiers, "" without.
 	ScoreMod string `json:"score_mod,omitempty"`
@@ -34,9 +34,10 @@ type Plan struct {
 	// Splits is the number of splits of each row's keys, whose states are then combined; 1
 	// if one workgroup computes all keys of a row.
 	Splits int `json:"splits"`
-	// WorkspaceBytes is the scratch memory that holds the states of splits. The commands of
+	// WorkspaceBytes is the scratch memory that holds the states of splits, and K and V that are
+	// converted in front of the kernel, which Notes tell. The commands of
 	// the call take it from the device; on a CUDA device without Vulkan it is the stream's
-	// workspace. It is 0 without splits. Latent attention on tier cuda may need it where
+	// workspace. It is 0 without either. Latent attention on tier cuda may need it where
 	// Splits is 1: it splits the keys of all sequences together.
 	WorkspaceBytes uint64 `json:"workspace_bytes,omitempty"`
 }

@@ -96,8 +96,9 @@ func DTypes() []DType { return problem.DTypes() }
 func ParseDType(s string) (DType, error) { return problem.ParseDType(s) }
 
 // Storage of K and V. Int8 and the two FP8 types have separate scales, [Args].KScale and VScale: an
-// element is the stored number times its scale. The cooperative-matrix tiers never round
-// that product; there a scale of V below 2^-96 counts as 2^-96. The blocked types have a
+// element is the stored number times its scale. The cooperative-matrix tiers round that
+// product only where K and V are converted in front of the kernel, to bfloat16 ([Plan].Notes say
+// so); else a scale of V below 2^-96 counts as 2^-96 there. The blocked types have a
 // scale for every 32 elements within the row, as in ggml; HeadDim and HeadDimV must be
 // multiples of 32. KVFP8DSMLA has its scales within the row too.
 const (

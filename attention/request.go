@@ -35,6 +35,9 @@ func (op *Op) requestOf(s Shape, f plan.Options) plan.Request {
 func (op *Op) request(l *tensors.Layouts, a *Args) plan.Request {
 	r := op.requestOf(a.Shape, plan.OptionsOf(a, &op.cfg))
 	r.LSE, r.BlockMap = a.LSE.Given(), a.BlockMap != nil
+	if v := a.Varlen; a.Pages != nil && a.Pages.Count == 0 || v != nil && v.CuK.Given() && v.TotalK > a.B*a.Sk {
+		r.Experiment.ConvertKV = -1 // there are no keys, whatever lengths say, or more rows of K than of sequences
+	}
 	if a.SparseTokens != nil {
 		r.SparseTokens = tensors.MeanSparseTokens(a)
 	}

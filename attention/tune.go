@@ -105,7 +105,7 @@ func (op *Op) tuneOnFirstUse(r plan.Request) error {
 	store := plan.StoreOf(op.dev)
 	known := func() (bool, error) {
 		c, err := plan.Make(op.dev, op.cfg, r, nil)
-		if err == nil && (c.Tier.WithoutSPIRV() || !c.Variant.Tunes()) {
+		if err == nil && (c.Tier.WithoutSPIRV() || !c.Variant.Tunes() || c.Conversion.Given()) { // Op.converted tunes the rest
 			return true, nil
 		}
 		return err == nil && store.Known(c.Variant, op.cfg, r), err
@@ -200,6 +200,9 @@ func (op *Op) tune(ctx context.Context, store *plan.Store, r plan.Request, o Tun
 	c, err := plan.Make(op.dev, cfg, r, nil)
 	if err != nil {
 		return report, err
+	}
+	if c.Conversion.Given() {
+		return op.converted.tune(ctx, store, r.Converted(&cfg), o)
 	}
 	v := c.Variant
 	if !v.Tunes() {

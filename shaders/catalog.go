@@ -35,6 +35,8 @@ func Catalog() []Variant {
 		core("scalar_general_bda", "forward_scalar_general.comp", "BDA=1", "GENERAL=1"),
 		core("tile_map_ssbo", "tile_map.comp", "BDA=0", "GENERAL=1"),
 		core("tile_map_bda", "tile_map.comp", "BDA=1", "GENERAL=1"),
+		core("convert_ssbo", "convert.comp", "BDA=0", "GENERAL=1"),
+		core("convert_bda", "convert.comp", "BDA=1", "GENERAL=1"),
 		core("combine_ssbo", "combine.comp", "BDA=0"),
 		core("combine_bda", "combine.comp", "BDA=1"),
 		core("merge_ssbo", "merge.comp", "BDA=0"),

@@ -43,7 +43,7 @@ func takesModifiers(v Variant) bool {
 		return slices.Contains([]string{"scalar_lse.comp", "scalar_q.comp", "scalar_kv.comp", "scalar_bias.comp", "scalar_table.comp", "coopmat_lse.comp",
 			"coopmat_q.comp", "coopmat_kv.comp"}, kernel)
 	}
-	return slices.Contains(v.Defines, "GENERAL=1") && v.Source != "tile_map.comp"
+	return slices.Contains(v.Defines, "GENERAL=1") && v.Source != "tile_map.comp" && v.Source != "convert.comp"
 }
 
 // Modules of the general, the decode and the gradient kernels take modifiers and their tables. No other

@@ -202,7 +202,7 @@ func TestParamsLieAlikeInBuffersAndPushConstants(t *testing.T) {
 		})
 		require.EqualValues(t, 252, slices.Max(pushed))
 		last := bindingsOf(v) - 1
-		if takesModifiers(v) || v.Source == "tile_map.comp" {
+		if takesModifiers(v) || slices.Contains([]string{"tile_map.comp", "convert.comp"}, v.Source) {
 			pushed = append(pushed, tablesOffset) // of modifiers, which addresses have not
 		}
 		assert.Equal(t, pushed, offsets(v.Name, func(r *Reflection, v instruction) bool {

@@ -31,7 +31,9 @@ import (
 //     which also shows that a second run gives the same bits;
 //   - under a causal mask, with half of the keys spoiled: rows that do not see them must
 //     keep their bits.
-func TestConformance(t *testing.T) { conformToTable(t, (*session).dense, denseOf) }
+func TestConformance(t *testing.T) {
+	conformToTable(t, (*session).dense, denseOf, attention.Experiment{})
+}
 
 // TestOptionsConformance runs the tables of calls with options, as
 // TestOptionsConformance/<dtype>/<tier>/<case>. It computes each case twice, and only
@@ -42,11 +44,13 @@ func TestConformance(t *testing.T) { conformToTable(t, (*session).dense, denseOf
 //     pages and entries of the block table, memory past the ends of sequences, tokens of
 //     no list, bits past the last block, bias and mask of unused slots, scales of keys
 //     that no row sees, and the outputs. The result must have the same bits.
-func TestOptionsConformance(t *testing.T) { conformToTable(t, (*session).available, optionsOf) }
+func TestOptionsConformance(t *testing.T) {
+	conformToTable(t, (*session).available, optionsOf, attention.Experiment{})
+}
 
 // conformToTable runs the cases that each of the targets has in a table. VKATTN_TEST_CASES
-// may select some of them.
-func conformToTable(t *testing.T, targets func(*session) []cases.Target, casesOf func(*session, cases.Target) []cases.Case) {
+// may select some of them. more changes the kernels beyond what the targets need.
+func conformToTable(t *testing.T, targets func(*session) []cases.Target, casesOf func(*session, cases.Target) []cases.Case, more attention.Experiment) {
 	s := openTiers(t)
 	wanted, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
 	require.NoError(t, err)
@@ -71,7 +75,7 @@ func conformToTable(t *testing.T, targets func(*session) []cases.Target, casesOf
 				t.Run(tt.Tier.String(), func(t *testing.T) {
 					t.Parallel() // the end of one table would leave processors idle
 					start := time.Now()
-					results := conform(t, s, tt, list)
+					results := conform(t, s, tt, list, more)
 					t.Logf("%d cases in %v", len(list), time.Since(start).Round(time.Millisecond))
 					for i, c := range list {
 						t.Run(c.String(), func(t *testing.T) {
@@ -193,8 +197,9 @@ var slots = make(chan struct{}, runtime.GOMAXPROCS(0))
 
 // conform runs all cases on a tier, several submissions at once, and returns the error of
 // each. It writes each result to the journal of t as soon as it is known.
-func conform(t *testing.T, s *session, tt cases.Target, list []*checkedCase) []error {
+func conform(t *testing.T, s *session, tt cases.Target, list []*checkedCase, more attention.Experiment) []error {
 	e := s.newEngine(tt)
+	e.experiment.ConvertKV = more.ConvertKV
 	n := cap(slots)
 	work := make(chan []int)
 	results := make([]error, len(list))

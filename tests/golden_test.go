@@ -215,7 +215,7 @@ func TestGolden(t *testing.T) {
 					names = append(names, g.Name)
 				}
 			}
-			for i, err := range conform(t, s, tt, of) {
+			for i, err := range conform(t, s, tt, of, attention.Experiment{}) {
 				t.Run(names[i], func(t *testing.T) {
 					require.NoError(t, err)
 				})

@@ -30,12 +30,14 @@ func RegisteredCUDA() problem.CUDA {
 }
 
 // cudaRefusal is what keeps tier cuda from a call, other than the problem: 0 for nothing, 1
-// to 5 for the tensor that CUDA cannot reach, CUDARecords, or one of an option from 7 on.
+// to 5 for the tensor that CUDA cannot reach, CUDARecords, one of an option from 7 on, or cudaConverted.
 type cudaRefusal uint8
 
 const (
 	CUDAOrdinary cudaRefusal = 1 // Q, and what follows, in ordinary memory
 	CUDARecords  cudaRefusal = 6 // into a caller's command buffer
+
+	cudaConverted cudaRefusal = 22 // the last: quantized K and V are
 )
 
 var cudaRefusals = [...]string{"",
@@ -44,6 +46,7 @@ var cudaRefusals = [...]string{"",
 	notShared + "Varlen.CuQ", notShared + "Varlen.CuK", notShared + "Varlen.UsedQ", notShared + "Varlen.UsedK",
 	notShared + "Pages.Table", notShared + "ALiBi", notShared + "Sinks", notShared + "Bias", notShared + "Mask", notShared + "DropoutState", notShared + "MaxLogits",
 	notShared + "SparseTokens.Tokens", notShared + "SparseTokens.Offsets", notShared + "KScale", notShared + "VScale",
+	"K and V are converted into memory that CUDA does not reach",
 }
 
 // optionBuffers are the buffers of the options that forward kernels of tier cuda take, in the order of cudaRefusals.

@@ -17,6 +17,11 @@ type KeyRange struct{ From, Below int }
 // Holds reports whether the range has sk.
 func (k KeyRange) Holds(sk int) bool { return k.From <= sk && sk < k.Below }
 
+// and is what both ranges have.
+func (k KeyRange) and(other KeyRange) KeyRange {
+	return KeyRange{max(k.From, other.From), min(k.Below, other.Below)}
+}
+
 // skAtLeast reports whether Sk is n or more.
 func (r *Request) skAtLeast(n int) bool {
 	yes := r.Shape.Sk >= n

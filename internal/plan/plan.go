@@ -23,6 +23,7 @@ type chosen struct {
 	family     string             // of the kernels of tiers cuda and cubin, and the rows of their tile
 	rows       uint32
 	Cubin      problem.CubinKernel // for TierCubin
+	Conversion Conversion          // of quantized K and V in front of the call, which the rest then computes on the converted ones
 
 	Range     KeyRange  // requests that differ in Sk alone have the same plan in this range, but for the splits,
 	Splitting Splitting // which this gives
@@ -114,8 +115,17 @@ func checkDevice(dev *vk.Device, tier problem.Tier) error {
 
 // Make decides how a request is computed: the tier, its kernel and tile, and the splits
 // of the keys. A nil dev selects the CPU tier. If pick is given, it may replace the
-// heuristic's tile.
+// heuristic's tile. Quantized K and V are converted in front of the call where that takes less time.
 func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chosen, error) {
+	if dev == nil || cfg.KeyType == problem.KVSame {
+		r.Experiment.ConvertKV = 0
+		return makeStored(dev, cfg, r, pick)
+	}
+	return makeQuantized(dev, cfg, r, pick)
+}
+
+// makeStored is Make for kernels that read K and V as they are stored.
+func makeStored(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chosen, error) {
 	plan := chosen{Plan: problem.Plan{Access: r.Access, Flops: Flops(cfg, r.Shape), Bytes: tensorBytes(cfg, r.Shape, r.LSE)},
 		Range: KeyRange{1, math.MaxInt}, Splitting: SplittingOf(1)}
 	if cfg.ScoreMod.Given() {

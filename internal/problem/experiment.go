@@ -30,6 +30,10 @@ type Experiment struct {
 	// in the tuning cache. Fields without a number keep their value. A tile that the kernel
 	// or the device cannot run refuses the tier. Results are correct.
 	BackwardTiles string
+
+	// ConvertKV says where quantized K and V are converted: 1 in a dispatch in front of the kernel, wherever there can be
+	// one, -1 in the kernel; 0: where it takes less time by estimate. Results are correct.
+	ConvertKV int
 }
 
 // Forward returns e without what only changes the backward kernels.
