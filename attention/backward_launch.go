@@ -158,9 +158,8 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 				return err
 			}
 		}
-		if k.Variant.Kernel == plan.KernelDKDV && l.chunks.Heads > 0 {
-			err = l.chunked(c, r, i)
-			i++ // the kernel of dQ = dS K
+		if (k.Variant.Kernel == plan.KernelScores || k.Variant.Kernel == plan.KernelDKDV) && l.chunks.Heads > 0 {
+			i, err = l.chunked(c, r, i)
 		} else if k.Variant.Kernel == plan.KernelDSinks {
 			err = l.sinks(c, l.pipelines[i], k)
 		} else if k.Variant.Kernel == plan.KernelTableSum {
@@ -204,7 +203,7 @@ func (l *backwardLaunch) outputs(c *vk.Commands, pipeline *vk.Pipeline, k *plan.
 		return l.rests(c, pipeline, k)
 	case plan.KernelDTable:
 		return l.tableSums(c, pipeline, k)
-	case plan.KernelDKDV:
+	case plan.KernelScores, plan.KernelDV, plan.KernelDK, plan.KernelDKDV:
 		dX, dV = tensors.BackwardDK, tensors.BackwardDV
 	case plan.KernelDBias:
 		dX = tensors.BackwardDBias
@@ -233,14 +232,16 @@ func (l *backwardLaunch) keyChunks() int {
 	return arith.CeilDiv(l.args.Sk, l.chunks.Keys)
 }
 
-// chunked records kernels i and i + 1, dK and dV and dQ = dS K, for every chunk of heads or of
-// keys of a head. The rare work of the first has a dispatch between them.
-func (l *backwardLaunch) chunked(c *vk.Commands, r *plan.BackwardRequest, i int) error {
+// chunked records the kernels of chunks from kernel i on, P and dS, dK and dV, and dQ = dS K, for every chunk of heads or of
+// keys of a head, and returns the last of them. The rare work of dK and dV has a dispatch of its own.
+func (l *backwardLaunch) chunked(c *vk.Commands, r *plan.BackwardRequest, i int) (last int, err error) {
 	ch, heads := &l.chunks, l.args.B*l.args.KVHeads()
 	const unit = 16
+	for last = i; last+1 < len(l.kernels) && l.kernels[last+1].Variant.Kernel <= plan.KernelDSK; last++ {
+	}
 	start, err := l.bindMemory(&l.bound[bwdTokens], l.scratch, l.statsAt+r.DSOffset(), ch.DSBytes+ch.MarkBytes, unit)
 	if err != nil {
-		return err
+		return last, err
 	}
 	l.params.addrOptions[3] = start + ch.DSBytes // marks; or the keys of a chunk, whose kernels mark nothing
 	if l.access != AccessAddresses {
@@ -255,29 +256,28 @@ func (l *backwardLaunch) chunked(c *vk.Commands, r *plan.BackwardRequest, i int)
 			l.params.addrOptions[3] = uint64(firstKey) | uint64(keys)<<32
 		}
 		l.params.addrOptions[2] = uint64(first)
-		for m, pipeline := range [...]*vk.Pipeline{l.pipelines[i], l.rare, l.pipelines[i+1]} {
-			if pipeline == nil {
-				continue
-			}
-			if n > 0 || m > 0 {
-				if err := c.InnerBarrier(); err != nil {
-					return err
-				}
-			}
-			kernel := l.kernels[i]
-			if m == 2 {
-				kernel = l.kernels[i+1]
-			}
-			kernel.Groups[1], kernel.Groups[2] = uint32(min(ch.Heads, heads-first)), 1
-			if m != 2 {
+		for m := i; m <= last; m++ {
+			kernel := l.kernels[m]
+			kernel.Groups[1], kernel.Groups[2] = uint32(min(ch.Heads, heads-first)), kernel.Variant.GridDepth(&l.args.Shape)
+			if kernel.Variant.Kernel != plan.KernelDSK {
 				kernel.Groups[0] = arith.CeilDiv32(uint32(keys), kernel.Variant.OwnedRows())
 			}
-			if err := l.gradient(c, pipeline, &kernel); err != nil {
-				return err
+			for _, pipeline := range [...]*vk.Pipeline{l.pipelines[m], l.rare} {
+				if pipeline == nil || pipeline == l.rare && kernel.Variant.Kernel != plan.KernelDKDV {
+					continue
+				}
+				if n > 0 && m == i || m == i+1 || pipeline == l.rare { // the others write what none of them reads
+					if err := c.InnerBarrier(); err != nil {
+						return last, err
+					}
+				}
+				if err := l.gradient(c, pipeline, &kernel); err != nil {
+					return last, err
+				}
 			}
 		}
 	}
-	return nil
+	return last, nil
 }
 
 // rests records the kernel of the rests of LSE, which has them and the sinks in place of

@@ -166,7 +166,7 @@ func TestF32OnMatricesRefuses(t *testing.T) {
 }
 
 // Gradients of float32 keep their bits when dS takes more chunks of heads. Where a chunk holds some keys of a head, dQ is
-// added up in memory: dK and dV keep their bits, dQ differs by roundings.
+// added up in memory: dK and dV keep their bits, dQ differs by roundings. Kernels that store P have the bits of those that do not.
 func TestBackwardF32OnMatricesInChunks(t *testing.T) {
 	if l := testlevel.Get(); l == testlevel.Default || l == testlevel.Brief {
 		t.Skip("a driver on the CPU compiles for 35 s: make test-full runs it")
@@ -177,7 +177,7 @@ func TestBackwardF32OnMatricesInChunks(t *testing.T) {
 		if tier == attention.TierCoopMat && e.HalfTerms {
 			t.Skip("a driver on the CPU: one tier has the same host code")
 		}
-		run := func(maxDSBytes uint64, accumulate bool) (list [3][]float32, scratch uint64) {
+		run := func(maxDSBytes uint64, accumulate bool, tiles string) (list [3][]float32, scratch uint64) {
 			r := rand.New(rand.NewPCG(4, 5))
 			random := func(n int) attention.Tensor {
 				x := make([]float32, n*dim)
@@ -189,6 +189,7 @@ func TestBackwardF32OnMatricesInChunks(t *testing.T) {
 			a := attention.BackwardArgs{Args: attention.Args{Shape: attention.Shape{B: 1, Hq: heads, Sq: n, Sk: keys},
 				Q: random(heads * n), K: random(heads * keys), V: random(heads * keys), O: random(heads * n), LSE: f32Tensor(make([]float32, heads*n))},
 				DO: random(heads * n), DQ: random(heads * n), DK: random(heads * keys), DV: random(heads * keys), Accumulate: accumulate}
+			e.BackwardTiles = tiles
 			op, err := attention.NewExperiment(attention.On(d.dev), attention.Config{DType: attention.F32, HeadDim: dim, Tier: tier, Tuning: attention.TuningOff}, e)
 			require.NoError(t, err)
 			d.keep(op)
@@ -198,19 +199,28 @@ func TestBackwardF32OnMatricesInChunks(t *testing.T) {
 			return [3][]float32{f32Values(a.DQ.Host), f32Values(a.DK.Host), f32Values(a.DV.Host)}, plan.ScratchBytes
 		}
 		const oneHead = 192 * 512 * 4 // bytes of dS: rows and keys rounded up to what every tile divides
-		whole, scratch := run(0, false)
+		whole, scratch := run(0, false, "")
 		require.EqualValues(t, 16*heads*n+2*oneHead, scratch)
-		single, scratch := run(oneHead, false)
+		single, scratch := run(oneHead, false, "")
 		require.EqualValues(t, 16*heads*n+oneHead, scratch)
 		require.Equal(t, whole, single)
-		halves, scratch := run(oneHead/2, false)
+		halves, scratch := run(oneHead/2, false, "")
 		require.EqualValues(t, 16*heads*n+oneHead/2, scratch)
 		require.Equal(t, whole[1:], halves[1:])
 		require.InDeltaSlice(t, whole[0], halves[0], 2e-6)
 		require.NotEqual(t, whole[0], make([]float32, len(whole[0])))
-		twice, _ := run(oneHead/2, true)
-		before, _ := run(0, true)
+		twice, _ := run(oneHead/2, true, "")
+		before, _ := run(0, true, "")
 		require.InDeltaSlice(t, before[0], twice[0], 2e-6)
 		require.NotEqual(t, whole[0], before[0])
+
+		// The kernels of head dims above 128, which store P too, compute the same sums in the same order.
+		const stages = "scores.group=1,dv.slices=2,dk.slices=2,add.slices=2"
+		stored, scratch := run(0, false, stages)
+		require.EqualValues(t, 16*heads*n+2*2*oneHead, scratch)
+		require.Equal(t, whole, stored)
+		quarters, scratch := run(oneHead, false, stages)
+		require.EqualValues(t, 16*heads*n+oneHead, scratch)
+		require.Equal(t, halves, quarters)
 	})
 }

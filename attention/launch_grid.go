@@ -205,7 +205,7 @@ func (l *backwardLaunch) steps(k *plan.BackwardKernel) (s [plan.MostBackwardBind
 	switch k.Variant.Kernel {
 	case plan.KernelLSE: // stores to the statistics, and reads the sinks
 		s[bwdDX], s[bwdDV] = s[bwdStats], o.heads
-	case plan.KernelDKDV:
+	case plan.KernelScores, plan.KernelDV, plan.KernelDK, plan.KernelDKDV:
 		set(bwdDX, tensors.BackwardDK, true)
 		set(bwdDV, tensors.BackwardDV, true)
 	default:

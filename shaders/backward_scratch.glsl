@@ -45,13 +45,17 @@ uint dsIndex(uint keyFrag, uint rowFrag) {
 
 #ifdef DTYPE_F32
 // -- dS of float32 --------------------------------------------------------------------------------
-// dS of float32 in scratch memory, as above, but a fragment is two vectors a lane. If not even one head fits, a
+// dS of float32 in scratch memory, as above, but a fragment is two vectors a lane. Kernels of head dims above 128 store P too: there
+// SCRATCH_VECS is 4, and the two vectors of P follow the two of dS. If not even one head fits, a
 // chunk holds some keys of a head, and the kernel of dQ adds chunk after chunk to what dQ holds. Calls have no lengths; members
 // of Params that these need are used here:
 #define CHUNK_FIRST_KEY p.addrUsedK.x // of the chunk
 #define CHUNK_KEYS p.addrUsedK.y
 
+#ifndef SCRATCH_VECS
+#define SCRATCH_VECS 2
+#endif
 uint dsVec(uint keyFrag, uint rowFrag, uint half_) {
-    return (((WORKGROUP_ID.y * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * 2 + half_) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+    return (((WORKGROUP_ID.y * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * SCRATCH_VECS + half_) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
 }
 #endif

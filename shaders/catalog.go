@@ -105,7 +105,7 @@ func Catalog() []Variant {
 					Name: tier.name + "_f32" + terms.name + "_" + access.name, Source: "forward_coopmat_f32.comp",
 					Defines: []string{tier.define, access.define, "DTYPE_F32", terms.define}, Target: tier.target, SPIRV: tier.spirv,
 				})
-				for _, kernel := range []string{"lse", "kv", "add"} {
+				for _, kernel := range []string{"lse", "kv", "add", "scores", "product"} {
 					list = append(list, Variant{
 						Name:    "backward_" + tier.name + "_f32" + terms.name + "_" + kernel + "_" + access.name,
 						Source:  "backward_coopmat_f32_" + kernel + ".comp",

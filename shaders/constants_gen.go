@@ -81,6 +81,7 @@ const (
 	ConstRowTile          uint32 = 80  // rows per row tile of the dK and dV kernel; KV_STEP of them per product
 	ConstStoreDs          uint32 = 81  // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
 	ConstOperandsInSmem   uint32 = 110 // 1: P and dS become operands in shared memory, see backward_fragments.glsl
+	ConstSlices           uint32 = 138 // of the columns of a gradient: a workgroup has one, z of the grid
 	ConstRareWork         uint32 = 118 // workgroups of the dispatch: 0 all, 1 all but rare ones, which it marks, 2 marked ones
 	ConstCheckKvEnd       uint32 = 30  // 0: unmasked tiles are loaded without comparing keys with Sk; the last unmasked tile is masked then
 	ConstCausalSkip       uint32 = 25  // 0: KV tiles above the causal diagonal are masked instead of skipped
@@ -195,6 +196,7 @@ var constantNames = map[uint32]string{
 	ConstRowTile:          "ROW_TILE",
 	ConstStoreDs:          "STORE_DS",
 	ConstOperandsInSmem:   "OPERANDS_IN_SMEM",
+	ConstSlices:           "SLICES",
 	ConstRareWork:         "RARE_WORK",
 	ConstCheckKvEnd:       "CHECK_KV_END",
 	ConstCausalSkip:       "CAUSAL_SKIP",

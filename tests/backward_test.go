@@ -43,7 +43,11 @@ func TestBackwardConformance(t *testing.T) {
 
 // runBackward judges cases on a tier.
 func runBackward(t *testing.T, s *session, tt cases.Target, list []cases.Case) {
-	e := s.newEngine(tt)
+	runBackwardOn(t, s.newEngine(tt), tt, list)
+}
+
+// runBackwardOn is runBackward on an engine, which it closes.
+func runBackwardOn(t *testing.T, e *engine, tt cases.Target, list []cases.Case) {
 	defer func() { require.NoError(t, e.close()) }()
 	for _, c := range list {
 		t.Run(c.String(), func(t *testing.T) {

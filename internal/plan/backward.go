@@ -203,11 +203,12 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 	mapAt := r.mapPlace(cfg, on.onCPU)
 	ofTerms := v.ofTerms(tier)
 	if ofTerms {
-		if r.Want.K && r.Want.V { // NVIDIA's compiler drops stores of elements of dK next to vectors of dV (docs/log/backward.md, 19)
+		v.stages = v.inStages(cfg, r, pick)
+		if r.Want.K && r.Want.V && !v.stages { // NVIDIA's compiler drops stores of elements of dK next to vectors of dV (docs/log/backward.md, 19)
 			least := min(v.align[tensors.BackwardDK], v.align[tensors.BackwardDV])
 			v.align[tensors.BackwardDK], v.align[tensors.BackwardDV] = least, least
 		}
-		plan.Chunks = f32ChunksOf(f, r, dsBudget(caps, r))
+		plan.Chunks = f32ChunksOf(v.stages, f, r, dsBudget(caps, r))
 		plan.Notes = append(plan.Notes, termsNote(termType(r.HalfTerms)))
 	} else if mapAt == 0 { // with a map no dS of the tiles that it leaves out would be stored
 		plan.Chunks = chunksOf(&v, tier, f, r, dsBudget(caps, r))
@@ -218,7 +219,7 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		v.rareWork = markRareWork
 	}
 	kernels := []BackwardKernel(nil)
-	for _, k := range append(wantedKernels(caps, tier, r, chunked, mapAt != 0), wantedTables(cfg, r)...) {
+	for _, k := range append(wantedKernels(caps, tier, r, chunked, mapAt != 0, v.stages), wantedTables(cfg, r)...) {
 		one := BackwardKernel{PlanKernel: problem.PlanKernel{Outputs: k.outputs}, Variant: v.forKernel(k.kernel), Table: k.table}
 		if k.kernel == KernelDTable {
 			one.Variant.ofTable(cfg, r, k.table)
@@ -263,10 +264,9 @@ func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, f fragment
 	tiles := []tile{nil} // the kernel has no tile
 	switch {
 	case coopmat != nil && tier != problem.TierScalar && v.dtype == problem.F32:
-		name = fmt.Sprintf("backward_%v_f32%s_%s", tier, termsName(v.halfTerms), backwardKernelNames[v.Kernel])
+		name = fmt.Sprintf("backward_%v_f32%s_%s", tier, termsName(v.halfTerms), v.f32Module())
 		tiles = tiles[:0]
-		table := map[backwardKernel][]backwardF32Row{KernelLSE: backwardF32LSETiles, KernelDKDV: backwardF32KeyTiles, KernelDSK: backwardF32AddTiles}[v.Kernel]
-		for _, t := range backwardF32Tiles(limits, table, f, v.headDim, v.headDimV, v.inRegisters) {
+		for _, t := range v.f32Tiles(limits, f) {
 			if v.onCPU {
 				t = t.shortened()
 			}
@@ -365,7 +365,7 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 		if r.packed(LengthCuQ) {
 			groups[0], groups[2] = packedBlocks(uint64(r.TotalQ*packed), v.OwnedRows(), s.B), 1
 		}
-	case KernelDKDV:
+	case KernelScores, KernelDV, KernelDK, KernelDKDV:
 		groups = [3]uint64{blocks(s.Sk, v.OwnedRows()), uint64(s.KVHeads()), uint64(s.B)}
 		if r.packed(lengthCuK) {
 			groups[0], groups[2] = packedBlocks(uint64(r.TotalK), v.OwnedRows(), s.B), 1
@@ -402,7 +402,7 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 			return reason + OneTopK
 		}
 	}
-	k.Workgroups = groups[0] * groups[1] * groups[2]
+	k.Workgroups = groups[0] * groups[1] * groups[2] * uint64(v.GridDepth(s))
 	return ""
 }
 
@@ -417,7 +417,7 @@ const (
 // place along y.
 func (k *BackwardKernel) Parts(limits *vk.Limits, s *problem.Shape) (parts grid.Parts, perY int) {
 	perY, group := max(1, int(k.Variant.Options.packRows)), s.Group()
-	if k.Variant.Kernel == KernelDKDV {
+	if k.Variant.ownsKeys() {
 		perY = group
 	}
 	return grid.Parts{Heads: int(k.Groups[1]), Batches: int(k.Groups[2]), Group: max(1, group/perY),

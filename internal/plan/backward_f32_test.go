@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 
 	"vkattn/internal/problem"
 	"vkattn/internal/tensors"
+	"vkattn/shaders"
 	"vkattn/vk"
 )
 
@@ -25,21 +27,34 @@ func f32Caps() *vk.Caps {
 func TestBackwardF32TilesOnAnH200(t *testing.T) {
 	caps := f32Caps()
 	for _, x := range []struct {
-		d, dv          int
-		dKdV, dQ, rest string
+		d, dv                  int
+		dKdV, dQ, rest, scores string
 	}{
-		{16, 16, "64x32 16x16 8sg1 g2", "256x32 16x16 8sg2 g2", "64x16 16x16 8sg1 g1"},
-		{64, 64, "64x32 16x16 8sg1 g2", "256x32 16x16 8sg2 g2", "64x16 16x16 8sg1 g1"},
-		{64, 80, "64x16 16x16 8sg1 g2", "256x16 16x16 8sg2 g2 f", "64x16 16x16 8sg1 g1"},
-		{128, 128, "64x16 16x16 8sg1 g2", "256x16 16x16 8sg2 g2 f", "64x16 16x16 8sg1 g1"},
+		{16, 16, "64x32 16x16 8sg1 g2", "256x32 16x16 8sg2 g2", "64x16 16x16 8sg1 g1", ""},
+		{64, 64, "64x32 16x16 8sg1 g2", "256x32 16x16 8sg2 g2", "64x16 16x16 8sg1 g1", ""},
+		{64, 80, "64x16 16x16 8sg1 g2", "256x16 16x16 8sg2 g2 f", "64x16 16x16 8sg1 g1", ""},
+		{128, 128, "64x16 16x16 8sg1 g2", "256x16 16x16 8sg2 g2 f", "64x16 16x16 8sg1 g1", ""},
+		{160, 160, "256x16 16x16 8sg2 g2 f s2", "256x16 16x16 8sg2 g2 f s2", "128x128 16x16 8sg2 g2 q1", "128x128 16x16 8sg2 g2 q1"},
+		{7, 129, "256x16 16x16 8sg2 g2 f s2", "256x16 16x16 8sg2 g2 f s2", "128x128 16x16 8sg2 g2 q1", "128x128 16x16 8sg2 g2 q1"},
+		{256, 256, "256x16 16x16 8sg2 g2 f s2", "256x16 16x16 8sg2 g2 f s2", "128x128 16x16 8sg2 g2 q1", "128x128 16x16 8sg2 g2 q1"},
 	} {
 		for _, tier := range []problem.Tier{problem.TierCoopMat2, problem.TierCoopMat} {
 			plan, reason := backwardProblem(t, caps, f32Config(x.d, x.dv), tier, nil)
 			require.Empty(t, reason, "%v %d/%d", tier, x.d, x.dv)
-			require.Equal(t, x.dKdV, plan.kernelOf(t, KernelDKDV).Tile)
+			prefix := "backward_" + tier.String() + "_f32_"
+			if x.scores == "" {
+				require.Equal(t, x.dKdV, plan.kernelOf(t, KernelDKDV).Tile)
+				require.Equal(t, prefix+"kv_ssbo", plan.kernelOf(t, KernelDKDV).Kernel)
+			} else {
+				for k, module := range map[backwardKernel]string{KernelLSE: "scores", KernelScores: "scores", KernelDV: "product", KernelDK: "product", KernelDSK: "product"} {
+					require.Equal(t, prefix+module+"_ssbo", plan.kernelOf(t, k).Kernel)
+				}
+				require.Equal(t, x.scores, plan.kernelOf(t, KernelScores).Tile)
+				require.Equal(t, x.dKdV, plan.kernelOf(t, KernelDV).Tile)
+				require.Equal(t, x.dKdV, plan.kernelOf(t, KernelDK).Tile)
+			}
 			require.Equal(t, x.dQ, plan.kernelOf(t, KernelDSK).Tile)
 			require.Equal(t, x.rest, plan.kernelOf(t, KernelLSE).Tile)
-			require.Equal(t, "backward_"+tier.String()+"_f32_kv_ssbo", plan.kernelOf(t, KernelDKDV).Kernel)
 			for _, k := range plan.Kernels {
 				require.LessOrEqual(t, k.SharedBytes, uint64(48<<10), "%s %s", k.Outputs, k.Tile)
 			}
@@ -54,7 +69,8 @@ func TestBackwardF32NamedTiles(t *testing.T) {
 	for d, all := range map[int][]string{
 		64: {"kv.row_tile=16", "kv.m_frags=2,kv.row_tile=16", "kv.m_frags=2,kv.group=1,kv.fences=1", "kv.fences=1", "add.fences=1",
 			"add.m_frags=1,add.kv_tile=64", "kv.subgroups=16,kv.group=1"},
-		128: {"kv.group=4", "kv.q_smem_chunks=1", "kv.q_smem_chunks=1,kv.group=4", "kv.fences=0", "add.m_frags=1,add.kv_tile=32", "add.group=1"},
+		128: {"kv.group=4", "kv.q_smem_chunks=1", "kv.q_smem_chunks=1,kv.group=4", "kv.fences=0", "add.m_frags=1,add.kv_tile=32", "add.group=1", "scores.group=2"},
+		192: {"scores.row_tile=64,scores.q_smem_chunks=2", "scores.m_frags=1", "dv.slices=4,dk.slices=3,add.slices=4", "dv.row_tile=32,dk.row_tile=32,add.kv_tile=32"},
 	} {
 		for _, text := range all {
 			named, err := NamedTiles(text)
@@ -65,6 +81,17 @@ func TestBackwardF32NamedTiles(t *testing.T) {
 			}
 		}
 	}
+	for _, x := range []struct{ text, want string }{
+		{"scores.row_tile=48", "not divided by its subgroups"}, {"scores.kv_tile=96", "not divided by its subgroups"},
+		{"scores.q_smem_chunks=0", "no chunk in shared memory"}, {"scores.kv_tile=512,scores.m_frags=8", "do not divide 256"},
+		{"dv.slices=0,dv.m_frags=1", "not one of the kernel of dv"}, {"dk.kv_tile=16", "not one of the kernel of dk"},
+		{"dv.slices=1", "cannot compute"}, {"add.row_tile=16", "not one of the kernel of add"}, {"scores.q_smem_chunks=2", "bytes of shared memory"},
+	} {
+		named, err := NamedTiles(x.text)
+		require.NoError(t, err)
+		_, reason := backwardProblem(t, caps, f32Config(256, 256), problem.TierCoopMat2, named)
+		require.Contains(t, reason, x.want, x.text)
+	}
 	for text, want := range map[string]string{
 		"kv.subgroups=3":       "cannot compute",
 		"kv.kv_tile=16":        "is not one of the kernel of kv",
@@ -73,6 +100,7 @@ func TestBackwardF32NamedTiles(t *testing.T) {
 		"kv.row_tile=128":      "do not divide 192",
 		"kv.q_smem_chunks=4":   "has 4 chunks",
 		"kv.m_frags=5":         "cannot compute",
+		"kv.slices=2":          "is not one of the kernel of kv",
 		"kv.row_tile=96":       "bytes of shared memory",
 		"kv.kv_step=16":        "has no field kv_step",
 		"q.kv_tile=16,q.rows=": "",
@@ -88,6 +116,32 @@ func TestBackwardF32NamedTiles(t *testing.T) {
 	}
 }
 
+// Above head dim 128 P and dS are stored first, and then only gradients that are asked for are computed.
+func TestBackwardF32InStages(t *testing.T) {
+	on := backwardDevice{caps: f32Caps(), accumulatorIsOperandA: func(problem.DType, fragment) bool { return true }}
+	for want, set := range map[string]tensors.GradientSet{
+		"stats LSE:0x1 P dS:1x2 dV:1x2 dK:1x2 dQ:0x2": {Q: true, K: true, V: true},
+		"stats LSE:0x1 P dS:1x2 dK:1x2":               {K: true},
+		"stats LSE:0x1 P dS:1x2 dQ:0x2":               {Q: true},
+		"stats LSE:0x1 P dS:1x2 dV:1x2":               {V: true},
+	} {
+		cfg := f32Config(160, 160)
+		r := BackwardRequest{Shape: problem.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 100, Sk: 100}, Access: problem.AccessDescriptors, Want: set}
+		var plan chosenBackward
+		require.Empty(t, plan.chooseKernels(&on, &cfg, problem.TierCoopMat2, &r, nil))
+		var got []string
+		for _, k := range plan.Kernels {
+			text := k.Outputs
+			if k.Variant.Kernel != KernelStats { // STORE_DS, and workgroups along z
+				text += fmt.Sprintf(":%dx%d", k.Variant.constants()[shaders.ConstStoreDs], k.Variant.GridDepth(&r.Shape))
+			}
+			got = append(got, text)
+		}
+		require.Equal(t, want, strings.Join(got, " "))
+		require.EqualValues(t, 16*4*100+8*2*384*256, plan.ScratchBytes) // a head has 200 rows and 100 keys, which every tile divides
+	}
+}
+
 // What the float32 kernels of gradients do not compute is refused by name.
 func TestBackwardF32Refuses(t *testing.T) {
 	on := backwardDevice{caps: f32Caps(), accumulatorIsOperandA: func(problem.DType, fragment) bool { return true }}
@@ -97,8 +151,8 @@ func TestBackwardF32Refuses(t *testing.T) {
 	for want, x := range map[string]func(*problem.Config, *BackwardRequest){
 		"take no options":     func(_ *problem.Config, r *BackwardRequest) { r.Options.softcap = true },
 		"options":             func(_ *problem.Config, r *BackwardRequest) { r.Want.Sinks = true },
-		"head dims up to 128": func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDim = 129 },
-		"dims up to 128":      func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDimV = 160 },
+		"head dims up to 256": func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDim = 257 },
+		"dims up to 256":      func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDimV = 320 },
 		"takes scores over":   func(cfg *problem.Config, _ *BackwardRequest) { cfg.Scale = problem.ScaleOf(1e30) },
 		"storage type of Q":   func(cfg *problem.Config, _ *BackwardRequest) { cfg.DType, cfg.F32O = problem.F16, true },
 	} {
@@ -152,10 +206,12 @@ func TestF32Chunks(t *testing.T) {
 		{problem.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 100, Sk: 300}, 1, BackwardChunks{Heads: 1, Keys: 256, KeyFrags: 16, RowFrags: 12, DSBytes: 192 * 256 * 4}},
 	} {
 		r := BackwardRequest{Shape: x.shape, Want: tensors.GradientSet{Q: true}}
-		got := f32ChunksOf(f, &r, x.budget)
+		got := f32ChunksOf(false, f, &r, x.budget)
 		require.Equal(t, x.want, got, "%v", x.shape)
 		require.Zero(t, got.Keys%keyUnit)
 	}
-	require.Zero(t, f32ChunksOf(f, &BackwardRequest{Shape: problem.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9}, Want: tensors.GradientSet{K: true}}, 1<<30))
+	stages := BackwardRequest{Shape: problem.Shape{B: 4, Hq: 8, Hkv: 8, Sq: 4096, Sk: 4096}, Want: tensors.GradientSet{K: true}}
+	require.Equal(t, BackwardChunks{Heads: 16, Keys: 4096, KeyFrags: 256, RowFrags: 264, DSBytes: 16 * 4224 * 4096 * 8}, f32ChunksOf(true, f, &stages, maxDSBytes))
+	require.Zero(t, f32ChunksOf(false, f, &BackwardRequest{Shape: problem.Shape{B: 1, Hq: 1, Sq: 9, Sk: 9}, Want: tensors.GradientSet{K: true}}, 1<<30))
 	require.True(t, strings.HasPrefix(termsNote(problem.BF16), "float32 is three terms"))
 }

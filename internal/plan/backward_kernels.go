@@ -16,10 +16,10 @@ type wantedKernel struct {
 }
 
 // wantedKernels lists the kernels that compute a request on a tier, in the order in which they
-// run. chunked says that the kernel of dK and dV stores dS, from which another computes dQ.
-// mapped says that kernels take maps of tiles: keys that all rows attend to are then the longest
-// work, which starts first.
-func wantedKernels(caps *vk.Caps, tier problem.Tier, r *BackwardRequest, chunked, mapped bool) (list []wantedKernel) {
+// run. chunked says that dS is stored, from which another kernel computes dQ, and stages that one kernel stores it and P and
+// others compute dK and dV from these. mapped says that kernels take maps of tiles: keys that all rows attend to are then the
+// longest work, which starts first.
+func wantedKernels(caps *vk.Caps, tier problem.Tier, r *BackwardRequest, chunked, mapped, stages bool) (list []wantedKernel) {
 	coopmatRows, coopmatKeys := backwardCoopmatRowTiles, backwardCoopmatKeyTiles
 	switch {
 	case tier == problem.TierCoopMat2:
@@ -34,9 +34,12 @@ func wantedKernels(caps *vk.Caps, tier problem.Tier, r *BackwardRequest, chunked
 		{true, wantedKernel{KernelStats, "stats", nil, nil, 0}},
 		{!r.PartialKeys, wantedKernel{KernelLSE, "LSE", backwardRowTiles, backwardLSETiles, 0}},
 		{r.Want.Q && !chunked && !mapped, wantedKernel{KernelDQ, "dQ", backwardRowTiles, coopmatRows, 0}},
-		{r.Want.K || r.Want.V || chunked, wantedKernel{KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys, 0}},
+		{stages, wantedKernel{KernelScores, "P dS", nil, coopmatKeys, 0}},
+		{stages && r.Want.V, wantedKernel{KernelDV, "dV", nil, coopmatKeys, 0}},
+		{stages && r.Want.K, wantedKernel{KernelDK, "dK", nil, coopmatKeys, 0}},
+		{!stages && (r.Want.K || r.Want.V || chunked), wantedKernel{KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys, 0}},
 		{r.Want.Q && !chunked && mapped, wantedKernel{KernelDQ, "dQ", backwardRowTiles, coopmatRows, 0}},
-		{chunked, wantedKernel{KernelDSK, "dQ", nil, backwardAddTiles, 0}},
+		{chunked && r.Want.Q, wantedKernel{KernelDSK, "dQ", nil, backwardAddTiles, 0}},
 		{r.Want.Bias, wantedKernel{KernelDBias, "dBias", backwardRowTiles, nil, 0}},
 		{r.Want.Sinks, wantedKernel{KernelDSinks, "dSinks", nil, nil, 0}},
 	} {

@@ -167,7 +167,7 @@ func NamedTiles(text string) (BackwardPicker, error) {
 }
 
 // tiledKernels are the kernels with tiles, in the order of the enumeration.
-var tiledKernels = []backwardKernel{KernelLSE, KernelDQ, KernelDKDV, KernelDSK, KernelDBias}
+var tiledKernels = []backwardKernel{KernelLSE, KernelDQ, KernelScores, KernelDV, KernelDK, KernelDKDV, KernelDSK, KernelDBias}
 
 // fieldsOf lists the fields of a tile that an experiment may set: the numbers that are not
 // the fragment's, which the device chooses.

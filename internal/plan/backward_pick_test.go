@@ -112,7 +112,7 @@ func TestNamedTilesThatCannotRunAreRefused(t *testing.T) {
 		"": "no tile is named", ",": "no tile is named", "q": "want kernel.field=number", "q.kv_tile": "want kernel.field=number",
 		"q.kv_tile=-1": "want kernel.field=number", "q.kv_tile=4294967296": "want kernel.field=number", "q.subgroups=134217729": "up to 65535", // 32 invocations each, modulo 2^32
 		"kv_tile=3":        "want kernel.field=number",
-		"delta.kv_tile=32": "has no tile", "dq.kv_tile=32": "want one of lse, q, kv, add, bias", "q.m=16": "no tile has a field", "q.owns_keys=1": "no tile has a field",
+		"delta.kv_tile=32": "has no tile", "dq.kv_tile=32": "want one of lse, q, scores, dv, dk, kv, add, bias", "q.m=16": "no tile has a field", "q.owns_keys=1": "no tile has a field",
 	} {
 		_, err := NamedTiles(text)
 		require.ErrorContains(t, err, want, text)

@@ -20,6 +20,9 @@ const (
 	KernelStats    backwardKernel = iota // LSE and delta of each row
 	KernelLSE                            // the rests of LSE: what float32 rounds off
 	KernelDQ                             // dQ
+	KernelScores                         // P and dS of a chunk of heads, see backward_f32.go
+	KernelDV                             // dV = P^T dO of a chunk
+	KernelDK                             // dK = dS^T Q of a chunk
 	KernelDKDV                           // dK and dV
 	KernelDSK                            // dQ = dS K
 	KernelDBias                          // dBias
@@ -40,7 +43,7 @@ const (
 )
 
 // backwardKernelNames are the parts of module names that name the kernels.
-var backwardKernelNames = [backwardKernels]string{"delta", "lse", "q", "kv", "add", "bias", "sinks", "table", "sum"}
+var backwardKernelNames = [backwardKernels]string{"delta", "lse", "q", "scores", "dv", "dk", "kv", "add", "bias", "sinks", "table", "sum"}
 
 // BackwardLocal is the workgroup size of the kernels of row statistics, of dSinks and of the sums of
 // tables, which every device has.
@@ -64,8 +67,9 @@ type BackwardVariant struct {
 	dLSE        bool
 	accumulate  bool
 	f32         bool // dQ, dK and dV are float32, whatever dtype
-	dK, dV      bool // with KernelDKDV: the outputs
-	storeDS     bool // with KernelDKDV: dS is stored for KernelDSK
+	dK, dV      bool // with KernelDKDV, KernelDK and KernelDV: the outputs
+	storeDS     bool // with kernels that own keys: dS is in scratch memory
+	stages      bool // with kernels of float32: KernelScores stores P and dS, see backward_f32.go
 	rareWork    rareWork
 	sumQueries  bool         // with KernelDBias: the bias has one row
 	table       tableVariant // with KernelDTable
@@ -104,7 +108,7 @@ func (v *BackwardVariant) OwnedRows() uint32 {
 		return v.F32.RowTile
 	case v.F32 != backwardF32Tile{}:
 		return v.F32.Rows()
-	case v.Kernel == KernelDKDV:
+	case v.ownsKeys():
 		return v.Tile.KVTile
 	}
 	return v.Tile.QTile
@@ -233,11 +237,14 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 	if k != KernelStats {
 		v.dLSE, v.dLSEInDelta = false, false
 	}
-	if k != KernelDQ && k != KernelDKDV && k != KernelDSK {
+	if k != KernelDQ && !v.ownsKeys() && k != KernelDSK || k == KernelScores {
 		v.accumulate, v.f32 = false, false
 	}
 	if k != KernelDKDV {
-		v.dK, v.dV, v.storeDS, v.rareWork = false, false, false, noRareWork
+		v.dK, v.dV, v.rareWork = k == KernelDK, k == KernelDV, noRareWork
+	}
+	if !v.ownsKeys() {
+		v.storeDS, v.stages = false, v.stages && (k == KernelLSE || k == KernelDSK)
 	}
 	if k != KernelDBias {
 		v.sumQueries = false
@@ -252,10 +259,16 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 	case KernelLSE:
 		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO)
 		v.Options.sinks = sinks
+	case KernelScores:
+		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO)
 	case KernelDQ:
 		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO, tensors.BackwardDQ)
 	case KernelDSK:
 		keep(tensors.BackwardK, tensors.BackwardDQ)
+	case KernelDK:
+		keep(tensors.BackwardQ, tensors.BackwardDK)
+	case KernelDV:
+		keep(tensors.BackwardDO, tensors.BackwardDV)
 	case KernelDKDV:
 		dX, dV := v.align[tensors.BackwardDK], v.align[tensors.BackwardDV]
 		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO)
@@ -293,6 +306,9 @@ func backwardVariantOf(on *backwardDevice, cfg *problem.Config, tier problem.Tie
 	}
 	return v
 }
+
+// ownsKeys reports whether workgroups own keys and loop over rows.
+func (v *BackwardVariant) ownsKeys() bool { return v.Kernel >= KernelScores && v.Kernel <= KernelDKDV }
 
 // ofTerms reports whether the kernels of a tier multiply float32 as sums of terms.
 func (v *BackwardVariant) ofTerms(tier problem.Tier) bool {

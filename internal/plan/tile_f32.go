@@ -36,12 +36,8 @@ type f32Tile struct {
 // terms is the number of 16-bit terms of a float32.
 const terms = 3
 
-// maxF32Dim is the largest head dim of the kernel, and maxF32GradientDim that of the kernels of
-// gradients: at 128 a gradient and the terms of K or V take 160 registers of an invocation.
-const (
-	maxF32Dim         = 256
-	maxF32GradientDim = 128
-)
+// maxF32Dim is the largest head dim of the kernels of float32.
+const maxF32Dim = 256
 
 func (t f32Tile) LocalSize() uint32    { return t.Subgroups * t.Subgroup }
 func (t f32Tile) SubgroupSize() uint32 { return t.Subgroup }

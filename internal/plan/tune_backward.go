@@ -25,7 +25,7 @@ const backwardClass = 1
 func (v *BackwardVariant) Tunes() bool {
 	o := v.Options
 	o.packRows = 0
-	return v.tile() != nil && o == Options{} && (v.Kernel == KernelDQ || v.Kernel == KernelDKDV || v.Kernel == KernelDSK)
+	return v.tile() != nil && o == Options{} && (v.Kernel == KernelDQ || v.ownsKeys() || v.Kernel == KernelDSK)
 }
 
 // Watches reports whether v runs the kernel of w, whatever their tiles are.
@@ -42,6 +42,9 @@ func (v *BackwardVariant) Flops(cfg *problem.Config, s problem.Shape) uint64 {
 		return product * d
 	}
 	n := d + dv // S and dP
+	if v.Kernel == KernelDV || v.Kernel == KernelDK {
+		n = 0
+	}
 	if v.dK {
 		n += d
 	}
@@ -98,7 +101,7 @@ func BackwardClassOf(v *BackwardVariant, cfg *problem.Config, s *problem.Shape) 
 	for _, f := range []struct {
 		on   bool
 		name string
-	}{{v.Kernel == KernelDKDV && !v.dK, " dV"}, {v.Kernel == KernelDKDV && !v.dV, " dK"}, {v.storeDS, " dS"}, {v.accumulate, " accumulate"}} {
+	}{{v.ownsKeys() && !v.dK, " dV"}, {v.ownsKeys() && !v.dV, " dK"}, {v.storeDS, " dS"}, {v.accumulate, " accumulate"}} {
 		if f.on {
 			flags += f.name
 		}
@@ -112,10 +115,16 @@ func (v *BackwardVariant) unused() []string {
 	switch {
 	case v.Coopmat == backwardCoopmatTile{} && v.F32 == backwardF32Tile{}:
 		return nil
+	case v.Kernel == KernelScores:
+		return []string{"slices"}
 	case v.Kernel == KernelDKDV:
-		return []string{"kv_tile"}
+		return []string{"kv_tile", "slices"}
+	case v.ownsKeys():
+		return []string{"kv_tile", "q_smem_chunks"}
+	case v.stages:
+		return []string{"row_tile", "q_smem_chunks"}
 	}
-	return []string{"row_tile", "q_smem_chunks"}
+	return []string{"row_tile", "q_smem_chunks", "slices"}
 }
 
 // BackwardTilings lists the tiles that can compute v, first v's own, the table's. It
@@ -207,7 +216,7 @@ func (v *BackwardVariant) tooLarge(s *problem.Shape, t tile) string {
 	}
 	rows, keys := s.Sq*max(1, int(v.Options.packRows)), s.Sk
 	owned, streamed := rows, keys
-	if v.Kernel == KernelDKDV {
+	if v.ownsKeys() {
 		owned, streamed = keys, rows
 	}
 	switch o, n := v.owned(t); {
