@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -91,7 +92,7 @@ func TestAutoTakesCubinsWhereTheyAreFaster(t *testing.T) {
 	p := planOf(Config{HeadDim: 64, Causal: TopLeft})
 	require.Equal(t, TierCubin, p.Tier)
 	require.Contains(t, p.Reason, "the fastest, ")
-	require.Equal(t, problem.CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8}, f.problems[len(f.problems)-1])
+	require.Equal(t, problem.CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8, Rows: 1 << 16}, f.problems[len(f.problems)-1])
 	p = planOf(Config{HeadDim: 64, Tier: TierCubin})
 	require.Equal(t, "tier cubin (attn_cubin, tile 192x80, 55 workgroups): asked for", p.String())
 	require.Equal(t, uint64(41048), p.SharedBytes)
@@ -262,6 +263,47 @@ func TestAutoLeavesFarKeysToOtherTiers(t *testing.T) {
 	}
 }
 
+// Calls with lengths and windows run on tier cubin, and TierAuto estimates their time.
+func TestCubinTakesSequences(t *testing.T) {
+	f := withFakeCubins(t)
+	dev := cudaDevice(t)
+	needAddresses(t, dev)
+	base := callOn(t, dev)
+	vector := Vector{Buffer: base.Q.Buffer, Offset: 4096}
+	for _, x := range []struct {
+		options string
+		change  func(*Config, *Args)
+		refused string
+	}{
+		{"lengths", func(_ *Config, a *Args) { a.Varlen = &Varlen{UsedK: vector} }, ""},
+		{"window", func(c *Config, _ *Args) { c.Window, c.Align = WindowOf(5, 5), BottomRight }, ""},
+		{"lengths, window", func(c *Config, a *Args) {
+			c.Window, c.Causal, a.Varlen = WindowOf(5, 0), BottomRight, &Varlen{UsedQ: vector, UsedK: vector}
+		}, ""},
+		{"sinks", func(_ *Config, a *Args) { a.Varlen, a.Sinks = &Varlen{UsedK: vector}, vector }, "its kernels take lengths and a window, and no sinks"},
+	} {
+		for _, tier := range []Tier{TierCubin, TierAuto} {
+			cfg, a := Config{HeadDim: 64, Tier: tier}, base
+			x.change(&cfg, &a)
+			op, err := New(On(dev), cfg)
+			require.NoError(t, err)
+			plan, err := op.PlanFor(a)
+			switch {
+			case x.refused != "" && tier == TierCubin:
+				oneLine(t, err, x.refused)
+			case x.refused != "":
+				require.NoError(t, err)
+				require.Contains(t, plan.String(), x.refused)
+			default:
+				require.NoError(t, err)
+				require.Equal(t, x.options, f.problems[len(f.problems)-1].Options)
+				require.Equal(t, tier == TierAuto, strings.Contains(plan.String(), "us by estimate"), "%v", plan)
+			}
+			require.NoError(t, op.Close())
+		}
+	}
+}
+
 func TestCubinRefusesByName(t *testing.T) {
 	f := withFakeCubins(t)
 	dev := cudaDevice(t)
@@ -271,14 +313,14 @@ func TestCubinRefusesByName(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{Softcap: 30}, "dense attention only"},
-		{Config{Causal: TopLeft, Window: WindowOf(2, 0)}, "dense attention only"},
+		{Config{Softcap: 30}, "its kernels take lengths and a window, and no softcap"},
+		{Config{Causal: TopLeft, AttentionChunk: 9}, "its kernels take lengths and a window, and no attention chunks"},
 		{Config{KeyType: KVInt8, ValueType: KVFP8}, "its quantized decode takes K and V of one type, not int8/fp8"},
 		{Config{KeyType: KVQ8_0, ValueType: KVQ8_0, Softcap: 30}, "its quantized decode takes no softcap"},
 		{Config{KeyType: KVQ8_0, ValueType: KVQ8_0, Causal: TopLeft, Window: WindowOf(2, 0)}, "its quantized decode takes no window"},
 		{Config{KeyType: KVInt8, ValueType: KVInt8, Causal: TopLeft, AttentionChunk: 9}, "its quantized decode takes no attention chunks"},
 		{Config{KeyType: KVInt8, ValueType: KVInt8, FixedSplit: 2}, "its quantized decode takes no fixed splits"},
-		{Config{FixedSplit: 2}, "dense attention only"},
+		{Config{FixedSplit: 2}, "its kernels take no fixed splits"},
 		{Config{F32O: true}, "O and gradients have the storage type of Q"},
 		{Config{Access: AccessDescriptors}, "device addresses"},
 	} {

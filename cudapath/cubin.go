@@ -52,13 +52,13 @@ func architectureNames() string {
 	return strings.Join(names, ", ")
 }
 
-// cubin finds the kernels of cubinFamily for an architecture, a storage type, head dims and a
-// mask: those with the smallest sufficient head dims. If there are none, it says why.
-func (t *table) cubin(arch, dtype string, d, dv int, causal bool) (list []*Kernel, why string) {
-	some := false
+// cubin finds the kernels of cubinFamily for an architecture and a problem: those with the smallest sufficient head dims. If
+// there are none, it says why.
+func (t *table) cubin(arch string, p *problem.CUDAProblem) (list []*Kernel, why string) {
+	some, dtype, d, dv, kind := false, p.DType.String(), p.HeadDim, p.HeadDimV, ""
 	for i := range t.cubins {
 		k := &t.cubins[i]
-		if k.Arch != arch || k.DType != dtype || k.Causal != causal {
+		if k.Arch != arch || k.DType != dtype || k.General != (p.Options != "") || !k.General && k.Causal != p.Causal {
 			continue
 		}
 		some = true
@@ -66,11 +66,14 @@ func (t *table) cubin(arch, dtype string, d, dv int, causal bool) (list []*Kerne
 			list = append(list, k)
 		}
 	}
+	if p.Options != "" {
+		kind = p.Options + ", "
+	}
 	switch {
 	case !some:
-		return nil, fmt.Sprintf("there is none for %s on %s", dtype, arch)
+		return nil, fmt.Sprintf("there is none for %s%s on %s", kind, dtype, arch)
 	case len(list) == 0:
-		return nil, fmt.Sprintf("there is none for head dims %d/%d on %s", d, dv, arch)
+		return nil, fmt.Sprintf("there is none for %shead dims %d/%d on %s", kind, d, dv, arch)
 	}
 	return list, ""
 }
@@ -153,7 +156,7 @@ func (cubinBackend) Choose(dev *vk.Device, p problem.CUDAProblem) (choice proble
 	if p.KV != attention.KVSame {
 		return c.chooseDecode(arch, &p)
 	}
-	list, why := c.table.cubin(arch, p.DType.String(), p.HeadDim, p.HeadDimV, p.Causal)
+	list, why := c.table.cubin(arch, &p)
 	if len(list) == 0 {
 		return choice, unsupported(op, "%s", why)
 	}
@@ -164,13 +167,15 @@ func (cubinBackend) Choose(dev *vk.Device, p problem.CUDAProblem) (choice proble
 	case uint64(k.Shared) > uint64(dev.Caps().Limits.MaxSharedBytes):
 		return choice, unsupported(op, "%d bytes of shared memory a CTA, the device has %d", k.Shared, dev.Caps().Limits.MaxSharedBytes)
 	}
-	n := k.tiles(&p.Shape, p.B)
 	parts := k.parts(&p.Shape)
 	part, _ := parts.Next()
 	first := partOf(&p.Shape, part)
 	one := k.tiles(&first, first.B)
 	if one.count() > math.MaxInt32 {
 		return choice, unsupported(op, "%d tiles, it counts them in 31 bits", one.count())
+	}
+	if most := max(p.Rows, one.count()); k.Sequences && most > maxSequencesRows {
+		return choice, unsupported(op, "%d rows of all sequences or tiles, it takes at most 2^30", most)
 	}
 	if g, err := k.grid(one); !k.persistent() && (err != nil || g[0] > maxGridX || g[1] > maxGridY || g[2] > maxGridY) {
 		return choice, unsupported(op, "a grid of %v blocks, the device takes %v", g, [3]int{maxGridX, maxGridY, maxGridY})
@@ -180,7 +185,7 @@ func (cubinBackend) Choose(dev *vk.Device, p problem.CUDAProblem) (choice proble
 		return choice, err
 	}
 	slow := slices.ContainsFunc(cubinArchitectures[:], func(a cubinArchitecture) bool { return a.name == arch && a.slow })
-	return problem.CubinChoice{Kernel: loaded, Name: k.Entry, Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared), Workgroups: n.count(), Slow: slow}, nil
+	return problem.CubinChoice{Kernel: loaded, Name: k.Entry, Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared), Workgroups: k.rowBlocks(&p), Slow: slow}, nil
 }
 
 // cubins has the kernels of cubinFamily on a Vulkan device. It belongs to the device, which

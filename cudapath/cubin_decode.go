@@ -35,21 +35,10 @@ const launchShared, reservedShared = 48 << 10, 1 << 10
 // decodeCall is a call with its parameters, recycled like cubinCall.
 type decodeCall struct {
 	params decodeParams
-	held   [16]vk.Resource
-	n      int
+	addressed
 }
 
 var decodeCalls = sync.Pool{New: func() any { return new(decodeCall) }}
-
-// address is the address of memory of the call, 0 if it has none.
-func (c *decodeCall) address(x *problem.CUDAVector) uint64 {
-	if !x.Given() {
-		return 0
-	}
-	c.held[c.n] = x.Buffer
-	c.n++
-	return x.Buffer.Address() + x.Offset
-}
 
 // recordDecode is Record of a decode kernel.
 func (k *cubinKernel) recordDecode(commands *vk.Commands, a *problem.CUDACall) error {

@@ -13,30 +13,30 @@ import (
 // maxCubinMaps is the largest number of tensor maps of a kernel of cubinFamily.
 const maxCubinMaps = 2
 
-// cubinParams are the parameters of a kernel of cubinFamily: its tensor maps and AttnParams of
-// kernels/attn.h, which it mirrors. Fewer maps than maxCubinMaps are the last ones.
+// cubinParams are the parameters of a kernel of cubinFamily: its tensor maps and AttnParams of kernels/attn.h, or with
+// options AttnGeneralParams. Fewer maps than maxCubinMaps are the last ones.
 type cubinParams struct {
-	maps                      [maxCubinMaps]tensorMap
-	q, k, v, o                tensorParams
-	lse                       uint64
-	b, hq, hkv, sq, sk, d, dv int32
-	causalOffset              int32
-	scale, scaleLog2          float32
-	unitHigh, unitLow         float32
+	maps [maxCubinMaps]tensorMap
+	generalParams
 }
 
 // setMaps sets the maps of a kernel from the other fields.
 func (p *cubinParams) setMaps(k *Kernel) error {
 	to := p.maps[maxCubinMaps-len(k.Maps):]
+	tensors := p.mapped(&attention.Shape{B: int(p.b), Hq: int(p.hq), Hkv: int(p.hkv), Sq: int(p.sq), Sk: int(p.sk)})
 	for i := range k.Maps {
 		m := &k.Maps[i]
-		tensor, dim := &p.k, p.d
-		if m.Tensor == "v" {
-			tensor, dim = &p.v, p.dv
+		which, err := m.tensor()
+		if err != nil {
+			return err
+		}
+		x, batches := &tensors[which], uint64(p.b)
+		if x.packed {
+			batches = 1
 		}
 		const elementBytes = 2
-		spec := tensorMapSpec{address: tensor.base, sizes: [tensorMapRank]uint64{uint64(dim), uint64(p.sk), uint64(p.hkv), uint64(p.b)}, box: m.Box}
-		for j, stride := range [tensorMapRank - 1]int64{tensor.row, tensor.head, tensor.batch} {
+		spec := tensorMapSpec{address: x.base, sizes: [tensorMapRank]uint64{uint64(x.dim), uint64(x.rows), uint64(x.heads), batches}, box: m.Box}
+		for j, stride := range [tensorMapRank - 1]int64{x.row, x.head, x.batch} {
 			spec.strides[j] = elementBytes * uint64(stride)
 		}
 		if err := spec.encode(&to[i]); err != nil {
@@ -48,7 +48,11 @@ func (p *cubinParams) setMaps(k *Kernel) error {
 
 // bytes are the parameters as a launch of k takes them; they share p's memory.
 func (p *cubinParams) bytes(k *Kernel) []byte {
-	all := unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+	size := unsafe.Offsetof(p.generalParams) + unsafe.Sizeof(p.callParams)
+	if k.General {
+		size = unsafe.Sizeof(*p)
+	}
+	all := unsafe.Slice((*byte)(unsafe.Pointer(p)), size)
 	return all[(maxCubinMaps-len(k.Maps))*len(tensorMap{}):]
 }
 
@@ -56,29 +60,39 @@ func (p *cubinParams) bytes(k *Kernel) []byte {
 // nothing.
 type cubinCall struct {
 	params cubinParams
-	held   [5]vk.Resource // Q, K, V, O and LSE
-	n      int
+	addressed
+}
+
+// addressed are the buffers that a call holds.
+type addressed struct {
+	held [16]vk.Resource
+	n    int
+}
+
+// address is the address of memory of the call, 0 if it has none.
+func (c *addressed) address(x *problem.CUDAVector) uint64 {
+	if !x.Given() {
+		return 0
+	}
+	c.held[c.n] = x.Buffer
+	c.n++
+	return x.Buffer.Address() + x.Offset
 }
 
 var cubinCalls = sync.Pool{New: func() any { return new(cubinCall) }}
 
 // bind fills in c for a call.
-func (c *cubinCall) bind(a *problem.CUDACall) {
+func (c *cubinCall) bind(k *Kernel, a *problem.CUDACall) {
 	p := &c.params
+	p.set(a)
 	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
-		x := &a.Tensors[i]
-		*t = tensorParams{x.Buffer.Address() + x.Offset, x.Batch, x.Head, x.Row}
-		c.held[i] = x.Buffer
+		t.base = c.address(&a.Tensors[i].CUDAVector)
 	}
-	c.n = len(a.Tensors)
-	if a.LSE.Given() {
-		p.lse = a.LSE.Buffer.Address() + a.LSE.Offset
-		c.held[c.n] = a.LSE.Buffer
-		c.n++
+	p.b, p.lse = int32(a.B), c.address(&a.LSE)
+	if k.General {
+		p.cuQ, p.cuK, p.usedQ, p.usedK = c.address(&a.CuQ), c.address(&a.CuK), c.address(&a.UsedQ), c.address(&a.UsedK)
+		p.setOptions(a)
 	}
-	p.b, p.hq, p.hkv, p.sq, p.sk = int32(a.B), int32(a.Hq), int32(a.Hkv), int32(a.Sq), int32(a.Sk)
-	p.d, p.dv, p.causalOffset = int32(a.HeadDim), int32(a.HeadDimV), a.CausalOffset
-	p.scale, p.scaleLog2, p.unitHigh, p.unitLow = a.Scale, a.ScaleLog2, a.UnitHigh, a.UnitLow
 }
 
 // Record implements problem.CubinKernel.
@@ -94,7 +108,7 @@ func (k *cubinKernel) Record(commands *vk.Commands, a *problem.CUDACall) error {
 		*c = cubinCall{} // holds no buffers
 		cubinCalls.Put(c)
 	}()
-	c.bind(a)
+	c.bind(k.Kernel, a)
 	parts, whole := k.parts(&a.Shape), c.params
 	for part, ok := parts.Next(); ok; part, ok = parts.Next() {
 		c.params = whole

@@ -8,18 +8,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/problem"
 )
 
 // The launch table says what the cubins say, and every kernel fits a launch from Vulkan.
 func TestCubinTable(t *testing.T) {
 	table, err := embedded()
 	require.NoError(t, err)
+	cubin := func(arch string, dtype attention.DType, d, dv int, causal bool) ([]*Kernel, string) {
+		return table.cubin(arch, &problem.CUDAProblem{DType: dtype, HeadDim: d, HeadDimV: dv, Causal: causal})
+	}
 	largest := map[string]int{"sm_90a": 192, "sm_80": 128}
 	for arch, largest := range largest {
-		for _, dtype := range []string{"f16", "bf16"} {
+		for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
 			for _, causal := range []bool{false, true} {
 				for d, want := range map[int]int{8: 64, 64: 64, 72: 96, 96: 96, 104: 128, 128: 128, 136: 192, 192: 192} {
-					list, why := table.cubin(arch, dtype, d, d, causal)
+					list, why := cubin(arch, dtype, d, d, causal)
 					if d > largest {
 						require.Equal(t, fmt.Sprintf("there is none for head dims %d/%d on %s", d, d, arch), why)
 						continue
@@ -29,14 +33,26 @@ func TestCubinTable(t *testing.T) {
 						require.Equal(t, [2]int{want, want}, [2]int{k.D, k.DV})
 					}
 				}
-				_, why := table.cubin(arch, dtype, 200, 200, causal)
+				_, why := cubin(arch, dtype, 200, 200, causal)
 				require.Equal(t, "there is none for head dims 200/200 on "+arch, why)
 			}
 		}
-		_, why := table.cubin(arch, "f32", 64, 64, false)
+		_, why := cubin(arch, attention.F32, 64, 64, false)
 		require.Equal(t, "there is none for f32 on "+arch, why)
 	}
-	list, why := table.cubin("sm_90a", "f16", 192, 128, true)
+	for d, want := range map[int]int{8: 64, 64: 64, 72: 96, 128: 128} {
+		list, why := table.cubin("sm_90a", &problem.CUDAProblem{DType: attention.BF16, HeadDim: d, HeadDimV: d, Options: "lengths"})
+		require.Empty(t, why)
+		for _, k := range list {
+			require.Equal(t, [2]int{want, want}, [2]int{k.D, k.DV})
+			require.True(t, k.General)
+		}
+	}
+	_, why := table.cubin("sm_90a", &problem.CUDAProblem{HeadDim: 192, HeadDimV: 192, Options: "lengths, window"})
+	require.Equal(t, "there is none for lengths, window, head dims 192/192 on sm_90a", why)
+	_, why = table.cubin("sm_80", &problem.CUDAProblem{HeadDim: 64, HeadDimV: 64, Options: "window"})
+	require.Equal(t, "there is none for window, f16 on sm_80", why)
+	list, why := cubin("sm_90a", attention.F16, 192, 128, true)
 	require.Empty(t, why)
 	require.Equal(t, [2]int{192, 128}, [2]int{list[0].D, list[0].DV})
 	for i := range table.cubins {
@@ -52,9 +68,34 @@ func TestCubinTable(t *testing.T) {
 	var p cubinParams
 	for n := range maxCubinMaps + 1 {
 		require.Len(t, p.bytes(&Kernel{Maps: make([]Map, n)}), n*128+184)
+		require.Len(t, p.bytes(&Kernel{Maps: make([]Map, n), General: true}), n*128+408)
 	}
 	for _, k := range table.kernels {
 		require.NotEqual(t, cubinFamily, k.Family, "CUDA does not choose it")
+	}
+}
+
+// Maps of packed keys have those of all sequences.
+func TestCubinMapsOfSequences(t *testing.T) {
+	for _, c := range []struct {
+		change func(p *cubinParams)
+		cols   uint32
+		want   tensorMapSpec // of K, without strides
+	}{
+		{func(p *cubinParams) {}, 48, tensorMapSpec{address: 4096, sizes: [4]uint64{64, 100, 2, 3}, box: [4]uint32{64, 48, 1, 1}}},
+		{func(p *cubinParams) { p.cuK, p.totalK = 512, 77 }, 48, tensorMapSpec{address: 4096, sizes: [4]uint64{64, 77, 2, 1}, box: [4]uint32{64, 48, 1, 1}}},
+		{func(p *cubinParams) { p.cuK = 512 }, 48, tensorMapSpec{address: 8192, sizes: [4]uint64{64, 1, 1, 1}, box: [4]uint32{64, 48, 1, 1}}},
+	} {
+		var p cubinParams
+		p.q, p.k, p.v = tensorParams{8192, 0, 0, 64}, tensorParams{4096, 6400, 640, 64}, tensorParams{16384, 6400, 640, 64}
+		p.b, p.hq, p.hkv, p.sq, p.sk, p.d, p.dv = 3, 4, 2, 10, 100, 64, 64
+		c.change(&p)
+		k := &Kernel{Cols: int(c.cols), General: true, Maps: []Map{{"k", [4]uint32{64, c.cols, 1, 1}, 128}, {"v", [4]uint32{64, c.cols, 1, 1}, 128}}}
+		require.NoError(t, p.setMaps(k))
+		c.want.strides = [3]uint64{128, 1280, 12800}
+		var want tensorMap
+		require.NoError(t, c.want.encode(&want))
+		require.Equal(t, want, p.maps[0])
 	}
 }
 

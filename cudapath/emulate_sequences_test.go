@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ebitengine/purego"
@@ -19,10 +21,14 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-// sequencesKernels are the kernels of fa3 for lengths and windows for a storage type and head dims.
-func sequencesKernels(t *table, dtype string, d, dv int) (list []*Kernel) {
-	for i := range t.kernels { // sorted by size
-		k := &t.kernels[i]
+// sequencesKernels are the kernels of a family, fa3 or cubinFamily, for lengths and windows for a storage type and head dims.
+func sequencesKernels(t *table, family, dtype string, d, dv int) (list []*Kernel) {
+	kernels := t.kernels
+	if family == cubinFamily {
+		kernels = t.cubins
+	}
+	for i := range kernels { // sorted by size
+		k := &kernels[i]
 		if k.Sequences && k.DType == dtype && k.D >= d && k.DV >= dv && (len(list) == 0 || k.D == list[0].D && k.DV == list[0].DV) {
 			list = append(list, k)
 		}
@@ -30,11 +36,26 @@ func sequencesKernels(t *table, dtype string, d, dv int) (list []*Kernel) {
 	return list
 }
 
-// newSequencesEmulator loads a kernel of fa3 with its tile. change may alter the text of its sources.
+// sequencesFamilies have kernels for lengths and windows.
+var sequencesFamilies = []string{"fa3", cubinFamily}
+
+// sequencesRings are the fields of tiles of cubinFamily that its table has not, by head dim and keys: stages, ONE_RING and PINGPONG.
+var sequencesRings = map[[2]int][3]int{{64, 48}: {3, 0, 1}, {64, 80}: {2, 0, 1}, {96, 48}: {3, 1, 0}, {128, 32}: {2, 0, 0}}
+
+// newSequencesEmulator loads a kernel of sequencesKernels with its tile. change may alter the text of its sources.
 func newSequencesEmulator(t testing.TB, k *Kernel, change func(dir string)) *generalEmulator {
 	t.Helper()
-	e := &generalEmulator{k: k, lib: emulation{kernel: "fa3.cu", folder: "sm90", file: "forward.cc", change: change}.load(t, fmt.Sprintf("-DATTN_BF16=%d", map[bool]int{true: 1}[k.DType == "bf16"]),
-		fmt.Sprintf("-DATTN_D=%d", k.D), fmt.Sprintf("-DATTN_DV=%d", k.DV), fmt.Sprintf("-DFA3_WARPGROUPS=%d", k.Rows/64), fmt.Sprintf("-DFA3_COLS=%d", k.Cols))}
+	flags := []string{fmt.Sprintf("-DATTN_BF16=%d", map[bool]int{true: 1}[k.DType == "bf16"]), fmt.Sprintf("-DATTN_D=%d", k.D), fmt.Sprintf("-DATTN_DV=%d", k.DV)}
+	if k.Family == cubinFamily {
+		ring, ok := sequencesRings[[2]int{k.D, k.Cols}]
+		require.True(t, ok)
+		for i, name := range []string{"WARPGROUPS", "COLS", "SHARED", "AHEAD", "STAGES", "ONE_RING", "PINGPONG"} {
+			flags = append(flags, fmt.Sprintf("-DCUBIN_CAUSAL_%s=%d", name, append([]int{k.Rows / 64, k.Cols, k.Shared, 0}, ring[:]...)[i]))
+		}
+	} else {
+		flags = append(flags, fmt.Sprintf("-DFA3_WARPGROUPS=%d", k.Rows/64), fmt.Sprintf("-DFA3_COLS=%d", k.Cols))
+	}
+	e := &generalEmulator{k: k, lib: emulation{kernel: map[string]string{"fa3": "fa3.cu", cubinFamily: "cubin.cu"}[k.Family], folder: "sm90", file: "forward.cc", change: change}.load(t, flags...)}
 	purego.RegisterLibFunc(&e.runMapped, e.lib, "emulate")
 	return e
 }
@@ -114,6 +135,8 @@ func sequenceCases() []cases.Case {
 		{Name: "no keys", D: 64, Dv: 64, Shape: group, PackedQ: true, PackedK: true, LSE: true, Seqs: []cases.Seq{{Rows: 70}, {}, {Rows: 3}}},
 		{Name: "many", D: 64, Dv: 64, Shape: one, PackedQ: true, PackedK: true, Causal: attention.BottomRight, LSE: true, Seqs: many},
 		{Name: "many, loose", D: 64, Dv: 64, Shape: one, LooseQ: true, LooseK: true, LSE: true, Seqs: many},
+		{Name: "head dim 96", D: 96, Dv: 88, Shape: group, PackedQ: true, PackedK: true, Causal: attention.BottomRight, LSE: true,
+			Seqs: []cases.Seq{{Rows: 250, Keys: 260}, {Rows: 65, Keys: 148}}},
 	} {
 		c.Seed = uint64(700 + i)
 		list = append(list, inSequences(c))
@@ -121,7 +144,7 @@ func sequenceCases() []cases.Case {
 	return list
 }
 
-// The fa3 kernels for lengths and windows, run by the CPU, compute the cases of the tables of options that are theirs, and others.
+// The kernels for lengths and windows, run by the CPU, compute the cases of the tables of options that are theirs, and others.
 func TestSequencesKernelsOnTheCPU(t *testing.T) {
 	testlevel.HostOnly(t)
 	table, err := embedded()
@@ -146,13 +169,15 @@ func TestSequencesKernelsOnTheCPU(t *testing.T) {
 				if !computesSequences(t, p) {
 					continue
 				}
-				list := sequencesKernels(table, dtype.String(), c.D, c.Dv)
-				require.NotEmpty(t, list)
-				for i, k := range list {
-					if i == 0 || testlevel.IsExhaustive() {
-						t.Run(fmt.Sprintf("%d rows %v", k.Rows, &c), func(t *testing.T) {
-							require.NoError(t, conformGeneral(newSequencesEmulator(t, k, nil), p))
-						})
+				for _, family := range sequencesFamilies {
+					list := sequencesKernels(table, family, dtype.String(), c.D, c.Dv)
+					require.NotEmpty(t, list)
+					for i, k := range list {
+						if i == n%min(len(list), 2) || testlevel.IsExhaustive() {
+							t.Run(fmt.Sprintf("%s %d rows %v", family, k.Rows, &c), func(t *testing.T) {
+								require.NoError(t, conformGeneral(newSequencesEmulator(t, k, nil), p))
+							})
+						}
 					}
 				}
 				n++
@@ -184,7 +209,7 @@ func TestSequencesKernelsOfExtremesOnTheCPU(t *testing.T) {
 		}
 		n++
 		t.Run(c.String(), func(t *testing.T) {
-			list := sequencesKernels(table, dtype.String(), c.D, c.Dv)
+			list := slices.Concat(sequencesKernels(table, "fa3", dtype.String(), c.D, c.Dv), sequencesKernels(table, cubinFamily, dtype.String(), c.D, c.Dv))
 			e := newSequencesEmulator(t, list[n%len(list)], nil)
 			require.NoError(t, conformGeneral(e, p))
 			before := p.Wild(seed)
@@ -215,7 +240,7 @@ func TestSequencesKernelsFaultsAreFound(t *testing.T) {
 	window.Seqs = []cases.Seq{{ID: 1, Rows: 70, Keys: 400}, {ID: 2, Rows: 230, Keys: 300}} // the first keys of the first are no row's
 	for _, x := range []struct {
 		c                    cases.Case
-		file, right, planted string
+		file, right, planted string // cubin_*.h are of cubinFamily, others of fa3
 	}{
 		{packed, "fa3_options.h", "return p.cu_q != 0 ? p.total_q : p.Sq;", "return p.Sq;"},
 		{packed, "fa3_options.h", "rows.first + rows.used, keys.first,", "rows.first + rows.used, 0,"},
@@ -229,12 +254,29 @@ func TestSequencesKernelsFaultsAreFound(t *testing.T) {
 		{window, "fa3_options.h", "open = max(last - left, 0)", "open = 0"},
 		{window, "fa3_options.h", "from = max(row - left, 0)", "from = max(row - left + T::BN, 0)"},
 		{window, "fa3_consume.h", "|| 8 * j + c < first0 + 8", ""},
+		{packed, "cubin_consume.h", "firstStepOf<T>(p, w, at.row + 64 * group)", "firstStepOf<T>(p, w, at.row)"},
+		{packed, "cubin_consume.h", "fetchQ<T>(q, p, at, at.row + rowInBlock, c)", "fetchQ<T>(q, p, at, rowInBlock, c)"},
+		{window, "cubin_consume.h", "if (i >= crossed && i < whole) return;", "if (i >= crossed) return;"},
+		{window, "cubin_consume.h", "const int key = (w.top - i) * T::BN", "const int key = (top - i) * T::BN"},
 	} {
 		requireOnce(t, x.file, x.right)
 		requireFault(t, x.c.Name+" "+x.planted, func(t *testing.T) error {
 			p, err := cases.NewProblem(x.c, attention.F16)
 			require.NoError(t, err)
-			return conformGeneral(newSequencesEmulator(t, sequencesKernels(table, "f16", 64, 64)[0], planting(t, x.file, x.right, x.planted)), p)
+			family := "fa3"
+			if strings.HasPrefix(x.file, cubinFamily) {
+				family = cubinFamily
+			}
+			return conformGeneral(newSequencesEmulator(t, sequencesKernels(table, family, "f16", 64, 64)[0], planting(t, x.file, x.right, x.planted)), p)
 		})
 	}
+	// V that is not finite, in row blocks that others follow.
+	right := "if (!more || T::OPTIONS && mark)"
+	requireOnce(t, "cubin_consume.h", right)
+	requireFault(t, "not finite", func(t *testing.T) error {
+		p, err := cases.NewProblem(cases.RandomExtreme(10609, 10609, attention.KVSame, attention.BF16), attention.BF16)
+		require.NoError(t, err)
+		k := sequencesKernels(table, cubinFamily, "bf16", p.D, p.Dv)[0]
+		return conformGeneral(newSequencesEmulator(t, k, planting(t, "cubin_consume.h", right, "if (!more)")), p)
+	})
 }

@@ -19,6 +19,7 @@ import (
 	"vkattn/attention"
 	"vkattn/internal/cases"
 	"vkattn/internal/half"
+	"vkattn/internal/problem"
 	"vkattn/vk"
 )
 
@@ -105,6 +106,11 @@ type cubinRun struct {
 	values  [3][]float32  // of Q, K and V, as stored
 }
 
+// problem is what the choice of a kernel depends on.
+func (c cubinCase) problem() *problem.CUDAProblem {
+	return &problem.CUDAProblem{DType: map[string]attention.DType{"f16": attention.F16, "bf16": attention.BF16}[c.dtype], HeadDim: c.d, HeadDimV: c.d, Causal: c.causal}
+}
+
 func (c cubinCase) layout(address uint64, heads, rows int) tensorParams {
 	d := int64(c.d)
 	if c.heads {
@@ -136,7 +142,7 @@ func (c cubinCase) encode(x []float32) (stored []byte) {
 func newCubinRun(t testing.TB, d *vk.Device, s *vk.Stream, c cubinCase, seed uint64, change func(k, v []float32)) *cubinRun {
 	t.Helper()
 	table := cubinTable(t)
-	list, why := table.cubin(cubinArch(), c.dtype, c.d, c.d, c.causal)
+	list, why := table.cubin(cubinArch(), c.problem())
 	require.Empty(t, why)
 	return newCubinRunOf(t, table, fastest(list, &attention.Shape{B: c.batch, Hq: c.hq, Hkv: c.hkv, Sq: c.sq, Sk: c.sk}, d.Caps().ShaderCores), d, s, c, seed, change)
 }
@@ -147,7 +153,7 @@ func cubinKernels(table *table, c cubinCase) (list []*Kernel) {
 	const large = 120
 	for i := range table.cubins {
 		k := &table.cubins[i]
-		if k.Arch == cubinArch() && k.DType == c.dtype && k.Causal == c.causal && k.D >= c.d && k.DV >= c.d && (len(list) == 0 || c.d >= large || k.D == list[0].D) {
+		if k.Arch == cubinArch() && k.DType == c.dtype && k.Causal == c.causal && !k.General && k.D >= c.d && k.DV >= c.d && (len(list) == 0 || c.d >= large || k.D == list[0].D) {
 			list = append(list, k)
 		}
 	}
@@ -389,7 +395,7 @@ func TestCubinGPUDecode(t *testing.T) {
 					t.Run(fmt.Sprintf("%v/%v", dtype, c), func(t *testing.T) {
 						p, err := cases.NewProblem(c, dtype)
 						require.NoError(t, err)
-						checkDecode(t, d, s, p, attention.TierCubin)
+						checkOnGPU(t, d, s, p, attention.TierCubin)
 					})
 				}
 			}
@@ -397,7 +403,37 @@ func TestCubinGPUDecode(t *testing.T) {
 	}
 }
 
-func checkDecode(t *testing.T, d *vk.Device, s *vk.Stream, p *cases.Problem, tier attention.Tier) {
+// Kernels for lengths and windows, each with its long and its short tile, compute the cases of TestSequencesKernelsOnTheCPU, with the same bits in every run.
+func TestCubinGPUSequences(t *testing.T) {
+	d, s := needCubins(t)
+	table, err := embedded()
+	require.NoError(t, err)
+	var short []*Kernel
+	for i := range table.cubins {
+		if k := &table.cubins[i]; k.Sequences && k.Speed != 0 {
+			speed := k.Speed
+			t.Cleanup(func() { k.Speed = speed })
+			short = append(short, k)
+		}
+	}
+	require.Len(t, short, 4)
+	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		for _, c := range sequenceCases() {
+			for _, speed := range []float64{0.001, 100} {
+				for _, k := range short {
+					k.Speed = speed
+				}
+				t.Run(fmt.Sprintf("%v/%v/%v", dtype, speed > 1, &c), func(t *testing.T) {
+					p, err := cases.NewProblem(c, dtype)
+					require.NoError(t, err)
+					checkOnGPU(t, d, s, p, attention.TierCubin)
+				})
+			}
+		}
+	}
+}
+
+func checkOnGPU(t *testing.T, d *vk.Device, s *vk.Stream, p *cases.Problem, tier attention.Tier) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	op, err := attention.New(attention.On(d), attention.Config(p.Config(cases.On(tier, p.DType))))

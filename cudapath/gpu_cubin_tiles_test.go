@@ -107,7 +107,7 @@ func raceCubinTiles(t *testing.T, d *vk.Device, s *vk.Stream, tiles []cubinTiles
 	for _, causal := range []bool{false, true} {
 		for _, x := range tiles {
 			c.causal = causal
-			list, _ := x.cubin(cubinArch(), c.dtype, dim, dim, causal)
+			list, _ := x.cubin(cubinArch(), c.problem())
 			if len(list) == 0 || list[0].D != dim {
 				continue
 			}

@@ -314,7 +314,7 @@ if [[ $what == cubin ]]; then
 	"$here/vkattn" info >"$OUT/info.txt" 2>&1
 	# A launch that must work first: without it nothing else can.
 	probe shared 16384 || rc=1
-	cubin kernels 60 cudapath -test.run '^TestCubinGPU(Attention|MaskedSlots)$' || rc=1
+	cubin kernels 60 cudapath -test.run '^TestCubinGPU(Attention|MaskedSlots|Sequences)$' || rc=1
 	VKATTN_VERIFY_LIMIT=60 verify cubin-conformance --suite conformance --tier cubin --dtype f16,bf16 --repeat 2
 	cubin times 60 cudapath -test.run '^TestCubinGPUSpeed$' || rc=1
 	# Both head dims at a short and a long length first: a stopped run is of use.

@@ -3,6 +3,7 @@
 // Q of the next row block is loaded in the last step of the current one, as soon as no product reads Q any more, so that
 // the loads overlap with the softmax.
 #pragma once
+#include "cubin_ptx.h"
 #include "cubin_tile.h"
 #include "fa3_consume.h"
 // A measurement may define TRACE(event), which takes the time of an event of the main loop.
@@ -11,29 +12,16 @@
 #define TRACE_BEGIN
 #endif
 
-// Loads 16 bytes, or zeros. Volatile: the loads start here, not at the first use.
-__device__ __forceinline__ void loadOrZero(uint32_t (&x)[4], const char *at, bool there) {
-	asm volatile(
-		"{\n"
-		".reg .pred there;\n"
-		"setp.ne.b32 there, %5, 0;\n"
-		"mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
-		"@there ld.global.v4.b32 {%0, %1, %2, %3}, [%4];\n"
-		"}\n"
-		: "=&r"(x[0]), "=&r"(x[1]), "=&r"(x[2]), "=&r"(x[3])
-		: "l"(at), "r"(int(there)));
-}
-
 // Starts the loads of rows `row` and `row + 8` of Q: lane c of a quad loads columns 32 n + 8 c to 32 n + 8 c + 7 to q[2 n] and
 // q[2 n + 1]. Loads of 4 bytes in the layout of the operand would be four times as many, each of 8 cache lines too.
-// Elements past Sq and past D, a multiple of 8, are zeros.
-template <class T> __device__ __forceinline__ void fetchQ(uint32_t (&q)[T::D / 16][4], const AttnParams &p, const Work &w, int row, int c) {
+// Elements past the last row and past D, a multiple of 8, are zeros.
+template <class T, class Params, class Block> __device__ __forceinline__ void fetchQ(uint32_t (&q)[T::D / 16][4], const Params &p, const Block &w, int row, int c) {
 	const char *base = reinterpret_cast<const char *>(p.q.base) + 2 * (w.batch * p.q.batch + w.head * p.q.head + row * p.q.row + 8 * c);
 #pragma unroll
 	for (int n = 0; n < T::D / 32; n++) {
 		const bool there = 32 * n + 8 * c < p.D;
-		loadOrZero(q[2 * n], base + 64 * n, there && row < p.Sq);
-		loadOrZero(q[2 * n + 1], base + 64 * n + 16 * p.q.row, there && row + 8 < p.Sq);
+		loadOrZero(q[2 * n], base + 64 * n, there && row < endOf(p, w));
+		loadOrZero(q[2 * n + 1], base + 64 * n + 16 * p.q.row, there && row + 8 < endOf(p, w));
 	}
 }
 
@@ -53,7 +41,7 @@ template <class T> __device__ __forceinline__ void arrangeQ(uint32_t (&q)[T::D /
 	}
 }
 
-template <class T> __device__ __forceinline__ void consumeCubin(const AttnParams &p, uint32_t shared, char *tiles, int group) {
+template <class T, class Params> __device__ __forceinline__ void consumeCubin(const Params &p, uint32_t shared, char *tiles, int group) {
 	const int lane = threadIdx.x % 32, c = lane % 4;
 	const int rowInBlock = 64 * group + threadIdx.x % 128 / 32 * 16 + lane / 4;
 	const float scale = fabsf(p.scale_log2), threshold = RESCALE_THRESHOLD / scale;
@@ -91,25 +79,38 @@ template <class T> __device__ __forceinline__ void consumeCubin(const AttnParams
 	int last0 = 0, last1 = 0;    // the last key that each row attends to
 	int first = 0;               // first KV step of this warpgroup; its rows attend to no key of earlier steps
 	uint32_t marked = 0;         // not 0 if a stage of this row block was marked
+	// With options there are no registers for what may be marked. A stage then may have the mark of an earlier step, which costs time alone.
 	auto waitV = [&](bool mayBeMarked) {
 		if constexpr (T::ONE_RING) v = nextTile, nextTile.advance();
 		barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
-		if (T::CAUSAL && mayBeMarked) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
+		if (T::CAUSAL && (T::OPTIONS || mayBeMarked)) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
 	};
 	auto workAt = [&](int stage) {
-		const int4 x = *reinterpret_cast<const int4 *>(tiles + T::WORK + 32 * stage);
-		const int steps = *reinterpret_cast<const int *>(tiles + T::WORK + 32 * stage + 16);
-		return Work{x.x, x.y, x.z, steps - 1, steps, x.w};
+		if constexpr (T::OPTIONS) {
+			return listedAt<T>(shared, stage);
+		} else {
+			const int4 x = *reinterpret_cast<const int4 *>(tiles + T::WORK + 32 * stage);
+			const int steps = *reinterpret_cast<const int *>(tiles + T::WORK + 32 * stage + 16);
+			return Work{x.x, x.y, x.z, steps - 1, steps, x.w};
+		}
 	};
 	// Takes the next row block and starts the loads of its Q. Returns false after the last one.
 	auto advance = [&] {
 		barrierWait(shared + T::WORK_FULL + 8 * work.stage, work.parity);
-		const Work w = workAt(work.stage);
-		if (w.steps == 0) return false;
-		steps = w.steps, masked = T::CAUSAL ? w.masked : w.steps * T::BN > p.Sk ? 1 : 0;
-		const int row = w.row + 64 * group;
-		first = firstStepOf<T>(p, w, row);
-		fetchQ<T>(q, p, w, w.row + rowInBlock, c);
+		const typename WorkTypes<T>::Block w = workAt(work.stage);
+		if constexpr (T::OPTIONS) {
+			if (w.steps < 0) return false;
+			steps = w.steps;
+			const typename WorkTypes<T>::Numbers at = w;
+			first = firstStepOf<T>(p, w, at.row + 64 * group);
+			fetchQ<T>(q, p, at, at.row + rowInBlock, c);
+		} else {
+			if (w.steps == 0) return false;
+			steps = w.steps, masked = T::CAUSAL ? w.masked : w.steps * T::BN > p.Sk ? 1 : 0;
+			const int row = w.row + 64 * group;
+			first = firstStepOf<T>(p, w, row);
+			fetchQ<T>(q, p, w, w.row + rowInBlock, c);
+		}
 		return true;
 	};
 	// Releases the KV tiles that this warpgroup skips, and issues the first scores of the next row block.
@@ -133,10 +134,12 @@ template <class T> __device__ __forceinline__ void consumeCubin(const AttnParams
 		touch(s);
 		releaseK();
 	};
-	if (T::CAUSAL && p.causal_offset < 0) { // some rows attend to no key: the producer passes no block of such rows on
-		Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST> walk(p);
-		for (Work w; walk.next(w);)
-			if (w.steps == 0) finishEmpty<T>(p, w, rowInBlock);
+	if constexpr (!T::OPTIONS) {
+		if (T::CAUSAL && p.causal_offset < 0) { // some rows attend to no key: the producer passes no block of such rows on
+			Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST> walk(p);
+			for (Work w; walk.next(w);)
+				if (w.steps == 0) finishEmpty<T>(p, w, rowInBlock);
+		}
 	}
 	TRACE_BEGIN
 	TRACE(0);
@@ -148,16 +151,29 @@ template <class T> __device__ __forceinline__ void consumeCubin(const AttnParams
 #pragma unroll 1
 	for (;;) {
 		Rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {0, 0}, false};
-		const int stage = work.stage, top = steps - 1, crossed = masked;
+		const int stage = work.stage, top = steps - 1, crossed = T::OPTIONS ? workAt(stage).masked : masked;
+		int whole = 0; // with options: steps from here on are masked too
 		work.advance();
-		const int row = workAt(stage).row + rowInBlock;
-		last0 = lastKeyOf<T>(p, row);
-		last1 = lastKeyOf<T>(p, int64_t(row) + 8);
+		if constexpr (T::OPTIONS) {
+			whole = workAt(stage).whole;
+		} else {
+			const int row = workAt(stage).row + rowInBlock;
+			last0 = lastKeyOf<T>(p, row);
+			last1 = lastKeyOf<T>(p, int64_t(row) + 8);
+		}
 #pragma unroll
 		for (int i = 0; i < T::DV / 2; i++) o[i] = 0;
 		int i = first;
 		auto maskStep = [&] {
-			if (i < crossed) mask(s, last0 - (top - i) * T::BN - 2 * c, last1 - (top - i) * T::BN - 2 * c);
+			if constexpr (T::OPTIONS) {
+				if (i >= crossed && i < whole) return;
+				const typename WorkTypes<T>::Block w = workAt(stage);
+				const ThreadRows x = threadRowsOf(w, rowInBlock);
+				const int key = (w.top - i) * T::BN + 2 * c;
+				mask(s, x.last0 - key, x.last1 - key, x.first0 - key);
+			} else {
+				if (i < crossed) mask(s, last0 - (top - i) * T::BN - 2 * c, last1 - (top - i) * T::BN - 2 * c);
+			}
 		};
 		if (T::EARLY_Q && i == top) more = advance(); // no product reads Q any more
 		maskStep();
@@ -196,14 +212,27 @@ template <class T> __device__ __forceinline__ void consumeCubin(const AttnParams
 		releaseV();
 		TRACE(6);
 		const bool mark = marked != 0;
-		const Work now = workAt(stage);
-		if (!more) {
-			finish<T>(o, rows, p, now, now.row + rowInBlock, last0, last1, mark);
-			break;
+		const typename WorkTypes<T>::Block now = T::OPTIONS ? typename WorkTypes<T>::Block{} : workAt(stage);
+		auto store = [&](bool mark) {
+			if constexpr (T::OPTIONS) {
+				const typename WorkTypes<T>::Block now = workAt(stage);
+				const ThreadRows x = threadRowsOf(now, rowInBlock);
+				finish<T>(o, rows, p, now, x.row, x.last0, x.last1, mark, x.first0);
+			} else {
+				finish<T>(o, rows, p, now, now.row + rowInBlock, last0, last1, mark);
+			}
+		};
+		if (!more || T::OPTIONS && mark) { // with more, rare: next to scores there are no registers for it
+			store(mark);
+			if (!more) break;
+			release(shared + T::WORK_EMPTY + 8 * stage);
+			begin();
+			complete();
+			continue;
 		}
 		begin();
 		TRACE(7);
-		finish<T>(o, rows, p, now, now.row + rowInBlock, last0, last1, mark); // overlaps with the first scores of the next row block
+		store(!T::OPTIONS && mark); // overlaps with the first scores of the next row block
 		release(shared + T::WORK_EMPTY + 8 * stage);
 		TRACE(8);
 		complete();

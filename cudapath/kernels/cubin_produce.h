@@ -1,13 +1,9 @@
 // The producer of a cubin kernel: one thread copies K and V to shared memory with the TMA, and prefetches into L2 what the
 // ring is too short for.
 #pragma once
+#include "cubin_ptx.h"
 #include "cubin_tile.h"
 #include "fa3_produce.h"
-
-// Starts a copy of the map's box at (column, row, head, batch) to L2.
-__device__ __forceinline__ void prefetchBox(const TensorMap *map, int column, int row, int head, int batch) {
-	asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
-}
 
 template <class T>
 __device__ __forceinline__ void produceCubin(const TensorMap *mapK, const TensorMap *mapV, const AttnParams &p, uint32_t shared, char *tiles) {
@@ -45,10 +41,10 @@ __device__ __forceinline__ void produceCubin(const TensorMap *mapK, const Tensor
 		more = advance();
 		pass(w.steps);
 		const int headKV = w.head / group;
-		auto loadK = [&](int block) { copyK<T>(k, mapK, shared, w, headKV, block), k.advance(); };
+		auto loadK = [&](int block) { copyK<T>(p, k, mapK, shared, w, headKV, block), k.advance(); };
 		auto loadV = [&](int block) {
 			const bool raw = T::CAUSAL && w.top - block < w.masked;
-			copyV<T>(v, mapV, shared, w, headKV, block, raw);
+			copyV<T>(p, v, mapV, shared, w, headKV, block, raw);
 			v.advance();
 		};
 		loadK(w.top);

@@ -156,11 +156,18 @@ template <class T> __device__ __forceinline__ void issueOutput(float (&o)[T::DV 
 
 // Adds to O the non-finite elements of V of keys [from, end) to which the rows attend. The scan has replaced these
 // elements by zeros in shared memory, so this function reads them from global memory.
-template <class T, class Block>
-__device__ void addNotFinite(float (&o)[T::DV / 2], const AttnParams &p, const Block &w, int from, int end, int last0, int last1, int c, int first0 = 0) {
-	const char *v = reinterpret_cast<const char *>(p.v.base) + 2 * (keyBatchOf(w) * p.v.batch + w.head / (p.Hq / p.Hkv) * p.v.head + 2 * c);
+template <class T, class Params, class Block>
+__device__ void addNotFinite(float (&o)[T::DV / 2], const Params &p, const Block &w, int from, int end, int last0, int last1, int c, int first0 = 0) {
+	const char *v = reinterpret_cast<const char *>(p.v.base) + 2 * ((T::PAGED ? 0 : keyBatchOf(w)) * p.v.batch + w.head / (p.Hq / p.Hkv) * p.v.head + 2 * c);
 	for (int key = from; key < end; key++) {
-		const char *row = v + 2 * (keyRowOf(w, key) * p.v.row);
+		const char *row = v;
+		if constexpr (T::PAGED) {
+			const auto at = pagedKeyOf(p, w, key);
+			if (uint32_t(at.page) >= uint32_t(p.pages)) continue;
+			row += 2 * (at.page * p.v.batch + at.row * p.v.row);
+		} else {
+			row += 2 * (keyRowOf(w, key) * p.v.row);
+		}
 #pragma unroll
 		for (int j = 0; j < T::DV / 8; j++) {
 			if (8 * j >= p.Dv) break;

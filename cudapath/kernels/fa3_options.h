@@ -1,8 +1,9 @@
-// Options of a call in the fa3 forward kernel: packed sequences, used lengths and windows.
+// Options of a call in the forward kernels of fa3.cu and cubin.cu: packed sequences, used lengths and windows.
 //
-// OptionsTile is a causal tile whose kernels take them. A row block belongs to a sequence. TMA copies tiles of whole tensors, so the rows and
-// keys of a tile past the end of a sequence hold whatever follows there. Rows past the end are not stored. Steps that the end or the window
-// crosses are masked steps: their scores outside are -inf, and the scanning warps make their V finite, as under a causal mask.
+// A causal tile WithOptions has kernels that take them: OptionsTile here, CubinOptionsTile in cubin.cu. A row block belongs to a sequence.
+// TMA copies tiles of whole tensors, so the rows and keys of a tile past the end of a sequence hold whatever follows there. Rows past the
+// end are not stored. Steps that the end or the window crosses are masked steps: their scores outside are -inf, and the scanning warps make
+// their V finite, as under a causal mask.
 //
 // The lengths lie in device memory, so that only the kernel knows its row blocks. Warp 3 lists those of the CTA in a ring in shared memory, from
 // which producer, scanning warps and consumers read them. It stores zeros for those that attend to no key.
@@ -15,22 +16,25 @@
 #include "backward_sequence.h"
 #include "fa3_consume.h"
 
-template <int D, int DV, int WARPGROUPS, int BN> struct OptionsTile : Tile<D, DV, WARPGROUPS, BN, true> {
-	using Base = Tile<D, DV, WARPGROUPS, BN, true>;
-	static constexpr bool OPTIONS = true;
-	static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 2 ? 40 : Base::PRODUCER_REGISTERS, CONSUMER_REGISTERS = WARPGROUPS == 2 ? 232 : Base::CONSUMER_REGISTERS;
+template <class Base, bool PAGED_ = false> struct WithOptions : Base {
+	static constexpr bool OPTIONS = true, PAGED = PAGED_;
 	static constexpr int SCANNERS = 2; // warp 3 lists row blocks
 	// The ring of row blocks.
 	static constexpr int WORKS = 4, WORK_BYTES = 64, WORK = (Base::SHARED_BYTES + 15) / 16 * 16, WORK_FULL = WORK + WORKS * WORK_BYTES,
 			     WORK_EMPTY = WORK_FULL + 8 * WORKS, SHARED_BYTES = WORK_EMPTY + 8 * WORKS;
-	static constexpr int WORK_READERS = 1 + SCANNERS + 4 * WARPGROUPS; // the producer's thread, and warps
-	static_assert(SHARED_BYTES <= 227 * 1024, "tile");
+	static constexpr int WORK_READERS = 1 + SCANNERS + 4 * Base::WARPGROUPS; // the producer's thread, and warps
+	static_assert(SHARED_BYTES <= Base::MAX_SHARED, "tile");
+};
+
+template <int D, int DV, int WARPGROUPS, int BN> struct OptionsTile : WithOptions<Tile<D, DV, WARPGROUPS, BN, true>> {
+	using Base = Tile<D, DV, WARPGROUPS, BN, true>;
+	static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 2 ? 40 : Base::PRODUCER_REGISTERS, CONSUMER_REGISTERS = WARPGROUPS == 2 ? 232 : Base::CONSUMER_REGISTERS;
 };
 
 // Lengths and windows are limited to this, so that sums of positions fit 32 bits. The host refuses longer ones.
 constexpr int MAX_LENGTH = 1 << 29;
 
-// Sequences are sorted by their keys into so many classes.
+// Sequences are sorted by their keys into 32 classes.
 constexpr int KEY_CLASSES = 32;
 
 // What copies and stores of a row block need: as in Work, and the row after the sequence's last one, the first key and its batch in K and V, and
@@ -60,6 +64,13 @@ struct ListedBlock {
 	__device__ __forceinline__ void set(int field, int x) const { storeSharedWord(at + 4 * field, x); }
 };
 
+// The row block in a stage of the ring.
+template <class T> __device__ __forceinline__ typename WorkTypes<T>::Block listedAt(uint32_t shared, int stage) {
+	const uint32_t at = shared + T::WORK + T::WORK_BYTES * stage;
+	const uint4 x = loadShared(at);
+	return {int(x.x), int(x.y), int(x.z), int(x.w), at};
+}
+
 // A reader of the ring.
 template <class T> struct ListedBlocks {
 	uint32_t shared;
@@ -68,9 +79,7 @@ template <class T> struct ListedBlocks {
 	__device__ __forceinline__ ListedBlocks(const AttnGeneralParams &, uint32_t s) : shared(s) {}
 	__device__ __forceinline__ bool next(ListedBlock &w) {
 		barrierWait(shared + T::WORK_FULL + 8 * ring.stage, ring.parity);
-		w.at = shared + T::WORK + T::WORK_BYTES * ring.stage;
-		const uint4 x = loadShared(w.at);
-		w.steps = x.x, w.top = x.y, w.masked = x.z, w.whole = x.w;
+		w = listedAt<T>(shared, ring.stage);
 		ring.advance();
 		return w.steps >= 0;
 	}
@@ -108,6 +117,29 @@ template <class T> __device__ __forceinline__ int firstStepOf(const AttnGeneralP
 	using W = ListedBlock;
 	const int lastKey = max(min(row - w[W::FIRST] + 63 + w[W::RIGHT], w[W::KEYS] - 1), 0);
 	return row < w[W::END] ? min(max(w.top - lastKey / T::BN, 0), w.steps - 1) : w.steps - 1;
+}
+
+// Where a key of a sequence lies in paged K and V: its page and the row in it. Keys behind the last one have page -1.
+struct PagedKey {
+	int page, row;
+};
+
+__device__ __forceinline__ PagedKey pagedKeyOf(const AttnGeneralParams &p, const BlockOfSequence &w, int key) {
+	const int page = int(uint32_t(key) / uint32_t(p.page_size));
+	return {key < w.keys ? reinterpret_cast<const int32_t *>(p.table)[int64_t(w.keyBatch) * p.table_stride + page] : -1, key - page * p.page_size};
+}
+
+// Copies a KV tile of PANELS panels by boxes of as many keys as lie in one page: all of them, or 16, of which pages have multiples. TMA
+// writes zeros for pages that there are not.
+template <class T, int PANELS, class Params, class Numbers>
+__device__ __forceinline__ void copyPages(uint32_t to, const TensorMap *map, uint32_t full, const Params &p, const Numbers &w, int headKV, int block) {
+	const int box = p.page_size % T::BN == 0 ? T::BN : 16;
+#pragma unroll 1
+	for (int row = 0; row < T::BN; row += box) {
+		const PagedKey from = pagedKeyOf(p, w, block * T::BN + row);
+#pragma unroll
+		for (int i = 0; i < PANELS; i++) copyBox(to + i * T::K_PANEL + row * 128, map, full, 64 * i, from.row, headKV, from.page);
+	}
 }
 
 // Lists the row blocks of the CTA. A warp does it.
@@ -167,7 +199,7 @@ template <class T, class Params> __device__ __forceinline__ void listBlocks(cons
 			const int from = max(row - left, 0), to = min(keys.used, last + right + 1), open = max(last - left, 0), close = max(min(keys.used, row + right + 1), 0);
 			const int bottom = from / T::BN, top = (to - 1) / T::BN, steps = from < to ? top - bottom + 1 : 0;
 			const int masked = min(max(top + 1 - close / T::BN, 0), steps), whole = max(min(top + 1 - (open + T::BN - 1) / T::BN, steps), masked);
-			const BlockOfSequence at = {rows.first + row, head, p.cu_q != 0 ? 0 : sequence, rows.first + rows.used, keys.first, p.cu_k != 0 ? 0 : sequence, keys.used};
+			const BlockOfSequence at = {rows.first + row, head, p.cu_q != 0 ? 0 : sequence, rows.first + rows.used, keys.first, p.cu_k != 0 ? 0 : sequence, keys.used}; // with pages no cu_k is given
 			if (steps == 0) { // not in the ring: a consumer holds a block until it has the next one with steps
 #pragma unroll 1
 				for (int i = lane / 4; i < T::BM; i += 16) finishEmpty<T>(p, at, i);

@@ -1,4 +1,5 @@
-// The producer warpgroup of fa3: one thread issues the TMA copies, and three warps scan the V tiles of masked steps.
+// The producer warpgroup of fa3: one thread issues the TMA copies, and three warps, with options two, scan the V tiles of
+// masked steps.
 #pragma once
 #include "fa3_tile.h"
 #include "fa3_work.h"
@@ -18,35 +19,44 @@ template <class T> __device__ __forceinline__ void initKeyRings(uint32_t shared,
 }
 
 // Copies K of a block of BN keys to buffer k of its ring, as soon as that is free.
-template <class T>
-__device__ __forceinline__ void copyK(const Ring<T::STAGES> &k, const TensorMap *mapK, uint32_t shared, const typename WorkTypes<T>::Numbers &w, int headKV, int block) {
+template <class T, class Params>
+__device__ __forceinline__ void copyK(const Params &p, const Ring<T::STAGES> &k, const TensorMap *mapK, uint32_t shared, const typename WorkTypes<T>::Numbers &w, int headKV, int block) {
 	const uint32_t full = shared + T::K_FULL + 8 * k.stage, to = shared + T::K + k.stage * T::K_BYTES;
 	barrierWait(shared + T::K_EMPTY + 8 * k.stage, k.parity ^ 1);
 	barrierExpect(full, T::K_BYTES);
+	if constexpr (T::PAGED) {
+		copyPages<T, T::PANELS>(to, mapK, full, p, w, headKV, block);
+	} else {
 #pragma unroll
-	for (int i = 0; i < T::PANELS; i++) {
-		if constexpr (T::OPTIONS) copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, w.keyRow + block * T::BN, headKV, w.keyBatch);
-		else copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, block * T::BN, headKV, w.batch);
+		for (int i = 0; i < T::PANELS; i++) {
+			if constexpr (T::OPTIONS) copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, w.keyRow + block * T::BN, headKV, w.keyBatch);
+			else copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, block * T::BN, headKV, w.batch);
+		}
 	}
 }
 
 // The same for V. raw: TMA signals V_RAW, for which the scanning warps wait. They arrive at V_FULL when done.
-template <class T>
-__device__ __forceinline__ void copyV(const Ring<T::STAGES> &v, const TensorMap *mapV, uint32_t shared, const typename WorkTypes<T>::Numbers &w, int headKV, int block, bool raw) {
+template <class T, class Params>
+__device__ __forceinline__ void copyV(const Params &p, const Ring<T::STAGES> &v, const TensorMap *mapV, uint32_t shared, const typename WorkTypes<T>::Numbers &w, int headKV, int block, bool raw) {
 	const uint32_t full = shared + (raw ? T::V_RAW : T::V_FULL) + 8 * v.stage, to = shared + T::V + v.stage * T::V_BYTES;
 	barrierWait(shared + T::V_EMPTY + 8 * v.stage, v.parity ^ 1);
 	barrierExpect(full, T::V_BYTES);
+	if constexpr (T::PAGED) {
+		copyPages<T, T::V_PANELS>(to, mapV, full, p, w, headKV, block);
+	} else {
 #pragma unroll
-	for (int i = 0; i < T::V_PANELS; i++) {
-		if constexpr (T::OPTIONS) copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, w.keyRow + block * T::BN, headKV, w.keyBatch);
-		else copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, block * T::BN, headKV, w.batch);
+		for (int i = 0; i < T::V_PANELS; i++) {
+			if constexpr (T::OPTIONS) copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, w.keyRow + block * T::BN, headKV, w.keyBatch);
+			else copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, block * T::BN, headKV, w.batch);
+		}
 	}
 }
 
 template <class T, class Params>
 __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const Params &p, uint32_t shared) {
 	Ring<T::Q_STAGES> q;
-	Ring<T::STAGES> k, v;
+	Ring<T::STAGES> k, ownV;
+	Ring<T::STAGES> &v = T::ONE_RING ? k : ownV;
 	const int group = p.Hq / p.Hkv;
 	typename WorkTypes<T>::Blocks walk(p, shared);
 	typename WorkTypes<T>::Block w;
@@ -54,19 +64,21 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 		if (w.steps == 0) continue; // not with options
 		const typename WorkTypes<T>::Numbers &at = w;
 		const int headKV = at.head / group;
-		auto loadK = [&](int block) { copyK<T>(k, mapK, shared, at, headKV, block), k.advance(); };
+		auto loadK = [&](int block) { copyK<T>(p, k, mapK, shared, at, headKV, block), k.advance(); };
 		auto loadV = [&](int block) {
 			const bool raw = T::OPTIONS ? isMaskedStep(w, w.top - block) : T::CAUSAL && w.top - block < w.masked;
-			copyV<T>(v, mapV, shared, at, headKV, block, raw);
+			copyV<T>(p, v, mapV, shared, at, headKV, block, raw);
 			v.advance();
 		};
 		loadK(w.top);
-		const uint32_t full = shared + T::Q_FULL + 8 * q.stage, to = shared + T::Q + q.stage * T::Q_BYTES;
-		barrierWait(shared + T::Q_EMPTY + 8 * q.stage, q.parity ^ 1);
-		barrierExpect(full, T::Q_BYTES);
+		if constexpr (T::Q_SHARED) {
+			const uint32_t full = shared + T::Q_FULL + 8 * q.stage, to = shared + T::Q + q.stage * T::Q_BYTES;
+			barrierWait(shared + T::Q_EMPTY + 8 * q.stage, q.parity ^ 1);
+			barrierExpect(full, T::Q_BYTES);
 #pragma unroll
-		for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::Q_PANEL, mapQ, full, 64 * i, at.row, at.head, at.batch);
-		q.advance();
+			for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::Q_PANEL, mapQ, full, 64 * i, at.row, at.head, at.batch);
+			q.advance();
+		}
 		for (int block = w.top; block > (T::OPTIONS ? lastTileOf(w) : 0); block--) {
 			loadK(block - 1);
 			loadV(block);

@@ -7,7 +7,7 @@
 // A BM x BN tile. fa3.json repeats the sizes for the host.
 template <int D_, int DV_, int WARPGROUPS_, int BN_, bool CAUSAL_> struct Tile {
 	static constexpr int D = D_, DV = DV_, WARPGROUPS = WARPGROUPS_, BN = BN_, STAGES = 2;
-	static constexpr bool PINGPONG = WARPGROUPS > 1, CAUSAL = CAUSAL_, ONE_RING = false, PARTIAL_LAST = false, OPTIONS = false;
+	static constexpr bool PINGPONG = WARPGROUPS > 1, CAUSAL = CAUSAL_, ONE_RING = false, PARTIAL_LAST = false, OPTIONS = false, PAGED = false;
 	static constexpr int BM = 64 * WARPGROUPS;
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
 	static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 1 ? 56 : WARPGROUPS == 2 ? 24 : 32;
@@ -25,7 +25,9 @@ template <int D_, int DV_, int WARPGROUPS_, int BN_, bool CAUSAL_> struct Tile {
 			     MARKS = V_RAW + 8 * STAGES; // one word per stage, one byte per scanning warp
 	static constexpr int SHARED_BYTES = MARKS + 4 * STAGES;
 	static constexpr int SCANNERS = 3; // warps
-	static_assert(D % 32 == 0 && DV % 32 == 0 && BN % 16 == 0 && BN <= 256 && SHARED_BYTES <= 227 * 1024, "tile");
+	static constexpr int MAX_SHARED = 227 * 1024;
+	static constexpr bool Q_SHARED = true; // the producer copies Q
+	static_assert(D % 32 == 0 && DV % 32 == 0 && BN % 16 == 0 && BN <= 256 && SHARED_BYTES <= MAX_SHARED, "tile");
 };
 
 // A row max is updated only if a score exceeds it by more than this, in log2 units.

@@ -100,8 +100,13 @@ __device__ __forceinline__ int wholeEndOf(const Work &w) { return w.steps; }
 __device__ __forceinline__ bool isMaskedStep(const Work &w, int step) { return step < w.masked; }
 __device__ __forceinline__ int maskedEndOf(const Work &w) { return w.masked; }
 
-// Lists the row blocks of the CTA, with options.
+// With options: lists the row blocks of the CTA, and reads one of the list.
 template <class T, class Params> __device__ __forceinline__ void listBlocks(const Params &p, uint32_t shared);
+template <class T> __device__ __forceinline__ typename WorkTypes<T>::Block listedAt(uint32_t shared, int stage);
+
+// With pages: copies a KV tile.
+template <class T, int PANELS, class Params, class Numbers>
+__device__ __forceinline__ void copyPages(uint32_t to, const TensorMap *map, uint32_t full, const Params &p, const Numbers &w, int headKV, int block);
 
 // A warp, or with ALONE a thread, has done with a row block.
 template <class T, bool ALONE = false> __device__ __forceinline__ void releaseBlock(uint32_t, const Work &) {}

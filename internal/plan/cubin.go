@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -48,7 +49,8 @@ func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) er
 		return noCubin("its quantized decode was not measured to be the fastest: name the tier")
 	}
 	choice, err := registeredCubins().Choose(dev, problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
-		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, KV: cfg.KeyType, AnyArgs: r.AnyArgs})
+		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, KV: cfg.KeyType, AnyArgs: r.AnyArgs,
+		Options: r.Options.inCUDA(), Rows: r.queryRows()})
 	if err != nil {
 		return err
 	}
@@ -62,6 +64,9 @@ func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) er
 	plan.Tier, plan.Kernel, plan.Tile = problem.TierCubin, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
 	plan.SharedBytes, plan.Workgroups, plan.Cubin = choice.SharedBytes, choice.Workgroups, choice.Kernel
 	plan.Reason, plan.family, plan.rows = "asked for", "", choice.Rows
+	if r.Options.Any() && choice.Rows == 128 {
+		plan.family = shortFamily
+	}
 	return nil
 }
 
@@ -80,8 +85,12 @@ func checkCubin(dev *vk.Device, info *vk.DeviceInfo, cfg *problem.Config, r *Req
 		if why := notInDecode(cfg, r); why != "" {
 			return noCubin(why)
 		}
-	case r.Options.Any() || cfg.FixedSplit != 0:
-		return noCubin(denseOnly)
+	case cfg.FixedSplit != 0:
+		return noCubin("its kernels take no fixed splits")
+	case r.Options.notOnCubin() != "":
+		return noCubin("its kernels take lengths and a window, and no " + r.Options.notOnCubin())
+	case r.Options.Any() && (r.skAtLeast(maxCUDALength+1) || r.Shape.Sq > maxCUDALength):
+		return noCubin(fmt.Sprintf("Sq %d and Sk %d: its kernels for options take at most 2^29", r.Shape.Sq, r.Shape.Sk))
 	}
 	if err := c.Check(dev, info, cfg.DType); err != nil {
 		return err
@@ -90,6 +99,11 @@ func checkCubin(dev *vk.Device, info *vk.DeviceInfo, cfg *problem.Config, r *Req
 		return noCubin("its kernels take device addresses, not descriptors")
 	}
 	return nil
+}
+
+// notOnCubin names an option of a call that the forward kernels of tier cubin do not take; "" if they take all.
+func (f Options) notOnCubin() string {
+	return cmp.Or(f.notInCUDA(), f.notSequences())
 }
 
 // decodePage divides the page size that the quantized decode kernels take: the keys of one product.

@@ -76,6 +76,10 @@ var paces = []pace{
 	{problem.TierCubin, "", 128, true, 2.77, 5.22, 7.62, 60.7},
 	{problem.TierCubin, "", 192, false, 5.01, 1.51, 5.26, 89.2},
 	{problem.TierCubin, "", 192, true, 5.05, 1.52, 5.43, 96.7},
+	{problem.TierCubin, shortFamily, 64, false, 5, 2.5, 4.5, 37},
+	{problem.TierCubin, shortFamily, 64, true, 5, 2.5, 4.5, 35.5},
+	{problem.TierCubin, shortFamily, 128, false, 5, 3.4, 7.3, 58.6},
+	{problem.TierCubin, shortFamily, 128, true, 5, 3.4, 7.6, 60.7},
 	{problem.TierCUDA, "fa3", 64, false, 5.17, 1.85, 4.57, 28.8},
 	{problem.TierCUDA, "fa3", 64, true, 5.09, 1.76, 3.47, 37.4},
 	{problem.TierCUDA, "fa3", 96, false, 4.94, 1.47, 4, 47.8},
@@ -129,6 +133,9 @@ func paceOf(w *work, dim uint32, causal bool) (p *pace) {
 
 // latentFamily is the family of tier cuda's kernels of latent attention: tileFamily of package cudapath.
 const latentFamily = "fa3 latent"
+
+// shortFamily is that of tier cubin's tiles of 128 rows for options (docs/log/cubin.md, 11). The longer ones have the pace of dense calls.
+const shortFamily = "short"
 
 // memoryPace is the bytes that an H200 reads or writes in a microsecond.
 const memoryPace = 4.2e6
@@ -251,6 +258,9 @@ func (w *work) general() bool {
 // decodeFamily is the family of the decode kernel with so many rows in a tile.
 func decodeFamily(rows uint32) string { return fmt.Sprintf("_decode %d", min(rows, 16)) }
 
+// leavesFewRows reports whether a kernel is the decode kernel for a call with options, which was faster than tier cubin's with 16 rows over 4096 keys.
+func (w *work) leavesFewRows(r *Request) bool { return w.decodes() && r.Options.Any() }
+
 // decodesOneRow reports whether the decode kernel computes a call of one row.
 func (w *work) decodesOneRow(r *Request) bool { return w.decodes() && r.Shape.Sq == 1 }
 
@@ -298,7 +308,11 @@ func fastest(plan, vulkan chosen, err error, dev *vk.Device, cfg *problem.Config
 			continue
 		}
 		p := plan
-		if why := x.plan(&p, dev, cfg, r); why != nil {
+		why := x.plan(&p, dev, cfg, r)
+		if w := workOf(&vulkan, r); why == nil && x.tier == problem.TierCubin && err == nil && w.leavesFewRows(r) {
+			why = noCubin("its row tiles were slower than the decode kernel")
+		}
+		if why != nil {
 			rejected = append(rejected, problem.Rejection{Tier: x.tier, Reason: why.Error()})
 			continue
 		}

@@ -258,7 +258,8 @@ func TestAutoOfLatentAttention(t *testing.T) {
 	}
 }
 
-// Calls with lengths and windows take the tier that was faster on an H200 (docs/results/2026-11-30-h200/fa3-sequences.jsonl.gz). The mixed and
+// Calls with lengths and windows take the tier that was faster on an H200 (docs/results/2026-11-30-h200, fa3-sequences.jsonl.gz and
+// cubin-sequences.jsonl.gz). The mixed and
 // padded ones have sequences of 77 to 8192 rows, of which a plan knows the longest.
 func TestAutoOfSequences(t *testing.T) {
 	for _, c := range []struct {
@@ -266,31 +267,36 @@ func TestAutoOfSequences(t *testing.T) {
 		dim, tile, b, heads, kvHeads, rows, keys int
 		causal                                   problem.Causal
 		us                                       [2]float64 // of tiers cuda and coopmat2
+		cubin                                    int        // rows of the tile of tier cubin; 0: it was not timed
+		cubinUS                                  [2]float64 // of tiers cubin and coopmat2
 	}{
-		{"packed", 64, 192, 8, 16, 16, 4096, 4096, problem.CausalNone, [2]float64{945.8, 1638}},
-		{"packed", 64, 192, 8, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{553.7, 965.9}},
-		{"packed", 128, 128, 8, 16, 16, 4096, 4096, problem.CausalNone, [2]float64{1532, 3365}},
-		{"packed", 128, 128, 8, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{841.6, 1977}},
-		{"mixed", 64, 192, 21, 32, 8, 8192, 8192, problem.CausalNone, [2]float64{1394, 2438}},
-		{"mixed", 64, 192, 21, 32, 8, 8192, 8192, problem.BottomRight, [2]float64{832.6, 1390}},
-		{"mixed", 128, 128, 21, 32, 8, 8192, 8192, problem.CausalNone, [2]float64{2265, 5103}},
-		{"window16k", 64, 192, 1, 16, 16, 16384, 16384, problem.BottomRight, [2]float64{190.4, 342.1}},
-		{"window16k", 128, 128, 1, 16, 16, 16384, 16384, problem.BottomRight, [2]float64{263.8, 672.6}},
-		{"window4k", 64, 192, 4, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{188.5, 315.1}},
-		{"window4k", 128, 128, 4, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{234.9, 615.3}},
-		{"packed1k", 64, 128, 16, 16, 16, 1024, 1024, problem.BottomRight, [2]float64{111.7, 172.3}},
-		{"packed1k", 128, 128, 16, 16, 16, 1024, 1024, problem.BottomRight, [2]float64{147.1, 359.9}},
-		{"chunk", 128, 128, 8, 32, 8, 512, 8192, problem.BottomRight, [2]float64{746.4, 1673}},
-		{"short", 64, 128, 64, 32, 8, 128, 128, problem.BottomRight, [2]float64{55.23, 69.63}},
-		{"short", 128, 128, 64, 32, 8, 128, 128, problem.BottomRight, [2]float64{67.65, 132}},
-		{"one", 64, 128, 1, 32, 8, 512, 512, problem.BottomRight, [2]float64{14.72, 83.1}},
-		{"one", 128, 128, 1, 32, 8, 512, 512, problem.BottomRight, [2]float64{16.26, 23.78}},
-		{"padded", 128, 128, 21, 32, 8, 8192, 8192, problem.BottomRight, [2]float64{1234, 2738}},
-		{"rows16", 128, 64, 16, 32, 8, 16, 4096, problem.BottomRight, [2]float64{148.5, 166}},
+		{"packed", 64, 192, 8, 16, 16, 4096, 4096, problem.CausalNone, [2]float64{945.8, 1638}, 256, [2]float64{1006.3, 1650.4}},
+		{"packed", 64, 192, 8, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{553.7, 965.9}, 256, [2]float64{568.9, 960.1}},
+		{"packed", 128, 128, 8, 16, 16, 4096, 4096, problem.CausalNone, [2]float64{1532, 3365}, 192, [2]float64{1714.4, 3397}},
+		{"packed", 128, 128, 8, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{841.6, 1977}, 192, [2]float64{972, 1971.1}},
+		{"mixed", 64, 192, 21, 32, 8, 8192, 8192, problem.CausalNone, [2]float64{1394, 2438}, 256, [2]float64{1491.1, 2428.8}},
+		{"mixed", 64, 192, 21, 32, 8, 8192, 8192, problem.BottomRight, [2]float64{832.6, 1390}, 256, [2]float64{852.9, 1393.1}},
+		{"mixed", 128, 128, 21, 32, 8, 8192, 8192, problem.CausalNone, [2]float64{2265, 5103}, 192, [2]float64{2455, 5136.8}},
+		{"window16k", 64, 192, 1, 16, 16, 16384, 16384, problem.BottomRight, [2]float64{190.4, 342.1}, 256, [2]float64{200.4, 343.6}},
+		{"window16k", 128, 128, 1, 16, 16, 16384, 16384, problem.BottomRight, [2]float64{263.8, 672.6}, 192, [2]float64{321.1, 675.4}},
+		{"window4k", 64, 192, 4, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{188.5, 315.1}, 0, [2]float64{}},
+		{"window4k", 128, 128, 4, 16, 16, 4096, 4096, problem.BottomRight, [2]float64{234.9, 615.3}, 0, [2]float64{}},
+		{"packed1k", 64, 128, 16, 16, 16, 1024, 1024, problem.BottomRight, [2]float64{111.7, 172.3}, 256, [2]float64{112.6, 173.3}},
+		{"packed1k", 128, 128, 16, 16, 16, 1024, 1024, problem.BottomRight, [2]float64{147.1, 359.9}, 128, [2]float64{196.2, 358}},
+		{"chunk", 128, 128, 8, 32, 8, 512, 8192, problem.BottomRight, [2]float64{746.4, 1673}, 0, [2]float64{}},
+		{"short", 64, 128, 64, 32, 8, 128, 128, problem.BottomRight, [2]float64{55.23, 69.63}, 128, [2]float64{63.4, 69.7}},
+		{"short", 128, 128, 64, 32, 8, 128, 128, problem.BottomRight, [2]float64{67.65, 132}, 128, [2]float64{90, 131.8}},
+		{"one", 64, 128, 1, 32, 8, 512, 512, problem.BottomRight, [2]float64{14.72, 83.1}, 128, [2]float64{15.6, 88.4}},
+		{"one", 128, 128, 1, 32, 8, 512, 512, problem.BottomRight, [2]float64{16.26, 23.78}, 128, [2]float64{17.7, 23.8}},
+		{"padded", 128, 128, 21, 32, 8, 8192, 8192, problem.BottomRight, [2]float64{1234, 2738}, 0, [2]float64{}},
+		{"rows16", 128, 64, 16, 32, 8, 16, 4096, problem.BottomRight, [2]float64{148.5, 166}, 128, [2]float64{232.2, 165}},
 	} {
 		cfg := problem.Config{DType: problem.F16, HeadDim: c.dim, Causal: c.causal}
 		r := Request{Shape: problem.Shape{B: c.b, Hq: c.heads, Hkv: c.kvHeads, Sq: c.rows, Sk: c.keys}, Access: problem.AccessAddresses,
 			Align: [4]uint32{8, 8, 8, 8}, operands: operandsInRegisters}
+		if c.rows > 16 { // chooseOperands
+			r.operands = noDecodeKernel
+		}
 		switch {
 		case strings.HasPrefix(c.name, "window"):
 			cfg.Window = problem.WindowOf(1024, 0)
@@ -309,13 +315,28 @@ func TestAutoOfSequences(t *testing.T) {
 		if c.dim+c.tile == 256 {
 			family = "fa3"
 		}
-		blocks := uint64(c.b*c.heads) * uint64((c.rows+c.tile-1)/c.tile)
-		if r.TotalQ > 0 { // rowBlocks of package cudapath
-			blocks = min(blocks, uint64(r.TotalQ/c.tile+c.b)*uint64(c.heads))
+		blocksOf := func(tile int) uint64 { // rowBlocks of package cudapath
+			blocks := uint64(c.b*c.heads) * uint64((c.rows+tile-1)/tile)
+			if r.TotalQ > 0 {
+				blocks = min(blocks, uint64(r.TotalQ/tile+c.b)*uint64(c.heads))
+			}
+			return blocks
 		}
-		list := []work{workOf(&vulkan, &r), {tier: problem.TierCUDA, family: family, rows: uint32(c.tile), blocks: blocks, splits: 1}}
+		list := []work{workOf(&vulkan, &r), {tier: problem.TierCUDA, family: family, rows: uint32(c.tile), blocks: blocksOf(c.tile), splits: 1}}
 		best, times := fastestOf(list, &cfg, &r, uint64(raceCaps().ShaderCores))
 		assert.Equal(t, 1, best, "%+v: %v", c, times)
+		if c.cubin == 0 {
+			continue
+		}
+		list[1] = work{tier: problem.TierCubin, rows: uint32(c.cubin), blocks: blocksOf(c.cubin), splits: 1}
+		if c.cubin == 128 {
+			list[1].family = shortFamily
+		}
+		best, times = fastestOf(list, &cfg, &r, uint64(raceCaps().ShaderCores))
+		if list[0].leavesFewRows(&r) {
+			best = 0
+		}
+		assert.LessOrEqual(t, c.cubinUS[1-best], 1.1*slices.Min(c.cubinUS[:]), "%+v: %v", c, times)
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 // A row says all that plans do with an option. The tag const names the specialization constant that the
 // field becomes, or adds to. The tag cuda names an option that the kernels of tier cuda refuse, backward one that its
 // backward kernels alone refuse, and forward one that its forward kernels take. The tag vulkan, in place of const, names an
-// option that all SPIR-V kernels refuse. The kernels of tier cubin refuse all of them, but for calls with quantized K and V.
+// option that all SPIR-V kernels refuse. The kernels of tier cubin take lengths and a window, and with quantized K and V what notInDecode says.
 type Options struct {
 	bias         uint32         `const:"BIAS" backward:"bias" forward:"bias"` // biasF16 and so on; 0: none
 	mask         bool           `const:"MASK" backward:"mask" forward:"mask"`
@@ -187,10 +187,6 @@ func (f Options) constants(c map[uint32]uint32) {
 	}
 	c[shaders.ConstKvScaleBlock] = max(c[shaders.ConstKvScaleBlock], 1)
 }
-
-// denseOnly is why the forward kernels of tier cubin refuse a call with options.
-const denseOnly = "its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, attention chunks, " +
-	"quantized K and V, or fixed splits"
 
 // notInVulkan says why SPIR-V kernels refuse a call with an option, "" if they take all.
 func (f Options) notInVulkan() string {

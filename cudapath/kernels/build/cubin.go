@@ -33,6 +33,16 @@ var cubinBuckets = []struct {
 	{d: 192, dv: 192, full: cubinTile{2, 32, 3, 1, 0, 0, 0}},
 }
 
+// cubinSequences are the tiles for calls with lengths or a window: those of cubinBuckets for causal masks, and smaller ones for short sequences.
+var cubinSequences = []struct {
+	d, dv       int
+	long, short cubinTile
+}{
+	{d: 64, dv: 64, long: cubinTile{4, 48, 3, 0, 1, 0, 0}, short: cubinTile{2, 80, 2, 0, 1, 0, 0.8}},
+	{d: 96, dv: 96, long: cubinTile{3, 48, 3, 1, 0, 0, 0}},
+	{d: 128, dv: 128, long: cubinTile{3, 32, 2, 0, 0, 0, 0}, short: cubinTile{2, 32, 2, 0, 0, 0, 0.9}},
+}
+
 // shared is SHARED_BYTES of cubin_tile.h; cubin.cu checks that they agree.
 func (t cubinTile) shared(d, dv int) int {
 	panels := func(dim int) int { return (dim + 63) / 64 }
@@ -61,19 +71,41 @@ func cubinModules() []module {
 				if k.warpgroups == 0 {
 					continue
 				}
-				shared := k.shared(b.d, b.dv)
-				m.defines = append(m.defines, numbers("CUBIN_"+strings.ToUpper(k.kind)+"_", "WARPGROUPS", k.warpgroups, "COLS", k.cols,
-					"STAGES", k.stages, "ONE_RING", k.oneRing, "PINGPONG", k.pingpong, "AHEAD", k.ahead, "SHARED", shared)...)
-				m.entries = append(m.entries, entry{
-					Entry: "attn_" + name + "_" + k.kind, Family: "cubin", DType: dtype, D: b.d, DV: b.dv, Causal: k.causal, Module: name,
-					Threads: 128 * (k.warpgroups + 1), Shared: shared, Rows: 64 * k.warpgroups, Cols: k.cols,
-					Grid: "persistent", Maps: []cudapath.Map{panels("k", k.cols), panels("v", k.cols)}, Speed: k.speed,
-				})
+				e := k.addTo(&m, k.kind, k.shared(b.d, b.dv))
+				e.Entry, e.DType, e.D, e.DV, e.Causal = "attn_"+name+"_"+k.kind, dtype, b.d, b.dv, k.causal
 			}
 			list = append(list, m)
 		}
 	}
-	return slices.Concat(list, cubinFA2Modules(), decodeModules("cubin", "cubin_", cubinDecodeTiles, 47<<10))
+	return slices.Concat(list, cubinSequenceModules(), cubinFA2Modules(), decodeModules("cubin", "cubin_", cubinDecodeTiles, 47<<10))
+}
+
+// addTo adds an entry of a kind to a module, and its macros. The caller names it.
+func (t cubinTile) addTo(m *module, kind string, shared int) *entry {
+	m.defines = append(m.defines, numbers("CUBIN_"+strings.ToUpper(kind)+"_", "WARPGROUPS", t.warpgroups, "COLS", t.cols,
+		"STAGES", t.stages, "ONE_RING", t.oneRing, "PINGPONG", t.pingpong, "AHEAD", t.ahead, "SHARED", shared)...)
+	m.entries = append(m.entries, entry{Family: "cubin", Module: m.name, Threads: 128 * (t.warpgroups + 1), Shared: shared, Rows: 64 * t.warpgroups, Cols: t.cols,
+		Grid: "persistent", Maps: []cudapath.Map{panels("k", t.cols), panels("v", t.cols)}, Speed: t.speed})
+	return &m.entries[len(m.entries)-1]
+}
+
+func cubinSequenceModules() []module {
+	var list []module
+	for _, dtype := range []string{"f16", "bf16"} {
+		for _, b := range cubinSequences {
+			name := headDims("cubin_"+dtype, b.d, b.dv) + "_general"
+			m := module{name: name, source: "cubin.cu", defines: append([]string{"CUBIN_NAME=attn_" + name},
+				numbers("", "CUBIN_OPTIONS", 1, "CUBIN_PAGED", 0, "ATTN_BF16", isBF16(dtype), "ATTN_D", b.d, "ATTN_DV", b.dv)...)}
+			for i, t := range []cubinTile{b.long, b.short} {
+				if t.warpgroups > 0 {
+					e := t.addTo(&m, [...]string{"causal", "short"}[i], sharedWithBlocks(t.shared(b.d, b.dv)))
+					e.Entry, e.DType, e.D, e.DV, e.General, e.Sequences = "attn_"+name+[...]string{"", "_short"}[i], dtype, b.d, b.dv, true, true
+				}
+			}
+			list = append(list, m)
+		}
+	}
+	return list
 }
 
 // cubinFA2Tiles are the tiles of cubin_fa2.cu by head dim: of the kernels of fa2.h, with all

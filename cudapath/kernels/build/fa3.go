@@ -49,10 +49,10 @@ var fa3Sequences = []struct {
 	{128, 128, []fa3Tile{{2, 128, 0}, {1, 128, 0.68}}},
 }
 
-// sharedOfSequences is SHARED_BYTES of OptionsTile in fa3_options.h: the ring of row blocks follows the rest.
-func (t fa3Tile) sharedOfSequences(d, dv int) int {
+// sharedWithBlocks is SHARED_BYTES of WithOptions in fa3_options.h: the ring of row blocks follows the rest of a tile.
+func sharedWithBlocks(tile int) int {
 	const blocks, block, barriers = 4, 64, 2 * 8
-	return (t.shared(d, dv)+15)/16*16 + blocks*(block+barriers)
+	return (tile+15)/16*16 + blocks*(block+barriers)
 }
 
 func fa3Modules() []module {
@@ -92,7 +92,7 @@ func fa3SequenceModules() []module {
 			m := module{name: name, source: "fa3.cu"}
 			var kernels []string
 			for i, t := range b.tiles {
-				kernel, rows, shared := "attn_"+name, 64*t.warpgroups, t.sharedOfSequences(b.d, b.dv)
+				kernel, rows, shared := "attn_"+name, 64*t.warpgroups, sharedWithBlocks(t.shared(b.d, b.dv))
 				if i > 0 {
 					kernel += fmt.Sprintf("_%d", rows)
 				}

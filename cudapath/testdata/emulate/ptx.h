@@ -17,9 +17,11 @@ using std::min;
 #define __forceinline__ inline
 
 struct uint4 { uint32_t x, y, z, w; };
+struct int4 { int x, y, z, w; };
 struct float4 { float x, y, z, w; };
 struct float2 { float x, y; };
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline float __int_as_float(uint32_t x) { return floatOf(x); }
 static inline float __uint_as_float(uint32_t x) { return floatOf(x); }

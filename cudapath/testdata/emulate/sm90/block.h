@@ -8,18 +8,18 @@ Index threadIdx, blockIdx, gridDim, blockDim;
 alignas(1024) char tiles[232448];
 int running, ctaThreads, sharedBytes;
 long progress;
-Meet warpMeet[16], groupMeet[4], ctaMeet, namedMeet[16];
+Meet warpMeet[20], groupMeet[5], ctaMeet, namedMeet[16];
 bool namedAny[16], namedOut[16];
-uint64_t slot[2][16][32][2];
+uint64_t slot[2][20][32][2];
 std::map<uint32_t, Bar> bars;
 uint32_t waitingFor[1024];
-float *accs[4][128];
-uint32_t aregs[4][128][4];
+float *accs[5][128];
+uint32_t aregs[5][128][4];
 char failure[200];
 
 // ---- Threads --------------------------------------------------------------------------------------
 
-enum { MAX_THREADS = 512 };
+enum { MAX_THREADS = 640 };
 static Fibers<MAX_THREADS, 256 << 10> fibers;
 static bool done[MAX_THREADS];
 static std::function<void()> body;

@@ -40,9 +40,9 @@ template <class F> void meet(Meet &m, int n, F last) {
 		while (m.gen == g) pauseWhile(&m.gen, g);
 	}
 }
-extern Meet warpMeet[16], groupMeet[4], ctaMeet, namedMeet[16];
+extern Meet warpMeet[20], groupMeet[5], ctaMeet, namedMeet[16];
 extern bool namedAny[16], namedOut[16];
-extern uint64_t slot[2][16][32][2];
+extern uint64_t slot[2][20][32][2];
 static inline void __syncwarp() { meet(warpMeet[running / 32], 32, [] {}); }
 extern int ctaThreads;
 static inline void __syncthreads() { meet(ctaMeet, ctaThreads, [] {}); }

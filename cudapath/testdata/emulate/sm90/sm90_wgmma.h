@@ -28,8 +28,8 @@ static inline float elem(uint32_t start, int mn, int k, bool across) {
 	memcpy(&x, sharedAt(swizzled(a)), 2);
 	return value(x);
 }
-extern float *accs[4][128];
-extern uint32_t aregs[4][128][4];
+extern float *accs[5][128];
+extern uint32_t aregs[5][128][4];
 
 // All 128 threads of a warpgroup.
 template <int N> void product(float *d, const uint32_t *a, uint32_t aStart, bool aAcross, uint32_t bStart, bool bAcross, bool add) {
