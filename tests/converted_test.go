@@ -1,11 +1,17 @@
 package tests
 
 import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"vkattn/attention"
 	"vkattn/internal/cases"
+	"vkattn/internal/half"
 	"vkattn/internal/testlevel"
 )
 
@@ -36,4 +42,44 @@ func convertedOf(s *session, tt cases.Target) (list []cases.Case) {
 		}
 	}
 	return s.levelShareOf(tt, list)
+}
+
+// Attention to a single key of blocks returns its numbers times their scale, whatever the scale: rounded to nearest even, also to
+// subnormal numbers and to Inf.
+func TestConvertedNumbersAreRounded(t *testing.T) {
+	s := openDevice(t)
+	const sequences, dim, blocks, bytes = 1024, 64, 2, 34
+	random := rand.New(rand.NewPCG(7, 8))
+	v, want := make([]byte, sequences*blocks*bytes), make([]float32, sequences*dim)
+	for i := range sequences * blocks {
+		scale := uint16(i * (1 << 16 / (sequences * blocks))) // each exponent and both signs
+		if scale&0x7c00 != 0x7c00 {
+			scale |= uint16(random.IntN(1 << 5))
+		}
+		block := v[i*bytes:][:bytes]
+		binary.LittleEndian.PutUint16(block, scale)
+		for e := range 32 {
+			block[2+e] = byte(random.IntN(256))
+			want[i*32+e] = half.F16ToFloat32(scale) * float32(int8(block[2+e])) // exact
+		}
+	}
+	for _, tt := range []cases.Target{cases.On(attention.TierScalar, attention.F16), cases.On(attention.TierScalar, attention.BF16)} {
+		images := make([][]byte, rawPieces)
+		images[rawQ], images[rawO] = make([]byte, sequences*dim*2), make([]byte, sequences*dim*2)
+		images[rawK], images[rawV] = make([]byte, len(v)), v
+		images[rawKScale], images[rawVScale] = make([]byte, 4), make([]byte, 4) // not read
+		e := s.newEngine(tt)
+		e.experiment.ConvertKV = 1
+		j := &job{Problem: raw{"blocks", attention.Shape{B: sequences, Hq: 1, Sq: 1, Sk: 1}, false}, before: images,
+			cfg: attention.Config{DType: tt.DType, HeadDim: dim, KeyType: attention.KVQ8_0, ValueType: attention.KVQ8_0, Tier: tt.Tier, Tuning: attention.TuningOff}}
+		require.NoError(t, e.run([]*job{j}))
+		require.NoError(t, e.close())
+		for i, got := range widened(j.after[rawO], tt.DType) {
+			if math.IsNaN(float64(want[i])) {
+				require.True(t, math.IsNaN(float64(got)), "%v: number %d is %v", tt, i, got)
+			} else {
+				require.Equal(t, rounded(want[i], tt.DType), got, "%v: number %d, %g", tt, i, want[i])
+			}
+		}
+	}
 }
