@@ -166,7 +166,7 @@ func TestF32OnMatricesRefuses(t *testing.T) {
 }
 
 // Gradients of float32 keep their bits when dS takes more chunks of heads. Where a chunk holds some keys of a head, dQ is
-// added up in memory: dK and dV keep their bits, dQ differs by roundings. Kernels that store P have the bits of those that do not.
+// added up in memory: dK and dV keep their bits, dQ differs by roundings. Kernels that store P differ from those that do not by the order of columns in a product.
 func TestBackwardF32OnMatricesInChunks(t *testing.T) {
 	if l := testlevel.Get(); l == testlevel.Default || l == testlevel.Brief {
 		t.Skip("a driver on the CPU compiles for 35 s: make test-full runs it")
@@ -214,13 +214,19 @@ func TestBackwardF32OnMatricesInChunks(t *testing.T) {
 		require.InDeltaSlice(t, before[0], twice[0], 2e-6)
 		require.NotEqual(t, whole[0], before[0])
 
-		// The kernels of head dims above 128, which store P too, compute the same sums in the same order.
+		near := func(want, got [3][]float32) {
+			for i := range want {
+				require.InDeltaSlice(t, want[i], got[i], 2e-6)
+			}
+		}
+		// The kernels of head dims above 128, which store P too.
 		const stages = "scores.group=1,dv.slices=2,dk.slices=2,add.slices=2"
 		stored, scratch := run(0, false, stages)
 		require.EqualValues(t, 16*heads*n+2*2*oneHead, scratch)
-		require.Equal(t, whole, stored)
+		near(whole, stored)
 		quarters, scratch := run(oneHead, false, stages)
 		require.EqualValues(t, 16*heads*n+oneHead, scratch)
-		require.Equal(t, halves, quarters)
+		require.Equal(t, stored[1:], quarters[1:])
+		near(halves, quarters)
 	})
 }

@@ -103,6 +103,29 @@ void addColumn(uint c) {
     }
 }
 
+// The terms of fragment (r, c) of P or dS, whose registers are loaded again. r and c are literals: a loop with a subgroup barrier inside
+// is not unrolled by NVIDIA's compiler, and then all fragments and vectors that it indexes lie in memory (docs/log/backward.md, 20).
+#define TAKE_X(r, c)                                                                                \
+    if ((r) < M_FRAGS) {                                                                            \
+        const uint f = ((r) * TILE_FRAGS + (c)) % (M_FRAGS * TILE_FRAGS);                            \
+        FragC x;                                                                                    \
+        [[unroll]] for (uint e = 0; e < 8; ++e) x[e] = uintBitsToFloat(xWords[2 * f + e / 4][e % 4]); \
+        PREFETCH_X(f, next)                                                                         \
+        if (OF_ROWS) {                                                                              \
+            subgroupSync();                                                                         \
+            coopMatStore(x, smem, subgroupScratch(), SCRATCH_STRIDE, COLUMN_MAJOR);                 \
+            subgroupSync();                                                                         \
+            coopMatLoad(x, smem, subgroupScratch(), SCRATCH_STRIDE, ROW_MAJOR);                     \
+        }                                                                                           \
+        TERMS_OF_P(((r) % M_FRAGS), x)                                                              \
+    }
+#define COLUMN(c)                                                                                   \
+    if ((c) < TILE_FRAGS) {                                                                         \
+        TAKE_X(0, c)                                                                                \
+        TAKE_X(1, c)                                                                                \
+        addColumn(c);                                                                               \
+    }
+
 void main() {
     const uint tid = gl_LocalInvocationIndex, col0 = WORKGROUP_ID.z * CHUNKS * FRAG_N;
     uint extent, firstOwn, end, count; // end of the positions that the tiles have, and the number of tiles
@@ -149,22 +172,10 @@ void main() {
         barrier(); // the tile is complete
         const uint next = n + 1 < count ? TILE_AT(n + 1) : end; // `end`: nothing
         PREFETCH_TILE(next)
-        [[unroll]] for (uint c = 0; c < TILE_FRAGS; ++c) {
-            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
-                const uint f = r * TILE_FRAGS + c;
-                FragC x;
-                [[unroll]] for (uint e = 0; e < 8; ++e) x[e] = uintBitsToFloat(xWords[2 * f + e / 4][e % 4]);
-                PREFETCH_X(f, next)
-                if (OF_ROWS) {
-                    subgroupSync();
-                    coopMatStore(x, smem, subgroupScratch(), SCRATCH_STRIDE, COLUMN_MAJOR);
-                    subgroupSync();
-                    coopMatLoad(x, smem, subgroupScratch(), SCRATCH_STRIDE, ROW_MAJOR);
-                }
-                TERMS_OF_P(r, x)
-            }
-            addColumn(c);
-        }
+        COLUMN(0)
+        COLUMN(1)
+        COLUMN(2)
+        COLUMN(3)
     }
 
     barrier(); // the tile's shared memory is free

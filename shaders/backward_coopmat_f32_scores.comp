@@ -53,27 +53,33 @@ shared uvec4 smem[PLACES_BASE + PLACES_SIZE];
 FragC X[M_FRAGS * ROW_FRAGS]; // keys by rows: S, then P; or dP, then dS
 
 // -- tiles of operands ----------------------------------------------------------------------------
-// This invocation's vectors of eight elements: vector `at` is of row at % TILE, so that neighbours store to different banks.
+// This invocation's vectors of eight elements. Eight neighbours have the same columns of eight rows, which they store to different banks,
+// and the next eight the next columns: all lanes together load whole sectors of 16 rows or fewer. So a vector is four columns and
+// the four that follow ROW_VECS vectors of four later. That permutes the columns of the chunks, of both operands alike.
 const uint TILE_VECS = (TILE * ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const uint KEY_VECS = KV_TILE * ROW_VECS;
 uvec4 tileVec[3 * TILE_VECS];
+#define ROW_OF(at) ((at) / (8 * ROW_VECS) * 8 + (at) % 8)
+#define VEC_OF(at) ((at) / 8 % ROW_VECS)
 
 #define COLUMNS(T, dim, col) (dim % (Q_SMEM_CHUNKS * FRAG_K) == 0 ? 4 : elementsFrom##T(col))
 // Chunks `chunk` and on of KEYS (K or V) and ROWS (Q or DO). Keys and rows past the end are zero.
-#define PREFETCH(KEYS, ROWS, dim, keySlice, rowSlice, chunk)                                              \
+#define PREFETCH(KEYS, ROWS, dim, keySlice, rowSlice, chunk)                                        \
     [[unroll]] for (uint i = 0; i < TILE_VECS; ++i) {                                               \
-        const uint at = i * LOCAL_SIZE + tid, n = at % TILE, col = ((chunk) * CHUNK_VECS + at / TILE) * 8; \
+        const uint at = i * LOCAL_SIZE + tid, n = ROW_OF(at), low = (chunk) * FRAG_K + VEC_OF(at) * 4, high = low + ROW_VECS * 4; \
+        const bool ofKeys = KEY_VECS % LOCAL_SIZE == 0 ? i < KEY_VECS / LOCAL_SIZE : n < KV_TILE; /* known if it can be */ \
         tileVec[3 * i] = tileVec[3 * i + 1] = uvec4(0);                                             \
         if (TILE * ROW_VECS % LOCAL_SIZE != 0 && at >= TILE * ROW_VECS) {                           \
-        } else if (n < KV_TILE) {                                                                   \
-            const uint element = n * p.stride##KEYS##Seq + col;                                     \
+        } else if (ofKeys) {                                                                        \
+            const uint element = n * p.stride##KEYS##Seq;                                           \
             if (firstKey + n < work.seqlenK) {                                                      \
-                tileVec[3 * i] = load4##KEYS(keySlice, element, COLUMNS(KEYS, dim, col));               \
-                tileVec[3 * i + 1] = load4##KEYS(keySlice, element + 4, COLUMNS(KEYS, dim, col + 4));   \
+                tileVec[3 * i] = load4##KEYS(keySlice, element + low, COLUMNS(KEYS, dim, low));     \
+                tileVec[3 * i + 1] = load4##KEYS(keySlice, element + high, COLUMNS(KEYS, dim, high)); \
             }                                                                                       \
         } else if (row0 + n - KV_TILE < work.rows) {                                                \
-            const uint element = rowElement(row0 + n - KV_TILE, p.stride##ROWS##Head, p.stride##ROWS##Seq) + col; \
-            tileVec[3 * i] = load4##ROWS(rowSlice, element, COLUMNS(ROWS, dim, col));                   \
-            tileVec[3 * i + 1] = load4##ROWS(rowSlice, element + 4, COLUMNS(ROWS, dim, col + 4));       \
+            const uint element = rowElement(row0 + n - KV_TILE, p.stride##ROWS##Head, p.stride##ROWS##Seq); \
+            tileVec[3 * i] = load4##ROWS(rowSlice, element + low, COLUMNS(ROWS, dim, low));         \
+            tileVec[3 * i + 1] = load4##ROWS(rowSlice, element + high, COLUMNS(ROWS, dim, high));   \
         }                                                                                           \
     }
 
@@ -81,7 +87,7 @@ void storeTile() {
     [[unroll]] for (uint i = 0; i < TILE_VECS; ++i) {
         const uint at = i * LOCAL_SIZE + gl_LocalInvocationIndex;
         if (TILE * ROW_VECS % LOCAL_SIZE == 0 || at < TILE * ROW_VECS)
-            storeTerms(at % TILE * STRIDE + at / TILE, ROW_VECS, tileVec[3 * i], tileVec[3 * i + 1], tileVec[3 * i + 2]);
+            storeTerms(ROW_OF(at) * STRIDE + VEC_OF(at), ROW_VECS, tileVec[3 * i], tileVec[3 * i + 1], tileVec[3 * i + 2]);
     }
 }
 

@@ -115,7 +115,8 @@ type backwardF32Row struct {
 //
 // dQ = dS K in tiles of 8x1x32 takes as long at 128. Its other tiles were not measured.
 //
-// Stages on an H200 (docs/log/backward.md, 21): 25.6, 26.7 and 32.4 TFLOP/s at 160, 192 and 256. No other tile was measured.
+// Stages on an H200 (batch 1, length 4096, no mask; docs/log/backward.md, 21): 28.4, 28.7 and 36.8 TFLOP/s at 160, 192 and
+// 256. Scores in groups of one take as long, with 64 rows and two chunks 8 % longer.
 var backwardF32Tables = map[string][]backwardF32Row{
 	"kv": {
 		{64, backwardF32Tile{Subgroups: 8, MFrags: 1, RowTile: 32, Group: 2}},
@@ -140,6 +141,8 @@ var backwardF32Tables = map[string][]backwardF32Row{
 	"product": { // RowTile is KVTile of dQ
 		{64, backwardF32Tile{Subgroups: 8, MFrags: 2, RowTile: 32, Group: 2, Slices: 1}},
 		{128, backwardF32Tile{Subgroups: 8, MFrags: 2, RowTile: 16, Fences: 1, Group: 2, Slices: 1}},
+		{160, backwardF32Tile{Subgroups: 8, MFrags: 2, RowTile: 16, Fences: 1, Group: 5, Slices: 2}},
+		{192, backwardF32Tile{Subgroups: 8, MFrags: 2, RowTile: 16, Fences: 1, Group: 3, Slices: 2}},
 		{256, backwardF32Tile{Subgroups: 8, MFrags: 2, RowTile: 16, Fences: 1, Group: 2, Slices: 2}},
 		{256, backwardF32Tile{Subgroups: 4, MFrags: 1, RowTile: 16, Fences: 1, Group: 2, Slices: 2}},
 	},
@@ -250,6 +253,9 @@ func (v *BackwardVariant) f32TileFits(t backwardF32Tile) string {
 			return fmt.Sprintf("tile %v: its keys do not divide %d, the unit of the keys of dS", t, keyUnit)
 		}
 		return ""
+	}
+	if v.stages && (t.MFrags > 2 || t.keys() > 4*t.N) {
+		return fmt.Sprintf("tile %v: the kernel of %s has up to 2 fragments of rows and 4 of a tile", t, backwardKernelNames[v.Kernel])
 	}
 	switch ofRows := v.Kernel == KernelDSK; {
 	case t.KVTile != 0 != ofRows, t.RowTile != 0 == ofRows, t.Slices != 0 != v.stages:

@@ -34,8 +34,8 @@ func TestBackwardF32TilesOnAnH200(t *testing.T) {
 		{64, 64, "64x32 16x16 8sg1 g2", "256x32 16x16 8sg2 g2", "64x16 16x16 8sg1 g1", ""},
 		{64, 80, "64x16 16x16 8sg1 g2", "256x16 16x16 8sg2 g2 f", "64x16 16x16 8sg1 g1", ""},
 		{128, 128, "64x16 16x16 8sg1 g2", "256x16 16x16 8sg2 g2 f", "64x16 16x16 8sg1 g1", ""},
-		{160, 160, "256x16 16x16 8sg2 g2 f s2", "256x16 16x16 8sg2 g2 f s2", "128x128 16x16 8sg2 g2 q1", "128x128 16x16 8sg2 g2 q1"},
-		{7, 129, "256x16 16x16 8sg2 g2 f s2", "256x16 16x16 8sg2 g2 f s2", "128x128 16x16 8sg2 g2 q1", "128x128 16x16 8sg2 g2 q1"},
+		{160, 160, "256x16 16x16 8sg2 g5 f s2", "256x16 16x16 8sg2 g5 f s2", "128x128 16x16 8sg2 g2 q1", "128x128 16x16 8sg2 g2 q1"},
+		{7, 129, "256x16 16x16 8sg2 g5 f s2", "256x16 16x16 8sg2 g5 f s2", "128x128 16x16 8sg2 g2 q1", "128x128 16x16 8sg2 g2 q1"},
 		{256, 256, "256x16 16x16 8sg2 g2 f s2", "256x16 16x16 8sg2 g2 f s2", "128x128 16x16 8sg2 g2 q1", "128x128 16x16 8sg2 g2 q1"},
 	} {
 		for _, tier := range []problem.Tier{problem.TierCoopMat2, problem.TierCoopMat} {
@@ -85,7 +85,7 @@ func TestBackwardF32NamedTiles(t *testing.T) {
 		{"scores.row_tile=48", "not divided by its subgroups"}, {"scores.kv_tile=96", "not divided by its subgroups"},
 		{"scores.q_smem_chunks=0", "no chunk in shared memory"}, {"scores.kv_tile=512,scores.m_frags=8", "do not divide 256"},
 		{"dv.slices=0,dv.m_frags=1", "not one of the kernel of dv"}, {"dk.kv_tile=16", "not one of the kernel of dk"},
-		{"dv.slices=1", "cannot compute"}, {"add.row_tile=16", "not one of the kernel of add"}, {"scores.q_smem_chunks=2", "bytes of shared memory"},
+		{"dv.slices=1", "cannot compute"}, {"dk.m_frags=4,dk.slices=4", "up to 2 fragments of rows"}, {"add.kv_tile=128", "4 of a tile"}, {"add.row_tile=16", "not one of the kernel of add"}, {"scores.q_smem_chunks=2", "bytes of shared memory"},
 	} {
 		named, err := NamedTiles(x.text)
 		require.NoError(t, err)
