@@ -144,7 +144,7 @@ func notInDecode(cfg *problem.Config, r *Request) string {
 }
 
 // decodesFaster reports whether tier cubin's decode of quantized K and V took less time on an H200 than that of cooperative
-// matrices (docs/log/cubin.md, 10): one row. Conversion to bfloat16 costs the others several times as much. Pages were timed
+// matrices (docs/log/cubin.md, 10; docs/results/inference.md): one row. Conversion to bfloat16 costs the others several times as much. Pages were timed
 // for bfloat16 and head dim 64.
 func decodesFaster(cfg *problem.Config, r *Request) bool {
 	d, bf16 := cfg.HeadDim, cfg.DType == problem.BF16
@@ -157,7 +157,7 @@ func decodesFaster(cfg *problem.Config, r *Request) bool {
 	}
 	switch cfg.KeyType {
 	case problem.KVInt8:
-		return bf16
+		return bf16 && d != 128
 	case problem.KVFP8:
 		return bf16 || d == 64
 	case problem.KVQ8_0:

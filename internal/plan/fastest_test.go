@@ -169,6 +169,20 @@ func TestAutoIsTheFastest(t *testing.T) {
 	require.InDelta(t, 0.3*float64(len(cells)), all[1], 0.05*float64(len(cells)))
 }
 
+// The held-out cells once more, with the kernels of 1 December.
+func TestAutoIsTheFastestOfHeldOutCells(t *testing.T) {
+	cells, good := readRace(t, "../../docs/results/2026-11-30-h200/tiers-held-out.jsonl.gz"), 0
+	require.Len(t, cells, 90)
+	for _, c := range cells {
+		require.True(t, c.heldOut(), c.name)
+		if c.autoIsGood(t) {
+			good++
+		}
+	}
+	t.Logf("%d of %d", good, len(cells))
+	require.GreaterOrEqual(t, 100*good, 95*len(cells))
+}
+
 // autoIsGood reports whether the tier that TierAuto takes for a cell is within 3 % of the fastest.
 func (c *raceCell) autoIsGood(t *testing.T) bool {
 	r := Request{Shape: c.shape, Access: problem.AccessAddresses, Align: [4]uint32{8, 8, 8, 8}}
@@ -197,6 +211,8 @@ func TestQuantizedDecodeOfCubins(t *testing.T) {
 		{problem.BF16, problem.KVFP8, 128, 1, false, false, true},
 		{problem.BF16, problem.KVInt8, 64, 1, false, false, true},
 		{problem.BF16, problem.KVInt8, 64, 1, true, false, true},
+		{problem.BF16, problem.KVInt8, 128, 1, false, false, false},
+		{problem.BF16, problem.KVInt8, 256, 1, false, false, true},
 		{problem.F16, problem.KVInt8, 64, 1, false, false, false},
 		{problem.F16, problem.KVFP8, 128, 1, false, false, false},
 		{problem.F16, problem.KVQ8_0, 128, 1, false, false, true},
