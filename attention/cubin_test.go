@@ -263,7 +263,7 @@ func TestAutoLeavesFarKeysToOtherTiers(t *testing.T) {
 	}
 }
 
-// Calls with lengths and windows run on tier cubin, and TierAuto estimates their time.
+// Calls with lengths, windows and pages run on tier cubin, and TierAuto estimates their time.
 func TestCubinTakesSequences(t *testing.T) {
 	f := withFakeCubins(t)
 	dev := cudaDevice(t)
@@ -280,7 +280,11 @@ func TestCubinTakesSequences(t *testing.T) {
 		{"lengths, window", func(c *Config, a *Args) {
 			c.Window, c.Causal, a.Varlen = WindowOf(5, 0), BottomRight, &Varlen{UsedQ: vector, UsedK: vector}
 		}, ""},
-		{"sinks", func(_ *Config, a *Args) { a.Varlen, a.Sinks = &Varlen{UsedK: vector}, vector }, "its kernels take lengths and a window, and no sinks"},
+		{"lengths, pages", func(_ *Config, a *Args) {
+			a.Varlen, a.Pages = &Varlen{UsedK: vector}, &Pages{Table: vector, PageSize: 16, Count: 4}
+		}, ""},
+		{"pages", func(_ *Config, a *Args) { a.Pages = &Pages{Table: vector, PageSize: 24, Count: 4} }, "its kernels take pages of multiples of 16 keys, not 24"},
+		{"sinks", func(_ *Config, a *Args) { a.Varlen, a.Sinks = &Varlen{UsedK: vector}, vector }, "its kernels take lengths, a window and pages, and no sinks"},
 	} {
 		for _, tier := range []Tier{TierCubin, TierAuto} {
 			cfg, a := Config{HeadDim: 64, Tier: tier}, base
@@ -297,6 +301,7 @@ func TestCubinTakesSequences(t *testing.T) {
 			default:
 				require.NoError(t, err)
 				require.Equal(t, x.options, f.problems[len(f.problems)-1].Options)
+				require.Equal(t, a.Pages != nil, f.problems[len(f.problems)-1].PageSize == 16)
 				require.Equal(t, tier == TierAuto, strings.Contains(plan.String(), "us by estimate"), "%v", plan)
 			}
 			require.NoError(t, op.Close())
@@ -313,8 +318,8 @@ func TestCubinRefusesByName(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{Softcap: 30}, "its kernels take lengths and a window, and no softcap"},
-		{Config{Causal: TopLeft, AttentionChunk: 9}, "its kernels take lengths and a window, and no attention chunks"},
+		{Config{Softcap: 30}, "its kernels take lengths, a window and pages, and no softcap"},
+		{Config{Causal: TopLeft, AttentionChunk: 9}, "its kernels take lengths, a window and pages, and no attention chunks"},
 		{Config{KeyType: KVInt8, ValueType: KVFP8}, "its quantized decode takes K and V of one type, not int8/fp8"},
 		{Config{KeyType: KVQ8_0, ValueType: KVQ8_0, Softcap: 30}, "its quantized decode takes no softcap"},
 		{Config{KeyType: KVQ8_0, ValueType: KVQ8_0, Causal: TopLeft, Window: WindowOf(2, 0)}, "its quantized decode takes no window"},

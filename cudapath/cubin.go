@@ -58,7 +58,7 @@ func (t *table) cubin(arch string, p *problem.CUDAProblem) (list []*Kernel, why 
 	some, dtype, d, dv, kind := false, p.DType.String(), p.HeadDim, p.HeadDimV, ""
 	for i := range t.cubins {
 		k := &t.cubins[i]
-		if k.Arch != arch || k.DType != dtype || k.General != (p.Options != "") || !k.General && k.Causal != p.Causal {
+		if k.Arch != arch || k.DType != dtype || k.General != (p.Options != "") || k.Paged != (p.PageSize > 0) || !k.General && k.Causal != p.Causal {
 			continue
 		}
 		some = true

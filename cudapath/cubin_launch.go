@@ -10,6 +10,9 @@ import (
 	"vkattn/vk"
 )
 
+// pagedKeys are the keys of a copy of paged K and V where tiles are not parts of pages. It divides page sizes.
+const pagedKeys = 16
+
 // maxCubinMaps is the largest number of tensor maps of a kernel of cubinFamily.
 const maxCubinMaps = 2
 
@@ -30,12 +33,18 @@ func (p *cubinParams) setMaps(k *Kernel) error {
 		if err != nil {
 			return err
 		}
-		x, batches := &tensors[which], uint64(p.b)
-		if x.packed {
+		x, batches, box := &tensors[which], uint64(p.b), m.Box
+		switch {
+		case x.packed:
 			batches = 1
+		case k.Paged && p.pages > 0:
+			x.rows, batches = int(p.pageSize), uint64(p.pages)
+			if x.rows%k.Cols != 0 { // copyPages of kernels/fa3_options.h
+				box[1] = pagedKeys
+			}
 		}
 		const elementBytes = 2
-		spec := tensorMapSpec{address: x.base, sizes: [tensorMapRank]uint64{uint64(x.dim), uint64(x.rows), uint64(x.heads), batches}, box: m.Box}
+		spec := tensorMapSpec{address: x.base, sizes: [tensorMapRank]uint64{uint64(x.dim), uint64(x.rows), uint64(x.heads), batches}, box: box}
 		for j, stride := range [tensorMapRank - 1]int64{x.row, x.head, x.batch} {
 			spec.strides[j] = elementBytes * uint64(stride)
 		}
@@ -90,7 +99,7 @@ func (c *cubinCall) bind(k *Kernel, a *problem.CUDACall) {
 	}
 	p.b, p.lse = int32(a.B), c.address(&a.LSE)
 	if k.General {
-		p.cuQ, p.cuK, p.usedQ, p.usedK = c.address(&a.CuQ), c.address(&a.CuK), c.address(&a.UsedQ), c.address(&a.UsedK)
+		p.cuQ, p.cuK, p.usedQ, p.usedK, p.table = c.address(&a.CuQ), c.address(&a.CuK), c.address(&a.UsedQ), c.address(&a.UsedK), c.address(&a.Table)
 		p.setOptions(a)
 	}
 }

@@ -41,11 +41,13 @@ func TestCubinTable(t *testing.T) {
 		require.Equal(t, "there is none for f32 on "+arch, why)
 	}
 	for d, want := range map[int]int{8: 64, 64: 64, 72: 96, 128: 128} {
-		list, why := table.cubin("sm_90a", &problem.CUDAProblem{DType: attention.BF16, HeadDim: d, HeadDimV: d, Options: "lengths"})
-		require.Empty(t, why)
-		for _, k := range list {
-			require.Equal(t, [2]int{want, want}, [2]int{k.D, k.DV})
-			require.True(t, k.General)
+		for _, page := range []int{0, 16} {
+			list, why := table.cubin("sm_90a", &problem.CUDAProblem{DType: attention.BF16, HeadDim: d, HeadDimV: d, Options: "lengths", PageSize: page})
+			require.Empty(t, why)
+			for _, k := range list {
+				require.Equal(t, [2]int{want, want}, [2]int{k.D, k.DV})
+				require.True(t, k.General && k.Paged == (page > 0))
+			}
 		}
 	}
 	_, why := table.cubin("sm_90a", &problem.CUDAProblem{HeadDim: 192, HeadDimV: 192, Options: "lengths, window"})
@@ -75,7 +77,7 @@ func TestCubinTable(t *testing.T) {
 	}
 }
 
-// Maps of packed keys have those of all sequences.
+// Maps of packed keys have those of all sequences, and maps of paged ones have pages, with boxes that lie in one page.
 func TestCubinMapsOfSequences(t *testing.T) {
 	for _, c := range []struct {
 		change func(p *cubinParams)
@@ -85,12 +87,15 @@ func TestCubinMapsOfSequences(t *testing.T) {
 		{func(p *cubinParams) {}, 48, tensorMapSpec{address: 4096, sizes: [4]uint64{64, 100, 2, 3}, box: [4]uint32{64, 48, 1, 1}}},
 		{func(p *cubinParams) { p.cuK, p.totalK = 512, 77 }, 48, tensorMapSpec{address: 4096, sizes: [4]uint64{64, 77, 2, 1}, box: [4]uint32{64, 48, 1, 1}}},
 		{func(p *cubinParams) { p.cuK = 512 }, 48, tensorMapSpec{address: 8192, sizes: [4]uint64{64, 1, 1, 1}, box: [4]uint32{64, 48, 1, 1}}},
+		{func(p *cubinParams) { p.pageSize, p.pages = 64, 9 }, 32, tensorMapSpec{address: 4096, sizes: [4]uint64{64, 64, 2, 9}, box: [4]uint32{64, 32, 1, 1}}},
+		{func(p *cubinParams) { p.pageSize, p.pages = 64, 9 }, 48, tensorMapSpec{address: 4096, sizes: [4]uint64{64, 64, 2, 9}, box: [4]uint32{64, 16, 1, 1}}},
+		{func(p *cubinParams) { p.pageSize, p.sk = 16, 0 }, 32, tensorMapSpec{address: 8192, sizes: [4]uint64{64, 1, 1, 3}, box: [4]uint32{64, 32, 1, 1}}},
 	} {
 		var p cubinParams
 		p.q, p.k, p.v = tensorParams{8192, 0, 0, 64}, tensorParams{4096, 6400, 640, 64}, tensorParams{16384, 6400, 640, 64}
 		p.b, p.hq, p.hkv, p.sq, p.sk, p.d, p.dv = 3, 4, 2, 10, 100, 64, 64
 		c.change(&p)
-		k := &Kernel{Cols: int(c.cols), General: true, Maps: []Map{{"k", [4]uint32{64, c.cols, 1, 1}, 128}, {"v", [4]uint32{64, c.cols, 1, 1}, 128}}}
+		k := &Kernel{Cols: int(c.cols), General: true, Paged: p.pageSize > 0, Maps: []Map{{"k", [4]uint32{64, c.cols, 1, 1}, 128}, {"v", [4]uint32{64, c.cols, 1, 1}, 128}}}
 		require.NoError(t, p.setMaps(k))
 		c.want.strides = [3]uint64{128, 1280, 12800}
 		var want tensorMap

@@ -22,14 +22,14 @@ import (
 )
 
 // sequencesKernels are the kernels of a family, fa3 or cubinFamily, for lengths and windows for a storage type and head dims.
-func sequencesKernels(t *table, family, dtype string, d, dv int) (list []*Kernel) {
+func sequencesKernels(t *table, family, dtype string, d, dv int, paged bool) (list []*Kernel) {
 	kernels := t.kernels
 	if family == cubinFamily {
 		kernels = t.cubins
 	}
 	for i := range kernels { // sorted by size
 		k := &kernels[i]
-		if k.Sequences && k.DType == dtype && k.D >= d && k.DV >= dv && (len(list) == 0 || k.D == list[0].D && k.DV == list[0].DV) {
+		if k.Sequences && k.Paged == paged && k.DType == dtype && k.D >= d && k.DV >= dv && (len(list) == 0 || k.D == list[0].D && k.DV == list[0].DV) {
 			list = append(list, k)
 		}
 	}
@@ -40,12 +40,15 @@ func sequencesKernels(t *table, family, dtype string, d, dv int) (list []*Kernel
 var sequencesFamilies = []string{"fa3", cubinFamily}
 
 // sequencesRings are the fields of tiles of cubinFamily that its table has not, by head dim and keys: stages, ONE_RING and PINGPONG.
-var sequencesRings = map[[2]int][3]int{{64, 48}: {3, 0, 1}, {64, 80}: {2, 0, 1}, {96, 48}: {3, 1, 0}, {128, 32}: {2, 0, 0}}
+var sequencesRings = map[[2]int][3]int{{64, 48}: {3, 0, 1}, {64, 32}: {4, 0, 1}, {64, 80}: {2, 0, 1}, {96, 48}: {3, 1, 0}, {128, 32}: {2, 0, 0}}
 
 // newSequencesEmulator loads a kernel of sequencesKernels with its tile. change may alter the text of its sources.
 func newSequencesEmulator(t testing.TB, k *Kernel, change func(dir string)) *generalEmulator {
 	t.Helper()
 	flags := []string{fmt.Sprintf("-DATTN_BF16=%d", map[bool]int{true: 1}[k.DType == "bf16"]), fmt.Sprintf("-DATTN_D=%d", k.D), fmt.Sprintf("-DATTN_DV=%d", k.DV)}
+	if k.Paged {
+		flags = append(flags, "-DCUBIN_PAGED=1")
+	}
 	if k.Family == cubinFamily {
 		ring, ok := sequencesRings[[2]int{k.D, k.Cols}]
 		require.True(t, ok)
@@ -90,7 +93,7 @@ func (e *generalEmulator) mapped(p *generalParams, a *problem.Args, several bool
 func computesSequences(t testing.TB, p *cases.Problem) bool {
 	t.Helper()
 	c := &p.Case
-	if !computesForward(c) || c.PageSize > 0 || c.Softcap != 0 || c.ALiBi || c.Sinks || c.Bias.On || c.Mask.On || c.Dropout != 0 || c.D > 128 || c.Dv > 128 {
+	if !computesForward(c) || c.PageSize%pagedKeys != 0 || c.Softcap != 0 || c.ALiBi || c.Sinks || c.Bias.On || c.Mask.On || c.Dropout != 0 || c.D > 128 || c.Dv > 128 {
 		return false
 	}
 	cfg, a := p.Config(cases.On(attention.TierCPU, p.DType)), p.HostArgs(p.Image)
@@ -135,6 +138,13 @@ func sequenceCases() []cases.Case {
 		{Name: "no keys", D: 64, Dv: 64, Shape: group, PackedQ: true, PackedK: true, LSE: true, Seqs: []cases.Seq{{Rows: 70}, {}, {Rows: 3}}},
 		{Name: "many", D: 64, Dv: 64, Shape: one, PackedQ: true, PackedK: true, Causal: attention.BottomRight, LSE: true, Seqs: many},
 		{Name: "many, loose", D: 64, Dv: 64, Shape: one, LooseQ: true, LooseK: true, LSE: true, Seqs: many},
+		{Name: "pages of 16", D: 64, Dv: 64, Shape: group, PackedQ: true, PageSize: 16, Causal: attention.BottomRight, LSE: true,
+			Seqs: []cases.Seq{{Rows: 200, Keys: 330}, {Rows: 70}, {Keys: 300}, {Rows: 1, Keys: 129}}},
+		{Name: "pages of 64", D: 128, Dv: 128, Shape: group, PackedQ: true, PageSize: 64, Window: attention.WindowOf(100, 50), Align: attention.BottomRight,
+			Seqs: []cases.Seq{{Rows: 150, Keys: 260}, {Rows: 0, Keys: 4}, {Rows: 65, Keys: 200}}},
+		{Name: "pages of 80", D: 64, Dv: 64, Shape: one, LooseQ: true, PageSize: 80, Causal: attention.TopLeft, LSE: true,
+			Seqs: []cases.Seq{{Rows: 150, Keys: 260}, {Rows: 270, Keys: 190}}},
+		{Name: "pages of 48", D: 96, Dv: 96, Shape: group, PackedQ: true, PageSize: 48, LSE: true, Seqs: []cases.Seq{{Rows: 150, Keys: 260}, {Rows: 65, Keys: 48}}},
 		{Name: "head dim 96", D: 96, Dv: 88, Shape: group, PackedQ: true, PackedK: true, Causal: attention.BottomRight, LSE: true,
 			Seqs: []cases.Seq{{Rows: 250, Keys: 260}, {Rows: 65, Keys: 148}}},
 	} {
@@ -170,8 +180,8 @@ func TestSequencesKernelsOnTheCPU(t *testing.T) {
 					continue
 				}
 				for _, family := range sequencesFamilies {
-					list := sequencesKernels(table, family, dtype.String(), c.D, c.Dv)
-					require.NotEmpty(t, list)
+					list := sequencesKernels(table, family, dtype.String(), c.D, c.Dv, c.PageSize > 0)
+					require.True(t, len(list) > 0 || family == "fa3" && c.PageSize > 0)
 					for i, k := range list {
 						if i == n%min(len(list), 2) || testlevel.IsExhaustive() {
 							t.Run(fmt.Sprintf("%s %d rows %v", family, k.Rows, &c), func(t *testing.T) {
@@ -209,7 +219,7 @@ func TestSequencesKernelsOfExtremesOnTheCPU(t *testing.T) {
 		}
 		n++
 		t.Run(c.String(), func(t *testing.T) {
-			list := slices.Concat(sequencesKernels(table, "fa3", dtype.String(), c.D, c.Dv), sequencesKernels(table, cubinFamily, dtype.String(), c.D, c.Dv))
+			list := slices.Concat(sequencesKernels(table, "fa3", dtype.String(), c.D, c.Dv, c.PageSize > 0), sequencesKernels(table, cubinFamily, dtype.String(), c.D, c.Dv, c.PageSize > 0))
 			e := newSequencesEmulator(t, list[n%len(list)], nil)
 			require.NoError(t, conformGeneral(e, p))
 			before := p.Wild(seed)
@@ -233,14 +243,15 @@ func TestSequencesKernelsFaultsAreFound(t *testing.T) {
 	require.NoError(t, err)
 	seqs := []cases.Seq{{ID: 1, Rows: 70, Keys: 133}, {ID: 2, Rows: 3}, {ID: 3, Rows: 230, Keys: 300}}
 	base := cases.Case{D: 64, Dv: 64, Shape: attention.Shape{Hq: 2, Hkv: 1}, Seqs: seqs, LSE: true, Causal: attention.BottomRight}
-	packed, loose, window := base, base, base
+	packed, loose, window, paged := base, base, base, base
+	paged.Name, paged.PackedQ, paged.PageSize = "paged", true, 16
 	packed.Name, packed.PackedQ, packed.PackedK = "packed", true, true
 	loose.Name, loose.LooseQ, loose.LooseK, loose.Causal = "loose", true, true, attention.CausalNone
 	window.Name, window.PackedQ, window.PackedK, window.Window = "window", true, true, attention.WindowOf(150, 0)
 	window.Seqs = []cases.Seq{{ID: 1, Rows: 70, Keys: 400}, {ID: 2, Rows: 230, Keys: 300}} // the first keys of the first are no row's
 	for _, x := range []struct {
 		c                    cases.Case
-		file, right, planted string // cubin_*.h are of cubinFamily, others of fa3
+		file, right, planted string // cubin_*.h, and calls with pages, are of cubinFamily, others of fa3
 	}{
 		{packed, "fa3_options.h", "return p.cu_q != 0 ? p.total_q : p.Sq;", "return p.Sq;"},
 		{packed, "fa3_options.h", "rows.first + rows.used, keys.first,", "rows.first + rows.used, 0,"},
@@ -258,16 +269,18 @@ func TestSequencesKernelsFaultsAreFound(t *testing.T) {
 		{packed, "cubin_consume.h", "fetchQ<T>(q, p, at, at.row + rowInBlock, c)", "fetchQ<T>(q, p, at, rowInBlock, c)"},
 		{window, "cubin_consume.h", "if (i >= crossed && i < whole) return;", "if (i >= crossed) return;"},
 		{window, "cubin_consume.h", "const int key = (w.top - i) * T::BN", "const int key = (top - i) * T::BN"},
+		{paged, "fa3_options.h", "pagedKeyOf(p, w, block * T::BN + row)", "pagedKeyOf(p, w, block * T::BN)"},
+		{paged, "fa3_options.h", "full, 64 * i, from.row, headKV, from.page", "full, 64 * i, 0, headKV, from.page + 1"},
 	} {
 		requireOnce(t, x.file, x.right)
 		requireFault(t, x.c.Name+" "+x.planted, func(t *testing.T) error {
 			p, err := cases.NewProblem(x.c, attention.F16)
 			require.NoError(t, err)
 			family := "fa3"
-			if strings.HasPrefix(x.file, cubinFamily) {
+			if strings.HasPrefix(x.file, cubinFamily) || x.c.PageSize > 0 {
 				family = cubinFamily
 			}
-			return conformGeneral(newSequencesEmulator(t, sequencesKernels(table, family, "f16", 64, 64)[0], planting(t, x.file, x.right, x.planted)), p)
+			return conformGeneral(newSequencesEmulator(t, sequencesKernels(table, family, "f16", 64, 64, x.c.PageSize > 0)[0], planting(t, x.file, x.right, x.planted)), p)
 		})
 	}
 	// V that is not finite, in row blocks that others follow.
@@ -276,7 +289,7 @@ func TestSequencesKernelsFaultsAreFound(t *testing.T) {
 	requireFault(t, "not finite", func(t *testing.T) error {
 		p, err := cases.NewProblem(cases.RandomExtreme(10609, 10609, attention.KVSame, attention.BF16), attention.BF16)
 		require.NoError(t, err)
-		k := sequencesKernels(table, cubinFamily, "bf16", p.D, p.Dv)[0]
+		k := sequencesKernels(table, cubinFamily, "bf16", p.D, p.Dv, false)[0]
 		return conformGeneral(newSequencesEmulator(t, k, planting(t, "cubin_consume.h", right, "if (!more)")), p)
 	})
 }

@@ -43,6 +43,8 @@ type Kernel struct {
 	// take any alignment.
 	General   bool `json:"general,omitempty"`
 	Sequences bool `json:"sequences,omitempty"`
+	// Paged: one of Sequences for paged K and V, which the others do not take.
+	Paged bool `json:"paged,omitempty"`
 	// Slots: a general kernel for calls with options of slots, a bias, a mask or dropout, which the others do not take.
 	Slots bool `json:"slots,omitempty"`
 	// Latent: a forward kernel of latent attention (latent.go), for calls with lengths and pages and those without options. Combine

@@ -50,7 +50,7 @@ func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) er
 	}
 	choice, err := registeredCubins().Choose(dev, problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE, KV: cfg.KeyType, AnyArgs: r.AnyArgs,
-		Options: r.Options.inCUDA(), Rows: r.queryRows()})
+		Options: r.Options.inCUDA(), PageSize: int(r.Options.pageSize), Rows: r.queryRows()})
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,9 @@ func checkCubin(dev *vk.Device, info *vk.DeviceInfo, cfg *problem.Config, r *Req
 	case cfg.FixedSplit != 0:
 		return noCubin("its kernels take no fixed splits")
 	case r.Options.notOnCubin() != "":
-		return noCubin("its kernels take lengths and a window, and no " + r.Options.notOnCubin())
+		return noCubin("its kernels take lengths, a window and pages, and no " + r.Options.notOnCubin())
+	case r.Options.pageSize%decodePage != 0:
+		return noCubin(fmt.Sprintf("its kernels take pages of multiples of %d keys, not %d", decodePage, r.Options.pageSize))
 	case r.Options.Any() && (r.skAtLeast(maxCUDALength+1) || r.Shape.Sq > maxCUDALength):
 		return noCubin(fmt.Sprintf("Sq %d and Sk %d: its kernels for options take at most 2^29", r.Shape.Sq, r.Shape.Sk))
 	}
@@ -103,10 +105,10 @@ func checkCubin(dev *vk.Device, info *vk.DeviceInfo, cfg *problem.Config, r *Req
 
 // notOnCubin names an option of a call that the forward kernels of tier cubin do not take; "" if they take all.
 func (f Options) notOnCubin() string {
-	return cmp.Or(f.notInCUDA(), f.notSequences())
+	return cmp.Or(f.notInCUDA(), f.otherThan("lengths", "window", "pages"))
 }
 
-// decodePage divides the page size that the quantized decode kernels take: the keys of one product.
+// decodePage divides the page size that the decode kernels and those of tier cubin take: the keys of one product.
 const decodePage = 16
 
 // notInDecode says what the quantized decode kernels of tier cubin do not take; "" if they take the call.

@@ -25,7 +25,7 @@ import (
 // A row says all that plans do with an option. The tag const names the specialization constant that the
 // field becomes, or adds to. The tag cuda names an option that the kernels of tier cuda refuse, backward one that its
 // backward kernels alone refuse, and forward one that its forward kernels take. The tag vulkan, in place of const, names an
-// option that all SPIR-V kernels refuse. The kernels of tier cubin take lengths and a window, and with quantized K and V what notInDecode says.
+// option that all SPIR-V kernels refuse. The kernels of tier cubin take lengths, a window and pages, and with quantized K and V what notInDecode says.
 type Options struct {
 	bias         uint32         `const:"BIAS" backward:"bias" forward:"bias"` // biasF16 and so on; 0: none
 	mask         bool           `const:"MASK" backward:"mask" forward:"mask"`

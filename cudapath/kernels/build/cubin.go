@@ -35,10 +35,10 @@ var cubinBuckets = []struct {
 
 // cubinSequences are the tiles for calls with lengths or a window: those of cubinBuckets for causal masks, and smaller ones for short sequences.
 var cubinSequences = []struct {
-	d, dv       int
-	long, short cubinTile
+	d, dv              int
+	long, short, paged cubinTile // paged: of paged K and V in place of long, where that spills
 }{
-	{d: 64, dv: 64, long: cubinTile{4, 48, 3, 0, 1, 0, 0}, short: cubinTile{2, 80, 2, 0, 1, 0, 0.8}},
+	{d: 64, dv: 64, long: cubinTile{4, 48, 3, 0, 1, 0, 0}, short: cubinTile{2, 80, 2, 0, 1, 0, 0.8}, paged: cubinTile{4, 32, 4, 0, 1, 0, 0}},
 	{d: 96, dv: 96, long: cubinTile{3, 48, 3, 1, 0, 0, 0}},
 	{d: 128, dv: 128, long: cubinTile{3, 32, 2, 0, 0, 0, 0}, short: cubinTile{2, 32, 2, 0, 0, 0, 0.9}},
 }
@@ -93,16 +93,18 @@ func cubinSequenceModules() []module {
 	var list []module
 	for _, dtype := range []string{"f16", "bf16"} {
 		for _, b := range cubinSequences {
-			name := headDims("cubin_"+dtype, b.d, b.dv) + "_general"
-			m := module{name: name, source: "cubin.cu", defines: append([]string{"CUBIN_NAME=attn_" + name},
-				numbers("", "CUBIN_OPTIONS", 1, "CUBIN_PAGED", 0, "ATTN_BF16", isBF16(dtype), "ATTN_D", b.d, "ATTN_DV", b.dv)...)}
-			for i, t := range []cubinTile{b.long, b.short} {
-				if t.warpgroups > 0 {
-					e := t.addTo(&m, [...]string{"causal", "short"}[i], sharedWithBlocks(t.shared(b.d, b.dv)))
-					e.Entry, e.DType, e.D, e.DV, e.General, e.Sequences = "attn_"+name+[...]string{"", "_short"}[i], dtype, b.d, b.dv, true, true
+			for paged, kind := range []string{"_general", "_paged"} {
+				name := headDims("cubin_"+dtype, b.d, b.dv) + kind
+				m := module{name: name, source: "cubin.cu", defines: append([]string{"CUBIN_NAME=attn_" + name},
+					numbers("", "CUBIN_OPTIONS", 1, "CUBIN_PAGED", paged, "ATTN_BF16", isBF16(dtype), "ATTN_D", b.d, "ATTN_DV", b.dv)...)}
+				for i, t := range []cubinTile{[]cubinTile{b.long, cmp.Or(b.paged, b.long)}[paged], b.short} {
+					if t.warpgroups > 0 {
+						e := t.addTo(&m, [...]string{"causal", "short"}[i], sharedWithBlocks(t.shared(b.d, b.dv)))
+						e.Entry, e.DType, e.D, e.DV, e.General, e.Sequences, e.Paged = "attn_"+name+[...]string{"", "_short"}[i], dtype, b.d, b.dv, true, true, paged == 1
+					}
 				}
+				list = append(list, m)
 			}
-			list = append(list, m)
 		}
 	}
 	return list
