@@ -24,7 +24,9 @@ float entrySlopeExpr(const int read, const float s, const int b, const int h, co
 #endif
 #define PLUS_SCORE_EXPR + SCORE_EXPR
 #define PLUS_MASK_EXPR + MASK_EXPR
-#ifdef BACKWARD
+#ifdef MODIFIES_FULL_TILES
+#define SCORE_EXPR_MASKS
+#elif defined(BACKWARD)
 #define SCORE_EXPR_MASKS + SCORE_EXPR % 2
 #else // unmasked tiles have scoreExpr, but not the keys of sparse tokens
 #define SCORE_EXPR_MASKS + SCORE_EXPR % 2 * SPARSE_TOKENS
@@ -57,8 +59,11 @@ uint visibleStart(uint row) {
 
 // ALiBi and bias put every KV tile through the masked loop. Forward kernels need that with sparse tokens alone, whose keys
 // their unmasked loop does not know. With a window to the left the unmasked tiles would come first, and sums have other
-// bits in another order.
-#ifdef BACKWARD
+// bits in another order. Backward kernels on matrices have ALiBi in their unmasked loop (MODIFIES_FULL_TILES), but not a
+// bias, which may be a mask.
+#ifdef MODIFIES_FULL_TILES
+#define PLUS_OPTIONS + BIAS
+#elif defined(BACKWARD)
 #define PLUS_OPTIONS + ALIBI + BIAS
 #else
 #define PLUS_OPTIONS + (ALIBI + BIAS) * (SPARSE_TOKENS + (WINDOW & 5u))
@@ -71,6 +76,9 @@ uint visibleStart(uint row) {
 const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q PLUS_OPTIONS + MASK SCORE_EXPR_MASKS PLUS_MASK_EXPR != 0;
 // Scores are modified (scoreMod); otherwise they stay products Q K^T until the row max is subtracted.
 const bool SCORE_MOD = SOFTCAP + ALIBI + BIAS PLUS_SCORE_EXPR != 0;
+#ifdef MODIFIES_FULL_TILES // by row and key, also in tiles without masks
+const bool MODIFIES_SLOTS = ALIBI + SCORE_EXPR % 2 != 0;
+#endif
 // Scores are exponents of e: other libraries mask with a bias of the lowest finite float32, which would overflow
 // times log2(e).
 const bool NATURAL_SCORES = ALIBI + BIAS PLUS_SCORE_EXPR != 0;

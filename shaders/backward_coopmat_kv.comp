@@ -20,6 +20,7 @@
 #define CONSTANTS_DROPOUT
 #define CONSTANTS_MODIFIERS
 #define CONSTANTS_TILE_MAP
+#define MODIFIES_FULL_TILES
 #include "constants_coopmat.glsl"
 #define CHUNK_OF_HEADS STORE_DS
 #define HEADS_IN_TURN (TILE_MAP + STORE_DS * CAUSAL != 0)
@@ -146,9 +147,13 @@ void mark(bool rare) {
 
 // Exponent of P, in log2 units, of key i and row j of a fragment: without LSE if scores are modified.
 float exponentElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstKey, const in uint firstRow) {
-    const uint key = firstKey + i, row = firstRow + j;
-    if (!attends(row, key)) return MASKED_EXPONENT;
-    return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
+    if (LOADS_OF_LANES_OFF && firstRow + j >= work.rows) return 0.0;
+    return SCORE_MOD ? scoreMod(x * p.scoreScale, firstRow + j, firstKey + i) * LOG2E : x;
+}
+// The same in a masked tile; without a branch, as in attends.
+float attendedElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstKey, const in uint firstRow) {
+    const float exponent = exponentElement(i, j, x, firstKey, firstRow);
+    return attends(firstRow + j, firstKey + i) ? exponent : MASKED_EXPONENT;
 }
 float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint firstKey, const in uint firstRow) {
     return slotSlope(product, firstRow + j, firstKey + i);

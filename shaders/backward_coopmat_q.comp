@@ -16,6 +16,7 @@
 #define CONSTANTS_DROPOUT
 #define CONSTANTS_MODIFIERS
 #define CONSTANTS_TILE_MAP
+#define MODIFIES_FULL_TILES
 #include "constants_coopmat.glsl"
 #include "backward_interface.glsl"
 
@@ -100,9 +101,13 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
 
 // Exponent of P, in log2 units, of row i and key j of a fragment: without LSE if scores are modified.
 float exponentElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstRow, const in uint firstKey) {
-    const uint row = firstRow + i, key = firstKey + j;
-    if (!attends(row, key)) return MASKED_EXPONENT;
-    return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
+    if (LOADS_OF_LANES_OFF && firstRow + i >= work.rows) return 0.0;
+    return SCORE_MOD ? scoreMod(x * p.scoreScale, firstRow + i, firstKey + j) * LOG2E : x;
+}
+// The same in a masked tile; without a branch, as in attends.
+float attendedElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstRow, const in uint firstKey) {
+    const float exponent = exponentElement(i, j, x, firstRow, firstKey);
+    return attends(firstRow + i, firstKey + j) ? exponent : MASKED_EXPONENT;
 }
 float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint firstRow, const in uint firstKey) {
     return slotSlope(product, firstRow + i, firstKey + j);

@@ -107,6 +107,12 @@ STORAGE_T rounded(float x) { return float16_t(x); }
 const uint SEEN_LARGE = 1, SEEN_NON_FINITE = 2;
 shared uint seen;
 
+#ifdef MODIFIES_FULL_TILES
+// lavapipe (Mesa 26.2) loads what is the same in all lanes, such as a slope, also where no lane is on, and then from address 0.
+// On other devices rows past the end need no branch.
+const bool LOADS_OF_LANES_OFF = SUBGROUP_BARRIER == 0;
+#endif
+
 // Exponent of a masked slot: its P is 0 whatever LSE is, NaN included.
 const float MASKED_EXPONENT = -3.402823466e38;
 

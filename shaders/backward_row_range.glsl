@@ -47,7 +47,12 @@ RowTiles rowTiles(uint firstKey, uint lastKey) {
     if ((WINDOW & 1u) != 0) to = min(to, int(firstKey) - work.causalOffset + p.windowLeft + 1);
     if ((WINDOW & 4u) != 0) to = min(to, chunkEnd(firstKey));
     const uint all = (uint(min(from, int(work.seqlenQ))) * ROWS_PER_QUERY + ROW_TILE - 1) / ROW_TILE;
-    const uint allEnd = to >= int(work.seqlenQ) ? end : uint(max(to, 0)) * ROWS_PER_QUERY / ROW_TILE;
+#ifdef MODIFIES_FULL_TILES // rows past the end have the products of the last one, but a modifier of their number need not be finite
+    const uint fullEnd = MODIFIES_SLOTS ? min(end, work.rows / ROW_TILE) : end;
+#else
+#define fullEnd end
+#endif
+    const uint allEnd = to >= int(work.seqlenQ) ? fullEnd : uint(max(to, 0)) * ROWS_PER_QUERY / ROW_TILE;
 #ifdef CONSTANTS_TILE_MAP
     if (TILE_MAP != 0) { // it says which are unmasked
         uint last = t.first + t.count;

@@ -34,13 +34,16 @@
             [[unroll]] for (uint e = 0; e < S[f].length(); ++e) S[f][e] = fma(S[f][e], scale2, negLSE[e]);
         }
 #if MASKED
-        PER_ELEMENT(S[f], exponentElement, keyBase + f / KV_FRAGS * FRAG_M, row0 + first + f % KV_FRAGS * FRAG_N)
+        PER_ELEMENT(S[f], attendedElement, keyBase + f / KV_FRAGS * FRAG_M, row0 + first + f % KV_FRAGS * FRAG_N)
         FragC negRest;
         coopMatLoad(negRest, smem, STAT_AT(2), 0, ROW_MAJOR);
+#else
+        if (MODIFIES_SLOTS) PER_ELEMENT(S[f], exponentElement, keyBase + f / KV_FRAGS * FRAG_M, row0 + first + f % KV_FRAGS * FRAG_N)
 #endif
         [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {
-            if (!bool(MASKED) && SCORE_MOD) S[f][e] = scoreModOfTile(S[f][e] * p.scoreScale) * LOG2E;
+            if (!bool(MASKED) && SCORE_MOD && !MODIFIES_SLOTS) S[f][e] = scoreModOfTile(S[f][e] * p.scoreScale) * LOG2E;
             if (SCORE_MOD && (!bool(MASKED) || S[f][e] != MASKED_EXPONENT)) S[f][e] += negLSE[e];
+            if (!bool(MASKED) && MODIFIES_SLOTS && TILE_MAP != 0 && negLSE[e] == -INFINITY) S[f][e] = -INFINITY; // a row past the end
 #if MASKED
             S[f][e] += negRest[e];
 #endif
@@ -48,7 +51,7 @@
             if (HAS_DK != 0) {
                 dP[f][e] *= S[f][e];
                 if (HAS_SLOPE) dP[f][e] *= slope[e];
-                if (bool(MASKED) && S[f][e] == 0.0) dP[f][e] = 0.0; // dP and the derivative of a masked slot may be NaN
+                if ((bool(MASKED) || MODIFIES_SLOTS) && S[f][e] == 0.0) dP[f][e] = 0.0; // dP and the derivative of a masked slot may be NaN
             }
         }
         if (HAS_DV != 0 && DROPOUT != 0) DROP_ELEMENTS(S[f], f)
@@ -100,12 +103,14 @@
             [[unroll]] for (uint e = 0; e < S[f].length(); ++e) S[f][e] = fma(S[f][e], scale2, negLSE[f / KV_FRAGS][e]);
         }
 #if MASKED
-        PER_ELEMENT(S[f], exponentElement, rowBase + f / KV_FRAGS * FRAG_M, firstKey + first + f % KV_FRAGS * FRAG_N)
+        PER_ELEMENT(S[f], attendedElement, rowBase + f / KV_FRAGS * FRAG_M, firstKey + first + f % KV_FRAGS * FRAG_N)
         FragC negRest;
         coopMatLoad(negRest, smem, REST_BASE + (rowInTile + f / KV_FRAGS * FRAG_M) / 4, 0, COLUMN_MAJOR);
+#else
+        if (MODIFIES_SLOTS) PER_ELEMENT(S[f], exponentElement, rowBase + f / KV_FRAGS * FRAG_M, firstKey + first + f % KV_FRAGS * FRAG_N)
 #endif
         [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {
-            if (!bool(MASKED) && SCORE_MOD) S[f][e] = scoreModOfTile(S[f][e] * p.scoreScale) * LOG2E;
+            if (!bool(MASKED) && SCORE_MOD && !MODIFIES_SLOTS) S[f][e] = scoreModOfTile(S[f][e] * p.scoreScale) * LOG2E;
             if (SCORE_MOD && (!bool(MASKED) || S[f][e] != MASKED_EXPONENT)) S[f][e] += negLSE[f / KV_FRAGS][e];
 #if MASKED
             S[f][e] += negRest[e];
@@ -113,7 +118,7 @@
             const float P = exp2(S[f][e]);
             dP[f][e] *= P;
             if (HAS_SLOPE) dP[f][e] *= slope[e];
-            if (bool(MASKED) && P == 0.0) dP[f][e] = 0.0; // dP and the derivative of a masked slot may be NaN
+            if ((bool(MASKED) || MODIFIES_SLOTS) && P == 0.0) dP[f][e] = 0.0; // dP and the derivative of a masked slot may be NaN
         }
         operandA(dS[f], dP[f])
     }

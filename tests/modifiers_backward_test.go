@@ -125,6 +125,7 @@ func (m modifiedGradients) outputs() []int {
 // modifiedGradientCases have each kind of expression with each option whose kernels differ.
 func modifiedGradientCases() []modifiedGradients {
 	shape := attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 37, Sk: 90}
+	ragged, beyond := attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 140, Sk: 170}, "s * 1.1 + 1.0 / float(140 - row) - 0.01 * float(abs(i - j))"
 	square := attention.Shape{B: 3, Hq: 2, Hkv: 1, Sq: 60, Sk: 60}
 	list := []modifiedGradients{
 		{modified: modified{name: "tables", shape: shape, score: "s * (1.0 + 0.1 * bias[h, j % 9]) + bias[h, clamp(i - j, -4, 4) + 4]", mask: "j <= i && doc[i] == doc[j]"}, dTables: []string{"bias"}},
@@ -142,6 +143,9 @@ func modifiedGradientCases() []modifiedGradients {
 		{modified: modified{name: "NaN in derivatives of weight 0", shape: shape, score: "(i + j) % 2 == 0 ? s : -inf * (s * s + 1.0)"}},
 		{modified: modified{name: "nothing attended", shape: shape, mask: "i < 60 && j < 0"}},
 		{modified: modified{name: "steps", shape: shape, score: "s + floor(s * 2.0) + sign(s)"}},
+		// Tiles that are full, behind them one with rows past the end, whose scores are not finite.
+		{modified: modified{name: "no score past the last row", shape: ragged, score: beyond}},
+		{modified: modified{name: "the same with a map", shape: ragged, score: beyond, mask: "j < 64 || j >= 128 || j % 3 == 0"}},
 	}
 	for i := range list {
 		list[i].d = 32
