@@ -132,7 +132,8 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 			}
 		}
 		if l.chunks.Heads > 0 {
-			dispatches += 3 * (arith.CeilDiv(l.args.B*l.args.KVHeads(), l.chunks.Heads) * l.keyChunks())
+			const kernels = 4 // of scores, dV, dK and dQ
+			dispatches += kernels * arith.CeilDiv(l.args.B*l.args.KVHeads(), l.chunks.Heads) * l.keyChunks()
 		}
 		if err := c.Reserve(dispatches, plan.BackwardBindings+len(tensors.Tables(&l.op.cfg))); err != nil {
 			return err

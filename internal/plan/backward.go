@@ -402,7 +402,11 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 			return reason + OneTopK
 		}
 	}
-	k.Workgroups = groups[0] * groups[1] * groups[2] * uint64(v.GridDepth(s))
+	depth := v.GridDepth(s)
+	if depth > limits.MaxWorkGroupCount[2] {
+		return fmt.Sprintf("%d row tiles of scores, the device dispatches %v at once: row tiles are not divided", depth, limits.MaxWorkGroupCount)
+	}
+	k.Workgroups = groups[0] * groups[1] * groups[2] * uint64(depth)
 	return ""
 }
 

@@ -145,6 +145,7 @@ func TestBackwardF32InStages(t *testing.T) {
 // What the float32 kernels of gradients do not compute is refused by name.
 func TestBackwardF32Refuses(t *testing.T) {
 	on := backwardDevice{caps: f32Caps(), accumulatorIsOperandA: func(problem.DType, fragment) bool { return true }}
+	on.caps.Limits.MaxWorkGroupCount[0] = 1<<31 - 1
 	request := func() BackwardRequest {
 		return BackwardRequest{Shape: problem.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 100, Sk: 100}, Access: problem.AccessDescriptors, Want: tensors.GradientSet{Q: true, K: true, V: true}}
 	}
@@ -154,7 +155,10 @@ func TestBackwardF32Refuses(t *testing.T) {
 		"head dims up to 256": func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDim = 257 },
 		"dims up to 256":      func(cfg *problem.Config, _ *BackwardRequest) { cfg.HeadDimV = 320 },
 		"takes scores over":   func(cfg *problem.Config, _ *BackwardRequest) { cfg.Scale = problem.ScaleOf(1e30) },
-		"storage type of Q":   func(cfg *problem.Config, _ *BackwardRequest) { cfg.DType, cfg.F32O = problem.F16, true },
+		"row tiles of scores": func(cfg *problem.Config, r *BackwardRequest) {
+			cfg.HeadDim, cfg.HeadDimV, r.Shape = 160, 160, problem.Shape{B: 1, Hq: 256, Hkv: 1, Sq: 1 << 16, Sk: 100}
+		},
+		"storage type of Q": func(cfg *problem.Config, _ *BackwardRequest) { cfg.DType, cfg.F32O = problem.F16, true },
 	} {
 		cfg, r := f32Config(64, 64), request()
 		x(&cfg, &r)
