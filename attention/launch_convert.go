@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"errors"
 	"fmt"
 
 	"vkattn/internal/plan"
@@ -24,6 +25,7 @@ func (op *Op) prepareConversion(p *prepared, v *plan.Conversion, r *plan.Request
 
 // recordConverted records the kernel that converts K and V, a barrier and the call on the converted ones. After an error nothing
 // but scratch memory may be written. The calls of a batch convert to the same memory.
+// Where there is none, the kernel converts K and V for each row block.
 func (op *Op) recordConverted(c *vk.Commands, p *prepared, r *plan.Request, a *Args, all []tensors.Layout) error {
 	of := r.Converted(&op.cfg)
 	behind, err := op.converted.prepare(of)
@@ -35,6 +37,12 @@ func (op *Op) recordConverted(c *vk.Commands, p *prepared, r *plan.Request, a *A
 	batches, keys := tensors.KVExtent(&with)
 	kv := plan.ConvertedKVOf(&op.cfg, &a.Shape, uint64(batches)*uint64(keys))
 	scratch, first, err := c.SharedScratch(kv.Bytes)
+	if errors.Is(err, vk.ErrOutOfMemory) { // nothing was recorded
+		r.Experiment.ConvertKV = -1
+		if stored, without := op.prepare(*r); without == nil {
+			return op.recordOrdered(c, stored, r, a, all)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("attention: memory for K and V in %v: %w", op.cfg.DType, err)
 	}

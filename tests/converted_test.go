@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -72,6 +73,9 @@ func TestConvertedNumbersAreRounded(t *testing.T) {
 		e.experiment.ConvertKV = 1
 		j := &job{Problem: raw{"blocks", attention.Shape{B: sequences, Hq: 1, Sq: 1, Sk: 1}, false}, before: images,
 			cfg: attention.Config{DType: tt.DType, HeadDim: dim, KeyType: attention.KVQ8_0, ValueType: attention.KVQ8_0, Tier: tt.Tier, Tuning: attention.TuningOff}}
+		plan, err := e.plan(j)
+		require.NoError(t, err)
+		require.Contains(t, strings.Join(plan.Notes, " "), "in front of the kernel")
 		require.NoError(t, e.run([]*job{j}))
 		require.NoError(t, e.close())
 		for i, got := range widened(j.after[rawO], tt.DType) {

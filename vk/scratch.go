@@ -70,7 +70,7 @@ func (c *Commands) Scratch(zeros, size uint64) (b *Buffer, first uint64, err err
 }
 
 // SharedScratch returns scratch memory without zeros that calls of the same batch take in turn: where an earlier call has had it,
-// a barrier is recorded, behind which nothing uses it. So a batch takes the memory of its largest call, not of all of them.
+// a barrier is recorded, behind which nothing uses it. So a batch takes the memory of its largest call, and not of all of them, unless calls grow.
 func (c *Commands) SharedScratch(size uint64) (b *Buffer, first uint64, err error) {
 	batch, err := c.enter("SharedScratch")
 	if err != nil {

@@ -162,8 +162,15 @@ func (r *Request) convertTimes(cfg *problem.Config) (front, inKernel float64) {
 	elements := perKey * float64(s.B) * float64(s.KVHeads()) * float64(s.Sk)
 	stored := float64(cfg.KeyType.RowBytes(cfg.DType, cfg.HeadDim)+cfg.ValueType.RowBytes(cfg.DType, cfg.ValueDim())) / perKey
 	keys := float64(s.Cells(cfg.Causal)) / float64(max(s.Sq, 1)) // of a row, on average
-	if left, right := cfg.Window.Left(), cfg.Window.Right(); left >= 0 && right >= 0 {
+	left, right := cfg.Window.Left(), cfg.Window.Right()
+	if cfg.Causal != problem.CausalNone {
+		right = 0
+	}
+	if left >= 0 && right >= 0 {
 		keys = min(keys, float64(left)+float64(right)+convertRows)
+	}
+	if cfg.AttentionChunk != 0 {
+		keys = min(keys, float64(cfg.AttentionChunk)+convertRows)
 	}
 	blocks := float64(r.queryRows()) * float64(s.Hq) / convertRows
 	return convertLaunch + elements*(stored+2*float64(cfg.DType.Size()))/memoryPace, blocks * keys * perKey / convertElements

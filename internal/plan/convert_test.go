@@ -48,6 +48,12 @@ func TestConvertsWhereRowsAreMany(t *testing.T) {
 		"a narrow window": {func(c *problem.Config, r *Request) {
 			c.Window, r.Shape.Sk = problem.WindowOf(63, 0), 1<<17
 		}, false, ""},
+		"a narrow window, causal": {func(c *problem.Config, r *Request) {
+			c.Causal, c.Window, r.Shape.Sk = problem.BottomRight, problem.WindowOf(63, -1), 1<<17
+		}, false, ""},
+		"attention chunks": {func(c *problem.Config, r *Request) {
+			c.Causal, c.AttentionChunk, r.Shape.Sk = problem.BottomRight, 64, 1<<17
+		}, false, ""},
 		"not quantized":     {func(c *problem.Config, _ *Request) { c.KeyType, c.ValueType = problem.KVSame, problem.KVSame }, false, ""},
 		"never":             {func(_ *problem.Config, r *Request) { r.Experiment.ConvertKV = -1 }, false, ""},
 		"a few, anyway":     {func(_ *problem.Config, r *Request) { r.Experiment.ConvertKV, r.Shape.Sq = 1, 1 }, true, "in front"},
