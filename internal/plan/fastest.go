@@ -309,8 +309,10 @@ func fastest(plan, vulkan chosen, err error, dev *vk.Device, cfg *problem.Config
 		}
 		p := plan
 		why := x.plan(&p, dev, cfg, r)
-		if w := workOf(&vulkan, r); why == nil && x.tier == problem.TierCubin && err == nil && w.leavesFewRows(r) {
-			why = noCubin("its row tiles were slower than the decode kernel")
+		if why == nil && x.tier == problem.TierCubin && err == nil {
+			if w := workOf(&vulkan, r); w.leavesFewRows(r) {
+				why = noCubin("its row tiles were slower than the decode kernel")
+			}
 		}
 		if why != nil {
 			rejected = append(rejected, problem.Rejection{Tier: x.tier, Reason: why.Error()})
