@@ -180,7 +180,7 @@ uint nextTileOfMap(uint words, uint tile, uint last) {
 // False if every row of the tile attends to every one of its keys.
 bool tileIsMasked(uint lastRow) {
 #ifdef CONSTANTS_TILE_MAP
-    if (TILE_MAP != 0) return !fullTile;
+    if (TILE_MAP != 0) return !fullTile || SCORE_MOD && work.row0 + Q_TILE > work.rows; // a modifier of rows past the end need not be finite
 #endif
     return MASK_EVERY_TILE || SPARSE_TOKENS != 0 || visibleStart(lastRow) > firstKey || visibleEnd(work.row0) < firstKey + KV_TILE;
 }
